@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# Compilers' flags, external libraries and options.
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_CXX_STANDARD 17)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release)
+endif()
+
+set(KUMI_SANITIZE "" CACHE STRING "sanitizers, as in -fsanitize=: address,undefined or thread")
+option(KUMI_WERROR "warnings are errors" ON)
+option(KUMI_FUZZ "build the libFuzzer targets (clang)" OFF)
+
+add_library(kumi_flags INTERFACE)
+target_compile_definitions(kumi_flags INTERFACE _GNU_SOURCE _FILE_OFFSET_BITS=64)
+target_include_directories(kumi_flags INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(kumi_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wcast-qual -Wwrite-strings -Wundef
+    -Wformat=2 -Wimplicit-fallthrough -Wdouble-promotion -ffp-contract=off -fno-omit-frame-pointer
+    $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes -Wvla>)
+if(KUMI_WERROR)
+    target_compile_options(kumi_flags INTERFACE -Werror)
+endif()
+if(KUMI_SANITIZE)
+    target_compile_options(kumi_flags INTERFACE -fsanitize=${KUMI_SANITIZE} -fno-sanitize-recover=all)
+    target_link_options(kumi_flags INTERFACE -fsanitize=${KUMI_SANITIZE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(OpenMP REQUIRED COMPONENTS C)
+find_package(dnnl REQUIRED CONFIG)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson>=2.13)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash>=0.8)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(cmocka IMPORTED_TARGET cmocka)

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_BASE_MEM_H
+#define KU_BASE_MEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * The only file that calls malloc. Every function returns NULL with the error record set (KUMI_ENOMEM) when
+ * memory is short or a product overflows; 0 bytes give a unique pointer. KUMI_FAULT=mem:N fails the N-th call.
+ */
+void *ku_malloc(size_t bytes);
+void *ku_calloc(size_t count, size_t bytes);
+void *ku_realloc(void *old, size_t count, size_t bytes); /* old stays valid on failure */
+void *ku_malloc_aligned(size_t align, size_t bytes);     /* freed with ku_free */
+char *ku_strdup(const char *text);
+char *ku_asprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void ku_free(void *old); /* NULL is fine */
+
+/*
+ * Growth of arrays: makes room for one more element behind *count.
+ *     struct ku_node *node; uint32_t n_nodes, cap;   KU_TRY(KU_GROW(&g->node, g->n_nodes, &g->cap_nodes));
+ * Returns 0 or KUMI_ENOMEM. New elements are zero.
+ */
+#define KU_GROW(array, count, cap) ku_grow((void **)(array), sizeof **(array), (count), 1, (cap))
+int ku_grow(void **array, size_t bytes_each, uint32_t count, uint32_t more, uint32_t *cap);
+
+/* Checked size arithmetic: 0 and *out, or KUMI_ENOMEM ("size overflow"). */
+int ku_mul_size(size_t a, size_t b, size_t *out);
+int ku_add_size(size_t a, size_t b, size_t *out);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TENSOR_DTYPE_H
+#define KU_TENSOR_DTYPE_H
+
+#include "kumi/dtype.h"
+
+#include <string.h>
+
+int ku_dtype_parse(const char *name, enum kumi_dtype *out); /* KUMI_EINVAL with the list */
+static inline int ku_dtype_is_float(enum kumi_dtype d)
+{
+    return d <= KUMI_F16;
+}
+
+/* bf16 <-> f32, to nearest even; NaN stays NaN (quiet). */
+static inline float ku_bf16_to_f32(uint16_t x)
+{
+    uint32_t u = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint16_t ku_bf16_from_f32(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((u >> 16) | 0x40);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+}
+/* f16 <-> f32, to nearest even, subnormals kept. */
+float ku_f16_to_f32(uint16_t x);
+uint16_t ku_f16_from_f32(float f);
+
+/* Element i of an array of any dtype as f64, and back (rounded once to nearest even; integers truncated, saturating). For ref, tests and tools. */
+double ku_load_f64(const void *data, enum kumi_dtype dtype, int64_t i);
+void ku_store_f64(void *data, enum kumi_dtype dtype, int64_t i, double x);
+/* count elements from one dtype to another, rounding once. Vectorised for f32 <-> bf16. */
+void ku_convert(void *dst, enum kumi_dtype dst_dtype, const void *src, enum kumi_dtype src_dtype, int64_t count);
+
+#endif
