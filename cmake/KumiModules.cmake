@@ -50,7 +50,7 @@ function(kumi_libraries)
     target_link_options(kumi_shared PRIVATE -Wl,--version-script=${script})
     foreach(lib kumi_static kumi_shared)
         target_link_libraries(${lib} PRIVATE kumi_flags PUBLIC PkgConfig::jansson PkgConfig::xxhash OpenSSL::Crypto
-            Threads::Threads PkgConfig::hwloc PkgConfig::pcre2 DNNL::dnnl OpenMP::OpenMP_C m)
+            Threads::Threads PkgConfig::hwloc PkgConfig::pcre2 dnnl_c OpenMP::OpenMP_C m)
         target_include_directories(${lib} INTERFACE ${PROJECT_SOURCE_DIR}/include)
     endforeach()
 endfunction()

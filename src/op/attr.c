@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "op/attr.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+const char *const ku_attr_dtypes[] = {"f32", "f64", "bf16", "f16", "i64", "i32", "u16", "u8", NULL};
+const char *const ku_attr_acts[] = {"none", "relu", "gelu_tanh", "gelu_erf", NULL};
+const char *const ku_attr_schedules[] = {"constant",     "linear", "cosine", "step",
+                                         "inverse_sqrt", "wsd",    NULL};
+const char *const ku_attr_folds[] = {"sum", "max", NULL};
+
+const struct ku_attrs ku_attrs_default = {
+#define X(type, name, value, names) value,
+    KU_ATTRS(X)
+#undef X
+};
+
+enum attr_type { ATTR_I, ATTR_E, ATTR_F };
+struct attr_row {
+    const char *name;
+    enum attr_type type;
+    size_t offset;
+    const char *const *names;
+};
+static const struct attr_row attr_table[] = {
+#define X(type, name, value, names) {#name, ATTR_##type, offsetof(struct ku_attrs, name), names},
+    KU_ATTRS(X)
+#undef X
+};
+enum { N_ATTRS = sizeof attr_table / sizeof attr_table[0] };
+
+void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out)
+{
+    for (int i = 0; i < N_ATTRS; i++) {
+        const struct attr_row *row = &attr_table[i];
+        const char *at = (const char *)a + row->offset;
+        if (memcmp(at, (const char *)&ku_attrs_default + row->offset, 8) == 0)
+            continue;
+        int64_t whole;
+        double real;
+        memcpy(&whole, at, 8);
+        memcpy(&real, at, 8);
+        if (row->type == ATTR_F)
+            ku_str_add(out, " %s=%.17g", row->name, real);
+        else if (row->type == ATTR_E)
+            ku_str_add(out, " %s=%s", row->name, row->names[whole]);
+        else
+            ku_str_add(out, " %s=%lld", row->name, (long long)whole);
+    }
+}
+
+static int parse_enum(const struct attr_row *row, const char *value, int64_t *out)
+{
+    for (int i = 0; row->names[i] != NULL; i++)
+        if (strcmp(row->names[i], value) == 0) {
+            *out = i;
+            return KUMI_OK;
+        }
+    return KU_ERR(KUMI_EINVAL, "attribute: %s=%s: no such value", row->name, value);
+}
+
+int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value)
+{
+    for (int i = 0; i < N_ATTRS; i++) {
+        const struct attr_row *row = &attr_table[i];
+        if (strcmp(row->name, name) != 0)
+            continue;
+        char *at = (char *)a + row->offset, *end = NULL;
+        int64_t whole = 0;
+        double real = 0;
+        if (row->type == ATTR_E)
+            KU_TRY(parse_enum(row, value, &whole));
+        else if (row->type == ATTR_I)
+            whole = strtoll(value, &end, 10);
+        else
+            real = strtod(value, &end);
+        if (end && (*end != '\0' || end == value))
+            return KU_ERR(KUMI_EINVAL, "attribute: %s=%s: not a number", name, value);
+        memcpy(at, row->type == ATTR_F ? (const void *)&real : (const void *)&whole, 8);
+        return KUMI_OK;
+    }
+    return KU_ERR(KUMI_EINVAL, "attribute: %s: unknown", name);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_OP_ATTR_H
+#define KU_OP_ATTR_H
+
+#include <stdint.h>
+
+#include "kumi/dtype.h"
+
+/*
+ * Attributes of nodes: one list, from which the struct, the text form, comparison and hashing
+ * follow. An op reads those that its row in ops.def speaks of; all others keep their default, and
+ * text leaves defaults out. X(type, name, default, enum)   type: I int64, F double, E an int
+ * printed by the names of `enum`
+ */
+#define KU_ATTRS(X)                                                                                \
+    X(E, dtype, -1, ku_attr_dtypes) /* result dtype where no input decides it: enum kumi_dtype */  \
+    X(I, contract, 1, 0)            /* linear: how many trailing dims of x are contracted */       \
+    X(I, outs, 1, 0) /* linear: how many trailing dims its result has beside x's leading ones */   \
+    X(I, trans, 0,                                                                                 \
+      0) /* linear: the weight is [out.., in..] (nn.Linear) instead of [in.., out..] */            \
+    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act, linear's epilogue */                              \
+    X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: rows of the table */        \
+    X(I, rows_seen, 0, 0)                                                                          \
+    X(I, row_name, 0, 0) /* and the letter of that dim */                                          \
+    X(F, eps, 1e-5, 0)   /* layer_norm; optimizers */                                              \
+    X(F, p, 0, 0)        /* dropout: probability of zero */                                        \
+    X(I, causal, 0, 0)   /* attention */                                                           \
+    X(F, scale, 0, 0)    /* attention: factor of q.k, 0 = 1/sqrt(head width) */                    \
+    X(I, ignore, -100,                                                                             \
+      0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
+    X(F, value, 0, 0)   /* fill; random_normal: mean */                                            \
+    X(F, std, 0, 0)     /* random_normal */                                                        \
+    X(I, index, 0, 0)   /* sumsq: which non-finite word; pick: which element */                    \
+    X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
+    X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
+    X(F, beta2, 0.999, 0)                                                                          \
+    X(F, weight_decay, 0, 0) /* adamw (decoupled), adam and sgd (L2 in the gradient) */            \
+    X(F, momentum, 0, 0)     /* sgd */                                                             \
+    X(I, nesterov, 0, 0)                                                                           \
+    X(F, clip, 0, 0)  /* step_scalars: largest gradient norm, 0 = none */                          \
+    X(I, shift, 0, 0) /* step_scalars, loss_seed: backward runs at 2^-shift */                     \
+    X(E, schedule, KU_SCHED_CONSTANT, ku_attr_schedules)                                           \
+    X(F, lr, 0, 0) /* step_scalars: schedule's parameters, counted in updates */                   \
+    X(F, min_lr, 0, 0)                                                                             \
+    X(F, warmup_lr, 0, 0)                                                                          \
+    X(I, warmup, 0, 0)                                                                             \
+    X(I, decay, 0, 0)                                                                              \
+    X(I, step_size, 0, 0)                                                                          \
+    X(F, gamma, 0, 0)                                                                              \
+    X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
+    X(I, axes, 0, 0)  /* convert: bit set of mesh axes whose placement changes */                  \
+    X(I, remat, 0, 0) /* convert: later phases clone it */
+
+enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF };
+enum ku_schedule {
+    KU_SCHED_CONSTANT,
+    KU_SCHED_LINEAR,
+    KU_SCHED_COSINE,
+    KU_SCHED_STEP,
+    KU_SCHED_INVERSE_SQRT,
+    KU_SCHED_WSD
+};
+enum ku_fold { KU_FOLD_SUM, KU_FOLD_MAX };
+extern const char *const ku_attr_dtypes[],
+    *const ku_attr_acts[], *const ku_attr_schedules[], *const ku_attr_folds[]; /* NULL-terminated */
+
+#define KU_ATTR_I int64_t
+#define KU_ATTR_E int64_t
+#define KU_ATTR_F double
+struct ku_attrs {
+#define X(type, name, value, names) KU_ATTR_##type name;
+    KU_ATTRS(X)
+#undef X
+};
+_Static_assert(sizeof(struct ku_attrs) % 8 == 0,
+               "all members are 8 bytes, so bytes compare and hash");
+
+extern const struct ku_attrs ku_attrs_default;
+/* " name=value" for every attribute that differs from its default (17 digits for doubles: parses
+ * back to the same bits). */
+struct ku_str;
+void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out);
+int ku_attrs_set(struct ku_attrs *a, const char *name,
+                 const char *value); /* KUMI_EINVAL: unknown name, value */
+
+#endif

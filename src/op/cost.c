@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FLOPs and the least bytes an op can move, from local types: the roofline's and the simulator's
+ * input. */
+#include <math.h>
+
+#include "op/op.h"
+
+#define COST(name)                                                                                 \
+    ku_cost_fn ku_cost_##name;                                                                     \
+    struct ku_cost ku_cost_##name(const struct ku_attrs *a, int n_in, const struct ku_type *in,    \
+                                  int n_out, const struct ku_type *out)
+
+static double count_of(const struct ku_type *t)
+{
+    return (double)ku_shape_count(&t->shape);
+}
+static double bytes_of(int n, const struct ku_type *t)
+{
+    double bytes = 0;
+    for (int i = 0; i < n; i++)
+        bytes += count_of(&t[i]) * (double)kumi_dtype_bytes(t[i].dtype);
+    return bytes;
+}
+
+COST(elementwise)
+{
+    (void)a;
+    return (struct ku_cost){n_in ? count_of(&in[0]) : count_of(&out[0]),
+                            bytes_of(n_in, in) + bytes_of(n_out, out)};
+}
+
+/* Only the rows that are named are read or written. */
+COST(rows)
+{
+    (void)a, (void)n_out;
+    const struct ku_type *row = in[1].dtype == KUMI_I32 ? &out[0] : &in[1];
+    return (struct ku_cost){count_of(row),
+                            2 * bytes_of(1, row) + (n_in > 1 ? bytes_of(1, &in[1]) : 0)};
+}
+
+/* 2 m k n: the three matrices hold m k, k n and m n elements in some order, and their product is (m
+ * k n)^2. */
+COST(linear)
+{
+    (void)a;
+    double flops = 2 * sqrt(count_of(&in[0]) * count_of(&in[1]) * count_of(&out[0]));
+    return (struct ku_cost){flops, bytes_of(n_in, in) + bytes_of(n_out, out)};
+}
+
+/* q.k and p.v forward; both again, and their three adjoint products, backward. Causal attention is
+ * counted in full. */
+COST(attention)
+{
+    (void)a;
+    const struct ku_shape *qkv = &in[n_in == 2 ? 0 : 1].shape;
+    double t = (double)qkv->dim[1].count;
+    double product = 2 * (double)qkv->dim[0].count * (double)qkv->dim[3].count * t * t *
+                     (double)qkv->dim[4].count;
+    return (struct ku_cost){product * (n_in == 2 ? 2 : 5),
+                            bytes_of(n_in, in) + bytes_of(n_out, out)};
+}

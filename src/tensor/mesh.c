@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/mesh.h"
+
+#include <string.h>
+
+static const char *const axis_name[KU_N_AXES] = {"pp", "replicate", "shard", "tp", "vs", "mb"};
+
+const char *ku_axis_name(int axis)
+{
+    return axis >= 0 && axis < KU_N_AXES ? axis_name[axis] : "?";
+}
+
+int ku_axis_parse(const char *name)
+{
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (strcmp(name, axis_name[a]) == 0)
+            return a;
+    return -1;
+}
+
+int ku_mesh_n_ranks(const struct ku_mesh *m)
+{
+    int n = 1;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        n *= m->extent[a];
+    return n;
+}
+
+int ku_mesh_dp(const struct ku_mesh *m)
+{
+    return m->extent[KU_AX_REPLICATE] * m->extent[KU_AX_SHARD];
+}
+
+struct ku_coord ku_mesh_coord(const struct ku_mesh *m, int rank)
+{
+    struct ku_coord c = {0};
+    for (int a = KU_AX_FIRST_TIME - 1; a >= 0; a--) {
+        c.at[a] = rank % m->extent[a];
+        rank /= m->extent[a];
+    }
+    return c;
+}
+
+int ku_mesh_rank(const struct ku_mesh *m, const struct ku_coord *c)
+{
+    int rank = 0;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        rank = rank * m->extent[a] + c->at[a];
+    return rank;
+}
+
+int ku_mesh_n_micro(const struct ku_mesh *m)
+{
+    return m->extent[KU_AX_VS] * m->extent[KU_AX_MB];
+}
+
+void ku_mesh_micro(const struct ku_mesh *m, int u, struct ku_coord *c)
+{
+    c->at[KU_AX_VS] = u / m->extent[KU_AX_MB];
+    c->at[KU_AX_MB] = u % m->extent[KU_AX_MB];
+}

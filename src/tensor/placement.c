@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/placement.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+
+struct ku_layout ku_layout_all(enum ku_place_kind kind)
+{
+    struct ku_layout l = {0};
+    for (int a = 0; a < KU_N_AXES; a++)
+        l.at[a].kind = (uint8_t)kind;
+    return l;
+}
+
+int ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+struct ku_place ku_place_dual(struct ku_place p)
+{
+    KU_ASSERT(p.kind != KU_Z);
+    if (p.kind == KU_R)
+        p.kind = KU_P;
+    else if (p.kind == KU_P)
+        p.kind = KU_R;
+    return p;
+}
+
+int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
+{
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (l->at[a].kind == kind)
+            return 1;
+    return 0;
+}
+
+void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape, const struct ku_layout *layout,
+                 const struct ku_coord *coord, struct ku_slice *out)
+{
+    for (int d = 0; d < shape->ndim; d++) {
+        out->start[d] = 0;
+        out->count[d] = shape->dim[d].count;
+    }
+    for (int a = 0; a < KU_N_AXES; a++) {
+        if (layout->at[a].kind != KU_S)
+            continue;
+        int d = layout->at[a].dim;
+        int64_t n = mesh->extent[a], i = coord->at[a];
+        int64_t each = out->count[d] / n, more = out->count[d] % n;
+        out->start[d] += i * each + (i < more ? i : more);
+        out->count[d] = each + (i < more);
+    }
+}
+
+void ku_local_shape(const struct ku_mesh *mesh, const struct ku_shape *shape, const struct ku_layout *layout,
+                    const struct ku_coord *coord, struct ku_shape *out)
+{
+    struct ku_slice s;
+    ku_slice_of(mesh, shape, layout, coord, &s);
+    *out = *shape;
+    for (int d = 0; d < shape->ndim; d++) {
+        int64_t seen = shape->dim[d].seen - s.start[d];
+        out->dim[d].count = s.count[d];
+        out->dim[d].seen = seen < 0 ? 0 : seen < s.count[d] ? seen : s.count[d];
+    }
+}
+
+char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char *out, size_t bytes)
+{
+    static const char kind[] = "CRPSZ";
+    size_t at = (size_t)snprintf(out, bytes, "{");
+    int any = 0;
+    for (int a = 0; a < KU_N_AXES && at < bytes; a++) {
+        if (l->at[a].kind == KU_C)
+            continue;
+        at += (size_t)snprintf(out + at, bytes - at, "%s%s:%c", any ? " " : "", ku_axis_name(a), kind[l->at[a].kind]);
+        if (l->at[a].kind == KU_S && at < bytes)
+            at += (size_t)snprintf(out + at, bytes - at, "(%c)", s->dim[l->at[a].dim].name);
+        any = 1;
+    }
+    if (at < bytes)
+        snprintf(out + at, bytes - at, "}");
+    return out;
+}
