@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_COMM_COLL_H
+#define KU_COMM_COLL_H
+
+#include "comm/arena.h"
+#include "comm/job.h"
+#include "kumi/comm.h"
+#include "kumi/dtype.h"
+
+/*
+ * Collectives. A collective is compiled by a pure function to a list of steps; a work is a cursor
+ * over them; one interpreter runs both compiled programs and public calls. A work is compiled once
+ * and started any number of times without allocation:
+ *
+ *     ku_work_init(&w, comm, &coll);   … each step:   ku_work_start(&w); compute; ku_work_wait(&w);
+ *
+ * Between start and wait the comm's members own the buffers (RUNTIME: ownership in phases). Works
+ * of one comm run in start order; several comms and works may be in flight. Canonical order: sums
+ * follow the neighbour tree over the comm's ranks, (0,1), (2,3), … then pairs of pairs, an odd one
+ * carried up; results depend on n and data alone.
+ */
+enum ku_coll_kind {
+    KU_COLL_BARRIER, /* start = I arrived; wait = all arrived. As `release`: who reads in place
+                        starts it, the next writer waits */
+    KU_COLL_ALL_REDUCE,
+    KU_COLL_REDUCE_SCATTER, /* each rank ends with what it keeps; program form: at its place in
+                               `out` */
+    KU_COLL_ALL_GATHER,     /* each rank begins with what it keeps */
+    KU_COLL_BROADCAST,
+    KU_COLL_REDUCE,
+    KU_COLL_GATHER,
+    KU_COLL_SCATTER,
+    KU_COLL_ALL_TO_ALL,
+    KU_COLL_SEND,
+    KU_COLL_RECV,
+    KU_COLL_HASH, /* compares the payload */
+    KU_COLL_LEAVE,
+    KU_COLL_ARENA,
+    KU_COLL_SPLIT,
+    KU_N_COLL_KINDS
+};
+const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
+
+/*
+ * One piece of a compiled collective: `count` elements at in and out (which may be the same), at
+ * the same place on every rank. What a rank keeps of it: ku_blocks_range(count, block_count,
+ * first_block, n, rank).
+ */
+struct ku_coll_part {
+    struct ku_ref in, out;
+    int64_t count, first_block;
+    int32_t block_count;
+};
+
+struct ku_coll {
+    enum ku_coll_kind kind;
+    enum kumi_dtype dtype;
+    enum kumi_dtype
+        wire; /* dtype, or narrower for f32: then every leaf and node of the tree rounds to it */
+    enum kumi_reduce reduce;
+    int root;     /* rank in comm: broadcast, reduce, gather, scatter; the peer of send and recv */
+    double scale; /* premul_sum: this rank's factor */
+    const char *name; /* for messages; NULL: the kind */
+
+    /* Compiled programs: owned memory. Barrier and n_parts = 0 move nothing. Borrowed; outlives the
+     * work. */
+    const struct ku_coll_part *part;
+    int n_parts;
+
+    /* Public calls (n_parts = 0): any memory. Blocks are packed in rank order; counts NULL: `count`
+     * each. Borrowed until wait returns. */
+    const void *in;
+    void *out;
+    int64_t count;              /* elements of the vector, or of one rank's block */
+    const int64_t *counts;      /* v forms: block r has counts[r]; all_to_all: what I send to r */
+    const int64_t *recv_counts; /* all_to_all: what I receive from r */
+};
+
+struct ku_comm {
+    struct ku_job *job;
+    uint32_t slot;
+    int me, n;
+    int first, stride; /* member i is local rank first + i * stride, if list is NULL */
+    int *list;
+    char name[24];
+    struct ku_comm_private *priv;
+};
+static inline int ku_comm_local(const struct ku_comm *c, int member)
+{
+    return c->list ? c->list[member] : c->first + member * c->stride;
+}
+
+/*
+ * Split `parent` by colour; members ordered by (key, rank in parent). color < 0: no comm (*comm =
+ * NULL). Collective over parent, which must have no work in flight.
+ */
+int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
+                  struct ku_comm **comm);
+/* The members first, first + stride, … (n of them) of the world, among which this rank is.
+ * Collective over the world: every rank names its own. */
+int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, int n,
+                 struct ku_comm **comm);
+/* Collective over comm; takes NULL. */
+int ku_comm_destroy(struct ku_comm *comm);
+/* All ranks hold the same 64-bit hash, or KUMI_EMISMATCH names who differs. Collective, blocks.
+ * `name`: "program train". */
+int ku_comm_check_hash(struct ku_comm *comm, const char *name, uint64_t hash);
+
+/* Steps of the interpreter; each may say "not yet". */
+enum ku_step_op {
+    KU_STEP_ARRIVE, /* my part is written; my fingerprint, places and payload are out */
+    KU_STEP_AWAIT,  /* all arrived; fingerprints agree */
+    KU_STEP_INLINE, /* result from the payloads */
+    KU_STEP_COUNTS, /* all_to_all: number of pieces from everybody's counts, laid out in the stages
+                     */
+    KU_STEP_FILL,   /* private input -> my stage */
+    KU_STEP_FILLED,
+    KU_STEP_AWAIT_FILLED,
+    KU_STEP_MOVE, /* sum or copy between windows */
+    KU_STEP_FREED,
+    KU_STEP_AWAIT_FREED,
+    KU_STEP_DRAIN, /* my stage -> private output; then the next piece, if any */
+    KU_STEP_DONE,
+    KU_STEP_AWAIT_DONE,
+    KU_STEP_P2P,
+    KU_STEP_END
+};
+enum ku_coll_path {
+    KU_PATH_PROGRAM,
+    KU_PATH_CHOOSE,
+    KU_PATH_INLINE,
+    KU_PATH_DIRECT,
+    KU_PATH_STAGED,
+    KU_PATH_P2P
+};
+/*
+ * The steps of a collective on n ranks. Pure. CHOOSE is how a public call begins, before it is
+ * known whether all ranks passed owned memory.
+ */
+const uint8_t *ku_coll_compile(enum ku_coll_kind kind, enum ku_coll_path path);
+/* Kind, dtype, wire, reduction and root in one word, as fingerprints and the flight recorder carry
+ * them (48 bits). */
+uint64_t ku_coll_what(const struct ku_coll *coll);
+/* Checks arguments. KUMI_EINVAL. */
+int ku_coll_check(const struct ku_comm *comm, const struct ku_coll *coll);
+
+enum ku_work_state { KU_WORK_IDLE, KU_WORK_STARTED, KU_WORK_FINISHED };
+struct ku_work {
+    struct ku_comm *comm;
+    struct ku_coll coll;
+    const uint8_t *step;
+    uint8_t pc, state, path, arrived;
+    int missing;  /* member that the current await lacks */
+    uint64_t seq; /* of this start on its comm */
+    uint64_t what, extra;
+    int64_t total; /* elements, for the fingerprint */
+    int64_t piece, n_pieces,
+        piece_count; /* staged: current, number, elements per block and piece */
+    int32_t part;    /* program: cursor of MOVE */
+    int64_t at;
+    int64_t waited_ns;    /* in ku_work_wait, over all starts: the exposed communication */
+    struct ku_work *next; /* in the comm's queue */
+    struct {              /* send, recv */
+        uint64_t ticket, posted;
+        int64_t moved;
+        int chunk[2];
+        uint8_t opened;
+    } p2p;
+};
+/* Checks and compiles. `coll` is copied; its arrays are borrowed. Errors: KUMI_EINVAL. */
+int ku_work_init(struct ku_work *work, struct ku_comm *comm, const struct ku_coll *coll);
+/* My part is written. Never blocks. Errors: the job's root cause. */
+int ku_work_start(struct ku_work *work);
+/* Advances all works of the rank, then says whether this one is finished: 1, 0, or < 0. */
+int ku_work_test(struct ku_work *work);
+/* Until the result is complete. Blocks; advances all works of the rank. Errors: KUMI_EPEER,
+ * ETIMEDOUT, EMISMATCH: the job's root cause. */
+int ku_work_wait(struct ku_work *work);
+/* init, start, wait. */
+int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
+/* Bytes that public calls of this rank copied through stages. */
+uint64_t ku_job_staged_bytes(const struct ku_job *job);
+
+#endif
