@@ -5,17 +5,19 @@
 
 #include "base/err.h"
 
-#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, cost)               \
-    ku_infer_fn ku_infer_##infer;                                                                                      \
+#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, \
+              cost)                                                                                \
+    ku_infer_fn ku_infer_##infer;                                                                  \
     ku_cost_fn ku_cost_##cost;
 #include "op/ops.def"
 #undef KU_OP
 
 const struct ku_op_info ku_ops[KU_N_OPS] = {
     [KU_OP_NONE] = {.name = "none", .map = "", .sum = "", .inout = "", .alias = "", .grad = ""},
-#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, cost)               \
-    [KU_OP_##name] = {#name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad,                  \
-                      ku_infer_##infer, ku_cost_##cost},
+#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, \
+              cost)                                                                                \
+    [KU_OP_##name] = {#name, min_in, max_in, min_out, max_out,          traits,        map,        \
+                      sum,   inout,  alias,  grad,    ku_infer_##infer, ku_cost_##cost},
 #include "op/ops.def"
 #undef KU_OP
 };
@@ -28,14 +30,17 @@ int ku_op_find(const char *name)
     return KU_OP_NONE;
 }
 
-int ku_op_infer(int op, const struct ku_attrs *a, int n_in, const struct ku_type *in, int n_out, struct ku_type *out)
+int ku_op_infer(int op, const struct ku_attrs *a, int n_in, const struct ku_type *in, int n_out,
+                struct ku_type *out)
 {
     KU_ASSERT(op > KU_OP_NONE && op < KU_N_OPS);
     const struct ku_op_info *info = &ku_ops[op];
     if (n_in < info->min_in || n_in > info->max_in)
-        return KU_ERR(KUMI_EINVAL, "op: %s: %d inputs; takes %d to %d", info->name, n_in, info->min_in, info->max_in);
+        return KU_ERR(KUMI_EINVAL, "op: %s: %d inputs; takes %d to %d", info->name, n_in,
+                      info->min_in, info->max_in);
     if (n_out < info->min_out || n_out > info->max_out)
-        return KU_ERR(KUMI_EINVAL, "op: %s: %d outputs; has %d to %d", info->name, n_out, info->min_out, info->max_out);
+        return KU_ERR(KUMI_EINVAL, "op: %s: %d outputs; has %d to %d", info->name, n_out,
+                      info->min_out, info->max_out);
     struct ku_type all[KU_MAX_OUT] = {0};
     KU_TRY(info->infer(a, n_in, in, all));
     for (int i = 0; i < n_out; i++) {

@@ -12,11 +12,13 @@ struct ku_op_case {
 };
 /* What a device says of it. */
 struct ku_target_op {
-    size_t workspace_bytes; /* alive during the instruction only; planned like any buffer, 64-byte aligned */
+    size_t workspace_bytes; /* alive during the instruction only; planned like any buffer, 64-byte
+                               aligned */
 };
 /*
- * A device as the compiler sees it: one callback, which a device fills (device/device.h) or which reads a file. NULL query = no
- * workspace anywhere. A pure function of the case: the plan must come out the same wherever it is made.
+ * A device as the compiler sees it: one callback, which a device fills (device/device.h) or which
+ * reads a file. NULL query = no workspace anywhere. A pure function of the case: the plan must come
+ * out the same wherever it is made.
  */
 struct ku_target {
     int (*query)(void *ctx, const struct ku_op_case *c, struct ku_target_op *out);

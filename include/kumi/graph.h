@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KUMI_GRAPH_H
+#define KUMI_GRAPH_H
+
+#include "kumi/dtype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * A model, written layer by layer. Values have the logical shape of the whole job: dim n holds all
+ * samples of the global batch; how ranks share them is the compiler's business. Every dim has a
+ * one-letter name, unique in its shape; 'n' (samples) and 't' (tokens) are the batch, all others
+ * belong to the model.
+ *
+ * Building never needs a check after each call: a failed call returns 0, everything built on 0 is
+ * 0, and kumi_graph_error (which the trainer calls) returns the first failure.
+ */
+struct kumi_graph;
+typedef uint32_t kumi_value; /* 0 = none */
+
+KUMI_API int kumi_graph_create(struct kumi_graph **graph);
+KUMI_API void kumi_graph_destroy(struct kumi_graph *graph); /* NULL is fine */
+KUMI_API int kumi_graph_error(
+    const struct kumi_graph *graph); /* 0, or the first failure, again in kumi_last_error */
+
+/* Names of what follows begin with this: kumi_graph_enter(g, "h.%d", 3) makes "h.3.ln_1.weight". */
+KUMI_API void kumi_graph_enter(struct kumi_graph *graph, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+KUMI_API void kumi_graph_leave(struct kumi_graph *graph);
+
+/*
+ * A port that the trainer fills before each step.
+ *
+ *   dims     names, one letter each: "nt"
+ *   count    elements per dim, of the global batch
+ */
+KUMI_API kumi_value kumi_input(struct kumi_graph *graph, const char *name, enum kumi_dtype dtype,
+                               const char *dims, const int64_t *count);
+
+/*
+ * A trainable tensor, f32, with its first value: normal(mean, std) if std > 0, else mean
+ * everywhere. Dims that are not a multiple of `pad` are padded (padding stays zero and is never
+ * seen); 0 or 1 = no padding.
+ */
+struct kumi_init {
+    double mean, std;
+    int64_t pad_first; /* pads the first dim to a multiple */
+};
+KUMI_API kumi_value kumi_param(struct kumi_graph *graph, const char *name, const char *dims,
+                               const int64_t *count, const struct kumi_init *init);
+
+enum kumi_activation { KUMI_NO_ACTIVATION, KUMI_RELU, KUMI_GELU_TANH, KUMI_GELU };
+
+/*
+ * y = x W + b over the last `contract` dims of x. Makes <name>.weight (shape [contracted.., out..],
+ * as GPT-2's Conv1D, or [out.., contracted..] with out_in, as nn.Linear) and <name>.bias.
+ */
+struct kumi_linear {
+    const char *out;          /* names of the result's own dims: "f" */
+    const int64_t *out_count; /* and their counts */
+    int contract;             /* 0 = 1 */
+    int out_in, no_bias;
+    double std;        /* of the weight's first value; 0 = 1/sqrt(contracted count) */
+    kumi_value weight; /* an existing parameter, which makes the two tied */
+};
+KUMI_API kumi_value kumi_linear(struct kumi_graph *graph, kumi_value x, const char *name,
+                                const struct kumi_linear *o);
+KUMI_API kumi_value kumi_embedding(struct kumi_graph *graph, kumi_value table, kumi_value ids);
+/* x + table[t] at position t of x's dim before the table's own: learned positions. */
+KUMI_API kumi_value kumi_positions(struct kumi_graph *graph, kumi_value x, kumi_value table);
+/* Over the last dim; makes <name>.weight (ones) and <name>.bias (zeros). eps 0 = 1e-5. */
+KUMI_API kumi_value kumi_layer_norm(struct kumi_graph *graph, kumi_value x, const char *name,
+                                    double eps);
+/* Multi-head self-attention on qkv [n, t, 3, heads, width] -> [n, t, heads, width]. scale 0 =
+ * 1/sqrt(width). */
+KUMI_API kumi_value kumi_attention(struct kumi_graph *graph, kumi_value qkv, int causal,
+                                   double dropout, double scale);
+KUMI_API kumi_value kumi_activate(struct kumi_graph *graph, kumi_value x, enum kumi_activation act);
+KUMI_API kumi_value kumi_add(struct kumi_graph *graph, kumi_value a, kumi_value b);
+KUMI_API kumi_value kumi_mul(struct kumi_graph *graph, kumi_value a, kumi_value b);
+KUMI_API kumi_value kumi_dropout(struct kumi_graph *graph, kumi_value x,
+                                 double p); /* p = 0 returns x */
+/* Row index[n] of dim t of x [n, t, ..] -> [n, ..]; not differentiable. */
+KUMI_API kumi_value kumi_select(struct kumi_graph *graph, kumi_value x, kumi_value index);
+
+/*
+ * Makes the softmax cross-entropy of logits [.., v] against i32 targets [..] what the trainer
+ * minimises: the sum over targets that are neither negative nor `ignore`, divided by their global
+ * count.
+ */
+KUMI_API int kumi_loss_cross_entropy(struct kumi_graph *graph, kumi_value logits,
+                                     kumi_value targets, int64_t ignore);
+
+/* A named result of evaluation programs, read back by the trainer: logits for sampling. */
+KUMI_API int kumi_graph_output(struct kumi_graph *graph, const char *name, kumi_value value);
+
+/* A metric of the user's own over all elements of `value`, all micro-batches and ranks; sums are
+ * exact, so no layout can show. */
+enum kumi_metric { KUMI_METRIC_SUM, KUMI_METRIC_MEAN, KUMI_METRIC_MAX };
+KUMI_API int kumi_graph_metric(struct kumi_graph *graph, const char *name, kumi_value value,
+                               enum kumi_metric kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

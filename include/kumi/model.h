@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KUMI_MODEL_H
+#define KUMI_MODEL_H
+
+#include "kumi/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* GPT-2 (Radford et al. 2019) under Hugging Face's keys; kumi_gpt2_defaults gives Hugging Face's defaults. */
+struct kumi_gpt2 {
+    int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+    int64_t n_inner; /* 0 = 4 * n_embd */
+    enum kumi_activation activation;
+    double layer_norm_epsilon, resid_pdrop, embd_pdrop, attn_pdrop, initializer_range;
+    int tie_word_embeddings, scale_attn_weights, scale_attn_by_inverse_layer_idx;
+};
+KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
+
+/*
+ * What a model is built for: n samples of t tokens; with targets (i32 [n, t], port "targets") it ends in the loss, without in the port
+ * "logits" [n, v] of the position that the port "index" (i32 [n]) names. Tokens are the port "tokens" (i32 [n, t]).
+ */
+struct kumi_shape_of_batch {
+    int64_t n, t;
+    int is_inference;
+};
+/*
+ * Builds GPT-2 with Hugging Face's tensor names (without "transformer."). The vocabulary is padded to a multiple of 128 inside.
+ * Errors: KUMI_EINVAL (n_embd not divisible by n_head, t > n_positions, ..).
+ */
+KUMI_API int kumi_gpt2_build(struct kumi_graph *graph, const struct kumi_gpt2 *config,
+                             const struct kumi_shape_of_batch *batch);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_IR_PROGRAM_H
+#define KU_IR_PROGRAM_H
+
+#include "ir/graph.h"
+
+/*
+ * A program: what every rank of a class does in one step, as a flat list of instructions over numbered buffers. It holds no
+ * rank: slices, random origins and kept blocks follow from shape, placement and the rank's coordinate when it is loaded. Its tables of
+ * shapes, layouts, attributes and names are its own, so that it outlives the graph.
+ */
+
+/* Who sees the bytes, and where they lie. */
+enum ku_arena_kind {
+    KU_AR_HOST,  /* state, once per host, in logical order */
+    KU_AR_STATE, /* state of this rank alone */
+    KU_AR_WIRE,  /* per rank, but peers on the host address it: operands of collectives */
+    KU_AR_STEP,  /* per rank, private: everything that dies within the step, and result ports */
+    KU_AR_INPUT, /* ports that the trainer fills */
+    KU_N_ARENAS
+};
+/* A label for reports; bytes are shared across classes. */
+enum ku_class {
+    KU_CL_PARAM,
+    KU_CL_OPTIMIZER,
+    KU_CL_DERIVED,
+    KU_CL_COUNTER,
+    KU_CL_GRAD,
+    KU_CL_PARTIAL,
+    KU_CL_ACTIVATION,
+    KU_CL_ADJOINT,
+    KU_CL_WORKSPACE,
+    KU_CL_SCALAR,
+    KU_CL_INPUT,
+    KU_N_CLASSES
+};
+
+/* One instance of one value, live from instruction `first` to `last`, both included. */
+struct ku_buffer {
+    uint8_t arena, cls, dtype;
+    ku_id value;    /* of the graph: what it holds, for text; 0 = workspace */
+    int32_t micro;  /* the instance; -1 = once a step */
+    ku_id name;     /* state: the tensor's; else the module path */
+    uint32_t first, last;
+    ku_id home;     /* the buffer whose bytes it takes (in-place results), 0 = its own */
+    size_t offset, bytes;
+};
+
+/* What an instruction reads or writes: a buffer seen as part of a logical tensor. */
+struct ku_operand {
+    ku_id buffer, shape, layout;
+    uint8_t dtype;
+    int32_t first_block; /* layout with Z: who keeps block 0 */
+};
+
+enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };
+enum ku_coll_kind { KU_COLL_REDUCE_SCATTER, KU_COLL_ALL_REDUCE, KU_COLL_BARRIER };
+struct ku_instr {
+    uint8_t kind, phase, n_in, n_out, accumulate;
+    uint16_t op;       /* compute: enum ku_op; start: enum ku_coll_kind */
+    int16_t stage;
+    int32_t micro;     /* -1: once a step */
+    uint32_t operand;  /* span: inputs, then outputs; start: the parts, in place */
+    uint32_t n_parts;  /* start: how many parts (n_in, n_out are 0) */
+    ku_id attr, path;
+    uint32_t stream;
+    uint32_t workspace; /* buffer, 0 = none */
+    uint8_t axis;       /* start: the communicator's mesh axis */
+    uint8_t reduce;     /* start: enum ku_fold */
+    uint32_t handle;    /* start opens it, the wait that names it closes it */
+};
+
+struct ku_program_port {
+    ku_id name, buffer, shape, layout;
+    uint8_t dtype;
+};
+
+/* A state tensor as the program knows it; equal for all programs of a job (one state plan). */
+struct ku_program_state {
+    ku_id name, shape;
+    uint8_t kind, dtype, arena;
+    int32_t first_block;
+    size_t offset, bytes;
+};
+
+struct ku_program {
+    char name[32];
+    struct ku_mesh mesh;
+    int share_host_state;
+    uint32_t n_instrs, n_buffers, n_operands, n_handles, n_states, n_inputs, n_outputs;
+    struct ku_instr *instr;
+    struct ku_buffer *buffer;
+    struct ku_operand *operand;
+    struct ku_program_state *state;
+    struct ku_program_port *input, *output; /* input buffers hold all micro-batches of the rank, in the order in which they run */
+    uint32_t n_shapes, n_layouts, n_attrs, n_names;
+    struct ku_shape *shape;
+    struct ku_layout *layout;
+    struct ku_attrs *attr;
+    char **name_of;
+    size_t arena_bytes[KU_N_ARENAS];
+    uint32_t cap[4];
+};
+
+void ku_program_destroy(struct ku_program *p);
+/* The communication that ranks must agree on: a hash of all start and wait instructions with their operands' types and placements. */
+uint64_t ku_program_hash(const struct ku_program *p);
+
+/* A rank's part of an operand, in its buffer. Z: flat, element range [start[0], start[0] + count) of the logical tensor. */
+struct ku_part {
+    struct ku_shape shape; /* local; Z: one dim */
+    int64_t start[KU_MAX_DIMS], logical[KU_MAX_DIMS];
+    size_t offset; /* bytes from the buffer's begin */
+};
+void ku_program_part(const struct ku_program *p, const struct ku_operand *o, const struct ku_coord *coord, int micro,
+                     struct ku_part *out);
+
+struct ku_str;
+int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str *out);
+
+/* The memory plan as people read it: bytes by class at the instruction where the arenas together are fullest. */
+struct ku_memory_row {
+    const char *name; /* tensor, or module path and op */
+    int32_t micro;
+    uint8_t cls;
+    size_t bytes;
+};
+struct ku_memory_report {
+    size_t arena_bytes[KU_N_ARENAS];
+    size_t peak_bytes, at_peak[KU_N_CLASSES]; /* of this rank, state on the host counted whole */
+    uint32_t peak_instr, n_rows;
+    struct ku_memory_row row[16]; /* the largest alive there */
+};
+void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out);
+const char *ku_class_name(int cls);
+const char *ku_arena_name(int arena);
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "ir/graph.h"
+#include "ir/place.h"
+
+static int broken(const struct ku_graph *g, ku_id node, const char *rule)
+{
+    const struct ku_node *n = &g->node[node];
+    return KU_ERR(KUMI_EBUG, "verify: node %u (%s %s): %s", node, ku_ops[n->op].name, g->name[n->path], rule);
+}
+
+/* What a phase may read: earlier phases, and its own nodes before it. I and W form one block. */
+static int is_before(int made, int read)
+{
+    static const int turn[KU_N_PHASES] = {[KU_PH_A] = 0, [KU_PH_F] = 1, [KU_PH_I] = 2, [KU_PH_W] = 2, [KU_PH_O] = 3};
+    return turn[made] <= turn[read];
+}
+
+static int verify_operands(const struct ku_graph *g, ku_id id)
+{
+    const struct ku_node *n = &g->node[id];
+    if (n->op >= KU_N_OPS || n->phase >= KU_N_PHASES)
+        return broken(g, id, "no such op or phase");
+    for (int i = 0; i < n->n_in; i++) {
+        ku_id v = ku_in(g, n, i);
+        if (v == 0 || v >= g->n_values)
+            return broken(g, id, "an operand is no value");
+        ku_id def = g->value[v].def;
+        if (g->value[v].role != KU_TEMP)
+            continue;
+        if (def == 0 || g->node[def].op == KU_OP_NONE)
+            return broken(g, id, "an operand is never made");
+        if (!is_before(g->node[def].phase, n->phase) || (g->node[def].phase == n->phase && def >= id))
+            return broken(g, id, "an operand is made after it is read");
+    }
+    for (int i = 0; i < n->n_out; i++) {
+        const struct ku_value *v = &g->value[ku_out(g, id, i)];
+        if (v->def != id || v->result != i)
+            return broken(g, id, "a result does not name its node");
+    }
+    return KUMI_OK;
+}
+
+static int verify_types(const struct ku_graph *g, ku_id id)
+{
+    const struct ku_node *n = &g->node[id];
+    struct ku_type in[KU_MAX_IN], out[KU_MAX_OUT];
+    for (int i = 0; i < n->n_in; i++)
+        in[i] = ku_type_of(g, ku_in(g, n, i));
+    if (ku_op_infer(n->op, &g->attr[n->attr], n->n_in, in, n->n_out, out) < 0)
+        return broken(g, id, ku_err_get()->text);
+    for (int i = 0; i < n->n_out; i++) {
+        struct ku_type t = ku_type_of(g, ku_out(g, id, i));
+        if (t.dtype != out[i].dtype || !ku_shape_is_equal(&t.shape, &out[i].shape))
+            return broken(g, id, "a result's type is not what its operands give");
+    }
+    return KUMI_OK;
+}
+
+static int verify_placement(const struct ku_graph *g, ku_id id)
+{
+    const struct ku_node *n = &g->node[id];
+    struct ku_layout out[KU_MAX_OUT];
+    if (n->op == KU_OP_convert)
+        return KUMI_OK;
+    if (ku_place_infer(g, id, out) < 0)
+        return broken(g, id, ku_err_get()->text);
+    for (int i = 0; i < n->n_out; i++)
+        if (!ku_layout_is_equal(&g->layout[g->value[ku_out(g, id, i)].layout], &out[i]))
+            return broken(g, id, "a result's placement is not what the op's rule gives");
+    return KUMI_OK;
+}
+
+/* After the update pass: every trainable tensor that is used gets a new version, and nothing reads the old one behind it. */
+static int verify_state(const struct ku_graph *g)
+{
+    ku_id *writer = ku_calloc(g->n_values, sizeof *writer);
+    if (writer == NULL)
+        return KUMI_ENOMEM;
+    int status = KUMI_OK;
+    for (ku_id id = 1; id < g->n_nodes && status == KUMI_OK; id++) {
+        const struct ku_node *n = &g->node[id];
+        if (n->op == KU_OP_NONE)
+            continue;
+        for (int i = 0; i < n->n_in && status == KUMI_OK; i++)
+            if (writer[ku_in(g, n, i)])
+                status = broken(g, id, "reads a value whose bytes an earlier node overwrote");
+        for (int i = 0; i < n->n_out; i++) {
+            int pair = ku_op_pair(ku_ops[n->op].inout, i);
+            if (pair >= 0)
+                writer[ku_in(g, n, pair)] = id;
+        }
+    }
+    ku_free(writer);
+    for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++) {
+        const struct ku_tensor *x = &g->tensor[t];
+        if (x->kind == KU_T_PARAM && x->trainable && x->used && x->next == x->value)
+            status = KU_ERR(KUMI_EBUG, "verify: %s: trainable and used, but nothing updates it", x->name);
+    }
+    return status;
+}
+
+int ku_graph_verify(const struct ku_graph *g)
+{
+    for (ku_id id = 1; id < g->n_nodes; id++) {
+        if (g->node[id].op == KU_OP_NONE)
+            continue;
+        KU_TRY(verify_operands(g, id));
+        KU_TRY(verify_types(g, id));
+        if (g->has & KU_HAS_PLACEMENT)
+            KU_TRY(verify_placement(g, id));
+    }
+    if (g->has & KU_HAS_GRADIENTS)
+        for (ku_id u = 1; u < g->n_uses; u++) {
+            const struct ku_tensor *t = &g->tensor[g->use[u].tensor];
+            if (t->trainable && t->used && g->use[u].grad == 0)
+                return KU_ERR(KUMI_EBUG, "verify: %s: a use of this trainable tensor has no gradient", t->name);
+        }
+    return g->has & KU_HAS_UPDATE ? verify_state(g) : KUMI_OK;
+}

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nn/builder.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+int kumi_graph_create(struct kumi_graph **out)
+{
+    struct kumi_graph *g = ku_calloc(1, sizeof *g);
+    if (g == NULL)
+        return KUMI_ENOMEM;
+    int status = ku_graph_create(&g->ir);
+    if (status < 0) {
+        ku_free(g);
+        return status;
+    }
+    *out = g;
+    return KUMI_OK;
+}
+
+void kumi_graph_destroy(struct kumi_graph *g)
+{
+    if (g == NULL)
+        return;
+    ku_graph_destroy(g->ir);
+    ku_free(g);
+}
+
+int kumi_graph_error(const struct kumi_graph *g)
+{
+    return g->error.status < 0 ? ku_err_put(&g->error) : KUMI_OK;
+}
+
+int ku_builder_take(struct kumi_graph *g, struct ku_graph **ir)
+{
+    KU_TRY(kumi_graph_error(g));
+    *ir = g->ir;
+    g->ir = NULL;
+    return ku_graph_create(&g->ir);
+}
+
+/* Remembers the first failure. */
+static kumi_value fail(struct kumi_graph *g)
+{
+    if (g->error.status == KUMI_OK)
+        g->error = *ku_err_get();
+    return 0;
+}
+static kumi_value kept(struct kumi_graph *g, ku_id value)
+{
+    return value ? value : fail(g);
+}
+static int is_failed(const struct kumi_graph *g)
+{
+    return g->error.status < 0;
+}
+
+void kumi_graph_enter(struct kumi_graph *g, const char *format, ...)
+{
+    size_t at = strlen(g->scope);
+    va_list args;
+    va_start(args, format);
+    if (g->n_scopes == KU_MAX_SCOPES || at + 64 > sizeof g->scope) {
+        KU_ERR(KUMI_EINVAL, "graph: %s: module names nest deeper than %d", g->scope, KU_MAX_SCOPES);
+        fail(g);
+    } else {
+        g->scope_bytes[g->n_scopes++] = (int)at;
+        vsnprintf(g->scope + at, sizeof g->scope - at - 2, format, args);
+        strcat(g->scope, ".");
+    }
+    va_end(args);
+}
+
+void kumi_graph_leave(struct kumi_graph *g)
+{
+    if (g->n_scopes > 0)
+        g->scope[g->scope_bytes[--g->n_scopes]] = '\0';
+}
+
+/* "<scope><name>" and, for parts of a layer, ".<part>". */
+static const char *full_name(const struct kumi_graph *g, const char *name, const char *part,
+                             char out[KU_MAX_SCOPE_BYTES])
+{
+    snprintf(out, KU_MAX_SCOPE_BYTES, "%s%s%s%s", g->scope, name, *part ? "." : "", part);
+    return out;
+}
+
+/* The forward node of an op; its first result. `name` becomes the module path. */
+static ku_id forward(struct kumi_graph *g, struct ku_make *m, const char *name)
+{
+    char path[KU_MAX_SCOPE_BYTES];
+    if (is_failed(g))
+        return 0;
+    full_name(g, name, "", path);
+    size_t bytes = strlen(path);
+    if (bytes && path[bytes - 1] == '.')
+        path[bytes - 1] = '\0';
+    m->phase = KU_PH_F;
+    m->path = path;
+    ku_id node = ku_graph_node(g->ir, m);
+    return node ? ku_out(g->ir, node, 0) : fail(g);
+}
+
+kumi_value kumi_input(struct kumi_graph *g, const char *name, enum kumi_dtype dtype,
+                      const char *dims, const int64_t *count)
+{
+    if (is_failed(g))
+        return 0;
+    if (strlen(dims) > KU_MAX_DIMS) {
+        KU_ERR(KUMI_EINVAL, "graph: %s: %s: at most %d dimensions", name, dims, KU_MAX_DIMS);
+        return fail(g);
+    }
+    struct ku_shape shape = ku_shape_of(dims, count);
+    return kept(g, ku_graph_input(g->ir, name, dtype, &shape));
+}
+
+/* The step's control port (op/op.h), made when the first random op asks for it. */
+static ku_id control(struct kumi_graph *g)
+{
+    ku_id value = ku_graph_find_input(g->ir, "control");
+    int64_t words = KU_CONTROL_WORDS;
+    return value ? value : kumi_input(g, "control", KUMI_I64, "w", &words);
+}
+
+kumi_value kumi_param(struct kumi_graph *g, const char *name, const char *dims,
+                      const int64_t *count, const struct kumi_init *init)
+{
+    if (is_failed(g))
+        return 0;
+    if (strlen(dims) > KU_MAX_DIMS || dims[0] == '\0') {
+        KU_ERR(KUMI_EINVAL, "graph: %s: '%s': a parameter has 1 to %d dimensions", name, dims,
+               KU_MAX_DIMS);
+        return fail(g);
+    }
+    char full[KU_MAX_SCOPE_BYTES];
+    struct ku_shape shape = ku_shape_of(dims, count);
+    if (init->pad_first > 1)
+        shape.dim[0].count = (count[0] + init->pad_first - 1) / init->pad_first * init->pad_first;
+    ku_id id = ku_graph_tensor(g->ir, full_name(g, name, "", full), KU_T_PARAM, KUMI_F32, &shape);
+    if (id == 0)
+        return fail(g);
+    struct ku_attrs a = ku_attrs_default;
+    a.value = init->mean;
+    a.std = init->std;
+    struct ku_tensor *t = &g->ir->tensor[id];
+    t->init_op = init->std > 0 ? KU_OP_random_normal : KU_OP_fill;
+    t->init_attr = ku_graph_attr(g->ir, &a);
+    t->stream = ++g->ir->n_streams;
+    return t->init_attr ? t->value : fail(g);
+}
+
+/* Dims of a linear layer's weight, and the count that is summed over. */
+static struct ku_shape weight_shape(const struct ku_shape *x, const struct kumi_linear *o,
+                                    int contract, int64_t *fan_in)
+{
+    struct ku_shape k = {0}, f = ku_shape_of(o->out, o->out_count), w = {0};
+    *fan_in = 1;
+    for (int i = x->ndim - contract; i < x->ndim; i++) {
+        k.dim[k.ndim++] = x->dim[i];
+        *fan_in *= x->dim[i].count;
+    }
+    const struct ku_shape *part[2] = {o->out_in ? &f : &k, o->out_in ? &k : &f};
+    for (int p = 0; p < 2; p++)
+        for (int i = 0; i < part[p]->ndim && w.ndim < KU_MAX_DIMS; i++)
+            w.dim[w.ndim++] = part[p]->dim[i];
+    return w;
+}
+
+static kumi_value shaped_param(struct kumi_graph *g, const char *name, const char *part,
+                               const struct ku_shape *s, const struct kumi_init *init)
+{
+    char full[KU_MAX_SCOPE_BYTES], dims[KU_MAX_DIMS + 1] = "";
+    int64_t count[KU_MAX_DIMS];
+    for (int i = 0; i < s->ndim; i++) {
+        dims[i] = s->dim[i].name;
+        count[i] = s->dim[i].count;
+    }
+    snprintf(full, sizeof full, "%s.%s", name, part);
+    kumi_value value = kumi_param(g, full, dims, count, init);
+    if (value)
+        g->ir->tensor[g->ir->value[value].tensor].file_rows = (uint8_t)rows;
+    return value;
+}
+
+kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
+                       const struct kumi_linear *o)
+{
+    if (is_failed(g) || x == 0)
+        return 0;
+    struct ku_shape xs = g->ir->shape[g->ir->value[x].shape];
+    int contract = o->contract ? o->contract : 1;
+    size_t outs = o->weight ? 0 : strlen(o->out);
+    if (contract > xs.ndim || outs + (size_t)contract > KU_MAX_DIMS) {
+        KU_ERR(KUMI_EINVAL, "graph: %s%s: x has %d dimensions, %d are contracted", g->scope, name,
+               xs.ndim, contract);
+        return fail(g);
+    }
+    struct ku_make m = {.op = KU_OP_linear, .n_in = 2, .in = {x, o->weight}};
+    struct ku_attrs a = ku_attrs_default;
+    a.contract = contract;
+    a.trans = o->out_in;
+    if (o->weight == 0) {
+        int64_t fan_in;
+        struct ku_shape ws = weight_shape(&xs, o, contract, &fan_in);
+        double std = o->std > 0 ? o->std : 1 / sqrt((double)(fan_in > 0 ? fan_in : 1));
+        m.in[1] = shaped_param(g, name, "weight", &ws, o->out_in ? ws.ndim - contract : contract,
+                               &(struct kumi_init){.std = std});
+    }
+    if (is_failed(g))
+        return 0;
+    a.outs = g->ir->shape[g->ir->value[m.in[1]].shape].ndim - contract;
+    if (!o->no_bias && o->weight == 0) {
+        struct ku_shape bs = ku_shape_of(o->out, o->out_count);
+        m.in[m.n_in++] = shaped_param(g, name, "bias", &bs, bs.ndim, &(struct kumi_init){0});
+    }
+    m.attr = &a;
+    return forward(g, &m, name);
+}
+
+kumi_value kumi_embedding(struct kumi_graph *g, kumi_value table, kumi_value ids)
+{
+    if (is_failed(g) || !table || !ids)
+        return 0;
+    struct ku_attrs a = ku_attrs_default;
+    const struct ku_dim *row = &g->ir->shape[g->ir->value[table].shape].dim[0];
+    a.rows = row->count;
+    a.rows_seen = row->seen;
+    a.row_name = row->name;
+    return forward(
+        g, &(struct ku_make){.op = KU_OP_embedding, .n_in = 2, .in = {table, ids}, .attr = &a}, "");
+}
+
+kumi_value kumi_positions(struct kumi_graph *g, kumi_value x, kumi_value table)
+{
+    if (is_failed(g) || !table || !x)
+        return 0;
+    struct ku_attrs a = ku_attrs_default;
+    const struct ku_shape *s = &g->ir->shape[g->ir->value[table].shape];
+    a.rows = s->dim[0].count;
+    a.rows_seen = s->dim[0].seen;
+    a.row_name = s->dim[0].name;
+    a.outs = s->ndim - 1;
+    return forward(
+        g, &(struct ku_make){.op = KU_OP_add_rows, .n_in = 2, .in = {x, table}, .attr = &a}, "");
+}
+
+kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name, double eps)
+{
+    if (is_failed(g) || x == 0)
+        return 0;
+    struct ku_shape s = g->ir->shape[g->ir->value[x].shape];
+    if (s.ndim < 1) {
+        KU_ERR(KUMI_EINVAL, "graph: %s%s: layer norm of a scalar", g->scope, name);
+        return fail(g);
+    }
+    struct ku_shape last = {.ndim = 1, .dim = {s.dim[s.ndim - 1]}};
+    struct ku_attrs a = ku_attrs_default;
+    if (eps > 0)
+        a.eps = eps;
+    kumi_value gain = shaped_param(g, name, "weight", &last, 1, &(struct kumi_init){.mean = 1});
+    kumi_value bias = shaped_param(g, name, "bias", &last, 1, &(struct kumi_init){0});
+    return forward(
+        g, &(struct ku_make){.op = KU_OP_layer_norm, .n_in = 3, .in = {x, gain, bias}, .attr = &a},
+        name);
+}
+
+/* Dropout probabilities are [0, 1). */
+static int check_p(struct kumi_graph *g, double p)
+{
+    if (p >= 0 && p < 1)
+        return 1;
+    KU_ERR(KUMI_EINVAL, "graph: %sdropout: %g; give a probability in [0, 1)", g->scope, p);
+    fail(g);
+    return 0;
+}
+
+kumi_value kumi_attention(struct kumi_graph *g, kumi_value qkv, int causal, double dropout,
+                          double scale)
+{
+    if (is_failed(g) || !qkv || !check_p(g, dropout))
+        return 0;
+    struct ku_attrs a = ku_attrs_default;
+    a.causal = causal != 0;
+    a.p = dropout;
+    a.scale = scale;
+    ku_id port = control(g);
+    return forward(
+        g, &(struct ku_make){.op = KU_OP_attention, .n_in = 2, .in = {qkv, port}, .attr = &a}, "");
+}
+
+kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activation act)
+{
+    if (act == KUMI_NO_ACTIVATION)
+        return x;
+    struct ku_attrs a = ku_attrs_default;
+    a.act = act; /* the two enums list the same in the same order */
+    _Static_assert((int)KUMI_RELU == (int)KU_ACT_RELU &&
+                       (int)KUMI_GELU_TANH == (int)KU_ACT_GELU_TANH &&
+                       (int)KUMI_GELU == (int)KU_ACT_GELU_ERF,
+                   "public and internal activations");
+    return forward(g, &(struct ku_make){.op = KU_OP_act, .n_in = 1, .in = {x}, .attr = &a}, "");
+}
+
+kumi_value kumi_add(struct kumi_graph *g, kumi_value a, kumi_value b)
+{
+    return forward(g, &(struct ku_make){.op = KU_OP_add, .n_in = 2, .in = {a, b}}, "");
+}
+
+kumi_value kumi_mul(struct kumi_graph *g, kumi_value a, kumi_value b)
+{
+    return forward(g, &(struct ku_make){.op = KU_OP_mul, .n_in = 2, .in = {a, b}}, "");
+}
+
+kumi_value kumi_dropout(struct kumi_graph *g, kumi_value x, double p)
+{
+    if (is_failed(g) || !x || !check_p(g, p))
+        return 0;
+    if (p == 0)
+        return x;
+    struct ku_attrs a = ku_attrs_default;
+    a.p = p;
+    ku_id port = control(g);
+    return forward(
+        g, &(struct ku_make){.op = KU_OP_dropout, .n_in = 2, .in = {x, port}, .attr = &a}, "");
+}
+
+kumi_value kumi_select(struct kumi_graph *g, kumi_value x, kumi_value index)
+{
+    return forward(g, &(struct ku_make){.op = KU_OP_select, .n_in = 2, .in = {x, index}}, "");
+}
+
+int kumi_graph_output(struct kumi_graph *g, const char *name, kumi_value value)
+{
+    if (!is_failed(g) && ku_graph_output(g->ir, name, value) < 0)
+        fail(g);
+    return kumi_graph_error(g);
+}
+
+int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value targets,
+                            int64_t ignore)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.ignore = ignore;
+    ku_id loss = forward(
+        g,
+        &(struct ku_make){.op = KU_OP_softmax_xent, .n_in = 2, .in = {logits, targets}, .attr = &a},
+        "loss");
+    ku_id sum =
+        forward(g, &(struct ku_make){.op = KU_OP_exact_sum, .n_in = 1, .in = {loss}}, "loss");
+    ku_id valid = forward(
+        g, &(struct ku_make){.op = KU_OP_count_valid, .n_in = 1, .in = {targets}, .attr = &a},
+        "loss");
+    kumi_graph_output(g, "loss_sum", sum);
+    return kumi_graph_output(g, "loss_valid", valid);
+}
+
+int kumi_graph_metric(struct kumi_graph *g, const char *name, kumi_value value,
+                      enum kumi_metric kind)
+{
+    static const char *const suffix[] = {"sum", "mean", "max"};
+    char port[KU_MAX_SCOPE_BYTES];
+    if (is_failed(g))
+        return kumi_graph_error(g);
+    int op = kind == KUMI_METRIC_MAX ? KU_OP_max_all : KU_OP_exact_sum;
+    ku_id result = forward(g, &(struct ku_make){.op = op, .n_in = 1, .in = {value}}, name);
+    snprintf(port, sizeof port, "metric.%s.%s", suffix[kind], name);
+    return kumi_graph_output(g, port, result);
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Builds phase O: gradients of all uses are completed (one convert each: folds over mb and vs, then over the data-parallel ranks),
+ * uses of one parameter are added in use order, the exact norm is taken, loss, norm, learning rate and the decision to apply become one report,
+ * and the optimizer writes the next state. Parts of the loss and of metrics are completed alike.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/exact.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "ir/place.h"
+#include "pass/pass.h"
+
+/* Every mesh axis: a convert in O leaves nothing partial. */
+enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
+
+static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, const char *path)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.axes = ALL_AXES;
+    a.reduce = reduce;
+    ku_id node = ku_graph_node(
+        g, &(struct ku_make){.op = KU_OP_convert, .phase = KU_PH_O, .n_in = 1, .in = {value}, .attr = &a, .path = path});
+    return node ? ku_out(g, node, 0) : 0; /* its layout is C: what ku_graph_value gives */
+}
+
+static ku_id once(struct ku_graph *g, struct ku_make m)
+{
+    m.phase = KU_PH_O;
+    ku_id node = ku_graph_node(g, &m);
+    return node && ku_place_node(g, node) == KUMI_OK ? node : 0;
+}
+
+/* The complete gradient of a parameter: its uses, in use order. */
+static ku_id gradient(struct ku_graph *g, ku_id tensor)
+{
+    ku_id sum = 0;
+    for (ku_id u = 1; u < g->n_uses; u++) {
+        if (g->use[u].tensor != tensor || g->use[u].grad == 0)
+            continue;
+        ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, g->tensor[tensor].name);
+        if (part && sum) {
+            ku_id node = once(g, (struct ku_make){
+                                     .op = KU_OP_add, .n_in = 2, .in = {sum, part}, .path = g->tensor[tensor].name});
+            part = node ? ku_out(g, node, 0) : 0;
+        }
+        if (part == 0)
+            return 0;
+        sum = part;
+    }
+    return sum;
+}
+
+/* Loss and metrics: outputs that forward left partial. */
+static int complete_outputs(struct ku_graph *g)
+{
+    for (uint32_t i = 0; i < g->n_outputs; i++) {
+        const struct ku_value *v = &g->value[g->output[i].value];
+        if (!ku_layout_has(&g->layout[v->layout], KU_P))
+            continue;
+        int is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0;
+        ku_id done = complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, g->output[i].name);
+        if (done == 0)
+            return ku_err_get()->status;
+        g->output[i].value = done;
+    }
+    return KUMI_OK;
+}
+
+static ku_id own_state(struct ku_graph *g, ku_id param, const char *suffix, enum ku_tensor_kind kind, enum kumi_dtype dtype,
+                       const struct ku_shape *shape)
+{
+    char name[KU_NAME_BYTES];
+    snprintf(name, sizeof name, "%s%s%s", param ? g->tensor[param].name : "", param ? "." : "", suffix);
+    ku_id t = ku_graph_tensor(g, name, kind, dtype, shape);
+    if (t && param) {
+        g->tensor[t].of = param;
+        g->tensor[t].file_rows = g->tensor[param].file_rows;
+        g->value[g->tensor[t].value].layout = g->value[g->tensor[param].value].layout;
+    }
+    return t;
+}
+
+static int decays(const struct ku_graph *g, ku_id tensor, const struct ku_compile_opts *o)
+{
+    int64_t dim[KU_MAX_DIMS];
+    switch ((enum ku_decay)o->decay) {
+    case KU_DECAY_ALL:
+        return 1;
+    case KU_DECAY_MATRICES:
+        return ku_tensor_file_shape(g, tensor, dim) >= 2;
+    case KU_DECAY_PATTERNS:
+        for (int i = 0; o->decay_patterns[i]; i++)
+            if (ku_str_glob(o->decay_patterns[i], g->tensor[tensor].name))
+                return 1;
+    }
+    return 0;
+}
+
+/* The copy in compute precision that the optimizer writes with the parameter; 0 = none. */
+static ku_id copy_of(const struct ku_graph *g, ku_id tensor)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        if (g->tensor[t].kind == KU_T_DERIVED && g->tensor[t].of == tensor)
+            return t;
+    return 0;
+}
+
+static int optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id grad, ku_id report)
+{
+    static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const sgd[] = {"momentum_buffer"};
+    int n_own = o->optimizer == KU_OP_sgd ? 1 : 2;
+    const char *const *suffix = o->optimizer == KU_OP_sgd ? sgd : adam;
+    struct ku_shape shape = g->shape[g->tensor[tensor].shape];
+    ku_id state[3] = {tensor}, copy = copy_of(g, tensor);
+    struct ku_attrs a = o->rule;
+    struct ku_make m = {.op = o->optimizer, .path = g->tensor[tensor].name, .attr = &a, .n_in = n_own + 3};
+    if (!decays(g, tensor, o))
+        a.weight_decay = 0;
+    a.dtype = copy ? g->tensor[copy].dtype : -1;
+    for (int i = 0; i < n_own; i++)
+        state[i + 1] = own_state(g, tensor, suffix[i], KU_T_OPTIMIZER, (enum kumi_dtype)g->tensor[tensor].dtype, &shape);
+    for (int i = 0; i <= n_own; i++) {
+        if (state[i] == 0)
+            return ku_err_get()->status;
+        m.in[i] = g->tensor[state[i]].value;
+    }
+    m.in[n_own + 1] = grad;
+    m.in[n_own + 2] = report;
+    m.n_out = n_own + 1 + (copy != 0);
+    m.path = g->tensor[tensor].name;
+    ku_id node = once(g, m);
+    if (node == 0)
+        return ku_err_get()->status;
+    for (int i = 0; i <= n_own; i++)
+        g->tensor[state[i]].next = ku_out(g, node, i);
+    if (copy)
+        g->tensor[copy].next = ku_out(g, node, n_own + 1);
+    return KUMI_OK;
+}
+
+/* stats: the exact sum of squares of all gradients, and a count of non-finite elements each. */
+static ku_id statistics(struct ku_graph *g, const ku_id *grad)
+{
+    struct ku_attrs a = ku_attrs_default;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        a.words += grad[t] != 0;
+    a.words += KU_EXACT_WORDS;
+    ku_id node = once(g, (struct ku_make){.op = KU_OP_stats_zero, .attr = &a, .path = "norm"});
+    ku_id n_tensors = g->n_tensors;
+    a = ku_attrs_default;
+    for (ku_id t = 1; t < n_tensors && node; t++) {
+        if (grad[t] == 0)
+            continue;
+        node = once(g, (struct ku_make){.op = KU_OP_sumsq,
+                                        .n_in = 2,
+                                        .in = {grad[t], ku_out(g, node, 0)},
+                                        .attr = &a,
+                                        .path = g->tensor[t].name});
+        a.index++;
+    }
+    return node ? ku_out(g, node, 0) : 0;
+}
+
+static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad, ku_id n_params)
+{
+    int64_t one = 1;
+    struct ku_shape word = ku_shape_of("w", &one);
+    struct ku_attrs a = o->rule;
+    a.shift = ku_loss_shift(o->micro_tokens);
+    ku_id count = own_state(g, 0, "update", KU_T_COUNTER, KUMI_I64, &word);
+    ku_id stats = statistics(g, grad);
+    if (count == 0 || stats == 0)
+        return ku_err_get()->status;
+    ku_id node = once(g, (struct ku_make){.op = KU_OP_step_scalars,
+                                          .n_in = 4,
+                                          .in = {stats, ku_graph_find_output(g, "loss_sum"),
+                                                 ku_graph_find_output(g, "loss_valid"), g->tensor[count].value},
+                                          .attr = &a,
+                                          .path = "norm"});
+    if (node == 0)
+        return ku_err_get()->status;
+    g->tensor[count].next = ku_out(g, node, 1);
+    KU_TRY(ku_graph_output(g, "report", ku_out(g, node, 0)));
+    KU_TRY(ku_graph_output(g, "stats", stats));
+    for (ku_id t = 1; t < n_params; t++)
+        if (grad[t])
+            KU_TRY(optimize(g, o, t, grad[t], ku_out(g, node, 0)));
+    return KUMI_OK;
+}
+
+int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+{
+    (void)t;
+    KU_TRY(complete_outputs(g));
+    if (!o->is_training) {
+        ku_id loss = ku_graph_find_output(g, "loss_sum"), valid = ku_graph_find_output(g, "loss_valid");
+        if (loss == 0)
+            return KUMI_OK; /* inference: logits only */
+        ku_id node =
+            once(g, (struct ku_make){.op = KU_OP_loss_scalars, .n_in = 2, .in = {loss, valid}, .path = "loss"});
+        return node ? ku_graph_output(g, "report", ku_out(g, node, 0)) : ku_err_get()->status;
+    }
+    ku_id n_params = g->n_tensors;
+    ku_id *grad = ku_calloc(n_params, sizeof *grad);
+    int status = grad ? KUMI_OK : KUMI_ENOMEM;
+    for (ku_id p = 1; p < n_params && status == KUMI_OK; p++)
+        if (g->tensor[p].kind == KU_T_PARAM && g->tensor[p].trainable && g->tensor[p].used) {
+            grad[p] = gradient(g, p);
+            status = grad[p] ? KUMI_OK : ku_err_get()->status;
+        }
+    if (status == KUMI_OK)
+        status = report_and_optimize(g, o, grad, n_params);
+    ku_free(grad);
+    return status;
+}
