@@ -5,11 +5,12 @@
 #include <stdint.h>
 
 /*
- * An order-independent exact sum of f64 values: a fixed-point number of 2^-1074 … 2^1023 in signed 64-bit limbs of
- * radix 2^32 (Kulisch's long accumulator with deferred carries). Each limb has 31 spare bits, so 2^30 adds, or
- * additions of accumulators, are exact before ku_exact_normalize; ku_exact_add_* normalise by themselves. Two accumulators combine by
- * plain integer addition of all words, which is how ranks reduce them (i64 sum): no order can show. A NaN or infinity sets counts in
- * `special` (also summed): the result is then NaN, or the infinity.
+ * An order-independent exact sum of f64 values: a fixed-point number of 2^-1074 … 2^1023 in signed
+ * 64-bit limbs of radix 2^32 (Kulisch's long accumulator with deferred carries). Each limb has 31
+ * spare bits, so 2^30 adds, or additions of accumulators, are exact before ku_exact_normalize;
+ * ku_exact_add_* normalise by themselves. Two accumulators combine by plain integer addition of all
+ * words, which is how ranks reduce them (i64 sum): no order can show. A NaN or infinity sets counts
+ * in `special` (also summed): the result is then NaN, or the infinity.
  */
 enum { KU_EXACT_LIMBS = 68, KU_EXACT_WORDS = 72 };
 struct ku_exact {
@@ -24,9 +25,11 @@ void ku_exact_add(struct ku_exact *a, double x);
 void ku_exact_add_f32(struct ku_exact *a, const float *x, int64_t count);
 void ku_exact_add_f64(struct ku_exact *a, const double *x, int64_t count);
 void ku_exact_merge(struct ku_exact *a, const struct ku_exact *b);
-void ku_exact_normalize(struct ku_exact *a); /* same value; canonical limbs: equal sums have equal words but n_adds = 0 */
+void ku_exact_normalize(struct ku_exact *a); /* same value; canonical limbs: equal sums have equal
+                                                words but n_adds = 0 */
 int ku_exact_is_finite(const struct ku_exact *a);
 double ku_exact_round(const struct ku_exact *a); /* the exact sum, rounded once to nearest even */
-float ku_exact_round_f32(const struct ku_exact *a); /* likewise, directly to f32: no double rounding */
+float ku_exact_round_f32(
+    const struct ku_exact *a); /* likewise, directly to f32: no double rounding */
 
 #endif

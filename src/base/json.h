@@ -4,10 +4,11 @@
 
 #include <jansson.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /*
- * jansson with positions. Duplicate keys, trailing text and NUL bytes are errors; integers may be written 5e8.
- * Errors: KUMI_EINVAL with "<name>:<line>:<column>".
+ * jansson with positions. Duplicate keys, trailing text and NUL bytes are errors; integers may be
+ * written 5e8. Errors: KUMI_EINVAL with "<name>:<line>:<column>".
  */
 struct ku_json {
     char *name, *text; /* where it came from; the source text */
@@ -15,17 +16,21 @@ struct ku_json {
     json_t *root;
 };
 int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc);
-int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc); /* unreadable: KUMI_EINVAL with %m */
+int ku_json_load(const char *path, size_t max_bytes,
+                 struct ku_json *doc); /* unreadable: KUMI_EINVAL with errno in words */
 void ku_json_fini(struct ku_json *doc);
 
 /*
- * Line and column (from 1) of the key at `path` ("model.n_embd", "data.train[2]", "" = the document); of its value when is_value.
- * 0 and 0 when the path is not in the text (a default, or a --set).
+ * Line and column (from 1) of the key at `path` ("model.n_embd", "data.train[2]", "" = the
+ * document); of its value when is_value. 0 and 0 when the path is not in the text (a default, or a
+ * --set).
  */
-void ku_json_where(const struct ku_json *doc, const char *path, int is_value, int *line, int *column);
+void ku_json_where(const struct ku_json *doc, const char *path, int is_value, int *line,
+                   int *column);
 /* The member at a dotted path, or NULL. Borrowed. */
 json_t *ku_json_at(json_t *root, const char *path);
-/* Sets the member at a dotted path, making objects on the way. Steals value. KUMI_EINVAL if a step is no object. */
+/* Sets the member at a dotted path, making objects on the way. Steals value. KUMI_EINVAL if a step
+ * is no object. */
 int ku_json_set(json_t *root, const char *path, json_t *value);
 /* An integer, also from 5e8. 0, or -1 when v is none. */
 int ku_json_int(const json_t *v, int64_t *out);

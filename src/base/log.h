@@ -3,16 +3,20 @@
 #define KU_BASE_LOG_H
 
 /*
- * Messages on stderr, one write a line: "kumi[3] comm: text" (rank in a job, subsystem). KUMI_LOG sets levels:
- * "info", or "comm:debug,ckpt:info,*:warn". Default: warn. An unknown word in KUMI_LOG is named once.
+ * Messages on stderr, one write a line: "kumi[3] comm: text" (rank in a job, subsystem). KUMI_LOG
+ * sets levels: "info", or "comm:debug,ckpt:info,*:warn". Default: warn. An unknown word in KUMI_LOG
+ * is named once.
  */
 enum ku_log_level { KU_LOG_ERROR, KU_LOG_WARN, KU_LOG_INFO, KU_LOG_DEBUG };
-#define KU_LOG_SUBSYSTEMS(X) X(BASE, base) X(COMM, comm) X(LAUNCH, launch) X(PASS, pass) X(EXEC, exec) X(CKPT, ckpt) X(DATA, data) X(TRAIN, train)
+#define KU_LOG_SUBSYSTEMS(X)                                                                       \
+    X(BASE, base)                                                                                  \
+    X(COMM, comm) X(LAUNCH, launch) X(PASS, pass) X(EXEC, exec) X(CKPT, ckpt) X(DATA, data)        \
+        X(TRAIN, train)
 enum ku_log_sub {
 #define X(upper, lower) KU_SUB_##upper,
     KU_LOG_SUBSYSTEMS(X)
 #undef X
-    KU_N_SUBS
+        KU_N_SUBS
 };
 #define KU_LOG(sub, level, ...)                                                                    \
     do {                                                                                           \

@@ -8,37 +8,44 @@
 #include <sys/types.h>
 
 /*
- * Every fallible system call of kumi goes through here, so that faults can be injected (KUMI_FAULT=os:N fails the
- * N-th of them with EIO; KUMI_FAULT=write:N fails writes from the N-th on with ENOSPC). Thin: the results are the system's own (-1 with errno), EINTR is
- * retried, short reads and writes are completed by the *_full forms. Messages are the caller's business.
+ * Every fallible system call of kumi goes through here, so that faults can be injected
+ * (KUMI_FAULT=os:N fails the N-th of them with EIO; KUMI_FAULT=write:N fails writes from the N-th
+ * on with ENOSPC). Thin: the results are the system's own (-1 with errno), EINTR is retried, short
+ * reads and writes are completed by the *_full forms. Messages are the caller's business.
  */
 int ku_os_open(const char *path, int flags, mode_t mode); /* always O_CLOEXEC */
 int ku_os_close(int fd);
 ssize_t ku_os_read(int fd, void *data, size_t bytes);
-ssize_t ku_os_read_full(int fd, void *data, size_t bytes);                      /* bytes read; fewer only at the end of file */
-ssize_t ku_os_pread_full(int fd, void *data, size_t bytes, off_t at);           /* likewise */
-int ku_os_write_full(int fd, const void *data, size_t bytes);                   /* 0, -1 */
+ssize_t ku_os_read_full(int fd, void *data,
+                        size_t bytes); /* bytes read; fewer only at the end of file */
+ssize_t ku_os_pread_full(int fd, void *data, size_t bytes, off_t at); /* likewise */
+int ku_os_write_full(int fd, const void *data, size_t bytes);         /* 0, -1 */
 int ku_os_pwrite_full(int fd, const void *data, size_t bytes, off_t at);
 int ku_os_fsync(int fd);
 int ku_os_fstat(int fd, struct stat *st);
 int ku_os_stat(const char *path, struct stat *st);
-int ku_os_mkdir(const char *path, mode_t mode);  /* EEXIST is the caller's */
-int ku_os_mkdirs(const char *path);              /* with parents; existing ones are fine */
+int ku_os_mkdir(const char *path, mode_t mode); /* EEXIST is the caller's */
+int ku_os_mkdirs(const char *path);             /* with parents; existing ones are fine */
 int ku_os_rename(const char *from, const char *to);
 int ku_os_unlink(const char *path);
-int ku_os_rmtree(const char *path);              /* a folder and what is in it; symlinks are not followed */
+int ku_os_rmtree(const char *path); /* a folder and what is in it; symlinks are not followed */
 int ku_os_ftruncate(int fd, off_t bytes);
-int ku_os_fsync_dir(const char *path);           /* makes a rename in it durable */
+int ku_os_fsync_dir(const char *path); /* makes a rename in it durable */
 int ku_os_memfd(const char *name, unsigned flags);
-void *ku_os_mmap(size_t bytes, int prot, int flags, int fd, off_t at); /* NULL on failure, never MAP_FAILED */
+void *ku_os_mmap(size_t bytes, int prot, int flags, int fd,
+                 off_t at); /* NULL on failure, never MAP_FAILED */
 int ku_os_munmap(void *at, size_t bytes);
 
-/* Reads a whole regular file into ku_malloc memory (one NUL behind it). > max_bytes: EFBIG. 0 or -1. */
+/* Reads a whole regular file into ku_malloc memory (one NUL behind it). > max_bytes: EFBIG. 0 or
+ * -1. */
 int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes);
-/* Replaces `path` by these bytes in one step: temporary file beside it, fsync, rename, fsync of the folder. */
+/* Replaces `path` by these bytes in one step: temporary file beside it, fsync, rename, fsync of the
+ * folder. */
 int ku_os_replace(const char *path, const void *data, size_t bytes);
 
-int ku_os_n_cpus(void);             /* that this process may run on (affinity and cgroup quota, at least 1) */
-uint64_t ku_os_mem_available(void); /* bytes: the least of MemAvailable and what the cgroup still allows */
+const char *ku_os_why(void); /* errno in words */
+int ku_os_n_cpus(void); /* that this process may run on (affinity and cgroup quota, at least 1) */
+uint64_t
+ku_os_mem_available(void); /* bytes: the least of MemAvailable and what the cgroup still allows */
 
 #endif

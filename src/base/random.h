@@ -6,13 +6,14 @@
 
 /*
  * Random numbers are a function of (seed, step, stream, global element index): Philox-4x32-10
- * (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). Key = seed; counter = {index/4 low,
- * index/4 high, step, stream}; lane index%4 of the block is the element's word.
+ * (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). Key = seed; counter =
+ * {index/4 low, index/4 high, step, stream}; lane index%4 of the block is the element's word.
  */
 struct ku_philox {
     uint32_t word[4];
 };
-static inline struct ku_philox ku_philox(uint64_t seed, uint32_t step, uint32_t stream, uint64_t block)
+static inline struct ku_philox ku_philox(uint64_t seed, uint32_t step, uint32_t stream,
+                                         uint64_t block)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = step, c3 = stream;
@@ -33,12 +34,14 @@ static inline float ku_random_uniform(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;
 }
-/* Standard normal (Box-Muller in f64, rounded to f32): elements 2j and 2j+1 share words 2j, 2j+1. */
+/* Standard normal (Box-Muller in f64, rounded to f32): elements 2j and 2j+1 share words 2j, 2j+1.
+ */
 float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index);
 
 /*
- * A seeded permutation of [0, n) in O(1) memory: a balanced Feistel network over the next even power of two, walked until
- * the value falls inside. A bijection for every n >= 1; key changes per epoch.
+ * A seeded permutation of [0, n) in O(1) memory: a balanced Feistel network over the next even
+ * power of two, walked until the value falls inside. A bijection for every n >= 1; key changes per
+ * epoch.
  */
 struct ku_permutation {
     uint64_t n, key;

@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /*
- * A growing text. After a failed append (no memory) the text stays as it was and `failed` is set; look once at the end.
- *     struct ku_str s = {0}; ku_str_add(&s, "%d ranks", n); … ku_str_fini(&s);
+ * A growing text. After a failed append (no memory) the text stays as it was and `failed` is set;
+ * look once at the end. struct ku_str s = {0}; ku_str_add(&s, "%d ranks", n); … ku_str_fini(&s);
  */
 struct ku_str {
     char *text; /* NUL-terminated, or NULL while empty */
@@ -15,16 +15,19 @@ struct ku_str {
     int failed;
 };
 void ku_str_add(struct ku_str *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void ku_str_addv(struct ku_str *s, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
+void ku_str_addv(struct ku_str *s, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
 void ku_str_append(struct ku_str *s, const void *data, size_t bytes);
 const char *ku_str_get(const struct ku_str *s); /* never NULL */
 void ku_str_fini(struct ku_str *s);
 
 /* Number of edits (insert, delete, replace, swap of neighbours) from a to b: for "did you mean". */
 int ku_str_distance(const char *a, const char *b);
-/* The nearest of n names, or NULL if none is near enough to be meant (more than a third of the letters differ). */
+/* The nearest of n names, or NULL if none is near enough to be meant (more than a third of the
+ * letters differ). */
 const char *ku_str_nearest(const char *word, const char *const *names, int n);
-/* fnmatch-like: '*' any run (also over dots), '?' one letter. Module paths and patterns of train.freeze, optimizer.decay. */
+/* fnmatch-like: '*' any run (also over dots), '?' one letter. Module paths and patterns of
+ * train.freeze, optimizer.decay. */
 int ku_str_glob(const char *pattern, const char *text);
 
 #endif

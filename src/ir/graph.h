@@ -41,7 +41,8 @@ struct ku_tensor {
     ku_id init_attr;  /* of the op below */
     uint16_t init_op; /* KU_OP_fill or KU_OP_random_normal */
     uint32_t stream;
-    uint8_t file_rows; /* in files the first file_rows dims are one, the others another (Hugging Face's matrices); all = a vector; 0 = as they are */
+    uint8_t file_rows;   /* in files the first file_rows dims are one, the others another (Hugging
+                            Face's matrices); all = a vector; 0 = as they are */
     int32_t first_block; /* rank (mod N) that keeps the first canonical block: DESIGN "blocks",
                             COMPILER 13 */
 };
@@ -160,7 +161,8 @@ ku_id ku_graph_find_tensor(const struct ku_graph *g, const char *name); /* 0 = n
 
 /* Every read of `from` by nodes of id >= first, and by outputs, becomes a read of `to`. */
 void ku_graph_replace(struct ku_graph *g, ku_id from, ku_id to, ku_id first);
-/* Puts nodes into an order in which every operand is made before it is read, changing the present one as little as possible. */
+/* Puts nodes into an order in which every operand is made before it is read, changing the present
+ * one as little as possible. */
 int ku_graph_sort(struct ku_graph *g);
 /* Marks nodes whose results nobody reads as KU_OP_NONE, backwards; state writes and KU_OP_EFFECT
  * stay. Returns how many went. */

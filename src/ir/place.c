@@ -10,10 +10,11 @@ static int has_letter(const char *letters, char name)
     return strcmp(letters, "*") == 0 || strchr(letters, name) != NULL;
 }
 
-static int refuse(const struct ku_graph *g, const struct ku_node *n, int axis, int operand, const char *why)
+static int refuse(const struct ku_graph *g, const struct ku_node *n, int axis, int operand,
+                  const char *why)
 {
-    return KU_ERR(KUMI_EINVAL, "placement: %s %s, axis %s, operand %d: %s", ku_ops[n->op].name, g->name[n->path],
-                  ku_axis_name(axis), operand, why);
+    return KU_ERR(KUMI_EINVAL, "placement: %s %s, axis %s, operand %d: %s", ku_ops[n->op].name,
+                  g->name[n->path], ku_axis_name(axis), operand, why);
 }
 
 /* What the operands bring on one axis. */
@@ -59,14 +60,16 @@ static int check_split(const struct ku_graph *g, const struct ku_node *n, int ax
         const struct ku_value *v = &g->value[ku_in(g, n, i)];
         struct ku_place p = g->layout[v->layout].at[axis];
         if (ku_shape_find(&g->shape[v->shape], letter) >= 0 && p.kind != KU_S)
-            return refuse(g, n, axis, i, "has a dim along which another operand is split, but is whole");
+            return refuse(g, n, axis, i,
+                          "has a dim along which another operand is split, but is whole");
         if (p.kind == KU_P || p.kind == KU_Z)
             return refuse(g, n, axis, i, "a partial sum or blocks beside a split operand");
     }
     return KUMI_OK;
 }
 
-static int place_split(const struct ku_graph *g, ku_id id, int axis, const struct brought *b, struct ku_layout *out)
+static int place_split(const struct ku_graph *g, ku_id id, int axis, const struct brought *b,
+                       struct ku_layout *out)
 {
     const struct ku_node *n = &g->node[id];
     const struct ku_op_info *info = &ku_ops[n->op];

@@ -5,10 +5,11 @@
 #include "ir/graph.h"
 
 /*
- * The placements of a node's results, from those of its operands, axis by axis, by the op's letters (op.h): a split along a
- * letter that outputs have stays a split there; a split along a letter that they lack makes them partial. Forward operands beside a
- * split must be R or C; P passes through linear ops when it stands on the first operand (add: on both).
- * KUMI_EINVAL names axis, op and operand.
+ * The placements of a node's results, from those of its operands, axis by axis, by the op's letters
+ * (op.h): a split along a letter that outputs have stays a split there; a split along a letter that
+ * they lack makes them partial. Forward operands beside a split must be R or C; P passes through
+ * linear ops when it stands on the first operand (add: on both). KUMI_EINVAL names axis, op and
+ * operand.
  */
 int ku_place_infer(const struct ku_graph *g, ku_id node, struct ku_layout *out);
 /* The same, written to the results. */

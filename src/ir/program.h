@@ -5,9 +5,10 @@
 #include "ir/graph.h"
 
 /*
- * A program: what every rank of a class does in one step, as a flat list of instructions over numbered buffers. It holds no
- * rank: slices, random origins and kept blocks follow from shape, placement and the rank's coordinate when it is loaded. Its tables of
- * shapes, layouts, attributes and names are its own, so that it outlives the graph.
+ * A program: what every rank of a class does in one step, as a flat list of instructions over
+ * numbered buffers. It holds no rank: slices, random origins and kept blocks follow from shape,
+ * placement and the rank's coordinate when it is loaded. Its tables of shapes, layouts, attributes
+ * and names are its own, so that it outlives the graph.
  */
 
 /* Who sees the bytes, and where they lie. */
@@ -38,11 +39,11 @@ enum ku_class {
 /* One instance of one value, live from instruction `first` to `last`, both included. */
 struct ku_buffer {
     uint8_t arena, cls, dtype;
-    ku_id value;    /* of the graph: what it holds, for text; 0 = workspace */
-    int32_t micro;  /* the instance; -1 = once a step */
-    ku_id name;     /* state: the tensor's; else the module path */
+    ku_id value;   /* of the graph: what it holds, for text; 0 = workspace */
+    int32_t micro; /* the instance; -1 = once a step */
+    ku_id name;    /* state: the tensor's; else the module path */
     uint32_t first, last;
-    ku_id home;     /* the buffer whose bytes it takes (in-place results), 0 = its own */
+    ku_id home; /* the buffer whose bytes it takes (in-place results), 0 = its own */
     size_t offset, bytes;
 };
 
@@ -54,14 +55,15 @@ struct ku_operand {
 };
 
 enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };
-enum ku_coll_kind { KU_COLL_REDUCE_SCATTER, KU_COLL_ALL_REDUCE, KU_COLL_BARRIER };
+/* What a start begins. Parts are in place; of a reduce-scatter each rank keeps its blocks. */
+enum ku_exchange { KU_X_REDUCE_SCATTER, KU_X_ALL_REDUCE, KU_X_BARRIER };
 struct ku_instr {
     uint8_t kind, phase, n_in, n_out, accumulate;
-    uint16_t op;       /* compute: enum ku_op; start: enum ku_coll_kind */
+    uint16_t op; /* compute: enum ku_op; start: enum ku_exchange */
     int16_t stage;
-    int32_t micro;     /* -1: once a step */
-    uint32_t operand;  /* span: inputs, then outputs; start: the parts, in place */
-    uint32_t n_parts;  /* start: how many parts (n_in, n_out are 0) */
+    int32_t micro;    /* -1: once a step */
+    uint32_t operand; /* span: inputs, then outputs; start: the parts, in place */
+    uint32_t n_parts; /* start: how many parts (n_in, n_out are 0) */
     ku_id attr, path;
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */
@@ -92,7 +94,8 @@ struct ku_program {
     struct ku_buffer *buffer;
     struct ku_operand *operand;
     struct ku_program_state *state;
-    struct ku_program_port *input, *output; /* input buffers hold all micro-batches of the rank, in the order in which they run */
+    struct ku_program_port *input, *output; /* input buffers hold all micro-batches of the rank, in
+                                               the order in which they run */
     uint32_t n_shapes, n_layouts, n_attrs, n_names;
     struct ku_shape *shape;
     struct ku_layout *layout;
@@ -103,22 +106,30 @@ struct ku_program {
 };
 
 void ku_program_destroy(struct ku_program *p);
-/* The communication that ranks must agree on: a hash of all start and wait instructions with their operands' types and placements. */
+/* A name's id (0: none), and an attribute set's, added if new (0: no memory). */
+ku_id ku_program_name(const struct ku_program *p, const char *text);
+ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a);
+const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
+                                                   const char *name);
+/* The communication that ranks must agree on: a hash of all start and wait instructions with their
+ * operands' types and placements. */
 uint64_t ku_program_hash(const struct ku_program *p);
 
-/* A rank's part of an operand, in its buffer. Z: flat, element range [start[0], start[0] + count) of the logical tensor. */
+/* A rank's part of an operand, in its buffer. Z: flat, element range [start[0], start[0] + count)
+ * of the logical tensor. */
 struct ku_part {
     struct ku_shape shape; /* local; Z: one dim */
     int64_t start[KU_MAX_DIMS], logical[KU_MAX_DIMS];
     size_t offset; /* bytes from the buffer's begin */
 };
-void ku_program_part(const struct ku_program *p, const struct ku_operand *o, const struct ku_coord *coord, int micro,
-                     struct ku_part *out);
+void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
+                     const struct ku_coord *coord, int micro, struct ku_part *out);
 
 struct ku_str;
 int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str *out);
 
-/* The memory plan as people read it: bytes by class at the instruction where the arenas together are fullest. */
+/* The memory plan as people read it: bytes by class at the instruction where the arenas together
+ * are fullest. */
 struct ku_memory_row {
     const char *name; /* tensor, or module path and op */
     int32_t micro;

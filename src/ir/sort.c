@@ -5,7 +5,8 @@
 #include "base/mem.h"
 #include "ir/graph.h"
 
-/* Depth first over operands, in list order: an explicit stack, since a model may be as deep as it likes. */
+/* Depth first over operands, in list order: an explicit stack, since a model may be as deep as it
+ * likes. */
 struct sort {
     const struct ku_graph *g;
     ku_id *order, *place, *stack; /* new order; place[old] = new id, 0 = not yet */

@@ -9,13 +9,15 @@
 static int broken(const struct ku_graph *g, ku_id node, const char *rule)
 {
     const struct ku_node *n = &g->node[node];
-    return KU_ERR(KUMI_EBUG, "verify: node %u (%s %s): %s", node, ku_ops[n->op].name, g->name[n->path], rule);
+    return KU_ERR(KUMI_EBUG, "verify: node %u (%s %s): %s", node, ku_ops[n->op].name,
+                  g->name[n->path], rule);
 }
 
 /* What a phase may read: earlier phases, and its own nodes before it. I and W form one block. */
 static int is_before(int made, int read)
 {
-    static const int turn[KU_N_PHASES] = {[KU_PH_A] = 0, [KU_PH_F] = 1, [KU_PH_I] = 2, [KU_PH_W] = 2, [KU_PH_O] = 3};
+    static const int turn[KU_N_PHASES] = {
+        [KU_PH_A] = 0, [KU_PH_F] = 1, [KU_PH_I] = 2, [KU_PH_W] = 2, [KU_PH_O] = 3};
     return turn[made] <= turn[read];
 }
 
@@ -33,7 +35,8 @@ static int verify_operands(const struct ku_graph *g, ku_id id)
             continue;
         if (def == 0 || g->node[def].op == KU_OP_NONE)
             return broken(g, id, "an operand is never made");
-        if (!is_before(g->node[def].phase, n->phase) || (g->node[def].phase == n->phase && def >= id))
+        if (!is_before(g->node[def].phase, n->phase) ||
+            (g->node[def].phase == n->phase && def >= id))
             return broken(g, id, "an operand is made after it is read");
     }
     for (int i = 0; i < n->n_out; i++) {
@@ -74,7 +77,8 @@ static int verify_placement(const struct ku_graph *g, ku_id id)
     return KUMI_OK;
 }
 
-/* After the update pass: every trainable tensor that is used gets a new version, and nothing reads the old one behind it. */
+/* After the update pass: every trainable tensor that is used gets a new version, and nothing reads
+ * the old one behind it. */
 static int verify_state(const struct ku_graph *g)
 {
     ku_id *writer = ku_calloc(g->n_values, sizeof *writer);
@@ -98,7 +102,8 @@ static int verify_state(const struct ku_graph *g)
     for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++) {
         const struct ku_tensor *x = &g->tensor[t];
         if (x->kind == KU_T_PARAM && x->trainable && x->used && x->next == x->value)
-            status = KU_ERR(KUMI_EBUG, "verify: %s: trainable and used, but nothing updates it", x->name);
+            status = KU_ERR(KUMI_EBUG, "verify: %s: trainable and used, but nothing updates it",
+                            x->name);
     }
     return status;
 }
@@ -117,7 +122,9 @@ int ku_graph_verify(const struct ku_graph *g)
         for (ku_id u = 1; u < g->n_uses; u++) {
             const struct ku_tensor *t = &g->tensor[g->use[u].tensor];
             if (t->trainable && t->used && g->use[u].grad == 0)
-                return KU_ERR(KUMI_EBUG, "verify: %s: a use of this trainable tensor has no gradient", t->name);
+                return KU_ERR(KUMI_EBUG,
+                              "verify: %s: a use of this trainable tensor has no gradient",
+                              t->name);
         }
     return g->has & KU_HAS_UPDATE ? verify_state(g) : KUMI_OK;
 }

@@ -171,8 +171,10 @@ static struct ku_shape weight_shape(const struct ku_shape *x, const struct kumi_
     return w;
 }
 
+/* A layer's parameter: in files a matrix whose rows are the first `rows` dims, or a vector when
+ * those are all. */
 static kumi_value shaped_param(struct kumi_graph *g, const char *name, const char *part,
-                               const struct ku_shape *s, const struct kumi_init *init)
+                               const struct ku_shape *s, int rows, const struct kumi_init *init)
 {
     char full[KU_MAX_SCOPE_BYTES], dims[KU_MAX_DIMS + 1] = "";
     int64_t count[KU_MAX_DIMS];

@@ -27,38 +27,44 @@ void kumi_gpt2_defaults(struct kumi_gpt2 *c)
 
 static int check(const struct kumi_gpt2 *c, const struct kumi_shape_of_batch *b)
 {
-    if (c->n_layer < 1 || c->n_head < 1 || c->n_embd < 1 || c->n_positions < 1 || c->vocab_size < 1 || c->n_inner < 0)
-        return KU_ERR(KUMI_EINVAL, "model: gpt2: n_layer %lld, n_head %lld, n_embd %lld, n_positions %lld, vocab_size "
-                                   "%lld; all must be at least 1",
-                      (long long)c->n_layer, (long long)c->n_head, (long long)c->n_embd, (long long)c->n_positions,
-                      (long long)c->vocab_size);
+    if (c->n_layer < 1 || c->n_head < 1 || c->n_embd < 1 || c->n_positions < 1 ||
+        c->vocab_size < 1 || c->n_inner < 0)
+        return KU_ERR(
+            KUMI_EINVAL,
+            "model: gpt2: n_layer %lld, n_head %lld, n_embd %lld, n_positions %lld, vocab_size "
+            "%lld; all must be at least 1",
+            (long long)c->n_layer, (long long)c->n_head, (long long)c->n_embd,
+            (long long)c->n_positions, (long long)c->vocab_size);
     if (c->n_embd % c->n_head)
-        return KU_ERR(KUMI_EINVAL, "model: gpt2: n_embd %lld is not divisible by n_head %lld", (long long)c->n_embd,
-                      (long long)c->n_head);
+        return KU_ERR(KUMI_EINVAL, "model: gpt2: n_embd %lld is not divisible by n_head %lld",
+                      (long long)c->n_embd, (long long)c->n_head);
     if (b->t > c->n_positions)
-        return KU_ERR(KUMI_EINVAL, "model: gpt2: sequences of %lld tokens; n_positions is %lld", (long long)b->t,
-                      (long long)c->n_positions);
+        return KU_ERR(KUMI_EINVAL, "model: gpt2: sequences of %lld tokens; n_positions is %lld",
+                      (long long)b->t, (long long)c->n_positions);
     return KUMI_OK;
 }
 
-static kumi_value attention(struct kumi_graph *g, const struct kumi_gpt2 *c, kumi_value x, int layer)
+static kumi_value attention(struct kumi_graph *g, const struct kumi_gpt2 *c, kumi_value x,
+                            int layer)
 {
     int64_t width = c->n_embd / c->n_head;
     double scale = c->scale_attn_weights ? 1 / sqrt((double)width) : 1;
     if (c->scale_attn_by_inverse_layer_idx)
         scale /= layer + 1;
     kumi_graph_enter(g, "attn");
-    kumi_value qkv = kumi_linear(g, x, "c_attn",
-                                 &(struct kumi_linear){.out = "3hd",
-                                                       .out_count = (int64_t[]){3, c->n_head, width},
-                                                       .std = c->initializer_range});
+    kumi_value qkv =
+        kumi_linear(g, x, "c_attn",
+                    &(struct kumi_linear){.out = "3hd",
+                                          .out_count = (int64_t[]){3, c->n_head, width},
+                                          .std = c->initializer_range});
     kumi_value o = kumi_attention(g, qkv, 1, c->attn_pdrop, scale);
     /* residual projections start smaller: Radford et al. 2019, section 2.3 */
-    kumi_value y = kumi_linear(g, o, "c_proj",
-                               &(struct kumi_linear){.out = "c",
-                                                     .out_count = &c->n_embd,
-                                                     .contract = 2,
-                                                     .std = c->initializer_range / sqrt(2.0 * (double)c->n_layer)});
+    kumi_value y = kumi_linear(
+        g, o, "c_proj",
+        &(struct kumi_linear){.out = "c",
+                              .out_count = &c->n_embd,
+                              .contract = 2,
+                              .std = c->initializer_range / sqrt(2.0 * (double)c->n_layer)});
     kumi_graph_leave(g);
     return kumi_dropout(g, y, c->resid_pdrop);
 }
@@ -67,25 +73,30 @@ static kumi_value mlp(struct kumi_graph *g, const struct kumi_gpt2 *c, kumi_valu
 {
     int64_t inner = c->n_inner ? c->n_inner : 4 * c->n_embd;
     kumi_graph_enter(g, "mlp");
-    kumi_value z = kumi_linear(g, x, "c_fc",
-                               &(struct kumi_linear){.out = "f", .out_count = &inner, .std = c->initializer_range});
-    kumi_value y = kumi_linear(g, kumi_activate(g, z, c->activation), "c_proj",
-                               &(struct kumi_linear){.out = "c",
-                                                     .out_count = &c->n_embd,
-                                                     .std = c->initializer_range / sqrt(2.0 * (double)c->n_layer)});
+    kumi_value z = kumi_linear(
+        g, x, "c_fc",
+        &(struct kumi_linear){.out = "f", .out_count = &inner, .std = c->initializer_range});
+    kumi_value y = kumi_linear(
+        g, kumi_activate(g, z, c->activation), "c_proj",
+        &(struct kumi_linear){.out = "c",
+                              .out_count = &c->n_embd,
+                              .std = c->initializer_range / sqrt(2.0 * (double)c->n_layer)});
     kumi_graph_leave(g);
     return kumi_dropout(g, y, c->resid_pdrop);
 }
 
-int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c, const struct kumi_shape_of_batch *b)
+int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c,
+                    const struct kumi_shape_of_batch *b)
 {
     KU_TRY(check(c, b));
     double eps = c->layer_norm_epsilon;
     struct kumi_init normal = {.std = c->initializer_range};
     kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
-    kumi_value wpe = kumi_param(g, "wpe.weight", "pc", (int64_t[]){c->n_positions, c->n_embd}, &normal);
+    kumi_value wpe =
+        kumi_param(g, "wpe.weight", "pc", (int64_t[]){c->n_positions, c->n_embd}, &normal);
     normal.pad_first = VOCAB_PAD;
-    kumi_value wte = kumi_param(g, "wte.weight", "vc", (int64_t[]){c->vocab_size, c->n_embd}, &normal);
+    kumi_value wte =
+        kumi_param(g, "wte.weight", "vc", (int64_t[]){c->vocab_size, c->n_embd}, &normal);
     kumi_value head = wte;
     kumi_value x = kumi_positions(g, kumi_embedding(g, wte, tokens), wpe);
     x = kumi_dropout(g, x, c->embd_pdrop);
@@ -99,8 +110,10 @@ int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c, const struc
     if (b->is_inference)
         x = kumi_select(g, x, kumi_input(g, "index", KUMI_I32, "n", &b->n));
     if (!c->tie_word_embeddings)
-        head = kumi_param(g, "lm_head.weight", "vc", (int64_t[]){c->vocab_size, c->n_embd}, &normal);
-    kumi_value logits = kumi_linear(g, x, "lm_head", &(struct kumi_linear){.out_in = 1, .weight = head});
+        head =
+            kumi_param(g, "lm_head.weight", "vc", (int64_t[]){c->vocab_size, c->n_embd}, &normal);
+    kumi_value logits =
+        kumi_linear(g, x, "lm_head", &(struct kumi_linear){.out_in = 1, .weight = head});
     if (b->is_inference)
         return kumi_graph_output(g, "logits", logits);
     kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", (int64_t[]){b->n, b->t});

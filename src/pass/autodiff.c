@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reverse-mode differentiation of the loss. Walks the forward nodes backwards; a node whose result has an adjoint emits its op's
- * gradient template (op.h), as far as operands need it. The adjoint of a value with several readers is a left fold in reverse use order. A parameter's
- * gradient stays per use: partial on every axis where the use is replicated; only the update pass reduces it.
+ * Reverse-mode differentiation of the loss. Walks the forward nodes backwards; a node whose result
+ * has an adjoint emits its op's gradient template (op.h), as far as operands need it. The adjoint
+ * of a value with several readers is a left fold in reverse use order. A parameter's gradient stays
+ * per use: partial on every axis where the use is replicated; only the update pass reduces it.
  */
 #include <math.h>
 #include <string.h>
@@ -69,7 +70,8 @@ static int analyse(struct diff *d, const struct ku_compile_opts *o)
     return KUMI_OK;
 }
 
-/* One statement of a template: targets g<k>.. and either a passed-on adjoint or an op with operands. */
+/* One statement of a template: targets g<k>.. and either a passed-on adjoint or an op with
+ * operands. */
 struct statement {
     int target[KU_MAX_OUT], n_targets, op, n_in;
     char kind[KU_MAX_IN]; /* 'i', 'o', 'd' */
@@ -110,7 +112,8 @@ static const char *parse_statement(const char *p, struct statement *s)
     return p + 1;
 }
 
-/* Adds to the adjoint of a forward value; notes it as a use's gradient where the operand is a parameter. */
+/* Adds to the adjoint of a forward value; notes it as a use's gradient where the operand is a
+ * parameter. */
 static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
 {
     struct ku_graph *g = d->g;
@@ -195,20 +198,23 @@ static int differentiate(struct diff *d, ku_id node)
     if (!has_adjoint || !d->wanted[ku_out(g, node, 0)])
         return KUMI_OK;
     if (info->grad[0] == '\0')
-        return KU_ERR(KUMI_EINVAL, "autodiff: %s: op %s has no gradient", g->name[g->node[node].path], info->name);
+        return KU_ERR(KUMI_EINVAL, "autodiff: %s: op %s has no gradient",
+                      g->name[g->node[node].path], info->name);
     struct statement s;
     for (const char *p = info->grad; (p = parse_statement(p, &s)) != NULL;)
         KU_TRY(emit(d, node, &s));
     return KUMI_OK;
 }
 
-/* Backward starts from an exact power of two not above 1 / (tokens of a micro-batch); the update divides the rest out. */
+/* Backward starts from an exact power of two not above 1 / (tokens of a micro-batch); the update
+ * divides the rest out. */
 static int seed(struct diff *d, const struct ku_compile_opts *o)
 {
     struct ku_graph *g = d->g;
     ku_id loss = ku_graph_find_output(g, "loss_sum");
     if (loss == 0)
-        return KU_ERR(KUMI_EINVAL, "autodiff: the model has no loss; end it with kumi_loss_cross_entropy");
+        return KU_ERR(KUMI_EINVAL,
+                      "autodiff: the model has no loss; end it with kumi_loss_cross_entropy");
     struct ku_attrs a = ku_attrs_default;
     a.shift = ku_loss_shift(o->micro_tokens);
     a.dtype = o->compute == KUMI_F64 ? KUMI_F64 : KUMI_F32;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives that travel together. Gradients in the order in which backward completes them, up to bucket_bytes each, the first up to
- * first_bucket_bytes so that it starts early (DDP's rule); the small sums of loss and metrics in one bucket per fold. Elements are reduced one by one, so no grouping
- * can change a bit.
+ * Collectives that travel together. Gradients in the order in which backward completes them, up to
+ * bucket_bytes each, the first up to first_bucket_bytes so that it starts early (DDP's rule); the
+ * small sums of loss and metrics in one bucket per fold. Elements are reduced one by one, so no
+ * grouping can change a bit.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -26,7 +27,8 @@ static int is_alike(const struct ku_graph *g, ku_id a, ku_id b)
 static int64_t bytes_of(const struct ku_graph *g, ku_id n)
 {
     const struct ku_value *v = &g->value[ku_out(g, n, 0)];
-    return ku_shape_count(&g->shape[v->shape]) * (int64_t)kumi_dtype_bytes((enum kumi_dtype)v->dtype);
+    return ku_shape_count(&g->shape[v->shape]) *
+           (int64_t)kumi_dtype_bytes((enum kumi_dtype)v->dtype);
 }
 
 /* Converts sorted by the node that completes their operand. */
@@ -66,7 +68,8 @@ int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const st
         if (list[i] == 0)
             continue;
         int is_gradient = g->node[g->value[ku_in(g, &g->node[list[i]], 0)].def].phase != KU_PH_F;
-        int64_t most = is_gradient && g->n_buckets <= 1 ? o->first_bucket_bytes : o->bucket_bytes, bytes = 0;
+        int64_t most = is_gradient && g->n_buckets <= 1 ? o->first_bucket_bytes : o->bucket_bytes,
+                bytes = 0;
         uint32_t n_group = 0;
         for (uint32_t j = i; j < n; j++) {
             if (list[j] == 0 || !is_alike(g, list[i], list[j]))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fusion into one kernel, with every rounding that the graph states. linear + act: the activation becomes linear's epilogue, which keeps the
- * rounded pre-activation as its second result and applies act to that.
+ * Fusion into one kernel, with every rounding that the graph states. linear + act: the activation
+ * becomes linear's epilogue, which keeps the rounded pre-activation as its second result and
+ * applies act to that.
  */
 #include "base/err.h"
 #include "base/mem.h"

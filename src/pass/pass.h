@@ -13,22 +13,26 @@ struct ku_compile_opts {
     enum kumi_dtype compute; /* f32, bf16 (f32 master, gradients, sums), f64 (device ref) */
     struct ku_mesh mesh;     /* ranks, virtual shards per rank, micro-batches per shard */
     int is_training;         /* 0: forward, loss and metrics only */
-    const char *const *freeze; /* patterns of parameters without gradient, NULL-terminated; NULL = none */
-    int64_t micro_tokens;    /* loss positions of a micro-batch: backward starts at 2^-ceil(log2) of it */
-    int optimizer;           /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd */
-    struct ku_attrs rule;    /* optimizer's and schedule's attributes (op/attr.h), clip */
-    int decay;               /* which parameters decay: enum ku_decay */
+    const char *const
+        *freeze; /* patterns of parameters without gradient, NULL-terminated; NULL = none */
+    int64_t
+        micro_tokens; /* loss positions of a micro-batch: backward starts at 2^-ceil(log2) of it */
+    int optimizer;    /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd */
+    struct ku_attrs rule; /* optimizer's and schedule's attributes (op/attr.h), clip */
+    int decay;            /* which parameters decay: enum ku_decay */
     const char *const *decay_patterns;
     /* layout */
     int64_t bucket_bytes, first_bucket_bytes;
     int overlap;          /* collectives start as soon as their operands are complete */
     int share_host_state; /* state lies once per host; owners update their blocks */
 };
-/* Backward starts at 2^-shift: the least power of two that is not below the loss positions of a micro-batch. */
+/* Backward starts at 2^-shift: the least power of two that is not below the loss positions of a
+ * micro-batch. */
 int64_t ku_loss_shift(int64_t micro_tokens);
 enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 
-/* One pass: what must hold before it, what holds after it. `numerics`: it may change bits (named in the run's header). */
+/* One pass: what must hold before it, what holds after it. `numerics`: it may change bits (named in
+ * the run's header). */
 struct ku_pass {
     const char *name;
     uint32_t needs, gives;
@@ -36,29 +40,33 @@ struct ku_pass {
     int (*run)(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 };
 
-int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
+                      const struct ku_target *t);
+int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
+                      const struct ku_target *t);
+int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,
+                     const struct ku_target *t);
 int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 /* Program passes. lower makes numbered buffers with lifetimes, memory gives them offsets. */
-int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t,
-                  struct ku_program *p);
+int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
+                  const struct ku_target *t, struct ku_program *p);
 int ku_pass_memory(struct ku_program *p);
 
 /*
- * The compiler: runs all passes, each followed by the verifier. stop_after names a graph pass ("" = none run, NULL = all);
- * when given, only the graph comes out. The graph is changed in place.
+ * The compiler: runs all passes, each followed by the verifier. stop_after names a graph pass ("" =
+ * none run, NULL = all); when given, only the graph comes out. The graph is changed in place.
  */
 int ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t,
                      const char *stop_after);
 int ku_compile_program(const struct ku_graph *g, const char *name, const struct ku_compile_opts *o,
                        const struct ku_target *t, struct ku_program **program);
-/* The program that makes the first state (is_load 0: all tensors; 1: only what is derived from loaded ones). */
-int ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compile_opts *o, const struct ku_target *t,
-                    struct ku_program **program);
+/* The program that makes the first state (is_load 0: all tensors; 1: only what is derived from
+ * loaded ones). */
+int ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compile_opts *o,
+                    const struct ku_target *t, struct ku_program **program);
 /* Names of the graph passes in order, NULL-terminated: for help texts and --after. */
 const char *const *ku_pass_names(void);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data parallelism: dim n is split over replicate, shard, vs and mb; parameters are replicated there. The rest follows by the ops' rules. */
+/* Data parallelism: dim n is split over replicate, shard, vs and mb; parameters are replicated
+ * there. The rest follows by the ops' rules. */
 #include "base/err.h"
 #include "ir/place.h"
 #include "pass/pass.h"
@@ -18,7 +19,8 @@ static int place_inputs(struct ku_graph *g, const struct ku_mesh *mesh)
             continue; /* the control port */
         int64_t n = g->shape[v->shape].dim[dim].count;
         if (n % parts)
-            return KU_ERR(KUMI_EINVAL, "placement: port %s: %lld samples do not divide into %lld micro-batches",
+            return KU_ERR(KUMI_EINVAL,
+                          "placement: port %s: %lld samples do not divide into %lld micro-batches",
                           g->input[i].name, (long long)n, (long long)parts);
         for (int a = 0; a < N_BATCH_AXES; a++)
             l.at[batch_axis[a]] = (struct ku_place){KU_S, (uint8_t)dim};
@@ -43,7 +45,8 @@ static int place_state(struct ku_graph *g)
     return KUMI_OK;
 }
 
-int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
+                      const struct ku_target *t)
 {
     (void)t;
     g->mesh = o->mesh;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * States every rounding. compute = f32 changes nothing. bf16: matrices and tables are read through a bf16 copy (derived state, written by the
- * optimizer with the parameter), activations are bf16, everything else about parameters stays f32: master, gain, bias, gradient, sums. Ops compute in f32 and
- * round once to their result. f64 (the oracle): all of the model is f64.
+ * States every rounding. compute = f32 changes nothing. bf16: matrices and tables are read through
+ * a bf16 copy (derived state, written by the optimizer with the parameter), activations are bf16,
+ * everything else about parameters stays f32: master, gain, bias, gradient, sums. Ops compute in
+ * f32 and round once to their result. f64 (the oracle): all of the model is f64.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -52,7 +53,8 @@ static int infer_again(struct ku_graph *g, ku_id node)
     return KUMI_OK;
 }
 
-/* An activation that reaches a matrix op in another precision (an f32 input port) is rounded first. */
+/* An activation that reaches a matrix op in another precision (an f32 input port) is rounded first.
+ */
 static int cast_operand(struct ku_graph *g, ku_id node, int operand, enum kumi_dtype dtype)
 {
     ku_id v = ku_in(g, &g->node[node], operand);
@@ -78,7 +80,8 @@ static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype
     for (int i = 0; i < g->node[node].n_in; i++) {
         ku_id v = ku_in(g, &g->node[node], i);
         ku_id tensor = g->value[v].tensor;
-        if (!is_compute_operand(op, i) || g->value[v].role != KU_STATE || g->tensor[tensor].kind != KU_T_PARAM)
+        if (!is_compute_operand(op, i) || g->value[v].role != KU_STATE ||
+            g->tensor[tensor].kind != KU_T_PARAM)
             continue;
         ku_id copy = compute_copy(g, tensor, dtype);
         if (copy == 0)
@@ -108,7 +111,8 @@ static int all_f64(struct ku_graph *g)
     return KUMI_OK;
 }
 
-int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
+                      const struct ku_target *t)
 {
     (void)t;
     if (o->compute == KUMI_F32)

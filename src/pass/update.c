@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Builds phase O: gradients of all uses are completed (one convert each: folds over mb and vs, then over the data-parallel ranks),
- * uses of one parameter are added in use order, the exact norm is taken, loss, norm, learning rate and the decision to apply become one report,
- * and the optimizer writes the next state. Parts of the loss and of metrics are completed alike.
+ * Builds phase O: gradients of all uses are completed (one convert each: folds over mb and vs, then
+ * over the data-parallel ranks), uses of one parameter are added in use order, the exact norm is
+ * taken, loss, norm, learning rate and the decision to apply become one report, and the optimizer
+ * writes the next state. Parts of the loss and of metrics are completed alike.
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,8 +23,12 @@ static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, cons
     struct ku_attrs a = ku_attrs_default;
     a.axes = ALL_AXES;
     a.reduce = reduce;
-    ku_id node = ku_graph_node(
-        g, &(struct ku_make){.op = KU_OP_convert, .phase = KU_PH_O, .n_in = 1, .in = {value}, .attr = &a, .path = path});
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = KU_PH_O,
+                                                    .n_in = 1,
+                                                    .in = {value},
+                                                    .attr = &a,
+                                                    .path = path});
     return node ? ku_out(g, node, 0) : 0; /* its layout is C: what ku_graph_value gives */
 }
 
@@ -43,8 +48,10 @@ static ku_id gradient(struct ku_graph *g, ku_id tensor)
             continue;
         ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, g->tensor[tensor].name);
         if (part && sum) {
-            ku_id node = once(g, (struct ku_make){
-                                     .op = KU_OP_add, .n_in = 2, .in = {sum, part}, .path = g->tensor[tensor].name});
+            ku_id node = once(g, (struct ku_make){.op = KU_OP_add,
+                                                  .n_in = 2,
+                                                  .in = {sum, part},
+                                                  .path = g->tensor[tensor].name});
             part = node ? ku_out(g, node, 0) : 0;
         }
         if (part == 0)
@@ -62,7 +69,8 @@ static int complete_outputs(struct ku_graph *g)
         if (!ku_layout_has(&g->layout[v->layout], KU_P))
             continue;
         int is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0;
-        ku_id done = complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, g->output[i].name);
+        ku_id done =
+            complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, g->output[i].name);
         if (done == 0)
             return ku_err_get()->status;
         g->output[i].value = done;
@@ -70,11 +78,13 @@ static int complete_outputs(struct ku_graph *g)
     return KUMI_OK;
 }
 
-static ku_id own_state(struct ku_graph *g, ku_id param, const char *suffix, enum ku_tensor_kind kind, enum kumi_dtype dtype,
+static ku_id own_state(struct ku_graph *g, ku_id param, const char *suffix,
+                       enum ku_tensor_kind kind, enum kumi_dtype dtype,
                        const struct ku_shape *shape)
 {
     char name[KU_NAME_BYTES];
-    snprintf(name, sizeof name, "%s%s%s", param ? g->tensor[param].name : "", param ? "." : "", suffix);
+    snprintf(name, sizeof name, "%s%s%s", param ? g->tensor[param].name : "", param ? "." : "",
+             suffix);
     ku_id t = ku_graph_tensor(g, name, kind, dtype, shape);
     if (t && param) {
         g->tensor[t].of = param;
@@ -109,7 +119,8 @@ static ku_id copy_of(const struct ku_graph *g, ku_id tensor)
     return 0;
 }
 
-static int optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id grad, ku_id report)
+static int optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id grad,
+                    ku_id report)
 {
     static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const sgd[] = {"momentum_buffer"};
     int n_own = o->optimizer == KU_OP_sgd ? 1 : 2;
@@ -117,12 +128,14 @@ static int optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id t
     struct ku_shape shape = g->shape[g->tensor[tensor].shape];
     ku_id state[3] = {tensor}, copy = copy_of(g, tensor);
     struct ku_attrs a = o->rule;
-    struct ku_make m = {.op = o->optimizer, .path = g->tensor[tensor].name, .attr = &a, .n_in = n_own + 3};
+    struct ku_make m = {
+        .op = o->optimizer, .path = g->tensor[tensor].name, .attr = &a, .n_in = n_own + 3};
     if (!decays(g, tensor, o))
         a.weight_decay = 0;
     a.dtype = copy ? g->tensor[copy].dtype : -1;
     for (int i = 0; i < n_own; i++)
-        state[i + 1] = own_state(g, tensor, suffix[i], KU_T_OPTIMIZER, (enum kumi_dtype)g->tensor[tensor].dtype, &shape);
+        state[i + 1] = own_state(g, tensor, suffix[i], KU_T_OPTIMIZER,
+                                 (enum kumi_dtype)g->tensor[tensor].dtype, &shape);
     for (int i = 0; i <= n_own; i++) {
         if (state[i] == 0)
             return ku_err_get()->status;
@@ -165,7 +178,8 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad)
     return node ? ku_out(g, node, 0) : 0;
 }
 
-static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad, ku_id n_params)
+static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts *o,
+                               const ku_id *grad, ku_id n_params)
 {
     int64_t one = 1;
     struct ku_shape word = ku_shape_of("w", &one);
@@ -175,12 +189,13 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
     ku_id stats = statistics(g, grad);
     if (count == 0 || stats == 0)
         return ku_err_get()->status;
-    ku_id node = once(g, (struct ku_make){.op = KU_OP_step_scalars,
-                                          .n_in = 4,
-                                          .in = {stats, ku_graph_find_output(g, "loss_sum"),
-                                                 ku_graph_find_output(g, "loss_valid"), g->tensor[count].value},
-                                          .attr = &a,
-                                          .path = "norm"});
+    ku_id node = once(
+        g, (struct ku_make){.op = KU_OP_step_scalars,
+                            .n_in = 4,
+                            .in = {stats, ku_graph_find_output(g, "loss_sum"),
+                                   ku_graph_find_output(g, "loss_valid"), g->tensor[count].value},
+                            .attr = &a,
+                            .path = "norm"});
     if (node == 0)
         return ku_err_get()->status;
     g->tensor[count].next = ku_out(g, node, 1);
@@ -197,11 +212,13 @@ int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const st
     (void)t;
     KU_TRY(complete_outputs(g));
     if (!o->is_training) {
-        ku_id loss = ku_graph_find_output(g, "loss_sum"), valid = ku_graph_find_output(g, "loss_valid");
+        ku_id loss = ku_graph_find_output(g, "loss_sum"),
+              valid = ku_graph_find_output(g, "loss_valid");
         if (loss == 0)
             return KUMI_OK; /* inference: logits only */
         ku_id node =
-            once(g, (struct ku_make){.op = KU_OP_loss_scalars, .n_in = 2, .in = {loss, valid}, .path = "loss"});
+            once(g, (struct ku_make){
+                        .op = KU_OP_loss_scalars, .n_in = 2, .in = {loss, valid}, .path = "loss"});
         return node ? ku_graph_output(g, "report", ku_out(g, node, 0)) : ku_err_get()->status;
     }
     ku_id n_params = g->n_tensors;

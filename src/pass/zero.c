@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ownership of state by canonical blocks. Where the ranks of a host share its state (RUNTIME 9), gradients are reduced to
- * their owner's blocks only, the norm's parts are reduced, owners update, and everybody reads the one copy: gradients turn from C to Z, and Z goes
- * through the element-wise nodes of O. ZeRO's stages between hosts are this rewrite with gathers, and come into this place.
+ * Ownership of state by canonical blocks. Where the ranks of a host share its state (RUNTIME 9),
+ * gradients are reduced to their owner's blocks only, the norm's parts are reduced, owners update,
+ * and everybody reads the one copy: gradients turn from C to Z, and Z goes through the element-wise
+ * nodes of O. ZeRO's stages between hosts are this rewrite with gathers, and come into this place.
  */
 #include "base/err.h"
 #include "ir/place.h"
@@ -10,7 +11,8 @@
 
 enum { DP_AXIS = KU_AX_REPLICATE };
 
-/* Tensors' first owners: they run on from one to the next, so that the ranks' totals differ by one block at most. */
+/* Tensors' first owners: they run on from one to the next, so that the ranks' totals differ by one
+ * block at most. */
 static void deal_blocks(struct ku_graph *g, int dp)
 {
     int64_t first = 0;
@@ -22,7 +24,8 @@ static void deal_blocks(struct ku_graph *g, int dp)
             x->first_block = g->tensor[x->of].first_block;
             continue;
         }
-        int64_t n_blocks = (ku_shape_count(&g->shape[x->shape]) + KU_BLOCK_COUNT - 1) / KU_BLOCK_COUNT;
+        int64_t n_blocks =
+            (ku_shape_count(&g->shape[x->shape]) + KU_BLOCK_COUNT - 1) / KU_BLOCK_COUNT;
         x->first_block = (int32_t)first;
         first = (first + n_blocks) % dp;
     }
@@ -31,7 +34,8 @@ static void deal_blocks(struct ku_graph *g, int dp)
 static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
 {
     const struct ku_value *from = &g->value[ku_in(g, n, 0)];
-    return n->op == KU_OP_convert && n->phase == KU_PH_O && g->node[from->def].phase != KU_PH_F && from->role == KU_TEMP;
+    return n->op == KU_OP_convert && n->phase == KU_PH_O && g->node[from->def].phase != KU_PH_F &&
+           from->role == KU_TEMP;
 }
 
 /* The sum over ranks that blocks make necessary: stats are partial now. */
@@ -44,9 +48,12 @@ static int complete_stats(struct ku_graph *g)
     KU_ASSERT(stats && reader);
     struct ku_attrs a = ku_attrs_default;
     a.axes = 1 << DP_AXIS;
-    ku_id node = ku_graph_node(
-        g, &(struct ku_make){
-               .op = KU_OP_convert, .phase = KU_PH_O, .n_in = 1, .in = {stats}, .attr = &a, .path = "norm"});
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = KU_PH_O,
+                                                    .n_in = 1,
+                                                    .in = {stats},
+                                                    .attr = &a,
+                                                    .path = "norm"});
     if (node == 0)
         return ku_err_get()->status;
     g->refs[g->node[reader].in] = ku_out(g, node, 0);
@@ -71,7 +78,8 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
             g->value[ku_out(g, n, 0)].layout = layout;
     KU_TRY(complete_stats(g));
     for (ku_id n = 1; n < g->n_nodes; n++)
-        if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert && g->node[n].op != KU_OP_NONE)
+        if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
+            g->node[n].op != KU_OP_NONE)
             KU_TRY(ku_place_node(g, n));
     return KUMI_OK;
 }

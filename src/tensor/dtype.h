@@ -32,10 +32,12 @@ static inline uint16_t ku_bf16_from_f32(float f)
 float ku_f16_to_f32(uint16_t x);
 uint16_t ku_f16_from_f32(float f);
 
-/* Element i of an array of any dtype as f64, and back (rounded once to nearest even; integers truncated, saturating). For ref, tests and tools. */
+/* Element i of an array of any dtype as f64, and back (rounded once to nearest even; integers
+ * truncated, saturating). For ref, tests and tools. */
 double ku_load_f64(const void *data, enum kumi_dtype dtype, int64_t i);
 void ku_store_f64(void *data, enum kumi_dtype dtype, int64_t i, double x);
 /* count elements from one dtype to another, rounding once. Vectorised for f32 <-> bf16. */
-void ku_convert(void *dst, enum kumi_dtype dst_dtype, const void *src, enum kumi_dtype src_dtype, int64_t count);
+void ku_convert(void *dst, enum kumi_dtype dst_dtype, const void *src, enum kumi_dtype src_dtype,
+                int64_t count);
 
 #endif

@@ -37,8 +37,8 @@ int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
     return 0;
 }
 
-void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape, const struct ku_layout *layout,
-                 const struct ku_coord *coord, struct ku_slice *out)
+void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
+                 const struct ku_layout *layout, const struct ku_coord *coord, struct ku_slice *out)
 {
     for (int d = 0; d < shape->ndim; d++) {
         out->start[d] = 0;
@@ -55,8 +55,9 @@ void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape, const
     }
 }
 
-void ku_local_shape(const struct ku_mesh *mesh, const struct ku_shape *shape, const struct ku_layout *layout,
-                    const struct ku_coord *coord, struct ku_shape *out)
+void ku_local_shape(const struct ku_mesh *mesh, const struct ku_shape *shape,
+                    const struct ku_layout *layout, const struct ku_coord *coord,
+                    struct ku_shape *out)
 {
     struct ku_slice s;
     ku_slice_of(mesh, shape, layout, coord, &s);
@@ -76,7 +77,8 @@ char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char 
     for (int a = 0; a < KU_N_AXES && at < bytes; a++) {
         if (l->at[a].kind == KU_C)
             continue;
-        at += (size_t)snprintf(out + at, bytes - at, "%s%s:%c", any ? " " : "", ku_axis_name(a), kind[l->at[a].kind]);
+        at += (size_t)snprintf(out + at, bytes - at, "%s%s:%c", any ? " " : "", ku_axis_name(a),
+                               kind[l->at[a].kind]);
         if (l->at[a].kind == KU_S && at < bytes)
             at += (size_t)snprintf(out + at, bytes - at, "(%c)", s->dim[l->at[a].dim].name);
         any = 1;

@@ -60,14 +60,17 @@ int ku_shape_check(const struct ku_shape *s, const char *what)
     for (int i = 0; i < s->ndim; i++) {
         const struct ku_dim *d = &s->dim[i];
         if (d->name <= ' ' || d->name > '~' || strchr("=:[]{}()", d->name))
-            return KU_ERR(KUMI_EINVAL, "shape: %s: dimension %d has no usable one-letter name", what, i);
+            return KU_ERR(KUMI_EINVAL, "shape: %s: dimension %d has no usable one-letter name",
+                          what, i);
         if (d->count < 0 || d->seen < 0 || d->seen > d->count)
             return KU_ERR(KUMI_EINVAL, "shape: %s: %c=%lld:%lld; 0 <= seen <= count", what, d->name,
                           (long long)d->count, (long long)d->seen);
         for (int j = 0; j < i; j++)
             if (s->dim[j].name == d->name)
-                return KU_ERR(KUMI_EINVAL, "shape: %s: dimension name %c stands twice; names are unique in a shape",
-                              what, d->name);
+                return KU_ERR(
+                    KUMI_EINVAL,
+                    "shape: %s: dimension name %c stands twice; names are unique in a shape", what,
+                    d->name);
         if (__builtin_mul_overflow(total, d->count, &total) || total > (int64_t)1 << 48)
             return KU_ERR(KUMI_EINVAL, "shape: %s: more than 2^48 elements", what);
     }
@@ -81,7 +84,8 @@ char *ku_shape_print(const struct ku_shape *s, char *out, size_t bytes)
     at += (size_t)snprintf(out, bytes, "[");
     for (int i = 0; i < s->ndim && at < bytes; i++) {
         const struct ku_dim *d = &s->dim[i];
-        at += (size_t)snprintf(out + at, bytes - at, "%s%c=%lld", i ? " " : "", d->name, (long long)d->count);
+        at += (size_t)snprintf(out + at, bytes - at, "%s%c=%lld", i ? " " : "", d->name,
+                               (long long)d->count);
         if (d->seen != d->count && at < bytes)
             at += (size_t)snprintf(out + at, bytes - at, ":%lld", (long long)d->seen);
     }

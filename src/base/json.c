@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+
+int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc)
+{
+    json_error_t error;
+    memset(doc, 0, sizeof *doc);
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL)
+        return KU_ERR(KUMI_EINVAL, "json: %s:%d:%d: %s", name, error.line < 1 ? 1 : error.line,
+                      error.column < 1 ? 1 : error.column, error.text);
+    doc->name = ku_strdup(name);
+    doc->text = ku_malloc(bytes + 1);
+    doc->root = root;
+    if (doc->name == NULL || doc->text == NULL) {
+        ku_json_fini(doc);
+        return KUMI_ENOMEM;
+    }
+    memcpy(doc->text, text, bytes);
+    doc->text[bytes] = '\0';
+    doc->bytes = bytes;
+    return KUMI_OK;
+}
+
+int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc)
+{
+    char *text;
+    size_t bytes;
+    memset(doc, 0, sizeof *doc);
+    if (ku_os_slurp(path, max_bytes, &text, &bytes) < 0)
+        return KU_ERR(KUMI_EINVAL, "json: %s: cannot be read: %s", path, ku_os_why());
+    int status = ku_json_parse(path, text, bytes, doc);
+    ku_free(text);
+    return status;
+}
+
+void ku_json_fini(struct ku_json *doc)
+{
+    json_decref(doc->root);
+    ku_free(doc->name);
+    ku_free(doc->text);
+    memset(doc, 0, sizeof *doc);
+}
+
+/* The scanner below walks text that jansson has accepted, so it only has to find ends. */
+static const char *skip_blank(const char *p)
+{
+    while (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r')
+        p++;
+    return p;
+}
+
+static const char *skip_string(const char *p)
+{
+    for (p++; *p && *p != '"'; p++)
+        if (*p == '\\' && p[1])
+            p++;
+    return *p ? p + 1 : p;
+}
+
+static const char *skip_value(const char *p)
+{
+    int depth = 0;
+    do {
+        p = skip_blank(p);
+        if (*p == '"') {
+            p = skip_string(p);
+        } else if (*p == '{' || *p == '[') {
+            depth++;
+            p++;
+        } else if (*p == '}' || *p == ']') {
+            depth--;
+            p++;
+        } else if (*p == ',' || *p == ':') {
+            p++;
+        } else {
+            while (*p && !strchr(",:]} \t\r\n", *p))
+                p++;
+        }
+    } while (depth > 0 && *p);
+    return p;
+}
+
+/* One step of a path: a key or [index]. Returns what is left of the path. */
+static const char *next_step(const char *path, char *key, size_t bytes, long *index)
+{
+    size_t n = 0;
+    *index = -1;
+    if (*path == '[') {
+        char *end;
+        *index = strtol(path + 1, &end, 10);
+        path = *end == ']' ? end + 1 : end;
+    } else {
+        while (*path && *path != '.' && *path != '[') {
+            if (n + 1 < bytes)
+                key[n++] = *path;
+            path++;
+        }
+    }
+    key[n] = '\0';
+    return *path == '.' ? path + 1 : path;
+}
+
+/* From an object's or array's begin to the member's key and value; NULL: none. */
+static const char *find_member(const char *p, const char *key, long index, const char **key_at)
+{
+    char open = *p++;
+    for (long i = 0;; i++) {
+        p = skip_blank(p);
+        if (*p == '\0' || *p == '}' || *p == ']')
+            return NULL;
+        const char *name = p, *end = p;
+        if (open == '{') {
+            end = skip_string(p);
+            p = skip_blank(end);
+            p = skip_blank(p + 1); /* ':' */
+        }
+        int is_it = index >= 0 ? open == '[' && i == index
+                               : open == '{' && (size_t)(end - name) == strlen(key) + 2 &&
+                                     memcmp(name + 1, key, strlen(key)) == 0;
+        *key_at = name;
+        if (is_it)
+            return p;
+        p = skip_blank(skip_value(p));
+        if (*p == ',')
+            p++;
+    }
+}
+
+void ku_json_where(const struct ku_json *doc, const char *path, int is_value, int *line,
+                   int *column)
+{
+    char key[256];
+    const char *p = skip_blank(doc->text), *key_at = p;
+    *line = *column = 0;
+    while (*path) {
+        long index;
+        path = next_step(path, key, sizeof key, &index);
+        if (*p != '{' && *p != '[')
+            return;
+        p = find_member(p, key, index, &key_at);
+        if (p == NULL)
+            return;
+    }
+    const char *at = is_value ? p : key_at;
+    *line = *column = 1;
+    for (const char *c = doc->text; c < at; c++) {
+        *column = *c == '\n' ? 1 : *column + 1;
+        *line += *c == '\n';
+    }
+}
+
+json_t *ku_json_at(json_t *root, const char *path)
+{
+    char key[256];
+    while (root && *path) {
+        long index;
+        path = next_step(path, key, sizeof key, &index);
+        root = index >= 0 ? json_array_get(root, (size_t)index) : json_object_get(root, key);
+    }
+    return root;
+}
+
+int ku_json_set(json_t *root, const char *path, json_t *value)
+{
+    char key[256];
+    const char *whole = path;
+    while (1) {
+        long index;
+        path = next_step(path, key, sizeof key, &index);
+        if (!json_is_object(root) || key[0] == '\0') {
+            json_decref(value);
+            return KU_ERR(KUMI_EINVAL, "json: %s: a step of this path is not an object", whole);
+        }
+        if (*path == '\0')
+            return json_object_set_new(root, key, value) == 0
+                       ? KUMI_OK
+                       : KU_ERR(KUMI_ENOMEM, "json: %s: no memory", whole);
+        json_t *child = json_object_get(root, key);
+        if (child == NULL && json_object_set_new(root, key, child = json_object()) < 0) {
+            json_decref(value);
+            return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", whole);
+        }
+        root = child;
+    }
+}
+
+int ku_json_int(const json_t *v, int64_t *out)
+{
+    if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+        return 0;
+    }
+    double x = json_is_real(v) ? json_real_value(v) : (double)NAN;
+    if (!(fabs(x) <= 9007199254740992.0) || x != floor(x))
+        return -1;
+    *out = (int64_t)x;
+    return 0;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+
+static const char *const sub_name[KU_N_SUBS] = {
+#define X(upper, lower) #lower,
+    KU_LOG_SUBSYSTEMS(X)
+#undef X
+};
+static const char *const level_name[] = {"error", "warn", "info", "debug"};
+
+/* Read from KUMI_LOG once, constant afterwards. */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static unsigned char level_of[KU_N_SUBS];
+
+static int find(const char *const *names, int n, const char *word, size_t bytes)
+{
+    for (int i = 0; i < n; i++)
+        if (strlen(names[i]) == bytes && memcmp(names[i], word, bytes) == 0)
+            return i;
+    return -1;
+}
+
+static void set_one(const char *word, size_t bytes)
+{
+    const char *colon = memchr(word, ':', bytes);
+    size_t sub_bytes = colon ? (size_t)(colon - word) : 0;
+    const char *level_word = colon ? colon + 1 : word;
+    int level = find(level_name, 4, level_word, bytes - (size_t)(level_word - word));
+    int is_all = colon == NULL || (sub_bytes == 1 && *word == '*');
+    int sub = is_all ? -1 : find(sub_name, KU_N_SUBS, word, sub_bytes);
+    if (level < 0 || (!is_all && sub < 0)) {
+        fprintf(stderr,
+                "kumi: KUMI_LOG: %.*s: unknown; write \"comm:debug,ckpt:info\" or \"info\"\n",
+                (int)bytes, word);
+        return;
+    }
+    for (int s = 0; s < KU_N_SUBS; s++)
+        if (is_all || s == sub)
+            level_of[s] = (unsigned char)level;
+}
+
+static void read_levels(void)
+{
+    memset(level_of, KU_LOG_WARN, sizeof level_of);
+    const char *text = getenv("KUMI_LOG");
+    while (text && *text) {
+        size_t bytes = strcspn(text, ",");
+        if (bytes)
+            set_one(text, bytes);
+        text += bytes + (text[bytes] == ',');
+    }
+}
+
+int ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level)
+{
+    pthread_once(&once, read_levels);
+    return level <= (enum ku_log_level)level_of[sub];
+}
+
+void ku_log_write(enum ku_log_sub sub, enum ku_log_level level, const char *format, ...)
+{
+    char line[1024];
+    int rank = ku_err_get_rank(), at;
+    if (rank >= 0)
+        at =
+            snprintf(line, sizeof line, "kumi[%d] %s %s: ", rank, sub_name[sub], level_name[level]);
+    else
+        at = snprintf(line, sizeof line, "kumi %s %s: ", sub_name[sub], level_name[level]);
+    va_list args;
+    va_start(args, format);
+    int more = vsnprintf(line + at, sizeof line - (size_t)at - 1, format, args);
+    va_end(args);
+    at += more < (int)sizeof line - at - 2 ? more : (int)sizeof line - at - 2;
+    line[at++] = '\n';
+    ssize_t done = write(STDERR_FILENO, line, (size_t)at);
+    (void)done;
+}

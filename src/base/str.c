@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+static int make_room(struct ku_str *s, size_t more)
+{
+    if (s->failed)
+        return 0;
+    if (s->bytes + more + 1 <= s->cap)
+        return 1;
+    size_t cap = s->cap < 256 ? 256 : s->cap;
+    while (cap < s->bytes + more + 1)
+        cap *= 2;
+    char *text = ku_realloc(s->text, cap, 1);
+    if (text == NULL) {
+        s->failed = 1;
+        return 0;
+    }
+    s->text = text;
+    s->cap = cap;
+    return 1;
+}
+
+void ku_str_append(struct ku_str *s, const void *data, size_t bytes)
+{
+    if (!make_room(s, bytes))
+        return;
+    memcpy(s->text + s->bytes, data, bytes);
+    s->bytes += bytes;
+    s->text[s->bytes] = '\0';
+}
+
+void ku_str_addv(struct ku_str *s, const char *format, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    int bytes = vsnprintf(NULL, 0, format, args);
+    if (bytes >= 0 && make_room(s, (size_t)bytes)) {
+        vsnprintf(s->text + s->bytes, (size_t)bytes + 1, format, again);
+        s->bytes += (size_t)bytes;
+    }
+    va_end(again);
+}
+
+void ku_str_add(struct ku_str *s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    ku_str_addv(s, format, args);
+    va_end(args);
+}
+
+const char *ku_str_get(const struct ku_str *s)
+{
+    return s->text ? s->text : "";
+}
+
+void ku_str_fini(struct ku_str *s)
+{
+    ku_free(s->text);
+    *s = (struct ku_str){0};
+}
+
+/* Damerau-Levenshtein (optimal string alignment) over three rows. */
+int ku_str_distance(const char *a, const char *b)
+{
+    enum { MOST = 128 };
+    int row[3][MOST + 1];
+    size_t n = strlen(a), m = strlen(b);
+    if (n > MOST || m > MOST)
+        return MOST;
+    for (size_t j = 0; j <= m; j++)
+        row[0][j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int *now = row[i % 3], *before = row[(i + 2) % 3], *second = row[(i + 1) % 3];
+        now[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            int best = before[j - 1] + (a[i - 1] != b[j - 1]);
+            if (before[j] + 1 < best)
+                best = before[j] + 1;
+            if (now[j - 1] + 1 < best)
+                best = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                second[j - 2] + 1 < best)
+                best = second[j - 2] + 1;
+            now[j] = best;
+        }
+    }
+    return row[n % 3][m];
+}
+
+const char *ku_str_nearest(const char *word, const char *const *names, int n)
+{
+    const char *best = NULL;
+    int least = (int)strlen(word) / 3 + 1;
+    for (int i = 0; i < n; i++) {
+        int d = ku_str_distance(word, names[i]);
+        if (d <= least && (best == NULL || d < least)) {
+            least = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+int ku_str_glob(const char *pattern, const char *text)
+{
+    const char *star = NULL, *again = NULL;
+    while (*text) {
+        if (*pattern == '*') {
+            star = ++pattern;
+            again = text;
+        } else if (*pattern == '?' || *pattern == *text) {
+            pattern++;
+            text++;
+        } else if (star) {
+            pattern = star;
+            text = ++again;
+        } else {
+            return 0;
+        }
+    }
+    while (*pattern == '*')
+        pattern++;
+    return *pattern == '\0';
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exec/exec.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+/* An instruction, bound. */
+struct step {
+    uint8_t kind; /* enum ku_instr_kind */
+    union {
+        struct ku_kernel *kernel;
+        struct ku_work *work;
+    };
+};
+
+struct ku_exec {
+    struct ku_memory *memory;
+    const struct ku_program *program;
+    const struct ku_device_ops *ops;
+    void *device;
+    struct ku_comm *dp;
+    struct ku_coord coord;
+    struct step *step;
+    struct ku_work *work;      /* one per handle */
+    struct ku_coll_part *part; /* of all starts, one after the other */
+    struct ku_exec_times times;
+};
+
+static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int micro,
+                      struct ku_view *v)
+{
+    const struct ku_buffer *b = &e->program->buffer[o->buffer];
+    struct ku_part part;
+    ku_program_part(e->program, o, &e->coord, micro, &part);
+    v->data = e->memory->base[b->arena] + b->offset + part.offset;
+    v->dtype = (enum kumi_dtype)o->dtype;
+    v->shape = part.shape;
+    memcpy(v->start, part.start, sizeof v->start);
+    memcpy(v->logical, part.logical, sizeof v->logical);
+}
+
+static int bind_compute(struct ku_exec *e, const struct ku_instr *i, struct step *s)
+{
+    const struct ku_program *p = e->program;
+    struct ku_call call = {.op = i->op,
+                           .n_in = i->n_in,
+                           .n_out = i->n_out,
+                           .accumulate = i->accumulate,
+                           .attr = &p->attr[i->attr],
+                           .stream = i->stream};
+    for (int k = 0; k < i->n_in; k++)
+        bind_view(e, &p->operand[i->operand + (uint32_t)k], i->micro, &call.in[k]);
+    for (int k = 0; k < i->n_out; k++)
+        bind_view(e, &p->operand[i->operand + i->n_in + (uint32_t)k], i->micro, &call.out[k]);
+    if (i->workspace)
+        call.workspace = e->memory->base[KU_AR_STEP] + p->buffer[i->workspace].offset;
+    return e->ops->bind(e->device, &call, &s->kernel);
+}
+
+static enum ku_coll_kind kind_of(int exchange)
+{
+    switch ((enum ku_exchange)exchange) {
+    case KU_X_REDUCE_SCATTER:
+        return KU_COLL_REDUCE_SCATTER;
+    case KU_X_ALL_REDUCE:
+        return KU_COLL_ALL_REDUCE;
+    case KU_X_BARRIER:
+        return KU_COLL_BARRIER;
+    }
+    return KU_COLL_BARRIER;
+}
+
+static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_coll_part *part,
+                      struct step *s)
+{
+    const struct ku_program *p = e->program;
+    KU_ASSERT(e->dp != NULL);
+    struct ku_coll coll = {.kind = kind_of(i->op),
+                           .reduce = i->reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,
+                           .name = p->name_of[i->path],
+                           .part = part,
+                           .n_parts = (int)i->n_parts};
+    for (uint32_t k = 0; k < i->n_parts; k++) {
+        const struct ku_operand *o = &p->operand[i->operand + k];
+        struct ku_ref ref = {.arena = e->memory->wire->id, .off = p->buffer[o->buffer].offset};
+        KU_ASSERT(p->buffer[o->buffer].arena == KU_AR_WIRE);
+        coll.dtype = coll.wire = (enum kumi_dtype)o->dtype;
+        part[k] =
+            (struct ku_coll_part){.in = ref,
+                                  .out = ref,
+                                  .count = ku_shape_count(&p->shape[o->shape]),
+                                  .first_block = o->first_block,
+                                  .block_count = i->op == KU_X_REDUCE_SCATTER ? KU_BLOCK_COUNT : 0};
+    }
+    s->work = &e->work[i->handle];
+    return ku_work_init(s->work, e->dp, &coll);
+}
+
+static int bind_all(struct ku_exec *e)
+{
+    const struct ku_program *p = e->program;
+    struct ku_coll_part *part = e->part;
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        struct step *s = &e->step[at];
+        s->kind = i->kind;
+        switch ((enum ku_instr_kind)i->kind) {
+        case KU_COMPUTE:
+            KU_TRY(bind_compute(e, i, s));
+            break;
+        case KU_START:
+            KU_TRY(bind_start(e, i, part, s));
+            part += i->n_parts;
+            break;
+        case KU_WAIT:
+            s->work = &e->work[i->handle];
+            break;
+        }
+    }
+    return KUMI_OK;
+}
+
+int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
+                 const struct ku_device_ops *ops, void *device, struct ku_comm *dp,
+                 struct ku_exec **out)
+{
+    struct ku_exec *e = ku_calloc(1, sizeof *e);
+    size_t n_parts = 1;
+    if (e == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t i = 0; i < p->n_instrs; i++)
+        n_parts += p->instr[i].n_parts;
+    *e = (struct ku_exec){.memory = memory,
+                          .program = p,
+                          .ops = ops,
+                          .device = device,
+                          .dp = dp,
+                          .coord = ku_mesh_coord(&p->mesh, memory->job->rank)};
+    e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
+    e->work = ku_calloc(p->n_handles + 1, sizeof *e->work);
+    e->part = ku_calloc(n_parts, sizeof *e->part);
+    int status = e->step && e->work && e->part ? bind_all(e) : KUMI_ENOMEM;
+    if (status == KUMI_OK && dp)
+        status = ku_comm_check_hash(dp, p->name, ku_program_hash(p));
+    if (status < 0) {
+        ku_exec_unload(e);
+        return status;
+    }
+    KU_LOG(EXEC, INFO, "program %s: %u instructions, %u buffers", p->name, p->n_instrs,
+           p->n_buffers - 1);
+    *out = e;
+    return KUMI_OK;
+}
+
+void ku_exec_unload(struct ku_exec *e)
+{
+    if (e == NULL)
+        return;
+    for (uint32_t i = 0; e->step && i < e->program->n_instrs; i++)
+        if (e->step[i].kind == KU_COMPUTE && e->step[i].kernel)
+            e->ops->unbind(e->device, e->step[i].kernel);
+    ku_free(e->step);
+    ku_free(e->work);
+    ku_free(e->part);
+    ku_free(e);
+}
+
+/* Between tiles: move what others wait for, and say that this rank gets on. */
+static void between_tiles(void *job)
+{
+    ku_job_tick(job);
+    (void)ku_job_progress(job); /* a failure comes back from the next wait */
+}
+
+int ku_exec_run(struct ku_exec *e)
+{
+    struct ku_job *job = e->memory->job;
+    int64_t begin = ku_clock_ns();
+    e->times.wait_ns = 0;
+    for (uint32_t at = 0; at < e->program->n_instrs; at++) {
+        const struct step *s = &e->step[at];
+        switch ((enum ku_instr_kind)s->kind) {
+        case KU_COMPUTE:
+            KU_TRY(e->ops->launch(e->device, s->kernel, e->dp ? between_tiles : NULL, job));
+            break;
+        case KU_START:
+            KU_TRY(ku_work_start(s->work));
+            break;
+        case KU_WAIT: {
+            int64_t before = s->work->waited_ns;
+            KU_TRY(ku_work_wait(s->work));
+            e->times.wait_ns += s->work->waited_ns - before;
+            break;
+        }
+        }
+    }
+    ku_job_tick(job);
+    e->times.run_ns = ku_clock_ns() - begin;
+    return KUMI_OK;
+}
+
+void *ku_exec_port(const struct ku_exec *e, int is_input, const char *name, size_t *bytes)
+{
+    const struct ku_program_port *port = ku_program_find_port(e->program, is_input, name);
+    if (port == NULL)
+        return NULL;
+    const struct ku_buffer *b = &e->program->buffer[port->buffer];
+    if (bytes)
+        *bytes = b->bytes;
+    return e->memory->base[b->arena] + b->offset;
+}
+
+struct ku_exec_times ku_exec_times(const struct ku_exec *e)
+{
+    return e->times;
+}

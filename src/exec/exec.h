@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_EXEC_EXEC_H
+#define KU_EXEC_EXEC_H
+
+#include "comm/coll.h"
+#include "device/device.h"
+#include "ir/program.h"
+
+/*
+ * Runs programs. Memory is made once for all programs of a job, as large as their plans say;
+ * loading binds every instruction to a kernel or a collective; a step is a loop over instructions
+ * that neither allocates nor decides anything.
+ */
+
+/* A rank's arenas: state shared by the host's ranks, windows that peers address, and private
+ * memory. */
+struct ku_memory {
+    struct ku_job *job;
+    const struct ku_arena *host, *wire; /* NULL when no program has any */
+    unsigned char *base[KU_N_ARENAS];   /* this rank's view */
+    size_t bytes[KU_N_ARENAS];
+};
+/*
+ * The arenas for these programs: each the largest that one of them needs. Collective over the job.
+ * Private memory is backed and zero on return. Errors: KUMI_ENOMEM, and the job's root cause.
+ */
+int ku_memory_create(struct ku_job *job, const struct ku_program *const *program, int n_programs,
+                     struct ku_memory **memory);
+void ku_memory_destroy(struct ku_memory *memory); /* collective; NULL is fine */
+/* Where a tensor of the state lies. */
+static inline void *ku_memory_state(const struct ku_memory *m, const struct ku_program_state *s)
+{
+    return m->base[s->arena] + s->offset;
+}
+
+/*
+ * Binds a program. Every rank of the job loads the same programs in the same order: their
+ * communication is compared (KUMI_EMISMATCH). dp: the communicator of the data-parallel axis, NULL
+ * when the job has one rank. Borrows all arguments.
+ */
+struct ku_exec;
+int ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
+                 const struct ku_device_ops *ops, void *device, struct ku_comm *dp,
+                 struct ku_exec **exec);
+void ku_exec_unload(struct ku_exec *exec); /* NULL is fine */
+/* One run. Errors: the job's root cause; KUMI_EDEVICE. */
+int ku_exec_run(struct ku_exec *exec);
+/* A port's memory, and its bytes if wanted; NULL if the program has none of this name. */
+void *ku_exec_port(const struct ku_exec *exec, int is_input, const char *name, size_t *bytes);
+
+/* Where the time of the last run went. */
+struct ku_exec_times {
+    int64_t run_ns, wait_ns; /* wait_ns: in waits for other ranks, the exposed communication */
+};
+struct ku_exec_times ku_exec_times(const struct ku_exec *exec);
+
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ir/program.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "tensor/blocks.h"
+
+void ku_program_destroy(struct ku_program *p)
+{
+    if (p == NULL)
+        return;
+    for (uint32_t i = 1; p->name_of && i < p->n_names; i++)
+        ku_free(p->name_of[i]);
+    ku_free(p->name_of);
+    ku_free(p->instr);
+    ku_free(p->buffer);
+    ku_free(p->operand);
+    ku_free(p->state);
+    ku_free(p->input);
+    ku_free(p->output);
+    ku_free(p->shape);
+    ku_free(p->layout);
+    ku_free(p->attr);
+    ku_free(p);
+}
+
+ku_id ku_program_name(const struct ku_program *p, const char *text)
+{
+    for (ku_id i = 1; i < p->n_names; i++)
+        if (strcmp(p->name_of[i], text) == 0)
+            return i;
+    return 0;
+}
+
+ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a)
+{
+    for (ku_id i = p->n_attrs - 1; i > 0; i--) /* the newest are asked for again */
+        if (memcmp(&p->attr[i], a, sizeof *a) == 0)
+            return i;
+    struct ku_attrs *grown = ku_realloc(p->attr, p->n_attrs + 1, sizeof *grown);
+    if (grown == NULL)
+        return 0;
+    p->attr = grown;
+    p->attr[p->n_attrs] = *a;
+    return p->n_attrs++;
+}
+
+const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
+                                                   const char *name)
+{
+    const struct ku_program_port *port = is_input ? p->input : p->output;
+    uint32_t n = is_input ? p->n_inputs : p->n_outputs;
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(p->name_of[port[i].name], name) == 0)
+            return &port[i];
+    return NULL;
+}
+
+/* Data-parallel members of the axes over which blocks are dealt, and where this rank stands among
+ * them. */
+static int block_members(const struct ku_program *p, const struct ku_layout *l,
+                         const struct ku_coord *c, int *me)
+{
+    int n = 1;
+    *me = 0;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        if (l->at[a].kind == KU_Z) {
+            *me = *me * p->mesh.extent[a] + c->at[a];
+            n *= p->mesh.extent[a];
+        }
+    return n;
+}
+
+void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
+                     const struct ku_coord *coord, int micro, struct ku_part *out)
+{
+    const struct ku_shape *shape = &p->shape[o->shape];
+    const struct ku_layout *layout = &p->layout[o->layout];
+    const struct ku_buffer *buffer = &p->buffer[o->buffer];
+    struct ku_coord at = *coord;
+    struct ku_slice slice;
+    memset(out, 0, sizeof *out);
+    if (ku_layout_has(layout, KU_Z)) {
+        int me, n = block_members(p, layout, coord, &me);
+        int64_t begin, end, count = ku_shape_count(shape);
+        ku_blocks_range(count, KU_BLOCK_COUNT, o->first_block, n, me, &begin, &end);
+        int64_t kept = end - begin;
+        out->shape = ku_shape_of("z", &kept);
+        out->start[0] = begin;
+        out->logical[0] = count;
+        out->offset = (size_t)begin * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+        return;
+    }
+    if (micro >= 0)
+        ku_mesh_micro(&p->mesh, micro, &at);
+    ku_slice_of(&p->mesh, shape, layout, &at, &slice);
+    ku_local_shape(&p->mesh, shape, layout, &at, &out->shape);
+    for (int d = 0; d < shape->ndim; d++) {
+        out->start[d] = slice.start[d];
+        out->logical[d] = shape->dim[d].count;
+    }
+    if (buffer->arena == KU_AR_INPUT && layout->at[KU_AX_MB].kind == KU_S && micro >= 0)
+        out->offset = (size_t)micro * (buffer->bytes / (size_t)ku_mesh_n_micro(&p->mesh));
+}
+
+uint64_t ku_program_hash(const struct ku_program *p)
+{
+    uint64_t h = p->n_handles;
+    for (uint32_t i = 0; i < p->n_instrs; i++) {
+        const struct ku_instr *x = &p->instr[i];
+        if (x->kind == KU_COMPUTE)
+            continue;
+        h = ku_hash64_mix(h, (uint64_t)x->kind | (uint64_t)x->op << 8 | (uint64_t)x->axis << 24 |
+                                 (uint64_t)x->reduce << 32 | (uint64_t)x->handle << 40);
+        for (uint32_t k = 0; k < x->n_parts; k++) {
+            const struct ku_operand *o = &p->operand[x->operand + k];
+            h = ku_hash64_mix(h, (uint64_t)ku_shape_count(&p->shape[o->shape]) ^ (uint64_t)o->dtype
+                                                                                     << 56);
+            h = ku_hash64_mix(h, p->buffer[o->buffer].offset + (uint64_t)o->first_block);
+        }
+    }
+    return h;
+}
+
+static const char *const class_name[KU_N_CLASSES] = {
+    "parameters",  "optimizer", "compute copies", "counters", "gradients", "partial gradients",
+    "activations", "adjoints",  "workspace",      "scalars",  "inputs"};
+static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "wire", "step", "input"};
+
+const char *ku_class_name(int cls)
+{
+    return cls >= 0 && cls < KU_N_CLASSES ? class_name[cls] : "?";
+}
+const char *ku_arena_name(int arena)
+{
+    return arena >= 0 && arena < KU_N_ARENAS ? arena_name[arena] : "?";
+}
+
+/* Buffers that have bytes of their own during the step; state and ports always live. */
+static int is_transient(const struct ku_buffer *b)
+{
+    return (b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE) && b->home == 0 &&
+           b->first != UINT32_MAX;
+}
+
+static uint32_t find_peak(const struct ku_program *p)
+{
+    int64_t *delta = ku_calloc((size_t)p->n_instrs + 2, sizeof *delta);
+    uint32_t at = 0;
+    int64_t now = 0, most = -1;
+    if (delta == NULL)
+        return 0;
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (is_transient(&p->buffer[b])) {
+            delta[p->buffer[b].first] += (int64_t)p->buffer[b].bytes;
+            delta[p->buffer[b].last + 1] -= (int64_t)p->buffer[b].bytes;
+        }
+    for (uint32_t i = 0; i < p->n_instrs; i++) {
+        now += delta[i];
+        if (now > most) {
+            most = now;
+            at = i;
+        }
+    }
+    ku_free(delta);
+    return at;
+}
+
+static void add_row(struct ku_memory_report *r, const struct ku_memory_row *row)
+{
+    enum { MOST = sizeof r->row / sizeof r->row[0] };
+    uint32_t at = r->n_rows < MOST ? r->n_rows++ : MOST - 1;
+    if (r->n_rows == MOST && at == MOST - 1 && r->row[at].bytes >= row->bytes)
+        return;
+    for (; at > 0 && r->row[at - 1].bytes < row->bytes; at--)
+        r->row[at] = r->row[at - 1];
+    r->row[at] = *row;
+}
+
+void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out)
+{
+    memset(out, 0, sizeof *out);
+    memcpy(out->arena_bytes, p->arena_bytes, sizeof out->arena_bytes);
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        out->peak_bytes += p->arena_bytes[a];
+    out->peak_instr = find_peak(p);
+    for (ku_id b = 1; b < p->n_buffers; b++) {
+        const struct ku_buffer *x = &p->buffer[b];
+        int lives = is_transient(x) ? x->first <= out->peak_instr && out->peak_instr <= x->last
+                                    : x->arena != KU_AR_STEP && x->arena != KU_AR_WIRE;
+        if (!lives)
+            continue;
+        out->at_peak[x->cls] += x->bytes;
+        add_row(out, &(struct ku_memory_row){p->name_of[x->name], x->micro, x->cls, x->bytes});
+    }
+}

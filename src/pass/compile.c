@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "ir/place.h"
+#include "pass/pass.h"
+
+/* The compiler, in one straight list (DESIGN 3): what each pass needs, and what it establishes. */
+static const struct ku_pass pass_list[] = {
+    {"precision", 0, KU_HAS_PRECISION, 0, ku_pass_precision},
+    {"placement", KU_HAS_PRECISION, KU_HAS_PLACEMENT, 0, ku_pass_placement},
+    {"autodiff", KU_HAS_PLACEMENT, KU_HAS_GRADIENTS, 1, ku_pass_autodiff},
+    {"update", KU_HAS_PLACEMENT, KU_HAS_UPDATE, 0, ku_pass_update},
+    {"zero", KU_HAS_UPDATE, KU_HAS_ZERO, 1, ku_pass_zero},
+    {"bucket", KU_HAS_UPDATE, KU_HAS_BUCKETS, 0, ku_pass_bucket},
+    {"fuse", KU_HAS_PLACEMENT, 0, 0, ku_pass_fuse},
+};
+enum { N_PASSES = sizeof pass_list / sizeof pass_list[0] };
+
+const char *const *ku_pass_names(void)
+{
+    static const char *const names[] = {"build", "precision", "placement", "autodiff", "update",
+                                        "zero",  "bucket",    "fuse",      NULL};
+    _Static_assert(sizeof names / sizeof names[0] == N_PASSES + 2,
+                   "one name per pass, build, and the end");
+    return names;
+}
+
+int ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t,
+                     const char *stop_after)
+{
+    KU_TRY(ku_graph_verify(g));
+    if (stop_after && strcmp(stop_after, "build") == 0)
+        return KUMI_OK;
+    for (int i = 0; i < N_PASSES; i++) {
+        const struct ku_pass *pass = &pass_list[i];
+        if (pass->training_only && !o->is_training)
+            continue;
+        KU_ASSERT((g->has & pass->needs) == pass->needs);
+        KU_TRY(pass->run(g, o, t));
+        g->has |= pass->gives;
+        int status = ku_graph_verify(g);
+        if (status < 0)
+            KU_LOG(PASS, ERROR, "after pass %s: %s", pass->name, ku_err_get()->text);
+        KU_TRY(status);
+        if (stop_after && strcmp(stop_after, pass->name) == 0)
+            return KUMI_OK;
+    }
+    return KUMI_OK;
+}
+
+int ku_compile_program(const struct ku_graph *g, const char *name, const struct ku_compile_opts *o,
+                       const struct ku_target *t, struct ku_program **out)
+{
+    struct ku_program *p = ku_calloc(1, sizeof *p);
+    if (p == NULL)
+        return KUMI_ENOMEM;
+    snprintf(p->name, sizeof p->name, "%s", name);
+    int status = ku_pass_lower(g, o, t, p);
+    if (status == KUMI_OK)
+        status = ku_pass_memory(p);
+    if (status < 0) {
+        ku_program_destroy(p);
+        return status;
+    }
+    *out = p;
+    return KUMI_OK;
+}
+
+/* A graph with the same tensors, whose O makes their first values, or only what is derived from
+ * loaded ones. */
+static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *init)
+{
+    int64_t words = KU_CONTROL_WORDS;
+    struct ku_shape shape = ku_shape_of("w", &words);
+    ku_id control = ku_graph_input(init, "control", KUMI_I64, &shape);
+    if (control == 0)
+        return ku_err_get()->status;
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_tensor *x = &g->tensor[t];
+        ku_id made =
+            ku_graph_tensor(init, x->name, x->kind, (enum kumi_dtype)x->dtype, &g->shape[x->shape]);
+        if (made == 0)
+            return ku_err_get()->status;
+        struct ku_tensor copy = init->tensor[made];
+        copy.of = x->of;
+        copy.first_block = x->first_block;
+        copy.trainable = 0;
+        init->tensor[made] = copy;
+        if (is_load && x->kind != KU_T_DERIVED)
+            continue;
+        struct ku_make m = {.op = x->init_op,
+                            .phase = KU_PH_O,
+                            .n_in = 1,
+                            .in = {copy.value},
+                            .path = x->name,
+                            .attr = &g->attr[x->init_attr],
+                            .stream = x->stream};
+        if (x->init_op == KU_OP_random_normal)
+            m.in[m.n_in++] = control;
+        if (x->kind == KU_T_DERIVED) {
+            m = (struct ku_make){.op = KU_OP_derive, .phase = KU_PH_O, .n_in = 2, .path = x->name};
+            m.in[0] = init->tensor[x->of].next;
+            m.in[1] = copy.value;
+        }
+        ku_id node = ku_graph_node(init, &m);
+        if (node == 0)
+            return ku_err_get()->status;
+        KU_TRY(ku_place_node(init, node));
+        init->tensor[made].next = ku_out(init, node, 0);
+    }
+    return KUMI_OK;
+}
+
+/* On shared state each rank makes the blocks that it keeps. */
+static int cut_init(struct ku_graph *init)
+{
+    struct ku_layout blocks = ku_layout_all(KU_C);
+    blocks.at[KU_AX_REPLICATE].kind = KU_Z;
+    ku_id layout = ku_graph_layout(init, &blocks);
+    for (ku_id n = 1; n < init->n_nodes; n++) {
+        ku_id out = ku_out(init, n, 0);
+        int is_counter =
+            init->tensor[init->value[ku_in(init, &init->node[n], 0)].tensor].kind == KU_T_COUNTER &&
+            init->value[ku_in(init, &init->node[n], 0)].role == KU_STATE;
+        if (!is_counter)
+            init->value[out].layout = layout;
+    }
+    return layout ? KUMI_OK : KUMI_ENOMEM;
+}
+
+int ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compile_opts *o,
+                    const struct ku_target *t, struct ku_program **program)
+{
+    struct ku_graph *init = NULL;
+    KU_TRY(ku_graph_create(&init));
+    int status = build_init(g, is_load, init);
+    init->mesh = g->mesh;
+    init->mesh.extent[KU_AX_VS] = init->mesh.extent[KU_AX_MB] = 1;
+    if (status == KUMI_OK && o->share_host_state && ku_mesh_dp(&g->mesh) > 1)
+        status = cut_init(init);
+    if (status == KUMI_OK)
+        status = ku_compile_program(init, is_load ? "derive" : "init", o, t, program);
+    ku_graph_destroy(init);
+    return status;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the graph to the flat program of a rank: block A, then F and B of every micro-batch, then O.
+ * Each value gets a numbered buffer per instance; convert nodes become what they are: folds while
+ * micro-batches run, collectives between ranks, nothing where an axis has one member. Lifetimes
+ * come out; offsets are the memory pass's.
+ *
+ *   folds   the k micro-batches of a shard add up in order (an op with an accumulate form adds in
+ * place); shards pair like binary counting: after shard s, as many partial sums merge as s has
+ * trailing ones. That is the neighbour tree (0,1) (2,3) .. with log2(V/dp) partial sums alive.
+ *   buckets a bucket's collective starts where its last operand is complete (overlap) and is waited
+ * for where O first needs it.
+ */
+#include "pass/lower.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+static int is_micro_phase(int phase)
+{
+    return phase == KU_PH_F || phase == KU_PH_I || phase == KU_PH_W;
+}
+
+static int copy_tables(const struct ku_graph *g, struct ku_program *p)
+{
+    p->shape = ku_calloc(g->n_shapes, sizeof *p->shape);
+    p->layout = ku_calloc(g->n_layouts, sizeof *p->layout);
+    p->attr = ku_calloc(g->n_attrs, sizeof *p->attr);
+    p->name_of = ku_calloc(g->n_names, sizeof *p->name_of);
+    if (!p->shape || !p->layout || !p->attr || !p->name_of)
+        return KUMI_ENOMEM;
+    memcpy(p->shape, g->shape, g->n_shapes * sizeof *p->shape);
+    memcpy(p->layout, g->layout, g->n_layouts * sizeof *p->layout);
+    memcpy(p->attr, g->attr, g->n_attrs * sizeof *p->attr);
+    p->n_shapes = g->n_shapes, p->n_layouts = g->n_layouts, p->n_attrs = g->n_attrs;
+    for (ku_id i = 1; i < g->n_names; i++) {
+        p->name_of[i] = ku_strdup(g->name[i]);
+        p->n_names = i + 1;
+        if (p->name_of[i] == NULL)
+            return KUMI_ENOMEM;
+    }
+    return KUMI_OK;
+}
+
+/* State lies in the order of the tensors, so that programs with fewer tensors (evaluation) share
+ * the plan's beginning. */
+static int add_state(struct ku_lower *l)
+{
+    static const uint8_t cls[] = {[KU_T_PARAM] = KU_CL_PARAM,
+                                  [KU_T_OPTIMIZER] = KU_CL_OPTIMIZER,
+                                  [KU_T_DERIVED] = KU_CL_DERIVED,
+                                  [KU_T_COUNTER] = KU_CL_COUNTER};
+    const struct ku_graph *g = l->g;
+    struct ku_program *p = l->p;
+    p->state = ku_calloc(g->n_tensors, sizeof *p->state);
+    if (p->state == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_tensor *x = &g->tensor[t];
+        int is_shared = p->share_host_state && x->kind != KU_T_COUNTER;
+        int arena = is_shared ? KU_AR_HOST : KU_AR_STATE;
+        ku_id b = ku_lower_buffer(l, x->value, arena, cls[x->kind]);
+        if (b == 0)
+            return ku_err_get()->status;
+        l->buffer[x->value] = b;
+        p->buffer[b].micro = -1;
+        p->buffer[b].offset = p->arena_bytes[arena];
+        p->arena_bytes[arena] += (p->buffer[b].bytes + 63) & ~(size_t)63;
+        p->state[p->n_states++] = (struct ku_program_state){.name = ku_program_name(p, x->name),
+                                                            .shape = x->shape,
+                                                            .kind = x->kind,
+                                                            .dtype = x->dtype,
+                                                            .arena = (uint8_t)arena,
+                                                            .first_block = x->first_block,
+                                                            .offset = p->buffer[b].offset,
+                                                            .bytes = p->buffer[b].bytes};
+        p->buffer[b].name = p->state[p->n_states - 1].name;
+    }
+    return KUMI_OK;
+}
+
+static struct ku_program_port port_of(const struct ku_lower *l, const struct ku_port *port)
+{
+    const struct ku_value *v = &l->g->value[port->value];
+    return (struct ku_program_port){.name = ku_program_name(l->p, port->name),
+                                    .buffer = l->buffer[port->value],
+                                    .shape = v->shape,
+                                    .layout = v->layout,
+                                    .dtype = v->dtype};
+}
+
+/* An input buffer holds the rank's samples of the whole step, micro-batch after micro-batch. */
+static int add_inputs(struct ku_lower *l)
+{
+    struct ku_program *p = l->p;
+    p->input = ku_calloc(l->g->n_inputs + 1, sizeof *p->input);
+    if (p->input == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t i = 0; i < l->g->n_inputs; i++) {
+        ku_id v = l->g->input[i].value, b = ku_lower_buffer(l, v, KU_AR_INPUT, KU_CL_INPUT);
+        if (b == 0)
+            return ku_err_get()->status;
+        const struct ku_layout *layout = &l->g->layout[l->g->value[v].layout];
+        l->buffer[v] = b;
+        p->buffer[b].micro = -1;
+        if (layout->at[KU_AX_MB].kind == KU_S)
+            p->buffer[b].bytes *= (size_t)l->n_micro;
+        p->buffer[b].offset = p->arena_bytes[KU_AR_INPUT];
+        p->arena_bytes[KU_AR_INPUT] += (p->buffer[b].bytes + 63) & ~(size_t)63;
+        p->input[p->n_inputs++] = port_of(l, &l->g->input[i]);
+    }
+    return KUMI_OK;
+}
+
+/* Who is folded, who belongs to which parameter, what must lie where peers can address it. */
+static void analyse(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    for (ku_id v = 1; v < g->n_values; v++)
+        l->fold[v].bucket = -1;
+    for (ku_id u = 1; u < g->n_uses; u++)
+        l->owner[g->use[u].grad] = g->use[u].tensor;
+    l->owner[0] = 0;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        if (node->op == KU_OP_NONE || node->phase != KU_PH_O)
+            continue;
+        ku_id from = node->n_in ? ku_in(g, node, 0) : 0;
+        if (node->op == KU_OP_convert || node->op == KU_OP_add)
+            l->owner[ku_out(g, n, 0)] = l->owner[from];
+        if (node->op != KU_OP_convert)
+            continue;
+        if (is_micro_phase(g->node[g->value[from].def].phase))
+            l->fold[from].convert = n;
+        else if (l->dp > 1)
+            l->wire[from] = 1;
+    }
+    for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains lie in one place */
+        const struct ku_node *node = &g->node[n];
+        for (int i = 0; node->op != KU_OP_NONE && i < node->n_out; i++) {
+            int pair = ku_op_pair(ku_ops[node->op].inout, i);
+            if (pair >= 0 && l->wire[ku_out(g, n, i)])
+                l->wire[ku_in(g, node, pair)] = 1;
+        }
+    }
+    for (uint32_t b = 0; b < g->n_buckets; b++) {
+        l->bucket_open[b] = g->bucket[b].n;
+        for (uint32_t i = 0; i < g->bucket[b].n; i++)
+            l->fold[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket = (int32_t)b;
+    }
+}
+
+static int start_bucket(struct ku_lower *l, uint32_t b)
+{
+    const struct ku_graph *g = l->g;
+    const struct ku_bucket *bucket = &g->bucket[b];
+    struct ku_operand *part = ku_calloc(bucket->n, sizeof *part);
+    if (part == NULL)
+        return KUMI_ENOMEM;
+    int has_blocks = 0, reduce = KU_FOLD_SUM;
+    for (uint32_t i = 0; i < bucket->n; i++) {
+        const struct ku_node *convert = &g->node[g->refs[bucket->first + i]];
+        ku_id from = ku_in(g, convert, 0), to = ku_out(g, g->refs[bucket->first + i], 0);
+        part[i] = ku_lower_operand(l, from, l->fold[from].sum, g->value[to].layout);
+        has_blocks = ku_layout_has(&g->layout[g->value[to].layout], KU_Z);
+        reduce = (int)g->attr[convert->attr].reduce;
+    }
+    int status =
+        ku_lower_start(l, has_blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE, reduce, part,
+                       bucket->n, g->node[g->refs[bucket->first]].path, &l->bucket_handle[b]);
+    ku_free(part);
+    return status;
+}
+
+/* A rank's part of a folded value is complete. */
+static int finish_fold(struct ku_lower *l, ku_id value)
+{
+    int32_t b = l->fold[value].bucket;
+    if (b >= 0 && --l->bucket_open[b] == 0 && l->dp > 1 && l->o->overlap)
+        return start_bucket(l, (uint32_t)b);
+    return KUMI_OK;
+}
+
+/* After the last micro-batch of a shard: merge as many partial sums as the shard's number has
+ * trailing ones. */
+static int carry(struct ku_lower *l, ku_id value, int shard)
+{
+    struct ku_fold_state *f = &l->fold[value];
+    int level = 0;
+    for (; (shard >> level) & 1; level++) {
+        KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum));
+        f->sum = f->level[level];
+        f->level[level] = 0;
+    }
+    if (shard < l->n_vs - 1) {
+        f->level[level] = f->sum;
+        return KUMI_OK;
+    }
+    for (; level < KU_MAX_LEVELS; level++)
+        if (f->level[level]) { /* odd ones are carried up */
+            KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum));
+            f->sum = f->level[level];
+            f->level[level] = 0;
+        }
+    return finish_fold(l, value);
+}
+
+static int lower_block(struct ku_lower *l, int is_backward, int u)
+{
+    const struct ku_graph *g = l->g;
+    l->micro = u;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        int is_mine =
+            is_backward ? node->phase == KU_PH_I || node->phase == KU_PH_W : node->phase == KU_PH_F;
+        if (node->op == KU_OP_NONE || !is_mine)
+            continue;
+        KU_TRY(ku_lower_compute(l, n));
+        for (int i = 0; i < node->n_out && u % l->n_mb == l->n_mb - 1; i++)
+            if (l->fold[ku_out(g, n, i)].convert)
+                KU_TRY(carry(l, ku_out(g, n, i), u / l->n_mb));
+    }
+    return KUMI_OK;
+}
+
+/* A convert in O: its bucket is started if it is not, and waited for once; the result lies where
+ * the operand lay. */
+static int lower_convert(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    const struct ku_fold_state *f = &l->fold[from];
+    l->buffer[to] = f->convert ? f->sum : l->buffer[from];
+    if (l->dp == 1)
+        return KUMI_OK;
+    if (f->convert) {
+        uint32_t b = (uint32_t)f->bucket;
+        if (l->bucket_handle[b] == 0)
+            KU_TRY(start_bucket(l, b));
+        if (!l->bucket_waited[b])
+            KU_TRY(ku_lower_wait(l, l->bucket_handle[b]));
+        l->bucket_waited[b] = 1;
+        return KUMI_OK;
+    }
+    uint32_t handle;
+    struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
+    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, (int)g->attr[g->node[n].attr].reduce, &part, 1,
+                          g->node[n].path, &handle));
+    return ku_lower_wait(l, handle);
+}
+
+static int lower_once(struct ku_lower *l, int phase)
+{
+    l->micro = -1;
+    for (ku_id n = 1; n < l->g->n_nodes; n++) {
+        const struct ku_node *node = &l->g->node[n];
+        if (node->op == KU_OP_NONE || node->phase != phase)
+            continue;
+        KU_TRY(node->op == KU_OP_convert ? lower_convert(l, n) : ku_lower_compute(l, n));
+    }
+    return KUMI_OK;
+}
+
+static int add_outputs(struct ku_lower *l)
+{
+    struct ku_program *p = l->p;
+    p->output = ku_calloc(l->g->n_outputs + 1, sizeof *p->output);
+    if (p->output == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t i = 0; i < l->g->n_outputs; i++) {
+        p->output[p->n_outputs] = port_of(l, &l->g->output[i]);
+        p->buffer[p->output[p->n_outputs++].buffer].last = p->n_instrs;
+    }
+    return KUMI_OK;
+}
+
+static int writes_shared_state(const struct ku_lower *l)
+{
+    for (ku_id n = 1; n < l->g->n_nodes; n++)
+        if (ku_ops[l->g->node[n].op].traits & KU_OP_UPDATE)
+            return l->p->share_host_state;
+    return 0;
+}
+
+static int lower_all(struct ku_lower *l)
+{
+    KU_TRY(copy_tables(l->g, l->p));
+    KU_TRY(add_state(l));
+    KU_TRY(add_inputs(l));
+    analyse(l);
+    KU_TRY(lower_once(l, KU_PH_A));
+    for (int u = 0; u < l->n_micro; u++) {
+        KU_TRY(lower_block(l, 0, u));
+        KU_TRY(lower_block(l, 1, u));
+    }
+    KU_TRY(lower_once(l, KU_PH_O));
+    if (writes_shared_state(l)) { /* everybody's next read sees everybody's blocks */
+        uint32_t handle;
+        KU_TRY(ku_lower_start(l, KU_X_BARRIER, 0, NULL, 0, 1, &handle));
+        KU_TRY(ku_lower_wait(l, handle));
+    }
+    return add_outputs(l);
+}
+
+int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
+                  const struct ku_target *t, struct ku_program *p)
+{
+    struct ku_lower l = {.g = g, .o = o, .target = t, .p = p, .dp = ku_mesh_dp(&g->mesh)};
+    l.n_mb = g->mesh.extent[KU_AX_MB];
+    l.n_vs = g->mesh.extent[KU_AX_VS];
+    l.n_micro = l.n_mb * l.n_vs;
+    p->mesh = g->mesh;
+    p->share_host_state = o->share_host_state && l.dp > 1;
+    l.buffer = ku_calloc(g->n_values, sizeof *l.buffer);
+    l.owner = ku_calloc(g->n_values, sizeof *l.owner);
+    l.wire = ku_calloc(g->n_values, 1);
+    l.fold = ku_calloc(g->n_values, sizeof *l.fold);
+    l.bucket_open = ku_calloc(g->n_buckets + 1, sizeof *l.bucket_open);
+    l.bucket_handle = ku_calloc(g->n_buckets + 1, sizeof *l.bucket_handle);
+    l.bucket_waited = ku_calloc(g->n_buckets + 1, 1);
+    l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
+    int status = KUMI_ENOMEM;
+    if (l.buffer && l.owner && l.wire && l.fold && l.bucket_open && l.bucket_handle &&
+        l.bucket_waited && l.workspace)
+        status = lower_all(&l);
+    ku_free(l.buffer);
+    ku_free(l.owner);
+    ku_free(l.wire);
+    ku_free(l.fold);
+    ku_free(l.bucket_open);
+    ku_free(l.bucket_handle);
+    ku_free(l.bucket_waited);
+    ku_free(l.workspace);
+    return status;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_PASS_LOWER_H
+#define KU_PASS_LOWER_H
+
+#include "pass/pass.h"
+
+enum { KU_MAX_LEVELS = 32 /* of the tree over virtual shards: 2^32 shards */ };
+
+/* A value that micro-batches make and that O completes: the fold over mb, then the tree over vs. */
+struct ku_fold_state {
+    ku_id convert; /* in O; 0 = this value is not folded */
+    ku_id sum;     /* buffer of the shard at hand; at the end, of the rank's whole part */
+    ku_id level[KU_MAX_LEVELS];
+    int32_t bucket; /* -1: none */
+};
+
+struct ku_lower {
+    const struct ku_graph *g;
+    const struct ku_compile_opts *o;
+    const struct ku_target *target;
+    struct ku_program *p;
+    ku_id *buffer;              /* per value: of the micro-batch at hand, or of the step */
+    ku_id *owner;               /* per value: the parameter whose gradient it is, 0 = none */
+    unsigned char *wire;        /* per value: made in memory that peers address */
+    struct ku_fold_state *fold; /* per value */
+    uint32_t *bucket_open;      /* per bucket: operands not yet complete */
+    uint32_t *bucket_handle;    /* 0 = not started */
+    unsigned char *bucket_waited;
+    size_t *workspace; /* per node, bytes + 1; 0 = not asked yet */
+    int32_t micro;     /* at hand, -1 = once a step */
+    int n_micro, n_mb, n_vs, dp;
+};
+
+/* lower_emit.c: instructions. */
+int ku_lower_compute(struct ku_lower *l, ku_id node);
+int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from);
+int ku_lower_start(struct ku_lower *l, int kind, int reduce, const struct ku_operand *part,
+                   uint32_t n_parts, ku_id path, uint32_t *handle);
+int ku_lower_wait(struct ku_lower *l, uint32_t handle);
+ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls);
+struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id buffer,
+                                   ku_id layout);
+
+#endif

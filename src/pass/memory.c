@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Offsets in the arenas that live and die within the step. First, results take the bytes of an
+ * operand that dies with the instruction where the op permits it (ops.def: alias); then buffers are
+ * placed largest first, each at the lowest offset that is free during its whole life (Pisarchyk &
+ * Lee 2020, greedy by size). The outcome is the allocator's input: nothing is allocated in a step.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "pass/pass.h"
+
+enum { ALIGN_BYTES = 64 };
+
+static ku_id home_of(const struct ku_program *p, ku_id b)
+{
+    while (p->buffer[b].home)
+        b = p->buffer[b].home;
+    return b;
+}
+
+static int is_port(const struct ku_program *p, ku_id b)
+{
+    for (uint32_t i = 0; i < p->n_outputs; i++)
+        if (p->output[i].buffer == b)
+            return 1;
+    return 0;
+}
+
+/* Output o of an instruction moves into an input that nobody reads later. */
+static void alias(struct ku_program *p, uint32_t at, int o, int i)
+{
+    const struct ku_instr *instr = &p->instr[at];
+    ku_id out = p->operand[instr->operand + instr->n_in + (uint32_t)o].buffer;
+    ku_id in = p->operand[instr->operand + (uint32_t)i].buffer, home = home_of(p, in);
+    struct ku_buffer *x = &p->buffer[out], *y = &p->buffer[home];
+    if (x->arena != KU_AR_STEP || y->arena != KU_AR_STEP || x->home || x->first != at ||
+        y->last != at || x->bytes != y->bytes || out == home || is_port(p, home))
+        return;
+    for (int k = 0; k < instr->n_in;
+         k++) /* the operand may be read twice only if element by element: not assumed */
+        if (k != i && home_of(p, p->operand[instr->operand + (uint32_t)k].buffer) == home)
+            return;
+    x->home = home;
+    y->last = x->last;
+}
+
+static void alias_all(struct ku_program *p)
+{
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *instr = &p->instr[at];
+        if (instr->kind != KU_COMPUTE || instr->accumulate)
+            continue;
+        for (int o = 0; o < instr->n_out; o++) {
+            int i = ku_op_pair(ku_ops[instr->op].alias, o);
+            if (i >= 0)
+                alias(p, at, o, i);
+        }
+    }
+}
+
+struct item {
+    ku_id buffer;
+    size_t bytes, offset;
+    uint32_t first, last;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    return x->buffer < y->buffer ? -1 : 1;
+}
+
+/* placed[] is sorted by offset; the gap search walks it once. */
+static size_t lowest_gap(struct item *const *placed, uint32_t n, const struct item *x)
+{
+    size_t at = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const struct item *y = placed[k];
+        if (y->last < x->first || x->last < y->first)
+            continue;
+        if (y->offset >= at + x->bytes)
+            break;
+        if (y->offset + y->bytes > at)
+            at = y->offset + y->bytes;
+    }
+    return at;
+}
+
+static void insert(struct item **placed, uint32_t n, struct item *x)
+{
+    uint32_t at = n;
+    while (at > 0 && placed[at - 1]->offset > x->offset)
+        at--;
+    memmove(&placed[at + 1], &placed[at], (n - at) * sizeof *placed);
+    placed[at] = x;
+}
+
+static int place(struct ku_program *p, int arena)
+{
+    struct item *item = ku_calloc(p->n_buffers + 1, sizeof *item);
+    struct item **placed = ku_calloc(p->n_buffers + 1, sizeof *placed);
+    uint32_t n = 0;
+    for (ku_id b = 1; item && placed && b < p->n_buffers; b++) {
+        const struct ku_buffer *x = &p->buffer[b];
+        if (x->arena == arena && x->home == 0 && x->first != UINT32_MAX)
+            item[n++] = (struct item){b, (x->bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1),
+                                      0, x->first, x->last};
+    }
+    if (n)
+        qsort(item, n, sizeof *item, by_bytes);
+    p->arena_bytes[arena] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        item[i].offset = lowest_gap(placed, i, &item[i]);
+        insert(placed, i, &item[i]);
+        p->buffer[item[i].buffer].offset = item[i].offset;
+        if (item[i].offset + item[i].bytes > p->arena_bytes[arena])
+            p->arena_bytes[arena] = item[i].offset + item[i].bytes;
+    }
+    int status = item && placed ? KUMI_OK : KUMI_ENOMEM;
+    ku_free(item);
+    ku_free(placed);
+    return status;
+}
+
+int ku_pass_memory(struct ku_program *p)
+{
+    alias_all(p);
+    KU_TRY(place(p, KU_AR_STEP));
+    KU_TRY(place(p, KU_AR_WIRE));
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (p->buffer[b].home)
+            p->buffer[b].offset = p->buffer[home_of(p, b)].offset;
+    return KUMI_OK;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/dtype.h"
+
+#include <math.h>
+
+#include "base/err.h"
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} table[KUMI_N_DTYPES] = {
+    [KUMI_F32] = {"f32", 4}, [KUMI_F64] = {"f64", 8}, [KUMI_BF16] = {"bf16", 2},
+    [KUMI_F16] = {"f16", 2}, [KUMI_I64] = {"i64", 8}, [KUMI_I32] = {"i32", 4},
+    [KUMI_U16] = {"u16", 2}, [KUMI_U8] = {"u8", 1}};
+
+size_t kumi_dtype_bytes(enum kumi_dtype dtype)
+{
+    return (unsigned)dtype < KUMI_N_DTYPES ? table[dtype].bytes : 0;
+}
+
+const char *kumi_dtype_name(enum kumi_dtype dtype)
+{
+    return (unsigned)dtype < KUMI_N_DTYPES ? table[dtype].name : "?";
+}
+
+int ku_dtype_parse(const char *name, enum kumi_dtype *out)
+{
+    for (int d = 0; d < KUMI_N_DTYPES; d++)
+        if (strcmp(name, table[d].name) == 0) {
+            *out = (enum kumi_dtype)d;
+            return KUMI_OK;
+        }
+    return KU_ERR(KUMI_EINVAL, "dtype: %s: unknown; one of f32 f64 bf16 f16 i64 i32 u16 u8", name);
+}
+
+float ku_f16_to_f32(uint16_t x)
+{
+    int exponent = x >> 10 & 31, mantissa = x & 1023;
+    float magnitude;
+    if (exponent == 31)
+        magnitude = mantissa ? NAN : INFINITY;
+    else if (exponent == 0)
+        magnitude = ldexpf((float)mantissa, -24);
+    else
+        magnitude = ldexpf((float)(mantissa + 1024), exponent - 25);
+    return x >> 15 ? -magnitude : magnitude;
+}
+
+uint16_t ku_f16_from_f32(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    u &= 0x7fffffff;
+    if (u > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (u >= 0x47800000)
+        return (uint16_t)(sign | 0x7c00);
+    if (u < 0x38800000) { /* subnormal or zero: the units are 2^-24; rintf rounds to nearest even */
+        float units;
+        memcpy(&units, &u, 4);
+        return (uint16_t)(sign | (uint16_t)rintf(units * 0x1p24f));
+    }
+    u += 0xfff + (u >> 13 & 1);
+    return (uint16_t)(sign | (uint16_t)((u - 0x38000000) >> 13));
+}
+
+double ku_load_f64(const void *data, enum kumi_dtype dtype, int64_t i)
+{
+    switch (dtype) {
+    case KUMI_F32:
+        return (double)((const float *)data)[i];
+    case KUMI_F64:
+        return ((const double *)data)[i];
+    case KUMI_BF16:
+        return (double)ku_bf16_to_f32(((const uint16_t *)data)[i]);
+    case KUMI_F16:
+        return (double)ku_f16_to_f32(((const uint16_t *)data)[i]);
+    case KUMI_I64:
+        return (double)((const int64_t *)data)[i];
+    case KUMI_I32:
+        return ((const int32_t *)data)[i];
+    case KUMI_U16:
+        return ((const uint16_t *)data)[i];
+    case KUMI_U8:
+        return ((const uint8_t *)data)[i];
+    case KUMI_N_DTYPES:
+        break;
+    }
+    KU_ASSERT(!"a dtype");
+    return 0;
+}
+
+/* To odd: a step to f32 that the next rounding to fewer bits cannot notice (Boldo & Melquiond
+ * 2008). */
+static float round_odd(double x)
+{
+    float f = (float)x;
+    uint32_t u;
+    if (isnan(x) || isinf(f) || (double)f == x)
+        return f;
+    memcpy(&u, &f, 4);
+    if (!(u & 1))
+        u += fabs((double)f) < fabs(x) ? 1 : (uint32_t)-1;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static double clamp(double x, double low, double high)
+{
+    return isnan(x) ? 0 : x < low ? low : x > high ? high : trunc(x);
+}
+
+void ku_store_f64(void *data, enum kumi_dtype dtype, int64_t i, double x)
+{
+    switch (dtype) {
+    case KUMI_F32:
+        ((float *)data)[i] = (float)x;
+        return;
+    case KUMI_F64:
+        ((double *)data)[i] = x;
+        return;
+    case KUMI_BF16:
+        ((uint16_t *)data)[i] = ku_bf16_from_f32(round_odd(x));
+        return;
+    case KUMI_F16:
+        ((uint16_t *)data)[i] = ku_f16_from_f32(round_odd(x));
+        return;
+    case KUMI_I64:
+        ((int64_t *)data)[i] = x >= 0x1p63 ? INT64_MAX : (int64_t)clamp(x, -0x1p63, 0x1p63);
+        return;
+    case KUMI_I32:
+        ((int32_t *)data)[i] = (int32_t)clamp(x, INT32_MIN, INT32_MAX);
+        return;
+    case KUMI_U16:
+        ((uint16_t *)data)[i] = (uint16_t)clamp(x, 0, UINT16_MAX);
+        return;
+    case KUMI_U8:
+        ((uint8_t *)data)[i] = (uint8_t)clamp(x, 0, UINT8_MAX);
+        return;
+    case KUMI_N_DTYPES:
+        break;
+    }
+    KU_ASSERT(!"a dtype");
+}
+
+void ku_convert(void *dst, enum kumi_dtype dst_dtype, const void *src, enum kumi_dtype src_dtype,
+                int64_t count)
+{
+    if (dst_dtype == src_dtype) {
+        memcpy(dst, src, (size_t)count * kumi_dtype_bytes(dst_dtype));
+    } else if (dst_dtype == KUMI_BF16 && src_dtype == KUMI_F32) {
+        for (int64_t i = 0; i < count; i++)
+            ((uint16_t *)dst)[i] = ku_bf16_from_f32(((const float *)src)[i]);
+    } else if (dst_dtype == KUMI_F32 && src_dtype == KUMI_BF16) {
+        for (int64_t i = 0; i < count; i++)
+            ((float *)dst)[i] = ku_bf16_to_f32(((const uint16_t *)src)[i]);
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            ku_store_f64(dst, dst_dtype, i, ku_load_f64(src, src_dtype, i));
+    }
+}
