@@ -304,12 +304,11 @@ int ku_graph_bucket(struct ku_graph *g, const ku_id *node, uint32_t n)
     return KUMI_OK;
 }
 
-/* Notes that a node reads a parameter, in use order. */
-static int add_use(struct ku_graph *g, ku_id tensor, ku_id node, int operand)
+int ku_graph_use(struct ku_graph *g, const struct ku_use *use)
 {
     KU_TRY(KU_GROW(&g->use, g->n_uses, &g->cap[CAP_USE]));
-    g->use[g->n_uses++] = (struct ku_use){tensor, node, 0, operand};
-    g->tensor[tensor].used = 1;
+    g->use[g->n_uses++] = *use;
+    g->tensor[use->tensor].used = 1;
     return KUMI_OK;
 }
 
@@ -369,7 +368,7 @@ ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *make)
     for (int i = 0; i < m.n_in; i++) {
         const struct ku_value *v = &g->value[m.in[i]];
         if (m.phase == KU_PH_F && v->role == KU_STATE && g->tensor[v->tensor].kind == KU_T_PARAM)
-            if (add_use(g, v->tensor, id, i) < 0)
+            if (ku_graph_use(g, &(struct ku_use){v->tensor, id, 0, i}) < 0)
                 return 0;
     }
     return id;

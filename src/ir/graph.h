@@ -122,6 +122,8 @@ ku_id ku_graph_input(struct ku_graph *g, const char *name, enum kumi_dtype dtype
 ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind kind,
                       enum kumi_dtype dtype, const struct ku_shape *shape);
 int ku_graph_output(struct ku_graph *g, const char *name, ku_id value);
+/* A read of a parameter; nodes of phase F note theirs themselves. */
+int ku_graph_use(struct ku_graph *g, const struct ku_use *use);
 /* Appends ids to refs: a span for a node that is rewritten. */
 int ku_graph_refs(struct ku_graph *g, const ku_id *id, uint32_t n);
 int ku_graph_bucket(struct ku_graph *g, const ku_id *node, uint32_t n);

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program as text, for people: state, ports, then one instruction a line.
+ *
+ *     12  2F0 linear   h.0.mlp.c_fc@0{n=8 t=64 f=512} <- h.0.ln_2@0 h.0.mlp.c_fc.weight
+ * h.0.mlp.c_fc.bias 340      start    reduce_scatter #3 12 parts, 1048576 elements
+ */
+#include "base/str.h"
+#include "ir/program.h"
+
+static void print_operand(const struct ku_program *p, const struct ku_operand *o, int micro,
+                          int with_offsets, struct ku_str *out)
+{
+    const struct ku_buffer *b = &p->buffer[o->buffer];
+    struct ku_coord first = {0};
+    struct ku_part part;
+    char shape[512], layout[256];
+    ku_program_part(p, o, &first, micro, &part);
+    ku_str_add(out, " b%u:%s", o->buffer, p->name_of[b->name]);
+    if (b->micro >= 0)
+        ku_str_add(out, "@%d", b->micro);
+    ku_str_add(out, ":%s%s%s", kumi_dtype_name((enum kumi_dtype)o->dtype),
+               ku_shape_print(&part.shape, shape, sizeof shape),
+               ku_layout_print(&p->layout[o->layout], &p->shape[o->shape], layout, sizeof layout));
+    if (with_offsets)
+        ku_str_add(out, "%s+%zu", ku_arena_name(b->arena), b->offset + part.offset);
+}
+
+static void print_instr(const struct ku_program *p, uint32_t at, int with_offsets,
+                        struct ku_str *out)
+{
+    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
+    const struct ku_instr *i = &p->instr[at];
+    ku_str_add(out, "%6u ", at);
+    if (i->micro >= 0)
+        ku_str_add(out, "%d%s%d ", i->stage, ku_phase_name(i->phase), i->micro);
+    else
+        ku_str_add(out, "%d%s ", i->stage, ku_phase_name(i->phase));
+    if (i->kind == KU_WAIT) {
+        ku_str_add(out, "wait #%u\n", i->handle);
+        return;
+    }
+    if (i->kind == KU_START)
+        ku_str_add(out, "start %s #%u %s", exchange[i->op], i->handle, ku_axis_name(i->axis));
+    else
+        ku_str_add(out, "%s%s", ku_ops[i->op].name, i->accumulate ? "+" : "");
+    int n_out = i->kind == KU_START ? (int)i->n_parts : i->n_out;
+    for (int k = 0; k < n_out; k++)
+        print_operand(p, &p->operand[i->operand + i->n_in + (uint32_t)k], i->micro, with_offsets,
+                      out);
+    if (i->n_in)
+        ku_str_add(out, " <-");
+    for (int k = 0; k < i->n_in; k++)
+        print_operand(p, &p->operand[i->operand + (uint32_t)k], i->micro, with_offsets, out);
+    ku_attrs_print(&p->attr[i->attr], out);
+    if (i->stream)
+        ku_str_add(out, " stream=%u", i->stream);
+    ku_str_add(out, " @%s\n", p->name_of[i->path]);
+}
+
+int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str *out)
+{
+    ku_str_add(out, "kumi program 1 %s\nmesh", p->name);
+    for (int a = 0; a < KU_N_AXES; a++)
+        ku_str_add(out, " %s=%d", ku_axis_name(a), p->mesh.extent[a]);
+    ku_str_add(out, "\narenas");
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        ku_str_add(out, " %s=%zu", ku_arena_name(a), p->arena_bytes[a]);
+    ku_str_add(out, "\n");
+    for (uint32_t s = 0; s < p->n_states; s++) {
+        char shape[512];
+        ku_str_add(out, "state %s %s %s %s+%zu block=%d\n", p->name_of[p->state[s].name],
+                   kumi_dtype_name((enum kumi_dtype)p->state[s].dtype),
+                   ku_shape_print(&p->shape[p->state[s].shape], shape, sizeof shape),
+                   ku_arena_name(p->state[s].arena), p->state[s].offset, p->state[s].first_block);
+    }
+    for (uint32_t i = 0; i < p->n_inputs; i++)
+        ku_str_add(out, "input %s b%u\n", p->name_of[p->input[i].name], p->input[i].buffer);
+    for (uint32_t i = 0; i < p->n_outputs; i++)
+        ku_str_add(out, "output %s b%u\n", p->name_of[p->output[i].name], p->output[i].buffer);
+    for (uint32_t at = 0; at < p->n_instrs; at++)
+        print_instr(p, at, with_offsets, out);
+    return out->failed ? KUMI_ENOMEM : KUMI_OK;
+}
