@@ -108,15 +108,16 @@ int ku_comm_check_hash(struct ku_comm *comm, const char *name, uint64_t hash);
 
 /* Steps of the interpreter; each may say "not yet". */
 enum ku_step_op {
-    KU_STEP_ARRIVE, /* my part is written; my fingerprint, places and payload are out */
-    KU_STEP_AWAIT,  /* all arrived; fingerprints agree */
-    KU_STEP_INLINE, /* result from the payloads */
-    KU_STEP_COUNTS, /* all_to_all: number of pieces from everybody's counts, laid out in the stages
-                     */
-    KU_STEP_FILL,   /* private input -> my stage */
+    KU_STEP_ARRIVE,  /* my part is written; my fingerprint, places and payload are out */
+    KU_STEP_AWAIT,   /* all arrived; fingerprints agree */
+    KU_STEP_CHOOSE,  /* public calls: direct if every rank passed owned memory, else staged */
+    KU_STEP_INLINE,  /* result from the payloads */
+    KU_STEP_PUBLISH, /* all_to_all_v: my counts into my stage */
+    KU_STEP_COUNTS,  /* all_to_all_v: everybody's counts agree; they give the number of pieces */
+    KU_STEP_FILL,    /* private input -> my stage */
     KU_STEP_FILLED,
     KU_STEP_AWAIT_FILLED,
-    KU_STEP_MOVE, /* sum or copy between windows */
+    KU_STEP_MOVE, /* sum or copy between the ranks' memory */
     KU_STEP_FREED,
     KU_STEP_AWAIT_FREED,
     KU_STEP_DRAIN, /* my stage -> private output; then the next piece, if any */
@@ -126,18 +127,18 @@ enum ku_step_op {
     KU_STEP_END
 };
 enum ku_coll_path {
-    KU_PATH_PROGRAM,
-    KU_PATH_CHOOSE,
-    KU_PATH_INLINE,
-    KU_PATH_DIRECT,
+    KU_PATH_BARRIER, /* nothing moves */
+    KU_PATH_INLINE,  /* at most KU_INLINE_BYTES a rank */
+    KU_PATH_PROGRAM, /* parts in owned memory */
+    KU_PATH_PUBLIC,  /* how a public call begins */
+    KU_PATH_DIRECT,  /* how it goes on */
     KU_PATH_STAGED,
+    KU_PATH_STAGED_V, /* all_to_all_v */
     KU_PATH_P2P
 };
-/*
- * The steps of a collective on n ranks. Pure. CHOOSE is how a public call begins, before it is
- * known whether all ranks passed owned memory.
- */
-const uint8_t *ku_coll_compile(enum ku_coll_kind kind, enum ku_coll_path path);
+/* The steps of a path, up to KU_STEP_END; and the path a collective begins on n ranks. Pure. */
+const uint8_t *ku_coll_steps(enum ku_coll_path path);
+enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n);
 /* Kind, dtype, wire, reduction and root in one word, as fingerprints and the flight recorder carry
  * them (48 bits). */
 uint64_t ku_coll_what(const struct ku_coll *coll);
@@ -150,21 +151,20 @@ struct ku_work {
     struct ku_coll coll;
     const uint8_t *step;
     uint8_t pc, state, path, arrived;
-    int missing;  /* member that the current await lacks */
+    int missing;  /* member that the current await lacks; those before it are there */
     uint64_t seq; /* of this start on its comm */
     uint64_t what, extra;
     int64_t total; /* elements, for the fingerprint */
     int64_t piece, n_pieces,
-        piece_count; /* staged: current, number, elements per block and piece */
-    int32_t part;    /* program: cursor of MOVE */
-    int64_t at;
+        piece_count;      /* staged: current, number, elements per block and piece */
+    int64_t part, at;     /* cursor of MOVE: part (or peer) and element in it */
     int64_t waited_ns;    /* in ku_work_wait, over all starts: the exposed communication */
     struct ku_work *next; /* in the comm's queue */
-    struct {              /* send, recv */
-        uint64_t ticket, posted;
-        int64_t moved;
-        int chunk[2];
-        uint8_t opened;
+    struct {
+        uint64_t ticket, n_left; /* message number; pieces not yet posted or taken */
+        int64_t at;              /* bytes moved */
+        uint32_t chunk[2];
+        int opened;
     } p2p;
 };
 /* Checks and compiles. `coll` is copied; its arrays are borrowed. Errors: KUMI_EINVAL. */

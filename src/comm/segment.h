@@ -78,6 +78,8 @@ struct ku_rank_line {
     _Alignas(128) ku_a32 state;    /* enum ku_rank_state; (any) may turn JOINED into DIED */
     ku_a32 heeds_stop; /* it acts on `stop` itself; the launcher need not forward signals */
     ku_a32 pid;
+    ku_a32 awaits; /* rank + 1 that it waits for at the moment, 0 none: deadlines follow the chain
+                      to its end */
     ku_a32 exit_status; /* valid in EXITED */
     pthread_mutex_t
         life; /* robust, held by the rank's service thread: taken over 0.1 ms after a SIGKILL */

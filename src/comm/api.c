@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public face: argument records become struct ku_coll, everything else is comm/coll.h.
+ */
+#include "kumi/comm.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "comm/private.h"
+
+struct kumi_comm {
+    struct ku_comm *c;
+};
+struct kumi_work {
+    struct ku_work w;
+    struct kumi_work *next; /* in the job's list of idle ones */
+};
+
+_Static_assert((int)KUMI_BARRIER == KU_COLL_BARRIER && (int)KUMI_ALL_REDUCE == KU_COLL_ALL_REDUCE &&
+                   (int)KUMI_REDUCE_SCATTER == KU_COLL_REDUCE_SCATTER &&
+                   (int)KUMI_ALL_GATHER == KU_COLL_ALL_GATHER &&
+                   (int)KUMI_BROADCAST == KU_COLL_BROADCAST && (int)KUMI_REDUCE == KU_COLL_REDUCE &&
+                   (int)KUMI_GATHER == KU_COLL_GATHER && (int)KUMI_SCATTER == KU_COLL_SCATTER &&
+                   (int)KUMI_ALL_TO_ALL == KU_COLL_ALL_TO_ALL && (int)KUMI_SEND == KU_COLL_SEND &&
+                   (int)KUMI_RECV == KU_COLL_RECV,
+               "one numbering of kinds");
+
+static int wrap(struct ku_comm *c, struct kumi_comm **out)
+{
+    *out = ku_malloc(sizeof **out);
+    if (!*out)
+        return KUMI_ENOMEM;
+    (*out)->c = c;
+    return 0;
+}
+
+static int64_t ns_of(double seconds)
+{
+    return seconds > 9e9 ? INT64_MAX : (int64_t)(seconds * 1e9);
+}
+
+int kumi_comm_join(const struct kumi_comm_options *options, struct kumi_comm **world)
+{
+    struct ku_job_opts o = {0};
+    struct ku_job *job;
+    if (options) {
+        if (!(options->timeout_s >= 0) || !(options->join_timeout_s >= 0) || options->threads < 0)
+            return KU_ERR(
+                KUMI_EINVAL,
+                "join: options: timeout %g s, join timeout %g s, %d threads; none may be negative",
+                options->timeout_s, options->join_timeout_s, options->threads);
+        o.timeout_ns = ns_of(options->timeout_s);
+        o.join_timeout_ns = ns_of(options->join_timeout_s);
+        o.threads = options->threads;
+        o.chaos = options->chaos;
+    }
+    KU_TRY(ku_job_join(&o, &job));
+    int status = wrap(job->world, world);
+    if (status < 0)
+        ku_job_leave(job);
+    return status;
+}
+
+static void free_works(struct ku_job *job)
+{
+    for (struct kumi_work *w = job->priv->free_works; w;) {
+        struct kumi_work *next = w->next;
+        ku_free(w);
+        w = next;
+    }
+    job->priv->free_works = NULL;
+}
+
+int kumi_comm_leave(struct kumi_comm *world)
+{
+    if (!world)
+        return 0;
+    struct ku_job *job = world->c->job;
+    if (world->c != job->world)
+        return KU_ERR(KUMI_EINVAL, "leave: comm %s: give the world, as kumi_comm_join made it",
+                      world->c->name);
+    if (job->priv->n_started && !ku_job_has_failed(job))
+        return KU_ERR(KUMI_EINVAL, "leave: %d works are in flight; wait for them first",
+                      job->priv->n_started);
+    free_works(job);
+    ku_free(world);
+    return ku_job_leave(job);
+}
+
+int kumi_comm_rank(const struct kumi_comm *comm)
+{
+    return comm->c->me;
+}
+
+int kumi_comm_size(const struct kumi_comm *comm)
+{
+    return comm->c->n;
+}
+
+int kumi_comm_split(struct kumi_comm *comm, int color, int key, struct kumi_comm **out)
+{
+    struct ku_comm *c = NULL;
+    char name[24] = "split";
+    KU_TRY(ku_comm_split(comm->c, color, key, name, &c));
+    if (!c) {
+        *out = NULL;
+        return 0;
+    }
+    int status = wrap(c, out);
+    if (status < 0)
+        ku_comm_free(c);
+    return status;
+}
+
+int kumi_comm_free(struct kumi_comm *comm)
+{
+    if (!comm)
+        return 0;
+    if (comm->c == comm->c->job->world)
+        return KU_ERR(KUMI_EINVAL, "free: the world; call kumi_comm_leave");
+    int status = ku_comm_destroy(comm->c);
+    if (status != KUMI_EINVAL)
+        ku_free(comm);
+    return status;
+}
+
+int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memory)
+{
+    const struct ku_arena *a;
+    struct ku_job *job = world->c->job;
+    KU_TRY(ku_arena_create(job, "alloc", 0, bytes ? bytes : 1, &a));
+    *memory = ku_arena_part(a, job->local_rank);
+    return 0;
+}
+
+int kumi_comm_dealloc(struct kumi_comm *world, void *memory)
+{
+    struct ku_job *job = world->c->job;
+    for (int i = 0; memory && i < KU_MAX_ARENAS; i++) {
+        const struct ku_arena *a = &job->priv->host->arena[i];
+        if (a->base && ku_arena_part(a, job->local_rank) == memory)
+            return ku_arena_destroy(job, a);
+    }
+    return memory ? KU_ERR(KUMI_EINVAL, "dealloc: %p: not from kumi_comm_alloc of this job", memory)
+                  : 0;
+}
+
+uint64_t kumi_comm_staged_bytes(const struct kumi_comm *comm)
+{
+    return ku_job_staged_bytes(comm->c->job);
+}
+
+/* In place means: the same buffer where in and out have one size, else this rank's block of the
+ * longer one. */
+static int check_overlap(const struct ku_comm *c, const struct ku_coll *o)
+{
+    int64_t each = (int64_t)kumi_dtype_bytes(o->dtype), block = o->count, before = 0, all = 0;
+    int am_root = c->me == o->root;
+    for (int i = 0; i < c->n; i++) {
+        before = i == c->me ? all : before;
+        all += o->counts ? o->counts[i] : o->count;
+    }
+    if (o->counts)
+        block = o->counts[c->me];
+    const char *in = o->in, *out = o->out, *same = in;
+    int64_t in_count = block, out_count = block;
+    switch (o->kind) {
+    case KU_COLL_ALL_REDUCE:
+        break;
+    case KU_COLL_REDUCE:
+        out_count = am_root ? block : 0;
+        break;
+    case KU_COLL_ALL_TO_ALL:
+        in_count = out_count = all;
+        if (o->counts && in == out && all)
+            return KU_ERR(KUMI_EINVAL, "all_to_all_v: in and out are the same buffer; give two");
+        break;
+    case KU_COLL_REDUCE_SCATTER:
+    case KU_COLL_SCATTER:
+        in_count = o->kind == KU_COLL_SCATTER && !am_root ? 0 : all;
+        same = in + before * each;
+        break;
+    case KU_COLL_ALL_GATHER:
+    case KU_COLL_GATHER:
+        out_count = o->kind == KU_COLL_GATHER && !am_root ? 0 : all;
+        same = out + before * each;
+        break;
+    case KU_COLL_BROADCAST:
+    case KU_COLL_BARRIER:
+    case KU_COLL_SEND:
+    case KU_COLL_RECV:
+    case KU_COLL_HASH:
+    case KU_COLL_LEAVE:
+    case KU_COLL_ARENA:
+    case KU_COLL_SPLIT:
+    case KU_N_COLL_KINDS:
+        return 0;
+    }
+    int is_in_place =
+        o->kind == KU_COLL_ALL_GATHER || o->kind == KU_COLL_GATHER ? same == in : same == out;
+    if (is_in_place || in_count == 0 || out_count == 0 || in + in_count * each <= out ||
+        out + out_count * each <= in)
+        return 0;
+    return KU_ERR(KUMI_EINVAL,
+                  "%s: in and out overlap; in place, the shorter buffer is this rank's block of "
+                  "the longer one",
+                  ku_coll_kind_name(o->kind));
+}
+
+static int translate(const struct kumi_comm *comm, const struct kumi_collective *from,
+                     struct ku_coll *o)
+{
+    if ((unsigned)from->kind > KUMI_RECV)
+        return KU_ERR(KUMI_EINVAL, "collective: kind: %d is none", (int)from->kind);
+    *o = (struct ku_coll){.kind = (enum ku_coll_kind)from->kind,
+                          .dtype = from->dtype,
+                          .reduce = from->reduce,
+                          .root = from->root,
+                          .scale = from->scale,
+                          .in = from->in,
+                          .out = from->out,
+                          .count = from->count,
+                          .counts = from->counts,
+                          .recv_counts = from->recv_counts};
+    if (o->kind == KU_COLL_BARRIER)
+        *o = (struct ku_coll){.kind = KU_COLL_BARRIER};
+    if (o->kind != KU_COLL_ALL_TO_ALL)
+        o->recv_counts = NULL;
+    if (o->kind == KU_COLL_ALL_REDUCE || o->kind == KU_COLL_REDUCE ||
+        o->kind == KU_COLL_BROADCAST || o->kind == KU_COLL_SEND || o->kind == KU_COLL_RECV)
+        o->counts = NULL;
+    if (o->counts)
+        o->count = 0;
+    o->wire = o->dtype;
+    KU_TRY(ku_coll_check(comm->c, o));
+    return check_overlap(comm->c, o);
+}
+
+int kumi_work_start(struct kumi_comm *comm, const struct kumi_collective *collective,
+                    struct kumi_work **work)
+{
+    struct ku_job_private *p = comm->c->job->priv;
+    struct kumi_work *w = p->free_works;
+    struct ku_coll coll;
+    KU_TRY(translate(comm, collective, &coll));
+    if (w)
+        p->free_works = w->next;
+    else if (!(w = ku_malloc(sizeof *w)))
+        return KUMI_ENOMEM;
+    int status = ku_work_init(&w->w, comm->c, &coll);
+    if (!status)
+        status = ku_work_start(&w->w);
+    if (status < 0) {
+        w->next = p->free_works;
+        p->free_works = w;
+        return status;
+    }
+    *work = w;
+    return 0;
+}
+
+static int give_back(struct kumi_work *work, int result)
+{
+    struct ku_job_private *p = work->w.comm->job->priv;
+    work->next = p->free_works;
+    p->free_works = work;
+    return result;
+}
+
+int kumi_work_wait(struct kumi_work *work)
+{
+    return give_back(work, ku_work_wait(&work->w));
+}
+
+int kumi_work_test(struct kumi_work *work)
+{
+    int status = ku_work_test(&work->w);
+    return status == 0 ? 0 : give_back(work, status);
+}
+
+int kumi_batch(struct kumi_comm *comm, const struct kumi_collective *collectives, int n)
+{
+    if (n < 0)
+        return KU_ERR(KUMI_EINVAL, "batch: %d collectives", n);
+    struct kumi_work **works = ku_malloc((size_t)(n ? n : 1) * sizeof *works);
+    int n_started = 0, status = works ? 0 : KUMI_ENOMEM;
+    struct ku_coll checked;
+    for (int i = 0; i < n && !status; i++) /* all or none start */
+        status = translate(comm, &collectives[i], &checked);
+    for (; n_started < n && !status; n_started++)
+        status = kumi_work_start(comm, &collectives[n_started], &works[n_started]);
+    for (int i = 0; i < n_started && !status; i++)
+        status = kumi_work_wait(works[i]);
+    ku_free(works);
+    return status;
+}
+
+int kumi_comm_progress(struct kumi_comm *comm)
+{
+    return ku_job_progress(comm->c->job);
+}
+
+static int call(struct kumi_comm *comm, const struct kumi_collective *collective)
+{
+    struct ku_coll coll;
+    KU_TRY(translate(comm, collective, &coll));
+    return ku_coll_run(comm->c, &coll);
+}
+
+int kumi_all_reduce(struct kumi_comm *comm, const void *in, void *out, int64_t count,
+                    enum kumi_dtype dtype, enum kumi_reduce reduce)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_ALL_REDUCE,
+                                                .dtype = dtype,
+                                                .reduce = reduce,
+                                                .in = in,
+                                                .out = out,
+                                                .count = count});
+}
+
+int kumi_reduce(struct kumi_comm *comm, const void *in, void *out, int64_t count,
+                enum kumi_dtype dtype, enum kumi_reduce reduce, int root)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_REDUCE,
+                                                .dtype = dtype,
+                                                .reduce = reduce,
+                                                .root = root,
+                                                .in = in,
+                                                .out = out,
+                                                .count = count});
+}
+
+int kumi_broadcast(struct kumi_comm *comm, void *data, int64_t count, enum kumi_dtype dtype,
+                   int root)
+{
+    return call(
+        comm,
+        &(struct kumi_collective){
+            .kind = KUMI_BROADCAST, .dtype = dtype, .root = root, .out = data, .count = count});
+}
+
+int kumi_reduce_scatter(struct kumi_comm *comm, const void *in, void *out, int64_t count,
+                        enum kumi_dtype dtype, enum kumi_reduce reduce)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_REDUCE_SCATTER,
+                                                .dtype = dtype,
+                                                .reduce = reduce,
+                                                .in = in,
+                                                .out = out,
+                                                .count = count});
+}
+
+int kumi_reduce_scatter_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *counts,
+                          enum kumi_dtype dtype, enum kumi_reduce reduce)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_REDUCE_SCATTER,
+                                                .dtype = dtype,
+                                                .reduce = reduce,
+                                                .in = in,
+                                                .out = out,
+                                                .counts = counts});
+}
+
+int kumi_all_gather(struct kumi_comm *comm, const void *in, void *out, int64_t count,
+                    enum kumi_dtype dtype)
+{
+    return call(comm,
+                &(struct kumi_collective){
+                    .kind = KUMI_ALL_GATHER, .dtype = dtype, .in = in, .out = out, .count = count});
+}
+
+int kumi_all_gather_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *counts,
+                      enum kumi_dtype dtype)
+{
+    return call(
+        comm, &(struct kumi_collective){
+                  .kind = KUMI_ALL_GATHER, .dtype = dtype, .in = in, .out = out, .counts = counts});
+}
+
+int kumi_gather(struct kumi_comm *comm, const void *in, void *out, int64_t count,
+                enum kumi_dtype dtype, int root)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_GATHER,
+                                                .dtype = dtype,
+                                                .root = root,
+                                                .in = in,
+                                                .out = out,
+                                                .count = count});
+}
+
+int kumi_gather_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *counts,
+                  enum kumi_dtype dtype, int root)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_GATHER,
+                                                .dtype = dtype,
+                                                .root = root,
+                                                .in = in,
+                                                .out = out,
+                                                .counts = counts});
+}
+
+int kumi_scatter(struct kumi_comm *comm, const void *in, void *out, int64_t count,
+                 enum kumi_dtype dtype, int root)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_SCATTER,
+                                                .dtype = dtype,
+                                                .root = root,
+                                                .in = in,
+                                                .out = out,
+                                                .count = count});
+}
+
+int kumi_scatter_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *counts,
+                   enum kumi_dtype dtype, int root)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_SCATTER,
+                                                .dtype = dtype,
+                                                .root = root,
+                                                .in = in,
+                                                .out = out,
+                                                .counts = counts});
+}
+
+int kumi_all_to_all(struct kumi_comm *comm, const void *in, void *out, int64_t count,
+                    enum kumi_dtype dtype)
+{
+    return call(comm,
+                &(struct kumi_collective){
+                    .kind = KUMI_ALL_TO_ALL, .dtype = dtype, .in = in, .out = out, .count = count});
+}
+
+int kumi_all_to_all_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *send_counts,
+                      const int64_t *recv_counts, enum kumi_dtype dtype)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_ALL_TO_ALL,
+                                                .dtype = dtype,
+                                                .in = in,
+                                                .out = out,
+                                                .counts = send_counts,
+                                                .recv_counts = recv_counts});
+}
+
+int kumi_barrier(struct kumi_comm *comm)
+{
+    return call(comm, &(struct kumi_collective){.kind = KUMI_BARRIER});
+}
+
+int kumi_send(struct kumi_comm *comm, const void *data, int64_t count, enum kumi_dtype dtype,
+              int peer)
+{
+    return call(comm,
+                &(struct kumi_collective){
+                    .kind = KUMI_SEND, .dtype = dtype, .root = peer, .in = data, .count = count});
+}
+
+int kumi_recv(struct kumi_comm *comm, void *data, int64_t count, enum kumi_dtype dtype, int peer)
+{
+    return call(comm,
+                &(struct kumi_collective){
+                    .kind = KUMI_RECV, .dtype = dtype, .root = peer, .out = data, .count = count});
+}

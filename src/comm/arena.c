@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/arena.h"
+
+#include "base/err.h"
+#include "base/os.h"
+#include "base/os_ipc.h"
+#include "comm/private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 * 1024 * 1024 };
+
+static int round_up(size_t bytes, size_t to, size_t *out)
+{
+    if (bytes > SIZE_MAX / 4)
+        return KU_ERR(KUMI_ENOMEM, "arena: %zu bytes: more than an address space holds", bytes);
+    *out = (bytes + to - 1) / to * to;
+    return 0;
+}
+
+static int lay_out(struct ku_arena *a, int n_local, size_t common, size_t part)
+{
+    size_t stride = 0, parts = 0, head = 0;
+    KU_TRY(round_up(common, PAGE_BYTES, &a->common_bytes));
+    KU_TRY(round_up(part, PAGE_BYTES, &a->part_bytes));
+    KU_TRY(round_up(part, part >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES, &stride));
+    KU_TRY(round_up(common, part >= HUGE_BYTES || common >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES,
+                    &head));
+    if (__builtin_mul_overflow(stride, (size_t)n_local, &parts) ||
+        __builtin_add_overflow(parts, head, &a->bytes) || a->bytes > (size_t)1 << 47)
+        return KU_ERR(KUMI_ENOMEM,
+                      "arena: %zu bytes for each of %d ranks: more than an address space holds",
+                      part, n_local);
+    a->n_local = n_local;
+    a->part_off = head;
+    a->part_stride = stride;
+    if (!a->bytes)
+        a->bytes = PAGE_BYTES;
+    return 0;
+}
+
+static int map_fd(struct ku_arena *a, const char *name, int fd)
+{
+    a->base = ku_os_mmap(a->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return a->base ? 0
+                   : KU_ERR(KUMI_ENOMEM, "arena %s: mapping %zu bytes: %s", name, a->bytes,
+                            strerror(errno));
+}
+
+/* The descriptor from rank 0 that came over its socket; looks at the job's health meanwhile. */
+static int receive_fd(struct ku_job *job, uint32_t id, int *fd)
+{
+    uint32_t got;
+    while (ku_os_local_recv(job->priv->socket[0], &got, sizeof got, fd, KU_SLEEP_NS) < 0) {
+        int why = errno;
+        KU_TRY(ku_job_look(job, NULL));
+        if (why != EAGAIN)
+            return KU_ERR(KUMI_EPEER, "arena: descriptor from rank 0: %s", strerror(why));
+    }
+    if (got != id || *fd < 0)
+        return KU_ERR(KUMI_EMISMATCH, "arena: descriptor %u from rank 0, expected %u", got, id);
+    return 0;
+}
+
+/* Local rank 0 makes the memory and hands it out; the others map what they get. */
+static int share(struct ku_job *job, struct ku_arena *a, const char *name)
+{
+    char label[64];
+    size_t bytes = 0;
+    int fd = -1, status = 0;
+    snprintf(label, sizeof label, "kumi-%s", name);
+    if (job->local_rank == 0) {
+        fd = ku_os_memfd_sealed(label, a->bytes);
+        if (fd < 0)
+            return KU_ERR(KUMI_ENOMEM, "arena %s: memory file of %zu bytes: %s", name, a->bytes,
+                          strerror(errno));
+        for (int r = 1; r < job->priv->n_sockets && !status; r++)
+            if (ku_os_local_send(job->priv->socket[r], &a->id, sizeof a->id, fd) < 0)
+                status = KU_ERR(KUMI_EPEER, "arena %s: handing it to rank %d: %s", name, r,
+                                strerror(errno));
+    } else {
+        KU_TRY(receive_fd(job, a->id, &fd));
+        if (ku_os_memfd_check(fd, &bytes) < 0 || bytes != a->bytes)
+            status = KU_ERR(KUMI_EMISMATCH, "arena %s: memory file of %zu bytes, expected %zu",
+                            name, bytes, a->bytes);
+    }
+    if (!status)
+        status = map_fd(a, name, fd);
+    ku_os_close(fd);
+    return status;
+}
+
+static int free_id(const struct ku_host *host, uint32_t *id)
+{
+    for (*id = 0; *id < KU_MAX_ARENAS; ++*id)
+        if (!host->arena[*id].base)
+            return 0;
+    return KU_ERR(KUMI_ENOMEM, "arena: all %d are in use; free memory that is no longer needed",
+                  KU_MAX_ARENAS);
+}
+
+static int agree(struct ku_job *job, size_t common, size_t part)
+{
+    /* The fingerprint of this step compares the sizes; it also keeps thread ranks from reading the
+     * table too early. */
+    struct ku_coll coll = {.kind = KU_COLL_ARENA, .count = (int64_t)(common / 2 + part)};
+    return ku_coll_run(job->world, &coll);
+}
+
+/* What this rank's share of the memory is, touched once, by its own core. */
+static void populate(const struct ku_job *job, const struct ku_arena *a)
+{
+    size_t each = a->common_bytes / (size_t)a->n_local / PAGE_BYTES * PAGE_BYTES;
+    size_t from = each * (size_t)job->local_rank;
+    size_t to = job->local_rank == a->n_local - 1 ? a->common_bytes : from + each;
+    ku_os_populate(a->base + from, to - from);
+    ku_os_populate(ku_arena_part(a, job->local_rank), a->part_bytes);
+}
+
+int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, size_t part_bytes,
+                    const struct ku_arena **arena)
+{
+    struct ku_host *host = job->priv->host;
+    struct ku_arena a = {0};
+    KU_TRY(lay_out(&a, job->local_n, common_bytes, part_bytes));
+    KU_TRY(agree(job, common_bytes, part_bytes));
+    KU_TRY(free_id(host, &a.id)); /* the same on all: creations and destructions are collective */
+    int makes = !host->is_threads || job->local_rank == 0;
+    if (host->is_threads)
+        KU_TRY(agree(job, 0, 0)); /* all have looked for the id before rank 0 takes it */
+    int status = makes ? share(job, &a, name) : 0;
+    if (status < 0)
+        return job->n > 1 ? ku_job_raise(job, job->rank) : status;
+    if (makes)
+        host->arena[a.id] = a;
+    status = agree(job, common_bytes, part_bytes);
+    if (status < 0)
+        return status;
+    populate(job, &host->arena[a.id]);
+    *arena = &host->arena[a.id];
+    return agree(job, common_bytes, part_bytes);
+}
+
+int ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena)
+{
+    struct ku_host *host = job->priv->host;
+    if (!arena)
+        return 0;
+    uint32_t id = arena->id;
+    int status = agree(job, id, 1);
+    if (status < 0)
+        return status;
+    if (!host->is_threads || job->local_rank == 0) {
+        ku_os_munmap(host->arena[id].base, host->arena[id].bytes);
+        host->arena[id] = (struct ku_arena){0};
+    }
+    return agree(job, id, 2);
+}

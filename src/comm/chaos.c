@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transport `chaos` wraps another and makes it worse on request: flags and messages become
+ * visible only `delay` (plus up to `jitter`, which reorders them) after they were sent, whether or
+ * not the sender makes progress meanwhile, as on a network. That shows overlap where ranks share
+ * cores. A rank's n-th arrival can be dropped (the others time out), carry a corrupt fingerprint
+ * (they report a mismatch), or kill the rank.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/random.h"
+#include "comm/private.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ku_a64 *stamp_word(struct ku_flags *f, enum ku_flag flag, uint64_t number)
+{
+    return flag == KU_FLAG_READY ? &f->ring[number % KU_RING].at_ns
+                                 : &f->at_ns[flag - KU_FLAG_DONE];
+}
+
+/* When something sent now arrives. */
+static uint64_t arrival_ns(struct ku_job *job)
+{
+    struct ku_chaos *c = &job->priv->chaos;
+    uint64_t at = (uint64_t)(ku_clock_ns() + c->delay_ns);
+    if (c->jitter_ns)
+        at += ku_random_u32(c->seed, (uint32_t)job->rank, 0, (uint64_t)c->n_arrivals) %
+              (uint64_t)c->jitter_ns;
+    return at;
+}
+
+static int chaos_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number)
+{
+    struct ku_job *job = comm->job;
+    struct ku_chaos *c = &job->priv->chaos;
+    struct ku_flags *f = &comm->priv->flags[job->local_rank];
+    c->n_arrivals++;
+    if (c->kill_rank == job->rank && c->kill_at == c->n_arrivals)
+        raise(SIGKILL);
+    if (c->drop_rank == job->rank && c->drop_at && c->n_arrivals >= c->drop_at)
+        return 0;
+    if (c->corrupt_rank == job->rank && c->corrupt_at && c->n_arrivals >= c->corrupt_at &&
+        flag == KU_FLAG_READY)
+        f->ring[number % KU_RING].count ^= 1u << 20;
+    atomic_store(stamp_word(f, flag, number), arrival_ns(job));
+    return ku_transport_shm.arrive(comm, flag, number);
+}
+
+static int chaos_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t number, int *missing)
+{
+    int status = ku_transport_shm.arrived(comm, flag, number, missing);
+    if (status)
+        return status;
+    uint64_t now = (uint64_t)ku_clock_ns();
+    for (int i = 0; i < comm->n; i++) {
+        struct ku_flags *f = &comm->priv->flags[ku_comm_local(comm, i)];
+        if (i != comm->me && atomic_load(stamp_word(f, flag, number)) > now) {
+            *missing = i;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int chaos_send(struct ku_comm *comm, struct ku_work *w)
+{
+    struct ku_job *job = comm->job;
+    struct ku_channel *ch = ku_segment_channel(job->seg, comm->slot, job->local_rank,
+                                               ku_comm_local(comm, w->coll.root));
+    uint64_t posted = atomic_load(&ch->posted);
+    int status = ku_transport_shm.send(comm, w);
+    if (atomic_load(&ch->posted) != posted)
+        atomic_store(&ch->at_ns, arrival_ns(job));
+    return status;
+}
+
+static int chaos_recv(struct ku_comm *comm, struct ku_work *w)
+{
+    struct ku_job *job = comm->job;
+    struct ku_channel *ch = ku_segment_channel(job->seg, comm->slot,
+                                               ku_comm_local(comm, w->coll.root), job->local_rank);
+    if (w->p2p.opened && atomic_load(&ch->at_ns) > (uint64_t)ku_clock_ns())
+        return 1;
+    return ku_transport_shm.recv(comm, w);
+}
+
+const struct ku_transport ku_transport_chaos = {.name = "chaos",
+                                                .arrive = chaos_arrive,
+                                                .arrived = chaos_arrived,
+                                                .send = chaos_send,
+                                                .recv = chaos_recv,
+                                                .sleep_ns = 200 * 1000};
+
+/* "20ms", "5us", "1s", "300" (ns). 0 or -1. */
+static int parse_time(const char *text, int64_t *ns)
+{
+    char *end;
+    double x = strtod(text, &end);
+    double unit = !strcmp(end, "s")    ? 1e9
+                  : !strcmp(end, "ms") ? 1e6
+                  : !strcmp(end, "us") ? 1e3
+                  : !*end              ? 1
+                                       : 0;
+    if (end == text || unit == 0 || !(x >= 0 && x * unit < 1e12))
+        return -1;
+    *ns = (int64_t)(x * unit);
+    return 0;
+}
+
+/* "R@N" */
+static int parse_at(const char *text, int *rank, int64_t *at)
+{
+    long long n;
+    char rest;
+    if (sscanf(text, "%d@%lld%c", rank, &n, &rest) != 2 || *rank < 0 || n < 1)
+        return -1;
+    *at = n;
+    return 0;
+}
+
+static int parse_option(const char *key, const char *value, struct ku_chaos *c)
+{
+    if (!strcmp(key, "delay"))
+        return parse_time(value, &c->delay_ns);
+    if (!strcmp(key, "jitter"))
+        return parse_time(value, &c->jitter_ns);
+    if (!strcmp(key, "drop"))
+        return parse_at(value, &c->drop_rank, &c->drop_at);
+    if (!strcmp(key, "corrupt"))
+        return parse_at(value, &c->corrupt_rank, &c->corrupt_at);
+    if (!strcmp(key, "kill"))
+        return parse_at(value, &c->kill_rank, &c->kill_at);
+    if (!strcmp(key, "seed"))
+        return sscanf(value, "%llu", (unsigned long long *)&c->seed) == 1 ? 0 : -1;
+    return -1;
+}
+
+int ku_chaos_parse(const char *text, struct ku_chaos *chaos)
+{
+    char copy[256];
+    *chaos = (struct ku_chaos){0};
+    if (!text || !*text)
+        return 0;
+    if (strlen(text) >= sizeof copy)
+        return KU_ERR(KUMI_EINVAL, "chaos: %.20s…: longer than %zu letters", text, sizeof copy - 1);
+    memcpy(copy, text, strlen(text) + 1);
+    char *rest = copy;
+    for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        char *value = strchr(word, '=');
+        if (value)
+            *value++ = 0;
+        if (!value || parse_option(word, value, chaos) < 0)
+            return KU_ERR(KUMI_EINVAL,
+                          "chaos: %s: %s; give delay=20ms jitter=5ms drop=R@N corrupt=R@N kill=R@N "
+                          "(rank R's N-th "
+                          "arrival) seed=S, joined by commas",
+                          word, value ? value : "no value");
+    }
+    chaos->is_on = 1;
+    return 0;
+}

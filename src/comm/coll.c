@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a collective is made of, without running it: names, fingerprints, the path it takes and the
+ * steps of each path.
+ */
+#include "comm/coll.h"
+
+#include "base/err.h"
+#include "comm/sum.h"
+
+#include <stddef.h>
+
+static const char *const kind_name[KU_N_COLL_KINDS] = {[KU_COLL_BARRIER] = "barrier",
+                                                       [KU_COLL_ALL_REDUCE] = "all_reduce",
+                                                       [KU_COLL_REDUCE_SCATTER] = "reduce_scatter",
+                                                       [KU_COLL_ALL_GATHER] = "all_gather",
+                                                       [KU_COLL_BROADCAST] = "broadcast",
+                                                       [KU_COLL_REDUCE] = "reduce",
+                                                       [KU_COLL_GATHER] = "gather",
+                                                       [KU_COLL_SCATTER] = "scatter",
+                                                       [KU_COLL_ALL_TO_ALL] = "all_to_all",
+                                                       [KU_COLL_SEND] = "send",
+                                                       [KU_COLL_RECV] = "recv",
+                                                       [KU_COLL_HASH] = "check_hash",
+                                                       [KU_COLL_LEAVE] = "leave",
+                                                       [KU_COLL_ARENA] = "alloc",
+                                                       [KU_COLL_SPLIT] = "split"};
+
+const char *ku_coll_kind_name(enum ku_coll_kind kind)
+{
+    return (unsigned)kind < KU_N_COLL_KINDS ? kind_name[kind] : "failure";
+}
+
+static int is_reduction(enum ku_coll_kind kind)
+{
+    return kind == KU_COLL_ALL_REDUCE || kind == KU_COLL_REDUCE || kind == KU_COLL_REDUCE_SCATTER;
+}
+
+static int has_root(enum ku_coll_kind kind)
+{
+    return kind == KU_COLL_BROADCAST || kind == KU_COLL_REDUCE || kind == KU_COLL_GATHER ||
+           kind == KU_COLL_SCATTER;
+}
+
+static int is_p2p(enum ku_coll_kind kind)
+{
+    return kind == KU_COLL_SEND || kind == KU_COLL_RECV;
+}
+
+uint64_t ku_coll_what(const struct ku_coll *coll)
+{
+    uint64_t what = (uint64_t)coll->kind | (uint64_t)coll->dtype << 8 | (uint64_t)coll->wire << 12;
+    if (is_reduction(coll->kind))
+        what |= (uint64_t)coll->reduce << 16;
+    if (has_root(coll->kind))
+        what |= (uint64_t)coll->root << 24;
+    if (coll->counts)
+        what |= UINT64_C(1) << 40;
+    return what;
+}
+
+const uint8_t *ku_coll_steps(enum ku_coll_path path)
+{
+    static const uint8_t barrier[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_DONE, KU_STEP_END};
+    static const uint8_t in_line[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_INLINE, KU_STEP_DONE,
+                                      KU_STEP_END};
+    static const uint8_t program[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT,      KU_STEP_MOVE,
+                                      KU_STEP_DONE,   KU_STEP_AWAIT_DONE, KU_STEP_END};
+    static const uint8_t public_call[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_CHOOSE,
+                                          KU_STEP_END};
+    static const uint8_t direct[] = {KU_STEP_MOVE, KU_STEP_DONE, KU_STEP_AWAIT_DONE, KU_STEP_END};
+    static const uint8_t staged[] = {KU_STEP_FILL,  KU_STEP_FILLED, KU_STEP_AWAIT_FILLED,
+                                     KU_STEP_MOVE,  KU_STEP_FREED,  KU_STEP_AWAIT_FREED,
+                                     KU_STEP_DRAIN, KU_STEP_DONE,   KU_STEP_END};
+    static const uint8_t staged_v[] = {KU_STEP_PUBLISH, KU_STEP_FILLED, KU_STEP_AWAIT_FILLED,
+                                       KU_STEP_COUNTS,  KU_STEP_FREED,  KU_STEP_AWAIT_FREED,
+                                       KU_STEP_CHOOSE,  KU_STEP_END};
+    static const uint8_t p2p[] = {KU_STEP_P2P, KU_STEP_END};
+    switch (path) {
+    case KU_PATH_BARRIER:
+        return barrier;
+    case KU_PATH_INLINE:
+        return in_line;
+    case KU_PATH_PROGRAM:
+        return program;
+    case KU_PATH_PUBLIC:
+        return public_call;
+    case KU_PATH_DIRECT:
+        return direct;
+    case KU_PATH_STAGED:
+        return staged;
+    case KU_PATH_STAGED_V:
+        return staged_v;
+    case KU_PATH_P2P:
+        break;
+    }
+    return p2p;
+}
+
+/* Small enough that every rank can send all it has with its arrival, and wants all the others'. */
+static int fits_inline(const struct ku_coll *c, int64_t count)
+{
+    int is_kind = c->kind == KU_COLL_ALL_REDUCE || c->kind == KU_COLL_REDUCE ||
+                  c->kind == KU_COLL_BROADCAST || c->kind == KU_COLL_ALL_GATHER;
+    return is_kind && !c->counts && count <= KU_INLINE_BYTES / (int64_t)kumi_dtype_bytes(c->dtype);
+}
+
+enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n)
+{
+    (void)n; /* today's choices do not depend on it */
+    switch (c->kind) {
+    case KU_COLL_SEND:
+    case KU_COLL_RECV:
+        return KU_PATH_P2P;
+    case KU_COLL_BARRIER:
+    case KU_COLL_LEAVE:
+    case KU_COLL_ARENA:
+        return KU_PATH_BARRIER;
+    case KU_COLL_HASH:
+    case KU_COLL_SPLIT:
+        return KU_PATH_INLINE;
+    case KU_COLL_ALL_REDUCE:
+    case KU_COLL_REDUCE_SCATTER:
+    case KU_COLL_ALL_GATHER:
+    case KU_COLL_BROADCAST:
+    case KU_COLL_REDUCE:
+    case KU_COLL_GATHER:
+    case KU_COLL_SCATTER:
+    case KU_COLL_ALL_TO_ALL:
+    case KU_N_COLL_KINDS:
+        break;
+    }
+    if (c->n_parts == 1 && c->kind == KU_COLL_ALL_REDUCE && fits_inline(c, c->part->count))
+        return KU_PATH_INLINE;
+    if (c->n_parts)
+        return KU_PATH_PROGRAM;
+    return fits_inline(c, c->count) ? KU_PATH_INLINE : KU_PATH_PUBLIC;
+}
+
+static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
+{
+    const char *kind = ku_coll_kind_name(c->kind);
+    if (c->kind != KU_COLL_ALL_REDUCE && c->kind != KU_COLL_REDUCE_SCATTER &&
+        c->kind != KU_COLL_ALL_GATHER && c->kind != KU_COLL_BROADCAST)
+        return KU_ERR(KUMI_EINVAL, "collective: %s: has no form over parts", kind);
+    if (c->reduce == KUMI_PREMUL_SUM && is_reduction(c->kind))
+        return KU_ERR(KUMI_EINVAL, "collective: %s: premul_sum over parts; scale before it", kind);
+    for (int i = 0; i < c->n_parts; i++) {
+        const struct ku_coll_part *p = &c->part[i];
+        if (p->count < 0 || p->first_block < 0 || p->block_count < 0)
+            return KU_ERR(KUMI_EINVAL,
+                          "collective: %s: part %d: count %lld, first_block %lld, block_count %d",
+                          kind, i, (long long)p->count, (long long)p->first_block,
+                          (int)p->block_count);
+        if (((p->in.flags | p->out.flags) & KU_ARENA_PRIVATE) && comm->n > 1 &&
+            ku_coll_path(c, comm->n) != KU_PATH_INLINE)
+            return KU_ERR(KUMI_EINVAL,
+                          "collective: %s: part %d: private memory; parts lie in arenas", kind, i);
+        if ((p->in.flags & KU_ARENA_COMMON) && comm->n > 1 && is_reduction(c->kind))
+            return KU_ERR(KUMI_EINVAL, "collective: %s: part %d: its input is common to the ranks",
+                          kind, i);
+    }
+    return 0;
+}
+
+static int check_counts(const struct ku_comm *comm, const struct ku_coll *c)
+{
+    int64_t limit = INT64_MAX / 8 / comm->n; /* n blocks of the widest type */
+    if (c->count < 0 || c->count > limit)
+        return KU_ERR(KUMI_EINVAL, "collective: %s: count: %lld; give 0 to %lld",
+                      ku_coll_kind_name(c->kind), (long long)c->count, (long long)limit);
+    for (int i = 0; c->counts && i < comm->n; i++) {
+        int64_t r = c->recv_counts ? c->recv_counts[i] : 0;
+        if (c->counts[i] < 0 || c->counts[i] > limit || r < 0 || r > limit)
+            return KU_ERR(KUMI_EINVAL, "collective: %s: counts[%d]: %lld; give 0 to %lld",
+                          ku_coll_kind_name(c->kind), i,
+                          (long long)(r < 0 || r > limit ? r : c->counts[i]), (long long)limit);
+    }
+    if (c->kind == KU_COLL_ALL_TO_ALL && !c->counts != !c->recv_counts)
+        return KU_ERR(
+            KUMI_EINVAL,
+            "collective: all_to_all: one of send and receive counts is missing; give both");
+    return 0;
+}
+
+int ku_coll_check(const struct ku_comm *comm, const struct ku_coll *c)
+{
+    if ((unsigned)c->kind >= KU_N_COLL_KINDS)
+        return KU_ERR(KUMI_EINVAL, "collective: kind: %d is none", (int)c->kind);
+    if (!kumi_dtype_bytes(c->dtype) || !kumi_dtype_bytes(c->wire))
+        return KU_ERR(KUMI_EINVAL, "collective: %s: dtype: %d is none", ku_coll_kind_name(c->kind),
+                      (int)c->dtype);
+    if ((has_root(c->kind) || is_p2p(c->kind)) && (c->root < 0 || c->root >= comm->n))
+        return KU_ERR(KUMI_EINVAL, "collective: %s: %s: %d; comm %s has ranks 0 to %d",
+                      ku_coll_kind_name(c->kind), is_p2p(c->kind) ? "peer" : "root", c->root,
+                      comm->name, comm->n - 1);
+    if (is_reduction(c->kind))
+        KU_TRY(ku_sum_check(c->dtype, c->wire, c->reduce));
+    return c->n_parts ? check_parts(comm, c) : check_counts(comm, c);
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Communicators. A comm is a slot: a column of flags that its members use; comms without a common
+ * member may share one. Slots are agreed on by one exchange over the parent. Flags are never reset:
+ * the new comm's numbers begin beyond all that any member's flags hold.
+ */
+#include "base/err.h"
+#include "base/mem.h"
+#include "comm/private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int comm_new(struct ku_job *job, const char *name, uint32_t slot, uint64_t base,
+                    struct ku_comm **out)
+{
+    struct ku_comm *c = ku_calloc(1, sizeof *c);
+    struct ku_comm_private *p = ku_calloc(1, sizeof *p);
+    if (!c || !p) {
+        ku_free(c);
+        ku_free(p);
+        return KUMI_ENOMEM;
+    }
+    c->job = job;
+    c->slot = slot;
+    c->priv = p;
+    snprintf(c->name, sizeof c->name, "%s", name);
+    p->flags = ku_segment_flags(job->seg, slot);
+    p->free_chunks = (1u << KU_N_CHUNKS) - 1;
+    p->seq = p->n_pieces = p->done_seen = base;
+    p->next = job->priv->comms;
+    job->priv->comms = c;
+    job->priv->used_slots |= UINT64_C(1) << slot;
+    struct ku_flags *mine = &p->flags[job->local_rank];
+    atomic_store(&mine->done, base);
+    atomic_store(&mine->filled, base);
+    atomic_store(&mine->freed, base);
+    *out = c;
+    return 0;
+}
+
+void ku_comm_free(struct ku_comm *c)
+{
+    if (!c)
+        return;
+    struct ku_job_private *p = c->job->priv;
+    for (struct ku_comm **link = &p->comms; *link; link = &(*link)->priv->next) {
+        if (*link == c) {
+            *link = c->priv->next;
+            break;
+        }
+    }
+    uint64_t high = c->priv->seq > c->priv->n_pieces ? c->priv->seq : c->priv->n_pieces;
+    p->slot_high = high > p->slot_high ? high : p->slot_high;
+    p->used_slots &= ~(UINT64_C(1) << c->slot);
+    ku_free(c->list);
+    ku_free(c->priv);
+    ku_free(c);
+}
+
+int ku_comm_world(struct ku_job *job)
+{
+    KU_TRY(comm_new(job, "world", 0, 0, &job->world));
+    job->world->me = job->rank;
+    job->world->n = job->n;
+    job->world->first = 0;
+    job->world->stride = 1;
+    return 0;
+}
+
+/* What each rank brings to a split. */
+struct ticket {
+    int32_t color, key;
+    uint64_t used_slots, high;
+};
+struct member {
+    int32_t key;
+    int rank; /* in parent */
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct member *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->rank - y->rank;
+}
+
+/* All numbers of this rank's flags, in any slot, are at most this. */
+static uint64_t high_of(const struct ku_job *job)
+{
+    uint64_t high = job->priv->slot_high;
+    for (const struct ku_comm *c = job->priv->comms; c; c = c->priv->next) {
+        high = c->priv->seq > high ? c->priv->seq : high;
+        high = c->priv->n_pieces > high ? c->priv->n_pieces : high;
+    }
+    return high;
+}
+
+/* Fills me, n and the members; keeps {first, stride} where they say it all. */
+static int set_members(struct ku_comm *c, const struct ku_comm *parent, const struct ticket *all,
+                       int color)
+{
+    struct member *m = ku_malloc((size_t)parent->n * sizeof *m);
+    int is_regular = 1;
+    if (!m)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < parent->n; i++)
+        if (all[i].color == color)
+            m[c->n++] = (struct member){.key = all[i].key, .rank = i};
+    qsort(m, (size_t)c->n, sizeof *m, by_key);
+    c->first = ku_comm_local(parent, m[0].rank);
+    c->stride = c->n > 1 ? ku_comm_local(parent, m[1].rank) - c->first : 1;
+    for (int i = 0; i < c->n; i++) {
+        if (m[i].rank == parent->me)
+            c->me = i;
+        is_regular &= ku_comm_local(parent, m[i].rank) == c->first + i * c->stride;
+    }
+    int status = 0;
+    if (!is_regular) {
+        c->list = ku_malloc((size_t)c->n * sizeof *c->list);
+        for (int i = 0; c->list && i < c->n; i++)
+            c->list[i] = ku_comm_local(parent, m[i].rank);
+        status = c->list ? 0 : KUMI_ENOMEM;
+    }
+    ku_free(m);
+    return status;
+}
+
+static int run_simple(struct ku_comm *comm, enum ku_coll_kind kind, const void *in, void *out,
+                      int64_t bytes)
+{
+    struct ku_coll coll = {.kind = kind, .dtype = KUMI_U8, .in = in, .out = out, .count = bytes};
+    if (kind == KU_COLL_BARRIER)
+        coll.dtype = KUMI_F32;
+    return ku_coll_run(comm, &coll);
+}
+
+int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
+                  struct ku_comm **out)
+{
+    struct ku_job *job = parent->job;
+    struct ticket mine = {
+        .color = color, .key = key, .used_slots = job->priv->used_slots, .high = high_of(job)};
+    struct ku_comm *c = NULL;
+    uint64_t used = 0, high = 0;
+    if (parent->priv->head || parent->priv->p2p)
+        return KU_ERR(KUMI_EINVAL, "split: comm %s: has works in flight; wait for them first",
+                      parent->name);
+    struct ticket *all = ku_malloc((size_t)parent->n * sizeof *all);
+    if (!all)
+        return KUMI_ENOMEM;
+    int status = 0;
+    KU_TRY_OUT(run_simple(parent, KU_COLL_SPLIT, &mine, all, sizeof mine));
+    for (int i = 0; i < parent->n; i++) {
+        used |= all[i].used_slots;
+        high = all[i].high > high ? all[i].high : high;
+    }
+    if (used == UINT64_MAX) {
+        status =
+            KU_ERR(KUMI_EINVAL,
+                   "split: comm %s: all %d slots are in use; free communicators that are no longer "
+                   "needed",
+                   parent->name, KU_SLOTS);
+        goto out;
+    }
+    if (color >= 0) {
+        KU_TRY_OUT(comm_new(job, name, (uint32_t)__builtin_ctzll(~used), high + KU_RING, &c));
+        KU_TRY_OUT(set_members(c, parent, all, color));
+    }
+    /* Nobody uses the slot before all members' flags begin at the new base. */
+    KU_TRY_OUT(run_simple(parent, KU_COLL_BARRIER, NULL, NULL, 0));
+    *out = c;
+    c = NULL;
+out:
+    ku_comm_free(c);
+    ku_free(all);
+    return status;
+}
+
+int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, int n,
+                 struct ku_comm **out)
+{
+    int last = first + (n - 1) * stride;
+    if (n < 1 || stride < 1 || first < 0 || last >= job->n || job->rank < first ||
+        (job->rank - first) % stride)
+        return KU_ERR(KUMI_EINVAL,
+                      "mesh: comm %s: first %d, stride %d, %d ranks: not in the %d of the job, or "
+                      "without rank %d",
+                      name, first, stride, n, job->n, job->rank);
+    struct ku_comm *c = NULL;
+    KU_TRY(ku_comm_split(job->world, first, job->rank, name, &c));
+    if (c->n != n || c->list || c->first != first || (n > 1 && c->stride != stride)) {
+        KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                     "mesh: comm %s: rank %d means ranks %d, %d, … (%d of them), other ranks of it "
+                     "do not; give the same mesh "
+                     "on all ranks",
+                     name, job->rank, first, first + stride, n);
+        ku_comm_free(c);
+        return ku_job_raise(job, job->rank);
+    }
+    *out = c;
+    return 0;
+}
+
+int ku_comm_destroy(struct ku_comm *c)
+{
+    if (!c)
+        return 0;
+    if (c->priv->head || c->priv->p2p)
+        return KU_ERR(KUMI_EINVAL, "communicator: %s: has works in flight; wait for them first",
+                      c->name);
+    int status = run_simple(c, KU_COLL_BARRIER, NULL, NULL, 0);
+    ku_comm_free(c);
+    return status;
+}
+
+int ku_comm_check_hash(struct ku_comm *c, const char *name, uint64_t hash)
+{
+    uint64_t *all = ku_malloc((size_t)c->n * sizeof *all);
+    if (!all)
+        return KUMI_ENOMEM;
+    int status = 0;
+    KU_TRY_OUT(run_simple(c, KU_COLL_HASH, &hash, all, sizeof hash));
+    for (int i = 1; i < c->n && !status; i++) {
+        if (all[i] == all[0])
+            continue;
+        KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                     "ranks differ: comm %s: %s: rank 0 has %016llx, rank %d has %016llx; start "
+                     "all ranks with the same "
+                     "configuration, data and version",
+                     c->name, name, (unsigned long long)all[0], i, (unsigned long long)all[i]);
+        status = ku_job_raise(c->job, c->job->rank);
+    }
+out:
+    ku_free(all);
+    return status;
+}

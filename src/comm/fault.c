@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting, and what can go wrong meanwhile.
+ *
+ * How to rest: spin while the host's runnable threads have a core each (2 ms, then as the others);
+ * else 20 sched_yields, then sleep on the rank's bell, at most 50 ms. Measured on 2 cores, 8 ranks:
+ * sleeping at once 28-40 us a barrier, this way 6.5.
+ *
+ * Deadlines count the time in which the awaited rank stood still. If that rank waits itself, the
+ * one at the end of the chain counts. A slice is at most 50 ms however long we were stopped
+ * ourselves.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/os_ipc.h"
+#include "comm/private.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+
+enum { N_YIELDS = 20, SPIN_NS = 2 * 1000 * 1000, SPINS_PER_LOOK = 64 };
+
+int ku_job_root(struct ku_job *job)
+{
+    struct kumi_error root;
+    int status = ku_segment_root(job->seg, &root);
+    return status < 0 ? ku_err_put(&root) : 0;
+}
+
+int ku_job_raise(struct ku_job *job, int culprit)
+{
+    if (ku_segment_abort(job->seg, ku_err_get(), culprit)) {
+        ku_flight_add(job->priv->flight, KU_FLIGHT_FAIL, 0, KU_N_COLL_KINDS, 0, 0);
+        ku_err_print();
+        ku_flight_dump(job->seg);
+    }
+    return ku_job_root(job);
+}
+
+int ku_job_fail(struct ku_job *job)
+{
+    return ku_job_raise(job, job->rank);
+}
+
+int ku_job_has_failed(const struct ku_job *job)
+{
+    return atomic_load(&job->seg->abort_word) != 0;
+}
+
+/* Its service thread is gone without a word. A rank that left properly changes its state before it
+ * lets go. */
+static int is_dead(struct ku_job *job, struct ku_rank_line *line)
+{
+    if (job->priv->host->is_threads)
+        return 0;
+    int taken = pthread_mutex_trylock(&line->life);
+    if (taken == EBUSY)
+        return 0;
+    if (taken == 0 || taken == EOWNERDEAD)
+        pthread_mutex_unlock(
+            &line->life); /* not made consistent: from now on ENOTRECOVERABLE for all */
+    uint32_t state = atomic_load(&line->state);
+    return state == KU_RANK_JOINED || state == KU_RANK_LEAVING;
+}
+
+static int raise_death(struct ku_job *job, int local, const char *how)
+{
+    char last[160];
+    ku_flight_last(job->seg, local, last, sizeof last);
+    KU_ERR_SCOPE(KUMI_EPEER, KUMI_SCOPE_JOB, "rank died: rank %d: %s; its last operation: %s",
+                 local, how, last);
+    return ku_job_raise(job, local);
+}
+
+static int raise_left(struct ku_job *job, int local, struct ku_work *work)
+{
+    char mine[160] = "a collective of all ranks";
+    if (work)
+        ku_work_describe(work, mine, sizeof mine);
+    KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                 "mismatched collectives: rank %d left the job while rank %d waits for it in %s; "
+                 "call the same collectives on "
+                 "every rank",
+                 local, job->rank, mine);
+    return ku_job_raise(job, local);
+}
+
+int ku_exit_is_ours(int code)
+{
+    return (code >= 2 && code <= 14) || code == 70;
+}
+
+int ku_job_look(struct ku_job *job, struct ku_work *work)
+{
+    KU_TRY(ku_job_root(job));
+    for (int r = 0; r < job->local_n; r++) {
+        struct ku_rank_line *line = ku_segment_line(job->seg, r);
+        uint32_t state = atomic_load(&line->state);
+        if (r == job->local_rank || state == KU_RANK_ABSENT || state == KU_RANK_LEFT)
+            continue;
+        if (state == KU_RANK_EXITED) {
+            char how[64];
+            uint32_t code = atomic_load(&line->exit_status);
+            if (code == 0)
+                return raise_left(job, r, work);
+            if (ku_exit_is_ours((int)code)) {
+                /* It said why before it ended: no second line. */
+                KU_ERR_SCOPE(-(int)code, KUMI_SCOPE_JOB, "rank %d ended with exit code %u", r,
+                             code);
+                ku_segment_abort(job->seg, ku_err_get(), r);
+                return ku_job_root(job);
+            }
+            snprintf(how, sizeof how, "ended with exit code %u", code);
+            return raise_death(job, r, how);
+        }
+        if (is_dead(job, line)) {
+            atomic_store(&line->state, KU_RANK_DIED);
+            return raise_death(job, r, "killed or crashed");
+        }
+    }
+    return 0;
+}
+
+/* The local rank that a work waits for, or -1. */
+static int awaited_by(const struct ku_work *w)
+{
+    const struct ku_work *head = w->path == KU_PATH_P2P ? w : w->comm->priv->head;
+    if (head && head->path == KU_PATH_P2P)
+        return ku_comm_local(head->comm, head->coll.root);
+    if (!head || head->missing >= head->comm->n)
+        return -1;
+    return ku_comm_local(head->comm, head->missing);
+}
+
+/* The rank at the end of the chain of waits that begins at `local`. */
+static int end_of_chain(struct ku_job *job, int local)
+{
+    int at = local;
+    for (int hops = 0; hops < job->local_n; hops++) {
+        int next = (int)atomic_load(&ku_segment_line(job->seg, at)->awaits) - 1;
+        if (next < 0)
+            return at;
+        at = next;
+    }
+    return local; /* a ring: everybody waits for somebody */
+}
+
+static int raise_timeout(struct ku_job *job, struct ku_waiter *w, struct ku_work *work)
+{
+    char last[160], mine[160];
+    int next = (int)atomic_load(&ku_segment_line(job->seg, w->awaited)->awaits) - 1;
+    ku_flight_last(job->seg, w->awaited, last, sizeof last);
+    ku_work_describe(work, mine, sizeof mine);
+    KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
+                 "time-out: rank %d: stood still for %.1f s while rank %d waited in %s; its last "
+                 "operation: %s%s",
+                 w->awaited, (double)w->stood_ns * 1e-9, job->rank, mine, last,
+                 next >= 0
+                     ? "; it waits as well: are collectives called in the same order on all ranks?"
+                     : "");
+    return ku_job_raise(job, w->awaited);
+}
+
+/* `ns` more have passed. */
+static int count_time(struct ku_job *job, struct ku_waiter *w, struct ku_work *work, int64_t ns)
+{
+    if (!work)
+        return 0;
+    int awaited = awaited_by(work);
+    atomic_store(&job->priv->line->awaits, (uint32_t)(awaited + 1));
+    if (awaited < 0)
+        return 0;
+    if (awaited != job->local_rank)
+        awaited = end_of_chain(job, awaited);
+    uint64_t progress =
+        atomic_load_explicit(&ku_segment_line(job->seg, awaited)->progress, memory_order_relaxed);
+    if (awaited != w->awaited || progress != w->progress) {
+        w->awaited = awaited;
+        w->progress = progress;
+        w->stood_ns = 0;
+        return 0;
+    }
+    w->stood_ns += ns < KU_SLEEP_NS ? ns : KU_SLEEP_NS;
+    return w->stood_ns >= job->priv->timeout_ns ? raise_timeout(job, w, work) : 0;
+}
+
+/* Who waits for a rank that is in kumi_comm_leave waits in vain, unless on the world, where the
+ * fingerprints tell it. */
+static int look_for_leavers(struct ku_job *job, struct ku_work *work)
+{
+    int awaited = work ? awaited_by(work) : -1;
+    if (awaited < 0 || awaited == job->local_rank ||
+        (work->comm == job->world && work->path != KU_PATH_P2P))
+        return 0;
+    if (atomic_load(&ku_segment_line(job->seg, awaited)->state) != KU_RANK_LEAVING)
+        return 0;
+    return raise_left(job, awaited, work);
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Sleeps until the bell, unless something advances when looked at a last time. Returns ns slept, or
+ * a status. */
+static int64_t sleep_on_bell(struct ku_job *job, struct ku_work *work)
+{
+    struct ku_rank_line *line = job->priv->line;
+    uint32_t bell = atomic_load(&line->bell);
+    atomic_store(&line->asleep, 1);
+    atomic_fetch_add(&job->seg->n_asleep, 1);
+    job->priv->has_moved = 0;
+    int status = ku_job_advance(job);
+    int64_t slept = 0;
+    if (!status && !job->priv->has_moved && (!work || work->state == KU_WORK_STARTED)) {
+        int64_t from = ku_clock_ns();
+        ku_os_futex_wait(&line->bell, bell, job->priv->transport->sleep_ns);
+        slept = ku_clock_ns() - from;
+    }
+    atomic_fetch_sub(&job->seg->n_asleep, 1);
+    atomic_store(&line->asleep, 0);
+    return status < 0 ? status : slept;
+}
+
+int ku_job_idle(struct ku_job *job, struct ku_waiter *w, struct ku_work *work)
+{
+    if (job->priv->may_spin) {
+        int64_t now = ku_clock_ns();
+        if (!w->spin_ns)
+            w->spin_ns = now;
+        if (now - w->spin_ns < SPIN_NS) {
+            for (int i = 0; i < SPINS_PER_LOOK / 16; i++)
+                pause_cpu();
+            return 0;
+        }
+    } else if (w->n_yields < N_YIELDS) {
+        w->n_yields++;
+        sched_yield();
+        return 0;
+    }
+    int64_t slept = sleep_on_bell(job, work);
+    if (slept < 0)
+        return (int)slept;
+    w->slept_ns += slept;
+    if (w->slept_ns >= KU_SLEEP_NS / 2) {
+        w->slept_ns = 0;
+        KU_TRY(ku_job_look(job, work));
+        KU_TRY(look_for_leavers(job, work));
+    }
+    return count_time(job, w, work, slept);
+}

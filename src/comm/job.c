@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/job.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "comm/private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What exit() finds: a process that ends inside a job says with what code, before its life word
+ * goes. Outlives the job. */
+struct ku_exit_cell {
+    struct ku_job *job;
+    pid_t pid;
+};
+
+static void at_exit(int status, void *arg)
+{
+    struct ku_exit_cell *cell = arg;
+    if (cell->job && cell->pid == getpid()) {
+        struct ku_rank_line *line = cell->job->priv->line;
+        atomic_store(&line->exit_status, (uint32_t)status & 0xff);
+        atomic_store(&line->state, KU_RANK_EXITED);
+        ku_segment_ring_all(cell->job->seg);
+    }
+    ku_free(cell);
+}
+
+static int watch_exit(struct ku_job *job)
+{
+    struct ku_exit_cell *cell = ku_malloc(sizeof *cell);
+    if (!cell)
+        return KUMI_ENOMEM;
+    *cell = (struct ku_exit_cell){.job = job, .pid = getpid()};
+    if (on_exit(at_exit, cell)) {
+        ku_free(cell);
+        return KU_ERR(KUMI_ENOMEM, "job: exit handler: no memory");
+    }
+    job->priv->exit_cell = cell;
+    return 0;
+}
+
+static int set_options(struct ku_job *job, const struct ku_job_opts *opts)
+{
+    struct ku_job_private *p = job->priv;
+    const char *chaos = opts->chaos ? opts->chaos : getenv("KUMI_CHAOS");
+    const char *transport = opts->transport ? opts->transport : "auto";
+    int threads = opts->threads > 0 ? opts->threads : 1;
+    if (strcmp(transport, "auto") && strcmp(transport, p->host->is_threads ? "thread" : "shm"))
+        return KU_ERR(KUMI_EINVAL,
+                      "transport: %s: not for these ranks; there are auto, shm (processes) and "
+                      "thread (threads)",
+                      transport);
+    KU_TRY(ku_chaos_parse(chaos, &p->chaos));
+    p->transport = p->chaos.is_on ? &ku_transport_chaos : &ku_transport_shm;
+    p->timeout_ns = opts->timeout_ns > 0 ? opts->timeout_ns : INT64_C(600000000000);
+    p->may_spin = job->local_n * threads <= ku_os_n_cpus();
+    p->budget_bytes = -1;
+    p->kernels = ku_sum_choose();
+    return 0;
+}
+
+int ku_job_new(struct ku_host *host, int rank, int n, const struct ku_job_opts *opts,
+               struct ku_job **out)
+{
+    static const struct ku_job_opts defaults;
+    struct ku_job *job = ku_calloc(1, sizeof *job);
+    struct ku_job_private *p = ku_calloc(1, sizeof *p);
+    if (!job || !p) {
+        ku_free(job);
+        ku_free(p);
+        return KUMI_ENOMEM;
+    }
+    job->rank = job->local_rank = rank;
+    job->n = job->local_n = n;
+    job->launcher = "none";
+    job->seg = host->seg;
+    job->priv = p;
+    p->host = host;
+    p->line = ku_segment_line(host->seg, rank);
+    p->flight = ku_segment_flight(host->seg, rank);
+    int status = set_options(job, opts ? opts : &defaults);
+    if (!status)
+        status = ku_comm_world(job);
+    if (status < 0) {
+        ku_job_free(job);
+        return status;
+    }
+    if (n > 1)
+        ku_err_rank(rank);
+    atomic_store(&p->line->pid, (uint32_t)getpid());
+    *out = job;
+    return 0;
+}
+
+void ku_job_free(struct ku_job *job)
+{
+    if (!job)
+        return;
+    struct ku_job_private *p = job->priv;
+    ku_service_stop(job);
+    if (p->exit_cell)
+        p->exit_cell->job = NULL;
+    while (p->comms)
+        ku_comm_free(p->comms);
+    for (int i = 0; i < KU_SLOTS; i++)
+        ku_free(p->tickets[i].sent);
+    for (int i = 0; i < p->n_sockets; i++)
+        if (p->socket[i] >= 0)
+            ku_os_close(p->socket[i]);
+    ku_free(p->socket);
+    ku_free(p);
+    ku_free(job);
+}
+
+static void host_free(struct ku_host *host)
+{
+    for (int i = 0; i < KU_MAX_ARENAS; i++)
+        if (host->arena[i].base)
+            ku_os_munmap(host->arena[i].base, host->arena[i].bytes);
+    ku_segment_unmap(host->seg);
+    ku_free(host);
+}
+
+static int enter(struct ku_job *job)
+{
+    struct ku_coll barrier = {.kind = KU_COLL_BARRIER, .name = "join"};
+    atomic_store(&job->priv->line->state, KU_RANK_JOINED);
+    return ku_coll_run(job->world, &barrier);
+}
+
+/* The segment and the sockets to the other ranks. */
+static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host *host,
+                int **sockets, int *n_sockets)
+{
+    struct ku_env_job e = *env;
+    if (e.control_fd >= 0) {
+        KU_TRY(ku_segment_map(e.control_fd, &host->seg));
+        ku_os_close(e.control_fd);
+        e.job_id = host->seg->job_id;
+        if (host->seg->n_local != e.n)
+            return KU_ERR(KUMI_EINVAL, "join: KUMI_WORLD_SIZE: %d; the launcher started %d ranks",
+                          e.n, host->seg->n_local);
+    }
+    if (e.n > 1)
+        return ku_rendezvous(&e, timeout_ns, &host->seg, sockets, n_sockets);
+    return host->seg ? 0 : ku_segment_create_private(1, &host->seg);
+}
+
+int ku_job_join(const struct ku_job_opts *opts, struct ku_job **out)
+{
+    struct ku_env_job env;
+    struct ku_job *job = NULL;
+    int *sockets = NULL, n_sockets = 0, status;
+    int64_t timeout =
+        opts && opts->join_timeout_ns > 0 ? opts->join_timeout_ns : INT64_C(60000000000);
+    KU_TRY(ku_env_job(&env));
+    struct ku_host *host = ku_calloc(1, sizeof *host);
+    if (!host)
+        return KUMI_ENOMEM;
+    KU_TRY_OUT(meet(&env, timeout, host, &sockets, &n_sockets));
+    KU_TRY_OUT(ku_job_new(host, env.rank, env.n, opts, &job));
+    job->launcher = env.launcher;
+    job->priv->socket = sockets;
+    job->priv->n_sockets = n_sockets;
+    sockets = NULL;
+    KU_TRY_OUT(ku_service_start(job));
+    KU_TRY_OUT(watch_exit(job));
+    KU_TRY_OUT(enter(job));
+    if (env.n > 1)
+        KU_LOG(COMM, INFO, "rank %d of %d joined (started by %s, transport %s)", env.rank, env.n,
+               env.launcher, job->priv->transport->name);
+    *out = job;
+    return 0;
+out:
+    for (int i = 0; sockets && i < n_sockets; i++)
+        if (sockets[i] >= 0)
+            ku_os_close(sockets[i]);
+    ku_free(sockets);
+    ku_job_free(job);
+    host_free(host);
+    return status;
+}
+
+/* Collective; then this rank's state says that nobody needs to look at its life word. */
+static int part(struct ku_job *job)
+{
+    struct ku_coll leave = {.kind = KU_COLL_LEAVE};
+    atomic_store(&job->priv->line->state, KU_RANK_LEAVING);
+    ku_segment_ring_all(job->seg);
+    int status = ku_coll_run(job->world, &leave);
+    atomic_store(&job->priv->line->state, KU_RANK_LEFT);
+    return status;
+}
+
+int ku_job_leave(struct ku_job *job)
+{
+    if (!job)
+        return 0;
+    struct ku_host *host = job->priv->host;
+    int status = part(job);
+    ku_job_free(job);
+    if (!host->is_threads)
+        host_free(host);
+    return status;
+}
+
+int ku_job_heed_signals(struct ku_job *job)
+{
+    return ku_service_heed(job);
+}
+
+int ku_job_stop(const struct ku_job *job)
+{
+    return (int)atomic_load(&job->seg->stop);
+}
+
+void ku_job_ask_stop(struct ku_job *job, int signal)
+{
+    atomic_store(&job->seg->stop, (uint32_t)signal);
+}
+
+/* One rank as a thread. */
+struct rank_thread {
+    pthread_t thread;
+    struct ku_host *host;
+    const struct ku_job_opts *opts;
+    int (*fn)(struct ku_job *job, void *arg);
+    void *arg;
+    int rank, n, status;
+    struct kumi_error error;
+};
+
+static int run_rank(struct rank_thread *t)
+{
+    struct ku_job *job = NULL;
+    int status = ku_job_new(t->host, t->rank, t->n, t->opts, &job);
+    if (status < 0) {
+        /* The others wait for a rank that does not come. */
+        ku_segment_abort(t->host->seg, ku_err_get(), t->rank);
+        return status;
+    }
+    job->launcher = "threads";
+    status = enter(job);
+    if (!status)
+        status = t->fn(job, t->arg);
+    if (status < 0) {
+        atomic_store(&job->priv->line->exit_status, (uint32_t)-status);
+        atomic_store(&job->priv->line->state, KU_RANK_EXITED);
+        ku_segment_ring_all(job->seg);
+        ku_job_free(job);
+        return status;
+    }
+    return ku_job_leave(job);
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank_thread *t = arg;
+    t->status = run_rank(t);
+    if (t->status < 0)
+        t->error = *ku_err_get();
+    return NULL;
+}
+
+static int start_ranks(struct rank_thread *t, int n, int *n_started)
+{
+    for (*n_started = 0; *n_started < n; ++*n_started) {
+        int failed = pthread_create(&t[*n_started].thread, NULL, rank_main, &t[*n_started]);
+        if (failed) {
+            int status = KU_ERR(KUMI_ENOMEM, "ranks as threads: thread %d: %s", *n_started,
+                                strerror(failed));
+            ku_segment_abort(t->host->seg, ku_err_get(), *n_started);
+            return status;
+        }
+    }
+    return 0;
+}
+
+int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_job *job, void *arg),
+                   void *arg)
+{
+    if (n < 1 || n > KU_MAX_LOCAL)
+        return KU_ERR(KUMI_EINVAL, "ranks as threads: %d; give 1 to %d", n, KU_MAX_LOCAL);
+    int n_started = 0, status;
+    struct ku_host *host = ku_calloc(1, sizeof *host);
+    struct rank_thread *t = ku_calloc((size_t)n, sizeof *t);
+    if (!host || !t) {
+        ku_free(host);
+        ku_free(t);
+        return KUMI_ENOMEM;
+    }
+    host->is_threads = 1;
+    KU_TRY_OUT(ku_segment_create_private(n, &host->seg));
+    for (int i = 0; i < n; i++)
+        t[i] = (struct rank_thread){
+            .host = host, .opts = opts, .fn = fn, .arg = arg, .rank = i, .n = n};
+    status = start_ranks(t, n, &n_started);
+    for (int i = 0; i < n_started; i++)
+        pthread_join(t[i].thread, NULL);
+    for (int i = 0; i < n_started && !status; i++)
+        if (t[i].status < 0)
+            status = ku_err_put(&t[i].error);
+    struct kumi_error root;
+    if (status < 0 && ku_segment_root(host->seg, &root) < 0)
+        status = ku_err_put(&root);
+out:
+    if (host->seg)
+        host_free(host);
+    else
+        ku_free(host);
+    ku_free(t);
+    return status;
+}

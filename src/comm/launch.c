@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The launcher's life: make the segment, start a guard and n ranks, then sleep in sigtimedwait
+ * until all have ended. It moves no data and owns no thread. Ranks get SIGKILL from the kernel when
+ * it dies (PDEATHSIG); the guard, which waits for the end of a pipe that only the launcher holds,
+ * then kills the ranks' whole process group, so their children go too.
+ */
+#include "comm/launch.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/os_ipc.h"
+#include "comm/pin.h"
+#include "comm/private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    GRACE_NS =
+        500 * 1000 * 1000 /* from a failure to SIGKILL; the rest of the second is the kernel's */
+};
+
+struct launch {
+    char *const *argv;
+    int (*fn)(void *arg);
+    void *arg;
+    int n, n_alive, threads, port;
+    pid_t *pid; /* 0: ended */
+    pid_t group, launcher;
+    struct ku_segment *seg;
+    int segment_fd, guard_fd, exec_fd[2];
+    uint64_t job_id;
+    sigset_t waited, old;
+    int code;         /* of the first failure that we saw */
+    int first_signal; /* that asked to stop */
+    int64_t first_ns, kill_ns;
+    struct ku_pin *pin;
+};
+
+int ku_launch_parse_n(const char *text, int *n)
+{
+    char *end;
+    if (!strcmp(text, "auto")) {
+        int cpus = ku_os_n_cpus();
+        *n = cpus < KU_MAX_LOCAL ? cpus : KU_MAX_LOCAL;
+        return 0;
+    }
+    errno = 0;
+    long x = strtol(text, &end, 10);
+    if (errno || end == text || *end || x < 1 || x > KU_MAX_LOCAL)
+        return KU_ERR(KUMI_EINVAL, "rank count: -n: %s; give a number from 1 to %d, or auto", text,
+                      KU_MAX_LOCAL);
+    *n = (int)x;
+    return 0;
+}
+
+/* A port of the loopback that nobody uses right now: for programs that meet there themselves. kumi
+ * never binds it. */
+static int pick_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 29500;
+    if (fd < 0)
+        return port;
+    if (!bind(fd, (const struct sockaddr *)&a, sizeof a) &&
+        !getsockname(fd, (struct sockaddr *)&a, &len))
+        port = ntohs(a.sin_port);
+    ku_os_close(fd);
+    return port;
+}
+
+static void set_number(const char *name, long long value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", value);
+    setenv(name, text, 1);
+}
+
+static void set_environment(const struct launch *l, int rank)
+{
+    char id[24];
+    snprintf(id, sizeof id, "%016llx", (unsigned long long)l->job_id);
+    setenv("KUMI_JOB", id, 1);
+    set_number("KUMI_RANK", rank);
+    set_number("KUMI_WORLD_SIZE", l->n);
+    set_number("KUMI_CONTROL_FD", l->segment_fd);
+    set_number("KUMI_THREADS", l->threads);
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", l->n);
+    set_number("LOCAL_RANK", rank);
+    set_number("LOCAL_WORLD_SIZE", l->n);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", l->port);
+}
+
+/* In the new process. Never returns. */
+static void become_rank(const struct launch *l, int rank)
+{
+    setpgid(0, l->group);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != l->launcher)
+        _exit(128 + SIGKILL);
+    ku_os_close(l->guard_fd);
+    if (isatty(0)) { /* a background group that reads its terminal is stopped */
+        int null = ku_os_open("/dev/null", O_RDONLY, 0);
+        if (null >= 0)
+            dup2(null, 0);
+    }
+    ku_pin_apply(l->pin, rank);
+    set_environment(l, rank);
+    sigprocmask(SIG_SETMASK, &l->old, NULL);
+    if (l->fn) {
+        ku_os_close(l->exec_fd[1]);
+        int result = l->fn(l->arg);
+        fflush(NULL);
+        exit(result < 0 ? -result : result);
+    }
+    ku_os_keep_on_exec(l->segment_fd, 1);
+    execvp(l->argv[0], l->argv);
+    int why = errno;
+    (void)ku_os_write_full(l->exec_fd[1], &why, sizeof why);
+    _exit(127);
+}
+
+/* Reads process groups until the launcher is gone, then kills the last one named; 0 is "all is
+ * well". */
+static void guard(int fd)
+{
+    pid_t group = 0, next;
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    setpgid(0, 0);
+    while (ku_os_read_full(fd, &next, sizeof next) == (ssize_t)sizeof next)
+        group = next;
+    if (group > 0)
+        kill(-group, SIGKILL);
+    _exit(0);
+}
+
+static int start_guard(struct launch *l, pid_t *pid)
+{
+    int p[2];
+    if (pipe2(p, O_CLOEXEC) < 0)
+        return KU_ERR(KUMI_ENOMEM, "launch: pipe: %s", strerror(errno));
+    *pid = fork();
+    if (*pid == 0) {
+        ku_os_close(p[1]);
+        guard(p[0]);
+    }
+    ku_os_close(p[0]);
+    l->guard_fd = p[1];
+    return *pid > 0 ? 0 : KU_ERR(KUMI_ENOMEM, "launch: guard process: %s", strerror(errno));
+}
+
+static void tell_guard(const struct launch *l, pid_t group)
+{
+    (void)ku_os_write_full(l->guard_fd, &group, sizeof group);
+}
+
+static int start_ranks(struct launch *l)
+{
+    int why = 0;
+    if (pipe2(l->exec_fd, O_CLOEXEC) < 0)
+        return KU_ERR(KUMI_ENOMEM, "launch: pipe: %s", strerror(errno));
+    fflush(NULL); /* or every rank prints what is buffered */
+    for (int r = 0; r < l->n; r++) {
+        pid_t pid = fork();
+        if (pid == 0)
+            become_rank(l, r);
+        if (pid < 0)
+            return KU_ERR(KUMI_ENOMEM, "launch: rank %d of %d: %s; start fewer ranks", r, l->n,
+                          strerror(errno));
+        if (!l->group) {
+            l->group = pid;
+            tell_guard(l, pid);
+        }
+        setpgid(pid, l->group);
+        l->pid[r] = pid;
+        l->n_alive++;
+    }
+    ku_os_close(l->exec_fd[1]);
+    l->exec_fd[1] = -1;
+    if (l->argv && ku_os_read_full(l->exec_fd[0], &why, sizeof why) == (ssize_t)sizeof why)
+        return KU_ERR(KUMI_EINVAL, "launch: %s: %s; give a program that can be executed",
+                      l->argv[0], strerror(why));
+    return 0;
+}
+
+/* The launcher saw a failure: root cause, unless a rank decided it. */
+static void blame(struct launch *l, int rank, int status)
+{
+    char last[160], how[64];
+    int64_t now = ku_clock_ns();
+    int code = WIFSIGNALED(status) ? 0 : WEXITSTATUS(status);
+    l->kill_ns = l->kill_ns ? l->kill_ns : now + GRACE_NS;
+    if (!l->code)
+        l->code = WIFSIGNALED(status) ? -KUMI_EPEER : code;
+    ku_flight_last(l->seg, rank, last, sizeof last);
+    if (code)
+        snprintf(how, sizeof how, "ended with exit code %d", code);
+    else
+        snprintf(how, sizeof how, "killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    KU_ERR_SCOPE(ku_exit_is_ours(code) ? -code : KUMI_EPEER, KUMI_SCOPE_JOB,
+                 "rank died: rank %d: %s; its last operation: %s", rank, how, last);
+    if (ku_segment_abort(l->seg, ku_err_get(), rank) && !ku_exit_is_ours(code)) {
+        ku_err_print();
+        ku_flight_dump(l->seg);
+    }
+}
+
+static void reap(struct launch *l)
+{
+    for (int r = 0; r < l->n; r++) {
+        int status;
+        if (!l->pid[r] || waitpid(l->pid[r], &status, WNOHANG) != l->pid[r])
+            continue;
+        l->pid[r] = 0;
+        l->n_alive--;
+        if (status)
+            blame(l, r, status);
+    }
+}
+
+static void forward(struct launch *l, int sig)
+{
+    for (int r = 0; r < l->n; r++)
+        if (l->pid[r] && !atomic_load(&ku_segment_line(l->seg, r)->heeds_stop))
+            kill(l->pid[r], sig);
+}
+
+static void take_signal(struct launch *l, int sig)
+{
+    int64_t now = ku_clock_ns();
+    if (!l->first_signal) {
+        l->first_signal = sig;
+        l->first_ns = now;
+        atomic_store(&l->seg->stop, (uint32_t)sig);
+        forward(l, sig);
+    } else if (now - l->first_ns >= 1000000000) {
+        KU_ERR_SCOPE(KUMI_ESTOPPED, KUMI_SCOPE_JOB, "stopped: a second signal %d (%s)", sig,
+                     strsignal(sig));
+        if (ku_segment_abort(l->seg, ku_err_get(), -1))
+            ku_err_print();
+        l->code = 128 + sig;
+        l->kill_ns = now;
+    }
+}
+
+/* Until the last rank has ended. */
+static void watch(struct launch *l)
+{
+    struct timespec slice = {.tv_nsec = KU_SLEEP_NS};
+    while (l->n_alive) {
+        int sig = sigtimedwait(&l->waited, NULL, &slice);
+        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP)
+            take_signal(l, sig);
+        reap(l);
+        if (atomic_load(&l->seg->abort_word) && !l->kill_ns)
+            l->kill_ns = ku_clock_ns() + GRACE_NS;
+        if (l->kill_ns && ku_clock_ns() >= l->kill_ns)
+            kill(-l->group, SIGKILL);
+    }
+}
+
+static int exit_code(const struct launch *l)
+{
+    struct kumi_error root;
+    if (l->code >= 128)
+        return l->code;
+    /* A code of the program's own tells more than our "a rank died". */
+    if (l->code && (!ku_segment_root(l->seg, &root) || root.status == KUMI_EPEER))
+        return l->code;
+    int status = ku_segment_root(l->seg, &root);
+    return status < 0 ? -status : l->code;
+}
+
+static int prepare(struct launch *l, const struct ku_launch_opts *opts)
+{
+    int cpus = ku_os_n_cpus();
+    struct ku_env_job env;
+    if (l->n < 1 || l->n > KU_MAX_LOCAL)
+        return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", l->n,
+                      KU_MAX_LOCAL);
+    if (ku_env_job(&env) == 0 && env.n > 1)
+        return KU_ERR(KUMI_EINVAL,
+                      "rank count: -n %d beside the environment of %s, which has %d ranks; use one "
+                      "of the two",
+                      l->n, env.launcher, env.n);
+    l->threads = opts && opts->threads > 0 ? opts->threads : cpus / l->n > 0 ? cpus / l->n : 1;
+    l->port = pick_port();
+    l->launcher = getpid();
+    l->segment_fd = l->guard_fd = l->exec_fd[0] = l->exec_fd[1] = -1;
+    if (getrandom(&l->job_id, sizeof l->job_id, 0) != (ssize_t)sizeof l->job_id)
+        l->job_id = (uint64_t)ku_clock_ns() ^ (uint64_t)getpid() << 40;
+    l->pid = ku_calloc((size_t)l->n, sizeof *l->pid);
+    if (!l->pid)
+        return KUMI_ENOMEM;
+    if (!(opts && opts->no_pin) && l->n * l->threads <= cpus)
+        l->pin = ku_pin_create(l->n, l->threads);
+    return ku_segment_create(l->n, l->job_id, &l->segment_fd, &l->seg);
+}
+
+static void release(struct launch *l, pid_t guard_pid)
+{
+    int fds[] = {l->segment_fd, l->exec_fd[0], l->exec_fd[1]};
+    if (l->n_alive || l->kill_ns) {
+        if (l->group > 0)
+            kill(-l->group, SIGKILL);
+        for (int r = 0; r < l->n; r++)
+            if (l->pid && l->pid[r])
+                waitpid(l->pid[r], NULL, 0);
+    }
+    if (guard_pid > 0) {
+        tell_guard(l, 0);
+        ku_os_close(l->guard_fd);
+        waitpid(guard_pid, NULL, 0);
+    }
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            ku_os_close(fds[i]);
+    ku_pin_destroy(l->pin);
+    ku_segment_unmap(l->seg);
+    ku_free(l->pid);
+}
+
+static int launch(struct launch *l, const struct ku_launch_opts *opts, int *code)
+{
+    pid_t guard_pid = 0;
+    struct timespec now = {0};
+    int status = prepare(l, opts);
+    if (status < 0) {
+        release(l, 0);
+        return status;
+    }
+    sigemptyset(&l->waited);
+    sigaddset(&l->waited, SIGCHLD);
+    sigaddset(&l->waited, SIGINT);
+    sigaddset(&l->waited, SIGTERM);
+    sigaddset(&l->waited, SIGHUP);
+    sigprocmask(SIG_BLOCK, &l->waited, &l->old);
+    KU_TRY_OUT(start_guard(l, &guard_pid));
+    KU_TRY_OUT(start_ranks(l));
+    watch(l);
+    *code = exit_code(l);
+out:
+    release(l, guard_pid);
+    /* SIGCHLDs of the reaped ranks are not the caller's. */
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    while (sigtimedwait(&child, NULL, &now) > 0)
+        continue;
+    sigprocmask(SIG_SETMASK, &l->old, NULL);
+    return status;
+}
+
+int ku_launch(char *const *argv, int n, const struct ku_launch_opts *opts, int *code)
+{
+    struct launch l = {.argv = argv, .n = n};
+    return launch(&l, opts, code);
+}
+
+static int n_threads(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/proc/self/task");
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        n += e->d_name[0] != '.';
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+int kumi_launch(int (*fn)(void *arg), void *arg, int n)
+{
+    struct launch l = {.fn = fn, .arg = arg, .n = n};
+    struct kumi_error error;
+    int code = 0;
+    if (n_threads() > 1)
+        return KU_ERR(KUMI_EINVAL,
+                      "launch: this process has %d threads, which a fork would lose; launch before "
+                      "they start, "
+                      "or use kumi run",
+                      n_threads());
+    KU_TRY(launch(&l, NULL, &code));
+    if (!code)
+        return 0;
+    error = *ku_err_get();
+    if (error.status != -code)
+        return KU_ERR(-code, "launch: a rank ended with exit code %d", code);
+    return ku_err_put(&error);
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of a work that touches data. Three forms, by where the bytes are:
+ *
+ *   program   parts at the same place in every rank's owned memory (arena, offset)
+ *   direct    one buffer per rank in owned memory; the places came with the arrivals
+ *   staged    private memory, in pieces through the ranks' 256 KiB stages. A stage holds one
+ * window, or n windows of piece_count elements, one per destination rank, where each rank gets
+ * something else.
+ *
+ * All-reduce: rank r reduces slice r of all copies and stores it to all of them: 2 S bytes of
+ * traffic, each read once.
+ */
+#include "base/err.h"
+#include "comm/private.h"
+#include "tensor/blocks.h"
+
+#include <string.h>
+
+enum {
+    LINE_BYTES = 64,
+    STEP_BYTES = 128 * 1024 /* per rank's copy between two looks at the budget */
+};
+
+/* Sources and destinations of one reduction; on the stack: 8 KiB. */
+struct operands {
+    const void *src[KU_MAX_LOCAL];
+    void *dst[KU_MAX_LOCAL];
+    int n_dst;
+};
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t each_bytes(const struct ku_work *w)
+{
+    return kumi_dtype_bytes(w->coll.dtype);
+}
+
+/* A copy within a work: never overlapping, but for a buffer onto itself. */
+static void copy(void *to, const void *from, int64_t bytes)
+{
+    if (bytes > 0 && to != from)
+        memcpy(to, from, (size_t)bytes);
+}
+
+static unsigned char *ref_at(const struct ku_job *job, const struct ku_ref *ref, int local)
+{
+    if (ref->flags & KU_ARENA_PRIVATE)
+        return ref->ptr;
+    const struct ku_arena *a = &job->priv->host->arena[ref->arena];
+    return (ref->flags & KU_ARENA_COMMON ? a->base : ku_arena_part(a, local)) + ref->off;
+}
+
+static struct ku_entry *entry_of(const struct ku_work *w, int member)
+{
+    return &w->comm->priv->flags[ku_comm_local(w->comm, member)].ring[w->seq % KU_RING];
+}
+
+static unsigned char *stage_of(const struct ku_work *w, int member)
+{
+    return ku_segment_stage(w->comm->job->seg, w->comm->slot, ku_comm_local(w->comm, member))
+        ->piece;
+}
+
+/* Where a member's public buffer is: arena << 48 | offset in its part. */
+static unsigned char *place_at(const struct ku_work *w, uint64_t place, int member)
+{
+    const struct ku_arena *a = &w->comm->job->priv->host->arena[place >> 48];
+    return ku_arena_part(a, ku_comm_local(w->comm, member)) + (place & ((UINT64_C(1) << 48) - 1));
+}
+static unsigned char *in_of(const struct ku_work *w, int member)
+{
+    return place_at(w, entry_of(w, member)->in, member);
+}
+static unsigned char *out_of(const struct ku_work *w, int member)
+{
+    return place_at(w, entry_of(w, member)->out, member);
+}
+
+static void reduce(const struct ku_work *w, const struct operands *o, int64_t count)
+{
+    struct ku_sum s = {.n_src = w->comm->n,
+                       .n_dst = o->n_dst,
+                       .src = o->src,
+                       .dst = o->dst,
+                       .count = count,
+                       .dtype = w->coll.dtype,
+                       .wire = w->coll.wire,
+                       .reduce = w->coll.reduce,
+                       .divide = w->coll.reduce == KUMI_AVG ? w->comm->n : 0};
+    ku_sum(w->comm->job->priv->kernels, &s);
+}
+
+/* Elements of the next bite of a range of `left` (0 < left), or 0 when the budget is spent. */
+static int64_t bite(struct ku_work *w, int64_t left)
+{
+    struct ku_job_private *p = w->comm->job->priv;
+    if (p->budget_bytes == 0)
+        return 0;
+    int64_t count = min64(left, STEP_BYTES / (int64_t)each_bytes(w));
+    int64_t bytes = count * (int64_t)each_bytes(w);
+    if (p->budget_bytes > 0)
+        p->budget_bytes = p->budget_bytes > bytes ? p->budget_bytes - bytes : 0;
+    p->has_moved = 1;
+    return count;
+}
+
+/* This rank's slice of an all-reduce: whole cache lines, so no two ranks write one; the odd line
+ * goes round with `first`. */
+static void slice(const struct ku_work *w, int64_t count, int64_t first, int64_t *begin,
+                  int64_t *end)
+{
+    ku_blocks_range(count, LINE_BYTES / (int64_t)each_bytes(w), first, w->comm->n, w->comm->me,
+                    begin, end);
+}
+
+static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part, int64_t at,
+                              int64_t count)
+{
+    struct ku_comm *c = w->comm;
+    struct operands o;
+    size_t offset = (size_t)at * each_bytes(w);
+    int to_all = w->coll.kind == KU_COLL_ALL_REDUCE && !(part->out.flags & KU_ARENA_COMMON);
+    o.n_dst = to_all ? c->n : 1;
+    for (int i = 0; i < c->n; i++) {
+        int local = ku_comm_local(c, i);
+        o.src[i] = ref_at(c->job, &part->in, local) + offset;
+        if (to_all)
+            o.dst[i] = ref_at(c->job, &part->out, local) + offset;
+    }
+    if (!to_all)
+        o.dst[0] = ref_at(c->job, &part->out, c->job->local_rank) + offset;
+    reduce(w, &o, count);
+    return count;
+}
+
+/* What this rank writes of a part: [begin, end); all_gather and broadcast copy in program_copy. */
+static int program_sums(struct ku_work *w)
+{
+    for (; w->part < w->coll.n_parts; w->part++, w->at = 0) {
+        const struct ku_coll_part *part = &w->coll.part[w->part];
+        int64_t begin, end;
+        if (w->coll.kind == KU_COLL_ALL_REDUCE)
+            slice(w, part->count, w->part, &begin, &end);
+        else
+            ku_blocks_range(part->count, part->block_count, part->first_block, w->comm->n,
+                            w->comm->me, &begin, &end);
+        while (begin + w->at < end) {
+            int64_t count = bite(w, end - begin - w->at);
+            if (!count)
+                return 1;
+            w->at += program_reduce(w, part, begin + w->at, count);
+        }
+    }
+    return 0;
+}
+
+static int program_copies(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    int64_t each = (int64_t)each_bytes(w);
+    for (; w->part < w->coll.n_parts; w->part++) {
+        const struct ku_coll_part *part = &w->coll.part[w->part];
+        unsigned char *out = ref_at(c->job, &part->out, c->job->local_rank);
+        if (!bite(w, 1))
+            return 1;
+        for (int i = 0; i < c->n; i++) {
+            int64_t begin = 0, end = part->count;
+            if (w->coll.kind == KU_COLL_BROADCAST && i != w->coll.root)
+                continue;
+            if (w->coll.kind == KU_COLL_ALL_GATHER)
+                ku_blocks_range(part->count, part->block_count, part->first_block, c->n, i, &begin,
+                                &end);
+            copy(out + begin * each, ref_at(c->job, &part->in, ku_comm_local(c, i)) + begin * each,
+                 (end - begin) * each);
+        }
+    }
+    return 0;
+}
+
+int64_t ku_move_block_count(const struct ku_work *w, int rank)
+{
+    return w->coll.counts ? w->coll.counts[rank] : w->coll.count;
+}
+
+/* First element of a rank's block in the packed buffer. */
+static int64_t block_begin(const struct ku_work *w, const int64_t *counts, int rank)
+{
+    int64_t begin = 0;
+    if (!counts)
+        return rank * w->coll.count;
+    for (int i = 0; i < rank; i++)
+        begin += counts[i];
+    return begin;
+}
+
+/* A reduction of public buffers: [begin, end) of everybody's input; all-reduce writes all, others
+ * one. */
+static int direct_reduce(struct ku_work *w, int64_t begin, int64_t end)
+{
+    struct ku_comm *c = w->comm;
+    size_t each = each_bytes(w);
+    while (begin + w->at < end) {
+        struct operands o;
+        int64_t at = begin + w->at, count = bite(w, end - at);
+        if (!count)
+            return 1;
+        o.n_dst = w->coll.kind == KU_COLL_ALL_REDUCE ? c->n : 1;
+        for (int i = 0; i < c->n; i++) {
+            o.src[i] = in_of(w, i) + (size_t)at * each;
+            if (o.n_dst > 1 || c->n == 1)
+                o.dst[i] = out_of(w, i) + (size_t)at * each;
+        }
+        if (w->coll.kind == KU_COLL_REDUCE)
+            o.dst[0] = out_of(w, w->coll.root) + (size_t)at * each;
+        if (w->coll.kind == KU_COLL_REDUCE_SCATTER)
+            o.dst[0] = out_of(w, c->me) + (size_t)w->at * each;
+        reduce(w, &o, count);
+        w->at += count;
+    }
+    return 0;
+}
+
+static int direct_step(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    int64_t each = (int64_t)each_bytes(w), begin, end;
+    switch (w->coll.kind) {
+    case KU_COLL_ALL_REDUCE:
+    case KU_COLL_REDUCE:
+        slice(w, w->coll.count, 0, &begin, &end);
+        return direct_reduce(w, begin, end);
+    case KU_COLL_REDUCE_SCATTER:
+        begin = block_begin(w, w->coll.counts, c->me);
+        return direct_reduce(w, begin, begin + ku_move_block_count(w, c->me));
+    case KU_COLL_BROADCAST:
+        copy(out_of(w, c->me), out_of(w, w->coll.root), w->coll.count * each);
+        return 0;
+    case KU_COLL_GATHER: /* every rank stores its block at the root */
+        copy(out_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
+             in_of(w, c->me), ku_move_block_count(w, c->me) * each);
+        return 0;
+    case KU_COLL_SCATTER:
+        copy(out_of(w, c->me),
+             in_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
+             ku_move_block_count(w, c->me) * each);
+        return 0;
+    case KU_COLL_ALL_GATHER:
+        for (int i = 0; i < c->n; i++)
+            copy(out_of(w, c->me) + block_begin(w, w->coll.counts, i) * each, in_of(w, i),
+                 ku_move_block_count(w, i) * each);
+        return 0;
+    case KU_COLL_ALL_TO_ALL:
+        for (int i = 0; i < c->n; i++)
+            copy(out_of(w, c->me) + i * w->coll.count * each,
+                 in_of(w, i) + c->me * w->coll.count * each, w->coll.count * each);
+        return 0;
+    case KU_COLL_BARRIER:
+    case KU_COLL_SEND:
+    case KU_COLL_RECV:
+    case KU_COLL_HASH:
+    case KU_COLL_LEAVE:
+    case KU_COLL_ARENA:
+    case KU_COLL_SPLIT:
+    case KU_N_COLL_KINDS:
+        break;
+    }
+    return 0;
+}
+
+/* Elements of the current piece of a block of `count`. */
+static int64_t piece_of(const struct ku_work *w, int64_t count)
+{
+    int64_t left = count - w->piece * w->piece_count;
+    return left < 0 ? 0 : min64(left, w->piece_count);
+}
+
+/* Sums the stages' windows at element `window`; to_stages: back into all of them, else to `out`. */
+static void staged_sum(struct ku_work *w, int64_t window, int64_t count, void *out)
+{
+    struct operands o;
+    size_t offset = (size_t)window * each_bytes(w);
+    o.n_dst = out ? 1 : w->comm->n;
+    for (int i = 0; i < w->comm->n; i++) {
+        o.src[i] = stage_of(w, i) + offset;
+        o.dst[i] = stage_of(w, i) + offset;
+    }
+    if (out)
+        o.dst[0] = out;
+    reduce(w, &o, count);
+}
+
+static void staged_copies(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    int64_t each = (int64_t)each_bytes(w), first = w->piece * w->piece_count;
+    unsigned char *out = w->coll.out;
+    int to_all = w->coll.kind == KU_COLL_ALL_TO_ALL;
+    const int64_t *counts = to_all ? w->coll.recv_counts : w->coll.counts;
+    for (int i = 0; i < c->n; i++) {
+        int64_t count = counts ? counts[i] : w->coll.count;
+        int64_t window = to_all ? c->me * w->piece_count : 0;
+        copy(out + (block_begin(w, counts, i) + first) * each, stage_of(w, i) + window * each,
+             piece_of(w, count) * each);
+    }
+}
+
+static int staged_step(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    int64_t each = (int64_t)each_bytes(w), first = w->piece * w->piece_count, begin, end;
+    int64_t mine = piece_of(w, ku_move_block_count(w, c->me));
+    unsigned char *out = w->coll.out ? (unsigned char *)w->coll.out + first * each : NULL;
+    int am_root = c->me == w->coll.root;
+    switch (w->coll.kind) {
+    case KU_COLL_ALL_REDUCE:
+        slice(w, piece_of(w, w->coll.count), 0, &begin, &end);
+        staged_sum(w, begin, end - begin, NULL);
+        break;
+    case KU_COLL_REDUCE:
+        if (am_root)
+            staged_sum(w, 0, piece_of(w, w->coll.count), out);
+        break;
+    case KU_COLL_REDUCE_SCATTER:
+        if (mine)
+            staged_sum(w, c->me * w->piece_count, mine, out);
+        break;
+    case KU_COLL_BROADCAST:
+        if (!am_root)
+            copy(out, stage_of(w, w->coll.root), piece_of(w, w->coll.count) * each);
+        break;
+    case KU_COLL_SCATTER:
+        copy(out, stage_of(w, w->coll.root) + c->me * w->piece_count * each, mine * each);
+        break;
+    case KU_COLL_GATHER:
+        if (am_root)
+            staged_copies(w);
+        break;
+    case KU_COLL_ALL_GATHER:
+    case KU_COLL_ALL_TO_ALL:
+        staged_copies(w);
+        break;
+    case KU_COLL_BARRIER:
+    case KU_COLL_SEND:
+    case KU_COLL_RECV:
+    case KU_COLL_HASH:
+    case KU_COLL_LEAVE:
+    case KU_COLL_ARENA:
+    case KU_COLL_SPLIT:
+    case KU_N_COLL_KINDS:
+        break;
+    }
+    return 0;
+}
+
+int ku_move_step(struct ku_work *w)
+{
+    if (w->path == KU_PATH_DIRECT)
+        return direct_step(w);
+    if (w->path != KU_PATH_PROGRAM)
+        return staged_step(w);
+    return w->coll.kind == KU_COLL_ALL_REDUCE || w->coll.kind == KU_COLL_REDUCE_SCATTER
+               ? program_sums(w)
+               : program_copies(w);
+}
+
+/* One window of my stage from my input, scaled if this rank's factor is part of the reduction. */
+static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t count)
+{
+    int64_t each = (int64_t)each_bytes(w);
+    unsigned char *to = stage_of(w, w->comm->me) + window * each;
+    const unsigned char *in = w->coll.kind == KU_COLL_BROADCAST ? w->coll.out : w->coll.in;
+    copy(to, in + from * each, count * each);
+    if (w->coll.reduce == KUMI_PREMUL_SUM && count > 0)
+        ku_sum_scale(to, to, count, w->coll.dtype, w->coll.scale);
+    w->comm->job->priv->staged_bytes += (uint64_t)(count * each);
+}
+
+void ku_move_fill(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    int64_t first = w->piece * w->piece_count;
+    int has_windows = w->coll.kind == KU_COLL_REDUCE_SCATTER || w->coll.kind == KU_COLL_SCATTER ||
+                      w->coll.kind == KU_COLL_ALL_TO_ALL;
+    if ((w->coll.kind == KU_COLL_BROADCAST || w->coll.kind == KU_COLL_SCATTER) &&
+        c->me != w->coll.root)
+        return;
+    if (!has_windows) {
+        int64_t count = piece_of(w, ku_move_block_count(w, c->me));
+        if (count)
+            fill_window(w, 0, first, count);
+        return;
+    }
+    for (int i = 0; i < c->n; i++) {
+        int64_t count = piece_of(w, ku_move_block_count(w, i));
+        if (count)
+            fill_window(w, i * w->piece_count, block_begin(w, w->coll.counts, i) + first, count);
+    }
+}
+
+void ku_move_drain(struct ku_work *w)
+{
+    int64_t each = (int64_t)each_bytes(w), count = piece_of(w, w->coll.count);
+    if (w->coll.kind != KU_COLL_ALL_REDUCE)
+        return;
+    copy((unsigned char *)w->coll.out + w->piece * w->piece_count * each, stage_of(w, w->comm->me),
+         count * each);
+    w->comm->job->priv->staged_bytes += (uint64_t)(count * each);
+}
+
+/* My payload, for works small enough to ride with the arrival. */
+void ku_move_payload(struct ku_work *w, struct ku_entry *entry)
+{
+    const struct ku_coll *coll = &w->coll;
+    const void *in =
+        coll->n_parts ? ref_at(w->comm->job, &coll->part->in, w->comm->job->local_rank) : coll->in;
+    if (coll->kind == KU_COLL_BROADCAST)
+        in = coll->out;
+    copy(entry->payload, in, w->total * (int64_t)each_bytes(w));
+    if (coll->reduce == KUMI_PREMUL_SUM && w->total)
+        ku_sum_scale(entry->payload, entry->payload, w->total, coll->dtype, coll->scale);
+}
+
+void ku_move_inline(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    const struct ku_coll *coll = &w->coll;
+    struct operands o = {.n_dst = 1};
+    int64_t bytes = w->total * (int64_t)each_bytes(w);
+    unsigned char *out =
+        coll->n_parts ? ref_at(c->job, &coll->part->out, c->job->local_rank) : coll->out;
+    if (!bytes)
+        return;
+    switch (coll->kind) {
+    case KU_COLL_REDUCE:
+    case KU_COLL_ALL_REDUCE:
+        if (coll->kind == KU_COLL_REDUCE && c->me != coll->root)
+            return;
+        for (int i = 0; i < c->n; i++)
+            o.src[i] = entry_of(w, i)->payload;
+        o.dst[0] = out;
+        reduce(w, &o, w->total);
+        return;
+    case KU_COLL_BROADCAST:
+        if (c->me != coll->root)
+            copy(out, entry_of(w, coll->root)->payload, bytes);
+        return;
+    case KU_COLL_ALL_GATHER:
+    case KU_COLL_HASH:
+    case KU_COLL_SPLIT:
+        for (int i = 0; i < c->n; i++)
+            copy(out + i * bytes, entry_of(w, i)->payload, bytes);
+        return;
+    case KU_COLL_BARRIER:
+    case KU_COLL_REDUCE_SCATTER:
+    case KU_COLL_GATHER:
+    case KU_COLL_SCATTER:
+    case KU_COLL_ALL_TO_ALL:
+    case KU_COLL_SEND:
+    case KU_COLL_RECV:
+    case KU_COLL_LEAVE:
+    case KU_COLL_ARENA:
+    case KU_N_COLL_KINDS:
+        break;
+    }
+}
+
+/* all_to_all_v: [2][n] counts, sent and received, in front of my stage. */
+void ku_move_publish(struct ku_work *w)
+{
+    size_t row = (size_t)w->comm->n * sizeof(int64_t);
+    unsigned char *stage = stage_of(w, w->comm->me);
+    memcpy(stage, w->coll.counts, row);
+    memcpy(stage + row, w->coll.recv_counts, row);
+}
+
+int ku_move_counts(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    int64_t most = 0;
+    for (int from = 0; from < c->n; from++) {
+        const int64_t *sent = (const int64_t *)(const void *)stage_of(w, from);
+        for (int to = 0; to < c->n; to++) {
+            int64_t expected = ((const int64_t *)(const void *)stage_of(w, to))[c->n + from];
+            if (sent[to] != expected) {
+                KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                             "mismatched collectives: comm %s: all_to_all_v: rank %d sends %lld "
+                             "elements to rank %d, which "
+                             "expects %lld; exchange the counts first",
+                             c->name, from, (long long)sent[to], to, (long long)expected);
+                return ku_job_raise(c->job, c->job->rank);
+            }
+            most = sent[to] > most ? sent[to] : most;
+        }
+    }
+    w->n_pieces = (most + w->piece_count - 1) / w->piece_count;
+    return 0;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/pin.h"
+
+#include "base/mem.h"
+
+#include <hwloc.h>
+#include <limits.h>
+
+struct ku_pin {
+    hwloc_topology_t topology;
+    int n;
+    hwloc_cpuset_t set[];
+};
+
+/* What the process may run on, or all. */
+static void restrict_to_own(hwloc_topology_t topology)
+{
+    hwloc_bitmap_t own = hwloc_bitmap_alloc();
+    if (own && hwloc_get_cpubind(topology, own, HWLOC_CPUBIND_PROCESS) == 0)
+        (void)hwloc_topology_restrict(topology, own, 0);
+    hwloc_bitmap_free(own);
+}
+
+static int distribute(struct ku_pin *pin, int threads)
+{
+    int n_sets = pin->n * threads;
+    hwloc_obj_t root = hwloc_get_root_obj(pin->topology);
+    hwloc_cpuset_t *one = ku_calloc((size_t)n_sets, sizeof(hwloc_cpuset_t));
+    if (!one)
+        return -1;
+    int failed = hwloc_distrib(pin->topology, &root, 1, one, (unsigned)n_sets, INT_MAX, 0) < 0;
+    for (int i = 0; i < n_sets && !failed; i++) {
+        hwloc_cpuset_t set = pin->set[i / threads];
+        hwloc_bitmap_singlify(one[i]);
+        hwloc_bitmap_or(set, set, one[i]);
+    }
+    for (int i = 0; i < n_sets; i++)
+        if (one[i])
+            hwloc_bitmap_free(one[i]);
+    ku_free(one);
+    return failed ? -1 : 0;
+}
+
+struct ku_pin *ku_pin_create(int n, int threads)
+{
+    struct ku_pin *pin = ku_calloc(1, sizeof *pin + (size_t)n * sizeof pin->set[0]);
+    if (!pin)
+        return NULL;
+    pin->n = n;
+    int failed = hwloc_topology_init(&pin->topology);
+    if (failed) {
+        ku_free(pin);
+        return NULL;
+    }
+    failed = hwloc_topology_load(pin->topology);
+    if (!failed)
+        restrict_to_own(pin->topology);
+    for (int r = 0; r < n && !failed; r++)
+        failed = !(pin->set[r] = hwloc_bitmap_alloc());
+    if (!failed)
+        failed = hwloc_get_nbobjs_by_type(pin->topology, HWLOC_OBJ_PU) < n * threads ||
+                 distribute(pin, threads) < 0;
+    if (failed) {
+        ku_pin_destroy(pin);
+        return NULL;
+    }
+    return pin;
+}
+
+void ku_pin_destroy(struct ku_pin *pin)
+{
+    if (!pin)
+        return;
+    for (int r = 0; r < pin->n; r++)
+        if (pin->set[r])
+            hwloc_bitmap_free(pin->set[r]);
+    hwloc_topology_destroy(pin->topology);
+    ku_free(pin);
+}
+
+void ku_pin_apply(const struct ku_pin *pin, int rank)
+{
+    if (pin)
+        (void)hwloc_set_cpubind(pin->topology, pin->set[rank], HWLOC_CPUBIND_PROCESS);
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the ranks of a host find each other: local rank 0 listens on an abstract Unix socket named by
+ * user and job, the others connect. Both sides check the other's user. The connections stay, to
+ * hand out descriptors of memory; the segment itself comes from the launcher, or from rank 0 over
+ * the connection.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/os_ipc.h"
+#include "comm/private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct hello {
+    uint32_t magic, abi;
+    uint64_t job_id;
+    int32_t rank, n;
+};
+
+void ku_rendezvous_name(uint64_t job_id, char name[64])
+{
+    snprintf(name, 64, "kumi.%lu.%016llx", (unsigned long)geteuid(), (unsigned long long)job_id);
+}
+
+static int check_uid(int fd)
+{
+    uid_t uid;
+    if (ku_os_local_peer_uid(fd, &uid) < 0)
+        return KU_ERR(KUMI_EINVAL, "join: user of the other end: %s", strerror(errno));
+    if (uid != geteuid())
+        return KU_ERR(
+            KUMI_EINVAL,
+            "join: the job's socket belongs to user %lu, we are %lu; choose another job id",
+            (unsigned long)uid, (unsigned long)geteuid());
+    return 0;
+}
+
+/* The job is over before it began: the launcher, or a rank, gave up. */
+static int look(struct ku_segment *seg)
+{
+    struct kumi_error root;
+    if (seg && ku_segment_root(seg, &root) < 0)
+        return ku_err_put(&root);
+    return 0;
+}
+
+/* One rank that connected. Strangers and wrong hellos are turned away, duplicates are an error. */
+static int welcome(const struct ku_env_job *env, int fd, int segment_fd, int *sockets)
+{
+    struct hello h;
+    int none = -1;
+    if (check_uid(fd) < 0 || ku_os_local_recv(fd, &h, sizeof h, &none, 1000000000) < 0 ||
+        h.magic != KU_SEGMENT_MAGIC || h.job_id != env->job_id) {
+        if (none >= 0)
+            ku_os_close(none);
+        ku_os_close(fd);
+        return 0;
+    }
+    if (h.abi != KU_SEGMENT_ABI || h.n != env->n || h.rank < 1 || h.rank >= env->n ||
+        sockets[h.rank] >= 0) {
+        ku_os_close(fd);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "join: a process came as rank %d of %d, this job has %d ranks%s; start every rank "
+            "once, with one "
+            "version of kumi",
+            h.rank, h.n, env->n,
+            h.rank > 0 && h.rank < env->n && sockets[h.rank] >= 0 ? " and that rank already" : "");
+    }
+    struct hello answer = {
+        .magic = KU_SEGMENT_MAGIC, .abi = KU_SEGMENT_ABI, .job_id = env->job_id, .n = env->n};
+    if (ku_os_local_send(fd, &answer, sizeof answer, segment_fd) < 0) {
+        ku_os_close(fd);
+        return KU_ERR(KUMI_EPEER, "join: rank %d went away: %s", h.rank, strerror(errno));
+    }
+    sockets[h.rank] = fd;
+    return 1;
+}
+
+static int gather(const struct ku_env_job *env, int listener, int segment_fd,
+                  struct ku_segment *seg, int64_t deadline, int *sockets)
+{
+    for (int n_here = 1; n_here < env->n;) {
+        KU_TRY(look(seg));
+        if (ku_clock_ns() > deadline) {
+            int missing = 1;
+            while (sockets[missing] >= 0)
+                missing++;
+            return KU_ERR(
+                KUMI_ETIMEDOUT,
+                "join: rank %d of %d did not come in time (%d came); see that all were started",
+                missing, env->n, n_here);
+        }
+        int fd = ku_os_local_accept(listener, KU_SLEEP_NS);
+        if (fd < 0 && errno != EAGAIN)
+            return KU_ERR(KUMI_EPEER, "join: socket: %s", strerror(errno));
+        if (fd < 0)
+            continue;
+        int status = welcome(env, fd, segment_fd, sockets);
+        if (status < 0)
+            return status;
+        n_here += status;
+    }
+    return 0;
+}
+
+static int lead(const struct ku_env_job *env, const char *name, int64_t deadline,
+                struct ku_segment **seg, int *sockets)
+{
+    int segment_fd = -1, status = 0;
+    int listener = ku_os_local_listen(name, env->n);
+    if (listener < 0)
+        return KU_ERR(KUMI_EINVAL, "join: socket @%s: %s; is a job with the same id still running?",
+                      name, strerror(errno));
+    if (!*seg)
+        status = ku_segment_create(env->n, env->job_id, &segment_fd, seg);
+    if (!status)
+        status = gather(env, listener, segment_fd, *seg, deadline, sockets);
+    if (segment_fd >= 0)
+        ku_os_close(segment_fd);
+    ku_os_close(listener);
+    return status;
+}
+
+static int follow(const struct ku_env_job *env, const char *name, int64_t deadline,
+                  struct ku_segment **seg, int *sockets)
+{
+    struct hello h = {.magic = KU_SEGMENT_MAGIC,
+                      .abi = KU_SEGMENT_ABI,
+                      .job_id = env->job_id,
+                      .rank = env->rank,
+                      .n = env->n};
+    int fd, segment_fd = -1;
+    while ((fd = ku_os_local_connect(name)) < 0) {
+        KU_TRY(look(*seg));
+        if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN)
+            return KU_ERR(KUMI_EPEER, "join: socket @%s: %s", name, strerror(errno));
+        if (ku_clock_ns() > deadline)
+            return KU_ERR(KUMI_ETIMEDOUT,
+                          "join: rank 0 of %d did not come in time; see that all were started",
+                          env->n);
+        usleep(1000);
+    }
+    sockets[0] = fd;
+    KU_TRY(check_uid(fd));
+    if (ku_os_local_send(fd, &h, sizeof h, -1) < 0)
+        return KU_ERR(KUMI_EPEER, "join: rank 0 went away: %s", strerror(errno));
+    while (ku_os_local_recv(fd, &h, sizeof h, &segment_fd, KU_SLEEP_NS) < 0) {
+        int why = errno;
+        KU_TRY(look(*seg));
+        if (why != EAGAIN || ku_clock_ns() > deadline)
+            return KU_ERR(KUMI_EPEER,
+                          "join: rank 0 turned rank %d away or ended; its own message says why",
+                          env->rank);
+    }
+    int status = *seg ? 0 : ku_segment_map(segment_fd, seg);
+    if (segment_fd >= 0)
+        ku_os_close(segment_fd);
+    return status;
+}
+
+int ku_rendezvous(const struct ku_env_job *env, int64_t timeout_ns, struct ku_segment **seg,
+                  int **sockets, int *n_sockets)
+{
+    char name[64];
+    int64_t deadline = ku_clock_ns() + timeout_ns;
+    struct rlimit files;
+    *n_sockets = env->rank == 0 ? env->n : 1;
+    *sockets = ku_malloc((size_t)*n_sockets * sizeof **sockets);
+    if (!*sockets)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < *n_sockets; i++)
+        (*sockets)[i] = -1;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)env->n + 64) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+    ku_rendezvous_name(env->job_id, name);
+    return env->rank == 0 ? lead(env, name, deadline, seg, *sockets)
+                          : follow(env, name, deadline, seg, *sockets);
+}

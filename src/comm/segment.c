@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layout, creation and mapping of the control segment; the root cause; the flight recorder.
+ */
+#include "comm/segment.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/os_ipc.h"
+#include "comm/coll.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
+               "atomics work across processes");
+_Static_assert(sizeof(struct ku_segment) % 128 == 0, "rank lines follow the header");
+_Static_assert(sizeof(struct ku_entry) == 128, "an arrival and its payload are two lines");
+
+/* Offsets of the parts behind the header, for n ranks. */
+struct layout {
+    size_t lines, flights, flags, channels, stages, bytes;
+};
+
+static size_t align_up(size_t at, size_t to)
+{
+    return (at + to - 1) / to * to;
+}
+
+/* No product overflows: n <= KU_MAX_LOCAL, so the total stays below 2^36. */
+static struct layout layout_of(size_t n)
+{
+    struct layout l;
+    l.lines = sizeof(struct ku_segment);
+    l.flights = align_up(l.lines + n * sizeof(struct ku_rank_line), 4096);
+    l.flags = align_up(l.flights + n * sizeof(struct ku_flight), 4096);
+    l.channels = align_up(l.flags + KU_SLOTS * n * sizeof(struct ku_flags), 4096);
+    l.stages = align_up(l.channels + KU_SLOTS * n * n * sizeof(struct ku_channel), 4096);
+    l.bytes = l.stages + KU_SLOTS * n * sizeof(struct ku_stage);
+    return l;
+}
+
+static void *at_offset(struct ku_segment *seg, size_t offset)
+{
+    return (char *)seg + offset;
+}
+
+size_t ku_segment_bytes(int n_local)
+{
+    return layout_of((size_t)n_local).bytes;
+}
+
+struct ku_flight *ku_segment_flight(struct ku_segment *seg, int local)
+{
+    return (struct ku_flight *)at_offset(seg, layout_of((size_t)seg->n_local).flights) + local;
+}
+
+struct ku_flags *ku_segment_flags(struct ku_segment *seg, uint32_t slot)
+{
+    size_t n = (size_t)seg->n_local;
+    return (struct ku_flags *)at_offset(seg, layout_of(n).flags) + slot * n;
+}
+
+struct ku_channel *ku_segment_channel(struct ku_segment *seg, uint32_t slot, int from, int to)
+{
+    size_t n = (size_t)seg->n_local;
+    struct ku_channel *all = at_offset(seg, layout_of(n).channels);
+    return all + (slot * n + (size_t)from) * n + (size_t)to;
+}
+
+struct ku_stage *ku_segment_stage(struct ku_segment *seg, uint32_t slot, int local)
+{
+    size_t n = (size_t)seg->n_local;
+    return (struct ku_stage *)at_offset(seg, layout_of(n).stages) + slot * n + (size_t)local;
+}
+
+static int init_segment(struct ku_segment *seg, int n_local, uint64_t job_id)
+{
+    pthread_mutexattr_t attr;
+    seg->abi = KU_SEGMENT_ABI;
+    seg->n_local = n_local;
+    seg->n_slots = KU_SLOTS;
+    seg->bytes = ku_segment_bytes(n_local);
+    seg->job_id = job_id;
+    seg->cycles0 = ku_clock_cycles();
+    seg->ns0 = ku_clock_ns();
+    if (pthread_mutexattr_init(&attr))
+        return KU_ERR(KUMI_ENOMEM, "control segment: mutex attributes: no memory");
+    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    for (int r = 0; r < n_local; r++)
+        pthread_mutex_init(&ku_segment_line(seg, r)->life, &attr);
+    pthread_mutexattr_destroy(&attr);
+    seg->magic = KU_SEGMENT_MAGIC;
+    return 0;
+}
+
+int ku_segment_create(int n_local, uint64_t job_id, int *fd, struct ku_segment **seg)
+{
+    size_t bytes = ku_segment_bytes(n_local);
+    int made = ku_os_memfd_sealed("kumi-control", bytes);
+    if (made < 0)
+        return KU_ERR(KUMI_ENOMEM, "control segment: memfd of %zu bytes: %s", bytes,
+                      strerror(errno));
+    struct ku_segment *s =
+        ku_os_mmap(bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, made, 0);
+    int status =
+        s ? 0
+          : KU_ERR(KUMI_ENOMEM, "control segment: mapping %zu bytes: %s", bytes, strerror(errno));
+    if (!status)
+        status = init_segment(s, n_local, job_id);
+    if (status < 0) {
+        if (s)
+            ku_os_munmap(s, bytes);
+        ku_os_close(made);
+        return status;
+    }
+    *fd = made;
+    *seg = s;
+    return 0;
+}
+
+int ku_segment_create_private(int n_local, struct ku_segment **seg)
+{
+    size_t bytes = ku_segment_bytes(n_local);
+    struct ku_segment *s = ku_os_mmap(bytes, PROT_READ | PROT_WRITE,
+                                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!s)
+        return KU_ERR(KUMI_ENOMEM, "control segment: mapping %zu bytes: %s", bytes,
+                      strerror(errno));
+    int status = init_segment(s, n_local, 0);
+    if (status < 0)
+        ku_os_munmap(s, bytes);
+    else
+        *seg = s;
+    return status;
+}
+
+int ku_segment_map(int fd, struct ku_segment **seg)
+{
+    size_t bytes = 0;
+    if (ku_os_memfd_check(fd, &bytes) < 0)
+        return KU_ERR(
+            KUMI_EINVAL,
+            "control segment: descriptor %d: no sealed memory file (%s); start with kumi run", fd,
+            strerror(errno));
+    if (bytes < sizeof(struct ku_segment))
+        return KU_ERR(KUMI_EINVAL,
+                      "control segment: descriptor %d: only %zu bytes; start with kumi run", fd,
+                      bytes);
+    struct ku_segment *s =
+        ku_os_mmap(bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (!s)
+        return KU_ERR(KUMI_ENOMEM, "control segment: mapping %zu bytes: %s", bytes,
+                      strerror(errno));
+    int n = s->n_local;
+    if (s->magic != KU_SEGMENT_MAGIC || s->abi != KU_SEGMENT_ABI || n < 1 || n > KU_MAX_LOCAL ||
+        s->bytes != bytes || bytes != ku_segment_bytes(n)) {
+        ku_os_munmap(s, bytes);
+        return KU_ERR(KUMI_EINVAL,
+                      "control segment: descriptor %d: made by another version of kumi; use one "
+                      "version for launcher "
+                      "and ranks",
+                      fd);
+    }
+    *seg = s;
+    return 0;
+}
+
+void ku_segment_unmap(struct ku_segment *seg)
+{
+    if (seg)
+        ku_os_munmap(seg, seg->bytes);
+}
+
+void ku_segment_ring_all(struct ku_segment *seg)
+{
+    for (int r = 0; r < seg->n_local; r++) {
+        struct ku_rank_line *line = ku_segment_line(seg, r);
+        atomic_fetch_add(&line->bell, 1);
+        if (atomic_load(&line->asleep))
+            ku_os_futex_wake(&line->bell, 1);
+    }
+}
+
+int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int culprit)
+{
+    uint64_t none = 0;
+    uint64_t word =
+        (uint64_t)1 << 63 | (uint64_t)(uint32_t)-error->status << 32 | (uint32_t)(culprit + 1);
+    if (!atomic_compare_exchange_strong(&seg->abort_word, &none, word))
+        return 0;
+    seg->root = *error;
+    atomic_store(&seg->root_ready, 1);
+    ku_segment_ring_all(seg);
+    return 1;
+}
+
+int ku_segment_root(struct ku_segment *seg, struct kumi_error *out)
+{
+    uint64_t word = atomic_load(&seg->abort_word);
+    if (!word)
+        return 0;
+    for (int i = 0; i < 100 && !atomic_load(&seg->root_ready); i++)
+        usleep(1000);
+    if (atomic_load(&seg->root_ready)) {
+        *out = seg->root;
+        return out->status;
+    }
+    /* The winner was killed between the word and the text. */
+    *out = (struct kumi_error){.status = -(int32_t)(word >> 32 & 0x7fffffff),
+                               .scope = KUMI_SCOPE_JOB,
+                               .rank = (int32_t)(word & 0xffffffffu) - 1};
+    snprintf(out->text, sizeof out->text,
+             "job: rank %d: failed (%s); the reporting rank died as well", out->rank,
+             kumi_status_name(out->status));
+    return out->status;
+}
+
+void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind kind, uint32_t slot, uint64_t what,
+                   uint64_t seq, uint64_t count)
+{
+    uint64_t n = atomic_load_explicit(&flight->n, memory_order_relaxed);
+    struct ku_flight_event *e = &flight->event[n % KU_FLIGHT_EVENTS];
+    atomic_store_explicit(&e->cycles, ku_clock_cycles(), memory_order_relaxed);
+    atomic_store_explicit(&e->what, (uint64_t)kind | slot << 8 | what << 16, memory_order_relaxed);
+    atomic_store_explicit(&e->seq, seq, memory_order_relaxed);
+    atomic_store_explicit(&e->count, count, memory_order_relaxed);
+    atomic_store_explicit(&flight->n, n + 1, memory_order_release);
+}
+
+/* "all_reduce f32 x 1000 (work 12 of comm 0)" */
+static void event_text(const struct ku_flight_event *e, char *text, size_t cap)
+{
+    uint64_t word = atomic_load_explicit(&e->what, memory_order_relaxed);
+    uint64_t what = word >> 16;
+    snprintf(text, cap, "%s %s x %llu (work %llu of comm %u)",
+             ku_coll_kind_name((enum ku_coll_kind)(what & 0xff)),
+             kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)),
+             (unsigned long long)atomic_load_explicit(&e->count, memory_order_relaxed),
+             (unsigned long long)atomic_load_explicit(&e->seq, memory_order_relaxed),
+             (unsigned)(word >> 8 & 0xff));
+}
+
+void ku_flight_last(struct ku_segment *seg, int local, char *text, size_t cap)
+{
+    const struct ku_flight *f = ku_segment_flight(seg, local);
+    uint64_t n = atomic_load_explicit(&f->n, memory_order_acquire);
+    if (n == 0)
+        snprintf(text, cap, "nothing yet");
+    else
+        event_text(&f->event[(n - 1) % KU_FLIGHT_EVENTS], text, cap);
+}
+
+void ku_flight_dump(struct ku_segment *seg)
+{
+    static const char *const name[] = {"none", "start", "done", "wait", "fail"};
+    enum { SHOWN = 16 };
+    if (!ku_log_is_on(KU_SUB_COMM, KU_LOG_DEBUG))
+        return;
+    double ns = ku_clock_ns_per_cycle(seg->cycles0, seg->ns0, ku_clock_cycles(), ku_clock_ns());
+    for (int r = 0; r < seg->n_local; r++) {
+        const struct ku_flight *f = ku_segment_flight(seg, r);
+        uint64_t n = atomic_load_explicit(&f->n, memory_order_acquire);
+        for (uint64_t i = n > SHOWN ? n - SHOWN : 0; i < n; i++) {
+            const struct ku_flight_event *e = &f->event[i % KU_FLIGHT_EVENTS];
+            uint64_t kind = atomic_load_explicit(&e->what, memory_order_relaxed) & 0xff;
+            uint64_t cycles = atomic_load_explicit(&e->cycles, memory_order_relaxed);
+            char text[96];
+            event_text(e, text, sizeof text);
+            KU_LOG(COMM, DEBUG, "flight: rank %d: %.6f s: %s %s", r,
+                   (double)(cycles - seg->cycles0) * ns * 1e-9,
+                   name[kind <= KU_FLIGHT_FAIL ? kind : 0], text);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The service thread of a rank: it holds the life word (a robust mutex, which the kernel gives up
+ * within 0.1 ms of the process's end, however it ends) and takes the signals that ask to stop. It
+ * moves no data. A handler could not do this without a global variable: the thread reads a signalfd
+ * instead.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "comm/private.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+struct ku_service {
+    pthread_t thread;
+    struct ku_segment *seg;
+    struct ku_rank_line *line;
+    int event_fd, signal_fd;
+    int is_threads;
+    ku_a32 is_up, quits;
+};
+
+/* First signal: stop at a step's end. A second one at least 1 s later: stop at once. */
+static void take_signal(struct ku_service *s, int64_t *first_ns)
+{
+    struct signalfd_siginfo info;
+    if (read(s->signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
+        return;
+    int64_t now = ku_clock_ns();
+    if (!*first_ns) {
+        *first_ns = now;
+        atomic_store(&s->seg->stop, info.ssi_signo);
+    } else if (now - *first_ns >= 1000000000) {
+        _exit(128 + (int)info.ssi_signo);
+    }
+}
+
+static void *serve(void *arg)
+{
+    struct ku_service *s = arg;
+    int64_t first_ns = 0;
+    if (!s->is_threads)
+        pthread_mutex_lock(&s->line->life);
+    atomic_store(&s->is_up, 1);
+    while (!atomic_load(&s->quits)) {
+        struct pollfd p[2] = {{.fd = s->event_fd, .events = POLLIN},
+                              {.fd = s->signal_fd, .events = POLLIN}};
+        if (poll(p, 2, -1) > 0 && (p[1].revents & POLLIN))
+            take_signal(s, &first_ns);
+    }
+    if (!s->is_threads)
+        pthread_mutex_unlock(&s->line->life);
+    return NULL;
+}
+
+static void close_service(struct ku_service *s)
+{
+    if (s->event_fd >= 0)
+        ku_os_close(s->event_fd);
+    if (s->signal_fd >= 0)
+        ku_os_close(s->signal_fd);
+    ku_free(s);
+}
+
+int ku_service_start(struct ku_job *job)
+{
+    struct ku_service *s = ku_calloc(1, sizeof *s);
+    sigset_t all, old, none;
+    if (!s)
+        return KUMI_ENOMEM;
+    sigemptyset(&none);
+    s->seg = job->seg;
+    s->line = job->priv->line;
+    s->is_threads = job->priv->host->is_threads;
+    s->event_fd = eventfd(0, EFD_CLOEXEC);
+    s->signal_fd = signalfd(-1, &none, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (s->event_fd < 0 || s->signal_fd < 0) {
+        int status = KU_ERR(KUMI_ENOMEM, "service thread: descriptors: %s", strerror(errno));
+        close_service(s);
+        return status;
+    }
+    sigfillset(&all); /* the program's signals are not for this thread */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failed = pthread_create(&s->thread, NULL, serve, s);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failed) {
+        close_service(s);
+        return KU_ERR(KUMI_ENOMEM, "service thread: %s", strerror(failed));
+    }
+    while (!atomic_load(&s->is_up))
+        usleep(20);
+    job->priv->service = s;
+    return 0;
+}
+
+void ku_service_stop(struct ku_job *job)
+{
+    struct ku_service *s = job->priv->service;
+    uint64_t one = 1;
+    if (!s)
+        return;
+    atomic_store(&s->quits, 1);
+    (void)ku_os_write_full(s->event_fd, &one, sizeof one);
+    pthread_join(s->thread, NULL);
+    close_service(s);
+    job->priv->service = NULL;
+}
+
+int ku_service_heed(struct ku_job *job)
+{
+    sigset_t set;
+    if (!job->priv->service)
+        KU_TRY(ku_service_start(job));
+    struct ku_service *s = job->priv->service;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (signalfd(s->signal_fd, &set, 0) < 0)
+        return KU_ERR(KUMI_ENOMEM, "signals: descriptor: %s", strerror(errno));
+    atomic_store(&job->priv->line->heeds_stop, 1);
+    return 0;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reduction over the ranks' copies. The neighbour tree is walked with a binary counter: block i
+ * of a source is pushed; while i has trailing ones, the two topmost nodes (equal in size) combine.
+ * What is left at the end combines from the top down, which carries an odd one up exactly as
+ * pairing level by level does: for n = 7, ((01)(23)) ((45) 6). A node is one 4 KiB block, so the
+ * whole walk stays in the first cache level, and a result leaves it once per destination.
+ */
+#include "comm/sum.h"
+
+#include "base/cpu.h"
+#include "base/err.h"
+
+#include <string.h>
+
+#define KU_SUM_TABLE ku_sum_base
+#include "comm/sum_kernels.h"
+
+enum { BLOCK_BYTES = 4096, MAX_LEVELS = 11 /* log2 of KU_MAX_LOCAL, and one */ };
+
+const struct ku_sum_kernels *ku_sum_choose(void)
+{
+#if defined(__x86_64__)
+    enum ku_isa isa = ku_cpu_isa();
+    if (isa >= KU_ISA_AVX512)
+        return &ku_sum_avx512;
+    if (isa >= KU_ISA_AVX2)
+        return &ku_sum_avx2;
+#endif
+    return &ku_sum_base;
+}
+
+static enum ku_pair_op pair_of(enum kumi_reduce reduce)
+{
+    switch (reduce) {
+    case KUMI_MIN:
+        return KU_PAIR_MIN;
+    case KUMI_MAX:
+        return KU_PAIR_MAX;
+    case KUMI_PROD:
+        return KU_PAIR_PROD;
+    case KUMI_SUM:
+    case KUMI_AVG:
+    case KUMI_PREMUL_SUM:
+    case KUMI_N_REDUCES:
+        break;
+    }
+    return KU_PAIR_SUM;
+}
+
+int ku_sum_check(enum kumi_dtype dtype, enum kumi_dtype wire, enum kumi_reduce reduce)
+{
+    static const char *const name[] = {"sum", "avg", "min", "max", "prod", "premul_sum"};
+    if ((unsigned)reduce >= KUMI_N_REDUCES)
+        return KU_ERR(KUMI_EINVAL,
+                      "collective: reduction: %d; give one of sum avg min max prod premul_sum",
+                      (int)reduce);
+    if (!ku_sum_base.pair[dtype][0])
+        return KU_ERR(KUMI_EINVAL,
+                      "collective: dtype: no reduction over %s; use f32 f64 bf16 f16 i64 i32 or u8",
+                      kumi_dtype_name(dtype));
+    if ((reduce == KUMI_AVG || reduce == KUMI_PREMUL_SUM) && !ku_dtype_is_float(dtype))
+        return KU_ERR(KUMI_EINVAL, "collective: reduction: %s of %s; use a floating type, or sum",
+                      name[reduce], kumi_dtype_name(dtype));
+    if (wire != dtype && !(dtype == KUMI_F32 && (wire == KUMI_BF16 || wire == KUMI_F16)))
+        return KU_ERR(KUMI_EINVAL,
+                      "collective: wire: %s for %s data; only f32 has narrower wires, bf16 and f16",
+                      kumi_dtype_name(wire), kumi_dtype_name(dtype));
+    return 0;
+}
+
+/* x / n for the elements of a block, in the dtype's own precision (16 bits: in f32, rounded). */
+static void divide_block(void *data, int64_t count, enum kumi_dtype dtype, int n)
+{
+    if (dtype == KUMI_F32) {
+        float *x = data;
+        for (int64_t i = 0; i < count; i++)
+            x[i] /= (float)n;
+    } else if (dtype == KUMI_F64) {
+        double *x = data;
+        for (int64_t i = 0; i < count; i++)
+            x[i] /= n;
+    } else {
+        uint16_t *x = data;
+        for (int64_t i = 0; i < count; i++)
+            x[i] = dtype == KUMI_BF16 ? ku_bf16_from_f32(ku_bf16_to_f32(x[i]) / (float)n)
+                                      : ku_f16_from_f32(ku_f16_to_f32(x[i]) / (float)n);
+    }
+}
+
+void ku_sum_scale(void *out, const void *in, int64_t count, enum kumi_dtype dtype, double scale)
+{
+    _Alignas(64) unsigned char block[BLOCK_BYTES];
+    size_t each = kumi_dtype_bytes(dtype);
+    const unsigned char *from = in;
+    unsigned char *to = out;
+    for (int64_t left = count; left > 0;) {
+        int64_t n = left < (int64_t)(BLOCK_BYTES / each) ? left : (int64_t)(BLOCK_BYTES / each);
+        memcpy(block, from, (size_t)n * each);
+        for (int64_t i = 0; i < n; i++) {
+            if (dtype == KUMI_F32)
+                ((float *)(void *)block)[i] *= (float)scale;
+            else if (dtype == KUMI_F64)
+                ((double *)(void *)block)[i] *= scale;
+            else
+                ku_store_f64(block, dtype, i,
+                             (double)((float)ku_load_f64(block, dtype, i) * (float)scale));
+        }
+        memcpy(to, block, (size_t)n * each);
+        from += (size_t)n * each, to += (size_t)n * each, left -= n;
+    }
+}
+
+/* Nodes of the walk. node[i] points at a source (a leaf in place) or into room[i]. */
+struct walk {
+    _Alignas(64) unsigned char room[MAX_LEVELS][2][BLOCK_BYTES];
+    const void *node[MAX_LEVELS + 1];
+    int side[MAX_LEVELS + 1];
+    int n;
+};
+
+/* The two topmost nodes become one. The result goes to the half of the lower node's room that the
+ * operand is not in. */
+static void combine(struct walk *w, ku_pair *pair, int64_t count)
+{
+    int i = w->n - 2;
+    w->side[i] ^= 1;
+    void *to = w->room[i][w->side[i]];
+    pair(to, w->node[i], w->node[i + 1], count);
+    w->node[i] = to;
+    w->n--;
+}
+
+/* One block of the result; leaves start at element `at` of each source. */
+static const void *reduce_block(struct walk *w, const struct ku_sum *s, ku_pair *pair, int64_t at,
+                                int64_t count)
+{
+    size_t each = kumi_dtype_bytes(s->dtype);
+    w->n = 0;
+    for (int i = 0; i < s->n_src; i++) {
+        const void *leaf = (const unsigned char *)s->src[i] + (size_t)at * each;
+        if (s->wire != s->dtype) {
+            w->side[w->n] ^= 1;
+            ku_convert(w->room[w->n][w->side[w->n]], s->wire, leaf, s->dtype, count);
+            leaf = w->room[w->n][w->side[w->n]];
+        }
+        w->node[w->n++] = leaf;
+        for (int ones = i; ones & 1; ones >>= 1)
+            combine(w, pair, count);
+    }
+    while (w->n > 1)
+        combine(w, pair, count);
+    return w->node[0];
+}
+
+void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s)
+{
+    struct walk w;
+    _Alignas(64) unsigned char last[BLOCK_BYTES];
+    ku_pair *pair = k->pair[s->wire][pair_of(s->reduce)];
+    size_t each = kumi_dtype_bytes(s->dtype);
+    int64_t block = (int64_t)(BLOCK_BYTES / each);
+    memset(w.side, 0, sizeof w.side);
+    for (int64_t at = 0; at < s->count; at += block) {
+        int64_t n = s->count - at < block ? s->count - at : block;
+        const void *result = reduce_block(&w, s, pair, at, n);
+        if (s->wire != s->dtype) {
+            ku_convert(last, s->dtype, result, s->wire, n);
+            result = last;
+        }
+        if (s->divide > 1) {
+            if (result != last)
+                memcpy(last, result, (size_t)n * each);
+            divide_block(last, n, s->dtype, s->divide);
+            result = last;
+        }
+        for (int d = 0; d < s->n_dst; d++) {
+            void *to = (unsigned char *)s->dst[d] + (size_t)at * each;
+            if (to != result)
+                memcpy(to, result, (size_t)n * each);
+        }
+    }
+}

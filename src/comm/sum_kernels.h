@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pair kernels as plain loops, compiled once per instruction set by the file that defines
+ * KU_SUM_TABLE. No kernel multiplies and adds, so contraction cannot make the sets differ. Integer
+ * arithmetic wraps.
+ */
+#include "comm/sum.h"
+#include "tensor/dtype.h"
+
+#define KU_OP_SUM(a, b)  ((a) + (b))
+#define KU_OP_PROD(a, b) ((a) * (b))
+/* A NaN on either side is the result. */
+#define KU_OP_MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define KU_OP_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+
+#define KU_PAIR_LOOP(name, type, wide, load, store, op)                                            \
+    static void name(void *out, const void *a, const void *b, int64_t count)                       \
+    {                                                                                              \
+        type *restrict o = out;                                                                    \
+        const type *x = a, *y = b;                                                                 \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            wide p = load(x[i]), q = load(y[i]);                                                   \
+            o[i] = (type)store((wide)op(p, q));                                                    \
+        }                                                                                          \
+    }
+#define KU_PAIRS(dt, type, wide, load, store)                                                      \
+    KU_PAIR_LOOP(dt##_sum, type, wide, load, store, KU_OP_SUM)                                     \
+    KU_PAIR_LOOP(dt##_min, type, wide, load, store, KU_OP_MIN)                                     \
+    KU_PAIR_LOOP(dt##_max, type, wide, load, store, KU_OP_MAX)                                     \
+    KU_PAIR_LOOP(dt##_prod, type, wide, load, store, KU_OP_PROD)
+#define KU_AS_IS(x) (x)
+
+KU_PAIRS(f32, float, float, KU_AS_IS, KU_AS_IS)
+KU_PAIRS(f64, double, double, KU_AS_IS, KU_AS_IS)
+KU_PAIR_LOOP(i32_min, int32_t, int32_t, KU_AS_IS, KU_AS_IS, KU_OP_MIN)
+KU_PAIR_LOOP(i32_max, int32_t, int32_t, KU_AS_IS, KU_AS_IS, KU_OP_MAX)
+KU_PAIR_LOOP(i32_sum, uint32_t, uint32_t, KU_AS_IS, KU_AS_IS, KU_OP_SUM)
+KU_PAIR_LOOP(i32_prod, uint32_t, uint32_t, KU_AS_IS, KU_AS_IS, KU_OP_PROD)
+KU_PAIR_LOOP(i64_min, int64_t, int64_t, KU_AS_IS, KU_AS_IS, KU_OP_MIN)
+KU_PAIR_LOOP(i64_max, int64_t, int64_t, KU_AS_IS, KU_AS_IS, KU_OP_MAX)
+KU_PAIR_LOOP(i64_sum, uint64_t, uint64_t, KU_AS_IS, KU_AS_IS, KU_OP_SUM)
+KU_PAIR_LOOP(i64_prod, uint64_t, uint64_t, KU_AS_IS, KU_AS_IS, KU_OP_PROD)
+KU_PAIRS(u8, uint8_t, uint8_t, KU_AS_IS, KU_AS_IS)
+
+#ifndef KU_BF16_STORE
+#define KU_BF16_STORE ku_bf16_from_f32
+#endif
+KU_PAIRS(bf16, uint16_t, float, ku_bf16_to_f32, KU_BF16_STORE)
+
+#ifdef KU_F16_PAIR /* the including file has a vector form: KU_F16_PAIR(name, OP) */
+KU_F16_PAIR(f16_sum, KU_OP_SUM)
+KU_F16_PAIR(f16_min, KU_OP_MIN)
+KU_F16_PAIR(f16_max, KU_OP_MAX)
+KU_F16_PAIR(f16_prod, KU_OP_PROD)
+#else
+KU_PAIRS(f16, uint16_t, float, ku_f16_to_f32, ku_f16_from_f32)
+#endif
+
+#define KU_ROW(dt)                                                                                 \
+    {                                                                                              \
+        [KU_PAIR_SUM] = dt##_sum, [KU_PAIR_MIN] = dt##_min, [KU_PAIR_MAX] = dt##_max,              \
+        [KU_PAIR_PROD] = dt##_prod                                                                 \
+    }
+const struct ku_sum_kernels KU_SUM_TABLE = {.pair = {[KUMI_F32] = KU_ROW(f32),
+                                                     [KUMI_F64] = KU_ROW(f64),
+                                                     [KUMI_BF16] = KU_ROW(bf16),
+                                                     [KUMI_F16] = KU_ROW(f16),
+                                                     [KUMI_I64] = KU_ROW(i64),
+                                                     [KUMI_I32] = KU_ROW(i32),
+                                                     [KUMI_U8] = KU_ROW(u8)}};

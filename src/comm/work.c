@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The interpreter. A work is a cursor over the steps of its path; `run` takes steps until one says
+ * "not yet". Works of a comm run in start order, but all of them arrive as early as the ring of
+ * arrivals allows, so a fast rank is KU_RING works ahead of a slow one and no rank waits for an
+ * arrival that was possible. Sends and receives stand beside that queue.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "comm/private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int64_t sum_counts(const int64_t *counts, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += counts[i];
+    return sum;
+}
+
+/* Fingerprint: elements, and a hash of what the counts and parts are. */
+static void fingerprint(struct ku_work *w)
+{
+    const struct ku_coll *c = &w->coll;
+    w->what = ku_coll_what(c);
+    w->total = c->count;
+    w->extra = 0;
+    if (c->n_parts) {
+        w->total = 0;
+        for (int i = 0; i < c->n_parts; i++) {
+            const struct ku_coll_part *p = &c->part[i];
+            const int64_t row[] = {p->count,
+                                   p->first_block,
+                                   p->block_count,
+                                   (int64_t)p->in.off,
+                                   (int64_t)p->out.off,
+                                   (int64_t)p->in.arena,
+                                   (int64_t)p->out.arena};
+            w->total += p->count;
+            if (!((p->in.flags | p->out.flags) & KU_ARENA_PRIVATE))
+                w->extra = ku_hash64_mix(w->extra, ku_hash64(row, sizeof row));
+        }
+    } else if (c->kind == KU_COLL_ALL_TO_ALL && c->counts) {
+        w->total = 0; /* each rank has its own; compared in KU_STEP_COUNTS */
+    } else if (c->counts) {
+        w->total = sum_counts(c->counts, w->comm->n);
+        w->extra = ku_hash64(c->counts, (size_t)w->comm->n * sizeof *c->counts);
+    }
+}
+
+static struct ku_tickets *tickets_of(struct ku_comm *comm)
+{
+    return &comm->job->priv->tickets[comm->slot];
+}
+
+static int make_tickets(struct ku_comm *comm)
+{
+    struct ku_tickets *t = tickets_of(comm);
+    size_t n = (size_t)comm->job->local_n;
+    if (t->sent)
+        return 0;
+    uint64_t *all = ku_calloc(4 * n, sizeof *all);
+    if (!all)
+        return KUMI_ENOMEM;
+    *t = (struct ku_tickets){
+        .sent = all, .send_done = all + n, .received = all + 2 * n, .recv_done = all + 3 * n};
+    return 0;
+}
+
+/* Elements per block and piece, and the number of pieces, of a staged call. */
+static void cut_pieces(struct ku_work *w)
+{
+    int64_t each = (int64_t)kumi_dtype_bytes(w->coll.dtype), most = w->coll.count;
+    int n_windows = w->coll.kind == KU_COLL_REDUCE_SCATTER || w->coll.kind == KU_COLL_SCATTER ||
+                            w->coll.kind == KU_COLL_ALL_TO_ALL
+                        ? w->comm->n
+                        : 1;
+    w->piece_count = KU_STAGE_BYTES / n_windows / 64 * 64 / each; /* windows are line-aligned */
+    if (w->coll.counts && w->coll.kind != KU_COLL_ALL_TO_ALL) {
+        most = 0;
+        for (int i = 0; i < w->comm->n; i++)
+            most = w->coll.counts[i] > most ? w->coll.counts[i] : most;
+    }
+    w->n_pieces = (most + w->piece_count - 1) / w->piece_count;
+}
+
+int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *coll)
+{
+    memset(w, 0, sizeof *w);
+    w->comm = comm;
+    w->coll = *coll;
+    if (coll->wire == KUMI_F32) /* zero: as the data */
+        w->coll.wire = coll->dtype;
+    KU_TRY(ku_coll_check(comm, &w->coll));
+    w->path = (uint8_t)ku_coll_path(coll, comm->n);
+    if (w->path == KU_PATH_P2P)
+        KU_TRY(make_tickets(comm));
+    fingerprint(w);
+    return 0;
+}
+
+void ku_work_describe(const struct ku_work *w, char *text, size_t cap)
+{
+    static const char *const reduce[] = {"sum", "avg", "min", "max", "prod", "premul_sum"};
+    const struct ku_coll *c = &w->coll;
+    int is_sum = c->kind == KU_COLL_ALL_REDUCE || c->kind == KU_COLL_REDUCE ||
+                 c->kind == KU_COLL_REDUCE_SCATTER;
+    snprintf(text, cap, "%s%s%s %s x %lld%s%s (work %llu of comm %s)", c->name ? c->name : "",
+             c->name ? ": " : "", ku_coll_kind_name(c->kind), kumi_dtype_name(c->dtype),
+             (long long)w->total, is_sum ? " " : "", is_sum ? reduce[c->reduce] : "",
+             (unsigned long long)w->seq, w->comm->name);
+}
+
+/* One side of a mismatch: "all_reduce(f32 x 10, sum)". */
+static void side_text(uint64_t what, uint64_t count, char *text, size_t cap)
+{
+    static const char *const reduce[] = {"sum", "avg", "min", "max", "prod", "premul_sum"};
+    enum ku_coll_kind kind = (enum ku_coll_kind)(what & 0xff);
+    char rest[32] = "";
+    if (kind == KU_COLL_ALL_REDUCE || kind == KU_COLL_REDUCE || kind == KU_COLL_REDUCE_SCATTER)
+        snprintf(rest, sizeof rest, ", %s", reduce[(what >> 16 & 0xff) % KUMI_N_REDUCES]);
+    size_t len = strlen(rest);
+    if (kind == KU_COLL_BROADCAST || kind == KU_COLL_REDUCE || kind == KU_COLL_GATHER ||
+        kind == KU_COLL_SCATTER)
+        snprintf(rest + len, sizeof rest - len, ", root %d", (int)(what >> 24 & 0xffff));
+    snprintf(text, cap, "%s%s(%s x %llu%s)", ku_coll_kind_name(kind), what >> 40 & 1 ? "_v" : "",
+             kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)), (unsigned long long)count, rest);
+}
+
+static int raise_mismatch(struct ku_work *w, int other, const struct ku_entry *theirs)
+{
+    struct ku_comm *c = w->comm;
+    struct ku_job *job = c->job;
+    char mine[96], yours[96];
+    if (theirs->what == KU_COLL_LEAVE || w->what == KU_COLL_LEAVE) {
+        /* Not a different collective but none at all: say so. */
+        int leaver = w->what == KU_COLL_LEAVE ? c->me : other,
+            waiter = w->what == KU_COLL_LEAVE ? other : c->me;
+        side_text(w->what == KU_COLL_LEAVE ? theirs->what : w->what,
+                  w->what == KU_COLL_LEAVE ? theirs->count : (uint64_t)w->total, mine, sizeof mine);
+        KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                     "mismatched collectives: rank %d left the job while rank %d waits for it in "
+                     "%s; call the same "
+                     "collectives on every rank",
+                     leaver, waiter, mine);
+        return ku_job_raise(job, leaver);
+    }
+    side_text(w->what, (uint64_t)w->total, mine, sizeof mine);
+    side_text(theirs->what, theirs->count, yours, sizeof yours);
+    int same = !strcmp(mine, yours);
+    KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                 "mismatched collectives: comm %s, call %llu: rank %d calls %s, rank %d %s%s; call "
+                 "the same collective with "
+                 "equal arguments on every rank",
+                 c->name, (unsigned long long)w->seq, c->me, mine, other, yours,
+                 same ? " with other counts per rank or other parts" : "");
+    return ku_job_raise(job, c->me);
+}
+
+static struct ku_entry *entry_at(const struct ku_work *w, int member)
+{
+    return &w->comm->priv->flags[ku_comm_local(w->comm, member)].ring[w->seq % KU_RING];
+}
+
+/* Place of a public buffer for peers: arena << 48 | offset; KU_PRIVATE when they cannot see it. */
+static uint64_t place_of(const struct ku_work *w, const void *at)
+{
+    struct ku_job *job = w->comm->job;
+    size_t each = kumi_dtype_bytes(w->coll.dtype);
+    for (uint64_t id = 0; id < KU_MAX_ARENAS; id++) {
+        const struct ku_arena *a = &job->priv->host->arena[id];
+        if (!a->base || !a->part_bytes)
+            continue;
+        const unsigned char *part = ku_arena_part(a, job->local_rank), *p = at;
+        if (p >= part && p < part + a->part_bytes)
+            return (uint64_t)(p - part) % each ? KU_PRIVATE : id << 48 | (uint64_t)(p - part);
+    }
+    return KU_PRIVATE;
+}
+
+/* Places of the buffers that peers touch in the direct form; 0 for those that nobody looks at. */
+static void publish_places(struct ku_work *w, struct ku_entry *e)
+{
+    const struct ku_coll *c = &w->coll;
+    int am_root = w->comm->me == c->root;
+    int uses_in = c->kind != KU_COLL_BROADCAST && (c->kind != KU_COLL_SCATTER || am_root);
+    int uses_out = (c->kind != KU_COLL_REDUCE && c->kind != KU_COLL_GATHER) || am_root;
+    e->in = uses_in ? place_of(w, c->in) : 0;
+    e->out = uses_out ? place_of(w, c->out) : 0;
+    /* The stages scale, know everybody's counts, and make an exchange in place safe. */
+    if (c->reduce == KUMI_PREMUL_SUM ||
+        (c->kind == KU_COLL_ALL_TO_ALL && (c->counts || c->in == c->out)))
+        e->in = KU_PRIVATE;
+}
+
+/* 1 while the entry's last use is not over everywhere. */
+static int arrive(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    struct ku_job_private *p = c->job->priv;
+    if (w->seq > c->priv->done_seen + KU_RING) {
+        int missing = 0;
+        int status = p->transport->arrived(c, KU_FLAG_DONE, w->seq - KU_RING, &missing);
+        w->missing = missing;
+        if (status)
+            return status;
+        c->priv->done_seen = w->seq - KU_RING;
+    }
+    struct ku_entry *e = entry_at(w, c->me);
+    e->what = w->what;
+    e->count = (uint64_t)w->total;
+    e->extra = w->extra;
+    if (w->path == KU_PATH_INLINE)
+        ku_move_payload(w, e);
+    else if (w->path == KU_PATH_PUBLIC)
+        publish_places(w, e);
+    w->arrived = 1;
+    w->missing = 0;
+    p->has_moved = 1;
+    return p->transport->arrive(c, KU_FLAG_READY, w->seq);
+}
+
+static int await(struct ku_work *w, enum ku_flag flag, uint64_t number)
+{
+    int status = w->comm->job->priv->transport->arrived(w->comm, flag, number, &w->missing);
+    if (status)
+        return status;
+    w->missing = 0;
+    return 0;
+}
+
+static int check_fingerprints(struct ku_work *w)
+{
+    for (int i = 0; i < w->comm->n; i++) {
+        const struct ku_entry *e = entry_at(w, i);
+        if (e->what != w->what || e->count != (uint64_t)w->total || e->extra != w->extra)
+            return raise_mismatch(w, i, e);
+    }
+    return 0;
+}
+
+static void take_path(struct ku_work *w, enum ku_coll_path path)
+{
+    w->path = (uint8_t)path;
+    w->step = ku_coll_steps(path);
+    w->pc = 0;
+    w->piece = w->part = w->at = 0;
+}
+
+/* All members decide alike: they see the same entries. */
+static void choose(struct ku_work *w)
+{
+    if (w->path == KU_PATH_STAGED_V) {
+        take_path(w, KU_PATH_STAGED);
+    } else {
+        int is_owned = 1;
+        for (int i = 0; i < w->comm->n; i++)
+            is_owned &= entry_at(w, i)->in != KU_PRIVATE && entry_at(w, i)->out != KU_PRIVATE;
+        cut_pieces(w);
+        if (w->coll.kind == KU_COLL_ALL_TO_ALL && w->coll.counts) {
+            take_path(w, KU_PATH_STAGED_V);
+            return;
+        }
+        take_path(w, is_owned ? KU_PATH_DIRECT : KU_PATH_STAGED);
+    }
+    if (w->path == KU_PATH_STAGED && w->n_pieces == 0)
+        while (w->step[w->pc] != KU_STEP_DONE)
+            w->pc++;
+}
+
+static int finish(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    w->state = KU_WORK_FINISHED;
+    ku_flight_add(c->job->priv->flight, KU_FLIGHT_DONE, c->slot, w->what, w->seq,
+                  (uint64_t)w->total);
+    ku_job_tick(c->job);
+    c->job->priv->n_started--;
+    c->job->priv->has_moved = 1;
+    return 0;
+}
+
+/* One step: 0 go on, 1 not yet, < 0. Steps that change the path set pc themselves and return 2. */
+static int take_step(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    const struct ku_transport *t = c->job->priv->transport;
+    int status;
+    switch ((enum ku_step_op)w->step[w->pc]) {
+    case KU_STEP_ARRIVE:
+        return w->arrived ? 0 : arrive(w);
+    case KU_STEP_AWAIT:
+        status = await(w, KU_FLAG_READY, w->seq);
+        return status ? status : check_fingerprints(w);
+    case KU_STEP_CHOOSE:
+        choose(w);
+        return 2;
+    case KU_STEP_INLINE:
+        ku_move_inline(w);
+        return 0;
+    case KU_STEP_PUBLISH:
+        ku_move_publish(w);
+        return 0;
+    case KU_STEP_COUNTS:
+        return ku_move_counts(w);
+    case KU_STEP_FILL:
+        ku_move_fill(w);
+        return 0;
+    case KU_STEP_FILLED:
+        return t->arrive(c, KU_FLAG_FILLED, ++c->priv->n_pieces);
+    case KU_STEP_AWAIT_FILLED:
+        return await(w, KU_FLAG_FILLED, c->priv->n_pieces);
+    case KU_STEP_MOVE:
+        return ku_move_step(w);
+    case KU_STEP_FREED:
+        return t->arrive(c, KU_FLAG_FREED, c->priv->n_pieces);
+    case KU_STEP_AWAIT_FREED:
+        return await(w, KU_FLAG_FREED, c->priv->n_pieces);
+    case KU_STEP_DRAIN:
+        ku_move_drain(w);
+        if (++w->piece < w->n_pieces) {
+            w->pc = 0;
+            return 2;
+        }
+        return 0;
+    case KU_STEP_DONE:
+        return t->arrive(c, KU_FLAG_DONE, w->seq);
+    case KU_STEP_AWAIT_DONE:
+        return await(w, KU_FLAG_DONE, w->seq);
+    case KU_STEP_P2P:
+        return w->coll.kind == KU_COLL_SEND ? t->send(c, w) : t->recv(c, w);
+    case KU_STEP_END:
+        break;
+    }
+    return 0;
+}
+
+/* 0 finished, 1 not yet, < 0. */
+static int run(struct ku_work *w)
+{
+    while (w->step[w->pc] != KU_STEP_END) {
+        int status = take_step(w);
+        if (status < 0 || status == 1)
+            return status;
+        if (status == 0)
+            w->pc++;
+        w->comm->job->priv->has_moved = 1;
+    }
+    return finish(w);
+}
+
+static int advance_comm(struct ku_comm *c)
+{
+    struct ku_comm_private *p = c->priv;
+    while (p->head) {
+        int status = run(p->head);
+        if (status < 0)
+            return status;
+        if (status)
+            break;
+        p->head = p->head->next;
+    }
+    if (!p->head)
+        p->tail = NULL;
+    else
+        for (struct ku_work *w = p->head->next; w && (w->arrived || arrive(w) == 0); w = w->next)
+            continue;
+    for (struct ku_work **link = &p->p2p; *link;) {
+        int status = run(*link);
+        if (status < 0)
+            return status;
+        if (status)
+            link = &(*link)->next;
+        else
+            *link = (*link)->next;
+    }
+    return 0;
+}
+
+int ku_job_advance(struct ku_job *job)
+{
+    struct ku_job_private *p = job->priv;
+    if (atomic_load_explicit(&job->seg->abort_word, memory_order_acquire))
+        return ku_job_root(job);
+    if (!p->n_started)
+        return 0;
+    for (struct ku_comm *c = p->comms; c; c = c->priv->next)
+        if (c->priv->head || c->priv->p2p)
+            KU_TRY(advance_comm(c));
+    return 0;
+}
+
+int ku_job_progress(struct ku_job *job)
+{
+    enum { HOOK_BYTES = 512 * 1024 }; /* some 0.1 ms: callers stand between two tiles */
+    if (!job->priv->n_started)
+        return 0;
+    job->priv->budget_bytes = HOOK_BYTES;
+    int status = ku_job_advance(job);
+    job->priv->budget_bytes = -1;
+    return status;
+}
+
+static void start_p2p(struct ku_work *w)
+{
+    struct ku_tickets *t = tickets_of(w->comm);
+    int peer = ku_comm_local(w->comm, w->coll.root);
+    int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
+    memset(&w->p2p, 0, sizeof w->p2p);
+    w->p2p.ticket = w->coll.kind == KU_COLL_SEND ? ++t->sent[peer] : ++t->received[peer];
+    w->p2p.n_left = bytes ? (uint64_t)((bytes + KU_CHUNK_BYTES - 1) / KU_CHUNK_BYTES) : 1;
+    w->seq = w->p2p.ticket;
+    struct ku_work **link = &w->comm->priv->p2p;
+    while (*link)
+        link = &(*link)->next;
+    *link = w;
+}
+
+int ku_work_start(struct ku_work *w)
+{
+    struct ku_comm *c = w->comm;
+    struct ku_comm_private *p = c->priv;
+    KU_ASSERT(w->state != KU_WORK_STARTED);
+    w->path = (uint8_t)ku_coll_path(&w->coll, c->n);
+    take_path(w, (enum ku_coll_path)w->path);
+    w->arrived = 0;
+    w->missing = 0;
+    w->next = NULL;
+    w->state = KU_WORK_STARTED;
+    c->job->priv->n_started++;
+    if (w->path == KU_PATH_P2P) {
+        start_p2p(w);
+    } else {
+        w->seq = ++p->seq;
+        if (p->tail)
+            p->tail->next = w;
+        else
+            p->head = w;
+        int is_next = p->head == w || w->seq <= p->done_seen + KU_RING;
+        struct ku_work *before = p->tail;
+        p->tail = w;
+        if (is_next && (!before || before->arrived)) {
+            int status = arrive(w);
+            if (status < 0)
+                return status;
+        }
+    }
+    ku_flight_add(c->job->priv->flight, KU_FLIGHT_START, c->slot, w->what, w->seq,
+                  (uint64_t)w->total);
+    ku_job_tick(c->job);
+    return ku_job_root(c->job);
+}
+
+int ku_work_test(struct ku_work *w)
+{
+    if (w->state != KU_WORK_STARTED)
+        return w->state == KU_WORK_FINISHED;
+    KU_TRY(ku_job_progress(w->comm->job));
+    return w->state == KU_WORK_FINISHED;
+}
+
+int ku_work_wait(struct ku_work *w)
+{
+    struct ku_job *job = w->comm->job;
+    struct ku_waiter waiter = {.awaited = -1};
+    int status = 0;
+    if (w->state != KU_WORK_STARTED)
+        return 0;
+    int64_t from = ku_clock_ns();
+    for (;;) {
+        job->priv->has_moved = 0;
+        status = ku_job_advance(job);
+        if (status < 0 || w->state == KU_WORK_FINISHED)
+            break;
+        if (job->priv->has_moved)
+            continue;
+        status = ku_job_idle(job, &waiter, w);
+        if (status < 0 || w->state == KU_WORK_FINISHED)
+            break;
+    }
+    atomic_store_explicit(&job->priv->line->awaits, 0, memory_order_relaxed);
+    w->waited_ns += ku_clock_ns() - from;
+    return status;
+}
+
+int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll)
+{
+    struct ku_work w;
+    KU_TRY(ku_work_init(&w, comm, coll));
+    KU_TRY(ku_work_start(&w));
+    return ku_work_wait(&w);
+}
+
+uint64_t ku_job_staged_bytes(const struct ku_job *job)
+{
+    return job->priv->staged_bytes;
+}
