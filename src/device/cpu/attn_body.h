@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention in tiles that stay in cache (FlashAttention-2, Dao 2023, algorithms 1 and 2), turned by
+ * ninety degrees: a tile is GEMM_NR queries, one per vector lane, against KEYS keys.
+ *
+ *     S^T[key][query] = K Q^T          rows of K are read where they lie, Q^T is packed once
+ *     P^T = exp(S^T scale - max)       maximum, sum and log-sum-exp are lanes: no horizontal sums
+ *     O^T[d][query] += V^T P^T         V is read where it lies, P^T is already a packed panel
+ *
+ * and likewise backward. bf16 keys and values are widened tile by tile; arithmetic is f32.
+ */
+enum {
+    KEYS = 112 /* 8 x 14 rows, 4 x 28 of Philox blocks; K, V, dK, dV tiles: 28 KiB each at d = 64 */
+};
+enum { QUERIES = GEMM_NR };
+
+/* c[rows][nr] (+)= a b for any number of rows. */
+INLINE void product(int64_t rows, int64_t n_units, const float *a, int64_t rs, int64_t cs,
+                    const float *b, float *c, int64_t ldc, int add)
+{
+    for (int64_t i = 0; i < rows; i += GEMM_MR)
+        micro((int)(rows - i < GEMM_MR ? rows - i : GEMM_MR), n_units, a + i * rs, rs, cs, b,
+              c + i * ldc, ldc, add);
+}
+
+/* A tile of keys or values as f32: where it lies, or widened into buf. */
+struct rows {
+    const float *at;
+    int64_t ld;
+};
+static struct rows widen_rows(const struct ku_attn_tile *t, const void *x, int64_t from, int64_t n,
+                              float *buf)
+{
+    if (t->dtype == KUMI_F32)
+        return (struct rows){(const float *)x + from * t->ld, t->ld};
+    for (int64_t i = 0; i < n; i++)
+        cast(buf + i * t->d, KUMI_F32, (const uint16_t *)x + (from + i) * t->ld, KUMI_BF16, t->d);
+    return (struct rows){buf, t->d};
+}
+static const void *element(const struct ku_attn_tile *t, const void *x, int64_t i)
+{
+    return (const char *)x + i * (t->dtype == KUMI_BF16 ? 2 : 4);
+}
+static void *element_out(const struct ku_attn_tile *t, void *x, int64_t i)
+{
+    return (char *)x + i * (t->dtype == KUMI_BF16 ? 2 : 4);
+}
+
+/* Lanes (of 16) that a query tile occupies: GEMM_NR may be 8. */
+#define PARTS      ((int)QUERIES < (int)LANES ? 1 : (int)QUERIES / (int)LANES)
+#define LANE_COUNT ((int)QUERIES < (int)LANES ? (int)QUERIES : (int)LANES)
+
+/* keep[key][query] = 0 or 1/(1-p): the random bits of global element (n, h, query, key). */
+static void draw_keep(const struct ku_attn_tile *t, int64_t q0, int64_t k0, int64_t n_keys,
+                      float *keep)
+{
+    const struct ku_dropout *d = t->drop;
+    const int aligned = t->t % 4 == 0; /* then four keys of a query share one Philox block */
+    for (int part = 0; part < PARTS; part++)
+        for (int64_t k = 0; k < n_keys; k += aligned ? 4 : 1) {
+            vu c0, c1, w[4], word = {0};
+            for (int l = 0; l < LANES; l++) {
+                uint64_t q = (uint64_t)(q0 + part * LANES + l);
+                uint64_t index = t->drop_first + q * (uint64_t)t->t + (uint64_t)(k0 + k);
+                c0[l] = (uint32_t)(index / 4), c1[l] = (uint32_t)(index / 4 >> 32);
+                word[l] = (uint32_t)(index % 4);
+            }
+            philox_lanes(d->seed, d->step, d->stream, c0, c1, w);
+            if (!aligned)
+                for (uint32_t i = 1; i < 4; i++)
+                    w[0] = (vu)select_f((vi)(word == i - (vu){0}), (vf)w[i], (vf)w[0]);
+            for (int64_t j = 0; j < (aligned ? 4 : 1) && k + j < n_keys; j++) {
+                vi on = (vi)((w[j] >> 8) >= d->least - (vu){0});
+                store_n(KUMI_F32, keep + (k + j) * QUERIES, part * LANES, LANE_COUNT,
+                        select_f(on, splat(d->scale), (vf){0}));
+            }
+        }
+}
+
+/* The lanes whose query may look at key k. */
+INLINE vi visible(const struct ku_attn_tile *t, int64_t q0, int64_t k)
+{
+    vi q = lane_index() + (int32_t)q0;
+    vi in = q < (int32_t)t->t - (vi){0};
+    return t->causal ? in & (q >= (int32_t)k - (vi){0}) : in;
+}
+
+/* S^T to P^T for one tile of keys; moves the running maximum and sum and rescales O^T. */
+static void softmax_tile(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, float *s,
+                         const float *keep, float *top, float *sum, float *o)
+{
+    const int edge = t->causal && k0 + n_keys > t->q0;
+    for (int part = 0; part < PARTS; part++) {
+        const int64_t at = part * LANES, n = LANE_COUNT;
+        vf old = load_n(KUMI_F32, top, at, n), m = old, l = load_n(KUMI_F32, sum, at, n);
+        for (int64_t k = 0; k < n_keys; k++) {
+            vf x = load_n(KUMI_F32, s + k * QUERIES, at, n) * t->scale;
+            if (edge)
+                x = select_f(visible(t, t->q0 + at, k0 + k), x, splat(-INFINITY));
+            m = max_f(x, m);
+            store_n(KUMI_F32, s + k * QUERIES, at, n, x);
+        }
+        m = select_f(m > splat(-INFINITY), m, (vf){0}); /* a lane that saw nothing yet */
+        vf factor = exp_f(old - m);
+        l *= factor;
+        for (int64_t k = 0; k < n_keys; k++) {
+            vf p = exp_f(load_n(KUMI_F32, s + k * QUERIES, at, n) - m);
+            l += p;
+            if (keep)
+                p *= load_n(KUMI_F32, keep + k * QUERIES, at, n);
+            store_n(KUMI_F32, s + k * QUERIES, at, n, p);
+        }
+        for (int64_t j = 0; j < t->d; j++)
+            store_n(KUMI_F32, o + j * QUERIES, at, n,
+                    load_n(KUMI_F32, o + j * QUERIES, at, n) * factor);
+        store_n(KUMI_F32, top, at, n, m);
+        store_n(KUMI_F32, sum, at, n, l);
+    }
+}
+
+static void attn_forward(const struct ku_attn_tile *t)
+{
+    float *q = t->scratch, *s = q + t->d * QUERIES, *keep = s + KEYS * QUERIES;
+    float *o = keep + KEYS * QUERIES, *wide = o + t->d * QUERIES, *top = wide + KEYS * t->d;
+    float *sum = top + QUERIES, *row = sum + QUERIES;
+    int64_t n_q = t->t - t->q0 < QUERIES ? t->t - t->q0 : QUERIES;
+    int64_t end = t->causal ? t->q0 + n_q : t->t;
+
+    pack_cols(q, QUERIES, element(t, t->q, t->q0 * t->ld), t->dtype, t->ld, t->d, n_q, 0);
+    memset(o, 0, (size_t)(t->d * QUERIES) * sizeof *o);
+    for (int i = 0; i < QUERIES; i++)
+        top[i] = -INFINITY, sum[i] = 0;
+    for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
+        int64_t n_keys = end - k0 < KEYS ? end - k0 : KEYS;
+        struct rows k = widen_rows(t, t->k, k0, n_keys, wide);
+        product(n_keys, t->d, k.at, k.ld, 1, q, s, QUERIES, 0);
+        if (t->drop)
+            draw_keep(t, t->q0, k0, n_keys, keep);
+        softmax_tile(t, k0, n_keys, s, t->drop ? keep : NULL, top, sum, o);
+        struct rows v = widen_rows(t, t->v, k0, n_keys, wide);
+        product(t->d, n_keys, v.at, 1, v.ld, s, o, QUERIES, 1);
+        ku_pool_poll(t->pool, t->thread);
+    }
+    pack_cols(row, t->d, o, KUMI_F32, QUERIES, n_q, t->d, 0);
+    for (int64_t i = 0; i < n_q; i++) {
+        float *r = row + i * t->d, over = 1.0f / sum[i];
+        for (int64_t j = 0; j < t->d; j++)
+            r[j] *= over;
+        cast(element_out(t, t->out, (t->q0 + i) * t->ld_o), t->dtype, r, KUMI_F32, t->d);
+        t->lse[t->q0 + i] = (float)((double)top[i] + log((double)sum[i]));
+    }
+}
+
+/* Scratch of the backward pass; panels of width GEMM_NR. */
+struct back {
+    float *qt, *dot, *q, *d_o; /* Q^T, dO^T [d][queries]; Q, dO as panels [queries][nr] */
+    float *s, *dp, *keep;      /* [keys][queries] */
+    float *dk, *dv;            /* [keys][d up to a multiple of nr] */
+    float *wide_k, *wide_v, *row, *delta; /* delta: sum of dO O per query of the head */
+    int64_t d_pad, n_panels;
+};
+
+/* P^T and dS^T from S^T and dP^T, in place. */
+static void back_tile(const struct ku_attn_tile *t, const struct back *b, int64_t q0, int64_t k0,
+                      int64_t n_keys)
+{
+    for (int part = 0; part < PARTS; part++) {
+        const int64_t at = part * LANES, n = LANE_COUNT;
+        int64_t left = t->t - q0 - at;
+        vf lse = {0}, delta = {0};
+        if (left > 0) {
+            int64_t some = left < n ? left : n;
+            lse = load_n(KUMI_F32, t->lse + q0, at, some);
+            delta = load_n(KUMI_F32, b->delta + q0, at, some);
+        }
+        for (int64_t k = 0; k < n_keys; k++) {
+            float *s = b->s + k * QUERIES, *dp = b->dp + k * QUERIES;
+            vf p = exp_f(load_n(KUMI_F32, s, at, n) * t->scale - lse);
+            p = select_f(visible(t, q0 + at, k0 + k), p, (vf){0});
+            vf d = load_n(KUMI_F32, dp, at, n), dropped = p;
+            if (t->drop) {
+                vf keep = load_n(KUMI_F32, b->keep + k * QUERIES, at, n);
+                d *= keep;
+                dropped *= keep;
+            }
+            store_n(KUMI_F32, s, at, n, dropped);
+            store_n(KUMI_F32, dp, at, n, p * (d - delta) * t->scale);
+        }
+    }
+}
+
+/* Queries from q0 on against the keys of a tile. */
+static void back_queries(const struct ku_attn_tile *t, const struct back *b, int64_t q0, int64_t k0,
+                         int64_t n_keys, struct rows k, struct rows v)
+{
+    int64_t n_q = t->t - q0 < QUERIES ? t->t - q0 : QUERIES;
+    const void *q = element(t, t->q, q0 * t->ld), *d_o = element(t, t->d_out, q0 * t->ld_o);
+    pack_cols(b->qt, QUERIES, q, t->dtype, t->ld, t->d, n_q, 0);
+    pack_cols(b->dot, QUERIES, d_o, t->dtype, t->ld_o, t->d, n_q, 0);
+    product(n_keys, t->d, k.at, k.ld, 1, b->qt, b->s, QUERIES, 0);
+    product(n_keys, t->d, v.at, v.ld, 1, b->dot, b->dp, QUERIES, 0);
+    if (t->drop)
+        draw_keep(t, q0, k0, n_keys, b->keep);
+    back_tile(t, b, q0, k0, n_keys);
+    for (int64_t p = 0; p < b->n_panels; p++) {
+        int64_t j = p * GEMM_NR, n = t->d - j < GEMM_NR ? t->d - j : GEMM_NR;
+        pack_rows(b->q, GEMM_NR, element(t, q, j), t->dtype, t->ld, n_q, n, 0);
+        pack_rows(b->d_o, GEMM_NR, element(t, d_o, j), t->dtype, t->ld_o, n_q, n, 0);
+        product(n_keys, n_q, b->s, QUERIES, 1, b->d_o, b->dv + j, b->d_pad, 1);
+        product(n_keys, n_q, b->dp, QUERIES, 1, b->q, b->dk + j, b->d_pad, 1);
+    }
+    float *dq = t->sum + q0 / QUERIES * (t->d * QUERIES);
+    product(t->d, n_keys, k.at, 1, k.ld, b->dp, dq, QUERIES, k0 > 0);
+}
+
+static void sum_out_d_out(const struct ku_attn_tile *t, float *delta)
+{
+    for (int64_t q = 0; q < t->t; q++) {
+        const void *o = element(t, t->o, q * t->ld_o), *d_o = element(t, t->d_out, q * t->ld_o);
+        vf s = {0};
+        BY_DTYPE(t->dtype, FOR_VECTORS(t->d, s += LOAD(KUMI_F32, o) * LOAD(KUMI_F32, d_o)),
+                 FOR_VECTORS(t->d, s += LOAD(KUMI_BF16, o) * LOAD(KUMI_BF16, d_o)));
+        delta[q] = sum_lanes(s);
+    }
+}
+
+static struct back back_scratch(const struct ku_attn_tile *t)
+{
+    struct back b = {.n_panels = (t->d + GEMM_NR - 1) / GEMM_NR};
+    b.d_pad = b.n_panels * GEMM_NR;
+    float *at = t->scratch;
+#define TAKE(name, count) b.name = at, at += (count)
+    TAKE(qt, t->d * QUERIES);
+    TAKE(dot, t->d * QUERIES);
+    TAKE(q, QUERIES * GEMM_NR);
+    TAKE(d_o, QUERIES * GEMM_NR);
+    TAKE(s, KEYS * QUERIES);
+    TAKE(dp, KEYS * QUERIES);
+    TAKE(keep, KEYS * QUERIES);
+    TAKE(dk, KEYS * b.d_pad);
+    TAKE(dv, KEYS * b.d_pad);
+    TAKE(wide_k, KEYS * t->d);
+    TAKE(wide_v, KEYS * t->d);
+    TAKE(row, QUERIES * t->d);
+#undef TAKE
+    int64_t n_tiles = (t->t + QUERIES - 1) / QUERIES;
+    b.delta = t->sum + n_tiles * QUERIES * t->d;
+    return b;
+}
+
+static void attn_backward(const struct ku_attn_tile *t)
+{
+    struct back b = back_scratch(t);
+    sum_out_d_out(t, b.delta);
+    for (int64_t k0 = 0; k0 < t->t; k0 += KEYS) {
+        int64_t n_keys = t->t - k0 < KEYS ? t->t - k0 : KEYS;
+        struct rows k = widen_rows(t, t->k, k0, n_keys, b.wide_k);
+        struct rows v = widen_rows(t, t->v, k0, n_keys, b.wide_v);
+        memset(b.dk, 0, (size_t)(n_keys * b.d_pad) * sizeof *b.dk);
+        memset(b.dv, 0, (size_t)(n_keys * b.d_pad) * sizeof *b.dv);
+        for (int64_t q0 = t->causal ? k0 / QUERIES * QUERIES : 0; q0 < t->t; q0 += QUERIES) {
+            back_queries(t, &b, q0, k0, n_keys, k, v);
+            ku_pool_poll(t->pool, t->thread);
+        }
+        for (int64_t i = 0; i < n_keys; i++) {
+            int64_t at = (k0 + i) * t->ld;
+            cast(element_out(t, t->dk, at), t->dtype, b.dk + i * b.d_pad, KUMI_F32, t->d);
+            cast(element_out(t, t->dv, at), t->dtype, b.dv + i * b.d_pad, KUMI_F32, t->d);
+        }
+    }
+    for (int64_t q0 = 0; q0 < t->t; q0 += QUERIES) {
+        int64_t n_q = t->t - q0 < QUERIES ? t->t - q0 : QUERIES;
+        pack_cols(b.row, t->d, t->sum + q0 / QUERIES * (t->d * QUERIES), KUMI_F32, QUERIES, n_q,
+                  t->d, 0);
+        for (int64_t i = 0; i < n_q; i++)
+            cast(element_out(t, t->dq, (q0 + i) * t->ld), t->dtype, b.row + i * t->d, KUMI_F32,
+                 t->d);
+    }
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "tensor/dtype.h"
+
+typedef int bind_fn(struct ku_kernel *k);
+static bind_fn *const bind_of[KU_N_OPS] = {
+#define KU_OP(name, ...) [KU_OP_##name] = ku_cpu_bind_##name,
+#include "op/ops.def"
+#undef KU_OP
+};
+
+int64_t ku_cpu_extent(const struct ku_shape *s, int from, int to)
+{
+    int64_t n = 1;
+    for (int d = from; d < to; d++)
+        n *= s->dim[d].count;
+    return n;
+}
+
+void ku_cpu_phase(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_tiles)
+{
+    KU_ASSERT(k->n_phases < KU_CPU_MAX_PHASES);
+    k->phase[k->n_phases].fn = fn;
+    k->phase[k->n_phases++].n_tiles = n_tiles;
+}
+
+void ku_cpu_range(const struct ku_kernel *k, int64_t tile, int64_t *from, int64_t *n)
+{
+    *from = tile * k->per_tile;
+    *n = k->count - *from < k->per_tile ? k->count - *from : k->per_tile;
+}
+
+int ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,
+                 enum kumi_dtype dtype)
+{
+    if (v->dtype == dtype)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL, "device cpu: %s: %s is %s; it takes %s", ku_ops[k->call.op].name,
+                  what, kumi_dtype_name(v->dtype), kumi_dtype_name(dtype));
+}
+
+int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v)
+{
+    if (v->dtype == KUMI_F32 || v->dtype == KUMI_BF16)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL, "device cpu: %s: %s is %s; it computes f32 and bf16, use device ref",
+                  ku_ops[k->call.op].name, what, kumi_dtype_name(v->dtype));
+}
+
+int ku_cpu_check_all(const struct ku_kernel *k)
+{
+    static const char *const in[] = {"input 0", "input 1", "input 2", "input 3",
+                                     "input 4", "input 5", "input 6", "input 7"};
+    static const char *const out[] = {"output 0", "output 1", "output 2", "output 3"};
+    for (int i = 0; i < k->call.n_in; i++)
+        if (ku_dtype_is_float(k->call.in[i].dtype))
+            KU_TRY(ku_cpu_check_float(k, in[i], &k->call.in[i]));
+    for (int i = 0; i < k->call.n_out; i++)
+        if (ku_dtype_is_float(k->call.out[i].dtype))
+            KU_TRY(ku_cpu_check_float(k, out[i], &k->call.out[i]));
+    return KUMI_OK;
+}
+
+struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k)
+{
+    const int64_t *control = k->call.in[k->call.n_in - 1].data;
+    return (struct ku_dropout){.seed = (uint64_t)control[KU_CONTROL_SEED],
+                               .step = (uint32_t)control[KU_CONTROL_STEP],
+                               .stream = k->call.stream,
+                               .least = (uint32_t)ceil(k->attr.p * 0x1p24),
+                               .scale = (float)(1.0 / (1.0 - k->attr.p))};
+}
+
+static const struct ku_isa_ops *ops_of(enum ku_isa isa)
+{
+#if defined(__x86_64__)
+    if (isa >= KU_ISA_AVX512)
+        return &ku_isa_avx512;
+    if (isa >= KU_ISA_AVX2)
+        return &ku_isa_avx2;
+#endif
+    (void)isa;
+    return &ku_isa_base;
+}
+
+static int cpu_open(const struct ku_device_opts *o, void **dev)
+{
+    int n = o->n_threads ? o->n_threads : 1, status = KUMI_OK;
+    struct ku_cpu *cpu = ku_calloc(1, sizeof *cpu);
+    if (cpu == NULL)
+        return KUMI_ENOMEM;
+    cpu->isa = ku_cpu_isa() < o->isa ? ku_cpu_isa() : o->isa;
+    cpu->ops = ops_of(cpu->isa);
+#if defined(__x86_64__)
+    if (cpu->isa >= KU_ISA_AVX512BF16)
+        cpu->gemm_bf16 = &ku_gemm_avx512bf16;
+#endif
+    struct ku_pool_opts pool = {.n_threads = n,
+                                .n_runnable_threads = o->n_runnable_threads,
+                                .cpu = o->cpu,
+                                .bind_caller = o->cpu != NULL};
+    KU_TRY_OUT(ku_pool_create(&pool, &cpu->pool));
+    cpu->scratch = ku_malloc_aligned(4096, (size_t)n * KU_CPU_SCRATCH_BYTES);
+    status = cpu->scratch ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK) {
+        *dev = cpu;
+        return KUMI_OK;
+    }
+out:
+    ku_pool_destroy(cpu->pool);
+    ku_free(cpu);
+    return status;
+}
+
+static void cpu_close(void *dev)
+{
+    struct ku_cpu *cpu = dev;
+    if (cpu == NULL)
+        return;
+    ku_pool_destroy(cpu->pool);
+    ku_free(cpu->scratch);
+    ku_free(cpu);
+}
+
+static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op *out)
+{
+    (void)dev;
+    size_t bytes = 0;
+    if (c->op == KU_OP_linear || c->op == KU_OP_linear_dx || c->op == KU_OP_linear_dw)
+        bytes = ku_cpu_workspace_product(c);
+    else if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb)
+        bytes = ku_cpu_workspace_slices(c);
+    else if (c->op == KU_OP_embedding_dw)
+        bytes = ku_cpu_workspace_lists(c);
+    else if (c->op == KU_OP_attention_dx)
+        bytes = ku_cpu_workspace_attention_dx(c);
+    else if (c->op == KU_OP_sumsq || c->op == KU_OP_exact_sum || c->op == KU_OP_max_all)
+        bytes = ku_cpu_workspace_blocks(c);
+    *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
+    return KUMI_OK;
+}
+
+static int cpu_bind(void *dev, const struct ku_call *call, struct ku_kernel **kernel)
+{
+    KU_ASSERT(call->op > KU_OP_NONE && call->op < KU_N_OPS);
+    struct ku_kernel *k = ku_calloc(1, sizeof *k);
+    if (k == NULL)
+        return KUMI_ENOMEM;
+    k->cpu = dev;
+    k->call = *call;
+    k->attr = call->attr ? *call->attr : ku_attrs_default;
+    k->call.attr = &k->attr;
+    int status = bind_of[call->op](k);
+    if (status < 0) {
+        ku_free(k);
+        return status;
+    }
+    *kernel = k;
+    return KUMI_OK;
+}
+
+static void cpu_unbind(void *dev, struct ku_kernel *kernel)
+{
+    (void)dev;
+    ku_free(kernel);
+}
+
+struct job {
+    const struct ku_kernel *k;
+    ku_cpu_tile_fn *fn;
+};
+static void run_tile(void *ctx, int64_t tile, int thread)
+{
+    const struct job *j = ctx;
+    j->fn(j->k, tile, thread);
+}
+
+static int cpu_launch(void *dev, struct ku_kernel *k, void (*hook)(void *), void *hook_ctx)
+{
+    struct ku_cpu *cpu = dev;
+    for (int p = 0; p < k->n_phases; p++) {
+        struct job job = {k, k->phase[p].fn};
+        ku_pool_run(cpu->pool, k->phase[p].n_tiles, run_tile, &job, hook, hook_ctx);
+    }
+    return KUMI_OK;
+}
+
+const struct ku_device_ops ku_device_cpu = {.name = "cpu",
+                                            .open = cpu_open,
+                                            .close = cpu_close,
+                                            .query = cpu_query,
+                                            .bind = cpu_bind,
+                                            .unbind = cpu_unbind,
+                                            .launch = cpu_launch};

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DEVICE_CPU_CPU_H
+#define KU_DEVICE_CPU_CPU_H
+
+#include "device/cpu/isa.h"
+#include "device/device.h"
+#include "device/pool.h"
+
+/*
+ * The cpu device. A kernel is up to KU_CPU_MAX_PHASES phases of tiles; a phase begins when the one
+ * before is done. Tiles are cut by the operation's shape alone and each writes its own bytes, so
+ * results do not depend on the number of threads. Files: one per family of operations; what they
+ * compute, one row or one run of elements at a time, is in the bodies compiled per instruction set.
+ */
+enum {
+    KU_CPU_MAX_PHASES = 3,
+    /* Private to a thread, kept between kernels: tiles of products (256 + 128 + 60 KiB) and of
+     * attention (1.4 MiB at a head width of 512). */
+    KU_CPU_SCRATCH_BYTES = 2 << 20,
+    /* Elements of an elementwise tile: 64 KiB of f32, about 10 us. A multiple of KU_BLOCK_COUNT. */
+    KU_CPU_TILE_COUNT = 16384
+};
+
+struct ku_cpu {
+    struct ku_pool *pool;
+    enum ku_isa isa;
+    const struct ku_isa_ops *ops;
+    const struct ku_gemm_micro *gemm_bf16; /* of pairs; NULL: bf16 is widened to f32 units */
+    unsigned char *scratch;                /* n_threads * KU_CPU_SCRATCH_BYTES */
+};
+
+struct ku_kernel;
+typedef void ku_cpu_tile_fn(const struct ku_kernel *k, int64_t tile, int thread);
+
+/* out[m, n] = a b, operands in their places: element (i, k) of a at i a_row + k a_col, of b
+ * likewise; one of both strides is 1. */
+struct ku_cpu_product {
+    int64_t m, n, k;
+    const void *a, *b;
+    int64_t a_row, a_col, b_row, b_col;
+    enum kumi_dtype dtype, bias_dtype;
+    const void *bias;
+    int64_t tile_rows, n_row_tiles, n_units;
+};
+
+struct ku_kernel {
+    struct ku_cpu *cpu;
+    struct ku_call call;
+    struct ku_attrs attr;
+    int n_phases;
+    struct {
+        ku_cpu_tile_fn *fn;
+        int64_t n_tiles;
+    } phase[KU_CPU_MAX_PHASES];
+    /* Sizes that the family's tiles read: filled by bind. */
+    int64_t count;                 /* elements, or rows */
+    int64_t width;                 /* of a row */
+    int64_t per_tile;              /* elements or rows */
+    int64_t n_slices;              /* fixed parts of a reduction */
+    struct ku_cpu_product product; /* linear */
+};
+
+/* One function per op (KU_OP in ops.def), so that a missing kernel does not link: checks dtypes,
+ * fills sizes and phases. Errors: KUMI_EINVAL. */
+#define KU_OP(name, ...) int ku_cpu_bind_##name(struct ku_kernel *k);
+#include "op/ops.def"
+#undef KU_OP
+
+/* Bytes of workspace of the ops that need some: pure functions of the case. */
+size_t ku_cpu_workspace_product(const struct ku_op_case *c); /* linear, _dx, _dw */
+size_t ku_cpu_workspace_slices(const struct ku_op_case *c);  /* linear_db, layer_norm_dgb */
+size_t ku_cpu_workspace_lists(const struct ku_op_case *c);   /* embedding_dw */
+size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
+size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
+
+/* -- for the families ---------------------------------------------------------------------- */
+void ku_cpu_phase(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_tiles);
+/* A phase over `count` things, per_tile in each tile. */
+void ku_cpu_range(const struct ku_kernel *k, int64_t tile, int64_t *from, int64_t *n);
+static inline float *ku_cpu_scratch(const struct ku_kernel *k, int thread)
+{
+    return (float *)(void *)(k->cpu->scratch + (size_t)thread * KU_CPU_SCRATCH_BYTES);
+}
+static inline int64_t ku_cpu_tiles(int64_t count, int64_t per_tile)
+{
+    return (count + per_tile - 1) / per_tile;
+}
+static inline int64_t ku_cpu_count(const struct ku_view *v)
+{
+    return ku_shape_count(&v->shape);
+}
+/* Product of dims [from, to). */
+int64_t ku_cpu_extent(const struct ku_shape *s, int from, int to);
+/* Address of element i. */
+static inline void *ku_cpu_at(const struct ku_view *v, int64_t i)
+{
+    return (char *)v->data + (size_t)i * kumi_dtype_bytes(v->dtype);
+}
+/* f32 or bf16, or KUMI_EINVAL that names op, operand and remedy. */
+int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);
+int ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,
+                 enum kumi_dtype dtype);
+/* All float operands of the call: f32 or bf16. */
+int ku_cpu_check_all(const struct ku_kernel *k);
+/* Words of the control port (last input) and the op's dropout, read at launch. */
+struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k);
+
+#endif

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element by element: included once per instruction set (isa_*.c). */
+
+/* Runs the statement for each vector of [0, n): LOAD and STORE are full or partial vectors. */
+#define FOR_VECTORS(n, ...)                                                                        \
+    do {                                                                                           \
+        int64_t i = 0;                                                                             \
+        for (; i + LANES <= (n); i += LANES) {                                                     \
+            const int64_t some = LANES;                                                            \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+        if (i < (n)) {                                                                             \
+            const int64_t some = (n)-i;                                                            \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+#define LOAD(dtype, p) (some == LANES ? load(dtype, p, i) : load_n(dtype, p, i, some))
+#define STORE(dtype, p, x)                                                                         \
+    do {                                                                                           \
+        if (some == LANES)                                                                         \
+            store(dtype, p, i, x);                                                                 \
+        else                                                                                       \
+            store_n(dtype, p, i, some, x);                                                         \
+    } while (0)
+/* Makes the dtype a constant of two copies of the code. */
+#define BY_DTYPE(dtype, call_f32, call_bf16)                                                       \
+    do {                                                                                           \
+        if ((dtype) == KUMI_BF16)                                                                  \
+            call_bf16;                                                                             \
+        else                                                                                       \
+            call_f32;                                                                              \
+    } while (0)
+
+INLINE void cast_as(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n)
+{
+    FOR_VECTORS(n, STORE(to, dst, LOAD(from, src)));
+}
+static void cast(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n)
+{
+    if (to == from)
+        memmove(dst, src, (size_t)n * kumi_dtype_bytes(to));
+    else
+        BY_DTYPE(to, cast_as(dst, KUMI_F32, src, KUMI_BF16, n),
+                 cast_as(dst, KUMI_BF16, src, KUMI_F32, n));
+}
+
+INLINE void add_as(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
+{
+    FOR_VECTORS(n, STORE(t, dst, LOAD(t, a) + LOAD(t, b)));
+}
+static void add(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
+{
+    BY_DTYPE(t, add_as(dst, a, b, KUMI_F32, n), add_as(dst, a, b, KUMI_BF16, n));
+}
+INLINE void mul_as(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
+{
+    FOR_VECTORS(n, STORE(t, dst, LOAD(t, a) * LOAD(t, b)));
+}
+static void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
+{
+    BY_DTYPE(t, mul_as(dst, a, b, KUMI_F32, n), mul_as(dst, a, b, KUMI_BF16, n));
+}
+
+/*
+ * GELU. tanh form: x / (1 + e), e = e^-2u, u = sqrt(2/pi) (x + 0.044715 x^3), which keeps relative
+ * accuracy on the negative side where 1 + tanh cancels. erf form: x erfc(-x / sqrt 2) / 2 with
+ * W. J. Cody's kind of fit (Numerical Recipes, erfcc: relative error 1.2e-7).
+ */
+INLINE vf gelu_e(vf x)
+{
+    vf u = 0.7978845608028654f * x * (1.0f + 0.044715f * x * x);
+    return exp_f(min_f(-2.0f * u, splat(80.0f))); /* finite, so that e / (1 + e) is 1, not NaN */
+}
+INLINE vf normal_cdf(vf x) /* and what the derivative needs of it */
+{
+    vf z = (vf)((vi)x & 0x7fffffff) * 0.70710678118654752f;
+    vf t = 1.0f / (1.0f + 0.5f * z);
+    vf p = splat(0.17087277f);
+    p = p * t - 0.82215223f;
+    p = p * t + 1.48851587f;
+    p = p * t - 1.13520398f;
+    p = p * t + 0.27886807f;
+    p = p * t - 0.18628806f;
+    p = p * t + 0.09678418f;
+    p = p * t + 0.37409196f;
+    p = p * t + 1.00002368f;
+    p = p * t - 1.26551223f;
+    vf half = 0.5f * t * exp_f(p - z * z);
+    return select_f(x < (vf){0}, half, 1.0f - half);
+}
+INLINE vf act_f(int act, vf x)
+{
+    if (act == KU_ACT_RELU)
+        return select_f(x > (vf){0}, x, x * 0.0f); /* NaN stays NaN */
+    if (act == KU_ACT_GELU_TANH)
+        return x / (1.0f + gelu_e(x));
+    if (act == KU_ACT_GELU_ERF)
+        return x * normal_cdf(x);
+    return x;
+}
+INLINE vf act_slope(int act, vf x)
+{
+    if (act == KU_ACT_RELU)
+        return select_f(x > (vf){0}, splat(1), (vf){0});
+    if (act == KU_ACT_GELU_TANH) {
+        vf e = gelu_e(x), s = 1.0f / (1.0f + e);
+        vf du = 1.5957691216057308f * (1.0f + 0.134145f * x * x);
+        return s + x * du * (e * s) * s;
+    }
+    if (act == KU_ACT_GELU_ERF)
+        return normal_cdf(x) + x * 0.3989422804014327f * exp_f(-0.5f * x * x);
+    return splat(1);
+}
+#define BY_ACT(act, f)                                                                             \
+    do {                                                                                           \
+        switch ((enum ku_act)(act)) {                                                              \
+        case KU_ACT_NONE:                                                                          \
+            f(KU_ACT_NONE);                                                                        \
+            break;                                                                                 \
+        case KU_ACT_RELU:                                                                          \
+            f(KU_ACT_RELU);                                                                        \
+            break;                                                                                 \
+        case KU_ACT_GELU_TANH:                                                                     \
+            f(KU_ACT_GELU_TANH);                                                                   \
+            break;                                                                                 \
+        case KU_ACT_GELU_ERF:                                                                      \
+            f(KU_ACT_GELU_ERF);                                                                    \
+            break;                                                                                 \
+        }                                                                                          \
+    } while (0)
+
+INLINE void act_as(void *dst, const void *x, int act, enum kumi_dtype t, int64_t n)
+{
+    FOR_VECTORS(n, STORE(t, dst, act_f(act, LOAD(t, x))));
+}
+static void act_all(void *dst, const void *x, int act, enum kumi_dtype t, int64_t n)
+{
+#define ONE(a) BY_DTYPE(t, act_as(dst, x, a, KUMI_F32, n), act_as(dst, x, a, KUMI_BF16, n))
+    BY_ACT(act, ONE);
+#undef ONE
+}
+INLINE void act_dx_as(void *dx, const void *dy, const void *x, int act, enum kumi_dtype t,
+                      int64_t n)
+{
+    FOR_VECTORS(n, STORE(t, dx, LOAD(t, dy) * act_slope(act, LOAD(t, x))));
+}
+static void act_dx(void *dx, const void *dy, const void *x, int act, enum kumi_dtype t, int64_t n)
+{
+#define ONE(a)                                                                                     \
+    BY_DTYPE(t, act_dx_as(dx, dy, x, a, KUMI_F32, n), act_dx_as(dx, dy, x, a, KUMI_BF16, n))
+    BY_ACT(act, ONE);
+#undef ONE
+}
+
+/* The 24 random bits of 64 elements from element 4 * block on, in element order. */
+INLINE void random_bits(const struct ku_dropout *d, uint64_t block, uint32_t bits[64])
+{
+    /* lane 4k + i works on block 4i + k, so that the four words of four neighbouring blocks meet in
+     * one 128-bit lane each */
+    vu c0, c1, w[4];
+    for (int l = 0; l < LANES; l++) {
+        uint64_t b = block + (uint64_t)(l % 4 * 4 + l / 4);
+        c0[l] = (uint32_t)b, c1[l] = (uint32_t)(b >> 32);
+    }
+    philox_lanes(d->seed, d->step, d->stream, c0, c1, w);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 4; k++)
+            for (int word = 0; word < 4; word++)
+                bits[16 * i + 4 * k + word] = w[word][4 * k + i] >> 8;
+}
+INLINE void dropout_as(void *dst, const void *x, enum kumi_dtype t, int64_t n,
+                       const struct ku_dropout *d, uint64_t first)
+{
+    uint32_t bits[64];
+    for (int64_t at = 0; at < n;) {
+        uint64_t block = (first + (uint64_t)at) / 4;
+        int64_t skip = (int64_t)((first + (uint64_t)at) % 4);
+        random_bits(d, block, bits);
+        int64_t end = at + 64 - skip < n ? at + 64 - skip : n, i = at;
+        for (; i + LANES <= end; i += LANES) {
+            vu b = *(const vu_mem *)(bits + skip + (i - at));
+            vi keep = (vi)(b >= d->least - (vu){0});
+            store(t, dst, i, select_f(keep, load(t, x, i) * d->scale, (vf){0}));
+        }
+        for (; i < end; i++) {
+            vf v = load_n(t, x, i, 1) * d->scale;
+            store_n(t, dst, i, 1, bits[skip + (i - at)] >= d->least ? v : (vf){0});
+        }
+        at = end;
+    }
+}
+static void dropout(void *dst, const void *x, enum kumi_dtype t, int64_t n,
+                    const struct ku_dropout *d, uint64_t first)
+{
+    BY_DTYPE(t, dropout_as(dst, x, KUMI_F32, n, d, first),
+             dropout_as(dst, x, KUMI_BF16, n, d, first));
+}
+
+INLINE void sum_into_as(float *sum, const void *x, enum kumi_dtype t, int64_t n)
+{
+    FOR_VECTORS(n, STORE(KUMI_F32, sum, LOAD(KUMI_F32, sum) + LOAD(t, x)));
+}
+static void sum_into(float *sum, const void *x, enum kumi_dtype t, int64_t n)
+{
+    BY_DTYPE(t, sum_into_as(sum, x, KUMI_F32, n), sum_into_as(sum, x, KUMI_BF16, n));
+}
+INLINE void prod_into_as(float *sum, const void *a, const void *b, enum kumi_dtype t, float shift,
+                         float factor, int64_t n)
+{
+    FOR_VECTORS(n, STORE(KUMI_F32, sum,
+                         LOAD(KUMI_F32, sum) + LOAD(t, a) * ((LOAD(t, b) - shift) * factor)));
+}
+static void prod_into(float *sum, const void *a, const void *b, enum kumi_dtype t, float shift,
+                      float factor, int64_t n)
+{
+    BY_DTYPE(t, prod_into_as(sum, a, b, KUMI_F32, shift, factor, n),
+             prod_into_as(sum, a, b, KUMI_BF16, shift, factor, n));
+}
+
+INLINE void finish_as(void *dst, enum kumi_dtype t, const float *sum, int accumulate, int64_t n)
+{
+    if (accumulate)
+        FOR_VECTORS(n, STORE(t, dst, LOAD(t, dst) + LOAD(KUMI_F32, sum)));
+    else
+        FOR_VECTORS(n, STORE(t, dst, LOAD(KUMI_F32, sum)));
+}
+static void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulate, int64_t n)
+{
+    BY_DTYPE(t, finish_as(dst, KUMI_F32, sum, accumulate, n),
+             finish_as(dst, KUMI_BF16, sum, accumulate, n));
+}
+INLINE void finish_bias_as(void *dst, enum kumi_dtype t, const float *sum, const void *bias,
+                           enum kumi_dtype tb, int64_t n)
+{
+    FOR_VECTORS(n, STORE(t, dst, LOAD(KUMI_F32, sum) + LOAD(tb, bias)));
+}
+static void finish_bias(void *dst, enum kumi_dtype t, const float *sum, const void *bias,
+                        enum kumi_dtype tb, int64_t n)
+{
+    if (tb == KUMI_BF16)
+        BY_DTYPE(t, finish_bias_as(dst, KUMI_F32, sum, bias, KUMI_BF16, n),
+                 finish_bias_as(dst, KUMI_BF16, sum, bias, KUMI_BF16, n));
+    else
+        BY_DTYPE(t, finish_bias_as(dst, KUMI_F32, sum, bias, KUMI_F32, n),
+                 finish_bias_as(dst, KUMI_BF16, sum, bias, KUMI_F32, n));
+}

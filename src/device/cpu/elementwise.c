@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ops on one element at a time, and copies of rows: add, mul, act, cast, dropout, embedding,
+ * add_rows, select, expand, fill, random_normal, derive. */
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/random.h"
+#include "device/cpu/cpu.h"
+#include "tensor/dtype.h"
+
+static int bind_flat(struct ku_kernel *k, ku_cpu_tile_fn *fn)
+{
+    KU_TRY(ku_cpu_check_all(k));
+    k->count = ku_cpu_count(&k->call.out[0]);
+    k->per_tile = KU_CPU_TILE_COUNT;
+    ku_cpu_phase(k, fn, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+
+/* Operands of one dtype: infer says so, a hand-made call might not. */
+static int check_equal(const struct ku_kernel *k, int n_in)
+{
+    for (int i = 0; i < n_in; i++)
+        KU_TRY(ku_cpu_check(k, "operand", &k->call.in[i], k->call.out[0].dtype));
+    return KUMI_OK;
+}
+
+static void tile_add(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    k->cpu->ops->add(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
+                     ku_cpu_at(&c->in[1], from), c->out[0].dtype, n);
+}
+int ku_cpu_bind_add(struct ku_kernel *k)
+{
+    KU_TRY(bind_flat(k, tile_add));
+    return check_equal(k, 2);
+}
+
+static void tile_mul(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    k->cpu->ops->mul(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
+                     ku_cpu_at(&c->in[1], from), c->out[0].dtype, n);
+}
+int ku_cpu_bind_mul(struct ku_kernel *k)
+{
+    KU_TRY(bind_flat(k, tile_mul));
+    return check_equal(k, 2);
+}
+
+static void tile_act(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    k->cpu->ops->act(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from), (int)k->attr.act,
+                     c->out[0].dtype, n);
+}
+int ku_cpu_bind_act(struct ku_kernel *k)
+{
+    KU_TRY(bind_flat(k, tile_act));
+    return check_equal(k, 1);
+}
+
+static void tile_act_dx(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    k->cpu->ops->act_dx(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
+                        ku_cpu_at(&c->in[1], from), (int)k->attr.act, c->out[0].dtype, n);
+}
+int ku_cpu_bind_act_dx(struct ku_kernel *k)
+{
+    KU_TRY(bind_flat(k, tile_act_dx));
+    return check_equal(k, 2);
+}
+
+/* Also derive (into its output's bytes) and the float casts; other dtypes go through ku_convert. */
+static void tile_cast(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    if ((x->dtype == KUMI_F32 || x->dtype == KUMI_BF16) &&
+        (y->dtype == KUMI_F32 || y->dtype == KUMI_BF16))
+        k->cpu->ops->cast(ku_cpu_at(y, from), y->dtype, ku_cpu_at(x, from), x->dtype, n);
+    else
+        ku_convert(ku_cpu_at(y, from), y->dtype, ku_cpu_at(x, from), x->dtype, n);
+}
+int ku_cpu_bind_cast(struct ku_kernel *k)
+{
+    k->count = ku_cpu_count(&k->call.out[0]);
+    k->per_tile = KU_CPU_TILE_COUNT;
+    ku_cpu_phase(k, tile_cast, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+int ku_cpu_bind_derive(struct ku_kernel *k)
+{
+    return ku_cpu_bind_cast(k);
+}
+
+/* -- by global element index ------------------------------------------------------------------- */
+
+/*
+ * A local part lies in the logical tensor as runs of elements that follow each other there as well:
+ * all trailing dims that are whole, and the cut one before them. A flat (Z) operand is one run.
+ */
+struct runs {
+    int64_t length; /* of a run */
+    int n_outer;    /* dims before it */
+};
+static struct runs runs_of(const struct ku_view *v)
+{
+    struct runs r = {1, v->shape.ndim};
+    while (r.n_outer > 0) {
+        int d = --r.n_outer;
+        r.length *= v->shape.dim[d].count;
+        if (v->shape.dim[d].count != v->logical[d])
+            break;
+    }
+    return r;
+}
+/* Global flat index of the first element of run `i`, under the extents `whole`. */
+static int64_t run_start(const struct ku_view *v, const struct runs *r, int64_t i,
+                         const int64_t *whole)
+{
+    int64_t index = 0, at[KU_MAX_DIMS] = {0};
+    for (int d = r->n_outer - 1; d >= 0; d--) {
+        at[d] = i % v->shape.dim[d].count;
+        i /= v->shape.dim[d].count;
+    }
+    for (int d = 0; d < v->shape.ndim; d++)
+        index = index * whole[d] + v->start[d] + at[d];
+    return index;
+}
+
+static void tile_dropout(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
+    struct ku_dropout d = ku_cpu_dropout(k);
+    struct runs r = runs_of(y);
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    while (n > 0) {
+        int64_t run = from / r.length, at = from % r.length;
+        int64_t some = r.length - at < n ? r.length - at : n;
+        uint64_t first = (uint64_t)(run_start(y, &r, run, y->logical) + at);
+        k->cpu->ops->dropout(ku_cpu_at(y, from), ku_cpu_at(x, from), y->dtype, some, &d, first);
+        from += some, n -= some;
+    }
+}
+int ku_cpu_bind_dropout(struct ku_kernel *k)
+{
+    if (!(k->attr.p >= 0 && k->attr.p < 1))
+        return KU_ERR(KUMI_EINVAL, "device cpu: dropout: p=%g; 0 <= p < 1", k->attr.p);
+    KU_TRY(bind_flat(k, tile_dropout));
+    return check_equal(k, 1);
+}
+
+static void tile_fill(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *y = &k->call.out[0];
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = 0; i < n; i++)
+        ku_store_f64(y->data, y->dtype, from + i, k->attr.value);
+}
+int ku_cpu_bind_fill(struct ku_kernel *k)
+{
+    k->count = ku_cpu_count(&k->call.out[0]);
+    k->per_tile = KU_CPU_TILE_COUNT;
+    ku_cpu_phase(k, tile_fill, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+
+/* Indices count the seen extents, so padding changes no value; padding itself is zero. */
+static void tile_random_normal(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *y = &k->call.out[0];
+    const int64_t *control = k->call.in[1].data;
+    uint64_t seed = (uint64_t)control[KU_CONTROL_SEED];
+    int64_t from, n, at[KU_MAX_DIMS] = {0}, whole[KU_MAX_DIMS] = {0};
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int d = 0; d < y->shape.ndim; d++)
+        whole[d] = y->shape.dim[d].count == y->logical[d] ? y->shape.dim[d].seen : y->logical[d];
+    for (int64_t i = from; i < from + n; i++) {
+        int64_t rest = i, index = 0, padding = 0;
+        for (int d = y->shape.ndim - 1; d >= 0; d--) {
+            at[d] = rest % y->shape.dim[d].count;
+            rest /= y->shape.dim[d].count;
+            padding |= at[d] >= y->shape.dim[d].seen;
+        }
+        for (int d = 0; d < y->shape.ndim; d++)
+            index = index * whole[d] + y->start[d] + at[d];
+        double z = padding ? 0
+                           : k->attr.value +
+                                 k->attr.std * (double)ku_random_normal(seed, 0, k->call.stream,
+                                                                        (uint64_t)index);
+        ku_store_f64(y->data, y->dtype, i, z);
+    }
+}
+int ku_cpu_bind_random_normal(struct ku_kernel *k)
+{
+    k->count = ku_cpu_count(&k->call.out[0]);
+    k->per_tile = KU_CPU_TILE_COUNT / 16; /* about 50 ns each */
+    ku_cpu_phase(k, tile_random_normal, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+
+/* -- rows ----------------------------------------------------------------------------------------
+ */
+
+/* Rows of `width` elements, about KU_CPU_TILE_COUNT elements a tile. */
+static int bind_rows(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_rows, int64_t width)
+{
+    k->count = n_rows;
+    k->width = width;
+    k->per_tile = width < KU_CPU_TILE_COUNT ? KU_CPU_TILE_COUNT / (width ? width : 1) : 1;
+    ku_cpu_phase(k, fn, width ? ku_cpu_tiles(n_rows, k->per_tile) : 0);
+    return KUMI_OK;
+}
+
+/*
+ * y = 0 + table[id]. A part of the table that does not hold the row adds nothing: zero.
+ */
+static void tile_embedding(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *table = &k->call.in[0], *y = &k->call.out[0];
+    const int32_t *ids = k->call.in[1].data;
+    int64_t from, n, n_rows = table->shape.dim[0].count;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = from; i < from + n; i++) {
+        int64_t row = ids[i] - table->start[0];
+        void *to = ku_cpu_at(y, i * k->width);
+        memset(to, 0, (size_t)k->width * kumi_dtype_bytes(y->dtype));
+        if (row >= 0 &&
+            row < n_rows) /* adding to zero turns -0.0 into +0.0, as parts of a sum do */
+            k->cpu->ops->add(to, to, ku_cpu_at(table, row * k->width), y->dtype, k->width);
+    }
+}
+int ku_cpu_bind_embedding(struct ku_kernel *k)
+{
+    const struct ku_view *table = &k->call.in[0];
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "table", table, k->call.out[0].dtype));
+    KU_TRY(ku_cpu_check(k, "ids", &k->call.in[1], KUMI_I32));
+    return bind_rows(k, tile_embedding, ku_cpu_count(&k->call.in[1]),
+                     ku_cpu_extent(&table->shape, 1, table->shape.ndim));
+}
+
+/*
+ * dw[v] = sum of dy over the tokens with id v, ascending. One list of tokens per row (`first`, then
+ * `next`), built backwards so that it reads forwards; then rows are independent, each is written
+ * once, and those that no token names are zero (or stay, when accumulating).
+ */
+static void tile_lists(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *dw = &k->call.out[0];
+    const int32_t *ids = k->call.in[0].data;
+    int64_t n_rows = dw->shape.dim[0].count, n_ids = ku_cpu_count(&k->call.in[0]);
+    int32_t *first = k->call.workspace, *next = first + n_rows;
+    (void)tile, (void)thread;
+    memset(first, 0xff, (size_t)n_rows * sizeof *first);
+    for (int64_t i = n_ids - 1; i >= 0; i--) {
+        int64_t row = ids[i] - dw->start[0];
+        if (row < 0 || row >= n_rows)
+            continue;
+        next[i] = first[row];
+        first[row] = (int32_t)i;
+    }
+}
+static void tile_embedding_dw(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *dy = &k->call.in[1], *dw = &k->call.out[0];
+    const int32_t *first = k->call.workspace, *next = first + dw->shape.dim[0].count;
+    float *sum = ku_cpu_scratch(k, thread);
+    const int64_t most = KU_CPU_SCRATCH_BYTES / (int64_t)sizeof *sum;
+    int64_t from, n;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t row = from; row < from + n; row++) {
+        void *to = ku_cpu_at(dw, row * k->width);
+        if (first[row] < 0) {
+            if (!k->call.accumulate)
+                memset(to, 0, (size_t)k->width * kumi_dtype_bytes(dw->dtype));
+            continue;
+        }
+        for (int64_t j = 0; j < k->width; j += most) {
+            int64_t some = k->width - j < most ? k->width - j : most;
+            memset(sum, 0, (size_t)some * sizeof *sum);
+            for (int32_t i = first[row]; i >= 0; i = next[i])
+                k->cpu->ops->sum_into(sum, ku_cpu_at(dy, i * k->width + j), dy->dtype, some);
+            k->cpu->ops->finish(ku_cpu_at(dw, row * k->width + j), dw->dtype, sum,
+                                k->call.accumulate, some);
+        }
+    }
+}
+size_t ku_cpu_workspace_lists(const struct ku_op_case *c)
+{
+    return (size_t)(c->out[0].shape.dim[0].count + ku_shape_count(&c->in[0].shape)) *
+           sizeof(int32_t);
+}
+int ku_cpu_bind_embedding_dw(struct ku_kernel *k)
+{
+    const struct ku_view *dw = &k->call.out[0];
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "ids", &k->call.in[0], KUMI_I32));
+    if (ku_cpu_count(&k->call.in[0]) > INT32_MAX)
+        return KU_ERR(KUMI_EINVAL, "device cpu: embedding_dw: %lld tokens; at most 2^31 - 1",
+                      (long long)ku_cpu_count(&k->call.in[0]));
+    ku_cpu_phase(k, tile_lists, 1);
+    return bind_rows(k, tile_embedding_dw, dw->shape.dim[0].count,
+                     ku_cpu_extent(&dw->shape, 1, dw->shape.ndim));
+}
+
+/* x[.., t, c..] + table[start + t]: a row is one position of one sample. */
+static void tile_add_rows(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0], *table = &k->call.in[1], *y = &k->call.out[0];
+    int lead = x->shape.ndim - table->shape.ndim;
+    int64_t from, n, n_t = x->shape.dim[lead].count;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = from; i < from + n; i++) {
+        int64_t row = x->start[lead] + i % n_t - table->start[0];
+        k->cpu->ops->add(ku_cpu_at(y, i * k->width), ku_cpu_at(x, i * k->width),
+                         ku_cpu_at(table, row * k->width), y->dtype, k->width);
+    }
+}
+int ku_cpu_bind_add_rows(struct ku_kernel *k)
+{
+    const struct ku_view *x = &k->call.in[0], *table = &k->call.in[1];
+    int lead = x->shape.ndim - table->shape.ndim;
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(check_equal(k, 2));
+    int64_t first = x->start[lead] - table->start[0], n_t = x->shape.dim[lead].count;
+    if (first < 0 || first + n_t > table->shape.dim[0].count)
+        return KU_ERR(KUMI_EINVAL,
+                      "device cpu: add_rows: positions %lld to %lld are not in this part of the "
+                      "table; keep the table whole",
+                      (long long)x->start[lead], (long long)(x->start[lead] + n_t));
+    return bind_rows(k, tile_add_rows, ku_cpu_extent(&x->shape, 0, lead + 1),
+                     ku_cpu_extent(&x->shape, lead + 1, x->shape.ndim));
+}
+
+/* dtable[p] = sum over samples of dy[.., p, ..], ascending; rows no position reaches are zero. */
+static void tile_add_rows_dw(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *dy = &k->call.in[0], *dw = &k->call.out[0];
+    int lead = dy->shape.ndim - (int)k->attr.outs - 1;
+    int64_t n_samples = ku_cpu_extent(&dy->shape, 0, lead), n_t = dy->shape.dim[lead].count;
+    float *sum = ku_cpu_scratch(k, thread);
+    const int64_t most = KU_CPU_SCRATCH_BYTES / (int64_t)sizeof *sum;
+    int64_t from, n;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t row = from; row < from + n; row++) {
+        int64_t t = row + dw->start[0] - dy->start[lead];
+        int hit = t >= 0 && t < n_t;
+        if (!hit && k->call.accumulate)
+            continue;
+        for (int64_t j = 0; j < k->width; j += most) {
+            int64_t some = k->width - j < most ? k->width - j : most;
+            memset(sum, 0, (size_t)some * sizeof *sum);
+            for (int64_t s = 0; hit && s < n_samples; s++)
+                k->cpu->ops->sum_into(sum, ku_cpu_at(dy, (s * n_t + t) * k->width + j), dy->dtype,
+                                      some);
+            k->cpu->ops->finish(ku_cpu_at(dw, row * k->width + j), dw->dtype, sum,
+                                k->call.accumulate, some);
+        }
+    }
+}
+int ku_cpu_bind_add_rows_dw(struct ku_kernel *k)
+{
+    const struct ku_view *dw = &k->call.out[0];
+    KU_TRY(ku_cpu_check_all(k));
+    return bind_rows(k, tile_add_rows_dw, dw->shape.dim[0].count,
+                     ku_cpu_extent(&dw->shape, 1, dw->shape.ndim));
+}
+
+/* y[n] = x[n, index[n]] */
+static void tile_select(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
+    const int32_t *index = k->call.in[1].data;
+    int64_t from, n, n_t = x->shape.dim[1].count;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = from; i < from + n; i++) {
+        int64_t t = index[i] - x->start[1];
+        void *to = ku_cpu_at(y, i * k->width);
+        size_t bytes = (size_t)k->width * kumi_dtype_bytes(y->dtype);
+        if (t >= 0 && t < n_t)
+            memcpy(to, ku_cpu_at(x, (i * n_t + t) * k->width), bytes);
+        else
+            memset(to, 0, bytes);
+    }
+}
+int ku_cpu_bind_select(struct ku_kernel *k)
+{
+    const struct ku_view *x = &k->call.in[0];
+    KU_TRY(ku_cpu_check(k, "x", x, k->call.out[0].dtype));
+    KU_TRY(ku_cpu_check(k, "index", &k->call.in[1], KUMI_I32));
+    return bind_rows(k, tile_select, x->shape.dim[0].count,
+                     ku_cpu_extent(&x->shape, 2, x->shape.ndim));
+}
+
+/* A scalar in every element. */
+static void tile_expand(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *y = &k->call.out[0];
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    double value = ku_load_f64(k->call.in[0].data, k->call.in[0].dtype, 0);
+    for (int64_t i = 0; i < n; i++)
+        ku_store_f64(y->data, y->dtype, from + i, value);
+}
+int ku_cpu_bind_expand(struct ku_kernel *k)
+{
+    k->count = ku_cpu_count(&k->call.out[0]);
+    k->per_tile = KU_CPU_TILE_COUNT;
+    ku_cpu_phase(k, tile_expand, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}

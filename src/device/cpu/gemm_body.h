@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inner loop of matrix products, included once per instruction set and unit. The includer
+ * defines GEMM_BYTES (of a vector), GEMM_MR, GEMM_UNIT (float, or int32_t for bf16 pairs) and
+ * GEMM_MADD(acc, unit, b). Two vectors wide, GEMM_MR rows high: all accumulators, two vectors of b
+ * and a broadcast fit the registers (AVX-512: 14 x 2 + 2 + 1 = 31 of 32).
+ */
+enum { GEMM_VL = GEMM_BYTES / 4, GEMM_NR = 2 * GEMM_VL };
+typedef float gemm_v __attribute__((vector_size(GEMM_BYTES)));
+typedef float gemm_vmem __attribute__((vector_size(GEMM_BYTES), aligned(4), may_alias));
+typedef GEMM_UNIT gemm_unit __attribute__((aligned(2), may_alias)); /* bf16 rows may begin at 2 */
+
+/* rows is a constant in each of the copies that micro() picks; narrow: rs == 1, else cs == 1. */
+static inline __attribute__((always_inline)) void micro_rows(const int rows, const int narrow_rows,
+                                                             int64_t n_units, const gemm_unit *a,
+                                                             int64_t rs, int64_t cs, const float *b,
+                                                             float *c, int64_t ldc, int load)
+{
+    gemm_v acc[GEMM_MR][2];
+    /* four bases with rs, 2 rs, 3 rs: sixteen rows in few address registers */
+    const gemm_unit *base[4] = {a, a + 4 * rs, a + 8 * rs, a + 12 * rs};
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        acc[i][0] = acc[i][1] = (gemm_v){0};
+        if (load) {
+            acc[i][0] = *(const gemm_vmem *)(c + i * ldc);
+            acc[i][1] = *(const gemm_vmem *)(c + i * ldc + GEMM_VL);
+        }
+    }
+    for (int64_t k = 0; k < n_units; k++) {
+        gemm_v b0 = *(const gemm_vmem *)b, b1 = *(const gemm_vmem *)(b + GEMM_VL);
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            gemm_unit x = narrow_rows ? a[i] : base[i / 4][i % 4 * rs];
+            acc[i][0] = GEMM_MADD(acc[i][0], x, b0);
+            acc[i][1] = GEMM_MADD(acc[i][1], x, b1);
+        }
+        b += GEMM_NR;
+        a += cs;
+        for (int q = 0; q < 4; q++)
+            base[q]++;
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        *(gemm_vmem *)(c + i * ldc) = acc[i][0];
+        *(gemm_vmem *)(c + i * ldc + GEMM_VL) = acc[i][1];
+    }
+}
+
+#define MICRO_CASE(n)                                                                              \
+    case n:                                                                                        \
+        if (n > GEMM_MR)                                                                           \
+            break;                                                                                 \
+        if (rs == 1)                                                                               \
+            micro_rows(n > GEMM_MR ? 1 : n, 1, n_units, a, rs, cs, b, c, ldc, load);               \
+        else                                                                                       \
+            micro_rows(n > GEMM_MR ? 1 : n, 0, n_units, a, rs, cs, b, c, ldc, load);               \
+        break
+static void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
+                  float *c, int64_t ldc, int load)
+{
+    switch (rows) {
+        MICRO_CASE(1);
+        MICRO_CASE(2);
+        MICRO_CASE(3);
+        MICRO_CASE(4);
+        MICRO_CASE(5);
+        MICRO_CASE(6);
+        MICRO_CASE(7);
+        MICRO_CASE(8);
+        MICRO_CASE(9);
+        MICRO_CASE(10);
+        MICRO_CASE(11);
+        MICRO_CASE(12);
+        MICRO_CASE(13);
+        MICRO_CASE(14);
+    default:
+        __builtin_unreachable();
+    }
+}

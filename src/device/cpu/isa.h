@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DEVICE_CPU_ISA_H
+#define KU_DEVICE_CPU_ISA_H
+
+#include <stdint.h>
+
+#include "device/pool.h"
+#include "kumi/dtype.h"
+
+/*
+ * What a tile is made of: loops over contiguous elements or one row, once per instruction set.
+ * dtypes are f32 or bf16; arithmetic is f32, a result is rounded once. Pointers may be equal (in
+ * place) where a function reads and writes element by element, and do not overlap otherwise.
+ */
+struct ku_dropout {
+    uint64_t seed;
+    uint32_t step, stream;
+    uint32_t least; /* an element is kept where its 24 random bits are at least this: p 2^24 */
+    float scale;    /* 1 / (1 - p) */
+};
+
+/* AdamW, Adam and SGD over a range: PyTorch's formulas with the step's scalars folded in. */
+struct ku_update {
+    float *p, *m, *v;
+    const void *g;
+    enum kumi_dtype g_dtype, copy_dtype;
+    void *copy;                         /* rounded p', or NULL */
+    float scale;                        /* of the gradient */
+    float lr, beta1, add1, beta2, add2; /* add = 1 - beta, rounded from f64 */
+    float eps, weight_decay, keep;      /* keep: factor of p, 1 - lr wd when decoupled, else 1 */
+    float step_size;                    /* lr / (1 - beta1^t) */
+    float rsqrt_bc2;                    /* 1 / sqrt(1 - beta2^t) */
+    int l2;                             /* g + wd p */
+    int nesterov, first;
+    float momentum;
+};
+
+/*
+ * A product of two matrices in panels: C rows of one group of at most mr, columns of one panel of
+ * nr, contraction in ascending order in one chain of fused multiply-adds per element, so that bits
+ * depend on the length of the contraction alone. A "unit" is one f32, or two bf16 that follow each
+ * other in the contraction.
+ *
+ *   a     element (i, k) of the group in units at a + (i rs + k cs); rs == 1 or cs == 1
+ *   b     the packed panel: n_units rows of nr units
+ *   c     [rows][nr] f32, row stride ldc: read first when `load`
+ */
+struct ku_gemm_micro {
+    int mr, nr;
+    void (*run)(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
+                float *c, int64_t ldc, int load);
+};
+
+/* One head of one sample; forward: one tile of queries of it. See attn_body.h. */
+struct ku_attn_tile {
+    /* element (token, j) of q, k, v, dq, dk, dv at token ld + j; of o, d_out at token ld_o + j */
+    const void *q, *k, *v, *o, *d_out;
+    void *out, *dq, *dk, *dv;
+    float *lse; /* [t] */
+    float *sum; /* backward: the head's adjoint of q, transposed, and its rows' sums: workspace */
+    float *scratch; /* KU_CPU_SCRATCH_BYTES of this thread */
+    enum kumi_dtype dtype;
+    int64_t t, d, ld, ld_o, q0;
+    int causal;
+    float scale;
+    const struct ku_dropout *drop; /* NULL: none */
+    uint64_t drop_first;           /* random index of (query 0, key 0) */
+    struct ku_pool *pool;
+    int thread;
+};
+enum { KU_ATTN_MAX_WIDTH = 512 /* of a head: the tiles fit the scratch of a thread */ };
+/* Floats of `sum` for one head. */
+static inline int64_t ku_attn_sum_count(int64_t t, int64_t d)
+{
+    return (t + 31) / 32 * 32 *
+           (d + 1); /* 32: the widest tile of queries, on any instruction set */
+}
+
+struct ku_isa_ops {
+    void (*cast)(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n);
+    void (*add)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
+    void (*mul)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
+    void (*act)(void *dst, const void *x, int act, enum kumi_dtype dtype, int64_t n);
+    void (*act_dx)(void *dx, const void *dy, const void *x, int act, enum kumi_dtype dtype,
+                   int64_t n);
+    /* dst = x where kept, scaled; first = global index of element 0 */
+    void (*dropout)(void *dst, const void *x, enum kumi_dtype dtype, int64_t n,
+                    const struct ku_dropout *d, uint64_t first);
+    void (*sum_into)(float *sum, const void *x, enum kumi_dtype dtype, int64_t n); /* sum += x */
+    void (*prod_into)(float *sum, const void *a, const void *b, enum kumi_dtype dtype, float shift,
+                      float factor, int64_t n); /* sum += a (b - shift) factor */
+    /* dst = round(sum), or round(dst + sum) */
+    void (*finish)(void *dst, enum kumi_dtype dtype, const float *sum, int accumulate, int64_t n);
+    /* one row of a matrix product: out = round(acc + bias), out = round(out + acc) */
+    void (*finish_bias)(void *dst, enum kumi_dtype dtype, const float *sum, const void *bias,
+                        enum kumi_dtype bias_dtype, int64_t n);
+    void (*layer_norm)(void *y, float *mean, float *rstd, const void *x, enum kumi_dtype dtype,
+                       const void *gain, const void *bias, enum kumi_dtype gain_dtype, int64_t n,
+                       double eps);
+    void (*layer_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
+                          const void *gain, enum kumi_dtype gain_dtype, float mean, float rstd,
+                          int64_t n);
+    float (*log_sum_exp)(const void *x, enum kumi_dtype dtype, int64_t n);
+    /* dst = factor (e^(x - lse)), n elements */
+    void (*softmax_scaled)(void *dst, const void *x, enum kumi_dtype dtype, float lse, float factor,
+                           int64_t n);
+    /* sixteen interleaved f64 sums of squares, added in a fixed tree; non-finite elements counted
+     */
+    double (*sumsq)(const void *x, enum kumi_dtype dtype, int64_t n, int64_t *n_bad);
+    double (*max)(const void *x, enum kumi_dtype dtype, int64_t n);
+    void (*adam)(const struct ku_update *u, int64_t from, int64_t n);
+    void (*sgd)(const struct ku_update *u, int64_t from, int64_t n);
+    /*
+     * One panel of a product's operand, [units][width]: element (k, j) of the source lies at
+     * k ld + j (rows) or at j ld + k (cols). Columns from n_cols to width, and the last half unit
+     * of pairs, become zero. pairs: two bf16 make a unit; else a unit is f32.
+     */
+    void (*pack_rows)(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
+                      int64_t ld, int64_t n_k, int64_t n_cols, int pairs);
+    void (*pack_cols)(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
+                      int64_t ld, int64_t n_k, int64_t n_cols, int pairs);
+    struct ku_gemm_micro gemm; /* of f32 units */
+    void (*attn_forward)(const struct ku_attn_tile *t);
+    void (*attn_backward)(const struct ku_attn_tile *t);
+};
+extern const struct ku_isa_ops ku_isa_base, ku_isa_avx2, ku_isa_avx512;
+#if defined(__x86_64__)
+extern const struct ku_gemm_micro ku_gemm_avx512bf16;
+#endif
+
+#endif

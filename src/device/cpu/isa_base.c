@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define ISA_OPS                 ku_isa_base
+#define GEMM_BYTES              16
+#define GEMM_MR                 4
+#define GEMM_UNIT               float
+#define GEMM_MADD(acc, unit, b) ((acc) + (unit) * (b))
+#include "device/cpu/isa_body.h"

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All bodies of one instruction set, and its table. The includer defines ISA_OPS and the GEMM_* of
+ * gemm_body.h. */
+#include "device/cpu/isa.h"
+#include "device/cpu/simd.h"
+#include "op/attr.h"
+
+#include "device/cpu/elem_body.h"
+#include "device/cpu/rows_body.h"
+#include "device/cpu/pack_body.h"
+#include "device/cpu/gemm_body.h"
+#include "device/cpu/attn_body.h"
+
+const struct ku_isa_ops ISA_OPS = {
+    .cast = cast,
+    .add = add,
+    .mul = mul,
+    .act = act_all,
+    .act_dx = act_dx,
+    .dropout = dropout,
+    .sum_into = sum_into,
+    .prod_into = prod_into,
+    .finish = finish,
+    .finish_bias = finish_bias,
+    .layer_norm = layer_norm,
+    .layer_norm_dx = layer_norm_dx,
+    .log_sum_exp = log_sum_exp,
+    .softmax_scaled = softmax_scaled,
+    .sumsq = sumsq,
+    .max = max_of,
+    .adam = adam,
+    .sgd = sgd,
+    .pack_rows = pack_rows,
+    .pack_cols = pack_cols,
+    .gemm = {GEMM_MR, GEMM_NR, micro},
+    .attn_forward = attn_forward,
+    .attn_backward = attn_backward,
+};

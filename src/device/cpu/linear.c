@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrix products: linear, linear_dx, linear_dw.
+ *
+ * A tile is up to MAX_ROWS rows by TILE_COLS columns. For each piece of CHUNK_UNITS of the
+ * contraction it packs the columns of b into panels (once, they stay in the second cache) and runs
+ * groups of mr rows of a over them; sums stay in f32 until the last piece, where bias, activation
+ * and rounding follow while the rows are in the first cache. Rows of a are read where they lie, but
+ * for strides that collide in the first cache and for dtypes that need widening (copied), and for
+ * weight gradients, whose a lies crosswise (packed once, into the workspace).
+ *
+ * Every element is one chain of fused multiply-adds over the contraction in ascending order,
+ * wherever it lies and whoever computes it. On an EPYC Genoa, one core: 115 of 118 GFLOP/s in f32
+ * inside a tile, 232 of 236 in bf16.
+ */
+#include <string.h>
+
+#include "base/err.h"
+#include "device/cpu/cpu.h"
+
+enum {
+    MAX_ROWS = 512, /* packing a column costs about a hundredth of multiplying 512 rows by it */
+    MIN_ROWS = 64,
+    WANTED_TILES = 32,  /* so that a dozen threads find work in small products */
+    TILE_COLS = 64,     /* two panels of 32, four of 16, eight of 8 */
+    CHUNK_UNITS = 1024, /* panels: 64 x 4 KiB = 256 KiB */
+    MAX_MR = 14,
+    COPY_PAD_UNITS = 16 /* rows of the copy begin a cache line apart, modulo the cache's size */
+};
+_Static_assert((TILE_COLS * CHUNK_UNITS + MAX_ROWS * TILE_COLS + TILE_COLS +
+                MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS)) *
+                           4 +
+                       TILE_COLS * 8 <=
+                   KU_CPU_SCRATCH_BYTES,
+               "the tile's parts fit the thread's scratch");
+
+/* Units: f32, or two bf16. */
+static int has_pairs(const struct ku_kernel *k)
+{
+    return k->product.dtype == KUMI_BF16 && k->cpu->gemm_bf16 != NULL;
+}
+static const struct ku_gemm_micro *micro_of(const struct ku_kernel *k)
+{
+    return has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
+}
+static const void *offset(const struct ku_cpu_product *p, const void *x, int64_t i)
+{
+    return (const char *)x + i * (int64_t)kumi_dtype_bytes(p->dtype);
+}
+
+/* Crosswise a, packed: groups of mr rows, each [n_units][mr]. A tile of the phase is 8 groups. */
+enum { PACK_GROUPS = 8, PACK_K = 128 };
+static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const int pairs = has_pairs(k), mr = micro_of(k)->mr;
+    int64_t i0 = tile * PACK_GROUPS * mr;
+    (void)thread;
+    for (int64_t k0 = 0; k0 < p->k; k0 += PACK_K) {
+        int64_t n_k = p->k - k0 < PACK_K ? p->k - k0 : PACK_K;
+        for (int64_t i = i0; i < i0 + PACK_GROUPS * mr && i < p->m; i += mr) {
+            float *panel = (float *)k->call.workspace + i * p->n_units + k0 / (pairs ? 2 : 1) * mr;
+            k->cpu->ops->pack_rows(panel, mr, offset(p, p->a, k0 * p->a_col + i), p->dtype,
+                                   p->a_col, n_k, p->m - i < mr ? p->m - i : mr, pairs);
+        }
+    }
+}
+
+/* One tile's place and buffers. */
+struct tile {
+    int64_t row, n_rows, col, n_cols, k0, n_k;
+    float *panels, *sum, *copy; /* copy: a group's rows of a */
+    void *before;               /* one row before the activation, where nobody asked for it */
+};
+
+static void pack_b(const struct ku_kernel *k, const struct tile *t)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const struct ku_isa_ops *ops = k->cpu->ops;
+    const int pairs = has_pairs(k), nr = micro_of(k)->nr;
+    int64_t n_units = pairs ? (t->n_k + 1) / 2 : t->n_k;
+    for (int64_t j = 0; j < t->n_cols; j += nr) {
+        const void *b = offset(p, p->b, t->k0 * p->b_row + (t->col + j) * p->b_col);
+        int64_t n = t->n_cols - j < nr ? t->n_cols - j : nr;
+        if (p->b_col == 1)
+            ops->pack_rows(t->panels + j * n_units, nr, b, p->dtype, p->b_row, t->n_k, n, pairs);
+        else
+            ops->pack_cols(t->panels + j * n_units, nr, b, p->dtype, p->b_col, t->n_k, n, pairs);
+    }
+}
+
+/* Where the micro kernel reads a group of rows. */
+struct place {
+    const void *at;
+    int64_t rs, cs;
+};
+static struct place place_a(const struct ku_kernel *k, const struct tile *t, int64_t i,
+                            int64_t rows)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const int pairs = has_pairs(k), mr = micro_of(k)->mr;
+    const int64_t per_unit = pairs ? 2 : 1;
+    if (p->a_col != 1)
+        return (struct place){(const float *)k->call.workspace + (i / mr * mr) * p->n_units +
+                                  t->k0 / per_unit * mr,
+                              1, mr};
+    const void *at = offset(p, p->a, i * p->a_row + t->k0);
+    const size_t row_bytes = (size_t)p->a_row * kumi_dtype_bytes(p->dtype);
+    if ((pairs || p->dtype == KUMI_F32) && p->a_row % per_unit == 0 && t->n_k % per_unit == 0 &&
+        row_bytes % 4096 != 0)
+        return (struct place){at, p->a_row / per_unit, 1};
+    int64_t n_units = (t->n_k + per_unit - 1) / per_unit, stride = n_units + COPY_PAD_UNITS;
+    for (int64_t r = 0; r < rows; r++) {
+        float *to = t->copy + r * stride;
+        if (pairs)
+            to[n_units - 1] = 0; /* the second half of an odd last pair */
+        k->cpu->ops->cast(to, pairs ? KUMI_BF16 : KUMI_F32, offset(p, at, r * p->a_row), p->dtype,
+                          t->n_k);
+    }
+    return (struct place){t->copy, stride, 1};
+}
+
+/* Rows of finished sums: bias, activation, rounding, accumulation. */
+static void finish_rows(const struct ku_kernel *k, const struct tile *t, int64_t i, int64_t rows,
+                        const float *sum)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const struct ku_isa_ops *ops = k->cpu->ops;
+    const struct ku_call *c = &k->call;
+    const enum kumi_dtype dtype = c->out[0].dtype;
+    const void *bias =
+        p->bias ? (const char *)p->bias + t->col * (int64_t)kumi_dtype_bytes(p->bias_dtype) : NULL;
+    for (int64_t r = 0; r < rows; r++, sum += TILE_COLS) {
+        int64_t at = (i + r) * p->n + t->col;
+        void *out = ku_cpu_at(&c->out[0], at), *raw = out;
+        if (c->op == KU_OP_linear && k->attr.act != KU_ACT_NONE)
+            raw = c->n_out == 2 ? ku_cpu_at(&c->out[1], at) : t->before;
+        if (bias)
+            ops->finish_bias(raw, dtype, sum, bias, p->bias_dtype, t->n_cols);
+        else
+            ops->finish(raw, dtype, sum, c->accumulate, t->n_cols);
+        if (raw != out)
+            ops->act(out, raw, (int)k->attr.act, dtype, t->n_cols);
+        else if (c->op == KU_OP_linear && c->n_out == 2)
+            ops->cast(ku_cpu_at(&c->out[1], at), dtype, out, dtype, t->n_cols);
+    }
+}
+
+static void run_chunk(const struct ku_kernel *k, const struct tile *t, int thread)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const struct ku_gemm_micro *micro = micro_of(k);
+    const int64_t n_units = has_pairs(k) ? (t->n_k + 1) / 2 : t->n_k;
+    const int last = t->k0 + t->n_k == p->k, whole = last && t->k0 == 0;
+    for (int64_t i = 0; i < t->n_rows; i += micro->mr) {
+        int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
+        struct place a = place_a(k, t, t->row + i, rows);
+        float *sum = whole ? t->sum : t->sum + i * TILE_COLS; /* whole: stays in the first cache */
+        for (int64_t j = 0; j < t->n_cols; j += micro->nr)
+            micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, TILE_COLS,
+                       t->k0 > 0);
+        if (last)
+            finish_rows(k, t, t->row + i, rows, sum);
+        ku_pool_poll(k->cpu->pool, thread);
+    }
+}
+
+static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const int64_t chunk = has_pairs(k) ? 2 * CHUNK_UNITS : CHUNK_UNITS;
+    struct tile t = {.row = tile % p->n_row_tiles * p->tile_rows,
+                     .col = tile / p->n_row_tiles * TILE_COLS};
+    t.n_rows = p->m - t.row < p->tile_rows ? p->m - t.row : p->tile_rows;
+    t.n_cols = p->n - t.col < TILE_COLS ? p->n - t.col : TILE_COLS;
+    t.panels = ku_cpu_scratch(k, thread);
+    t.sum = t.panels + TILE_COLS * CHUNK_UNITS;
+    t.copy = t.sum + MAX_ROWS * TILE_COLS;
+    t.before = t.copy + MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS);
+    do {
+        t.n_k = p->k - t.k0 < chunk ? p->k - t.k0 : chunk;
+        pack_b(k, &t);
+        run_chunk(k, &t, thread);
+        t.k0 += chunk;
+    } while (t.k0 < p->k);
+}
+
+/* Rows of a tile: a multiple of every mr (14, 6, 4), fewer where tiles would be too few. */
+static int64_t tile_rows_of(int64_t m, int64_t n)
+{
+    enum { STEP = 84 };
+    int64_t n_col_tiles = ku_cpu_tiles(n, TILE_COLS);
+    int64_t parts = ku_cpu_tiles(m, MAX_ROWS - MAX_ROWS % STEP);
+    while (parts * n_col_tiles < WANTED_TILES && m / (parts + 1) >= MIN_ROWS)
+        parts++;
+    int64_t rows = ku_cpu_tiles(ku_cpu_tiles(m, parts ? parts : 1), STEP) * STEP;
+    return rows > 0 ? rows : STEP;
+}
+
+static int bind_product(struct ku_kernel *k)
+{
+    struct ku_cpu_product *p = &k->product;
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "second operand", &k->call.in[1], k->call.in[0].dtype));
+    p->dtype = k->call.in[0].dtype;
+    p->n_units = has_pairs(k) ? (p->k + 1) / 2 : p->k;
+    p->tile_rows = tile_rows_of(p->m, p->n);
+    p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
+    if (p->m == 0 || p->n == 0)
+        return KUMI_OK;
+    if (p->a_col != 1)
+        ku_cpu_phase(k, tile_pack_a, ku_cpu_tiles(p->m, (int64_t)PACK_GROUPS * micro_of(k)->mr));
+    ku_cpu_phase(k, tile_product, p->n_row_tiles * ku_cpu_tiles(p->n, TILE_COLS));
+    return KUMI_OK;
+}
+
+int ku_cpu_bind_linear(struct ku_kernel *k)
+{
+    const struct ku_view *x = &k->call.in[0], *w = &k->call.in[1];
+    int contract = (int)k->attr.contract, lead = x->shape.ndim - contract;
+    struct ku_cpu_product *p = &k->product;
+    p->m = ku_cpu_extent(&x->shape, 0, lead);
+    p->k = ku_cpu_extent(&x->shape, lead, x->shape.ndim);
+    p->n = ku_cpu_extent(&k->call.out[0].shape, lead, k->call.out[0].shape.ndim);
+    p->a = x->data, p->a_row = p->k, p->a_col = 1;
+    p->b = w->data;
+    p->b_row = k->attr.trans ? 1 : p->n, p->b_col = k->attr.trans ? p->k : 1;
+    if (k->call.n_in == 3) {
+        KU_TRY(ku_cpu_check_float(k, "bias", &k->call.in[2]));
+        p->bias = k->call.in[2].data, p->bias_dtype = k->call.in[2].dtype;
+    }
+    if (k->call.n_out == 2)
+        KU_TRY(ku_cpu_check(k, "second result", &k->call.out[1], k->call.out[0].dtype));
+    return bind_product(k);
+}
+
+int ku_cpu_bind_linear_dx(struct ku_kernel *k)
+{
+    const struct ku_view *dy = &k->call.in[0], *w = &k->call.in[1];
+    int outs = (int)k->attr.outs, lead = dy->shape.ndim - outs;
+    struct ku_cpu_product *p = &k->product;
+    p->m = ku_cpu_extent(&dy->shape, 0, lead);
+    p->k = ku_cpu_extent(&dy->shape, lead, dy->shape.ndim);
+    p->n = ku_cpu_extent(&k->call.out[0].shape, lead, k->call.out[0].shape.ndim);
+    p->a = dy->data, p->a_row = p->k, p->a_col = 1;
+    p->b = w->data;
+    p->b_row = k->attr.trans ? p->n : 1, p->b_col = k->attr.trans ? 1 : p->k;
+    return bind_product(k);
+}
+
+int ku_cpu_bind_linear_dw(struct ku_kernel *k)
+{
+    const struct ku_view *x = &k->call.in[0], *dy = &k->call.in[1];
+    int lead = x->shape.ndim - (int)k->attr.contract;
+    struct ku_cpu_product *p = &k->product;
+    int64_t n_x = ku_cpu_extent(&x->shape, lead, x->shape.ndim);
+    int64_t n_y = ku_cpu_extent(&dy->shape, lead, dy->shape.ndim);
+    p->k = ku_cpu_extent(&x->shape, 0, lead);
+    p->m = k->attr.trans ? n_y : n_x, p->n = k->attr.trans ? n_x : n_y;
+    p->a = k->attr.trans ? dy->data : x->data, p->b = k->attr.trans ? x->data : dy->data;
+    p->a_row = 1, p->a_col = p->m;
+    p->b_row = p->n, p->b_col = 1;
+    return bind_product(k);
+}
+
+/* The packed a of a weight gradient, in the wider of both units, its rows up to the next group. */
+size_t ku_cpu_workspace_product(const struct ku_op_case *c)
+{
+    if (c->op != KU_OP_linear_dw)
+        return 0;
+    const struct ku_type *x = &c->in[0], *dy = &c->in[1];
+    int lead = x->shape.ndim - (int)c->attr->contract;
+    const struct ku_shape *a = c->attr->trans ? &dy->shape : &x->shape;
+    int64_t m = ku_cpu_extent(a, lead, a->ndim), tokens = ku_cpu_extent(a, 0, lead);
+    return (size_t)((m + MAX_MR) * tokens) * sizeof(float);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Panels of matrix products (isa.h): included once per instruction set behind elem_body.h. */
+
+INLINE void pack_row_f32(float *out, int64_t width, const void *src, enum kumi_dtype t, int64_t at,
+                         int64_t n)
+{
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        store(KUMI_F32, out, j, load(t, src, at + j));
+    if (j < n)
+        store_n(KUMI_F32, out, j, n - j, load_n(t, src, at + j, n - j));
+    for (j = n; j < width; j++)
+        out[j] = 0;
+}
+/* Two rows of bf16 interleaved: unit j = {a[j], b[j]}. */
+INLINE void pack_row_pairs(uint32_t *out, int64_t width, const uint16_t *a, const uint16_t *b,
+                           int64_t n)
+{
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        vu low = __builtin_convertvector(*(const vh_mem *)(a + j), vu);
+        vu high = b ? __builtin_convertvector(*(const vh_mem *)(b + j), vu) : (vu){0};
+        *(vu_mem *)(out + j) = low | high << 16;
+    }
+    for (; j < n; j++)
+        out[j] = a[j] | (uint32_t)(b ? b[j] : 0) << 16;
+    for (; j < width; j++)
+        out[j] = 0;
+}
+static void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
+                      int64_t ld, int64_t n_k, int64_t n_cols, int pairs)
+{
+    if (pairs) {
+        const uint16_t *s = src;
+        for (int64_t k = 0; k < n_k; k += 2)
+            pack_row_pairs((uint32_t *)panel + k / 2 * width, width, s + k * ld,
+                           k + 1 < n_k ? s + (k + 1) * ld : NULL, n_cols);
+        return;
+    }
+    for (int64_t k = 0; k < n_k; k++)
+        BY_DTYPE(dtype,
+                 pack_row_f32((float *)panel + k * width, width, src, KUMI_F32, k * ld, n_cols),
+                 pack_row_f32((float *)panel + k * width, width, src, KUMI_BF16, k * ld, n_cols));
+}
+
+/*
+ * Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of 8, 4, 2 and 1
+ * lanes of two vectors. gcc and clang spell a constant shuffle differently.
+ */
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
+#endif
+#define LOW_8  0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+#define LOW_4  0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define HIGH_4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
+#define LOW_2  0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define HIGH_2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define LOW_1  0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
+#define ROUND(block)                                                                               \
+    UNROLL                                                                                         \
+    for (int r = 0; r < 16; r++)                                                                   \
+        if ((r & (block)) == 0) {                                                                  \
+            vu a = v[r], b = v[r + (block)];                                                       \
+            v[r] = SHUFFLE(a, b, LOW_##block);                                                     \
+            v[r + (block)] = SHUFFLE(a, b, HIGH_##block);                                          \
+        }
+INLINE void transpose_16(vu v[16]){ROUND(8) ROUND(4) ROUND(2) ROUND(1)}
+
+/* Units [k, k + 16) of one column; unit = f32, or a bf16 widened, or two bf16 side by side. */
+INLINE vu load_units(const void *src, enum kumi_dtype t, int64_t at, int64_t n_k, int pairs)
+{
+    if (pairs) {
+        int64_t n = n_k * 2 < 64 ? n_k * 2 : 64; /* bytes */
+        if (n == 64)
+            return *(const vu_mem *)((const uint16_t *)src + at);
+        vu v = {0};
+        memcpy(&v, (const uint16_t *)src + at, (size_t)n);
+        return v;
+    }
+    return (vu)(n_k >= LANES ? load(t, src, at) : load_n(t, src, at, n_k));
+}
+INLINE void pack_cols_as(uint32_t *panel, int64_t width, const void *src, enum kumi_dtype t,
+                         int64_t ld, int64_t n_k, int64_t n_cols, int pairs)
+{
+    const int64_t step = pairs ? 2 * LANES : LANES;
+    for (int64_t j0 = 0; j0 < width; j0 += LANES)
+        for (int64_t k = 0; k < n_k; k += step) {
+            vu v[LANES];
+            for (int j = 0; j < LANES; j++)
+                v[j] = j0 + j < n_cols ? load_units(src, t, (j0 + j) * ld + k, n_k - k, pairs)
+                                       : (vu){0};
+            transpose_16(v);
+            int64_t n_units = pairs ? (n_k - k + 1) / 2 : n_k - k;
+            for (int u = 0; u < LANES && u < n_units; u++) {
+                uint32_t *out = panel + (k / (pairs ? 2 : 1) + u) * width + j0;
+                if (j0 + LANES <= width)
+                    *(vu_mem *)out = v[u];
+                else
+                    memcpy(out, &v[u], (size_t)(width - j0) * 4);
+            }
+        }
+}
+static void pack_cols(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
+                      int64_t ld, int64_t n_k, int64_t n_cols, int pairs)
+{
+    if (pairs)
+        pack_cols_as(panel, width, src, KUMI_BF16, ld, n_k, n_cols, 1);
+    else
+        BY_DTYPE(dtype, pack_cols_as(panel, width, src, KUMI_F32, ld, n_k, n_cols, 0),
+                 pack_cols_as(panel, width, src, KUMI_BF16, ld, n_k, n_cols, 0));
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows and reductions: included once per instruction set behind elem_body.h (isa_*.c). */
+
+INLINE float row_sum(const void *x, enum kumi_dtype t, int64_t n)
+{
+    vf s = {0};
+    FOR_VECTORS(n, s += LOAD(t, x));
+    return sum_lanes(s);
+}
+
+/* Two passes: the mean, then the squares of what remains (one pass over squares would cancel). */
+INLINE void layer_norm_as(void *y, float *mean_out, float *rstd_out, const void *x,
+                          enum kumi_dtype t, const void *gain, const void *bias, enum kumi_dtype tg,
+                          int64_t n, double eps)
+{
+    float mean = (float)((double)row_sum(x, t, n) / (double)n);
+    vf s = {0}, rest = {0};
+    int64_t full = n / LANES * LANES;
+    for (int64_t i = 0; i < full; i += LANES) {
+        vf d = load(t, x, i) - mean;
+        s += d * d;
+        rest += d;
+    }
+    if (full < n) {
+        vf d = select_f(first_lanes(n - full), load_n(t, x, full, n - full) - mean, (vf){0});
+        s += d * d;
+        rest += d;
+    }
+    /* the rounded mean is off by delta: put it right in both */
+    double delta = (double)sum_lanes(rest) / (double)n;
+    double var = (double)sum_lanes(s) / (double)n - delta * delta;
+    double exact_mean = (double)mean + delta;
+    float rstd = (float)(1.0 / sqrt((var > 0 ? var : 0 * var) + eps)), shift = (float)delta;
+    *mean_out = (float)exact_mean;
+    *rstd_out = rstd;
+    FOR_VECTORS(
+        n, STORE(t, y, ((LOAD(t, x) - mean) - shift) * rstd * LOAD(tg, gain) + LOAD(tg, bias)));
+}
+static void layer_norm(void *y, float *mean, float *rstd, const void *x, enum kumi_dtype t,
+                       const void *gain, const void *bias, enum kumi_dtype tg, int64_t n,
+                       double eps)
+{
+    if (tg == KUMI_BF16)
+        BY_DTYPE(t, layer_norm_as(y, mean, rstd, x, KUMI_F32, gain, bias, KUMI_BF16, n, eps),
+                 layer_norm_as(y, mean, rstd, x, KUMI_BF16, gain, bias, KUMI_BF16, n, eps));
+    else
+        BY_DTYPE(t, layer_norm_as(y, mean, rstd, x, KUMI_F32, gain, bias, KUMI_F32, n, eps),
+                 layer_norm_as(y, mean, rstd, x, KUMI_BF16, gain, bias, KUMI_F32, n, eps));
+}
+
+/* dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gain */
+INLINE void layer_norm_dx_as(void *dx, const void *dy, const void *x, enum kumi_dtype t,
+                             const void *gain, enum kumi_dtype tg, float mean, float rstd,
+                             int64_t n)
+{
+    vf s = {0}, sx = {0};
+    FOR_VECTORS(n, {
+        vf g = LOAD(t, dy) * LOAD(tg, gain); /* zero behind the end, so those lanes add nothing */
+        s += g;
+        sx += g * ((LOAD(t, x) - mean) * rstd);
+    });
+    float mean_g = sum_lanes(s) / (float)n, mean_gx = sum_lanes(sx) / (float)n;
+    FOR_VECTORS(n, {
+        vf xhat = (LOAD(t, x) - mean) * rstd;
+        STORE(t, dx, rstd * (LOAD(t, dy) * LOAD(tg, gain) - mean_g - xhat * mean_gx));
+    });
+}
+static void layer_norm_dx(void *dx, const void *dy, const void *x, enum kumi_dtype t,
+                          const void *gain, enum kumi_dtype tg, float mean, float rstd, int64_t n)
+{
+    if (tg == KUMI_BF16)
+        BY_DTYPE(t, layer_norm_dx_as(dx, dy, x, KUMI_F32, gain, KUMI_BF16, mean, rstd, n),
+                 layer_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_BF16, mean, rstd, n));
+    else
+        BY_DTYPE(t, layer_norm_dx_as(dx, dy, x, KUMI_F32, gain, KUMI_F32, mean, rstd, n),
+                 layer_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_F32, mean, rstd, n));
+}
+
+/*
+ * log sum e^x in one read: pieces of 1,024 (they stay in the first cache), each with its own
+ * maximum, joined in f64.
+ */
+INLINE float log_sum_exp_as(const void *x, enum kumi_dtype t, int64_t n)
+{
+    double total = 0;
+    float top = -INFINITY;
+    for (int64_t from = 0; from < n; from += 1024) {
+        int64_t len = n - from < 1024 ? n - from : 1024;
+        const char *p = (const char *)x + from * (t == KUMI_BF16 ? 2 : 4);
+        vf m = splat(-INFINITY), s = {0};
+        FOR_VECTORS(len, {
+            vf v = LOAD(t, p);
+            m = max_f(m, select_f(first_lanes(some), v, m));
+        });
+        float peak = max_lanes(m);
+        float base = peak > -INFINITY && peak < INFINITY ? peak : 0;
+        FOR_VECTORS(len, {
+            vf e = exp_f(LOAD(t, p) - base);
+            s += select_f(first_lanes(some), e, (vf){0});
+        });
+        double piece = (double)sum_lanes(s);
+        if (peak > top) {
+            total = total * exp((double)top - (double)peak) + piece;
+            top = peak;
+        } else {
+            total += top > -INFINITY ? piece * exp((double)base - (double)top) : piece;
+        }
+    }
+    if (!(top > -INFINITY && top < INFINITY))
+        return total != total ? NAN : top > 0 ? NAN : top;
+    return (float)((double)top + log(total));
+}
+static float log_sum_exp(const void *x, enum kumi_dtype t, int64_t n)
+{
+    if (t == KUMI_BF16)
+        return log_sum_exp_as(x, KUMI_BF16, n);
+    return log_sum_exp_as(x, KUMI_F32, n);
+}
+INLINE void softmax_scaled_as(void *dst, const void *x, enum kumi_dtype t, float lse, float factor,
+                              int64_t n)
+{
+    FOR_VECTORS(n, STORE(t, dst, exp_f(LOAD(t, x) - lse) * factor));
+}
+static void softmax_scaled(void *dst, const void *x, enum kumi_dtype t, float lse, float factor,
+                           int64_t n)
+{
+    BY_DTYPE(t, softmax_scaled_as(dst, x, KUMI_F32, lse, factor, n),
+             softmax_scaled_as(dst, x, KUMI_BF16, lse, factor, n));
+}
+
+/* A square is exact in f64, so a fused multiply-add changes no bit. */
+INLINE double sumsq_as(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_bad)
+{
+    vd8 low = {0}, high = {0};
+    vi bad = {0};
+    FOR_VECTORS(n, {
+        vf v = LOAD(t, x);
+        float lane[LANES];
+        memcpy(lane, &v, sizeof lane);
+        typedef float v8 __attribute__((vector_size(32)));
+        v8 a, b;
+        memcpy(&a, lane, sizeof a);
+        memcpy(&b, lane + 8, sizeof b);
+        vd8 da = __builtin_convertvector(a, vd8), db = __builtin_convertvector(b, vd8);
+        low += da * da;
+        high += db * db;
+        bad -= ((vi)v & 0x7f800000) == 0x7f800000;
+    });
+    double s[LANES];
+    memcpy(s, &low, sizeof low);
+    memcpy(s + 8, &high, sizeof high);
+    for (int width = 8; width >= 1; width /= 2)
+        for (int l = 0; l < width; l++)
+            s[l] = s[2 * l] + s[2 * l + 1];
+    for (int l = 0; l < LANES; l++)
+        *n_bad += bad[l];
+    return s[0];
+}
+static double sumsq(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_bad)
+{
+    if (t == KUMI_BF16)
+        return sumsq_as(x, KUMI_BF16, n, n_bad);
+    return sumsq_as(x, KUMI_F32, n, n_bad);
+}
+static double max_of(const void *x, enum kumi_dtype t, int64_t n)
+{
+    double m = (double)-INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        double v =
+            (double)(t == KUMI_BF16 ? load_n(KUMI_BF16, x, i, 1) : load_n(KUMI_F32, x, i, 1))[0];
+        m = v > m || v != v ? v : m;
+    }
+    return m;
+}
+
+INLINE void adam_as(const struct ku_update *u, int64_t from, int64_t n, enum kumi_dtype tg, int l2)
+{
+    const char *g0 = (const char *)u->g + from * (tg == KUMI_BF16 ? 2 : 4);
+    float *p0 = u->p + from, *m0 = u->m + from, *v0 = u->v + from;
+    FOR_VECTORS(n, {
+        vf p = LOAD(KUMI_F32, p0), g = LOAD(tg, g0) * u->scale;
+        if (l2)
+            g += u->weight_decay * p;
+        vf m = LOAD(KUMI_F32, m0), v = LOAD(KUMI_F32, v0);
+        m = u->beta1 * m + u->add1 * g;
+        v = u->beta2 * v + u->add2 * g * g;
+        p = p * u->keep - u->step_size * m / (sqrt_f(v) * u->rsqrt_bc2 + u->eps);
+        STORE(KUMI_F32, m0, m);
+        STORE(KUMI_F32, v0, v);
+        STORE(KUMI_F32, p0, p);
+        if (u->copy && u->copy_dtype == KUMI_BF16)
+            STORE(KUMI_BF16, (uint16_t *)u->copy + from, p);
+        else if (u->copy)
+            STORE(KUMI_F32, (float *)u->copy + from, p);
+    });
+}
+static void adam(const struct ku_update *u, int64_t from, int64_t n)
+{
+    if (!u->l2)
+        BY_DTYPE(u->g_dtype, adam_as(u, from, n, KUMI_F32, 0), adam_as(u, from, n, KUMI_BF16, 0));
+    else
+        BY_DTYPE(u->g_dtype, adam_as(u, from, n, KUMI_F32, 1), adam_as(u, from, n, KUMI_BF16, 1));
+}
+INLINE void sgd_as(const struct ku_update *u, int64_t from, int64_t n, enum kumi_dtype tg)
+{
+    const char *g0 = (const char *)u->g + from * (tg == KUMI_BF16 ? 2 : 4);
+    float *p0 = u->p + from, *m0 = u->m + from;
+    FOR_VECTORS(n, {
+        vf p = LOAD(KUMI_F32, p0);
+        vf g = LOAD(tg, g0) * u->scale + u->weight_decay * p;
+        vf m = u->first ? g : u->momentum * LOAD(KUMI_F32, m0) + g;
+        p -= u->lr * (u->nesterov ? g + u->momentum * m : m);
+        STORE(KUMI_F32, m0, m);
+        STORE(KUMI_F32, p0, p);
+        if (u->copy && u->copy_dtype == KUMI_BF16)
+            STORE(KUMI_BF16, (uint16_t *)u->copy + from, p);
+        else if (u->copy)
+            STORE(KUMI_F32, (float *)u->copy + from, p);
+    });
+}
+static void sgd(const struct ku_update *u, int64_t from, int64_t n)
+{
+    BY_DTYPE(u->g_dtype, sgd_as(u, from, n, KUMI_F32), sgd_as(u, from, n, KUMI_BF16));
+}

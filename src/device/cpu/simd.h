@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DEVICE_CPU_SIMD_H
+#define KU_DEVICE_CPU_SIMD_H
+
+/*
+ * Sixteen lanes of f32, in the compilers' vector extension: one body serves every instruction set,
+ * which the file that includes it chooses by its flags (isa_base.c, isa_avx2.c, isa_avx512.c).
+ * Sixteen lanes everywhere, so that sums have the same tree on every machine. bf16 is widened when
+ * it is read and rounded, to nearest even, when a result is written.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kumi/dtype.h"
+#include "base/random.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+/* The functions below are all inlined: no vector crosses a call, so its ABI does not matter. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define INLINE static inline __attribute__((always_inline, unused))
+
+enum { LANES = 16 };
+typedef float vf __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
+typedef double vd8 __attribute__((vector_size(64)));
+typedef float vf_mem __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t vu_mem __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t vh __attribute__((vector_size(32)));
+typedef uint16_t vh_mem __attribute__((vector_size(32), aligned(2), may_alias));
+
+INLINE vf splat(float x)
+{
+    return x - (vf){0};
+}
+INLINE vf select_f(vi mask, vf a, vf b) /* mask lanes are 0 or -1 */
+{
+    return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+}
+INLINE vf max_f(vf a, vf b)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return select_f(a > b, a, b);
+#endif
+}
+INLINE vf min_f(vf a, vf b)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    return select_f(a < b, a, b);
+#endif
+}
+INLINE vf sqrt_f(vf a)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_sqrt_ps((__m512)a);
+#else
+    for (int l = 0; l < LANES; l++)
+        a[l] = sqrtf(a[l]);
+    return a;
+#endif
+}
+
+/* bf16 bits <-> f32. Rounding is to nearest even; a NaN becomes a quiet NaN. */
+INLINE vf widen(vh h)
+{
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+INLINE vh narrow(vf x)
+{
+    vu u = (vu)x;
+    vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    vi nan = (vi)((u & 0x7fffffffu) > 0x7f800000u);
+    rounded = (rounded & ~(vu)nan) | (((u >> 16) | 0x40u) & (vu)nan);
+    return __builtin_convertvector(rounded, vh);
+}
+
+/* Sixteen elements of p from index i on; the dtype is a constant wherever these are inlined. */
+INLINE vf load(enum kumi_dtype dtype, const void *p, int64_t i)
+{
+    if (dtype == KUMI_BF16)
+        return widen(*(const vh_mem *)((const uint16_t *)p + i));
+    return *(const vf_mem *)((const float *)p + i);
+}
+INLINE void store(enum kumi_dtype dtype, void *p, int64_t i, vf x)
+{
+    if (dtype == KUMI_BF16)
+        *(vh_mem *)((uint16_t *)p + i) = narrow(x);
+    else
+        *(vf_mem *)((float *)p + i) = x;
+}
+/* The n < 16 elements behind the last full vector; the other lanes are zero. */
+INLINE vf load_n(enum kumi_dtype dtype, const void *p, int64_t i, int64_t n)
+{
+    if (dtype == KUMI_BF16) {
+        vh h = {0};
+        memcpy(&h, (const uint16_t *)p + i, (size_t)n * 2);
+        return widen(h);
+    }
+    vf f = {0};
+    memcpy(&f, (const float *)p + i, (size_t)n * 4);
+    return f;
+}
+INLINE void store_n(enum kumi_dtype dtype, void *p, int64_t i, int64_t n, vf x)
+{
+    if (dtype == KUMI_BF16) {
+        vh h = narrow(x);
+        memcpy((uint16_t *)p + i, &h, (size_t)n * 2);
+    } else {
+        memcpy((float *)p + i, &x, (size_t)n * 4);
+    }
+}
+INLINE vi lane_index(void)
+{
+    return (vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+}
+INLINE vi first_lanes(int64_t n)
+{
+    return lane_index() < (int32_t)n - (vi){0};
+}
+
+/* Neighbours, then pairs of pairs: the same tree everywhere. */
+INLINE float sum_lanes(vf v)
+{
+    float s[LANES];
+    memcpy(s, &v, sizeof s);
+    for (int width = 8; width >= 1; width /= 2)
+        for (int l = 0; l < width; l++)
+            s[l] = s[2 * l] + s[2 * l + 1];
+    return s[0];
+}
+INLINE float max_lanes(vf v)
+{
+    float m = v[0];
+    for (int l = 1; l < LANES; l++)
+        m = v[l] > m ? v[l] : m;
+    return m;
+}
+
+/*
+ * e^x, relative error below 2e-7 where the result is normal; 0 below -87.3 (the result would be
+ * subnormal), infinity above 88.72, NaN stays. x = n ln 2 + r, |r| <= ln 2 / 2, ln 2 in two parts
+ * so that n ln2_hi is exact; Taylor to r^7 (the next term is 5e-9), scaled by 2^(n-1) and 2.
+ */
+INLINE vf exp_f(vf x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    vf inside = min_f(max_f(splat(-88.0f), x), splat(89.0f));
+    vf shifted = inside * 1.44269504088896341f + magic;
+    vf n = shifted - magic;
+    vf r = inside - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    vf p = splat(1.0f / 5040);
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * (r * r) + r + 1.0f;
+    vi bits = (((vi)shifted - 0x4b400000) + 126) << 23; /* 2^(n-1); n >= -127 */
+    vf y = p * (vf)bits * 2.0f;
+    y = select_f(x < splat(-87.3f), (vf){0}, y);
+    y = select_f(x > splat(88.722839f), splat(INFINITY), y);
+    return select_f(x != x, x, y);
+}
+
+/*
+ * Philox-4x32-10 (base/random.h) for sixteen counters {c0, c1, step, stream}: words w0 … w3 of each
+ * lane's block.
+ */
+#if defined(__AVX512F__)
+INLINE void mul_wide(vu a, uint32_t m, vu *hi, vu *lo)
+{
+    __m512i x = (__m512i)a, k = _mm512_set1_epi32((int)m);
+    __m512i even = _mm512_mul_epu32(x, k), odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), k);
+    *lo = (vu)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+    *hi = (vu)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+}
+#else
+INLINE void mul_wide(vu a, uint32_t m, vu *hi, vu *lo)
+{
+    for (int l = 0; l < LANES; l++) {
+        uint64_t p = (uint64_t)a[l] * m;
+        (*hi)[l] = (uint32_t)(p >> 32);
+        (*lo)[l] = (uint32_t)p;
+    }
+}
+#endif
+INLINE void philox_lanes(uint64_t seed, uint32_t step, uint32_t stream, vu c0, vu c1, vu w[4])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    vu c2 = step - (vu){0}, c3 = stream - (vu){0};
+    for (int round = 0; round < 10; round++) {
+        vu h0, l0, h1, l1;
+        mul_wide(c0, 0xD2511F53u, &h0, &l0);
+        mul_wide(c2, 0xCD9E8D57u, &h1, &l1);
+        vu n0 = h1 ^ c1 ^ k0, n2 = h0 ^ c3 ^ k1;
+        c1 = l1, c3 = l0, c0 = n0, c2 = n2;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    w[0] = c0, w[1] = c1, w[2] = c2, w[3] = c3;
+}
+
+#endif

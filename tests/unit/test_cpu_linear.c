@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: base tensor op device */
+/* Matrix products of the cpu device against f64, on every instruction set that this CPU has. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "device/device.h"
+#include "tensor/dtype.h"
+
+struct product_case {
+    int64_t m, k, n;
+    int trans, bias, act, n_out;
+};
+static const struct product_case cases[] = {
+    {1, 1, 1, 0, 0, 0, 1},      {1, 5, 3, 1, 1, 0, 1},       {3, 1, 7, 0, 1, 0, 1},
+    {13, 17, 31, 0, 0, 0, 1},   {14, 16, 32, 1, 0, 0, 1},    {15, 33, 65, 0, 1, 0, 2},
+    {85, 64, 129, 1, 1, 2, 2},  {100, 1024, 40, 0, 0, 0, 1}, {33, 1025, 70, 1, 1, 3, 1},
+    {29, 2049, 33, 0, 1, 1, 2}, {600, 48, 48, 0, 1, 0, 1},   {7, 3000, 5, 1, 0, 0, 1},
+    {0, 5, 4, 0, 1, 0, 1},      {4, 0, 6, 0, 1, 0, 1},       {5, 3, 0, 1, 0, 0, 1},
+    {509, 96, 100, 0, 0, 2, 2},
+};
+enum { N_CASES = sizeof cases / sizeof cases[0] };
+
+static struct ku_view view(enum kumi_dtype dtype, const char *names, const int64_t *count)
+{
+    struct ku_view v = {.dtype = dtype, .shape = ku_shape_of(names, count)};
+    int64_t n = ku_shape_count(&v.shape);
+    for (int d = 0; d < v.shape.ndim; d++)
+        v.logical[d] = v.shape.dim[d].count;
+    v.data = ku_calloc((size_t)n + 1, kumi_dtype_bytes(dtype));
+    assert_non_null(v.data);
+    for (int64_t i = 0; i < n; i++)
+        ku_store_f64(
+            v.data, dtype, i,
+            2 * (double)ku_random_uniform(ku_random_u32(7, 1, (uint32_t)names[0], (uint64_t)i)) -
+                1);
+    return v;
+}
+static double at(const struct ku_view *v, int64_t i)
+{
+    return ku_load_f64(v->data, v->dtype, i);
+}
+static double eps_of(enum kumi_dtype d)
+{
+    return d == KUMI_BF16 ? 0x1p-8 : 0x1p-24;
+}
+
+static void run(void *dev, struct ku_call *c)
+{
+    struct ku_op_case oc = {.op = c->op, .n_in = c->n_in, .n_out = c->n_out, .attr = c->attr};
+    for (int i = 0; i < c->n_in; i++)
+        oc.in[i] = (struct ku_type){c->in[i].dtype, c->in[i].shape};
+    for (int i = 0; i < c->n_out; i++)
+        oc.out[i] = (struct ku_type){c->out[i].dtype, c->out[i].shape};
+    struct ku_target_op t;
+    struct ku_kernel *kernel;
+    assert_int_equal(ku_device_cpu.query(NULL, &oc, &t), 0);
+    c->workspace = ku_malloc_aligned(64, t.workspace_bytes + 64);
+    memset(c->workspace, 0xff, t.workspace_bytes); /* garbage, NaN as f32 */
+    assert_int_equal(ku_device_cpu.bind(dev, c, &kernel), 0);
+    assert_int_equal(ku_device_cpu.launch(dev, kernel, NULL, NULL), 0);
+    ku_device_cpu.unbind(dev, kernel);
+    ku_free(c->workspace);
+}
+
+/* |got - sum| <= (k + 2) eps32 sum|ab| + one rounding of the result (two where it is added). */
+static void expect(const struct ku_view *out, int64_t i, double want, double sum_abs, int64_t k,
+                   double slack)
+{
+    double got = at(out, i);
+    double bound = (double)(k + 2) * 0x1p-24 * sum_abs +
+                   slack * eps_of(out->dtype) * (fabs(want) + sum_abs * 0x1p-10) + 1e-37;
+    if (!(fabs(got - want) <= bound))
+        fail_msg("element %lld: %.9g, expected %.9g within %.3g", (long long)i, got, want, bound);
+}
+
+static void check_linear(void *dev, const struct product_case *p, enum kumi_dtype dtype)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.trans = p->trans, a.act = p->act;
+    struct ku_call c = {.op = KU_OP_linear, .n_in = 2 + p->bias, .n_out = p->n_out, .attr = &a};
+    c.in[0] = view(dtype, "tc", (int64_t[]){p->m, p->k});
+    c.in[1] = p->trans ? view(dtype, "fc", (int64_t[]){p->n, p->k})
+                       : view(dtype, "cf", (int64_t[]){p->k, p->n});
+    if (p->bias)
+        c.in[2] = view(dtype, "f", (int64_t[]){p->n});
+    for (int i = 0; i < p->n_out; i++)
+        c.out[i] = view(dtype, "tf", (int64_t[]){p->m, p->n});
+    run(dev, &c);
+    const struct ku_view *raw = &c.out[p->n_out - 1];
+    for (int64_t i = 0; i < p->m && (p->act == 0 || p->n_out == 2); i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            double sum = p->bias ? at(&c.in[2], j) : 0, sum_abs = fabs(sum);
+            for (int64_t k = 0; k < p->k; k++) {
+                double x = at(&c.in[0], i * p->k + k) *
+                           at(&c.in[1], p->trans ? j * p->k + k : k * p->n + j);
+                sum += x, sum_abs += fabs(x);
+            }
+            expect(raw, i * p->n + j, sum, sum_abs, p->k, 1);
+        }
+    for (int64_t i = 0; i < p->m * p->n && p->n_out == 2 && p->act == KU_ACT_RELU; i++)
+        assert_true(at(&c.out[0], i) == fmax(at(raw, i), 0));
+    for (int i = 0; i < c.n_in; i++)
+        ku_free(c.in[i].data);
+    for (int i = 0; i < c.n_out; i++)
+        ku_free(c.out[i].data);
+}
+
+static void check_gradients(void *dev, const struct product_case *p, enum kumi_dtype dtype)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.trans = p->trans;
+    struct ku_view x = view(dtype, "tc", (int64_t[]){p->m, p->k});
+    struct ku_view dy = view(dtype, "tf", (int64_t[]){p->m, p->n});
+    struct ku_view w = p->trans ? view(dtype, "fc", (int64_t[]){p->n, p->k})
+                                : view(dtype, "cf", (int64_t[]){p->k, p->n});
+    struct ku_view dw = w, dx = view(dtype, "tc", (int64_t[]){p->m, p->k});
+    dw.dtype = KUMI_F32;
+    dw.data = ku_calloc((size_t)(p->n * p->k) + 1, 4);
+    struct ku_call c = {.op = KU_OP_linear_dx, .n_in = 2, .n_out = 1, .attr = &a};
+    c.in[0] = dy, c.in[1] = w, c.out[0] = dx;
+    run(dev, &c);
+    c.op = KU_OP_linear_dw;
+    c.in[0] = x, c.in[1] = dy, c.out[0] = dw;
+    run(dev, &c);
+    c.accumulate = 1; /* twice: dw doubles */
+    run(dev, &c);
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t k = 0; k < p->k; k++) {
+            double sum = 0, sum_abs = 0;
+            for (int64_t j = 0; j < p->n; j++) {
+                double g = at(&dy, i * p->n + j) * at(&w, p->trans ? j * p->k + k : k * p->n + j);
+                sum += g, sum_abs += fabs(g);
+            }
+            expect(&dx, i * p->k + k, sum, sum_abs, p->n, 1);
+        }
+    for (int64_t k = 0; k < p->k; k++)
+        for (int64_t j = 0; j < p->n; j++) {
+            double sum = 0, sum_abs = 0;
+            for (int64_t i = 0; i < p->m; i++) {
+                double g = at(&x, i * p->k + k) * at(&dy, i * p->n + j);
+                sum += g, sum_abs += fabs(g);
+            }
+            expect(&dw, p->trans ? j * p->k + k : k * p->n + j, 2 * sum, 2 * sum_abs, p->m, 2);
+        }
+    ku_free(x.data), ku_free(dy.data), ku_free(w.data), ku_free(dw.data), ku_free(dx.data);
+}
+
+static void every_case(void **state)
+{
+    (void)state;
+    for (int isa = KU_ISA_BASE; isa <= (int)ku_cpu_isa(); isa++) {
+        struct ku_device_opts o = {.n_threads = 2, .isa = (enum ku_isa)isa};
+        void *dev;
+        assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
+        for (int i = 0; i < N_CASES; i++)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                check_linear(dev, &cases[i], bf16 ? KUMI_BF16 : KUMI_F32);
+                if (cases[i].bias == 0 || i % 2)
+                    check_gradients(dev, &cases[i], bf16 ? KUMI_BF16 : KUMI_F32);
+            }
+        ku_device_cpu.close(dev);
+    }
+}
+
+/* Where libraries split the contraction over threads: 4,096 tokens, width 48. */
+static void threads_keep_bits(void **state)
+{
+    (void)state;
+    enum { TOKENS = 4096, WIDTH = 48, N = WIDTH * WIDTH };
+    struct ku_attrs a = ku_attrs_default;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        enum kumi_dtype dtype = bf16 ? KUMI_BF16 : KUMI_F32;
+        float first[N];
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            struct ku_device_opts o = {.n_threads = n_threads, .isa = KU_ISA_AMX};
+            void *dev;
+            struct ku_call c = {.op = KU_OP_linear_dw, .n_in = 2, .n_out = 1, .attr = &a};
+            c.in[0] = view(dtype, "tc", (int64_t[]){TOKENS, WIDTH});
+            c.in[1] = view(dtype, "tf", (int64_t[]){TOKENS, WIDTH});
+            c.out[0] = view(KUMI_F32, "cf", (int64_t[]){WIDTH, WIDTH});
+            assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
+            run(dev, &c);
+            if (n_threads == 1)
+                memcpy(first, c.out[0].data, sizeof first);
+            assert_memory_equal(first, c.out[0].data, sizeof first);
+            ku_device_cpu.close(dev);
+            ku_free(c.in[0].data), ku_free(c.in[1].data), ku_free(c.out[0].data);
+        }
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    struct ku_device_opts o = {.n_threads = 1};
+    struct ku_attrs a = ku_attrs_default;
+    struct ku_kernel *kernel = NULL;
+    void *dev;
+    assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
+    struct ku_call c = {.op = KU_OP_linear, .n_in = 2, .n_out = 1, .attr = &a};
+    c.in[0] = view(KUMI_F64, "tc", (int64_t[]){2, 3});
+    c.in[1] = view(KUMI_F64, "cf", (int64_t[]){3, 4});
+    c.out[0] = view(KUMI_F64, "tf", (int64_t[]){2, 4});
+    assert_int_equal(ku_device_cpu.bind(dev, &c, &kernel), KUMI_EINVAL);
+    assert_string_equal(
+        kumi_last_error()->text,
+        "device cpu: linear: input 0 is f64; it computes f32 and bf16, use device ref");
+    c.in[0].dtype = KUMI_F32; /* smaller than what is there */
+    c.out[0].dtype = KUMI_F32;
+    c.in[1].dtype = KUMI_BF16;
+    assert_int_equal(ku_device_cpu.bind(dev, &c, &kernel), KUMI_EINVAL);
+    assert_string_equal(kumi_last_error()->text,
+                        "device cpu: linear: second operand is bf16; it takes f32");
+    c.op = KU_OP_convert;
+    assert_int_equal(ku_device_cpu.bind(dev, &c, &kernel), KUMI_EBUG);
+    assert_null(kernel);
+    ku_free(c.in[0].data), ku_free(c.in[1].data), ku_free(c.out[0].data);
+    ku_device_cpu.close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_case),
+                                       cmocka_unit_test(threads_keep_bits),
+                                       cmocka_unit_test(refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
