@@ -9,10 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/str.h"
 
 /* KUMI_FAULT=os:N fails the N-th call with EIO, write:N every write from the N-th on with ENOSPC.
  * Counters are all there is. */
@@ -229,6 +231,15 @@ int ku_os_rmtree(const char *path)
     return result < 0 ? result : rmdir(path);
 }
 
+int ku_os_lock(int fd)
+{
+    int result;
+    if (is_faulted(0))
+        return -1;
+    RETRY(result, flock(fd, LOCK_EX | LOCK_NB));
+    return result;
+}
+
 int ku_os_fsync_dir(const char *path)
 {
     int fd = ku_os_open(path, O_RDONLY | O_DIRECTORY, 0);
@@ -238,6 +249,73 @@ int ku_os_fsync_dir(const char *path)
     close(fd);
     errno = saved;
     return result;
+}
+
+int ku_os_exchange(const char *one, const char *other)
+{
+    return is_faulted(0) ? -1 : renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE);
+}
+
+int ku_os_allocate(int fd, off_t bytes)
+{
+    int result = 0;
+    if (is_faulted(1))
+        return -1;
+    if (bytes > 0)
+        RETRY(result, fallocate(fd, 0, 0, bytes));
+    return result < 0 && errno == EOPNOTSUPP ? ku_os_ftruncate(fd, bytes) : result;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* n names that lie one behind the other in text, as a sorted array with the text behind it. */
+static char **index_names(const char *text, size_t bytes, int n)
+{
+    size_t pointers = ((size_t)n + 1) * sizeof(char *);
+    char **names = ku_malloc(pointers + bytes);
+    if (names == NULL)
+        return NULL;
+    char *at = (char *)names + pointers;
+    if (bytes > 0)
+        memcpy(at, text, bytes);
+    for (int i = 0; i < n; i++, at += strlen(at) + 1)
+        names[i] = at;
+    names[n] = NULL;
+    qsort(names, (size_t)n, sizeof *names, compare_names);
+    return names;
+}
+
+int ku_os_list(const char *path, char ***names, int *n)
+{
+    struct ku_str text = {0};
+    int count = 0, saved;
+    DIR *dir = is_faulted(0) ? NULL : opendir(path);
+    if (dir == NULL)
+        return -1;
+    errno = 0;
+    for (struct dirent *e; (e = readdir(dir)) != NULL; errno = 0)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+            ku_str_append(&text, e->d_name, strlen(e->d_name) + 1);
+            count++;
+        }
+    saved = errno;
+    closedir(dir);
+    char **list = NULL;
+    if (saved == 0) {
+        list = text.failed ? NULL : index_names(ku_str_get(&text), text.bytes, count);
+        saved = ENOMEM;
+    }
+    ku_str_fini(&text);
+    if (list == NULL) {
+        errno = saved;
+        return -1;
+    }
+    *names = list;
+    *n = count;
+    return 0;
 }
 
 int ku_os_memfd(const char *name, unsigned flags)

@@ -30,7 +30,16 @@ int ku_os_rename(const char *from, const char *to);
 int ku_os_unlink(const char *path);
 int ku_os_rmtree(const char *path); /* a folder and what is in it; symlinks are not followed */
 int ku_os_ftruncate(int fd, off_t bytes);
-int ku_os_fsync_dir(const char *path); /* makes a rename in it durable */
+/* An exclusive flock, without waiting (EWOULDBLOCK: another open file has it); gone with the last
+ * close. */
+int ku_os_lock(int fd);
+int ku_os_fsync_dir(const char *path);                  /* makes a rename in it durable */
+int ku_os_exchange(const char *one, const char *other); /* swaps two names in one step */
+int ku_os_allocate(int fd,
+                   off_t bytes); /* sets the length and reserves the space: ENOSPC now, not later */
+/* The names in a folder without . and .., sorted bytewise: one ku_malloc block, freed with
+ * ku_free(*names). */
+int ku_os_list(const char *path, char ***names, int *n);
 int ku_os_memfd(const char *name, unsigned flags);
 void *ku_os_mmap(size_t bytes, int prot, int flags, int fd,
                  off_t at); /* NULL on failure, never MAP_FAILED */
