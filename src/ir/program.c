@@ -88,6 +88,8 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         int64_t begin, end, count = ku_shape_count(shape);
         ku_blocks_range(count, KU_BLOCK_COUNT, o->first_block, n, me, &begin, &end);
         int64_t kept = end - begin;
+        if (kept == 0)
+            begin = 0; /* nothing lies nowhere */
         out->shape = ku_shape_of("z", &kept);
         out->start[0] = begin;
         out->logical[0] = count;

@@ -36,8 +36,8 @@ static void alias(struct ku_program *p, uint32_t at, int o, int i)
     ku_id out = p->operand[instr->operand + instr->n_in + (uint32_t)o].buffer;
     ku_id in = p->operand[instr->operand + (uint32_t)i].buffer, home = home_of(p, in);
     struct ku_buffer *x = &p->buffer[out], *y = &p->buffer[home];
-    if (x->arena != KU_AR_STEP || (y->arena != KU_AR_STEP && y->arena != KU_AR_WIRE) || x->home || x->first != at ||
-        y->last != at || x->bytes != y->bytes || out == home || is_port(p, home))
+    if (x->arena != KU_AR_STEP || (y->arena != KU_AR_STEP && y->arena != KU_AR_WIRE) || x->home ||
+        x->first != at || y->last != at || x->bytes != y->bytes || out == home || is_port(p, home))
         return;
     for (int k = 0; k < instr->n_in;
          k++) /* the operand may be read twice only if element by element: not assumed */

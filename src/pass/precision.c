@@ -107,7 +107,8 @@ static int all_f64(struct ku_graph *g)
         if (ku_dtype_is_float((enum kumi_dtype)g->value[g->input[i].value].dtype))
             g->value[g->input[i].value].dtype = KUMI_F64;
     for (ku_id n = 1; n < g->n_nodes; n++)
-        KU_TRY(infer_again(g, n));
+        if (g->node[n].op != KU_OP_NONE)
+            KU_TRY(infer_again(g, n));
     return KUMI_OK;
 }
 
@@ -124,6 +125,7 @@ int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
                       kumi_dtype_name(o->compute));
     ku_id n_model = g->n_nodes;
     for (ku_id n = 1; n < n_model; n++)
-        KU_TRY(lower_precision(g, n, KUMI_BF16));
+        if (g->node[n].op != KU_OP_NONE)
+            KU_TRY(lower_precision(g, n, KUMI_BF16));
     return ku_graph_sort(g);
 }

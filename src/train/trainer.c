@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/trainer.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/str.h"
+#include "ckpt/digest.h"
+
+/* A graph again, through its text: evaluation is compiled from the same model. */
+static int clone_graph(const struct ku_graph *g, struct ku_graph **out)
+{
+    struct ku_str text = {0};
+    int status = ku_graph_print(g, &text);
+    if (status == KUMI_OK)
+        status = ku_graph_parse("model", ku_str_get(&text), text.bytes, out);
+    ku_str_fini(&text);
+    return status;
+}
+
+static int note_params(const struct ku_graph *g, char ***params, int *n_params)
+{
+    char **name = ku_calloc(g->n_tensors, sizeof *name);
+    int n = 0;
+    if (name == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id t = 1; t < g->n_tensors; t++) { /* the order in which the update pass numbers them */
+        const struct ku_tensor *x = &g->tensor[t];
+        if (x->kind != KU_T_PARAM || !x->trainable || !x->used)
+            continue;
+        name[n] = ku_strdup(x->name);
+        if (name[n++] == NULL)
+            break;
+    }
+    *params = name;
+    *n_params = n;
+    return n && name[n - 1] == NULL ? KUMI_ENOMEM : KUMI_OK;
+}
+
+int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
+                    const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
+                    char ***params, int *n_params)
+{
+    struct ku_graph *eval = NULL;
+    struct ku_compile_opts for_eval = *o;
+    for_eval.is_training = 0;
+    int status = KUMI_OK;
+    KU_TRY_OUT(clone_graph(graph, &eval));
+    KU_TRY_OUT(ku_compile_graph(graph, o, target, NULL));
+    KU_TRY_OUT(ku_compile_program(graph, "train", o, target, &program[KU_PROG_TRAIN]));
+    KU_TRY_OUT(ku_compile_graph(eval, &for_eval, target, NULL));
+    KU_TRY_OUT(ku_compile_program(eval, "eval", &for_eval, target, &program[KU_PROG_EVAL]));
+    KU_TRY_OUT(ku_compile_init(graph, 0, o, target, &program[KU_PROG_INIT]));
+    KU_TRY_OUT(ku_compile_init(graph, 1, o, target, &program[KU_PROG_DERIVE]));
+    if (params)
+        KU_TRY_OUT(note_params(graph, params, n_params));
+out:
+    ku_graph_destroy(eval);
+    return status;
+}
+
+/* State as files see it. Compute copies and counters are not in it. */
+static int describe_state(struct ku_trainer *t, const struct ku_graph *g)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    t->tensor = ku_calloc(p->n_states + 1, sizeof *t->tensor);
+    if (t->tensor == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t s = 0; s < p->n_states; s++) {
+        const struct ku_program_state *x = &p->state[s];
+        if (x->kind != KU_T_PARAM && x->kind != KU_T_OPTIMIZER)
+            continue;
+        ku_id id = ku_graph_find_tensor(g, p->name_of[x->name]);
+        const struct ku_shape *shape = &p->shape[x->shape];
+        struct ku_ckpt_tensor *out = &t->tensor[t->n_tensors++];
+        out->name = p->name_of[x->name];
+        out->dtype = (enum kumi_dtype)x->dtype;
+        out->data = ku_memory_state(t->memory, x);
+        out->group = x->kind == KU_T_PARAM ? KU_CKPT_MODEL : KU_CKPT_OPTIMIZER;
+        out->ndim = ku_tensor_file_shape(g, id, out->dim);
+        memcpy(out->padded, out->dim, sizeof out->padded);
+        /* only a first dim is padded today: kumi_init.pad_first */
+        if (out->ndim && shape->dim[0].seen)
+            out->padded[0] = out->dim[0] / shape->dim[0].seen * shape->dim[0].count;
+    }
+    return KUMI_OK;
+}
+
+/* The plan against the machine: every rank's private memory and the host's shared part, once. */
+static int check_memory(const struct ku_trainer *t)
+{
+    struct ku_memory_report r;
+    size_t per_rank = 0, host = 0, arena[KU_N_ARENAS] = {0};
+    for (int p = 0; p < KU_N_PROGS; p++)
+        for (int a = 0; a < KU_N_ARENAS; a++)
+            if (t->program[p]->arena_bytes[a] > arena[a])
+                arena[a] = t->program[p]->arena_bytes[a];
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        *(a == KU_AR_HOST ? &host : &per_rank) += arena[a];
+    size_t total = host + per_rank * (size_t)t->job->local_n;
+    total += total / 4096 * 8 * (size_t)t->job->local_n; /* page tables of every rank */
+    uint64_t free_bytes = ku_os_mem_available();
+    if (total <= free_bytes)
+        return KUMI_OK;
+    ku_program_memory(t->program[KU_PROG_TRAIN], &r);
+    double gib = 1.0 / (1 << 30);
+    return KU_ERR(
+        KUMI_ENOMEM,
+        "memory: plan of %d ranks on this host: %.2f GiB, available %.2f GiB, short of %.2f; per "
+        "rank state "
+        "%.2f, gradients %.2f, activations %.2f, workspace %.2f GiB; lower train.micro_batch or "
+        "the ranks",
+        t->job->local_n, (double)total * gib, (double)free_bytes * gib,
+        (double)(total - free_bytes) * gib,
+        (double)(r.at_peak[KU_CL_PARAM] + r.at_peak[KU_CL_OPTIMIZER] + r.at_peak[KU_CL_DERIVED]) *
+            gib,
+        (double)(r.at_peak[KU_CL_GRAD] + r.at_peak[KU_CL_PARTIAL]) * gib,
+        (double)(r.at_peak[KU_CL_ACTIVATION] + r.at_peak[KU_CL_ADJOINT]) * gib,
+        (double)r.at_peak[KU_CL_WORKSPACE] * gib);
+}
+
+static int load(struct ku_trainer *t, int program)
+{
+    struct ku_comm *dp =
+        t->job->n > 1 ? t->job->world : NULL; /* data parallelism alone: the axis is the world */
+    return ku_exec_load(t->memory, t->program[program], t->ops, t->device, dp, &t->exec[program]);
+}
+
+static int build(struct ku_trainer *t, struct ku_graph *graph, const struct ku_trainer_opts *o)
+{
+    struct ku_target target = {.query = o->device->query, .ranks_per_host = t->job->local_n};
+    const struct ku_program *all[KU_N_PROGS];
+    int64_t begin = ku_clock_ns();
+    KU_TRY(ku_trainer_plan(graph, &o->compile, &target, t->program, &t->param, &t->n_params));
+    t->compile_ns = ku_clock_ns() - begin;
+    KU_TRY(check_memory(t));
+    KU_TRY(t->ops->open(&o->device_opts, &t->device));
+    memcpy(all, t->program, sizeof all);
+    KU_TRY(ku_memory_create(t->job, all, KU_N_PROGS, &t->memory));
+    KU_TRY(describe_state(t, graph));
+    KU_TRY(load(t, KU_PROG_TRAIN));
+    return o->no_eval ? KUMI_OK : load(t, KU_PROG_EVAL);
+}
+
+int ku_trainer_create(struct ku_job *job, struct ku_graph *graph, const struct ku_trainer_opts *o,
+                      struct ku_trainer **out)
+{
+    struct ku_trainer *t = ku_calloc(1, sizeof *t);
+    int status = t ? KUMI_OK : KUMI_ENOMEM;
+    if (t) {
+        t->job = job;
+        t->ops = o->device;
+        t->seed = o->seed;
+        status = build(t, graph, o);
+    }
+    ku_graph_destroy(graph);
+    if (status < 0) {
+        if (job->n > 1) /* the others wait for this rank: tell them why */
+            status = ku_job_fail(job);
+        ku_trainer_destroy(t);
+        return status;
+    }
+    *out = t;
+    return KUMI_OK;
+}
+
+void ku_trainer_destroy(struct ku_trainer *t)
+{
+    if (t == NULL)
+        return;
+    for (int p = 0; p < KU_N_PROGS; p++)
+        ku_exec_unload(t->exec[p]);
+    ku_memory_destroy(t->memory);
+    if (t->device)
+        t->ops->close(t->device);
+    for (int p = 0; p < KU_N_PROGS; p++)
+        ku_program_destroy(t->program[p]);
+    for (int i = 0; i < t->n_params; i++)
+        ku_free(t->param[i]);
+    ku_free(t->param);
+    ku_free(t->tensor);
+    ku_free(t);
+}
+
+static void set_control(struct ku_trainer *t, int program, int64_t step)
+{
+    int64_t *control = ku_exec_port(t->exec[program], 1, "control", NULL);
+    if (control) {
+        control[KU_CONTROL_STEP] = step;
+        control[KU_CONTROL_SEED] = (int64_t)t->seed;
+    }
+}
+
+static int run_once(struct ku_trainer *t, int program)
+{
+    KU_TRY(load(t, program));
+    set_control(t, program, 0);
+    int status = ku_exec_run(t->exec[program]);
+    ku_exec_unload(t->exec[program]);
+    t->exec[program] = NULL;
+    return status;
+}
+
+int ku_trainer_init_state(struct ku_trainer *t)
+{
+    return run_once(t, KU_PROG_INIT);
+}
+
+int ku_trainer_derive(struct ku_trainer *t)
+{
+    return run_once(t, KU_PROG_DERIVE);
+}
+
+int ku_trainer_n_micro(const struct ku_trainer *t)
+{
+    return ku_mesh_n_micro(&t->program[KU_PROG_TRAIN]->mesh);
+}
+
+/* The part of a port that micro-batch u reads. */
+static void port_part(const struct ku_trainer *t, const struct ku_program *p,
+                      const struct ku_program_port *port, int u, struct ku_part *part)
+{
+    struct ku_coord at = ku_mesh_coord(&p->mesh, t->job->rank);
+    struct ku_operand o = {
+        .buffer = port->buffer, .shape = port->shape, .layout = port->layout, .dtype = port->dtype};
+    ku_program_part(p, &o, &at, u, part);
+}
+
+int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    for (uint32_t i = 0; i < p->n_inputs; i++) {
+        int dim = ku_shape_find(&p->shape[p->input[i].shape], 'n');
+        if (dim < 0)
+            continue;
+        struct ku_part part;
+        port_part(t, p, &p->input[i], u, &part);
+        *first = part.start[dim];
+        return part.shape.dim[dim].count;
+    }
+    *first = 0;
+    return 0;
+}
+
+void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program program, const char *name,
+                      int u, size_t *row_bytes)
+{
+    const struct ku_program *p = t->program[program];
+    const struct ku_program_port *port = ku_program_find_port(p, 1, name);
+    if (port == NULL)
+        return NULL;
+    struct ku_part part;
+    port_part(t, p, port, u, &part);
+    int64_t rows = part.shape.ndim ? part.shape.dim[0].count : 1;
+    *row_bytes = (size_t)(ku_shape_count(&part.shape) / (rows ? rows : 1)) *
+                 kumi_dtype_bytes((enum kumi_dtype)port->dtype);
+    const struct ku_buffer *b = &p->buffer[port->buffer];
+    return t->memory->base[b->arena] + b->offset + part.offset;
+}
+
+int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report)
+{
+    set_control(t, KU_PROG_TRAIN, step);
+    KU_TRY(ku_exec_run(t->exec[KU_PROG_TRAIN]));
+    *report = ku_exec_port(t->exec[KU_PROG_TRAIN], 0, "report", NULL);
+    return KUMI_OK;
+}
+
+void ku_trainer_eval_begin(struct ku_trainer *t)
+{
+    ku_exact_zero(&t->eval_sum);
+    t->eval_tokens = 0;
+}
+
+int ku_trainer_eval_run(struct ku_trainer *t)
+{
+    set_control(t, KU_PROG_EVAL, 0);
+    KU_TRY(ku_exec_run(t->exec[KU_PROG_EVAL]));
+    ku_exact_merge(&t->eval_sum, ku_exec_port(t->exec[KU_PROG_EVAL], 0, "loss_sum", NULL));
+    t->eval_tokens += *(int64_t *)ku_exec_port(t->exec[KU_PROG_EVAL], 0, "loss_valid", NULL);
+    return KUMI_OK;
+}
+
+double ku_trainer_eval_loss(const struct ku_trainer *t)
+{
+    return t->eval_tokens ? ku_exact_round(&t->eval_sum) / (double)t->eval_tokens : 0;
+}
+
+const char *ku_trainer_bad_gradient(const struct ku_trainer *t)
+{
+    const int64_t *stats = ku_exec_port(t->exec[KU_PROG_TRAIN], 0, "stats", NULL);
+    for (int i = 0; i < t->n_params; i++)
+        if (stats[KU_EXACT_WORDS + i])
+            return t->param[i];
+    return NULL;
+}
+
+int64_t *ku_trainer_update_count(const struct ku_trainer *t)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    for (uint32_t s = 0; s < p->n_states; s++)
+        if (p->state[s].kind == KU_T_COUNTER)
+            return ku_memory_state(t->memory, &p->state[s]);
+    return NULL;
+}
+
+int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72])
+{
+    return ku_digest_memory(t->tensor, t->n_tensors, only_params, out);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_TRAINER_H
+#define KU_TRAIN_TRAINER_H
+
+#include "base/exact.h"
+#include "ckpt/tensor.h"
+#include "exec/exec.h"
+#include "pass/pass.h"
+
+/*
+ * What a training job is made of once it is compiled: programs over one state plan, a rank's
+ * memory, a device. The step is: fill the ports, run the program, read the report. Configuration,
+ * data, checkpoints and output are the caller's.
+ */
+enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DERIVE, KU_N_PROGS };
+
+struct ku_trainer_opts {
+    struct ku_compile_opts compile;
+    const struct ku_device_ops *device;
+    struct ku_device_opts device_opts;
+    uint64_t seed;
+    int no_eval;
+};
+
+struct ku_trainer {
+    struct ku_job *job;
+    const struct ku_device_ops *ops;
+    void *device;
+    uint64_t seed;
+    struct ku_program *program[KU_N_PROGS];
+    struct ku_exec *exec[KU_N_PROGS]; /* of INIT and DERIVE only while they run */
+    struct ku_memory *memory;
+    struct ku_ckpt_tensor *tensor; /* state in files' terms, parameters and optimizer */
+    int n_tensors;
+    char **param; /* names of the trainable parameters, by their word in stats */
+    int n_params;
+    struct ku_exact eval_sum;
+    int64_t eval_tokens;
+    int64_t compile_ns;
+};
+
+/*
+ * Compiles training and evaluation of a graph (which it takes over in any case), plans memory and
+ * holds it against what the machine has, makes the arenas and binds the programs. Collective over
+ * the job. The state is undefined until ku_trainer_init_state, or a load and ku_trainer_derive.
+ * Errors: KUMI_EINVAL, ENOMEM (exit 13: with the shortage by class), EDEVICE, and the job's root
+ * cause.
+ */
+int ku_trainer_create(struct ku_job *job, struct ku_graph *graph, const struct ku_trainer_opts *o,
+                      struct ku_trainer **t);
+void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is fine */
+
+/* The plan alone, without device and memory: what `kumi plan` and `kumi graph` read. The caller
+ * destroys the programs. */
+int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
+                    const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
+                    char ***params, int *n_params);
+
+int ku_trainer_init_state(struct ku_trainer *t);
+int ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
+
+/*
+ * Rows of the global batch that micro-batch u of this rank reads: [*first, *first + n) with n
+ * returned; row r of it lies at element r of ku_trainer_rows' place in the port.
+ */
+int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first);
+int ku_trainer_n_micro(const struct ku_trainer *t);
+/* A port's place for micro-batch u, and the bytes of one row; NULL: no such port. */
+void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p, const char *name,
+                      int u, size_t *row_bytes);
+
+/* One step on filled ports. report: KU_REPORT_WORDS. A loss or gradient that is not finite is no
+ * error here: KU_REPORT_APPLY is 0. */
+int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report);
+/* Evaluation: begin, then run for each global batch of filled ports, then the mean loss over valid
+ * targets. */
+void ku_trainer_eval_begin(struct ku_trainer *t);
+int ku_trainer_eval_run(struct ku_trainer *t);
+double ku_trainer_eval_loss(const struct ku_trainer *t);
+
+/* Of the last step: the name of the first parameter whose gradient is not finite, or NULL. */
+const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
+/* A scalar of the state. */
+int64_t *ku_trainer_update_count(const struct ku_trainer *t);
+/* Tests and tools. */
+int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_DIST_H
+#define TESTS_DIST_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/random.h"
+#include "comm/job.h"
+#include "kumi/model.h"
+#include "nn/builder.h"
+#include "train/trainer.h"
+
+/*
+ * One training run of a small GPT-2 on made-up tokens, as a function of a layout: the digest at its end. What is
+ * numerics is fixed by the test, what is layout varies.
+ */
+struct dist_case {
+    int n;                /* ranks */
+    int v, micro, k;      /* virtual shards, micro-batch, micro-batches of a shard: global batch = v micro k */
+    int steps, threads;
+    int64_t bucket_bytes; /* 0 = 1 MiB */
+    int no_overlap, no_sharing;
+    enum kumi_dtype compute;
+    const char *device;   /* "ref", "cpu" */
+    struct kumi_gpt2 model;
+    int64_t t;
+    /* results */
+    char digest[72];
+    double loss[64], norm[64], eval_loss;
+};
+
+static inline struct kumi_gpt2 dist_model(void)
+{
+    struct kumi_gpt2 m;
+    kumi_gpt2_defaults(&m);
+    m.n_layer = 2, m.n_head = 3, m.n_embd = 24, m.n_positions = 12, m.vocab_size = 61;
+    m.resid_pdrop = m.embd_pdrop = m.attn_pdrop = 0.1;
+    return m;
+}
+
+static inline int32_t dist_token(const struct dist_case *c, int64_t step, int64_t row, int64_t t, int is_target)
+{
+    uint32_t r = ku_random_u32(7, (uint32_t)step, 1, (uint64_t)(row * (c->t + 1) + t + is_target));
+    return (int32_t)(r % (uint32_t)c->model.vocab_size);
+}
+
+static inline void dist_fill(const struct dist_case *c, struct ku_trainer *t, enum ku_trainer_program p, int64_t step)
+{
+    size_t row_bytes;
+    for (int u = 0; u < ku_trainer_n_micro(t); u++) {
+        int64_t first, n = ku_trainer_rows(t, u, &first);
+        int32_t *tokens = ku_trainer_port(t, p, "tokens", u, &row_bytes);
+        int32_t *targets = ku_trainer_port(t, p, "targets", u, &row_bytes);
+        for (int64_t i = 0; i < n * c->t; i++) {
+            tokens[i] = dist_token(c, step, first + i / c->t, i % c->t, 0);
+            targets[i] = i % 7 == 3 ? -100 : dist_token(c, step, first + i / c->t, i % c->t, 1);
+        }
+    }
+}
+
+static inline int dist_rank(struct ku_job *job, void *arg)
+{
+    struct dist_case *c = arg;
+    struct kumi_graph *builder;
+    struct ku_graph *g;
+    struct ku_trainer *t = NULL;
+    struct ku_trainer_opts o = {.device = ku_device_find(c->device), .seed = 1337};
+    struct kumi_shape_of_batch batch = {.n = (int64_t)c->v * c->micro * c->k, .t = c->t};
+    KU_TRY(kumi_graph_create(&builder));
+    kumi_gpt2_build(builder, &c->model, &batch);
+    int status = ku_builder_take(builder, &g);
+    kumi_graph_destroy(builder);
+    KU_TRY(status);
+    o.device_opts = (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
+    o.compile = (struct ku_compile_opts){.compute = c->compute,
+                                         .is_training = 1,
+                                         .micro_tokens = c->micro * c->t,
+                                         .optimizer = KU_OP_adamw,
+                                         .rule = ku_attrs_default,
+                                         .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
+                                         .first_bucket_bytes = 4096,
+                                         .overlap = !c->no_overlap,
+                                         .share_host_state = !c->no_sharing};
+    for (int a = 0; a < KU_N_AXES; a++)
+        o.compile.mesh.extent[a] = 1;
+    o.compile.mesh.extent[KU_AX_REPLICATE] = c->n;
+    o.compile.mesh.extent[KU_AX_VS] = c->v / c->n;
+    o.compile.mesh.extent[KU_AX_MB] = c->k;
+    o.compile.rule.lr = 1e-2;
+    o.compile.rule.clip = 1;
+    o.compile.rule.weight_decay = 0.1;
+    o.compile.rule.eps = 1e-8;
+    KU_TRY(ku_trainer_create(job, g, &o, &t));
+    KU_TRY(ku_trainer_init_state(t));
+    for (int step = 0; step < c->steps; step++) {
+        const double *report;
+        dist_fill(c, t, KU_PROG_TRAIN, step % 2);
+        KU_TRY(ku_trainer_step(t, step, &report));
+        if (job->rank == 0 && step < 64) {
+            c->loss[step] = report[KU_REPORT_LOSS];
+            c->norm[step] = report[KU_REPORT_NORM];
+        }
+    }
+    ku_trainer_eval_begin(t);
+    dist_fill(c, t, KU_PROG_EVAL, 1000);
+    KU_TRY(ku_trainer_eval_run(t));
+    if (job->rank == 0) {
+        c->eval_loss = ku_trainer_eval_loss(t);
+        KU_TRY(ku_trainer_digest(t, 0, c->digest));
+    }
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+static inline void dist_run(struct dist_case *c)
+{
+    int status = ku_job_threads(c->n, NULL, dist_rank, c);
+    if (status < 0)
+        fail_msg("n=%d: %s", c->n, ku_err_get()->text);
+}
+
+#endif

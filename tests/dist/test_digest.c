@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Equal bits under every layout: digests with ==, ranks as threads. tsan */
+#include "dist.h"
+
+static struct dist_case base_case(const char *device, enum kumi_dtype compute)
+{
+    return (struct dist_case){.n = 1,
+                              .v = 8,
+                              .micro = 1,
+                              .k = 2,
+                              .steps = 6,
+                              .device = device,
+                              .compute = compute,
+                              .model = dist_model(),
+                              .t = 11};
+}
+
+static void expect_equal(const struct dist_case *a, const struct dist_case *b)
+{
+    for (int s = 0; s < a->steps; s++)
+        if (memcmp(&a->loss[s], &b->loss[s], 8) || memcmp(&a->norm[s], &b->norm[s], 8))
+            fail_msg("n=%d: step %d: loss %.17g %.17g norm %.17g %.17g", b->n, s, a->loss[s], b->loss[s], a->norm[s],
+                     b->norm[s]);
+    assert_string_equal(a->digest, b->digest);
+    assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
+}
+
+static void check_layouts(const char *device, enum kumi_dtype compute)
+{
+    struct dist_case one = base_case(device, compute);
+    dist_run(&one);
+    assert_true(one.loss[5] < one.loss[1]);
+    for (int n = 2; n <= 8; n *= 2) {
+        struct dist_case c = base_case(device, compute);
+        c.n = n;
+        dist_run(&c);
+        expect_equal(&one, &c);
+    }
+    struct dist_case c = base_case(device, compute);
+    c.n = 4, c.no_sharing = 1;
+    dist_run(&c);
+    expect_equal(&one, &c);
+    c = base_case(device, compute);
+    c.n = 2, c.no_overlap = 1, c.bucket_bytes = 1000, c.threads = strcmp(device, "cpu") == 0 ? 2 : 1;
+    dist_run(&c);
+    expect_equal(&one, &c);
+}
+
+static void odd_tree(const char *device)
+{
+    struct dist_case one = base_case(device, KUMI_F32), three = one;
+    one.v = three.v = 3;
+    three.n = 3;
+    dist_run(&one);
+    dist_run(&three);
+    expect_equal(&one, &three);
+}
+
+static void ref_f32(void **state)
+{
+    (void)state;
+    check_layouts("ref", KUMI_F32);
+    odd_tree("ref");
+}
+static void cpu_f32(void **state)
+{
+    (void)state;
+    check_layouts("cpu", KUMI_F32);
+    odd_tree("cpu");
+}
+static void cpu_bf16(void **state)
+{
+    (void)state;
+    check_layouts("cpu", KUMI_BF16);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16), cmocka_unit_test(ref_f32)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
