@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "ckpt/safetensors.h"
+
+/* A shard is a plain file beside its index: an index from elsewhere must not make us open other
+ * places. */
+static int check_shard_name(const char *index, const char *tensor, json_t *v)
+{
+    const char *s = json_string_value(v);
+    if (s == NULL || s[0] == '\0' || s[0] == '.' || strchr(s, '/') != NULL)
+        return KU_ERR(KUMI_EINPUT,
+                      "safetensors: %s: %.120s: \"%.80s\" is no name of a file beside "
+                      "the index",
+                      index, tensor, s != NULL ? s : "");
+    return KUMI_OK;
+}
+
+static int open_shard(const char *dir, const char *name, struct ku_st_set *set)
+{
+    for (int i = 0; i < set->n; i++) {
+        const char *base = strrchr(set->file[i].path, '/');
+        if (strcmp(base + 1, name) == 0)
+            return KUMI_OK;
+    }
+    if (set->n == KU_ST_MAX_FILES)
+        return KU_ERR(KUMI_EINPUT, "safetensors: %s: more than %d shards", dir,
+                      (int)KU_ST_MAX_FILES);
+    char *path = ku_asprintf("%s/%s", dir, name);
+    struct ku_st *file =
+        path == NULL ? NULL : ku_realloc(set->file, (size_t)set->n + 1, sizeof *file);
+    int status = KUMI_ENOMEM;
+    if (file != NULL) {
+        set->file = file;
+        status = ku_st_open(path, &file[set->n]);
+        set->n += status == KUMI_OK;
+    }
+    ku_free(path);
+    return status;
+}
+
+/* Both ways: what the index names is in its shard, and the shards hold nothing else. */
+static int check_agreement(const char *index, json_t *map, const struct ku_st_set *set)
+{
+    const char *name;
+    json_t *v;
+    size_t n_in_files = 0;
+    json_object_foreach(map, name, v)
+    {
+        const struct ku_st *file;
+        const char *shard = json_string_value(v);
+        if (ku_st_set_find(set, name, &file) == NULL)
+            return KU_ERR(KUMI_EINPUT,
+                          "safetensors: %s: %.120s is in no shard; the index says %.80s", index,
+                          name, shard);
+        if (strcmp(strrchr(file->path, '/') + 1, shard) != 0)
+            return KU_ERR(KUMI_EINPUT, "safetensors: %s: %.120s is in %s; the index says %.80s",
+                          index, name, file->path, shard);
+    }
+    for (int i = 0; i < set->n; i++) {
+        n_in_files += (size_t)set->file[i].n;
+        for (int j = 0; j < set->file[i].n; j++)
+            if (json_object_get(map, set->file[i].tensor[j].name) == NULL)
+                return KU_ERR(KUMI_EINPUT, "safetensors: %s: %.120s of %s is not in the index",
+                              index, set->file[i].tensor[j].name, set->file[i].path);
+    }
+    if (n_in_files != json_object_size(map))
+        return KU_ERR(KUMI_EINPUT,
+                      "safetensors: %s: %zu tensors in the shards, %zu names in the "
+                      "index: a tensor is in two shards",
+                      index, n_in_files, json_object_size(map));
+    return KUMI_OK;
+}
+
+static int open_index(const char *dir, const char *index, struct ku_st_set *set)
+{
+    struct ku_json doc = {0};
+    int status = KUMI_OK;
+    if (ku_json_load(index, KU_ST_MAX_HEADER_BYTES, &doc) < 0) {
+        const struct kumi_error e = *ku_err_get();
+        return KU_ERR(e.status == KUMI_ENOMEM ? KUMI_ENOMEM : KUMI_EINPUT, "%.420s", e.text);
+    }
+    json_t *map = json_object_get(doc.root, "weight_map"), *v;
+    const char *name;
+    if (!json_is_object(map)) {
+        status = KU_ERR(KUMI_EINPUT, "safetensors: %s: no object weight_map", index);
+        goto out;
+    }
+    json_object_foreach(map, name, v)
+    {
+        KU_TRY_OUT(check_shard_name(index, name, v));
+        KU_TRY_OUT(open_shard(dir, json_string_value(v), set));
+    }
+    KU_TRY_OUT(check_agreement(index, map, set));
+out:
+    ku_json_fini(&doc);
+    return status;
+}
+
+/* 1, 0, or KUMI_EINPUT where that cannot be told. */
+static int is_there(const char *path)
+{
+    struct stat info;
+    if (ku_os_stat(path, &info) == 0)
+        return 1;
+    if (errno == ENOENT || errno == ENOTDIR)
+        return 0;
+    return KU_ERR(KUMI_EINPUT, "safetensors: %s: %s", path, ku_os_why());
+}
+
+static int refuse(const char *dir)
+{
+    char *torch = ku_asprintf("%s/pytorch_model.bin", dir);
+    if (torch == NULL)
+        return KUMI_ENOMEM;
+    int pickled = is_there(torch);
+    ku_free(torch);
+    if (pickled > 0)
+        return KU_ERR(
+            KUMI_EINPUT,
+            "weights: %s: only pytorch_model.bin, a pickle, which can run code when read; "
+            "save the model with save_pretrained(…, safe_serialization=True)",
+            dir);
+    return KU_ERR(KUMI_EINPUT,
+                  "weights: %s: neither model.safetensors nor model.safetensors.index.json", dir);
+}
+
+int ku_st_set_open(const char *dir, struct ku_st_set *out)
+{
+    struct ku_st_set set = {0};
+    int status = KUMI_ENOMEM, one;
+    char *single = ku_asprintf("%s/model.safetensors", dir);
+    char *index = ku_asprintf("%s/model.safetensors.index.json", dir);
+    if (single == NULL || index == NULL)
+        goto out;
+    KU_TRY_OUT(one = is_there(single));
+    if (one)
+        status = open_shard(dir, "model.safetensors", &set);
+    else if ((status = is_there(index)) >= 0)
+        status = status ? open_index(dir, index, &set) : refuse(dir);
+    if (status == KUMI_OK)
+        *out = set;
+out:
+    if (status < 0)
+        ku_st_set_close(&set);
+    ku_free(single);
+    ku_free(index);
+    return status;
+}
+
+void ku_st_set_close(struct ku_st_set *set)
+{
+    for (int i = 0; i < set->n; i++)
+        ku_st_close(&set->file[i]);
+    ku_free(set->file);
+    *set = (struct ku_st_set){0};
+}
+
+const struct ku_st_tensor *ku_st_set_find(const struct ku_st_set *set, const char *name,
+                                          const struct ku_st **file)
+{
+    for (int i = 0; i < set->n; i++) {
+        const struct ku_st_tensor *t = ku_st_find(&set->file[i], name);
+        if (t != NULL) {
+            *file = &set->file[i];
+            return t;
+        }
+    }
+    return NULL;
+}

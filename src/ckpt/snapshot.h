@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_CKPT_SNAPSHOT_H
+#define KU_CKPT_SNAPSHOT_H
+
+#include "base/json.h"
+#include "ckpt/tensor.h"
+
+/*
+ * Snapshots of the state: DIR/step-00000500/
+ *
+ *     manifest.json                        what this is, and a checksum of each .xxh3
+ *     model/config.json                    with the next, what transformers loads
+ *     model/model.safetensors
+ *     optimizer/optimizer.safetensors
+ *     <each of these>.xxh3                 checksums of its pieces (ckpt/pieces.h)
+ *
+ * A snapshot is made in DIR/.tmp-step-00000500 and renamed when every byte is on the disk, so a
+ * name without a dot is a whole snapshot, whenever the power fails. Files are the same bytes for
+ * any number of ranks.
+ */
+enum { KU_CKPT_VERSION = 1, KU_CKPT_MAX_MANIFEST_BYTES = 64 << 20 };
+enum ku_ckpt_file_id {
+    KU_CKPT_FILE_CONFIG,
+    KU_CKPT_FILE_MODEL,
+    KU_CKPT_FILE_OPTIMIZER,
+    KU_CKPT_N_FILES
+};
+/* "model/config.json", … */
+const char *ku_ckpt_file_name(int file);
+
+/* What to write; equal on all ranks. JSON values are borrowed; NULL is an empty object. */
+struct ku_ckpt_desc {
+    const char *dir; /* OUT/checkpoints */
+    int64_t step, update;
+    const struct ku_ckpt_tensor *tensor;
+    int n_tensors;
+    const char *model_config; /* text of config.json */
+    json_t *numerics;         /* the numerics keys and their values; hashed into numerics_hash */
+    json_t *config;           /* the whole configuration */
+    json_t *state;            /* scalars: loss scale and its counters, sampler position, … */
+    json_t *libraries;        /* name: version */
+    const char *isa;
+    const char *data_fingerprint;
+    const char *digest; /* "sha256:…", or NULL: not computed */
+    int keep;           /* newest snapshots that stay; 0: all */
+};
+
+/*
+ * Writing, in phases; between two of them the caller has a barrier. Every rank (in one process or
+ * many):
+ *
+ *     ku_ckpt_writer_create(&desc, &w)     no system call; the memory of tensors is read in
+ * write_part ku_ckpt_writer_begin(w)              one rank: the folder, files of full length
+ *     ku_ckpt_writer_write(w, rank, n)     every rank: its chunks, their checksums, fsync
+ *     ku_ckpt_writer_commit(w)             one rank: manifest, rename, removal of the oldest
+ *     ku_ckpt_writer_destroy(w)            every rank
+ *
+ * A phase that failed on any rank is followed by ku_ckpt_writer_abort on one, which removes the
+ * folder; what was there before is untouched. Errors: KUMI_ESTORAGE, KUMI_ENOMEM. Threads: a writer
+ * belongs to one thread at a time, any.
+ */
+struct ku_ckpt_writer;
+int ku_ckpt_writer_create(const struct ku_ckpt_desc *desc, struct ku_ckpt_writer **w);
+int ku_ckpt_writer_begin(struct ku_ckpt_writer *w);
+int ku_ckpt_writer_write(struct ku_ckpt_writer *w, int rank, int n_ranks);
+int ku_ckpt_writer_commit(struct ku_ckpt_writer *w);
+void ku_ckpt_writer_abort(struct ku_ckpt_writer *w); /* keeps the error record */
+void ku_ckpt_writer_destroy(struct ku_ckpt_writer *w);
+uint64_t
+ku_ckpt_writer_bytes(const struct ku_ckpt_writer *w); /* of all files but checksums and manifest */
+/* All phases, by one rank. */
+int ku_ckpt_save(const struct ku_ckpt_desc *desc);
+
+/* A snapshot whose manifest is whole and whose files have their lengths. */
+struct ku_ckpt {
+    char *path;
+    int64_t step, update;
+    struct ku_json
+        manifest; /* root: format version step update isa libraries numerics numerics_hash … */
+    struct {
+        uint64_t bytes, sum; /* of the file; the checksum of its .xxh3 */
+    } file[KU_CKPT_N_FILES];
+};
+/* Errors: KUMI_ENOCKPT with what is damaged. */
+int ku_ckpt_open(const char *path, struct ku_ckpt *c);
+void ku_ckpt_close(struct ku_ckpt *c);
+/*
+ * Open the newest usable snapshot of DIR with a step below `before`, or the snapshot DIR itself is.
+ * Damaged ones are named in a warning and passed over.
+ *
+ *   dir   a folder of snapshots, a run that holds one in checkpoints/, or one snapshot
+ *
+ * Errors: KUMI_ENOCKPT: none.
+ */
+int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
+
+/*
+ * Read this rank's share of the chunks into memory that ranks share (or everything, as rank 0 of
+ * 1), checking each. Conversions are exact or refused; padding is not touched.
+ *
+ *   tensor   exactly those of the snapshot, else KUMI_EINPUT with all differences, before anything
+ * is written
+ *
+ * Errors: KUMI_ENOCKPT: damaged (file, tensor, byte); memory is then undefined, and the caller,
+ * when all ranks know, tries ku_ckpt_find(dir, c->step, …).
+ */
+int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
+                 int n_ranks);
+/* find and read until one is whole: for one rank. */
+int ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n, struct ku_ckpt *c);
+
+/* What `kumi ckpt list` prints, newest first. */
+struct ku_ckpt_entry {
+    char name[32];
+    int64_t step, update;
+    uint64_t bytes; /* of its files, checksums left out */
+    int is_usable;  /* as ku_ckpt_open sees it */
+    char problem[256];
+};
+int ku_ckpt_list(const char *dir, struct ku_ckpt_entry **entries,
+                 int *n); /* ku_free; none: n = 0 */
+
+/* A damaged piece, or a file that cannot be read at all (bytes = 0, what says why). */
+struct ku_ckpt_damage {
+    const char *file;   /* "model/model.safetensors" */
+    const char *tensor; /* NULL: not in one ("header", checksums) */
+    uint64_t at, bytes; /* of the piece in the file; its MiB is at >> 20 */
+    const char *what;
+};
+/*
+ * Read a whole snapshot and hold every piece against its checksum.
+ *
+ *   report   called for each damage; NULL: none
+ *
+ * Errors: KUMI_ENOCKPT with the first damage.
+ */
+int ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
+                   void *ctx);
+
+/* Copy the model of a snapshot to a new folder that transformers loads, verified. KUMI_ENOCKPT,
+ * KUMI_ESTORAGE, KUMI_EBUSY: it exists. */
+int ku_ckpt_export(const char *path, const char *dir);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int check_shape(const struct ku_ckpt_tensor *t)
+{
+    if (t->name == NULL || t->name[0] == '\0')
+        return KU_ERR(KUMI_EINVAL, "checkpoint: a tensor has no name");
+    if (t->ndim < 0 || t->ndim > KU_MAX_DIMS || kumi_dtype_bytes(t->dtype) == 0)
+        return KU_ERR(KUMI_EINVAL, "checkpoint: %s: %d dimensions of dtype %d", t->name, t->ndim,
+                      (int)t->dtype);
+    int64_t count = 1, in_memory = 1;
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->dim[i] < 0 || t->padded[i] < t->dim[i])
+            return KU_ERR(KUMI_EINVAL,
+                          "checkpoint: %s: dimension %d: %lld in files, %lld in memory", t->name, i,
+                          (long long)t->dim[i], (long long)t->padded[i]);
+        if (__builtin_mul_overflow(count, t->dim[i], &count) ||
+            __builtin_mul_overflow(in_memory, t->padded[i], &in_memory) ||
+            in_memory > (int64_t)1 << 48)
+            return KU_ERR(KUMI_EINVAL, "checkpoint: %s: more than 2^48 elements", t->name);
+    }
+    if (count > 0 && t->data == NULL)
+        return KU_ERR(KUMI_EINVAL, "checkpoint: %s: no memory given", t->name);
+    if (t->group != KU_CKPT_MODEL && t->group != KU_CKPT_OPTIMIZER)
+        return KU_ERR(KUMI_EINVAL, "checkpoint: %s: group %d", t->name, (int)t->group);
+    return KUMI_OK;
+}
+
+int ku_ckpt_tensors_check(const struct ku_ckpt_tensor *t, int n)
+{
+    for (int i = 0; i < n; i++)
+        KU_TRY(check_shape(&t[i]));
+    const char **name = ku_calloc((size_t)n + 1, sizeof *name);
+    if (name == NULL)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < n; i++)
+        name[i] = t[i].name;
+    qsort(name, (size_t)n, sizeof *name, compare_names);
+    int status = KUMI_OK;
+    for (int i = 1; i < n && status == KUMI_OK; i++)
+        if (strcmp(name[i - 1], name[i]) == 0)
+            status = KU_ERR(KUMI_EINVAL, "checkpoint: two tensors are called %s", name[i]);
+    ku_free(name);
+    return status;
+}
+
+int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dim[i];
+    return n;
+}
+
+int64_t ku_ckpt_tensor_run(const struct ku_ckpt_tensor *t, int64_t at, int64_t *memory_at)
+{
+    /* Behind the last padded dim everything is dense, and so are that dim's own dim[k] rows: blocks
+     * of `block` elements, one per index of the dims before k. */
+    int k = t->ndim - 1;
+    int64_t block = 1, stride = 1;
+    for (; k >= 0; k--) {
+        block *= t->dim[k];
+        stride *= t->padded[k];
+        if (t->dim[k] != t->padded[k])
+            break;
+    }
+    int64_t outer = at / block, in_block = at % block, place = 0;
+    for (k--; k >= 0; k--) {
+        place += outer % t->dim[k] * stride;
+        outer /= t->dim[k];
+        stride *= t->padded[k];
+    }
+    *memory_at = place + in_block;
+    return block - in_block;
+}
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+void ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out)
+{
+    size_t each = kumi_dtype_bytes(t->dtype);
+    for (int64_t done = 0, n; done < count; done += n) {
+        int64_t place;
+        n = min_i64(ku_ckpt_tensor_run(t, at + done, &place), count - done);
+        memcpy((char *)out + (size_t)done * each, (const char *)t->data + (size_t)place * each,
+               (size_t)n * each);
+    }
+}
+
+/* Can every value of `from` be held by `to`? Then no element needs a look. */
+static int is_widening(enum kumi_dtype from, enum kumi_dtype to)
+{
+    static const uint8_t holds[KUMI_N_DTYPES] = {
+        [KUMI_F32] = 1 << KUMI_BF16 | 1 << KUMI_F16 | 1 << KUMI_U16 | 1 << KUMI_U8,
+        [KUMI_F64] = 1 << KUMI_F32 | 1 << KUMI_BF16 | 1 << KUMI_F16 | 1 << KUMI_I32 |
+                     1 << KUMI_U16 | 1 << KUMI_U8,
+        [KUMI_BF16] = 1 << KUMI_U8,
+        [KUMI_F16] = 1 << KUMI_U8,
+        [KUMI_I64] = 1 << KUMI_I32 | 1 << KUMI_U16 | 1 << KUMI_U8,
+        [KUMI_I32] = 1 << KUMI_U16 | 1 << KUMI_U8,
+        [KUMI_U16] = 1 << KUMI_U8,
+        [KUMI_U8] = 0,
+    };
+    return from == to || (holds[to] >> from & 1);
+}
+
+/* The first element that the conversion changed, or -1: converts back and compares. i64 is compared
+ * as integers where it passes through f64. */
+static int64_t first_inexact(const void *out, enum kumi_dtype out_dtype, const void *in,
+                             enum kumi_dtype in_dtype, int64_t count)
+{
+    unsigned char back[8] = {0}, was[8] = {0};
+    size_t out_bytes = kumi_dtype_bytes(out_dtype), in_bytes = kumi_dtype_bytes(in_dtype);
+    for (int64_t i = 0; i < count; i++) {
+        const char *x = (const char *)in + (size_t)i * in_bytes;
+        const char *y = (const char *)out + (size_t)i * out_bytes;
+        double a = ku_load_f64(x, in_dtype, 0);
+        if (a != a && ku_dtype_is_float(out_dtype))
+            continue; /* a NaN stays one */
+        ku_convert(back, in_dtype, y, out_dtype, 1);
+        memcpy(was, x, in_bytes);
+        if (memcmp(back, was, in_bytes) != 0)
+            return i;
+    }
+    return -1;
+}
+
+int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
+                           const void *in, enum kumi_dtype in_dtype, int exact)
+{
+    size_t each = kumi_dtype_bytes(t->dtype), in_each = kumi_dtype_bytes(in_dtype);
+    int look = exact && !is_widening(in_dtype, t->dtype);
+    for (int64_t done = 0, n; done < count; done += n) {
+        int64_t place;
+        n = min_i64(ku_ckpt_tensor_run(t, at + done, &place), count - done);
+        char *to = (char *)t->data + (size_t)place * each;
+        const char *from = (const char *)in + (size_t)done * in_each;
+        if (in_dtype == t->dtype)
+            memcpy(to, from, (size_t)n * each);
+        else
+            ku_convert(to, t->dtype, from, in_dtype, n);
+        int64_t bad = look ? first_inexact(to, t->dtype, from, in_dtype, n) : -1;
+        if (bad >= 0)
+            return KU_ERR(
+                KUMI_EINPUT,
+                "tensor: %s: element %lld: %.17g of dtype %s is not exact in %s; choose a "
+                "wider dtype",
+                t->name, (long long)(at + done + bad), ku_load_f64(from, in_dtype, bad),
+                kumi_dtype_name(in_dtype), kumi_dtype_name(t->dtype));
+    }
+    return KUMI_OK;
+}
