@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products: linear, linear_dx, linear_dw, linear_db. */
+#include "device/ref/ref.h"
+
+/* x is [m][k], the weight [k][f] (or [f][k] with trans), the result [m][f]; each a run of dims. */
+struct matrix {
+    int64_t m, k, f;
+    int trans;
+};
+static struct matrix matrix_of(const struct ku_call *c, const struct ku_view *x, int x_dims,
+                               const struct ku_view *y)
+{
+    int lead = x->shape.ndim - x_dims;
+    struct matrix s = {.m = ku_ref_extent(x, 0, lead), .trans = c->attr->trans != 0};
+    int64_t inner = ku_ref_extent(x, lead, x->shape.ndim);
+    int64_t outer = ku_ref_extent(y, lead, y->shape.ndim);
+    int is_dx = c->op == KU_OP_linear_dx;
+    s.k = is_dx ? outer : inner;
+    s.f = is_dx ? inner : outer;
+    return s;
+}
+static int64_t weight_at(const struct matrix *s, int64_t k, int64_t f)
+{
+    return s->trans ? f * s->k + k : k * s->f + f;
+}
+
+/*
+ * linear: z[m,f] = round(sum_k x[m,k] w[k,f] + bias[f]); y = z, or with act y = round(act(z)), of
+ * the rounded z, so that fusing the activation changes no bit. The second output is z.
+ */
+void ku_ref_linear(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
+    const struct ku_view *z = c->n_out > 1 ? &c->out[1] : y;
+    struct matrix s = matrix_of(c, x, (int)c->attr->contract, y);
+    for (int64_t m = 0; m < s.m; m++)
+        for (int64_t f = 0; f < s.f; f++) {
+            double sum = 0;
+            for (int64_t k = 0; k < s.k; k++)
+                sum += ku_ref_get(x, m * s.k + k) * ku_ref_get(w, weight_at(&s, k, f));
+            if (c->n_in > 2)
+                sum += ku_ref_get(&c->in[2], f);
+            ku_ref_put(z, m * s.f + f, sum);
+            if (z != y || c->attr->act != KU_ACT_NONE)
+                ku_ref_put(y, m * s.f + f,
+                           ku_ref_activate((int)c->attr->act, ku_ref_get(z, m * s.f + f)));
+            ku_ref_worked(poll, s.k);
+        }
+}
+
+/* linear_dx: dx[m,k] = sum_f dy[m,f] w[k,f] */
+void ku_ref_linear_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0], *w = &c->in[1];
+    struct matrix s = matrix_of(c, dy, (int)c->attr->outs, &c->out[0]);
+    for (int64_t m = 0; m < s.m; m++)
+        for (int64_t k = 0; k < s.k; k++) {
+            double sum = 0;
+            for (int64_t f = 0; f < s.f; f++)
+                sum += ku_ref_get(dy, m * s.f + f) * ku_ref_get(w, weight_at(&s, k, f));
+            ku_ref_put(&c->out[0], m * s.k + k, sum);
+            ku_ref_worked(poll, s.f);
+        }
+}
+
+/* linear_dw: dw[k,f] = sum_m x[m,k] dy[m,f], in the weight's order of dims */
+void ku_ref_linear_dw(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0], *dy = &c->in[1];
+    struct matrix s = matrix_of(c, x, (int)c->attr->contract, dy);
+    for (int64_t k = 0; k < s.k; k++)
+        for (int64_t f = 0; f < s.f; f++) {
+            double sum = 0;
+            for (int64_t m = 0; m < s.m; m++)
+                sum += ku_ref_get(x, m * s.k + k) * ku_ref_get(dy, m * s.f + f);
+            ku_ref_result(c, 0, weight_at(&s, k, f), sum);
+            ku_ref_worked(poll, s.m);
+        }
+}
+
+/* linear_db: db[f] = sum_m dy[m,f] */
+void ku_ref_linear_db(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0];
+    int lead = dy->shape.ndim - (int)c->attr->outs;
+    int64_t n_m = ku_ref_extent(dy, 0, lead), n_f = ku_ref_extent(dy, lead, dy->shape.ndim);
+    for (int64_t f = 0; f < n_f; f++) {
+        double sum = 0;
+        for (int64_t m = 0; m < n_m; m++)
+            sum += ku_ref_get(dy, m * n_f + f);
+        ku_ref_result(c, 0, f, sum);
+        ku_ref_worked(poll, n_m);
+    }
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DEVICE_REF_REF_H
+#define KU_DEVICE_REF_REF_H
+
+#include "device/device.h"
+#include "tensor/dtype.h"
+
+/*
+ * The reference device: what every op computes, as plain loops. Operands of any float dtype are
+ * widened to f64, all arithmetic is f64, a result is rounded once, to the dtype of its view; the
+ * accumulate form is round(out + value). Above each kernel stands its definition.
+ */
+
+/* Between bits of work: the executor's hook, so that communication progresses. */
+struct ku_ref_poll {
+    void (*hook)(void *); /* NULL: none */
+    void *ctx;
+    int64_t work; /* elements read since the last call */
+};
+/* 2^16 elements take 0.1 to 0.3 ms. */
+enum { KU_REF_POLL_WORK = 1 << 16 };
+static inline void ku_ref_worked(struct ku_ref_poll *poll, int64_t n_elements)
+{
+    poll->work += n_elements;
+    if (poll->work >= KU_REF_POLL_WORK) {
+        poll->work = 0;
+        if (poll->hook)
+            poll->hook(poll->ctx);
+    }
+}
+
+/* One function per op, so that a missing kernel does not link. */
+#define KU_OP(name, ...) void ku_ref_##name(const struct ku_call *c, struct ku_ref_poll *poll);
+#include "op/ops.def"
+#undef KU_OP
+
+/* Bytes of workspace: the matrices of attention. */
+size_t ku_ref_workspace_attention(const struct ku_op_case *c);
+
+/* -- for the kernels ------------------------------------------------------------------------ */
+static inline double ku_ref_get(const struct ku_view *v, int64_t i)
+{
+    if (v->dtype == KUMI_F32)
+        return (double)((const float *)v->data)[i];
+    if (v->dtype == KUMI_F64)
+        return ((const double *)v->data)[i];
+    return ku_load_f64(v->data, v->dtype, i);
+}
+static inline void ku_ref_put(const struct ku_view *v, int64_t i, double x)
+{
+    ku_store_f64(v->data, v->dtype, i, x);
+}
+/* Of ops with an accumulate form. */
+static inline void ku_ref_result(const struct ku_call *c, int out, int64_t i, double x)
+{
+    ku_ref_put(&c->out[out], i, c->accumulate ? ku_ref_get(&c->out[out], i) + x : x);
+}
+static inline int64_t ku_ref_count(const struct ku_view *v)
+{
+    return ku_shape_count(&v->shape);
+}
+/* Product of dims [from, to). */
+static inline int64_t ku_ref_extent(const struct ku_view *v, int from, int to)
+{
+    int64_t n = 1;
+    for (int d = from; d < to; d++)
+        n *= v->shape.dim[d].count;
+    return n;
+}
+/* A tensor as rows of its last dim. */
+struct ku_ref_rows {
+    int64_t n, width;
+};
+static inline struct ku_ref_rows ku_ref_rows(const struct ku_view *v)
+{
+    int last = v->shape.ndim - 1;
+    return (struct ku_ref_rows){ku_ref_extent(v, 0, last), v->shape.dim[last].count};
+}
+/* Targets that take part in the loss. */
+static inline int ku_ref_is_valid(const struct ku_call *c, int32_t target)
+{
+    return target >= 0 && target != c->attr->ignore;
+}
+/* The local element's flat index in the logical tensor, whose extents are `whole`. */
+int64_t ku_ref_global_index(const struct ku_view *v, int64_t i, const int64_t *whole);
+/* 0, or 1 / (1 - p): what dropout multiplies the element of this global index by. */
+double ku_ref_keep(const struct ku_call *c, uint64_t index);
+/* An activation (enum ku_act) and its derivative. */
+double ku_ref_activate(int act, double x);
+double ku_ref_slope(int act, double x);
+
+#endif

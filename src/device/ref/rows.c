@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ops on rows of the last dim: layer norm and softmax cross-entropy. */
+#include <math.h>
+
+#include "device/ref/ref.h"
+
+/*
+ * layer_norm: mean = sum_j x[j] / c, var = sum_j (x[j] - mean)^2 / c (biased), rstd = 1 / sqrt(var
+ * + eps), y[j] = (x[j] - mean) rstd gain[j] + bias[j]; mean and rstd are rounded only when saved.
+ */
+void ku_ref_layer_norm(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    struct ku_ref_rows r = ku_ref_rows(x);
+    for (int64_t i = 0; i < r.n; i++) {
+        double sum = 0, squares = 0;
+        for (int64_t j = 0; j < r.width; j++)
+            sum += ku_ref_get(x, i * r.width + j);
+        double mean = sum / (double)r.width;
+        for (int64_t j = 0; j < r.width; j++) {
+            double d = ku_ref_get(x, i * r.width + j) - mean;
+            squares += d * d;
+        }
+        double rstd = 1 / sqrt(squares / (double)r.width + c->attr->eps);
+        for (int64_t j = 0; j < r.width; j++)
+            ku_ref_put(&c->out[0], i * r.width + j,
+                       (ku_ref_get(x, i * r.width + j) - mean) * rstd * ku_ref_get(&c->in[1], j) +
+                           ku_ref_get(&c->in[2], j));
+        ku_ref_put(&c->out[1], i, mean);
+        ku_ref_put(&c->out[2], i, rstd);
+        ku_ref_worked(poll, 3 * r.width);
+    }
+}
+
+/*
+ * layer_norm_dx: with xhat = (x - mean) rstd from the saved mean and rstd, and g = dy gain,
+ * dx[j] = rstd (g[j] - sum g / c - xhat[j] sum(g xhat) / c)
+ */
+void ku_ref_layer_norm_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0], *x = &c->in[1], *gain = &c->in[2];
+    struct ku_ref_rows r = ku_ref_rows(x);
+    for (int64_t i = 0; i < r.n; i++) {
+        double mean = ku_ref_get(&c->in[3], i), rstd = ku_ref_get(&c->in[4], i), g = 0, gx = 0;
+        for (int64_t j = 0; j < r.width; j++) {
+            double each = ku_ref_get(dy, i * r.width + j) * ku_ref_get(gain, j);
+            g += each;
+            gx += each * (ku_ref_get(x, i * r.width + j) - mean) * rstd;
+        }
+        g /= (double)r.width;
+        gx /= (double)r.width;
+        for (int64_t j = 0; j < r.width; j++) {
+            double xhat = (ku_ref_get(x, i * r.width + j) - mean) * rstd;
+            double each = ku_ref_get(dy, i * r.width + j) * ku_ref_get(gain, j);
+            ku_ref_put(&c->out[0], i * r.width + j, rstd * (each - g - xhat * gx));
+        }
+        ku_ref_worked(poll, 6 * r.width);
+    }
+}
+
+/* layer_norm_dgb: dgain[j] = sum_rows dy[j] (x[j] - mean) rstd, dbias[j] = sum_rows dy[j] */
+void ku_ref_layer_norm_dgb(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0], *x = &c->in[1];
+    struct ku_ref_rows r = ku_ref_rows(x);
+    for (int64_t j = 0; j < r.width; j++) {
+        double gain = 0, bias = 0;
+        for (int64_t i = 0; i < r.n; i++) {
+            double each = ku_ref_get(dy, i * r.width + j);
+            gain += each * (ku_ref_get(x, i * r.width + j) - ku_ref_get(&c->in[2], i)) *
+                    ku_ref_get(&c->in[3], i);
+            bias += each;
+        }
+        ku_ref_result(c, 0, j, gain);
+        ku_ref_result(c, 1, j, bias);
+        ku_ref_worked(poll, 4 * r.n);
+    }
+}
+
+/*
+ * softmax_xent: lse = log sum_j e^x[j] over the seen part of the row; loss = lse - x[target], 0
+ * where the target is ignored, NaN where it is not below the seen extent (loaders refuse those).
+ */
+void ku_ref_softmax_xent(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    const int32_t *target = c->in[1].data;
+    struct ku_ref_rows r = ku_ref_rows(x);
+    int64_t seen = x->shape.dim[x->shape.ndim - 1].seen;
+    for (int64_t i = 0; i < r.n; i++) {
+        double most = (double)-INFINITY, sum = 0;
+        for (int64_t j = 0; j < seen; j++) {
+            double each = ku_ref_get(x, i * r.width + j);
+            most = each > most ? each : most;
+        }
+        for (int64_t j = 0; j < seen; j++)
+            sum += exp(ku_ref_get(x, i * r.width + j) - most);
+        double lse = most + log(sum), loss = 0;
+        if (ku_ref_is_valid(c, target[i]))
+            loss = target[i] < seen ? lse - ku_ref_get(x, i * r.width + target[i]) : (double)NAN;
+        ku_ref_put(&c->out[0], i, loss);
+        ku_ref_put(&c->out[1], i, lse);
+        ku_ref_worked(poll, 2 * r.width);
+    }
+}
+
+/* softmax_xent_dx: dx[j] = dloss (e^(x[j] - lse) - [j = target]); 0 where ignored and in padding */
+void ku_ref_softmax_xent_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[1];
+    const int32_t *target = c->in[2].data;
+    struct ku_ref_rows r = ku_ref_rows(x);
+    int64_t seen = x->shape.dim[x->shape.ndim - 1].seen;
+    for (int64_t i = 0; i < r.n; i++) {
+        double dloss = ku_ref_get(&c->in[0], i), lse = ku_ref_get(&c->in[3], i);
+        for (int64_t j = 0; j < r.width; j++) {
+            double dx = 0, log_p = ku_ref_get(x, i * r.width + j) - lse;
+            if (j < seen && ku_ref_is_valid(c, target[i]))
+                dx = dloss * (j == target[i] ? expm1(log_p) : exp(log_p));
+            ku_ref_put(&c->out[0], i * r.width + j, dx);
+        }
+        ku_ref_worked(poll, r.width);
+    }
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Once a step: exact sums, statistics, scalars, optimizers. Also on flat runs of blocks. */
+#include <math.h>
+#include <string.h>
+
+#include "base/exact.h"
+#include "device/ref/ref.h"
+#include "device/scalars.h"
+
+/* -- sums -----------------------------------------------------------------------------------------
+ */
+
+/* exact_sum: the sum of all elements, exactly; accumulating adds to the sum that is there. */
+void ku_ref_exact_sum(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    struct ku_exact sum;
+    ku_exact_zero(&sum);
+    if (c->accumulate)
+        memcpy(&sum, c->out[0].data, sizeof sum);
+    for (int64_t i = 0; i < ku_ref_count(&c->in[0]); i++) {
+        ku_exact_add(&sum, ku_ref_get(&c->in[0], i));
+        ku_ref_worked(poll, 1);
+    }
+    memcpy(c->out[0].data, &sum, sizeof sum);
+}
+
+/* count_valid: how many targets are neither negative nor `ignore` */
+void ku_ref_count_valid(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const int32_t *target = c->in[0].data;
+    int64_t n = ku_ref_count(&c->in[0]), *out = c->out[0].data, count = c->accumulate ? *out : 0;
+    for (int64_t i = 0; i < n; i++)
+        count += ku_ref_is_valid(c, target[i]);
+    *out = count;
+    ku_ref_worked(poll, n);
+}
+
+/* max_all: the greatest element; NaN if there is one, -infinity of nothing */
+void ku_ref_max_all(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    double most = (double)-INFINITY;
+    for (int64_t i = 0; i < ku_ref_count(&c->in[0]); i++) {
+        double x = ku_ref_get(&c->in[0], i);
+        most = x > most || isnan(x) ? x : most;
+        ku_ref_worked(poll, 1);
+    }
+    *(double *)c->out[0].data = most;
+}
+
+/* fold: a + b, or with reduce=max the greater (NaN wins), into a's bytes; words add as integers */
+void ku_ref_fold(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *to = &c->out[0], *from = &c->in[1];
+    int is_max = c->attr->reduce == KU_FOLD_MAX;
+    for (int64_t i = 0; i < ku_ref_count(to); i++) {
+        ku_ref_worked(poll, 2);
+        if (to->dtype == KUMI_I64) {
+            int64_t *a = (int64_t *)to->data + i, b = ((const int64_t *)from->data)[i];
+            *a = !is_max ? *a + b : b > *a ? b : *a;
+            continue;
+        }
+        double a = ku_ref_get(to, i), b = ku_ref_get(from, i);
+        ku_ref_put(to, i, !is_max ? a + b : b > a || isnan(b) ? b : a);
+    }
+}
+
+/* -- statistics, scalars --------------------------------------------------------------------------
+ */
+
+void ku_ref_stats_zero(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    (void)poll;
+    memset(c->out[0].data, 0, (size_t)ku_ref_count(&c->out[0]) * sizeof(int64_t));
+}
+
+/*
+ * The sum of squares of one canonical block in f64, in an order that vectors share: element i goes
+ * to lane i mod 16, ascending; then neighbouring lanes add up, and neighbouring pairs, to one.
+ */
+static double block_sumsq(const struct ku_view *x, int64_t from, int64_t n, int64_t *n_bad)
+{
+    double lane[16] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        double e = ku_ref_get(x, from + i);
+        lane[i % 16] += e * e;
+        *n_bad += !isfinite(e);
+    }
+    for (int width = 8; width >= 1; width /= 2)
+        for (int l = 0; l < width; l++)
+            lane[l] = lane[2 * l] + lane[2 * l + 1];
+    return lane[0];
+}
+
+/* sumsq: adds the blocks' sums to the exact sum in `stats`, and the number of elements that are not
+ * finite to word KU_EXACT_WORDS + index. */
+void ku_ref_sumsq(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    int64_t *stats = c->out[0].data, *n_bad = &stats[KU_EXACT_WORDS + c->attr->index];
+    int64_t count = ku_ref_count(&c->in[0]);
+    struct ku_exact sum;
+    memcpy(&sum, stats, sizeof sum);
+    for (int64_t i = 0; i < count; i += KU_BLOCK_COUNT) {
+        int64_t n = count - i < KU_BLOCK_COUNT ? count - i : KU_BLOCK_COUNT;
+        ku_exact_add(&sum, block_sumsq(&c->in[0], i, n, n_bad));
+        ku_ref_worked(poll, n);
+    }
+    memcpy(stats, &sum, sizeof sum);
+}
+
+/* loss_seed: 2^-shift */
+void ku_ref_loss_seed(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    (void)poll;
+    ku_ref_put(&c->out[0], 0, ldexp(1, -(int)c->attr->shift));
+}
+
+void ku_ref_step_scalars(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    (void)poll;
+    ku_step_scalars(c);
+}
+
+void ku_ref_loss_scalars(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    (void)poll;
+    ku_loss_scalars(c);
+}
+
+/* -- optimizers
+ * ------------------------------------------------------------------------------------- */
+
+/* One step's constants, and one element's state. */
+struct rule {
+    const struct ku_attrs *a;
+    double lr, t, scale;
+    int l2; /* weight decay is added to the gradient, not taken from the parameter */
+};
+struct element {
+    double p, m, v, g;
+};
+typedef void rule_fn(const struct rule *r, struct element *e);
+
+/*
+ * A skipped update (APPLY 0) leaves the state; the compute copy is round(p) either way, for it may
+ * be a fresh buffer. Operands: n_state tensors in place, the gradient (times SCALE), the report.
+ */
+static void optimize(const struct ku_call *c, struct ku_ref_poll *poll, int n_state, rule_fn *fn)
+{
+    const double *report = c->in[n_state + 1].data;
+    struct rule r = {.a = c->attr,
+                     .lr = report[KU_REPORT_LR],
+                     .t = report[KU_REPORT_UPDATE],
+                     .scale = report[KU_REPORT_SCALE],
+                     .l2 = c->op != KU_OP_adamw};
+    for (int64_t i = 0; i < ku_ref_count(&c->out[0]); i++) {
+        struct element e = {.p = ku_ref_get(&c->in[0], i),
+                            .m = ku_ref_get(&c->in[1], i),
+                            .v = n_state > 2 ? ku_ref_get(&c->in[2], i) : 0,
+                            .g = ku_ref_get(&c->in[n_state], i) * r.scale};
+        ku_ref_worked(poll, n_state + 1);
+        if (report[KU_REPORT_APPLY] != 0) {
+            if (r.l2)
+                e.g += c->attr->weight_decay * e.p;
+            fn(&r, &e);
+            ku_ref_put(&c->out[0], i, e.p);
+            ku_ref_put(&c->out[1], i, e.m);
+            if (n_state > 2)
+                ku_ref_put(&c->out[2], i, e.v);
+        }
+        if (c->n_out > n_state) /* of the parameter as it was stored */
+            ku_ref_put(&c->out[n_state], i, ku_ref_get(&c->out[0], i));
+    }
+}
+
+/*
+ * adamw, adam: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, then
+ * p = p (1 - lr wd) - lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps); adam has wd in g
+ * instead.
+ */
+static void adam(const struct rule *r, struct element *e)
+{
+    const struct ku_attrs *a = r->a;
+    e->m = a->beta1 * e->m + (1 - a->beta1) * e->g;
+    e->v = a->beta2 * e->v + (1 - a->beta2) * e->g * e->g;
+    double root = sqrt(e->v) / sqrt(1 - pow(a->beta2, r->t));
+    double keep = r->l2 ? 1 : 1 - r->lr * a->weight_decay;
+    e->p = e->p * keep - r->lr / (1 - pow(a->beta1, r->t)) * e->m / (root + a->eps);
+}
+void ku_ref_adamw(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    optimize(c, poll, 3, adam);
+}
+void ku_ref_adam(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    optimize(c, poll, 3, adam);
+}
+
+/* sgd: m = g in the first update, else momentum m + g; p = p - lr m, or - lr (g + momentum m) with
+ * nesterov */
+static void sgd(const struct rule *r, struct element *e)
+{
+    double mu = r->a->momentum;
+    e->m = r->t == 1 ? e->g : mu * e->m + e->g;
+    e->p -= r->lr * (r->a->nesterov ? e->g + mu * e->m : e->m);
+}
+void ku_ref_sgd(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    optimize(c, poll, 2, sgd);
+}
