@@ -230,14 +230,15 @@ static int64_t sleep_on_bell(struct ku_job *job, struct ku_work *work)
 int ku_job_idle(struct ku_job *job, struct ku_waiter *w, struct ku_work *work)
 {
     if (job->priv->may_spin) {
+        pause_cpu();
+        if (++w->n_spins % SPINS_PER_LOOK)
+            return 0;
         int64_t now = ku_clock_ns();
         if (!w->spin_ns)
             w->spin_ns = now;
-        if (now - w->spin_ns < SPIN_NS) {
-            for (int i = 0; i < SPINS_PER_LOOK / 16; i++)
-                pause_cpu();
+        if (now - w->spin_ns < SPIN_NS)
             return 0;
-        }
+        w->n_spins--; /* from now on every call comes here */
     } else if (w->n_yields < N_YIELDS) {
         w->n_yields++;
         sched_yield();

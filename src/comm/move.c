@@ -73,11 +73,11 @@ static unsigned char *place_at(const struct ku_work *w, uint64_t place, int memb
 }
 static unsigned char *in_of(const struct ku_work *w, int member)
 {
-    return place_at(w, entry_of(w, member)->in, member);
+    return place_at(w, entry_of(w, member)->place.in, member);
 }
 static unsigned char *out_of(const struct ku_work *w, int member)
 {
-    return place_at(w, entry_of(w, member)->out, member);
+    return place_at(w, entry_of(w, member)->place.out, member);
 }
 
 static void reduce(const struct ku_work *w, const struct operands *o, int64_t count)

@@ -75,6 +75,7 @@ void ku_job_free(struct ku_job *job);
 /* fault.c */
 struct ku_waiter {
     int n_yields, awaited;
+    uint32_t n_spins;
     uint64_t progress;
     int64_t spin_ns, stood_ns; /* when spinning began; how long the awaited rank stood still */
     int64_t slept_ns;          /* since the last look around */

@@ -239,6 +239,12 @@ static void event_text(const struct ku_flight_event *e, char *text, size_t cap)
 {
     uint64_t word = atomic_load_explicit(&e->what, memory_order_relaxed);
     uint64_t what = word >> 16;
+    if (what == KU_COLL_BARRIER || what == KU_COLL_ARENA || what == KU_COLL_LEAVE) {
+        snprintf(text, cap, "%s (work %llu of comm %u)", ku_coll_kind_name((enum ku_coll_kind)what),
+                 (unsigned long long)atomic_load_explicit(&e->seq, memory_order_relaxed),
+                 (unsigned)(word >> 8 & 0xff));
+        return;
+    }
     snprintf(text, cap, "%s %s x %llu (work %llu of comm %u)",
              ku_coll_kind_name((enum ku_coll_kind)(what & 0xff)),
              kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)),

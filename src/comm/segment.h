@@ -29,8 +29,7 @@ enum {
     KU_SLOTS = 64,      /* comms alive at a time on a rank: one bit each in a word */
     KU_RING =
         8, /* works of a comm that may have arrived before the slowest rank finished the first */
-    KU_INLINE_BYTES = 64, /* payload that rides with the arrival: one line more than the flag would
-                             dirty anyway */
+    KU_INLINE_BYTES = 88, /* payload that rides with the arrival: to the end of its second line */
     KU_STAGE_BYTES =
         256 * 1024, /* a piece of a public call on private memory: fits L2 beside its source */
     KU_CHUNK_BYTES = 64 * 1024, /* a piece of a staged send */
@@ -92,9 +91,12 @@ struct ku_entry {
     ku_a64 at_ns;          /* chaos: when it arrived */
     uint64_t what;         /* ku_coll_what(): kind, dtype, reduction, root */
     uint64_t count, extra; /* elements; hash of counts or of the part list */
-    uint64_t in, out;      /* public calls: arena << 48 | offset, or KU_PRIVATE */
-    uint64_t spare;
-    unsigned char payload[KU_INLINE_BYTES];
+    union {
+        struct {
+            uint64_t in, out; /* public calls: arena << 48 | offset, or KU_PRIVATE */
+        } place;
+        unsigned char payload[KU_INLINE_BYTES]; /* its first 24 bytes lie in the flag's own line */
+    };
 };
 struct ku_flags {
     struct ku_entry ring[KU_RING]; /* arrival of work seq at [seq % KU_RING] */

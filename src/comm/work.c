@@ -109,6 +109,12 @@ void ku_work_describe(const struct ku_work *w, char *text, size_t cap)
     const struct ku_coll *c = &w->coll;
     int is_sum = c->kind == KU_COLL_ALL_REDUCE || c->kind == KU_COLL_REDUCE ||
                  c->kind == KU_COLL_REDUCE_SCATTER;
+    if (c->kind == KU_COLL_BARRIER || c->kind == KU_COLL_ARENA || c->kind == KU_COLL_LEAVE) {
+        snprintf(text, cap, "%s (work %llu of comm %s)",
+                 c->name ? c->name : ku_coll_kind_name(c->kind), (unsigned long long)w->seq,
+                 w->comm->name);
+        return;
+    }
     snprintf(text, cap, "%s%s%s %s x %lld%s%s (work %llu of comm %s)", c->name ? c->name : "",
              c->name ? ": " : "", ku_coll_kind_name(c->kind), kumi_dtype_name(c->dtype),
              (long long)w->total, is_sum ? " " : "", is_sum ? reduce[c->reduce] : "",
@@ -127,6 +133,10 @@ static void side_text(uint64_t what, uint64_t count, char *text, size_t cap)
     if (kind == KU_COLL_BROADCAST || kind == KU_COLL_REDUCE || kind == KU_COLL_GATHER ||
         kind == KU_COLL_SCATTER)
         snprintf(rest + len, sizeof rest - len, ", root %d", (int)(what >> 24 & 0xffff));
+    if (kind == KU_COLL_BARRIER || kind == KU_COLL_ARENA) {
+        snprintf(text, cap, "%s", ku_coll_kind_name(kind));
+        return;
+    }
     snprintf(text, cap, "%s%s(%s x %llu%s)", ku_coll_kind_name(kind), what >> 40 & 1 ? "_v" : "",
              kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)), (unsigned long long)count, rest);
 }
@@ -189,12 +199,12 @@ static void publish_places(struct ku_work *w, struct ku_entry *e)
     int am_root = w->comm->me == c->root;
     int uses_in = c->kind != KU_COLL_BROADCAST && (c->kind != KU_COLL_SCATTER || am_root);
     int uses_out = (c->kind != KU_COLL_REDUCE && c->kind != KU_COLL_GATHER) || am_root;
-    e->in = uses_in ? place_of(w, c->in) : 0;
-    e->out = uses_out ? place_of(w, c->out) : 0;
+    e->place.in = uses_in ? place_of(w, c->in) : 0;
+    e->place.out = uses_out ? place_of(w, c->out) : 0;
     /* The stages scale, know everybody's counts, and make an exchange in place safe. */
     if (c->reduce == KUMI_PREMUL_SUM ||
         (c->kind == KU_COLL_ALL_TO_ALL && (c->counts || c->in == c->out)))
-        e->in = KU_PRIVATE;
+        e->place.in = KU_PRIVATE;
 }
 
 /* 1 while the entry's last use is not over everywhere. */
@@ -259,7 +269,8 @@ static void choose(struct ku_work *w)
     } else {
         int is_owned = 1;
         for (int i = 0; i < w->comm->n; i++)
-            is_owned &= entry_at(w, i)->in != KU_PRIVATE && entry_at(w, i)->out != KU_PRIVATE;
+            is_owned &=
+                entry_at(w, i)->place.in != KU_PRIVATE && entry_at(w, i)->place.out != KU_PRIVATE;
         cut_pieces(w);
         if (w->coll.kind == KU_COLL_ALL_TO_ALL && w->coll.counts) {
             take_path(w, KU_PATH_STAGED_V);
@@ -468,8 +479,10 @@ int ku_work_wait(struct ku_work *w)
     struct ku_job *job = w->comm->job;
     struct ku_waiter waiter = {.awaited = -1};
     int status = 0;
-    if (w->state != KU_WORK_STARTED)
-        return 0;
+    if (w->state == KU_WORK_STARTED)
+        status = ku_job_advance(job);
+    if (status < 0 || w->state != KU_WORK_STARTED)
+        return status;
     int64_t from = ku_clock_ns();
     for (;;) {
         job->priv->has_moved = 0;

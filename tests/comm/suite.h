@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The conformance suite of collectives: run by every rank of a job, whatever its transport. Inputs
+ * are small whole numbers, so every result is exactly representable and compared with ==. Each
+ * function returns 0 or prints what differs and returns -70.
+ */
+#ifndef KU_TEST_COMM_SUITE_H
+#define KU_TEST_COMM_SUITE_H
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "comm/coll.h"
+#include "tensor/blocks.h"
+#include "tensor/dtype.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { GUARD_BYTES = 64, GUARD = 0xA5 };
+
+static const enum kumi_dtype suite_dtypes[] = {KUMI_F32, KUMI_F64, KUMI_BF16, KUMI_F16,
+                                               KUMI_I64, KUMI_I32, KUMI_U8};
+enum { N_SUITE_DTYPES = sizeof suite_dtypes / sizeof *suite_dtypes };
+
+struct suite {
+    struct ku_job *job;
+    struct ku_comm *c;
+    const struct ku_arena *arena; /* owned memory: in at 0, out at half */
+    enum kumi_dtype dtype;
+    enum kumi_reduce reduce;
+    int64_t count;
+    int is_owned, in_place, shift; /* shift: elements by which buffers are off their alignment */
+};
+
+/* Element i of rank r's input: whole, small, not symmetric in r and i. */
+static inline double input_of(int rank, int64_t i, enum kumi_reduce reduce)
+{
+    if (reduce == KUMI_PROD)
+        return (double)(1 + (rank + i) % 2);
+    return (double)((rank * 5 + i * 3 + i / 7) % 8);
+}
+
+static inline double oracle_of(const struct suite *s, int n, int64_t i)
+{
+    double x = s->reduce == KUMI_PROD  ? 1
+               : s->reduce == KUMI_MIN ? 1e9
+               : s->reduce == KUMI_MAX ? -1e9
+                                       : 0;
+    for (int r = 0; r < n; r++) {
+        double v = input_of(r, i, s->reduce);
+        if (s->reduce == KUMI_PROD)
+            x *= v;
+        else if (s->reduce == KUMI_MIN)
+            x = v < x ? v : x;
+        else if (s->reduce == KUMI_MAX)
+            x = v > x ? v : x;
+        else
+            x += s->reduce == KUMI_PREMUL_SUM ? v * (r + 1) * 0.5 : v;
+    }
+    if (s->reduce == KUMI_AVG)
+        x = s->dtype == KUMI_F64 ? x / n : (double)((float)x / (float)n);
+    if (s->dtype == KUMI_U8)
+        x = (double)((int64_t)x & 0xff);
+    return x;
+}
+
+static inline void fill_input(const struct suite *s, void *at, int rank, int64_t first,
+                              int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        ku_store_f64(at, s->dtype, i, input_of(rank, first + i, s->reduce));
+}
+
+static inline int differs(const struct suite *s, const char *what, const void *out, int64_t i,
+                          double want)
+{
+    unsigned char expected[8] = {0};
+    size_t each = kumi_dtype_bytes(s->dtype);
+    ku_store_f64(expected, s->dtype, 0, want);
+    if (!memcmp((const unsigned char *)out + (size_t)i * each, expected, each))
+        return 0;
+    printf(
+        "%s %s reduce %d count %lld %s%s shift %d, n %d rank %d: element %lld is %g, expected %g\n",
+        what, kumi_dtype_name(s->dtype), (int)s->reduce, (long long)s->count,
+        s->is_owned ? "owned" : "private", s->in_place ? " in place" : "", s->shift, s->c->n,
+        s->c->me, (long long)i, ku_load_f64(out, s->dtype, i), want);
+    fflush(stdout);
+    return -70;
+}
+
+/* Buffers of a case, from the arena or the heap, with guard bytes behind. */
+struct buffers {
+    unsigned char *in, *out, *heap_in, *heap_out;
+    size_t in_bytes, out_bytes;
+};
+
+static inline int make_buffers(const struct suite *s, struct buffers *b, int64_t in_count,
+                               int64_t out_count)
+{
+    size_t each = kumi_dtype_bytes(s->dtype), shift = (size_t)s->shift * each;
+    memset(b, 0, sizeof *b);
+    b->in_bytes = (size_t)in_count * each;
+    b->out_bytes = (size_t)out_count * each;
+    if (s->is_owned) {
+        b->in = ku_arena_part(s->arena, s->job->local_rank) + shift;
+        b->out = ku_arena_part(s->arena, s->job->local_rank) + s->arena->part_bytes / 2 + shift;
+    } else {
+        b->heap_in = ku_malloc_aligned(64, b->in_bytes + shift + GUARD_BYTES);
+        b->heap_out = ku_malloc_aligned(64, b->out_bytes + shift + GUARD_BYTES);
+        if (!b->heap_in || !b->heap_out)
+            return KUMI_ENOMEM;
+        b->in = b->heap_in + shift;
+        b->out = b->heap_out + shift;
+    }
+    memset(b->out, GUARD, b->out_bytes + GUARD_BYTES);
+    return 0;
+}
+
+static inline int check_guard(const struct suite *s, const struct buffers *b, const char *what)
+{
+    for (int i = 0; i < GUARD_BYTES; i++) {
+        if (b->out[b->out_bytes + (size_t)i] != GUARD) {
+            printf("%s %s count %lld n %d: wrote %d bytes past the end\n", what,
+                   kumi_dtype_name(s->dtype), (long long)s->count, s->c->n, i + 1);
+            return -70;
+        }
+    }
+    return 0;
+}
+
+static inline void drop_buffers(struct buffers *b)
+{
+    ku_free(b->heap_in);
+    ku_free(b->heap_out);
+}
+
+static inline int run_case(const struct suite *s, enum ku_coll_kind kind, int root, const void *in,
+                           void *out, const int64_t *counts)
+{
+    struct ku_coll coll = {.kind = kind,
+                           .dtype = s->dtype,
+                           .wire = s->dtype,
+                           .reduce = s->reduce,
+                           .root = root,
+                           .scale = (s->c->me + 1) * 0.5,
+                           .in = in,
+                           .out = out,
+                           .count = counts ? 0 : s->count,
+                           .counts = counts};
+    return ku_coll_run(s->c, &coll);
+}
+
+/* all_reduce and reduce to every third root. */
+static inline int suite_vector_reduce(const struct suite *s, int root)
+{
+    struct buffers b;
+    const char *what = root < 0 ? "all_reduce" : "reduce";
+    int status = make_buffers(s, &b, s->count, s->count);
+    if (status < 0)
+        return status;
+    fill_input(s, b.in, s->c->me, 0, s->count);
+    if (s->in_place)
+        memcpy(b.out, b.in, b.in_bytes);
+    status = run_case(s, root < 0 ? KU_COLL_ALL_REDUCE : KU_COLL_REDUCE, root < 0 ? 0 : root,
+                      s->in_place ? b.out : b.in, b.out, NULL);
+    if (!status && (root < 0 || root == s->c->me)) {
+        for (int64_t i = 0; i < s->count && !status; i++)
+            status = differs(s, what, b.out, i, oracle_of(s, s->c->n, i));
+        if (!status)
+            status = check_guard(s, &b, what);
+    }
+    if (!status && s->is_owned)
+        status = ku_coll_run(
+            s->c, &(struct ku_coll){.kind = KU_COLL_BARRIER}); /* peers look at the buffers */
+    drop_buffers(&b);
+    return status;
+}
+
+static inline int64_t block_count(const struct suite *s, const int64_t *counts, int r)
+{
+    return counts ? counts[r] : s->count;
+}
+static inline int64_t block_first(const struct suite *s, const int64_t *counts, int r)
+{
+    int64_t at = 0;
+    for (int i = 0; i < r; i++)
+        at += block_count(s, counts, i);
+    return at;
+}
+
+static inline int suite_reduce_scatter(const struct suite *s, const int64_t *counts)
+{
+    struct buffers b;
+    int n = s->c->n, me = s->c->me;
+    int64_t all = block_first(s, counts, n), first = block_first(s, counts, me),
+            mine = block_count(s, counts, me);
+    int status = make_buffers(s, &b, all, mine);
+    if (status < 0)
+        return status;
+    fill_input(s, b.in, me, 0, all);
+    unsigned char *out = s->in_place ? b.in + (size_t)first * kumi_dtype_bytes(s->dtype) : b.out;
+    status = run_case(s, KU_COLL_REDUCE_SCATTER, 0, b.in, out, counts);
+    for (int64_t i = 0; i < mine && !status; i++)
+        status = differs(s, "reduce_scatter", out, i, oracle_of(s, n, first + i));
+    if (!status)
+        status = check_guard(s, &b, "reduce_scatter");
+    drop_buffers(&b);
+    return status;
+}
+
+/* all_gather (root < 0) and gather. */
+static inline int suite_gather(const struct suite *s, int root, const int64_t *counts)
+{
+    struct buffers b;
+    int n = s->c->n, me = s->c->me, has_out = root < 0 || root == me;
+    int64_t all = block_first(s, counts, n), first = block_first(s, counts, me),
+            mine = block_count(s, counts, me);
+    int status = make_buffers(s, &b, mine, all);
+    if (status < 0)
+        return status;
+    int is_in_place = s->in_place && has_out;
+    unsigned char *in = is_in_place ? b.out + (size_t)first * kumi_dtype_bytes(s->dtype) : b.in;
+    fill_input(s, in, me, first, mine);
+    status = run_case(s, root < 0 ? KU_COLL_ALL_GATHER : KU_COLL_GATHER, root < 0 ? 0 : root, in,
+                      b.out, counts);
+    for (int r = 0; r < n && has_out; r++) {
+        int64_t from = block_first(s, counts, r);
+        for (int64_t i = 0; i < block_count(s, counts, r) && !status; i++)
+            status = differs(s, root < 0 ? "all_gather" : "gather", b.out, from + i,
+                             input_of(r, from + i, s->reduce));
+    }
+    if (!status && has_out)
+        status = check_guard(s, &b, "gather");
+    if (!status && s->is_owned)
+        status = ku_coll_run(s->c, &(struct ku_coll){.kind = KU_COLL_BARRIER});
+    drop_buffers(&b);
+    return status;
+}
+
+static inline int suite_scatter(const struct suite *s, int root, const int64_t *counts)
+{
+    struct buffers b;
+    int n = s->c->n, me = s->c->me, am_root = root == me;
+    int64_t all = block_first(s, counts, n), first = block_first(s, counts, me),
+            mine = block_count(s, counts, me);
+    int status = make_buffers(s, &b, all, mine);
+    if (status < 0)
+        return status;
+    fill_input(s, b.in, root, 0, all);
+    unsigned char *out =
+        s->in_place && am_root ? b.in + (size_t)first * kumi_dtype_bytes(s->dtype) : b.out;
+    status = run_case(s, KU_COLL_SCATTER, root, b.in, out, counts);
+    for (int64_t i = 0; i < mine && !status; i++)
+        status = differs(s, "scatter", out, i, input_of(root, first + i, s->reduce));
+    if (!status)
+        status = check_guard(s, &b, "scatter");
+    drop_buffers(&b);
+    return status;
+}
+
+static inline int suite_broadcast(const struct suite *s, int root)
+{
+    struct buffers b;
+    int status = make_buffers(s, &b, 0, s->count);
+    if (status < 0)
+        return status;
+    if (s->c->me == root)
+        fill_input(s, b.out, root, 0, s->count);
+    status = run_case(s, KU_COLL_BROADCAST, root, NULL, b.out, NULL);
+    for (int64_t i = 0; i < s->count && !status; i++)
+        status = differs(s, "broadcast", b.out, i, input_of(root, i, s->reduce));
+    if (!status)
+        status = check_guard(s, &b, "broadcast");
+    drop_buffers(&b);
+    return status;
+}
+
+/* What rank `from` sends to rank `to` in the v form. */
+static inline int64_t exchange_count(const struct suite *s, int from, int to)
+{
+    return (s->count + from * 3 + to) % (s->count + 2);
+}
+
+static inline int suite_all_to_all(const struct suite *s, int is_v)
+{
+    struct buffers b;
+    int n = s->c->n, me = s->c->me;
+    int64_t send[16], recv[16], n_send = 0, n_recv = 0;
+    for (int r = 0; r < n; r++) {
+        n_send += send[r] = is_v ? exchange_count(s, me, r) : s->count;
+        n_recv += recv[r] = is_v ? exchange_count(s, r, me) : s->count;
+    }
+    int status = make_buffers(s, &b, n_send, n_recv);
+    if (status < 0)
+        return status;
+    unsigned char *in = s->in_place && !is_v ? b.out : b.in;
+    size_t each = kumi_dtype_bytes(s->dtype);
+    int64_t at = 0;
+    for (int r = 0; r < n; at += send[r++])
+        fill_input(s, in + (size_t)at * each, me * 16 + r, 0, send[r]);
+    struct ku_coll coll = {.kind = KU_COLL_ALL_TO_ALL,
+                           .dtype = s->dtype,
+                           .in = in,
+                           .out = b.out,
+                           .count = is_v ? 0 : s->count,
+                           .counts = is_v ? send : NULL,
+                           .recv_counts = is_v ? recv : NULL};
+    status = ku_coll_run(s->c, &coll);
+    at = 0;
+    for (int r = 0; r < n; at += recv[r++])
+        for (int64_t i = 0; i < recv[r] && !status; i++)
+            status = differs(s, "all_to_all", b.out, at + i, input_of(r * 16 + me, i, s->reduce));
+    if (!status)
+        status = check_guard(s, &b, "all_to_all");
+    drop_buffers(&b);
+    return status;
+}
+
+/* A ring of messages, both directions at once, received before sent. */
+static inline int suite_p2p(const struct suite *s)
+{
+    struct buffers b;
+    struct ku_work w[4];
+    int n = s->c->n, me = s->c->me, right = (me + 1) % n, left = (me + n - 1) % n;
+    int status = make_buffers(s, &b, s->count, 2 * s->count);
+    if (status < 0)
+        return status;
+    size_t each = kumi_dtype_bytes(s->dtype);
+    fill_input(s, b.in, me, 0, s->count);
+    struct ku_coll op[4] = {
+        {.kind = KU_COLL_RECV, .root = left, .out = b.out},
+        {.kind = KU_COLL_RECV, .root = right, .out = b.out + (size_t)s->count * each},
+        {.kind = KU_COLL_SEND, .root = right, .in = b.in},
+        {.kind = KU_COLL_SEND, .root = left, .in = b.in}};
+    for (int i = 0; i < 4 && !status; i++) {
+        op[i].dtype = s->dtype;
+        op[i].count = s->count;
+        status = ku_work_init(&w[i], s->c, &op[i]);
+        if (!status)
+            status = ku_work_start(&w[i]);
+    }
+    for (int i = 0; i < 4 && !status; i++)
+        status = ku_work_wait(&w[i]);
+    for (int64_t i = 0; i < s->count && !status; i++) {
+        status = differs(s, "recv", b.out, i, input_of(left, i, s->reduce));
+        if (!status)
+            status = differs(s, "recv", b.out, s->count + i, input_of(right, i, s->reduce));
+    }
+    drop_buffers(&b);
+    return status;
+}
+
+#define SUITE_TRY(call)                                                                            \
+    do {                                                                                           \
+        int suite_status = (call);                                                                 \
+        if (suite_status < 0) {                                                                    \
+            if (suite_status != -70)                                                               \
+                printf("%s: %s\n", #call, ku_err_get()->text);                                     \
+            return suite_status;                                                                   \
+        }                                                                                          \
+    } while (0)
+
+static inline int suite_moves(struct suite *s)
+{
+    int64_t counts[16];
+    int n = s->c->n, root = (int)(s->count % n);
+    for (int r = 0; r < n; r++)
+        counts[r] = (s->count * (r + 1) + r) % (2 * s->count + 1);
+    SUITE_TRY(suite_gather(s, -1, NULL));
+    SUITE_TRY(suite_gather(s, -1, counts));
+    SUITE_TRY(suite_gather(s, root, NULL));
+    SUITE_TRY(suite_gather(s, root, counts));
+    SUITE_TRY(suite_scatter(s, root, NULL));
+    SUITE_TRY(suite_scatter(s, root, counts));
+    SUITE_TRY(suite_broadcast(s, root));
+    SUITE_TRY(suite_all_to_all(s, 0));
+    SUITE_TRY(suite_all_to_all(s, 1));
+    SUITE_TRY(suite_p2p(s));
+    return 0;
+}
+
+static inline int suite_reductions(struct suite *s)
+{
+    int64_t counts[16];
+    int n = s->c->n;
+    for (int r = 0; r < n; r++)
+        counts[r] = (s->count * (n - r) + 2 * r) % (2 * s->count + 1);
+    SUITE_TRY(suite_vector_reduce(s, -1));
+    SUITE_TRY(suite_vector_reduce(s, (int)((s->count + 1) % n)));
+    SUITE_TRY(suite_reduce_scatter(s, NULL));
+    SUITE_TRY(suite_reduce_scatter(s, counts));
+    return 0;
+}
+
+/* Every collective x dtype x reduction at one count, in the four kinds of place. */
+static inline int suite_at_count(struct suite *s, int64_t count)
+{
+    s->count = count;
+    for (int d = 0; d < N_SUITE_DTYPES; d++) {
+        s->dtype = suite_dtypes[d];
+        for (int form = 0; form < 4; form++) {
+            s->is_owned = form & 1;
+            s->in_place = form >> 1;
+            s->shift = (int)((count + form) % 4);
+            for (int r = 0; r < KUMI_N_REDUCES; r++) {
+                s->reduce = (enum kumi_reduce)r;
+                if ((r == KUMI_AVG || r == KUMI_PREMUL_SUM) && !ku_dtype_is_float(s->dtype))
+                    continue;
+                SUITE_TRY(suite_reductions(s));
+            }
+            s->reduce = KUMI_SUM;
+            SUITE_TRY(suite_moves(s));
+        }
+    }
+    return 0;
+}
+
+/* One dtype, sum, at a count of several megabytes. */
+static inline int suite_large(struct suite *s, enum kumi_dtype dtype, int64_t count)
+{
+    s->dtype = dtype;
+    s->count = count;
+    s->reduce = KUMI_SUM;
+    s->shift = 1;
+    for (int form = 0; form < 3; form++) {
+        s->is_owned = form & 1;
+        s->in_place = form >> 1;
+        SUITE_TRY(suite_vector_reduce(s, -1));
+        SUITE_TRY(suite_gather(s, -1, NULL));
+        SUITE_TRY(suite_reduce_scatter(s, NULL));
+    }
+    SUITE_TRY(suite_all_to_all(s, 1));
+    SUITE_TRY(suite_p2p(s));
+    return 0;
+}
+
+static inline int suite_run(struct ku_job *job, int is_long)
+{
+    struct suite s = {.job = job, .c = job->world};
+    int n = job->n;
+    const int64_t counts[] = {0, 1, 3, n - 1, n, n + 1, 63, 65, 1023, 1025};
+    SUITE_TRY(ku_arena_create(job, "suite", 0, 64 << 20, &s.arena));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (is_long || counts[i] < 100)
+            SUITE_TRY(suite_at_count(&s, counts[i]));
+    if (is_long && n <= 4)
+        SUITE_TRY(
+            suite_large(&s, KUMI_F32, (5 << 20) / 4 / n + 1)); /* > 4 MiB a vector or in all */
+    return 0;
+}
+
+#endif

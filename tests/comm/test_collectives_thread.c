@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: comm tensor base */
+/* tsan */
+#include "suite.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+static int run(struct ku_job *job, void *arg)
+{
+    return suite_run(job, *(int *)arg);
+}
+
+static void test_suite(void **state)
+{
+    static const int ranks[] = {1, 2, 3, 4, 5, 7, 8};
+    (void)state;
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        int is_long = ranks[i] == 2 || ranks[i] == 3;
+        assert_int_equal(ku_job_threads(ranks[i], NULL, run, &is_long), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_suite)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

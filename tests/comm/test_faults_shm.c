@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: comm tensor base */
+/* Ranks as processes that die, stop, leave or are stopped, and what the others and the launcher
+ * make of it. */
+#include "suite.h"
+
+#include "base/clock.h"
+#include "comm/launch.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Seen by the test and all ranks. */
+struct shared {
+    _Atomic int64_t struck_ns;     /* when the fault happened */
+    _Atomic int64_t noticed_ns[8]; /* when a rank's wait returned */
+    _Atomic int status[8];
+    char text[8][440];
+    _Atomic int pid[8];
+    _Atomic int joined;
+    int victim, form, calls;
+};
+
+static struct shared *make_shared(void)
+{
+    void *at = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                    -1, 0);
+    assert_true(at != MAP_FAILED);
+    return at;
+}
+
+/* All-reduces until something fails; the victim strikes itself at its n-th. */
+static int run_until_fault(void *arg)
+{
+    struct shared *s = arg;
+    struct ku_job *job;
+    struct ku_job_opts opts = {.timeout_ns = 400000000};
+    float *x = calloc(100000, sizeof *x);
+    int status = ku_job_join(&opts, &job);
+    if (status < 0)
+        return status;
+    s->pid[job->rank] = getpid();
+    s->joined++;
+    for (int i = 0; !status; i++) {
+        if (job->rank == s->victim && i == s->calls) {
+            s->struck_ns = ku_clock_ns();
+            if (s->form == 0)
+                raise(SIGKILL);
+            else if (s->form == 1)
+                raise(SIGSTOP);
+            else
+                exit(s->form == 2 ? 0 : 57);
+        }
+        struct ku_coll coll = {
+            .kind = KU_COLL_ALL_REDUCE, .in = x, .out = x, .count = i % 2 ? 1 : 100000};
+        status = ku_coll_run(job->world, &coll);
+    }
+    s->noticed_ns[job->rank] = ku_clock_ns();
+    s->status[job->rank] = status;
+    memcpy(s->text[job->rank], ku_err_get()->text, sizeof s->text[0]);
+    free(x);
+    ku_job_leave(job);
+    return status;
+}
+
+struct fault_row {
+    int form, n, victim, status, limit_ms;
+    const char *says;
+};
+
+static void test_faults(void **state)
+{
+    static const struct fault_row rows[] = {
+        {0, 2, 1, KUMI_EPEER, 100, "rank 1: killed"},
+        {0, 4, 0, KUMI_EPEER, 100, "rank 0: killed"},
+        {0, 8, 5, KUMI_EPEER, 100, "rank 5: killed"},
+        {1, 3, 2, KUMI_ETIMEDOUT, 900, "time-out: rank 2"},
+        {2, 3, 1, KUMI_EMISMATCH, 100, "rank 1 left the job"},
+        {3, 3, 1, KUMI_EPEER, 100, "rank 1: ended with exit code 57"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct fault_row *row = &rows[i];
+        for (int calls = 1; calls < 40; calls += row->form ? 50 : 13) {
+            struct shared *s = make_shared();
+            s->victim = row->victim, s->form = row->form, s->calls = calls;
+            int64_t from = ku_clock_ns();
+            int status = kumi_launch(run_until_fault, s, row->n);
+            int64_t end = ku_clock_ns();
+            assert_int_equal(status, row->form == 3 ? -57 : row->status);
+            for (int r = 0; r < row->n; r++) {
+                if (r == row->victim)
+                    continue;
+                assert_int_equal(s->status[r], row->status);
+                assert_true(s->noticed_ns[r] - s->struck_ns < row->limit_ms * INT64_C(1000000));
+                if (!strstr(s->text[r], row->says))
+                    fail_msg("rank %d: \"%s\" lacks \"%s\"", r, s->text[r], row->says);
+                assert_true(strstr(s->text[r], "last operation") || row->form == 2);
+            }
+            for (int r = 0; r < row->n; r++)
+                assert_true(kill(s->pid[r], 0) < 0 && errno == ESRCH);
+            assert_true(end - s->struck_ns <
+                        INT64_C(1000000000) + row->limit_ms * INT64_C(1000000));
+            (void)from;
+            munmap(s, sizeof *s);
+        }
+    }
+}
+
+static int run_forever(void *arg)
+{
+    struct shared *s = arg;
+    struct ku_job *job;
+    KU_TRY(ku_job_join(NULL, &job));
+    s->pid[job->rank] = getpid();
+    s->joined++;
+    if (s->form == 1)
+        KU_TRY(ku_job_heed_signals(job));
+    for (;;) {
+        int64_t stop = ku_job_stop(job), any = 0;
+        struct ku_coll coll = {.kind = KU_COLL_ALL_REDUCE,
+                               .dtype = KUMI_I64,
+                               .reduce = KUMI_MAX,
+                               .in = &stop,
+                               .out = &any,
+                               .count = 1};
+        int status = ku_coll_run(job->world, &coll);
+        if (status < 0)
+            return status;
+        if (any && s->form == 1) {
+            status = ku_job_leave(job);
+            return status < 0 ? status : KUMI_ESTOPPED;
+        }
+    }
+}
+
+/* Running: neither gone nor a zombie that its new parent has yet to reap. */
+static int is_running(int pid)
+{
+    char path[64], line[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return 0;
+    size_t n = fread(line, 1, sizeof line - 1, f);
+    fclose(f);
+    const char *state = n ? strrchr(line, ')') : NULL;
+    return state && state[2] != 'Z' && state[2] != 'X';
+}
+
+static int wait_gone(const struct shared *s, int n, int64_t limit_ns)
+{
+    int64_t from = ku_clock_ns();
+    int n_left = n;
+    while (n_left && ku_clock_ns() - from < limit_ns) {
+        n_left = 0;
+        for (int r = 0; r < n; r++)
+            n_left += is_running(s->pid[r]);
+        usleep(5000);
+    }
+    return n_left;
+}
+
+/* A launcher of its own process, which the test then strikes. */
+static pid_t start_launcher(struct shared *s, int n)
+{
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(-kumi_launch(run_forever, s, n));
+    while (s->joined < n)
+        usleep(1000);
+    usleep(20000);
+    return pid;
+}
+
+static void test_launcher_killed(void **state)
+{
+    struct shared *s = make_shared();
+    (void)state;
+    pid_t pid = start_launcher(s, 4);
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(wait_gone(s, 4, INT64_C(1000000000)), 0);
+    munmap(s, sizeof *s);
+}
+
+static void test_signals(void **state)
+{
+    int status;
+    (void)state;
+    struct shared *s = make_shared();
+    s->form = 1; /* heeded: all ranks leave at one step */
+    pid_t pid = start_launcher(s, 3);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), -KUMI_ESTOPPED);
+    s->form = 0; /* not heeded: passed on, and the ranks die of it */
+    s->joined = 0;
+    pid = start_launcher(s, 3);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(WEXITSTATUS(status), -KUMI_EPEER);
+    munmap(s, sizeof *s);
+}
+
+static int run_argument(void *arg)
+{
+    (void)arg;
+    return 0;
+}
+
+static void test_refusals(void **state)
+{
+    static const char *const bad[] = {"0", "-1", "100000", "x", "", "3x", "1e3"};
+    char *const missing[] = {(char *)(uintptr_t) "/nonexistent/program", NULL};
+    int n, code;
+    (void)state;
+    assert_int_equal(kumi_launch(run_argument, NULL, 0), KUMI_EINVAL);
+    assert_int_equal(kumi_launch(run_argument, NULL, 100000), KUMI_EINVAL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(ku_launch_parse_n(bad[i], &n), KUMI_EINVAL);
+    assert_int_equal(ku_launch_parse_n("512", &n), 0);
+    assert_int_equal(n, 512);
+    assert_int_equal(ku_launch_parse_n("auto", &n), 0);
+    assert_int_equal(ku_launch(missing, 2, NULL, &code), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "/nonexistent/program"));
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "4", 1);
+    assert_int_equal(kumi_launch(run_argument, NULL, 2), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "environment"));
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+}
+
+static void test_exit_codes(void **state)
+{
+    static const int codes[] = {0, 1, 3, 57, 255};
+    int code;
+    (void)state;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        char script[128];
+        snprintf(script, sizeof script,
+                 "test $RANK.$WORLD_SIZE.$LOCAL_RANK.$LOCAL_WORLD_SIZE != 1.2.1.2 || exit %d",
+                 codes[i]);
+        char shell[] = "/bin/sh", flag[] = "-c";
+        char *const argv[] = {shell, flag, script, NULL};
+        assert_int_equal(ku_launch(argv, 2, NULL, &code), 0);
+        assert_int_equal(code, codes[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_faults),     cmocka_unit_test(test_launcher_killed),
+        cmocka_unit_test(test_signals),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_exit_codes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

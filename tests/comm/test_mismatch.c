@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: comm tensor base */
+/* tsan */
+/* Ranks that call different things: every rank gets the same root cause, with both sides, before a
+ * byte is written. */
+#include "suite.h"
+
+#include <time.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+struct row {
+    const char *name;
+    struct ku_coll rank0, rank1;
+    const char *says[2]; /* both in the message */
+};
+
+static float data[2][64];
+#define BUF0 .in = data[0], .out = data[0]
+#define BUF1 .in = data[1], .out = data[1]
+
+static const int64_t counts_a[2] = {1, 3}, counts_b[2] = {2, 2};
+
+static const struct row rows[] = {
+    {"kind",
+     {.kind = KU_COLL_ALL_REDUCE, .count = 60, BUF0},
+     {.kind = KU_COLL_BROADCAST, .count = 60, BUF1},
+     {"all_reduce(f32 x 60, sum)", "broadcast(f32 x 60, root 0)"}},
+    {"count",
+     {.kind = KU_COLL_ALL_REDUCE, .count = 60, BUF0},
+     {.kind = KU_COLL_ALL_REDUCE, .count = 61, BUF1},
+     {"f32 x 60", "f32 x 61"}},
+    {"dtype",
+     {.kind = KU_COLL_ALL_REDUCE, .count = 60, BUF0},
+     {.kind = KU_COLL_ALL_REDUCE, .dtype = KUMI_I32, .count = 60, BUF1},
+     {"f32 x 60", "i32 x 60"}},
+    {"reduction",
+     {.kind = KU_COLL_ALL_REDUCE, .count = 60, BUF0},
+     {.kind = KU_COLL_ALL_REDUCE, .reduce = KUMI_MAX, .count = 60, BUF1},
+     {", sum", ", max"}},
+    {"root",
+     {.kind = KU_COLL_BROADCAST, .count = 60, BUF0},
+     {.kind = KU_COLL_BROADCAST, .root = 1, .count = 60, BUF1},
+     {"root 0", "root 1"}},
+    {"inline",
+     {.kind = KU_COLL_ALL_REDUCE, .count = 2, BUF0},
+     {.kind = KU_COLL_ALL_REDUCE, .count = 60, BUF1},
+     {"f32 x 2", "f32 x 60"}},
+    {"v counts",
+     {.kind = KU_COLL_ALL_GATHER, .counts = counts_a, .in = data[0], .out = data[0] + 32},
+     {.kind = KU_COLL_ALL_GATHER, .counts = counts_b, .in = data[1], .out = data[1] + 32},
+     {"all_gather_v", "other counts"}},
+    {"all_to_all_v",
+     {.kind = KU_COLL_ALL_TO_ALL,
+      .counts = counts_a,
+      .recv_counts = counts_a,
+      .in = data[0],
+      .out = data[0] + 32},
+     {.kind = KU_COLL_ALL_TO_ALL,
+      .counts = counts_b,
+      .recv_counts = counts_b,
+      .in = data[1],
+      .out = data[1] + 32},
+     {"all_to_all_v", "expects"}},
+    {"barrier",
+     {.kind = KU_COLL_BARRIER},
+     {.kind = KU_COLL_ALL_REDUCE, .count = 60, BUF1},
+     {"barrier", "all_reduce"}},
+    {"message",
+     {.kind = KU_COLL_SEND, .root = 1, .count = 10, BUF0},
+     {.kind = KU_COLL_RECV, .root = 0, .count = 11, BUF1},
+     {"sends 10 x f32", "receives 11 x f32"}},
+};
+
+struct outcome {
+    const struct row *row;
+    struct kumi_error error[2];
+};
+
+static int run_row(struct ku_job *job, void *arg)
+{
+    struct outcome *o = arg;
+    float *mine = data[job->rank];
+    for (int i = 0; i < 64; i++)
+        mine[i] = (float)i;
+    int status = ku_coll_run(job->world, job->rank ? &o->row->rank1 : &o->row->rank0);
+    o->error[job->rank] = *ku_err_get();
+    for (int i = 0; i < 64; i++)
+        if (mine[i] != (float)i)
+            return -70;
+    return status == KUMI_EMISMATCH ? status : -70;
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct outcome o = {.row = &rows[i]};
+        assert_int_equal(ku_job_threads(2, NULL, run_row, &o), KUMI_EMISMATCH);
+        assert_string_equal(o.error[0].text, o.error[1].text);
+        for (int k = 0; k < 2; k++)
+            if (!strstr(o.error[0].text, rows[i].says[k]))
+                fail_msg("%s: \"%s\" lacks \"%s\"", rows[i].name, o.error[0].text, rows[i].says[k]);
+    }
+}
+
+static int run_hash(struct ku_job *job, void *arg)
+{
+    SUITE_TRY(ku_comm_check_hash(job->world, "program train", 42));
+    *(int *)arg = 1;
+    return ku_comm_check_hash(job->world, "program train", job->rank == 2 ? 43 : 42);
+}
+
+static void test_hash(void **state)
+{
+    int passed = 0;
+    (void)state;
+    assert_int_equal(ku_job_threads(3, NULL, run_hash, &passed), KUMI_EMISMATCH);
+    assert_non_null(strstr(ku_err_get()->text, "rank 2 has 000000000000002b"));
+    assert_int_equal(passed, 1);
+}
+
+/* A rank that leaves, or returns, while the others wait: a mismatch; seen on the world, on another
+ * comm, and by a receiver. */
+static int run_leaver(struct ku_job *job, void *arg)
+{
+    struct ku_comm *c;
+    int form = *(int *)arg;
+    float x[40] = {0};
+    SUITE_TRY(ku_comm_split(job->world, 0, job->rank, "other", &c));
+    if (job->rank == 1)
+        return 0;
+    struct ku_coll coll = {.kind = KU_COLL_ALL_REDUCE, .in = x, .out = x, .count = 40};
+    if (form == 2)
+        coll = (struct ku_coll){.kind = KU_COLL_RECV, .root = 1, .out = x, .count = 40};
+    return ku_coll_run(form == 0 ? job->world : c, &coll);
+}
+
+static void test_leaving_early(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 3; form++) {
+        assert_int_equal(ku_job_threads(3, NULL, run_leaver, &form), KUMI_EMISMATCH);
+        assert_non_null(strstr(ku_err_get()->text, "rank 1 left the job"));
+    }
+}
+
+static int run_silent(struct ku_job *job, void *arg)
+{
+    (void)arg;
+    if (job->rank == 1) {
+        struct ku_comm *c;
+        return ku_comm_split(job->world, 0, 0, "never", &c) == KUMI_ETIMEDOUT ? KUMI_ETIMEDOUT
+                                                                              : -70;
+    }
+    while (!ku_job_has_failed(job))
+        continue;
+    return 0;
+}
+
+static void test_time_out(void **state)
+{
+    struct ku_job_opts opts = {.timeout_ns = 300000000};
+    (void)state;
+    assert_int_equal(ku_job_threads(2, &opts, run_silent, NULL), KUMI_ETIMEDOUT);
+    assert_non_null(strstr(ku_err_get()->text, "time-out: rank 0"));
+}
+
+/* Stands still in no 300 ms, though the call takes 600. */
+static int run_slow(struct ku_job *job, void *arg)
+{
+    (void)arg;
+    if (job->rank == 0) {
+        for (int i = 0; i < 60; i++) {
+            struct timespec t = {.tv_nsec = 10000000};
+            nanosleep(&t, NULL);
+            ku_job_tick(job);
+        }
+    }
+    return ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
+}
+
+static void test_progress_is_no_time_out(void **state)
+{
+    struct ku_job_opts opts = {.timeout_ns = 300000000};
+    (void)state;
+    assert_int_equal(ku_job_threads(3, &opts, run_slow, NULL), 0);
+}
+
+static int run_chaos(struct ku_job *job, void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 10; i++) {
+        int status = ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
+        if (status)
+            return status;
+    }
+    return 0;
+}
+
+static void test_chaos(void **state)
+{
+    struct ku_job_opts opts = {.timeout_ns = 200000000, .chaos = "drop=1@9"};
+    (void)state;
+    assert_int_equal(ku_job_threads(2, &opts, run_chaos, NULL), KUMI_ETIMEDOUT);
+    opts.chaos = "corrupt=0@9";
+    assert_int_equal(ku_job_threads(2, &opts, run_chaos, NULL), KUMI_EMISMATCH);
+    opts.chaos = "delay=1us,drop";
+    assert_int_equal(ku_job_threads(1, &opts, run_chaos, NULL), KUMI_EINVAL);
+}
+
+struct bad {
+    struct ku_coll coll;
+    const char *says;
+};
+static int run_bad(struct ku_job *job, void *arg)
+{
+    static const int64_t negative[1] = {-1};
+    static const struct bad bad[] = {
+        {{.kind = KU_COLL_ALL_REDUCE, .count = -1}, "count: -1"},
+        {{.kind = KU_COLL_ALL_REDUCE, .count = INT64_MAX}, "count: 9223372036854775807"},
+        {{.kind = KU_COLL_BROADCAST, .root = 1, .count = 1}, "root: 1"},
+        {{.kind = KU_COLL_SEND, .root = -1, .count = 1}, "peer: -1"},
+        {{.kind = KU_COLL_ALL_REDUCE, .dtype = KUMI_U16, .count = 1}, "u16"},
+        {{.kind = KU_COLL_ALL_REDUCE, .dtype = KUMI_I32, .reduce = KUMI_AVG, .count = 1},
+         "avg of i32"},
+        {{.kind = KU_COLL_ALL_REDUCE, .dtype = KUMI_F64, .wire = KUMI_BF16, .count = 1},
+         "wire: bf16"},
+        {{.kind = KU_COLL_ALL_GATHER, .counts = negative}, "counts[0]: -1"},
+        {{.kind = KU_COLL_ALL_TO_ALL, .counts = negative + 0, .count = 0}, "counts"},
+        {{.kind = (enum ku_coll_kind)99}, "kind: 99"},
+        {{.kind = KU_COLL_ALL_REDUCE, .dtype = (enum kumi_dtype)9}, "dtype: 9"},
+    };
+    (void)arg;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (ku_coll_run(job->world, &bad[i].coll) != KUMI_EINVAL ||
+            !strstr(ku_err_get()->text, bad[i].says)) {
+            printf("row %zu: %s\n", i, ku_err_get()->text);
+            return -70;
+        }
+    }
+    return 0;
+}
+
+static void test_bad_arguments(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_job_threads(1, NULL, run_bad, NULL), 0);
+    assert_int_equal(ku_job_threads(0, NULL, run_bad, NULL), KUMI_EINVAL);
+    assert_int_equal(ku_job_threads(100000, NULL, run_bad, NULL), KUMI_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_leaving_early),
+        cmocka_unit_test(test_time_out),
+        cmocka_unit_test(test_progress_is_no_time_out),
+        cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: comm tensor base */
+/* tsan */
+/* Collectives as compiled programs use them: parts in arenas, works started again and again,
+ * several in flight. */
+#include "suite.h"
+
+#include "base/clock.h"
+#include "base/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <time.h>
+#include <cmocka.h>
+
+enum { N_PARTS = 100, STEPS = 5, BLOCK = 32 };
+
+struct bucket {
+    struct ku_coll_part part[N_PARTS];
+    int64_t count[N_PARTS], total;
+};
+
+/* Parts of odd sizes, blocks running on from part to part as the update pass numbers them. */
+static void lay_parts(struct bucket *b, const struct ku_arena *a, int n)
+{
+    size_t at = 0;
+    int64_t first = 0;
+    b->total = 0;
+    for (int i = 0; i < N_PARTS; i++) {
+        int64_t count = (i * 37) % 301;
+        struct ku_ref ref = {.arena = a->id, .off = at};
+        b->part[i] = (struct ku_coll_part){
+            .in = ref, .out = ref, .count = count, .first_block = first, .block_count = BLOCK};
+        first = (first + (count + BLOCK - 1) / BLOCK) % n;
+        b->count[i] = count;
+        b->total += count;
+        at += (size_t)(count + 15) / 16 * 64;
+    }
+}
+
+static float value(int rank, int part, int64_t i, int step)
+{
+    return (float)((rank * 7 + part + i * 3 + step) % 64);
+}
+
+static float *at_part(const struct ku_job *job, const struct ku_arena *a, const struct bucket *b,
+                      int part)
+{
+    return (float *)(void *)(ku_arena_part(a, job->local_rank) + b->part[part].in.off);
+}
+
+static int run_parts(struct ku_job *job, void *arg)
+{
+    struct bucket b;
+    const struct ku_arena *a;
+    struct ku_work reduce, scatter, gather, cast;
+    (void)arg;
+    SUITE_TRY(ku_arena_create(job, "grad", 0, 1 << 18, &a));
+    lay_parts(&b, a, job->n);
+    struct ku_coll coll = {
+        .kind = KU_COLL_ALL_REDUCE, .dtype = KUMI_F32, .part = b.part, .n_parts = N_PARTS};
+    SUITE_TRY(ku_work_init(&reduce, job->world, &coll));
+    coll.kind = KU_COLL_REDUCE_SCATTER;
+    SUITE_TRY(ku_work_init(&scatter, job->world, &coll));
+    coll.kind = KU_COLL_ALL_GATHER;
+    SUITE_TRY(ku_work_init(&gather, job->world, &coll));
+    coll.kind = KU_COLL_BROADCAST;
+    coll.root = job->n - 1;
+    SUITE_TRY(ku_work_init(&cast, job->world, &coll));
+    for (int step = 0; step < STEPS; step++) {
+        for (int form = 0; form < 3; form++) {
+            for (int p = 0; p < N_PARTS; p++)
+                for (int64_t i = 0; i < b.count[p]; i++)
+                    at_part(job, a, &b, p)[i] = value(job->rank, p, i, step);
+            struct ku_work *w = form == 0 ? &reduce : form == 1 ? &scatter : &cast;
+            SUITE_TRY(ku_work_start(w));
+            SUITE_TRY(ku_work_wait(w));
+            if (form == 1) {
+                SUITE_TRY(ku_work_start(&gather));
+                SUITE_TRY(ku_work_wait(&gather));
+            }
+            for (int p = 0; p < N_PARTS; p++) {
+                for (int64_t i = 0; i < b.count[p]; i++) {
+                    float want = 0;
+                    for (int r = 0; r < job->n; r++)
+                        want += value(r, p, i, step);
+                    if (form == 2)
+                        want = value(job->n - 1, p, i, step);
+                    if (at_part(job, a, &b, p)[i] != want) {
+                        printf("form %d step %d part %d element %lld: %g, expected %g\n", form,
+                               step, p, (long long)i, (double)at_part(job, a, &b, p)[i],
+                               (double)want);
+                        return -70;
+                    }
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 8; n++)
+        assert_int_equal(ku_job_threads(n, NULL, run_parts, NULL), 0);
+}
+
+/* The tree, the slow way: pair neighbours level by level, an odd one carried up. */
+static float tree(float *x, int n)
+{
+    while (n > 1) {
+        for (int i = 0; i < n / 2; i++)
+            x[i] = x[2 * i] + x[2 * i + 1];
+        if (n % 2)
+            x[n / 2] = x[n - 1];
+        n = (n + 1) / 2;
+    }
+    return x[0];
+}
+
+static int run_order(struct ku_job *job, void *arg)
+{
+    enum { COUNT = 5000 };
+    float *x = ku_malloc(COUNT * sizeof *x), *y = ku_malloc(COUNT * sizeof *y);
+    int status = x && y ? 0 : -70;
+    (void)arg;
+    for (int i = 0; i < COUNT && !status; i++)
+        x[i] = ku_random_normal(1, 0, (uint32_t)job->rank, (uint64_t)i);
+    if (!status)
+        status = ku_coll_run(
+            job->world,
+            &(struct ku_coll){.kind = KU_COLL_ALL_REDUCE, .in = x, .out = y, .count = COUNT});
+    for (int i = 0; i < COUNT && !status; i++) {
+        float leaf[KU_MAX_LOCAL] = {0};
+        for (int r = 0; r < job->n; r++)
+            leaf[r] = ku_random_normal(1, 0, (uint32_t)r, (uint64_t)i);
+        float want = tree(leaf, job->n);
+        if (memcmp(&want, &y[i], sizeof want)) {
+            printf("n %d element %d: %a, expected %a\n", job->n, i, (double)y[i], (double)want);
+            status = -70;
+        }
+    }
+    ku_free(x);
+    ku_free(y);
+    return status;
+}
+
+static void test_canonical_order(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 11; n++)
+        assert_int_equal(ku_job_threads(n, NULL, run_order, NULL), 0);
+}
+
+/* Three comms over the ranks, works on each started in another order on each rank, 20 deep: more
+ * than the ring of arrivals. */
+static int run_many(struct ku_job *job, void *arg)
+{
+    enum { DEEP = 20 };
+    struct ku_comm *c[3] = {job->world, NULL, NULL};
+    struct ku_work w[3][DEEP];
+    int64_t x[3][DEEP][20];
+    (void)arg;
+    SUITE_TRY(ku_comm_split(job->world, 0, -job->rank, "reversed", &c[1]));
+    SUITE_TRY(ku_comm_split(job->world, job->rank % 2, job->rank, "parity", &c[2]));
+    for (int k = 0; k < 3; k++) {
+        int m = (k + job->rank) % 3;
+        for (int i = 0; i < DEEP; i++) {
+            for (int e = 0; e < 20; e++)
+                x[m][i][e] = job->rank + i * 100 + e;
+            struct ku_coll coll = {.kind = KU_COLL_ALL_REDUCE,
+                                   .dtype = KUMI_I64,
+                                   .in = x[m][i],
+                                   .out = x[m][i],
+                                   .count = i % 2 ? 20 : 4};
+            SUITE_TRY(ku_work_init(&w[m][i], c[m], &coll));
+            SUITE_TRY(ku_work_start(&w[m][i]));
+        }
+    }
+    for (int k = 0; k < 3; k++) {
+        int m = (2 * job->rank + k) % 3;
+        for (int i = DEEP - 1; i >= 0; i--) {
+            SUITE_TRY(ku_work_wait(&w[m][i]));
+            int64_t want = 0;
+            for (int r = 0; r < job->n; r++)
+                want += m == 2 && r % 2 != job->rank % 2 ? 0 : r + i * 100 + 3;
+            if (x[m][i][3] != want) {
+                printf("comm %d work %d: %lld, expected %lld\n", m, i, (long long)x[m][i][3],
+                       (long long)want);
+                return -70;
+            }
+        }
+    }
+    SUITE_TRY(ku_comm_destroy(c[2]));
+    SUITE_TRY(ku_comm_destroy(c[1]));
+    /* Slots are used again, with numbers that go on. */
+    for (int i = 0; i < 100; i++) {
+        struct ku_comm *again;
+        SUITE_TRY(ku_comm_split(job->world, 0, i % 2 ? job->rank : -job->rank, "again", &again));
+        SUITE_TRY(ku_comm_destroy(again));
+    }
+    return 0;
+}
+
+static void test_many_in_flight(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 5; n++)
+        assert_int_equal(ku_job_threads(n, NULL, run_many, NULL), 0);
+}
+
+static int run_mesh(struct ku_job *job, void *arg)
+{
+    struct ku_comm *row, *column;
+    int64_t x = job->rank;
+    (void)arg;
+    SUITE_TRY(ku_comm_mesh(job, "tp", job->rank / 2 * 2, 1, 2, &row));
+    SUITE_TRY(ku_comm_mesh(job, "dp", job->rank % 2, 2, 3, &column));
+    if (row->list || column->list || row->slot == column->slot)
+        return -70;
+    struct ku_coll coll = {
+        .kind = KU_COLL_ALL_REDUCE, .dtype = KUMI_I64, .in = &x, .out = &x, .count = 1};
+    SUITE_TRY(ku_coll_run(row, &coll));
+    SUITE_TRY(ku_coll_run(column, &coll));
+    if (x != 15)
+        return -70;
+    if (ku_comm_mesh(job, "bad", 0, 1, 99, &row) != KUMI_EINVAL)
+        return -70;
+    return 0;
+}
+
+static void test_mesh(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_job_threads(6, NULL, run_mesh, NULL), 0);
+}
+
+/* Waits 20 ms a flag; computing meanwhile, with progress from between the tiles, hides it. */
+static int run_overlap(struct ku_job *job, void *arg)
+{
+    enum { COUNT = 4096 };
+    int64_t *exposed = arg;
+    const struct ku_arena *a;
+    struct ku_work w;
+    SUITE_TRY(ku_arena_create(job, "x", 0, COUNT * 4, &a));
+    struct ku_ref ref = {.arena = a->id};
+    struct ku_coll_part part = {.in = ref, .out = ref, .count = COUNT};
+    struct ku_coll coll = {.kind = KU_COLL_ALL_REDUCE, .part = &part, .n_parts = 1};
+    for (int overlaps = 0; overlaps < 2; overlaps++) {
+        SUITE_TRY(ku_work_init(&w, job->world, &coll));
+        for (int step = 0; step < 3; step++) {
+            SUITE_TRY(ku_work_start(&w));
+            struct timespec tile = {.tv_nsec = 500000};
+            for (int i = 0; i < 120 && overlaps; i++) { /* 60 ms of compute */
+                nanosleep(&tile, NULL);
+                SUITE_TRY(ku_job_progress(job));
+            }
+            SUITE_TRY(ku_work_wait(&w));
+        }
+        if (job->rank == 0)
+            exposed[overlaps] = w.waited_ns;
+    }
+    return 0;
+}
+
+static void test_overlap_hides_delay(void **state)
+{
+    int64_t exposed[2];
+    struct ku_job_opts opts = {.chaos = "delay=20ms"};
+    (void)state;
+    assert_int_equal(ku_job_threads(2, &opts, run_overlap, exposed), 0);
+    assert_true(exposed[0] >= 3 * 2 * 20000000LL * 9 / 10); /* two flags a step */
+    assert_true(exposed[1] * 5 <= exposed[0]);
+}
+
+static int run_suite(struct ku_job *job, void *arg)
+{
+    (void)arg;
+    return suite_run(job, 0);
+}
+
+static void test_suite_under_jitter(void **state)
+{
+    struct ku_job_opts opts = {.chaos = "jitter=20us,seed=7"};
+    (void)state;
+    assert_int_equal(ku_job_threads(3, &opts, run_suite, NULL), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_canonical_order),
+        cmocka_unit_test(test_many_in_flight),
+        cmocka_unit_test(test_mesh),
+        cmocka_unit_test(test_overlap_hides_delay),
+        cmocka_unit_test(test_suite_under_jitter),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
