@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DATA_DATA_H
+#define KU_DATA_DATA_H
+
+#include "kumi/dtype.h"
+
+#include <stdint.h>
+
+/*
+ * Data of any kind, as the step loop sees them: splits of numbered samples, each a few named arrays
+ * (ports) of fixed shape. A kind is one file with a table of this sort; its struct begins with
+ * struct ku_data.
+ */
+enum ku_data_split { KU_SPLIT_TRAIN, KU_SPLIT_VAL, KU_N_SPLITS };
+
+enum { KU_PORT_DIMS_MAX = 4 };
+/* One sample's part of a port: the graph's input is [n, dim…]. */
+struct ku_data_port {
+    const char *name; /* "tokens", "targets" */
+    enum kumi_dtype dtype;
+    int ndim;
+    int64_t dim[KU_PORT_DIMS_MAX];
+};
+
+struct ku_data;
+/*
+ * Called with progress of long work, at least once per MiB read. A negative status stops the work
+ * and is returned by the call.
+ *
+ *   what   "tokenizing data/a.txt"; total_bytes 0 when it is not known
+ */
+struct ku_progress {
+    int (*call)(void *ctx, const char *what, uint64_t done_bytes,
+                uint64_t total_bytes); /* NULL: nobody listens */
+    void *ctx;
+};
+
+struct ku_data_ops {
+    const char *kind; /* "text" */
+    void (*destroy)(struct ku_data *d);
+    /*
+     * Reads one sample into port[i], for each port in order. Allocates nothing.
+     *   number   of the draw over all epochs (ku_sampler_number), for kinds that augment
+     * Threads: any number at once. Errors: EINPUT.
+     */
+    int (*read)(const struct ku_data *d, enum ku_data_split split, int64_t sample, int64_t number,
+                void *const *port);
+    /* Reads everything once. Errors: EINPUT for the first thing that is wrong. */
+    int (*verify)(const struct ku_data *d, const struct ku_progress *progress);
+};
+
+struct ku_data {
+    const struct ku_data_ops *ops;
+    int64_t n_samples[KU_N_SPLITS]; /* 0: the split is absent */
+    const struct ku_data_port *port;
+    int n_ports;
+    char fingerprint[65]; /* of the contents, 64 hex digits: the manifest's */
+};
+
+static inline void ku_data_destroy(struct ku_data *d)
+{
+    if (d)
+        d->ops->destroy(d);
+}
+static inline int ku_data_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
+                               int64_t number, void *const *port)
+{
+    return d->ops->read(d, split, sample, number, port);
+}
+static inline int ku_data_verify(const struct ku_data *d, const struct ku_progress *progress)
+{
+    return d->ops->verify(d, progress);
+}
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DATA_SOURCE_H
+#define KU_DATA_SOURCE_H
+
+#include "data/data.h"
+#include "data/tokenizer.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A sequence of tokens: a part of a file, or memory. Never mapped: a file that shrinks must be an
+ * error, not a signal. */
+struct ku_source {
+    char *name;      /* the user's file */
+    char *path;      /* of the file that holds the tokens; NULL: memory does */
+    int fd;          /* -1: opened for each read (or memory) */
+    int token_bytes; /* 1, 2 or 4, little endian */
+    uint64_t at;     /* bytes before the first token */
+    int64_t count;
+    unsigned char *memory;
+    int is_cache;         /* path is the cache's, not the user's */
+    unsigned char id[32]; /* what the data's fingerprint is made of */
+};
+
+/* Text as bytes. Errors of all three: EINPUT; *out is set only on success. */
+int ku_source_bytes(const char *name, struct ku_source *out);
+/* A *.bin file. format: "u16", "u32" or NULL. */
+int ku_source_bin(const char *name, const char *format, struct ku_source *out);
+/* Text through a tokenizer, from or by way of the cache folder (NULL: memory). */
+int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
+                   const struct ku_progress *progress, struct ku_source *out);
+void ku_source_fini(struct ku_source *s);
+/* Closes the file until the next read; for those that have very many. */
+void ku_source_park(struct ku_source *s);
+
+/* At most this many tokens a call. */
+enum { KU_SOURCE_CHUNK = 2048 };
+/* Reads tokens [first, first + n), each below vocab_count. Threads: any number at once. Errors:
+ * EINPUT with file and byte. */
+int ku_source_read(const struct ku_source *s, int64_t first, int n, int64_t vocab_count,
+                   uint32_t *out);
+
+/* Shared by the two files behind this header. */
+int ku_source_open_file(const char *name, int *fd, uint64_t *bytes);
+int ku_progress_call(const struct ku_progress *p, const char *what, uint64_t done_bytes,
+                     uint64_t total_bytes);
+/* A cached file's own checksum. */
+int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress);
+
+#endif
