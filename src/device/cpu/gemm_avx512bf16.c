@@ -4,13 +4,16 @@
 #define GEMM_BYTES 64
 #define GEMM_MR    14
 #define GEMM_UNIT  int32_t
+#define GEMM_DEPTH 2
 #define GEMM_MADD(acc, unit, b)                                                                    \
     ((gemm_v)_mm512_dpbf16_ps((__m512)(acc), (__m512bh)_mm512_set1_epi32(unit), (__m512bh)(b)))
+#define GEMM_PEAK_MADD(acc, b)                                                                     \
+    ((gemm_v)_mm512_dpbf16_ps((__m512)(acc), (__m512bh)(b), (__m512bh)(b)))
 #include "device/cpu/isa.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/gemm_body.h"
 
-const struct ku_gemm_micro ku_gemm_avx512bf16 = {GEMM_MR, GEMM_NR, micro};
+const struct ku_gemm_micro ku_gemm_avx512bf16 = {GEMM_MR, GEMM_NR, micro, peak, GEMM_PEAK_FLOPS};
 #else
 typedef int ku_gemm_none; /* an empty file is not C */
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The inner loop of matrix products, included once per instruction set and unit. The includer
- * defines GEMM_BYTES (of a vector), GEMM_MR, GEMM_UNIT (float, or int32_t for bf16 pairs) and
- * GEMM_MADD(acc, unit, b). Two vectors wide, GEMM_MR rows high: all accumulators, two vectors of b
- * and a broadcast fit the registers (AVX-512: 14 x 2 + 2 + 1 = 31 of 32).
+ * defines GEMM_BYTES (of a vector), GEMM_MR, GEMM_UNIT (float, or int32_t for bf16 pairs),
+ * GEMM_DEPTH (products per lane: 1 or 2), GEMM_MADD(acc, unit, b) and GEMM_PEAK_MADD(acc, b). Two
+ * vectors wide, GEMM_MR rows high: all accumulators, two vectors of b and a broadcast fit the
+ * registers (AVX-512: 14 x 2 + 2 + 1 = 31 of 32).
  */
 enum { GEMM_VL = GEMM_BYTES / 4, GEMM_NR = 2 * GEMM_VL };
 typedef float gemm_v __attribute__((vector_size(GEMM_BYTES)));
@@ -77,4 +78,26 @@ static void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t 
     default:
         __builtin_unreachable();
     }
+}
+
+/* The instruction's own limit: chains of multiply-adds in registers alone. */
+enum { GEMM_CHAINS = 12, GEMM_UNROLLED = 4 };
+#define GEMM_PEAK_FLOPS (2.0 * GEMM_DEPTH * (int)GEMM_VL * GEMM_CHAINS * GEMM_UNROLLED)
+static void peak(int64_t n_rounds, float *sink)
+{
+    gemm_v acc[GEMM_CHAINS], b = *(const gemm_vmem *)sink;
+    UNROLL
+    for (int i = 0; i < GEMM_CHAINS; i++)
+        acc[i] = b * (float)i; /* all different, or they would be merged into one */
+    for (int64_t n = 0; n < n_rounds; n++) {
+        UNROLL
+        for (int u = 0; u < GEMM_UNROLLED; u++) {
+            UNROLL
+            for (int i = 0; i < GEMM_CHAINS; i++)
+                acc[i] = GEMM_PEAK_MADD(acc[i], b);
+        }
+    }
+    for (int i = 1; i < GEMM_CHAINS; i++)
+        acc[0] += acc[i];
+    *(gemm_vmem *)sink = acc[0];
 }

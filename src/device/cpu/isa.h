@@ -49,6 +49,8 @@ struct ku_gemm_micro {
     int mr, nr;
     void (*run)(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
                 float *c, int64_t ldc, int load);
+    void (*peak)(int64_t n_rounds, float *sink); /* registers alone; sink: a vector */
+    double peak_flops;                           /* of a round */
 };
 
 /* One head of one sample; forward: one tile of queries of it. See attn_body.h. */

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/bench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/exact.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "device/cpu/cpu.h"
+#include "tensor/dtype.h"
+
+/* -- peak
+ * ------------------------------------------------------------------------------------------- */
+
+enum {
+    STREAM_BYTES = 128 << 20, /* far more than a last-level cache share */
+    STREAM_TILE_BYTES = 1 << 20,
+    PEAK_ROUNDS = 1 << 18,
+    PRODUCT_UNITS = 256, /* both operands in the first cache */
+    N_TRIES = 5
+};
+
+struct peak_job {
+    struct ku_cpu *cpu;
+    const struct ku_gemm_micro *gemm;
+    float *a, *b; /* streams */
+    unsigned char *fresh;
+    int kind;
+};
+enum { JOB_REGISTERS, JOB_PRODUCT, JOB_COPY, JOB_IN_PLACE, JOB_TOUCH };
+
+static void peak_tile(void *ctx, int64_t tile, int thread)
+{
+    const struct peak_job *j = ctx;
+    const struct ku_gemm_micro *g = j->gemm;
+    float *own = (float *)(void *)(j->cpu->scratch + (size_t)thread * KU_CPU_SCRATCH_BYTES);
+    const size_t at = (size_t)tile * (STREAM_TILE_BYTES / sizeof(float));
+    const int64_t n = STREAM_TILE_BYTES / (int64_t)sizeof(float);
+    if (j->kind == JOB_REGISTERS) {
+        for (int i = 0; i < g->nr; i++)
+            own[i] = 1e-6f;
+        g->peak(PEAK_ROUNDS, own);
+    } else if (j->kind == JOB_PRODUCT) {
+        memset(own, 0, KU_CPU_SCRATCH_BYTES / 4);
+        for (int i = 0; i < PEAK_ROUNDS / PRODUCT_UNITS; i++)
+            g->run(g->mr, PRODUCT_UNITS, own, 1, g->mr, own + g->mr * PRODUCT_UNITS,
+                   own + (g->mr + g->nr) * PRODUCT_UNITS, g->nr, 0);
+    } else if (j->kind == JOB_COPY) {
+        memcpy(j->b + at, j->a + at, STREAM_TILE_BYTES);
+    } else if (j->kind == JOB_IN_PLACE) {
+        j->cpu->ops->add(j->a + at, j->a + at, j->a + at, KUMI_F32, n);
+    } else {
+        for (size_t i = 0; i < STREAM_TILE_BYTES; i += 4096)
+            j->fresh[(size_t)tile * STREAM_TILE_BYTES + i] = 1;
+    }
+}
+/* Seconds of the best of N_TRIES. */
+static double best_of(struct peak_job *j, int kind, int64_t n_tiles, int n_tries)
+{
+    int64_t best = INT64_MAX;
+    j->kind = kind;
+    for (int i = 0; i < n_tries; i++) {
+        int64_t t = ku_clock_ns();
+        ku_pool_run(j->cpu->pool, n_tiles, peak_tile, j, NULL, NULL);
+        t = ku_clock_ns() - t;
+        best = t < best ? t : best;
+    }
+    return (double)(best > 0 ? best : 1) * 1e-9;
+}
+static double matrix_peak(struct peak_job *j, const struct ku_gemm_micro *g, int depth)
+{
+    const int n = ku_pool_n_threads(j->cpu->pool);
+    const double units =
+        2.0 * depth * g->mr * g->nr * (PEAK_ROUNDS / PRODUCT_UNITS) * PRODUCT_UNITS;
+    j->gemm = g;
+    double loop = g->peak_flops * PEAK_ROUNDS * n / best_of(j, JOB_REGISTERS, n, N_TRIES);
+    double product = units * n / best_of(j, JOB_PRODUCT, n, N_TRIES);
+    return loop > product ? loop : product;
+}
+
+int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out)
+{
+    void *dev = NULL;
+    KU_TRY(ku_device_cpu.open(opts, &dev));
+    struct ku_cpu *cpu = dev;
+    int status = KUMI_ENOMEM;
+    const int64_t n_tiles = STREAM_BYTES / STREAM_TILE_BYTES;
+    struct peak_job j = {.cpu = cpu};
+    j.a = ku_malloc_aligned(4096, STREAM_BYTES);
+    j.b = ku_malloc_aligned(4096, STREAM_BYTES);
+    j.fresh = ku_os_mmap(STREAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (j.a == NULL || j.b == NULL)
+        goto out;
+    status = KUMI_ENOMEM;
+    if (j.fresh == NULL) {
+        status = KU_ERR(KUMI_ENOMEM, "bench: map %d bytes: %s", STREAM_BYTES, strerror(errno));
+        goto out;
+    }
+    struct ku_peak p = {.isa = cpu->isa, .n_threads = ku_pool_n_threads(cpu->pool)};
+    p.touch_bytes = STREAM_BYTES / best_of(&j, JOB_TOUCH, n_tiles, 1);
+    memset(j.a, 0, STREAM_BYTES);
+    memset(j.b, 0, STREAM_BYTES);
+    double copy = best_of(&j, JOB_COPY, n_tiles, N_TRIES);
+    double pass = best_of(&j, JOB_IN_PLACE, n_tiles, N_TRIES);
+    p.stream_bytes = 2.0 * STREAM_BYTES / (copy < pass ? copy : pass);
+    p.flops_f32 = matrix_peak(&j, &cpu->ops->gemm, 1);
+    p.flops_bf16 = cpu->gemm_bf16 ? matrix_peak(&j, cpu->gemm_bf16, 2) : p.flops_f32;
+    *out = p;
+    status = KUMI_OK;
+out:
+    if (j.fresh)
+        ku_os_munmap(j.fresh, STREAM_BYTES);
+    ku_free(j.a);
+    ku_free(j.b);
+    ku_device_cpu.close(dev);
+    return status;
+}
+
+/* -- ops
+ * -------------------------------------------------------------------------------------------- */
+
+enum { MAX_RUNS = 200 };
+static int by_value(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/*
+ * One row: an op and its operands' dims by letter (extent_of). Before the letters: ! f32 whatever
+ * the dtype, # i32; alone: @ the control port, % the report, & the statistics.
+ */
+struct bench_case {
+    const char *name, *in[KU_MAX_IN];
+    int op, n_out;
+    struct ku_attrs attr; /* what stays zero and must not, settle_attrs fills */
+};
+#define ROW(o, label, outs, ...)                                                                   \
+    {                                                                                              \
+        .name = label, .op = KU_OP_##o, .n_out = outs, __VA_ARGS__                                 \
+    }
+static const struct bench_case rows[] = {
+    ROW(embedding, "embedding", 1, .in = {"vc", "#nt"}),
+    ROW(embedding_dw, "embedding_dw", 1, .in = {"#nt", "ntc"}),
+    ROW(add_rows, "add_rows", 1, .in = {"ntc", "tc"}),
+    ROW(layer_norm, "layer_norm", 3, .in = {"ntc", "c", "c"}),
+    ROW(layer_norm_dx, "layer_norm_dx", 1, .in = {"ntc", "ntc", "c", "!nt", "!nt"}),
+    ROW(layer_norm_dgb, "layer_norm_dgb", 2, .in = {"ntc", "ntc", "!nt", "!nt"}),
+    ROW(linear, "linear.qkv", 1, .in = {"ntc", "cg", "g"}),
+    ROW(linear, "linear.proj", 1, .in = {"ntc", "ce", "e"}),
+    ROW(linear, "linear.fc", 2, .in = {"ntc", "cf", "f"}, .attr = {.act = KU_ACT_GELU_TANH}),
+    ROW(linear, "linear.out", 1, .in = {"ntf", "fc", "c"}),
+    ROW(linear, "linear.head", 1, .in = {"ntc", "vc"}, .attr = {.trans = 1}),
+    ROW(linear_dx, "linear_dx.qkv", 1, .in = {"ntg", "cg"}),
+    ROW(linear_dx, "linear_dx.fc", 1, .in = {"ntf", "cf"}),
+    ROW(linear_dx, "linear_dx.out", 1, .in = {"ntc", "fc"}),
+    ROW(linear_dx, "linear_dx.head", 1, .in = {"ntv", "vc"}, .attr = {.trans = 1}),
+    ROW(linear_dw, "linear_dw.qkv", 1, .in = {"ntc", "ntg"}),
+    ROW(linear_dw, "linear_dw.fc", 1, .in = {"ntc", "ntf"}),
+    ROW(linear_dw, "linear_dw.out", 1, .in = {"ntf", "ntc"}),
+    ROW(linear_dw, "linear_dw.head", 1, .in = {"ntc", "ntv"}, .attr = {.trans = 1}),
+    ROW(linear_db, "linear_db.fc", 1, .in = {"ntf"}),
+    ROW(act, "act.gelu_tanh", 1, .in = {"ntf"}, .attr = {.act = KU_ACT_GELU_TANH}),
+    ROW(act_dx, "act_dx.gelu_tanh", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_GELU_TANH}),
+    ROW(act_dx, "act_dx.gelu_erf", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_GELU_ERF}),
+    ROW(add, "add", 1, .in = {"ntc", "ntc"}),
+    ROW(dropout, "dropout", 1, .in = {"ntc", "@"}, .attr = {.p = 0.1}),
+    ROW(attention, "attention", 2, .in = {"nt3hd", "@"}, .attr = {.causal = 1}),
+    ROW(attention_dx, "attention_dx", 1, .in = {"nthd", "nt3hd", "nthd", "!nht", "@"},
+        .attr = {.causal = 1}),
+    ROW(attention, "attention.dropout", 2, .in = {"nt3hd", "@"}, .attr = {.causal = 1, .p = 0.1}),
+    ROW(softmax_xent, "softmax_xent", 2, .in = {"ntv", "#nt"}, .attr = {.ignore = -100}),
+    ROW(softmax_xent_dx, "softmax_xent_dx", 1, .in = {"!nt", "ntv", "#nt", "!nt"},
+        .attr = {.ignore = -100}),
+    ROW(cast, "cast.master", 1, .in = {"!vc"}),
+    ROW(exact_sum, "exact_sum", 1, .in = {"!nt"}),
+    ROW(sumsq, "sumsq", 1, .in = {"!vc", "&"}),
+    ROW(adamw, "adamw", 4, .in = {"!vc", "!vc", "!vc", "!vc", "%"},
+        .attr = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}),
+    ROW(random_normal, "random_normal", 1, .in = {"!tc", "@"}, .attr = {.std = 0.02}),
+};
+
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+static int64_t extent_of(const struct ku_bench_opts *o, char letter)
+{
+    const int64_t c = o->width;
+    switch (letter) {
+    case 'n':
+        return o->samples;
+    case 't':
+        return o->tokens;
+    case 'h':
+        return o->heads;
+    case 'd':
+        return c / o->heads;
+    case 'f':
+        return 4 * c;
+    case 'g':
+        return 3 * c;
+    case 'v':
+        return o->vocabulary;
+    case '3':
+        return 3;
+    default: /* c, e */
+        return c;
+    }
+}
+
+static struct ku_attrs settle_attrs(const struct ku_bench_opts *o, const struct bench_case *row)
+{
+    struct ku_attrs a = row->attr;
+    a.contract = a.outs = 1;
+    a.dtype = -1;
+    if (row->op == KU_OP_cast)
+        a.dtype = KUMI_BF16;
+    if (row->op == KU_OP_adamw)
+        a.dtype = o->dtype;
+    a.rows = a.rows_seen = o->vocabulary;
+    a.row_name = 'v';
+    a.eps = a.eps > 0 ? a.eps : 1e-5;
+    return a;
+}
+
+static struct ku_type type_of(const struct ku_bench_opts *o, const char *dims)
+{
+    struct ku_type t = {.dtype = o->dtype};
+    int64_t words = *dims == '@'   ? KU_CONTROL_WORDS
+                    : *dims == '%' ? KU_REPORT_WORDS
+                                   : KU_EXACT_WORDS + 1;
+    if (strchr("@%&", *dims)) {
+        t.dtype = *dims == '%' ? KUMI_F64 : KUMI_I64;
+        t.shape = ku_shape_of("w", &words);
+        return t;
+    }
+    if (*dims == '!')
+        t.dtype = KUMI_F32, dims++;
+    else if (*dims == '#')
+        t.dtype = KUMI_I32, dims++;
+    int64_t count[KU_MAX_DIMS];
+    for (int i = 0; dims[i]; i++)
+        count[i] = extent_of(o, dims[i]);
+    t.shape = ku_shape_of(dims, count);
+    return t;
+}
+
+/* Values that no op minds: small numbers, token ids inside the vocabulary, a report that applies.
+ */
+static void fill_operand(const struct ku_bench_opts *o, struct ku_view *v, char kind)
+{
+    const int64_t n = ku_shape_count(&v->shape);
+    if (v->dtype == KUMI_I32)
+        for (int64_t i = 0; i < n; i++)
+            ((int32_t *)v->data)[i] = (int32_t)(i * 7919 % o->vocabulary);
+    else if (v->dtype == KUMI_F32)
+        for (int64_t i = 0; i < n; i++)
+            ((float *)v->data)[i] = (float)(i * 37 % 101 + 1) * 0x1p-8f;
+    else if (v->dtype == KUMI_BF16)
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)v->data)[i] = ku_bf16_from_f32((float)(i * 37 % 101 + 1) * 0x1p-8f);
+    else
+        memset(v->data, 0, (size_t)n * kumi_dtype_bytes(v->dtype));
+    if (kind == '%') {
+        double *report = v->data;
+        report[KU_REPORT_LR] = 1e-4, report[KU_REPORT_SCALE] = 1;
+        report[KU_REPORT_APPLY] = 1, report[KU_REPORT_UPDATE] = 10;
+    }
+}
+
+static int view_create(const struct ku_type *t, struct ku_view *v)
+{
+    *v = (struct ku_view){.dtype = t->dtype, .shape = t->shape};
+    for (int d = 0; d < t->shape.ndim; d++)
+        v->logical[d] = t->shape.dim[d].count;
+    size_t bytes = (size_t)ku_shape_count(&t->shape) * kumi_dtype_bytes(t->dtype);
+    v->data = ku_malloc_aligned(64, bytes + 64);
+    if (v->data == NULL)
+        return KUMI_ENOMEM;
+    memset(v->data, 0, bytes);
+    return KUMI_OK;
+}
+
+/* A call with its own operands, and the roofline's sizes. */
+static int call_create(const struct ku_bench_opts *o, const struct bench_case *row,
+                       const struct ku_attrs *attr, struct ku_call *call, struct ku_cost *cost)
+{
+    struct ku_op_case c = {.op = row->op, .n_out = row->n_out, .attr = attr};
+    struct ku_target_op target;
+    for (; c.n_in < KU_MAX_IN && row->in[c.n_in]; c.n_in++)
+        c.in[c.n_in] = type_of(o, row->in[c.n_in]);
+    KU_TRY(ku_op_infer(c.op, attr, c.n_in, c.in, c.n_out, c.out));
+    KU_TRY(ku_device_cpu.query(NULL, &c, &target));
+    call->op = c.op, call->n_in = c.n_in, call->n_out = c.n_out, call->attr = attr;
+    for (int i = 0; i < c.n_in; i++) {
+        KU_TRY(view_create(&c.in[i], &call->in[i]));
+        fill_operand(o, &call->in[i], *row->in[i]);
+    }
+    for (int i = 0; i < c.n_out; i++) {
+        int pair = ku_op_pair(ku_ops[c.op].inout, i);
+        if (pair >= 0)
+            call->out[i] = call->in[pair];
+        else
+            KU_TRY(view_create(&c.out[i], &call->out[i]));
+    }
+    call->workspace = ku_malloc_aligned(64, target.workspace_bytes + 64);
+    *cost = ku_ops[c.op].cost(attr, c.n_in, c.in, c.n_out, c.out);
+    return call->workspace ? KUMI_OK : KUMI_ENOMEM;
+}
+static void call_destroy(struct ku_call *call)
+{
+    for (int i = 0; i < call->n_out; i++)
+        if (ku_op_pair(ku_ops[call->op].inout, i) < 0)
+            ku_free(call->out[i].data);
+    for (int i = 0; i < call->n_in; i++)
+        ku_free(call->in[i].data);
+    ku_free(call->workspace);
+}
+
+static int time_kernel(void *dev, struct ku_kernel *kernel, int64_t time_ns, struct ku_bench_row *r)
+{
+    int64_t ns[MAX_RUNS], begin = ku_clock_ns();
+    KU_TRY(ku_device_cpu.launch(dev, kernel, NULL, NULL)); /* first touch, branch history */
+    r->n_runs = 0;
+    do {
+        int64_t t = ku_clock_ns();
+        KU_TRY(ku_device_cpu.launch(dev, kernel, NULL, NULL));
+        ns[r->n_runs++] = ku_clock_ns() - t;
+    } while (r->n_runs < MAX_RUNS && (r->n_runs < N_TRIES || ku_clock_ns() - begin < time_ns));
+    qsort(ns, (size_t)r->n_runs, sizeof ns[0], by_value);
+    r->median_ns = ns[r->n_runs / 2];
+    r->least_ns = ns[0];
+    return KUMI_OK;
+}
+
+static void print_shapes(const struct ku_call *call, char *out, size_t bytes)
+{
+    char one[160];
+    size_t at = 0;
+    for (int i = 0; i < call->n_in && i < 2 && at < bytes; i++)
+        at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? " " : "",
+                               ku_shape_print(&call->in[i].shape, one, sizeof one));
+}
+
+static int bench_row(void *dev, const struct ku_bench_opts *o, const struct ku_peak *peak,
+                     const struct bench_case *row, struct ku_bench_row *r)
+{
+    struct ku_attrs attr = settle_attrs(o, row);
+    struct ku_call call = {.op = row->op};
+    struct ku_kernel *kernel = NULL;
+    struct ku_cost cost;
+    int status;
+    KU_TRY_OUT(call_create(o, row, &attr, &call, &cost));
+    KU_TRY_OUT(ku_device_cpu.bind(dev, &call, &kernel));
+    KU_TRY_OUT(time_kernel(dev, kernel, o->time_ns, r));
+    r->name = row->name, r->dtype = o->dtype;
+    r->flops = cost.flops, r->bytes = cost.bytes;
+    if (peak) {
+        double top = o->dtype == KUMI_BF16 ? peak->flops_bf16 : peak->flops_f32;
+        double compute = cost.flops / top, move = cost.bytes / peak->stream_bytes;
+        r->limit_ns = 1e9 * (compute > move ? compute : move);
+    }
+out:
+    if (kernel)
+        ku_device_cpu.unbind(dev, kernel);
+    if (status == KUMI_OK)
+        print_shapes(&call, r->shape, sizeof r->shape);
+    call_destroy(&call);
+    return status;
+}
+
+int ku_bench_op(const struct ku_bench_opts *opts, const struct ku_peak *peak,
+                int (*row)(void *ctx, const struct ku_bench_row *row), void *ctx)
+{
+    struct ku_bench_opts o = *opts;
+    o.samples = o.samples ? o.samples : 2;
+    o.tokens = o.tokens ? o.tokens : 256;
+    o.width = o.width ? o.width : 768;
+    o.heads = o.heads ? o.heads : 12;
+    o.vocabulary = o.vocabulary ? o.vocabulary : 50304;
+    o.time_ns = o.time_ns ? o.time_ns : 100000000;
+    if (o.dtype != KUMI_F32 && o.dtype != KUMI_BF16)
+        return KU_ERR(KUMI_EINVAL, "bench: dtype: %s; f32 or bf16", kumi_dtype_name(o.dtype));
+    if (o.width % o.heads != 0)
+        return KU_ERR(KUMI_EINVAL, "bench: width %lld is not divisible by %lld heads",
+                      (long long)o.width, (long long)o.heads);
+    void *dev = NULL;
+    KU_TRY(ku_device_cpu.open(&o.device, &dev));
+    int status = KUMI_OK;
+    for (int i = 0; i < N_ROWS && status == KUMI_OK; i++) {
+        struct ku_bench_row r = {0};
+        if (o.only && strncmp(rows[i].name, o.only, strlen(o.only)) != 0)
+            continue;
+        status = bench_row(dev, &o, peak, &rows[i], &r);
+        if (status == KUMI_OK)
+            status = row(ctx, &r);
+    }
+    ku_device_cpu.close(dev);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DEVICE_BENCH_H
+#define KU_DEVICE_BENCH_H
+
+#include "device/device.h"
+
+/* What this machine allows, and how near the cpu device comes: behind `kumi bench peak|op`. */
+struct ku_peak {
+    enum ku_isa isa;
+    int n_threads;
+    double flops_f32,
+        flops_bf16;      /* per second: best of the instruction loop and a product in cache */
+    double stream_bytes; /* per second, read + written: best of a copy and an in-place pass */
+    double touch_bytes;  /* per second: first touch of fresh memory */
+};
+/* Takes about a second. Errors: of the device's open, KUMI_ENOMEM. */
+int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out);
+
+struct ku_bench_row {
+    const char *name; /* "linear_dw.fc": the op, and which use of it in GPT-2 */
+    char shape[160];  /* of the first two operands */
+    enum kumi_dtype dtype;
+    int64_t median_ns, least_ns;
+    int n_runs;
+    double flops, bytes; /* of one run, by the op table: the least that can be moved */
+    double limit_ns;     /* roofline: the larger of flops / peak and bytes / stream */
+};
+struct ku_bench_opts {
+    struct ku_device_opts device;
+    enum kumi_dtype dtype;            /* KUMI_F32 or KUMI_BF16 */
+    int64_t samples, tokens;          /* of one sample; 0 = 2 and 256 */
+    int64_t width, heads, vocabulary; /* 0 = GPT-2's 768, 12, 50304 */
+    const char *only;                 /* rows whose name begins so; NULL = all */
+    int64_t time_ns;                  /* spent per row at least; 0 = 100 ms */
+};
+/*
+ * Times every op of a GPT-2 step at one local shape. Operands are reused from run to run, so small
+ * ones stay in cache, as they do between neighbouring ops of a step.
+ *
+ *   peak   from ku_bench_peak, or NULL: limit_ns is then 0
+ *   row    called for each; non-zero stops, and is returned
+ */
+int ku_bench_op(const struct ku_bench_opts *opts, const struct ku_peak *peak,
+                int (*row)(void *ctx, const struct ku_bench_row *row), void *ctx);
+
+#endif
