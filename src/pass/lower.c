@@ -65,7 +65,7 @@ static int add_state(struct ku_lower *l)
         ku_id b = ku_lower_buffer(l, x->value, arena, cls[x->kind]);
         if (b == 0)
             return ku_err_get()->status;
-        l->buffer[x->value] = b;
+        l->buffer[x->value] = l->state[x->next] = b;
         p->buffer[b].micro = -1;
         p->buffer[b].offset = p->arena_bytes[arena];
         p->arena_bytes[arena] += (p->buffer[b].bytes + 63) & ~(size_t)63;
@@ -315,6 +315,7 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     p->mesh = g->mesh;
     p->share_host_state = o->share_host_state && l.dp > 1;
     l.buffer = ku_calloc(g->n_values, sizeof *l.buffer);
+    l.state = ku_calloc(g->n_values, sizeof *l.state);
     l.owner = ku_calloc(g->n_values, sizeof *l.owner);
     l.wire = ku_calloc(g->n_values, 1);
     l.fold = ku_calloc(g->n_values, sizeof *l.fold);
@@ -323,10 +324,11 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.bucket_waited = ku_calloc(g->n_buckets + 1, 1);
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
     int status = KUMI_ENOMEM;
-    if (l.buffer && l.owner && l.wire && l.fold && l.bucket_open && l.bucket_handle &&
+    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket_open && l.bucket_handle &&
         l.bucket_waited && l.workspace)
         status = lower_all(&l);
     ku_free(l.buffer);
+    ku_free(l.state);
     ku_free(l.owner);
     ku_free(l.wire);
     ku_free(l.fold);

@@ -185,6 +185,8 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     int pair = ku_op_pair(ku_ops[n->op].inout, i);
     if (pair >= 0)
         return l->buffer[ku_in(g, n, pair)];
+    if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
+        return l->state[v];
     struct ku_fold_state *f = &l->fold[v];
     if (f->convert == 0)
         return ku_lower_buffer(l, v, l->wire[v] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, n));

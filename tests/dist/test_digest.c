@@ -72,6 +72,14 @@ static void cpu_bf16(void **state)
 {
     (void)state;
     check_layouts("cpu", KUMI_BF16);
+    /* bf16 learns as f32 does: compute copies follow their parameters */
+    struct dist_case a = base_case("cpu", KUMI_F32), b = base_case("cpu", KUMI_BF16);
+    a.steps = b.steps = 30;
+    dist_run(&a);
+    dist_run(&b);
+    double learnt = a.loss[0] - a.loss[28];
+    assert_true(learnt > 0.5);
+    assert_true(b.loss[0] - b.loss[28] > 0.9 * learnt);
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the tests of a build folder: check.sh BUILD JOBS [LABELS]. Ends with the line "N passed, N failed, N skipped".
+set -u
+build=$1 jobs=$2 labels=${3:-.}
+log=$build/check.log
+ctest --test-dir "$build" -j "$jobs" -L "$labels" --output-on-failure --no-tests=error >"$log" 2>&1
+status=$?
+if [ $status -ne 0 ]; then cat "$log"; fi
+count() { grep -cE "^ *[0-9]+/[0-9]+ Test +#.*$1" "$log"; }
+passed=$(count '  Passed ') skipped=$(count '\*\*\*Skipped')
+total=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#' "$log")
+grep -E 'sec\*proc|Total Test time' "$log"
+echo "$passed passed, $((total - passed - skipped)) failed, $skipped skipped"
+exit $status
