@@ -131,8 +131,7 @@ static void keep(void **unused)
     for (int64_t step = 100; step <= 500; step += 100)
         save(&s, dir, step, 1, 3);
     save(&s, dir, 123456789, 1, 3);
-    save(&s, dir, 300, 1,
-         3); /* beyond the newest three, but just written */
+    save(&s, dir, 300, 1, 3); /* beyond the newest three, but just written */
     char **names;
     assert_int_equal(ku_os_list(dir, &names, &n), 0);
     assert_int_equal(n, 5);
@@ -392,7 +391,7 @@ static void other_dtype(void **unused)
     save(&s, dir, 1, 1, 0);
     double wide[8 * 7];
     back.tensor[0].dtype = KUMI_F64; /* a run in f64 goes on from an f32 one */
-    ku_free(back.tensor[0].data);
+    free(back.tensor[0].data);
     back.tensor[0].data = wide;
     assert_status(ku_ckpt_resume(dir, back.tensor, STATE_TENSORS, &c), KUMI_OK);
     for (int i = 0; i < 5 * 7; i++)
