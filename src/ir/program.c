@@ -91,6 +91,9 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         if (kept == 0)
             begin = 0; /* nothing lies nowhere */
         out->shape = ku_shape_of("z", &kept);
+        /* parameters are padded in their first dim alone: at the end of the flattened tensor */
+        int64_t seen = ku_shape_seen(shape) - begin;
+        out->shape.dim[0].seen = seen < 0 ? 0 : seen < kept ? seen : kept;
         out->start[0] = begin;
         out->logical[0] = count;
         out->offset = (size_t)begin * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
