@@ -68,7 +68,8 @@ double ku_ref_keep(const struct ku_call *c, uint64_t index)
 typedef double element_fn(const struct ku_call *c, int64_t i);
 static void each(const struct ku_call *c, struct ku_ref_poll *poll, element_fn *fn)
 {
-    for (int64_t i = 0; i < ku_ref_count(&c->out[0]); i++) {
+    int64_t n = ku_ref_count(&c->out[0]);
+    for (int64_t i = 0; i < n; i++) {
         ku_ref_put(&c->out[0], i, fn(c, i));
         ku_ref_worked(poll, 1);
     }
