@@ -18,7 +18,13 @@ static void test_suite(void **state)
     static const int ranks[] = {1, 2, 3, 4, 5, 7, 8};
     (void)state;
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+#if defined(__SANITIZE_THREAD__)
+        int is_long = 0; /* 20 times slower, and races do not depend on the count */
+        if (ranks[i] > 5)
+            continue;
+#else
         int is_long = ranks[i] == 2 || ranks[i] == 3;
+#endif
         assert_int_equal(ku_job_threads(ranks[i], NULL, run, &is_long), 0);
     }
 }

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: comm tensor base */
+/* The public calls, as a program beside other threads uses them, started by each launcher we know.
+ */
+#include "kumi/comm.h"
+#include "kumi/launch.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition,                     \
+                    kumi_last_error()->text);                                                      \
+            return 70;                                                                             \
+        }                                                                                          \
+    } while (0)
+
+enum { COUNT = 1000 };
+
+static int reductions(struct kumi_comm *c, float *x, float *y)
+{
+    int me = kumi_comm_rank(c), n = kumi_comm_size(c);
+    float all = (float)(n * (n + 1)) / 2;
+    for (int i = 0; i < COUNT * n; i++)
+        x[i] = (float)(me + 1);
+    CHECK(kumi_all_reduce(c, x, y, COUNT, KUMI_F32, KUMI_SUM) == 0 && y[COUNT - 1] == all);
+    CHECK(kumi_all_reduce(c, y, y, 3, KUMI_F32, KUMI_MAX) == 0 && y[2] == all);
+    CHECK(kumi_reduce(c, x, y, COUNT, KUMI_F32, KUMI_PROD, n - 1) == 0);
+    CHECK(kumi_reduce_scatter(c, x, y, COUNT, KUMI_F32, KUMI_SUM) == 0 && y[COUNT - 1] == all);
+    CHECK(kumi_reduce_scatter(c, x, x + me * COUNT, COUNT, KUMI_F32, KUMI_MIN) == 0 &&
+          x[me * COUNT] == 1);
+    CHECK(kumi_reduce_scatter(c, x, x + me * COUNT + 1, COUNT, KUMI_F32, KUMI_SUM) == KUMI_EINVAL);
+    return 0;
+}
+
+static int moves(struct kumi_comm *c, float *x, float *y)
+{
+    int me = kumi_comm_rank(c), n = kumi_comm_size(c);
+    int64_t counts[8], back[8];
+    for (int r = 0; r < n; r++)
+        counts[r] = r + 1, back[r] = me + 1;
+    for (int i = 0; i < COUNT * n; i++)
+        x[i] = (float)(me * COUNT + i);
+    CHECK(kumi_all_gather(c, x, y, COUNT, KUMI_F32) == 0 &&
+          y[(n - 1) * COUNT] == (float)((n - 1) * COUNT));
+    CHECK(kumi_all_gather_v(c, x, y, counts, KUMI_F32) == 0 && y[0] == 0);
+    CHECK(kumi_gather(c, x, y, COUNT, KUMI_F32, 0) == 0);
+    CHECK(kumi_gather_v(c, x, y, counts, KUMI_F32, n - 1) == 0);
+    CHECK(kumi_scatter(c, x, y, COUNT, KUMI_F32, 0) == 0 && y[1] == (float)(me * COUNT + 1));
+    CHECK(kumi_scatter_v(c, x, y, counts, KUMI_F32, 0) == 0 && y[0] == (float)(me * (me + 1) / 2));
+    CHECK(kumi_all_to_all(c, x, y, COUNT, KUMI_F32) == 0 && y[0] == (float)(me * COUNT));
+    CHECK(kumi_all_to_all_v(c, x, y, counts, back, KUMI_F32) == 0);
+    CHECK(kumi_all_to_all_v(c, x, x, counts, back, KUMI_F32) == KUMI_EINVAL);
+    CHECK(kumi_broadcast(c, y, COUNT, KUMI_F32, n - 1) == 0);
+    CHECK(kumi_broadcast(c, y, COUNT, KUMI_F32, n) == KUMI_EINVAL);
+    if (n > 1 && me < 2)
+        CHECK((me ? kumi_recv(c, y, COUNT, KUMI_F32, 0) : kumi_send(c, x, COUNT, KUMI_F32, 1)) ==
+              0);
+    CHECK(kumi_barrier(c) == 0);
+    return 0;
+}
+
+struct stopper {
+    _Atomic int is_set;
+};
+
+static void *spin(void *arg)
+{
+    struct stopper *stop = arg;
+    while (!stop->is_set)
+        usleep(1000);
+    return NULL;
+}
+
+/* `arg`: the number of ranks that should be there. */
+static int use(void *arg)
+{
+    struct kumi_comm *world, *half;
+    pthread_t other;
+    struct stopper stop = {0};
+    void *shared;
+    CHECK(pthread_create(&other, NULL, spin, &stop) == 0);
+    CHECK(kumi_comm_join(NULL, &world) == 0);
+    int n = kumi_comm_size(world), me = kumi_comm_rank(world), status;
+    CHECK(n == *(int *)arg);
+    float *x = malloc((size_t)n * COUNT * 4), *y = malloc((size_t)n * COUNT * 4);
+    CHECK(x && y);
+    if ((status = reductions(world, x, y)) || (status = moves(world, x, y)))
+        return status;
+    CHECK(kumi_comm_staged_bytes(world) > 0);
+    CHECK(kumi_comm_alloc(world, (size_t)n * COUNT * 8, &shared) == 0);
+    uint64_t before = kumi_comm_staged_bytes(world);
+    if ((status = reductions(world, shared, (float *)shared + n * COUNT)))
+        return status;
+    CHECK(kumi_comm_staged_bytes(world) == before);
+    CHECK(kumi_comm_dealloc(world, x) == KUMI_EINVAL);
+    CHECK(kumi_comm_dealloc(world, shared) == 0);
+    CHECK(kumi_comm_split(world, me % 2, me, &half) == 0 &&
+          kumi_comm_size(half) == (n + 1 - me % 2) / 2);
+    if ((status = moves(half, x, y)))
+        return status;
+    CHECK(kumi_comm_leave(half) == KUMI_EINVAL && kumi_comm_free(world) == KUMI_EINVAL);
+    CHECK(kumi_comm_free(half) == 0);
+    CHECK(kumi_comm_split(world, -1, 0, &half) == 0 && !half);
+    CHECK(kumi_comm_leave(world) == 0);
+    stop.is_set = 1;
+    pthread_join(other, NULL);
+    free(x);
+    free(y);
+    return 0;
+}
+
+static void test_own_launcher(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 4; n++)
+        assert_int_equal(kumi_launch(use, &n, n), 0);
+}
+
+static int use_alone(void)
+{
+    int n = 1;
+    pid_t pid = fork();
+    int status;
+    if (pid == 0)
+        exit(use(&n));
+    waitpid(pid, &status, 0);
+    return status;
+}
+
+static void test_alone(void **state)
+{
+    (void)state;
+    assert_int_equal(use_alone(), 0);
+}
+
+struct launcher {
+    const char *rank, *n, *local_rank, *local_n, *more;
+};
+
+static void set(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    if (name)
+        setenv(name, text, 1);
+}
+
+/* n processes with one launcher's variables; `wrong`: the last rank's number is given twice.
+ * Returns the number that failed. */
+static int start_as(const struct launcher *l, int n, int wrong)
+{
+    pid_t pid[8];
+    int n_failed = 0;
+    for (int r = 0; r < n; r++) {
+        pid[r] = fork();
+        if (pid[r])
+            continue;
+        int rank = wrong && r == n - 1 ? r - 1 : r;
+        set(l->rank, rank);
+        set(l->n, n);
+        set(l->local_rank, rank);
+        set(l->local_n, n);
+        set(l->more, 7);
+        exit(use(&n));
+    }
+    for (int r = 0; r < n; r++) {
+        int status;
+        waitpid(pid[r], &status, 0);
+        n_failed += status != 0;
+    }
+    return n_failed;
+}
+
+static void test_other_launchers(void **state)
+{
+    static const struct launcher launchers[] = {
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
+        {"RANK", "WORLD_SIZE", NULL, NULL, NULL},
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+         "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
+        {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
+        {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_ID"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+        assert_int_equal(start_as(&launchers[i], 3, 0), 0);
+}
+
+struct refusal {
+    const char *name[4], *value[4], *says;
+};
+
+static void test_impossible_environments(void **state)
+{
+    static const struct refusal rows[] = {
+        {{"RANK", "WORLD_SIZE"}, {"4", "4"}, "RANK: 4"},
+        {{"RANK", "WORLD_SIZE"}, {"x", "4"}, "RANK: x"},
+        {{"RANK", "WORLD_SIZE"}, {"0", "0"}, "WORLD_SIZE: 0"},
+        {{"RANK", "WORLD_SIZE"}, {"0", "100000"}, "100000 ranks"},
+        {{"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}, {"0", "8", "4"}, "one host"},
+        {{"KUMI_JOB", "KUMI_RANK", "KUMI_WORLD_SIZE", "KUMI_CONTROL_FD"},
+         {"1", "0", "2", "0"},
+         "start with kumi run"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kumi_comm *world;
+        for (int k = 0; k < 4 && rows[i].name[k]; k++)
+            setenv(rows[i].name[k], rows[i].value[k], 1);
+        assert_int_equal(kumi_comm_join(NULL, &world), KUMI_EINVAL);
+        if (!strstr(kumi_last_error()->text, rows[i].says))
+            fail_msg("\"%s\" lacks \"%s\"", kumi_last_error()->text, rows[i].says);
+        for (int k = 0; k < 4 && rows[i].name[k]; k++)
+            unsetenv(rows[i].name[k]);
+    }
+    /* A rank that nobody else joins. */
+    struct kumi_comm_options options = {.join_timeout_s = 0.2};
+    struct kumi_comm *world;
+    setenv("WORLD_SIZE", "2", 1);
+    for (int rank = 0; rank < 2; rank++) {
+        set("RANK", rank);
+        assert_int_equal(kumi_comm_join(&options, &world), KUMI_ETIMEDOUT);
+        assert_non_null(strstr(kumi_last_error()->text, rank ? "rank 0 of 2" : "rank 1 of 2"));
+    }
+    unsetenv("WORLD_SIZE");
+    unsetenv("RANK");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_own_launcher),
+        cmocka_unit_test(test_other_launchers),
+        cmocka_unit_test(test_impossible_environments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
