@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "comm/api.h"
 #include "comm/private.h"
 
 struct kumi_comm {
@@ -458,4 +459,9 @@ int kumi_recv(struct kumi_comm *comm, void *data, int64_t count, enum kumi_dtype
     return call(comm,
                 &(struct kumi_collective){
                     .kind = KUMI_RECV, .dtype = dtype, .root = peer, .out = data, .count = count});
+}
+
+struct ku_job *ku_comm_api_job(const struct kumi_comm *comm)
+{
+    return comm->c->job;
 }

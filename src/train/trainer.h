@@ -78,6 +78,8 @@ void ku_trainer_eval_begin(struct ku_trainer *t);
 int ku_trainer_eval_run(struct ku_trainer *t);
 double ku_trainer_eval_loss(const struct ku_trainer *t);
 
+/* Elements of the global batch that a metric is over: what its mean divides by. */
+int64_t ku_trainer_metric_count(const struct ku_trainer *t, const char *name);
 /* Of the last step: the name of the first parameter whose gradient is not finite, or NULL. */
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
 /* A scalar of the state. */

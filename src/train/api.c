@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public trainer: options become compile options, batches are cut to this rank's rows. */
+#include "kumi/trainer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "ckpt/digest.h"
+#include "comm/api.h"
+#include "nn/builder.h"
+#include "train/batch.h"
+#include "train/trainer.h"
+
+struct kumi_trainer {
+    struct ku_trainer *t;
+    int64_t step;
+};
+
+static double or_default(double x, double otherwise)
+{
+    return x != 0 ? x : otherwise;
+}
+
+static int optimizer_of(const char *name, int *op)
+{
+    *op = name ? ku_op_find(name) : KU_OP_adamw;
+    if (*op == KU_OP_adamw || *op == KU_OP_adam || *op == KU_OP_sgd)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL, "trainer: optimizer: %s: unknown; adamw, adam or sgd", name);
+}
+
+static struct ku_attrs rule_of(const struct kumi_trainer_options *o)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.lr = or_default(o->lr, 1e-3);
+    a.beta1 = or_default(o->beta1, 0.9);
+    a.beta2 = or_default(o->beta2, 0.999);
+    a.eps = or_default(o->eps, 1e-8);
+    a.weight_decay = o->weight_decay;
+    a.momentum = o->momentum;
+    a.nesterov = o->nesterov != 0;
+    a.clip = o->clip_norm;
+    a.warmup = o->warmup_steps;
+    a.decay = o->decay_steps;
+    a.min_lr = o->min_lr;
+    a.schedule = o->decay_steps > 0 ? KU_SCHED_COSINE : KU_SCHED_CONSTANT;
+    return a;
+}
+
+/* Samples of the global batch, and loss positions of one sample. */
+static int batch_of(const struct ku_graph *g, int64_t *n, int64_t *positions)
+{
+    *n = 0;
+    *positions = 1;
+    for (uint32_t i = 0; i < g->n_inputs; i++) {
+        const struct ku_shape *s = &g->shape[g->value[g->input[i].value].shape];
+        int dim = ku_shape_find(s, 'n'), t = ku_shape_find(s, 't');
+        if (dim < 0)
+            continue;
+        if (*n && *n != s->dim[dim].count)
+            return KU_ERR(KUMI_EINVAL, "trainer: port %s: %lld samples; another port has %lld", g->input[i].name,
+                          (long long)s->dim[dim].count, (long long)*n);
+        *n = s->dim[dim].count;
+        if (t >= 0)
+            *positions = s->dim[t].count;
+    }
+    return *n ? KUMI_OK : KU_ERR(KUMI_EINVAL, "trainer: no port has a dim n: nothing to share among ranks");
+}
+
+static int compile_opts(const struct ku_graph *g, const struct kumi_trainer_options *o, int n_ranks,
+                        struct ku_compile_opts *out)
+{
+    int64_t n, positions;
+    struct ku_batch b = {.n_ranks = n_ranks, .virtual_shards = o->virtual_shards, .micro_batch = o->micro_batch};
+    enum kumi_dtype compute = KUMI_F32;
+    if (o->precision)
+        KU_TRY(ku_dtype_parse(o->precision, &compute));
+    KU_TRY(batch_of(g, &n, &positions));
+    b.global_batch = n;
+    KU_TRY(ku_batch_resolve(&b));
+    *out = (struct ku_compile_opts){.compute = compute,
+                                    .is_training = 1,
+                                    .freeze = o->freeze,
+                                    .micro_tokens = b.micro_batch * positions,
+                                    .rule = rule_of(o),
+                                    .bucket_bytes = 25 << 20,
+                                    .first_bucket_bytes = 1 << 20,
+                                    .overlap = 1,
+                                    .share_host_state = 1};
+    for (int a = 0; a < KU_N_AXES; a++)
+        out->mesh.extent[a] = 1;
+    out->mesh.extent[KU_AX_REPLICATE] = n_ranks;
+    out->mesh.extent[KU_AX_VS] = (int)b.virtual_shards / n_ranks;
+    out->mesh.extent[KU_AX_MB] = (int)b.k;
+    return optimizer_of(o->optimizer, &out->optimizer);
+}
+
+int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph, const struct kumi_trainer_options *options,
+                        struct kumi_trainer **out)
+{
+    static const struct kumi_trainer_options defaults = {0};
+    const struct kumi_trainer_options *o = options ? options : &defaults;
+    struct ku_job *job = ku_comm_api_job(world);
+    struct ku_trainer_opts to = {.device = ku_device_find(o->device ? o->device : "cpu"), .seed = o->seed};
+    struct ku_graph *g;
+    if (to.device == NULL)
+        return KU_ERR(KUMI_EINVAL, "trainer: device: %s: unknown; cpu or ref", o->device);
+    KU_TRY(ku_builder_take(graph, &g));
+    int status = compile_opts(g, o, job->n, &to.compile);
+    if (status < 0) {
+        ku_graph_destroy(g);
+        return status;
+    }
+    to.device_opts.n_threads = o->threads > 0 ? o->threads : 1;
+    to.device_opts.n_runnable_threads = to.device_opts.n_threads * job->local_n;
+    to.device_opts.isa = ku_cpu_isa();
+    struct kumi_trainer *t = ku_calloc(1, sizeof *t);
+    if (t == NULL) {
+        ku_graph_destroy(g);
+        return KUMI_ENOMEM;
+    }
+    status = ku_trainer_create(job, g, &to, &t->t);
+    if (status == KUMI_OK)
+        status = ku_trainer_init_state(t->t);
+    if (status < 0) {
+        kumi_trainer_destroy(t);
+        return status;
+    }
+    *out = t;
+    return KUMI_OK;
+}
+
+void kumi_trainer_destroy(struct kumi_trainer *t)
+{
+    if (t == NULL)
+        return;
+    ku_trainer_destroy(t->t);
+    ku_free(t);
+}
+
+static int fill(const struct kumi_trainer *t, enum ku_trainer_program p, const struct kumi_batch *batch, int n_ports)
+{
+    const struct ku_program *program = t->t->program[p];
+    for (uint32_t i = 0; i < program->n_inputs; i++) {
+        const char *name = program->name_of[program->input[i].name];
+        const struct kumi_batch *from = NULL;
+        for (int k = 0; k < n_ports; k++)
+            if (strcmp(batch[k].port, name) == 0)
+                from = &batch[k];
+        if (strcmp(name, "control") == 0)
+            continue;
+        if (from == NULL)
+            return KU_ERR(KUMI_EINVAL, "trainer: batch: the model's port %s is missing", name);
+        for (int u = 0; u < ku_trainer_n_micro(t->t); u++) {
+            size_t row_bytes;
+            int64_t first, n = ku_trainer_rows(t->t, u, &first);
+            void *to = ku_trainer_port(t->t, p, name, u, &row_bytes);
+            memcpy(to, (const char *)from->data + (size_t)first * row_bytes, (size_t)n * row_bytes);
+        }
+    }
+    return KUMI_OK;
+}
+
+int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports, struct kumi_metrics *metrics)
+{
+    const double *report;
+    KU_TRY(fill(t, KU_PROG_TRAIN, batch, n_ports));
+    KU_TRY(ku_trainer_step(t->t, t->step, &report));
+    struct ku_exec_times times = ku_exec_times(t->t->exec[KU_PROG_TRAIN]);
+    if (metrics)
+        *metrics = (struct kumi_metrics){.loss = report[KU_REPORT_LOSS],
+                                         .grad_norm = report[KU_REPORT_NORM],
+                                         .lr = report[KU_REPORT_LR],
+                                         .step = t->step,
+                                         .update = *ku_trainer_update_count(t->t),
+                                         .tokens = (int64_t)report[KU_REPORT_TOKENS],
+                                         .applied = report[KU_REPORT_APPLY] != 0,
+                                         .step_ms = (double)times.run_ns * 1e-6,
+                                         .wait_ms = (double)times.wait_ns * 1e-6};
+    t->step++;
+    return KUMI_OK;
+}
+
+int kumi_trainer_evaluate(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports, double *loss)
+{
+    KU_TRY(fill(t, KU_PROG_EVAL, batch, n_ports));
+    ku_trainer_eval_begin(t->t);
+    KU_TRY(ku_trainer_eval_run(t->t));
+    *loss = ku_trainer_eval_loss(t->t);
+    return KUMI_OK;
+}
+
+int kumi_trainer_metric(const struct kumi_trainer *t, const char *name, int is_eval, double *value)
+{
+    int p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
+    char port[KU_NAME_BYTES];
+    static const char *const kind[] = {"sum", "mean", "max"};
+    for (int k = 0; k < 3; k++) {
+        snprintf(port, sizeof port, "metric.%s.%s", kind[k], name);
+        const void *at = ku_exec_port(t->t->exec[p], 0, port, NULL);
+        if (at == NULL)
+            continue;
+        if (k == KUMI_METRIC_MAX)
+            memcpy(value, at, sizeof *value);
+        else
+            *value = ku_exact_round(at) / (k == KUMI_METRIC_MEAN ? (double)ku_trainer_metric_count(t->t, name) : 1);
+        return KUMI_OK;
+    }
+    return KU_ERR(KUMI_EINVAL, "trainer: metric %s: the graph has none of this name", name);
+}
+
+static const struct ku_ckpt_tensor *find(const struct kumi_trainer *t, const char *name)
+{
+    for (int i = 0; i < t->t->n_tensors; i++)
+        if (strcmp(t->t->tensor[i].name, name) == 0)
+            return &t->t->tensor[i];
+    return NULL;
+}
+
+int kumi_trainer_read(const struct kumi_trainer *t, const char *name, float *out, int64_t count)
+{
+    const struct ku_ckpt_tensor *x = find(t, name);
+    if (x == NULL)
+        return KU_ERR(KUMI_EINVAL, "trainer: %s: no such tensor", name);
+    if (count != ku_ckpt_tensor_count(x))
+        return KU_ERR(KUMI_EINVAL, "trainer: %s: has %lld elements, asked for %lld", name,
+                      (long long)ku_ckpt_tensor_count(x), (long long)count);
+    for (int64_t at = 0; at < count;) {
+        int64_t from, n = ku_ckpt_tensor_run(x, at, &from);
+        for (int64_t i = 0; i < n; i++)
+            out[at + i] = (float)ku_load_f64(x->data, x->dtype, from + i);
+        at += n;
+    }
+    return KUMI_OK;
+}
+
+int kumi_trainer_digest(const struct kumi_trainer *t, char *text)
+{
+    return ku_trainer_digest(t->t, 0, text);
+}
