@@ -30,6 +30,11 @@ if(KUMI_SANITIZE)
     target_link_options(kumi_flags INTERFACE -fsanitize=${KUMI_SANITIZE})
 endif()
 
+if(KUMI_FUZZ) # coverage of all modules for libFuzzer (clang, with KUMI_SANITIZE=address,undefined)
+    target_compile_options(kumi_flags INTERFACE -fsanitize=fuzzer-no-link)
+    target_link_options(kumi_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(OpenMP REQUIRED COMPONENTS C)
@@ -43,5 +48,5 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson>=2.13)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash>=0.8)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
-pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40) # \p{White_Space}
 pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
