@@ -10,7 +10,7 @@
 struct ku_scan {
     const char *name; /* "model/model.safetensors" */
     char *path;
-    int fd;
+    int fd, direct_fd; /* the second with O_DIRECT, or -1 */
     uint64_t bytes;
     struct ku_piece *piece;
     int64_t n_pieces;
