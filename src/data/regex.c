@@ -39,8 +39,7 @@ static int refuse(const char *pattern, size_t at, const char *what)
                   what);
 }
 
-/* Copies hexadecimal digits of \xHH, \x{H…} or \uHHHH as PCRE2's \x{…}. *at stands on the x or u.
- */
+/* Copies the digits of \xHH, \x{H..} or \uHHHH as PCRE2's \x{H..}. *at stands on the x or u. */
 static int rewrite_hex(const char *pattern, size_t *at, struct ku_str *out)
 {
     static const char digits[] = "0123456789abcdefABCDEF";
@@ -98,7 +97,7 @@ static int rewrite_escape(const char *pattern, size_t *at, struct ku_str *out)
     }
 }
 
-/* Groups (?:…), (?i:…), (?=…), (?!…), (?>…). */
+/* Groups that mean the same in both engines. */
 static int check_group(const char *pattern, size_t at)
 {
     const char *p = pattern + at + 1;
@@ -108,7 +107,7 @@ static int check_group(const char *pattern, size_t at)
         return KUMI_OK;
     if (strncmp(p, "?i:", 3) == 0 || (p[1] && strchr(":=!>", p[1])))
         return KUMI_OK;
-    return refuse(pattern, at, "a group other than (…), (?:…), (?i:…), (?=…), (?!…), (?>…)");
+    return refuse(pattern, at, "a group other than (, (?:, (?i:, (?=, (?!, (?>");
 }
 
 static int rewrite(const char *pattern, struct ku_str *out)

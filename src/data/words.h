@@ -16,10 +16,9 @@ int ku_words_gpt2(struct ku_words **out);
  * Words are the matches of `pattern`, in the syntax that tokenizer.json files use (Oniguruma's),
  * and, unless drop_gaps, what lies between two matches.
  *
- * Errors: EINPUT, for a syntax error and for what would not mean the same in PCRE2 or needs text
- * behind the word
- * (\w, \b, ^, lookbehind, …); the text names pattern and place, the caller puts the file in front.
- * ENOMEM.
+ * Errors: EINPUT, for a syntax error, for what would not mean the same in PCRE2 and for what looks
+ * at text before the word (\w, \b, ^, lookbehind, ...); the line names pattern and place, the
+ * caller puts the file in front. ENOMEM.
  */
 int ku_words_regex(const char *pattern, int drop_gaps, struct ku_words **out);
 void ku_words_destroy(struct ku_words *s);
