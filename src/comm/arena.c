@@ -54,9 +54,16 @@ static int map_fd(struct ku_arena *a, const char *name, int fd)
 static int receive_fd(struct ku_job *job, uint32_t id, int *fd)
 {
     uint32_t got;
+    int64_t waited_ns = 0;
     while (ku_os_local_recv(job->priv->socket[0], &got, sizeof got, fd, KU_SLEEP_NS) < 0) {
         int why = errno;
+        waited_ns += KU_SLEEP_NS;
         KU_TRY(ku_job_look(job, NULL));
+        if (waited_ns > job->priv->timeout_ns) {
+            KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
+                         "time-out: rank 0: did not hand out memory");
+            return ku_job_raise(job, 0);
+        }
         if (why != EAGAIN)
             return KU_ERR(KUMI_EPEER, "arena: descriptor from rank 0: %s", strerror(why));
     }

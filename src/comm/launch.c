@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/os_ipc.h"
+#include "base/os_proc.h"
 #include "comm/pin.h"
 #include "comm/private.h"
 
@@ -156,9 +157,9 @@ static void guard(int fd)
 static int start_guard(struct launch *l, pid_t *pid)
 {
     int p[2];
-    if (pipe2(p, O_CLOEXEC) < 0)
+    if (ku_os_pipe(p) < 0)
         return KU_ERR(KUMI_ENOMEM, "launch: pipe: %s", strerror(errno));
-    *pid = fork();
+    *pid = ku_os_fork();
     if (*pid == 0) {
         ku_os_close(p[1]);
         guard(p[0]);
@@ -176,11 +177,11 @@ static void tell_guard(const struct launch *l, pid_t group)
 static int start_ranks(struct launch *l)
 {
     int why = 0;
-    if (pipe2(l->exec_fd, O_CLOEXEC) < 0)
+    if (ku_os_pipe(l->exec_fd) < 0)
         return KU_ERR(KUMI_ENOMEM, "launch: pipe: %s", strerror(errno));
     fflush(NULL); /* or every rank prints what is buffered */
     for (int r = 0; r < l->n; r++) {
-        pid_t pid = fork();
+        pid_t pid = ku_os_fork();
         if (pid == 0)
             become_rank(l, r);
         if (pid < 0)

@@ -428,7 +428,7 @@ void ku_move_inline(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     const struct ku_coll *coll = &w->coll;
-    struct operands o = {.n_dst = 1};
+    struct operands o;
     int64_t bytes = w->total * (int64_t)each_bytes(w);
     unsigned char *out =
         coll->n_parts ? ref_at(c->job, &coll->part->out, c->job->local_rank) : coll->out;
@@ -442,6 +442,7 @@ void ku_move_inline(struct ku_work *w)
         for (int i = 0; i < c->n; i++)
             o.src[i] = entry_of(w, i)->payload;
         o.dst[0] = out;
+        o.n_dst = 1;
         reduce(w, &o, w->total);
         return;
     case KU_COLL_BROADCAST:

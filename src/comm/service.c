@@ -9,13 +9,13 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/os_proc.h"
 #include "comm/private.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ struct ku_service {
 static void take_signal(struct ku_service *s, int64_t *first_ns)
 {
     struct signalfd_siginfo info;
-    if (read(s->signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
+    if (ku_os_read(s->signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
         return;
     int64_t now = ku_clock_ns();
     if (!*first_ns) {
@@ -80,8 +80,8 @@ int ku_service_start(struct ku_job *job)
     s->seg = job->seg;
     s->line = job->priv->line;
     s->is_threads = job->priv->host->is_threads;
-    s->event_fd = eventfd(0, EFD_CLOEXEC);
-    s->signal_fd = signalfd(-1, &none, SFD_CLOEXEC | SFD_NONBLOCK);
+    s->event_fd = ku_os_eventfd();
+    s->signal_fd = ku_os_signalfd(-1, &none);
     if (s->event_fd < 0 || s->signal_fd < 0) {
         int status = KU_ERR(KUMI_ENOMEM, "service thread: descriptors: %s", strerror(errno));
         close_service(s);
@@ -124,7 +124,7 @@ int ku_service_heed(struct ku_job *job)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    if (signalfd(s->signal_fd, &set, 0) < 0)
+    if (ku_os_signalfd(s->signal_fd, &set) < 0)
         return KU_ERR(KUMI_ENOMEM, "signals: descriptor: %s", strerror(errno));
     atomic_store(&job->priv->line->heeds_stop, 1);
     return 0;

@@ -37,6 +37,18 @@ static struct shared *make_shared(void)
     return at;
 }
 
+/* A SIGKILL from outside, at no particular place in the code. */
+static void strike_later(struct shared *s)
+{
+    pid_t victim = getpid();
+    if (fork())
+        return;
+    usleep((useconds_t)(s->calls * 377 % 5000));
+    s->struck_ns = ku_clock_ns();
+    kill(victim, SIGKILL);
+    _exit(0);
+}
+
 /* All-reduces until something fails; the victim strikes itself at its n-th. */
 static int run_until_fault(void *arg)
 {
@@ -56,6 +68,8 @@ static int run_until_fault(void *arg)
                 raise(SIGKILL);
             else if (s->form == 1)
                 raise(SIGSTOP);
+            else if (s->form == 4)
+                strike_later(s);
             else
                 exit(s->form == 2 ? 0 : 57);
         }
@@ -84,12 +98,14 @@ static void test_faults(void **state)
         {0, 8, 5, KUMI_EPEER, 100, "rank 5: killed"},
         {1, 3, 2, KUMI_ETIMEDOUT, 900, "time-out: rank 2"},
         {2, 3, 1, KUMI_EMISMATCH, 100, "rank 1 left the job"},
+        {4, 2, 0, KUMI_EPEER, 100, "rank 0: killed"},
+        {4, 4, 2, KUMI_EPEER, 100, "rank 2: killed"},
         {3, 3, 1, KUMI_EPEER, 100, "rank 1: ended with exit code 57"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct fault_row *row = &rows[i];
-        for (int calls = 1; calls < 40; calls += row->form ? 50 : 13) {
+        for (int calls = 1; calls < 40; calls += row->form == 0 || row->form == 4 ? 13 : 50) {
             struct shared *s = make_shared();
             s->victim = row->victim, s->form = row->form, s->calls = calls;
             int64_t from = ku_clock_ns();
