@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Recompute the digest of a snapshot from its files (docs/numerics.md): digest.py [--params] RUN/checkpoints/step-00000500"""
+"""digest.py [--params] RUN/checkpoints/step-00000500: its digest from its files (docs/numerics.md)"""
 import hashlib, json, struct, sys
 
 def add_file(digest, path):
@@ -9,7 +9,8 @@ def add_file(digest, path):
         header = json.loads(f.read(header_bytes))
         header.pop("__metadata__", None)
         for name in sorted(header, key=lambda n: n.encode()):
-            dtype, shape, (begin, end) = (header[name][k] for k in ("dtype", "shape", "data_offsets"))
+            dtype, shape = header[name]["dtype"], header[name]["shape"]
+            begin, end = header[name]["data_offsets"]
             for text in (name.encode(), dtype.encode()):
                 digest.update(struct.pack("<I", len(text)) + text)
             digest.update(struct.pack(f"<I{len(shape)}q", len(shape), *shape))

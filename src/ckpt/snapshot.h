@@ -46,18 +46,19 @@ struct ku_ckpt_desc {
 };
 
 /*
- * Writing, in phases; between two of them the caller has a barrier. Every rank (in one process or
- * many):
+ * Writing, in phases; between two of them the caller has a barrier.
  *
- *     ku_ckpt_writer_create(&desc, &w)     no system call; the memory of tensors is read in
- * write_part ku_ckpt_writer_begin(w)              one rank: the folder, files of full length
- *     ku_ckpt_writer_write(w, rank, n)     every rank: its chunks, their checksums, fsync
- *     ku_ckpt_writer_commit(w)             one rank: manifest, rename, removal of the oldest
- *     ku_ckpt_writer_destroy(w)            every rank
+ *     ku_ckpt_writer_create(&desc, &w)    every rank: no system call
+ *     ku_ckpt_writer_begin(w)             one rank: the folder, files of full length
+ *     ku_ckpt_writer_write(w, rank, n)    every rank: its chunks, their checksums, fsync
+ *     ku_ckpt_writer_commit(w)            one rank: manifest, rename, removal of the oldest
+ *     ku_ckpt_writer_destroy(w)           every rank
  *
- * A phase that failed on any rank is followed by ku_ckpt_writer_abort on one, which removes the
- * folder; what was there before is untouched. Errors: KUMI_ESTORAGE, KUMI_ENOMEM. Threads: a writer
- * belongs to one thread at a time, any.
+ * The tensors' memory is read in write and must stand still meanwhile; what desc points to stays
+ * until destroy. A begin or commit that fails has cleaned up; after a write that failed on any
+ * rank, one calls ku_ckpt_writer_abort. What was there before is untouched.
+ *
+ * Errors: KUMI_ESTORAGE, KUMI_ENOMEM. Threads: a writer belongs to one thread at a time, any.
  */
 struct ku_ckpt_writer;
 int ku_ckpt_writer_create(const struct ku_ckpt_desc *desc, struct ku_ckpt_writer **w);
@@ -66,8 +67,8 @@ int ku_ckpt_writer_write(struct ku_ckpt_writer *w, int rank, int n_ranks);
 int ku_ckpt_writer_commit(struct ku_ckpt_writer *w);
 void ku_ckpt_writer_abort(struct ku_ckpt_writer *w); /* keeps the error record */
 void ku_ckpt_writer_destroy(struct ku_ckpt_writer *w);
-uint64_t
-ku_ckpt_writer_bytes(const struct ku_ckpt_writer *w); /* of all files but checksums and manifest */
+/* Of all files but checksums and manifest. */
+uint64_t ku_ckpt_writer_bytes(const struct ku_ckpt_writer *w);
 /* All phases, by one rank. */
 int ku_ckpt_save(const struct ku_ckpt_desc *desc);
 
@@ -75,8 +76,9 @@ int ku_ckpt_save(const struct ku_ckpt_desc *desc);
 struct ku_ckpt {
     char *path;
     int64_t step, update;
-    struct ku_json
-        manifest; /* root: format version step update isa libraries numerics numerics_hash … */
+    /* root: format version step update digest numerics_hash numerics data_fingerprint isa libraries
+     * state config chunk_bytes files */
+    struct ku_json manifest;
     struct {
         uint64_t bytes, sum; /* of the file; the checksum of its .xxh3 */
     } file[KU_CKPT_N_FILES];
@@ -106,6 +108,15 @@ int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
  */
 int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
                  int n_ranks);
+/*
+ * Hold a resumed run's numerics keys against the snapshot's: beyond them no bits depend on a
+ * configuration.
+ *
+ *   numerics   as in ku_ckpt_desc
+ *
+ * Errors: KUMI_EINVAL that names each key that differs, with both values.
+ */
+int ku_ckpt_check_numerics(const struct ku_ckpt *c, json_t *numerics);
 /* find and read until one is whole: for one rank. */
 int ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n, struct ku_ckpt *c);
 

@@ -104,18 +104,17 @@ void ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t c
 /* Can every value of `from` be held by `to`? Then no element needs a look. */
 static int is_widening(enum kumi_dtype from, enum kumi_dtype to)
 {
-    static const uint8_t holds[KUMI_N_DTYPES] = {
-        [KUMI_F32] = 1 << KUMI_BF16 | 1 << KUMI_F16 | 1 << KUMI_U16 | 1 << KUMI_U8,
-        [KUMI_F64] = 1 << KUMI_F32 | 1 << KUMI_BF16 | 1 << KUMI_F16 | 1 << KUMI_I32 |
-                     1 << KUMI_U16 | 1 << KUMI_U8,
-        [KUMI_BF16] = 1 << KUMI_U8,
-        [KUMI_F16] = 1 << KUMI_U8,
-        [KUMI_I64] = 1 << KUMI_I32 | 1 << KUMI_U16 | 1 << KUMI_U8,
-        [KUMI_I32] = 1 << KUMI_U16 | 1 << KUMI_U8,
-        [KUMI_U16] = 1 << KUMI_U8,
-        [KUMI_U8] = 0,
-    };
-    return from == to || (holds[to] >> from & 1);
+    size_t wide = kumi_dtype_bytes(to), narrow = kumi_dtype_bytes(from);
+    if (from == to)
+        return 1;
+    if (from == KUMI_U8)
+        return 1;
+    if (ku_dtype_is_float(from) && ku_dtype_is_float(to))
+        return wide > narrow;
+    if (ku_dtype_is_float(from))
+        return 0;
+    /* u16 and i32 need twice their bytes as a float; among integers the wider is signed. */
+    return wide >= (ku_dtype_is_float(to) ? 2 * narrow : narrow + 1);
 }
 
 /* The first element that the conversion changed, or -1: converts back and compares. i64 is compared
