@@ -2,8 +2,8 @@
 /* links: comm tensor base */
 /* The public calls, as a program beside other threads uses them, started by each launcher we know.
  */
+#include "comm/launch.h"
 #include "kumi/comm.h"
-#include "kumi/launch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -128,6 +128,17 @@ static void test_own_launcher(void **state)
         assert_int_equal(kumi_launch(use, &n, n), 0);
 }
 
+/* By exec: this program again, as a rank. */
+static void test_own_launcher_exec(void **state)
+{
+    char self[] = "/proc/self/exe", word[] = "rank";
+    char *const argv[] = {self, word, NULL};
+    int code = -1;
+    (void)state;
+    assert_int_equal(ku_launch(argv, 3, NULL, &code), 0);
+    assert_int_equal(code, 0);
+}
+
 static int use_alone(void)
 {
     int n = 1;
@@ -239,11 +250,15 @@ static void test_impossible_environments(void **state)
     unsetenv("RANK");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    int n = 3;
+    if (argc == 2 && !strcmp(argv[1], "rank"))
+        return use(&n);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_own_launcher),
+        cmocka_unit_test(test_own_launcher_exec),
         cmocka_unit_test(test_other_launchers),
         cmocka_unit_test(test_impossible_environments),
     };
