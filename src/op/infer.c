@@ -50,8 +50,9 @@ INFER(same)
 {
     (void)a;
     out[0] = in[0];
-    for (int i = 1; i < n_in; i++)
-        if (in[i].shape.ndim == in[0].shape.ndim && !ku_shape_is_equal(&in[i].shape, &in[0].shape))
+    for (int i = 1; i < n_in; i++) /* the control port is i64 */
+        if (in[i].dtype != KUMI_I64 && in[i].shape.ndim == in[0].shape.ndim &&
+            !ku_shape_is_equal(&in[i].shape, &in[0].shape))
             return misfit("elementwise", "operands differ in shape", &in[i]);
     return KUMI_OK;
 }

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_OP_BOUND_H
+#define TESTS_OP_BOUND_H
+
+#include "op/call.h"
+
+/*
+ * How far a device's arithmetic may be from the truth, element by element, from the op's own
+ * condition and the unit roundoff eps of the precision that the device computes in (Higham,
+ * Accuracy and Stability of Numerical Algorithms, 2002, chapter 3): a sum of k products in any
+ * order is off by at most (k + 1) eps sum|a b|; an elementary function costs at most ELEMENTARY
+ * roundings; what is rounded before it enters another function moves that by its derivative. The
+ * last rounding, to the result's dtype, is added by the caller. Ops without a function here round
+ * once and must give the bits of ref.
+ */
+struct bound {
+    const struct op_call *c, *w; /* as run, and widened */
+    const struct op_result *truth;
+    double eps;
+    double *e[KU_MAX_OUT]; /* to be filled; zero at entry */
+};
+typedef void bound_fn(const struct bound *b);
+
+enum { ELEMENTARY = 32 /* a polynomial of degree 10 by Horner's rule, range reduction, scaling */ };
+
+/* Half the distance from 1 to its neighbour; what is lost below the least normal number. */
+static inline double unit_of(enum kumi_dtype d)
+{
+    return d == KUMI_F64    ? 0x1p-53
+           : d == KUMI_F32  ? 0x1p-24
+           : d == KUMI_BF16 ? 0x1p-8
+           : d == KUMI_F16  ? 0x1p-11
+                            : 0;
+}
+static inline double least_of(enum kumi_dtype d)
+{
+    return d == KUMI_F16 ? 0x1p-25 : d == KUMI_F64 ? 0 : 0x1p-126; /* f32 kernels may flush */
+}
+
+static inline double in_at(const struct bound *b, int k, int64_t i)
+{
+    return ((const double *)b->w->in[k].data)[i];
+}
+static inline double truth_at(const struct bound *b, int k, int64_t i)
+{
+    return ((const double *)b->truth->out[k].data)[i];
+}
+static inline int64_t extent(const struct ku_view *v, int from, int to)
+{
+    int64_t n = 1;
+    for (int d = from; d < to; d++)
+        n *= v->shape.dim[d].count;
+    return n;
+}
+
+/* -- products ---------------------------------------------------------------------------------- */
+
+struct product {
+    int64_t m, k, f;
+    int trans;
+};
+static inline int64_t weight_at(const struct product *p, int64_t k, int64_t f)
+{
+    return p->trans ? f * p->k + k : k * p->f + f;
+}
+
+/*
+ * GELU as x s(v): its argument v carries 6 roundings and moves the result by v s(v) s(-v); v is
+ * 2 u in the tanh form; in the erf form the same with x^2 for the slope of log erfc.
+ */
+static inline double act_moved(int act, double x)
+{
+    return act == KU_ACT_GELU_TANH ? fabs(1.6 * x * (1 + 0.0447 * x * x)) : x * x;
+}
+static inline double act_half(int act, double x) /* s(v) */
+{
+    return act == KU_ACT_GELU_TANH ? 1 / (1 + exp(-1.5957691216 * (x + 0.044715 * x * x * x)))
+                                   : 0.5 * erfc(-x * 0.70710678118654752);
+}
+static inline double act_error(int act, double x, double eps)
+{
+    if (act == KU_ACT_NONE || act == KU_ACT_RELU)
+        return 0;
+    double up = act_half(act, x), down = act_half(act, -x);
+    return eps * fabs(x) * up * (ELEMENTARY + 8 * act_moved(act, x) * down);
+}
+/* The slope is s + x v' s (1 - s) (tanh), s + x phi(x) (erf). */
+static inline double act_slope_error(int act, double x, double eps)
+{
+    if (act == KU_ACT_NONE || act == KU_ACT_RELU)
+        return 0;
+    double up = act_half(act, x), down = act_half(act, -x), moved = act_moved(act, x);
+    double bump = act == KU_ACT_GELU_TANH ? 3 * moved * up * down : fabs(x) * 0.4 * exp(-x * x / 2);
+    return eps * (ELEMENTARY * (up + bump) + 8 * moved * (up * down + bump));
+}
+
+static inline void bound_linear(const struct bound *b)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const struct ku_view *x = &b->w->in[0], *y = &b->w->out[0];
+    int lead = x->shape.ndim - (int)a->contract;
+    struct product p = {extent(x, 0, lead), extent(x, lead, x->shape.ndim),
+                        extent(y, lead, y->shape.ndim), a->trans != 0};
+    const double most_slope = 1.13; /* of GELU; ReLU's is 1 */
+    for (int64_t m = 0; m < p.m; m++)
+        for (int64_t f = 0; f < p.f; f++) {
+            double sum = 0, size = b->w->n_in > 2 ? fabs(in_at(b, 2, f)) : 0;
+            sum = b->w->n_in > 2 ? in_at(b, 2, f) : 0;
+            for (int64_t k = 0; k < p.k; k++) {
+                double term = in_at(b, 0, m * p.k + k) * in_at(b, 1, weight_at(&p, k, f));
+                sum += term, size += fabs(term);
+            }
+            int64_t i = m * p.f + f;
+            double e = (double)(p.k + 2) * b->eps * size;
+            double rounded = e + unit_of(b->c->out[0].dtype) * (fabs(sum) + e);
+            b->e[0][i] = a->act == KU_ACT_NONE
+                             ? e
+                             : most_slope * rounded + act_error((int)a->act, sum, b->eps);
+            if (b->w->n_out > 1)
+                b->e[1][i] = e;
+        }
+}
+
+static inline void bound_linear_dx(const struct bound *b)
+{
+    const struct ku_view *dy = &b->w->in[0], *dx = &b->w->out[0];
+    int lead = dy->shape.ndim - (int)b->w->attr.outs;
+    struct product p = {extent(dy, 0, lead), extent(dx, lead, dx->shape.ndim),
+                        extent(dy, lead, dy->shape.ndim), b->w->attr.trans != 0};
+    for (int64_t m = 0; m < p.m; m++)
+        for (int64_t k = 0; k < p.k; k++) {
+            double size = 0;
+            for (int64_t f = 0; f < p.f; f++)
+                size += fabs(in_at(b, 0, m * p.f + f) * in_at(b, 1, weight_at(&p, k, f)));
+            b->e[0][m * p.k + k] = (double)(p.f + 1) * b->eps * size;
+        }
+}
+
+static inline void bound_linear_dw(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[0], *dy = &b->w->in[1];
+    int lead = x->shape.ndim - (int)b->w->attr.contract;
+    struct product p = {extent(x, 0, lead), extent(x, lead, x->shape.ndim),
+                        extent(dy, lead, dy->shape.ndim), b->w->attr.trans != 0};
+    for (int64_t k = 0; k < p.k; k++)
+        for (int64_t f = 0; f < p.f; f++) {
+            double size = 0;
+            for (int64_t m = 0; m < p.m; m++)
+                size += fabs(in_at(b, 0, m * p.k + k) * in_at(b, 1, m * p.f + f));
+            b->e[0][weight_at(&p, k, f)] = (double)(p.m + 1) * b->eps * size;
+        }
+}
+
+/* -- sums ----------------------------------------------------------------------------------------
+ */
+
+static inline void bound_linear_db(const struct bound *b)
+{
+    const struct ku_view *dy = &b->w->in[0];
+    int lead = dy->shape.ndim - (int)b->w->attr.outs;
+    int64_t n = extent(dy, 0, lead), width = extent(dy, lead, dy->shape.ndim);
+    for (int64_t i = 0; i < n * width; i++)
+        b->e[0][i % width] += (double)n * b->eps * fabs(in_at(b, 0, i));
+}
+
+static inline void bound_embedding_dw(const struct bound *b)
+{
+    const int32_t *id = b->w->in[0].data;
+    const struct ku_view *dw = &b->w->out[0];
+    int64_t n = count_of(&b->w->in[0]), width = extent(dw, 1, dw->shape.ndim);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++)
+            b->e[0][id[i] * width + j] += (double)n * b->eps * fabs(in_at(b, 1, i * width + j));
+}
+
+static inline void bound_add_rows_dw(const struct bound *b)
+{
+    const struct ku_view *dy = &b->w->in[0], *dw = &b->w->out[0];
+    int64_t width = extent(dw, 1, dw->shape.ndim);
+    int lead = dy->shape.ndim - (int)b->w->attr.outs - 1;
+    int64_t n = extent(dy, 0, lead), n_t = dy->shape.dim[lead].count;
+    for (int64_t i = 0; i < count_of(dy); i++)
+        b->e[0][i % (n_t * width)] += (double)n * b->eps * fabs(in_at(b, 0, i));
+}
+
+/* -- element by element ---------------------------------------------------------------------------
+ */
+
+static inline void bound_act(const struct bound *b)
+{
+    for (int64_t i = 0; i < count_of(&b->w->out[0]); i++)
+        b->e[0][i] = act_error((int)b->w->attr.act, in_at(b, 0, i), b->eps);
+}
+static inline void bound_act_dx(const struct bound *b)
+{
+    for (int64_t i = 0; i < count_of(&b->w->out[0]); i++)
+        b->e[0][i] =
+            fabs(in_at(b, 0, i)) * act_slope_error((int)b->w->attr.act, in_at(b, 1, i), b->eps) +
+            b->eps * fabs(truth_at(b, 0, i));
+}
+/* 1 / (1 - p) rounded, times x rounded. */
+static inline void bound_dropout(const struct bound *b)
+{
+    for (int64_t i = 0; i < count_of(&b->w->out[0]); i++)
+        b->e[0][i] = 2 * b->eps * fabs(truth_at(b, 0, i));
+}
+
+/* -- layer norm
+ * -------------------------------------------------------------------------------------- */
+
+/*
+ * The mean is off by mu = (c + 1) eps sum|x| / c. The variance, from rounded differences to that
+ * mean, by (c + 4) eps var + 2 mu^2; rstd by half of that relative to var + eps, and 4 roundings.
+ */
+static inline void bound_layer_norm(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[0];
+    int64_t c = x->shape.dim[x->shape.ndim - 1].count, n = c ? count_of(x) / c : 0;
+    for (int64_t r = 0; r < n; r++) {
+        double size = 0, var = 0, mean = truth_at(b, 1, r), rstd = truth_at(b, 2, r);
+        for (int64_t j = 0; j < c; j++) {
+            double v = in_at(b, 0, r * c + j);
+            size += fabs(v), var += (v - mean) * (v - mean);
+        }
+        double dc = (double)c, mu = (dc + 1) * b->eps * size / dc;
+        var /= dc;
+        double off = 0.5 * ((dc + 4) * b->eps * var + 2 * mu * mu) * rstd * rstd + 4 * b->eps;
+        b->e[1][r] = mu;
+        b->e[2][r] = off * rstd;
+        for (int64_t j = 0; j < c; j++) {
+            double d = fabs(in_at(b, 0, r * c + j) - mean), g = fabs(in_at(b, 1, j)) * rstd;
+            b->e[0][r * c + j] = g * (mu + d * (off + 5 * b->eps)) +
+                                 b->eps * (fabs(in_at(b, 2, j)) + fabs(truth_at(b, 0, r * c + j)));
+        }
+    }
+}
+
+/* rstd (g - mean(g) - xhat mean(g xhat)): three terms of 4, c + 4 and c + 8 roundings. */
+static inline void bound_layer_norm_dx(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[1];
+    int64_t c = x->shape.dim[x->shape.ndim - 1].count, n = c ? count_of(x) / c : 0;
+    for (int64_t r = 0; r < n; r++) {
+        double mean = in_at(b, 3, r), rstd = in_at(b, 4, r), g = 0, gx = 0;
+        for (int64_t j = 0; j < c; j++) {
+            double each = fabs(in_at(b, 0, r * c + j) * in_at(b, 2, j));
+            g += each / (double)c;
+            gx += each * fabs(in_at(b, 1, r * c + j) - mean) * rstd / (double)c;
+        }
+        for (int64_t j = 0; j < c; j++) {
+            double each = fabs(in_at(b, 0, r * c + j) * in_at(b, 2, j));
+            double xhat = fabs(in_at(b, 1, r * c + j) - mean) * rstd;
+            b->e[0][r * c + j] =
+                rstd * b->eps * (4 * each + (double)(c + 4) * g + xhat * (double)(c + 8) * gx);
+        }
+    }
+}
+
+static inline void bound_layer_norm_dgb(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[1];
+    int64_t c = x->shape.dim[x->shape.ndim - 1].count, n = c ? count_of(x) / c : 0;
+    for (int64_t i = 0; i < n * c; i++) {
+        double dy = fabs(in_at(b, 0, i));
+        double xhat = fabs(in_at(b, 1, i) - in_at(b, 2, i / c)) * in_at(b, 3, i / c);
+        b->e[0][i % c] += (double)(n + 4) * b->eps * dy * xhat;
+        b->e[1][i % c] += (double)n * b->eps * dy;
+    }
+}
+
+/* -- softmax
+ * -------------------------------------------------------------------------------------------- */
+
+/* The sum of n exponentials e^(s - max), s off by up to `moved`, and its logarithm. */
+static inline double lse_error(double n, double most, double log_sum, double moved, double eps)
+{
+    return moved + eps * (n + 2 * ELEMENTARY + 4 * (fabs(most) + fabs(log_sum)));
+}
+
+static inline void bound_softmax_xent(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[0];
+    const struct ku_dim *v = &x->shape.dim[x->shape.ndim - 1];
+    for (int64_t r = 0; r < (v->count ? count_of(x) / v->count : 0); r++) {
+        double most = -1e300, moved = 0, lse = truth_at(b, 1, r);
+        for (int64_t j = 0; j < v->seen; j++)
+            most = fmax(most, in_at(b, 0, r * v->count + j));
+        for (int64_t j = 0; j < v->seen; j++) {
+            double s = in_at(b, 0, r * v->count + j);
+            moved += exp(s - lse) * b->eps * fabs(s - most);
+        }
+        b->e[1][r] = lse_error((double)v->seen, most, lse - most, moved, b->eps);
+        b->e[0][r] = b->e[1][r] + b->eps * fabs(lse); /* lse is rounded before the logit is taken */
+    }
+}
+
+static inline void bound_softmax_xent_dx(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[1];
+    int64_t width = x->shape.dim[x->shape.ndim - 1].count;
+    for (int64_t i = 0; i < count_of(x); i++) {
+        double log_p = in_at(b, 1, i) - in_at(b, 3, i / width);
+        double scale = fabs(in_at(b, 0, i / width)) * b->eps;
+        b->e[0][i] = truth_at(b, 0, i) == 0 ? 0
+                                            : scale * exp(log_p) * (fabs(log_p) + ELEMENTARY + 2) +
+                                                  2 * b->eps * fabs(truth_at(b, 0, i));
+    }
+}
+
+/* -- attention
+ * ------------------------------------------------------------------------------------------- */
+
+struct attention {
+    const struct bound *b;
+    const struct ku_view *qkv;
+    int in_qkv;
+    int64_t t, h, d, sample, head;
+    double scale;
+};
+static inline int64_t attn_row(const struct attention *a, int64_t t, int which)
+{
+    return (((a->sample * a->t + t) * 3 + which) * a->h + a->head) * a->d;
+}
+static inline int64_t attn_o(const struct attention *a, int64_t t)
+{
+    return ((a->sample * a->t + t) * a->h + a->head) * a->d;
+}
+static inline double attn_qkv(const struct attention *a, int64_t t, int which, int64_t e)
+{
+    return in_at(a->b, a->in_qkv, attn_row(a, t, which) + e);
+}
+/* q.k scale, and the sum of its terms' sizes. */
+static inline double attn_score(const struct attention *a, int64_t i, int64_t j, double *size)
+{
+    double sum = 0;
+    *size = 0;
+    for (int64_t e = 0; e < a->d; e++) {
+        double term = attn_qkv(a, i, 0, e) * attn_qkv(a, j, 1, e) * a->scale;
+        sum += term, *size += fabs(term);
+    }
+    return sum;
+}
+static inline int64_t attn_keys(const struct attention *a, int64_t query)
+{
+    return a->b->w->attr.causal ? query + 1 : a->t;
+}
+static inline double attn_keep(const struct attention *a, int64_t i, int64_t j)
+{
+    const struct op_call *w = a->b->w;
+    const int64_t *control = w->in[w->n_in - 1].data;
+    if (w->attr.p == 0)
+        return 1;
+    int64_t row = (a->qkv->start[0] + a->sample) * a->qkv->logical[3] + a->qkv->start[3] + a->head;
+    uint32_t word =
+        ku_random_u32((uint64_t)control[KU_CONTROL_SEED], (uint32_t)control[KU_CONTROL_STEP],
+                      w->stream, (uint64_t)((row * a->t + i) * a->t + j));
+    return (double)ku_random_uniform(word) < w->attr.p ? 0 : 1 / (1 - w->attr.p);
+}
+static inline struct attention attention_of(const struct bound *b, int in_qkv)
+{
+    const struct ku_view *v = &b->w->in[in_qkv];
+    const struct ku_dim *dim = v->shape.dim;
+    double scale = b->w->attr.scale;
+    return (struct attention){.b = b,
+                              .qkv = v,
+                              .in_qkv = in_qkv,
+                              .t = dim[1].count,
+                              .h = dim[3].count,
+                              .d = dim[4].count,
+                              .scale = scale != 0 ? scale : 1 / sqrt((double)dim[4].count)};
+}
+
+/*
+ * Scores are off by (d + 3) eps sum|q k|; the log-sum-exp by their mean under p; a probability by
+ * both, relatively; running maxima rescale at most once per key.
+ */
+static inline void bound_attention_query(const struct attention *a, int64_t i)
+{
+    const struct bound *b = a->b;
+    const double eps = b->eps, sums = (double)(2 * a->t + 4 * ELEMENTARY) * eps;
+    int64_t at_lse = (a->sample * a->h + a->head) * a->t + i;
+    double lse = truth_at(b, 1, at_lse), moved = 0, most = -1e300, size;
+    for (int64_t j = 0; j < attn_keys(a, i); j++)
+        most = fmax(most, attn_score(a, i, j, &size));
+    for (int64_t j = 0; j < attn_keys(a, i); j++) {
+        double s = attn_score(a, i, j, &size);
+        moved += exp(s - lse) * eps * ((double)(a->d + 3) * size + 2 * fabs(s - most));
+    }
+    b->e[1][at_lse] = lse_error((double)a->t, most, lse - most, moved, eps) + sums;
+    for (int64_t j = 0; j < attn_keys(a, i); j++) {
+        double s = attn_score(a, i, j, &size), p = exp(s - lse) * attn_keep(a, i, j);
+        double off = eps * ((double)(a->d + 3) * size + 2 * fabs(s - most)) + moved + sums;
+        for (int64_t e = 0; e < a->d; e++)
+            b->e[0][attn_o(a, i) + e] += p * fabs(attn_qkv(a, j, 2, e)) * off;
+    }
+}
+static inline void bound_attention(const struct bound *b)
+{
+    struct attention a = attention_of(b, 0);
+    for (a.sample = 0; a.sample < a.qkv->shape.dim[0].count; a.sample++)
+        for (a.head = 0; a.head < a.h; a.head++)
+            for (int64_t i = 0; i < a.t; i++)
+                bound_attention_query(&a, i);
+}
+
+/*
+ * p = e^(s - lse) relative to itself as above; ds = p (z do.v - do.o) scale adds d + 4 roundings of
+ * both products; then sums over t.
+ */
+static inline void bound_attention_pair(const struct attention *a, int64_t i, int64_t j)
+{
+    const struct bound *b = a->b;
+    const double eps = b->eps, z = attn_keep(a, i, j), sums = (double)(a->t + 2) * eps;
+    double size, s = attn_score(a, i, j, &size), dv = 0, dv_size = 0, d_o = 0, d_o_size = 0;
+    double lse = in_at(b, 3, (a->sample * a->h + a->head) * a->t + i), p = exp(s - lse);
+    double off = eps * ((double)(a->d + 3) * size + fabs(s) + 2 * fabs(s - lse) + ELEMENTARY + 4);
+    for (int64_t e = 0; e < a->d; e++) {
+        double x = in_at(b, 0, attn_o(a, i) + e);
+        double v = z * x * attn_qkv(a, j, 2, e), o = x * in_at(b, 2, attn_o(a, i) + e);
+        dv += v, dv_size += fabs(v);
+        d_o += o, d_o_size += fabs(o);
+    }
+    double ds = fabs(p * (dv - d_o) * a->scale);
+    double ds_off = ds * off + p * fabs(a->scale) * (double)(a->d + 4) * eps * (dv_size + d_o_size);
+    for (int64_t e = 0; e < a->d; e++) {
+        b->e[0][attn_row(a, i, 0) + e] += fabs(attn_qkv(a, j, 1, e)) * (ds_off + sums * ds);
+        b->e[0][attn_row(a, j, 1) + e] += fabs(attn_qkv(a, i, 0, e)) * (ds_off + sums * ds);
+        b->e[0][attn_row(a, j, 2) + e] +=
+            p * z * fabs(in_at(b, 0, attn_o(a, i) + e)) * (off + sums);
+    }
+}
+static inline void bound_attention_dx(const struct bound *b)
+{
+    struct attention a = attention_of(b, 1);
+    for (a.sample = 0; a.sample < a.qkv->shape.dim[0].count; a.sample++)
+        for (a.head = 0; a.head < a.h; a.head++)
+            for (int64_t i = 0; i < a.t; i++)
+                for (int64_t j = 0; j < attn_keys(&a, i); j++)
+                    bound_attention_pair(&a, i, j);
+}
+
+/* -- optimizers
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Constants, products and sums of a moment are at most 8 roundings of its terms, 12 of squares. */
+static inline void bound_adam(const struct bound *b)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const double *r = b->w->in[4].data, eps = b->eps;
+    if (r[KU_REPORT_APPLY] == 0)
+        return;
+    double t = r[KU_REPORT_UPDATE], rate = r[KU_REPORT_LR] / (1 - pow(a->beta1, t));
+    double root_scale = 1 / sqrt(1 - pow(a->beta2, t));
+    for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
+        double p = in_at(b, 0, i), g = fabs(in_at(b, 3, i)) * r[KU_REPORT_SCALE];
+        if (b->w->op == KU_OP_adam)
+            g += a->weight_decay * fabs(p);
+        double m = fabs(truth_at(b, 1, i)), v = truth_at(b, 2, i);
+        double em = 8 * eps * (a->beta1 * fabs(in_at(b, 1, i)) + (1 - a->beta1) * g);
+        double ev = 12 * eps * (a->beta2 * in_at(b, 2, i) + (1 - a->beta2) * g * g);
+        double root = sqrt(v) * root_scale, below = root + a->eps;
+        double root_off = v > 0 ? root * (0.5 * ev / v + 4 * eps) : 0;
+        b->e[1][i] = em;
+        b->e[2][i] = ev;
+        b->e[0][i] = 3 * eps * fabs(p) + rate * (em + m * (root_off / below + 6 * eps)) / below;
+        if (b->w->n_out > 3)
+            b->e[3][i] = b->e[0][i] + unit_of(b->c->out[0].dtype) * fabs(truth_at(b, 0, i));
+    }
+}
+
+static inline void bound_sgd(const struct bound *b)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const double *r = b->w->in[3].data, eps = b->eps;
+    if (r[KU_REPORT_APPLY] == 0)
+        return;
+    for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
+        double p = fabs(in_at(b, 0, i));
+        double g = fabs(in_at(b, 2, i)) * r[KU_REPORT_SCALE] + a->weight_decay * p;
+        double m = g + a->momentum * fabs(in_at(b, 1, i));
+        b->e[1][i] = 8 * eps * m;
+        b->e[0][i] = eps * p + 12 * eps * r[KU_REPORT_LR] * (g + m);
+        if (b->w->n_out > 2)
+            b->e[2][i] = b->e[0][i] + unit_of(b->c->out[0].dtype) * fabs(truth_at(b, 0, i));
+    }
+}
+
+static inline bound_fn *bound_of(int op)
+{
+    static bound_fn *const table[KU_N_OPS] = {
+        [KU_OP_linear] = bound_linear,
+        [KU_OP_linear_dx] = bound_linear_dx,
+        [KU_OP_linear_dw] = bound_linear_dw,
+        [KU_OP_linear_db] = bound_linear_db,
+        [KU_OP_embedding_dw] = bound_embedding_dw,
+        [KU_OP_add_rows_dw] = bound_add_rows_dw,
+        [KU_OP_act] = bound_act,
+        [KU_OP_act_dx] = bound_act_dx,
+        [KU_OP_dropout] = bound_dropout,
+        [KU_OP_layer_norm] = bound_layer_norm,
+        [KU_OP_layer_norm_dx] = bound_layer_norm_dx,
+        [KU_OP_layer_norm_dgb] = bound_layer_norm_dgb,
+        [KU_OP_softmax_xent] = bound_softmax_xent,
+        [KU_OP_softmax_xent_dx] = bound_softmax_xent_dx,
+        [KU_OP_attention] = bound_attention,
+        [KU_OP_attention_dx] = bound_attention_dx,
+        [KU_OP_adamw] = bound_adam,
+        [KU_OP_adam] = bound_adam,
+        [KU_OP_sgd] = bound_sgd,
+    };
+    return table[op];
+}
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_OP_TEMPLATE_H
+#define TESTS_OP_TEMPLATE_H
+
+#include "op/call.h"
+
+/* One statement of an op's gradient template on the operands of a forward call. */
+struct op_statement {
+    int n_targets, target[KU_MAX_OUT]; /* g<k>: result i is the gradient of input target[i] */
+    int passed;                        /* "g0=d0": the adjoint passed on; else -1 and `call` */
+    struct op_call call;
+};
+
+/* The adjoint of a result: of its type; of an exact sum, the scalar's. */
+static inline struct ku_view adjoint_make(const struct op_call *c, int out)
+{
+    const struct ku_view *v = &c->out[out];
+    struct ku_shape scalar = {0};
+    struct ku_view d = v->dtype == KUMI_I64
+                           ? view_make(c->in[0].dtype == KUMI_F64 ? KUMI_F64 : KUMI_F32, &scalar)
+                           : view_make(v->dtype, &v->shape);
+    fill_normal(&d, 200 + (uint32_t)out, 0);
+    return d;
+}
+
+static inline const struct ku_view *operand_of(const struct op_call *c, const struct op_result *r,
+                                               const struct ku_view *adjoint, const char *name)
+{
+    int index = name[1] - '0';
+    assert_in_range(index, 0, 9);
+    assert_non_null(strchr("iod", name[0]));
+    return name[0] == 'i' ? &c->in[index] : name[0] == 'o' ? &r->out[index] : &adjoint[index];
+}
+
+/*
+ * Parses the next statement of `text` ("g1,g2=op(d0,i0,o1); ...") and binds its operands. Returns
+ * what is left, or NULL at the end. Attributes and stream are the forward call's; a cast goes back
+ * to the input's dtype.
+ */
+static inline const char *statement_parse(const char *text, const struct op_call *c,
+                                          const struct op_result *r, const struct ku_view *adjoint,
+                                          struct op_statement *s)
+{
+    char name[32];
+    memset(s, 0, sizeof *s);
+    s->passed = -1;
+    text += strspn(text, "; ");
+    if (*text == '\0')
+        return NULL;
+    for (; *text == 'g' || *text == ','; text++)
+        if (*text == 'g')
+            s->target[s->n_targets++] = *++text - '0';
+    assert_int_equal(*text++, '=');
+    size_t bytes = strcspn(text, "(;");
+    assert_in_range(bytes, 1, sizeof name - 1);
+    memcpy(name, text, bytes);
+    name[bytes] = '\0';
+    text += bytes;
+    if (*text != '(') {
+        assert_int_equal(name[0], 'd');
+        s->passed = name[1] - '0';
+        return text;
+    }
+    s->call.op = ku_op_find(name);
+    assert_int_not_equal(s->call.op, KU_OP_NONE);
+    s->call.n_out = s->n_targets;
+    s->call.attr = c->attr;
+    s->call.stream = c->stream;
+    if (s->call.op == KU_OP_cast)
+        s->call.attr.dtype = c->in[0].dtype;
+    snprintf(s->call.text, sizeof s->call.text, "%s of %.200s", name, c->text);
+    for (text++; text[-1] != ')'; text += 3)
+        s->call.in[s->call.n_in++] = view_clone(operand_of(c, r, adjoint, text));
+    call_infer(&s->call);
+    return text;
+}
+/* Statements for operands that the call does not have (a bias) are left out. */
+static inline int statement_is_wanted(const struct op_statement *s, const struct op_call *c)
+{
+    return s->target[0] < c->n_in;
+}
+
+#endif
