@@ -13,8 +13,7 @@ static inline int64_t ku_clock_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Raw cycle counter (9 ns), for the flight recorder; converted by ku_clock_cycles_to_ns when
- * printed. */
+/* Raw cycle counter (9 ns), for the flight recorder; printed times ku_clock_ns_per_cycle. */
 static inline uint64_t ku_clock_cycles(void)
 {
 #if defined(__x86_64__)

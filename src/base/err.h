@@ -10,8 +10,8 @@
  * <what to do>", without "kumi: error:" and without a full stop. errno in words: ku_os_why().
  *
  *     if (n < 1)
- *         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n,
- * KU_MAX_LOCAL); KU_TRY(ku_json_load(path, &doc));
+ *         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n, most);
+ *     KU_TRY(ku_json_load(path, max_bytes, &doc));
  */
 #define KU_ERR(status, ...) ku_err_set((status), KUMI_SCOPE_CALL, __FILE__, __LINE__, __VA_ARGS__)
 #define KU_ERR_SCOPE(status, scope, ...)                                                           \

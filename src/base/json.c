@@ -15,6 +15,8 @@ int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_js
     json_error_t error;
     memset(doc, 0, sizeof *doc);
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL && json_error_code(&error) == json_error_out_of_memory)
+        return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", name);
     if (root == NULL)
         return KU_ERR(KUMI_EINVAL, "json: %s:%d:%d: %s", name, error.line < 1 ? 1 : error.line,
                       error.column < 1 ? 1 : error.column, error.text);
@@ -154,7 +156,7 @@ void ku_json_where(const struct ku_json *doc, const char *path, int is_value, in
     const char *at = is_value ? p : key_at;
     *line = *column = 1;
     for (const char *c = doc->text; c < at; c++) {
-        *column = *c == '\n' ? 1 : *column + 1;
+        *column = *c == '\n' ? 1 : *column + ((*c & 0xc0) != 0x80); /* characters, not bytes */
         *line += *c == '\n';
     }
 }

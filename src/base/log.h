@@ -10,8 +10,8 @@
 enum ku_log_level { KU_LOG_ERROR, KU_LOG_WARN, KU_LOG_INFO, KU_LOG_DEBUG };
 #define KU_LOG_SUBSYSTEMS(X)                                                                       \
     X(BASE, base)                                                                                  \
-    X(COMM, comm) X(LAUNCH, launch) X(PASS, pass) X(EXEC, exec) X(CKPT, ckpt) X(DATA, data)        \
-        X(TRAIN, train)
+    X(COMM, comm)                                                                                  \
+    X(LAUNCH, launch) X(PASS, pass) X(EXEC, exec) X(CKPT, ckpt) X(DATA, data) X(TRAIN, train)
 enum ku_log_sub {
 #define X(upper, lower) KU_SUB_##upper,
     KU_LOG_SUBSYSTEMS(X)

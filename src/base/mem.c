@@ -2,28 +2,12 @@
 #include "base/mem.h"
 
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
-
-/* KUMI_FAULT=mem:N: the N-th allocation of the process fails. */
-static atomic_long fault_in; /* 0 = not read yet, LONG_MAX-like = never */
-
-static int is_faulted(void)
-{
-    long left = atomic_load(&fault_in);
-    if (left == 0) {
-        const char *text = getenv("KUMI_FAULT");
-        long n = text && strncmp(text, "mem:", 4) == 0 ? strtol(text + 4, NULL, 10) : 0;
-        long zero = 0;
-        atomic_compare_exchange_strong(&fault_in, &zero, n > 0 ? n + 1 : -1);
-        left = atomic_load(&fault_in);
-    }
-    return left > 0 && atomic_fetch_sub(&fault_in, 1) == 2;
-}
+#include "base/fault.h"
 
 static void *checked(void *at, size_t bytes)
 {
@@ -34,7 +18,7 @@ static void *checked(void *at, size_t bytes)
 
 void *ku_malloc(size_t bytes)
 {
-    return checked(is_faulted() ? NULL : malloc(bytes ? bytes : 1), bytes);
+    return checked(ku_fault_is_due(KU_FAULT_MEM) ? NULL : malloc(bytes ? bytes : 1), bytes);
 }
 
 void *ku_calloc(size_t count, size_t bytes)
@@ -42,7 +26,7 @@ void *ku_calloc(size_t count, size_t bytes)
     size_t total = 0;
     if (ku_mul_size(count, bytes, &total) < 0)
         return NULL;
-    return checked(is_faulted() ? NULL : calloc(1, total ? total : 1), total);
+    return checked(ku_fault_is_due(KU_FAULT_MEM) ? NULL : calloc(1, total ? total : 1), total);
 }
 
 void *ku_realloc(void *old, size_t count, size_t bytes)
@@ -50,13 +34,13 @@ void *ku_realloc(void *old, size_t count, size_t bytes)
     size_t total = 0;
     if (ku_mul_size(count, bytes, &total) < 0)
         return NULL;
-    return checked(is_faulted() ? NULL : realloc(old, total ? total : 1), total);
+    return checked(ku_fault_is_due(KU_FAULT_MEM) ? NULL : realloc(old, total ? total : 1), total);
 }
 
 void *ku_malloc_aligned(size_t align, size_t bytes)
 {
     void *at = NULL;
-    if (is_faulted() || posix_memalign(&at, align, bytes ? bytes : 1) != 0)
+    if (ku_fault_is_due(KU_FAULT_MEM) || posix_memalign(&at, align, bytes ? bytes : 1) != 0)
         at = NULL;
     return checked(at, bytes);
 }
@@ -76,7 +60,11 @@ char *ku_asprintf(const char *format, ...)
     va_start(args, format);
     va_copy(again, args);
     int bytes = vsnprintf(NULL, 0, format, args);
-    char *text = bytes < 0 ? NULL : ku_malloc((size_t)bytes + 1);
+    char *text = NULL;
+    if (bytes < 0)
+        KU_ERR(KUMI_ENOMEM, "memory: a text of more than 2 GiB");
+    else
+        text = ku_malloc((size_t)bytes + 1);
     if (text)
         vsnprintf(text, (size_t)bytes + 1, format, again);
     va_end(again);

@@ -8,7 +8,7 @@
 /*
  * The only file that calls malloc. Every function returns NULL with the error record set
  * (KUMI_ENOMEM) when memory is short or a product overflows; 0 bytes give a unique pointer.
- * KUMI_FAULT=mem:N fails the N-th call.
+ * Faults can be injected (base/fault.h).
  */
 void *ku_malloc(size_t bytes);
 void *ku_calloc(size_t count, size_t bytes);
@@ -20,8 +20,9 @@ void ku_free(void *old); /* NULL is fine */
 
 /*
  * Growth of arrays: makes room for one more element behind *count.
- *     struct ku_node *node; uint32_t n_nodes, cap;   KU_TRY(KU_GROW(&g->node, g->n_nodes,
- * &g->cap_nodes)); Returns 0 or KUMI_ENOMEM. New elements are zero.
+ *     struct ku_node *node; uint32_t n_nodes, cap_nodes;
+ *     KU_TRY(KU_GROW(&g->node, g->n_nodes, &g->cap_nodes));
+ * Returns 0 or KUMI_ENOMEM. New elements are zero.
  */
 #define KU_GROW(array, count, cap) ku_grow((void **)(array), sizeof **(array), (count), 1, (cap))
 int ku_grow(void **array, size_t bytes_each, uint32_t count, uint32_t more, uint32_t *cap);

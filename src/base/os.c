@@ -4,50 +4,21 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "base/str.h"
 
-/* KUMI_FAULT=os:N fails the N-th call with EIO, write:N every write from the N-th on with ENOSPC.
- * Counters are all there is. */
-enum fault_kind { FAULT_UNREAD, FAULT_NONE, FAULT_OS, FAULT_WRITE };
-static atomic_int fault_kind;
-static atomic_long fault_left;
-
-static void read_fault(void)
-{
-    const char *text = getenv("KUMI_FAULT");
-    enum fault_kind kind = FAULT_NONE;
-    if (text && strncmp(text, "os:", 3) == 0)
-        kind = FAULT_OS;
-    else if (text && strncmp(text, "write:", 6) == 0)
-        kind = FAULT_WRITE;
-    atomic_store(&fault_left, kind == FAULT_NONE ? 0 : strtol(strchr(text, ':') + 1, NULL, 10));
-    atomic_store(&fault_kind, (int)kind);
-}
-
 static int is_faulted(int is_write)
 {
-    if (atomic_load(&fault_kind) == FAULT_UNREAD)
-        read_fault();
-    int kind = atomic_load(&fault_kind);
-    if (kind == FAULT_OS && atomic_fetch_sub(&fault_left, 1) == 1) {
-        errno = EIO;
-        return 1;
-    }
-    if (kind == FAULT_WRITE && is_write && atomic_fetch_sub(&fault_left, 1) <= 1) {
-        errno = ENOSPC;
-        return 1;
-    }
-    return 0;
+    return ku_fault_is_due(is_write ? KU_FAULT_WRITE : KU_FAULT_OS);
 }
 
 #define RETRY(result, call)                                                                        \
@@ -183,10 +154,10 @@ int ku_os_ftruncate(int fd, off_t bytes)
 
 int ku_os_mkdirs(const char *path)
 {
-    char *copy = ku_strdup(path);
+    char *copy = *path ? ku_strdup(path) : NULL;
     int result = 0;
     if (copy == NULL) {
-        errno = ENOMEM;
+        errno = *path ? ENOMEM : ENOENT;
         return -1;
     }
     for (char *p = copy + 1; result == 0; p++) {
@@ -197,7 +168,7 @@ int ku_os_mkdirs(const char *path)
         struct stat st;
         if (ku_os_mkdir(copy, 0777) < 0 &&
             (errno != EEXIST || stat(copy, &st) < 0 || !S_ISDIR(st.st_mode))) {
-            errno = errno == EEXIST || errno == 0 ? ENOTDIR : errno;
+            errno = errno == EEXIST ? ENOTDIR : errno;
             result = -1;
         }
         *p = c;
@@ -210,28 +181,16 @@ int ku_os_mkdirs(const char *path)
     return result;
 }
 
-int ku_os_rmtree(const char *path)
+int ku_os_lock(int fd)
 {
-    DIR *dir = opendir(path);
-    if (dir == NULL)
-        return errno == ENOTDIR ? ku_os_unlink(path) : errno == ENOENT ? 0 : -1;
-    int result = 0;
-    for (struct dirent *e; result == 0 && (e = readdir(dir)) != NULL;) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        char *child = ku_asprintf("%s/%s", path, e->d_name);
-        struct stat st;
-        if (child == NULL || lstat(child, &st) < 0)
-            result = -1;
-        else
-            result = S_ISDIR(st.st_mode) ? ku_os_rmtree(child) : ku_os_unlink(child);
-        ku_free(child);
-    }
-    closedir(dir);
-    return result < 0 ? result : rmdir(path);
+    int result;
+    if (is_faulted(0))
+        return -1;
+    RETRY(result, flock(fd, LOCK_EX | LOCK_NB));
+    return result;
 }
 
-int ku_os_lock(int fd)
+int ku_os_flock(int fd)
 {
     int result;
     if (is_faulted(0))
@@ -318,6 +277,29 @@ int ku_os_list(const char *path, char ***names, int *n)
     return 0;
 }
 
+int ku_os_rmtree(const char *path)
+{
+    struct stat st;
+    char **names;
+    int n, result = 0;
+    if (lstat(path, &st) < 0)
+        return errno == ENOENT ? 0 : -1;
+    if (!S_ISDIR(st.st_mode))
+        return ku_os_unlink(path);
+    if (ku_os_list(path, &names, &n) < 0)
+        return -1;
+    for (int i = 0; result == 0 && i < n; i++) {
+        char *child = ku_asprintf("%s/%s", path, names[i]);
+        if (child)
+            result = ku_os_rmtree(child);
+        else
+            errno = ENOMEM, result = -1;
+        ku_free(child);
+    }
+    ku_free(names);
+    return result < 0 || is_faulted(0) ? -1 : rmdir(path);
+}
+
 int ku_os_memfd(const char *name, unsigned flags)
 {
     return is_faulted(0) ? -1 : memfd_create(name, flags | MFD_CLOEXEC);
@@ -339,7 +321,7 @@ int ku_os_munmap(void *at, size_t bytes)
 int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes)
 {
     struct stat st;
-    int fd = ku_os_open(path, O_RDONLY, 0), saved;
+    int fd = ku_os_open(path, O_RDONLY | O_NONBLOCK, 0), saved; /* a FIFO must not hold us up */
     char *text = NULL;
     if (fd < 0)
         return -1;
@@ -412,57 +394,8 @@ int ku_os_replace(const char *path, const void *data, size_t bytes)
     return result;
 }
 
-/* "name: 123 kB" of /proc/meminfo, or the only number of a cgroup file. Returns 0 when there is
- * none ("max"). */
-static uint64_t read_number(const char *path, const char *name)
-{
-    char text[4096];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0)
-        return 0;
-    text[n] = '\0';
-    const char *at = name ? strstr(text, name) : text;
-    return at ? strtoull(at + (name ? strlen(name) : 0), NULL, 10) : 0;
-}
-
 const char *ku_os_why(void)
 {
     const char *text = strerrordesc_np(errno);
     return text ? text : "unknown error";
-}
-
-int ku_os_n_cpus(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    char text[64] = "";
-    int fd = open("/sys/fs/cgroup/cpu.max", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t got = read(fd, text, sizeof text - 1);
-        close(fd);
-        char *end;
-        double quota = got > 0 ? strtod(text, &end) : 0, period = quota > 0 ? strtod(end, NULL) : 0;
-        if (quota > 0 && period > 0 && quota / period < n)
-            n = (int)(quota / period);
-    }
-    return n < 1 ? 1 : n;
-}
-
-uint64_t ku_os_mem_available(void)
-{
-    static const char *const cgroup[][2] = {
-        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-        {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-         "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-    uint64_t least = read_number("/proc/meminfo", "MemAvailable:") * 1024;
-    for (int i = 0; i < 2; i++) {
-        uint64_t limit = read_number(cgroup[i][0], NULL), used = read_number(cgroup[i][1], NULL);
-        if (limit && limit >= used && limit - used < least)
-            least = limit - used;
-    }
-    return least;
 }

@@ -9,8 +9,7 @@
 
 /*
  * Every fallible system call of kumi goes through here, so that faults can be injected
- * (KUMI_FAULT=os:N fails the N-th of them with EIO; KUMI_FAULT=write:N fails writes from the N-th
- * on with ENOSPC). Thin: the results are the system's own (-1 with errno), EINTR is retried, short
+ * (base/fault.h). Thin: the results are the system's own (-1 with errno), EINTR is retried, short
  * reads and writes are completed by the *_full forms. Messages are the caller's business.
  */
 int ku_os_open(const char *path, int flags, mode_t mode); /* always O_CLOEXEC */
@@ -28,11 +27,14 @@ int ku_os_mkdir(const char *path, mode_t mode); /* EEXIST is the caller's */
 int ku_os_mkdirs(const char *path);             /* with parents; existing ones are fine */
 int ku_os_rename(const char *from, const char *to);
 int ku_os_unlink(const char *path);
-int ku_os_rmtree(const char *path); /* a folder and what is in it; symlinks are not followed */
+/* A folder and all in it, or a file. Symlinks are not followed, path itself neither. No such path:
+ * fine. */
+int ku_os_rmtree(const char *path);
 int ku_os_ftruncate(int fd, off_t bytes);
 /* An exclusive flock, without waiting (EWOULDBLOCK: another open file has it); gone with the last
  * close. */
 int ku_os_lock(int fd);
+int ku_os_flock(int fd); /* exclusive, at once: EWOULDBLOCK when another process holds it */
 int ku_os_fsync_dir(const char *path);                  /* makes a rename in it durable */
 int ku_os_exchange(const char *one, const char *other); /* swaps two names in one step */
 int ku_os_allocate(int fd,
@@ -53,8 +55,13 @@ int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes);
 int ku_os_replace(const char *path, const void *data, size_t bytes);
 
 const char *ku_os_why(void); /* errno in words */
-int ku_os_n_cpus(void); /* that this process may run on (affinity and cgroup quota, at least 1) */
-uint64_t
-ku_os_mem_available(void); /* bytes: the least of MemAvailable and what the cgroup still allows */
+/* CPUs that this process may run on: affinity and the quotas of its control groups. At least 1. */
+int ku_os_n_cpus(void);
+/* Bytes: the least of MemAvailable and what each of our control groups still allows, page cache
+ * that nobody uses counted as free. UINT64_MAX when the system does not say. */
+uint64_t ku_os_mem_available(void);
+/* The same of a system whose /proc and /sys lie under root. For tests. */
+int ku_os_n_cpus_under(const char *root, int n_allowed);
+uint64_t ku_os_mem_available_under(const char *root);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/os_ipc.h"
 
+#include "base/fault.h"
 #include "base/os.h"
 
 #include <errno.h>
@@ -27,7 +28,8 @@ int ku_os_memfd_sealed(const char *name, size_t bytes)
     int fd = ku_os_memfd(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -1;
-    if (ku_os_ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+    if (ku_os_ftruncate(fd, (off_t)bytes) < 0 || ku_fault_is_due(KU_FAULT_OS) ||
+        fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
         int saved = errno;
         ku_os_close(fd);
         errno = saved;
@@ -39,7 +41,7 @@ int ku_os_memfd_sealed(const char *name, size_t bytes)
 int ku_os_memfd_check(int fd, size_t *bytes)
 {
     struct stat st;
-    int seals = fcntl(fd, F_GET_SEALS);
+    int seals = ku_fault_is_due(KU_FAULT_OS) ? -1 : fcntl(fd, F_GET_SEALS);
     if (seals < 0 || ku_os_fstat(fd, &st) < 0)
         return -1;
     if ((seals & SEALS) != SEALS) {
@@ -52,7 +54,7 @@ int ku_os_memfd_check(int fd, size_t *bytes)
 
 int ku_os_keep_on_exec(int fd, int keep)
 {
-    return fcntl(fd, F_SETFD, keep ? 0 : FD_CLOEXEC);
+    return ku_fault_is_due(KU_FAULT_OS) ? -1 : fcntl(fd, F_SETFD, keep ? 0 : FD_CLOEXEC);
 }
 
 void ku_os_populate(void *at, size_t bytes)
@@ -85,7 +87,7 @@ static int local_socket(const char *name, struct sockaddr_un *address, socklen_t
     address->sun_family = AF_UNIX;
     memcpy(address->sun_path + 1, name, n); /* a leading NUL: abstract */
     *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
-    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    return ku_fault_is_due(KU_FAULT_OS) ? -1 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 }
 
 static int close_keeping_errno(int fd)
@@ -103,7 +105,8 @@ int ku_os_local_listen(const char *name, int backlog)
     int fd = local_socket(name, &address, &len);
     if (fd < 0)
         return -1;
-    if (bind(fd, (const struct sockaddr *)&address, len) < 0 || listen(fd, backlog) < 0)
+    if (ku_fault_is_due(KU_FAULT_OS) || bind(fd, (const struct sockaddr *)&address, len) < 0 ||
+        listen(fd, backlog) < 0)
         return close_keeping_errno(fd);
     return fd;
 }
@@ -115,7 +118,7 @@ int ku_os_local_connect(const char *name)
     int fd = local_socket(name, &address, &len);
     if (fd < 0)
         return -1;
-    if (connect(fd, (const struct sockaddr *)&address, len) < 0)
+    if (ku_fault_is_due(KU_FAULT_OS) || connect(fd, (const struct sockaddr *)&address, len) < 0)
         return close_keeping_errno(fd);
     return fd;
 }
@@ -135,7 +138,7 @@ static int wait_readable(int fd, int64_t timeout_ns)
 
 int ku_os_local_accept(int fd, int64_t timeout_ns)
 {
-    if (wait_readable(fd, timeout_ns) < 0)
+    if (wait_readable(fd, timeout_ns) < 0 || ku_fault_is_due(KU_FAULT_OS))
         return -1;
     return accept4(fd, NULL, NULL, SOCK_CLOEXEC);
 }
@@ -144,7 +147,7 @@ int ku_os_local_peer_uid(int fd, uid_t *uid)
 {
     struct ucred who;
     socklen_t len = sizeof who;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
+    if (ku_fault_is_due(KU_FAULT_OS) || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
         return -1;
     *uid = who.uid;
     return 0;
@@ -174,6 +177,8 @@ int ku_os_local_send(int fd, const void *data, size_t bytes, int fd_out)
         memcpy(CMSG_DATA(c), &fd_out, sizeof(int));
     }
     ssize_t n;
+    if (ku_fault_is_due(KU_FAULT_OS))
+        return -1;
     do
         n = sendmsg(fd, &m, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
@@ -192,7 +197,7 @@ int ku_os_local_recv(int fd, void *data, size_t bytes, int *fd_in, int64_t timeo
                        .msg_control = control.room,
                        .msg_controllen = sizeof control.room};
     *fd_in = -1;
-    if (wait_readable(fd, timeout_ns) < 0)
+    if (wait_readable(fd, timeout_ns) < 0 || ku_fault_is_due(KU_FAULT_OS))
         return -1;
     ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
     if (n < 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/str.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,13 +9,18 @@
 
 static int make_room(struct ku_str *s, size_t more)
 {
+    size_t wanted;
     if (s->failed)
         return 0;
-    if (s->bytes + more + 1 <= s->cap)
+    if (ku_add_size(s->bytes + 1, more, &wanted) < 0) {
+        s->failed = 1;
+        return 0;
+    }
+    if (wanted <= s->cap)
         return 1;
-    size_t cap = s->cap < 256 ? 256 : s->cap;
-    while (cap < s->bytes + more + 1)
-        cap *= 2;
+    size_t cap = s->cap < 128 ? 256 : s->cap > SIZE_MAX / 2 ? wanted : s->cap * 2;
+    if (cap < wanted)
+        cap = wanted;
     char *text = ku_realloc(s->text, cap, 1);
     if (text == NULL) {
         s->failed = 1;
@@ -39,7 +45,9 @@ void ku_str_addv(struct ku_str *s, const char *format, va_list args)
     va_list again;
     va_copy(again, args);
     int bytes = vsnprintf(NULL, 0, format, args);
-    if (bytes >= 0 && make_room(s, (size_t)bytes)) {
+    if (bytes < 0)
+        s->failed = 1;
+    else if (make_room(s, (size_t)bytes)) {
         vsnprintf(s->text + s->bytes, (size_t)bytes + 1, format, again);
         s->bytes += (size_t)bytes;
     }
@@ -96,7 +104,8 @@ int ku_str_distance(const char *a, const char *b)
 const char *ku_str_nearest(const char *word, const char *const *names, int n)
 {
     const char *best = NULL;
-    int least = (int)strlen(word) / 3 + 1;
+    int least = (int)strlen(word) / 3;
+    least = least < 1 ? 1 : least;
     for (int i = 0; i < n; i++) {
         int d = ku_str_distance(word, names[i]);
         if (d <= least && (best == NULL || d < least)) {

@@ -7,7 +7,10 @@
 
 /*
  * A growing text. After a failed append (no memory) the text stays as it was and `failed` is set;
- * look once at the end. struct ku_str s = {0}; ku_str_add(&s, "%d ranks", n); … ku_str_fini(&s);
+ * look once at the end.
+ *     struct ku_str s = {0};
+ *     ku_str_add(&s, "%d ranks", n);
+ *     ku_str_fini(&s);
  */
 struct ku_str {
     char *text; /* NUL-terminated, or NULL while empty */

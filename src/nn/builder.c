@@ -71,7 +71,7 @@ void kumi_graph_enter(struct kumi_graph *g, const char *format, ...)
     } else {
         g->scope_bytes[g->n_scopes++] = (int)at;
         vsnprintf(g->scope + at, sizeof g->scope - at - 2, format, args);
-        strcat(g->scope, ".");
+        memcpy(g->scope + strlen(g->scope), ".", 2);
     }
     va_end(args);
 }

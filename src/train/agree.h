@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_AGREE_H
+#define KU_TRAIN_AGREE_H
+
+#include "comm/job.h"
+
+/* Small decisions that all ranks of a job take together. Collective over the job; errors: the job's root cause. */
+
+/*
+ * status is what this rank's part of something came to. 0 on all ranks if it was 0 on all; else the job is over: a rank that failed reports
+ * its error, and everybody returns the root cause.
+ */
+int ku_agree(struct ku_job *job, int status);
+/* The greatest of everybody's words. */
+int ku_agree_max(struct ku_job *job, int64_t *word);
+/* Rank 0's bytes on every rank. */
+int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
+
+#endif

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/config.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "base/mem.h"
+
+enum { MAX_CONFIG_BYTES = 16 << 20, MAX_PATH_BYTES = 256 };
+
+enum key_type { T_INT, T_NUM, T_BOOL, T_TEXT, T_ENUM, T_LIST, T_SPAN, T_PAIR };
+enum key_mark { NUMERICS, LAYOUT };
+struct key_row {
+    const char *section, *key;
+    enum key_type type;
+    const char *value;
+    double least, most;
+    const char *words; /* of an enum */
+    enum key_mark mark;
+    const char *help;
+    size_t offset;
+};
+/* The column `most` is a word list for enums and a number otherwise. */
+#define MOST_INT(most) (most), NULL
+#define MOST_NUM(most) (most), NULL
+#define MOST_BOOL(most) (most), NULL
+#define MOST_TEXT(most) (most), NULL
+#define MOST_LIST(most) (most), NULL
+#define MOST_SPAN(most) (most), NULL
+#define MOST_PAIR(most) (most), NULL
+#define MOST_ENUM(most) 0, (most)
+static const struct key_row table[] = {
+#define KEY(section, key, type, value, least, most, mark, help)                                                        \
+    {#section, #key, T_##type, value, least, MOST_##type(most), mark, help, offsetof(struct ku_config, section##_##key)},
+#include "train/keys.def"
+#undef KEY
+};
+enum { N_KEYS = sizeof table / sizeof table[0] };
+static const char *const sections[] = {"model", "data", "train", "optimizer", "schedule", "precision", "parallel", "checkpoint"};
+enum { N_SECTIONS = sizeof sections / sizeof sections[0] };
+
+/* Where the value comes from, for messages: a --set, or a place in the file. */
+static const char *where(const struct ku_config *o, const char *path, char out[MAX_PATH_BYTES + 64])
+{
+    int line, column;
+    size_t bytes = strlen(path);
+    for (int i = o->n_sets - 1; i >= 0; i--)
+        if (strncmp(o->set[i], path, bytes) == 0 && (o->set[i][bytes] == '=' || o->set[i][bytes] == '.')) {
+            snprintf(out, MAX_PATH_BYTES + 64, "--set %.200s", o->set[i]);
+            return out;
+        }
+    ku_json_where(&o->doc, path, 0, &line, &column);
+    snprintf(out, MAX_PATH_BYTES + 64, "%.200s:%d:%d", o->doc.name, line ? line : 1, column ? column : 1);
+    return out;
+}
+
+int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *v, const char *wanted)
+{
+    char at[MAX_PATH_BYTES + 64], *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    int status = KU_ERR(KUMI_EINVAL, "config: %s: %s: %.80s; %s", where(o, path, at), path, text ? text : "missing", wanted);
+    free(text); /* jansson's own malloc */
+    return status;
+}
+
+int ku_config_refuse_unknown(const struct ku_config *o, const char *path, const char *word, const char *const *names, int n)
+{
+    char at[MAX_PATH_BYTES + 64];
+    const char *near = ku_str_nearest(word, names, n);
+    return KU_ERR(KUMI_EINVAL, "config: %s: %s: unknown key%s%s%s", where(o, path, at), path,
+                  near ? "; did you mean " : "; see `kumi help config`", near ? near : "", near ? "?" : "");
+}
+
+static int is_word_of(const char *words, const char *word)
+{
+    size_t bytes = strlen(word);
+    for (const char *p = words; *p; p += *p == ' ') {
+        size_t n = strcspn(p, " ");
+        if (n == bytes && memcmp(p, word, n) == 0)
+            return 1;
+        p += n;
+    }
+    return 0;
+}
+
+static const char *range_text(const struct key_row *row, char out[160])
+{
+    if (row->type == T_ENUM)
+        snprintf(out, 160, "one of: %s%s", row->words, strcmp(row->value, "null") == 0 ? " (or null)" : "");
+    else
+        snprintf(out, 160, "%s from %.15g to %.15g", row->type == T_INT ? "an integer" : "a number", row->least, row->most);
+    return out;
+}
+
+static int set_list(struct ku_list *list, const json_t *v)
+{
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    list->item = ku_calloc(n + 1, sizeof *list->item);
+    if (list->item == NULL)
+        return KUMI_ENOMEM;
+    list->is_word = json_is_string(v);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_string(item))
+            return 1;
+        list->item[i] = ku_strdup(json_string_value(item));
+        if (list->item[i] == NULL)
+            return KUMI_ENOMEM;
+        list->n = (int)i + 1;
+    }
+    return KUMI_OK;
+}
+
+static int set_span(struct ku_span *span, const json_t *v)
+{
+    const char *text = json_string_value(v);
+    if (text) {
+        char *end;
+        span->n = strtoll(text, &end, 10);
+        span->is_epochs = 1;
+        return end == text || strcmp(end, "ep") != 0 || span->n < 1;
+    }
+    return ku_json_int(v, &span->n) < 0 || span->n < 0;
+}
+
+static int set_number(const struct ku_config *o, const struct key_row *row, const char *path, const json_t *v, void *member)
+{
+    char text[160];
+    int64_t whole = 0;
+    double real = json_is_number(v) ? json_number_value(v) : (double)NAN;
+    if (row->type == T_INT && ku_json_int(v, &whole) < 0)
+        real = (double)NAN;
+    if (!(real >= row->least && real <= row->most))
+        return ku_config_refuse(o, path, v, range_text(row, text));
+    if (row->type == T_INT)
+        *(int64_t *)member = whole;
+    else
+        *(double *)member = real;
+    return KUMI_OK;
+}
+
+static int set_pair(const struct ku_config *o, const struct key_row *row, const char *path, const json_t *v, struct ku_pair *pair)
+{
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *x = json_array_size(v) == 2 ? json_array_get(v, i) : NULL;
+        pair->v[i] = json_is_number(x) ? json_number_value(x) : -1;
+        if (!(pair->v[i] >= row->least && pair->v[i] <= row->most))
+            return ku_config_refuse(o, path, v, "two numbers in [0, 1)");
+    }
+    return KUMI_OK;
+}
+
+/* null where the default is null, or where a derived value takes its place. */
+static void set_null(const struct key_row *row, void *member)
+{
+    switch (row->type) {
+    case T_INT:
+        *(int64_t *)member = KU_NULL;
+        return;
+    case T_NUM:
+        *(double *)member = (double)NAN;
+        return;
+    case T_SPAN:
+        ((struct ku_span *)member)->n = -1;
+        return;
+    case T_BOOL:
+    case T_TEXT:
+    case T_ENUM:
+    case T_LIST:
+    case T_PAIR:
+        return; /* zero already */
+    }
+}
+
+static int set_member(const struct ku_config *o, const struct key_row *row, const json_t *v, struct ku_config *cfg)
+{
+    char path[MAX_PATH_BYTES], text[160];
+    void *member = (char *)cfg + row->offset;
+    snprintf(path, sizeof path, "%s.%s", row->section, row->key);
+    if (json_is_null(v)) {
+        if (strcmp(row->value, "null") != 0)
+            return ku_config_refuse(o, path, v, "null is not allowed here");
+        set_null(row, member);
+        return KUMI_OK;
+    }
+    switch (row->type) {
+    case T_INT:
+    case T_NUM:
+        return set_number(o, row, path, v, member);
+    case T_PAIR:
+        return set_pair(o, row, path, v, member);
+    case T_BOOL:
+        if (!json_is_boolean(v))
+            return ku_config_refuse(o, path, v, "true or false");
+        *(int *)member = json_is_true(v);
+        return KUMI_OK;
+    case T_ENUM:
+        if (!json_is_string(v) || !is_word_of(row->words, json_string_value(v)))
+            return ku_config_refuse(o, path, v, range_text(row, text));
+        /* fall through */
+    case T_TEXT:
+        if (!json_is_string(v))
+            return ku_config_refuse(o, path, v, "a string");
+        *(char **)member = ku_strdup(json_string_value(v));
+        return *(char **)member ? KUMI_OK : KUMI_ENOMEM;
+    case T_LIST: {
+        int status = set_list(member, v);
+        return status > 0 ? ku_config_refuse(o, path, v, "a string or a list of strings") : status;
+    }
+    case T_SPAN:
+        if (set_span(member, v) || (double)((struct ku_span *)member)->n < row->least)
+            return ku_config_refuse(o, path, v, "a number of steps, or \"10ep\"");
+        return KUMI_OK;
+    }
+    return KUMI_OK;
+}
+
+static int check_section(const struct ku_config *o, const char *section, json_t *object)
+{
+    const char *names[N_KEYS], *key;
+    json_t *value;
+    char path[MAX_PATH_BYTES];
+    int n = 0;
+    if (!json_is_object(object))
+        return ku_config_refuse(o, section, object, "a section is an object");
+    for (int i = 0; i < N_KEYS; i++)
+        if (strcmp(table[i].section, section) == 0)
+            names[n++] = table[i].key;
+    json_object_foreach(object, key, value)
+    {
+        int known = 0;
+        for (int i = 0; i < n; i++)
+            known |= strcmp(names[i], key) == 0;
+        snprintf(path, sizeof path, "%s.%.200s", section, key);
+        if (!known)
+            return ku_config_refuse_unknown(o, path, key, names, n);
+    }
+    return KUMI_OK;
+}
+
+static int check_sections(const struct ku_config *o, json_t *root)
+{
+    const char *name;
+    json_t *value;
+    if (!json_is_object(root))
+        return ku_config_refuse(o, "", root, "a configuration is an object");
+    json_object_foreach(root, name, value)
+    {
+        int known = 0;
+        for (int i = 0; i < N_SECTIONS; i++)
+            known |= strcmp(sections[i], name) == 0;
+        if (!known)
+            return ku_config_refuse_unknown(o, name, name, sections, N_SECTIONS);
+        if (strcmp(name, "model") == 0 ? !json_is_object(value) : 0)
+            return ku_config_refuse(o, name, value, "a section is an object");
+        if (strcmp(name, "model") != 0)
+            KU_TRY(check_section(o, name, value));
+    }
+    return KUMI_OK;
+}
+
+static int apply_sets(json_t *root, const char *const *set, int n_sets)
+{
+    for (int i = 0; i < n_sets; i++) {
+        const char *eq = strchr(set[i], '=');
+        char path[MAX_PATH_BYTES];
+        if (eq == NULL || eq == set[i] || (size_t)(eq - set[i]) >= sizeof path)
+            return KU_ERR(KUMI_EINVAL, "config: --set %.200s: not of the form section.key=value", set[i]);
+        memcpy(path, set[i], (size_t)(eq - set[i]));
+        path[eq - set[i]] = '\0';
+        json_t *value = json_loads(eq + 1, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+        if (value == NULL)
+            value = json_string(eq + 1);
+        if (value == NULL)
+            return KU_ERR(KUMI_EINVAL, "config: --set %.200s: the value is no UTF-8 text", set[i]);
+        KU_TRY(ku_json_set(root, path, value));
+    }
+    return KUMI_OK;
+}
+
+static int read_keys(struct ku_config *cfg)
+{
+    const struct ku_config *o = cfg;
+    for (int i = 0; i < N_KEYS; i++) {
+        const struct key_row *row = &table[i];
+        json_t *v = json_object_get(json_object_get(cfg->root, row->section), row->key), *own = NULL;
+        if (v == NULL)
+            v = own = json_loads(row->value, JSON_DECODE_ANY, NULL);
+        int status = v ? set_member(o, row, v, cfg) : KU_ERR(KUMI_EBUG, "config: %s: default", row->key);
+        json_decref(own);
+        KU_TRY(status);
+    }
+    cfg->model = json_object_get(cfg->root, "model");
+    if (cfg->model == NULL)
+        return ku_config_refuse(o, "model", NULL, "say which model: {\"model_type\":\"gpt2\",..} or {\"path\":DIR}");
+    if (cfg->data_train.n == 0)
+        return ku_config_refuse(o, "data.train", NULL, "name the training files");
+    if (cfg->checkpoint_async)
+        return ku_config_refuse(o, "checkpoint.async", json_object_get(json_object_get(cfg->root, "checkpoint"), "async"),
+                      "asynchronous checkpoints are not built yet; use false");
+    return KUMI_OK;
+}
+
+int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set, int n_sets,
+                    struct ku_config *cfg)
+{
+    memset(cfg, 0, sizeof *cfg);
+    KU_TRY(ku_json_parse(name, text, bytes, &cfg->doc));
+    cfg->set = set;
+    cfg->n_sets = n_sets;
+    cfg->root = json_incref(cfg->doc.root);
+    int status = KUMI_OK;
+    if (!json_is_object(cfg->root))
+        status = ku_config_refuse(cfg, "", cfg->root, "a configuration is an object");
+    if (status == KUMI_OK)
+        status = apply_sets(cfg->root, set, n_sets);
+    if (status == KUMI_OK)
+        status = check_sections(cfg, cfg->root);
+    if (status == KUMI_OK)
+        status = read_keys(cfg);
+    if (status < 0)
+        ku_config_fini(cfg);
+    return status;
+}
+
+int ku_config_load(const char *path, const char *const *set, int n_sets, struct ku_config *cfg)
+{
+    struct ku_json doc;
+    memset(cfg, 0, sizeof *cfg);
+    KU_TRY(ku_json_load(path, MAX_CONFIG_BYTES, &doc));
+    int status = ku_config_parse(path, doc.text, doc.bytes, set, n_sets, cfg);
+    ku_json_fini(&doc);
+    return status;
+}
+
+void ku_config_fini(struct ku_config *cfg)
+{
+    for (int i = 0; i < N_KEYS; i++) {
+        void *member = (char *)cfg + table[i].offset;
+        if (table[i].type == T_TEXT || table[i].type == T_ENUM)
+            ku_free(*(char **)member);
+        if (table[i].type == T_LIST) {
+            struct ku_list *list = member;
+            for (int k = 0; k < list->n; k++)
+                ku_free(list->item[k]);
+            ku_free(list->item);
+        }
+    }
+    json_decref(cfg->root);
+    ku_json_fini(&cfg->doc);
+    memset(cfg, 0, sizeof *cfg);
+}
+
+int64_t ku_span_steps(struct ku_span span, int64_t steps_per_epoch)
+{
+    int64_t steps;
+    if (!span.is_epochs || span.n < 0)
+        return span.n;
+    return __builtin_mul_overflow(span.n, steps_per_epoch, &steps) ? INT64_MAX : steps;
+}

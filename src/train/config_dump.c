@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a configuration says, for manifests, comparison and documents. Works on the JSON that config.c checked. */
+#include <stdio.h>
+#include <string.h>
+
+#include "train/config.h"
+
+struct row {
+    const char *section, *key, *type, *value, *mark, *help, *words;
+};
+#define WORDS_INT(most) NULL
+#define WORDS_NUM(most) NULL
+#define WORDS_BOOL(most) NULL
+#define WORDS_TEXT(most) NULL
+#define WORDS_LIST(most) NULL
+#define WORDS_SPAN(most) NULL
+#define WORDS_PAIR(most) NULL
+#define WORDS_ENUM(most) most
+static const struct row table[] = {
+#define KEY(section, key, type, value, least, most, mark, help)                                                        \
+    {#section, #key, #type, value, #mark, help, WORDS_##type(most)},
+#include "train/keys.def"
+#undef KEY
+};
+enum { N_KEYS = sizeof table / sizeof table[0] };
+
+/* The value as the user gave it, else the default. New reference. */
+static json_t *value_of(const struct ku_config *cfg, const struct row *row)
+{
+    json_t *v = json_object_get(json_object_get(cfg->root, row->section), row->key);
+    return v ? json_incref(v) : json_loads(row->value, JSON_DECODE_ANY, NULL);
+}
+
+json_t *ku_config_dump(const struct ku_config *cfg)
+{
+    json_t *root = json_object();
+    json_object_set(root, "model", cfg->model);
+    for (int i = 0; i < N_KEYS; i++) {
+        json_t *section = json_object_get(root, table[i].section);
+        if (section == NULL) {
+            section = json_object();
+            json_object_set_new(root, table[i].section, section);
+        }
+        json_object_set_new(section, table[i].key, value_of(cfg, &table[i]));
+    }
+    return root;
+}
+
+json_t *ku_config_numerics(const struct ku_config *cfg)
+{
+    json_t *keys = json_object();
+    char name[128];
+    json_object_set(keys, "model", cfg->model);
+    for (int i = 0; i < N_KEYS; i++) {
+        if (strcmp(table[i].mark, "NUMERICS") != 0)
+            continue;
+        snprintf(name, sizeof name, "%s.%s", table[i].section, table[i].key);
+        json_object_set_new(keys, name, value_of(cfg, &table[i]));
+    }
+    return keys;
+}
+
+int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
+{
+    const char *name;
+    json_t *value;
+    int n = 0;
+    json_object_foreach((json_t *)(uintptr_t)is, name, value)
+    {
+        json_t *before = json_object_get(was, name);
+        if (before && json_equal(before, value))
+            continue;
+        double x = json_number_value(before), y = json_number_value(value);
+        if (json_is_number(before) && json_is_number(value) && x == y)
+            continue; /* 1 and 1.0 */
+        ku_str_add(out, "%s%s", n++ ? ", " : "", name);
+    }
+    return n;
+}
+
+void ku_config_help(int is_markdown, struct ku_str *out)
+{
+    const char *section = "";
+    for (int i = 0; i < N_KEYS; i++) {
+        const struct row *r = &table[i];
+        if (strcmp(section, r->section) != 0 && is_markdown)
+            ku_str_add(out, "\n## `%s`\n\n| key | default | kind | what |\n|---|---|---|---|\n", r->section);
+        section = r->section;
+        const char *mark = strcmp(r->mark, "LAYOUT") == 0 ? "layout" : "numerics";
+        if (is_markdown)
+            ku_str_add(out, "| `%s` | `%s` | %s | %s%s%s%s |\n", r->key, r->value, mark, r->help, r->words ? " (" : "",
+                       r->words ? r->words : "", r->words ? ")" : "");
+        else
+            ku_str_add(out, "  %s.%-*s %-12s %-8s %s%s%s%s\n", r->section, (int)(27 - strlen(r->section)), r->key,
+                       r->value, mark, r->help, r->words ? " (" : "", r->words ? r->words : "", r->words ? ")" : "");
+    }
+}

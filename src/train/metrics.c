@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/str.h"
+
+enum { MAX_KEPT = 4096, MAX_METRICS_BYTES = 1 << 30 };
+
+struct ku_metrics {
+    char *path;
+    int fd, is_terminal, failed;
+    double peak_flops;
+    /* step times of the run, thinned by halves when full: a median needs no more */
+    double step_ms[MAX_KEPT], tps[MAX_KEPT];
+    int n_kept;
+    int64_t every, seen;
+    json_t *curve;
+    double elapsed_ms;
+};
+
+/* Lines of steps that will be done again are dropped, so that each step stands once. */
+static int cut_file(struct ku_metrics *m, int64_t first_step)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct ku_str kept = {0};
+    if (ku_os_slurp(m->path, MAX_METRICS_BYTES, &text, &bytes) < 0)
+        return errno == ENOENT ? KUMI_OK
+                               : KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be read: %s", m->path, ku_os_why());
+    for (char *line = text, *stop; first_step > 0 && (stop = strchr(line, '\n')) != NULL; line = stop + 1) {
+        json_t *row = json_loadb(line, (size_t)(stop - line), 0, NULL);
+        json_t *step = json_object_get(row, "step"), *val = json_object_get(row, "val_loss");
+        if (json_is_integer(step) && json_integer_value(step) <= first_step) {
+            ku_str_append(&kept, line, (size_t)(stop - line) + 1);
+            if (json_is_number(val))
+                json_array_append_new(m->curve, json_pack("[O, O]", step, val));
+        }
+        json_decref(row);
+    }
+    int status = KUMI_OK;
+    if (kept.failed)
+        status = KUMI_ENOMEM;
+    else if (ku_os_replace(m->path, ku_str_get(&kept), kept.bytes) < 0)
+        status = KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be written: %s", m->path, ku_os_why());
+    ku_str_fini(&kept);
+    ku_free(text);
+    return status;
+}
+
+int ku_metrics_open(const char *dir, int64_t first_step, double peak_flops, struct ku_metrics **out)
+{
+    struct ku_metrics *m = ku_calloc(1, sizeof *m);
+    if (m == NULL)
+        return KUMI_ENOMEM;
+    int status = KUMI_OK;
+    m->fd = -1;
+    m->every = 1;
+    m->peak_flops = peak_flops;
+    m->is_terminal = isatty(STDERR_FILENO);
+    m->curve = json_array();
+    m->path = ku_asprintf("%s/metrics.jsonl", dir);
+    if (m->path == NULL || m->curve == NULL)
+        status = KUMI_ENOMEM;
+    else
+        status = cut_file(m, first_step);
+    if (status == KUMI_OK) {
+        m->fd = ku_os_open(m->path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+        if (m->fd < 0)
+            status = KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be written: %s", m->path, ku_os_why());
+    }
+    if (status < 0) {
+        ku_metrics_close(m);
+        return status;
+    }
+    *out = m;
+    return KUMI_OK;
+}
+
+void ku_metrics_close(struct ku_metrics *m)
+{
+    if (m == NULL)
+        return;
+    if (m->fd >= 0)
+        ku_os_close(m->fd);
+    json_decref(m->curve);
+    ku_free(m->path);
+    ku_free(m);
+}
+
+static void write_row(struct ku_metrics *m, const char *text, size_t bytes)
+{
+    if (m->failed || ku_os_write_full(m->fd, text, bytes) == 0)
+        return;
+    m->failed = 1;
+    KU_LOG(TRAIN, WARN, "metrics: %s: cannot be written: %s; the run goes on without", m->path, ku_os_why());
+}
+
+static void keep(struct ku_metrics *m, double step_ms, double tps)
+{
+    if (m->seen++ < 3 || m->seen % m->every)
+        return;
+    if (m->n_kept == MAX_KEPT) {
+        for (int i = 0; i < MAX_KEPT / 2; i++) {
+            m->step_ms[i] = m->step_ms[2 * i];
+            m->tps[i] = m->tps[2 * i];
+        }
+        m->n_kept = MAX_KEPT / 2;
+        m->every *= 2;
+    }
+    m->step_ms[m->n_kept] = step_ms;
+    m->tps[m->n_kept++] = tps;
+}
+
+/* Shortest text that reads back as the same double; JSON has no NaN or infinity: null. */
+static const char *number(double x, char out[32])
+{
+    if (!isfinite(x))
+        return "null";
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(out, 32, "%.*g", digits, x);
+        if (strtod(out, NULL) == x)
+            break;
+    }
+    return out;
+}
+
+static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, double tps, double mfu)
+{
+    double left_s = (double)(l->n_steps - l->step) * m->elapsed_ms / (double)(m->seen ? m->seen : 1) * 1e-3;
+    char text[256], share[32] = "";
+    if (mfu > 0)
+        snprintf(share, sizeof share, "  mfu %.0f %%", 100 * mfu);
+    int bytes = snprintf(text, sizeof text, "%sstep %lld/%lld  loss %.4f  lr %.2e  %.0f tok/s%s  %d:%02d left%s",
+                         m->is_terminal ? "\r" : "", (long long)l->step, (long long)l->n_steps, l->loss, l->lr, tps,
+                         share, (int)(left_s / 60), (int)left_s % 60, m->is_terminal ? "   " : "\n");
+    if (bytes > 0)
+        fwrite(text, 1, (size_t)bytes, stderr);
+}
+
+void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int is_logged)
+{
+    double whole_ms = l->step_ms + l->data_ms;
+    double tps = whole_ms > 0 ? (double)l->tokens / whole_ms * 1e3 : 0;
+    double mfu = m->peak_flops > 0 ? tps * l->flops_per_token / m->peak_flops : 0;
+    m->elapsed_ms += whole_ms;
+    keep(m, whole_ms, tps);
+    if (!is_logged)
+        return;
+    char b[10][32];
+    struct ku_str row = {0};
+    ku_str_add(&row, "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"tokens\":%lld", (long long)l->step,
+               number(l->epoch, b[0]), number(l->loss, b[1]), number(l->grad_norm, b[2]), number(l->lr, b[3]),
+               (long long)l->tokens);
+    ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"data_ms\":%.3f,\"wait_ms\":%.3f", l->step_ms, tps, l->data_ms, l->wait_ms);
+    if (mfu > 0)
+        ku_str_add(&row, ",\"mfu\":%.4f", mfu);
+    ku_str_add(&row, "}\n");
+    if (!row.failed)
+        write_row(m, row.text, row.bytes);
+    ku_str_fini(&row);
+    say(m, l, tps, mfu);
+}
+
+void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss)
+{
+    char text[128], b[32];
+    int bytes = snprintf(text, sizeof text, "{\"step\":%lld,\"val_loss\":%s}\n", (long long)step, number(val_loss, b));
+    write_row(m, text, (size_t)bytes);
+    json_array_append_new(m->curve, json_pack("[I, f]", (json_int_t)step, val_loss));
+    fprintf(stderr, "%sstep %lld  validation loss %.4f\n", m->is_terminal ? "\r" : "", (long long)step, val_loss);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *x, int n)
+{
+    double *sorted = ku_malloc((size_t)(n ? n : 1) * sizeof *sorted), result = 0;
+    if (sorted && n) {
+        memcpy(sorted, x, (size_t)n * sizeof *x);
+        qsort(sorted, (size_t)n, sizeof *sorted, by_size);
+        result = n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+    }
+    ku_free(sorted);
+    return result;
+}
+
+double ku_metrics_median_tps(const struct ku_metrics *m)
+{
+    return median(m->tps, m->n_kept);
+}
+double ku_metrics_median_step_ms(const struct ku_metrics *m)
+{
+    return median(m->step_ms, m->n_kept);
+}
+json_t *ku_metrics_curve(const struct ku_metrics *m)
+{
+    return json_deep_copy(m->curve);
+}
