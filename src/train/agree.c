@@ -19,6 +19,11 @@ int ku_agree_max(struct ku_job *job, int64_t *word)
     return ku_coll_run(job->world, &coll);
 }
 
+int ku_agree_local(struct ku_job *job, int status)
+{
+    return status < 0 && job->n > 1 ? ku_job_fail(job) : status;
+}
+
 int ku_agree(struct ku_job *job, int status)
 {
     if (job->n == 1)

@@ -11,6 +11,8 @@
  * its error, and everybody returns the root cause.
  */
 int ku_agree(struct ku_job *job, int status);
+/* For what only this rank saw: its failure ends the job; a success asks nobody. Not collective. */
+int ku_agree_local(struct ku_job *job, int status);
 /* The greatest of everybody's words. */
 int ku_agree_max(struct ku_job *job, int64_t *word);
 /* Rank 0's bytes on every rank. */

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KUMI_RUN_H
+#define KUMI_RUN_H
+
+#include "kumi/status.h"
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * What the command does, as functions. A configuration is a file (docs/configuration.md) with settings "section.key=value" over it.
+ * Texts that are handed out are freed with kumi_text_free.
+ */
+struct kumi_settings {
+    const char *config;     /* the file */
+    const char *const *set; /* [n_sets] */
+    int n_sets;
+};
+KUMI_API void kumi_text_free(char *text);
+
+struct kumi_train_options {
+    struct kumi_settings settings;
+    const char *out;   /* run directory; NULL: runs/<config>-<time> */
+    int resume;        /* 0 no, 1 yes, 2 if there is something to resume */
+    int overwrite;     /* replace a run that is there */
+    int allow_change;  /* resume although numerics keys differ */
+    int64_t until;     /* stop after this step with a checkpoint; 0: at the end */
+    double max_time_s; /* stop like SIGTERM after so long; 0: never */
+};
+struct kumi_train_result {
+    int64_t step, update;
+    double val_loss;  /* NaN: there is no validation split */
+    double median_tps;
+    char digest[72];
+    char out[512], checkpoint[640];
+    int is_reported; /* the error was printed already, by the rank that met it first */
+};
+/*
+ * Train, as one rank of the job that the environment describes. Collective over the job.
+ * Errors: any status; KUMI_ESTOPPED after a signal or max_time_s, with the state saved.
+ */
+KUMI_API int kumi_train(const struct kumi_train_options *options, struct kumi_train_result *result);
+
+/* Loss over the validation split of a run's newest checkpoint. Collective over the job. */
+struct kumi_eval_result {
+    int64_t step, tokens;
+    double loss, perplexity;
+    int is_reported;
+};
+KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);
+
+struct kumi_sample_options {
+    const char *run;    /* run directory, checkpoint, or a directory that transformers loads */
+    const char *prompt; /* NULL: a newline */
+    int64_t tokens;     /* to make */
+    double temperature; /* 0: the likeliest token always */
+    int64_t top_k;      /* 0: all */
+    uint64_t seed;
+    void (*emit)(void *ctx, const char *text, size_t bytes); /* called with the prompt and with each piece of text */
+    void *ctx;
+};
+KUMI_API int kumi_sample(const struct kumi_sample_options *options);
+
+/* The memory plan of a configuration on n ranks of one host, as text or JSON. */
+KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json, char **text);
+/* The graph after a pass ("build", "precision", .. , NULL: the last), as text or Graphviz; with after = "lower": the rank's program. */
+KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after, int as_dot, char **text);
+/* The resolved configuration, and every key with default, mark and meaning. */
+KUMI_API int kumi_config_text(const struct kumi_settings *settings, char **json);
+KUMI_API char *kumi_config_help(int as_markdown);
+
+/* Reads everything that a configuration's data section names; says what it found. */
+KUMI_API int kumi_data_verify(const struct kumi_settings *settings, char **text);
+
+/* Checkpoints of a run: a table (or JSON); every byte against its checksum; "sha256:…". */
+KUMI_API int kumi_ckpt_list(const char *run, int as_json, char **text);
+KUMI_API int kumi_ckpt_verify(const char *run_or_checkpoint, char **text);
+KUMI_API int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only, char digest[72]);
+KUMI_API int kumi_ckpt_export(const char *run_or_checkpoint, const char *directory);
+
+/* Text to ids and back. Results through kumi_text_free. */
+KUMI_API int kumi_tokenizer_encode(const char *tokenizer, const char *text, size_t bytes, char **ids);
+KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text, size_t *bytes);
+
+/* What this machine and build are. */
+KUMI_API int kumi_info_text(int as_json, char **text);
+/* Limits of the machine ("peak") and every op of a GPT-2 step ("op"), one line at a time. */
+KUMI_API int kumi_bench(const char *what, int threads, int as_json, void (*line)(void *ctx, const char *text), void *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

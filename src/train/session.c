@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/session.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "base/os.h"
+#include "nn/builder.h"
+#include "train/agree.h"
+
+enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000, NO_TARGET = -100 };
+
+static int64_t given(int64_t key)
+{
+    return key == KU_NULL ? 0 : key;
+}
+
+/* A numerics key that the user left null takes the checkpoint's value. */
+static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
+{
+    int64_t value;
+    return key == KU_NULL && was && ku_json_int(json_object_get(was, name), &value) == 0 ? value : given(key);
+}
+
+static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
+{
+    const struct ku_config *c = &s->cfg;
+    if (c->parallel_replicate != KU_NULL && c->parallel_replicate != n_ranks) {
+        json_t *v = json_integer(c->parallel_replicate);
+        char wanted[96];
+        snprintf(wanted, sizeof wanted, "the job has %d ranks, and data parallelism is all there is", n_ranks);
+        int status = ku_config_refuse(c, "parallel.replicate", v, wanted);
+        json_decref(v);
+        return status;
+    }
+    s->batch = (struct ku_batch){.n_ranks = n_ranks,
+                                 .global_batch = from_checkpoint(c->train_global_batch, was, "train.global_batch"),
+                                 .micro_batch = from_checkpoint(c->train_micro_batch, was, "train.micro_batch"),
+                                 .virtual_shards = from_checkpoint(c->train_virtual_shards, was, "train.virtual_shards"),
+                                 .accumulation = given(c->train_accumulation)};
+    if (!s->batch.global_batch && !s->batch.micro_batch)
+        s->batch.global_batch = DEFAULT_BATCH;
+    return ku_batch_resolve(&s->batch);
+}
+
+int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets, const json_t *was,
+                         int n_ranks)
+{
+    KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
+    KU_TRY(ku_model_read(&s->cfg, &s->model));
+    KU_TRY(configure_batch(s, was, n_ranks));
+    s->seq_len = s->cfg.data_seq_len == KU_NULL ? s->model.gpt2.n_positions : s->cfg.data_seq_len;
+    if (s->seq_len > s->model.gpt2.n_positions) {
+        json_t *v = json_integer(s->seq_len);
+        int status = ku_config_refuse(&s->cfg, "data.seq_len", v, "it exceeds the model's n_positions");
+        json_decref(v);
+        return status;
+    }
+    s->n_steps = s->cfg.train_steps != KU_NULL ? s->cfg.train_steps : DEFAULT_STEPS;
+    s->numerics = ku_config_numerics(&s->cfg);
+    if (s->numerics == NULL)
+        return KU_ERR(KUMI_ENOMEM, "config: no memory");
+    json_object_set_new(s->numerics, "train.global_batch", json_integer(s->batch.global_batch));
+    json_object_set_new(s->numerics, "train.micro_batch", json_integer(s->batch.micro_batch));
+    json_object_set_new(s->numerics, "train.virtual_shards", json_integer(s->batch.virtual_shards));
+    json_object_set_new(s->numerics, "data.seq_len", json_integer(s->seq_len));
+    return KUMI_OK;
+}
+
+static int tick(void *job, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what, (void)done, (void)total;
+    if (job)
+        ku_job_tick(job);
+    return KUMI_OK;
+}
+
+int ku_session_open_data(struct ku_session *s, struct ku_job *job)
+{
+    const struct ku_config *c = &s->cfg;
+    enum ku_last_batch last;
+    struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
+                             .n_train = c->data_train.n,
+                             .val = (const char *const *)c->data_val.item,
+                             .n_val = c->data_val.n,
+                             .val_fraction = c->data_val_fraction,
+                             .tokenizer = c->data_tokenizer,
+                             .format = c->data_format,
+                             .seq_len = s->seq_len,
+                             .vocab_count = s->model.gpt2.vocab_size,
+                             .progress = {tick, job}};
+    KU_TRY(ku_text_open(&o, &s->data));
+    KU_TRY(ku_last_batch_parse(c->data_last_batch, &last));
+    KU_TRY(ku_sampler_init(&s->sampler, s->data->n_samples[KU_SPLIT_TRAIN], s->batch.global_batch, last, c->data_shuffle,
+                           (uint64_t)c->train_seed));
+    if (c->train_epochs != KU_NULL) {
+        if (c->train_steps != KU_NULL)
+            return KU_ERR(KUMI_EINVAL, "config: train.steps %lld and train.epochs %lld; give one of them",
+                          (long long)c->train_steps, (long long)c->train_epochs);
+        KU_TRY(ku_sampler_steps(&s->sampler, c->train_epochs, &s->n_steps));
+    }
+    if (s->data->n_samples[KU_SPLIT_VAL] > 0)
+        s->eval_samples = ku_text_eval_samples(s->data, c->train_eval_tokens);
+    return KUMI_OK;
+}
+
+static int optimizer_of(const struct ku_config *c, struct ku_compile_opts *o)
+{
+    struct ku_attrs *a = &o->rule;
+    o->optimizer = ku_op_find(c->optimizer_type);
+    a->lr = c->optimizer_lr;
+    a->beta1 = c->optimizer_betas.v[0];
+    a->beta2 = c->optimizer_betas.v[1];
+    a->eps = c->optimizer_eps;
+    a->weight_decay = c->optimizer_weight_decay;
+    a->momentum = c->optimizer_momentum;
+    a->nesterov = c->optimizer_nesterov;
+    o->decay = KU_DECAY_PATTERNS;
+    o->decay_patterns = (const char *const *)c->optimizer_decay.item;
+    if (c->optimizer_decay.is_word && strcmp(c->optimizer_decay.item[0], "matrices") == 0)
+        o->decay = KU_DECAY_MATRICES;
+    else if (c->optimizer_decay.is_word && strcmp(c->optimizer_decay.item[0], "all") == 0)
+        o->decay = KU_DECAY_ALL;
+    return KUMI_OK;
+}
+
+static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
+{
+    const struct ku_config *c = &s->cfg;
+    int64_t per_epoch = s->sampler.steps_per_epoch;
+    for (int i = 0; ku_attr_schedules[i]; i++)
+        if (strcmp(ku_attr_schedules[i], c->schedule_type) == 0)
+            a->schedule = i;
+    a->warmup = ku_span_steps(c->schedule_warmup_steps, per_epoch);
+    a->warmup_lr = c->schedule_warmup_start_lr;
+    a->decay = c->schedule_decay_steps.n < 0 ? s->n_steps : ku_span_steps(c->schedule_decay_steps, per_epoch);
+    a->min_lr = c->schedule_min_lr;
+    a->step_size = ku_span_steps(c->schedule_step_size, per_epoch);
+    a->gamma = c->schedule_gamma;
+}
+
+int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
+{
+    const struct ku_config *c = &s->cfg;
+    *o = (struct ku_compile_opts){.is_training = 1,
+                                  .freeze = (const char *const *)c->train_freeze.item,
+                                  .micro_tokens = s->batch.micro_batch * s->seq_len,
+                                  .rule = ku_attrs_default,
+                                  .bucket_bytes = (int64_t)(c->parallel_bucket_mb * 0x1p20),
+                                  .first_bucket_bytes = (int64_t)(c->parallel_first_bucket_mb * 0x1p20),
+                                  .overlap = c->parallel_overlap,
+                                  .share_host_state = c->parallel_share_host_state};
+    KU_TRY(ku_dtype_parse(c->precision_compute, &o->compute));
+    for (int a = 0; a < KU_N_AXES; a++)
+        o->mesh.extent[a] = 1;
+    o->mesh.extent[KU_AX_REPLICATE] = s->batch.n_ranks;
+    o->mesh.extent[KU_AX_VS] = (int)(s->batch.virtual_shards / s->batch.n_ranks);
+    o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
+    o->rule.clip = c->train_clip_norm;
+    schedule_of(s, &o->rule);
+    return optimizer_of(c, o);
+}
+
+int ku_session_graph(const struct ku_session *s, struct ku_graph **g)
+{
+    struct kumi_graph *builder;
+    struct kumi_shape_of_batch b = {.n = s->batch.global_batch, .t = s->seq_len};
+    KU_TRY(kumi_graph_create(&builder));
+    int status = kumi_gpt2_build(builder, &s->model.gpt2, &b);
+    if (status == KUMI_OK)
+        status = ku_builder_take(builder, g);
+    kumi_graph_destroy(builder);
+    return status;
+}
+
+static int n_threads(const struct ku_session *s, const struct ku_job *job)
+{
+    const char *share = getenv("KUMI_THREADS");
+    if (s->cfg.train_threads != KU_NULL)
+        return (int)s->cfg.train_threads;
+    long n = share ? strtol(share, NULL, 10) : ku_os_n_cpus() / job->local_n;
+    return n < 1 ? 1 : n > 4096 ? 4096 : (int)n;
+}
+
+int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
+{
+    struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device), .seed = (uint64_t)s->cfg.train_seed};
+    struct ku_graph *g;
+    KU_ASSERT(o.device != NULL);
+    KU_TRY(ku_session_compile_opts(s, &o.compile));
+    o.device_opts.n_threads = n_threads(s, job);
+    o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
+    o.device_opts.isa = ku_cpu_isa();
+    if (s->cfg.parallel_isa) {
+        enum ku_isa pinned;
+        KU_TRY(ku_cpu_isa_parse(s->cfg.parallel_isa, &pinned));
+        if (pinned > o.device_opts.isa)
+            return KU_ERR(KUMI_EDEVICE, "parallel.isa: %s: this CPU has %s at best", s->cfg.parallel_isa,
+                          ku_cpu_isa_name(o.device_opts.isa));
+        o.device_opts.isa = pinned;
+    }
+    KU_TRY(ku_session_graph(s, &g));
+    return ku_trainer_create(job, g, &o, &s->t);
+}
+
+void ku_session_fini(struct ku_session *s)
+{
+    ku_trainer_destroy(s->t);
+    ku_data_destroy(s->data);
+    json_decref(s->numerics);
+    ku_model_fini(&s->model);
+    ku_config_fini(&s->cfg);
+    memset(s, 0, sizeof *s);
+}
+
+/* One row of a micro-batch: a sample, or a row that does not count. */
+static int fill_row(struct ku_session *s, enum ku_data_split split, int64_t sample, int64_t number, int32_t *tokens,
+                    int32_t *targets)
+{
+    if (sample >= 0)
+        return ku_data_read(s->data, split, sample, number, (void *[]){tokens, targets});
+    for (int64_t i = 0; i < s->seq_len; i++) {
+        tokens[i] = 0;
+        targets[i] = NO_TARGET;
+    }
+    return KUMI_OK;
+}
+
+static int fill(struct ku_session *s, int is_eval, int64_t number)
+{
+    enum ku_trainer_program p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
+    for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
+        size_t row_bytes;
+        int64_t first, n = ku_trainer_rows(s->t, u, &first);
+        int32_t *tokens = ku_trainer_port(s->t, p, "tokens", u, &row_bytes);
+        int32_t *targets = ku_trainer_port(s->t, p, "targets", u, &row_bytes);
+        for (int64_t r = 0; r < n; r++) {
+            int64_t sample, draw = 0;
+            if (is_eval) {
+                sample = number * s->batch.global_batch + first + r;
+                if (sample >= s->eval_samples)
+                    sample = -1;
+            } else {
+                sample = ku_sampler_at(&s->sampler, number, first + r);
+                draw = ku_sampler_number(&s->sampler, number, first + r);
+            }
+            KU_TRY(fill_row(s, is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN, sample, draw, tokens + r * s->seq_len,
+                            targets + r * s->seq_len));
+        }
+    }
+    return KUMI_OK;
+}
+
+int ku_session_fill_train(struct ku_session *s, int64_t step)
+{
+    return fill(s, 0, step);
+}
+int ku_session_fill_eval(struct ku_session *s, int64_t b)
+{
+    return fill(s, 1, b);
+}
+
+int ku_session_evaluate(struct ku_session *s, double *loss)
+{
+    *loss = (double)NAN;
+    if (s->eval_samples == 0)
+        return KUMI_OK;
+    ku_trainer_eval_begin(s->t);
+    for (int64_t b = 0; b * s->batch.global_batch < s->eval_samples; b++) {
+        KU_TRY(ku_agree_local(s->t->job, ku_session_fill_eval(s, b)));
+        KU_TRY(ku_trainer_eval_run(s->t));
+    }
+    *loss = ku_trainer_eval_loss(s->t);
+    return KUMI_OK;
+}
