@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/agree.h"
 
+#include "base/err.h"
+#include "base/hash.h"
 #include "comm/coll.h"
 
 int ku_agree_max(struct ku_job *job, int64_t *word)
@@ -46,4 +48,19 @@ int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes)
                            .out = data,
                            .count = (int64_t)bytes};
     return ku_coll_run(job->world, &coll);
+}
+
+int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_t bytes)
+{
+    int64_t mine = (int64_t)(ku_hash64(data, bytes) >> 1), first = mine, worst = -1;
+    KU_TRY(ku_agree_bytes(job, &first, sizeof first));
+    if (mine != first)
+        worst = job->rank;
+    KU_TRY(ku_agree_max(job, &worst));
+    if (worst < 0)
+        return KUMI_OK;
+    return KU_ERR(KUMI_ENUMERIC,
+                  "replicas differ: %s: rank %lld is not equal to rank 0; the machine or the "
+                  "program is broken",
+                  what, (long long)worst);
 }

@@ -61,20 +61,22 @@ static int batch_of(const struct ku_graph *g, int64_t *n, int64_t *positions)
         if (dim < 0)
             continue;
         if (*n && *n != s->dim[dim].count)
-            return KU_ERR(KUMI_EINVAL, "trainer: port %s: %lld samples; another port has %lld", g->input[i].name,
-                          (long long)s->dim[dim].count, (long long)*n);
+            return KU_ERR(KUMI_EINVAL, "trainer: port %s: %lld samples; another port has %lld",
+                          g->input[i].name, (long long)s->dim[dim].count, (long long)*n);
         *n = s->dim[dim].count;
         if (t >= 0)
             *positions = s->dim[t].count;
     }
-    return *n ? KUMI_OK : KU_ERR(KUMI_EINVAL, "trainer: no port has a dim n: nothing to share among ranks");
+    return *n ? KUMI_OK
+              : KU_ERR(KUMI_EINVAL, "trainer: no port has a dim n: nothing to share among ranks");
 }
 
 static int compile_opts(const struct ku_graph *g, const struct kumi_trainer_options *o, int n_ranks,
                         struct ku_compile_opts *out)
 {
     int64_t n, positions;
-    struct ku_batch b = {.n_ranks = n_ranks, .virtual_shards = o->virtual_shards, .micro_batch = o->micro_batch};
+    struct ku_batch b = {
+        .n_ranks = n_ranks, .virtual_shards = o->virtual_shards, .micro_batch = o->micro_batch};
     enum kumi_dtype compute = KUMI_F32;
     if (o->precision)
         KU_TRY(ku_dtype_parse(o->precision, &compute));
@@ -98,13 +100,14 @@ static int compile_opts(const struct ku_graph *g, const struct kumi_trainer_opti
     return optimizer_of(o->optimizer, &out->optimizer);
 }
 
-int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph, const struct kumi_trainer_options *options,
-                        struct kumi_trainer **out)
+int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
+                        const struct kumi_trainer_options *options, struct kumi_trainer **out)
 {
     static const struct kumi_trainer_options defaults = {0};
     const struct kumi_trainer_options *o = options ? options : &defaults;
     struct ku_job *job = ku_comm_api_job(world);
-    struct ku_trainer_opts to = {.device = ku_device_find(o->device ? o->device : "cpu"), .seed = o->seed};
+    struct ku_trainer_opts to = {.device = ku_device_find(o->device ? o->device : "cpu"),
+                                 .seed = o->seed};
     struct ku_graph *g;
     if (to.device == NULL)
         return KU_ERR(KUMI_EINVAL, "trainer: device: %s: unknown; cpu or ref", o->device);
@@ -141,7 +144,8 @@ void kumi_trainer_destroy(struct kumi_trainer *t)
     ku_free(t);
 }
 
-static int fill(const struct kumi_trainer *t, enum ku_trainer_program p, const struct kumi_batch *batch, int n_ports)
+static int fill(const struct kumi_trainer *t, enum ku_trainer_program p,
+                const struct kumi_batch *batch, int n_ports)
 {
     const struct ku_program *program = t->t->program[p];
     for (uint32_t i = 0; i < program->n_inputs; i++) {
@@ -164,7 +168,8 @@ static int fill(const struct kumi_trainer *t, enum ku_trainer_program p, const s
     return KUMI_OK;
 }
 
-int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports, struct kumi_metrics *metrics)
+int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports,
+                      struct kumi_metrics *metrics)
 {
     const double *report;
     KU_TRY(fill(t, KU_PROG_TRAIN, batch, n_ports));
@@ -184,7 +189,8 @@ int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, in
     return KUMI_OK;
 }
 
-int kumi_trainer_evaluate(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports, double *loss)
+int kumi_trainer_evaluate(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports,
+                          double *loss)
 {
     KU_TRY(fill(t, KU_PROG_EVAL, batch, n_ports));
     ku_trainer_eval_begin(t->t);
@@ -206,7 +212,8 @@ int kumi_trainer_metric(const struct kumi_trainer *t, const char *name, int is_e
         if (k == KUMI_METRIC_MAX)
             memcpy(value, at, sizeof *value);
         else
-            *value = ku_exact_round(at) / (k == KUMI_METRIC_MEAN ? (double)ku_trainer_metric_count(t->t, name) : 1);
+            *value = ku_exact_round(at) /
+                     (k == KUMI_METRIC_MEAN ? (double)ku_trainer_metric_count(t->t, name) : 1);
         return KUMI_OK;
     }
     return KU_ERR(KUMI_EINVAL, "trainer: metric %s: the graph has none of this name", name);

@@ -23,7 +23,8 @@ static int refuse_ranks(const struct ku_batch *b)
         if (ku_batch_is_admissible(b->virtual_shards, n))
             ku_str_add(&list, "%s%lld", found++ ? ", " : "", (long long)n);
     int status = KU_ERR(KUMI_EINVAL,
-                        "batch: train.virtual_shards: %lld with %d ranks; ranks must divide it into a power of two: "
+                        "batch: train.virtual_shards: %lld with %d ranks; ranks must divide it "
+                        "into a power of two: "
                         "use %s ranks, or a multiple of %d as virtual_shards",
                         (long long)b->virtual_shards, b->n_ranks, ku_str_get(&list), b->n_ranks);
     ku_str_fini(&list);
@@ -35,10 +36,14 @@ static int refuse_global(const struct ku_batch *b, int64_t unit, const char *bec
 {
     int64_t below = b->global_batch / unit * unit, above = below + unit;
     if (b->global_batch < unit)
-        return KU_ERR(KUMI_EINVAL, "batch: train.global_batch: %lld is less than %s = %lld; give at least %lld, or fewer ranks",
+        return KU_ERR(KUMI_EINVAL,
+                      "batch: train.global_batch: %lld is less than %s = %lld; give at least %lld, "
+                      "or fewer ranks",
                       (long long)b->global_batch, because, (long long)unit, (long long)unit);
-    return KU_ERR(KUMI_EINVAL, "batch: train.global_batch: %lld is no multiple of %s = %lld; nearest: %lld, %lld",
-                  (long long)b->global_batch, because, (long long)unit, (long long)below, (long long)above);
+    return KU_ERR(
+        KUMI_EINVAL,
+        "batch: train.global_batch: %lld is no multiple of %s = %lld; nearest: %lld, %lld",
+        (long long)b->global_batch, because, (long long)unit, (long long)below, (long long)above);
 }
 
 static int check_given(const struct ku_batch *b)
@@ -54,9 +59,11 @@ static int check_given(const struct ku_batch *b)
         return KU_ERR(KUMI_EINVAL, "batch: ranks: %d; at least 1", b->n_ranks);
     for (int i = 0; i < 4; i++)
         if (given[i].value < 0 || given[i].value > MOST)
-            return KU_ERR(KUMI_EINVAL, "batch: train.%s: %lld; from 1 to 2^30", given[i].name, (long long)given[i].value);
+            return KU_ERR(KUMI_EINVAL, "batch: train.%s: %lld; from 1 to 2^30", given[i].name,
+                          (long long)given[i].value);
     if (!b->global_batch && !b->micro_batch)
-        return KU_ERR(KUMI_EINVAL, "batch: neither train.global_batch nor train.micro_batch is given; give one");
+        return KU_ERR(KUMI_EINVAL,
+                      "batch: neither train.global_batch nor train.micro_batch is given; give one");
     return KUMI_OK;
 }
 
@@ -73,8 +80,10 @@ int ku_batch_resolve(struct ku_batch *out)
     if (b.accumulation) {
         if (b.accumulation % each)
             return KU_ERR(KUMI_EINVAL,
-                          "batch: train.accumulation: %lld is no multiple of virtual_shards / ranks = %lld; nearest: %lld",
-                          (long long)b.accumulation, (long long)each, (long long)((b.accumulation / each + 1) * each));
+                          "batch: train.accumulation: %lld is no multiple of virtual_shards / "
+                          "ranks = %lld; nearest: %lld",
+                          (long long)b.accumulation, (long long)each,
+                          (long long)((b.accumulation / each + 1) * each));
         b.k = b.accumulation / each;
     }
     if (b.global_batch && b.micro_batch) {
@@ -83,10 +92,11 @@ int ku_batch_resolve(struct ku_batch *out)
         int64_t k = b.global_batch / (v * b.micro_batch);
         if (b.k && b.k != k)
             return KU_ERR(KUMI_EINVAL,
-                          "batch: train.accumulation: %lld contradicts global_batch %lld = %d ranks x micro_batch %lld x "
+                          "batch: train.accumulation: %lld contradicts global_batch %lld = %d "
+                          "ranks x micro_batch %lld x "
                           "accumulation; it would be %lld",
-                          (long long)b.accumulation, (long long)b.global_batch, b.n_ranks, (long long)b.micro_batch,
-                          (long long)(k * each));
+                          (long long)b.accumulation, (long long)b.global_batch, b.n_ranks,
+                          (long long)b.micro_batch, (long long)(k * each));
         b.k = k;
     }
     if (b.k == 0)

@@ -5,8 +5,9 @@
 #include <stdint.h>
 
 /*
- * The batch relation (docs/numerics.md): global_batch = n_ranks * micro_batch * accumulation = virtual_shards * micro_batch * k.
- * 0 = not given; resolve fills in what follows, with micro_batch as large and k as small as the relation admits.
+ * The batch relation (docs/numerics.md): global_batch = n_ranks * micro_batch * accumulation =
+ * virtual_shards * micro_batch * k. 0 = not given; resolve fills in what follows, with micro_batch
+ * as large and k as small as the relation admits.
  */
 struct ku_batch {
     int n_ranks; /* of the data-parallel axes */

@@ -26,8 +26,8 @@ struct key_row {
     size_t offset;
 };
 /* The column `most` is a word list for enums and a number otherwise. */
-#define MOST_INT(most) (most), NULL
-#define MOST_NUM(most) (most), NULL
+#define MOST_INT(most)  (most), NULL
+#define MOST_NUM(most)  (most), NULL
 #define MOST_BOOL(most) (most), NULL
 #define MOST_TEXT(most) (most), NULL
 #define MOST_LIST(most) (most), NULL
@@ -35,13 +35,16 @@ struct key_row {
 #define MOST_PAIR(most) (most), NULL
 #define MOST_ENUM(most) 0, (most)
 static const struct key_row table[] = {
-#define KEY(section, key, type, value, least, most, mark, help)                                                        \
-    {#section, #key, T_##type, value, least, MOST_##type(most), mark, help, offsetof(struct ku_config, section##_##key)},
+#define KEY(section, key, type, value, least, most, mark, help)                                    \
+    {#section, #key,  T_##type,                                                                    \
+     value,    least, MOST_##type(most),                                                           \
+     mark,     help,  offsetof(struct ku_config, section##_##key)},
 #include "train/keys.def"
 #undef KEY
 };
 enum { N_KEYS = sizeof table / sizeof table[0] };
-static const char *const sections[] = {"model", "data", "train", "optimizer", "schedule", "precision", "parallel", "checkpoint"};
+static const char *const sections[] = {"model",    "data",      "train",    "optimizer",
+                                       "schedule", "precision", "parallel", "checkpoint"};
 enum { N_SECTIONS = sizeof sections / sizeof sections[0] };
 
 /* Where the value comes from, for messages: a --set, or a place in the file. */
@@ -50,29 +53,35 @@ static const char *where(const struct ku_config *o, const char *path, char out[M
     int line, column;
     size_t bytes = strlen(path);
     for (int i = o->n_sets - 1; i >= 0; i--)
-        if (strncmp(o->set[i], path, bytes) == 0 && (o->set[i][bytes] == '=' || o->set[i][bytes] == '.')) {
+        if (strncmp(o->set[i], path, bytes) == 0 &&
+            (o->set[i][bytes] == '=' || o->set[i][bytes] == '.')) {
             snprintf(out, MAX_PATH_BYTES + 64, "--set %.200s", o->set[i]);
             return out;
         }
     ku_json_where(&o->doc, path, 0, &line, &column);
-    snprintf(out, MAX_PATH_BYTES + 64, "%.200s:%d:%d", o->doc.name, line ? line : 1, column ? column : 1);
+    snprintf(out, MAX_PATH_BYTES + 64, "%.200s:%d:%d", o->doc.name, line ? line : 1,
+             column ? column : 1);
     return out;
 }
 
-int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *v, const char *wanted)
+int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *v,
+                     const char *wanted)
 {
     char at[MAX_PATH_BYTES + 64], *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    int status = KU_ERR(KUMI_EINVAL, "config: %s: %s: %.80s; %s", where(o, path, at), path, text ? text : "missing", wanted);
+    int status = KU_ERR(KUMI_EINVAL, "config: %s: %s: %.80s; %s", where(o, path, at), path,
+                        text ? text : "missing", wanted);
     free(text); /* jansson's own malloc */
     return status;
 }
 
-int ku_config_refuse_unknown(const struct ku_config *o, const char *path, const char *word, const char *const *names, int n)
+int ku_config_refuse_unknown(const struct ku_config *o, const char *path, const char *word,
+                             const char *const *names, int n)
 {
     char at[MAX_PATH_BYTES + 64];
     const char *near = ku_str_nearest(word, names, n);
     return KU_ERR(KUMI_EINVAL, "config: %s: %s: unknown key%s%s%s", where(o, path, at), path,
-                  near ? "; did you mean " : "; see `kumi help config`", near ? near : "", near ? "?" : "");
+                  near ? "; did you mean " : "; see `kumi help config`", near ? near : "",
+                  near ? "?" : "");
 }
 
 static int is_word_of(const char *words, const char *word)
@@ -90,9 +99,11 @@ static int is_word_of(const char *words, const char *word)
 static const char *range_text(const struct key_row *row, char out[160])
 {
     if (row->type == T_ENUM)
-        snprintf(out, 160, "one of: %s%s", row->words, strcmp(row->value, "null") == 0 ? " (or null)" : "");
+        snprintf(out, 160, "one of: %s%s", row->words,
+                 strcmp(row->value, "null") == 0 ? " (or null)" : "");
     else
-        snprintf(out, 160, "%s from %.15g to %.15g", row->type == T_INT ? "an integer" : "a number", row->least, row->most);
+        snprintf(out, 160, "%s from %.15g to %.15g", row->type == T_INT ? "an integer" : "a number",
+                 row->least, row->most);
     return out;
 }
 
@@ -127,7 +138,8 @@ static int set_span(struct ku_span *span, const json_t *v)
     return ku_json_int(v, &span->n) < 0 || span->n < 0;
 }
 
-static int set_number(const struct ku_config *o, const struct key_row *row, const char *path, const json_t *v, void *member)
+static int set_number(const struct ku_config *o, const struct key_row *row, const char *path,
+                      const json_t *v, void *member)
 {
     char text[160];
     int64_t whole = 0;
@@ -143,7 +155,8 @@ static int set_number(const struct ku_config *o, const struct key_row *row, cons
     return KUMI_OK;
 }
 
-static int set_pair(const struct ku_config *o, const struct key_row *row, const char *path, const json_t *v, struct ku_pair *pair)
+static int set_pair(const struct ku_config *o, const struct key_row *row, const char *path,
+                    const json_t *v, struct ku_pair *pair)
 {
     for (size_t i = 0; i < 2; i++) {
         const json_t *x = json_array_size(v) == 2 ? json_array_get(v, i) : NULL;
@@ -176,7 +189,8 @@ static void set_null(const struct key_row *row, void *member)
     }
 }
 
-static int set_member(const struct ku_config *o, const struct key_row *row, const json_t *v, struct ku_config *cfg)
+static int set_member(const struct ku_config *o, const struct key_row *row, const json_t *v,
+                      struct ku_config *cfg)
 {
     char path[MAX_PATH_BYTES], text[160];
     void *member = (char *)cfg + row->offset;
@@ -269,7 +283,8 @@ static int apply_sets(json_t *root, const char *const *set, int n_sets)
         const char *eq = strchr(set[i], '=');
         char path[MAX_PATH_BYTES];
         if (eq == NULL || eq == set[i] || (size_t)(eq - set[i]) >= sizeof path)
-            return KU_ERR(KUMI_EINVAL, "config: --set %.200s: not of the form section.key=value", set[i]);
+            return KU_ERR(KUMI_EINVAL, "config: --set %.200s: not of the form section.key=value",
+                          set[i]);
         memcpy(path, set[i], (size_t)(eq - set[i]));
         path[eq - set[i]] = '\0';
         json_t *value = json_loads(eq + 1, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
@@ -287,26 +302,30 @@ static int read_keys(struct ku_config *cfg)
     const struct ku_config *o = cfg;
     for (int i = 0; i < N_KEYS; i++) {
         const struct key_row *row = &table[i];
-        json_t *v = json_object_get(json_object_get(cfg->root, row->section), row->key), *own = NULL;
+        json_t *v = json_object_get(json_object_get(cfg->root, row->section), row->key),
+               *own = NULL;
         if (v == NULL)
             v = own = json_loads(row->value, JSON_DECODE_ANY, NULL);
-        int status = v ? set_member(o, row, v, cfg) : KU_ERR(KUMI_EBUG, "config: %s: default", row->key);
+        int status =
+            v ? set_member(o, row, v, cfg) : KU_ERR(KUMI_EBUG, "config: %s: default", row->key);
         json_decref(own);
         KU_TRY(status);
     }
     cfg->model = json_object_get(cfg->root, "model");
     if (cfg->model == NULL)
-        return ku_config_refuse(o, "model", NULL, "say which model: {\"model_type\":\"gpt2\",..} or {\"path\":DIR}");
+        return ku_config_refuse(o, "model", NULL,
+                                "say which model: {\"model_type\":\"gpt2\",..} or {\"path\":DIR}");
     if (cfg->data_train.n == 0)
         return ku_config_refuse(o, "data.train", NULL, "name the training files");
     if (cfg->checkpoint_async)
-        return ku_config_refuse(o, "checkpoint.async", json_object_get(json_object_get(cfg->root, "checkpoint"), "async"),
-                      "asynchronous checkpoints are not built yet; use false");
+        return ku_config_refuse(o, "checkpoint.async",
+                                json_object_get(json_object_get(cfg->root, "checkpoint"), "async"),
+                                "asynchronous checkpoints are not built yet; use false");
     return KUMI_OK;
 }
 
-int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set, int n_sets,
-                    struct ku_config *cfg)
+int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
+                    int n_sets, struct ku_config *cfg)
 {
     memset(cfg, 0, sizeof *cfg);
     KU_TRY(ku_json_parse(name, text, bytes, &cfg->doc));

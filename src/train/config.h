@@ -9,12 +9,13 @@
 #include "base/str.h"
 
 /*
- * A run's configuration: one JSON file (docs/configuration.md) and --set options over it. keys.def is the one list of keys; the
- * struct below has a member section_key for each. null is KU_NULL, NaN, NULL, or n < 0.
+ * A run's configuration: one JSON file (docs/configuration.md) and --set options over it. keys.def
+ * is the one list of keys; the struct below has a member section_key for each. null is KU_NULL,
+ * NaN, NULL, or n < 0.
  */
 #define KU_NULL INT64_MIN
 struct ku_list {
-    char **item; /* NULL-terminated; NULL = null */
+    char **item;    /* NULL-terminated; NULL = null */
     int n, is_word; /* is_word: one string, not in a list */
 };
 struct ku_span {
@@ -25,8 +26,8 @@ struct ku_pair {
     double v[2];
 };
 
-#define KU_KEY_INT int64_t
-#define KU_KEY_NUM double
+#define KU_KEY_INT  int64_t
+#define KU_KEY_NUM  double
 #define KU_KEY_BOOL int
 #define KU_KEY_TEXT char *
 #define KU_KEY_ENUM char *
@@ -37,8 +38,8 @@ struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"
 #undef KEY
-    json_t *model; /* the section as it stands: Hugging Face's keys, or {"path": DIR} */
-    json_t *root;  /* file and --set together, as the user wrote them */
+    json_t *model;          /* the section as it stands: Hugging Face's keys, or {"path": DIR} */
+    json_t *root;           /* file and --set together, as the user wrote them */
     struct ku_json doc;     /* the file: positions */
     const char *const *set; /* borrowed */
     int n_sets;
@@ -49,23 +50,30 @@ struct ku_config {
  *
  *   set   n_sets texts "section.key=value"; the value is JSON, else a string
  *
- * Errors: KUMI_EINVAL: one line with file:line:column (or the --set), the key, the value, what is allowed or the nearest key.
+ * Errors: KUMI_EINVAL: one line with file:line:column (or the --set), the key, the value, what is
+ * allowed or the nearest key.
  */
 int ku_config_load(const char *path, const char *const *set, int n_sets, struct ku_config *cfg);
 /* From text; name is for messages. */
-int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set, int n_sets, struct ku_config *cfg);
+int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
+                    int n_sets, struct ku_config *cfg);
 void ku_config_fini(struct ku_config *cfg);
 
-/* KUMI_EINVAL for a key that is wrong in a way the table cannot see: "config: file:line:column: path: value; wanted". */
-int ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t *value, const char *wanted);
-int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word, const char *const *names, int n);
-/* All keys with their values, defaults included, in the table's order. Owned by the caller; NULL: no memory. */
+/* KUMI_EINVAL for a key that is wrong in a way the table cannot see: "config: file:line:column:
+ * path: value; wanted". */
+int ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t *value,
+                     const char *wanted);
+int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
+                             const char *const *names, int n);
+/* All keys with their values, defaults included, in the table's order. Owned by the caller; NULL:
+ * no memory. */
 json_t *ku_config_dump(const struct ku_config *cfg);
 /* The numerics keys alone, under "section.key"; with the model. */
 json_t *ku_config_numerics(const struct ku_config *cfg);
 /* Names that differ between two of the above, "a, b", into out. Returns how many. */
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out);
-/* One line a key: for `kumi help config` and the document. is_markdown: rows of a table, per section. */
+/* One line a key: for `kumi help config` and the document. is_markdown: rows of a table, per
+ * section. */
 void ku_config_help(int is_markdown, struct ku_str *out);
 
 /* Steps of a span, given the steps of an epoch. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a configuration says, for manifests, comparison and documents. Works on the JSON that config.c checked. */
+/* What a configuration says, for manifests, comparison and documents. Works on the JSON that
+ * config.c checked. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,8 +9,8 @@
 struct row {
     const char *section, *key, *type, *value, *mark, *help, *words;
 };
-#define WORDS_INT(most) NULL
-#define WORDS_NUM(most) NULL
+#define WORDS_INT(most)  NULL
+#define WORDS_NUM(most)  NULL
 #define WORDS_BOOL(most) NULL
 #define WORDS_TEXT(most) NULL
 #define WORDS_LIST(most) NULL
@@ -17,7 +18,7 @@ struct row {
 #define WORDS_PAIR(most) NULL
 #define WORDS_ENUM(most) most
 static const struct row table[] = {
-#define KEY(section, key, type, value, least, most, mark, help)                                                        \
+#define KEY(section, key, type, value, least, most, mark, help)                                    \
     {#section, #key, #type, value, #mark, help, WORDS_##type(most)},
 #include "train/keys.def"
 #undef KEY
@@ -84,14 +85,16 @@ void ku_config_help(int is_markdown, struct ku_str *out)
     for (int i = 0; i < N_KEYS; i++) {
         const struct row *r = &table[i];
         if (strcmp(section, r->section) != 0 && is_markdown)
-            ku_str_add(out, "\n## `%s`\n\n| key | default | kind | what |\n|---|---|---|---|\n", r->section);
+            ku_str_add(out, "\n## `%s`\n\n| key | default | kind | what |\n|---|---|---|---|\n",
+                       r->section);
         section = r->section;
         const char *mark = strcmp(r->mark, "LAYOUT") == 0 ? "layout" : "numerics";
         if (is_markdown)
-            ku_str_add(out, "| `%s` | `%s` | %s | %s%s%s%s |\n", r->key, r->value, mark, r->help, r->words ? " (" : "",
-                       r->words ? r->words : "", r->words ? ")" : "");
+            ku_str_add(out, "| `%s` | `%s` | %s | %s%s%s%s |\n", r->key, r->value, mark, r->help,
+                       r->words ? " (" : "", r->words ? r->words : "", r->words ? ")" : "");
         else
-            ku_str_add(out, "  %s.%-*s %-12s %-8s %s%s%s%s\n", r->section, (int)(27 - strlen(r->section)), r->key,
-                       r->value, mark, r->help, r->words ? " (" : "", r->words ? r->words : "", r->words ? ")" : "");
+            ku_str_add(out, "  %s.%-*s %-12s %-8s %s%s%s%s\n", r->section,
+                       (int)(27 - strlen(r->section)), r->key, r->value, mark, r->help,
+                       r->words ? " (" : "", r->words ? r->words : "", r->words ? ")" : "");
     }
 }

@@ -36,9 +36,11 @@ static int cut_file(struct ku_metrics *m, int64_t first_step)
     size_t bytes = 0;
     struct ku_str kept = {0};
     if (ku_os_slurp(m->path, MAX_METRICS_BYTES, &text, &bytes) < 0)
-        return errno == ENOENT ? KUMI_OK
-                               : KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be read: %s", m->path, ku_os_why());
-    for (char *line = text, *stop; first_step > 0 && (stop = strchr(line, '\n')) != NULL; line = stop + 1) {
+        return errno == ENOENT
+                   ? KUMI_OK
+                   : KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be read: %s", m->path, ku_os_why());
+    for (char *line = text, *stop; first_step > 0 && (stop = strchr(line, '\n')) != NULL;
+         line = stop + 1) {
         json_t *row = json_loadb(line, (size_t)(stop - line), 0, NULL);
         json_t *step = json_object_get(row, "step"), *val = json_object_get(row, "val_loss");
         if (json_is_integer(step) && json_integer_value(step) <= first_step) {
@@ -77,7 +79,8 @@ int ku_metrics_open(const char *dir, int64_t first_step, double peak_flops, stru
     if (status == KUMI_OK) {
         m->fd = ku_os_open(m->path, O_WRONLY | O_CREAT | O_APPEND, 0666);
         if (m->fd < 0)
-            status = KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be written: %s", m->path, ku_os_why());
+            status =
+                KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be written: %s", m->path, ku_os_why());
     }
     if (status < 0) {
         ku_metrics_close(m);
@@ -103,7 +106,8 @@ static void write_row(struct ku_metrics *m, const char *text, size_t bytes)
     if (m->failed || ku_os_write_full(m->fd, text, bytes) == 0)
         return;
     m->failed = 1;
-    KU_LOG(TRAIN, WARN, "metrics: %s: cannot be written: %s; the run goes on without", m->path, ku_os_why());
+    KU_LOG(TRAIN, WARN, "metrics: %s: cannot be written: %s; the run goes on without", m->path,
+           ku_os_why());
 }
 
 static void keep(struct ku_metrics *m, double step_ms, double tps)
@@ -137,13 +141,15 @@ static const char *number(double x, char out[32])
 
 static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, double tps, double mfu)
 {
-    double left_s = (double)(l->n_steps - l->step) * m->elapsed_ms / (double)(m->seen ? m->seen : 1) * 1e-3;
+    double left_s =
+        (double)(l->n_steps - l->step) * m->elapsed_ms / (double)(m->seen ? m->seen : 1) * 1e-3;
     char text[256], share[32] = "";
     if (mfu > 0)
         snprintf(share, sizeof share, "  mfu %.0f %%", 100 * mfu);
-    int bytes = snprintf(text, sizeof text, "%sstep %lld/%lld  loss %.4f  lr %.2e  %.0f tok/s%s  %d:%02d left%s",
-                         m->is_terminal ? "\r" : "", (long long)l->step, (long long)l->n_steps, l->loss, l->lr, tps,
-                         share, (int)(left_s / 60), (int)left_s % 60, m->is_terminal ? "   " : "\n");
+    int bytes = snprintf(
+        text, sizeof text, "%sstep %lld/%lld  loss %.4f  lr %.2e  %.0f tok/s%s  %d:%02d left%s",
+        m->is_terminal ? "\r" : "", (long long)l->step, (long long)l->n_steps, l->loss, l->lr, tps,
+        share, (int)(left_s / 60), (int)left_s % 60, m->is_terminal ? "   " : "\n");
     if (bytes > 0)
         fwrite(text, 1, (size_t)bytes, stderr);
 }
@@ -159,10 +165,12 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
         return;
     char b[10][32];
     struct ku_str row = {0};
-    ku_str_add(&row, "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"tokens\":%lld", (long long)l->step,
-               number(l->epoch, b[0]), number(l->loss, b[1]), number(l->grad_norm, b[2]), number(l->lr, b[3]),
-               (long long)l->tokens);
-    ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"data_ms\":%.3f,\"wait_ms\":%.3f", l->step_ms, tps, l->data_ms, l->wait_ms);
+    ku_str_add(&row,
+               "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"tokens\":%lld",
+               (long long)l->step, number(l->epoch, b[0]), number(l->loss, b[1]),
+               number(l->grad_norm, b[2]), number(l->lr, b[3]), (long long)l->tokens);
+    ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"data_ms\":%.3f,\"wait_ms\":%.3f", l->step_ms,
+               tps, l->data_ms, l->wait_ms);
     if (mfu > 0)
         ku_str_add(&row, ",\"mfu\":%.4f", mfu);
     ku_str_add(&row, "}\n");
@@ -175,10 +183,12 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
 void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss)
 {
     char text[128], b[32];
-    int bytes = snprintf(text, sizeof text, "{\"step\":%lld,\"val_loss\":%s}\n", (long long)step, number(val_loss, b));
+    int bytes = snprintf(text, sizeof text, "{\"step\":%lld,\"val_loss\":%s}\n", (long long)step,
+                         number(val_loss, b));
     write_row(m, text, (size_t)bytes);
     json_array_append_new(m->curve, json_pack("[I, f]", (json_int_t)step, val_loss));
-    fprintf(stderr, "%sstep %lld  validation loss %.4f\n", m->is_terminal ? "\r" : "", (long long)step, val_loss);
+    fprintf(stderr, "%sstep %lld  validation loss %.4f\n", m->is_terminal ? "\r" : "",
+            (long long)step, val_loss);
 }
 
 static int by_size(const void *a, const void *b)

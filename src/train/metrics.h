@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 /*
- * What a run says of itself: DIR/metrics.jsonl, a line now and then for people, DIR/summary.json at the end. By rank 0.
+ * What a run says of itself: DIR/metrics.jsonl, a line now and then for people, DIR/summary.json at
+ * the end. By rank 0.
  */
 struct ku_metrics_line {
     int64_t step, n_steps, tokens; /* steps done; of the run; valid tokens of this step */
@@ -22,7 +23,8 @@ struct ku_metrics;
  */
 int ku_metrics_open(const char *dir, int64_t first_step, double peak_flops, struct ku_metrics **m);
 void ku_metrics_close(struct ku_metrics *m); /* NULL is fine */
-/* Every step: notes throughput; is_logged writes the line. A full disk is said once and stops the file, not the run. */
+/* Every step: notes throughput; is_logged writes the line. A full disk is said once and stops the
+ * file, not the run. */
 void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *line, int is_logged);
 void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss);
 /* Medians over all steps but the first three. */

@@ -31,21 +31,41 @@ static const struct member {
     {"initializer_range", NULL, M_POSITIVE, offsetof(struct kumi_gpt2, initializer_range)},
     {"tie_word_embeddings", NULL, M_BOOL, offsetof(struct kumi_gpt2, tie_word_embeddings)},
     {"scale_attn_weights", NULL, M_BOOL, offsetof(struct kumi_gpt2, scale_attn_weights)},
-    {"scale_attn_by_inverse_layer_idx", NULL, M_BOOL, offsetof(struct kumi_gpt2, scale_attn_by_inverse_layer_idx)},
+    {"scale_attn_by_inverse_layer_idx", NULL, M_BOOL,
+     offsetof(struct kumi_gpt2, scale_attn_by_inverse_layer_idx)},
 };
 enum { N_MEMBERS = sizeof members / sizeof members[0] };
 /* Keys of Hugging Face's files that say nothing of the computation. */
-static const char *const inert[] = {"model_type", "path", "activation_function", "architectures", "bos_token_id", "eos_token_id",
-                                    "pad_token_id", "n_ctx", "torch_dtype", "dtype", "transformers_version", "use_cache",
-                                    "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
-                                    "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params",
-                                    "_name_or_path", "add_cross_attention"};
+static const char *const inert[] = {"model_type",
+                                    "path",
+                                    "activation_function",
+                                    "architectures",
+                                    "bos_token_id",
+                                    "eos_token_id",
+                                    "pad_token_id",
+                                    "n_ctx",
+                                    "torch_dtype",
+                                    "dtype",
+                                    "transformers_version",
+                                    "use_cache",
+                                    "reorder_and_upcast_attn",
+                                    "summary_activation",
+                                    "summary_first_dropout",
+                                    "summary_proj_to_labels",
+                                    "summary_type",
+                                    "summary_use_proj",
+                                    "task_specific_params",
+                                    "_name_or_path",
+                                    "add_cross_attention"};
 enum { N_INERT = sizeof inert / sizeof inert[0] };
 static const struct {
     const char *name;
     enum kumi_activation act;
-} activations[] = {{"gelu_new", KUMI_GELU_TANH}, {"gelu_pytorch_tanh", KUMI_GELU_TANH}, {"gelu_fast", KUMI_GELU_TANH},
-                   {"gelu", KUMI_GELU}, {"relu", KUMI_RELU}};
+} activations[] = {{"gelu_new", KUMI_GELU_TANH},
+                   {"gelu_pytorch_tanh", KUMI_GELU_TANH},
+                   {"gelu_fast", KUMI_GELU_TANH},
+                   {"gelu", KUMI_GELU},
+                   {"relu", KUMI_RELU}};
 
 /* An error about a key: in the configuration with its place, else with the file's name. */
 struct source {
@@ -61,7 +81,8 @@ static int refuse(const struct source *s, const char *key, const json_t *v, cons
     return KU_ERR(KUMI_EINPUT, "model: %s: %s: wrong; %s", s->name, key, wanted);
 }
 
-static int read_member(const struct source *s, const struct member *m, const json_t *v, struct kumi_gpt2 *c)
+static int read_member(const struct source *s, const struct member *m, const json_t *v,
+                       struct kumi_gpt2 *c)
 {
     char *at = (char *)c + m->offset;
     int64_t whole;
@@ -128,7 +149,8 @@ static int read_activation(const struct source *s, json_t *model, struct kumi_gp
             c->activation = activations[i].act;
             return KUMI_OK;
         }
-    return refuse(s, "activation_function", v, "one of: gelu_new gelu_pytorch_tanh gelu_fast gelu relu");
+    return refuse(s, "activation_function", v,
+                  "one of: gelu_new gelu_pytorch_tanh gelu_fast gelu relu");
 }
 
 static int read_object(const struct source *s, json_t *model, struct ku_model *m)
@@ -148,7 +170,8 @@ static int read_object(const struct source *s, json_t *model, struct ku_model *m
     KU_TRY(read_activation(s, model, c));
     if (c->n_embd % c->n_head) {
         char wanted[96];
-        snprintf(wanted, sizeof wanted, "it must be divisible by n_head, %lld", (long long)c->n_head);
+        snprintf(wanted, sizeof wanted, "it must be divisible by n_head, %lld",
+                 (long long)c->n_head);
         json_t *v = json_integer(c->n_embd);
         int status = refuse(s, "n_embd", v, wanted);
         json_decref(v);
@@ -213,15 +236,19 @@ void ku_model_fini(struct ku_model *m)
 char *ku_model_print(const struct ku_model *m)
 {
     const struct kumi_gpt2 *c = &m->gpt2;
-    const char *act = c->activation == KUMI_RELU ? "relu" : c->activation == KUMI_GELU ? "gelu" : "gelu_new";
-    json_t *o = json_pack("{s:s, s:[s], s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:b, s:b, s:b, s:s}",
-                          "model_type", "gpt2", "architectures", "GPT2LMHeadModel", "n_layer", (json_int_t)c->n_layer,
-                          "n_head", (json_int_t)c->n_head, "n_embd", (json_int_t)c->n_embd, "n_positions",
-                          (json_int_t)c->n_positions, "vocab_size", (json_int_t)c->vocab_size, "activation_function", act,
-                          "layer_norm_epsilon", c->layer_norm_epsilon, "resid_pdrop", c->resid_pdrop, "embd_pdrop",
-                          c->embd_pdrop, "attn_pdrop", c->attn_pdrop, "initializer_range", c->initializer_range,
-                          "tie_word_embeddings", c->tie_word_embeddings, "scale_attn_weights", c->scale_attn_weights,
-                          "scale_attn_by_inverse_layer_idx", c->scale_attn_by_inverse_layer_idx, "torch_dtype", "float32");
+    const char *act = c->activation == KUMI_RELU   ? "relu"
+                      : c->activation == KUMI_GELU ? "gelu"
+                                                   : "gelu_new";
+    json_t *o = json_pack(
+        "{s:s, s:[s], s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:b, s:b, s:b, s:s}",
+        "model_type", "gpt2", "architectures", "GPT2LMHeadModel", "n_layer", (json_int_t)c->n_layer,
+        "n_head", (json_int_t)c->n_head, "n_embd", (json_int_t)c->n_embd, "n_positions",
+        (json_int_t)c->n_positions, "vocab_size", (json_int_t)c->vocab_size, "activation_function",
+        act, "layer_norm_epsilon", c->layer_norm_epsilon, "resid_pdrop", c->resid_pdrop,
+        "embd_pdrop", c->embd_pdrop, "attn_pdrop", c->attn_pdrop, "initializer_range",
+        c->initializer_range, "tie_word_embeddings", c->tie_word_embeddings, "scale_attn_weights",
+        c->scale_attn_weights, "scale_attn_by_inverse_layer_idx",
+        c->scale_attn_by_inverse_layer_idx, "torch_dtype", "float32");
     if (o)
         json_object_set_new(o, "n_inner", c->n_inner ? json_integer(c->n_inner) : json_null());
     char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL, *copy = NULL;
@@ -237,7 +264,8 @@ int64_t ku_model_n_params(const struct ku_model *m)
     const struct kumi_gpt2 *c = &m->gpt2;
     int64_t d = c->n_embd, f = c->n_inner ? c->n_inner : 4 * d;
     int64_t layer = 4 * d + d * 3 * d + 3 * d + d * d + d + d * f + f + f * d + d;
-    return c->vocab_size * d * (c->tie_word_embeddings ? 1 : 2) + c->n_positions * d + c->n_layer * layer + 2 * d;
+    return c->vocab_size * d * (c->tie_word_embeddings ? 1 : 2) + c->n_positions * d +
+           c->n_layer * layer + 2 * d;
 }
 
 double ku_model_flops_per_token(const struct ku_model *m, int64_t t)

@@ -5,7 +5,8 @@
 #include "kumi/model.h"
 #include "train/config.h"
 
-/* The model of a configuration: Hugging Face's keys, inline or in the config.json of {"path": DIR}. */
+/* The model of a configuration: Hugging Face's keys, inline or in the config.json of {"path": DIR}.
+ */
 struct ku_model {
     struct kumi_gpt2 gpt2;
     char *path; /* directory whose weights are the start; NULL: none */
@@ -17,7 +18,8 @@ int ku_model_parse(const char *name, const char *text, size_t bytes, struct ku_m
 void ku_model_fini(struct ku_model *m);
 /* config.json as transformers reads it. Owned by the caller; NULL: no memory. */
 char *ku_model_print(const struct ku_model *m);
-/* Parameters, and model FLOP of one token forward and backward: 6 N + 12 layers width t (attention in full). */
+/* Parameters, and model FLOP of one token forward and backward: 6 N + 12 layers width t (attention
+ * in full). */
 double ku_model_flops_per_token(const struct ku_model *m, int64_t t);
 int64_t ku_model_n_params(const struct ku_model *m);
 

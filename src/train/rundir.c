@@ -31,12 +31,14 @@ static int take_lock(struct ku_rundir *dir)
     dir->lock_fd = ku_os_open(path, O_RDWR | O_CREAT, 0666);
     ku_free(path);
     if (dir->lock_fd < 0)
-        return KU_ERR(KUMI_ESTORAGE, "run directory: %s: cannot be written: %s; choose another --out", dir->path,
+        return KU_ERR(KUMI_ESTORAGE,
+                      "run directory: %s: cannot be written: %s; choose another --out", dir->path,
                       ku_os_why());
     if (ku_os_flock(dir->lock_fd) < 0) {
         int busy = errno == EWOULDBLOCK;
-        return KU_ERR(busy ? KUMI_EBUSY : KUMI_ESTORAGE, "run directory: %s: %s; choose another --out, or wait",
-                      dir->path, busy ? "another run is using it" : ku_os_why());
+        return KU_ERR(busy ? KUMI_EBUSY : KUMI_ESTORAGE,
+                      "run directory: %s: %s; choose another --out, or wait", dir->path,
+                      busy ? "another run is using it" : ku_os_why());
     }
     return KUMI_OK;
 }
@@ -53,7 +55,8 @@ static int clear(const struct ku_rundir *dir)
             result = 0;
         ku_free(path);
         if (result < 0)
-            return KU_ERR(KUMI_ESTORAGE, "run directory: %s/%s: cannot be removed: %s", dir->path, own[i], ku_os_why());
+            return KU_ERR(KUMI_ESTORAGE, "run directory: %s/%s: cannot be removed: %s", dir->path,
+                          own[i], ku_os_why());
     }
     return KUMI_OK;
 }
@@ -64,12 +67,15 @@ static int open_it(const char *path, int overwrite, enum ku_resume resume, struc
     if (dir->path == NULL)
         return KUMI_ENOMEM;
     if (ku_os_mkdirs(path) < 0)
-        return KU_ERR(KUMI_ESTORAGE, "run directory: %s: cannot be made: %s; choose another --out", path, ku_os_why());
+        return KU_ERR(KUMI_ESTORAGE, "run directory: %s: cannot be made: %s; choose another --out",
+                      path, ku_os_why());
     KU_TRY(take_lock(dir));
     if (overwrite)
         return clear(dir);
     if (resume == KU_RESUME_NO && (exists(dir, "checkpoints") || exists(dir, "metrics.jsonl")))
-        return KU_ERR(KUMI_EBUSY, "run directory: %s: holds a run already; --resume continues it, --overwrite replaces it",
+        return KU_ERR(KUMI_EBUSY,
+                      "run directory: %s: holds a run already; --resume continues it, --overwrite "
+                      "replaces it",
                       path);
     return KUMI_OK;
 }

@@ -3,8 +3,8 @@
 #define KU_TRAIN_RUNDIR_H
 
 /*
- * A run's directory: checkpoints/, metrics.jsonl, summary.json, config.json, and `lock`, which the run holds (flock) as long as
- * it lives.
+ * A run's directory: checkpoints/, metrics.jsonl, summary.json, config.json, and `lock`, which the
+ * run holds (flock) as long as it lives.
  */
 enum ku_resume { KU_RESUME_NO, KU_RESUME_YES, KU_RESUME_AUTO };
 
@@ -18,7 +18,8 @@ struct ku_rundir {
  *   overwrite   remove what an earlier run left there
  *   resume      continue what is there: YES needs something, AUTO takes it or starts afresh
  *
- * Errors: KUMI_EBUSY (another run holds it; or it holds a run, without resume and overwrite), ESTORAGE (cannot be made or written).
+ * Errors: KUMI_EBUSY (another run holds it; or it holds a run, without resume and overwrite),
+ * ESTORAGE (cannot be made or written).
  */
 int ku_rundir_open(const char *path, int overwrite, enum ku_resume resume, struct ku_rundir *dir);
 void ku_rundir_close(struct ku_rundir *dir);

@@ -23,7 +23,9 @@ static int64_t given(int64_t key)
 static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
 {
     int64_t value;
-    return key == KU_NULL && was && ku_json_int(json_object_get(was, name), &value) == 0 ? value : given(key);
+    return key == KU_NULL && was && ku_json_int(json_object_get(was, name), &value) == 0
+               ? value
+               : given(key);
 }
 
 static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
@@ -32,23 +34,25 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
     if (c->parallel_replicate != KU_NULL && c->parallel_replicate != n_ranks) {
         json_t *v = json_integer(c->parallel_replicate);
         char wanted[96];
-        snprintf(wanted, sizeof wanted, "the job has %d ranks, and data parallelism is all there is", n_ranks);
+        snprintf(wanted, sizeof wanted,
+                 "the job has %d ranks, and data parallelism is all there is", n_ranks);
         int status = ku_config_refuse(c, "parallel.replicate", v, wanted);
         json_decref(v);
         return status;
     }
-    s->batch = (struct ku_batch){.n_ranks = n_ranks,
-                                 .global_batch = from_checkpoint(c->train_global_batch, was, "train.global_batch"),
-                                 .micro_batch = from_checkpoint(c->train_micro_batch, was, "train.micro_batch"),
-                                 .virtual_shards = from_checkpoint(c->train_virtual_shards, was, "train.virtual_shards"),
-                                 .accumulation = given(c->train_accumulation)};
+    s->batch = (struct ku_batch){
+        .n_ranks = n_ranks,
+        .global_batch = from_checkpoint(c->train_global_batch, was, "train.global_batch"),
+        .micro_batch = from_checkpoint(c->train_micro_batch, was, "train.micro_batch"),
+        .virtual_shards = from_checkpoint(c->train_virtual_shards, was, "train.virtual_shards"),
+        .accumulation = given(c->train_accumulation)};
     if (!s->batch.global_batch && !s->batch.micro_batch)
         s->batch.global_batch = DEFAULT_BATCH;
     return ku_batch_resolve(&s->batch);
 }
 
-int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets, const json_t *was,
-                         int n_ranks)
+int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
+                         const json_t *was, int n_ranks)
 {
     KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
@@ -56,7 +60,8 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     s->seq_len = s->cfg.data_seq_len == KU_NULL ? s->model.gpt2.n_positions : s->cfg.data_seq_len;
     if (s->seq_len > s->model.gpt2.n_positions) {
         json_t *v = json_integer(s->seq_len);
-        int status = ku_config_refuse(&s->cfg, "data.seq_len", v, "it exceeds the model's n_positions");
+        int status =
+            ku_config_refuse(&s->cfg, "data.seq_len", v, "it exceeds the model's n_positions");
         json_decref(v);
         return status;
     }
@@ -95,11 +100,12 @@ int ku_session_open_data(struct ku_session *s, struct ku_job *job)
                              .progress = {tick, job}};
     KU_TRY(ku_text_open(&o, &s->data));
     KU_TRY(ku_last_batch_parse(c->data_last_batch, &last));
-    KU_TRY(ku_sampler_init(&s->sampler, s->data->n_samples[KU_SPLIT_TRAIN], s->batch.global_batch, last, c->data_shuffle,
-                           (uint64_t)c->train_seed));
+    KU_TRY(ku_sampler_init(&s->sampler, s->data->n_samples[KU_SPLIT_TRAIN], s->batch.global_batch,
+                           last, c->data_shuffle, (uint64_t)c->train_seed));
     if (c->train_epochs != KU_NULL) {
         if (c->train_steps != KU_NULL)
-            return KU_ERR(KUMI_EINVAL, "config: train.steps %lld and train.epochs %lld; give one of them",
+            return KU_ERR(KUMI_EINVAL,
+                          "config: train.steps %lld and train.epochs %lld; give one of them",
                           (long long)c->train_steps, (long long)c->train_epochs);
         KU_TRY(ku_sampler_steps(&s->sampler, c->train_epochs, &s->n_steps));
     }
@@ -137,7 +143,8 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
             a->schedule = i;
     a->warmup = ku_span_steps(c->schedule_warmup_steps, per_epoch);
     a->warmup_lr = c->schedule_warmup_start_lr;
-    a->decay = c->schedule_decay_steps.n < 0 ? s->n_steps : ku_span_steps(c->schedule_decay_steps, per_epoch);
+    a->decay = c->schedule_decay_steps.n < 0 ? s->n_steps
+                                             : ku_span_steps(c->schedule_decay_steps, per_epoch);
     a->min_lr = c->schedule_min_lr;
     a->step_size = ku_span_steps(c->schedule_step_size, per_epoch);
     a->gamma = c->schedule_gamma;
@@ -151,7 +158,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
                                   .micro_tokens = s->batch.micro_batch * s->seq_len,
                                   .rule = ku_attrs_default,
                                   .bucket_bytes = (int64_t)(c->parallel_bucket_mb * 0x1p20),
-                                  .first_bucket_bytes = (int64_t)(c->parallel_first_bucket_mb * 0x1p20),
+                                  .first_bucket_bytes =
+                                      (int64_t)(c->parallel_first_bucket_mb * 0x1p20),
                                   .overlap = c->parallel_overlap,
                                   .share_host_state = c->parallel_share_host_state};
     KU_TRY(ku_dtype_parse(c->precision_compute, &o->compute));
@@ -188,7 +196,8 @@ static int n_threads(const struct ku_session *s, const struct ku_job *job)
 
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
-    struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device), .seed = (uint64_t)s->cfg.train_seed};
+    struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
+                                .seed = (uint64_t)s->cfg.train_seed};
     struct ku_graph *g;
     KU_ASSERT(o.device != NULL);
     KU_TRY(ku_session_compile_opts(s, &o.compile));
@@ -199,8 +208,8 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
         enum ku_isa pinned;
         KU_TRY(ku_cpu_isa_parse(s->cfg.parallel_isa, &pinned));
         if (pinned > o.device_opts.isa)
-            return KU_ERR(KUMI_EDEVICE, "parallel.isa: %s: this CPU has %s at best", s->cfg.parallel_isa,
-                          ku_cpu_isa_name(o.device_opts.isa));
+            return KU_ERR(KUMI_EDEVICE, "parallel.isa: %s: this CPU has %s at best",
+                          s->cfg.parallel_isa, ku_cpu_isa_name(o.device_opts.isa));
         o.device_opts.isa = pinned;
     }
     KU_TRY(ku_session_graph(s, &g));
@@ -218,8 +227,8 @@ void ku_session_fini(struct ku_session *s)
 }
 
 /* One row of a micro-batch: a sample, or a row that does not count. */
-static int fill_row(struct ku_session *s, enum ku_data_split split, int64_t sample, int64_t number, int32_t *tokens,
-                    int32_t *targets)
+static int fill_row(struct ku_session *s, enum ku_data_split split, int64_t sample, int64_t number,
+                    int32_t *tokens, int32_t *targets)
 {
     if (sample >= 0)
         return ku_data_read(s->data, split, sample, number, (void *[]){tokens, targets});
@@ -248,8 +257,8 @@ static int fill(struct ku_session *s, int is_eval, int64_t number)
                 sample = ku_sampler_at(&s->sampler, number, first + r);
                 draw = ku_sampler_number(&s->sampler, number, first + r);
             }
-            KU_TRY(fill_row(s, is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN, sample, draw, tokens + r * s->seq_len,
-                            targets + r * s->seq_len));
+            KU_TRY(fill_row(s, is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN, sample, draw,
+                            tokens + r * s->seq_len, targets + r * s->seq_len));
         }
     }
     return KUMI_OK;

@@ -10,8 +10,8 @@
 #include "train/trainer.h"
 
 /*
- * A configuration brought to life on a job: everything that training, evaluation and plans share. Filled in stages, each on the
- * ones before; fini takes what there is.
+ * A configuration brought to life on a job: everything that training, evaluation and plans share.
+ * Filled in stages, each on the ones before; fini takes what there is.
  */
 struct ku_session {
     struct ku_config cfg;
@@ -24,9 +24,10 @@ struct ku_session {
     struct ku_trainer *t;
 };
 
-/* Configuration, model, batch relation for n ranks. `was`: the numerics keys of the checkpoint to resume, whose derived values count where none are given; NULL. */
-int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets, const json_t *was,
-                         int n_ranks);
+/* Configuration, model, batch relation for n ranks. `was`: the numerics keys of the checkpoint to
+ * resume, whose derived values count where none are given; NULL. */
+int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
+                         const json_t *was, int n_ranks);
 /* Data, sampler, length of the run, schedule. job: whose progress word ticks; NULL. */
 int ku_session_open_data(struct ku_session *s, struct ku_job *job);
 /* What the compiler is told. n_steps must be known: after open_data, or for plans. */
@@ -37,7 +38,8 @@ int ku_session_graph(const struct ku_session *s, struct ku_graph **g);
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
 void ku_session_fini(struct ku_session *s);
 
-/* Fills the training ports for a step, and the evaluation ports for batch number b. Errors: KUMI_EINPUT. */
+/* Fills the training ports for a step, and the evaluation ports for batch number b. Errors:
+ * KUMI_EINPUT. */
 int ku_session_fill_train(struct ku_session *s, int64_t step);
 int ku_session_fill_eval(struct ku_session *s, int64_t b);
 /* Loss over the evaluation samples. Collective. */
@@ -46,11 +48,12 @@ int ku_session_evaluate(struct ku_session *s, double *loss);
 /* First values: random, or model.path's weights. Collective. */
 int ku_session_first_state(struct ku_session *s);
 /*
- * A checkpoint of the present state in dir (OUT/checkpoints). Collective. A failure leaves earlier ones whole and is returned on all ranks (KUMI_ESTORAGE) without
- * ending the job.
+ * A checkpoint of the present state in dir (OUT/checkpoints). Collective. A failure leaves earlier
+ * ones whole and is returned on all ranks (KUMI_ESTORAGE) without ending the job.
  */
 int ku_session_save(struct ku_session *s, const char *dir, int64_t step);
-/* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is damaged. */
+/* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
+ * damaged. */
 int ku_session_load(struct ku_session *s, const char *path, int64_t *step);
 
 #endif

@@ -38,7 +38,8 @@ int ku_session_first_state(struct ku_session *s)
     return ku_trainer_derive(s->t);
 }
 
-/* The worst of everybody's status, on everybody, without ending the job: a full disk is no reason to stop. */
+/* The worst of everybody's status, on everybody, without ending the job: a full disk is no reason
+ * to stop. */
 static int worst(struct ku_session *s, int status)
 {
     struct kumi_error mine = *ku_err_get();

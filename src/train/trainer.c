@@ -318,7 +318,8 @@ int64_t ku_trainer_metric_count(const struct ku_trainer *t, const char *name)
     const struct ku_program *p = t->program[KU_PROG_TRAIN];
     for (uint32_t i = 0; i < p->n_instrs; i++) {
         const struct ku_instr *x = &p->instr[i];
-        if (x->kind == KU_COMPUTE && x->op == KU_OP_exact_sum && strcmp(p->name_of[x->path], name) == 0)
+        if (x->kind == KU_COMPUTE && x->op == KU_OP_exact_sum &&
+            strcmp(p->name_of[x->path], name) == 0)
             return ku_shape_count(&p->shape[p->operand[x->operand].shape]);
     }
     return 1;

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A training run, as one of its ranks: directory, resume, the step loop, evaluation, checkpoints,
+ * end. Whatever one rank decides (stop, time, a bad number) all ranks learn in one word per step,
+ * so that they act at the same step.
+ */
+#include "kumi/run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "ckpt/snapshot.h"
+#include "train/agree.h"
+#include "train/metrics.h"
+#include "train/peak.h"
+#include "train/rundir.h"
+#include "train/session.h"
+
+enum { MAX_SKIPPED = 100, WORD_TIME = 1, WORD_SIGNAL = 2 };
+
+struct run {
+    const struct kumi_train_options *o;
+    struct kumi_train_result *result;
+    struct ku_job *job;
+    struct ku_session s;
+    struct ku_rundir dir;
+    struct ku_metrics *metrics; /* rank 0 */
+    char *checkpoints;          /* OUT/checkpoints, on every rank */
+    char *found;                /* the checkpoint to resume */
+    int64_t step, last_saved, end, begin_ns;
+    int n_skipped, stop_word;
+    double flops_per_token;
+};
+
+static int is_first(const struct run *r)
+{
+    return r->job->rank == 0;
+}
+
+/* runs/<config>-<time> when the user names none. */
+static void default_out(const char *config, char *out, size_t bytes)
+{
+    const char *slash = strrchr(config, '/'), *name = slash ? slash + 1 : config;
+    size_t n = strcspn(name, ".");
+    char when[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
+    snprintf(out, bytes, "runs/%.*s-%s", (int)(n < 100 ? n : 100), name, when);
+}
+
+/* What rank 0 tells the others about the directory. */
+struct opening {
+    char out[512], found[640];
+};
+
+static int find_checkpoint(struct run *r, int64_t before, char found[640])
+{
+    struct ku_ckpt c;
+    char *dir = ku_asprintf("%s/checkpoints", r->dir.path);
+    if (dir == NULL)
+        return KUMI_ENOMEM;
+    int status = ku_ckpt_find(dir, before, &c);
+    ku_free(dir);
+    found[0] = '\0';
+    if (status == KUMI_OK) {
+        snprintf(found, 640, "%s", c.path);
+        ku_ckpt_close(&c);
+        return KUMI_OK;
+    }
+    if (status != KUMI_ENOCKPT)
+        return status;
+    if (r->o->resume == KU_RESUME_AUTO) {
+        fprintf(stderr, "kumi: %s: nothing to resume; starting afresh\n", r->dir.path);
+        return KUMI_OK;
+    }
+    return KU_ERR(
+        KUMI_ENOCKPT,
+        "resume: %s: no usable checkpoint; start afresh with --overwrite, or --resume=auto",
+        r->dir.path);
+}
+
+static int open_directory(struct run *r)
+{
+    struct opening opening = {0};
+    int status = KUMI_OK;
+    if (is_first(r)) {
+        if (r->o->out)
+            snprintf(opening.out, sizeof opening.out, "%s", r->o->out);
+        else
+            default_out(r->o->settings.config, opening.out, sizeof opening.out);
+        status =
+            ku_rundir_open(opening.out, r->o->overwrite, (enum ku_resume)r->o->resume, &r->dir);
+        if (status == KUMI_OK && r->o->resume)
+            status = find_checkpoint(r, INT64_MAX, opening.found);
+    }
+    KU_TRY(ku_agree_local(r->job, status));
+    KU_TRY(ku_agree_bytes(r->job, &opening, sizeof opening));
+    snprintf(r->result->out, sizeof r->result->out, "%s", opening.out);
+    r->checkpoints = ku_asprintf("%s/checkpoints", opening.out);
+    r->found = ku_strdup(opening.found);
+    return r->checkpoints && r->found ? KUMI_OK : KUMI_ENOMEM;
+}
+
+/* A resume continues the same numbers, or says which keys differ. */
+static int check_numerics(struct run *r, const json_t *was)
+{
+    struct ku_str names = {0};
+    int n = ku_config_compare(was, r->s.numerics, &names);
+    int status = KUMI_OK;
+    if (n && !r->o->allow_change)
+        status = KU_ERR(KUMI_EINVAL,
+                        "resume: %s: %s differ from the checkpoint's: the bits would not continue; "
+                        "--allow-change goes on all the same",
+                        r->found, ku_str_get(&names));
+    else if (n && is_first(r))
+        fprintf(stderr, "kumi: %s changed: the bits do not continue those of the checkpoint\n",
+                ku_str_get(&names));
+    ku_str_fini(&names);
+    return status;
+}
+
+static int configure(struct run *r)
+{
+    const struct kumi_settings *set = &r->o->settings;
+    struct ku_ckpt c;
+    if (r->found[0] == '\0')
+        return ku_session_configure(&r->s, set->config, set->set, set->n_sets, NULL, r->job->n);
+    KU_TRY(ku_ckpt_open(r->found, &c));
+    json_t *was = json_object_get(c.manifest.root, "numerics");
+    int status = ku_session_configure(&r->s, set->config, set->set, set->n_sets, was, r->job->n);
+    if (status == KUMI_OK)
+        status = check_numerics(r, was);
+    ku_ckpt_close(&c);
+    return status;
+}
+
+/* The newest checkpoint whose every byte is right; a damaged one is named and the one before is
+ * taken. */
+static int load_checkpoint(struct run *r)
+{
+    for (;;) {
+        int64_t step;
+        int status = ku_session_load(&r->s, r->found, &step);
+        if (status == KUMI_OK) {
+            r->step = r->last_saved = step;
+            return KUMI_OK;
+        }
+        if (status != KUMI_ENOCKPT)
+            return status;
+        if (is_first(r))
+            KU_LOG(CKPT, WARN, "%s; taking the one before", ku_err_get()->text);
+        char found[640] = "";
+        status = is_first(r) ? find_checkpoint(r, step, found) : KUMI_OK;
+        if (status == KUMI_OK && is_first(r) &&
+            found[0] == '\0') /* --resume=auto must not start afresh over a damaged run */
+            status = KU_ERR(KUMI_ENOCKPT, "resume: %s: no checkpoint is whole", r->dir.path);
+        KU_TRY(ku_agree_local(r->job, status));
+        KU_TRY(ku_agree_bytes(r->job, found, sizeof found));
+        ku_free(r->found);
+        r->found = ku_strdup(found);
+        if (r->found == NULL)
+            return KUMI_ENOMEM;
+    }
+}
+
+static int prepare(struct run *r)
+{
+    KU_TRY(open_directory(r));
+    KU_TRY(configure(r));
+    KU_TRY(ku_session_open_data(&r->s, r->job));
+    r->end = r->s.n_steps;
+    if (r->o->until > 0 && r->o->until < r->end)
+        r->end = r->o->until;
+    KU_TRY(ku_session_create_trainer(&r->s, r->job));
+    KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
+    r->flops_per_token = ku_model_flops_per_token(&r->s.model, r->s.seq_len);
+    if (!is_first(r))
+        return KUMI_OK;
+    double peak = 0;
+    if (ku_peak_read(r->s.cfg.precision_compute, ku_os_n_cpus(), &peak) < 0)
+        peak = 0;
+    KU_TRY(ku_metrics_open(r->dir.path, r->step, peak, &r->metrics));
+    fprintf(stderr,
+            "kumi: %s: %lld parameters, %d ranks, global batch %lld = %lld shards x %lld x %lld, "
+            "%s on %s, %s\n",
+            r->s.model.path ? r->s.model.path : "gpt2", (long long)ku_model_n_params(&r->s.model),
+            r->job->n, (long long)r->s.batch.global_batch, (long long)r->s.batch.virtual_shards,
+            (long long)r->s.batch.micro_batch, (long long)r->s.batch.k, r->s.cfg.precision_compute,
+            ku_cpu_isa_name(ku_cpu_isa()), r->dir.path);
+    if (r->found[0])
+        fprintf(stderr, "kumi: resumed %s at step %lld\n", r->found, (long long)r->step);
+    return KUMI_OK;
+}
+
+static int save(struct run *r, int is_final)
+{
+    if (r->last_saved == r->step && r->found[0] + r->step > 0 && r->last_saved >= 0)
+        return KUMI_OK;
+    int status = ku_session_save(&r->s, r->checkpoints, r->step);
+    if (status == KUMI_OK) {
+        r->last_saved = r->step;
+        return KUMI_OK;
+    }
+    if (status != KUMI_ESTORAGE || is_final || ku_job_has_failed(r->job))
+        return status;
+    if (is_first(r))
+        KU_LOG(CKPT, WARN, "%s; training goes on, the checkpoint before is whole",
+               ku_err_get()->text);
+    return KUMI_OK;
+}
+
+static int evaluate(struct run *r)
+{
+    double loss;
+    KU_TRY(ku_session_evaluate(&r->s, &loss));
+    r->result->val_loss = loss;
+    if (is_first(r) && r->s.eval_samples)
+        ku_metrics_eval(r->metrics, r->step, loss);
+    return KUMI_OK;
+}
+
+/* Loss or gradient is not finite; the optimizer has not run. */
+static int nonfinite(struct run *r, const double *report)
+{
+    const char *tensor = ku_trainer_bad_gradient(r->s.t);
+    if (strcmp(r->s.cfg.train_on_nonfinite, "skip") == 0 && ++r->n_skipped <= MAX_SKIPPED) {
+        if (is_first(r))
+            KU_LOG(TRAIN, WARN, "step %lld: loss %g, gradient of %s not finite: update skipped",
+                   (long long)r->step + 1, report[KU_REPORT_LOSS],
+                   tensor ? tensor : "no parameter");
+        return KUMI_OK;
+    }
+    return KU_ERR(KUMI_ENUMERIC,
+                  "not finite: step %lld: loss %g, first in the gradient of %s; the last "
+                  "checkpoint is at step %lld; lower optimizer.lr, "
+                  "or train.on_nonfinite=skip",
+                  (long long)r->step + 1, report[KU_REPORT_LOSS], tensor ? tensor : "no parameter",
+                  (long long)(r->last_saved > 0 ? r->last_saved : 0));
+}
+
+/* The replicas of ranks that share nothing must be equal, bit for bit. */
+static int verify_replicas(struct run *r)
+{
+    const struct ku_trainer *t = r->s.t;
+    if (r->job->n == 1 || t->program[KU_PROG_TRAIN]->share_host_state)
+        return KUMI_OK;
+    for (int i = 0; i < t->n_tensors; i++) {
+        const struct ku_ckpt_tensor *x = &t->tensor[i];
+        size_t bytes = kumi_dtype_bytes(x->dtype);
+        for (int d = 0; d < x->ndim; d++)
+            bytes *= (size_t)x->padded[d];
+        KU_TRY(ku_agree_equal(r->job, x->name, x->data, bytes));
+    }
+    return KUMI_OK;
+}
+
+static int is_due(struct ku_span every, int64_t step, const struct run *r)
+{
+    int64_t n = ku_span_steps(every, r->s.sampler.steps_per_epoch);
+    return n > 0 && step % n == 0;
+}
+
+static void note_step(struct run *r, const double *report, int64_t data_ns)
+{
+    struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
+    struct ku_metrics_line line = {.step = r->step,
+                                   .n_steps = r->s.n_steps,
+                                   .tokens = (int64_t)report[KU_REPORT_TOKENS],
+                                   .epoch = (double)r->step / (double)r->s.sampler.steps_per_epoch,
+                                   .loss = report[KU_REPORT_LOSS],
+                                   .grad_norm = report[KU_REPORT_NORM],
+                                   .lr = report[KU_REPORT_LR],
+                                   .step_ms = (double)times.run_ns * 1e-6,
+                                   .wait_ms = (double)times.wait_ns * 1e-6,
+                                   .data_ms = (double)data_ns * 1e-6,
+                                   .flops_per_token = r->flops_per_token};
+    int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.sampler.steps_per_epoch);
+    int is_logged = every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);
+    ku_metrics_step(r->metrics, &line, is_logged);
+}
+
+static int one_step(struct run *r)
+{
+    const double *report;
+    int64_t begin = ku_clock_ns();
+    KU_TRY(ku_agree_local(r->job, ku_session_fill_train(&r->s, r->step)));
+    int64_t data_ns = ku_clock_ns() - begin;
+    KU_TRY(ku_trainer_step(r->s.t, r->step, &report));
+    if (report[KU_REPORT_APPLY] == 0)
+        KU_TRY(nonfinite(r, report));
+    else
+        r->n_skipped = 0;
+    r->step++;
+    if (is_first(r))
+        note_step(r, report, data_ns);
+    return KUMI_OK;
+}
+
+/* 0 = go on; else why all ranks stop here. */
+static int stop_word(struct run *r, int64_t *word)
+{
+    int signal = ku_job_stop(r->job);
+    double seconds = (double)(ku_clock_ns() - r->begin_ns) * 1e-9;
+    *word = signal                                                ? WORD_SIGNAL + signal
+            : r->o->max_time_s > 0 && seconds >= r->o->max_time_s ? WORD_TIME
+                                                                  : 0;
+    return ku_agree_max(r->job, word);
+}
+
+static int loop(struct run *r)
+{
+    int64_t word = 0;
+    while (r->step < r->end) {
+        KU_TRY(one_step(r));
+        int64_t step = r->step;
+        KU_TRY(stop_word(r, &word));
+        if (word)
+            break;
+        if (step < r->end && is_due(r->s.cfg.train_eval_every, step, r))
+            KU_TRY(evaluate(r));
+        int is_saved = is_due(r->s.cfg.checkpoint_every, step, r);
+        if (r->s.cfg.train_verify_every.n < 0 ? is_saved
+                                              : is_due(r->s.cfg.train_verify_every, step, r))
+            KU_TRY(verify_replicas(r));
+        if (step < r->end && is_saved)
+            KU_TRY(save(r, 0));
+    }
+    r->stop_word = (int)word;
+    if (!word)
+        KU_TRY(evaluate(r));
+    return save(r, 1);
+}
+
+static int write_summary(struct run *r)
+{
+    struct kumi_train_result *result = r->result;
+    struct ku_memory_report memory;
+    ku_program_memory(r->s.t->program[KU_PROG_TRAIN], &memory);
+    json_t *o = json_pack("{s:I, s:I, s:i, s:f, s:f, s:s, s:s, s:I, s:o}", "step",
+                          (json_int_t)r->step, "update", (json_int_t)result->update, "ranks",
+                          r->job->n, "median_tps", result->median_tps, "median_step_ms",
+                          ku_metrics_median_step_ms(r->metrics), "digest", result->digest,
+                          "checkpoint", result->checkpoint, "memory_planned_bytes",
+                          (json_int_t)memory.peak_bytes, "val_curve", ku_metrics_curve(r->metrics));
+    if (o && isfinite(result->val_loss))
+        json_object_set_new(o, "val_loss", json_real(result->val_loss));
+    char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
+    char *path = ku_rundir_file(&r->dir, "summary.json");
+    int status = text && path ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK && ku_os_replace(path, text, strlen(text)) < 0)
+        status = KU_ERR(KUMI_ESTORAGE, "summary: %s: cannot be written: %s", path, ku_os_why());
+    free(text); /* jansson's own */
+    ku_free(path);
+    json_decref(o);
+    return status;
+}
+
+static int finish(struct run *r)
+{
+    struct kumi_train_result *result = r->result;
+    result->step = r->step;
+    result->update = *ku_trainer_update_count(r->s.t);
+    snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
+             (long long)r->last_saved);
+    int status = KUMI_OK;
+    if (is_first(r)) {
+        result->median_tps = ku_metrics_median_tps(r->metrics);
+        status = ku_trainer_digest(r->s.t, 0, result->digest);
+        if (status == KUMI_OK)
+            status = write_summary(r);
+    }
+    return ku_agree(r->job, status);
+}
+
+static int run_all(struct run *r)
+{
+    KU_TRY(prepare(r));
+    KU_TRY(loop(r));
+    KU_TRY(finish(r));
+    if (r->stop_word == WORD_TIME)
+        return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time is over: step %lld; the state is in %s",
+                      (long long)r->step, r->result->checkpoint);
+    if (r->stop_word)
+        return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d: step %lld; the state is in %s",
+                      r->stop_word - WORD_SIGNAL, (long long)r->step, r->result->checkpoint);
+    return KUMI_OK;
+}
+
+static int join(struct run *r)
+{
+    const char *threads = getenv("KUMI_THREADS");
+    struct ku_job_opts o = {.threads = threads ? (int)strtol(threads, NULL, 10) : 1,
+                            .timeout_ns = 60LL * 1000000000};
+    KU_TRY(ku_job_join(&o, &r->job));
+    return ku_job_heed_signals(r->job);
+}
+
+int kumi_train(const struct kumi_train_options *options, struct kumi_train_result *result)
+{
+    struct run r = {.o = options,
+                    .result = result,
+                    .dir = {.lock_fd = -1},
+                    .last_saved = -1,
+                    .begin_ns = ku_clock_ns()};
+    memset(result, 0, sizeof *result);
+    result->val_loss = (double)NAN;
+    int status = join(&r);
+    if (status == KUMI_OK)
+        status = run_all(&r);
+    struct kumi_error error = *ku_err_get();
+    if (r.job && status < 0 && status != KUMI_ESTOPPED) {
+        status = ku_job_fail(r.job);
+        result->is_reported = 1;
+    } else if (status == KUMI_ESTOPPED) {
+        if (is_first(&r))
+            fprintf(stderr, "kumi: %s\n", error.text);
+        result->is_reported = 1;
+    }
+    ku_metrics_close(r.metrics);
+    ku_session_fini(&r.s);
+    ku_rundir_close(&r.dir);
+    ku_free(r.checkpoints);
+    ku_free(r.found);
+    int left = ku_job_leave(r.job);
+    if (status == KUMI_OK && left < 0)
+        return left;
+    return status < 0 ? (ku_err_put(&error), status) : KUMI_OK;
+}
