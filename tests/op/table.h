@@ -13,10 +13,10 @@
  *   operands         "<kind>[limit]:<dim><count>[/<seen>]...", one word each
  *   n_out            results asked for
  *
- * Kinds: x float of the dtype at hand · f float, f32 beside any x · p as f, not negative ·
- * i<limit> ids below it · t<limit> targets below it, some ignored · k control port · w words ·
- * e exact sum, with counts behind it · c a count · r report (R: of a skipped update, u: of the
- * first one).
+ * Kinds: x float of the dtype at hand (b: with an infinity and a NaN) · f float, f32 beside any x ·
+ * p as f, not negative · i<limit> ids below it · t<limit> targets below it, some ignored · k
+ * control port · w words · e exact sum, with counts behind it · c a count · r report (R: of a
+ * skipped update, u: of the first one).
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -46,6 +46,8 @@ static const struct op_row op_table[] = {
     {"linear", "trans=1", "x:n4c3 x:f0c3 f:f0", 1},
     {"linear", "trans=1", "x:n17c33 x:v70/61c33", 1},
     {"linear", "", "x:n67c130 x:c130f97 f:f97", 1},
+    {"linear", "", "x:n3c1100 x:c1100f37 f:f37", 1},
+    {"linear", "", "x:n600c48 x:c48f40 f:f40", 1},
     {"linear", "act=relu", "x:n9c17 x:c17f33 f:f33", 1},
     {"linear", "act=gelu_tanh", "x:n9t3c17 x:c17f33 f:f33", 2},
     {"linear", "act=gelu_erf trans=1", "x:n9c17 x:f33c17", 2},
@@ -94,12 +96,14 @@ static const struct op_row op_table[] = {
     {"exact_sum", "", "x:n3t5", 1},
     {"exact_sum", "", "x:n5c7001", 1},
     {"exact_sum", "", "x:n0", 1},
+    {"exact_sum", "", "b:n3c5", 1},
     {"count_valid", "", "t9:n3t5", 1},
     {"count_valid", "ignore=2", "t9:n51", 1},
     {"count_valid", "", "t9:n0t5", 1},
     {"max_all", "", "x:n3t5", 1},
     {"max_all", "", "x:n5c7001", 1},
     {"max_all", "", "x:n0", 1},
+    {"max_all", "", "b:n3c5", 1},
     {"loss_seed", "shift=9", "", 1},
     {"fold", "", "f:n3c5 f:n3c5", 1},
     {"fold", "reduce=max", "f:n131c129 f:n131c129", 1},
@@ -110,6 +114,7 @@ static const struct op_row op_table[] = {
     {"sumsq", "index=2", "x:n3c5 e:w75", 1},
     {"sumsq", "", "x:n131c129 e:w73", 1},
     {"sumsq", "", "x:n0c5 e:w73", 1},
+    {"sumsq", "index=1", "b:n3c5 e:w75", 1},
     {"step_scalars", "clip=1 shift=3 lr=0.001 warmup=100", "e:w75 e:w72 c:w1 c:w1", 2},
     {"step_scalars", "shift=6 lr=0.001 min_lr=1e-4 decay=50 schedule=cosine",
      "e:w73 e:w72 c:w1 c:w1", 2},
