@@ -24,7 +24,7 @@ static long double loss_of(const struct op_device *ref, const struct op_call *c,
         if (v->dtype == KUMI_I64) { /* an exact sum */
             struct ku_exact sum;
             memcpy(&sum, v->data, sizeof sum);
-            loss += (long double)at(&adjoint[o], 0) * ku_exact_round(&sum);
+            loss += (long double)at(&adjoint[o], 0) * (long double)ku_exact_round(&sum);
             *off += 0x1p-53 * fabs(at(&adjoint[o], 0) * ku_exact_round(&sum));
             continue;
         }
