@@ -33,34 +33,41 @@ int ku_dtype_parse(const char *name, enum kumi_dtype *out)
     return KU_ERR(KUMI_EINVAL, "dtype: %s: unknown; one of f32 f64 bf16 f16 i64 i32 u16 u8", name);
 }
 
+static float float_of(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+static uint32_t bits_of(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+
 float ku_f16_to_f32(uint16_t x)
 {
-    int exponent = x >> 10 & 31, mantissa = x & 1023;
-    float magnitude;
-    if (exponent == 31)
-        magnitude = mantissa ? NAN : INFINITY;
-    else if (exponent == 0)
-        magnitude = ldexpf((float)mantissa, -24);
-    else
-        magnitude = ldexpf((float)(mantissa + 1024), exponent - 25);
-    return x >> 15 ? -magnitude : magnitude;
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, exponent = x >> 10 & 31, mantissa = x & 1023;
+    if (exponent == 31) /* infinity; a NaN becomes quiet and keeps its payload */
+        return float_of(sign | 0x7f800000 | (mantissa ? 0x400000 : 0) | mantissa << 13);
+    if (exponent == 0) /* units of 2^-24, exact */
+        return float_of(sign | bits_of((float)mantissa * 0x1p-24f));
+    return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
 uint16_t ku_f16_from_f32(float f)
 {
-    uint32_t u;
-    memcpy(&u, &f, 4);
+    uint32_t u = bits_of(f);
     uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
     u &= 0x7fffffff;
     if (u > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00);
+        return (uint16_t)(sign | 0x7e00 | (u >> 13 & 0x3ff));
     if (u >= 0x47800000)
         return (uint16_t)(sign | 0x7c00);
-    if (u < 0x38800000) { /* subnormal or zero: the units are 2^-24; rintf rounds to nearest even */
-        float units;
-        memcpy(&units, &u, 4);
-        return (uint16_t)(sign | (uint16_t)rintf(units * 0x1p24f));
-    }
+    if (u < 0x38800000) /* subnormal or zero: units of 2^-24; rintf rounds to nearest even */
+        return (uint16_t)(sign | (uint16_t)rintf(float_of(u) * 0x1p24f));
     u += 0xfff + (u >> 13 & 1);
     return (uint16_t)(sign | (uint16_t)((u - 0x38000000) >> 13));
 }
@@ -96,14 +103,22 @@ double ku_load_f64(const void *data, enum kumi_dtype dtype, int64_t i)
 static float round_odd(double x)
 {
     float f = (float)x;
-    uint32_t u;
-    if (isnan(x) || isinf(f) || (double)f == x)
+    uint32_t u = bits_of(f);
+    if (isnan(x) || isinf(f) || (double)f == x || u & 1)
         return f;
-    memcpy(&u, &f, 4);
-    if (!(u & 1))
-        u += fabs((double)f) < fabs(x) ? 1 : (uint32_t)-1;
-    memcpy(&f, &u, 4);
-    return f;
+    return float_of(fabs((double)f) < fabs(x) ? u + 1 : u - 1);
+}
+
+/* Likewise from i64 to f64: above 2^53 the bits that fall off leave the last one set. */
+static double round_odd_i64(int64_t x)
+{
+    uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
+    int drop = magnitude >> 53 ? 11 - __builtin_clzll(magnitude) : 0;
+    uint64_t kept = magnitude >> drop;
+    if (kept << drop != magnitude)
+        kept |= 1;
+    double result = ldexp((double)kept, drop);
+    return x < 0 ? -result : result;
 }
 
 static double clamp(double x, double low, double high)
@@ -155,6 +170,9 @@ void ku_convert(void *dst, enum kumi_dtype dst_dtype, const void *src, enum kumi
     } else if (dst_dtype == KUMI_F32 && src_dtype == KUMI_BF16) {
         for (int64_t i = 0; i < count; i++)
             ((float *)dst)[i] = ku_bf16_to_f32(((const uint16_t *)src)[i]);
+    } else if (src_dtype == KUMI_I64 && ku_dtype_is_float(dst_dtype) && dst_dtype != KUMI_F64) {
+        for (int64_t i = 0; i < count; i++)
+            ku_store_f64(dst, dst_dtype, i, round_odd_i64(((const int64_t *)src)[i]));
     } else {
         for (int64_t i = 0; i < count; i++)
             ku_store_f64(dst, dst_dtype, i, ku_load_f64(src, src_dtype, i));
