@@ -5,13 +5,33 @@
 
 #include "base/err.h"
 
-float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index)
+/* Box & Muller 1958: two words give two normals. */
+static void normal_pair(uint32_t a, uint32_t b, float out[2])
 {
-    struct ku_philox block = ku_philox(seed, step, stream, index >> 2);
-    uint32_t a = block.word[index & 2], b = block.word[(index & 2) + 1];
     double u = ((double)a + 0.5) * 0x1p-32, angle = 6.283185307179586476925 * ((double)b * 0x1p-32);
     double radius = sqrt(-2 * log(u));
-    return (float)(radius * (index & 1 ? sin(angle) : cos(angle)));
+    out[0] = (float)(radius * cos(angle));
+    out[1] = (float)(radius * sin(angle));
+}
+
+void ku_random_normals(uint64_t seed, uint32_t step, uint32_t stream, uint64_t first, int64_t count, float *out)
+{
+    float four[4];
+    for (int64_t i = 0; i < count;) {
+        uint64_t index = first + (uint64_t)i;
+        struct ku_philox block = ku_philox(seed, step, stream, index >> 2);
+        normal_pair(block.word[0], block.word[1], four);
+        normal_pair(block.word[2], block.word[3], four + 2);
+        for (uint64_t lane = index & 3; lane < 4 && i < count; lane++)
+            out[i++] = four[lane];
+    }
+}
+
+float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index)
+{
+    float x;
+    ku_random_normals(seed, step, stream, index, 1, &x);
+    return x;
 }
 
 void ku_permutation_init(struct ku_permutation *p, uint64_t n, uint64_t seed, uint64_t epoch)

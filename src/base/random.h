@@ -37,6 +37,9 @@ static inline float ku_random_uniform(uint32_t word)
 /* Standard normal (Box-Muller in f64, rounded to f32): elements 2j and 2j+1 share words 2j, 2j+1.
  */
 float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index);
+/* Elements [first, first + count) of the same. */
+void ku_random_normals(uint64_t seed, uint32_t step, uint32_t stream, uint64_t first, int64_t count,
+                       float *out);
 
 /*
  * A seeded permutation of [0, n) in O(1) memory: a balanced Feistel network over the next even

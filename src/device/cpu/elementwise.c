@@ -170,14 +170,22 @@ int ku_cpu_bind_dropout(struct ku_kernel *k)
     return check_equal(k, 1);
 }
 
+static int is_padding(const struct ku_view *v, int64_t i)
+{
+    for (int d = v->shape.ndim - 1; d >= 0; i /= v->shape.dim[d--].count)
+        if (i % v->shape.dim[d].count >= v->shape.dim[d].seen)
+            return 1;
+    return 0;
+}
 static void tile_fill(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *y = &k->call.out[0];
+    const int padded = ku_shape_seen(&y->shape) != ku_shape_count(&y->shape);
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    for (int64_t i = 0; i < n; i++)
-        ku_store_f64(y->data, y->dtype, from + i, k->attr.value);
+    for (int64_t i = from; i < from + n; i++)
+        ku_store_f64(y->data, y->dtype, i, padded && is_padding(y, i) ? 0 : k->attr.value);
 }
 int ku_cpu_bind_fill(struct ku_kernel *k)
 {
@@ -187,31 +195,31 @@ int ku_cpu_bind_fill(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* Indices count the seen extents, so padding changes no value; padding itself is zero. */
+/* Indices count the seen extents, so padding changes no value; padding itself is zero. A run along the last dim has indices in a row. */
 static void tile_random_normal(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *y = &k->call.out[0];
     const int64_t *control = k->call.in[1].data;
     uint64_t seed = (uint64_t)control[KU_CONTROL_SEED];
-    int64_t from, n, at[KU_MAX_DIMS] = {0}, whole[KU_MAX_DIMS] = {0};
+    int last = y->shape.ndim - 1;
+    int64_t from, n, width = last < 0 ? 1 : y->shape.dim[last].count;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    for (int d = 0; d < y->shape.ndim; d++)
-        whole[d] = y->shape.dim[d].count == y->logical[d] ? y->shape.dim[d].seen : y->logical[d];
-    for (int64_t i = from; i < from + n; i++) {
-        int64_t rest = i, index = 0, padding = 0;
-        for (int d = y->shape.ndim - 1; d >= 0; d--) {
-            at[d] = rest % y->shape.dim[d].count;
-            rest /= y->shape.dim[d].count;
-            padding |= at[d] >= y->shape.dim[d].seen;
+    for (int64_t i = from; i < from + n;) {
+        enum { MOST = 256 };
+        float z[MOST];
+        int64_t run = width - i % width, rest = i, index = 0, unit = 1;
+        run = run < from + n - i ? run : from + n - i;
+        run = run < MOST ? run : MOST;
+        for (int d = last; d >= 0; rest /= y->shape.dim[d--].count) {
+            const struct ku_dim *dim = &y->shape.dim[d];
+            index += (y->start[d] + rest % dim->count) * unit;
+            unit *= dim->count == y->logical[d] ? dim->seen : y->logical[d];
         }
-        for (int d = 0; d < y->shape.ndim; d++)
-            index = index * whole[d] + y->start[d] + at[d];
-        double z = padding ? 0
-                           : k->attr.value +
-                                 k->attr.std * (double)ku_random_normal(seed, 0, k->call.stream,
-                                                                        (uint64_t)index);
-        ku_store_f64(y->data, y->dtype, i, z);
+        ku_random_normals(seed, 0, k->call.stream, (uint64_t)index, run, z);
+        int64_t valid = is_padding(y, i) ? 0 : last < 0 ? 1 : y->shape.dim[last].seen - i % width;
+        for (int64_t r = 0; r < run; r++, i++)
+            ku_store_f64(y->data, y->dtype, i, r < valid ? k->attr.value + k->attr.std * (double)z[r] : 0);
     }
 }
 int ku_cpu_bind_random_normal(struct ku_kernel *k)
