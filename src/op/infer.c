@@ -211,9 +211,10 @@ INFER(layer_norm)
 {
     (void)a, (void)n_in;
     const struct ku_shape *x = &in[0].shape;
+    if (x->ndim < 1 || x->dim[x->ndim - 1].count < 1)
+        return misfit("layer_norm", "x needs a last dim of at least one element", &in[0]);
     for (int i = 1; i < 3; i++)
-        if (x->ndim < 1 || in[i].shape.ndim != 1 ||
-            !dims_are_equal(x, x->ndim - 1, &in[i].shape, 0, 1))
+        if (in[i].shape.ndim != 1 || !dims_are_equal(x, x->ndim - 1, &in[i].shape, 0, 1))
             return misfit("layer_norm", "gain and bias need x's last dim", &in[i]);
     out[0] = in[0];
     out[1].dtype = wide(in[0].dtype);
@@ -235,8 +236,8 @@ INFER(attention)
 {
     (void)a, (void)n_in;
     const struct ku_shape *x = &in[0].shape;
-    if (x->ndim != 5 || x->dim[2].count != 3)
-        return misfit("attention", "takes qkv as [samples, tokens, 3, heads, width]", &in[0]);
+    if (x->ndim != 5 || x->dim[2].count != 3 || x->dim[4].count < 1)
+        return misfit("attention", "takes qkv as [samples, tokens, 3, heads, width >= 1]", &in[0]);
     out[0].dtype = in[0].dtype;
     take(&out[0].shape, x, 0, 2);
     take(&out[0].shape, x, 3, 2);

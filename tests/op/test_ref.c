@@ -342,6 +342,33 @@ static void test_refused(void **state)
     refuse("act", "", "x:n3", 1, spoil_op, "convert");
 }
 
+/* Types that inference refuses, so that no device sees them. */
+static void test_misfits(void **state)
+{
+    static const struct {
+        const char *op, *operand[3], *word;
+    } row[] = {
+        {"layer_norm", {"n3c0", "c0", "c0"}, "last dim"},
+        {"layer_norm", {"n3c4", "c5", "c4"}, "gain and bias"},
+        {"attention", {"n1t2,3h2d0", "w4", NULL}, "width >= 1"},
+        {"attention", {"n1t2g2h2d3", "w4", NULL}, "takes qkv"},
+        {"linear", {"n3c4", "c5f2", NULL}, "contracted"},
+        {"add", {"n3c4", "n4c3", NULL}, "one shape"},
+        {"dropout", {"n3", NULL, NULL}, "1 inputs"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_type in[3], out[KU_MAX_OUT];
+        int n = 0, op = ku_op_find(row[i].op);
+        for (; n < 3 && row[i].operand[n]; n++)
+            in[n] = (struct ku_type){KUMI_F32, parse_shape(row[i].operand[n])};
+        assert_int_equal(ku_op_infer(op, &ku_attrs_default, n, in, ku_ops[op].min_out, out),
+                         KUMI_EINVAL);
+        if (strstr(ku_err_get()->text, row[i].word) == NULL)
+            fail_msg("%s: \"%s\" does not speak of %s", row[i].op, ku_err_get()->text, row[i].word);
+    }
+}
+
 static void count_call(void *ctx)
 {
     ++*(int *)ctx;
@@ -374,7 +401,7 @@ int main(void)
         cmocka_unit_test(test_dropout),   cmocka_unit_test(test_normal),
         cmocka_unit_test(test_schedules), cmocka_unit_test(test_step_scalars),
         cmocka_unit_test(test_find),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_hook),
+        cmocka_unit_test(test_misfits),   cmocka_unit_test(test_hook),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
