@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/str.h"
 
 int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc)
 {
@@ -194,6 +195,24 @@ int ku_json_set(json_t *root, const char *path, json_t *value)
         }
         root = child;
     }
+}
+
+static int append(const char *data, size_t bytes, void *out)
+{
+    struct ku_str *text = out;
+    ku_str_append(text, data, bytes);
+    return text->failed ? -1 : 0;
+}
+
+char *ku_json_print(const json_t *v, size_t flags)
+{
+    struct ku_str text = {0};
+    if (v && json_dump_callback(v, append, &text, flags) == 0)
+        return text.text;
+    if (v && !text.failed)
+        KU_ERR(KUMI_ENOMEM, "json: no memory to print a value");
+    ku_str_fini(&text);
+    return NULL;
 }
 
 int ku_json_int(const json_t *v, int64_t *out)

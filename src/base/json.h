@@ -32,6 +32,8 @@ json_t *ku_json_at(json_t *root, const char *path);
 /* Sets the member at a dotted path, making objects on the way. Steals value. KUMI_EINVAL if a step
  * is no object. */
 int ku_json_set(json_t *root, const char *path, json_t *value);
+/* json_dumps with these flags, as ku_malloc memory; NULL with the record set. NULL for no value. */
+char *ku_json_print(const json_t *v, size_t flags);
 /* An integer, also from 5e8. 0, or -1 when v is none. */
 int ku_json_int(const json_t *v, int64_t *out);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -126,8 +127,8 @@ void ku_ckpt_close(struct ku_ckpt *c)
 
 static void add_change(struct ku_str *s, const char *key, const json_t *was, const json_t *is)
 {
-    char *old = was != NULL ? json_dumps(was, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    char *now = is != NULL ? json_dumps(is, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *old = was != NULL ? ku_json_print(was, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *now = is != NULL ? ku_json_print(is, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     ku_str_add(s, "%s%s was %s, is %s", s->bytes > 0 ? ", " : "", key,
                old != NULL ? old : "not there", now != NULL ? now : "not there");
     ku_free(old);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
 
@@ -46,7 +47,7 @@ int ku_st_header_print(const struct ku_ckpt_tensor *const *t, int n, struct ku_s
         at[i] = begin;
         failed = failed || json_object_set_new(root, t[i]->name, describe(t[i], begin, end)) < 0;
     }
-    char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
+    char *text = failed ? NULL : ku_json_print(root, JSON_COMPACT);
     json_decref(root);
     if (text == NULL)
         return KU_ERR(KUMI_EINVAL,

@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -311,7 +312,7 @@ static int hash_json(json_t *v, char out[80])
 {
     struct ku_sha256 h;
     unsigned char digest[32];
-    char *text = json_dumps(v, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = ku_json_print(v, JSON_COMPACT | JSON_SORT_KEYS);
     if (text == NULL || ku_sha256_init(&h) < 0) {
         ku_free(text);
         return KU_ERR(KUMI_ENOMEM, "checkpoint: the numerics keys could not be printed");
@@ -353,7 +354,7 @@ static int print_manifest(const struct ku_ckpt_writer *w, char **text)
                      d->data_fingerprint, "isa", d->isa != NULL ? d->isa : "", "libraries",
                      or_empty(d->libraries), "state", or_empty(d->state), "config",
                      or_empty(d->config), "chunk_bytes", KU_CHUNK_BYTES, "files", files);
-    *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    *text = root != NULL ? ku_json_print(root, JSON_INDENT(2)) : NULL;
     if (*text == NULL)
         status = KU_ERR(KUMI_ENOMEM, "checkpoint: %s: the manifest could not be printed", w->final);
 out:

@@ -16,7 +16,6 @@
 #include "comm/pin.h"
 #include "comm/private.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -380,12 +379,11 @@ int ku_launch(char *const *argv, int n, const struct ku_launch_opts *opts, int *
 
 static int n_threads(void)
 {
-    int n = 0;
-    DIR *dir = opendir("/proc/self/task");
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        n += e->d_name[0] != '.';
-    if (dir)
-        closedir(dir);
+    char **names;
+    int n;
+    if (ku_os_list("/proc/self/task", &names, &n) < 0)
+        return 0;
+    ku_free(names);
     return n;
 }
 

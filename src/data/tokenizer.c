@@ -370,7 +370,7 @@ int ku_tokenizer_open(const char *where, struct ku_tokenizer **out)
     t->added_bytes_max = 1;
     int status = KUMI_OK;
     if (strcmp(where, "byte") == 0)
-        strcpy(t->fingerprint, "byte");
+        memcpy(t->fingerprint, "byte", sizeof "byte");
     else
         status = load(t, where);
     if (status < 0) {

@@ -233,10 +233,10 @@ out:
 
 static int refuse(const char *path, const char *part, json_t *value, const char *instead)
 {
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text = value ? ku_json_print(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     int status = KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s: %.80s; kumi takes %s", path, part,
                         text ? text : "missing", instead);
-    free(text); /* jansson's own */
+    ku_free(text);
     return status;
 }
 
@@ -442,12 +442,12 @@ int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *path)
     KU_TRY_OUT(load_model(t, path, json_object_get(doc.root, "model")));
     KU_TRY_OUT(load_added(t, path, added));
     json_t *both = json_pack("[OO?]", pre, added);
-    rules = both ? json_dumps(both, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    rules = both ? ku_json_print(both, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(both);
     status = rules ? seal(t, rules, strlen(rules))
                    : KU_ERR(KUMI_ENOMEM, "tokenizer: %s: out of memory; free some", path);
 out:
-    free(rules); /* jansson's own */
+    ku_free(rules);
     ku_json_fini(&doc);
     return status;
 }

@@ -67,10 +67,11 @@ static const char *where(const struct ku_config *o, const char *path, char out[M
 int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *v,
                      const char *wanted)
 {
-    char at[MAX_PATH_BYTES + 64], *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char at[MAX_PATH_BYTES + 64],
+        *text = v ? ku_json_print(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     int status = KU_ERR(KUMI_EINVAL, "config: %s: %s: %.80s; %s", where(o, path, at), path,
                         text ? text : "missing", wanted);
-    free(text); /* jansson's own malloc */
+    ku_free(text);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
 
 enum { MAX_MODEL_BYTES = 1 << 20 };
@@ -251,10 +252,11 @@ char *ku_model_print(const struct ku_model *m)
         c->scale_attn_by_inverse_layer_idx, "torch_dtype", "float32");
     if (o)
         json_object_set_new(o, "n_inner", c->n_inner ? json_integer(c->n_inner) : json_null());
-    char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL, *copy = NULL;
+    char *text = o ? ku_json_print(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL,
+         *copy = NULL;
     if (text)
         copy = ku_asprintf("%s\n", text);
-    free(text); /* jansson's own */
+    ku_free(text);
     json_decref(o);
     return copy;
 }

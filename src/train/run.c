@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -353,12 +354,12 @@ static int write_summary(struct run *r)
                           (json_int_t)memory.peak_bytes, "val_curve", ku_metrics_curve(r->metrics));
     if (o && isfinite(result->val_loss))
         json_object_set_new(o, "val_loss", json_real(result->val_loss));
-    char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
+    char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
     char *path = ku_rundir_file(&r->dir, "summary.json");
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK && ku_os_replace(path, text, strlen(text)) < 0)
         status = KU_ERR(KUMI_ESTORAGE, "summary: %s: cannot be written: %s", path, ku_os_why());
-    free(text); /* jansson's own */
+    ku_free(text);
     ku_free(path);
     json_decref(o);
     return status;

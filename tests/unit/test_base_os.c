@@ -20,10 +20,12 @@
 #include "base/os.h"
 #include "base/os_ipc.h"
 
-/* Each test works in a folder of its own, which is also the working directory. */
+/* Each test works in a folder of its own, which is also the working directory; in memory where
+ * that is to be had, since hundreds of trials sync. */
 static int enter(void **state)
 {
-    char *folder = strdup("/tmp/kumi-test-XXXXXX");
+    int has_memory = access("/dev/shm", W_OK) == 0;
+    char *folder = strdup(has_memory ? "/dev/shm/kumi-test-XXXXXX" : "/tmp/kumi-test-XXXXXX");
     *state = folder;
     return mkdtemp(folder) == NULL || chdir(folder) < 0;
 }
@@ -259,7 +261,7 @@ static void test_sockets(void **state)
     uid_t uid;
     int fd_in;
     const char *folder = *state;
-    snprintf(name, sizeof name, "kumi-test-%s", folder + strlen("/tmp/kumi-test-"));
+    snprintf(name, sizeof name, "kumi-test%s", strrchr(folder, '-'));
     int listener = ku_os_local_listen(name, 4);
     assert_true(listener >= 0);
     assert_int_equal(ku_os_local_listen(name, 4), -1);

@@ -66,6 +66,16 @@ static void test_normal(void **state)
     assert_true(fabs(sum[3] / N) < 5 * error * sqrt(15));
     assert_true(fabs(sum[4] / N - 3) < 5 * error * sqrt(96));
     assert_true(fabs(cross / N) < 5 * error);
+    for (uint64_t first = 0; first < 9; first++) /* a run is its elements, wherever it is cut */
+        for (int64_t count = 0; count < 9; count++) {
+            float run[9];
+            for (int i = 0; i < 9; i++)
+                run[i] = -99;
+            ku_random_normals(42, 0, 1, first, count, run);
+            for (int64_t i = 0; i < 9; i++)
+                assert_true(run[i] ==
+                            (i < count ? ku_random_normal(42, 0, 1, first + (uint64_t)i) : -99.0f));
+        }
     for (uint64_t i = 0; i < 32; i += 2) {
         uint32_t a = ku_random_u32(42, 0, 1, i), b = ku_random_u32(42, 0, 1, i + 1);
         double x = (double)ku_random_normal(42, 0, 1, i),
