@@ -27,8 +27,10 @@ static int build(struct kumi_graph *g)
     int64_t hidden = N_HIDDEN, classes = 2;
     kumi_value x = kumi_input(g, "x", KUMI_F32, "nc", (int64_t[]){N_SAMPLES, 2});
     kumi_value y = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N_SAMPLES});
-    kumi_value h = kumi_linear(g, x, "hidden", &(struct kumi_linear){.out = "f", .out_count = &hidden});
-    h = kumi_linear(g, kumi_activate(g, h, KUMI_RELU), "head", &(struct kumi_linear){.out = "v", .out_count = &classes});
+    kumi_value h =
+        kumi_linear(g, x, "hidden", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    h = kumi_linear(g, kumi_activate(g, h, KUMI_RELU), "head",
+                    &(struct kumi_linear){.out = "v", .out_count = &classes});
     return kumi_loss_cross_entropy(g, h, y, -100);
 }
 
@@ -49,7 +51,8 @@ static int train(void *arg)
     if (status == 0)
         status = build(graph);
     if (status == 0)
-        status = kumi_trainer_create(world, graph, &(struct kumi_trainer_options){.lr = 1e-2, .seed = 1}, &trainer);
+        status = kumi_trainer_create(
+            world, graph, &(struct kumi_trainer_options){.lr = 1e-2, .seed = 1}, &trainer);
     for (int step = 0; step < N_STEPS && status == 0; step++) {
         draw(&seed, x, y);
         status = kumi_trainer_step(trainer, (struct kumi_batch[]){{"x", x}, {"y", y}}, 2, &m);

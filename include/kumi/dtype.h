@@ -23,8 +23,10 @@ enum kumi_dtype {
     KUMI_N_DTYPES = 8
 };
 
-KUMI_API size_t kumi_dtype_bytes(enum kumi_dtype dtype);     /* 8, 4, 2 or 1; 0 for a value that is none */
-KUMI_API const char *kumi_dtype_name(enum kumi_dtype dtype); /* "f32"; "?" for a value that is none */
+KUMI_API size_t
+kumi_dtype_bytes(enum kumi_dtype dtype); /* 8, 4, 2 or 1; 0 for a value that is none */
+KUMI_API const char *
+kumi_dtype_name(enum kumi_dtype dtype); /* "f32"; "?" for a value that is none */
 
 #ifdef __cplusplus
 }

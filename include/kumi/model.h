@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-/* GPT-2 (Radford et al. 2019) under Hugging Face's keys; kumi_gpt2_defaults gives Hugging Face's defaults. */
+/* GPT-2 (Radford et al. 2019) under Hugging Face's keys; kumi_gpt2_defaults gives Hugging Face's
+ * defaults. */
 struct kumi_gpt2 {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
     int64_t n_inner; /* 0 = 4 * n_embd */
@@ -19,16 +20,18 @@ struct kumi_gpt2 {
 KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
 
 /*
- * What a model is built for: n samples of t tokens; with targets (i32 [n, t], port "targets") it ends in the loss, without in the port
- * "logits" [n, v] of the position that the port "index" (i32 [n]) names. Tokens are the port "tokens" (i32 [n, t]).
+ * What a model is built for: n samples of t tokens; with targets (i32 [n, t], port "targets") it
+ * ends in the loss, without in the port "logits" [n, v] of the position that the port "index" (i32
+ * [n]) names. Tokens are the port "tokens" (i32 [n, t]).
  */
 struct kumi_shape_of_batch {
     int64_t n, t;
     int is_inference;
 };
 /*
- * Builds GPT-2 with Hugging Face's tensor names (without "transformer."). The vocabulary is padded to a multiple of 128 inside.
- * Errors: KUMI_EINVAL (n_embd not divisible by n_head, t > n_positions, ..).
+ * Builds GPT-2 with Hugging Face's tensor names (without "transformer."). The vocabulary is padded
+ * to a multiple of 128 inside. Errors: KUMI_EINVAL (n_embd not divisible by n_head, t >
+ * n_positions, ..).
  */
 KUMI_API int kumi_gpt2_build(struct kumi_graph *graph, const struct kumi_gpt2 *config,
                              const struct kumi_shape_of_batch *batch);

@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 /*
- * What the command does, as functions. A configuration is a file (docs/configuration.md) with settings "section.key=value" over it.
- * Texts that are handed out are freed with kumi_text_free.
+ * What the command does, as functions. A configuration is a file (docs/configuration.md) with
+ * settings "section.key=value" over it. Texts that are handed out are freed with kumi_text_free.
  */
 struct kumi_settings {
     const char *config;     /* the file */
@@ -32,7 +32,7 @@ struct kumi_train_options {
 };
 struct kumi_train_result {
     int64_t step, update;
-    double val_loss;  /* NaN: there is no validation split */
+    double val_loss; /* NaN: there is no validation split */
     double median_tps;
     char digest[72];
     char out[512], checkpoint[640];
@@ -59,15 +59,19 @@ struct kumi_sample_options {
     double temperature; /* 0: the likeliest token always */
     int64_t top_k;      /* 0: all */
     uint64_t seed;
-    void (*emit)(void *ctx, const char *text, size_t bytes); /* called with the prompt and with each piece of text */
+    void (*emit)(void *ctx, const char *text,
+                 size_t bytes); /* called with the prompt and with each piece of text */
     void *ctx;
 };
 KUMI_API int kumi_sample(const struct kumi_sample_options *options);
 
 /* The memory plan of a configuration on n ranks of one host, as text or JSON. */
-KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json, char **text);
-/* The graph after a pass ("build", "precision", .. , NULL: the last), as text or Graphviz; with after = "lower": the rank's program. */
-KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after, int as_dot, char **text);
+KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
+                              char **text);
+/* The graph after a pass ("build", "precision", .. , NULL: the last), as text or Graphviz; with
+ * after = "lower": the rank's program. */
+KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,
+                             int as_dot, char **text);
 /* The resolved configuration, and every key with default, mark and meaning. */
 KUMI_API int kumi_config_text(const struct kumi_settings *settings, char **json);
 KUMI_API char *kumi_config_help(int as_markdown);
@@ -82,13 +86,16 @@ KUMI_API int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only
 KUMI_API int kumi_ckpt_export(const char *run_or_checkpoint, const char *directory);
 
 /* Text to ids and back. Results through kumi_text_free. */
-KUMI_API int kumi_tokenizer_encode(const char *tokenizer, const char *text, size_t bytes, char **ids);
-KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text, size_t *bytes);
+KUMI_API int kumi_tokenizer_encode(const char *tokenizer, const char *text, size_t bytes,
+                                   char **ids);
+KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text,
+                                   size_t *bytes);
 
 /* What this machine and build are. */
 KUMI_API int kumi_info_text(int as_json, char **text);
 /* Limits of the machine ("peak") and every op of a GPT-2 step ("op"), one line at a time. */
-KUMI_API int kumi_bench(const char *what, int threads, int as_json, void (*line)(void *ctx, const char *text), void *ctx);
+KUMI_API int kumi_bench(const char *what, int threads, int as_json,
+                        void (*line)(void *ctx, const char *text), void *ctx);
 
 #ifdef __cplusplus
 }

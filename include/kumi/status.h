@@ -15,25 +15,25 @@ extern "C" {
 #endif
 
 /*
- * What a call returns: 0, or a negative status. A command that fails with status s exits with code -s
- * (docs/exit-codes.md), so there is one list, not two.
+ * What a call returns: 0, or a negative status. A command that fails with status s exits with code
+ * -s (docs/exit-codes.md), so there is one list, not two.
  */
 enum kumi_status {
     KUMI_OK = 0,
-    KUMI_EINVAL = -2,     /* an argument, the command line or the configuration */
-    KUMI_EINPUT = -3,     /* an input file: missing, too short, malformed */
-    KUMI_ENOCKPT = -4,    /* no usable checkpoint */
-    KUMI_ESTORAGE = -5,   /* writing failed: disk full, not permitted */
-    KUMI_EPEER = -6,      /* another rank died */
-    KUMI_ETIMEDOUT = -7,  /* another rank was silent past the deadline */
-    KUMI_EMISMATCH = -8,  /* the ranks called different collectives */
-    KUMI_ENUMERIC = -9,   /* a loss or gradient is not finite, or replicas differ */
-    KUMI_ESTOPPED = -10,  /* stopped by a signal or --max-time; the state is saved */
-    KUMI_EBUSY = -11,     /* the run directory is in use or not empty */
-    KUMI_EPLAN = -12,     /* check refused the plan */
-    KUMI_ENOMEM = -13,    /* memory does not, or would not, suffice */
-    KUMI_EDEVICE = -14,   /* a device failed or is absent */
-    KUMI_EBUG = -70       /* a bug of ours */
+    KUMI_EINVAL = -2,    /* an argument, the command line or the configuration */
+    KUMI_EINPUT = -3,    /* an input file: missing, too short, malformed */
+    KUMI_ENOCKPT = -4,   /* no usable checkpoint */
+    KUMI_ESTORAGE = -5,  /* writing failed: disk full, not permitted */
+    KUMI_EPEER = -6,     /* another rank died */
+    KUMI_ETIMEDOUT = -7, /* another rank was silent past the deadline */
+    KUMI_EMISMATCH = -8, /* the ranks called different collectives */
+    KUMI_ENUMERIC = -9,  /* a loss or gradient is not finite, or replicas differ */
+    KUMI_ESTOPPED = -10, /* stopped by a signal or --max-time; the state is saved */
+    KUMI_EBUSY = -11,    /* the run directory is in use or not empty */
+    KUMI_EPLAN = -12,    /* check refused the plan */
+    KUMI_ENOMEM = -13,   /* memory does not, or would not, suffice */
+    KUMI_EDEVICE = -14,  /* a device failed or is absent */
+    KUMI_EBUG = -70      /* a bug of ours */
 };
 
 /* What a failure breaks: this call only, the communicator, the device, or the whole job. */
@@ -54,7 +54,8 @@ struct kumi_error {
 };
 
 /*
- * The record of the last failed kumi_* call of this thread. Borrowed: valid until the thread's next failure.
+ * The record of the last failed kumi_* call of this thread. Borrowed: valid until the thread's next
+ * failure.
  */
 KUMI_API const struct kumi_error *kumi_last_error(void);
 

@@ -10,8 +10,9 @@ extern "C" {
 #endif
 
 /*
- * Trains a model that a program built, on data that it brings: the step is compiled once for all ranks of a communicator,
- * then run as often as wanted. Ranks share the samples (dim n of the ports) evenly.
+ * Trains a model that a program built, on data that it brings: the step is compiled once for all
+ * ranks of a communicator, then run as often as wanted. Ranks share the samples (dim n of the
+ * ports) evenly.
  *
  *     kumi_trainer_create(world, graph, &options, &trainer);
  *     for (step = 0; step < 100; step++)
@@ -28,31 +29,36 @@ struct kumi_trainer_options {
     double weight_decay;   /* of matrices; default 0 */
     double momentum;       /* sgd; default 0 */
     int nesterov;
-    double clip_norm;      /* largest global gradient norm; 0: not clipped */
-    int64_t warmup_steps;  /* linear, from 0 */
-    int64_t decay_steps;   /* > 0: cosine from lr to min_lr until then; 0: constant */
+    double clip_norm;     /* largest global gradient norm; 0: not clipped */
+    int64_t warmup_steps; /* linear, from 0 */
+    int64_t decay_steps;  /* > 0: cosine from lr to min_lr until then; 0: constant */
     double min_lr;
-    int64_t micro_batch;    /* samples that run at once; default: all of a virtual shard */
-    int virtual_shards;     /* default: the number of ranks. Results are equal for all rank counts that it admits */
-    const char *precision;  /* "f32" (default), "bf16", "f64" (device ref) */
-    const char *device;     /* "cpu" (default), "ref" */
-    int threads;            /* compute threads per rank; default 1 */
-    uint64_t seed;          /* of first values and dropout */
+    int64_t micro_batch; /* samples that run at once; default: all of a virtual shard */
+    int virtual_shards;  /* default: the number of ranks. Results are equal for all rank counts that
+                            it admits */
+    const char *precision;     /* "f32" (default), "bf16", "f64" (device ref) */
+    const char *device;        /* "cpu" (default), "ref" */
+    int threads;               /* compute threads per rank; default 1 */
+    uint64_t seed;             /* of first values and dropout */
     const char *const *freeze; /* patterns of parameters that stay as they are, NULL-terminated */
 };
 
 /*
- * Compile, plan, allocate and initialise. Takes what the graph holds; the builder is empty afterwards.
+ * Compile, plan, allocate and initialise. Takes what the graph holds; the builder is empty
+ * afterwards.
  *
  *   world   all ranks of the job; n must divide into the virtual shards as docs/numerics.md says
  *
- * Collective. Errors: KUMI_EINVAL (the model's first mistake; sizes that do not divide), ENOMEM (with the shortage), the job's root cause.
+ * Collective. Errors: KUMI_EINVAL (the model's first mistake; sizes that do not divide), ENOMEM
+ * (with the shortage), the job's root cause.
  */
 KUMI_API int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
-                                 const struct kumi_trainer_options *options, struct kumi_trainer **trainer);
+                                 const struct kumi_trainer_options *options,
+                                 struct kumi_trainer **trainer);
 KUMI_API void kumi_trainer_destroy(struct kumi_trainer *trainer); /* collective; NULL is fine */
 
-/* One port's data: the whole global batch, row-major over the dims that the graph gave; each rank reads its own rows. */
+/* One port's data: the whole global batch, row-major over the dims that the graph gave; each rank
+ * reads its own rows. */
 struct kumi_batch {
     const char *port;
     const void *data;
@@ -67,17 +73,22 @@ struct kumi_metrics {
     int applied;    /* 0: loss or gradient was not finite, nothing was changed */
     double step_ms, wait_ms;
 };
-/* Collective. metrics may be NULL. Errors: KUMI_EINVAL (a port is missing), the job's root cause. */
-KUMI_API int kumi_trainer_step(struct kumi_trainer *trainer, const struct kumi_batch *batch, int n_ports,
-                               struct kumi_metrics *metrics);
+/* Collective. metrics may be NULL. Errors: KUMI_EINVAL (a port is missing), the job's root cause.
+ */
+KUMI_API int kumi_trainer_step(struct kumi_trainer *trainer, const struct kumi_batch *batch,
+                               int n_ports, struct kumi_metrics *metrics);
 /* Forward and loss alone, without dropout. Collective. */
-KUMI_API int kumi_trainer_evaluate(struct kumi_trainer *trainer, const struct kumi_batch *batch, int n_ports,
-                                   double *loss);
-/* A metric of kumi_graph_metric in the last step (is_eval 0) or evaluation. KUMI_EINVAL: none of this name. */
-KUMI_API int kumi_trainer_metric(const struct kumi_trainer *trainer, const char *name, int is_eval, double *value);
+KUMI_API int kumi_trainer_evaluate(struct kumi_trainer *trainer, const struct kumi_batch *batch,
+                                   int n_ports, double *loss);
+/* A metric of kumi_graph_metric in the last step (is_eval 0) or evaluation. KUMI_EINVAL: none of
+ * this name. */
+KUMI_API int kumi_trainer_metric(const struct kumi_trainer *trainer, const char *name, int is_eval,
+                                 double *value);
 
-/* A parameter's or optimizer tensor's present values in files' shape, as f32. count: elements, checked. */
-KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *name, float *out, int64_t count);
+/* A parameter's or optimizer tensor's present values in files' shape, as f32. count: elements,
+ * checked. */
+KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *name, float *out,
+                               int64_t count);
 /* "sha256:…" over parameters and optimizer state (docs/numerics.md). text: 72 bytes. */
 KUMI_API int kumi_trainer_digest(const struct kumi_trainer *trainer, char *text);
 

@@ -14,7 +14,8 @@ static void normal_pair(uint32_t a, uint32_t b, float out[2])
     out[1] = (float)(radius * sin(angle));
 }
 
-void ku_random_normals(uint64_t seed, uint32_t step, uint32_t stream, uint64_t first, int64_t count, float *out)
+void ku_random_normals(uint64_t seed, uint32_t step, uint32_t stream, uint64_t first, int64_t count,
+                       float *out)
 {
     float four[4];
     for (int64_t i = 0; i < count;) {

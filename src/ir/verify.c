@@ -101,7 +101,8 @@ static int verify_state(const struct ku_graph *g)
     ku_free(writer);
     for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        if ((g->has & KU_HAS_GRADIENTS) && x->kind == KU_T_PARAM && x->trainable && x->used && x->next == x->value)
+        if ((g->has & KU_HAS_GRADIENTS) && x->kind == KU_T_PARAM && x->trainable && x->used &&
+            x->next == x->value)
             status = KU_ERR(KUMI_EBUG, "verify: %s: trainable and used, but nothing updates it",
                             x->name);
     }

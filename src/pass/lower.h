@@ -19,10 +19,10 @@ struct ku_lower {
     const struct ku_compile_opts *o;
     const struct ku_target *target;
     struct ku_program *p;
-    ku_id *buffer;              /* per value: of the micro-batch at hand, or of the step */
-    ku_id *state; /* per value: the state buffer that it is the next version of, 0 = none */
-    ku_id *owner;               /* per value: the parameter whose gradient it is, 0 = none */
-    unsigned char *wire;        /* per value: made in memory that peers address */
+    ku_id *buffer;       /* per value: of the micro-batch at hand, or of the step */
+    ku_id *state;        /* per value: the state buffer that it is the next version of, 0 = none */
+    ku_id *owner;        /* per value: the parameter whose gradient it is, 0 = none */
+    unsigned char *wire; /* per value: made in memory that peers address */
     struct ku_fold_state *fold; /* per value */
     uint32_t *bucket_open;      /* per bucket: operands not yet complete */
     uint32_t *bucket_handle;    /* 0 = not started */

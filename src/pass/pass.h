@@ -40,7 +40,8 @@ struct ku_pass {
     int (*run)(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 };
 
-int ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+int ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
+                      const struct ku_target *t);
 int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t);
 int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,

@@ -19,17 +19,18 @@
 #include "train/trainer.h"
 
 /*
- * One training run of a small GPT-2 on made-up tokens, as a function of a layout: the digest at its end. What is
- * numerics is fixed by the test, what is layout varies.
+ * One training run of a small GPT-2 on made-up tokens, as a function of a layout: the digest at its
+ * end. What is numerics is fixed by the test, what is layout varies.
  */
 struct dist_case {
-    int n;                /* ranks */
-    int v, micro, k;      /* virtual shards, micro-batch, micro-batches of a shard: global batch = v micro k */
+    int n; /* ranks */
+    int v, micro,
+        k; /* virtual shards, micro-batch, micro-batches of a shard: global batch = v micro k */
     int steps, threads;
     int64_t bucket_bytes; /* 0 = 1 MiB */
     int no_overlap, no_sharing;
     enum kumi_dtype compute;
-    const char *device;   /* "ref", "cpu" */
+    const char *device; /* "ref", "cpu" */
     struct kumi_gpt2 model;
     int64_t t;
     /* results */
@@ -46,13 +47,15 @@ static inline struct kumi_gpt2 dist_model(void)
     return m;
 }
 
-static inline int32_t dist_token(const struct dist_case *c, int64_t step, int64_t row, int64_t t, int is_target)
+static inline int32_t dist_token(const struct dist_case *c, int64_t step, int64_t row, int64_t t,
+                                 int is_target)
 {
     uint32_t r = ku_random_u32(7, (uint32_t)step, 1, (uint64_t)(row * (c->t + 1) + t + is_target));
     return (int32_t)(r % (uint32_t)c->model.vocab_size);
 }
 
-static inline void dist_fill(const struct dist_case *c, struct ku_trainer *t, enum ku_trainer_program p, int64_t step)
+static inline void dist_fill(const struct dist_case *c, struct ku_trainer *t,
+                             enum ku_trainer_program p, int64_t step)
 {
     size_t row_bytes;
     for (int u = 0; u < ku_trainer_n_micro(t); u++) {
@@ -79,16 +82,18 @@ static inline int dist_rank(struct ku_job *job, void *arg)
     int status = ku_builder_take(builder, &g);
     kumi_graph_destroy(builder);
     KU_TRY(status);
-    o.device_opts = (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
-    o.compile = (struct ku_compile_opts){.compute = c->compute,
-                                         .is_training = 1,
-                                         .micro_tokens = c->micro * c->t,
-                                         .optimizer = KU_OP_adamw,
-                                         .rule = ku_attrs_default,
-                                         .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
-                                         .first_bucket_bytes = 4096,
-                                         .overlap = !c->no_overlap,
-                                         .share_host_state = !c->no_sharing};
+    o.device_opts =
+        (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
+    o.compile =
+        (struct ku_compile_opts){.compute = c->compute,
+                                 .is_training = 1,
+                                 .micro_tokens = c->micro * c->t,
+                                 .optimizer = KU_OP_adamw,
+                                 .rule = ku_attrs_default,
+                                 .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
+                                 .first_bucket_bytes = 4096,
+                                 .overlap = !c->no_overlap,
+                                 .share_host_state = !c->no_sharing};
     for (int a = 0; a < KU_N_AXES; a++)
         o.compile.mesh.extent[a] = 1;
     o.compile.mesh.extent[KU_AX_REPLICATE] = c->n;

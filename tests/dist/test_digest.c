@@ -19,8 +19,8 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b)
 {
     for (int s = 0; s < a->steps; s++)
         if (memcmp(&a->loss[s], &b->loss[s], 8) || memcmp(&a->norm[s], &b->norm[s], 8))
-            fail_msg("n=%d: step %d: loss %.17g %.17g norm %.17g %.17g", b->n, s, a->loss[s], b->loss[s], a->norm[s],
-                     b->norm[s]);
+            fail_msg("n=%d: step %d: loss %.17g %.17g norm %.17g %.17g", b->n, s, a->loss[s],
+                     b->loss[s], a->norm[s], b->norm[s]);
     assert_string_equal(a->digest, b->digest);
     assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
 }
@@ -41,7 +41,8 @@ static void check_layouts(const char *device, enum kumi_dtype compute)
     dist_run(&c);
     expect_equal(&one, &c);
     c = base_case(device, compute);
-    c.n = 2, c.no_overlap = 1, c.bucket_bytes = 1000, c.threads = strcmp(device, "cpu") == 0 ? 2 : 1;
+    c.n = 2, c.no_overlap = 1, c.bucket_bytes = 1000,
+    c.threads = strcmp(device, "cpu") == 0 ? 2 : 1;
     dist_run(&c);
     expect_equal(&one, &c);
 }
@@ -84,7 +85,8 @@ static void cpu_bf16(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16), cmocka_unit_test(ref_f32)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),
+                                       cmocka_unit_test(ref_f32)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
