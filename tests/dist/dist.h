@@ -69,6 +69,30 @@ static inline void dist_fill(const struct dist_case *c, struct ku_trainer *t,
     }
 }
 
+static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c)
+{
+    struct ku_compile_opts o =
+        (struct ku_compile_opts){.compute = c->compute,
+                                 .is_training = 1,
+                                 .micro_tokens = c->micro * c->t,
+                                 .optimizer = KU_OP_adamw,
+                                 .rule = ku_attrs_default,
+                                 .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
+                                 .first_bucket_bytes = 4096,
+                                 .overlap = !c->no_overlap,
+                                 .share_host_state = !c->no_sharing};
+    for (int a = 0; a < KU_N_AXES; a++)
+        o.mesh.extent[a] = 1;
+    o.mesh.extent[KU_AX_REPLICATE] = c->n;
+    o.mesh.extent[KU_AX_VS] = c->v / c->n;
+    o.mesh.extent[KU_AX_MB] = c->k;
+    o.rule.lr = 1e-2;
+    o.rule.clip = 1;
+    o.rule.weight_decay = 0.1;
+    o.rule.eps = 1e-8;
+    return o;
+}
+
 static inline int dist_rank(struct ku_job *job, void *arg)
 {
     struct dist_case *c = arg;
@@ -84,25 +108,7 @@ static inline int dist_rank(struct ku_job *job, void *arg)
     KU_TRY(status);
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
-    o.compile =
-        (struct ku_compile_opts){.compute = c->compute,
-                                 .is_training = 1,
-                                 .micro_tokens = c->micro * c->t,
-                                 .optimizer = KU_OP_adamw,
-                                 .rule = ku_attrs_default,
-                                 .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
-                                 .first_bucket_bytes = 4096,
-                                 .overlap = !c->no_overlap,
-                                 .share_host_state = !c->no_sharing};
-    for (int a = 0; a < KU_N_AXES; a++)
-        o.compile.mesh.extent[a] = 1;
-    o.compile.mesh.extent[KU_AX_REPLICATE] = c->n;
-    o.compile.mesh.extent[KU_AX_VS] = c->v / c->n;
-    o.compile.mesh.extent[KU_AX_MB] = c->k;
-    o.compile.rule.lr = 1e-2;
-    o.compile.rule.clip = 1;
-    o.compile.rule.weight_decay = 0.1;
-    o.compile.rule.eps = 1e-8;
+    o.compile = dist_compile_opts(c);
     KU_TRY(ku_trainer_create(job, g, &o, &t));
     KU_TRY(ku_trainer_init_state(t));
     for (int step = 0; step < c->steps; step++) {

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory plan seen from outside: what a step allocates (nothing), and what the processes of a
+ * job really hold against what was planned for them.
+ */
+#include <malloc.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "dist.h"
+#include "kumi/comm.h"
+#include "kumi/launch.h"
+#include "comm/api.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { IS_SANITIZED = 1 };
+#else
+enum { IS_SANITIZED = 0 };
+
+/* Interposed: every allocation and mapping of the process is counted while `watching`. */
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+static atomic_int watching, n_calls;
+static void note(void)
+{
+    if (atomic_load(&watching))
+        atomic_fetch_add(&n_calls, 1);
+}
+void *malloc(size_t bytes)
+{
+    note();
+    return __libc_malloc(bytes);
+}
+void *calloc(size_t n, size_t bytes)
+{
+    note();
+    return __libc_calloc(n, bytes);
+}
+void *realloc(void *old, size_t bytes)
+{
+    note();
+    return __libc_realloc(old, bytes);
+}
+#endif
+
+struct watched {
+    struct dist_case c;
+    int n_threads, calls;
+    long faults;
+    size_t heap_before, heap_after;
+};
+
+static int build(struct ku_job *job, const struct dist_case *c, struct ku_trainer **t)
+{
+    struct kumi_graph *builder;
+    struct ku_graph *g;
+    struct ku_trainer_opts o = {.device = ku_device_find("cpu"), .seed = 1};
+    struct kumi_shape_of_batch batch = {.n = (int64_t)c->v * c->micro * c->k, .t = c->t};
+    KU_TRY(kumi_graph_create(&builder));
+    kumi_gpt2_build(builder, &c->model, &batch);
+    int status = ku_builder_take(builder, &g);
+    kumi_graph_destroy(builder);
+    KU_TRY(status);
+    o.device_opts =
+        (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
+    o.compile = dist_compile_opts(c);
+    KU_TRY(ku_trainer_create(job, g, &o, t));
+    return ku_trainer_init_state(*t);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static int watch(struct ku_job *job, void *arg)
+{
+    struct watched *w = arg;
+    struct ku_trainer *t;
+    const double *report;
+    KU_TRY(build(job, &w->c, &t));
+    for (int step = 0; step < 6; step++) {
+        struct rusage before, after;
+        dist_fill(&w->c, t, KU_PROG_TRAIN, 0);
+        if (step == 2 && job->rank == 0) {
+            w->heap_before = mallinfo2().uordblks;
+            atomic_store(&n_calls, 0);
+            atomic_store(&watching, 1);
+        }
+        if (step == 5 && job->rank == 0) { /* before the last step: no rank tears down yet */
+            atomic_store(&watching, 0);
+            w->calls = atomic_load(&n_calls);
+            w->heap_after = mallinfo2().uordblks;
+        }
+        getrusage(RUSAGE_SELF, &before);
+        KU_TRY(ku_trainer_step(t, step, &report));
+        getrusage(RUSAGE_SELF, &after);
+        if (step >= 3 && job->rank == 0)
+            w->faults += after.ru_minflt - before.ru_minflt;
+    }
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+#endif
+
+static void step_allocates_nothing(void **state)
+{
+    (void)state;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    for (int n = 1; n <= 2; n++) {
+        struct watched w = {.c = {.n = n,
+                                  .v = 2,
+                                  .micro = 2,
+                                  .k = 2,
+                                  .t = 11,
+                                  .threads = 2,
+                                  .compute = n == 1 ? KUMI_F32 : KUMI_BF16,
+                                  .model = dist_model()}};
+        if (ku_job_threads(n, NULL, watch, &w) < 0)
+            fail_msg("%s", ku_err_get()->text);
+        assert_int_equal(w.calls, 0);
+        assert_int_equal(w.heap_before, w.heap_after);
+        assert_true(w.faults <= 2); /* none of ours; the kernel may take one for itself */
+    }
+#else
+    skip();
+#endif
+}
+
+/* Proportional set size of this process, bytes. */
+static size_t pss(void)
+{
+    char line[256];
+    size_t kib = 0;
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "Pss: %zu kB", &kib) == 1)
+            break;
+    fclose(f);
+    return kib << 10;
+}
+
+static int compare_with_plan(void *arg)
+{
+    struct dist_case *c = arg;
+    struct kumi_comm *world;
+    struct ku_trainer *t;
+    const double *report;
+    KU_TRY(kumi_comm_join(NULL, &world));
+    KU_TRY(build(ku_comm_api_job(world), c, &t));
+    for (int step = 0; step < 3; step++) {
+        dist_fill(c, t, KU_PROG_TRAIN, 0);
+        KU_TRY(ku_trainer_step(t, step, &report));
+    }
+    double held = (double)pss(), planned = (double)t->memory->bytes[KU_AR_HOST] / c->n;
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        planned += a == KU_AR_HOST ? 0 : (double)t->memory->bytes[a];
+    double sum[2] = {held, planned};
+    KU_TRY(kumi_all_reduce(world, sum, sum, 2, KUMI_F64, KUMI_SUM));
+    double slack = 0.02 * sum[1] + (16 << 20) + (double)c->n * (8 << 20);
+    int is_within = sum[0] <= sum[1] + slack && sum[0] >= sum[1] - slack;
+    if (!is_within && kumi_comm_rank(world) == 0)
+        fprintf(stderr, "planned %.1f MiB, held %.1f MiB\n", sum[1] / 0x1p20, sum[0] / 0x1p20);
+    ku_trainer_destroy(t);
+    kumi_comm_leave(world);
+    return is_within ? 0 : 1;
+}
+
+static void processes_hold_what_was_planned(void **state)
+{
+    (void)state;
+    if (IS_SANITIZED)
+        skip();
+    struct dist_case c = {
+        .n = 2, .v = 2, .micro = 2, .k = 1, .t = 64, .compute = KUMI_BF16, .model = dist_model()};
+    c.model.n_layer = 4, c.model.n_head = 4, c.model.n_embd = 384, c.model.n_positions = 64,
+    c.model.vocab_size = 20000;
+    assert_int_equal(kumi_launch(compare_with_plan, &c, 2), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(processes_hold_what_was_planned),
+                                       cmocka_unit_test(step_allocates_nothing)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
