@@ -156,16 +156,15 @@ static int optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id t
 }
 
 /* stats: the exact sum of squares of all gradients, and a count of non-finite elements each. */
-static ku_id statistics(struct ku_graph *g, const ku_id *grad)
+static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
 {
     struct ku_attrs a = ku_attrs_default;
-    for (ku_id t = 1; t < g->n_tensors; t++)
+    for (ku_id t = 1; t < n_params; t++)
         a.words += grad[t] != 0;
     a.words += KU_EXACT_WORDS;
     ku_id node = once(g, (struct ku_make){.op = KU_OP_stats_zero, .attr = &a, .path = "norm"});
-    ku_id n_tensors = g->n_tensors;
     a = ku_attrs_default;
-    for (ku_id t = 1; t < n_tensors && node; t++) {
+    for (ku_id t = 1; t < n_params && node; t++) {
         if (grad[t] == 0)
             continue;
         node = once(g, (struct ku_make){.op = KU_OP_sumsq,
@@ -186,7 +185,7 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
     struct ku_attrs a = o->rule;
     a.shift = ku_loss_shift(o->micro_tokens);
     ku_id count = own_state(g, 0, "update", KU_T_COUNTER, KUMI_I64, &word);
-    ku_id stats = statistics(g, grad);
+    ku_id stats = statistics(g, grad, n_params);
     if (count == 0 || stats == 0)
         return ku_err_get()->status;
     ku_id node = once(

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: pass nn ir op tensor base */
+/*
+ * A small network's text after every pass, against files; KUMI_UPDATE=1 writes them anew. Each text
+ * is read back, verified and printed again.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/str.h"
+#include "nn/builder.h"
+#include "pass/pass.h"
+
+static struct ku_graph *network(int64_t n)
+{
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    int64_t hidden = 6, classes = 5;
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, "n", &n),
+               y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    kumi_value table = kumi_param(b, "wte.weight", "vc", (int64_t[]){classes, 4},
+                                  &(struct kumi_init){.std = 0.1, .pad_first = 4});
+    kumi_value x = kumi_layer_norm(b, kumi_embedding(b, table, ids), "ln", 0);
+    x = kumi_linear(b, x, "up", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    x = kumi_dropout(b, kumi_activate(b, x, KUMI_GELU_TANH), 0.25);
+    x = kumi_linear(b, x, "down",
+                    &(struct kumi_linear){.out = "c", .out_count = (int64_t[]){4}, .no_bias = 1});
+    x = kumi_linear(b, x, "head", &(struct kumi_linear){.out_in = 1, .weight = table});
+    kumi_graph_metric(b, "logit", x, KUMI_METRIC_MAX);
+    assert_int_equal(kumi_loss_cross_entropy(b, x, y, -100), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+
+static struct ku_compile_opts options(int ranks, enum kumi_dtype compute)
+{
+    struct ku_compile_opts o = {.compute = compute,
+                                .is_training = 1,
+                                .micro_tokens = 3,
+                                .optimizer = KU_OP_adamw,
+                                .rule = ku_attrs_default,
+                                .bucket_bytes = 1 << 20,
+                                .first_bucket_bytes = 64,
+                                .overlap = 1,
+                                .share_host_state = 1};
+    for (int a = 0; a < KU_N_AXES; a++)
+        o.mesh.extent[a] = 1;
+    o.mesh.extent[KU_AX_REPLICATE] = ranks;
+    o.mesh.extent[KU_AX_VS] = 2;
+    o.mesh.extent[KU_AX_MB] = 2;
+    o.rule.lr = 1e-3;
+    o.rule.weight_decay = 0.1;
+    return o;
+}
+
+static void compare(const char *name, const struct ku_str *text)
+{
+    char path[512];
+    char *want = NULL;
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "%s/tests/golden/%s.txt", KUMI_SOURCE_DIR, name);
+    if (getenv("KUMI_UPDATE")) {
+        assert_int_equal(ku_os_replace(path, text->text, text->bytes), 0);
+        return;
+    }
+    if (ku_os_slurp(path, 1 << 22, &want, &bytes) < 0)
+        fail_msg("%s: missing; KUMI_UPDATE=1 writes it", path);
+    if (bytes != text->bytes || memcmp(want, text->text, bytes) != 0) {
+        size_t at = 0, line = 1;
+        while (at < bytes && at < text->bytes && want[at] == text->text[at])
+            line += want[at++] == '\n';
+        fail_msg("%s:%zu: differs; KUMI_UPDATE=1 shows how in git diff", path, line);
+    }
+    ku_free(want);
+}
+
+/* Text is a fixed point of parse and print, and what is read verifies. */
+static void read_back(const char *name, const struct ku_str *text)
+{
+    struct ku_graph *again;
+    struct ku_str second = {0}, third = {0};
+    if (ku_graph_parse(name, text->text, text->bytes, &again) < 0)
+        fail_msg("%s: %s", name, ku_err_get()->text);
+    assert_int_equal(ku_graph_verify(again), 0);
+    assert_int_equal(ku_graph_print(again, &second), 0);
+    ku_graph_destroy(again);
+    assert_int_equal(ku_graph_parse(name, second.text, second.bytes, &again), 0);
+    assert_int_equal(ku_graph_print(again, &third), 0);
+    assert_string_equal(second.text, third.text);
+    ku_graph_destroy(again);
+    ku_str_fini(&second);
+    ku_str_fini(&third);
+}
+
+static void after_each_pass(void **state)
+{
+    (void)state;
+    for (const char *const *pass = ku_pass_names(); *pass; pass++) {
+        struct ku_graph *g = network(24);
+        struct ku_compile_opts o = options(2, KUMI_BF16);
+        struct ku_str text = {0};
+        char name[64];
+        if (ku_compile_graph(g, &o, NULL, *pass) < 0)
+            fail_msg("%s: %s", *pass, ku_err_get()->text);
+        assert_int_equal(ku_graph_print(g, &text), 0);
+        snprintf(name, sizeof name, "after_%s", *pass);
+        compare(name, &text);
+        read_back(name, &text);
+        ku_str_fini(&text);
+        ku_graph_destroy(g);
+    }
+}
+
+static void programs(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        struct ku_graph *g = network(12 * ranks);
+        struct ku_compile_opts o = options(ranks, KUMI_F32);
+        struct ku_program *p;
+        struct ku_str text = {0};
+        char name[64];
+        assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+        assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
+        assert_int_equal(ku_program_print(p, 1, &text), 0);
+        snprintf(name, sizeof name, "program_%d", ranks);
+        compare(name, &text);
+        ku_str_fini(&text);
+        ku_program_destroy(p);
+        ku_graph_destroy(g);
+    }
+}
+
+/* No two buffers that live at one time share a byte, unless one was told to live in the other. */
+static void plans_do_not_overlap(void **state)
+{
+    (void)state;
+    struct ku_graph *g = network(24);
+    struct ku_compile_opts o = options(2, KUMI_F32);
+    struct ku_program *p;
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+    assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
+    int pairs = 0;
+    for (ku_id a = 1; a < p->n_buffers; a++)
+        for (ku_id b = a + 1; b < p->n_buffers; b++) {
+            const struct ku_buffer *x = &p->buffer[a], *y = &p->buffer[b];
+            if (x->arena != y->arena || x->home || y->home || x->first == UINT32_MAX ||
+                y->first == UINT32_MAX)
+                continue;
+            int is_state =
+                x->arena == KU_AR_HOST || x->arena == KU_AR_STATE || x->arena == KU_AR_INPUT;
+            if (!is_state && (x->last < y->first || y->last < x->first))
+                continue;
+            pairs++;
+            assert_true(x->offset + x->bytes <= y->offset || y->offset + y->bytes <= x->offset);
+        }
+    assert_true(pairs > 100);
+    ku_program_destroy(p);
+    ku_graph_destroy(g);
+}
+
+static void frozen_and_unused(void **state)
+{
+    (void)state;
+    static const char *const freeze[] = {"up.*", NULL};
+    struct ku_graph *g = network(24);
+    struct ku_compile_opts o = options(2, KUMI_F32);
+    o.freeze = freeze;
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        int is_frozen = strncmp(g->tensor[t].name, "up.", 3) == 0;
+        if (g->tensor[t].kind == KU_T_PARAM)
+            assert_int_equal(g->tensor[t].next == g->tensor[t].value, is_frozen);
+        if (is_frozen)
+            assert_null(strstr(g->tensor[t].name, "exp_avg"));
+    }
+    ku_graph_destroy(g);
+}
+
+/* What a broken text says. */
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } rows[] = {
+        {"kumi graph 2\n", "x:1: the text does not begin"},
+        {"kumi graph 1\nfoo\n", "x:2: no such kind of line"},
+        {"kumi graph 1\ninput %1 f33 [n=2] {} a\n", "x:2: no such dtype"},
+        {"kumi graph 1\ninput %1 f32 [n=2 n=3] {} a\n", "stands twice"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {} a\ninput %1 f32 [n=2] {} b\n",
+         "x:3: this value is made twice"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=2] {} = F act(%7) @\n",
+         "x:3: this value is not made above"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=3] {} = F act(%1) act=relu @\n",
+         "type is not what"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=2] {} = F act(%1) act=swish @\n",
+         "no such attribute or value"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {tp:S(q)} a\n", "names no dimension"},
+        {"kumi graph 1\nmesh pp=0\n", "an extent is at least 1"},
+        {"kumi graph 1\noutput a %0\n", "this value is not made above"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct ku_graph *g;
+        assert_int_equal(ku_graph_parse("x", rows[i].text, strlen(rows[i].text), &g), KUMI_EINVAL);
+        if (strstr(ku_err_get()->text, rows[i].says) == NULL)
+            fail_msg("row %zu: %s", i, ku_err_get()->text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(after_each_pass), cmocka_unit_test(programs),
+        cmocka_unit_test(plans_do_not_overlap), cmocka_unit_test(frozen_and_unused),
+        cmocka_unit_test(refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
