@@ -48,6 +48,9 @@ function(kumi_libraries)
     set_target_properties(kumi_shared PROPERTIES OUTPUT_NAME kumi VERSION ${PROJECT_VERSION} SOVERSION 0
         LINK_DEPENDS ${script})
     target_link_options(kumi_shared PRIVATE -Wl,--version-script=${script})
+    if(NOT KUMI_SANITIZE) # whose functions come with the program
+        target_link_options(kumi_shared PRIVATE -Wl,-z,defs)
+    endif()
     foreach(lib kumi_static kumi_shared)
         target_link_libraries(${lib} PRIVATE kumi_flags PUBLIC PkgConfig::jansson PkgConfig::xxhash OpenSSL::Crypto
             Threads::Threads PkgConfig::hwloc PkgConfig::pcre2 dnnl_c OpenMP::OpenMP_C m)

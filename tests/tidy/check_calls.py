@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that have one home, and calls that have none."""
+import re
+
+from run import blank_out, line_of
+
+# (names, homes, what to do instead)
+RULES = [
+    ("malloc calloc realloc reallocarray free strdup strndup asprintf vasprintf posix_memalign aligned_alloc memalign",
+     ["src/base/mem.c"], "use base/mem.h"),
+    ("open openat creat close read pread readv write pwrite writev fsync fdatasync ftruncate fallocate posix_fallocate "
+     "stat fstat lstat mkdir rmdir rename renameat2 unlink opendir readdir closedir flock mmap munmap memfd_create "
+     "socket bind listen accept accept4 connect send sendmsg recv recvmsg fopen fdopen fread fwrite fclose fgets",
+     ["src/base/os.c", "src/base/os_ipc.c", "src/base/os_limits.c"], "use base/os.h or base/os_ipc.h"),
+    ("exit _exit _Exit quick_exit abort", ["src/base/err.c", "src/cli/"], "return a status, or KU_ASSERT"),
+    ("strcpy stpcpy strcat strncat strncpy sprintf vsprintf gets atoi atol atoll atof strtok rand srand random "
+     "tmpnam tempnam mktemp system popen alloca", [], "it is unsafe, or depends on hidden state"),
+]
+
+# Where a rule would be wrong. Each line has its reason.
+ALLOWED = {
+    ("src/base/err.c", "write"): "the last words of a process must not be failed on purpose",
+    ("src/base/log.c", "write"): "a message is one write, whatever happens to it",
+    ("src/train/metrics.c", "fwrite"): "the progress line on stderr, likewise",
+    ("src/comm/launch.c", "socket"): "asks for a free port; a failure has an answer",
+    ("src/comm/launch.c", "bind"): "likewise",
+    ("src/comm/launch.c", "exit"): "the end of a forked rank",
+    ("src/comm/launch.c", "_exit"): "the end of a forked process that never became a rank",
+    ("src/comm/service.c", "_exit"): "the second signal stops a process at once",
+}
+
+CALL = re.compile(r"(?<![\w.>])(" + "|".join(n for names, _, _ in RULES for n in names.split()) + r")[ \t]*\(")
+RULE_OF = {name: rule for rule in RULES for name in rule[0].split()}
+
+
+def check(tree):
+    for path, text in tree.c_files("src/"):
+        code = blank_out(text)
+        for match in CALL.finditer(code):
+            name = match.group(1)
+            _, homes, hint = RULE_OF[name]
+            if not path.startswith(tuple(homes)) and (path, name) not in ALLOWED:
+                yield f"{path}:{line_of(code, match.start())}: {name}(): {hint}"
+    for path, name in ALLOWED if tree.build else ():
+        if not re.search(rf"\b{name}[ \t]*\(", blank_out(tree.get(path, ""))):
+            yield f"tests/tidy/check_calls.py: {path} no longer calls {name}(); drop its line"
+
+
+EXAMPLES = [
+    ({"src/base/mem.c": "p = malloc(3);"}, None),
+    ({"src/ir/a.c": "p = malloc(3);"}, "src/ir/a.c:1: malloc(): use base/mem.h"),
+    ({"src/ir/a.c": "p = ku_malloc(3); ops->open(x); t.read (y); /* free(p) */ s = \"exit(1)\";"}, None),
+    ({"src/comm/a.c": "\n\nn = read (fd, p, 3);"}, "src/comm/a.c:3: read()"),
+    ({"src/base/os.c": "n = read(fd, p, 3);"}, None),
+    ({"src/base/log.c": "write(2, p, 3);"}, None),
+    ({"src/base/str.c": "strcpy(a, b);"}, "strcpy()"),
+    ({"src/cli/main.c": "exit(1);"}, None),
+    ({"src/train/run.c": "exit(1);"}, "return a status"),
+    ({"tests/unit/test_a.c": "strcpy(a, b);"}, None),
+]
