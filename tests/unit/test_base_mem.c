@@ -19,7 +19,7 @@
 #include "base/str.h"
 
 /* AddressSanitizer asks for this: too much memory is NULL, not the end. */
-const char *__asan_default_options(void);
+const char *__asan_default_options(void) __attribute__((visibility("default")));
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1";
