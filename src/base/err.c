@@ -41,6 +41,9 @@ int ku_err_set(int status, enum kumi_scope scope, const char *file, int line, co
     errno = saved;
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    for (char *c = text; *c; c++) /* names come from files and users; an error is one line */
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
     memset(&last, 0, sizeof last);
     last.status = status;
     last.scope = (int32_t)scope;
