@@ -18,32 +18,51 @@ int ku_batch_is_admissible(int64_t v, int64_t n)
 
 static int refuse_ranks(const struct ku_batch *b)
 {
-    struct ku_str list = {0};
-    for (int64_t n = 1, found = 0; n <= b->virtual_shards && found < 12; n++)
-        if (ku_batch_is_admissible(b->virtual_shards, n))
-            ku_str_add(&list, "%s%lld", found++ ? ", " : "", (long long)n);
+    const int64_t v = b->virtual_shards, n = b->n_ranks;
+    int64_t odd = v, above = n;
+    struct ku_str ranks = {0}, shards = {0};
+    while (odd % 2 == 0)
+        odd /= 2;
+    ku_str_add(&ranks, "1"); /* then V / 2^j, ascending */
+    for (int64_t i = odd == 1 ? 2 : odd; i <= v; i *= 2)
+        ku_str_add(&ranks, ", %lld", (long long)i);
+    while (above < v)
+        above *= 2;
+    if (above > n) /* n 2^j on both sides of V */
+        ku_str_add(&shards, "%lld or ", (long long)(above / 2));
+    ku_str_add(&shards, "%lld", (long long)above);
     int status = KU_ERR(KUMI_EINVAL,
-                        "batch: train.virtual_shards: %lld with %d ranks; ranks must divide it "
-                        "into a power of two: "
-                        "use %s ranks, or a multiple of %d as virtual_shards",
-                        (long long)b->virtual_shards, b->n_ranks, ku_str_get(&list), b->n_ranks);
-    ku_str_fini(&list);
+                        "batch: train.virtual_shards: %lld on %d ranks; each rank takes a power of "
+                        "two of them: use %s ranks, or virtual_shards %s",
+                        (long long)v, b->n_ranks, ku_str_get(&ranks), ku_str_get(&shards));
+    ku_str_fini(&ranks);
+    ku_str_fini(&shards);
     return status;
 }
 
-/* global must be a multiple of unit: names the two nearest multiples. */
+/* Names the nearest multiples of unit. */
+static int refuse_multiple(const char *key, int64_t value, int64_t unit, const char *because)
+{
+    int64_t below = value / unit * unit;
+    struct ku_str nearest = {0};
+    if (below)
+        ku_str_add(&nearest, "%lld, ", (long long)below);
+    ku_str_add(&nearest, "%lld", (long long)(below + unit));
+    int status =
+        KU_ERR(KUMI_EINVAL, "batch: train.%s: %lld is no multiple of %s = %lld; nearest: %s", key,
+               (long long)value, because, (long long)unit, ku_str_get(&nearest));
+    ku_str_fini(&nearest);
+    return status;
+}
+
 static int refuse_global(const struct ku_batch *b, int64_t unit, const char *because)
 {
-    int64_t below = b->global_batch / unit * unit, above = below + unit;
     if (b->global_batch < unit)
         return KU_ERR(KUMI_EINVAL,
                       "batch: train.global_batch: %lld is less than %s = %lld; give at least %lld, "
                       "or fewer ranks",
                       (long long)b->global_batch, because, (long long)unit, (long long)unit);
-    return KU_ERR(
-        KUMI_EINVAL,
-        "batch: train.global_batch: %lld is no multiple of %s = %lld; nearest: %lld, %lld",
-        (long long)b->global_batch, because, (long long)unit, (long long)below, (long long)above);
+    return refuse_multiple("global_batch", b->global_batch, unit, because);
 }
 
 static int check_given(const struct ku_batch *b)
@@ -79,11 +98,7 @@ int ku_batch_resolve(struct ku_batch *out)
     b.k = 0;
     if (b.accumulation) {
         if (b.accumulation % each)
-            return KU_ERR(KUMI_EINVAL,
-                          "batch: train.accumulation: %lld is no multiple of virtual_shards / "
-                          "ranks = %lld; nearest: %lld",
-                          (long long)b.accumulation, (long long)each,
-                          (long long)((b.accumulation / each + 1) * each));
+            return refuse_multiple("accumulation", b.accumulation, each, "virtual_shards / ranks");
         b.k = b.accumulation / each;
     }
     if (b.global_batch && b.micro_batch) {
@@ -105,9 +120,13 @@ int ku_batch_resolve(struct ku_batch *out)
         if (b.global_batch % (v * b.k))
             return refuse_global(&b, v * b.k, b.k == 1 ? "virtual_shards" : "virtual_shards x k");
         b.micro_batch = b.global_batch / (v * b.k);
-        if (b.micro_batch == 0)
-            return refuse_global(&b, v * b.k, "virtual_shards");
     }
+    if (v * b.micro_batch > MOST / b.k)
+        return KU_ERR(
+            KUMI_EINVAL,
+            "batch: virtual_shards %lld x micro_batch %lld x k %lld exceeds 2^30 samples; "
+            "give less",
+            (long long)v, (long long)b.micro_batch, (long long)b.k);
     b.global_batch = v * b.micro_batch * b.k;
     b.accumulation = b.k * each;
     *out = b;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/config.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -67,8 +68,8 @@ static const char *where(const struct ku_config *o, const char *path, char out[M
 int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *v,
                      const char *wanted)
 {
-    char at[MAX_PATH_BYTES + 64],
-        *text = v ? ku_json_print(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15); /* 0.9 */
+    char at[MAX_PATH_BYTES + 64], *text = v ? ku_json_print(v, as_written) : NULL;
     int status = KU_ERR(KUMI_EINVAL, "config: %s: %s: %.80s; %s", where(o, path, at), path,
                         text ? text : "missing", wanted);
     ku_free(text);
@@ -132,9 +133,10 @@ static int set_span(struct ku_span *span, const json_t *v)
     const char *text = json_string_value(v);
     if (text) {
         char *end;
+        errno = 0;
         span->n = strtoll(text, &end, 10);
         span->is_epochs = 1;
-        return end == text || strcmp(end, "ep") != 0 || span->n < 1;
+        return *text < '1' || *text > '9' || strcmp(end, "ep") != 0 || errno == ERANGE;
     }
     return ku_json_int(v, &span->n) < 0 || span->n < 0;
 }
@@ -216,7 +218,7 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
     case T_ENUM:
         if (!json_is_string(v) || !is_word_of(row->words, json_string_value(v)))
             return ku_config_refuse(o, path, v, range_text(row, text));
-        /* fall through */
+        __attribute__((fallthrough));
     case T_TEXT:
         if (!json_is_string(v))
             return ku_config_refuse(o, path, v, "a string");
@@ -293,8 +295,37 @@ static int apply_sets(json_t *root, const char *const *set, int n_sets)
             value = json_string(eq + 1);
         if (value == NULL)
             return KU_ERR(KUMI_EINVAL, "config: --set %.200s: the value is no UTF-8 text", set[i]);
-        KU_TRY(ku_json_set(root, path, value));
+        int status = ku_json_set(root, path, value);
+        if (status == KUMI_EINVAL)
+            return KU_ERR(KUMI_EINVAL, "config: --set %.200s: this path leads through no object",
+                          set[i]);
+        KU_TRY(status);
     }
+    return KUMI_OK;
+}
+
+/* What no single row of the table sees. */
+static int check_together(const struct ku_config *cfg)
+{
+    const struct {
+        int is_wrong;
+        const char *path, *wanted;
+    } rule[] = {
+        {cfg->train_steps != KU_NULL && cfg->train_epochs != KU_NULL, "train.epochs",
+         "train.steps is given too; give one of them"},
+        {strcmp(cfg->precision_compute, "f64") == 0 && strcmp(cfg->parallel_device, "ref") != 0,
+         "precision.compute", "f64 is computed by parallel.device \"ref\" alone"},
+        {strcmp(cfg->schedule_per, "epoch") == 0, "schedule.per",
+         "not built yet; use \"step\", with spans like \"10ep\""},
+        {cfg->checkpoint_async, "checkpoint.async",
+         "asynchronous checkpoints are not built yet; use false"},
+        {cfg->checkpoint_staging_mb != 0, "checkpoint.staging_mb",
+         "asynchronous checkpoints are not built yet; use 0"},
+    };
+    for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
+        if (rule[i].is_wrong)
+            return ku_config_refuse(cfg, rule[i].path, ku_json_at(cfg->root, rule[i].path),
+                                    rule[i].wanted);
     return KUMI_OK;
 }
 
@@ -318,11 +349,7 @@ static int read_keys(struct ku_config *cfg)
                                 "say which model: {\"model_type\":\"gpt2\",..} or {\"path\":DIR}");
     if (cfg->data_train.n == 0)
         return ku_config_refuse(o, "data.train", NULL, "name the training files");
-    if (cfg->checkpoint_async)
-        return ku_config_refuse(o, "checkpoint.async",
-                                json_object_get(json_object_get(cfg->root, "checkpoint"), "async"),
-                                "asynchronous checkpoints are not built yet; use false");
-    return KUMI_OK;
+    return check_together(cfg);
 }
 
 int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,

@@ -61,6 +61,30 @@ json_t *ku_config_numerics(const struct ku_config *cfg)
     return keys;
 }
 
+/* As json_equal, but 1 and 1.0 are one number. */
+static int is_same(const json_t *a, const json_t *b)
+{
+    const char *name;
+    json_t *value;
+    if (json_is_real(a) || json_is_real(b))
+        return json_is_number(a) && json_is_number(b) &&
+               json_number_value(a) == json_number_value(b);
+    if (json_is_array(a) && json_is_array(b)) {
+        size_t n = json_array_size(a), same = 0;
+        while (same < n && is_same(json_array_get(a, same), json_array_get(b, same)))
+            same++;
+        return same == n && n == json_array_size(b);
+    }
+    if (!json_is_object(a) || !json_is_object(b))
+        return json_equal(a, b);
+    json_object_foreach((json_t *)(uintptr_t)a, name, value)
+    {
+        if (!is_same(value, json_object_get(b, name)))
+            return 0;
+    }
+    return json_object_size(a) == json_object_size(b);
+}
+
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
 {
     const char *name;
@@ -68,13 +92,13 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
     int n = 0;
     json_object_foreach((json_t *)(uintptr_t)is, name, value)
     {
-        json_t *before = json_object_get(was, name);
-        if (before && json_equal(before, value))
-            continue;
-        double x = json_number_value(before), y = json_number_value(value);
-        if (json_is_number(before) && json_is_number(value) && x == y)
-            continue; /* 1 and 1.0 */
-        ku_str_add(out, "%s%s", n++ ? ", " : "", name);
+        if (!is_same(value, json_object_get(was, name)))
+            ku_str_add(out, "%s%s", n++ ? ", " : "", name);
+    }
+    json_object_foreach((json_t *)(uintptr_t)was, name, value)
+    {
+        if (json_object_get(is, name) == NULL)
+            ku_str_add(out, "%s%s", n++ ? ", " : "", name);
     }
     return n;
 }

@@ -35,7 +35,7 @@ static const struct member {
     {"scale_attn_by_inverse_layer_idx", NULL, M_BOOL,
      offsetof(struct kumi_gpt2, scale_attn_by_inverse_layer_idx)},
 };
-enum { N_MEMBERS = sizeof members / sizeof members[0] };
+enum { N_MEMBERS = sizeof members / sizeof members[0], M_N_EMBD = 2 /* its row */ };
 /* Keys of Hugging Face's files that say nothing of the computation. */
 static const char *const inert[] = {"model_type",
                                     "path",
@@ -82,8 +82,14 @@ static int refuse(const struct source *s, const char *key, const json_t *v, cons
     return KU_ERR(KUMI_EINPUT, "model: %s: %s: wrong; %s", s->name, key, wanted);
 }
 
-static int read_member(const struct source *s, const struct member *m, const json_t *v,
-                       struct kumi_gpt2 *c)
+/* The name under which the model gives a member. */
+static const char *spelling(const json_t *model, const struct member *m)
+{
+    return m->alias && json_object_get(model, m->alias) ? m->alias : m->name;
+}
+
+static int read_member(const struct source *s, const struct member *m, const char *name,
+                       const json_t *v, struct kumi_gpt2 *c)
 {
     char *at = (char *)c + m->offset;
     int64_t whole;
@@ -93,22 +99,22 @@ static int read_member(const struct source *s, const struct member *m, const jso
         if (json_is_null(v) && m->offset == offsetof(struct kumi_gpt2, n_inner))
             return KUMI_OK;
         if (ku_json_int(v, &whole) < 0 || whole < 1 || whole > 1 << 30)
-            return refuse(s, m->name, v, "an integer from 1 to 2^30");
+            return refuse(s, name, v, "an integer from 1 to 2^30");
         memcpy(at, &whole, sizeof whole);
         return KUMI_OK;
     case M_PROB:
         if (!(real >= 0 && real < 1))
-            return refuse(s, m->name, v, "a probability in [0, 1)");
+            return refuse(s, name, v, "a probability in [0, 1)");
         memcpy(at, &real, sizeof real);
         return KUMI_OK;
     case M_POSITIVE:
         if (!(real > 0 && real < 1e6))
-            return refuse(s, m->name, v, "a number above 0");
+            return refuse(s, name, v, "a number above 0");
         memcpy(at, &real, sizeof real);
         return KUMI_OK;
     case M_BOOL:
         if (!json_is_boolean(v))
-            return refuse(s, m->name, v, "true or false");
+            return refuse(s, name, v, "true or false");
         *(int *)(void *)at = json_is_true(v);
         return KUMI_OK;
     }
@@ -162,11 +168,12 @@ static int read_object(const struct source *s, json_t *model, struct ku_model *m
     if (!json_is_string(type) || strcmp(json_string_value(type), "gpt2") != 0)
         return refuse(s, "model_type", type, "\"gpt2\" is what there is");
     for (int i = 0; i < N_MEMBERS; i++) {
-        json_t *v = json_object_get(model, members[i].name);
-        if (v == NULL && members[i].alias)
-            v = json_object_get(model, members[i].alias);
+        const char *name = spelling(model, &members[i]);
+        json_t *v = json_object_get(model, name), *other = json_object_get(model, members[i].name);
         if (v)
-            KU_TRY(read_member(s, &members[i], v, c));
+            KU_TRY(read_member(s, &members[i], name, v, c));
+        if (other && !json_equal(v, other))
+            return refuse(s, name, v, "its other spelling is given too, with another value");
     }
     KU_TRY(read_activation(s, model, c));
     if (c->n_embd % c->n_head) {
@@ -174,7 +181,7 @@ static int read_object(const struct source *s, json_t *model, struct ku_model *m
         snprintf(wanted, sizeof wanted, "it must be divisible by n_head, %lld",
                  (long long)c->n_head);
         json_t *v = json_integer(c->n_embd);
-        int status = refuse(s, "n_embd", v, wanted);
+        int status = refuse(s, spelling(model, &members[M_N_EMBD]), v, wanted);
         json_decref(v);
         return status;
     }
@@ -211,6 +218,9 @@ int ku_model_read(const struct ku_config *cfg, struct ku_model *m)
     KU_TRY(check_names(&s, cfg->model));
     if (path && !json_is_string(path))
         return refuse(&s, "path", path, "a directory with config.json and model.safetensors");
+    if (path && json_object_size(cfg->model) > 1)
+        return refuse(&s, "path", path,
+                      "its config.json says the rest; path stands alone in `model`");
     int status = path ? read_directory(json_string_value(path), m) : read_object(&s, cfg->model, m);
     if (status < 0)
         ku_model_fini(m);

@@ -69,6 +69,11 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     s->numerics = ku_config_numerics(&s->cfg);
     if (s->numerics == NULL)
         return KU_ERR(KUMI_ENOMEM, "config: no memory");
+    if (s->cfg.schedule_decay_steps.n < 0) { /* another train.steps does not bend the schedule */
+        s->decay_steps = from_checkpoint(KU_NULL, was, "schedule.decay_steps");
+        if (s->decay_steps > 0)
+            json_object_set_new(s->numerics, "schedule.decay_steps", json_integer(s->decay_steps));
+    }
     json_object_set_new(s->numerics, "train.global_batch", json_integer(s->batch.global_batch));
     json_object_set_new(s->numerics, "train.micro_batch", json_integer(s->batch.micro_batch));
     json_object_set_new(s->numerics, "train.virtual_shards", json_integer(s->batch.virtual_shards));
@@ -102,12 +107,11 @@ int ku_session_open_data(struct ku_session *s, struct ku_job *job)
     KU_TRY(ku_last_batch_parse(c->data_last_batch, &last));
     KU_TRY(ku_sampler_init(&s->sampler, s->data->n_samples[KU_SPLIT_TRAIN], s->batch.global_batch,
                            last, c->data_shuffle, (uint64_t)c->train_seed));
-    if (c->train_epochs != KU_NULL) {
-        if (c->train_steps != KU_NULL)
-            return KU_ERR(KUMI_EINVAL,
-                          "config: train.steps %lld and train.epochs %lld; give one of them",
-                          (long long)c->train_steps, (long long)c->train_epochs);
+    if (c->train_epochs != KU_NULL)
         KU_TRY(ku_sampler_steps(&s->sampler, c->train_epochs, &s->n_steps));
+    if (s->cfg.schedule_decay_steps.n < 0 && s->decay_steps == 0) {
+        s->decay_steps = s->n_steps;
+        json_object_set_new(s->numerics, "schedule.decay_steps", json_integer(s->decay_steps));
     }
     if (s->data->n_samples[KU_SPLIT_VAL] > 0)
         s->eval_samples = ku_text_eval_samples(s->data, c->train_eval_tokens);
@@ -143,8 +147,9 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
             a->schedule = i;
     a->warmup = ku_span_steps(c->schedule_warmup_steps, per_epoch);
     a->warmup_lr = c->schedule_warmup_start_lr;
-    a->decay = c->schedule_decay_steps.n < 0 ? s->n_steps
-                                             : ku_span_steps(c->schedule_decay_steps, per_epoch);
+    a->decay = c->schedule_decay_steps.n >= 0 ? ku_span_steps(c->schedule_decay_steps, per_epoch)
+               : s->decay_steps > 0           ? s->decay_steps
+                                              : s->n_steps; /* a plan, without data */
     a->min_lr = c->schedule_min_lr;
     a->step_size = ku_span_steps(c->schedule_step_size, per_epoch);
     a->gamma = c->schedule_gamma;

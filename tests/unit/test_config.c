@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: train */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "train/config.h"
+#include "train/model.h"
+
+static const char minimal[] = "{\"model\": {\"model_type\": \"gpt2\"},\n \"data\": {\"train\": "
+                              "\"a.txt\"}}";
+
+static int parse(const char *text, const char *const *set, int n_sets, struct ku_config *cfg)
+{
+    return ku_config_parse("c.json", text, strlen(text), set, n_sets, cfg);
+}
+
+static void test_defaults(void **state)
+{
+    struct ku_config c;
+    (void)state;
+    assert_int_equal(parse(minimal, NULL, 0, &c), KUMI_OK);
+    assert_int_equal(c.data_train.n, 1);
+    assert_string_equal(c.data_train.item[0], "a.txt");
+    assert_int_equal(c.data_val.n, 0);
+    assert_null(c.data_val.item);
+    assert_true(c.data_val_fraction == 0.1);
+    assert_string_equal(c.data_tokenizer, "byte");
+    assert_null(c.data_format);
+    assert_int_equal(c.data_seq_len, KU_NULL);
+    assert_int_equal(c.data_shuffle, 1);
+    assert_string_equal(c.data_last_batch, "drop");
+    assert_int_equal(c.train_steps, KU_NULL);
+    assert_int_equal(c.train_seed, 1337);
+    assert_int_equal(c.train_eval_every.n, 250);
+    assert_int_equal(c.train_eval_every.is_epochs, 0);
+    assert_int_equal(c.train_verify_every.n, -1);
+    assert_int_equal(c.train_freeze.n, 0);
+    assert_true(c.optimizer_betas.v[0] == 0.9 && c.optimizer_betas.v[1] == 0.999);
+    assert_int_equal(c.optimizer_decay.is_word, 1);
+    assert_string_equal(c.optimizer_decay.item[0], "matrices");
+    assert_int_equal(c.schedule_decay_steps.n, -1);
+    assert_null(c.parallel_isa);
+    assert_true(c.parallel_timeout_s == 60);
+    assert_int_equal(c.checkpoint_keep, 3);
+    ku_config_fini(&c);
+}
+
+static void test_values(void **state)
+{
+    static const char *const set[] = {
+        "train.steps=5e3",
+        "optimizer.lr=1",
+        "train.eval_every=10ep",
+        "train.freeze=[\"wte*\", \"h.0.*\"]",
+        "optimizer.decay=h.*.weight",
+        "data.val=true.txt",
+        "data.tokenizer=\"1\"",
+        "train.clip_norm=0",
+        "data.shuffle=false",
+        "parallel.isa=avx2",
+        "schedule.step_size=1",
+        "train.steps=7", /* the last one counts */
+        "data.format=u32",
+        "data.val_fraction=0",
+        "model.n_layer=3",
+    };
+    struct ku_config c;
+    (void)state;
+    assert_int_equal(parse(minimal, set, sizeof set / sizeof set[0], &c), KUMI_OK);
+    assert_int_equal(c.train_steps, 7);
+    assert_true(c.optimizer_lr == 1);
+    assert_int_equal(c.train_eval_every.n, 10);
+    assert_int_equal(c.train_eval_every.is_epochs, 1);
+    assert_int_equal(c.train_freeze.n, 2);
+    assert_int_equal(c.train_freeze.is_word, 0);
+    assert_string_equal(c.train_freeze.item[1], "h.0.*");
+    assert_null(c.train_freeze.item[2]);
+    assert_string_equal(c.optimizer_decay.item[0], "h.*.weight");
+    assert_string_equal(c.data_val.item[0], "true.txt");
+    assert_string_equal(c.data_tokenizer, "1");
+    assert_true(c.train_clip_norm == 0 && c.data_val_fraction == 0);
+    assert_int_equal(c.data_shuffle, 0);
+    assert_string_equal(c.parallel_isa, "avx2");
+    assert_string_equal(c.data_format, "u32");
+    assert_int_equal(json_integer_value(json_object_get(c.model, "n_layer")), 3);
+    ku_config_fini(&c);
+}
+
+#define MODEL "{\"model\":{\"model_type\":\"gpt2\"},"
+#define GOOD  MODEL "\"data\":{\"train\":\"a\"}"
+#define GPT2  "\"data\":{\"train\":\"a\"},\n\"model\":{\"model_type\":\"gpt2\","
+static const struct bad {
+    const char *json, *set, *text; /* json NULL: the minimal one */
+} bad[] = {
+    /* JSON */
+    {"", NULL, "json: c.json:1:1: '[' or '{' expected near end of file"},
+    {"{\"model\": }", NULL, "json: c.json:1:11: unexpected token near '}'"},
+    {"[1]", NULL, "config: c.json:1:1: : [1]; a configuration is an object"},
+    {GOOD ",\n \"train\":{\"steps\":1,\n\"steps\":2}}", NULL,
+     "json: c.json:3:7: duplicate object key near '\"steps\"'"},
+    {GOOD "} x", NULL, "json: c.json:1:54: end of file expected near 'x'"},
+    /* names */
+    {GOOD ",\n \"trian\": {}}", NULL,
+     "config: c.json:2:2: trian: unknown key; did you mean train?"},
+    {GOOD ",\n \"zero_optimization\": {}}", NULL,
+     "config: c.json:2:2: zero_optimization: unknown key; see `kumi help config`"},
+    {GOOD ",\n \"train\": {\"seed\": 1,\n   \"stesp\": 5}}", NULL,
+     "config: c.json:3:4: train.stesp: unknown key; did you mean steps?"},
+    {GOOD ",\n \"train\": {\"bogus_thing\": 5}}", NULL,
+     "config: c.json:2:12: train.bogus_thing: unknown key; see `kumi help config`"},
+    {GOOD ", \"tr\\nain\": 1}", NULL,
+     "config: c.json:1:1: tr?ain: unknown key; did you mean train?"},
+    {NULL, "trian.steps=5", "config: --set trian.steps=5: trian: unknown key; did you mean train?"},
+    {NULL, "train.stesp=5",
+     "config: --set train.stesp=5: train.stesp: unknown key; did you mean steps?"},
+    {NULL, "train.steps.x=5",
+     "config: --set train.steps.x=5: train.steps: {\"x\":5}; an integer "
+     "from 1 to 1e+15"},
+    {NULL, "data.train.x=5", "config: --set data.train.x=5: this path leads through no object"},
+    {NULL, "data.train[1]=b", "config: --set data.train[1]=b: this path leads through no object"},
+    {NULL, "train.steps", "config: --set train.steps: not of the form section.key=value"},
+    {NULL, "=5", "config: --set =5: not of the form section.key=value"},
+    {NULL, "train=5", "config: --set train=5: train: 5; a section is an object"},
+    {NULL, "model=gpt2", "config: --set model=gpt2: model: \"gpt2\"; a section is an object"},
+    {NULL, "data.tokenizer=\xff", "config: --set data.tokenizer=\xff: the value is no UTF-8 text"},
+    /* what must be there */
+    {"{\"data\":{\"train\":\"a\"}}", NULL,
+     "config: c.json:1:1: model: missing; say which model: {\"model_type\":\"gpt2\",..} or "
+     "{\"path\":DIR}"},
+    {MODEL "\"data\":{}}", NULL,
+     "config: c.json:1:1: data.train: missing; name the training files"},
+    {MODEL "\"data\":{\"train\":null}}", NULL,
+     "config: c.json:1:40: data.train: missing; name the training files"},
+    {MODEL "\"data\":[]}", NULL, "config: c.json:1:32: data: []; a section is an object"},
+    /* types */
+    {GOOD ",\n\"train\":{\"steps\":\"5\"}}", NULL,
+     "config: c.json:2:10: train.steps: \"5\"; an integer from 1 to 1e+15"},
+    {NULL, "train.steps=1.5",
+     "config: --set train.steps=1.5: train.steps: 1.5; an integer from 1 to 1e+15"},
+    {NULL, "train.steps=five",
+     "config: --set train.steps=five: train.steps: \"five\"; an integer from 1 to 1e+15"},
+    {NULL, "train.steps=true",
+     "config: --set train.steps=true: train.steps: true; an integer from 1 to 1e+15"},
+    {NULL, "optimizer.lr=fast",
+     "config: --set optimizer.lr=fast: optimizer.lr: \"fast\"; a number from 0 to 1e+30"},
+    {NULL, "optimizer.lr=nan",
+     "config: --set optimizer.lr=nan: optimizer.lr: \"nan\"; a number from 0 to 1e+30"},
+    {NULL, "data.shuffle=1", "config: --set data.shuffle=1: data.shuffle: 1; true or false"},
+    {NULL, "data.tokenizer=1", "config: --set data.tokenizer=1: data.tokenizer: 1; a string"},
+    {NULL, "data.train=[\"a\",1]",
+     "config: --set data.train=[\"a\",1]: data.train: [\"a\",1]; a string or a list of strings"},
+    {NULL, "optimizer.betas=0.9",
+     "config: --set optimizer.betas=0.9: optimizer.betas: 0.9; two numbers in [0, 1)"},
+    {NULL, "optimizer.betas=[0.9,1]",
+     "config: --set optimizer.betas=[0.9,1]: optimizer.betas: [0.9,1]; two numbers in [0, 1)"},
+    {NULL, "optimizer.betas=[0.9,0.9,0.9]",
+     "config: --set optimizer.betas=[0.9,0.9,0.9]: optimizer.betas: [0.9,0.9,0.9]; two numbers in "
+     "[0, 1)"},
+    {NULL, "train.eval_every=1.5",
+     "config: --set train.eval_every=1.5: train.eval_every: 1.5; a number of steps, or \"10ep\""},
+    {NULL, "train.eval_every=10 ep",
+     "config: --set train.eval_every=10 ep: train.eval_every: \"10 ep\"; a number of steps, or "
+     "\"10ep\""},
+    {NULL, "train.eval_every= 10ep",
+     "config: --set train.eval_every= 10ep: train.eval_every: \" 10ep\"; a number of steps, or "
+     "\"10ep\""},
+    {NULL, "train.eval_every=0ep",
+     "config: --set train.eval_every=0ep: train.eval_every: \"0ep\"; a number of steps, or "
+     "\"10ep\""},
+    {NULL, "train.eval_every=99999999999999999999ep",
+     "config: --set train.eval_every=99999999999999999999ep: train.eval_every: "
+     "\"99999999999999999999ep\"; a number of steps, or \"10ep\""},
+    {NULL, "train.seed=null",
+     "config: --set train.seed=null: train.seed: null; null is not "
+     "allowed here"},
+    /* ranges and words */
+    {NULL, "train.steps=0",
+     "config: --set train.steps=0: train.steps: 0; an integer from 1 to "
+     "1e+15"},
+    {NULL, "train.virtual_shards=65537",
+     "config: --set train.virtual_shards=65537: train.virtual_shards: 65537; an integer from 1 to "
+     "65536"},
+    {NULL, "data.val_fraction=1",
+     "config: --set data.val_fraction=1: data.val_fraction: 1; a number from 0 to 0.999999"},
+    {NULL, "optimizer.lr=-1e-3",
+     "config: --set optimizer.lr=-1e-3: optimizer.lr: -0.001; a number from 0 to 1e+30"},
+    {NULL, "train.eval_every=-1",
+     "config: --set train.eval_every=-1: train.eval_every: -1; a number of steps, or \"10ep\""},
+    {NULL, "schedule.step_size=0",
+     "config: --set schedule.step_size=0: schedule.step_size: 0; a number of steps, or \"10ep\""},
+    {NULL, "optimizer.type=adamW",
+     "config: --set optimizer.type=adamW: optimizer.type: \"adamW\"; one of: adamw adam sgd"},
+    {NULL, "optimizer.type=adam sgd",
+     "config: --set optimizer.type=adam sgd: optimizer.type: \"adam sgd\"; one of: adamw adam "
+     "sgd"},
+    {NULL, "optimizer.type=",
+     "config: --set optimizer.type=: optimizer.type: \"\"; one of: adamw adam sgd"},
+    {NULL, "parallel.isa=sse",
+     "config: --set parallel.isa=sse: parallel.isa: \"sse\"; one of: base avx2 avx512 avx512bf16 "
+     "amx (or null)"},
+    {NULL, "parallel.transport=gloo",
+     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; one of: auto shm "
+     "thread"},
+    {NULL, "data.format=u64",
+     "config: --set data.format=u64: data.format: \"u64\"; one of: u16 u32 (or null)"},
+    /* keys that belong together */
+    {GOOD ",\n\"train\":{\"steps\":5,\n \"epochs\":2}}", NULL,
+     "config: c.json:3:2: train.epochs: 2; train.steps is given too; give one of them"},
+    {NULL, "precision.compute=f64",
+     "config: --set precision.compute=f64: precision.compute: \"f64\"; f64 is computed by "
+     "parallel.device \"ref\" alone"},
+    {NULL, "schedule.per=epoch",
+     "config: --set schedule.per=epoch: schedule.per: \"epoch\"; not built yet; use \"step\", with "
+     "spans like \"10ep\""},
+    {NULL, "checkpoint.async=true",
+     "config: --set checkpoint.async=true: checkpoint.async: true; asynchronous checkpoints are "
+     "not built yet; use false"},
+    {NULL, "checkpoint.staging_mb=64",
+     "config: --set checkpoint.staging_mb=64: checkpoint.staging_mb: 64; asynchronous checkpoints "
+     "are not built yet; use 0"},
+    /* the model's keys */
+    {"{" GPT2 "\n \"n_layers\":3}}", NULL,
+     "config: c.json:3:2: model.n_layers: unknown key; did you mean n_layer?"},
+    {"{" GPT2 "\n \"n_embd\":100}}", NULL,
+     "config: c.json:3:2: model.n_embd: 100; it must be divisible by n_head, 12"},
+    {"{" GPT2 "\n \"hidden_size\":100}}", NULL,
+     "config: c.json:3:2: model.hidden_size: 100; it must be divisible by n_head, 12"},
+    {"{" GPT2 "\n \"num_hidden_layers\":0}}", NULL,
+     "config: c.json:3:2: model.num_hidden_layers: 0; an integer from 1 to 2^30"},
+    {"{" GPT2 "\n \"n_embd\":120, \"hidden_size\":768}}", NULL,
+     "config: c.json:3:16: model.hidden_size: 768; its other spelling is given too, with another "
+     "value"},
+    {NULL, "model.n_head=0",
+     "config: --set model.n_head=0: model.n_head: 0; an integer from 1 to "
+     "2^30"},
+    {NULL, "model.n_embd=null",
+     "config: --set model.n_embd=null: model.n_embd: null; an integer from 1 to 2^30"},
+    {NULL, "model.resid_pdrop=1",
+     "config: --set model.resid_pdrop=1: model.resid_pdrop: 1; a probability in [0, 1)"},
+    {NULL, "model.layer_norm_epsilon=0",
+     "config: --set model.layer_norm_epsilon=0: model.layer_norm_epsilon: 0; a number above 0"},
+    {NULL, "model.activation_function=swish",
+     "config: --set model.activation_function=swish: model.activation_function: \"swish\"; one of: "
+     "gelu_new gelu_pytorch_tanh gelu_fast gelu relu"},
+    {NULL, "model.tie_word_embeddings=1",
+     "config: --set model.tie_word_embeddings=1: model.tie_word_embeddings: 1; true or false"},
+    {NULL, "model.model_type=llama",
+     "config: --set model.model_type=llama: model.model_type: \"llama\"; \"gpt2\" is what there "
+     "is"},
+    {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
+     "config: c.json:1:1: model.model_type: missing; \"gpt2\" is what there is"},
+    {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
+     "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
+    {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":\"d\",\"n_layer\":7}}", NULL,
+     "config: c.json:1:32: model.path: \"d\"; its config.json says the rest; path stands alone in "
+     "`model`"},
+};
+
+static void test_refuses(void **state)
+{
+    int n_wrong = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct ku_config c;
+        struct ku_model m;
+        int status =
+            parse(bad[i].json ? bad[i].json : minimal, &bad[i].set, bad[i].set ? 1 : 0, &c);
+        if (status == KUMI_OK) {
+            status = ku_model_read(&c, &m);
+            ku_config_fini(&c);
+        }
+        if (status == KUMI_EINVAL && strcmp(ku_err_get()->text, bad[i].text) == 0)
+            continue;
+        print_error("row %zu: %d: %s\n   wanted: %s\n", i, status,
+                    status < 0 ? ku_err_get()->text : "accepted", bad[i].text);
+        n_wrong++;
+    }
+    assert_int_equal(n_wrong, 0);
+}
+
+static void test_unreadable(void **state)
+{
+    struct ku_config c;
+    (void)state;
+    assert_int_equal(ku_config_load("/nonexistent/c.json", NULL, 0, &c), KUMI_EINVAL);
+    assert_string_equal(ku_err_get()->text, "json: /nonexistent/c.json: cannot be read: No such "
+                                            "file or directory");
+    assert_int_equal(ku_config_load("/", NULL, 0, &c), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "json: /: cannot be read: "));
+}
+
+/* Every spelling of Hugging Face, and its defaults. */
+static void test_model(void **state)
+{
+    static const char one[] =
+        "{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"gpt2\","
+        "\"num_hidden_layers\":2,\"num_attention_heads\":3,\"hidden_size\":12,"
+        "\"max_position_embeddings\":7,\"n_inner\":null,\"n_embd\":12,"
+        "\"activation_function\":\"gelu\",\"bos_token_id\":5}}";
+    struct ku_config c;
+    struct ku_model m, again;
+    (void)state;
+    assert_int_equal(parse(minimal, NULL, 0, &c), KUMI_OK);
+    assert_int_equal(ku_model_read(&c, &m), KUMI_OK);
+    assert_int_equal(ku_model_n_params(&m), 124439808);
+    assert_int_equal(m.gpt2.activation, KUMI_GELU_TANH);
+    assert_true(m.gpt2.resid_pdrop == 0.1 && m.gpt2.tie_word_embeddings == 1);
+    ku_model_fini(&m);
+    ku_config_fini(&c);
+    assert_int_equal(parse(one, NULL, 0, &c), KUMI_OK);
+    assert_int_equal(ku_model_read(&c, &m), KUMI_OK);
+    assert_int_equal(m.gpt2.n_layer, 2);
+    assert_int_equal(m.gpt2.n_head, 3);
+    assert_int_equal(m.gpt2.n_embd, 12);
+    assert_int_equal(m.gpt2.n_positions, 7);
+    assert_int_equal(m.gpt2.n_inner, 0);
+    assert_int_equal(m.gpt2.activation, KUMI_GELU);
+    char *text = ku_model_print(&m);
+    assert_non_null(text);
+    assert_int_equal(ku_model_parse("printed", text, strlen(text), &again), KUMI_OK);
+    assert_memory_equal(&m.gpt2, &again.gpt2, sizeof m.gpt2);
+    ku_free(text);
+    ku_model_fini(&again);
+    ku_model_fini(&m);
+    ku_config_fini(&c);
+}
+
+/* What is dumped is complete, parses again, and dumps to the same. */
+static void test_dump(void **state)
+{
+    static const char *const set[] = {"train.eval_every=2ep", "data.val=[\"b\"]"};
+    struct ku_config c, again;
+    (void)state;
+    assert_int_equal(parse(minimal, set, 2, &c), KUMI_OK);
+    json_t *dump = ku_config_dump(&c);
+    char *text = json_dumps(dump, JSON_COMPACT);
+    assert_non_null(strstr(text, "\"eval_every\":\"2ep\""));
+    assert_non_null(strstr(text, "\"keep\":3"));
+    assert_int_equal(parse(text, NULL, 0, &again), KUMI_OK);
+    json_t *second = ku_config_dump(&again);
+    char *text2 = json_dumps(second, JSON_COMPACT);
+    assert_string_equal(text, text2); /* the order too */
+    free(text);
+    free(text2);
+    json_decref(dump);
+    json_decref(second);
+    ku_config_fini(&c);
+    ku_config_fini(&again);
+}
+
+/* Which keys a resume may change; one that moves to the other side has to be thought about. */
+static void test_numerics(void **state)
+{
+    static const char *const layout[] = {"data.train",
+                                         "data.val",
+                                         "train.steps",
+                                         "train.epochs",
+                                         "train.accumulation",
+                                         "train.eval_every",
+                                         "train.eval_tokens",
+                                         "train.log_every",
+                                         "train.threads",
+                                         "train.verify_every",
+                                         "train.on_nonfinite",
+                                         "parallel.replicate",
+                                         "parallel.bucket_mb",
+                                         "parallel.first_bucket_mb",
+                                         "parallel.overlap",
+                                         "parallel.transport",
+                                         "parallel.share_host_state",
+                                         "parallel.timeout_s",
+                                         "checkpoint.every",
+                                         "checkpoint.keep",
+                                         "checkpoint.async",
+                                         "checkpoint.staging_mb"};
+    struct ku_config c;
+    const char *section, *key;
+    json_t *keys, *value;
+    int n_layout = 0;
+    (void)state;
+    assert_int_equal(parse(minimal, NULL, 0, &c), KUMI_OK);
+    json_t *dump = ku_config_dump(&c), *numerics = ku_config_numerics(&c);
+    assert_non_null(json_object_get(numerics, "model"));
+    json_object_foreach(dump, section, keys)
+    {
+        if (strcmp(section, "model") == 0)
+            continue;
+        json_object_foreach(keys, key, value)
+        {
+            char name[128];
+            int is_layout = 0;
+            snprintf(name, sizeof name, "%s.%s", section, key);
+            for (size_t i = 0; i < sizeof layout / sizeof layout[0]; i++)
+                is_layout |= strcmp(name, layout[i]) == 0;
+            n_layout += is_layout;
+            assert_int_equal(json_object_get(numerics, name) == NULL, is_layout);
+        }
+    }
+    assert_int_equal(n_layout, sizeof layout / sizeof layout[0]);
+    json_decref(dump);
+    json_decref(numerics);
+    ku_config_fini(&c);
+}
+
+static void test_compare(void **state)
+{
+    static const struct {
+        const char *was, *is, *names;
+        int n;
+    } row[] = {
+        {"{\"a\":1,\"b\":[0.9,1]}", "{\"b\":[0.9,1.0],\"a\":1.0}", "", 0},
+        {"{\"a\":1}", "{\"a\":2}", "a", 1},
+        {"{\"a\":1}", "{\"a\":null}", "a", 1},
+        {"{\"a\":1,\"gone\":2}", "{\"a\":1,\"new\":2}", "new, gone", 2},
+        {"{\"a\":[1,2]}", "{\"a\":[1]}", "a", 1},
+        {"{\"a\":[1]}", "{\"a\":[1,2]}", "a", 1},
+        {"{\"m\":{\"x\":{\"y\":1}}}", "{\"m\":{\"x\":{\"y\":1.0}}}", "", 0},
+        {"{\"m\":{\"x\":1}}", "{\"m\":{\"x\":1,\"y\":1}}", "m", 1},
+        {"{\"m\":{\"x\":1,\"y\":1}}", "{\"m\":{\"x\":1}}", "m", 1},
+        {"{\"a\":true,\"b\":\"s\"}", "{\"a\":false,\"b\":\"t\"}", "a, b", 2},
+        {"{\"a\":\"1\"}", "{\"a\":1.0}", "a", 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_str names = {0};
+        json_t *was = json_loads(row[i].was, 0, NULL), *is = json_loads(row[i].is, 0, NULL);
+        assert_int_equal(ku_config_compare(was, is, &names), row[i].n);
+        assert_string_equal(ku_str_get(&names), row[i].names);
+        ku_str_fini(&names);
+        json_decref(was);
+        json_decref(is);
+    }
+}
+
+static void test_spans(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_span_steps((struct ku_span){250, 0}, 7), 250);
+    assert_int_equal(ku_span_steps((struct ku_span){10, 1}, 7), 70);
+    assert_int_equal(ku_span_steps((struct ku_span){0, 0}, 7), 0);
+    assert_true(ku_span_steps((struct ku_span){-1, 0}, 7) < 0);
+    assert_int_equal(ku_span_steps((struct ku_span){INT64_MAX / 2, 1}, 7), INT64_MAX);
+}
+
+/* Both forms of the help name every key that a dump has, with its default. */
+static void test_help(void **state)
+{
+    struct ku_config c;
+    struct ku_str text = {0}, table = {0};
+    const char *section, *key;
+    json_t *keys, *value;
+    (void)state;
+    assert_int_equal(parse(minimal, NULL, 0, &c), KUMI_OK);
+    json_t *dump = ku_config_dump(&c);
+    ku_config_help(0, &text);
+    ku_config_help(1, &table);
+    json_object_foreach(dump, section, keys)
+    {
+        if (strcmp(section, "model") == 0)
+            continue;
+        json_object_foreach(keys, key, value)
+        {
+            char name[128];
+            snprintf(name, sizeof name, "  %s.%s ", section, key);
+            assert_non_null(strstr(ku_str_get(&text), name));
+            snprintf(name, sizeof name, "\n| `%s` | `", key);
+            assert_non_null(strstr(ku_str_get(&table), name));
+        }
+    }
+    assert_non_null(strstr(ku_str_get(&table), "| `betas` | `[0.9, 0.999]` | numerics |"));
+    assert_non_null(strstr(ku_str_get(&table), "| `timeout_s` | `60` | layout |"));
+    json_decref(dump);
+    ku_str_fini(&text);
+    ku_str_fini(&table);
+    ku_config_fini(&c);
+}
+
+/* The files that the repository brings are right. */
+static void test_examples(void **state)
+{
+    char **names;
+    int n;
+    (void)state;
+    assert_int_equal(ku_os_list(KUMI_SOURCE_DIR "/configs", &names, &n), 0);
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++) {
+        struct ku_config c;
+        struct ku_model m;
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", KUMI_SOURCE_DIR "/configs", names[i]);
+        assert_int_equal(ku_config_load(path, NULL, 0, &c), KUMI_OK);
+        assert_int_equal(ku_model_read(&c, &m), KUMI_OK);
+        ku_model_fini(&m);
+        ku_config_fini(&c);
+    }
+    ku_free(names);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_refuses),  cmocka_unit_test(test_unreadable),
+        cmocka_unit_test(test_model),    cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_numerics), cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_spans),    cmocka_unit_test(test_help),
+        cmocka_unit_test(test_examples)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: train */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/os.h"
+#include "train/session.h"
+
+/* A configuration and its data as files without a place on disk. */
+struct files {
+    int config_fd, text_fd;
+    char config[32];
+};
+
+static int setup(void **state)
+{
+    static struct files f;
+    static char letters[65 * 9]; /* 64 samples of 8 tokens for training, and a validation split */
+    char json[512];
+    f.config_fd = ku_os_memfd("config", 0);
+    f.text_fd = ku_os_memfd("text", 0);
+    memset(letters, 'a', sizeof letters);
+    snprintf(json, sizeof json,
+             "{\"model\":{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":1,\"n_embd\":4,"
+             "\"n_positions\":8,\"vocab_size\":256},\"data\":{\"train\":\"/proc/self/fd/%d\"},"
+             "\"train\":{\"steps\":40,\"global_batch\":4},\"schedule\":{\"type\":\"cosine\"}}",
+             f.text_fd);
+    snprintf(f.config, sizeof f.config, "/proc/self/fd/%d", f.config_fd);
+    *state = &f;
+    return f.config_fd < 0 || f.text_fd < 0 ||
+           ku_os_write_full(f.text_fd, letters, sizeof letters) < 0 ||
+           ku_os_write_full(f.config_fd, json, strlen(json)) < 0;
+}
+
+static int teardown(void **state)
+{
+    struct files *f = *state;
+    return ku_os_close(f->config_fd) | ku_os_close(f->text_fd);
+}
+
+/* Derived values of a checkpoint count for a resume as if they had been given: neither another
+ * rank count nor another length bends what follows. */
+static void test_resume(void **state)
+{
+    const struct files *f = *state;
+    static const char *const first_set[] = {"train.virtual_shards=null"};
+    static const char *const longer[] = {"train.steps=80"};
+    static const char *const other[] = {"schedule.decay_steps=80"};
+    struct ku_session first = {0}, second = {0};
+    struct ku_compile_opts o;
+    struct ku_str names = {0};
+    assert_int_equal(ku_session_configure(&first, f->config, first_set, 1, NULL, 2), KUMI_OK);
+    assert_int_equal(first.batch.virtual_shards, 2);
+    assert_int_equal(ku_session_open_data(&first, NULL), KUMI_OK);
+    assert_int_equal(first.n_steps, 40);
+    assert_int_equal(ku_session_compile_opts(&first, &o), KUMI_OK);
+    assert_int_equal(o.rule.decay, 40);
+
+    assert_int_equal(ku_session_configure(&second, f->config, longer, 1, first.numerics, 1),
+                     KUMI_OK);
+    assert_int_equal(ku_config_compare(first.numerics, second.numerics, &names), 0);
+    assert_int_equal(ku_session_open_data(&second, NULL), KUMI_OK);
+    assert_int_equal(second.n_steps, 80);
+    assert_int_equal(second.batch.virtual_shards, 2);
+    assert_int_equal(second.batch.micro_batch, first.batch.micro_batch);
+    assert_int_equal(ku_session_compile_opts(&second, &o), KUMI_OK);
+    assert_int_equal(o.rule.decay, 40);
+    ku_session_fini(&second);
+
+    assert_int_equal(ku_session_configure(&second, f->config, other, 1, first.numerics, 1),
+                     KUMI_OK);
+    assert_int_equal(ku_config_compare(first.numerics, second.numerics, &names), 1);
+    assert_string_equal(ku_str_get(&names), "schedule.decay_steps");
+    ku_session_fini(&second);
+
+    assert_int_equal(ku_session_configure(&second, f->config, NULL, 0, first.numerics, 4),
+                     KUMI_EINVAL); /* V = 2 stays */
+    assert_non_null(strstr(ku_err_get()->text, "virtual_shards: 2 on 4 ranks"));
+    ku_session_fini(&second);
+    ku_session_fini(&first);
+    ku_str_fini(&names);
+}
+
+static void test_refuses(void **state)
+{
+    const struct files *f = *state;
+    static const struct {
+        int n;
+        const char *set, *text;
+    } row[] = {
+        {8, "train.seed=1",
+         "batch: train.global_batch: 4 is less than virtual_shards = 8; give at least 8, or fewer "
+         "ranks"},
+        {2, "data.seq_len=9",
+         "config: --set data.seq_len=9: data.seq_len: 9; it exceeds the model's n_positions"},
+        {2, "parallel.replicate=4",
+         "config: --set parallel.replicate=4: parallel.replicate: 4; the job has 2 ranks, and data "
+         "parallelism is all there is"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_session s = {0};
+        assert_int_equal(ku_session_configure(&s, f->config, &row[i].set, 1, NULL, row[i].n),
+                         KUMI_EINVAL);
+        assert_string_equal(ku_err_get()->text, row[i].text);
+        ku_session_fini(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_resume),
+                                       cmocka_unit_test(test_refuses)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
