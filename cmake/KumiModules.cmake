@@ -62,6 +62,7 @@ function(kumi_command)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.c)
     add_executable(kumi ${sources})
     target_link_libraries(kumi PRIVATE kumi_flags kumi_static)
+    target_compile_definitions(kumi PRIVATE KUMI_VERSION="${PROJECT_VERSION}")
 endfunction()
 
 # Complete programs against the public headers alone.

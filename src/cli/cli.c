@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "kumi/launch.h"
+#include "kumi/run.h"
+
+int cli_usage(const char *format, ...)
+{
+    va_list args;
+    fputs("kumi: error: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return 2;
+}
+
+int cli_end(int status, int is_reported)
+{
+    if (status < 0 && !is_reported)
+        fprintf(stderr, "kumi: error: %s\n", kumi_last_error()->text);
+    return -status;
+}
+
+int cli_print(int status, char *text)
+{
+    if (status == KUMI_OK && text)
+        fputs(text, stdout);
+    kumi_text_free(text);
+    return cli_end(status, 0);
+}
+
+static int unknown(const struct cli_command *self, const char *name,
+                   const struct cli_option *option, int n)
+{
+    const char *names[32];
+    for (int i = 0; i < n; i++)
+        names[i] = option[i].name;
+    const char *near = ku_str_nearest(name, names, n);
+    return cli_usage("kumi %s: --%.60s: unknown option; %s%s%s", self->name, name,
+                     near ? "did you mean --" : "see `kumi help ", near ? near : self->name,
+                     near ? "?" : "`");
+}
+
+static int set(const struct cli_command *self, const struct cli_option *o, const char *value)
+{
+    char *end = NULL;
+    switch (o->type) {
+    case CLI_FLAG:
+        *(int *)o->out = 1;
+        return 0;
+    case CLI_TEXT:
+    case CLI_OPTIONAL:
+        *(const char **)o->out = value;
+        return 0;
+    case CLI_INT:
+        *(int64_t *)o->out = strtoll(value, &end, 10);
+        break;
+    case CLI_NUM:
+        *(double *)o->out = strtod(value, &end);
+        break;
+    case CLI_LIST: {
+        struct cli_list *list = o->out;
+        const char **grown = ku_realloc(list->item, (size_t)list->n + 1, sizeof *grown);
+        if (grown == NULL)
+            return cli_end(KUMI_ENOMEM, 0);
+        list->item = grown;
+        list->item[list->n++] = value;
+        return 0;
+    }
+    }
+    if (end == value || *end != '\0')
+        return cli_usage("kumi %s: --%s: '%.60s' is no number", self->name, o->name, value);
+    return 0;
+}
+
+/* One option at argv[*at]; moves on over its value. */
+static int parse_option(const struct cli_command *self, int argc, char **argv, int *at,
+                        const struct cli_option *option, int n)
+{
+    char name[64];
+    const char *text = argv[*at] + (argv[*at][1] == '-' ? 2 : 1), *eq = strchr(text, '=');
+    snprintf(name, sizeof name, "%.*s", (int)(eq ? eq - text : 60), text);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(option[i].name, name) != 0)
+            continue;
+        int takes_none = option[i].type == CLI_FLAG || option[i].type == CLI_OPTIONAL;
+        const char *value = eq ? eq + 1 : takes_none ? "" : *at + 1 < argc ? argv[++*at] : NULL;
+        if (value == NULL)
+            return cli_usage("kumi %s: --%s: a value is missing", self->name, name);
+        if (eq && option[i].type == CLI_FLAG)
+            return cli_usage("kumi %s: --%s: takes no value", self->name, name);
+        return set(self, &option[i], value);
+    }
+    return unknown(self, name, option, n);
+}
+
+static void help(const struct cli_command *self, const struct cli_option *option, int n)
+{
+    printf("usage: %s\n\n%s\n", self->usage, self->line);
+    for (int i = 0; i < n; i++)
+        printf("  %s%-16s %s\n", option[i].name[1] ? "--" : "-", option[i].name, option[i].what);
+}
+
+int cli_parse(const struct cli_command *self, int argc, char **argv,
+              const struct cli_option *option, int n_options, int least, int most,
+              struct cli_args *args)
+{
+    int code = 0;
+    *args = (struct cli_args){.arg = ku_calloc((size_t)argc + 1, sizeof *args->arg)};
+    if (args->arg == NULL)
+        return cli_end(KUMI_ENOMEM, 0);
+    for (int i = 2; i < argc && code == 0 && args->rest == NULL; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            help(self, option, n_options);
+            code = -1;
+        } else if (strcmp(argv[i], "--") == 0) {
+            args->rest = argv + i + 1;
+        } else if (argv[i][0] == '-' && argv[i][1] != '\0') {
+            code = parse_option(self, argc, argv, &i, option, n_options);
+        } else {
+            args->arg[args->n++] = argv[i];
+        }
+    }
+    if (code == 0 && (args->n < least || args->n > most))
+        code = cli_usage("kumi %s: %s argument%s%.60s; usage: %s", self->name,
+                         args->n < least ? "an" : "an extra", args->n < least ? " is missing" : " ",
+                         args->n < least ? "" : args->arg[most], self->usage);
+    if (code != 0)
+        cli_free(option, n_options, args);
+    return code;
+}
+
+void cli_free(const struct cli_option *option, int n_options, struct cli_args *args)
+{
+    for (int i = 0; i < n_options; i++)
+        if (option[i].type == CLI_LIST)
+            ku_free(((struct cli_list *)option[i].out)->item);
+    ku_free(args->arg);
+    args->arg = NULL;
+}
+
+/* The same command line without -n: what each rank runs. */
+static char **without_n(int argc, char **argv)
+{
+    static const char self[] = "/proc/self/exe";
+    char **copy = ku_calloc((size_t)argc + 1, sizeof *copy);
+    int n = 0;
+    for (int i = 0; copy && i < argc; i++) {
+        if (i > 1 && strcmp(argv[i], "-n") == 0) {
+            i++;
+            continue;
+        }
+        if (i > 1 && strncmp(argv[i], "-n=", 3) == 0)
+            continue;
+        copy[n++] = i == 0 ? (char *)(uintptr_t)self : argv[i];
+    }
+    return copy;
+}
+
+int cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code)
+{
+    int n, status;
+    if (n_text == NULL)
+        return 1;
+    *exit_code = cli_end(kumi_launch_parse_n(n_text, &n), 0);
+    if (*exit_code != 0)
+        return 0;
+    if (n == 1 && getenv("RANK") == NULL)
+        return 1;
+    char **copy = without_n(argc, argv);
+    status = copy ? kumi_launch_program(copy, n, 0, exit_code) : KUMI_ENOMEM;
+    ku_free(copy);
+    if (status < 0)
+        *exit_code = cli_end(status, 0);
+    return 0;
+}
+
+double cli_seconds(const char *text)
+{
+    double seconds = 0;
+    for (int part = 0; part < 3; part++) {
+        char *end;
+        double x = strtod(text, &end);
+        if (end == text || !(x >= 0))
+            return -1;
+        seconds = seconds * 60 + x;
+        if (*end == '\0')
+            return seconds;
+        if (*end != ':')
+            return -1;
+        text = end + 1;
+    }
+    return -1;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "kumi/launch.h"
+#include "kumi/run.h"
+
+int cmd_graph(const struct cli_command *self, int argc, char **argv)
+{
+    struct cli_args args;
+    struct cli_list set = {0};
+    const char *n_text = "1", *after = NULL;
+    int64_t rank = 0;
+    int n = 1, as_dot = 0;
+    const struct cli_option option[] = {
+        {"n", CLI_TEXT, "ranks (default 1)", &n_text},
+        {"set", CLI_LIST, "section.key=value over the file", &set},
+        {"rank", CLI_INT, "whose program (all ranks of a class have one)", &rank},
+        {"after", CLI_TEXT, "a pass, or lower: the program (default)", &after},
+        {"dot", CLI_FLAG, "as Graphviz", &as_dot}};
+    int code = cli_parse(self, argc, argv, option, 5, 1, 1, &args);
+    if (code != 0)
+        return code < 0 ? 0 : code;
+    struct kumi_settings s = {args.arg[0], set.item, set.n};
+    char *text = NULL;
+    int status = kumi_launch_parse_n(n_text, &n);
+    if (status == KUMI_OK && (rank < 0 || rank >= n)) {
+        code = cli_usage("kumi graph: --rank: %lld; from 0 to %d", (long long)rank, n - 1);
+    } else {
+        if (status == KUMI_OK)
+            status = kumi_graph_text(&s, n, after ? after : as_dot ? NULL : "lower", as_dot, &text);
+        code = cli_print(status, text);
+    }
+    cli_free(option, 5, &args);
+    return code;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "kumi/run.h"
+
+static void print_result(const struct kumi_train_result *r, int is_stopped)
+{
+    if (r->digest[0] == '\0')
+        return; /* not rank 0 */
+    printf("%s%lld steps, %lld updates, %.0f tokens/s (median)\n", is_stopped ? "stopped: " : "",
+           (long long)r->step, (long long)r->update, r->median_tps);
+    printf("checkpoint: %s\ndigest: %s\n", r->checkpoint, r->digest);
+    if (isfinite(r->val_loss))
+        printf("validation loss: %.4f\n", r->val_loss);
+}
+
+int cmd_train(const struct cli_command *self, int argc, char **argv)
+{
+    struct kumi_train_options o = {0};
+    struct kumi_train_result result;
+    struct cli_args args;
+    struct cli_list set = {0};
+    const char *n = NULL, *resume = NULL, *max_time = NULL;
+    int64_t until = 0;
+    const struct cli_option option[] = {
+        {"n", CLI_TEXT, "ranks on this host, or auto: the cores", &n},
+        {"set", CLI_LIST, "section.key=value over the file, as often as wanted", &set},
+        {"out", CLI_TEXT, "run directory (default: runs/<config>-<time>)", &o.out},
+        {"resume", CLI_OPTIONAL, "continue from the newest checkpoint; =auto: or start afresh",
+         &resume},
+        {"until", CLI_INT, "stop after this step with a checkpoint", &until},
+        {"overwrite", CLI_FLAG, "replace the run that is there", &o.overwrite},
+        {"max-time", CLI_TEXT, "[[HH:]MM:]SS, then stop as SIGTERM does", &max_time},
+        {"allow-change", CLI_FLAG, "resume although numerics keys differ", &o.allow_change},
+    };
+    enum { N = sizeof option / sizeof option[0] };
+    int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
+    if (code != 0)
+        return code < 0 ? 0 : code;
+    o.settings = (struct kumi_settings){args.arg[0], set.item, set.n};
+    o.until = until;
+    o.max_time_s = max_time ? cli_seconds(max_time) : 0;
+    o.resume = resume ? strcmp(resume, "auto") == 0 ? 2 : 1 : 0;
+    if (resume && *resume && strcmp(resume, "auto") != 0)
+        code = cli_usage("kumi train: --resume=%.60s: --resume or --resume=auto", resume);
+    else if (until < 0 || o.max_time_s < 0)
+        code = cli_usage("kumi train: %s; give a %s",
+                         until < 0 ? "--until: below 0" : "--max-time: not a time",
+                         until < 0 ? "step" : "time as [[HH:]MM:]SS");
+    else if (cli_is_rank(n, argc, argv, &code)) {
+        int status = kumi_train(&o, &result);
+        if (status == KUMI_OK || status == KUMI_ESTOPPED)
+            print_result(&result, status < 0);
+        code = cli_end(status, result.is_reported);
+    }
+    cli_free(option, N, &args);
+    return code;
+}

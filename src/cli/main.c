@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "cli/cli.h"
+
+const struct cli_command cli_commands[] = {
+    {"train", "train a model",
+     "kumi train CONFIG [-n N|auto] [--set key=value] [--out DIR] [--resume[=auto]] [--until STEP] "
+     "[--overwrite]\n"
+     "           [--max-time [[HH:]MM:]SS] [--allow-change]",
+     cmd_train},
+    {"eval", "validation loss of a run's newest checkpoint", "kumi eval RUN [-n N] [--json]",
+     cmd_eval},
+    {"sample", "text from a run's newest checkpoint",
+     "kumi sample RUN [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
+     cmd_sample},
+    {"plan", "memory of a configuration, without running it",
+     "kumi plan CONFIG [-n N] [--memory] [--json] [--set key=value]", cmd_plan},
+    {"graph", "the graph or program of a configuration",
+     "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value]", cmd_graph},
+    {"ckpt", "list, verify, digest and export checkpoints",
+     "kumi ckpt list|verify|digest RUN [--json] [--params]\n"
+     "       kumi ckpt export RUN DIR",
+     cmd_ckpt},
+    {"run", "run a program on N ranks of this host",
+     "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},
+    {"bench", "limits of this machine, speed of ops and collectives",
+     "kumi bench peak|op|comm [-n N] [--threads T] [--json]", cmd_bench},
+    {"tokenizer", "text to token ids and back",
+     "kumi tokenizer encode|decode --tokenizer DIR < INPUT", cmd_tokenizer},
+    {"data", "read everything a configuration points to",
+     "kumi data verify CONFIG [--set key=value]", cmd_data},
+    {"info", "what this machine and build are", "kumi info [--json]", cmd_info},
+    {"help", "this, a command's options, or every key of a configuration",
+     "kumi help [COMMAND|config] [--markdown]", cmd_help},
+    {NULL, NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    const char *names[32];
+    int n = 0;
+    if (argc < 2)
+        return cmd_help(NULL, 0, NULL), 2;
+    if (strcmp(argv[1], "--version") == 0)
+        return puts("kumi " KUMI_VERSION) < 0;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return cmd_help(NULL, 0, NULL);
+    for (const struct cli_command *c = cli_commands; c->name; c++) {
+        names[n++] = c->name;
+        if (strcmp(c->name, argv[1]) == 0)
+            return c->run(c, argc, argv);
+    }
+    const char *near = ku_str_nearest(argv[1], names, n);
+    return cli_usage("command: %.60s: unknown; %s%s%s", argv[1], near ? "did you mean " : "see ",
+                     near ? near : "`kumi help`", near ? "?" : "");
+}
