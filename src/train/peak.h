@@ -3,9 +3,19 @@
 #define KU_TRAIN_PEAK_H
 
 /*
- * The machine's matrix peak as `kumi bench peak` measured and cached it: FLOP/s of so many cores.
- * KUMI_EINPUT: not measured on this CPU.
+ * The machine's matrix peak, as `kumi bench peak` measured it and keeps it in peak.json of the
+ * cache folder ($KUMI_CACHE, $XDG_CACHE_HOME/kumi, $HOME/.cache/kumi): an array of rows
+ * {"cpu", "isa", "threads", "f32", "bf16"}, FLOP/s, one per CPU model, instruction set and threads,
+ * so that a home folder may serve several machines.
+ */
+
+/*
+ * FLOP/s of so many cores of this CPU: what was measured with as many threads, else the row of most
+ * threads in proportion. KUMI_EINPUT: not measured here, or no peak is known for this dtype.
  */
 int ku_peak_read(const char *dtype, int cores, double *flops);
+struct ku_peak; /* device/bench.h */
+/* Adds or replaces this CPU's row. KUMI_ESTORAGE: the cache cannot be written. */
+int ku_peak_write(const struct ku_peak *peak);
 
 #endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_COMMANDS_H
+#define KU_TRAIN_COMMANDS_H
+
+#include <jansson.h>
+
+#include "base/str.h"
+#include "kumi/run.h"
+#include "train/session.h"
+
+/* What the functions of kumi/run.h that only report have in common. */
+
+/* Hands a finished text out (for kumi_text_free) and empties s. KUMI_ENOMEM if an append failed. */
+int ku_text_take(struct ku_str *s, char **text);
+/* The same of a JSON value, whose reference it takes. NULL value: KUMI_ENOMEM. */
+int ku_text_json(json_t *value, char **text);
+/* "9.65 MiB", right-aligned in 10 letters. */
+const char *ku_text_bytes(uint64_t bytes, char out[16]);
+
+/* KUMI_EINVAL without a file. */
+int ku_commands_check(const struct kumi_settings *settings);
+/* Configures a session for n ranks of one host, with up to 4 more settings (NULL-terminated; NULL:
+ * none). s is zero at entry and is finished on failure. */
+int ku_commands_configure(struct ku_session *s, const struct kumi_settings *settings, int n_ranks,
+                          const char *const *more);
+/* How the compiler sees the configured device. */
+struct ku_target ku_commands_target(const struct ku_session *s);
+
+#endif

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory plan, for people and as JSON. What is compiled here is what a run compiles, so the
+ * bytes are those that it will map: per arena the largest of all programs.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "train/commands.h"
+
+struct plan {
+    struct ku_session s;
+    struct ku_program *program[KU_N_PROGS];
+    size_t arena_bytes[KU_N_ARENAS]; /* what a run maps */
+    uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks and what they share */
+    uint64_t table_bytes;            /* page tables of all ranks, 8 bytes a page */
+};
+
+/* A way to hold less, and what it comes to. */
+struct advice {
+    char set[3][64]; /* the settings; those after the first only keep the rest as it is */
+    const char *price;
+    uint64_t host_bytes;
+};
+enum { MAX_ADVICE = 4 };
+
+static void plan_fini(struct plan *p)
+{
+    for (int i = 0; i < KU_N_PROGS; i++)
+        ku_program_destroy(p->program[i]);
+    ku_session_fini(&p->s);
+    memset(p, 0, sizeof *p);
+}
+
+static int compile(struct plan *p)
+{
+    struct ku_target target = ku_commands_target(&p->s);
+    struct ku_compile_opts o;
+    struct ku_graph *g = NULL;
+    KU_TRY(ku_session_compile_opts(&p->s, &o));
+    KU_TRY(ku_session_graph(&p->s, &g));
+    int status = ku_trainer_plan(g, &o, &target, p->program, NULL, NULL);
+    ku_graph_destroy(g);
+    return status;
+}
+
+static int plan_init(struct plan *p, const struct kumi_settings *settings, int n_ranks,
+                     const char *const *more)
+{
+    memset(p, 0, sizeof *p);
+    KU_TRY(ku_commands_configure(&p->s, settings, n_ranks, more));
+    int status = compile(p);
+    if (status < 0) {
+        plan_fini(p);
+        return status;
+    }
+    for (int a = 0; a < KU_N_ARENAS; a++) {
+        for (int i = 0; i < KU_N_PROGS; i++)
+            if (p->program[i]->arena_bytes[a] > p->arena_bytes[a])
+                p->arena_bytes[a] = p->program[i]->arena_bytes[a];
+        if (a != KU_AR_HOST)
+            p->rank_bytes += p->arena_bytes[a];
+    }
+    p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
+    p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
+    return KUMI_OK;
+}
+
+/* Tries settings over the user's; kept if they are admitted and hold less. */
+static int try_advice(const struct plan *p, const struct kumi_settings *settings,
+                      const struct advice *a, struct advice *kept, int *n_kept)
+{
+    struct plan other;
+    const char *more[4] = {a->set[0], a->set[1], a->set[2], NULL};
+    for (int i = 2; i > 0 && more[i][0] == '\0'; i--)
+        more[i] = NULL;
+    int status = plan_init(&other, settings, p->s.batch.n_ranks, more);
+    if (status < 0)
+        return status == KUMI_EINVAL ? KUMI_OK : status;
+    if (other.host_bytes < p->host_bytes) {
+        kept[*n_kept] = *a;
+        kept[(*n_kept)++].host_bytes = other.host_bytes;
+    }
+    plan_fini(&other);
+    return KUMI_OK;
+}
+
+static int advise(const struct plan *p, const struct kumi_settings *settings, struct advice *kept,
+                  int *n_kept)
+{
+    const struct ku_batch *b = &p->s.batch;
+    int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
+    while (micro > 1 && of_shard % micro != 0)
+        micro--;
+    struct advice a = {.price = "more, smaller micro-batches; sums in another order"};
+    *n_kept = 0;
+    if (micro >= 1) {
+        snprintf(a.set[0], sizeof a.set[0], "train.micro_batch=%lld", (long long)micro);
+        snprintf(a.set[1], sizeof a.set[1], "train.global_batch=%lld", (long long)b->global_batch);
+        snprintf(a.set[2], sizeof a.set[2], "train.accumulation=null");
+        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+    }
+    if (!p->s.cfg.parallel_share_host_state && b->n_ranks > 1) {
+        a = (struct advice){.set = {"parallel.share_host_state=true"}, .price = "same bits"};
+        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+    }
+    if (b->virtual_shards > b->n_ranks) {
+        a = (struct advice){.price = "sums in another order, and no longer those of other ranks"};
+        snprintf(a.set[0], sizeof a.set[0], "train.virtual_shards=%d", b->n_ranks);
+        snprintf(a.set[1], sizeof a.set[1], "train.global_batch=%lld", (long long)b->global_batch);
+        snprintf(a.set[2], sizeof a.set[2], "train.micro_batch=%lld", (long long)b->micro_batch);
+        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+    }
+    if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
+        strcmp(p->s.cfg.parallel_device, "cpu") == 0) {
+        a = (struct advice){.set = {"precision.compute=bf16"}, .price = "coarser activations"};
+        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+    }
+    return KUMI_OK;
+}
+
+/* "0B3 linear_dw h.0.mlp.c_fc": phase and micro-batch, what, where. */
+static void print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)
+{
+    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
+    if (at >= p->n_instrs)
+        return;
+    const struct ku_instr *i = &p->instr[at];
+    ku_str_add(out, "%d%s", i->stage, ku_phase_name(i->phase));
+    if (i->micro >= 0)
+        ku_str_add(out, "%d", i->micro);
+    ku_str_add(out, " %s %s",
+               i->kind == KU_WAIT    ? "wait"
+               : i->kind == KU_START ? exchange[i->op]
+                                     : ku_ops[i->op].name,
+               p->name_of[i->path]);
+}
+
+static const char *who_sees(int arena, const struct plan *p)
+{
+    return arena == KU_AR_HOST                             ? "once a host"
+           : arena == KU_AR_WIRE && p->s.batch.n_ranks > 1 ? "a rank, seen by all"
+                                                           : "a rank";
+}
+
+static void print_arenas(const struct plan *p, struct ku_str *out)
+{
+    char text[16];
+    ku_str_add(out, "%-6s %-19s", "arena", "lies once");
+    for (int i = 0; i < KU_N_PROGS; i++)
+        ku_str_add(out, " %10s", p->program[i]->name);
+    ku_str_add(out, " %10s %15s\n", "mapped", "bytes");
+    for (int a = 0; a < KU_N_ARENAS; a++) {
+        ku_str_add(out, "%-6s %-19s", ku_arena_name(a), who_sees(a, p));
+        for (int i = 0; i < KU_N_PROGS; i++)
+            ku_str_add(out, " %10s", ku_text_bytes(p->program[i]->arena_bytes[a], text));
+        ku_str_add(out, " %10s %15zu\n", ku_text_bytes(p->arena_bytes[a], text), p->arena_bytes[a]);
+    }
+}
+
+static void print_total(const struct plan *p, struct ku_str *out)
+{
+    char text[16];
+    ku_str_add(out, "\na rank's own:          %s %20llu bytes\n",
+               ku_text_bytes(p->rank_bytes, text), (unsigned long long)p->rank_bytes);
+    ku_str_add(out, "this host, %3d rank%s %s %20llu bytes\n", p->s.batch.n_ranks,
+               p->s.batch.n_ranks == 1 ? ":   " : "s:  ", ku_text_bytes(p->host_bytes, text),
+               (unsigned long long)p->host_bytes);
+    ku_str_add(out, "and page tables:       %s %20llu bytes\n", ku_text_bytes(p->table_bytes, text),
+               (unsigned long long)p->table_bytes);
+    uint64_t available = ku_os_mem_available();
+    if (available != UINT64_MAX)
+        ku_str_add(out, "available now:         %s %20llu bytes\n", ku_text_bytes(available, text),
+                   (unsigned long long)available);
+}
+
+/* One program at its fullest instruction: bytes by class, and the largest tensors. */
+static void print_peak(const struct ku_program *p, struct ku_str *out)
+{
+    struct ku_memory_report r;
+    char text[16];
+    size_t alive = 0;
+    ku_program_memory(p, &r);
+    ku_str_add(out, "\n%s: fullest at instruction %u of %u: ", p->name, r.peak_instr, p->n_instrs);
+    print_instr(p, r.peak_instr, out);
+    ku_str_add(out, "\n");
+    for (int c = 0; c < KU_N_CLASSES; c++) {
+        alive += r.at_peak[c];
+        if (r.at_peak[c])
+            ku_str_add(out, "  %-20s %s %15zu\n", ku_class_name(c),
+                       ku_text_bytes(r.at_peak[c], text), r.at_peak[c]);
+    }
+    if (r.peak_bytes > alive)
+        ku_str_add(out, "  %-20s %s %15zu\n", "not in use then",
+                   ku_text_bytes(r.peak_bytes - alive, text), r.peak_bytes - alive);
+    ku_str_add(out, "  %-20s %s %15zu\n  the largest there:\n", "in all",
+               ku_text_bytes(r.peak_bytes, text), r.peak_bytes);
+    for (uint32_t i = 0; i < r.n_rows; i++) {
+        const struct ku_memory_row *row = &r.row[i];
+        ku_str_add(out, "    %s %15zu  %-17s %s", ku_text_bytes(row->bytes, text), row->bytes,
+                   ku_class_name(row->cls), row->name);
+        if (row->micro >= 0)
+            ku_str_add(out, "@%d", row->micro);
+        ku_str_add(out, "\n");
+    }
+}
+
+static void print_advice(const struct plan *p, const struct advice *a, int n, struct ku_str *out)
+{
+    char text[16], less[16];
+    if (n)
+        ku_str_add(out, "\nto hold less:\n");
+    for (int i = 0; i < n; i++)
+        ku_str_add(out, "  --set %-32s %s, %s less; %s\n", a[i].set[0],
+                   ku_text_bytes(a[i].host_bytes, text),
+                   ku_text_bytes(p->host_bytes - a[i].host_bytes, less), a[i].price);
+}
+
+static int plan_print(const struct plan *p, const struct advice *a, int n_advice, char **text)
+{
+    const struct ku_batch *b = &p->s.batch;
+    struct ku_str out = {0};
+    ku_str_add(&out,
+               "memory plan: %d rank%s on one host, %s, %s\n"
+               "global batch %lld = %lld virtual shards x micro-batches of %lld x %lld, of %lld "
+               "tokens each\n\n",
+               b->n_ranks, b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device,
+               p->s.cfg.precision_compute, (long long)b->global_batch, (long long)b->virtual_shards,
+               (long long)b->micro_batch, (long long)b->k, (long long)p->s.seq_len);
+    print_arenas(p, &out);
+    print_total(p, &out);
+    print_peak(p->program[KU_PROG_TRAIN], &out);
+    print_peak(p->program[KU_PROG_EVAL], &out);
+    print_advice(p, a, n_advice, &out);
+    return ku_text_take(&out, text);
+}
+
+static json_t *peak_json(const struct ku_program *p)
+{
+    struct ku_memory_report r;
+    struct ku_str where = {0};
+    json_t *classes = json_object(), *largest = json_array();
+    size_t alive = 0;
+    ku_program_memory(p, &r);
+    print_instr(p, r.peak_instr, &where);
+    for (int c = 0; c < KU_N_CLASSES; c++) {
+        alive += r.at_peak[c];
+        json_object_set_new(classes, ku_class_name(c), json_integer((json_int_t)r.at_peak[c]));
+    }
+    json_object_set_new(
+        classes, "not in use then",
+        json_integer(r.peak_bytes > alive ? (json_int_t)(r.peak_bytes - alive) : 0));
+    for (uint32_t i = 0; i < r.n_rows; i++)
+        json_array_append_new(largest,
+                              json_pack("{s:s, s:i, s:s, s:I}", "name", r.row[i].name, "micro",
+                                        r.row[i].micro, "class", ku_class_name(r.row[i].cls),
+                                        "bytes", (json_int_t)r.row[i].bytes));
+    json_t *out = json_pack("{s:s, s:i, s:i, s:s, s:I, s:o, s:o}", "name", p->name, "instructions",
+                            (int)p->n_instrs, "peak_instruction", (int)r.peak_instr, "peak_at",
+                            ku_str_get(&where), "peak_bytes", (json_int_t)r.peak_bytes, "at_peak",
+                            classes, "largest", largest);
+    ku_str_fini(&where);
+    return out;
+}
+
+static int plan_json(const struct plan *p, const struct advice *a, int n_advice, char **text)
+{
+    const struct ku_batch *b = &p->s.batch;
+    uint64_t available = ku_os_mem_available();
+    json_t *arenas = json_object(), *programs = json_array(), *less = json_array();
+    for (int i = 0; i < KU_N_ARENAS; i++)
+        json_object_set_new(arenas, ku_arena_name(i), json_integer((json_int_t)p->arena_bytes[i]));
+    json_array_append_new(programs, peak_json(p->program[KU_PROG_TRAIN]));
+    json_array_append_new(programs, peak_json(p->program[KU_PROG_EVAL]));
+    for (int i = 0; i < n_advice; i++)
+        json_array_append_new(less, json_pack("{s:s, s:I, s:s}", "set", a[i].set[0], "host_bytes",
+                                              (json_int_t)a[i].host_bytes, "price", a[i].price));
+    json_t *root = json_pack(
+        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "ranks",
+        b->n_ranks, "device", p->s.cfg.parallel_device, "compute", p->s.cfg.precision_compute,
+        "batch", "global_batch", (json_int_t)b->global_batch, "virtual_shards",
+        (json_int_t)b->virtual_shards, "micro_batch", (json_int_t)b->micro_batch, "k",
+        (json_int_t)b->k, "seq_len", (json_int_t)p->s.seq_len, "arena_bytes", arenas, "rank_bytes",
+        (json_int_t)p->rank_bytes, "host_bytes", (json_int_t)p->host_bytes, "page_table_bytes",
+        (json_int_t)p->table_bytes, "available_bytes",
+        available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",
+        programs, "to_hold_less", less);
+    return ku_text_json(root, text);
+}
+
+int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json, char **text)
+{
+    struct plan p;
+    struct advice advice[MAX_ADVICE];
+    int n_advice, status;
+    KU_TRY(plan_init(&p, settings, n_ranks, NULL));
+    KU_TRY_OUT(advise(&p, settings, advice, &n_advice));
+    status =
+        as_json ? plan_json(&p, advice, n_advice, text) : plan_print(&p, advice, n_advice, text);
+out:
+    plan_fini(&p);
+    return status;
+}
