@@ -23,13 +23,15 @@ KUMI_API int kumi_launch(int (*fn)(void *arg), void *arg, int n);
 /* "4", or "auto" for the cores of this machine. KUMI_EINVAL with the range. */
 KUMI_API int kumi_launch_parse_n(const char *text, int *n);
 /*
- * Run a program on n ranks of this host, as `kumi run` does: each sees RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT.
+ * Run a program on n ranks of this host, as `kumi run` does: each sees RANK WORLD_SIZE LOCAL_RANK
+ * LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT.
  *
  *   argv        NULL-terminated
  *   threads     of each rank; 0 = its share of the cores
  *   exit_code   what the job ended with (docs/exit-codes.md)
  *
- * Blocks until all ranks ended. Errors: KUMI_EINVAL (n; the program cannot be executed; started by another launcher), ENOMEM.
+ * Blocks until all ranks ended. Errors: KUMI_EINVAL (n; the program cannot be executed; started by
+ * another launcher), ENOMEM.
  */
 KUMI_API int kumi_launch_program(char *const *argv, int n, int threads, int *exit_code);
 

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
+#include <unistd.h>
 
+#include "base/os.h"
 #include "cli/cli.h"
 #include "kumi/run.h"
 
+/* As it comes: a person reads along. */
 static void emit(void *ctx, const char *text, size_t bytes)
 {
-    fwrite(text, 1, bytes, ctx);
-    fflush(ctx);
+    (void)ctx;
+    (void)ku_os_write_full(STDOUT_FILENO, text, bytes);
 }
 
 int cmd_sample(const struct cli_command *self, int argc, char **argv)
 {
-    struct kumi_sample_options o = {.temperature = 1, .emit = emit, .ctx = stdout};
+    struct kumi_sample_options o = {.temperature = 1, .emit = emit};
     struct cli_args args;
     int64_t tokens = 100, top_k = 0, seed = 1337;
     const struct cli_option option[] = {
@@ -31,7 +33,7 @@ int cmd_sample(const struct cli_command *self, int argc, char **argv)
     o.seed = (uint64_t)seed;
     int status = kumi_sample(&o);
     if (status == KUMI_OK)
-        putchar('\n');
+        emit(NULL, "\n", 1);
     cli_free(option, N, &args);
     return cli_end(status, 0);
 }

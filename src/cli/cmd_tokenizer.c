@@ -43,9 +43,12 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
         if (status == KUMI_OK && is_encode)
             puts(text);
         else if (status == KUMI_OK)
-            fwrite(text, 1, bytes, stdout);
+            code = ku_os_write_full(STDOUT_FILENO, text, bytes) < 0
+                       ? cli_usage("tokenizer: standard output: %s", ku_os_why())
+                       : 0;
         kumi_text_free(text);
-        code = cli_end(status, 0);
+        if (status < 0)
+            code = cli_end(status, 0);
     }
     ku_str_fini(&in);
     cli_free(option, 1, &args);
