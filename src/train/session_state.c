@@ -7,9 +7,9 @@
 #include "base/mem.h"
 #include "ckpt/digest.h"
 #include "ckpt/snapshot.h"
-#include "ckpt/weights.h"
 #include "train/agree.h"
 #include "train/session.h"
+#include "train/stored.h"
 
 /* Replicas hold everything themselves; ranks that share state read a part each. */
 static int n_readers(const struct ku_session *s)
@@ -17,23 +17,14 @@ static int n_readers(const struct ku_session *s)
     return s->t->program[KU_PROG_TRAIN]->share_host_state ? s->t->job->n : 1;
 }
 
-static int load_weights(struct ku_session *s)
-{
-    static const char *const ignore[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};
-    struct ku_weights_opts o = {.prefix = "transformer.", .ignore = ignore, .n_ignore = 2};
-    if (s->model.gpt2.tie_word_embeddings) {
-        o.tied = "lm_head.weight";
-        o.tied_to = "wte.weight";
-    }
-    return ku_weights_load(s->model.path, s->t->tensor, s->t->n_tensors, &o, NULL);
-}
-
 int ku_session_first_state(struct ku_session *s)
 {
     KU_TRY(ku_trainer_init_state(s->t));
     if (s->model.path == NULL)
         return KUMI_OK;
-    int status = n_readers(s) == 1 || s->t->job->rank == 0 ? load_weights(s) : KUMI_OK;
+    int status = KUMI_OK;
+    if (n_readers(s) == 1 || s->t->job->rank == 0)
+        status = ku_stored_weights(s->model.path, &s->model.gpt2, s->t->tensor, s->t->n_tensors);
     KU_TRY(ku_agree(s->t->job, status));
     return ku_trainer_derive(s->t);
 }

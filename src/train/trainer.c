@@ -63,23 +63,23 @@ out:
     return status;
 }
 
-/* State as files see it. Compute copies and counters are not in it. */
-static int describe_state(struct ku_trainer *t, const struct ku_graph *g)
+int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
+                        const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n)
 {
-    const struct ku_program *p = t->program[KU_PROG_TRAIN];
-    t->tensor = ku_calloc(p->n_states + 1, sizeof *t->tensor);
-    if (t->tensor == NULL)
+    struct ku_ckpt_tensor *list = ku_calloc(p->n_states + 1, sizeof *list);
+    if (list == NULL)
         return KUMI_ENOMEM;
+    *n = 0;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
         if (x->kind != KU_T_PARAM && x->kind != KU_T_OPTIMIZER)
             continue;
         ku_id id = ku_graph_find_tensor(g, p->name_of[x->name]);
         const struct ku_shape *shape = &p->shape[x->shape];
-        struct ku_ckpt_tensor *out = &t->tensor[t->n_tensors++];
+        struct ku_ckpt_tensor *out = &list[(*n)++];
         out->name = p->name_of[x->name];
         out->dtype = (enum kumi_dtype)x->dtype;
-        out->data = ku_memory_state(t->memory, x);
+        out->data = ku_memory_state(memory, x);
         out->group = x->kind == KU_T_PARAM ? KU_CKPT_MODEL : KU_CKPT_OPTIMIZER;
         out->ndim = ku_tensor_file_shape(g, id, out->dim);
         memcpy(out->padded, out->dim, sizeof out->padded);
@@ -87,6 +87,7 @@ static int describe_state(struct ku_trainer *t, const struct ku_graph *g)
         if (out->ndim && shape->dim[0].seen)
             out->padded[0] = out->dim[0] / shape->dim[0].seen * shape->dim[0].count;
     }
+    *tensor = list;
     return KUMI_OK;
 }
 
@@ -141,7 +142,8 @@ static int build(struct ku_trainer *t, struct ku_graph *graph, const struct ku_t
     KU_TRY(t->ops->open(&o->device_opts, &t->device));
     memcpy(all, t->program, sizeof all);
     KU_TRY(ku_memory_create(t->job, all, KU_N_PROGS, &t->memory));
-    KU_TRY(describe_state(t, graph));
+    KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph, t->memory, &t->tensor,
+                               &t->n_tensors));
     KU_TRY(load(t, KU_PROG_TRAIN));
     return o->no_eval ? KUMI_OK : load(t, KU_PROG_EVAL);
 }

@@ -56,6 +56,16 @@ int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
                     const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
                     char ***params, int *n_params);
 
+/*
+ * The state of a program as files see it: parameters and optimizer tensors; compute copies and
+ * counters are not in it. Names are the program's.
+ *
+ *   g        the graph that p was compiled from
+ *   tensor   [*n], out: freed with ku_free
+ */
+int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
+                        const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n);
+
 int ku_trainer_init_state(struct ku_trainer *t);
 int ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
 

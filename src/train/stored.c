@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/stored.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "ckpt/pieces.h"
+#include "ckpt/scan.h"
+#include "ckpt/weights.h"
+
+enum { MAX_CONFIG_BYTES = 1 << 20 };
+
+/* The manifest's configuration with the model's keys in it, as text; NULL: no memory. */
+static char *config_text(const struct ku_ckpt *c, json_t *model)
+{
+    json_t *config = json_copy(json_object_get(c->manifest.root, "config"));
+    char *text = NULL;
+    if (config && json_object_set(config, "model", model) == 0)
+        text = ku_json_print(config, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    else
+        KU_ERR(KUMI_ENOCKPT, "checkpoint: %s/manifest.json: no configuration in it", c->path);
+    json_decref(config);
+    return text;
+}
+
+int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
+                     struct ku_config *cfg)
+{
+    char *file = ku_asprintf("%s/%s", c->path, ku_ckpt_file_name(KU_CKPT_FILE_CONFIG));
+    char *name = ku_asprintf("%s/manifest.json: config", c->path), *text = NULL;
+    struct ku_json model = {0};
+    int status = file && name ? ku_json_load(file, MAX_CONFIG_BYTES, &model) : KUMI_ENOMEM;
+    if (status == KUMI_OK) {
+        text = config_text(c, model.root);
+        ku_json_fini(&model);
+        status = text ? KUMI_OK : ku_err_get()->status;
+    }
+    if (status == KUMI_OK)
+        status = ku_config_parse(name, text, strlen(text), set, n_sets, cfg);
+    ku_free(text);
+    ku_free(name);
+    ku_free(file);
+    return status;
+}
+
+int ku_stored_weights(const char *dir, const struct kumi_gpt2 *model,
+                      const struct ku_ckpt_tensor *tensor, int n)
+{
+    /* masks that older versions of transformers wrote */
+    static const char *const ignore[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};
+    struct ku_weights_opts o = {.prefix = "transformer.", .ignore = ignore, .n_ignore = 2};
+    if (model->tie_word_embeddings) {
+        o.tied = "lm_head.weight";
+        o.tied_to = "wte.weight";
+    }
+    return ku_weights_load(dir, tensor, n, &o, NULL);
+}
+
+static int refuse_damage(void *scan, const struct ku_piece *p, const unsigned char *data,
+                         int is_good)
+{
+    (void)data;
+    return is_good ? KUMI_OK : ku_scan_damaged(scan, p);
+}
+
+static int check_file(const struct ku_ckpt *c, int file)
+{
+    struct ku_scan s;
+    KU_TRY(ku_scan_open(c, file, &s));
+    int status = ku_scan_run(&s, 0, ku_pieces_n_chunks(s.bytes), refuse_damage, &s);
+    ku_scan_close(&s);
+    return status;
+}
+
+int ku_stored_find(const char *dir, struct ku_ckpt *out)
+{
+    struct kumi_error damage = {0};
+    struct ku_ckpt c;
+    for (int64_t before = INT64_MAX;;) {
+        int status = ku_ckpt_find(dir, before, &c);
+        if (status == KUMI_ENOCKPT && damage.status < 0)
+            return ku_err_put(&damage); /* the newest one's says more than "no other" */
+        KU_TRY(status);
+        status = check_file(&c, KU_CKPT_FILE_CONFIG);
+        if (status == KUMI_OK)
+            status = check_file(&c, KU_CKPT_FILE_MODEL);
+        if (status == KUMI_OK) {
+            *out = c;
+            return KUMI_OK;
+        }
+        before = c.step;
+        ku_ckpt_close(&c);
+        if (status != KUMI_ENOCKPT)
+            return status;
+        KU_LOG(CKPT, WARN, "%s; looking for the one before", ku_err_get()->text);
+        if (damage.status == KUMI_OK)
+            damage = *ku_err_get();
+    }
+}

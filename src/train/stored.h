@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_STORED_H
+#define KU_TRAIN_STORED_H
+
+#include "ckpt/snapshot.h"
+#include "kumi/model.h"
+#include "train/config.h"
+
+/* What a trained model's directory says: a checkpoint, or one that transformers loads. */
+
+/*
+ * The configuration of the run that wrote a checkpoint. `model` holds the keys of the checkpoint's
+ * own config.json, so that a directory of first weights is not needed any more.
+ *
+ *   set   [n_sets] "section.key=value" over it, borrowed until ku_config_fini
+ */
+int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
+                     struct ku_config *cfg);
+
+/*
+ * Load the parameters (group MODEL of tensor[n]) from a directory with model.safetensors under
+ * Hugging Face's names. Errors: as ku_weights_load.
+ */
+int ku_stored_weights(const char *dir, const struct kumi_gpt2 *model,
+                      const struct ku_ckpt_tensor *tensor, int n);
+
+/*
+ * Find the newest checkpoint whose model is whole, every byte of it held against its checksum;
+ * damaged ones are named in a warning and passed over. For one rank.
+ *
+ *   dir   as for ku_ckpt_find
+ *
+ * Errors: KUMI_ENOCKPT.
+ */
+int ku_stored_find(const char *dir, struct ku_ckpt *c);
+
+#endif

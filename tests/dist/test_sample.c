@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run that learned a short text by heart: its checkpoint evaluates to the run's own bits on any
+ * rank count, and samples continue the text. */
+#include "dist.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/str.h"
+#include "ckpt/snapshot.h"
+#include "kumi/run.h"
+#include "train/evaluate.h"
+#include "train/session.h"
+
+enum { STEPS = 120, N_TEXT = 2600, PERIOD = 13 };
+static const char sentence[] = "abc\xC3\xA9 xy\xE2\x82\xACz\n"; /* é and €: 13 bytes */
+
+struct run {
+    char dir[64], config[96], text[96];
+    double val_loss; /* at the last step, as the run itself evaluated */
+    int n;           /* ranks that trained */
+    const char *set[8];
+    int n_sets;
+};
+
+static void write_file(const char *path, const char *text, size_t bytes)
+{
+    assert_int_equal(ku_os_replace(path, text, bytes), 0);
+}
+
+static int train(struct ku_job *job, void *arg)
+{
+    struct run *r = arg;
+    struct ku_session s = {0};
+    char checkpoints[96];
+    double loss;
+    const double *report;
+    int status = KUMI_OK;
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", r->dir);
+    KU_TRY_OUT(ku_session_configure(&s, r->config, r->set, r->n_sets, NULL, job->n));
+    KU_TRY_OUT(ku_session_open_data(&s, job));
+    KU_TRY_OUT(ku_session_create_trainer(&s, job));
+    KU_TRY_OUT(ku_session_first_state(&s));
+    for (int64_t step = 0; step < s.n_steps; step++) {
+        if (step == s.n_steps / 2)
+            KU_TRY_OUT(ku_session_save(&s, checkpoints, step));
+        KU_TRY_OUT(ku_session_fill_train(&s, step));
+        KU_TRY_OUT(ku_trainer_step(s.t, step, &report));
+    }
+    KU_TRY_OUT(ku_session_evaluate(&s, &loss));
+    KU_TRY_OUT(ku_session_save(&s, checkpoints, s.n_steps));
+    if (job->rank == 0)
+        r->val_loss = loss;
+out:
+    ku_session_fini(&s);
+    return status;
+}
+
+static void run_create(struct run *r, int n, const char *const *set, int n_sets)
+{
+    char text[N_TEXT], config[2048];
+    memset(r, 0, sizeof *r);
+    snprintf(r->dir, sizeof r->dir, "/tmp/kumi-sample-XXXXXX");
+    assert_non_null(mkdtemp(r->dir));
+    snprintf(r->config, sizeof r->config, "%s/run.json", r->dir);
+    snprintf(r->text, sizeof r->text, "%s/text.txt", r->dir);
+    r->n = n;
+    for (int i = 0; i < n_sets; i++)
+        r->set[r->n_sets++] = set[i];
+    assert_int_equal(sizeof sentence - 1, PERIOD);
+    for (int i = 0; i < N_TEXT; i++)
+        text[i] = sentence[i % PERIOD];
+    write_file(r->text, text, N_TEXT);
+    int bytes = snprintf(
+        config, sizeof config,
+        "{\"model\": {\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 32,"
+        " \"n_positions\": 24, \"vocab_size\": 256, \"resid_pdrop\": 0.1},"
+        " \"data\": {\"train\": \"%s\", \"val_fraction\": 0.2},"
+        " \"train\": {\"steps\": %d, \"global_batch\": 8, \"micro_batch\": 2, \"threads\": 1},"
+        " \"optimizer\": {\"lr\": 0.01}, \"schedule\": {\"warmup_steps\": 5}}",
+        r->text, STEPS);
+    write_file(r->config, config, (size_t)bytes);
+    int status = ku_job_threads(n, NULL, train, r);
+    if (status < 0)
+        fail_msg("%s", ku_err_get()->text);
+}
+
+static void run_destroy(struct run *r)
+{
+    assert_int_equal(ku_os_rmtree(r->dir), 0);
+}
+
+struct piece {
+    struct ku_str text;
+    int n, n_cut; /* calls; calls that end within a character */
+};
+static void collect(void *ctx, const char *text, size_t bytes)
+{
+    struct piece *p = ctx;
+    p->n++;
+    for (size_t k = 1; k <= 2 && k <= bytes; k++) {
+        unsigned char c = (unsigned char)text[bytes - k];
+        p->n_cut += (c >= 0xC0 && k == 1) || (c >= 0xE0 && k == 2);
+    }
+    ku_str_append(&p->text, text, bytes);
+}
+
+static int sample(struct kumi_sample_options o, struct piece *p)
+{
+    *p = (struct piece){0};
+    o.emit = collect;
+    o.ctx = p;
+    return kumi_sample(&o);
+}
+
+/* What is made is valid text of the right length; the same call gives the same text. */
+static void expect_text(const struct kumi_sample_options *o, const char *wanted)
+{
+    struct piece p;
+    if (sample(*o, &p) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    assert_string_equal(ku_str_get(&p.text), wanted);
+    assert_int_equal(p.n_cut, 0);
+    ku_str_fini(&p.text);
+}
+
+static void repeat(char *out, int from, int count)
+{
+    for (int i = 0; i < count; i++)
+        out[i] = sentence[(from + i) % PERIOD];
+    out[count] = '\0';
+}
+
+static void samples(const struct run *r)
+{
+    char wanted[128];
+    /* longer than the window, across both program lengths, then through both slides of it */
+    repeat(wanted, 0, 104);
+    struct kumi_sample_options o = {.run = r->dir, .prompt = "abc", .tokens = 101};
+    expect_text(&o, wanted);
+    o.top_k = 1; /* one candidate: any temperature is greedy */
+    o.temperature = 5;
+    expect_text(&o, wanted);
+    o.tokens = 0;
+    expect_text(&o, "abc");
+    repeat(wanted, PERIOD - 1, 14);
+    o = (struct kumi_sample_options){.run = r->dir, .tokens = 13}; /* begins with a newline */
+    expect_text(&o, wanted);
+
+    char long_prompt[61]; /* longer than two windows */
+    repeat(long_prompt, 0, 60);
+    repeat(wanted, 0, 70);
+    o = (struct kumi_sample_options){.run = r->dir, .prompt = long_prompt, .tokens = 10};
+    expect_text(&o, wanted);
+}
+
+static void seeds(const struct run *r)
+{
+    struct kumi_sample_options o = {
+        .run = r->dir, .prompt = "a", .tokens = 40, .temperature = 3, .seed = 1};
+    struct piece one, again, other, all;
+    assert_int_equal(sample(o, &one), 0);
+    assert_int_equal(sample(o, &again), 0);
+    assert_int_equal(one.text.bytes, again.text.bytes);
+    assert_memory_equal(one.text.text, again.text.text, one.text.bytes);
+    assert_true(one.text.bytes == 41);
+    o.top_k = 256; /* is all */
+    assert_int_equal(sample(o, &all), 0);
+    assert_memory_equal(one.text.text, all.text.text, one.text.bytes);
+    o.seed = 2;
+    assert_int_equal(sample(o, &other), 0);
+    assert_true(memcmp(one.text.text, other.text.text, 41) != 0);
+    ku_str_fini(&one.text);
+    ku_str_fini(&again.text);
+    ku_str_fini(&other.text);
+    ku_str_fini(&all.text);
+}
+
+static void expect_error(struct kumi_sample_options o, int status, const char *words)
+{
+    struct piece p;
+    assert_int_equal(sample(o, &p), status);
+    if (strstr(ku_err_get()->text, words) == NULL)
+        fail_msg("\"%s\" is not in \"%s\"", words, ku_err_get()->text);
+    assert_int_equal(p.n, 0);
+    ku_str_fini(&p.text);
+}
+
+static void errors(const struct run *r)
+{
+    struct kumi_sample_options o = {.run = r->dir, .prompt = "a", .tokens = 1};
+    o.temperature = -1;
+    expect_error(o, KUMI_EINVAL, "temperature: -1; give");
+    o.temperature = (double)NAN;
+    expect_error(o, KUMI_EINVAL, "temperature");
+    o.temperature = 0;
+    o.top_k = -3;
+    expect_error(o, KUMI_EINVAL, "top-k: -3");
+    o.top_k = 0;
+    o.tokens = -1;
+    expect_error(o, KUMI_EINVAL, "tokens: -1");
+    o.tokens = 1;
+    o.prompt = "";
+    expect_error(o, KUMI_EINVAL, "prompt: empty");
+    o.prompt = "a";
+    o.run = "/nonexistent/run";
+    expect_error(o, KUMI_ENOCKPT, "/nonexistent/run");
+}
+
+struct eval_case {
+    const char *run;
+    struct kumi_eval_result result; /* rank 0's */
+};
+static int evaluate(struct ku_job *job, void *arg)
+{
+    struct eval_case *c = arg;
+    struct kumi_eval_result result;
+    KU_TRY(ku_evaluate_run(job, c->run, &result));
+    if (job->rank == 0)
+        c->result = result;
+    return KUMI_OK;
+}
+
+static void expect_eval(const struct run *r, int n, int64_t step, double loss)
+{
+    struct eval_case c = {.run = r->dir};
+    if (ku_job_threads(n, NULL, evaluate, &c) < 0)
+        fail_msg("%d ranks: %s", n, ku_err_get()->text);
+    assert_int_equal(c.result.step, step);
+    if (memcmp(&c.result.loss, &loss, sizeof loss) != 0)
+        fail_msg("%d ranks: loss %.17g, in training %.17g", n, c.result.loss, loss);
+    assert_true(c.result.perplexity == exp(loss));
+    assert_int_equal(c.result.tokens, 21 * 24); /* (520 - 1) / 24 samples */
+}
+
+/* Rank counts that divide V and that do not, more ranks than micro-batches of a step; the
+ * configuration's own first weights and accumulation are not looked at. */
+static void evaluates_as_trained(void **state)
+{
+    (void)state;
+    static const char *const f32[] = {"train.steps=20", "train.virtual_shards=4",
+                                      "train.accumulation=2"};
+    static const char *const bf16[] = {"train.steps=20", "precision.compute=bf16",
+                                       "parallel.replicate=1", "train.micro_batch=4"};
+    static const int ranks[] = {1, 2, 3, 5};
+    struct kumi_eval_result e;
+    struct run r;
+    for (int i = 0; i < 2; i++) {
+        run_create(&r, i ? 1 : 2, i ? bf16 : f32, i ? 4 : 3);
+        for (size_t k = 0; k < sizeof ranks / sizeof ranks[0]; k++)
+            expect_eval(&r, ranks[k], 20, r.val_loss);
+        assert_int_equal(kumi_eval(r.dir, &e), 0); /* alone, as the environment says */
+        assert_memory_equal(&e.loss, &r.val_loss, sizeof e.loss);
+        assert_int_equal(e.is_reported, 0);
+        struct kumi_sample_options o = {.run = r.dir, .prompt = "a", .tokens = 3};
+        struct piece p;
+        assert_int_equal(sample(o, &p), 0);
+        assert_int_equal(p.text.bytes, 4);
+        ku_str_fini(&p.text);
+        run_destroy(&r);
+    }
+}
+
+static void expect_eval_error(const char *run, int status, const char *words)
+{
+    struct kumi_eval_result e;
+    assert_int_equal(kumi_eval(run, &e), status);
+    assert_int_equal(e.is_reported, 1);
+    if (strstr(ku_err_get()->text, words) == NULL)
+        fail_msg("\"%s\" is not in \"%s\"", words, ku_err_get()->text);
+}
+
+static void no_validation(void **state)
+{
+    (void)state;
+    static const char *const set[] = {"train.steps=2", "data.val_fraction=0"};
+    struct run r;
+    run_create(&r, 1, set, 2);
+    expect_eval_error(r.dir, KUMI_EINVAL, "no validation split");
+    run_destroy(&r);
+    expect_eval_error("/nonexistent/run", KUMI_ENOCKPT, "/nonexistent/run");
+}
+
+/* A directory as transformers keeps one: f32, bytes, or its own tokenizer. */
+static void directories(const struct run *r)
+{
+    char dir[160], file[192], wanted[64], *text;
+    size_t bytes;
+    struct piece p;
+    repeat(wanted, 0, 39);
+    snprintf(dir, sizeof dir, "%s/checkpoints/step-%08d/model", r->dir, STEPS);
+    struct kumi_sample_options o = {.run = dir, .prompt = "abc", .tokens = 36};
+    expect_text(&o, wanted);
+
+    /* one more than bytes: whose ids are they? */
+    snprintf(file, sizeof file, "%s/config.json", dir);
+    assert_int_equal(ku_os_slurp(file, 1 << 20, &text, &bytes), 0);
+    char *vocab = strstr(text, "256");
+    assert_non_null(vocab);
+    vocab[2] = '7';
+    write_file(file, text, bytes);
+    expect_error(o, KUMI_EINPUT, "no tokenizer for a vocabulary of 257");
+    /* a tokenizer: then the weights must fit */
+    char tokenizer[256];
+    snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", dir);
+    write_file(tokenizer, "{", 1);
+    expect_error(o, KUMI_EINPUT, "tokenizer.json");
+    assert_int_equal(ku_os_unlink(tokenizer), 0);
+    vocab[2] = '6';
+    write_file(file, text, bytes);
+    ku_free(text);
+    assert_int_equal(sample(o, &p), 0);
+    ku_str_fini(&p.text);
+}
+
+static void flip(const char *path)
+{
+    char *data;
+    size_t bytes;
+    assert_int_equal(ku_os_slurp(path, 1 << 24, &data, &bytes), 0);
+    data[bytes - 100] ^= 1;
+    write_file(path, data, bytes);
+    ku_free(data);
+}
+
+/* A damaged checkpoint is passed over; where there is no other, its damage is the error. */
+static void damages(const struct run *r)
+{
+    char path[192];
+    struct kumi_eval_result e;
+    struct piece p;
+    struct kumi_sample_options o = {.run = r->dir, .prompt = "abc", .tokens = 20};
+    snprintf(path, sizeof path, "%s/checkpoints/step-%08d/model/model.safetensors", r->dir, STEPS);
+    flip(path);
+    assert_int_equal(sample(o, &p), 0);
+    ku_str_fini(&p.text);
+    assert_int_equal(kumi_eval(r->dir, &e), 0);
+    assert_int_equal(e.step, STEPS / 2);
+    snprintf(path, sizeof path, "%s/checkpoints/step-%08d", r->dir, STEPS);
+    o.run = path;
+    expect_error(o, KUMI_ENOCKPT, "damaged");
+    expect_eval_error(path, KUMI_ENOCKPT, "damaged");
+    snprintf(path, sizeof path, "%s/checkpoints/step-%08d/model/model.safetensors", r->dir,
+             STEPS / 2);
+    flip(path);
+    o.run = r->dir;
+    expect_error(o, KUMI_ENOCKPT, "damaged");
+    expect_eval_error(r->dir, KUMI_ENOCKPT, "damaged");
+}
+
+/* A vocabulary below 256: the tokenizer knows bytes that the model does not. */
+static void small_vocabulary(void **state)
+{
+    (void)state;
+    static const char *const set[] = {"train.steps=2", "model.vocab_size=250",
+                                      "model.tie_word_embeddings=false"};
+    struct run r;
+    struct piece p;
+    run_create(&r, 1, set, 3);
+    struct kumi_sample_options o = {
+        .run = r.dir, .prompt = "a", .tokens = 60, .temperature = 1e6, .seed = 5};
+    assert_int_equal(sample(o, &p), 0);
+    for (size_t i = 0; i < p.text.bytes; i++)
+        assert_true((unsigned char)p.text.text[i] < 250);
+    assert_int_equal(p.text.bytes, 61);
+    ku_str_fini(&p.text);
+    o.prompt = "a\xFA";
+    expect_error(o, KUMI_EINVAL, "token 1 is 250, the model's vocabulary has 250");
+    run_destroy(&r);
+}
+
+static void learned_by_heart(void **state)
+{
+    (void)state;
+    struct run r;
+    run_create(&r, 2, NULL, 0);
+    assert_true(r.val_loss < 0.5);
+    expect_eval(&r, 1, STEPS, r.val_loss);
+    samples(&r);
+    seeds(&r);
+    errors(&r);
+    directories(&r);
+    damages(&r);
+    run_destroy(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evaluates_as_trained), cmocka_unit_test(no_validation),
+        cmocka_unit_test(small_vocabulary), cmocka_unit_test(learned_by_heart)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
