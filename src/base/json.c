@@ -16,6 +16,10 @@ int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_js
     json_error_t error;
     memset(doc, 0, sizeof *doc);
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    /* jansson says nothing where an allocation of its own failed */
+    if (root == NULL &&
+        (error.text[0] == '\0' || json_error_code(&error) == json_error_out_of_memory))
+        return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", name);
     if (root == NULL && json_error_code(&error) == json_error_out_of_memory)
         return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", name);
     if (root == NULL)

@@ -49,7 +49,9 @@ int ku_st_header_print(const struct ku_ckpt_tensor *const *t, int n, struct ku_s
     }
     char *text = failed ? NULL : ku_json_print(root, JSON_COMPACT);
     json_decref(root);
-    if (text == NULL)
+    if (text == NULL && !failed)
+        return KUMI_ENOMEM;
+    if (failed)
         return KU_ERR(KUMI_EINVAL,
                       "safetensors: no header of %d tensors could be made; are all "
                       "names UTF-8?",
