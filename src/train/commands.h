@@ -12,7 +12,7 @@
 
 /* Hands a finished text out (for kumi_text_free) and empties s. KUMI_ENOMEM if an append failed. */
 int ku_text_take(struct ku_str *s, char **text);
-/* The same of a JSON value, whose reference it takes. NULL value: KUMI_ENOMEM. */
+/* The same of a JSON value, whose reference it takes, and a newline. NULL value: KUMI_ENOMEM. */
 int ku_text_json(json_t *value, char **text);
 /* "9.65 MiB", right-aligned in 10 letters. */
 const char *ku_text_bytes(uint64_t bytes, char out[16]);

@@ -29,11 +29,12 @@ int ku_text_take(struct ku_str *s, char **text)
 int ku_text_json(json_t *value, char **text)
 {
     char *printed = value ? ku_json_print(value, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
+    struct ku_str out = {0};
     json_decref(value);
-    if (printed == NULL)
-        return KU_ERR(KUMI_ENOMEM, "memory: no room for the text of the answer");
-    *text = printed;
-    return KUMI_OK;
+    ku_str_add(&out, "%s\n", printed ? printed : "");
+    out.failed |= printed == NULL;
+    ku_free(printed);
+    return ku_text_take(&out, text);
 }
 
 const char *ku_text_bytes(uint64_t bytes, char out[16])

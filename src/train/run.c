@@ -396,11 +396,24 @@ static int run_all(struct run *r)
     return KUMI_OK;
 }
 
+/* How long to wait for others is a key of the configuration; one that cannot be read is reported
+ * once, by the job. */
+static double timeout_of(const struct kumi_settings *set)
+{
+    struct ku_config cfg;
+    double timeout_s = 60;
+    if (ku_config_load(set->config, set->set, set->n_sets, &cfg) == KUMI_OK) {
+        timeout_s = cfg.parallel_timeout_s;
+        ku_config_fini(&cfg);
+    }
+    return timeout_s;
+}
+
 static int join(struct run *r)
 {
     const char *threads = getenv("KUMI_THREADS");
     struct ku_job_opts o = {.threads = threads ? (int)strtol(threads, NULL, 10) : 1,
-                            .timeout_ns = 60LL * 1000000000};
+                            .timeout_ns = (int64_t)(timeout_of(&r->o->settings) * 1e9)};
     KU_TRY(ku_job_join(&o, &r->job));
     return ku_job_heed_signals(r->job);
 }

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "train/commands.h"
+
+/* A line on stderr that rewrites itself, when somebody looks. */
+struct progress {
+    int is_terminal, has_line;
+    int64_t last_ns;
+};
+enum { PROGRESS_NS = 200000000 };
+
+static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct progress *p = ctx;
+    int64_t now = ku_clock_ns();
+    if (!p->is_terminal || now - p->last_ns < PROGRESS_NS)
+        return KUMI_OK;
+    p->last_ns = now;
+    p->has_line = 1;
+    if (total_bytes)
+        fprintf(stderr, "\rkumi: %.60s: %5.1f %%\033[K", what,
+                100.0 * (double)done_bytes / (double)total_bytes);
+    else
+        fprintf(stderr, "\rkumi: %.60s: %.0f MiB\033[K", what, (double)done_bytes / (1 << 20));
+    return KUMI_OK;
+}
+
+static void print_split(const char *name, const struct ku_data *d, enum ku_data_split split,
+                        const struct ku_list *files, struct ku_str *out)
+{
+    ku_str_add(out, "%s: ", name);
+    for (int i = 0; i < files->n; i++)
+        ku_str_add(out, "%s%s", i ? ", " : "", files->item[i]);
+    if (files->n == 0)
+        ku_str_add(out, d->n_samples[split] ? "the end of train" : "none");
+    if (d->n_samples[split])
+        ku_str_add(out, ": %lld tokens, %lld samples", (long long)ku_text_n_tokens(d, split),
+                   (long long)d->n_samples[split]);
+    ku_str_add(out, "\n");
+}
+
+static int verify(const struct ku_config *c, const struct ku_model *m, struct ku_str *out)
+{
+    struct progress progress = {.is_terminal = isatty(STDERR_FILENO)};
+    struct ku_data *d = NULL;
+    int64_t seq_len = c->data_seq_len == KU_NULL ? m->gpt2.n_positions : c->data_seq_len;
+    struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
+                             .n_train = c->data_train.n,
+                             .val = (const char *const *)c->data_val.item,
+                             .n_val = c->data_val.n,
+                             .val_fraction = c->data_val_fraction,
+                             .tokenizer = c->data_tokenizer,
+                             .format = c->data_format,
+                             .seq_len = seq_len,
+                             .vocab_count = m->gpt2.vocab_size,
+                             .progress = {show, &progress}};
+    int status = ku_text_open(&o, &d);
+    if (status == KUMI_OK)
+        status = ku_data_verify(d, &o.progress);
+    if (progress.has_line)
+        fputs("\r\033[K", stderr);
+    if (status == KUMI_OK) {
+        ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",
+                   (long long)seq_len, (long long)m->gpt2.vocab_size, c->data_tokenizer);
+        print_split("train", d, KU_SPLIT_TRAIN, &c->data_train, out);
+        print_split("validation", d, KU_SPLIT_VAL, &c->data_val, out);
+        ku_str_add(out, "fingerprint: %s\n", d->fingerprint);
+    }
+    ku_data_destroy(d);
+    return status;
+}
+
+int kumi_data_verify(const struct kumi_settings *settings, char **text)
+{
+    struct ku_config cfg = {0};
+    struct ku_model model = {0};
+    struct ku_str out = {0};
+    int status;
+    KU_TRY(ku_commands_check(settings));
+    KU_TRY_OUT(ku_config_load(settings->config, settings->set, settings->n_sets, &cfg));
+    KU_TRY_OUT(ku_model_read(&cfg, &model));
+    KU_TRY_OUT(verify(&cfg, &model, &out));
+    status = ku_text_take(&out, text);
+out:
+    ku_str_fini(&out);
+    ku_model_fini(&model);
+    ku_config_fini(&cfg);
+    return status;
+}
