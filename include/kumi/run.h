@@ -59,10 +59,19 @@ struct kumi_sample_options {
     double temperature; /* 0: the likeliest token always */
     int64_t top_k;      /* 0: all */
     uint64_t seed;
-    void (*emit)(void *ctx, const char *text,
-                 size_t bytes); /* called with the prompt and with each piece of text */
+    /* Called with the prompt and with each piece of text, whole characters where the text has
+     * them; by another thread, while the caller of kumi_sample waits. */
+    void (*emit)(void *ctx, const char *text, size_t bytes);
     void *ctx;
 };
+/*
+ * Continue a text, as one process, whatever job the environment describes. The same call gives the
+ * same text. Of a directory that transformers loads, the tokenizer is its own, or bytes if
+ * vocab_size is 256; of a run or checkpoint, that of its configuration.
+ *
+ * Errors: KUMI_ENOCKPT, EINVAL (options; a prompt outside the vocabulary), EINPUT (model,
+ * tokenizer), ENUMERIC (logits that are not finite), ENOMEM, EDEVICE.
+ */
 KUMI_API int kumi_sample(const struct kumi_sample_options *options);
 
 /* The memory plan of a configuration on n ranks of one host, as text or JSON. */
