@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2 training speed of PyTorch, the peer of bench/run.sh: one JSON line with the median tokens per second.
+
+    pytorch_gpt2.py --procs 2 --threads 1 --dtype bf16 --batch 4 --tokens 256 --steps 8 [--compile]
+
+With --procs > 1 it is DistributedDataParallel over Gloo; the batch is that of all processes together.
+"""
+import argparse
+import json
+import math
+import os
+import statistics
+import time
+
+import torch
+import torch.multiprocessing as mp
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, d, heads):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.fc, self.out = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+        self.heads = heads
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.ln_1(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.out(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    def __init__(self, layers, heads, d, positions, vocab):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab, d), nn.Embedding(positions, d)
+        self.h = nn.ModuleList(Block(d, heads) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(d)
+        self.head = nn.Linear(d, vocab, bias=False)
+        self.head.weight = self.wte.weight
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, ids, targets):
+        x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
+        for block in self.h:
+            x = block(x)
+        logits = self.head(self.ln_f(x))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+
+
+def worker(rank, a):
+    torch.set_num_threads(a.threads)
+    torch.manual_seed(1337)
+    if a.procs > 1:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(a.port))
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=a.procs)
+    model = GPT2(a.layers, a.heads, a.width, max(a.tokens, 64), a.vocab)
+    step_model = nn.parallel.DistributedDataParallel(model) if a.procs > 1 else model
+    if a.compile:
+        step_model = torch.compile(step_model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    rows = a.batch // a.procs
+    ids = torch.randint(0, a.vocab, (rows, a.tokens))
+    times = []
+    for step in range(a.steps + 2):
+        begin = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
+            loss = step_model(ids, ids.roll(-1, 1))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step >= 2:
+            times.append(time.perf_counter() - begin)
+    if rank == 0:
+        median = statistics.median(times)
+        print(json.dumps({"peer": "pytorch " + torch.__version__, "procs": a.procs, "threads": a.threads, "dtype": a.dtype,
+                          "compiled": a.compile, "tokens": a.batch * a.tokens, "step_ms": round(1e3 * median, 2),
+                          "tps": round(a.batch * a.tokens / median, 1)}), flush=True)
+    if a.procs > 1:
+        torch.distributed.destroy_process_group()
+
+
+def main():
+    p = argparse.ArgumentParser()
+    for name, value in dict(procs=2, threads=1, batch=4, tokens=256, steps=8, layers=12, heads=12, width=768, vocab=50304,
+                            port=29511).items():
+        p.add_argument("--" + name, type=int, default=value)
+    p.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    p.add_argument("--compile", action="store_true")
+    a = p.parse_args()
+    assert math.gcd(a.batch, a.procs) == a.procs
+    if a.procs > 1:
+        mp.spawn(worker, (a,), a.procs)
+    else:
+        worker(0, a)
+
+
+if __name__ == "__main__":
+    main()
