@@ -74,11 +74,12 @@ struct kumi_sample_options {
  */
 KUMI_API int kumi_sample(const struct kumi_sample_options *options);
 
-/* The memory plan of a configuration on n ranks of one host, as text or JSON. */
+/* The memory plan of a configuration on n ranks of one host, as text or JSON: what is mapped, what
+ * is alive where most is, the largest tensors there, and settings that hold less. Needs no data. */
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
                               char **text);
-/* The graph after a pass ("build", "precision", .. , NULL: the last), as text or Graphviz; with
- * after = "lower": the rank's program. */
+/* The graph after a pass ("build", "precision", ..), as text or Graphviz. After "lower", and NULL
+ * as text: the ranks' program, with offsets; NULL as Graphviz: the last graph. */
 KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,
                              int as_dot, char **text);
 /* The resolved configuration, and every key with default, mark and meaning. */
@@ -88,13 +89,24 @@ KUMI_API char *kumi_config_help(int as_markdown);
 /* Reads everything that a configuration's data section names; says what it found. */
 KUMI_API int kumi_data_verify(const struct kumi_settings *settings, char **text);
 
-/* Checkpoints of a run: a table (or JSON); every byte against its checksum; "sha256:…". */
+/*
+ * Checkpoints of a run directory, of the folder that holds them, or one alone.
+ *
+ *   list     a table, or a JSON array, newest first
+ *   verify   all of them, every byte against its checksum; with KUMI_ENOCKPT *text says what is
+ *            damaged where the error names the first, or is NULL
+ *   digest   of the newest, "sha256:…"
+ *   export   the newest's model, to a new directory that transformers loads
+ *
+ * Errors: KUMI_ENOCKPT: none, or damaged; KUMI_EBUSY: the directory exists; KUMI_ESTORAGE.
+ */
 KUMI_API int kumi_ckpt_list(const char *run, int as_json, char **text);
 KUMI_API int kumi_ckpt_verify(const char *run_or_checkpoint, char **text);
 KUMI_API int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only, char digest[72]);
 KUMI_API int kumi_ckpt_export(const char *run_or_checkpoint, const char *directory);
 
-/* Text to ids and back. Results through kumi_text_free. */
+/* Text to ids and back, ids as numbers separated by blanks or newlines. tokenizer: "byte", a
+ * directory, or a tokenizer.json. */
 KUMI_API int kumi_tokenizer_encode(const char *tokenizer, const char *text, size_t bytes,
                                    char **ids);
 KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text,
@@ -102,7 +114,13 @@ KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char 
 
 /* What this machine and build are. */
 KUMI_API int kumi_info_text(int as_json, char **text);
-/* Limits of the machine ("peak") and every op of a GPT-2 step ("op"), one line at a time. */
+/*
+ * Limits of the machine ("peak", also kept for the mfu of metrics), every op of a GPT-2 step
+ * ("op"), collectives ("comm"), one line at a time.
+ *
+ *   threads   0: the cores. "comm" in a job of several ranks measures them (collective; rank 0 has
+ *             the lines), else so many threads, 0: two
+ */
 KUMI_API int kumi_bench(const char *what, int threads, int as_json,
                         void (*line)(void *ctx, const char *text), void *ctx);
 

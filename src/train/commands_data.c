@@ -65,7 +65,8 @@ static int verify(const struct ku_config *c, const struct ku_model *m, struct ku
         fputs("\r\033[K", stderr);
     if (status == KUMI_OK) {
         ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",
-                   (long long)seq_len, (long long)m->gpt2.vocab_size, c->data_tokenizer);
+                   (long long)seq_len, (long long)m->gpt2.vocab_size,
+                   c->data_tokenizer ? c->data_tokenizer : "byte");
         print_split("train", d, KU_SPLIT_TRAIN, &c->data_train, out);
         print_split("validation", d, KU_SPLIT_VAL, &c->data_val, out);
         ku_str_add(out, "fingerprint: %s\n", d->fingerprint);

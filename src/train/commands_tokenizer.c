@@ -61,7 +61,7 @@ int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text, s
     struct ku_tokenizer *t = NULL;
     struct ku_str out = {0};
     size_t at = 0, n = 0;
-    uint32_t *id = ku_calloc(strlen(ids) / 2 + 2, sizeof *id); /* a digit and a blank each */
+    uint32_t *id = ku_calloc(strlen(ids) / 2 + 1, sizeof *id); /* a digit and a blank each */
     int status = id ? KUMI_OK : KUMI_ENOMEM;
     KU_TRY_OUT(status);
     KU_TRY_OUT(ku_tokenizer_open(tokenizer, &t));
