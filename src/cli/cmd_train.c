@@ -13,6 +13,8 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
         return; /* not rank 0 */
     printf("%s%lld steps, %lld updates, %.0f tokens/s (median)\n", is_stopped ? "stopped: " : "",
            (long long)r->step, (long long)r->update, r->median_tps);
+    if (r->curve[0])
+        printf("      step  validation loss\n%s", r->curve);
     printf("checkpoint: %s\ndigest: %s\n", r->checkpoint, r->digest);
     if (isfinite(r->val_loss))
         printf("validation loss: %.4f\n", r->val_loss);

@@ -35,7 +35,7 @@ static struct ku_device_opts device_opts(int threads)
     return (struct ku_device_opts){.n_threads = n, .n_runnable_threads = n, .isa = ku_cpu_isa()};
 }
 
-static int bench_peak(const struct ku_bench_out *o, int threads)
+int ku_bench_peak_run(const struct ku_bench_out *o, int threads)
 {
     const struct ku_device_opts opts = device_opts(threads);
     struct ku_peak p;
@@ -82,9 +82,9 @@ static int op_row(void *ctx, const struct ku_bench_row *r)
     return ku_bench_line(o, &text);
 }
 
-static int bench_op(const struct ku_bench_out *o, int threads)
+int ku_bench_op_run(const struct ku_bench_out *o, int threads)
 {
-    struct ku_bench_opts opts = {.device = device_opts(threads)};
+    struct ku_bench_opts opts = {.device = device_opts(threads), .only = o->only};
     struct ku_peak peak;
     KU_TRY(ku_bench_peak(&opts.device, &peak));
     if (!o->as_json) {
@@ -107,9 +107,9 @@ int kumi_bench(const char *what, int threads, int as_json,
         return KU_ERR(KUMI_EINVAL, "bench: --threads: %d; give 1 to %d, or 0 for the cores",
                       threads, (int)KU_BENCH_THREADS_MAX);
     if (strcmp(what, "peak") == 0)
-        return bench_peak(&out, threads);
+        return ku_bench_peak_run(&out, threads);
     if (strcmp(what, "op") == 0)
-        return bench_op(&out, threads);
+        return ku_bench_op_run(&out, threads);
     if (strcmp(what, "comm") == 0)
         return ku_bench_comm_run(&out, threads);
     return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op or comm", what);

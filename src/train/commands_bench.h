@@ -3,21 +3,27 @@
 #define KU_TRAIN_COMMANDS_BENCH_H
 
 #include <jansson.h>
+#include <stdint.h>
 
 #include "base/str.h"
 
 enum { KU_BENCH_THREADS_MAX = 512 /* as many as ranks of a host */ };
 
-/* Where the lines of kumi_bench go. */
+/* Where the lines of kumi_bench go, and what of it is wanted. */
 struct ku_bench_out {
     void (*line)(void *ctx, const char *text);
     void *ctx;
     int as_json;
+    const char *only;  /* op: rows whose name begins so; NULL: all */
+    int64_t max_bytes; /* comm: the largest vector; 0: 64 MiB */
 };
 /* Hands over a line; the text is emptied, the reference taken. KUMI_ENOMEM. */
 int ku_bench_line(const struct ku_bench_out *o, struct ku_str *text);
 int ku_bench_line_json(const struct ku_bench_out *o, json_t *row);
 
+/* Limits of so many threads (0: the cores), also written to the cache; every op in f32 and bf16. */
+int ku_bench_peak_run(const struct ku_bench_out *o, int threads);
+int ku_bench_op_run(const struct ku_bench_out *o, int threads);
 /* Collectives among the ranks of the job that this process is of; started alone, among so many
  * threads (0: two). */
 int ku_bench_comm_run(const struct ku_bench_out *o, int threads);

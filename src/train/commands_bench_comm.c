@@ -41,7 +41,7 @@ static int run(struct ku_job *job, void *arg)
 {
     const struct ku_bench_out *o = arg;
     struct ku_bench_row *row = ku_calloc(MAX_ROWS, sizeof *row);
-    int n = row ? ku_bench_comm(job, 0, row, MAX_ROWS) : KUMI_ENOMEM;
+    int n = row ? ku_bench_comm(job, o->max_bytes, row, MAX_ROWS) : KUMI_ENOMEM;
     int status = n < 0 ? n : KUMI_OK;
     if (n > 0 && job->rank == 0)
         status = print_rows(o, job, row, n);

@@ -365,6 +365,22 @@ static int write_summary(struct run *r)
     return status;
 }
 
+/* At most 16 points of the curve, the last among them. */
+static void note_curve(struct run *r)
+{
+    enum { MOST = 16 };
+    json_t *curve = ku_metrics_curve(r->metrics);
+    size_t n = json_array_size(curve), at = 0, every = (n + MOST - 1) / MOST;
+    char *out = r->result->curve;
+    for (size_t i = n ? (n - 1) % every : 0; i < n; i += every) {
+        json_t *point = json_array_get(curve, i);
+        at += (size_t)snprintf(out + at, sizeof r->result->curve - at, "%10lld  %.4f\n",
+                               (long long)json_integer_value(json_array_get(point, 0)),
+                               json_number_value(json_array_get(point, 1)));
+    }
+    json_decref(curve);
+}
+
 static int finish(struct run *r)
 {
     struct kumi_train_result *result = r->result;
@@ -375,6 +391,7 @@ static int finish(struct run *r)
     int status = KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
+        note_curve(r);
         status = ku_trainer_digest(r->s.t, 0, result->digest);
         if (status == KUMI_OK)
             status = write_summary(r);
