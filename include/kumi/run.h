@@ -37,7 +37,7 @@ struct kumi_train_result {
     char digest[72];
     char out[512], checkpoint[640];
     char curve[1024]; /* "step validation-loss" lines, at most 16, evenly chosen */
-    int is_reported; /* the error was printed already, by the rank that met it first */
+    int is_reported;  /* the error was printed already, by the rank that met it first */
 };
 /*
  * Train, as one rank of the job that the environment describes. Collective over the job.

@@ -44,7 +44,7 @@ int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc)
     size_t bytes;
     memset(doc, 0, sizeof *doc);
     if (ku_os_slurp(path, max_bytes, &text, &bytes) < 0)
-        return KU_ERR(KUMI_EINVAL, "json: %s: cannot be read: %s", path, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_EINVAL), "json: %s: cannot be read: %s", path, ku_os_why());
     int status = ku_json_parse(path, text, bytes, doc);
     ku_free(text);
     return status;

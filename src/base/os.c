@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -392,6 +392,11 @@ int ku_os_replace(const char *path, const void *data, size_t bytes)
     ku_free(folder);
     errno = saved;
     return result;
+}
+
+int ku_os_status(int otherwise)
+{
+    return errno == ENOMEM ? KUMI_ENOMEM : otherwise;
 }
 
 const char *ku_os_why(void)

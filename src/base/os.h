@@ -54,7 +54,8 @@ int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes);
  * folder. */
 int ku_os_replace(const char *path, const void *data, size_t bytes);
 
-const char *ku_os_why(void); /* errno in words */
+const char *ku_os_why(void);     /* errno in words */
+int ku_os_status(int otherwise); /* KUMI_ENOMEM when errno says so */
 /* CPUs that this process may run on: affinity and the quotas of its control groups. At least 1. */
 int ku_os_n_cpus(void);
 /* Bytes: the least of MemAvailable and what each of our control groups still allows, page cache

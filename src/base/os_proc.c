@@ -22,6 +22,10 @@ int ku_os_eventfd(void)
 {
     return ku_fault_is_due(KU_FAULT_OS) ? -1 : eventfd(0, EFD_CLOEXEC);
 }
+void ku_os_ring(int eventfd)
+{
+    (void)eventfd_write(eventfd, 1);
+}
 
 int ku_os_signalfd(int fd, const sigset_t *set)
 {

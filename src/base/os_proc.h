@@ -10,6 +10,7 @@
 pid_t ku_os_fork(void);
 int ku_os_pipe(int fd[2]);
 int ku_os_eventfd(void);
+void ku_os_ring(int eventfd); /* wakes who polls it; a count of one cannot fail */
 /* fd < 0: a new one, else its set is replaced. */
 int ku_os_signalfd(int fd, const sigset_t *set);
 

@@ -92,7 +92,8 @@ static int check_sizes(const struct ku_ckpt *c)
             return KUMI_ENOMEM;
         int status = KUMI_OK;
         if (ku_os_stat(path, &info) < 0)
-            status = KU_ERR(KUMI_ENOCKPT, "checkpoint: damaged: %s: %s", path, ku_os_why());
+            status = KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: damaged: %s: %s", path,
+                            ku_os_why());
         else if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size != c->file[i].bytes)
             status =
                 KU_ERR(KUMI_ENOCKPT, "checkpoint: damaged: %s: %lld bytes, the manifest says %llu",
@@ -174,7 +175,7 @@ static int is_there(const char *dir, const char *name)
         return KUMI_ENOMEM;
     int result = ku_os_stat(path, &info) == 0;
     if (!result && errno != ENOENT && errno != ENOTDIR)
-        result = KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: %s", path, ku_os_why());
+        result = KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: %s: %s", path, ku_os_why());
     ku_free(path);
     return result;
 }

@@ -39,7 +39,7 @@ int ku_ckpt_place_list(const char *dir, int64_t **steps, int *n)
     int n_names, found = 0;
     if (ku_os_list(dir, &names, &n_names) < 0) {
         if (errno != ENOENT && errno != ENOTDIR)
-            return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: %s", dir, ku_os_why());
+            return KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: %s: %s", dir, ku_os_why());
         names = NULL;
         n_names = 0;
     }
@@ -61,7 +61,7 @@ int ku_ckpt_place_clean(const char *dir)
     char **names;
     int n, status = KUMI_OK;
     if (ku_os_list(dir, &names, &n) < 0)
-        return KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: %s", dir, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: %s", dir, ku_os_why());
     for (int i = 0; i < n && status == KUMI_OK; i++) {
         if (strncmp(names[i], KU_CKPT_TEMPORARY, strlen(KU_CKPT_TEMPORARY)) != 0)
             continue;
@@ -69,7 +69,8 @@ int ku_ckpt_place_clean(const char *dir)
         if (path == NULL)
             status = KUMI_ENOMEM;
         else if (ku_os_rmtree(path) < 0)
-            status = KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: removing it: %s", path, ku_os_why());
+            status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: removing it: %s", path,
+                            ku_os_why());
         ku_free(path);
     }
     ku_free(names);
@@ -81,11 +82,12 @@ int ku_ckpt_place_put(const char *temporary, const char *final)
     if (ku_os_rename(temporary, final) == 0)
         return KUMI_OK;
     if (errno != ENOTEMPTY && errno != EEXIST)
-        return KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: giving it its name: %s", final, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: giving it its name: %s", final,
+                      ku_os_why());
     /* A snapshot of this step, for instance a damaged one that a resumed run passed over. */
     if (ku_os_exchange(temporary, final) < 0)
-        return KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: putting it in the place of another: %s",
-                      final, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_ESTORAGE),
+                      "checkpoint: %s: putting it in the place of another: %s", final, ku_os_why());
     if (ku_os_rmtree(temporary) < 0)
         KU_LOG(CKPT, WARN, "%s: not removed: %s", temporary, strerror(errno));
     return KUMI_OK;

@@ -272,8 +272,8 @@ static int read_at(const char *path, int fd, void *out, size_t bytes, uint64_t a
 {
     ssize_t n = ku_os_pread_full(fd, out, bytes, (off_t)at);
     if (n < 0)
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: reading %zu bytes at %llu: %s", path, bytes,
-                      (unsigned long long)at, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "safetensors: %s: reading %zu bytes at %llu: %s",
+                      path, bytes, (unsigned long long)at, ku_os_why());
     if ((size_t)n != bytes)
         return KU_ERR(KUMI_EINPUT, "safetensors: %s: ends at byte %llu; %zu were to follow", path,
                       (unsigned long long)(at + (uint64_t)n), bytes - (size_t)n);
@@ -285,7 +285,7 @@ static int open_fd(const char *path, int fd, struct ku_st *st)
     struct stat info;
     unsigned char word[WORD_BYTES];
     if (ku_os_fstat(fd, &info) < 0)
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: %s", path, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "safetensors: %s: %s", path, ku_os_why());
     if (!S_ISREG(info.st_mode))
         return KU_ERR(KUMI_EINPUT, "safetensors: %s: not a regular file", path);
     uint64_t file_bytes = (uint64_t)info.st_size, header_bytes = 0;
@@ -308,7 +308,7 @@ int ku_st_open(const char *path, struct ku_st *st)
 {
     int fd = ku_os_open(path, O_RDONLY | O_NONBLOCK, 0); /* a pipe must not hang us */
     if (fd < 0)
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: %s", path, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "safetensors: %s: %s", path, ku_os_why());
     int status = open_fd(path, fd, st);
     if (status < 0)
         ku_os_close(fd);

@@ -109,7 +109,7 @@ static int is_there(const char *path)
         return 1;
     if (errno == ENOENT || errno == ENOTDIR)
         return 0;
-    return KU_ERR(KUMI_EINPUT, "safetensors: %s: %s", path, ku_os_why());
+    return KU_ERR(ku_os_status(KUMI_EINPUT), "safetensors: %s: %s", path, ku_os_why());
 }
 
 static int refuse(const char *dir)

@@ -21,7 +21,7 @@ static int as_damage(int status)
 
 static int unreadable(const char *path)
 {
-    return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: %s", path, ku_os_why());
+    return KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: %s: %s", path, ku_os_why());
 }
 
 /* PATH.xxh3, which must have the checksum `sum` unless that is NULL. */

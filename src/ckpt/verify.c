@@ -86,7 +86,7 @@ static int copy_piece(void *ctx, const struct ku_piece *p, const unsigned char *
     if (!is_good)
         return ku_scan_damaged(&k->scan, p);
     if (ku_os_pwrite_full(k->fd, data, p->bytes, (off_t)p->at) < 0)
-        return KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: %s", k->to, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: %s", k->to, ku_os_why());
     return KUMI_OK;
 }
 
@@ -100,15 +100,15 @@ static int export_file(const struct ku_ckpt *c, int file, const char *dir)
     k.to = to;
     k.fd = ku_os_open(to, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (k.fd < 0) {
-        status = KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: %s", to, ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: %s", to, ku_os_why());
         goto out;
     }
     KU_TRY_OUT(ku_scan_run(&k.scan, 0, ku_pieces_n_chunks(k.scan.bytes), copy_piece, &k));
     if (ku_os_fsync(k.fd) < 0)
-        status = KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: %s", to, ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: %s", to, ku_os_why());
 out:
     if (k.fd >= 0 && ku_os_close(k.fd) < 0 && status == KUMI_OK)
-        status = KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: %s", to, ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: %s", to, ku_os_why());
     ku_scan_close(&k.scan);
     ku_free(to);
     return status;
@@ -122,7 +122,7 @@ int ku_ckpt_export(const char *path, const char *dir)
     if (ku_os_mkdir(dir, 0777) < 0)
         status = errno == EEXIST
                      ? KU_ERR(KUMI_EBUSY, "checkpoint: %s: it exists; name a new folder", dir)
-                     : KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: %s", dir, ku_os_why());
+                     : KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: %s", dir, ku_os_why());
     else {
         status = export_file(&c, KU_CKPT_FILE_CONFIG, dir);
         if (status == KUMI_OK)

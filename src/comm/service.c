@@ -104,11 +104,10 @@ int ku_service_start(struct ku_job *job)
 void ku_service_stop(struct ku_job *job)
 {
     struct ku_service *s = job->priv->service;
-    uint64_t one = 1;
     if (!s)
         return;
     atomic_store(&s->quits, 1);
-    (void)ku_os_write_full(s->event_fd, &one, sizeof one);
+    ku_os_ring(s->event_fd);
     pthread_join(s->thread, NULL);
     close_service(s);
     job->priv->service = NULL;

@@ -78,7 +78,8 @@ static int read_json(const char *path, struct ku_json *doc)
     char *text;
     size_t bytes;
     if (ku_os_slurp(path, FILE_BYTES_MAX, &text, &bytes) < 0)
-        return KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s; make it readable", path, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "tokenizer: %s: %s; make it readable", path,
+                      ku_os_why());
     int status = as_input(ku_json_parse(path, text, bytes, doc));
     ku_free(text);
     return status;
@@ -156,7 +157,8 @@ static int load_merges(struct ku_tokenizer *t, const char *path)
     char *text;
     size_t bytes, number = 0;
     if (ku_os_slurp(path, FILE_BYTES_MAX, &text, &bytes) < 0)
-        return KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s; make it readable", path, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "tokenizer: %s: %s; make it readable", path,
+                      ku_os_why());
     int status = KUMI_OK;
     for (char *line = text, *end = text + bytes, *next; line < end && status == KUMI_OK;
          line = next) {

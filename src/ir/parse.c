@@ -28,6 +28,13 @@ static int bad(const struct reader *r, const char *what)
     return KU_ERR(KUMI_EINVAL, "graph text: %s:%d: %s, at '%.40s'", r->name, r->line, what, r->p);
 }
 
+/* What the graph's functions refuse is a fault of the text, unless memory is short. */
+static int as_bad(const struct reader *r)
+{
+    const struct kumi_error *e = ku_err_get();
+    return e->status == KUMI_ENOMEM ? KUMI_ENOMEM : bad(r, e->text);
+}
+
 static void blank(struct reader *r)
 {
     while (*r->p == ' ')
@@ -120,7 +127,7 @@ static int shape(struct reader *r, struct ku_shape *s)
         if (skip(r, ":"))
             KU_TRY(number(r, &d->seen));
     }
-    return ku_shape_check(s, r->name) < 0 ? bad(r, ku_err_get()->text) : KUMI_OK;
+    return ku_shape_check(s, r->name) < 0 ? as_bad(r) : KUMI_OK;
 }
 
 static int layout(struct reader *r, const struct ku_shape *s, struct ku_layout *l)
@@ -225,7 +232,7 @@ static int state_line(struct reader *r)
     KU_TRY(word(r, "", name, sizeof name));
     ku_id id = ku_graph_tensor(r->g, name, KU_T_PARAM, t.dtype, &t.shape);
     if (id == 0)
-        return bad(r, ku_err_get()->text);
+        return as_bad(r);
     struct ku_tensor x = r->g->tensor[id];
     x.trainable = 0;
     KU_TRY(attributes(r, &a, &x.stream, tensor_word, &x));
@@ -245,7 +252,7 @@ static int input_line(struct reader *r)
     KU_TRY(word(r, "", name, sizeof name));
     ku_id v = ku_graph_input(r->g, name, t.dtype, &t.shape);
     if (v == 0)
-        return bad(r, ku_err_get()->text);
+        return as_bad(r);
     KU_TRY(set_layout(r, v, &t.layout));
     return define(r, t.id, v);
 }
@@ -313,7 +320,7 @@ static int node_line(struct reader *r)
         return bad(r, "the path is too long");
     ku_id uses = r->g->n_uses, node = ku_graph_node(r->g, &m);
     if (node == 0)
-        return bad(r, ku_err_get()->text);
+        return as_bad(r);
     r->g->n_uses = uses;
     if (m.stream > r->g->n_streams)
         r->g->n_streams = m.stream;
@@ -353,7 +360,7 @@ static int output_line(struct reader *r)
     ku_id v;
     KU_TRY(word(r, "", name, sizeof name));
     KU_TRY(value(r, &v));
-    return ku_graph_output(r->g, name, v) < 0 ? bad(r, ku_err_get()->text) : KUMI_OK;
+    return ku_graph_output(r->g, name, v) < 0 ? as_bad(r) : KUMI_OK;
 }
 
 static int bucket_line(struct reader *r)

@@ -74,7 +74,7 @@ static int find_all(const char *path, struct place *p)
     if (is_one < 0 || is_run < 0)
         return KUMI_ENOMEM;
     if (ku_os_stat(path, &info) < 0)
-        return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: %s", path, ku_os_why());
+        return KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: %s: %s", path, ku_os_why());
     if (is_one)
         KU_TRY(describe_one(path, p));
     else

@@ -36,9 +36,9 @@ static int cut_file(struct ku_metrics *m, int64_t first_step)
     size_t bytes = 0;
     struct ku_str kept = {0};
     if (ku_os_slurp(m->path, MAX_METRICS_BYTES, &text, &bytes) < 0)
-        return errno == ENOENT
-                   ? KUMI_OK
-                   : KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be read: %s", m->path, ku_os_why());
+        return errno == ENOENT ? KUMI_OK
+                               : KU_ERR(ku_os_status(KUMI_ESTORAGE),
+                                        "metrics: %s: cannot be read: %s", m->path, ku_os_why());
     for (char *line = text, *stop; first_step > 0 && (stop = strchr(line, '\n')) != NULL;
          line = stop + 1) {
         json_t *row = json_loadb(line, (size_t)(stop - line), 0, NULL);
@@ -54,7 +54,8 @@ static int cut_file(struct ku_metrics *m, int64_t first_step)
     if (kept.failed)
         status = KUMI_ENOMEM;
     else if (ku_os_replace(m->path, ku_str_get(&kept), kept.bytes) < 0)
-        status = KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be written: %s", m->path, ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "metrics: %s: cannot be written: %s", m->path,
+                        ku_os_why());
     ku_str_fini(&kept);
     ku_free(text);
     return status;
@@ -79,8 +80,8 @@ int ku_metrics_open(const char *dir, int64_t first_step, double peak_flops, stru
     if (status == KUMI_OK) {
         m->fd = ku_os_open(m->path, O_WRONLY | O_CREAT | O_APPEND, 0666);
         if (m->fd < 0)
-            status =
-                KU_ERR(KUMI_ESTORAGE, "metrics: %s: cannot be written: %s", m->path, ku_os_why());
+            status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "metrics: %s: cannot be written: %s",
+                            m->path, ku_os_why());
     }
     if (status < 0) {
         ku_metrics_close(m);

@@ -27,8 +27,8 @@ static char *cache_path(int is_written)
     if (folder == NULL)
         KU_ERR(KUMI_EINPUT, "peak: no cache folder; set KUMI_CACHE or HOME");
     else if (is_written && ku_os_mkdirs(folder) < 0)
-        KU_ERR(KUMI_ESTORAGE, "peak: %s: %s; set KUMI_CACHE to a folder of yours", folder,
-               ku_os_why());
+        KU_ERR(ku_os_status(KUMI_ESTORAGE), "peak: %s: %s; set KUMI_CACHE to a folder of yours",
+               folder, ku_os_why());
     else
         path = ku_asprintf("%s/peak.json", folder);
     ku_free(folder);
@@ -116,8 +116,8 @@ int ku_peak_write(const struct ku_peak *peak)
     json_decref(rows);
     int status = text ? KUMI_OK : KUMI_ENOMEM;
     if (text && ku_os_replace(path, text, strlen(text)) < 0)
-        status = KU_ERR(KUMI_ESTORAGE, "peak: %s: %s; set KUMI_CACHE to a folder of yours", path,
-                        ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE),
+                        "peak: %s: %s; set KUMI_CACHE to a folder of yours", path, ku_os_why());
     ku_free(text);
     ku_free(path);
     return status;

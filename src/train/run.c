@@ -358,7 +358,8 @@ static int write_summary(struct run *r)
     char *path = ku_rundir_file(&r->dir, "summary.json");
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK && ku_os_replace(path, text, strlen(text)) < 0)
-        status = KU_ERR(KUMI_ESTORAGE, "summary: %s: cannot be written: %s", path, ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "summary: %s: cannot be written: %s", path,
+                        ku_os_why());
     ku_free(text);
     ku_free(path);
     json_decref(o);

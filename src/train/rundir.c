@@ -55,8 +55,9 @@ static int clear(const struct ku_rundir *dir)
             result = 0;
         ku_free(path);
         if (result < 0)
-            return KU_ERR(KUMI_ESTORAGE, "run directory: %s/%s: cannot be removed: %s", dir->path,
-                          own[i], ku_os_why());
+            return KU_ERR(ku_os_status(KUMI_ESTORAGE),
+                          "run directory: %s/%s: cannot be removed: %s", dir->path, own[i],
+                          ku_os_why());
     }
     return KUMI_OK;
 }

@@ -73,7 +73,7 @@ static int open_directory(struct sample *s, const char *dir)
     }
     int status = KUMI_OK;
     if (ku_os_slurp(path, MAX_MODEL_BYTES, &text, &bytes) < 0)
-        status = KU_ERR(KUMI_EINPUT, "model: %s: %s", path, ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_EINPUT), "model: %s: %s", path, ku_os_why());
     else {
         status = ku_model_parse(path, text, bytes, &s->model);
         ku_free(text);

@@ -20,7 +20,7 @@ INLINE void product(int64_t rows, int64_t n_units, const float *a, int64_t rs, i
 {
     for (int64_t i = 0; i < rows; i += GEMM_MR)
         micro((int)(rows - i < GEMM_MR ? rows - i : GEMM_MR), n_units, a + i * rs, rs, cs, b,
-              c + i * ldc, ldc, add);
+              c + i * ldc, ldc, add, a, 0);
 }
 
 /* A tile of keys or values as f32: where it lies, or widened into buf. */

@@ -74,7 +74,7 @@ INLINE vf gelu_e(vf x)
 INLINE vf normal_cdf(vf x) /* and what the derivative needs of it */
 {
     vf z = (vf)((vi)x & 0x7fffffff) * 0.70710678118654752f;
-    vf t = 1.0f / (1.0f + 0.5f * z);
+    vf t = reciprocal(1.0f + 0.5f * z);
     vf p = splat(0.17087277f);
     p = p * t - 0.82215223f;
     p = p * t + 1.48851587f;
@@ -93,7 +93,7 @@ INLINE vf act_f(int act, vf x)
     if (act == KU_ACT_RELU)
         return select_f(x > (vf){0}, x, x * 0.0f); /* NaN stays NaN */
     if (act == KU_ACT_GELU_TANH)
-        return x / (1.0f + gelu_e(x));
+        return x * reciprocal(1.0f + gelu_e(x));
     if (act == KU_ACT_GELU_ERF)
         return x * normal_cdf(x);
     return x;
@@ -103,7 +103,7 @@ INLINE vf act_slope(int act, vf x)
     if (act == KU_ACT_RELU)
         return select_f(x > (vf){0}, splat(1), (vf){0});
     if (act == KU_ACT_GELU_TANH) {
-        vf e = gelu_e(x), s = 1.0f / (1.0f + e);
+        vf e = gelu_e(x), s = reciprocal(1.0f + e);
         vf du = 1.5957691216057308f * (1.0f + 0.134145f * x * x);
         return s + x * du * (e * s) * s;
     }
@@ -157,16 +157,16 @@ INLINE void random_bits(const struct ku_dropout *d, uint64_t block, uint32_t bit
 {
     /* lane 4k + i works on block 4i + k, so that the four words of four neighbouring blocks meet in
      * one 128-bit lane each */
-    vu c0, c1, w[4];
-    for (int l = 0; l < LANES; l++) {
-        uint64_t b = block + (uint64_t)(l % 4 * 4 + l / 4);
-        c0[l] = (uint32_t)b, c1[l] = (uint32_t)(b >> 32);
-    }
+    const vu add = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+    vu c0 = (uint32_t)block + add, w[4];
+    vu c1 = (uint32_t)(block >> 32) - (vu)(c0 < add); /* carry: the comparison is -1 */
     philox_lanes(d->seed, d->step, d->stream, c0, c1, w);
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < 4; k++)
-            for (int word = 0; word < 4; word++)
-                bits[16 * i + 4 * k + word] = w[word][4 * k + i] >> 8;
+    vu ab = SHUFFLE(w[0], w[1], ZIP_LOW), ab_high = SHUFFLE(w[0], w[1], ZIP_HIGH);
+    vu cd = SHUFFLE(w[2], w[3], ZIP_LOW), cd_high = SHUFFLE(w[2], w[3], ZIP_HIGH);
+    *(vu_mem *)bits = SHUFFLE(ab, cd, LOW_2) >> 8;
+    *(vu_mem *)(bits + 16) = SHUFFLE(ab, cd, HIGH_2) >> 8;
+    *(vu_mem *)(bits + 32) = SHUFFLE(ab_high, cd_high, LOW_2) >> 8;
+    *(vu_mem *)(bits + 48) = SHUFFLE(ab_high, cd_high, HIGH_2) >> 8;
 }
 INLINE void dropout_as(void *dst, const void *x, enum kumi_dtype t, int64_t n,
                        const struct ku_dropout *d, uint64_t first)

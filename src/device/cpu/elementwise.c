@@ -195,7 +195,8 @@ int ku_cpu_bind_fill(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* Indices count the seen extents, so padding changes no value; padding itself is zero. A run along the last dim has indices in a row. */
+/* Indices count the seen extents, so padding changes no value; padding itself is zero. A run along
+ * the last dim has indices in a row. */
 static void tile_random_normal(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *y = &k->call.out[0];
@@ -219,7 +220,8 @@ static void tile_random_normal(const struct ku_kernel *k, int64_t tile, int thre
         ku_random_normals(seed, 0, k->call.stream, (uint64_t)index, run, z);
         int64_t valid = is_padding(y, i) ? 0 : last < 0 ? 1 : y->shape.dim[last].seen - i % width;
         for (int64_t r = 0; r < run; r++, i++)
-            ku_store_f64(y->data, y->dtype, i, r < valid ? k->attr.value + k->attr.std * (double)z[r] : 0);
+            ku_store_f64(y->data, y->dtype, i,
+                         r < valid ? k->attr.value + k->attr.std * (double)z[r] : 0);
     }
 }
 int ku_cpu_bind_random_normal(struct ku_kernel *k)

@@ -15,7 +15,8 @@ typedef GEMM_UNIT gemm_unit __attribute__((aligned(2), may_alias)); /* bf16 rows
 static inline __attribute__((always_inline)) void micro_rows(const int rows, const int narrow_rows,
                                                              int64_t n_units, const gemm_unit *a,
                                                              int64_t rs, int64_t cs, const float *b,
-                                                             float *c, int64_t ldc, int load)
+                                                             float *c, int64_t ldc, int load,
+                                                             const char *next, int64_t next_bytes)
 {
     gemm_v acc[GEMM_MR][2];
     /* four bases with rs, 2 rs, 3 rs: sixteen rows in few address registers */
@@ -36,6 +37,8 @@ static inline __attribute__((always_inline)) void micro_rows(const int rows, con
             acc[i][0] = GEMM_MADD(acc[i][0], x, b0);
             acc[i][1] = GEMM_MADD(acc[i][1], x, b1);
         }
+        /* a line of a row per step: sixteen steps fetch what sixteen steps will read */
+        __builtin_prefetch(next + (k & 15) * next_bytes + (k >> 4) * 64, 0, 2);
         b += GEMM_NR;
         a += cs;
         for (int q = 0; q < 4; q++)
@@ -53,12 +56,14 @@ static inline __attribute__((always_inline)) void micro_rows(const int rows, con
         if (n > GEMM_MR)                                                                           \
             break;                                                                                 \
         if (rs == 1)                                                                               \
-            micro_rows(n > GEMM_MR ? 1 : n, 1, n_units, a, rs, cs, b, c, ldc, load);               \
+            micro_rows(n > GEMM_MR ? 1 : n, 1, n_units, a, rs, cs, b, c, ldc, load, next,          \
+                       next_bytes);                                                                \
         else                                                                                       \
-            micro_rows(n > GEMM_MR ? 1 : n, 0, n_units, a, rs, cs, b, c, ldc, load);               \
+            micro_rows(n > GEMM_MR ? 1 : n, 0, n_units, a, rs, cs, b, c, ldc, load, next,          \
+                       next_bytes);                                                                \
         break
 static void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
-                  float *c, int64_t ldc, int load)
+                  float *c, int64_t ldc, int load, const void *next, int64_t next_bytes)
 {
     switch (rows) {
         MICRO_CASE(1);

@@ -44,11 +44,13 @@ struct ku_update {
  *   a     element (i, k) of the group in units at a + (i rs + k cs); rs == 1 or cs == 1
  *   b     the packed panel: n_units rows of nr units
  *   c     [rows][nr] f32, row stride ldc: read first when `load`
+ *   next  what is read after this call, to be fetched meanwhile: rows of n_units, next_bytes apart
+ *         (a packed group is as good as mr such rows in a line)
  */
 struct ku_gemm_micro {
     int mr, nr;
     void (*run)(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
-                float *c, int64_t ldc, int load);
+                float *c, int64_t ldc, int load, const void *next, int64_t next_bytes);
     void (*peak)(int64_t n_rounds, float *sink); /* registers alone; sink: a vector */
     double peak_flops;                           /* of a round */
 };

@@ -94,17 +94,24 @@ struct place {
     const void *at;
     int64_t rs, cs;
 };
+static const void *a_address(const struct ku_kernel *k, const struct tile *t, int64_t i)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const int mr = micro_of(k)->mr;
+    if (p->a_col != 1)
+        return (const float *)k->call.workspace + i / mr * mr * p->n_units +
+               t->k0 / (has_pairs(k) ? 2 : 1) * mr;
+    return offset(p, p->a, i * p->a_row + t->k0);
+}
 static struct place place_a(const struct ku_kernel *k, const struct tile *t, int64_t i,
                             int64_t rows)
 {
     const struct ku_cpu_product *p = &k->product;
     const int pairs = has_pairs(k), mr = micro_of(k)->mr;
     const int64_t per_unit = pairs ? 2 : 1;
+    const void *at = a_address(k, t, i);
     if (p->a_col != 1)
-        return (struct place){(const float *)k->call.workspace + (i / mr * mr) * p->n_units +
-                                  t->k0 / per_unit * mr,
-                              1, mr};
-    const void *at = offset(p, p->a, i * p->a_row + t->k0);
+        return (struct place){at, 1, mr};
     const size_t row_bytes = (size_t)p->a_row * kumi_dtype_bytes(p->dtype);
     if ((pairs || p->dtype == KUMI_F32) && p->a_row % per_unit == 0 && t->n_k % per_unit == 0 &&
         row_bytes % 4096 != 0)
@@ -151,14 +158,17 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, int threa
     const struct ku_cpu_product *p = &k->product;
     const struct ku_gemm_micro *micro = micro_of(k);
     const int64_t n_units = has_pairs(k) ? (t->n_k + 1) / 2 : t->n_k;
+    const int64_t a_bytes = p->a_row * (int64_t)kumi_dtype_bytes(p->dtype);
     const int last = t->k0 + t->n_k == p->k, whole = last && t->k0 == 0;
     for (int64_t i = 0; i < t->n_rows; i += micro->mr) {
         int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
         struct place a = place_a(k, t, t->row + i, rows);
         float *sum = whole ? t->sum : t->sum + i * TILE_COLS; /* whole: stays in the first cache */
+        const char *next = i + rows < t->n_rows ? a_address(k, t, t->row + i + rows) : a.at;
+        int64_t next_bytes = p->a_col == 1 ? a_bytes : n_units * 4;
         for (int64_t j = 0; j < t->n_cols; j += micro->nr)
             micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, TILE_COLS,
-                       t->k0 > 0);
+                       t->k0 > 0, next, next_bytes);
         if (last)
             finish_rows(k, t, t->row + i, rows, sum);
         ku_pool_poll(k->cpu->pool, thread);
@@ -169,8 +179,12 @@ static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_product *p = &k->product;
     const int64_t chunk = has_pairs(k) ? 2 * CHUNK_UNITS : CHUNK_UNITS;
-    struct tile t = {.row = tile % p->n_row_tiles * p->tile_rows,
-                     .col = tile / p->n_row_tiles * TILE_COLS};
+    const int64_t n_col_tiles = ku_cpu_tiles(p->n, TILE_COLS);
+    /* neighbouring tiles share the larger operand's part, which then comes from memory once */
+    struct tile t = {.row = p->m > p->n ? tile / n_col_tiles : tile % p->n_row_tiles,
+                     .col = p->m > p->n ? tile % n_col_tiles : tile / p->n_row_tiles};
+    t.row *= p->tile_rows;
+    t.col *= TILE_COLS;
     t.n_rows = p->m - t.row < p->tile_rows ? p->m - t.row : p->tile_rows;
     t.n_cols = p->n - t.col < TILE_COLS ? p->n - t.col : TILE_COLS;
     t.panels = ku_cpu_scratch(k, thread);

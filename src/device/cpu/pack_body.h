@@ -43,23 +43,7 @@ static void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dty
                  pack_row_f32((float *)panel + k * width, width, src, KUMI_BF16, k * ld, n_cols));
 }
 
-/*
- * Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of 8, 4, 2 and 1
- * lanes of two vectors. gcc and clang spell a constant shuffle differently.
- */
-#if defined(__clang__)
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
-#endif
-#define LOW_8  0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
-#define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
-#define LOW_4  0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
-#define HIGH_4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
-#define LOW_2  0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define HIGH_2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
-#define LOW_1  0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
-#define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
+/* Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of two vectors. */
 #define ROUND(block)                                                                               \
     UNROLL                                                                                         \
     for (int r = 0; r < 16; r++)                                                                   \

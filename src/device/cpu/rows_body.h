@@ -87,17 +87,17 @@ INLINE float log_sum_exp_as(const void *x, enum kumi_dtype t, int64_t n)
     for (int64_t from = 0; from < n; from += 1024) {
         int64_t len = n - from < 1024 ? n - from : 1024;
         const char *p = (const char *)x + from * (t == KUMI_BF16 ? 2 : 4);
+        const int64_t full = len / LANES * LANES;
         vf m = splat(-INFINITY), s = {0};
-        FOR_VECTORS(len, {
-            vf v = LOAD(t, p);
-            m = max_f(m, select_f(first_lanes(some), v, m));
-        });
-        float peak = max_lanes(m);
+        for (int64_t i = 0; i < full; i += LANES)
+            m = max_f(m, load(t, p, i));
+        vf rest =
+            select_f(first_lanes(len - full), load_n(t, p, full, len - full), splat(-INFINITY));
+        float peak = max_lanes(max_f(m, rest));
         float base = peak > -INFINITY && peak < INFINITY ? peak : 0;
-        FOR_VECTORS(len, {
-            vf e = exp_f(LOAD(t, p) - base);
-            s += select_f(first_lanes(some), e, (vf){0});
-        });
+        for (int64_t i = 0; i < full; i += LANES)
+            s += exp_f(load(t, p, i) - base);
+        s += exp_f(rest - base); /* e^-inf = 0 in lanes behind the end */
         double piece = (double)sum_lanes(s);
         if (peak > top) {
             total = total * exp((double)top - (double)peak) + piece;

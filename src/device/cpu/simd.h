@@ -34,7 +34,7 @@ typedef int32_t vi __attribute__((vector_size(64)));
 typedef uint32_t vu __attribute__((vector_size(64)));
 typedef double vd8 __attribute__((vector_size(64)));
 typedef float vf_mem __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t vu_mem __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t vu_mem __attribute__((vector_size(64), aligned(2), may_alias)); /* or two bf16 */
 typedef uint16_t vh __attribute__((vector_size(32)));
 typedef uint16_t vh_mem __attribute__((vector_size(32), aligned(2), may_alias));
 
@@ -76,15 +76,27 @@ INLINE vf sqrt_f(vf a)
 /* bf16 bits <-> f32. Rounding is to nearest even; a NaN becomes a quiet NaN. */
 INLINE vf widen(vh h)
 {
+#if defined(__AVX512F__)
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+#else
     return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 INLINE vh narrow(vf x)
 {
     vu u = (vu)x;
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+    __m512i top = _mm512_srli_epi32((__m512i)u, 16);
+    __m512i r = (__m512i)(u + 0x7fffu + ((vu)top & 1u));
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(_mm512_srli_epi32(r, 16), nan, top, _mm512_set1_epi32(0x40));
+    return (vh)_mm512_cvtepi32_epi16(r);
+#else
     vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     vi nan = (vi)((u & 0x7fffffffu) > 0x7f800000u);
     rounded = (rounded & ~(vu)nan) | (((u >> 16) | 0x40u) & (vu)nan);
     return __builtin_convertvector(rounded, vh);
+#endif
 }
 
 /* Sixteen elements of p from index i on; the dtype is a constant wherever these are inlined. */
@@ -131,22 +143,43 @@ INLINE vi first_lanes(int64_t n)
     return lane_index() < (int32_t)n - (vi){0};
 }
 
+/*
+ * Constant shuffles of two vectors, which gcc and clang spell differently. LOW_n and HIGH_n
+ * exchange the off-diagonal blocks of n lanes; ZIP_LOW and ZIP_HIGH interleave halves of every four
+ * lanes.
+ */
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
+#endif
+#define LOW_8    0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define HIGH_8   8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+#define LOW_4    0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define HIGH_4   4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
+#define LOW_2    0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define HIGH_2   2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define LOW_1    0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define HIGH_1   1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
+#define ZIP_LOW  0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
+#define ZIP_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
+
 /* Neighbours, then pairs of pairs: the same tree everywhere. */
 INLINE float sum_lanes(vf v)
 {
-    float s[LANES];
-    memcpy(s, &v, sizeof s);
-    for (int width = 8; width >= 1; width /= 2)
-        for (int l = 0; l < width; l++)
-            s[l] = s[2 * l] + s[2 * l + 1];
-    return s[0];
+    v += SHUFFLE(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+    v += SHUFFLE(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+    v += SHUFFLE(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    v += SHUFFLE(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    return v[0];
 }
 INLINE float max_lanes(vf v)
 {
-    float m = v[0];
-    for (int l = 1; l < LANES; l++)
-        m = v[l] > m ? v[l] : m;
-    return m;
+    v = max_f(v, SHUFFLE(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+    v = max_f(v, SHUFFLE(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    v = max_f(v, SHUFFLE(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+    v = max_f(v, SHUFFLE(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    return v[0];
 }
 
 /*
@@ -156,12 +189,16 @@ INLINE float max_lanes(vf v)
  */
 INLINE vf exp_f(vf x)
 {
+    vf inside = min_f(splat(89.0f), max_f(splat(-88.0f), x)); /* NaN passes: it is the second */
+#if defined(__AVX512F__)
+    __m512 n = _mm512_roundscale_ps((__m512)(inside * 1.44269504088896341f), 0);
+    vf r = inside - (vf)n * 0.693359375f + (vf)n * 2.12194440e-4f;
+#else
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    vf inside = min_f(max_f(splat(-88.0f), x), splat(89.0f));
     vf shifted = inside * 1.44269504088896341f + magic;
     vf n = shifted - magic;
-    vf r = inside - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
+    vf r = inside - n * 0.693359375f + n * 2.12194440e-4f;
+#endif
     vf p = splat(1.0f / 5040);
     p = p * r + 1.0f / 720;
     p = p * r + 1.0f / 120;
@@ -169,11 +206,26 @@ INLINE vf exp_f(vf x)
     p = p * r + 1.0f / 6;
     p = p * r + 0.5f;
     p = p * (r * r) + r + 1.0f;
+#if defined(__AVX512F__)
+    __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
+    return (vf)_mm512_maskz_scalef_ps(normal, (__m512)p, n); /* 2^128 overflows to infinity */
+#else
     vi bits = (((vi)shifted - 0x4b400000) + 126) << 23; /* 2^(n-1); n >= -127 */
     vf y = p * (vf)bits * 2.0f;
     y = select_f(x < splat(-87.3f), (vf){0}, y);
     y = select_f(x > splat(88.722839f), splat(INFINITY), y);
     return select_f(x != x, x, y);
+#endif
+}
+/* 1 / x, within 2 ulp, for normal x whose reciprocal is normal. */
+INLINE vf reciprocal(vf x)
+{
+#if defined(__AVX512F__)
+    vf y = (vf)_mm512_rcp14_ps((__m512)x);
+    return y + y * (1.0f - x * y);
+#else
+    return 1.0f / x;
+#endif
 }
 
 /*

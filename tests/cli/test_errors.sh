@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Bad input: the exact line on standard error, and the exit code.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+config=configs/shakespeare-fast.json
+expect() { # code text command..
+    local code=$1 text=$2 got
+    shift 2
+    got=$("$kumi" "$@" 2>&1 >/dev/null)
+    local is=$?
+    if [ $is -ne "$code" ] || ! printf '%s' "$got" | grep -qF -- "$text"; then
+        printf 'kumi %s\n  wanted %s: %s\n  got    %s: %s\n' "$*" "$code" "$text" $is "$got"
+        failed=1
+    fi
+    if [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" != 1 ]; then
+        printf 'kumi %s: not one error line: %s\n' "$*" "$got"
+        failed=1
+    fi
+}
+printf '{"model":{"model_type":"gpt2"},\n "data":{"train":"x"},\n "train":{"stepz":1}}' >"$dir/key.json"
+printf '{"model":{"model_type":"gpt2"},\n "data":{"train":"x"},\n "train":{"steps":"x"}}' >"$dir/type.json"
+printf '{"model":' >"$dir/syntax.json"
+printf '{"model":{},"model":{}}' >"$dir/twice.json"
+printf 'short' >"$dir/short.txt"
+: >"$dir/empty.txt"
+
+expect 2 'command: trian: unknown; did you mean train?' trian
+expect 2 'kumi train: --ou: unknown option; did you mean --out?' train --ou x
+expect 2 "json: $dir/none.json: cannot be read: No such file or directory" train "$dir/none.json"
+expect 2 "json: $dir/syntax.json:1:" train "$dir/syntax.json"
+expect 2 "json: $dir/twice.json:1:" train "$dir/twice.json"
+expect 2 "config: $dir/key.json:3:11: train.stepz: unknown key; did you mean steps?" train "$dir/key.json" --out "$dir/o"
+expect 2 "config: $dir/type.json:3:" train "$dir/type.json" --out "$dir/o"
+expect 2 'config: --set train.steps=0: train.steps: 0;' train $config --set train.steps=0 --out "$dir/o"
+expect 2 'it must be divisible by n_head, 3' train $config --set model.n_head=3 --out "$dir/o"
+expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config -n 0
+expect 2 'rank count: -n: 100000; give a number from 1 to 512, or auto' train $config -n 100000
+expect 2 'train.virtual_shards: 2 on 3 ranks' train $config -n 3 --out "$dir/o"
+expect 2 'is less than virtual_shards = 64' train $config --set train.virtual_shards=64 --out "$dir/o"
+expect 3 "data: $dir/none.txt: No such file or directory" train $config --set data.train="$dir/none.txt" --out "$dir/o"
+expect 3 "$dir/short.txt" train $config --set data.train="$dir/short.txt" --out "$dir/o"
+expect 3 "$dir/empty.txt" train $config --set data.train="$dir/empty.txt" --out "$dir/o"
+expect 4 "no usable checkpoint; start afresh with --overwrite, or --resume=auto" train $config --out "$dir/fresh" --resume
+expect 5 'cannot be made:' train $config --out /proc/x/y
+expect 13 'short of' train configs/gpt2-124m.json --set train.global_batch=3000 --out "$dir/o"
+mkdir -p "$dir/run/checkpoints"
+expect 11 'holds a run already; --resume continues it, --overwrite replaces it' train $config --out "$dir/run"
+expect 9 'not finite: step 2: loss nan' train $config --out "$dir/nan" --set optimizer.lr=1e30 --set train.clip_norm=0 \
+    --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
+"$kumi" help | grep -q 'kumi train' || { echo 'help lists no commands'; failed=1; }
+"$kumi" --version | grep -q '^kumi [0-9]' || { echo 'no version'; failed=1; }
+"$kumi" info --json | python3 -m json.tool >/dev/null || { echo 'info --json is no JSON'; failed=1; }
+exit $failed

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs that are killed, stopped and resumed: nobody is left waiting, nothing is lost, and the digest is that of the uninterrupted run.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+small=(configs/shakespeare-fast.json --set train.virtual_shards=4 --set train.global_batch=8 --set train.eval_tokens=2048 --set model.n_layer=2)
+say() { echo "$*"; failed=1; }
+# ranks of the run whose directory is $1: children of its launcher that have it on their command line
+ranks() { pgrep -f -- "^/proc/self/exe train .*--out $1( |\$)"; }
+started() { for _ in $(seq 100); do [ "$(ranks "$1" | wc -l)" -ge "$2" ] && [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; say "ranks of $1 did not start"; }
+
+# SIGTERM: the step is finished, a checkpoint written, exit 10; the resume ends as if nothing had happened
+"$kumi" train "${small[@]}" -n 2 --out "$dir/whole" --set train.steps=400 2>/dev/null >"$dir/whole.txt" || say "the whole run failed"
+"$kumi" train "${small[@]}" -n 4 --out "$dir/cut" --set train.steps=400 2>"$dir/err" >/dev/null &
+pid=$!
+started "$dir/cut" 4
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 10 ] || [ $code = 0 ] || say "SIGTERM: exit $code: $(tail -1 "$dir/err")"
+"$kumi" train "${small[@]}" -n 1 --out "$dir/cut" --set train.steps=400 --resume >"$dir/cut.txt" 2>"$dir/err" || say "resume: $(cat "$dir/err")"
+[ "$(grep digest "$dir/cut.txt")" = "$(grep digest "$dir/whole.txt")" ] || say "the resumed run's digest differs"
+
+# SIGKILL of a rank: exit 6, named, and nobody left after a second
+"$kumi" train "${small[@]}" -n 4 --out "$dir/killed" --set train.steps=1000000 2>"$dir/err" >/dev/null &
+pid=$!
+started "$dir/killed" 4
+kill -KILL "$(ranks "$dir/killed" | sed -n 3p)"
+wait $pid
+code=$?
+[ $code = 6 ] || say "a rank killed: exit $code"
+tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: rank died: rank [0-3]: killed by signal 9' || say "a rank killed: $(tail -1 "$dir/err")"
+sleep 1
+[ -z "$(ranks "$dir/killed")" ] || say "ranks are left after a rank was killed"
+
+# SIGKILL of the launcher: no process left after a second
+"$kumi" train "${small[@]}" -n 2 --out "$dir/orphan" --set train.steps=1000000 2>/dev/null >/dev/null &
+pid=$!
+started "$dir/orphan" 2
+kill -KILL $pid
+wait $pid 2>/dev/null
+sleep 1
+[ -z "$(ranks "$dir/orphan")" ] || say "ranks are left after the launcher was killed"
+
+# a rank that stands still: exit 7, named
+"$kumi" train "${small[@]}" -n 2 --out "$dir/still" --set train.steps=1000000 --set parallel.timeout_s=2 2>"$dir/err" >/dev/null &
+pid=$!
+started "$dir/still" 2
+kill -STOP "$(ranks "$dir/still" | sed -n 1p)"
+wait $pid
+code=$?
+[ $code = 7 ] || say "a rank stopped: exit $code: $(tail -1 "$dir/err")"
+
+# two runs in one directory: 11
+"$kumi" train "${small[@]}" -n 1 --out "$dir/busy" --set train.steps=1000000 2>/dev/null >/dev/null &
+pid=$!
+for _ in $(seq 100); do [ -s "$dir/busy/metrics.jsonl" ] && break; sleep 0.1; done
+"$kumi" train "${small[@]}" -n 1 --out "$dir/busy" --resume=auto 2>"$dir/err" >/dev/null
+code=$?
+[ $code = 11 ] && grep -q 'another run is using it' "$dir/err" || say "two runs in one directory: exit $code: $(cat "$dir/err")"
+kill -TERM $pid
+wait $pid
+
+# the disk fills up in between: training goes on, the checkpoint before is whole, the failure is said
+KUMI_FAULT=write:45 "$kumi" train "${small[@]}" -n 1 --out "$dir/full" --set train.steps=60 --set checkpoint.every=10 2>"$dir/err" >/dev/null
+code=$?
+[ $code = 5 ] || say "disk full: exit $code: $(tail -1 "$dir/err")"
+grep -q 'training goes on' "$dir/err" || say "disk full: nothing said in between: $(cat "$dir/err")"
+"$kumi" ckpt verify "$dir/full" >/dev/null || say "disk full: the checkpoints before are not whole"
+
+# one flipped byte: named, the one before is taken
+"$kumi" train "${small[@]}" -n 1 --out "$dir/flip" --set train.steps=30 --set checkpoint.every=10 2>/dev/null >"$dir/flip.txt" || say "the run to damage failed"
+python3 - "$dir/flip/checkpoints/step-00000030/model/model.safetensors" <<'P'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(200000)
+    b = f.read(1)
+    f.seek(200000)
+    f.write(bytes([b[0] ^ 4]))
+P
+"$kumi" train "${small[@]}" -n 2 --out "$dir/flip" --resume --set train.steps=30 2>"$dir/err" >"$dir/again.txt" || say "resume past damage: $(cat "$dir/err")"
+grep -q 'model.safetensors' "$dir/err" || say "the damaged file is not named: $(cat "$dir/err")"
+[ "$(grep digest "$dir/again.txt")" = "$(grep digest "$dir/flip.txt")" ] || say "the run resumed past damage ends elsewhere"
+exit $failed

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: train */
+#include "test_commands.h"
+
+#include "pass/pass.h"
+#include "train/session.h"
+
+static struct kumi_settings settings_of(const struct files *f, const char *const *set)
+{
+    struct kumi_settings s = {.config = f->config, .set = set};
+    while (set && set[s.n_sets])
+        s.n_sets++;
+    return s;
+}
+
+/* What the plan says is what a run maps, arena by arena. */
+struct mapped {
+    const struct kumi_settings *settings;
+    size_t bytes[KU_N_ARENAS];
+};
+static int map(struct ku_job *job, void *arg)
+{
+    struct mapped *m = arg;
+    struct ku_session s = {0};
+    int status = ku_session_configure(&s, m->settings->config, m->settings->set,
+                                      m->settings->n_sets, NULL, job->n);
+    if (status == KUMI_OK)
+        status = ku_session_create_trainer(&s, job);
+    if (status == KUMI_OK && job->rank == 0)
+        memcpy(m->bytes, s.t->memory->bytes, sizeof m->bytes);
+    ku_session_fini(&s);
+    return status;
+}
+
+static void test_plan_is_what_is_mapped(void **state)
+{
+    static const char *const rows[][3] = {{NULL},
+                                          {"parallel.share_host_state=false"},
+                                          {"precision.compute=bf16", "train.virtual_shards=4"}};
+    for (int n = 1; n <= 2; n++)
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            struct kumi_settings s = settings_of(*state, rows[i]);
+            struct mapped m = {.settings = &s};
+            char *text = NULL, path[64];
+            int64_t own = 0, host;
+            assert_status(ku_job_threads(n, NULL, map, &m), KUMI_OK);
+            assert_status(kumi_plan_memory(&s, n, 1, &text), KUMI_OK);
+            json_t *plan = take_json(text);
+            for (int a = 0; a < KU_N_ARENAS; a++) {
+                snprintf(path, sizeof path, "arena_bytes.%s", ku_arena_name(a));
+                assert_int_equal(int_at(plan, path), m.bytes[a]);
+                if (a != KU_AR_HOST)
+                    own += (int64_t)m.bytes[a];
+            }
+            host = (int64_t)m.bytes[KU_AR_HOST] + n * own;
+            assert_true(host > 0);
+            assert_int_equal(int_at(plan, "ranks"), n);
+            assert_int_equal(int_at(plan, "rank_bytes"), own);
+            assert_int_equal(int_at(plan, "host_bytes"), host);
+            json_decref(plan);
+        }
+}
+
+/* Classes at the peak add up to it, the largest tensors come first, and settings that hold less
+ * do. */
+static void test_peak_and_advice(void **state)
+{
+    static const char *const set[] = {"parallel.share_host_state=false", "train.virtual_shards=4",
+                                      NULL};
+    struct kumi_settings s = settings_of(*state, set);
+    char *text = NULL;
+    size_t i, k;
+    const char *name;
+    json_t *program, *bytes, *row;
+    assert_status(kumi_plan_memory(&s, 2, 1, &text), KUMI_OK);
+    json_t *plan = take_json(text);
+    assert_int_equal(json_array_size(json_object_get(plan, "programs")), 2);
+    json_array_foreach(json_object_get(plan, "programs"), i, program)
+    {
+        int64_t sum = 0, last = INT64_MAX;
+        json_object_foreach(json_object_get(program, "at_peak"), name, bytes) sum +=
+            json_integer_value(bytes);
+        assert_int_equal(sum, int_at(program, "peak_bytes"));
+        assert_true(int_at(program, "peak_instruction") < int_at(program, "instructions"));
+        assert_true(json_array_size(json_object_get(program, "largest")) > 3);
+        json_array_foreach(json_object_get(program, "largest"), k, row)
+        {
+            assert_true(int_at(row, "bytes") <= last);
+            last = int_at(row, "bytes");
+        }
+    }
+    json_t *less = json_object_get(plan, "to_hold_less");
+    assert_int_equal(json_array_size(less), 3); /* at 2 samples and tiny sizes bf16 adds copies */
+    json_array_foreach(less, i, row)
+    {
+        const char *more[] = {set[0], set[1], json_string_value(json_object_get(row, "set")), NULL};
+        if (strncmp(more[2], "train.virtual_shards", 20) == 0)
+            more[1] = "train.micro_batch=2";
+        struct kumi_settings other = settings_of(*state, more);
+        assert_status(kumi_plan_memory(&other, 2, 1, &text), KUMI_OK);
+        json_t *smaller = take_json(text);
+        assert_int_equal(int_at(smaller, "host_bytes"), int_at(row, "host_bytes"));
+        assert_true(int_at(smaller, "host_bytes") < int_at(plan, "host_bytes"));
+        json_decref(smaller);
+    }
+    json_decref(plan);
+}
+
+static void test_plan_text(void **state)
+{
+    struct kumi_settings s = settings_of(*state, NULL);
+    char *text = NULL;
+    assert_status(kumi_plan_memory(&s, 2, 0, &text), KUMI_OK);
+    static const char *const part[] = {
+        "memory plan: 2 ranks on one host, cpu, f32\n"
+        "global batch 8 = 2 virtual shards x micro-batches of 4 x 1, of 8 tokens each\n",
+        "\nhost   once a host ",
+        "\nthis host, ",
+        "\ntrain: fullest at instruction ",
+        "\neval: fullest at instruction ",
+        "  optimizer ",
+        "wte.weight",
+        "--set train.micro_batch=2 "};
+    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
+        if (strstr(text, part[i]) == NULL)
+            fail_msg("\"%s\" is not in:\n%s", part[i], text);
+    kumi_text_free(text);
+}
+
+static void test_graph(void **state)
+{
+    struct kumi_settings s = settings_of(*state, NULL);
+    const char *const *pass = ku_pass_names();
+    char *text = NULL, *last = NULL;
+    for (int i = 0; pass[i]; i++) {
+        assert_status(kumi_graph_text(&s, 2, pass[i], 0, &text), KUMI_OK);
+        assert_int_equal(strncmp(text, "kumi graph 1\n", 13), 0);
+        if (strcmp(pass[i], "autodiff") == 0 || strcmp(pass[i], "bucket") == 0)
+            assert_string_not_equal(text, last); /* f32 leaves precision nothing to do */
+        kumi_text_free(last);
+        last = text;
+        assert_status(kumi_graph_text(&s, 2, pass[i], 1, &text), KUMI_OK);
+        assert_int_equal(strncmp(text, "digraph", 7), 0);
+        kumi_text_free(text);
+    }
+    kumi_text_free(last);
+    assert_status(kumi_graph_text(&s, 2, NULL, 1, &text), KUMI_OK);
+    assert_int_equal(strncmp(text, "digraph", 7), 0);
+    kumi_text_free(text);
+    assert_status(kumi_graph_text(&s, 2, "lower", 0, &text), KUMI_OK);
+    assert_status(kumi_graph_text(&s, 2, NULL, 0, &last), KUMI_OK);
+    assert_int_equal(strncmp(text, "kumi program 1 train\nmesh pp=1 replicate=2 ", 42), 0);
+    assert_non_null(strstr(text, "step+")); /* offsets */
+    assert_string_equal(text, last);
+    kumi_text_free(text);
+    kumi_text_free(last);
+}
+
+static void test_config(void **state)
+{
+    static const char *const set[] = {"optimizer.lr=0.5", NULL};
+    struct kumi_settings s = settings_of(*state, set);
+    char *text = NULL;
+    assert_status(kumi_config_text(&s, &text), KUMI_OK);
+    json_t *v = take_json(text);
+    assert_true(json_real_value(ku_json_at(v, "optimizer.lr")) == 0.5);
+    assert_int_equal(int_at(v, "train.global_batch"), 8);
+    assert_int_equal(int_at(v, "train.seed"), 1337); /* a default */
+    assert_int_equal(int_at(v, "model.n_embd"), 16);
+    json_decref(v);
+    for (int as_markdown = 0; as_markdown < 2; as_markdown++) {
+        text = kumi_config_help(as_markdown);
+        assert_non_null(text);
+        assert_non_null(strstr(text, "virtual_shards"));
+        kumi_text_free(text);
+    }
+}
+
+static void test_refuses(void **state)
+{
+    static const struct {
+        int n;
+        const char *set, *after, *part;
+        int as_dot;
+    } row[] = {
+        {0, NULL, NULL, "rank count: -n: 0; give a number from 1 to 512", 0},
+        {513, NULL, NULL, "rank count: -n: 513; ", 0},
+        {16, NULL, NULL, "batch: ", 0},
+        {2, "train.virtual_shards=3", NULL, "virtual_shards: 3 on 2 ranks", 0},
+        {1, "parallel.replicate=2", NULL, "parallel.replicate", 0},
+        {1, "train.sed=1", NULL, "did you mean seed?", 0},
+        {1, NULL, "fusion", "graph: --after fusion: no such pass; one of build inference precision",
+         0},
+        {1, NULL, "lower", "a program has no Graphviz form", 1},
+        {1, NULL, "", "no such pass", 0},
+    };
+    char *text = NULL;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        const char *set[] = {row[i].set, NULL};
+        struct kumi_settings s = settings_of(*state, set);
+        assert_error(kumi_graph_text(&s, row[i].n, row[i].after, row[i].as_dot, &text), KUMI_EINVAL,
+                     row[i].part);
+        if (row[i].after == NULL)
+            assert_error(kumi_plan_memory(&s, row[i].n, 0, &text), KUMI_EINVAL, row[i].part);
+    }
+    struct kumi_settings none = {0}, missing = {.config = "/nowhere/c.json"};
+    assert_error(kumi_plan_memory(&none, 1, 0, &text), KUMI_EINVAL, "config: no file is given");
+    assert_error(kumi_config_text(&none, &text), KUMI_EINVAL, "config: no file is given");
+    assert_error(kumi_data_verify(&none, &text), KUMI_EINVAL, "config: no file is given");
+    assert_error(kumi_plan_memory(&missing, 1, 0, &text), KUMI_EINVAL, "/nowhere/c.json");
+    assert_error(kumi_config_text(&missing, &text), KUMI_EINVAL, "/nowhere/c.json");
+    assert_null(text); /* handed out on success only */
+}
+
+static void test_faults(void **state)
+{
+    struct kumi_settings s = settings_of(*state, NULL);
+    char *text = NULL;
+    with_faults(kumi_plan_memory(&s, 2, 0, &text));
+    kumi_text_free(text);
+    with_faults(kumi_plan_memory(&s, 1, 1, &text));
+    kumi_text_free(text);
+    with_faults(kumi_graph_text(&s, 2, "zero", 0, &text));
+    kumi_text_free(text);
+    with_faults(kumi_graph_text(&s, 2, "lower", 0, &text));
+    kumi_text_free(text);
+    with_faults(kumi_config_text(&s, &text));
+    kumi_text_free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan_is_what_is_mapped),
+                                       cmocka_unit_test(test_peak_and_advice),
+                                       cmocka_unit_test(test_plan_text),
+                                       cmocka_unit_test(test_graph),
+                                       cmocka_unit_test(test_config),
+                                       cmocka_unit_test(test_refuses),
+                                       cmocka_unit_test(test_faults)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
