@@ -315,8 +315,6 @@ static int check_together(const struct ku_config *cfg)
          "train.steps is given too; give one of them"},
         {strcmp(cfg->precision_compute, "f64") == 0 && strcmp(cfg->parallel_device, "ref") != 0,
          "precision.compute", "f64 is computed by parallel.device \"ref\" alone"},
-        {strcmp(cfg->schedule_per, "epoch") == 0, "schedule.per",
-         "not built yet; use \"step\", with spans like \"10ep\""},
         {cfg->checkpoint_async, "checkpoint.async",
          "asynchronous checkpoints are not built yet; use false"},
         {cfg->checkpoint_staging_mb != 0, "checkpoint.staging_mb",

@@ -219,9 +219,8 @@ static const struct bad {
     {NULL, "precision.compute=f64",
      "config: --set precision.compute=f64: precision.compute: \"f64\"; f64 is computed by "
      "parallel.device \"ref\" alone"},
-    {NULL, "schedule.per=epoch",
-     "config: --set schedule.per=epoch: schedule.per: \"epoch\"; not built yet; use \"step\", with "
-     "spans like \"10ep\""},
+    {NULL, "schedule.per=epochs",
+     "config: --set schedule.per=epochs: schedule.per: \"epochs\"; one of: step epoch"},
     {NULL, "checkpoint.async=true",
      "config: --set checkpoint.async=true: checkpoint.async: true; asynchronous checkpoints are "
      "not built yet; use false"},
