@@ -29,6 +29,7 @@ struct kumi_train_options {
     int allow_change;  /* resume although numerics keys differ */
     int64_t until;     /* stop after this step with a checkpoint; 0: at the end */
     double max_time_s; /* stop like SIGTERM after so long; 0: never */
+    int ranks;         /* > 1: as threads of this process, with parallel.transport "thread" */
 };
 struct kumi_train_result {
     int64_t step, update;
@@ -40,10 +41,13 @@ struct kumi_train_result {
     int is_reported;  /* the error was printed already, by the rank that met it first */
 };
 /*
- * Train, as one rank of the job that the environment describes. Collective over the job.
+ * Train, as one rank of the job that the environment describes, or as all ranks, with `ranks`.
+ * Collective over the job.
  * Errors: any status; KUMI_ESTOPPED after a signal or max_time_s, with the state saved.
  */
 KUMI_API int kumi_train(const struct kumi_train_options *options, struct kumi_train_result *result);
+/* 1 when a configuration wants its ranks as threads of one process; 0 also if it cannot be read. */
+KUMI_API int kumi_train_in_threads(const struct kumi_settings *settings);
 
 /* Loss over the validation split of a run's newest checkpoint. Collective over the job. */
 struct kumi_eval_result {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "kumi/launch.h"
 #include "kumi/run.h"
 
 static void print_result(const struct kumi_train_result *r, int is_stopped)
@@ -18,6 +19,15 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
     printf("checkpoint: %s\ndigest: %s\n", r->checkpoint, r->digest);
     if (isfinite(r->val_loss))
         printf("validation loss: %.4f\n", r->val_loss);
+}
+
+/* Whether this process trains: as a rank, or with -n ranks as its threads. */
+static int trains(struct kumi_train_options *o, const char *n, int argc, char **argv, int *code)
+{
+    if (n == NULL || !kumi_train_in_threads(&o->settings))
+        return cli_is_rank(n, argc, argv, code);
+    *code = cli_end(kumi_launch_parse_n(n, &o->ranks), 0);
+    return *code == 0;
 }
 
 int cmd_train(const struct cli_command *self, int argc, char **argv)
@@ -53,7 +63,7 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         code = cli_usage("kumi train: %s; give a %s",
                          until < 0 ? "--until: below 0" : "--max-time: not a time",
                          until < 0 ? "step" : "time as [[HH:]MM:]SS");
-    else if (cli_is_rank(n, argc, argv, &code)) {
+    else if (trains(&o, n, argc, argv, &code)) {
         int status = kumi_train(&o, &result);
         if (status == KUMI_OK || status == KUMI_ESTOPPED)
             print_result(&result, status < 0);

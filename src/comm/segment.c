@@ -196,6 +196,7 @@ int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int
     if (!atomic_compare_exchange_strong(&seg->abort_word, &none, word))
         return 0;
     seg->root = *error;
+    seg->root.scope = KUMI_SCOPE_JOB; /* whatever it was to the rank that met it */
     atomic_store(&seg->root_ready, 1);
     ku_segment_ring_all(seg);
     return 1;

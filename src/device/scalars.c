@@ -6,10 +6,11 @@
 
 #include "base/exact.h"
 
-/* Linear warm-up (nanoGPT's formula, shifted by warmup_lr), then the schedule. */
-double ku_schedule_lr(const struct ku_attrs *a, int64_t u)
+/* Linear warm-up (nanoGPT's formula, shifted by warmup_lr), then the schedule; u counts periods. */
+double ku_schedule_lr(const struct ku_attrs *a, int64_t update)
 {
     const double lr = a->lr, low = a->min_lr;
+    const int64_t u = a->period > 1 ? update / a->period : update;
     if (u < a->warmup)
         return a->warmup_lr + (lr - a->warmup_lr) * (double)(u + 1) / (double)(a->warmup + 1);
     double span = (double)(a->decay - a->warmup);

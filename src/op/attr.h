@@ -40,7 +40,8 @@
     X(F, clip, 0, 0)  /* step_scalars: largest gradient norm, 0 = none */                          \
     X(I, shift, 0, 0) /* step_scalars, loss_seed: backward runs at 2^-shift */                     \
     X(E, schedule, KU_SCHED_CONSTANT, ku_attr_schedules)                                           \
-    X(F, lr, 0, 0) /* step_scalars: schedule's parameters, counted in updates */                   \
+    X(F, lr, 0, 0)     /* step_scalars: schedule's parameters, counted in periods */               \
+    X(I, period, 1, 0) /* updates after which the learning rate moves on: 1, or an epoch's */      \
     X(F, min_lr, 0, 0)                                                                             \
     X(F, warmup_lr, 0, 0)                                                                          \
     X(I, warmup, 0, 0)                                                                             \

@@ -12,36 +12,14 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "train/commands.h"
+#include "train/known.h"
 
-/* What there is, and what its name in other systems is answered with. */
-struct known {
-    const char *name, *what;
-    int exists;
-};
-static const struct known transports[] = {
-    {"shm", "processes of one host, by shared memory; what auto takes", 1},
-    {"thread", "ranks as threads of one process", 1},
-    {"gloo", "not here; shm does its work on one host", 0},
-    {"mpi", "not here; mpirun and srun may start the ranks, shm carries the data", 0},
-    {"nccl", "not here; it is for GPUs", 0},
-    {"tcp", "not here; jobs stay on one host", 0},
-};
-static const struct known devices[] = {
-    {"cpu", "own kernels, chosen by instruction set; f32 and bf16", 1},
-    {"ref", "plain loops in f64, one thread: the oracle", 1},
-    {"cuda", "not here", 0},
-};
-enum {
-    N_TRANSPORTS = sizeof transports / sizeof transports[0],
-    N_DEVICES = sizeof devices / sizeof devices[0]
-};
-
-static json_t *known_json(const struct known *k, int n)
+static json_t *known_json(const struct ku_known *k)
 {
     json_t *rows = json_array();
-    for (int i = 0; i < n; i++)
-        json_array_append_new(rows, json_pack("{s:s, s:b, s:s}", "name", k[i].name, "exists",
-                                              k[i].exists, "what", k[i].what));
+    for (; k->name; k++)
+        json_array_append_new(rows, json_pack("{s:s, s:b, s:s}", "name", k->name, "exists",
+                                              k->exists, "what", k->what));
     return rows;
 }
 
@@ -92,8 +70,8 @@ static json_t *collect(void)
     return json_pack("{s:s, s:{s:s, s:s, s:i, s:i}, s:o, s:o, s:o, s:o}", "version", KUMI_VERSION,
                      "cpu", "model", ku_cpu_model(), "isa", ku_cpu_isa_name(ku_cpu_isa()), "cores",
                      ku_os_n_cpus(), "cores_of_machine", (int)sysconf(_SC_NPROCESSORS_ONLN),
-                     "memory", memory(), "transports", known_json(transports, N_TRANSPORTS),
-                     "devices", known_json(devices, N_DEVICES), "libraries", libraries());
+                     "memory", memory(), "transports", known_json(ku_known_transports), "devices",
+                     known_json(ku_known_devices), "libraries", libraries());
 }
 
 static uint64_t number(const json_t *object, const char *key)
@@ -101,9 +79,9 @@ static uint64_t number(const json_t *object, const char *key)
     return (uint64_t)json_integer_value(json_object_get(object, key));
 }
 
-static void print_known(const char *title, const struct known *k, int n, struct ku_str *out)
+static void print_known(const char *title, const struct ku_known *k, struct ku_str *out)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; k[i].name; i++)
         ku_str_add(out, "%-11s %-7s %s\n", i ? "" : title, k[i].name, k[i].what);
 }
 
@@ -130,8 +108,8 @@ static int print(const json_t *info, char **text)
     ku_str_add(&out, "pages       %llu bytes; transparent huge pages: %s\n",
                (unsigned long long)number(m, "page_bytes"),
                json_string_value(json_object_get(m, "huge_pages")));
-    print_known("transports", transports, N_TRANSPORTS, &out);
-    print_known("devices", devices, N_DEVICES, &out);
+    print_known("transports", ku_known_transports, &out);
+    print_known("devices", ku_known_devices, &out);
     json_object_foreach(json_object_get(info, "libraries"), name, version)
     {
         ku_str_add(&out, "%-11s %-7s %s\n", i++ ? "" : "libraries", name,

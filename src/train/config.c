@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "train/known.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_PATH_BYTES = 256 };
 
@@ -109,6 +110,17 @@ static const char *range_text(const struct key_row *row, char out[160])
     return out;
 }
 
+/* A word of another system is answered with what there is instead. */
+static int refuse_word(const struct ku_config *o, const struct key_row *row, const char *path,
+                       const json_t *v)
+{
+    char text[160], wanted[256];
+    const char *known = json_is_string(v) ? ku_known_elsewhere(path, json_string_value(v)) : NULL;
+    snprintf(wanted, sizeof wanted, "%s%s%s", known ? known : "", known ? "; " : "",
+             range_text(row, text));
+    return ku_config_refuse(o, path, v, wanted);
+}
+
 static int set_list(struct ku_list *list, const json_t *v)
 {
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
@@ -195,7 +207,7 @@ static void set_null(const struct key_row *row, void *member)
 static int set_member(const struct ku_config *o, const struct key_row *row, const json_t *v,
                       struct ku_config *cfg)
 {
-    char path[MAX_PATH_BYTES], text[160];
+    char path[MAX_PATH_BYTES];
     void *member = (char *)cfg + row->offset;
     snprintf(path, sizeof path, "%s.%s", row->section, row->key);
     if (json_is_null(v)) {
@@ -217,7 +229,7 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         return KUMI_OK;
     case T_ENUM:
         if (!json_is_string(v) || !is_word_of(row->words, json_string_value(v)))
-            return ku_config_refuse(o, path, v, range_text(row, text));
+            return refuse_word(o, row, path, v);
         __attribute__((fallthrough));
     case T_TEXT:
         if (!json_is_string(v))
@@ -315,8 +327,6 @@ static int check_together(const struct ku_config *cfg)
          "train.steps is given too; give one of them"},
         {strcmp(cfg->precision_compute, "f64") == 0 && strcmp(cfg->parallel_device, "ref") != 0,
          "precision.compute", "f64 is computed by parallel.device \"ref\" alone"},
-        {strcmp(cfg->schedule_per, "epoch") == 0, "schedule.per",
-         "not built yet; use \"step\", with spans like \"10ep\""},
         {cfg->checkpoint_async, "checkpoint.async",
          "asynchronous checkpoints are not built yet; use false"},
         {cfg->checkpoint_staging_mb != 0, "checkpoint.staging_mb",

@@ -141,8 +141,12 @@ int kumi_eval(const char *run, struct kumi_eval_result *result)
     struct ku_job_opts o = {.threads = threads ? (int)strtol(threads, NULL, 10) : 1,
                             .timeout_ns = 60LL * 1000000000};
     memset(result, 0, sizeof *result);
-    KU_TRY(ku_job_join(&o, &job));
-    int status = ku_evaluate_run(job, run, result);
+    int status = ku_job_join(&o, &job);
+    if (status < 0) { /* a rank that joined may have met its error, and printed it, already */
+        result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
+        return status;
+    }
+    status = ku_evaluate_run(job, run, result);
     result->is_reported = status < 0;
     struct kumi_error error = *ku_err_get();
     int left = ku_job_leave(job);

@@ -7,6 +7,7 @@
 #include "kumi/run.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -414,55 +415,143 @@ static int run_all(struct run *r)
     return KUMI_OK;
 }
 
-/* How long to wait for others is a key of the configuration; one that cannot be read is reported
- * once, by the job. */
-static double timeout_of(const struct kumi_settings *set)
+/* What a job is told of a configuration before its ranks read it. One that cannot be read is
+ * reported once, by the job. */
+struct joining {
+    struct ku_job_opts opts;
+    int is_threaded;
+};
+
+static struct joining joining_of(const struct kumi_settings *set)
 {
     struct ku_config cfg;
-    double timeout_s = 60;
+    struct joining j = {.opts = {.threads = 1, .timeout_ns = INT64_C(60000000000)}};
+    const char *threads = getenv("KUMI_THREADS");
+    if (threads)
+        j.opts.threads = (int)strtol(threads, NULL, 10);
     if (ku_config_load(set->config, set->set, set->n_sets, &cfg) == KUMI_OK) {
-        timeout_s = cfg.parallel_timeout_s;
+        j.opts.timeout_ns = (int64_t)(cfg.parallel_timeout_s * 1e9);
+        j.is_threaded = strcmp(cfg.parallel_transport, "thread") == 0;
         ku_config_fini(&cfg);
     }
-    return timeout_s;
+    return j;
 }
 
-static int join(struct run *r)
+int kumi_train_in_threads(const struct kumi_settings *settings)
 {
-    const char *threads = getenv("KUMI_THREADS");
-    struct ku_job_opts o = {.threads = threads ? (int)strtol(threads, NULL, 10) : 1,
-                            .timeout_ns = (int64_t)(timeout_of(&r->o->settings) * 1e9)};
-    KU_TRY(ku_job_join(&o, &r->job));
-    return ku_job_heed_signals(r->job);
+    return joining_of(settings).is_threaded;
 }
 
-int kumi_train(const struct kumi_train_options *options, struct kumi_train_result *result)
+/* One rank, a process or a thread, in a job that the caller joins and leaves. */
+static int train_rank(struct ku_job *job, int heeds_signals,
+                      const struct kumi_train_options *options, struct kumi_train_result *result)
 {
     struct run r = {.o = options,
                     .result = result,
+                    .job = job,
                     .dir = {.lock_fd = -1},
                     .last_saved = -1,
                     .begin_ns = ku_clock_ns()};
     memset(result, 0, sizeof *result);
     result->val_loss = (double)NAN;
-    int status = join(&r);
+    int status = heeds_signals ? ku_job_heed_signals(job) : KUMI_OK;
     if (status == KUMI_OK)
         status = run_all(&r);
     struct kumi_error error = *ku_err_get();
-    if (r.job && status < 0 && status != KUMI_ESTOPPED) {
-        status = ku_job_fail(r.job);
-        result->is_reported = 1;
-    } else if (status == KUMI_ESTOPPED) {
-        if (is_first(&r))
-            fprintf(stderr, "kumi: %s\n", error.text);
-        result->is_reported = 1;
-    }
+    result->is_reported = status < 0;
+    if (status == KUMI_ESTOPPED && is_first(&r))
+        fprintf(stderr, "kumi: %s\n", error.text);
+    else if (status < 0 && status != KUMI_ESTOPPED)
+        status = ku_job_fail(job);
     ku_metrics_close(r.metrics);
     ku_session_fini(&r.s);
     ku_rundir_close(&r.dir);
     ku_free(r.checkpoints);
     ku_free(r.found);
-    int left = ku_job_leave(r.job);
+    if (status < 0)
+        ku_err_put(&error);
+    return status;
+}
+
+struct threads {
+    const struct kumi_train_options *options;
+    struct kumi_train_result *result; /* [ranks] */
+    struct kumi_error stopped;        /* status 0: they were not */
+};
+
+static int train_thread(struct ku_job *job, void *arg)
+{
+    struct threads *t = arg;
+    int status = train_rank(job, job->rank == 0, t->options, &t->result[job->rank]);
+    if (status != KUMI_ESTOPPED)
+        return status;
+    if (job->rank == 0)
+        t->stopped = *ku_err_get();
+    return KUMI_OK; /* a stopped rank leaves the job as one that is done */
+}
+
+/* Rank 0's service thread takes the signals that ask to stop: no other thread may. */
+static int train_threads(const struct kumi_train_options *options, const struct joining *j,
+                         struct kumi_train_result *result)
+{
+    struct ku_job_opts opts = j->opts;
+    struct threads t = {.options = options};
+    sigset_t stops, old;
+    if (getenv("KUMI_THREADS") == NULL)
+        opts.threads = ku_os_n_cpus() / options->ranks; /* 0 is 1 */
+    opts.transport = "thread";
+    t.result = ku_calloc((size_t)options->ranks, sizeof *t.result);
+    if (t.result == NULL)
+        return KUMI_ENOMEM;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGINT);
+    sigaddset(&stops, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &stops, &old);
+    int status = ku_job_threads(options->ranks, &opts, train_thread, &t);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    *result = t.result[0];
+    for (int i = 1; i < options->ranks; i++)
+        result->is_reported |= t.result[i].is_reported;
+    ku_free(t.result);
+    return status == KUMI_OK && t.stopped.status < 0 ? ku_err_put(&t.stopped) : status;
+}
+
+static int check_ranks(const struct ku_job *job, int ranks, int is_threaded)
+{
+    if (is_threaded && job->n > 1)
+        return KU_ERR(KUMI_EINVAL,
+                      "parallel.transport: thread: %s started %d processes; use auto, or -n alone",
+                      job->launcher, job->n);
+    if (ranks < 0 || (ranks > 1 && !is_threaded))
+        return KU_ERR(KUMI_EINVAL,
+                      "rank count: %d inside one process; that needs parallel.transport thread",
+                      ranks);
+    return KUMI_OK;
+}
+
+int kumi_train(const struct kumi_train_options *options, struct kumi_train_result *result)
+{
+    struct joining j = joining_of(&options->settings);
+    struct ku_job *job = NULL;
+    memset(result, 0, sizeof *result);
+    result->val_loss = (double)NAN;
+    int status = ku_job_join(&j.opts, &job);
+    if (status < 0) { /* a rank that joined may have met its error, and printed it, already */
+        result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
+        return status;
+    }
+    status = check_ranks(job, options->ranks, j.is_threaded);
+    if (status < 0) {
+        status = ku_job_fail(job);
+        result->is_reported = 1;
+    } else if (options->ranks > 1) {
+        KU_TRY(ku_job_leave(job));
+        return train_threads(options, &j, result);
+    } else {
+        status = train_rank(job, 1, options, result);
+    }
+    struct kumi_error error = *ku_err_get();
+    int left = ku_job_leave(job);
     if (status == KUMI_OK && left < 0)
         return left;
     return status < 0 ? (ku_err_put(&error), status) : KUMI_OK;

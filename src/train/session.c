@@ -70,7 +70,9 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     if (s->numerics == NULL)
         return KU_ERR(KUMI_ENOMEM, "config: no memory");
     if (s->cfg.schedule_decay_steps.n < 0) { /* another train.steps does not bend the schedule */
-        s->decay_steps = from_checkpoint(KU_NULL, was, "schedule.decay_steps");
+        const char *per = json_string_value(json_object_get(was, "schedule.per"));
+        if (per == NULL || strcmp(per, s->cfg.schedule_per) == 0) /* else in another unit */
+            s->decay_steps = from_checkpoint(KU_NULL, was, "schedule.decay_steps");
         if (s->decay_steps > 0)
             json_object_set_new(s->numerics, "schedule.decay_steps", json_integer(s->decay_steps));
     }
@@ -87,6 +89,26 @@ static int tick(void *job, const char *what, uint64_t done, uint64_t total)
     if (job)
         ku_job_tick(job);
     return KUMI_OK;
+}
+
+static int is_per_epoch(const struct ku_config *c)
+{
+    return strcmp(c->schedule_per, "epoch") == 0;
+}
+
+/* What the schedule counts: steps, or, with schedule.per "epoch", epochs whichever way written. */
+static int64_t schedule_span(const struct ku_session *s, struct ku_span span)
+{
+    return is_per_epoch(&s->cfg) ? span.n : ku_span_steps(span, s->sampler.steps_per_epoch);
+}
+
+/* The length of the run as the schedule counts: a part of an epoch is one. */
+static int64_t schedule_length(const struct ku_session *s)
+{
+    int64_t per_epoch = s->sampler.steps_per_epoch;
+    if (!is_per_epoch(&s->cfg) || per_epoch == 0)
+        return s->n_steps;
+    return s->n_steps / per_epoch + (s->n_steps % per_epoch != 0);
 }
 
 int ku_session_open_data(struct ku_session *s, struct ku_job *job)
@@ -110,7 +132,7 @@ int ku_session_open_data(struct ku_session *s, struct ku_job *job)
     if (c->train_epochs != KU_NULL)
         KU_TRY(ku_sampler_steps(&s->sampler, c->train_epochs, &s->n_steps));
     if (s->cfg.schedule_decay_steps.n < 0 && s->decay_steps == 0) {
-        s->decay_steps = s->n_steps;
+        s->decay_steps = schedule_length(s);
         json_object_set_new(s->numerics, "schedule.decay_steps", json_integer(s->decay_steps));
     }
     if (s->data->n_samples[KU_SPLIT_VAL] > 0)
@@ -141,17 +163,17 @@ static int optimizer_of(const struct ku_config *c, struct ku_compile_opts *o)
 static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
 {
     const struct ku_config *c = &s->cfg;
-    int64_t per_epoch = s->sampler.steps_per_epoch;
     for (int i = 0; ku_attr_schedules[i]; i++)
         if (strcmp(ku_attr_schedules[i], c->schedule_type) == 0)
             a->schedule = i;
-    a->warmup = ku_span_steps(c->schedule_warmup_steps, per_epoch);
+    a->period = is_per_epoch(c) && s->sampler.steps_per_epoch > 1 ? s->sampler.steps_per_epoch : 1;
+    a->warmup = schedule_span(s, c->schedule_warmup_steps);
     a->warmup_lr = c->schedule_warmup_start_lr;
-    a->decay = c->schedule_decay_steps.n >= 0 ? ku_span_steps(c->schedule_decay_steps, per_epoch)
+    a->decay = c->schedule_decay_steps.n >= 0 ? schedule_span(s, c->schedule_decay_steps)
                : s->decay_steps > 0           ? s->decay_steps
-                                              : s->n_steps; /* a plan, without data */
+                                              : schedule_length(s); /* a plan, without data */
     a->min_lr = c->schedule_min_lr;
-    a->step_size = ku_span_steps(c->schedule_step_size, per_epoch);
+    a->step_size = schedule_span(s, c->schedule_step_size);
     a->gamma = c->schedule_gamma;
 }
 

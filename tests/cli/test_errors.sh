@@ -49,6 +49,16 @@ expect 4 "no usable checkpoint; start afresh with --overwrite, or --resume=auto"
 expect 5 'cannot be made:' train $config --out /proc/x/y
 expect 13 'short of' train configs/gpt2-124m.json --set train.global_batch=3000 --out "$dir/o"
 mkdir -p "$dir/run/checkpoints"
+thread=(--set parallel.transport=thread)
+expect 2 'shm does its work on one host; one of: auto shm thread' train $config -n 2 --set parallel.transport=nccl
+expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config "${thread[@]}" -n 0
+expect 2 'train.virtual_shards: 2 on 3 ranks' train $config "${thread[@]}" -n 3 --out "$dir/o"
+expect 3 "data: $dir/none.txt: No such file or directory" train $config "${thread[@]}" -n 2 --set data.train="$dir/none.txt" --out "$dir/o"
+expect 11 'holds a run already' train $config "${thread[@]}" -n 2 --out "$dir/run"
+expect 2 'parallel.transport: thread: kumi started 2 processes; use auto, or -n alone' \
+    run -n 2 -- "$kumi" train $config "${thread[@]}" --out "$dir/o"
+expect 9 'not finite: step 2: loss nan' train $config "${thread[@]}" -n 2 --out "$dir/nan2" --set optimizer.lr=1e30 --set train.clip_norm=0 \
+    --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
 expect 11 'holds a run already; --resume continues it, --overwrite replaces it' train $config --out "$dir/run"
 expect 9 'not finite: step 2: loss nan' train $config --out "$dir/nan" --set optimizer.lr=1e30 --set train.clip_norm=0 \
     --set train.steps=9 --set train.log_every=0 --set train.global_batch=4

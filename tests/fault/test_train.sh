@@ -25,6 +25,19 @@ code=$?
 "$kumi" train "${small[@]}" -n 1 --out "$dir/cut" --set train.steps=400 --resume >"$dir/cut.txt" 2>"$dir/err" || say "resume: $(cat "$dir/err")"
 [ "$(grep digest "$dir/cut.txt")" = "$(grep digest "$dir/whole.txt")" ] || say "the resumed run's digest differs"
 
+# ranks as threads of one process: equal bits; SIGTERM and the resume as with processes
+"$kumi" train "${small[@]}" -n 4 --out "$dir/threads" --set train.steps=400 --set parallel.transport=thread 2>"$dir/err" >/dev/null &
+pid=$!
+for _ in $(seq 100); do [ -s "$dir/threads/metrics.jsonl" ] && break; sleep 0.1; done
+[ -z "$(ranks "$dir/threads")" ] && [ "$(ls /proc/$pid/task 2>/dev/null | wc -l)" -ge 4 ] || say "transport thread: no threads, or other processes"
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 10 ] || say "SIGTERM to threads: exit $code: $(tail -1 "$dir/err")"
+[ "$(tr '\r' '\n' <"$dir/err" | grep -c '^kumi: stopped: signal 15')" = 1 ] || say "SIGTERM to threads: $(tail -1 "$dir/err")"
+"$kumi" train "${small[@]}" -n 2 --out "$dir/threads" --set train.steps=400 --set parallel.transport=thread --resume >"$dir/threads.txt" 2>"$dir/err" || say "resume with threads: $(cat "$dir/err")"
+[ "$(grep digest "$dir/threads.txt")" = "$(grep digest "$dir/whole.txt")" ] || say "the digest of ranks as threads differs"
+
 # SIGKILL of a rank: exit 6, named, and nobody left after a second
 "$kumi" train "${small[@]}" -n 4 --out "$dir/killed" --set train.steps=1000000 2>"$dir/err" >/dev/null &
 pid=$!

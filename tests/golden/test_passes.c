@@ -62,6 +62,10 @@ static struct ku_compile_opts options(int ranks, enum kumi_dtype compute)
     o.mesh.extent[KU_AX_MB] = 2;
     o.rule.lr = 1e-3;
     o.rule.weight_decay = 0.1;
+    o.rule.schedule = KU_SCHED_STEP;
+    o.rule.step_size = 2;
+    o.rule.gamma = 0.5;
+    o.rule.period = 10;
     return o;
 }
 

@@ -118,6 +118,8 @@ static const struct op_row op_table[] = {
     {"step_scalars", "clip=1 shift=3 lr=0.001 warmup=100", "e:w75 e:w72 c:w1 c:w1", 2},
     {"step_scalars", "shift=6 lr=0.001 min_lr=1e-4 decay=50 schedule=cosine",
      "e:w73 e:w72 c:w1 c:w1", 2},
+    {"step_scalars", "lr=0.001 schedule=step gamma=0.5 step_size=1 period=3",
+     "e:w73 e:w72 c:w1 c:w1", 2},
     {"loss_scalars", "", "e:w72 c:w1", 1},
 
     {"adamw", "weight_decay=0.1 eps=1e-8", "f:n3c5 f:n3c5 p:n3c5 x:n3c5 r:w8", 3},

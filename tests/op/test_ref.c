@@ -203,6 +203,16 @@ static void test_schedules(void **state)
         {"schedule=linear lr=1 min_lr=0.2 warmup=2 decay=10", 11, 0.2},
         {"schedule=step lr=1 gamma=0.5 step_size=3 warmup=1", 6, 0.5},
         {"schedule=step lr=1 gamma=0.5 step_size=3 warmup=1", 7, 0.25},
+        /* PyTorch's StepLR(step_size=2, gamma=0.5) and CosineAnnealingLR(T_max=4), stepped after
+           each epoch of 5 updates */
+        {"schedule=step lr=1 gamma=0.5 step_size=2 period=5", 9, 1},
+        {"schedule=step lr=1 gamma=0.5 step_size=2 period=5", 10, 0.5},
+        {"schedule=step lr=1 gamma=0.5 step_size=2 period=5", 24, 0.25},
+        {"schedule=cosine lr=1 decay=4 period=5", 4, 1},
+        {"schedule=cosine lr=1 decay=4 period=5", 14, 0.5},
+        {"schedule=cosine lr=1 decay=4 period=5", 20, 0},
+        {"lr=0.5 warmup=3 warmup_lr=0.1 period=5", 9, 0.3},
+        {"schedule=wsd lr=1 min_lr=0.2 decay=10 step_size=4 period=3", 26, 0.6},
         {"schedule=inverse_sqrt lr=1 warmup=4", 15, 0.5},
         {"schedule=inverse_sqrt lr=1", 3, 0.5},
         {"schedule=wsd lr=1 min_lr=0.2 decay=10 step_size=4", 5, 1},

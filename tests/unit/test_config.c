@@ -209,8 +209,15 @@ static const struct bad {
      "config: --set parallel.isa=sse: parallel.isa: \"sse\"; one of: base avx2 avx512 avx512bf16 "
      "amx (or null)"},
     {NULL, "parallel.transport=gloo",
-     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; one of: auto shm "
-     "thread"},
+     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; not here; shm "
+     "does its work on one host; one of: auto shm thread"},
+    {NULL, "parallel.transport=nccl",
+     "config: --set parallel.transport=nccl: parallel.transport: \"nccl\"; not here, it is for "
+     "GPUs; shm does its work on one host; one of: auto shm thread"},
+    {NULL, "parallel.transport=ucx",
+     "config: --set parallel.transport=ucx: parallel.transport: \"ucx\"; one of: auto shm thread"},
+    {NULL, "parallel.device=cuda",
+     "config: --set parallel.device=cuda: parallel.device: \"cuda\"; not here; one of: cpu ref"},
     {NULL, "data.format=u64",
      "config: --set data.format=u64: data.format: \"u64\"; one of: u16 u32 (or null)"},
     /* keys that belong together */
@@ -219,9 +226,8 @@ static const struct bad {
     {NULL, "precision.compute=f64",
      "config: --set precision.compute=f64: precision.compute: \"f64\"; f64 is computed by "
      "parallel.device \"ref\" alone"},
-    {NULL, "schedule.per=epoch",
-     "config: --set schedule.per=epoch: schedule.per: \"epoch\"; not built yet; use \"step\", with "
-     "spans like \"10ep\""},
+    {NULL, "schedule.per=epochs",
+     "config: --set schedule.per=epochs: schedule.per: \"epochs\"; one of: step epoch"},
     {NULL, "checkpoint.async=true",
      "config: --set checkpoint.async=true: checkpoint.async: true; asynchronous checkpoints are "
      "not built yet; use false"},

@@ -87,6 +87,43 @@ static void test_resume(void **state)
     ku_str_fini(&names);
 }
 
+/* schedule.per "epoch": spans are epochs, and the run's length is one, also when resumed. */
+static void test_per_epoch(void **state)
+{
+    const struct files *f = *state;
+    static const char *const set[] = {"schedule.per=epoch", "schedule.warmup_steps=2",
+                                      "schedule.step_size=3ep"};
+    static const char *const longer[] = {"schedule.per=epoch", "schedule.warmup_steps=2",
+                                         "schedule.step_size=3ep", "train.steps=80"};
+    struct ku_session first = {0}, second = {0};
+    struct ku_compile_opts o;
+    assert_int_equal(ku_session_configure(&first, f->config, set, 3, NULL, 1), KUMI_OK);
+    assert_int_equal(ku_session_open_data(&first, NULL), KUMI_OK);
+    int64_t per_epoch = first.sampler.steps_per_epoch;
+    assert_in_range(per_epoch, 2, 39);
+    assert_int_equal(ku_session_compile_opts(&first, &o), KUMI_OK);
+    assert_int_equal(o.rule.period, per_epoch);
+    assert_int_equal(o.rule.warmup, 2);
+    assert_int_equal(o.rule.step_size, 3);
+    assert_int_equal(o.rule.decay, (40 + per_epoch - 1) / per_epoch);
+
+    assert_int_equal(ku_session_configure(&second, f->config, longer, 4, first.numerics, 1),
+                     KUMI_OK);
+    assert_int_equal(ku_session_open_data(&second, NULL), KUMI_OK);
+    assert_int_equal(ku_session_compile_opts(&second, &o), KUMI_OK);
+    assert_int_equal(o.rule.decay, (40 + per_epoch - 1) / per_epoch);
+    ku_session_fini(&second);
+
+    /* changed back to steps, the recorded epochs do not count */
+    assert_int_equal(ku_session_configure(&second, f->config, NULL, 0, first.numerics, 1), KUMI_OK);
+    assert_int_equal(ku_session_open_data(&second, NULL), KUMI_OK);
+    assert_int_equal(ku_session_compile_opts(&second, &o), KUMI_OK);
+    assert_int_equal(o.rule.period, 1);
+    assert_int_equal(o.rule.decay, 40);
+    ku_session_fini(&second);
+    ku_session_fini(&first);
+}
+
 static void test_refuses(void **state)
 {
     const struct files *f = *state;
@@ -115,6 +152,7 @@ static void test_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_resume),
+                                       cmocka_unit_test(test_per_epoch),
                                        cmocka_unit_test(test_refuses)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
