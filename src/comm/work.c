@@ -436,6 +436,7 @@ int ku_work_start(struct ku_work *w)
     struct ku_comm *c = w->comm;
     struct ku_comm_private *p = c->priv;
     KU_ASSERT(w->state != KU_WORK_STARTED);
+    KU_TRY(ku_job_root(c->job)); /* the queue holds works whose callers have returned with it */
     w->path = (uint8_t)ku_coll_path(&w->coll, c->n);
     take_path(w, (enum ku_coll_path)w->path);
     w->arrived = 0;

@@ -176,7 +176,21 @@ static void between_tiles(void *job)
     (void)ku_job_progress(job); /* a failure comes back from the next wait */
 }
 
+static void show(const struct ku_exec *e, uint32_t at, ku_exec_see *see, void *ctx)
+{
+    const struct ku_instr *i = &e->program->instr[at];
+    struct ku_view out[KU_MAX_OUT];
+    for (int k = 0; k < i->n_out; k++)
+        bind_view(e, &e->program->operand[i->operand + i->n_in + (uint32_t)k], i->micro, &out[k]);
+    see(ctx, i, out);
+}
+
 int ku_exec_run(struct ku_exec *e)
+{
+    return ku_exec_run_seen(e, NULL, NULL);
+}
+
+int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
 {
     struct ku_job *job = e->memory->job;
     int64_t begin = ku_clock_ns();
@@ -186,6 +200,8 @@ int ku_exec_run(struct ku_exec *e)
         switch ((enum ku_instr_kind)s->kind) {
         case KU_COMPUTE:
             KU_TRY(e->ops->launch(e->device, s->kernel, e->dp ? between_tiles : NULL, job));
+            if (see)
+                show(e, at, see, ctx);
             break;
         case KU_START:
             KU_TRY(ku_work_start(s->work));

@@ -45,6 +45,9 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
 void ku_exec_unload(struct ku_exec *exec); /* NULL is fine */
 /* One run. Errors: the job's root cause; KUMI_EDEVICE. */
 int ku_exec_run(struct ku_exec *exec);
+/* The same, and `see` gets each computation's results as soon as they are there: to find faults. */
+typedef void ku_exec_see(void *ctx, const struct ku_instr *instr, const struct ku_view *out);
+int ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
 /* A port's memory, and its bytes if wanted; NULL if the program has none of this name. */
 void *ku_exec_port(const struct ku_exec *exec, int is_input, const char *name, size_t *bytes);
 

@@ -22,6 +22,7 @@
 #include "ckpt/snapshot.h"
 #include "train/agree.h"
 #include "train/metrics.h"
+#include "train/nonfinite.h"
 #include "train/peak.h"
 #include "train/rundir.h"
 #include "train/session.h"
@@ -234,18 +235,24 @@ static int evaluate(struct run *r)
 static int nonfinite(struct run *r, const double *report)
 {
     const char *tensor = ku_trainer_bad_gradient(r->s.t);
+    double loss = report[KU_REPORT_LOSS];
     if (strcmp(r->s.cfg.train_on_nonfinite, "skip") == 0 && ++r->n_skipped <= MAX_SKIPPED) {
         if (is_first(r))
             KU_LOG(TRAIN, WARN, "step %lld: loss %g, gradient of %s not finite: update skipped",
-                   (long long)r->step + 1, report[KU_REPORT_LOSS],
-                   tensor ? tensor : "no parameter");
+                   (long long)r->step + 1, loss, tensor ? tensor : "no parameter");
         return KUMI_OK;
     }
+    struct ku_nonfinite first;
+    char whose[32] = "in the sum over ranks";
+    KU_TRY(ku_nonfinite_find(r->s.t, r->step, &first));
+    if (first.rank >= 0)
+        snprintf(whose, sizeof whose, "on rank %d", first.rank);
     return KU_ERR(KUMI_ENUMERIC,
-                  "not finite: step %lld: loss %g, first in the gradient of %s; the last "
-                  "checkpoint is at step %lld; lower optimizer.lr, "
-                  "or train.on_nonfinite=skip",
-                  (long long)r->step + 1, report[KU_REPORT_LOSS], tensor ? tensor : "no parameter",
+                  "not finite: step %lld: loss %g, first %s%s %s; the last checkpoint is at step "
+                  "%lld; lower optimizer.lr, or train.on_nonfinite=skip",
+                  (long long)r->step + 1, loss,
+                  first.tensor ? "in the gradient of " : "in the loss",
+                  first.tensor ? first.tensor : "", whose,
                   (long long)(r->last_saved > 0 ? r->last_saved : 0));
 }
 

@@ -272,6 +272,12 @@ int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report)
     return KUMI_OK;
 }
 
+int ku_trainer_step_seen(struct ku_trainer *t, int64_t step, ku_exec_see *see, void *ctx)
+{
+    set_control(t, KU_PROG_TRAIN, step);
+    return ku_exec_run_seen(t->exec[KU_PROG_TRAIN], see, ctx);
+}
+
 void ku_trainer_eval_begin(struct ku_trainer *t)
 {
     ku_exact_zero(&t->eval_sum);

@@ -82,6 +82,8 @@ void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p, con
 /* One step on filled ports. report: KU_REPORT_WORDS. A loss or gradient that is not finite is no
  * error here: KU_REPORT_APPLY is 0. */
 int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report);
+/* The same step again, on the same ports, seen (exec.h). The report says nothing new. */
+int ku_trainer_step_seen(struct ku_trainer *t, int64_t step, ku_exec_see *see, void *ctx);
 /* Evaluation: begin, then run for each global batch of filled ports, then the mean loss over valid
  * targets. */
 void ku_trainer_eval_begin(struct ku_trainer *t);

@@ -68,10 +68,10 @@ expect 3 "data: $dir/none.txt: No such file or directory" train $config "${threa
 expect 11 'holds a run already' train $config "${thread[@]}" -n 2 --out "$dir/run"
 expect 2 'parallel.transport: thread: kumi started 2 processes; use auto, or -n alone' \
     run -n 2 -- "$kumi" train $config "${thread[@]}" --out "$dir/o"
-expect 9 'not finite: step 2: loss nan' train $config "${thread[@]}" -n 2 --out "$dir/nan2" --set optimizer.lr=1e30 --set train.clip_norm=0 \
+expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on rank 0; the last checkpoint is at step 0' train $config "${thread[@]}" -n 2 --out "$dir/nan2" --set optimizer.lr=1e30 --set train.clip_norm=0 \
     --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
 expect 11 'holds a run already; --resume continues it, --overwrite replaces it' train $config --out "$dir/run"
-expect 9 'not finite: step 2: loss nan' train $config --out "$dir/nan" --set optimizer.lr=1e30 --set train.clip_norm=0 \
+expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on rank 0; the last checkpoint is at step 0' train $config --out "$dir/nan" --set optimizer.lr=1e30 --set train.clip_norm=0 \
     --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
 "$kumi" help | grep -q 'kumi train' || { echo 'help lists no commands'; failed=1; }
 "$kumi" --version | grep -q '^kumi [0-9]' || { echo 'no version'; failed=1; }

@@ -254,6 +254,44 @@ static void test_bad_arguments(void **state)
     assert_int_equal(ku_job_threads(100000, NULL, run_bad, NULL), KUMI_EINVAL);
 }
 
+/* Where a failed collective's frame was, others' variables are now: the next call leaves them be.
+ */
+static __attribute__((noinline)) int call_again(struct ku_job *job)
+{
+    volatile unsigned char mine[4096];
+    const struct ku_coll barrier = {.kind = KU_COLL_BARRIER};
+    for (size_t i = 0; i < sizeof mine; i++)
+        mine[i] = 0x5a;
+    int status = ku_coll_run(job->world, &barrier);
+    for (size_t i = 0; i < sizeof mine; i++)
+        if (mine[i] != 0x5a)
+            return -70;
+    return status;
+}
+
+static int run_dead(struct ku_job *job, void *arg)
+{
+    const struct ku_coll barrier = {.kind = KU_COLL_BARRIER};
+    int *again = arg;
+    if (job->rank == 1) {
+        KU_ERR(KUMI_ENUMERIC, "rank 1 gives up");
+        return ku_job_fail(job);
+    }
+    int status = ku_coll_run(job->world, &barrier);
+    again[0] = call_again(job);
+    again[1] = call_again(job);
+    return status;
+}
+
+static void test_dead_job(void **state)
+{
+    int again[2] = {0};
+    (void)state;
+    assert_int_equal(ku_job_threads(2, NULL, run_dead, again), KUMI_ENUMERIC);
+    assert_int_equal(again[0], KUMI_ENUMERIC);
+    assert_int_equal(again[1], KUMI_ENUMERIC);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +302,7 @@ int main(void)
         cmocka_unit_test(test_progress_is_no_time_out),
         cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_dead_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

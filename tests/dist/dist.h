@@ -93,12 +93,10 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     return o;
 }
 
-static inline int dist_rank(struct ku_job *job, void *arg)
+static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, struct ku_trainer **t)
 {
-    struct dist_case *c = arg;
     struct kumi_graph *builder;
     struct ku_graph *g;
-    struct ku_trainer *t = NULL;
     struct ku_trainer_opts o = {.device = ku_device_find(c->device), .seed = 1337};
     struct kumi_shape_of_batch batch = {.n = (int64_t)c->v * c->micro * c->k, .t = c->t};
     KU_TRY(kumi_graph_create(&builder));
@@ -109,7 +107,14 @@ static inline int dist_rank(struct ku_job *job, void *arg)
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
     o.compile = dist_compile_opts(c);
-    KU_TRY(ku_trainer_create(job, g, &o, &t));
+    return ku_trainer_create(job, g, &o, t);
+}
+
+static inline int dist_rank(struct ku_job *job, void *arg)
+{
+    struct dist_case *c = arg;
+    struct ku_trainer *t = NULL;
+    KU_TRY(dist_trainer(job, c, &t));
     KU_TRY(ku_trainer_init_state(t));
     for (int step = 0; step < c->steps; step++) {
         const double *report;

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/nonfinite.h"
+
+#include <math.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "train/agree.h"
+
+/* Which gradient a buffer is, or a part of: its parameter's word in stats. */
+struct search {
+    const struct ku_program *program;
+    int *param_of;     /* [n_buffers]; -1: no gradient */
+    int loss, n_found; /* loss: the word behind the last parameter's; n_found: the first bad one */
+};
+
+/* From the end: what sumsq reads is a parameter's gradient, and so is what was added up to it. */
+static void name_buffers(struct search *s)
+{
+    const struct ku_program *p = s->program;
+    for (uint32_t b = 0; b < p->n_buffers; b++)
+        s->param_of[b] = -1;
+    for (uint32_t at = p->n_instrs; at-- > 0 && p->instr[at].phase == KU_PH_O;) {
+        const struct ku_instr *i = &p->instr[at];
+        const struct ku_operand *o = &p->operand[i->operand];
+        if (i->kind != KU_COMPUTE)
+            continue;
+        if (i->op == KU_OP_sumsq)
+            s->param_of[o[0].buffer] = (int)p->attr[i->attr].index;
+        else if (i->op == KU_OP_add)
+            for (int k = 0; k < i->n_in; k++)
+                s->param_of[o[k].buffer] = s->param_of[o[i->n_in].buffer];
+    }
+}
+
+static int is_finite(const struct ku_view *v)
+{
+    int64_t count = ku_shape_count(&v->shape);
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(ku_load_f64(v->data, v->dtype, i)))
+            return 0;
+    return 1;
+}
+
+static void look(void *ctx, const struct ku_instr *i, const struct ku_view *out)
+{
+    struct search *s = ctx;
+    const struct ku_operand *o = &s->program->operand[i->operand + i->n_in];
+    if (i->phase == KU_PH_O) /* the ranks' parts are summed by now */
+        return;
+    for (int k = 0; k < i->n_out; k++) {
+        int at = i->op == KU_OP_softmax_xent ? s->loss : s->param_of[o[k].buffer];
+        if (at >= 0 && at < s->n_found && !is_finite(&out[k]))
+            s->n_found = at;
+    }
+}
+
+int ku_nonfinite_find(struct ku_trainer *t, int64_t step, struct ku_nonfinite *out)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    struct search s = {.program = p, .loss = t->n_params, .n_found = t->n_params + 1};
+    s.param_of = ku_calloc(p->n_buffers, sizeof *s.param_of);
+    if (s.param_of == NULL)
+        return KUMI_ENOMEM;
+    name_buffers(&s);
+    int status = ku_trainer_step_seen(t, step, look, &s);
+    ku_free(s.param_of);
+    KU_TRY(status);
+    /* The least of (parameter, rank), by a maximum. */
+    int64_t key = -((int64_t)s.n_found * t->job->n + t->job->rank);
+    KU_TRY(ku_agree_max(t->job, &key));
+    int64_t found = -key / t->job->n;
+    out->rank = found > s.loss ? -1 : (int)(-key % t->job->n);
+    out->tensor = found < s.loss ? t->param[found] : ku_trainer_bad_gradient(t);
+    return KUMI_OK;
+}
