@@ -1,77 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A character model of a text with a loop and data of one's own: gpt [FILE [STEPS [RANKS]]].
+ * A character model of a text with a loop of one's own: gpt [FILE [STEPS [RANKS [DIR]]]]. With a
+ * DIR, it saves its state there at the end, and goes on from what it finds there.
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kumi/comm.h"
+#include "kumi/data.h"
 #include "kumi/launch.h"
 #include "kumi/model.h"
 #include "kumi/trainer.h"
 
 enum { N = 16, T = 32 };
 
-static const char *path = "data/tinyshakespeare.txt";
+static const char *path = "data/tinyshakespeare.txt", *dir;
 static int n_steps = 60, n_ranks = 2;
-static unsigned char text[1 << 22];
-static size_t text_bytes;
 
-/* N windows of the text; every rank draws the same and trains on its share. */
-static void draw(unsigned *seed, int32_t *tokens, int32_t *targets)
+static int create(struct kumi_comm *world, struct kumi_trainer **trainer)
 {
-    for (int i = 0; i < N; i++) {
-        *seed = *seed * 1664525u + 1013904223u;
-        size_t at = (*seed >> 4) % (text_bytes - T - 1);
-        for (int t = 0; t < T; t++) {
-            tokens[i * T + t] = text[at + (size_t)t];
-            targets[i * T + t] = text[at + (size_t)t + 1];
-        }
-    }
-}
-
-static int train(void *arg)
-{
-    static int32_t tokens[N * T], targets[N * T];
-    struct kumi_comm *world;
-    struct kumi_graph *graph = NULL;
-    struct kumi_trainer *trainer = NULL;
-    struct kumi_metrics m = {0};
+    struct kumi_graph *graph;
     struct kumi_gpt2 config;
-    double first = 0;
-    unsigned seed = 7;
-    (void)arg;
-    int status = kumi_comm_join(NULL, &world);
-    if (status < 0)
-        return status;
     kumi_gpt2_defaults(&config);
     config.n_layer = 2, config.n_head = 4, config.n_embd = 64, config.n_positions = T,
     config.vocab_size = 256;
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.1;
-    status = kumi_graph_create(&graph);
-    if (status == 0)
-        status = kumi_gpt2_build(graph, &config, &(struct kumi_shape_of_batch){.n = N, .t = T});
+    int status = kumi_graph_create(&graph);
+    if (status < 0)
+        return status;
+    status = kumi_gpt2_build(graph, &config, &(struct kumi_shape_of_batch){.n = N, .t = T});
     if (status == 0)
         status = kumi_trainer_create(
             world, graph,
             &(struct kumi_trainer_options){
                 .lr = 3e-3, .clip_norm = 1, .warmup_steps = 10, .virtual_shards = 4},
-            &trainer);
-    for (int step = 0; step < n_steps && status == 0; step++) {
-        draw(&seed, tokens, targets);
-        status = kumi_trainer_step(
-            trainer, (struct kumi_batch[]){{"tokens", tokens}, {"targets", targets}}, 2, &m);
-        first = step == 0 ? m.loss : first;
-        if (status == 0 && kumi_comm_rank(world) == 0 && (step % 20 == 0 || step == n_steps - 1))
-            printf("step %3d  loss %.4f  norm %.3f\n", step, m.loss, m.grad_norm);
+            trainer);
+    kumi_graph_destroy(graph);
+    return status;
+}
+
+/* Every rank reads the whole batch, which is small here, and trains on its share. */
+static int loop(struct kumi_comm *world, struct kumi_trainer *trainer, const struct kumi_data *data)
+{
+    static int32_t tokens[N * T], targets[N * T];
+    const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", targets}};
+    struct kumi_metrics m = {0};
+    double first = 0;
+    int64_t begin = 0;
+    int status = 0;
+    if (dir && (status = kumi_trainer_load(trainer, dir, &begin)) == KUMI_ENOCKPT)
+        status = 0; /* nothing there yet */
+    for (int64_t step = begin; step < begin + n_steps && status == 0; step++) {
+        if ((status = kumi_data_train_batch(data, step, 0, N, tokens, targets)) == 0)
+            status = kumi_trainer_step(trainer, batch, 2, &m);
+        first = step == begin ? m.loss : first;
+        if (status == 0 && kumi_comm_rank(world) == 0 && step % 20 == 0)
+            printf("step %3lld  loss %.4f  norm %.3f\n", (long long)step, m.loss, m.grad_norm);
     }
+    if (status == 0 && kumi_comm_rank(world) == 0)
+        printf("%d steps: loss %.4f -> %.4f\n", n_steps, first, m.loss);
+    if (status == 0 && dir)
+        status = kumi_trainer_save(trainer, dir, 2);
+    return status < 0 ? status : m.loss < first || begin > 0 ? 0 : 1;
+}
+
+static int train(void *arg)
+{
+    struct kumi_comm *world;
+    struct kumi_trainer *trainer = NULL;
+    struct kumi_data *data = NULL;
+    struct kumi_data_options o = {
+        .train = &path, .n_train = 1, .seq_len = T, .global_batch = N, .seed = 7};
+    (void)arg;
+    int status = kumi_comm_join(NULL, &world);
+    if (status < 0)
+        return status;
+    status = kumi_data_open(&o, &data);
+    if (status == 0)
+        status = create(world, &trainer);
+    if (status == 0)
+        status = loop(world, trainer, data);
     if (status < 0 && kumi_comm_rank(world) == 0)
         fprintf(stderr, "gpt: %s\n", kumi_last_error()->text);
     kumi_trainer_destroy(trainer);
-    kumi_graph_destroy(graph);
+    kumi_data_close(data);
     kumi_comm_leave(world);
-    return status < 0 ? status : m.loss < first ? 0 : 1;
+    return status;
 }
 
 int main(int argc, char **argv)
@@ -82,14 +96,7 @@ int main(int argc, char **argv)
         n_steps = atoi(argv[2]);
     if (argc > 3)
         n_ranks = atoi(argv[3]);
-    FILE *f = fopen(path, "rb");
-    if (f != NULL) {
-        text_bytes = fread(text, 1, sizeof text, f);
-        fclose(f);
-    }
-    if (text_bytes < 2 * T) {
-        fprintf(stderr, "gpt: %s: missing or too short\n", path);
-        return EXIT_FAILURE;
-    }
+    if (argc > 4)
+        dir = argv[4];
     return kumi_launch(train, NULL, n_ranks) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -92,6 +92,23 @@ KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *n
 /* "sha256:…" over parameters and optimizer state (docs/numerics.md). text: 72 bytes. */
 KUMI_API int kumi_trainer_digest(const struct kumi_trainer *trainer, char *text);
 
+/*
+ * Write a checkpoint DIR/step-00000500, named by the steps done, and keep the newest `keep` of them
+ * (0: all). Its model/model.safetensors has the graph's names; model/config.json is empty.
+ * Collective. A failure leaves earlier ones whole and the trainer as it is. Errors: KUMI_ESTORAGE.
+ */
+KUMI_API int kumi_trainer_save(struct kumi_trainer *trainer, const char *dir, int keep);
+/*
+ * Take the state of DIR's newest whole checkpoint, whatever the rank count that wrote it; the next
+ * step is the one behind it. Collective.
+ *
+ *   step   steps done then; NULL: not wanted
+ *
+ * Errors: KUMI_ENOCKPT: none is whole (the trainer's state is undefined); KUMI_EINPUT: other
+ * tensors; KUMI_EINVAL: options differ that decide bits, by name.
+ */
+KUMI_API int kumi_trainer_load(struct kumi_trainer *trainer, const char *dir, int64_t *step);
+
 #ifdef __cplusplus
 }
 #endif

@@ -64,3 +64,15 @@ int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_
                   "program is broken",
                   what, (long long)worst);
 }
+
+int ku_agree_worst(struct ku_job *job, int status)
+{
+    struct kumi_error mine = *ku_err_get();
+    int64_t word = -(int64_t)status;
+    KU_TRY(ku_agree_max(job, &word));
+    if (word == 0)
+        return KUMI_OK;
+    if (status < 0)
+        return ku_err_put(&mine);
+    return KU_ERR((int)-word, "another rank could not do its part; see its message");
+}

@@ -7,15 +7,21 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
+#include "base/os.h"
+#include "base/str.h"
 #include "ckpt/digest.h"
 #include "comm/api.h"
 #include "nn/builder.h"
+#include "train/agree.h"
 #include "train/batch.h"
+#include "train/config.h"
 #include "train/trainer.h"
 
 struct kumi_trainer {
     struct ku_trainer *t;
+    json_t *numerics; /* options that decide bits, derived ones resolved */
     int64_t step;
 };
 
@@ -100,6 +106,25 @@ static int compile_opts(const struct ku_graph *g, const struct kumi_trainer_opti
     return optimizer_of(o->optimizer, &out->optimizer);
 }
 
+static json_t *numerics_of(const struct kumi_trainer_options *o, const struct ku_trainer_opts *to)
+{
+    const struct ku_compile_opts *c = &to->compile;
+    json_t *freeze = json_array();
+    for (int i = 0; o->freeze && o->freeze[i]; i++)
+        json_array_append_new(freeze, json_string(o->freeze[i]));
+    return json_pack(
+        "{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:f, s:I, s:I, s:f, s:I, s:I, s:s, s:s, s:I, "
+        "s:o}",
+        "optimizer", ku_ops[c->optimizer].name, "lr", c->rule.lr, "beta1", c->rule.beta1, "beta2",
+        c->rule.beta2, "eps", c->rule.eps, "weight_decay", c->rule.weight_decay, "momentum",
+        c->rule.momentum, "nesterov", (int)c->rule.nesterov, "clip_norm", c->rule.clip,
+        "warmup_steps", (json_int_t)c->rule.warmup, "decay_steps", (json_int_t)c->rule.decay,
+        "min_lr", c->rule.min_lr, "micro_tokens", (json_int_t)c->micro_tokens, "virtual_shards",
+        (json_int_t)c->mesh.extent[KU_AX_VS] * c->mesh.extent[KU_AX_REPLICATE], "precision",
+        kumi_dtype_name(c->compute), "device", to->device->name, "seed", (json_int_t)to->seed,
+        "freeze", freeze);
+}
+
 int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
                         const struct kumi_trainer_options *options, struct kumi_trainer **out)
 {
@@ -125,7 +150,13 @@ int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
         ku_graph_destroy(g);
         return KUMI_ENOMEM;
     }
-    status = ku_trainer_create(job, g, &to, &t->t);
+    t->numerics = numerics_of(o, &to);
+    if (t->numerics == NULL) {
+        ku_graph_destroy(g);
+        status = KU_ERR(KUMI_ENOMEM, "trainer: no memory for its options");
+    } else {
+        status = ku_trainer_create(job, g, &to, &t->t);
+    }
     if (status == KUMI_OK)
         status = ku_trainer_init_state(t->t);
     if (status < 0) {
@@ -141,6 +172,7 @@ void kumi_trainer_destroy(struct kumi_trainer *t)
     if (t == NULL)
         return;
     ku_trainer_destroy(t->t);
+    json_decref(t->numerics);
     ku_free(t);
 }
 
@@ -247,4 +279,43 @@ int kumi_trainer_read(const struct kumi_trainer *t, const char *name, float *out
 int kumi_trainer_digest(const struct kumi_trainer *t, char *text)
 {
     return ku_trainer_digest(t->t, 0, text);
+}
+
+int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
+{
+    struct ku_ckpt_desc d = {
+        .dir = dir, .step = t->step, .model_config = "{}", .numerics = t->numerics, .keep = keep};
+    int status = KUMI_OK;
+    if (t->t->job->rank == 0 && ku_os_mkdirs(dir) < 0)
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: cannot be made: %s", dir,
+                        ku_os_why());
+    return ku_trainer_save(t->t, &d, status);
+}
+
+/* Rank 0: where the newest is, and whether it was made with the same options. */
+static int find_newest(const struct kumi_trainer *t, const char *dir, char *path)
+{
+    struct ku_ckpt c;
+    struct ku_str names = {0};
+    KU_TRY(ku_ckpt_find(dir, INT64_MAX, &c));
+    int status = KUMI_OK;
+    if (ku_config_compare(json_object_get(c.manifest.root, "numerics"), t->numerics, &names) > 0)
+        status = KU_ERR(KUMI_EINVAL, "resume: %s: made with other options: %.300s; give the same",
+                        c.path, ku_str_get(&names));
+    snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
+    ku_str_fini(&names);
+    ku_ckpt_close(&c);
+    return status;
+}
+
+int kumi_trainer_load(struct kumi_trainer *t, const char *dir, int64_t *step)
+{
+    struct ku_job *job = t->t->job;
+    char path[KU_CKPT_PATH_BYTES] = "";
+    KU_TRY(ku_agree_worst(job, job->rank == 0 ? find_newest(t, dir, path) : KUMI_OK));
+    KU_TRY(ku_agree_bytes(job, path, sizeof path));
+    KU_TRY(ku_trainer_resume(t->t, dir, path, &t->step));
+    if (step)
+        *step = t->step;
+    return KUMI_OK;
 }

@@ -35,9 +35,9 @@ struct run {
     struct ku_job *job;
     struct ku_session s;
     struct ku_rundir dir;
-    struct ku_metrics *metrics; /* rank 0 */
-    char *checkpoints;          /* OUT/checkpoints, on every rank */
-    char *found;                /* the checkpoint to resume */
+    struct ku_metrics *metrics;     /* rank 0 */
+    char *checkpoints;              /* OUT/checkpoints, on every rank */
+    char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
     double flops_per_token;
@@ -62,20 +62,20 @@ static void default_out(const char *config, char *out, size_t bytes)
 
 /* What rank 0 tells the others about the directory. */
 struct opening {
-    char out[512], found[640];
+    char out[512], found[KU_CKPT_PATH_BYTES];
 };
 
-static int find_checkpoint(struct run *r, int64_t before, char found[640])
+static int find_checkpoint(struct run *r, char found[KU_CKPT_PATH_BYTES])
 {
     struct ku_ckpt c;
     char *dir = ku_asprintf("%s/checkpoints", r->dir.path);
     if (dir == NULL)
         return KUMI_ENOMEM;
-    int status = ku_ckpt_find(dir, before, &c);
+    int status = ku_ckpt_find(dir, INT64_MAX, &c);
     ku_free(dir);
     found[0] = '\0';
     if (status == KUMI_OK) {
-        snprintf(found, 640, "%s", c.path);
+        snprintf(found, KU_CKPT_PATH_BYTES, "%s", c.path);
         ku_ckpt_close(&c);
         return KUMI_OK;
     }
@@ -103,14 +103,14 @@ static int open_directory(struct run *r)
         status =
             ku_rundir_open(opening.out, r->o->overwrite, (enum ku_resume)r->o->resume, &r->dir);
         if (status == KUMI_OK && r->o->resume)
-            status = find_checkpoint(r, INT64_MAX, opening.found);
+            status = find_checkpoint(r, opening.found);
     }
     KU_TRY(ku_agree_local(r->job, status));
     KU_TRY(ku_agree_bytes(r->job, &opening, sizeof opening));
     snprintf(r->result->out, sizeof r->result->out, "%s", opening.out);
     r->checkpoints = ku_asprintf("%s/checkpoints", opening.out);
-    r->found = ku_strdup(opening.found);
-    return r->checkpoints && r->found ? KUMI_OK : KUMI_ENOMEM;
+    memcpy(r->found, opening.found, sizeof r->found);
+    return r->checkpoints ? KUMI_OK : KUMI_ENOMEM;
 }
 
 /* A resume continues the same numbers, or says which keys differ. */
@@ -146,33 +146,11 @@ static int configure(struct run *r)
     return status;
 }
 
-/* The newest checkpoint whose every byte is right; a damaged one is named and the one before is
- * taken. */
 static int load_checkpoint(struct run *r)
 {
-    for (;;) {
-        int64_t step;
-        int status = ku_session_load(&r->s, r->found, &step);
-        if (status == KUMI_OK) {
-            r->step = r->last_saved = step;
-            return KUMI_OK;
-        }
-        if (status != KUMI_ENOCKPT)
-            return status;
-        if (is_first(r))
-            KU_LOG(CKPT, WARN, "%s; taking the one before", ku_err_get()->text);
-        char found[640] = "";
-        status = is_first(r) ? find_checkpoint(r, step, found) : KUMI_OK;
-        if (status == KUMI_OK && is_first(r) &&
-            found[0] == '\0') /* --resume=auto must not start afresh over a damaged run */
-            status = KU_ERR(KUMI_ENOCKPT, "resume: %s: no checkpoint is whole", r->dir.path);
-        KU_TRY(ku_agree_local(r->job, status));
-        KU_TRY(ku_agree_bytes(r->job, found, sizeof found));
-        ku_free(r->found);
-        r->found = ku_strdup(found);
-        if (r->found == NULL)
-            return KUMI_ENOMEM;
-    }
+    KU_TRY(ku_trainer_resume(r->s.t, r->checkpoints, r->found, &r->step));
+    r->last_saved = r->step;
+    return KUMI_OK;
 }
 
 static int prepare(struct run *r)
@@ -474,7 +452,6 @@ static int train_rank(struct ku_job *job, int heeds_signals,
     ku_session_fini(&r.s);
     ku_rundir_close(&r.dir);
     ku_free(r.checkpoints);
-    ku_free(r.found);
     if (status < 0)
         ku_err_put(&error);
     return status;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/session.h"
+#include "train/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include "nn/builder.h"
 #include "train/agree.h"
 
-enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000, NO_TARGET = -100 };
+enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
 
 static int64_t given(int64_t key)
 {
@@ -253,19 +254,6 @@ void ku_session_fini(struct ku_session *s)
     memset(s, 0, sizeof *s);
 }
 
-/* One row of a micro-batch: a sample, or a row that does not count. */
-static int fill_row(struct ku_session *s, enum ku_data_split split, int64_t sample, int64_t number,
-                    int32_t *tokens, int32_t *targets)
-{
-    if (sample >= 0)
-        return ku_data_read(s->data, split, sample, number, (void *[]){tokens, targets});
-    for (int64_t i = 0; i < s->seq_len; i++) {
-        tokens[i] = 0;
-        targets[i] = NO_TARGET;
-    }
-    return KUMI_OK;
-}
-
 static int fill(struct ku_session *s, int is_eval, int64_t number)
 {
     enum ku_trainer_program p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
@@ -274,19 +262,12 @@ static int fill(struct ku_session *s, int is_eval, int64_t number)
         int64_t first, n = ku_trainer_rows(s->t, u, &first);
         int32_t *tokens = ku_trainer_port(s->t, p, "tokens", u, &row_bytes);
         int32_t *targets = ku_trainer_port(s->t, p, "targets", u, &row_bytes);
-        for (int64_t r = 0; r < n; r++) {
-            int64_t sample, draw = 0;
-            if (is_eval) {
-                sample = number * s->batch.global_batch + first + r;
-                if (sample >= s->eval_samples)
-                    sample = -1;
-            } else {
-                sample = ku_sampler_at(&s->sampler, number, first + r);
-                draw = ku_sampler_number(&s->sampler, number, first + r);
-            }
-            KU_TRY(fill_row(s, is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN, sample, draw,
-                            tokens + r * s->seq_len, targets + r * s->seq_len));
-        }
+        if (is_eval)
+            KU_TRY(ku_rows_val(s->data, s->eval_samples, s->seq_len,
+                               number * s->batch.global_batch + first, n, tokens, targets));
+        else
+            KU_TRY(
+                ku_rows_train(s->data, &s->sampler, s->seq_len, number, first, n, tokens, targets));
     }
     return KUMI_OK;
 }

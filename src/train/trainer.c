@@ -157,6 +157,7 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *graph, const struct k
         t->job = job;
         t->ops = o->device;
         t->seed = o->seed;
+        t->isa = o->device_opts.isa;
         status = build(t, graph, o);
     }
     ku_graph_destroy(graph);

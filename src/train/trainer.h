@@ -3,7 +3,7 @@
 #define KU_TRAIN_TRAINER_H
 
 #include "base/exact.h"
-#include "ckpt/tensor.h"
+#include "ckpt/snapshot.h"
 #include "exec/exec.h"
 #include "pass/pass.h"
 
@@ -13,6 +13,8 @@
  * data, checkpoints and output are the caller's.
  */
 enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DERIVE, KU_N_PROGS };
+
+enum { KU_CKPT_PATH_BYTES = 640 };
 
 struct ku_trainer_opts {
     struct ku_compile_opts compile;
@@ -27,6 +29,7 @@ struct ku_trainer {
     const struct ku_device_ops *ops;
     void *device;
     uint64_t seed;
+    enum ku_isa isa; /* not exceeded */
     struct ku_program *program[KU_N_PROGS];
     struct ku_exec *exec[KU_N_PROGS]; /* of INIT and DERIVE only while they run */
     struct ku_memory *memory;
@@ -68,6 +71,29 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
 
 int ku_trainer_init_state(struct ku_trainer *t);
 int ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
+
+/* How many ranks read a state, a part each: those that share it; replicas hold everything
+ * themselves. */
+int ku_trainer_n_readers(const struct ku_trainer *t);
+/*
+ * A checkpoint of the present state in desc->dir; update and tensors are the trainer's. Collective.
+ * A failure leaves earlier ones whole and is returned on all ranks (KUMI_ESTORAGE) without ending
+ * the job.
+ *
+ *   status   < 0: this rank could not prepare desc; all return the worst
+ */
+int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int status);
+/* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
+ * damaged. */
+int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step);
+/*
+ * The same, and where a byte is damaged the one before in dir, named in a warning, until one is
+ * whole. KUMI_ENOCKPT: none is.
+ *
+ *   path   the first to try, equal on all ranks; becomes the one that was taken
+ */
+int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_PATH_BYTES],
+                      int64_t *step);
 
 /*
  * Rows of the global batch that micro-batch u of this rank reads: [*first, *first + n) with n

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A trainer's state in checkpoints: every rank writes and reads its part. */
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "train/agree.h"
+#include "train/trainer.h"
+
+int ku_trainer_n_readers(const struct ku_trainer *t)
+{
+    return t->program[KU_PROG_TRAIN]->share_host_state ? t->job->n : 1;
+}
+
+static int write_phases(struct ku_job *job, struct ku_ckpt_writer *w)
+{
+    KU_TRY(ku_agree_worst(job, job->rank == 0 ? ku_ckpt_writer_begin(w) : KUMI_OK));
+    KU_TRY(ku_agree_worst(job, ku_ckpt_writer_write(w, job->rank, job->n)));
+    return ku_agree_worst(job, job->rank == 0 ? ku_ckpt_writer_commit(w) : KUMI_OK);
+}
+
+int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int status)
+{
+    struct ku_ckpt_writer *w = NULL;
+    struct ku_ckpt_desc d = *desc;
+    d.update = *ku_trainer_update_count(t);
+    d.isa = ku_cpu_isa_name(t->isa);
+    d.tensor = t->tensor;
+    d.n_tensors = t->n_tensors;
+    if (status == KUMI_OK)
+        status = ku_ckpt_writer_create(&d, &w);
+    status = ku_agree_worst(t->job, status);
+    if (status == KUMI_OK) {
+        status = write_phases(t->job, w);
+        if (status < 0 && t->job->rank == 0)
+            ku_ckpt_writer_abort(w);
+    }
+    ku_ckpt_writer_destroy(w);
+    return status;
+}
+
+int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
+{
+    struct ku_ckpt c;
+    int n = ku_trainer_n_readers(t);
+    int status = ku_ckpt_open(path, &c);
+    KU_TRY(ku_agree_worst(t->job, status));
+    status = ku_ckpt_read(&c, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
+    *step = c.step;
+    *ku_trainer_update_count(t) = c.update;
+    ku_ckpt_close(&c);
+    KU_TRY(ku_agree_worst(t->job, status));
+    return ku_trainer_derive(t);
+}
+
+int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_PATH_BYTES],
+                      int64_t *step)
+{
+    for (;;) {
+        struct ku_ckpt c;
+        int status = ku_trainer_load(t, path, step);
+        if (status != KUMI_ENOCKPT)
+            return status;
+        if (t->job->rank == 0) {
+            KU_LOG(CKPT, WARN, "%s; taking the one before", ku_err_get()->text);
+            status = ku_ckpt_find(dir, *step, &c);
+            if (status == KUMI_OK) {
+                snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
+                ku_ckpt_close(&c);
+            } else if (status == KUMI_ENOCKPT) {
+                status = KU_ERR(KUMI_ENOCKPT, "resume: %s: no checkpoint is whole", dir);
+            }
+        }
+        KU_TRY(ku_agree_local(t->job, t->job->rank == 0 ? status : KUMI_OK));
+        KU_TRY(ku_agree_bytes(t->job, path, KU_CKPT_PATH_BYTES));
+    }
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: base tensor op comm ir device nn pass exec ckpt data train */
+/* The public trainer, data and checkpoints: a loop of one's own, stopped and resumed by another
+ * number of ranks, ends with the bits of the uninterrupted one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/os.h"
+#include "kumi/comm.h"
+#include "kumi/data.h"
+#include "kumi/launch.h"
+#include "kumi/model.h"
+#include "kumi/trainer.h"
+
+enum { N = 8, T = 9, VOCAB = 64 };
+
+static struct plan {
+    char dir[64], text[96], digest[96];
+    const char *save, *load; /* folders */
+    int64_t from, to, expect_from;
+    double lr;
+    int want; /* status of the load */
+} plan;
+
+static int create(struct kumi_comm *world, struct kumi_trainer **trainer)
+{
+    struct kumi_graph *graph;
+    struct kumi_gpt2 config;
+    struct kumi_trainer_options o = {.lr = plan.lr, .clip_norm = 1, .virtual_shards = 4, .seed = 3};
+    kumi_gpt2_defaults(&config);
+    config.n_layer = 1, config.n_head = 3, config.n_embd = 12, config.n_positions = T,
+    config.vocab_size = VOCAB;
+    int status = kumi_graph_create(&graph);
+    if (status < 0)
+        return status;
+    status = kumi_gpt2_build(graph, &config, &(struct kumi_shape_of_batch){.n = N, .t = T});
+    if (status == 0)
+        status = kumi_trainer_create(world, graph, &o, trainer);
+    kumi_graph_destroy(graph);
+    return status;
+}
+
+static int open_data(struct kumi_data **data)
+{
+    const char *path = plan.text;
+    struct kumi_data_options o = {.train = &path,
+                                  .n_train = 1,
+                                  .val_fraction = 0.2,
+                                  .seq_len = T,
+                                  .vocab_size = VOCAB,
+                                  .global_batch = N,
+                                  .last_batch = "short",
+                                  .seed = 5};
+    return kumi_data_open(&o, data);
+}
+
+static int run(struct kumi_comm *world, struct kumi_trainer *trainer, const struct kumi_data *data)
+{
+    int32_t tokens[N * T], targets[N * T];
+    const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", targets}};
+    int64_t step = 0;
+    char digest[72];
+    if (plan.load) {
+        int status = kumi_trainer_load(trainer, plan.load, &step);
+        if (status != plan.want || status < 0)
+            return status == plan.want ? 0 : status < 0 ? status : 1;
+        if (step != plan.expect_from)
+            return 2;
+    }
+    for (; step < plan.to; step++) {
+        int status = kumi_data_train_batch(data, step, 0, N, tokens, targets);
+        if (status == 0)
+            status = kumi_trainer_step(trainer, batch, 2, NULL);
+        if (status < 0)
+            return status;
+    }
+    int status = plan.save ? kumi_trainer_save(trainer, plan.save, 1) : 0;
+    if (status < 0 || (status = kumi_trainer_digest(trainer, digest)) < 0)
+        return status;
+    return kumi_comm_rank(world) == 0 && ku_os_replace(plan.digest, digest, strlen(digest)) < 0;
+}
+
+static int rank_main(void *arg)
+{
+    struct kumi_comm *world;
+    struct kumi_trainer *trainer = NULL;
+    struct kumi_data *data = NULL;
+    (void)arg;
+    int status = kumi_comm_join(NULL, &world);
+    if (status < 0)
+        return status;
+    status = open_data(&data);
+    if (status == 0)
+        status = create(world, &trainer);
+    if (status == 0)
+        status = run(world, trainer, data);
+    if (status < 0)
+        fprintf(stderr, "%s\n", kumi_last_error()->text);
+    kumi_trainer_destroy(trainer);
+    kumi_data_close(data);
+    kumi_comm_leave(world);
+    return status;
+}
+
+static void launch(int n_ranks, char digest[72])
+{
+    char *text;
+    size_t bytes;
+    assert_int_equal(kumi_launch(rank_main, NULL, n_ranks), 0);
+    if (digest == NULL)
+        return;
+    assert_int_equal(ku_os_slurp(plan.digest, 100, &text, &bytes), 0);
+    assert_int_equal(bytes, 71);
+    memcpy(digest, text, 71);
+    digest[71] = '\0';
+    free(text);
+}
+
+static void setup_plan(void)
+{
+    char text[700];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)((i * 7 + i / 13) % VOCAB);
+    plan = (struct plan){.lr = 1e-2, .to = 7};
+    strcpy(plan.dir, "/tmp/kumi-test-XXXXXX");
+    assert_non_null(mkdtemp(plan.dir));
+    snprintf(plan.text, sizeof plan.text, "%s/text", plan.dir);
+    snprintf(plan.digest, sizeof plan.digest, "%s/digest", plan.dir);
+    assert_int_equal(ku_os_replace(plan.text, text, sizeof text), 0);
+}
+
+static void resumed_elsewhere(void **state)
+{
+    char whole[72], resumed[72], folder[96], empty[96];
+    (void)state;
+    setup_plan();
+    snprintf(folder, sizeof folder, "%s/checkpoints", plan.dir);
+    snprintf(empty, sizeof empty, "%s/none", plan.dir);
+    launch(1, whole);
+    plan.save = folder, plan.to = 3;
+    launch(2, resumed);
+    assert_string_not_equal(whole, resumed);
+    plan.load = folder, plan.save = NULL, plan.expect_from = 3, plan.to = 7;
+    launch(4, resumed);
+    assert_string_equal(whole, resumed);
+    plan.lr = 2e-2, plan.want = KUMI_EINVAL; /* other options: refused by name */
+    launch(2, NULL);
+    plan.load = empty, plan.want = KUMI_ENOCKPT;
+    launch(2, NULL);
+    ku_os_rmtree(plan.dir);
+}
+
+static void rows_are_samples(void **state)
+{
+    struct kumi_data *data;
+    int32_t all[2][N * T], part[2][N * T];
+    (void)state;
+    setup_plan();
+    assert_int_equal(open_data(&data), 0);
+    int64_t per_epoch = kumi_data_steps_per_epoch(data), n_val = kumi_data_n_val(data);
+    assert_int_equal(per_epoch, (62 + N - 1) / N); /* 560 tokens: 62 samples */
+    assert_int_equal(n_val, 15);                   /* 140 */
+    for (int64_t step = 0; step < 2 * per_epoch; step++) {
+        int n_rows = 0;
+        assert_int_equal(kumi_data_train_batch(data, step, 0, N, all[0], all[1]), 0);
+        for (int64_t row = 0; row < N; row++) { /* whoever reads a row reads the same */
+            assert_int_equal(kumi_data_train_batch(data, step, row, 1, part[0], part[1]), 0);
+            assert_memory_equal(part[0], all[0] + row * T, T * 4);
+            assert_memory_equal(part[1], all[1] + row * T, T * 4);
+            n_rows += part[1][0] >= 0;
+            for (int t = 0; t + 1 < T && part[1][0] >= 0; t++)
+                assert_int_equal(part[1][t], part[0][t + 1]);
+        }
+        assert_int_equal(n_rows, step % per_epoch == per_epoch - 1 ? 62 % N : N);
+    }
+    assert_int_equal(kumi_data_val_batch(data, 12, N, all[0], all[1]), 0);
+    for (int row = 0; row < N; row++)
+        assert_int_equal(all[1][row * T] >= 0, row < 3);
+    assert_int_equal(kumi_data_train_batch(data, 0, 1, N, all[0], all[1]), KUMI_EINVAL);
+    assert_string_equal(kumi_last_error()->text, "data: rows 1 to 9; a batch has 8");
+    kumi_data_close(data);
+    ku_os_rmtree(plan.dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(resumed_elsewhere),
+                                       cmocka_unit_test(rows_are_samples)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
