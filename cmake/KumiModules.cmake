@@ -26,6 +26,9 @@ function(kumi_module name)
         elseif(file MATCHES "_avx512bf16\\.c$")
             set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
                 "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mprefer-vector-width=512;-ffp-contract=fast")
+        elseif(file MATCHES "_amx\\.c$")
+            set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
+                "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mamx-tile;-mamx-bf16;-mprefer-vector-width=512")
         endif()
     endforeach()
     list(APPEND KUMI_MODULES ${name})
@@ -53,7 +56,7 @@ function(kumi_libraries)
     endif()
     foreach(lib kumi_static kumi_shared)
         target_link_libraries(${lib} PRIVATE kumi_flags PUBLIC PkgConfig::jansson PkgConfig::xxhash OpenSSL::Crypto
-            Threads::Threads PkgConfig::hwloc PkgConfig::pcre2 dnnl_c OpenMP::OpenMP_C m)
+            Threads::Threads PkgConfig::hwloc PkgConfig::pcre2 m)
         target_include_directories(${lib} INTERFACE ${PROJECT_SOURCE_DIR}/include)
     endforeach()
 endfunction()

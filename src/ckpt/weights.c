@@ -19,7 +19,7 @@ struct source {
 
 struct loader {
     const char *dir;
-    const struct ku_ckpt_tensor *tensor;
+    struct ku_ckpt_tensor *tensor; /* [n], of group MODEL */
     int n;
     const struct ku_weights_opts *opts;
     struct ku_st_set set;
@@ -161,11 +161,16 @@ int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
                     const struct ku_weights_opts *opts, struct ku_weights_report *report)
 {
     static const struct ku_weights_opts none;
-    struct loader l = {.dir = dir, .tensor = tensor, .n = n, .opts = opts != NULL ? opts : &none};
+    struct loader l = {.dir = dir, .opts = opts != NULL ? opts : &none};
     KU_TRY(ku_ckpt_tensors_check(tensor, n));
     KU_TRY(ku_st_set_open(dir, &l.set));
+    l.tensor = ku_calloc((size_t)n + 1, sizeof *l.tensor);
     l.from = ku_calloc((size_t)n + 1, sizeof *l.from);
-    int status = l.from == NULL ? KUMI_ENOMEM : load(&l);
+    for (int i = 0; i < n && l.tensor != NULL; i++)
+        if (tensor[i].group == KU_CKPT_MODEL)
+            l.tensor[l.n++] = tensor[i];
+    int status = l.tensor == NULL || l.from == NULL ? KUMI_ENOMEM : load(&l);
+    ku_free(l.tensor);
     ku_free(l.from);
     ku_st_set_close(&l.set);
     if (status == KUMI_OK && l.report.n_rounded > 0)

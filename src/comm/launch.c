@@ -300,8 +300,7 @@ static int prepare(struct launch *l, const struct ku_launch_opts *opts)
                       KU_MAX_LOCAL);
     if (ku_env_job(&env) == 0 && env.n > 1)
         return KU_ERR(KUMI_EINVAL,
-                      "rank count: -n %d beside the environment of %s, which has %d ranks; use one "
-                      "of the two",
+                      "rank count: -n says %d ranks, the environment (%s) %d; use one of the two",
                       l->n, env.launcher, env.n);
     l->threads = opts && opts->threads > 0 ? opts->threads : cpus / l->n > 0 ? cpus / l->n : 1;
     l->port = pick_port();

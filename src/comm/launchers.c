@@ -33,7 +33,7 @@ static const struct row rows[] = {
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
      {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"}},
-    {"environment",
+    {"RANK and WORLD_SIZE",
      "RANK",
      "RANK",
      "WORLD_SIZE",

@@ -38,10 +38,12 @@ int kumi_graph_error(const struct kumi_graph *g)
 
 int ku_builder_take(struct kumi_graph *g, struct ku_graph **ir)
 {
+    struct ku_graph *empty;
     KU_TRY(kumi_graph_error(g));
+    KU_TRY(ku_graph_create(&empty));
     *ir = g->ir;
-    g->ir = NULL;
-    return ku_graph_create(&g->ir);
+    g->ir = empty;
+    return KUMI_OK;
 }
 
 /* Remembers the first failure. */

@@ -14,11 +14,13 @@ char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
     return ku_asprintf("%s/%s", dir->path, name);
 }
 
-static int exists(const struct ku_rundir *dir, const char *name)
+/* Is there such a directory, or a file that is not empty? A run that failed before its first step
+ * leaves neither. */
+static int holds(const struct ku_rundir *dir, const char *name)
 {
     struct stat st;
     char *path = ku_rundir_file(dir, name);
-    int found = path && ku_os_stat(path, &st) == 0;
+    int found = path && ku_os_stat(path, &st) == 0 && (S_ISDIR(st.st_mode) || st.st_size > 0);
     ku_free(path);
     return found;
 }
@@ -73,7 +75,7 @@ static int open_it(const char *path, int overwrite, enum ku_resume resume, struc
     KU_TRY(take_lock(dir));
     if (overwrite)
         return clear(dir);
-    if (resume == KU_RESUME_NO && (exists(dir, "checkpoints") || exists(dir, "metrics.jsonl")))
+    if (resume == KU_RESUME_NO && (holds(dir, "checkpoints") || holds(dir, "metrics.jsonl")))
         return KU_ERR(KUMI_EBUSY,
                       "run directory: %s: holds a run already; --resume continues it, --overwrite "
                       "replaces it",

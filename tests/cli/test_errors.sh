@@ -32,19 +32,30 @@ printf 'short' >"$dir/short.txt"
 expect 2 'command: trian: unknown; did you mean train?' trian
 expect 2 'kumi train: --ou: unknown option; did you mean --out?' train --ou x
 expect 2 "json: $dir/none.json: cannot be read: No such file or directory" train "$dir/none.json"
-expect 2 "json: $dir/syntax.json:1:" train "$dir/syntax.json"
-expect 2 "json: $dir/twice.json:1:" train "$dir/twice.json"
+expect 2 "json: $dir: cannot be read: Is a directory" train "$dir"
+expect 2 "json: $dir/syntax.json:1:9: unexpected token near end of file" train "$dir/syntax.json"
+expect 2 "json: $dir/twice.json:1:19: duplicate object key near '\"model\"'" train "$dir/twice.json"
 expect 2 "config: $dir/key.json:3:11: train.stepz: unknown key; did you mean steps?" train "$dir/key.json" --out "$dir/o"
-expect 2 "config: $dir/type.json:3:" train "$dir/type.json" --out "$dir/o"
+expect 2 "config: $dir/type.json:3:11: train.steps: \"x\"; an integer from 1 to 1e+15" train "$dir/type.json" --out "$dir/o"
 expect 2 'config: --set train.steps=0: train.steps: 0;' train $config --set train.steps=0 --out "$dir/o"
 expect 2 'it must be divisible by n_head, 3' train $config --set model.n_head=3 --out "$dir/o"
 expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config -n 0
 expect 2 'rank count: -n: 100000; give a number from 1 to 512, or auto' train $config -n 100000
 expect 2 'train.virtual_shards: 2 on 3 ranks' train $config -n 3 --out "$dir/o"
-expect 2 'is less than virtual_shards = 64' train $config --set train.virtual_shards=64 --out "$dir/o"
+expect 2 'batch: train.global_batch: 4 is less than virtual_shards = 8; give at least 8, or fewer ranks' \
+    train $config --set train.virtual_shards=8 --set train.global_batch=4 -n 8 --out "$dir/o"
+expect 2 'batch: train.global_batch: 32 is no multiple of virtual_shards x micro_batch = 6; nearest: 30, 36' \
+    train $config --set train.micro_batch=3 --out "$dir/o"
+RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 expect 2 'rank count: -n says 2 ranks, the environment (RANK and WORLD_SIZE) 4; use one of the two' \
+    train $config -n 2 --out "$dir/o"
 expect 3 "data: $dir/none.txt: No such file or directory" train $config --set data.train="$dir/none.txt" --out "$dir/o"
-expect 3 "$dir/short.txt" train $config --set data.train="$dir/short.txt" --out "$dir/o"
-expect 3 "$dir/empty.txt" train $config --set data.train="$dir/empty.txt" --out "$dir/o"
+expect 3 "data: $dir/short.txt: 4 tokens for training, a sample of data.seq_len 64 takes 65; give more data or a shorter seq_len" \
+    train $config --set data.train="$dir/short.txt" --out "$dir/o"
+expect 3 "data: $dir/empty.txt: empty; give a file with text or tokens" \
+    train $config --set data.train="$dir/empty.txt" --out "$dir/o"
+expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v"
+expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v" # it left no run
+grep -qw amx_bf16 /proc/cpuinfo || expect 14 "parallel.isa: amx: this CPU has" train $config --set parallel.isa=amx --out "$dir/o"
 expect 4 "no usable checkpoint; start afresh with --overwrite, or --resume=auto" train $config --out "$dir/fresh" --resume
 expect 5 'cannot be made:' train $config --out /proc/x/y
 expect 13 'short of' train configs/gpt2-124m.json --set train.global_batch=3000 --out "$dir/o"

@@ -21,7 +21,7 @@ started "$dir/cut" 4
 kill -TERM $pid
 wait $pid
 code=$?
-[ $code = 10 ] || [ $code = 0 ] || say "SIGTERM: exit $code: $(tail -1 "$dir/err")"
+[ $code = 10 ] && grep -q '^kumi: stopped: signal 15: step [0-9]*; the state is in ' "$dir/err" || [ $code = 0 ] || say "SIGTERM: exit $code: $(tail -1 "$dir/err")"
 "$kumi" train "${small[@]}" -n 1 --out "$dir/cut" --set train.steps=400 --resume >"$dir/cut.txt" 2>"$dir/err" || say "resume: $(cat "$dir/err")"
 [ "$(grep digest "$dir/cut.txt")" = "$(grep digest "$dir/whole.txt")" ] || say "the resumed run's digest differs"
 
@@ -50,6 +50,21 @@ tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: rank died: rank [0-3]: killed 
 sleep 1
 [ -z "$(ranks "$dir/killed")" ] || say "ranks are left after a rank was killed"
 
+# a second signal, a second later, while a rank stands still: all over at once
+"$kumi" train "${small[@]}" -n 2 --out "$dir/twice" --set train.steps=1000000 2>"$dir/err" >/dev/null &
+pid=$!
+started "$dir/twice" 2
+kill -STOP "$(ranks "$dir/twice" | sed -n 1p)"
+kill -TERM $pid
+sleep 1.2
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 143 ] || say "a second signal: exit $code: $(tail -1 "$dir/err")"
+tr '\r' '\n' <"$dir/err" | grep -qx 'kumi: error: stopped: a second signal 15 (Terminated)' || say "a second signal: $(tail -1 "$dir/err")"
+sleep 0.5
+[ -z "$(ranks "$dir/twice")" ] || say "ranks are left after a second signal"
+
 # SIGKILL of the launcher: no process left after a second
 "$kumi" train "${small[@]}" -n 2 --out "$dir/orphan" --set train.steps=1000000 2>/dev/null >/dev/null &
 pid=$!
@@ -66,7 +81,13 @@ started "$dir/still" 2
 kill -STOP "$(ranks "$dir/still" | sed -n 1p)"
 wait $pid
 code=$?
-[ $code = 7 ] || say "a rank stopped: exit $code: $(tail -1 "$dir/err")"
+[ $code = 7 ] && tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: time-out: rank [01]: stood still for 2.0 s while rank [01] waited in ' ||
+    say "a rank stopped: exit $code: $(tail -1 "$dir/err")"
+
+# --max-time: as SIGTERM
+"$kumi" train "${small[@]}" -n 2 --out "$dir/time" --set train.steps=1000000 --max-time 1 2>"$dir/err" >/dev/null
+code=$?
+[ $code = 10 ] && grep -q '^kumi: stopped: --max-time is over: step [0-9]*; the state is in ' "$dir/err" || say "--max-time: exit $code: $(tail -1 "$dir/err")"
 
 # two runs in one directory: 11
 "$kumi" train "${small[@]}" -n 1 --out "$dir/busy" --set train.steps=1000000 2>/dev/null >/dev/null &

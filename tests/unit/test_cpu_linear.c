@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor op device */
-/* Matrix products of the cpu device against f64, on every instruction set that this CPU has. */
+/* Matrix products of the cpu device against f64, on every instruction set that this CPU has, and on
+ * emulated matrix tiles where it has none. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +14,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/random.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/simd.h"
 #include "device/device.h"
 #include "tensor/dtype.h"
+
+#include "unit/tiles.h"
+
+#include "device/cpu/amx_body.h"
 
 struct product_case {
     int64_t m, k, n;
@@ -155,6 +162,31 @@ static void check_gradients(void *dev, const struct product_case *p, enum kumi_d
     ku_free(x.data), ku_free(dy.data), ku_free(w.data), ku_free(dw.data), ku_free(dx.data);
 }
 
+static void check_cases(void *dev, int first_dtype)
+{
+    for (int i = 0; i < N_CASES; i++)
+        for (int bf16 = first_dtype; bf16 < 2; bf16++) {
+            check_linear(dev, &cases[i], bf16 ? KUMI_BF16 : KUMI_F32);
+            if (cases[i].bias == 0 || i % 2)
+                check_gradients(dev, &cases[i], bf16 ? KUMI_BF16 : KUMI_F32);
+        }
+}
+
+static void emulated_tiles(void **state)
+{
+    static const struct ku_gemm_micro emulated = {AMX_MR,   AMX_NR,         AMX_SIDE,   amx_micro,
+                                                  amx_peak, AMX_PEAK_FLOPS, amx_regroup};
+    struct ku_device_opts o = {.n_threads = 1, .isa = KU_ISA_AMX};
+    void *dev;
+    float sink[16] = {1};
+    (void)state;
+    assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
+    ((struct ku_cpu *)dev)->gemm_bf16 = &emulated;
+    check_cases(dev, 1);
+    ku_device_cpu.close(dev);
+    emulated.peak(1, sink);
+}
+
 static void every_case(void **state)
 {
     (void)state;
@@ -162,12 +194,7 @@ static void every_case(void **state)
         struct ku_device_opts o = {.n_threads = 2, .isa = (enum ku_isa)isa};
         void *dev;
         assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
-        for (int i = 0; i < N_CASES; i++)
-            for (int bf16 = 0; bf16 < 2; bf16++) {
-                check_linear(dev, &cases[i], bf16 ? KUMI_BF16 : KUMI_F32);
-                if (cases[i].bias == 0 || i % 2)
-                    check_gradients(dev, &cases[i], bf16 ? KUMI_BF16 : KUMI_F32);
-            }
+        check_cases(dev, 0);
         ku_device_cpu.close(dev);
     }
 }
@@ -230,8 +257,8 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_case),
-                                       cmocka_unit_test(threads_keep_bits),
-                                       cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_case), cmocka_unit_test(emulated_tiles),
+        cmocka_unit_test(threads_keep_bits), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,8 @@
 #include "device/cpu/simd.h"
 #include "device/cpu/gemm_body.h"
 
-const struct ku_gemm_micro ku_gemm_avx512bf16 = {GEMM_MR, GEMM_NR, micro, peak, GEMM_PEAK_FLOPS};
+const struct ku_gemm_micro ku_gemm_avx512bf16 = {GEMM_MR, GEMM_NR,         1,   micro,
+                                                 peak,    GEMM_PEAK_FLOPS, NULL};
 #else
 typedef int ku_gemm_none; /* an empty file is not C */
 #endif

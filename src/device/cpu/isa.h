@@ -41,18 +41,21 @@ struct ku_update {
  * depend on the length of the contraction alone. A "unit" is one f32, or two bf16 that follow each
  * other in the contraction.
  *
- *   a     element (i, k) of the group in units at a + (i rs + k cs); rs == 1 or cs == 1
- *   b     the packed panel: n_units rows of nr units
+ *   a     element (i, k) of the group in units at a + i rs + k / step step cs + k % step: rows as
+ *         they lie (cs == 1), or a packed group [n_units / step][mr][step] (rs == step, cs == mr)
+ *   b     the packed panel: n_units rows of nr units; n_units is a multiple of step
  *   c     [rows][nr] f32, row stride ldc: read first when `load`
  *   next  what is read after this call, to be fetched meanwhile: rows of n_units, next_bytes apart
  *         (a packed group is as good as mr such rows in a line)
  */
 struct ku_gemm_micro {
-    int mr, nr;
+    int mr, nr, step;
     void (*run)(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
                 float *c, int64_t ldc, int load, const void *next, int64_t next_bytes);
     void (*peak)(int64_t n_rounds, float *sink); /* registers alone; sink: a vector */
     double peak_flops;                           /* of a round */
+    /* [n_units][mr] -> [n_units / step][mr][step], in place; NULL where step is 1 */
+    void (*regroup)(void *group, int64_t n_units);
 };
 
 /* One head of one sample; forward: one tile of queries of it. See attn_body.h. */
@@ -129,7 +132,7 @@ struct ku_isa_ops {
 };
 extern const struct ku_isa_ops ku_isa_base, ku_isa_avx2, ku_isa_avx512;
 #if defined(__x86_64__)
-extern const struct ku_gemm_micro ku_gemm_avx512bf16;
+extern const struct ku_gemm_micro ku_gemm_avx512bf16, ku_gemm_amx;
 #endif
 
 #endif

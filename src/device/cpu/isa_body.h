@@ -32,7 +32,7 @@ const struct ku_isa_ops ISA_OPS = {
     .sgd = sgd,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
-    .gemm = {GEMM_MR, GEMM_NR, micro, peak, GEMM_PEAK_FLOPS},
+    .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,
 };

@@ -7,10 +7,11 @@
  * groups of mr rows of a over them; sums stay in f32 until the last piece, where bias, activation
  * and rounding follow while the rows are in the first cache. Rows of a are read where they lie, but
  * for strides that collide in the first cache and for dtypes that need widening (copied), and for
- * weight gradients, whose a lies crosswise (packed once, into the workspace).
+ * weight gradients, whose a lies crosswise (packed once, into the workspace). Kernels that take
+ * several units at once (matrix tiles) get zeros up to the next step.
  *
- * Every element is one chain of fused multiply-adds over the contraction in ascending order,
- * wherever it lies and whoever computes it. On an EPYC Genoa, one core: 115 of 118 GFLOP/s in f32
+ * Every element is one chain of multiply-adds over the contraction in ascending order, wherever it
+ * lies and whoever computes it. On an EPYC Genoa, one core: 115 of 118 GFLOP/s in f32
  * inside a tile, 232 of 236 in bf16.
  */
 #include <string.h>
@@ -24,7 +25,8 @@ enum {
     WANTED_TILES = 32,  /* so that a dozen threads find work in small products */
     TILE_COLS = 64,     /* two panels of 32, four of 16, eight of 8 */
     CHUNK_UNITS = 1024, /* panels: 64 x 4 KiB = 256 KiB */
-    MAX_MR = 14,
+    MAX_MR = 32,
+    MAX_STEP = 16,
     COPY_PAD_UNITS = 16 /* rows of the copy begin a cache line apart, modulo the cache's size */
 };
 _Static_assert((TILE_COLS * CHUNK_UNITS + MAX_ROWS * TILE_COLS + TILE_COLS +
@@ -43,17 +45,32 @@ static const struct ku_gemm_micro *micro_of(const struct ku_kernel *k)
 {
     return has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
 }
+/* Units of n_k elements of the contraction, up to the kernel's step: what is over is zero. */
+static int64_t units_of(const struct ku_kernel *k, int64_t n_k)
+{
+    const int step = micro_of(k)->step;
+    int64_t n = has_pairs(k) ? (n_k + 1) / 2 : n_k;
+    return (n + step - 1) / step * step;
+}
+/* Zeroes what the packing of n_k elements left of its units, each `width` wide. */
+static void pad_units(const struct ku_kernel *k, float *panel, int64_t width, int64_t n_k)
+{
+    int64_t packed = has_pairs(k) ? (n_k + 1) / 2 : n_k, n = units_of(k, n_k);
+    memset(panel + packed * width, 0, (size_t)((n - packed) * width) * sizeof *panel);
+}
 static const void *offset(const struct ku_cpu_product *p, const void *x, int64_t i)
 {
     return (const char *)x + i * (int64_t)kumi_dtype_bytes(p->dtype);
 }
 
-/* Crosswise a, packed: groups of mr rows, each [n_units][mr]. A tile of the phase is 8 groups. */
+/* Crosswise a, packed: groups of mr rows, as the kernel wants them. A tile of the phase is 8
+ * groups. */
 enum { PACK_GROUPS = 8, PACK_K = 128 };
 static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_product *p = &k->product;
-    const int pairs = has_pairs(k), mr = micro_of(k)->mr;
+    const struct ku_gemm_micro *micro = micro_of(k);
+    const int pairs = has_pairs(k), mr = micro->mr;
     int64_t i0 = tile * PACK_GROUPS * mr;
     (void)thread;
     for (int64_t k0 = 0; k0 < p->k; k0 += PACK_K) {
@@ -62,6 +79,9 @@ static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
             float *panel = (float *)k->call.workspace + i * p->n_units + k0 / (pairs ? 2 : 1) * mr;
             k->cpu->ops->pack_rows(panel, mr, offset(p, p->a, k0 * p->a_col + i), p->dtype,
                                    p->a_col, n_k, p->m - i < mr ? p->m - i : mr, pairs);
+            pad_units(k, panel, mr, n_k);
+            if (micro->regroup)
+                micro->regroup(panel, units_of(k, n_k));
         }
     }
 }
@@ -78,7 +98,7 @@ static void pack_b(const struct ku_kernel *k, const struct tile *t)
     const struct ku_cpu_product *p = &k->product;
     const struct ku_isa_ops *ops = k->cpu->ops;
     const int pairs = has_pairs(k), nr = micro_of(k)->nr;
-    int64_t n_units = pairs ? (t->n_k + 1) / 2 : t->n_k;
+    int64_t n_units = units_of(k, t->n_k);
     for (int64_t j = 0; j < t->n_cols; j += nr) {
         const void *b = offset(p, p->b, t->k0 * p->b_row + (t->col + j) * p->b_col);
         int64_t n = t->n_cols - j < nr ? t->n_cols - j : nr;
@@ -86,6 +106,7 @@ static void pack_b(const struct ku_kernel *k, const struct tile *t)
             ops->pack_rows(t->panels + j * n_units, nr, b, p->dtype, p->b_row, t->n_k, n, pairs);
         else
             ops->pack_cols(t->panels + j * n_units, nr, b, p->dtype, p->b_col, t->n_k, n, pairs);
+        pad_units(k, t->panels + j * n_units, nr, t->n_k);
     }
 }
 
@@ -107,20 +128,20 @@ static struct place place_a(const struct ku_kernel *k, const struct tile *t, int
                             int64_t rows)
 {
     const struct ku_cpu_product *p = &k->product;
-    const int pairs = has_pairs(k), mr = micro_of(k)->mr;
+    const int pairs = has_pairs(k), step = micro_of(k)->step;
     const int64_t per_unit = pairs ? 2 : 1;
     const void *at = a_address(k, t, i);
     if (p->a_col != 1)
-        return (struct place){at, 1, mr};
+        return (struct place){at, step, micro_of(k)->mr};
     const size_t row_bytes = (size_t)p->a_row * kumi_dtype_bytes(p->dtype);
-    if ((pairs || p->dtype == KUMI_F32) && p->a_row % per_unit == 0 && t->n_k % per_unit == 0 &&
-        row_bytes % 4096 != 0)
+    if ((pairs || p->dtype == KUMI_F32) && p->a_row % per_unit == 0 &&
+        t->n_k % (per_unit * step) == 0 && row_bytes % 4096 != 0)
         return (struct place){at, p->a_row / per_unit, 1};
-    int64_t n_units = (t->n_k + per_unit - 1) / per_unit, stride = n_units + COPY_PAD_UNITS;
+    int64_t n_units = units_of(k, t->n_k), stride = n_units + COPY_PAD_UNITS;
     for (int64_t r = 0; r < rows; r++) {
         float *to = t->copy + r * stride;
-        if (pairs)
-            to[n_units - 1] = 0; /* the second half of an odd last pair */
+        for (int64_t u = t->n_k / per_unit; u < n_units; u++)
+            to[u] = 0; /* the second half of an odd last pair, and up to the kernel's step */
         k->cpu->ops->cast(to, pairs ? KUMI_BF16 : KUMI_F32, offset(p, at, r * p->a_row), p->dtype,
                           t->n_k);
     }
@@ -157,7 +178,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, int threa
 {
     const struct ku_cpu_product *p = &k->product;
     const struct ku_gemm_micro *micro = micro_of(k);
-    const int64_t n_units = has_pairs(k) ? (t->n_k + 1) / 2 : t->n_k;
+    const int64_t n_units = units_of(k, t->n_k);
     const int64_t a_bytes = p->a_row * (int64_t)kumi_dtype_bytes(p->dtype);
     const int last = t->k0 + t->n_k == p->k, whole = last && t->k0 == 0;
     for (int64_t i = 0; i < t->n_rows; i += micro->mr) {
@@ -199,16 +220,17 @@ static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
     } while (t.k0 < p->k);
 }
 
-/* Rows of a tile: a multiple of every mr (14, 6, 4), fewer where tiles would be too few. */
-static int64_t tile_rows_of(int64_t m, int64_t n)
+/* Rows of a tile: a multiple of mr (84 of 14, 6 and 4; 96 of 32), fewer where tiles would be too
+ * few. */
+static int64_t tile_rows_of(int64_t m, int64_t n, int mr)
 {
-    enum { STEP = 84 };
+    const int64_t step = 84 % mr ? 3 * mr : 84;
     int64_t n_col_tiles = ku_cpu_tiles(n, TILE_COLS);
-    int64_t parts = ku_cpu_tiles(m, MAX_ROWS - MAX_ROWS % STEP);
+    int64_t parts = ku_cpu_tiles(m, MAX_ROWS - MAX_ROWS % step);
     while (parts * n_col_tiles < WANTED_TILES && m / (parts + 1) >= MIN_ROWS)
         parts++;
-    int64_t rows = ku_cpu_tiles(ku_cpu_tiles(m, parts ? parts : 1), STEP) * STEP;
-    return rows > 0 ? rows : STEP;
+    int64_t rows = ku_cpu_tiles(ku_cpu_tiles(m, parts ? parts : 1), step) * step;
+    return rows > 0 ? rows : step;
 }
 
 static int bind_product(struct ku_kernel *k)
@@ -217,8 +239,8 @@ static int bind_product(struct ku_kernel *k)
     KU_TRY(ku_cpu_check_all(k));
     KU_TRY(ku_cpu_check(k, "second operand", &k->call.in[1], k->call.in[0].dtype));
     p->dtype = k->call.in[0].dtype;
-    p->n_units = has_pairs(k) ? (p->k + 1) / 2 : p->k;
-    p->tile_rows = tile_rows_of(p->m, p->n);
+    p->n_units = units_of(k, p->k);
+    p->tile_rows = tile_rows_of(p->m, p->n, micro_of(k)->mr);
     p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
@@ -277,7 +299,7 @@ int ku_cpu_bind_linear_dw(struct ku_kernel *k)
     return bind_product(k);
 }
 
-/* The packed a of a weight gradient, in the wider of both units, its rows up to the next group. */
+/* The packed a of a weight gradient, in the wider of both units, up to the next group and step. */
 size_t ku_cpu_workspace_product(const struct ku_op_case *c)
 {
     if (c->op != KU_OP_linear_dw)
@@ -286,5 +308,5 @@ size_t ku_cpu_workspace_product(const struct ku_op_case *c)
     int lead = x->shape.ndim - (int)c->attr->contract;
     const struct ku_shape *a = c->attr->trans ? &dy->shape : &x->shape;
     int64_t m = ku_cpu_extent(a, lead, a->ndim), tokens = ku_cpu_extent(a, 0, lead);
-    return (size_t)((m + MAX_MR) * tokens) * sizeof(float);
+    return (size_t)((m + MAX_MR) * (tokens + MAX_STEP)) * sizeof(float);
 }

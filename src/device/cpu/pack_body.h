@@ -43,17 +43,6 @@ static void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dty
                  pack_row_f32((float *)panel + k * width, width, src, KUMI_BF16, k * ld, n_cols));
 }
 
-/* Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of two vectors. */
-#define ROUND(block)                                                                               \
-    UNROLL                                                                                         \
-    for (int r = 0; r < 16; r++)                                                                   \
-        if ((r & (block)) == 0) {                                                                  \
-            vu a = v[r], b = v[r + (block)];                                                       \
-            v[r] = SHUFFLE(a, b, LOW_##block);                                                     \
-            v[r + (block)] = SHUFFLE(a, b, HIGH_##block);                                          \
-        }
-INLINE void transpose_16(vu v[16]){ROUND(8) ROUND(4) ROUND(2) ROUND(1)}
-
 /* Units [k, k + 16) of one column; unit = f32, or a bf16 widened, or two bf16 side by side. */
 INLINE vu load_units(const void *src, enum kumi_dtype t, int64_t at, int64_t n_k, int pairs)
 {

@@ -19,8 +19,6 @@
 #include <immintrin.h>
 #endif
 
-/* The functions below are all inlined: no vector crosses a call, so its ABI does not matter. */
-#pragma GCC diagnostic ignored "-Wpsabi"
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -163,6 +161,17 @@ INLINE vi first_lanes(int64_t n)
 #define HIGH_1   1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
 #define ZIP_LOW  0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
 #define ZIP_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
+
+/* Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of two vectors. */
+#define ROUND(block)                                                                               \
+    UNROLL                                                                                         \
+    for (int r = 0; r < 16; r++)                                                                   \
+        if ((r & (block)) == 0) {                                                                  \
+            vu a = v[r], b = v[r + (block)];                                                       \
+            v[r] = SHUFFLE(a, b, LOW_##block);                                                     \
+            v[r + (block)] = SHUFFLE(a, b, HIGH_##block);                                          \
+        }
+INLINE void transpose_16(vu v[16]){ROUND(8) ROUND(4) ROUND(2) ROUND(1)}
 
 /* Neighbours, then pairs of pairs: the same tree everywhere. */
 INLINE float sum_lanes(vf v)

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inner loop of bf16 products on matrix tiles (Intel AMX): 32 x 32 sums in four tiles of 16 x
+ * 16, two tiles of a and two of b, four products per four loads. A tile of a is 16 rows of 16 units
+ * as they lie in memory, so groups of a that are packed are blocks of [mr][16 units]; a tile of b
+ * is 16 units of a panel. The includer defines what a tile instruction does (TILE_CONFIG, _RELEASE,
+ * _ZERO, _LOAD, _STORE, _DP; tile numbers are literals): the machine's own, or an emulation, which
+ * is how this file is tested where there is no AMX.
+ */
+enum { AMX_SIDE = 16 /* rows of a tile, units of its row */, AMX_MR = 32, AMX_NR = 32 };
+
+struct amx_config { /* the operand of ldtilecfg */
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+_Static_assert(sizeof(struct amx_config) == 64, "as ldtilecfg reads it");
+
+/* Tiles 0 1 / 2 3: sums of the upper and lower rows; 4, 5: a; 6, 7: b. No tile has no rows. */
+static void amx_configure(int upper, int lower)
+{
+    struct amx_config c = {.palette = 1};
+    const int rows[8] = {upper, upper, lower, lower, upper, lower, AMX_SIDE, AMX_SIDE};
+    for (int t = 0; t < 8; t++) {
+        c.rows[t] = (uint8_t)rows[t];
+        c.row_bytes[t] = rows[t] ? AMX_SIDE * 4 : 0;
+    }
+    TILE_CONFIG(&c);
+}
+
+/* lower: whether there are more than 16 rows; a constant in both copies. */
+static inline __attribute__((always_inline)) void
+amx_rows(const int lower, int64_t n_units, const char *a, int64_t row_bytes, int64_t block_bytes,
+         const char *b, float *c, int64_t ldc, int load, const char *next, int64_t next_bytes)
+{
+    float *c2 = c + AMX_SIDE * ldc;
+    const int64_t c_bytes = ldc * 4;
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    if (load) {
+        TILE_LOAD(0, c, c_bytes);
+        TILE_LOAD(1, c + AMX_SIDE, c_bytes);
+    }
+    if (lower) {
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+        if (load) {
+            TILE_LOAD(2, c2, c_bytes);
+            TILE_LOAD(3, c2 + AMX_SIDE, c_bytes);
+        }
+    }
+    for (int64_t k = 0; k < n_units; k += AMX_SIDE) {
+        TILE_LOAD(6, b, AMX_NR * 4);
+        TILE_LOAD(7, b + AMX_SIDE * 4, AMX_NR * 4);
+        TILE_LOAD(4, a, row_bytes);
+        TILE_DP(0, 4, 6);
+        TILE_DP(1, 4, 7);
+        if (lower) {
+            TILE_LOAD(5, a + AMX_SIDE * row_bytes, row_bytes);
+            TILE_DP(2, 5, 6);
+            TILE_DP(3, 5, 7);
+        }
+        for (int i = 0; i < AMX_SIDE << lower; i++)
+            __builtin_prefetch(next + i * next_bytes + k * 4, 0, 2);
+        a += block_bytes;
+        b += AMX_SIDE * AMX_NR * 4;
+    }
+    TILE_STORE(0, c, c_bytes);
+    TILE_STORE(1, c + AMX_SIDE, c_bytes);
+    if (lower) {
+        TILE_STORE(2, c2, c_bytes);
+        TILE_STORE(3, c2 + AMX_SIDE, c_bytes);
+    }
+}
+
+static void amx_micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs,
+                      const void *b, float *c, int64_t ldc, int load, const void *next,
+                      int64_t next_bytes)
+{
+    const int64_t block_bytes = cs * AMX_SIDE * 4;
+    amx_configure(rows < AMX_SIDE ? rows : AMX_SIDE, rows > AMX_SIDE ? rows - AMX_SIDE : 0);
+    if (rows > AMX_SIDE)
+        amx_rows(1, n_units, a, rs * 4, block_bytes, b, c, ldc, load, next, next_bytes);
+    else
+        amx_rows(0, n_units, a, rs * 4, block_bytes, b, c, ldc, load, next, next_bytes);
+    TILE_RELEASE();
+}
+
+/* [16 units][32] -> [32][16 units], block by block, in place. */
+static void amx_regroup(void *group, int64_t n_units)
+{
+    for (int64_t k = 0; k < n_units; k += AMX_SIDE) {
+        uint32_t *block = (uint32_t *)group + k * AMX_MR;
+        vu half[2][AMX_SIDE];
+        for (int h = 0; h < 2; h++) {
+            for (int u = 0; u < AMX_SIDE; u++)
+                half[h][u] = *(const vu_mem *)(block + u * AMX_MR + h * AMX_SIDE);
+            transpose_16(half[h]);
+        }
+        for (int i = 0; i < AMX_MR; i++)
+            *(vu_mem *)(block + i * AMX_SIDE) = half[i / AMX_SIDE][i % AMX_SIDE];
+    }
+}
+
+enum { AMX_UNROLLED = 4 };
+#define AMX_PEAK_FLOPS (2.0 * AMX_SIDE * AMX_SIDE * 2 * AMX_SIDE * 4 * AMX_UNROLLED)
+static void amx_peak(int64_t n_rounds, float *sink)
+{
+    amx_configure(AMX_SIDE, AMX_SIDE);
+    TILE_LOAD(4, sink, 0); /* sixteen times the same row */
+    TILE_LOAD(5, sink, 0);
+    TILE_LOAD(6, sink, 0);
+    TILE_LOAD(7, sink, 0);
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    for (int64_t n = 0; n < n_rounds * AMX_UNROLLED; n++) {
+        TILE_DP(0, 4, 6);
+        TILE_DP(1, 4, 7);
+        TILE_DP(2, 5, 6);
+        TILE_DP(3, 5, 7);
+    }
+    TILE_STORE(0, sink, 0);
+    TILE_RELEASE();
+}
