@@ -38,9 +38,9 @@ struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"
 #undef KEY
-    json_t *model;          /* the section as it stands: Hugging Face's keys, or {"path": DIR} */
-    json_t *root;           /* file and --set together, as the user wrote them */
-    struct ku_json doc;     /* the file: positions */
+    json_t *model;      /* the section as it stands: Hugging Face's keys, {"path": DIR}, or both */
+    json_t *root;       /* file and --set together, as the user wrote them */
+    struct ku_json doc; /* the file: positions */
     const char *const *set; /* borrowed */
     int n_sets;
 };

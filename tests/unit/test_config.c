@@ -267,9 +267,11 @@ static const struct bad {
      "config: c.json:1:1: model.model_type: missing; \"gpt2\" is what there is"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
-    {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":\"d\",\"n_layer\":7}}", NULL,
-     "config: c.json:1:32: model.path: \"d\"; its config.json says the rest; path stands alone in "
-     "`model`"},
+    {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":\"d\",\"n_layers\":7}}", NULL,
+     "config: c.json:1:43: model.n_layers: unknown key; did you mean n_layer?"},
+    {NULL, "model={\"model_type\":\"gpt2\",\"n_layer\":0}",
+     "config: --set model={\"model_type\":\"gpt2\",\"n_layer\":0}: model.n_layer: 0; an integer "
+     "from 1 to 2^30"},
 };
 
 static void test_refuses(void **state)
