@@ -29,6 +29,23 @@ static int find(const char *const *names, int n, const char *word, size_t bytes)
     return -1;
 }
 
+/* One line for a word that is no setting; of a job's processes only rank 0 says it. */
+static void refuse(const char *word, size_t bytes, const char *what, const char *const *names,
+                   int n, const char *more)
+{
+    const char *rank = getenv("KUMI_RANK") ? getenv("KUMI_RANK") : getenv("RANK");
+    char list[128];
+    int at = 0;
+    if (rank && strcmp(rank, "0") != 0)
+        return;
+    for (int i = 0; i < n; i++)
+        at += snprintf(list + at, sizeof list - (size_t)at, " %s", names[i]);
+    fprintf(stderr,
+            "kumi: KUMI_LOG: %.*s: no such %s; there are%s%s; write \"info\" or "
+            "\"comm:debug,ckpt:info\"\n",
+            (int)(bytes < 80 ? bytes : 80), word, what, list, more);
+}
+
 static void set_one(const char *word, size_t bytes)
 {
     const char *colon = memchr(word, ':', bytes);
@@ -37,10 +54,12 @@ static void set_one(const char *word, size_t bytes)
     int level = find(level_name, 4, level_word, bytes - (size_t)(level_word - word));
     int is_all = colon == NULL || (sub_bytes == 1 && *word == '*');
     int sub = is_all ? -1 : find(sub_name, KU_N_SUBS, word, sub_bytes);
-    if (level < 0 || (!is_all && sub < 0)) {
-        fprintf(stderr,
-                "kumi: KUMI_LOG: %.*s: unknown; write \"comm:debug,ckpt:info\" or \"info\"\n",
-                (int)bytes, word);
+    if (!is_all && sub < 0) {
+        refuse(word, bytes, "subsystem", sub_name, KU_N_SUBS, " and *");
+        return;
+    }
+    if (level < 0) {
+        refuse(word, bytes, "level", level_name, 4, "");
         return;
     }
     for (int s = 0; s < KU_N_SUBS; s++)

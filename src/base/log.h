@@ -4,8 +4,8 @@
 
 /*
  * Messages on stderr, one write a line: "kumi[3] comm: text" (rank in a job, subsystem). KUMI_LOG
- * sets levels: "info", or "comm:debug,ckpt:info,*:warn". Default: warn. An unknown word in KUMI_LOG
- * is named once.
+ * sets levels, later words over earlier ones: "info", or "*:error,comm:debug,ckpt:info". Default:
+ * warn. An unknown subsystem or level in KUMI_LOG is named once.
  */
 enum ku_log_level { KU_LOG_ERROR, KU_LOG_WARN, KU_LOG_INFO, KU_LOG_DEBUG };
 #define KU_LOG_SUBSYSTEMS(X)                                                                       \

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "base/str.h"
 #include "ckpt/place.h"
 #include "ckpt/scan.h"
 #include "ckpt/snapshot.h"
@@ -124,46 +123,6 @@ void ku_ckpt_close(struct ku_ckpt *c)
     ku_json_fini(&c->manifest);
     ku_free(c->path);
     *c = (struct ku_ckpt){0};
-}
-
-static void add_change(struct ku_str *s, const char *key, const json_t *was, const json_t *is)
-{
-    char *old = was != NULL ? ku_json_print(was, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    char *now = is != NULL ? ku_json_print(is, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    ku_str_add(s, "%s%s was %s, is %s", s->bytes > 0 ? ", " : "", key,
-               old != NULL ? old : "not there", now != NULL ? now : "not there");
-    ku_free(old);
-    ku_free(now);
-}
-
-int ku_ckpt_check_numerics(const struct ku_ckpt *c, json_t *numerics)
-{
-    json_t *then = json_object_get(c->manifest.root, "numerics");
-    struct ku_str s = {0};
-    int status = KUMI_OK;
-    /* All keys of both: one that only one side has differs. */
-    json_t *both = json_object();
-    json_object_update(both, then);
-    json_object_update_missing(both, numerics);
-    const char *key;
-    json_t *unused;
-    json_object_foreach(both, key, unused)
-    {
-        const json_t *was = json_object_get(then, key), *is = json_object_get(numerics, key);
-        if (was == NULL || is == NULL || !json_equal(was, is))
-            add_change(&s, key, was, is);
-    }
-    json_decref(both);
-    if (s.failed)
-        status = KUMI_ENOMEM;
-    else if (s.bytes > 0)
-        status =
-            KU_ERR(KUMI_EINVAL,
-                   "resume: %.120s: other numbers would follow: %.200s; give these as they were, "
-                   "or --allow-change",
-                   c->path, ku_str_get(&s));
-    ku_str_fini(&s);
-    return status;
 }
 
 /* 1, 0, or < 0. */

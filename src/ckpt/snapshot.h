@@ -108,15 +108,6 @@ int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
  */
 int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
                  int n_ranks);
-/*
- * Hold a resumed run's numerics keys against the snapshot's: beyond them no bits depend on a
- * configuration.
- *
- *   numerics   as in ku_ckpt_desc
- *
- * Errors: KUMI_EINVAL that names each key that differs, with both values.
- */
-int ku_ckpt_check_numerics(const struct ku_ckpt *c, json_t *numerics);
 /* find and read until one is whole: for one rank. */
 int ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n, struct ku_ckpt *c);
 

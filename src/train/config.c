@@ -54,12 +54,15 @@ static const char *where(const struct ku_config *o, const char *path, char out[M
 {
     int line, column;
     size_t bytes = strlen(path);
-    for (int i = o->n_sets - 1; i >= 0; i--)
-        if (strncmp(o->set[i], path, bytes) == 0 &&
-            (o->set[i][bytes] == '=' || o->set[i][bytes] == '.')) {
+    for (int i = o->n_sets - 1; i >= 0; i--) {
+        size_t n = strcspn(o->set[i], "="); /* the path itself, below it, or above it */
+        size_t least = n < bytes ? n : bytes;
+        char next = n < bytes ? path[least] : o->set[i][least];
+        if (strncmp(o->set[i], path, least) == 0 && (n == bytes || next == '.')) {
             snprintf(out, MAX_PATH_BYTES + 64, "--set %.200s", o->set[i]);
             return out;
         }
+    }
     ku_json_where(&o->doc, path, 0, &line, &column);
     snprintf(out, MAX_PATH_BYTES + 64, "%.200s:%d:%d", o->doc.name, line ? line : 1,
              column ? column : 1);

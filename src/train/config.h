@@ -38,9 +38,9 @@ struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"
 #undef KEY
-    json_t *model;          /* the section as it stands: Hugging Face's keys, or {"path": DIR} */
-    json_t *root;           /* file and --set together, as the user wrote them */
-    struct ku_json doc;     /* the file: positions */
+    json_t *model;      /* the section as it stands: Hugging Face's keys, {"path": DIR}, or both */
+    json_t *root;       /* file and --set together, as the user wrote them */
+    struct ku_json doc; /* the file: positions */
     const char *const *set; /* borrowed */
     int n_sets;
 };
@@ -70,8 +70,8 @@ int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, cons
 json_t *ku_config_dump(const struct ku_config *cfg);
 /* The numerics keys alone, under "section.key"; with the model. */
 json_t *ku_config_numerics(const struct ku_config *cfg);
-/* Names that differ between two of the above, or that one of them lacks, "a, b", into out. Returns
- * how many. 1 and 1.0 are equal. */
+/* What differs between two of the above, or one of them lacks, "a (was 1, is 2), b (..)", into out,
+ * which is empty at entry. Returns how many. 1 and 1.0 are equal. */
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out);
 /* One line a key: for `kumi help config` and the document. is_markdown: rows of a table, per
  * section. */

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
+#include "base/mem.h"
 #include "train/config.h"
 
 struct row {
@@ -85,6 +87,19 @@ static int is_same(const json_t *a, const json_t *b)
     return json_object_size(a) == json_object_size(b);
 }
 
+/* The key with both values; of a whole model its name has to do. */
+static void add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
+{
+    const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
+    char *old = was ? ku_json_print(was, as_written) : NULL,
+         *now = is ? ku_json_print(is, as_written) : NULL;
+    ku_str_add(out, "%s%s", out->bytes ? ", " : "", name);
+    if (!json_is_object(was) && !json_is_object(is))
+        ku_str_add(out, " (was %.60s, is %.60s)", old ? old : "not there", now ? now : "not there");
+    ku_free(old);
+    ku_free(now);
+}
+
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
 {
     const char *name;
@@ -92,13 +107,17 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
     int n = 0;
     json_object_foreach((json_t *)(uintptr_t)is, name, value)
     {
-        if (!is_same(value, json_object_get(was, name)))
-            ku_str_add(out, "%s%s", n++ ? ", " : "", name);
+        if (!is_same(value, json_object_get(was, name))) {
+            add_change(out, name, json_object_get(was, name), value);
+            n++;
+        }
     }
     json_object_foreach((json_t *)(uintptr_t)was, name, value)
     {
-        if (json_object_get(is, name) == NULL)
-            ku_str_add(out, "%s%s", n++ ? ", " : "", name);
+        if (json_object_get(is, name) == NULL) {
+            add_change(out, name, value, NULL);
+            n++;
+        }
     }
     return n;
 }

@@ -35,7 +35,7 @@ static const struct member {
     {"scale_attn_by_inverse_layer_idx", NULL, M_BOOL,
      offsetof(struct kumi_gpt2, scale_attn_by_inverse_layer_idx)},
 };
-enum { N_MEMBERS = sizeof members / sizeof members[0], M_N_EMBD = 2 /* its row */ };
+enum { N_MEMBERS = sizeof members / sizeof members[0], M_N_HEAD = 1, M_N_EMBD = 2 /* rows */ };
 /* Keys of Hugging Face's files that say nothing of the computation. */
 static const char *const inert[] = {"model_type",
                                     "path",
@@ -68,16 +68,18 @@ static const struct {
                    {"gelu", KUMI_GELU},
                    {"relu", KUMI_RELU}};
 
-/* An error about a key: in the configuration with its place, else with the file's name. */
+/* Where keys come from: the configuration, a config.json, or the one over the other. */
 struct source {
-    const struct ku_config *cfg; /* NULL: a config.json */
-    const char *name;
+    const struct ku_config *cfg; /* NULL: a config.json alone */
+    const char *name;            /* of the config.json; NULL: none */
 };
+
+/* An error about a key: in the configuration with its place, else with the file's name. */
 static int refuse(const struct source *s, const char *key, const json_t *v, const char *wanted)
 {
     char path[128];
     snprintf(path, sizeof path, "model.%.100s", key);
-    if (s->cfg)
+    if (s->cfg && (s->name == NULL || json_object_get(s->cfg->model, key)))
         return ku_config_refuse(s->cfg, path, v, wanted);
     return KU_ERR(KUMI_EINPUT, "model: %s: %s: wrong; %s", s->name, key, wanted);
 }
@@ -160,6 +162,25 @@ static int read_activation(const struct source *s, json_t *model, struct kumi_gp
                   "one of: gelu_new gelu_pytorch_tanh gelu_fast gelu relu");
 }
 
+static int refuse_heads(const struct source *s, const json_t *model, const struct kumi_gpt2 *c)
+{
+    char wanted[96];
+    const char *width = spelling(model, &members[M_N_EMBD]),
+               *heads = spelling(model, &members[M_N_HEAD]);
+    /* over a config.json, the key that the configuration gives is the one to change */
+    int is_heads = s->name && s->cfg && json_object_get(s->cfg->model, heads) &&
+                   !json_object_get(s->cfg->model, width);
+    if (is_heads)
+        snprintf(wanted, sizeof wanted, "it must divide n_embd, %lld", (long long)c->n_embd);
+    else
+        snprintf(wanted, sizeof wanted, "it must be divisible by n_head, %lld",
+                 (long long)c->n_head);
+    json_t *v = json_integer(is_heads ? c->n_head : c->n_embd);
+    int status = refuse(s, is_heads ? heads : width, v, wanted);
+    json_decref(v);
+    return status;
+}
+
 static int read_object(const struct source *s, json_t *model, struct ku_model *m)
 {
     struct kumi_gpt2 *c = &m->gpt2;
@@ -176,19 +197,32 @@ static int read_object(const struct source *s, json_t *model, struct ku_model *m
             return refuse(s, name, v, "its other spelling is given too, with another value");
     }
     KU_TRY(read_activation(s, model, c));
-    if (c->n_embd % c->n_head) {
-        char wanted[96];
-        snprintf(wanted, sizeof wanted, "it must be divisible by n_head, %lld",
-                 (long long)c->n_head);
-        json_t *v = json_integer(c->n_embd);
-        int status = refuse(s, spelling(model, &members[M_N_EMBD]), v, wanted);
-        json_decref(v);
-        return status;
+    return c->n_embd % c->n_head ? refuse_heads(s, model, c) : KUMI_OK;
+}
+
+/* The configuration's keys over a config.json's; what is overridden may be spelled otherwise. */
+static int override(json_t *model, const json_t *keys)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)keys, key, value)
+    {
+        if (strcmp(key, "path") == 0)
+            continue;
+        for (int i = 0; i < N_MEMBERS; i++) {
+            const struct member *m = &members[i];
+            if (m->alias && strcmp(key, m->alias) == 0 && !json_object_get(keys, m->name))
+                json_object_del(model, m->name);
+            else if (m->alias && strcmp(key, m->name) == 0 && !json_object_get(keys, m->alias))
+                json_object_del(model, m->alias);
+        }
+        if (json_object_set(model, key, value) < 0)
+            return KUMI_ENOMEM;
     }
     return KUMI_OK;
 }
 
-static int read_directory(const char *dir, struct ku_model *m)
+static int read_directory(const struct ku_config *cfg, const char *dir, struct ku_model *m)
 {
     struct ku_json doc;
     char *file = ku_asprintf("%s/config.json", dir);
@@ -202,8 +236,10 @@ static int read_directory(const char *dir, struct ku_model *m)
         struct kumi_error e = *ku_err_get();
         status = KU_ERR(KUMI_EINPUT, "model: %s: %.300s", dir, e.text);
     } else {
-        struct source s = {NULL, file};
-        status = read_object(&s, doc.root, m);
+        struct source s = {cfg, file};
+        status = json_is_object(doc.root) ? override(doc.root, cfg->model) : KUMI_OK;
+        if (status == KUMI_OK)
+            status = read_object(&s, doc.root, m);
         ku_json_fini(&doc);
     }
     ku_free(file);
@@ -218,10 +254,8 @@ int ku_model_read(const struct ku_config *cfg, struct ku_model *m)
     KU_TRY(check_names(&s, cfg->model));
     if (path && !json_is_string(path))
         return refuse(&s, "path", path, "a directory with config.json and model.safetensors");
-    if (path && json_object_size(cfg->model) > 1)
-        return refuse(&s, "path", path,
-                      "its config.json says the rest; path stands alone in `model`");
-    int status = path ? read_directory(json_string_value(path), m) : read_object(&s, cfg->model, m);
+    int status =
+        path ? read_directory(cfg, json_string_value(path), m) : read_object(&s, cfg->model, m);
     if (status < 0)
         ku_model_fini(m);
     return status;

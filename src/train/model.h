@@ -5,8 +5,8 @@
 #include "kumi/model.h"
 #include "train/config.h"
 
-/* The model of a configuration: Hugging Face's keys, inline or in the config.json of {"path": DIR}.
- */
+/* The model of a configuration: Hugging Face's keys, inline, or in the config.json of {"path": DIR}
+ * with those that stand beside path over them. */
 struct ku_model {
     struct kumi_gpt2 gpt2;
     char *path; /* directory whose weights are the start; NULL: none */

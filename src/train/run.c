@@ -120,12 +120,13 @@ static int check_numerics(struct run *r, const json_t *was)
     int n = ku_config_compare(was, r->s.numerics, &names);
     int status = KUMI_OK;
     if (n && !r->o->allow_change)
-        status = KU_ERR(KUMI_EINVAL,
-                        "resume: %s: %s differ from the checkpoint's: the bits would not continue; "
-                        "--allow-change goes on all the same",
-                        r->found, ku_str_get(&names));
+        status =
+            KU_ERR(KUMI_EINVAL,
+                   "resume: %s: %.200s differ from the checkpoint's: the bits would not continue; "
+                   "--allow-change goes on all the same",
+                   r->found, ku_str_get(&names));
     else if (n && is_first(r))
-        fprintf(stderr, "kumi: %s changed: the bits do not continue those of the checkpoint\n",
+        fprintf(stderr, "kumi: %s: changed: the bits do not continue those of the checkpoint\n",
                 ku_str_get(&names));
     ku_str_fini(&names);
     return status;

@@ -73,6 +73,8 @@ expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on r
 expect 11 'holds a run already; --resume continues it, --overwrite replaces it' train $config --out "$dir/run"
 expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on rank 0; the last checkpoint is at step 0' train $config --out "$dir/nan" --set optimizer.lr=1e30 --set train.clip_norm=0 \
     --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
+"$kumi" train $config --out "$dir/seed" --set train.steps=2 --set train.eval_tokens=64 >/dev/null 2>&1 || { echo 'no run to resume'; failed=1; }
+expect 2 'train.seed (was 1337, is 1) differ from the checkpoint' train $config --out "$dir/seed" --set train.steps=3 --set train.seed=1 --resume
 "$kumi" help | grep -q 'kumi train' || { echo 'help lists no commands'; failed=1; }
 "$kumi" --version | grep -q '^kumi [0-9]' || { echo 'no version'; failed=1; }
 "$kumi" info --json | python3 -m json.tool >/dev/null || { echo 'info --json is no JSON'; failed=1; }

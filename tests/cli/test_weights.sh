@@ -36,4 +36,19 @@ try tiny 3 "$data 3 bytes; no file has under 10"
 try none 3 'model: DIR: json: DIR/config.json: cannot be read: No such file or directory'
 try good 3 "data: $dir/bad.bin: token 61 at byte 500; the model's vocabulary has 61 (model.vocab_size)" \
     --set data.train="$dir/bad.bin" --set data.val_fraction=0 --set data.shuffle=false --set train.steps=30
+
+# keys beside path are taken over those of its config.json
+try good 0 'validation loss: 4.1' --set model.resid_pdrop=0.25 --set model.num_attention_heads=2 --set model.activation_function=relu
+python3 - "$dir/out" <<'P' || failed=1
+import glob, json, sys
+c = json.load(open(glob.glob(sys.argv[1] + "/checkpoints/*/model/config.json")[0]))
+got = c["resid_pdrop"], c["n_head"], c["activation_function"], c["n_embd"]
+if got != (0.25, 2, "relu", 12):
+    sys.exit("overrides beside model.path: %s" % (got,))
+P
+try good 3 'weights: DIR: 12 missing, 0 extra, 0 misshapen: missing h.1.ln_1.weight, ' --set model.n_layer=2
+try good 3 'wpe.weight is [8,12] instead of [8,24]' --set model.hidden_size=24
+try good 2 'config: --set model.n_head=5: model.n_head: 5; it must divide n_embd, 12' --set model.n_head=5
+try good 2 'config: --set model.attn_pdrop=2: model.attn_pdrop: 2; a probability in [0, 1)' --set model.attn_pdrop=2
+try good 2 "its other spelling is given too, with another value" --set model.n_embd=12 --set model.hidden_size=24
 exit $failed

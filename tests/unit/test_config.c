@@ -267,9 +267,11 @@ static const struct bad {
      "config: c.json:1:1: model.model_type: missing; \"gpt2\" is what there is"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
-    {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":\"d\",\"n_layer\":7}}", NULL,
-     "config: c.json:1:32: model.path: \"d\"; its config.json says the rest; path stands alone in "
-     "`model`"},
+    {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":\"d\",\"n_layers\":7}}", NULL,
+     "config: c.json:1:43: model.n_layers: unknown key; did you mean n_layer?"},
+    {NULL, "model={\"model_type\":\"gpt2\",\"n_layer\":0}",
+     "config: --set model={\"model_type\":\"gpt2\",\"n_layer\":0}: model.n_layer: 0; an integer "
+     "from 1 to 2^30"},
 };
 
 static void test_refuses(void **state)
@@ -425,16 +427,18 @@ static void test_compare(void **state)
         int n;
     } row[] = {
         {"{\"a\":1,\"b\":[0.9,1]}", "{\"b\":[0.9,1.0],\"a\":1.0}", "", 0},
-        {"{\"a\":1}", "{\"a\":2}", "a", 1},
-        {"{\"a\":1}", "{\"a\":null}", "a", 1},
-        {"{\"a\":1,\"gone\":2}", "{\"a\":1,\"new\":2}", "new, gone", 2},
-        {"{\"a\":[1,2]}", "{\"a\":[1]}", "a", 1},
-        {"{\"a\":[1]}", "{\"a\":[1,2]}", "a", 1},
+        {"{\"a\":1}", "{\"a\":2}", "a (was 1, is 2)", 1},
+        {"{\"a\":1}", "{\"a\":null}", "a (was 1, is null)", 1},
+        {"{\"a\":1,\"gone\":2}", "{\"a\":1,\"new\":2}",
+         "new (was not there, is 2), gone (was 2, is not there)", 2},
+        {"{\"a\":[1,2]}", "{\"a\":[1]}", "a (was [1,2], is [1])", 1},
+        {"{\"a\":[1]}", "{\"a\":[1,2]}", "a (was [1], is [1,2])", 1},
         {"{\"m\":{\"x\":{\"y\":1}}}", "{\"m\":{\"x\":{\"y\":1.0}}}", "", 0},
         {"{\"m\":{\"x\":1}}", "{\"m\":{\"x\":1,\"y\":1}}", "m", 1},
         {"{\"m\":{\"x\":1,\"y\":1}}", "{\"m\":{\"x\":1}}", "m", 1},
-        {"{\"a\":true,\"b\":\"s\"}", "{\"a\":false,\"b\":\"t\"}", "a, b", 2},
-        {"{\"a\":\"1\"}", "{\"a\":1.0}", "a", 1},
+        {"{\"a\":true,\"b\":\"s\"}", "{\"a\":false,\"b\":\"t\"}",
+         "a (was true, is false), b (was \"s\", is \"t\")", 2},
+        {"{\"a\":\"1\"}", "{\"a\":1.0}", "a (was \"1\", is 1.0)", 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {

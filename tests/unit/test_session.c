@@ -76,7 +76,7 @@ static void test_resume(void **state)
     assert_int_equal(ku_session_configure(&second, f->config, other, 1, first.numerics, 1),
                      KUMI_OK);
     assert_int_equal(ku_config_compare(first.numerics, second.numerics, &names), 1);
-    assert_string_equal(ku_str_get(&names), "schedule.decay_steps");
+    assert_string_equal(ku_str_get(&names), "schedule.decay_steps (was 40, is 80)");
     ku_session_fini(&second);
 
     assert_int_equal(ku_session_configure(&second, f->config, NULL, 0, first.numerics, 4),
