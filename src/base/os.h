@@ -61,8 +61,12 @@ int ku_os_n_cpus(void);
 /* Bytes: the least of MemAvailable and what each of our control groups still allows, page cache
  * that nobody uses counted as free. UINT64_MAX when the system does not say. */
 uint64_t ku_os_mem_available(void);
+/* Bytes: this process's proportional set size, pages that several processes map counted in parts.
+ * 0 when the system does not say. */
+uint64_t ku_os_pss(void);
 /* The same of a system whose /proc and /sys lie under root. For tests. */
 int ku_os_n_cpus_under(const char *root, int n_allowed);
 uint64_t ku_os_mem_available_under(const char *root);
+uint64_t ku_os_pss_under(const char *root);
 
 #endif

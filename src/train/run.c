@@ -38,7 +38,7 @@ struct run {
     char *found;                /* the checkpoint to resume */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
-    double flops_per_token;
+    double flops_per_token, loss; /* loss: of the last step, NaN before the first */
 };
 
 static int is_first(const struct run *r)
@@ -300,6 +300,7 @@ static int one_step(struct run *r)
         KU_TRY(nonfinite(r, report));
     else
         r->n_skipped = 0;
+    r->loss = report[KU_REPORT_LOSS];
     r->step++;
     if (is_first(r))
         note_step(r, report, data_ns);
@@ -341,19 +342,37 @@ static int loop(struct run *r)
     return save(r, 1);
 }
 
-static int write_summary(struct run *r)
+/* What all ranks hold now, in bytes; 0: a rank cannot tell. Collective. */
+static int memory_held(struct run *r, int64_t *bytes)
+{
+    int64_t mine = (int64_t)ku_os_pss(), word[2] = {mine, mine > 0};
+    KU_TRY(ku_agree_sum(r->job, word, 2));
+    *bytes = word[1] == r->job->n ? word[0] : 0;
+    return KUMI_OK;
+}
+
+/* JSON has no NaN: null. */
+static json_t *real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+/* A median of no steps is 0: null. */
+static json_t *measured(double x)
+{
+    return real(x > 0 ? x : (double)NAN);
+}
+
+static int write_summary(struct run *r, int64_t held_bytes)
 {
     struct kumi_train_result *result = r->result;
-    struct ku_memory_report memory;
-    ku_program_memory(r->s.t->program[KU_PROG_TRAIN], &memory);
-    json_t *o = json_pack("{s:I, s:I, s:i, s:f, s:f, s:s, s:s, s:I, s:o}", "step",
-                          (json_int_t)r->step, "update", (json_int_t)result->update, "ranks",
-                          r->job->n, "median_tps", result->median_tps, "median_step_ms",
-                          ku_metrics_median_step_ms(r->metrics), "digest", result->digest,
-                          "checkpoint", result->checkpoint, "memory_planned_bytes",
-                          (json_int_t)memory.peak_bytes, "val_curve", ku_metrics_curve(r->metrics));
-    if (o && isfinite(result->val_loss))
-        json_object_set_new(o, "val_loss", json_real(result->val_loss));
+    json_t *o = json_pack(
+        "{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}", "step", (json_int_t)r->step,
+        "update", (json_int_t)result->update, "ranks", r->job->n, "loss", real(r->loss), "val_loss",
+        real(result->val_loss), "median_tps", measured(result->median_tps), "median_step_ms",
+        measured(ku_metrics_median_step_ms(r->metrics)), "digest", result->digest, "checkpoint",
+        result->checkpoint, "memory_planned_bytes", (json_int_t)ku_trainer_host_bytes(r->s.t),
+        "memory_pss_bytes", held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
+        ku_metrics_curve(r->metrics));
     char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
     char *path = ku_rundir_file(&r->dir, "summary.json");
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;
@@ -389,13 +408,15 @@ static int finish(struct run *r)
     result->update = *ku_trainer_update_count(r->s.t);
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
              (long long)r->last_saved);
+    int64_t held_bytes;
+    KU_TRY(memory_held(r, &held_bytes));
     int status = KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
         note_curve(r);
         status = ku_trainer_digest(r->s.t, 0, result->digest);
         if (status == KUMI_OK)
-            status = write_summary(r);
+            status = write_summary(r, held_bytes);
     }
     return ku_agree(r->job, status);
 }
@@ -442,6 +463,7 @@ int kumi_train(const struct kumi_train_options *options, struct kumi_train_resul
                     .result = result,
                     .dir = {.lock_fd = -1},
                     .last_saved = -1,
+                    .loss = (double)NAN,
                     .begin_ns = ku_clock_ns()};
     memset(result, 0, sizeof *result);
     result->val_loss = (double)NAN;
