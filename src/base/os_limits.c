@@ -181,6 +181,11 @@ uint64_t ku_os_mem_available(void)
     return ku_os_mem_available_under("");
 }
 
+int ku_os_n_cpus_host(void)
+{
+    return ku_os_n_cpus_under("", (int)sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 int ku_os_n_cpus(void)
 {
     cpu_set_t set;

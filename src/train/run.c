@@ -38,7 +38,7 @@ struct run {
     char *found;                /* the checkpoint to resume */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
-    double flops_per_token, loss; /* loss: of the last step, NaN before the first */
+    double loss; /* of the last step, NaN before the first */
 };
 
 static int is_first(const struct run *r)
@@ -173,6 +173,18 @@ static int load_checkpoint(struct run *r)
     }
 }
 
+static int open_metrics(struct run *r)
+{
+    double peak_flops;
+    if (ku_peak_read(r->s.cfg.precision_compute, r->s.n_cores, &peak_flops) < 0) {
+        KU_LOG(TRAIN, INFO, "%s: mfu is not known without", ku_err_get()->text);
+        peak_flops = 0;
+    }
+    return ku_metrics_open(r->dir.path, r->step,
+                           ku_model_flops_per_token(&r->s.model, r->s.seq_len), peak_flops,
+                           &r->metrics);
+}
+
 static int prepare(struct run *r)
 {
     KU_TRY(open_directory(r));
@@ -183,13 +195,9 @@ static int prepare(struct run *r)
         r->end = r->o->until;
     KU_TRY(ku_session_create_trainer(&r->s, r->job));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
-    r->flops_per_token = ku_model_flops_per_token(&r->s.model, r->s.seq_len);
     if (!is_first(r))
         return KUMI_OK;
-    double peak = 0;
-    if (ku_peak_read(r->s.cfg.precision_compute, ku_os_n_cpus(), &peak) < 0)
-        peak = 0;
-    KU_TRY(ku_metrics_open(r->dir.path, r->step, peak, &r->metrics));
+    KU_TRY(open_metrics(r));
     fprintf(stderr,
             "kumi: %s: %lld parameters, %d ranks, global batch %lld = %lld shards x %lld x %lld, "
             "%s on %s, %s\n",
@@ -282,8 +290,7 @@ static void note_step(struct run *r, const double *report, int64_t data_ns)
                                    .lr = report[KU_REPORT_LR],
                                    .step_ms = (double)times.run_ns * 1e-6,
                                    .wait_ms = (double)times.wait_ns * 1e-6,
-                                   .data_ms = (double)data_ns * 1e-6,
-                                   .flops_per_token = r->flops_per_token};
+                                   .data_ms = (double)data_ns * 1e-6};
     int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.sampler.steps_per_epoch);
     int is_logged = every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);
     ku_metrics_step(r->metrics, &line, is_logged);
@@ -365,14 +372,16 @@ static json_t *measured(double x)
 static int write_summary(struct run *r, int64_t held_bytes)
 {
     struct kumi_train_result *result = r->result;
-    json_t *o = json_pack(
-        "{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}", "step", (json_int_t)r->step,
-        "update", (json_int_t)result->update, "ranks", r->job->n, "loss", real(r->loss), "val_loss",
-        real(result->val_loss), "median_tps", measured(result->median_tps), "median_step_ms",
-        measured(ku_metrics_median_step_ms(r->metrics)), "digest", result->digest, "checkpoint",
-        result->checkpoint, "memory_planned_bytes", (json_int_t)ku_trainer_host_bytes(r->s.t),
-        "memory_pss_bytes", held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
-        ku_metrics_curve(r->metrics));
+    json_t *o = json_pack("{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}",
+                          "step", (json_int_t)r->step, "update", (json_int_t)result->update,
+                          "ranks", r->job->n, "loss", real(r->loss), "val_loss",
+                          real(result->val_loss), "median_tps", measured(result->median_tps),
+                          "median_step_ms", measured(ku_metrics_median_step_ms(r->metrics)), "mfu",
+                          measured(ku_metrics_mfu(r->metrics, result->median_tps)), "digest",
+                          result->digest, "checkpoint", result->checkpoint, "memory_planned_bytes",
+                          (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
+                          held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
+                          ku_metrics_curve(r->metrics));
     char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
     char *path = ku_rundir_file(&r->dir, "summary.json");
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;

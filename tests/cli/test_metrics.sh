@@ -12,8 +12,25 @@ say() { echo "$*"; exit 1; }
 small=(configs/shakespeare-fast.json -n 2 --set model.n_layer=2 --set train.threads=1 --set train.eval_tokens=2048)
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/run" \
     >"$dir/out" 2>"$dir/err" || say "train: $(cat "$dir/err")"
+grep -q 'mfu' "$dir/err" && say "mfu without a measured peak: $(cat "$dir/err")"
 "$kumi" plan "${small[@]}" --json >"$dir/plan.json" || say "plan failed"
 "$kumi" ckpt digest "$dir/run" >"$dir/digest" || say "ckpt digest failed"
+
+# a peak that was measured: mfu is against that of the 2 cores in use, at the run's dtype
+mkdir "$dir/cache"
+"$kumi" info --json >"$dir/info.json" || say "info --json failed"
+python3 -c '
+import json, sys
+cpu = json.load(sys.stdin)["cpu"]
+rows = [{"cpu": cpu["model"], "isa": cpu["isa"], "threads": n, "f32": 1e9, "bf16": n * 1e11} for n in (1, 2, 64)]
+rows.append({"cpu": "another", "isa": cpu["isa"], "threads": 2, "f32": 1e9, "bf16": 1e9})
+json.dump(rows, sys.stdout)' <"$dir/info.json" >"$dir/cache/peak.json" || say "no peak.json"
+"$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/peak" \
+    >"$dir/out" 2>"$dir/err" || say "train with a peak: $(cat "$dir/err")"
+grep -q 'tok/s  mfu [0-9]*\.[0-9] %' "$dir/err" || say "no mfu in: $(cat "$dir/err")"
+rm -r "$dir/cache"
+KUMI_LOG=info "$kumi" train "${small[@]}" --set train.steps=1 --out "$dir/hint" >"$dir/out" 2>"$dir/err"
+[ "$(grep -c 'run `kumi bench peak`' "$dir/err")" = 1 ] || say "no hint, or several: $(cat "$dir/err")"
 cat >"$dir/check.py" <<'END'
 import json, os, sys
 dir = sys.argv[1]
@@ -33,5 +50,13 @@ held = summary["memory_pss_bytes"]
 if held is not None or os.path.exists("/proc/self/smaps_rollup"):
     assert held > summary["memory_planned_bytes"] // 2 and held % 1024 == 0, summary
 assert summary["median_tps"] > 0 and summary["median_step_ms"] > 0, summary
+
+# mfu: 6 N + 12 layers width length, N without positions, over the peak of two cores
+flops = 6 * (256 * 128 + 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128) + 12 * 2 * 128 * 64
+assert summary["mfu"] is None and all(r["mfu"] is None for r in steps), summary
+has_two = json.load(open(dir + "/info.json"))["cpu"]["cores"] > 1
+close = lambda mfu, tps: abs(mfu / (tps * flops / 2e11) - 1) < 1e-3 or not has_two
+for row in [json.load(open(dir + "/peak/summary.json"))] + [json.loads(l) for l in open(dir + "/peak/metrics.jsonl")]:
+    assert "mfu" not in row and "val_loss" in row or close(row["mfu"], row.get("tps") or row["median_tps"]), row
 END
 python3 "$dir/check.py" "$dir"

@@ -478,6 +478,7 @@ static void test_limits(void **state)
     assert_int_equal(ku_os_pss_under(root), 77 * 1024);
     assert_true(ku_os_pss() > 1 << 16);
     assert_true(ku_os_n_cpus() >= 1 && ku_os_n_cpus() <= sysconf(_SC_NPROCESSORS_CONF));
+    assert_true(ku_os_n_cpus_host() >= ku_os_n_cpus());
     assert_true(ku_os_mem_available() > 1 << 20 && ku_os_mem_available() != UINT64_MAX);
 }
 
