@@ -171,7 +171,7 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
     keep(m, whole_ms, tps);
     if (!is_logged)
         return;
-    char b[10][32];
+    char b[6][32];
     struct ku_str row = {0};
     ku_str_add(&row,
                "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"tokens\":%lld",
@@ -179,6 +179,8 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
                number(l->grad_norm, b[2]), number(l->lr, b[3]), (long long)l->tokens);
     ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"mfu\":%s", l->step_ms, tps,
                number(ku_metrics_mfu(m, tps), b[4]));
+    ku_str_add(&row, ",\"memory_gib\":%s",
+               number(l->held_bytes ? (double)l->held_bytes / (1 << 30) : (double)NAN, b[5]));
     ku_str_add(&row, ",\"data_ms\":%.3f,\"wait_ms\":%.3f}\n", l->data_ms, l->wait_ms);
     if (!row.failed)
         write_row(m, row.text, row.bytes);

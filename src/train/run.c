@@ -38,7 +38,8 @@ struct run {
     char *found;                /* the checkpoint to resume */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
-    double loss; /* of the last step, NaN before the first */
+    double loss;               /* of the last step, NaN before the first */
+    int64_t pss_bytes, pss_ns; /* this rank's, and when that was */
 };
 
 static int is_first(const struct run *r)
@@ -278,8 +279,35 @@ static int is_due(struct ku_span every, int64_t step, const struct run *r)
     return n > 0 && step % n == 0;
 }
 
-static void note_step(struct run *r, const double *report, int64_t data_ns)
+/* What all ranks hold, each seen at most max_age_ns ago (a look takes about 10 ms a GiB), in bytes;
+ * 0: a rank cannot tell. Collective. */
+static int memory_held(struct run *r, int64_t max_age_ns, int64_t *bytes)
 {
+    int64_t now = ku_clock_ns();
+    if (r->pss_ns == 0 || now - r->pss_ns >= max_age_ns) {
+        r->pss_bytes = (int64_t)ku_os_pss();
+        r->pss_ns = now;
+    }
+    int64_t word[2] = {r->pss_bytes, r->pss_bytes > 0};
+    KU_TRY(ku_agree_sum(r->job, word, 2));
+    *bytes = word[1] == r->job->n ? word[0] : 0;
+    return KUMI_OK;
+}
+
+static int is_logged(const struct run *r)
+{
+    int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.sampler.steps_per_epoch);
+    return every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);
+}
+
+/* Collective, for what the line of a logged step says of all ranks. */
+static int note_step(struct run *r, const double *report, int64_t data_ns)
+{
+    int64_t held_bytes = 0;
+    if (is_logged(r))
+        KU_TRY(memory_held(r, 1000000000, &held_bytes));
+    if (!is_first(r))
+        return KUMI_OK;
     struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
     struct ku_metrics_line line = {.step = r->step,
                                    .n_steps = r->s.n_steps,
@@ -290,10 +318,10 @@ static void note_step(struct run *r, const double *report, int64_t data_ns)
                                    .lr = report[KU_REPORT_LR],
                                    .step_ms = (double)times.run_ns * 1e-6,
                                    .wait_ms = (double)times.wait_ns * 1e-6,
-                                   .data_ms = (double)data_ns * 1e-6};
-    int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.sampler.steps_per_epoch);
-    int is_logged = every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);
-    ku_metrics_step(r->metrics, &line, is_logged);
+                                   .data_ms = (double)data_ns * 1e-6,
+                                   .held_bytes = held_bytes};
+    ku_metrics_step(r->metrics, &line, is_logged(r));
+    return KUMI_OK;
 }
 
 static int one_step(struct run *r)
@@ -309,9 +337,7 @@ static int one_step(struct run *r)
         r->n_skipped = 0;
     r->loss = report[KU_REPORT_LOSS];
     r->step++;
-    if (is_first(r))
-        note_step(r, report, data_ns);
-    return KUMI_OK;
+    return note_step(r, report, data_ns);
 }
 
 /* 0 = go on; else why all ranks stop here. */
@@ -347,15 +373,6 @@ static int loop(struct run *r)
     if (!word)
         KU_TRY(evaluate(r));
     return save(r, 1);
-}
-
-/* What all ranks hold now, in bytes; 0: a rank cannot tell. Collective. */
-static int memory_held(struct run *r, int64_t *bytes)
-{
-    int64_t mine = (int64_t)ku_os_pss(), word[2] = {mine, mine > 0};
-    KU_TRY(ku_agree_sum(r->job, word, 2));
-    *bytes = word[1] == r->job->n ? word[0] : 0;
-    return KUMI_OK;
 }
 
 /* JSON has no NaN: null. */
@@ -418,7 +435,7 @@ static int finish(struct run *r)
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
              (long long)r->last_saved);
     int64_t held_bytes;
-    KU_TRY(memory_held(r, &held_bytes));
+    KU_TRY(memory_held(r, 0, &held_bytes));
     int status = KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);

@@ -13,6 +13,11 @@ small=(configs/shakespeare-fast.json -n 2 --set model.n_layer=2 --set train.thre
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/run" \
     >"$dir/out" 2>"$dir/err" || say "train: $(cat "$dir/err")"
 grep -q 'mfu' "$dir/err" && say "mfu without a measured peak: $(cat "$dir/err")"
+"$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=1 --set train.eval_every=10 --out "$dir/whole" \
+    --until 7 >"$dir/out" 2>"$dir/err" || say "train --until: $(cat "$dir/err")"
+"$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=1 --set train.eval_every=10 --out "$dir/whole" \
+    --resume >"$dir/out" 2>"$dir/err" || say "train --resume: $(cat "$dir/err")"
+grep -v '"step":7,"val_loss"' "$dir/whole/metrics.jsonl" >"$dir/whole.jsonl"
 "$kumi" plan "${small[@]}" --json >"$dir/plan.json" || say "plan failed"
 "$kumi" ckpt digest "$dir/run" >"$dir/digest" || say "ckpt digest failed"
 
@@ -39,6 +44,26 @@ plan = json.load(open(dir + "/plan.json"))
 rows = [json.loads(line) for line in open(dir + "/run/metrics.jsonl")]
 steps = [r for r in rows if "loss" in r]
 evals = [r for r in rows if "val_loss" in r]
+
+# the lines: a step's has what a step is known by, an evaluation's has the loss of the validation split
+keys = {"step", "epoch", "loss", "grad_norm", "lr", "tokens", "step_ms", "tps", "mfu", "memory_gib", "data_ms", "wait_ms"}
+assert [r["step"] for r in steps] == [1, 5, 10, 15, 20] and [r["step"] for r in evals] == [10, 20], rows
+tokens, per_epoch = 32 * 64, (1115394 * 9 // 10 - 1) // 64 // 32 # global batch x length; steps of 9/10 of the text
+for r in steps:
+    assert set(r) == keys, r
+    assert r["tokens"] == tokens and 0 < r["loss"] < 6 and r["grad_norm"] > 0, r
+    assert abs(r["lr"] / (4e-3 * r["step"] / 100) - 1) < 0.02, r # warm-up over 100 steps
+    assert abs(r["epoch"] * per_epoch / r["step"] - 1) < 0.01, r
+    assert r["step_ms"] > 0 and r["data_ms"] >= 0 and 0 <= r["wait_ms"] <= r["step_ms"], r
+    assert abs(r["tps"] * (r["step_ms"] + r["data_ms"]) / 1e3 / tokens - 1) < 0.01, r
+    assert r["memory_gib"] is None or r["memory_gib"] * 2**30 > plan["host_bytes"] / 2, r
+for r in evals:
+    assert set(r) == {"step", "val_loss"} and 0 < r["val_loss"] < 6, r
+assert steps[-1]["loss"] < steps[0]["loss"], steps
+whole = [json.loads(line) for line in open(dir + "/whole.jsonl")] # the same run, every step: the same numbers
+exact = lambda r: {k: r[k] for k in ("step", "epoch", "loss", "grad_norm", "lr", "tokens", "val_loss") if k in r}
+assert [r["step"] for r in whole if "loss" in r] == list(range(1, 21)), whole
+assert [exact(r) for r in whole if "val_loss" in r or r["step"] in (1, 5, 10, 15, 20)] == [exact(r) for r in rows], whole
 
 # the summary
 assert summary["step"] == summary["update"] == 20 and summary["ranks"] == 2, summary
