@@ -58,11 +58,16 @@ const char *ku_os_why(void);     /* errno in words */
 int ku_os_status(int otherwise); /* KUMI_ENOMEM when errno says so */
 /* CPUs that this process may run on: affinity and the quotas of its control groups. At least 1. */
 int ku_os_n_cpus(void);
+int ku_os_n_cpus_host(void); /* by the quotas alone: whatever this process was bound to */
 /* Bytes: the least of MemAvailable and what each of our control groups still allows, page cache
  * that nobody uses counted as free. UINT64_MAX when the system does not say. */
 uint64_t ku_os_mem_available(void);
+/* Bytes: this process's proportional set size, pages that several processes map counted in parts.
+ * 0 when the system does not say. */
+uint64_t ku_os_pss(void);
 /* The same of a system whose /proc and /sys lie under root. For tests. */
 int ku_os_n_cpus_under(const char *root, int n_allowed);
 uint64_t ku_os_mem_available_under(const char *root);
+uint64_t ku_os_pss_under(const char *root);
 
 #endif

@@ -165,9 +165,25 @@ int ku_os_n_cpus_under(const char *root, int n_allowed)
     return (int)least;
 }
 
+uint64_t ku_os_pss_under(const char *root)
+{
+    uint64_t kib = 0;
+    return read_number(root, "/proc/self", "smaps_rollup", "Pss:", &kib) ? kib * 1024 : 0;
+}
+
+uint64_t ku_os_pss(void)
+{
+    return ku_os_pss_under("");
+}
+
 uint64_t ku_os_mem_available(void)
 {
     return ku_os_mem_available_under("");
+}
+
+int ku_os_n_cpus_host(void)
+{
+    return ku_os_n_cpus_under("", (int)sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 int ku_os_n_cpus(void)

@@ -21,6 +21,21 @@ int ku_agree_max(struct ku_job *job, int64_t *word)
     return ku_coll_run(job->world, &coll);
 }
 
+int ku_agree_sum(struct ku_job *job, int64_t *word, int n)
+{
+    if (job->n == 1)
+        return KUMI_OK;
+    struct ku_coll coll = {.kind = KU_COLL_ALL_REDUCE,
+                           .dtype = KUMI_I64,
+                           .wire = KUMI_I64,
+                           .reduce = KUMI_SUM,
+                           .name = "agree",
+                           .in = word,
+                           .out = word,
+                           .count = n};
+    return ku_coll_run(job->world, &coll);
+}
+
 int ku_agree_local(struct ku_job *job, int status)
 {
     return status < 0 && job->n > 1 ? ku_job_fail(job) : status;

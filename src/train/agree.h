@@ -19,6 +19,8 @@ int ku_agree_local(struct ku_job *job, int status);
 int ku_agree_worst(struct ku_job *job, int status);
 /* The greatest of everybody's words. */
 int ku_agree_max(struct ku_job *job, int64_t *word);
+/* The sums of everybody's words, exact: [n]. */
+int ku_agree_sum(struct ku_job *job, int64_t *word, int n);
 /* Rank 0's bytes on every rank. */
 int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
 

@@ -20,7 +20,7 @@ enum { MAX_KEPT = 4096, MAX_METRICS_BYTES = 1 << 30 };
 struct ku_metrics {
     char *path;
     int fd, is_terminal, failed;
-    double peak_flops;
+    double flops_per_token, peak_flops;
     /* step times of the run, thinned by halves when full: a median needs no more */
     double step_ms[MAX_KEPT], tps[MAX_KEPT];
     int n_kept;
@@ -61,7 +61,8 @@ static int cut_file(struct ku_metrics *m, int64_t first_step)
     return status;
 }
 
-int ku_metrics_open(const char *dir, int64_t first_step, double peak_flops, struct ku_metrics **out)
+int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token, double peak_flops,
+                    struct ku_metrics **out)
 {
     struct ku_metrics *m = ku_calloc(1, sizeof *m);
     if (m == NULL)
@@ -69,6 +70,7 @@ int ku_metrics_open(const char *dir, int64_t first_step, double peak_flops, stru
     int status = KUMI_OK;
     m->fd = -1;
     m->every = 1;
+    m->flops_per_token = flops_per_token;
     m->peak_flops = peak_flops;
     m->is_terminal = isatty(STDERR_FILENO);
     m->curve = json_array();
@@ -140,13 +142,19 @@ static const char *number(double x, char out[32])
     return out;
 }
 
-static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, double tps, double mfu)
+double ku_metrics_mfu(const struct ku_metrics *m, double tps)
+{
+    return m->peak_flops > 0 ? tps * m->flops_per_token / m->peak_flops : (double)NAN;
+}
+
+static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, double tps)
 {
     double left_s =
         (double)(l->n_steps - l->step) * m->elapsed_ms / (double)(m->seen ? m->seen : 1) * 1e-3;
+    double mfu = ku_metrics_mfu(m, tps);
     char text[256], share[32] = "";
-    if (mfu > 0)
-        snprintf(share, sizeof share, "  mfu %.0f %%", 100 * mfu);
+    if (isfinite(mfu))
+        snprintf(share, sizeof share, "  mfu %.1f %%", 100 * mfu);
     int bytes = snprintf(
         text, sizeof text, "%sstep %lld/%lld  loss %.4f  lr %.2e  %.0f tok/s%s  %d:%02d left%s",
         m->is_terminal ? "\r" : "", (long long)l->step, (long long)l->n_steps, l->loss, l->lr, tps,
@@ -159,26 +167,25 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
 {
     double whole_ms = l->step_ms + l->data_ms;
     double tps = whole_ms > 0 ? (double)l->tokens / whole_ms * 1e3 : 0;
-    double mfu = m->peak_flops > 0 ? tps * l->flops_per_token / m->peak_flops : 0;
     m->elapsed_ms += whole_ms;
     keep(m, whole_ms, tps);
     if (!is_logged)
         return;
-    char b[10][32];
+    char b[6][32];
     struct ku_str row = {0};
     ku_str_add(&row,
                "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"tokens\":%lld",
                (long long)l->step, number(l->epoch, b[0]), number(l->loss, b[1]),
                number(l->grad_norm, b[2]), number(l->lr, b[3]), (long long)l->tokens);
-    ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"data_ms\":%.3f,\"wait_ms\":%.3f", l->step_ms,
-               tps, l->data_ms, l->wait_ms);
-    if (mfu > 0)
-        ku_str_add(&row, ",\"mfu\":%.4f", mfu);
-    ku_str_add(&row, "}\n");
+    ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"mfu\":%s", l->step_ms, tps,
+               number(ku_metrics_mfu(m, tps), b[4]));
+    ku_str_add(&row, ",\"memory_gib\":%s",
+               number(l->held_bytes ? (double)l->held_bytes / (1 << 30) : (double)NAN, b[5]));
+    ku_str_add(&row, ",\"data_ms\":%.3f,\"wait_ms\":%.3f}\n", l->data_ms, l->wait_ms);
     if (!row.failed)
         write_row(m, row.text, row.bytes);
     ku_str_fini(&row);
-    say(m, l, tps, mfu);
+    say(m, l, tps);
 }
 
 void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss)

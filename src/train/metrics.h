@@ -12,16 +12,18 @@
 struct ku_metrics_line {
     int64_t step, n_steps, tokens; /* steps done; of the run; valid tokens of this step */
     double epoch, loss, grad_norm, lr, step_ms, data_ms, wait_ms;
-    double flops_per_token; /* model FLOP of one token, forward and backward: for mfu */
+    int64_t held_bytes; /* by all ranks, of a logged step; 0: unknown */
 };
 struct ku_metrics;
 /*
- *   dir          of the run; what an earlier part of the run wrote past first_step is cut off
- *   peak_flops   of the job's cores at the run's precision, 0: unknown, mfu is left out
+ *   dir              of the run; what an earlier part of the run wrote past first_step is cut off
+ *   flops_per_token  model FLOP of one token, forward and backward
+ *   peak_flops       FLOP/s of the job's cores at the run's precision; 0: unknown, mfu is null
  *
  * Errors: KUMI_ESTORAGE.
  */
-int ku_metrics_open(const char *dir, int64_t first_step, double peak_flops, struct ku_metrics **m);
+int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token, double peak_flops,
+                    struct ku_metrics **m);
 void ku_metrics_close(struct ku_metrics *m); /* NULL is fine */
 /* Every step: notes throughput; is_logged writes the line. A full disk is said once and stops the
  * file, not the run. */
@@ -30,6 +32,8 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss);
 /* Medians over all steps but the first three. */
 double ku_metrics_median_tps(const struct ku_metrics *m);
 double ku_metrics_median_step_ms(const struct ku_metrics *m);
+/* Model FLOP/s over the peak at so many tokens/s; NaN: unknown. */
+double ku_metrics_mfu(const struct ku_metrics *m, double tps);
 /* The points (step, val_loss) so far, as a JSON array of pairs. Owned by the caller. */
 json_t *ku_metrics_curve(const struct ku_metrics *m);
 

@@ -40,7 +40,8 @@ struct run {
     char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
-    double flops_per_token;
+    double loss;               /* of the last step, NaN before the first */
+    int64_t pss_bytes, pss_ns; /* this rank's, and when that was */
 };
 
 static int is_first(const struct run *r)
@@ -154,6 +155,18 @@ static int load_checkpoint(struct run *r)
     return KUMI_OK;
 }
 
+static int open_metrics(struct run *r)
+{
+    double peak_flops;
+    if (ku_peak_read(r->s.cfg.precision_compute, r->s.n_cores, &peak_flops) < 0) {
+        KU_LOG(TRAIN, INFO, "%s: mfu is not known without", ku_err_get()->text);
+        peak_flops = 0;
+    }
+    return ku_metrics_open(r->dir.path, r->step,
+                           ku_model_flops_per_token(&r->s.model, r->s.seq_len), peak_flops,
+                           &r->metrics);
+}
+
 static int prepare(struct run *r)
 {
     KU_TRY(open_directory(r));
@@ -164,13 +177,9 @@ static int prepare(struct run *r)
         r->end = r->o->until;
     KU_TRY(ku_session_create_trainer(&r->s, r->job));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
-    r->flops_per_token = ku_model_flops_per_token(&r->s.model, r->s.seq_len);
     if (!is_first(r))
         return KUMI_OK;
-    double peak = 0;
-    if (ku_peak_read(r->s.cfg.precision_compute, ku_os_n_cpus(), &peak) < 0)
-        peak = 0;
-    KU_TRY(ku_metrics_open(r->dir.path, r->step, peak, &r->metrics));
+    KU_TRY(open_metrics(r));
     fprintf(stderr,
             "kumi: %s: %lld parameters, %d ranks, global batch %lld = %lld shards x %lld x %lld, "
             "%s on %s, %s\n",
@@ -257,8 +266,35 @@ static int is_due(struct ku_span every, int64_t step, const struct run *r)
     return n > 0 && step % n == 0;
 }
 
-static void note_step(struct run *r, const double *report, int64_t data_ns)
+/* What all ranks hold, each seen at most max_age_ns ago (a look takes about 10 ms a GiB), in bytes;
+ * 0: a rank cannot tell. Collective. */
+static int memory_held(struct run *r, int64_t max_age_ns, int64_t *bytes)
 {
+    int64_t now = ku_clock_ns();
+    if (r->pss_ns == 0 || now - r->pss_ns >= max_age_ns) {
+        r->pss_bytes = (int64_t)ku_os_pss();
+        r->pss_ns = now;
+    }
+    int64_t word[2] = {r->pss_bytes, r->pss_bytes > 0};
+    KU_TRY(ku_agree_sum(r->job, word, 2));
+    *bytes = word[1] == r->job->n ? word[0] : 0;
+    return KUMI_OK;
+}
+
+static int is_logged(const struct run *r)
+{
+    int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.sampler.steps_per_epoch);
+    return every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);
+}
+
+/* Collective, for what the line of a logged step says of all ranks. */
+static int note_step(struct run *r, const double *report, int64_t data_ns)
+{
+    int64_t held_bytes = 0;
+    if (is_logged(r))
+        KU_TRY(memory_held(r, 1000000000, &held_bytes));
+    if (!is_first(r))
+        return KUMI_OK;
     struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
     struct ku_metrics_line line = {.step = r->step,
                                    .n_steps = r->s.n_steps,
@@ -270,10 +306,9 @@ static void note_step(struct run *r, const double *report, int64_t data_ns)
                                    .step_ms = (double)times.run_ns * 1e-6,
                                    .wait_ms = (double)times.wait_ns * 1e-6,
                                    .data_ms = (double)data_ns * 1e-6,
-                                   .flops_per_token = r->flops_per_token};
-    int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.sampler.steps_per_epoch);
-    int is_logged = every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);
-    ku_metrics_step(r->metrics, &line, is_logged);
+                                   .held_bytes = held_bytes};
+    ku_metrics_step(r->metrics, &line, is_logged(r));
+    return KUMI_OK;
 }
 
 static int one_step(struct run *r)
@@ -287,10 +322,9 @@ static int one_step(struct run *r)
         KU_TRY(nonfinite(r, report));
     else
         r->n_skipped = 0;
+    r->loss = report[KU_REPORT_LOSS];
     r->step++;
-    if (is_first(r))
-        note_step(r, report, data_ns);
-    return KUMI_OK;
+    return note_step(r, report, data_ns);
 }
 
 /* 0 = go on; else why all ranks stop here. */
@@ -328,19 +362,30 @@ static int loop(struct run *r)
     return save(r, 1);
 }
 
-static int write_summary(struct run *r)
+/* JSON has no NaN: null. */
+static json_t *real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+/* A median of no steps is 0: null. */
+static json_t *measured(double x)
+{
+    return real(x > 0 ? x : (double)NAN);
+}
+
+static int write_summary(struct run *r, int64_t held_bytes)
 {
     struct kumi_train_result *result = r->result;
-    struct ku_memory_report memory;
-    ku_program_memory(r->s.t->program[KU_PROG_TRAIN], &memory);
-    json_t *o = json_pack("{s:I, s:I, s:i, s:f, s:f, s:s, s:s, s:I, s:o}", "step",
-                          (json_int_t)r->step, "update", (json_int_t)result->update, "ranks",
-                          r->job->n, "median_tps", result->median_tps, "median_step_ms",
-                          ku_metrics_median_step_ms(r->metrics), "digest", result->digest,
-                          "checkpoint", result->checkpoint, "memory_planned_bytes",
-                          (json_int_t)memory.peak_bytes, "val_curve", ku_metrics_curve(r->metrics));
-    if (o && isfinite(result->val_loss))
-        json_object_set_new(o, "val_loss", json_real(result->val_loss));
+    json_t *o = json_pack("{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}",
+                          "step", (json_int_t)r->step, "update", (json_int_t)result->update,
+                          "ranks", r->job->n, "loss", real(r->loss), "val_loss",
+                          real(result->val_loss), "median_tps", measured(result->median_tps),
+                          "median_step_ms", measured(ku_metrics_median_step_ms(r->metrics)), "mfu",
+                          measured(ku_metrics_mfu(r->metrics, result->median_tps)), "digest",
+                          result->digest, "checkpoint", result->checkpoint, "memory_planned_bytes",
+                          (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
+                          held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
+                          ku_metrics_curve(r->metrics));
     char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
     char *path = ku_rundir_file(&r->dir, "summary.json");
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;
@@ -376,13 +421,15 @@ static int finish(struct run *r)
     result->update = *ku_trainer_update_count(r->s.t);
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
              (long long)r->last_saved);
+    int64_t held_bytes;
+    KU_TRY(memory_held(r, 0, &held_bytes));
     int status = KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
         note_curve(r);
         status = ku_trainer_digest(r->s.t, 0, result->digest);
         if (status == KUMI_OK)
-            status = write_summary(r);
+            status = write_summary(r, held_bytes);
     }
     return ku_agree(r->job, status);
 }
@@ -437,6 +484,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
                     .job = job,
                     .dir = {.lock_fd = -1},
                     .last_saved = -1,
+                    .loss = (double)NAN,
                     .begin_ns = ku_clock_ns()};
     memset(result, 0, sizeof *result);
     result->val_loss = (double)NAN;

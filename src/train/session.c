@@ -231,6 +231,9 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     KU_TRY(ku_session_compile_opts(s, &o.compile));
     o.device_opts.n_threads = n_threads(s, job);
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
+    s->n_cores = ku_os_n_cpus_host();
+    if (s->n_cores > o.device_opts.n_runnable_threads)
+        s->n_cores = o.device_opts.n_runnable_threads;
     o.device_opts.isa = ku_cpu_isa();
     if (s->cfg.parallel_isa) {
         enum ku_isa pinned;

@@ -20,6 +20,7 @@ struct ku_session {
     struct ku_data *data;
     struct ku_sampler sampler;
     int64_t seq_len, n_steps, eval_samples;
+    int n_cores;         /* that the job's compute threads have, all ranks together */
     int64_t decay_steps; /* the schedule's end, as it counts, if none is given; 0: not yet known */
     json_t *numerics;    /* the keys with derived values, as manifests keep them */
     struct ku_trainer *t;

@@ -91,18 +91,24 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     return KUMI_OK;
 }
 
-/* The plan against the machine: every rank's private memory and the host's shared part, once. */
+size_t ku_trainer_host_bytes(const struct ku_trainer *t)
+{
+    size_t total = 0;
+    for (int a = 0; a < KU_N_ARENAS; a++) {
+        size_t most = 0; /* programs take turns in the same arenas */
+        for (int p = 0; p < KU_N_PROGS; p++)
+            if (t->program[p]->arena_bytes[a] > most)
+                most = t->program[p]->arena_bytes[a];
+        total += a == KU_AR_HOST ? most : most * (size_t)t->job->local_n;
+    }
+    return total;
+}
+
+/* The plan against the machine. */
 static int check_memory(const struct ku_trainer *t)
 {
     struct ku_memory_report r;
-    size_t per_rank = 0, host = 0, arena[KU_N_ARENAS] = {0};
-    for (int p = 0; p < KU_N_PROGS; p++)
-        for (int a = 0; a < KU_N_ARENAS; a++)
-            if (t->program[p]->arena_bytes[a] > arena[a])
-                arena[a] = t->program[p]->arena_bytes[a];
-    for (int a = 0; a < KU_N_ARENAS; a++)
-        *(a == KU_AR_HOST ? &host : &per_rank) += arena[a];
-    size_t total = host + per_rank * (size_t)t->job->local_n;
+    size_t total = ku_trainer_host_bytes(t);
     total += total / 4096 * 8 * (size_t)t->job->local_n; /* page tables of every rank */
     uint64_t free_bytes = ku_os_mem_available();
     if (total <= free_bytes)

@@ -122,6 +122,8 @@ int64_t ku_trainer_metric_count(const struct ku_trainer *t, const char *name);
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
 /* A scalar of the state. */
 int64_t *ku_trainer_update_count(const struct ku_trainer *t);
+/* What the host's ranks map together as planned: the shared arena once, all others of each rank. */
+size_t ku_trainer_host_bytes(const struct ku_trainer *t);
 /* Tests and tools. */
 int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);
 

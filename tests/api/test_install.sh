@@ -32,3 +32,4 @@ gcc -std=c11 -Wall -Wextra -Werror $(flags --cflags) "$work/a.c" $(flags --stati
 for header in "$source"/include/kumi/*.h; do
     cmp "$header" "$work/root/include/kumi/$(basename "$header")"
 done
+cmp "$source/docs/kumi.1" "$work/root/share/man/man1/kumi.1"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# docs/configuration.md holds every key with its default and mark as the program has them; docs/exit-codes.md every code.
+# docs/configuration.md holds every key with its default and mark as the program has them; docs/exit-codes.md every code;
+# the man page every command, option, variable and code, without a warning of the formatter.
 set -u
 kumi=$1/kumi source=$2 failed=0
 [ -x "$kumi" ] || exit 77
@@ -12,4 +13,28 @@ done < <("$kumi" help config --markdown)
 for code in $(sed -n 's/^    KUMI_E[A-Z]* = -\([0-9]*\).*/\1/p' "$source/include/kumi/status.h"); do
     grep -q "^| $code |" "$source/docs/exit-codes.md" || { echo "docs/exit-codes.md lacks code $code"; failed=1; }
 done
+
+page=$(sed 's/\\-/-/g; s/"//g' "$source/docs/kumi.1") # as it reads: "\-" is a dash
+lacks() { echo "docs/kumi.1 lacks $*"; failed=1; }
+has() { printf '%s\n' "$page" | grep -q -e "$1"; }
+commands=$("$kumi" help | sed -n 's/^  kumi \([a-z]*\) .*/\1/p')
+[ "$(printf '%s\n' "$commands" | wc -l)" -ge 12 ] || { echo "kumi help lists only: $commands"; failed=1; }
+for command in $commands; do
+    has "^\.BI* kumi $command\b" || lacks "kumi $command in its synopsis"
+    for option in $("$kumi" help "$command" | sed -n 's/^  \(-[-a-z]*\) .*/\1/p'); do
+        has "^\.B.* \[*$option\b" || has "^\.BI* kumi $command .*$option\b" || lacks "$option of kumi $command"
+    done
+done
+for code in 0 $(sed -n 's/^    KUMI_E[A-Z]* = -\([0-9]*\).*/\1/p' "$source/include/kumi/status.h"); do
+    has "^\.B $code\$" || lacks "code $code"
+done
+for name in $(grep -rhoE 'getenv\("[A-Z_]+"\)' "$source/src" | cut -d'"' -f2); do
+    has "\b$name\b" || lacks "the variable $name"
+done
+version=$("$kumi" --version)
+has "^\.TH KUMI 1  $version User" || lacks "the version $version"
+warnings=
+command -v groff >/dev/null && warnings=$(groff -man -ww -Tutf8 "$source/docs/kumi.1" 2>&1 >/dev/null)
+[ -z "$warnings" ] && command -v man >/dev/null && warnings=$(MANROFFSEQ='' man --warnings -l "$source/docs/kumi.1" 2>&1 >/dev/null)
+[ -z "$warnings" ] || { echo "docs/kumi.1: $warnings"; failed=1; }
 exit $failed

@@ -471,7 +471,14 @@ static void test_limits(void **state)
                      row[i].cpus);
     }
     assert_int_equal(ku_os_n_cpus_under(root, 0), 1);
+    assert_int_equal(ku_os_pss_under(root), 0);
+    snprintf(path, sizeof path, "%s/proc/self/smaps_rollup", root);
+    put(path, "5590-7ffe ---p 00000000 00:00 0 [rollup]\nRss:   80 kB\nPss_Dirty: 9 kB\n"
+              "Pss:    77 kB\nPss_Anon: 8 kB\n");
+    assert_int_equal(ku_os_pss_under(root), 77 * 1024);
+    assert_true(ku_os_pss() > 1 << 16);
     assert_true(ku_os_n_cpus() >= 1 && ku_os_n_cpus() <= sysconf(_SC_NPROCESSORS_CONF));
+    assert_true(ku_os_n_cpus_host() >= ku_os_n_cpus());
     assert_true(ku_os_mem_available() > 1 << 20 && ku_os_mem_available() != UINT64_MAX);
 }
 

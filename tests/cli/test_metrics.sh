@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What a run says of itself in metrics.jsonl and summary.json, held against the plan, the digest and itself.
+set -u
+kumi=$1/kumi source=$2
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+export KUMI_CACHE=$dir/cache
+say() { echo "$*"; exit 1; }
+small=(configs/shakespeare-fast.json -n 2 --set model.n_layer=2 --set train.threads=1 --set train.eval_tokens=2048)
+"$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/run" \
+    >"$dir/out" 2>"$dir/err" || say "train: $(cat "$dir/err")"
+grep -q 'mfu' "$dir/err" && say "mfu without a measured peak: $(cat "$dir/err")"
+"$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=1 --set train.eval_every=10 --out "$dir/whole" \
+    --until 7 >"$dir/out" 2>"$dir/err" || say "train --until: $(cat "$dir/err")"
+"$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=1 --set train.eval_every=10 --out "$dir/whole" \
+    --resume >"$dir/out" 2>"$dir/err" || say "train --resume: $(cat "$dir/err")"
+grep -v '"step":7,"val_loss"' "$dir/whole/metrics.jsonl" >"$dir/whole.jsonl"
+"$kumi" plan "${small[@]}" --json >"$dir/plan.json" || say "plan failed"
+"$kumi" ckpt digest "$dir/run" >"$dir/digest" || say "ckpt digest failed"
+
+# a peak that was measured: mfu is against that of the 2 cores in use, at the run's dtype
+mkdir "$dir/cache"
+"$kumi" info --json >"$dir/info.json" || say "info --json failed"
+python3 -c '
+import json, sys
+cpu = json.load(sys.stdin)["cpu"]
+rows = [{"cpu": cpu["model"], "isa": cpu["isa"], "threads": n, "f32": 1e9, "bf16": n * 1e11} for n in (1, 2, 64)]
+rows.append({"cpu": "another", "isa": cpu["isa"], "threads": 2, "f32": 1e9, "bf16": 1e9})
+json.dump(rows, sys.stdout)' <"$dir/info.json" >"$dir/cache/peak.json" || say "no peak.json"
+"$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/peak" \
+    >"$dir/out" 2>"$dir/err" || say "train with a peak: $(cat "$dir/err")"
+grep -q 'tok/s  mfu [0-9]*\.[0-9] %' "$dir/err" || say "no mfu in: $(cat "$dir/err")"
+rm -r "$dir/cache"
+KUMI_LOG=info "$kumi" train "${small[@]}" --set train.steps=1 --out "$dir/hint" >"$dir/out" 2>"$dir/err"
+[ "$(grep -c 'run `kumi bench peak`' "$dir/err")" = 1 ] || say "no hint, or several: $(cat "$dir/err")"
+cat >"$dir/check.py" <<'END'
+import json, os, sys
+dir = sys.argv[1]
+summary = json.load(open(dir + "/run/summary.json"))
+plan = json.load(open(dir + "/plan.json"))
+rows = [json.loads(line) for line in open(dir + "/run/metrics.jsonl")]
+steps = [r for r in rows if "loss" in r]
+evals = [r for r in rows if "val_loss" in r]
+
+# the lines: a step's has what a step is known by, an evaluation's has the loss of the validation split
+keys = {"step", "epoch", "loss", "grad_norm", "lr", "tokens", "step_ms", "tps", "mfu", "memory_gib", "data_ms", "wait_ms"}
+assert [r["step"] for r in steps] == [1, 5, 10, 15, 20] and [r["step"] for r in evals] == [10, 20], rows
+tokens, per_epoch = 32 * 64, (1115394 * 9 // 10 - 1) // 64 // 32 # global batch x length; steps of 9/10 of the text
+for r in steps:
+    assert set(r) == keys, r
+    assert r["tokens"] == tokens and 0 < r["loss"] < 6 and r["grad_norm"] > 0, r
+    assert abs(r["lr"] / (4e-3 * r["step"] / 100) - 1) < 0.02, r # warm-up over 100 steps
+    assert abs(r["epoch"] * per_epoch / r["step"] - 1) < 0.01, r
+    assert r["step_ms"] > 0 and r["data_ms"] >= 0 and 0 <= r["wait_ms"] <= r["step_ms"], r
+    assert abs(r["tps"] * (r["step_ms"] + r["data_ms"]) / 1e3 / tokens - 1) < 0.01, r
+    assert r["memory_gib"] is None or r["memory_gib"] * 2**30 > plan["host_bytes"] / 2, r
+for r in evals:
+    assert set(r) == {"step", "val_loss"} and 0 < r["val_loss"] < 6, r
+assert steps[-1]["loss"] < steps[0]["loss"], steps
+whole = [json.loads(line) for line in open(dir + "/whole.jsonl")] # the same run, every step: the same numbers
+exact = lambda r: {k: r[k] for k in ("step", "epoch", "loss", "grad_norm", "lr", "tokens", "val_loss") if k in r}
+assert [r["step"] for r in whole if "loss" in r] == list(range(1, 21)), whole
+assert [exact(r) for r in whole if "val_loss" in r or r["step"] in (1, 5, 10, 15, 20)] == [exact(r) for r in rows], whole
+
+# the summary
+assert summary["step"] == summary["update"] == 20 and summary["ranks"] == 2, summary
+assert summary["loss"] == steps[-1]["loss"] and summary["val_loss"] == evals[-1]["val_loss"], summary
+assert summary["digest"] == open(dir + "/digest").read().strip(), summary
+assert summary["val_curve"] == [[r["step"], r["val_loss"]] for r in evals], summary
+assert summary["memory_planned_bytes"] == plan["host_bytes"], (summary, plan["host_bytes"])
+held = summary["memory_pss_bytes"]
+if held is not None or os.path.exists("/proc/self/smaps_rollup"):
+    assert held > summary["memory_planned_bytes"] // 2 and held % 1024 == 0, summary
+assert summary["median_tps"] > 0 and summary["median_step_ms"] > 0, summary
+
+# mfu: 6 N + 12 layers width length, N without positions, over the peak of two cores
+flops = 6 * (256 * 128 + 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128) + 12 * 2 * 128 * 64
+assert summary["mfu"] is None and all(r["mfu"] is None for r in steps), summary
+has_two = json.load(open(dir + "/info.json"))["cpu"]["cores"] > 1
+close = lambda mfu, tps: abs(mfu / (tps * flops / 2e11) - 1) < 1e-3 or not has_two
+for row in [json.load(open(dir + "/peak/summary.json"))] + [json.loads(l) for l in open(dir + "/peak/metrics.jsonl")]:
+    assert "mfu" not in row and "val_loss" in row or close(row["mfu"], row.get("tps") or row["median_tps"]), row
+END
+python3 "$dir/check.py" "$dir"
