@@ -3,7 +3,7 @@
 #define KU_TRAIN_RUNDIR_H
 
 /*
- * A run's directory: checkpoints/, metrics.jsonl, summary.json, config.json, and `lock`, which the
+ * A run's directory: checkpoints/, metrics.jsonl, summary.json, and `lock`, which the
  * run holds (flock) as long as it lives.
  */
 enum ku_resume { KU_RESUME_NO, KU_RESUME_YES, KU_RESUME_AUTO };

@@ -9,7 +9,8 @@ trap 'rm -rf "$dir"' EXIT
 cd "$source" || exit 1
 export KUMI_CACHE=$dir/cache
 say() { echo "$*"; exit 1; }
-small=(configs/shakespeare-fast.json -n 2 --set model.n_layer=2 --set train.threads=1 --set train.eval_tokens=2048)
+small=(configs/shakespeare-fast.json -n 2 --set model.n_layer=2 --set train.threads=1 --set train.global_batch=8
+    --set train.eval_tokens=1024)
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/run" \
     >"$dir/out" 2>"$dir/err" || say "train: $(cat "$dir/err")"
 grep -q 'mfu' "$dir/err" && say "mfu without a measured peak: $(cat "$dir/err")"
@@ -48,7 +49,7 @@ evals = [r for r in rows if "val_loss" in r]
 # the lines: a step's has what a step is known by, an evaluation's has the loss of the validation split
 keys = {"step", "epoch", "loss", "grad_norm", "lr", "tokens", "step_ms", "tps", "mfu", "memory_gib", "data_ms", "wait_ms"}
 assert [r["step"] for r in steps] == [1, 5, 10, 15, 20] and [r["step"] for r in evals] == [10, 20], rows
-tokens, per_epoch = 32 * 64, (1115394 * 9 // 10 - 1) // 64 // 32 # global batch x length; steps of 9/10 of the text
+tokens, per_epoch = 8 * 64, (1115394 * 9 // 10 - 1) // 64 // 8 # global batch x length; steps of 9/10 of the text
 for r in steps:
     assert set(r) == keys, r
     assert r["tokens"] == tokens and 0 < r["loss"] < 6 and r["grad_norm"] > 0, r

@@ -57,6 +57,30 @@ static void odd_tree(const char *device)
     expect_equal(&one, &three);
 }
 
+/* A weight's gradient sums over 4,096 tokens of a micro-batch into a small matrix: where a library
+ * would give each thread a part of the sum. Three threads divide nothing evenly. */
+static void check_long_sums(enum kumi_dtype compute)
+{
+    struct dist_case one = base_case("cpu", compute);
+    one.v = one.k = 1, one.micro = 64, one.t = 64,
+    one.steps = 1; /* its moments show the gradients */
+    one.model.n_embd = 48, one.model.n_positions = 64;
+    struct dist_case many = one;
+    one.threads = 1;
+    dist_run(&one);
+    for (many.threads = 2; many.threads <= 3; many.threads++) {
+        dist_run(&many);
+        expect_equal(&one, &many);
+    }
+}
+
+static void long_sums(void **state)
+{
+    (void)state;
+    check_long_sums(KUMI_F32);
+    check_long_sums(KUMI_BF16);
+}
+
 static void ref_f32(void **state)
 {
     (void)state;
@@ -86,7 +110,7 @@ static void cpu_bf16(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),
-                                       cmocka_unit_test(ref_f32)};
+                                       cmocka_unit_test(long_sums), cmocka_unit_test(ref_f32)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
