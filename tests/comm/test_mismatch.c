@@ -273,6 +273,7 @@ static int run_dead(struct ku_job *job, void *arg)
 {
     const struct ku_coll barrier = {.kind = KU_COLL_BARRIER};
     int *again = arg;
+    KU_TRY(ku_coll_run(job->world, &barrier)); /* both have joined */
     if (job->rank == 1) {
         KU_ERR(KUMI_ENUMERIC, "rank 1 gives up");
         return ku_job_fail(job);
