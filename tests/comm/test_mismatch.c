@@ -6,6 +6,7 @@
 #include "suite.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -269,28 +270,35 @@ static __attribute__((noinline)) int call_again(struct ku_job *job)
     return status;
 }
 
+struct dead {
+    atomic_int has_joined;
+    int again[2]; /* what rank 0's next calls return */
+};
+
 static int run_dead(struct ku_job *job, void *arg)
 {
     const struct ku_coll barrier = {.kind = KU_COLL_BARRIER};
-    int *again = arg;
-    KU_TRY(ku_coll_run(job->world, &barrier)); /* both have joined */
+    struct dead *d = arg;
     if (job->rank == 1) {
+        while (!atomic_load(&d->has_joined))
+            usleep(100);
         KU_ERR(KUMI_ENUMERIC, "rank 1 gives up");
         return ku_job_fail(job);
     }
+    atomic_store(&d->has_joined, 1);
     int status = ku_coll_run(job->world, &barrier);
-    again[0] = call_again(job);
-    again[1] = call_again(job);
+    d->again[0] = call_again(job);
+    d->again[1] = call_again(job);
     return status;
 }
 
 static void test_dead_job(void **state)
 {
-    int again[2] = {0};
+    struct dead d = {0};
     (void)state;
-    assert_int_equal(ku_job_threads(2, NULL, run_dead, again), KUMI_ENUMERIC);
-    assert_int_equal(again[0], KUMI_ENUMERIC);
-    assert_int_equal(again[1], KUMI_ENUMERIC);
+    assert_int_equal(ku_job_threads(2, NULL, run_dead, &d), KUMI_ENUMERIC);
+    assert_int_equal(d.again[0], KUMI_ENUMERIC);
+    assert_int_equal(d.again[1], KUMI_ENUMERIC);
 }
 
 int main(void)
