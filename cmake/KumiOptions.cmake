@@ -22,9 +22,8 @@ target_include_directories(kumi_flags INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJ
 target_compile_options(kumi_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wcast-qual -Wwrite-strings -Wundef
     -Wformat=2 -Wimplicit-fallthrough -Wdouble-promotion -ffp-contract=off -fno-omit-frame-pointer
     $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes -Wvla>)
-if(CMAKE_C_COMPILER_ID STREQUAL GNU) # notes on the ABI of vectors, which no call here passes
-    add_compile_options($<$<COMPILE_LANGUAGE:C>:-Wno-psabi>)
-endif()
+# The ABI of vectors is of no concern: functions that take some are inlined.
+add_compile_options($<$<COMPILE_LANGUAGE:C>:-Wno-psabi>)
 if(KUMI_WERROR)
     target_compile_options(kumi_flags INTERFACE -Werror)
 endif()
