@@ -4,7 +4,7 @@
 import json
 import sys
 
-W, H, L, R, T, B = 720, 360, 56, 150, 24, 44
+W, H, L, R, T, B = 760, 360, 56, 190, 24, 44
 COLOURS = ["#1f5fa8", "#c2571a", "#2f7d4f", "#7a3fa0"]
 
 
