@@ -157,6 +157,17 @@ static int load(struct loader *l)
     return KUMI_OK;
 }
 
+/* The tensors of the model alone; NULL: no memory. */
+static struct ku_ckpt_tensor *model_tensors(const struct ku_ckpt_tensor *tensor, int n, int *n_out)
+{
+    struct ku_ckpt_tensor *model = ku_calloc((size_t)n + 1, sizeof *model);
+    *n_out = 0;
+    for (int i = 0; i < n && model != NULL; i++)
+        if (tensor[i].group == KU_CKPT_MODEL)
+            model[(*n_out)++] = tensor[i];
+    return model;
+}
+
 int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
                     const struct ku_weights_opts *opts, struct ku_weights_report *report)
 {
@@ -164,14 +175,12 @@ int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
     struct loader l = {.dir = dir, .opts = opts != NULL ? opts : &none};
     KU_TRY(ku_ckpt_tensors_check(tensor, n));
     KU_TRY(ku_st_set_open(dir, &l.set));
-    l.tensor = ku_calloc((size_t)n + 1, sizeof *l.tensor);
+    struct ku_ckpt_tensor *model = model_tensors(tensor, n, &l.n);
+    l.tensor = model;
     l.from = ku_calloc((size_t)n + 1, sizeof *l.from);
-    for (int i = 0; i < n && l.tensor != NULL; i++)
-        if (tensor[i].group == KU_CKPT_MODEL)
-            l.tensor[l.n++] = tensor[i];
-    int status = l.tensor == NULL || l.from == NULL ? KUMI_ENOMEM : load(&l);
-    ku_free(l.tensor);
+    int status = model == NULL || l.from == NULL ? KUMI_ENOMEM : load(&l);
     ku_free(l.from);
+    ku_free(model);
     ku_st_set_close(&l.set);
     if (status == KUMI_OK && l.report.n_rounded > 0)
         KU_LOG(CKPT, INFO, "%s: %d tensors were rounded to a narrower dtype", dir,
