@@ -26,7 +26,7 @@ _Static_assert((int)KUMI_BARRIER == KU_COLL_BARRIER && (int)KUMI_ALL_REDUCE == K
                    (int)KUMI_RECV == KU_COLL_RECV,
                "one numbering of kinds");
 
-static int wrap(struct ku_comm *c, struct kumi_comm **out)
+int ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out)
 {
     *out = ku_malloc(sizeof **out);
     if (!*out)
@@ -56,7 +56,7 @@ int kumi_comm_join(const struct kumi_comm_options *options, struct kumi_comm **w
         o.chaos = options->chaos;
     }
     KU_TRY(ku_job_join(&o, &job));
-    int status = wrap(job->world, world);
+    int status = ku_comm_api_wrap(job->world, world);
     if (status < 0)
         ku_job_leave(job);
     return status;
@@ -107,7 +107,7 @@ int kumi_comm_split(struct kumi_comm *comm, int color, int key, struct kumi_comm
         *out = NULL;
         return 0;
     }
-    int status = wrap(c, out);
+    int status = ku_comm_api_wrap(c, out);
     if (status < 0)
         ku_comm_free(c);
     return status;

@@ -7,5 +7,8 @@
 
 /* The job behind a public communicator. Borrowed. */
 struct ku_job *ku_comm_api_job(const struct kumi_comm *comm);
+/* A public communicator around c, which kumi_comm_free takes back with it. */
+struct ku_comm;
+int ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out);
 
 #endif

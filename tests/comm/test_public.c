@@ -3,7 +3,7 @@
 /* The public calls, as a program beside other threads uses them, started by each launcher we know.
  */
 #include "comm/launch.h"
-#include "kumi/comm.h"
+#include "kumi/mesh.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,6 +84,42 @@ static void *spin(void *arg)
 }
 
 /* `arg`: the number of ranks that should be there. */
+/* A job of n ranks as n/2 x 2 and as n: sums along an axis are those of its members alone. */
+static int meshes(struct kumi_comm *world)
+{
+    static const struct kumi_mesh_axis bad[][2] = {{{"dp", 0}, {"tp", 0}},
+                                                   {{"dp", 3}, {"tp", 5}},
+                                                   {{"dp", 0}, {"dp", 1}},
+                                                   {{"", 0}, {"x", 1}}};
+    int me = kumi_comm_rank(world), n = kumi_comm_size(world), status;
+    struct kumi_mesh *mesh = NULL;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        CHECK(kumi_mesh_create(world, bad[i], 2, &mesh) == KUMI_EINVAL && !mesh);
+    for (int tp = 1; tp <= 2; tp++) {
+        if (n % tp)
+            continue;
+        struct kumi_mesh_axis axes[] = {{"dp", 0}, {"tp", tp}};
+        if ((status = kumi_mesh_create(world, axes, 2, &mesh)))
+            return status;
+        CHECK(kumi_mesh_coord(mesh, "dp") == me / tp && kumi_mesh_coord(mesh, "tp") == me % tp);
+        CHECK(kumi_mesh_coord(mesh, "pp") == -1 && !kumi_mesh_comm(mesh, "pp"));
+        int32_t along_dp = me, along_tp = me;
+        struct kumi_comm *c = kumi_mesh_comm(mesh, "dp");
+        CHECK(kumi_comm_size(c) == n / tp && kumi_comm_rank(c) == me / tp);
+        if ((status = kumi_all_reduce(c, &along_dp, &along_dp, 1, KUMI_I32, KUMI_SUM)) ||
+            (status = kumi_all_reduce(kumi_mesh_comm(mesh, "tp"), &along_tp, &along_tp, 1, KUMI_I32,
+                                      KUMI_SUM)))
+            return status;
+        int rows = n / tp;
+        CHECK(along_dp == tp * rows * (rows - 1) / 2 + rows * (me % tp));
+        CHECK(along_tp == tp * (me / tp * tp) + tp * (tp - 1) / 2);
+        if ((status = kumi_mesh_destroy(mesh)))
+            return status;
+        mesh = NULL;
+    }
+    return kumi_mesh_destroy(NULL);
+}
+
 static int use(void *arg)
 {
     struct kumi_comm *world, *half;
@@ -113,6 +149,8 @@ static int use(void *arg)
     CHECK(kumi_comm_leave(half) == KUMI_EINVAL && kumi_comm_free(world) == KUMI_EINVAL);
     CHECK(kumi_comm_free(half) == 0);
     CHECK(kumi_comm_split(world, -1, 0, &half) == 0 && !half);
+    if ((status = meshes(world)))
+        return status;
     CHECK(kumi_comm_leave(world) == 0);
     stop.is_set = 1;
     pthread_join(other, NULL);
