@@ -23,6 +23,7 @@
 #include "train/agree.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
+#include "train/origin.h"
 #include "train/peak.h"
 #include "train/rundir.h"
 #include "train/session.h"
@@ -38,6 +39,7 @@ struct run {
     struct ku_metrics *metrics;     /* rank 0 */
     char *checkpoints;              /* OUT/checkpoints, on every rank */
     char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
+    struct ku_origin was;           /* its */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
     double loss;               /* of the last step, NaN before the first */
@@ -144,12 +146,26 @@ static int configure(struct run *r)
     int status = ku_session_configure(&r->s, set->config, set->set, set->n_sets, was, r->job->n);
     if (status == KUMI_OK)
         status = check_numerics(r, was);
+    ku_origin_of(&c, &r->was);
     ku_ckpt_close(&c);
     return status;
 }
 
+/* Other data end a resume; another machine or build is said. */
+static int check_origin(struct run *r)
+{
+    struct ku_origin is;
+    char what[400];
+    ku_origin_here(r->s.t->isa, r->s.data->fingerprint, &is);
+    int status = ku_origin_compare(&r->was, &is, r->found, what);
+    if (what[0] && is_first(r))
+        fprintf(stderr, "kumi: %s: the bits do not continue those of the checkpoint\n", what);
+    return r->o->allow_change ? KUMI_OK : status;
+}
+
 static int load_checkpoint(struct run *r)
 {
+    KU_TRY(check_origin(r));
     KU_TRY(ku_trainer_resume(r->s.t, r->checkpoints, r->found, &r->step));
     r->last_saved = r->step;
     return KUMI_OK;

@@ -8,6 +8,7 @@
 #include "ckpt/digest.h"
 #include "ckpt/snapshot.h"
 #include "train/agree.h"
+#include "train/origin.h"
 #include "train/session.h"
 #include "train/stored.h"
 
@@ -26,16 +27,18 @@ int ku_session_first_state(struct ku_session *s)
 int ku_session_save(struct ku_session *s, const char *dir, int64_t step)
 {
     char *model = ku_model_print(&s->model);
-    json_t *config = ku_config_dump(&s->cfg);
+    json_t *config = ku_config_dump(&s->cfg), *libraries = ku_origin_libraries();
     struct ku_ckpt_desc d = {.dir = dir,
                              .step = step,
                              .model_config = model,
                              .numerics = s->numerics,
                              .config = config,
+                             .libraries = libraries,
                              .data_fingerprint = s->data ? s->data->fingerprint : "",
                              .keep = (int)s->cfg.checkpoint_keep};
-    int status = ku_trainer_save(s->t, &d, model && config ? KUMI_OK : KUMI_ENOMEM);
+    int status = ku_trainer_save(s->t, &d, model && config && libraries ? KUMI_OK : KUMI_ENOMEM);
     json_decref(config);
+    json_decref(libraries);
     ku_free(model);
     return status;
 }

@@ -75,6 +75,14 @@ expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on r
     --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
 "$kumi" train $config --out "$dir/seed" --set train.steps=2 --set train.eval_tokens=64 >/dev/null 2>&1 || { echo 'no run to resume'; failed=1; }
 expect 2 'train.seed (was 1337, is 1) differ from the checkpoint' train $config --out "$dir/seed" --set train.steps=3 --set train.seed=1 --resume
+# a resume: other keys, other data
+head -c 20000 data/tinyshakespeare.txt >"$dir/text"
+run=(train $config --out "$dir/resumed" --set data.train="$dir/text" --set model.n_layer=1 --set train.eval_tokens=64)
+"$kumi" "${run[@]}" --set train.steps=2 >/dev/null 2>&1 || { echo 'the run to resume failed'; failed=1; }
+expect 2 "resume: $dir/resumed/checkpoints/step-00000002: optimizer.lr (was 0.004, is 3)" "${run[@]}" --set train.steps=3 --set optimizer.lr=3 --resume
+echo more >>"$dir/text"
+expect 2 'the data are not those of the checkpoint (fingerprint' "${run[@]}" --set train.steps=3 --resume
+"$kumi" "${run[@]}" --set train.steps=3 --resume --allow-change >/dev/null 2>&1 || { echo '--allow-change did not go on'; failed=1; }
 "$kumi" help | grep -q 'kumi train' || { echo 'help lists no commands'; failed=1; }
 "$kumi" --version | grep -q '^kumi [0-9]' || { echo 'no version'; failed=1; }
 "$kumi" info --json | python3 -m json.tool >/dev/null || { echo 'info --json is no JSON'; failed=1; }
