@@ -202,7 +202,7 @@ static int prepare(struct run *r)
             r->s.model.path ? r->s.model.path : "gpt2", (long long)ku_model_n_params(&r->s.model),
             r->job->n, (long long)r->s.batch.global_batch, (long long)r->s.batch.virtual_shards,
             (long long)r->s.batch.micro_batch, (long long)r->s.batch.k, r->s.cfg.precision_compute,
-            ku_cpu_isa_name(ku_cpu_isa()), r->dir.path);
+            ku_cpu_isa_name(r->s.t->isa), r->dir.path);
     if (r->found[0])
         fprintf(stderr, "kumi: resumed %s at step %lld\n", r->found, (long long)r->step);
     return KUMI_OK;
