@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
+
 /* Set once before any other thread can be here, counted down by all. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_int armed;       /* enum ku_fault */
@@ -18,7 +20,10 @@ static enum ku_fault parse(const char *spec, long *n)
     static const struct {
         const char *word;
         enum ku_fault kind;
-    } table[] = {{"mem:", KU_FAULT_MEM}, {"os:", KU_FAULT_OS}, {"write:", KU_FAULT_WRITE}};
+    } table[] = {{"mem:", KU_FAULT_MEM},
+                 {"os:", KU_FAULT_OS},
+                 {"write:", KU_FAULT_WRITE},
+                 {"bug:", KU_FAULT_BUG}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         size_t bytes = strlen(table[i].word);
         char *end;
@@ -28,8 +33,8 @@ static enum ku_fault parse(const char *spec, long *n)
         if (*n >= 1 && *end == '\0')
             return table[i].kind;
     }
-    fprintf(stderr, "kumi: KUMI_FAULT: %s: unknown; write mem:N, os:N or write:N, N from 1\n",
-            spec);
+    fprintf(stderr,
+            "kumi: KUMI_FAULT: %s: unknown; write mem:N, os:N, write:N or bug:N, N from 1\n", spec);
     return KU_FAULT_NONE;
 }
 
@@ -58,6 +63,8 @@ int ku_fault_is_due(enum ku_fault kind)
     enum ku_fault now = (enum ku_fault)atomic_load_explicit(&armed, memory_order_relaxed);
     if (now == KU_FAULT_NONE)
         return 0;
+    if (now == KU_FAULT_BUG && kind == KU_FAULT_MEM)
+        KU_ASSERT(atomic_fetch_sub(&calls_left, 1) != 1);
     if (now != kind && !(now == KU_FAULT_OS && kind == KU_FAULT_WRITE))
         return 0;
     long before = atomic_fetch_sub(&calls_left, 1);

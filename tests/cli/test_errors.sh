@@ -83,6 +83,8 @@ expect 2 "resume: $dir/resumed/checkpoints/step-00000002: optimizer.lr (was 0.00
 echo more >>"$dir/text"
 expect 2 'the data are not those of the checkpoint (fingerprint' "${run[@]}" --set train.steps=3 --resume
 "$kumi" "${run[@]}" --set train.steps=3 --resume --allow-change >/dev/null 2>&1 || { echo '--allow-change did not go on'; failed=1; }
+got=$(KUMI_FAULT=bug:5 "$kumi" plan $config 2>&1)
+[ $? = 70 ] && [[ $got == 'kumi: bug: '* ]] || { echo "a bug of ours: $got"; failed=1; }
 "$kumi" help | grep -q 'kumi train' || { echo 'help lists no commands'; failed=1; }
 "$kumi" --version | grep -q '^kumi [0-9]' || { echo 'no version'; failed=1; }
 "$kumi" info --json | python3 -m json.tool >/dev/null || { echo 'info --json is no JSON'; failed=1; }
