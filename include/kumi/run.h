@@ -23,13 +23,17 @@ KUMI_API void kumi_text_free(char *text);
 
 struct kumi_train_options {
     struct kumi_settings settings;
-    const char *out;   /* run directory; NULL: runs/<config>-<time> */
-    int resume;        /* 0 no, 1 yes, 2 if there is something to resume */
-    int overwrite;     /* replace a run that is there */
-    int allow_change;  /* resume although numerics keys differ */
-    int64_t until;     /* stop after this step with a checkpoint; 0: at the end */
-    double max_time_s; /* stop like SIGTERM after so long; 0: never */
-    int ranks;         /* > 1: as threads of this process, with parallel.transport "thread" */
+    const char *out;          /* run directory; NULL: runs/<config>-<time> */
+    int resume;               /* 0 no, 1 yes, 2 if there is something to resume */
+    int overwrite;            /* replace a run that is there */
+    int allow_change;         /* resume although numerics keys differ */
+    int64_t until;            /* stop after this step with a checkpoint; 0: at the end */
+    double max_time_s;        /* stop like SIGTERM after so long; 0: never */
+    const char *profile;      /* steps to profile, "5-8"; "": four early ones; NULL: none */
+    const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape" */
+    const char *profile_sort; /* "time" (NULL), "calls", "name" */
+    int profile_rows;         /* at most; 0: all */
+    int ranks; /* > 1: as threads of this process, with parallel.transport "thread" */
 };
 struct kumi_train_result {
     int64_t step, update;
@@ -37,8 +41,9 @@ struct kumi_train_result {
     double median_tps;
     char digest[72];
     char out[512], checkpoint[640];
-    char curve[1024]; /* "step validation-loss" lines, at most 16, evenly chosen */
-    int is_reported;  /* the error was printed already, by the rank that met it first */
+    char curve[1024];  /* "step validation-loss" lines, at most 16, evenly chosen */
+    char profile[640]; /* the table's file; its trace lies beside it; "": none */
+    int is_reported;   /* the error was printed already, by the rank that met it first */
 };
 /*
  * Train, as one rank of the job that the environment describes, or as all ranks, with `ranks`.

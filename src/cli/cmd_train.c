@@ -4,9 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
+#include "base/os.h"
 #include "cli/cli.h"
 #include "kumi/launch.h"
 #include "kumi/run.h"
+
+static void print_file(const char *path)
+{
+    char *text = NULL;
+    size_t bytes;
+    if (*path && ku_os_slurp(path, 1 << 20, &text, &bytes) == 0)
+        fputs(text, stdout);
+    ku_free(text);
+}
 
 static void print_result(const struct kumi_train_result *r, int is_stopped)
 {
@@ -17,6 +28,7 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
     if (r->curve[0])
         printf("      step  validation loss\n%s", r->curve);
     printf("checkpoint: %s\ndigest: %s\n", r->checkpoint, r->digest);
+    print_file(r->profile);
     if (isfinite(r->val_loss))
         printf("validation loss: %.4f\n", r->val_loss);
 }
@@ -37,7 +49,7 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
     struct cli_args args;
     struct cli_list set = {0};
     const char *n = NULL, *resume = NULL, *max_time = NULL;
-    int64_t until = 0;
+    int64_t until = 0, rows = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host, or auto: the cores", &n},
         {"set", CLI_LIST, "section.key=value over the file, as often as wanted", &set},
@@ -47,6 +59,11 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         {"until", CLI_INT, "stop after this step with a checkpoint", &until},
         {"overwrite", CLI_FLAG, "replace the run that is there", &o.overwrite},
         {"max-time", CLI_TEXT, "[[HH:]MM:]SS, then stop as SIGTERM does", &max_time},
+        {"profile", CLI_OPTIONAL,
+         "where the time of steps went, as in =5-8 (default: four early ones)", &o.profile},
+        {"profile-by", CLI_TEXT, "rows of its table: op, path or shape", &o.profile_by},
+        {"profile-sort", CLI_TEXT, "by time, calls or name", &o.profile_sort},
+        {"profile-rows", CLI_INT, "the first so many", &rows},
         {"allow-change", CLI_FLAG, "resume although numerics keys differ", &o.allow_change},
     };
     enum { N = sizeof option / sizeof option[0] };
@@ -55,6 +72,7 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         return code < 0 ? 0 : code;
     o.settings = (struct kumi_settings){args.arg[0], set.item, set.n};
     o.until = until;
+    o.profile_rows = (int)rows;
     o.max_time_s = max_time ? cli_seconds(max_time) : 0;
     o.resume = resume ? strcmp(resume, "auto") == 0 ? 2 : 1 : 0;
     if (resume && *resume && strcmp(resume, "auto") != 0)

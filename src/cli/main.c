@@ -12,7 +12,8 @@ const struct cli_command cli_commands[] = {
     {"train", "train a model",
      "kumi train CONFIG [-n N|auto] [--set key=value] [--out DIR] [--resume[=auto]] [--until STEP] "
      "[--overwrite]\n"
-     "           [--max-time [[HH:]MM:]SS] [--allow-change]",
+     "           [--max-time [[HH:]MM:]SS] [--allow-change] [--profile[=FIRST-LAST]]\n"
+     "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint", "kumi eval RUN [-n N] [--json]",
      cmd_eval},

@@ -28,6 +28,7 @@ struct ku_exec {
     struct ku_work *work;      /* one per handle */
     struct ku_coll_part *part; /* of all starts, one after the other */
     struct ku_exec_times times;
+    int64_t *stamp; /* NULL: nobody wants to know */
 };
 
 static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int micro,
@@ -197,6 +198,8 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
     e->times.wait_ns = 0;
     for (uint32_t at = 0; at < e->program->n_instrs; at++) {
         const struct step *s = &e->step[at];
+        if (e->stamp)
+            e->stamp[at] = ku_clock_ns();
         switch ((enum ku_instr_kind)s->kind) {
         case KU_COMPUTE:
             KU_TRY(e->ops->launch(e->device, s->kernel, e->dp ? between_tiles : NULL, job));
@@ -215,8 +218,32 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         }
     }
     ku_job_tick(job);
-    e->times.run_ns = ku_clock_ns() - begin;
+    int64_t end = ku_clock_ns();
+    if (e->stamp)
+        e->stamp[e->program->n_instrs] = end;
+    e->times.run_ns = end - begin;
     return KUMI_OK;
+}
+
+void ku_exec_stamp(struct ku_exec *e, int64_t *stamp)
+{
+    e->stamp = stamp;
+}
+
+void ku_exec_types(const struct ku_exec *e, uint32_t at, struct ku_op_case *c, struct ku_cost *cost)
+{
+    const struct ku_instr *i = &e->program->instr[at];
+    *c = (struct ku_op_case){
+        .op = i->op, .n_in = i->n_in, .n_out = i->n_out, .attr = &e->program->attr[i->attr]};
+    *cost = (struct ku_cost){0, 0};
+    for (int k = 0; k < i->n_in + i->n_out; k++) {
+        struct ku_view v;
+        bind_view(e, &e->program->operand[i->operand + (uint32_t)k], i->micro, &v);
+        struct ku_type *t = k < i->n_in ? &c->in[k] : &c->out[k - i->n_in];
+        *t = (struct ku_type){v.dtype, v.shape};
+    }
+    if (i->kind == KU_COMPUTE)
+        *cost = ku_ops[i->op].cost(c->attr, c->n_in, c->in, c->n_out, c->out);
 }
 
 void *ku_exec_port(const struct ku_exec *e, int is_input, const char *name, size_t *bytes)

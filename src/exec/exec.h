@@ -48,6 +48,12 @@ int ku_exec_run(struct ku_exec *exec);
 /* The same, and `see` gets each computation's results as soon as they are there: to find faults. */
 typedef void ku_exec_see(void *ctx, const struct ku_instr *instr, const struct ku_view *out);
 int ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
+/* Runs from now on note the clock before each instruction and at the end: stamp [n_instrs + 1] ns;
+ * NULL: no longer. */
+void ku_exec_stamp(struct ku_exec *exec, int64_t *stamp);
+/* The kinds, types and cost of one instruction as this rank runs it. cost: zero but for compute. */
+void ku_exec_types(const struct ku_exec *exec, uint32_t instr, struct ku_op_case *types,
+                   struct ku_cost *cost);
 /* A port's memory, and its bytes if wanted; NULL if the program has none of this name. */
 void *ku_exec_port(const struct ku_exec *exec, int is_input, const char *name, size_t *bytes);
 

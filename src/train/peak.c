@@ -109,9 +109,10 @@ int ku_peak_write(const struct ku_peak *peak)
         return ku_err_get()->status;
     json_t *rows = load_rows(path);
     drop(rows, peak);
-    json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:f, s:f}", "cpu", ku_cpu_model(), "isa",
-                                          ku_cpu_isa_name(peak->isa), "threads", peak->n_threads,
-                                          "f32", peak->flops_f32, "bf16", peak->flops_bf16));
+    json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", ku_cpu_model(),
+                                          "isa", ku_cpu_isa_name(peak->isa), "threads",
+                                          peak->n_threads, "f32", peak->flops_f32, "bf16",
+                                          peak->flops_bf16, "stream", peak->stream_bytes));
     text = ku_json_print(rows, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     json_decref(rows);
     int status = text ? KUMI_OK : KUMI_ENOMEM;

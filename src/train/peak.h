@@ -5,13 +5,14 @@
 /*
  * The machine's matrix peak, as `kumi bench peak` measured it and keeps it in peak.json of the
  * cache folder ($KUMI_CACHE, $XDG_CACHE_HOME/kumi, $HOME/.cache/kumi): an array of rows
- * {"cpu", "isa", "threads", "f32", "bf16"}, FLOP/s, one per CPU model, instruction set and threads,
- * so that a home folder may serve several machines.
+ * {"cpu", "isa", "threads", "f32", "bf16", "stream"}, FLOP/s and bytes/s, one per CPU model,
+ * instruction set and threads, so that a home folder may serve several machines.
  */
 
 /*
- * FLOP/s of so many cores of this CPU: what was measured with as many threads, else the row of most
- * threads in proportion. KUMI_EINPUT: not measured here, or no peak is known for this dtype.
+ * FLOP/s ("f32", "bf16") or bytes/s ("stream") of so many cores of this CPU: what was measured with
+ * as many threads, else the row of most threads in proportion. KUMI_EINPUT: not measured here, or
+ * no peak is known for this dtype.
  */
 int ku_peak_read(const char *dtype, int cores, double *flops);
 struct ku_peak; /* device/bench.h */

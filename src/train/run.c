@@ -25,6 +25,7 @@
 #include "train/nonfinite.h"
 #include "train/origin.h"
 #include "train/peak.h"
+#include "train/profile.h"
 #include "train/rundir.h"
 #include "train/session.h"
 
@@ -40,6 +41,7 @@ struct run {
     char *checkpoints;              /* OUT/checkpoints, on every rank */
     char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
     struct ku_origin was;           /* its */
+    struct ku_profile *profile;     /* NULL: none is wanted */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
     double loss;               /* of the last step, NaN before the first */
@@ -183,6 +185,17 @@ static int open_metrics(struct run *r)
                            &r->metrics);
 }
 
+static int create_profile(struct run *r)
+{
+    const struct kumi_train_options *o = r->o;
+    struct ku_profile_opts opts = {o->profile, o->profile_by, o->profile_sort, o->profile_rows};
+    if (o->profile == NULL)
+        return KUMI_OK;
+    if (is_first(r))
+        snprintf(r->result->profile, sizeof r->result->profile, "%s/profile.txt", r->result->out);
+    return ku_profile_create(&opts, r->s.t, r->step, &r->profile);
+}
+
 static int prepare(struct run *r)
 {
     KU_TRY(open_directory(r));
@@ -193,6 +206,7 @@ static int prepare(struct run *r)
         r->end = r->o->until;
     KU_TRY(ku_session_create_trainer(&r->s, r->job));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
+    KU_TRY(create_profile(r));
     if (!is_first(r))
         return KUMI_OK;
     KU_TRY(open_metrics(r));
@@ -333,7 +347,9 @@ static int one_step(struct run *r)
     int64_t begin = ku_clock_ns();
     KU_TRY(ku_agree_local(r->job, ku_session_fill_train(&r->s, r->step)));
     int64_t data_ns = ku_clock_ns() - begin;
+    ku_profile_before(r->profile, r->step);
     KU_TRY(ku_trainer_step(r->s.t, r->step, &report));
+    KU_TRY(ku_profile_after(r->profile, r->step, r->result->out));
     if (report[KU_REPORT_APPLY] == 0)
         KU_TRY(nonfinite(r, report));
     else
@@ -514,6 +530,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
     else if (status < 0 && status != KUMI_ESTOPPED)
         status = ku_job_fail(job);
     ku_metrics_close(r.metrics);
+    ku_profile_destroy(r.profile);
     ku_session_fini(&r.s);
     ku_rundir_close(&r.dir);
     ku_free(r.checkpoints);

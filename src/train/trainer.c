@@ -164,6 +164,7 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *graph, const struct k
         t->ops = o->device;
         t->seed = o->seed;
         t->isa = o->device_opts.isa;
+        t->n_threads = o->device_opts.n_threads;
         status = build(t, graph, o);
     }
     ku_graph_destroy(graph);

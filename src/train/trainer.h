@@ -30,6 +30,7 @@ struct ku_trainer {
     void *device;
     uint64_t seed;
     enum ku_isa isa; /* not exceeded */
+    int n_threads;   /* of this rank */
     struct ku_program *program[KU_N_PROGS];
     struct ku_exec *exec[KU_N_PROGS]; /* of INIT and DERIVE only while they run */
     struct ku_memory *memory;

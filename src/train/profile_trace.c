@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/profile_trace.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/str.h"
+#include "train/agree.h"
+#include "train/profile.h"
+
+enum { LANE_STEP, LANE_COMPUTE, LANE_COMM };
+
+static void add_event(struct ku_str *out, const char *name, const char *path, int rank, int lane,
+                      int64_t begin_ns, int64_t end_ns)
+{
+    ku_str_add(out,
+               ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+               "\"args\":{\"path\":\"%s\"}}",
+               name, rank, lane, (double)begin_ns * 1e-3, (double)(end_ns - begin_ns) * 1e-3, path);
+}
+
+static void add_lanes(struct ku_str *out, int rank)
+{
+    static const char *const lane[] = {"steps", "compute", "communication"};
+    ku_str_add(out,
+               "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank "
+               "%d\"}}",
+               rank ? ",\n" : "", rank, rank);
+    for (int i = 0; i < 3; i++)
+        ku_str_add(out,
+                   ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{"
+                   "\"name\":\"%s\"}}",
+                   rank, i, lane[i]);
+}
+
+static void add_step(struct ku_str *out, const struct ku_trace *x, int64_t s, int64_t origin_ns)
+{
+    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
+    const struct ku_program *p = x->t->program[KU_PROG_TRAIN];
+    const int64_t *stamp = x->stamp + s * (p->n_instrs + 1);
+    int rank = x->t->job->rank;
+    char name[40];
+    snprintf(name, sizeof name, "step %lld", (long long)(x->first + s + 1));
+    add_event(out, name, "", rank, LANE_STEP, stamp[0] - origin_ns, stamp[p->n_instrs] - origin_ns);
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        if (i->kind == KU_COMPUTE)
+            snprintf(name, sizeof name, "%s", ku_ops[i->op].name);
+        else if (i->kind == KU_START)
+            snprintf(name, sizeof name, "start %s", exchange[i->op]);
+        else
+            snprintf(name, sizeof name, "wait");
+        add_event(out, name, p->name_of[i->path], rank,
+                  i->kind == KU_COMPUTE ? LANE_COMPUTE : LANE_COMM, stamp[at] - origin_ns,
+                  stamp[at + 1] - origin_ns);
+    }
+}
+
+/* This rank's turn: the first begins the file, the last ends it. */
+static int write_part(const struct ku_trace *x, const char *path, int64_t origin_ns, int is_last)
+{
+    struct ku_str out = {0};
+    int rank = x->t->job->rank, status = KUMI_OK;
+    if (rank == 0)
+        ku_str_add(&out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    add_lanes(&out, rank);
+    for (int64_t s = 0; s < x->n_steps; s++)
+        add_step(&out, x, s, origin_ns);
+    if (is_last)
+        ku_str_add(&out, "\n]}\n");
+    int fd = out.failed
+                 ? -1
+                 : ku_os_open(path, O_WRONLY | O_CREAT | (rank == 0 ? O_TRUNC : O_APPEND), 0666);
+    if (out.failed)
+        status = KUMI_ENOMEM;
+    else if (fd < 0 || ku_os_write_full(fd, ku_str_get(&out), out.bytes) < 0)
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "profile: %s: %s", path, ku_os_why());
+    if (fd >= 0)
+        ku_os_close(fd);
+    ku_str_fini(&out);
+    return status;
+}
+
+int ku_trace_write(const struct ku_trace *x, const char *dir)
+{
+    struct ku_job *job = x->t->job;
+    int n = job->n < KU_PROFILE_TRACED_RANKS ? job->n : KU_PROFILE_TRACED_RANKS;
+    int64_t origin_ns = x->stamp[0];
+    KU_TRY(ku_agree_bytes(job, &origin_ns, sizeof origin_ns)); /* one host, one clock */
+    char *path = ku_asprintf("%s/profile.trace.json", dir);
+    int status = path ? KUMI_OK : KUMI_ENOMEM;
+    for (int turn = 0; turn < n; turn++) {
+        if (turn == job->rank && status == KUMI_OK)
+            status = write_part(x, path, origin_ns, turn == n - 1);
+        status = ku_agree_worst(job, status);
+    }
+    ku_free(path);
+    return status;
+}

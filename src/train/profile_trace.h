@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_PROFILE_TRACE_H
+#define KU_TRAIN_PROFILE_TRACE_H
+
+#include "train/trainer.h"
+
+/* Stamps of steps [first, first + n_steps), [n_steps][n_instrs + 1]. */
+struct ku_trace {
+    const struct ku_trainer *t;
+    int64_t first, n_steps;
+    const int64_t *stamp;
+};
+/*
+ * DIR/profile.trace.json, in the trace event format of Chrome: a process a rank, with lanes for
+ * computation and communication. The first ranks write one after the other. Collective.
+ * Errors: KUMI_ESTORAGE.
+ */
+int ku_trace_write(const struct ku_trace *trace, const char *dir);
+
+#endif

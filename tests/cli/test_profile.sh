@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# kumi train --profile: a table whose times add up, a trace that is JSON with a lane per rank, the same bits, and clear refusals.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export KUMI_CACHE=$dir/cache
+cd "$source" || exit 1
+say() { echo "$*"; failed=1; }
+run=(train configs/shakespeare-fast.json -n 2 --set train.steps=8 --set train.global_batch=4 --set train.eval_tokens=64 --set model.n_layer=2)
+"$kumi" "${run[@]}" --out "$dir/plain" >"$dir/plain.txt" 2>&1 || say "the plain run failed: $(cat "$dir/plain.txt")"
+"$kumi" "${run[@]}" --out "$dir/p" --profile=4-6 >"$dir/p.txt" 2>&1 || say "the profiled run failed: $(cat "$dir/p.txt")"
+[ "$(grep digest "$dir/p.txt")" = "$(grep digest "$dir/plain.txt")" ] || say 'profiling changed the digest'
+[ ! -e "$dir/plain/profile.txt" ] || say 'a run without --profile wrote a profile'
+grep -qx 'steps 4 to 6, 2 ranks; times of a step, mean of the ranks' "$dir/p.txt" || say "the command prints no table: $(cat "$dir/p.txt")"
+python3 - "$dir/p" <<'P' || failed=1
+import json, sys
+rows, total = [], None
+for line in open(sys.argv[1] + "/profile.txt"):
+    if line.startswith("in all"):
+        total = float(line.split()[2].rstrip(";"))
+    elif line[44:45] == " " and "%" in line and not line.startswith("op "):
+        rows.append((line[:44].strip(), int(line[44:52]), float(line[52:63]), float(line[63:74])))
+names = [r[0] for r in rows]
+assert {"linear", "linear_dw", "attention", "adamw", "wait", "start reduce_scatter"} <= set(names), names
+assert abs(sum(r[2] for r in rows) - total) < 0.002 * len(rows), (rows, total)
+assert all(slowest >= mean - 0.001 for _, _, mean, slowest in rows), rows
+assert [r[2] for r in rows] == sorted((r[2] for r in rows), reverse=True), rows
+assert dict((r[0], r[1]) for r in rows)["attention"] == 2, rows
+events = json.load(open(sys.argv[1] + "/profile.trace.json"))["traceEvents"]
+assert {e["pid"] for e in events} == {0, 1}
+steps = [e for e in events if e["name"].startswith("step ")]
+assert sorted(e["name"] for e in steps) == sorted(2 * ["step 4", "step 5", "step 6"]), steps
+for rank in 0, 1: # what a step holds fills it, one after the other
+    for s in (e for e in steps if e["pid"] == rank):
+        inside = sorted((e for e in events if e["ph"] == "X" and e["tid"] > 0 and e["pid"] == rank
+                         and s["ts"] - 0.01 <= e["ts"] < s["ts"] + s["dur"]), key=lambda e: e["ts"])
+        assert abs(sum(e["dur"] for e in inside) - s["dur"]) < 0.002 * len(inside) + 0.01, (s, len(inside))
+P
+"$kumi" "${run[@]}" --out "$dir/q" --profile --profile-by path --profile-sort name --profile-rows 3 >"$dir/q.txt" 2>&1 || say "by path: $(cat "$dir/q.txt")"
+grep -q '^steps 3 to 6, 2 ranks' "$dir/q.txt" || say "the default steps: $(cat "$dir/q.txt")"
+[ "$(sed -n '/^path /,/^…/p' "$dir/q.txt" | grep -c '%')" = 3 ] || say "--profile-rows: $(cat "$dir/q.txt")"
+for bad in '--profile=x' '--profile=0-2' '--profile=6-5' '--profile --profile-by=size' '--profile --profile-sort=size'; do
+    # shellcheck disable=SC2086
+    "$kumi" "${run[@]}" --out "$dir/bad" --overwrite $bad >"$dir/bad.txt" 2>&1
+    [ $? = 2 ] && grep -q '^kumi: error: profile: ' "$dir/bad.txt" || say "$bad: $(cat "$dir/bad.txt")"
+done
+exit $failed
