@@ -20,9 +20,9 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    MAX_ROWS = 512, /* packing a column costs about a hundredth of multiplying 512 rows by it */
+    MAX_ROWS = 588, /* packing a column costs about a hundredth of multiplying 512 rows by it */
     MIN_ROWS = 64,
-    WANTED_TILES = 32,  /* so that a dozen threads find work in small products */
+    WANTED_TILES = 12,  /* so that a dozen threads find work in small products */
     TILE_COLS = 64,     /* two panels of 32, four of 16, eight of 8 */
     CHUNK_UNITS = 1024, /* panels: 64 x 4 KiB = 256 KiB */
     MAX_MR = 32,
