@@ -14,7 +14,7 @@
  */
 enum {
     KU_CPU_MAX_PHASES = 3,
-    /* Private to a thread, kept between kernels: tiles of products (256 + 147 + 130 KiB) and of
+    /* Private to a thread, kept between kernels: tiles of products (256 + 210 + 130 KiB) and of
      * attention (1.4 MiB at a head width of 512). */
     KU_CPU_SCRATCH_BYTES = 2 << 20,
     /* Elements of an elementwise tile: 64 KiB of f32, about 10 us. A multiple of KU_BLOCK_COUNT. */
@@ -41,6 +41,7 @@ struct ku_cpu_product {
     enum kumi_dtype dtype, bias_dtype;
     const void *bias;
     int64_t tile_rows, n_row_tiles, n_units;
+    int is_transposed; /* out[n, m]: of a weight gradient the shorter side is a */
 };
 
 struct ku_kernel {

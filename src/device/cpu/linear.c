@@ -20,7 +20,7 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    MAX_ROWS = 588, /* packing a column costs about a hundredth of multiplying 512 rows by it */
+    MAX_ROWS = 840, /* packing a column costs about a hundredth of multiplying 512 rows by it */
     MIN_ROWS = 64,
     WANTED_TILES = 12,  /* so that a dozen threads find work in small products */
     TILE_COLS = 64,     /* two panels of 32, four of 16, eight of 8 */
@@ -174,13 +174,31 @@ static void finish_rows(const struct ku_kernel *k, const struct tile *t, int64_t
     }
 }
 
+/* A finished tile of out[n, m]: its columns become rows. */
+static void finish_transposed(const struct ku_kernel *k, const struct tile *t)
+{
+    enum { STRIP = 32 };
+    const struct ku_cpu_product *p = &k->product;
+    const struct ku_isa_ops *ops = k->cpu->ops;
+    const struct ku_view *out = &k->call.out[0];
+    const int64_t width = (t->n_rows + 15) / 16 * 16;
+    _Static_assert(STRIP * MAX_ROWS <= MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS), "a strip fits");
+    for (int64_t j0 = 0; j0 < t->n_cols; j0 += STRIP) {
+        int64_t n = t->n_cols - j0 < STRIP ? t->n_cols - j0 : STRIP;
+        ops->pack_cols(t->copy, width, t->sum + j0, KUMI_F32, TILE_COLS, n, t->n_rows, 0);
+        for (int64_t j = 0; j < n; j++)
+            ops->finish(ku_cpu_at(out, (t->col + j0 + j) * p->m + t->row), out->dtype,
+                        t->copy + j * width, k->call.accumulate, t->n_rows);
+    }
+}
+
 static void run_chunk(const struct ku_kernel *k, const struct tile *t, int thread)
 {
     const struct ku_cpu_product *p = &k->product;
     const struct ku_gemm_micro *micro = micro_of(k);
     const int64_t n_units = units_of(k, t->n_k);
     const int64_t a_bytes = p->a_row * (int64_t)kumi_dtype_bytes(p->dtype);
-    const int last = t->k0 + t->n_k == p->k, whole = last && t->k0 == 0;
+    const int last = t->k0 + t->n_k == p->k && !p->is_transposed, whole = last && t->k0 == 0;
     for (int64_t i = 0; i < t->n_rows; i += micro->mr) {
         int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
         struct place a = place_a(k, t, t->row + i, rows);
@@ -218,6 +236,8 @@ static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
         run_chunk(k, &t, thread);
         t.k0 += chunk;
     } while (t.k0 < p->k);
+    if (p->is_transposed)
+        finish_transposed(k, &t);
 }
 
 /* Rows of a tile: a multiple of mr (84 of 14, 6 and 4; 96 of 32), fewer where tiles would be too
@@ -291,9 +311,11 @@ int ku_cpu_bind_linear_dw(struct ku_kernel *k)
     struct ku_cpu_product *p = &k->product;
     int64_t n_x = ku_cpu_extent(&x->shape, lead, x->shape.ndim);
     int64_t n_y = ku_cpu_extent(&dy->shape, lead, dy->shape.ndim);
+    const int is_y_first = n_y < n_x; /* the shorter side is packed whole, as a */
     p->k = ku_cpu_extent(&x->shape, 0, lead);
-    p->m = k->attr.trans ? n_y : n_x, p->n = k->attr.trans ? n_x : n_y;
-    p->a = k->attr.trans ? dy->data : x->data, p->b = k->attr.trans ? x->data : dy->data;
+    p->m = is_y_first ? n_y : n_x, p->n = is_y_first ? n_x : n_y;
+    p->a = is_y_first ? dy->data : x->data, p->b = is_y_first ? x->data : dy->data;
+    p->is_transposed = is_y_first != (k->attr.trans != 0);
     p->a_row = 1, p->a_col = p->m;
     p->b_row = p->n, p->b_col = 1;
     return bind_product(k);
@@ -306,7 +328,8 @@ size_t ku_cpu_workspace_product(const struct ku_op_case *c)
         return 0;
     const struct ku_type *x = &c->in[0], *dy = &c->in[1];
     int lead = x->shape.ndim - (int)c->attr->contract;
-    const struct ku_shape *a = c->attr->trans ? &dy->shape : &x->shape;
-    int64_t m = ku_cpu_extent(a, lead, a->ndim), tokens = ku_cpu_extent(a, 0, lead);
+    int64_t n_x = ku_cpu_extent(&x->shape, lead, x->shape.ndim);
+    int64_t n_y = ku_cpu_extent(&dy->shape, lead, dy->shape.ndim);
+    int64_t m = n_y < n_x ? n_y : n_x, tokens = ku_cpu_extent(&x->shape, 0, lead);
     return (size_t)((m + MAX_MR) * (tokens + MAX_STEP)) * sizeof(float);
 }
