@@ -68,8 +68,9 @@ static void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int6
  */
 INLINE vf gelu_e(vf x)
 {
-    vf u = 0.7978845608028654f * x * (1.0f + 0.044715f * x * x);
-    return exp_f(min_f(-2.0f * u, splat(80.0f))); /* finite, so that e / (1 + e) is 1, not NaN */
+    /* -2 sqrt(2/pi) log2 e, and 0.044715 times that; the limits keep e / (1 + e) from being NaN */
+    vf t = x * (-2.3022082f + -0.10294324f * (x * x));
+    return exp2_f(max_f(min_f(t, splat(115.0f)), splat(-126.0f)));
 }
 INLINE vf normal_cdf(vf x) /* and what the derivative needs of it */
 {
@@ -229,18 +230,51 @@ static void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulat
     BY_DTYPE(t, finish_as(dst, KUMI_F32, sum, accumulate, n),
              finish_as(dst, KUMI_BF16, sum, accumulate, n));
 }
-INLINE void finish_bias_as(void *dst, enum kumi_dtype t, const float *sum, const void *bias,
-                           enum kumi_dtype tb, int64_t n)
+
+/* Past the caches: full lines only, no line is read; the caller fences before it hands on. */
+static void stream(float *dst, const float *sum, int64_t n)
 {
-    FOR_VECTORS(n, STORE(t, dst, LOAD(KUMI_F32, sum) + LOAD(tb, bias)));
+    int64_t i = 0;
+#if defined(__AVX512F__)
+    if ((uintptr_t)dst % 64 == 0)
+        for (; i + LANES <= n; i += LANES)
+            _mm512_stream_ps(dst + i, *(const __m512_u *)(sum + i));
+#endif
+    if (i < n)
+        memcpy(dst + i, sum + i, (size_t)(n - i) * sizeof *dst);
 }
-static void finish_bias(void *dst, enum kumi_dtype t, const float *sum, const void *bias,
-                        enum kumi_dtype tb, int64_t n)
+
+INLINE vf rounded(enum kumi_dtype t, vf x)
 {
-    if (tb == KUMI_BF16)
-        BY_DTYPE(t, finish_bias_as(dst, KUMI_F32, sum, bias, KUMI_BF16, n),
-                 finish_bias_as(dst, KUMI_BF16, sum, bias, KUMI_BF16, n));
-    else
-        BY_DTYPE(t, finish_bias_as(dst, KUMI_F32, sum, bias, KUMI_F32, n),
-                 finish_bias_as(dst, KUMI_BF16, sum, bias, KUMI_F32, n));
+    return t == KUMI_BF16 ? widen(narrow(x)) : x;
+}
+INLINE void finish_rows_as(const struct ku_finish *f, enum kumi_dtype t, int act, int64_t n_rows,
+                           const float *sum, int64_t ld_sum)
+{
+    const size_t row_bytes = (size_t)f->ld * (t == KUMI_BF16 ? 2 : 4);
+    char *out = f->out, *raw = f->raw;
+    for (int64_t r = 0; r < n_rows; r++) {
+        FOR_VECTORS(f->n, {
+            vf x = LOAD(KUMI_F32, sum);
+            if (f->bias)
+                x += LOAD(KUMI_F32, f->bias);
+            if (f->accumulate)
+                x += LOAD(t, out);
+            if (act != KU_ACT_NONE)
+                x = rounded(t, x);
+            if (raw)
+                STORE(t, raw, x);
+            STORE(t, out, act_f(act, x));
+        });
+        sum += ld_sum, out += row_bytes;
+        raw = raw ? raw + row_bytes : NULL;
+    }
+}
+static void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
+{
+#define ONE(a)                                                                                     \
+    BY_DTYPE(f->dtype, finish_rows_as(f, KUMI_F32, a, n_rows, sum, ld_sum),                        \
+             finish_rows_as(f, KUMI_BF16, a, n_rows, sum, ld_sum))
+    BY_ACT(f->act, ONE);
+#undef ONE
 }
