@@ -25,7 +25,8 @@ struct ku_cpu {
     struct ku_pool *pool;
     enum ku_isa isa;
     const struct ku_isa_ops *ops;
-    const struct ku_gemm_micro *gemm_bf16; /* of pairs; NULL: bf16 is widened to f32 units */
+    const struct ku_isa_pairs *pairs;      /* NULL: bf16 is widened to f32 units */
+    const struct ku_gemm_micro *gemm_bf16; /* of pairs, or of matrix tiles */
     unsigned char *scratch;                /* n_threads * KU_CPU_SCRATCH_BYTES */
 };
 

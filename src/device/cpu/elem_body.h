@@ -35,7 +35,7 @@ INLINE void cast_as(void *dst, enum kumi_dtype to, const void *src, enum kumi_dt
 {
     FOR_VECTORS(n, STORE(to, dst, LOAD(from, src)));
 }
-static void cast(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n)
+KERNEL void cast(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n)
 {
     if (to == from)
         memmove(dst, src, (size_t)n * kumi_dtype_bytes(to));
@@ -48,7 +48,7 @@ INLINE void add_as(void *dst, const void *a, const void *b, enum kumi_dtype t, i
 {
     FOR_VECTORS(n, STORE(t, dst, LOAD(t, a) + LOAD(t, b)));
 }
-static void add(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
+KERNEL void add(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
 {
     BY_DTYPE(t, add_as(dst, a, b, KUMI_F32, n), add_as(dst, a, b, KUMI_BF16, n));
 }
@@ -56,7 +56,7 @@ INLINE void mul_as(void *dst, const void *a, const void *b, enum kumi_dtype t, i
 {
     FOR_VECTORS(n, STORE(t, dst, LOAD(t, a) * LOAD(t, b)));
 }
-static void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
+KERNEL void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
 {
     BY_DTYPE(t, mul_as(dst, a, b, KUMI_F32, n), mul_as(dst, a, b, KUMI_BF16, n));
 }
@@ -134,7 +134,7 @@ INLINE void act_as(void *dst, const void *x, int act, enum kumi_dtype t, int64_t
 {
     FOR_VECTORS(n, STORE(t, dst, act_f(act, LOAD(t, x))));
 }
-static void act_all(void *dst, const void *x, int act, enum kumi_dtype t, int64_t n)
+KERNEL void act_all(void *dst, const void *x, int act, enum kumi_dtype t, int64_t n)
 {
 #define ONE(a) BY_DTYPE(t, act_as(dst, x, a, KUMI_F32, n), act_as(dst, x, a, KUMI_BF16, n))
     BY_ACT(act, ONE);
@@ -145,7 +145,7 @@ INLINE void act_dx_as(void *dx, const void *dy, const void *x, int act, enum kum
 {
     FOR_VECTORS(n, STORE(t, dx, LOAD(t, dy) * act_slope(act, LOAD(t, x))));
 }
-static void act_dx(void *dx, const void *dy, const void *x, int act, enum kumi_dtype t, int64_t n)
+KERNEL void act_dx(void *dx, const void *dy, const void *x, int act, enum kumi_dtype t, int64_t n)
 {
 #define ONE(a)                                                                                     \
     BY_DTYPE(t, act_dx_as(dx, dy, x, a, KUMI_F32, n), act_dx_as(dx, dy, x, a, KUMI_BF16, n))
@@ -190,7 +190,7 @@ INLINE void dropout_as(void *dst, const void *x, enum kumi_dtype t, int64_t n,
         at = end;
     }
 }
-static void dropout(void *dst, const void *x, enum kumi_dtype t, int64_t n,
+KERNEL void dropout(void *dst, const void *x, enum kumi_dtype t, int64_t n,
                     const struct ku_dropout *d, uint64_t first)
 {
     BY_DTYPE(t, dropout_as(dst, x, KUMI_F32, n, d, first),
@@ -201,7 +201,7 @@ INLINE void sum_into_as(float *sum, const void *x, enum kumi_dtype t, int64_t n)
 {
     FOR_VECTORS(n, STORE(KUMI_F32, sum, LOAD(KUMI_F32, sum) + LOAD(t, x)));
 }
-static void sum_into(float *sum, const void *x, enum kumi_dtype t, int64_t n)
+KERNEL void sum_into(float *sum, const void *x, enum kumi_dtype t, int64_t n)
 {
     BY_DTYPE(t, sum_into_as(sum, x, KUMI_F32, n), sum_into_as(sum, x, KUMI_BF16, n));
 }
@@ -211,7 +211,7 @@ INLINE void prod_into_as(float *sum, const void *a, const void *b, enum kumi_dty
     FOR_VECTORS(n, STORE(KUMI_F32, sum,
                          LOAD(KUMI_F32, sum) + LOAD(t, a) * ((LOAD(t, b) - shift) * factor)));
 }
-static void prod_into(float *sum, const void *a, const void *b, enum kumi_dtype t, float shift,
+KERNEL void prod_into(float *sum, const void *a, const void *b, enum kumi_dtype t, float shift,
                       float factor, int64_t n)
 {
     BY_DTYPE(t, prod_into_as(sum, a, b, KUMI_F32, shift, factor, n),
@@ -225,14 +225,14 @@ INLINE void finish_as(void *dst, enum kumi_dtype t, const float *sum, int accumu
     else
         FOR_VECTORS(n, STORE(t, dst, LOAD(KUMI_F32, sum)));
 }
-static void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulate, int64_t n)
+KERNEL void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulate, int64_t n)
 {
     BY_DTYPE(t, finish_as(dst, KUMI_F32, sum, accumulate, n),
              finish_as(dst, KUMI_BF16, sum, accumulate, n));
 }
 
 /* Past the caches: full lines only, no line is read; the caller fences before it hands on. */
-static void stream(float *dst, const float *sum, int64_t n)
+KERNEL void stream(float *dst, const float *sum, int64_t n)
 {
     int64_t i = 0;
 #if defined(__AVX512F__)
@@ -270,7 +270,7 @@ INLINE void finish_rows_as(const struct ku_finish *f, enum kumi_dtype t, int act
         raw = raw ? raw + row_bytes : NULL;
     }
 }
-static void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
+KERNEL void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
 {
 #define ONE(a)                                                                                     \
     BY_DTYPE(f->dtype, finish_rows_as(f, KUMI_F32, a, n_rows, sum, ld_sum),                        \

@@ -141,9 +141,16 @@ struct ku_isa_ops {
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);
 };
+/* What pairs of bf16 add. */
+struct ku_isa_pairs {
+    struct ku_gemm_micro gemm;
+    void (*attn_forward)(const struct ku_attn_tile *t); /* d even */
+    void (*attn_backward)(const struct ku_attn_tile *t);
+};
 extern const struct ku_isa_ops ku_isa_base, ku_isa_avx2, ku_isa_avx512;
 #if defined(__x86_64__)
-extern const struct ku_gemm_micro ku_gemm_avx512bf16, ku_gemm_amx;
+extern const struct ku_isa_pairs ku_pairs_avx512bf16;
+extern const struct ku_gemm_micro ku_gemm_amx;
 #endif
 
 #endif

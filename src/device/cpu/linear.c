@@ -156,8 +156,7 @@ static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *
     const int64_t at = i * p->n + t->col;
     const int is_linear = c->op == KU_OP_linear;
     return (struct ku_finish){.out = ku_cpu_at(&c->out[0], at),
-                              .raw =
-                                  is_linear && c->n_out == 2 ? ku_cpu_at(&c->out[1], at) : NULL,
+                              .raw = is_linear && c->n_out == 2 ? ku_cpu_at(&c->out[1], at) : NULL,
                               .ld = p->n,
                               .n = t->n_cols,
                               .bias = p->bias ? t->bias : NULL,

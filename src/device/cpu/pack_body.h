@@ -40,7 +40,7 @@ INLINE void pack_row_pairs(uint32_t *out, int64_t width, const uint16_t *a, cons
         store_n(KUMI_F32, out, j, width - j < LANES ? width - j : LANES, (vf)unit);
     }
 }
-static void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
+KERNEL void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
                       int64_t ld, int64_t n_k, int64_t n_cols, int pairs)
 {
     if (pairs) {
@@ -90,7 +90,7 @@ INLINE void pack_cols_as(uint32_t *panel, int64_t width, const void *src, enum k
             }
         }
 }
-static void pack_cols(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
+KERNEL void pack_cols(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
                       int64_t ld, int64_t n_k, int64_t n_cols, int pairs)
 {
     if (pairs)

@@ -25,6 +25,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 #define INLINE static inline __attribute__((always_inline, unused))
+#define KERNEL static __attribute__((unused)) /* a file takes of a body what it needs */
 
 enum { LANES = 16 };
 typedef float vf __attribute__((vector_size(64)));
