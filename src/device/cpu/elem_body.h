@@ -232,7 +232,7 @@ KERNEL void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulat
 }
 
 /* Past the caches: full lines only, no line is read; the caller fences before it hands on. */
-KERNEL void stream(float *dst, const float *sum, int64_t n)
+INLINE void stream(float *dst, const float *sum, int64_t n)
 {
     int64_t i = 0;
 #if defined(__AVX512F__)
@@ -272,9 +272,44 @@ INLINE void finish_rows_as(const struct ku_finish *f, enum kumi_dtype t, int act
 }
 KERNEL void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
 {
+    if (f->stream) {
+        for (int64_t r = 0; r < n_rows; r++)
+            stream((float *)f->out + r * f->ld, sum + r * ld_sum, f->n);
+        return;
+    }
 #define ONE(a)                                                                                     \
     BY_DTYPE(f->dtype, finish_rows_as(f, KUMI_F32, a, n_rows, sum, ld_sum),                        \
              finish_rows_as(f, KUMI_BF16, a, n_rows, sum, ld_sum))
     BY_ACT(f->act, ONE);
 #undef ONE
+}
+
+/* The same, turned: column j of the sums is row j of out; n_rows are elements of it. */
+INLINE void finish_cols_as(const struct ku_finish *f, enum kumi_dtype t, int64_t n_rows,
+                           const float *sum, int64_t ld_sum)
+{
+    const int64_t bytes = t == KUMI_BF16 ? 2 : 4;
+    for (int64_t j0 = 0; j0 < f->n; j0 += LANES)
+        for (int64_t i = 0; i < n_rows; i += LANES) {
+            const int64_t some = n_rows - i < LANES ? n_rows - i : LANES;
+            vu v[LANES];
+            for (int r = 0; r < LANES; r++)
+                v[r] = r < some ? (vu)load(KUMI_F32, sum, (i + r) * ld_sum + j0) : (vu){0};
+            transpose_16(v);
+            for (int64_t j = 0; j < LANES && j0 + j < f->n; j++) {
+                char *out = (char *)f->out + (j0 + j) * f->ld * bytes;
+                vf x = (vf)v[j];
+                if (f->accumulate)
+                    x += LOAD(t, out);
+                if (f->stream)
+                    stream((float *)(void *)out + i, (const float *)&x, some);
+                else
+                    STORE(t, out, x);
+            }
+        }
+}
+KERNEL void finish_cols(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
+{
+    BY_DTYPE(f->dtype, finish_cols_as(f, KUMI_F32, n_rows, sum, ld_sum),
+             finish_cols_as(f, KUMI_BF16, n_rows, sum, ld_sum));
 }

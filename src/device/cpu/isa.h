@@ -42,6 +42,7 @@ struct ku_finish {
     const float *bias; /* [n], or NULL */
     enum kumi_dtype dtype;
     int act, accumulate;
+    int stream; /* past the caches: f32, no bias, no activation, nothing added; see ku_cpu_fence */
 };
 
 /*
@@ -107,10 +108,11 @@ struct ku_isa_ops {
                       float factor, int64_t n); /* sum += a (b - shift) factor */
     /* dst = round(sum), or round(dst + sum) */
     void (*finish)(void *dst, enum kumi_dtype dtype, const float *sum, int accumulate, int64_t n);
-    /* dst = sum past the caches; who hands dst on calls ku_cpu_fence first */
-    void (*stream)(float *dst, const float *sum, int64_t n);
     /* rows of a matrix product: out = act(round(sum + bias)), or out = round(out + sum) */
     void (*finish_rows)(const struct ku_finish *f, int64_t n_rows, const float *sum,
+                        int64_t ld_sum);
+    /* the same turned, no bias, no activation: f->n columns of sums, up to 16 readable, are rows */
+    void (*finish_cols)(const struct ku_finish *f, int64_t n_rows, const float *sum,
                         int64_t ld_sum);
     void (*layer_norm)(void *y, float *mean, float *rstd, const void *x, enum kumi_dtype dtype,
                        const void *gain, const void *bias, enum kumi_dtype gain_dtype, int64_t n,

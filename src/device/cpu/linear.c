@@ -148,6 +148,11 @@ static struct place place_a(const struct ku_kernel *k, const struct tile *t, int
     return (struct place){t->copy, stride, 1};
 }
 
+/* Weight gradients: long, written once, read much later. */
+static int is_streamed(const struct ku_kernel *k)
+{
+    return k->call.op == KU_OP_linear_dw && k->call.out[0].dtype == KUMI_F32 && !k->call.accumulate;
+}
 /* Where the group of rows that begins at i ends up: bias, activation, rounding, accumulation. */
 static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *t, int64_t i)
 {
@@ -162,7 +167,8 @@ static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *
                               .bias = p->bias ? t->bias : NULL,
                               .dtype = c->out[0].dtype,
                               .act = is_linear ? (int)k->attr.act : KU_ACT_NONE,
-                              .accumulate = c->accumulate};
+                              .accumulate = c->accumulate,
+                              .stream = is_streamed(k)};
 }
 /* Takes the lines that a group's results will be written to into the cache while it multiplies. */
 static void fetch_results(const struct ku_finish *f, int64_t rows)
@@ -179,24 +185,14 @@ static void fetch_results(const struct ku_finish *f, int64_t rows)
 /* A finished tile of out[n, m]: its columns become rows. */
 static void finish_transposed(const struct ku_kernel *k, const struct tile *t)
 {
-    enum { STRIP = 32 };
     const struct ku_cpu_product *p = &k->product;
-    const struct ku_isa_ops *ops = k->cpu->ops;
-    const struct ku_view *out = &k->call.out[0];
-    const int64_t width = (t->n_rows + 15) / 16 * 16;
-    _Static_assert(STRIP * MAX_ROWS <= MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS), "a strip fits");
-    for (int64_t j0 = 0; j0 < t->n_cols; j0 += STRIP) {
-        int64_t n = t->n_cols - j0 < STRIP ? t->n_cols - j0 : STRIP;
-        ops->pack_cols(t->copy, width, t->sum + j0, KUMI_F32, TILE_COLS, n, t->n_rows, 0);
-        for (int64_t j = 0; j < n; j++) {
-            void *to = ku_cpu_at(out, (t->col + j0 + j) * p->m + t->row);
-            if (out->dtype == KUMI_F32 && !k->call.accumulate)
-                ops->stream(to, t->copy + j * width, t->n_rows);
-            else
-                ops->finish(to, out->dtype, t->copy + j * width, k->call.accumulate, t->n_rows);
-        }
-    }
-    ku_cpu_fence();
+    struct ku_finish f = {.out = ku_cpu_at(&k->call.out[0], t->col * p->m + t->row),
+                          .ld = p->m,
+                          .n = t->n_cols,
+                          .dtype = k->call.out[0].dtype,
+                          .accumulate = k->call.accumulate,
+                          .stream = is_streamed(k)};
+    k->cpu->ops->finish_cols(&f, t->n_rows, t->sum, TILE_COLS);
 }
 
 /* What a tile packs next: rows of b of row_bytes, stride apart, fetched in turn. */
@@ -245,7 +241,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
         const char *next = i + rows < t->n_rows ? a_address(k, t, t->row + i + rows) : a.at;
         int64_t next_bytes = p->a_col == 1 ? a_bytes : n_units * 4;
         fetch_ahead(ahead, n_lines);
-        if (last)
+        if (last && !to.stream)
             fetch_results(&to, rows);
         for (int64_t j = 0; j < t->n_cols; j += micro->nr)
             micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, TILE_COLS,
@@ -305,6 +301,8 @@ static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
     }
     if (p->is_transposed)
         finish_transposed(k, &t);
+    if (is_streamed(k))
+        ku_cpu_fence();
 }
 
 /* Rows of a tile: a multiple of mr (84 of 14, 6 and 4; 96 of 32), fewer where tiles would be too
