@@ -232,16 +232,29 @@ KERNEL void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulat
 }
 
 /* Past the caches: full lines only, no line is read; the caller fences before it hands on. */
-INLINE void stream(float *dst, const float *sum, int64_t n)
+INLINE void stream_f32(float *dst, const float *x, int64_t n)
 {
     int64_t i = 0;
 #if defined(__AVX512F__)
     if ((uintptr_t)dst % 64 == 0)
         for (; i + LANES <= n; i += LANES)
-            _mm512_stream_ps(dst + i, *(const __m512_u *)(sum + i));
+            _mm512_stream_ps(dst + i, *(const __m512_u *)(x + i));
 #endif
     if (i < n)
-        memcpy(dst + i, sum + i, (size_t)(n - i) * sizeof *dst);
+        memcpy(dst + i, x + i, (size_t)(n - i) * sizeof *dst);
+}
+INLINE void stream_bf16(uint16_t *dst, const float *x, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__AVX512F__)
+    if ((uintptr_t)dst % 64 == 0)
+        for (; i + 2 * LANES <= n; i += 2 * LANES) {
+            __m512i low = _mm512_castsi256_si512((__m256i)narrow(load(KUMI_F32, x, i)));
+            __m256i high = (__m256i)narrow(load(KUMI_F32, x, i + LANES));
+            _mm512_stream_si512((__m512i *)(void *)(dst + i), _mm512_inserti64x4(low, high, 1));
+        }
+#endif
+    cast_as(dst + i, KUMI_BF16, x + i, KUMI_F32, n - i);
 }
 
 INLINE vf rounded(enum kumi_dtype t, vf x)
@@ -273,8 +286,9 @@ INLINE void finish_rows_as(const struct ku_finish *f, enum kumi_dtype t, int act
 KERNEL void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
 {
     if (f->stream) {
-        for (int64_t r = 0; r < n_rows; r++)
-            stream((float *)f->out + r * f->ld, sum + r * ld_sum, f->n);
+        for (int64_t r = 0; r < n_rows; r++, sum += ld_sum)
+            BY_DTYPE(f->dtype, stream_f32((float *)f->out + r * f->ld, sum, f->n),
+                     stream_bf16((uint16_t *)f->out + r * f->ld, sum, f->n));
         return;
     }
 #define ONE(a)                                                                                     \
@@ -302,7 +316,7 @@ INLINE void finish_cols_as(const struct ku_finish *f, enum kumi_dtype t, int64_t
                 if (f->accumulate)
                     x += LOAD(t, out);
                 if (f->stream)
-                    stream((float *)(void *)out + i, (const float *)&x, some);
+                    stream_f32((float *)(void *)out + i, (const float *)&x, some);
                 else
                     STORE(t, out, x);
             }

@@ -42,7 +42,7 @@ struct ku_finish {
     const float *bias; /* [n], or NULL */
     enum kumi_dtype dtype;
     int act, accumulate;
-    int stream; /* past the caches: f32, no bias, no activation, nothing added; see ku_cpu_fence */
+    int stream; /* past the caches: no bias, no activation, nothing added; see ku_cpu_fence */
 };
 
 /*

@@ -28,7 +28,8 @@ enum {
     MAX_MR = 32,
     MAX_STEP = 16,
     LINE_BYTES = 64,
-    COPY_PAD_UNITS = 16 /* rows of the copy begin a cache line apart, modulo the cache's size */
+    CACHE_BYTES = 16 << 20, /* half of a last-level cache that several cores share */
+    COPY_PAD_UNITS = 16     /* rows of the copy begin a cache line apart, modulo the cache's size */
 };
 _Static_assert((TILE_COLS * CHUNK_UNITS + MAX_ROWS * TILE_COLS + TILE_COLS +
                 MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS)) *
@@ -148,10 +149,17 @@ static struct place place_a(const struct ku_kernel *k, const struct tile *t, int
     return (struct place){t->copy, stride, 1};
 }
 
-/* Weight gradients: long, written once, read much later. */
+/* What is written once and read much later: weight gradients, and logits that no cache holds. */
 static int is_streamed(const struct ku_kernel *k)
 {
-    return k->call.op == KU_OP_linear_dw && k->call.out[0].dtype == KUMI_F32 && !k->call.accumulate;
+    const struct ku_view *out = &k->call.out[0];
+    if (k->call.accumulate)
+        return 0;
+    if (k->call.op == KU_OP_linear_dw)
+        return out->dtype == KUMI_F32;
+    return k->call.op == KU_OP_linear && k->call.n_in == 2 && k->call.n_out == 1 &&
+           k->attr.act == KU_ACT_NONE &&
+           ku_shape_count(&out->shape) * (int64_t)kumi_dtype_bytes(out->dtype) > CACHE_BYTES;
 }
 /* Where the group of rows that begins at i ends up: bias, activation, rounding, accumulation. */
 static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *t, int64_t i)
