@@ -22,7 +22,7 @@
 enum {
     MAX_ROWS = 840, /* packing a column costs about a hundredth of multiplying 512 rows by it */
     MIN_ROWS = 64,
-    WANTED_TILES = 12,  /* so that a dozen threads find work in small products */
+    TILES_A_THREAD = 4, /* wanted in small products, so that threads end together */
     TILE_COLS = 64,     /* two panels of 32, four of 16, eight of 8 */
     CHUNK_UNITS = 1024, /* panels: 64 x 4 KiB = 256 KiB */
     MAX_MR = 32,
@@ -313,14 +313,17 @@ static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
         ku_cpu_fence();
 }
 
-/* Rows of a tile: a multiple of mr (84 of 14, 6 and 4; 96 of 32), fewer where tiles would be too
- * few. */
-static int64_t tile_rows_of(int64_t m, int64_t n, int mr)
+/*
+ * Rows of a tile: a multiple of mr (84 of 14, 6 and 4; 96 of 32), fewer where tiles would be too
+ * few for the threads: no element's bits depend on it.
+ */
+static int64_t tile_rows_of(int64_t m, int64_t n, int mr, int n_threads)
 {
+    const int wanted = n_threads > 1 ? TILES_A_THREAD * n_threads : 1;
     const int64_t step = 84 % mr ? 3 * mr : 84;
     int64_t n_col_tiles = ku_cpu_tiles(n, TILE_COLS);
     int64_t parts = ku_cpu_tiles(m, MAX_ROWS - MAX_ROWS % step);
-    while (parts * n_col_tiles < WANTED_TILES && m / (parts + 1) >= MIN_ROWS)
+    while (parts * n_col_tiles < wanted && m / (parts + 1) >= MIN_ROWS)
         parts++;
     int64_t rows = ku_cpu_tiles(ku_cpu_tiles(m, parts ? parts : 1), step) * step;
     return rows > 0 ? rows : step;
@@ -333,7 +336,7 @@ static int bind_product(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "second operand", &k->call.in[1], k->call.in[0].dtype));
     p->dtype = k->call.in[0].dtype;
     p->n_units = units_of(k, p->k);
-    p->tile_rows = tile_rows_of(p->m, p->n, micro_of(k)->mr);
+    p->tile_rows = tile_rows_of(p->m, p->n, micro_of(k)->mr, ku_pool_n_threads(k->cpu->pool));
     p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
