@@ -33,7 +33,7 @@ INLINE vu pair_row(vf first, vf second)
 /* 2^(s factor - top), 0 where the query does not look at the key; x = s factor - top <= 0. */
 INLINE vf weight(vf x, int edge, vi looks)
 {
-    vf p = exp2_f(max_f(x, splat(-160.0f)));
+    vf p = exp2_f(max_f(x, EXP2_ZERO));
     return edge ? select_f(looks, p, (vf){0}) : p;
 }
 
@@ -56,7 +56,7 @@ static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_ke
         }
         m = max_f(m, old);
         m = select_f(m > splat(-INFINITY), m, (vf){0}); /* a lane that saw nothing yet */
-        vf shrink = exp2_f(max_f(old - m, splat(-160.0f)));
+        vf shrink = exp2_f(max_f(old - m, EXP2_ZERO));
         l *= shrink;
         for (int64_t k = 0; k < n_keys; k += 2) {
             vf w[2] = {{0}, {0}};

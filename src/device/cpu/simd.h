@@ -244,9 +244,14 @@ INLINE vf exp_f(vf x)
 #endif
 }
 /*
- * 2^x for |x| <= 126: x = n + r, |r| <= 1/2, both exact; the polynomial in r is a minimax fit with
- * p(0) = 1, relative error 2.6e-9 before rounding.
+ * 2^x for EXP2_ZERO <= x <= 126, 0 at EXP2_ZERO: x = n + r, |r| <= 1/2, both exact; the polynomial
+ * in r is a minimax fit with p(0) = 1, relative error 2.6e-9 before rounding.
  */
+#if defined(__AVX512F__)
+#define EXP2_ZERO splat(-152.0f)
+#else
+#define EXP2_ZERO splat(-127.0f) /* an exponent of zero */
+#endif
 INLINE vf exp2_f(vf x)
 {
 #if defined(__AVX512F__)
