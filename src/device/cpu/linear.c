@@ -88,6 +88,29 @@ static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
     }
 }
 
+/*
+ * Rows of a whose stride is a multiple of 4 KiB share a set of the first cache, which has fewer
+ * ways than a group has rows: they are copied once, a line apart.
+ */
+enum { COPY_ROWS = 32 };
+static int has_colliding_rows(int64_t k, enum kumi_dtype dtype)
+{
+    return k * (int64_t)kumi_dtype_bytes(dtype) % 4096 == 0;
+}
+static int64_t spread_row(int64_t k, enum kumi_dtype dtype)
+{
+    return k + LINE_BYTES / (int64_t)kumi_dtype_bytes(dtype);
+}
+static void tile_spread_a(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_cpu_product *p = &k->product;
+    (void)thread;
+    for (int64_t i = tile * COPY_ROWS; i < (tile + 1) * COPY_ROWS && i < p->m; i++)
+        k->cpu->ops->cast((char *)k->call.workspace +
+                              i * p->a_row * (int64_t)kumi_dtype_bytes(p->dtype),
+                          p->dtype, ku_cpu_at(&k->call.in[0], i * p->k), p->dtype, p->k);
+}
+
 /* One tile's place and buffers. */
 struct tile {
     int64_t row, n_rows, col, n_cols, k0, n_k;
@@ -340,6 +363,11 @@ static int bind_product(struct ku_kernel *k)
     p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
+    if (p->a_col == 1 && has_colliding_rows(p->k, p->dtype) &&
+        (p->dtype == KUMI_F32 || has_pairs(k))) {
+        p->a = k->call.workspace, p->a_row = spread_row(p->k, p->dtype);
+        ku_cpu_phase(k, tile_spread_a, ku_cpu_tiles(p->m, COPY_ROWS));
+    }
     if (p->a_col != 1)
         ku_cpu_phase(k, tile_pack_a, ku_cpu_tiles(p->m, (int64_t)PACK_GROUPS * micro_of(k)->mr));
     ku_cpu_phase(k, tile_product, p->n_row_tiles * ku_cpu_tiles(p->n, TILE_COLS));
@@ -397,15 +425,21 @@ int ku_cpu_bind_linear_dw(struct ku_kernel *k)
     return bind_product(k);
 }
 
-/* The packed a of a weight gradient, in the wider of both units, up to the next group and step. */
+/* The packed a of a weight gradient, in the wider of both units, up to the next group and step;
+ * rows that are spread. */
 size_t ku_cpu_workspace_product(const struct ku_op_case *c)
 {
-    if (c->op != KU_OP_linear_dw)
-        return 0;
     const struct ku_type *x = &c->in[0], *dy = &c->in[1];
-    int lead = x->shape.ndim - (int)c->attr->contract;
+    const int n_last = c->op == KU_OP_linear_dx ? (int)c->attr->outs : (int)c->attr->contract;
+    const int lead = x->shape.ndim - n_last;
+    int64_t tokens = ku_cpu_extent(&x->shape, 0, lead);
     int64_t n_x = ku_cpu_extent(&x->shape, lead, x->shape.ndim);
+    if (c->op != KU_OP_linear_dw) {
+        if (!has_colliding_rows(n_x, x->dtype))
+            return 0;
+        return (size_t)(tokens * spread_row(n_x, x->dtype)) * kumi_dtype_bytes(x->dtype);
+    }
     int64_t n_y = ku_cpu_extent(&dy->shape, lead, dy->shape.ndim);
-    int64_t m = n_y < n_x ? n_y : n_x, tokens = ku_cpu_extent(&x->shape, 0, lead);
+    int64_t m = n_y < n_x ? n_y : n_x;
     return (size_t)((m + MAX_MR) * (tokens + MAX_STEP)) * sizeof(float);
 }
