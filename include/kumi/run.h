@@ -88,6 +88,12 @@ KUMI_API int kumi_sample(const struct kumi_sample_options *options);
  * is alive where most is, the largest tensors there, and settings that hold less. Needs no data. */
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
                               char **text);
+/*
+ * The training program of the first rank drawn: the arenas, offset over instruction, coloured by
+ * what lies there, with the fullest instruction and its largest tensors. path: *.svg, *.png, *.pdf.
+ * Errors: KUMI_EINVAL: another ending, or a build without cairo; KUMI_ESTORAGE.
+ */
+KUMI_API int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path);
 /* The least time of a training step at the machine's limits, by op, and the tokens/s that it
  * allows. Limits are those that `kumi bench peak` keeps; what is not there is measured. */
 KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json,

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include "base/mem.h"
+#include "base/os.h"
 #include "device/bench.h"
 #include "pass/pass.h"
 #include "train/peak.h"
@@ -196,6 +198,47 @@ static void test_roofline_measures(void **state)
     json_decref(plan);
 }
 
+static int count_of(const char *text, const char *part)
+{
+    int n = 0;
+    while ((text = strstr(text, part)) != NULL) {
+        text++;
+        n++;
+    }
+    return n;
+}
+
+/* Every tensor of the optimizer has its rectangle; endings decide the form. */
+static void test_picture(void **state)
+{
+    static const struct {
+        const char *ending, *begin;
+    } row[] = {{"svg", "<?xml"}, {"png", "\x89PNG\r\n"}, {"pdf", "%PDF-"}};
+    const struct files *f = *state;
+    struct kumi_settings s = settings_of(f, NULL);
+    char path[96];
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        char *text;
+        size_t bytes;
+        snprintf(path, sizeof path, "%s/plan.%s", f->folder, row[i].ending);
+        int status = kumi_plan_picture(&s, 1, path);
+        if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
+            skip();
+        assert_status(status, KUMI_OK);
+        assert_int_equal(ku_os_slurp(path, 1 << 24, &text, &bytes), 0);
+        assert_memory_equal(text, row[i].begin, strlen(row[i].begin));
+        if (i == 0) { /* two a parameter, of 12 in each layer and 4 beside; and the legend's */
+            const char *colour = "fill:rgb(62.745098%,79.607843%,90.980392%)";
+            assert_int_equal(count_of(text, colour), 2 * (2 * 12 + 4) + 1);
+        }
+        ku_free(text);
+    }
+    snprintf(path, sizeof path, "%s/none/plan.svg", f->folder);
+    assert_error(kumi_plan_picture(&s, 1, path), KUMI_ESTORAGE, "none/plan.svg: No such file");
+    snprintf(path, sizeof path, "%s/plan.svg", f->folder);
+    with_faults(kumi_plan_picture(&s, 1, path));
+}
+
 static void test_graph(void **state)
 {
     struct kumi_settings s = settings_of(*state, NULL);
@@ -275,6 +318,9 @@ static void test_refuses(void **state)
     struct kumi_settings none = {0}, missing = {.config = "/nowhere/c.json"};
     assert_error(kumi_plan_memory(&none, 1, 0, &text), KUMI_EINVAL, "config: no file is given");
     assert_error(kumi_config_text(&none, &text), KUMI_EINVAL, "config: no file is given");
+    assert_error(kumi_plan_picture(&none, 1, "a.gif"), KUMI_EINVAL,
+                 "plan: --picture: a.gif: give a name that ends with .svg, .png or .pdf");
+    assert_error(kumi_plan_picture(&none, 1, "svg"), KUMI_EINVAL, "plan: --picture: svg: give");
     assert_error(kumi_data_verify(&none, &text), KUMI_EINVAL, "config: no file is given");
     assert_error(kumi_plan_memory(&missing, 1, 0, &text), KUMI_EINVAL, "/nowhere/c.json");
     assert_error(kumi_config_text(&missing, &text), KUMI_EINVAL, "/nowhere/c.json");
@@ -303,6 +349,7 @@ int main(void)
                                        cmocka_unit_test(test_peak_and_advice),
                                        cmocka_unit_test(test_plan_text),
                                        cmocka_unit_test(test_roofline),
+                                       cmocka_unit_test(test_picture),
                                        cmocka_unit_test(test_roofline_measures),
                                        cmocka_unit_test(test_graph),
                                        cmocka_unit_test(test_config),
