@@ -30,7 +30,7 @@ struct kumi_train_options {
     int64_t until;            /* stop after this step with a checkpoint; 0: at the end */
     double max_time_s;        /* stop like SIGTERM after so long; 0: never */
     const char *profile;      /* steps to profile, "5-8"; "": four early ones; NULL: none */
-    const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape" */
+    const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape", "source" */
     const char *profile_sort; /* "time" (NULL), "calls", "name" */
     int profile_rows;         /* at most; 0: all */
     int ranks; /* > 1: as threads of this process, with parallel.transport "thread" */

@@ -62,10 +62,10 @@ struct ku_instr {
     uint8_t kind, phase, n_in, n_out, accumulate;
     uint16_t op; /* compute: enum ku_op; start: enum ku_exchange */
     int16_t stage;
-    int32_t micro;    /* -1: once a step */
-    uint32_t operand; /* span: inputs, then outputs; start: the parts, in place */
-    uint32_t n_parts; /* start: how many parts (n_in, n_out are 0) */
-    ku_id attr, path;
+    int32_t micro;            /* -1: once a step */
+    uint32_t operand;         /* span: inputs, then outputs; start: the parts, in place */
+    uint32_t n_parts;         /* start: how many parts (n_in, n_out are 0) */
+    ku_id attr, path, source; /* source: the node's; 0: none */
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */
     uint8_t axis;       /* start: the communicator's mesh axis */

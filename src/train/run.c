@@ -197,7 +197,7 @@ static int create_profile(struct run *r)
         return KUMI_OK;
     if (is_first(r))
         snprintf(r->result->profile, sizeof r->result->profile, "%s/profile.txt", r->result->out);
-    return ku_profile_create(&opts, r->s.t, r->step, &r->profile);
+    return ku_profile_create(&opts, r->s.t, r->step, r->end, &r->profile);
 }
 
 static int prepare(struct run *r)
@@ -230,7 +230,9 @@ static int save(struct run *r, int is_final)
 {
     if (r->last_saved == r->step && r->found[0] + r->step > 0 && r->last_saved >= 0)
         return KUMI_OK;
+    int64_t begin = ku_clock_ns();
     int status = ku_session_save(&r->s, r->checkpoints, r->step);
+    ku_profile_note(r->profile, r->step - 1, KU_PROFILE_CHECKPOINT, begin, ku_clock_ns());
     if (status == KUMI_OK) {
         r->last_saved = r->step;
         return KUMI_OK;
@@ -363,9 +365,10 @@ static int one_step(struct run *r)
     int64_t begin = ku_clock_ns();
     KU_TRY(ku_agree_local(r->job, ku_session_fill_train(&r->s, r->step)));
     int64_t data_ns = ku_clock_ns() - begin;
+    ku_profile_note(r->profile, r->step, KU_PROFILE_DATA, begin, begin + data_ns);
     ku_profile_before(r->profile, r->step);
     KU_TRY(ku_trainer_step(r->s.t, r->step, &report));
-    KU_TRY(ku_profile_after(r->profile, r->step, r->result->out));
+    ku_profile_after(r->profile, r->step);
     if (report[KU_REPORT_APPLY] == 0)
         KU_TRY(nonfinite(r, report));
     else
@@ -403,11 +406,14 @@ static int loop(struct run *r)
             KU_TRY(verify_replicas(r));
         if (step < r->end && is_saved)
             KU_TRY(save(r, 0));
+        if (step < r->end)
+            KU_TRY(ku_profile_write(r->profile, r->result->out, 0));
     }
     r->stop_word = (int)word;
     if (!word)
         KU_TRY(evaluate(r));
-    return save(r, 1);
+    KU_TRY(save(r, 1));
+    return ku_profile_write(r->profile, r->result->out, 1);
 }
 
 /* JSON has no NaN: null. */
