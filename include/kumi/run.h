@@ -30,7 +30,7 @@ struct kumi_train_options {
     int64_t until;            /* stop after this step with a checkpoint; 0: at the end */
     double max_time_s;        /* stop like SIGTERM after so long; 0: never */
     const char *profile;      /* steps to profile, "5-8"; "": four early ones; NULL: none */
-    const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape" */
+    const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape", "source" */
     const char *profile_sort; /* "time" (NULL), "calls", "name" */
     int profile_rows;         /* at most; 0: all */
     int ranks; /* > 1: as threads of this process, with parallel.transport "thread" */
@@ -88,6 +88,16 @@ KUMI_API int kumi_sample(const struct kumi_sample_options *options);
  * is alive where most is, the largest tensors there, and settings that hold less. Needs no data. */
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
                               char **text);
+/*
+ * The training program of the first rank drawn: the arenas, offset over instruction, coloured by
+ * what lies there, with the fullest instruction and its largest tensors. path: *.svg, *.png, *.pdf.
+ * Errors: KUMI_EINVAL: another ending, or a build without cairo; KUMI_ESTORAGE.
+ */
+KUMI_API int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path);
+/* The least time of a training step at the machine's limits, by op, and the tokens/s that it
+ * allows. Limits are those that `kumi bench peak` keeps; what is not there is measured. */
+KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json,
+                                char **text);
 /* The graph after a pass ("build", "precision", ..), as text or Graphviz. After "lower", and NULL
  * as text: the ranks' program, with offsets; NULL as Graphviz: the last graph. */
 KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,

@@ -61,7 +61,7 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         {"max-time", CLI_TEXT, "[[HH:]MM:]SS, then stop as SIGTERM does", &max_time},
         {"profile", CLI_OPTIONAL,
          "where the time of steps went, as in =5-8 (default: four early ones)", &o.profile},
-        {"profile-by", CLI_TEXT, "rows of its table: op, path or shape", &o.profile_by},
+        {"profile-by", CLI_TEXT, "rows of its table: op, path, shape or source", &o.profile_by},
         {"profile-sort", CLI_TEXT, "by time, calls or name", &o.profile_sort},
         {"profile-rows", CLI_INT, "the first so many", &rows},
         {"allow-change", CLI_FLAG, "resume although numerics keys differ", &o.allow_change},
