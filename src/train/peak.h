@@ -19,6 +19,6 @@ int ku_peak_read(const char *dtype, int cores, double *flops);
 char *ku_peak_path(void);
 struct ku_peak; /* device/bench.h */
 /* Adds or replaces this CPU's row. KUMI_ESTORAGE: the cache cannot be written. */
-int ku_peak_write(const struct ku_peak *peak);
+int ku_peak_write(const struct ku_peak *measured);
 
 #endif
