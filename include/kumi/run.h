@@ -126,13 +126,19 @@ KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char 
 KUMI_API int kumi_info_text(int as_json, char **text);
 /*
  * Limits of the machine ("peak", also kept for the mfu of metrics), every op of a GPT-2 step
- * ("op"), collectives ("comm"), one line at a time.
- *
- *   threads   0: the cores. "comm" in a job of several ranks measures them (collective; rank 0 has
- *             the lines), else so many threads, 0: two
+ * ("op"), collectives ("comm"). Errors: KUMI_EINVAL (options), ENOMEM; a job's root cause.
  */
-KUMI_API int kumi_bench(const char *what, int threads, int as_json,
-                        void (*line)(void *ctx, const char *text), void *ctx);
+struct kumi_bench_options {
+    const char *what;  /* "peak", "op", "comm" */
+    const char *only;  /* op: rows whose name begins so, "linear"; NULL: all */
+    const char *dtype; /* op: "f32" or "bf16"; NULL: both */
+    int threads;       /* 0: the cores. comm in a job of several ranks measures them (collective;
+                        * rank 0 has the lines), else so many threads, 0: two */
+    int as_json;       /* an object a line, with the machine in each */
+    void (*line)(void *ctx, const char *text); /* without a newline */
+    void *ctx;
+};
+KUMI_API int kumi_bench(const struct kumi_bench_options *options);
 
 #ifdef __cplusplus
 }
