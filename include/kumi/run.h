@@ -88,6 +88,10 @@ KUMI_API int kumi_sample(const struct kumi_sample_options *options);
  * is alive where most is, the largest tensors there, and settings that hold less. Needs no data. */
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
                               char **text);
+/* The least time of a training step at the machine's limits, by op, and the tokens/s that it
+ * allows. Limits are those that `kumi bench peak` keeps; what is not there is measured. */
+KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json,
+                                char **text);
 /* The graph after a pass ("build", "precision", ..), as text or Graphviz. After "lower", and NULL
  * as text: the ranks' program, with offsets; NULL as Graphviz: the last graph. */
 KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,

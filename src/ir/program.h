@@ -3,6 +3,7 @@
 #define KU_IR_PROGRAM_H
 
 #include "ir/graph.h"
+#include "op/target.h"
 
 /*
  * A program: what every rank of a class does in one step, as a flat list of instructions over
@@ -124,6 +125,10 @@ struct ku_part {
 };
 void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
                      const struct ku_coord *coord, int micro, struct ku_part *out);
+
+/* The types and cost of an instruction as the rank at `coord` runs it. All zero but for compute. */
+void ku_program_types(const struct ku_program *p, uint32_t instr, const struct ku_coord *coord,
+                      struct ku_op_case *types, struct ku_cost *cost);
 
 struct ku_str;
 int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str *out);

@@ -82,6 +82,11 @@ static int find(const char *path, const char *dtype, int cores, double *flops)
                          path, dtype, ku_cpu_model());
 }
 
+char *ku_peak_path(void)
+{
+    return cache_path(0);
+}
+
 int ku_peak_read(const char *dtype, int cores, double *flops)
 {
     char *path = cache_path(0);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/profile.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +10,8 @@
 #include "base/os.h"
 #include "base/str.h"
 #include "train/agree.h"
-#include "train/peak.h"
 #include "train/profile_trace.h"
+#include "train/roofline.h"
 
 enum { MAX_STEPS = 1000, DEFAULT_SKIP = 2, DEFAULT_STEPS = 4 };
 
@@ -31,7 +30,7 @@ struct ku_profile {
     int64_t *stamp;         /* [n_steps][n_instrs + 1] */
     struct row *row;
     int n_rows;
-    double peak[2], stream; /* FLOP/s of this rank's cores, f32 and bf16; bytes/s; 0: not known */
+    struct ku_limits limits;
 };
 
 static const struct ku_program *program_of(const struct ku_profile *p)
@@ -163,21 +162,21 @@ static int64_t ns_of(const struct ku_profile *p, uint32_t at)
 
 static int collect(struct ku_profile *p)
 {
+    struct ku_coord coord = ku_mesh_coord(&program_of(p)->mesh, p->t->job->rank);
     for (uint32_t at = 0; at < program_of(p)->n_instrs; at++) {
         struct ku_op_case c;
         struct ku_cost cost;
-        ku_exec_types(p->t->exec[KU_PROG_TRAIN], at, &c, &cost);
+        ku_program_types(program_of(p), at, &coord, &c, &cost);
         char *name = name_of(p, at, &c);
         if (name == NULL)
             return KUMI_ENOMEM;
         struct row *r = row_of(p, name);
-        double steps = (double)p->n_steps, peak = p->peak[c.n_in && c.in[0].dtype == KUMI_BF16];
+        double steps = (double)p->n_steps;
         r->calls += p->n_steps;
         r->sum_ns += ns_of(p, at);
         r->flops += cost.flops * steps;
         r->bytes += cost.bytes * steps;
-        if (peak > 0 && p->stream > 0)
-            r->limit_ns += 1e9 * steps * fmax(cost.flops / peak, cost.bytes / p->stream);
+        r->limit_ns += steps * ku_roofline_ns(&p->limits, &c, &cost);
     }
     return KUMI_OK;
 }
@@ -264,22 +263,6 @@ static int write_table(struct ku_profile *p, const char *dir)
     return status;
 }
 
-static void read_limits(struct ku_profile *p)
-{
-    static const char *const dtype[] = {"f32", "bf16"};
-    int n = p->t->job->local_n, cores = p->t->n_threads * n;
-    if (cores > ku_os_n_cpus_host())
-        cores = ku_os_n_cpus_host();
-    for (int i = 0; i < 2; i++)
-        if (ku_peak_read(dtype[i], cores, &p->peak[i]) < 0)
-            p->peak[i] = 0;
-    if (ku_peak_read("stream", cores, &p->stream) < 0)
-        p->stream = 0;
-    for (int i = 0; i < 2; i++)
-        p->peak[i] /= n;
-    p->stream /= n;
-}
-
 int ku_profile_after(struct ku_profile *p, int64_t step, const char *dir)
 {
     struct ku_job *job;
@@ -289,7 +272,8 @@ int ku_profile_after(struct ku_profile *p, int64_t step, const char *dir)
     ku_exec_stamp(p->t->exec[KU_PROG_TRAIN], NULL);
     if (step < p->first + p->n_steps - 1)
         return KUMI_OK;
-    read_limits(p);
+    int cores = p->t->n_threads * job->local_n, n_cpus = ku_os_n_cpus_host();
+    ku_limits_read(cores < n_cpus ? cores : n_cpus, job->n, &p->limits);
     KU_TRY(ku_agree_local(job, collect(p)));
     KU_TRY(gather(p));
     struct ku_trace trace = {p->t, p->first, p->n_steps, p->stamp};

@@ -26,6 +26,7 @@
 #include "train/origin.h"
 #include "train/peak.h"
 #include "train/profile.h"
+#include "train/roofline.h"
 #include "train/rundir.h"
 #include "train/session.h"
 
@@ -38,6 +39,7 @@ struct run {
     struct ku_session s;
     struct ku_rundir dir;
     struct ku_metrics *metrics;     /* rank 0 */
+    struct ku_limits limits;        /* rank 0 */
     char *checkpoints;              /* OUT/checkpoints, on every rank */
     char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
     struct ku_origin was;           /* its */
@@ -175,8 +177,10 @@ static int load_checkpoint(struct run *r)
 
 static int open_metrics(struct run *r)
 {
+    const char *compute = r->s.cfg.precision_compute;
     double peak_flops;
-    if (ku_peak_read(r->s.cfg.precision_compute, r->s.n_cores, &peak_flops) < 0) {
+    ku_limits_read(ku_session_cores(&r->s, r->job->local_n), r->job->n, &r->limits);
+    if (ku_peak_read(compute, r->limits.n_cores, &peak_flops) < 0) {
         KU_LOG(TRAIN, INFO, "%s: mfu is not known without", ku_err_get()->text);
         peak_flops = 0;
     }
@@ -296,18 +300,27 @@ static int is_due(struct ku_span every, int64_t step, const struct run *r)
     return n > 0 && step % n == 0;
 }
 
-/* What all ranks hold, each seen at most max_age_ns ago (a look takes about 10 ms a GiB), in bytes;
- * 0: a rank cannot tell. Collective. */
-static int memory_held(struct run *r, int64_t max_age_ns, int64_t *bytes)
+/* What is added up over ranks, in one collective: memory, and where the time of a step went. */
+enum sums { SUM_HELD_BYTES, SUM_CAN_TELL, SUM_EXPOSED_NS, SUM_WAIT_NS, SUM_ONCE_NS, N_SUMS };
+
+/* What all ranks hold, each seen at most max_age_ns ago (a look takes about 10 ms a GiB); 0 bytes:
+ * a rank cannot tell. Collective. */
+static int add_up(struct run *r, int64_t max_age_ns, int64_t sum[N_SUMS])
 {
     int64_t now = ku_clock_ns();
     if (r->pss_ns == 0 || now - r->pss_ns >= max_age_ns) {
         r->pss_bytes = (int64_t)ku_os_pss();
         r->pss_ns = now;
     }
-    int64_t word[2] = {r->pss_bytes, r->pss_bytes > 0};
-    KU_TRY(ku_agree_sum(r->job, word, 2));
-    *bytes = word[1] == r->job->n ? word[0] : 0;
+    struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
+    sum[SUM_HELD_BYTES] = r->pss_bytes;
+    sum[SUM_CAN_TELL] = r->pss_bytes > 0;
+    sum[SUM_EXPOSED_NS] = times.exposed_ns;
+    sum[SUM_WAIT_NS] = times.wait_ns;
+    sum[SUM_ONCE_NS] = times.once_ns;
+    KU_TRY(ku_agree_sum(r->job, sum, N_SUMS));
+    if (sum[SUM_CAN_TELL] < r->job->n)
+        sum[SUM_HELD_BYTES] = 0;
     return KUMI_OK;
 }
 
@@ -320,12 +333,13 @@ static int is_logged(const struct run *r)
 /* Collective, for what the line of a logged step says of all ranks. */
 static int note_step(struct run *r, const double *report, int64_t data_ns)
 {
-    int64_t held_bytes = 0;
+    int64_t sum[N_SUMS] = {0};
     if (is_logged(r))
-        KU_TRY(memory_held(r, 1000000000, &held_bytes));
+        KU_TRY(add_up(r, 1000000000, sum));
     if (!is_first(r))
         return KUMI_OK;
     struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
+    double mean_ms = 1e-6 / r->job->n;
     struct ku_metrics_line line = {.step = r->step,
                                    .n_steps = r->s.n_steps,
                                    .tokens = (int64_t)report[KU_REPORT_TOKENS],
@@ -334,9 +348,11 @@ static int note_step(struct run *r, const double *report, int64_t data_ns)
                                    .grad_norm = report[KU_REPORT_NORM],
                                    .lr = report[KU_REPORT_LR],
                                    .step_ms = (double)times.run_ns * 1e-6,
-                                   .wait_ms = (double)times.wait_ns * 1e-6,
                                    .data_ms = (double)data_ns * 1e-6,
-                                   .held_bytes = held_bytes};
+                                   .exposed_ms = (double)sum[SUM_EXPOSED_NS] * mean_ms,
+                                   .wait_ms = (double)sum[SUM_WAIT_NS] * mean_ms,
+                                   .optimizer_ms = (double)sum[SUM_ONCE_NS] * mean_ms,
+                                   .held_bytes = sum[SUM_HELD_BYTES]};
     ku_metrics_step(r->metrics, &line, is_logged(r));
     return KUMI_OK;
 }
@@ -408,16 +424,20 @@ static json_t *measured(double x)
 static int write_summary(struct run *r, int64_t held_bytes)
 {
     struct kumi_train_result *result = r->result;
-    json_t *o = json_pack("{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}",
-                          "step", (json_int_t)r->step, "update", (json_int_t)result->update,
-                          "ranks", r->job->n, "loss", real(r->loss), "val_loss",
-                          real(result->val_loss), "median_tps", measured(result->median_tps),
-                          "median_step_ms", measured(ku_metrics_median_step_ms(r->metrics)), "mfu",
-                          measured(ku_metrics_mfu(r->metrics, result->median_tps)), "digest",
-                          result->digest, "checkpoint", result->checkpoint, "memory_planned_bytes",
-                          (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
-                          held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
-                          ku_metrics_curve(r->metrics));
+    double step_ms = ku_metrics_median_step_ms(r->metrics);
+    double least_ns = ku_roofline_program_ns(&r->limits, r->s.t->program[KU_PROG_TRAIN]);
+    json_t *o = json_pack(
+        "{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
+        "s:o}",
+        "step", (json_int_t)r->step, "update", (json_int_t)result->update, "ranks", r->job->n,
+        "loss", real(r->loss), "val_loss", real(result->val_loss), "median_tps",
+        measured(result->median_tps), "median_step_ms", measured(step_ms), "mfu",
+        measured(ku_metrics_mfu(r->metrics, result->median_tps)), "step_over_roofline",
+        measured(least_ns > 0 ? step_ms * 1e6 / least_ns : 0), "limits", ku_limits_json(&r->limits),
+        "digest", result->digest, "checkpoint", result->checkpoint, "memory_planned_bytes",
+        (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
+        held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
+        ku_metrics_curve(r->metrics));
     char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
     char *path = ku_rundir_file(&r->dir, "summary.json");
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;
@@ -453,15 +473,15 @@ static int finish(struct run *r)
     result->update = *ku_trainer_update_count(r->s.t);
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
              (long long)r->last_saved);
-    int64_t held_bytes;
-    KU_TRY(memory_held(r, 0, &held_bytes));
+    int64_t sum[N_SUMS];
+    KU_TRY(add_up(r, 0, sum));
     int status = KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
         note_curve(r);
         status = ku_trainer_digest(r->s.t, 0, result->digest);
         if (status == KUMI_OK)
-            status = write_summary(r, held_bytes);
+            status = write_summary(r, sum[SUM_HELD_BYTES]);
     }
     return ku_agree(r->job, status);
 }
