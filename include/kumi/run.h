@@ -33,6 +33,8 @@ struct kumi_train_options {
     const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape" */
     const char *profile_sort; /* "time" (NULL), "calls", "name" */
     int profile_rows;         /* at most; 0: all */
+    int is_trial;             /* to measure: no evaluation, checkpoint or digest; every rank leaves
+                               * its step times in OUT/rank-R.json */
     int ranks; /* > 1: as threads of this process, with parallel.transport "thread" */
 };
 struct kumi_train_result {
@@ -143,6 +145,25 @@ struct kumi_bench_options {
     void *ctx;
 };
 KUMI_API int kumi_bench(const struct kumi_bench_options *options);
+
+/*
+ * How a training's speed grows with its ranks: short trials, one a rank count, and where the time
+ * beyond the ideal of the first count went. A count that the configuration does not admit is an
+ * error before anything runs.
+ */
+struct kumi_scaling_options {
+    struct kumi_settings settings;
+    const int *n; /* [n_counts] rank counts; the first is the reference */
+    int n_counts,
+        is_weak;   /* weak: the batch of a rank is the same at every count, else that of all */
+    int threads;   /* of a rank; 0: one */
+    int64_t steps; /* of a trial; 0: 18 */
+    const char *program; /* the command kumi, which runs the trials */
+    int as_json;
+    void (*line)(void *ctx, const char *text);
+    void *ctx;
+};
+KUMI_API int kumi_bench_scaling(const struct kumi_scaling_options *options);
 
 #ifdef __cplusplus
 }
