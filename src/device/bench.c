@@ -155,7 +155,7 @@ out:
 enum {
     MAX_RUNS = 200,
     MIN_RUNS = 5,
-    MAX_COPIES = 64,
+    MAX_COPIES = 256,
     ROUND_BYTES = 256 << 20 /* of all copies: several times what a few cores have of a last cache */
 };
 
