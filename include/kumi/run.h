@@ -33,6 +33,8 @@ struct kumi_train_options {
     const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape", "source" */
     const char *profile_sort; /* "time" (NULL), "calls", "name" */
     int profile_rows;         /* at most; 0: all */
+    int is_trial;             /* to measure: no evaluation, checkpoint or digest; every rank leaves
+                               * its step times in OUT/rank-R.json */
     int ranks; /* > 1: as threads of this process, with parallel.transport "thread" */
 };
 struct kumi_train_result {
@@ -136,13 +138,38 @@ KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char 
 KUMI_API int kumi_info_text(int as_json, char **text);
 /*
  * Limits of the machine ("peak", also kept for the mfu of metrics), every op of a GPT-2 step
- * ("op"), collectives ("comm"), one line at a time.
- *
- *   threads   0: the cores. "comm" in a job of several ranks measures them (collective; rank 0 has
- *             the lines), else so many threads, 0: two
+ * ("op"), collectives ("comm"). Errors: KUMI_EINVAL (options), ENOMEM; a job's root cause.
  */
-KUMI_API int kumi_bench(const char *what, int threads, int as_json,
-                        void (*line)(void *ctx, const char *text), void *ctx);
+struct kumi_bench_options {
+    const char *what;  /* "peak", "op", "comm" */
+    const char *only;  /* op: rows whose name begins so, "linear"; NULL: all */
+    const char *dtype; /* op: "f32" or "bf16"; NULL: both */
+    int threads;       /* 0: the cores. comm in a job of several ranks measures them (collective;
+                        * rank 0 has the lines), else so many threads, 0: two */
+    int as_json;       /* an object a line, with the machine in each */
+    void (*line)(void *ctx, const char *text); /* without a newline */
+    void *ctx;
+};
+KUMI_API int kumi_bench(const struct kumi_bench_options *options);
+
+/*
+ * How a training's speed grows with its ranks: short trials, one a rank count, and where the time
+ * beyond the ideal of the first count went. A count that the configuration does not admit is an
+ * error before anything runs.
+ */
+struct kumi_scaling_options {
+    struct kumi_settings settings;
+    const int *n; /* [n_counts] rank counts; the first is the reference */
+    int n_counts,
+        is_weak;   /* weak: the batch of a rank is the same at every count, else that of all */
+    int threads;   /* of a rank; 0: one */
+    int64_t steps; /* of a trial; 0: 18 */
+    const char *program; /* the command kumi, which runs the trials */
+    int as_json;
+    void (*line)(void *ctx, const char *text);
+    void *ctx;
+};
+KUMI_API int kumi_bench_scaling(const struct kumi_scaling_options *options);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@ static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
                       const struct ku_bench_row *row, int n)
 {
     struct ku_str text = {0};
+    KU_TRY(ku_bench_head(o, job->n, 1));
     if (!o->as_json) {
         ku_str_add(&text, "%-16s %-8s %12s %12s %12s %9s %14s   %d %s", "collective", "memory",
                    "bytes", "median us", "p99 us", "GB/s", "of the limit", job->n,
@@ -21,10 +22,12 @@ static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
     for (int i = 0; i < n; i++) {
         if (o->as_json) {
             KU_TRY(ku_bench_line_json(
-                o, json_pack("{s:s, s:s, s:i, s:I, s:f, s:f, s:f, s:o}", "what", row[i].what, "how",
-                             row[i].how, "ranks", job->n, "bytes", (json_int_t)row[i].bytes,
-                             "p50_ns", row[i].p50_ns, "p99_ns", row[i].p99_ns, "gb_s", row[i].gb_s,
-                             "ratio", row[i].ratio > 0 ? json_real(row[i].ratio) : json_null())));
+                o,
+                json_pack("{s:s, s:s, s:i, s:I, s:f, s:f, s:f, s:o}", "what", row[i].what, "how",
+                          row[i].how, "ranks", job->n, "bytes", (json_int_t)row[i].bytes, "p50_ns",
+                          row[i].p50_ns, "p99_ns", row[i].p99_ns, "gb_s", row[i].gb_s, "ratio",
+                          row[i].ratio > 0 ? json_real(row[i].ratio) : json_null()),
+                job->n, 1));
             continue;
         }
         ku_str_add(&text, "%-16s %-8s %12lld %12.2f %12.2f %9.2f", row[i].what, row[i].how,

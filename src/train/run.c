@@ -29,6 +29,7 @@
 #include "train/roofline.h"
 #include "train/rundir.h"
 #include "train/session.h"
+#include "train/trial.h"
 
 enum { MAX_SKIPPED = 100, WORD_TIME = 1, WORD_SIGNAL = 2 };
 
@@ -44,6 +45,7 @@ struct run {
     char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
     struct ku_origin was;           /* its */
     struct ku_profile *profile;     /* NULL: none is wanted */
+    struct ku_trial *trial;         /* NULL: this is a run */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
     double loss;               /* of the last step, NaN before the first */
@@ -211,6 +213,8 @@ static int prepare(struct run *r)
     KU_TRY(ku_session_create_trainer(&r->s, r->job));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
     KU_TRY(create_profile(r));
+    if (r->o->is_trial)
+        KU_TRY(ku_trial_create(r->end - r->step, &r->trial));
     if (!is_first(r))
         return KUMI_OK;
     KU_TRY(open_metrics(r));
@@ -228,6 +232,8 @@ static int prepare(struct run *r)
 
 static int save(struct run *r, int is_final)
 {
+    if (r->trial)
+        return KUMI_OK;
     if (r->last_saved == r->step && r->found[0] + r->step > 0 && r->last_saved >= 0)
         return KUMI_OK;
     int64_t begin = ku_clock_ns();
@@ -248,6 +254,8 @@ static int save(struct run *r, int is_final)
 static int evaluate(struct run *r)
 {
     double loss;
+    if (r->trial)
+        return KUMI_OK;
     KU_TRY(ku_session_evaluate(&r->s, &loss));
     r->result->val_loss = loss;
     if (is_first(r) && r->s.eval_samples)
@@ -375,6 +383,8 @@ static int one_step(struct run *r)
         r->n_skipped = 0;
     r->loss = report[KU_REPORT_LOSS];
     r->step++;
+    struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
+    ku_trial_note(r->trial, &times, data_ns);
     return note_step(r, report, data_ns);
 }
 
@@ -477,15 +487,19 @@ static int finish(struct run *r)
     struct kumi_train_result *result = r->result;
     result->step = r->step;
     result->update = *ku_trainer_update_count(r->s.t);
-    snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
-             (long long)r->last_saved);
+    if (r->trial)
+        KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank, r->result->out)));
+    else
+        snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
+                 (long long)r->last_saved);
     int64_t sum[N_SUMS];
     KU_TRY(add_up(r, 0, sum));
     int status = KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
         note_curve(r);
-        status = ku_trainer_digest(r->s.t, 0, result->digest);
+        if (r->trial == NULL)
+            status = ku_trainer_digest(r->s.t, 0, result->digest);
         if (status == KUMI_OK)
             status = write_summary(r, sum[SUM_HELD_BYTES]);
     }
@@ -497,12 +511,13 @@ static int run_all(struct run *r)
     KU_TRY(prepare(r));
     KU_TRY(loop(r));
     KU_TRY(finish(r));
+    const char *kept = r->trial ? "a trial keeps no state" : "the state is in ";
     if (r->stop_word == WORD_TIME)
-        return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time is over: step %lld; the state is in %s",
-                      (long long)r->step, r->result->checkpoint);
+        return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time is over: step %lld; %s%s",
+                      (long long)r->step, kept, r->result->checkpoint);
     if (r->stop_word)
-        return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d: step %lld; the state is in %s",
-                      r->stop_word - WORD_SIGNAL, (long long)r->step, r->result->checkpoint);
+        return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d: step %lld; %s%s",
+                      r->stop_word - WORD_SIGNAL, (long long)r->step, kept, r->result->checkpoint);
     return KUMI_OK;
 }
 
@@ -557,6 +572,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
         status = ku_job_fail(job);
     ku_metrics_close(r.metrics);
     ku_profile_destroy(r.profile);
+    ku_trial_destroy(r.trial);
     ku_session_fini(&r.s);
     ku_rundir_close(&r.dir);
     ku_free(r.checkpoints);
