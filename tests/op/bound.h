@@ -427,7 +427,8 @@ static inline void bound_attention_pair(const struct attention *a, int64_t i, in
         d_o += o, d_o_size += fabs(o);
     }
     double ds = fabs(p * (dv - d_o) * a->scale);
-    double ds_off = ds * (off + attn_inner(a)) + p * fabs(a->scale) * (double)(a->d + 4) * eps * (dv_size + d_o_size);
+    double ds_off = ds * (off + attn_inner(a)) +
+                    p * fabs(a->scale) * (double)(a->d + 4) * eps * (dv_size + d_o_size);
     for (int64_t e = 0; e < a->d; e++) {
         b->e[0][attn_row(a, i, 0) + e] += fabs(attn_qkv(a, j, 1, e)) * (ds_off + sums * ds);
         b->e[0][attn_row(a, j, 1) + e] += fabs(attn_qkv(a, i, 0, e)) * (ds_off + sums * ds);
