@@ -10,7 +10,8 @@
 
 /* An instruction, bound. */
 struct step {
-    uint8_t kind; /* enum ku_instr_kind */
+    uint8_t kind;     /* enum ku_instr_kind */
+    uint8_t is_gated; /* writes what checkpoints hold */
     union {
         struct ku_kernel *kernel;
         struct ku_work *work;
@@ -29,6 +30,8 @@ struct ku_exec {
     struct ku_coll_part *part; /* of all starts, one after the other */
     struct ku_exec_times times;
     int64_t *stamp; /* NULL: nobody wants to know */
+    ku_exec_gate *gate;
+    void *gate_ctx;
 };
 
 static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int micro,
@@ -55,8 +58,12 @@ static int bind_compute(struct ku_exec *e, const struct ku_instr *i, struct step
                            .stream = i->stream};
     for (int k = 0; k < i->n_in; k++)
         bind_view(e, &p->operand[i->operand + (uint32_t)k], i->micro, &call.in[k]);
-    for (int k = 0; k < i->n_out; k++)
-        bind_view(e, &p->operand[i->operand + i->n_in + (uint32_t)k], i->micro, &call.out[k]);
+    for (int k = 0; k < i->n_out; k++) {
+        const struct ku_operand *o = &p->operand[i->operand + i->n_in + (uint32_t)k];
+        bind_view(e, o, i->micro, &call.out[k]);
+        s->is_gated |=
+            p->buffer[o->buffer].cls == KU_CL_PARAM || p->buffer[o->buffer].cls == KU_CL_OPTIMIZER;
+    }
     if (i->workspace)
         call.workspace = e->memory->base[KU_AR_STEP] + p->buffer[i->workspace].offset;
     return e->ops->bind(e->device, &call, &s->kernel);
@@ -202,6 +209,8 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
             e->stamp[at] = ku_clock_ns();
         switch ((enum ku_instr_kind)s->kind) {
         case KU_COMPUTE:
+            if (s->is_gated && e->gate)
+                KU_TRY(e->gate(e->gate_ctx, at));
             KU_TRY(e->ops->launch(e->device, s->kernel, e->dp ? between_tiles : NULL, job));
             if (see)
                 show(e, at, see, ctx);
@@ -223,6 +232,12 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         e->stamp[e->program->n_instrs] = end;
     e->times.run_ns = end - begin;
     return KUMI_OK;
+}
+
+void ku_exec_set_gate(struct ku_exec *e, ku_exec_gate *gate, void *ctx)
+{
+    e->gate = gate;
+    e->gate_ctx = ctx;
 }
 
 void ku_exec_stamp(struct ku_exec *e, int64_t *stamp)
