@@ -133,6 +133,8 @@ KUMI_API int kumi_info_text(int as_json, char **text);
  */
 KUMI_API int kumi_bench(const char *what, int threads, int as_json,
                         void (*line)(void *ctx, const char *text), void *ctx);
+/* How fast batches of a configuration's training data are read: what `kumi bench data` prints. */
+KUMI_API int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **text);
 
 #ifdef __cplusplus
 }

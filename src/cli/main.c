@@ -31,7 +31,7 @@ const struct cli_command cli_commands[] = {
     {"run", "run a program on N ranks of this host",
      "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},
     {"bench", "limits of this machine, speed of ops and collectives",
-     "kumi bench peak|op|comm [-n N] [--threads T] [--json]", cmd_bench},
+     "kumi bench peak|op|comm|data [CONFIG] [-n N] [--threads T] [--json]", cmd_bench},
     {"tokenizer", "text to token ids and back",
      "kumi tokenizer encode|decode --tokenizer DIR < INPUT", cmd_tokenizer},
     {"data", "read everything a configuration points to",

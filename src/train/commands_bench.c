@@ -112,5 +112,5 @@ int kumi_bench(const char *what, int threads, int as_json,
         return ku_bench_op_run(&out, threads);
     if (strcmp(what, "comm") == 0)
         return ku_bench_comm_run(&out, threads);
-    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op or comm", what);
+    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op, comm or data", what);
 }

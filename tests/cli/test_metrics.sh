@@ -86,3 +86,11 @@ for row in [json.load(open(dir + "/peak/summary.json"))] + [json.loads(l) for l 
     assert "mfu" not in row and "val_loss" in row or close(row["mfu"], row.get("tps") or row["median_tps"]), row
 END
 python3 "$dir/check.py" "$dir"
+
+# batches are read faster than anything trains: the bench says so, in both forms
+"$kumi" bench data "${small[0]}" >"$dir/data.txt" && grep -Eqx '[0-9]+ batches of [0-9]+ tokens: [0-9]+ tokens/s, median [0-9.]+ us a batch, at most [0-9.]+' "$dir/data.txt" ||
+    say "bench data: $(cat "$dir/data.txt")"
+"$kumi" bench data "${small[0]}" --json --set data.seq_len=16 | python3 -c 'import json, sys; d = json.load(sys.stdin); assert d["step_tokens"] % 16 == 0 and 0 < d["p50_us"] <= d["max_us"] and d["tokens_per_s"] > 1e5, d' ||
+    say "bench data --json"
+"$kumi" bench data 2>"$dir/err"
+[ $? = 2 ] && grep -q '^kumi: error: kumi bench data: a CONFIG is missing; usage: ' "$dir/err" || say "bench data without a file: $(cat "$dir/err")"
