@@ -64,6 +64,7 @@ static int plan_init(struct plan *p, const struct kumi_settings *settings, int n
         if (a != KU_AR_HOST)
             p->rank_bytes += p->arena_bytes[a];
     }
+    p->rank_bytes += ku_session_staging_bytes(&p->s);
     p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
     p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
     return KUMI_OK;
@@ -159,6 +160,10 @@ static void print_arenas(const struct plan *p, struct ku_str *out)
             ku_str_add(out, " %10s", ku_text_bytes(p->program[i]->arena_bytes[a], text));
         ku_str_add(out, " %10s %15zu\n", ku_text_bytes(p->arena_bytes[a], text), p->arena_bytes[a]);
     }
+    size_t staging_bytes = ku_session_staging_bytes(&p->s);
+    if (staging_bytes)
+        ku_str_add(out, "%-70s %10s %15zu\n", "staging of checkpoints, a rank",
+                   ku_text_bytes(staging_bytes, text), staging_bytes);
 }
 
 static void print_total(const struct plan *p, struct ku_str *out)
@@ -279,11 +284,12 @@ static int plan_json(const struct plan *p, const struct advice *a, int n_advice,
         json_array_append_new(less, json_pack("{s:s, s:I, s:s}", "set", a[i].set[0], "host_bytes",
                                               (json_int_t)a[i].host_bytes, "price", a[i].price));
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "ranks",
-        b->n_ranks, "device", p->s.cfg.parallel_device, "compute", p->s.cfg.precision_compute,
-        "batch", "global_batch", (json_int_t)b->global_batch, "virtual_shards",
-        (json_int_t)b->virtual_shards, "micro_batch", (json_int_t)b->micro_batch, "k",
-        (json_int_t)b->k, "seq_len", (json_int_t)p->s.seq_len, "arena_bytes", arenas, "rank_bytes",
+        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o}",
+        "ranks", b->n_ranks, "device", p->s.cfg.parallel_device, "compute",
+        p->s.cfg.precision_compute, "batch", "global_batch", (json_int_t)b->global_batch,
+        "virtual_shards", (json_int_t)b->virtual_shards, "micro_batch", (json_int_t)b->micro_batch,
+        "k", (json_int_t)b->k, "seq_len", (json_int_t)p->s.seq_len, "arena_bytes", arenas,
+        "staging_bytes", (json_int_t)ku_session_staging_bytes(&p->s), "rank_bytes",
         (json_int_t)p->rank_bytes, "host_bytes", (json_int_t)p->host_bytes, "page_table_bytes",
         (json_int_t)p->table_bytes, "available_bytes",
         available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",

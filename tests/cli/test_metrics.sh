@@ -20,6 +20,9 @@ grep -q 'mfu' "$dir/err" && say "mfu without a measured peak: $(cat "$dir/err")"
     --resume >"$dir/out" 2>"$dir/err" || say "train --resume: $(cat "$dir/err")"
 grep -v '"step":7,"val_loss"' "$dir/whole/metrics.jsonl" >"$dir/whole.jsonl"
 "$kumi" plan "${small[@]}" --json >"$dir/plan.json" || say "plan failed"
+"$kumi" plan "${small[@]}" --json --set checkpoint.async=true --set checkpoint.staging_mb=66 >"$dir/staged.json" || say "plan failed"
+python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]); assert a["staging_bytes"] == 0 and b["staging_bytes"] == 64 << 20 and b["host_bytes"] - a["host_bytes"] == 128 << 20, b' \
+    "$dir/plan.json" "$dir/staged.json" || say "the plan with staging: $(cat "$dir/staged.json")"
 "$kumi" ckpt digest "$dir/run" >"$dir/digest" || say "ckpt digest failed"
 
 # a peak that was measured: mfu is against that of the 2 cores in use, at the run's dtype
