@@ -170,6 +170,8 @@ struct kumi_scaling_options {
     void *ctx;
 };
 KUMI_API int kumi_bench_scaling(const struct kumi_scaling_options *options);
+/* How fast batches of a configuration's training data are read: what `kumi bench data` prints. */
+KUMI_API int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **text);
 
 #ifdef __cplusplus
 }

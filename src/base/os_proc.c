@@ -4,6 +4,8 @@
 #include "base/fault.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -30,4 +32,10 @@ void ku_os_ring(int eventfd)
 int ku_os_signalfd(int fd, const sigset_t *set)
 {
     return ku_fault_is_due(KU_FAULT_OS) ? -1 : signalfd(fd, set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+void ku_os_be_patient(void)
+{
+    struct sched_param none = {0};
+    (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
 }

@@ -14,4 +14,8 @@ void ku_os_ring(int eventfd); /* wakes who polls it; a count of one cannot fail 
 /* fd < 0: a new one, else its set is replaced. */
 int ku_os_signalfd(int fd, const sigset_t *set);
 
+/* This thread from now on: its wake-ups do not take the core from another that computes. Never
+ * fails: where the system does not like it, nothing changes. */
+void ku_os_be_patient(void);
+
 #endif

@@ -54,9 +54,10 @@ struct ku_ckpt_desc {
  *     ku_ckpt_writer_commit(w)            one rank: manifest, rename, removal of the oldest
  *     ku_ckpt_writer_destroy(w)           every rank
  *
- * The tensors' memory is read in write and must stand still meanwhile; what desc points to stays
- * until destroy. A begin or commit that fails has cleaned up; after a write that failed on any
- * rank, one calls ku_ckpt_writer_abort. What was there before is untouched.
+ * The tensors' memory is read in write and must stand still meanwhile (each until it was copied:
+ * write_so says when); what desc points to stays until destroy. A begin or commit that fails has
+ * cleaned up; after a write that failed on any rank, one calls ku_ckpt_writer_abort. What was there
+ * before is untouched.
  *
  * Errors: KUMI_ESTORAGE, KUMI_ENOMEM. Threads: a writer belongs to one thread at a time, any.
  */
@@ -64,6 +65,18 @@ struct ku_ckpt_writer;
 int ku_ckpt_writer_create(const struct ku_ckpt_desc *desc, struct ku_ckpt_writer **w);
 int ku_ckpt_writer_begin(struct ku_ckpt_writer *w);
 int ku_ckpt_writer_write(struct ku_ckpt_writer *w, int rank, int n_ranks);
+/* How a rank writes its part. All-zero: through 4 MiB of its own, telling nobody. */
+enum { KU_CKPT_WINDOW_BYTES = 4 << 20 /* a write: O_DIRECT's plateau */ };
+struct ku_ckpt_writing {
+    unsigned char *staging; /* copies wait here to be written; page-aligned */
+    size_t staging_bytes;   /* a multiple of KU_CKPT_WINDOW_BYTES */
+    /* Called at the beginning and after each copy, by the writing thread: of the tensors that
+     * change, those with a turn below `turn` are no longer needed. < 0 ends the writing. */
+    int (*copied)(void *ctx, uint32_t turn);
+    void *ctx;
+};
+int ku_ckpt_writer_write_so(struct ku_ckpt_writer *w, int rank, int n_ranks,
+                            const struct ku_ckpt_writing *how);
 int ku_ckpt_writer_commit(struct ku_ckpt_writer *w);
 void ku_ckpt_writer_abort(struct ku_ckpt_writer *w); /* keeps the error record */
 void ku_ckpt_writer_destroy(struct ku_ckpt_writer *w);

@@ -25,6 +25,7 @@ struct ku_ckpt_tensor {
     int64_t padded[KU_MAX_DIMS];
     void *data;
     enum ku_ckpt_group group;
+    uint32_t turn; /* when training changes it: lower ones first. 0: never, or nobody asks */
 };
 
 /* Names present and different, dims sane (at most 2^48 elements). KUMI_EINVAL. */

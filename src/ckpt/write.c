@@ -2,8 +2,7 @@
 /*
  * A file's content is a function of the descriptions alone: head bytes, then tensors in
  * ku_st_sort's order. All ranks compute the same plan (pieces and their places) without a word
- * between them; each fills a buffer of whole chunks piece by piece, hashes what it filled, and
- * writes buffer and checksum lines in place.
+ * between them; each writes its part of it (write_part.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,36 +19,10 @@
 #include "ckpt/pieces.h"
 #include "ckpt/place.h"
 #include "ckpt/safetensors.h"
-#include "ckpt/snapshot.h"
+#include "ckpt/writer.h"
 
-enum {
-    WINDOW_CHUNKS = 4, /* 4 MiB a write: O_DIRECT's plateau */
-    DIRECT_ALIGN = 4096
-};
-
-struct file {
-    char *path, *sums_path; /* inside the temporary folder */
-    struct ku_str head;
-    const struct ku_ckpt_tensor **tensor; /* in file order */
-    uint64_t
-        *end; /* [n_tensors + 1]: of the head, then of each tensor; the last is the file's length */
-    int n_tensors;
-    struct ku_piece *piece;
-    int64_t n_pieces;
-};
-
-struct ku_ckpt_writer {
-    struct ku_ckpt_desc desc;
-    char *temporary, *final;
-    struct file file[KU_CKPT_N_FILES];
-};
-
-static uint64_t file_bytes(const struct file *f)
-{
-    return f->end[f->n_tensors];
-}
-
-static int plan_tensors(const struct ku_ckpt_desc *d, enum ku_ckpt_group group, struct file *f)
+static int plan_tensors(const struct ku_ckpt_desc *d, enum ku_ckpt_group group,
+                        struct ku_ckpt_out_file *f)
 {
     for (int i = 0; i < d->n_tensors; i++)
         if (d->tensor[i].group == group)
@@ -58,7 +31,7 @@ static int plan_tensors(const struct ku_ckpt_desc *d, enum ku_ckpt_group group, 
     return ku_st_header_print(f->tensor, f->n_tensors, &f->head, f->end);
 }
 
-static int plan_file(const struct ku_ckpt_writer *w, int id, struct file *f)
+static int plan_file(const struct ku_ckpt_writer *w, int id, struct ku_ckpt_out_file *f)
 {
     const struct ku_ckpt_desc *d = &w->desc;
     f->path = ku_asprintf("%s/%s", w->temporary, ku_ckpt_file_name(id));
@@ -109,7 +82,7 @@ void ku_ckpt_writer_destroy(struct ku_ckpt_writer *w)
     if (w == NULL)
         return;
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {
-        struct file *f = &w->file[i];
+        struct ku_ckpt_out_file *f = &w->file[i];
         ku_free(f->path);
         ku_free(f->sums_path);
         ku_str_fini(&f->head);
@@ -126,11 +99,11 @@ uint64_t ku_ckpt_writer_bytes(const struct ku_ckpt_writer *w)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < KU_CKPT_N_FILES; i++)
-        bytes += file_bytes(&w->file[i]);
+        bytes += ku_ckpt_out_bytes(&w->file[i]);
     return bytes;
 }
 
-static int storage_error(const char *path)
+int ku_ckpt_storage_error(const char *path)
 {
     return KU_ERR(KUMI_ESTORAGE, "checkpoint: %s: %s; the snapshots before it are untouched", path,
                   ku_os_why());
@@ -149,11 +122,11 @@ static int make_file(const char *path, uint64_t bytes)
 {
     int fd = ku_os_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0)
-        return storage_error(path);
+        return ku_ckpt_storage_error(path);
     /* Space that is short is better known now than after gigabytes. */
-    int status = ku_os_allocate(fd, (off_t)bytes) < 0 ? storage_error(path) : KUMI_OK;
+    int status = ku_os_allocate(fd, (off_t)bytes) < 0 ? ku_ckpt_storage_error(path) : KUMI_OK;
     if (ku_os_close(fd) < 0 && status == KUMI_OK)
-        status = storage_error(path);
+        status = ku_ckpt_storage_error(path);
     return status;
 }
 
@@ -161,19 +134,19 @@ static int begin(struct ku_ckpt_writer *w)
 {
     static const char *const folders[] = {"", "/model", "/optimizer"};
     if (ku_os_mkdirs(w->desc.dir) < 0)
-        return storage_error(w->desc.dir);
+        return ku_ckpt_storage_error(w->desc.dir);
     KU_TRY(ku_ckpt_place_clean(w->desc.dir));
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         char *path = ku_asprintf("%s%s", w->temporary, folders[i]);
         if (path == NULL)
             return KUMI_ENOMEM;
-        int status = ku_os_mkdir(path, 0777) < 0 ? storage_error(path) : KUMI_OK;
+        int status = ku_os_mkdir(path, 0777) < 0 ? ku_ckpt_storage_error(path) : KUMI_OK;
         ku_free(path);
         KU_TRY(status);
     }
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {
-        const struct file *f = &w->file[i];
-        KU_TRY(make_file(f->path, file_bytes(f)));
+        const struct ku_ckpt_out_file *f = &w->file[i];
+        KU_TRY(make_file(f->path, ku_ckpt_out_bytes(f)));
         KU_TRY(make_file(f->sums_path, (uint64_t)f->n_pieces * KU_PIECE_LINE_BYTES));
     }
     return KUMI_OK;
@@ -187,113 +160,16 @@ int ku_ckpt_writer_begin(struct ku_ckpt_writer *w)
     return status;
 }
 
-/* The bytes of one piece, and their checksum. */
-static void fill(const struct file *f, struct ku_piece *p, unsigned char *out)
-{
-    if (p->part == 0) {
-        memcpy(out, f->head.text + p->at, p->bytes);
-    } else {
-        const struct ku_ckpt_tensor *t = f->tensor[p->part - 1];
-        size_t each = kumi_dtype_bytes(t->dtype);
-        uint64_t begin_at = f->end[p->part - 1];
-        ku_ckpt_tensor_gather(t, (int64_t)((p->at - begin_at) / each), (int64_t)(p->bytes / each),
-                              out);
-    }
-    p->sum = ku_hash64(out, p->bytes);
-}
-
-/* Whole pages go past the page cache, the rest through it. A file system that refuses the former
- * gets all of it the second way. */
-static int write_window(const struct file *f, int fd, int *direct_fd, const unsigned char *window,
-                        size_t bytes, uint64_t at)
-{
-    size_t direct = *direct_fd >= 0 ? bytes & ~(size_t)(DIRECT_ALIGN - 1) : 0;
-    if (direct > 0 && ku_os_pwrite_full(*direct_fd, window, direct, (off_t)at) < 0) {
-        if (errno != EINVAL)
-            return storage_error(f->path);
-        ku_os_close(*direct_fd);
-        *direct_fd = -1;
-        direct = 0;
-    }
-    if (direct < bytes &&
-        ku_os_pwrite_full(fd, window + direct, bytes - direct, (off_t)(at + direct)) < 0)
-        return storage_error(f->path);
-    return KUMI_OK;
-}
-
-static int write_sums(const struct file *f, int64_t first, int64_t end)
-{
-    int status = KUMI_OK;
-    char *text = ku_calloc((size_t)(end - first) + 1, KU_PIECE_LINE_BYTES);
-    if (text == NULL)
-        return KUMI_ENOMEM;
-    for (int64_t i = first; i < end; i++)
-        ku_pieces_print(&f->piece[i], text + (i - first) * KU_PIECE_LINE_BYTES);
-    int fd = ku_os_open(f->sums_path, O_WRONLY, 0);
-    if (fd < 0 ||
-        ku_os_pwrite_full(fd, text, (size_t)(end - first) * KU_PIECE_LINE_BYTES,
-                          (off_t)first * KU_PIECE_LINE_BYTES) < 0 ||
-        ku_os_fsync(fd) < 0)
-        status = storage_error(f->sums_path);
-    if (fd >= 0 && ku_os_close(fd) < 0 && status == KUMI_OK)
-        status = storage_error(f->sums_path);
-    ku_free(text);
-    return status;
-}
-
-static int write_chunks(struct file *f, uint64_t first, uint64_t end, unsigned char *window)
-{
-    int status = KUMI_OK;
-    int64_t begin_piece = ku_pieces_first(f->piece, f->n_pieces, first * KU_CHUNK_BYTES),
-            i = begin_piece;
-    int fd = ku_os_open(f->path, O_WRONLY, 0);
-    if (fd < 0)
-        return storage_error(f->path);
-    int direct_fd = ku_os_open(f->path, O_WRONLY | O_DIRECT, 0);
-    for (uint64_t chunk = first; chunk < end; chunk += WINDOW_CHUNKS) {
-        uint64_t stop = chunk + WINDOW_CHUNKS < end ? chunk + WINDOW_CHUNKS : end;
-        uint64_t at = chunk * KU_CHUNK_BYTES, to = stop * KU_CHUNK_BYTES;
-        for (; i < f->n_pieces && f->piece[i].at < to; i++)
-            fill(f, &f->piece[i], window + (f->piece[i].at - at));
-        if (to > file_bytes(f))
-            to = file_bytes(f);
-        KU_TRY_OUT(write_window(f, fd, &direct_fd, window, (size_t)(to - at), at));
-    }
-    KU_TRY_OUT(ku_os_fsync(fd) < 0 ? storage_error(f->path) : KUMI_OK);
-    KU_TRY_OUT(write_sums(f, begin_piece, i));
-out:
-    if (direct_fd >= 0)
-        ku_os_close(direct_fd);
-    if (ku_os_close(fd) < 0 && status == KUMI_OK)
-        status = storage_error(f->path);
-    return status;
-}
-
-int ku_ckpt_writer_write(struct ku_ckpt_writer *w, int rank, int n_ranks)
-{
-    KU_ASSERT(rank >= 0 && rank < n_ranks);
-    unsigned char *window = ku_malloc_aligned(DIRECT_ALIGN, (size_t)WINDOW_CHUNKS * KU_CHUNK_BYTES);
-    int status = window == NULL ? KUMI_ENOMEM : KUMI_OK;
-    for (int i = 0; i < KU_CKPT_N_FILES && status == KUMI_OK; i++) {
-        uint64_t first, end;
-        ku_pieces_share(ku_pieces_n_chunks(file_bytes(&w->file[i])), rank, n_ranks, &first, &end);
-        if (first < end)
-            status = write_chunks(&w->file[i], first, end, window);
-    }
-    ku_free(window);
-    return status;
-}
-
 /* Every line must be there: a rank that did not write its part left zeros. */
-static int sum_file(const struct file *f, uint64_t *sum)
+static int sum_file(const struct ku_ckpt_out_file *f, uint64_t *sum)
 {
     char *text;
     size_t bytes;
     struct ku_piece *pieces = NULL;
     int64_t n;
     if (ku_os_slurp(f->sums_path, (size_t)f->n_pieces * KU_PIECE_LINE_BYTES, &text, &bytes) < 0)
-        return storage_error(f->sums_path);
-    int status = ku_pieces_parse(f->sums_path, text, bytes, file_bytes(f), &pieces, &n);
+        return ku_ckpt_storage_error(f->sums_path);
+    int status = ku_pieces_parse(f->sums_path, text, bytes, ku_ckpt_out_bytes(f), &pieces, &n);
     if (status == KUMI_OK)
         *sum = ku_hash64(text, bytes);
     else if (status != KUMI_ENOMEM)
@@ -334,7 +210,7 @@ static int describe_files(const struct ku_ckpt_writer *w, json_t *files)
         snprintf(hex, sizeof hex, "%016llx", (unsigned long long)sum);
         json_array_append_new(files,
                               json_pack("{s:s, s:I, s:s}", "path", ku_ckpt_file_name(i), "bytes",
-                                        (json_int_t)file_bytes(&w->file[i]), "xxh3", hex));
+                                        (json_int_t)ku_ckpt_out_bytes(&w->file[i]), "xxh3", hex));
     }
     return KUMI_OK;
 }
@@ -371,9 +247,9 @@ static int write_small(const char *folder, const char *name, const void *data, s
         return KUMI_ENOMEM;
     int status = KUMI_OK, fd = ku_os_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0 || ku_os_write_full(fd, data, bytes) < 0 || ku_os_fsync(fd) < 0)
-        status = storage_error(path);
+        status = ku_ckpt_storage_error(path);
     if (fd >= 0 && ku_os_close(fd) < 0 && status == KUMI_OK)
-        status = storage_error(path);
+        status = ku_ckpt_storage_error(path);
     ku_free(path);
     return status;
 }
@@ -410,7 +286,7 @@ static int sync_folders(const struct ku_ckpt_writer *w)
         char *path = ku_asprintf("%s%s", w->temporary, folders[i]);
         if (path == NULL)
             return KUMI_ENOMEM;
-        int status = ku_os_fsync_dir(path) < 0 ? storage_error(path) : KUMI_OK;
+        int status = ku_os_fsync_dir(path) < 0 ? ku_ckpt_storage_error(path) : KUMI_OK;
         ku_free(path);
         KU_TRY(status);
     }
@@ -423,7 +299,7 @@ int ku_ckpt_writer_commit(struct ku_ckpt_writer *w)
     KU_TRY_OUT(write_manifest(w));
     KU_TRY_OUT(sync_folders(w));
     KU_TRY_OUT(ku_ckpt_place_put(w->temporary, w->final));
-    KU_TRY_OUT(ku_os_fsync_dir(w->desc.dir) < 0 ? storage_error(w->desc.dir) : KUMI_OK);
+    KU_TRY_OUT(ku_os_fsync_dir(w->desc.dir) < 0 ? ku_ckpt_storage_error(w->desc.dir) : KUMI_OK);
     if (w->desc.keep > 0)
         ku_ckpt_place_prune(w->desc.dir, w->desc.step, w->desc.keep);
     KU_LOG(CKPT, INFO, "%s: saved, %llu bytes", w->final,

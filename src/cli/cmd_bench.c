@@ -51,6 +51,16 @@ static int scaling(const struct kumi_bench_options *b, struct kumi_scaling_optio
     return cli_end(kumi_bench_scaling(o), 0);
 }
 
+static int data(const struct kumi_bench_options *b, struct kumi_settings *settings)
+{
+    char *text = NULL;
+    if (b->only == NULL)
+        return cli_usage("kumi bench data: a configuration is missing");
+    settings->config = b->only;
+    int status = kumi_bench_data(settings, b->as_json, &text);
+    return cli_print(status, text);
+}
+
 int cmd_bench(const struct cli_command *self, int argc, char **argv)
 {
     struct kumi_bench_options b = {.line = print_line, .ctx = stdout};
@@ -66,7 +76,7 @@ int cmd_bench(const struct cli_command *self, int argc, char **argv)
         {"dtype", CLI_TEXT, "op: f32 or bf16 (default: both)", &b.dtype},
         {"weak", CLI_FLAG, "scaling: the same batch per rank, not in all", &s.is_weak},
         {"steps", CLI_INT, "scaling: of each training (default 18)", &s.steps},
-        {"set", CLI_LIST, "scaling: section.key=value over the file", &set},
+        {"set", CLI_LIST, "scaling, data: section.key=value over the file", &set},
         {"json", CLI_FLAG, "a JSON object a line", &b.as_json}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 2, &args);
@@ -79,6 +89,8 @@ int cmd_bench(const struct cli_command *self, int argc, char **argv)
     s.settings.n_sets = set.n;
     if (strcmp(b.what, "scaling") == 0)
         code = scaling(&b, &s, n);
+    else if (strcmp(b.what, "data") == 0)
+        code = data(&b, &s.settings);
     else if (s.is_weak || s.steps || set.n)
         code = cli_usage("kumi bench %.60s: --%s is for scaling alone", b.what,
                          s.is_weak ? "weak"

@@ -34,7 +34,8 @@ const struct cli_command cli_commands[] = {
     {"bench", "limits of this machine, speed of ops and collectives",
      "kumi bench peak|op [OP]|comm [-n N] [--threads T] [--dtype f32|bf16] [--json]\n"
      "       kumi bench scaling CONFIG [-n N,N..] [--weak] [--threads T] [--steps S] "
-     "[--set key=value] [--json]",
+     "[--set key=value] [--json]\n"
+     "       kumi bench data CONFIG [--set key=value] [--json]",
      cmd_bench},
     {"tokenizer", "text to token ids and back",
      "kumi tokenizer encode|decode --tokenizer DIR < INPUT", cmd_tokenizer},

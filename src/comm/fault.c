@@ -123,6 +123,12 @@ int ku_job_look(struct ku_job *job, struct ku_work *work)
     return 0;
 }
 
+int ku_job_check(struct ku_job *job)
+{
+    KU_TRY(ku_job_look(job, NULL));
+    return ku_job_progress(job);
+}
+
 /* The local rank that a work waits for, or -1. */
 static int awaited_by(const struct ku_work *w)
 {

@@ -70,6 +70,10 @@ int ku_job_heed_signals(struct ku_job *job);
 int ku_job_stop(const struct ku_job *job);
 void ku_job_ask_stop(struct ku_job *job, int signal);
 
+/* For waits of one's own, at most 50 ms apart: advances this rank's works and looks whether all
+ * others are alive. 0, or the job's root cause. */
+int ku_job_check(struct ku_job *job);
+
 /*
  * Report this thread's error as the end of the job: if no root cause exists it becomes the root
  * cause, is printed once, and all others leave their waits with it. Nothing is printed if another's

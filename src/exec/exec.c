@@ -10,7 +10,8 @@
 
 /* An instruction, bound. */
 struct step {
-    uint8_t kind; /* enum ku_instr_kind */
+    uint8_t kind;     /* enum ku_instr_kind */
+    uint8_t is_gated; /* writes what checkpoints hold */
     union {
         struct ku_kernel *kernel;
         struct ku_work *work;
@@ -30,6 +31,8 @@ struct ku_exec {
     struct ku_exec_times times;
     uint32_t first_once; /* instruction behind those of all micro-batches */
     int64_t *stamp;      /* NULL: nobody wants to know */
+    ku_exec_gate *gate;
+    void *gate_ctx;
 };
 
 static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int micro,
@@ -56,8 +59,12 @@ static int bind_compute(struct ku_exec *e, const struct ku_instr *i, struct step
                            .stream = i->stream};
     for (int k = 0; k < i->n_in; k++)
         bind_view(e, &p->operand[i->operand + (uint32_t)k], i->micro, &call.in[k]);
-    for (int k = 0; k < i->n_out; k++)
-        bind_view(e, &p->operand[i->operand + i->n_in + (uint32_t)k], i->micro, &call.out[k]);
+    for (int k = 0; k < i->n_out; k++) {
+        const struct ku_operand *o = &p->operand[i->operand + i->n_in + (uint32_t)k];
+        bind_view(e, o, i->micro, &call.out[k]);
+        s->is_gated |=
+            p->buffer[o->buffer].cls == KU_CL_PARAM || p->buffer[o->buffer].cls == KU_CL_OPTIMIZER;
+    }
     if (i->workspace)
         call.workspace = e->memory->base[KU_AR_STEP] + p->buffer[i->workspace].offset;
     return e->ops->bind(e->device, &call, &s->kernel);
@@ -222,6 +229,8 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         }
         switch ((enum ku_instr_kind)s->kind) {
         case KU_COMPUTE:
+            if (s->is_gated && e->gate)
+                KU_TRY(e->gate(e->gate_ctx, at));
             KU_TRY(e->ops->launch(e->device, s->kernel, e->dp ? between_tiles : NULL, job));
             if (see)
                 show(e, at, see, ctx);
@@ -241,6 +250,12 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
     e->times.run_ns = end - begin;
     e->times.once_ns = end - once - (e->times.exposed_ns - exposed);
     return KUMI_OK;
+}
+
+void ku_exec_set_gate(struct ku_exec *e, ku_exec_gate *gate, void *ctx)
+{
+    e->gate = gate;
+    e->gate_ctx = ctx;
 }
 
 void ku_exec_stamp(struct ku_exec *e, int64_t *stamp)

@@ -82,12 +82,23 @@ int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_
 
 int ku_agree_worst(struct ku_job *job, int status)
 {
-    struct kumi_error mine = *ku_err_get();
-    int64_t word = -(int64_t)status;
+    struct kumi_error error = *ku_err_get();
+    int64_t word = -(int64_t)status * job->n + job->rank; /* of equal ones the highest rank's */
+    if (job->n == 1)
+        return status;
+    if (status == KUMI_OK)
+        word = 0;
     KU_TRY(ku_agree_max(job, &word));
     if (word == 0)
         return KUMI_OK;
-    if (status < 0)
-        return ku_err_put(&mine);
-    return KU_ERR((int)-word, "another rank could not do its part; see its message");
+    struct ku_coll coll = {.kind = KU_COLL_BROADCAST,
+                           .dtype = KUMI_U8,
+                           .wire = KUMI_U8,
+                           .name = "agree",
+                           .root = (int)(word % job->n),
+                           .in = &error,
+                           .out = &error,
+                           .count = (int64_t)sizeof error};
+    KU_TRY(ku_coll_run(job->world, &coll));
+    return ku_err_put(&error);
 }

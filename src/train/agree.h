@@ -14,8 +14,8 @@
 int ku_agree(struct ku_job *job, int status);
 /* For what only this rank saw: its failure ends the job; a success asks nobody. Not collective. */
 int ku_agree_local(struct ku_job *job, int status);
-/* The worst of everybody's status, on everybody, without ending the job: a full disk is no reason
- * to stop. Collective. */
+/* The worst of everybody's status, on everybody and with its message, without ending the job: a
+ * full disk is no reason to stop. Collective. */
 int ku_agree_worst(struct ku_job *job, int status);
 /* The greatest of everybody's words. */
 int ku_agree_max(struct ku_job *job, int64_t *word);

@@ -180,5 +180,5 @@ int kumi_bench(const struct kumi_bench_options *b)
         return ku_bench_peak_run(&out, b->threads);
     if (strcmp(b->what, "comm") == 0)
         return ku_bench_comm_run(&out, b->threads);
-    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op, comm or scaling", b->what);
+    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op, comm, scaling or data", b->what);
 }

@@ -330,10 +330,8 @@ static int check_together(const struct ku_config *cfg)
          "train.steps is given too; give one of them"},
         {strcmp(cfg->precision_compute, "f64") == 0 && strcmp(cfg->parallel_device, "ref") != 0,
          "precision.compute", "f64 is computed by parallel.device \"ref\" alone"},
-        {cfg->checkpoint_async, "checkpoint.async",
-         "asynchronous checkpoints are not built yet; use false"},
-        {cfg->checkpoint_staging_mb != 0, "checkpoint.staging_mb",
-         "asynchronous checkpoints are not built yet; use 0"},
+        {cfg->checkpoint_staging_mb != 0 && !cfg->checkpoint_async, "checkpoint.staging_mb",
+         "it is for checkpoint.async true; use 0"},
     };
     for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
         if (rule[i].is_wrong)

@@ -42,6 +42,7 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
         if (a != KU_AR_HOST)
             p->rank_bytes += p->arena_bytes[a];
     }
+    p->rank_bytes += ku_session_staging_bytes(&p->s);
     p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
     p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
     return KUMI_OK;

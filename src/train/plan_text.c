@@ -91,6 +91,10 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
             ku_str_add(out, " %10s", ku_text_bytes(p->program[i]->arena_bytes[a], text));
         ku_str_add(out, " %10s %15zu\n", ku_text_bytes(p->arena_bytes[a], text), p->arena_bytes[a]);
     }
+    size_t staging_bytes = ku_session_staging_bytes(&p->s);
+    if (staging_bytes)
+        ku_str_add(out, "%-70s %10s %15zu\n", "staging of checkpoints, a rank",
+                   ku_text_bytes(staging_bytes, text), staging_bytes);
 }
 
 static void print_total(const struct ku_plan *p, struct ku_str *out)
@@ -211,11 +215,12 @@ static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advi
         json_array_append_new(less, json_pack("{s:s, s:I, s:s}", "set", a[i].set[0], "host_bytes",
                                               (json_int_t)a[i].host_bytes, "price", a[i].price));
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "ranks",
-        b->n_ranks, "device", p->s.cfg.parallel_device, "compute", p->s.cfg.precision_compute,
-        "batch", "global_batch", (json_int_t)b->global_batch, "virtual_shards",
-        (json_int_t)b->virtual_shards, "micro_batch", (json_int_t)b->micro_batch, "k",
-        (json_int_t)b->k, "seq_len", (json_int_t)p->s.seq_len, "arena_bytes", arenas, "rank_bytes",
+        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o}",
+        "ranks", b->n_ranks, "device", p->s.cfg.parallel_device, "compute",
+        p->s.cfg.precision_compute, "batch", "global_batch", (json_int_t)b->global_batch,
+        "virtual_shards", (json_int_t)b->virtual_shards, "micro_batch", (json_int_t)b->micro_batch,
+        "k", (json_int_t)b->k, "seq_len", (json_int_t)p->s.seq_len, "arena_bytes", arenas,
+        "staging_bytes", (json_int_t)ku_session_staging_bytes(&p->s), "rank_bytes",
         (json_int_t)p->rank_bytes, "host_bytes", (json_int_t)p->host_bytes, "page_table_bytes",
         (json_int_t)p->table_bytes, "available_bytes",
         available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",

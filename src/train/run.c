@@ -46,7 +46,7 @@ struct run {
     struct ku_origin was;           /* its */
     struct ku_profile *profile;     /* NULL: none is wanted */
     struct ku_trial *trial;         /* NULL: this is a run */
-    int64_t step, last_saved, end, begin_ns;
+    int64_t step, last_saved, saving_step, end, begin_ns;
     int n_skipped, stop_word;
     double loss;               /* of the last step, NaN before the first */
     int64_t pss_bytes, pss_ns; /* this rank's, and when that was */
@@ -211,6 +211,7 @@ static int prepare(struct run *r)
     if (r->o->until > 0 && r->o->until < r->end)
         r->end = r->o->until;
     KU_TRY(ku_session_create_trainer(&r->s, r->job));
+    KU_TRY(ku_session_open_saving(&r->s));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
     KU_TRY(create_profile(r));
     if (r->o->is_trial)
@@ -230,25 +231,46 @@ static int prepare(struct run *r)
     return KUMI_OK;
 }
 
-static int save(struct run *r, int is_final)
+/* A checkpoint of `step` was written, or was not: that is said, and no reason to stop unless it is
+ * the last. */
+static int note_saved(struct run *r, int64_t step, int status, int is_final)
 {
-    if (r->trial)
-        return KUMI_OK;
-    if (r->last_saved == r->step && r->found[0] + r->step > 0 && r->last_saved >= 0)
-        return KUMI_OK;
-    int64_t begin = ku_clock_ns();
-    int status = ku_session_save(&r->s, r->checkpoints, r->step);
-    ku_profile_note(r->profile, r->step - 1, KU_PROFILE_CHECKPOINT, begin, ku_clock_ns());
-    if (status == KUMI_OK) {
-        r->last_saved = r->step;
-        return KUMI_OK;
-    }
+    if (status == KUMI_OK)
+        r->last_saved = step;
     if (status != KUMI_ESTORAGE || is_final || ku_job_has_failed(r->job))
         return status;
     if (is_first(r))
         KU_LOG(CKPT, WARN, "%s; training goes on, the checkpoint before is whole",
                ku_err_get()->text);
     return KUMI_OK;
+}
+
+/* The checkpoint that is being written, if any: until it is over, or only whether it is. */
+static int look_after(struct run *r, int waits)
+{
+    if (!ku_saving_is_pending(r->s.saving))
+        return KUMI_OK;
+    int status = waits ? ku_session_save_wait(&r->s) : ku_session_save_poll(&r->s);
+    if (status == KUMI_OK && ku_saving_is_pending(r->s.saving))
+        return KUMI_OK;
+    return note_saved(r, r->saving_step, status, 0);
+}
+
+static int save(struct run *r, int is_final)
+{
+    if (r->trial)
+        return KUMI_OK;
+    KU_TRY(look_after(r, 1));
+    if (r->last_saved == r->step && r->found[0] + r->step > 0 && r->last_saved >= 0)
+        return KUMI_OK;
+    r->saving_step = r->step;
+    int64_t begin_ns = ku_clock_ns();
+    int status = is_final ? ku_session_save(&r->s, r->checkpoints, r->step)
+                          : ku_session_save_start(&r->s, r->checkpoints, r->step);
+    ku_profile_note(r->profile, r->step - 1, KU_PROFILE_CHECKPOINT, begin_ns, ku_clock_ns());
+    if (status == KUMI_OK && ku_saving_is_pending(r->s.saving))
+        return KUMI_OK;
+    return note_saved(r, r->step, status, is_final);
 }
 
 static int evaluate(struct run *r)
@@ -274,6 +296,7 @@ static int nonfinite(struct run *r, const double *report)
                    (long long)r->step + 1, loss, tensor ? tensor : "no parameter");
         return KUMI_OK;
     }
+    KU_TRY(look_after(r, 1)); /* the last good state is not given up */
     struct ku_nonfinite first;
     char whose[32] = "in the sum over ranks";
     KU_TRY(ku_nonfinite_find(r->s.t, r->step, &first));
@@ -405,6 +428,7 @@ static int loop(struct run *r)
     while (r->step < r->end) {
         KU_TRY(one_step(r));
         int64_t step = r->step;
+        KU_TRY(look_after(r, 0));
         KU_TRY(stop_word(r, &word));
         if (word)
             break;

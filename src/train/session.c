@@ -228,10 +228,19 @@ int ku_session_cores(const struct ku_session *s, int local_n)
     return cores < threads ? cores : threads;
 }
 
+size_t ku_session_staging_bytes(const struct ku_session *s)
+{
+    size_t bytes = (size_t)s->cfg.checkpoint_staging_mb << 20;
+    return !s->cfg.checkpoint_async       ? 0
+           : bytes < KU_CKPT_WINDOW_BYTES ? KU_CKPT_WINDOW_BYTES
+                                          : bytes / KU_CKPT_WINDOW_BYTES * KU_CKPT_WINDOW_BYTES;
+}
+
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
-                                .seed = (uint64_t)s->cfg.train_seed};
+                                .seed = (uint64_t)s->cfg.train_seed,
+                                .staging_bytes = ku_session_staging_bytes(s)};
     struct ku_graph *g;
     KU_ASSERT(o.device != NULL);
     KU_TRY(ku_session_compile_opts(s, &o.compile));
@@ -252,6 +261,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 
 void ku_session_fini(struct ku_session *s)
 {
+    ku_session_save_end(s);
     ku_trainer_destroy(s->t);
     ku_data_destroy(s->data);
     json_decref(s->numerics);

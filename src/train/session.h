@@ -7,6 +7,7 @@
 #include "train/batch.h"
 #include "train/config.h"
 #include "train/model.h"
+#include "train/saving.h"
 #include "train/trainer.h"
 
 /*
@@ -23,6 +24,11 @@ struct ku_session {
     int64_t decay_steps; /* the schedule's end, as it counts, if none is given; 0: not yet known */
     json_t *numerics;    /* the keys with derived values, as manifests keep them */
     struct ku_trainer *t;
+    struct ku_saving *saving; /* NULL unless checkpoint.async */
+    struct ku_stored {        /* what the checkpoint that is being written is described by */
+        char *model;
+        json_t *config, *libraries;
+    } saved;
 };
 
 /* Configuration, model, batch relation for n ranks. `was`: the numerics keys of the checkpoint to
@@ -37,6 +43,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
 int ku_session_graph(const struct ku_session *s, struct ku_graph **g);
 /* Cores that the compute threads of so many ranks of this host have, all together. */
 int ku_session_cores(const struct ku_session *s, int local_n);
+/* What a rank holds to write checkpoints in the background; 0: they are not. */
+size_t ku_session_staging_bytes(const struct ku_session *s);
 /* Compiles and allocates. Collective. */
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
 void ku_session_fini(struct ku_session *s);
@@ -55,6 +63,17 @@ int ku_session_first_state(struct ku_session *s);
  * ones whole and is returned on all ranks (KUMI_ESTORAGE) without ending the job.
  */
 int ku_session_save(struct ku_session *s, const char *dir, int64_t step);
+/*
+ * The same with checkpoint.async: begun here and written while training goes on. poll (once a step)
+ * and wait (before the next, and at the end) return how it ended, on all ranks alike; it has ended
+ * when it is no longer pending. Collective. Without checkpoint.async start is save, and nothing is
+ * ever pending.
+ */
+int ku_session_open_saving(struct ku_session *s); /* before the first */
+int ku_session_save_start(struct ku_session *s, const char *dir, int64_t step);
+int ku_session_save_poll(struct ku_session *s);
+int ku_session_save_wait(struct ku_session *s);
+void ku_session_save_end(struct ku_session *s); /* gives up what is pending; fini calls it */
 /* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
  * damaged. */
 int ku_session_load(struct ku_session *s, const char *path, int64_t *step);

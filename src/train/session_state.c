@@ -24,23 +24,79 @@ int ku_session_first_state(struct ku_session *s)
     return ku_trainer_derive(s->t);
 }
 
+static void forget(struct ku_session *s)
+{
+    ku_free(s->saved.model);
+    json_decref(s->saved.config);
+    json_decref(s->saved.libraries);
+    memset(&s->saved, 0, sizeof s->saved);
+}
+
+/* The state at a step, described; `saved` holds what desc points to. */
+static int describe(struct ku_session *s, const char *dir, int64_t step, struct ku_ckpt_desc *d)
+{
+    s->saved = (struct ku_stored){ku_model_print(&s->model), ku_config_dump(&s->cfg),
+                                  ku_origin_libraries()};
+    *d = (struct ku_ckpt_desc){.dir = dir,
+                               .step = step,
+                               .model_config = s->saved.model,
+                               .numerics = s->numerics,
+                               .config = s->saved.config,
+                               .libraries = s->saved.libraries,
+                               .data_fingerprint = s->data ? s->data->fingerprint : "",
+                               .keep = (int)s->cfg.checkpoint_keep};
+    return s->saved.model && s->saved.config && s->saved.libraries
+               ? KUMI_OK
+               : KU_ERR(KUMI_ENOMEM, "checkpoint: no memory");
+}
+
 int ku_session_save(struct ku_session *s, const char *dir, int64_t step)
 {
-    char *model = ku_model_print(&s->model);
-    json_t *config = ku_config_dump(&s->cfg), *libraries = ku_origin_libraries();
-    struct ku_ckpt_desc d = {.dir = dir,
-                             .step = step,
-                             .model_config = model,
-                             .numerics = s->numerics,
-                             .config = config,
-                             .libraries = libraries,
-                             .data_fingerprint = s->data ? s->data->fingerprint : "",
-                             .keep = (int)s->cfg.checkpoint_keep};
-    int status = ku_trainer_save(s->t, &d, model && config && libraries ? KUMI_OK : KUMI_ENOMEM);
-    json_decref(config);
-    json_decref(libraries);
-    ku_free(model);
+    struct ku_ckpt_desc d;
+    int status = describe(s, dir, step, &d);
+    status = ku_trainer_save(s->t, &d, status);
+    forget(s);
     return status;
+}
+
+/* As long as a checkpoint is pending, its description stays. */
+static int forget_if_over(struct ku_session *s, int status)
+{
+    if (!ku_saving_is_pending(s->saving))
+        forget(s);
+    return status;
+}
+
+int ku_session_open_saving(struct ku_session *s)
+{
+    return s->cfg.checkpoint_async ? ku_saving_create(s->t, &s->saving) : KUMI_OK;
+}
+
+int ku_session_save_start(struct ku_session *s, const char *dir, int64_t step)
+{
+    struct ku_ckpt_desc d;
+    if (!s->cfg.checkpoint_async)
+        return ku_session_save(s, dir, step);
+    KU_ASSERT(s->saving != NULL);
+    int status = describe(s, dir, step, &d);
+    return forget_if_over(s, ku_saving_start(s->saving, &d, status));
+}
+
+int ku_session_save_poll(struct ku_session *s)
+{
+    return s->saving ? forget_if_over(s, ku_saving_poll(s->saving)) : KUMI_OK;
+}
+
+int ku_session_save_wait(struct ku_session *s)
+{
+    return s->saving ? forget_if_over(s, ku_saving_wait(s->saving)) : KUMI_OK;
+}
+
+void ku_session_save_end(struct ku_session *s)
+{
+    ku_saving_destroy(s->saving);
+    s->saving = NULL;
+    forget(s);
 }
 
 int ku_session_load(struct ku_session *s, const char *path, int64_t *step)

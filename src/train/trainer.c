@@ -63,6 +63,20 @@ out:
     return status;
 }
 
+/* The first instruction that writes a tensor of the state, counted from 1; 0: none does. */
+static uint32_t first_write(const struct ku_program *p, const struct ku_program_state *s)
+{
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        for (uint32_t k = i->n_in; i->kind == KU_COMPUTE && k < (uint32_t)i->n_in + i->n_out; k++) {
+            const struct ku_buffer *b = &p->buffer[p->operand[i->operand + k].buffer];
+            if (b->arena == s->arena && b->offset == s->offset && b->bytes == s->bytes)
+                return at + 1;
+        }
+    }
+    return 0;
+}
+
 int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
                         const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n)
 {
@@ -80,6 +94,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         out->name = p->name_of[x->name];
         out->dtype = (enum kumi_dtype)x->dtype;
         out->data = ku_memory_state(memory, x);
+        out->turn = first_write(p, x);
         out->group = x->kind == KU_T_PARAM ? KU_CKPT_MODEL : KU_CKPT_OPTIMIZER;
         out->ndim = ku_tensor_file_shape(g, id, out->dim);
         memcpy(out->padded, out->dim, sizeof out->padded);
@@ -101,7 +116,7 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t)
                 most = t->program[p]->arena_bytes[a];
         total += a == KU_AR_HOST ? most : most * (size_t)t->job->local_n;
     }
-    return total;
+    return total + t->staging_bytes * (size_t)t->job->local_n;
 }
 
 /* The plan against the machine. */
@@ -163,6 +178,7 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *graph, const struct k
         t->job = job;
         t->ops = o->device;
         t->seed = o->seed;
+        t->staging_bytes = o->staging_bytes;
         t->isa = o->device_opts.isa;
         t->n_threads = o->device_opts.n_threads;
         status = build(t, graph, o);

@@ -21,6 +21,7 @@ struct ku_trainer_opts {
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;
     uint64_t seed;
+    size_t staging_bytes; /* of checkpoints that are written in the background, a rank */
     int no_eval;
 };
 
@@ -29,8 +30,9 @@ struct ku_trainer {
     const struct ku_device_ops *ops;
     void *device;
     uint64_t seed;
-    enum ku_isa isa; /* not exceeded */
-    int n_threads;   /* of this rank */
+    size_t staging_bytes; /* planned; who writes checkpoints maps it */
+    enum ku_isa isa;      /* not exceeded */
+    int n_threads;        /* of this rank */
     struct ku_program *program[KU_N_PROGS];
     struct ku_exec *exec[KU_N_PROGS]; /* of INIT and DERIVE only while they run */
     struct ku_memory *memory;
@@ -84,6 +86,8 @@ int ku_trainer_n_readers(const struct ku_trainer *t);
  *   status   < 0: this rank could not prepare desc; all return the worst
  */
 int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int status);
+/* desc for this trainer: what it knows itself is filled in. */
+struct ku_ckpt_desc ku_trainer_desc(const struct ku_trainer *t, const struct ku_ckpt_desc *desc);
 /* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
  * damaged. */
 int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step);
@@ -123,7 +127,8 @@ int64_t ku_trainer_metric_count(const struct ku_trainer *t, const char *name);
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
 /* A scalar of the state. */
 int64_t *ku_trainer_update_count(const struct ku_trainer *t);
-/* What the host's ranks map together as planned: the shared arena once, all others of each rank. */
+/* What the host's ranks map together as planned: the shared arena once, all others and the staging
+ * of checkpoints of each rank. */
 size_t ku_trainer_host_bytes(const struct ku_trainer *t);
 /* Tests and tools. */
 int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);

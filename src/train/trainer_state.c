@@ -12,21 +12,36 @@ int ku_trainer_n_readers(const struct ku_trainer *t)
     return t->program[KU_PROG_TRAIN]->share_host_state ? t->job->n : 1;
 }
 
+/* A rank that writes gigabytes gets on. */
+static int tick(void *job, uint32_t turn)
+{
+    (void)turn;
+    ku_job_tick(job);
+    return KUMI_OK;
+}
+
 static int write_phases(struct ku_job *job, struct ku_ckpt_writer *w)
 {
+    struct ku_ckpt_writing how = {.copied = tick, .ctx = job};
     KU_TRY(ku_agree_worst(job, job->rank == 0 ? ku_ckpt_writer_begin(w) : KUMI_OK));
-    KU_TRY(ku_agree_worst(job, ku_ckpt_writer_write(w, job->rank, job->n)));
+    KU_TRY(ku_agree_worst(job, ku_ckpt_writer_write_so(w, job->rank, job->n, &how)));
     return ku_agree_worst(job, job->rank == 0 ? ku_ckpt_writer_commit(w) : KUMI_OK);
 }
 
-int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int status)
+struct ku_ckpt_desc ku_trainer_desc(const struct ku_trainer *t, const struct ku_ckpt_desc *desc)
 {
-    struct ku_ckpt_writer *w = NULL;
     struct ku_ckpt_desc d = *desc;
     d.update = *ku_trainer_update_count(t);
     d.isa = ku_cpu_isa_name(t->isa);
     d.tensor = t->tensor;
     d.n_tensors = t->n_tensors;
+    return d;
+}
+
+int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int status)
+{
+    struct ku_ckpt_writer *w = NULL;
+    struct ku_ckpt_desc d = ku_trainer_desc(t, desc);
     if (status == KUMI_OK)
         status = ku_ckpt_writer_create(&d, &w);
     status = ku_agree_worst(t->job, status);

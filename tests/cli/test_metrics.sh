@@ -20,6 +20,9 @@ grep -q 'mfu' "$dir/err" && say "mfu without a measured peak: $(cat "$dir/err")"
     --resume >"$dir/out" 2>"$dir/err" || say "train --resume: $(cat "$dir/err")"
 grep -v '"step":7,"val_loss"' "$dir/whole/metrics.jsonl" >"$dir/whole.jsonl"
 "$kumi" plan "${small[@]}" --json >"$dir/plan.json" || say "plan failed"
+"$kumi" plan "${small[@]}" --json --set checkpoint.async=true --set checkpoint.staging_mb=66 >"$dir/staged.json" || say "plan failed"
+python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]); assert a["staging_bytes"] == 0 and b["staging_bytes"] == 64 << 20 and b["host_bytes"] - a["host_bytes"] == 128 << 20, b' \
+    "$dir/plan.json" "$dir/staged.json" || say "the plan with staging: $(cat "$dir/staged.json")"
 "$kumi" ckpt digest "$dir/run" >"$dir/digest" || say "ckpt digest failed"
 
 # a peak that was measured: mfu is against that of the 2 cores in use, at the run's dtype
@@ -100,3 +103,11 @@ for row in [json.load(open(dir + "/peak/summary.json"))] + [json.loads(l) for l 
     assert "mfu" not in row and "val_loss" in row or close(row["mfu"], row.get("tps") or row["median_tps"]), row
 END
 python3 "$dir/check.py" "$dir"
+
+# batches are read faster than anything trains: the bench says so, in both forms
+"$kumi" bench data "${small[0]}" >"$dir/data.txt" && grep -Eqx '[0-9]+ batches of [0-9]+ tokens: [0-9]+ tokens/s, median [0-9.]+ us a batch, at most [0-9.]+' "$dir/data.txt" ||
+    say "bench data: $(cat "$dir/data.txt")"
+"$kumi" bench data "${small[0]}" --json --set data.seq_len=16 | python3 -c 'import json, sys; d = json.load(sys.stdin); assert d["step_tokens"] % 16 == 0 and 0 < d["p50_us"] <= d["max_us"] and d["tokens_per_s"] > 1e5, d' ||
+    say "bench data --json"
+"$kumi" bench data 2>"$dir/err"
+[ $? = 2 ] && grep -q '^kumi: error: kumi bench data: a CONFIG is missing; usage: ' "$dir/err" || say "bench data without a file: $(cat "$dir/err")"

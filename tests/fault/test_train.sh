@@ -106,6 +106,44 @@ code=$?
 grep -q 'training goes on' "$dir/err" || say "disk full: nothing said in between: $(cat "$dir/err")"
 "$kumi" ckpt verify "$dir/full" >/dev/null || say "disk full: the checkpoints before are not whole"
 
+# the same while training goes on (checkpoint.async): said at the next checkpoint or at the end, whoever could not write; any single failing call alike
+for n in 1 2; do
+    KUMI_FAULT=write:45 "$kumi" train "${small[@]}" -n $n --out "$dir/afull$n" --set train.steps=60 --set checkpoint.every=10 --set checkpoint.async=true 2>"$dir/err" >/dev/null
+    code=$?
+    [ $code = 5 ] || say "disk full, async, $n ranks: exit $code: $(tail -1 "$dir/err")"
+    grep -q 'checkpoint: .*: No space left on device; the snapshots before it are untouched; training goes on' "$dir/err" || say "disk full, async, $n ranks: nothing said in between: $(cat "$dir/err")"
+    [ "$(tr '\r' '\n' <"$dir/err" | grep -c '^kumi: error:')" = 1 ] || say "disk full, async: the error is not said once: $(cat "$dir/err")"
+    "$kumi" ckpt verify "$dir/afull$n" >/dev/null || say "disk full, async: the checkpoints before are not whole"
+done
+for at in 120 135 150 165 180 195 210 225 240 255; do
+    KUMI_FAULT=os:$at "$kumi" train "${small[@]}" -n 2 --out "$dir/aos" --overwrite --set train.steps=12 --set checkpoint.every=3 --set checkpoint.async=true 2>"$dir/err" >/dev/null
+    code=$?
+    [ $code = 0 ] || [ $code = 3 ] || [ $code = 5 ] || say "call $at fails, async: exit $code: $(tail -1 "$dir/err")"
+    "$kumi" ckpt verify "$dir/aos" >/dev/null 2>"$dir/err" || grep -q 'no snapshot here' "$dir/err" || say "call $at fails, async: $(cat "$dir/err")"
+done
+
+# checkpoint.async, at every step: SIGTERM waits for the last, a killed rank leaves whole ones, and the resumed run ends where the whole one did; so do threads, replicas, staging
+async=(--set checkpoint.async=true --set checkpoint.every=1 --set checkpoint.keep=2 --set train.steps=400)
+"$kumi" train "${small[@]}" "${async[@]}" -n 2 --out "$dir/async" 2>"$dir/err" >/dev/null &
+pid=$!
+started "$dir/async" 2
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 10 ] || say "SIGTERM, async: exit $code: $(tail -1 "$dir/err")"
+"$kumi" train "${small[@]}" "${async[@]}" -n 4 --out "$dir/async" --resume --set checkpoint.staging_mb=8 2>"$dir/err" >/dev/null &
+pid=$!
+sleep 1
+for _ in $(seq 100); do [ "$(ranks "$dir/async" | wc -l)" -ge 4 ] && break; sleep 0.1; done
+kill -KILL "$(ranks "$dir/async" | sed -n 2p)" 2>/dev/null
+wait $pid
+code=$?
+[ $code = 6 ] || [ $code = 0 ] || say "a rank killed, async: exit $code: $(tail -1 "$dir/err")"
+"$kumi" ckpt verify "$dir/async" >/dev/null || say "a rank killed, async: the checkpoints are not whole"
+"$kumi" train "${small[@]}" "${async[@]}" -n 2 --out "$dir/async" --resume --set parallel.share_host_state=false --set checkpoint.every=50 >"$dir/async.txt" 2>"$dir/err" || say "resume, async: $(cat "$dir/err")"
+[ "$(grep digest "$dir/async.txt")" = "$(grep digest "$dir/whole.txt")" ] || say "the digest with checkpoint.async differs"
+[ "$(ls -A "$dir/async/checkpoints" | wc -l)" = 2 ] || say "checkpoint.async keeps $(ls -A "$dir/async/checkpoints")"
+
 # one flipped byte: named, the one before is taken
 "$kumi" train "${small[@]}" -n 1 --out "$dir/flip" --set train.steps=30 --set checkpoint.every=10 2>/dev/null >"$dir/flip.txt" || say "the run to damage failed"
 python3 - "$dir/flip/checkpoints/step-00000030/model/model.safetensors" <<'P'

@@ -76,6 +76,24 @@ static void test_normal(void **state)
                 assert_true(run[i] ==
                             (i < count ? ku_random_normal(42, 0, 1, first + (uint64_t)i) : -99.0f));
         }
+    static float run[5000]; /* whole batches and what is left of them: vector code and scalar */
+    for (int first = 0; first < 3; first++) {
+        memset(run, 0, sizeof run);
+        ku_random_normals(UINT64_MAX, 3, 9, (UINT64_C(1) << 34) - 7 + (uint64_t)first, 4321, run);
+        for (int i = 0; i < 5000; i++)
+            assert_true(run[i] == (i < 4321 ? ku_random_normal(UINT64_MAX, 3, 9,
+                                                               (UINT64_C(1) << 34) - 7 +
+                                                                   (uint64_t)(first + i))
+                                            : 0));
+    }
+    for (uint64_t i = 0; i < 1 << 16; i += 2) { /* what it is, by the library's functions */
+        double u = ((double)ku_random_u32(4, 0, 1, i) + 0.5) / 4294967296.0;
+        double angle = 2 * acos(-1) * ((double)ku_random_u32(4, 0, 1, i + 1) / 4294967296.0);
+        double x = sqrt(-2 * log(u)) * cos(angle), y = sqrt(-2 * log(u)) * sin(angle);
+        double bound = 0x1p-24 + 0x1p-50; /* one rounding to f32, and f64's few */
+        assert_true(fabs((double)ku_random_normal(4, 0, 1, i) - x) <= bound * fabs(x) + 1e-15);
+        assert_true(fabs((double)ku_random_normal(4, 0, 1, i + 1) - y) <= bound * fabs(y) + 1e-15);
+    }
     for (uint64_t i = 0; i < 32; i += 2) {
         uint32_t a = ku_random_u32(42, 0, 1, i), b = ku_random_u32(42, 0, 1, i + 1);
         double x = (double)ku_random_normal(42, 0, 1, i),

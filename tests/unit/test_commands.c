@@ -301,6 +301,9 @@ static void test_bench(void **state)
         assert_int_equal(l.n, out.as_json ? 6 : 8);
         assert_int_equal(l.n_found, out.as_json ? 6 : 3);
     }
+    char *text;
+    struct kumi_settings set = {KUMI_SOURCE_DIR "/configs/no-such.json", NULL, 0};
+    assert_int_equal(kumi_bench_data(&set, 1, &text) < 0, 1);
     assert_error(bench("speed", 0, 0, &l), KUMI_EINVAL, "bench: speed: unknown");
     assert_error(bench("peak", -1, 0, &l), KUMI_EINVAL, "--threads: -1");
     assert_error(bench("comm", 513, 0, &l), KUMI_EINVAL, "--threads: 513");

@@ -228,12 +228,9 @@ static const struct bad {
      "parallel.device \"ref\" alone"},
     {NULL, "schedule.per=epochs",
      "config: --set schedule.per=epochs: schedule.per: \"epochs\"; one of: step epoch"},
-    {NULL, "checkpoint.async=true",
-     "config: --set checkpoint.async=true: checkpoint.async: true; asynchronous checkpoints are "
-     "not built yet; use false"},
     {NULL, "checkpoint.staging_mb=64",
-     "config: --set checkpoint.staging_mb=64: checkpoint.staging_mb: 64; asynchronous checkpoints "
-     "are not built yet; use 0"},
+     "config: --set checkpoint.staging_mb=64: checkpoint.staging_mb: 64; it is for "
+     "checkpoint.async true; use 0"},
     /* the model's keys */
     {"{" GPT2 "\n \"n_layers\":3}}", NULL,
      "config: c.json:3:2: model.n_layers: unknown key; did you mean n_layer?"},

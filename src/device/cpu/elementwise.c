@@ -184,6 +184,10 @@ static void tile_fill(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
+    if (k->attr.value == 0 && !signbit(k->attr.value)) { /* padding is zero, too */
+        memset(ku_cpu_at(y, from), 0, (size_t)n * kumi_dtype_bytes(y->dtype));
+        return;
+    }
     for (int64_t i = from; i < from + n; i++)
         ku_store_f64(y->data, y->dtype, i, padded && is_padding(y, i) ? 0 : k->attr.value);
 }
@@ -219,6 +223,13 @@ static void tile_random_normal(const struct ku_kernel *k, int64_t tile, int thre
         }
         ku_random_normals(seed, 0, k->call.stream, (uint64_t)index, run, z);
         int64_t valid = is_padding(y, i) ? 0 : last < 0 ? 1 : y->shape.dim[last].seen - i % width;
+        if (y->dtype == KUMI_F32 && valid >= run) {
+            float *to = ku_cpu_at(y, i);
+            for (int64_t r = 0; r < run; r++)
+                to[r] = (float)(k->attr.value + k->attr.std * (double)z[r]);
+            i += run;
+            continue;
+        }
         for (int64_t r = 0; r < run; r++, i++)
             ku_store_f64(y->data, y->dtype, i,
                          r < valid ? k->attr.value + k->attr.std * (double)z[r] : 0);
@@ -227,7 +238,7 @@ static void tile_random_normal(const struct ku_kernel *k, int64_t tile, int thre
 int ku_cpu_bind_random_normal(struct ku_kernel *k)
 {
     k->count = ku_cpu_count(&k->call.out[0]);
-    k->per_tile = KU_CPU_TILE_COUNT / 16; /* about 50 ns each */
+    k->per_tile = KU_CPU_TILE_COUNT; /* 2 to 9 ns each */
     ku_cpu_phase(k, tile_random_normal, ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
 }

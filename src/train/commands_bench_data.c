@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "train/commands.h"
+#include "train/rows.h"
+
+/* Long enough for a median, short enough to wait for. */
+enum { MOST_STEPS = 1000 };
+static const int64_t most_ns = INT64_C(2000000000);
+
+struct timing {
+    int64_t step_tokens, ns[MOST_STEPS];
+    int n;
+    double tokens_per_s;
+};
+
+static int compare(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Whole global batches, one after the other, as a rank that has them all to itself reads them. */
+static int measure(const struct ku_session *s, struct timing *t)
+{
+    int64_t rows = s->batch.global_batch, begin = ku_clock_ns(), total_ns = 0;
+    t->step_tokens = rows * s->seq_len;
+    int32_t *tokens = ku_calloc((size_t)t->step_tokens, sizeof *tokens);
+    int32_t *targets = ku_calloc((size_t)t->step_tokens, sizeof *targets);
+    int status = tokens && targets ? KUMI_OK : KUMI_ENOMEM;
+    while (status == KUMI_OK && t->n < MOST_STEPS && ku_clock_ns() - begin < most_ns) {
+        int64_t before = ku_clock_ns();
+        status = ku_rows_train(s->data, &s->sampler, s->seq_len, t->n, 0, rows, tokens, targets);
+        total_ns += t->ns[t->n++] = ku_clock_ns() - before;
+    }
+    ku_free(tokens);
+    ku_free(targets);
+    qsort(t->ns, (size_t)t->n, sizeof *t->ns, compare);
+    t->tokens_per_s = (double)t->n * (double)t->step_tokens / ((double)(total_ns + 1) * 1e-9);
+    return status;
+}
+
+int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **text)
+{
+    struct ku_session s = {0};
+    struct ku_str out = {0};
+    struct timing *t = ku_calloc(1, sizeof *t);
+    if (t == NULL)
+        return KUMI_ENOMEM;
+    int status = ku_commands_configure(&s, settings, 1, NULL);
+    KU_TRY_OUT(status);
+    KU_TRY_OUT(ku_session_open_data(&s, NULL));
+    KU_TRY_OUT(measure(&s, t));
+    double p50_us = (double)t->ns[t->n / 2] * 1e-3, most_us = (double)t->ns[t->n - 1] * 1e-3;
+    if (as_json) {
+        status = ku_text_json(json_pack("{s:i, s:I, s:f, s:f, s:f}", "steps", t->n, "step_tokens",
+                                        (json_int_t)t->step_tokens, "tokens_per_s", t->tokens_per_s,
+                                        "p50_us", p50_us, "max_us", most_us),
+                              text);
+    } else {
+        ku_str_add(
+            &out,
+            "%d batches of %lld tokens: %.0f tokens/s, median %.1f us a batch, at most %.1f\n",
+            t->n, (long long)t->step_tokens, t->tokens_per_s, p50_us, most_us);
+        status = ku_text_take(&out, text);
+    }
+out:
+    ku_session_fini(&s);
+    ku_free(t);
+    return status;
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who may write what, and when:
+ *
+ *   main thread     start ─ step ─ poll ─ step ─ … ─ poll: all are done ─ … ─ poll: it has its name
+ *                              │ gate                        │
+ *   writing thread  copy, write, …, fsync      rank 0: manifest, rename, removal of the oldest
+ *
+ * Each rank has a word that all ranks of its host see: tensors with a turn below it are copied. On
+ * shared state a rank's gate waits for all words, on a replica for its own.
+ */
+#include "train/saving.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "base/os_ipc.h"
+#include "base/os_proc.h"
+#include "train/agree.h"
+
+enum { SLEEP_NS = 20000000 /* between two looks at the others' health: <= 50 ms */ };
+enum phase { IDLE, WRITING, COMMITTING };
+
+struct word {
+    _Alignas(128) _Atomic uint32_t turn;
+};
+
+struct ku_saving {
+    struct ku_trainer *t;
+    struct ku_job *job;
+    const struct ku_arena *arena;
+    struct word *word; /* [local_n] */
+    unsigned char *staging;
+    size_t staging_bytes;
+    struct ku_ckpt_writer *w;
+    enum phase phase;
+    pthread_t thread;
+    int has_thread;
+    _Atomic uint32_t is_done; /* the thread's last word: status and error may be read */
+    atomic_int stop;
+    int status;
+    struct kumi_error error;
+};
+
+static struct word *own_word(const struct ku_saving *s)
+{
+    return &s->word[s->job->local_rank];
+}
+
+static void say_copied(struct ku_saving *s, uint32_t turn)
+{
+    atomic_store(&own_word(s)->turn, turn);
+    ku_os_futex_wake(&own_word(s)->turn, s->job->local_n);
+}
+
+static int copied(void *ctx, uint32_t turn)
+{
+    struct ku_saving *s = ctx;
+    say_copied(s, turn);
+    return atomic_load(&s->stop) ? KU_ERR(KUMI_ESTOPPED, "checkpoint: given up") : KUMI_OK;
+}
+
+/* Before an instruction that writes state. Waiting is no standing still while the writers get on.
+ */
+static int gate(void *ctx, uint32_t instr)
+{
+    struct ku_saving *s = ctx;
+    int first = 0, end = s->job->local_n;
+    if (s->phase != WRITING)
+        return KUMI_OK;
+    if (ku_trainer_n_readers(s->t) == 1) {
+        first = s->job->local_rank;
+        end = first + 1;
+    }
+    for (int r = first; r < end; r++) {
+        uint32_t seen, before = 0;
+        while ((seen = atomic_load(&s->word[r].turn)) <= instr + 1) {
+            if (seen != before)
+                ku_job_tick(s->job);
+            before = seen;
+            KU_TRY(ku_job_check(s->job));
+            ku_os_futex_wait(&s->word[r].turn, seen, SLEEP_NS);
+        }
+    }
+    return KUMI_OK;
+}
+
+static void *work(void *arg)
+{
+    struct ku_saving *s = arg;
+    struct ku_ckpt_writing how = {s->staging, s->staging_bytes, copied, s};
+    ku_err_rank(s->job->rank);
+    s->status = s->phase == WRITING ? ku_ckpt_writer_write_so(s->w, s->job->rank, s->job->n, &how)
+                                    : ku_ckpt_writer_commit(s->w);
+    s->error = *ku_err_get();
+    say_copied(s, UINT32_MAX); /* whatever it came to, nobody waits for it any more */
+    atomic_store(&s->is_done, 1);
+    ku_os_futex_wake(&s->is_done, 1);
+    return NULL;
+}
+
+static void *work_patiently(void *arg)
+{
+    ku_os_be_patient();
+    return work(arg);
+}
+
+/* In a thread; where none is to be had, here and now. */
+static void begin_phase(struct ku_saving *s, enum phase phase)
+{
+    sigset_t all, old;
+    s->phase = phase;
+    s->status = KUMI_OK;
+    atomic_store(&s->is_done, phase == COMMITTING && s->job->rank != 0);
+    if (atomic_load(&s->is_done))
+        return;
+    sigfillset(&all); /* the program's signals are not for this thread */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    s->has_thread = pthread_create(&s->thread, NULL, work_patiently, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!s->has_thread)
+        work(s);
+}
+
+static void join(struct ku_saving *s)
+{
+    if (s->has_thread)
+        pthread_join(s->thread, NULL);
+    s->has_thread = 0;
+}
+
+static void end(struct ku_saving *s)
+{
+    ku_ckpt_writer_destroy(s->w);
+    s->w = NULL;
+    s->phase = IDLE;
+}
+
+int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int status)
+{
+    struct ku_ckpt_desc d = ku_trainer_desc(s->t, desc);
+    KU_ASSERT(s->phase == IDLE);
+    if (status == KUMI_OK)
+        status = ku_ckpt_writer_create(&d, &s->w);
+    atomic_store(&own_word(s)->turn, 0); /* seen by all behind the next agreement */
+    status = ku_agree_worst(s->job, status);
+    if (status == KUMI_OK)
+        status = ku_agree_worst(s->job, s->job->rank == 0 ? ku_ckpt_writer_begin(s->w) : KUMI_OK);
+    if (status == KUMI_OK)
+        begin_phase(s, WRITING);
+    else
+        end(s);
+    return status;
+}
+
+int ku_saving_is_pending(const struct ku_saving *s)
+{
+    return s != NULL && s->phase != IDLE;
+}
+
+/* Every rank's thread is done. */
+static int advance(struct ku_saving *s)
+{
+    join(s);
+    if (s->status < 0)
+        ku_err_put(&s->error);
+    int status = ku_agree_worst(s->job, s->status);
+    if (status == KUMI_OK && s->phase == WRITING) {
+        begin_phase(s, COMMITTING);
+        return KUMI_OK;
+    }
+    if (status < 0 && s->phase == WRITING && s->job->rank == 0)
+        ku_ckpt_writer_abort(s->w);
+    end(s);
+    return status;
+}
+
+int ku_saving_poll(struct ku_saving *s)
+{
+    if (!ku_saving_is_pending(s))
+        return KUMI_OK;
+    int64_t n_busy = !atomic_load(&s->is_done);
+    KU_TRY(ku_agree_max(s->job, &n_busy));
+    return n_busy ? KUMI_OK : advance(s);
+}
+
+int ku_saving_wait(struct ku_saving *s)
+{
+    int status = KUMI_OK;
+    while (status == KUMI_OK && ku_saving_is_pending(s)) {
+        uint32_t before = 0;
+        while (!atomic_load(&s->is_done)) {
+            uint32_t now = atomic_load(&own_word(s)->turn);
+            if (now != before)
+                ku_job_tick(s->job);
+            before = now;
+            KU_TRY(ku_job_check(s->job));
+            ku_os_futex_wait(&s->is_done, 0, SLEEP_NS);
+        }
+        status = advance(s);
+    }
+    return status;
+}
+
+static int map_staging(struct ku_saving *s)
+{
+    if (s->staging_bytes == 0)
+        return KUMI_OK;
+    s->staging =
+        ku_os_mmap(s->staging_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s->staging == NULL)
+        return KU_ERR(KUMI_ENOMEM, "memory: checkpoint.staging_mb: %zu bytes: %s", s->staging_bytes,
+                      ku_os_why());
+    ku_os_populate(s->staging, s->staging_bytes);
+    return KUMI_OK;
+}
+
+int ku_saving_create(struct ku_trainer *t, struct ku_saving **out)
+{
+    struct ku_saving *s = ku_calloc(1, sizeof *s);
+    int status = s ? KUMI_OK : KUMI_ENOMEM;
+    if (s) {
+        s->t = t;
+        s->job = t->job;
+        s->staging_bytes = t->staging_bytes / KU_CKPT_WINDOW_BYTES * KU_CKPT_WINDOW_BYTES;
+        status = map_staging(s);
+    }
+    status = ku_agree(t->job, status);
+    if (status == KUMI_OK)
+        status = ku_arena_create(t->job, "saving", (size_t)t->job->local_n * sizeof(struct word), 0,
+                                 &s->arena);
+    if (status < 0) {
+        ku_saving_destroy(s);
+        return status;
+    }
+    s->word = (struct word *)(void *)ku_arena_common(s->arena);
+    ku_exec_set_gate(t->exec[KU_PROG_TRAIN], gate, s);
+    *out = s;
+    return KUMI_OK;
+}
+
+void ku_saving_destroy(struct ku_saving *s)
+{
+    if (s == NULL)
+        return;
+    atomic_store(&s->stop, 1);
+    join(s);
+    end(s);
+    if (s->arena) {
+        ku_exec_set_gate(s->t->exec[KU_PROG_TRAIN], NULL, NULL);
+        ku_arena_destroy(s->job, s->arena);
+    }
+    if (s->staging)
+        ku_os_munmap(s->staging, s->staging_bytes);
+    ku_free(s);
+}
