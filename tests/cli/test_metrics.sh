@@ -110,4 +110,4 @@ python3 "$dir/check.py" "$dir"
 "$kumi" bench data "${small[0]}" --json --set data.seq_len=16 | python3 -c 'import json, sys; d = json.load(sys.stdin); assert d["step_tokens"] % 16 == 0 and 0 < d["p50_us"] <= d["max_us"] and d["tokens_per_s"] > 1e5, d' ||
     say "bench data --json"
 "$kumi" bench data 2>"$dir/err"
-[ $? = 2 ] && grep -q '^kumi: error: kumi bench data: a CONFIG is missing; usage: ' "$dir/err" || say "bench data without a file: $(cat "$dir/err")"
+[ $? = 2 ] && grep -q '^kumi: error: kumi bench data: a configuration is missing' "$dir/err" || say "bench data without a file: $(cat "$dir/err")"
