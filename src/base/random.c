@@ -126,7 +126,7 @@ __attribute__((target("avx2"))) static void batch_avx2(uint64_t seed, uint32_t s
 {
     batch_body(seed, step, stream, block, out);
 }
-__attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))) static void
+__attribute__((target("avx512f,avx512dq,avx512vl"))) static void
 batch_avx512(uint64_t seed, uint32_t step, uint32_t stream, uint64_t block, float *out)
 {
     batch_body(seed, step, stream, block, out);
