@@ -141,8 +141,11 @@ int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, s
     int status = makes ? share(job, &a, name) : 0;
     if (status < 0)
         return job->n > 1 ? ku_job_raise(job, job->rank) : status;
-    if (makes)
+    if (makes) {
         host->arena[a.id] = a;
+        if (host->n_arenas <= (int)a.id)
+            host->n_arenas = (int)a.id + 1;
+    }
     status = agree(job, common_bytes, part_bytes);
     if (status < 0)
         return status;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "comm/pin.h"
 #include "comm/private.h"
 
 #include <errno.h>
@@ -230,6 +231,7 @@ struct rank_thread {
     pthread_t thread;
     struct ku_host *host;
     const struct ku_job_opts *opts;
+    const struct ku_pin *pin;
     int (*fn)(struct ku_job *job, void *arg);
     void *arg;
     int rank, n, status;
@@ -262,6 +264,7 @@ static int run_rank(struct rank_thread *t)
 static void *rank_main(void *arg)
 {
     struct rank_thread *t = arg;
+    ku_pin_apply(t->pin, t->rank);
     t->status = run_rank(t);
     if (t->status < 0)
         t->error = *ku_err_get();
@@ -288,9 +291,12 @@ int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_jo
     if (n < 1 || n > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "ranks as threads: %d; give 1 to %d", n, KU_MAX_LOCAL);
     int n_started = 0, status;
+    struct ku_pin *pin =
+        n > 1 ? ku_pin_create(n, opts && opts->threads > 0 ? opts->threads : 1) : NULL;
     struct ku_host *host = ku_calloc(1, sizeof *host);
     struct rank_thread *t = ku_calloc((size_t)n, sizeof *t);
     if (!host || !t) {
+        ku_pin_destroy(pin);
         ku_free(host);
         ku_free(t);
         return KUMI_ENOMEM;
@@ -299,7 +305,7 @@ int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_jo
     KU_TRY_OUT(ku_segment_create_private(n, &host->seg));
     for (int i = 0; i < n; i++)
         t[i] = (struct rank_thread){
-            .host = host, .opts = opts, .fn = fn, .arg = arg, .rank = i, .n = n};
+            .host = host, .opts = opts, .pin = pin, .fn = fn, .arg = arg, .rank = i, .n = n};
     status = start_ranks(t, n, &n_started);
     for (int i = 0; i < n_started; i++)
         pthread_join(t[i].thread, NULL);
@@ -314,6 +320,7 @@ out:
         host_free(host);
     else
         ku_free(host);
+    ku_pin_destroy(pin);
     ku_free(t);
     return status;
 }

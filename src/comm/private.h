@@ -9,7 +9,7 @@
 /* What the ranks of one process share: mappings. Ranks as threads have one between them. */
 struct ku_host {
     struct ku_segment *seg;
-    int is_threads;
+    int is_threads, n_arenas;             /* ids in use are below n_arenas */
     struct ku_arena arena[KU_MAX_ARENAS]; /* by id; base NULL: free. Threads: written by local rank
                                              0 between two barriers */
 };

@@ -39,7 +39,7 @@ enum {
         50 * 1000 * 1000 /* no sleep is longer: on waking one looks for aborts, deaths, deadlines */
 };
 #define KU_SEGMENT_MAGIC 0x6b756d69u
-#define KU_SEGMENT_ABI   1u
+#define KU_SEGMENT_ABI   2u
 
 enum ku_rank_state {
     KU_RANK_ABSENT,
@@ -117,7 +117,7 @@ struct ku_channel {
     uint32_t chunk[2], bytes[2]; /* sender: of piece p at [p % 2] */
 };
 struct ku_stage {
-    _Alignas(4096) unsigned char piece[KU_STAGE_BYTES];
+    _Alignas(4096) unsigned char piece[2][KU_STAGE_BYTES]; /* piece p is in [p % 2] */
     unsigned char chunk[KU_N_CHUNKS][KU_CHUNK_BYTES];
 };
 

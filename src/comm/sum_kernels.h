@@ -13,14 +13,32 @@
 #define KU_OP_MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define KU_OP_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
+/* An output may be an input: element i is read before it is written, and nothing else is there. */
+#if defined(__clang__)
+#define KU_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define KU_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 #define KU_PAIR_LOOP(name, type, wide, load, store, op)                                            \
-    static void name(void *out, const void *a, const void *b, int64_t count)                       \
+    static void name(void *out, void *out2, const void *a, const void *b, int64_t count)           \
     {                                                                                              \
-        type *restrict o = out;                                                                    \
+        type *o = out, *o2 = out2;                                                                 \
         const type *x = a, *y = b;                                                                 \
+        if (!o2) {                                                                                 \
+            KU_INDEPENDENT                                                                         \
+            for (int64_t i = 0; i < count; i++) {                                                  \
+                wide p = load(x[i]), q = load(y[i]);                                               \
+                o[i] = (type)store((wide)op(p, q));                                                \
+            }                                                                                      \
+            return;                                                                                \
+        }                                                                                          \
+        KU_INDEPENDENT                                                                             \
         for (int64_t i = 0; i < count; i++) {                                                      \
             wide p = load(x[i]), q = load(y[i]);                                                   \
-            o[i] = (type)store((wide)op(p, q));                                                    \
+            type z = (type)store((wide)op(p, q));                                                  \
+            o[i] = z;                                                                              \
+            o2[i] = z;                                                                             \
         }                                                                                          \
     }
 #define KU_PAIRS(dt, type, wide, load, store)                                                      \

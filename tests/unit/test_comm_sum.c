@@ -35,7 +35,7 @@ static void fill_random(void *at, enum kumi_dtype dtype, uint32_t stream)
 
 static void test_sets_agree(void **state)
 {
-    static double a[COUNT], b[COUNT], out[COUNT], want[COUNT];
+    static double a[COUNT], b[COUNT], out[COUNT], out2[COUNT], want[COUNT];
     const struct ku_sum_kernels *sets[] = {&ku_sum_avx2, &ku_sum_avx512};
     const enum ku_isa needs[] = {KU_ISA_AVX2, KU_ISA_AVX512};
     (void)state;
@@ -47,9 +47,13 @@ static void test_sets_agree(void **state)
                 fill_random(a, (enum kumi_dtype)d, 0);
                 fill_random(b, (enum kumi_dtype)d, 1);
                 size_t bytes = COUNT * kumi_dtype_bytes((enum kumi_dtype)d);
-                ku_sum_base.pair[d][op](want, a, b, COUNT);
-                sets[s]->pair[d][op](out, a, b, COUNT);
+                ku_sum_base.pair[d][op](want, NULL, a, b, COUNT);
+                sets[s]->pair[d][op](out, out2, a, b, COUNT);
                 assert_memory_equal(out, want, bytes);
+                assert_memory_equal(out2, want, bytes);
+                sets[s]->pair[d][op](b, a, a, b, COUNT); /* in place, crosswise */
+                assert_memory_equal(a, want, bytes);
+                assert_memory_equal(b, want, bytes);
             }
         }
     }
@@ -69,6 +73,34 @@ static void naive_tree(float *x, int n, enum kumi_dtype wire)
         if (n % 2)
             x[n / 2] = x[n - 1];
         n = (n + 1) / 2;
+    }
+}
+
+/* One destination, all sources in place, and past the caches to odd addresses: the same bits. */
+static void check_forms(const struct ku_sum *like, const float *want)
+{
+    static float copy[MAX_SRC][COUNT];
+    static unsigned char odd[3][COUNT * sizeof(float) + 1];
+    void *to[MAX_SRC];
+    struct ku_sum s = *like;
+    s.dst = to;
+    for (int r = 0; r < s.n_src; r++)
+        to[r] = memcpy(copy[r], like->src[r], sizeof copy[r]);
+    s.src = (const void *const *)to;
+    s.n_dst = s.n_src;
+    s.is_large = 1; /* in place: no streams */
+    ku_sum(ku_sum_choose(), &s);
+    for (int r = 0; r < s.n_src; r++)
+        assert_memory_equal(copy[r], want, sizeof copy[r]);
+    s.src = like->src;
+    for (s.n_dst = 1; s.n_dst <= 3; s.n_dst += 2) {
+        for (s.is_large = 0; s.is_large < 2; s.is_large++) {
+            for (int d = 0; d < s.n_dst; d++)
+                to[d] = memset(odd[d] + 1, 7, COUNT * sizeof(float));
+            ku_sum(ku_sum_choose(), &s);
+            for (int d = 0; d < s.n_dst; d++)
+                assert_memory_equal(odd[d] + 1, want, COUNT * sizeof(float));
+        }
     }
 }
 
@@ -97,6 +129,7 @@ static void test_tree(void **state)
                 assert_memory_equal(&dst[0][i], &leaf[0], sizeof(float));
             }
             assert_memory_equal(dst[0], dst[1], sizeof dst[0]);
+            check_forms(&s, dst[0]);
         }
     }
 }
@@ -107,7 +140,7 @@ static void test_nan_wins(void **state)
     float out[2];
     (void)state;
     for (int op = KU_PAIR_MIN; op <= KU_PAIR_MAX; op++) {
-        ku_sum_base.pair[KUMI_F32][op](out, a, b, 2);
+        ku_sum_base.pair[KUMI_F32][op](out, NULL, a, b, 2);
         assert_true(isnan(out[0]) && isnan(out[1]));
     }
 }
