@@ -114,7 +114,7 @@ static int agree(struct ku_job *job, size_t common, size_t part)
     /* The fingerprint of this step compares the sizes; it also keeps thread ranks from reading the
      * table too early. */
     struct ku_coll coll = {.kind = KU_COLL_ARENA, .count = (int64_t)(common / 2 + part)};
-    return ku_coll_run(job->world, &coll);
+    return ku_comm_run_own(job->world, &coll);
 }
 
 /* What this rank's share of the memory is, touched once, by its own core. */

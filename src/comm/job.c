@@ -60,7 +60,7 @@ static int set_options(struct ku_job *job, const struct ku_job_opts *opts)
     KU_TRY(ku_chaos_parse(chaos, &p->chaos));
     p->transport = p->chaos.is_on ? &ku_transport_chaos : &ku_transport_shm;
     p->timeout_ns = opts->timeout_ns > 0 ? opts->timeout_ns : INT64_C(600000000000);
-    p->may_spin = job->local_n * threads <= ku_os_n_cpus();
+    p->threads = threads;
     p->budget_bytes = -1;
     p->kernels = ku_sum_choose();
     return 0;
@@ -95,6 +95,10 @@ int ku_job_new(struct ku_host *host, int rank, int n, const struct ku_job_opts *
     if (n > 1)
         ku_err_rank(rank);
     atomic_store(&p->line->pid, (uint32_t)getpid());
+    uint64_t cpus[KU_OS_CPU_WORDS];
+    ku_os_cpus(cpus);
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++)
+        atomic_store(&p->line->cpus[i], cpus[i]);
     *out = job;
     return 0;
 }
@@ -128,11 +132,26 @@ static void host_free(struct ku_host *host)
     ku_free(host);
 }
 
+/* Cores that the host's ranks have together: each may be bound to its own. */
+static int n_cpus_together(const struct ku_job *job)
+{
+    int n = 0;
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++) {
+        uint64_t any = 0;
+        for (int r = 0; r < job->local_n; r++)
+            any |= atomic_load(&ku_segment_line(job->seg, r)->cpus[i]);
+        n += __builtin_popcountll(any);
+    }
+    return ku_os_n_cpus_under("", n);
+}
+
 static int enter(struct ku_job *job)
 {
     struct ku_coll barrier = {.kind = KU_COLL_BARRIER, .name = "join"};
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    return ku_coll_run(job->world, &barrier);
+    KU_TRY(ku_comm_run_own(job->world, &barrier));
+    job->priv->may_spin = job->local_n * job->priv->threads <= n_cpus_together(job);
+    return 0;
 }
 
 /* The segment and the sockets to the other ranks. */
@@ -194,7 +213,7 @@ static int part(struct ku_job *job)
     struct ku_coll leave = {.kind = KU_COLL_LEAVE};
     atomic_store(&job->priv->line->state, KU_RANK_LEAVING);
     ku_segment_ring_all(job->seg);
-    int status = ku_coll_run(job->world, &leave);
+    int status = ku_comm_run_own(job->world, &leave);
     atomic_store(&job->priv->line->state, KU_RANK_LEFT);
     return status;
 }

@@ -30,7 +30,7 @@ enum {
 struct operands {
     const void *src[KU_MAX_LOCAL];
     void *dst[KU_MAX_LOCAL];
-    int n_dst;
+    int n_dst, n_streamed; /* the last so many dst are stages that others read next */
 };
 
 static int64_t min64(int64_t a, int64_t b)
@@ -100,8 +100,18 @@ static unsigned char *out_of(const struct ku_work *w, int member)
     return place_at(w, entry_of(w, member)->place.out, member);
 }
 
+static int is_in_place(const struct ku_work *w, const struct operands *o)
+{
+    for (int d = 0; d < o->n_dst; d++)
+        for (int i = 0; i < w->comm->n; i++)
+            if (o->dst[d] == o->src[i])
+                return 1;
+    return 0;
+}
+
 static void reduce(const struct ku_work *w, const struct operands *o, int64_t count)
 {
+    int n_streamed = is_large(w) && !is_in_place(w, o) ? o->n_dst : o->n_streamed;
     struct ku_sum s = {.n_src = w->comm->n,
                        .n_dst = o->n_dst,
                        .src = o->src,
@@ -111,7 +121,7 @@ static void reduce(const struct ku_work *w, const struct operands *o, int64_t co
                        .wire = w->coll.wire,
                        .reduce = w->coll.reduce,
                        .divide = w->coll.reduce == KUMI_AVG ? w->comm->n : 0,
-                       .is_large = is_large(w) && w->path != KU_PATH_STAGED_SUM};
+                       .n_streamed = n_streamed};
     ku_sum(w->comm->job->priv->kernels, &s);
 }
 
@@ -146,6 +156,7 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
     size_t offset = (size_t)at * each_bytes(w);
     int to_all = w->coll.kind == KU_COLL_ALL_REDUCE && !(part->out.flags & KU_ARENA_COMMON);
     o.n_dst = to_all ? c->n : 1;
+    o.n_streamed = 0;
     for (int i = 0; i < c->n; i++) {
         int local = ku_comm_local(c, i);
         o.src[i] = ref_at(c->job, &part->in, local) + offset;
@@ -231,6 +242,7 @@ static int direct_reduce(struct ku_work *w, int64_t begin, int64_t end)
         if (!count)
             return 1;
         o.n_dst = w->coll.kind == KU_COLL_ALL_REDUCE ? c->n : 1;
+        o.n_streamed = 0;
         for (int i = 0; i < c->n; i++) {
             o.src[i] = in_of(w, i) + (size_t)at * each;
             if (o.n_dst > 1 || c->n == 1)
@@ -327,12 +339,14 @@ static void staged_slice(struct ku_work *w)
     slice(w, piece_of(w, w->coll.count), 0, &begin, &end);
     if (begin == end)
         return;
-    o.n_dst = 0;
+    o.n_dst = o.n_streamed = 0;
     if (w->coll.kind == KU_COLL_ALL_REDUCE || w->comm->me == w->coll.root)
         o.dst[o.n_dst++] = (unsigned char *)w->coll.out + (first + begin) * each;
     w->stage++;
-    if (w->coll.kind == KU_COLL_ALL_REDUCE || w->comm->me != w->coll.root)
+    if (w->coll.kind == KU_COLL_ALL_REDUCE || w->comm->me != w->coll.root) {
         o.dst[o.n_dst++] = stage_of(w, w->comm->me) + begin * each;
+        o.n_streamed = (end - begin) * each >= KU_STREAM_BYTES;
+    }
     w->stage--;
     staged_sum(w, &o, begin, first + begin, end - begin);
 }
@@ -371,6 +385,7 @@ static void staged_step(struct ku_work *w)
         if (mine) {
             struct operands o;
             o.n_dst = 1;
+            o.n_streamed = 0;
             o.dst[0] = out;
             staged_sum(w, &o, c->me * w->piece_count, block_begin(w, w->coll.counts, c->me) + first,
                        mine);
@@ -428,9 +443,10 @@ static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t
     int64_t each = (int64_t)each_bytes(w);
     unsigned char *to = stage_of(w, w->comm->me) + window * each;
     const unsigned char *in = w->coll.kind == KU_COLL_BROADCAST ? w->coll.out : w->coll.in;
-    copy(to, in + from * each, count * each);
     if (w->coll.reduce == KUMI_PREMUL_SUM)
-        ku_sum_scale(to, to, count, w->coll.dtype, w->coll.scale);
+        ku_sum_scale(to, in + from * each, count, w->coll.dtype, w->coll.scale);
+    else
+        ku_stream_hand_over(to, in + from * each, (size_t)(count * each));
     w->comm->job->priv->staged_bytes += (uint64_t)(count * each);
 }
 
@@ -520,6 +536,7 @@ void ku_move_inline(struct ku_work *w)
             o.src[i] = entry_of(w, i)->payload + mine;
         o.dst[0] = out;
         o.n_dst = 1;
+        o.n_streamed = 0;
         reduce(w, &o, w->total);
         return;
     case KU_COLL_BROADCAST:

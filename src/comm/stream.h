@@ -48,4 +48,20 @@ static inline void ku_stream_fence(void)
 #endif
 }
 
+enum {
+    KU_STREAM_BYTES = 32 * 1024 /* from here on a stage is handed over faster by memory than from
+                                   the writer's cache: 64 KiB there and out again 6.5 us against
+                                   9 to 33, 4 KiB 1.1 against 0.5 */
+};
+/* Into memory that another rank reads next. */
+static inline void ku_stream_hand_over(void *to, const void *from, size_t bytes)
+{
+    if (bytes < KU_STREAM_BYTES) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    ku_stream_copy(to, from, bytes);
+    ku_stream_fence();
+}
+
 #endif

@@ -166,26 +166,37 @@ static int is_room(const struct walk *w, const void *node)
 static int store_root(const struct walk *w, const struct ku_sum *s, ku_pair *pair, size_t offset,
                       int64_t count)
 {
-    if (w->n != 2 || (s->n_dst > 2 && (!is_room(w, w->node[0]) || !is_room(w, w->node[1]))))
+    int n = s->n_dst - s->n_streamed;
+    if (n < 1 || w->n != 2 || (n > 2 && (!is_room(w, w->node[0]) || !is_room(w, w->node[1]))))
         return 0;
-    for (int d = 0; d < s->n_dst; d++)
+    for (int d = 0; d < n; d++)
         if ((uintptr_t)s->dst[d] % kumi_dtype_bytes(s->dtype))
             return 0;
-    for (int d = 0; d < s->n_dst; d += 2) {
-        unsigned char *to = s->dst[d], *to2 = d + 1 < s->n_dst ? s->dst[d + 1] : NULL;
+    for (int d = 0; d < n; d += 2) {
+        unsigned char *to = s->dst[d], *to2 = d + 1 < n ? s->dst[d + 1] : NULL;
         pair(to + offset, to2 ? to2 + offset : NULL, w->node[0], w->node[1], count);
     }
     return 1;
 }
 
-/* Destinations that are no source would be read before they are written: stream to them. */
-static int may_stream(const struct ku_sum *s)
+/* What is made of a root in memory of its own before it is stored: `last` or the root itself. */
+static const void *finish_root(struct walk *w, const struct ku_sum *s, ku_pair *pair,
+                               unsigned char *last, int64_t count)
 {
-    for (int d = 0; d < s->n_dst && s->is_large; d++)
-        for (int i = 0; i < s->n_src; i++)
-            if (s->dst[d] == s->src[i])
-                return 0;
-    return s->is_large;
+    if (w->n > 1)
+        combine(w, pair, count);
+    const void *result = w->node[0];
+    if (s->wire != s->dtype) {
+        ku_convert(last, s->dtype, result, s->wire, count);
+        result = last;
+    }
+    if (s->divide > 1) {
+        if (result != last)
+            memcpy(last, result, (size_t)count * kumi_dtype_bytes(s->dtype));
+        divide_block(last, count, s->dtype, s->divide);
+        result = last;
+    }
+    return result;
 }
 
 void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s)
@@ -195,34 +206,26 @@ void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s)
     ku_pair *pair = k->pair[s->wire][pair_of(s->reduce)];
     size_t each = kumi_dtype_bytes(s->dtype);
     int64_t block = (int64_t)(BLOCK_BYTES / each);
-    int streams = may_stream(s), is_plain = s->wire == s->dtype && s->divide <= 1;
+    int is_plain = s->wire == s->dtype && s->divide <= 1, n_plain = s->n_dst - s->n_streamed;
     memset(w.side, 0, sizeof w.side);
     for (int64_t at = 0; at < s->count; at += block) {
         int64_t n = s->count - at < block ? s->count - at : block;
+        size_t offset = (size_t)at * each, bytes = (size_t)n * each;
+        const void *result;
         reduce_block(&w, s, pair, at, n);
-        if (is_plain && !streams && store_root(&w, s, pair, (size_t)at * each, n))
-            continue;
-        if (w.n > 1)
-            combine(&w, pair, n);
-        const void *result = w.node[0];
-        if (s->wire != s->dtype) {
-            ku_convert(last, s->dtype, result, s->wire, n);
-            result = last;
+        if (is_plain && store_root(&w, s, pair, offset, n)) {
+            result = (unsigned char *)s->dst[0] + offset;
+        } else {
+            result = finish_root(&w, s, pair, last, n);
+            for (int d = 0; d < n_plain; d++) {
+                void *to = (unsigned char *)s->dst[d] + offset;
+                if (to != result)
+                    memcpy(to, result, bytes);
+            }
         }
-        if (s->divide > 1) {
-            if (result != last)
-                memcpy(last, result, (size_t)n * each);
-            divide_block(last, n, s->dtype, s->divide);
-            result = last;
-        }
-        for (int d = 0; d < s->n_dst; d++) {
-            void *to = (unsigned char *)s->dst[d] + (size_t)at * each;
-            if (streams)
-                ku_stream_copy(to, result, (size_t)n * each);
-            else if (to != result)
-                memcpy(to, result, (size_t)n * each);
-        }
+        for (int d = n_plain; d < s->n_dst; d++)
+            ku_stream_copy((unsigned char *)s->dst[d] + offset, result, bytes);
     }
-    if (streams)
+    if (s->n_streamed)
         ku_stream_fence();
 }

@@ -32,8 +32,8 @@ struct ku_sum {
         wire; /* wire != dtype: f32 data, every leaf and node rounds to bf16 or f16 */
     enum kumi_reduce reduce; /* premul_sum: sources are scaled already */
     int divide;              /* avg: by this many ranks; else 0 */
-    int is_large;            /* results do not fit a cache: those that go elsewhere than to a source
-                                bypass it, and are fenced on return */
+    int n_streamed;          /* the last so many dst bypass the caches and are fenced on return;
+                                none of them is a src */
 };
 void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s);
 /* out[i] = (dtype)(scale * in[i]): in place allowed; any alignment. Floating types. */

@@ -166,8 +166,8 @@ static int raise_mismatch(struct ku_work *w, int other, const struct ku_entry *t
                  "mismatched collectives: comm %s, call %llu: rank %d calls %s, rank %d %s%s; call "
                  "the same collective with "
                  "equal arguments on every rank",
-                 c->name, (unsigned long long)w->seq, c->me, mine, other, yours,
-                 same ? " with other counts per rank or other parts" : "");
+                 c->name, (unsigned long long)(w->seq - c->priv->n_hidden), c->me, mine, other,
+                 yours, same ? " with other counts per rank or other parts" : "");
     return ku_job_raise(job, c->me);
 }
 
@@ -207,6 +207,17 @@ static void publish_places(struct ku_work *w, struct ku_entry *e)
         e->place.in = KU_PRIVATE;
 }
 
+/* How far all are: asked of their lines once in KU_RING works, not at each. */
+static uint64_t least_done(const struct ku_comm *c)
+{
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < c->n; i++) {
+        uint64_t done = atomic_load(&c->priv->flags[ku_comm_local(c, i)].done);
+        least = done < least ? done : least;
+    }
+    return least;
+}
+
 /* 1 while the entry's last use is not over everywhere. */
 static int arrive(struct ku_work *w)
 {
@@ -218,7 +229,7 @@ static int arrive(struct ku_work *w)
         w->missing = missing;
         if (status)
             return status;
-        c->priv->done_seen = w->seq - KU_RING;
+        c->priv->done_seen = least_done(c);
     }
     struct ku_entry *e = entry_at(w, c->me);
     e->what = w->what;
@@ -531,8 +542,11 @@ int ku_work_wait(struct ku_work *w)
         status = ku_job_advance(job);
         if (status < 0 || w->state == KU_WORK_FINISHED)
             break;
-        if (job->priv->has_moved)
+        if (job->priv->has_moved) {
+            waiter.spin_ns = waiter.n_spins = 0; /* a long transfer is no long wait */
+            waiter.n_yields = 0;
             continue;
+        }
         status = ku_job_idle(job, &waiter, w);
         if (status < 0 || w->state == KU_WORK_FINISHED)
             break;

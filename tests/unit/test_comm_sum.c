@@ -16,7 +16,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { COUNT = 2500, MAX_SRC = 11 };
+enum { COUNT = 2501, MAX_SRC = 11 };
 
 static void fill_random(void *at, enum kumi_dtype dtype, uint32_t stream)
 {
@@ -30,6 +30,11 @@ static void fill_random(void *at, enum kumi_dtype dtype, uint32_t stream)
         ((float *)at)[7] = NAN;
         ((float *)at)[8] = -0.0F;
         ((float *)at)[9] = INFINITY;
+    }
+    if (dtype == KUMI_BF16) {
+        const uint16_t odd[] = {0x7fc1, 0x7f80, 0xff80, 0x0001, 0x8001, 0x0080, 0x7f7f, 0xff81};
+        for (uint32_t i = 0; i < 64; i++) /* each with each, in either half */
+            ((uint16_t *)at)[i + i % 2] = odd[stream ? i / 8 : i % 8];
     }
 }
 
@@ -88,13 +93,12 @@ static void check_forms(const struct ku_sum *like, const float *want)
         to[r] = memcpy(copy[r], like->src[r], sizeof copy[r]);
     s.src = (const void *const *)to;
     s.n_dst = s.n_src;
-    s.is_large = 1; /* in place: no streams */
     ku_sum(ku_sum_choose(), &s);
     for (int r = 0; r < s.n_src; r++)
         assert_memory_equal(copy[r], want, sizeof copy[r]);
     s.src = like->src;
     for (s.n_dst = 1; s.n_dst <= 3; s.n_dst += 2) {
-        for (s.is_large = 0; s.is_large < 2; s.is_large++) {
+        for (s.n_streamed = 0; s.n_streamed <= s.n_dst; s.n_streamed++) {
             for (int d = 0; d < s.n_dst; d++)
                 to[d] = memset(odd[d] + 1, 7, COUNT * sizeof(float));
             ku_sum(ku_sum_choose(), &s);
