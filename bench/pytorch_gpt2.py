@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 training speed of PyTorch, the peer of bench/run.sh: one JSON line with the median tokens per second.
+"""GPT-2 training speed of PyTorch, a peer of bench/performance.py: one JSON line with the median tokens per second.
 
-    pytorch_gpt2.py --procs 2 --threads 1 --dtype bf16 --batch 4 --tokens 256 --steps 8 [--compile]
+    pytorch_gpt2.py --procs 2 --threads 1 --dtype bf16 --batch 4 --tokens 256 --steps 8 [--accumulate 8] [--compile]
 
-With --procs > 1 it is DistributedDataParallel over Gloo; the batch is that of all processes together.
+With --procs > 1 it is DistributedDataParallel over Gloo. The batch is that of all processes together in one backward;
+--accumulate takes so many of them for an update, and only the last is reduced.
 """
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -55,6 +57,11 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
 
 
+def pss():
+    with open("/proc/self/smaps_rollup") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith("Pss:"))
+
+
 def worker(rank, a):
     torch.set_num_threads(a.threads)
     torch.manual_seed(1337)
@@ -63,34 +70,40 @@ def worker(rank, a):
         torch.distributed.init_process_group("gloo", rank=rank, world_size=a.procs)
     model = GPT2(a.layers, a.heads, a.width, max(a.tokens, 64), a.vocab)
     step_model = nn.parallel.DistributedDataParallel(model) if a.procs > 1 else model
-    if a.compile:
-        step_model = torch.compile(step_model)
+    run = torch.compile(step_model) if a.compile else step_model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     rows = a.batch // a.procs
     ids = torch.randint(0, a.vocab, (rows, a.tokens))
     times = []
     for step in range(a.steps + 2):
         begin = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
-            loss = step_model(ids, ids.roll(-1, 1))
-        loss.backward()
+        for i in range(a.accumulate):
+            is_last = i + 1 == a.accumulate
+            with step_model.no_sync() if a.procs > 1 and not is_last else contextlib.nullcontext():
+                with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
+                    loss = run(ids, ids.roll(-1, 1)) / a.accumulate
+                loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step >= 2:
             times.append(time.perf_counter() - begin)
+    held = torch.tensor([pss()], dtype=torch.float64)
+    if a.procs > 1:
+        torch.distributed.all_reduce(held)
     if rank == 0:
-        median = statistics.median(times)
+        tokens, median = a.batch * a.tokens * a.accumulate, statistics.median(times)
         print(json.dumps({"peer": "pytorch " + torch.__version__, "procs": a.procs, "threads": a.threads, "dtype": a.dtype,
-                          "compiled": a.compile, "tokens": a.batch * a.tokens, "step_ms": round(1e3 * median, 2),
-                          "tps": round(a.batch * a.tokens / median, 1)}), flush=True)
+                          "compiled": a.compile, "tokens": tokens, "step_ms": 1e3 * median, "least_ms": 1e3 * min(times),
+                          "most_ms": 1e3 * max(times), "steps": len(times), "pss_bytes": int(held.item()),
+                          "tps": tokens / median}), flush=True)
     if a.procs > 1:
         torch.distributed.destroy_process_group()
 
 
 def main():
     p = argparse.ArgumentParser()
-    for name, value in dict(procs=2, threads=1, batch=4, tokens=256, steps=8, layers=12, heads=12, width=768, vocab=50304,
+    for name, value in dict(procs=2, threads=1, batch=4, tokens=256, steps=8, layers=12, heads=12, width=768, vocab=50304, accumulate=1,
                             port=29511).items():
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32")

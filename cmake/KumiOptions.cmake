@@ -49,3 +49,17 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash>=0.8)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40) # \p{White_Space}
 pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
+
+# Optional parts: AUTO takes what is there, ON fails without it.
+set(KUMI_CAIRO AUTO CACHE STRING "pictures (kumi plan --picture), with cairo: AUTO, ON or OFF")
+set_property(CACHE KUMI_CAIRO PROPERTY STRINGS AUTO ON OFF)
+set(KUMI_CAIRO_LIB "")
+if(KUMI_CAIRO STREQUAL AUTO)
+    pkg_check_modules(cairo IMPORTED_TARGET cairo>=1.16)
+elseif(KUMI_CAIRO)
+    pkg_check_modules(cairo REQUIRED IMPORTED_TARGET cairo>=1.16)
+endif()
+if(KUMI_CAIRO AND cairo_FOUND)
+    set(KUMI_CAIRO_LIB PkgConfig::cairo)
+    set(KUMI_LIBS_CAIRO " -lcairo") # for kumi.pc
+endif()

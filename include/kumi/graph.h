@@ -105,6 +105,31 @@ enum kumi_metric { KUMI_METRIC_SUM, KUMI_METRIC_MEAN, KUMI_METRIC_MAX };
 KUMI_API int kumi_graph_metric(struct kumi_graph *graph, const char *name, kumi_value value,
                                enum kumi_metric kind);
 
+/*
+ * Note the source line of what was built since the last note, for profiles by source, and return
+ * the value or status handed in. C and C++ need not call them: the macros below put them around
+ * every call that builds (and evaluate its first argument twice); KUMI_NO_SOURCE leaves them out.
+ */
+KUMI_API kumi_value kumi_graph_built(struct kumi_graph *graph, const char *file, int line,
+                                     kumi_value value);
+KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int line, int status);
+#ifndef KUMI_NO_SOURCE
+#define KUMI_BUILT(g, call)             kumi_graph_built((g), __FILE__, __LINE__, (call))
+#define KUMI_CLOSED(g, call)            kumi_graph_closed((g), __FILE__, __LINE__, (call))
+#define kumi_linear(g, ...)             KUMI_BUILT(g, kumi_linear(g, __VA_ARGS__))
+#define kumi_embedding(g, ...)          KUMI_BUILT(g, kumi_embedding(g, __VA_ARGS__))
+#define kumi_positions(g, ...)          KUMI_BUILT(g, kumi_positions(g, __VA_ARGS__))
+#define kumi_layer_norm(g, ...)         KUMI_BUILT(g, kumi_layer_norm(g, __VA_ARGS__))
+#define kumi_attention(g, ...)          KUMI_BUILT(g, kumi_attention(g, __VA_ARGS__))
+#define kumi_activate(g, ...)           KUMI_BUILT(g, kumi_activate(g, __VA_ARGS__))
+#define kumi_add(g, ...)                KUMI_BUILT(g, kumi_add(g, __VA_ARGS__))
+#define kumi_mul(g, ...)                KUMI_BUILT(g, kumi_mul(g, __VA_ARGS__))
+#define kumi_dropout(g, ...)            KUMI_BUILT(g, kumi_dropout(g, __VA_ARGS__))
+#define kumi_select(g, ...)             KUMI_BUILT(g, kumi_select(g, __VA_ARGS__))
+#define kumi_loss_cross_entropy(g, ...) KUMI_CLOSED(g, kumi_loss_cross_entropy(g, __VA_ARGS__))
+#define kumi_graph_metric(g, ...)       KUMI_CLOSED(g, kumi_graph_metric(g, __VA_ARGS__))
+#endif
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,9 +30,11 @@ struct kumi_train_options {
     int64_t until;            /* stop after this step with a checkpoint; 0: at the end */
     double max_time_s;        /* stop like SIGTERM after so long; 0: never */
     const char *profile;      /* steps to profile, "5-8"; "": four early ones; NULL: none */
-    const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape" */
+    const char *profile_by;   /* rows of the table: "op" (NULL), "path", "shape", "source" */
     const char *profile_sort; /* "time" (NULL), "calls", "name" */
     int profile_rows;         /* at most; 0: all */
+    int is_trial;             /* to measure: no evaluation, checkpoint or digest; every rank leaves
+                               * its step times in OUT/rank-R.json */
     int ranks; /* > 1: as threads of this process, with parallel.transport "thread" */
 };
 struct kumi_train_result {
@@ -88,6 +90,16 @@ KUMI_API int kumi_sample(const struct kumi_sample_options *options);
  * is alive where most is, the largest tensors there, and settings that hold less. Needs no data. */
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
                               char **text);
+/*
+ * The training program of the first rank drawn: the arenas, offset over instruction, coloured by
+ * what lies there, with the fullest instruction and its largest tensors. path: *.svg, *.png, *.pdf.
+ * Errors: KUMI_EINVAL: another ending, or a build without cairo; KUMI_ESTORAGE.
+ */
+KUMI_API int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path);
+/* The least time of a training step at the machine's limits, by op, and the tokens/s that it
+ * allows. Limits are those that `kumi bench peak` keeps; what is not there is measured. */
+KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json,
+                                char **text);
 /* The graph after a pass ("build", "precision", ..), as text or Graphviz. After "lower", and NULL
  * as text: the ranks' program, with offsets; NULL as Graphviz: the last graph. */
 KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,
@@ -126,13 +138,39 @@ KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char 
 KUMI_API int kumi_info_text(int as_json, char **text);
 /*
  * Limits of the machine ("peak", also kept for the mfu of metrics), every op of a GPT-2 step
- * ("op"), collectives ("comm"), one line at a time.
- *
- *   threads   0: the cores. "comm" in a job of several ranks measures them (collective; rank 0 has
- *             the lines), else so many threads, 0: two
+ * ("op"), collectives ("comm"). Errors: KUMI_EINVAL (options), ENOMEM; a job's root cause.
  */
-KUMI_API int kumi_bench(const char *what, int threads, int as_json,
-                        void (*line)(void *ctx, const char *text), void *ctx);
+struct kumi_bench_options {
+    const char *what;  /* "peak", "op", "comm" */
+    const char *only;  /* op, comm: rows whose name begins so, "linear", "all_reduce"; NULL: all */
+    const char *dtype; /* op, comm: "f32" or "bf16"; NULL: both */
+    int64_t bytes;     /* comm: vectors of this size; 0: 8 B, 64 KiB, 1 MiB and 64 MiB */
+    int threads;       /* 0: the cores. comm in a job of several ranks measures them (collective;
+                        * rank 0 has the lines), else so many threads, 0: two */
+    int as_json;       /* an object a line, with the machine in each */
+    void (*line)(void *ctx, const char *text); /* without a newline */
+    void *ctx;
+};
+KUMI_API int kumi_bench(const struct kumi_bench_options *options);
+
+/*
+ * How a training's speed grows with its ranks: short trials, one a rank count, and where the time
+ * beyond the ideal of the first count went. A count that the configuration does not admit is an
+ * error before anything runs.
+ */
+struct kumi_scaling_options {
+    struct kumi_settings settings;
+    const int *n; /* [n_counts] rank counts; the first is the reference */
+    int n_counts,
+        is_weak;   /* weak: the batch of a rank is the same at every count, else that of all */
+    int threads;   /* of a rank; 0: one */
+    int64_t steps; /* of a trial; 0: 18 */
+    const char *program; /* the command kumi, which runs the trials */
+    int as_json;
+    void (*line)(void *ctx, const char *text);
+    void *ctx;
+};
+KUMI_API int kumi_bench_scaling(const struct kumi_scaling_options *options);
 
 #ifdef __cplusplus
 }

@@ -71,7 +71,10 @@ struct kumi_metrics {
     int64_t update; /* optimizer updates done so far */
     int64_t tokens; /* valid targets */
     int applied;    /* 0: loss or gradient was not finite, nothing was changed */
-    double step_ms, wait_ms;
+    double step_ms;
+    double exposed_comm_ms; /* of it, this rank's waits of communication */
+    double wait_ms;         /* of those, in which nothing moved: others were not there yet */
+    double optimizer_ms;    /* norm, clipping and update, without waits */
 };
 /* Collective. metrics may be NULL. Errors: KUMI_EINVAL (a port is missing), the job's root cause.
  */

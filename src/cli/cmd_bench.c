@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/cli.h"
+#include "kumi/launch.h"
 #include "kumi/run.h"
+
+enum { MAX_COUNTS = 16 };
 
 static void print_line(void *ctx, const char *text)
 {
@@ -10,21 +14,79 @@ static void print_line(void *ctx, const char *text)
     fflush(ctx);
 }
 
+/* "1,2,4,8" */
+static int parse_counts(const char *text, int n[MAX_COUNTS], int *n_counts)
+{
+    char one[16];
+    for (*n_counts = 0;; text++) {
+        size_t letters = strcspn(text, ",");
+        if (*n_counts == MAX_COUNTS)
+            return cli_usage("kumi bench: -n: more than %d rank counts", (int)MAX_COUNTS);
+        snprintf(one, sizeof one, "%.*s", (int)(letters < 15 ? letters : 15), text);
+        int code = cli_end(kumi_launch_parse_n(one, &n[(*n_counts)++]), 0);
+        if (code != 0)
+            return code;
+        text += letters;
+        if (*text == '\0')
+            return 0;
+    }
+}
+
+static int scaling(const struct kumi_bench_options *b, struct kumi_scaling_options *o,
+                   const char *counts)
+{
+    int n[MAX_COUNTS];
+    if (b->only == NULL)
+        return cli_usage("kumi bench scaling: a configuration is missing");
+    int code = parse_counts(counts ? counts : "1,2,4,8", n, &o->n_counts);
+    if (code != 0)
+        return code;
+    o->settings.config = b->only;
+    o->n = n;
+    o->threads = b->threads;
+    o->program = "/proc/self/exe";
+    o->as_json = b->as_json;
+    o->line = b->line;
+    o->ctx = b->ctx;
+    return cli_end(kumi_bench_scaling(o), 0);
+}
+
 int cmd_bench(const struct cli_command *self, int argc, char **argv)
 {
+    struct kumi_bench_options b = {.line = print_line, .ctx = stdout};
+    struct kumi_scaling_options s = {0};
+    struct cli_list set = {0};
     struct cli_args args;
     const char *n = NULL;
     int64_t threads = 0;
-    int as_json = 0;
     const struct cli_option option[] = {
-        {"n", CLI_TEXT, "comm: ranks (default 2)", &n},
-        {"threads", CLI_INT, "compute threads (default: the cores)", &threads},
-        {"json", CLI_FLAG, "a JSON object a line", &as_json}};
-    int code = cli_parse(self, argc, argv, option, 3, 1, 1, &args);
+        {"n", CLI_TEXT, "comm: ranks (default 2); scaling: rank counts (default 1,2,4,8)", &n},
+        {"threads", CLI_INT, "compute threads (default: the cores; scaling: 1 of a rank)",
+         &threads},
+        {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both)", &b.dtype},
+        {"bytes", CLI_INT, "comm: of a vector (default 8, 65536, 1048576, 67108864)", &b.bytes},
+        {"weak", CLI_FLAG, "scaling: the same batch per rank, not in all", &s.is_weak},
+        {"steps", CLI_INT, "scaling: of each training (default 18)", &s.steps},
+        {"set", CLI_LIST, "scaling: section.key=value over the file", &set},
+        {"json", CLI_FLAG, "a JSON object a line", &b.as_json}};
+    enum { N = sizeof option / sizeof option[0] };
+    int code = cli_parse(self, argc, argv, option, N, 1, 2, &args);
     if (code != 0)
         return code < 0 ? 0 : code;
-    if (cli_is_rank(n, argc, argv, &code))
-        code = cli_end(kumi_bench(args.arg[0], (int)threads, as_json, print_line, stdout), 0);
-    cli_free(option, 3, &args);
+    b.what = args.arg[0];
+    b.only = args.n > 1 ? args.arg[1] : NULL;
+    b.threads = (int)threads;
+    s.settings.set = set.item;
+    s.settings.n_sets = set.n;
+    if (strcmp(b.what, "scaling") == 0)
+        code = scaling(&b, &s, n);
+    else if (s.is_weak || s.steps || set.n)
+        code = cli_usage("kumi bench %.60s: --%s is for scaling alone", b.what,
+                         s.is_weak ? "weak"
+                         : s.steps ? "steps"
+                                   : "set");
+    else if (cli_is_rank(n, argc, argv, &code))
+        code = cli_end(kumi_bench(&b), 0);
+    cli_free(option, N, &args);
     return code;
 }

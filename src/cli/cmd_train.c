@@ -61,9 +61,11 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         {"max-time", CLI_TEXT, "[[HH:]MM:]SS, then stop as SIGTERM does", &max_time},
         {"profile", CLI_OPTIONAL,
          "where the time of steps went, as in =5-8 (default: four early ones)", &o.profile},
-        {"profile-by", CLI_TEXT, "rows of its table: op, path or shape", &o.profile_by},
+        {"profile-by", CLI_TEXT, "rows of its table: op, path, shape or source", &o.profile_by},
         {"profile-sort", CLI_TEXT, "by time, calls or name", &o.profile_sort},
         {"profile-rows", CLI_INT, "the first so many", &rows},
+        {"trial", CLI_FLAG, "to measure: steps alone, no evaluation and no checkpoint",
+         &o.is_trial},
         {"allow-change", CLI_FLAG, "resume although numerics keys differ", &o.allow_change},
     };
     enum { N = sizeof option / sizeof option[0] };
@@ -77,6 +79,8 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
     o.resume = resume ? strcmp(resume, "auto") == 0 ? 2 : 1 : 0;
     if (resume && *resume && strcmp(resume, "auto") != 0)
         code = cli_usage("kumi train: --resume=%.60s: --resume or --resume=auto", resume);
+    else if (o.is_trial && resume)
+        code = cli_usage("kumi train: --trial: not with --resume; a trial keeps no state");
     else if (until < 0 || o.max_time_s < 0)
         code = cli_usage("kumi train: %s; give a %s",
                          until < 0 ? "--until: below 0" : "--max-time: not a time",

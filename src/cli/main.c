@@ -12,7 +12,7 @@ const struct cli_command cli_commands[] = {
     {"train", "train a model",
      "kumi train CONFIG [-n N|auto] [--set key=value] [--out DIR] [--resume[=auto]] [--until STEP] "
      "[--overwrite]\n"
-     "           [--max-time [[HH:]MM:]SS] [--allow-change] [--profile[=FIRST-LAST]]\n"
+     "           [--max-time [[HH:]MM:]SS] [--allow-change] [--trial] [--profile[=FIRST-LAST]]\n"
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint", "kumi eval RUN [-n N] [--json]",
@@ -20,8 +20,9 @@ const struct cli_command cli_commands[] = {
     {"sample", "text from a run's newest checkpoint",
      "kumi sample RUN [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
      cmd_sample},
-    {"plan", "memory of a configuration, without running it",
-     "kumi plan CONFIG [-n N] [--memory] [--json] [--set key=value]", cmd_plan},
+    {"plan", "memory and least time of a configuration, without running it",
+     "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]",
+     cmd_plan},
     {"graph", "the graph or program of a configuration",
      "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value]", cmd_graph},
     {"ckpt", "list, verify, digest and export checkpoints",
@@ -31,7 +32,11 @@ const struct cli_command cli_commands[] = {
     {"run", "run a program on N ranks of this host",
      "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},
     {"bench", "limits of this machine, speed of ops and collectives",
-     "kumi bench peak|op|comm [-n N] [--threads T] [--json]", cmd_bench},
+     "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16] "
+     "[--bytes B] [--json]\n"
+     "       kumi bench scaling CONFIG [-n N,N..] [--weak] [--threads T] [--steps S] "
+     "[--set key=value] [--json]",
+     cmd_bench},
     {"tokenizer", "text to token ids and back",
      "kumi tokenizer encode|decode --tokenizer DIR < INPUT", cmd_tokenizer},
     {"data", "read everything a configuration points to",

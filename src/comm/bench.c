@@ -13,7 +13,6 @@
 #include "comm/private.h"
 #include "tensor/blocks.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +20,7 @@
 enum {
     MAX_SAMPLES = 1001,
     LEAST_SAMPLES = 5,
-    ROW_NS = 40 * 1000 * 1000, /* some 100 rows in some 5 s */
+    ROW_NS = 25 * 1000 * 1000, /* some 100 rows in some 5 s, with what is too long for it */
     BATCH = 10,                /* small calls take less than a look at the clock */
     SMALL_BYTES = 4096,
     LINE = 64
@@ -116,8 +115,7 @@ static int bare_flags(struct bench *b, const struct call *call)
     atomic_store(flag_of(b, job->rank), ++b->flag);
     for (int i = 0; i < job->n; i++)
         while (atomic_load(flag_of(b, i)) < b->flag)
-            if (!job->priv->may_spin)
-                sched_yield();
+            continue;
     return 0;
 }
 
@@ -236,7 +234,8 @@ static int time_kind(struct bench *b, enum ku_coll_kind kind, enum memory memory
     const char *what = kind == KU_COLL_SEND ? "ping_pong" : ku_coll_kind_name(kind);
     struct ku_coll_part part;
     double ns[2];
-    if (b->opts->only && strncmp(what, b->opts->only, strlen(b->opts->only)) != 0)
+    if ((b->opts->only && strncmp(what, b->opts->only, strlen(b->opts->only)) != 0) ||
+        (b->opts->dtype && strcmp(kumi_dtype_name(dtype), b->opts->dtype) != 0))
         return 0;
     if (memory != NO_MEMORY)
         call.bytes = b->opts->bytes ? b->opts->bytes : sizes[size];
@@ -263,8 +262,10 @@ static int time_all(struct bench *b)
     int n_sizes = b->opts->bytes ? 1 : N_SIZES;
     struct call limit = {.fn = bare_flags};
     double ns[2];
-    KU_TRY(time_call(b, &limit, ns));
-    b->flags_ns = ns[0];
+    if (b->job->priv->may_spin) {
+        KU_TRY(time_call(b, &limit, ns));
+        b->flags_ns = ns[0];
+    }
     limit.fn = bare_sum;
     for (int i = 0; i < n_sizes; i++) {
         limit.bytes = b->opts->bytes ? b->opts->bytes : sizes[i];
@@ -303,7 +304,11 @@ int ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,
     memset(b->private_memory, 0, 2 * (size_t)b->max_bytes); /* touched */
     KU_TRY_OUT(ku_arena_create(job, "bench", 0, 2 * (size_t)b->max_bytes + LINE, &b->arena));
     KU_TRY_OUT(time_all(b));
-    status = b->n_rows;
+    status = b->n_rows ? b->n_rows
+                       : KU_ERR(KUMI_EINVAL,
+                                "bench: %.60s: no collective begins so (of this dtype); `kumi "
+                                "bench comm` lists all",
+                                opts->only ? opts->only : "--dtype");
 out:
     if (b->arena && !ku_job_has_failed(job))
         ku_arena_destroy(job, b->arena);

@@ -18,13 +18,15 @@ struct ku_bench_comm_row {
     double elements_s; /* bytes / bytes of the dtype / p50 */
     double ratio;      /* limit / p50; the limit is that of the same ranks storing and seeing one
                           flag each (to 88 bytes), else that of a loop without flags which reads and
-                          writes as many bytes as this collective must */
+                          writes as many bytes as this collective must; 0: none, ranks
+                          without a core each */
 };
 
 /* All-zero means defaults. */
 struct ku_bench_comm_opts {
-    const char *only; /* rows whose collective begins so; NULL: all */
-    int64_t bytes;    /* this size alone; 0: 8 B, 64 KiB, 1 MiB, 64 MiB */
+    const char *only;  /* rows whose collective begins so; NULL: all */
+    const char *dtype; /* "f32", "bf16"; NULL: both */
+    int64_t bytes;     /* this size alone; 0: 8 B, 64 KiB, 1 MiB, 64 MiB */
 };
 enum { KU_BENCH_COMM_ROWS = 160 };
 /*

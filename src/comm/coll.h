@@ -166,7 +166,6 @@ struct ku_work {
     uint64_t stage, last_stage; /* staged: number of the piece of the stages in use, and of the last
                                    one of this work; counted over the comm's life */
     int64_t part, at;           /* cursor of MOVE: part (or peer) and element in it */
-    int64_t waited_ns;          /* in ku_work_wait, over all starts: the exposed communication */
     struct ku_work *next;       /* in the comm's queue */
     struct {
         uint64_t ticket, n_left; /* message number; pieces not yet posted or taken */
@@ -188,5 +187,7 @@ int ku_work_wait(struct ku_work *work);
 int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
 /* Bytes that public calls of this rank copied through stages. */
 uint64_t ku_job_staged_bytes(const struct ku_job *job);
+/* Time in which this rank moved the bytes of programs, in waits and between tiles. */
+int64_t ku_job_moved_ns(const struct ku_job *job);
 
 #endif

@@ -50,6 +50,7 @@ struct ku_job_private {
         slot_high; /* high: beyond every number that a flag of any slot of this rank holds */
     struct ku_tickets tickets[KU_SLOTS];
     uint64_t staged_bytes;
+    int64_t moved_ns;
     int *socket; /* local rank 0: to each other rank; others: [0], to rank 0; -1 none */
     int n_sockets;
     struct ku_service *service;

@@ -22,8 +22,7 @@ enum {
     STREAM_BYTES = 128 << 20, /* far more than a last-level cache share */
     STREAM_TILE_BYTES = 1 << 20,
     PEAK_ROUNDS = 1 << 18,
-    PRODUCT_UNITS = 256, /* both operands in the first cache */
-    N_TRIES = 5
+    PRODUCT_UNITS = 256 /* both operands in the first cache */
 };
 
 struct peak_job {
@@ -60,28 +59,62 @@ static void peak_tile(void *ctx, int64_t tile, int thread)
             j->fresh[(size_t)tile * STREAM_TILE_BYTES + i] = 1;
     }
 }
-/* Seconds of the best of N_TRIES. */
-static double best_of(struct peak_job *j, int kind, int64_t n_tiles, int n_tries)
+static int by_value(const void *a, const void *b)
 {
-    int64_t best = INT64_MAX;
-    j->kind = kind;
-    for (int i = 0; i < n_tries; i++) {
-        int64_t t = ku_clock_ns();
-        ku_pool_run(j->cpu->pool, n_tiles, peak_tile, j, NULL, NULL);
-        t = ku_clock_ns() - t;
-        best = t < best ? t : best;
-    }
-    return (double)(best > 0 ? best : 1) * 1e-9;
+    const int64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
 }
-static double matrix_peak(struct peak_job *j, const struct ku_gemm_micro *g, int depth)
+static int64_t run_once(struct peak_job *j, int64_t n_tiles)
+{
+    int64_t t = ku_clock_ns();
+    ku_pool_run(j->cpu->pool, n_tiles, peak_tile, j, NULL, NULL);
+    t = ku_clock_ns() - t;
+    return t > 0 ? t : 1;
+}
+/* Of KU_PEAK_TRIES times, with so many units of work in each. */
+static struct ku_spread spread_of(int64_t ns[KU_PEAK_TRIES], double units)
+{
+    qsort(ns, KU_PEAK_TRIES, sizeof ns[0], by_value);
+    return (struct ku_spread){.least = units * 1e9 / (double)ns[KU_PEAK_TRIES - 1],
+                              .median = units * 1e9 / (double)ns[KU_PEAK_TRIES / 2],
+                              .most = units * 1e9 / (double)ns[0]};
+}
+static struct ku_spread rate_of(struct peak_job *j, int kind, int64_t n_tiles, double units)
+{
+    int64_t ns[KU_PEAK_TRIES];
+    j->kind = kind;
+    for (int i = 0; i < KU_PEAK_TRIES; i++)
+        ns[i] = run_once(j, n_tiles);
+    return spread_of(ns, units);
+}
+static struct ku_spread better(struct ku_spread a, struct ku_spread b)
+{
+    return a.most > b.most ? a : b;
+}
+static struct ku_spread matrix_peak(struct peak_job *j, const struct ku_gemm_micro *g, int depth)
 {
     const int n = ku_pool_n_threads(j->cpu->pool);
     const double units =
         2.0 * depth * g->mr * g->nr * (PEAK_ROUNDS / PRODUCT_UNITS) * PRODUCT_UNITS;
     j->gemm = g;
-    double loop = g->peak_flops * PEAK_ROUNDS * n / best_of(j, JOB_REGISTERS, n, N_TRIES);
-    double product = units * n / best_of(j, JOB_PRODUCT, n, N_TRIES);
-    return loop > product ? loop : product;
+    return better(rate_of(j, JOB_REGISTERS, n, g->peak_flops * PEAK_ROUNDS * n),
+                  rate_of(j, JOB_PRODUCT, n, units * n));
+}
+/* Memory that nobody touched, every time. */
+static int touch_rate(struct peak_job *j, int64_t n_tiles, struct ku_spread *out)
+{
+    int64_t ns[KU_PEAK_TRIES];
+    j->kind = JOB_TOUCH;
+    for (int i = 0; i < KU_PEAK_TRIES; i++) {
+        j->fresh =
+            ku_os_mmap(STREAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (j->fresh == NULL)
+            return KU_ERR(KUMI_ENOMEM, "bench: map %d bytes: %s", STREAM_BYTES, strerror(errno));
+        ns[i] = run_once(j, n_tiles);
+        ku_os_munmap(j->fresh, STREAM_BYTES);
+    }
+    *out = spread_of(ns, STREAM_BYTES);
+    return KUMI_OK;
 }
 
 int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out)
@@ -94,28 +127,22 @@ int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out)
     struct peak_job j = {.cpu = cpu};
     j.a = ku_malloc_aligned(4096, STREAM_BYTES);
     j.b = ku_malloc_aligned(4096, STREAM_BYTES);
-    j.fresh = ku_os_mmap(STREAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (j.a == NULL || j.b == NULL)
         goto out;
-    status = KUMI_ENOMEM;
-    if (j.fresh == NULL) {
-        status = KU_ERR(KUMI_ENOMEM, "bench: map %d bytes: %s", STREAM_BYTES, strerror(errno));
-        goto out;
-    }
     struct ku_peak p = {.isa = cpu->isa, .n_threads = ku_pool_n_threads(cpu->pool)};
-    p.touch_bytes = STREAM_BYTES / best_of(&j, JOB_TOUCH, n_tiles, 1);
+    KU_TRY_OUT(touch_rate(&j, n_tiles, &p.touch));
     memset(j.a, 0, STREAM_BYTES);
     memset(j.b, 0, STREAM_BYTES);
-    double copy = best_of(&j, JOB_COPY, n_tiles, N_TRIES);
-    double pass = best_of(&j, JOB_IN_PLACE, n_tiles, N_TRIES);
-    p.stream_bytes = 2.0 * STREAM_BYTES / (copy < pass ? copy : pass);
-    p.flops_f32 = matrix_peak(&j, &cpu->ops->gemm, 1);
-    p.flops_bf16 = cpu->gemm_bf16 ? matrix_peak(&j, cpu->gemm_bf16, 2) : p.flops_f32;
+    p.stream = better(rate_of(&j, JOB_COPY, n_tiles, 2.0 * STREAM_BYTES),
+                      rate_of(&j, JOB_IN_PLACE, n_tiles, 2.0 * STREAM_BYTES));
+    p.f32 = matrix_peak(&j, &cpu->ops->gemm, 1);
+    p.bf16 = cpu->gemm_bf16 ? matrix_peak(&j, cpu->gemm_bf16, 2) : p.f32;
+    p.touch_bytes = p.touch.median;
+    p.stream_bytes = p.stream.most;
+    p.flops_f32 = p.f32.most;
+    p.flops_bf16 = p.bf16.most;
     *out = p;
-    status = KUMI_OK;
 out:
-    if (j.fresh)
-        ku_os_munmap(j.fresh, STREAM_BYTES);
     ku_free(j.a);
     ku_free(j.b);
     ku_device_cpu.close(dev);
@@ -125,12 +152,12 @@ out:
 /* -- ops
  * -------------------------------------------------------------------------------------------- */
 
-enum { MAX_RUNS = 200 };
-static int by_value(const void *a, const void *b)
-{
-    const int64_t *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
+enum {
+    MAX_RUNS = 200,
+    MIN_RUNS = 5,
+    MAX_COPIES = 256,
+    ROUND_BYTES = 256 << 20 /* of all copies: several times what a few cores have of a last cache */
+};
 
 /*
  * One row: an op and its operands' dims by letter (extent_of). Before the letters: ! f32 whatever
@@ -158,10 +185,12 @@ static const struct bench_case rows[] = {
     ROW(linear, "linear.out", 1, .in = {"ntf", "fc", "c"}),
     ROW(linear, "linear.head", 1, .in = {"ntc", "vc"}, .attr = {.trans = 1}),
     ROW(linear_dx, "linear_dx.qkv", 1, .in = {"ntg", "cg"}),
+    ROW(linear_dx, "linear_dx.proj", 1, .in = {"nte", "ce"}),
     ROW(linear_dx, "linear_dx.fc", 1, .in = {"ntf", "cf"}),
     ROW(linear_dx, "linear_dx.out", 1, .in = {"ntc", "fc"}),
     ROW(linear_dx, "linear_dx.head", 1, .in = {"ntv", "vc"}, .attr = {.trans = 1}),
     ROW(linear_dw, "linear_dw.qkv", 1, .in = {"ntc", "ntg"}),
+    ROW(linear_dw, "linear_dw.proj", 1, .in = {"ntc", "nte"}),
     ROW(linear_dw, "linear_dw.fc", 1, .in = {"ntc", "ntf"}),
     ROW(linear_dw, "linear_dw.out", 1, .in = {"ntf", "ntc"}),
     ROW(linear_dw, "linear_dw.head", 1, .in = {"ntc", "ntv"}, .attr = {.trans = 1}),
@@ -170,6 +199,7 @@ static const struct bench_case rows[] = {
     ROW(act_dx, "act_dx.gelu_tanh", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_GELU_TANH}),
     ROW(act_dx, "act_dx.gelu_erf", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_GELU_ERF}),
     ROW(add, "add", 1, .in = {"ntc", "ntc"}),
+    ROW(add, "add.tied", 1, .in = {"!z", "!z"}),
     ROW(dropout, "dropout", 1, .in = {"ntc", "@"}, .attr = {.p = 0.1}),
     ROW(attention, "attention", 2, .in = {"nt3hd", "@"}, .attr = {.causal = 1}),
     ROW(attention_dx, "attention_dx", 1, .in = {"nthd", "nt3hd", "nthd", "!nht", "@"},
@@ -180,8 +210,8 @@ static const struct bench_case rows[] = {
         .attr = {.ignore = -100}),
     ROW(cast, "cast.master", 1, .in = {"!vc"}),
     ROW(exact_sum, "exact_sum", 1, .in = {"!nt"}),
-    ROW(sumsq, "sumsq", 1, .in = {"!vc", "&"}),
-    ROW(adamw, "adamw", 4, .in = {"!vc", "!vc", "!vc", "!vc", "%"},
+    ROW(sumsq, "sumsq", 1, .in = {"!z", "&"}),
+    ROW(adamw, "adamw", 4, .in = {"!z", "!z", "!z", "!z", "%"},
         .attr = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}),
     ROW(random_normal, "random_normal", 1, .in = {"!tc", "@"}, .attr = {.std = 0.02}),
 };
@@ -206,6 +236,8 @@ static int64_t extent_of(const struct ku_bench_opts *o, char letter)
         return 3 * c;
     case 'v':
         return o->vocabulary;
+    case 'z': /* what one of two ranks owns of the token embedding */
+        return o->vocabulary * c / 2;
     case '3':
         return 3;
     default: /* c, e */
@@ -273,43 +305,52 @@ static void fill_operand(const struct ku_bench_opts *o, struct ku_view *v, char 
     }
 }
 
+static size_t type_bytes(const struct ku_type *t)
+{
+    return (size_t)ku_shape_count(&t->shape) * kumi_dtype_bytes(t->dtype);
+}
+
 static int view_create(const struct ku_type *t, struct ku_view *v)
 {
     *v = (struct ku_view){.dtype = t->dtype, .shape = t->shape};
     for (int d = 0; d < t->shape.ndim; d++)
         v->logical[d] = t->shape.dim[d].count;
-    size_t bytes = (size_t)ku_shape_count(&t->shape) * kumi_dtype_bytes(t->dtype);
-    v->data = ku_malloc_aligned(64, bytes + 64);
+    v->data = ku_malloc_aligned(64, type_bytes(t) + 64);
     if (v->data == NULL)
         return KUMI_ENOMEM;
-    memset(v->data, 0, bytes);
+    memset(v->data, 0, type_bytes(t));
     return KUMI_OK;
 }
 
-/* A call with its own operands, and the roofline's sizes. */
+/* Calls of one op, each with its own operands, bound. */
+struct copies {
+    struct ku_call call[MAX_COPIES];
+    struct ku_kernel *kernel[MAX_COPIES];
+    int n;
+    int is_in_cache;
+};
+
+/* like: NULL, or a call whose operands are copied. */
 static int call_create(const struct ku_bench_opts *o, const struct bench_case *row,
-                       const struct ku_attrs *attr, struct ku_call *call, struct ku_cost *cost)
+                       const struct ku_op_case *c, size_t workspace_bytes,
+                       const struct ku_call *like, struct ku_call *call)
 {
-    struct ku_op_case c = {.op = row->op, .n_out = row->n_out, .attr = attr};
-    struct ku_target_op target;
-    for (; c.n_in < KU_MAX_IN && row->in[c.n_in]; c.n_in++)
-        c.in[c.n_in] = type_of(o, row->in[c.n_in]);
-    KU_TRY(ku_op_infer(c.op, attr, c.n_in, c.in, c.n_out, c.out));
-    KU_TRY(ku_device_cpu.query(NULL, &c, &target));
-    call->op = c.op, call->n_in = c.n_in, call->n_out = c.n_out, call->attr = attr;
-    for (int i = 0; i < c.n_in; i++) {
-        KU_TRY(view_create(&c.in[i], &call->in[i]));
-        fill_operand(o, &call->in[i], *row->in[i]);
+    call->op = c->op, call->n_in = c->n_in, call->n_out = c->n_out, call->attr = c->attr;
+    for (int i = 0; i < c->n_in; i++) {
+        KU_TRY(view_create(&c->in[i], &call->in[i]));
+        if (like)
+            memcpy(call->in[i].data, like->in[i].data, type_bytes(&c->in[i]));
+        else
+            fill_operand(o, &call->in[i], *row->in[i]);
     }
-    for (int i = 0; i < c.n_out; i++) {
-        int pair = ku_op_pair(ku_ops[c.op].inout, i);
+    for (int i = 0; i < c->n_out; i++) {
+        int pair = ku_op_pair(ku_ops[c->op].inout, i);
         if (pair >= 0)
             call->out[i] = call->in[pair];
         else
-            KU_TRY(view_create(&c.out[i], &call->out[i]));
+            KU_TRY(view_create(&c->out[i], &call->out[i]));
     }
-    call->workspace = ku_malloc_aligned(64, target.workspace_bytes + 64);
-    *cost = ku_ops[c.op].cost(attr, c.n_in, c.in, c.n_out, c.out);
+    call->workspace = ku_malloc_aligned(64, workspace_bytes + 64);
     return call->workspace ? KUMI_OK : KUMI_ENOMEM;
 }
 static void call_destroy(struct ku_call *call)
@@ -322,19 +363,57 @@ static void call_destroy(struct ku_call *call)
     ku_free(call->workspace);
 }
 
-static int time_kernel(void *dev, struct ku_kernel *kernel, int64_t time_ns, struct ku_bench_row *r)
+/* As many copies as it takes, and the roofline's sizes. */
+static int copies_create(void *dev, const struct ku_bench_opts *o, const struct bench_case *row,
+                         const struct ku_attrs *attr, struct copies *all, struct ku_cost *cost)
+{
+    struct ku_op_case c = {.op = row->op, .n_out = row->n_out, .attr = attr};
+    struct ku_target_op target;
+    for (; c.n_in < KU_MAX_IN && row->in[c.n_in]; c.n_in++)
+        c.in[c.n_in] = type_of(o, row->in[c.n_in]);
+    KU_TRY(ku_op_infer(c.op, attr, c.n_in, c.in, c.n_out, c.out));
+    KU_TRY(ku_device_cpu.query(NULL, &c, &target));
+    *cost = ku_ops[c.op].cost(attr, c.n_in, c.in, c.n_out, c.out);
+    size_t bytes = 1;
+    for (int i = 0; i < c.n_in; i++)
+        bytes += type_bytes(&c.in[i]);
+    for (int i = 0; i < c.n_out; i++)
+        bytes += type_bytes(&c.out[i]);
+    size_t wanted = ROUND_BYTES / bytes + 1;
+    wanted = wanted < MAX_COPIES ? wanted : MAX_COPIES;
+    all->is_in_cache = cost->bytes * (double)wanted < ROUND_BYTES / 2;
+    while (all->n < (int)wanted) {
+        int i = all->n++; /* counted first: what is half made is destroyed, too */
+        KU_TRY(call_create(o, row, &c, target.workspace_bytes, i ? &all->call[0] : NULL,
+                           &all->call[i]));
+        KU_TRY(ku_device_cpu.bind(dev, &all->call[i], &all->kernel[i]));
+    }
+    return KUMI_OK;
+}
+static void copies_destroy(void *dev, struct copies *all)
+{
+    for (int i = 0; i < all->n; i++) {
+        if (all->kernel[i])
+            ku_device_cpu.unbind(dev, all->kernel[i]);
+        call_destroy(&all->call[i]);
+    }
+}
+
+static int time_kernel(void *dev, const struct copies *all, int64_t time_ns, struct ku_bench_row *r)
 {
     int64_t ns[MAX_RUNS], begin = ku_clock_ns();
-    KU_TRY(ku_device_cpu.launch(dev, kernel, NULL, NULL)); /* first touch, branch history */
+    KU_TRY(ku_device_cpu.launch(dev, all->kernel[0], NULL, NULL)); /* scratch, branch history */
     r->n_runs = 0;
     do {
+        struct ku_kernel *kernel = all->kernel[(r->n_runs + 1) % all->n];
         int64_t t = ku_clock_ns();
         KU_TRY(ku_device_cpu.launch(dev, kernel, NULL, NULL));
         ns[r->n_runs++] = ku_clock_ns() - t;
-    } while (r->n_runs < MAX_RUNS && (r->n_runs < N_TRIES || ku_clock_ns() - begin < time_ns));
+    } while (r->n_runs < MAX_RUNS && (r->n_runs < MIN_RUNS || ku_clock_ns() - begin < time_ns));
     qsort(ns, (size_t)r->n_runs, sizeof ns[0], by_value);
     r->median_ns = ns[r->n_runs / 2];
     r->least_ns = ns[0];
+    r->most_ns = ns[r->n_runs - 1];
     return KUMI_OK;
 }
 
@@ -351,27 +430,33 @@ static int bench_row(void *dev, const struct ku_bench_opts *o, const struct ku_p
                      const struct bench_case *row, struct ku_bench_row *r)
 {
     struct ku_attrs attr = settle_attrs(o, row);
-    struct ku_call call = {.op = row->op};
-    struct ku_kernel *kernel = NULL;
+    struct copies *all = ku_calloc(1, sizeof *all);
     struct ku_cost cost;
     int status;
-    KU_TRY_OUT(call_create(o, row, &attr, &call, &cost));
-    KU_TRY_OUT(ku_device_cpu.bind(dev, &call, &kernel));
-    KU_TRY_OUT(time_kernel(dev, kernel, o->time_ns, r));
-    r->name = row->name, r->dtype = o->dtype;
+    if (all == NULL)
+        return KUMI_ENOMEM;
+    KU_TRY_OUT(copies_create(dev, o, row, &attr, all, &cost));
+    KU_TRY_OUT(time_kernel(dev, all, o->time_ns, r));
+    r->name = row->name, r->dtype = o->dtype, r->is_in_cache = all->is_in_cache;
     r->flops = cost.flops, r->bytes = cost.bytes;
     if (peak) {
         double top = o->dtype == KUMI_BF16 ? peak->flops_bf16 : peak->flops_f32;
         double compute = cost.flops / top, move = cost.bytes / peak->stream_bytes;
         r->limit_ns = 1e9 * (compute > move ? compute : move);
     }
+    print_shapes(&all->call[0], r->shape, sizeof r->shape);
 out:
-    if (kernel)
-        ku_device_cpu.unbind(dev, kernel);
-    if (status == KUMI_OK)
-        print_shapes(&call, r->shape, sizeof r->shape);
-    call_destroy(&call);
+    copies_destroy(dev, all);
+    ku_free(all);
     return status;
+}
+
+int ku_bench_op_is_known(const char *only)
+{
+    for (int i = 0; i < N_ROWS; i++)
+        if (strncmp(rows[i].name, only, strlen(only)) == 0)
+            return 1;
+    return 0;
 }
 
 int ku_bench_op(const struct ku_bench_opts *opts, const struct ku_peak *peak,

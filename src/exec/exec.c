@@ -28,7 +28,8 @@ struct ku_exec {
     struct ku_work *work;      /* one per handle */
     struct ku_coll_part *part; /* of all starts, one after the other */
     struct ku_exec_times times;
-    int64_t *stamp; /* NULL: nobody wants to know */
+    uint32_t first_once; /* instruction behind those of all micro-batches */
+    int64_t *stamp;      /* NULL: nobody wants to know */
 };
 
 static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int micro,
@@ -135,11 +136,15 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < p->n_instrs; i++)
         n_parts += p->instr[i].n_parts;
+    uint32_t first_once = p->n_instrs;
+    while (first_once > 0 && p->instr[first_once - 1].micro < 0)
+        first_once--;
     *e = (struct ku_exec){.memory = memory,
                           .program = p,
                           .ops = ops,
                           .device = device,
                           .dp = dp,
+                          .first_once = first_once,
                           .coord = ku_mesh_coord(&p->mesh, memory->job->rank)};
     e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
     e->work = ku_calloc(p->n_handles + 1, sizeof *e->work);
@@ -191,15 +196,30 @@ int ku_exec_run(struct ku_exec *e)
     return ku_exec_run_seen(e, NULL, NULL);
 }
 
+static int wait(struct ku_exec *e, struct ku_work *work)
+{
+    const struct ku_job *job = e->memory->job;
+    int64_t begin = ku_clock_ns(), moved = ku_job_moved_ns(job);
+    KU_TRY(ku_work_wait(work));
+    int64_t exposed = ku_clock_ns() - begin;
+    e->times.exposed_ns += exposed;
+    e->times.wait_ns += exposed - (ku_job_moved_ns(job) - moved);
+    return KUMI_OK;
+}
+
 int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
 {
     struct ku_job *job = e->memory->job;
-    int64_t begin = ku_clock_ns();
-    e->times.wait_ns = 0;
+    int64_t begin = ku_clock_ns(), once = begin, exposed = 0;
+    e->times = (struct ku_exec_times){0};
     for (uint32_t at = 0; at < e->program->n_instrs; at++) {
         const struct step *s = &e->step[at];
         if (e->stamp)
             e->stamp[at] = ku_clock_ns();
+        if (at == e->first_once) {
+            once = ku_clock_ns();
+            exposed = e->times.exposed_ns;
+        }
         switch ((enum ku_instr_kind)s->kind) {
         case KU_COMPUTE:
             KU_TRY(e->ops->launch(e->device, s->kernel, e->dp ? between_tiles : NULL, job));
@@ -209,12 +229,9 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         case KU_START:
             KU_TRY(ku_work_start(s->work));
             break;
-        case KU_WAIT: {
-            int64_t before = s->work->waited_ns;
-            KU_TRY(ku_work_wait(s->work));
-            e->times.wait_ns += s->work->waited_ns - before;
+        case KU_WAIT:
+            KU_TRY(wait(e, s->work));
             break;
-        }
         }
     }
     ku_job_tick(job);
@@ -222,28 +239,13 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
     if (e->stamp)
         e->stamp[e->program->n_instrs] = end;
     e->times.run_ns = end - begin;
+    e->times.once_ns = end - once - (e->times.exposed_ns - exposed);
     return KUMI_OK;
 }
 
 void ku_exec_stamp(struct ku_exec *e, int64_t *stamp)
 {
     e->stamp = stamp;
-}
-
-void ku_exec_types(const struct ku_exec *e, uint32_t at, struct ku_op_case *c, struct ku_cost *cost)
-{
-    const struct ku_instr *i = &e->program->instr[at];
-    *c = (struct ku_op_case){
-        .op = i->op, .n_in = i->n_in, .n_out = i->n_out, .attr = &e->program->attr[i->attr]};
-    *cost = (struct ku_cost){0, 0};
-    for (int k = 0; k < i->n_in + i->n_out; k++) {
-        struct ku_view v;
-        bind_view(e, &e->program->operand[i->operand + (uint32_t)k], i->micro, &v);
-        struct ku_type *t = k < i->n_in ? &c->in[k] : &c->out[k - i->n_in];
-        *t = (struct ku_type){v.dtype, v.shape};
-    }
-    if (i->kind == KU_COMPUTE)
-        *cost = ku_ops[i->op].cost(c->attr, c->n_in, c->in, c->n_out, c->out);
 }
 
 void *ku_exec_port(const struct ku_exec *e, int is_input, const char *name, size_t *bytes)

@@ -51,15 +51,15 @@ int ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
 /* Runs from now on note the clock before each instruction and at the end: stamp [n_instrs + 1] ns;
  * NULL: no longer. */
 void ku_exec_stamp(struct ku_exec *exec, int64_t *stamp);
-/* The kinds, types and cost of one instruction as this rank runs it. cost: zero but for compute. */
-void ku_exec_types(const struct ku_exec *exec, uint32_t instr, struct ku_op_case *types,
-                   struct ku_cost *cost);
 /* A port's memory, and its bytes if wanted; NULL if the program has none of this name. */
 void *ku_exec_port(const struct ku_exec *exec, int is_input, const char *name, size_t *bytes);
 
 /* Where the time of the last run went. */
 struct ku_exec_times {
-    int64_t run_ns, wait_ns; /* wait_ns: in waits for other ranks, the exposed communication */
+    int64_t run_ns;
+    int64_t exposed_ns; /* in waits of communication: what computation did not hide */
+    int64_t wait_ns;    /* of that, in which nothing moved because other ranks were not there */
+    int64_t once_ns;    /* behind the last micro-batch, without waits: norm, clipping, update */
 };
 struct ku_exec_times ku_exec_times(const struct ku_exec *exec);
 

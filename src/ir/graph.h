@@ -60,6 +60,7 @@ struct ku_node {
     int16_t stage;    /* of the pipeline */
     uint32_t in, out; /* spans of graph->refs */
     ku_id attr, path; /* path: module path, an interned name */
+    ku_id source;     /* "gpt2.c:88", the line that built it, interned; 0: none */
     uint32_t stream;  /* of random ops; clones keep it */
 };
 
@@ -138,6 +139,7 @@ struct ku_make {
     ku_id in[KU_MAX_IN];
     const struct ku_attrs *attr;
     const char *path; /* NULL = "" */
+    ku_id source;     /* 0: none */
     uint32_t stream;
 };
 ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *m);

@@ -191,16 +191,19 @@ static int attributes(struct reader *r, struct ku_attrs *a, uint32_t *stream,
         char *eq = strchr(item, '=');
         if (eq)
             *eq++ = '\0';
-        if (eq && strcmp(item, "stream") == 0)
+        if (eq && strcmp(item, "stream") == 0) {
             *stream = (uint32_t)strtoul(eq, NULL, 10);
-        else if (other == NULL || other(r, item, eq, ctx) <= 0)
-            if (eq == NULL || ku_attrs_set(a, item, eq) < 0)
-                return bad(r, "no such attribute or value");
+            continue;
+        }
+        int taken = other(r, item, eq, ctx);
+        KU_TRY(taken);
+        if (!taken && (eq == NULL || ku_attrs_set(a, item, eq) < 0))
+            return bad(r, "no such attribute or value");
     }
     return KUMI_OK;
 }
 
-/* Words of a state line beside attributes: 1 = taken. */
+/* Words of a state line beside attributes: 1 = taken, < 0: an error. */
 static int tensor_word(struct reader *r, const char *name, const char *value, void *ctx)
 {
     static const char *const kind[] = {"param", "optimizer", "derived", "counter"};
@@ -291,6 +294,15 @@ static int check_results(struct reader *r, ku_id node, int n, const struct typed
     return KUMI_OK;
 }
 
+static int node_word(struct reader *r, const char *name, const char *value, void *ctx)
+{
+    struct ku_make *m = ctx;
+    if (value == NULL || strcmp(name, "source") != 0)
+        return 0;
+    m->source = ku_graph_name(r->g, value);
+    return m->source ? 1 : ku_err_get()->status;
+}
+
 /* Uses come from "use" lines here, not from the builder. */
 static int node_line(struct reader *r)
 {
@@ -312,7 +324,7 @@ static int node_line(struct reader *r)
     if (m.phase < 0 || m.op == KU_OP_NONE)
         return bad(r, "no such phase or op");
     KU_TRY(operands(r, &m));
-    KU_TRY(attributes(r, &a, &m.stream, NULL, NULL));
+    KU_TRY(attributes(r, &a, &m.stream, node_word, &m));
     if (!skip(r, "@"))
         return bad(r, "the path (@..) is missing");
     m.path = r->p;

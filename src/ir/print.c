@@ -4,10 +4,10 @@
  *
  *   kumi graph 1
  *   mesh pp=1 replicate=2 shard=1 tp=1 vs=1 mb=2
- *   state %1 f32 [v=256 c=128] {replicate:R shard:R vs:R mb:R} wte.weight param trainable used
- * init=random_normal std=0.02 stream=2 input %3 i32 [n=16 t=64] {replicate:S(n) shard:S(n) vs:S(n)
- * mb:S(n)} tokens %5 f32 [n=16 t=64 f=512] {..} = F linear(%4, %1, %2) contract=1 @h.0.mlp.c_fc use
- * wte.weight %5 0 %9          (tensor, first result of the reading node, operand, gradient or %0)
+ *   state %1 f32 [v=256 c=128] {replicate:R ..} wte.weight param trainable used init=fill ..
+ *   input %3 i32 [n=16 t=64] {replicate:S(n) ..} tokens
+ *   %5 f32 [n=16 t=64 f=512] {..} = F linear(%4, %1) contract=1 source=gpt2.c:76 @h.0.mlp.c_fc
+ *   use wte.weight %5 0 %9    (tensor, first result of the reading node, operand, gradient or %0)
  *   next wte.weight %11
  *   output loss_sum %7
  *   bucket %12 %13                  (first results of converts)
@@ -64,6 +64,8 @@ static void print_node(const struct ku_graph *g, ku_id id, struct ku_str *out)
         ku_str_add(out, " stream=%u", n->stream);
     if (n->stage)
         ku_str_add(out, " stage=%d", n->stage);
+    if (n->source)
+        ku_str_add(out, " source=%s", g->name[n->source]);
     ku_str_add(out, " @%s\n", g->name[n->path]);
 }
 

@@ -111,6 +111,31 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         out->offset = (size_t)micro * (buffer->bytes / (size_t)ku_mesh_n_micro(&p->mesh));
 }
 
+void ku_program_types(const struct ku_program *p, uint32_t at, const struct ku_coord *coord,
+                      struct ku_op_case *c, struct ku_cost *cost)
+{
+    const struct ku_instr *i = &p->instr[at];
+    *c = (struct ku_op_case){.attr = &p->attr[i->attr]};
+    *cost = (struct ku_cost){0, 0};
+    if (i->kind != KU_COMPUTE)
+        return;
+    c->op = i->op;
+    c->n_in = i->n_in;
+    c->n_out = i->n_out;
+    c->accumulate = i->accumulate;
+    for (int k = 0; k < i->n_in + i->n_out; k++) {
+        const struct ku_operand *o = &p->operand[i->operand + (uint32_t)k];
+        struct ku_part part;
+        ku_program_part(p, o, coord, i->micro, &part);
+        struct ku_type *t = k < i->n_in ? &c->in[k] : &c->out[k - i->n_in];
+        *t = (struct ku_type){(enum kumi_dtype)o->dtype, part.shape};
+    }
+    *cost = ku_ops[i->op].cost(c->attr, c->n_in, c->in, c->n_out, c->out);
+    for (int k = 0; k < i->n_out && i->accumulate; k++) /* the sum so far is read */
+        cost->bytes +=
+            (double)ku_shape_count(&c->out[k].shape) * (double)kumi_dtype_bytes(c->out[k].dtype);
+}
+
 uint64_t ku_program_hash(const struct ku_program *p)
 {
     uint64_t h = p->n_handles;

@@ -3,6 +3,7 @@
 #define KU_IR_PROGRAM_H
 
 #include "ir/graph.h"
+#include "op/target.h"
 
 /*
  * A program: what every rank of a class does in one step, as a flat list of instructions over
@@ -61,10 +62,10 @@ struct ku_instr {
     uint8_t kind, phase, n_in, n_out, accumulate;
     uint16_t op; /* compute: enum ku_op; start: enum ku_exchange */
     int16_t stage;
-    int32_t micro;    /* -1: once a step */
-    uint32_t operand; /* span: inputs, then outputs; start: the parts, in place */
-    uint32_t n_parts; /* start: how many parts (n_in, n_out are 0) */
-    ku_id attr, path;
+    int32_t micro;            /* -1: once a step */
+    uint32_t operand;         /* span: inputs, then outputs; start: the parts, in place */
+    uint32_t n_parts;         /* start: how many parts (n_in, n_out are 0) */
+    ku_id attr, path, source; /* source: the node's; 0: none */
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */
     uint8_t axis;       /* start: the communicator's mesh axis */
@@ -124,6 +125,10 @@ struct ku_part {
 };
 void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
                      const struct ku_coord *coord, int micro, struct ku_part *out);
+
+/* The types and cost of an instruction as the rank at `coord` runs it. All zero but for compute. */
+void ku_program_types(const struct ku_program *p, uint32_t instr, const struct ku_coord *coord,
+                      struct ku_op_case *types, struct ku_cost *cost);
 
 struct ku_str;
 int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str *out);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define KUMI_NO_SOURCE /* the functions themselves */
 #include "nn/builder.h"
 
 #include <math.h>
@@ -43,6 +44,7 @@ int ku_builder_take(struct kumi_graph *g, struct ku_graph **ir)
     KU_TRY(ku_graph_create(&empty));
     *ir = g->ir;
     g->ir = empty;
+    g->n_sourced = 0;
     return KUMI_OK;
 }
 
@@ -82,6 +84,37 @@ void kumi_graph_leave(struct kumi_graph *g)
 {
     if (g->n_scopes > 0)
         g->scope[g->scope_bytes[--g->n_scopes]] = '\0';
+}
+
+/* Nodes that no call inside of this one has noted are this one's. */
+static int note_source(struct kumi_graph *g, const char *file, int line)
+{
+    char text[KU_MAX_SCOPE_BYTES];
+    const char *slash = strrchr(file, '/');
+    if (is_failed(g) || g->n_sourced == g->ir->n_nodes)
+        return 1;
+    snprintf(text, sizeof text, "%.200s:%d", slash ? slash + 1 : file, line);
+    for (char *p = text; *p; p++) /* a word of the graph's text form */
+        if (*p == ' ' || *p == '@')
+            *p = '_';
+    ku_id source = ku_graph_name(g->ir, text);
+    if (source == 0) {
+        fail(g);
+        return 0;
+    }
+    for (; g->n_sourced < g->ir->n_nodes; g->n_sourced++)
+        g->ir->node[g->n_sourced].source = source;
+    return 1;
+}
+
+kumi_value kumi_graph_built(struct kumi_graph *g, const char *file, int line, kumi_value value)
+{
+    return note_source(g, file, line) ? value : 0;
+}
+
+int kumi_graph_closed(struct kumi_graph *g, const char *file, int line, int status)
+{
+    return note_source(g, file, line) ? status : kumi_graph_error(g);
 }
 
 /* "<scope><name>" and, for parts of a layer, ".<part>". */

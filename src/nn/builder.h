@@ -12,6 +12,7 @@ struct kumi_graph {
     struct ku_graph *ir;
     char scope[KU_MAX_SCOPE_BYTES];
     int scope_bytes[KU_MAX_SCOPES], n_scopes;
+    ku_id n_sourced; /* nodes whose source line is noted */
     struct kumi_error error;
 };
 

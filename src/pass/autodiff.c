@@ -132,7 +132,8 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
                                                    .phase = d->data[v] ? KU_PH_I : KU_PH_W,
                                                    .n_in = 2,
                                                    .in = {d->adjoint[v], adjoint},
-                                                   .path = g->name[g->node[node].path]});
+                                                   .path = g->name[g->node[node].path],
+                                                   .source = g->node[node].source});
     if (sum == 0)
         return ku_err_get()->status;
     d->adjoint[v] = ku_out(g, sum, 0);
@@ -175,6 +176,7 @@ static int emit(struct diff *d, ku_id node, const struct statement *s)
                         .n_in = s->n_in,
                         .attr = &a,
                         .path = g->name[g->node[node].path],
+                        .source = g->node[node].source,
                         .stream = g->node[node].stream};
     for (int i = 0; i < s->n_in; i++)
         m.in[i] = operand_of(d, node, s->kind[i], s->index[i]);

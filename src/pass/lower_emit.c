@@ -136,7 +136,8 @@ int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from)
                          .micro = l->micro,
                          .operand = p->n_operands,
                          .attr = ku_program_attr(p, &a),
-                         .path = convert->path};
+                         .path = convert->path,
+                         .source = g->node[g->value[value].def].source};
     struct ku_operand x = ku_lower_operand(l, value, into, g->value[value].layout), y = x;
     y.buffer = from;
     if (i.attr == 0)
@@ -297,6 +298,7 @@ int ku_lower_compute(struct ku_lower *l, ku_id id)
                              .operand = l->p->n_operands,
                              .attr = n->attr,
                              .path = n->path,
+                             .source = n->source,
                              .stream = n->stream};
     KU_TRY(add_workspace(l, id, &instr));
     KU_TRY(add_operands(l, id, result));

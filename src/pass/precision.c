@@ -67,7 +67,8 @@ static int cast_operand(struct ku_graph *g, ku_id node, int operand, enum kumi_d
                                                     .n_in = 1,
                                                     .in = {v},
                                                     .attr = &a,
-                                                    .path = g->name[g->node[node].path]});
+                                                    .path = g->name[g->node[node].path],
+                                                    .source = g->node[node].source});
     if (cast == 0)
         return ku_err_get()->status;
     g->refs[g->node[node].in + (uint32_t)operand] = ku_out(g, cast, 0);

@@ -39,6 +39,15 @@ static ku_id once(struct ku_graph *g, struct ku_make m)
     return node && ku_place_node(g, node) == KUMI_OK ? node : 0;
 }
 
+/* The line that first uses a parameter: that of its gradient's and its update's nodes. */
+static ku_id source_of(const struct ku_graph *g, ku_id tensor)
+{
+    for (ku_id u = 1; u < g->n_uses; u++)
+        if (g->use[u].tensor == tensor)
+            return g->node[g->use[u].node].source;
+    return 0;
+}
+
 /* The complete gradient of a parameter: its uses, in use order. */
 static ku_id gradient(struct ku_graph *g, ku_id tensor)
 {
@@ -51,7 +60,8 @@ static ku_id gradient(struct ku_graph *g, ku_id tensor)
             ku_id node = once(g, (struct ku_make){.op = KU_OP_add,
                                                   .n_in = 2,
                                                   .in = {sum, part},
-                                                  .path = g->tensor[tensor].name});
+                                                  .path = g->tensor[tensor].name,
+                                                  .source = source_of(g, tensor)});
             part = node ? ku_out(g, node, 0) : 0;
         }
         if (part == 0)
@@ -129,7 +139,7 @@ static int optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id t
     ku_id state[3] = {tensor}, copy = copy_of(g, tensor);
     struct ku_attrs a = o->rule;
     struct ku_make m = {
-        .op = o->optimizer, .path = g->tensor[tensor].name, .attr = &a, .n_in = n_own + 3};
+        .op = o->optimizer, .source = source_of(g, tensor), .attr = &a, .n_in = n_own + 3};
     if (!decays(g, tensor, o))
         a.weight_decay = 0;
     a.dtype = copy ? g->tensor[copy].dtype : -1;
@@ -171,7 +181,8 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
                                         .n_in = 2,
                                         .in = {grad[t], ku_out(g, node, 0)},
                                         .attr = &a,
-                                        .path = g->tensor[t].name});
+                                        .path = g->tensor[t].name,
+                                        .source = source_of(g, t)});
         a.index++;
     }
     return node ? ku_out(g, node, 0) : 0;

@@ -216,7 +216,9 @@ int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, in
                                          .tokens = (int64_t)report[KU_REPORT_TOKENS],
                                          .applied = report[KU_REPORT_APPLY] != 0,
                                          .step_ms = (double)times.run_ns * 1e-6,
-                                         .wait_ms = (double)times.wait_ns * 1e-6};
+                                         .exposed_comm_ms = (double)times.exposed_ns * 1e-6,
+                                         .wait_ms = (double)times.wait_ns * 1e-6,
+                                         .optimizer_ms = (double)times.once_ns * 1e-6};
     t->step++;
     return KUMI_OK;
 }

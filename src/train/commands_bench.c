@@ -18,15 +18,33 @@ int ku_bench_line(const struct ku_bench_out *o, struct ku_str *text)
     return KUMI_OK;
 }
 
-int ku_bench_line_json(const struct ku_bench_out *o, json_t *row)
+int ku_bench_line_json(const struct ku_bench_out *o, json_t *row, int ranks, int threads)
 {
-    char *line = row ? ku_json_print(row, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+    char *line = NULL;
+    json_t *machine =
+        json_pack("{s:s, s:i, s:s, s:i, s:i}", "cpu", ku_cpu_model(), "cores", ku_os_n_cpus_host(),
+                  "isa", ku_cpu_isa_name(ku_cpu_isa()), "ranks", ranks, "threads", threads);
+    if (row && machine && json_object_update_missing(row, machine) == 0)
+        line = ku_json_print(row, JSON_COMPACT | JSON_REAL_PRECISION(6));
     json_decref(row);
+    json_decref(machine);
     if (line == NULL)
         return KU_ERR(KUMI_ENOMEM, "memory: no room for a line");
     o->line(o->ctx, line);
     kumi_text_free(line);
     return KUMI_OK;
+}
+
+int ku_bench_head(const struct ku_bench_out *o, int ranks, int threads)
+{
+    struct ku_str text = {0};
+    if (o->as_json)
+        return KUMI_OK;
+    ku_str_add(&text, "%s, %d core%s, %s; %d rank%s x %d thread%s", ku_cpu_model(),
+               ku_os_n_cpus_host(), ku_os_n_cpus_host() == 1 ? "" : "s",
+               ku_cpu_isa_name(ku_cpu_isa()), ranks, ranks == 1 ? "" : "s", threads,
+               threads == 1 ? "" : "s");
+    return ku_bench_line(o, &text);
 }
 
 static struct ku_device_opts device_opts(int threads)
@@ -45,72 +63,128 @@ int ku_bench_peak_run(const struct ku_bench_out *o, int threads)
     const struct {
         const char *what, *unit;
         double value;
-    } row[] = {{"f32", "flop/s", p.flops_f32},
-               {"bf16", "flop/s", p.flops_bf16},
-               {"stream", "bytes/s", p.stream_bytes},
-               {"first touch", "bytes/s", p.touch_bytes}};
+        struct ku_spread spread;
+    } row[] = {{"f32", "flop/s", p.flops_f32, p.f32},
+               {"bf16", "flop/s", p.flops_bf16, p.bf16},
+               {"stream", "bytes/s", p.stream_bytes, p.stream},
+               {"first touch", "bytes/s", p.touch_bytes, p.touch}};
+    KU_TRY(ku_bench_head(o, 1, p.n_threads));
+    struct ku_str text = {0};
+    if (!o->as_json) {
+        ku_str_add(&text, "%-12s %10s %10s %10s %10s   giga per second, of %d", "limit", "limit",
+                   "median", "least", "most", (int)KU_PEAK_TRIES);
+        KU_TRY(ku_bench_line(o, &text));
+    }
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        struct ku_str text = {0};
+        const struct ku_spread *s = &row[i].spread;
         if (o->as_json) {
-            KU_TRY(
-                ku_bench_line_json(o, json_pack("{s:s, s:f, s:s, s:s, s:i}", "what", row[i].what,
-                                                "value", row[i].value, "unit", row[i].unit, "isa",
-                                                ku_cpu_isa_name(p.isa), "threads", p.n_threads)));
+            KU_TRY(ku_bench_line_json(o,
+                                      json_pack("{s:s, s:f, s:s, s:f, s:f, s:f, s:i}", "what",
+                                                row[i].what, "value", row[i].value, "unit",
+                                                row[i].unit, "median", s->median, "least", s->least,
+                                                "most", s->most, "runs", (int)KU_PEAK_TRIES),
+                                      1, p.n_threads));
             continue;
         }
-        ku_str_add(&text, "%-12s %10.2f G%-8s %s, %d thread%s", row[i].what, row[i].value * 1e-9,
-                   row[i].unit, ku_cpu_isa_name(p.isa), p.n_threads, p.n_threads == 1 ? "" : "s");
+        ku_str_add(&text, "%-12s %10.2f %10.2f %10.2f %10.2f   %s", row[i].what,
+                   row[i].value * 1e-9, s->median * 1e-9, s->least * 1e-9, s->most * 1e-9,
+                   row[i].unit);
         KU_TRY(ku_bench_line(o, &text));
     }
     return KUMI_OK;
 }
 
+struct op_rows {
+    const struct ku_bench_out *out;
+    int threads;
+};
+
+/* The share of the roofline, or why there is none: operands in cache owe memory nothing, and reads
+ * alone may be faster than the stream that also writes. */
+static void print_share(const struct ku_bench_row *r, struct ku_str *text)
+{
+    double share = 100 * r->limit_ns / (r->median_ns > 0 ? (double)r->median_ns : 1);
+    if (r->is_in_cache)
+        ku_str_add(text, " %8s", "cache");
+    else if (share > 100)
+        ku_str_add(text, " %8s", "> 100 %");
+    else
+        ku_str_add(text, " %6.1f %%", share);
+}
+
 static int op_row(void *ctx, const struct ku_bench_row *r)
 {
-    const struct ku_bench_out *o = ctx;
+    const struct op_rows *rows = ctx;
+    const struct ku_bench_out *o = rows->out;
     struct ku_str text = {0};
     double ns = r->median_ns > 0 ? (double)r->median_ns : 1; /* flop/ns and bytes/ns are G/s */
     if (o->as_json)
         return ku_bench_line_json(
-            o, json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:f, s:f, s:f}", "what", r->name, "dtype",
-                         kumi_dtype_name(r->dtype), "shape", r->shape, "p50_ns",
-                         (json_int_t)r->median_ns, "least_ns", (json_int_t)r->least_ns, "runs",
-                         r->n_runs, "flops", r->flops, "bytes", r->bytes, "limit_ns", r->limit_ns));
-    ku_str_add(&text, "%-28s %-4s %10.1f %10.1f %8.2f %8.2f %6.1f %%  %s", r->name,
-               kumi_dtype_name(r->dtype), ns * 1e-3, (double)r->least_ns * 1e-3, r->flops / ns,
-               r->bytes / ns, 100 * r->limit_ns / ns, r->shape);
+            o,
+            json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:f, s:f, s:f, s:s}", "what", r->name,
+                      "dtype", kumi_dtype_name(r->dtype), "shape", r->shape, "p50_ns",
+                      (json_int_t)r->median_ns, "least_ns", (json_int_t)r->least_ns, "most_ns",
+                      (json_int_t)r->most_ns, "runs", r->n_runs, "flops", r->flops, "bytes",
+                      r->bytes, "limit_ns", r->limit_ns, "operands",
+                      r->is_in_cache ? "cache" : "memory"),
+            1, rows->threads);
+    ku_str_add(&text, "%-20s %-4s %10.1f %10.1f %10.1f %4d %8.2f %8.2f", r->name,
+               kumi_dtype_name(r->dtype), ns * 1e-3, (double)r->least_ns * 1e-3,
+               (double)r->most_ns * 1e-3, r->n_runs, r->flops / ns, r->bytes / ns);
+    print_share(r, &text);
+    ku_str_add(&text, "  %s", r->shape);
     return ku_bench_line(o, &text);
 }
 
 int ku_bench_op_run(const struct ku_bench_out *o, int threads)
 {
+    static const enum kumi_dtype dtypes[] = {KUMI_F32, KUMI_BF16};
     struct ku_bench_opts opts = {.device = device_opts(threads), .only = o->only};
+    struct op_rows rows = {o, opts.device.n_threads};
     struct ku_peak peak;
+    if (o->only && !ku_bench_op_is_known(o->only))
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: no op begins so; `kumi bench op` lists all",
+                      o->only);
     KU_TRY(ku_bench_peak(&opts.device, &peak));
+    KU_TRY(ku_bench_head(o, 1, rows.threads));
     if (!o->as_json) {
         struct ku_str text = {0};
-        ku_str_add(&text, "%-28s %-4s %10s %10s %8s %8s %8s  %s", "op", "", "median us", "least us",
-                   "GFLOP/s", "GB/s", "of limit", "shapes");
+        ku_str_add(&text, "%-20s %-4s %10s %10s %10s %4s %8s %8s %8s  %s", "op", "", "median us",
+                   "least", "most", "of", "GFLOP/s", "GB/s", "of limit", "shapes");
         KU_TRY(ku_bench_line(o, &text));
     }
-    opts.dtype = KUMI_F32;
-    KU_TRY(ku_bench_op(&opts, &peak, op_row, (void *)(uintptr_t)o));
-    opts.dtype = KUMI_BF16;
-    return ku_bench_op(&opts, &peak, op_row, (void *)(uintptr_t)o);
+    for (int i = 0; i < 2; i++) {
+        opts.dtype = dtypes[i];
+        if (o->dtype == NULL || strcmp(o->dtype, kumi_dtype_name(dtypes[i])) == 0)
+            KU_TRY(ku_bench_op(&opts, &peak, op_row, &rows));
+    }
+    return KUMI_OK;
 }
 
-int kumi_bench(const char *what, int threads, int as_json,
-               void (*line)(void *ctx, const char *text), void *ctx)
+int kumi_bench(const struct kumi_bench_options *b)
 {
-    const struct ku_bench_out out = {.line = line, .ctx = ctx, .as_json = as_json};
-    if (threads < 0 || threads > KU_BENCH_THREADS_MAX)
+    const struct ku_bench_out out = {.line = b->line,
+                                     .ctx = b->ctx,
+                                     .as_json = b->as_json,
+                                     .only = b->only,
+                                     .dtype = b->dtype,
+                                     .bytes = b->bytes};
+    int is_op = strcmp(b->what, "op") == 0, is_comm = strcmp(b->what, "comm") == 0;
+    if (b->threads < 0 || b->threads > KU_BENCH_THREADS_MAX)
         return KU_ERR(KUMI_EINVAL, "bench: --threads: %d; give 1 to %d, or 0 for the cores",
-                      threads, (int)KU_BENCH_THREADS_MAX);
-    if (strcmp(what, "peak") == 0)
-        return ku_bench_peak_run(&out, threads);
-    if (strcmp(what, "op") == 0)
-        return ku_bench_op_run(&out, threads);
-    if (strcmp(what, "comm") == 0)
-        return ku_bench_comm_run(&out, threads);
-    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op or comm", what);
+                      b->threads, (int)KU_BENCH_THREADS_MAX);
+    if (!is_op && !is_comm && (b->only || b->dtype))
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: %s is for op and comm alone", b->what,
+                      b->only ? b->only : "--dtype");
+    if (!is_comm && b->bytes)
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: --bytes is for comm alone", b->what);
+    if (b->dtype && strcmp(b->dtype, "f32") != 0 && strcmp(b->dtype, "bf16") != 0)
+        return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; f32 or bf16", b->dtype);
+    if (is_op)
+        return ku_bench_op_run(&out, b->threads);
+    if (strcmp(b->what, "peak") == 0)
+        return ku_bench_peak_run(&out, b->threads);
+    if (is_comm)
+        return ku_bench_comm_run(&out, b->threads);
+    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op, comm or scaling", b->what);
 }

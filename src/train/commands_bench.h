@@ -14,12 +14,16 @@ struct ku_bench_out {
     void (*line)(void *ctx, const char *text);
     void *ctx;
     int as_json;
-    const char *only;  /* op: rows whose name begins so; NULL: all */
-    int64_t max_bytes; /* comm: the largest vector; 0: 64 MiB */
+    const char *only;  /* op, comm: rows whose name begins so; NULL: all */
+    const char *dtype; /* op, comm: "f32" or "bf16"; NULL: both */
+    int64_t bytes;     /* comm: of one vector; 0: several */
 };
-/* Hands over a line; the text is emptied, the reference taken. KUMI_ENOMEM. */
+/* Text: the first line, which names the machine and ranks x threads. */
+int ku_bench_head(const struct ku_bench_out *o, int ranks, int threads);
+/* Hands over a line; the text is emptied, the reference taken. KUMI_ENOMEM. JSON: the machine and
+ * ranks x threads join the row. */
 int ku_bench_line(const struct ku_bench_out *o, struct ku_str *text);
-int ku_bench_line_json(const struct ku_bench_out *o, json_t *row);
+int ku_bench_line_json(const struct ku_bench_out *o, json_t *row, int ranks, int threads);
 
 /* Limits of so many threads (0: the cores), also written to the cache; every op in f32 and bf16. */
 int ku_bench_peak_run(const struct ku_bench_out *o, int threads);

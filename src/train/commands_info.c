@@ -7,6 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
+#ifdef KUMI_CAIRO
+#include <cairo.h>
+#endif
 
 #include "base/cpu.h"
 #include "base/mem.h"
@@ -35,6 +38,9 @@ static json_t *libraries(void)
     json_object_set_new(o, "pcre2", json_string(pcre2));
     snprintf(text, sizeof text, "%u.%u.%u", xxh / 10000, xxh / 100 % 100, xxh % 100);
     json_object_set_new(o, "xxhash", json_string(text));
+#ifdef KUMI_CAIRO
+    json_object_set_new(o, "cairo", json_string(cairo_version_string()));
+#endif
     snprintf(text, sizeof text, "%u.%u.%u", hwloc >> 16, hwloc >> 8 & 255, hwloc & 255);
     json_object_set_new(o, "hwloc", json_string(text));
     return o;

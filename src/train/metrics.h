@@ -11,8 +11,9 @@
  */
 struct ku_metrics_line {
     int64_t step, n_steps, tokens; /* steps done; of the run; valid tokens of this step */
-    double epoch, loss, grad_norm, lr, step_ms, data_ms, wait_ms;
-    int64_t held_bytes; /* by all ranks, of a logged step; 0: unknown */
+    double epoch, loss, grad_norm, lr, step_ms, data_ms;
+    double exposed_ms, wait_ms, optimizer_ms; /* of a logged step, mean of the ranks */
+    int64_t held_bytes;                       /* by all ranks, of a logged step; 0: unknown */
 };
 struct ku_metrics;
 /*

@@ -82,6 +82,11 @@ static int find(const char *path, const char *dtype, int cores, double *flops)
                          path, dtype, ku_cpu_model());
 }
 
+char *ku_peak_path(void)
+{
+    return cache_path(0);
+}
+
 int ku_peak_read(const char *dtype, int cores, double *flops)
 {
     char *path = cache_path(0);
@@ -92,23 +97,35 @@ int ku_peak_read(const char *dtype, int cores, double *flops)
     return status;
 }
 
-/* Drops the row that is measured anew. */
-static void drop(json_t *rows, const struct ku_peak *peak)
+/* Takes the row that is measured anew out; of each figure the larger stays: a limit is the best
+ * that was ever seen, and a busy machine shows less. */
+static void merge_row(json_t *rows, struct ku_peak *peak)
 {
+    struct {
+        const char *name;
+        double *value;
+    } const figures[] = {
+        {"f32", &peak->flops_f32}, {"bf16", &peak->flops_bf16}, {"stream", &peak->stream_bytes}};
     for (size_t i = json_array_size(rows); i-- > 0;) {
         json_t *row = json_array_get(rows, i);
-        if (is_here(row, peak->isa) && threads_of(row) == peak->n_threads)
-            json_array_remove(rows, i);
+        if (!is_here(row, peak->isa) || threads_of(row) != peak->n_threads)
+            continue;
+        for (int f = 0; f < 3; f++) {
+            double old = json_number_value(json_object_get(row, figures[f].name));
+            *figures[f].value = old > *figures[f].value ? old : *figures[f].value;
+        }
+        json_array_remove(rows, i);
     }
 }
 
-int ku_peak_write(const struct ku_peak *peak)
+int ku_peak_write(const struct ku_peak *measured)
 {
+    struct ku_peak best = *measured, *peak = &best;
     char *path = cache_path(1), *text;
     if (path == NULL)
         return ku_err_get()->status;
     json_t *rows = load_rows(path);
-    drop(rows, peak);
+    merge_row(rows, peak);
     json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", ku_cpu_model(),
                                           "isa", ku_cpu_isa_name(peak->isa), "threads",
                                           peak->n_threads, "f32", peak->flops_f32, "bf16",

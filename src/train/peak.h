@@ -15,8 +15,10 @@
  * no peak is known for this dtype.
  */
 int ku_peak_read(const char *dtype, int cores, double *flops);
+/* The file's path, there or not; freed with ku_free. NULL: there is no cache folder. */
+char *ku_peak_path(void);
 struct ku_peak; /* device/bench.h */
 /* Adds or replaces this CPU's row. KUMI_ESTORAGE: the cache cannot be written. */
-int ku_peak_write(const struct ku_peak *peak);
+int ku_peak_write(const struct ku_peak *measured);
 
 #endif

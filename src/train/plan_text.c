@@ -7,17 +7,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/mem.h"
 #include "base/os.h"
-#include "train/commands.h"
-
-struct plan {
-    struct ku_session s;
-    struct ku_program *program[KU_N_PROGS];
-    size_t arena_bytes[KU_N_ARENAS]; /* what a run maps */
-    uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks and what they share */
-    uint64_t table_bytes;            /* page tables of all ranks, 8 bytes a page */
-};
+#include "train/plan.h"
 
 /* A way to hold less, and what it comes to. */
 struct advice {
@@ -27,69 +18,27 @@ struct advice {
 };
 enum { MAX_ADVICE = 4 };
 
-static void plan_fini(struct plan *p)
-{
-    for (int i = 0; i < KU_N_PROGS; i++)
-        ku_program_destroy(p->program[i]);
-    ku_session_fini(&p->s);
-    memset(p, 0, sizeof *p);
-}
-
-static int compile(struct plan *p)
-{
-    struct ku_target target = ku_commands_target(&p->s);
-    struct ku_compile_opts o;
-    struct ku_graph *g = NULL;
-    KU_TRY(ku_session_compile_opts(&p->s, &o));
-    KU_TRY(ku_session_graph(&p->s, &g));
-    int status = ku_trainer_plan(g, &o, &target, p->program, NULL, NULL);
-    ku_graph_destroy(g);
-    return status;
-}
-
-static int plan_init(struct plan *p, const struct kumi_settings *settings, int n_ranks,
-                     const char *const *more)
-{
-    memset(p, 0, sizeof *p);
-    KU_TRY(ku_commands_configure(&p->s, settings, n_ranks, more));
-    int status = compile(p);
-    if (status < 0) {
-        plan_fini(p);
-        return status;
-    }
-    for (int a = 0; a < KU_N_ARENAS; a++) {
-        for (int i = 0; i < KU_N_PROGS; i++)
-            if (p->program[i]->arena_bytes[a] > p->arena_bytes[a])
-                p->arena_bytes[a] = p->program[i]->arena_bytes[a];
-        if (a != KU_AR_HOST)
-            p->rank_bytes += p->arena_bytes[a];
-    }
-    p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
-    p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
-    return KUMI_OK;
-}
-
 /* Tries settings over the user's; kept if they are admitted and hold less. */
-static int try_advice(const struct plan *p, const struct kumi_settings *settings,
+static int try_advice(const struct ku_plan *p, const struct kumi_settings *settings,
                       const struct advice *a, struct advice *kept, int *n_kept)
 {
-    struct plan other;
+    struct ku_plan other;
     const char *more[4] = {a->set[0], a->set[1], a->set[2], NULL};
     for (int i = 2; i > 0 && more[i][0] == '\0'; i--)
         more[i] = NULL;
-    int status = plan_init(&other, settings, p->s.batch.n_ranks, more);
+    int status = ku_plan_init(&other, settings, p->s.batch.n_ranks, more);
     if (status < 0)
         return status == KUMI_EINVAL ? KUMI_OK : status;
     if (other.host_bytes < p->host_bytes) {
         kept[*n_kept] = *a;
         kept[(*n_kept)++].host_bytes = other.host_bytes;
     }
-    plan_fini(&other);
+    ku_plan_fini(&other);
     return KUMI_OK;
 }
 
-static int advise(const struct plan *p, const struct kumi_settings *settings, struct advice *kept,
-                  int *n_kept)
+static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
+                  struct advice *kept, int *n_kept)
 {
     const struct ku_batch *b = &p->s.batch;
     int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
@@ -122,31 +71,14 @@ static int advise(const struct plan *p, const struct kumi_settings *settings, st
     return KUMI_OK;
 }
 
-/* "0B3 linear_dw h.0.mlp.c_fc": phase and micro-batch, what, where. */
-static void print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)
-{
-    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
-    if (at >= p->n_instrs)
-        return;
-    const struct ku_instr *i = &p->instr[at];
-    ku_str_add(out, "%d%s", i->stage, ku_phase_name(i->phase));
-    if (i->micro >= 0)
-        ku_str_add(out, "%d", i->micro);
-    ku_str_add(out, " %s %s",
-               i->kind == KU_WAIT    ? "wait"
-               : i->kind == KU_START ? exchange[i->op]
-                                     : ku_ops[i->op].name,
-               p->name_of[i->path]);
-}
-
-static const char *who_sees(int arena, const struct plan *p)
+static const char *who_sees(int arena, const struct ku_plan *p)
 {
     return arena == KU_AR_HOST                             ? "once a host"
            : arena == KU_AR_WIRE && p->s.batch.n_ranks > 1 ? "a rank, seen by all"
                                                            : "a rank";
 }
 
-static void print_arenas(const struct plan *p, struct ku_str *out)
+static void print_arenas(const struct ku_plan *p, struct ku_str *out)
 {
     char text[16];
     ku_str_add(out, "%-6s %-19s", "arena", "lies once");
@@ -161,7 +93,7 @@ static void print_arenas(const struct plan *p, struct ku_str *out)
     }
 }
 
-static void print_total(const struct plan *p, struct ku_str *out)
+static void print_total(const struct ku_plan *p, struct ku_str *out)
 {
     char text[16];
     ku_str_add(out, "\na rank's own:          %s %20llu bytes\n",
@@ -185,7 +117,7 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
     size_t alive = 0;
     ku_program_memory(p, &r);
     ku_str_add(out, "\n%s: fullest at instruction %u of %u: ", p->name, r.peak_instr, p->n_instrs);
-    print_instr(p, r.peak_instr, out);
+    ku_plan_print_instr(p, r.peak_instr, out);
     ku_str_add(out, "\n");
     for (int c = 0; c < KU_N_CLASSES; c++) {
         alive += r.at_peak[c];
@@ -208,7 +140,7 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
     }
 }
 
-static void print_advice(const struct plan *p, const struct advice *a, int n, struct ku_str *out)
+static void print_advice(const struct ku_plan *p, const struct advice *a, int n, struct ku_str *out)
 {
     char text[16], less[16];
     if (n)
@@ -219,7 +151,7 @@ static void print_advice(const struct plan *p, const struct advice *a, int n, st
                    ku_text_bytes(p->host_bytes - a[i].host_bytes, less), a[i].price);
 }
 
-static int plan_print(const struct plan *p, const struct advice *a, int n_advice, char **text)
+static int plan_print(const struct ku_plan *p, const struct advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
     struct ku_str out = {0};
@@ -245,7 +177,7 @@ static json_t *peak_json(const struct ku_program *p)
     json_t *classes = json_object(), *largest = json_array();
     size_t alive = 0;
     ku_program_memory(p, &r);
-    print_instr(p, r.peak_instr, &where);
+    ku_plan_print_instr(p, r.peak_instr, &where);
     for (int c = 0; c < KU_N_CLASSES; c++) {
         alive += r.at_peak[c];
         json_object_set_new(classes, ku_class_name(c), json_integer((json_int_t)r.at_peak[c]));
@@ -266,7 +198,7 @@ static json_t *peak_json(const struct ku_program *p)
     return out;
 }
 
-static int plan_json(const struct plan *p, const struct advice *a, int n_advice, char **text)
+static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
     uint64_t available = ku_os_mem_available();
@@ -293,14 +225,14 @@ static int plan_json(const struct plan *p, const struct advice *a, int n_advice,
 
 int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json, char **text)
 {
-    struct plan p;
+    struct ku_plan p;
     struct advice advice[MAX_ADVICE];
     int n_advice, status;
-    KU_TRY(plan_init(&p, settings, n_ranks, NULL));
+    KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL));
     KU_TRY_OUT(advise(&p, settings, advice, &n_advice));
     status =
         as_json ? plan_json(&p, advice, n_advice, text) : plan_print(&p, advice, n_advice, text);
 out:
-    plan_fini(&p);
+    ku_plan_fini(&p);
     return status;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/profile.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,27 +10,33 @@
 #include "base/os.h"
 #include "base/str.h"
 #include "train/agree.h"
-#include "train/peak.h"
 #include "train/profile_trace.h"
+#include "train/roofline.h"
 
-enum { MAX_STEPS = 1000, DEFAULT_SKIP = 2, DEFAULT_STEPS = 4 };
+enum { MAX_STEPS = 1000, DEFAULT_SKIP = 2, DEFAULT_STEPS = 4, MAX_RANK_LINES = 16 };
+/* Where a rank's time went. */
+enum { IN_COMPUTE, IN_START, IN_WAIT, IN_DATA, IN_CHECKPOINT, N_IN };
 
 /* What instructions with one name took, on this rank, then over all. */
 struct row {
     char *name;
-    int64_t calls, sum_ns, worst_ns; /* of the profiled steps; sum over ranks, slowest rank */
-    double flops, bytes, limit_ns;   /* of this rank: the same on all but for rounding */
+    int64_t calls, sum_ns, *rank_ns; /* of the profiled steps; sum over ranks, and [ranks] */
+    double flops, bytes, limit_ns;   /* of the first rank: the most that one has */
 };
 
 struct ku_profile {
     const struct ku_trainer *t;
     char by[8], sort[8];
+    int is_written;
     int max_rows;
-    int64_t first, n_steps; /* steps [first, first + n_steps) */
-    int64_t *stamp;         /* [n_steps][n_instrs + 1] */
+    int64_t first, n_steps, n_done; /* steps [first, first + n_steps) */
+    int64_t *stamp;                 /* [n_steps][n_instrs + 1] */
     struct row *row;
     int n_rows;
-    double peak[2], stream; /* FLOP/s of this rank's cores, f32 and bf16; bytes/s; 0: not known */
+    int64_t *rank_ns; /* [rows][ranks], then [N_IN][ranks] */
+    struct ku_profile_mark *mark;
+    int n_marks, max_marks;
+    struct ku_limits limits;
 };
 
 static const struct ku_program *program_of(const struct ku_profile *p)
@@ -46,11 +51,11 @@ static int take_word(const char *what, const char *given, const char *const *wor
             snprintf(out, 8, "%s", words[i]);
             return KUMI_OK;
         }
-    return KU_ERR(KUMI_EINVAL, "profile: %s: %s: unknown; one of: %s %s %s", what, given, words[0],
-                  words[1], words[2]);
+    return KU_ERR(KUMI_EINVAL, "profile: %s: %s: unknown; one of: %s %s %s%s%s", what, given,
+                  words[0], words[1], words[2], words[3] ? " " : "", words[3] ? words[3] : "");
 }
 
-static int take_steps(struct ku_profile *p, const char *steps, int64_t first_step)
+static int take_steps(struct ku_profile *p, const char *steps, int64_t first_step, int64_t end_step)
 {
     int64_t last;
     int end = 0;
@@ -71,14 +76,17 @@ static int take_steps(struct ku_profile *p, const char *steps, int64_t first_ste
         return KU_ERR(KUMI_EINVAL,
                       "profile: %s: give 1 to %d steps behind step %lld, where the run begins",
                       steps, MAX_STEPS, (long long)first_step);
+    if (p->first > end_step)
+        return KU_ERR(KUMI_EINVAL, "profile: %s: the run ends with step %lld", steps,
+                      (long long)end_step);
     p->first--; /* steps are named by their number when they are done */
     return KUMI_OK;
 }
 
 int ku_profile_create(const struct ku_profile_opts *o, const struct ku_trainer *t,
-                      int64_t first_step, struct ku_profile **out)
+                      int64_t first_step, int64_t end_step, struct ku_profile **out)
 {
-    static const char *const by[] = {"op", "path", "shape", NULL};
+    static const char *const by[] = {"op", "path", "shape", "source", NULL};
     static const char *const sort[] = {"time", "calls", "name", NULL};
     struct ku_profile *p = ku_calloc(1, sizeof *p);
     if (p == NULL)
@@ -88,11 +96,13 @@ int ku_profile_create(const struct ku_profile_opts *o, const struct ku_trainer *
     int status;
     KU_TRY_OUT(take_word("by", o->by, by, p->by));
     KU_TRY_OUT(take_word("sort", o->sort, sort, p->sort));
-    KU_TRY_OUT(take_steps(p, o->steps, first_step));
+    KU_TRY_OUT(take_steps(p, o->steps, first_step, end_step));
     size_t n = (size_t)p->n_steps * (program_of(p)->n_instrs + 1);
     p->stamp = ku_calloc(n, sizeof *p->stamp);
     p->row = ku_calloc(program_of(p)->n_instrs + 1, sizeof *p->row);
-    KU_TRY_OUT(p->stamp && p->row ? KUMI_OK : KUMI_ENOMEM);
+    p->max_marks = (int)(p->n_steps * KU_PROFILE_N);
+    p->mark = ku_calloc((size_t)p->max_marks, sizeof *p->mark);
+    KU_TRY_OUT(p->stamp && p->row && p->mark ? KUMI_OK : KUMI_ENOMEM);
     *out = p;
     return KUMI_OK;
 out:
@@ -108,14 +118,9 @@ void ku_profile_destroy(struct ku_profile *p)
         ku_free(p->row[i].name);
     ku_free(p->row);
     ku_free(p->stamp);
+    ku_free(p->rank_ns);
+    ku_free(p->mark);
     ku_free(p);
-}
-
-void ku_profile_before(struct ku_profile *p, int64_t step)
-{
-    if (p && step >= p->first && step < p->first + p->n_steps)
-        ku_exec_stamp(p->t->exec[KU_PROG_TRAIN],
-                      p->stamp + (step - p->first) * (program_of(p)->n_instrs + 1));
 }
 
 /* The name under which an instruction counts. NULL: no memory. */
@@ -124,6 +129,7 @@ static char *name_of(const struct ku_profile *p, uint32_t at, const struct ku_op
     static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
     const struct ku_instr *i = &program_of(p)->instr[at];
     const char *path = program_of(p)->name_of[i->path];
+    const char *source = i->source ? program_of(p)->name_of[i->source] : "-";
     char shapes[2][80] = {"", ""};
     if (i->kind == KU_WAIT)
         return ku_strdup("wait");
@@ -131,6 +137,8 @@ static char *name_of(const struct ku_profile *p, uint32_t at, const struct ku_op
         return ku_asprintf("start %s", exchange[i->op]);
     if (strcmp(p->by, "path") == 0)
         return ku_asprintf("%s %s", *path ? path : "-", ku_ops[i->op].name);
+    if (strcmp(p->by, "source") == 0)
+        return ku_asprintf("%s %s", source, ku_ops[i->op].name);
     if (strcmp(p->by, "op") == 0)
         return ku_strdup(ku_ops[i->op].name);
     for (int k = 0; k < 2 && k < c->n_in; k++)
@@ -161,35 +169,54 @@ static int64_t ns_of(const struct ku_profile *p, uint32_t at)
     return ns;
 }
 
+/* Rows are named and costed by the first rank's shapes, so that all ranks have the same. */
 static int collect(struct ku_profile *p)
 {
+    struct ku_coord first = ku_mesh_coord(&program_of(p)->mesh, 0);
+    double steps = (double)p->n_steps;
     for (uint32_t at = 0; at < program_of(p)->n_instrs; at++) {
         struct ku_op_case c;
         struct ku_cost cost;
-        ku_exec_types(p->t->exec[KU_PROG_TRAIN], at, &c, &cost);
+        ku_program_types(program_of(p), at, &first, &c, &cost);
         char *name = name_of(p, at, &c);
         if (name == NULL)
             return KUMI_ENOMEM;
         struct row *r = row_of(p, name);
-        double steps = (double)p->n_steps, peak = p->peak[c.n_in && c.in[0].dtype == KUMI_BF16];
         r->calls += p->n_steps;
         r->sum_ns += ns_of(p, at);
         r->flops += cost.flops * steps;
         r->bytes += cost.bytes * steps;
-        if (peak > 0 && p->stream > 0)
-            r->limit_ns += 1e9 * steps * fmax(cost.flops / peak, cost.bytes / p->stream);
+        r->limit_ns += steps * ku_roofline_ns(&p->limits, &c, &cost);
     }
-    return KUMI_OK;
+    p->rank_ns = ku_calloc((size_t)(p->n_rows + N_IN) * (size_t)p->t->job->n, sizeof *p->rank_ns);
+    return p->rank_ns ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* Sums over ranks, and the slowest. Rows are the same on all: so is the program. */
+/* Everybody's times, on everybody: a rank adds its own to zeros. */
 static int gather(struct ku_profile *p)
 {
+    const struct ku_program *program = program_of(p);
+    int n = p->t->job->n;
+    int64_t *mine = p->rank_ns + p->t->job->rank, *in = mine + p->n_rows * n;
+    for (int i = 0; i < p->n_rows; i++)
+        mine[i * n] = p->row[i].sum_ns;
+    for (uint32_t at = 0; at < program->n_instrs; at++) {
+        int kind = program->instr[at].kind;
+        in[n * (kind == KU_COMPUTE ? IN_COMPUTE
+                : kind == KU_START ? IN_START
+                                   : IN_WAIT)] += ns_of(p, at);
+    }
+    for (int i = 0; i < p->n_marks; i++) {
+        const struct ku_profile_mark *m = &p->mark[i];
+        in[n * (m->what == KU_PROFILE_DATA ? IN_DATA : IN_CHECKPOINT)] += m->end_ns - m->begin_ns;
+    }
+    KU_TRY(ku_agree_sum(p->t->job, p->rank_ns, (p->n_rows + N_IN) * n));
     for (int i = 0; i < p->n_rows; i++) {
         struct row *r = &p->row[i];
-        r->worst_ns = r->sum_ns;
-        KU_TRY(ku_agree_max(p->t->job, &r->worst_ns));
-        KU_TRY(ku_agree_sum(p->t->job, &r->sum_ns, 1));
+        r->rank_ns = p->rank_ns + i * n;
+        r->sum_ns = 0;
+        for (int k = 0; k < n; k++)
+            r->sum_ns += r->rank_ns[k];
     }
     return KUMI_OK;
 }
@@ -213,14 +240,40 @@ static void print_row(const struct ku_profile *p, const struct row *r, double to
                       struct ku_str *out)
 {
     double n = p->t->job->n, steps = (double)p->n_steps, ns = (double)r->sum_ns / n;
-    ku_str_add(out, "%-44.44s %7lld %10.3f %10.3f %6.1f %%", r->name,
+    int least = 0, most = 0;
+    for (int k = 1; k < p->t->job->n; k++) {
+        least = r->rank_ns[k] < r->rank_ns[least] ? k : least;
+        most = r->rank_ns[k] > r->rank_ns[most] ? k : most;
+    }
+    ku_str_add(out, "%-44.44s %7lld %10.3f %10.3f %4d %10.3f %4d %6.1f %%", r->name,
                (long long)(r->calls / p->n_steps), ns / steps * 1e-6,
-               (double)r->worst_ns / steps * 1e-6, 100 * ns / total_ns);
+               (double)r->rank_ns[most] / steps * 1e-6, most,
+               (double)r->rank_ns[least] / steps * 1e-6, least, 100 * ns / total_ns);
     if (r->bytes > 0 && ns > 0)
         ku_str_add(out, " %9.2f %8.2f", r->flops / ns, r->bytes / ns);
     if (r->bytes > 0 && r->limit_ns > 0)
         ku_str_add(out, " %6.1f %%", 100 * r->limit_ns / ns);
     ku_str_add(out, "\n");
+}
+
+static void print_ranks(const struct ku_profile *p, struct ku_str *out)
+{
+    int n = p->t->job->n;
+    const int64_t *in = p->rank_ns + p->n_rows * n;
+    double ms = 1e-6 / (double)p->n_steps;
+    ku_str_add(out, "\n%-8s %10s %10s %10s %10s %10s %10s\n", "by rank", "ms", "compute", "start",
+               "wait", "data", "checkpoint");
+    for (int k = 0; k < n && k < MAX_RANK_LINES; k++) {
+        const double of[N_IN] = {(double)in[IN_COMPUTE * n + k] * ms,
+                                 (double)in[IN_START * n + k] * ms,
+                                 (double)in[IN_WAIT * n + k] * ms, (double)in[IN_DATA * n + k] * ms,
+                                 (double)in[IN_CHECKPOINT * n + k] * ms};
+        ku_str_add(out, "rank %-3d %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f\n", k,
+                   of[IN_COMPUTE] + of[IN_START] + of[IN_WAIT], of[IN_COMPUTE], of[IN_START],
+                   of[IN_WAIT], of[IN_DATA], of[IN_CHECKPOINT]);
+    }
+    if (n > MAX_RANK_LINES)
+        ku_str_add(out, "… %d more\n", n - MAX_RANK_LINES);
 }
 
 static void print_table(struct ku_profile *p, struct ku_str *out)
@@ -236,8 +289,8 @@ static void print_table(struct ku_profile *p, struct ku_str *out)
                               : by_name);
     ku_str_add(out, "steps %lld to %lld, %d ranks; times of a step, mean of the ranks\n",
                (long long)p->first + 1, (long long)(p->first + p->n_steps), p->t->job->n);
-    ku_str_add(out, "%-44s %7s %10s %10s %8s %9s %8s %8s\n", p->by, "calls", "ms", "slowest",
-               "share", "GFLOP/s", "GB/s", "of limit");
+    ku_str_add(out, "%-44s %7s %10s %10s %4s %10s %4s %8s %9s %8s %8s\n", p->by, "calls", "ms",
+               "slowest", "rank", "fastest", "rank", "share", "GFLOP/s", "GB/s", "of limit");
     for (int i = 0; i < p->n_rows && (p->max_rows == 0 || i < p->max_rows); i++)
         print_row(p, &p->row[i], total, out);
     if (p->max_rows && p->n_rows > p->max_rows)
@@ -249,6 +302,7 @@ static void print_table(struct ku_profile *p, struct ku_str *out)
     else
         ku_str_add(out, "; `kumi bench peak` first, and the roofline is known");
     ku_str_add(out, "\n");
+    print_ranks(p, out);
 }
 
 static int write_table(struct ku_profile *p, const char *dir)
@@ -264,35 +318,45 @@ static int write_table(struct ku_profile *p, const char *dir)
     return status;
 }
 
-static void read_limits(struct ku_profile *p)
+static int is_profiled(const struct ku_profile *p, int64_t step)
 {
-    static const char *const dtype[] = {"f32", "bf16"};
-    int n = p->t->job->local_n, cores = p->t->n_threads * n;
-    if (cores > ku_os_n_cpus_host())
-        cores = ku_os_n_cpus_host();
-    for (int i = 0; i < 2; i++)
-        if (ku_peak_read(dtype[i], cores, &p->peak[i]) < 0)
-            p->peak[i] = 0;
-    if (ku_peak_read("stream", cores, &p->stream) < 0)
-        p->stream = 0;
-    for (int i = 0; i < 2; i++)
-        p->peak[i] /= n;
-    p->stream /= n;
+    return p && !p->is_written && step >= p->first && step < p->first + p->n_steps;
 }
 
-int ku_profile_after(struct ku_profile *p, int64_t step, const char *dir)
+void ku_profile_before(struct ku_profile *p, int64_t step)
 {
-    struct ku_job *job;
-    if (p == NULL || step < p->first || step >= p->first + p->n_steps)
-        return KUMI_OK;
-    job = p->t->job;
+    if (is_profiled(p, step))
+        ku_exec_stamp(p->t->exec[KU_PROG_TRAIN],
+                      p->stamp + (step - p->first) * (program_of(p)->n_instrs + 1));
+}
+
+void ku_profile_after(struct ku_profile *p, int64_t step)
+{
+    if (!is_profiled(p, step))
+        return;
     ku_exec_stamp(p->t->exec[KU_PROG_TRAIN], NULL);
-    if (step < p->first + p->n_steps - 1)
+    p->n_done = step - p->first + 1;
+}
+
+void ku_profile_note(struct ku_profile *p, int64_t step, enum ku_profile_what what,
+                     int64_t begin_ns, int64_t end_ns)
+{
+    if (is_profiled(p, step) && p->n_marks < p->max_marks)
+        p->mark[p->n_marks++] = (struct ku_profile_mark){what, begin_ns, end_ns};
+}
+
+int ku_profile_write(struct ku_profile *p, const char *dir, int is_over)
+{
+    if (p == NULL || p->is_written || p->n_done == 0 || (p->n_done < p->n_steps && !is_over))
         return KUMI_OK;
-    read_limits(p);
+    struct ku_job *job = p->t->job;
+    int cores = p->t->n_threads * job->local_n, n_cpus = ku_os_n_cpus_host();
+    p->is_written = 1;
+    p->n_steps = p->n_done;
+    ku_limits_read(cores < n_cpus ? cores : n_cpus, job->n, &p->limits);
     KU_TRY(ku_agree_local(job, collect(p)));
     KU_TRY(gather(p));
-    struct ku_trace trace = {p->t, p->first, p->n_steps, p->stamp};
+    struct ku_trace trace = {p->t, p->first, p->n_steps, p->stamp, p->mark, p->n_marks};
     int status = job->rank == 0 ? write_table(p, dir) : KUMI_OK;
     KU_TRY(ku_agree_local(job, status));
     return ku_trace_write(&trace, dir);

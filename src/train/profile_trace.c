@@ -10,9 +10,9 @@
 #include "base/os.h"
 #include "base/str.h"
 #include "train/agree.h"
-#include "train/profile.h"
 
-enum { LANE_STEP, LANE_COMPUTE, LANE_COMM };
+enum { LANE_STEP, LANE_COMPUTE, LANE_COMM, LANE_WAIT, LANE_DATA, LANE_CHECKPOINT, N_LANES };
+static const char *const exchange_name[] = {"reduce_scatter", "all_reduce", "barrier"};
 
 static void add_event(struct ku_str *out, const char *name, const char *path, int rank, int lane,
                       int64_t begin_ns, int64_t end_ns)
@@ -25,21 +25,33 @@ static void add_event(struct ku_str *out, const char *name, const char *path, in
 
 static void add_lanes(struct ku_str *out, int rank)
 {
-    static const char *const lane[] = {"steps", "compute", "communication"};
+    static const char *const lane[] = {"steps", "compute", "communication",
+                                       "wait",  "data",    "checkpoint"};
     ku_str_add(out,
                "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank "
                "%d\"}}",
                rank ? ",\n" : "", rank, rank);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < N_LANES; i++)
         ku_str_add(out,
                    ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{"
                    "\"name\":\"%s\"}}",
                    rank, i, lane[i]);
 }
 
+/* An exchange opens with its start and closes with its wait; several may be open. */
+static void add_flight(struct ku_str *out, const struct ku_instr *i, const char *path, int rank,
+                       int64_t step, int64_t at_ns)
+{
+    ku_str_add(
+        out,
+        ",\n{\"ph\":\"%s\",\"cat\":\"exchange\",\"id\":\"%d.%lld.%u\",\"name\":\"%s in flight\","
+        "\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"args\":{\"path\":\"%s\"}}",
+        i->kind == KU_START ? "b" : "e", rank, (long long)step, i->handle, exchange_name[i->op],
+        rank, LANE_COMM, (double)at_ns * 1e-3, path);
+}
+
 static void add_step(struct ku_str *out, const struct ku_trace *x, int64_t s, int64_t origin_ns)
 {
-    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
     const struct ku_program *p = x->t->program[KU_PROG_TRAIN];
     const int64_t *stamp = x->stamp + s * (p->n_instrs + 1);
     int rank = x->t->job->rank;
@@ -51,12 +63,17 @@ static void add_step(struct ku_str *out, const struct ku_trace *x, int64_t s, in
         if (i->kind == KU_COMPUTE)
             snprintf(name, sizeof name, "%s", ku_ops[i->op].name);
         else if (i->kind == KU_START)
-            snprintf(name, sizeof name, "start %s", exchange[i->op]);
+            snprintf(name, sizeof name, "start %s", exchange_name[i->op]);
         else
             snprintf(name, sizeof name, "wait");
         add_event(out, name, p->name_of[i->path], rank,
-                  i->kind == KU_COMPUTE ? LANE_COMPUTE : LANE_COMM, stamp[at] - origin_ns,
-                  stamp[at + 1] - origin_ns);
+                  i->kind == KU_COMPUTE ? LANE_COMPUTE
+                  : i->kind == KU_START ? LANE_COMM
+                                        : LANE_WAIT,
+                  stamp[at] - origin_ns, stamp[at + 1] - origin_ns);
+        if (i->kind != KU_COMPUTE)
+            add_flight(out, i, p->name_of[i->path], rank, s,
+                       stamp[at + (i->kind == KU_WAIT)] - origin_ns);
     }
 }
 
@@ -70,6 +87,12 @@ static int write_part(const struct ku_trace *x, const char *path, int64_t origin
     add_lanes(&out, rank);
     for (int64_t s = 0; s < x->n_steps; s++)
         add_step(&out, x, s, origin_ns);
+    for (int i = 0; i < x->n_marks; i++) {
+        int is_data = x->mark[i].what == KU_PROFILE_DATA;
+        add_event(&out, is_data ? "data" : "checkpoint", "", rank,
+                  is_data ? LANE_DATA : LANE_CHECKPOINT, x->mark[i].begin_ns - origin_ns,
+                  x->mark[i].end_ns - origin_ns);
+    }
     if (is_last)
         ku_str_add(&out, "\n]}\n");
     int fd = out.failed
@@ -89,8 +112,9 @@ int ku_trace_write(const struct ku_trace *x, const char *dir)
 {
     struct ku_job *job = x->t->job;
     int n = job->n < KU_PROFILE_TRACED_RANKS ? job->n : KU_PROFILE_TRACED_RANKS;
-    int64_t origin_ns = x->stamp[0];
-    KU_TRY(ku_agree_bytes(job, &origin_ns, sizeof origin_ns)); /* one host, one clock */
+    int64_t origin_ns = -(x->n_marks ? x->mark[0].begin_ns : x->stamp[0]);
+    KU_TRY(ku_agree_max(job, &origin_ns)); /* the first of all ranks: one host, one clock */
+    origin_ns = -origin_ns;
     char *path = ku_asprintf("%s/profile.trace.json", dir);
     int status = path ? KUMI_OK : KUMI_ENOMEM;
     for (int turn = 0; turn < n; turn++) {

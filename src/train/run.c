@@ -26,8 +26,10 @@
 #include "train/origin.h"
 #include "train/peak.h"
 #include "train/profile.h"
+#include "train/roofline.h"
 #include "train/rundir.h"
 #include "train/session.h"
+#include "train/trial.h"
 
 enum { MAX_SKIPPED = 100, WORD_TIME = 1, WORD_SIGNAL = 2 };
 
@@ -38,10 +40,12 @@ struct run {
     struct ku_session s;
     struct ku_rundir dir;
     struct ku_metrics *metrics;     /* rank 0 */
+    struct ku_limits limits;        /* rank 0 */
     char *checkpoints;              /* OUT/checkpoints, on every rank */
     char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
     struct ku_origin was;           /* its */
     struct ku_profile *profile;     /* NULL: none is wanted */
+    struct ku_trial *trial;         /* NULL: this is a run */
     int64_t step, last_saved, end, begin_ns;
     int n_skipped, stop_word;
     double loss;               /* of the last step, NaN before the first */
@@ -175,8 +179,10 @@ static int load_checkpoint(struct run *r)
 
 static int open_metrics(struct run *r)
 {
+    const char *compute = r->s.cfg.precision_compute;
     double peak_flops;
-    if (ku_peak_read(r->s.cfg.precision_compute, r->s.n_cores, &peak_flops) < 0) {
+    ku_limits_read(ku_session_cores(&r->s, r->job->local_n), r->job->n, &r->limits);
+    if (ku_peak_read(compute, r->limits.n_cores, &peak_flops) < 0) {
         KU_LOG(TRAIN, INFO, "%s: mfu is not known without", ku_err_get()->text);
         peak_flops = 0;
     }
@@ -193,7 +199,7 @@ static int create_profile(struct run *r)
         return KUMI_OK;
     if (is_first(r))
         snprintf(r->result->profile, sizeof r->result->profile, "%s/profile.txt", r->result->out);
-    return ku_profile_create(&opts, r->s.t, r->step, &r->profile);
+    return ku_profile_create(&opts, r->s.t, r->step, r->end, &r->profile);
 }
 
 static int prepare(struct run *r)
@@ -207,6 +213,8 @@ static int prepare(struct run *r)
     KU_TRY(ku_session_create_trainer(&r->s, r->job));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
     KU_TRY(create_profile(r));
+    if (r->o->is_trial)
+        KU_TRY(ku_trial_create(r->end - r->step, &r->trial));
     if (!is_first(r))
         return KUMI_OK;
     KU_TRY(open_metrics(r));
@@ -224,9 +232,13 @@ static int prepare(struct run *r)
 
 static int save(struct run *r, int is_final)
 {
+    if (r->trial)
+        return KUMI_OK;
     if (r->last_saved == r->step && r->found[0] + r->step > 0 && r->last_saved >= 0)
         return KUMI_OK;
+    int64_t begin = ku_clock_ns();
     int status = ku_session_save(&r->s, r->checkpoints, r->step);
+    ku_profile_note(r->profile, r->step - 1, KU_PROFILE_CHECKPOINT, begin, ku_clock_ns());
     if (status == KUMI_OK) {
         r->last_saved = r->step;
         return KUMI_OK;
@@ -242,6 +254,8 @@ static int save(struct run *r, int is_final)
 static int evaluate(struct run *r)
 {
     double loss;
+    if (r->trial)
+        return KUMI_OK;
     KU_TRY(ku_session_evaluate(&r->s, &loss));
     r->result->val_loss = loss;
     if (is_first(r) && r->s.eval_samples)
@@ -296,18 +310,27 @@ static int is_due(struct ku_span every, int64_t step, const struct run *r)
     return n > 0 && step % n == 0;
 }
 
-/* What all ranks hold, each seen at most max_age_ns ago (a look takes about 10 ms a GiB), in bytes;
- * 0: a rank cannot tell. Collective. */
-static int memory_held(struct run *r, int64_t max_age_ns, int64_t *bytes)
+/* What is added up over ranks, in one collective: memory, and where the time of a step went. */
+enum sums { SUM_HELD_BYTES, SUM_CAN_TELL, SUM_EXPOSED_NS, SUM_WAIT_NS, SUM_ONCE_NS, N_SUMS };
+
+/* What all ranks hold, each seen at most max_age_ns ago (a look takes about 10 ms a GiB); 0 bytes:
+ * a rank cannot tell. Collective. */
+static int add_up(struct run *r, int64_t max_age_ns, int64_t sum[N_SUMS])
 {
     int64_t now = ku_clock_ns();
     if (r->pss_ns == 0 || now - r->pss_ns >= max_age_ns) {
         r->pss_bytes = (int64_t)ku_os_pss();
         r->pss_ns = now;
     }
-    int64_t word[2] = {r->pss_bytes, r->pss_bytes > 0};
-    KU_TRY(ku_agree_sum(r->job, word, 2));
-    *bytes = word[1] == r->job->n ? word[0] : 0;
+    struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
+    sum[SUM_HELD_BYTES] = r->pss_bytes;
+    sum[SUM_CAN_TELL] = r->pss_bytes > 0;
+    sum[SUM_EXPOSED_NS] = times.exposed_ns;
+    sum[SUM_WAIT_NS] = times.wait_ns;
+    sum[SUM_ONCE_NS] = times.once_ns;
+    KU_TRY(ku_agree_sum(r->job, sum, N_SUMS));
+    if (sum[SUM_CAN_TELL] < r->job->n)
+        sum[SUM_HELD_BYTES] = 0;
     return KUMI_OK;
 }
 
@@ -320,12 +343,13 @@ static int is_logged(const struct run *r)
 /* Collective, for what the line of a logged step says of all ranks. */
 static int note_step(struct run *r, const double *report, int64_t data_ns)
 {
-    int64_t held_bytes = 0;
+    int64_t sum[N_SUMS] = {0};
     if (is_logged(r))
-        KU_TRY(memory_held(r, 1000000000, &held_bytes));
+        KU_TRY(add_up(r, 1000000000, sum));
     if (!is_first(r))
         return KUMI_OK;
     struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
+    double mean_ms = 1e-6 / r->job->n;
     struct ku_metrics_line line = {.step = r->step,
                                    .n_steps = r->s.n_steps,
                                    .tokens = (int64_t)report[KU_REPORT_TOKENS],
@@ -334,9 +358,11 @@ static int note_step(struct run *r, const double *report, int64_t data_ns)
                                    .grad_norm = report[KU_REPORT_NORM],
                                    .lr = report[KU_REPORT_LR],
                                    .step_ms = (double)times.run_ns * 1e-6,
-                                   .wait_ms = (double)times.wait_ns * 1e-6,
                                    .data_ms = (double)data_ns * 1e-6,
-                                   .held_bytes = held_bytes};
+                                   .exposed_ms = (double)sum[SUM_EXPOSED_NS] * mean_ms,
+                                   .wait_ms = (double)sum[SUM_WAIT_NS] * mean_ms,
+                                   .optimizer_ms = (double)sum[SUM_ONCE_NS] * mean_ms,
+                                   .held_bytes = sum[SUM_HELD_BYTES]};
     ku_metrics_step(r->metrics, &line, is_logged(r));
     return KUMI_OK;
 }
@@ -347,15 +373,18 @@ static int one_step(struct run *r)
     int64_t begin = ku_clock_ns();
     KU_TRY(ku_agree_local(r->job, ku_session_fill_train(&r->s, r->step)));
     int64_t data_ns = ku_clock_ns() - begin;
+    ku_profile_note(r->profile, r->step, KU_PROFILE_DATA, begin, begin + data_ns);
     ku_profile_before(r->profile, r->step);
     KU_TRY(ku_trainer_step(r->s.t, r->step, &report));
-    KU_TRY(ku_profile_after(r->profile, r->step, r->result->out));
+    ku_profile_after(r->profile, r->step);
     if (report[KU_REPORT_APPLY] == 0)
         KU_TRY(nonfinite(r, report));
     else
         r->n_skipped = 0;
     r->loss = report[KU_REPORT_LOSS];
     r->step++;
+    struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
+    ku_trial_note(r->trial, &times, data_ns);
     return note_step(r, report, data_ns);
 }
 
@@ -387,11 +416,14 @@ static int loop(struct run *r)
             KU_TRY(verify_replicas(r));
         if (step < r->end && is_saved)
             KU_TRY(save(r, 0));
+        if (step < r->end)
+            KU_TRY(ku_profile_write(r->profile, r->result->out, 0));
     }
     r->stop_word = (int)word;
     if (!word)
         KU_TRY(evaluate(r));
-    return save(r, 1);
+    KU_TRY(save(r, 1));
+    return ku_profile_write(r->profile, r->result->out, 1);
 }
 
 /* JSON has no NaN: null. */
@@ -408,16 +440,20 @@ static json_t *measured(double x)
 static int write_summary(struct run *r, int64_t held_bytes)
 {
     struct kumi_train_result *result = r->result;
-    json_t *o = json_pack("{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}",
-                          "step", (json_int_t)r->step, "update", (json_int_t)result->update,
-                          "ranks", r->job->n, "loss", real(r->loss), "val_loss",
-                          real(result->val_loss), "median_tps", measured(result->median_tps),
-                          "median_step_ms", measured(ku_metrics_median_step_ms(r->metrics)), "mfu",
-                          measured(ku_metrics_mfu(r->metrics, result->median_tps)), "digest",
-                          result->digest, "checkpoint", result->checkpoint, "memory_planned_bytes",
-                          (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
-                          held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
-                          ku_metrics_curve(r->metrics));
+    double step_ms = ku_metrics_median_step_ms(r->metrics);
+    double least_ns = ku_roofline_program_ns(&r->limits, r->s.t->program[KU_PROG_TRAIN]);
+    json_t *o = json_pack(
+        "{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
+        "s:o}",
+        "step", (json_int_t)r->step, "update", (json_int_t)result->update, "ranks", r->job->n,
+        "loss", real(r->loss), "val_loss", real(result->val_loss), "median_tps",
+        measured(result->median_tps), "median_step_ms", measured(step_ms), "mfu",
+        measured(ku_metrics_mfu(r->metrics, result->median_tps)), "step_over_roofline",
+        measured(least_ns > 0 ? step_ms * 1e6 / least_ns : 0), "limits", ku_limits_json(&r->limits),
+        "digest", result->digest, "checkpoint", result->checkpoint, "memory_planned_bytes",
+        (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
+        held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
+        ku_metrics_curve(r->metrics));
     char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
     char *path = ku_rundir_file(&r->dir, "summary.json");
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;
@@ -451,17 +487,21 @@ static int finish(struct run *r)
     struct kumi_train_result *result = r->result;
     result->step = r->step;
     result->update = *ku_trainer_update_count(r->s.t);
-    snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
-             (long long)r->last_saved);
-    int64_t held_bytes;
-    KU_TRY(memory_held(r, 0, &held_bytes));
+    if (r->trial)
+        KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank, r->result->out)));
+    else
+        snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
+                 (long long)r->last_saved);
+    int64_t sum[N_SUMS];
+    KU_TRY(add_up(r, 0, sum));
     int status = KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
         note_curve(r);
-        status = ku_trainer_digest(r->s.t, 0, result->digest);
+        if (r->trial == NULL)
+            status = ku_trainer_digest(r->s.t, 0, result->digest);
         if (status == KUMI_OK)
-            status = write_summary(r, held_bytes);
+            status = write_summary(r, sum[SUM_HELD_BYTES]);
     }
     return ku_agree(r->job, status);
 }
@@ -471,12 +511,13 @@ static int run_all(struct run *r)
     KU_TRY(prepare(r));
     KU_TRY(loop(r));
     KU_TRY(finish(r));
+    const char *kept = r->trial ? "a trial keeps no state" : "the state is in ";
     if (r->stop_word == WORD_TIME)
-        return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time is over: step %lld; the state is in %s",
-                      (long long)r->step, r->result->checkpoint);
+        return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time is over: step %lld; %s%s",
+                      (long long)r->step, kept, r->result->checkpoint);
     if (r->stop_word)
-        return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d: step %lld; the state is in %s",
-                      r->stop_word - WORD_SIGNAL, (long long)r->step, r->result->checkpoint);
+        return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d: step %lld; %s%s",
+                      r->stop_word - WORD_SIGNAL, (long long)r->step, kept, r->result->checkpoint);
     return KUMI_OK;
 }
 
@@ -531,6 +572,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
         status = ku_job_fail(job);
     ku_metrics_close(r.metrics);
     ku_profile_destroy(r.profile);
+    ku_trial_destroy(r.trial);
     ku_session_fini(&r.s);
     ku_rundir_close(&r.dir);
     ku_free(r.checkpoints);

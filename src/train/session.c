@@ -213,13 +213,19 @@ int ku_session_graph(const struct ku_session *s, struct ku_graph **g)
     return status;
 }
 
-static int n_threads(const struct ku_session *s, const struct ku_job *job)
+static int n_threads(const struct ku_session *s, int local_n)
 {
     const char *share = getenv("KUMI_THREADS");
     if (s->cfg.train_threads != KU_NULL)
         return (int)s->cfg.train_threads;
-    long n = share ? strtol(share, NULL, 10) : ku_os_n_cpus() / job->local_n;
+    long n = share ? strtol(share, NULL, 10) : ku_os_n_cpus() / local_n;
     return n < 1 ? 1 : n > 4096 ? 4096 : (int)n;
+}
+
+int ku_session_cores(const struct ku_session *s, int local_n)
+{
+    int cores = ku_os_n_cpus_host(), threads = n_threads(s, local_n) * local_n;
+    return cores < threads ? cores : threads;
 }
 
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
@@ -229,11 +235,8 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     struct ku_graph *g;
     KU_ASSERT(o.device != NULL);
     KU_TRY(ku_session_compile_opts(s, &o.compile));
-    o.device_opts.n_threads = n_threads(s, job);
+    o.device_opts.n_threads = n_threads(s, job->local_n);
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
-    s->n_cores = ku_os_n_cpus_host();
-    if (s->n_cores > o.device_opts.n_runnable_threads)
-        s->n_cores = o.device_opts.n_runnable_threads;
     o.device_opts.isa = ku_cpu_isa();
     if (s->cfg.parallel_isa) {
         enum ku_isa pinned;

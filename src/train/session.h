@@ -20,7 +20,6 @@ struct ku_session {
     struct ku_data *data;
     struct ku_sampler sampler;
     int64_t seq_len, n_steps, eval_samples;
-    int n_cores;         /* that the job's compute threads have, all ranks together */
     int64_t decay_steps; /* the schedule's end, as it counts, if none is given; 0: not yet known */
     json_t *numerics;    /* the keys with derived values, as manifests keep them */
     struct ku_trainer *t;
@@ -36,6 +35,8 @@ int ku_session_open_data(struct ku_session *s, struct ku_job *job);
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
 /* The model's graph for one global batch. */
 int ku_session_graph(const struct ku_session *s, struct ku_graph **g);
+/* Cores that the compute threads of so many ranks of this host have, all together. */
+int ku_session_cores(const struct ku_session *s, int local_n);
 /* Compiles and allocates. Collective. */
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
 void ku_session_fini(struct ku_session *s);

@@ -28,11 +28,12 @@ mkdir "$dir/cache"
 python3 -c '
 import json, sys
 cpu = json.load(sys.stdin)["cpu"]
-rows = [{"cpu": cpu["model"], "isa": cpu["isa"], "threads": n, "f32": 1e9, "bf16": n * 1e11} for n in (1, 2, 64)]
-rows.append({"cpu": "another", "isa": cpu["isa"], "threads": 2, "f32": 1e9, "bf16": 1e9})
+rows = [{"cpu": cpu["model"], "isa": cpu["isa"], "threads": n, "f32": n * 2e9, "bf16": n * 1e11, "stream": n * 1e12} for n in (1, 2, 64)]
+rows.append({"cpu": "another", "isa": cpu["isa"], "threads": 2, "f32": 1e9, "bf16": 1e9, "stream": 1e9})
 json.dump(rows, sys.stdout)' <"$dir/info.json" >"$dir/cache/peak.json" || say "no peak.json"
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/peak" \
     >"$dir/out" 2>"$dir/err" || say "train with a peak: $(cat "$dir/err")"
+"$kumi" plan "${small[@]}" --roofline --json >"$dir/roofline.json" || say "plan --roofline failed"
 grep -q 'tok/s  mfu [0-9]*\.[0-9] %' "$dir/err" || say "no mfu in: $(cat "$dir/err")"
 rm -r "$dir/cache"
 KUMI_LOG=info "$kumi" train "${small[@]}" --set train.steps=1 --out "$dir/hint" >"$dir/out" 2>"$dir/err"
@@ -47,7 +48,8 @@ steps = [r for r in rows if "loss" in r]
 evals = [r for r in rows if "val_loss" in r]
 
 # the lines: a step's has what a step is known by, an evaluation's has the loss of the validation split
-keys = {"step", "epoch", "loss", "grad_norm", "lr", "tokens", "step_ms", "tps", "mfu", "memory_gib", "data_ms", "wait_ms"}
+keys = {"step", "epoch", "loss", "grad_norm", "lr", "tokens", "step_ms", "tps", "mfu", "memory_gib", "data_ms", "exposed_comm_ms",
+    "wait_ms", "optimizer_ms"}
 assert [r["step"] for r in steps] == [1, 5, 10, 15, 20] and [r["step"] for r in evals] == [10, 20], rows
 tokens, per_epoch = 8 * 64, (1115394 * 9 // 10 - 1) // 64 // 8 # global batch x length; steps of 9/10 of the text
 for r in steps:
@@ -55,7 +57,9 @@ for r in steps:
     assert r["tokens"] == tokens and 0 < r["loss"] < 6 and r["grad_norm"] > 0, r
     assert abs(r["lr"] / (4e-3 * r["step"] / 100) - 1) < 0.02, r # warm-up over 100 steps
     assert abs(r["epoch"] * per_epoch / r["step"] - 1) < 0.01, r
-    assert r["step_ms"] > 0 and r["data_ms"] >= 0 and 0 <= r["wait_ms"] <= r["step_ms"], r
+    assert r["step_ms"] > 0 and r["data_ms"] >= 0, r
+    assert 0 <= r["wait_ms"] <= r["exposed_comm_ms"] + 0.001, r # means of the ranks
+    assert r["exposed_comm_ms"] > 0 and r["optimizer_ms"] > 0, r
     assert abs(r["tps"] * (r["step_ms"] + r["data_ms"]) / 1e3 / tokens - 1) < 0.01, r
     assert r["memory_gib"] is None or r["memory_gib"] * 2**30 > plan["host_bytes"] / 2, r
 for r in evals:
@@ -80,6 +84,16 @@ assert summary["median_tps"] > 0 and summary["median_step_ms"] > 0, summary
 # mfu: 6 N + 12 layers width length, N without positions, over the peak of two cores
 flops = 6 * (256 * 128 + 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128) + 12 * 2 * 128 * 64
 assert summary["mfu"] is None and all(r["mfu"] is None for r in steps), summary
+assert summary["step_over_roofline"] is None and set(summary["limits"]) == {"cores", "flops", "stream_bytes", "source"}
+assert summary["limits"]["flops"] == {"f32": None, "bf16": None} and summary["limits"]["source"] is None, summary
+peak = json.load(open(dir + "/peak/summary.json"))
+n = peak["limits"]["cores"]
+assert peak["limits"] == {"cores": n, "flops": {"f32": n * 2e9, "bf16": n * 1e11}, "stream_bytes": n * 1e12,
+                          "source": dir + "/cache/peak.json"}, peak
+T = json.load(open(dir + "/roofline.json"))
+assert T["limits"] == peak["limits"], (T, peak)
+assert abs(peak["step_over_roofline"] / (peak["median_step_ms"] / T["least_ms"]) - 1) < 1e-6, (T, peak)
+assert peak["step_over_roofline"] > 1, peak # no step is below its roofline
 has_two = json.load(open(dir + "/info.json"))["cpu"]["cores"] > 1
 close = lambda mfu, tps: abs(mfu / (tps * flops / 2e11) - 1) < 1e-3 or not has_two
 for row in [json.load(open(dir + "/peak/summary.json"))] + [json.loads(l) for l in open(dir + "/peak/metrics.jsonl")]:

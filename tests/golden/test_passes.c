@@ -4,6 +4,7 @@
  * A small network's text after every pass, against files; KUMI_UPDATE=1 writes them anew. Each text
  * is read back, verified and printed again.
  */
+#define KUMI_NO_SOURCE /* texts that do not move with the lines of this file */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -224,11 +225,57 @@ static void refusals(void **state)
     }
 }
 
+/* A node keeps the line that built it, through calls inside of calls, text, gradients, update. */
+static void source_lines(void **state)
+{
+    (void)state;
+    struct kumi_graph *b;
+    struct ku_graph *g, *again;
+    struct ku_str text = {0};
+    int64_t n = 8, wide = 4;
+    const struct kumi_linear layer = {.out = "f", .out_count = &wide};
+    int n_of[4] = {0};
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value x = kumi_input(b, "x", KUMI_F32, "nc", (int64_t[]){n, 3});
+    kumi_value y = kumi_input(b, "y", KUMI_I32, "n", &n);
+    x = kumi_graph_built(
+        b, "a/my net.c", 2,
+        kumi_activate(b, kumi_graph_built(b, "my net.c", 1, kumi_linear(b, x, "up", &layer)),
+                      KUMI_RELU));
+    assert_int_equal(kumi_graph_closed(b, "my net.c", 3, kumi_loss_cross_entropy(b, x, y, -100)),
+                     0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    assert_int_equal(ku_graph_print(g, &text), 0);
+    assert_non_null(strstr(text.text, " act=relu source=my_net.c:2 @"));
+    assert_int_equal(ku_graph_parse("text", text.text, text.bytes, &again), 0);
+    ku_graph_destroy(g);
+    struct ku_compile_opts o = options(1, KUMI_F32);
+    assert_int_equal(ku_compile_graph(again, &o, NULL, "update"), 0);
+    for (ku_id i = 1; i < again->n_nodes; i++) {
+        const struct ku_node *node = &again->node[i];
+        const char *line = node->source ? again->name[node->source] : "my_net.c:0";
+        assert_memory_equal(line, "my_net.c:", 9);
+        n_of[line[9] - '0']++;
+        if (node->op == KU_OP_linear || node->op == KU_OP_linear_dw || node->op == KU_OP_adamw)
+            assert_string_equal(line, "my_net.c:1");
+        if (node->op == KU_OP_act || node->op == KU_OP_act_dx)
+            assert_string_equal(line, "my_net.c:2");
+        if (node->op == KU_OP_softmax_xent || node->op == KU_OP_softmax_xent_dx)
+            assert_string_equal(line, "my_net.c:3");
+    }
+    assert_true(n_of[1] >= 7 && n_of[2] == 2 && n_of[3] >= 4);
+    ku_graph_destroy(again);
+    ku_str_fini(&text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(after_each_pass), cmocka_unit_test(programs),
-        cmocka_unit_test(plans_do_not_overlap), cmocka_unit_test(frozen_and_unused),
-        cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(after_each_pass),
+                                       cmocka_unit_test(programs),
+                                       cmocka_unit_test(plans_do_not_overlap),
+                                       cmocka_unit_test(frozen_and_unused),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(source_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -370,6 +370,11 @@ static inline struct attention attention_of(const struct bound *b, int in_qkv)
                               .scale = scale != 0 ? scale : 1 / sqrt((double)dim[4].count)};
 }
 
+/* Probabilities and adjoints of scores may be rounded to bf16 where they enter a product. */
+static inline double attn_inner(const struct attention *a)
+{
+    return a->b->c->in[a->in_qkv].dtype == KUMI_BF16 ? unit_of(KUMI_BF16) : 0;
+}
 /*
  * Scores are off by (d + 3) eps sum|q k|; the log-sum-exp by their mean under p; a probability by
  * both, relatively; running maxima rescale at most once per key.
@@ -380,6 +385,7 @@ static inline void bound_attention_query(const struct attention *a, int64_t i)
     const double eps = b->eps, sums = (double)(2 * a->t + 4 * ELEMENTARY) * eps;
     int64_t at_lse = (a->sample * a->h + a->head) * a->t + i;
     double lse = truth_at(b, 1, at_lse), moved = 0, most = -1e300, size;
+    const double inner = attn_inner(a);
     for (int64_t j = 0; j < attn_keys(a, i); j++)
         most = fmax(most, attn_score(a, i, j, &size));
     for (int64_t j = 0; j < attn_keys(a, i); j++) {
@@ -391,7 +397,7 @@ static inline void bound_attention_query(const struct attention *a, int64_t i)
         double s = attn_score(a, i, j, &size), p = exp(s - lse) * attn_keep(a, i, j);
         double off = eps * ((double)(a->d + 3) * size + 2 * fabs(s - most)) + moved + sums;
         for (int64_t e = 0; e < a->d; e++)
-            b->e[0][attn_o(a, i) + e] += p * fabs(attn_qkv(a, j, 2, e)) * off;
+            b->e[0][attn_o(a, i) + e] += p * fabs(attn_qkv(a, j, 2, e)) * (off + inner);
     }
 }
 static inline void bound_attention(const struct bound *b)
@@ -421,12 +427,13 @@ static inline void bound_attention_pair(const struct attention *a, int64_t i, in
         d_o += o, d_o_size += fabs(o);
     }
     double ds = fabs(p * (dv - d_o) * a->scale);
-    double ds_off = ds * off + p * fabs(a->scale) * (double)(a->d + 4) * eps * (dv_size + d_o_size);
+    double ds_off = ds * (off + attn_inner(a)) +
+                    p * fabs(a->scale) * (double)(a->d + 4) * eps * (dv_size + d_o_size);
     for (int64_t e = 0; e < a->d; e++) {
         b->e[0][attn_row(a, i, 0) + e] += fabs(attn_qkv(a, j, 1, e)) * (ds_off + sums * ds);
         b->e[0][attn_row(a, j, 1) + e] += fabs(attn_qkv(a, i, 0, e)) * (ds_off + sums * ds);
         b->e[0][attn_row(a, j, 2) + e] +=
-            p * z * fabs(in_at(b, 0, attn_o(a, i) + e)) * (off + sums);
+            p * z * fabs(in_at(b, 0, attn_o(a, i) + e)) * (off + attn_inner(a) + sums);
     }
 }
 static inline void bound_attention_dx(const struct bound *b)

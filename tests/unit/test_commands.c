@@ -267,13 +267,20 @@ static void see(void *ctx, const char *text)
     json_decref(row);
 }
 
+static int bench(const char *what, int threads, int as_json, struct lines *l)
+{
+    const struct kumi_bench_options b = {
+        .what = what, .threads = threads, .as_json = as_json, .line = see, .ctx = l};
+    return kumi_bench(&b);
+}
+
 static void test_bench(void **state)
 {
     struct lines l = {0};
     double one, four, bf16;
     (void)state;
     assert_error(ku_peak_read("f32", 1, &one), KUMI_EINPUT, "run `kumi bench peak`");
-    assert_status(kumi_bench("peak", 1, 1, see, &l), KUMI_OK);
+    assert_status(bench("peak", 1, 1, &l), KUMI_OK);
     assert_int_equal(l.n, 4);
     assert_int_equal(l.n_found, 4);
     assert_status(ku_peak_read("f32", 1, &one), KUMI_OK);
@@ -287,16 +294,27 @@ static void test_bench(void **state)
     assert_int_equal(l.n, 2); /* f32 and bf16 */
     assert_int_equal(l.n_found, 2);
     out.only = NULL;
-    out.max_bytes = 4096;
+    out.bytes = 4096;
     for (out.as_json = 0; out.as_json < 2; out.as_json++) {
-        l = (struct lines){.word = out.as_json ? NULL : "all_reduce"};
+        l = (struct lines){.word = "all_reduce"};
         assert_status(ku_bench_comm_run(&out, 2), KUMI_OK);
-        assert_int_equal(l.n, out.as_json ? 6 : 7);
-        assert_int_equal(l.n_found, out.as_json ? 6 : 3);
+        /* barrier; two with programs and two dtypes, one with dtypes, six */
+        assert_int_equal(l.n, (out.as_json ? 0 : 2) + 1 + 2 * 6 + 4 + 6 * 2);
+        assert_int_equal(l.n_found, 6);
     }
-    assert_error(kumi_bench("speed", 0, 0, see, &l), KUMI_EINVAL, "bench: speed: unknown");
-    assert_error(kumi_bench("peak", -1, 0, see, &l), KUMI_EINVAL, "--threads: -1");
-    assert_error(kumi_bench("comm", 513, 0, see, &l), KUMI_EINVAL, "--threads: 513");
+    out.only = "gath";
+    out.bytes = 12;
+    l = (struct lines){.word = "gather"};
+    assert_status(ku_bench_comm_run(&out, 3), KUMI_OK);
+    assert_int_equal(l.n, 2);
+    assert_int_equal(l.n_found, 2);
+    out.only = "scatter_reduce";
+    assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL, "no collective begins so");
+    out = (struct ku_bench_out){.line = see, .ctx = &l, .bytes = 3};
+    assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL, "--bytes: 3; give a multiple of 4");
+    assert_error(bench("speed", 0, 0, &l), KUMI_EINVAL, "bench: speed: unknown");
+    assert_error(bench("peak", -1, 0, &l), KUMI_EINVAL, "--threads: -1");
+    assert_error(bench("comm", 513, 0, &l), KUMI_EINVAL, "--threads: 513");
 }
 
 /* Rows of other machines stay, one's own is replaced, a broken file is begun anew. */

@@ -2,7 +2,13 @@
 /* links: train */
 #include "test_commands.h"
 
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/os.h"
+#include "device/bench.h"
 #include "pass/pass.h"
+#include "train/peak.h"
 #include "train/session.h"
 
 static struct kumi_settings settings_of(const struct files *f, const char *const *set)
@@ -127,6 +133,112 @@ static void test_plan_text(void **state)
     kumi_text_free(text);
 }
 
+/* T against a machine whose limits are known: by hand where that is easy, and as a sum. */
+static void test_roofline(void **state)
+{
+    struct kumi_settings s = settings_of(*state, NULL);
+    const struct ku_peak peak = {.isa = ku_cpu_isa(),
+                                 .n_threads = 1,
+                                 .flops_f32 = 1e9,
+                                 .flops_bf16 = 2e9,
+                                 .stream_bytes = 4e9};
+    const int64_t weights = 2 * (16 * 48 + 16 * 16 + 2 * 16 * 64) + 16 * 256;
+    char *text = NULL;
+    size_t i;
+    json_t *row;
+    assert_status(ku_peak_write(&peak), KUMI_OK);
+    for (int n = 1; n <= 2; n++) {
+        const char *set[] = {"train.threads=1", NULL};
+        struct kumi_settings one = settings_of(*state, set);
+        assert_status(kumi_plan_roofline(&one, n, 1, &text), KUMI_OK);
+        json_t *plan = take_json(text);
+        double sum = 0, cores = (double)int_at(plan, "limits.cores");
+        json_array_foreach(json_object_get(plan, "ops"), i, row)
+        {
+            double ms = json_real_value(json_object_get(row, "least_ms")), flop_ms, byte_ms;
+            flop_ms = json_real_value(json_object_get(row, "flops")) / (1e9 * cores / n) * 1e3;
+            byte_ms = json_real_value(json_object_get(row, "bytes")) / (4e9 * cores / n) * 1e3;
+            assert_true(ms >= flop_ms * 0.999999 && ms >= byte_ms * 0.999999);
+            assert_true(ms <= (flop_ms + byte_ms) * 1.000001);
+            sum += ms;
+            if (strcmp(json_string_value(json_object_get(row, "op")), "linear") != 0)
+                continue;
+            assert_int_equal(int_at(row, "calls"), 9); /* four a layer, and the head */
+            assert_true(json_real_value(json_object_get(row, "flops")) ==
+                        2.0 * (double)weights * 64 / n); /* 64 tokens */
+            assert_string_equal(json_string_value(json_object_get(row, "limit")), "peak");
+        }
+        double total = json_real_value(json_object_get(plan, "least_ms"));
+        assert_true(sum > total * 0.999999 && sum < total * 1.000001);
+        assert_true(json_real_value(json_object_get(plan, "tps")) * total / 64e3 < 1.000001);
+        assert_true(json_real_value(json_object_get(plan, "tps")) * total / 64e3 > 0.999999);
+        json_decref(plan);
+    }
+    assert_status(kumi_plan_roofline(&s, 2, 0, &text), KUMI_OK);
+    assert_non_null(strstr(text, "roofline: 2 ranks on one host, cpu, f32; a step of 64 tokens\n"));
+    assert_non_null(strstr(text, "\nT allows "));
+    kumi_text_free(text);
+    with_faults(kumi_plan_roofline(&s, 1, 1, &text));
+    kumi_text_free(text);
+}
+
+/* Without a cache the limits are measured, and stay. */
+static void test_roofline_measures(void **state)
+{
+    const struct files *f = *state;
+    struct kumi_settings s = settings_of(f, NULL);
+    char path[96], *text = NULL;
+    snprintf(path, sizeof path, "%s/peak.json", f->folder);
+    unlink(path);
+    assert_status(kumi_plan_roofline(&s, 1, 1, &text), KUMI_OK);
+    json_t *plan = take_json(text);
+    assert_string_equal(json_string_value(ku_json_at(plan, "limits.source")), path);
+    assert_true(json_real_value(ku_json_at(plan, "limits.flops.f32")) > 1e8);
+    assert_int_equal(access(path, R_OK), 0);
+    json_decref(plan);
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int n = 0;
+    while ((text = strstr(text, part)) != NULL) {
+        text++;
+        n++;
+    }
+    return n;
+}
+
+/* Every tensor of the optimizer has its rectangle; endings decide the form. */
+static void test_picture(void **state)
+{
+    static const struct {
+        const char *ending, *begin;
+    } row[] = {{"svg", "<?xml"}, {"png", "\x89PNG\r\n"}, {"pdf", "%PDF-"}};
+    const struct files *f = *state;
+    struct kumi_settings s = settings_of(f, NULL);
+    char path[96];
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        char *text;
+        size_t bytes;
+        snprintf(path, sizeof path, "%s/plan.%s", f->folder, row[i].ending);
+        int status = kumi_plan_picture(&s, 1, path);
+        if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
+            skip();
+        assert_status(status, KUMI_OK);
+        assert_int_equal(ku_os_slurp(path, 1 << 24, &text, &bytes), 0);
+        assert_memory_equal(text, row[i].begin, strlen(row[i].begin));
+        if (i == 0) { /* two a parameter, of 12 in each layer and 4 beside; and the legend's */
+            const char *colour = "fill:rgb(62.745098%,79.607843%,90.980392%)";
+            assert_int_equal(count_of(text, colour), 2 * (2 * 12 + 4) + 1);
+        }
+        ku_free(text);
+    }
+    snprintf(path, sizeof path, "%s/none/plan.svg", f->folder);
+    assert_error(kumi_plan_picture(&s, 1, path), KUMI_ESTORAGE, "none/plan.svg: No such file");
+    snprintf(path, sizeof path, "%s/plan.svg", f->folder);
+    with_faults(kumi_plan_picture(&s, 1, path));
+}
+
 static void test_graph(void **state)
 {
     struct kumi_settings s = settings_of(*state, NULL);
@@ -206,6 +318,9 @@ static void test_refuses(void **state)
     struct kumi_settings none = {0}, missing = {.config = "/nowhere/c.json"};
     assert_error(kumi_plan_memory(&none, 1, 0, &text), KUMI_EINVAL, "config: no file is given");
     assert_error(kumi_config_text(&none, &text), KUMI_EINVAL, "config: no file is given");
+    assert_error(kumi_plan_picture(&none, 1, "a.gif"), KUMI_EINVAL,
+                 "plan: --picture: a.gif: give a name that ends with .svg, .png or .pdf");
+    assert_error(kumi_plan_picture(&none, 1, "svg"), KUMI_EINVAL, "plan: --picture: svg: give");
     assert_error(kumi_data_verify(&none, &text), KUMI_EINVAL, "config: no file is given");
     assert_error(kumi_plan_memory(&missing, 1, 0, &text), KUMI_EINVAL, "/nowhere/c.json");
     assert_error(kumi_config_text(&missing, &text), KUMI_EINVAL, "/nowhere/c.json");
@@ -233,6 +348,9 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan_is_what_is_mapped),
                                        cmocka_unit_test(test_peak_and_advice),
                                        cmocka_unit_test(test_plan_text),
+                                       cmocka_unit_test(test_roofline),
+                                       cmocka_unit_test(test_picture),
+                                       cmocka_unit_test(test_roofline_measures),
                                        cmocka_unit_test(test_graph),
                                        cmocka_unit_test(test_config),
                                        cmocka_unit_test(test_refuses),

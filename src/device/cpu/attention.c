@@ -54,6 +54,11 @@ static int check_attention(struct ku_kernel *k, const struct ku_view *qkv)
     return KUMI_OK;
 }
 
+static int in_pairs(const struct ku_kernel *k, const struct ku_attn_tile *a)
+{
+    return k->cpu->pairs && a->dtype == KUMI_BF16 && a->d % 2 == 0;
+}
+
 static void tile_attention(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *qkv = &k->call.in[0], *o = &k->call.out[0];
@@ -65,7 +70,7 @@ static void tile_attention(const struct ku_kernel *k, int64_t tile, int thread)
     a.q0 = (k->n_slices - 1 - tile % k->n_slices) * k->per_tile;
     a.out = ku_cpu_at(o, head / h * a.t * a.ld_o + head % h * a.d);
     a.lse = (float *)k->call.out[1].data + head * a.t;
-    k->cpu->ops->attn_forward(&a);
+    (in_pairs(k, &a) ? k->cpu->pairs->attn_forward : k->cpu->ops->attn_forward)(&a);
 }
 int ku_cpu_bind_attention(struct ku_kernel *k)
 {
@@ -94,7 +99,7 @@ static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int threa
     a.dk = ku_cpu_at(dqkv, q + a.ld_o);
     a.dv = ku_cpu_at(dqkv, q + 2 * a.ld_o);
     a.sum = (float *)k->call.workspace + tile * ku_attn_sum_count(a.t, a.d);
-    k->cpu->ops->attn_backward(&a);
+    (in_pairs(k, &a) ? k->cpu->pairs->attn_backward : k->cpu->ops->attn_backward)(&a);
 }
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c)
 {

@@ -25,7 +25,8 @@ struct ku_cpu {
     struct ku_pool *pool;
     enum ku_isa isa;
     const struct ku_isa_ops *ops;
-    const struct ku_gemm_micro *gemm_bf16; /* of pairs; NULL: bf16 is widened to f32 units */
+    const struct ku_isa_pairs *pairs;      /* NULL: bf16 is widened to f32 units */
+    const struct ku_gemm_micro *gemm_bf16; /* of pairs, or of matrix tiles */
     unsigned char *scratch;                /* n_threads * KU_CPU_SCRATCH_BYTES */
 };
 
@@ -95,7 +96,17 @@ int64_t ku_cpu_extent(const struct ku_shape *s, int from, int to);
 /* Address of element i. */
 static inline void *ku_cpu_at(const struct ku_view *v, int64_t i)
 {
-    return (char *)v->data + (size_t)i * kumi_dtype_bytes(v->dtype);
+    size_t bytes = v->dtype == KUMI_F32    ? 4
+                   : v->dtype == KUMI_BF16 ? 2
+                                           : kumi_dtype_bytes(v->dtype);
+    return (char *)v->data + (size_t)i * bytes;
+}
+/* Orders streamed stores before whatever tells others of them. */
+static inline void ku_cpu_fence(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();
+#endif
 }
 /* f32 or bf16, or KUMI_EINVAL that names op, operand and remedy. */
 int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);

@@ -35,7 +35,7 @@ INLINE void cast_as(void *dst, enum kumi_dtype to, const void *src, enum kumi_dt
 {
     FOR_VECTORS(n, STORE(to, dst, LOAD(from, src)));
 }
-static void cast(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n)
+KERNEL void cast(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n)
 {
     if (to == from)
         memmove(dst, src, (size_t)n * kumi_dtype_bytes(to));
@@ -48,7 +48,7 @@ INLINE void add_as(void *dst, const void *a, const void *b, enum kumi_dtype t, i
 {
     FOR_VECTORS(n, STORE(t, dst, LOAD(t, a) + LOAD(t, b)));
 }
-static void add(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
+KERNEL void add(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
 {
     BY_DTYPE(t, add_as(dst, a, b, KUMI_F32, n), add_as(dst, a, b, KUMI_BF16, n));
 }
@@ -56,7 +56,7 @@ INLINE void mul_as(void *dst, const void *a, const void *b, enum kumi_dtype t, i
 {
     FOR_VECTORS(n, STORE(t, dst, LOAD(t, a) * LOAD(t, b)));
 }
-static void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
+KERNEL void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
 {
     BY_DTYPE(t, mul_as(dst, a, b, KUMI_F32, n), mul_as(dst, a, b, KUMI_BF16, n));
 }
@@ -68,8 +68,9 @@ static void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int6
  */
 INLINE vf gelu_e(vf x)
 {
-    vf u = 0.7978845608028654f * x * (1.0f + 0.044715f * x * x);
-    return exp_f(min_f(-2.0f * u, splat(80.0f))); /* finite, so that e / (1 + e) is 1, not NaN */
+    /* -2 sqrt(2/pi) log2 e, and 0.044715 times that; the limits keep e / (1 + e) from being NaN */
+    vf t = x * (-2.3022082f + -0.10294324f * (x * x));
+    return exp2_f(max_f(min_f(t, splat(115.0f)), splat(-126.0f)));
 }
 INLINE vf normal_cdf(vf x) /* and what the derivative needs of it */
 {
@@ -133,7 +134,7 @@ INLINE void act_as(void *dst, const void *x, int act, enum kumi_dtype t, int64_t
 {
     FOR_VECTORS(n, STORE(t, dst, act_f(act, LOAD(t, x))));
 }
-static void act_all(void *dst, const void *x, int act, enum kumi_dtype t, int64_t n)
+KERNEL void act_all(void *dst, const void *x, int act, enum kumi_dtype t, int64_t n)
 {
 #define ONE(a) BY_DTYPE(t, act_as(dst, x, a, KUMI_F32, n), act_as(dst, x, a, KUMI_BF16, n))
     BY_ACT(act, ONE);
@@ -144,7 +145,7 @@ INLINE void act_dx_as(void *dx, const void *dy, const void *x, int act, enum kum
 {
     FOR_VECTORS(n, STORE(t, dx, LOAD(t, dy) * act_slope(act, LOAD(t, x))));
 }
-static void act_dx(void *dx, const void *dy, const void *x, int act, enum kumi_dtype t, int64_t n)
+KERNEL void act_dx(void *dx, const void *dy, const void *x, int act, enum kumi_dtype t, int64_t n)
 {
 #define ONE(a)                                                                                     \
     BY_DTYPE(t, act_dx_as(dx, dy, x, a, KUMI_F32, n), act_dx_as(dx, dy, x, a, KUMI_BF16, n))
@@ -189,7 +190,7 @@ INLINE void dropout_as(void *dst, const void *x, enum kumi_dtype t, int64_t n,
         at = end;
     }
 }
-static void dropout(void *dst, const void *x, enum kumi_dtype t, int64_t n,
+KERNEL void dropout(void *dst, const void *x, enum kumi_dtype t, int64_t n,
                     const struct ku_dropout *d, uint64_t first)
 {
     BY_DTYPE(t, dropout_as(dst, x, KUMI_F32, n, d, first),
@@ -200,7 +201,7 @@ INLINE void sum_into_as(float *sum, const void *x, enum kumi_dtype t, int64_t n)
 {
     FOR_VECTORS(n, STORE(KUMI_F32, sum, LOAD(KUMI_F32, sum) + LOAD(t, x)));
 }
-static void sum_into(float *sum, const void *x, enum kumi_dtype t, int64_t n)
+KERNEL void sum_into(float *sum, const void *x, enum kumi_dtype t, int64_t n)
 {
     BY_DTYPE(t, sum_into_as(sum, x, KUMI_F32, n), sum_into_as(sum, x, KUMI_BF16, n));
 }
@@ -210,7 +211,7 @@ INLINE void prod_into_as(float *sum, const void *a, const void *b, enum kumi_dty
     FOR_VECTORS(n, STORE(KUMI_F32, sum,
                          LOAD(KUMI_F32, sum) + LOAD(t, a) * ((LOAD(t, b) - shift) * factor)));
 }
-static void prod_into(float *sum, const void *a, const void *b, enum kumi_dtype t, float shift,
+KERNEL void prod_into(float *sum, const void *a, const void *b, enum kumi_dtype t, float shift,
                       float factor, int64_t n)
 {
     BY_DTYPE(t, prod_into_as(sum, a, b, KUMI_F32, shift, factor, n),
@@ -224,23 +225,105 @@ INLINE void finish_as(void *dst, enum kumi_dtype t, const float *sum, int accumu
     else
         FOR_VECTORS(n, STORE(t, dst, LOAD(KUMI_F32, sum)));
 }
-static void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulate, int64_t n)
+KERNEL void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulate, int64_t n)
 {
     BY_DTYPE(t, finish_as(dst, KUMI_F32, sum, accumulate, n),
              finish_as(dst, KUMI_BF16, sum, accumulate, n));
 }
-INLINE void finish_bias_as(void *dst, enum kumi_dtype t, const float *sum, const void *bias,
-                           enum kumi_dtype tb, int64_t n)
+
+/* Past the caches: full lines only, no line is read; the caller fences before it hands on. */
+INLINE void stream_f32(float *dst, const float *x, int64_t n)
 {
-    FOR_VECTORS(n, STORE(t, dst, LOAD(KUMI_F32, sum) + LOAD(tb, bias)));
+    int64_t i = 0;
+#if defined(__AVX512F__)
+    if ((uintptr_t)dst % 64 == 0)
+        for (; i + LANES <= n; i += LANES)
+            _mm512_stream_ps(dst + i, *(const __m512_u *)(x + i));
+#endif
+    if (i < n)
+        memcpy(dst + i, x + i, (size_t)(n - i) * sizeof *dst);
 }
-static void finish_bias(void *dst, enum kumi_dtype t, const float *sum, const void *bias,
-                        enum kumi_dtype tb, int64_t n)
+INLINE void stream_bf16(uint16_t *dst, const float *x, int64_t n)
 {
-    if (tb == KUMI_BF16)
-        BY_DTYPE(t, finish_bias_as(dst, KUMI_F32, sum, bias, KUMI_BF16, n),
-                 finish_bias_as(dst, KUMI_BF16, sum, bias, KUMI_BF16, n));
-    else
-        BY_DTYPE(t, finish_bias_as(dst, KUMI_F32, sum, bias, KUMI_F32, n),
-                 finish_bias_as(dst, KUMI_BF16, sum, bias, KUMI_F32, n));
+    int64_t i = 0;
+#if defined(__AVX512F__)
+    if ((uintptr_t)dst % 64 == 0)
+        for (; i + 2 * LANES <= n; i += 2 * LANES) {
+            __m512i low = _mm512_castsi256_si512((__m256i)narrow(load(KUMI_F32, x, i)));
+            __m256i high = (__m256i)narrow(load(KUMI_F32, x, i + LANES));
+            _mm512_stream_si512((__m512i *)(void *)(dst + i), _mm512_inserti64x4(low, high, 1));
+        }
+#endif
+    cast_as(dst + i, KUMI_BF16, x + i, KUMI_F32, n - i);
+}
+
+INLINE vf rounded(enum kumi_dtype t, vf x)
+{
+    return t == KUMI_BF16 ? widen(narrow(x)) : x;
+}
+INLINE void finish_rows_as(const struct ku_finish *f, enum kumi_dtype t, int act, int64_t n_rows,
+                           const float *sum, int64_t ld_sum)
+{
+    const size_t row_bytes = (size_t)f->ld * (t == KUMI_BF16 ? 2 : 4);
+    char *out = f->out, *raw = f->raw;
+    for (int64_t r = 0; r < n_rows; r++) {
+        FOR_VECTORS(f->n, {
+            vf x = LOAD(KUMI_F32, sum);
+            if (f->bias)
+                x += LOAD(KUMI_F32, f->bias);
+            if (f->accumulate)
+                x += LOAD(t, out);
+            if (act != KU_ACT_NONE)
+                x = rounded(t, x);
+            if (raw)
+                STORE(t, raw, x);
+            STORE(t, out, act_f(act, x));
+        });
+        sum += ld_sum, out += row_bytes;
+        raw = raw ? raw + row_bytes : NULL;
+    }
+}
+KERNEL void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
+{
+    if (f->stream) {
+        for (int64_t r = 0; r < n_rows; r++, sum += ld_sum)
+            BY_DTYPE(f->dtype, stream_f32((float *)f->out + r * f->ld, sum, f->n),
+                     stream_bf16((uint16_t *)f->out + r * f->ld, sum, f->n));
+        return;
+    }
+#define ONE(a)                                                                                     \
+    BY_DTYPE(f->dtype, finish_rows_as(f, KUMI_F32, a, n_rows, sum, ld_sum),                        \
+             finish_rows_as(f, KUMI_BF16, a, n_rows, sum, ld_sum))
+    BY_ACT(f->act, ONE);
+#undef ONE
+}
+
+/* The same, turned: column j of the sums is row j of out; n_rows are elements of it. */
+INLINE void finish_cols_as(const struct ku_finish *f, enum kumi_dtype t, int64_t n_rows,
+                           const float *sum, int64_t ld_sum)
+{
+    const int64_t bytes = t == KUMI_BF16 ? 2 : 4;
+    for (int64_t j0 = 0; j0 < f->n; j0 += LANES)
+        for (int64_t i = 0; i < n_rows; i += LANES) {
+            const int64_t some = n_rows - i < LANES ? n_rows - i : LANES;
+            vu v[LANES];
+            for (int r = 0; r < LANES; r++)
+                v[r] = r < some ? (vu)load(KUMI_F32, sum, (i + r) * ld_sum + j0) : (vu){0};
+            transpose_16(v);
+            for (int64_t j = 0; j < LANES && j0 + j < f->n; j++) {
+                char *out = (char *)f->out + (j0 + j) * f->ld * bytes;
+                vf x = (vf)v[j];
+                if (f->accumulate)
+                    x += LOAD(t, out);
+                if (f->stream)
+                    stream_f32((float *)(void *)out + i, (const float *)&x, some);
+                else
+                    STORE(t, out, x);
+            }
+        }
+}
+KERNEL void finish_cols(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
+{
+    BY_DTYPE(f->dtype, finish_cols_as(f, KUMI_F32, n_rows, sum, ld_sum),
+             finish_cols_as(f, KUMI_BF16, n_rows, sum, ld_sum));
 }

@@ -35,6 +35,16 @@ struct ku_update {
     float momentum;
 };
 
+/* Where rows of finished sums go; of out and raw: the first row. */
+struct ku_finish {
+    void *out, *raw;   /* raw: before the activation, rounded too; NULL = nobody asks */
+    int64_t ld, n;     /* elements from row to row of out and raw, and of a row */
+    const float *bias; /* [n], or NULL */
+    enum kumi_dtype dtype;
+    int act, accumulate;
+    int stream; /* past the caches: no bias, no activation, nothing added; see ku_cpu_fence */
+};
+
 /*
  * A product of two matrices in panels: C rows of one group of at most mr, columns of one panel of
  * nr, contraction in ascending order in one chain of fused multiply-adds per element, so that bits
@@ -98,9 +108,12 @@ struct ku_isa_ops {
                       float factor, int64_t n); /* sum += a (b - shift) factor */
     /* dst = round(sum), or round(dst + sum) */
     void (*finish)(void *dst, enum kumi_dtype dtype, const float *sum, int accumulate, int64_t n);
-    /* one row of a matrix product: out = round(acc + bias), out = round(out + acc) */
-    void (*finish_bias)(void *dst, enum kumi_dtype dtype, const float *sum, const void *bias,
-                        enum kumi_dtype bias_dtype, int64_t n);
+    /* rows of a matrix product: out = act(round(sum + bias)), or out = round(out + sum) */
+    void (*finish_rows)(const struct ku_finish *f, int64_t n_rows, const float *sum,
+                        int64_t ld_sum);
+    /* the same turned, no bias, no activation: f->n columns of sums, up to 16 readable, are rows */
+    void (*finish_cols)(const struct ku_finish *f, int64_t n_rows, const float *sum,
+                        int64_t ld_sum);
     void (*layer_norm)(void *y, float *mean, float *rstd, const void *x, enum kumi_dtype dtype,
                        const void *gain, const void *bias, enum kumi_dtype gain_dtype, int64_t n,
                        double eps);
@@ -130,9 +143,16 @@ struct ku_isa_ops {
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);
 };
+/* What pairs of bf16 add. */
+struct ku_isa_pairs {
+    struct ku_gemm_micro gemm;
+    void (*attn_forward)(const struct ku_attn_tile *t); /* d even */
+    void (*attn_backward)(const struct ku_attn_tile *t);
+};
 extern const struct ku_isa_ops ku_isa_base, ku_isa_avx2, ku_isa_avx512;
 #if defined(__x86_64__)
-extern const struct ku_gemm_micro ku_gemm_avx512bf16, ku_gemm_amx;
+extern const struct ku_isa_pairs ku_pairs_avx512bf16;
+extern const struct ku_gemm_micro ku_gemm_amx;
 #endif
 
 #endif

@@ -22,12 +22,14 @@
 enum {
     MAX_ROWS = 840, /* packing a column costs about a hundredth of multiplying 512 rows by it */
     MIN_ROWS = 64,
-    WANTED_TILES = 12,  /* so that a dozen threads find work in small products */
+    TILES_A_THREAD = 4, /* wanted in small products, so that threads end together */
     TILE_COLS = 64,     /* two panels of 32, four of 16, eight of 8 */
     CHUNK_UNITS = 1024, /* panels: 64 x 4 KiB = 256 KiB */
     MAX_MR = 32,
     MAX_STEP = 16,
-    COPY_PAD_UNITS = 16 /* rows of the copy begin a cache line apart, modulo the cache's size */
+    LINE_BYTES = 64,
+    CACHE_BYTES = 16 << 20, /* half of a last-level cache that several cores share */
+    COPY_PAD_UNITS = 16     /* rows of the copy begin a cache line apart, modulo the cache's size */
 };
 _Static_assert((TILE_COLS * CHUNK_UNITS + MAX_ROWS * TILE_COLS + TILE_COLS +
                 MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS)) *
@@ -86,11 +88,33 @@ static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
     }
 }
 
+/*
+ * Rows of a whose stride is a multiple of 4 KiB share a set of the first cache, which has fewer
+ * ways than a group has rows: they are copied once, a line apart.
+ */
+enum { COPY_ROWS = 32 };
+static int has_colliding_rows(int64_t k, enum kumi_dtype dtype)
+{
+    return k * (int64_t)kumi_dtype_bytes(dtype) % 4096 == 0;
+}
+static int64_t spread_row(int64_t k, enum kumi_dtype dtype)
+{
+    return k + LINE_BYTES / (int64_t)kumi_dtype_bytes(dtype);
+}
+static void tile_spread_a(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_cpu_product *p = &k->product;
+    (void)thread;
+    for (int64_t i = tile * COPY_ROWS; i < (tile + 1) * COPY_ROWS && i < p->m; i++)
+        k->cpu->ops->cast((char *)k->call.workspace +
+                              i * p->a_row * (int64_t)kumi_dtype_bytes(p->dtype),
+                          p->dtype, ku_cpu_at(&k->call.in[0], i * p->k), p->dtype, p->k);
+}
+
 /* One tile's place and buffers. */
 struct tile {
     int64_t row, n_rows, col, n_cols, k0, n_k;
-    float *panels, *sum, *copy; /* copy: a group's rows of a */
-    void *before;               /* one row before the activation, where nobody asked for it */
+    float *panels, *sum, *copy, *bias; /* copy: a group's rows of a; bias: in f32 */
 };
 
 static void pack_b(const struct ku_kernel *k, const struct tile *t)
@@ -148,106 +172,181 @@ static struct place place_a(const struct ku_kernel *k, const struct tile *t, int
     return (struct place){t->copy, stride, 1};
 }
 
-/* Rows of finished sums: bias, activation, rounding, accumulation. */
-static void finish_rows(const struct ku_kernel *k, const struct tile *t, int64_t i, int64_t rows,
-                        const float *sum)
+/* What is written once and read much later: weight gradients, and logits that no cache holds. */
+static int is_streamed(const struct ku_kernel *k)
+{
+    const struct ku_view *out = &k->call.out[0];
+    if (k->call.accumulate)
+        return 0;
+    if (k->call.op == KU_OP_linear_dw)
+        return out->dtype == KUMI_F32;
+    return k->call.op == KU_OP_linear && k->call.n_in == 2 && k->call.n_out == 1 &&
+           k->attr.act == KU_ACT_NONE &&
+           ku_shape_count(&out->shape) * (int64_t)kumi_dtype_bytes(out->dtype) > CACHE_BYTES;
+}
+/* Where the group of rows that begins at i ends up: bias, activation, rounding, accumulation. */
+static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *t, int64_t i)
 {
     const struct ku_cpu_product *p = &k->product;
-    const struct ku_isa_ops *ops = k->cpu->ops;
     const struct ku_call *c = &k->call;
-    const enum kumi_dtype dtype = c->out[0].dtype;
-    const void *bias =
-        p->bias ? (const char *)p->bias + t->col * (int64_t)kumi_dtype_bytes(p->bias_dtype) : NULL;
-    for (int64_t r = 0; r < rows; r++, sum += TILE_COLS) {
-        int64_t at = (i + r) * p->n + t->col;
-        void *out = ku_cpu_at(&c->out[0], at), *raw = out;
-        if (c->op == KU_OP_linear && k->attr.act != KU_ACT_NONE)
-            raw = c->n_out == 2 ? ku_cpu_at(&c->out[1], at) : t->before;
-        if (bias)
-            ops->finish_bias(raw, dtype, sum, bias, p->bias_dtype, t->n_cols);
-        else
-            ops->finish(raw, dtype, sum, c->accumulate, t->n_cols);
-        if (raw != out)
-            ops->act(out, raw, (int)k->attr.act, dtype, t->n_cols);
-        else if (c->op == KU_OP_linear && c->n_out == 2)
-            ops->cast(ku_cpu_at(&c->out[1], at), dtype, out, dtype, t->n_cols);
-    }
+    const int64_t at = i * p->n + t->col;
+    const int is_linear = c->op == KU_OP_linear;
+    return (struct ku_finish){.out = ku_cpu_at(&c->out[0], at),
+                              .raw = is_linear && c->n_out == 2 ? ku_cpu_at(&c->out[1], at) : NULL,
+                              .ld = p->n,
+                              .n = t->n_cols,
+                              .bias = p->bias ? t->bias : NULL,
+                              .dtype = c->out[0].dtype,
+                              .act = is_linear ? (int)k->attr.act : KU_ACT_NONE,
+                              .accumulate = c->accumulate,
+                              .stream = is_streamed(k)};
+}
+/* Takes the lines that a group's results will be written to into the cache while it multiplies. */
+static void fetch_results(const struct ku_finish *f, int64_t rows)
+{
+    const int64_t bytes = f->dtype == KUMI_BF16 ? 2 : 4;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t at = r * f->ld * bytes, end = at + f->n * bytes; at < end; at += LINE_BYTES) {
+            __builtin_prefetch((char *)f->out + at, 1);
+            if (f->raw)
+                __builtin_prefetch((char *)f->raw + at, 1);
+        }
 }
 
 /* A finished tile of out[n, m]: its columns become rows. */
 static void finish_transposed(const struct ku_kernel *k, const struct tile *t)
 {
-    enum { STRIP = 32 };
     const struct ku_cpu_product *p = &k->product;
-    const struct ku_isa_ops *ops = k->cpu->ops;
-    const struct ku_view *out = &k->call.out[0];
-    const int64_t width = (t->n_rows + 15) / 16 * 16;
-    _Static_assert(STRIP * MAX_ROWS <= MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS), "a strip fits");
-    for (int64_t j0 = 0; j0 < t->n_cols; j0 += STRIP) {
-        int64_t n = t->n_cols - j0 < STRIP ? t->n_cols - j0 : STRIP;
-        ops->pack_cols(t->copy, width, t->sum + j0, KUMI_F32, TILE_COLS, n, t->n_rows, 0);
-        for (int64_t j = 0; j < n; j++)
-            ops->finish(ku_cpu_at(out, (t->col + j0 + j) * p->m + t->row), out->dtype,
-                        t->copy + j * width, k->call.accumulate, t->n_rows);
+    struct ku_finish f = {.out = ku_cpu_at(&k->call.out[0], t->col * p->m + t->row),
+                          .ld = p->m,
+                          .n = t->n_cols,
+                          .dtype = k->call.out[0].dtype,
+                          .accumulate = k->call.accumulate,
+                          .stream = is_streamed(k)};
+    k->cpu->ops->finish_cols(&f, t->n_rows, t->sum, TILE_COLS);
+}
+
+/* What a tile packs next: rows of b of row_bytes, stride apart, fetched in turn. */
+struct ahead {
+    const char *row;
+    int64_t n_rows, row_bytes, stride, at;
+};
+static struct ahead look_ahead(const struct ku_kernel *k, const struct tile *t)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const int64_t bytes = (int64_t)kumi_dtype_bytes(p->dtype);
+    const int by_rows = p->b_col == 1;
+    return (struct ahead){.row = offset(p, p->b, t->k0 * p->b_row + t->col * p->b_col),
+                          .n_rows = by_rows ? t->n_k : t->n_cols,
+                          .row_bytes = (by_rows ? t->n_cols : t->n_k) * bytes,
+                          .stride = (by_rows ? p->b_row : p->b_col) * bytes};
+}
+static int64_t lines_of(const struct ahead *a)
+{
+    return a->n_rows * ((a->row_bytes + LINE_BYTES - 1) / LINE_BYTES);
+}
+static void fetch_ahead(struct ahead *a, int64_t n_lines)
+{
+    for (; n_lines > 0 && a->n_rows > 0; n_lines--) {
+        __builtin_prefetch(a->row + a->at, 0, 2);
+        a->at += LINE_BYTES;
+        if (a->at >= a->row_bytes)
+            a->row += a->stride, a->at = 0, a->n_rows--;
     }
 }
 
-static void run_chunk(const struct ku_kernel *k, const struct tile *t, int thread)
+static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ahead *ahead,
+                      int thread)
 {
     const struct ku_cpu_product *p = &k->product;
     const struct ku_gemm_micro *micro = micro_of(k);
     const int64_t n_units = units_of(k, t->n_k);
     const int64_t a_bytes = p->a_row * (int64_t)kumi_dtype_bytes(p->dtype);
+    const int64_t n_lines = lines_of(ahead) / ku_cpu_tiles(t->n_rows, micro->mr) + 1;
     const int last = t->k0 + t->n_k == p->k && !p->is_transposed, whole = last && t->k0 == 0;
     for (int64_t i = 0; i < t->n_rows; i += micro->mr) {
         int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
         struct place a = place_a(k, t, t->row + i, rows);
+        struct ku_finish to = finish_of(k, t, t->row + i);
         float *sum = whole ? t->sum : t->sum + i * TILE_COLS; /* whole: stays in the first cache */
         const char *next = i + rows < t->n_rows ? a_address(k, t, t->row + i + rows) : a.at;
         int64_t next_bytes = p->a_col == 1 ? a_bytes : n_units * 4;
+        fetch_ahead(ahead, n_lines);
+        if (last && !to.stream)
+            fetch_results(&to, rows);
         for (int64_t j = 0; j < t->n_cols; j += micro->nr)
             micro->run(rows, n_units, a.at, a.rs, a.cs, t->panels + j * n_units, sum + j, TILE_COLS,
                        t->k0 > 0, next, next_bytes);
         if (last)
-            finish_rows(k, t, t->row + i, rows, sum);
+            k->cpu->ops->finish_rows(&to, rows, sum, TILE_COLS);
         ku_pool_poll(k->cpu->pool, thread);
     }
+}
+
+/* Neighbouring tiles share the larger operand's part, which then comes from memory once. */
+static void tile_place(const struct ku_cpu_product *p, int64_t tile, struct tile *t)
+{
+    const int64_t n_col_tiles = ku_cpu_tiles(p->n, TILE_COLS);
+    t->row = (p->m > p->n ? tile / n_col_tiles : tile % p->n_row_tiles) * p->tile_rows;
+    t->col = (p->m > p->n ? tile % n_col_tiles : tile / p->n_row_tiles) * TILE_COLS;
+    t->n_rows = p->m - t->row < p->tile_rows ? p->m - t->row : p->tile_rows;
+    t->n_cols = p->n - t->col < TILE_COLS ? p->n - t->col : TILE_COLS;
+}
+static void tile_chunk(const struct ku_kernel *k, int64_t k0, struct tile *t)
+{
+    const int64_t chunk = has_pairs(k) ? 2 * CHUNK_UNITS : CHUNK_UNITS;
+    t->k0 = k0;
+    t->n_k = k->product.k - k0 < chunk ? k->product.k - k0 : chunk;
 }
 
 static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_product *p = &k->product;
-    const int64_t chunk = has_pairs(k) ? 2 * CHUNK_UNITS : CHUNK_UNITS;
-    const int64_t n_col_tiles = ku_cpu_tiles(p->n, TILE_COLS);
-    /* neighbouring tiles share the larger operand's part, which then comes from memory once */
-    struct tile t = {.row = p->m > p->n ? tile / n_col_tiles : tile % p->n_row_tiles,
-                     .col = p->m > p->n ? tile % n_col_tiles : tile / p->n_row_tiles};
-    t.row *= p->tile_rows;
-    t.col *= TILE_COLS;
-    t.n_rows = p->m - t.row < p->tile_rows ? p->m - t.row : p->tile_rows;
-    t.n_cols = p->n - t.col < TILE_COLS ? p->n - t.col : TILE_COLS;
+    const int64_t after = tile + ku_pool_n_threads(k->cpu->pool); /* most likely this thread's */
+    struct tile t, next;
+    tile_place(p, tile, &t);
     t.panels = ku_cpu_scratch(k, thread);
     t.sum = t.panels + TILE_COLS * CHUNK_UNITS;
     t.copy = t.sum + MAX_ROWS * TILE_COLS;
-    t.before = t.copy + MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS);
-    do {
-        t.n_k = p->k - t.k0 < chunk ? p->k - t.k0 : chunk;
+    t.bias = t.copy + MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS);
+    if (p->bias)
+        k->cpu->ops->cast(t.bias, KUMI_F32,
+                          (const char *)p->bias + t.col * (int64_t)kumi_dtype_bytes(p->bias_dtype),
+                          p->bias_dtype, t.n_cols);
+    for (tile_chunk(k, 0, &t); t.n_k > 0 || t.k0 == 0; tile_chunk(k, t.k0 + t.n_k, &t)) {
+        struct ahead ahead = {0};
+        next = t;
+        if (t.k0 + t.n_k < p->k) {
+            tile_chunk(k, t.k0 + t.n_k, &next);
+            ahead = look_ahead(k, &next);
+        } else if (after < k->phase[k->n_phases - 1].n_tiles) {
+            tile_place(p, after, &next);
+            tile_chunk(k, 0, &next);
+            if (next.col != t.col || p->k > next.n_k)
+                ahead = look_ahead(k, &next);
+        }
         pack_b(k, &t);
-        run_chunk(k, &t, thread);
-        t.k0 += chunk;
-    } while (t.k0 < p->k);
+        run_chunk(k, &t, &ahead, thread);
+        if (t.n_k == 0)
+            break;
+    }
     if (p->is_transposed)
         finish_transposed(k, &t);
+    if (is_streamed(k))
+        ku_cpu_fence();
 }
 
-/* Rows of a tile: a multiple of mr (84 of 14, 6 and 4; 96 of 32), fewer where tiles would be too
- * few. */
-static int64_t tile_rows_of(int64_t m, int64_t n, int mr)
+/*
+ * Rows of a tile: a multiple of mr (84 of 14, 6 and 4; 96 of 32), fewer where tiles would be too
+ * few for the threads: no element's bits depend on it.
+ */
+static int64_t tile_rows_of(int64_t m, int64_t n, int mr, int n_threads)
 {
+    const int wanted = n_threads > 1 ? TILES_A_THREAD * n_threads : 1;
     const int64_t step = 84 % mr ? 3 * mr : 84;
     int64_t n_col_tiles = ku_cpu_tiles(n, TILE_COLS);
     int64_t parts = ku_cpu_tiles(m, MAX_ROWS - MAX_ROWS % step);
-    while (parts * n_col_tiles < WANTED_TILES && m / (parts + 1) >= MIN_ROWS)
+    while (parts * n_col_tiles < wanted && m / (parts + 1) >= MIN_ROWS)
         parts++;
     int64_t rows = ku_cpu_tiles(ku_cpu_tiles(m, parts ? parts : 1), step) * step;
     return rows > 0 ? rows : step;
@@ -260,10 +359,15 @@ static int bind_product(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "second operand", &k->call.in[1], k->call.in[0].dtype));
     p->dtype = k->call.in[0].dtype;
     p->n_units = units_of(k, p->k);
-    p->tile_rows = tile_rows_of(p->m, p->n, micro_of(k)->mr);
+    p->tile_rows = tile_rows_of(p->m, p->n, micro_of(k)->mr, ku_pool_n_threads(k->cpu->pool));
     p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
+    if (p->a_col == 1 && has_colliding_rows(p->k, p->dtype) &&
+        (p->dtype == KUMI_F32 || has_pairs(k))) {
+        p->a = k->call.workspace, p->a_row = spread_row(p->k, p->dtype);
+        ku_cpu_phase(k, tile_spread_a, ku_cpu_tiles(p->m, COPY_ROWS));
+    }
     if (p->a_col != 1)
         ku_cpu_phase(k, tile_pack_a, ku_cpu_tiles(p->m, (int64_t)PACK_GROUPS * micro_of(k)->mr));
     ku_cpu_phase(k, tile_product, p->n_row_tiles * ku_cpu_tiles(p->n, TILE_COLS));
@@ -321,15 +425,21 @@ int ku_cpu_bind_linear_dw(struct ku_kernel *k)
     return bind_product(k);
 }
 
-/* The packed a of a weight gradient, in the wider of both units, up to the next group and step. */
+/* The packed a of a weight gradient, in the wider of both units, up to the next group and step;
+ * rows that are spread. */
 size_t ku_cpu_workspace_product(const struct ku_op_case *c)
 {
-    if (c->op != KU_OP_linear_dw)
-        return 0;
     const struct ku_type *x = &c->in[0], *dy = &c->in[1];
-    int lead = x->shape.ndim - (int)c->attr->contract;
+    const int n_last = c->op == KU_OP_linear_dx ? (int)c->attr->outs : (int)c->attr->contract;
+    const int lead = x->shape.ndim - n_last;
+    int64_t tokens = ku_cpu_extent(&x->shape, 0, lead);
     int64_t n_x = ku_cpu_extent(&x->shape, lead, x->shape.ndim);
+    if (c->op != KU_OP_linear_dw) {
+        if (!has_colliding_rows(n_x, x->dtype))
+            return 0;
+        return (size_t)(tokens * spread_row(n_x, x->dtype)) * kumi_dtype_bytes(x->dtype);
+    }
     int64_t n_y = ku_cpu_extent(&dy->shape, lead, dy->shape.ndim);
-    int64_t m = n_y < n_x ? n_y : n_x, tokens = ku_cpu_extent(&x->shape, 0, lead);
+    int64_t m = n_y < n_x ? n_y : n_x;
     return (size_t)((m + MAX_MR) * (tokens + MAX_STEP)) * sizeof(float);
 }

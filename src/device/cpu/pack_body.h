@@ -12,6 +12,16 @@ INLINE void pack_row_f32(float *out, int64_t width, const void *src, enum kumi_d
     for (j = n; j < width; j++)
         out[j] = 0;
 }
+INLINE vu load_halves(const uint16_t *p, int64_t n) /* n <= 16; the rest is zero */
+{
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    return (vu)_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p));
+#else
+    vh h = {0};
+    memcpy(&h, p, (size_t)n * 2);
+    return __builtin_convertvector(h, vu);
+#endif
+}
 /* Two rows of bf16 interleaved: unit j = {a[j], b[j]}. */
 INLINE void pack_row_pairs(uint32_t *out, int64_t width, const uint16_t *a, const uint16_t *b,
                            int64_t n)
@@ -22,12 +32,15 @@ INLINE void pack_row_pairs(uint32_t *out, int64_t width, const uint16_t *a, cons
         vu high = b ? __builtin_convertvector(*(const vh_mem *)(b + j), vu) : (vu){0};
         *(vu_mem *)(out + j) = low | high << 16;
     }
-    for (; j < n; j++)
-        out[j] = a[j] | (uint32_t)(b ? b[j] : 0) << 16;
-    for (; j < width; j++)
-        out[j] = 0;
+    for (; j < width; j += LANES) {
+        const int64_t some = n - j > 0 ? n - j < LANES ? n - j : LANES : 0;
+        vu unit = load_halves(a + (some ? j : 0), some);
+        if (b)
+            unit |= load_halves(b + (some ? j : 0), some) << 16;
+        store_n(KUMI_F32, out, j, width - j < LANES ? width - j : LANES, (vf)unit);
+    }
 }
-static void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
+KERNEL void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
                       int64_t ld, int64_t n_k, int64_t n_cols, int pairs)
 {
     if (pairs) {
@@ -77,7 +90,7 @@ INLINE void pack_cols_as(uint32_t *panel, int64_t width, const void *src, enum k
             }
         }
 }
-static void pack_cols(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
+KERNEL void pack_cols(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
                       int64_t ld, int64_t n_k, int64_t n_cols, int pairs)
 {
     if (pairs)

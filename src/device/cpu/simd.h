@@ -25,6 +25,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 #define INLINE static inline __attribute__((always_inline, unused))
+#define KERNEL static __attribute__((unused)) /* a file takes of a body what it needs */
 
 enum { LANES = 16 };
 typedef float vf __attribute__((vector_size(64)));
@@ -83,12 +84,13 @@ INLINE vf widen(vh h)
 INLINE vh narrow(vf x)
 {
     vu u = (vu)x;
-#if defined(__AVX512F__) && defined(__AVX512VL__)
-    __m512i top = _mm512_srli_epi32((__m512i)u, 16);
-    __m512i r = (__m512i)(u + 0x7fffu + ((vu)top & 1u));
+#if defined(__AVX512BW__)
+    /* the upper halves of all lanes, gathered by one permutation */
+    const vi odd = {0x030001, 0x070005, 0x0b0009, 0x0f000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d};
+    __m512i r = (__m512i)(u + ((u >> 16 & 1u) + 0x7fffu));
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    r = _mm512_mask_or_epi32(_mm512_srli_epi32(r, 16), nan, top, _mm512_set1_epi32(0x40));
-    return (vh)_mm512_cvtepi32_epi16(r);
+    r = _mm512_mask_or_epi32(r, nan, (__m512i)u, _mm512_set1_epi32(0x400000));
+    return (vh)_mm512_castsi512_si256(_mm512_permutexvar_epi16((__m512i)odd, r));
 #else
     vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     vi nan = (vi)((u & 0x7fffffffu) > 0x7f800000u);
@@ -114,6 +116,12 @@ INLINE void store(enum kumi_dtype dtype, void *p, int64_t i, vf x)
 /* The n < 16 elements behind the last full vector; the other lanes are zero. */
 INLINE vf load_n(enum kumi_dtype dtype, const void *p, int64_t i, int64_t n)
 {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+    __mmask16 some = (__mmask16)((1u << n) - 1);
+    if (dtype == KUMI_BF16)
+        return widen((vh)_mm256_maskz_loadu_epi16(some, (const uint16_t *)p + i));
+    return (vf)_mm512_maskz_loadu_ps(some, (const float *)p + i);
+#else
     if (dtype == KUMI_BF16) {
         vh h = {0};
         memcpy(&h, (const uint16_t *)p + i, (size_t)n * 2);
@@ -122,15 +130,24 @@ INLINE vf load_n(enum kumi_dtype dtype, const void *p, int64_t i, int64_t n)
     vf f = {0};
     memcpy(&f, (const float *)p + i, (size_t)n * 4);
     return f;
+#endif
 }
 INLINE void store_n(enum kumi_dtype dtype, void *p, int64_t i, int64_t n, vf x)
 {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+    __mmask16 some = (__mmask16)((1u << n) - 1);
+    if (dtype == KUMI_BF16)
+        _mm256_mask_storeu_epi16((uint16_t *)p + i, some, (__m256i)narrow(x));
+    else
+        _mm512_mask_storeu_ps((float *)p + i, some, (__m512)x);
+#else
     if (dtype == KUMI_BF16) {
         vh h = narrow(x);
         memcpy((uint16_t *)p + i, &h, (size_t)n * 2);
     } else {
         memcpy((float *)p + i, &x, (size_t)n * 4);
     }
+#endif
 }
 INLINE vi lane_index(void)
 {
@@ -224,6 +241,36 @@ INLINE vf exp_f(vf x)
     y = select_f(x < splat(-87.3f), (vf){0}, y);
     y = select_f(x > splat(88.722839f), splat(INFINITY), y);
     return select_f(x != x, x, y);
+#endif
+}
+/*
+ * 2^x for EXP2_ZERO <= x <= 126, 0 at EXP2_ZERO: x = n + r, |r| <= 1/2, both exact; the polynomial
+ * in r is a minimax fit with p(0) = 1, relative error 2.6e-9 before rounding.
+ */
+#if defined(__AVX512F__)
+#define EXP2_ZERO splat(-152.0f)
+#else
+#define EXP2_ZERO splat(-127.0f) /* an exponent of zero */
+#endif
+INLINE vf exp2_f(vf x)
+{
+#if defined(__AVX512F__)
+    vf n = (vf)_mm512_roundscale_ps((__m512)x, 0), r = x - n;
+#else
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    vf shifted = x + magic, r = x - (shifted - magic);
+#endif
+    vf p = splat(1.5594678e-4f);
+    p = p * r + 1.3406644e-3f;
+    p = p * r + 9.6176930e-3f;
+    p = p * r + 5.5503106e-2f;
+    p = p * r + 2.4022653e-1f;
+    p = p * r + 6.9314721e-1f;
+    p = p * r + 1.0f;
+#if defined(__AVX512F__)
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    return p * (vf)(((vi)shifted - 0x4b400000 + 127) << 23);
 #endif
 }
 /* 1 / x, within 2 ulp, for normal x whose reciprocal is normal. */

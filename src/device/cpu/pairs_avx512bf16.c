@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of bf16 with sums in f32: pairs through vdpbf16ps, twice the rate of f32. */
+/* Products of bf16 with sums in f32, and attention: pairs through vdpbf16ps, twice the rate of f32.
+ */
 #if defined(__x86_64__)
 #define GEMM_BYTES 64
 #define GEMM_MR    14
@@ -11,10 +12,19 @@
     ((gemm_v)_mm512_dpbf16_ps((__m512)(acc), (__m512bh)(b), (__m512bh)(b)))
 #include "device/cpu/isa.h"
 #include "device/cpu/simd.h"
-#include "device/cpu/gemm_body.h"
+#include "op/attr.h"
 
-const struct ku_gemm_micro ku_gemm_avx512bf16 = {GEMM_MR, GEMM_NR,         1,   micro,
-                                                 peak,    GEMM_PEAK_FLOPS, NULL};
+#include "device/cpu/elem_body.h"
+#include "device/cpu/pack_body.h"
+#include "device/cpu/gemm_body.h"
+#include "device/cpu/attn_common.h"
+#include "device/cpu/attn_pairs_body.h"
+
+const struct ku_isa_pairs ku_pairs_avx512bf16 = {
+    .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL},
+    .attn_forward = pairs_forward,
+    .attn_backward = pairs_backward,
+};
 #else
-typedef int ku_gemm_none; /* an empty file is not C */
+typedef int ku_pairs_none; /* an empty file is not C */
 #endif

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/performance.py measures, a function a section: each gives a JSON object, and names what it could not measure."""
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import threading
+import time
+
+MIB = 1 << 20
+GPT2, NANO = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json"
+# how often an op of `kumi bench op` runs in a step of GPT-2 124M; the update in units of an owner's half of the embedding
+OPS = {"embedding": 1, "embedding_dw": 1, "add_rows": 1, "layer_norm": 25, "layer_norm_dx": 25, "layer_norm_dgb": 25, "linear.qkv": 12,
+       "linear.proj": 12, "linear.fc": 12, "linear.out": 12, "linear.head": 1, "linear_dx.qkv": 12, "linear_dx.proj": 12, "linear_dx.fc": 12,
+       "linear_dx.out": 12, "linear_dx.head": 1, "linear_dw.qkv": 12, "linear_dw.proj": 12, "linear_dw.fc": 12, "linear_dw.out": 12,
+       "linear_dw.head": 1, "linear_db.fc": 20, "act_dx.gelu_tanh": 12, "add": 48, "add.tied": 1, "attention": 12, "attention_dx": 12,
+       "softmax_xent": 1, "softmax_xent_dx": 1, "sumsq": 3.2, "adamw": 3.2}
+
+
+class Bench:
+    """Where things are, and how commands are run: with a limit, in a group of their own, without a word on our streams."""
+
+    def __init__(self, build, env, work, quick):
+        self.kumi, self.python, self.work, self.quick, self.notes = build + "/kumi", env and env + "/bin/python", work, quick, []
+        os.environ["KUMI_CACHE"] = work + "/cache"
+
+    def say(self, text):
+        print(f"  {text}", flush=True)
+
+    def lack(self, text):
+        self.say("not measured: " + text)
+        self.notes.append(text)
+
+    def run(self, argv, limit_s=900, env=None, watch=None):
+        p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                             env={**os.environ, **(env or {})})
+        stop = threading.Event()
+        thread = watch and threading.Thread(target=watch, args=(p.pid, stop))
+        if thread:
+            thread.start()
+        try:
+            out, err = p.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            kill_all(p.pid)
+            out, err = p.communicate()
+            err = f"no end after {limit_s} s"
+        finally: # also when we are stopped
+            if p.poll() is None:
+                kill_all(p.pid)
+            stop.set()
+            if thread:
+                thread.join()
+        if p.returncode:
+            lines = [line for line in re.split("[\r\n]", err) if line.strip()]
+            raise Failed(f"{' '.join(argv[:4])} …: {lines[-1][:160] if lines else p.returncode}")
+        return out
+
+    def json_lines(self, argv, **how):
+        return [json.loads(line) for line in self.run(argv, **how).splitlines() if line.startswith("{")]
+
+    def attempt(self, what, call):
+        """The value of call(), or None and a note."""
+        try:
+            return call()
+        except (Failed, OSError, ValueError, KeyError, IndexError, StopIteration) as error:
+            self.lack(f"{what}: {error}")
+            return None
+
+
+class Failed(Exception):
+    pass
+
+
+def descendants(pid):
+    """(process, its page faults) of all below a process and itself, whatever their sessions are."""
+    parents, faults = {}, {}
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            text = open(path).read()
+        except OSError:
+            continue
+        fields = text[text.rindex(")") + 2:].split()
+        parents[int(text.split()[0])] = int(fields[1])
+        faults[int(text.split()[0])] = int(fields[7]) + int(fields[9])
+    found = []
+    for p in parents:
+        at = p
+        while at in parents and at != pid:
+            at = parents[at]
+        if at == pid:
+            found.append((p, faults[p]))
+    return found
+
+
+def kill_all(pid):
+    for p, _ in descendants(pid):
+        try:
+            os.kill(p, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def spread(values):
+    v = sorted(values)
+    return {"median": statistics.median(v), "least": v[0], "most": v[-1], "n": len(v)}
+
+
+# -- kumi's trainings
+
+def faults_of(pid):
+    """Page faults of all descendants of a process."""
+    return sum(faults for _, faults in descendants(pid))
+
+
+def trial(b, config, n, threads, steps, sets=(), skip=3):
+    """Speed, where the time went and what is held, of a short training."""
+    out = f"{b.work}/run"
+    shutil.rmtree(out, ignore_errors=True)
+    argv = [b.kumi, "train", config, "-n", str(n), "--trial", "--out", out, "--until", str(steps)]
+    for s in (f"train.threads={threads}", "train.log_every=0", *sets):
+        argv += ["--set", s]
+    seen = []
+
+    def watch(pid, stop):
+        while not stop.wait(0.2):
+            seen.append((time.time(), faults_of(pid)))
+    b.run(argv, watch=watch)
+    ranks = [json.load(open(f"{out}/rank-{r}.json")) for r in range(n)]
+    summary = json.load(open(f"{out}/summary.json"))
+    mean = lambda key: statistics.mean(statistics.median(r[key][skip:]) for r in ranks)
+    step = spread(ranks[0]["step_ms"][skip:])
+    config_now = json.loads(b.run([b.kumi, "plan", config, "-n", str(n), "--json"] + sum((["--set", s] for s in sets), [])))
+    length = sum(ranks[0]["step_ms"]) / 1e3
+    window = [(t, f) for t, f in seen if seen[-1][0] - 0.5 * length < t < seen[-1][0] - 0.15 * length]
+    faults = (window[-1][1] - window[0][1]) / ((window[-1][0] - window[0][0]) / step["median"] * 1e3) if len(window) > 2 else None
+    scale = step["median"] / summary["median_step_ms"] if summary["median_step_ms"] else 0
+    return {"step_ms": step, "exposed_comm_ms": mean("exposed_comm_ms"), "wait_ms": mean("wait_ms"), "data_ms": mean("data_ms"),
+            "tps": summary["median_tps"] / scale if scale else None, "mfu": summary["mfu"] / scale if scale and summary["mfu"] else None,
+            "step_over_roofline": summary.get("step_over_roofline") and summary["step_over_roofline"] * scale,
+            "planned_bytes": summary["memory_planned_bytes"], "pss_bytes": summary["memory_pss_bytes"],
+            "host_bytes": config_now["host_bytes"], "faults_per_step": faults, "ranks": n, "threads": threads,
+            "data_stalls": sum(d > 0.05 * step["median"] for d in ranks[0]["data_ms"][skip:])}
+
+
+def torch(b, procs, threads, dtype, compiled, steps, *more):
+    if b.python is None:
+        raise Failed("there is no PyTorch environment")
+    argv = [b.python, "bench/pytorch_gpt2.py", "--procs", str(procs), "--threads", str(threads), "--dtype", dtype, "--steps", str(steps),
+            *map(str, more)] + (["--compile"] if compiled else [])
+    return b.json_lines(argv, limit_s=600, env=tuned_malloc())[-1]
+
+
+def tuned_malloc():
+    for name in "tcmalloc_minimal", "tcmalloc", "jemalloc":
+        found = sorted(glob.glob(f"/usr/lib/*/lib{name}.so.[0-9]*") + glob.glob(f"/usr/lib64/lib{name}.so.[0-9]*"))
+        if found:
+            return {"LD_PRELOAD": found[0]}
+    return {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31), "MALLOC_TOP_PAD_": str(64 * MIB)}
+
+
+def compare(b, result, config, runs, torch_args, kumi_sets, kumi_steps, torch_steps, dtypes):
+    """kumi and every PyTorch, in turn on the same cores. runs: (processes, threads)."""
+    for dtype in dtypes:
+        b.say(f"kumi {dtype}")
+        for n, threads in runs["kumi"]:
+            result[f"kumi {n}x{threads} {dtype}"] = b.attempt(f"kumi {n} x {threads} {dtype}", lambda: trial(
+                b, config, n, threads, kumi_steps, (f"precision.compute={dtype}", *kumi_sets)))
+        for procs, threads in runs["torch"]:
+            for compiled in (False,) if b.quick else (False, True):
+                name = f"torch {procs}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
+                b.say(name)
+                result[name] = b.attempt(name, lambda: torch(b, procs, threads, dtype, compiled, torch_steps, *torch_args))
+    return result
+
+
+# -- sections
+
+def limits(b):
+    rows = b.json_lines([b.kumi, "bench", "peak", "--threads", "2", "--json"])
+    return {row["what"]: row for row in rows}
+
+
+def ops(b):
+    result = {}
+    for dtype in "f32", "bf16":
+        rows = {r["what"]: r for r in b.json_lines([b.kumi, "bench", "op", "--threads", "1", "--dtype", dtype, "--json"])}
+        total = sum(rows[op]["p50_ns"] * times for op, times in OPS.items() if op in rows)
+        result[dtype] = {op: {"share": rows[op]["p50_ns"] * times / total, "of_limit": rows[op]["limit_ns"] / rows[op]["p50_ns"],
+                              "operands": rows[op]["operands"]} for op, times in OPS.items() if op in rows}
+    return result
+
+
+def gpt2(b):
+    return compare(b, {}, GPT2, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, (), (), 6 if b.quick else 12, 2 if b.quick else 6,
+                   ("bf16",) if b.quick else ("bf16", "f32"))
+
+
+def accumulation(b):
+    result, small = {}, "n_layer" if b.quick else ""
+    for dtype in "bf16", "f32":
+        b.say(f"kumi {dtype}, 8,192 tokens a step")
+        sets = [f"precision.compute={dtype}", "train.global_batch=32", "train.micro_batch=2"] + (["model.n_layer=1"] if small else [])
+        result[f"kumi {dtype}"] = b.attempt(f"kumi {dtype}, 8,192 tokens", lambda: trial(b, GPT2, 2, 1, 6, sets, skip=1))
+        has_amx = "amx_tile" in open("/proc/cpuinfo").read()
+        for procs, threads in ((1, 2), (2, 1)) if has_amx and dtype == "bf16" else ():
+            for compiled in False, True:
+                name = f"torch {procs}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
+                result[name] = b.attempt(name, lambda: torch(b, procs, threads, dtype, compiled, 5, "--accumulate", 8))
+    return result
+
+
+def long(b):
+    sets = ("train.global_batch=1", "data.seq_len=1024")
+    return compare(b, {}, GPT2, {"kumi": [(1, 2)], "torch": [(1, 2)]}, ("--batch", 1, "--tokens", 1024), sets, 5 if b.quick else 9,
+                   2 if b.quick else 6, ("bf16",) if b.quick else ("bf16", "f32"))
+
+
+def nanogpt(b):
+    args = ("--batch", 12, "--tokens", 64, "--layers", 4, "--heads", 4, "--width", 128, "--vocab", 256)
+    return compare(b, {}, NANO, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, args, (), 30 if b.quick else 300, 10 if b.quick else 100,
+                   ("f32", "bf16"))
+
+
+def canonical(row):
+    """A line of `kumi bench comm` or of a peer, with the same names."""
+    return {"collective": row.get("collective", row.get("what")), "memory": row.get("memory", row.get("how")), "bytes": row.get("bytes", 0),
+            "median_us": row.get("median_us", row.get("p50_ns", 0) * 1e-3), "p99_us": row.get("p99_us", row.get("p99_ns", 0) * 1e-3),
+            "ranks": row.get("ranks"), "gbps": row.get("gbps", row.get("gb_s")), "dtype": row.get("dtype"), "ratio": row.get("ratio")}
+
+
+def comm(b):
+    result = {}
+
+    def take(name, argv):
+        b.say(name)
+        rows = b.attempt(name, lambda: b.json_lines(argv, limit_s=240))
+        result[name] = [canonical(r) for r in rows if "error" not in r] if rows else None
+    for n in 2, 4, 8:
+        take(f"kumi {n}", [b.kumi, "bench", "comm", "-n", str(n), "--json"])
+    most = str(MIB if b.quick else 256 * MIB)
+    root = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    for name, more in ("openmpi", root), ("mpich", []):
+        mpicc, mpirun, program = f"mpicc.{name}", f"mpirun.{name}", f"{b.work}/mpi_{name}"
+        if not shutil.which(mpicc):
+            b.lack(f"{name}: there is no {mpicc}: apt-get install openmpi-bin libopenmpi-dev mpich libmpich-dev")
+            continue
+        if b.attempt(name, lambda: b.run([mpicc, "-O2", "-o", program, "bench/mpi_comm.c"])) is None:
+            continue
+        for n in 2, 4, 8:
+            take(f"{name} {n}", [mpirun, *more, "-n", str(n), program, most if n == 2 else str(MIB)])
+    if b.python:
+        take("gloo 2", [b.python, "bench/gloo_comm.py", "--most", most])
+        take("gloo 4", [b.python, "bench/gloo_comm.py", "--ranks", "4", "--most", str(MIB)])
+    return result
+
+
+def start(b):
+    """From the command to the begin of the first step, and what the compiler takes of it."""
+    result, seconds = {}, []
+    config = ["--set", "train.threads=1", "--set", "train.log_every=1"]
+    plan = []
+    for i in range(1 if b.quick else 5):
+        begin = time.time()
+        text = b.run([b.kumi, "plan", GPT2, "-n", "2", "--json"])
+        plan.append(time.time() - begin)
+        out, first = f"{b.work}/run", []
+        shutil.rmtree(out, ignore_errors=True)
+
+        def watch(_, stop):
+            while not stop.wait(0.005) and not first:
+                try:
+                    line = open(f"{out}/metrics.jsonl").readline()
+                except OSError:
+                    continue
+                if line.endswith("\n"):
+                    first.append(time.time() - json.loads(line)["step_ms"] / 1e3)
+        begin = time.time()
+        b.run([b.kumi, "train", GPT2, "-n", "2", "--trial", "--out", out, "--until", "1", *config], watch=watch)
+        seconds += [t - begin for t in first]
+    result["first_step_s"] = spread(seconds)
+    result["plan_s"] = spread(plan)
+    result["host_bytes"] = json.loads(text)["host_bytes"]
+    return result
+
+
+def drop_cache(folder):
+    for path in glob.glob(folder + "/**/*", recursive=True):
+        if os.path.isfile(path):
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def checkpoint(b):
+    """Writing as seen from outside: from the first to the last name of a checkpoint. Reading: `kumi ckpt verify`."""
+    out, rates = f"{b.work}/run", {k: [] for k in ("save", "load", "dd fsync", "dd direct", "read", "read direct")}
+    sizes = ["--set", "model.n_layer=1"] if b.quick else []
+    for i in range(1 if b.quick else 5):
+        shutil.rmtree(out, ignore_errors=True)
+        seen = {}
+
+        def watch(_, stop):
+            while not stop.wait(0.002):
+                names = os.listdir(out + "/checkpoints") if os.path.isdir(out + "/checkpoints") else []
+                if names:
+                    seen.setdefault("first", time.time())
+                if any(re.fullmatch(r"step-\d+", n) for n in names):
+                    seen.setdefault("last", time.time())
+        b.run([b.kumi, "train", GPT2, "-n", "2", "--out", out, "--until", "1", "--set", "train.threads=1", "--set", "train.eval_tokens=512",
+               *sizes], watch=watch)
+        size = sum(os.path.getsize(p) for p in glob.glob(out + "/checkpoints/**/*", recursive=True) if os.path.isfile(p))
+        if "last" in seen:
+            rates["save"].append(size / (seen["last"] - seen["first"]))
+        drop_cache(out)
+
+        def timed(argv):
+            begin = time.time()
+            b.run(argv)
+            return size_of / (time.time() - begin)
+        size_of = size
+        rates["load"].append(timed([b.kumi, "ckpt", "verify", out]))
+        source = max(glob.glob(out + "/checkpoints/**/*", recursive=True), key=os.path.getsize)
+        size_of, to = os.path.getsize(source), b.work + "/dd"
+        rates["dd fsync"].append(timed(["dd", "if=" + source, "of=" + to, "bs=4M", "conv=fsync"]))
+        os.unlink(to)
+        rates["dd direct"].append(timed(["dd", "if=" + source, "of=" + to, "bs=4M", "oflag=direct", "conv=fsync"]))
+        os.unlink(to)
+        drop_cache(out)
+        rates["read"].append(timed(["dd", "if=" + source, "of=/dev/null", "bs=4M"]))
+        drop_cache(out)
+        rates["read direct"].append(timed(["dd", "if=" + source, "of=/dev/null", "bs=4M", "iflag=direct"]))
+    result = {k: spread(v) for k, v in rates.items() if v}
+    result["bytes"] = size
+    result["async"] = b.attempt("checkpoints in the background", lambda: asynchronous(b, sizes))
+    return result
+
+
+def asynchronous(b, sizes):
+    """Steps of a run that writes checkpoints meanwhile."""
+    out = f"{b.work}/run"
+    shutil.rmtree(out, ignore_errors=True)
+    b.run([b.kumi, "train", GPT2, "-n", "2", "--out", out, "--until", "16", "--set", "train.threads=1", "--set", "checkpoint.async=true",
+           "--set", "checkpoint.every=5", "--set", "train.log_every=1", "--set", "train.eval_tokens=512", *sizes])
+    rows = [json.loads(line) for line in open(out + "/metrics.jsonl")]
+    steps = [r["step_ms"] for r in rows if "step_ms" in r][2:]
+    return {"step_ms": spread(steps)}
+
+
+def loader(b):
+    run = trial(b, NANO, 2, 1, 50 if b.quick else 1003, ("train.steps=2000",))
+    return {"times": run["step_ms"]["median"] / run["data_ms"], "stalls": run["data_stalls"], "steps": run["step_ms"]["n"]}
+
+
+SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, long, nanogpt, start, checkpoint, loader)}

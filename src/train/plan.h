@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_PLAN_H
+#define KU_TRAIN_PLAN_H
+
+#include "train/commands.h"
+
+/* The programs of a configuration on n ranks of one host, compiled as a run compiles them: what the
+ * readers behind `kumi plan` have in common. */
+struct ku_plan {
+    struct ku_session s;
+    struct ku_program *program[KU_N_PROGS];
+    size_t arena_bytes[KU_N_ARENAS]; /* what a run maps */
+    uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks and what they share */
+    uint64_t table_bytes;            /* page tables of all ranks, 8 bytes a page */
+};
+/* more: settings over the user's, NULL-terminated; NULL: none. Nothing to finish on failure. */
+int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                 const char *const *more);
+void ku_plan_fini(struct ku_plan *p);
+
+/* "0W3 linear_dw h.0.mlp.c_fc": phase and micro-batch, what, where. */
+void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out);
+
+#endif

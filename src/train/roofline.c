@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/roofline.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "train/peak.h"
+
+void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out)
+{
+    *out = (struct ku_limits){.n_cores = n_cores, .n_ranks = n_ranks};
+    const struct {
+        const char *what;
+        double *to;
+    } row[] = {
+        {"f32", &out->flops_f32}, {"bf16", &out->flops_bf16}, {"stream", &out->stream_bytes}};
+    int n_known = 0;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        double value;
+        if (ku_peak_read(row[i].what, n_cores, &value) == KUMI_OK) {
+            *row[i].to = value;
+            n_known++;
+        }
+    }
+    char *path = n_known ? ku_peak_path() : NULL;
+    snprintf(out->source, sizeof out->source, "%s", path ? path : "");
+    ku_free(path);
+}
+
+int ku_limits_are_known(const struct ku_limits *l)
+{
+    return l->flops_f32 > 0 && l->flops_bf16 > 0 && l->stream_bytes > 0;
+}
+
+static json_t *known(double x)
+{
+    return x > 0 ? json_real(x) : json_null();
+}
+
+json_t *ku_limits_json(const struct ku_limits *l)
+{
+    return json_pack("{s:i, s:{s:o, s:o}, s:o, s:o}", "cores", l->n_cores, "flops", "f32",
+                     known(l->flops_f32), "bf16", known(l->flops_bf16), "stream_bytes",
+                     known(l->stream_bytes), "source",
+                     l->source[0] ? json_string(l->source) : json_null());
+}
+
+double ku_roofline_ns(const struct ku_limits *l, const struct ku_op_case *c,
+                      const struct ku_cost *cost)
+{
+    int is_bf16 = c->n_in && c->in[0].dtype == KUMI_BF16;
+    double peak = is_bf16 ? l->flops_bf16 : l->flops_f32;
+    if (!(peak > 0 && l->stream_bytes > 0))
+        return 0;
+    return 1e9 * l->n_ranks * fmax(cost->flops / peak, cost->bytes / l->stream_bytes);
+}
+
+double ku_roofline_program_ns(const struct ku_limits *l, const struct ku_program *p)
+{
+    struct ku_coord first = ku_mesh_coord(&p->mesh, 0);
+    double ns = 0;
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        struct ku_op_case c;
+        struct ku_cost cost;
+        ku_program_types(p, at, &first, &c, &cost);
+        ns += ku_roofline_ns(l, &c, &cost);
+    }
+    return ns;
+}

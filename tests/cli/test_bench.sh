@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# kumi bench: the machine is named, medians lie between least and most, filters filter; scaling's parts add up to the step;
+# what cannot be is refused before it runs; a trial keeps no checkpoint.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export KUMI_CACHE=$dir/cache
+cd "$source" || exit 1
+say() { echo "$*"; failed=1; }
+"$kumi" bench peak --threads 1 >"$dir/peak" || say 'peak failed'
+head -1 "$dir/peak" | grep -qE ', [0-9]+ cores?, [a-z0-9]+; 1 rank x 1 thread$' || say "peak names no machine: $(cat "$dir/peak")"
+"$kumi" bench op layer_norm_d --dtype bf16 --threads 1 --json >"$dir/op" || say 'op failed'
+"$kumi" bench op exact_sum --dtype f32 --threads 1 >"$dir/cache.txt" || say 'op exact_sum failed'
+grep -q '^exact_sum .* cache ' "$dir/cache.txt" || say "exact_sum is not of the cache: $(cat "$dir/cache.txt")"
+small=(configs/nanogpt-cpu.json --set model.n_layer=1 --steps 12)
+for weak in '' --weak; do
+    # shellcheck disable=SC2086
+    "$kumi" bench scaling "${small[@]}" -n 1,2 --json $weak >"$dir/scaling$weak" 2>"$dir/err" || say "scaling $weak: $(cat "$dir/err")"
+done
+python3 - "$dir" <<'P' || failed=1
+import json, sys
+rows = lambda name: [json.loads(line) for line in open(sys.argv[1] + "/" + name)]
+op = rows("op")
+assert [r["what"] for r in op] == ["layer_norm_dx", "layer_norm_dgb"], op
+for r in op:
+    assert r["dtype"] == "bf16" and r["cpu"] and r["isa"] and r["cores"] >= 1 and (r["ranks"], r["threads"]) == (1, 1), r
+    assert 0 < r["least_ns"] <= r["p50_ns"] <= r["most_ns"] and r["runs"] >= 5 and r["operands"] == "memory", r
+for name, tokens in ("scaling", [768, 768]), ("scaling--weak", [768, 1536]):
+    one, two = rows(name)
+    assert [one["tokens"], two["tokens"]] == tokens and (one["ranks"], two["ranks"]) == (1, 2), (one, two)
+    assert one["efficiency"] == 1 and len(two["rank_wait_ms"]) == 2, (one, two)
+    ideal = one["step_ms"] * (1 if "weak" in name else 0.5)
+    assert abs(two["ideal_ms"] / ideal - 1) < 1e-4 and abs(two["efficiency"] - ideal / two["step_ms"]) < 1e-4, two
+    parts = sum(two[k] for k in ("ideal_ms", "comm_ms", "wait_ms", "cores_ms", "kernels_ms"))
+    assert abs(parts / two["step_ms"] - 1) < 1e-4 and two["p10_ms"] <= two["step_ms"] <= two["p90_ms"], two
+P
+refused() { # what the message holds, then the command
+    want=$1
+    shift
+    "$kumi" bench "$@" >"$dir/out" 2>"$dir/err"
+    [ $? = 2 ] && grep -qe "$want" "$dir/err" && [ ! -s "$dir/out" ] || say "$*: $(cat "$dir/out" "$dir/err")"
+}
+refused 'virtual_shards: 2 on 4 ranks' scaling "${small[@]}" -n 1,4
+refused 'a configuration is missing' scaling -n 1
+refused 'give 8 to' scaling configs/nanogpt-cpu.json --steps 3
+refused 'no op begins so' op nothing
+refused 'f32 or bf16' op --dtype f64
+refused '--weak is for scaling alone' peak --weak
+"$kumi" train configs/nanogpt-cpu.json -n 2 --set model.n_layer=1 --trial --until 5 --out "$dir/run" >"$dir/out" 2>"$dir/err" || say "--trial: $(cat "$dir/err")"
+[ -s "$dir/run/rank-1.json" ] && [ ! -e "$dir/run/checkpoints" ] && [ ! -s "$dir/out" ] || say "--trial left $(ls "$dir/run") and said $(cat "$dir/out")"
+exit $failed
