@@ -119,8 +119,9 @@ KUMI_API int kumi_all_to_all_v(struct kumi_comm *comm, const void *in, void *out
                                const int64_t *send_counts, const int64_t *recv_counts,
                                enum kumi_dtype dtype);
 KUMI_API int kumi_barrier(struct kumi_comm *comm);
-/* Return when the peer has received, or sent. Messages between two ranks of a comm match in order;
- * counts must be equal. */
+/* Return when the peer has received (up to 96 bytes: when they are on their way), or sent. Messages
+ * between two ranks of a comm match in order; counts must be equal; each must be received before
+ * the comm is freed. */
 KUMI_API int kumi_send(struct kumi_comm *comm, const void *data, int64_t count,
                        enum kumi_dtype dtype, int peer);
 KUMI_API int kumi_recv(struct kumi_comm *comm, void *data, int64_t count, enum kumi_dtype dtype,

@@ -142,8 +142,9 @@ KUMI_API int kumi_info_text(int as_json, char **text);
  */
 struct kumi_bench_options {
     const char *what;  /* "peak", "op", "comm" */
-    const char *only;  /* op: rows whose name begins so, "linear"; NULL: all */
-    const char *dtype; /* op: "f32" or "bf16"; NULL: both */
+    const char *only;  /* op, comm: rows whose name begins so, "linear", "all_reduce"; NULL: all */
+    const char *dtype; /* op, comm: "f32" or "bf16"; NULL: both */
+    int64_t bytes;     /* comm: vectors of this size; 0: 8 B, 64 KiB, 1 MiB and 64 MiB */
     int threads;       /* 0: the cores. comm in a job of several ranks measures them (collective;
                         * rank 0 has the lines), else so many threads, 0: two */
     int as_json;       /* an object a line, with the machine in each */

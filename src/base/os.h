@@ -57,7 +57,10 @@ int ku_os_replace(const char *path, const void *data, size_t bytes);
 const char *ku_os_why(void);     /* errno in words */
 int ku_os_status(int otherwise); /* KUMI_ENOMEM when errno says so */
 /* CPUs that this process may run on: affinity and the quotas of its control groups. At least 1. */
+enum { KU_OS_CPU_WORDS = 16 };
 int ku_os_n_cpus(void);
+/* The CPUs that this thread may run on, a bit each; those beyond 1023 are left out. */
+void ku_os_cpus(uint64_t mask[KU_OS_CPU_WORDS]);
 int ku_os_n_cpus_host(void); /* by the quotas alone: whatever this process was bound to */
 /* Bytes: the least of MemAvailable and what each of our control groups still allows, page cache
  * that nobody uses counted as free. UINT64_MAX when the system does not say. */

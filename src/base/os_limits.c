@@ -186,6 +186,17 @@ int ku_os_n_cpus_host(void)
     return ku_os_n_cpus_under("", (int)sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+void ku_os_cpus(uint64_t mask[KU_OS_CPU_WORDS])
+{
+    cpu_set_t set;
+    memset(mask, 0, KU_OS_CPU_WORDS * sizeof *mask);
+    if (sched_getaffinity(0, sizeof set, &set))
+        return;
+    for (int i = 0; i < KU_OS_CPU_WORDS * 64 && i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &set))
+            mask[i / 64] |= UINT64_C(1) << i % 64;
+}
+
 int ku_os_n_cpus(void)
 {
     cpu_set_t set;

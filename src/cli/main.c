@@ -32,7 +32,8 @@ const struct cli_command cli_commands[] = {
     {"run", "run a program on N ranks of this host",
      "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},
     {"bench", "limits of this machine, speed of ops and collectives",
-     "kumi bench peak|op [OP]|comm [-n N] [--threads T] [--dtype f32|bf16] [--json]\n"
+     "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16] "
+     "[--bytes B] [--json]\n"
      "       kumi bench scaling CONFIG [-n N,N..] [--weak] [--threads T] [--steps S] "
      "[--set key=value] [--json]\n"
      "       kumi bench data CONFIG [--set key=value] [--json]",

@@ -114,7 +114,7 @@ static int agree(struct ku_job *job, size_t common, size_t part)
     /* The fingerprint of this step compares the sizes; it also keeps thread ranks from reading the
      * table too early. */
     struct ku_coll coll = {.kind = KU_COLL_ARENA, .count = (int64_t)(common / 2 + part)};
-    return ku_coll_run(job->world, &coll);
+    return ku_comm_run_own(job->world, &coll);
 }
 
 /* What this rank's share of the memory is, touched once, by its own core. */
@@ -141,8 +141,11 @@ int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, s
     int status = makes ? share(job, &a, name) : 0;
     if (status < 0)
         return job->n > 1 ? ku_job_raise(job, job->rank) : status;
-    if (makes)
+    if (makes) {
         host->arena[a.id] = a;
+        if (host->n_arenas <= (int)a.id)
+            host->n_arenas = (int)a.id + 1;
+    }
     status = agree(job, common_bytes, part_bytes);
     if (status < 0)
         return status;

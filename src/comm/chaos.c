@@ -83,7 +83,7 @@ static int chaos_recv(struct ku_comm *comm, struct ku_work *w)
     struct ku_job *job = comm->job;
     struct ku_channel *ch = ku_segment_channel(job->seg, comm->slot,
                                                ku_comm_local(comm, w->coll.root), job->local_rank);
-    if (w->p2p.opened && atomic_load(&ch->at_ns) > (uint64_t)ku_clock_ns())
+    if (atomic_load(&ch->at_ns) > (uint64_t)ku_clock_ns())
         return 1;
     return ku_transport_shm.recv(comm, w);
 }

@@ -69,12 +69,16 @@ const uint8_t *ku_coll_steps(enum ku_coll_path path)
     static const uint8_t public_call[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_CHOOSE,
                                           KU_STEP_END};
     static const uint8_t direct[] = {KU_STEP_MOVE, KU_STEP_DONE, KU_STEP_AWAIT_DONE, KU_STEP_END};
-    static const uint8_t staged[] = {KU_STEP_FILL,  KU_STEP_FILLED, KU_STEP_AWAIT_FILLED,
-                                     KU_STEP_MOVE,  KU_STEP_FREED,  KU_STEP_AWAIT_FREED,
-                                     KU_STEP_DRAIN, KU_STEP_DONE,   KU_STEP_END};
-    static const uint8_t staged_v[] = {KU_STEP_PUBLISH, KU_STEP_FILLED, KU_STEP_AWAIT_FILLED,
-                                       KU_STEP_COUNTS,  KU_STEP_FREED,  KU_STEP_AWAIT_FREED,
-                                       KU_STEP_CHOOSE,  KU_STEP_END};
+    static const uint8_t staged[] = {KU_STEP_AWAIT_FREE,   KU_STEP_FILL, KU_STEP_FILLED,
+                                     KU_STEP_AWAIT_FILLED, KU_STEP_MOVE, KU_STEP_FREED,
+                                     KU_STEP_NEXT,         KU_STEP_DONE, KU_STEP_END};
+    static const uint8_t staged_sum[] = {
+        KU_STEP_AWAIT_FREE, KU_STEP_FILL,   KU_STEP_FILLED, KU_STEP_AWAIT_FILLED, KU_STEP_MOVE,
+        KU_STEP_FREED,      KU_STEP_RESULT, KU_STEP_FILLED, KU_STEP_AWAIT_FILLED, KU_STEP_DRAIN,
+        KU_STEP_FREED,      KU_STEP_NEXT,   KU_STEP_DONE,   KU_STEP_END};
+    static const uint8_t staged_v[] = {KU_STEP_AWAIT_FREE,   KU_STEP_PUBLISH, KU_STEP_FILLED,
+                                       KU_STEP_AWAIT_FILLED, KU_STEP_COUNTS,  KU_STEP_FREED,
+                                       KU_STEP_CHOOSE,       KU_STEP_END};
     static const uint8_t p2p[] = {KU_STEP_P2P, KU_STEP_END};
     switch (path) {
     case KU_PATH_BARRIER:
@@ -89,6 +93,8 @@ const uint8_t *ku_coll_steps(enum ku_coll_path path)
         return direct;
     case KU_PATH_STAGED:
         return staged;
+    case KU_PATH_STAGED_SUM:
+        return staged_sum;
     case KU_PATH_STAGED_V:
         return staged_v;
     case KU_PATH_P2P:
@@ -97,17 +103,23 @@ const uint8_t *ku_coll_steps(enum ku_coll_path path)
     return p2p;
 }
 
-/* Small enough that every rank can send all it has with its arrival, and wants all the others'. */
-static int fits_inline(const struct ku_coll *c, int64_t count)
+int64_t ku_coll_inline_count(const struct ku_coll *c, int n)
 {
-    int is_kind = c->kind == KU_COLL_ALL_REDUCE || c->kind == KU_COLL_REDUCE ||
-                  c->kind == KU_COLL_BROADCAST || c->kind == KU_COLL_ALL_GATHER;
-    return is_kind && !c->counts && count <= KU_INLINE_BYTES / (int64_t)kumi_dtype_bytes(c->dtype);
+    int has_blocks = c->kind == KU_COLL_REDUCE_SCATTER || c->kind == KU_COLL_SCATTER ||
+                     c->kind == KU_COLL_ALL_TO_ALL;
+    return has_blocks ? c->count * n : c->count;
+}
+
+/* Small enough that every rank can send all it has with its arrival. (count <= INT64_MAX / 8 / n:
+ * ku_coll_check.) */
+static int fits_inline(const struct ku_coll *c, int n)
+{
+    return !c->counts &&
+           ku_coll_inline_count(c, n) <= KU_INLINE_BYTES / (int64_t)kumi_dtype_bytes(c->dtype);
 }
 
 enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n)
 {
-    (void)n; /* today's choices do not depend on it */
     switch (c->kind) {
     case KU_COLL_SEND:
     case KU_COLL_RECV:
@@ -130,11 +142,12 @@ enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n)
     case KU_N_COLL_KINDS:
         break;
     }
-    if (c->n_parts == 1 && c->kind == KU_COLL_ALL_REDUCE && fits_inline(c, c->part->count))
+    if (c->n_parts == 1 && c->kind == KU_COLL_ALL_REDUCE &&
+        c->part->count <= KU_INLINE_BYTES / (int64_t)kumi_dtype_bytes(c->dtype))
         return KU_PATH_INLINE;
     if (c->n_parts)
         return KU_PATH_PROGRAM;
-    return fits_inline(c, c->count) ? KU_PATH_INLINE : KU_PATH_PUBLIC;
+    return fits_inline(c, n) ? KU_PATH_INLINE : KU_PATH_PUBLIC;
 }
 
 static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)

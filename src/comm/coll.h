@@ -108,19 +108,21 @@ int ku_comm_check_hash(struct ku_comm *comm, const char *name, uint64_t hash);
 
 /* Steps of the interpreter; each may say "not yet". */
 enum ku_step_op {
-    KU_STEP_ARRIVE,  /* my part is written; my fingerprint, places and payload are out */
-    KU_STEP_AWAIT,   /* all arrived; fingerprints agree */
-    KU_STEP_CHOOSE,  /* public calls: direct if every rank passed owned memory, else staged */
-    KU_STEP_INLINE,  /* result from the payloads */
-    KU_STEP_PUBLISH, /* all_to_all_v: my counts into my stage */
-    KU_STEP_COUNTS,  /* all_to_all_v: everybody's counts agree; they give the number of pieces */
-    KU_STEP_FILL,    /* private input -> my stage */
+    KU_STEP_ARRIVE,     /* my part is written; my fingerprint, places and payload are out */
+    KU_STEP_AWAIT,      /* all arrived; fingerprints agree */
+    KU_STEP_CHOOSE,     /* public calls: direct if every rank passed owned memory, else staged */
+    KU_STEP_INLINE,     /* result from the payloads */
+    KU_STEP_PUBLISH,    /* all_to_all_v: my counts into my stage */
+    KU_STEP_COUNTS,     /* all_to_all_v: everybody's counts agree; they give the number of pieces */
+    KU_STEP_AWAIT_FREE, /* everybody is done with what my stage held here before */
+    KU_STEP_FILL,       /* private input -> my stage */
     KU_STEP_FILLED,
     KU_STEP_AWAIT_FILLED,
     KU_STEP_MOVE, /* sum or copy between the ranks' memory */
     KU_STEP_FREED,
-    KU_STEP_AWAIT_FREED,
-    KU_STEP_DRAIN, /* my stage -> private output; then the next piece, if any */
+    KU_STEP_RESULT, /* the next piece of the stages holds sums of this one */
+    KU_STEP_DRAIN,  /* the others' sums -> private output */
+    KU_STEP_NEXT,   /* the next piece, if any */
     KU_STEP_DONE,
     KU_STEP_AWAIT_DONE,
     KU_STEP_P2P,
@@ -133,12 +135,16 @@ enum ku_coll_path {
     KU_PATH_PUBLIC,  /* how a public call begins */
     KU_PATH_DIRECT,  /* how it goes on */
     KU_PATH_STAGED,
-    KU_PATH_STAGED_V, /* all_to_all_v */
+    KU_PATH_STAGED_SUM, /* all_reduce, reduce: each rank sums a slice, results go out by the stages
+                         */
+    KU_PATH_STAGED_V,   /* all_to_all_v */
     KU_PATH_P2P
 };
 /* The steps of a path, up to KU_STEP_END; and the path a collective begins on n ranks. Pure. */
 const uint8_t *ku_coll_steps(enum ku_coll_path path);
 enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n);
+/* Elements that a rank of n sends with its arrival on the inline path. */
+int64_t ku_coll_inline_count(const struct ku_coll *coll, int n);
 /* Kind, dtype, wire, reduction and root in one word, as fingerprints and the flight recorder carry
  * them (48 bits). */
 uint64_t ku_coll_what(const struct ku_coll *coll);
@@ -156,9 +162,11 @@ struct ku_work {
     uint64_t what, extra;
     int64_t total; /* elements, for the fingerprint */
     int64_t piece, n_pieces,
-        piece_count;      /* staged: current, number, elements per block and piece */
-    int64_t part, at;     /* cursor of MOVE: part (or peer) and element in it */
-    struct ku_work *next; /* in the comm's queue */
+        piece_count;            /* staged: current, number, elements per block and piece */
+    uint64_t stage, last_stage; /* staged: number of the piece of the stages in use, and of the last
+                                   one of this work; counted over the comm's life */
+    int64_t part, at;           /* cursor of MOVE: part (or peer) and element in it */
+    struct ku_work *next;       /* in the comm's queue */
     struct {
         uint64_t ticket, n_left; /* message number; pieces not yet posted or taken */
         int64_t at;              /* bytes moved */

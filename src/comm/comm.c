@@ -28,7 +28,7 @@ static int comm_new(struct ku_job *job, const char *name, uint32_t slot, uint64_
     snprintf(c->name, sizeof c->name, "%s", name);
     p->flags = ku_segment_flags(job->seg, slot);
     p->free_chunks = (1u << KU_N_CHUNKS) - 1;
-    p->seq = p->n_pieces = p->done_seen = base;
+    p->seq = p->n_hidden = p->n_pieces = p->done_seen = base;
     p->next = job->priv->comms;
     job->priv->comms = c;
     job->priv->used_slots |= UINT64_C(1) << slot;
@@ -128,13 +128,20 @@ static int set_members(struct ku_comm *c, const struct ku_comm *parent, const st
     return status;
 }
 
+int ku_comm_run_own(struct ku_comm *comm, const struct ku_coll *coll)
+{
+    KU_TRY(ku_coll_run(comm, coll));
+    comm->priv->n_hidden++;
+    return 0;
+}
+
 static int run_simple(struct ku_comm *comm, enum ku_coll_kind kind, const void *in, void *out,
                       int64_t bytes)
 {
     struct ku_coll coll = {.kind = kind, .dtype = KUMI_U8, .in = in, .out = out, .count = bytes};
     if (kind == KU_COLL_BARRIER)
         coll.dtype = KUMI_F32;
-    return ku_coll_run(comm, &coll);
+    return ku_comm_run_own(comm, &coll);
 }
 
 int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
@@ -204,6 +211,24 @@ int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, in
     return 0;
 }
 
+/* Letters leave without being waited for: one that nobody took would meet the slot's next comm. */
+static int check_channels(struct ku_comm *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        struct ku_channel *ch =
+            ku_segment_channel(c->job->seg, c->slot, ku_comm_local(c, i), c->job->local_rank);
+        if (atomic_load(&ch->posted) == atomic_load(&ch->acked))
+            continue;
+        KU_ERR_SCOPE(
+            KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+            "mismatched messages: comm %s: rank %d sent one that rank %d has not received; "
+            "receive it before the communicator is freed",
+            c->name, i, c->me);
+        return ku_job_raise(c->job, c->job->rank);
+    }
+    return 0;
+}
+
 int ku_comm_destroy(struct ku_comm *c)
 {
     if (!c)
@@ -212,6 +237,8 @@ int ku_comm_destroy(struct ku_comm *c)
         return KU_ERR(KUMI_EINVAL, "communicator: %s: has works in flight; wait for them first",
                       c->name);
     int status = run_simple(c, KU_COLL_BARRIER, NULL, NULL, 0);
+    if (!status)
+        status = check_channels(c);
     ku_comm_free(c);
     return status;
 }

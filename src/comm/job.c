@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "comm/pin.h"
 #include "comm/private.h"
 
 #include <errno.h>
@@ -59,7 +60,7 @@ static int set_options(struct ku_job *job, const struct ku_job_opts *opts)
     KU_TRY(ku_chaos_parse(chaos, &p->chaos));
     p->transport = p->chaos.is_on ? &ku_transport_chaos : &ku_transport_shm;
     p->timeout_ns = opts->timeout_ns > 0 ? opts->timeout_ns : INT64_C(600000000000);
-    p->may_spin = job->local_n * threads <= ku_os_n_cpus();
+    p->threads = threads;
     p->budget_bytes = -1;
     p->kernels = ku_sum_choose();
     return 0;
@@ -94,6 +95,10 @@ int ku_job_new(struct ku_host *host, int rank, int n, const struct ku_job_opts *
     if (n > 1)
         ku_err_rank(rank);
     atomic_store(&p->line->pid, (uint32_t)getpid());
+    uint64_t cpus[KU_OS_CPU_WORDS];
+    ku_os_cpus(cpus);
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++)
+        atomic_store(&p->line->cpus[i], cpus[i]);
     *out = job;
     return 0;
 }
@@ -127,11 +132,26 @@ static void host_free(struct ku_host *host)
     ku_free(host);
 }
 
+/* Cores that the host's ranks have together: each may be bound to its own. */
+static int n_cpus_together(const struct ku_job *job)
+{
+    int n = 0;
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++) {
+        uint64_t any = 0;
+        for (int r = 0; r < job->local_n; r++)
+            any |= atomic_load(&ku_segment_line(job->seg, r)->cpus[i]);
+        n += __builtin_popcountll(any);
+    }
+    return ku_os_n_cpus_under("", n);
+}
+
 static int enter(struct ku_job *job)
 {
     struct ku_coll barrier = {.kind = KU_COLL_BARRIER, .name = "join"};
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    return ku_coll_run(job->world, &barrier);
+    KU_TRY(ku_comm_run_own(job->world, &barrier));
+    job->priv->may_spin = job->local_n * job->priv->threads <= n_cpus_together(job);
+    return 0;
 }
 
 /* The segment and the sockets to the other ranks. */
@@ -193,7 +213,7 @@ static int part(struct ku_job *job)
     struct ku_coll leave = {.kind = KU_COLL_LEAVE};
     atomic_store(&job->priv->line->state, KU_RANK_LEAVING);
     ku_segment_ring_all(job->seg);
-    int status = ku_coll_run(job->world, &leave);
+    int status = ku_comm_run_own(job->world, &leave);
     atomic_store(&job->priv->line->state, KU_RANK_LEFT);
     return status;
 }
@@ -230,6 +250,7 @@ struct rank_thread {
     pthread_t thread;
     struct ku_host *host;
     const struct ku_job_opts *opts;
+    const struct ku_pin *pin;
     int (*fn)(struct ku_job *job, void *arg);
     void *arg;
     int rank, n, status;
@@ -262,6 +283,7 @@ static int run_rank(struct rank_thread *t)
 static void *rank_main(void *arg)
 {
     struct rank_thread *t = arg;
+    ku_pin_apply(t->pin, t->rank);
     t->status = run_rank(t);
     if (t->status < 0)
         t->error = *ku_err_get();
@@ -288,9 +310,12 @@ int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_jo
     if (n < 1 || n > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "ranks as threads: %d; give 1 to %d", n, KU_MAX_LOCAL);
     int n_started = 0, status;
+    struct ku_pin *pin =
+        n > 1 ? ku_pin_create(n, opts && opts->threads > 0 ? opts->threads : 1) : NULL;
     struct ku_host *host = ku_calloc(1, sizeof *host);
     struct rank_thread *t = ku_calloc((size_t)n, sizeof *t);
     if (!host || !t) {
+        ku_pin_destroy(pin);
         ku_free(host);
         ku_free(t);
         return KUMI_ENOMEM;
@@ -299,7 +324,7 @@ int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_jo
     KU_TRY_OUT(ku_segment_create_private(n, &host->seg));
     for (int i = 0; i < n; i++)
         t[i] = (struct rank_thread){
-            .host = host, .opts = opts, .fn = fn, .arg = arg, .rank = i, .n = n};
+            .host = host, .opts = opts, .pin = pin, .fn = fn, .arg = arg, .rank = i, .n = n};
     status = start_ranks(t, n, &n_started);
     for (int i = 0; i < n_started; i++)
         pthread_join(t[i].thread, NULL);
@@ -314,6 +339,7 @@ out:
         host_free(host);
     else
         ku_free(host);
+    ku_pin_destroy(pin);
     ku_free(t);
     return status;
 }

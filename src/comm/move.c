@@ -4,29 +4,33 @@
  *
  *   program   parts at the same place in every rank's owned memory (arena, offset)
  *   direct    one buffer per rank in owned memory; the places came with the arrivals
- *   staged    private memory, in pieces through the ranks' 256 KiB stages. A stage holds one
- * window, or n windows of piece_count elements, one per destination rank, where each rank gets
- * something else.
+ *   staged    private memory, in pieces of 256 KiB through the ranks' stages, which hold two: one
+ * is filled while the others take the one before. A piece holds one window, or n windows of
+ * piece_count elements, one per destination rank, where each rank gets something else. Nobody
+ * stages what only it reads.
  *
  * All-reduce: rank r reduces slice r of all copies and stores it to all of them: 2 S bytes of
- * traffic, each read once.
+ * traffic, each read once. Staged, it finds the others' slice r in their stages and its own where
+ * it is, and puts the sums into its output and its stage, from which the others take them.
  */
 #include "base/err.h"
 #include "comm/private.h"
+#include "comm/stream.h"
 #include "tensor/blocks.h"
 
 #include <string.h>
 
 enum {
     LINE_BYTES = 64,
-    STEP_BYTES = 128 * 1024 /* per rank's copy between two looks at the budget */
+    STEP_BYTES = 128 * 1024, /* per rank's copy between two looks at the budget */
+    LARGE_BYTES = 4 << 20    /* twice that and more of in and out leave the last cache level */
 };
 
 /* Sources and destinations of one reduction; on the stack: 8 KiB. */
 struct operands {
     const void *src[KU_MAX_LOCAL];
     void *dst[KU_MAX_LOCAL];
-    int n_dst;
+    int n_dst, n_streamed; /* the last so many dst are stages that others read next */
 };
 
 static int64_t min64(int64_t a, int64_t b)
@@ -39,11 +43,27 @@ static size_t each_bytes(const struct ku_work *w)
     return kumi_dtype_bytes(w->coll.dtype);
 }
 
+static int is_large(const struct ku_work *w)
+{
+    return w->total >= LARGE_BYTES / (int64_t)each_bytes(w);
+}
+
 /* A copy within a work: never overlapping, but for a buffer onto itself. */
 static void copy(void *to, const void *from, int64_t bytes)
 {
     if (bytes > 0 && to != from)
         memcpy(to, from, (size_t)bytes);
+}
+
+/* A copy to where the result of a work belongs. */
+static void deliver(const struct ku_work *w, void *to, const void *from, int64_t bytes)
+{
+    if (!is_large(w) || bytes < LINE_BYTES || to == from) {
+        copy(to, from, bytes);
+        return;
+    }
+    ku_stream_copy(to, from, (size_t)bytes);
+    ku_stream_fence();
 }
 
 static unsigned char *ref_at(const struct ku_job *job, const struct ku_ref *ref, int local)
@@ -62,7 +82,7 @@ static struct ku_entry *entry_of(const struct ku_work *w, int member)
 static unsigned char *stage_of(const struct ku_work *w, int member)
 {
     return ku_segment_stage(w->comm->job->seg, w->comm->slot, ku_comm_local(w->comm, member))
-        ->piece;
+        ->piece[w->stage % 2];
 }
 
 /* Where a member's public buffer is: arena << 48 | offset in its part. */
@@ -80,8 +100,18 @@ static unsigned char *out_of(const struct ku_work *w, int member)
     return place_at(w, entry_of(w, member)->place.out, member);
 }
 
+static int is_in_place(const struct ku_work *w, const struct operands *o)
+{
+    for (int d = 0; d < o->n_dst; d++)
+        for (int i = 0; i < w->comm->n; i++)
+            if (o->dst[d] == o->src[i])
+                return 1;
+    return 0;
+}
+
 static void reduce(const struct ku_work *w, const struct operands *o, int64_t count)
 {
+    int n_streamed = is_large(w) && !is_in_place(w, o) ? o->n_dst : o->n_streamed;
     struct ku_sum s = {.n_src = w->comm->n,
                        .n_dst = o->n_dst,
                        .src = o->src,
@@ -90,7 +120,8 @@ static void reduce(const struct ku_work *w, const struct operands *o, int64_t co
                        .dtype = w->coll.dtype,
                        .wire = w->coll.wire,
                        .reduce = w->coll.reduce,
-                       .divide = w->coll.reduce == KUMI_AVG ? w->comm->n : 0};
+                       .divide = w->coll.reduce == KUMI_AVG ? w->comm->n : 0,
+                       .n_streamed = n_streamed};
     ku_sum(w->comm->job->priv->kernels, &s);
 }
 
@@ -125,6 +156,7 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
     size_t offset = (size_t)at * each_bytes(w);
     int to_all = w->coll.kind == KU_COLL_ALL_REDUCE && !(part->out.flags & KU_ARENA_COMMON);
     o.n_dst = to_all ? c->n : 1;
+    o.n_streamed = 0;
     for (int i = 0; i < c->n; i++) {
         int local = ku_comm_local(c, i);
         o.src[i] = ref_at(c->job, &part->in, local) + offset;
@@ -174,8 +206,9 @@ static int program_copies(struct ku_work *w)
             if (w->coll.kind == KU_COLL_ALL_GATHER)
                 ku_blocks_range(part->count, part->block_count, part->first_block, c->n, i, &begin,
                                 &end);
-            copy(out + begin * each, ref_at(c->job, &part->in, ku_comm_local(c, i)) + begin * each,
-                 (end - begin) * each);
+            deliver(w, out + begin * each,
+                    ref_at(c->job, &part->in, ku_comm_local(c, i)) + begin * each,
+                    (end - begin) * each);
         }
     }
     return 0;
@@ -209,6 +242,7 @@ static int direct_reduce(struct ku_work *w, int64_t begin, int64_t end)
         if (!count)
             return 1;
         o.n_dst = w->coll.kind == KU_COLL_ALL_REDUCE ? c->n : 1;
+        o.n_streamed = 0;
         for (int i = 0; i < c->n; i++) {
             o.src[i] = in_of(w, i) + (size_t)at * each;
             if (o.n_dst > 1 || c->n == 1)
@@ -237,26 +271,26 @@ static int direct_step(struct ku_work *w)
         begin = block_begin(w, w->coll.counts, c->me);
         return direct_reduce(w, begin, begin + ku_move_block_count(w, c->me));
     case KU_COLL_BROADCAST:
-        copy(out_of(w, c->me), out_of(w, w->coll.root), w->coll.count * each);
+        deliver(w, out_of(w, c->me), out_of(w, w->coll.root), w->coll.count * each);
         return 0;
     case KU_COLL_GATHER: /* every rank stores its block at the root */
-        copy(out_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
-             in_of(w, c->me), ku_move_block_count(w, c->me) * each);
+        deliver(w, out_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
+                in_of(w, c->me), ku_move_block_count(w, c->me) * each);
         return 0;
     case KU_COLL_SCATTER:
-        copy(out_of(w, c->me),
-             in_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
-             ku_move_block_count(w, c->me) * each);
+        deliver(w, out_of(w, c->me),
+                in_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
+                ku_move_block_count(w, c->me) * each);
         return 0;
     case KU_COLL_ALL_GATHER:
         for (int i = 0; i < c->n; i++)
-            copy(out_of(w, c->me) + block_begin(w, w->coll.counts, i) * each, in_of(w, i),
-                 ku_move_block_count(w, i) * each);
+            deliver(w, out_of(w, c->me) + block_begin(w, w->coll.counts, i) * each, in_of(w, i),
+                    ku_move_block_count(w, i) * each);
         return 0;
     case KU_COLL_ALL_TO_ALL:
         for (int i = 0; i < c->n; i++)
-            copy(out_of(w, c->me) + i * w->coll.count * each,
-                 in_of(w, i) + c->me * w->coll.count * each, w->coll.count * each);
+            deliver(w, out_of(w, c->me) + i * w->coll.count * each,
+                    in_of(w, i) + c->me * w->coll.count * each, w->coll.count * each);
         return 0;
     case KU_COLL_BARRIER:
     case KU_COLL_SEND:
@@ -278,71 +312,106 @@ static int64_t piece_of(const struct ku_work *w, int64_t count)
     return left < 0 ? 0 : min64(left, w->piece_count);
 }
 
-/* Sums the stages' windows at element `window`; to_stages: back into all of them, else to `out`. */
-static void staged_sum(struct ku_work *w, int64_t window, int64_t count, void *out)
+/* This rank's own input may be read in place, unless its factor or its alignment forbid that. */
+static int stages_own(const struct ku_work *w)
+{
+    return w->coll.reduce == KUMI_PREMUL_SUM || (uintptr_t)w->coll.in % each_bytes(w) != 0;
+}
+
+/* Sums elements of the stages' piece at `window`; my own are at element `own` of my input. */
+static void staged_sum(struct ku_work *w, struct operands *o, int64_t window, int64_t own,
+                       int64_t count)
+{
+    size_t each = each_bytes(w);
+    for (int i = 0; i < w->comm->n; i++)
+        o->src[i] = stage_of(w, i) + (size_t)window * each;
+    if (!stages_own(w))
+        o->src[w->comm->me] = (const unsigned char *)w->coll.in + (size_t)own * each;
+    reduce(w, o, count);
+}
+
+/* All-reduce and reduce: my slice of the piece goes to my output and into the next piece of my
+ * stage. */
+static void staged_slice(struct ku_work *w)
 {
     struct operands o;
-    size_t offset = (size_t)window * each_bytes(w);
-    o.n_dst = out ? 1 : w->comm->n;
-    for (int i = 0; i < w->comm->n; i++) {
-        o.src[i] = stage_of(w, i) + offset;
-        o.dst[i] = stage_of(w, i) + offset;
+    int64_t each = (int64_t)each_bytes(w), first = w->piece * w->piece_count, begin, end;
+    slice(w, piece_of(w, w->coll.count), 0, &begin, &end);
+    if (begin == end)
+        return;
+    o.n_dst = o.n_streamed = 0;
+    if (w->coll.kind == KU_COLL_ALL_REDUCE || w->comm->me == w->coll.root)
+        o.dst[o.n_dst++] = (unsigned char *)w->coll.out + (first + begin) * each;
+    w->stage++;
+    if (w->coll.kind == KU_COLL_ALL_REDUCE || w->comm->me != w->coll.root) {
+        o.dst[o.n_dst++] = stage_of(w, w->comm->me) + begin * each;
+        o.n_streamed = (end - begin) * each >= KU_STREAM_BYTES;
     }
-    if (out)
-        o.dst[0] = out;
-    reduce(w, &o, count);
+    w->stage--;
+    staged_sum(w, &o, begin, first + begin, end - begin);
 }
 
 static void staged_copies(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     int64_t each = (int64_t)each_bytes(w), first = w->piece * w->piece_count;
+    const unsigned char *in = w->coll.in;
     unsigned char *out = w->coll.out;
     int to_all = w->coll.kind == KU_COLL_ALL_TO_ALL;
     const int64_t *counts = to_all ? w->coll.recv_counts : w->coll.counts;
     for (int i = 0; i < c->n; i++) {
         int64_t count = counts ? counts[i] : w->coll.count;
-        int64_t window = to_all ? c->me * w->piece_count : 0;
-        copy(out + (block_begin(w, counts, i) + first) * each, stage_of(w, i) + window * each,
-             piece_of(w, count) * each);
+        const unsigned char *from = stage_of(w, i) + (to_all ? c->me * w->piece_count : 0) * each;
+        if (i == c->me)
+            from = in + ((to_all ? block_begin(w, w->coll.counts, i) : 0) + first) * each;
+        deliver(w, out + (block_begin(w, counts, i) + first) * each, from,
+                piece_of(w, count) * each);
     }
 }
 
-static int staged_step(struct ku_work *w)
+static void staged_step(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
-    int64_t each = (int64_t)each_bytes(w), first = w->piece * w->piece_count, begin, end;
+    int64_t each = (int64_t)each_bytes(w), first = w->piece * w->piece_count;
     int64_t mine = piece_of(w, ku_move_block_count(w, c->me));
     unsigned char *out = w->coll.out ? (unsigned char *)w->coll.out + first * each : NULL;
     int am_root = c->me == w->coll.root;
     switch (w->coll.kind) {
     case KU_COLL_ALL_REDUCE:
-        slice(w, piece_of(w, w->coll.count), 0, &begin, &end);
-        staged_sum(w, begin, end - begin, NULL);
-        break;
     case KU_COLL_REDUCE:
-        if (am_root)
-            staged_sum(w, 0, piece_of(w, w->coll.count), out);
-        break;
+        staged_slice(w);
+        return;
     case KU_COLL_REDUCE_SCATTER:
-        if (mine)
-            staged_sum(w, c->me * w->piece_count, mine, out);
-        break;
+        if (mine) {
+            struct operands o;
+            o.n_dst = 1;
+            o.n_streamed = 0;
+            o.dst[0] = out;
+            staged_sum(w, &o, c->me * w->piece_count, block_begin(w, w->coll.counts, c->me) + first,
+                       mine);
+        }
+        return;
     case KU_COLL_BROADCAST:
         if (!am_root)
-            copy(out, stage_of(w, w->coll.root), piece_of(w, w->coll.count) * each);
-        break;
+            deliver(w, out, stage_of(w, w->coll.root), piece_of(w, w->coll.count) * each);
+        return;
     case KU_COLL_SCATTER:
-        copy(out, stage_of(w, w->coll.root) + c->me * w->piece_count * each, mine * each);
-        break;
+        if (am_root)
+            deliver(w, out,
+                    (const unsigned char *)w->coll.in +
+                        (block_begin(w, w->coll.counts, c->me) + first) * each,
+                    mine * each);
+        else
+            deliver(w, out, stage_of(w, w->coll.root) + c->me * w->piece_count * each, mine * each);
+        return;
     case KU_COLL_GATHER:
         if (am_root)
             staged_copies(w);
-        break;
+        return;
     case KU_COLL_ALL_GATHER:
     case KU_COLL_ALL_TO_ALL:
         staged_copies(w);
-        break;
+        return;
     case KU_COLL_BARRIER:
     case KU_COLL_SEND:
     case KU_COLL_RECV:
@@ -351,17 +420,18 @@ static int staged_step(struct ku_work *w)
     case KU_COLL_ARENA:
     case KU_COLL_SPLIT:
     case KU_N_COLL_KINDS:
-        break;
+        return;
     }
-    return 0;
 }
 
 int ku_move_step(struct ku_work *w)
 {
     if (w->path == KU_PATH_DIRECT)
         return direct_step(w);
-    if (w->path != KU_PATH_PROGRAM)
-        return staged_step(w);
+    if (w->path != KU_PATH_PROGRAM) {
+        staged_step(w);
+        return 0;
+    }
     return w->coll.kind == KU_COLL_ALL_REDUCE || w->coll.kind == KU_COLL_REDUCE_SCATTER
                ? program_sums(w)
                : program_copies(w);
@@ -373,9 +443,10 @@ static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t
     int64_t each = (int64_t)each_bytes(w);
     unsigned char *to = stage_of(w, w->comm->me) + window * each;
     const unsigned char *in = w->coll.kind == KU_COLL_BROADCAST ? w->coll.out : w->coll.in;
-    copy(to, in + from * each, count * each);
-    if (w->coll.reduce == KUMI_PREMUL_SUM && count > 0)
-        ku_sum_scale(to, to, count, w->coll.dtype, w->coll.scale);
+    if (w->coll.reduce == KUMI_PREMUL_SUM)
+        ku_sum_scale(to, in + from * each, count, w->coll.dtype, w->coll.scale);
+    else
+        ku_stream_hand_over(to, in + from * each, (size_t)(count * each));
     w->comm->job->priv->staged_bytes += (uint64_t)(count * each);
 }
 
@@ -383,32 +454,47 @@ void ku_move_fill(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     int64_t first = w->piece * w->piece_count;
-    int has_windows = w->coll.kind == KU_COLL_REDUCE_SCATTER || w->coll.kind == KU_COLL_SCATTER ||
-                      w->coll.kind == KU_COLL_ALL_TO_ALL;
-    if ((w->coll.kind == KU_COLL_BROADCAST || w->coll.kind == KU_COLL_SCATTER) &&
-        c->me != w->coll.root)
-        return;
-    if (!has_windows) {
+    int by_slices = w->coll.kind == KU_COLL_ALL_REDUCE || w->coll.kind == KU_COLL_REDUCE;
+    int by_windows = w->coll.kind == KU_COLL_REDUCE_SCATTER || w->coll.kind == KU_COLL_SCATTER ||
+                     w->coll.kind == KU_COLL_ALL_TO_ALL;
+    int sums = by_slices || w->coll.kind == KU_COLL_REDUCE_SCATTER;
+    if (!by_slices && !by_windows) {
         int64_t count = piece_of(w, ku_move_block_count(w, c->me));
-        if (count)
+        if (count && c->n > 1)
             fill_window(w, 0, first, count);
         return;
     }
     for (int i = 0; i < c->n; i++) {
-        int64_t count = piece_of(w, ku_move_block_count(w, i));
-        if (count)
-            fill_window(w, i * w->piece_count, block_begin(w, w->coll.counts, i) + first, count);
+        int64_t begin = i * w->piece_count, from = block_begin(w, w->coll.counts, i) + first;
+        int64_t end = begin + piece_of(w, ku_move_block_count(w, i));
+        if (i == c->me && !(sums && stages_own(w)))
+            continue;
+        if (by_slices) {
+            ku_blocks_range(piece_of(w, w->coll.count), LINE_BYTES / (int64_t)each_bytes(w), 0,
+                            c->n, i, &begin, &end);
+            from = first + begin;
+        }
+        if (end > begin)
+            fill_window(w, begin, from, end - begin);
     }
 }
 
 void ku_move_drain(struct ku_work *w)
 {
-    int64_t each = (int64_t)each_bytes(w), count = piece_of(w, w->coll.count);
-    if (w->coll.kind != KU_COLL_ALL_REDUCE)
+    int64_t each = (int64_t)each_bytes(w), count = piece_of(w, w->coll.count), begin, end;
+    unsigned char *out = (unsigned char *)w->coll.out + w->piece * w->piece_count * each;
+    if (w->coll.kind == KU_COLL_REDUCE && w->comm->me != w->coll.root)
         return;
-    copy((unsigned char *)w->coll.out + w->piece * w->piece_count * each, stage_of(w, w->comm->me),
-         count * each);
-    w->comm->job->priv->staged_bytes += (uint64_t)(count * each);
+    for (int i = 0; i < w->comm->n; i++) {
+        ku_blocks_range(count, LINE_BYTES / each, 0, w->comm->n, i, &begin, &end);
+        if (i == w->comm->me || begin == end)
+            continue;
+        if (w->coll.in == w->coll.out) /* in cache since it was staged */
+            copy(out + begin * each, stage_of(w, i) + begin * each, (end - begin) * each);
+        else
+            deliver(w, out + begin * each, stage_of(w, i) + begin * each, (end - begin) * each);
+        w->comm->job->priv->staged_bytes += (uint64_t)((end - begin) * each);
+    }
 }
 
 /* My payload, for works small enough to ride with the arrival. */
@@ -419,9 +505,12 @@ void ku_move_payload(struct ku_work *w, struct ku_entry *entry)
         coll->n_parts ? ref_at(w->comm->job, &coll->part->in, w->comm->job->local_rank) : coll->in;
     if (coll->kind == KU_COLL_BROADCAST)
         in = coll->out;
-    copy(entry->payload, in, w->total * (int64_t)each_bytes(w));
-    if (coll->reduce == KUMI_PREMUL_SUM && w->total)
-        ku_sum_scale(entry->payload, entry->payload, w->total, coll->dtype, coll->scale);
+    int64_t count = coll->n_parts ? w->total : ku_coll_inline_count(coll, w->comm->n);
+    if (coll->kind == KU_COLL_SCATTER && w->comm->me != coll->root)
+        return;
+    copy(entry->payload, in, count * (int64_t)each_bytes(w));
+    if (coll->reduce == KUMI_PREMUL_SUM && count)
+        ku_sum_scale(entry->payload, entry->payload, count, coll->dtype, coll->scale);
 }
 
 void ku_move_inline(struct ku_work *w)
@@ -434,32 +523,42 @@ void ku_move_inline(struct ku_work *w)
         coll->n_parts ? ref_at(c->job, &coll->part->out, c->job->local_rank) : coll->out;
     if (!bytes)
         return;
+    int64_t mine = 0; /* where my block is in a rank's payload */
     switch (coll->kind) {
+    case KU_COLL_REDUCE_SCATTER:
+        mine = c->me * bytes;
+        __attribute__((fallthrough));
     case KU_COLL_REDUCE:
     case KU_COLL_ALL_REDUCE:
         if (coll->kind == KU_COLL_REDUCE && c->me != coll->root)
             return;
         for (int i = 0; i < c->n; i++)
-            o.src[i] = entry_of(w, i)->payload;
+            o.src[i] = entry_of(w, i)->payload + mine;
         o.dst[0] = out;
         o.n_dst = 1;
+        o.n_streamed = 0;
         reduce(w, &o, w->total);
         return;
     case KU_COLL_BROADCAST:
         if (c->me != coll->root)
             copy(out, entry_of(w, coll->root)->payload, bytes);
         return;
+    case KU_COLL_SCATTER:
+        copy(out, entry_of(w, coll->root)->payload + c->me * bytes, bytes);
+        return;
+    case KU_COLL_ALL_TO_ALL:
+        mine = c->me * bytes;
+        __attribute__((fallthrough));
+    case KU_COLL_GATHER:
     case KU_COLL_ALL_GATHER:
     case KU_COLL_HASH:
     case KU_COLL_SPLIT:
+        if (coll->kind == KU_COLL_GATHER && c->me != coll->root)
+            return;
         for (int i = 0; i < c->n; i++)
-            copy(out + i * bytes, entry_of(w, i)->payload, bytes);
+            copy(out + i * bytes, entry_of(w, i)->payload + mine, bytes);
         return;
     case KU_COLL_BARRIER:
-    case KU_COLL_REDUCE_SCATTER:
-    case KU_COLL_GATHER:
-    case KU_COLL_SCATTER:
-    case KU_COLL_ALL_TO_ALL:
     case KU_COLL_SEND:
     case KU_COLL_RECV:
     case KU_COLL_LEAVE:

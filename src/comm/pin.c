@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/pin.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <hwloc.h>
@@ -61,6 +62,8 @@ struct ku_pin *ku_pin_create(int n, int threads)
         failed = hwloc_get_nbobjs_by_type(pin->topology, HWLOC_OBJ_PU) < n * threads ||
                  distribute(pin, threads) < 0;
     if (failed) {
+        KU_LOG(COMM, INFO, "ranks are not bound to cores: %d x %d threads, %d hardware threads", n,
+               threads, hwloc_get_nbobjs_by_type(pin->topology, HWLOC_OBJ_PU));
         ku_pin_destroy(pin);
         return NULL;
     }
@@ -81,5 +84,5 @@ void ku_pin_destroy(struct ku_pin *pin)
 void ku_pin_apply(const struct ku_pin *pin, int rank)
 {
     if (pin)
-        (void)hwloc_set_cpubind(pin->topology, pin->set[rank], HWLOC_CPUBIND_PROCESS);
+        (void)hwloc_set_cpubind(pin->topology, pin->set[rank], HWLOC_CPUBIND_THREAD);
 }

@@ -11,6 +11,6 @@ struct ku_pin;
 struct ku_pin *ku_pin_create(int n, int threads);
 void ku_pin_destroy(struct ku_pin *pin); /* takes NULL */
 void ku_pin_apply(const struct ku_pin *pin,
-                  int rank); /* binds the calling process; NULL: nothing */
+                  int rank); /* binds the calling thread and those that it makes; NULL: nothing */
 
 #endif

@@ -9,7 +9,7 @@
 /* What the ranks of one process share: mappings. Ranks as threads have one between them. */
 struct ku_host {
     struct ku_segment *seg;
-    int is_threads;
+    int is_threads, n_arenas;             /* ids in use are below n_arenas */
     struct ku_arena arena[KU_MAX_ARENAS]; /* by id; base NULL: free. Threads: written by local rank
                                              0 between two barriers */
 };
@@ -41,7 +41,7 @@ struct ku_job_private {
     struct ku_flight *flight;
     struct ku_rank_line *line;
     int64_t timeout_ns;
-    int may_spin;
+    int threads, may_spin; /* of the rank; every runnable thread of the host has a core */
     int64_t budget_bytes;  /* how much MOVE may still move in this call; < 0: no limit */
     int has_moved;         /* something advanced since this was cleared */
     struct ku_comm *comms; /* all of this rank, by priv->next */
@@ -62,6 +62,7 @@ struct ku_job_private {
 struct ku_comm_private {
     struct ku_flags *flags; /* [n_local] of this slot */
     uint64_t seq;           /* of the last started work */
+    uint64_t n_hidden;      /* works among them that no caller knows of */
     uint64_t n_pieces;      /* staged pieces so far */
     uint64_t done_seen;     /* every member's `done` is at least this */
     struct ku_work *head, *tail, *p2p;
@@ -108,6 +109,8 @@ int64_t ku_move_block_count(const struct ku_work *work,
                             int rank); /* elements of a rank's block in a public call */
 /* comm.c */
 int ku_comm_world(struct ku_job *job);
+/* ku_coll_run for a collective that is part of another call: messages do not count it. */
+int ku_comm_run_own(struct ku_comm *comm, const struct ku_coll *coll);
 void ku_comm_free(struct ku_comm *comm);
 /* chaos.c */
 int ku_chaos_parse(const char *text, struct ku_chaos *chaos);

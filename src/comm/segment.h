@@ -2,6 +2,7 @@
 #ifndef KU_COMM_SEGMENT_H
 #define KU_COMM_SEGMENT_H
 
+#include "base/os.h"
 #include "kumi/status.h"
 
 #include <pthread.h>
@@ -32,6 +33,7 @@ enum {
     KU_INLINE_BYTES = 88, /* payload that rides with the arrival: to the end of its second line */
     KU_STAGE_BYTES =
         256 * 1024, /* a piece of a public call on private memory: fits L2 beside its source */
+    KU_LETTER_BYTES = 96,       /* a message without a chunk: to the end of its second line */
     KU_CHUNK_BYTES = 64 * 1024, /* a piece of a staged send */
     KU_N_CHUNKS = 8,            /* send pieces under way per rank and comm; two a message */
     KU_FLIGHT_EVENTS = 256,     /* power of two */
@@ -39,7 +41,7 @@ enum {
         50 * 1000 * 1000 /* no sleep is longer: on waking one looks for aborts, deaths, deadlines */
 };
 #define KU_SEGMENT_MAGIC 0x6b756d69u
-#define KU_SEGMENT_ABI   1u
+#define KU_SEGMENT_ABI   2u
 
 enum ku_rank_state {
     KU_RANK_ABSENT,
@@ -79,7 +81,8 @@ struct ku_rank_line {
     ku_a32 pid;
     ku_a32 awaits; /* rank + 1 that it waits for at the moment, 0 none: deadlines follow the chain
                       to its end */
-    ku_a32 exit_status; /* valid in EXITED */
+    ku_a32 exit_status;           /* valid in EXITED */
+    ku_a64 cpus[KU_OS_CPU_WORDS]; /* where it may run; set before it joins */
     pthread_mutex_t
         life; /* robust, held by the rank's service thread: taken over 0.1 ms after a SIGKILL */
 };
@@ -106,18 +109,27 @@ struct ku_flags {
     ku_a64 closed;        /* all-time high of seq, for the next comm in this slot */
 };
 
-/* One direction between two ranks of a comm. The receiver opens message `want`, the sender posts
- * pieces, the receiver acknowledges. */
+/* A piece of a message; small ones ride along. Written before number is stored. */
+struct ku_post {
+    _Alignas(64) ku_a64 number; /* piece number - 1 of the channel is here */
+    uint64_t what, count;       /* of its message */
+    uint32_t chunk, bytes;
+    unsigned char letter[KU_LETTER_BYTES]; /* instead of a chunk; 32 bytes lie in the flag's line */
+};
+/* One direction between two ranks of a comm. A message of one letter is posted at once. For a
+ * longer one the receiver opens message `want`, the sender posts pieces; the receiver acknowledges
+ * each. */
 struct ku_channel {
-    _Alignas(64) ku_a64 want;    /* receiver: messages opened */
-    ku_a64 acked;                /* receiver: pieces taken */
-    uint64_t what, count;        /* receiver: of message `want` */
-    _Alignas(64) ku_a64 posted;  /* sender: pieces written */
-    ku_a64 at_ns;                /* chaos: when posted was stored last */
-    uint32_t chunk[2], bytes[2]; /* sender: of piece p at [p % 2] */
+    struct ku_post post[2];     /* sender: piece p is at [p % 2] */
+    _Alignas(64) ku_a64 want;   /* receiver: messages opened */
+    ku_a64 acked;               /* receiver: pieces taken */
+    uint64_t what, count;       /* receiver: of message `want` */
+    _Alignas(64) ku_a64 posted; /* sender: pieces written */
+    ku_a64 at_ns;               /* chaos: when posted was stored last */
+    uint64_t acked_seen;        /* sender: acked is at least this */
 };
 struct ku_stage {
-    _Alignas(4096) unsigned char piece[KU_STAGE_BYTES];
+    _Alignas(4096) unsigned char piece[2][KU_STAGE_BYTES]; /* piece p is in [p % 2] */
     unsigned char chunk[KU_N_CHUNKS][KU_CHUNK_BYTES];
 };
 

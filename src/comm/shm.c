@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/os_ipc.h"
 #include "comm/private.h"
+#include "comm/stream.h"
 
 #include <string.h>
 
@@ -72,28 +73,58 @@ static int take_chunks(struct ku_comm_private *p, uint32_t chunk[2])
     return 1;
 }
 
-/* Is message `ticket` opened by its receiver? Then both sides' fingerprints are compared. */
-static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch)
+static int raise_message(const struct ku_comm *comm, int from, int64_t sent, uint64_t sent_what,
+                         int to, int64_t received, uint64_t received_what)
 {
-    struct ku_job *job = comm->job;
+    KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                 "mismatched messages: comm %s: rank %d sends %lld x %s to rank %d, which receives "
+                 "%lld x %s; give both the same count and dtype",
+                 comm->name, from, (long long)sent, kumi_dtype_name((enum kumi_dtype)sent_what), to,
+                 (long long)received, kumi_dtype_name((enum kumi_dtype)received_what));
+    return ku_job_raise(comm->job, comm->job->rank);
+}
+
+/* Is it this message's turn, and opened by its receiver? Then both sides' fingerprints are
+ * compared. */
+static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_letter)
+{
     int to = ku_comm_local(comm, w->coll.root);
-    if (job->priv->tickets[comm->slot].send_done[to] + 1 != w->p2p.ticket ||
-        atomic_load(&ch->want) < w->p2p.ticket)
+    if (comm->job->priv->tickets[comm->slot].send_done[to] + 1 != w->p2p.ticket)
         return 1;
-    if (ch->what != (uint64_t)w->coll.dtype || ch->count != (uint64_t)w->total) {
-        KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
-                     "mismatched messages: comm %s: rank %d sends %lld x %s to rank %d, which "
-                     "receives %llu x %s; give "
-                     "both the same count and dtype",
-                     comm->name, comm->me, (long long)w->total, kumi_dtype_name(w->coll.dtype),
-                     w->coll.root, (unsigned long long)ch->count,
-                     kumi_dtype_name((enum kumi_dtype)ch->what));
-        return ku_job_raise(job, job->rank);
+    if (!is_letter) {
+        if (atomic_load(&ch->want) < w->p2p.ticket)
+            return 1;
+        if (ch->what != (uint64_t)w->coll.dtype || ch->count != (uint64_t)w->total)
+            return raise_message(comm, comm->me, w->total, w->coll.dtype, w->coll.root,
+                                 (int64_t)ch->count, ch->what);
+        if (!take_chunks(comm->priv, w->p2p.chunk))
+            return 1;
     }
-    if (!take_chunks(comm->priv, w->p2p.chunk))
-        return 1;
     w->p2p.opened = 1;
     return 0;
+}
+
+/* Puts the next piece where its receiver looks for it. */
+static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int64_t left,
+                 int is_letter)
+{
+    uint64_t posted = atomic_load_explicit(&ch->posted, memory_order_relaxed);
+    struct ku_post *p = &ch->post[posted % 2];
+    const unsigned char *from = (const unsigned char *)w->coll.in + w->p2p.at;
+    uint32_t now = (uint32_t)(left < KU_CHUNK_BYTES ? left : KU_CHUNK_BYTES);
+    p->what = (uint64_t)w->coll.dtype;
+    p->count = (uint64_t)w->total;
+    p->bytes = now;
+    p->chunk = w->p2p.chunk[posted % 2];
+    if (is_letter && now)
+        memcpy(p->letter, from, now);
+    else if (now)
+        ku_stream_hand_over(
+            ku_segment_stage(comm->job->seg, comm->slot, comm->job->local_rank)->chunk[p->chunk],
+            from, now);
+    w->p2p.at += now;
+    atomic_store_explicit(&ch->posted, posted + 1, memory_order_relaxed);
+    atomic_store(&p->number, posted + 1);
 }
 
 static int shm_send(struct ku_comm *comm, struct ku_work *w)
@@ -101,32 +132,28 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, to = ku_comm_local(comm, w->coll.root);
     struct ku_channel *ch = ku_segment_channel(seg, comm->slot, me, to);
-    struct ku_stage *stage = ku_segment_stage(seg, comm->slot, me);
     int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
+    int is_letter = bytes <= KU_LETTER_BYTES;
     if (!w->p2p.opened) {
-        int status = open_send(comm, w, ch);
+        int status = open_send(comm, w, ch, is_letter);
         if (status)
             return status;
     }
-    uint64_t posted = atomic_load(&ch->posted);
     for (; w->p2p.n_left; w->p2p.n_left--) {
-        if (posted - atomic_load(&ch->acked) >= 2)
+        uint64_t posted = atomic_load_explicit(&ch->posted, memory_order_relaxed);
+        if (posted - ch->acked_seen >= 2 &&
+            posted - (ch->acked_seen = atomic_load(&ch->acked)) >= 2)
             return 1;
-        int64_t left = bytes - w->p2p.at;
-        uint32_t now = (uint32_t)(left < KU_CHUNK_BYTES ? left : KU_CHUNK_BYTES);
-        uint32_t chunk = w->p2p.chunk[posted % 2];
-        if (now)
-            memcpy(stage->chunk[chunk], (const unsigned char *)w->coll.in + w->p2p.at, now);
-        w->p2p.at += now;
-        ch->chunk[posted % 2] = chunk;
-        ch->bytes[posted % 2] = now;
-        atomic_store(&ch->posted, ++posted);
+        post(comm, w, ch, bytes - w->p2p.at, is_letter);
         comm->job->priv->has_moved = 1;
         ring(seg, to);
     }
-    if (atomic_load(&ch->acked) < posted)
-        return 1;
-    comm->priv->free_chunks |= 1u << w->p2p.chunk[0] | 1u << w->p2p.chunk[1];
+    if (!is_letter) {
+        ch->acked_seen = atomic_load(&ch->acked);
+        if (ch->acked_seen < atomic_load_explicit(&ch->posted, memory_order_relaxed))
+            return 1;
+        comm->priv->free_chunks |= 1u << w->p2p.chunk[0] | 1u << w->p2p.chunk[1];
+    }
     comm->job->priv->tickets[comm->slot].send_done[to] = w->p2p.ticket;
     return 0;
 }
@@ -137,24 +164,30 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
     int me = comm->job->local_rank, from = ku_comm_local(comm, w->coll.root);
     struct ku_channel *ch = ku_segment_channel(seg, comm->slot, from, me);
     struct ku_tickets *t = &comm->job->priv->tickets[comm->slot];
-    if (!w->p2p.opened) {
-        if (t->recv_done[from] + 1 != w->p2p.ticket)
-            return 1;
+    uint64_t acked = atomic_load_explicit(&ch->acked, memory_order_relaxed);
+    if (t->recv_done[from] + 1 != w->p2p.ticket)
+        return 1;
+    if (!w->p2p.opened && atomic_load(&ch->post[acked % 2].number) <= acked) {
         ch->what = (uint64_t)w->coll.dtype;
         ch->count = (uint64_t)w->total;
         atomic_store(&ch->want, w->p2p.ticket);
-        w->p2p.opened = 1;
         ring(seg, from);
     }
-    uint64_t acked = atomic_load(&ch->acked);
+    w->p2p.opened = 1;
     for (; w->p2p.n_left; w->p2p.n_left--) {
-        if (atomic_load(&ch->posted) == acked)
+        const struct ku_post *p = &ch->post[acked % 2];
+        if (atomic_load(&p->number) <= acked)
             return 1;
-        uint32_t now = ch->bytes[acked % 2], chunk = ch->chunk[acked % 2];
-        if (now)
+        if (p->what != (uint64_t)w->coll.dtype || p->count != (uint64_t)w->total)
+            return raise_message(comm, w->coll.root, (int64_t)p->count, p->what, comm->me, w->total,
+                                 w->coll.dtype);
+        if (p->bytes)
             memcpy((unsigned char *)w->coll.out + w->p2p.at,
-                   ku_segment_stage(seg, comm->slot, from)->chunk[chunk], now);
-        w->p2p.at += now;
+                   w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype) <= KU_LETTER_BYTES
+                       ? p->letter
+                       : ku_segment_stage(seg, comm->slot, from)->chunk[p->chunk],
+                   p->bytes);
+        w->p2p.at += p->bytes;
         atomic_store(&ch->acked, ++acked);
         comm->job->priv->has_moved = 1;
         ring(seg, from);

@@ -4,12 +4,14 @@
  * of a source is pushed; while i has trailing ones, the two topmost nodes (equal in size) combine.
  * What is left at the end combines from the top down, which carries an odd one up exactly as
  * pairing level by level does: for n = 7, ((01)(23)) ((45) 6). A node is one 4 KiB block, so the
- * whole walk stays in the first cache level, and a result leaves it once per destination.
+ * whole walk stays in the first cache level, and the root goes from its two children straight to
+ * the destinations.
  */
 #include "comm/sum.h"
 
 #include "base/cpu.h"
 #include "base/err.h"
+#include "comm/stream.h"
 
 #include <string.h>
 
@@ -126,14 +128,15 @@ static void combine(struct walk *w, ku_pair *pair, int64_t count)
     int i = w->n - 2;
     w->side[i] ^= 1;
     void *to = w->room[i][w->side[i]];
-    pair(to, w->node[i], w->node[i + 1], count);
+    pair(to, NULL, w->node[i], w->node[i + 1], count);
     w->node[i] = to;
     w->n--;
 }
 
-/* One block of the result; leaves start at element `at` of each source. */
-static const void *reduce_block(struct walk *w, const struct ku_sum *s, ku_pair *pair, int64_t at,
-                                int64_t count)
+/* The walk over one block, up to the root's two children (one source: that is it); leaves start at
+ * element `at` of each source. */
+static void reduce_block(struct walk *w, const struct ku_sum *s, ku_pair *pair, int64_t at,
+                         int64_t count)
 {
     size_t each = kumi_dtype_bytes(s->dtype);
     w->n = 0;
@@ -145,12 +148,55 @@ static const void *reduce_block(struct walk *w, const struct ku_sum *s, ku_pair 
             leaf = w->room[w->n][w->side[w->n]];
         }
         w->node[w->n++] = leaf;
-        for (int ones = i; ones & 1; ones >>= 1)
+        for (int ones = i; (ones & 1) && i < s->n_src - 1; ones >>= 1)
             combine(w, pair, count);
     }
-    while (w->n > 1)
+    while (w->n > 2)
         combine(w, pair, count);
-    return w->node[0];
+}
+
+static int is_room(const struct walk *w, const void *node)
+{
+    const unsigned char *p = node, *from = w->room[0][0];
+    return p >= from && p < from + sizeof w->room;
+}
+
+/* The root straight into the destinations: an L1 copy between would cost half of the speed. 0 if
+ * its operands do not allow that: a leaf in place may be overwritten by the first pair. */
+static int store_root(const struct walk *w, const struct ku_sum *s, ku_pair *pair, size_t offset,
+                      int64_t count)
+{
+    int n = s->n_dst - s->n_streamed;
+    if (n < 1 || w->n != 2 || (n > 2 && (!is_room(w, w->node[0]) || !is_room(w, w->node[1]))))
+        return 0;
+    for (int d = 0; d < n; d++)
+        if ((uintptr_t)s->dst[d] % kumi_dtype_bytes(s->dtype))
+            return 0;
+    for (int d = 0; d < n; d += 2) {
+        unsigned char *to = s->dst[d], *to2 = d + 1 < n ? s->dst[d + 1] : NULL;
+        pair(to + offset, to2 ? to2 + offset : NULL, w->node[0], w->node[1], count);
+    }
+    return 1;
+}
+
+/* What is made of a root in memory of its own before it is stored: `last` or the root itself. */
+static const void *finish_root(struct walk *w, const struct ku_sum *s, ku_pair *pair,
+                               unsigned char *last, int64_t count)
+{
+    if (w->n > 1)
+        combine(w, pair, count);
+    const void *result = w->node[0];
+    if (s->wire != s->dtype) {
+        ku_convert(last, s->dtype, result, s->wire, count);
+        result = last;
+    }
+    if (s->divide > 1) {
+        if (result != last)
+            memcpy(last, result, (size_t)count * kumi_dtype_bytes(s->dtype));
+        divide_block(last, count, s->dtype, s->divide);
+        result = last;
+    }
+    return result;
 }
 
 void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s)
@@ -160,24 +206,26 @@ void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s)
     ku_pair *pair = k->pair[s->wire][pair_of(s->reduce)];
     size_t each = kumi_dtype_bytes(s->dtype);
     int64_t block = (int64_t)(BLOCK_BYTES / each);
+    int is_plain = s->wire == s->dtype && s->divide <= 1, n_plain = s->n_dst - s->n_streamed;
     memset(w.side, 0, sizeof w.side);
     for (int64_t at = 0; at < s->count; at += block) {
         int64_t n = s->count - at < block ? s->count - at : block;
-        const void *result = reduce_block(&w, s, pair, at, n);
-        if (s->wire != s->dtype) {
-            ku_convert(last, s->dtype, result, s->wire, n);
-            result = last;
+        size_t offset = (size_t)at * each, bytes = (size_t)n * each;
+        const void *result;
+        reduce_block(&w, s, pair, at, n);
+        if (is_plain && store_root(&w, s, pair, offset, n)) {
+            result = (unsigned char *)s->dst[0] + offset;
+        } else {
+            result = finish_root(&w, s, pair, last, n);
+            for (int d = 0; d < n_plain; d++) {
+                void *to = (unsigned char *)s->dst[d] + offset;
+                if (to != result)
+                    memcpy(to, result, bytes);
+            }
         }
-        if (s->divide > 1) {
-            if (result != last)
-                memcpy(last, result, (size_t)n * each);
-            divide_block(last, n, s->dtype, s->divide);
-            result = last;
-        }
-        for (int d = 0; d < s->n_dst; d++) {
-            void *to = (unsigned char *)s->dst[d] + (size_t)at * each;
-            if (to != result)
-                memcpy(to, result, (size_t)n * each);
-        }
+        for (int d = n_plain; d < s->n_dst; d++)
+            ku_stream_copy((unsigned char *)s->dst[d] + offset, result, bytes);
     }
+    if (s->n_streamed)
+        ku_stream_fence();
 }

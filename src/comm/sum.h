@@ -7,8 +7,9 @@
 
 #include <stdint.h>
 
-/* out[i] = a[i] op b[i], rounded to the dtype; out overlaps neither. */
-typedef void ku_pair(void *out, const void *a, const void *b, int64_t count);
+/* out[i] = out2[i] = a[i] op b[i], rounded to the dtype. An output may be an input, not shifted;
+ * out2 NULL: one output. */
+typedef void ku_pair(void *out, void *out2, const void *a, const void *b, int64_t count);
 enum ku_pair_op { KU_PAIR_SUM, KU_PAIR_MIN, KU_PAIR_MAX, KU_PAIR_PROD, KU_N_PAIRS };
 struct ku_sum_kernels {
     ku_pair *pair[KUMI_N_DTYPES][KU_N_PAIRS];
@@ -31,6 +32,8 @@ struct ku_sum {
         wire; /* wire != dtype: f32 data, every leaf and node rounds to bf16 or f16 */
     enum kumi_reduce reduce; /* premul_sum: sources are scaled already */
     int divide;              /* avg: by this many ranks; else 0 */
+    int n_streamed;          /* the last so many dst bypass the caches and are fenced on return;
+                                none of them is a src */
 };
 void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s);
 /* out[i] = (dtype)(scale * in[i]): in place allowed; any alignment. Floating types. */

@@ -20,19 +20,24 @@
         p = _mm256_cvtps_ph(_mm256_loadu_ps(a), _MM_FROUND_TO_NEAREST_INT);                        \
         memcpy(o, &p, 16);                                                                         \
     }                                                                                              \
-    static void name(void *out, const void *a, const void *b, int64_t count)                       \
+    static void name(void *out, void *out2, const void *a, const void *b, int64_t count)           \
     {                                                                                              \
-        uint16_t *o = out;                                                                         \
+        uint16_t *o = out, *o2 = out2;                                                             \
         const uint16_t *x = a, *y = b;                                                             \
         int64_t i = 0;                                                                             \
-        for (; i + 8 <= count; i += 8)                                                             \
+        for (; i + 8 <= count; i += 8) {                                                           \
             name##_8(o + i, x + i, y + i);                                                         \
+            if (o2)                                                                                \
+                memcpy(o2 + i, o + i, 16);                                                         \
+        }                                                                                          \
         if (i < count) {                                                                           \
             uint16_t u[8] = {0}, v[8] = {0};                                                       \
             memcpy(u, x + i, (size_t)(count - i) * 2);                                             \
             memcpy(v, y + i, (size_t)(count - i) * 2);                                             \
             name##_8(u, u, v);                                                                     \
             memcpy(o + i, u, (size_t)(count - i) * 2);                                             \
+            if (o2)                                                                                \
+                memcpy(o2 + i, u, (size_t)(count - i) * 2);                                        \
         }                                                                                          \
     }
 #define KU_SUM_TABLE ku_sum_avx2

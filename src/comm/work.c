@@ -166,8 +166,8 @@ static int raise_mismatch(struct ku_work *w, int other, const struct ku_entry *t
                  "mismatched collectives: comm %s, call %llu: rank %d calls %s, rank %d %s%s; call "
                  "the same collective with "
                  "equal arguments on every rank",
-                 c->name, (unsigned long long)w->seq, c->me, mine, other, yours,
-                 same ? " with other counts per rank or other parts" : "");
+                 c->name, (unsigned long long)(w->seq - c->priv->n_hidden), c->me, mine, other,
+                 yours, same ? " with other counts per rank or other parts" : "");
     return ku_job_raise(job, c->me);
 }
 
@@ -181,7 +181,7 @@ static uint64_t place_of(const struct ku_work *w, const void *at)
 {
     struct ku_job *job = w->comm->job;
     size_t each = kumi_dtype_bytes(w->coll.dtype);
-    for (uint64_t id = 0; id < KU_MAX_ARENAS; id++) {
+    for (uint64_t id = 0; id < (uint64_t)job->priv->host->n_arenas; id++) {
         const struct ku_arena *a = &job->priv->host->arena[id];
         if (!a->base || !a->part_bytes)
             continue;
@@ -207,6 +207,17 @@ static void publish_places(struct ku_work *w, struct ku_entry *e)
         e->place.in = KU_PRIVATE;
 }
 
+/* How far all are: asked of their lines once in KU_RING works, not at each. */
+static uint64_t least_done(const struct ku_comm *c)
+{
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < c->n; i++) {
+        uint64_t done = atomic_load(&c->priv->flags[ku_comm_local(c, i)].done);
+        least = done < least ? done : least;
+    }
+    return least;
+}
+
 /* 1 while the entry's last use is not over everywhere. */
 static int arrive(struct ku_work *w)
 {
@@ -218,7 +229,7 @@ static int arrive(struct ku_work *w)
         w->missing = missing;
         if (status)
             return status;
-        c->priv->done_seen = w->seq - KU_RING;
+        c->priv->done_seen = least_done(c);
     }
     struct ku_entry *e = entry_at(w, c->me);
     e->what = w->what;
@@ -264,6 +275,7 @@ static void take_path(struct ku_work *w, enum ku_coll_path path)
 /* All members decide alike: they see the same entries. */
 static void choose(struct ku_work *w)
 {
+    struct ku_comm_private *p = w->comm->priv;
     if (w->path == KU_PATH_STAGED_V) {
         take_path(w, KU_PATH_STAGED);
     } else {
@@ -274,11 +286,18 @@ static void choose(struct ku_work *w)
         cut_pieces(w);
         if (w->coll.kind == KU_COLL_ALL_TO_ALL && w->coll.counts) {
             take_path(w, KU_PATH_STAGED_V);
+            w->stage = w->last_stage = ++p->n_pieces;
             return;
         }
-        take_path(w, is_owned ? KU_PATH_DIRECT : KU_PATH_STAGED);
+        int sums = w->coll.kind == KU_COLL_ALL_REDUCE || w->coll.kind == KU_COLL_REDUCE;
+        take_path(w, is_owned ? KU_PATH_DIRECT : sums ? KU_PATH_STAGED_SUM : KU_PATH_STAGED);
     }
-    if (w->path == KU_PATH_STAGED && w->n_pieces == 0)
+    if (w->path == KU_PATH_DIRECT)
+        return;
+    w->stage = p->n_pieces + 1;
+    p->n_pieces += (uint64_t)w->n_pieces * (w->path == KU_PATH_STAGED_SUM ? 2 : 1);
+    w->last_stage = p->n_pieces;
+    if (w->n_pieces == 0)
         while (w->step[w->pc] != KU_STEP_DONE)
             w->pc++;
 }
@@ -293,6 +312,34 @@ static int finish(struct ku_work *w)
     c->job->priv->n_started--;
     c->job->priv->has_moved = 1;
     return 0;
+}
+
+/* Does this rank put pieces into its stage, does it take some out of the others'? */
+static int fills(const struct ku_work *w)
+{
+    int am_root = w->comm->me == w->coll.root;
+    if (w->coll.kind == KU_COLL_BROADCAST || w->coll.kind == KU_COLL_SCATTER)
+        return am_root;
+    return w->coll.kind != KU_COLL_GATHER || !am_root;
+}
+
+static int reads(const struct ku_work *w)
+{
+    int am_root = w->comm->me == w->coll.root;
+    if (w->coll.kind == KU_COLL_BROADCAST || w->coll.kind == KU_COLL_SCATTER)
+        return !am_root;
+    return w->coll.kind != KU_COLL_GATHER || am_root;
+}
+
+/* The flag of a piece. Who does nothing to any of them says so at the first: two flags, because
+ * only the number that sleepers wait for rings them. */
+static int announce(struct ku_work *w, enum ku_flag flag, int each)
+{
+    const struct ku_transport *t = w->comm->job->priv->transport;
+    if (!each && w->piece > 0)
+        return 0;
+    KU_TRY(t->arrive(w->comm, flag, w->stage));
+    return each || w->stage == w->last_stage ? 0 : t->arrive(w->comm, flag, w->last_stage);
 }
 
 /* Bytes of programs are timed: what a wait takes beyond is waiting for others. */
@@ -329,26 +376,31 @@ static int take_step(struct ku_work *w)
         return 0;
     case KU_STEP_COUNTS:
         return ku_move_counts(w);
+    case KU_STEP_AWAIT_FREE:
+        return fills(w) && w->stage > 2 ? await(w, KU_FLAG_FREED, w->stage - 2) : 0;
     case KU_STEP_FILL:
         ku_move_fill(w);
         return 0;
     case KU_STEP_FILLED:
-        return t->arrive(c, KU_FLAG_FILLED, ++c->priv->n_pieces);
+        return announce(w, KU_FLAG_FILLED, fills(w));
     case KU_STEP_AWAIT_FILLED:
-        return await(w, KU_FLAG_FILLED, c->priv->n_pieces);
+        return reads(w) ? await(w, KU_FLAG_FILLED, w->stage) : 0;
     case KU_STEP_MOVE:
         return move(w);
     case KU_STEP_FREED:
-        return t->arrive(c, KU_FLAG_FREED, c->priv->n_pieces);
-    case KU_STEP_AWAIT_FREED:
-        return await(w, KU_FLAG_FREED, c->priv->n_pieces);
+        return announce(w, KU_FLAG_FREED, reads(w));
+    case KU_STEP_RESULT:
+        w->stage++;
+        return 0;
     case KU_STEP_DRAIN:
         ku_move_drain(w);
-        if (++w->piece < w->n_pieces) {
-            w->pc = 0;
-            return 2;
-        }
         return 0;
+    case KU_STEP_NEXT:
+        if (++w->piece >= w->n_pieces)
+            return 0;
+        w->stage++;
+        w->pc = 0;
+        return 2;
     case KU_STEP_DONE:
         return t->arrive(c, KU_FLAG_DONE, w->seq);
     case KU_STEP_AWAIT_DONE:
@@ -500,8 +552,11 @@ int ku_work_wait(struct ku_work *w)
         status = ku_job_advance(job);
         if (status < 0 || w->state == KU_WORK_FINISHED)
             break;
-        if (job->priv->has_moved)
+        if (job->priv->has_moved) {
+            waiter.spin_ns = waiter.n_spins = 0; /* a long transfer is no long wait */
+            waiter.n_yields = 0;
             continue;
+        }
         status = ku_job_idle(job, &waiter, w);
         if (status < 0 || w->state == KU_WORK_FINISHED)
             break;

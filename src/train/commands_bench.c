@@ -142,8 +142,6 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
     struct ku_bench_opts opts = {.device = device_opts(threads), .only = o->only};
     struct op_rows rows = {o, opts.device.n_threads};
     struct ku_peak peak;
-    if (o->dtype && strcmp(o->dtype, "f32") != 0 && strcmp(o->dtype, "bf16") != 0)
-        return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; f32 or bf16", o->dtype);
     if (o->only && !ku_bench_op_is_known(o->only))
         return KU_ERR(KUMI_EINVAL, "bench: %.60s: no op begins so; `kumi bench op` lists all",
                       o->only);
@@ -165,20 +163,28 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
 
 int kumi_bench(const struct kumi_bench_options *b)
 {
-    const struct ku_bench_out out = {
-        .line = b->line, .ctx = b->ctx, .as_json = b->as_json, .only = b->only, .dtype = b->dtype};
-    int is_op = strcmp(b->what, "op") == 0;
+    const struct ku_bench_out out = {.line = b->line,
+                                     .ctx = b->ctx,
+                                     .as_json = b->as_json,
+                                     .only = b->only,
+                                     .dtype = b->dtype,
+                                     .bytes = b->bytes};
+    int is_op = strcmp(b->what, "op") == 0, is_comm = strcmp(b->what, "comm") == 0;
     if (b->threads < 0 || b->threads > KU_BENCH_THREADS_MAX)
         return KU_ERR(KUMI_EINVAL, "bench: --threads: %d; give 1 to %d, or 0 for the cores",
                       b->threads, (int)KU_BENCH_THREADS_MAX);
-    if (!is_op && (b->only || b->dtype))
-        return KU_ERR(KUMI_EINVAL, "bench: %.60s: %s is for op alone", b->what,
+    if (!is_op && !is_comm && (b->only || b->dtype))
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: %s is for op and comm alone", b->what,
                       b->only ? b->only : "--dtype");
+    if (!is_comm && b->bytes)
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: --bytes is for comm alone", b->what);
+    if (b->dtype && strcmp(b->dtype, "f32") != 0 && strcmp(b->dtype, "bf16") != 0)
+        return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; f32 or bf16", b->dtype);
     if (is_op)
         return ku_bench_op_run(&out, b->threads);
     if (strcmp(b->what, "peak") == 0)
         return ku_bench_peak_run(&out, b->threads);
-    if (strcmp(b->what, "comm") == 0)
+    if (is_comm)
         return ku_bench_comm_run(&out, b->threads);
     return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op, comm, scaling or data", b->what);
 }

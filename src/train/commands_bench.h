@@ -14,9 +14,9 @@ struct ku_bench_out {
     void (*line)(void *ctx, const char *text);
     void *ctx;
     int as_json;
-    const char *only;  /* op: rows whose name begins so; NULL: all */
-    const char *dtype; /* op: "f32" or "bf16"; NULL: both */
-    int64_t max_bytes; /* comm: the largest vector; 0: 64 MiB */
+    const char *only;  /* op, comm: rows whose name begins so; NULL: all */
+    const char *dtype; /* op, comm: "f32" or "bf16"; NULL: both */
+    int64_t bytes;     /* comm: of one vector; 0: several */
 };
 /* Text: the first line, which names the machine and ranks x threads. */
 int ku_bench_head(const struct ku_bench_out *o, int ranks, int threads);

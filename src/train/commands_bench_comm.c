@@ -6,35 +6,35 @@
 #include "comm/bench.h"
 #include "train/commands_bench.h"
 
-enum { MAX_ROWS = 64 };
-
 static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
-                      const struct ku_bench_row *row, int n)
+                      const struct ku_bench_comm_row *row, int n)
 {
     struct ku_str text = {0};
     KU_TRY(ku_bench_head(o, job->n, 1));
     if (!o->as_json) {
-        ku_str_add(&text, "%-16s %-8s %12s %12s %12s %9s %14s   %d %s", "collective", "memory",
-                   "bytes", "median us", "p99 us", "GB/s", "of the limit", job->n,
-                   strcmp(job->launcher, "threads") == 0 ? "threads" : "processes");
+        ku_str_add(&text, "%-14s %-8s %-4s %10s %11s %11s %8s %10s %8s   %d %s", "collective",
+                   "memory", "", "bytes", "median us", "p99 us", "GB/s", "elements/s", "of limit",
+                   job->n, strcmp(job->launcher, "threads") == 0 ? "threads" : "processes");
         KU_TRY(ku_bench_line(o, &text));
     }
     for (int i = 0; i < n; i++) {
+        const struct ku_bench_comm_row *r = &row[i];
         if (o->as_json) {
             KU_TRY(ku_bench_line_json(
                 o,
-                json_pack("{s:s, s:s, s:i, s:I, s:f, s:f, s:f, s:o}", "what", row[i].what, "how",
-                          row[i].how, "ranks", job->n, "bytes", (json_int_t)row[i].bytes, "p50_ns",
-                          row[i].p50_ns, "p99_ns", row[i].p99_ns, "gb_s", row[i].gb_s, "ratio",
-                          row[i].ratio > 0 ? json_real(row[i].ratio) : json_null()),
+                json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:o}", "collective", r->what,
+                          "memory", r->how, "dtype", kumi_dtype_name(r->dtype), "bytes",
+                          (json_int_t)r->bytes, "median_us", r->p50_ns * 1e-3, "p99_us",
+                          r->p99_ns * 1e-3, "gbps", r->gb_s, "elements_s", r->elements_s, "ratio",
+                          r->ratio > 0 ? json_real(r->ratio) : json_null()),
                 job->n, 1));
             continue;
         }
-        ku_str_add(&text, "%-16s %-8s %12lld %12.2f %12.2f %9.2f", row[i].what, row[i].how,
-                   (long long)row[i].bytes, row[i].p50_ns * 1e-3, row[i].p99_ns * 1e-3,
-                   row[i].gb_s);
-        if (row[i].ratio > 0)
-            ku_str_add(&text, " %12.1f %%", 100 * row[i].ratio);
+        ku_str_add(&text, "%-14s %-8s %-4s %10lld %11.2f %11.2f %8.2f %10.3g", r->what, r->how,
+                   kumi_dtype_name(r->dtype), (long long)r->bytes, r->p50_ns * 1e-3,
+                   r->p99_ns * 1e-3, r->gb_s, r->elements_s);
+        if (r->ratio > 0)
+            ku_str_add(&text, " %6.0f %%", 100 * r->ratio);
         KU_TRY(ku_bench_line(o, &text));
     }
     return KUMI_OK;
@@ -43,8 +43,9 @@ static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
 static int run(struct ku_job *job, void *arg)
 {
     const struct ku_bench_out *o = arg;
-    struct ku_bench_row *row = ku_calloc(MAX_ROWS, sizeof *row);
-    int n = row ? ku_bench_comm(job, o->max_bytes, row, MAX_ROWS) : KUMI_ENOMEM;
+    const struct ku_bench_comm_opts opts = {.only = o->only, .dtype = o->dtype, .bytes = o->bytes};
+    struct ku_bench_comm_row *row = ku_calloc(KU_BENCH_COMM_ROWS, sizeof *row);
+    int n = row ? ku_bench_comm(job, &opts, row) : KUMI_ENOMEM;
     int status = n < 0 ? n : KUMI_OK;
     if (n > 0 && job->rank == 0)
         status = print_rows(o, job, row, n);

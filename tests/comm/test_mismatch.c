@@ -70,10 +70,22 @@ static const struct row rows[] = {
      {.kind = KU_COLL_BARRIER},
      {.kind = KU_COLL_ALL_REDUCE, .count = 60, BUF1},
      {"barrier", "all_reduce"}},
-    {"message",
+    {"letter", /* its sender has gone on, to a barrier */
      {.kind = KU_COLL_SEND, .root = 1, .count = 10, BUF0},
      {.kind = KU_COLL_RECV, .root = 0, .count = 11, BUF1},
      {"sends 10 x f32", "receives 11 x f32"}},
+    {"letter for a message",
+     {.kind = KU_COLL_SEND, .root = 1, .count = 10, BUF0},
+     {.kind = KU_COLL_RECV, .root = 0, .count = 40, BUF1},
+     {"sends 10 x f32", "receives 40 x f32"}},
+    {"message for a letter",
+     {.kind = KU_COLL_SEND, .root = 1, .count = 40, BUF0},
+     {.kind = KU_COLL_RECV, .root = 0, .count = 10, BUF1},
+     {"sends 40 x f32", "receives 10 x f32"}},
+    {"message",
+     {.kind = KU_COLL_SEND, .root = 1, .count = 40, BUF0},
+     {.kind = KU_COLL_RECV, .root = 0, .count = 41, BUF1},
+     {"sends 40 x f32", "receives 41 x f32"}},
 };
 
 struct outcome {
@@ -88,11 +100,34 @@ static int run_row(struct ku_job *job, void *arg)
     for (int i = 0; i < 64; i++)
         mine[i] = (float)i;
     int status = ku_coll_run(job->world, job->rank ? &o->row->rank1 : &o->row->rank0);
+    if (status == 0)
+        status = ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
     o->error[job->rank] = *ku_err_get();
     for (int i = 0; i < 64; i++)
         if (mine[i] != (float)i)
             return -70;
     return status == KUMI_EMISMATCH ? status : -70;
+}
+
+static int lose_letter(struct ku_job *job, void *arg)
+{
+    struct ku_comm *c;
+    float x = 1;
+    (void)arg;
+    KU_TRY(ku_comm_split(job->world, 0, job->rank, "pair", &c));
+    if (job->rank == 0)
+        KU_TRY(ku_coll_run(
+            c, &(struct ku_coll){.kind = KU_COLL_SEND, .root = 1, .in = &x, .count = 1}));
+    int status = ku_comm_destroy(c);
+    return status ? status : ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
+}
+
+/* Nobody waits for a letter; freeing the communicator does not lose one. */
+static void test_lost_letter(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_job_threads(2, NULL, lose_letter, NULL), KUMI_EMISMATCH);
+    assert_non_null(strstr(ku_err_get()->text, "comm pair: rank 0 sent one that rank 1 has not"));
 }
 
 static void test_rows(void **state)
@@ -102,6 +137,8 @@ static void test_rows(void **state)
         struct outcome o = {.row = &rows[i]};
         assert_int_equal(ku_job_threads(2, NULL, run_row, &o), KUMI_EMISMATCH);
         assert_string_equal(o.error[0].text, o.error[1].text);
+        if (rows[i].rank0.kind != KU_COLL_SEND && strcmp(rows[i].name, "all_to_all_v") != 0)
+            assert_non_null(strstr(o.error[0].text, "comm world, call 1: "));
         for (int k = 0; k < 2; k++)
             if (!strstr(o.error[0].text, rows[i].says[k]))
                 fail_msg("%s: \"%s\" lacks \"%s\"", rows[i].name, o.error[0].text, rows[i].says[k]);
@@ -304,13 +341,10 @@ static void test_dead_job(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_leaving_early),
-        cmocka_unit_test(test_time_out),
-        cmocka_unit_test(test_progress_is_no_time_out),
-        cmocka_unit_test(test_chaos),
-        cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_rows),     cmocka_unit_test(test_lost_letter),
+        cmocka_unit_test(test_hash),     cmocka_unit_test(test_leaving_early),
+        cmocka_unit_test(test_time_out), cmocka_unit_test(test_progress_is_no_time_out),
+        cmocka_unit_test(test_chaos),    cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_dead_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

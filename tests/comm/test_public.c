@@ -134,7 +134,7 @@ static int use(void *arg)
     CHECK(x && y);
     if ((status = reductions(world, x, y)) || (status = moves(world, x, y)))
         return status;
-    CHECK(kumi_comm_staged_bytes(world) > 0);
+    CHECK((kumi_comm_staged_bytes(world) > 0) == (n > 1));
     CHECK(kumi_comm_alloc(world, (size_t)n * COUNT * 8, &shared) == 0);
     uint64_t before = kumi_comm_staged_bytes(world);
     if ((status = reductions(world, shared, (float *)shared + n * COUNT)))

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { COUNT = 2500, MAX_SRC = 11 };
+enum { COUNT = 2501, MAX_SRC = 11 };
 
 static void fill_random(void *at, enum kumi_dtype dtype, uint32_t stream)
 {
@@ -31,11 +31,16 @@ static void fill_random(void *at, enum kumi_dtype dtype, uint32_t stream)
         ((float *)at)[8] = -0.0F;
         ((float *)at)[9] = INFINITY;
     }
+    if (dtype == KUMI_BF16) {
+        const uint16_t odd[] = {0x7fc1, 0x7f80, 0xff80, 0x0001, 0x8001, 0x0080, 0x7f7f, 0xff81};
+        for (uint32_t i = 0; i < 64; i++) /* each with each, in either half */
+            ((uint16_t *)at)[i + i % 2] = odd[stream ? i / 8 : i % 8];
+    }
 }
 
 static void test_sets_agree(void **state)
 {
-    static double a[COUNT], b[COUNT], out[COUNT], want[COUNT];
+    static double a[COUNT], b[COUNT], out[COUNT], out2[COUNT], want[COUNT];
     const struct ku_sum_kernels *sets[] = {&ku_sum_avx2, &ku_sum_avx512};
     const enum ku_isa needs[] = {KU_ISA_AVX2, KU_ISA_AVX512};
     (void)state;
@@ -47,9 +52,13 @@ static void test_sets_agree(void **state)
                 fill_random(a, (enum kumi_dtype)d, 0);
                 fill_random(b, (enum kumi_dtype)d, 1);
                 size_t bytes = COUNT * kumi_dtype_bytes((enum kumi_dtype)d);
-                ku_sum_base.pair[d][op](want, a, b, COUNT);
-                sets[s]->pair[d][op](out, a, b, COUNT);
+                ku_sum_base.pair[d][op](want, NULL, a, b, COUNT);
+                sets[s]->pair[d][op](out, out2, a, b, COUNT);
                 assert_memory_equal(out, want, bytes);
+                assert_memory_equal(out2, want, bytes);
+                sets[s]->pair[d][op](b, a, a, b, COUNT); /* in place, crosswise */
+                assert_memory_equal(a, want, bytes);
+                assert_memory_equal(b, want, bytes);
             }
         }
     }
@@ -69,6 +78,33 @@ static void naive_tree(float *x, int n, enum kumi_dtype wire)
         if (n % 2)
             x[n / 2] = x[n - 1];
         n = (n + 1) / 2;
+    }
+}
+
+/* One destination, all sources in place, and past the caches to odd addresses: the same bits. */
+static void check_forms(const struct ku_sum *like, const float *want)
+{
+    static float copy[MAX_SRC][COUNT];
+    static unsigned char odd[3][COUNT * sizeof(float) + 1];
+    void *to[MAX_SRC];
+    struct ku_sum s = *like;
+    s.dst = to;
+    for (int r = 0; r < s.n_src; r++)
+        to[r] = memcpy(copy[r], like->src[r], sizeof copy[r]);
+    s.src = (const void *const *)to;
+    s.n_dst = s.n_src;
+    ku_sum(ku_sum_choose(), &s);
+    for (int r = 0; r < s.n_src; r++)
+        assert_memory_equal(copy[r], want, sizeof copy[r]);
+    s.src = like->src;
+    for (s.n_dst = 1; s.n_dst <= 3; s.n_dst += 2) {
+        for (s.n_streamed = 0; s.n_streamed <= s.n_dst; s.n_streamed++) {
+            for (int d = 0; d < s.n_dst; d++)
+                to[d] = memset(odd[d] + 1, 7, COUNT * sizeof(float));
+            ku_sum(ku_sum_choose(), &s);
+            for (int d = 0; d < s.n_dst; d++)
+                assert_memory_equal(odd[d] + 1, want, COUNT * sizeof(float));
+        }
     }
 }
 
@@ -97,6 +133,7 @@ static void test_tree(void **state)
                 assert_memory_equal(&dst[0][i], &leaf[0], sizeof(float));
             }
             assert_memory_equal(dst[0], dst[1], sizeof dst[0]);
+            check_forms(&s, dst[0]);
         }
     }
 }
@@ -107,7 +144,7 @@ static void test_nan_wins(void **state)
     float out[2];
     (void)state;
     for (int op = KU_PAIR_MIN; op <= KU_PAIR_MAX; op++) {
-        ku_sum_base.pair[KUMI_F32][op](out, a, b, 2);
+        ku_sum_base.pair[KUMI_F32][op](out, NULL, a, b, 2);
         assert_true(isnan(out[0]) && isnan(out[1]));
     }
 }

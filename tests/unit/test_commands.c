@@ -294,13 +294,24 @@ static void test_bench(void **state)
     assert_int_equal(l.n, 2); /* f32 and bf16 */
     assert_int_equal(l.n_found, 2);
     out.only = NULL;
-    out.max_bytes = 4096;
+    out.bytes = 4096;
     for (out.as_json = 0; out.as_json < 2; out.as_json++) {
-        l = (struct lines){.word = out.as_json ? NULL : "all_reduce"};
+        l = (struct lines){.word = "all_reduce"};
         assert_status(ku_bench_comm_run(&out, 2), KUMI_OK);
-        assert_int_equal(l.n, out.as_json ? 6 : 8);
-        assert_int_equal(l.n_found, out.as_json ? 6 : 3);
+        /* barrier; two with programs and two dtypes, one with dtypes, six */
+        assert_int_equal(l.n, (out.as_json ? 0 : 2) + 1 + 2 * 6 + 4 + 6 * 2);
+        assert_int_equal(l.n_found, 6);
     }
+    out.only = "gath";
+    out.bytes = 12;
+    l = (struct lines){.word = "gather"};
+    assert_status(ku_bench_comm_run(&out, 3), KUMI_OK);
+    assert_int_equal(l.n, 2);
+    assert_int_equal(l.n_found, 2);
+    out.only = "scatter_reduce";
+    assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL, "no collective begins so");
+    out = (struct ku_bench_out){.line = see, .ctx = &l, .bytes = 3};
+    assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL, "--bytes: 3; give a multiple of 4");
     char *text;
     struct kumi_settings set = {KUMI_SOURCE_DIR "/configs/no-such.json", NULL, 0};
     assert_int_equal(kumi_bench_data(&set, 1, &text) < 0, 1);
