@@ -203,7 +203,7 @@ def accumulation(b):
     result, small = {}, "n_layer" if b.quick else ""
     for dtype in "bf16", "f32":
         b.say(f"kumi {dtype}, 8,192 tokens a step")
-        sets = [f"precision.compute={dtype}", "train.global_batch=32", "train.micro_batch=2"] + (["model.n_layer=1"] if small else [])
+        sets = [f"precision.compute={dtype}", "train.global_batch=32", "train.micro_batch=8"] + (["model.n_layer=1"] if small else [])
         result[f"kumi {dtype}"] = b.attempt(f"kumi {dtype}, 8,192 tokens", lambda: trial(b, GPT2, 2, 1, 6, sets, skip=1))
         has_amx = "amx_tile" in open("/proc/cpuinfo").read()
         for procs, threads in ((1, 2), (2, 1)) if has_amx and dtype == "bf16" else ():
@@ -227,9 +227,24 @@ def nanogpt(b):
 
 def canonical(row):
     """A line of `kumi bench comm` or of a peer, with the same names."""
-    return {"collective": row.get("collective", row.get("what")), "memory": row.get("memory", row.get("how")), "bytes": row.get("bytes", 0),
+    names = {"ping_pong": "send_recv"}
+    name = row.get("collective", row.get("what"))
+    return {"collective": names.get(name, name), "memory": row.get("memory", row.get("how")), "bytes": row.get("bytes", 0),
             "median_us": row.get("median_us", row.get("p50_ns", 0) * 1e-3), "p99_us": row.get("p99_us", row.get("p99_ns", 0) * 1e-3),
             "ranks": row.get("ranks"), "gbps": row.get("gbps", row.get("gb_s")), "dtype": row.get("dtype"), "ratio": row.get("ratio")}
+
+
+def take_turns(b, result, commands):
+    """Calls of a few bytes: how long a line travels between cores changes by a factor of three from second to second, so all take
+    turns, and the best turn of each counts."""
+    for _ in range(1 if b.quick else 7):
+        for name, argv in commands.items():
+            rows = b.attempt(name, lambda: [canonical(r) for r in b.json_lines(argv, limit_s=60) if "error" not in r])
+            same = lambda r, s: all(r[k] == s[k] for k in ("collective", "memory", "bytes", "dtype"))
+            for row in rows or []:
+                for old in result.get(name) or []:
+                    if same(old, row) and row["median_us"] < old["median_us"]:
+                        old.update(row)
 
 
 def comm(b):
@@ -242,6 +257,10 @@ def comm(b):
     for n in 2, 4, 8:
         take(f"kumi {n}", [b.kumi, "bench", "comm", "-n", str(n), "--json"])
     most = str(MIB if b.quick else 256 * MIB)
+    if not b.quick: # beyond what `kumi bench comm` does by itself
+        take("kumi 2, 256 MiB", [b.kumi, "bench", "comm", "all_reduce", "-n", "2", "--bytes", most, "--json"])
+        result["kumi 2"] = (result["kumi 2"] or []) + (result.pop("kumi 2, 256 MiB") or [])
+    small = {"kumi 2": [b.kumi, "bench", "comm", "-n", "2", "--bytes", "8", "--json"]}
     root = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     for name, more in ("openmpi", root), ("mpich", []):
         mpicc, mpirun, program = f"mpicc.{name}", f"mpirun.{name}", f"{b.work}/mpi_{name}"
@@ -252,6 +271,8 @@ def comm(b):
             continue
         for n in 2, 4, 8:
             take(f"{name} {n}", [mpirun, *more, "-n", str(n), program, most if n == 2 else str(MIB)])
+        small[f"{name} 2"] = [mpirun, *more, "-n", "2", program, "8"]
+    take_turns(b, result, small)
     if b.python:
         take("gloo 2", [b.python, "bench/gloo_comm.py", "--most", most])
         take("gloo 4", [b.python, "bench/gloo_comm.py", "--ranks", "4", "--most", str(MIB)])
