@@ -65,7 +65,7 @@ def first_line(argv):
 def versions(env):
     torch = env and first_line([env + "/bin/python", "-c", "import torch; print(torch.__version__)"])
     openmpi, mpich = first_line(["mpirun.openmpi", "--version"]), first_line(["mpichversion"])
-    kernel = os.uname().release
+    kernel = ".".join(os.uname().release.split(".")[:2])
     preload = os.path.basename(measure.tuned_malloc().get("LD_PRELOAD", "glibc's, tuned"))
     return {"PyTorch": torch, "PyTorch's malloc": preload, "Open MPI": openmpi and openmpi.split()[-1], "MPICH": mpich and mpich.split()[-1],
             "Linux": kernel}
