@@ -61,6 +61,21 @@ static int data(const struct kumi_bench_options *b, struct kumi_settings *settin
     return cli_print(status, text);
 }
 
+/* An option that was given and that this bench does not know; what op and comm take, kumi_bench
+ * checks. */
+static const char *stray_option(const struct kumi_bench_options *b,
+                                const struct kumi_scaling_options *s, const char *n)
+{
+    const int is_scaling = strcmp(b->what, "scaling") == 0, is_data = strcmp(b->what, "data") == 0;
+    if (!is_scaling && (s->is_weak || s->steps))
+        return s->is_weak ? "--weak" : "--steps";
+    if (!is_scaling && !is_data)
+        return s->settings.n_sets ? "--set" : NULL;
+    if (b->dtype || b->bytes)
+        return b->dtype ? "--dtype" : "--bytes";
+    return is_data && n ? "-n" : is_data && b->threads ? "--threads" : NULL;
+}
+
 int cmd_bench(const struct cli_command *self, int argc, char **argv)
 {
     struct kumi_bench_options b = {.line = print_line, .ctx = stdout};
@@ -88,17 +103,17 @@ int cmd_bench(const struct cli_command *self, int argc, char **argv)
     b.threads = (int)threads;
     s.settings.set = set.item;
     s.settings.n_sets = set.n;
-    if (strcmp(b.what, "scaling") == 0)
+    const char *stray = stray_option(&b, &s, n);
+    if (stray)
+        code = cli_usage("kumi bench %.60s: %s has no meaning there", b.what, stray);
+    else if (strcmp(b.what, "scaling") == 0)
         code = scaling(&b, &s, n);
     else if (strcmp(b.what, "data") == 0)
         code = data(&b, &s.settings);
-    else if (s.is_weak || s.steps || set.n)
-        code = cli_usage("kumi bench %.60s: --%s is for scaling alone", b.what,
-                         s.is_weak ? "weak"
-                         : s.steps ? "steps"
-                                   : "set");
-    else if (cli_is_rank(n, argc, argv, &code))
-        code = cli_end(kumi_bench(&b), 0);
+    else if (cli_is_rank(n, argc, argv, &code)) {
+        int status = kumi_bench(&b);
+        code = cli_end(status, status < 0 && kumi_last_error()->scope == KUMI_SCOPE_JOB);
+    }
     cli_free(option, N, &args);
     return code;
 }

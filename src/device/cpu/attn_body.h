@@ -7,7 +7,8 @@
  *     P^T = exp(S^T scale - max)       maximum, sum and log-sum-exp are lanes: no horizontal sums
  *     O^T[d][query] += V^T P^T         V is read where it lies, P^T is already a packed panel
  *
- * and likewise backward. bf16 keys and values are widened tile by tile; arithmetic is f32.
+ * and likewise backward. bf16 keys and values are widened tile by tile; arithmetic is f32. Where
+ * the machine multiplies pairs of bf16, attn_pairs_body.h does it instead.
  */
 #include "device/cpu/attn_common.h"
 
