@@ -31,7 +31,7 @@ struct ku_infer {
 
 static struct ku_compile_opts compile_opts(const struct ku_infer_opts *o)
 {
-    struct ku_compile_opts c = {.compute = o->compute, .rule = ku_attrs_default, .micro_tokens = 1};
+    struct ku_compile_opts c = {.compute = o->compute, .rule = ku_attrs_default};
     for (int a = 0; a < KU_N_AXES; a++)
         c.mesh.extent[a] = 1;
     return c;

@@ -174,7 +174,6 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     const struct ku_config *c = &s->cfg;
     *o = (struct ku_compile_opts){.is_training = 1,
                                   .freeze = (const char *const *)c->train_freeze.item,
-                                  .micro_tokens = s->batch.micro_batch * s->seq_len,
                                   .rule = ku_attrs_default,
                                   .bucket_bytes = (int64_t)(c->parallel_bucket_mb * 0x1p20),
                                   .first_bucket_bytes =

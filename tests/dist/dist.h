@@ -74,7 +74,6 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     struct ku_compile_opts o =
         (struct ku_compile_opts){.compute = c->compute,
                                  .is_training = 1,
-                                 .micro_tokens = c->micro * c->t,
                                  .optimizer = KU_OP_adamw,
                                  .rule = ku_attrs_default,
                                  .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
