@@ -151,7 +151,7 @@ int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
         ku_graph_destroy(g);
         status = KU_ERR(KUMI_ENOMEM, "trainer: no memory for its options");
     } else {
-        status = ku_trainer_create(job, g, &to, &t->t);
+        status = ku_trainer_create(job, &g, 1, &to, &t->t);
     }
     if (status == KUMI_OK)
         status = ku_trainer_init_state(t->t);

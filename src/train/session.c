@@ -247,7 +247,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
         ku_graph_destroy(g);
         return status;
     }
-    return ku_trainer_create(job, g, &o, &s->t);
+    return ku_trainer_create(job, &g, 1, &o, &s->t);
 }
 
 void ku_session_fini(struct ku_session *s)

@@ -106,7 +106,7 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
     o.compile = dist_compile_opts(c);
-    return ku_trainer_create(job, g, &o, t);
+    return ku_trainer_create(job, &g, 1, &o, t);
 }
 
 static inline int dist_rank(struct ku_job *job, void *arg)
