@@ -47,10 +47,14 @@ int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets
 }
 
 int ku_stored_weights(const char *dir, const struct ku_model *model,
-                      const struct ku_ckpt_tensor *tensor, int n)
+                      const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks)
 {
     struct ku_weights_opts o = ku_model_names(model);
-    return ku_weights_load(dir, tensor, n, &o, NULL);
+    struct ku_weights w;
+    KU_TRY(ku_weights_open(dir, tensor, n, &o, &w));
+    int status = ku_weights_read(&w, rank, n_ranks);
+    ku_weights_close(&w);
+    return status;
 }
 
 static int refuse_damage(void *scan, const struct ku_piece *p, const unsigned char *data,
