@@ -81,6 +81,26 @@ KUMI_API kumi_value kumi_layer_norm(struct kumi_graph *graph, kumi_value x, cons
  * 1/sqrt(width). */
 KUMI_API kumi_value kumi_attention(struct kumi_graph *graph, kumi_value qkv, int causal,
                                    double dropout, double scale);
+/*
+ * Attention of queries over keys and values of their own: cross attention, grouped-query attention,
+ * padded or packed batches. A query without a key to look at gives 0.
+ *
+ *   q   [n, t, h, d], or [n, t, h, r, d]: head i of keys serves the r heads of queries [i, .]
+ *   k   [n, s, h, d]; s may be t
+ *   v   [n, s, h, d]
+ *
+ * Query i stands at key s - t + i: that is where causal ends, and whose segment it belongs to.
+ */
+struct kumi_attention_kv {
+    kumi_value lengths; /* i32 [n]: keys at or behind it do not count; 0 = all count */
+    kumi_value
+        segments; /* i32 [n, s]: keys of another number than the query's own do not; 0 = none */
+    int causal;
+    double dropout; /* of probabilities */
+    double scale;   /* 0 = 1/sqrt(width) */
+};
+KUMI_API kumi_value kumi_attention_kv(struct kumi_graph *graph, kumi_value q, kumi_value k,
+                                      kumi_value v, const struct kumi_attention_kv *o);
 KUMI_API kumi_value kumi_activate(struct kumi_graph *graph, kumi_value x, enum kumi_activation act);
 KUMI_API kumi_value kumi_add(struct kumi_graph *graph, kumi_value a, kumi_value b);
 KUMI_API kumi_value kumi_mul(struct kumi_graph *graph, kumi_value a, kumi_value b);
@@ -157,6 +177,7 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_positions(g, ...)          KUMI_BUILT(g, kumi_positions(g, __VA_ARGS__))
 #define kumi_layer_norm(g, ...)         KUMI_BUILT(g, kumi_layer_norm(g, __VA_ARGS__))
 #define kumi_attention(g, ...)          KUMI_BUILT(g, kumi_attention(g, __VA_ARGS__))
+#define kumi_attention_kv(g, ...)       KUMI_BUILT(g, kumi_attention_kv(g, __VA_ARGS__))
 #define kumi_activate(g, ...)           KUMI_BUILT(g, kumi_activate(g, __VA_ARGS__))
 #define kumi_add(g, ...)                KUMI_BUILT(g, kumi_add(g, __VA_ARGS__))
 #define kumi_mul(g, ...)                KUMI_BUILT(g, kumi_mul(g, __VA_ARGS__))

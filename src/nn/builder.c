@@ -329,6 +329,24 @@ kumi_value kumi_attention(struct kumi_graph *g, kumi_value qkv, int causal, doub
         g, &(struct ku_make){.op = KU_OP_attention, .n_in = 2, .in = {qkv, port}, .attr = &a}, "");
 }
 
+kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, kumi_value v,
+                             const struct kumi_attention_kv *o)
+{
+    if (ku_builder_has_failed(g) || !q || !k || !v || !check_p(g, o->dropout))
+        return 0;
+    struct ku_attrs a = ku_attrs_default;
+    a.causal = o->causal != 0;
+    a.p = o->dropout;
+    a.scale = o->scale;
+    struct ku_make m = {.op = KU_OP_attention_kv, .n_in = 3, .in = {q, k, v}, .attr = &a};
+    if (o->lengths)
+        m.in[m.n_in++] = o->lengths;
+    if (o->segments)
+        m.in[m.n_in++] = o->segments;
+    m.in[m.n_in++] = control(g);
+    return ku_builder_node(g, &m, "");
+}
+
 kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activation act)
 {
     if (act == KUMI_NO_ACTIVATION)

@@ -78,20 +78,29 @@ struct ku_pool_pixel {
     const int32_t *number; /* places in the window; of means: what the pixel is divided by */
 };
 
-/* One head of one sample; forward: one tile of queries of it. See attn_body.h. */
+/*
+ * Forward: one tile of queries of one head of one sample. Backward: one head of keys, and the
+ * n_heads heads of queries that read it, one behind the other: d elements of q, o, d_out and dq
+ * apart. See attn_body.h.
+ */
 struct ku_attn_tile {
-    /* element (token, j) of q, k, v, dq, dk, dv at token ld + j; of o, d_out at token ld_o + j */
+    /* element (token, j) of q, dq at token ld_q + j; of k, v, dk, dv at token ld_k + j; of o,
+     * d_out, out at token ld_o + j */
     const void *q, *k, *v, *o, *d_out;
     void *out, *dq, *dk, *dv;
-    float *lse; /* [t] */
-    float *sum; /* backward: the head's adjoint of q, transposed, and its rows' sums: workspace */
+    float *lse; /* [n_heads][t] */
+    /* backward: per head of queries the adjoint of q, transposed, and its rows' sums: workspace */
+    float *sum;
     float *scratch; /* KU_CPU_SCRATCH_BYTES of this thread */
     enum kumi_dtype dtype;
-    int64_t t, d, ld, ld_o, q0;
+    int64_t t, s, d, ld_q, ld_k, ld_o, q0; /* t queries, s keys in memory */
+    int64_t n_seen;                        /* keys that count: min(s, length) */
+    int64_t offset, n_heads;               /* query i stands at key offset + i */
+    const int32_t *segment; /* [s]: a query sees the number of its own key; or NULL */
     int causal;
     float scale;
     const struct ku_dropout *drop; /* NULL: none */
-    uint64_t drop_first;           /* random index of (query 0, key 0) */
+    uint64_t drop_first;           /* random index of (first head, query 0, key 0) */
     struct ku_pool *pool;
     int thread;
 };

@@ -42,6 +42,8 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_layer_norm_dgb] = "ffff>ff",
     [KU_OP_attention] = "fw>ff",
     [KU_OP_attention_dx] = "ffffw>f",
+    [KU_OP_attention_kv] = "fff***>ff", /* lengths, segments, control: inference checks them */
+    [KU_OP_attention_kv_dx] = "ffffff***>fff",
     [KU_OP_softmax_xent] = "fi>ff",
     [KU_OP_softmax_xent_dx] = "ffif>f",
     [KU_OP_select] = "fi>f",
@@ -163,7 +165,8 @@ static int ref_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
 {
     (void)dev;
     size_t bytes = 0;
-    if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx)
+    if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv ||
+        c->op == KU_OP_attention_kv_dx)
         bytes = ku_ref_workspace_attention(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
