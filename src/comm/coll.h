@@ -52,6 +52,11 @@ struct ku_coll_part {
     int32_t block_count;
 };
 
+/* Who wants to see sums while they are in the caches: `count` elements of a part that this rank has
+ * just summed, from its next unseen block on, whole blocks but for the last of the part. On the
+ * rank's own thread, in whatever call moves bytes; must not wait. */
+typedef void ku_coll_see(void *ctx, int part, void *sum, int64_t count);
+
 struct ku_coll {
     enum ku_coll_kind kind;
     enum kumi_dtype dtype;
@@ -66,6 +71,8 @@ struct ku_coll {
      * work. */
     const struct ku_coll_part *part;
     int n_parts;
+    ku_coll_see *see; /* reduce_scatter: of the blocks that this rank keeps; NULL: nobody */
+    void *see_ctx;
 
     /* Public calls (n_parts = 0): any memory. Blocks are packed in rank order; counts NULL: `count`
      * each. Borrowed until wait returns. */

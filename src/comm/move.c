@@ -166,6 +166,8 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
     if (!to_all)
         o.dst[0] = ref_at(c->job, &part->out, c->job->local_rank) + offset;
     reduce(w, &o, count);
+    if (w->coll.see && w->coll.kind == KU_COLL_REDUCE_SCATTER)
+        w->coll.see(w->coll.see_ctx, w->part, o.dst[0], count);
     return count;
 }
 
