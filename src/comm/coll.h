@@ -48,8 +48,10 @@ const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
  */
 struct ku_coll_part {
     struct ku_ref in, out;
+    struct ku_ref addend; /* reduce_scatter, with has_addend: added to the sum before it is stored;
+                             complete where this rank keeps it when the work's turn comes */
     int64_t count, first_block;
-    int32_t block_count;
+    int32_t block_count, has_addend;
 };
 
 /* Who wants to see sums while they are in the caches: `count` elements of a part that this rank has

@@ -133,7 +133,11 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
                                   .out = ref,
                                   .count = ku_shape_count(&p->shape[o->shape]),
                                   .first_block = o->first_block,
-                                  .block_count = i->op == KU_X_REDUCE_SCATTER ? KU_BLOCK_COUNT : 0};
+                                  .block_count = i->op == KU_X_REDUCE_SCATTER ? KU_BLOCK_COUNT : 0,
+                                  .has_addend = o->addend != 0};
+        if (o->addend)
+            part[k].addend =
+                (struct ku_ref){.arena = e->memory->wire->id, .off = p->buffer[o->addend].offset};
     }
     if (i->n_in)
         bind_squares(e, i, &coll);

@@ -68,7 +68,7 @@ static int verify_types(const struct ku_graph *g, ku_id id)
 static int verify_convert(const struct ku_graph *g, ku_id id)
 {
     const struct ku_node *n = &g->node[id];
-    if (n->n_in != n->n_out)
+    if ((n->n_in > 1) != (n->n_out > 1))
         return broken(g, id, "stats goes in and comes out");
     if (n->n_in == 1)
         return KUMI_OK;
@@ -80,6 +80,8 @@ static int verify_convert(const struct ku_graph *g, ku_id id)
     if (!ku_layout_has(x, KU_Z) ||
         !ku_layout_is_equal(&g->layout[g->value[ku_out(g, id, 1)].layout], &stats))
         return broken(g, id, "squares of anything but blocks, or their sum is not partial");
+    if (n->n_in > 2 && g->value[ku_in(g, n, 2)].layout != g->value[ku_out(g, id, 0)].layout)
+        return broken(g, id, "what is added to a sum is not placed as it is");
     return KUMI_OK;
 }
 

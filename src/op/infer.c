@@ -349,6 +349,8 @@ INFER(sumsq)
 INFER(convert)
 {
     out[0] = in[0];
+    if (n_in > 2 && (in[2].dtype != in[0].dtype || !ku_shape_is_equal(&in[2].shape, &in[0].shape)))
+        return misfit("convert", "what is added to a sum differs from it in type", &in[2]);
     return n_in > 1 ? infer_stats(a, "convert", &in[1], &out[1]) : KUMI_OK;
 }
 INFER(loss_scalars)

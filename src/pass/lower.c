@@ -165,10 +165,34 @@ static ku_id stats_of(const struct ku_lower *l, ku_id convert)
     return v;
 }
 
+/* The folded value whose sum over ranks this is. */
+static ku_id sum_of(const struct ku_lower *l, ku_id value)
+{
+    return ku_in(l->g, &l->g->node[l->g->value[value].def], 0);
+}
+
+static int start_bucket(struct ku_lower *l, uint32_t b);
+
+/* Works run in start order, so what a sum is added to is complete when its bucket started first. */
+static int start_addends(struct ku_lower *l, uint32_t b)
+{
+    const struct ku_graph *g = l->g;
+    for (uint32_t i = 0; i < g->bucket[b].n; i++) {
+        const struct ku_node *convert = &g->node[g->refs[g->bucket[b].first + i]];
+        if (convert->n_in < 3)
+            continue;
+        uint32_t first = (uint32_t)l->fold[sum_of(l, ku_in(g, convert, 2))].bucket;
+        if (first != b && l->bucket_handle[first] == 0)
+            KU_TRY(start_bucket(l, first));
+    }
+    return KUMI_OK;
+}
+
 static int start_bucket(struct ku_lower *l, uint32_t b)
 {
     const struct ku_graph *g = l->g;
     const struct ku_bucket *bucket = &g->bucket[b];
+    KU_TRY(start_addends(l, b));
     struct ku_operand *part = ku_calloc(bucket->n, sizeof *part);
     if (part == NULL)
         return KUMI_ENOMEM;
@@ -182,6 +206,8 @@ static int start_bucket(struct ku_lower *l, uint32_t b)
         reduce = (int)g->attr[convert->attr].reduce;
         if (convert->n_in == 1)
             continue;
+        if (convert->n_in > 2)
+            part[i].addend = l->fold[sum_of(l, ku_in(g, convert, 2))].sum;
         ku_id v = stats_of(l, g->refs[bucket->first + i]);
         stats = ku_lower_operand(l, v, l->buffer[v],
                                  g->value[ku_out(g, g->refs[bucket->first + i], 1)].layout);

@@ -66,11 +66,18 @@ static void touch(struct ku_program *p, ku_id buffer, uint32_t instr)
         b->last = instr;
 }
 
+static void touch_operand(struct ku_program *p, const struct ku_operand *o, uint32_t instr)
+{
+    touch(p, o->buffer, instr);
+    if (o->addend)
+        touch(p, o->addend, instr);
+}
+
 static int add_operand(struct ku_program *p, const struct ku_operand *o, uint32_t instr)
 {
     KU_TRY(KU_GROW(&p->operand, p->n_operands, &p->cap[CAP_OPERAND]));
     p->operand[p->n_operands++] = *o;
-    touch(p, o->buffer, instr);
+    touch_operand(p, o, instr);
     return KUMI_OK;
 }
 
@@ -112,9 +119,9 @@ int ku_lower_wait(struct ku_lower *l, uint32_t handle)
         const struct ku_instr *start = &p->instr[s];
         if (start->kind != KU_START || start->handle != handle)
             continue;
-        for (uint32_t k = 0; k < start->n_in + start->n_parts;
-             k++) /* the members own the buffers until here */
-            touch(p, p->operand[start->operand + k].buffer, p->n_instrs);
+        /* the members own the buffers until here */
+        for (uint32_t k = 0; k < start->n_in + start->n_parts; k++)
+            touch_operand(p, &p->operand[start->operand + k], p->n_instrs);
         struct ku_instr wait = *start;
         wait.kind = KU_WAIT;
         wait.micro = l->micro;

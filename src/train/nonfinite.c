@@ -26,7 +26,8 @@ static void name_buffers(struct search *s)
         const struct ku_operand *o = &p->operand[i->operand];
         for (uint32_t k = i->n_in; i->kind == KU_START && k < i->n_in + i->n_parts; k++)
             if (o[k].stats_word)
-                s->param_of[o[k].buffer] = (int)o[k].stats_word - KU_EXACT_WORDS;
+                s->param_of[o[k].buffer] = s->param_of[o[k].addend] =
+                    (int)o[k].stats_word - KU_EXACT_WORDS;
         if (i->kind != KU_COMPUTE || i->phase != KU_PH_O)
             continue;
         if (i->op == KU_OP_sumsq)
