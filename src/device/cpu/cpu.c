@@ -199,4 +199,5 @@ const struct ku_device_ops ku_device_cpu = {.name = "cpu",
                                             .query = cpu_query,
                                             .bind = cpu_bind,
                                             .unbind = cpu_unbind,
-                                            .launch = cpu_launch};
+                                            .launch = cpu_launch,
+                                            .add_squares = ku_cpu_add_squares};
