@@ -17,10 +17,12 @@ struct ku_compile_opts {
         *freeze; /* patterns of parameters without gradient, NULL-terminated; NULL = none */
     int64_t
         micro_tokens; /* loss positions of a micro-batch: backward starts at 2^-ceil(log2) of it */
-    int optimizer;    /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd */
+    int optimizer;    /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd, KU_OP_lars, KU_OP_lamb */
     struct ku_attrs rule; /* optimizer's and schedule's attributes (op/attr.h), clip */
     int decay;            /* which parameters decay: enum ku_decay */
     const char *const *decay_patterns;
+    int adapt; /* which parameters lars and lamb scale by their norms, as decay */
+    const char *const *adapt_patterns;
     /* layout */
     int64_t bucket_bytes, first_bucket_bytes;
     int overlap;          /* collectives start as soon as their operands are complete */

@@ -74,6 +74,7 @@ size_t ku_cpu_workspace_slices(const struct ku_op_case *c);  /* linear_db, layer
 size_t ku_cpu_workspace_lists(const struct ku_op_case *c);   /* embedding_dw */
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
 size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
+size_t ku_cpu_workspace_trust(const struct ku_op_case *c);  /* trust_sums, lamb_moments */
 
 /* -- for the families ---------------------------------------------------------------------- */
 void ku_cpu_phase(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_tiles);
