@@ -19,7 +19,7 @@ int ku_session_first_state(struct ku_session *s)
         return KUMI_OK;
     int status = KUMI_OK;
     if (ku_trainer_n_readers(s->t) == 1 || s->t->job->rank == 0)
-        status = ku_stored_weights(s->model.path, &s->model.gpt2, s->t->tensor, s->t->n_tensors);
+        status = ku_stored_weights(s->model.path, &s->model, s->t->tensor, s->t->n_tensors);
     KU_TRY(ku_agree(s->t->job, status));
     return ku_trainer_derive(s->t);
 }

@@ -46,16 +46,10 @@ int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets
     return status;
 }
 
-int ku_stored_weights(const char *dir, const struct kumi_gpt2 *model,
+int ku_stored_weights(const char *dir, const struct ku_model *model,
                       const struct ku_ckpt_tensor *tensor, int n)
 {
-    /* masks that older versions of transformers wrote */
-    static const char *const ignore[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};
-    struct ku_weights_opts o = {.prefix = "transformer.", .ignore = ignore, .n_ignore = 2};
-    if (model->tie_word_embeddings) {
-        o.tied = "lm_head.weight";
-        o.tied_to = "wte.weight";
-    }
+    struct ku_weights_opts o = ku_model_names(model);
     return ku_weights_load(dir, tensor, n, &o, NULL);
 }
 
