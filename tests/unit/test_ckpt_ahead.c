@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* tsan */
 #include <errno.h>
 #include <fcntl.h>
 
