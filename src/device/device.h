@@ -63,6 +63,10 @@ struct ku_device_ops {
     /* Runs the kernel; on CPUs it is done on return. hook (may be NULL) is called by the pool's
      * first thread between tiles, at most about 1 ms apart, so that communication progresses. */
     int (*launch)(void *dev, struct ku_kernel *kernel, void (*hook)(void *), void *hook_ctx);
+    /* What op sumsq does, but on the caller's thread, be it between tiles of a launch: adds the
+     * squares of x, flat canonical blocks, to stats, and its elements that are not finite to a word
+     * of it. For collectives, which call it while a sum is in the caches. */
+    void (*add_squares)(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
 };
 
 extern const struct ku_device_ops
