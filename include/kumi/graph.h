@@ -74,6 +74,10 @@ KUMI_API kumi_value kumi_linear(struct kumi_graph *graph, kumi_value x, const ch
 KUMI_API kumi_value kumi_embedding(struct kumi_graph *graph, kumi_value table, kumi_value ids);
 /* x + table[t] at position t of x's dim before the table's own: learned positions. */
 KUMI_API kumi_value kumi_positions(struct kumi_graph *graph, kumi_value x, kumi_value table);
+/* A table of so many positions for kumi_positions that is not learned: sin(p w), cos(p w) in turn,
+ * w = 10000^(-2i/width) (Vaswani et al. 2017, section 3.5). */
+KUMI_API kumi_value kumi_sinusoid(struct kumi_graph *graph, int64_t positions, int64_t width);
+KUMI_API kumi_value kumi_scale(struct kumi_graph *graph, kumi_value x, double factor);
 /* Over the last dim; makes <name>.weight (ones) and <name>.bias (zeros). eps 0 = 1e-5. */
 KUMI_API kumi_value kumi_layer_norm(struct kumi_graph *graph, kumi_value x, const char *name,
                                     double eps);
@@ -193,6 +197,8 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_linear(g, ...)             KUMI_BUILT(g, kumi_linear(g, __VA_ARGS__))
 #define kumi_embedding(g, ...)          KUMI_BUILT(g, kumi_embedding(g, __VA_ARGS__))
 #define kumi_positions(g, ...)          KUMI_BUILT(g, kumi_positions(g, __VA_ARGS__))
+#define kumi_sinusoid(g, ...)           KUMI_BUILT(g, kumi_sinusoid(g, __VA_ARGS__))
+#define kumi_scale(g, ...)              KUMI_BUILT(g, kumi_scale(g, __VA_ARGS__))
 #define kumi_layer_norm(g, ...)         KUMI_BUILT(g, kumi_layer_norm(g, __VA_ARGS__))
 #define kumi_attention(g, ...)          KUMI_BUILT(g, kumi_attention(g, __VA_ARGS__))
 #define kumi_attention_kv(g, ...)       KUMI_BUILT(g, kumi_attention_kv(g, __VA_ARGS__))

@@ -30,7 +30,7 @@
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \
     X(I, top, 1, 0)       /* top_k */                                                              \
-    X(F, value, 0, 0)     /* fill; random_*: mean */                                               \
+    X(F, value, 0, 0)     /* fill, scale; random_*: mean */                                        \
     X(F, std, 0, 0)       /* random_normal, random_uniform */                                      \
     X(I, index, 0, 0)   /* sumsq, convert: which word; pick: which; trust_*, lars, lamb: tensor */ \
     X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
@@ -62,7 +62,7 @@
     X(I, milestone5, 0, 0)                                                                         \
     X(I, milestone6, 0, 0)                                                                         \
     X(F, power, 1, 0)       /* polynomial */                                                       \
-    X(I, d_model, 1, 0)     /* noam */                                                             \
+    X(I, d_model, 1, 0)     /* noam; sinusoid: width */                                            \
     X(F, pct_start, 0.3, 0) /* one_cycle, with PyTorch's names */                                  \
     X(F, div_factor, 25, 0)                                                                        \
     X(F, final_div_factor, 1e4, 0)                                                                 \

@@ -123,6 +123,19 @@ INFER(add_rows)
     return KUMI_OK;
 }
 
+INFER(sinusoid)
+{
+    (void)n_in, (void)in;
+    if (a->rows < 1 || a->d_model < 1)
+        return KU_ERR(KUMI_EINVAL, "sinusoid: %lld positions of width %lld; at least 1 of each",
+                      (long long)a->rows, (long long)a->d_model);
+    out[0].dtype = wanted(a, KUMI_F32);
+    out[0].shape.ndim = 2;
+    out[0].shape.dim[0] = (struct ku_dim){a->rows, a->rows, 'p'};
+    out[0].shape.dim[1] = (struct ku_dim){a->d_model, a->d_model, 'c'};
+    return KUMI_OK;
+}
+
 INFER(add_rows_dw)
 {
     (void)n_in;

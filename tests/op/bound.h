@@ -613,6 +613,7 @@ static inline bound_fn *bound_of(int op)
         [KU_OP_act] = bound_act,
         [KU_OP_act_dx] = bound_act_dx,
         [KU_OP_dropout] = bound_dropout,
+        [KU_OP_scale] = bound_dropout, /* the factor is rounded, too */
         [KU_OP_layer_norm] = bound_layer_norm,
         [KU_OP_layer_norm_dx] = bound_layer_norm_dx,
         [KU_OP_layer_norm_dgb] = bound_layer_norm_dgb,

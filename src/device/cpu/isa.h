@@ -116,6 +116,7 @@ struct ku_isa_ops {
     void (*cast)(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n);
     void (*add)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
     void (*mul)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
+    void (*scale)(void *dst, const void *x, float by, enum kumi_dtype dtype, int64_t n);
     void (*act)(void *dst, const void *x, int act, enum kumi_dtype dtype, int64_t n);
     void (*act_dx)(void *dx, const void *dy, const void *x, int act, enum kumi_dtype dtype,
                    int64_t n);

@@ -17,6 +17,7 @@ const struct ku_isa_ops ISA_OPS = {
     .cast = cast,
     .add = add,
     .mul = mul,
+    .scale = scale,
     .act = act_all,
     .act_dx = act_dx,
     .dropout = dropout,
