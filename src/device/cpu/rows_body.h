@@ -143,6 +143,19 @@ static void softmax_scaled(void *dst, const void *x, enum kumi_dtype t, float ls
              softmax_scaled_as(dst, x, KUMI_BF16, lse, factor, n));
 }
 
+/* GCC 12 would convert quarters and put them together. */
+INLINE vd8 widen8(const float *x)
+{
+#ifdef __AVX512F__
+    return (vd8)_mm512_cvtps_pd(_mm256_loadu_ps(x));
+#else
+    typedef float v8 __attribute__((vector_size(32)));
+    v8 v;
+    memcpy(&v, x, sizeof v);
+    return __builtin_convertvector(v, vd8);
+#endif
+}
+
 /* A square is exact in f64, so a fused multiply-add changes no bit. */
 INLINE double sumsq_as(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_bad)
 {
@@ -152,11 +165,7 @@ INLINE double sumsq_as(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_b
         vf v = LOAD(t, x);
         float lane[LANES];
         memcpy(lane, &v, sizeof lane);
-        typedef float v8 __attribute__((vector_size(32)));
-        v8 a, b;
-        memcpy(&a, lane, sizeof a);
-        memcpy(&b, lane + 8, sizeof b);
-        vd8 da = __builtin_convertvector(a, vd8), db = __builtin_convertvector(b, vd8);
+        vd8 da = widen8(lane), db = widen8(lane + 8);
         low += da * da;
         high += db * db;
         bad -= ((vi)v & 0x7f800000) == 0x7f800000;
