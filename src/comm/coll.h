@@ -180,7 +180,7 @@ struct ku_work {
         uint64_t ticket, n_left; /* message number; pieces not yet posted or taken */
         int64_t at;              /* bytes moved */
         uint32_t chunk[2];
-        int opened;
+        int opened, n_looks;
     } p2p;
 };
 /* Checks and compiles. `coll` is copied; its arrays are borrowed. Errors: KUMI_EINVAL. */

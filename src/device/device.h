@@ -40,10 +40,11 @@ struct ku_call {
 struct ku_device_opts {
     int n_threads;          /* of the queue's pool; 0 = 1 */
     enum ku_isa isa;        /* not above this one */
-    int n_runnable_threads; /* on this host by all ranks: the pool spins only if they fit the cores;
+    int n_runnable_threads; /* on this host by all ranks: the pool spins only if they fit n_cpus;
                                0 = n_threads */
-    int first_cpu;          /* pool thread i is bound to cpu[i] when cpu is given */
-    const int *cpu;         /* n_threads ids, or NULL = not bound */
+    int n_cpus; /* that all of those run on, wherever this rank is bound; 0 = this thread's own */
+    int first_cpu;  /* pool thread i is bound to cpu[i] when cpu is given */
+    const int *cpu; /* n_threads ids, or NULL = not bound */
 };
 
 struct ku_kernel; /* a device's own */
