@@ -76,6 +76,26 @@ KUMI_API kumi_value kumi_positions(struct kumi_graph *graph, kumi_value x, kumi_
 /* Over the last dim; makes <name>.weight (ones) and <name>.bias (zeros). eps 0 = 1e-5. */
 KUMI_API kumi_value kumi_layer_norm(struct kumi_graph *graph, kumi_value x, const char *name,
                                     double eps);
+/*
+ * Batch norm over all dims but the last (channels): y = (x - mean) / sqrt(var + eps) weight + bias.
+ * Makes <name>.weight (ones), <name>.bias (zeros), and the buffers <name>.running_mean,
+ * .running_var and .num_batches_tracked, which are saved with the model and not trained.
+ *
+ * Training takes mean and variance of one micro-batch; running statistics follow once per
+ * micro-batch number, by the mean over virtual shards, whether the optimizer runs or not:
+ * running = (1 - momentum) running + momentum new, with the unbiased variance. Evaluation reads the
+ * running ones. Ignored samples would count: a batch must be full.
+ */
+struct kumi_batch_norm {
+    double eps;      /* 0 = 1e-5 */
+    double momentum; /* 0 = 0.1 */
+    int sync; /* statistics over the micro-batches of all ranks (SyncBatchNorm): as many ranks as
+                 virtual shards */
+    int zero_gain; /* the weight starts at 0 instead of 1 */
+};
+/* options NULL = defaults */
+KUMI_API kumi_value kumi_batch_norm(struct kumi_graph *graph, kumi_value x, const char *name,
+                                    const struct kumi_batch_norm *options);
 /* Multi-head self-attention on qkv [n, t, 3, heads, width] -> [n, t, heads, width]. scale 0 =
  * 1/sqrt(width). */
 KUMI_API kumi_value kumi_attention(struct kumi_graph *graph, kumi_value qkv, int causal,
@@ -120,6 +140,7 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_embedding(g, ...)          KUMI_BUILT(g, kumi_embedding(g, __VA_ARGS__))
 #define kumi_positions(g, ...)          KUMI_BUILT(g, kumi_positions(g, __VA_ARGS__))
 #define kumi_layer_norm(g, ...)         KUMI_BUILT(g, kumi_layer_norm(g, __VA_ARGS__))
+#define kumi_batch_norm(g, ...)         KUMI_BUILT(g, kumi_batch_norm(g, __VA_ARGS__))
 #define kumi_attention(g, ...)          KUMI_BUILT(g, kumi_attention(g, __VA_ARGS__))
 #define kumi_activate(g, ...)           KUMI_BUILT(g, kumi_activate(g, __VA_ARGS__))
 #define kumi_add(g, ...)                KUMI_BUILT(g, kumi_add(g, __VA_ARGS__))

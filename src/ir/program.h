@@ -27,6 +27,7 @@ enum ku_class {
     KU_CL_OPTIMIZER,
     KU_CL_DERIVED,
     KU_CL_COUNTER,
+    KU_CL_BUFFER, /* running statistics */
     KU_CL_GRAD,
     KU_CL_PARTIAL,
     KU_CL_ACTIVATION,
@@ -53,6 +54,7 @@ struct ku_operand {
     ku_id buffer, shape, layout;
     uint8_t dtype;
     int32_t first_block; /* layout with Z: who keeps block 0 */
+    int32_t slot;        /* of a stack: which of the parts that lie side by side in the buffer */
 };
 
 enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };

@@ -18,14 +18,14 @@
     X(I, outs, 1, 0) /* linear: how many trailing dims its result has beside x's leading ones */   \
     X(I, trans, 0,                                                                                 \
       0) /* linear: the weight is [out.., in..] (nn.Linear) instead of [in.., out..] */            \
-    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act, linear's epilogue */                              \
+    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act; linear's and batch_norm's epilogue */             \
     X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: rows of the table */        \
     X(I, rows_seen, 0, 0)                                                                          \
     X(I, row_name, 0, 0) /* and the letter of that dim */                                          \
-    X(F, eps, 1e-5, 0)   /* layer_norm; optimizers */                                              \
+    X(F, eps, 1e-5, 0)   /* layer_norm, batch_norm; optimizers */                                  \
     X(F, p, 0, 0)        /* dropout: probability of zero */                                        \
     X(I, causal, 0, 0)   /* attention */                                                           \
-    X(F, scale, 0, 0)    /* attention: factor of q.k, 0 = 1/sqrt(head width) */                    \
+    X(F, scale, 0, 0)    /* attention: factor of q.k, 0 = 1/sqrt(head width); batch_norm_track */  \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, value, 0, 0)   /* fill; random_normal: mean */                                            \
@@ -35,7 +35,7 @@
     X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
     X(F, beta2, 0.999, 0)                                                                          \
     X(F, weight_decay, 0, 0) /* adamw (decoupled), adam and sgd (L2 in the gradient) */            \
-    X(F, momentum, 0, 0)     /* sgd */                                                             \
+    X(F, momentum, 0, 0)     /* sgd; batch_norm_track: weight of the new */                  \
     X(I, nesterov, 0, 0)                                                                           \
     X(F, clip, 0, 0)  /* step_scalars: largest gradient norm, 0 = none */                          \
     X(I, shift, 0, 0) /* step_scalars, loss_seed: backward runs at 2^-shift */                     \
@@ -50,7 +50,9 @@
     X(F, gamma, 0, 0)                                                                              \
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
     X(I, axes, 0, 0)  /* convert: bit set of mesh axes whose placement changes */                  \
-    X(I, remat, 0, 0) /* convert: later phases clone it */
+    X(I, remat, 0, 0) /* convert: later phases clone it */                                         \
+    X(I, stack, 0, 0) /* convert: over mb, that many parts side by side instead of their sum */    \
+    X(I, sync, 0, 0)  /* batch_norm_*: statistics over all data-parallel ranks */
 
 enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF };
 enum ku_schedule {

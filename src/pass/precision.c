@@ -101,15 +101,25 @@ static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype
 static int all_f64(struct ku_graph *g)
 {
     for (ku_id t = 1; t < g->n_tensors; t++) {
+        if (!ku_dtype_is_float((enum kumi_dtype)g->tensor[t].dtype))
+            continue;
         g->tensor[t].dtype = KUMI_F64;
         g->value[g->tensor[t].value].dtype = KUMI_F64;
     }
     for (uint32_t i = 0; i < g->n_inputs; i++)
         if (ku_dtype_is_float((enum kumi_dtype)g->value[g->input[i].value].dtype))
             g->value[g->input[i].value].dtype = KUMI_F64;
-    for (ku_id n = 1; n < g->n_nodes; n++)
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        if (g->node[n].op == KU_OP_batch_norm_moments) { /* its operand is f64 in any case */
+            struct ku_attrs a = g->attr[g->node[n].attr];
+            a.dtype = KUMI_F64;
+            g->node[n].attr = ku_graph_attr(g, &a);
+            if (g->node[n].attr == 0)
+                return KUMI_ENOMEM;
+        }
         if (g->node[n].op != KU_OP_NONE)
             KU_TRY(infer_again(g, n));
+    }
     return KUMI_OK;
 }
 

@@ -76,6 +76,9 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (is_gradient(g, &g->node[n]))
             g->value[ku_out(g, n, 0)].layout = layout;
+    for (ku_id x = 1; x < g->n_tensors; x++) /* owners move running statistics */
+        if (g->tensor[x].kind == KU_T_BUFFER)
+            g->value[g->tensor[x].value].layout = layout;
     KU_TRY(complete_stats(g));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
