@@ -28,14 +28,14 @@
     X(F, scale, 0, 0)    /* attention: factor of q.k, 0 = 1/sqrt(head width); batch_norm_track */  \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
-    X(F, value, 0, 0)   /* fill; random_normal: mean */                                            \
-    X(F, std, 0, 0)     /* random_normal */                                                        \
+    X(F, value, 0, 0)   /* fill; random_*: mean */                                                 \
+    X(F, std, 0, 0)     /* random_normal, random_uniform */                                        \
     X(I, index, 0, 0)   /* sumsq: which non-finite word; pick: which element */                    \
     X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
     X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
     X(F, beta2, 0.999, 0)                                                                          \
     X(F, weight_decay, 0, 0) /* adamw (decoupled), adam and sgd (L2 in the gradient) */            \
-    X(F, momentum, 0, 0)     /* sgd; batch_norm_track: weight of the new */                  \
+    X(F, momentum, 0, 0)     /* sgd; batch_norm_track: weight of the new */                        \
     X(I, nesterov, 0, 0)                                                                           \
     X(F, clip, 0, 0)  /* step_scalars: largest gradient norm, 0 = none */                          \
     X(I, shift, 0, 0) /* step_scalars, loss_seed: backward runs at 2^-shift */                     \
@@ -49,8 +49,20 @@
     X(I, step_size, 0, 0)                                                                          \
     X(F, gamma, 0, 0)                                                                              \
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
-    X(I, axes, 0, 0)  /* convert: bit set of mesh axes whose placement changes */                  \
-    X(I, remat, 0, 0) /* convert: later phases clone it */                                         \
+    X(I, axes, 0, 0)     /* convert: bit set of mesh axes whose placement changes */               \
+    X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
+    X(I, kernel_h, 1, 0) /* conv2d, max_pool, avg_pool: the window, rows and columns */            \
+    X(I, kernel_w, 1, 0)                                                                           \
+    X(I, stride_h, 1, 0)                                                                           \
+    X(I, stride_w, 1, 0)                                                                           \
+    X(I, pad_h, 0, 0) /* on both sides */                                                          \
+    X(I, pad_w, 0, 0)                                                                              \
+    X(I, dilation_h, 1, 0)                                                                         \
+    X(I, dilation_w, 1, 0)                                                                         \
+    X(I, groups, 1, 0) /* conv2d */                                                                \
+    X(I, in_h, 0, 0)   /* extents of x; the gradient's result has them */                          \
+    X(I, in_w, 0, 0)                                                                               \
+    X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */                               \
     X(I, stack, 0, 0) /* convert: over mb, that many parts side by side instead of their sum */    \
     X(I, sync, 0, 0)  /* batch_norm_*: statistics over all data-parallel ranks */
 

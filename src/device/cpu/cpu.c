@@ -55,8 +55,8 @@ int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct
 
 int ku_cpu_check_all(const struct ku_kernel *k)
 {
-    static const char *const in[] = {"input 0", "input 1", "input 2", "input 3",
-                                     "input 4", "input 5", "input 6", "input 7"};
+    static const char *const in[] = {"input 0", "input 1", "input 2", "input 3", "input 4",
+                                     "input 5", "input 6", "input 7", "input 8", "input 9"};
     static const char *const out[] = {"output 0", "output 1", "output 2", "output 3"};
     for (int i = 0; i < k->call.n_in; i++)
         if (ku_dtype_is_float(k->call.in[i].dtype))
@@ -143,7 +143,7 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
         bytes = ku_cpu_workspace_norm(c);
     else if (c->op == KU_OP_embedding_dw)
         bytes = ku_cpu_workspace_lists(c);
-    else if (c->op == KU_OP_attention_dx)
+    else if (c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv_dx)
         bytes = ku_cpu_workspace_attention_dx(c);
     else if (c->op == KU_OP_sumsq || c->op == KU_OP_exact_sum || c->op == KU_OP_max_all)
         bytes = ku_cpu_workspace_blocks(c);
