@@ -161,6 +161,9 @@ KUMI_API kumi_value kumi_avg_pool(struct kumi_graph *graph, kumi_value x,
 KUMI_API kumi_value kumi_global_avg_pool(struct kumi_graph *graph, kumi_value x);
 /* [n, y, x, c] -> [n, c], channels outermost, as torch.flatten of an NCHW image. */
 KUMI_API kumi_value kumi_flatten(struct kumi_graph *graph, kumi_value x);
+/* Zeros before and behind the last dim: [.., c] -> [.., before + c + behind]. */
+KUMI_API kumi_value kumi_pad_last(struct kumi_graph *graph, kumi_value x, int64_t before,
+                                  int64_t behind);
 /* Row index[n] of dim t of x [n, t, ..] -> [n, ..]; not differentiable. */
 KUMI_API kumi_value kumi_select(struct kumi_graph *graph, kumi_value x, kumi_value index);
 
@@ -208,6 +211,7 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_avg_pool(g, ...)           KUMI_BUILT(g, kumi_avg_pool(g, __VA_ARGS__))
 #define kumi_global_avg_pool(g, ...)    KUMI_BUILT(g, kumi_global_avg_pool(g, __VA_ARGS__))
 #define kumi_flatten(g, ...)            KUMI_BUILT(g, kumi_flatten(g, __VA_ARGS__))
+#define kumi_pad_last(g, ...)           KUMI_BUILT(g, kumi_pad_last(g, __VA_ARGS__))
 #define kumi_select(g, ...)             KUMI_BUILT(g, kumi_select(g, __VA_ARGS__))
 #define kumi_loss_cross_entropy(g, ...) KUMI_CLOSED(g, kumi_loss_cross_entropy(g, __VA_ARGS__))
 #define kumi_graph_metric(g, ...)       KUMI_CLOSED(g, kumi_graph_metric(g, __VA_ARGS__))

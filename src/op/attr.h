@@ -63,6 +63,8 @@
     X(I, in_h, 0, 0)   /* extents of x; the gradient's result has them */                          \
     X(I, in_w, 0, 0)                                                                               \
     X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */                               \
+    X(I, before, 0, 0)    /* pad_last, crop_last: elements of zeros */                             \
+    X(I, behind, 0, 0)                                                                             \
     X(I, stack, 0, 0) /* convert: over mb, that many parts side by side instead of their sum */    \
     X(I, sync, 0, 0)  /* batch_norm_*: statistics over all data-parallel ranks */
 

@@ -380,3 +380,24 @@ INFER(sgd)
     (void)n_in;
     return infer_optimizer(a, in, 2, out);
 }
+
+static int resize_last(const char *op, const struct ku_attrs *a, int sign, const struct ku_type *in,
+                       struct ku_type *out)
+{
+    out[0] = in[0];
+    if (in[0].shape.ndim < 1 || a->before < 0 || a->behind < 0)
+        return misfit(op, "needs a last dim, and no negative counts", &in[0]);
+    struct ku_dim *d = &out[0].shape.dim[in[0].shape.ndim - 1];
+    d->count = d->seen = d->count + sign * (a->before + a->behind);
+    return d->count < 0 ? misfit(op, "has fewer elements than are cut off", &in[0]) : KUMI_OK;
+}
+INFER(pad_last)
+{
+    (void)n_in;
+    return resize_last("pad_last", a, 1, in, out);
+}
+INFER(crop_last)
+{
+    (void)n_in;
+    return resize_last("crop_last", a, -1, in, out);
+}

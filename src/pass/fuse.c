@@ -2,7 +2,7 @@
 /*
  * Fusion into one kernel, with every rounding that the graph states. linear + act: the activation
  * becomes linear's epilogue, which keeps the rounded pre-activation as its second result and
- * applies act to that.
+ * applies act to that. Batch norm: fuse_norm.c.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -35,6 +35,7 @@ static int fuse_act(struct ku_graph *g, ku_id act)
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
 {
     (void)o, (void)t;
+    KU_TRY(ku_fuse_norm(g));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].op == KU_OP_act)
             KU_TRY(fuse_act(g, n));
