@@ -54,6 +54,10 @@ enum kumi_resnet_shortcut {
 };
 struct kumi_resnet {
     int64_t depth, num_classes, num_channels;
+    int64_t depths[4];  /* blocks of each stage; all 0: those of depth, which counts no further
+                           otherwise */
+    int bottleneck;     /* with depths: blocks of 1x1, 3x3, 1x1 convolutions, four times as wide */
+    int64_t width;      /* of the first stage; 0 = 64, for depth 6 n + 2 16 */
     int64_t image_size; /* height and width; 0 = 224, with the cifar stem 32 */
     enum kumi_resnet_stem stem;
     enum kumi_resnet_shortcut shortcut;

@@ -28,7 +28,23 @@ void kumi_resnet_defaults(struct kumi_resnet *c)
                               .batch_norm_momentum = 0.1};
 }
 
-static int plan_of(const struct kumi_resnet *c, struct plan *p)
+/* Stages as the configuration lists them. */
+static int plan_listed(const struct kumi_resnet *c, struct plan *p)
+{
+    *p = (struct plan){.expansion = c->bottleneck ? 4 : 1, .width = 64};
+    for (; p->n_stages < 4 && c->depths[p->n_stages] > 0; p->n_stages++) {
+        if (c->depths[p->n_stages] > 1000)
+            break;
+        p->n_blocks[p->n_stages] = (int)c->depths[p->n_stages];
+    }
+    for (int s = p->n_stages; s < 4; s++)
+        if (s == 0 || c->depths[s] != 0)
+            return KU_ERR(KUMI_EINVAL, "resnet: depths: stage %d has %lld blocks; give 1 to 1000",
+                          p->n_stages + 1, (long long)c->depths[p->n_stages]);
+    return KUMI_OK;
+}
+
+static int plan_known(const struct kumi_resnet *c, struct plan *p)
 {
     static const struct {
         int64_t depth;
@@ -51,16 +67,26 @@ static int plan_of(const struct kumi_resnet *c, struct plan *p)
         int n = (int)(c->depth - 2) / 6;
         *p = (struct plan){3, {n, n, n, 0}, 1, 16, 1, 1};
     }
+    return KUMI_OK;
+}
+
+static int plan_of(const struct kumi_resnet *c, struct plan *p)
+{
+    int is_listed = c->depths[0] || c->depths[1] || c->depths[2] || c->depths[3];
+    KU_TRY(is_listed ? plan_listed(c, p) : plan_known(c, p));
+    if (c->width > 0)
+        p->width = c->width;
     p->is_cifar |= c->stem == KUMI_STEM_CIFAR;
     if (c->shortcut != KUMI_SHORTCUT_AUTO)
         p->has_pad = c->shortcut == KUMI_SHORTCUT_PAD;
     if (p->has_pad && p->expansion > 1)
-        return KU_ERR(KUMI_EINVAL, "resnet: shortcut: A: depth %lld is of bottlenecks; give B",
-                      (long long)c->depth);
-    if (c->num_classes < 1 || c->num_channels < 1 || c->image_size < 0)
-        return KU_ERR(KUMI_EINVAL, "resnet: %lld classes, %lld channels, image_size %lld",
+        return KU_ERR(KUMI_EINVAL, "resnet: shortcut: A goes with basic blocks; give B");
+    if (c->num_classes < 1 || c->num_channels < 1 || c->image_size < 0 || p->width < 1 ||
+        p->width > 4096)
+        return KU_ERR(KUMI_EINVAL,
+                      "resnet: %lld classes, %lld channels, image_size %lld, width %lld",
                       (long long)c->num_classes, (long long)c->num_channels,
-                      (long long)c->image_size);
+                      (long long)c->image_size, (long long)p->width);
     return KUMI_OK;
 }
 
