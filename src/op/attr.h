@@ -30,7 +30,7 @@
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, value, 0, 0)   /* fill; random_*: mean */                                                 \
     X(F, std, 0, 0)     /* random_normal, random_uniform */                                        \
-    X(I, index, 0, 0)   /* sumsq: which non-finite word; pick: which element */                    \
+    X(I, index, 0, 0)   /* sumsq, convert: which non-finite word; pick: which element */           \
     X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
     X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
     X(F, beta2, 0.999, 0)                                                                          \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Result types of batch norm, and of the convert that stacks its statistics. */
+/* Result types of batch norm. */
 #include "base/err.h"
 #include "op/op.h"
 
@@ -129,20 +129,5 @@ INFER(batch_norm_track)
         return misfit("batch_norm_track", "takes mean and variance [c], and [k, 2, c]", &in[2]);
     out[0] = in[0];
     out[1] = in[1];
-    return KUMI_OK;
-}
-
-INFER(convert)
-{
-    (void)n_in;
-    out[0] = in[0];
-    if (a->stack == 0)
-        return KUMI_OK;
-    if (in[0].shape.ndim == KU_MAX_DIMS)
-        return misfit("convert", "has no room for a dim of micro-batches", &in[0]);
-    out[0].shape.dim[0] = (struct ku_dim){a->stack, a->stack, '0'};
-    for (int d = 0; d < in[0].shape.ndim; d++)
-        out[0].shape.dim[d + 1] = in[0].shape.dim[d];
-    out[0].shape.ndim = in[0].shape.ndim + 1;
     return KUMI_OK;
 }

@@ -150,6 +150,22 @@ static inline void check_in_place(const struct op_device *d, const struct op_cal
     result_fini(&r);
 }
 
+/* The device's entry for collectives: the bits of op sumsq. */
+static inline void check_add_squares(const struct op_device *d, const struct op_call *c,
+                                     const struct op_result *plain)
+{
+    char what[320];
+    if (c->op != KU_OP_sumsq)
+        return;
+    struct ku_view x = view_flat(&c->in[0], 0, count_of(&c->in[0]));
+    struct op_result r = {1, {view_clone(&c->in[1])}};
+    d->ops->add_squares(d->dev, &x, r.out[0].data, KU_EXACT_WORDS + c->attr.index);
+    snprintf(what, sizeof what, "%s, by add_squares", c->text);
+    expect_bits(d->name, what, &r, plain);
+    result_fini(&r);
+    ku_free(x.data);
+}
+
 /* One result of two parts put together: pasted along the cut, or combined. */
 static inline void check_joined(const struct op_device *d, const char *what,
                                 const struct expectation *x, const struct op_call *c,
@@ -284,6 +300,7 @@ static inline void check_call(const struct op_device *dev, int n_devs, const str
     }
     check_accumulate(d, c);
     check_in_place(d, c, &plain);
+    check_add_squares(d, c, &plain);
     check_cuts(d, c, &x, &plain);
     check_blocks(d, c, &plain);
     result_fini(&plain);

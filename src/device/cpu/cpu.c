@@ -105,6 +105,7 @@ static int cpu_open(const struct ku_device_opts *o, void **dev)
 #endif
     struct ku_pool_opts pool = {.n_threads = n,
                                 .n_runnable_threads = o->n_runnable_threads,
+                                .n_cpus = o->n_cpus,
                                 .cpu = o->cpu,
                                 .bind_caller = o->cpu != NULL};
     KU_TRY_OUT(ku_pool_create(&pool, &cpu->pool));
@@ -202,4 +203,5 @@ const struct ku_device_ops ku_device_cpu = {.name = "cpu",
                                             .query = cpu_query,
                                             .bind = cpu_bind,
                                             .unbind = cpu_unbind,
-                                            .launch = cpu_launch};
+                                            .launch = cpu_launch,
+                                            .add_squares = ku_cpu_add_squares};

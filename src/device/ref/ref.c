@@ -230,4 +230,5 @@ const struct ku_device_ops ku_device_ref = {.name = "ref",
                                             .query = ref_query,
                                             .bind = ref_bind,
                                             .unbind = ref_unbind,
-                                            .launch = ref_launch};
+                                            .launch = ref_launch,
+                                            .add_squares = ku_ref_add_squares};

@@ -119,7 +119,7 @@ static int fuse_backward(struct ku_graph *g, ku_id mask)
     return KUMI_OK;
 }
 
-int ku_fuse_norm(struct ku_graph *g)
+int ku_fuse_batch_norm(struct ku_graph *g)
 {
     for (ku_id n = 1; n < g->n_nodes; n++) {
         if (g->node[n].op == KU_OP_act)
