@@ -68,6 +68,9 @@ struct kumi_resnet {
 /* torchvision's ResNet-50: 1,000 classes. Depth 6 n + 2 takes the cifar stem whatever `stem` says.
  */
 KUMI_API void kumi_resnet_defaults(struct kumi_resnet *config);
+/* 0, or KUMI_EINVAL with the key that is at fault. image_size: out, with the default; NULL is fine.
+ */
+KUMI_API int kumi_resnet_check(const struct kumi_resnet *config, int64_t *image_size);
 /*
  * Builds it with torchvision's tensor names. Ports: "images" f32 [n, height, width, channels];
  * "targets" i32 [n], classes, or for inference the result "logits" [n, classes]. Convolutions begin

@@ -39,7 +39,8 @@ static int plan_listed(const struct kumi_resnet *c, struct plan *p)
     }
     for (int s = p->n_stages; s < 4; s++)
         if (s == 0 || c->depths[s] != 0)
-            return KU_ERR(KUMI_EINVAL, "resnet: depths: stage %d has %lld blocks; give 1 to 1000",
+            return KU_ERR(KUMI_EINVAL,
+                          "resnet: depths: stage %d has %lld blocks; 1 to 1000, and none behind 0",
                           p->n_stages + 1, (long long)c->depths[p->n_stages]);
     return KUMI_OK;
 }
@@ -61,8 +62,8 @@ static int plan_known(const struct kumi_resnet *c, struct plan *p)
     if (p->n_stages == 0) {
         if (c->depth < 8 || c->depth > 1202 || (c->depth - 2) % 6 != 0)
             return KU_ERR(KUMI_EINVAL,
-                          "resnet: depth: %lld; give 18, 34, 50, 101 or 152, or 6 n + 2 up to 1202 "
-                          "(20, 32, 44, 56, 110)",
+                          "resnet: depth: %lld; 18, 34, 50, 101 or 152, or 6 n + 2 up to 1202 (20, "
+                          "32, 44, 56, 110)",
                           (long long)c->depth);
         int n = (int)(c->depth - 2) / 6;
         *p = (struct plan){3, {n, n, n, 0}, 1, 16, 1, 1};
@@ -80,13 +81,19 @@ static int plan_of(const struct kumi_resnet *c, struct plan *p)
     if (c->shortcut != KUMI_SHORTCUT_AUTO)
         p->has_pad = c->shortcut == KUMI_SHORTCUT_PAD;
     if (p->has_pad && p->expansion > 1)
-        return KU_ERR(KUMI_EINVAL, "resnet: shortcut: A goes with basic blocks; give B");
-    if (c->num_classes < 1 || c->num_channels < 1 || c->image_size < 0 || p->width < 1 ||
-        p->width > 4096)
-        return KU_ERR(KUMI_EINVAL,
-                      "resnet: %lld classes, %lld channels, image_size %lld, width %lld",
-                      (long long)c->num_classes, (long long)c->num_channels,
-                      (long long)c->image_size, (long long)p->width);
+        return KU_ERR(KUMI_EINVAL, "resnet: shortcut: A; it goes with basic blocks, give B");
+    const struct {
+        const char *key;
+        int64_t value, least, most;
+    } range[] = {{"num_classes", c->num_classes, 1, 1 << 30},
+                 {"num_channels", c->num_channels, 1, 1 << 20},
+                 {"image_size", c->image_size, 0, 1 << 20},
+                 {"width", p->width, 1, 1 << 12}};
+    for (int i = 0; i < 4; i++)
+        if (range[i].value < range[i].least || range[i].value > range[i].most)
+            return KU_ERR(KUMI_EINVAL, "resnet: %s: %lld; %lld to %lld", range[i].key,
+                          (long long)range[i].value, (long long)range[i].least,
+                          (long long)range[i].most);
     return KUMI_OK;
 }
 
@@ -174,12 +181,26 @@ static kumi_value body(struct kumi_graph *g, kumi_value x, const struct plan *p,
     return kumi_linear(g, x, "fc", &fc);
 }
 
+static int64_t size_of(const struct kumi_resnet *c, const struct plan *p)
+{
+    return c->image_size ? c->image_size : p->is_cifar ? 32 : 224;
+}
+
+int kumi_resnet_check(const struct kumi_resnet *c, int64_t *image_size)
+{
+    struct plan p;
+    KU_TRY(plan_of(c, &p));
+    if (image_size)
+        *image_size = size_of(c, &p);
+    return KUMI_OK;
+}
+
 int kumi_resnet_build(struct kumi_graph *g, const struct kumi_resnet *c,
                       const struct kumi_shape_of_batch *batch)
 {
     struct plan p;
     KU_TRY(plan_of(c, &p));
-    int64_t size = c->image_size ? c->image_size : p.is_cifar ? 32 : 224;
+    int64_t size = size_of(c, &p);
     int64_t count[4] = {batch->n, size, size, c->num_channels};
     kumi_value images = kumi_input(g, "images", KUMI_F32, "nyxc", count);
     kumi_value logits = body(g, images, &p, c);

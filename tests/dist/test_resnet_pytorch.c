@@ -400,8 +400,8 @@ static void refusals(void **state)
     } row[] = {
         {{.depth = 19, .num_classes = 2, .num_channels = 3}, "depth: 19"},
         {{.depth = 50, .num_classes = 2, .num_channels = 3, .shortcut = KUMI_SHORTCUT_PAD},
-         "shortcut: A"},
-        {{.depth = 18, .num_classes = 0, .num_channels = 3}, "0 classes"},
+         "shortcut: A;"},
+        {{.depth = 18, .num_classes = 0, .num_channels = 3}, "num_classes: 0"},
         {{.depths = {1, 0, 1}, .num_classes = 2, .num_channels = 3}, "stage 2 has 0 blocks"},
         {{.depths = {0, 1}, .num_classes = 2, .num_channels = 3}, "stage 1 has 0 blocks"},
     };
