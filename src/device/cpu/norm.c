@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Batch norm. x is rows of channels. Sums over rows: slices, a function of the number of rows
- * alone, each in runs of CHUNK_ROWS that stay in the cache while all columns are done; slices add
- * up in f64, in their order. What is per channel is computed once, into the workspace.
+ * alone, each in chunks whose sums are f32; chunks and slices add up in f64, in their order. What
+ * is per channel is computed once, into the workspace.
  */
 #include "device/norm.h"
 
@@ -13,12 +13,19 @@
 #include "device/cpu/cpu.h"
 #include "tensor/dtype.h"
 
-enum { CHUNK_ROWS = 128, MAX_SLICES = 64, FINISH_COLS = 1024 };
+enum { MAX_CHUNK_ROWS = 128, MAX_SLICES = 64, FINISH_COLS = 1024 };
 
 static int64_t slice_rows(int64_t n_rows)
 {
     int64_t rows = ku_cpu_tiles(n_rows, MAX_SLICES);
-    return rows < CHUNK_ROWS ? CHUNK_ROWS : rows;
+    return rows < MAX_CHUNK_ROWS ? MAX_CHUNK_ROWS : rows;
+}
+/* A few kernels of columns in turn read rows in step: so few that each is a stream of its own to
+ * the hardware's prefetching, and together fit the first cache. */
+static int64_t chunk_rows(int64_t width)
+{
+    int64_t rows = width > 0 ? 4096 / width : MAX_CHUNK_ROWS;
+    return rows < 8 ? 8 : rows > MAX_CHUNK_ROWS ? MAX_CHUNK_ROWS : rows;
 }
 
 /* scale, slope, bias [width] f32; then the slices' two sums [width] f64. */
@@ -78,8 +85,8 @@ static void tile_sums(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     ku_cpu_range(k, tile, &from, &n);
     memset(slice_sum(k, tile, 0), 0, 2 * (size_t)k->width * sizeof(double));
-    for (int64_t r = from; r < from + n; r += CHUNK_ROWS) {
-        int64_t rows = from + n - r < CHUNK_ROWS ? from + n - r : CHUNK_ROWS;
+    for (int64_t r = from, each = chunk_rows(k->width); r < from + n; r += each) {
+        int64_t rows = from + n - r < each ? from + n - r : each;
         k->cpu->ops->norm_sums(slice_sum(k, tile, 0), slice_sum(k, tile, 1),
                                ku_cpu_at(x, r * k->width), ku_cpu_at(x, from * k->width), x->dtype,
                                rows, k->width);
@@ -177,17 +184,19 @@ static void tile_apply(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    from *= k->width;
-    struct ku_norm o = {.dtype = c->in[0].dtype,
-                        .width = k->width,
-                        .x = ku_cpu_at(&c->in[0], from),
-                        .r = c->n_in > 5 ? ku_cpu_at(&c->in[5], from) : NULL,
-                        .out = ku_cpu_at(&c->out[0], from),
-                        .mean = c->in[1].data,
-                        .scale = vector_at(k, 0),
-                        .bias = c->in[4].data,
-                        .act = (int)k->attr.act};
-    k->cpu->ops->norm_apply(&o, n);
+    for (int64_t r = from, each = chunk_rows(k->width); r < from + n; r += each) {
+        int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
+        struct ku_norm o = {.dtype = c->in[0].dtype,
+                            .width = k->width,
+                            .x = ku_cpu_at(&c->in[0], at),
+                            .r = c->n_in > 5 ? ku_cpu_at(&c->in[5], at) : NULL,
+                            .out = ku_cpu_at(&c->out[0], at),
+                            .mean = c->in[1].data,
+                            .scale = vector_at(k, 0),
+                            .bias = c->in[4].data,
+                            .act = (int)k->attr.act};
+        k->cpu->ops->norm_apply(&o, rows);
+    }
 }
 int ku_cpu_bind_batch_norm(struct ku_kernel *k)
 {
@@ -216,8 +225,8 @@ static void tile_dsums(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     ku_cpu_range(k, tile, &from, &n);
     memset(slice_sum(k, tile, 0), 0, 2 * (size_t)k->width * sizeof(double));
-    for (int64_t r = from; r < from + n; r += CHUNK_ROWS) {
-        int64_t rows = from + n - r < CHUNK_ROWS ? from + n - r : CHUNK_ROWS, at = r * k->width;
+    for (int64_t r = from, each = chunk_rows(k->width); r < from + n; r += each) {
+        int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
         struct ku_norm o = {.dtype = c->in[1].dtype,
                             .width = k->width,
                             .dy = ku_cpu_at(&c->in[0], at),
@@ -280,17 +289,19 @@ static void tile_dx(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    from *= k->width;
-    struct ku_norm o = {.dtype = c->in[1].dtype,
-                        .width = k->width,
-                        .dy = ku_cpu_at(&c->in[0], from),
-                        .x = ku_cpu_at(&c->in[1], from),
-                        .out = ku_cpu_at(&c->out[0], from),
-                        .mean = c->in[2].data,
-                        .scale = vector_at(k, 0),
-                        .slope = vector_at(k, 1),
-                        .bias = vector_at(k, 2)};
-    k->cpu->ops->norm_dx(&o, n);
+    for (int64_t r = from, each = chunk_rows(k->width); r < from + n; r += each) {
+        int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
+        struct ku_norm o = {.dtype = c->in[1].dtype,
+                            .width = k->width,
+                            .dy = ku_cpu_at(&c->in[0], at),
+                            .x = ku_cpu_at(&c->in[1], at),
+                            .out = ku_cpu_at(&c->out[0], at),
+                            .mean = c->in[2].data,
+                            .scale = vector_at(k, 0),
+                            .slope = vector_at(k, 1),
+                            .bias = vector_at(k, 2)};
+        k->cpu->ops->norm_dx(&o, rows);
+    }
 }
 int ku_cpu_bind_batch_norm_dx(struct ku_kernel *k)
 {

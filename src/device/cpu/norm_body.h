@@ -41,10 +41,16 @@ INLINE void store_some(enum kumi_dtype t, void *p, int64_t i, int64_t some, vf x
     else
         store_n(t, p, i, some, x);
 }
+typedef float vf8 __attribute__((vector_size(32)));
+typedef double vd8_mem __attribute__((vector_size(64), aligned(8), may_alias));
 INLINE void add_wide(double *to, vf x, int64_t some)
 {
-    for (int64_t l = 0; l < some; l++)
+    vf8 half[2];
+    memcpy(half, &x, sizeof half);
+    for (int64_t l = 0; some < LANES && l < some; l++)
         to[l] += (double)x[l];
+    for (int h = 0; some == LANES && h < 2; h++)
+        *(vd8_mem *)(to + 8 * h) += __builtin_convertvector(half[h], vd8);
 }
 
 /* Sums about one row, a sample of each column: squares of what remains do not cancel as squares of
