@@ -8,6 +8,7 @@
 #include "device/cpu/elem_body.h"
 #include "device/cpu/rows_body.h"
 #include "device/cpu/norm_body.h"
+#include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
 #include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
@@ -17,6 +18,7 @@ const struct ku_isa_ops ISA_OPS = {
     .cast = cast,
     .add = add,
     .mul = mul,
+    .scale = scale,
     .act = act_all,
     .act_dx = act_dx,
     .dropout = dropout,
@@ -33,10 +35,14 @@ const struct ku_isa_ops ISA_OPS = {
     .norm_dx = norm_dx,
     .log_sum_exp = log_sum_exp,
     .softmax_scaled = softmax_scaled,
+    .sum = sum,
+    .n_above = n_above,
     .sumsq = sumsq,
     .max = max_of,
     .adam = adam,
     .sgd = sgd,
+    .lamb_moments = lamb_moments,
+    .lamb = lamb,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
     .pool_max = pool_max,
