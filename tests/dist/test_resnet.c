@@ -5,12 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <math.h>
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/mem.h"
+#include "base/os.h"
 #include "base/random.h"
 #include "comm/job.h"
 #include "kumi/model.h"
@@ -28,6 +29,9 @@ struct run {
     const char *device;
     int n, threads, no_sharing, no_overlap;
     int64_t bucket_bytes;
+    int from, to;     /* steps; to 0 = all */
+    const char *load; /* a checkpoint to begin with, and a folder to end in; NULL */
+    const char *save;
     /* results */
     char digest[72];
     double loss[STEPS], eval_loss;
@@ -116,12 +120,21 @@ static int rank_main(struct ku_job *job, void *arg)
     struct ku_trainer *t = NULL;
     KU_TRY(create(job, r, &t));
     KU_TRY(ku_trainer_init_state(t));
-    for (int step = 0; step < STEPS; step++) {
+    int64_t from = 0;
+    if (r->load) {
+        KU_TRY(ku_trainer_load(t, r->load, &from));
+        assert_int_equal(from, r->from);
+    }
+    for (int step = r->from; step < (r->to ? r->to : STEPS); step++) {
         const double *report;
         fill(t, KU_PROG_TRAIN, step % 2);
         KU_TRY(ku_trainer_step(t, step, &report));
         if (job->rank == 0)
             r->loss[step] = report[KU_REPORT_LOSS];
+    }
+    if (r->save) {
+        struct ku_ckpt_desc d = {.dir = r->save, .step = r->to, .model_config = "{}"};
+        KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
     }
     ku_trainer_eval_begin(t);
     fill(t, KU_PROG_EVAL, 0);
@@ -238,6 +251,27 @@ static void synchronised(void **state)
     expect_equal(&two, r);
 }
 
+/* Buffers are in checkpoints: stopped on two ranks and resumed on four, the bits of a run that was
+ * not stopped. */
+static void resumed(void **state)
+{
+    char dir[] = "/tmp/kumi-test-XXXXXX", path[64];
+    struct run whole = base("cpu", KUMI_F32), first = whole, second = whole;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/step-%08d", dir, 2);
+    run(&whole);
+    first.n = 2, first.to = 2, first.save = dir;
+    run(&first);
+    assert_int_equal(first.tracked, 2 * first.k);
+    second.n = 4, second.from = 2, second.load = path;
+    run(&second);
+    assert_int_equal(second.tracked, whole.tracked);
+    assert_string_equal(second.digest, whole.digest);
+    assert_memory_equal(&second.eval_loss, &whole.eval_loss, 8);
+    ku_os_rmtree(dir);
+}
+
 /* As many ranks as shards, or nobody would know who is normalised together. */
 static void sync_is_refused(void **state)
 {
@@ -251,9 +285,9 @@ static void sync_is_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_f32),      cmocka_unit_test(cpu_bf16),
-        cmocka_unit_test(ref_f64),      cmocka_unit_test(three_shards),
-        cmocka_unit_test(synchronised), cmocka_unit_test(sync_is_refused)};
+        cmocka_unit_test(cpu_f32),        cmocka_unit_test(cpu_bf16),     cmocka_unit_test(ref_f64),
+        cmocka_unit_test(three_shards),   cmocka_unit_test(synchronised), cmocka_unit_test(resumed),
+        cmocka_unit_test(sync_is_refused)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
