@@ -104,6 +104,8 @@ static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype
 static int all_f64(struct ku_graph *g)
 {
     for (ku_id t = 1; t < g->n_tensors; t++) {
+        if (!ku_dtype_is_float((enum kumi_dtype)g->tensor[t].dtype))
+            continue;
         g->tensor[t].dtype = KUMI_F64;
         g->value[g->tensor[t].value].dtype = KUMI_F64;
     }
@@ -114,7 +116,8 @@ static int all_f64(struct ku_graph *g)
         struct ku_attrs a = g->attr[g->node[n].attr];
         if (g->node[n].op == KU_OP_NONE)
             continue;
-        if (g->node[n].op == KU_OP_sinusoid) { /* no operand says so */
+        int op = g->node[n].op;
+        if (op == KU_OP_sinusoid || op == KU_OP_batch_norm_moments) { /* no operand says so */
             a.dtype = KUMI_F64;
             g->node[n].attr = ku_graph_attr(g, &a);
         }

@@ -99,6 +99,7 @@ size_t ku_cpu_workspace_conv(const struct ku_op_case *c);    /* conv2d, _dx, _dw
 size_t ku_cpu_workspace_conv_panels(const struct ku_op_case *c); /* of that, by conv_slide.c */
 size_t ku_cpu_workspace_conv_slices(const struct ku_op_case *c); /* and conv_dw.c */
 size_t ku_cpu_workspace_slices(const struct ku_op_case *c);  /* linear_db, layer_norm_dgb */
+size_t ku_cpu_workspace_norm(const struct ku_op_case *c);   /* batch_norm_* */
 size_t ku_cpu_workspace_lists(const struct ku_op_case *c);   /* embedding_dw */
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
 size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */

@@ -142,6 +142,16 @@ static inline int64_t ku_attn_sum_count(int64_t t, int64_t d)
            (d + 1); /* 32: the widest tile of queries, on any instruction set */
 }
 
+/* Batch norm over rows of channels; vectors of channels are f32. */
+struct ku_norm {
+    enum kumi_dtype dtype; /* of rows */
+    int64_t width;
+    const void *x, *dy, *y, *r; /* the first row; y and r may be NULL */
+    void *out;
+    const float *mean, *scale, *bias, *slope;
+    int act; /* KU_ACT_NONE or KU_ACT_RELU */
+};
+
 struct ku_isa_ops {
     void (*cast)(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n);
     void (*add)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
@@ -170,6 +180,15 @@ struct ku_isa_ops {
     void (*layer_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
                           const void *gain, enum kumi_dtype gain_dtype, float mean, float rstd,
                           int64_t n);
+    /* sum += x - about, squares += (x - about)^2 down the columns of few rows; about: a row */
+    void (*norm_sums)(double *sum, double *squares, const void *x, const void *about,
+                      enum kumi_dtype dtype, int64_t n_rows, int64_t width);
+    /* out = act(z), z = (x - mean) scale + bias, or act(round(round(z) + r)) */
+    void (*norm_apply)(const struct ku_norm *o, int64_t n_rows);
+    /* sum += dz, product += dz (x - mean) scale; with y: dz = dy where y > 0, also to out */
+    void (*norm_dsums)(const struct ku_norm *o, double *sum, double *product, int64_t n_rows);
+    /* out = scale dy - bias - (x - mean) slope */
+    void (*norm_dx)(const struct ku_norm *o, int64_t n_rows);
     float (*log_sum_exp)(const void *x, enum kumi_dtype dtype, int64_t n);
     /* dst = factor (e^(x - lse)) - minus, n elements */
     void (*softmax_scaled)(void *dst, const void *x, enum kumi_dtype dtype, float lse, float factor,

@@ -7,6 +7,7 @@
 
 #include "device/cpu/elem_body.h"
 #include "device/cpu/rows_body.h"
+#include "device/cpu/norm_body.h"
 #include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
 #include "device/cpu/conv_body.h"
@@ -29,6 +30,10 @@ const struct ku_isa_ops ISA_OPS = {
     .finish_cols = finish_cols,
     .layer_norm = layer_norm,
     .layer_norm_dx = layer_norm_dx,
+    .norm_sums = norm_sums,
+    .norm_apply = norm_apply,
+    .norm_dsums = norm_dsums,
+    .norm_dx = norm_dx,
     .log_sum_exp = log_sum_exp,
     .softmax_scaled = softmax_scaled,
     .sum = sum,
