@@ -15,6 +15,7 @@
 #include "base/os.h"
 #include "train/config.h"
 #include "train/model.h"
+#include "train/rule.h"
 
 static const char minimal[] = "{\"model\": {\"model_type\": \"gpt2\"},\n \"data\": {\"train\": "
                               "\"a.txt\"}}";
@@ -73,6 +74,11 @@ static void test_values(void **state)
         "data.format=u32",
         "data.val_fraction=0",
         "model.n_layer=3",
+        "schedule.type=multi_step",
+        "schedule.milestones=[\"2ep\",\"5ep\"]",
+        "optimizer.lr_scaling.rule=sqrt",
+        "optimizer.lr_scaling.base_batch=64",
+        "optimizer.type=lars",
     };
     struct ku_config c;
     (void)state;
@@ -92,6 +98,10 @@ static void test_values(void **state)
     assert_int_equal(c.data_shuffle, 0);
     assert_string_equal(c.parallel_isa, "avx2");
     assert_string_equal(c.data_format, "u32");
+    assert_int_equal(c.schedule_milestones.n, 2);
+    assert_int_equal(c.schedule_milestones.item[1].n, 5);
+    assert_int_equal(c.schedule_milestones.item[1].is_epochs, 1);
+    assert_true(ku_rule_lr_factor(&c, 256) == 2);
     assert_int_equal(json_integer_value(json_object_get(c.model, "n_layer")), 3);
     ku_config_fini(&c);
 }
@@ -199,12 +209,13 @@ static const struct bad {
     {NULL, "schedule.step_size=0",
      "config: --set schedule.step_size=0: schedule.step_size: 0; a number of steps, or \"10ep\""},
     {NULL, "optimizer.type=adamW",
-     "config: --set optimizer.type=adamW: optimizer.type: \"adamW\"; one of: adamw adam sgd"},
+     "config: --set optimizer.type=adamW: optimizer.type: \"adamW\"; one of: adamw adam sgd lars "
+     "lamb"},
     {NULL, "optimizer.type=adam sgd",
      "config: --set optimizer.type=adam sgd: optimizer.type: \"adam sgd\"; one of: adamw adam "
-     "sgd"},
+     "sgd lars lamb"},
     {NULL, "optimizer.type=",
-     "config: --set optimizer.type=: optimizer.type: \"\"; one of: adamw adam sgd"},
+     "config: --set optimizer.type=: optimizer.type: \"\"; one of: adamw adam sgd lars lamb"},
     {NULL, "parallel.isa=sse",
      "config: --set parallel.isa=sse: parallel.isa: \"sse\"; one of: base avx2 avx512 avx512bf16 "
      "amx (or null)"},
@@ -223,6 +234,29 @@ static const struct bad {
     /* keys that belong together */
     {GOOD ",\n\"train\":{\"steps\":5,\n \"epochs\":2}}", NULL,
      "config: c.json:3:2: train.epochs: 2; train.steps is given too; give one of them"},
+    {NULL, "optimizer.nesterov=true",
+     "config: --set optimizer.nesterov=true: optimizer.nesterov: true; it needs optimizer.momentum "
+     "above 0 and dampening 0"},
+    {NULL, "optimizer.min_coeff=20",
+     "config: --set optimizer.min_coeff=20: optimizer.min_coeff: 20; it exceeds "
+     "optimizer.max_coeff"},
+    {NULL, "optimizer.lr_scaling={\"rule\":\"cubic\",\"base_batch\":256}",
+     "config: --set optimizer.lr_scaling={\"rule\":\"cubic\",\"base_batch\":256}: "
+     "optimizer.lr_scaling: {\"rule\":\"cubic\",\"base_batch\":256}; {\"rule\": \"linear\" or "
+     "\"sqrt\", \"base_batch\": 256}"},
+    {NULL, "optimizer.lr_scaling.rule=linear",
+     "config: --set optimizer.lr_scaling.rule=linear: optimizer.lr_scaling: "
+     "{\"rule\":\"linear\"}; {\"rule\": \"linear\" or \"sqrt\", \"base_batch\": 256}"},
+    {NULL, "schedule.type=noam",
+     "config: c.json:1:1: schedule.d_model: missing; noam needs the model's width"},
+    {NULL, "schedule.type=multi_step",
+     "config: c.json:1:1: schedule.milestones: missing; multi_step needs at least one"},
+    {NULL, "schedule.milestones=[3,3]",
+     "config: --set schedule.milestones=[3,3]: schedule.milestones: [3,3]; at most 6 numbers of "
+     "steps, or all as \"10ep\", ascending"},
+    {NULL, "schedule.milestones=[3,\"5ep\"]",
+     "config: --set schedule.milestones=[3,\"5ep\"]: schedule.milestones: [3,\"5ep\"]; at most 6 "
+     "numbers of steps, or all as \"10ep\", ascending"},
     {NULL, "precision.compute=f64",
      "config: --set precision.compute=f64: precision.compute: \"f64\"; f64 is computed by "
      "parallel.device \"ref\" alone"},
@@ -258,9 +292,9 @@ static const struct bad {
     {NULL, "model.tie_word_embeddings=1",
      "config: --set model.tie_word_embeddings=1: model.tie_word_embeddings: 1; true or false"},
     {NULL, "model.model_type=gpt1",
-     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2"},
+     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 mlp"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
-     "config: c.json:1:1: model.model_type: missing; one of: gpt2"},
+     "config: c.json:1:1: model.model_type: missing; one of: gpt2 mlp"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"gpt2\",\"path\":\"d\",\"n_layers\":7}"
