@@ -78,7 +78,8 @@ struct statement {
     int index[KU_MAX_IN];
 };
 
-static const char *parse_statement(const char *p, struct statement *s)
+/* n_in: of the node that is differentiated */
+static const char *parse_statement(const char *p, int n_in, struct statement *s)
 {
     memset(s, 0, sizeof *s);
     while (*p == ' ' || *p == ';')
@@ -106,8 +107,12 @@ static const char *parse_statement(const char *p, struct statement *s)
     for (p++; *p != ')'; p++) {
         if (*p == ',')
             continue;
-        s->kind[s->n_in] = *p;
-        s->index[s->n_in++] = *++p - '0';
+        const int first = p[1] - '0', has_rest = p[2] == '+';
+        for (int i = first; i == first || (has_rest && i < n_in); i++) {
+            s->kind[s->n_in] = *p;
+            s->index[s->n_in++] = i;
+        }
+        p += has_rest ? 2 : 1;
     }
     return p + 1;
 }
@@ -203,7 +208,7 @@ static int differentiate(struct diff *d, ku_id node)
         return KU_ERR(KUMI_EINVAL, "autodiff: %s: op %s has no gradient",
                       g->name[g->node[node].path], info->name);
     struct statement s;
-    for (const char *p = info->grad; (p = parse_statement(p, &s)) != NULL;)
+    for (const char *p = info->grad; (p = parse_statement(p, g->node[node].n_in, &s)) != NULL;)
         KU_TRY(emit(d, node, &s));
     return KUMI_OK;
 }

@@ -91,7 +91,7 @@ static int load_weights(struct ku_infer *m, const struct ku_graph *g, const char
     struct ku_exec *derive;
     int n;
     KU_TRY(ku_trainer_describe(m->length[0].program, g, m->memory, &tensor, &n));
-    int status = ku_stored_weights(dir, m->model, tensor, n);
+    int status = ku_stored_weights(dir, m->model, tensor, n, 0, 1);
     ku_free(tensor);
     KU_TRY(status);
     KU_TRY(ku_exec_load(m->memory, m->derive, m->ops, m->device, NULL, &derive));

@@ -19,6 +19,8 @@ enum { N_FAMILIES = sizeof families / sizeof families[0] };
 /* Keys of Hugging Face's files that say nothing of the computation. */
 static const char *const inert[] = {"model_type",
                                     "path",
+                                    "map",
+                                    "allow_missing",
                                     "architectures",
                                     "bos_token_id",
                                     "eos_token_id",
@@ -246,6 +248,27 @@ static int read_directory(const struct ku_config *cfg, const char *dir, struct k
     return status;
 }
 
+/* How the weights at path are to be taken. */
+static int read_taking(const struct ku_model_source *s, const json_t *model, struct ku_model *m)
+{
+    json_t *map = json_object_get(model, "map"), *v;
+    const json_t *missing = json_object_get(model, "allow_missing");
+    const char *old;
+    if (map && !json_is_object(map))
+        return ku_model_refuse(s, "map", map, "{\"name in the files\": \"name of a tensor\", ..}");
+    json_object_foreach(map, old, v)
+    {
+        if (!json_is_string(v))
+            return ku_model_refuse(s, "map", v,
+                                   "{\"name in the files\": \"name of a tensor\", ..}");
+    }
+    if (missing && !json_is_boolean(missing))
+        return ku_model_refuse(s, "allow_missing", missing, "true or false");
+    m->map = json_incref(map);
+    m->allow_missing = json_is_true(missing);
+    return KUMI_OK;
+}
+
 int ku_model_read(const struct ku_config *cfg, struct ku_model *m)
 {
     struct ku_model_source s = {cfg, NULL};
@@ -261,6 +284,8 @@ int ku_model_read(const struct ku_config *cfg, struct ku_model *m)
     }
     int status =
         path ? read_directory(cfg, json_string_value(path), m) : read_object(&s, cfg->model, m);
+    if (status == KUMI_OK)
+        status = read_taking(&s, cfg->model, m);
     if (status < 0)
         ku_model_fini(m);
     return status;
@@ -283,6 +308,7 @@ void ku_model_fini(struct ku_model *m)
 {
     ku_free(m->config);
     ku_free(m->path);
+    json_decref(m->map);
     memset(m, 0, sizeof *m);
 }
 
@@ -357,6 +383,8 @@ struct ku_weights_opts ku_model_names(const struct ku_model *m)
     struct ku_weights_opts o = {0};
     if (m->family->names)
         m->family->names(m->config, &o);
+    o.map = m->map;
+    o.allow_missing = m->allow_missing;
     return o;
 }
 

@@ -23,7 +23,9 @@ struct ku_model {
     const struct ku_model_family *family;
     void *config; /* the family's struct */
     struct ku_model_facts facts;
-    char *path; /* directory whose weights are the start; NULL: none */
+    char *path;  /* directory whose weights are the start; NULL: none */
+    json_t *map; /* {"its name of a tensor": "ours"}; NULL: none */
+    int allow_missing;
 };
 /* Errors: KUMI_EINVAL with the key's place; KUMI_EINPUT: no config.json in the directory. */
 int ku_model_read(const struct ku_config *cfg, struct ku_model *m);
