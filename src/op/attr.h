@@ -32,8 +32,7 @@
     X(I, top, 1, 0)       /* top_k */                                                              \
     X(F, value, 0, 0)     /* fill; random_*: mean */                                               \
     X(F, std, 0, 0)       /* random_normal, random_uniform */                                      \
-    X(I, index, 0,                                                                                 \
-      0) /* sumsq, convert: which non-finite word; trust_*, lars, lamb: which tensor */            \
+    X(I, index, 0, 0)   /* sumsq, convert: which word; pick: which; trust_*, lars, lamb: tensor */ \
     X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
     X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
     X(F, beta2, 0.999, 0)                                                                          \
