@@ -16,6 +16,7 @@
 #include "comm/job.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
+#include "tensor/dtype.h"
 #include "train/trainer.h"
 
 /*
@@ -125,6 +126,21 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
     return ku_trainer_create(job, &g, 1, &o, t);
 }
 
+/* Whatever the optimizer does: rows of the vocabulary that nobody sees. */
+static inline int dist_padding_is_zero(const struct ku_trainer *t)
+{
+    for (int k = 0; k < t->n_tensors; k++) {
+        const struct ku_ckpt_tensor *x = &t->tensor[k];
+        int64_t row = 1;
+        for (int d = 1; d < x->ndim; d++)
+            row *= x->dim[d];
+        for (int64_t i = x->ndim ? x->dim[0] * row : 0; x->ndim && i < x->padded[0] * row; i++)
+            if (ku_load_f64(x->data, x->dtype, i) != 0)
+                return 0;
+    }
+    return 1;
+}
+
 static inline int dist_rank(struct ku_job *job, void *arg)
 {
     struct dist_case *c = arg;
@@ -140,6 +156,8 @@ static inline int dist_rank(struct ku_job *job, void *arg)
             c->norm[step] = report[KU_REPORT_NORM];
         }
     }
+    if (job->rank == 0 && !dist_padding_is_zero(t))
+        return KU_ERR(KUMI_EBUG, "padding is not zero");
     ku_trainer_eval_begin(t);
     dist_fill(c, t, KU_PROG_EVAL, 1000);
     KU_TRY(ku_trainer_eval_run(t));

@@ -291,6 +291,17 @@ static const struct bad {
      "gelu_new gelu_pytorch_tanh gelu_fast gelu relu"},
     {NULL, "model.tie_word_embeddings=1",
      "config: --set model.tie_word_embeddings=1: model.tie_word_embeddings: 1; true or false"},
+    {NULL, "model={\"model_type\":\"mlp\",\"input\":[1,2,3,4]}",
+     "config: --set model={\"model_type\":\"mlp\",\"input\":[1,2,3,4]}: model.input: [1,2,3,4]; a "
+     "list of 1 to 3 integers from 1 to 2^30"},
+    {NULL, "model={\"model_type\":\"mlp\",\"hidden\":[8,0]}",
+     "config: --set model={\"model_type\":\"mlp\",\"hidden\":[8,0]}: model.hidden: [8,0]; a list "
+     "of "
+     "0 to 16 integers from 1 to 2^30"},
+    {NULL, "model={\"model_type\":\"mlp\",\"hidden\":8}",
+     "config: --set model={\"model_type\":\"mlp\",\"hidden\":8}: model.hidden: 8; a list of 0 to "
+     "16 "
+     "integers from 1 to 2^30"},
     {NULL, "model.model_type=gpt1",
      "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 mlp"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
@@ -383,6 +394,39 @@ static void test_model(void **state)
 }
 
 /* What is dumped is complete, parses again, and dumps to the same. */
+static void test_mlp(void **state)
+{
+    static const char text[] =
+        "{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"mlp\",\"input\":[4,3],"
+        "\"hidden\":[20,9,20],\"activation\":\"gelu\",\"num_labels\":7,\"dropout\":0.25}}";
+    struct ku_config c;
+    struct ku_model m, again;
+    struct ku_graph *g;
+    (void)state;
+    assert_int_equal(parse(text, NULL, 0, &c), KUMI_OK);
+    assert_int_equal(ku_model_read(&c, &m), KUMI_OK);
+    assert_int_equal(m.facts.n_classes, 7);
+    assert_int_equal(m.facts.max_positions, 0);
+    assert_true(m.facts.image[0] == 1 && m.facts.image[1] == 4 && m.facts.image[2] == 3);
+    assert_int_equal(ku_model_graph(&m, &(struct kumi_shape_of_batch){.n = 5}, &g), KUMI_OK);
+    assert_int_equal(ku_graph_n_params(g), 13 * 20 + 21 * 9 + 10 * 20 + 21 * 7);
+    assert_true(ku_graph_find_output(g, "metric.per_target.accuracy") != 0);
+    assert_true(ku_graph_find_output(g, "metric.per_target.top5") != 0);
+    ku_graph_destroy(g);
+    assert_int_equal(
+        ku_model_graph(&m, &(struct kumi_shape_of_batch){.n = 5, .is_inference = 1}, &g), KUMI_OK);
+    assert_true(ku_graph_find_output(g, "logits") != 0);
+    ku_graph_destroy(g);
+    char *printed = ku_model_print(&m);
+    assert_non_null(printed);
+    assert_int_equal(ku_model_parse("printed", printed, strlen(printed), &again), KUMI_OK);
+    assert_memory_equal(m.config, again.config, sizeof(struct kumi_mlp));
+    ku_free(printed);
+    ku_model_fini(&again);
+    ku_model_fini(&m);
+    ku_config_fini(&c);
+}
+
 static void test_dump(void **state)
 {
     static const char *const set[] = {"train.eval_every=2ep", "data.val=[\"b\"]"};
@@ -560,9 +604,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_values),
         cmocka_unit_test(test_refuses),  cmocka_unit_test(test_unreadable),
-        cmocka_unit_test(test_model),    cmocka_unit_test(test_dump),
-        cmocka_unit_test(test_numerics), cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_spans),    cmocka_unit_test(test_help),
-        cmocka_unit_test(test_examples)};
+        cmocka_unit_test(test_model),    cmocka_unit_test(test_mlp),
+        cmocka_unit_test(test_dump),     cmocka_unit_test(test_numerics),
+        cmocka_unit_test(test_compare),  cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_help),     cmocka_unit_test(test_examples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
