@@ -304,7 +304,7 @@ static int make_ports(struct images *x, const struct ku_augment_opts *o)
         x->port[0].ndim = 1;
         x->port[0].dim[0] = o->width;
     }
-    x->port[1] = (struct ku_data_port){.name = "targets", .dtype = KUMI_I32, .ndim = 1, .dim = {1}};
+    x->port[1] = (struct ku_data_port){.name = "targets", .dtype = KUMI_I32};
     return KUMI_OK;
 }
 

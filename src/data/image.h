@@ -7,7 +7,7 @@
 
 /*
  * Images with a class each, for classifiers. Ports: images, f32 or u8 [height, width, channels]
- * (arrays of two dimensions: f32 [length]); targets, i32 [1], the class from 0 on.
+ * (arrays of two dimensions: f32 [length]); targets, i32 [], the class from 0 on.
  *
  *     cifar10     a folder with data_batch_1.bin … data_batch_5.bin (train), test_batch.bin (val),
  *     cifar100    or train.bin and test.bin, itself or in the cifar-*-bin folder within; or files

@@ -19,11 +19,11 @@
 #include <string.h>
 #include <time.h>
 
-enum { PREFETCH = 2, PORTS_MAX = 8, WAIT_NS = 50000000, LOGGED = 10 };
+enum { PREFETCH = 2, WAIT_NS = 50000000, LOGGED = 10 };
 
 struct slot {
     int64_t n_left; /* rows that are not there yet */
-    unsigned char *port[PORTS_MAX];
+    unsigned char *port[KU_DATA_PORTS_MAX];
     unsigned char *is_bad; /* [R] */
 };
 
@@ -33,7 +33,7 @@ struct ku_loader {
     struct ku_loader_range *range;
     int64_t *range_row; /* of each range's first row; [n_ranges] = R */
     int64_t n_rows, n_eval_steps;
-    size_t row_bytes[PORTS_MAX];
+    size_t row_bytes[KU_DATA_PORTS_MAX];
     int64_t n_skipped;
     int rank, n_ports;
 
@@ -57,24 +57,7 @@ int ku_on_error_parse(const char *name, enum ku_on_error *out)
     return KUMI_OK;
 }
 
-size_t ku_data_row_bytes(const struct ku_data_port *port)
-{
-    size_t bytes = kumi_dtype_bytes(port->dtype);
-    for (int i = 0; i < port->ndim; i++)
-        bytes *= (size_t)port->dim[i];
-    return bytes;
-}
-
 /* ---- one row */
-
-static void blank(const struct ku_data_port *port, size_t bytes, void *to)
-{
-    memset(to, 0, bytes);
-    if (strcmp(port->name, "targets") != 0 || port->dtype != KUMI_I32)
-        return;
-    for (size_t i = 0; i < bytes / sizeof(int32_t); i++)
-        ((int32_t *)to)[i] = KU_NO_TARGET;
-}
 
 /* The sample at a position of a step, or -1, and the number of its draw. */
 static int64_t sample_of(const struct ku_loader *l, int64_t step, int64_t position, int64_t *number)
@@ -97,14 +80,14 @@ static int fill_row(const struct ku_loader *l, int64_t step, int64_t position, v
     if (sample >= 0)
         status = ku_data_read(l->o.data, l->o.split, sample, number, to);
     for (int i = 0; i < l->n_ports && (sample < 0 || status < 0); i++)
-        blank(&l->o.data->port[i], l->row_bytes[i], to[i]);
+        ku_data_blank(&l->o.data->port[i], to[i]);
     return status;
 }
 
 /* The same for a row that is asked for: skips it if it may. */
 static int fill_asked(struct ku_loader *l, int64_t step, int range, int64_t i, void *const *to)
 {
-    void *port[PORTS_MAX];
+    void *port[KU_DATA_PORTS_MAX];
     for (int p = 0; p < l->n_ports; p++)
         port[p] = (unsigned char *)to[p] + (size_t)i * l->row_bytes[p];
     int status = fill_row(l, step, l->range[range].first + i, port);
@@ -153,7 +136,7 @@ static void *work(void *arg)
         l->n_busy++;
         pthread_mutex_unlock(&l->lock);
         struct slot *s = &l->slot[step % l->o.prefetch];
-        void *to[PORTS_MAX];
+        void *to[KU_DATA_PORTS_MAX];
         for (int p = 0; p < l->n_ports; p++)
             to[p] = s->port[p] + (size_t)row * l->row_bytes[p];
         s->is_bad[row] = fill_row(l, order_step(l, step), position_of(l, row), to) < 0;
@@ -357,7 +340,7 @@ static int check_opts(const struct ku_loader_opts *o)
     if (o->prefetch < 0 || o->prefetch > KU_PREFETCH_MAX)
         return KU_ERR(KUMI_EINVAL, "data: data.prefetch: %d; give 1 to %d", o->prefetch,
                       KU_PREFETCH_MAX);
-    KU_ASSERT(o->n_ranges > 0 && rows_of(o) > 0 && o->data->n_ports <= PORTS_MAX);
+    KU_ASSERT(o->n_ranges > 0 && rows_of(o) > 0 && o->data->n_ports <= KU_DATA_PORTS_MAX);
     KU_ASSERT(o->sampler || (o->global_batch > 0 && o->n_samples > 0));
     return KUMI_OK;
 }

@@ -18,8 +18,6 @@ enum ku_on_error { KU_ON_ERROR_STOP, KU_ON_ERROR_SKIP };
 int ku_on_error_parse(const char *name, enum ku_on_error *out); /* stop skip; EINVAL */
 
 enum { KU_WORKERS_MAX = 256, KU_PREFETCH_MAX = 1024 };
-/* What a target without a sample is; PyTorch's ignore_index. Other ports are zero there. */
-enum { KU_NO_TARGET = -100 };
 
 /* Positions [first, first + n) of a step's global batch. */
 struct ku_loader_range {
@@ -72,7 +70,5 @@ int ku_loader_read(struct ku_loader *l, int64_t step, int range, void *const *to
 int64_t ku_loader_n_skipped(const struct ku_loader *l);
 /* Bytes of prepared rows; what a plan of memory counts. */
 size_t ku_loader_bytes(const struct ku_loader_opts *o);
-/* Bytes of one row of a port. */
-size_t ku_data_row_bytes(const struct ku_data_port *port);
 
 #endif

@@ -31,7 +31,7 @@ static int measure(const struct ku_session *s, struct timing *t)
     void *to[KU_DATA_PORTS_MAX] = {0};
     int status = KUMI_OK;
     for (int i = 0; i < s->data->n_ports && status == KUMI_OK; i++) {
-        to[i] = ku_calloc((size_t)rows, ku_row_bytes(&s->data->port[i]));
+        to[i] = ku_calloc((size_t)rows, ku_data_row_bytes(&s->data->port[i]));
         status = to[i] ? KUMI_OK : KUMI_ENOMEM;
     }
     while (status == KUMI_OK && t->n < MOST_STEPS && ku_clock_ns() - begin < most_ns) {
