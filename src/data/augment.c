@@ -60,18 +60,18 @@ static int check_size(const struct ku_augment_opts *o, int64_t h, int64_t c, enu
     if (o->height < 1 || o->width < 1 || o->height > KU_IMAGE_SIDE_MAX ||
         o->width > KU_IMAGE_SIDE_MAX || o->height * o->width > KU_IMAGE_PIXELS_MAX)
         return KU_ERR(KUMI_EINVAL,
-                      "data: data.image_size: %lld x %lld; %s sides of 1 to %d, and at most %d "
+                      "data: image_size: %lld x %lld; %s sides of 1 to %d, and at most %d "
                       "pixels",
                       (long long)o->height, (long long)o->width,
                       h ? "give" : "the images differ in size, so give one:", KU_IMAGE_SIDE_MAX,
                       KU_IMAGE_PIXELS_MAX);
     if (o->channels != c && !((c == 1 || c == 3) && (o->channels == 1 || o->channels == 3)))
-        return KU_ERR(KUMI_EINVAL, "data: data.channels: %d; the images have %lld", o->channels,
+        return KU_ERR(KUMI_EINVAL, "data: channels: %d; the images have %lld", o->channels,
                       (long long)c);
     if (dtype == KUMI_F32 && (o->channels != c || o->resize || o->crop == KU_CROP_RESIZED))
         return KU_ERR(KUMI_EINVAL,
                       "data: f32 images are cropped and mirrored, not resized or made grey; give "
-                      "u8, or leave data.resize, data.channels and data.crop \"resized\" out");
+                      "u8, or leave data.resize, channels and data.crop \"resized\" out");
     if (o->dtype != KUMI_F32 && (o->dtype != KUMI_U8 || dtype != KUMI_U8))
         return KU_ERR(KUMI_EINVAL, "data: samples of %s from images of %s; f32 goes with both",
                       kumi_dtype_name(o->dtype), kumi_dtype_name(dtype));
@@ -83,7 +83,7 @@ static int check_crop(const struct ku_augment_opts *o, int64_t h, int64_t w)
     if (h && !o->resize && o->crop == KU_CROP_RANDOM &&
         (h + 2 * o->padding < o->height || w + 2 * o->padding < o->width))
         return KU_ERR(KUMI_EINVAL,
-                      "data: data.image_size: %lld x %lld cannot be cropped from %lld x %lld with "
+                      "data: image_size: %lld x %lld cannot be cropped from %lld x %lld with "
                       "data.padding %lld",
                       (long long)o->height, (long long)o->width, (long long)h, (long long)w,
                       (long long)o->padding);

@@ -337,9 +337,9 @@ static void refuses_wrong_options(void **state)
         enum kumi_dtype dtype;
         const char *text;
     } rows[] = {
-        {{.height = 0}, 0, KUMI_U8, "data: data.image_size: 0 x 0; the images differ in size"},
-        {{.height = 20000, .width = 3}, 32, KUMI_U8, "data: data.image_size: 20000 x 3; give"},
-        {{.channels = 2}, 32, KUMI_U8, "data: data.channels: 2; the images have 3"},
+        {{.height = 0}, 0, KUMI_U8, "data: image_size: 0 x 0; the images differ in size"},
+        {{.height = 20000, .width = 3}, 32, KUMI_U8, "data: image_size: 20000 x 3; give"},
+        {{.channels = 2}, 32, KUMI_U8, "data: channels: 2; the images have 3"},
         {{.resize = 40}, 32, KUMI_F32, "data: f32 images are cropped and mirrored"},
         {{.crop = KU_CROP_RESIZED}, 32, KUMI_F32, "data: f32 images are cropped and mirrored"},
         {{.dtype = KUMI_U8}, 32, KUMI_F32, "data: samples of u8 from images of f32"},
@@ -347,7 +347,7 @@ static void refuses_wrong_options(void **state)
         {{.height = 41, .width = 32, .crop = KU_CROP_RANDOM, .padding = 4},
          32,
          KUMI_U8,
-         "data: data.image_size: 41 x 32 cannot be cropped from 32 x 32 with data.padding 4"},
+         "data: image_size: 41 x 32 cannot be cropped from 32 x 32 with data.padding 4"},
         {{.flip = 1.5}, 32, KUMI_U8, "data: data.flip: 1.5; give a share from 0 to 1"},
         {{.padding = 4}, 32, KUMI_U8, "data: data.padding: 4; give 0 to 1024, and only with"},
         {{.crop = KU_CROP_RANDOM, .padding = -1}, 32, KUMI_U8, "data: data.padding: -1;"},
