@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LABELS_AT_ONCE = 4096, FLAT_MAX = 1 << 24 };
+enum { LABELS_AT_ONCE = 4096 };
 
 /* Each file of images is one array; all have one form. Labels lie in memory: 4 bytes an image. */
 struct part {
@@ -116,7 +116,7 @@ static int form_of(const struct ku_image_source *src, const char *name,
     p->h = h->ndim == 2 ? 1 : dim[first ? 2 : 1];
     p->w = h->ndim == 2 ? dim[1] : dim[first ? 3 : 2];
     p->c = h->ndim == 4 ? dim[first ? 1 : 3] : 1;
-    int64_t most = h->ndim == 2 ? FLAT_MAX : KU_IMAGE_SIDE_MAX;
+    const int64_t most = KU_IMAGE_SIDE_MAX;
     if (h->ndim < 2 || p->h < 1 || p->w < 1 || p->h > most || p->w > most || p->c < 1 ||
         p->c > KU_IMAGE_CHANNELS_MAX || p->h * p->w > KU_IMAGE_PIXELS_MAX)
         return KU_ERR(KUMI_EINPUT,

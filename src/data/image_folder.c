@@ -163,9 +163,10 @@ static int add_class(struct folder *x, const struct ku_image_source *src, const 
     char *path = ku_asprintf("%s/%s", x->root, name);
     if (!path)
         return KUMI_ENOMEM;
-    int status = ku_os_list(path, &image, &n) < 0
-                     ? KU_ERR(KUMI_EINPUT, "data: %s: %s; make it readable", path, ku_os_why())
-                     : KUMI_OK;
+    int status =
+        ku_os_list(path, &image, &n) < 0
+            ? KU_ERR(ku_os_status(KUMI_EINPUT), "data: %s: %s; make it readable", path, ku_os_why())
+            : KUMI_OK;
     for (int i = 0; i < n && status == KUMI_OK; i++)
         if (is_image(image[i]))
             image[n_images++] = image[i];
@@ -231,8 +232,8 @@ int ku_folder_open(const struct ku_image_source *src, struct ku_image_store **ou
     x->root = ku_strdup(src->path[0]);
     int status = x->root ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK && ku_os_list(x->root, &names, &n) < 0)
-        status = KU_ERR(KUMI_EINPUT, "data: %s: %s; give the root of class folders", x->root,
-                        ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_EINPUT), "data: %s: %s; give the root of class folders",
+                        x->root, ku_os_why());
     if (status == KUMI_OK)
         status = add_classes(x, src, names, n);
     ku_free(names);

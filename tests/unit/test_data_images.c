@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "data/decode.h"
@@ -775,6 +776,57 @@ static void names_wrong_options(void **state)
     ku_data_destroy(d);
 }
 
+/* The n-th allocation or system call fails, for every n: the status says which, nothing leaks, and
+ * what could be opened reads right. */
+static void survives_faults(void **state)
+{
+    static const struct {
+        const char *spec;
+        int status;
+    } faults[] = {{"mem", KUMI_ENOMEM}, {"os", KUMI_EINPUT}};
+    static struct tar t;
+    (void)state;
+    if (!ku_png_version())
+        skip();
+    t.bytes = 0;
+    tar_image(&t, "0.png", "png_rgb.png");
+    tar_add(&t, '0', "0.cls", "1", 1);
+    char tar[2048], root[2048], npy[2048], classes[2048];
+    const char *paths[][1] = {{tar}, {root}, {npy}}, *labels[] = {classes};
+    snprintf(tar, sizeof tar, "%s", tar_put(&t, "fault.tar"));
+    snprintf(root, sizeof root, "%s", in_folder("fault"));
+    put_fixture("fault/a/0.png", "png_rgb.png");
+    snprintf(npy, sizeof npy, "%s",
+             put_npy("f.npy", 1, DICT("|u1", "(2, 13, 19, 3)"), 2 * 3 * H * W));
+    snprintf(classes, sizeof classes, "%s", put_npy("g.npy", 1, DICT("|u1", "(2,)"), 2));
+    for (int i = 0; i < 6; i++) {
+        static const char *const kinds[] = {"tar", "folder", "npy"};
+        int n = 1, n_failed = 0, is_npy = i % 3 == 2;
+        for (int last = 0; !last; n++) {
+            unsigned char out[3 * H * W];
+            char spec[32];
+            struct ku_data *d = NULL;
+            int32_t label;
+            struct ku_image_opts o = image_opts(kinds[i % 3], paths[i % 3]);
+            o.train_labels = labels;
+            o.n_train_labels = is_npy;
+            o.augment.resize = 0;
+            snprintf(spec, sizeof spec, "%s:%d", faults[i / 3].spec, n);
+            ku_fault_set(spec);
+            int status = ku_image_open(&o, &d);
+            if (status == KUMI_OK)
+                status = ku_data_read(d, KU_SPLIT_TRAIN, 0, 0, (void *[]){out, &label});
+            ku_fault_set(NULL);
+            if (status != KUMI_OK && status != faults[i / 3].status)
+                fail_msg("%s %s: status %d '%s'", kinds[i % 3], spec, status, ku_err_get()->text);
+            n_failed += status != KUMI_OK;
+            last = status == KUMI_OK && n > 60;
+            ku_data_destroy(d);
+        }
+        assert_true(n_failed > 3);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -784,6 +836,7 @@ int main(void)
         cmocka_unit_test(names_wrong_tars),     cmocka_unit_test(reads_idx),
         cmocka_unit_test(names_wrong_idx),      cmocka_unit_test(reads_npy),
         cmocka_unit_test(names_wrong_npy),      cmocka_unit_test(names_wrong_options),
+        cmocka_unit_test(survives_faults),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

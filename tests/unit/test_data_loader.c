@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/os.h"
 #include "base/random.h"
 #include "data/image.h"
@@ -360,6 +361,33 @@ static void refuses_wrong_options(void **state)
     assert_null(l);
 }
 
+/* Whichever allocation fails, nothing is left behind. */
+static void survives_lack_of_memory(void **state)
+{
+    struct fake f;
+    struct ku_loader *l = NULL;
+    int n_failed = 0, status = KUMI_ENOMEM;
+    (void)state;
+    fake_init(&f);
+    for (int n = 1; status != KUMI_OK; n++) {
+        char spec[32];
+        struct ku_loader_opts o = {.data = &f.data,
+                                   .global_batch = BATCH,
+                                   .n_samples = 10,
+                                   .range = ranges,
+                                   .n_ranges = N_RANGES,
+                                   .n_workers = 2};
+        snprintf(spec, sizeof spec, "mem:%d", n);
+        ku_fault_set(spec);
+        status = ku_loader_create(&o, 0, &l);
+        ku_fault_set(NULL);
+        assert_true(status == KUMI_OK || status == KUMI_ENOMEM);
+        n_failed += status != KUMI_OK;
+    }
+    assert_int_equal(n_failed, 6);
+    ku_loader_destroy(l);
+}
+
 /* ---- what training has behind it */
 
 static char folder[] = KUMI_BINARY_DIR "/test_data_loader_XXXXXX";
@@ -445,7 +473,8 @@ int main(void)
         cmocka_unit_test(reads_the_same_rows),        cmocka_unit_test(goes_where_it_is_asked),
         cmocka_unit_test(evaluates_each_sample_once), cmocka_unit_test(stops_at_the_first_bad_row),
         cmocka_unit_test(skips_and_counts),           cmocka_unit_test(waits_can_be_stopped),
-        cmocka_unit_test(refuses_wrong_options),      cmocka_unit_test(serves_text_and_images),
+        cmocka_unit_test(refuses_wrong_options),      cmocka_unit_test(survives_lack_of_memory),
+        cmocka_unit_test(serves_text_and_images),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
