@@ -31,7 +31,7 @@ struct fake {
     struct ku_data data;
     _Atomic int64_t n_reads;
     int64_t bad_every, delay_ns;
-    int bad_status;
+    _Atomic int bad_status;
 };
 static const struct ku_data_port fake_ports[] = {
     {.name = "x", .dtype = KUMI_I64, .ndim = 2, .dim = {1, 3}},
