@@ -37,7 +37,9 @@ static void print_split(const char *name, const struct ku_data *d, enum ku_data_
     for (int i = 0; i < files->n; i++)
         ku_str_add(out, "%s%s", i ? ", " : "", files->item[i]);
     if (files->n == 0)
-        ku_str_add(out, d->n_samples[split] ? "the end of train" : "none");
+        ku_str_add(out, !d->n_samples[split] ? "none"
+                        : d->item            ? "the end of train"
+                                             : "a part of train");
     if (d->n_samples[split])
         ku_str_add(out, ": ");
     if (d->n_samples[split] && d->item)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/session.h"
-#include "train/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +8,8 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "base/os.h"
 #include "train/agree.h"
 #include "train/dataset.h"
@@ -277,6 +278,11 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 void ku_session_fini(struct ku_session *s)
 {
     ku_session_save_end(s);
+    if (ku_session_n_skipped(s) > 0)
+        KU_LOG(DATA, WARN, "%lld samples could not be read and counted for nothing",
+               (long long)ku_session_n_skipped(s));
+    for (int i = 0; i < 2; i++)
+        ku_loader_destroy(s->loader[i]);
     ku_trainer_destroy(s->t);
     ku_data_destroy(s->data);
     json_decref(s->numerics);
@@ -285,22 +291,59 @@ void ku_session_fini(struct ku_session *s)
     memset(s, 0, sizeof *s);
 }
 
+static int tick_loader(void *job)
+{
+    return tick(job, NULL, 0, 0);
+}
+
+/* The rows of this rank's micro-batches, in the order in which they run. */
+static int create_loader(struct ku_session *s, int is_eval, int64_t first_step)
+{
+    int n_micro = ku_trainer_n_micro(s->t);
+    struct ku_loader_range *range = ku_calloc((size_t)n_micro, sizeof *range);
+    if (range == NULL)
+        return KUMI_ENOMEM;
+    for (int u = 0; u < n_micro; u++)
+        range[u].n = ku_trainer_rows(s->t, u, &range[u].first);
+    struct ku_loader_opts o = {.data = s->data,
+                               .split = is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN,
+                               .sampler = is_eval ? NULL : &s->sampler,
+                               .global_batch = s->batch.global_batch,
+                               .n_samples = s->eval_samples,
+                               .range = range,
+                               .n_ranges = n_micro,
+                               .n_workers = (int)s->cfg.data_workers,
+                               .prefetch = (int)s->cfg.data_prefetch,
+                               .tick = tick_loader,
+                               .tick_ctx = s->t->job};
+    int status = ku_on_error_parse(s->cfg.data_on_error, &o.on_error);
+    if (status == KUMI_OK)
+        status = ku_loader_create(&o, first_step, &s->loader[is_eval]);
+    ku_free(range);
+    return status;
+}
+
 static int fill(struct ku_session *s, int is_eval, int64_t number)
 {
     enum ku_trainer_program p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
+    if (s->loader[is_eval] == NULL)
+        KU_TRY(create_loader(s, is_eval, number));
     for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
         void *to[KU_DATA_PORTS_MAX];
         size_t row_bytes;
-        int64_t first, n = ku_trainer_rows(s->t, u, &first);
         for (int i = 0; i < s->data->n_ports; i++)
             to[i] = ku_trainer_port(s->t, p, s->data->port[i].name, u, &row_bytes);
-        if (is_eval)
-            KU_TRY(ku_rows_val(s->data, s->eval_samples, number * s->batch.global_batch + first, n,
-                               to));
-        else
-            KU_TRY(ku_rows_train(s->data, &s->sampler, number, first, n, to));
+        KU_TRY(ku_loader_read(s->loader[is_eval], number, u, to));
     }
     return KUMI_OK;
+}
+
+int64_t ku_session_n_skipped(const struct ku_session *s)
+{
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++)
+        n += s->loader[i] ? ku_loader_n_skipped(s->loader[i]) : 0;
+    return n;
 }
 
 int ku_session_fill_train(struct ku_session *s, int64_t step)

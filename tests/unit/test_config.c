@@ -469,6 +469,11 @@ static void test_numerics(void **state)
 {
     static const char *const layout[] = {"data.train",
                                          "data.val",
+                                         "data.train_labels",
+                                         "data.val_labels",
+                                         "data.workers",
+                                         "data.prefetch",
+                                         "data.on_error",
                                          "train.steps",
                                          "train.epochs",
                                          "train.accumulation",
