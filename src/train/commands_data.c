@@ -1,33 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-#include <unistd.h>
-
-#include "base/clock.h"
 #include "base/err.h"
 #include "train/commands.h"
-
-/* A line on stderr that rewrites itself, when somebody looks. */
-struct progress {
-    int is_terminal, has_line;
-    int64_t last_ns;
-};
-enum { PROGRESS_NS = 200000000 };
-
-static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes)
-{
-    struct progress *p = ctx;
-    int64_t now = ku_clock_ns();
-    if (!p->is_terminal || now - p->last_ns < PROGRESS_NS)
-        return KUMI_OK;
-    p->last_ns = now;
-    p->has_line = 1;
-    if (total_bytes)
-        fprintf(stderr, "\rkumi: %.60s: %5.1f %%\033[K", what,
-                100.0 * (double)done_bytes / (double)total_bytes);
-    else
-        fprintf(stderr, "\rkumi: %.60s: %.0f MiB\033[K", what, (double)done_bytes / (1 << 20));
-    return KUMI_OK;
-}
 
 static void print_split(const char *name, const struct ku_data *d, enum ku_data_split split,
                         const struct ku_list *files, struct ku_str *out)
@@ -45,7 +18,7 @@ static void print_split(const char *name, const struct ku_data *d, enum ku_data_
 
 static int verify(const struct ku_config *c, const struct ku_model *m, struct ku_str *out)
 {
-    struct progress progress = {.is_terminal = isatty(STDERR_FILENO)};
+    struct ku_progress_line line;
     struct ku_data *d = NULL;
     int64_t seq_len = c->data_seq_len == KU_NULL ? m->gpt2.n_positions : c->data_seq_len;
     struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
@@ -57,12 +30,11 @@ static int verify(const struct ku_config *c, const struct ku_model *m, struct ku
                              .format = c->data_format,
                              .seq_len = seq_len,
                              .vocab_count = m->gpt2.vocab_size,
-                             .progress = {show, &progress}};
+                             .progress = ku_progress_line_start(&line)};
     int status = ku_text_open(&o, &d);
     if (status == KUMI_OK)
         status = ku_data_verify(d, &o.progress);
-    if (progress.has_line)
-        fputs("\r\033[K", stderr);
+    ku_progress_line_end(&line);
     if (status == KUMI_OK) {
         ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",
                    (long long)seq_len, (long long)m->gpt2.vocab_size,
