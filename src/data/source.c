@@ -8,6 +8,7 @@
 
 #include <endian.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* llm.c's token files: int32[256], little endian: magic, version, count of tokens. */
@@ -20,6 +21,24 @@ int ku_progress_call(const struct ku_progress *p, const char *what, uint64_t don
                      uint64_t total_bytes)
 {
     return p && p->call ? p->call(p->ctx, what, done_bytes, total_bytes) : KUMI_OK;
+}
+
+int ku_source_cache(const char *folder, char **path)
+{
+    static const struct {
+        const char *variable, *below;
+    } places[] = {{"KUMI_CACHE", ""}, {"XDG_CACHE_HOME", "/kumi"}, {"HOME", "/.cache/kumi"}};
+    const char *below = "";
+    for (int i = 0; i < 3 && !folder; i++) {
+        folder = getenv(places[i].variable);
+        folder = folder && *folder ? folder : NULL;
+        below = places[i].below;
+    }
+    *path = NULL;
+    if (!folder)
+        return KUMI_OK;
+    *path = ku_asprintf("%s%s", folder, below);
+    return *path ? KUMI_OK : KUMI_ENOMEM;
 }
 
 int ku_source_open_file(const char *name, int *fd, uint64_t *bytes)

@@ -167,23 +167,6 @@ static int is_bin(const char *name)
     return bytes >= 4 && strcmp(name + bytes - 4, ".bin") == 0;
 }
 
-static int cache_folder(struct opening *o)
-{
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"KUMI_CACHE", ""}, {"XDG_CACHE_HOME", "/kumi"}, {"HOME", "/.cache/kumi"}};
-    const char *folder = o->opts->cache, *below = "";
-    for (int i = 0; i < 3 && !folder; i++) {
-        folder = getenv(places[i].variable);
-        folder = folder && *folder ? folder : NULL;
-        below = places[i].below;
-    }
-    if (!folder)
-        return KUMI_OK;
-    o->cache = ku_asprintf("%s%s", folder, below);
-    return o->cache ? KUMI_OK : KUMI_ENOMEM;
-}
-
 static int open_source(struct opening *o, const char *name, struct ku_source *s)
 {
     const char *where = o->opts->tokenizer ? o->opts->tokenizer : "byte";
@@ -193,7 +176,7 @@ static int open_source(struct opening *o, const char *name, struct ku_source *s)
         return ku_source_bytes(name, s);
     if (!o->tokenizer) {
         KU_TRY(ku_tokenizer_open(where, &o->tokenizer));
-        KU_TRY(cache_folder(o));
+        KU_TRY(ku_source_cache(o->opts->cache, &o->cache));
     }
     return ku_source_text(name, o->tokenizer, o->cache, &o->opts->progress, s);
 }
