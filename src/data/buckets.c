@@ -30,7 +30,7 @@ struct pool {
 };
 struct ku_buckets {
     int n_shapes;
-    struct ku_shape shape[KU_SHAPES_MAX];
+    struct ku_bucket_shape shape[KU_SHAPES_MAX];
     struct pool pool[KU_SHAPES_MAX];
     uint32_t *order;        /* samples by shape; NULL: one shape */
     int64_t n_full, n_rest; /* full batches; positions of the epoch's incomplete one, 0: none */
@@ -175,7 +175,7 @@ int ku_buckets_n_shapes(const struct ku_buckets *b)
     return b->n_shapes;
 }
 
-struct ku_shape ku_buckets_shape(const struct ku_buckets *b, int shape)
+struct ku_bucket_shape ku_buckets_shape(const struct ku_buckets *b, int shape)
 {
     KU_ASSERT(shape >= 0 && shape < b->n_shapes);
     return b->shape[shape];

@@ -23,7 +23,7 @@
  */
 enum { KU_SHAPES_MAX = 16 };
 
-struct ku_shape {
+struct ku_bucket_shape {
     int64_t rows; /* of a global batch */
     int64_t src_len, tgt_len;
 };
@@ -55,7 +55,7 @@ int ku_buckets_create(const struct ku_buckets_opts *opts, const int32_t *src_len
 void ku_buckets_destroy(struct ku_buckets *b); /* NULL is fine */
 
 int ku_buckets_n_shapes(const struct ku_buckets *b);
-struct ku_shape ku_buckets_shape(const struct ku_buckets *b, int shape);
+struct ku_bucket_shape ku_buckets_shape(const struct ku_buckets *b, int shape);
 int64_t ku_buckets_steps_per_epoch(const struct ku_buckets *b);
 
 /* The shape of a step, 0 to n_shapes - 1. */

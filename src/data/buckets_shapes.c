@@ -143,7 +143,7 @@ static int search(struct grid *g)
 
 int ku_buckets_choose(const struct ku_buckets_opts *opts, const int32_t *src_len,
                       const int32_t *tgt_len, int64_t n_samples,
-                      struct ku_shape shape[KU_SHAPES_MAX], int *n_shapes)
+                      struct ku_bucket_shape shape[KU_SHAPES_MAX], int *n_shapes)
 {
     struct grid *g = ku_calloc(1, sizeof *g);
     if (!g)
@@ -165,7 +165,7 @@ int ku_buckets_choose(const struct ku_buckets_opts *opts, const int32_t *src_len
     count_samples(g, src_len, tgt_len, n_samples);
     *n_shapes = search(g);
     for (int k = *n_shapes - 1, i = g->src.n - 1, j = g->tgt.n - 1; k >= 0; k--) {
-        shape[k] = (struct ku_shape){.src_len = g->src.len[i], .tgt_len = g->tgt.len[j]};
+        shape[k] = (struct ku_bucket_shape){.src_len = g->src.len[i], .tgt_len = g->tgt.len[j]};
         shape[k].rows = rows_of(opts, shape[k].src_len, shape[k].tgt_len);
         int from = g->from[k][i][j];
         i = from / GRID;

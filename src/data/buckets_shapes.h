@@ -8,6 +8,6 @@
  * batch_tokens has no room for `multiple` rows of the longest; ENOMEM. */
 int ku_buckets_choose(const struct ku_buckets_opts *opts, const int32_t *src_len,
                       const int32_t *tgt_len, int64_t n_samples,
-                      struct ku_shape shape[KU_SHAPES_MAX], int *n_shapes);
+                      struct ku_bucket_shape shape[KU_SHAPES_MAX], int *n_shapes);
 
 #endif

@@ -17,11 +17,18 @@ struct pair {
     struct ku_sentences side[2]; /* source, target */
     int64_t first_line;          /* of all files joined */
 };
+/* Pairs that are left out for one reason. */
+struct odd {
+    int64_t count, line; /* of the first, from 1, in `name` */
+    const char *name;
+};
+static const char *const odd_text[] = {"empty lines", "above the limit of length"};
 struct split {
     struct pair *pair;
     uint32_t n_pairs, cap_pairs;
     uint32_t *line; /* of each sample, from 0, files joined */
     struct ku_parallel_counts counts;
+    struct odd odd[2]; /* empty, long */
 };
 struct parallel {
     struct ku_data data;
@@ -31,7 +38,6 @@ struct parallel {
     int64_t len_max[2];
     uint32_t n_open;
 };
-static const char *const odd_text[] = {"empty lines", "pairs above the limit of length"};
 
 static const struct parallel *parallel_of(const struct ku_data *d)
 {
@@ -73,7 +79,7 @@ static void fill(int32_t *at, int64_t from, int64_t to, int32_t value)
 }
 
 int ku_parallel_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
-                     struct ku_shape shape, void *const *port)
+                     struct ku_bucket_shape shape, void *const *port)
 {
     const struct parallel *p = parallel_of(d);
     int32_t *src = port[KU_PARALLEL_SRC], *tgt_in = port[KU_PARALLEL_TGT_IN],
@@ -106,8 +112,8 @@ static int parallel_read(const struct ku_data *d, enum ku_data_split split, int6
     const struct parallel *p = parallel_of(d);
     (void)number;
     return ku_parallel_read(
-        d, split, sample, (struct ku_shape){.src_len = p->len_max[0], .tgt_len = p->len_max[1] + 1},
-        port);
+        d, split, sample,
+        (struct ku_bucket_shape){.src_len = p->len_max[0], .tgt_len = p->len_max[1] + 1}, port);
 }
 
 static int parallel_verify(const struct ku_data *d, const struct ku_progress *progress)
@@ -241,10 +247,11 @@ static int is_sample(const struct parallel *p, const struct ku_parallel_opts *o,
                       "sentence, or drop what is longer",
                       name, (long long)line + 1, (long long)n[odd_side],
                       (long long)p->len_max[odd_side]);
-    int64_t *count = is_empty ? &s->counts.n_empty : &s->counts.n_long;
-    if ((is_empty || is_long) && ++*count == 1)
-        KU_LOG(DATA, WARN, "%s:%lld: the first of the %s, which are left out", name,
-               (long long)line + 1, odd_text[is_long]);
+    int kind = is_empty ? 0 : 1;
+    if ((is_empty || is_long) && s->odd[kind].count++ == 0) {
+        s->odd[kind].name = name;
+        s->odd[kind].line = line + 1;
+    }
     if (is_empty || is_long)
         return 0;
     s->counts.src_tokens += n[0];
@@ -266,12 +273,13 @@ static int choose_samples(const struct parallel *p, const struct ku_parallel_opt
                 s->line[(*n_samples)++] = (uint32_t)(s->pair[i].first_line + line);
         }
     const char *name = s->pair[0].side[0].source.name;
-    for (int i = 0; i < 2; i++) {
-        int64_t count = i ? s->counts.n_long : s->counts.n_empty;
-        if (count > 0)
-            KU_LOG(DATA, WARN, "%s: %lld of %lld pairs left out: %s", name, (long long)count,
-                   (long long)s->counts.lines, odd_text[i]);
-    }
+    s->counts.n_empty = s->odd[0].count;
+    s->counts.n_long = s->odd[1].count;
+    for (int i = 0; i < 2 && ku_err_get_rank() <= 0; i++)
+        if (s->odd[i].count > 0)
+            KU_LOG(DATA, WARN, "%s: %lld of %lld pairs left out: %s, the first %s:%lld", name,
+                   (long long)s->odd[i].count, (long long)s->counts.lines, odd_text[i],
+                   s->odd[i].name, (long long)s->odd[i].line);
     if (*n_samples == 0)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s: no pair is left: of %lld, %lld have an empty line and %lld are "

@@ -79,7 +79,7 @@ int ku_parallel_buckets(const struct ku_data *d, enum ku_data_split split,
  * position without one: all padding, lengths 0. Threads: any number at once. Errors: EINPUT.
  */
 int ku_parallel_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
-                     struct ku_shape shape, void *const *port);
+                     struct ku_bucket_shape shape, void *const *port);
 /* The line of a sample in its files, from 1, files joined. */
 int64_t ku_parallel_line(const struct ku_data *d, enum ku_data_split split, int64_t sample);
 

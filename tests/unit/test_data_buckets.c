@@ -66,7 +66,7 @@ static void shapes_are_as_asked(void **state)
         int64_t len_multiple = o->len_multiple ? o->len_multiple : 1;
         assert_in_range(ku_buckets_n_shapes(b), 1, o->n_shapes_max);
         for (int i = 0; i < ku_buckets_n_shapes(b); i++) {
-            struct ku_shape s = ku_buckets_shape(b, i), before;
+            struct ku_bucket_shape s = ku_buckets_shape(b, i), before;
             int64_t longer = s.src_len > s.tgt_len ? s.src_len : s.tgt_len;
             assert_true(s.rows > 0 && s.rows % o->multiple == 0);
             assert_int_equal(s.src_len % len_multiple + s.tgt_len % len_multiple, 0);
@@ -88,7 +88,7 @@ static int64_t count_epoch(const struct ku_buckets *b, int64_t epoch, int *seen,
     int64_t n_steps = ku_buckets_steps_per_epoch(b), positions = 0;
     for (int64_t step = epoch * n_steps; step < (epoch + 1) * n_steps; step++) {
         int shape = ku_buckets_shape_at(b, step);
-        struct ku_shape s = ku_buckets_shape(b, shape);
+        struct ku_bucket_shape s = ku_buckets_shape(b, shape);
         int64_t valid = ku_buckets_batch(b, step);
         assert_in_range(valid, 1, s.rows);
         positions += valid;
