@@ -48,9 +48,16 @@ const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
  */
 struct ku_coll_part {
     struct ku_ref in, out;
+    struct ku_ref addend; /* reduce_scatter, with has_addend: added to the sum before it is stored;
+                             complete where this rank keeps it when the work's turn comes */
     int64_t count, first_block;
-    int32_t block_count;
+    int32_t block_count, has_addend;
 };
+
+/* Who wants to see sums while they are in the caches: `count` elements of a part that this rank has
+ * just summed, from its next unseen block on, whole blocks but for the last of the part. On the
+ * rank's own thread, in whatever call moves bytes; must not wait. */
+typedef void ku_coll_see(void *ctx, int part, void *sum, int64_t count);
 
 struct ku_coll {
     enum ku_coll_kind kind;
@@ -66,6 +73,8 @@ struct ku_coll {
      * work. */
     const struct ku_coll_part *part;
     int n_parts;
+    ku_coll_see *see; /* reduce_scatter: of the blocks that this rank keeps; NULL: nobody */
+    void *see_ctx;
 
     /* Public calls (n_parts = 0): any memory. Blocks are packed in rank order; counts NULL: `count`
      * each. Borrowed until wait returns. */
@@ -171,7 +180,7 @@ struct ku_work {
         uint64_t ticket, n_left; /* message number; pieces not yet posted or taken */
         int64_t at;              /* bytes moved */
         uint32_t chunk[2];
-        int opened;
+        int opened, n_looks;
     } p2p;
 };
 /* Checks and compiles. `coll` is copied; its arrays are borrowed. Errors: KUMI_EINVAL. */

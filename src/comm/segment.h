@@ -112,13 +112,15 @@ struct ku_flags {
 /* A piece of a message; small ones ride along. Written before number is stored. */
 struct ku_post {
     _Alignas(64) ku_a64 number; /* piece number - 1 of the channel is here */
-    uint64_t what, count;       /* of its message */
+    uint64_t count;             /* of its message */
+    uint32_t what, acked;       /* of its message; the sender's `acked` of the other direction */
     uint32_t chunk, bytes;
     unsigned char letter[KU_LETTER_BYTES]; /* instead of a chunk; 32 bytes lie in the flag's line */
 };
 /* One direction between two ranks of a comm. A message of one letter is posted at once. For a
  * longer one the receiver opens message `want`, the sender posts pieces; the receiver acknowledges
- * each. */
+ * each, and once more in its next post the other way: who answers each other look at no line but
+ * that of the post. */
 struct ku_channel {
     struct ku_post post[2];     /* sender: piece p is at [p % 2] */
     _Alignas(64) ku_a64 want;   /* receiver: messages opened */

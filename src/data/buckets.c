@@ -64,6 +64,11 @@ static int check_opts(const struct ku_buckets_opts *o, int64_t n_samples)
     return KUMI_OK;
 }
 
+static int64_t len_at(const int32_t *len, int64_t i)
+{
+    return len ? len[i] : 0;
+}
+
 /* The first shape that holds a sample. */
 static int shape_of(const struct ku_buckets *b, int64_t src, int64_t tgt)
 {
@@ -86,11 +91,11 @@ static int sort_samples(struct ku_buckets *b, const int32_t *src_len, const int3
     if (!b->order)
         return KUMI_ENOMEM;
     for (int64_t i = 0; i < n; i++)
-        b->pool[shape_of(b, src_len[i], tgt_len ? tgt_len[i] : 0)].n_own++;
+        b->pool[shape_of(b, len_at(src_len, i), len_at(tgt_len, i))].n_own++;
     for (int i = 0; i < b->n_shapes; at += b->pool[i++].n_own)
         b->pool[i].first = next[i] = at;
     for (int64_t i = 0; i < n; i++)
-        b->order[next[shape_of(b, src_len[i], tgt_len ? tgt_len[i] : 0)]++] = (uint32_t)i;
+        b->order[next[shape_of(b, len_at(src_len, i), len_at(tgt_len, i))]++] = (uint32_t)i;
     return KUMI_OK;
 }
 
@@ -129,7 +134,7 @@ static void count_padding(struct ku_buckets *b, const int32_t *src_len, const in
 {
     double real = 0.0, padded = 0.0;
     for (int64_t i = 0; i < n; i++)
-        real += (double)src_len[i] + (tgt_len ? tgt_len[i] : 0);
+        real += (double)(len_at(src_len, i) + len_at(tgt_len, i));
     for (int i = 0; i < b->n_shapes; i++) {
         int64_t batches = b->pool[i].n_batches + (i + 1 == b->n_shapes && b->n_rest > 0);
         padded += (double)(batches * b->shape[i].rows) *
@@ -160,6 +165,25 @@ int ku_buckets_create(const struct ku_buckets_opts *opts, const int32_t *src_len
     count_padding(b, src_len, tgt_len, n_samples);
     *out = b;
     return KUMI_OK;
+}
+
+int ku_buckets_of_data(const struct ku_data *d, enum ku_data_split split,
+                       const struct ku_buckets_opts *opts, struct ku_buckets **out)
+{
+    int64_t n = d->n_samples[split];
+    KU_ASSERT(n > 0);
+    if (!d->ops->lengths)
+        return ku_buckets_create(opts, NULL, NULL, n, out);
+    int32_t *src_len = ku_calloc((size_t)n, sizeof *src_len),
+            *tgt_len = ku_calloc((size_t)n, sizeof *tgt_len);
+    int status = src_len && tgt_len ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK) {
+        d->ops->lengths(d, split, src_len, tgt_len);
+        status = ku_buckets_create(opts, src_len, tgt_len, n, out);
+    }
+    ku_free(src_len);
+    ku_free(tgt_len);
+    return status;
 }
 
 void ku_buckets_destroy(struct ku_buckets *b)

@@ -3,6 +3,7 @@
 #define KU_DATA_BUCKETS_H
 
 #include "base/str.h"
+#include "data/data.h"
 #include "data/sampler.h"
 
 #include <stdint.h>
@@ -44,7 +45,7 @@ struct ku_buckets;
 /*
  * Chooses the shapes of least padding and sorts the samples.
  *
- *   src_len, tgt_len   [n_samples], 0 or more; tgt_len NULL: all 0. Read during the call only
+ *   src_len, tgt_len   [n_samples], 0 or more; NULL: all 0. Read during the call only
  *
  * Memory: 4 bytes a sample where there are several shapes. Owns: *out, until ku_buckets_destroy.
  * Errors: EINVAL (options; a shape of `multiple` rows above batch_tokens; last_batch drop would
@@ -52,6 +53,9 @@ struct ku_buckets;
  */
 int ku_buckets_create(const struct ku_buckets_opts *opts, const int32_t *src_len,
                       const int32_t *tgt_len, int64_t n_samples, struct ku_buckets **out);
+/* The same for a split of data; one shape, of the ports' lengths, where they do not vary. */
+int ku_buckets_of_data(const struct ku_data *d, enum ku_data_split split,
+                       const struct ku_buckets_opts *opts, struct ku_buckets **out);
 void ku_buckets_destroy(struct ku_buckets *b); /* NULL is fine */
 
 int ku_buckets_n_shapes(const struct ku_buckets *b);

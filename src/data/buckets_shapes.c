@@ -83,7 +83,8 @@ static int index_of(const struct side *side, int64_t len)
 static void count_samples(struct grid *g, const int32_t *src_len, const int32_t *tgt_len, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        g->n_samples[index_of(&g->src, src_len[i])][index_of(&g->tgt, tgt_len ? tgt_len[i] : 0)]++;
+        g->n_samples[index_of(&g->src, src_len ? src_len[i] : 0)]
+                    [index_of(&g->tgt, tgt_len ? tgt_len[i] : 0)]++;
     for (int i = 0; i < g->src.n; i++)
         for (int j = 1; j < g->tgt.n; j++)
             g->n_samples[i][j] += g->n_samples[i][j - 1];

@@ -78,29 +78,31 @@ static void fill(int32_t *at, int64_t from, int64_t to, int32_t value)
         at[i] = value;
 }
 
-int ku_parallel_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
-                     struct ku_bucket_shape shape, void *const *port)
+static int parallel_read_shape(const struct ku_data *d, enum ku_data_split split, int64_t sample,
+                               int64_t number, const struct ku_bucket_shape *shape,
+                               void *const *port)
 {
     const struct parallel *p = parallel_of(d);
     int32_t *src = port[KU_PARALLEL_SRC], *tgt_in = port[KU_PARALLEL_TGT_IN],
             *targets = port[KU_PARALLEL_TARGETS], *src_len = port[KU_PARALLEL_SRC_LEN],
             *tgt_len = port[KU_PARALLEL_TGT_LEN];
     int64_t line, n_src = 0, n_tgt = 0;
+    (void)number;
     if (sample >= 0) {
         KU_ASSERT(sample < d->n_samples[split]);
         const struct pair *pair = find_pair(&p->split[split], p->split[split].line[sample], &line);
         n_src = ku_sentence_count(&pair->side[0], line);
         n_tgt = ku_sentence_count(&pair->side[1], line) + 1;
-        KU_ASSERT(n_src <= shape.src_len && n_tgt <= shape.tgt_len);
+        KU_ASSERT(n_src <= shape->src_len && n_tgt <= shape->tgt_len);
         KU_TRY(ku_sentence_read(&pair->side[0], line, src));
         KU_TRY(ku_sentence_read(&pair->side[1], line, targets));
         tgt_in[0] = (int32_t)ku_vocab_special(p->vocab[1], KU_VOCAB_BOS);
         memcpy(tgt_in + 1, targets, (size_t)(n_tgt - 1) * sizeof *tgt_in);
         targets[n_tgt - 1] = (int32_t)ku_vocab_special(p->vocab[1], KU_VOCAB_EOS);
     }
-    fill(src, n_src, shape.src_len, (int32_t)ku_vocab_special(p->vocab[0], KU_VOCAB_PAD));
-    fill(tgt_in, n_tgt, shape.tgt_len, (int32_t)ku_vocab_special(p->vocab[1], KU_VOCAB_PAD));
-    fill(targets, n_tgt, shape.tgt_len, -1);
+    fill(src, n_src, shape->src_len, (int32_t)ku_vocab_special(p->vocab[0], KU_VOCAB_PAD));
+    fill(tgt_in, n_tgt, shape->tgt_len, (int32_t)ku_vocab_special(p->vocab[1], KU_VOCAB_PAD));
+    fill(targets, n_tgt, shape->tgt_len, KU_NO_TARGET);
     *src_len = (int32_t)n_src;
     *tgt_len = (int32_t)n_tgt;
     return KUMI_OK;
@@ -110,10 +112,8 @@ static int parallel_read(const struct ku_data *d, enum ku_data_split split, int6
                          int64_t number, void *const *port)
 {
     const struct parallel *p = parallel_of(d);
-    (void)number;
-    return ku_parallel_read(
-        d, split, sample,
-        (struct ku_bucket_shape){.src_len = p->len_max[0], .tgt_len = p->len_max[1] + 1}, port);
+    const struct ku_bucket_shape longest = {.src_len = p->len_max[0], .tgt_len = p->len_max[1] + 1};
+    return parallel_read_shape(d, split, sample, number, &longest, port);
 }
 
 static int parallel_verify(const struct ku_data *d, const struct ku_progress *progress)
@@ -136,11 +136,6 @@ static int parallel_verify(const struct ku_data *d, const struct ku_progress *pr
     return KUMI_OK;
 }
 
-static const struct ku_data_ops parallel_ops = {.kind = "parallel",
-                                                .destroy = parallel_destroy,
-                                                .read = parallel_read,
-                                                .verify = parallel_verify};
-
 struct ku_parallel_counts ku_parallel_counts(const struct ku_data *d, enum ku_data_split split)
 {
     return parallel_of(d)->split[split].counts;
@@ -152,36 +147,24 @@ int64_t ku_parallel_line(const struct ku_data *d, enum ku_data_split split, int6
     return (int64_t)parallel_of(d)->split[split].line[sample] + 1;
 }
 
-void ku_parallel_lengths(const struct ku_data *d, enum ku_data_split split, int32_t *src_len,
-                         int32_t *tgt_len)
+static void parallel_lengths(const struct ku_data *d, enum ku_data_split split, int32_t *src_len,
+                             int32_t *tgt_len)
 {
     const struct split *s = &parallel_of(d)->split[split];
     for (int64_t i = 0; i < d->n_samples[split]; i++) {
         int64_t line;
         const struct pair *pair = find_pair(s, s->line[i], &line);
-        if (src_len)
-            src_len[i] = (int32_t)ku_sentence_count(&pair->side[0], line);
-        if (tgt_len)
-            tgt_len[i] = (int32_t)ku_sentence_count(&pair->side[1], line) + 1;
+        src_len[i] = (int32_t)ku_sentence_count(&pair->side[0], line);
+        tgt_len[i] = (int32_t)ku_sentence_count(&pair->side[1], line) + 1;
     }
 }
 
-int ku_parallel_buckets(const struct ku_data *d, enum ku_data_split split,
-                        const struct ku_buckets_opts *opts, struct ku_buckets **out)
-{
-    int64_t n = d->n_samples[split];
-    KU_ASSERT(n > 0);
-    int32_t *src_len = ku_calloc((size_t)n, sizeof *src_len),
-            *tgt_len = ku_calloc((size_t)n, sizeof *tgt_len);
-    int status = src_len && tgt_len ? KUMI_OK : KUMI_ENOMEM;
-    if (status == KUMI_OK) {
-        ku_parallel_lengths(d, split, src_len, tgt_len);
-        status = ku_buckets_create(opts, src_len, tgt_len, n, out);
-    }
-    ku_free(src_len);
-    ku_free(tgt_len);
-    return status;
-}
+static const struct ku_data_ops parallel_ops = {.kind = "parallel",
+                                                .destroy = parallel_destroy,
+                                                .read = parallel_read,
+                                                .lengths = parallel_lengths,
+                                                .read_shape = parallel_read_shape,
+                                                .verify = parallel_verify};
 
 /* ---- opening ---- */
 
@@ -320,6 +303,7 @@ static int open_splits(struct parallel *p, const struct ku_parallel_opts *o, con
         }
         if (s->n_pairs > 0)
             KU_TRY(choose_samples(p, o, s, &p->data.n_samples[i]));
+        p->data.n_items[i] = s->counts.tgt_tokens;
     }
     return make_fingerprint(p);
 }
@@ -334,13 +318,16 @@ int ku_parallel_open(const struct ku_parallel_opts *opts, struct ku_data **out)
     *p = (struct parallel){.vocab = {opts->src_vocab, opts->tgt_vocab},
                            .len_max = {opts->src_len_max, opts->tgt_len_max}};
     const struct ku_data_port port[KU_PARALLEL_PORTS] = {
-        [KU_PARALLEL_SRC] = {"src", KUMI_I32, 1, {opts->src_len_max}},
-        [KU_PARALLEL_SRC_LEN] = {"src_len", KUMI_I32, 0, {0}},
-        [KU_PARALLEL_TGT_IN] = {"tgt_in", KUMI_I32, 1, {opts->tgt_len_max + 1}},
-        [KU_PARALLEL_TARGETS] = {"targets", KUMI_I32, 1, {opts->tgt_len_max + 1}},
-        [KU_PARALLEL_TGT_LEN] = {"tgt_len", KUMI_I32, 0, {0}}};
+        [KU_PARALLEL_SRC] = {"src", KUMI_I32, 1, {opts->src_len_max}, KU_LENGTH_SRC},
+        [KU_PARALLEL_SRC_LEN] = {"src_len", KUMI_I32, 0, {0}, KU_LENGTH_FIXED},
+        [KU_PARALLEL_TGT_IN] = {"tgt_in", KUMI_I32, 1, {opts->tgt_len_max + 1}, KU_LENGTH_TGT},
+        [KU_PARALLEL_TARGETS] = {"targets", KUMI_I32, 1, {opts->tgt_len_max + 1}, KU_LENGTH_TGT},
+        [KU_PARALLEL_TGT_LEN] = {"tgt_len", KUMI_I32, 0, {0}, KU_LENGTH_FIXED}};
     memcpy(p->port, port, sizeof port);
-    p->data = (struct ku_data){.ops = &parallel_ops, .port = p->port, .n_ports = KU_PARALLEL_PORTS};
+    p->data = (struct ku_data){.ops = &parallel_ops,
+                               .port = p->port,
+                               .n_ports = KU_PARALLEL_PORTS,
+                               .item = "target tokens"};
     int status = ku_source_cache(opts->cache, &cache);
     if (status == KUMI_OK)
         status = open_splits(p, opts, cache);

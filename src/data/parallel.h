@@ -16,7 +16,7 @@
  *     src      i32 [s]   the source's tokens, then <pad>
  *     src_len  i32 []    how many
  *     tgt_in   i32 [t]   <s>, the target's tokens, then <pad>
- *     targets  i32 [t]   the target's tokens, </s>, then -1 (ignored by the loss)
+ *     targets  i32 [t]   the target's tokens, </s>, then KU_NO_TARGET
  *     tgt_len  i32 []    how many of either: the target's tokens and one
  */
 enum {
@@ -50,8 +50,8 @@ struct ku_parallel_opts {
 enum { KU_SENTENCE_TOKENS_MAX = 1 << 16 };
 
 /*
- * Opens the files, and tokenizes what is not in the cache. n_samples and ports are set; ports have
- * the lengths of the limits (t = tgt_len_max + 1).
+ * Opens the files, and tokenizes what is not in the cache. Batches of few shapes:
+ * ku_buckets_of_data; read_shape pads to one, read to the limits (t = tgt_len_max + 1).
  *
  * Memory: 20 bytes a line. Owns: *out, until ku_data_destroy. Blocks: while another rank tokenizes.
  * Errors: EINPUT (missing, empty, not UTF-8, unequal counts of lines, no pair left, …), EINVAL,
@@ -66,20 +66,6 @@ struct ku_parallel_counts {
 };
 struct ku_parallel_counts ku_parallel_counts(const struct ku_data *d, enum ku_data_split split);
 
-/* Lengths of all samples as ports see them: src_len, and the target's tokens and one. [n_samples]
- * each, or NULL. */
-void ku_parallel_lengths(const struct ku_data *d, enum ku_data_split split, int32_t *src_len,
-                         int32_t *tgt_len);
-/* Batches of a split. As ku_buckets_create. */
-int ku_parallel_buckets(const struct ku_data *d, enum ku_data_split split,
-                        const struct ku_buckets_opts *opts, struct ku_buckets **out);
-
-/*
- * Reads one sample into port[KU_PARALLEL_PORTS], padded to a shape that holds it. sample -1 is a
- * position without one: all padding, lengths 0. Threads: any number at once. Errors: EINPUT.
- */
-int ku_parallel_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
-                     struct ku_bucket_shape shape, void *const *port);
 /* The line of a sample in its files, from 1, files joined. */
 int64_t ku_parallel_line(const struct ku_data *d, enum ku_data_split split, int64_t sample);
 

@@ -205,6 +205,11 @@ static const struct bench_case rows[] = {
     ROW(attention_dx, "attention_dx", 1, .in = {"nthd", "nt3hd", "nthd", "!nht", "@"},
         .attr = {.causal = 1}),
     ROW(attention, "attention.dropout", 2, .in = {"nt3hd", "@"}, .attr = {.causal = 1, .p = 0.1}),
+    ROW(attention_kv, "attention_kv.grouped", 2, .in = {"ntkrd", "ntkd", "ntkd", "@"},
+        .attr = {.causal = 1}),
+    ROW(attention_kv_dx, "attention_kv_dx.grouped", 3,
+        .in = {"ntkrd", "ntkrd", "!nkrt", "ntkrd", "ntkd", "ntkd", "@"}, .attr = {.causal = 1}),
+    ROW(attention_kv, "attention_kv.cross", 2, .in = {"nthd", "nshd", "nshd", "@"}),
     ROW(softmax_xent, "softmax_xent", 2, .in = {"ntv", "#nt"}, .attr = {.ignore = -100}),
     ROW(softmax_xent_dx, "softmax_xent_dx", 1, .in = {"!nt", "ntv", "#nt", "!nt"},
         .attr = {.ignore = -100}),
@@ -225,9 +230,14 @@ static int64_t extent_of(const struct ku_bench_opts *o, char letter)
     case 'n':
         return o->samples;
     case 't':
+    case 's':
         return o->tokens;
     case 'h':
         return o->heads;
+    case 'k': /* heads of keys, of four heads of queries each */
+        return o->heads % 4 ? o->heads : o->heads / 4;
+    case 'r':
+        return o->heads % 4 ? 1 : 4;
     case 'd':
         return c / o->heads;
     case 'f':

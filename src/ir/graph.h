@@ -39,7 +39,7 @@ struct ku_tensor {
     ku_id shape, value, next;
     ku_id of;         /* the parameter that an optimizer or derived tensor belongs to, else 0 */
     ku_id init_attr;  /* of the op below */
-    uint16_t init_op; /* KU_OP_fill or KU_OP_random_normal */
+    uint16_t init_op; /* KU_OP_fill, KU_OP_random_normal or _uniform */
     uint32_t stream;
     uint8_t file_rows;   /* in files the first file_rows dims are one, the others another (Hugging
                             Face's matrices); all = a vector; 0 = as they are */
@@ -156,6 +156,11 @@ static inline struct ku_type ku_type_of(const struct ku_graph *g, ku_id value)
 {
     return (struct ku_type){(enum kumi_dtype)g->value[value].dtype,
                             g->shape[g->value[value].shape]};
+}
+/* Whether it belongs to the model itself: what weights in files hold. */
+static inline int ku_tensor_is_model(const struct ku_tensor *t)
+{
+    return t->kind == KU_T_PARAM;
 }
 /* The shape in files, of what is seen: file_rows applied. Returns the number of dims. */
 int ku_tensor_file_shape(const struct ku_graph *g, ku_id tensor, int64_t dim[KU_MAX_DIMS]);

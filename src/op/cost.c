@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "op/op.h"
+#include "op/window.h"
 
 #define COST(name)                                                                                 \
     ku_cost_fn ku_cost_##name;                                                                     \
@@ -57,5 +58,25 @@ COST(attention)
     double product = 2 * (double)qkv->dim[0].count * (double)qkv->dim[3].count * t * t *
                      (double)qkv->dim[4].count;
     return (struct ku_cost){product * (n_in == 2 ? 2 : 5),
+                            bytes_of(n_in, in) + bytes_of(n_out, out)};
+}
+
+/* Two per element of the weight and pixel of the result; multiplications by padding are counted. */
+COST(conv2d)
+{
+    const struct ku_type *w = out[0].shape.dim[1].name == 'i' ? &out[0] : &in[1];
+    int64_t h = ku_window_extent(a->in_h, a->kernel_h, a->stride_h, a->pad_h, a->dilation_h);
+    int64_t width = ku_window_extent(a->in_w, a->kernel_w, a->stride_w, a->pad_w, a->dilation_w);
+    double pixels = (double)in[0].shape.dim[0].count * (double)h * (double)width;
+    return (struct ku_cost){2 * pixels * count_of(w), bytes_of(n_in, in) + bytes_of(n_out, out)};
+}
+
+/* The same for operands apart; keys that lengths and segments leave out are counted, too. */
+COST(attention_kv)
+{
+    (void)a;
+    const struct ku_type *q = &in[n_out == 2 ? 0 : 3];
+    double product = 2 * count_of(q) * (double)q[1].shape.dim[1].count;
+    return (struct ku_cost){product * (n_out == 2 ? 2 : 5),
                             bytes_of(n_in, in) + bytes_of(n_out, out)};
 }

@@ -332,15 +332,26 @@ INFER(stats)
     out[0] = words(KUMI_I64, a->words);
     return KUMI_OK;
 }
+static int infer_stats(const struct ku_attrs *a, const char *op, const struct ku_type *in,
+                       struct ku_type *out)
+{
+    if (in->dtype != KUMI_I64 || in->shape.ndim != 1 ||
+        KU_EXACT_WORDS + a->index >= in->shape.dim[0].count)
+        return misfit(op, "stats needs the words of an exact sum and one per parameter", in);
+    *out = *in;
+    return KUMI_OK;
+}
 INFER(sumsq)
 {
     (void)n_in;
-    if (in[1].dtype != KUMI_I64 || in[1].shape.ndim != 1 ||
-        KU_EXACT_WORDS + a->index >= in[1].shape.dim[0].count)
-        return misfit("sumsq", "stats needs the words of an exact sum and one per parameter",
-                      &in[1]);
-    out[0] = in[1];
-    return KUMI_OK;
+    return infer_stats(a, "sumsq", &in[1], &out[0]);
+}
+INFER(convert)
+{
+    out[0] = in[0];
+    if (n_in > 2 && (in[2].dtype != in[0].dtype || !ku_shape_is_equal(&in[2].shape, &in[0].shape)))
+        return misfit("convert", "what is added to a sum differs from it in type", &in[2]);
+    return n_in > 1 ? infer_stats(a, "convert", &in[1], &out[1]) : KUMI_OK;
 }
 INFER(loss_scalars)
 {

@@ -19,7 +19,7 @@ static void read_all(const struct ku_data *d)
 {
     struct ku_buckets_opts o = {3, 0, 1 << 20, 2, 0, KU_LAST_SHORT, 1, 5};
     struct ku_buckets *b = NULL;
-    KU_ASSERT(ku_parallel_buckets(d, KU_SPLIT_TRAIN, &o, &b) == 0);
+    KU_ASSERT(ku_buckets_of_data(d, KU_SPLIT_TRAIN, &o, &b) == 0);
     for (int64_t step = 0; step < ku_buckets_steps_per_epoch(b); step++) {
         struct ku_bucket_shape s = ku_buckets_shape(b, ku_buckets_shape_at(b, step));
         int32_t src_len, tgt_len, *data = ku_calloc((size_t)(s.src_len + 2 * s.tgt_len) + 1, 4);
@@ -27,7 +27,7 @@ static void read_all(const struct ku_data *d)
         void *port[] = {data, &src_len, data + s.src_len, data + s.src_len + s.tgt_len, &tgt_len};
         for (int64_t p = 0; p < ku_buckets_batch(b, step); p++) {
             int64_t sample = ku_buckets_at(b, step, p);
-            KU_ASSERT(ku_parallel_read(d, KU_SPLIT_TRAIN, sample, s, port) == 0);
+            KU_ASSERT(d->ops->read_shape(d, KU_SPLIT_TRAIN, sample, 0, &s, port) == 0);
             KU_ASSERT(src_len >= 1 && src_len <= s.src_len && tgt_len >= 2 && tgt_len <= s.tgt_len);
         }
         ku_free(data);

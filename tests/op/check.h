@@ -3,6 +3,7 @@
 #define TESTS_OP_CHECK_H
 
 #include "op/bound.h"
+#include "op/bound_conv.h"
 #include "op/template.h"
 
 /* What a call must give on a device. */
@@ -16,11 +17,17 @@ static inline struct op_device ref_device(void)
     return device_open(&ku_device_ref, KU_ISA_BASE, 1);
 }
 
+static inline bound_fn *bound_for(int op)
+{
+    bound_fn *fn = bound_of_conv(op);
+    return fn ? fn : bound_of(op);
+}
+
 static inline struct expectation expect_make(const struct op_device *d, const struct op_call *c)
 {
     struct op_device ref = ref_device();
     struct expectation x = {.want = {0}};
-    bound_fn *fn = bound_of(c->op);
+    bound_fn *fn = bound_for(c->op);
     if (fn == NULL) {
         x.want = call_run(&ref, c, 0);
         return x;
@@ -90,7 +97,7 @@ static inline void expect_result(const struct op_device *d, const char *what,
                                  const struct expectation *x, const struct op_call *c,
                                  const struct op_result *got)
 {
-    if (bound_of(c->op) == NULL) {
+    if (bound_for(c->op) == NULL) {
         expect_bits(d->name, what, got, &x->want);
         return;
     }
@@ -141,6 +148,22 @@ static inline void check_in_place(const struct op_device *d, const struct op_cal
     snprintf(what, sizeof what, "%s, in place", c->text);
     expect_bits(d->name, what, &r, plain);
     result_fini(&r);
+}
+
+/* The device's entry for collectives: the bits of op sumsq. */
+static inline void check_add_squares(const struct op_device *d, const struct op_call *c,
+                                     const struct op_result *plain)
+{
+    char what[320];
+    if (c->op != KU_OP_sumsq)
+        return;
+    struct ku_view x = view_flat(&c->in[0], 0, count_of(&c->in[0]));
+    struct op_result r = {1, {view_clone(&c->in[1])}};
+    d->ops->add_squares(d->dev, &x, r.out[0].data, KU_EXACT_WORDS + c->attr.index);
+    snprintf(what, sizeof what, "%s, by add_squares", c->text);
+    expect_bits(d->name, what, &r, plain);
+    result_fini(&r);
+    ku_free(x.data);
 }
 
 /* One result of two parts put together: pasted along the cut, or combined. */
@@ -277,6 +300,7 @@ static inline void check_call(const struct op_device *dev, int n_devs, const str
     }
     check_accumulate(d, c);
     check_in_place(d, c, &plain);
+    check_add_squares(d, c, &plain);
     check_cuts(d, c, &x, &plain);
     check_blocks(d, c, &plain);
     result_fini(&plain);

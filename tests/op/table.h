@@ -69,6 +69,7 @@ static const struct op_row op_table[] = {
     {"dropout", "p=0.3", "x:n0c3 k", 1},
     {"cast", "dtype=f32", "x:n3c37", 1},
     {"cast", "dtype=bf16", "x:n131c129", 1},
+#include "op/table_conv.h"
     {"select", "", "x:n3t5c7 i5:n3", 1},
     {"select", "", "x:n1t1h2d3 i1:n1", 1},
 
@@ -86,6 +87,22 @@ static const struct op_row op_table[] = {
     {"attention", "causal=1 p=0.1", "x:n0t4,3h2d3 k", 2},
     {"attention", "causal=1 p=0.1", "x:n1t131,3h2d17 k", 2},
     {"attention", "", "x:n1t67,3h1d33 k", 2},
+    /* q, k, v apart: other and more keys than queries, grouped queries, lengths (0 and all among
+     * them), segments in any order; h are the heads of keys, r those of queries on each */
+    {"attention_kv", "", "x:n2t4h2d3 x:n2s5h2d3 x:n2s5h2d3 k", 2},
+    {"attention_kv", "causal=1", "x:n2t3h2r3d5 x:n2t3h2d5 x:n2t3h2d5 k", 2},
+    {"attention_kv", "causal=1 p=0.3", "x:n1t3h2r3d4 x:n1s6h2d4 x:n1s6h2d4 k", 2},
+    {"attention_kv", "", "x:n3t4h1r2d3 x:n3s5h1d3 x:n3s5h1d3 i6:n3 k", 2},
+    {"attention_kv", "p=0.5 scale=0.7", "x:n3t4h2d2 x:n3t4h2d2 x:n3t4h2d2 i3:n3t4 k", 2},
+    {"attention_kv", "causal=1", "x:n3t3h2r2d2 x:n3s5h2d2 x:n3s5h2d2 i6:n3 i2:n3s5 k", 2},
+    {"attention_kv", "", "x:n4t2h1d7 x:n4s1h1d7 x:n4s1h1d7 i2:n4 k", 2},
+    {"attention_kv", "", "x:n2t3h2d3 x:n2s0h2d3 x:n2s0h2d3 k", 2},
+    {"attention_kv", "causal=1", "x:n2t0h2d3 x:n2s4h2d3 x:n2s4h2d3 i3:n2 k", 2},
+    {"attention_kv", "", "x:n0t4h2d3 x:n0s4h2d3 x:n0s4h2d3 i3:n0 k", 2},
+    {"attention_kv", "causal=1 p=0.1", "x:n2t70h2r3d17 x:n2s261h2d17 x:n2s261h2d17 i262:n2 k", 2},
+    {"attention_kv", "", "x:n1t67h1d256 x:n1s40h1d256 x:n1s40h1d256 k", 2},
+    {"attention_kv", "causal=1", "x:n2t131h1r2d48 x:n2t131h1d48 x:n2t131h1d48 i2:n2t131 k", 2},
+    {"attention_kv", "p=0.2", "x:n2t231h2d18 x:n2t231h2d18 x:n2t231h2d18 i232:n2 i5:n2t231 k", 2},
     {"softmax_xent", "", "x:n3t5v11 t11:n3t5", 2},
     {"softmax_xent", "", "x:n2t3v128/101 t101:n2t3", 2},
     {"softmax_xent", "ignore=3", "x:n7v5 t5:n7", 2},
@@ -139,6 +156,8 @@ static const struct op_row op_table[] = {
     {"random_normal", "std=0.02", "f:n3c5 k", 1},
     {"random_normal", "std=0.02 value=1", "f:v70/61c131 k", 1},
     {"random_normal", "std=1", "f:n0 k", 1},
+    {"random_uniform", "std=0.02", "f:n3c5 k", 1},
+    {"random_uniform", "std=0.02 value=1", "f:v70/61c131 k", 1},
     {"derive", "", "f:n3c5 x:n3c5", 1},
     {"derive", "", "f:n131c129 x:n131c129", 1},
 };

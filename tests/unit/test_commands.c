@@ -201,8 +201,8 @@ static void test_ckpt(void **state)
     with_faults(kumi_ckpt_verify(run, &text));
     kumi_text_free(text);
     snprintf(out, sizeof out, "%s/exported", f->folder);
-    assert_status(kumi_ckpt_export(run, out), KUMI_OK);
-    assert_error(kumi_ckpt_export(run, out), KUMI_EBUSY, out);
+    assert_status(kumi_ckpt_export(run, out, NULL), KUMI_OK);
+    assert_error(kumi_ckpt_export(run, out, NULL), KUMI_EBUSY, out);
     snprintf(out, sizeof out, "%s/exported/model.safetensors", f->folder);
     assert_status(ku_os_stat(out, &info), 0);
     check_damaged(run, newest);
@@ -213,7 +213,7 @@ static void test_ckpt(void **state)
         assert_error(kumi_ckpt_list(none[i], 0, &text), KUMI_ENOCKPT, none[i]);
         assert_error(kumi_ckpt_verify(none[i], &text), KUMI_ENOCKPT, none[i]);
         assert_error(kumi_ckpt_digest(none[i], 0, digest), KUMI_ENOCKPT, none[i]);
-        assert_error(kumi_ckpt_export(none[i], out), KUMI_ENOCKPT, none[i]);
+        assert_error(kumi_ckpt_export(none[i], out, NULL), KUMI_ENOCKPT, none[i]);
         assert_null(text);
     }
 }

@@ -6,6 +6,7 @@
 #include "base/os.h"
 #include "data/parallel.h"
 
+#define NO    KU_NO_TARGET
 #define SMALL KUMI_SOURCE_DIR "/tests/fixtures/tokenizer/small"
 
 static char folder[64];
@@ -150,16 +151,16 @@ static void ports_are_padded(void **state)
         static const struct {
             int64_t line;
             int32_t src[4], src_len, tgt_in[6], targets[6], tgt_len;
-        } rows[] = {{1, {4, 5, 6, 0}, 3, {1, 5, 4, 0, 0, 0}, {5, 4, 2, -1, -1, -1}, 3},
-                    {2, {5, 0, 0, 0}, 1, {1, 5, 0, 0, 0, 0}, {5, 2, -1, -1, -1, -1}, 2},
+        } rows[] = {{1, {4, 5, 6, 0}, 3, {1, 5, 4, 0, 0, 0}, {5, 4, 2, NO, NO, NO}, 3},
+                    {2, {5, 0, 0, 0}, 1, {1, 5, 0, 0, 0, 0}, {5, 2, NO, NO, NO, NO}, 2},
                     {5, {6, 3, 0, 0}, 2, {1, 4, 4, 4, 4, 4}, {4, 4, 4, 4, 4, 2}, 6},
-                    {0, {0, 0, 0, 0}, 0, {0, 0, 0, 0, 0, 0}, {-1, -1, -1, -1, -1, -1}, 0}};
+                    {0, {0, 0, 0, 0}, 0, {0, 0, 0, 0, 0, 0}, {NO, NO, NO, NO, NO, NO}, 0}};
         for (int64_t i = 0; i < 4; i++) {
             int32_t src_[4], src_len, tgt_in[6], targets[6], tgt_len;
             void *port[] = {src_, &src_len, tgt_in, targets, &tgt_len};
             int64_t sample = i < 3 ? i : -1;
-            assert_status(ku_parallel_read(d, KU_SPLIT_TRAIN, sample,
-                                           (struct ku_bucket_shape){1, 4, 6}, port),
+            assert_status(d->ops->read_shape(d, KU_SPLIT_TRAIN, sample, 0,
+                                             &(struct ku_bucket_shape){1, 4, 6}, port),
                           KUMI_OK);
             assert_memory_equal(src_, rows[i].src, sizeof src_);
             assert_memory_equal(tgt_in, rows[i].tgt_in, sizeof tgt_in);
@@ -198,15 +199,16 @@ static void buckets_of_pairs(void **state)
     struct ku_data *d = NULL;
     struct ku_buckets *b = NULL;
     assert_status(ku_parallel_open(&o, &d), KUMI_OK);
-    assert_status(ku_parallel_buckets(d, KU_SPLIT_TRAIN, &b_opts, &b), KUMI_OK);
+    assert_status(ku_buckets_of_data(d, KU_SPLIT_TRAIN, &b_opts, &b), KUMI_OK);
     assert_true(ku_buckets_n_shapes(b) > 1);
     for (int64_t step = 0; step < ku_buckets_steps_per_epoch(b); step++) {
         struct ku_bucket_shape s = ku_buckets_shape(b, ku_buckets_shape_at(b, step));
         for (int64_t p = 0; p < s.rows; p++) {
             int32_t src_[21], n_src, tgt_in[21], targets[21], n_tgt;
             void *port[] = {src_, &n_src, tgt_in, targets, &n_tgt};
-            assert_status(ku_parallel_read(d, KU_SPLIT_TRAIN, ku_buckets_at(b, step, p), s, port),
-                          KUMI_OK);
+            assert_status(
+                d->ops->read_shape(d, KU_SPLIT_TRAIN, ku_buckets_at(b, step, p), 0, &s, port),
+                KUMI_OK);
             assert_true(n_src <= s.src_len && n_tgt <= s.tgt_len);
         }
     }

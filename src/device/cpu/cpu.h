@@ -5,6 +5,7 @@
 #include "device/cpu/isa.h"
 #include "device/device.h"
 #include "device/pool.h"
+#include "op/window.h"
 
 /*
  * The cpu device. A kernel is up to KU_CPU_MAX_PHASES phases of tiles; a phase begins when the one
@@ -60,6 +61,7 @@ struct ku_kernel {
     int64_t per_tile;              /* elements or rows */
     int64_t n_slices;              /* fixed parts of a reduction */
     struct ku_cpu_product product; /* linear */
+    struct ku_window window;       /* convolution, pooling */
 };
 
 /* One function per op (KU_OP in ops.def), so that a missing kernel does not link: checks dtypes,
@@ -74,6 +76,9 @@ size_t ku_cpu_workspace_slices(const struct ku_op_case *c);  /* linear_db, layer
 size_t ku_cpu_workspace_lists(const struct ku_op_case *c);   /* embedding_dw */
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
 size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
+
+/* The device's entry (device.h). */
+void ku_cpu_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
 
 /* -- for the families ---------------------------------------------------------------------- */
 void ku_cpu_phase(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_tiles);

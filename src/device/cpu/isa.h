@@ -68,20 +68,39 @@ struct ku_gemm_micro {
     void (*regroup)(void *group, int64_t n_units);
 };
 
-/* One head of one sample; forward: one tile of queries of it. See attn_body.h. */
+/* One pixel of a pooling: `to` from pixels of `from` that begin at elements at[k], all c channels.
+ */
+struct ku_pool_pixel {
+    void *to;
+    const void *from;
+    int64_t c, n;
+    const int64_t *at;
+    const int32_t *number; /* places in the window; of means: what the pixel is divided by */
+};
+
+/*
+ * Forward: one tile of queries of one head of one sample. Backward: one head of keys, and the
+ * n_heads heads of queries that read it, one behind the other: d elements of q, o, d_out and dq
+ * apart. See attn_body.h.
+ */
 struct ku_attn_tile {
-    /* element (token, j) of q, k, v, dq, dk, dv at token ld + j; of o, d_out at token ld_o + j */
+    /* element (token, j) of q, dq at token ld_q + j; of k, v, dk, dv at token ld_k + j; of o,
+     * d_out, out at token ld_o + j */
     const void *q, *k, *v, *o, *d_out;
     void *out, *dq, *dk, *dv;
-    float *lse; /* [t] */
-    float *sum; /* backward: the head's adjoint of q, transposed, and its rows' sums: workspace */
+    float *lse; /* [n_heads][t] */
+    /* backward: per head of queries the adjoint of q, transposed, and its rows' sums: workspace */
+    float *sum;
     float *scratch; /* KU_CPU_SCRATCH_BYTES of this thread */
     enum kumi_dtype dtype;
-    int64_t t, d, ld, ld_o, q0;
+    int64_t t, s, d, ld_q, ld_k, ld_o, q0; /* t queries, s keys in memory */
+    int64_t n_seen;                        /* keys that count: min(s, length) */
+    int64_t offset, n_heads;               /* query i stands at key offset + i */
+    const int32_t *segment; /* [s]: a query sees the number of its own key; or NULL */
     int causal;
     float scale;
     const struct ku_dropout *drop; /* NULL: none */
-    uint64_t drop_first;           /* random index of (query 0, key 0) */
+    uint64_t drop_first;           /* random index of (first head, query 0, key 0) */
     struct ku_pool *pool;
     int thread;
 };
@@ -139,6 +158,10 @@ struct ku_isa_ops {
                       int64_t ld, int64_t n_k, int64_t n_cols, int pairs);
     void (*pack_cols)(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
                       int64_t ld, int64_t n_k, int64_t n_cols, int pairs);
+    void (*pool_max)(const struct ku_pool_pixel *p, enum kumi_dtype dtype, uint16_t *place);
+    /* adds the pixels whose place is theirs; sum of from / number */
+    void (*pool_pick)(const struct ku_pool_pixel *p, enum kumi_dtype dtype, const uint16_t *place);
+    void (*pool_mean)(const struct ku_pool_pixel *p, enum kumi_dtype dtype);
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);

@@ -170,17 +170,32 @@ int ku_cpu_bind_exact_sum(struct ku_kernel *k)
     return bind_reduce(k, tile_exact_sum, tile_exact_last);
 }
 
+/* Of the block of x that begins at element `from`. */
+static struct block_part square_block(const struct ku_cpu *cpu, const struct ku_view *x,
+                                      int64_t count, int64_t from)
+{
+    struct block_part part = {0};
+    int64_t n = count - from < KU_BLOCK_COUNT ? count - from : KU_BLOCK_COUNT;
+    part.sum = cpu->ops->sumsq(ku_cpu_at(x, from), x->dtype, n, &part.n_bad);
+    return part;
+}
 static void tile_sumsq(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const struct ku_view *x = &k->call.in[0];
     struct block_part *part = (struct block_part *)k->call.workspace + tile * BLOCKS_PER_TILE;
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    for (int64_t i = 0; i < n; i += KU_BLOCK_COUNT, part++) {
-        int64_t some = n - i < KU_BLOCK_COUNT ? n - i : KU_BLOCK_COUNT;
-        part->n_bad = 0;
-        part->sum = k->cpu->ops->sumsq(ku_cpu_at(x, from + i), x->dtype, some, &part->n_bad);
+    for (int64_t i = 0; i < n; i += KU_BLOCK_COUNT)
+        *part++ = square_block(k->cpu, &k->call.in[0], k->count, from + i);
+}
+void ku_cpu_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word)
+{
+    struct ku_exact *sum = (struct ku_exact *)(void *)stats;
+    int64_t count = ku_cpu_count(x);
+    for (int64_t at = 0; at < count; at += KU_BLOCK_COUNT) {
+        struct block_part part = square_block(dev, x, count, at);
+        ku_exact_add_f64(sum, &part.sum, 1);
+        stats[word] += part.n_bad;
     }
 }
 static void tile_sumsq_last(const struct ku_kernel *k, int64_t tile, int thread)

@@ -20,8 +20,8 @@ static ref_fn *const run_of[KU_N_OPS] = {
 };
 
 /*
- * The dtypes that an op takes and gives: f any float, i i32, w i64, d f64, s a sum (f32, f64 or
- * i64), * any. Optional operands stand last on their side.
+ * The dtypes that an op takes and gives: f any float, i i32, u u16, w i64, d f64, s a sum (f32, f64
+ * or i64), * any. Optional operands stand last on their side.
  */
 static const char *const form_of[KU_N_OPS] = {
     [KU_OP_embedding] = "fi>f",
@@ -42,9 +42,20 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_layer_norm_dgb] = "ffff>ff",
     [KU_OP_attention] = "fw>ff",
     [KU_OP_attention_dx] = "ffffw>f",
+    [KU_OP_attention_kv] = "fff***>ff", /* lengths, segments, control: inference checks them */
+    [KU_OP_attention_kv_dx] = "ffffff***>fff",
     [KU_OP_softmax_xent] = "fi>ff",
     [KU_OP_softmax_xent_dx] = "ffif>f",
     [KU_OP_select] = "fi>f",
+    [KU_OP_conv2d] = "fff>f",
+    [KU_OP_conv2d_dx] = "ff>f",
+    [KU_OP_conv2d_dw] = "ff>f",
+    [KU_OP_max_pool] = "f>fu",
+    [KU_OP_max_pool_dx] = "fu>f",
+    [KU_OP_avg_pool] = "f>f",
+    [KU_OP_avg_pool_dx] = "f>f",
+    [KU_OP_flatten] = "f>f",
+    [KU_OP_unflatten] = "f>f",
     [KU_OP_cast] = "f>f",
     [KU_OP_exact_sum] = "f>w",
     [KU_OP_expand] = "ff>f",
@@ -61,6 +72,7 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_sgd] = "fffd>fff",
     [KU_OP_fill] = "*>*",
     [KU_OP_random_normal] = "fw>f",
+    [KU_OP_random_uniform] = "fw>f",
     [KU_OP_derive] = "ff>f",
 };
 
@@ -71,6 +83,8 @@ static int is_of_form(char form, enum kumi_dtype d)
         return ku_dtype_is_float(d);
     case 'i':
         return d == KUMI_I32;
+    case 'u':
+        return d == KUMI_U16;
     case 'w':
         return d == KUMI_I64;
     case 'd':
@@ -92,6 +106,7 @@ static int check_side(const struct ku_call *c, const char *side, const char *for
                           i, kumi_dtype_name(v[i].dtype),
                           form[i] == 'f'   ? "it takes f64, f32, bf16 and f16"
                           : form[i] == 'i' ? "it takes i32"
+                          : form[i] == 'u' ? "it takes u16"
                           : form[i] == 'w' ? "it takes i64"
                           : form[i] == 'd' ? "it takes f64"
                                            : "it takes f32, f64 and i64");
@@ -150,7 +165,8 @@ static int ref_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
 {
     (void)dev;
     size_t bytes = 0;
-    if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx)
+    if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv ||
+        c->op == KU_OP_attention_kv_dx)
         bytes = ku_ref_workspace_attention(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
@@ -205,4 +221,5 @@ const struct ku_device_ops ku_device_ref = {.name = "ref",
                                             .query = ref_query,
                                             .bind = ref_bind,
                                             .unbind = ref_unbind,
-                                            .launch = ref_launch};
+                                            .launch = ref_launch,
+                                            .add_squares = ku_ref_add_squares};

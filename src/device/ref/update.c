@@ -91,20 +91,30 @@ static double block_sumsq(const struct ku_view *x, int64_t from, int64_t n, int6
     return lane[0];
 }
 
-/* sumsq: adds the blocks' sums to the exact sum in `stats`, and the number of elements that are not
- * finite to word KU_EXACT_WORDS + index. */
-void ku_ref_sumsq(const struct ku_call *c, struct ku_ref_poll *poll)
+/* Adds the blocks' sums to the exact sum in `stats`, and the number of elements that are not finite
+ * to a word of it. */
+static void add_squares(const struct ku_view *x, int64_t *stats, int64_t word,
+                        struct ku_ref_poll *poll)
 {
-    int64_t *stats = c->out[0].data, *n_bad = &stats[KU_EXACT_WORDS + c->attr->index];
-    int64_t count = ku_ref_count(&c->in[0]);
+    int64_t count = ku_ref_count(x);
     struct ku_exact sum;
     memcpy(&sum, stats, sizeof sum);
     for (int64_t i = 0; i < count; i += KU_BLOCK_COUNT) {
         int64_t n = count - i < KU_BLOCK_COUNT ? count - i : KU_BLOCK_COUNT;
-        ku_exact_add(&sum, block_sumsq(&c->in[0], i, n, n_bad));
+        ku_exact_add(&sum, block_sumsq(x, i, n, &stats[word]));
         ku_ref_worked(poll, n);
     }
     memcpy(stats, &sum, sizeof sum);
+}
+void ku_ref_sumsq(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    add_squares(&c->in[0], c->out[0].data, KU_EXACT_WORDS + c->attr->index, poll);
+}
+void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word)
+{
+    struct ku_ref_poll poll = {0};
+    (void)dev;
+    add_squares(x, stats, word, &poll);
 }
 
 /* loss_seed: 2^-shift */
