@@ -13,66 +13,14 @@
  * Sentences become tokens a line at a time, each followed by a mark: the token behind the
  * vocabulary's last, which no text can mean.
  */
-struct splitter {
-    const char *path;
-    struct ku_vocab *vocab;
-    struct ku_str rest; /* of a line whose end has not come */
-    int64_t line;
-};
-
-static int encode_line(struct splitter *p, const char *text, size_t bytes, struct ku_tokens *out)
+static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_tokens *out)
 {
-    p->line++;
-    if (bytes > KU_LINE_BYTES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; break it", p->path,
-                      (long long)p->line, KU_LINE_BYTES_MAX);
-    KU_TRY(ku_line_check(p->path, p->line, text, bytes));
-    while (bytes > 0 &&
-           (text[bytes - 1] == ' ' || (text[bytes - 1] >= '\t' && text[bytes - 1] <= '\r')))
-        bytes--;
+    struct ku_vocab *vocab = ctx;
     if (bytes > 0)
-        KU_TRY(ku_vocab_encode(p->vocab, text, bytes, out));
+        KU_TRY(ku_vocab_encode(vocab, text, bytes, out));
     KU_TRY(ku_tokens_reserve(out, 1));
-    out->id[out->count++] = (uint32_t)ku_vocab_count(p->vocab);
+    out->id[out->count++] = (uint32_t)ku_vocab_count(vocab);
     return KUMI_OK;
-}
-
-static int feed(void *ctx, const void *text, size_t bytes, struct ku_tokens *out)
-{
-    struct splitter *p = ctx;
-    for (const char *at = text, *end = at + bytes, *stop; at < end; at = stop + 1) {
-        stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop || p->rest.bytes > 0)
-            ku_str_append(&p->rest, at, (size_t)((stop ? stop : end) - at));
-        if (p->rest.failed)
-            return KUMI_ENOMEM;
-        if (!stop)
-            return p->rest.bytes <= KU_LINE_BYTES_MAX
-                       ? KUMI_OK
-                       : encode_line(p, p->rest.text, p->rest.bytes, out);
-        if (p->rest.bytes > 0)
-            KU_TRY(encode_line(p, p->rest.text, p->rest.bytes, out));
-        else
-            KU_TRY(encode_line(p, at, (size_t)(stop - at), out));
-        p->rest.bytes = 0;
-    }
-    return KUMI_OK;
-}
-
-static int finish(void *ctx, struct ku_tokens *out)
-{
-    struct splitter *p = ctx;
-    if (p->rest.bytes > 0)
-        KU_TRY(encode_line(p, p->rest.text, p->rest.bytes, out));
-    p->rest.bytes = 0;
-    return KUMI_OK;
-}
-
-static void reset(void *ctx)
-{
-    struct splitter *p = ctx;
-    p->rest.bytes = 0;
-    p->line = 0;
 }
 
 /* Finds the marks. */
@@ -106,15 +54,16 @@ static int index_sentences(struct ku_sentences *s)
 int ku_sentences_open(const char *path, struct ku_vocab *vocab, const char *cache,
                       const struct ku_progress *progress, struct ku_sentences *out)
 {
-    struct splitter p = {.path = path, .vocab = vocab};
+    struct ku_line_feed feed = {.path = path, .each = encode_line, .ctx = vocab};
     struct ku_sentences s = {.source = {.fd = -1}, .vocab = vocab};
     char fingerprint[96];
     snprintf(fingerprint, sizeof fingerprint, "sentences 1 %s", ku_vocab_fingerprint(vocab));
-    struct ku_encoder encoder = {&p, fingerprint, ku_vocab_count(vocab) + 1, feed, finish, reset};
+    struct ku_encoder encoder = {&feed,        fingerprint,         ku_vocab_count(vocab) + 1,
+                                 ku_line_feed, ku_line_feed_finish, ku_line_feed_reset};
     int status = ku_source_encode(path, &encoder, cache, progress, &s.source);
     if (status == KUMI_OK)
         status = index_sentences(&s);
-    ku_str_fini(&p.rest);
+    ku_line_feed_fini(&feed);
     if (status < 0) {
         ku_sentences_fini(&s);
         return status;

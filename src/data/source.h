@@ -49,6 +49,10 @@ void ku_source_park(struct ku_source *s);
  * ku_free; NULL: there is none. */
 int ku_source_cache(const char *folder, char **path);
 
+/* Calls each for a file, or for the files of a glob ('*', '?', '['; sorted by their bytes, whatever
+ * the locale). Errors: EINPUT when none matches, ENOMEM; what `each` returns. */
+int ku_source_glob(const char *pattern, int (*each)(void *ctx, const char *name), void *ctx);
+
 /* At most this many tokens a call. */
 enum { KU_SOURCE_CHUNK = 2048 };
 /* Reads tokens [first, first + n), each below vocab_count. Threads: any number at once. Errors:
