@@ -48,7 +48,8 @@ void ku_lines_close(struct ku_lines *l)
 /* Reads more behind what is there, which moves to the buffer's start. */
 static int fill(struct ku_lines *l)
 {
-    memmove(l->buffer, l->buffer + l->at, l->bytes - l->at);
+    if (l->at > 0)
+        memmove(l->buffer, l->buffer + l->at, l->bytes - l->at);
     l->bytes -= l->at;
     l->at = 0;
     if (l->bytes > KU_LINE_BYTES_MAX)
@@ -93,9 +94,10 @@ int ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes)
         seen += left;
         if (l->is_end && seen == 0)
             return 0;
-        stop = l->buffer + l->bytes;
-        if (l->is_end)
+        if (l->is_end) {
+            stop = l->buffer + l->bytes;
             break;
+        }
         KU_TRY(fill(l));
     }
     char *line = l->buffer + l->at;
