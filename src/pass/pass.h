@@ -15,10 +15,12 @@ struct ku_compile_opts {
     int is_training;         /* 0: forward, loss and metrics only */
     const char *const
         *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
-    int optimizer; /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd */
+    int optimizer; /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd, KU_OP_lars, KU_OP_lamb */
     struct ku_attrs rule; /* optimizer's and schedule's attributes (op/attr.h), clip */
     int decay;            /* which parameters decay: enum ku_decay */
     const char *const *decay_patterns;
+    int adapt; /* which parameters lars and lamb scale by their norms, as decay */
+    const char *const *adapt_patterns;
     /* layout */
     int64_t bucket_bytes, first_bucket_bytes;
     int overlap;          /* collectives start as soon as their operands are complete */
@@ -44,6 +46,10 @@ int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
 int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,
                      const struct ku_target *t);
 int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+/* A part of fuse (fuse_batch_norm.c): batch norm with ReLU and residual sum. */
+int ku_fuse_batch_norm(struct ku_graph *g);
+/* A part of update (track.c): O moves the running statistics of batch norm. */
+int ku_update_track(struct ku_graph *g);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);

@@ -19,6 +19,8 @@ static int prepare(const struct ku_kernel *k, int n_state, struct ku_update *u)
     const struct ku_attrs *a = &k->attr;
     const double *report = c->in[n_state + 1].data;
     double lr = report[KU_REPORT_LR], t = report[KU_REPORT_UPDATE];
+    const double beta1 = ku_schedule_momentum(a, a->beta1, (int64_t)t - 1);
+    const double momentum = ku_schedule_momentum(a, a->momentum, (int64_t)t - 1);
     *u = (struct ku_update){.p = c->out[0].data,
                             .m = c->out[1].data,
                             .v = n_state == 3 ? c->out[2].data : NULL,
@@ -26,21 +28,23 @@ static int prepare(const struct ku_kernel *k, int n_state, struct ku_update *u)
                             .g_dtype = c->in[n_state].dtype,
                             .scale = (float)report[KU_REPORT_SCALE],
                             .lr = (float)lr,
-                            .beta1 = (float)a->beta1,
-                            .add1 = (float)(1 - a->beta1),
+                            .beta1 = (float)beta1,
+                            .add1 = (float)(1 - beta1),
                             .beta2 = (float)a->beta2,
                             .add2 = (float)(1 - a->beta2),
                             .eps = (float)a->eps,
                             .weight_decay = (float)a->weight_decay,
                             .keep = 1,
-                            .momentum = (float)a->momentum,
+                            .momentum = (float)momentum,
+                            .add = momentum != 0 ? (float)(1 - a->dampening) : 1,
+                            .ratio = 1,
                             .nesterov = a->nesterov != 0,
                             .first = t == 1};
     if (c->op == KU_OP_adamw)
         u->keep = (float)(1 - lr * a->weight_decay);
     u->l2 = c->op != KU_OP_adamw && a->weight_decay != 0;
-    u->step_size = (float)(lr / (1 - pow(a->beta1, t)));
-    u->rsqrt_bc2 = (float)(1 / sqrt(1 - pow(a->beta2, t)));
+    u->step_size = (float)(a->bias_correction ? lr / (1 - pow(beta1, t)) : lr);
+    u->rsqrt_bc2 = (float)(a->bias_correction ? 1 / sqrt(1 - pow(a->beta2, t)) : 1);
     if (c->n_out > n_state)
         u->copy = c->out[n_state].data, u->copy_dtype = c->out[n_state].dtype;
     return report[KU_REPORT_APPLY] != 0;
