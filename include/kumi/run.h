@@ -173,6 +173,24 @@ KUMI_API int kumi_tokenizer_encode(const char *tokenizer, const char *text, size
 KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text,
                                    size_t *bytes);
 
+/*
+ * Learns a byte-level BPE from text files and writes a tokenizer.json: the one that Hugging Face's
+ * ByteLevelBPETokenizer learns from them, byte for byte.
+ *
+ * Errors: KUMI_EINVAL (options), EINPUT (a file missing, empty, not UTF-8: file:line), ESTORAGE,
+ * ENOMEM.
+ */
+struct kumi_tokenizer_options {
+    const char *const *file; /* [n_files] */
+    int n_files;
+    const char *out;            /* a *.json, or a folder for tokenizer.json; NULL: here */
+    int64_t vocab_size;         /* special tokens, 256 bytes, one for each merge; 0: 30000 */
+    int64_t min_frequency;      /* of a pair that is merged; 0: 2 */
+    const char *const *special; /* [n_special], tokens 0, 1, … */
+    int n_special, as_json;     /* as_json: *text is an object */
+};
+KUMI_API int kumi_tokenizer_train(const struct kumi_tokenizer_options *options, char **text);
+
 /* What this machine and build are. */
 KUMI_API int kumi_info_text(int as_json, char **text);
 /*
