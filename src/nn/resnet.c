@@ -206,6 +206,8 @@ int kumi_resnet_build(struct kumi_graph *g, const struct kumi_resnet *c,
     kumi_value logits = body(g, images, &p, c);
     if (batch->is_inference)
         return kumi_graph_output(g, "logits", logits);
-    return kumi_loss_cross_entropy(g, logits, kumi_input(g, "targets", KUMI_I32, "n", &batch->n),
-                                   -100);
+    kumi_value targets = kumi_input(g, "targets", KUMI_I32, "n", &batch->n);
+    kumi_loss_cross_entropy(g, logits, targets, -100);
+    kumi_accuracy(g, logits, targets, -100, 1);
+    return c->num_classes > 5 ? kumi_accuracy(g, logits, targets, -100, 5) : kumi_graph_error(g);
 }
