@@ -74,13 +74,57 @@ KUMI_API kumi_value kumi_linear(struct kumi_graph *graph, kumi_value x, const ch
 KUMI_API kumi_value kumi_embedding(struct kumi_graph *graph, kumi_value table, kumi_value ids);
 /* x + table[t] at position t of x's dim before the table's own: learned positions. */
 KUMI_API kumi_value kumi_positions(struct kumi_graph *graph, kumi_value x, kumi_value table);
+/* A table of so many positions for kumi_positions that is not learned: sin(p w), cos(p w) in turn,
+ * w = 10000^(-2i/width) (Vaswani et al. 2017, section 3.5). */
+KUMI_API kumi_value kumi_sinusoid(struct kumi_graph *graph, int64_t positions, int64_t width);
+KUMI_API kumi_value kumi_scale(struct kumi_graph *graph, kumi_value x, double factor);
 /* Over the last dim; makes <name>.weight (ones) and <name>.bias (zeros). eps 0 = 1e-5. */
 KUMI_API kumi_value kumi_layer_norm(struct kumi_graph *graph, kumi_value x, const char *name,
                                     double eps);
+/*
+ * Batch norm over all dims but the last (channels): y = (x - mean) / sqrt(var + eps) weight + bias.
+ * Makes <name>.weight (ones), <name>.bias (zeros), and the buffers <name>.running_mean,
+ * .running_var and .num_batches_tracked, which are saved with the model and not trained.
+ *
+ * Training takes mean and variance of one micro-batch; running statistics follow once per
+ * micro-batch number, by the mean over virtual shards, whether the optimizer runs or not:
+ * running = (1 - momentum) running + momentum new, with the unbiased variance. Evaluation reads the
+ * running ones. Ignored samples would count: a batch must be full.
+ */
+struct kumi_batch_norm {
+    double eps;      /* 0 = 1e-5 */
+    double momentum; /* 0 = 0.1 */
+    int sync; /* statistics over the micro-batches of all ranks (SyncBatchNorm): as many ranks as
+                 virtual shards */
+    int zero_gain; /* the weight starts at 0 instead of 1 */
+};
+/* options NULL = defaults */
+KUMI_API kumi_value kumi_batch_norm(struct kumi_graph *graph, kumi_value x, const char *name,
+                                    const struct kumi_batch_norm *options);
 /* Multi-head self-attention on qkv [n, t, 3, heads, width] -> [n, t, heads, width]. scale 0 =
  * 1/sqrt(width). */
 KUMI_API kumi_value kumi_attention(struct kumi_graph *graph, kumi_value qkv, int causal,
                                    double dropout, double scale);
+/*
+ * Attention of queries over keys and values of their own: cross attention, grouped-query attention,
+ * padded or packed batches. A query without a key to look at gives 0.
+ *
+ *   q   [n, t, h, d], or [n, t, h, r, d]: head i of keys serves the r heads of queries [i, .]
+ *   k   [n, s, h, d]; s may be t
+ *   v   [n, s, h, d]
+ *
+ * Query i stands at key s - t + i: that is where causal ends, and whose segment it belongs to.
+ */
+struct kumi_attention_kv {
+    kumi_value lengths; /* i32 [n]: keys at or behind it do not count; 0 = all count */
+    kumi_value
+        segments; /* i32 [n, s]: keys of another number than the query's own do not; 0 = none */
+    int causal;
+    double dropout; /* of probabilities */
+    double scale;   /* 0 = 1/sqrt(width) */
+};
+KUMI_API kumi_value kumi_attention_kv(struct kumi_graph *graph, kumi_value q, kumi_value k,
+                                      kumi_value v, const struct kumi_attention_kv *o);
 KUMI_API kumi_value kumi_activate(struct kumi_graph *graph, kumi_value x, enum kumi_activation act);
 KUMI_API kumi_value kumi_add(struct kumi_graph *graph, kumi_value a, kumi_value b);
 KUMI_API kumi_value kumi_mul(struct kumi_graph *graph, kumi_value a, kumi_value b);
@@ -121,6 +165,9 @@ KUMI_API kumi_value kumi_avg_pool(struct kumi_graph *graph, kumi_value x,
 KUMI_API kumi_value kumi_global_avg_pool(struct kumi_graph *graph, kumi_value x);
 /* [n, y, x, c] -> [n, c], channels outermost, as torch.flatten of an NCHW image. */
 KUMI_API kumi_value kumi_flatten(struct kumi_graph *graph, kumi_value x);
+/* Zeros before and behind the last dim: [.., c] -> [.., before + c + behind]. */
+KUMI_API kumi_value kumi_pad_last(struct kumi_graph *graph, kumi_value x, int64_t before,
+                                  int64_t behind);
 /* Row index[n] of dim t of x [n, t, ..] -> [n, ..]; not differentiable. */
 KUMI_API kumi_value kumi_select(struct kumi_graph *graph, kumi_value x, kumi_value index);
 
@@ -131,15 +178,33 @@ KUMI_API kumi_value kumi_select(struct kumi_graph *graph, kumi_value x, kumi_val
  */
 KUMI_API int kumi_loss_cross_entropy(struct kumi_graph *graph, kumi_value logits,
                                      kumi_value targets, int64_t ignore);
+/*
+ * The same with PyTorch's label_smoothing in [0, 1): a target is 1 - smoothing of its label and
+ * smoothing / v of every class. Evaluation is by the labels alone.
+ */
+KUMI_API int kumi_loss_smoothed(struct kumi_graph *graph, kumi_value logits, kumi_value targets,
+                                int64_t ignore, double smoothing);
 
 /* A named result of evaluation programs, read back by the trainer: logits for sampling. */
 KUMI_API int kumi_graph_output(struct kumi_graph *graph, const char *name, kumi_value value);
 
 /* A metric of the user's own over all elements of `value`, all micro-batches and ranks; sums are
  * exact, so no layout can show. */
-enum kumi_metric { KUMI_METRIC_SUM, KUMI_METRIC_MEAN, KUMI_METRIC_MAX };
+enum kumi_metric {
+    KUMI_METRIC_SUM,
+    KUMI_METRIC_MEAN, /* over all elements */
+    KUMI_METRIC_MAX,
+    KUMI_METRIC_PER_TARGET /* the sum over the number of targets that count in the loss */
+};
 KUMI_API int kumi_graph_metric(struct kumi_graph *graph, const char *name, kumi_value value,
                                enum kumi_metric kind);
+/*
+ * The share of targets whose logit is among the k greatest of its row (of equal ones the lower
+ * index is greater), of the targets that count in the loss: metric "accuracy" for k = 1, else
+ * "top<k>". Call it beside the loss, with the loss's own `ignore`.
+ */
+KUMI_API int kumi_accuracy(struct kumi_graph *graph, kumi_value logits, kumi_value targets,
+                           int64_t ignore, int k);
 
 /*
  * Note the source line of what was built since the last note, for profiles by source, and return
@@ -155,8 +220,12 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_linear(g, ...)             KUMI_BUILT(g, kumi_linear(g, __VA_ARGS__))
 #define kumi_embedding(g, ...)          KUMI_BUILT(g, kumi_embedding(g, __VA_ARGS__))
 #define kumi_positions(g, ...)          KUMI_BUILT(g, kumi_positions(g, __VA_ARGS__))
+#define kumi_sinusoid(g, ...)           KUMI_BUILT(g, kumi_sinusoid(g, __VA_ARGS__))
+#define kumi_scale(g, ...)              KUMI_BUILT(g, kumi_scale(g, __VA_ARGS__))
 #define kumi_layer_norm(g, ...)         KUMI_BUILT(g, kumi_layer_norm(g, __VA_ARGS__))
+#define kumi_batch_norm(g, ...)         KUMI_BUILT(g, kumi_batch_norm(g, __VA_ARGS__))
 #define kumi_attention(g, ...)          KUMI_BUILT(g, kumi_attention(g, __VA_ARGS__))
+#define kumi_attention_kv(g, ...)       KUMI_BUILT(g, kumi_attention_kv(g, __VA_ARGS__))
 #define kumi_activate(g, ...)           KUMI_BUILT(g, kumi_activate(g, __VA_ARGS__))
 #define kumi_add(g, ...)                KUMI_BUILT(g, kumi_add(g, __VA_ARGS__))
 #define kumi_mul(g, ...)                KUMI_BUILT(g, kumi_mul(g, __VA_ARGS__))
@@ -166,9 +235,12 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_avg_pool(g, ...)           KUMI_BUILT(g, kumi_avg_pool(g, __VA_ARGS__))
 #define kumi_global_avg_pool(g, ...)    KUMI_BUILT(g, kumi_global_avg_pool(g, __VA_ARGS__))
 #define kumi_flatten(g, ...)            KUMI_BUILT(g, kumi_flatten(g, __VA_ARGS__))
+#define kumi_pad_last(g, ...)           KUMI_BUILT(g, kumi_pad_last(g, __VA_ARGS__))
 #define kumi_select(g, ...)             KUMI_BUILT(g, kumi_select(g, __VA_ARGS__))
 #define kumi_loss_cross_entropy(g, ...) KUMI_CLOSED(g, kumi_loss_cross_entropy(g, __VA_ARGS__))
+#define kumi_loss_smoothed(g, ...)      KUMI_CLOSED(g, kumi_loss_smoothed(g, __VA_ARGS__))
 #define kumi_graph_metric(g, ...)       KUMI_CLOSED(g, kumi_graph_metric(g, __VA_ARGS__))
+#define kumi_accuracy(g, ...)           KUMI_CLOSED(g, kumi_accuracy(g, __VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

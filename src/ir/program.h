@@ -27,6 +27,7 @@ enum ku_class {
     KU_CL_OPTIMIZER,
     KU_CL_DERIVED,
     KU_CL_COUNTER,
+    KU_CL_BUFFER, /* running statistics */
     KU_CL_GRAD,
     KU_CL_PARTIAL,
     KU_CL_ACTIVATION,
@@ -52,7 +53,11 @@ struct ku_buffer {
 struct ku_operand {
     ku_id buffer, shape, layout;
     uint8_t dtype;
+    ku_id addend;        /* start: buffer that is added to the sum, complete by then; 0 = none */
+    uint32_t stats_word; /* start: of stats, that counts the sum's non-finite elements; its squares
+                            are added too. 0 = neither */
     int32_t first_block; /* layout with Z: who keeps block 0 */
+    int32_t slot;        /* of a stack: which of the parts that lie side by side in the buffer */
 };
 
 enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };
@@ -64,7 +69,7 @@ struct ku_instr {
     int16_t stage;
     int32_t micro;            /* -1: once a step */
     uint32_t operand;         /* span: inputs, then outputs; start: the parts, in place */
-    uint32_t n_parts;         /* start: how many parts (n_in, n_out are 0) */
+    uint32_t n_parts;         /* start: how many parts (n_out is 0; n_in 1 if it adds to stats) */
     ku_id attr, path, source; /* source: the node's; 0: none */
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */

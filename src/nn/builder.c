@@ -285,6 +285,22 @@ kumi_value kumi_positions(struct kumi_graph *g, kumi_value x, kumi_value table)
         g, &(struct ku_make){.op = KU_OP_add_rows, .n_in = 2, .in = {x, table}, .attr = &a}, "");
 }
 
+kumi_value kumi_sinusoid(struct kumi_graph *g, int64_t positions, int64_t width)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.rows = positions;
+    a.d_model = width;
+    return ku_builder_node(g, &(struct ku_make){.op = KU_OP_sinusoid, .attr = &a}, "");
+}
+
+kumi_value kumi_scale(struct kumi_graph *g, kumi_value x, double factor)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.value = factor;
+    return ku_builder_node(
+        g, &(struct ku_make){.op = KU_OP_scale, .n_in = 1, .in = {x}, .attr = &a}, "");
+}
+
 kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name, double eps)
 {
     if (ku_builder_has_failed(g) || x == 0)
@@ -327,6 +343,24 @@ kumi_value kumi_attention(struct kumi_graph *g, kumi_value qkv, int causal, doub
     ku_id port = control(g);
     return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_attention, .n_in = 2, .in = {qkv, port}, .attr = &a}, "");
+}
+
+kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, kumi_value v,
+                             const struct kumi_attention_kv *o)
+{
+    if (ku_builder_has_failed(g) || !q || !k || !v || !check_p(g, o->dropout))
+        return 0;
+    struct ku_attrs a = ku_attrs_default;
+    a.causal = o->causal != 0;
+    a.p = o->dropout;
+    a.scale = o->scale;
+    struct ku_make m = {.op = KU_OP_attention_kv, .n_in = 3, .in = {q, k, v}, .attr = &a};
+    if (o->lengths)
+        m.in[m.n_in++] = o->lengths;
+    if (o->segments)
+        m.in[m.n_in++] = o->segments;
+    m.in[m.n_in++] = control(g);
+    return ku_builder_node(g, &m, "");
 }
 
 kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activation act)
@@ -379,11 +413,20 @@ int kumi_graph_output(struct kumi_graph *g, const char *name, kumi_value value)
     return kumi_graph_error(g);
 }
 
-int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value targets,
-                            int64_t ignore)
+int kumi_loss_smoothed(struct kumi_graph *g, kumi_value logits, kumi_value targets, int64_t ignore,
+                       double smoothing)
 {
     struct ku_attrs a = ku_attrs_default;
+    if (ku_builder_has_failed(g))
+        return kumi_graph_error(g);
+    if (!(smoothing >= 0 && smoothing < 1)) {
+        KU_ERR(KUMI_EINVAL, "graph: %sloss: label smoothing: %g; give a share in [0, 1)", g->scope,
+               smoothing);
+        ku_builder_fail(g);
+        return kumi_graph_error(g);
+    }
     a.ignore = ignore;
+    a.smoothing = smoothing;
     ku_id loss = ku_builder_node(
         g,
         &(struct ku_make){.op = KU_OP_softmax_xent, .n_in = 2, .in = {logits, targets}, .attr = &a},
@@ -397,10 +440,16 @@ int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value 
     return kumi_graph_output(g, "loss_valid", valid);
 }
 
+int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value targets,
+                            int64_t ignore)
+{
+    return kumi_loss_smoothed(g, logits, targets, ignore, 0);
+}
+
 int kumi_graph_metric(struct kumi_graph *g, const char *name, kumi_value value,
                       enum kumi_metric kind)
 {
-    static const char *const suffix[] = {"sum", "mean", "max"};
+    static const char *const suffix[] = {"sum", "mean", "max", "per_target"};
     char port[KU_MAX_SCOPE_BYTES];
     if (ku_builder_has_failed(g))
         return kumi_graph_error(g);
@@ -408,4 +457,19 @@ int kumi_graph_metric(struct kumi_graph *g, const char *name, kumi_value value,
     ku_id result = ku_builder_node(g, &(struct ku_make){.op = op, .n_in = 1, .in = {value}}, name);
     snprintf(port, sizeof port, "metric.%s.%s", suffix[kind], name);
     return kumi_graph_output(g, port, result);
+}
+
+int kumi_accuracy(struct kumi_graph *g, kumi_value logits, kumi_value targets, int64_t ignore,
+                  int k)
+{
+    struct ku_attrs a = ku_attrs_default;
+    char name[32] = "accuracy";
+    a.ignore = ignore;
+    a.top = k;
+    if (k != 1)
+        snprintf(name, sizeof name, "top%d", k);
+    ku_id hits = ku_builder_node(
+        g, &(struct ku_make){.op = KU_OP_top_k, .n_in = 2, .in = {logits, targets}, .attr = &a},
+        name);
+    return kumi_graph_metric(g, name, hits, KUMI_METRIC_PER_TARGET);
 }

@@ -18,25 +18,32 @@
     X(I, outs, 1, 0) /* linear: how many trailing dims its result has beside x's leading ones */   \
     X(I, trans, 0,                                                                                 \
       0) /* linear: the weight is [out.., in..] (nn.Linear) instead of [in.., out..] */            \
-    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act, linear's epilogue */                              \
+    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act; linear's and batch_norm's epilogue */             \
     X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: rows of the table */        \
     X(I, rows_seen, 0, 0)                                                                          \
     X(I, row_name, 0, 0) /* and the letter of that dim */                                          \
-    X(F, eps, 1e-5, 0)   /* layer_norm; optimizers */                                              \
+    X(F, eps, 1e-5, 0)   /* layer_norm, batch_norm; optimizers */                                  \
     X(F, p, 0, 0)        /* dropout: probability of zero */                                        \
     X(I, causal, 0, 0)   /* attention */                                                           \
-    X(F, scale, 0, 0)    /* attention: factor of q.k, 0 = 1/sqrt(head width) */                    \
+    X(F, scale, 0, 0)    /* attention: factor of q.k, 0 = 1/sqrt(head width); batch_norm_track */  \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
-    X(F, value, 0, 0)   /* fill; random_*: mean */                                                 \
-    X(F, std, 0, 0)     /* random_normal, random_uniform */                                        \
-    X(I, index, 0, 0)   /* sumsq: which non-finite word; pick: which element */                    \
+    X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \
+    X(I, top, 1, 0)       /* top_k */                                                              \
+    X(F, value, 0, 0)     /* fill, scale; random_*: mean */                                        \
+    X(F, std, 0, 0)       /* random_normal, random_uniform */                                      \
+    X(I, index, 0, 0)   /* sumsq, convert: which word; pick: which; trust_*, lars, lamb: tensor */ \
     X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
     X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
     X(F, beta2, 0.999, 0)                                                                          \
-    X(F, weight_decay, 0, 0) /* adamw (decoupled), adam and sgd (L2 in the gradient) */            \
-    X(F, momentum, 0, 0)     /* sgd */                                                             \
+    X(I, bias_correction, 1, 0) /* adam, adamw, lamb */                                            \
+    X(F, weight_decay, 0, 0)    /* adamw (decoupled), adam and sgd (L2 in the gradient) */         \
+    X(F, momentum, 0, 0)        /* sgd, lars; batch_norm_track: weight of the new */               \
+    X(F, dampening, 0, 0)                                                                          \
     X(I, nesterov, 0, 0)                                                                           \
+    X(F, trust_coefficient, 0.001, 0) /* lars */                                                   \
+    X(F, min_coeff, 0.01, 0)          /* lamb: limits of |p| / |update| */                         \
+    X(F, max_coeff, 10, 0)                                                                         \
     X(F, clip, 0, 0)  /* step_scalars: largest gradient norm, 0 = none */                          \
     X(I, shift, 0, 0) /* step_scalars, loss_seed: backward runs at 2^-shift */                     \
     X(E, schedule, KU_SCHED_CONSTANT, ku_attr_schedules)                                           \
@@ -48,6 +55,22 @@
     X(I, decay, 0, 0)                                                                              \
     X(I, step_size, 0, 0)                                                                          \
     X(F, gamma, 0, 0)                                                                              \
+    X(I, milestone1, 0, 0) /* multi_step: ascending, 0 = none */                                   \
+    X(I, milestone2, 0, 0)                                                                         \
+    X(I, milestone3, 0, 0)                                                                         \
+    X(I, milestone4, 0, 0)                                                                         \
+    X(I, milestone5, 0, 0)                                                                         \
+    X(I, milestone6, 0, 0)                                                                         \
+    X(F, power, 1, 0)       /* polynomial */                                                       \
+    X(I, d_model, 1, 0)     /* noam; sinusoid: width */                                            \
+    X(F, pct_start, 0.3, 0) /* one_cycle, with PyTorch's names */                                  \
+    X(F, div_factor, 25, 0)                                                                        \
+    X(F, final_div_factor, 1e4, 0)                                                                 \
+    X(I, three_phase, 0, 0)                                                                        \
+    X(E, anneal, KU_ANNEAL_COS, ku_attr_anneals)                                                   \
+    X(I, cycle_momentum, 0, 0) /* momentum, and Adam's beta1, move against the learning rate */    \
+    X(F, base_momentum, 0.85, 0)                                                                   \
+    X(F, max_momentum, 0.95, 0)                                                                    \
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
     X(I, axes, 0, 0)     /* convert: bit set of mesh axes whose placement changes */               \
     X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
@@ -62,7 +85,11 @@
     X(I, groups, 1, 0) /* conv2d */                                                                \
     X(I, in_h, 0, 0)   /* extents of x; the gradient's result has them */                          \
     X(I, in_w, 0, 0)                                                                               \
-    X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */
+    X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */                               \
+    X(I, before, 0, 0)    /* pad_last, crop_last: elements of zeros */                             \
+    X(I, behind, 0, 0)                                                                             \
+    X(I, stack, 0, 0) /* convert: over mb, that many parts side by side instead of their sum */    \
+    X(I, sync, 0, 0)  /* batch_norm_*: statistics over all data-parallel ranks */
 
 enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF };
 enum ku_schedule {
@@ -71,11 +98,19 @@ enum ku_schedule {
     KU_SCHED_COSINE,
     KU_SCHED_STEP,
     KU_SCHED_INVERSE_SQRT,
-    KU_SCHED_WSD
+    KU_SCHED_WSD,
+    KU_SCHED_ONE_CYCLE,
+    KU_SCHED_NOAM,
+    KU_SCHED_MULTI_STEP,
+    KU_SCHED_POLYNOMIAL
 };
+enum { KU_MAX_MILESTONES = 6 };
+enum ku_anneal { KU_ANNEAL_COS, KU_ANNEAL_LINEAR };
 enum ku_fold { KU_FOLD_SUM, KU_FOLD_MAX };
-extern const char *const ku_attr_dtypes[],
-    *const ku_attr_acts[], *const ku_attr_schedules[], *const ku_attr_folds[]; /* NULL-terminated */
+extern const char *const ku_attr_dtypes[], *const ku_attr_acts[],
+                                               *const ku_attr_schedules[],
+                                                   *const ku_attr_anneals[],
+                                                       *const ku_attr_folds[]; /* NULL-terminated */
 
 #define KU_ATTR_I int64_t
 #define KU_ATTR_E int64_t

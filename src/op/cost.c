@@ -70,3 +70,13 @@ COST(conv2d)
     double pixels = (double)in[0].shape.dim[0].count * (double)h * (double)width;
     return (struct ku_cost){2 * pixels * count_of(w), bytes_of(n_in, in) + bytes_of(n_out, out)};
 }
+
+/* The same for operands apart; keys that lengths and segments leave out are counted, too. */
+COST(attention_kv)
+{
+    (void)a;
+    const struct ku_type *q = &in[n_out == 2 ? 0 : 3];
+    double product = 2 * count_of(q) * (double)q[1].shape.dim[1].count;
+    return (struct ku_cost){product * (n_out == 2 ? 2 : 5),
+                            bytes_of(n_in, in) + bytes_of(n_out, out)};
+}

@@ -19,6 +19,7 @@ struct diff {
     struct ku_graph *g;
     ku_id n_values;        /* of the forward graph */
     ku_id *adjoint;        /* per forward value */
+    ku_id last;            /* the node of the template's statement before */
     unsigned char *wanted; /* depends on a trainable parameter */
     unsigned char *data;   /* depends on an input port: its gradient is I, else W */
 };
@@ -74,11 +75,12 @@ static int analyse(struct diff *d, const struct ku_compile_opts *o)
  * operands. */
 struct statement {
     int target[KU_MAX_OUT], n_targets, op, n_in;
-    char kind[KU_MAX_IN]; /* 'i', 'o', 'd' */
+    char kind[KU_MAX_IN]; /* 'i', 'o', 'd', 't' */
     int index[KU_MAX_IN];
 };
 
-static const char *parse_statement(const char *p, struct statement *s)
+/* n_in: of the node that is differentiated */
+static const char *parse_statement(const char *p, int n_in, struct statement *s)
 {
     memset(s, 0, sizeof *s);
     while (*p == ' ' || *p == ';')
@@ -106,8 +108,12 @@ static const char *parse_statement(const char *p, struct statement *s)
     for (p++; *p != ')'; p++) {
         if (*p == ',')
             continue;
-        s->kind[s->n_in] = *p;
-        s->index[s->n_in++] = *++p - '0';
+        const int first = p[1] - '0', has_rest = p[2] == '+';
+        for (int i = first; i == first || (has_rest && i < n_in); i++) {
+            s->kind[s->n_in] = *p;
+            s->index[s->n_in++] = i;
+        }
+        p += has_rest ? 2 : 1;
     }
     return p + 1;
 }
@@ -148,22 +154,47 @@ static ku_id operand_of(const struct diff *d, ku_id node, char kind, int index)
         return ku_in(g, &g->node[node], index);
     case 'o':
         return ku_out(g, node, index);
+    case 't':
+        return ku_out(g, d->last, index);
     default:
         return d->adjoint[ku_out(g, node, index)];
     }
 }
 
-static int emit(struct diff *d, ku_id node, const struct statement *s)
+/* Whether somebody needs a statement's results, and whether one of them depends on input data: its
+ * targets, and those of the next statement if that reads them. */
+static void look_at(const struct diff *d, ku_id node, const struct statement *s,
+                    const struct statement *next, int *is_wanted, int *is_data)
 {
-    struct ku_graph *g = d->g;
-    int is_wanted = 0, is_data = 0;
+    const struct ku_graph *g = d->g;
     for (int i = 0; i < s->n_targets; i++) {
         if (s->target[i] >= g->node[node].n_in)
             continue; /* the bias that is not there */
         ku_id v = ku_in(g, &g->node[node], s->target[i]);
-        is_wanted |= d->wanted[v];
-        is_data |= d->data[v];
+        *is_wanted |= d->wanted[v];
+        *is_data |= d->data[v];
     }
+    if (next && memchr(next->kind, 't', (size_t)next->n_in))
+        look_at(d, node, next, NULL, is_wanted, is_data);
+}
+
+/* Sums of a micro-batch that are wanted over all data-parallel ranks. */
+static int sync_operands(struct diff *d, const struct statement *s, struct ku_make *m)
+{
+    for (int i = 0; i < s->n_in; i++)
+        if (s->kind[i] == 't' && m->attr->sync) {
+            m->in[i] = ku_place_sync(d->g, m->in[i], m->phase, m->path, m->source);
+            if (m->in[i] == 0)
+                return ku_err_get()->status;
+        }
+    return KUMI_OK;
+}
+
+static int emit(struct diff *d, ku_id node, const struct statement *s, const struct statement *next)
+{
+    struct ku_graph *g = d->g;
+    int is_wanted = 0, is_data = 0;
+    look_at(d, node, s, next, &is_wanted, &is_data);
     if (!is_wanted)
         return KUMI_OK;
     if (s->op == KU_OP_NONE)
@@ -180,10 +211,12 @@ static int emit(struct diff *d, ku_id node, const struct statement *s)
                         .stream = g->node[node].stream};
     for (int i = 0; i < s->n_in; i++)
         m.in[i] = operand_of(d, node, s->kind[i], s->index[i]);
+    KU_TRY(sync_operands(d, s, &m));
     ku_id made = ku_graph_node(g, &m);
     if (made == 0)
         return ku_err_get()->status;
     KU_TRY(ku_place_node(g, made));
+    d->last = made;
     for (int i = 0; i < s->n_targets; i++)
         if (s->target[i] < g->node[node].n_in && d->wanted[ku_in(g, &g->node[node], s->target[i])])
             KU_TRY(contribute(d, node, s->target[i], ku_out(g, made, i)));
@@ -202,14 +235,33 @@ static int differentiate(struct diff *d, ku_id node)
     if (info->grad[0] == '\0')
         return KU_ERR(KUMI_EINVAL, "autodiff: %s: op %s has no gradient",
                       g->name[g->node[node].path], info->name);
-    struct statement s;
-    for (const char *p = info->grad; (p = parse_statement(p, &s)) != NULL;)
-        KU_TRY(emit(d, node, &s));
+    struct statement s, next;
+    int n_in = g->node[node].n_in;
+    const char *p = parse_statement(info->grad, n_in, &s);
+    while (p != NULL) {
+        p = parse_statement(p, n_in, &next);
+        KU_TRY(emit(d, node, &s, p ? &next : NULL));
+        s = next;
+    }
     return KUMI_OK;
 }
 
-/* Backward starts from an exact power of two not above 1 / (tokens of a micro-batch); the update
- * divides the rest out. */
+/* Backward starts at 2^-shift, the least power of two that is not below the loss positions of a
+ * micro-batch. */
+static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
+{
+    const struct ku_value *v =
+        &g->value[ku_in(g, &g->node[g->value[loss].def], 0)]; /* what is summed */
+    int64_t positions = ku_shape_count(&g->shape[v->shape]), shift = 0;
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (g->layout[v->layout].at[a].kind == KU_S)
+            positions /= g->mesh.extent[a];
+    while (((int64_t)1 << shift) < positions)
+        shift++;
+    return shift;
+}
+
+/* An exact power of two; the update divides the rest out. */
 static int seed(struct diff *d, const struct ku_compile_opts *o)
 {
     struct ku_graph *g = d->g;
@@ -218,7 +270,7 @@ static int seed(struct diff *d, const struct ku_compile_opts *o)
         return KU_ERR(KUMI_EINVAL,
                       "autodiff: the model has no loss; end it with kumi_loss_cross_entropy");
     struct ku_attrs a = ku_attrs_default;
-    a.shift = ku_loss_shift(o->micro_tokens);
+    a.shift = loss_shift(g, loss);
     a.dtype = o->compute == KUMI_F64 ? KUMI_F64 : KUMI_F32;
     ku_id node = ku_graph_node(
         g, &(struct ku_make){.op = KU_OP_loss_seed, .phase = KU_PH_A, .attr = &a, .path = "loss"});
@@ -226,14 +278,6 @@ static int seed(struct diff *d, const struct ku_compile_opts *o)
         return ku_err_get()->status;
     d->adjoint[loss] = ku_out(g, node, 0);
     return ku_place_node(g, node);
-}
-
-int64_t ku_loss_shift(int64_t micro_tokens)
-{
-    int64_t shift = 0;
-    while (((int64_t)1 << shift) < micro_tokens)
-        shift++;
-    return shift;
 }
 
 int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)

@@ -2,6 +2,8 @@
 #ifndef TESTS_OP_BOUND_H
 #define TESTS_OP_BOUND_H
 
+#include "device/scalars.h"
+#include "op/attention.h"
 #include "op/call.h"
 
 /*
@@ -291,6 +293,9 @@ static inline void bound_softmax_xent(const struct bound *b)
         }
         b->e[1][r] = lse_error((double)v->seen, most, lse - most, moved, b->eps);
         b->e[0][r] = b->e[1][r] + b->eps * fabs(lse); /* lse is rounded before the logit is taken */
+        for (int64_t j = 0; j < v->seen; j++)         /* smoothing: pieces of 1,024 add up in f32 */
+            b->e[0][r] += b->w->attr.smoothing * 1024 * b->eps *
+                          fabs(in_at(b, 0, r * v->count + j)) / (double)v->seen;
     }
 }
 
@@ -301,9 +306,11 @@ static inline void bound_softmax_xent_dx(const struct bound *b)
     for (int64_t i = 0; i < count_of(x); i++) {
         double log_p = in_at(b, 1, i) - in_at(b, 3, i / width);
         double scale = fabs(in_at(b, 0, i / width)) * b->eps;
-        b->e[0][i] = truth_at(b, 0, i) == 0 ? 0
-                                            : scale * exp(log_p) * (fabs(log_p) + ELEMENTARY + 2) +
-                                                  2 * b->eps * fabs(truth_at(b, 0, i));
+        double each = b->w->attr.smoothing / (double)x->shape.dim[x->shape.ndim - 1].seen;
+        b->e[0][i] = truth_at(b, 0, i) == 0
+                         ? 0
+                         : scale * (exp(log_p) * (fabs(log_p) + ELEMENTARY + 2) + 2 * each) +
+                               2 * b->eps * fabs(truth_at(b, 0, i));
     }
 }
 
@@ -312,68 +319,74 @@ static inline void bound_softmax_xent_dx(const struct bound *b)
 
 struct attention {
     const struct bound *b;
-    const struct ku_view *qkv;
-    int in_qkv;
-    int64_t t, h, d, sample, head;
+    struct ku_attention a;
+    int64_t sample, head; /* of queries */
     double scale;
 };
-static inline int64_t attn_row(const struct attention *a, int64_t t, int which)
+static inline int64_t attn_q(const struct attention *a, const struct ku_attn_rows *rows, int64_t i)
 {
-    return (((a->sample * a->t + t) * 3 + which) * a->h + a->head) * a->d;
+    return ku_attn_at(&a->a, rows, a->sample, i, a->head);
 }
-static inline int64_t attn_o(const struct attention *a, int64_t t)
+static inline int64_t attn_k(const struct attention *a, const struct ku_attn_rows *rows, int64_t j)
 {
-    return ((a->sample * a->t + t) * a->h + a->head) * a->d;
+    return ku_attn_at(&a->a, rows, a->sample, j, a->head / a->a.group);
 }
-static inline double attn_qkv(const struct attention *a, int64_t t, int which, int64_t e)
+static inline double attn_in(const struct attention *a, const struct ku_attn_rows *rows, int64_t at)
 {
-    return in_at(a->b, a->in_qkv, attn_row(a, t, which) + e);
+    return in_at(a->b, rows->operand, at);
 }
 /* q.k scale, and the sum of its terms' sizes. */
 static inline double attn_score(const struct attention *a, int64_t i, int64_t j, double *size)
 {
     double sum = 0;
     *size = 0;
-    for (int64_t e = 0; e < a->d; e++) {
-        double term = attn_qkv(a, i, 0, e) * attn_qkv(a, j, 1, e) * a->scale;
+    for (int64_t e = 0; e < a->a.width; e++) {
+        double term = attn_in(a, &a->a.q, attn_q(a, &a->a.q, i) + e) *
+                      attn_in(a, &a->a.k, attn_k(a, &a->a.k, j) + e) * a->scale;
         sum += term, *size += fabs(term);
     }
     return sum;
 }
-static inline int64_t attn_keys(const struct attention *a, int64_t query)
+static inline int attn_sees(const struct attention *a, int64_t i, int64_t j)
 {
-    return a->b->w->attr.causal ? query + 1 : a->t;
+    const struct ku_view *in = a->b->w->in;
+    const int64_t own = i + a->a.n_keys - a->a.n_queries;
+    const int32_t *number = NULL;
+    if (a->a.segments >= 0)
+        number = (const int32_t *)in[a->a.segments].data + a->sample * a->a.n_keys;
+    return !(a->b->w->attr.causal && j > own) &&
+           !(a->a.lengths >= 0 && j >= ((const int32_t *)in[a->a.lengths].data)[a->sample]) &&
+           (number == NULL || number[j] == number[own]);
 }
 static inline double attn_keep(const struct attention *a, int64_t i, int64_t j)
 {
     const struct op_call *w = a->b->w;
+    const struct ku_view *q = &w->in[a->a.q.operand], *k = &w->in[a->a.k.operand];
     const int64_t *control = w->in[w->n_in - 1].data;
+    const int dim = k->shape.ndim - 2; /* of heads */
     if (w->attr.p == 0)
         return 1;
-    int64_t row = (a->qkv->start[0] + a->sample) * a->qkv->logical[3] + a->qkv->start[3] + a->head;
-    uint32_t word =
-        ku_random_u32((uint64_t)control[KU_CONTROL_SEED], (uint32_t)control[KU_CONTROL_STEP],
-                      w->stream, (uint64_t)((row * a->t + i) * a->t + j));
+    int64_t row = ((q->start[0] + a->sample) * k->logical[dim] + k->start[dim]) * a->a.group;
+    uint32_t word = ku_random_u32(
+        (uint64_t)control[KU_CONTROL_SEED], (uint32_t)control[KU_CONTROL_STEP], w->stream,
+        (uint64_t)(((row + a->head) * a->a.n_queries + i) * a->a.n_keys + j));
     return (double)ku_random_uniform(word) < w->attr.p ? 0 : 1 / (1 - w->attr.p);
 }
-static inline struct attention attention_of(const struct bound *b, int in_qkv)
+static inline struct attention attention_of(const struct bound *b)
 {
-    const struct ku_view *v = &b->w->in[in_qkv];
-    const struct ku_dim *dim = v->shape.dim;
+    const struct ku_shape *shape[KU_MAX_IN];
+    for (int i = 0; i < b->w->n_in; i++)
+        shape[i] = &b->w->in[i].shape;
+    struct attention a = {.b = b, .a = ku_attention_of(b->w->op, b->w->n_in, shape)};
     double scale = b->w->attr.scale;
-    return (struct attention){.b = b,
-                              .qkv = v,
-                              .in_qkv = in_qkv,
-                              .t = dim[1].count,
-                              .h = dim[3].count,
-                              .d = dim[4].count,
-                              .scale = scale != 0 ? scale : 1 / sqrt((double)dim[4].count)};
+    a.scale = scale != 0 ? scale : 1 / sqrt((double)a.a.width);
+    return a;
 }
 
 /* Probabilities and adjoints of scores may be rounded to bf16 where they enter a product. */
 static inline double attn_inner(const struct attention *a)
 {
-    return a->b->c->in[a->in_qkv].dtype == KUMI_BF16 ? unit_of(KUMI_BF16) : 0;
+    return a->b->c->in[a->a.q.operand].dtype == KUMI_BF16 ? unit_of(KUMI_BF16) : 0;
 }
 /*
  * Scores are off by (d + 3) eps sum|q k|; the log-sum-exp by their mean under p; a probability by
@@ -382,72 +395,91 @@ static inline double attn_inner(const struct attention *a)
 static inline void bound_attention_query(const struct attention *a, int64_t i)
 {
     const struct bound *b = a->b;
-    const double eps = b->eps, sums = (double)(2 * a->t + 4 * ELEMENTARY) * eps;
-    int64_t at_lse = (a->sample * a->h + a->head) * a->t + i;
+    const double d = (double)a->a.width, n = (double)a->a.n_keys;
+    const double eps = b->eps, sums = (2 * n + 4 * ELEMENTARY) * eps;
+    int64_t at_lse = ku_attn_lse_at(&a->a, a->sample, a->head) + i;
     double lse = truth_at(b, 1, at_lse), moved = 0, most = -1e300, size;
     const double inner = attn_inner(a);
-    for (int64_t j = 0; j < attn_keys(a, i); j++)
-        most = fmax(most, attn_score(a, i, j, &size));
-    for (int64_t j = 0; j < attn_keys(a, i); j++) {
+    for (int64_t j = 0; j < a->a.n_keys; j++)
+        if (attn_sees(a, i, j))
+            most = fmax(most, attn_score(a, i, j, &size));
+    if (most == -1e300)
+        return; /* sees nothing: 0 and -infinity, exactly */
+    for (int64_t j = 0; j < a->a.n_keys; j++) {
         double s = attn_score(a, i, j, &size);
-        moved += exp(s - lse) * eps * ((double)(a->d + 3) * size + 2 * fabs(s - most));
+        if (attn_sees(a, i, j))
+            moved += exp(s - lse) * eps * ((d + 3) * size + 2 * fabs(s - most));
     }
-    b->e[1][at_lse] = lse_error((double)a->t, most, lse - most, moved, eps) + sums;
-    for (int64_t j = 0; j < attn_keys(a, i); j++) {
+    b->e[1][at_lse] = lse_error(n, most, lse - most, moved, eps) + sums;
+    for (int64_t j = 0; j < a->a.n_keys; j++) {
+        if (!attn_sees(a, i, j))
+            continue;
         double s = attn_score(a, i, j, &size), p = exp(s - lse) * attn_keep(a, i, j);
-        double off = eps * ((double)(a->d + 3) * size + 2 * fabs(s - most)) + moved + sums;
-        for (int64_t e = 0; e < a->d; e++)
-            b->e[0][attn_o(a, i) + e] += p * fabs(attn_qkv(a, j, 2, e)) * (off + inner);
+        double off = eps * ((d + 3) * size + 2 * fabs(s - most)) + moved + sums;
+        for (int64_t e = 0; e < a->a.width; e++)
+            b->e[0][attn_q(a, &a->a.o, i) + e] +=
+                p * fabs(attn_in(a, &a->a.v, attn_k(a, &a->a.v, j) + e)) * (off + inner);
     }
 }
 static inline void bound_attention(const struct bound *b)
 {
-    struct attention a = attention_of(b, 0);
-    for (a.sample = 0; a.sample < a.qkv->shape.dim[0].count; a.sample++)
-        for (a.head = 0; a.head < a.h; a.head++)
-            for (int64_t i = 0; i < a.t; i++)
+    struct attention a = attention_of(b);
+    for (a.sample = 0; a.sample < a.a.n_samples; a.sample++)
+        for (a.head = 0; a.head < a.a.n_heads * a.a.group; a.head++)
+            for (int64_t i = 0; i < a.a.n_queries; i++)
                 bound_attention_query(&a, i);
 }
 
 /*
  * p = e^(s - lse) relative to itself as above; ds = p (z do.v - do.o) scale adds d + 4 roundings of
- * both products; then sums over t.
+ * both products; then sums over queries, of all heads that read a key, or over keys.
  */
 static inline void bound_attention_pair(const struct attention *a, int64_t i, int64_t j)
 {
     const struct bound *b = a->b;
-    const double eps = b->eps, z = attn_keep(a, i, j), sums = (double)(a->t + 2) * eps;
-    double size, s = attn_score(a, i, j, &size), dv = 0, dv_size = 0, d_o = 0, d_o_size = 0;
-    double lse = in_at(b, 3, (a->sample * a->h + a->head) * a->t + i), p = exp(s - lse);
-    double off = eps * ((double)(a->d + 3) * size + fabs(s) + 2 * fabs(s - lse) + ELEMENTARY + 4);
-    for (int64_t e = 0; e < a->d; e++) {
-        double x = in_at(b, 0, attn_o(a, i) + e);
-        double v = z * x * attn_qkv(a, j, 2, e), o = x * in_at(b, 2, attn_o(a, i) + e);
-        dv += v, dv_size += fabs(v);
-        d_o += o, d_o_size += fabs(o);
+    const struct ku_attention *g = &a->a;
+    const double n =
+        (double)(g->n_keys > g->n_queries * g->group ? g->n_keys : g->n_queries * g->group);
+    const double eps = b->eps, z = attn_keep(a, i, j), sums = (n + 2) * eps;
+    const int64_t q = attn_q(a, &g->q, i), k = attn_k(a, &g->k, j), v = attn_k(a, &g->v, j);
+    const int64_t d_o = attn_q(a, &g->d_o, i), d = g->width;
+    double size, s = attn_score(a, i, j, &size), dv = 0, dv_size = 0, od = 0, od_size = 0;
+    double lse = in_at(b, g->lse, ku_attn_lse_at(g, a->sample, a->head) + i), p = exp(s - lse);
+    double off = eps * ((double)(d + 3) * size + fabs(s) + 2 * fabs(s - lse) + ELEMENTARY + 4);
+    for (int64_t e = 0; e < d; e++) {
+        double x = attn_in(a, &g->d_o, d_o + e);
+        double by_v = z * x * attn_in(a, &g->v, v + e), by_o = x * attn_in(a, &g->o, d_o + e);
+        dv += by_v, dv_size += fabs(by_v);
+        od += by_o, od_size += fabs(by_o);
     }
-    double ds = fabs(p * (dv - d_o) * a->scale);
+    double ds = fabs(p * (dv - od) * a->scale);
     double ds_off = ds * (off + attn_inner(a)) +
-                    p * fabs(a->scale) * (double)(a->d + 4) * eps * (dv_size + d_o_size);
-    for (int64_t e = 0; e < a->d; e++) {
-        b->e[0][attn_row(a, i, 0) + e] += fabs(attn_qkv(a, j, 1, e)) * (ds_off + sums * ds);
-        b->e[0][attn_row(a, j, 1) + e] += fabs(attn_qkv(a, i, 0, e)) * (ds_off + sums * ds);
-        b->e[0][attn_row(a, j, 2) + e] +=
-            p * z * fabs(in_at(b, 0, attn_o(a, i) + e)) * (off + attn_inner(a) + sums);
+                    p * fabs(a->scale) * (double)(d + 4) * eps * (dv_size + od_size);
+    double *dq = b->e[0], *dk = b->e[b->w->n_out > 1], *to_v = b->e[b->w->n_out > 1 ? 2 : 0];
+    for (int64_t e = 0; e < d; e++) {
+        dq[q + e] += fabs(attn_in(a, &g->k, k + e)) * (ds_off + sums * ds);
+        dk[k + e] += fabs(attn_in(a, &g->q, q + e)) * (ds_off + sums * ds);
+        to_v[v + e] += p * z * fabs(attn_in(a, &g->d_o, d_o + e)) * (off + attn_inner(a) + sums);
     }
 }
 static inline void bound_attention_dx(const struct bound *b)
 {
-    struct attention a = attention_of(b, 1);
-    for (a.sample = 0; a.sample < a.qkv->shape.dim[0].count; a.sample++)
-        for (a.head = 0; a.head < a.h; a.head++)
-            for (int64_t i = 0; i < a.t; i++)
-                for (int64_t j = 0; j < attn_keys(&a, i); j++)
-                    bound_attention_pair(&a, i, j);
+    struct attention a = attention_of(b);
+    for (a.sample = 0; a.sample < a.a.n_samples; a.sample++)
+        for (a.head = 0; a.head < a.a.n_heads * a.a.group; a.head++)
+            for (int64_t i = 0; i < a.a.n_queries; i++)
+                for (int64_t j = 0; j < a.a.n_keys; j++)
+                    if (attn_sees(&a, i, j))
+                        bound_attention_pair(&a, i, j);
 }
 
 /* -- optimizers
  * ---------------------------------------------------------------------------------------------- */
+
+static inline double beta1_of(const struct bound *b, double t)
+{
+    return ku_schedule_momentum(&b->w->attr, b->w->attr.beta1, (int64_t)t - 1);
+}
 
 /* Constants, products and sums of a moment are at most 8 roundings of its terms, 12 of squares. */
 static inline void bound_adam(const struct bound *b)
@@ -456,14 +488,15 @@ static inline void bound_adam(const struct bound *b)
     const double *r = b->w->in[4].data, eps = b->eps;
     if (r[KU_REPORT_APPLY] == 0)
         return;
-    double t = r[KU_REPORT_UPDATE], rate = r[KU_REPORT_LR] / (1 - pow(a->beta1, t));
-    double root_scale = 1 / sqrt(1 - pow(a->beta2, t));
+    double t = r[KU_REPORT_UPDATE], beta1 = beta1_of(b, t);
+    double rate = r[KU_REPORT_LR] / (a->bias_correction ? 1 - pow(beta1, t) : 1);
+    double root_scale = 1 / sqrt(a->bias_correction ? 1 - pow(a->beta2, t) : 1);
     for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
         double p = in_at(b, 0, i), g = fabs(in_at(b, 3, i)) * r[KU_REPORT_SCALE];
         if (b->w->op == KU_OP_adam)
             g += a->weight_decay * fabs(p);
         double m = fabs(truth_at(b, 1, i)), v = truth_at(b, 2, i);
-        double em = 8 * eps * (a->beta1 * fabs(in_at(b, 1, i)) + (1 - a->beta1) * g);
+        double em = 8 * eps * (beta1 * fabs(in_at(b, 1, i)) + (1 - beta1) * g);
         double ev = 12 * eps * (a->beta2 * in_at(b, 2, i) + (1 - a->beta2) * g * g);
         double root = sqrt(v) * root_scale, below = root + a->eps;
         double root_off = v > 0 ? root * (0.5 * ev / v + 4 * eps) : 0;
@@ -479,18 +512,96 @@ static inline void bound_sgd(const struct bound *b)
 {
     const struct ku_attrs *a = &b->w->attr;
     const double *r = b->w->in[3].data, eps = b->eps;
+    const double mu = ku_schedule_momentum(a, a->momentum, (int64_t)r[KU_REPORT_UPDATE] - 1);
     if (r[KU_REPORT_APPLY] == 0)
         return;
     for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
         double p = fabs(in_at(b, 0, i));
         double g = fabs(in_at(b, 2, i)) * r[KU_REPORT_SCALE] + a->weight_decay * p;
-        double m = g + a->momentum * fabs(in_at(b, 1, i));
+        double m = g + mu * fabs(in_at(b, 1, i));
         b->e[1][i] = 8 * eps * m;
         b->e[0][i] = eps * p + 12 * eps * r[KU_REPORT_LR] * (g + m);
         if (b->w->n_out > 2)
             b->e[2][i] = b->e[0][i] + unit_of(b->c->out[0].dtype) * fabs(truth_at(b, 0, i));
     }
 }
+
+/* As sgd, of a gradient that the ratio, rounded once, has scaled. */
+static inline void bound_lars(const struct bound *b)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const double *r = b->w->in[3].data, eps = b->eps;
+    const double mu = ku_schedule_momentum(a, a->momentum, (int64_t)r[KU_REPORT_UPDATE] - 1);
+    const double ratio = ku_trust_lars(a, b->w->in[4].data, r[KU_REPORT_SCALE]);
+    if (r[KU_REPORT_APPLY] == 0)
+        return;
+    for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
+        double p = fabs(in_at(b, 0, i));
+        double d = ratio * (fabs(in_at(b, 2, i)) * r[KU_REPORT_SCALE] + a->weight_decay * p);
+        double m = d + mu * fabs(in_at(b, 1, i));
+        b->e[1][i] = 10 * eps * m;
+        b->e[0][i] = eps * p + 14 * eps * r[KU_REPORT_LR] * (d + m);
+        if (b->w->n_out > 2)
+            b->e[2][i] = b->e[0][i] + unit_of(b->c->out[0].dtype) * fabs(truth_at(b, 0, i));
+    }
+}
+
+/* LAMB's update from moments that are off by em and ev: the update, and how far off it is. */
+struct lamb_error {
+    double update, off;
+};
+static inline struct lamb_error lamb_error(const struct bound *b, const double *r, double p,
+                                           double m, double em, double v, double ev)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const double t = r[KU_REPORT_UPDATE], eps = b->eps;
+    const double c1 = a->bias_correction ? 1 - pow(beta1_of(b, t), t) : 1;
+    const double c2 = a->bias_correction ? 1 - pow(a->beta2, t) : 1;
+    double root = sqrt(v / c2), below = root + a->eps, decay = a->weight_decay * fabs(p);
+    double root_off = v > 0 ? root * (0.5 * ev / v + 4 * eps) : 0;
+    double move = fabs(m) / c1 / below;
+    return (struct lamb_error){m / c1 / below + a->weight_decay * p,
+                               em / c1 / below + move * (root_off / below + 6 * eps) +
+                                   2 * eps * (move + decay)};
+}
+
+/* Moments as adam's; a sum of squares is off by 2 u off + off^2 of each update. */
+static inline void bound_lamb_moments(const struct bound *b)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const double *r = b->w->in[4].data, eps = b->eps, beta1 = beta1_of(b, r[KU_REPORT_UPDATE]);
+    double sum_off = 0, sum_p = 0, sum_u = 0;
+    if (r[KU_REPORT_APPLY] == 0)
+        return;
+    for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
+        double p = in_at(b, 0, i), g = fabs(in_at(b, 3, i)) * r[KU_REPORT_SCALE];
+        b->e[0][i] = 8 * eps * (beta1 * fabs(in_at(b, 1, i)) + (1 - beta1) * g);
+        b->e[1][i] = 12 * eps * (a->beta2 * in_at(b, 2, i) + (1 - a->beta2) * g * g);
+        struct lamb_error l =
+            lamb_error(b, r, p, truth_at(b, 0, i), b->e[0][i], truth_at(b, 1, i), b->e[1][i]);
+        sum_off += 2 * fabs(l.update) * l.off + l.off * l.off;
+        sum_p += p * p, sum_u += l.update * l.update;
+    }
+    /* blocks add up in f64, and what was there is rounded with them */
+    b->e[2][2 * a->index] = 1e-12 * (sum_p + 100);
+    b->e[2][2 * a->index + 1] = sum_off + 1e-12 * (sum_u + 100);
+}
+static inline void bound_lamb(const struct bound *b)
+{
+    const double *r = b->w->in[3].data, eps = b->eps;
+    const double rate = r[KU_REPORT_LR] * ku_trust_lamb(&b->w->attr, b->w->in[4].data);
+    if (r[KU_REPORT_APPLY] == 0)
+        return;
+    for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
+        double p = in_at(b, 0, i);
+        struct lamb_error l = lamb_error(b, r, p, in_at(b, 1, i), 0, in_at(b, 2, i), 0);
+        b->e[0][i] = eps * fabs(p) + rate * (l.off + 3 * eps * fabs(l.update));
+        if (b->w->n_out > 1)
+            b->e[1][i] = b->e[0][i] + unit_of(b->c->out[0].dtype) * fabs(truth_at(b, 0, i));
+    }
+}
+
+#include "op/bound_norm.h"
 
 static inline bound_fn *bound_of(int op)
 {
@@ -504,16 +615,26 @@ static inline bound_fn *bound_of(int op)
         [KU_OP_act] = bound_act,
         [KU_OP_act_dx] = bound_act_dx,
         [KU_OP_dropout] = bound_dropout,
+        [KU_OP_scale] = bound_dropout, /* the factor is rounded, too */
         [KU_OP_layer_norm] = bound_layer_norm,
         [KU_OP_layer_norm_dx] = bound_layer_norm_dx,
         [KU_OP_layer_norm_dgb] = bound_layer_norm_dgb,
+        [KU_OP_batch_norm_sums] = bound_batch_norm_sums,
+        [KU_OP_batch_norm] = bound_batch_norm,
+        [KU_OP_batch_norm_dsums] = bound_batch_norm_dsums,
+        [KU_OP_batch_norm_dx] = bound_batch_norm_dx,
         [KU_OP_softmax_xent] = bound_softmax_xent,
         [KU_OP_softmax_xent_dx] = bound_softmax_xent_dx,
         [KU_OP_attention] = bound_attention,
         [KU_OP_attention_dx] = bound_attention_dx,
+        [KU_OP_attention_kv] = bound_attention,
+        [KU_OP_attention_kv_dx] = bound_attention_dx,
         [KU_OP_adamw] = bound_adam,
         [KU_OP_adam] = bound_adam,
         [KU_OP_sgd] = bound_sgd,
+        [KU_OP_lars] = bound_lars,
+        [KU_OP_lamb_moments] = bound_lamb_moments,
+        [KU_OP_lamb] = bound_lamb,
     };
     return table[op];
 }

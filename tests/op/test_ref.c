@@ -83,6 +83,19 @@ static const struct known known_table[] = {
      {LIST(0, 5, 1, 0, 6, 3, 0, 7, 8), NULL},
      1,
      LIST(0, 0.69314718055994531, 1.0986122886681098)},
+    /* equal scores: means of the values that are seen; v = 3, 6, 12 beside 4, 8, 100 */
+    {{"attention_kv", "", "x:n2t1h1r2d1 x:n2s3h1d1 x:n2s3h1d1 i4:n2 k", 2},
+     {LIST(0, 0, 0, 0), NULL, LIST(3, 6, 12, 4, 8, 100), LIST(3, 2)},
+     0,
+     LIST(7, 7, 6, 6)},
+    {{"attention_kv", "causal=1", "x:n1t2h1d1 x:n1s4h1d1 x:n1s4h1d1 i5:n1s4 k", 2},
+     {LIST(0, 0), NULL, LIST(1, 2, 4, 12), LIST(3, 3, 3, 9)},
+     0,
+     LIST(7. / 3, 12)},
+    {{"attention_kv", "", "x:n1t2h1d1 x:n1s2h1d1 x:n1s2h1d1 i5:n1 k", 2},
+     {LIST(1, 1), NULL, LIST(1, 2), LIST(0)},
+     0,
+     LIST(0, 0)},
     /* uniform over 4 seen of 5; the third target is ignored */
     {{"softmax_xent", "", "x:n3v5/4 t4:n3", 2},
      {LIST(2, 2, 2, 2, 99, 0, 0, 0, 0, 99, 0, 0, 0, 0, 99), LIST(0, 3, -100)},
@@ -96,6 +109,13 @@ static const struct known known_table[] = {
      {LIST(1, 2, 3, 4), LIST(10, 20, 30)},
      0,
      LIST(11, 22, 13, 24)},
+    {{"scale", "value=-2.5", "x:n3", 1}, {LIST(1, -2, 0)}, 0, LIST(-2.5, 5, -0.0)},
+    /* sin 1, cos 1, sin 0.01, cos 0.01 */
+    {{"sinusoid", "rows=2 d_model=4", "", 1},
+     {NULL},
+     0,
+     LIST(0, 1, 0, 1, 0.8414709848078965, 0.5403023058681398, 0.009999833334166664,
+          0.9999500004166653)},
     {{"select", "", "x:n2t3c1 i3:n2", 1}, {LIST(1, 2, 3, 4, 5, 6), LIST(2, 1)}, 0, LIST(3, 5)},
     /* torch.optim's single-tensor formulas in Python: g 0.5, scale 0.25, wd 0.1 */
     {{"adamw", "weight_decay=0.1 eps=1e-8 beta2=0.99", "f:c1 f:c1 p:c1 f:c1 r:w8", 3},
@@ -356,21 +376,25 @@ static void test_refused(void **state)
 static void test_misfits(void **state)
 {
     static const struct {
-        const char *op, *operand[3], *word;
+        const char *op, *operand[5], *word;
     } row[] = {
         {"layer_norm", {"n3c0", "c0", "c0"}, "last dim"},
         {"layer_norm", {"n3c4", "c5", "c4"}, "gain and bias"},
         {"attention", {"n1t2,3h2d0", "w4", NULL}, "width >= 1"},
         {"attention", {"n1t2g2h2d3", "w4", NULL}, "takes qkv"},
+        {"attention_kv", {"n1t2h2d3", "n1s2h2d3", "n1s2h2d3", "n1"}, "control port"},
+        {"attention_kv", {"n1t2h4d3", "n1s2h2d3", "n1s2h2d3", "w4"}, "heads and width"},
+        {"attention_kv", {"n1t2h2d3", "n1s2h2d3", "n1s3h2d3", "w4"}, "shape of k"},
+        {"attention_kv", {"n1t2h2d3", "n1s2h2d3", "n1s2h2d3", "n2", "w4"}, "lengths are i32"},
         {"linear", {"n3c4", "c5f2", NULL}, "contracted"},
         {"add", {"n3c4", "n4c3", NULL}, "one shape"},
         {"dropout", {"n3", NULL, NULL}, "1 inputs"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        struct ku_type in[3], out[KU_MAX_OUT];
+        struct ku_type in[5], out[KU_MAX_OUT];
         int n = 0, op = ku_op_find(row[i].op);
-        for (; n < 3 && row[i].operand[n]; n++)
+        for (; n < 5 && row[i].operand[n]; n++)
             in[n] = (struct ku_type){KUMI_F32, parse_shape(row[i].operand[n])};
         assert_int_equal(ku_op_infer(op, &ku_attrs_default, n, in, ku_ops[op].min_out, out),
                          KUMI_EINVAL);

@@ -1,121 +1,157 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention: tiles forward are (sample, head, 32 queries), backward (sample, head); attn_body.h. */
+/* Attention: tiles forward are (sample, head of queries, 32 queries), backward (sample, head of
+ * keys); attn_body.h. */
 #include <math.h>
 
 #include "base/err.h"
 #include "device/cpu/cpu.h"
+#include "op/attention.h"
+#include "tensor/dtype.h"
 
-/* qkv is [n, t, 3, h, d] */
-static void describe(const struct ku_kernel *k, const struct ku_view *qkv, int64_t sample,
-                     int64_t head, int thread, struct ku_attn_tile *a, struct ku_dropout *drop)
+static struct ku_attention geometry(const struct ku_kernel *k)
 {
-    const struct ku_shape *s = &qkv->shape;
-    const int64_t t = s->dim[1].count, h = s->dim[3].count, d = s->dim[4].count;
-    *a = (struct ku_attn_tile){.dtype = qkv->dtype,
-                               .t = t,
-                               .d = d,
-                               .ld = 3 * h * d,
-                               .ld_o = h * d,
+    const struct ku_shape *shape[KU_MAX_IN];
+    for (int i = 0; i < k->call.n_in; i++)
+        shape[i] = &k->call.in[i].shape;
+    return ku_attention_of(k->call.op, k->call.n_in, shape);
+}
+static const void *row_of(const struct ku_kernel *k, const struct ku_attention *a,
+                          const struct ku_attn_rows *rows, int64_t sample, int64_t head)
+{
+    return ku_cpu_at(&k->call.in[rows->operand], ku_attn_at(a, rows, sample, 0, head));
+}
+
+/* `head` counts heads of queries. */
+static void describe(const struct ku_kernel *k, const struct ku_attention *a, int64_t sample,
+                     int64_t head, int thread, struct ku_attn_tile *t, struct ku_dropout *drop)
+{
+    const struct ku_view *in = k->call.in, *keys = &in[a->k.operand];
+    *t = (struct ku_attn_tile){.q = row_of(k, a, &a->q, sample, head),
+                               .k = row_of(k, a, &a->k, sample, head / a->group),
+                               .v = row_of(k, a, &a->v, sample, head / a->group),
+                               .dtype = in[a->q.operand].dtype,
+                               .t = a->n_queries,
+                               .s = a->n_keys,
+                               .d = a->width,
+                               .ld_q = a->q.ld,
+                               .ld_k = a->k.ld,
+                               .ld_o = a->o.ld,
+                               .n_seen = a->n_keys,
+                               .offset = a->n_keys - a->n_queries,
+                               .n_heads = a->group,
                                .causal = k->attr.causal != 0,
                                .scratch = ku_cpu_scratch(k, thread),
                                .pool = k->cpu->pool,
                                .thread = thread};
-    int64_t q = sample * t * a->ld + head * d;
-    a->q = ku_cpu_at(qkv, q);
-    a->k = ku_cpu_at(qkv, q + h * d);
-    a->v = ku_cpu_at(qkv, q + 2 * h * d);
-    a->scale = (float)(k->attr.scale != 0 ? k->attr.scale : 1 / sqrt((double)d));
+    t->scale = (float)(k->attr.scale != 0 ? k->attr.scale : 1 / sqrt((double)a->width));
+    if (a->lengths >= 0) {
+        int64_t length = ((const int32_t *)in[a->lengths].data)[sample];
+        t->n_seen = length < 0 ? 0 : length < t->s ? length : t->s;
+    }
+    if (a->segments >= 0)
+        t->segment = (const int32_t *)in[a->segments].data + sample * t->s;
     if (k->attr.p > 0) {
+        const int dim = a->v.first ? 3 : 2; /* of k's heads */
+        int64_t row = (in[a->q.operand].start[0] + sample) * keys->logical[dim] + keys->start[dim];
         *drop = ku_cpu_dropout(k);
-        a->drop = drop;
-        a->drop_first =
-            (uint64_t)((qkv->start[0] + sample) * qkv->logical[3] + qkv->start[3] + head) *
-            (uint64_t)(t * t);
+        t->drop = drop;
+        t->drop_first = (uint64_t)(row * a->group + head) * (uint64_t)(t->t * t->s);
     }
 }
 
-static int check_attention(struct ku_kernel *k, const struct ku_view *qkv)
+static int check_attention(struct ku_kernel *k, const struct ku_attention *a)
 {
-    const struct ku_shape *s = &qkv->shape;
+    const char *name = ku_ops[k->call.op].name;
+    const enum kumi_dtype dtype = k->call.in[a->q.operand].dtype;
     KU_TRY(ku_cpu_check_all(k));
-    if (s->ndim != 5 || s->dim[2].count != 3)
-        return KU_ERR(KUMI_EINVAL, "device cpu: %s: qkv needs [samples, tokens, 3, heads, width]",
-                      ku_ops[k->call.op].name);
-    if (s->dim[4].count > KU_ATTN_MAX_WIDTH)
+    for (int i = 0; i < k->call.n_in; i++)
+        if (ku_dtype_is_float(k->call.in[i].dtype) && i != a->lse)
+            KU_TRY(ku_cpu_check(k, "an operand", &k->call.in[i], dtype));
+    if (a->lse >= 0)
+        KU_TRY(ku_cpu_check(k, "log-sum-exp", &k->call.in[a->lse], KUMI_F32));
+    if (a->width > KU_ATTN_MAX_WIDTH)
         return KU_ERR(KUMI_EINVAL, "device cpu: %s: head width %lld; at most %d, use more heads",
-                      ku_ops[k->call.op].name, (long long)s->dim[4].count, KU_ATTN_MAX_WIDTH);
-    if (s->dim[1].count > INT32_MAX)
-        return KU_ERR(KUMI_EINVAL, "device cpu: %s: %lld tokens; at most 2^31 - 1",
-                      ku_ops[k->call.op].name, (long long)s->dim[1].count);
+                      name, (long long)a->width, KU_ATTN_MAX_WIDTH);
+    if (a->n_queries > INT32_MAX / 2 || a->n_keys > INT32_MAX / 2)
+        return KU_ERR(KUMI_EINVAL, "device cpu: %s: %lld queries, %lld keys; at most 2^30", name,
+                      (long long)a->n_queries, (long long)a->n_keys);
     if (!(k->attr.p >= 0 && k->attr.p < 1))
-        return KU_ERR(KUMI_EINVAL, "device cpu: %s: p=%g; 0 <= p < 1", ku_ops[k->call.op].name,
-                      k->attr.p);
-    k->count = ku_shape_count(s) == 0 ? 0 : s->dim[0].count * s->dim[3].count;
+        return KU_ERR(KUMI_EINVAL, "device cpu: %s: p=%g; 0 <= p < 1", name, k->attr.p);
     return KUMI_OK;
 }
 
-static int in_pairs(const struct ku_kernel *k, const struct ku_attn_tile *a)
+static int in_pairs(const struct ku_kernel *k, const struct ku_attn_tile *t)
 {
-    return k->cpu->pairs && a->dtype == KUMI_BF16 && a->d % 2 == 0;
+    return k->cpu->pairs && t->dtype == KUMI_BF16 && t->d % 2 == 0;
 }
 
 static void tile_attention(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const struct ku_view *qkv = &k->call.in[0], *o = &k->call.out[0];
-    const int64_t h = qkv->shape.dim[3].count, head = tile / k->n_slices;
-    struct ku_attn_tile a;
+    const struct ku_attention a = geometry(k);
+    const int64_t n_heads = a.n_heads * a.group, row = tile / k->n_slices;
+    const int64_t sample = row / n_heads, head = row % n_heads;
+    struct ku_attn_tile t;
     struct ku_dropout drop;
-    describe(k, qkv, head / h, head % h, thread, &a, &drop);
+    describe(k, &a, sample, head, thread, &t, &drop);
     /* causal: the last queries see the most keys; the longest tiles first */
-    a.q0 = (k->n_slices - 1 - tile % k->n_slices) * k->per_tile;
-    a.out = ku_cpu_at(o, head / h * a.t * a.ld_o + head % h * a.d);
-    a.lse = (float *)k->call.out[1].data + head * a.t;
-    (in_pairs(k, &a) ? k->cpu->pairs->attn_forward : k->cpu->ops->attn_forward)(&a);
+    t.q0 = (k->n_slices - 1 - tile % k->n_slices) * k->per_tile;
+    t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a, &a.o, sample, 0, head));
+    t.lse = (float *)k->call.out[1].data + ku_attn_lse_at(&a, sample, head);
+    (in_pairs(k, &t) ? k->cpu->pairs->attn_forward : k->cpu->ops->attn_forward)(&t);
 }
 int ku_cpu_bind_attention(struct ku_kernel *k)
 {
-    const struct ku_view *qkv = &k->call.in[0];
-    KU_TRY(check_attention(k, qkv));
-    KU_TRY(ku_cpu_check(k, "o", &k->call.out[0], qkv->dtype));
+    const struct ku_attention a = geometry(k);
+    KU_TRY(check_attention(k, &a));
+    KU_TRY(ku_cpu_check(k, "o", &k->call.out[0], k->call.in[a.q.operand].dtype));
     KU_TRY(ku_cpu_check(k, "log-sum-exp", &k->call.out[1], KUMI_F32));
     k->per_tile = k->cpu->ops->gemm.nr;
-    k->n_slices = ku_cpu_tiles(qkv->shape.dim[1].count, k->per_tile);
-    ku_cpu_phase(k, tile_attention, k->count * k->n_slices);
+    k->n_slices = ku_cpu_tiles(a.n_queries, k->per_tile);
+    ku_cpu_phase(k, tile_attention, a.n_samples * a.n_heads * a.group * k->n_slices);
     return KUMI_OK;
+}
+int ku_cpu_bind_attention_kv(struct ku_kernel *k)
+{
+    return ku_cpu_bind_attention(k);
 }
 
 static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const struct ku_view *qkv = &k->call.in[1], *dqkv = &k->call.out[0];
-    const int64_t h = qkv->shape.dim[3].count, sample = tile / h, head = tile % h;
-    struct ku_attn_tile a;
+    const struct ku_attention a = geometry(k);
+    const int64_t sample = tile / a.n_heads, head = tile % a.n_heads * a.group;
+    const struct ku_view *out = k->call.out;
+    const int is_packed = k->call.n_out == 1;
+    struct ku_attn_tile t;
     struct ku_dropout drop;
-    describe(k, qkv, sample, head, thread, &a, &drop);
-    int64_t at = sample * a.t * a.ld_o + head * a.d, q = sample * a.t * a.ld + head * a.d;
-    a.d_out = ku_cpu_at(&k->call.in[0], at);
-    a.o = ku_cpu_at(&k->call.in[2], at);
-    a.lse = (float *)k->call.in[3].data + tile * a.t;
-    a.dq = ku_cpu_at(dqkv, q);
-    a.dk = ku_cpu_at(dqkv, q + a.ld_o);
-    a.dv = ku_cpu_at(dqkv, q + 2 * a.ld_o);
-    a.sum = (float *)k->call.workspace + tile * ku_attn_sum_count(a.t, a.d);
-    (in_pairs(k, &a) ? k->cpu->pairs->attn_backward : k->cpu->ops->attn_backward)(&a);
+    describe(k, &a, sample, head, thread, &t, &drop);
+    t.d_out = row_of(k, &a, &a.d_o, sample, head);
+    t.o = row_of(k, &a, &a.o, sample, head);
+    t.lse = (float *)k->call.in[a.lse].data + ku_attn_lse_at(&a, sample, head);
+    t.dq = ku_cpu_at(&out[0], ku_attn_at(&a, &a.q, sample, 0, head));
+    t.dk = ku_cpu_at(&out[is_packed ? 0 : 1], ku_attn_at(&a, &a.k, sample, 0, tile % a.n_heads));
+    t.dv = ku_cpu_at(&out[is_packed ? 0 : 2], ku_attn_at(&a, &a.v, sample, 0, tile % a.n_heads));
+    t.sum = (float *)k->call.workspace + tile * a.group * ku_attn_sum_count(a.n_queries, a.width);
+    (in_pairs(k, &t) ? k->cpu->pairs->attn_backward : k->cpu->ops->attn_backward)(&t);
 }
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c)
 {
-    const struct ku_shape *s = &c->in[1].shape;
-    return (size_t)(s->dim[0].count * s->dim[3].count *
-                    ku_attn_sum_count(s->dim[1].count, s->dim[4].count)) *
+    const struct ku_shape *shape[KU_MAX_IN];
+    for (int i = 0; i < c->n_in; i++)
+        shape[i] = &c->in[i].shape;
+    const struct ku_attention a = ku_attention_of(c->op, c->n_in, shape);
+    return (size_t)(a.n_samples * a.n_heads * a.group * ku_attn_sum_count(a.n_queries, a.width)) *
            sizeof(float);
 }
 int ku_cpu_bind_attention_dx(struct ku_kernel *k)
 {
-    const struct ku_view *qkv = &k->call.in[1];
-    KU_TRY(check_attention(k, qkv));
-    KU_TRY(ku_cpu_check(k, "do", &k->call.in[0], qkv->dtype));
-    KU_TRY(ku_cpu_check(k, "o", &k->call.in[2], qkv->dtype));
-    KU_TRY(ku_cpu_check(k, "log-sum-exp", &k->call.in[3], KUMI_F32));
-    KU_TRY(ku_cpu_check(k, "dqkv", &k->call.out[0], qkv->dtype));
-    ku_cpu_phase(k, tile_attention_dx, k->count);
+    const struct ku_attention a = geometry(k);
+    KU_TRY(check_attention(k, &a));
+    for (int o = 0; o < k->call.n_out; o++)
+        KU_TRY(ku_cpu_check(k, "a gradient", &k->call.out[o], k->call.in[a.q.operand].dtype));
+    ku_cpu_phase(k, tile_attention_dx, a.n_samples * a.n_heads);
     return KUMI_OK;
+}
+int ku_cpu_bind_attention_kv_dx(struct ku_kernel *k)
+{
+    return ku_cpu_bind_attention_dx(k);
 }

@@ -30,27 +30,29 @@ static struct rows widen_rows(const struct ku_attn_tile *t, const void *x, int64
                               float *buf)
 {
     if (t->dtype == KUMI_F32)
-        return (struct rows){(const float *)x + from * t->ld, t->ld};
+        return (struct rows){(const float *)x + from * t->ld_k, t->ld_k};
     for (int64_t i = 0; i < n; i++)
-        cast(buf + i * t->d, KUMI_F32, (const uint16_t *)x + (from + i) * t->ld, KUMI_BF16, t->d);
+        cast(buf + i * t->d, KUMI_F32, (const uint16_t *)x + (from + i) * t->ld_k, KUMI_BF16, t->d);
     return (struct rows){buf, t->d};
 }
 
 /* S^T to P^T for one tile of keys; moves the running maximum and sum and rescales O^T. */
-static void softmax_tile(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, float *s,
-                         const float *keep, float *top, float *sum, float *o)
+static void softmax_tile(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, int mixed,
+                         float *s, const float *keep, float *top, float *sum, float *o)
 {
-    const int edge = t->causal && k0 + n_keys > t->q0;
+    const int edge = (t->causal && k0 + n_keys > t->q0 + t->offset) || mixed;
     for (int part = 0; part < PARTS; part++) {
         const int64_t at = part * LANES, n = LANE_COUNT;
         vf old = load_n(KUMI_F32, top, at, n), m = old, l = load_n(KUMI_F32, sum, at, n);
+        const struct lanes lanes = lanes_of(t, t->q0 + at);
         for (int64_t k = 0; k < n_keys; k++) {
             vf x = load_n(KUMI_F32, s + k * QUERIES, at, n) * t->scale;
             if (edge)
-                x = select_f(visible(t, t->q0 + at, k0 + k), x, splat(-INFINITY));
+                x = select_f(visible(t, &lanes, k0 + k), x, splat(-INFINITY));
             m = max_f(x, m);
             store_n(KUMI_F32, s + k * QUERIES, at, n, x);
         }
+        store_n(KUMI_F32, top, at, n, m);
         m = select_f(m > splat(-INFINITY), m, (vf){0}); /* a lane that saw nothing yet */
         vf factor = exp_f(old - m);
         l *= factor;
@@ -64,7 +66,6 @@ static void softmax_tile(const struct ku_attn_tile *t, int64_t k0, int64_t n_key
         for (int64_t j = 0; j < t->d; j++)
             store_n(KUMI_F32, o + j * QUERIES, at, n,
                     load_n(KUMI_F32, o + j * QUERIES, at, n) * factor);
-        store_n(KUMI_F32, top, at, n, m);
         store_n(KUMI_F32, sum, at, n, l);
     }
 }
@@ -75,26 +76,29 @@ static void attn_forward(const struct ku_attn_tile *t)
     float *o = keep + KEYS * QUERIES, *wide = o + t->d * QUERIES, *top = wide + KEYS * t->d;
     float *sum = top + QUERIES, *row = sum + QUERIES;
     int64_t n_q = t->t - t->q0 < QUERIES ? t->t - t->q0 : QUERIES;
-    int64_t end = t->causal ? t->q0 + n_q : t->t;
+    int64_t end = seen_keys(t, t->q0 + n_q, 0, t->n_seen);
 
-    pack_cols(q, QUERIES, element(t, t->q, t->q0 * t->ld), t->dtype, t->ld, t->d, n_q, 0);
+    pack_cols(q, QUERIES, element(t, t->q, t->q0 * t->ld_q), t->dtype, t->ld_q, t->d, n_q, 0);
     memset(o, 0, (size_t)(t->d * QUERIES) * sizeof *o);
     for (int i = 0; i < QUERIES; i++)
         top[i] = -INFINITY, sum[i] = 0;
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
         int64_t n_keys = end - k0 < KEYS ? end - k0 : KEYS;
+        int meet = segments_of(t, t->q0, n_q, k0, n_keys);
+        if (meet == APART)
+            continue;
         struct rows k = widen_rows(t, t->k, k0, n_keys, wide);
         product(n_keys, t->d, k.at, k.ld, 1, q, s, QUERIES, 0);
         if (t->drop)
             draw_keep(t, t->q0, k0, n_keys, keep);
-        softmax_tile(t, k0, n_keys, s, t->drop ? keep : NULL, top, sum, o);
+        softmax_tile(t, k0, n_keys, meet == MIXED, s, t->drop ? keep : NULL, top, sum, o);
         struct rows v = widen_rows(t, t->v, k0, n_keys, wide);
         product(t->d, n_keys, v.at, 1, v.ld, s, o, QUERIES, 1);
         ku_pool_poll(t->pool, t->thread);
     }
     pack_cols(row, t->d, o, KUMI_F32, QUERIES, n_q, t->d, 0);
     for (int64_t i = 0; i < n_q; i++) {
-        float *r = row + i * t->d, over = 1.0f / sum[i];
+        float *r = row + i * t->d, over = sum[i] == 0 ? 0 : 1.0f / sum[i];
         for (int64_t j = 0; j < t->d; j++)
             r[j] *= over;
         cast(element_out(t, t->out, (t->q0 + i) * t->ld_o), t->dtype, r, KUMI_F32, t->d);
@@ -107,7 +111,7 @@ struct back {
     float *qt, *dot, *q, *d_o; /* Q^T, dO^T [d][queries]; Q, dO as panels [queries][nr] */
     float *s, *dp, *keep;      /* [keys][queries] */
     float *dk, *dv;            /* [keys][d up to a multiple of nr] */
-    float *wide_k, *wide_v, *row, *delta; /* delta: sum of dO O per query of the head */
+    float *wide_k, *wide_v, *row;
     int64_t d_pad, n_panels;
 };
 
@@ -117,17 +121,18 @@ static void back_tile(const struct ku_attn_tile *t, const struct back *b, int64_
 {
     for (int part = 0; part < PARTS; part++) {
         const int64_t at = part * LANES, n = LANE_COUNT;
+        const struct lanes lanes = lanes_of(t, q0 + at);
         int64_t left = t->t - q0 - at;
         vf lse = {0}, delta = {0};
         if (left > 0) {
             int64_t some = left < n ? left : n;
             lse = load_n(KUMI_F32, t->lse + q0, at, some);
-            delta = load_n(KUMI_F32, b->delta + q0, at, some);
+            delta = load_n(KUMI_F32, delta_of(t) + q0, at, some);
         }
         for (int64_t k = 0; k < n_keys; k++) {
             float *s = b->s + k * QUERIES, *dp = b->dp + k * QUERIES;
             vf p = exp_f(load_n(KUMI_F32, s, at, n) * t->scale - lse);
-            p = select_f(visible(t, q0 + at, k0 + k), p, (vf){0});
+            p = select_f(visible(t, &lanes, k0 + k), p, (vf){0});
             vf d = load_n(KUMI_F32, dp, at, n), dropped = p;
             if (t->drop) {
                 vf keep = load_n(KUMI_F32, b->keep + k * QUERIES, at, n);
@@ -146,8 +151,10 @@ static void back_queries(const struct ku_attn_tile *t, const struct back *b, int
 {
     int64_t n_q = t->t - q0 < QUERIES ? t->t - q0 : QUERIES;
     n_keys = seen_keys(t, q0 + n_q, k0, n_keys);
-    const void *q = element(t, t->q, q0 * t->ld), *d_o = element(t, t->d_out, q0 * t->ld_o);
-    pack_cols(b->qt, QUERIES, q, t->dtype, t->ld, t->d, n_q, 0);
+    if (segments_of(t, q0, n_q, k0, n_keys) == APART)
+        return;
+    const void *q = element(t, t->q, q0 * t->ld_q), *d_o = element(t, t->d_out, q0 * t->ld_o);
+    pack_cols(b->qt, QUERIES, q, t->dtype, t->ld_q, t->d, n_q, 0);
     pack_cols(b->dot, QUERIES, d_o, t->dtype, t->ld_o, t->d, n_q, 0);
     product(n_keys, t->d, k.at, k.ld, 1, b->qt, b->s, QUERIES, 0);
     product(n_keys, t->d, v.at, v.ld, 1, b->dot, b->dp, QUERIES, 0);
@@ -156,13 +163,13 @@ static void back_queries(const struct ku_attn_tile *t, const struct back *b, int
     back_tile(t, b, q0, k0, n_keys);
     for (int64_t p = 0; p < b->n_panels; p++) {
         int64_t j = p * GEMM_NR, n = t->d - j < GEMM_NR ? t->d - j : GEMM_NR;
-        pack_rows(b->q, GEMM_NR, element(t, q, j), t->dtype, t->ld, n_q, n, 0);
+        pack_rows(b->q, GEMM_NR, element(t, q, j), t->dtype, t->ld_q, n_q, n, 0);
         pack_rows(b->d_o, GEMM_NR, element(t, d_o, j), t->dtype, t->ld_o, n_q, n, 0);
         product(n_keys, n_q, b->s, QUERIES, 1, b->d_o, b->dv + j, b->d_pad, 1);
         product(n_keys, n_q, b->dp, QUERIES, 1, b->q, b->dk + j, b->d_pad, 1);
     }
     float *dq = t->sum + q0 / QUERIES * (t->d * QUERIES);
-    product(t->d, n_keys, k.at, 1, k.ld, b->dp, dq, QUERIES, k0 > 0);
+    product(t->d, n_keys, k.at, 1, k.ld, b->dp, dq, QUERIES, k0 > 0 || is_zeroed(t));
 }
 
 static struct back back_scratch(const struct ku_attn_tile *t)
@@ -184,37 +191,40 @@ static struct back back_scratch(const struct ku_attn_tile *t)
     TAKE(wide_v, KEYS * t->d);
     TAKE(row, QUERIES * t->d);
 #undef TAKE
-    int64_t n_tiles = (t->t + QUERIES - 1) / QUERIES;
-    b.delta = t->sum + n_tiles * QUERIES * t->d;
     return b;
+}
+
+static void put_queries(const struct ku_attn_tile *t, int64_t q0, float *row)
+{
+    int64_t n_q = t->t - q0 < QUERIES ? t->t - q0 : QUERIES;
+    pack_cols(row, t->d, t->sum + q0 * t->d, KUMI_F32, QUERIES, n_q, t->d, 0);
+    for (int64_t i = 0; i < n_q; i++)
+        cast(element_out(t, t->dq, (q0 + i) * t->ld_q), t->dtype, row + i * t->d, KUMI_F32, t->d);
 }
 
 static void attn_backward(const struct ku_attn_tile *t)
 {
     struct back b = back_scratch(t);
-    sum_out_d_out(t, b.delta);
-    for (int64_t k0 = 0; k0 < t->t; k0 += KEYS) {
-        int64_t n_keys = t->t - k0 < KEYS ? t->t - k0 : KEYS;
+    begin_heads(t);
+    for (int64_t k0 = 0; k0 < t->n_seen; k0 += KEYS) {
+        int64_t n_keys = t->n_seen - k0 < KEYS ? t->n_seen - k0 : KEYS;
         struct rows k = widen_rows(t, t->k, k0, n_keys, b.wide_k);
         struct rows v = widen_rows(t, t->v, k0, n_keys, b.wide_v);
         memset(b.dk, 0, (size_t)(n_keys * b.d_pad) * sizeof *b.dk);
         memset(b.dv, 0, (size_t)(n_keys * b.d_pad) * sizeof *b.dv);
-        for (int64_t q0 = t->causal ? k0 / QUERIES * QUERIES : 0; q0 < t->t; q0 += QUERIES) {
-            back_queries(t, &b, q0, k0, n_keys, k, v);
-            ku_pool_poll(t->pool, t->thread);
+        for (int64_t h = 0; h < t->n_heads; h++) {
+            const struct ku_attn_tile one = head_of(t, h);
+            for (int64_t q0 = first_query(t, k0); q0 < t->t; q0 += QUERIES) {
+                back_queries(&one, &b, q0, k0, n_keys, k, v);
+                ku_pool_poll(t->pool, t->thread);
+            }
         }
-        for (int64_t i = 0; i < n_keys; i++) {
-            int64_t at = (k0 + i) * t->ld;
-            cast(element_out(t, t->dk, at), t->dtype, b.dk + i * b.d_pad, KUMI_F32, t->d);
-            cast(element_out(t, t->dv, at), t->dtype, b.dv + i * b.d_pad, KUMI_F32, t->d);
-        }
+        put_keys(t, k0, n_keys, b.dk, b.dv, b.d_pad);
     }
-    for (int64_t q0 = 0; q0 < t->t; q0 += QUERIES) {
-        int64_t n_q = t->t - q0 < QUERIES ? t->t - q0 : QUERIES;
-        pack_cols(b.row, t->d, t->sum + q0 / QUERIES * (t->d * QUERIES), KUMI_F32, QUERIES, n_q,
-                  t->d, 0);
-        for (int64_t i = 0; i < n_q; i++)
-            cast(element_out(t, t->dq, (q0 + i) * t->ld), t->dtype, b.row + i * t->d, KUMI_F32,
-                 t->d);
+    put_unseen_keys(t);
+    for (int64_t h = 0; h < t->n_heads; h++) {
+        const struct ku_attn_tile one = head_of(t, h);
+        for (int64_t q0 = 0; q0 < t->t; q0 += QUERIES)
+            put_queries(&one, q0, b.row);
     }
 }

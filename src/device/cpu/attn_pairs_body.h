@@ -41,20 +41,24 @@ INLINE vf weight(vf x, int edge, vi looks)
  * S^T to pairs of P^T for one tile of keys; moves the running maximum (of s factor, factor = scale
  * log2 e) and sum, and rescales O^T where the maximum moved.
  */
-static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, float *s,
-                          const float *keep, float *top, float *sum, float *o, uint32_t *p)
+static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, int mixed,
+                          int add, float *s, const float *keep, float *top, float *sum, float *o,
+                          uint32_t *p)
 {
-    const int edge = (t->causal && k0 + n_keys > t->q0) || t->q0 + QUERIES > t->t;
+    const int edge =
+        (t->causal && k0 + n_keys > t->q0 + t->offset) || t->q0 + QUERIES > t->t || mixed;
     const vf factor = splat(t->scale * 1.44269504088896341f);
     for (int64_t at = 0; at < QUERIES; at += LANES) {
         vf old = load(KUMI_F32, top, at), m = splat(-INFINITY), l = load(KUMI_F32, sum, at);
+        const struct lanes lanes = lanes_of(t, t->q0 + at);
         for (int64_t k = 0; k < n_keys; k++) {
             vf x = load(KUMI_F32, s + k * QUERIES, at) * factor;
             if (edge)
-                x = select_f(visible(t, t->q0 + at, k0 + k), x, splat(-INFINITY));
+                x = select_f(visible(t, &lanes, k0 + k), x, splat(-INFINITY));
             m = max_f(x, m);
         }
         m = max_f(m, old);
+        store(KUMI_F32, top, at, m);
         m = select_f(m > splat(-INFINITY), m, (vf){0}); /* a lane that saw nothing yet */
         vf shrink = exp2_f(max_f(old - m, EXP2_ZERO));
         l *= shrink;
@@ -62,17 +66,16 @@ static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_ke
             vf w[2] = {{0}, {0}};
             for (int i = 0; i < 2 && k + i < n_keys; i++) {
                 vf x = load(KUMI_F32, s + (k + i) * QUERIES, at) * factor - m;
-                w[i] = weight(x, edge, visible(t, t->q0 + at, k0 + k + i));
+                w[i] = weight(x, edge, visible(t, &lanes, k0 + k + i));
                 l += w[i];
                 if (keep)
                     w[i] *= load(KUMI_F32, keep + (k + i) * QUERIES, at);
             }
             *(vu_mem *)(p + k / 2 * QUERIES + at) = pair_lanes(w[0], w[1]);
         }
-        if (k0 > 0)
+        if (add)
             for (int64_t j = 0; j < t->d; j++)
                 store(KUMI_F32, o + j * QUERIES, at, load(KUMI_F32, o + j * QUERIES, at) * shrink);
-        store(KUMI_F32, top, at, m);
         store(KUMI_F32, sum, at, l);
     }
 }
@@ -97,35 +100,42 @@ static void pairs_forward(const struct ku_attn_tile *t)
     uint32_t *q = (uint32_t *)row + t->d * QUERIES, *p = q + t->d * QUERIES;
     uint32_t *v = p + KEYS / 2 * QUERIES;
     int64_t n_q = t->t - t->q0 < QUERIES ? t->t - t->q0 : QUERIES;
-    int64_t end = t->causal ? t->q0 + n_q : t->t;
+    int64_t end = seen_keys(t, t->q0 + n_q, 0, t->n_seen);
+    int add = 0;
 
-    pack_cols(q, QUERIES, element(t, t->q, t->q0 * t->ld), KUMI_BF16, t->ld, t->d, n_q, 1);
+    pack_cols(q, QUERIES, element(t, t->q, t->q0 * t->ld_q), KUMI_BF16, t->ld_q, t->d, n_q, 1);
     for (int i = 0; i < QUERIES; i++)
         top[i] = -INFINITY, sum[i] = 0;
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
         int64_t n_keys = end - k0 < KEYS ? end - k0 : KEYS;
-        pairs_product(n_keys, t->d / 2, element(t, t->k, k0 * t->ld), t->ld / 2, 1, q, s, QUERIES,
-                      0);
+        int meet = segments_of(t, t->q0, n_q, k0, n_keys);
+        if (meet == APART)
+            continue;
+        pairs_product(n_keys, t->d / 2, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, q, s,
+                      QUERIES, 0);
         if (t->drop)
             draw_keep(t, t->q0, k0, n_keys, keep);
-        pairs_softmax(t, k0, n_keys, s, t->drop ? keep : NULL, top, sum, o, p);
-        pack_rows(v, t->d, element(t, t->v, k0 * t->ld), KUMI_BF16, t->ld, n_keys, t->d, 1);
-        pairs_product(t->d, (n_keys + 1) / 2, v, 1, t->d, p, o, QUERIES, k0 > 0);
+        pairs_softmax(t, k0, n_keys, meet == MIXED, add, s, t->drop ? keep : NULL, top, sum, o, p);
+        pack_rows(v, t->d, element(t, t->v, k0 * t->ld_k), KUMI_BF16, t->ld_k, n_keys, t->d, 1);
+        pairs_product(t->d, (n_keys + 1) / 2, v, 1, t->d, p, o, QUERIES, add);
+        add = 1;
         ku_pool_poll(t->pool, t->thread);
     }
+    if (!add) /* no key at all */
+        memset(o, 0, (size_t)(t->d * QUERIES) * sizeof *o);
     for (int64_t i = 0; i < n_q; i++) {
         t->lse[t->q0 + i] = (float)(0.693147180559945309 * (double)top[i] + log((double)sum[i]));
-        sum[i] = 1.0f / sum[i];
+        sum[i] = sum[i] == 0 ? 0 : 1.0f / sum[i];
     }
     put_rows(t, element_out(t, t->out, t->q0 * t->ld_o), t->ld_o, o, n_q, sum, row);
 }
 
 /* Scratch of the backward pass. */
 struct pairs_back {
-    float *s, *dp, *keep, *dk, *dv, *row, *delta; /* dk, dv: [keys][d up to a multiple of nr] */
-    uint32_t *qt, *dot;                           /* Q^T, dO^T: pairs along d, [d / 2][queries] */
-    uint32_t *q, *d_o;                            /* Q, dO: pairs along queries, panels of nr */
-    uint32_t *k;                                  /* K: pairs along keys, [keys / 2][d] */
+    float *s, *dp, *keep, *dk, *dv, *row; /* dk, dv: [keys][d up to a multiple of nr] */
+    uint32_t *qt, *dot;                   /* Q^T, dO^T: pairs along d, [d / 2][queries] */
+    uint32_t *q, *d_o;                    /* Q, dO: pairs along queries, panels of nr */
+    uint32_t *k;                          /* K: pairs along keys, [keys / 2][d] */
     uint32_t *p_row, *ds_row,
         *ds; /* pairs along queries [keys][nr / 2], along keys [keys / 2][nr] */
     int64_t d_pad;
@@ -152,21 +162,21 @@ static struct pairs_back pairs_scratch(const struct ku_attn_tile *t)
     TAKE(unit, ds_row, KEYS * QUERIES / 2);
     TAKE(unit, ds, KEYS / 2 * QUERIES);
 #undef TAKE
-    b.delta = t->sum + (t->t + QUERIES - 1) / QUERIES * QUERIES * t->d;
     return b;
 }
 
 /* P^T and dS^T from S^T and dP^T, rounded, as the next products want them. */
 static void pairs_adjoint(const struct ku_attn_tile *t, const struct pairs_back *b, int64_t q0,
-                          int64_t k0, int64_t n_keys)
+                          int64_t k0, int64_t n_keys, int mixed)
 {
-    const int edge = (t->causal && k0 + n_keys > q0) || q0 + QUERIES > t->t;
+    const int edge = (t->causal && k0 + n_keys > q0 + t->offset) || q0 + QUERIES > t->t || mixed;
     const vf factor = splat(t->scale * 1.44269504088896341f);
+    const struct lanes lanes[2] = {lanes_of(t, q0), lanes_of(t, q0 + LANES)};
     vf lse[2], delta[2];
     for (int h = 0; h < 2; h++) {
         int64_t left = t->t - q0 - h * LANES, some = left < 0 ? 0 : left < LANES ? left : LANES;
         lse[h] = load_n(KUMI_F32, t->lse + q0, h * LANES, some) * 1.44269504088896341f;
-        delta[h] = load_n(KUMI_F32, b->delta + q0, h * LANES, some);
+        delta[h] = load_n(KUMI_F32, delta_of(t) + q0, h * LANES, some);
     }
     for (int64_t k = 0; k < n_keys; k += 2) {
         vf ds[2][2] = {{{0}}}; /* [key][half] */
@@ -176,7 +186,7 @@ static void pairs_adjoint(const struct ku_attn_tile *t, const struct pairs_back 
             for (int h = 0; h < 2; h++) {
                 vf x = load(KUMI_F32, b->s + at, h * LANES) * factor - lse[h];
                 vf d = load(KUMI_F32, b->dp + at, h * LANES);
-                vf w = weight(x, edge, visible(t, q0 + h * LANES, k0 + k + i));
+                vf w = weight(x, edge, visible(t, &lanes[h], k0 + k + i));
                 p[h] = w;
                 if (t->drop) {
                     vf keep = load(KUMI_F32, b->keep + at, h * LANES);
@@ -199,48 +209,53 @@ static void pairs_queries(const struct ku_attn_tile *t, const struct pairs_back 
 {
     const int64_t n_q = t->t - q0 < QUERIES ? t->t - q0 : QUERIES, q_units = (n_q + 1) / 2;
     const int64_t n_keys = seen_keys(t, q0 + n_q, k0, n_tile), d_units = t->d / 2;
-    const uint16_t *q = element(t, t->q, q0 * t->ld), *d_o = element(t, t->d_out, q0 * t->ld_o);
-    pack_cols(b->qt, QUERIES, q, KUMI_BF16, t->ld, t->d, n_q, 1);
+    const int meet = segments_of(t, q0, n_q, k0, n_keys);
+    if (meet == APART)
+        return;
+    const uint16_t *q = element(t, t->q, q0 * t->ld_q), *d_o = element(t, t->d_out, q0 * t->ld_o);
+    pack_cols(b->qt, QUERIES, q, KUMI_BF16, t->ld_q, t->d, n_q, 1);
     pack_cols(b->dot, QUERIES, d_o, KUMI_BF16, t->ld_o, t->d, n_q, 1);
-    pairs_product(n_keys, d_units, element(t, t->k, k0 * t->ld), t->ld / 2, 1, b->qt, b->s, QUERIES,
-                  0);
-    pairs_product(n_keys, d_units, element(t, t->v, k0 * t->ld), t->ld / 2, 1, b->dot, b->dp,
+    pairs_product(n_keys, d_units, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, b->qt, b->s,
+                  QUERIES, 0);
+    pairs_product(n_keys, d_units, element(t, t->v, k0 * t->ld_k), t->ld_k / 2, 1, b->dot, b->dp,
                   QUERIES, 0);
     if (t->drop)
         draw_keep(t, q0, k0, n_keys, b->keep);
-    pairs_adjoint(t, b, q0, k0, n_keys);
+    pairs_adjoint(t, b, q0, k0, n_keys, meet == MIXED);
     for (int64_t j = 0; j < t->d; j += GEMM_NR) {
         int64_t n = t->d - j < GEMM_NR ? t->d - j : GEMM_NR;
-        pack_rows(b->q, GEMM_NR, q + j, KUMI_BF16, t->ld, n_q, n, 1);
+        pack_rows(b->q, GEMM_NR, q + j, KUMI_BF16, t->ld_q, n_q, n, 1);
         pack_rows(b->d_o, GEMM_NR, d_o + j, KUMI_BF16, t->ld_o, n_q, n, 1);
         pairs_product(n_keys, q_units, b->p_row, QUERIES / 2, 1, b->d_o, b->dv + j, b->d_pad, 1);
         pairs_product(n_keys, q_units, b->ds_row, QUERIES / 2, 1, b->q, b->dk + j, b->d_pad, 1);
     }
     pairs_product(t->d, (n_keys + 1) / 2, b->k, 1, t->d, b->ds,
-                  t->sum + q0 / QUERIES * (t->d * QUERIES), QUERIES, k0 > 0);
+                  t->sum + q0 / QUERIES * (t->d * QUERIES), QUERIES, k0 > 0 || is_zeroed(t));
 }
 
 static void pairs_backward(const struct ku_attn_tile *t)
 {
     struct pairs_back b = pairs_scratch(t);
-    sum_out_d_out(t, b.delta);
-    for (int64_t k0 = 0; k0 < t->t; k0 += KEYS) {
-        int64_t n_keys = t->t - k0 < KEYS ? t->t - k0 : KEYS;
-        pack_rows(b.k, t->d, element(t, t->k, k0 * t->ld), KUMI_BF16, t->ld, n_keys, t->d, 1);
+    begin_heads(t);
+    for (int64_t k0 = 0; k0 < t->n_seen; k0 += KEYS) {
+        int64_t n_keys = t->n_seen - k0 < KEYS ? t->n_seen - k0 : KEYS;
+        pack_rows(b.k, t->d, element(t, t->k, k0 * t->ld_k), KUMI_BF16, t->ld_k, n_keys, t->d, 1);
         memset(b.dk, 0, (size_t)(n_keys * b.d_pad) * sizeof *b.dk);
         memset(b.dv, 0, (size_t)(n_keys * b.d_pad) * sizeof *b.dv);
-        for (int64_t q0 = t->causal ? k0 / QUERIES * QUERIES : 0; q0 < t->t; q0 += QUERIES) {
-            pairs_queries(t, &b, q0, k0, n_keys);
-            ku_pool_poll(t->pool, t->thread);
+        for (int64_t h = 0; h < t->n_heads; h++) {
+            const struct ku_attn_tile one = head_of(t, h);
+            for (int64_t q0 = first_query(t, k0); q0 < t->t; q0 += QUERIES) {
+                pairs_queries(&one, &b, q0, k0, n_keys);
+                ku_pool_poll(t->pool, t->thread);
+            }
         }
-        for (int64_t i = 0; i < n_keys; i++) {
-            int64_t at = (k0 + i) * t->ld;
-            cast(element_out(t, t->dk, at), KUMI_BF16, b.dk + i * b.d_pad, KUMI_F32, t->d);
-            cast(element_out(t, t->dv, at), KUMI_BF16, b.dv + i * b.d_pad, KUMI_F32, t->d);
-        }
+        put_keys(t, k0, n_keys, b.dk, b.dv, b.d_pad);
     }
-    for (int64_t q0 = 0; q0 < t->t; q0 += QUERIES)
-        put_rows(t, element_out(t, t->dq, q0 * t->ld), t->ld,
-                 t->sum + q0 / QUERIES * (t->d * QUERIES),
-                 t->t - q0 < QUERIES ? t->t - q0 : QUERIES, NULL, b.row);
+    put_unseen_keys(t);
+    for (int64_t h = 0; h < t->n_heads; h++) {
+        const struct ku_attn_tile one = head_of(t, h);
+        for (int64_t q0 = 0; q0 < t->t; q0 += QUERIES)
+            put_rows(t, element_out(t, one.dq, q0 * t->ld_q), t->ld_q, one.sum + q0 * t->d,
+                     t->t - q0 < QUERIES ? t->t - q0 : QUERIES, NULL, b.row);
+    }
 }

@@ -55,8 +55,8 @@ int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct
 
 int ku_cpu_check_all(const struct ku_kernel *k)
 {
-    static const char *const in[] = {"input 0", "input 1", "input 2", "input 3",
-                                     "input 4", "input 5", "input 6", "input 7"};
+    static const char *const in[] = {"input 0", "input 1", "input 2", "input 3", "input 4",
+                                     "input 5", "input 6", "input 7", "input 8", "input 9"};
     static const char *const out[] = {"output 0", "output 1", "output 2", "output 3"};
     for (int i = 0; i < k->call.n_in; i++)
         if (ku_dtype_is_float(k->call.in[i].dtype))
@@ -105,6 +105,7 @@ static int cpu_open(const struct ku_device_opts *o, void **dev)
 #endif
     struct ku_pool_opts pool = {.n_threads = n,
                                 .n_runnable_threads = o->n_runnable_threads,
+                                .n_cpus = o->n_cpus,
                                 .cpu = o->cpu,
                                 .bind_caller = o->cpu != NULL};
     KU_TRY_OUT(ku_pool_create(&pool, &cpu->pool));
@@ -138,10 +139,15 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
         bytes = ku_cpu_workspace_product(c);
     else if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb)
         bytes = ku_cpu_workspace_slices(c);
+    else if (c->op == KU_OP_batch_norm_sums || c->op == KU_OP_batch_norm ||
+             c->op == KU_OP_batch_norm_dsums || c->op == KU_OP_batch_norm_dx)
+        bytes = ku_cpu_workspace_norm(c);
     else if (c->op == KU_OP_embedding_dw)
         bytes = ku_cpu_workspace_lists(c);
-    else if (c->op == KU_OP_attention_dx)
+    else if (c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv_dx)
         bytes = ku_cpu_workspace_attention_dx(c);
+    else if (c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments)
+        bytes = ku_cpu_workspace_trust(c);
     else if (c->op == KU_OP_sumsq || c->op == KU_OP_exact_sum || c->op == KU_OP_max_all)
         bytes = ku_cpu_workspace_blocks(c);
     else if (c->op == KU_OP_conv2d || c->op == KU_OP_conv2d_dx || c->op == KU_OP_conv2d_dw)
@@ -201,4 +207,5 @@ const struct ku_device_ops ku_device_cpu = {.name = "cpu",
                                             .query = cpu_query,
                                             .bind = cpu_bind,
                                             .unbind = cpu_unbind,
-                                            .launch = cpu_launch};
+                                            .launch = cpu_launch,
+                                            .add_squares = ku_cpu_add_squares};

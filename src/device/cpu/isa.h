@@ -19,7 +19,7 @@ struct ku_dropout {
     float scale;    /* 1 / (1 - p) */
 };
 
-/* AdamW, Adam and SGD over a range: PyTorch's formulas with the step's scalars folded in. */
+/* Optimizers over a range: PyTorch's formulas with the step's scalars folded in. */
 struct ku_update {
     float *p, *m, *v;
     const void *g;
@@ -28,11 +28,11 @@ struct ku_update {
     float scale;                        /* of the gradient */
     float lr, beta1, add1, beta2, add2; /* add = 1 - beta, rounded from f64 */
     float eps, weight_decay, keep;      /* keep: factor of p, 1 - lr wd when decoupled, else 1 */
-    float step_size;                    /* lr / (1 - beta1^t) */
+    float step_size;                    /* lr / (1 - beta1^t); of lamb's update 1 / (1 - beta1^t) */
     float rsqrt_bc2;                    /* 1 / sqrt(1 - beta2^t) */
     int l2;                             /* g + wd p */
     int nesterov, first;
-    float momentum;
+    float momentum, add, ratio; /* sgd: add = 1 - dampening; ratio: 1, of lars the trust ratio */
 };
 
 /* Where rows of finished sums go; of out and raw: the first row. */
@@ -113,20 +113,29 @@ struct ku_conv_row {
     int64_t n, from_step, to_step; /* pixels; elements and units from one to the next */
 };
 
-/* One head of one sample; forward: one tile of queries of it. See attn_body.h. */
+/*
+ * Forward: one tile of queries of one head of one sample. Backward: one head of keys, and the
+ * n_heads heads of queries that read it, one behind the other: d elements of q, o, d_out and dq
+ * apart. See attn_body.h.
+ */
 struct ku_attn_tile {
-    /* element (token, j) of q, k, v, dq, dk, dv at token ld + j; of o, d_out at token ld_o + j */
+    /* element (token, j) of q, dq at token ld_q + j; of k, v, dk, dv at token ld_k + j; of o,
+     * d_out, out at token ld_o + j */
     const void *q, *k, *v, *o, *d_out;
     void *out, *dq, *dk, *dv;
-    float *lse; /* [t] */
-    float *sum; /* backward: the head's adjoint of q, transposed, and its rows' sums: workspace */
+    float *lse; /* [n_heads][t] */
+    /* backward: per head of queries the adjoint of q, transposed, and its rows' sums: workspace */
+    float *sum;
     float *scratch; /* KU_CPU_SCRATCH_BYTES of this thread */
     enum kumi_dtype dtype;
-    int64_t t, d, ld, ld_o, q0;
+    int64_t t, s, d, ld_q, ld_k, ld_o, q0; /* t queries, s keys in memory */
+    int64_t n_seen;                        /* keys that count: min(s, length) */
+    int64_t offset, n_heads;               /* query i stands at key offset + i */
+    const int32_t *segment; /* [s]: a query sees the number of its own key; or NULL */
     int causal;
     float scale;
     const struct ku_dropout *drop; /* NULL: none */
-    uint64_t drop_first;           /* random index of (query 0, key 0) */
+    uint64_t drop_first;           /* random index of (first head, query 0, key 0) */
     struct ku_pool *pool;
     int thread;
 };
@@ -138,10 +147,21 @@ static inline int64_t ku_attn_sum_count(int64_t t, int64_t d)
            (d + 1); /* 32: the widest tile of queries, on any instruction set */
 }
 
+/* Batch norm over rows of channels; vectors of channels are f32. */
+struct ku_norm {
+    enum kumi_dtype dtype; /* of rows */
+    int64_t width;
+    const void *x, *dy, *y, *r; /* the first row; y and r may be NULL */
+    void *out;
+    const float *mean, *scale, *bias, *slope;
+    int act; /* KU_ACT_NONE or KU_ACT_RELU */
+};
+
 struct ku_isa_ops {
     void (*cast)(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n);
     void (*add)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
     void (*mul)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
+    void (*scale)(void *dst, const void *x, float by, enum kumi_dtype dtype, int64_t n);
     void (*act)(void *dst, const void *x, int act, enum kumi_dtype dtype, int64_t n);
     void (*act_dx)(void *dx, const void *dy, const void *x, int act, enum kumi_dtype dtype,
                    int64_t n);
@@ -165,16 +185,31 @@ struct ku_isa_ops {
     void (*layer_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
                           const void *gain, enum kumi_dtype gain_dtype, float mean, float rstd,
                           int64_t n);
+    /* sum += x - about, squares += (x - about)^2 down the columns of few rows; about: a row */
+    void (*norm_sums)(double *sum, double *squares, const void *x, const void *about,
+                      enum kumi_dtype dtype, int64_t n_rows, int64_t width);
+    /* out = act(z), z = (x - mean) scale + bias, or act(round(round(z) + r)) */
+    void (*norm_apply)(const struct ku_norm *o, int64_t n_rows);
+    /* sum += dz, product += dz (x - mean) scale; with y: dz = dy where y > 0, also to out */
+    void (*norm_dsums)(const struct ku_norm *o, double *sum, double *product, int64_t n_rows);
+    /* out = scale dy - bias - (x - mean) slope */
+    void (*norm_dx)(const struct ku_norm *o, int64_t n_rows);
     float (*log_sum_exp)(const void *x, enum kumi_dtype dtype, int64_t n);
-    /* dst = factor (e^(x - lse)), n elements */
+    /* dst = factor (e^(x - lse)) - minus, n elements */
     void (*softmax_scaled)(void *dst, const void *x, enum kumi_dtype dtype, float lse, float factor,
-                           int64_t n);
+                           float minus, int64_t n);
+    double (*sum)(const void *x, enum kumi_dtype dtype, int64_t n);
+    /* how many elements are greater, or not less, than a limit; a NaN is neither */
+    int64_t (*n_above)(const void *x, enum kumi_dtype dtype, int64_t n, float than, int or_equal);
     /* sixteen interleaved f64 sums of squares, added in a fixed tree; non-finite elements counted
      */
     double (*sumsq)(const void *x, enum kumi_dtype dtype, int64_t n, int64_t *n_bad);
     double (*max)(const void *x, enum kumi_dtype dtype, int64_t n);
     void (*adam)(const struct ku_update *u, int64_t from, int64_t n);
-    void (*sgd)(const struct ku_update *u, int64_t from, int64_t n);
+    void (*sgd)(const struct ku_update *u, int64_t from, int64_t n); /* lars, too */
+    /* m' and v'; sum: of the squares of p and of the update, of at most one canonical block */
+    void (*lamb_moments)(const struct ku_update *u, int64_t from, int64_t n, double sum[2]);
+    void (*lamb)(const struct ku_update *u, int64_t from, int64_t n); /* p -= lr update */
     /*
      * One panel of a product's operand, [units][width]: element (k, j) of the source lies at
      * k ld + j (rows) or at j ld + k (cols). Columns from n_cols to width, and the last half unit

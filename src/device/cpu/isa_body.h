@@ -7,6 +7,8 @@
 
 #include "device/cpu/elem_body.h"
 #include "device/cpu/rows_body.h"
+#include "device/cpu/norm_body.h"
+#include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
 #include "device/cpu/conv_body.h"
 #include "device/cpu/pool_body.h"
@@ -17,6 +19,7 @@ const struct ku_isa_ops ISA_OPS = {
     .cast = cast,
     .add = add,
     .mul = mul,
+    .scale = scale,
     .act = act_all,
     .act_dx = act_dx,
     .dropout = dropout,
@@ -27,12 +30,20 @@ const struct ku_isa_ops ISA_OPS = {
     .finish_cols = finish_cols,
     .layer_norm = layer_norm,
     .layer_norm_dx = layer_norm_dx,
+    .norm_sums = norm_sums,
+    .norm_apply = norm_apply,
+    .norm_dsums = norm_dsums,
+    .norm_dx = norm_dx,
     .log_sum_exp = log_sum_exp,
     .softmax_scaled = softmax_scaled,
+    .sum = sum,
+    .n_above = n_above,
     .sumsq = sumsq,
     .max = max_of,
     .adam = adam,
     .sgd = sgd,
+    .lamb_moments = lamb_moments,
+    .lamb = lamb,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
     .conv_pack = conv_pack,

@@ -1,153 +1,224 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over packed qkv [n, t, 3, h, d]. For one sample and head, with q, k, v its rows:
+ * Attention over packed qkv, and over q, k and v apart. For one sample and head of queries, with q
+ * its rows, and k, v those of the head of keys that it reads:
  *
- *     s[i,j] = scale q[i].k[j]           j <= i when causal; scale 0 = 1 / sqrt(d)
+ *     s[i,j] = scale q[i].k[j]           of the keys j that i sees; scale 0 = 1 / sqrt(d)
  *     lse[i] = log sum_j e^s[i,j]        p[i,j] = e^(s[i,j] - lse[i])
  *     z[i,j] = 0 or 1 / (1 - dropout)    by the flat index of (n, h, i, j), n and h global
  *     o[i]   = sum_j p[i,j] z[i,j] v[j]
+ *
+ * Query i stands at key n_keys - n_queries + i. It sees keys before the sample's length, when
+ * causal none behind its own, and with segments those whose number is that of its own key.
  */
 #include <math.h>
 
 #include "device/ref/ref.h"
+#include "op/attention.h"
 
 struct head {
     const struct ku_call *c;
-    const struct ku_view *qkv;
-    int64_t sample, head, t, h, d;
+    struct ku_attention a;
+    int64_t sample, head;
     double scale;
 };
 
+static struct head head_of(const struct ku_call *c)
+{
+    const struct ku_shape *shape[KU_MAX_IN];
+    for (int i = 0; i < c->n_in; i++)
+        shape[i] = &c->in[i].shape;
+    struct head h = {.c = c, .a = ku_attention_of(c->op, c->n_in, shape)};
+    h.scale = c->attr->scale != 0 ? c->attr->scale : 1 / sqrt((double)h.a.width);
+    return h;
+}
 size_t ku_ref_workspace_attention(const struct ku_op_case *c)
 {
-    size_t t = (size_t)c->in[c->op == KU_OP_attention ? 0 : 1].shape.dim[1].count;
-    return t * t * 2 * sizeof(double); /* p and ds of one head */
+    const struct ku_shape *shape[KU_MAX_IN];
+    for (int i = 0; i < c->n_in; i++)
+        shape[i] = &c->in[i].shape;
+    struct ku_attention a = ku_attention_of(c->op, c->n_in, shape);
+    return (size_t)(a.group * a.n_queries * a.n_keys) * 2 *
+           sizeof(double); /* p and ds of one head of keys */
 }
 
-static struct head head_of(const struct ku_call *c, const struct ku_view *qkv)
+/* Where a row of queries or of keys begins. */
+static int64_t q_at(const struct head *h, const struct ku_attn_rows *rows, int64_t query)
 {
-    const struct ku_dim *dim = qkv->shape.dim;
-    double scale = c->attr->scale;
-    return (struct head){.c = c,
-                         .qkv = qkv,
-                         .t = dim[1].count,
-                         .h = dim[3].count,
-                         .d = dim[4].count,
-                         .scale = scale != 0 ? scale : 1 / sqrt((double)dim[4].count)};
+    return ku_attn_at(&h->a, rows, h->sample, query, h->head);
 }
-/* Where row t of q (0), k (1) or v (2) begins; and of o. */
-static int64_t row_at(const struct head *a, int64_t t, int which)
+static int64_t k_at(const struct head *h, const struct ku_attn_rows *rows, int64_t key)
 {
-    return (((a->sample * a->t + t) * 3 + which) * a->h + a->head) * a->d;
+    return ku_attn_at(&h->a, rows, h->sample, key, h->head / h->a.group);
 }
-static int64_t o_at(const struct head *a, int64_t t)
+static int64_t lse_at(const struct head *h, int64_t query)
 {
-    return ((a->sample * a->t + t) * a->h + a->head) * a->d;
+    return ku_attn_lse_at(&h->a, h->sample, h->head) + query;
 }
-static int64_t lse_at(const struct head *a, int64_t t)
+static int sees(const struct head *h, int64_t query, int64_t key)
 {
-    return (a->sample * a->h + a->head) * a->t + t;
+    const struct ku_view *in = h->c->in;
+    const int64_t own = h->a.n_keys - h->a.n_queries + query;
+    if (h->c->attr->causal && key > own)
+        return 0;
+    if (h->a.lengths >= 0 && key >= ((const int32_t *)in[h->a.lengths].data)[h->sample])
+        return 0;
+    if (h->a.segments < 0)
+        return 1;
+    const int32_t *number = (const int32_t *)in[h->a.segments].data + h->sample * h->a.n_keys;
+    return number[key] == number[own];
 }
-static int64_t n_keys(const struct head *a, int64_t query)
-{
-    return a->c->attr->causal ? query + 1 : a->t;
-}
-static double dot(const struct head *a, const struct ku_view *x, int64_t i, const struct ku_view *y,
-                  int64_t j)
+static double dot(const struct head *h, const struct ku_attn_rows *x, int64_t i,
+                  const struct ku_attn_rows *y, int64_t j)
 {
     double sum = 0;
-    for (int64_t e = 0; e < a->d; e++)
-        sum += ku_ref_get(x, i + e) * ku_ref_get(y, j + e);
+    for (int64_t e = 0; e < h->a.width; e++)
+        sum += ku_ref_get(&h->c->in[x->operand], i + e) * ku_ref_get(&h->c->in[y->operand], j + e);
     return sum;
 }
-static double keep(const struct head *a, int64_t query, int64_t key)
+static double score(const struct head *h, int64_t query, int64_t key)
 {
-    const struct ku_view *v = a->qkv;
-    if (a->c->attr->p == 0)
+    return h->scale * dot(h, &h->a.q, q_at(h, &h->a.q, query), &h->a.k, k_at(h, &h->a.k, key));
+}
+static double keep(const struct head *h, int64_t query, int64_t key)
+{
+    const struct ku_view *q = &h->c->in[h->a.q.operand], *k = &h->c->in[h->a.k.operand];
+    const int heads = h->a.v.first ? 3 : 2; /* the dim of k's heads */
+    if (h->c->attr->p == 0)
         return 1;
-    int64_t row = (v->start[0] + a->sample) * v->logical[3] + v->start[3] + a->head;
-    return ku_ref_keep(a->c, (uint64_t)((row * a->t + query) * a->t + key));
+    int64_t row = ((q->start[0] + h->sample) * k->logical[heads] + k->start[heads]) * h->a.group;
+    return ku_ref_keep(h->c,
+                       (uint64_t)(((row + h->head) * h->a.n_queries + query) * h->a.n_keys + key));
 }
 
 /* s of one query into p[], returns the log-sum-exp. */
-static double scores(const struct head *a, int64_t query, double *p)
+static double scores(const struct head *h, int64_t query, double *p)
 {
     double most = (double)-INFINITY, sum = 0;
-    for (int64_t key = 0; key < n_keys(a, query); key++) {
-        p[key] = a->scale * dot(a, a->qkv, row_at(a, query, 0), a->qkv, row_at(a, key, 1));
+    for (int64_t key = 0; key < h->a.n_keys; key++) {
+        if (!sees(h, query, key))
+            continue;
+        p[key] = score(h, query, key);
         most = p[key] > most ? p[key] : most;
     }
-    for (int64_t key = 0; key < n_keys(a, query); key++)
-        sum += exp(p[key] - most);
-    return most + log(sum);
+    for (int64_t key = 0; key < h->a.n_keys; key++)
+        sum += sees(h, query, key) ? exp(p[key] - most) : 0;
+    return most + log(sum); /* of nothing: -infinity */
+}
+
+static void attend(const struct head *h, int64_t query, double *p)
+{
+    const struct ku_view *v = &h->c->in[h->a.v.operand];
+    double lse = scores(h, query, p);
+    ku_ref_put(&h->c->out[1], lse_at(h, query), lse);
+    for (int64_t key = 0; key < h->a.n_keys; key++)
+        p[key] = sees(h, query, key) ? exp(p[key] - lse) * keep(h, query, key) : 0;
+    for (int64_t e = 0; e < h->a.width; e++) {
+        double sum = 0;
+        for (int64_t key = 0; key < h->a.n_keys; key++)
+            if (sees(h, query, key))
+                sum += p[key] * ku_ref_get(v, k_at(h, &h->a.v, key) + e);
+        ku_ref_put(&h->c->out[0], q_at(h, &h->a.o, query) + e, sum);
+    }
 }
 
 void ku_ref_attention(const struct ku_call *c, struct ku_ref_poll *poll)
 {
-    struct head a = head_of(c, &c->in[0]);
-    double *p = c->workspace;
-    for (a.sample = 0; a.sample < c->in[0].shape.dim[0].count; a.sample++)
-        for (a.head = 0; a.head < a.h; a.head++)
-            for (int64_t query = 0; query < a.t; query++) {
-                double lse = scores(&a, query, p);
-                ku_ref_put(&c->out[1], lse_at(&a, query), lse);
-                for (int64_t key = 0; key < n_keys(&a, query); key++)
-                    p[key] = exp(p[key] - lse) * keep(&a, query, key);
-                for (int64_t e = 0; e < a.d; e++) {
-                    double sum = 0;
-                    for (int64_t key = 0; key < n_keys(&a, query); key++)
-                        sum += p[key] * ku_ref_get(&c->in[0], row_at(&a, key, 2) + e);
-                    ku_ref_put(&c->out[0], o_at(&a, query) + e, sum);
-                }
-                ku_ref_worked(poll, 2 * a.t * a.d);
+    struct head h = head_of(c);
+    for (h.sample = 0; h.sample < h.a.n_samples; h.sample++)
+        for (h.head = 0; h.head < h.a.n_heads * h.a.group; h.head++)
+            for (int64_t query = 0; query < h.a.n_queries; query++) {
+                attend(&h, query, c->workspace);
+                ku_ref_worked(poll, 2 * h.a.n_keys * h.a.width);
             }
 }
-
-/* p z and ds = p (z do.v - do.o) scale of one head, from the saved o and lse; 0 where masked. */
-static void head_matrices(const struct head *a, double *pz, double *ds, struct ku_ref_poll *poll)
+void ku_ref_attention_kv(const struct ku_call *c, struct ku_ref_poll *poll)
 {
-    const struct ku_view *d_o = &a->c->in[0], *o = &a->c->in[2], *lse = &a->c->in[3];
-    for (int64_t query = 0; query < a->t; query++) {
-        double delta = dot(a, d_o, o_at(a, query), o, o_at(a, query));
-        for (int64_t key = 0; key < a->t; key++) {
-            double *to_p = &pz[query * a->t + key], *to_ds = &ds[query * a->t + key];
+    ku_ref_attention(c, poll);
+}
+
+/* p z and ds = p (z do.v - do.o) scale of one head, from the saved o and lse; 0 where unseen. */
+static void head_matrices(const struct head *h, double *pz, double *ds, struct ku_ref_poll *poll)
+{
+    const struct ku_attention *a = &h->a;
+    for (int64_t query = 0; query < a->n_queries; query++) {
+        int64_t d_o = q_at(h, &a->d_o, query);
+        double delta = dot(h, &a->d_o, d_o, &a->o, q_at(h, &a->o, query));
+        double lse = ku_ref_get(&h->c->in[a->lse], lse_at(h, query));
+        for (int64_t key = 0; key < a->n_keys; key++) {
+            double *to_p = &pz[query * a->n_keys + key], *to_ds = &ds[query * a->n_keys + key];
             *to_p = *to_ds = 0;
-            if (key >= n_keys(a, query))
+            if (!sees(h, query, key))
                 continue;
-            double s = a->scale * dot(a, a->qkv, row_at(a, query, 0), a->qkv, row_at(a, key, 1));
-            double p = exp(s - ku_ref_get(lse, lse_at(a, query))), z = keep(a, query, key);
-            double dp = z * dot(a, d_o, o_at(a, query), a->qkv, row_at(a, key, 2));
+            double p = exp(score(h, query, key) - lse), z = keep(h, query, key);
+            double dp = z * dot(h, &a->d_o, d_o, &a->v, k_at(h, &a->v, key));
             *to_p = p * z;
-            *to_ds = p * (dp - delta) * a->scale;
+            *to_ds = p * (dp - delta) * h->scale;
         }
-        ku_ref_worked(poll, 2 * a->t * a->d);
+        ku_ref_worked(poll, 2 * a->n_keys * a->width);
     }
 }
 
-/*
- * attention_dx: dq[i] = sum_j ds[i,j] k[j], dk[j] = sum_i ds[i,j] q[i], dv[j] = sum_i p z[i,j]
- * do[i].
- */
+/* dq[i] = sum_j ds[i,j] k[j] */
+static void adjoint_of_queries(const struct head *h, const struct ku_view *dq, const double *ds,
+                               struct ku_ref_poll *poll)
+{
+    const struct ku_view *k = &h->c->in[h->a.k.operand];
+    for (int64_t i = 0; i < h->a.n_queries; i++)
+        for (int64_t e = 0; e < h->a.width; e++) {
+            double sum = 0;
+            for (int64_t j = 0; j < h->a.n_keys; j++)
+                if (sees(h, i, j))
+                    sum += ds[i * h->a.n_keys + j] * ku_ref_get(k, k_at(h, &h->a.k, j) + e);
+            ku_ref_put(dq, q_at(h, &h->a.q, i) + e, sum);
+            ku_ref_worked(poll, h->a.n_keys);
+        }
+}
+
+/* Of a head of keys, h->head its first head of queries: dk[j] = sum ds[i,j] q[i], dv[j] =
+ * sum p z[i,j] do[i] over the queries i of all its heads. */
+static void adjoint_of_keys(const struct head *h, const struct ku_view *dk,
+                            const struct ku_view *dv, const double *pz, const double *ds,
+                            struct ku_ref_poll *poll)
+{
+    const struct ku_view *q = &h->c->in[h->a.q.operand], *d_o = &h->c->in[h->a.d_o.operand];
+    const int64_t n = h->a.n_keys;
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t e = 0; e < h->a.width; e++) {
+            double sum_k = 0, sum_v = 0;
+            struct head one = *h;
+            for (int64_t row = 0; row < h->a.group * h->a.n_queries; row++) {
+                const int64_t i = row % h->a.n_queries;
+                one.head = h->head + row / h->a.n_queries;
+                if (!sees(&one, i, j))
+                    continue;
+                sum_k += ds[row * n + j] * ku_ref_get(q, q_at(&one, &h->a.q, i) + e);
+                sum_v += pz[row * n + j] * ku_ref_get(d_o, q_at(&one, &h->a.d_o, i) + e);
+            }
+            ku_ref_put(dk, k_at(h, &h->a.k, j) + e, sum_k);
+            ku_ref_put(dv, k_at(h, &h->a.v, j) + e, sum_v);
+            ku_ref_worked(poll, 2 * h->a.group * h->a.n_queries);
+        }
+}
+
 void ku_ref_attention_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
-    const struct ku_view *d_o = &c->in[0], *qkv = &c->in[1], *dqkv = &c->out[0];
-    struct head a = head_of(c, qkv);
-    double *pz = c->workspace, *ds = pz + a.t * a.t;
-    for (a.sample = 0; a.sample < qkv->shape.dim[0].count; a.sample++)
-        for (a.head = 0; a.head < a.h; a.head++) {
-            head_matrices(&a, pz, ds, poll);
-            for (int64_t i = 0; i < a.t; i++)
-                for (int64_t e = 0; e < a.d; e++) {
-                    double dq = 0, dk = 0, dv = 0;
-                    for (int64_t j = 0; j < a.t; j++) {
-                        dq += ds[i * a.t + j] * ku_ref_get(qkv, row_at(&a, j, 1) + e);
-                        dk += ds[j * a.t + i] * ku_ref_get(qkv, row_at(&a, j, 0) + e);
-                        dv += pz[j * a.t + i] * ku_ref_get(d_o, o_at(&a, j) + e);
-                    }
-                    ku_ref_put(dqkv, row_at(&a, i, 0) + e, dq);
-                    ku_ref_put(dqkv, row_at(&a, i, 1) + e, dk);
-                    ku_ref_put(dqkv, row_at(&a, i, 2) + e, dv);
-                    ku_ref_worked(poll, 3 * a.t);
-                }
+    struct head h = head_of(c);
+    const struct ku_attention *a = &h.a;
+    const int64_t count = a->n_queries * a->n_keys; /* of a matrix */
+    double *pz = c->workspace, *ds = pz + a->group * count;
+    for (h.sample = 0; h.sample < a->n_samples; h.sample++)
+        for (int64_t first = 0; first < a->n_heads * a->group; first += a->group) {
+            for (int64_t i = 0; i < a->group; i++) {
+                h.head = first + i;
+                head_matrices(&h, pz + i * count, ds + i * count, poll);
+                adjoint_of_queries(&h, &c->out[0], ds + i * count, poll);
+            }
+            h.head = first;
+            adjoint_of_keys(&h, &c->out[c->n_out > 1], &c->out[c->n_out > 1 ? 2 : 0], pz, ds, poll);
         }
+}
+void ku_ref_attention_kv_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    ku_ref_attention_dx(c, poll);
 }

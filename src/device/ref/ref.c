@@ -36,14 +36,24 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_act_dx] = "ff>f",
     [KU_OP_add] = "ff>f",
     [KU_OP_mul] = "ff>f",
+    [KU_OP_scale] = "f>f",
+    [KU_OP_sinusoid] = ">f",
     [KU_OP_dropout] = "fw>f",
     [KU_OP_layer_norm] = "fff>fff",
     [KU_OP_layer_norm_dx] = "fffff>f",
     [KU_OP_layer_norm_dgb] = "ffff>ff",
+    [KU_OP_batch_norm_sums] = "f>d",
+    [KU_OP_batch_norm_moments] = "dffw>fff",
+    [KU_OP_batch_norm] = "ffffff>f",
+    [KU_OP_batch_norm_dsums] = "fffff>ffdf",
+    [KU_OP_batch_norm_dx] = "fffffd>f",
     [KU_OP_attention] = "fw>ff",
     [KU_OP_attention_dx] = "ffffw>f",
+    [KU_OP_attention_kv] = "fff***>ff", /* lengths, segments, control: inference checks them */
+    [KU_OP_attention_kv_dx] = "ffffff***>fff",
     [KU_OP_softmax_xent] = "fi>ff",
     [KU_OP_softmax_xent_dx] = "ffif>f",
+    [KU_OP_top_k] = "fi>f",
     [KU_OP_select] = "fi>f",
     [KU_OP_conv2d] = "fff>f",
     [KU_OP_conv2d_dx] = "ff>f",
@@ -54,6 +64,8 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_avg_pool_dx] = "f>f",
     [KU_OP_flatten] = "f>f",
     [KU_OP_unflatten] = "f>f",
+    [KU_OP_pad_last] = "f>f",
+    [KU_OP_crop_last] = "f>f",
     [KU_OP_cast] = "f>f",
     [KU_OP_exact_sum] = "f>w",
     [KU_OP_expand] = "ff>f",
@@ -68,6 +80,13 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_adamw] = "ffffd>ffff",
     [KU_OP_adam] = "ffffd>ffff",
     [KU_OP_sgd] = "fffd>fff",
+    [KU_OP_trust_sums] = "ffw>w",
+    [KU_OP_lamb_moments] = "ffffdw>ffw",
+    [KU_OP_trust_norms] = "w>d",
+    [KU_OP_lamb] = "fffdd>ff",
+    [KU_OP_lars] = "fffdd>fff",
+    [KU_OP_batch_norm_track] = "fff>ff",
+    [KU_OP_count_up] = "w>w",
     [KU_OP_fill] = "*>*",
     [KU_OP_random_normal] = "fw>f",
     [KU_OP_random_uniform] = "fw>f",
@@ -140,10 +159,11 @@ static int check(const struct ku_call *c)
         return KU_ERR(KUMI_EINVAL, "device ref: %s: has no accumulate form", info->name);
     if ((info->traits & KU_OP_RANDOM) && !(c->attr->p >= 0 && c->attr->p < 1))
         return KU_ERR(KUMI_EINVAL, "device ref: %s: p=%g; 0 <= p < 1", info->name, c->attr->p);
-    if (c->op == KU_OP_sumsq && c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
-        return KU_ERR(KUMI_EINVAL,
-                      "device ref: sumsq: part begins at element %lld; a multiple of %d",
-                      (long long)c->in[0].start[0], KU_BLOCK_COUNT);
+    const int is_by_blocks =
+        c->op == KU_OP_sumsq || c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments;
+    if (is_by_blocks && c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
+        return KU_ERR(KUMI_EINVAL, "device ref: %s: part begins at element %lld; a multiple of %d",
+                      info->name, (long long)c->in[0].start[0], KU_BLOCK_COUNT);
     return KUMI_OK;
 }
 
@@ -163,7 +183,8 @@ static int ref_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
 {
     (void)dev;
     size_t bytes = 0;
-    if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx)
+    if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv ||
+        c->op == KU_OP_attention_kv_dx)
         bytes = ku_ref_workspace_attention(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
@@ -218,4 +239,5 @@ const struct ku_device_ops ku_device_ref = {.name = "ref",
                                             .query = ref_query,
                                             .bind = ref_bind,
                                             .unbind = ref_unbind,
-                                            .launch = ref_launch};
+                                            .launch = ref_launch,
+                                            .add_squares = ku_ref_add_squares};

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_OP_ATTENTION_H
+#define KU_OP_ATTENTION_H
+
+#include "op/op.h"
+
+/*
+ * The geometry that attention (one packed operand) and attention_kv (q, k and v apart) share with
+ * their gradients, so that one kernel serves all four. Keys and values have n_heads heads; each
+ * serves `group` heads of queries in a row: query head i reads key head i / group.
+ */
+
+/* Rows of one operand: element (sample, token, head, j) lies at
+ * first + sample * per_sample + token * ld + head * width + j. */
+struct ku_attn_rows {
+    int operand; /* which input; results use the same rows */
+    int64_t first, per_sample, ld;
+};
+struct ku_attention {
+    int64_t n_samples, n_queries, n_keys, n_heads, group, width;
+    struct ku_attn_rows q, k, v, o, d_o;
+    int lse, lengths, segments, control; /* inputs; -1: it has none */
+};
+/* Of an op whose operands inference let through. */
+struct ku_attention ku_attention_of(int op, int n_in, const struct ku_shape *const *in);
+
+static inline int64_t ku_attn_at(const struct ku_attention *a, const struct ku_attn_rows *rows,
+                                 int64_t sample, int64_t token, int64_t head)
+{
+    return rows->first + sample * rows->per_sample + token * rows->ld + head * a->width;
+}
+/* Where the log-sum-exp of a head's first query lies; heads of queries. */
+static inline int64_t ku_attn_lse_at(const struct ku_attention *a, int64_t sample, int64_t head)
+{
+    return (sample * a->n_heads * a->group + head) * a->n_queries;
+}
+
+#endif
