@@ -101,11 +101,16 @@ struct ku_conv_sums {
     int64_t out_ld, n_cols, k, k_all, taps, ld;
     int accumulate;
 };
-/* A row of n_cols elements (with b: two, interleaved) in parts of `width` units, stride apart. */
+/*
+ * Pixels of a or, with pairs, of a and b (NULL: zeros) interleaved, n_cols elements each, in parts
+ * of `part` columns, to rows of `width` units of panels `stride` apart. A width that is a multiple
+ * of 16 is written whole; what lies behind the part is then unspecified.
+ */
 struct ku_conv_row {
     void *to;
     const void *a, *b;
-    int64_t width, stride, n_cols;
+    int64_t width, part, stride, n_cols;
+    int64_t n, from_step, to_step; /* pixels; elements and units from one to the next */
 };
 
 /*
@@ -221,6 +226,9 @@ struct ku_isa_ops {
     void (*conv_pack)(const struct ku_conv_panel *p, enum kumi_dtype dtype, int pairs);
     void (*conv_unpack)(const struct ku_conv_sums *p, enum kumi_dtype dtype);
     void (*pack_split)(const struct ku_conv_row *r, enum kumi_dtype dtype, int pairs);
+    /* n pieces of `units`, and up to 15 behind each: in ascending order */
+    void (*copy_pieces)(float *to, int64_t to_step, const float *from, int64_t from_step,
+                        int64_t units, int64_t n);
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);

@@ -49,6 +49,7 @@ const struct ku_isa_ops ISA_OPS = {
     .conv_pack = conv_pack,
     .conv_unpack = conv_unpack,
     .pack_split = pack_split,
+    .copy_pieces = copy_pieces,
     .pool_max = pool_max,
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,
