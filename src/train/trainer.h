@@ -76,8 +76,8 @@ int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
                     char ***params, int *n_params);
 
 /*
- * The state of a program as files see it: parameters, buffers, optimizer tensors; compute copies and
- * counters are not in it. Names are the program's.
+ * The state of a program as files see it: parameters, buffers, optimizer tensors; compute copies
+ * and counters are not in it. Names are the program's.
  *
  *   g        the graph that p was compiled from
  *   tensor   [*n], out: freed with ku_free

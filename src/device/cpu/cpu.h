@@ -73,7 +73,7 @@ struct ku_kernel {
 /* Bytes of workspace of the ops that need some: pure functions of the case. */
 size_t ku_cpu_workspace_product(const struct ku_op_case *c); /* linear, _dx, _dw */
 size_t ku_cpu_workspace_slices(const struct ku_op_case *c);  /* linear_db, layer_norm_dgb */
-size_t ku_cpu_workspace_norm(const struct ku_op_case *c);   /* batch_norm_* */
+size_t ku_cpu_workspace_norm(const struct ku_op_case *c);    /* batch_norm_* */
 size_t ku_cpu_workspace_lists(const struct ku_op_case *c);   /* embedding_dw */
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
 size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
