@@ -150,6 +150,8 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
         bytes = ku_cpu_workspace_trust(c);
     else if (c->op == KU_OP_sumsq || c->op == KU_OP_exact_sum || c->op == KU_OP_max_all)
         bytes = ku_cpu_workspace_blocks(c);
+    else if (c->op == KU_OP_conv2d || c->op == KU_OP_conv2d_dx || c->op == KU_OP_conv2d_dw)
+        bytes = ku_cpu_workspace_conv(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
 }

@@ -58,8 +58,16 @@ struct ku_finish {
  *   next  what is read after this call, to be fetched meanwhile: rows of n_units, next_bytes apart
  *         (a packed group is as good as mr such rows in a line)
  */
+struct ku_gemm_part {
+    const void *a, *b;
+    int64_t n_units;
+};
 struct ku_gemm_micro {
     int mr, nr, step;
+    /* the same of a contraction in parts that lie apart, one chain over all */
+    void (*run_parts)(int rows, const struct ku_gemm_part *part, int64_t n_parts, int64_t rs,
+                      int64_t cs, float *c, int64_t ldc, int load, const void *next,
+                      int64_t next_bytes);
     void (*run)(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
                 float *c, int64_t ldc, int load, const void *next, int64_t next_bytes);
     void (*peak)(int64_t n_rounds, float *sink); /* registers alone; sink: a vector */
@@ -76,6 +84,28 @@ struct ku_pool_pixel {
     int64_t c, n;
     const int64_t *at;
     const int32_t *number; /* places in the window; of means: what the pixel is divided by */
+};
+
+/* A panel of a convolution's weights: unit row slot[tap] row_units + k, `width` columns. Element
+ * (column, k, tap) lies at column col_ld + k k_ld + tap; what no element fills is zero. */
+struct ku_conv_panel {
+    void *panel;
+    const void *weight;
+    int64_t width, n_cols, k, taps, row_units, col_ld, k_ld;
+    const int32_t *slot;
+};
+/* Sums [taps][k_all][ld], of which k rows and n_cols columns are rows of [column][k][tap]. */
+struct ku_conv_sums {
+    void *out;
+    const float *sum;
+    int64_t out_ld, n_cols, k, k_all, taps, ld;
+    int accumulate;
+};
+/* A row of n_cols elements (with b: two, interleaved) in parts of `width` units, stride apart. */
+struct ku_conv_row {
+    void *to;
+    const void *a, *b;
+    int64_t width, stride, n_cols;
 };
 
 /*
@@ -188,6 +218,9 @@ struct ku_isa_ops {
     /* adds the pixels whose place is theirs; sum of from / number */
     void (*pool_pick)(const struct ku_pool_pixel *p, enum kumi_dtype dtype, const uint16_t *place);
     void (*pool_mean)(const struct ku_pool_pixel *p, enum kumi_dtype dtype);
+    void (*conv_pack)(const struct ku_conv_panel *p, enum kumi_dtype dtype, int pairs);
+    void (*conv_unpack)(const struct ku_conv_sums *p, enum kumi_dtype dtype);
+    void (*pack_split)(const struct ku_conv_row *r, enum kumi_dtype dtype, int pairs);
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);

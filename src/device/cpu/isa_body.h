@@ -10,6 +10,7 @@
 #include "device/cpu/norm_body.h"
 #include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
+#include "device/cpu/conv_body.h"
 #include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
 #include "device/cpu/attn_body.h"
@@ -45,10 +46,13 @@ const struct ku_isa_ops ISA_OPS = {
     .lamb = lamb,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
+    .conv_pack = conv_pack,
+    .conv_unpack = conv_unpack,
+    .pack_split = pack_split,
     .pool_max = pool_max,
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,
-    .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL},
+    .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,
 };
