@@ -21,11 +21,18 @@
     X(E, act, KU_ACT_NONE, ku_attr_acts) /* act, linear's epilogue */                              \
     X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: rows of the table */        \
     X(I, rows_seen, 0, 0)                                                                          \
-    X(I, row_name, 0, 0) /* and the letter of that dim */                                          \
-    X(F, eps, 1e-5, 0)   /* layer_norm; optimizers */                                              \
-    X(F, p, 0, 0)        /* dropout: probability of zero */                                        \
-    X(I, causal, 0, 0)   /* attention */                                                           \
-    X(F, scale, 0, 0)    /* attention: factor of q.k, 0 = 1/sqrt(head width) */                    \
+    X(I, row_name, 0, 0)  /* and the letter of that dim */                                         \
+    X(F, eps, 1e-5, 0)    /* layer_norm; optimizers */                                             \
+    X(F, p, 0, 0)         /* dropout: probability of zero */                                       \
+    X(I, causal, 0, 0)    /* attention */                                                          \
+    X(F, scale, 0, 0)     /* attention: factor of q.k, 0 = 1/sqrt(head width) */                   \
+    X(F, theta, 10000, 0) /* rope */                                                               \
+    X(E, rope_type, KU_ROPE_DEFAULT, ku_attr_rope_types)                                           \
+    X(F, factor, 1, 0)   /* rope: of linear, dynamic, llama3 */                                    \
+    X(F, low_freq, 1, 0) /* rope: llama3 */                                                        \
+    X(F, high_freq, 4, 0)                                                                          \
+    X(I, original, 0, 0) /* rope: dynamic, llama3: positions that the model was trained on */      \
+    X(I, length, 0, 0)   /* rope: dynamic: positions that it is used on */                         \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, value, 0, 0)   /* fill; random_normal: mean */                                            \
@@ -52,7 +59,7 @@
     X(I, axes, 0, 0)  /* convert: bit set of mesh axes whose placement changes */                  \
     X(I, remat, 0, 0) /* convert: later phases clone it */
 
-enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF };
+enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF, KU_ACT_SILU };
 enum ku_schedule {
     KU_SCHED_CONSTANT,
     KU_SCHED_LINEAR,
@@ -61,9 +68,12 @@ enum ku_schedule {
     KU_SCHED_INVERSE_SQRT,
     KU_SCHED_WSD
 };
+enum ku_rope_type { KU_ROPE_DEFAULT, KU_ROPE_LINEAR, KU_ROPE_DYNAMIC, KU_ROPE_LLAMA3 };
 enum ku_fold { KU_FOLD_SUM, KU_FOLD_MAX };
-extern const char *const ku_attr_dtypes[],
-    *const ku_attr_acts[], *const ku_attr_schedules[], *const ku_attr_folds[]; /* NULL-terminated */
+extern const char *const ku_attr_dtypes[], *const ku_attr_acts[],
+                                               *const ku_attr_rope_types[],
+                                                   *const ku_attr_schedules[],
+                                                       *const ku_attr_folds[]; /* NULL-terminated */
 
 #define KU_ATTR_I int64_t
 #define KU_ATTR_E int64_t

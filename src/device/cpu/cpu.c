@@ -136,7 +136,8 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
     size_t bytes = 0;
     if (c->op == KU_OP_linear || c->op == KU_OP_linear_dx || c->op == KU_OP_linear_dw)
         bytes = ku_cpu_workspace_product(c);
-    else if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb)
+    else if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb ||
+             c->op == KU_OP_rms_norm_dg)
         bytes = ku_cpu_workspace_slices(c);
     else if (c->op == KU_OP_embedding_dw)
         bytes = ku_cpu_workspace_lists(c);
@@ -146,6 +147,13 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
         bytes = ku_cpu_workspace_blocks(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
+}
+
+static void cpu_unbind(void *dev, struct ku_kernel *kernel)
+{
+    (void)dev;
+    ku_free(kernel->table);
+    ku_free(kernel);
 }
 
 static int cpu_bind(void *dev, const struct ku_call *call, struct ku_kernel **kernel)
@@ -160,17 +168,11 @@ static int cpu_bind(void *dev, const struct ku_call *call, struct ku_kernel **ke
     k->call.attr = &k->attr;
     int status = bind_of[call->op](k);
     if (status < 0) {
-        ku_free(k);
+        cpu_unbind(dev, k);
         return status;
     }
     *kernel = k;
     return KUMI_OK;
-}
-
-static void cpu_unbind(void *dev, struct ku_kernel *kernel)
-{
-    (void)dev;
-    ku_free(kernel);
 }
 
 struct job {

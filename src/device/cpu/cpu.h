@@ -60,6 +60,7 @@ struct ku_kernel {
     int64_t per_tile;              /* elements or rows */
     int64_t n_slices;              /* fixed parts of a reduction */
     struct ku_cpu_product product; /* linear */
+    double *table;                 /* rope: frequencies; owned, or NULL */
 };
 
 /* One function per op (KU_OP in ops.def), so that a missing kernel does not link: checks dtypes,

@@ -34,12 +34,19 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_linear_db] = "f>f",
     [KU_OP_act] = "f>f",
     [KU_OP_act_dx] = "ff>f",
+    [KU_OP_glu] = "ff>f",
+    [KU_OP_glu_dx] = "fff>ff",
     [KU_OP_add] = "ff>f",
     [KU_OP_mul] = "ff>f",
     [KU_OP_dropout] = "fw>f",
     [KU_OP_layer_norm] = "fff>fff",
     [KU_OP_layer_norm_dx] = "fffff>f",
     [KU_OP_layer_norm_dgb] = "ffff>ff",
+    [KU_OP_rms_norm] = "ff>ff",
+    [KU_OP_rms_norm_dx] = "ffff>f",
+    [KU_OP_rms_norm_dg] = "fff>f",
+    [KU_OP_rope] = "fi>f",
+    [KU_OP_rope_dx] = "fi>f",
     [KU_OP_attention] = "fw>ff",
     [KU_OP_attention_dx] = "ffffw>f",
     [KU_OP_attention_kv] = "fff***>ff", /* lengths, segments, control: inference checks them */
@@ -155,6 +162,8 @@ static int ref_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
     if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv ||
         c->op == KU_OP_attention_kv_dx)
         bytes = ku_ref_workspace_attention(c);
+    else if (c->op == KU_OP_rope || c->op == KU_OP_rope_dx)
+        bytes = ku_ref_workspace_rope(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
 }

@@ -34,8 +34,9 @@ static inline void ku_ref_worked(struct ku_ref_poll *poll, int64_t n_elements)
 #include "op/ops.def"
 #undef KU_OP
 
-/* Bytes of workspace: the matrices of attention. */
+/* Bytes of workspace: the matrices of attention, the frequencies of rope. */
 size_t ku_ref_workspace_attention(const struct ku_op_case *c);
+size_t ku_ref_workspace_rope(const struct ku_op_case *c);
 
 /* -- for the kernels ------------------------------------------------------------------------ */
 static inline double ku_ref_get(const struct ku_view *v, int64_t i)
