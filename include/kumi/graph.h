@@ -43,13 +43,14 @@ KUMI_API kumi_value kumi_input(struct kumi_graph *graph, const char *name, enum 
                                const char *dims, const int64_t *count);
 
 /*
- * A trainable tensor, f32, with its first value: normal(mean, std) if std > 0, else mean
- * everywhere. Dims that are not a multiple of `pad` are padded (padding stays zero and is never
- * seen); 0 or 1 = no padding.
+ * A trainable tensor, f32, with its first value: normal(mean, std) if std > 0 (or uniform
+ * of that mean and deviation), else mean everywhere. Dims that are not a multiple of `pad` are
+ * padded (padding stays zero and is never seen); 0 or 1 = no padding.
  */
 struct kumi_init {
     double mean, std;
     int64_t pad_first; /* pads the first dim to a multiple */
+    int is_uniform;
 };
 KUMI_API kumi_value kumi_param(struct kumi_graph *graph, const char *name, const char *dims,
                                const int64_t *count, const struct kumi_init *init);
@@ -105,6 +106,41 @@ KUMI_API kumi_value kumi_add(struct kumi_graph *graph, kumi_value a, kumi_value 
 KUMI_API kumi_value kumi_mul(struct kumi_graph *graph, kumi_value a, kumi_value b);
 KUMI_API kumi_value kumi_dropout(struct kumi_graph *graph, kumi_value x,
                                  double p); /* p = 0 returns x */
+/*
+ * Images are values [n, y, x, c]: samples, rows, columns, channels. Weights and flattened images
+ * have torchvision's names, shapes and order of elements.
+ *
+ * 2-d convolution of `out` channels. Makes <name>.weight [out, channels / groups, kernel rows,
+ * kernel columns] and <name>.bias [out]. In every pair {rows, columns} a second 0 means the first
+ * one again (padding: give both).
+ */
+enum kumi_conv_init {
+    KUMI_CONV_UNIFORM,        /* PyTorch's default: weight and bias uniform within 1/sqrt(fan in) */
+    KUMI_CONV_KAIMING_FAN_OUT /* normal, std sqrt(2 / fan out), as torchvision's ResNets; bias 0 */
+};
+struct kumi_conv2d {
+    int64_t out;
+    int64_t kernel[2], stride[2], dilation[2]; /* 0 = 1 */
+    int64_t padding[2];
+    int64_t groups; /* 0 = 1 */
+    int no_bias;
+    enum kumi_conv_init init;
+};
+KUMI_API kumi_value kumi_conv2d(struct kumi_graph *graph, kumi_value x, const char *name,
+                                const struct kumi_conv2d *o);
+/* stride 0 = the kernel's; padding at most half of the kernel. */
+struct kumi_pool {
+    int64_t kernel[2], stride[2], padding[2];
+    int exclude_pad; /* kumi_avg_pool: the mean of what lies inside alone */
+};
+KUMI_API kumi_value kumi_max_pool(struct kumi_graph *graph, kumi_value x,
+                                  const struct kumi_pool *o);
+KUMI_API kumi_value kumi_avg_pool(struct kumi_graph *graph, kumi_value x,
+                                  const struct kumi_pool *o);
+/* The mean over rows and columns: [n, y, x, c] -> [n, c]. */
+KUMI_API kumi_value kumi_global_avg_pool(struct kumi_graph *graph, kumi_value x);
+/* [n, y, x, c] -> [n, c], channels outermost, as torch.flatten of an NCHW image. */
+KUMI_API kumi_value kumi_flatten(struct kumi_graph *graph, kumi_value x);
 /* Row index[n] of dim t of x [n, t, ..] -> [n, ..]; not differentiable. */
 KUMI_API kumi_value kumi_select(struct kumi_graph *graph, kumi_value x, kumi_value index);
 
@@ -146,6 +182,11 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_add(g, ...)                KUMI_BUILT(g, kumi_add(g, __VA_ARGS__))
 #define kumi_mul(g, ...)                KUMI_BUILT(g, kumi_mul(g, __VA_ARGS__))
 #define kumi_dropout(g, ...)            KUMI_BUILT(g, kumi_dropout(g, __VA_ARGS__))
+#define kumi_conv2d(g, ...)             KUMI_BUILT(g, kumi_conv2d(g, __VA_ARGS__))
+#define kumi_max_pool(g, ...)           KUMI_BUILT(g, kumi_max_pool(g, __VA_ARGS__))
+#define kumi_avg_pool(g, ...)           KUMI_BUILT(g, kumi_avg_pool(g, __VA_ARGS__))
+#define kumi_global_avg_pool(g, ...)    KUMI_BUILT(g, kumi_global_avg_pool(g, __VA_ARGS__))
+#define kumi_flatten(g, ...)            KUMI_BUILT(g, kumi_flatten(g, __VA_ARGS__))
 #define kumi_select(g, ...)             KUMI_BUILT(g, kumi_select(g, __VA_ARGS__))
 #define kumi_loss_cross_entropy(g, ...) KUMI_CLOSED(g, kumi_loss_cross_entropy(g, __VA_ARGS__))
 #define kumi_graph_metric(g, ...)       KUMI_CLOSED(g, kumi_graph_metric(g, __VA_ARGS__))

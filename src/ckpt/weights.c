@@ -8,68 +8,117 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "ckpt/diff.h"
-#include "ckpt/safetensors.h"
 
-enum { COMPARE_BYTES = 1 << 20 };
+enum { COMPARE_BYTES = 1 << 20, PIECE_BYTES = 1 << 20 };
 
-struct source {
-    const struct ku_st *file;
-    const struct ku_st_tensor *tensor;
-};
-
-struct loader {
-    const char *dir;
-    struct ku_ckpt_tensor *tensor; /* [n], of group MODEL */
-    int n;
+struct matcher {
+    struct ku_weights *w;
     const struct ku_weights_opts *opts;
-    struct ku_st_set set;
-    struct source *from; /* [n] */
-    struct ku_weights_report report;
 };
 
-static const char *without_prefix(const struct loader *l, const char *name)
+/* What distributed wrappers and compilers put before every name of a state dict. */
+static const char *const wrappers[] = {"module.", "_orig_mod."};
+
+/* The longest chain of them that all names of the files begin with. */
+static int find_wrapped(struct ku_weights *w)
 {
-    size_t bytes = l->opts->prefix != NULL ? strlen(l->opts->prefix) : 0;
-    return bytes > 0 && strncmp(name, l->opts->prefix, bytes) == 0 ? name + bytes : name;
+    struct ku_str chain = {0};
+    for (int found = 1; found;) {
+        found = 0;
+        for (size_t k = 0; k < sizeof wrappers / sizeof wrappers[0] && !found; k++) {
+            size_t at = chain.bytes, bytes = strlen(wrappers[k]);
+            int n = 0;
+            found = w->set.n > 0;
+            for (int i = 0; i < w->set.n; i++)
+                for (int j = 0; j < w->set.file[i].n && found; j++, n++) {
+                    const char *name = w->set.file[i].tensor[j].name;
+                    found = strlen(name) > at + bytes && memcmp(name + at, wrappers[k], bytes) == 0;
+                }
+            found = found && n > 0;
+            if (found)
+                ku_str_append(&chain, wrappers[k], bytes);
+        }
+    }
+    w->wrapped = ku_strdup(ku_str_get(&chain));
+    ku_str_fini(&chain);
+    if (w->wrapped && w->wrapped[0])
+        KU_LOG(CKPT, INFO, "%s: all names begin with %s, which is taken off", w->dir, w->wrapped);
+    return w->wrapped ? KUMI_OK : KUMI_ENOMEM;
+}
+
+/* As the model calls it: without wrappers and prefix. */
+static const char *bare_name(const struct matcher *m, const char *name)
+{
+    size_t bytes = m->opts->prefix != NULL ? strlen(m->opts->prefix) : 0;
+    name += strlen(m->w->wrapped);
+    return bytes > 0 && strncmp(name, m->opts->prefix, bytes) == 0 ? name + bytes : name;
+}
+
+static int find(const struct matcher *m, const char *prefix, const char *name,
+                struct ku_weights_from *out)
+{
+    char *full = ku_asprintf("%s%s%s", m->w->wrapped, prefix, name);
+    if (full == NULL)
+        return KUMI_ENOMEM;
+    out->tensor = ku_st_set_find(&m->w->set, full, &out->file);
+    ku_free(full);
+    return KUMI_OK;
+}
+
+/* The file's name for one of ours that the user mapped; NULL: none. */
+static const char *mapped(const struct matcher *m, const char *name)
+{
+    const char *old;
+    json_t *ours;
+    json_object_foreach((json_t *)(uintptr_t)m->opts->map, old, ours)
+    {
+        if (strcmp(json_string_value(ours), name) == 0)
+            return old;
+    }
+    return NULL;
 }
 
 /* A name as it is, or with the prefix. Both at once could be different tensors. */
-static int look_up(struct loader *l, const char *name, struct source *out)
+static int look_up(const struct matcher *m, const char *name, struct ku_weights_from *out)
 {
-    struct source plain = {0}, prefixed = {0};
-    plain.tensor = ku_st_set_find(&l->set, name, &plain.file);
-    if (l->opts->prefix != NULL) {
-        char *longer = ku_asprintf("%s%s", l->opts->prefix, name);
-        if (longer == NULL)
-            return KUMI_ENOMEM;
-        prefixed.tensor = ku_st_set_find(&l->set, longer, &prefixed.file);
-        ku_free(longer);
+    struct ku_weights_from plain = {0}, prefixed = {0};
+    const char *old = mapped(m, name);
+    if (old != NULL) {
+        out->tensor = ku_st_set_find(&m->w->set, old, &out->file);
+        if (out->tensor == NULL)
+            return KU_ERR(KUMI_EINPUT, "weights: %s: map: no tensor %.120s (for %.120s)", m->w->dir,
+                          old, name);
+        return KUMI_OK;
     }
+    KU_TRY(find(m, "", name, &plain));
+    if (m->opts->prefix != NULL)
+        KU_TRY(find(m, m->opts->prefix, name, &prefixed));
     if (plain.tensor != NULL && prefixed.tensor != NULL)
-        return KU_ERR(KUMI_EINPUT, "weights: %s: both %.120s and %.120s", l->dir,
+        return KU_ERR(KUMI_EINPUT, "weights: %s: both %.120s and %.120s", m->w->dir,
                       plain.tensor->name, prefixed.tensor->name);
-    l->report.has_prefix |= prefixed.tensor != NULL;
+    m->w->report.has_prefix |= prefixed.tensor != NULL;
     *out = prefixed.tensor != NULL ? prefixed : plain;
     return KUMI_OK;
 }
 
-static int is_ignored(const struct loader *l, const char *name)
+static int is_ignored(const struct matcher *m, const char *name)
 {
-    for (int i = 0; i < l->opts->n_ignore; i++)
-        if (ku_str_glob(l->opts->ignore[i], without_prefix(l, name)))
+    for (int i = 0; i < m->opts->n_ignore; i++)
+        if (ku_str_glob(m->opts->ignore[i], bare_name(m, name)))
             return 1;
     return 0;
 }
 
-static int is_wanted(const struct loader *l, const struct ku_st_tensor *t)
+static int is_wanted(const struct ku_weights *w, const struct ku_st_tensor *t)
 {
-    for (int i = 0; i < l->n; i++)
-        if (l->from[i].tensor == t)
+    for (int i = 0; i < w->n; i++)
+        if (w->from[i].tensor == t)
             return 1;
     return 0;
 }
 
-static int compare_data(struct source a, struct source b, void *buffer, int *is_equal)
+static int compare_data(struct ku_weights_from a, struct ku_weights_from b, void *buffer,
+                        int *is_equal)
 {
     *is_equal = a.tensor->dtype == b.tensor->dtype && a.tensor->bytes == b.tensor->bytes;
     for (uint64_t at = 0, n; at < a.tensor->bytes && *is_equal; at += n) {
@@ -82,110 +131,208 @@ static int compare_data(struct source a, struct source b, void *buffer, int *is_
 }
 
 /* Is this the second copy of a tied tensor? 1, 0, or < 0: it is, and differs. */
-static int check_tied(struct loader *l, const struct ku_st *file, const struct ku_st_tensor *t)
+static int check_tied(const struct matcher *m, const struct ku_st *file,
+                      const struct ku_st_tensor *t)
 {
-    struct source original;
+    struct ku_weights_from original;
     int is_equal;
-    if (l->opts->tied == NULL || strcmp(without_prefix(l, t->name), l->opts->tied) != 0)
+    if (m->opts->tied == NULL || strcmp(bare_name(m, t->name), m->opts->tied) != 0)
         return 0;
-    KU_TRY(look_up(l, l->opts->tied_to, &original));
+    KU_TRY(look_up(m, m->opts->tied_to, &original));
     if (original.tensor == NULL)
         return 0;
     void *buffer = ku_malloc((size_t)2 * COMPARE_BYTES);
     if (buffer == NULL)
         return KUMI_ENOMEM;
-    int status = compare_data((struct source){file, t}, original, buffer, &is_equal);
+    int status = compare_data((struct ku_weights_from){file, t}, original, buffer, &is_equal);
     ku_free(buffer);
     KU_TRY(status);
     if (!is_equal)
         return KU_ERR(KUMI_EINPUT,
                       "weights: %s: %.100s differs from %.100s, and the model ties them; set "
                       "tie_word_embeddings to false",
-                      l->dir, t->name, original.tensor->name);
-    l->report.has_tied = 1;
+                      m->w->dir, t->name, original.tensor->name);
+    m->w->report.has_tied = 1;
     return 1;
 }
 
-static int match(struct loader *l)
+/* Tensors of the files that nobody asked for. */
+static int match_rest(const struct matcher *m, struct ku_diff *d)
 {
-    struct ku_diff d = {0};
-    int status = KUMI_OK;
-    for (int i = 0; i < l->n; i++) {
-        KU_TRY_OUT(look_up(l, l->tensor[i].name, &l->from[i]));
-        if (l->from[i].tensor == NULL)
-            ku_diff_missing(&d, l->tensor[i].name);
-        else if (!ku_st_is_same_shape(l->from[i].tensor, &l->tensor[i]))
-            ku_diff_shape(&d, l->from[i].tensor, &l->tensor[i]);
-    }
-    for (int i = 0; i < l->set.n; i++)
-        for (int j = 0; j < l->set.file[i].n; j++) {
-            const struct ku_st_tensor *t = &l->set.file[i].tensor[j];
-            if (is_wanted(l, t))
+    const struct ku_st_set *set = &m->w->set;
+    for (int i = 0; i < set->n; i++)
+        for (int j = 0; j < set->file[i].n; j++) {
+            const struct ku_st_tensor *t = &set->file[i].tensor[j];
+            if (is_wanted(m->w, t))
                 continue;
-            if (is_ignored(l, t->name)) {
-                l->report.n_ignored++;
+            if (is_ignored(m, t->name)) {
+                m->w->report.n_ignored++;
                 continue;
             }
-            int is_tied = check_tied(l, &l->set.file[i], t);
-            KU_TRY_OUT(is_tied);
+            int is_tied = check_tied(m, &set->file[i], t);
+            KU_TRY(is_tied);
             if (!is_tied)
-                ku_diff_extra(&d, t->name);
+                ku_diff_extra(d, t->name);
         }
-    return ku_diff_finish(&d, "weights", l->dir);
+    return KUMI_OK;
+}
+
+static int match(const struct matcher *m)
+{
+    struct ku_weights *w = m->w;
+    struct ku_diff d = {0};
+    int status = KUMI_OK;
+    for (int i = 0; i < w->n; i++) {
+        KU_TRY_OUT(look_up(m, w->tensor[i].name, &w->from[i]));
+        w->report.n_missing += w->from[i].tensor == NULL;
+        if (w->from[i].tensor != NULL && !ku_st_is_same_shape(w->from[i].tensor, &w->tensor[i]))
+            ku_diff_shape(&d, w->from[i].tensor, &w->tensor[i]);
+        else if (w->from[i].tensor == NULL && !m->opts->allow_missing)
+            ku_diff_missing(&d, w->tensor[i].name);
+    }
+    KU_TRY_OUT(match_rest(m, &d));
+    return ku_diff_finish(&d, "weights", w->dir);
 out:
     ku_str_fini(&d.text);
     ku_str_fini(&d.lines);
     return status;
 }
 
-static int load(struct loader *l)
+static int check_dtypes(struct ku_weights *w)
 {
-    KU_TRY(match(l));
-    for (int i = 0; i < l->n; i++)
-        if (l->from[i].tensor->dtype == KUMI_N_DTYPES ||
-            ku_dtype_is_float(l->from[i].tensor->dtype) != ku_dtype_is_float(l->tensor[i].dtype))
+    for (int i = 0; i < w->n; i++) {
+        const struct ku_st_tensor *t = w->from[i].tensor;
+        if (t == NULL)
+            continue;
+        enum kumi_dtype wanted = w->tensor[i].dtype;
+        if (t->dtype == KUMI_N_DTYPES || ku_dtype_is_float(t->dtype) != ku_dtype_is_float(wanted))
             return KU_ERR(KUMI_EINPUT, "weights: %s: %.120s: dtype %s; %s is wanted",
-                          l->from[i].file->path, l->from[i].tensor->name, l->from[i].tensor->type,
-                          kumi_dtype_name(l->tensor[i].dtype));
-    for (int i = 0; i < l->n; i++) {
-        enum kumi_dtype is = l->from[i].tensor->dtype, wanted = l->tensor[i].dtype;
-        KU_TRY(ku_st_read(l->from[i].file, l->from[i].tensor, &l->tensor[i],
-                          !ku_dtype_is_float(wanted)));
-        l->report.n_rounded += ku_dtype_is_float(wanted) && is != wanted &&
-                               kumi_dtype_bytes(is) >= kumi_dtype_bytes(wanted);
+                          w->from[i].file->path, t->name, t->type, kumi_dtype_name(wanted));
+        w->report.n_rounded += ku_dtype_is_float(wanted) && t->dtype != wanted &&
+                               kumi_dtype_bytes(t->dtype) >= kumi_dtype_bytes(wanted);
     }
     return KUMI_OK;
 }
 
-/* The tensors of the model alone; NULL: no memory. */
-static struct ku_ckpt_tensor *model_tensors(const struct ku_ckpt_tensor *tensor, int n, int *n_out)
+/* All that the files hold, as tensors of their own names. */
+static int take_all(struct ku_weights *w)
 {
-    struct ku_ckpt_tensor *model = ku_calloc((size_t)n + 1, sizeof *model);
-    *n_out = 0;
-    for (int i = 0; i < n && model != NULL; i++)
+    for (int i = 0; i < w->set.n; i++)
+        for (int j = 0; j < w->set.file[i].n; j++) {
+            const struct ku_st_tensor *t = &w->set.file[i].tensor[j];
+            struct ku_ckpt_tensor *to = &w->tensor[w->n];
+            if (t->dtype == KUMI_N_DTYPES)
+                return KU_ERR(KUMI_EINPUT, "weights: %s: %.120s: dtype %s cannot be converted",
+                              w->set.file[i].path, t->name, t->type);
+            *to = (struct ku_ckpt_tensor){.name = t->name, .dtype = t->dtype, .ndim = t->ndim};
+            memcpy(to->dim, t->dim, sizeof to->dim);
+            memcpy(to->padded, t->dim, sizeof to->padded);
+            w->from[w->n++] = (struct ku_weights_from){&w->set.file[i], t};
+        }
+    return KUMI_OK;
+}
+
+static int open_set(const struct matcher *m, const struct ku_ckpt_tensor *tensor, int n)
+{
+    struct ku_weights *w = m->w;
+    int most = n;
+    KU_TRY(ku_st_set_open(w->dir, &w->set));
+    KU_TRY(find_wrapped(w));
+    for (int i = 0; i < w->set.n && tensor == NULL; i++)
+        most += w->set.file[i].n;
+    w->tensor = ku_calloc((size_t)most + 1, sizeof *w->tensor);
+    w->from = ku_calloc((size_t)most + 1, sizeof *w->from);
+    if (w->tensor == NULL || w->from == NULL)
+        return KUMI_ENOMEM;
+    if (tensor == NULL)
+        return take_all(w);
+    for (int i = 0; i < n; i++)
         if (tensor[i].group == KU_CKPT_MODEL)
-            model[(*n_out)++] = tensor[i];
-    return model;
+            w->tensor[w->n++] = tensor[i];
+    KU_TRY(match(m));
+    return check_dtypes(w);
+}
+
+int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
+                    const struct ku_weights_opts *opts, struct ku_weights *w)
+{
+    static const struct ku_weights_opts none;
+    struct matcher m = {.w = w, .opts = opts != NULL ? opts : &none};
+    *w = (struct ku_weights){.dir = ku_strdup(dir)};
+    int status = w->dir ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK && tensor != NULL)
+        status = ku_ckpt_tensors_check(tensor, n);
+    if (status == KUMI_OK)
+        status = open_set(&m, tensor, n);
+    if (status < 0)
+        ku_weights_close(w);
+    return status;
+}
+
+void ku_weights_close(struct ku_weights *w)
+{
+    ku_free(w->wrapped);
+    ku_free(w->from);
+    ku_free(w->tensor);
+    ku_free(w->dir);
+    ku_st_set_close(&w->set);
+    *w = (struct ku_weights){0};
+}
+
+/* Elements [at, end) of one tensor, through buffer. */
+static int read_part(const struct ku_weights_from *from, const struct ku_ckpt_tensor *to,
+                     int64_t at, int64_t end, void *buffer)
+{
+    size_t each = kumi_dtype_bytes(from->tensor->dtype);
+    for (int64_t n; at < end; at += n) {
+        n = end - at < PIECE_BYTES / (int64_t)each ? end - at : PIECE_BYTES / (int64_t)each;
+        KU_TRY(ku_st_read_bytes(from->file, from->tensor, (uint64_t)at * each, buffer,
+                                (size_t)n * each));
+        KU_TRY(ku_ckpt_tensor_scatter(to, at, n, buffer, from->tensor->dtype,
+                                      !ku_dtype_is_float(to->dtype)));
+    }
+    return KUMI_OK;
+}
+
+/* Where a rank's part of so many elements begins: at whole lines of the cache. */
+static int64_t share(int64_t count, int rank, int n_ranks)
+{
+    enum { LINE = 16 /* elements of 4 bytes */ };
+    int64_t lines = (count + LINE - 1) / LINE, at = lines / n_ranks * rank * LINE;
+    int64_t more = lines % n_ranks < rank ? lines % n_ranks : rank;
+    at += more * LINE;
+    return at < count ? at : count;
+}
+
+int ku_weights_read(struct ku_weights *w, int rank, int n_ranks)
+{
+    void *buffer = ku_malloc(PIECE_BYTES);
+    int status = buffer ? KUMI_OK : KUMI_ENOMEM;
+    KU_ASSERT(rank >= 0 && rank < n_ranks);
+    for (int i = 0; i < w->n && status == KUMI_OK; i++) {
+        const struct ku_st_tensor *t = w->from[i].tensor;
+        if (t != NULL)
+            status = read_part(&w->from[i], &w->tensor[i], share(t->count, rank, n_ranks),
+                               share(t->count, rank + 1, n_ranks), buffer);
+    }
+    ku_free(buffer);
+    if (status == KUMI_OK && rank == 0 && w->report.n_rounded > 0)
+        KU_LOG(CKPT, INFO, "%s: %d tensors are rounded to a narrower dtype", w->dir,
+               w->report.n_rounded);
+    if (status == KUMI_OK && rank == 0 && w->report.n_missing > 0)
+        KU_LOG(CKPT, WARN, "%s: %d tensors are not there and keep their first values", w->dir,
+               w->report.n_missing);
+    return status;
 }
 
 int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
                     const struct ku_weights_opts *opts, struct ku_weights_report *report)
 {
-    static const struct ku_weights_opts none;
-    struct loader l = {.dir = dir, .opts = opts != NULL ? opts : &none};
-    KU_TRY(ku_ckpt_tensors_check(tensor, n));
-    KU_TRY(ku_st_set_open(dir, &l.set));
-    struct ku_ckpt_tensor *model = model_tensors(tensor, n, &l.n);
-    l.tensor = model;
-    l.from = ku_calloc((size_t)n + 1, sizeof *l.from);
-    int status = model == NULL || l.from == NULL ? KUMI_ENOMEM : load(&l);
-    ku_free(l.from);
-    ku_free(model);
-    ku_st_set_close(&l.set);
-    if (status == KUMI_OK && l.report.n_rounded > 0)
-        KU_LOG(CKPT, INFO, "%s: %d tensors were rounded to a narrower dtype", dir,
-               l.report.n_rounded);
+    struct ku_weights w;
+    KU_TRY(ku_weights_open(dir, tensor, n, opts, &w));
+    int status = ku_weights_read(&w, 0, 1);
     if (status == KUMI_OK && report != NULL)
-        *report = l.report;
+        *report = w.report;
+    ku_weights_close(&w);
     return status;
 }

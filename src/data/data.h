@@ -13,7 +13,7 @@
  */
 enum ku_data_split { KU_SPLIT_TRAIN, KU_SPLIT_VAL, KU_N_SPLITS };
 
-enum { KU_PORT_DIMS_MAX = 4 };
+enum { KU_PORT_DIMS_MAX = 4, KU_DATA_PORTS_MAX = 8 };
 /* One sample's part of a port: the graph's input is [n, dim…]. */
 struct ku_data_port {
     const char *name; /* "tokens", "targets" */
@@ -52,6 +52,8 @@ struct ku_data_ops {
 struct ku_data {
     const struct ku_data_ops *ops;
     int64_t n_samples[KU_N_SPLITS]; /* 0: the split is absent */
+    const char *item;               /* what samples are cut from: "tokens"; NULL: nothing */
+    int64_t n_items[KU_N_SPLITS];
     const struct ku_data_port *port;
     int n_ports;
     char fingerprint[65]; /* of the contents, 64 hex digits: the manifest's */

@@ -139,18 +139,6 @@ static int text_verify(const struct ku_data *d, const struct ku_progress *progre
 static const struct ku_data_ops text_ops = {
     .kind = "text", .destroy = text_destroy, .read = text_read, .verify = text_verify};
 
-int64_t ku_text_n_tokens(const struct ku_data *d, enum ku_data_split split)
-{
-    return text_of(d)->part[split].count;
-}
-
-int64_t ku_text_eval_samples(const struct ku_data *d, int64_t eval_tokens)
-{
-    int64_t n = eval_tokens / text_of(d)->seq_len, all = d->n_samples[KU_SPLIT_VAL];
-    n = n < 1 ? 1 : n;
-    return n < all ? n : all;
-}
-
 /* ---- opening
  * --------------------------------------------------------------------------------------------- */
 
@@ -313,13 +301,15 @@ int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out)
         .name = "tokens", .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
     x->port[1] = (struct ku_data_port){
         .name = "targets", .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
-    x->data = (struct ku_data){.ops = &text_ops, .port = x->port, .n_ports = 2};
+    x->data = (struct ku_data){.ops = &text_ops, .port = x->port, .n_ports = 2, .item = "tokens"};
     for (int i = 0; i < opts->n_train && status == KUMI_OK; i++)
         status = stream_add_pattern(&o, &x->stream[0], opts->train[i]);
     for (int i = 0; i < opts->n_val && status == KUMI_OK; i++)
         status = stream_add_pattern(&o, &x->stream[1], opts->val[i]);
     if (status == KUMI_OK)
         status = make_splits(x, opts);
+    for (int i = 0; i < KU_N_SPLITS; i++)
+        x->data.n_items[i] = x->part[i].count;
     if (status == KUMI_OK)
         status = make_fingerprint(x);
     ku_tokenizer_destroy(o.tokenizer);

@@ -43,10 +43,6 @@ int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out);
 /* ku_data_read with names: T tokens and T targets. Errors: EINPUT, with file and byte. */
 int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample, int32_t *tokens,
                  int32_t *targets);
-int64_t ku_text_n_tokens(const struct ku_data *d, enum ku_data_split split);
-/* Evaluation reads the first so many samples of the validation split, once each: eval_tokens / T,
- * at least 1, at most all. */
-int64_t ku_text_eval_samples(const struct ku_data *d, int64_t eval_tokens);
 
 enum { KU_SEQ_LEN_MAX = 1 << 28 }; /* a sample's bytes fit 31 bits */
 

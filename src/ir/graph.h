@@ -39,7 +39,7 @@ struct ku_tensor {
     ku_id shape, value, next;
     ku_id of;         /* the parameter that an optimizer or derived tensor belongs to, else 0 */
     ku_id init_attr;  /* of the op below */
-    uint16_t init_op; /* KU_OP_fill or KU_OP_random_normal */
+    uint16_t init_op; /* KU_OP_fill, KU_OP_random_normal or _uniform */
     uint32_t stream;
     uint8_t file_rows;   /* in files the first file_rows dims are one, the others another (Hugging
                             Face's matrices); all = a vector; 0 = as they are */

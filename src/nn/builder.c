@@ -48,8 +48,7 @@ int ku_builder_take(struct kumi_graph *g, struct ku_graph **ir)
     return KUMI_OK;
 }
 
-/* Remembers the first failure. */
-static kumi_value fail(struct kumi_graph *g)
+kumi_value ku_builder_fail(struct kumi_graph *g)
 {
     if (g->error.status == KUMI_OK)
         g->error = *ku_err_get();
@@ -57,9 +56,9 @@ static kumi_value fail(struct kumi_graph *g)
 }
 static kumi_value kept(struct kumi_graph *g, ku_id value)
 {
-    return value ? value : fail(g);
+    return value ? value : ku_builder_fail(g);
 }
-static int is_failed(const struct kumi_graph *g)
+int ku_builder_has_failed(const struct kumi_graph *g)
 {
     return g->error.status < 0;
 }
@@ -71,7 +70,7 @@ void kumi_graph_enter(struct kumi_graph *g, const char *format, ...)
     va_start(args, format);
     if (g->n_scopes == KU_MAX_SCOPES || at + 64 > sizeof g->scope) {
         KU_ERR(KUMI_EINVAL, "graph: %s: module names nest deeper than %d", g->scope, KU_MAX_SCOPES);
-        fail(g);
+        ku_builder_fail(g);
     } else {
         g->scope_bytes[g->n_scopes++] = (int)at;
         vsnprintf(g->scope + at, sizeof g->scope - at - 2, format, args);
@@ -91,7 +90,7 @@ static int note_source(struct kumi_graph *g, const char *file, int line)
 {
     char text[KU_MAX_SCOPE_BYTES];
     const char *slash = strrchr(file, '/');
-    if (is_failed(g) || g->n_sourced == g->ir->n_nodes)
+    if (ku_builder_has_failed(g) || g->n_sourced == g->ir->n_nodes)
         return 1;
     snprintf(text, sizeof text, "%.200s:%d", slash ? slash + 1 : file, line);
     for (char *p = text; *p; p++) /* a word of the graph's text form */
@@ -99,7 +98,7 @@ static int note_source(struct kumi_graph *g, const char *file, int line)
             *p = '_';
     ku_id source = ku_graph_name(g->ir, text);
     if (source == 0) {
-        fail(g);
+        ku_builder_fail(g);
         return 0;
     }
     for (; g->n_sourced < g->ir->n_nodes; g->n_sourced++)
@@ -125,11 +124,10 @@ static const char *full_name(const struct kumi_graph *g, const char *name, const
     return out;
 }
 
-/* The forward node of an op; its first result. `name` becomes the module path. */
-static ku_id forward(struct kumi_graph *g, struct ku_make *m, const char *name)
+ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
 {
     char path[KU_MAX_SCOPE_BYTES];
-    if (is_failed(g))
+    if (ku_builder_has_failed(g))
         return 0;
     full_name(g, name, "", path);
     size_t bytes = strlen(path);
@@ -138,17 +136,17 @@ static ku_id forward(struct kumi_graph *g, struct ku_make *m, const char *name)
     m->phase = KU_PH_F;
     m->path = path;
     ku_id node = ku_graph_node(g->ir, m);
-    return node ? ku_out(g->ir, node, 0) : fail(g);
+    return node ? ku_out(g->ir, node, 0) : ku_builder_fail(g);
 }
 
 kumi_value kumi_input(struct kumi_graph *g, const char *name, enum kumi_dtype dtype,
                       const char *dims, const int64_t *count)
 {
-    if (is_failed(g))
+    if (ku_builder_has_failed(g))
         return 0;
     if (strlen(dims) > KU_MAX_DIMS) {
         KU_ERR(KUMI_EINVAL, "graph: %s: %s: at most %d dimensions", name, dims, KU_MAX_DIMS);
-        return fail(g);
+        return ku_builder_fail(g);
     }
     struct ku_shape shape = ku_shape_of(dims, count);
     return kept(g, ku_graph_input(g->ir, name, dtype, &shape));
@@ -165,12 +163,12 @@ static ku_id control(struct kumi_graph *g)
 kumi_value kumi_param(struct kumi_graph *g, const char *name, const char *dims,
                       const int64_t *count, const struct kumi_init *init)
 {
-    if (is_failed(g))
+    if (ku_builder_has_failed(g))
         return 0;
     if (strlen(dims) > KU_MAX_DIMS || dims[0] == '\0') {
         KU_ERR(KUMI_EINVAL, "graph: %s: '%s': a parameter has 1 to %d dimensions", name, dims,
                KU_MAX_DIMS);
-        return fail(g);
+        return ku_builder_fail(g);
     }
     char full[KU_MAX_SCOPE_BYTES];
     struct ku_shape shape = ku_shape_of(dims, count);
@@ -178,15 +176,17 @@ kumi_value kumi_param(struct kumi_graph *g, const char *name, const char *dims,
         shape.dim[0].count = (count[0] + init->pad_first - 1) / init->pad_first * init->pad_first;
     ku_id id = ku_graph_tensor(g->ir, full_name(g, name, "", full), KU_T_PARAM, KUMI_F32, &shape);
     if (id == 0)
-        return fail(g);
+        return ku_builder_fail(g);
     struct ku_attrs a = ku_attrs_default;
     a.value = init->mean;
     a.std = init->std;
     struct ku_tensor *t = &g->ir->tensor[id];
-    t->init_op = init->std > 0 ? KU_OP_random_normal : KU_OP_fill;
+    t->init_op = init->std <= 0     ? KU_OP_fill
+                 : init->is_uniform ? KU_OP_random_uniform
+                                    : KU_OP_random_normal;
     t->init_attr = ku_graph_attr(g->ir, &a);
     t->stream = ++g->ir->n_streams;
-    return t->init_attr ? t->value : fail(g);
+    return t->init_attr ? t->value : ku_builder_fail(g);
 }
 
 /* Dims of a linear layer's weight, and the count that is summed over. */
@@ -206,10 +206,8 @@ static struct ku_shape weight_shape(const struct ku_shape *x, const struct kumi_
     return w;
 }
 
-/* A layer's parameter: in files a matrix whose rows are the first `rows` dims, or a vector when
- * those are all. */
-static kumi_value shaped_param(struct kumi_graph *g, const char *name, const char *part,
-                               const struct ku_shape *s, int rows, const struct kumi_init *init)
+kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *part,
+                            const struct ku_shape *s, int rows, const struct kumi_init *init)
 {
     char full[KU_MAX_SCOPE_BYTES], dims[KU_MAX_DIMS + 1] = "";
     int64_t count[KU_MAX_DIMS];
@@ -227,7 +225,7 @@ static kumi_value shaped_param(struct kumi_graph *g, const char *name, const cha
 kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
                        const struct kumi_linear *o)
 {
-    if (is_failed(g) || x == 0)
+    if (ku_builder_has_failed(g) || x == 0)
         return 0;
     struct ku_shape xs = g->ir->shape[g->ir->value[x].shape];
     int contract = o->contract ? o->contract : 1;
@@ -235,7 +233,7 @@ kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
     if (contract > xs.ndim || outs + (size_t)contract > KU_MAX_DIMS) {
         KU_ERR(KUMI_EINVAL, "graph: %s%s: x has %d dimensions, %d are contracted", g->scope, name,
                xs.ndim, contract);
-        return fail(g);
+        return ku_builder_fail(g);
     }
     struct ku_make m = {.op = KU_OP_linear, .n_in = 2, .in = {x, o->weight}};
     struct ku_attrs a = ku_attrs_default;
@@ -245,36 +243,37 @@ kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
         int64_t fan_in;
         struct ku_shape ws = weight_shape(&xs, o, contract, &fan_in);
         double std = o->std > 0 ? o->std : 1 / sqrt((double)(fan_in > 0 ? fan_in : 1));
-        m.in[1] = shaped_param(g, name, "weight", &ws, o->out_in ? ws.ndim - contract : contract,
-                               &(struct kumi_init){.std = std});
+        m.in[1] =
+            ku_builder_param(g, name, "weight", &ws, o->out_in ? ws.ndim - contract : contract,
+                             &(struct kumi_init){.std = std});
     }
-    if (is_failed(g))
+    if (ku_builder_has_failed(g))
         return 0;
     a.outs = g->ir->shape[g->ir->value[m.in[1]].shape].ndim - contract;
     if (!o->no_bias && o->weight == 0) {
         struct ku_shape bs = ku_shape_of(o->out, o->out_count);
-        m.in[m.n_in++] = shaped_param(g, name, "bias", &bs, bs.ndim, &(struct kumi_init){0});
+        m.in[m.n_in++] = ku_builder_param(g, name, "bias", &bs, bs.ndim, &(struct kumi_init){0});
     }
     m.attr = &a;
-    return forward(g, &m, name);
+    return ku_builder_node(g, &m, name);
 }
 
 kumi_value kumi_embedding(struct kumi_graph *g, kumi_value table, kumi_value ids)
 {
-    if (is_failed(g) || !table || !ids)
+    if (ku_builder_has_failed(g) || !table || !ids)
         return 0;
     struct ku_attrs a = ku_attrs_default;
     const struct ku_dim *row = &g->ir->shape[g->ir->value[table].shape].dim[0];
     a.rows = row->count;
     a.rows_seen = row->seen;
     a.row_name = row->name;
-    return forward(
+    return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_embedding, .n_in = 2, .in = {table, ids}, .attr = &a}, "");
 }
 
 kumi_value kumi_positions(struct kumi_graph *g, kumi_value x, kumi_value table)
 {
-    if (is_failed(g) || !table || !x)
+    if (ku_builder_has_failed(g) || !table || !x)
         return 0;
     struct ku_attrs a = ku_attrs_default;
     const struct ku_shape *s = &g->ir->shape[g->ir->value[table].shape];
@@ -282,26 +281,26 @@ kumi_value kumi_positions(struct kumi_graph *g, kumi_value x, kumi_value table)
     a.rows_seen = s->dim[0].seen;
     a.row_name = s->dim[0].name;
     a.outs = s->ndim - 1;
-    return forward(
+    return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_add_rows, .n_in = 2, .in = {x, table}, .attr = &a}, "");
 }
 
 kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name, double eps)
 {
-    if (is_failed(g) || x == 0)
+    if (ku_builder_has_failed(g) || x == 0)
         return 0;
     struct ku_shape s = g->ir->shape[g->ir->value[x].shape];
     if (s.ndim < 1) {
         KU_ERR(KUMI_EINVAL, "graph: %s%s: layer norm of a scalar", g->scope, name);
-        return fail(g);
+        return ku_builder_fail(g);
     }
     struct ku_shape last = {.ndim = 1, .dim = {s.dim[s.ndim - 1]}};
     struct ku_attrs a = ku_attrs_default;
     if (eps > 0)
         a.eps = eps;
-    kumi_value gain = shaped_param(g, name, "weight", &last, 1, &(struct kumi_init){.mean = 1});
-    kumi_value bias = shaped_param(g, name, "bias", &last, 1, &(struct kumi_init){0});
-    return forward(
+    kumi_value gain = ku_builder_param(g, name, "weight", &last, 1, &(struct kumi_init){.mean = 1});
+    kumi_value bias = ku_builder_param(g, name, "bias", &last, 1, &(struct kumi_init){0});
+    return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_layer_norm, .n_in = 3, .in = {x, gain, bias}, .attr = &a},
         name);
 }
@@ -312,28 +311,28 @@ static int check_p(struct kumi_graph *g, double p)
     if (p >= 0 && p < 1)
         return 1;
     KU_ERR(KUMI_EINVAL, "graph: %sdropout: %g; give a probability in [0, 1)", g->scope, p);
-    fail(g);
+    ku_builder_fail(g);
     return 0;
 }
 
 kumi_value kumi_attention(struct kumi_graph *g, kumi_value qkv, int causal, double dropout,
                           double scale)
 {
-    if (is_failed(g) || !qkv || !check_p(g, dropout))
+    if (ku_builder_has_failed(g) || !qkv || !check_p(g, dropout))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     a.causal = causal != 0;
     a.p = dropout;
     a.scale = scale;
     ku_id port = control(g);
-    return forward(
+    return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_attention, .n_in = 2, .in = {qkv, port}, .attr = &a}, "");
 }
 
 kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, kumi_value v,
                              const struct kumi_attention_kv *o)
 {
-    if (is_failed(g) || !q || !k || !v || !check_p(g, o->dropout))
+    if (ku_builder_has_failed(g) || !q || !k || !v || !check_p(g, o->dropout))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     a.causal = o->causal != 0;
@@ -345,7 +344,7 @@ kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, k
     if (o->segments)
         m.in[m.n_in++] = o->segments;
     m.in[m.n_in++] = control(g);
-    return forward(g, &m, "");
+    return ku_builder_node(g, &m, "");
 }
 
 kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activation act)
@@ -358,41 +357,43 @@ kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activatio
                        (int)KUMI_GELU_TANH == (int)KU_ACT_GELU_TANH &&
                        (int)KUMI_GELU == (int)KU_ACT_GELU_ERF,
                    "public and internal activations");
-    return forward(g, &(struct ku_make){.op = KU_OP_act, .n_in = 1, .in = {x}, .attr = &a}, "");
+    return ku_builder_node(g, &(struct ku_make){.op = KU_OP_act, .n_in = 1, .in = {x}, .attr = &a},
+                           "");
 }
 
 kumi_value kumi_add(struct kumi_graph *g, kumi_value a, kumi_value b)
 {
-    return forward(g, &(struct ku_make){.op = KU_OP_add, .n_in = 2, .in = {a, b}}, "");
+    return ku_builder_node(g, &(struct ku_make){.op = KU_OP_add, .n_in = 2, .in = {a, b}}, "");
 }
 
 kumi_value kumi_mul(struct kumi_graph *g, kumi_value a, kumi_value b)
 {
-    return forward(g, &(struct ku_make){.op = KU_OP_mul, .n_in = 2, .in = {a, b}}, "");
+    return ku_builder_node(g, &(struct ku_make){.op = KU_OP_mul, .n_in = 2, .in = {a, b}}, "");
 }
 
 kumi_value kumi_dropout(struct kumi_graph *g, kumi_value x, double p)
 {
-    if (is_failed(g) || !x || !check_p(g, p))
+    if (ku_builder_has_failed(g) || !x || !check_p(g, p))
         return 0;
     if (p == 0)
         return x;
     struct ku_attrs a = ku_attrs_default;
     a.p = p;
     ku_id port = control(g);
-    return forward(
+    return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_dropout, .n_in = 2, .in = {x, port}, .attr = &a}, "");
 }
 
 kumi_value kumi_select(struct kumi_graph *g, kumi_value x, kumi_value index)
 {
-    return forward(g, &(struct ku_make){.op = KU_OP_select, .n_in = 2, .in = {x, index}}, "");
+    return ku_builder_node(g, &(struct ku_make){.op = KU_OP_select, .n_in = 2, .in = {x, index}},
+                           "");
 }
 
 int kumi_graph_output(struct kumi_graph *g, const char *name, kumi_value value)
 {
-    if (!is_failed(g) && ku_graph_output(g->ir, name, value) < 0)
-        fail(g);
+    if (!ku_builder_has_failed(g) && ku_graph_output(g->ir, name, value) < 0)
+        ku_builder_fail(g);
     return kumi_graph_error(g);
 }
 
@@ -401,13 +402,13 @@ int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value 
 {
     struct ku_attrs a = ku_attrs_default;
     a.ignore = ignore;
-    ku_id loss = forward(
+    ku_id loss = ku_builder_node(
         g,
         &(struct ku_make){.op = KU_OP_softmax_xent, .n_in = 2, .in = {logits, targets}, .attr = &a},
         "loss");
-    ku_id sum =
-        forward(g, &(struct ku_make){.op = KU_OP_exact_sum, .n_in = 1, .in = {loss}}, "loss");
-    ku_id valid = forward(
+    ku_id sum = ku_builder_node(
+        g, &(struct ku_make){.op = KU_OP_exact_sum, .n_in = 1, .in = {loss}}, "loss");
+    ku_id valid = ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_count_valid, .n_in = 1, .in = {targets}, .attr = &a},
         "loss");
     kumi_graph_output(g, "loss_sum", sum);
@@ -419,10 +420,10 @@ int kumi_graph_metric(struct kumi_graph *g, const char *name, kumi_value value,
 {
     static const char *const suffix[] = {"sum", "mean", "max"};
     char port[KU_MAX_SCOPE_BYTES];
-    if (is_failed(g))
+    if (ku_builder_has_failed(g))
         return kumi_graph_error(g);
     int op = kind == KUMI_METRIC_MAX ? KU_OP_max_all : KU_OP_exact_sum;
-    ku_id result = forward(g, &(struct ku_make){.op = op, .n_in = 1, .in = {value}}, name);
+    ku_id result = ku_builder_node(g, &(struct ku_make){.op = op, .n_in = 1, .in = {value}}, name);
     snprintf(port, sizeof port, "metric.%s.%s", suffix[kind], name);
     return kumi_graph_output(g, port, result);
 }

@@ -20,4 +20,15 @@ struct kumi_graph {
  * building. */
 int ku_builder_take(struct kumi_graph *graph, struct ku_graph **ir);
 
+/* -- for the layers: after a failure each returns 0 ------------------------------------------- */
+int ku_builder_has_failed(const struct kumi_graph *g);
+/* Remembers the first failure, the thread's last error. */
+kumi_value ku_builder_fail(struct kumi_graph *g);
+/* The forward node of an op; its first result. `name` becomes the module path. */
+ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name);
+/* A layer's parameter, <name>.<part>: in files a matrix whose rows are the first `rows` dims, or a
+ * vector when those are all; rows = 0: in files as it is. */
+kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *part,
+                            const struct ku_shape *s, int rows, const struct kumi_init *init);
+
 #endif

@@ -35,8 +35,8 @@
     X(I, length, 0, 0)   /* rope: dynamic: positions that it is used on */                         \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
-    X(F, value, 0, 0)   /* fill; random_normal: mean */                                            \
-    X(F, std, 0, 0)     /* random_normal */                                                        \
+    X(F, value, 0, 0)   /* fill; random_*: mean */                                                 \
+    X(F, std, 0, 0)     /* random_normal, random_uniform */                                        \
     X(I, index, 0, 0)   /* sumsq: which non-finite word; pick: which element */                    \
     X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
     X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
@@ -56,8 +56,20 @@
     X(I, step_size, 0, 0)                                                                          \
     X(F, gamma, 0, 0)                                                                              \
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
-    X(I, axes, 0, 0)  /* convert: bit set of mesh axes whose placement changes */                  \
-    X(I, remat, 0, 0) /* convert: later phases clone it */
+    X(I, axes, 0, 0)     /* convert: bit set of mesh axes whose placement changes */               \
+    X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
+    X(I, kernel_h, 1, 0) /* conv2d, max_pool, avg_pool: the window, rows and columns */            \
+    X(I, kernel_w, 1, 0)                                                                           \
+    X(I, stride_h, 1, 0)                                                                           \
+    X(I, stride_w, 1, 0)                                                                           \
+    X(I, pad_h, 0, 0) /* on both sides */                                                          \
+    X(I, pad_w, 0, 0)                                                                              \
+    X(I, dilation_h, 1, 0)                                                                         \
+    X(I, dilation_w, 1, 0)                                                                         \
+    X(I, groups, 1, 0) /* conv2d */                                                                \
+    X(I, in_h, 0, 0)   /* extents of x; the gradient's result has them */                          \
+    X(I, in_w, 0, 0)                                                                               \
+    X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */
 
 enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF, KU_ACT_SILU };
 enum ku_schedule {

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "op/op.h"
+#include "op/window.h"
 
 #define COST(name)                                                                                 \
     ku_cost_fn ku_cost_##name;                                                                     \
@@ -58,6 +59,16 @@ COST(attention)
                      (double)qkv->dim[4].count;
     return (struct ku_cost){product * (n_in == 2 ? 2 : 5),
                             bytes_of(n_in, in) + bytes_of(n_out, out)};
+}
+
+/* Two per element of the weight and pixel of the result; multiplications by padding are counted. */
+COST(conv2d)
+{
+    const struct ku_type *w = out[0].shape.dim[1].name == 'i' ? &out[0] : &in[1];
+    int64_t h = ku_window_extent(a->in_h, a->kernel_h, a->stride_h, a->pad_h, a->dilation_h);
+    int64_t width = ku_window_extent(a->in_w, a->kernel_w, a->stride_w, a->pad_w, a->dilation_w);
+    double pixels = (double)in[0].shape.dim[0].count * (double)h * (double)width;
+    return (struct ku_cost){2 * pixels * count_of(w), bytes_of(n_in, in) + bytes_of(n_out, out)};
 }
 
 /* The same for operands apart; keys that lengths and segments leave out are counted, too. */

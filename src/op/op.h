@@ -32,13 +32,14 @@ enum ku_op {
 };
 
 enum ku_op_trait {
-    KU_OP_LINEAR = 1,  /* linear in its first input: a partial sum may pass */
-    KU_OP_ACCUM = 2,   /* has the accumulate form: output 0 += instead of =, f32 or i64 */
-    KU_OP_RANDOM = 4,  /* reads its random stream; the last input is the control port */
-    KU_OP_CHEAP = 8,   /* recomputing it costs about one read of its operands */
-    KU_OP_UPDATE = 16, /* writes state: lives in phase O, is never cloned or dropped */
-    KU_OP_EFFECT = 32, /* never dropped as dead */
-    KU_OP_ELEMENT = 64 /* element by element: may run on a flat range of blocks (Z) */
+    KU_OP_LINEAR = 1,   /* linear in its first input: a partial sum may pass */
+    KU_OP_ACCUM = 2,    /* has the accumulate form: output 0 += instead of =, f32 or i64 */
+    KU_OP_RANDOM = 4,   /* reads its random stream; the last input is the control port */
+    KU_OP_CHEAP = 8,    /* recomputing it costs about one read of its operands */
+    KU_OP_UPDATE = 16,  /* writes state: lives in phase O, is never cloned or dropped */
+    KU_OP_EFFECT = 32,  /* never dropped as dead */
+    KU_OP_ELEMENT = 64, /* element by element: may run on a flat range of blocks (Z) */
+    KU_OP_PRODUCT = 128 /* its forward is what a model's FLOP are counted by: matrices, attention */
 };
 
 enum { KU_MAX_IN = 10 /* a digit in gradient templates */, KU_MAX_OUT = 4 };

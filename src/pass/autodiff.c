@@ -213,8 +213,22 @@ static int differentiate(struct diff *d, ku_id node)
     return KUMI_OK;
 }
 
-/* Backward starts from an exact power of two not above 1 / (tokens of a micro-batch); the update
- * divides the rest out. */
+/* Backward starts at 2^-shift, the least power of two that is not below the loss positions of a
+ * micro-batch. */
+static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
+{
+    const struct ku_value *v =
+        &g->value[ku_in(g, &g->node[g->value[loss].def], 0)]; /* what is summed */
+    int64_t positions = ku_shape_count(&g->shape[v->shape]), shift = 0;
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (g->layout[v->layout].at[a].kind == KU_S)
+            positions /= g->mesh.extent[a];
+    while (((int64_t)1 << shift) < positions)
+        shift++;
+    return shift;
+}
+
+/* An exact power of two; the update divides the rest out. */
 static int seed(struct diff *d, const struct ku_compile_opts *o)
 {
     struct ku_graph *g = d->g;
@@ -223,7 +237,7 @@ static int seed(struct diff *d, const struct ku_compile_opts *o)
         return KU_ERR(KUMI_EINVAL,
                       "autodiff: the model has no loss; end it with kumi_loss_cross_entropy");
     struct ku_attrs a = ku_attrs_default;
-    a.shift = ku_loss_shift(o->micro_tokens);
+    a.shift = loss_shift(g, loss);
     a.dtype = o->compute == KUMI_F64 ? KUMI_F64 : KUMI_F32;
     ku_id node = ku_graph_node(
         g, &(struct ku_make){.op = KU_OP_loss_seed, .phase = KU_PH_A, .attr = &a, .path = "loss"});
@@ -231,14 +245,6 @@ static int seed(struct diff *d, const struct ku_compile_opts *o)
         return ku_err_get()->status;
     d->adjoint[loss] = ku_out(g, node, 0);
     return ku_place_node(g, node);
-}
-
-int64_t ku_loss_shift(int64_t micro_tokens)
-{
-    int64_t shift = 0;
-    while (((int64_t)1 << shift) < micro_tokens)
-        shift++;
-    return shift;
 }
 
 int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)

@@ -100,7 +100,7 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
                             .path = x->name,
                             .attr = &g->attr[x->init_attr],
                             .stream = x->stream};
-        if (x->init_op == KU_OP_random_normal)
+        if (ku_ops[x->init_op].traits & KU_OP_RANDOM)
             m.in[m.n_in++] = control;
         if (x->kind == KU_T_DERIVED) {
             m = (struct ku_make){.op = KU_OP_derive, .phase = KU_PH_O, .n_in = 2, .path = x->name};

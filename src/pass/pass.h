@@ -14,10 +14,8 @@ struct ku_compile_opts {
     struct ku_mesh mesh;     /* ranks, virtual shards per rank, micro-batches per shard */
     int is_training;         /* 0: forward, loss and metrics only */
     const char *const
-        *freeze; /* patterns of parameters without gradient, NULL-terminated; NULL = none */
-    int64_t
-        micro_tokens; /* loss positions of a micro-batch: backward starts at 2^-ceil(log2) of it */
-    int optimizer;    /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd */
+        *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
+    int optimizer; /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd */
     struct ku_attrs rule; /* optimizer's and schedule's attributes (op/attr.h), clip */
     int decay;            /* which parameters decay: enum ku_decay */
     const char *const *decay_patterns;
@@ -26,9 +24,6 @@ struct ku_compile_opts {
     int overlap;          /* collectives start as soon as their operands are complete */
     int share_host_state; /* state lies once per host; owners update their blocks */
 };
-/* Backward starts at 2^-shift: the least power of two that is not below the loss positions of a
- * micro-batch. */
-int64_t ku_loss_shift(int64_t micro_tokens);
 enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 
 /* One pass: what must hold before it, what holds after it. `numerics`: it may change bits (named in

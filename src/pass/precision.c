@@ -14,6 +14,7 @@ static int is_compute_operand(int op, int operand)
 {
     switch (op) {
     case KU_OP_linear:
+    case KU_OP_conv2d:
     case KU_OP_add_rows:
         return operand == 1;
     case KU_OP_embedding:
@@ -89,7 +90,7 @@ static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype
             return ku_err_get()->status;
         g->refs[g->node[node].in + (uint32_t)i] = copy;
     }
-    int is_matrix = op == KU_OP_linear || op == KU_OP_add_rows;
+    int is_matrix = op == KU_OP_linear || op == KU_OP_conv2d || op == KU_OP_add_rows;
     int n_alike = op == KU_OP_add || op == KU_OP_mul ? 2 : op == KU_OP_attention_kv ? 3 : 0;
     if (is_matrix)
         KU_TRY(cast_operand(g, node, 0, dtype));

@@ -188,13 +188,22 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
     return node ? ku_out(g, node, 0) : 0;
 }
 
+/* Where backward started. */
+static int64_t loss_shift(const struct ku_graph *g)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_loss_seed)
+            return g->attr[g->node[n].attr].shift;
+    return 0;
+}
+
 static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts *o,
                                const ku_id *grad, ku_id n_params)
 {
     int64_t one = 1;
     struct ku_shape word = ku_shape_of("w", &one);
     struct ku_attrs a = o->rule;
-    a.shift = ku_loss_shift(o->micro_tokens);
+    a.shift = loss_shift(g);
     ku_id count = own_state(g, 0, "update", KU_T_COUNTER, KUMI_I64, &word);
     ku_id stats = statistics(g, grad, n_params);
     if (count == 0 || stats == 0)

@@ -56,22 +56,19 @@ static struct ku_attrs rule_of(const struct kumi_trainer_options *o)
     return a;
 }
 
-/* Samples of the global batch, and loss positions of one sample. */
-static int batch_of(const struct ku_graph *g, int64_t *n, int64_t *positions)
+/* Samples of the global batch. */
+static int batch_of(const struct ku_graph *g, int64_t *n)
 {
     *n = 0;
-    *positions = 1;
     for (uint32_t i = 0; i < g->n_inputs; i++) {
         const struct ku_shape *s = &g->shape[g->value[g->input[i].value].shape];
-        int dim = ku_shape_find(s, 'n'), t = ku_shape_find(s, 't');
+        int dim = ku_shape_find(s, 'n');
         if (dim < 0)
             continue;
         if (*n && *n != s->dim[dim].count)
             return KU_ERR(KUMI_EINVAL, "trainer: port %s: %lld samples; another port has %lld",
                           g->input[i].name, (long long)s->dim[dim].count, (long long)*n);
         *n = s->dim[dim].count;
-        if (t >= 0)
-            *positions = s->dim[t].count;
     }
     return *n ? KUMI_OK
               : KU_ERR(KUMI_EINVAL, "trainer: no port has a dim n: nothing to share among ranks");
@@ -80,19 +77,18 @@ static int batch_of(const struct ku_graph *g, int64_t *n, int64_t *positions)
 static int compile_opts(const struct ku_graph *g, const struct kumi_trainer_options *o, int n_ranks,
                         struct ku_compile_opts *out)
 {
-    int64_t n, positions;
+    int64_t n;
     struct ku_batch b = {
         .n_ranks = n_ranks, .virtual_shards = o->virtual_shards, .micro_batch = o->micro_batch};
     enum kumi_dtype compute = KUMI_F32;
     if (o->precision)
         KU_TRY(ku_dtype_parse(o->precision, &compute));
-    KU_TRY(batch_of(g, &n, &positions));
+    KU_TRY(batch_of(g, &n));
     b.global_batch = n;
     KU_TRY(ku_batch_resolve(&b));
     *out = (struct ku_compile_opts){.compute = compute,
                                     .is_training = 1,
                                     .freeze = o->freeze,
-                                    .micro_tokens = b.micro_batch * positions,
                                     .rule = rule_of(o),
                                     .bucket_bytes = 25 << 20,
                                     .first_bucket_bytes = 1 << 20,
@@ -119,7 +115,7 @@ static json_t *numerics_of(const struct kumi_trainer_options *o, const struct ku
         c->rule.beta2, "eps", c->rule.eps, "weight_decay", c->rule.weight_decay, "momentum",
         c->rule.momentum, "nesterov", (int)c->rule.nesterov, "clip_norm", c->rule.clip,
         "warmup_steps", (json_int_t)c->rule.warmup, "decay_steps", (json_int_t)c->rule.decay,
-        "min_lr", c->rule.min_lr, "micro_tokens", (json_int_t)c->micro_tokens, "virtual_shards",
+        "min_lr", c->rule.min_lr, "k", (json_int_t)c->mesh.extent[KU_AX_MB], "virtual_shards",
         (json_int_t)c->mesh.extent[KU_AX_VS] * c->mesh.extent[KU_AX_REPLICATE], "precision",
         kumi_dtype_name(c->compute), "device", to->device->name, "seed", (json_int_t)to->seed,
         "freeze", freeze);
@@ -155,7 +151,7 @@ int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
         ku_graph_destroy(g);
         status = KU_ERR(KUMI_ENOMEM, "trainer: no memory for its options");
     } else {
-        status = ku_trainer_create(job, g, &to, &t->t);
+        status = ku_trainer_create(job, &g, 1, &to, &t->t);
     }
     if (status == KUMI_OK)
         status = ku_trainer_init_state(t->t);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of batches, and the public data over them. */
+/* Public data: rows of text batches. */
 #include "kumi/data.h"
 
 #include <string.h>
@@ -9,45 +9,9 @@
 #include "data/text.h"
 #include "train/rows.h"
 
-enum { NO_TARGET = -100 }; /* PyTorch's ignore_index */
-
-static int read_row(const struct ku_data *d, enum ku_data_split split, int64_t seq_len,
-                    int64_t sample, int64_t number, int32_t *tokens, int32_t *targets)
-{
-    if (sample >= 0)
-        return ku_data_read(d, split, sample, number, (void *[]){tokens, targets});
-    for (int64_t i = 0; i < seq_len; i++) {
-        tokens[i] = 0;
-        targets[i] = NO_TARGET;
-    }
-    return KUMI_OK;
-}
-
-int ku_rows_train(const struct ku_data *d, const struct ku_sampler *s, int64_t seq_len,
-                  int64_t step, int64_t first, int64_t n, int32_t *tokens, int32_t *targets)
-{
-    for (int64_t r = 0; r < n; r++) {
-        int64_t sample = ku_sampler_at(s, step, first + r);
-        int64_t number = sample < 0 ? 0 : ku_sampler_number(s, step, first + r);
-        KU_TRY(read_row(d, KU_SPLIT_TRAIN, seq_len, sample, number, tokens + r * seq_len,
-                        targets + r * seq_len));
-    }
-    return KUMI_OK;
-}
-
-int ku_rows_val(const struct ku_data *d, int64_t n_samples, int64_t seq_len, int64_t first,
-                int64_t n, int32_t *tokens, int32_t *targets)
-{
-    for (int64_t r = 0; r < n; r++)
-        KU_TRY(read_row(d, KU_SPLIT_VAL, seq_len, first + r < n_samples ? first + r : -1, 0,
-                        tokens + r * seq_len, targets + r * seq_len));
-    return KUMI_OK;
-}
-
 struct kumi_data {
     struct ku_data *data;
     struct ku_sampler sampler;
-    int64_t seq_len;
 };
 
 static int open_data(const struct kumi_data_options *o, struct kumi_data *d)
@@ -68,7 +32,6 @@ static int open_data(const struct kumi_data_options *o, struct kumi_data *d)
     if (o->last_batch)
         KU_TRY(ku_last_batch_parse(o->last_batch, &last));
     KU_TRY(ku_text_open(&text, &d->data));
-    d->seq_len = o->seq_len;
     return ku_sampler_init(&d->sampler, d->data->n_samples[KU_SPLIT_TRAIN], o->global_batch, last,
                            !o->in_order, o->seed);
 }
@@ -119,12 +82,12 @@ int kumi_data_train_batch(const struct kumi_data *d, int64_t step, int64_t first
     KU_TRY(check_rows(first, n, d->sampler.global_batch));
     if (step < 0)
         return KU_ERR(KUMI_EINVAL, "data: step: %lld; give 0 or more", (long long)step);
-    return ku_rows_train(d->data, &d->sampler, d->seq_len, step, first, n, tokens, targets);
+    return ku_rows_train(d->data, &d->sampler, step, first, n, (void *[]){tokens, targets});
 }
 
 int kumi_data_val_batch(const struct kumi_data *d, int64_t first, int64_t n, int32_t *tokens,
                         int32_t *targets)
 {
     KU_TRY(check_rows(first, n, INT64_MAX));
-    return ku_rows_val(d->data, kumi_data_n_val(d), d->seq_len, first, n, tokens, targets);
+    return ku_rows_val(d->data, kumi_data_n_val(d), first, n, (void *[]){tokens, targets});
 }

@@ -28,16 +28,19 @@ static int measure(const struct ku_session *s, struct timing *t)
 {
     int64_t rows = s->batch.global_batch, begin = ku_clock_ns(), total_ns = 0;
     t->step_tokens = rows * s->seq_len;
-    int32_t *tokens = ku_calloc((size_t)t->step_tokens, sizeof *tokens);
-    int32_t *targets = ku_calloc((size_t)t->step_tokens, sizeof *targets);
-    int status = tokens && targets ? KUMI_OK : KUMI_ENOMEM;
+    void *to[KU_DATA_PORTS_MAX] = {0};
+    int status = KUMI_OK;
+    for (int i = 0; i < s->data->n_ports && status == KUMI_OK; i++) {
+        to[i] = ku_calloc((size_t)rows, ku_row_bytes(&s->data->port[i]));
+        status = to[i] ? KUMI_OK : KUMI_ENOMEM;
+    }
     while (status == KUMI_OK && t->n < MOST_STEPS && ku_clock_ns() - begin < most_ns) {
         int64_t before = ku_clock_ns();
-        status = ku_rows_train(s->data, &s->sampler, s->seq_len, t->n, 0, rows, tokens, targets);
+        status = ku_rows_train(s->data, &s->sampler, t->n, 0, rows, to);
         total_ns += t->ns[t->n++] = ku_clock_ns() - before;
     }
-    ku_free(tokens);
-    ku_free(targets);
+    for (int i = 0; i < KU_DATA_PORTS_MAX; i++)
+        ku_free(to[i]);
     qsort(t->ns, (size_t)t->n, sizeof *t->ns, compare);
     t->tokens_per_s = (double)t->n * (double)t->step_tokens / ((double)(total_ns + 1) * 1e-9);
     return status;

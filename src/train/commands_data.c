@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "train/commands.h"
+#include "train/dataset.h"
 
 /* A line on stderr that rewrites itself, when somebody looks. */
 struct progress {
@@ -38,35 +39,31 @@ static void print_split(const char *name, const struct ku_data *d, enum ku_data_
     if (files->n == 0)
         ku_str_add(out, d->n_samples[split] ? "the end of train" : "none");
     if (d->n_samples[split])
-        ku_str_add(out, ": %lld tokens, %lld samples", (long long)ku_text_n_tokens(d, split),
-                   (long long)d->n_samples[split]);
+        ku_str_add(out, ": ");
+    if (d->n_samples[split] && d->item)
+        ku_str_add(out, "%lld %s, ", (long long)d->n_items[split], d->item);
+    if (d->n_samples[split])
+        ku_str_add(out, "%lld samples", (long long)d->n_samples[split]);
     ku_str_add(out, "\n");
 }
 
 static int verify(const struct ku_config *c, const struct ku_model *m, struct ku_str *out)
 {
-    struct progress progress = {.is_terminal = isatty(STDERR_FILENO)};
+    struct progress show_to = {.is_terminal = isatty(STDERR_FILENO)};
+    const struct ku_progress progress = {show, &show_to};
     struct ku_data *d = NULL;
-    int64_t seq_len = c->data_seq_len == KU_NULL ? m->gpt2.n_positions : c->data_seq_len;
-    struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
-                             .n_train = c->data_train.n,
-                             .val = (const char *const *)c->data_val.item,
-                             .n_val = c->data_val.n,
-                             .val_fraction = c->data_val_fraction,
-                             .tokenizer = c->data_tokenizer,
-                             .format = c->data_format,
-                             .seq_len = seq_len,
-                             .vocab_count = m->gpt2.vocab_size,
-                             .progress = {show, &progress}};
-    int status = ku_text_open(&o, &d);
+    int64_t seq_len;
+    KU_TRY(ku_dataset_seq_len(c, m, &seq_len));
+    int status = ku_dataset_open(c, m, seq_len, &progress, &d);
     if (status == KUMI_OK)
-        status = ku_data_verify(d, &o.progress);
-    if (progress.has_line)
+        status = ku_data_verify(d, &progress);
+    if (show_to.has_line)
         fputs("\r\033[K", stderr);
     if (status == KUMI_OK) {
-        ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",
-                   (long long)seq_len, (long long)m->gpt2.vocab_size,
-                   c->data_tokenizer ? c->data_tokenizer : "byte");
+        if (m->facts.vocab_size)
+            ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",
+                       (long long)seq_len, (long long)m->facts.vocab_size,
+                       c->data_tokenizer ? c->data_tokenizer : "byte");
         print_split("train", d, KU_SPLIT_TRAIN, &c->data_train, out);
         print_split("validation", d, KU_SPLIT_VAL, &c->data_val, out);
         ku_str_add(out, "fingerprint: %s\n", d->fingerprint);

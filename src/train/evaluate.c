@@ -67,7 +67,7 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     if (ku_json_int(json_object_get(numerics, "train.micro_batch"), &micro) < 0 || micro < 1 ||
         ku_json_int(json_object_get(numerics, "data.seq_len"), &s->seq_len) < 0 || s->seq_len < 1 ||
-        s->seq_len > s->model.gpt2.n_positions)
+        (s->model.facts.max_positions && s->seq_len > s->model.facts.max_positions))
         return KU_ERR(
             KUMI_ENOCKPT,
             "checkpoint: %s/manifest.json: no train.micro_batch or data.seq_len among its "

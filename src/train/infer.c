@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "nn/builder.h"
 #include "pass/pass.h"
 #include "train/stored.h"
 #include "train/trainer.h"
@@ -23,7 +22,7 @@ struct ku_infer {
     struct ku_job *job;
     const struct ku_device_ops *ops;
     void *device;
-    struct kumi_gpt2 model;
+    const struct ku_model *model;
     struct length length[MAX_LENGTHS];
     int n_lengths;
     struct ku_program *derive; /* compute copies of the parameters */
@@ -32,22 +31,10 @@ struct ku_infer {
 
 static struct ku_compile_opts compile_opts(const struct ku_infer_opts *o)
 {
-    struct ku_compile_opts c = {.compute = o->compute, .rule = ku_attrs_default, .micro_tokens = 1};
+    struct ku_compile_opts c = {.compute = o->compute, .rule = ku_attrs_default};
     for (int a = 0; a < KU_N_AXES; a++)
         c.mesh.extent[a] = 1;
     return c;
-}
-
-static int build_graph(const struct kumi_gpt2 *model, int64_t t, struct ku_graph **g)
-{
-    struct kumi_graph *builder;
-    struct kumi_shape_of_batch batch = {.n = 1, .t = t, .is_inference = 1};
-    KU_TRY(kumi_graph_create(&builder));
-    int status = kumi_gpt2_build(builder, model, &batch);
-    if (status == KUMI_OK)
-        status = ku_builder_take(builder, g);
-    kumi_graph_destroy(builder);
-    return status;
 }
 
 /* All lengths have the same tensors in the same order, hence one place for each parameter; *g is
@@ -56,14 +43,16 @@ static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_
 {
     struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
     struct ku_compile_opts c = compile_opts(o);
-    int64_t longest = o->max_tokens < m->model.n_positions ? o->max_tokens : m->model.n_positions;
+    int64_t most = m->model->facts.max_positions;
+    int64_t longest = o->max_tokens < most ? o->max_tokens : most;
     for (int64_t t = SHORTEST;; t *= 2) {
         struct length *l = &m->length[m->n_lengths];
         int is_last = t >= longest;
-        l->t = t < m->model.n_positions ? t : m->model.n_positions;
+        l->t = t < most ? t : most;
         ku_graph_destroy(*g);
         *g = NULL;
-        KU_TRY(build_graph(&m->model, l->t, g));
+        struct kumi_shape_of_batch batch = {.n = 1, .t = l->t, .is_inference = 1};
+        KU_TRY(ku_model_graph(m->model, &batch, g));
         KU_TRY(ku_compile_graph(*g, &c, &target, NULL));
         KU_TRY(ku_compile_program(*g, "infer", &c, &target, &l->program));
         m->n_lengths++;
@@ -102,7 +91,7 @@ static int load_weights(struct ku_infer *m, const struct ku_graph *g, const char
     struct ku_exec *derive;
     int n;
     KU_TRY(ku_trainer_describe(m->length[0].program, g, m->memory, &tensor, &n));
-    int status = ku_stored_weights(dir, &m->model, tensor, n);
+    int status = ku_stored_weights(dir, m->model, tensor, n, 0, 1);
     ku_free(tensor);
     KU_TRY(status);
     KU_TRY(ku_exec_load(m->memory, m->derive, m->ops, m->device, NULL, &derive));
@@ -111,7 +100,7 @@ static int load_weights(struct ku_infer *m, const struct ku_graph *g, const char
     return status;
 }
 
-int ku_infer_create(struct ku_job *job, const struct kumi_gpt2 *model, const char *dir,
+int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
                     const struct ku_infer_opts *o, struct ku_infer **out)
 {
     struct ku_infer *m = ku_calloc(1, sizeof *m);
@@ -122,7 +111,7 @@ int ku_infer_create(struct ku_job *job, const struct kumi_gpt2 *model, const cha
         return KUMI_ENOMEM;
     m->job = job;
     m->ops = o->device;
-    m->model = *model;
+    m->model = model;
     KU_TRY_OUT(compile(m, o, &g));
     KU_TRY_OUT(m->ops->open(&o->device_opts, &m->device));
     KU_TRY_OUT(allocate(m));
@@ -168,7 +157,7 @@ int ku_infer_next(struct ku_infer *m, const uint32_t *token, int64_t n, double *
     KU_TRY(ku_exec_run(l->exec));
     const struct ku_program_port *port = ku_program_find_port(l->program, 0, "logits");
     const void *out = ku_exec_port(l->exec, 0, "logits", NULL);
-    for (int64_t v = 0; v < m->model.vocab_size; v++)
+    for (int64_t v = 0; v < m->model->facts.vocab_size; v++)
         logits[v] = ku_load_f64(out, (enum kumi_dtype)port->dtype, v);
     return KUMI_OK;
 }

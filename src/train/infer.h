@@ -4,7 +4,7 @@
 
 #include "device/device.h"
 #include "exec/exec.h"
-#include "kumi/model.h"
+#include "train/model.h"
 
 /*
  * A trained model made ready to continue texts: parameters alone, one sample, programs for a few
@@ -28,7 +28,7 @@ struct ku_infer;
  *
  * Owns: *out, until ku_infer_destroy. Errors: KUMI_EINVAL, EINPUT (the weights), ENOMEM, EDEVICE.
  */
-int ku_infer_create(struct ku_job *job, const struct kumi_gpt2 *model, const char *dir,
+int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
                     const struct ku_infer_opts *o, struct ku_infer **out);
 void ku_infer_destroy(struct ku_infer *m); /* NULL is fine */
 

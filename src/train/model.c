@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/model.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,133 +8,138 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "nn/builder.h"
+#include "train/family.h"
 
-enum { MAX_MODEL_BYTES = 1 << 20 };
+enum { MAX_MODEL_BYTES = 1 << 20, MAX_NAMES = 128 };
 
-/* Hugging Face's names, both spellings of GPT2Config's attribute map. */
-enum member_type { M_INT, M_PROB, M_POSITIVE, M_BOOL };
-static const struct member {
-    const char *name, *alias;
-    enum member_type type;
-    size_t offset;
-} members[] = {
-    {"n_layer", "num_hidden_layers", M_INT, offsetof(struct kumi_gpt2, n_layer)},
-    {"n_head", "num_attention_heads", M_INT, offsetof(struct kumi_gpt2, n_head)},
-    {"n_embd", "hidden_size", M_INT, offsetof(struct kumi_gpt2, n_embd)},
-    {"n_positions", "max_position_embeddings", M_INT, offsetof(struct kumi_gpt2, n_positions)},
-    {"vocab_size", NULL, M_INT, offsetof(struct kumi_gpt2, vocab_size)},
-    {"n_inner", NULL, M_INT, offsetof(struct kumi_gpt2, n_inner)},
-    {"layer_norm_epsilon", NULL, M_POSITIVE, offsetof(struct kumi_gpt2, layer_norm_epsilon)},
-    {"resid_pdrop", NULL, M_PROB, offsetof(struct kumi_gpt2, resid_pdrop)},
-    {"embd_pdrop", NULL, M_PROB, offsetof(struct kumi_gpt2, embd_pdrop)},
-    {"attn_pdrop", NULL, M_PROB, offsetof(struct kumi_gpt2, attn_pdrop)},
-    {"initializer_range", NULL, M_POSITIVE, offsetof(struct kumi_gpt2, initializer_range)},
-    {"tie_word_embeddings", NULL, M_BOOL, offsetof(struct kumi_gpt2, tie_word_embeddings)},
-    {"scale_attn_weights", NULL, M_BOOL, offsetof(struct kumi_gpt2, scale_attn_weights)},
-    {"scale_attn_by_inverse_layer_idx", NULL, M_BOOL,
-     offsetof(struct kumi_gpt2, scale_attn_by_inverse_layer_idx)},
-};
-enum { N_MEMBERS = sizeof members / sizeof members[0], M_N_HEAD = 1, M_N_EMBD = 2 /* rows */ };
+static const struct ku_model_family *const families[] = {&ku_model_gpt2};
+enum { N_FAMILIES = sizeof families / sizeof families[0] };
+
 /* Keys of Hugging Face's files that say nothing of the computation. */
 static const char *const inert[] = {"model_type",
                                     "path",
-                                    "activation_function",
+                                    "map",
+                                    "allow_missing",
                                     "architectures",
                                     "bos_token_id",
                                     "eos_token_id",
                                     "pad_token_id",
-                                    "n_ctx",
                                     "torch_dtype",
                                     "dtype",
                                     "transformers_version",
                                     "use_cache",
-                                    "reorder_and_upcast_attn",
-                                    "summary_activation",
-                                    "summary_first_dropout",
-                                    "summary_proj_to_labels",
-                                    "summary_type",
-                                    "summary_use_proj",
                                     "task_specific_params",
                                     "_name_or_path",
-                                    "add_cross_attention"};
-enum { N_INERT = sizeof inert / sizeof inert[0] };
-static const struct {
-    const char *name;
-    enum kumi_activation act;
-} activations[] = {{"gelu_new", KUMI_GELU_TANH},
-                   {"gelu_pytorch_tanh", KUMI_GELU_TANH},
-                   {"gelu_fast", KUMI_GELU_TANH},
-                   {"gelu", KUMI_GELU},
-                   {"relu", KUMI_RELU}};
+                                    NULL};
 
 /* Where keys come from: the configuration, a config.json, or the one over the other. */
-struct source {
+struct ku_model_source {
     const struct ku_config *cfg; /* NULL: a config.json alone */
     const char *name;            /* of the config.json; NULL: none */
 };
 
-/* An error about a key: in the configuration with its place, else with the file's name. */
-static int refuse(const struct source *s, const char *key, const json_t *v, const char *wanted)
+int ku_model_overrides(const struct ku_model_source *s, const char *key)
+{
+    return s->name && s->cfg && json_object_get(s->cfg->model, key) != NULL;
+}
+
+int ku_model_refuse(const struct ku_model_source *s, const char *key, const json_t *v,
+                    const char *wanted)
 {
     char path[128];
     snprintf(path, sizeof path, "model.%.100s", key);
-    if (s->cfg && (s->name == NULL || json_object_get(s->cfg->model, key)))
+    if (s->cfg && (s->name == NULL || ku_model_overrides(s, key)))
         return ku_config_refuse(s->cfg, path, v, wanted);
     return KU_ERR(KUMI_EINPUT, "model: %s: %s: wrong; %s", s->name, key, wanted);
 }
 
-/* The name under which the model gives a member. */
-static const char *spelling(const json_t *model, const struct member *m)
+int ku_model_refuse_int(const struct ku_model_source *s, const char *key, int64_t value,
+                        const char *wanted)
+{
+    json_t *v = json_integer(value);
+    int status = ku_model_refuse(s, key, v, wanted);
+    json_decref(v);
+    return status;
+}
+
+const char *ku_member_spelling(const json_t *model, const struct ku_member *m)
 {
     return m->alias && json_object_get(model, m->alias) ? m->alias : m->name;
 }
 
-static int read_member(const struct source *s, const struct member *m, const char *name,
-                       const json_t *v, struct kumi_gpt2 *c)
+static int refuse_word(const struct ku_model_source *s, const struct ku_member *m, const json_t *v)
 {
-    char *at = (char *)c + m->offset;
+    struct ku_str wanted = {0};
+    ku_str_add(&wanted, "one of:");
+    for (const struct ku_word *w = m->words; w->name; w++)
+        ku_str_add(&wanted, " %s", w->name);
+    int status = ku_model_refuse(s, m->name, v, ku_str_get(&wanted));
+    ku_str_fini(&wanted);
+    return status;
+}
+
+static int read_member(const struct ku_model_source *s, const struct ku_member *m, const char *name,
+                       const json_t *v, void *config)
+{
+    char *at = (char *)config + m->offset;
     int64_t whole;
     double real = json_is_number(v) ? json_number_value(v) : -1;
     switch (m->type) {
-    case M_INT:
-        if (json_is_null(v) && m->offset == offsetof(struct kumi_gpt2, n_inner))
+    case KU_M_INT:
+        if (json_is_null(v) && m->is_nullable)
             return KUMI_OK;
         if (ku_json_int(v, &whole) < 0 || whole < 1 || whole > 1 << 30)
-            return refuse(s, name, v, "an integer from 1 to 2^30");
+            return ku_model_refuse(s, name, v, "an integer from 1 to 2^30");
         memcpy(at, &whole, sizeof whole);
         return KUMI_OK;
-    case M_PROB:
+    case KU_M_PROB:
         if (!(real >= 0 && real < 1))
-            return refuse(s, name, v, "a probability in [0, 1)");
+            return ku_model_refuse(s, name, v, "a probability in [0, 1)");
         memcpy(at, &real, sizeof real);
         return KUMI_OK;
-    case M_POSITIVE:
-        if (!(real > 0 && real < 1e6))
-            return refuse(s, name, v, "a number above 0");
+    case KU_M_POSITIVE:
+        if (!(real > 0 && real < 1e9))
+            return ku_model_refuse(s, name, v, "a number above 0");
         memcpy(at, &real, sizeof real);
         return KUMI_OK;
-    case M_BOOL:
+    case KU_M_BOOL:
         if (!json_is_boolean(v))
-            return refuse(s, name, v, "true or false");
+            return ku_model_refuse(s, name, v, "true or false");
         *(int *)(void *)at = json_is_true(v);
         return KUMI_OK;
+    case KU_M_WORD:
+        for (const struct ku_word *w = m->words; w->name; w++)
+            if (json_is_string(v) && strcmp(json_string_value(v), w->name) == 0) {
+                memcpy(at, &w->value, sizeof w->value);
+                return KUMI_OK;
+            }
+        return refuse_word(s, m, v);
     }
     return KUMI_OK;
 }
 
-static int check_names(const struct source *s, json_t *model)
+static int add_names(const char *const *list, const char **names, int n)
 {
-    const char *names[2 * N_MEMBERS + N_INERT], *key;
+    for (; list && *list; list++) {
+        KU_ASSERT(n < MAX_NAMES);
+        names[n++] = *list;
+    }
+    return n;
+}
+
+/* Every key of the configuration's model must be one that the family has. */
+static int check_names(const struct ku_config *cfg, const struct ku_model_family *f)
+{
+    const char *names[MAX_NAMES], *key;
     json_t *value;
     int n = 0;
-    for (int i = 0; i < N_MEMBERS; i++) {
-        names[n++] = members[i].name;
-        if (members[i].alias)
-            names[n++] = members[i].alias;
+    for (int i = 0; i < f->n_members; i++) {
+        const char *const both[] = {f->member[i].name, f->member[i].alias, NULL};
+        n = add_names(both, names, n);
     }
-    for (int i = 0; i < N_INERT; i++)
-        names[n++] = inert[i];
-    json_object_foreach(model, key, value)
+    n = add_names(f->inert, names, add_names(inert, names, n));
+    json_object_foreach(cfg->model, key, value)
     {
         char path[128];
         int known = 0;
@@ -143,74 +147,72 @@ static int check_names(const struct source *s, json_t *model)
             known |= strcmp(names[i], key) == 0;
         snprintf(path, sizeof path, "model.%.100s", key);
         if (!known)
-            return ku_config_refuse_unknown(s->cfg, path, key, names, n);
+            return ku_config_refuse_unknown(cfg, path, key, names, n);
     }
     return KUMI_OK;
 }
 
-static int read_activation(const struct source *s, json_t *model, struct kumi_gpt2 *c)
+static int find_family(const struct ku_model_source *s, const json_t *model,
+                       const struct ku_model_family **out)
 {
-    json_t *v = json_object_get(model, "activation_function");
-    if (v == NULL)
-        return KUMI_OK;
-    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++)
-        if (json_is_string(v) && strcmp(json_string_value(v), activations[i].name) == 0) {
-            c->activation = activations[i].act;
+    const json_t *type = json_object_get(model, "model_type");
+    struct ku_str wanted = {0};
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (json_is_string(type) && strcmp(json_string_value(type), families[i]->type) == 0) {
+            *out = families[i];
             return KUMI_OK;
         }
-    return refuse(s, "activation_function", v,
-                  "one of: gelu_new gelu_pytorch_tanh gelu_fast gelu relu");
-}
-
-static int refuse_heads(const struct source *s, const json_t *model, const struct kumi_gpt2 *c)
-{
-    char wanted[96];
-    const char *width = spelling(model, &members[M_N_EMBD]),
-               *heads = spelling(model, &members[M_N_HEAD]);
-    /* over a config.json, the key that the configuration gives is the one to change */
-    int is_heads = s->name && s->cfg && json_object_get(s->cfg->model, heads) &&
-                   !json_object_get(s->cfg->model, width);
-    if (is_heads)
-        snprintf(wanted, sizeof wanted, "it must divide n_embd, %lld", (long long)c->n_embd);
-    else
-        snprintf(wanted, sizeof wanted, "it must be divisible by n_head, %lld",
-                 (long long)c->n_head);
-    json_t *v = json_integer(is_heads ? c->n_head : c->n_embd);
-    int status = refuse(s, is_heads ? heads : width, v, wanted);
-    json_decref(v);
+    ku_str_add(&wanted, "one of:");
+    for (int i = 0; i < N_FAMILIES; i++)
+        ku_str_add(&wanted, " %s", families[i]->type);
+    int status = ku_model_refuse(s, "model_type", type, ku_str_get(&wanted));
+    ku_str_fini(&wanted);
     return status;
 }
 
-static int read_object(const struct source *s, json_t *model, struct ku_model *m)
+static int read_object(const struct ku_model_source *s, const json_t *model, struct ku_model *m)
 {
-    struct kumi_gpt2 *c = &m->gpt2;
-    json_t *type = json_object_get(model, "model_type");
-    kumi_gpt2_defaults(c);
-    if (!json_is_string(type) || strcmp(json_string_value(type), "gpt2") != 0)
-        return refuse(s, "model_type", type, "\"gpt2\" is what there is");
-    for (int i = 0; i < N_MEMBERS; i++) {
-        const char *name = spelling(model, &members[i]);
-        json_t *v = json_object_get(model, name), *other = json_object_get(model, members[i].name);
+    const struct ku_model_family *f;
+    KU_TRY(find_family(s, model, &f));
+    if (s->cfg)
+        KU_TRY(check_names(s->cfg, f));
+    m->family = f;
+    m->config = ku_calloc(1, f->config_bytes);
+    if (m->config == NULL)
+        return KUMI_ENOMEM;
+    f->defaults(m->config);
+    for (int i = 0; i < f->n_members; i++) {
+        const struct ku_member *x = &f->member[i];
+        const char *name = ku_member_spelling(model, x);
+        const json_t *v = json_object_get(model, name), *other = json_object_get(model, x->name);
         if (v)
-            KU_TRY(read_member(s, &members[i], name, v, c));
+            KU_TRY(read_member(s, x, name, v, m->config));
         if (other && !json_equal(v, other))
-            return refuse(s, name, v, "its other spelling is given too, with another value");
+            return ku_model_refuse(s, name, v,
+                                   "its other spelling is given too, with another value");
     }
-    KU_TRY(read_activation(s, model, c));
-    return c->n_embd % c->n_head ? refuse_heads(s, model, c) : KUMI_OK;
+    if (f->check)
+        KU_TRY(f->check(s, model, m->config));
+    f->facts(m->config, &m->facts);
+    return KUMI_OK;
 }
 
 /* The configuration's keys over a config.json's; what is overridden may be spelled otherwise. */
-static int override(json_t *model, const json_t *keys)
+static int override(const struct ku_model_source *s, json_t *model)
 {
+    const json_t *keys = s->cfg->model;
+    const struct ku_model_family *f;
     const char *key;
-    json_t *value;
+    json_t *value, *type = json_object_get(keys, "model_type");
+    if (type && json_object_set(model, "model_type", type) < 0)
+        return KUMI_ENOMEM;
+    KU_TRY(find_family(s, model, &f));
     json_object_foreach((json_t *)(uintptr_t)keys, key, value)
     {
         if (strcmp(key, "path") == 0)
             continue;
-        for (int i = 0; i < N_MEMBERS; i++) {
-            const struct member *m = &members[i];
+        for (int i = 0; i < f->n_members; i++) {
+            const struct ku_member *m = &f->member[i];
             if (m->alias && strcmp(key, m->alias) == 0 && !json_object_get(keys, m->name))
                 json_object_del(model, m->name);
             else if (m->alias && strcmp(key, m->name) == 0 && !json_object_get(keys, m->alias))
@@ -236,8 +238,8 @@ static int read_directory(const struct ku_config *cfg, const char *dir, struct k
         struct kumi_error e = *ku_err_get();
         status = KU_ERR(KUMI_EINPUT, "model: %s: %.300s", dir, e.text);
     } else {
-        struct source s = {cfg, file};
-        status = json_is_object(doc.root) ? override(doc.root, cfg->model) : KUMI_OK;
+        struct ku_model_source s = {cfg, file};
+        status = json_is_object(doc.root) ? override(&s, doc.root) : KUMI_OK;
         if (status == KUMI_OK)
             status = read_object(&s, doc.root, m);
         ku_json_fini(&doc);
@@ -246,16 +248,44 @@ static int read_directory(const struct ku_config *cfg, const char *dir, struct k
     return status;
 }
 
+/* How the weights at path are to be taken. */
+static int read_taking(const struct ku_model_source *s, const json_t *model, struct ku_model *m)
+{
+    json_t *map = json_object_get(model, "map"), *v;
+    const json_t *missing = json_object_get(model, "allow_missing");
+    const char *old;
+    if (map && !json_is_object(map))
+        return ku_model_refuse(s, "map", map, "{\"name in the files\": \"name of a tensor\", ..}");
+    json_object_foreach(map, old, v)
+    {
+        if (!json_is_string(v))
+            return ku_model_refuse(s, "map", v,
+                                   "{\"name in the files\": \"name of a tensor\", ..}");
+    }
+    if (missing && !json_is_boolean(missing))
+        return ku_model_refuse(s, "allow_missing", missing, "true or false");
+    m->map = json_incref(map);
+    m->allow_missing = json_is_true(missing);
+    return KUMI_OK;
+}
+
 int ku_model_read(const struct ku_config *cfg, struct ku_model *m)
 {
-    struct source s = {cfg, NULL};
+    struct ku_model_source s = {cfg, NULL};
     json_t *path = json_object_get(cfg->model, "path");
     memset(m, 0, sizeof *m);
-    KU_TRY(check_names(&s, cfg->model));
     if (path && !json_is_string(path))
-        return refuse(&s, "path", path, "a directory with config.json and model.safetensors");
+        return ku_model_refuse(&s, "path", path,
+                               "a directory with config.json and model.safetensors");
+    if (path && json_object_get(cfg->model, "model_type")) { /* before a file is looked for */
+        const struct ku_model_family *f;
+        KU_TRY(find_family(&s, cfg->model, &f));
+        KU_TRY(check_names(cfg, f));
+    }
     int status =
         path ? read_directory(cfg, json_string_value(path), m) : read_object(&s, cfg->model, m);
+    if (status == KUMI_OK)
+        status = read_taking(&s, cfg->model, m);
     if (status < 0)
         ku_model_fini(m);
     return status;
@@ -264,40 +294,66 @@ int ku_model_read(const struct ku_config *cfg, struct ku_model *m)
 int ku_model_parse(const char *name, const char *text, size_t bytes, struct ku_model *m)
 {
     struct ku_json doc;
-    struct source s = {NULL, name};
+    struct ku_model_source s = {NULL, name};
     memset(m, 0, sizeof *m);
     KU_TRY(ku_json_parse(name, text, bytes, &doc));
     int status = read_object(&s, doc.root, m);
     ku_json_fini(&doc);
+    if (status < 0)
+        ku_model_fini(m);
     return status;
 }
 
 void ku_model_fini(struct ku_model *m)
 {
+    ku_free(m->config);
     ku_free(m->path);
+    json_decref(m->map);
     memset(m, 0, sizeof *m);
+}
+
+static json_t *print_member(const struct ku_member *m, const void *config)
+{
+    const void *at = (const char *)config + m->offset;
+    const struct ku_word *w = m->words;
+    int64_t whole;
+    double real;
+    int word;
+    switch (m->type) {
+    case KU_M_INT:
+        memcpy(&whole, at, sizeof whole);
+        return m->is_nullable && whole == 0 ? json_null() : json_integer(whole);
+    case KU_M_PROB:
+    case KU_M_POSITIVE:
+        memcpy(&real, at, sizeof real);
+        return json_real(real);
+    case KU_M_BOOL:
+        memcpy(&word, at, sizeof word);
+        return json_boolean(word);
+    case KU_M_WORD:
+        memcpy(&word, at, sizeof word);
+        while (w->name && w->value != word)
+            w++;
+        return w->name ? json_string(w->name) : NULL;
+    }
+    return NULL;
 }
 
 char *ku_model_print(const struct ku_model *m)
 {
-    const struct kumi_gpt2 *c = &m->gpt2;
-    const char *act = c->activation == KUMI_RELU   ? "relu"
-                      : c->activation == KUMI_GELU ? "gelu"
-                                                   : "gelu_new";
-    json_t *o = json_pack(
-        "{s:s, s:[s], s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:b, s:b, s:b, s:s}",
-        "model_type", "gpt2", "architectures", "GPT2LMHeadModel", "n_layer", (json_int_t)c->n_layer,
-        "n_head", (json_int_t)c->n_head, "n_embd", (json_int_t)c->n_embd, "n_positions",
-        (json_int_t)c->n_positions, "vocab_size", (json_int_t)c->vocab_size, "activation_function",
-        act, "layer_norm_epsilon", c->layer_norm_epsilon, "resid_pdrop", c->resid_pdrop,
-        "embd_pdrop", c->embd_pdrop, "attn_pdrop", c->attn_pdrop, "initializer_range",
-        c->initializer_range, "tie_word_embeddings", c->tie_word_embeddings, "scale_attn_weights",
-        c->scale_attn_weights, "scale_attn_by_inverse_layer_idx",
-        c->scale_attn_by_inverse_layer_idx, "torch_dtype", "float32");
-    if (o)
-        json_object_set_new(o, "n_inner", c->n_inner ? json_integer(c->n_inner) : json_null());
-    char *text = o ? ku_json_print(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL,
-         *copy = NULL;
+    const struct ku_model_family *f = m->family;
+    json_t *o = json_pack("{s:s}", "model_type", f->type);
+    char *text = NULL, *copy = NULL;
+    int failed = o == NULL;
+    if (o && f->architecture)
+        failed |= json_object_set_new(o, "architectures", json_pack("[s]", f->architecture)) < 0;
+    for (int i = 0; i < f->n_members && !failed; i++)
+        failed |=
+            json_object_set_new(o, f->member[i].name, print_member(&f->member[i], m->config)) < 0;
+    if (!failed && f->print)
+        failed |= f->print(m->config, o) < 0;
+    if (!failed && json_object_set_new(o, "torch_dtype", json_string("float32")) == 0)
+        text = ku_json_print(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     if (text)
         copy = ku_asprintf("%s\n", text);
     ku_free(text);
@@ -305,18 +361,60 @@ char *ku_model_print(const struct ku_model *m)
     return copy;
 }
 
-int64_t ku_model_n_params(const struct ku_model *m)
+const char *ku_model_type(const struct ku_model *m)
 {
-    const struct kumi_gpt2 *c = &m->gpt2;
-    int64_t d = c->n_embd, f = c->n_inner ? c->n_inner : 4 * d;
-    int64_t layer = 4 * d + d * 3 * d + 3 * d + d * d + d + d * f + f + f * d + d;
-    return c->vocab_size * d * (c->tie_word_embeddings ? 1 : 2) + c->n_positions * d +
-           c->n_layer * layer + 2 * d;
+    return m->family->type;
 }
 
-double ku_model_flops_per_token(const struct ku_model *m, int64_t t)
+int ku_model_graph(const struct ku_model *m, const struct kumi_shape_of_batch *b,
+                   struct ku_graph **g)
 {
-    const struct kumi_gpt2 *c = &m->gpt2;
-    double n = (double)(ku_model_n_params(m) - c->n_positions * c->n_embd);
-    return 6 * n + 12 * (double)c->n_layer * (double)c->n_embd * (double)t;
+    struct kumi_graph *builder;
+    KU_TRY(kumi_graph_create(&builder));
+    int status = m->family->build(builder, m->config, b);
+    if (status == KUMI_OK)
+        status = ku_builder_take(builder, g);
+    kumi_graph_destroy(builder);
+    return status;
+}
+
+struct ku_weights_opts ku_model_names(const struct ku_model *m)
+{
+    struct ku_weights_opts o = {0};
+    if (m->family->names)
+        m->family->names(m->config, &o);
+    o.map = m->map;
+    o.allow_missing = m->allow_missing;
+    return o;
+}
+
+int64_t ku_graph_n_params(const struct ku_graph *g)
+{
+    int64_t total = 0, dim[KU_MAX_DIMS];
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        int64_t count = g->tensor[t].kind == KU_T_PARAM;
+        int n = count ? ku_tensor_file_shape(g, t, dim) : 0;
+        for (int i = 0; i < n; i++)
+            count *= dim[i];
+        total += count;
+    }
+    return total;
+}
+
+double ku_graph_model_flops(const struct ku_graph *g)
+{
+    struct ku_type in[KU_MAX_IN], out[KU_MAX_OUT];
+    double flops = 0;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        const struct ku_op_info *op = &ku_ops[node->op];
+        if (node->op == KU_OP_NONE || node->phase != KU_PH_F || !(op->traits & KU_OP_PRODUCT))
+            continue;
+        for (int i = 0; i < node->n_in; i++)
+            in[i] = ku_type_of(g, ku_in(g, node, i));
+        for (int i = 0; i < node->n_out; i++)
+            out[i] = ku_type_of(g, ku_out(g, n, i));
+        flops += op->cost(&g->attr[node->attr], node->n_in, in, node->n_out, out).flops;
+    }
+    return 3 * flops;
 }

@@ -2,14 +2,30 @@
 #ifndef KU_TRAIN_MODEL_H
 #define KU_TRAIN_MODEL_H
 
+#include "ckpt/weights.h"
+#include "ir/graph.h"
 #include "kumi/model.h"
 #include "train/config.h"
+
+/* What data must agree with. 0: the model has no such thing. */
+struct ku_model_facts {
+    int64_t vocab_size;        /* ids of "tokens" lie below it */
+    int64_t max_positions;     /* longest sequence */
+    const char *positions_key; /* that says so: "n_positions" */
+    int64_t n_classes;         /* of "targets" that are classes */
+    int64_t image[3];          /* height, width, channels of "images" */
+    int is_causal;             /* continues texts: can be sampled */
+};
 
 /* The model of a configuration: Hugging Face's keys, inline, or in the config.json of {"path": DIR}
  * with those that stand beside path over them. */
 struct ku_model {
-    struct kumi_gpt2 gpt2;
-    char *path; /* directory whose weights are the start; NULL: none */
+    const struct ku_model_family *family;
+    void *config; /* the family's struct */
+    struct ku_model_facts facts;
+    char *path;  /* directory whose weights are the start; NULL: none */
+    json_t *map; /* {"its name of a tensor": "ours"}; NULL: none */
+    int allow_missing;
 };
 /* Errors: KUMI_EINVAL with the key's place; KUMI_EINPUT: no config.json in the directory. */
 int ku_model_read(const struct ku_config *cfg, struct ku_model *m);
@@ -18,9 +34,18 @@ int ku_model_parse(const char *name, const char *text, size_t bytes, struct ku_m
 void ku_model_fini(struct ku_model *m);
 /* config.json as transformers reads it. Owned by the caller; NULL: no memory. */
 char *ku_model_print(const struct ku_model *m);
-/* Parameters, and model FLOP of one token forward and backward: 6 N + 12 layers width t (attention
- * in full). */
-double ku_model_flops_per_token(const struct ku_model *m, int64_t t);
-int64_t ku_model_n_params(const struct ku_model *m);
+const char *ku_model_type(const struct ku_model *m); /* "gpt2" */
+/* The graph for one global batch. Owns: *g. */
+int ku_model_graph(const struct ku_model *m, const struct kumi_shape_of_batch *b,
+                   struct ku_graph **g);
+/* How weights of others name its tensors. */
+struct ku_weights_opts ku_model_names(const struct ku_model *m);
+
+/* Elements of all parameters that are in files: padding does not count. */
+int64_t ku_graph_n_params(const struct ku_graph *g);
+/* Model FLOP of the graph's batch, forward and backward: three times those of its forward products
+ * (matrices, convolutions, attention; causal attention in full). For a transformer that is 6 N a
+ * token and attention's 12 layers width t. */
+double ku_graph_model_flops(const struct ku_graph *g);
 
 #endif

@@ -6,13 +6,19 @@
 #include "data/sampler.h"
 
 /*
- * Rows of batches as token models read them, [n][seq_len]: [first, first + n) of a step's batch, or
- * samples [first, first + n) of the first n_samples of the validation split. A row without a sample
- * has targets that no loss counts. Errors: KUMI_EINPUT.
+ * Rows of batches, as models read them: [first, first + n) of a step's batch, or samples [first,
+ * first + n) of the first n_samples of the validation split. A row without a sample is zero, and
+ * its targets are such that no loss counts them.
+ *
+ *   to   [d->n_ports], where row `first` of each of the data's ports goes; rows lie side by side
+ *
+ * Errors: KUMI_EINPUT.
  */
-int ku_rows_train(const struct ku_data *d, const struct ku_sampler *s, int64_t seq_len,
-                  int64_t step, int64_t first, int64_t n, int32_t *tokens, int32_t *targets);
-int ku_rows_val(const struct ku_data *d, int64_t n_samples, int64_t seq_len, int64_t first,
-                int64_t n, int32_t *tokens, int32_t *targets);
+int ku_rows_train(const struct ku_data *d, const struct ku_sampler *s, int64_t step, int64_t first,
+                  int64_t n, void *const *to);
+int ku_rows_val(const struct ku_data *d, int64_t n_samples, int64_t first, int64_t n,
+                void *const *to);
+/* Bytes of a row of a port. */
+size_t ku_row_bytes(const struct ku_data_port *port);
 
 #endif

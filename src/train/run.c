@@ -186,9 +186,7 @@ static int open_metrics(struct run *r)
         KU_LOG(TRAIN, INFO, "%s: mfu is not known without", ku_err_get()->text);
         peak_flops = 0;
     }
-    return ku_metrics_open(r->dir.path, r->step,
-                           ku_model_flops_per_token(&r->s.model, r->s.seq_len), peak_flops,
-                           &r->metrics);
+    return ku_metrics_open(r->dir.path, r->step, r->s.flops_per_item, peak_flops, &r->metrics);
 }
 
 static int create_profile(struct run *r)
@@ -222,10 +220,11 @@ static int prepare(struct run *r)
     fprintf(stderr,
             "kumi: %s: %lld parameters, %d ranks, global batch %lld = %lld shards x %lld x %lld, "
             "%s on %s, %s\n",
-            r->s.model.path ? r->s.model.path : "gpt2", (long long)ku_model_n_params(&r->s.model),
-            r->job->n, (long long)r->s.batch.global_batch, (long long)r->s.batch.virtual_shards,
-            (long long)r->s.batch.micro_batch, (long long)r->s.batch.k, r->s.cfg.precision_compute,
-            ku_cpu_isa_name(r->s.t->isa), r->dir.path);
+            r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
+            (long long)r->s.n_params, r->job->n, (long long)r->s.batch.global_batch,
+            (long long)r->s.batch.virtual_shards, (long long)r->s.batch.micro_batch,
+            (long long)r->s.batch.k, r->s.cfg.precision_compute, ku_cpu_isa_name(r->s.t->isa),
+            r->dir.path);
     if (r->found[0])
         fprintf(stderr, "kumi: resumed %s at step %lld\n", r->found, (long long)r->step);
     return KUMI_OK;

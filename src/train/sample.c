@@ -85,12 +85,12 @@ static int open_directory(struct sample *s, const char *dir)
     if (has(dir, "tokenizer.json") || (has(dir, "vocab.json") && has(dir, "merges.txt")) ||
         (has(dir, "encoder.json") && has(dir, "vocab.bpe")))
         return ku_tokenizer_open(dir, &s->tokenizer);
-    if (s->model.gpt2.vocab_size == BYTE_VOCAB)
+    if (s->model.facts.vocab_size == BYTE_VOCAB)
         return ku_tokenizer_open("byte", &s->tokenizer);
     return KU_ERR(KUMI_EINPUT,
                   "sample: %s: no tokenizer for a vocabulary of %lld; put tokenizer.json, or "
                   "vocab.json and merges.txt, beside the model",
-                  dir, (long long)s->model.gpt2.vocab_size);
+                  dir, (long long)s->model.facts.vocab_size);
 }
 
 /* Tokens of unknown meaning: a run on token files whose configuration names no tokenizer. */
@@ -110,7 +110,7 @@ static int check_tokens_are_text(const struct ku_config *cfg, const char *run, i
 static int use_config(struct sample *s, const struct ku_config *cfg)
 {
     KU_TRY(ku_model_read(cfg, &s->model));
-    KU_TRY(check_tokens_are_text(cfg, s->o->run, s->model.gpt2.vocab_size));
+    KU_TRY(check_tokens_are_text(cfg, s->o->run, s->model.facts.vocab_size));
     KU_TRY(ku_dtype_parse(cfg->precision_compute, &s->infer.compute));
     KU_TRY(set_device(s, cfg->parallel_device, cfg->parallel_isa,
                       cfg->train_threads == KU_NULL ? 0 : cfg->train_threads));
@@ -154,7 +154,7 @@ static int check_options(const struct kumi_sample_options *o)
 static int encode_prompt(struct sample *s)
 {
     const char *text = s->o->prompt ? s->o->prompt : "\n";
-    int64_t vocab = s->model.gpt2.vocab_size;
+    int64_t vocab = s->model.facts.vocab_size;
     KU_TRY(ku_tokenizer_encode(s->tokenizer, text, strlen(text), &s->prompt));
     if (s->prompt.count == 0)
         return KU_ERR(KUMI_EINVAL, "sample: prompt: it has no tokens; give more text");
@@ -171,8 +171,8 @@ static int encode_prompt(struct sample *s)
 /* The window, and room to slide it now and then instead of at every token. */
 static int make_buffers(struct sample *s)
 {
-    int64_t most = s->model.gpt2.n_positions, n = (int64_t)s->prompt.count;
-    int64_t vocab = s->model.gpt2.vocab_size, known = ku_tokenizer_vocab_count(s->tokenizer);
+    int64_t most = s->model.facts.max_positions, n = (int64_t)s->prompt.count;
+    int64_t vocab = s->model.facts.vocab_size, known = ku_tokenizer_vocab_count(s->tokenizer);
     s->n_ids = known < vocab ? known : vocab;
     s->cap = s->o->tokens > 2 * most - n ? 2 * most : n + s->o->tokens;
     s->infer.max_tokens = s->cap < most ? s->cap : most;
@@ -192,7 +192,7 @@ static int make_buffers(struct sample *s)
 
 static void push(struct sample *s, uint32_t id)
 {
-    int64_t keep = s->model.gpt2.n_positions - 1;
+    int64_t keep = s->model.facts.max_positions - 1;
     if (s->n == s->cap) {
         memmove(s->id, s->id + s->n - keep, (size_t)keep * sizeof *s->id);
         s->n = keep;
@@ -283,7 +283,7 @@ static int run(struct ku_job *job, void *arg)
 {
     struct sample *s = arg;
     struct ku_infer *m;
-    KU_TRY(ku_infer_create(job, &s->model.gpt2, s->weights, &s->infer, &m));
+    KU_TRY(ku_infer_create(job, &s->model, s->weights, &s->infer, &m));
     int status = make_text(s, m);
     ku_infer_destroy(m);
     return status;

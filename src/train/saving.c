@@ -221,6 +221,12 @@ static int map_staging(struct ku_saving *s)
     return KUMI_OK;
 }
 
+static void set_gate(struct ku_trainer *t, ku_exec_gate *to, void *ctx)
+{
+    for (int i = 0; i < t->n_shapes; i++)
+        ku_exec_set_gate(t->shape[i].exec[KU_PROG_TRAIN], to, ctx);
+}
+
 int ku_saving_create(struct ku_trainer *t, struct ku_saving **out)
 {
     struct ku_saving *s = ku_calloc(1, sizeof *s);
@@ -240,7 +246,7 @@ int ku_saving_create(struct ku_trainer *t, struct ku_saving **out)
         return status;
     }
     s->word = (struct word *)(void *)ku_arena_common(s->arena);
-    ku_exec_set_gate(t->exec[KU_PROG_TRAIN], gate, s);
+    set_gate(t, gate, s);
     *out = s;
     return KUMI_OK;
 }
@@ -253,7 +259,7 @@ void ku_saving_destroy(struct ku_saving *s)
     join(s);
     end(s);
     if (s->arena) {
-        ku_exec_set_gate(s->t->exec[KU_PROG_TRAIN], NULL, NULL);
+        set_gate(s->t, NULL, NULL);
         ku_arena_destroy(s->job, s->arena);
     }
     if (s->staging)

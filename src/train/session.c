@@ -10,8 +10,8 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/os.h"
-#include "nn/builder.h"
 #include "train/agree.h"
+#include "train/dataset.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
 
@@ -58,14 +58,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     KU_TRY(configure_batch(s, was, n_ranks));
-    s->seq_len = s->cfg.data_seq_len == KU_NULL ? s->model.gpt2.n_positions : s->cfg.data_seq_len;
-    if (s->seq_len > s->model.gpt2.n_positions) {
-        json_t *v = json_integer(s->seq_len);
-        int status =
-            ku_config_refuse(&s->cfg, "data.seq_len", v, "it exceeds the model's n_positions");
-        json_decref(v);
-        return status;
-    }
+    KU_TRY(ku_dataset_seq_len(&s->cfg, &s->model, &s->seq_len));
     s->n_steps = s->cfg.train_steps != KU_NULL ? s->cfg.train_steps : DEFAULT_STEPS;
     s->numerics = ku_config_numerics(&s->cfg);
     if (s->numerics == NULL)
@@ -112,21 +105,20 @@ static int64_t schedule_length(const struct ku_session *s)
     return s->n_steps / per_epoch + (s->n_steps % per_epoch != 0);
 }
 
+/* The first so many samples of the validation split: eval_tokens, at least one sample, at most all.
+ */
+static int64_t eval_samples(const struct ku_session *s)
+{
+    int64_t all = s->data->n_samples[KU_SPLIT_VAL], n = s->cfg.train_eval_tokens / s->seq_len;
+    return n > all ? all : n < 1 ? all > 0 : n;
+}
+
 int ku_session_open_data(struct ku_session *s, struct ku_job *job)
 {
     const struct ku_config *c = &s->cfg;
     enum ku_last_batch last;
-    struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
-                             .n_train = c->data_train.n,
-                             .val = (const char *const *)c->data_val.item,
-                             .n_val = c->data_val.n,
-                             .val_fraction = c->data_val_fraction,
-                             .tokenizer = c->data_tokenizer,
-                             .format = c->data_format,
-                             .seq_len = s->seq_len,
-                             .vocab_count = s->model.gpt2.vocab_size,
-                             .progress = {tick, job}};
-    KU_TRY(ku_text_open(&o, &s->data));
+    const struct ku_progress progress = {tick, job};
+    KU_TRY(ku_dataset_open(c, &s->model, s->seq_len, &progress, &s->data));
     KU_TRY(ku_last_batch_parse(c->data_last_batch, &last));
     KU_TRY(ku_sampler_init(&s->sampler, s->data->n_samples[KU_SPLIT_TRAIN], s->batch.global_batch,
                            last, c->data_shuffle, (uint64_t)c->train_seed));
@@ -136,8 +128,7 @@ int ku_session_open_data(struct ku_session *s, struct ku_job *job)
         s->decay_steps = schedule_length(s);
         json_object_set_new(s->numerics, "schedule.decay_steps", json_integer(s->decay_steps));
     }
-    if (s->data->n_samples[KU_SPLIT_VAL] > 0)
-        s->eval_samples = ku_text_eval_samples(s->data, c->train_eval_tokens);
+    s->eval_samples = eval_samples(s);
     return KUMI_OK;
 }
 
@@ -183,7 +174,6 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     const struct ku_config *c = &s->cfg;
     *o = (struct ku_compile_opts){.is_training = 1,
                                   .freeze = (const char *const *)c->train_freeze.item,
-                                  .micro_tokens = s->batch.micro_batch * s->seq_len,
                                   .rule = ku_attrs_default,
                                   .bucket_bytes = (int64_t)(c->parallel_bucket_mb * 0x1p20),
                                   .first_bucket_bytes =
@@ -203,14 +193,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
 
 int ku_session_graph(const struct ku_session *s, struct ku_graph **g)
 {
-    struct kumi_graph *builder;
     struct kumi_shape_of_batch b = {.n = s->batch.global_batch, .t = s->seq_len};
-    KU_TRY(kumi_graph_create(&builder));
-    int status = kumi_gpt2_build(builder, &s->model.gpt2, &b);
-    if (status == KUMI_OK)
-        status = ku_builder_take(builder, g);
-    kumi_graph_destroy(builder);
-    return status;
+    return ku_model_graph(&s->model, &b, g);
 }
 
 static int n_threads(const struct ku_session *s, int local_n)
@@ -256,7 +240,14 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
         o.device_opts.isa = pinned;
     }
     KU_TRY(ku_session_graph(s, &g));
-    return ku_trainer_create(job, g, &o, &s->t);
+    s->n_params = ku_graph_n_params(g);
+    s->flops_per_item = ku_graph_model_flops(g) / (double)(s->batch.global_batch * s->seq_len);
+    int status = s->data ? ku_dataset_check(s->data, g) : KUMI_OK;
+    if (status < 0) {
+        ku_graph_destroy(g);
+        return status;
+    }
+    return ku_trainer_create(job, &g, 1, &o, &s->t);
 }
 
 void ku_session_fini(struct ku_session *s)
@@ -274,16 +265,16 @@ static int fill(struct ku_session *s, int is_eval, int64_t number)
 {
     enum ku_trainer_program p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
     for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
+        void *to[KU_DATA_PORTS_MAX];
         size_t row_bytes;
         int64_t first, n = ku_trainer_rows(s->t, u, &first);
-        int32_t *tokens = ku_trainer_port(s->t, p, "tokens", u, &row_bytes);
-        int32_t *targets = ku_trainer_port(s->t, p, "targets", u, &row_bytes);
+        for (int i = 0; i < s->data->n_ports; i++)
+            to[i] = ku_trainer_port(s->t, p, s->data->port[i].name, u, &row_bytes);
         if (is_eval)
-            KU_TRY(ku_rows_val(s->data, s->eval_samples, s->seq_len,
-                               number * s->batch.global_batch + first, n, tokens, targets));
+            KU_TRY(ku_rows_val(s->data, s->eval_samples, number * s->batch.global_batch + first, n,
+                               to));
         else
-            KU_TRY(
-                ku_rows_train(s->data, &s->sampler, s->seq_len, number, first, n, tokens, targets));
+            KU_TRY(ku_rows_train(s->data, &s->sampler, number, first, n, to));
     }
     return KUMI_OK;
 }

@@ -3,7 +3,7 @@
 #define KU_TRAIN_SESSION_H
 
 #include "data/sampler.h"
-#include "data/text.h"
+#include "data/data.h"
 #include "train/batch.h"
 #include "train/config.h"
 #include "train/model.h"
@@ -20,7 +20,10 @@ struct ku_session {
     struct ku_batch batch;
     struct ku_data *data;
     struct ku_sampler sampler;
-    int64_t seq_len, n_steps, eval_samples;
+    int64_t seq_len; /* loss positions of a sample: tokens, or 1 */
+    int64_t n_steps, eval_samples;
+    int64_t n_params;      /* from create_trainer on, as the next */
+    double flops_per_item; /* of the model, forward and backward, for one loss position */
     int64_t decay_steps; /* the schedule's end, as it counts, if none is given; 0: not yet known */
     json_t *numerics;    /* the keys with derived values, as manifests keep them */
     struct ku_trainer *t;

@@ -17,9 +17,9 @@ int ku_session_first_state(struct ku_session *s)
     KU_TRY(ku_trainer_init_state(s->t));
     if (s->model.path == NULL)
         return KUMI_OK;
-    int status = KUMI_OK;
-    if (ku_trainer_n_readers(s->t) == 1 || s->t->job->rank == 0)
-        status = ku_stored_weights(s->model.path, &s->model.gpt2, s->t->tensor, s->t->n_tensors);
+    int n = ku_trainer_n_readers(s->t), rank = n > 1 ? s->t->job->rank : 0;
+    int status =
+        ku_stored_weights(s->model.path, &s->model, s->t->tensor, s->t->n_tensors, rank, n);
     KU_TRY(ku_agree(s->t->job, status));
     return ku_trainer_derive(s->t);
 }

@@ -46,17 +46,15 @@ int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets
     return status;
 }
 
-int ku_stored_weights(const char *dir, const struct kumi_gpt2 *model,
-                      const struct ku_ckpt_tensor *tensor, int n)
+int ku_stored_weights(const char *dir, const struct ku_model *model,
+                      const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks)
 {
-    /* masks that older versions of transformers wrote */
-    static const char *const ignore[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};
-    struct ku_weights_opts o = {.prefix = "transformer.", .ignore = ignore, .n_ignore = 2};
-    if (model->tie_word_embeddings) {
-        o.tied = "lm_head.weight";
-        o.tied_to = "wte.weight";
-    }
-    return ku_weights_load(dir, tensor, n, &o, NULL);
+    struct ku_weights_opts o = ku_model_names(model);
+    struct ku_weights w;
+    KU_TRY(ku_weights_open(dir, tensor, n, &o, &w));
+    int status = ku_weights_read(&w, rank, n_ranks);
+    ku_weights_close(&w);
+    return status;
 }
 
 static int refuse_damage(void *scan, const struct ku_piece *p, const unsigned char *data,

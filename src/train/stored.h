@@ -3,8 +3,8 @@
 #define KU_TRAIN_STORED_H
 
 #include "ckpt/snapshot.h"
-#include "kumi/model.h"
 #include "train/config.h"
+#include "train/model.h"
 
 /* What a trained model's directory says: a checkpoint, or one that transformers loads. */
 
@@ -18,11 +18,11 @@ int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets
                      struct ku_config *cfg);
 
 /*
- * Load the parameters (group MODEL of tensor[n]) from a directory with model.safetensors under
- * Hugging Face's names. Errors: as ku_weights_load.
+ * Load rank's part (of n_ranks that share it) of the parameters (group MODEL of tensor[n]) from a
+ * directory with model.safetensors under Hugging Face's names. Errors: as ku_weights_open and read.
  */
-int ku_stored_weights(const char *dir, const struct kumi_gpt2 *model,
-                      const struct ku_ckpt_tensor *tensor, int n);
+int ku_stored_weights(const char *dir, const struct ku_model *model,
+                      const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks);
 
 /*
  * Find the newest checkpoint whose model is whole, every byte of it held against its checksum;

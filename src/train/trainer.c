@@ -41,9 +41,9 @@ static int note_params(const struct ku_graph *g, char ***params, int *n_params)
     return n && name[n - 1] == NULL ? KUMI_ENOMEM : KUMI_OK;
 }
 
-int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
-                    const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
-                    char ***params, int *n_params)
+/* Training and evaluation; the graph becomes the one that training was lowered from. */
+static int plan_shape(struct ku_graph *graph, const struct ku_compile_opts *o,
+                      const struct ku_target *target, struct ku_program *program[2])
 {
     struct ku_graph *eval = NULL;
     struct ku_compile_opts for_eval = *o;
@@ -54,13 +54,19 @@ int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
     KU_TRY_OUT(ku_compile_program(graph, "train", o, target, &program[KU_PROG_TRAIN]));
     KU_TRY_OUT(ku_compile_graph(eval, &for_eval, target, NULL));
     KU_TRY_OUT(ku_compile_program(eval, "eval", &for_eval, target, &program[KU_PROG_EVAL]));
-    KU_TRY_OUT(ku_compile_init(graph, 0, o, target, &program[KU_PROG_INIT]));
-    KU_TRY_OUT(ku_compile_init(graph, 1, o, target, &program[KU_PROG_DERIVE]));
-    if (params)
-        KU_TRY_OUT(note_params(graph, params, n_params));
 out:
     ku_graph_destroy(eval);
     return status;
+}
+
+int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
+                    const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
+                    char ***params, int *n_params)
+{
+    KU_TRY(plan_shape(graph, o, target, program));
+    KU_TRY(ku_compile_init(graph, 0, o, target, &program[KU_PROG_INIT]));
+    KU_TRY(ku_compile_init(graph, 1, o, target, &program[KU_PROG_DERIVE]));
+    return params ? note_params(graph, params, n_params) : KUMI_OK;
 }
 
 /* The first instruction that writes a tensor of the state, counted from 1; 0: none does. */
@@ -106,17 +112,32 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     return KUMI_OK;
 }
 
+/* All programs, each once, for the caller to free; NULL: no memory. */
+static const struct ku_program **all_programs(const struct ku_trainer *t, int *n)
+{
+    const struct ku_program **all = ku_calloc((size_t)(2 * t->n_shapes + KU_N_PROGS), sizeof *all);
+    *n = 0;
+    for (int p = KU_PROG_INIT; p < KU_N_PROGS && all; p++)
+        all[(*n)++] = t->program[p];
+    for (int i = 0; i < t->n_shapes && all; i++)
+        for (int p = 0; p < 2; p++)
+            all[(*n)++] = t->shape[i].program[p];
+    return all;
+}
+
 size_t ku_trainer_host_bytes(const struct ku_trainer *t)
 {
-    size_t total = 0;
-    for (int a = 0; a < KU_N_ARENAS; a++) {
-        size_t most = 0; /* programs take turns in the same arenas */
+    size_t most[KU_N_ARENAS] = {0}, total = t->staging_bytes * (size_t)t->job->local_n;
+    for (int a = 0; a < KU_N_ARENAS; a++) { /* programs take turns in the same arenas */
         for (int p = 0; p < KU_N_PROGS; p++)
-            if (t->program[p]->arena_bytes[a] > most)
-                most = t->program[p]->arena_bytes[a];
-        total += a == KU_AR_HOST ? most : most * (size_t)t->job->local_n;
+            if (t->program[p]->arena_bytes[a] > most[a])
+                most[a] = t->program[p]->arena_bytes[a];
+        for (int i = 0; i < 2 * t->n_shapes; i++)
+            if (t->shape[i / 2].program[i % 2]->arena_bytes[a] > most[a])
+                most[a] = t->shape[i / 2].program[i % 2]->arena_bytes[a];
+        total += a == KU_AR_HOST ? most[a] : most[a] * (size_t)t->job->local_n;
     }
-    return total + t->staging_bytes * (size_t)t->job->local_n;
+    return total;
 }
 
 /* The plan against the machine. */
@@ -145,32 +166,76 @@ static int check_memory(const struct ku_trainer *t)
         (double)r.at_peak[KU_CL_WORKSPACE] * gib);
 }
 
-static int load(struct ku_trainer *t, int program)
+static int load(struct ku_trainer *t, const struct ku_program *program, struct ku_exec **exec)
 {
     struct ku_comm *dp =
         t->job->n > 1 ? t->job->world : NULL; /* data parallelism alone: the axis is the world */
-    return ku_exec_load(t->memory, t->program[program], t->ops, t->device, dp, &t->exec[program]);
+    return ku_exec_load(t->memory, program, t->ops, t->device, dp, exec);
 }
 
-static int build(struct ku_trainer *t, struct ku_graph *graph, const struct ku_trainer_opts *o)
+/* Shapes share the state, and what is said of an instruction of one (a checkpoint's turns) holds
+ * for all. */
+static int check_shape(const struct ku_program *a, const struct ku_program *b, int i)
+{
+    int same = a->n_instrs == b->n_instrs && a->n_states == b->n_states;
+    for (uint32_t s = 0; s < a->n_states && same; s++)
+        same = a->state[s].offset == b->state[s].offset && a->state[s].bytes == b->state[s].bytes;
+    return same ? KUMI_OK
+                : KU_ERR(KUMI_EINVAL,
+                         "trainer: batch shape %d: its model has other parameters or layers than "
+                         "that of shape 0",
+                         i);
+}
+
+static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
+                const struct ku_trainer_opts *o)
 {
     struct ku_target target = {.query = o->device->query, .ranks_per_host = t->job->local_n};
-    const struct ku_program *all[KU_N_PROGS];
     int64_t begin = ku_clock_ns();
-    KU_TRY(ku_trainer_plan(graph, &o->compile, &target, t->program, &t->param, &t->n_params));
+    t->shape = ku_calloc((size_t)n, sizeof *t->shape);
+    if (t->shape == NULL)
+        return KUMI_ENOMEM;
+    KU_TRY(ku_trainer_plan(graph[0], &o->compile, &target, t->program, &t->param, &t->n_params));
+    for (int i = 0; i < n; i++) {
+        struct ku_program **program = t->shape[t->n_shapes++].program;
+        if (i == 0)
+            memcpy(program, t->program, sizeof t->shape->program);
+        else
+            KU_TRY(plan_shape(graph[i], &o->compile, &target, program));
+        KU_TRY(check_shape(t->program[KU_PROG_TRAIN], program[KU_PROG_TRAIN], i));
+    }
     t->compile_ns = ku_clock_ns() - begin;
-    KU_TRY(check_memory(t));
-    KU_TRY(t->ops->open(&o->device_opts, &t->device));
-    memcpy(all, t->program, sizeof all);
-    KU_TRY(ku_memory_create(t->job, all, KU_N_PROGS, &t->memory));
-    KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph, t->memory, &t->tensor,
-                               &t->n_tensors));
-    KU_TRY(load(t, KU_PROG_TRAIN));
-    return o->no_eval ? KUMI_OK : load(t, KU_PROG_EVAL);
+    return check_memory(t);
 }
 
-int ku_trainer_create(struct ku_job *job, struct ku_graph *graph, const struct ku_trainer_opts *o,
-                      struct ku_trainer **out)
+static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
+                 const struct ku_trainer_opts *o)
+{
+    int n_programs;
+    KU_TRY(plan(t, graph, n, o));
+    KU_TRY(t->ops->open(&o->device_opts, &t->device));
+    const struct ku_program **all = all_programs(t, &n_programs);
+    int status = all ? ku_memory_create(t->job, all, n_programs, &t->memory) : KUMI_ENOMEM;
+    ku_free(all);
+    KU_TRY(status);
+    KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph[0], t->memory, &t->tensor,
+                               &t->n_tensors));
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < (o->no_eval ? 1 : 2); p++)
+            KU_TRY(load(t, t->shape[i].program[p], &t->shape[i].exec[p]));
+    ku_trainer_use(t, 0);
+    return KUMI_OK;
+}
+
+void ku_trainer_use(struct ku_trainer *t, int i)
+{
+    KU_ASSERT(i >= 0 && i < t->n_shapes);
+    memcpy(t->program, t->shape[i].program, sizeof t->shape->program);
+    memcpy(t->exec, t->shape[i].exec, sizeof t->shape->exec);
+}
+
+int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
+                      const struct ku_trainer_opts *o, struct ku_trainer **out)
 {
     struct ku_trainer *t = ku_calloc(1, sizeof *t);
     int status = t ? KUMI_OK : KUMI_ENOMEM;
@@ -181,9 +246,10 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *graph, const struct k
         t->staging_bytes = o->staging_bytes;
         t->isa = o->device_opts.isa;
         t->n_threads = o->device_opts.n_threads;
-        status = build(t, graph, o);
+        status = build(t, graph, n, o);
     }
-    ku_graph_destroy(graph);
+    for (int i = 0; i < n; i++)
+        ku_graph_destroy(graph[i]);
     if (status < 0) {
         if (job->n > 1) /* the others wait for this rank: tell them why */
             status = ku_job_fail(job);
@@ -198,13 +264,18 @@ void ku_trainer_destroy(struct ku_trainer *t)
 {
     if (t == NULL)
         return;
-    for (int p = 0; p < KU_N_PROGS; p++)
+    for (int i = 0; i < 2 * t->n_shapes; i++)
+        ku_exec_unload(t->shape[i / 2].exec[i % 2]);
+    for (int p = KU_PROG_INIT; p < KU_N_PROGS; p++)
         ku_exec_unload(t->exec[p]);
     ku_memory_destroy(t->memory);
     if (t->device)
         t->ops->close(t->device);
-    for (int p = 0; p < KU_N_PROGS; p++)
+    for (int i = 0; i < 2 * t->n_shapes; i++)
+        ku_program_destroy(t->shape[i / 2].program[i % 2]);
+    for (int p = t->n_shapes ? KU_PROG_INIT : 0; p < KU_N_PROGS; p++)
         ku_program_destroy(t->program[p]);
+    ku_free(t->shape);
     for (int i = 0; i < t->n_params; i++)
         ku_free(t->param[i]);
     ku_free(t->param);
@@ -223,7 +294,7 @@ static void set_control(struct ku_trainer *t, int program, int64_t step)
 
 static int run_once(struct ku_trainer *t, int program)
 {
-    KU_TRY(load(t, program));
+    KU_TRY(load(t, t->program[program], &t->exec[program]));
     set_control(t, program, 0);
     int status = ku_exec_run(t->exec[program]);
     ku_exec_unload(t->exec[program]);

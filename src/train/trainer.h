@@ -25,16 +25,24 @@ struct ku_trainer_opts {
     int no_eval;
 };
 
+/* A batch shape's programs: KU_PROG_TRAIN and KU_PROG_EVAL. */
+struct ku_trainer_shape {
+    struct ku_program *program[2];
+    struct ku_exec *exec[2];
+};
+
 struct ku_trainer {
     struct ku_job *job;
     const struct ku_device_ops *ops;
     void *device;
     uint64_t seed;
-    size_t staging_bytes; /* planned; who writes checkpoints maps it */
-    enum ku_isa isa;      /* not exceeded */
-    int n_threads;        /* of this rank */
-    struct ku_program *program[KU_N_PROGS];
-    struct ku_exec *exec[KU_N_PROGS]; /* of INIT and DERIVE only while they run */
+    size_t staging_bytes;                   /* planned; who writes checkpoints maps it */
+    enum ku_isa isa;                        /* not exceeded */
+    int n_threads;                          /* of this rank */
+    struct ku_program *program[KU_N_PROGS]; /* of the shape at hand */
+    struct ku_exec *exec[KU_N_PROGS];       /* of INIT and DERIVE only while they run */
+    struct ku_trainer_shape *shape;         /* all; they take turns in the same arenas */
+    int n_shapes;
     struct ku_memory *memory;
     struct ku_ckpt_tensor *tensor; /* state in files' terms, parameters and optimizer */
     int n_tensors;
@@ -46,18 +54,23 @@ struct ku_trainer {
 };
 
 /*
- * Compiles training and evaluation of a graph (which it takes over in any case), plans memory and
- * holds it against what the machine has, makes the arenas and binds the programs. Collective over
- * the job. The state is undefined until ku_trainer_init_state, or a load and ku_trainer_derive.
+ * Compiles training and evaluation of a model in each of its batch shapes, plans memory and holds
+ * it against what the machine has, makes the arenas and binds the programs. Collective over the
+ * job. The state is undefined until ku_trainer_init_state, or a load and ku_trainer_derive.
+ *
+ *   graph   [n], the same model for batches of different shapes; taken over in any case
+ *
  * Errors: KUMI_EINVAL, ENOMEM (exit 13: with the shortage by class), EDEVICE, and the job's root
  * cause.
  */
-int ku_trainer_create(struct ku_job *job, struct ku_graph *graph, const struct ku_trainer_opts *o,
-                      struct ku_trainer **t);
+int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
+                      const struct ku_trainer_opts *o, struct ku_trainer **t);
+/* From now on ports, steps and evaluation are those of batch shape i. At first: 0. */
+void ku_trainer_use(struct ku_trainer *t, int i);
 void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is fine */
 
-/* The plan alone, without device and memory: what `kumi plan` and `kumi graph` read. The caller
- * destroys the programs. */
+/* The plan alone, for one batch shape, without device and memory: what `kumi plan` and `kumi graph`
+ * read. The caller destroys the programs. */
 int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
                     const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
                     char ***params, int *n_params);

@@ -74,7 +74,6 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     struct ku_compile_opts o =
         (struct ku_compile_opts){.compute = c->compute,
                                  .is_training = 1,
-                                 .micro_tokens = c->micro * c->t,
                                  .optimizer = KU_OP_adamw,
                                  .rule = ku_attrs_default,
                                  .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
@@ -107,7 +106,7 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
     o.compile = dist_compile_opts(c);
-    return ku_trainer_create(job, g, &o, t);
+    return ku_trainer_create(job, &g, 1, &o, t);
 }
 
 static inline int dist_rank(struct ku_job *job, void *arg)

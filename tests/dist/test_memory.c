@@ -67,7 +67,7 @@ static int build(struct ku_job *job, const struct dist_case *c, struct ku_traine
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
     o.compile = dist_compile_opts(c);
-    KU_TRY(ku_trainer_create(job, g, &o, t));
+    KU_TRY(ku_trainer_create(job, &g, 1, &o, t));
     return ku_trainer_init_state(*t);
 }
 

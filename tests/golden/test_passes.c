@@ -49,7 +49,6 @@ static struct ku_compile_opts options(int ranks, enum kumi_dtype compute)
 {
     struct ku_compile_opts o = {.compute = compute,
                                 .is_training = 1,
-                                .micro_tokens = 3,
                                 .optimizer = KU_OP_adamw,
                                 .rule = ku_attrs_default,
                                 .bucket_bytes = 1 << 20,

@@ -3,6 +3,7 @@
 #define TESTS_OP_CHECK_H
 
 #include "op/bound.h"
+#include "op/bound_conv.h"
 #include "op/template.h"
 
 /* What a call must give on a device. */
@@ -16,11 +17,17 @@ static inline struct op_device ref_device(void)
     return device_open(&ku_device_ref, KU_ISA_BASE, 1);
 }
 
+static inline bound_fn *bound_for(int op)
+{
+    bound_fn *fn = bound_of_conv(op);
+    return fn ? fn : bound_of(op);
+}
+
 static inline struct expectation expect_make(const struct op_device *d, const struct op_call *c)
 {
     struct op_device ref = ref_device();
     struct expectation x = {.want = {0}};
-    bound_fn *fn = bound_of(c->op);
+    bound_fn *fn = bound_for(c->op);
     if (fn == NULL) {
         x.want = call_run(&ref, c, 0);
         return x;
@@ -90,7 +97,7 @@ static inline void expect_result(const struct op_device *d, const char *what,
                                  const struct expectation *x, const struct op_call *c,
                                  const struct op_result *got)
 {
-    if (bound_of(c->op) == NULL) {
+    if (bound_for(c->op) == NULL) {
         expect_bits(d->name, what, got, &x->want);
         return;
     }

@@ -76,6 +76,7 @@ static const struct op_row op_table[] = {
     {"dropout", "p=0.3", "x:n0c3 k", 1},
     {"cast", "dtype=f32", "x:n3c37", 1},
     {"cast", "dtype=bf16", "x:n131c129", 1},
+#include "op/table_conv.h"
     {"select", "", "x:n3t5c7 i5:n3", 1},
     {"select", "", "x:n1t1h2d3 i1:n1", 1},
 
@@ -177,6 +178,8 @@ static const struct op_row op_table[] = {
     {"random_normal", "std=0.02", "f:n3c5 k", 1},
     {"random_normal", "std=0.02 value=1", "f:v70/61c131 k", 1},
     {"random_normal", "std=1", "f:n0 k", 1},
+    {"random_uniform", "std=0.02", "f:n3c5 k", 1},
+    {"random_uniform", "std=0.02 value=1", "f:v70/61c131 k", 1},
     {"derive", "", "f:n3c5 x:n3c5", 1},
     {"derive", "", "f:n131c129 x:n131c129", 1},
 };

@@ -5,6 +5,7 @@
 #include "device/cpu/isa.h"
 #include "device/device.h"
 #include "device/pool.h"
+#include "op/window.h"
 
 /*
  * The cpu device. A kernel is up to KU_CPU_MAX_PHASES phases of tiles; a phase begins when the one
@@ -61,6 +62,7 @@ struct ku_kernel {
     int64_t n_slices;              /* fixed parts of a reduction */
     struct ku_cpu_product product; /* linear */
     double *table;                 /* rope: frequencies; owned, or NULL */
+    struct ku_window window;       /* convolution, pooling */
 };
 
 /* One function per op (KU_OP in ops.def), so that a missing kernel does not link: checks dtypes,

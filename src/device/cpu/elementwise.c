@@ -233,8 +233,20 @@ int ku_cpu_bind_fill(struct ku_kernel *k)
 
 /* Indices count the seen extents, so padding changes no value; padding itself is zero. A run along
  * the last dim has indices in a row. */
-static void tile_random_normal(const struct ku_kernel *k, int64_t tile, int thread)
+static void draw(const struct ku_kernel *k, uint64_t seed, int64_t first, int64_t n, float *z)
 {
+    if (k->call.op == KU_OP_random_normal) {
+        ku_random_normals(seed, 0, k->call.stream, (uint64_t)first, n, z);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        z[i] =
+            ku_random_uniform(ku_random_u32(seed, 0, k->call.stream, (uint64_t)(first + i))) * 2 -
+            1;
+}
+static void tile_random(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const double std = k->attr.std * (k->call.op == KU_OP_random_uniform ? sqrt(3.0) : 1);
     const struct ku_view *y = &k->call.out[0];
     const int64_t *control = k->call.in[1].data;
     uint64_t seed = (uint64_t)control[KU_CONTROL_SEED];
@@ -253,26 +265,29 @@ static void tile_random_normal(const struct ku_kernel *k, int64_t tile, int thre
             index += (y->start[d] + rest % dim->count) * unit;
             unit *= dim->count == y->logical[d] ? dim->seen : y->logical[d];
         }
-        ku_random_normals(seed, 0, k->call.stream, (uint64_t)index, run, z);
+        draw(k, seed, index, run, z);
         int64_t valid = is_padding(y, i) ? 0 : last < 0 ? 1 : y->shape.dim[last].seen - i % width;
         if (y->dtype == KUMI_F32 && valid >= run) {
             float *to = ku_cpu_at(y, i);
             for (int64_t r = 0; r < run; r++)
-                to[r] = (float)(k->attr.value + k->attr.std * (double)z[r]);
+                to[r] = (float)(k->attr.value + std * (double)z[r]);
             i += run;
             continue;
         }
         for (int64_t r = 0; r < run; r++, i++)
-            ku_store_f64(y->data, y->dtype, i,
-                         r < valid ? k->attr.value + k->attr.std * (double)z[r] : 0);
+            ku_store_f64(y->data, y->dtype, i, r < valid ? k->attr.value + std * (double)z[r] : 0);
     }
 }
 int ku_cpu_bind_random_normal(struct ku_kernel *k)
 {
     k->count = ku_cpu_count(&k->call.out[0]);
     k->per_tile = KU_CPU_TILE_COUNT; /* 2 to 9 ns each */
-    ku_cpu_phase(k, tile_random_normal, ku_cpu_tiles(k->count, k->per_tile));
+    ku_cpu_phase(k, tile_random, ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
+}
+int ku_cpu_bind_random_uniform(struct ku_kernel *k)
+{
+    return ku_cpu_bind_random_normal(k);
 }
 
 /* -- rows ----------------------------------------------------------------------------------------

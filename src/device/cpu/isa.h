@@ -68,6 +68,16 @@ struct ku_gemm_micro {
     void (*regroup)(void *group, int64_t n_units);
 };
 
+/* One pixel of a pooling: `to` from pixels of `from` that begin at elements at[k], all c channels.
+ */
+struct ku_pool_pixel {
+    void *to;
+    const void *from;
+    int64_t c, n;
+    const int64_t *at;
+    const int32_t *number; /* places in the window; of means: what the pixel is divided by */
+};
+
 /*
  * Forward: one tile of queries of one head of one sample. Backward: one head of keys, and the
  * n_heads heads of queries that read it, one behind the other: d elements of q, o, d_out and dq
@@ -163,6 +173,10 @@ struct ku_isa_ops {
                       int64_t ld, int64_t n_k, int64_t n_cols, int pairs);
     void (*pack_cols)(void *panel, int64_t width, const void *src, enum kumi_dtype dtype,
                       int64_t ld, int64_t n_k, int64_t n_cols, int pairs);
+    void (*pool_max)(const struct ku_pool_pixel *p, enum kumi_dtype dtype, uint16_t *place);
+    /* adds the pixels whose place is theirs; sum of from / number */
+    void (*pool_pick)(const struct ku_pool_pixel *p, enum kumi_dtype dtype, const uint16_t *place);
+    void (*pool_mean)(const struct ku_pool_pixel *p, enum kumi_dtype dtype);
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);

@@ -9,6 +9,7 @@
 #include "device/cpu/rows_body.h"
 #include "device/cpu/rope_body.h"
 #include "device/cpu/pack_body.h"
+#include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
 #include "device/cpu/attn_body.h"
 
@@ -40,6 +41,9 @@ const struct ku_isa_ops ISA_OPS = {
     .sgd = sgd,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
+    .pool_max = pool_max,
+    .pool_pick = pool_pick,
+    .pool_mean = pool_mean,
     .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,

@@ -132,7 +132,7 @@ EACH(fill, is_padding(&c->out[0], i) ? 0 : c->attr->value)
  * without its padding, so that padding changes no value; padding is zero. (A dim that is cut and
  * padded can only be the first, whose extent no index needs.)
  */
-static double element_normal(const struct ku_call *c, int64_t i)
+static double element_random(const struct ku_call *c, int64_t i, int is_uniform)
 {
     const struct ku_view *y = &c->out[0];
     const int64_t *control = c->in[1].data;
@@ -141,13 +141,29 @@ static double element_normal(const struct ku_call *c, int64_t i)
         return 0;
     for (int d = 0; d < y->shape.ndim; d++)
         whole[d] = y->shape.dim[d].count == y->logical[d] ? y->shape.dim[d].seen : y->logical[d];
-    float z = ku_random_normal((uint64_t)control[KU_CONTROL_SEED], 0, c->stream,
-                               (uint64_t)ku_ref_global_index(y, i, whole));
-    return c->attr->value + c->attr->std * (double)z;
+    uint64_t seed = (uint64_t)control[KU_CONTROL_SEED];
+    uint64_t index = (uint64_t)ku_ref_global_index(y, i, whole);
+    float z = is_uniform ? ku_random_uniform(ku_random_u32(seed, 0, c->stream, index)) * 2 - 1
+                         : ku_random_normal(seed, 0, c->stream, index);
+    return c->attr->value + c->attr->std * (is_uniform ? sqrt(3.0) : 1) * (double)z;
+}
+static double element_normal(const struct ku_call *c, int64_t i)
+{
+    return element_random(c, i, 0);
 }
 void ku_ref_random_normal(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     each(c, poll, element_normal);
+}
+
+/* random_uniform: value + std sqrt(3) (2 u - 1), u uniform in [0, 1) by the same index */
+static double element_uniform(const struct ku_call *c, int64_t i)
+{
+    return element_random(c, i, 1);
+}
+void ku_ref_random_uniform(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    each(c, poll, element_uniform);
 }
 
 /* -- rows ---------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ static ref_fn *const run_of[KU_N_OPS] = {
 };
 
 /*
- * The dtypes that an op takes and gives: f any float, i i32, w i64, d f64, s a sum (f32, f64 or
- * i64), * any. Optional operands stand last on their side.
+ * The dtypes that an op takes and gives: f any float, i i32, u u16, w i64, d f64, s a sum (f32, f64
+ * or i64), * any. Optional operands stand last on their side.
  */
 static const char *const form_of[KU_N_OPS] = {
     [KU_OP_embedding] = "fi>f",
@@ -54,6 +54,15 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_softmax_xent] = "fi>ff",
     [KU_OP_softmax_xent_dx] = "ffif>f",
     [KU_OP_select] = "fi>f",
+    [KU_OP_conv2d] = "fff>f",
+    [KU_OP_conv2d_dx] = "ff>f",
+    [KU_OP_conv2d_dw] = "ff>f",
+    [KU_OP_max_pool] = "f>fu",
+    [KU_OP_max_pool_dx] = "fu>f",
+    [KU_OP_avg_pool] = "f>f",
+    [KU_OP_avg_pool_dx] = "f>f",
+    [KU_OP_flatten] = "f>f",
+    [KU_OP_unflatten] = "f>f",
     [KU_OP_cast] = "f>f",
     [KU_OP_exact_sum] = "f>w",
     [KU_OP_expand] = "ff>f",
@@ -70,6 +79,7 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_sgd] = "fffd>fff",
     [KU_OP_fill] = "*>*",
     [KU_OP_random_normal] = "fw>f",
+    [KU_OP_random_uniform] = "fw>f",
     [KU_OP_derive] = "ff>f",
 };
 
@@ -80,6 +90,8 @@ static int is_of_form(char form, enum kumi_dtype d)
         return ku_dtype_is_float(d);
     case 'i':
         return d == KUMI_I32;
+    case 'u':
+        return d == KUMI_U16;
     case 'w':
         return d == KUMI_I64;
     case 'd':
@@ -101,6 +113,7 @@ static int check_side(const struct ku_call *c, const char *side, const char *for
                           i, kumi_dtype_name(v[i].dtype),
                           form[i] == 'f'   ? "it takes f64, f32, bf16 and f16"
                           : form[i] == 'i' ? "it takes i32"
+                          : form[i] == 'u' ? "it takes u16"
                           : form[i] == 'w' ? "it takes i64"
                           : form[i] == 'd' ? "it takes f64"
                                            : "it takes f32, f64 and i64");

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Convolution and pooling of images [n,y,x,c] (op/window.h). */
+#include <math.h>
+
+#include "device/ref/ref.h"
+#include "op/window.h"
+
+/* The flat index of pixel (y, x) of sample n; -1 in the padding. */
+static int64_t pixel_at(const struct ku_window *w, int64_t n, int64_t oy, int64_t ox, int64_t i,
+                        int64_t j)
+{
+    int64_t y = oy * w->stride_h - w->pad_h + i * w->dilation_h;
+    int64_t x = ox * w->stride_w - w->pad_w + j * w->dilation_w;
+    return y < 0 || y >= w->in_h || x < 0 || x >= w->in_w ? -1 : (n * w->in_h + y) * w->in_w + x;
+}
+
+/*
+ * conv2d: y[n,oy,ox,f] = sum_(i,h,w) x[n, oy stride - pad + h dilation, ..., g i + i] w[f,i,h,w] +
+ * bias[f], f in group g; x is zero outside.
+ */
+void ku_ref_conv2d(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0], *weight = &c->in[1], *y = &c->out[0];
+    struct ku_window w = ku_window_of(c->attr, &x->shape, &y->shape);
+    int64_t area = w.kernel_h * w.kernel_w;
+    for (int64_t p = 0; p < w.n * w.out_h * w.out_w; p++)
+        for (int64_t f = 0; f < w.f; f++) {
+            double sum = 0;
+            int64_t c0 = f / w.group_f * w.group_c;
+            for (int64_t k = 0; k < area; k++) {
+                int64_t at = pixel_at(&w, p / w.out_w / w.out_h, p / w.out_w % w.out_h, p % w.out_w,
+                                      k / w.kernel_w, k % w.kernel_w);
+                for (int64_t i = 0; i < w.group_c && at >= 0; i++)
+                    sum += ku_ref_get(x, at * w.c + c0 + i) *
+                           ku_ref_get(weight, (f * w.group_c + i) * area + k);
+            }
+            if (c->n_in > 2)
+                sum += ku_ref_get(&c->in[2], f);
+            ku_ref_put(y, p * w.f + f, sum);
+            ku_ref_worked(poll, area * w.group_c);
+        }
+}
+
+/* The result (oy, ox) whose window has its element (i, j) on pixel (y, x); -1: none. */
+static int64_t result_at(const struct ku_window *w, int64_t n, int64_t y, int64_t x, int64_t i,
+                         int64_t j)
+{
+    int64_t oy = y + w->pad_h - i * w->dilation_h, ox = x + w->pad_w - j * w->dilation_w;
+    if (oy < 0 || ox < 0 || oy % w->stride_h != 0 || ox % w->stride_w != 0)
+        return -1;
+    oy /= w->stride_h, ox /= w->stride_w;
+    return oy >= w->out_h || ox >= w->out_w ? -1 : (n * w->out_h + oy) * w->out_w + ox;
+}
+
+/* conv2d_dx: dx[p,c] = sum_(f,h,w) dy[q,f] w[f,i,h,w] over the results q whose window has its
+ * element (h, w) on pixel p */
+void ku_ref_conv2d_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0], *weight = &c->in[1], *dx = &c->out[0];
+    struct ku_window w = ku_window_of(c->attr, &dx->shape, &dy->shape);
+    int64_t area = w.kernel_h * w.kernel_w;
+    for (int64_t p = 0; p < w.n * w.in_h * w.in_w; p++)
+        for (int64_t ch = 0; ch < w.c; ch++) {
+            double sum = 0;
+            int64_t f0 = ch / w.group_c * w.group_f, i = ch % w.group_c;
+            for (int64_t k = 0; k < area; k++) {
+                int64_t at = result_at(&w, p / w.in_w / w.in_h, p / w.in_w % w.in_h, p % w.in_w,
+                                       k / w.kernel_w, k % w.kernel_w);
+                for (int64_t f = f0; f < f0 + w.group_f && at >= 0; f++)
+                    sum += ku_ref_get(dy, at * w.f + f) *
+                           ku_ref_get(weight, (f * w.group_c + i) * area + k);
+            }
+            ku_ref_put(dx, p * w.c + ch, sum);
+            ku_ref_worked(poll, area * w.group_f);
+        }
+}
+
+/* conv2d_dw: dw[f,i,h,w] = sum over results q of dy[q,f] x[pixel of q's element (h, w), i] */
+void ku_ref_conv2d_dw(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0], *dy = &c->in[1];
+    struct ku_window w = ku_window_of(c->attr, &x->shape, &dy->shape);
+    int64_t area = w.kernel_h * w.kernel_w, n_results = w.n * w.out_h * w.out_w;
+    for (int64_t e = 0; e < w.f * w.group_c * area; e++) {
+        int64_t k = e % area, i = e / area % w.group_c, f = e / area / w.group_c;
+        int64_t ch = f / w.group_f * w.group_c + i;
+        double sum = 0;
+        for (int64_t p = 0; p < n_results; p++) {
+            int64_t at = pixel_at(&w, p / w.out_w / w.out_h, p / w.out_w % w.out_h, p % w.out_w,
+                                  k / w.kernel_w, k % w.kernel_w);
+            if (at >= 0)
+                sum += ku_ref_get(dy, p * w.f + f) * ku_ref_get(x, at * w.c + ch);
+        }
+        ku_ref_result(c, 0, e, sum);
+        ku_ref_worked(poll, n_results);
+    }
+}
+
+/* max_pool: the greatest element of the window inside of x, and its number i kernel_w + j in the
+ * window: the first of equals, the last NaN if there is one (as PyTorch). */
+void ku_ref_max_pool(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    struct ku_window w = ku_window_of(c->attr, &x->shape, &c->out[0].shape);
+    int64_t area = w.kernel_h * w.kernel_w;
+    for (int64_t e = 0; e < w.n * w.out_h * w.out_w * w.c; e++) {
+        int64_t p = e / w.c, place = -1;
+        double most = (double)-INFINITY;
+        for (int64_t k = 0; k < area; k++) {
+            int64_t at = pixel_at(&w, p / w.out_w / w.out_h, p / w.out_w % w.out_h, p % w.out_w,
+                                  k / w.kernel_w, k % w.kernel_w);
+            double each = at >= 0 ? ku_ref_get(x, at * w.c + e % w.c) : most;
+            if (at >= 0 && (place < 0 || each > most || isnan(each)))
+                most = each, place = k;
+        }
+        ku_ref_put(&c->out[0], e, most);
+        ((uint16_t *)c->out[1].data)[e] = (uint16_t)place;
+        ku_ref_worked(poll, area);
+    }
+}
+
+/* max_pool_dx: dx[p,c] = sum of dy[q,c] over the results q whose place is pixel p */
+void ku_ref_max_pool_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0];
+    const uint16_t *place = c->in[1].data;
+    struct ku_window w = ku_window_of(c->attr, &c->out[0].shape, &dy->shape);
+    int64_t area = w.kernel_h * w.kernel_w;
+    for (int64_t e = 0; e < w.n * w.in_h * w.in_w * w.c; e++) {
+        int64_t p = e / w.c;
+        double sum = 0;
+        for (int64_t k = 0; k < area; k++) {
+            int64_t at = result_at(&w, p / w.in_w / w.in_h, p / w.in_w % w.in_h, p % w.in_w,
+                                   k / w.kernel_w, k % w.kernel_w);
+            if (at >= 0 && place[at * w.c + e % w.c] == k)
+                sum += ku_ref_get(dy, at * w.c + e % w.c);
+        }
+        ku_ref_put(&c->out[0], e, sum);
+        ku_ref_worked(poll, area);
+    }
+}
+
+/* How many elements of the window of result (oy, ox) are averaged. */
+static double divisor(const struct ku_call *c, const struct ku_window *w, int64_t p)
+{
+    int64_t count = 0;
+    for (int64_t k = 0; k < w->kernel_h * w->kernel_w; k++)
+        count +=
+            c->attr->count_pad || pixel_at(w, p / w->out_w / w->out_h, p / w->out_w % w->out_h,
+                                           p % w->out_w, k / w->kernel_w, k % w->kernel_w) >= 0;
+    return (double)count;
+}
+
+/* avg_pool: the sum over the window inside of x, divided by the number of its elements: of all
+ * with count_pad, else of those inside */
+void ku_ref_avg_pool(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    struct ku_window w = ku_window_of(c->attr, &x->shape, &c->out[0].shape);
+    int64_t area = w.kernel_h * w.kernel_w;
+    for (int64_t e = 0; e < w.n * w.out_h * w.out_w * w.c; e++) {
+        int64_t p = e / w.c;
+        double sum = 0;
+        for (int64_t k = 0; k < area; k++) {
+            int64_t at = pixel_at(&w, p / w.out_w / w.out_h, p / w.out_w % w.out_h, p % w.out_w,
+                                  k / w.kernel_w, k % w.kernel_w);
+            sum += at >= 0 ? ku_ref_get(x, at * w.c + e % w.c) : 0;
+        }
+        ku_ref_put(&c->out[0], e, sum / divisor(c, &w, p));
+        ku_ref_worked(poll, area);
+    }
+}
+
+/* avg_pool_dx: dx[p,c] = sum of dy[q,c] / divisor of q over the results q whose window holds p */
+void ku_ref_avg_pool_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0];
+    struct ku_window w = ku_window_of(c->attr, &c->out[0].shape, &dy->shape);
+    int64_t area = w.kernel_h * w.kernel_w;
+    for (int64_t e = 0; e < w.n * w.in_h * w.in_w * w.c; e++) {
+        int64_t p = e / w.c;
+        double sum = 0;
+        for (int64_t k = 0; k < area; k++) {
+            int64_t at = result_at(&w, p / w.in_w / w.in_h, p / w.in_w % w.in_h, p % w.in_w,
+                                   k / w.kernel_w, k % w.kernel_w);
+            if (at >= 0)
+                sum += ku_ref_get(dy, at * w.c + e % w.c) / divisor(c, &w, at);
+        }
+        ku_ref_put(&c->out[0], e, sum);
+        ku_ref_worked(poll, area);
+    }
+}
+
+/* flatten: y[n, (c h + i) w + j] = x[n,i,j,c]; unflatten the other way */
+static void turn(const struct ku_call *c, const struct ku_view *image, int is_back,
+                 struct ku_ref_poll *poll)
+{
+    const struct ku_dim *d = image->shape.dim;
+    int64_t area = d[1].count * d[2].count, ch = d[3].count, width = area * ch;
+    for (int64_t e = 0; e < d[0].count * width; e++) {
+        int64_t in_row = e % width, flat = e - in_row + in_row % ch * area + in_row / ch;
+        ku_ref_put(&c->out[0], is_back ? e : flat, ku_ref_get(&c->in[0], is_back ? flat : e));
+        ku_ref_worked(poll, 1);
+    }
+}
+void ku_ref_flatten(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    turn(c, &c->in[0], 0, poll);
+}
+void ku_ref_unflatten(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    turn(c, &c->out[0], 1, poll);
+}

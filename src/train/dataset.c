@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/dataset.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "data/text.h"
+
+static int refuse_seq_len(const struct ku_config *c, const char *wanted)
+{
+    json_t *v = json_integer(c->data_seq_len);
+    int status = ku_config_refuse(c, "data.seq_len", v, wanted);
+    json_decref(v);
+    return status;
+}
+
+int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)
+{
+    const struct ku_model_facts *f = &m->facts;
+    struct ku_str wanted = {0};
+    int is_given = c->data_seq_len != KU_NULL, status = KUMI_OK;
+    if (f->max_positions == 0) {
+        *out = 1;
+        return is_given ? refuse_seq_len(c, "the model reads no sequences; leave it out") : KUMI_OK;
+    }
+    *out = is_given ? c->data_seq_len : f->max_positions;
+    if (*out > f->max_positions) {
+        ku_str_add(&wanted, "it exceeds the model's %s", f->positions_key);
+        status = refuse_seq_len(c, ku_str_get(&wanted));
+    }
+    ku_str_fini(&wanted);
+    return status;
+}
+
+int ku_dataset_open(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
+                    const struct ku_progress *progress, struct ku_data **out)
+{
+    struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
+                             .n_train = c->data_train.n,
+                             .val = (const char *const *)c->data_val.item,
+                             .n_val = c->data_val.n,
+                             .val_fraction = c->data_val_fraction,
+                             .tokenizer = c->data_tokenizer,
+                             .format = c->data_format,
+                             .seq_len = seq_len,
+                             .vocab_count = m->facts.vocab_size,
+                             .progress = *progress};
+    return ku_text_open(&o, out);
+}
+
+/* "i32 [32, 32, 3]", of a sample. */
+static void add_type(struct ku_str *s, enum kumi_dtype dtype, const int64_t *dim, int ndim)
+{
+    ku_str_add(s, "%s [", kumi_dtype_name(dtype));
+    for (int i = 0; i < ndim; i++)
+        ku_str_add(s, "%s%lld", i ? ", " : "", (long long)dim[i]);
+    ku_str_add(s, "]");
+}
+
+static int refuse_port(const struct ku_data *d, const char *name, const struct ku_type *wanted,
+                       const struct ku_data_port *given)
+{
+    struct ku_str s = {0};
+    int64_t dim[KU_MAX_DIMS];
+    if (wanted) {
+        for (int i = 1; i < wanted->shape.ndim; i++)
+            dim[i - 1] = wanted->shape.dim[i].count;
+        ku_str_add(&s, "the model reads ");
+        add_type(&s, wanted->dtype, dim, wanted->shape.ndim - 1);
+    } else {
+        ku_str_add(&s, "the model does not read it");
+    }
+    ku_str_add(&s, given ? "; the data, %s, give " : "; the data, %s, have none", d->ops->kind);
+    if (given)
+        add_type(&s, given->dtype, given->dim, given->ndim);
+    int status = KU_ERR(KUMI_EINVAL, "data: %s of a sample: %s", name, ku_str_get(&s));
+    ku_str_fini(&s);
+    return status;
+}
+
+static int is_equal(const struct ku_type *t, const struct ku_data_port *p)
+{
+    int same = t->dtype == p->dtype && t->shape.ndim == p->ndim + 1;
+    for (int i = 0; same && i < p->ndim; i++)
+        same = t->shape.dim[i + 1].count == p->dim[i];
+    return same;
+}
+
+int ku_dataset_check(const struct ku_data *d, const struct ku_graph *g)
+{
+    for (uint32_t i = 0; i < g->n_inputs; i++) {
+        const char *name = g->input[i].name;
+        struct ku_type type = ku_type_of(g, g->input[i].value);
+        const struct ku_data_port *port = NULL;
+        for (int p = 0; p < d->n_ports; p++)
+            if (strcmp(d->port[p].name, name) == 0)
+                port = &d->port[p];
+        if (strcmp(name, "control") != 0 && (port == NULL || !is_equal(&type, port)))
+            return refuse_port(d, name, &type, port);
+    }
+    for (int p = 0; p < d->n_ports; p++)
+        if (ku_graph_find_input(g, d->port[p].name) == 0)
+            return refuse_port(d, d->port[p].name, NULL, &d->port[p]);
+    return KUMI_OK;
+}
