@@ -85,6 +85,22 @@ INFER(cast)
     return KUMI_OK;
 }
 
+INFER(rename)
+{
+    struct ku_shape *s = &out[0].shape;
+    out[0] = in[0];
+    for (int d = 0; n_in > 1 && d < s->ndim; d++)
+        if (in[1].shape.ndim != s->ndim || in[1].shape.dim[d].count != s->dim[d].count)
+            return misfit("rename", "operands differ in their counts", &in[1]);
+    if (n_in > 1)
+        *s = in[1].shape;
+    else if (s->ndim < 1)
+        return misfit("rename", "a scalar has no dims", &in[0]);
+    else
+        s->dim[s->ndim - 1].name = (char)a->row_name;
+    return KUMI_OK;
+}
+
 INFER(derive)
 {
     (void)a, (void)n_in;

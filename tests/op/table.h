@@ -74,6 +74,8 @@ static const struct op_row op_table[] = {
     {"dropout", "p=0.9999999", "x:n33t65 k", 1},
     {"dropout", "p=0.5", "x:n5t67c129 k", 1},
     {"dropout", "p=0.3", "x:n0c3 k", 1},
+    {"rename", "row_name=101", "x:n3t5c7", 1}, /* 'e' */
+    {"rename", "row_name=101", "x:n131c129", 1},
     {"cast", "dtype=f32", "x:n3c37", 1},
     {"cast", "dtype=bf16", "x:n131c129", 1},
 #include "op/table_conv.h"

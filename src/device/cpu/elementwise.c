@@ -138,6 +138,10 @@ int ku_cpu_bind_cast(struct ku_kernel *k)
     ku_cpu_phase(k, tile_cast, ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
 }
+int ku_cpu_bind_rename(struct ku_kernel *k)
+{
+    return ku_cpu_bind_cast(k);
+}
 int ku_cpu_bind_derive(struct ku_kernel *k)
 {
     return ku_cpu_bind_cast(k);

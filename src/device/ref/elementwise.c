@@ -95,6 +95,7 @@ EACH(glu, ku_ref_activate((int)c->attr->act, IN(0)) * IN(1))
 EACH(add, IN(0) + IN(1))
 EACH(mul, IN(0) * IN(1))
 EACH(cast, IN(0))
+EACH(rename, IN(0))
 EACH(derive, IN(0))
 /* expand: the one element of input 0, in the shape of input 1 */
 EACH(expand, ((void)i, ku_ref_get(&c->in[0], 0)))

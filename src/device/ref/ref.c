@@ -63,6 +63,7 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_avg_pool_dx] = "f>f",
     [KU_OP_flatten] = "f>f",
     [KU_OP_unflatten] = "f>f",
+    [KU_OP_rename] = "ff>f",
     [KU_OP_cast] = "f>f",
     [KU_OP_exact_sum] = "f>w",
     [KU_OP_expand] = "ff>f",
