@@ -177,15 +177,33 @@ KUMI_API kumi_value kumi_select(struct kumi_graph *graph, kumi_value x, kumi_val
  */
 KUMI_API int kumi_loss_cross_entropy(struct kumi_graph *graph, kumi_value logits,
                                      kumi_value targets, int64_t ignore);
+/*
+ * The same with PyTorch's label_smoothing in [0, 1): a target is 1 - smoothing of its label and
+ * smoothing / v of every class. Evaluation is by the labels alone.
+ */
+KUMI_API int kumi_loss_smoothed(struct kumi_graph *graph, kumi_value logits, kumi_value targets,
+                                int64_t ignore, double smoothing);
 
 /* A named result of evaluation programs, read back by the trainer: logits for sampling. */
 KUMI_API int kumi_graph_output(struct kumi_graph *graph, const char *name, kumi_value value);
 
 /* A metric of the user's own over all elements of `value`, all micro-batches and ranks; sums are
  * exact, so no layout can show. */
-enum kumi_metric { KUMI_METRIC_SUM, KUMI_METRIC_MEAN, KUMI_METRIC_MAX };
+enum kumi_metric {
+    KUMI_METRIC_SUM,
+    KUMI_METRIC_MEAN, /* over all elements */
+    KUMI_METRIC_MAX,
+    KUMI_METRIC_PER_TARGET /* the sum over the number of targets that count in the loss */
+};
 KUMI_API int kumi_graph_metric(struct kumi_graph *graph, const char *name, kumi_value value,
                                enum kumi_metric kind);
+/*
+ * The share of targets whose logit is among the k greatest of its row (of equal ones the lower
+ * index is greater), of the targets that count in the loss: metric "accuracy" for k = 1, else
+ * "top<k>". Call it beside the loss, with the loss's own `ignore`.
+ */
+KUMI_API int kumi_accuracy(struct kumi_graph *graph, kumi_value logits, kumi_value targets,
+                           int64_t ignore, int k);
 
 /*
  * Note the source line of what was built since the last note, for profiles by source, and return
@@ -219,7 +237,9 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_flatten(g, ...)            KUMI_BUILT(g, kumi_flatten(g, __VA_ARGS__))
 #define kumi_select(g, ...)             KUMI_BUILT(g, kumi_select(g, __VA_ARGS__))
 #define kumi_loss_cross_entropy(g, ...) KUMI_CLOSED(g, kumi_loss_cross_entropy(g, __VA_ARGS__))
+#define kumi_loss_smoothed(g, ...)      KUMI_CLOSED(g, kumi_loss_smoothed(g, __VA_ARGS__))
 #define kumi_graph_metric(g, ...)       KUMI_CLOSED(g, kumi_graph_metric(g, __VA_ARGS__))
+#define kumi_accuracy(g, ...)           KUMI_CLOSED(g, kumi_accuracy(g, __VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

@@ -118,14 +118,39 @@ KUMI_API int kumi_data_verify(const struct kumi_settings *settings, char **text)
  *   verify   all of them, every byte against its checksum; with KUMI_ENOCKPT *text says what is
  *            damaged where the error names the first, or is NULL
  *   digest   of the newest, "sha256:…"
- *   export   the newest's model, to a new directory that transformers loads
  *
- * Errors: KUMI_ENOCKPT: none, or damaged; KUMI_EBUSY: the directory exists; KUMI_ESTORAGE.
+ * Errors: KUMI_ENOCKPT: none, or damaged.
  */
 KUMI_API int kumi_ckpt_list(const char *run, int as_json, char **text);
 KUMI_API int kumi_ckpt_verify(const char *run_or_checkpoint, char **text);
 KUMI_API int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only, char digest[72]);
-KUMI_API int kumi_ckpt_export(const char *run_or_checkpoint, const char *directory);
+
+/*
+ * Weights in and out, as directories that transformers loads: config.json with model.safetensors,
+ * or with shards and their index. Values pass through one buffer and change only where a narrower
+ * dtype rounds them, once.
+ *
+ *   export   the newest checkpoint's model, or that of such a directory
+ *   import   someone's directory, under the names that our models have, complete and of the right
+ *            shapes
+ *   to       made here
+ *
+ * Errors: KUMI_ENOCKPT: none, or damaged; KUMI_EINPUT: weights or config.json that do not fit, with
+ * all differences; KUMI_EBUSY: `to` exists; KUMI_ESTORAGE.
+ */
+struct kumi_weights_options {
+    const char *dtype;    /* "f32", "bf16", "f16": of floating tensors; NULL: as they are */
+    uint64_t shard_bytes; /* most bytes of tensors in a file; 0: one file */
+    /* import alone: */
+    const char *model;      /* a config.json; NULL: the directory's own */
+    const char *const *map; /* [n_map] "name in the files=our name" */
+    int n_map;
+    int allow_missing; /* tensors that are not there are left out */
+};
+KUMI_API int kumi_ckpt_export(const char *source, const char *to,
+                              const struct kumi_weights_options *options);
+KUMI_API int kumi_ckpt_import(const char *source, const char *to,
+                              const struct kumi_weights_options *options);
 
 /* Text to ids and back, ids as numbers separated by blanks or newlines. tokenizer: "byte", a
  * directory, or a tokenizer.json. */

@@ -63,7 +63,7 @@ int ku_st_read_bytes(const struct ku_st *st, const struct ku_st_tensor *t, uint6
 int ku_st_is_same_shape(const struct ku_st_tensor *a, const struct ku_ckpt_tensor *b);
 
 /* DIR/model.safetensors, or the files that DIR/model.safetensors.index.json names (index and files
- * must agree). */
+ * must agree); or DIR itself, where it is a file. */
 struct ku_st_set {
     int n;
     struct ku_st *file;

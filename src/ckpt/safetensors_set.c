@@ -112,21 +112,54 @@ static int is_there(const char *path)
     return KU_ERR(ku_os_status(KUMI_EINPUT), "safetensors: %s: %s", path, ku_os_why());
 }
 
+static int ends_in(const char *name, const char *const *ending)
+{
+    size_t bytes = strlen(name);
+    for (; *ending; ending++)
+        if (bytes > strlen(*ending) && strcmp(name + bytes - strlen(*ending), *ending) == 0)
+            return 1;
+    return 0;
+}
+
+/* What others keep weights in, and what makes safetensors of it. */
+static int refuse_form(const char *dir, const char *name)
+{
+    static const char *const pickles[] = {".pth", ".pt", ".bin", ".ckpt", NULL};
+    static const char *const hdf[] = {".h5", ".hdf5", ".keras", NULL};
+    if (!ends_in(name, pickles) && !ends_in(name, hdf))
+        return KUMI_OK;
+    return KU_ERR(
+        KUMI_EINPUT, "weights: %s%s%s: %s; convert it: python3 tools/pth2safetensors.py FILE OUT",
+        dir ? dir : "", dir ? "/" : "", name,
+        ends_in(name, hdf) ? "an HDF5 file" : "a pickle of PyTorch, which can run code when read");
+}
+
 static int refuse(const char *dir)
 {
-    char *torch = ku_asprintf("%s/pytorch_model.bin", dir);
-    if (torch == NULL)
+    char **names;
+    int n, status = KUMI_OK;
+    if (ku_os_list(dir, &names, &n) == 0) {
+        for (int i = 0; i < n && status == KUMI_OK; i++)
+            status = refuse_form(dir, names[i]);
+        ku_free(names);
+    }
+    return status < 0 ? status
+                      : KU_ERR(KUMI_EINPUT,
+                               "weights: %s: neither model.safetensors nor "
+                               "model.safetensors.index.json",
+                               dir);
+}
+
+/* One file instead of a directory. */
+static int open_file(const char *path, struct ku_st_set *set)
+{
+    set->file = ku_calloc(1, sizeof *set->file);
+    if (set->file == NULL)
         return KUMI_ENOMEM;
-    int pickled = is_there(torch);
-    ku_free(torch);
-    if (pickled > 0)
-        return KU_ERR(
-            KUMI_EINPUT,
-            "weights: %s: only pytorch_model.bin, a pickle, which can run code when read; "
-            "save the model with save_pretrained(…, safe_serialization=True)",
-            dir);
-    return KU_ERR(KUMI_EINPUT,
-                  "weights: %s: neither model.safetensors nor model.safetensors.index.json", dir);
+    KU_TRY(refuse_form(NULL, path));
+    KU_TRY(ku_st_open(path, set->file));
+    set->n = 1;
+    return KUMI_OK;
 }
 
 int ku_st_set_open(const char *dir, struct ku_st_set *out)
@@ -135,10 +168,14 @@ int ku_st_set_open(const char *dir, struct ku_st_set *out)
     int status = KUMI_ENOMEM, one;
     char *single = ku_asprintf("%s/model.safetensors", dir);
     char *index = ku_asprintf("%s/model.safetensors.index.json", dir);
+    struct stat info;
     if (single == NULL || index == NULL)
         goto out;
+    int is_file = ku_os_stat(dir, &info) == 0 && S_ISREG(info.st_mode);
     KU_TRY_OUT(one = is_there(single));
-    if (one)
+    if (is_file)
+        status = open_file(dir, &set);
+    else if (one)
         status = open_shard(dir, "model.safetensors", &set);
     else if ((status = is_there(index)) >= 0)
         status = status ? open_index(dir, index, &set) : refuse(dir);

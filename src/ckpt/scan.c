@@ -8,8 +8,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/os.h"
-
-enum { WINDOW_CHUNKS = 4, BUFFER_ALIGN = 4096 };
+#include "ckpt/ahead.h"
 
 /* A problem of a file below a snapshot is a damaged snapshot; short memory stays what it is. */
 static int as_damage(int status)
@@ -98,7 +97,8 @@ static int open_header(struct ku_scan *s)
     /* The scan is by chunks; what it finds behind the header is not its business. */
     int64_t all = s->n_pieces;
     s->n_pieces = n < 1 ? (all > 0) : n;
-    int status = ku_scan_run(s, 0, ku_pieces_n_chunks(s->bytes), check_header, s);
+    const struct ku_piece *last = s->n_pieces ? &s->piece[s->n_pieces - 1] : NULL;
+    int status = last ? ku_scan_run(s, 0, last->at / KU_CHUNK_BYTES + 1, check_header, s) : KUMI_OK;
     s->n_pieces = all;
     KU_TRY(status);
     status = ku_st_open(s->path, &s->st);
@@ -147,43 +147,31 @@ void ku_scan_close(struct ku_scan *s)
     *s = (struct ku_scan){.fd = -1, .direct_fd = -1};
 }
 
-/* Whole pages by O_DIRECT, which spares a cold file the page cache, the rest through it. */
-static int read_window(struct ku_scan *s, unsigned char *window, size_t bytes, uint64_t at)
-{
-    size_t direct = s->direct_fd >= 0 ? bytes & ~(size_t)(BUFFER_ALIGN - 1) : 0;
-    if (direct > 0 && ku_os_pread_full(s->direct_fd, window, direct, (off_t)at) != (ssize_t)direct)
-        direct = 0;
-    ssize_t n = ku_os_pread_full(s->fd, window + direct, bytes - direct, (off_t)(at + direct));
-    if (n < 0)
-        return unreadable(s->path);
-    /* A file that shrinks under us is a damaged one. */
-    memset(window + direct + n, 0, bytes - direct - (size_t)n);
-    return KUMI_OK;
-}
-
 int ku_scan_run(struct ku_scan *s, uint64_t first, uint64_t end,
                 int (*visit)(void *ctx, const struct ku_piece *p, const unsigned char *data,
                              int is_good),
                 void *ctx)
 {
     int64_t i = ku_pieces_first(s->piece, s->n_pieces, first * KU_CHUNK_BYTES);
+    uint64_t at = first * KU_CHUNK_BYTES, to = end * KU_CHUNK_BYTES;
+    struct ku_ahead *ahead = NULL;
+    const unsigned char *window;
+    size_t bytes;
     int status = KUMI_OK;
-    unsigned char *window = ku_malloc_aligned(BUFFER_ALIGN, (size_t)WINDOW_CHUNKS * KU_CHUNK_BYTES);
-    if (window == NULL)
-        return KUMI_ENOMEM;
-    for (uint64_t chunk = first; chunk < end && i < s->n_pieces; chunk += WINDOW_CHUNKS) {
-        uint64_t at = chunk * KU_CHUNK_BYTES;
-        uint64_t to = (chunk + WINDOW_CHUNKS < end ? chunk + WINDOW_CHUNKS : end) * KU_CHUNK_BYTES;
-        size_t bytes = (size_t)((to < s->bytes ? to : s->bytes) - at);
-        KU_TRY_OUT(read_window(s, window, bytes, at));
-        for (; i < s->n_pieces && s->piece[i].at < to; i++) {
+    to = to < s->bytes ? to : s->bytes;
+    if (i == s->n_pieces || at >= to)
+        return KUMI_OK;
+    KU_TRY(ku_ahead_open(s->fd, s->direct_fd, at, to, &ahead));
+    for (; at < to; at += bytes) {
+        KU_TRY_OUT(ku_ahead_next(ahead, &window, &bytes) < 0 ? unreadable(s->path) : KUMI_OK);
+        for (; i < s->n_pieces && s->piece[i].at < at + bytes; i++) {
             const struct ku_piece *p = &s->piece[i];
             const unsigned char *data = window + (p->at - at);
             KU_TRY_OUT(visit(ctx, p, data, ku_hash64(data, p->bytes) == p->sum));
         }
     }
 out:
-    ku_free(window);
+    ku_ahead_close(ahead);
     return status;
 }
 

@@ -24,7 +24,7 @@ struct ku_scan {
 int ku_scan_open(const struct ku_ckpt *c, int file, struct ku_scan *s);
 void ku_scan_close(struct ku_scan *s);
 /*
- * Read chunks [first, end), 4 MiB at a time.
+ * Read chunks [first, end), ahead of `visit` in 8 MiB of memory.
  *
  *   visit   called for each piece in order; `is_good`: its bytes have their checksum. < 0 ends the
  * scan

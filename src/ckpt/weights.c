@@ -41,8 +41,6 @@ static int find_wrapped(struct ku_weights *w)
     }
     w->wrapped = ku_strdup(ku_str_get(&chain));
     ku_str_fini(&chain);
-    if (w->wrapped && w->wrapped[0])
-        KU_LOG(CKPT, INFO, "%s: all names begin with %s, which is taken off", w->dir, w->wrapped);
     return w->wrapped ? KUMI_OK : KUMI_ENOMEM;
 }
 
@@ -260,8 +258,6 @@ int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
     struct matcher m = {.w = w, .opts = opts != NULL ? opts : &none};
     *w = (struct ku_weights){.dir = ku_strdup(dir)};
     int status = w->dir ? KUMI_OK : KUMI_ENOMEM;
-    if (status == KUMI_OK && tensor != NULL)
-        status = ku_ckpt_tensors_check(tensor, n);
     if (status == KUMI_OK)
         status = open_set(&m, tensor, n);
     if (status < 0)
@@ -304,8 +300,20 @@ static int64_t share(int64_t count, int rank, int n_ranks)
     return at < count ? at : count;
 }
 
+void ku_weights_say(const struct ku_weights *w)
+{
+    if (w->wrapped[0])
+        KU_LOG(CKPT, WARN, "%s: all names begin with %s, which is taken off", w->dir, w->wrapped);
+    if (w->report.n_rounded > 0)
+        KU_LOG(CKPT, INFO, "%s: %d tensors are rounded to a narrower dtype", w->dir,
+               w->report.n_rounded);
+    if (w->report.n_missing > 0)
+        KU_LOG(CKPT, WARN, "%s: %d tensors are not there", w->dir, w->report.n_missing);
+}
+
 int ku_weights_read(struct ku_weights *w, int rank, int n_ranks)
 {
+    KU_TRY(ku_ckpt_tensors_check(w->tensor, w->n));
     void *buffer = ku_malloc(PIECE_BYTES);
     int status = buffer ? KUMI_OK : KUMI_ENOMEM;
     KU_ASSERT(rank >= 0 && rank < n_ranks);
@@ -316,12 +324,8 @@ int ku_weights_read(struct ku_weights *w, int rank, int n_ranks)
                                share(t->count, rank + 1, n_ranks), buffer);
     }
     ku_free(buffer);
-    if (status == KUMI_OK && rank == 0 && w->report.n_rounded > 0)
-        KU_LOG(CKPT, INFO, "%s: %d tensors are rounded to a narrower dtype", w->dir,
-               w->report.n_rounded);
-    if (status == KUMI_OK && rank == 0 && w->report.n_missing > 0)
-        KU_LOG(CKPT, WARN, "%s: %d tensors are not there and keep their first values", w->dir,
-               w->report.n_missing);
+    if (status == KUMI_OK && rank == 0)
+        ku_weights_say(w);
     return status;
 }
 

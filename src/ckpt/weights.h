@@ -56,6 +56,8 @@ int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
  * once), through one buffer of a MiB. Padding is not touched. Errors: KUMI_EINPUT.
  */
 int ku_weights_read(struct ku_weights *w, int rank, int n_ranks);
+/* What a user should know of how they were taken, to the log: rank 0 of read, and write, do. */
+void ku_weights_say(const struct ku_weights *w);
 void ku_weights_close(struct ku_weights *w);
 /* The three together, for one rank. report: NULL: not wanted. */
 int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,

@@ -196,6 +196,8 @@ int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtyp
     int status = final && temporary && x.order && x.shard && x.in && x.out ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status = write_beside(&x, final, shard_bytes, config);
+    if (status == KUMI_OK)
+        ku_weights_say(w);
     ku_free(x.in);
     ku_free(x.out);
     ku_free(x.shard);

@@ -183,6 +183,24 @@ int cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code)
     return 0;
 }
 
+int cli_bytes(const char *text, uint64_t *bytes)
+{
+    static const struct {
+        const char *name;
+        double factor;
+    } unit[] = {{"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    char *end;
+    double x = strtod(text, &end);
+    for (size_t i = 0; i < sizeof unit / sizeof unit[0] && end > text; i++)
+        if (strcmp(end, unit[i].name) == 0 && x * unit[i].factor >= 1 &&
+            x * unit[i].factor < 0x1p62) {
+            *bytes = (uint64_t)(x * unit[i].factor);
+            return 0;
+        }
+    return -1;
+}
+
 double cli_seconds(const char *text)
 {
     double seconds = 0;

@@ -59,6 +59,8 @@ int cli_print(int status, char *text);
  * the job ran as n processes of this same command line and *exit_code is its end.
  */
 int cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code);
+/* "500MB", "2GB" (powers of ten), "1GiB", "4096": bytes. < 0: none of that form. */
+int cli_bytes(const char *text, uint64_t *bytes);
 /* "[[HH:]MM:]SS" in seconds, < 0: none of that form. */
 double cli_seconds(const char *text);
 

@@ -25,9 +25,11 @@ const struct cli_command cli_commands[] = {
      cmd_plan},
     {"graph", "the graph or program of a configuration",
      "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value]", cmd_graph},
-    {"ckpt", "list, verify, digest and export checkpoints",
+    {"ckpt", "list, verify and digest checkpoints; weights in and out",
      "kumi ckpt list|verify|digest RUN [--json] [--params]\n"
-     "       kumi ckpt export RUN DIR",
+     "       kumi ckpt export RUN|DIR --to DIR [--dtype f32|bf16|f16] [--shard-size 2GB]\n"
+     "       kumi ckpt import DIR --to DIR [--dtype ..] [--shard-size ..] [--model FILE]\n"
+     "                        [--map THEIRS=OURS].. [--allow-missing]",
      cmd_ckpt},
     {"run", "run a program on N ranks of this host",
      "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},

@@ -23,6 +23,7 @@ enum {
     ROW_NS = 25 * 1000 * 1000, /* some 100 rows in some 5 s, with what is too long for it */
     BATCH = 10,                /* small calls take less than a look at the clock */
     SMALL_BYTES = 4096,
+    MANY = 1000, /* operations that wait for nobody, between two looks */
     LINE = 64
 };
 enum memory { OWNED, PRIVATE, PROGRAM, NO_MEMORY };
@@ -142,6 +143,23 @@ static int run_work(struct bench *b, const struct call *call)
     return ku_work_wait(w);
 }
 
+/* As run_work and without it, many times. */
+static int run_many(struct bench *b, const struct call *call)
+{
+    for (int i = 0; i < MANY; i++)
+        KU_TRY(run_work(b, call));
+    return 0;
+}
+
+static int run_none(struct bench *b, const struct call *call)
+{
+    struct ku_work *volatile w = (struct ku_work *)(uintptr_t)&call->work;
+    (void)b;
+    for (int i = 0; i < MANY; i++)
+        KU_TRY(w->state == KU_WORK_STARTED ? KUMI_EBUG : 0);
+    return 0;
+}
+
 /* There and back between ranks 0 and 1; the others wait at the next barrier. */
 static int ping_pong(struct bench *b, const struct call *call)
 {
@@ -253,6 +271,30 @@ static int time_kind(struct bench *b, enum ku_coll_kind kind, enum memory memory
     return 0;
 }
 
+/* What an operation costs that moves nothing and waits for nobody: arguments, sequence number,
+ * flags, deadline and flight recorder, less the loop. */
+static int time_bookkeeping(struct bench *b)
+{
+    static const char what[] = "bookkeeping";
+    struct call call = {.fn = run_many}, empty = {.fn = run_none};
+    struct ku_comm *self = NULL;
+    double ns[2], loop_ns[2];
+    int status = 0;
+    if (b->opts->only && strncmp(what, b->opts->only, strlen(b->opts->only)) != 0)
+        return 0;
+    KU_TRY(ku_comm_mesh(b->job, "bench", b->job->rank, 1, 1, &self));
+    KU_TRY_OUT(ku_work_init(&call.work, self, &(struct ku_coll){.kind = KU_COLL_BARRIER}));
+    KU_TRY_OUT(time_call(b, &call, ns));
+    KU_TRY_OUT(time_call(b, &empty, loop_ns));
+    for (int i = 0; i < 2; i++)
+        ns[i] = (ns[i] - loop_ns[i]) / MANY;
+    add_row(b, what, memory_name[NO_MEMORY], &call, ns, 0);
+out:
+    if (!ku_job_has_failed(b->job))
+        ku_comm_destroy(self);
+    return status;
+}
+
 static int time_all(struct bench *b)
 {
     static const enum ku_coll_kind kinds[] = {
@@ -272,6 +314,7 @@ static int time_all(struct bench *b)
         KU_TRY(time_call(b, &limit, ns));
         b->sum_ns[i] = ns[0];
     }
+    KU_TRY(time_bookkeeping(b));
     KU_TRY(time_kind(b, KU_COLL_BARRIER, NO_MEMORY, KUMI_F32, 0));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         int n_memories = k < 2 ? 3 : 2, n_dtypes = k < 3 ? 2 : 1; /* programs; reductions */

@@ -8,7 +8,8 @@
 /* One line of `kumi bench comm`. Times are of the slowest rank: median and 99th percentile of many
  * calls that begin together. */
 struct ku_bench_comm_row {
-    char what[16];   /* "all_reduce"; "ping_pong": half of there and back */
+    char what[16];   /* "all_reduce"; "ping_pong": half of there and back; "bookkeeping": an
+                        operation that waits for nobody */
     const char *how; /* where the buffers are: "owned", "private"; "program": compiled, owned, in
                         place; "" without data */
     enum kumi_dtype dtype;

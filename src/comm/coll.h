@@ -48,9 +48,16 @@ const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
  */
 struct ku_coll_part {
     struct ku_ref in, out;
+    struct ku_ref addend; /* reduce_scatter, with has_addend: added to the sum before it is stored;
+                             complete where this rank keeps it when the work's turn comes */
     int64_t count, first_block;
-    int32_t block_count;
+    int32_t block_count, has_addend;
 };
+
+/* Who wants to see sums while they are in the caches: `count` elements of a part that this rank has
+ * just summed, from its next unseen block on, whole blocks but for the last of the part. On the
+ * rank's own thread, in whatever call moves bytes; must not wait. */
+typedef void ku_coll_see(void *ctx, int part, void *sum, int64_t count);
 
 struct ku_coll {
     enum ku_coll_kind kind;
@@ -66,6 +73,8 @@ struct ku_coll {
      * work. */
     const struct ku_coll_part *part;
     int n_parts;
+    ku_coll_see *see; /* reduce_scatter: of the blocks that this rank keeps; NULL: nobody */
+    void *see_ctx;
 
     /* Public calls (n_parts = 0): any memory. Blocks are packed in rank order; counts NULL: `count`
      * each. Borrowed until wait returns. */
@@ -131,6 +140,7 @@ enum ku_step_op {
 enum ku_coll_path {
     KU_PATH_BARRIER, /* nothing moves */
     KU_PATH_INLINE,  /* at most KU_INLINE_BYTES a rank */
+    KU_PATH_POSTED,  /* of these, a broadcast's root: nobody has anything for it */
     KU_PATH_PROGRAM, /* parts in owned memory */
     KU_PATH_PUBLIC,  /* how a public call begins */
     KU_PATH_DIRECT,  /* how it goes on */
@@ -140,9 +150,9 @@ enum ku_coll_path {
     KU_PATH_STAGED_V,   /* all_to_all_v */
     KU_PATH_P2P
 };
-/* The steps of a path, up to KU_STEP_END; and the path a collective begins on n ranks. Pure. */
+/* The steps of a path, up to KU_STEP_END; and the path on which rank `me` of n begins. Pure. */
 const uint8_t *ku_coll_steps(enum ku_coll_path path);
-enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n);
+enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n, int me);
 /* Elements that a rank of n sends with its arrival on the inline path. */
 int64_t ku_coll_inline_count(const struct ku_coll *coll, int n);
 /* Kind, dtype, wire, reduction and root in one word, as fingerprints and the flight recorder carry
@@ -171,7 +181,7 @@ struct ku_work {
         uint64_t ticket, n_left; /* message number; pieces not yet posted or taken */
         int64_t at;              /* bytes moved */
         uint32_t chunk[2];
-        int opened;
+        int opened, n_looks;
     } p2p;
 };
 /* Checks and compiles. `coll` is copied; its arrays are borrowed. Errors: KUMI_EINVAL. */

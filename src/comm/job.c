@@ -132,8 +132,7 @@ static void host_free(struct ku_host *host)
     ku_free(host);
 }
 
-/* Cores that the host's ranks have together: each may be bound to its own. */
-static int n_cpus_together(const struct ku_job *job)
+int ku_job_n_cpus(const struct ku_job *job)
 {
     int n = 0;
     for (int i = 0; i < KU_OS_CPU_WORDS; i++) {
@@ -150,7 +149,7 @@ static int enter(struct ku_job *job)
     struct ku_coll barrier = {.kind = KU_COLL_BARRIER, .name = "join"};
     atomic_store(&job->priv->line->state, KU_RANK_JOINED);
     KU_TRY(ku_comm_run_own(job->world, &barrier));
-    job->priv->may_spin = job->local_n * job->priv->threads <= n_cpus_together(job);
+    job->priv->may_spin = job->local_n * job->priv->threads <= ku_job_n_cpus(job);
     return 0;
 }
 

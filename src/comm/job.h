@@ -62,6 +62,9 @@ static inline void ku_job_tick(struct ku_job *job)
     atomic_store_explicit(&line->progress, now + 1, memory_order_relaxed);
 }
 
+/* CPUs that the host's ranks have together, each of which may be bound to its own; quotas count. */
+int ku_job_n_cpus(const struct ku_job *job);
+
 /* From now on SIGINT and SIGTERM set the job's stop word. Call before the process starts further
  * threads. */
 int ku_job_heed_signals(struct ku_job *job);

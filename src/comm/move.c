@@ -109,7 +109,8 @@ static int is_in_place(const struct ku_work *w, const struct operands *o)
     return 0;
 }
 
-static void reduce(const struct ku_work *w, const struct operands *o, int64_t count)
+static void reduce(const struct ku_work *w, const struct operands *o, const void *addend,
+                   int64_t count)
 {
     int n_streamed = is_large(w) && !is_in_place(w, o) ? o->n_dst : o->n_streamed;
     struct ku_sum s = {.n_src = w->comm->n,
@@ -120,6 +121,7 @@ static void reduce(const struct ku_work *w, const struct operands *o, int64_t co
                        .dtype = w->coll.dtype,
                        .wire = w->coll.wire,
                        .reduce = w->coll.reduce,
+                       .addend = addend,
                        .divide = w->coll.reduce == KUMI_AVG ? w->comm->n : 0,
                        .n_streamed = n_streamed};
     ku_sum(w->comm->job->priv->kernels, &s);
@@ -163,9 +165,14 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
         if (to_all)
             o.dst[i] = ref_at(c->job, &part->out, local) + offset;
     }
+    const void *addend = NULL;
     if (!to_all)
         o.dst[0] = ref_at(c->job, &part->out, c->job->local_rank) + offset;
-    reduce(w, &o, count);
+    if (part->has_addend && !to_all)
+        addend = ref_at(c->job, &part->addend, c->job->local_rank) + offset;
+    reduce(w, &o, addend, count);
+    if (w->coll.see && w->coll.kind == KU_COLL_REDUCE_SCATTER)
+        w->coll.see(w->coll.see_ctx, w->part, o.dst[0], count);
     return count;
 }
 
@@ -252,7 +259,7 @@ static int direct_reduce(struct ku_work *w, int64_t begin, int64_t end)
             o.dst[0] = out_of(w, w->coll.root) + (size_t)at * each;
         if (w->coll.kind == KU_COLL_REDUCE_SCATTER)
             o.dst[0] = out_of(w, c->me) + (size_t)w->at * each;
-        reduce(w, &o, count);
+        reduce(w, &o, NULL, count);
         w->at += count;
     }
     return 0;
@@ -327,7 +334,7 @@ static void staged_sum(struct ku_work *w, struct operands *o, int64_t window, in
         o->src[i] = stage_of(w, i) + (size_t)window * each;
     if (!stages_own(w))
         o->src[w->comm->me] = (const unsigned char *)w->coll.in + (size_t)own * each;
-    reduce(w, o, count);
+    reduce(w, o, NULL, count);
 }
 
 /* All-reduce and reduce: my slice of the piece goes to my output and into the next piece of my
@@ -537,7 +544,7 @@ void ku_move_inline(struct ku_work *w)
         o.dst[0] = out;
         o.n_dst = 1;
         o.n_streamed = 0;
-        reduce(w, &o, w->total);
+        reduce(w, &o, NULL, w->total);
         return;
     case KU_COLL_BROADCAST:
         if (c->me != coll->root)

@@ -29,7 +29,7 @@ enum {
     KU_MAX_LOCAL = 512, /* ranks of a host: the largest servers have 384 hardware threads */
     KU_SLOTS = 64,      /* comms alive at a time on a rank: one bit each in a word */
     KU_RING =
-        8, /* works of a comm that may have arrived before the slowest rank finished the first */
+        16, /* works of a comm that may have arrived before the slowest rank finished the first */
     KU_INLINE_BYTES = 88, /* payload that rides with the arrival: to the end of its second line */
     KU_STAGE_BYTES =
         256 * 1024, /* a piece of a public call on private memory: fits L2 beside its source */
@@ -41,7 +41,7 @@ enum {
         50 * 1000 * 1000 /* no sleep is longer: on waking one looks for aborts, deaths, deadlines */
 };
 #define KU_SEGMENT_MAGIC 0x6b756d69u
-#define KU_SEGMENT_ABI   2u
+#define KU_SEGMENT_ABI   3u
 
 enum ku_rank_state {
     KU_RANK_ABSENT,
@@ -112,13 +112,15 @@ struct ku_flags {
 /* A piece of a message; small ones ride along. Written before number is stored. */
 struct ku_post {
     _Alignas(64) ku_a64 number; /* piece number - 1 of the channel is here */
-    uint64_t what, count;       /* of its message */
+    uint64_t count;             /* of its message */
+    uint32_t what, acked;       /* of its message; the sender's `acked` of the other direction */
     uint32_t chunk, bytes;
     unsigned char letter[KU_LETTER_BYTES]; /* instead of a chunk; 32 bytes lie in the flag's line */
 };
 /* One direction between two ranks of a comm. A message of one letter is posted at once. For a
  * longer one the receiver opens message `want`, the sender posts pieces; the receiver acknowledges
- * each. */
+ * each, and once more in its next post the other way: who answers each other look at no line but
+ * that of the post. */
 struct ku_channel {
     struct ku_post post[2];     /* sender: piece p is at [p % 2] */
     _Alignas(64) ku_a64 want;   /* receiver: messages opened */

@@ -104,6 +104,14 @@ static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel 
     return 0;
 }
 
+/* Pieces that this rank took from the peer. */
+static uint32_t acked_back(const struct ku_comm *comm, const struct ku_work *w)
+{
+    const struct ku_channel *back = ku_segment_channel(
+        comm->job->seg, comm->slot, ku_comm_local(comm, w->coll.root), comm->job->local_rank);
+    return (uint32_t)atomic_load_explicit(&back->acked, memory_order_relaxed);
+}
+
 /* Puts the next piece where its receiver looks for it. */
 static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int64_t left,
                  int is_letter)
@@ -112,8 +120,9 @@ static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch,
     struct ku_post *p = &ch->post[posted % 2];
     const unsigned char *from = (const unsigned char *)w->coll.in + w->p2p.at;
     uint32_t now = (uint32_t)(left < KU_CHUNK_BYTES ? left : KU_CHUNK_BYTES);
-    p->what = (uint64_t)w->coll.dtype;
+    p->what = (uint32_t)w->coll.dtype;
     p->count = (uint64_t)w->total;
+    p->acked = acked_back(comm, w);
     p->bytes = now;
     p->chunk = w->p2p.chunk[posted % 2];
     if (is_letter && now)
@@ -158,6 +167,33 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
     return 0;
 }
 
+/* Says what is expected, unless it is there. A letter comes without being asked for, so that is
+ * said late: to a sender that has something longer in mind, before we sleep. */
+static void open_recv(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_there)
+{
+    enum { N_LOOKS = 16 };
+    int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
+    if (w->p2p.opened || is_there)
+        return;
+    if (bytes <= KU_LETTER_BYTES && ++w->p2p.n_looks < N_LOOKS)
+        return;
+    ch->what = (uint64_t)w->coll.dtype;
+    ch->count = (uint64_t)w->total;
+    atomic_store(&ch->want, w->p2p.ticket);
+    ring(comm->job->seg, ku_comm_local(comm, w->coll.root));
+    w->p2p.opened = 1;
+}
+
+/* The sender's view of the other direction, from a post of this one. */
+static void note_acks(struct ku_comm *comm, const struct ku_work *w, uint32_t acked)
+{
+    struct ku_channel *back = ku_segment_channel(comm->job->seg, comm->slot, comm->job->local_rank,
+                                                 ku_comm_local(comm, w->coll.root));
+    uint32_t more = acked - (uint32_t)back->acked_seen;
+    if (more <= 2) /* else it is older than what was seen since */
+        back->acked_seen += more;
+}
+
 static int shm_recv(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_segment *seg = comm->job->seg;
@@ -167,13 +203,7 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
     uint64_t acked = atomic_load_explicit(&ch->acked, memory_order_relaxed);
     if (t->recv_done[from] + 1 != w->p2p.ticket)
         return 1;
-    if (!w->p2p.opened && atomic_load(&ch->post[acked % 2].number) <= acked) {
-        ch->what = (uint64_t)w->coll.dtype;
-        ch->count = (uint64_t)w->total;
-        atomic_store(&ch->want, w->p2p.ticket);
-        ring(seg, from);
-    }
-    w->p2p.opened = 1;
+    open_recv(comm, w, ch, atomic_load(&ch->post[acked % 2].number) > acked);
     for (; w->p2p.n_left; w->p2p.n_left--) {
         const struct ku_post *p = &ch->post[acked % 2];
         if (atomic_load(&p->number) <= acked)
@@ -188,6 +218,7 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
                        : ku_segment_stage(seg, comm->slot, from)->chunk[p->chunk],
                    p->bytes);
         w->p2p.at += p->bytes;
+        note_acks(comm, w, p->acked);
         atomic_store(&ch->acked, ++acked);
         comm->job->priv->has_moved = 1;
         ring(seg, from);

@@ -64,10 +64,8 @@ static int masked_verify(const struct ku_data *d, const struct ku_progress *prog
     return ku_data_verify(((const struct masked *)d)->text, progress);
 }
 
-static const struct ku_data_ops masked_ops = {.kind = "masked text",
-                                              .destroy = masked_destroy,
-                                              .read = masked_read,
-                                              .verify = masked_verify};
+static const struct ku_data_ops masked_ops = {
+    .kind = "masked text", .destroy = masked_destroy, .read = masked_read, .verify = masked_verify};
 
 int ku_masked_open(struct ku_data *text, const struct ku_masked_opts *o, struct ku_data **out)
 {

@@ -14,8 +14,8 @@
  * Ports: tokens, targets, token_type_ids (zeros); i32 [T]; lengths (T); i32.
  */
 struct ku_masked_opts {
-    double probability; /* in (0, 1) */
-    int64_t mask_token; /* id that stands for what is masked */
+    double probability;  /* in (0, 1) */
+    int64_t mask_token;  /* id that stands for what is masked */
     int64_t vocab_count; /* ids below it replace at random */
     uint64_t seed;
 };

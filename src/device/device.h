@@ -40,10 +40,11 @@ struct ku_call {
 struct ku_device_opts {
     int n_threads;          /* of the queue's pool; 0 = 1 */
     enum ku_isa isa;        /* not above this one */
-    int n_runnable_threads; /* on this host by all ranks: the pool spins only if they fit the cores;
+    int n_runnable_threads; /* on this host by all ranks: the pool spins only if they fit n_cpus;
                                0 = n_threads */
-    int first_cpu;          /* pool thread i is bound to cpu[i] when cpu is given */
-    const int *cpu;         /* n_threads ids, or NULL = not bound */
+    int n_cpus; /* that all of those run on, wherever this rank is bound; 0 = this thread's own */
+    int first_cpu;  /* pool thread i is bound to cpu[i] when cpu is given */
+    const int *cpu; /* n_threads ids, or NULL = not bound */
 };
 
 struct ku_kernel; /* a device's own */
@@ -62,6 +63,10 @@ struct ku_device_ops {
     /* Runs the kernel; on CPUs it is done on return. hook (may be NULL) is called by the pool's
      * first thread between tiles, at most about 1 ms apart, so that communication progresses. */
     int (*launch)(void *dev, struct ku_kernel *kernel, void (*hook)(void *), void *hook_ctx);
+    /* What op sumsq does, but on the caller's thread, be it between tiles of a launch: adds the
+     * squares of x, flat canonical blocks, to stats, and its elements that are not finite to a word
+     * of it. For collectives, which call it while a sum is in the caches. */
+    void (*add_squares)(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
 };
 
 extern const struct ku_device_ops

@@ -182,7 +182,8 @@ int ku_pool_create(const struct ku_pool_opts *o, struct ku_pool **out)
     memset(p, 0, bytes);
     p->n_threads = n;
     int runnable = o->n_runnable_threads ? o->n_runnable_threads : n;
-    p->n_spins = runnable <= ku_os_n_cpus() ? N_SPINS : 0;
+    int n_cpus = o->n_cpus ? o->n_cpus : ku_os_n_cpus();
+    p->n_spins = runnable <= n_cpus ? N_SPINS : 0;
     p->n_started = 1;
     if (o->cpu && o->bind_caller)
         KU_TRY_OUT(bind_self(o->cpu[0]));

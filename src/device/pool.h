@@ -13,8 +13,8 @@ struct ku_pool;
 
 struct ku_pool_opts {
     int n_threads;          /* the caller included; 0 = 1 */
-    int n_runnable_threads; /* on this host; threads spin only if these fit the cores. 0 = n_threads
-                             */
+    int n_runnable_threads; /* on this host; threads spin only if these fit n_cpus. 0 = n_threads */
+    int n_cpus;             /* that all of those run on; 0 = this thread's own */
     const int *cpu;         /* thread i >= 1 is bound to cpu[i]; NULL = not bound */
     int bind_caller;        /* bind thread 0 (the caller of create) to cpu[0] as well */
 };

@@ -6,38 +6,6 @@
 
 #include "base/exact.h"
 
-/* Linear warm-up (nanoGPT's formula, shifted by warmup_lr), then the schedule; u counts periods. */
-double ku_schedule_lr(const struct ku_attrs *a, int64_t update)
-{
-    const double lr = a->lr, low = a->min_lr;
-    const int64_t u = a->period > 1 ? update / a->period : update;
-    if (u < a->warmup)
-        return a->warmup_lr + (lr - a->warmup_lr) * (double)(u + 1) / (double)(a->warmup + 1);
-    double span = (double)(a->decay - a->warmup);
-    double ratio = span > 0 ? (double)(u - a->warmup) / span : 1;
-    ratio = ratio < 1 ? ratio : 1;
-    switch ((enum ku_schedule)a->schedule) {
-    case KU_SCHED_CONSTANT:
-        return lr;
-    case KU_SCHED_LINEAR:
-        return lr + (low - lr) * ratio;
-    case KU_SCHED_COSINE:
-        return low + 0.5 * (1 + cos(3.14159265358979323846 * ratio)) * (lr - low);
-    case KU_SCHED_STEP:
-        return a->step_size > 0 ? lr * pow(a->gamma, (double)((u - a->warmup) / a->step_size)) : lr;
-    case KU_SCHED_INVERSE_SQRT:
-        return lr * sqrt((double)(a->warmup > 1 ? a->warmup : 1) / (double)(u + 1));
-    case KU_SCHED_WSD: {
-        int64_t begin = a->decay - a->step_size;
-        if (u < begin)
-            return lr;
-        double part = a->step_size > 0 ? (double)(u - begin) / (double)a->step_size : 1;
-        return lr + (low - lr) * (part < 1 ? part : 1);
-    }
-    }
-    return lr;
-}
-
 /* Loss sum and valid count into the report; the number that divides, at least 1. */
 static double report_loss(const void *loss_sum, const void *valid, double *report)
 {
@@ -86,4 +54,29 @@ void ku_step_scalars(const struct ku_call *c)
 void ku_loss_scalars(const struct ku_call *c)
 {
     report_loss(c->in[0].data, c->in[1].data, c->out[0].data);
+}
+
+void ku_trust_norms(const struct ku_call *c)
+{
+    const int64_t *words = c->in[0].data;
+    double *norm = c->out[0].data;
+    int64_t n = ku_shape_count(&c->out[0].shape);
+    for (int64_t i = 0; i < n; i++) {
+        struct ku_exact sum;
+        memcpy(&sum, &words[i * KU_EXACT_WORDS], sizeof sum);
+        norm[i] = sqrt(ku_exact_round(&sum));
+    }
+}
+
+double ku_trust_lars(const struct ku_attrs *a, const double *norms, double scale)
+{
+    const double p = norms[2 * a->index], g = norms[2 * a->index + 1] * fabs(scale);
+    return p > 0 && g > 0 ? a->trust_coefficient * p / (g + a->weight_decay * p + a->eps) : 1;
+}
+
+double ku_trust_lamb(const struct ku_attrs *a, const double *norms)
+{
+    const double p = norms[2 * a->index], u = norms[2 * a->index + 1];
+    const double ratio = p > 0 && u > 0 ? p / u : 1;
+    return ratio < a->min_coeff ? a->min_coeff : ratio > a->max_coeff ? a->max_coeff : ratio;
 }

@@ -18,6 +18,14 @@ struct step {
     };
 };
 
+/* A start whose sums are squared while they are in the caches. */
+struct squares {
+    const struct ku_device_ops *ops;
+    void *device;
+    const struct ku_operand *part;
+    int64_t *stats;
+};
+
 struct ku_exec {
     struct ku_memory *memory;
     const struct ku_program *program;
@@ -27,6 +35,7 @@ struct ku_exec {
     struct ku_coord coord;
     struct step *step;
     struct ku_work *work;      /* one per handle */
+    struct squares *squares;   /* likewise */
     struct ku_coll_part *part; /* of all starts, one after the other */
     struct ku_exec_times times;
     uint32_t first_once; /* instruction behind those of all micro-batches */
@@ -83,6 +92,27 @@ static enum ku_coll_kind kind_of(int exchange)
     return KU_COLL_BARRIER;
 }
 
+static void add_squares(void *ctx, int part, void *sum, int64_t count)
+{
+    const struct squares *s = ctx;
+    const struct ku_operand *o = &s->part[part];
+    const struct ku_view x = {
+        .data = sum, .dtype = (enum kumi_dtype)o->dtype, .shape = ku_shape_of("z", &count)};
+    if (o->stats_word)
+        s->ops->add_squares(s->device, &x, s->stats, o->stats_word);
+}
+
+/* The first input of a start is the stats that its sums go to. */
+static void bind_squares(struct ku_exec *e, const struct ku_instr *i, struct ku_coll *coll)
+{
+    const struct ku_buffer *b = &e->program->buffer[e->program->operand[i->operand].buffer];
+    struct squares *s = &e->squares[i->handle];
+    *s = (struct squares){e->ops, e->device, &e->program->operand[i->operand + i->n_in],
+                          (int64_t *)(void *)(e->memory->base[b->arena] + b->offset)};
+    coll->see = add_squares;
+    coll->see_ctx = s;
+}
+
 static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_coll_part *part,
                       struct step *s)
 {
@@ -94,7 +124,7 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
                            .part = part,
                            .n_parts = (int)i->n_parts};
     for (uint32_t k = 0; k < i->n_parts; k++) {
-        const struct ku_operand *o = &p->operand[i->operand + k];
+        const struct ku_operand *o = &p->operand[i->operand + i->n_in + k];
         struct ku_ref ref = {.arena = e->memory->wire->id, .off = p->buffer[o->buffer].offset};
         KU_ASSERT(p->buffer[o->buffer].arena == KU_AR_WIRE);
         coll.dtype = coll.wire = (enum kumi_dtype)o->dtype;
@@ -103,8 +133,14 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
                                   .out = ref,
                                   .count = ku_shape_count(&p->shape[o->shape]),
                                   .first_block = o->first_block,
-                                  .block_count = i->op == KU_X_REDUCE_SCATTER ? KU_BLOCK_COUNT : 0};
+                                  .block_count = i->op == KU_X_REDUCE_SCATTER ? KU_BLOCK_COUNT : 0,
+                                  .has_addend = o->addend != 0};
+        if (o->addend)
+            part[k].addend =
+                (struct ku_ref){.arena = e->memory->wire->id, .off = p->buffer[o->addend].offset};
     }
+    if (i->n_in)
+        bind_squares(e, i, &coll);
     s->work = &e->work[i->handle];
     return ku_work_init(s->work, e->dp, &coll);
 }
@@ -155,8 +191,9 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                           .coord = ku_mesh_coord(&p->mesh, memory->job->rank)};
     e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
     e->work = ku_calloc(p->n_handles + 1, sizeof *e->work);
+    e->squares = ku_calloc(p->n_handles + 1, sizeof *e->squares);
     e->part = ku_calloc(n_parts, sizeof *e->part);
-    int status = e->step && e->work && e->part ? bind_all(e) : KUMI_ENOMEM;
+    int status = e->step && e->work && e->squares && e->part ? bind_all(e) : KUMI_ENOMEM;
     if (status == KUMI_OK && dp)
         status = ku_comm_check_hash(dp, p->name, ku_program_hash(p));
     if (status < 0) {
@@ -178,6 +215,7 @@ void ku_exec_unload(struct ku_exec *e)
             e->ops->unbind(e->device, e->step[i].kernel);
     ku_free(e->step);
     ku_free(e->work);
+    ku_free(e->squares);
     ku_free(e->part);
     ku_free(e);
 }

@@ -21,6 +21,7 @@ static int refuse(const struct ku_graph *g, const struct ku_node *n, int axis, i
 struct brought {
     char letter; /* of the split, 0 = none */
     int n_split, n_partial, n_blocks, n_common;
+    int blocks; /* an operand in blocks */
 };
 
 static int look(const struct ku_graph *g, const struct ku_node *n, int axis, struct brought *b)
@@ -39,6 +40,7 @@ static int look(const struct ku_graph *g, const struct ku_node *n, int axis, str
             break;
         case KU_Z:
             b->n_blocks++;
+            b->blocks = i;
             break;
         case KU_S: {
             char letter = g->shape[v->shape].dim[p.dim].name;
@@ -105,7 +107,8 @@ static int place_axis(const struct ku_graph *g, ku_id id, int axis, struct ku_la
         out[o].at[axis].kind = (uint8_t)kind;
         out[o].at[axis].dim = 0;
         /* a result that no longer has the elements of the blocks (sumsq) is their partial sum */
-        if (kind == KU_Z && strcmp(ku_ops[n->op].sum, "*") == 0)
+        if (kind == KU_Z && strcmp(ku_ops[n->op].sum, "*") == 0 &&
+            g->value[ku_out(g, id, o)].shape != g->value[ku_in(g, n, b.blocks)].shape)
             out[o].at[axis].kind = KU_P;
     }
     return KUMI_OK;

@@ -52,6 +52,9 @@ struct ku_buffer {
 struct ku_operand {
     ku_id buffer, shape, layout;
     uint8_t dtype;
+    ku_id addend;        /* start: buffer that is added to the sum, complete by then; 0 = none */
+    uint32_t stats_word; /* start: of stats, that counts the sum's non-finite elements; its squares
+                            are added too. 0 = neither */
     int32_t first_block; /* layout with Z: who keeps block 0 */
 };
 
@@ -64,7 +67,7 @@ struct ku_instr {
     int16_t stage;
     int32_t micro;            /* -1: once a step */
     uint32_t operand;         /* span: inputs, then outputs; start: the parts, in place */
-    uint32_t n_parts;         /* start: how many parts (n_in, n_out are 0) */
+    uint32_t n_parts;         /* start: how many parts (n_out is 0; n_in 1 if it adds to stats) */
     ku_id attr, path, source; /* source: the node's; 0: none */
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */

@@ -24,6 +24,10 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
                ku_layout_print(&p->layout[o->layout], &p->shape[o->shape], layout, sizeof layout));
     if (with_offsets)
         ku_str_add(out, "%s+%zu", ku_arena_name(b->arena), b->offset + part.offset);
+    if (o->addend)
+        ku_str_add(out, "+b%u", o->addend);
+    if (o->stats_word)
+        ku_str_add(out, "->w%u", o->stats_word);
 }
 
 static void print_instr(const struct ku_program *p, uint32_t at, int with_offsets,

@@ -63,12 +63,34 @@ static int verify_types(const struct ku_graph *g, ku_id id)
     return KUMI_OK;
 }
 
+/* A convert that adds to stats adds blocks: what ranks keep of a sum is a partial sum of squares.
+ */
+static int verify_convert(const struct ku_graph *g, ku_id id)
+{
+    const struct ku_node *n = &g->node[id];
+    if ((n->n_in > 1) != (n->n_out > 1))
+        return broken(g, id, "stats goes in and comes out");
+    if (n->n_in == 1)
+        return KUMI_OK;
+    const struct ku_layout *x = &g->layout[g->value[ku_out(g, id, 0)].layout];
+    struct ku_layout stats = g->layout[g->value[ku_in(g, n, 1)].layout];
+    for (int axis = 0; axis < KU_N_AXES; axis++)
+        if (x->at[axis].kind == KU_Z)
+            stats.at[axis].kind = KU_P;
+    if (!ku_layout_has(x, KU_Z) ||
+        !ku_layout_is_equal(&g->layout[g->value[ku_out(g, id, 1)].layout], &stats))
+        return broken(g, id, "squares of anything but blocks, or their sum is not partial");
+    if (n->n_in > 2 && g->value[ku_in(g, n, 2)].layout != g->value[ku_out(g, id, 0)].layout)
+        return broken(g, id, "what is added to a sum is not placed as it is");
+    return KUMI_OK;
+}
+
 static int verify_placement(const struct ku_graph *g, ku_id id)
 {
     const struct ku_node *n = &g->node[id];
     struct ku_layout out[KU_MAX_OUT];
     if (n->op == KU_OP_convert)
-        return KUMI_OK;
+        return verify_convert(g, id);
     if (ku_place_infer(g, id, out) < 0)
         return broken(g, id, ku_err_get()->text);
     for (int i = 0; i < n->n_out; i++)

@@ -399,11 +399,20 @@ int kumi_graph_output(struct kumi_graph *g, const char *name, kumi_value value)
     return kumi_graph_error(g);
 }
 
-int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value targets,
-                            int64_t ignore)
+int kumi_loss_smoothed(struct kumi_graph *g, kumi_value logits, kumi_value targets, int64_t ignore,
+                       double smoothing)
 {
     struct ku_attrs a = ku_attrs_default;
+    if (ku_builder_has_failed(g))
+        return kumi_graph_error(g);
+    if (!(smoothing >= 0 && smoothing < 1)) {
+        KU_ERR(KUMI_EINVAL, "graph: %sloss: label smoothing: %g; give a share in [0, 1)", g->scope,
+               smoothing);
+        ku_builder_fail(g);
+        return kumi_graph_error(g);
+    }
     a.ignore = ignore;
+    a.smoothing = smoothing;
     ku_id loss = ku_builder_node(
         g,
         &(struct ku_make){.op = KU_OP_softmax_xent, .n_in = 2, .in = {logits, targets}, .attr = &a},
@@ -417,10 +426,16 @@ int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value 
     return kumi_graph_output(g, "loss_valid", valid);
 }
 
+int kumi_loss_cross_entropy(struct kumi_graph *g, kumi_value logits, kumi_value targets,
+                            int64_t ignore)
+{
+    return kumi_loss_smoothed(g, logits, targets, ignore, 0);
+}
+
 int kumi_graph_metric(struct kumi_graph *g, const char *name, kumi_value value,
                       enum kumi_metric kind)
 {
-    static const char *const suffix[] = {"sum", "mean", "max"};
+    static const char *const suffix[] = {"sum", "mean", "max", "per_target"};
     char port[KU_MAX_SCOPE_BYTES];
     if (ku_builder_has_failed(g))
         return kumi_graph_error(g);
@@ -428,4 +443,19 @@ int kumi_graph_metric(struct kumi_graph *g, const char *name, kumi_value value,
     ku_id result = ku_builder_node(g, &(struct ku_make){.op = op, .n_in = 1, .in = {value}}, name);
     snprintf(port, sizeof port, "metric.%s.%s", suffix[kind], name);
     return kumi_graph_output(g, port, result);
+}
+
+int kumi_accuracy(struct kumi_graph *g, kumi_value logits, kumi_value targets, int64_t ignore,
+                  int k)
+{
+    struct ku_attrs a = ku_attrs_default;
+    char name[32] = "accuracy";
+    a.ignore = ignore;
+    a.top = k;
+    if (k != 1)
+        snprintf(name, sizeof name, "top%d", k);
+    ku_id hits = ku_builder_node(
+        g, &(struct ku_make){.op = KU_OP_top_k, .n_in = 2, .in = {logits, targets}, .attr = &a},
+        name);
+    return kumi_graph_metric(g, name, hits, KUMI_METRIC_PER_TARGET);
 }

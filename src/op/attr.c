@@ -10,8 +10,10 @@
 const char *const ku_attr_dtypes[] = {"f32", "f64", "bf16", "f16", "i64", "i32", "u16", "u8", NULL};
 const char *const ku_attr_acts[] = {"none", "relu", "gelu_tanh", "gelu_erf", "silu", NULL};
 const char *const ku_attr_rope_types[] = {"default", "linear", "dynamic", "llama3", NULL};
-const char *const ku_attr_schedules[] = {"constant",     "linear", "cosine", "step",
-                                         "inverse_sqrt", "wsd",    NULL};
+const char *const ku_attr_schedules[] = {"constant",     "linear",     "cosine",    "step",
+                                         "inverse_sqrt", "wsd",        "one_cycle", "noam",
+                                         "multi_step",   "polynomial", NULL};
+const char *const ku_attr_anneals[] = {"cos", "linear", NULL};
 const char *const ku_attr_folds[] = {"sum", "max", NULL};
 
 const struct ku_attrs ku_attrs_default = {

@@ -35,15 +35,22 @@
     X(I, length, 0, 0)   /* rope: dynamic: positions that it is used on */                         \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
-    X(F, value, 0, 0)   /* fill; random_*: mean */                                                 \
-    X(F, std, 0, 0)     /* random_normal, random_uniform */                                        \
-    X(I, index, 0, 0)   /* sumsq: which non-finite word; pick: which element */                    \
+    X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \
+    X(I, top, 1, 0)       /* top_k */                                                              \
+    X(F, value, 0, 0)     /* fill; random_*: mean */                                               \
+    X(F, std, 0, 0)       /* random_normal, random_uniform */                                      \
+    X(I, index, 0, 0)   /* sumsq, convert: which word; pick: which; trust_*, lars, lamb: tensor */ \
     X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
     X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
     X(F, beta2, 0.999, 0)                                                                          \
-    X(F, weight_decay, 0, 0) /* adamw (decoupled), adam and sgd (L2 in the gradient) */            \
-    X(F, momentum, 0, 0)     /* sgd */                                                             \
+    X(I, bias_correction, 1, 0) /* adam, adamw, lamb */                                            \
+    X(F, weight_decay, 0, 0)    /* adamw (decoupled), adam and sgd (L2 in the gradient) */         \
+    X(F, momentum, 0, 0)        /* sgd, lars */                                                    \
+    X(F, dampening, 0, 0)                                                                          \
     X(I, nesterov, 0, 0)                                                                           \
+    X(F, trust_coefficient, 0.001, 0) /* lars */                                                   \
+    X(F, min_coeff, 0.01, 0)          /* lamb: limits of |p| / |update| */                         \
+    X(F, max_coeff, 10, 0)                                                                         \
     X(F, clip, 0, 0)  /* step_scalars: largest gradient norm, 0 = none */                          \
     X(I, shift, 0, 0) /* step_scalars, loss_seed: backward runs at 2^-shift */                     \
     X(E, schedule, KU_SCHED_CONSTANT, ku_attr_schedules)                                           \
@@ -55,6 +62,22 @@
     X(I, decay, 0, 0)                                                                              \
     X(I, step_size, 0, 0)                                                                          \
     X(F, gamma, 0, 0)                                                                              \
+    X(I, milestone1, 0, 0) /* multi_step: ascending, 0 = none */                                   \
+    X(I, milestone2, 0, 0)                                                                         \
+    X(I, milestone3, 0, 0)                                                                         \
+    X(I, milestone4, 0, 0)                                                                         \
+    X(I, milestone5, 0, 0)                                                                         \
+    X(I, milestone6, 0, 0)                                                                         \
+    X(F, power, 1, 0)       /* polynomial */                                                       \
+    X(I, d_model, 1, 0)     /* noam */                                                             \
+    X(F, pct_start, 0.3, 0) /* one_cycle, with PyTorch's names */                                  \
+    X(F, div_factor, 25, 0)                                                                        \
+    X(F, final_div_factor, 1e4, 0)                                                                 \
+    X(I, three_phase, 0, 0)                                                                        \
+    X(E, anneal, KU_ANNEAL_COS, ku_attr_anneals)                                                   \
+    X(I, cycle_momentum, 0, 0) /* momentum, and Adam's beta1, move against the learning rate */    \
+    X(F, base_momentum, 0.85, 0)                                                                   \
+    X(F, max_momentum, 0.95, 0)                                                                    \
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
     X(I, axes, 0, 0)     /* convert: bit set of mesh axes whose placement changes */               \
     X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
@@ -78,14 +101,21 @@ enum ku_schedule {
     KU_SCHED_COSINE,
     KU_SCHED_STEP,
     KU_SCHED_INVERSE_SQRT,
-    KU_SCHED_WSD
+    KU_SCHED_WSD,
+    KU_SCHED_ONE_CYCLE,
+    KU_SCHED_NOAM,
+    KU_SCHED_MULTI_STEP,
+    KU_SCHED_POLYNOMIAL
 };
 enum ku_rope_type { KU_ROPE_DEFAULT, KU_ROPE_LINEAR, KU_ROPE_DYNAMIC, KU_ROPE_LLAMA3 };
+enum { KU_MAX_MILESTONES = 6 };
+enum ku_anneal { KU_ANNEAL_COS, KU_ANNEAL_LINEAR };
 enum ku_fold { KU_FOLD_SUM, KU_FOLD_MAX };
-extern const char *const ku_attr_dtypes[], *const ku_attr_acts[],
-                                               *const ku_attr_rope_types[],
-                                                   *const ku_attr_schedules[],
-                                                       *const ku_attr_folds[]; /* NULL-terminated */
+extern const char *const ku_attr_dtypes[],
+    *const ku_attr_acts[], *const ku_attr_rope_types[],
+                               *const ku_attr_schedules[],
+                                   *const ku_attr_anneals[],
+                                       *const ku_attr_folds[]; /* NULL-terminated */
 
 #define KU_ATTR_I int64_t
 #define KU_ATTR_E int64_t

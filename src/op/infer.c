@@ -325,6 +325,19 @@ INFER(softmax_xent_dx)
     return KUMI_OK;
 }
 
+INFER(top_k)
+{
+    (void)n_in;
+    const struct ku_shape *x = &in[0].shape, *y = &in[1].shape;
+    if (in[1].dtype != KUMI_I32 || x->ndim != y->ndim + 1 || !dims_are_equal(x, 0, y, 0, y->ndim))
+        return misfit("top_k", "targets are i32 in the logits' leading dims", &in[1]);
+    if (a->top < 1)
+        return misfit("top_k", "top is at least 1", &in[0]);
+    out[0].dtype = wide(in[0].dtype);
+    out[0].shape = *y;
+    return KUMI_OK;
+}
+
 INFER(select)
 {
     (void)a, (void)n_in;
@@ -381,15 +394,26 @@ INFER(stats)
     out[0] = words(KUMI_I64, a->words);
     return KUMI_OK;
 }
+static int infer_stats(const struct ku_attrs *a, const char *op, const struct ku_type *in,
+                       struct ku_type *out)
+{
+    if (in->dtype != KUMI_I64 || in->shape.ndim != 1 ||
+        KU_EXACT_WORDS + a->index >= in->shape.dim[0].count)
+        return misfit(op, "stats needs the words of an exact sum and one per parameter", in);
+    *out = *in;
+    return KUMI_OK;
+}
 INFER(sumsq)
 {
     (void)n_in;
-    if (in[1].dtype != KUMI_I64 || in[1].shape.ndim != 1 ||
-        KU_EXACT_WORDS + a->index >= in[1].shape.dim[0].count)
-        return misfit("sumsq", "stats needs the words of an exact sum and one per parameter",
-                      &in[1]);
-    out[0] = in[1];
-    return KUMI_OK;
+    return infer_stats(a, "sumsq", &in[1], &out[0]);
+}
+INFER(convert)
+{
+    out[0] = in[0];
+    if (n_in > 2 && (in[2].dtype != in[0].dtype || !ku_shape_is_equal(&in[2].shape, &in[0].shape)))
+        return misfit("convert", "what is added to a sum differs from it in type", &in[2]);
+    return n_in > 1 ? infer_stats(a, "convert", &in[1], &out[1]) : KUMI_OK;
 }
 INFER(loss_scalars)
 {
@@ -427,5 +451,66 @@ INFER(adam)
 INFER(sgd)
 {
     (void)n_in;
+    return infer_optimizer(a, in, 2, out);
+}
+
+/* Two exact sums of each tensor, one tensor after the other. */
+static int check_trust(const struct ku_attrs *a, const struct ku_type *trust)
+{
+    if (trust->dtype != KUMI_I64 || trust->shape.ndim != 1 || a->index < 0 ||
+        2 * (a->index + 1) * KU_EXACT_WORDS > trust->shape.dim[0].count)
+        return misfit("layer-wise optimizer", "trust needs two exact sums of each tensor", trust);
+    return KUMI_OK;
+}
+static int check_norms(const struct ku_attrs *a, const struct ku_type *norms)
+{
+    if (norms->dtype != KUMI_F64 || norms->shape.ndim != 1 || a->index < 0 ||
+        2 * (a->index + 1) > norms->shape.dim[0].count)
+        return misfit("layer-wise optimizer", "norms needs two f64 of each tensor", norms);
+    return KUMI_OK;
+}
+INFER(trust_sums)
+{
+    (void)n_in;
+    if (!ku_shape_is_equal(&in[0].shape, &in[1].shape))
+        return misfit("trust_sums", "parameter and gradient differ in shape", &in[1]);
+    KU_TRY(check_trust(a, &in[2]));
+    out[0] = in[2];
+    return KUMI_OK;
+}
+INFER(trust_norms)
+{
+    (void)a, (void)n_in;
+    if (in[0].dtype != KUMI_I64 || in[0].shape.ndim != 1 ||
+        in[0].shape.dim[0].count % KU_EXACT_WORDS != 0)
+        return misfit("trust_norms", "takes whole exact sums", &in[0]);
+    out[0] = words(KUMI_F64, in[0].shape.dim[0].count / KU_EXACT_WORDS);
+    return KUMI_OK;
+}
+INFER(lamb_moments)
+{
+    struct ku_type all[4];
+    (void)n_in;
+    KU_TRY(infer_optimizer(a, in, 3, all));
+    KU_TRY(check_trust(a, &in[5]));
+    out[0] = in[1];
+    out[1] = in[2];
+    out[2] = in[5];
+    return KUMI_OK;
+}
+INFER(lamb)
+{
+    struct ku_type all[4];
+    (void)n_in;
+    KU_TRY(infer_optimizer(a, in, 2, all)); /* the moments have the parameter's shape */
+    KU_TRY(check_norms(a, &in[4]));
+    out[0] = in[0];
+    out[1] = all[2];
+    return KUMI_OK;
+}
+INFER(lars)
+{
+    (void)n_in;
+    KU_TRY(check_norms(a, &in[4]));
     return infer_optimizer(a, in, 2, out);
 }

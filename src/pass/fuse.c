@@ -2,7 +2,8 @@
 /*
  * Fusion into one kernel, with every rounding that the graph states. linear + act: the activation
  * becomes linear's epilogue, which keeps the rounded pre-activation as its second result and
- * applies act to that.
+ * applies act to that. convert [+ add] + sumsq: the collective adds a parameter's other use and the
+ * squares of what it has just summed, from the caches, instead of more reads of the gradient.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -32,11 +33,116 @@ static int fuse_act(struct ku_graph *g, ku_id act)
     return KUMI_OK;
 }
 
+/* The chain of stats: nodes in order, and the value that each one makes. */
+struct chain {
+    ku_id *node, *value, zero;
+    uint32_t n, n_fused;
+};
+
+/* The convert that leaves blocks of `value`, 0 = none. */
+static ku_id convert_of(const struct ku_graph *g, ku_id value)
+{
+    const struct ku_value *x = &g->value[value];
+    int leaves = g->node[x->def].op == KU_OP_convert && ku_layout_has(&g->layout[x->layout], KU_Z);
+    return leaves ? x->def : 0;
+}
+
+/* The collective that can do a sumsq's work: that whose blocks it reads, or, of two uses that it
+ * reads the sum of, that which backward completes last. */
+static ku_id host_of(const struct ku_graph *g, ku_id sumsq)
+{
+    ku_id x = ku_in(g, &g->node[sumsq], 0), add = g->value[x].def;
+    if (g->node[add].op != KU_OP_add)
+        return convert_of(g, x);
+    ku_id a = convert_of(g, ku_in(g, &g->node[add], 0)),
+          b = convert_of(g, ku_in(g, &g->node[add], 1));
+    if (a == 0 || b == 0 || a == b)
+        return 0;
+    return g->value[ku_in(g, &g->node[a], 0)].def > g->value[ku_in(g, &g->node[b], 0)].def ? a : b;
+}
+
+/* Node `n` reads `in` and makes `out`. */
+static int rewrite(struct ku_graph *g, ku_id n, const ku_id *in, int n_in, const ku_id *out,
+                   int n_out)
+{
+    struct ku_node *node = &g->node[n];
+    uint32_t span = g->n_refs;
+    KU_TRY(ku_graph_refs(g, in, (uint32_t)n_in));
+    KU_TRY(ku_graph_refs(g, out, (uint32_t)n_out));
+    node->in = span;
+    node->n_in = (uint8_t)n_in;
+    node->out = span + (uint32_t)n_in;
+    node->n_out = (uint8_t)n_out;
+    for (int i = 0; i < n_out; i++) {
+        g->value[out[i]].def = n;
+        g->value[out[i]].result = (uint8_t)i;
+    }
+    return KUMI_OK;
+}
+
+/* `host` makes what the sumsq reads, the sum of two uses included, and the next value of stats. */
+static int fuse_sumsq(struct ku_graph *g, ku_id sumsq, ku_id host, ku_id stats, ku_id value)
+{
+    ku_id x = ku_in(g, &g->node[sumsq], 0), add = g->value[x].def, own = ku_out(g, host, 0);
+    ku_id in[3] = {ku_in(g, &g->node[host], 0), stats}, out[2] = {x, value};
+    struct ku_attrs a = g->attr[g->node[host].attr];
+    int is_sum = add != host;
+    a.index = g->attr[g->node[sumsq].attr].index;
+    ku_id attr = ku_graph_attr(g, &a);
+    if (attr == 0)
+        return KUMI_ENOMEM;
+    if (is_sum) {
+        in[2] = ku_in(g, &g->node[add], ku_in(g, &g->node[add], 0) == own);
+        g->node[add].op = KU_OP_NONE;
+    }
+    g->node[host].attr = attr;
+    g->node[sumsq].op = KU_OP_NONE;
+    return rewrite(g, host, in, 2 + is_sum, out, 2);
+}
+
+/* Collectives end in any order, and before what follows them reads: converts come first. */
+static int relink(struct ku_graph *g, const struct chain *c)
+{
+    ku_id stats = ku_out(g, c->zero, 0);
+    uint32_t at = 0;
+    for (int fused = 1; fused >= 0; fused--)
+        for (uint32_t i = 0; i < c->n; i++) {
+            ku_id n = c->node[i], host = g->node[n].op == KU_OP_NONE ? 0 : host_of(g, n);
+            if (g->node[n].op == KU_OP_NONE || (host != 0) != fused)
+                continue;
+            ku_id value = c->value[at++], in[2] = {ku_in(g, &g->node[n], 0), stats};
+            KU_TRY(host ? fuse_sumsq(g, n, host, stats, value) : rewrite(g, n, in, 2, &value, 1));
+            stats = value;
+        }
+    g->node[c->zero].phase = KU_PH_A; /* before the first collective starts */
+    return ku_graph_sort(g);
+}
+
+static int fuse_norm(struct ku_graph *g)
+{
+    struct chain c = {.node = ku_calloc(2 * (size_t)g->n_nodes, sizeof *c.node)};
+    if (c.node == NULL)
+        return KUMI_ENOMEM;
+    c.value = c.node + g->n_nodes;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        if (g->node[n].op == KU_OP_stats_zero)
+            c.zero = n;
+        if (g->node[n].op != KU_OP_sumsq)
+            continue;
+        c.node[c.n] = n;
+        c.value[c.n++] = ku_out(g, n, 0);
+        c.n_fused += host_of(g, n) != 0;
+    }
+    int status = c.n_fused ? relink(g, &c) : KUMI_OK;
+    ku_free(c.node);
+    return status;
+}
+
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
 {
     (void)o, (void)t;
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].op == KU_OP_act)
             KU_TRY(fuse_act(g, n));
-    return KUMI_OK;
+    return fuse_norm(g);
 }

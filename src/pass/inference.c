@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluation and sampling: nothing is dropped. A dropout node's reader reads its operand; attention
- * keeps all probabilities. */
+ * keeps all probabilities. The loss is that of the labels as they are, not smoothed. */
 #include "base/err.h"
 #include "pass/pass.h"
 
@@ -16,8 +16,8 @@ int ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
         if (node->op == KU_OP_dropout) {
             ku_graph_replace(g, ku_out(g, n, 0), ku_in(g, node, 0), n + 1);
             node->op = KU_OP_NONE;
-        } else if (a.p != 0) {
-            a.p = 0;
+        } else if (a.p != 0 || a.smoothing != 0) {
+            a.p = a.smoothing = 0;
             node->attr = ku_graph_attr(g, &a);
             if (g->node[n].attr == 0)
                 return KUMI_ENOMEM;

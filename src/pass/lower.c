@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/exact.h"
 #include "base/mem.h"
 
 static int is_micro_phase(int phase)
@@ -153,13 +154,49 @@ static void analyse(struct ku_lower *l)
     }
 }
 
+/* Where a convert adds squares: converts stand in front of the chain that begins in A. */
+static ku_id stats_of(const struct ku_lower *l, ku_id convert)
+{
+    const struct ku_graph *g = l->g;
+    ku_id v = ku_in(g, &g->node[convert], 1);
+    while (g->node[g->value[v].def].op == KU_OP_convert)
+        v = ku_in(g, &g->node[g->value[v].def], 1);
+    KU_ASSERT(l->buffer[v] != 0);
+    return v;
+}
+
+/* The folded value whose sum over ranks this is. */
+static ku_id sum_of(const struct ku_lower *l, ku_id value)
+{
+    return ku_in(l->g, &l->g->node[l->g->value[value].def], 0);
+}
+
+static int start_bucket(struct ku_lower *l, uint32_t b);
+
+/* Works run in start order, so what a sum is added to is complete when its bucket started first. */
+static int start_addends(struct ku_lower *l, uint32_t b)
+{
+    const struct ku_graph *g = l->g;
+    for (uint32_t i = 0; i < g->bucket[b].n; i++) {
+        const struct ku_node *convert = &g->node[g->refs[g->bucket[b].first + i]];
+        if (convert->n_in < 3)
+            continue;
+        uint32_t first = (uint32_t)l->fold[sum_of(l, ku_in(g, convert, 2))].bucket;
+        if (first != b && l->bucket_handle[first] == 0)
+            KU_TRY(start_bucket(l, first));
+    }
+    return KUMI_OK;
+}
+
 static int start_bucket(struct ku_lower *l, uint32_t b)
 {
     const struct ku_graph *g = l->g;
     const struct ku_bucket *bucket = &g->bucket[b];
+    KU_TRY(start_addends(l, b));
     struct ku_operand *part = ku_calloc(bucket->n, sizeof *part);
     if (part == NULL)
         return KUMI_ENOMEM;
+    struct ku_operand stats = {0};
     int has_blocks = 0, reduce = KU_FOLD_SUM;
     for (uint32_t i = 0; i < bucket->n; i++) {
         const struct ku_node *convert = &g->node[g->refs[bucket->first + i]];
@@ -167,10 +204,18 @@ static int start_bucket(struct ku_lower *l, uint32_t b)
         part[i] = ku_lower_operand(l, from, l->fold[from].sum, g->value[to].layout);
         has_blocks = ku_layout_has(&g->layout[g->value[to].layout], KU_Z);
         reduce = (int)g->attr[convert->attr].reduce;
+        if (convert->n_in == 1)
+            continue;
+        if (convert->n_in > 2)
+            part[i].addend = l->fold[sum_of(l, ku_in(g, convert, 2))].sum;
+        ku_id v = stats_of(l, g->refs[bucket->first + i]);
+        stats = ku_lower_operand(l, v, l->buffer[v],
+                                 g->value[ku_out(g, g->refs[bucket->first + i], 1)].layout);
+        part[i].stats_word = KU_EXACT_WORDS + (uint32_t)g->attr[convert->attr].index;
     }
-    int status =
-        ku_lower_start(l, has_blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE, reduce, part,
-                       bucket->n, g->node[g->refs[bucket->first]].path, &l->bucket_handle[b]);
+    int status = ku_lower_start(l, has_blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE, reduce,
+                                stats.buffer ? &stats : NULL, part, bucket->n,
+                                g->node[g->refs[bucket->first]].path, &l->bucket_handle[b]);
     ku_free(part);
     return status;
 }
@@ -234,6 +279,8 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
     const struct ku_fold_state *f = &l->fold[from];
     l->buffer[to] = f->convert ? f->sum : l->buffer[from];
+    if (g->node[n].n_in > 1)
+        l->buffer[ku_out(g, n, 1)] = l->buffer[ku_in(g, &g->node[n], 1)];
     if (l->dp == 1)
         return KUMI_OK;
     if (f->convert) {
@@ -247,7 +294,7 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     }
     uint32_t handle;
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
-    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, (int)g->attr[g->node[n].attr].reduce, &part, 1,
+    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1,
                           g->node[n].path, &handle));
     return ku_lower_wait(l, handle);
 }
@@ -299,7 +346,7 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(lower_once(l, KU_PH_O));
     if (writes_shared_state(l)) { /* everybody's next read sees everybody's blocks */
         uint32_t handle;
-        KU_TRY(ku_lower_start(l, KU_X_BARRIER, 0, NULL, 0, 1, &handle));
+        KU_TRY(ku_lower_start(l, KU_X_BARRIER, 0, NULL, NULL, 0, 1, &handle));
         KU_TRY(ku_lower_wait(l, handle));
     }
     return add_outputs(l);

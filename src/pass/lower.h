@@ -35,8 +35,9 @@ struct ku_lower {
 /* lower_emit.c: instructions. */
 int ku_lower_compute(struct ku_lower *l, ku_id node);
 int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from);
-int ku_lower_start(struct ku_lower *l, int kind, int reduce, const struct ku_operand *part,
-                   uint32_t n_parts, ku_id path, uint32_t *handle);
+int ku_lower_start(struct ku_lower *l, int kind, int reduce,
+                   const struct ku_operand *stats /* NULL: no part adds to it */,
+                   const struct ku_operand *part, uint32_t n_parts, ku_id path, uint32_t *handle);
 int ku_lower_wait(struct ku_lower *l, uint32_t handle);
 ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls);
 struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id buffer,

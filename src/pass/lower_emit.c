@@ -66,11 +66,18 @@ static void touch(struct ku_program *p, ku_id buffer, uint32_t instr)
         b->last = instr;
 }
 
+static void touch_operand(struct ku_program *p, const struct ku_operand *o, uint32_t instr)
+{
+    touch(p, o->buffer, instr);
+    if (o->addend)
+        touch(p, o->addend, instr);
+}
+
 static int add_operand(struct ku_program *p, const struct ku_operand *o, uint32_t instr)
 {
     KU_TRY(KU_GROW(&p->operand, p->n_operands, &p->cap[CAP_OPERAND]));
     p->operand[p->n_operands++] = *o;
-    touch(p, o->buffer, instr);
+    touch_operand(p, o, instr);
     return KUMI_OK;
 }
 
@@ -81,14 +88,15 @@ static int add_instr(struct ku_program *p, const struct ku_instr *i)
     return KUMI_OK;
 }
 
-int ku_lower_start(struct ku_lower *l, int kind, int reduce, const struct ku_operand *part,
-                   uint32_t n_parts, ku_id path, uint32_t *handle)
+int ku_lower_start(struct ku_lower *l, int kind, int reduce, const struct ku_operand *stats,
+                   const struct ku_operand *part, uint32_t n_parts, ku_id path, uint32_t *handle)
 {
     struct ku_program *p = l->p;
     *handle = ++p->n_handles;
     struct ku_instr i = {.kind = KU_START,
                          .phase = l->micro < 0 ? KU_PH_O : KU_PH_W,
                          .op = (uint16_t)kind,
+                         .n_in = stats != NULL,
                          .micro = l->micro,
                          .operand = p->n_operands,
                          .n_parts = n_parts,
@@ -97,6 +105,8 @@ int ku_lower_start(struct ku_lower *l, int kind, int reduce, const struct ku_ope
                          .axis = KU_AX_REPLICATE,
                          .reduce = (uint8_t)reduce,
                          .handle = *handle};
+    if (stats)
+        KU_TRY(add_operand(p, stats, p->n_instrs));
     for (uint32_t k = 0; k < n_parts; k++)
         KU_TRY(add_operand(p, &part[k], p->n_instrs));
     return add_instr(p, &i);
@@ -109,11 +119,13 @@ int ku_lower_wait(struct ku_lower *l, uint32_t handle)
         const struct ku_instr *start = &p->instr[s];
         if (start->kind != KU_START || start->handle != handle)
             continue;
-        for (uint32_t k = 0; k < start->n_parts; k++) /* the members own the buffers until here */
-            touch(p, p->operand[start->operand + k].buffer, p->n_instrs);
+        /* the members own the buffers until here */
+        for (uint32_t k = 0; k < start->n_in + start->n_parts; k++)
+            touch_operand(p, &p->operand[start->operand + k], p->n_instrs);
         struct ku_instr wait = *start;
         wait.kind = KU_WAIT;
         wait.micro = l->micro;
+        wait.n_in = 0;
         wait.n_parts = 0;
         return add_instr(p, &wait);
     }

@@ -15,10 +15,12 @@ struct ku_compile_opts {
     int is_training;         /* 0: forward, loss and metrics only */
     const char *const
         *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
-    int optimizer; /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd */
+    int optimizer; /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd, KU_OP_lars, KU_OP_lamb */
     struct ku_attrs rule; /* optimizer's and schedule's attributes (op/attr.h), clip */
     int decay;            /* which parameters decay: enum ku_decay */
     const char *const *decay_patterns;
+    int adapt; /* which parameters lars and lamb scale by their norms, as decay */
+    const char *const *adapt_patterns;
     /* layout */
     int64_t bucket_bytes, first_bucket_bytes;
     int overlap;          /* collectives start as soon as their operands are complete */

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "ir/place.h"
-#include "pass/pass.h"
+#include "pass/update.h"
 
 /* Every mesh axis: a convert in O leaves nothing partial. */
 enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
@@ -32,15 +32,14 @@ static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, cons
     return node ? ku_out(g, node, 0) : 0; /* its layout is C: what ku_graph_value gives */
 }
 
-static ku_id once(struct ku_graph *g, struct ku_make m)
+ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
 {
     m.phase = KU_PH_O;
     ku_id node = ku_graph_node(g, &m);
     return node && ku_place_node(g, node) == KUMI_OK ? node : 0;
 }
 
-/* The line that first uses a parameter: that of its gradient's and its update's nodes. */
-static ku_id source_of(const struct ku_graph *g, ku_id tensor)
+ku_id ku_update_source(const struct ku_graph *g, ku_id tensor)
 {
     for (ku_id u = 1; u < g->n_uses; u++)
         if (g->use[u].tensor == tensor)
@@ -57,11 +56,11 @@ static ku_id gradient(struct ku_graph *g, ku_id tensor)
             continue;
         ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, g->tensor[tensor].name);
         if (part && sum) {
-            ku_id node = once(g, (struct ku_make){.op = KU_OP_add,
-                                                  .n_in = 2,
-                                                  .in = {sum, part},
-                                                  .path = g->tensor[tensor].name,
-                                                  .source = source_of(g, tensor)});
+            ku_id node = ku_update_once(g, (struct ku_make){.op = KU_OP_add,
+                                                            .n_in = 2,
+                                                            .in = {sum, part},
+                                                            .path = g->tensor[tensor].name,
+                                                            .source = ku_update_source(g, tensor)});
             part = node ? ku_out(g, node, 0) : 0;
         }
         if (part == 0)
@@ -104,17 +103,18 @@ static ku_id own_state(struct ku_graph *g, ku_id param, const char *suffix,
     return t;
 }
 
-static int decays(const struct ku_graph *g, ku_id tensor, const struct ku_compile_opts *o)
+int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
+                      const char *const *patterns)
 {
     int64_t dim[KU_MAX_DIMS];
-    switch ((enum ku_decay)o->decay) {
+    switch ((enum ku_decay)decay) {
     case KU_DECAY_ALL:
         return 1;
     case KU_DECAY_MATRICES:
         return ku_tensor_file_shape(g, tensor, dim) >= 2;
     case KU_DECAY_PATTERNS:
-        for (int i = 0; o->decay_patterns[i]; i++)
-            if (ku_str_glob(o->decay_patterns[i], g->tensor[tensor].name))
+        for (int i = 0; patterns[i]; i++)
+            if (ku_str_glob(patterns[i], g->tensor[tensor].name))
                 return 1;
     }
     return 0;
@@ -129,39 +129,50 @@ static ku_id copy_of(const struct ku_graph *g, ku_id tensor)
     return 0;
 }
 
-static int optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id grad,
-                    ku_id report)
+int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
+                    struct ku_update_node *u)
 {
     static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const sgd[] = {"momentum_buffer"};
-    int n_own = o->optimizer == KU_OP_sgd ? 1 : 2;
-    const char *const *suffix = o->optimizer == KU_OP_sgd ? sgd : adam;
-    struct ku_shape shape = g->shape[g->tensor[tensor].shape];
-    ku_id state[3] = {tensor}, copy = copy_of(g, tensor);
-    struct ku_attrs a = o->rule;
-    struct ku_make m = {
-        .op = o->optimizer, .source = source_of(g, tensor), .attr = &a, .n_in = n_own + 3};
-    if (!decays(g, tensor, o))
-        a.weight_decay = 0;
-    a.dtype = copy ? g->tensor[copy].dtype : -1;
-    for (int i = 0; i < n_own; i++)
-        state[i + 1] = own_state(g, tensor, suffix[i], KU_T_OPTIMIZER,
-                                 (enum kumi_dtype)g->tensor[tensor].dtype, &shape);
-    for (int i = 0; i <= n_own; i++) {
-        if (state[i] == 0)
+    const int has_momentum = op == KU_OP_sgd || op == KU_OP_lars;
+    struct ku_shape shape = g->shape[g->tensor[u->tensor].shape];
+    u->copy = copy_of(g, u->tensor);
+    u->n_own = has_momentum ? 1 : 2;
+    u->state[0] = u->tensor;
+    u->attr = o->rule;
+    if (!ku_update_selects(g, u->tensor, o->decay, o->decay_patterns))
+        u->attr.weight_decay = 0;
+    u->attr.dtype = u->copy ? g->tensor[u->copy].dtype : -1;
+    for (int i = 0; i < u->n_own; i++) {
+        u->state[i + 1] = own_state(g, u->tensor, has_momentum ? sgd[i] : adam[i], KU_T_OPTIMIZER,
+                                    (enum kumi_dtype)g->tensor[u->tensor].dtype, &shape);
+        if (u->state[i + 1] == 0)
             return ku_err_get()->status;
-        m.in[i] = g->tensor[state[i]].value;
     }
-    m.in[n_own + 1] = grad;
-    m.in[n_own + 2] = report;
-    m.n_out = n_own + 1 + (copy != 0);
-    m.path = g->tensor[tensor].name;
-    ku_id node = once(g, m);
+    return KUMI_OK;
+}
+
+int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op, ku_id tensor,
+                      ku_id grad, ku_id report)
+{
+    struct ku_update_node u = {.tensor = tensor, .grad = grad, .report = report};
+    KU_TRY(ku_update_begin(g, o, op, &u));
+    struct ku_make m = {.op = op,
+                        .source = ku_update_source(g, tensor),
+                        .attr = &u.attr,
+                        .n_in = u.n_own + 3,
+                        .n_out = u.n_own + 1 + (u.copy != 0),
+                        .path = g->tensor[tensor].name};
+    for (int i = 0; i <= u.n_own; i++)
+        m.in[i] = g->tensor[u.state[i]].value;
+    m.in[u.n_own + 1] = grad;
+    m.in[u.n_own + 2] = report;
+    ku_id node = ku_update_once(g, m);
     if (node == 0)
         return ku_err_get()->status;
-    for (int i = 0; i <= n_own; i++)
-        g->tensor[state[i]].next = ku_out(g, node, i);
-    if (copy)
-        g->tensor[copy].next = ku_out(g, node, n_own + 1);
+    for (int i = 0; i <= u.n_own; i++)
+        g->tensor[u.state[i]].next = ku_out(g, node, i);
+    if (u.copy)
+        g->tensor[u.copy].next = ku_out(g, node, u.n_own + 1);
     return KUMI_OK;
 }
 
@@ -172,17 +183,18 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
     for (ku_id t = 1; t < n_params; t++)
         a.words += grad[t] != 0;
     a.words += KU_EXACT_WORDS;
-    ku_id node = once(g, (struct ku_make){.op = KU_OP_stats_zero, .attr = &a, .path = "norm"});
+    ku_id node =
+        ku_update_once(g, (struct ku_make){.op = KU_OP_stats_zero, .attr = &a, .path = "norm"});
     a = ku_attrs_default;
     for (ku_id t = 1; t < n_params && node; t++) {
         if (grad[t] == 0)
             continue;
-        node = once(g, (struct ku_make){.op = KU_OP_sumsq,
-                                        .n_in = 2,
-                                        .in = {grad[t], ku_out(g, node, 0)},
-                                        .attr = &a,
-                                        .path = g->tensor[t].name,
-                                        .source = source_of(g, t)});
+        node = ku_update_once(g, (struct ku_make){.op = KU_OP_sumsq,
+                                                  .n_in = 2,
+                                                  .in = {grad[t], ku_out(g, node, 0)},
+                                                  .attr = &a,
+                                                  .path = g->tensor[t].name,
+                                                  .source = ku_update_source(g, t)});
         a.index++;
     }
     return node ? ku_out(g, node, 0) : 0;
@@ -208,7 +220,7 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
     ku_id stats = statistics(g, grad, n_params);
     if (count == 0 || stats == 0)
         return ku_err_get()->status;
-    ku_id node = once(
+    ku_id node = ku_update_once(
         g, (struct ku_make){.op = KU_OP_step_scalars,
                             .n_in = 4,
                             .in = {stats, ku_graph_find_output(g, "loss_sum"),
@@ -220,9 +232,11 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
     g->tensor[count].next = ku_out(g, node, 1);
     KU_TRY(ku_graph_output(g, "report", ku_out(g, node, 0)));
     KU_TRY(ku_graph_output(g, "stats", stats));
+    if (o->optimizer == KU_OP_lars || o->optimizer == KU_OP_lamb)
+        return ku_update_layerwise(g, o, grad, n_params, ku_out(g, node, 0));
     for (ku_id t = 1; t < n_params; t++)
         if (grad[t])
-            KU_TRY(optimize(g, o, t, grad[t], ku_out(g, node, 0)));
+            KU_TRY(ku_update_element(g, o, o->optimizer, t, grad[t], ku_out(g, node, 0)));
     return KUMI_OK;
 }
 
@@ -235,9 +249,9 @@ int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const st
               valid = ku_graph_find_output(g, "loss_valid");
         if (loss == 0)
             return KUMI_OK; /* inference: logits only */
-        ku_id node =
-            once(g, (struct ku_make){
-                        .op = KU_OP_loss_scalars, .n_in = 2, .in = {loss, valid}, .path = "loss"});
+        ku_id node = ku_update_once(
+            g, (struct ku_make){
+                   .op = KU_OP_loss_scalars, .n_in = 2, .in = {loss, valid}, .path = "loss"});
         return node ? ku_graph_output(g, "report", ku_out(g, node, 0)) : ku_err_get()->status;
     }
     ku_id n_params = g->n_tensors;

@@ -38,27 +38,31 @@ static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
            from->role == KU_TEMP;
 }
 
-/* The sum over ranks that blocks make necessary: stats are partial now. */
-static int complete_stats(struct ku_graph *g)
+/* The sum over ranks that blocks make necessary: what the one node of `op` reads first (statistics,
+ * the sums of layer-wise optimizers) is partial now. */
+static int complete_sums(struct ku_graph *g, int op)
 {
-    ku_id stats = ku_graph_find_output(g, "stats"), reader = 0;
+    ku_id reader = 0;
     for (ku_id n = 1; n < g->n_nodes; n++)
-        if (g->node[n].op == KU_OP_step_scalars)
+        if (g->node[n].op == op)
             reader = n;
-    KU_ASSERT(stats && reader);
+    if (reader == 0)
+        return KUMI_OK;
+    ku_id sums = ku_in(g, &g->node[reader], 0);
+    const char *path = g->name[g->node[reader].path];
     struct ku_attrs a = ku_attrs_default;
     a.axes = 1 << DP_AXIS;
     ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                     .phase = KU_PH_O,
                                                     .n_in = 1,
-                                                    .in = {stats},
+                                                    .in = {sums},
                                                     .attr = &a,
-                                                    .path = "norm"});
+                                                    .path = path});
     if (node == 0)
         return ku_err_get()->status;
     g->refs[g->node[reader].in] = ku_out(g, node, 0);
     for (uint32_t i = 0; i < g->n_outputs; i++)
-        if (g->output[i].value == stats)
+        if (g->output[i].value == sums)
             g->output[i].value = ku_out(g, node, 0);
     return ku_graph_sort(g);
 }
@@ -76,7 +80,8 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (is_gradient(g, &g->node[n]))
             g->value[ku_out(g, n, 0)].layout = layout;
-    KU_TRY(complete_stats(g));
+    KU_TRY(complete_sums(g, KU_OP_step_scalars));
+    KU_TRY(complete_sums(g, KU_OP_trust_norms));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
             g->node[n].op != KU_OP_NONE)

@@ -140,6 +140,7 @@ int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
     }
     to.device_opts.n_threads = o->threads > 0 ? o->threads : 1;
     to.device_opts.n_runnable_threads = to.device_opts.n_threads * job->local_n;
+    to.device_opts.n_cpus = ku_job_n_cpus(job);
     to.device_opts.isa = ku_cpu_isa();
     struct kumi_trainer *t = ku_calloc(1, sizeof *t);
     if (t == NULL) {

@@ -182,12 +182,3 @@ int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only, char di
     ku_ckpt_close(&c);
     return status;
 }
-
-int kumi_ckpt_export(const char *run_or_checkpoint, const char *directory)
-{
-    struct ku_ckpt c;
-    KU_TRY(ku_ckpt_find(run_or_checkpoint, INT64_MAX, &c));
-    int status = ku_ckpt_export(c.path, directory);
-    ku_ckpt_close(&c);
-    return status;
-}

@@ -72,6 +72,7 @@ static void facts(const void *config, struct ku_model_facts *out)
     out->vocab_size = c->vocab_size;
     out->max_positions = c->max_position_embeddings;
     out->positions_key = "max_position_embeddings";
+    out->is_masked = 1;
 }
 
 static int build(struct kumi_graph *g, const void *config, const struct kumi_shape_of_batch *b)

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "base/exact.h"
 #include "base/mem.h"
 #include "train/agree.h"
 
@@ -14,16 +15,20 @@ struct search {
     int loss, n_found; /* loss: the word behind the last parameter's; n_found: the first bad one */
 };
 
-/* From the end: what sumsq reads is a parameter's gradient, and so is what was added up to it. */
+/* From the end: what is squared is a parameter's gradient, and so is what was added up to it. */
 static void name_buffers(struct search *s)
 {
     const struct ku_program *p = s->program;
     for (uint32_t b = 0; b < p->n_buffers; b++)
         s->param_of[b] = -1;
-    for (uint32_t at = p->n_instrs; at-- > 0 && p->instr[at].phase == KU_PH_O;) {
+    for (uint32_t at = p->n_instrs; at-- > 0;) {
         const struct ku_instr *i = &p->instr[at];
         const struct ku_operand *o = &p->operand[i->operand];
-        if (i->kind != KU_COMPUTE)
+        for (uint32_t k = i->n_in; i->kind == KU_START && k < i->n_in + i->n_parts; k++)
+            if (o[k].stats_word)
+                s->param_of[o[k].buffer] = s->param_of[o[k].addend] =
+                    (int)o[k].stats_word - KU_EXACT_WORDS;
+        if (i->kind != KU_COMPUTE || i->phase != KU_PH_O)
             continue;
         if (i->op == KU_OP_sumsq)
             s->param_of[o[0].buffer] = (int)p->attr[i->attr].index;

@@ -293,8 +293,7 @@ static int prepare(struct sample *s)
 {
     const char *dir = s->o->run;
     KU_TRY(check_options(s->o));
-    if (has(dir, "config.json") &&
-        (has(dir, "model.safetensors") || has(dir, "model.safetensors.index.json")))
+    if (ku_stored_is_weights(dir))
         KU_TRY(open_directory(s, dir));
     else
         KU_TRY(open_checkpoint(s));

@@ -230,6 +230,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     KU_TRY(ku_session_compile_opts(s, &o.compile));
     o.device_opts.n_threads = n_threads(s, job->local_n);
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
+    o.device_opts.n_cpus = ku_job_n_cpus(job);
     o.device_opts.isa = ku_cpu_isa();
     if (s->cfg.parallel_isa) {
         enum ku_isa pinned;

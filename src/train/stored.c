@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "ckpt/pieces.h"
 #include "ckpt/scan.h"
 #include "ckpt/weights.h"
@@ -44,6 +45,21 @@ int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets
     ku_free(name);
     ku_free(file);
     return status;
+}
+
+static int holds(const char *dir, const char *name)
+{
+    struct stat info;
+    char *path = ku_asprintf("%s/%s", dir, name);
+    int found = path && ku_os_stat(path, &info) == 0;
+    ku_free(path);
+    return found;
+}
+
+int ku_stored_is_weights(const char *dir)
+{
+    return holds(dir, "config.json") &&
+           (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"));
 }
 
 int ku_stored_weights(const char *dir, const struct ku_model *model,

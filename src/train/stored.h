@@ -17,6 +17,8 @@
 int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
                      struct ku_config *cfg);
 
+/* Whether dir is what transformers loads: config.json with model.safetensors or an index. */
+int ku_stored_is_weights(const char *dir);
 /*
  * Load rank's part (of n_ranks that share it) of the parameters (group MODEL of tensor[n]) from a
  * directory with model.safetensors under Hugging Face's names. Errors: as ku_weights_open and read.

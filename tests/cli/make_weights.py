@@ -54,3 +54,29 @@ folder("huge", struct.pack("<Q", 1 << 62) + whole[8:])
 folder("tiny", b"abc")
 open(D + "/bad.bin", "wb").write(struct.pack("<300H", *[i % 61 if i != 250 else 61 for i in range(300)]))
 open(D + "/good.bin", "wb").write(struct.pack("<300H", *[i % 61 for i in range(300)]))
+
+# weights that travel: values of every kind, in several dtypes, under others' names
+import random
+R = random.Random(7)
+def numbers(n, kind):
+    values = [R.choice([0.0, -0.0, 1.0, -1.5, 3.14159, 1e-3, R.gauss(0, 0.02)]) for _ in range(n)]
+    if kind == "F16": return struct.pack(f"<{n}e", *values)
+    data = struct.pack(f"<{n}f", *values)
+    return data if kind == "F32" else b"".join(data[4*i+2:4*i+4] for i in range(n))
+def travel(name, kind, rename=lambda n: n, drop=()):
+    tensors = {rename(n): (x, numbers(eval("*".join(map(str, x))), kind)) for n, x in sorted(s.items()) if n not in drop}
+    h, at = {"__metadata__": {"format": "pt"}}, 0
+    for n, (x, data) in sorted(tensors.items()):
+        h[n] = {"dtype": kind, "shape": x, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(h, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    folder(name, struct.pack("<Q", len(text)) + text + b"".join(d for _, (_, d) in sorted(tensors.items())))
+for kind in ("F32", "F16", "BF16"):
+    travel("is_" + kind, kind)
+travel("wrapped", "F32", lambda n: "_orig_mod.module.transformer." + n)
+travel("renamed", "F32", lambda n: {"wte.weight": "tok_embeddings", "ln_f.bias": "final_beta"}.get(n, n))
+travel("fewer", "F32", drop=("ln_f.bias", "h.0.attn.c_proj.bias"))
+for name, file in (("torch", "pytorch_model.bin"), ("keras", "tf_model.h5")):
+    folder(name, b"")
+    os.rename(D + f"/{name}/model.safetensors", D + f"/{name}/{file}")

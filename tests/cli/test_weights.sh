@@ -51,4 +51,93 @@ try good 3 'wpe.weight is [8,12] instead of [8,24]' --set model.hidden_size=24
 try good 2 'config: --set model.n_head=5: model.n_head: 5; it must divide n_embd, 12' --set model.n_head=5
 try good 2 'config: --set model.attn_pdrop=2: model.attn_pdrop: 2; a probability in [0, 1)' --set model.attn_pdrop=2
 try good 2 "its other spelling is given too, with another value" --set model.n_embd=12 --set model.hidden_size=24
+
+# weights of PyTorch's and Keras' own forms are known, and what converts them is named
+try torch 3 'weights: DIR/pytorch_model.bin: a pickle of PyTorch, which can run code when read; convert it: python3 tools/pth2safetensors.py FILE OUT'
+try keras 3 'weights: DIR/tf_model.h5: an HDF5 file; convert it: python3 tools/pth2safetensors.py FILE OUT'
+# wrappers' prefixes, other names, missing tensors
+try wrapped 0 'all names begin with _orig_mod.module., which is taken off'
+try renamed 3 'weights: DIR: 2 missing, 2 extra, 0 misshapen: '
+try renamed 0 'validation loss: ' --set model.map='{"tok_embeddings":"wte.weight","final_beta":"ln_f.bias"}'
+try renamed 3 'weights: DIR: map: no tensor nobody (for wte.weight)' --set model.map='{"nobody":"wte.weight"}'
+try renamed 2 'model.map: "wte.weight"; {"name in the files"' --set model.map='"wte.weight"'
+try fewer 3 'weights: DIR: 2 missing, 0 extra, 0 misshapen: missing h.0.attn.c_proj.bias, missing ln_f.bias'
+try fewer 0 '2 tensors are not there' --set model.allow_missing=true
+
+# in and out again: the same bytes, tensor by tensor, and file by file
+ok() { "$kumi" "$@" || { echo "kumi $*: failed"; failed=1; }; }
+no() { # code text args..
+    local code=$1 text=$2 got is
+    shift 2
+    got=$("$kumi" "$@" 2>&1)
+    is=$?
+    [ $is = "$code" ] && [[ $got == *"$text"* ]] || { printf 'kumi %s: wanted %s: %s\n  got %s: %s\n' "$*" "$code" "$text" $is "$got"; failed=1; }
+}
+for kind in F32 F16 BF16; do
+    ok ckpt import "$dir/is_$kind" --to "$dir/in_$kind"
+    ok ckpt export "$dir/in_$kind" --to "$dir/out_$kind" --shard-size 4KB
+    cmp "$dir/is_$kind/model.safetensors" "$dir/in_$kind/model.safetensors" || failed=1
+done
+ok ckpt import "$dir/wrapped" --to "$dir/unwrapped"
+ok ckpt import "$dir/renamed" --to "$dir/named" --map tok_embeddings=wte.weight --map final_beta=ln_f.bias
+ok ckpt import "$dir/fewer" --to "$dir/few" --allow-missing
+ok ckpt import "$dir/is_F32/model.safetensors" --model "$dir/good/config.json" --to "$dir/single" --dtype bf16
+ok ckpt export "$dir/is_BF16" --to "$dir/wider" --dtype f32
+ok ckpt export "$dir/is_F32" --to "$dir/half" --dtype f16
+ok ckpt export "$dir/out" --to "$dir/run" --dtype bf16 --shard-size 2KB
+python3 - "$dir" <<'P' || failed=1
+import json, os, struct, sys
+D = sys.argv[1]
+def one(path):
+    data = open(path, "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    h = json.loads(data[8:8 + n])
+    h.pop("__metadata__")
+    return {k: (v["dtype"], v["shape"], data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]]) for k, v in h.items()}
+def load(name):
+    d = f"{D}/{name}/"
+    if os.path.exists(d + "model.safetensors"):
+        return one(d + "model.safetensors")
+    index = json.load(open(d + "model.safetensors.index.json"))
+    all = {}
+    for file in sorted(set(index["weight_map"].values())):
+        part = one(d + file)
+        for k in part:
+            assert index["weight_map"][k] == file, (k, file)
+        size = sum(len(x[2]) for x in part.values())
+        assert size <= 4000 or len(part) == 1, (file, size)
+        all |= part
+    assert index["metadata"]["total_size"] == sum(len(x[2]) for x in all.values())
+    assert len(set(index["weight_map"].values())) > 1
+    return all
+def dtype(name): return json.load(open(f"{D}/{name}/config.json")).get("torch_dtype")
+for kind in ("F32", "F16", "BF16"):
+    assert load("is_" + kind) == load("in_" + kind) == load("out_" + kind), kind
+strip = len("_orig_mod.module.transformer.")
+assert {k[strip:]: v for k, v in load("wrapped").items()} == load("unwrapped")
+names = {"tok_embeddings": "wte.weight", "final_beta": "ln_f.bias"}
+assert {names.get(k, k): v for k, v in load("renamed").items()} == load("named")
+assert load("fewer") == load("few")
+def bf16(data): # to nearest, ties to even
+    out = b""
+    for (x,) in struct.iter_unpack("<I", data):
+        out += struct.pack("<H", (x + 0x7fff + (x >> 16 & 1)) >> 16)
+    return out
+assert {k: ("BF16", s, bf16(d)) for k, (_, s, d) in load("is_F32").items()} == load("single") and dtype("single") == "bfloat16"
+widened = {k: ("F32", s, b"".join(b"\0\0" + d[i:i + 2] for i in range(0, len(d), 2))) for k, (_, s, d) in load("is_BF16").items()}
+assert widened == load("wider") and dtype("wider") == "float32"
+f16 = {k: ("F16", s, struct.pack(f"<{len(d)//4}e", *struct.unpack(f"<{len(d)//4}f", d))) for k, (_, s, d) in load("is_F32").items()}
+assert f16 == load("half") and dtype("half") == "float16"
+import glob
+last = sorted(glob.glob(D + "/out/checkpoints/step-*"))[-1]
+trained = one(last + "/model/model.safetensors")
+assert {k: ("BF16", s, bf16(d)) for k, (_, s, d) in trained.items()} == load("run") and dtype("run") == "bfloat16"
+P
+no 11 "weights: $dir/half: it exists; name a new folder" ckpt export "$dir/is_F32" --to "$dir/half"
+no 2 '--to DIR is missing' ckpt export "$dir/is_F32"
+no 2 '--shard-size: 2 apples' ckpt export "$dir/is_F32" --to "$dir/x" --shard-size '2 apples'
+no 2 'dtype' ckpt export "$dir/is_F32" --to "$dir/x" --dtype f8
+no 3 "$dir/differs: 2 missing, 1 extra, 1 misshapen" ckpt import "$dir/differs" --to "$dir/x"
+no 4 'no snapshot' ckpt export "$dir" --to "$dir/x"
+[ ! -e "$dir/x" ] && [ ! -e "$dir/x.tmp" ] || { echo 'something is left of a failed export'; failed=1; }
 exit $failed

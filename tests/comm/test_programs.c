@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "tensor/blocks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,7 @@
 #include <time.h>
 #include <cmocka.h>
 
-enum { N_PARTS = 100, STEPS = 5, BLOCK = 32 };
+enum { N_PARTS = 100, STEPS = 5, BLOCK = 32, ARENA_BYTES = 1 << 18 };
 
 struct bucket {
     struct ku_coll_part part[N_PARTS];
@@ -32,16 +33,27 @@ static void lay_parts(struct bucket *b, const struct ku_arena *a, int n)
         struct ku_ref ref = {.arena = a->id, .off = at};
         b->part[i] = (struct ku_coll_part){
             .in = ref, .out = ref, .count = count, .first_block = first, .block_count = BLOCK};
+        if (i % 3 == 0) {
+            b->part[i].has_addend = 1;
+            b->part[i].addend = (struct ku_ref){.arena = a->id, .off = ARENA_BYTES / 2 + at};
+        }
         first = (first + (count + BLOCK - 1) / BLOCK) % n;
         b->count[i] = count;
         b->total += count;
         at += (size_t)(count + 15) / 16 * 64;
     }
+    assert_true(at <= ARENA_BYTES / 2);
 }
 
 static float value(int rank, int part, int64_t i, int step)
 {
     return (float)((rank * 7 + part + i * 3 + step) % 64);
+}
+
+/* What a reduce-scatter adds to the sum of a part, on every rank the same. */
+static float addend(const struct bucket *b, int part, int64_t i)
+{
+    return b->part[part].has_addend ? (float)(part + i % 8) : 0;
 }
 
 static float *at_part(const struct ku_job *job, const struct ku_arena *a, const struct bucket *b,
@@ -50,18 +62,61 @@ static float *at_part(const struct ku_job *job, const struct ku_arena *a, const 
     return (float *)(void *)(ku_arena_part(a, job->local_rank) + b->part[part].in.off);
 }
 
+/* What a reduce-scatter shows: the elements so far, and their sum, of each part. */
+struct seen {
+    int64_t count[N_PARTS];
+    double sum[N_PARTS];
+    int is_whole; /* every look but a part's last is at whole blocks */
+};
+
+static void see(void *ctx, int part, void *sum, int64_t count)
+{
+    struct seen *s = ctx;
+    s->is_whole &= s->count[part] % BLOCK == 0;
+    s->count[part] += count;
+    for (int64_t i = 0; i < count; i++)
+        s->sum[part] += (double)((const float *)sum)[i];
+}
+
+/* The blocks that this rank keeps, each element once. */
+static int check_seen(const struct ku_job *job, const struct bucket *b, const struct seen *s,
+                      int step)
+{
+    for (int p = 0; p < N_PARTS; p++) {
+        int64_t begin, end;
+        double want = 0;
+        ku_blocks_range(b->count[p], BLOCK, b->part[p].first_block, job->n, job->rank, &begin,
+                        &end);
+        for (int64_t i = begin; i < end; i++)
+            for (int r = 0; r < job->n; r++)
+                want += (double)value(r, p, i, step) + (r == 0 ? (double)addend(b, p, i) : 0);
+        if (s->count[p] != end - begin || s->sum[p] != want || !s->is_whole) {
+            printf("step %d part %d: saw %lld of %lld, %g of %g, whole %d\n", step, p,
+                   (long long)s->count[p], (long long)(end - begin), s->sum[p], want, s->is_whole);
+            return -70;
+        }
+    }
+    return 0;
+}
+
 static int run_parts(struct ku_job *job, void *arg)
 {
     struct bucket b;
+    struct seen seen;
     const struct ku_arena *a;
     struct ku_work reduce, scatter, gather, cast;
     (void)arg;
-    SUITE_TRY(ku_arena_create(job, "grad", 0, 1 << 18, &a));
+    SUITE_TRY(ku_arena_create(job, "grad", 0, ARENA_BYTES, &a));
     lay_parts(&b, a, job->n);
+    for (int p = 0; p < N_PARTS; p++)
+        for (int64_t i = 0; i < b.count[p]; i++)
+            at_part(job, a, &b, p)[ARENA_BYTES / 2 / sizeof(float) + (size_t)i] = addend(&b, p, i);
     struct ku_coll coll = {
         .kind = KU_COLL_ALL_REDUCE, .dtype = KUMI_F32, .part = b.part, .n_parts = N_PARTS};
     SUITE_TRY(ku_work_init(&reduce, job->world, &coll));
     coll.kind = KU_COLL_REDUCE_SCATTER;
+    coll.see = see;
+    coll.see_ctx = &seen;
     SUITE_TRY(ku_work_init(&scatter, job->world, &coll));
     coll.kind = KU_COLL_ALL_GATHER;
     SUITE_TRY(ku_work_init(&gather, job->world, &coll));
@@ -74,9 +129,11 @@ static int run_parts(struct ku_job *job, void *arg)
                 for (int64_t i = 0; i < b.count[p]; i++)
                     at_part(job, a, &b, p)[i] = value(job->rank, p, i, step);
             struct ku_work *w = form == 0 ? &reduce : form == 1 ? &scatter : &cast;
+            seen = (struct seen){.is_whole = 1};
             SUITE_TRY(ku_work_start(w));
             SUITE_TRY(ku_work_wait(w));
             if (form == 1) {
+                SUITE_TRY(check_seen(job, &b, &seen, step));
                 SUITE_TRY(ku_work_start(&gather));
                 SUITE_TRY(ku_work_wait(&gather));
             }
@@ -85,6 +142,8 @@ static int run_parts(struct ku_job *job, void *arg)
                     float want = 0;
                     for (int r = 0; r < job->n; r++)
                         want += value(r, p, i, step);
+                    if (form == 1)
+                        want += addend(&b, p, i);
                     if (form == 2)
                         want = value(job->n - 1, p, i, step);
                     if (at_part(job, a, &b, p)[i] != want) {

@@ -46,7 +46,7 @@ kill -KILL "$(ranks "$dir/killed" | sed -n 3p)"
 wait $pid
 code=$?
 [ $code = 6 ] || say "a rank killed: exit $code"
-tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: rank died: rank [0-3]: killed by signal 9' || say "a rank killed: $(tail -1 "$dir/err")"
+tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: rank died: rank [0-3]: killed \(by signal 9\|or crashed\)' || say "a rank killed: $(tail -1 "$dir/err")"
 sleep 1
 [ -z "$(ranks "$dir/killed")" ] || say "ranks are left after a rank was killed"
 

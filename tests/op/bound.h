@@ -2,6 +2,7 @@
 #ifndef TESTS_OP_BOUND_H
 #define TESTS_OP_BOUND_H
 
+#include "device/scalars.h"
 #include "op/attention.h"
 #include "op/call.h"
 
@@ -367,6 +368,9 @@ static inline void bound_softmax_xent(const struct bound *b)
         }
         b->e[1][r] = lse_error((double)v->seen, most, lse - most, moved, b->eps);
         b->e[0][r] = b->e[1][r] + b->eps * fabs(lse); /* lse is rounded before the logit is taken */
+        for (int64_t j = 0; j < v->seen; j++)         /* smoothing: pieces of 1,024 add up in f32 */
+            b->e[0][r] += b->w->attr.smoothing * 1024 * b->eps *
+                          fabs(in_at(b, 0, r * v->count + j)) / (double)v->seen;
     }
 }
 
@@ -377,9 +381,11 @@ static inline void bound_softmax_xent_dx(const struct bound *b)
     for (int64_t i = 0; i < count_of(x); i++) {
         double log_p = in_at(b, 1, i) - in_at(b, 3, i / width);
         double scale = fabs(in_at(b, 0, i / width)) * b->eps;
-        b->e[0][i] = truth_at(b, 0, i) == 0 ? 0
-                                            : scale * exp(log_p) * (fabs(log_p) + ELEMENTARY + 2) +
-                                                  2 * b->eps * fabs(truth_at(b, 0, i));
+        double each = b->w->attr.smoothing / (double)x->shape.dim[x->shape.ndim - 1].seen;
+        b->e[0][i] = truth_at(b, 0, i) == 0
+                         ? 0
+                         : scale * (exp(log_p) * (fabs(log_p) + ELEMENTARY + 2) + 2 * each) +
+                               2 * b->eps * fabs(truth_at(b, 0, i));
     }
 }
 
@@ -545,6 +551,11 @@ static inline void bound_attention_dx(const struct bound *b)
 /* -- optimizers
  * ---------------------------------------------------------------------------------------------- */
 
+static inline double beta1_of(const struct bound *b, double t)
+{
+    return ku_schedule_momentum(&b->w->attr, b->w->attr.beta1, (int64_t)t - 1);
+}
+
 /* Constants, products and sums of a moment are at most 8 roundings of its terms, 12 of squares. */
 static inline void bound_adam(const struct bound *b)
 {
@@ -552,14 +563,15 @@ static inline void bound_adam(const struct bound *b)
     const double *r = b->w->in[4].data, eps = b->eps;
     if (r[KU_REPORT_APPLY] == 0)
         return;
-    double t = r[KU_REPORT_UPDATE], rate = r[KU_REPORT_LR] / (1 - pow(a->beta1, t));
-    double root_scale = 1 / sqrt(1 - pow(a->beta2, t));
+    double t = r[KU_REPORT_UPDATE], beta1 = beta1_of(b, t);
+    double rate = r[KU_REPORT_LR] / (a->bias_correction ? 1 - pow(beta1, t) : 1);
+    double root_scale = 1 / sqrt(a->bias_correction ? 1 - pow(a->beta2, t) : 1);
     for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
         double p = in_at(b, 0, i), g = fabs(in_at(b, 3, i)) * r[KU_REPORT_SCALE];
         if (b->w->op == KU_OP_adam)
             g += a->weight_decay * fabs(p);
         double m = fabs(truth_at(b, 1, i)), v = truth_at(b, 2, i);
-        double em = 8 * eps * (a->beta1 * fabs(in_at(b, 1, i)) + (1 - a->beta1) * g);
+        double em = 8 * eps * (beta1 * fabs(in_at(b, 1, i)) + (1 - beta1) * g);
         double ev = 12 * eps * (a->beta2 * in_at(b, 2, i) + (1 - a->beta2) * g * g);
         double root = sqrt(v) * root_scale, below = root + a->eps;
         double root_off = v > 0 ? root * (0.5 * ev / v + 4 * eps) : 0;
@@ -575,16 +587,92 @@ static inline void bound_sgd(const struct bound *b)
 {
     const struct ku_attrs *a = &b->w->attr;
     const double *r = b->w->in[3].data, eps = b->eps;
+    const double mu = ku_schedule_momentum(a, a->momentum, (int64_t)r[KU_REPORT_UPDATE] - 1);
     if (r[KU_REPORT_APPLY] == 0)
         return;
     for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
         double p = fabs(in_at(b, 0, i));
         double g = fabs(in_at(b, 2, i)) * r[KU_REPORT_SCALE] + a->weight_decay * p;
-        double m = g + a->momentum * fabs(in_at(b, 1, i));
+        double m = g + mu * fabs(in_at(b, 1, i));
         b->e[1][i] = 8 * eps * m;
         b->e[0][i] = eps * p + 12 * eps * r[KU_REPORT_LR] * (g + m);
         if (b->w->n_out > 2)
             b->e[2][i] = b->e[0][i] + unit_of(b->c->out[0].dtype) * fabs(truth_at(b, 0, i));
+    }
+}
+
+/* As sgd, of a gradient that the ratio, rounded once, has scaled. */
+static inline void bound_lars(const struct bound *b)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const double *r = b->w->in[3].data, eps = b->eps;
+    const double mu = ku_schedule_momentum(a, a->momentum, (int64_t)r[KU_REPORT_UPDATE] - 1);
+    const double ratio = ku_trust_lars(a, b->w->in[4].data, r[KU_REPORT_SCALE]);
+    if (r[KU_REPORT_APPLY] == 0)
+        return;
+    for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
+        double p = fabs(in_at(b, 0, i));
+        double d = ratio * (fabs(in_at(b, 2, i)) * r[KU_REPORT_SCALE] + a->weight_decay * p);
+        double m = d + mu * fabs(in_at(b, 1, i));
+        b->e[1][i] = 10 * eps * m;
+        b->e[0][i] = eps * p + 14 * eps * r[KU_REPORT_LR] * (d + m);
+        if (b->w->n_out > 2)
+            b->e[2][i] = b->e[0][i] + unit_of(b->c->out[0].dtype) * fabs(truth_at(b, 0, i));
+    }
+}
+
+/* LAMB's update from moments that are off by em and ev: the update, and how far off it is. */
+struct lamb_error {
+    double update, off;
+};
+static inline struct lamb_error lamb_error(const struct bound *b, const double *r, double p,
+                                           double m, double em, double v, double ev)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const double t = r[KU_REPORT_UPDATE], eps = b->eps;
+    const double c1 = a->bias_correction ? 1 - pow(beta1_of(b, t), t) : 1;
+    const double c2 = a->bias_correction ? 1 - pow(a->beta2, t) : 1;
+    double root = sqrt(v / c2), below = root + a->eps, decay = a->weight_decay * fabs(p);
+    double root_off = v > 0 ? root * (0.5 * ev / v + 4 * eps) : 0;
+    double move = fabs(m) / c1 / below;
+    return (struct lamb_error){m / c1 / below + a->weight_decay * p,
+                               em / c1 / below + move * (root_off / below + 6 * eps) +
+                                   2 * eps * (move + decay)};
+}
+
+/* Moments as adam's; a sum of squares is off by 2 u off + off^2 of each update. */
+static inline void bound_lamb_moments(const struct bound *b)
+{
+    const struct ku_attrs *a = &b->w->attr;
+    const double *r = b->w->in[4].data, eps = b->eps, beta1 = beta1_of(b, r[KU_REPORT_UPDATE]);
+    double sum_off = 0, sum_p = 0, sum_u = 0;
+    if (r[KU_REPORT_APPLY] == 0)
+        return;
+    for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
+        double p = in_at(b, 0, i), g = fabs(in_at(b, 3, i)) * r[KU_REPORT_SCALE];
+        b->e[0][i] = 8 * eps * (beta1 * fabs(in_at(b, 1, i)) + (1 - beta1) * g);
+        b->e[1][i] = 12 * eps * (a->beta2 * in_at(b, 2, i) + (1 - a->beta2) * g * g);
+        struct lamb_error l =
+            lamb_error(b, r, p, truth_at(b, 0, i), b->e[0][i], truth_at(b, 1, i), b->e[1][i]);
+        sum_off += 2 * fabs(l.update) * l.off + l.off * l.off;
+        sum_p += p * p, sum_u += l.update * l.update;
+    }
+    /* blocks add up in f64, and what was there is rounded with them */
+    b->e[2][2 * a->index] = 1e-12 * (sum_p + 100);
+    b->e[2][2 * a->index + 1] = sum_off + 1e-12 * (sum_u + 100);
+}
+static inline void bound_lamb(const struct bound *b)
+{
+    const double *r = b->w->in[3].data, eps = b->eps;
+    const double rate = r[KU_REPORT_LR] * ku_trust_lamb(&b->w->attr, b->w->in[4].data);
+    if (r[KU_REPORT_APPLY] == 0)
+        return;
+    for (int64_t i = 0; i < count_of(&b->w->in[0]); i++) {
+        double p = in_at(b, 0, i);
+        struct lamb_error l = lamb_error(b, r, p, in_at(b, 1, i), 0, in_at(b, 2, i), 0);
+        b->e[0][i] = eps * fabs(p) + rate * (l.off + 3 * eps * fabs(l.update));
+        if (b->w->n_out > 1)
+            b->e[1][i] = b->e[0][i] + unit_of(b->c->out[0].dtype) * fabs(truth_at(b, 0, i));
     }
 }
 
@@ -619,6 +707,9 @@ static inline bound_fn *bound_of(int op)
         [KU_OP_adamw] = bound_adam,
         [KU_OP_adam] = bound_adam,
         [KU_OP_sgd] = bound_sgd,
+        [KU_OP_lars] = bound_lars,
+        [KU_OP_lamb_moments] = bound_lamb_moments,
+        [KU_OP_lamb] = bound_lamb,
     };
     return table[op];
 }

@@ -134,6 +134,22 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
     case 'p':
         fill_normal(v, stream, kind == 'p');
         break;
+    case 'q':
+        for (int64_t i = 0; i < count_of(v); i++)
+            ku_store_f64(v->data, v->dtype, i, (double)draw(stream, i, 4) - 1);
+        break;
+    case 'd':
+        for (int64_t i = 0; i < count_of(v); i++)
+            ku_store_f64(v->data, v->dtype, i, 0.25 + 0.5 * (double)i);
+        break;
+    case 'E':
+        for (int64_t i = 0; i < count_of(v); i += KU_EXACT_WORDS) {
+            int64_t n = KU_EXACT_WORDS;
+            struct ku_view one = {
+                .data = word + i, .dtype = KUMI_I64, .shape = ku_shape_of("w", &n)};
+            fill_exact(&one, stream + (uint32_t)i);
+        }
+        break;
     case 'b':
         fill_normal(v, stream, 0);
         ku_store_f64(v->data, v->dtype, 1, (double)INFINITY);
@@ -174,7 +190,7 @@ static inline enum kumi_dtype dtype_of(char kind, enum kumi_dtype x)
         return x == KUMI_F64 ? KUMI_F64 : KUMI_F32;
     if (strchr("it", kind))
         return KUMI_I32;
-    return strchr("xb", kind) ? x : strchr("kwec", kind) ? KUMI_I64 : KUMI_F64;
+    return strchr("xbq", kind) ? x : strchr("kwecE", kind) ? KUMI_I64 : KUMI_F64;
 }
 
 /* "n3t5v70/61": letter, count, seen. A digit is a dim of that name and count (",3"). */

@@ -50,15 +50,27 @@ static inline void expect_fini(struct expectation *x)
     result_fini(&x->want);
 }
 
-/* An exact sum has many forms until it is normalised; what follows it are plain words. */
-static inline void normalize(struct ku_view *v)
+/* Exact sums of a view: as many as it has room for if that is all it has, else one, which plain
+ * words follow. */
+static inline int64_t n_sums(const struct ku_view *v)
+{
+    int64_t n = v->dtype == KUMI_I64 ? count_of(v) / KU_EXACT_WORDS : 0;
+    return n > 1 && count_of(v) % KU_EXACT_WORDS != 0 ? 1 : n;
+}
+static inline struct ku_exact sum_at(const struct ku_view *v, int64_t i)
 {
     struct ku_exact sum;
-    if (v->dtype != KUMI_I64 || count_of(v) < KU_EXACT_WORDS)
-        return;
-    memcpy(&sum, v->data, sizeof sum);
-    ku_exact_normalize(&sum);
-    memcpy(v->data, &sum, sizeof sum);
+    memcpy(&sum, (const int64_t *)v->data + i * KU_EXACT_WORDS, sizeof sum);
+    return sum;
+}
+/* An exact sum has many forms until it is normalised. */
+static inline void normalize(struct ku_view *v)
+{
+    for (int64_t i = 0; i < n_sums(v); i++) {
+        struct ku_exact sum = sum_at(v, i);
+        ku_exact_normalize(&sum);
+        memcpy((int64_t *)v->data + i * KU_EXACT_WORDS, &sum, sizeof sum);
+    }
 }
 
 static inline void expect_bits(const char *who, const char *what, const struct op_result *got,
@@ -104,6 +116,15 @@ static inline void expect_result(const struct op_device *d, const char *what,
     for (int o = 0; o < got->n; o++) {
         const struct ku_view *v = &got->out[o];
         double unit = unit_of(v->dtype) + (c->accumulate ? d->eps : 0);
+        for (int64_t i = 0; i < n_sums(v); i++) {
+            struct ku_exact is = sum_at(v, i), want = sum_at(&x->want.out[o], i);
+            double off = fabs(ku_exact_round(&is) - ku_exact_round(&want));
+            if (!(off <= x->e[o][i]))
+                fail_msg("%s: %s: output %d, sum %lld: off by %.3g, not within %.3g", d->name, what,
+                         o, (long long)i, off, x->e[o][i]);
+        }
+        if (v->dtype == KUMI_I64)
+            continue;
         for (int64_t i = 0; i < count_of(v); i++) {
             double before = c->accumulate ? fabs(at(&c->out[o], i)) : 0;
             expect_near(d->name, what, x, o, i, at(v, i), 2 * d->eps * before + least_of(v->dtype),
@@ -148,6 +169,22 @@ static inline void check_in_place(const struct op_device *d, const struct op_cal
     snprintf(what, sizeof what, "%s, in place", c->text);
     expect_bits(d->name, what, &r, plain);
     result_fini(&r);
+}
+
+/* The device's entry for collectives: the bits of op sumsq. */
+static inline void check_add_squares(const struct op_device *d, const struct op_call *c,
+                                     const struct op_result *plain)
+{
+    char what[320];
+    if (c->op != KU_OP_sumsq)
+        return;
+    struct ku_view x = view_flat(&c->in[0], 0, count_of(&c->in[0]));
+    struct op_result r = {1, {view_clone(&c->in[1])}};
+    d->ops->add_squares(d->dev, &x, r.out[0].data, KU_EXACT_WORDS + c->attr.index);
+    snprintf(what, sizeof what, "%s, by add_squares", c->text);
+    expect_bits(d->name, what, &r, plain);
+    result_fini(&r);
+    ku_free(x.data);
 }
 
 /* One result of two parts put together: pasted along the cut, or combined. */
@@ -199,7 +236,7 @@ static inline int is_cuttable(const struct op_call *c, char letter)
             return 0;
     }
     /* canonical blocks are of whole tensors; a bias or activation belongs behind the sum */
-    if (c->op == KU_OP_sumsq)
+    if (c->op == KU_OP_sumsq || c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments)
         return 0;
     return !(c->op == KU_OP_linear && is_contracted && (c->n_in > 2 || c->attr.act));
 }
@@ -244,17 +281,19 @@ static inline void check_blocks(const struct op_device *d, const struct op_call 
         return;
     struct op_call part[2] = {call_flat(c, 0, begin), call_flat(c, begin, count - begin)};
     struct op_result r[2] = {call_run(d, &part[0], 0), {0}};
-    int chained = ku_op_pair(ku_ops[c->op].inout, 0);
-    int is_cut = ku_shape_is_equal(&c->out[0].shape, &c->in[0].shape);
-    if (!is_cut) { /* sumsq: stats go through */
-        ku_free(part[1].in[chained].data);
-        part[1].in[chained] = view_clone(&r[0].out[0]);
+    for (int o = 0; o < c->n_out; o++) {
+        int chained = ku_op_pair(ku_ops[c->op].inout, o);
+        if (ku_shape_is_equal(&c->out[o].shape, &c->in[0].shape))
+            continue;
+        ku_free(part[1].in[chained].data); /* sumsq: stats go through */
+        part[1].in[chained] = view_clone(&r[0].out[o]);
     }
     r[1] = call_run(d, &part[1], 0);
     snprintf(what, sizeof what, "%s, in blocks", c->text);
     for (int o = 0; o < c->n_out; o++) {
         struct ku_view whole = view_make(c->out[o].dtype, &c->out[o].shape);
         size_t bytes = bytes_of(&r[0].out[o]);
+        int is_cut = ku_shape_is_equal(&c->out[o].shape, &c->in[0].shape);
         memcpy(whole.data, is_cut ? r[0].out[o].data : r[1].out[o].data, bytes);
         if (is_cut)
             memcpy((char *)whole.data + bytes, r[1].out[o].data, bytes_of(&r[1].out[o]));
@@ -284,6 +323,7 @@ static inline void check_call(const struct op_device *dev, int n_devs, const str
     }
     check_accumulate(d, c);
     check_in_place(d, c, &plain);
+    check_add_squares(d, c, &plain);
     check_cuts(d, c, &x, &plain);
     check_blocks(d, c, &plain);
     result_fini(&plain);

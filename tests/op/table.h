@@ -13,10 +13,11 @@
  *   operands         "<kind>[limit]:<dim><count>[/<seen>]...", one word each
  *   n_out            results asked for
  *
- * Kinds: x float of the dtype at hand (b: with an infinity and a NaN) · f float, f32 beside any x ·
- * p as f, not negative · i<limit> ids below it · t<limit> targets below it, some ignored · k
- * control port · w words · e exact sum, with counts behind it · c a count · r report (R: of a
- * skipped update, u: of the first one).
+ * Kinds: x float of the dtype at hand (b: with an infinity and a NaN; q: few values, many equal) ·
+ * f float, f32 beside any x · p as f, not negative · i<limit> ids below it · t<limit> targets below
+ * it, some ignored · k control port · w words · e exact sum, with counts behind it · E exact sums,
+ * one after the other · c a count · r report (R: of a skipped update, u: of the first one) · d f64,
+ * not negative.
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -134,6 +135,18 @@ static const struct op_row op_table[] = {
     {"softmax_xent", "", "x:n0v5 t5:n0", 2},
     {"softmax_xent", "", "x:n2v2500 t2500:n2", 2},
 
+    {"softmax_xent", "smoothing=0.1", "x:n3t5v11 t11:n3t5", 2},
+    {"softmax_xent", "smoothing=0.3 ignore=3", "x:n5v128/101 t101:n5", 2},
+    {"softmax_xent", "smoothing=0.1", "x:n2v2500 t2500:n2", 2},
+    {"softmax_xent", "smoothing=0.1", "x:n3v1 t1:n3", 2},
+    {"softmax_xent", "smoothing=0.1", "x:n0v5 t5:n0", 2},
+    {"top_k", "", "x:n37v7 t7:n37", 1},
+    {"top_k", "top=5", "x:n9t5v128/101 t101:n9t5", 1},
+    {"top_k", "top=3 ignore=2", "q:n67v7 t7:n67", 1},
+    {"top_k", "top=9", "x:n3v5 t5:n3", 1},
+    {"top_k", "top=2", "b:n4v5 t5:n4", 1},
+    {"top_k", "", "x:n0v5 t5:n0", 1},
+
     {"exact_sum", "", "x:n3t5", 1},
     {"exact_sum", "", "x:n5c7001", 1},
     {"exact_sum", "", "x:n0", 1},
@@ -173,6 +186,36 @@ static const struct op_row op_table[] = {
     {"sgd", "momentum=0.9 weight_decay=0.01", "f:n3c5 f:n3c5 x:n3c5 r:w8", 2},
     {"sgd", "momentum=0.9 nesterov=1 dtype=bf16", "f:n131c129 f:n131c129 f:n131c129 u:w8", 3},
     {"sgd", "", "f:n3c5 f:n3c5 f:n3c5 R:w8", 2},
+
+    {"sgd", "momentum=0.9 dampening=0.3", "f:n3c5 f:n3c5 x:n3c5 r:w8", 2},
+    {"sgd", "schedule=one_cycle cycle_momentum=1 decay=20", "f:n3c5 f:n3c5 f:n3c5 r:w8", 2},
+    {"adamw", "schedule=one_cycle cycle_momentum=1 decay=20 eps=1e-8",
+     "f:n3c5 f:n3c5 p:n3c5 f:n3c5 r:w8", 3},
+    {"adam", "bias_correction=0 eps=1e-8", "f:n3c5 f:n3c5 p:n3c5 f:n3c5 r:w8", 3},
+    {"trust_sums", "", "x:n3c5 x:n3c5 E:w144", 1},
+    {"trust_sums", "index=1", "f:n131c129 x:n131c129 E:w432", 1},
+    {"trust_sums", "", "f:n0c5 f:n0c5 E:w144", 1},
+    {"trust_sums", "", "x:n3c5 b:n3c5 E:w144", 1},
+    {"trust_norms", "", "E:w432", 1},
+    {"lamb_moments", "weight_decay=0.1 eps=1e-6", "f:n3c5 f:n3c5 p:n3c5 x:n3c5 r:w8 E:w144", 3},
+    {"lamb_moments", "weight_decay=0.1 eps=1e-6 index=2 bias_correction=0",
+     "f:n131c129 f:n131c129 p:n131c129 x:n131c129 r:w8 E:w432", 3},
+    {"lamb_moments", "eps=1e-6 schedule=one_cycle cycle_momentum=1 decay=9",
+     "f:n1 f:n1 p:n1 f:n1 u:w8 E:w144", 3},
+    {"lamb_moments", "eps=1e-6", "f:n3c5 f:n3c5 p:n3c5 f:n3c5 R:w8 E:w144", 3},
+    {"lamb_moments", "eps=1e-6", "f:n0 f:n0 p:n0 f:n0 r:w8 E:w144", 3},
+    {"lamb", "weight_decay=0.1 eps=1e-6", "f:n3c5 f:n3c5 p:n3c5 r:w8 d:w2", 1},
+    {"lamb", "weight_decay=0.1 eps=1e-6 index=1 dtype=bf16",
+     "f:n131c129 f:n131c129 p:n131c129 r:w8 d:w6", 2},
+    {"lamb", "eps=1e-6 max_coeff=0.5 dtype=f32", "f:n3c5 f:n3c5 p:n3c5 u:w8 d:w2", 2},
+    {"lamb", "eps=1e-6 dtype=bf16", "f:n3c5 f:n3c5 p:n3c5 R:w8 d:w2", 2},
+    {"lamb", "eps=1e-6", "f:n0 f:n0 p:n0 r:w8 d:w2", 1},
+    {"lars", "momentum=0.9 weight_decay=0.01 eps=1e-8", "f:n3c5 f:n3c5 x:n3c5 r:w8 d:w2", 2},
+    {"lars", "momentum=0.9 nesterov=1 trust_coefficient=0.02 index=1 dtype=bf16",
+     "f:n131c129 f:n131c129 f:n131c129 u:w8 d:w4", 3},
+    {"lars", "momentum=0.9 dampening=0.5 dtype=f32", "f:n3c5 f:n3c5 f:n3c5 r:w8 d:w2", 3},
+    {"lars", "dtype=bf16", "f:n3c5 f:n3c5 f:n3c5 R:w8 d:w2", 3},
+    {"lars", "", "f:n0 f:n0 f:n0 r:w8 d:w2", 2},
 
     {"fill", "value=0.75", "f:n131c129", 1},
     {"fill", "value=3", "w:w1", 1},

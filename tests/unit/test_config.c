@@ -258,9 +258,9 @@ static const struct bad {
     {NULL, "model.tie_word_embeddings=1",
      "config: --set model.tie_word_embeddings=1: model.tie_word_embeddings: 1; true or false"},
     {NULL, "model.model_type=gpt1",
-     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2"},
+     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 llama bert"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
-     "config: c.json:1:1: model.model_type: missing; one of: gpt2"},
+     "config: c.json:1:1: model.model_type: missing; one of: gpt2 llama bert"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"gpt2\",\"path\":\"d\",\"n_layers\":7}"

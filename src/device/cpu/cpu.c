@@ -105,6 +105,7 @@ static int cpu_open(const struct ku_device_opts *o, void **dev)
 #endif
     struct ku_pool_opts pool = {.n_threads = n,
                                 .n_runnable_threads = o->n_runnable_threads,
+                                .n_cpus = o->n_cpus,
                                 .cpu = o->cpu,
                                 .bind_caller = o->cpu != NULL};
     KU_TRY_OUT(ku_pool_create(&pool, &cpu->pool));
@@ -143,6 +144,8 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
         bytes = ku_cpu_workspace_lists(c);
     else if (c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv_dx)
         bytes = ku_cpu_workspace_attention_dx(c);
+    else if (c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments)
+        bytes = ku_cpu_workspace_trust(c);
     else if (c->op == KU_OP_sumsq || c->op == KU_OP_exact_sum || c->op == KU_OP_max_all)
         bytes = ku_cpu_workspace_blocks(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
@@ -201,4 +204,5 @@ const struct ku_device_ops ku_device_cpu = {.name = "cpu",
                                             .query = cpu_query,
                                             .bind = cpu_bind,
                                             .unbind = cpu_unbind,
-                                            .launch = cpu_launch};
+                                            .launch = cpu_launch,
+                                            .add_squares = ku_cpu_add_squares};

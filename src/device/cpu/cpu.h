@@ -77,6 +77,10 @@ size_t ku_cpu_workspace_slices(const struct ku_op_case *c);  /* linear_db, layer
 size_t ku_cpu_workspace_lists(const struct ku_op_case *c);   /* embedding_dw */
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
 size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
+size_t ku_cpu_workspace_trust(const struct ku_op_case *c);  /* trust_sums, lamb_moments */
+
+/* The device's entry (device.h). */
+void ku_cpu_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
 
 /* -- for the families ---------------------------------------------------------------------- */
 void ku_cpu_phase(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_tiles);

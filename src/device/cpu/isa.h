@@ -19,7 +19,7 @@ struct ku_dropout {
     float scale;    /* 1 / (1 - p) */
 };
 
-/* AdamW, Adam and SGD over a range: PyTorch's formulas with the step's scalars folded in. */
+/* Optimizers over a range: PyTorch's formulas with the step's scalars folded in. */
 struct ku_update {
     float *p, *m, *v;
     const void *g;
@@ -28,11 +28,11 @@ struct ku_update {
     float scale;                        /* of the gradient */
     float lr, beta1, add1, beta2, add2; /* add = 1 - beta, rounded from f64 */
     float eps, weight_decay, keep;      /* keep: factor of p, 1 - lr wd when decoupled, else 1 */
-    float step_size;                    /* lr / (1 - beta1^t) */
+    float step_size;                    /* lr / (1 - beta1^t); of lamb's update 1 / (1 - beta1^t) */
     float rsqrt_bc2;                    /* 1 / sqrt(1 - beta2^t) */
     int l2;                             /* g + wd p */
     int nesterov, first;
-    float momentum;
+    float momentum, add, ratio; /* sgd: add = 1 - dampening; ratio: 1, of lars the trust ratio */
 };
 
 /* Where rows of finished sums go; of out and raw: the first row. */
@@ -155,15 +155,21 @@ struct ku_isa_ops {
     void (*rms_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
                         const void *gain, enum kumi_dtype gain_dtype, float rstd, int64_t n);
     float (*log_sum_exp)(const void *x, enum kumi_dtype dtype, int64_t n);
-    /* dst = factor (e^(x - lse)), n elements */
+    /* dst = factor (e^(x - lse)) - minus, n elements */
     void (*softmax_scaled)(void *dst, const void *x, enum kumi_dtype dtype, float lse, float factor,
-                           int64_t n);
+                           float minus, int64_t n);
+    double (*sum)(const void *x, enum kumi_dtype dtype, int64_t n);
+    /* how many elements are greater, or not less, than a limit; a NaN is neither */
+    int64_t (*n_above)(const void *x, enum kumi_dtype dtype, int64_t n, float than, int or_equal);
     /* sixteen interleaved f64 sums of squares, added in a fixed tree; non-finite elements counted
      */
     double (*sumsq)(const void *x, enum kumi_dtype dtype, int64_t n, int64_t *n_bad);
     double (*max)(const void *x, enum kumi_dtype dtype, int64_t n);
     void (*adam)(const struct ku_update *u, int64_t from, int64_t n);
-    void (*sgd)(const struct ku_update *u, int64_t from, int64_t n);
+    void (*sgd)(const struct ku_update *u, int64_t from, int64_t n); /* lars, too */
+    /* m' and v'; sum: of the squares of p and of the update, of at most one canonical block */
+    void (*lamb_moments)(const struct ku_update *u, int64_t from, int64_t n, double sum[2]);
+    void (*lamb)(const struct ku_update *u, int64_t from, int64_t n); /* p -= lr update */
     /*
      * One panel of a product's operand, [units][width]: element (k, j) of the source lies at
      * k ld + j (rows) or at j ld + k (cols). Columns from n_cols to width, and the last half unit

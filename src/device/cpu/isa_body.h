@@ -8,6 +8,7 @@
 #include "device/cpu/elem_body.h"
 #include "device/cpu/rows_body.h"
 #include "device/cpu/rope_body.h"
+#include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
 #include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
@@ -35,10 +36,14 @@ const struct ku_isa_ops ISA_OPS = {
     .rms_norm_dx = rms_norm_dx,
     .log_sum_exp = log_sum_exp,
     .softmax_scaled = softmax_scaled,
+    .sum = sum,
+    .n_above = n_above,
     .sumsq = sumsq,
     .max = max_of,
     .adam = adam,
     .sgd = sgd,
+    .lamb_moments = lamb_moments,
+    .lamb = lamb,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
     .pool_max = pool_max,

@@ -252,6 +252,16 @@ static int is_ignored(const struct ku_kernel *k, int32_t target)
     return target < 0 || target == k->attr.ignore;
 }
 
+/* The logit that the target's distribution expects. */
+static double smoothed_logit(const struct ku_kernel *k, const void *row, const struct ku_view *x,
+                             int32_t target)
+{
+    const double s = k->attr.smoothing, logit = ku_load_f64(row, x->dtype, target);
+    const int64_t seen = seen_width(x);
+    return s != 0 ? (1 - s) * logit + s * k->cpu->ops->sum(row, x->dtype, seen) / (double)seen
+                  : logit;
+}
+
 static void tile_softmax_xent(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0];
@@ -267,7 +277,7 @@ static void tile_softmax_xent(const struct ku_kernel *k, int64_t tile, int threa
         else if (target[r] >= seen) /* the loader refuses such tokens: never a silent number */
             loss[r] = NAN;
         else
-            loss[r] = (float)((double)lse[r] - ku_load_f64(row, x->dtype, target[r]));
+            loss[r] = (float)((double)lse[r] - smoothed_logit(k, row, x, target[r]));
         ku_pool_poll(k->cpu->pool, thread);
     }
 }
@@ -294,7 +304,7 @@ int ku_cpu_bind_softmax_xent(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* dlogits = dloss (softmax - onehot), in place where the planner likes. */
+/* dlogits = dloss (softmax - onehot, smoothed), in place where the planner likes. */
 static void tile_softmax_xent_dx(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[1], *dx = &k->call.out[0];
@@ -302,6 +312,7 @@ static void tile_softmax_xent_dx(const struct ku_kernel *k, int64_t tile, int th
     const int32_t *target = k->call.in[2].data;
     const size_t each = kumi_dtype_bytes(dx->dtype);
     int64_t from, n, seen = seen_width(x);
+    const double s = k->attr.smoothing, each_class = s / (double)seen;
     ku_cpu_range(k, tile, &from, &n);
     for (int64_t r = from; r < from + n; r++) {
         const void *row = ku_cpu_at(x, r * k->width);
@@ -313,9 +324,10 @@ static void tile_softmax_xent_dx(const struct ku_kernel *k, int64_t tile, int th
         double hit = 0;
         if (target[r] < seen) {
             double logit = ku_load_f64(row, x->dtype, target[r]);
-            hit = (double)dloss[r] * expm1(logit - (double)lse[r]);
+            hit = (double)dloss[r] * (expm1(logit - (double)lse[r]) + (s - each_class));
         }
-        k->cpu->ops->softmax_scaled(to, row, x->dtype, lse[r], dloss[r], seen);
+        k->cpu->ops->softmax_scaled(to, row, x->dtype, lse[r], dloss[r],
+                                    (float)((double)dloss[r] * each_class), seen);
         memset(to + (size_t)seen * each, 0, (size_t)(k->width - seen) * each);
         if (target[r] < seen)
             ku_store_f64(to, dx->dtype, target[r], hit);
@@ -330,5 +342,33 @@ int ku_cpu_bind_softmax_xent_dx(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "log-sum-exp", &k->call.in[3], KUMI_F32));
     KU_TRY(ku_cpu_check(k, "dlogits", &k->call.out[0], x->dtype));
     ku_cpu_phase(k, tile_softmax_xent_dx, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+
+static void tile_top_k(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0];
+    const int32_t *target = k->call.in[1].data;
+    const struct ku_isa_ops *ops = k->cpu->ops;
+    float *hit = k->call.out[0].data;
+    int64_t from, n, seen = seen_width(x);
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t r = from; r < from + n; r++) {
+        const int64_t t = target[r];
+        hit[r] = 0;
+        if (is_ignored(k, target[r]) || t >= seen)
+            continue;
+        float own = (float)ku_load_f64(ku_cpu_at(x, r * k->width), x->dtype, t);
+        int64_t n_before = ops->n_above(ku_cpu_at(x, r * k->width), x->dtype, t, own, 1) +
+                           ops->n_above(ku_cpu_at(x, r * k->width + t), x->dtype, seen - t, own, 0);
+        hit[r] = own == own && n_before < k->attr.top;
+        ku_pool_poll(k->cpu->pool, thread);
+    }
+}
+int ku_cpu_bind_top_k(struct ku_kernel *k)
+{
+    KU_TRY(check_xent(k, &k->call.in[0], &k->call.in[1]));
+    KU_TRY(ku_cpu_check(k, "hits", &k->call.out[0], KUMI_F32));
+    ku_cpu_phase(k, tile_top_k, ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
 }

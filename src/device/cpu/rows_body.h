@@ -175,46 +175,93 @@ static float log_sum_exp(const void *x, enum kumi_dtype t, int64_t n)
     return log_sum_exp_as(x, KUMI_F32, n);
 }
 INLINE void softmax_scaled_as(void *dst, const void *x, enum kumi_dtype t, float lse, float factor,
-                              int64_t n)
+                              float minus, int64_t n)
 {
     const double lse2 = (double)lse * 1.44269504088896341;
     const float high = (float)lse2, low = (float)(lse2 - (double)high);
-    FOR_VECTORS(n, STORE(t, dst, exp2_f(log2_of(t, LOAD(t, x), high, low)) * factor));
+    FOR_VECTORS(n, STORE(t, dst, exp2_f(log2_of(t, LOAD(t, x), high, low)) * factor - minus));
 }
 static void softmax_scaled(void *dst, const void *x, enum kumi_dtype t, float lse, float factor,
-                           int64_t n)
+                           float minus, int64_t n)
 {
-    BY_DTYPE(t, softmax_scaled_as(dst, x, KUMI_F32, lse, factor, n),
-             softmax_scaled_as(dst, x, KUMI_BF16, lse, factor, n));
+    BY_DTYPE(t, softmax_scaled_as(dst, x, KUMI_F32, lse, factor, minus, n),
+             softmax_scaled_as(dst, x, KUMI_BF16, lse, factor, minus, n));
 }
-
-/* A square is exact in f64, so a fused multiply-add changes no bit. */
-INLINE double sumsq_as(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_bad)
+/* In pieces of 1,024, which add up in f64. */
+static double sum(const void *x, enum kumi_dtype t, int64_t n)
 {
-    vd8 low = {0}, high = {0};
-    vi bad = {0};
+    double total = 0;
+    for (int64_t from = 0; from < n; from += 1024) {
+        int64_t len = n - from < 1024 ? n - from : 1024;
+        if (t == KUMI_BF16)
+            total += (double)row_sum((const uint16_t *)x + from, KUMI_BF16, len);
+        else
+            total += (double)row_sum((const float *)x + from, KUMI_F32, len);
+    }
+    return total;
+}
+INLINE int64_t n_above_as(const void *x, enum kumi_dtype t, int64_t n, float than, int or_equal)
+{
+    const vf limit = splat(than);
+    vi above = {0};
     FOR_VECTORS(n, {
         vf v = LOAD(t, x);
-        float lane[LANES];
-        memcpy(lane, &v, sizeof lane);
-        typedef float v8 __attribute__((vector_size(32)));
-        v8 a, b;
-        memcpy(&a, lane, sizeof a);
-        memcpy(&b, lane + 8, sizeof b);
-        vd8 da = __builtin_convertvector(a, vd8), db = __builtin_convertvector(b, vd8);
-        low += da * da;
-        high += db * db;
-        bad -= ((vi)v & 0x7f800000) == 0x7f800000;
+        vi is_above = or_equal ? v >= limit : v > limit;
+        above -= is_above & first_lanes(some);
     });
+    int64_t count = 0;
+    for (int l = 0; l < LANES; l++)
+        count += above[l];
+    return count;
+}
+static int64_t n_above(const void *x, enum kumi_dtype t, int64_t n, float than, int or_equal)
+{
+    if (t == KUMI_BF16)
+        return n_above_as(x, KUMI_BF16, n, than, or_equal);
+    return n_above_as(x, KUMI_F32, n, than, or_equal);
+}
+
+/*
+ * Sums of squares: sixteen f64 lanes, added in a fixed tree. A square is exact in f64, so a fused
+ * multiply-add changes no bit.
+ */
+struct squares {
+    vd8 low, high;
+};
+INLINE void add_squares(struct squares *s, vf v)
+{
+    float lane[LANES];
+    memcpy(lane, &v, sizeof lane);
+    typedef float v8 __attribute__((vector_size(32)));
+    v8 a, b;
+    memcpy(&a, lane, sizeof a);
+    memcpy(&b, lane + 8, sizeof b);
+    vd8 da = __builtin_convertvector(a, vd8), db = __builtin_convertvector(b, vd8);
+    s->low += da * da;
+    s->high += db * db;
+}
+INLINE double total_squares(const struct squares *sum)
+{
     double s[LANES];
-    memcpy(s, &low, sizeof low);
-    memcpy(s + 8, &high, sizeof high);
+    memcpy(s, &sum->low, sizeof sum->low);
+    memcpy(s + 8, &sum->high, sizeof sum->high);
     for (int width = 8; width >= 1; width /= 2)
         for (int l = 0; l < width; l++)
             s[l] = s[2 * l] + s[2 * l + 1];
+    return s[0];
+}
+INLINE double sumsq_as(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_bad)
+{
+    struct squares s = {0};
+    vi bad = {0};
+    FOR_VECTORS(n, {
+        vf v = LOAD(t, x);
+        add_squares(&s, v);
+        bad -= ((vi)v & 0x7f800000) == 0x7f800000;
+    });
     for (int l = 0; l < LANES; l++)
         *n_bad += bad[l];
-    return s[0];
+    return total_squares(&s);
 }
 static double sumsq(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_bad)
 {
@@ -231,54 +278,4 @@ static double max_of(const void *x, enum kumi_dtype t, int64_t n)
         m = v > m || v != v ? v : m;
     }
     return m;
-}
-
-INLINE void adam_as(const struct ku_update *u, int64_t from, int64_t n, enum kumi_dtype tg, int l2)
-{
-    const char *g0 = (const char *)u->g + from * (tg == KUMI_BF16 ? 2 : 4);
-    float *p0 = u->p + from, *m0 = u->m + from, *v0 = u->v + from;
-    FOR_VECTORS(n, {
-        vf p = LOAD(KUMI_F32, p0), g = LOAD(tg, g0) * u->scale;
-        if (l2)
-            g += u->weight_decay * p;
-        vf m = LOAD(KUMI_F32, m0), v = LOAD(KUMI_F32, v0);
-        m = u->beta1 * m + u->add1 * g;
-        v = u->beta2 * v + u->add2 * g * g;
-        p = p * u->keep - u->step_size * m / (sqrt_f(v) * u->rsqrt_bc2 + u->eps);
-        STORE(KUMI_F32, m0, m);
-        STORE(KUMI_F32, v0, v);
-        STORE(KUMI_F32, p0, p);
-        if (u->copy && u->copy_dtype == KUMI_BF16)
-            STORE(KUMI_BF16, (uint16_t *)u->copy + from, p);
-        else if (u->copy)
-            STORE(KUMI_F32, (float *)u->copy + from, p);
-    });
-}
-static void adam(const struct ku_update *u, int64_t from, int64_t n)
-{
-    if (!u->l2)
-        BY_DTYPE(u->g_dtype, adam_as(u, from, n, KUMI_F32, 0), adam_as(u, from, n, KUMI_BF16, 0));
-    else
-        BY_DTYPE(u->g_dtype, adam_as(u, from, n, KUMI_F32, 1), adam_as(u, from, n, KUMI_BF16, 1));
-}
-INLINE void sgd_as(const struct ku_update *u, int64_t from, int64_t n, enum kumi_dtype tg)
-{
-    const char *g0 = (const char *)u->g + from * (tg == KUMI_BF16 ? 2 : 4);
-    float *p0 = u->p + from, *m0 = u->m + from;
-    FOR_VECTORS(n, {
-        vf p = LOAD(KUMI_F32, p0);
-        vf g = LOAD(tg, g0) * u->scale + u->weight_decay * p;
-        vf m = u->first ? g : u->momentum * LOAD(KUMI_F32, m0) + g;
-        p -= u->lr * (u->nesterov ? g + u->momentum * m : m);
-        STORE(KUMI_F32, m0, m);
-        STORE(KUMI_F32, p0, p);
-        if (u->copy && u->copy_dtype == KUMI_BF16)
-            STORE(KUMI_BF16, (uint16_t *)u->copy + from, p);
-        else if (u->copy)
-            STORE(KUMI_F32, (float *)u->copy + from, p);
-    });
-}
-static void sgd(const struct ku_update *u, int64_t from, int64_t n)
-{
-    BY_DTYPE(u->g_dtype, sgd_as(u, from, n, KUMI_F32), sgd_as(u, from, n, KUMI_BF16));
 }

@@ -19,6 +19,8 @@ static int prepare(const struct ku_kernel *k, int n_state, struct ku_update *u)
     const struct ku_attrs *a = &k->attr;
     const double *report = c->in[n_state + 1].data;
     double lr = report[KU_REPORT_LR], t = report[KU_REPORT_UPDATE];
+    const double beta1 = ku_schedule_momentum(a, a->beta1, (int64_t)t - 1);
+    const double momentum = ku_schedule_momentum(a, a->momentum, (int64_t)t - 1);
     *u = (struct ku_update){.p = c->out[0].data,
                             .m = c->out[1].data,
                             .v = n_state == 3 ? c->out[2].data : NULL,
@@ -26,21 +28,23 @@ static int prepare(const struct ku_kernel *k, int n_state, struct ku_update *u)
                             .g_dtype = c->in[n_state].dtype,
                             .scale = (float)report[KU_REPORT_SCALE],
                             .lr = (float)lr,
-                            .beta1 = (float)a->beta1,
-                            .add1 = (float)(1 - a->beta1),
+                            .beta1 = (float)beta1,
+                            .add1 = (float)(1 - beta1),
                             .beta2 = (float)a->beta2,
                             .add2 = (float)(1 - a->beta2),
                             .eps = (float)a->eps,
                             .weight_decay = (float)a->weight_decay,
                             .keep = 1,
-                            .momentum = (float)a->momentum,
+                            .momentum = (float)momentum,
+                            .add = momentum != 0 ? (float)(1 - a->dampening) : 1,
+                            .ratio = 1,
                             .nesterov = a->nesterov != 0,
                             .first = t == 1};
     if (c->op == KU_OP_adamw)
         u->keep = (float)(1 - lr * a->weight_decay);
     u->l2 = c->op != KU_OP_adamw && a->weight_decay != 0;
-    u->step_size = (float)(lr / (1 - pow(a->beta1, t)));
-    u->rsqrt_bc2 = (float)(1 / sqrt(1 - pow(a->beta2, t)));
+    u->step_size = (float)(a->bias_correction ? lr / (1 - pow(beta1, t)) : lr);
+    u->rsqrt_bc2 = (float)(a->bias_correction ? 1 / sqrt(1 - pow(a->beta2, t)) : 1);
     if (c->n_out > n_state)
         u->copy = c->out[n_state].data, u->copy_dtype = c->out[n_state].dtype;
     return report[KU_REPORT_APPLY] != 0;
@@ -170,17 +174,32 @@ int ku_cpu_bind_exact_sum(struct ku_kernel *k)
     return bind_reduce(k, tile_exact_sum, tile_exact_last);
 }
 
+/* Of the block of x that begins at element `from`. */
+static struct block_part square_block(const struct ku_cpu *cpu, const struct ku_view *x,
+                                      int64_t count, int64_t from)
+{
+    struct block_part part = {0};
+    int64_t n = count - from < KU_BLOCK_COUNT ? count - from : KU_BLOCK_COUNT;
+    part.sum = cpu->ops->sumsq(ku_cpu_at(x, from), x->dtype, n, &part.n_bad);
+    return part;
+}
 static void tile_sumsq(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const struct ku_view *x = &k->call.in[0];
     struct block_part *part = (struct block_part *)k->call.workspace + tile * BLOCKS_PER_TILE;
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    for (int64_t i = 0; i < n; i += KU_BLOCK_COUNT, part++) {
-        int64_t some = n - i < KU_BLOCK_COUNT ? n - i : KU_BLOCK_COUNT;
-        part->n_bad = 0;
-        part->sum = k->cpu->ops->sumsq(ku_cpu_at(x, from + i), x->dtype, some, &part->n_bad);
+    for (int64_t i = 0; i < n; i += KU_BLOCK_COUNT)
+        *part++ = square_block(k->cpu, &k->call.in[0], k->count, from + i);
+}
+void ku_cpu_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word)
+{
+    struct ku_exact *sum = (struct ku_exact *)(void *)stats;
+    int64_t count = ku_cpu_count(x);
+    for (int64_t at = 0; at < count; at += KU_BLOCK_COUNT) {
+        struct block_part part = square_block(dev, x, count, at);
+        ku_exact_add_f64(sum, &part.sum, 1);
+        stats[word] += part.n_bad;
     }
 }
 static void tile_sumsq_last(const struct ku_kernel *k, int64_t tile, int thread)

@@ -53,6 +53,7 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_attention_kv_dx] = "ffffff***>fff",
     [KU_OP_softmax_xent] = "fi>ff",
     [KU_OP_softmax_xent_dx] = "ffif>f",
+    [KU_OP_top_k] = "fi>f",
     [KU_OP_select] = "fi>f",
     [KU_OP_conv2d] = "fff>f",
     [KU_OP_conv2d_dx] = "ff>f",
@@ -78,6 +79,11 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_adamw] = "ffffd>ffff",
     [KU_OP_adam] = "ffffd>ffff",
     [KU_OP_sgd] = "fffd>fff",
+    [KU_OP_trust_sums] = "ffw>w",
+    [KU_OP_lamb_moments] = "ffffdw>ffw",
+    [KU_OP_trust_norms] = "w>d",
+    [KU_OP_lamb] = "fffdd>ff",
+    [KU_OP_lars] = "fffdd>fff",
     [KU_OP_fill] = "*>*",
     [KU_OP_random_normal] = "fw>f",
     [KU_OP_random_uniform] = "fw>f",
@@ -150,10 +156,11 @@ static int check(const struct ku_call *c)
         return KU_ERR(KUMI_EINVAL, "device ref: %s: has no accumulate form", info->name);
     if ((info->traits & KU_OP_RANDOM) && !(c->attr->p >= 0 && c->attr->p < 1))
         return KU_ERR(KUMI_EINVAL, "device ref: %s: p=%g; 0 <= p < 1", info->name, c->attr->p);
-    if (c->op == KU_OP_sumsq && c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
-        return KU_ERR(KUMI_EINVAL,
-                      "device ref: sumsq: part begins at element %lld; a multiple of %d",
-                      (long long)c->in[0].start[0], KU_BLOCK_COUNT);
+    const int is_by_blocks =
+        c->op == KU_OP_sumsq || c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments;
+    if (is_by_blocks && c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
+        return KU_ERR(KUMI_EINVAL, "device ref: %s: part begins at element %lld; a multiple of %d",
+                      info->name, (long long)c->in[0].start[0], KU_BLOCK_COUNT);
     return KUMI_OK;
 }
 
@@ -231,4 +238,5 @@ const struct ku_device_ops ku_device_ref = {.name = "ref",
                                             .query = ref_query,
                                             .bind = ref_bind,
                                             .unbind = ref_unbind,
-                                            .launch = ref_launch};
+                                            .launch = ref_launch,
+                                            .add_squares = ku_ref_add_squares};

@@ -38,6 +38,9 @@ static inline void ku_ref_worked(struct ku_ref_poll *poll, int64_t n_elements)
 size_t ku_ref_workspace_attention(const struct ku_op_case *c);
 size_t ku_ref_workspace_rope(const struct ku_op_case *c);
 
+/* The device's entry (device.h). */
+void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
+
 /* -- for the kernels ------------------------------------------------------------------------ */
 static inline double ku_ref_get(const struct ku_view *v, int64_t i)
 {

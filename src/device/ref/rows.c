@@ -130,8 +130,10 @@ void ku_ref_rms_norm_dg(const struct ku_call *c, struct ku_ref_poll *poll)
 }
 
 /*
- * softmax_xent: lse = log sum_j e^x[j] over the seen part of the row; loss = lse - x[target], 0
- * where the target is ignored, NaN where it is not below the seen extent (loaders refuse those).
+ * softmax_xent: lse = log sum_j e^x[j] over the seen part of the row; loss = lse - (1 - s)
+ * x[target]
+ * - s sum_j x[j] / seen with smoothing s, 0 where the target is ignored, NaN where it is not below
+ * the seen extent (loaders refuse those).
  */
 void ku_ref_softmax_xent(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -139,38 +141,68 @@ void ku_ref_softmax_xent(const struct ku_call *c, struct ku_ref_poll *poll)
     const int32_t *target = c->in[1].data;
     struct ku_ref_rows r = ku_ref_rows(x);
     int64_t seen = x->shape.dim[x->shape.ndim - 1].seen;
+    const double s = c->attr->smoothing;
     for (int64_t i = 0; i < r.n; i++) {
-        double most = (double)-INFINITY, sum = 0;
+        double most = (double)-INFINITY, sum = 0, all = 0;
         for (int64_t j = 0; j < seen; j++) {
             double each = ku_ref_get(x, i * r.width + j);
             most = each > most ? each : most;
+            all += each;
         }
         for (int64_t j = 0; j < seen; j++)
             sum += exp(ku_ref_get(x, i * r.width + j) - most);
         double lse = most + log(sum), loss = 0;
         if (ku_ref_is_valid(c, target[i]))
             loss = target[i] < seen ? lse - ku_ref_get(x, i * r.width + target[i]) : (double)NAN;
+        if (s != 0 && ku_ref_is_valid(c, target[i]))
+            loss = (1 - s) * loss + s * (lse - all / (double)seen);
         ku_ref_put(&c->out[0], i, loss);
         ku_ref_put(&c->out[1], i, lse);
         ku_ref_worked(poll, 2 * r.width);
     }
 }
 
-/* softmax_xent_dx: dx[j] = dloss (e^(x[j] - lse) - [j = target]); 0 where ignored and in padding */
+/* softmax_xent_dx: dx[j] = dloss (e^(x[j] - lse) - (1 - s) [j = target] - s / seen); 0 where
+ * ignored and in padding */
 void ku_ref_softmax_xent_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[1];
     const int32_t *target = c->in[2].data;
     struct ku_ref_rows r = ku_ref_rows(x);
     int64_t seen = x->shape.dim[x->shape.ndim - 1].seen;
+    const double s = c->attr->smoothing;
     for (int64_t i = 0; i < r.n; i++) {
         double dloss = ku_ref_get(&c->in[0], i), lse = ku_ref_get(&c->in[3], i);
         for (int64_t j = 0; j < r.width; j++) {
             double dx = 0, log_p = ku_ref_get(x, i * r.width + j) - lse;
             if (j < seen && ku_ref_is_valid(c, target[i]))
-                dx = dloss * (j == target[i] ? expm1(log_p) : exp(log_p));
+                dx = dloss * ((j == target[i] ? expm1(log_p) + s : exp(log_p)) - s / (double)seen);
             ku_ref_put(&c->out[0], i * r.width + j, dx);
         }
+        ku_ref_worked(poll, r.width);
+    }
+}
+
+/*
+ * top_k: 1 where fewer than `top` of the seen logits are before the target's: greater, or equal
+ * with a lower index. 0 where the target is ignored or not seen, or its logit is NaN; a NaN
+ * elsewhere is before nothing.
+ */
+void ku_ref_top_k(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    const int32_t *target = c->in[1].data;
+    struct ku_ref_rows r = ku_ref_rows(x);
+    int64_t seen = x->shape.dim[x->shape.ndim - 1].seen;
+    for (int64_t i = 0; i < r.n; i++) {
+        int64_t t = target[i], n_before = 0;
+        int is_hit = ku_ref_is_valid(c, target[i]) && t < seen;
+        double own = is_hit ? ku_ref_get(x, i * r.width + t) : 0;
+        for (int64_t j = 0; is_hit && j < seen; j++) {
+            double each = ku_ref_get(x, i * r.width + j);
+            n_before += each > own || (each == own && j < t);
+        }
+        ku_ref_put(&c->out[0], i, is_hit && !isnan(own) && n_before < c->attr->top);
         ku_ref_worked(poll, r.width);
     }
 }

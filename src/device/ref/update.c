@@ -91,20 +91,30 @@ static double block_sumsq(const struct ku_view *x, int64_t from, int64_t n, int6
     return lane[0];
 }
 
-/* sumsq: adds the blocks' sums to the exact sum in `stats`, and the number of elements that are not
- * finite to word KU_EXACT_WORDS + index. */
-void ku_ref_sumsq(const struct ku_call *c, struct ku_ref_poll *poll)
+/* Adds the blocks' sums to the exact sum in `stats`, and the number of elements that are not finite
+ * to a word of it. */
+static void add_squares(const struct ku_view *x, int64_t *stats, int64_t word,
+                        struct ku_ref_poll *poll)
 {
-    int64_t *stats = c->out[0].data, *n_bad = &stats[KU_EXACT_WORDS + c->attr->index];
-    int64_t count = ku_ref_count(&c->in[0]);
+    int64_t count = ku_ref_count(x);
     struct ku_exact sum;
     memcpy(&sum, stats, sizeof sum);
     for (int64_t i = 0; i < count; i += KU_BLOCK_COUNT) {
         int64_t n = count - i < KU_BLOCK_COUNT ? count - i : KU_BLOCK_COUNT;
-        ku_exact_add(&sum, block_sumsq(&c->in[0], i, n, n_bad));
+        ku_exact_add(&sum, block_sumsq(x, i, n, &stats[word]));
         ku_ref_worked(poll, n);
     }
     memcpy(stats, &sum, sizeof sum);
+}
+void ku_ref_sumsq(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    add_squares(&c->in[0], c->out[0].data, KU_EXACT_WORDS + c->attr->index, poll);
+}
+void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word)
+{
+    struct ku_ref_poll poll = {0};
+    (void)dev;
+    add_squares(x, stats, word, &poll);
 }
 
 /* loss_seed: 2^-shift */
@@ -132,7 +142,7 @@ void ku_ref_loss_scalars(const struct ku_call *c, struct ku_ref_poll *poll)
 /* One step's constants, and one element's state. */
 struct rule {
     const struct ku_attrs *a;
-    double lr, t, scale;
+    double lr, t, scale, momentum, beta1;
     int l2; /* weight decay is added to the gradient, not taken from the parameter */
 };
 struct element {
@@ -147,10 +157,13 @@ typedef void rule_fn(const struct rule *r, struct element *e);
 static void optimize(const struct ku_call *c, struct ku_ref_poll *poll, int n_state, rule_fn *fn)
 {
     const double *report = c->in[n_state + 1].data;
+    const int64_t count = (int64_t)report[KU_REPORT_UPDATE] - 1;
     struct rule r = {.a = c->attr,
                      .lr = report[KU_REPORT_LR],
                      .t = report[KU_REPORT_UPDATE],
                      .scale = report[KU_REPORT_SCALE],
+                     .momentum = ku_schedule_momentum(c->attr, c->attr->momentum, count),
+                     .beta1 = ku_schedule_momentum(c->attr, c->attr->beta1, count),
                      .l2 = c->op != KU_OP_adamw};
     for (int64_t i = 0; i < ku_ref_count(&c->out[0]); i++) {
         struct element e = {.p = ku_ref_get(&c->in[0], i),
@@ -175,16 +188,18 @@ static void optimize(const struct ku_call *c, struct ku_ref_poll *poll, int n_st
 /*
  * adamw, adam: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, then
  * p = p (1 - lr wd) - lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps); adam has wd in g
- * instead.
+ * instead. Without bias_correction, 1 takes the place of 1 - b^t.
  */
 static void adam(const struct rule *r, struct element *e)
 {
     const struct ku_attrs *a = r->a;
-    e->m = a->beta1 * e->m + (1 - a->beta1) * e->g;
+    double c1 = a->bias_correction ? 1 - pow(r->beta1, r->t) : 1;
+    double c2 = a->bias_correction ? 1 - pow(a->beta2, r->t) : 1;
+    e->m = r->beta1 * e->m + (1 - r->beta1) * e->g;
     e->v = a->beta2 * e->v + (1 - a->beta2) * e->g * e->g;
-    double root = sqrt(e->v) / sqrt(1 - pow(a->beta2, r->t));
+    double root = sqrt(e->v) / sqrt(c2);
     double keep = r->l2 ? 1 : 1 - r->lr * a->weight_decay;
-    e->p = e->p * keep - r->lr / (1 - pow(a->beta1, r->t)) * e->m / (root + a->eps);
+    e->p = e->p * keep - r->lr / c1 * e->m / (root + a->eps);
 }
 void ku_ref_adamw(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -195,12 +210,12 @@ void ku_ref_adam(const struct ku_call *c, struct ku_ref_poll *poll)
     optimize(c, poll, 3, adam);
 }
 
-/* sgd: m = g in the first update, else momentum m + g; p = p - lr m, or - lr (g + momentum m) with
- * nesterov */
+/* sgd: m = g in the first update, else momentum m + (1 - dampening) g; p = p - lr m, or - lr (g +
+ * momentum m) with nesterov. Without momentum there is nothing to dampen, as in PyTorch. */
 static void sgd(const struct rule *r, struct element *e)
 {
-    double mu = r->a->momentum;
-    e->m = r->t == 1 ? e->g : mu * e->m + e->g;
+    double mu = r->momentum, add = mu != 0 ? 1 - r->a->dampening : 1;
+    e->m = r->t == 1 ? e->g : mu * e->m + add * e->g;
     e->p -= r->lr * (r->a->nesterov ? e->g + mu * e->m : e->m);
 }
 void ku_ref_sgd(const struct ku_call *c, struct ku_ref_poll *poll)

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Learning rate and momentum as functions of the update count. */
+#include <math.h>
+
+#include "device/scalars.h"
+
+enum { N_PHASES = 3 };
+
+/* From `from` at 0 to `to` at 1. */
+static double anneal(const struct ku_attrs *a, double from, double to, double part)
+{
+    if (a->anneal == KU_ANNEAL_LINEAR)
+        return from + (to - from) * part;
+    return to + (from - to) / 2 * (1 + cos(3.14159265358979323846 * part));
+}
+
+/*
+ * Smith and Topin 2019 as PyTorch's OneCycleLR, whose steps count from 0: value[p] to value[p + 1]
+ * in phase p, up to step end[p]; past the last it stays.
+ */
+static double one_cycle(const struct ku_attrs *a, int64_t u, const double value[N_PHASES + 1])
+{
+    const double total = (double)a->decay, up = a->pct_start * total - 1, step = (double)u;
+    const double end[N_PHASES] = {up, a->three_phase ? 2 * up : total - 1, total - 1};
+    const int last = a->three_phase ? 2 : 1;
+    double begin = 0;
+    for (int p = 0; p <= last; begin = end[p++])
+        if (step <= end[p] || p == last) {
+            double part = end[p] > begin ? (step - begin) / (end[p] - begin) : 1;
+            return anneal(a, value[p], value[p + 1], part < 1 ? part : 1);
+        }
+    return value[last + 1];
+}
+
+static double one_cycle_lr(const struct ku_attrs *a, int64_t u)
+{
+    const double first = a->lr / a->div_factor, least = first / a->final_div_factor;
+    const double two[] = {first, a->lr, least, least}, three[] = {first, a->lr, first, least};
+    return one_cycle(a, u, a->three_phase ? three : two);
+}
+
+double ku_schedule_momentum(const struct ku_attrs *a, double otherwise, int64_t update)
+{
+    const int64_t u = a->period > 1 ? update / a->period : update;
+    const double low = a->base_momentum, high = a->max_momentum;
+    if (a->schedule != KU_SCHED_ONE_CYCLE || !a->cycle_momentum)
+        return otherwise;
+    return one_cycle(a, u, (const double[]){high, low, high, high});
+}
+
+/* gamma to the number of milestones that were reached, as PyTorch's MultiStepLR. */
+static double multi_step(const struct ku_attrs *a, int64_t u)
+{
+    const int64_t at[KU_MAX_MILESTONES] = {a->milestone1, a->milestone2, a->milestone3,
+                                           a->milestone4, a->milestone5, a->milestone6};
+    int n = 0;
+    for (int i = 0; i < KU_MAX_MILESTONES; i++)
+        n += at[i] > 0 && u >= at[i];
+    return pow(a->gamma, n);
+}
+
+/* Vaswani et al. 2017, section 5.3, for steps from 1; lr is a factor. */
+static double noam(const struct ku_attrs *a, int64_t u)
+{
+    const double n = (double)(u + 1), w = (double)(a->warmup > 0 ? a->warmup : 1);
+    const double up = n * pow(w, -1.5), down = 1 / sqrt(n);
+    return 1 / sqrt((double)a->d_model) * (up < down ? up : down);
+}
+
+/* Linear warm-up (nanoGPT's formula, shifted by warmup_lr), then the schedule; u counts periods. */
+double ku_schedule_lr(const struct ku_attrs *a, int64_t update)
+{
+    const double lr = a->lr, low = a->min_lr;
+    const int64_t u = a->period > 1 ? update / a->period : update;
+    if (u < a->warmup && a->schedule != KU_SCHED_NOAM)
+        return a->warmup_lr + (lr - a->warmup_lr) * (double)(u + 1) / (double)(a->warmup + 1);
+    double span = (double)(a->decay - a->warmup);
+    double ratio = span > 0 ? (double)(u - a->warmup) / span : 1;
+    ratio = ratio < 1 ? ratio : 1;
+    switch ((enum ku_schedule)a->schedule) {
+    case KU_SCHED_CONSTANT:
+        return lr;
+    case KU_SCHED_LINEAR:
+        return lr + (low - lr) * ratio;
+    case KU_SCHED_COSINE:
+        return low + 0.5 * (1 + cos(3.14159265358979323846 * ratio)) * (lr - low);
+    case KU_SCHED_STEP:
+        return a->step_size > 0 ? lr * pow(a->gamma, (double)((u - a->warmup) / a->step_size)) : lr;
+    case KU_SCHED_INVERSE_SQRT:
+        return lr * sqrt((double)(a->warmup > 1 ? a->warmup : 1) / (double)(u + 1));
+    case KU_SCHED_WSD: {
+        int64_t begin = a->decay - a->step_size;
+        if (u < begin)
+            return lr;
+        double part = a->step_size > 0 ? (double)(u - begin) / (double)a->step_size : 1;
+        return lr + (low - lr) * (part < 1 ? part : 1);
+    }
+    case KU_SCHED_ONE_CYCLE:
+        return one_cycle_lr(a, u);
+    case KU_SCHED_NOAM:
+        return lr * noam(a, u);
+    case KU_SCHED_MULTI_STEP:
+        return lr * multi_step(a, u);
+    case KU_SCHED_POLYNOMIAL:
+        return low + (lr - low) * pow(1 - ratio, a->power);
+    }
+    return lr;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_PASS_UPDATE_H
+#define KU_PASS_UPDATE_H
+
+#include "pass/pass.h"
+
+/* What the update pass (update.c) and the layer-wise optimizers (update_layerwise.c) share. */
+
+/* A node of phase O, placed; 0 on failure. */
+ku_id ku_update_once(struct ku_graph *g, struct ku_make m);
+/* The line that first uses a parameter: that of its gradient's and its update's nodes. */
+ku_id ku_update_source(const struct ku_graph *g, ku_id tensor);
+/* Whether a choice of parameters (matrices, all, patterns) has this one. */
+int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
+                      const char *const *patterns);
+
+/* One parameter's optimizer: its state, operands in place and results. */
+struct ku_update_node {
+    ku_id tensor, grad, report;
+    int n_own;      /* tensors of the optimizer's own */
+    ku_id state[3]; /* the parameter, then its own */
+    ku_id copy;     /* in compute precision, written with the parameter; 0 = none */
+    struct ku_attrs attr;
+};
+/* Makes the optimizer's own tensors for op (KU_OP_sgd, adamw, lars, ..) and its attributes. */
+int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
+                    struct ku_update_node *u);
+/* An element-wise optimizer, whole: p, own .., g, report -> p', own' .. [, copy]. */
+int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op, ku_id tensor,
+                      ku_id grad, ku_id report);
+
+/*
+ * LARS and LAMB of all parameters with a gradient: the adapted ones by their norms, which are exact
+ * sums over all ranks' blocks, the others as sgd and adamw do.
+ *
+ *   grad   [n_params] complete gradients by tensor, 0 = none
+ */
+int ku_update_layerwise(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
+                        ku_id n_params, ku_id report);
+
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights in and out. */
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "ckpt/weights.h"
+#include "train/commands.h"
+#include "train/stored.h"
+
+enum { MAX_CONFIG_BYTES = 1 << 20 };
+
+static int parse_dtype(const struct kumi_weights_options *o, enum kumi_dtype *out)
+{
+    *out = KUMI_N_DTYPES;
+    if (o->dtype == NULL)
+        return KUMI_OK;
+    KU_TRY(ku_dtype_parse(o->dtype, out));
+    return ku_dtype_is_float(*out)
+               ? KUMI_OK
+               : KU_ERR(KUMI_EINVAL, "weights: dtype: %s; f32, bf16, f16 or f64", o->dtype);
+}
+
+/* The name that Hugging Face's configurations have for it. */
+static const char *torch_dtype(enum kumi_dtype dtype)
+{
+    return dtype == KUMI_BF16  ? "bfloat16"
+           : dtype == KUMI_F16 ? "float16"
+           : dtype == KUMI_F64 ? "float64"
+                               : "float32";
+}
+
+/* config.json again, saying which dtype the weights beside it have; to be freed. */
+static int config_text(const char *file, enum kumi_dtype dtype, char **out)
+{
+    struct ku_json doc;
+    size_t bytes;
+    if (dtype == KUMI_N_DTYPES)
+        return ku_os_slurp(file, MAX_CONFIG_BYTES, out, &bytes) < 0
+                   ? KU_ERR(ku_os_status(KUMI_EINPUT), "weights: %s: %s", file, ku_os_why())
+                   : KUMI_OK;
+    int status = ku_json_load(file, MAX_CONFIG_BYTES, &doc);
+    if (status < 0) {
+        const struct kumi_error e = *ku_err_get();
+        return KU_ERR(e.status == KUMI_ENOMEM ? KUMI_ENOMEM : KUMI_EINPUT, "weights: %.400s",
+                      e.text);
+    }
+    /* transformers calls it dtype from version 5 on, torch_dtype before */
+    const char *key = json_object_get(doc.root, "dtype") ? "dtype" : "torch_dtype";
+    json_object_set_new(doc.root, key, json_string(torch_dtype(dtype)));
+    char *text = ku_json_print(doc.root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    *out = text ? ku_asprintf("%s\n", text) : NULL;
+    ku_free(text);
+    ku_json_fini(&doc);
+    return *out ? KUMI_OK : KUMI_ENOMEM;
+}
+
+static int export_directory(const char *dir, const char *to, const struct kumi_weights_options *o)
+{
+    struct ku_weights w;
+    enum kumi_dtype dtype;
+    char *config = NULL, *file = ku_asprintf("%s/config.json", dir);
+    KU_TRY(parse_dtype(o, &dtype));
+    int status = file ? config_text(file, dtype, &config) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = ku_weights_open(dir, NULL, 0, NULL, &w);
+    if (status == KUMI_OK) {
+        status = ku_weights_write(&w, to, dtype, o->shard_bytes, config);
+        ku_weights_close(&w);
+    }
+    ku_free(config);
+    ku_free(file);
+    return status;
+}
+
+int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weights_options *options)
+{
+    static const struct kumi_weights_options none;
+    const struct kumi_weights_options *o = options ? options : &none;
+    struct ku_ckpt c;
+    if (ku_stored_is_weights(source))
+        return export_directory(source, to, o);
+    KU_TRY(ku_stored_find(source, &c)); /* every byte of the model was checked */
+    char *dir = ku_asprintf("%s/model", c.path);
+    int status = dir ? export_directory(dir, to, o) : KUMI_ENOMEM;
+    ku_free(dir);
+    ku_ckpt_close(&c);
+    return status;
+}
+
+/* {"theirs": "ours"} from "theirs=ours". */
+static int parse_map(const struct kumi_weights_options *o, json_t **out)
+{
+    json_t *map = json_object();
+    int status = map ? KUMI_OK : KUMI_ENOMEM;
+    for (int i = 0; i < o->n_map && status == KUMI_OK; i++) {
+        const char *equal = strchr(o->map[i], '=');
+        char *theirs =
+            equal ? ku_asprintf("%.*s", (int)(equal - o->map[i]), o->map[i]) : ku_strdup("");
+        if (equal == NULL || equal == o->map[i] || equal[1] == '\0')
+            status = KU_ERR(KUMI_EINVAL, "weights: map: %s; give THEIRS=OURS", o->map[i]);
+        else if (theirs == NULL || json_object_set_new(map, theirs, json_string(equal + 1)) < 0)
+            status = KU_ERR(KUMI_ENOMEM, "weights: no memory");
+        ku_free(theirs);
+    }
+    if (status < 0)
+        json_decref(map);
+    else
+        *out = map;
+    return status;
+}
+
+/* The model's tensors as files have them. */
+static int describe(const struct ku_graph *g, struct ku_ckpt_tensor **out, int *n)
+{
+    struct ku_ckpt_tensor *list = ku_calloc(g->n_tensors, sizeof *list);
+    *n = 0;
+    for (ku_id t = 1; t < g->n_tensors && list; t++) {
+        if (!ku_tensor_is_model(&g->tensor[t]))
+            continue;
+        struct ku_ckpt_tensor *x = &list[(*n)++];
+        *x = (struct ku_ckpt_tensor){.name = g->tensor[t].name,
+                                     .dtype = (enum kumi_dtype)g->tensor[t].dtype};
+        x->ndim = ku_tensor_file_shape(g, t, x->dim);
+        memcpy(x->padded, x->dim, sizeof x->padded);
+    }
+    *out = list;
+    return list ? KUMI_OK : KUMI_ENOMEM;
+}
+
+static int import_model(const struct ku_model *m, const char *source, const char *to,
+                        const struct kumi_weights_options *o, const char *config)
+{
+    struct ku_weights_opts how = ku_model_names(m);
+    struct kumi_shape_of_batch one = {.n = 1, .t = 1};
+    struct ku_ckpt_tensor *tensor = NULL;
+    struct ku_graph *g = NULL;
+    struct ku_weights w;
+    enum kumi_dtype dtype;
+    int n;
+    json_t *map = NULL;
+    int status = KUMI_OK;
+    KU_TRY_OUT(parse_dtype(o, &dtype));
+    KU_TRY_OUT(parse_map(o, &map));
+    how.map = map;
+    how.allow_missing = o->allow_missing;
+    KU_TRY_OUT(ku_model_graph(m, &one, &g));
+    KU_TRY_OUT(describe(g, &tensor, &n));
+    KU_TRY_OUT(ku_weights_open(source, tensor, n, &how, &w));
+    for (int i = 0; i < w.n; i++)
+        if (w.from[i].tensor)
+            w.tensor[i].dtype = w.from[i].tensor->dtype;
+    status = ku_weights_write(&w, to, dtype, o->shard_bytes, config);
+    ku_weights_close(&w);
+out:
+    ku_free(tensor);
+    ku_graph_destroy(g);
+    json_decref(map);
+    return status;
+}
+
+int kumi_ckpt_import(const char *source, const char *to, const struct kumi_weights_options *options)
+{
+    static const struct kumi_weights_options none;
+    const struct kumi_weights_options *o = options ? options : &none;
+    struct ku_model m = {0};
+    enum kumi_dtype dtype;
+    char *file = o->model ? ku_strdup(o->model) : ku_asprintf("%s/config.json", source);
+    char *text = NULL, *config = NULL;
+    size_t bytes;
+    int status = file ? KUMI_OK : KUMI_ENOMEM;
+    KU_TRY_OUT(status);
+    KU_TRY_OUT(parse_dtype(o, &dtype));
+    if (ku_os_slurp(file, MAX_CONFIG_BYTES, &text, &bytes) < 0)
+        status = KU_ERR(ku_os_status(KUMI_EINPUT), "weights: %s: %s; --model names another", file,
+                        ku_os_why());
+    KU_TRY_OUT(status);
+    KU_TRY_OUT(ku_model_parse(file, text, bytes, &m));
+    KU_TRY_OUT(config_text(file, dtype, &config));
+    status = import_model(&m, source, to, o, config);
+out:
+    ku_free(config);
+    ku_free(text);
+    ku_free(file);
+    ku_model_fini(&m);
+    return status;
+}
