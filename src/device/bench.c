@@ -161,7 +161,7 @@ enum {
 
 /*
  * One row: an op and its operands' dims by letter (extent_of). Before the letters: ! f32 whatever
- * the dtype, # i32; alone: @ the control port, % the report, & the statistics.
+ * the dtype, ^ f64, # i32; alone: @ the control port, % the report, & the statistics.
  */
 struct bench_case {
     const char *name, *in[KU_MAX_IN];
@@ -217,6 +217,13 @@ static const struct bench_case rows[] = {
     ROW(attention_kv_dx, "attention_kv_dx.grouped", 3,
         .in = {"ntkrd", "ntkrd", "!nkrt", "ntkrd", "ntkd", "ntkd", "@"}, .attr = {.causal = 1}),
     ROW(attention_kv, "attention_kv.cross", 2, .in = {"nthd", "nshd", "nshd", "@"}),
+    ROW(batch_norm_sums, "batch_norm_sums", 1, .in = {"ntc"}),
+    ROW(batch_norm, "batch_norm", 1, .in = {"ntc", "!c", "!c", "!c", "!c"}),
+    ROW(batch_norm, "batch_norm.add_relu", 1, .in = {"ntc", "!c", "!c", "!c", "!c", "ntc"},
+        .attr = {.act = KU_ACT_RELU}),
+    ROW(batch_norm_dsums, "batch_norm_dsums", 3, .in = {"ntc", "ntc", "!c", "!c"}),
+    ROW(batch_norm_dsums, "batch_norm_dsums.relu", 4, .in = {"ntc", "ntc", "!c", "!c", "ntc"}),
+    ROW(batch_norm_dx, "batch_norm_dx", 1, .in = {"ntc", "ntc", "!c", "!c", "!c", "^3c"}),
     ROW(softmax_xent, "softmax_xent", 2, .in = {"ntv", "#nt"}, .attr = {.ignore = -100}),
     ROW(softmax_xent_dx, "softmax_xent_dx", 1, .in = {"!nt", "ntv", "#nt", "!nt"},
         .attr = {.ignore = -100}),
@@ -292,6 +299,8 @@ static struct ku_type type_of(const struct ku_bench_opts *o, const char *dims)
     }
     if (*dims == '!')
         t.dtype = KUMI_F32, dims++;
+    else if (*dims == '^')
+        t.dtype = KUMI_F64, dims++;
     else if (*dims == '#')
         t.dtype = KUMI_I32, dims++;
     int64_t count[KU_MAX_DIMS];

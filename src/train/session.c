@@ -220,6 +220,23 @@ size_t ku_session_staging_bytes(const struct ku_session *s)
                                           : bytes / KU_CKPT_WINDOW_BYTES * KU_CKPT_WINDOW_BYTES;
 }
 
+/* Samples that are there to fill a batch are ignored by the loss, but would count in statistics. */
+static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
+{
+    if (strcmp(s->cfg.data_last_batch, "short") != 0)
+        return KUMI_OK;
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_batch_norm_sums) {
+            json_t *v = json_string(s->cfg.data_last_batch);
+            int status = ku_config_refuse(&s->cfg, "data.last_batch", v,
+                                          "drop or wrap: batch norm would count what fills a short "
+                                          "batch");
+            json_decref(v);
+            return status;
+        }
+    return KUMI_OK;
+}
+
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
@@ -241,6 +258,11 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
         o.device_opts.isa = pinned;
     }
     KU_TRY(ku_session_graph(s, &g));
+    int refused = refuse_short(s, g);
+    if (refused < 0) {
+        ku_graph_destroy(g);
+        return refused;
+    }
     s->n_params = ku_graph_n_params(g);
     s->flops_per_item = ku_graph_model_flops(g) / (double)(s->batch.global_batch * s->seq_len);
     int status = s->data ? ku_dataset_check(s->data, g) : KUMI_OK;

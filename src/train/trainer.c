@@ -92,7 +92,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     *n = 0;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
-        if (x->kind != KU_T_PARAM && x->kind != KU_T_OPTIMIZER)
+        if (x->kind == KU_T_DERIVED || x->kind == KU_T_COUNTER)
             continue;
         ku_id id = ku_graph_find_tensor(g, p->name_of[x->name]);
         const struct ku_shape *shape = &p->shape[x->shape];
@@ -101,7 +101,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         out->dtype = (enum kumi_dtype)x->dtype;
         out->data = ku_memory_state(memory, x);
         out->turn = first_write(p, x);
-        out->group = x->kind == KU_T_PARAM ? KU_CKPT_MODEL : KU_CKPT_OPTIMIZER;
+        out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
         out->ndim = ku_tensor_file_shape(g, id, out->dim);
         memcpy(out->padded, out->dim, sizeof out->padded);
         /* only a first dim is padded today: kumi_init.pad_first */

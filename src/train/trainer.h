@@ -76,7 +76,7 @@ int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
                     char ***params, int *n_params);
 
 /*
- * The state of a program as files see it: parameters and optimizer tensors; compute copies and
+ * The state of a program as files see it: parameters, buffers, optimizer tensors; compute copies and
  * counters are not in it. Names are the program's.
  *
  *   g        the graph that p was compiled from

@@ -130,6 +130,13 @@ static const struct known known_table[] = {
      {LIST(1, 2, 3, 4), LIST(10, 20, 30)},
      0,
      LIST(11, 22, 13, 24)},
+    {{"scale", "value=-2.5", "x:n3", 1}, {LIST(1, -2, 0)}, 0, LIST(-2.5, 5, -0.0)},
+    /* sin 1, cos 1, sin 0.01, cos 0.01 */
+    {{"sinusoid", "rows=2 d_model=4", "", 1},
+     {NULL},
+     0,
+     LIST(0, 1, 0, 1, 0.8414709848078965, 0.5403023058681398, 0.009999833334166664,
+          0.9999500004166653)},
     {{"select", "", "x:n2t3c1 i3:n2", 1}, {LIST(1, 2, 3, 4, 5, 6), LIST(2, 1)}, 0, LIST(3, 5)},
     /* torch.optim's single-tensor formulas in Python: g 0.5, scale 0.25, wd 0.1 */
     {{"adamw", "weight_decay=0.1 eps=1e-8 beta2=0.99", "f:c1 f:c1 p:c1 f:c1 r:w8", 3},

@@ -232,6 +232,21 @@ static const struct bad {
      "config: --set checkpoint.staging_mb=64: checkpoint.staging_mb: 64; it is for "
      "checkpoint.async true; use 0"},
     /* the model's keys */
+    {NULL, "model={\"model_type\":\"resnet\",\"depth\":19}",
+     "config: --set model={\"model_type\":\"resnet\",\"depth\":19}: model.depth: 19; 18, 34, 50, "
+     "101 or 152, or 6 n + 2 up to 1202 (20, 32, 44, 56, 110)"},
+    {NULL, "model={\"model_type\":\"resnet\",\"shortcut\":\"A\"}",
+     "config: --set model={\"model_type\":\"resnet\",\"shortcut\":\"A\"}: model.shortcut: \"A\"; "
+     "it goes with basic blocks, give B"},
+    {NULL, "model={\"model_type\":\"resnet\",\"depths\":[2,0]}",
+     "config: --set model={\"model_type\":\"resnet\",\"depths\":[2,0]}: model.depths: [2,0]; 1 to "
+     "1000 blocks in each stage"},
+    {NULL, "model={\"model_type\":\"resnet\",\"depths\":[]}",
+     "config: --set model={\"model_type\":\"resnet\",\"depths\":[]}: model.depths: []; a list of 1 "
+     "to 4 stages' blocks"},
+    {NULL, "model={\"model_type\":\"resnet\",\"stem\":\"mnist\"}",
+     "config: --set model={\"model_type\":\"resnet\",\"stem\":\"mnist\"}: model.stem: \"mnist\"; "
+     "one of: imagenet cifar"},
     {"{" GPT2 "\n \"n_layers\":3}}", NULL,
      "config: c.json:3:2: model.n_layers: unknown key; did you mean n_layer?"},
     {"{" GPT2 "\n \"n_embd\":100}}", NULL,
@@ -258,9 +273,10 @@ static const struct bad {
     {NULL, "model.tie_word_embeddings=1",
      "config: --set model.tie_word_embeddings=1: model.tie_word_embeddings: 1; true or false"},
     {NULL, "model.model_type=gpt1",
-     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 llama bert"},
+     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 llama bert "
+     "resnet"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
-     "config: c.json:1:1: model.model_type: missing; one of: gpt2 llama bert"},
+     "config: c.json:1:1: model.model_type: missing; one of: gpt2 llama bert resnet"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"gpt2\",\"path\":\"d\",\"n_layers\":7}"

@@ -149,10 +149,30 @@ static void test_refuses(void **state)
     }
 }
 
+/* What fills a short batch would count in batch statistics. */
+static int create_short(struct ku_job *job, void *arg)
+{
+    static const char *const set[] = {
+        "model={\"model_type\":\"resnet\",\"depth\":8,\"image_size\":8}", "data.last_batch=short"};
+    const struct files *f = arg;
+    struct ku_session s = {0};
+    int status = ku_session_configure(&s, f->config, set, 2, NULL, 1);
+    if (status == KUMI_OK)
+        status = ku_session_create_trainer(&s, job);
+    ku_session_fini(&s);
+    return status;
+}
+static void test_short_batches(void **state)
+{
+    assert_int_equal(ku_job_threads(1, NULL, create_short, *state), KUMI_EINVAL);
+    assert_non_null(
+        strstr(ku_err_get()->text, "data.last_batch: \"short\"; drop or wrap: batch norm"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_resume),
-                                       cmocka_unit_test(test_per_epoch),
-                                       cmocka_unit_test(test_refuses)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resume), cmocka_unit_test(test_per_epoch),
+        cmocka_unit_test(test_refuses), cmocka_unit_test(test_short_batches)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -8,8 +8,10 @@
 #include "device/cpu/elem_body.h"
 #include "device/cpu/rows_body.h"
 #include "device/cpu/rope_body.h"
+#include "device/cpu/norm_body.h"
 #include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
+#include "device/cpu/conv_body.h"
 #include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
 #include "device/cpu/attn_body.h"
@@ -18,6 +20,7 @@ const struct ku_isa_ops ISA_OPS = {
     .cast = cast,
     .add = add,
     .mul = mul,
+    .scale = scale,
     .act = act_all,
     .act_dx = act_dx,
     .glu = glu,
@@ -34,6 +37,10 @@ const struct ku_isa_ops ISA_OPS = {
     .layer_norm_dx = layer_norm_dx,
     .rms_norm = rms_norm,
     .rms_norm_dx = rms_norm_dx,
+    .norm_sums = norm_sums,
+    .norm_apply = norm_apply,
+    .norm_dsums = norm_dsums,
+    .norm_dx = norm_dx,
     .log_sum_exp = log_sum_exp,
     .softmax_scaled = softmax_scaled,
     .sum = sum,
@@ -46,10 +53,13 @@ const struct ku_isa_ops ISA_OPS = {
     .lamb = lamb,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
+    .conv_pack = conv_pack,
+    .conv_unpack = conv_unpack,
+    .pack_split = pack_split,
     .pool_max = pool_max,
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,
-    .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL},
+    .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,
 };
