@@ -117,6 +117,27 @@ KUMI_API int kumi_resnet_check(const struct kumi_resnet *config, int64_t *image_
 KUMI_API int kumi_resnet_build(struct kumi_graph *graph, const struct kumi_resnet *config,
                                const struct kumi_shape_of_batch *batch);
 
+/* A classifier of linear layers, with an activation and dropout behind each hidden one. */
+enum { KUMI_MLP_MAX_INPUT = 3, KUMI_MLP_MAX_HIDDEN = 16 };
+struct kumi_mlp {
+    int n_input;                       /* dimensions of a sample, 1 to 3: height, width, channels */
+    int64_t input[KUMI_MLP_MAX_INPUT]; /* default 28, 28, 1 */
+    int n_hidden;                      /* 0: a linear classifier */
+    int64_t hidden[KUMI_MLP_MAX_HIDDEN]; /* widths */
+    int64_t num_classes;                 /* default 10 */
+    enum kumi_activation activation;     /* default KUMI_RELU */
+    double dropout;
+};
+KUMI_API void kumi_mlp_defaults(struct kumi_mlp *config);
+/*
+ * Builds it on the port "images" (f32 [n, input..]): parameters layers.0.weight [width, input..],
+ * layers.0.bias, ... With the port "targets" (i32 [n]) it ends in the loss, with the metrics
+ * accuracy and, of more than five classes, top5; for inference in the port "logits" [n,
+ * num_classes]. batch->t is not read. Errors: KUMI_EINVAL.
+ */
+KUMI_API int kumi_mlp_build(struct kumi_graph *graph, const struct kumi_mlp *config,
+                            const struct kumi_shape_of_batch *batch);
+
 #ifdef __cplusplus
 }
 #endif

@@ -37,9 +37,21 @@ struct kumi_train_options {
                                * its step times in OUT/rank-R.json */
     int ranks; /* > 1: as threads of this process, with parallel.transport "thread" */
 };
+/* The model's own metrics over the validation split: "accuracy", "top5". */
+enum { KUMI_MAX_RESULT_METRICS = 8 };
+struct kumi_result_metrics {
+    int n;
+    struct {
+        char name[32];
+        double value;
+    } item[KUMI_MAX_RESULT_METRICS];
+};
+
 struct kumi_train_result {
     int64_t step, update;
     double val_loss; /* NaN: there is no validation split */
+    struct kumi_result_metrics val_metrics;
+    int is_by_samples; /* median_tps counts samples: the data are no tokens */
     double median_tps;
     char digest[72];
     char out[512], checkpoint[640];
@@ -58,8 +70,10 @@ KUMI_API int kumi_train_in_threads(const struct kumi_settings *settings);
 
 /* Loss over the validation split of a run's newest checkpoint. Collective over the job. */
 struct kumi_eval_result {
-    int64_t step, tokens;
+    int64_t step, tokens; /* targets that count */
     double loss, perplexity;
+    struct kumi_result_metrics metrics;
+    int is_by_samples; /* tokens are samples, and there is no perplexity */
     int is_reported;
 };
 KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);

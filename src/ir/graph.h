@@ -162,7 +162,7 @@ static inline struct ku_type ku_type_of(const struct ku_graph *g, ku_id value)
 /* Whether it belongs to the model itself: what weights in files hold. */
 static inline int ku_tensor_is_model(const struct ku_tensor *t)
 {
-    return t->kind == KU_T_PARAM;
+    return t->kind == KU_T_PARAM || t->kind == KU_T_BUFFER;
 }
 /* The shape in files, of what is seen: file_rows applied. Returns the number of dims. */
 int ku_tensor_file_shape(const struct ku_graph *g, ku_id tensor, int64_t dim[KU_MAX_DIMS]);

@@ -498,14 +498,14 @@ INFER(crop_last)
 static int check_trust(const struct ku_attrs *a, const struct ku_type *trust)
 {
     if (trust->dtype != KUMI_I64 || trust->shape.ndim != 1 || a->index < 0 ||
-        2 * (a->index + 1) * KU_EXACT_WORDS > trust->shape.dim[0].count)
+        a->index >= trust->shape.dim[0].count / (2 * KU_EXACT_WORDS))
         return misfit("layer-wise optimizer", "trust needs two exact sums of each tensor", trust);
     return KUMI_OK;
 }
 static int check_norms(const struct ku_attrs *a, const struct ku_type *norms)
 {
     if (norms->dtype != KUMI_F64 || norms->shape.ndim != 1 || a->index < 0 ||
-        2 * (a->index + 1) > norms->shape.dim[0].count)
+        a->index >= norms->shape.dim[0].count / 2)
         return misfit("layer-wise optimizer", "norms needs two f64 of each tensor", norms);
     return KUMI_OK;
 }

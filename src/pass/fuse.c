@@ -126,10 +126,10 @@ static int fuse_norm(struct ku_graph *g)
         return KUMI_ENOMEM;
     c.value = c.node + g->n_nodes;
     for (ku_id n = 1; n < g->n_nodes; n++) {
-        if (g->node[n].op == KU_OP_stats_zero)
-            c.zero = n;
         if (g->node[n].op != KU_OP_sumsq)
             continue;
+        if (c.n == 0)
+            c.zero = g->value[ku_in(g, &g->node[n], 1)].def;
         c.node[c.n] = n;
         c.value[c.n++] = ku_out(g, n, 0);
         c.n_fused += host_of(g, n) != 0;

@@ -12,6 +12,7 @@
 #include "base/os.h"
 #include "train/agree.h"
 #include "train/dataset.h"
+#include "train/rule.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
 
@@ -132,41 +133,21 @@ int ku_session_open_data(struct ku_session *s, struct ku_job *job)
     return KUMI_OK;
 }
 
-static int optimizer_of(const struct ku_config *c, struct ku_compile_opts *o)
-{
-    struct ku_attrs *a = &o->rule;
-    o->optimizer = ku_op_find(c->optimizer_type);
-    a->lr = c->optimizer_lr;
-    a->beta1 = c->optimizer_betas.v[0];
-    a->beta2 = c->optimizer_betas.v[1];
-    a->eps = c->optimizer_eps;
-    a->weight_decay = c->optimizer_weight_decay;
-    a->momentum = c->optimizer_momentum;
-    a->nesterov = c->optimizer_nesterov;
-    o->decay = KU_DECAY_PATTERNS;
-    o->decay_patterns = (const char *const *)c->optimizer_decay.item;
-    if (c->optimizer_decay.is_word && strcmp(c->optimizer_decay.item[0], "matrices") == 0)
-        o->decay = KU_DECAY_MATRICES;
-    else if (c->optimizer_decay.is_word && strcmp(c->optimizer_decay.item[0], "all") == 0)
-        o->decay = KU_DECAY_ALL;
-    return KUMI_OK;
-}
-
 static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
 {
     const struct ku_config *c = &s->cfg;
-    for (int i = 0; ku_attr_schedules[i]; i++)
-        if (strcmp(ku_attr_schedules[i], c->schedule_type) == 0)
-            a->schedule = i;
+    int64_t at[KU_MAX_MILESTONES] = {0};
+    _Static_assert((int)KU_MAX_SPANS == (int)KU_MAX_MILESTONES, "as many as attributes");
+    ku_rule_schedule(c, a);
     a->period = is_per_epoch(c) && s->sampler.steps_per_epoch > 1 ? s->sampler.steps_per_epoch : 1;
     a->warmup = schedule_span(s, c->schedule_warmup_steps);
-    a->warmup_lr = c->schedule_warmup_start_lr;
     a->decay = c->schedule_decay_steps.n >= 0 ? schedule_span(s, c->schedule_decay_steps)
                : s->decay_steps > 0           ? s->decay_steps
                                               : schedule_length(s); /* a plan, without data */
-    a->min_lr = c->schedule_min_lr;
     a->step_size = schedule_span(s, c->schedule_step_size);
-    a->gamma = c->schedule_gamma;
+    for (int i = 0; i < c->schedule_milestones.n; i++)
+        at[i] = schedule_span(s, c->schedule_milestones.item[i]);
+    ku_rule_milestones(at, a);
 }
 
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
@@ -188,13 +169,33 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
     o->rule.clip = c->train_clip_norm;
     schedule_of(s, &o->rule);
-    return optimizer_of(c, o);
+    ku_rule_optimizer(c, s->batch.global_batch, o);
+    return KUMI_OK;
+}
+
+/* Of all losses that the model has; on failure the graph is gone. */
+static int smooth(struct ku_graph *g, double share)
+{
+    for (ku_id n = 1; n < g->n_nodes && share > 0; n++) {
+        struct ku_attrs a = g->attr[g->node[n].attr];
+        if (g->node[n].op != KU_OP_softmax_xent)
+            continue;
+        a.smoothing = share;
+        ku_id attr = ku_graph_attr(g, &a);
+        if (attr == 0) {
+            ku_graph_destroy(g);
+            return KUMI_ENOMEM;
+        }
+        g->node[n].attr = attr;
+    }
+    return KUMI_OK;
 }
 
 int ku_session_graph(const struct ku_session *s, struct ku_graph **g)
 {
     struct kumi_shape_of_batch b = {.n = s->batch.global_batch, .t = s->seq_len};
-    return ku_model_graph(&s->model, &b, g);
+    KU_TRY(ku_model_graph(&s->model, &b, g));
+    return smooth(*g, s->cfg.train_label_smoothing);
 }
 
 static int n_threads(const struct ku_session *s, int local_n)
@@ -309,6 +310,11 @@ int ku_session_fill_train(struct ku_session *s, int64_t step)
 int ku_session_fill_eval(struct ku_session *s, int64_t b)
 {
     return fill(s, 1, b);
+}
+
+int ku_session_is_by_samples(const struct ku_session *s)
+{
+    return s->data->item == NULL;
 }
 
 int ku_session_evaluate(struct ku_session *s, double *loss)

@@ -56,6 +56,8 @@ void ku_session_fini(struct ku_session *s);
  * KUMI_EINPUT. */
 int ku_session_fill_train(struct ku_session *s, int64_t step);
 int ku_session_fill_eval(struct ku_session *s, int64_t b);
+/* Whether what the loss counts are samples, not tokens of them. */
+int ku_session_is_by_samples(const struct ku_session *s);
 /* Loss over the evaluation samples. Collective. */
 int ku_session_evaluate(struct ku_session *s, double *loss);
 
