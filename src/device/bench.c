@@ -189,6 +189,11 @@ static const struct bench_case rows[] = {
     ROW(layer_norm, "layer_norm", 3, .in = {"ntc", "c", "c"}),
     ROW(layer_norm_dx, "layer_norm_dx", 1, .in = {"ntc", "ntc", "c", "!nt", "!nt"}),
     ROW(layer_norm_dgb, "layer_norm_dgb", 2, .in = {"ntc", "ntc", "!nt", "!nt"}),
+    ROW(rms_norm, "rms_norm", 2, .in = {"ntc", "c"}),
+    ROW(rms_norm_dx, "rms_norm_dx", 1, .in = {"ntc", "ntc", "c", "!nt"}),
+    ROW(rms_norm_dg, "rms_norm_dg", 1, .in = {"ntc", "ntc", "!nt"}),
+    ROW(rope, "rope", 1, .in = {"nthd"}),
+    ROW(rope_dx, "rope_dx", 1, .in = {"nthd"}),
     ROW(linear, "linear.qkv", 1, .in = {"ntc", "cg", "g"}),
     ROW(linear, "linear.proj", 1, .in = {"ntc", "ce", "e"}),
     ROW(linear, "linear.fc", 2, .in = {"ntc", "cf", "f"}, .attr = {.act = KU_ACT_GELU_TANH}),
@@ -208,6 +213,8 @@ static const struct bench_case rows[] = {
     ROW(act, "act.gelu_tanh", 1, .in = {"ntf"}, .attr = {.act = KU_ACT_GELU_TANH}),
     ROW(act_dx, "act_dx.gelu_tanh", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_GELU_TANH}),
     ROW(act_dx, "act_dx.gelu_erf", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_GELU_ERF}),
+    ROW(glu, "glu.silu", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_SILU}),
+    ROW(glu_dx, "glu_dx.silu", 2, .in = {"ntf", "ntf", "ntf"}, .attr = {.act = KU_ACT_SILU}),
     ROW(add, "add", 1, .in = {"ntc", "ntc"}),
     ROW(add, "add.tied", 1, .in = {"!z", "!z"}),
     ROW(dropout, "dropout", 1, .in = {"ntc", "@"}, .attr = {.p = 0.1}),
@@ -340,6 +347,8 @@ static struct ku_attrs settle_attrs(const struct ku_bench_opts *o, const struct 
         a.dtype = o->dtype;
     a.rows = a.rows_seen = o->vocabulary;
     a.row_name = 'v';
+    a.theta = 10000;
+    a.factor = 1;
     a.eps = a.eps > 0 ? a.eps : 1e-5;
     return a;
 }

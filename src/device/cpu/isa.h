@@ -165,6 +165,17 @@ struct ku_isa_ops {
     void (*act)(void *dst, const void *x, int act, enum kumi_dtype dtype, int64_t n);
     void (*act_dx)(void *dx, const void *dy, const void *x, int act, enum kumi_dtype dtype,
                    int64_t n);
+    /* dst = act(gate) up, and its adjoints */
+    void (*glu)(void *dst, const void *gate, const void *up, int act, enum kumi_dtype dtype,
+                int64_t n);
+    void (*glu_dx)(void *dgate, void *dup, const void *dy, const void *gate, const void *up,
+                   int act, enum kumi_dtype dtype, int64_t n);
+    /* cosine and sine of position angle[i], reduced and evaluated in f64 */
+    void (*rope_angles)(float *cosine, float *sine, const double *angle, double position,
+                        int64_t n);
+    /* rows of two halves of n elements, turned; sign -1: back */
+    void (*rope)(void *y, const void *x, enum kumi_dtype dtype, const float *cosine,
+                 const float *sine, float sign, int64_t n, int64_t n_rows);
     /* dst = x where kept, scaled; first = global index of element 0 */
     void (*dropout)(void *dst, const void *x, enum kumi_dtype dtype, int64_t n,
                     const struct ku_dropout *d, uint64_t first);
@@ -185,6 +196,10 @@ struct ku_isa_ops {
     void (*layer_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
                           const void *gain, enum kumi_dtype gain_dtype, float mean, float rstd,
                           int64_t n);
+    void (*rms_norm)(void *y, float *rstd, const void *x, enum kumi_dtype dtype, const void *gain,
+                     enum kumi_dtype gain_dtype, int64_t n, double eps);
+    void (*rms_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
+                        const void *gain, enum kumi_dtype gain_dtype, float rstd, int64_t n);
     /* sum += x - about, squares += (x - about)^2 down the columns of few rows; about: a row */
     void (*norm_sums)(double *sum, double *squares, const void *x, const void *about,
                       enum kumi_dtype dtype, int64_t n_rows, int64_t width);

@@ -7,6 +7,7 @@
 
 #include "device/cpu/elem_body.h"
 #include "device/cpu/rows_body.h"
+#include "device/cpu/rope_body.h"
 #include "device/cpu/norm_body.h"
 #include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
@@ -22,6 +23,10 @@ const struct ku_isa_ops ISA_OPS = {
     .scale = scale,
     .act = act_all,
     .act_dx = act_dx,
+    .glu = glu,
+    .glu_dx = glu_dx,
+    .rope_angles = rope_angles,
+    .rope = rope,
     .dropout = dropout,
     .sum_into = sum_into,
     .prod_into = prod_into,
@@ -30,6 +35,8 @@ const struct ku_isa_ops ISA_OPS = {
     .finish_cols = finish_cols,
     .layer_norm = layer_norm,
     .layer_norm_dx = layer_norm_dx,
+    .rms_norm = rms_norm,
+    .rms_norm_dx = rms_norm_dx,
     .norm_sums = norm_sums,
     .norm_apply = norm_apply,
     .norm_dsums = norm_dsums,
