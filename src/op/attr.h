@@ -21,11 +21,12 @@
     X(E, act, KU_ACT_NONE, ku_attr_acts) /* act, linear's epilogue */                              \
     X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: rows of the table */        \
     X(I, rows_seen, 0, 0)                                                                          \
-    X(I, row_name, 0, 0) /* and the letter of that dim */                                          \
-    X(F, eps, 1e-5, 0)   /* layer_norm; optimizers */                                              \
-    X(F, p, 0, 0)        /* dropout: probability of zero */                                        \
-    X(I, causal, 0, 0)   /* attention */                                                           \
-    X(F, scale, 0, 0)    /* attention: factor of q.k, 0 = 1/sqrt(head width) */                    \
+    X(I, row_name, 0, 0)  /* and the letter of that dim */                                         \
+    X(F, eps, 1e-5, 0)    /* layer_norm; optimizers */                                             \
+    X(F, p, 0, 0)         /* dropout: probability of zero */                                       \
+    X(I, causal, 0, 0)    /* attention */                                                          \
+    X(F, scale, 0, 0)     /* attention: factor of q.k, 0 = 1/sqrt(head width) */                   \
+    X(I, positions, 0, 0) /* attention_kv: the operand behind v says where queries stand */        \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \

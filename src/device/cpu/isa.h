@@ -171,6 +171,8 @@ struct ku_isa_ops {
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);
+    /* one query: n_heads heads of it, over keys [0, n_seen) of one head; no dropout, no segments */
+    void (*attn_decode)(const struct ku_attn_tile *t);
 };
 /* What pairs of bf16 add. */
 struct ku_isa_pairs {

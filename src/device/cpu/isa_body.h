@@ -12,6 +12,7 @@
 #include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
 #include "device/cpu/attn_body.h"
+#include "device/cpu/attn_decode_body.h"
 
 const struct ku_isa_ops ISA_OPS = {
     .cast = cast,
@@ -45,4 +46,5 @@ const struct ku_isa_ops ISA_OPS = {
     .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,
+    .attn_decode = attn_decode,
 };
