@@ -58,6 +58,7 @@ struct ku_finish {
  *   next  what is read after this call, to be fetched meanwhile: rows of n_units, next_bytes apart
  *         (a packed group is as good as mr such rows in a line)
  */
+struct ku_gemm_thin;
 struct ku_gemm_micro {
     int mr, nr, step;
     void (*run)(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
@@ -66,6 +67,22 @@ struct ku_gemm_micro {
     double peak_flops;                           /* of a round */
     /* [n_units][mr] -> [n_units / step][mr][step], in place; NULL where step is 1 */
     void (*regroup)(void *group, int64_t n_units);
+    /* of a few rows, the same bits; NULL: not in this unit */
+    void (*thin)(const struct ku_gemm_thin *t);
+};
+/*
+ * sum[r][j] = x w for a few rows, the weight read where it lies, once: element (k, j) at k ld_w + j
+ * (by_rows) or at j ld_w + k. sum has room up to a multiple of 16 columns; ld_sum is one.
+ */
+enum { KU_THIN_ROWS = 8 };
+struct ku_gemm_thin {
+    const void *x, *w;
+    int64_t row[KU_THIN_ROWS]; /* the unit of x at which row r begins */
+    int64_t ld_w, n_k, n_cols; /* elements */
+    enum kumi_dtype dtype;
+    int n_rows, by_rows; /* n_rows: 1, 2, 4 or 8 */
+    float *sum;
+    int64_t ld_sum;
 };
 
 /* One pixel of a pooling: `to` from pixels of `from` that begin at elements at[k], all c channels.

@@ -11,6 +11,7 @@
 #include "device/cpu/pack_body.h"
 #include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
+#include "device/cpu/thin_body.h"
 #include "device/cpu/attn_body.h"
 #include "device/cpu/attn_decode_body.h"
 
@@ -43,7 +44,7 @@ const struct ku_isa_ops ISA_OPS = {
     .pool_max = pool_max,
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,
-    .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL},
+    .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL, thin},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,
     .attn_decode = attn_decode,
