@@ -63,3 +63,20 @@ if(KUMI_CAIRO AND cairo_FOUND)
     set(KUMI_CAIRO_LIB PkgConfig::cairo)
     set(KUMI_LIBS_CAIRO " -lcairo") # for kumi.pc
 endif()
+
+# Images: each library by its own switch, as above.
+foreach(part JPEG PNG)
+    string(TOLOWER ${part} lower)
+    set(KUMI_${part} AUTO CACHE STRING "${part} images in data, with lib${lower}: AUTO, ON or OFF")
+    set_property(CACHE KUMI_${part} PROPERTY STRINGS AUTO ON OFF)
+    if(KUMI_${part} STREQUAL AUTO)
+        pkg_check_modules(${lower} IMPORTED_TARGET lib${lower})
+    elseif(KUMI_${part})
+        pkg_check_modules(${lower} REQUIRED IMPORTED_TARGET lib${lower})
+    endif()
+    if(KUMI_${part} AND ${lower}_FOUND)
+        list(APPEND KUMI_IMAGE_LIBS PkgConfig::${lower})
+        list(APPEND KUMI_IMAGE_DEFINITIONS KUMI_${part})
+        string(APPEND KUMI_LIBS_IMAGE " -l${lower}") # for kumi.pc
+    endif()
+endforeach()

@@ -88,7 +88,9 @@ KUMI_API uint64_t kumi_comm_staged_bytes(const struct kumi_comm *comm);
 /*
  * Collectives that block. `count` is that of the whole vector in all_reduce, broadcast and reduce,
  * and of one rank's block in the others; the v forms take each rank's count instead, the same array
- * on every rank (all_to_all_v: what this rank sends to and receives from each).
+ * on every rank (all_to_all_v: what this rank sends to and receives from each). The root of a
+ * broadcast of up to 88 bytes does not wait for the others: if they call something else, it is its
+ * next call on the communicator that says so.
  */
 KUMI_API int kumi_all_reduce(struct kumi_comm *comm, const void *in, void *out, int64_t count,
                              enum kumi_dtype dtype, enum kumi_reduce reduce);

@@ -74,9 +74,33 @@ KUMI_API kumi_value kumi_linear(struct kumi_graph *graph, kumi_value x, const ch
 KUMI_API kumi_value kumi_embedding(struct kumi_graph *graph, kumi_value table, kumi_value ids);
 /* x + table[t] at position t of x's dim before the table's own: learned positions. */
 KUMI_API kumi_value kumi_positions(struct kumi_graph *graph, kumi_value x, kumi_value table);
+/* A table of so many positions for kumi_positions that is not learned: sin(p w), cos(p w) in turn,
+ * w = 10000^(-2i/width) (Vaswani et al. 2017, section 3.5). */
+KUMI_API kumi_value kumi_sinusoid(struct kumi_graph *graph, int64_t positions, int64_t width);
+KUMI_API kumi_value kumi_scale(struct kumi_graph *graph, kumi_value x, double factor);
 /* Over the last dim; makes <name>.weight (ones) and <name>.bias (zeros). eps 0 = 1e-5. */
 KUMI_API kumi_value kumi_layer_norm(struct kumi_graph *graph, kumi_value x, const char *name,
                                     double eps);
+/*
+ * Batch norm over all dims but the last (channels): y = (x - mean) / sqrt(var + eps) weight + bias.
+ * Makes <name>.weight (ones), <name>.bias (zeros), and the buffers <name>.running_mean,
+ * .running_var and .num_batches_tracked, which are saved with the model and not trained.
+ *
+ * Training takes mean and variance of one micro-batch; running statistics follow once per
+ * micro-batch number, by the mean over virtual shards, whether the optimizer runs or not:
+ * running = (1 - momentum) running + momentum new, with the unbiased variance. Evaluation reads the
+ * running ones. Ignored samples would count: a batch must be full.
+ */
+struct kumi_batch_norm {
+    double eps;      /* 0 = 1e-5 */
+    double momentum; /* 0 = 0.1 */
+    int sync; /* statistics over the micro-batches of all ranks (SyncBatchNorm): as many ranks as
+                 virtual shards */
+    int zero_gain; /* the weight starts at 0 instead of 1 */
+};
+/* options NULL = defaults */
+KUMI_API kumi_value kumi_batch_norm(struct kumi_graph *graph, kumi_value x, const char *name,
+                                    const struct kumi_batch_norm *options);
 /* Multi-head self-attention on qkv [n, t, 3, heads, width] -> [n, t, heads, width]. scale 0 =
  * 1/sqrt(width). */
 KUMI_API kumi_value kumi_attention(struct kumi_graph *graph, kumi_value qkv, int causal,
@@ -141,6 +165,9 @@ KUMI_API kumi_value kumi_avg_pool(struct kumi_graph *graph, kumi_value x,
 KUMI_API kumi_value kumi_global_avg_pool(struct kumi_graph *graph, kumi_value x);
 /* [n, y, x, c] -> [n, c], channels outermost, as torch.flatten of an NCHW image. */
 KUMI_API kumi_value kumi_flatten(struct kumi_graph *graph, kumi_value x);
+/* Zeros before and behind the last dim: [.., c] -> [.., before + c + behind]. */
+KUMI_API kumi_value kumi_pad_last(struct kumi_graph *graph, kumi_value x, int64_t before,
+                                  int64_t behind);
 /* Row index[n] of dim t of x [n, t, ..] -> [n, ..]; not differentiable. */
 KUMI_API kumi_value kumi_select(struct kumi_graph *graph, kumi_value x, kumi_value index);
 
@@ -193,7 +220,10 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_linear(g, ...)             KUMI_BUILT(g, kumi_linear(g, __VA_ARGS__))
 #define kumi_embedding(g, ...)          KUMI_BUILT(g, kumi_embedding(g, __VA_ARGS__))
 #define kumi_positions(g, ...)          KUMI_BUILT(g, kumi_positions(g, __VA_ARGS__))
+#define kumi_sinusoid(g, ...)           KUMI_BUILT(g, kumi_sinusoid(g, __VA_ARGS__))
+#define kumi_scale(g, ...)              KUMI_BUILT(g, kumi_scale(g, __VA_ARGS__))
 #define kumi_layer_norm(g, ...)         KUMI_BUILT(g, kumi_layer_norm(g, __VA_ARGS__))
+#define kumi_batch_norm(g, ...)         KUMI_BUILT(g, kumi_batch_norm(g, __VA_ARGS__))
 #define kumi_attention(g, ...)          KUMI_BUILT(g, kumi_attention(g, __VA_ARGS__))
 #define kumi_attention_kv(g, ...)       KUMI_BUILT(g, kumi_attention_kv(g, __VA_ARGS__))
 #define kumi_activate(g, ...)           KUMI_BUILT(g, kumi_activate(g, __VA_ARGS__))
@@ -205,6 +235,7 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_avg_pool(g, ...)           KUMI_BUILT(g, kumi_avg_pool(g, __VA_ARGS__))
 #define kumi_global_avg_pool(g, ...)    KUMI_BUILT(g, kumi_global_avg_pool(g, __VA_ARGS__))
 #define kumi_flatten(g, ...)            KUMI_BUILT(g, kumi_flatten(g, __VA_ARGS__))
+#define kumi_pad_last(g, ...)           KUMI_BUILT(g, kumi_pad_last(g, __VA_ARGS__))
 #define kumi_select(g, ...)             KUMI_BUILT(g, kumi_select(g, __VA_ARGS__))
 #define kumi_loss_cross_entropy(g, ...) KUMI_CLOSED(g, kumi_loss_cross_entropy(g, __VA_ARGS__))
 #define kumi_loss_smoothed(g, ...)      KUMI_CLOSED(g, kumi_loss_smoothed(g, __VA_ARGS__))

@@ -36,6 +36,70 @@ struct kumi_shape_of_batch {
 KUMI_API int kumi_gpt2_build(struct kumi_graph *graph, const struct kumi_gpt2 *config,
                              const struct kumi_shape_of_batch *batch);
 
+/*
+ * Residual networks for images. depth 18, 34, 50, 101, 152: as torchvision (He et al. 2016a, table
+ * 1; stride in the 3x3 convolution of a bottleneck, "v1.5"). Any other 6 n + 2 (20, 32, 44, 56,
+ * 110): the same paper's section 4.2, three stages of 16, 32 and 64 channels.
+ */
+enum kumi_resnet_stem {
+    KUMI_STEM_IMAGENET, /* 7x7 convolution of stride 2, 3x3 max pooling of stride 2 */
+    KUMI_STEM_CIFAR     /* 3x3 convolution of stride 1: for images of about 32 pixels */
+};
+/* What joins a block's input where its shape changes. */
+enum kumi_resnet_shortcut {
+    KUMI_SHORTCUT_AUTO,      /* A for depth 6 n + 2, B for torchvision's */
+    KUMI_SHORTCUT_PAD,       /* option A: every second pixel, zeros for half of the new channels on
+                                either side; no parameters; basic blocks alone */
+    KUMI_SHORTCUT_PROJECTION /* option B: 1x1 convolution and batch norm, "downsample" */
+};
+struct kumi_resnet {
+    int64_t depth, num_classes, num_channels;
+    int64_t depths[4];  /* blocks of each stage; all 0: those of depth, which counts no further
+                           otherwise */
+    int bottleneck;     /* with depths: blocks of 1x1, 3x3, 1x1 convolutions, four times as wide */
+    int64_t width;      /* of the first stage; 0 = 64, for depth 6 n + 2 16 */
+    int64_t image_size; /* height and width; 0 = 224, with the cifar stem 32 */
+    enum kumi_resnet_stem stem;
+    enum kumi_resnet_shortcut shortcut;
+    int zero_init_residual; /* the last batch norm of a block begins with weight 0 */
+    int sync_batch_norm;    /* statistics over all ranks */
+    double batch_norm_eps, batch_norm_momentum;
+};
+/* torchvision's ResNet-50: 1,000 classes. Depth 6 n + 2 takes the cifar stem whatever `stem` says.
+ */
+KUMI_API void kumi_resnet_defaults(struct kumi_resnet *config);
+/* 0, or KUMI_EINVAL with the key that is at fault. image_size: out, with the default; NULL is fine.
+ */
+KUMI_API int kumi_resnet_check(const struct kumi_resnet *config, int64_t *image_size);
+/*
+ * Builds it with torchvision's tensor names. Ports: "images" f32 [n, height, width, channels];
+ * "targets" i32 [n], classes, or for inference the result "logits" [n, classes]. Convolutions begin
+ * normal with std sqrt(2 / fan out). Errors: KUMI_EINVAL.
+ */
+KUMI_API int kumi_resnet_build(struct kumi_graph *graph, const struct kumi_resnet *config,
+                               const struct kumi_shape_of_batch *batch);
+
+/* A classifier of linear layers, with an activation and dropout behind each hidden one. */
+enum { KUMI_MLP_MAX_INPUT = 3, KUMI_MLP_MAX_HIDDEN = 16 };
+struct kumi_mlp {
+    int n_input;                       /* dimensions of a sample, 1 to 3: height, width, channels */
+    int64_t input[KUMI_MLP_MAX_INPUT]; /* default 28, 28, 1 */
+    int n_hidden;                      /* 0: a linear classifier */
+    int64_t hidden[KUMI_MLP_MAX_HIDDEN]; /* widths */
+    int64_t num_classes;                 /* default 10 */
+    enum kumi_activation activation;     /* default KUMI_RELU */
+    double dropout;
+};
+KUMI_API void kumi_mlp_defaults(struct kumi_mlp *config);
+/*
+ * Builds it on the port "images" (f32 [n, input..]): parameters layers.0.weight [width, input..],
+ * layers.0.bias, ... With the port "targets" (i32 [n]) it ends in the loss, with the metrics
+ * accuracy and, of more than five classes, top5; for inference in the port "logits" [n,
+ * num_classes]. batch->t is not read. Errors: KUMI_EINVAL.
+ */
+KUMI_API int kumi_mlp_build(struct kumi_graph *graph, const struct kumi_mlp *config,
+                            const struct kumi_shape_of_batch *batch);
+
 #ifdef __cplusplus
 }
 #endif

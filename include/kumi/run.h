@@ -37,9 +37,21 @@ struct kumi_train_options {
                                * its step times in OUT/rank-R.json */
     int ranks; /* > 1: as threads of this process, with parallel.transport "thread" */
 };
+/* The model's own metrics over the validation split: "accuracy", "top5". */
+enum { KUMI_MAX_RESULT_METRICS = 8 };
+struct kumi_result_metrics {
+    int n;
+    struct {
+        char name[32];
+        double value;
+    } item[KUMI_MAX_RESULT_METRICS];
+};
+
 struct kumi_train_result {
     int64_t step, update;
     double val_loss; /* NaN: there is no validation split */
+    struct kumi_result_metrics val_metrics;
+    int is_by_samples; /* median_tps counts samples: the data are no tokens */
     double median_tps;
     char digest[72];
     char out[512], checkpoint[640];
@@ -58,8 +70,10 @@ KUMI_API int kumi_train_in_threads(const struct kumi_settings *settings);
 
 /* Loss over the validation split of a run's newest checkpoint. Collective over the job. */
 struct kumi_eval_result {
-    int64_t step, tokens;
+    int64_t step, tokens; /* targets that count */
     double loss, perplexity;
+    struct kumi_result_metrics metrics;
+    int is_by_samples; /* tokens are samples, and there is no perplexity */
     int is_reported;
 };
 KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);
@@ -158,6 +172,24 @@ KUMI_API int kumi_tokenizer_encode(const char *tokenizer, const char *text, size
                                    char **ids);
 KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text,
                                    size_t *bytes);
+
+/*
+ * Learns a byte-level BPE from text files and writes a tokenizer.json: the one that Hugging Face's
+ * ByteLevelBPETokenizer learns from them, byte for byte.
+ *
+ * Errors: KUMI_EINVAL (options), EINPUT (a file missing, empty, not UTF-8: file:line), ESTORAGE,
+ * ENOMEM.
+ */
+struct kumi_tokenizer_options {
+    const char *const *file; /* [n_files] */
+    int n_files;
+    const char *out;            /* a *.json, or a folder for tokenizer.json; NULL: here */
+    int64_t vocab_size;         /* special tokens, 256 bytes, one for each merge; 0: 30000 */
+    int64_t min_frequency;      /* of a pair that is merged; 0: 2 */
+    const char *const *special; /* [n_special], tokens 0, 1, … */
+    int n_special, as_json;     /* as_json: *text is an object */
+};
+KUMI_API int kumi_tokenizer_train(const struct kumi_tokenizer_options *options, char **text);
 
 /* What this machine and build are. */
 KUMI_API int kumi_info_text(int as_json, char **text);

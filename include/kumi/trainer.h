@@ -22,16 +22,19 @@ struct kumi_trainer;
 
 /* All-zero means defaults. */
 struct kumi_trainer_options {
-    const char *optimizer; /* "adamw" (default), "adam", "sgd" */
+    const char *optimizer; /* "adamw" (default), "adam", "sgd", "lars", "lamb" */
     double lr;             /* default 1e-3 */
     double beta1, beta2;   /* default 0.9, 0.999 */
     double eps;            /* default 1e-8 */
     double weight_decay;   /* of matrices; default 0 */
-    double momentum;       /* sgd; default 0 */
+    double momentum;       /* sgd, lars; default 0 */
+    double dampening;      /* default 0 */
     int nesterov;
-    double clip_norm;     /* largest global gradient norm; 0: not clipped */
-    int64_t warmup_steps; /* linear, from 0 */
-    int64_t decay_steps;  /* > 0: cosine from lr to min_lr until then; 0: constant */
+    double trust_coefficient;    /* lars, of matrices; default 0.001 */
+    double min_coeff, max_coeff; /* lamb, of matrices; default 0.01, 10 */
+    double clip_norm;            /* largest global gradient norm; 0: not clipped */
+    int64_t warmup_steps;        /* linear, from 0 */
+    int64_t decay_steps;         /* > 0: cosine from lr to min_lr until then; 0: constant */
     double min_lr;
     int64_t micro_batch; /* samples that run at once; default: all of a virtual shard */
     int virtual_shards;  /* default: the number of ranks. Results are equal for all rank counts that

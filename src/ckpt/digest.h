@@ -5,8 +5,8 @@
 #include "ckpt/tensor.h"
 
 /*
- * The digest of a state: SHA-256 over its logical tensors, parameters sorted by name, then
- * optimizer tensors sorted by name, each as
+ * The digest of a state: SHA-256 over its logical tensors, parameters and buffers sorted by name,
+ * then optimizer tensors sorted by name, each as
  *
  *     u32 bytes of the name, the name, u32 bytes of the type, the type ("F32"), u32 ndim, i64 dims
  * …, data

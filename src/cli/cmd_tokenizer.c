@@ -21,23 +21,14 @@ static int read_all(struct ku_str *s)
     }
 }
 
-int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
+/* Standard input to ids, or ids to text, on standard output. */
+static int convert(const char *where, int is_encode)
 {
-    struct cli_args args;
     struct ku_str in = {0};
-    const char *where = NULL;
-    const struct cli_option option[] = {
-        {"tokenizer", CLI_TEXT, "byte, a directory, or a tokenizer.json", &where}};
-    int code = cli_parse(self, argc, argv, option, 1, 1, 1, &args);
-    if (code != 0)
-        return code < 0 ? 0 : code;
     char *text = NULL;
     size_t bytes = 0;
-    int is_encode = strcmp(args.arg[0], "encode") == 0;
-    if (where == NULL || (!is_encode && strcmp(args.arg[0], "decode") != 0)) {
-        code = cli_usage("kumi tokenizer: %s; usage: %s",
-                         where ? args.arg[0] : "--tokenizer is missing", self->usage);
-    } else if ((code = read_all(&in)) == 0) {
+    int code = read_all(&in);
+    if (code == 0) {
         int status = is_encode ? kumi_tokenizer_encode(where, ku_str_get(&in), in.bytes, &text)
                                : kumi_tokenizer_decode(where, ku_str_get(&in), &text, &bytes);
         if (status == KUMI_OK && is_encode)
@@ -51,6 +42,55 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
             code = cli_end(status, 0);
     }
     ku_str_fini(&in);
-    cli_free(option, 1, &args);
+    return code;
+}
+
+int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
+{
+    struct cli_args args;
+    struct cli_list special = {0};
+    const char *where = NULL, *out = NULL;
+    int64_t vocab = 0, frequency = 0;
+    int as_json = 0;
+    const struct cli_option option[] = {
+        {"tokenizer", CLI_TEXT, "byte, a directory, or a tokenizer.json", &where},
+        {"vocab", CLI_INT, "train: tokens in all; default 30000", &vocab},
+        {"min-frequency", CLI_INT, "train: least count of a pair that is merged; default 2",
+         &frequency},
+        {"special", CLI_LIST, "train: a special token; may be given several times", &special},
+        {"out", CLI_TEXT, "train: a *.json, or a folder; default tokenizer.json", &out},
+        {"json", CLI_FLAG, "train: report as JSON", &as_json}};
+    enum { N_OPTIONS = sizeof option / sizeof *option, FILES_MAX = 1 << 20 };
+    int code = cli_parse(self, argc, argv, option, N_OPTIONS, 1, FILES_MAX, &args);
+    if (code != 0)
+        return code < 0 ? 0 : code;
+    const char *verb = args.arg[0];
+    int is_encode = strcmp(verb, "encode") == 0, is_train = strcmp(verb, "train") == 0;
+    int has_train_option = vocab || frequency || special.n || out || as_json;
+    if (!is_train && !is_encode && strcmp(verb, "decode") != 0)
+        code = cli_usage("kumi tokenizer: %s: usage: %s", verb, self->usage);
+    else if (!is_train && !where)
+        code = cli_usage("kumi tokenizer: --tokenizer is missing; usage: %s", self->usage);
+    else if (is_train ? where != NULL : has_train_option || args.n > 1)
+        code = cli_usage("kumi tokenizer: %s: an option or argument that is not its own; usage: %s",
+                         verb, self->usage);
+    else if (vocab < 0 || frequency < 0)
+        code = cli_usage("kumi tokenizer train: --vocab and --min-frequency are above 0");
+    else if (!is_train)
+        code = convert(where, is_encode);
+    else {
+        char *text = NULL;
+        struct kumi_tokenizer_options o = {.file = args.arg + 1,
+                                           .n_files = args.n - 1,
+                                           .out = out,
+                                           .vocab_size = vocab,
+                                           .min_frequency = frequency,
+                                           .special = special.item,
+                                           .n_special = special.n,
+                                           .as_json = as_json};
+        int status = kumi_tokenizer_train(&o, &text);
+        code = cli_print(status, text);
+    }
+    cli_free(option, N_OPTIONS, &args);
     return code;
 }

@@ -23,12 +23,15 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
 {
     if (r->digest[0] == '\0')
         return; /* not rank 0 */
-    printf("%s%lld steps, %lld updates, %.0f tokens/s (median)\n", is_stopped ? "stopped: " : "",
-           (long long)r->step, (long long)r->update, r->median_tps);
+    printf("%s%lld steps, %lld updates, %.0f %s/s (median)\n", is_stopped ? "stopped: " : "",
+           (long long)r->step, (long long)r->update, r->median_tps,
+           r->is_by_samples ? "samples" : "tokens");
     if (r->curve[0])
         printf("      step  validation loss\n%s", r->curve);
     printf("checkpoint: %s\ndigest: %s\n", r->checkpoint, r->digest);
     print_file(r->profile);
+    for (int i = 0; i < r->val_metrics.n; i++)
+        printf("validation %s: %.4f\n", r->val_metrics.item[i].name, r->val_metrics.item[i].value);
     if (isfinite(r->val_loss))
         printf("validation loss: %.4f\n", r->val_loss);
 }

@@ -40,8 +40,11 @@ const struct cli_command cli_commands[] = {
      "[--set key=value] [--json]\n"
      "       kumi bench data CONFIG [--set key=value] [--json]",
      cmd_bench},
-    {"tokenizer", "text to token ids and back",
-     "kumi tokenizer encode|decode --tokenizer DIR < INPUT", cmd_tokenizer},
+    {"tokenizer", "text to token ids and back, and vocabularies learnt from text",
+     "kumi tokenizer encode|decode --tokenizer DIR < INPUT\n"
+     "       kumi tokenizer train [--vocab N] [--min-frequency F] [--special TOKEN].. "
+     "[--out DIR|FILE] [--json] FILE..",
+     cmd_tokenizer},
     {"data", "read everything a configuration points to",
      "kumi data verify CONFIG [--set key=value]", cmd_data},
     {"info", "what this machine and build are", "kumi info [--json]", cmd_info},

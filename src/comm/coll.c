@@ -64,6 +64,7 @@ const uint8_t *ku_coll_steps(enum ku_coll_path path)
     static const uint8_t barrier[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_DONE, KU_STEP_END};
     static const uint8_t in_line[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_INLINE, KU_STEP_DONE,
                                       KU_STEP_END};
+    static const uint8_t posted[] = {KU_STEP_ARRIVE, KU_STEP_END};
     static const uint8_t program[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT,      KU_STEP_MOVE,
                                       KU_STEP_DONE,   KU_STEP_AWAIT_DONE, KU_STEP_END};
     static const uint8_t public_call[] = {KU_STEP_ARRIVE, KU_STEP_AWAIT, KU_STEP_CHOOSE,
@@ -85,6 +86,8 @@ const uint8_t *ku_coll_steps(enum ku_coll_path path)
         return barrier;
     case KU_PATH_INLINE:
         return in_line;
+    case KU_PATH_POSTED:
+        return posted;
     case KU_PATH_PROGRAM:
         return program;
     case KU_PATH_PUBLIC:
@@ -118,7 +121,7 @@ static int fits_inline(const struct ku_coll *c, int n)
            ku_coll_inline_count(c, n) <= KU_INLINE_BYTES / (int64_t)kumi_dtype_bytes(c->dtype);
 }
 
-enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n)
+enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n, int me)
 {
     switch (c->kind) {
     case KU_COLL_SEND:
@@ -147,7 +150,9 @@ enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n)
         return KU_PATH_INLINE;
     if (c->n_parts)
         return KU_PATH_PROGRAM;
-    return fits_inline(c, n) ? KU_PATH_INLINE : KU_PATH_PUBLIC;
+    if (!fits_inline(c, n))
+        return KU_PATH_PUBLIC;
+    return c->kind == KU_COLL_BROADCAST && me == c->root ? KU_PATH_POSTED : KU_PATH_INLINE;
 }
 
 static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
@@ -166,7 +171,7 @@ static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
                           kind, i, (long long)p->count, (long long)p->first_block,
                           (int)p->block_count);
         if (((p->in.flags | p->out.flags) & KU_ARENA_PRIVATE) && comm->n > 1 &&
-            ku_coll_path(c, comm->n) != KU_PATH_INLINE)
+            ku_coll_path(c, comm->n, comm->me) != KU_PATH_INLINE)
             return KU_ERR(KUMI_EINVAL,
                           "collective: %s: part %d: private memory; parts lie in arenas", kind, i);
         if ((p->in.flags & KU_ARENA_COMMON) && comm->n > 1 && is_reduction(c->kind))

@@ -140,6 +140,7 @@ enum ku_step_op {
 enum ku_coll_path {
     KU_PATH_BARRIER, /* nothing moves */
     KU_PATH_INLINE,  /* at most KU_INLINE_BYTES a rank */
+    KU_PATH_POSTED,  /* of these, a broadcast's root: nobody has anything for it */
     KU_PATH_PROGRAM, /* parts in owned memory */
     KU_PATH_PUBLIC,  /* how a public call begins */
     KU_PATH_DIRECT,  /* how it goes on */
@@ -149,9 +150,9 @@ enum ku_coll_path {
     KU_PATH_STAGED_V,   /* all_to_all_v */
     KU_PATH_P2P
 };
-/* The steps of a path, up to KU_STEP_END; and the path a collective begins on n ranks. Pure. */
+/* The steps of a path, up to KU_STEP_END; and the path on which rank `me` of n begins. Pure. */
 const uint8_t *ku_coll_steps(enum ku_coll_path path);
-enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n);
+enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n, int me);
 /* Elements that a rank of n sends with its arrival on the inline path. */
 int64_t ku_coll_inline_count(const struct ku_coll *coll, int n);
 /* Kind, dtype, wire, reduction and root in one word, as fingerprints and the flight recorder carry

@@ -28,7 +28,7 @@ static int comm_new(struct ku_job *job, const char *name, uint32_t slot, uint64_
     snprintf(c->name, sizeof c->name, "%s", name);
     p->flags = ku_segment_flags(job->seg, slot);
     p->free_chunks = (1u << KU_N_CHUNKS) - 1;
-    p->seq = p->n_hidden = p->n_pieces = p->done_seen = base;
+    p->seq = p->n_hidden = p->n_pieces = p->done_seen = p->checked = base;
     p->next = job->priv->comms;
     job->priv->comms = c;
     job->priv->used_slots |= UINT64_C(1) << slot;

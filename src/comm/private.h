@@ -65,6 +65,8 @@ struct ku_comm_private {
     uint64_t n_hidden;      /* works among them that no caller knows of */
     uint64_t n_pieces;      /* staged pieces so far */
     uint64_t done_seen;     /* every member's `done` is at least this */
+    uint64_t posted;        /* the last work that I finished without waiting for anybody */
+    uint64_t checked;       /* works of which all members' fingerprints agreed with mine */
     struct ku_work *head, *tail, *p2p;
     uint32_t free_chunks; /* bit per chunk of my stage */
     struct ku_comm *next;

@@ -29,7 +29,7 @@ enum {
     KU_MAX_LOCAL = 512, /* ranks of a host: the largest servers have 384 hardware threads */
     KU_SLOTS = 64,      /* comms alive at a time on a rank: one bit each in a word */
     KU_RING =
-        8, /* works of a comm that may have arrived before the slowest rank finished the first */
+        16, /* works of a comm that may have arrived before the slowest rank finished the first */
     KU_INLINE_BYTES = 88, /* payload that rides with the arrival: to the end of its second line */
     KU_STAGE_BYTES =
         256 * 1024, /* a piece of a public call on private memory: fits L2 beside its source */
@@ -41,7 +41,7 @@ enum {
         50 * 1000 * 1000 /* no sleep is longer: on waking one looks for aborts, deaths, deadlines */
 };
 #define KU_SEGMENT_MAGIC 0x6b756d69u
-#define KU_SEGMENT_ABI   2u
+#define KU_SEGMENT_ABI   3u
 
 enum ku_rank_state {
     KU_RANK_ABSENT,

@@ -4,6 +4,11 @@
  * "not yet". Works of a comm run in start order, but all of them arrive as early as the ring of
  * arrivals allows, so a fast rank is KU_RING works ahead of a slow one and no rank waits for an
  * arrival that was possible. Sends and receives stand beside that queue.
+ *
+ * The root of a small broadcast posts: its payload lies in its arrival, and it goes on at once. Who
+ * receives compares all fingerprints before it writes. The root compares when it next waits for all
+ * members, before anything of that work is written, or when the ring is full; until then it is not
+ * `done`, so nobody's fingerprints of the posted work go.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -96,7 +101,7 @@ int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *
     if (coll->wire == KUMI_F32) /* zero: as the data */
         w->coll.wire = coll->dtype;
     KU_TRY(ku_coll_check(comm, &w->coll));
-    w->path = (uint8_t)ku_coll_path(coll, comm->n);
+    w->path = (uint8_t)ku_coll_path(coll, comm->n, comm->me);
     if (w->path == KU_PATH_P2P)
         KU_TRY(make_tickets(comm));
     fingerprint(w);
@@ -141,39 +146,63 @@ static void side_text(uint64_t what, uint64_t count, char *text, size_t cap)
              kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)), (unsigned long long)count, rest);
 }
 
-static int raise_mismatch(struct ku_work *w, int other, const struct ku_entry *theirs)
+static struct ku_entry *entry_at(const struct ku_comm *c, uint64_t seq, int member)
 {
-    struct ku_comm *c = w->comm;
-    struct ku_job *job = c->job;
+    return &c->priv->flags[ku_comm_local(c, member)].ring[seq % KU_RING];
+}
+
+static int raise_mismatch(const struct ku_comm *c, uint64_t seq, int other)
+{
+    const struct ku_entry *ours = entry_at(c, seq, c->me), *theirs = entry_at(c, seq, other);
     char mine[96], yours[96];
-    if (theirs->what == KU_COLL_LEAVE || w->what == KU_COLL_LEAVE) {
+    side_text(ours->what, ours->count, mine, sizeof mine);
+    side_text(theirs->what, theirs->count, yours, sizeof yours);
+    if (theirs->what == KU_COLL_LEAVE || ours->what == KU_COLL_LEAVE) {
         /* Not a different collective but none at all: say so. */
-        int leaver = w->what == KU_COLL_LEAVE ? c->me : other,
-            waiter = w->what == KU_COLL_LEAVE ? other : c->me;
-        side_text(w->what == KU_COLL_LEAVE ? theirs->what : w->what,
-                  w->what == KU_COLL_LEAVE ? theirs->count : (uint64_t)w->total, mine, sizeof mine);
+        int am_leaver = ours->what == KU_COLL_LEAVE;
+        int leaver = am_leaver ? c->me : other, waiter = am_leaver ? other : c->me;
         KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                      "mismatched collectives: rank %d left the job while rank %d waits for it in "
                      "%s; call the same "
                      "collectives on every rank",
-                     leaver, waiter, mine);
-        return ku_job_raise(job, leaver);
+                     leaver, waiter, am_leaver ? yours : mine);
+        return ku_job_raise(c->job, leaver);
     }
-    side_text(w->what, (uint64_t)w->total, mine, sizeof mine);
-    side_text(theirs->what, theirs->count, yours, sizeof yours);
     int same = !strcmp(mine, yours);
     KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
                  "mismatched collectives: comm %s, call %llu: rank %d calls %s, rank %d %s%s; call "
                  "the same collective with "
                  "equal arguments on every rank",
-                 c->name, (unsigned long long)(w->seq - c->priv->n_hidden), c->me, mine, other,
-                 yours, same ? " with other counts per rank or other parts" : "");
-    return ku_job_raise(job, c->me);
+                 c->name, (unsigned long long)(seq - c->priv->n_hidden), c->me, mine, other, yours,
+                 same ? " with other counts per rank or other parts" : "");
+    return ku_job_raise(c->job, c->me);
 }
 
-static struct ku_entry *entry_at(const struct ku_work *w, int member)
+/* Of works that I posted: who is done with one has compared all members, me included. */
+static void learn_checked(struct ku_comm *c)
 {
-    return &w->comm->priv->flags[ku_comm_local(w->comm, member)].ring[w->seq % KU_RING];
+    struct ku_comm_private *p = c->priv;
+    for (int i = 0; i < c->n; i++) {
+        uint64_t done = atomic_load(&p->flags[ku_comm_local(c, i)].done);
+        done = done < p->posted ? done : p->posted;
+        p->checked = done > p->checked ? done : p->checked;
+    }
+}
+
+/* All members have arrived at work `seq`: they call what I call, in it and in those before it that
+ * I posted without waiting. */
+static int check_fingerprints(struct ku_comm *c, uint64_t seq)
+{
+    if (c->priv->checked < c->priv->posted)
+        learn_checked(c);
+    for (; c->priv->checked < seq; c->priv->checked++)
+        for (int i = 0; i < c->n; i++) {
+            uint64_t at = c->priv->checked + 1;
+            const struct ku_entry *mine = entry_at(c, at, c->me), *e = entry_at(c, at, i);
+            if (e->what != mine->what || e->count != mine->count || e->extra != mine->extra)
+                return raise_mismatch(c, at, i);
+        }
+    return 0;
 }
 
 /* Place of a public buffer for peers: arena << 48 | offset; KU_PRIVATE when they cannot see it. */
@@ -218,24 +247,47 @@ static uint64_t least_done(const struct ku_comm *c)
     return least;
 }
 
+/* Works that I posted are done when all have arrived at them and call the same. 1 while somebody is
+ * missing. */
+static int settle(struct ku_comm *c, uint64_t seq, int *missing)
+{
+    const struct ku_transport *t = c->job->priv->transport;
+    struct ku_comm_private *p = c->priv;
+    if (p->checked >= seq || p->posted < seq)
+        return 0;
+    learn_checked(c);
+    if (p->checked < seq) {
+        int status = t->arrived(c, KU_FLAG_READY, seq, missing);
+        if (status)
+            return status;
+        KU_TRY(check_fingerprints(c, seq));
+        *missing = 0;
+    }
+    return t->arrive(c, KU_FLAG_DONE, p->checked);
+}
+
 /* 1 while the entry's last use is not over everywhere. */
 static int arrive(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     struct ku_job_private *p = c->job->priv;
     if (w->seq > c->priv->done_seen + KU_RING) {
-        int missing = 0;
-        int status = p->transport->arrived(c, KU_FLAG_DONE, w->seq - KU_RING, &missing);
+        uint64_t over = w->seq - KU_RING;
+        int missing = 0, status = settle(c, over, &missing);
+        if (!status)
+            status = p->transport->arrived(c, KU_FLAG_DONE, over, &missing);
         w->missing = missing;
         if (status)
             return status;
         c->priv->done_seen = least_done(c);
     }
-    struct ku_entry *e = entry_at(w, c->me);
+    struct ku_entry *e = entry_at(c, w->seq, c->me);
+    if (w->path == KU_PATH_INLINE && w->coll.kind == KU_COLL_BROADCAST)
+        __builtin_prefetch(entry_at(c, w->seq, w->coll.root)); /* on its way while I store mine */
     e->what = w->what;
     e->count = (uint64_t)w->total;
     e->extra = w->extra;
-    if (w->path == KU_PATH_INLINE)
+    if (w->path == KU_PATH_INLINE || w->path == KU_PATH_POSTED)
         ku_move_payload(w, e);
     else if (w->path == KU_PATH_PUBLIC)
         publish_places(w, e);
@@ -251,16 +303,6 @@ static int await(struct ku_work *w, enum ku_flag flag, uint64_t number)
     if (status)
         return status;
     w->missing = 0;
-    return 0;
-}
-
-static int check_fingerprints(struct ku_work *w)
-{
-    for (int i = 0; i < w->comm->n; i++) {
-        const struct ku_entry *e = entry_at(w, i);
-        if (e->what != w->what || e->count != (uint64_t)w->total || e->extra != w->extra)
-            return raise_mismatch(w, i, e);
-    }
     return 0;
 }
 
@@ -281,8 +323,8 @@ static void choose(struct ku_work *w)
     } else {
         int is_owned = 1;
         for (int i = 0; i < w->comm->n; i++)
-            is_owned &=
-                entry_at(w, i)->place.in != KU_PRIVATE && entry_at(w, i)->place.out != KU_PRIVATE;
+            is_owned &= entry_at(w->comm, w->seq, i)->place.in != KU_PRIVATE &&
+                        entry_at(w->comm, w->seq, i)->place.out != KU_PRIVATE;
         cut_pieces(w);
         if (w->coll.kind == KU_COLL_ALL_TO_ALL && w->coll.counts) {
             take_path(w, KU_PATH_STAGED_V);
@@ -306,6 +348,8 @@ static int finish(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     w->state = KU_WORK_FINISHED;
+    if (w->path == KU_PATH_POSTED)
+        c->priv->posted = w->seq;
     ku_flight_add(c->job->priv->flight, KU_FLIGHT_DONE, c->slot, w->what, w->seq,
                   (uint64_t)w->total);
     ku_job_tick(c->job);
@@ -364,7 +408,7 @@ static int take_step(struct ku_work *w)
         return w->arrived ? 0 : arrive(w);
     case KU_STEP_AWAIT:
         status = await(w, KU_FLAG_READY, w->seq);
-        return status ? status : check_fingerprints(w);
+        return status ? status : check_fingerprints(c, w->seq);
     case KU_STEP_CHOOSE:
         choose(w);
         return 2;
@@ -500,7 +544,7 @@ int ku_work_start(struct ku_work *w)
     struct ku_comm_private *p = c->priv;
     KU_ASSERT(w->state != KU_WORK_STARTED);
     KU_TRY(ku_job_root(c->job)); /* the queue holds works whose callers have returned with it */
-    w->path = (uint8_t)ku_coll_path(&w->coll, c->n);
+    w->path = (uint8_t)ku_coll_path(&w->coll, c->n, c->me);
     take_path(w, (enum ku_coll_path)w->path);
     w->arrived = 0;
     w->missing = 0;

@@ -14,13 +14,19 @@
 enum ku_data_split { KU_SPLIT_TRAIN, KU_SPLIT_VAL, KU_N_SPLITS };
 
 enum { KU_PORT_DIMS_MAX = 4, KU_DATA_PORTS_MAX = 8 };
+/* Which length of a batch's shape (buckets.h) is a port's first dimension. */
+enum ku_data_length { KU_LENGTH_FIXED, KU_LENGTH_SRC, KU_LENGTH_TGT };
 /* One sample's part of a port: the graph's input is [n, dim…]. */
 struct ku_data_port {
     const char *name; /* "tokens", "targets" */
     enum kumi_dtype dtype;
     int ndim;
-    int64_t dim[KU_PORT_DIMS_MAX];
+    int64_t dim[KU_PORT_DIMS_MAX]; /* dim[0] is the longest, where it varies */
+    enum ku_data_length length;
 };
+struct ku_bucket_shape;
+/* A position without a target: PyTorch's ignore_index. The loss counts no negative target. */
+enum { KU_NO_TARGET = -100 };
 
 struct ku_data;
 /*
@@ -45,6 +51,15 @@ struct ku_data_ops {
      */
     int (*read)(const struct ku_data *d, enum ku_data_split split, int64_t sample, int64_t number,
                 void *const *port);
+    /*
+     * Of data whose samples vary in length (NULL: those that do not): the lengths of all samples,
+     * [n_samples] each, for ku_buckets_create; and read, padded to a shape that holds the sample.
+     * sample -1 is a position without one: all padding, no target.
+     */
+    void (*lengths)(const struct ku_data *d, enum ku_data_split split, int32_t *src_len,
+                    int32_t *tgt_len);
+    int (*read_shape)(const struct ku_data *d, enum ku_data_split split, int64_t sample,
+                      int64_t number, const struct ku_bucket_shape *shape, void *const *port);
     /* Reads everything once. Errors: EINPUT for the first thing that is wrong. */
     int (*verify)(const struct ku_data *d, const struct ku_progress *progress);
 };
@@ -58,6 +73,12 @@ struct ku_data {
     int n_ports;
     char fingerprint[65]; /* of the contents, 64 hex digits: the manifest's */
 };
+
+/* Bytes of one row of a port. */
+size_t ku_data_row_bytes(const struct ku_data_port *port);
+/* Makes a row of a port one without a sample: zero, and targets that no loss counts. */
+enum { KU_NO_TARGET = -100 }; /* PyTorch's ignore_index */
+void ku_data_blank(const struct ku_data_port *port, void *row);
 
 static inline void ku_data_destroy(struct ku_data *d)
 {

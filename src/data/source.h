@@ -22,16 +22,36 @@ struct ku_source {
     unsigned char id[32]; /* what the data's fingerprint is made of */
 };
 
-/* Text as bytes. Errors of all three: EINPUT; *out is set only on success. */
+/* Text as bytes. Errors: EINPUT; *out is set only on success. */
 int ku_source_bytes(const char *name, struct ku_source *out);
 /* A *.bin file. format: "u16", "u32" or NULL. */
 int ku_source_bin(const char *name, const char *format, struct ku_source *out);
-/* Text through a tokenizer, from or by way of the cache folder (NULL: memory). */
+/* What makes tokens of a text that comes in pieces: feed, feed, …, finish. Each appends. */
+struct ku_encoder {
+    void *ctx;
+    const char *fingerprint; /* of everything that decides a token */
+    int64_t vocab_count;     /* one more than the largest token */
+    int (*feed)(void *ctx, const void *text, size_t bytes, struct ku_tokens *out);
+    int (*finish)(void *ctx, struct ku_tokens *out);
+    void (*reset)(void *ctx); /* forgets a text that was begun */
+};
+/* Text through an encoder, from or by way of the cache folder (NULL: memory). */
+int ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
+                     const struct ku_progress *progress, struct ku_source *out);
+/* The same with a tokenizer. */
 int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
                    const struct ku_progress *progress, struct ku_source *out);
 void ku_source_fini(struct ku_source *s);
 /* Closes the file until the next read; for those that have very many. */
 void ku_source_park(struct ku_source *s);
+
+/* The cache folder: `folder`, else $KUMI_CACHE, $XDG_CACHE_HOME/kumi, $HOME/.cache/kumi. *path for
+ * ku_free; NULL: there is none. */
+int ku_source_cache(const char *folder, char **path);
+
+/* Calls each for a file, or for the files of a glob ('*', '?', '['; sorted by their bytes, whatever
+ * the locale). Errors: EINPUT when none matches, ENOMEM; what `each` returns. */
+int ku_source_glob(const char *pattern, int (*each)(void *ctx, const char *name), void *ctx);
 
 /* At most this many tokens a call. */
 enum { KU_SOURCE_CHUNK = 2048 };

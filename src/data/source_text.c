@@ -42,7 +42,7 @@ static const char magic[8] = {'k', 'u', 'm', 'i', 't', 'o', 'k', '1'};
 
 struct work {
     const char *name, *cache;
-    struct ku_tokenizer *tokenizer;
+    const struct ku_encoder *encoder;
     const struct ku_progress *progress;
     int fd; /* of the text */
     struct stat st;
@@ -208,7 +208,7 @@ static int find_key(struct work *w)
             index_write(w, before);
     }
     struct ku_sha256 h;
-    const char *fingerprint = ku_tokenizer_fingerprint(w->tokenizer);
+    const char *fingerprint = w->encoder->fingerprint;
     KU_TRY_OUT(ku_sha256_init(&h));
     ku_sha256_update(&h, magic, sizeof magic);
     ku_sha256_update(&h, w->text_id, 32);
@@ -325,7 +325,8 @@ static int tokenize_block(void *ctx, const void *data, size_t bytes)
     struct tokenizing *z = ctx;
     ku_sha256_update(&z->text, data, bytes);
     z->tokens.count = 0;
-    KU_TRY(ku_tokenizer_feed(z->w->tokenizer, data, bytes, &z->tokens));
+    const struct ku_encoder *e = z->w->encoder;
+    KU_TRY(e->feed(e->ctx, data, bytes, &z->tokens));
     return sink_put(z->sink, z->tokens.id, z->tokens.count);
 }
 
@@ -342,12 +343,13 @@ static int tokenize(struct work *w, struct sink *k)
     struct tokenizing z = {.w = w, .sink = k};
     unsigned char id[32];
     KU_TRY(ku_sha256_init(&z.text));
-    ku_tokenizer_reset(w->tokenizer);
+    const struct ku_encoder *e = w->encoder;
+    e->reset(e->ctx);
     int status = read_text(w, "tokenizing", tokenize_block, &z);
     ku_sha256_final(&z.text, id);
     if (status >= 0) {
         z.tokens.count = 0;
-        status = ku_tokenizer_finish(w->tokenizer, &z.tokens);
+        status = e->finish(e->ctx, &z.tokens);
     }
     if (status >= 0)
         status = sink_put(k, z.tokens.id, z.tokens.count);
@@ -355,21 +357,21 @@ static int tokenize(struct work *w, struct sink *k)
         status = sink_flush(k);
     if (status >= 0 && memcmp(id, w->text_id, 32) != 0)
         status = KU_ERR(KUMI_EINPUT, "data: %s: changed while it was read; start again", w->name);
-    ku_tokenizer_reset(w->tokenizer);
+    e->reset(e->ctx);
     ku_tokens_fini(&z.tokens);
     return name_file(w, status);
 }
 
 static int width_of(const struct work *w)
 {
-    return ku_tokenizer_vocab_count(w->tokenizer) <= 65536 ? 2 : 4;
+    return w->encoder->vocab_count <= 65536 ? 2 : 4;
 }
 
 static int write_header(const struct work *w, const struct sink *k)
 {
     struct header h = {.token_bytes = (uint32_t)k->token_bytes,
                        .count = k->count,
-                       .vocab_count = (uint64_t)ku_tokenizer_vocab_count(w->tokenizer),
+                       .vocab_count = (uint64_t)w->encoder->vocab_count,
                        .tokens_hash = k->hash};
     memcpy(h.magic, magic, sizeof magic);
     memcpy(h.key, w->key, 32);
@@ -446,11 +448,15 @@ static int find_or_fill(struct work *w, struct ku_source *s)
     return fill_memory(w, s);
 }
 
-int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
-                   const struct ku_progress *progress, struct ku_source *out)
+int ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
+                     const struct ku_progress *progress, struct ku_source *out)
 {
-    struct work w = {
-        .name = name, .cache = cache, .tokenizer = t, .progress = progress, .fd = -1, .index = -1};
+    struct work w = {.name = name,
+                     .cache = cache,
+                     .encoder = encoder,
+                     .progress = progress,
+                     .fd = -1,
+                     .index = -1};
     struct ku_source s = {.fd = -1};
     int status;
     KU_TRY_OUT(ku_source_open_file(name, &w.fd, &w.text_bytes));
@@ -478,6 +484,33 @@ out:
         ku_os_close(w.fd);
     ku_free(w.tokens_path);
     return status;
+}
+
+static int tokenizer_feed(void *ctx, const void *text, size_t bytes, struct ku_tokens *out)
+{
+    return ku_tokenizer_feed(ctx, text, bytes, out);
+}
+
+static int tokenizer_finish(void *ctx, struct ku_tokens *out)
+{
+    return ku_tokenizer_finish(ctx, out);
+}
+
+static void tokenizer_reset(void *ctx)
+{
+    ku_tokenizer_reset(ctx);
+}
+
+int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
+                   const struct ku_progress *progress, struct ku_source *out)
+{
+    struct ku_encoder encoder = {t,
+                                 ku_tokenizer_fingerprint(t),
+                                 ku_tokenizer_vocab_count(t),
+                                 tokenizer_feed,
+                                 tokenizer_finish,
+                                 tokenizer_reset};
+    return ku_source_encode(name, &encoder, cache, progress, out);
 }
 
 int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress)

@@ -8,8 +8,6 @@
 #include "data/source.h"
 
 #include <endian.h>
-#include <glob.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,25 +15,36 @@
 /* Files beyond the first so many are opened for each read (3 us), so that no job runs out of
  * descriptors. */
 enum { OPEN_FILES_MAX = 256, FILES_MAX = 1 << 20, VERIFY_STEP_BYTES = 1 << 20 };
+static const double SAMPLES_MAX = 1e15; /* of an epoch */
 
-/* The files of data.train or data.val as one sequence: source[i] holds tokens [start[i],
+/* Files as one sequence: source[i] holds tokens [start[i],
  * start[i+1]). */
 struct stream {
     struct ku_source *source;
     int64_t *start;
     uint32_t n, cap, cap_start;
 };
-/* A split: tokens [first, first + count) of a stream. */
+/*
+ * Tokens [first, first + count) of a stream. Its n_samples samples stand at n_draws numbers of the
+ * split, one after another, from first_draw on: each of them n_draws / n_samples times.
+ */
 struct part {
     const struct stream *stream;
-    int64_t first, count;
+    int64_t first, count, n_samples;
+    int64_t first_draw, n_draws;
+};
+struct split {
+    struct part *part; /* one; with weights, one for each entry of data.train */
+    uint32_t n, cap;
 };
 struct text {
     struct ku_data data;
-    struct ku_data_port port[2];
+    struct ku_data_port port[3];
     int64_t seq_len, vocab_count;
-    struct stream stream[2];
-    struct part part[KU_N_SPLITS];
+    int64_t separator; /* the token that ends a document; -1: no segments */
+    struct stream *stream;
+    uint32_t n_streams, n_train_streams, cap_streams;
+    struct split split[KU_N_SPLITS];
     uint32_t n_open;
 };
 
@@ -47,12 +56,15 @@ static const struct text *text_of(const struct ku_data *d)
 static void text_destroy(struct ku_data *d)
 {
     struct text *x = (struct text *)d;
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < x->n_streams; i++) {
         for (uint32_t j = 0; j < x->stream[i].n; j++)
             ku_source_fini(&x->stream[i].source[j]);
         ku_free(x->stream[i].source);
         ku_free(x->stream[i].start);
     }
+    for (int i = 0; i < KU_N_SPLITS; i++)
+        ku_free(x->split[i].part);
+    ku_free(x->stream);
     ku_free(x);
 }
 
@@ -79,16 +91,31 @@ static int stream_read(const struct stream *s, int64_t first, int n, int64_t voc
     return KUMI_OK;
 }
 
+static const struct part *part_of(const struct split *s, int64_t sample)
+{
+    uint32_t low = 0, high = s->n; /* first_draw[low] <= sample < first_draw[high] */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (s->part[middle].first_draw <= sample)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &s->part[low];
+}
+
 int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample, int32_t *tokens,
                  int32_t *targets)
 {
     const struct text *x = text_of(d);
     KU_ASSERT(sample >= 0 && sample < d->n_samples[split]);
     uint32_t chunk[KU_SOURCE_CHUNK];
-    int64_t at = x->part[split].first + sample * x->seq_len, n_left = x->seq_len + 1;
+    const struct part *part = part_of(&x->split[split], sample);
+    int64_t nth = (sample - part->first_draw) % part->n_samples;
+    int64_t at = part->first + nth * x->seq_len, n_left = x->seq_len + 1;
     for (int64_t k = 0; n_left > 0;) {
         int n = n_left < KU_SOURCE_CHUNK ? (int)n_left : KU_SOURCE_CHUNK;
-        KU_TRY(stream_read(x->part[split].stream, at + k, n, x->vocab_count, chunk));
+        KU_TRY(stream_read(part->stream, at + k, n, x->vocab_count, chunk));
         n_left -= n;
         for (int i = 0; i < n; i++, k++) {
             if (k < x->seq_len)
@@ -103,8 +130,16 @@ int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t samp
 static int text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
                      int64_t number, void *const *port)
 {
+    const struct text *x = text_of(d);
+    const int32_t *tokens = port[0];
+    int32_t *segments = x->separator >= 0 ? port[2] : NULL, segment = 0;
     (void)number;
-    return ku_text_read(d, split, sample, port[0], port[1]);
+    KU_TRY(ku_text_read(d, split, sample, port[0], port[1]));
+    for (int64_t k = 0; segments && k < x->seq_len; k++) {
+        segments[k] = segment;
+        segment += tokens[k] == x->separator;
+    }
+    return KUMI_OK;
 }
 
 static int source_verify(const struct ku_source *s, int64_t vocab_count,
@@ -130,7 +165,7 @@ static int source_verify(const struct ku_source *s, int64_t vocab_count,
 static int text_verify(const struct ku_data *d, const struct ku_progress *progress)
 {
     const struct text *x = text_of(d);
-    for (int i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < x->n_streams; i++)
         for (uint32_t j = 0; j < x->stream[i].n; j++)
             KU_TRY(source_verify(&x->stream[i].source[j], x->vocab_count, progress));
     return KUMI_OK;
@@ -147,29 +182,13 @@ struct opening {
     struct ku_tokenizer *tokenizer; /* NULL until a text needs one */
     char *cache;
     struct text *text;
+    struct stream *stream; /* that files are added to */
 };
 
 static int is_bin(const char *name)
 {
     size_t bytes = strlen(name);
     return bytes >= 4 && strcmp(name + bytes - 4, ".bin") == 0;
-}
-
-static int cache_folder(struct opening *o)
-{
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"KUMI_CACHE", ""}, {"XDG_CACHE_HOME", "/kumi"}, {"HOME", "/.cache/kumi"}};
-    const char *folder = o->opts->cache, *below = "";
-    for (int i = 0; i < 3 && !folder; i++) {
-        folder = getenv(places[i].variable);
-        folder = folder && *folder ? folder : NULL;
-        below = places[i].below;
-    }
-    if (!folder)
-        return KUMI_OK;
-    o->cache = ku_asprintf("%s%s", folder, below);
-    return o->cache ? KUMI_OK : KUMI_ENOMEM;
 }
 
 static int open_source(struct opening *o, const char *name, struct ku_source *s)
@@ -181,7 +200,7 @@ static int open_source(struct opening *o, const char *name, struct ku_source *s)
         return ku_source_bytes(name, s);
     if (!o->tokenizer) {
         KU_TRY(ku_tokenizer_open(where, &o->tokenizer));
-        KU_TRY(cache_folder(o));
+        KU_TRY(ku_source_cache(o->opts->cache, &o->cache));
     }
     return ku_source_text(name, o->tokenizer, o->cache, &o->opts->progress, s);
 }
@@ -201,31 +220,10 @@ static int stream_add(struct opening *o, struct stream *s, const char *name)
     return KUMI_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static int stream_add_file(void *ctx, const char *name)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* A name of a file, or a glob: its files in the order of their bytes, whatever the locale. */
-static int stream_add_pattern(struct opening *o, struct stream *s, const char *pattern)
-{
-    struct stat st;
-    glob_t found = {0};
-    if (!strpbrk(pattern, "*?[") || ku_os_stat(pattern, &st) == 0)
-        return stream_add(o, s, pattern);
-    int failed = glob(pattern, GLOB_NOSORT, NULL, &found), status = KUMI_OK;
-    if (failed == GLOB_NOSPACE)
-        status =
-            KU_ERR(KUMI_ENOMEM, "data: %s: too many files for the memory; give a narrower pattern",
-                   pattern);
-    else if (failed || found.gl_pathc == 0)
-        status = KU_ERR(KUMI_EINPUT, "data: %s: no file matches; correct the pattern", pattern);
-    else
-        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_name);
-    for (size_t i = 0; status == KUMI_OK && i < found.gl_pathc; i++)
-        status = stream_add(o, s, found.gl_pathv[i]);
-    globfree(&found);
-    return status;
+    struct opening *o = ctx;
+    return stream_add(o, o->stream, name);
 }
 
 static int check_opts(const struct ku_text_opts *o)
@@ -241,12 +239,22 @@ static int check_opts(const struct ku_text_opts *o)
     if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
         return KU_ERR(KUMI_EINVAL, "data: data.val_fraction: %g; give at least 0 and less than 1",
                       o->val_fraction);
+    for (int i = 0; o->weight && i < o->n_train; i++)
+        if (!(o->weight[i] > 0.0 && o->weight[i] < 1e300))
+            return KU_ERR(KUMI_EINVAL, "data: weight %g of %s; give more than 0, or leave it out",
+                          o->weight[i], o->train[i]);
+    if (o->segments && (o->separator < 0 || o->separator >= o->vocab_count))
+        return KU_ERR(KUMI_EINVAL,
+                      "data: documents end with token %lld; the vocabulary has %lld "
+                      "(model.vocab_size)",
+                      (long long)o->separator, (long long)o->vocab_count);
     return KUMI_OK;
 }
 
-static int set_part(struct text *x, enum ku_data_split split, const struct stream *s, int64_t first,
+static int add_part(struct text *x, enum ku_data_split split, const struct stream *s, int64_t first,
                     int64_t count)
 {
+    struct split *to = &x->split[split];
     if (count < x->seq_len + 1)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s%s: %lld tokens for %s, a sample of data.seq_len %lld takes %lld; "
@@ -254,36 +262,101 @@ static int set_part(struct text *x, enum ku_data_split split, const struct strea
                       s->source[0].name, s->n > 1 ? " and others" : "", (long long)count,
                       split == KU_SPLIT_TRAIN ? "training" : "validation", (long long)x->seq_len,
                       (long long)x->seq_len + 1);
-    x->part[split] = (struct part){.stream = s, .first = first, .count = count};
-    x->data.n_samples[split] = (count - 1) / x->seq_len;
+    KU_TRY(KU_GROW(&to->part, to->n, &to->cap));
+    int64_t n = (count - 1) / x->seq_len;
+    to->part[to->n++] = (struct part){s, first, count, n, x->data.n_samples[split], n};
+    x->data.n_samples[split] += n;
+    x->data.n_items[split] += count;
+    return KUMI_OK;
+}
+
+/*
+ * Numbers in proportion to the weights: so many that every sample has one, so the entry that is
+ * longest for its weight has each once, others several times.
+ */
+static int weigh(struct text *x, const struct ku_text_opts *o)
+{
+    struct split *s = &x->split[KU_SPLIT_TRAIN];
+    double each = 0.0; /* numbers for a weight of 1 */
+    int64_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        each = fmax(each, (double)s->part[i].n_samples / o->weight[i]);
+    for (uint32_t i = 0; i < s->n; i++) {
+        double share = each * o->weight[i];
+        if (share > SAMPLES_MAX)
+            return KU_ERR(KUMI_EINVAL,
+                          "data: weight %g of %s: an epoch would have more than %g samples; give "
+                          "weights nearer to each other",
+                          o->weight[i], o->train[i], SAMPLES_MAX);
+        struct part *p = &s->part[i];
+        p->n_draws = llround(share);
+        p->n_draws = p->n_draws < p->n_samples ? p->n_samples : p->n_draws;
+        p->first_draw = n;
+        n += p->n_draws;
+    }
+    x->data.n_samples[KU_SPLIT_TRAIN] = n;
     return KUMI_OK;
 }
 
 static int make_splits(struct text *x, const struct ku_text_opts *o)
 {
-    const struct stream *train = &x->stream[0], *val = &x->stream[1];
-    int64_t count = train->start[train->n], first = count;
-    if (val->n == 0 && o->val_fraction > 0.0)
-        first = (int64_t)((1.0 - o->val_fraction) * (double)count); /* as nanoGPT: int(0.9 * len) */
-    KU_TRY(set_part(x, KU_SPLIT_TRAIN, train, 0, first));
-    if (val->n > 0)
-        return set_part(x, KU_SPLIT_VAL, val, 0, val->start[val->n]);
-    return first < count ? set_part(x, KU_SPLIT_VAL, train, first, count - first) : KUMI_OK;
+    uint32_t n_train = x->n_train_streams;
+    for (uint32_t i = 0; i < n_train; i++) {
+        const struct stream *s = &x->stream[i];
+        int64_t count = s->start[s->n], first = count;
+        if (x->n_streams == n_train && o->val_fraction > 0.0)
+            first =
+                (int64_t)((1.0 - o->val_fraction) * (double)count); /* nanoGPT: int(0.9 * len) */
+        KU_TRY(add_part(x, KU_SPLIT_TRAIN, s, 0, first));
+        if (first < count)
+            KU_TRY(add_part(x, KU_SPLIT_VAL, s, first, count - first));
+    }
+    for (uint32_t i = n_train; i < x->n_streams; i++)
+        KU_TRY(add_part(x, KU_SPLIT_VAL, &x->stream[i], 0, x->stream[i].start[x->stream[i].n]));
+    return o->weight ? weigh(x, o) : KUMI_OK;
 }
 
-static int make_fingerprint(struct text *x)
+/* Over the files, split by split; then what weights and documents add to it. */
+static int make_fingerprint(struct text *x, int is_weighted)
 {
     struct ku_sha256 h;
     unsigned char digest[32];
     KU_TRY(ku_sha256_init(&h));
-    for (int i = 0; i < 2; i++) {
-        uint64_t n = htole64(x->stream[i].n);
+    for (uint32_t i = 0; i < x->n_streams || i < 2; i++) {
+        uint64_t n = i < x->n_streams ? htole64(x->stream[i].n) : 0;
         ku_sha256_update(&h, &n, sizeof n);
-        for (uint32_t j = 0; j < x->stream[i].n; j++)
+        for (uint32_t j = 0; i < x->n_streams && j < x->stream[i].n; j++)
             ku_sha256_update(&h, x->stream[i].source[j].id, 32);
+    }
+    for (uint32_t i = 0; is_weighted && i < x->split[KU_SPLIT_TRAIN].n; i++) {
+        uint64_t n = htole64((uint64_t)x->split[KU_SPLIT_TRAIN].part[i].n_draws);
+        ku_sha256_update(&h, &n, sizeof n);
+    }
+    if (x->separator >= 0) {
+        uint64_t separator = htole64((uint64_t)x->separator);
+        ku_sha256_update(&h, &separator, sizeof separator);
     }
     ku_sha256_final(&h, digest);
     ku_sha256_hex(digest, x->data.fingerprint);
+    return KUMI_OK;
+}
+
+/* Streams of the files: of all of data.train, or of each entry if they are weighed; of data.val. */
+static int open_streams(struct opening *o)
+{
+    struct text *x = o->text;
+    const struct ku_text_opts *opts = o->opts;
+    int n_train = opts->weight ? opts->n_train : 1, per = opts->weight ? 1 : opts->n_train;
+    x->n_train_streams = (uint32_t)n_train;
+    KU_TRY(
+        ku_grow((void **)&x->stream, sizeof *x->stream, 0, (uint32_t)n_train + 1, &x->cap_streams));
+    for (int i = 0; i < n_train + (opts->n_val > 0); i++) {
+        const char *const *name = i < n_train ? opts->train + i * per : opts->val;
+        int n = i < n_train ? per : opts->n_val;
+        o->stream = &x->stream[x->n_streams++];
+        for (int k = 0; k < n; k++)
+            KU_TRY(ku_source_glob(name[k], stream_add_file, o));
+    }
     return KUMI_OK;
 }
 
@@ -294,24 +367,20 @@ int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out)
     if (!x)
         return KUMI_ENOMEM;
     struct opening o = {.opts = opts, .text = x};
-    int status = KUMI_OK;
+    static const char *const name[] = {"tokens", "targets", "segments"};
     x->seq_len = opts->seq_len;
     x->vocab_count = opts->vocab_count;
-    x->port[0] = (struct ku_data_port){
-        .name = "tokens", .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
-    x->port[1] = (struct ku_data_port){
-        .name = "targets", .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
-    x->data = (struct ku_data){.ops = &text_ops, .port = x->port, .n_ports = 2, .item = "tokens"};
-    for (int i = 0; i < opts->n_train && status == KUMI_OK; i++)
-        status = stream_add_pattern(&o, &x->stream[0], opts->train[i]);
-    for (int i = 0; i < opts->n_val && status == KUMI_OK; i++)
-        status = stream_add_pattern(&o, &x->stream[1], opts->val[i]);
+    x->separator = opts->segments ? opts->separator : -1;
+    for (int i = 0; i < 3; i++)
+        x->port[i] = (struct ku_data_port){
+            .name = name[i], .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
+    x->data = (struct ku_data){
+        .ops = &text_ops, .port = x->port, .n_ports = opts->segments ? 3 : 2, .item = "tokens"};
+    int status = open_streams(&o);
     if (status == KUMI_OK)
         status = make_splits(x, opts);
-    for (int i = 0; i < KU_N_SPLITS; i++)
-        x->data.n_items[i] = x->part[i].count;
     if (status == KUMI_OK)
-        status = make_fingerprint(x);
+        status = make_fingerprint(x, opts->weight != NULL);
     ku_tokenizer_destroy(o.tokenizer);
     ku_free(o.cache);
     if (status < 0) {

@@ -11,6 +11,15 @@
  *
  * *.bin holds tokens: llm.c's form (int32[256] little endian: 20240520, 1, count, 0…; then u16),
  * known by its header, or raw little-endian u16 or u32, as `format` says. Any other file is text.
+ * With weights, each entry of `train` is a sequence of its own, cut into samples on its own, and
+ * the samples of an epoch are in the proportion of the weights: so many that each comes at least
+ * once, those of entries with more weight than tokens several times. (Shuffled they mix; numbering
+ * does not depend on ranks, and memory is that of the files' names.) The validation split is then
+ * the end of each entry.
+ *
+ * segments numbers the documents of a sample from 0, i32 [T], for attention within documents: the
+ * token behind a separator begins the next.
+ *
  * With the tokenizer "byte" a text's bytes are its tokens, read in place. Otherwise each text is
  * tokenized once and its tokens are kept in the cache, under the hash of text and tokenizer; of
  * several ranks one works and the others wait for it. A cache that cannot be written is no error: a
@@ -28,6 +37,9 @@ struct ku_text_opts {
     const char *cache;     /* folder; NULL: $KUMI_CACHE, $XDG_CACHE_HOME/kumi, $HOME/.cache/kumi */
     int64_t seq_len;       /* T, 1 to KU_SEQ_LEN_MAX */
     int64_t vocab_count;   /* tokens from here on are refused when read, 1 to 2^31 */
+    const double *weight;  /* [n_train], above 0; NULL: files are one sequence */
+    int segments;          /* 1: a third port, segments; documents end with token `separator` */
+    int64_t separator;
     struct ku_progress progress;
 };
 

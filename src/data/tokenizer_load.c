@@ -6,63 +6,19 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "data/bpe_train.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Reading tokenizers' files. They spell a token as text, one character per byte: printable Latin-1
- * stands for itself, the other 68 bytes for U+0100, U+0101, … in ascending order (OpenAI's
- * bytes_to_unicode).
- */
+/* Reading tokenizers' files. They spell a token as text, one character per byte
+ * (ku_token_unspell). */
 enum {
     FILE_BYTES_MAX = 256 << 20, /* the largest in use have some 30 MB */
     TOKENS_MAX = 1 << 24,
     ID_GAP_MAX = 1 << 20, /* ids may skip, but not so that a small file asks for much memory */
     TOKEN_BYTES_MAX = 1 << 16,
 };
-
-static int is_printable(unsigned c)
-{
-    return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255);
-}
-
-/* The byte that a character spells, or -1. */
-static int byte_of(uint32_t c)
-{
-    if (c < 256)
-        return is_printable(c) ? (int)c : -1;
-    uint32_t nth = c - 256;
-    for (unsigned byte = 0; byte < 256; byte++)
-        if (!is_printable(byte) && nth-- == 0)
-            return (int)byte;
-    return -1;
-}
-
-/*
- * The bytes that `text` spells, into `out` (at most `bytes` of them). Returns 1; or 0 with out =
- * text, when a character spells no byte (Hugging Face's decoder then takes the text as it is).
- */
-static int unspell(const unsigned char *text, size_t bytes, unsigned char *out, size_t *out_bytes)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < bytes;) {
-        uint32_t c = text[i++];
-        if (c >= 0xC2 && c <= 0xC5 && i < bytes) /* U+0080 to U+017F: two bytes */
-            c = (c & 31) << 6 | (text[i++] & 63u);
-        else if (c >= 0x80)
-            c = UINT32_MAX;
-        int byte = byte_of(c);
-        if (byte < 0) {
-            memcpy(out, text, bytes);
-            *out_bytes = bytes;
-            return 0;
-        }
-        out[n++] = (unsigned char)byte;
-    }
-    *out_bytes = n;
-    return 1;
-}
 
 /* A configuration's error is a data file's here. */
 static int as_input(int status)
@@ -111,7 +67,7 @@ static int load_vocab(struct ku_tokenizer *t, const char *path, json_t *vocab)
                             path, spelled, (long long)id, bytes, count + ID_GAP_MAX - 1);
             break;
         }
-        int findable = unspell((const unsigned char *)spelled, bytes, token, &bytes);
+        int findable = ku_token_unspell((const unsigned char *)spelled, bytes, token, &bytes);
         status = ku_bpe_add_token(t->bpe, (uint32_t)id, token, bytes, findable);
         if (status > 0)
             status = KU_ERR(KUMI_EINPUT,
@@ -134,10 +90,10 @@ static int add_merge(struct ku_tokenizer *t, const char *path, size_t number, co
         return KUMI_ENOMEM;
     size_t n_left = 0, n_right = 0;
     int status = 1;
-    if (left_bytes && unspell((const unsigned char *)left, left_bytes, bytes, &n_left)) {
+    if (left_bytes && ku_token_unspell((const unsigned char *)left, left_bytes, bytes, &n_left)) {
         status = 2;
         if (right_bytes &&
-            unspell((const unsigned char *)right, right_bytes, bytes + n_left, &n_right))
+            ku_token_unspell((const unsigned char *)right, right_bytes, bytes + n_left, &n_right))
             status = ku_bpe_add_merge(t->bpe, bytes, n_left, bytes + n_left, n_right);
     }
     ku_free(bytes);

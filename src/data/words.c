@@ -52,26 +52,6 @@ static size_t utf8_put(unsigned char *at, uint32_t c)
     return 4;
 }
 
-/* One character of valid UTF-8. */
-static inline uint32_t utf8_get(const unsigned char *at, size_t *bytes)
-{
-    uint32_t c = at[0];
-    if (c < 0x80) {
-        *bytes = 1;
-        return c;
-    }
-    if (c < 0xE0) {
-        *bytes = 2;
-        return (c & 31) << 6 | (at[1] & 63u);
-    }
-    if (c < 0xF0) {
-        *bytes = 3;
-        return (c & 15) << 12 | (at[1] & 63u) << 6 | (at[2] & 63u);
-    }
-    *bytes = 4;
-    return (c & 7) << 18 | (at[1] & 63u) << 12 | (at[2] & 63u) << 6 | (at[3] & 63u);
-}
-
 /* Spells the page's characters, asks PCRE2 for the runs of each class, and marks them. */
 static int page_fill(struct ku_words *s, uint32_t number)
 {
@@ -88,7 +68,7 @@ static int page_fill(struct ku_words *s, uint32_t number)
         if (status <= 0)
             break;
         for (size_t i = at + m.start; i < at + m.stop; i += n)
-            page[utf8_get(text + i, &n) & (PAGE_CHARS - 1)] = (unsigned char)m.group;
+            page[ku_utf8_get(text + i, &n) & (PAGE_CHARS - 1)] = (unsigned char)m.group;
         at += m.stop;
         status = KUMI_OK;
     }
@@ -108,7 +88,7 @@ static inline int class_of(struct ku_words *s, const unsigned char *at, size_t *
         *bytes = 1;
         return s->ascii[*at];
     }
-    uint32_t c = utf8_get(at, bytes);
+    uint32_t c = ku_utf8_get(at, bytes);
     if (!s->page[c >> PAGE_BITS])
         KU_TRY(page_fill(s, c >> PAGE_BITS));
     return s->page[c >> PAGE_BITS][c & (PAGE_CHARS - 1)];

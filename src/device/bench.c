@@ -161,7 +161,7 @@ enum {
 
 /*
  * One row: an op and its operands' dims by letter (extent_of). Before the letters: ! f32 whatever
- * the dtype, # i32; alone: @ the control port, % the report, & the statistics.
+ * the dtype, ^ f64, # i32; alone: @ the control port, % the report, & the statistics, $ norms.
  */
 struct bench_case {
     const char *name, *in[KU_MAX_IN];
@@ -217,6 +217,13 @@ static const struct bench_case rows[] = {
         .in = {"ntkrd", "ntkrd", "!nkrt", "ntkrd", "ntkd", "ntkd", "@"}, .attr = {.causal = 1}),
     ROW(attention_kv, "attention_kv.cross", 2, .in = {"nthd", "nshd", "nshd", "@"}),
     ROW(attention_kv, "attention_kv.decode", 2, .in = {"n1hd", "nhsd", "nhsd", "@"}),
+    ROW(batch_norm_sums, "batch_norm_sums", 1, .in = {"ntc"}),
+    ROW(batch_norm, "batch_norm", 1, .in = {"ntc", "!c", "!c", "!c", "!c"}),
+    ROW(batch_norm, "batch_norm.add_relu", 1, .in = {"ntc", "!c", "!c", "!c", "!c", "ntc"},
+        .attr = {.act = KU_ACT_RELU}),
+    ROW(batch_norm_dsums, "batch_norm_dsums", 3, .in = {"ntc", "ntc", "!c", "!c"}),
+    ROW(batch_norm_dsums, "batch_norm_dsums.relu", 4, .in = {"ntc", "ntc", "!c", "!c", "ntc"}),
+    ROW(batch_norm_dx, "batch_norm_dx", 1, .in = {"ntc", "ntc", "!c", "!c", "!c", "^3c"}),
     ROW(softmax_xent, "softmax_xent", 2, .in = {"ntv", "#nt"}, .attr = {.ignore = -100}),
     ROW(softmax_xent_dx, "softmax_xent_dx", 1, .in = {"!nt", "ntv", "#nt", "!nt"},
         .attr = {.ignore = -100}),
@@ -225,6 +232,16 @@ static const struct bench_case rows[] = {
     ROW(sumsq, "sumsq", 1, .in = {"!z", "&"}),
     ROW(adamw, "adamw", 4, .in = {"!z", "!z", "!z", "!z", "%"},
         .attr = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}),
+    ROW(sgd, "sgd", 3, .in = {"!z", "!z", "!z", "%"},
+        .attr = {.momentum = 0.9, .nesterov = 1, .weight_decay = 1e-4}),
+    ROW(trust_sums, "trust_sums", 1, .in = {"!z", "!z", "&"}),
+    ROW(lars, "lars", 3, .in = {"!z", "!z", "!z", "%", "$"},
+        .attr = {.momentum = 0.9, .weight_decay = 1e-4, .trust_coefficient = 1e-3}),
+    ROW(lamb_moments, "lamb_moments", 3, .in = {"!z", "!z", "!z", "!z", "%", "&"},
+        .attr = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.01}),
+    ROW(lamb, "lamb", 2, .in = {"!z", "!z", "!z", "%", "$"},
+        .attr = {.eps = 1e-6, .weight_decay = 0.01, .min_coeff = 0.01, .max_coeff = 10}),
+    ROW(top_k, "top_k", 1, .in = {"ntv", "#nt"}, .attr = {.top = 5, .ignore = -100}),
     ROW(random_normal, "random_normal", 1, .in = {"!tc", "@"}, .attr = {.std = 0.02}),
 };
 
@@ -271,7 +288,8 @@ static struct ku_attrs settle_attrs(const struct ku_bench_opts *o, const struct 
     a.dtype = -1;
     if (row->op == KU_OP_cast)
         a.dtype = KUMI_BF16;
-    if (row->op == KU_OP_adamw)
+    if (row->op == KU_OP_adamw || row->op == KU_OP_sgd || row->op == KU_OP_lars ||
+        row->op == KU_OP_lamb)
         a.dtype = o->dtype;
     a.rows = a.rows_seen = o->vocabulary;
     a.row_name = 'v';
@@ -284,14 +302,17 @@ static struct ku_type type_of(const struct ku_bench_opts *o, const char *dims)
     struct ku_type t = {.dtype = o->dtype};
     int64_t words = *dims == '@'   ? KU_CONTROL_WORDS
                     : *dims == '%' ? KU_REPORT_WORDS
-                                   : KU_EXACT_WORDS + 1;
-    if (strchr("@%&", *dims)) {
-        t.dtype = *dims == '%' ? KUMI_F64 : KUMI_I64;
+                    : *dims == '$' ? 2
+                                   : 2 * KU_EXACT_WORDS;
+    if (strchr("@%&$", *dims)) {
+        t.dtype = strchr("%$", *dims) ? KUMI_F64 : KUMI_I64;
         t.shape = ku_shape_of("w", &words);
         return t;
     }
     if (*dims == '!')
         t.dtype = KUMI_F32, dims++;
+    else if (*dims == '^')
+        t.dtype = KUMI_F64, dims++;
     else if (*dims == '#')
         t.dtype = KUMI_I32, dims++;
     int64_t count[KU_MAX_DIMS];
@@ -317,6 +338,8 @@ static void fill_operand(const struct ku_bench_opts *o, struct ku_view *v, char 
             ((uint16_t *)v->data)[i] = ku_bf16_from_f32((float)(i * 37 % 101 + 1) * 0x1p-8f);
     else
         memset(v->data, 0, (size_t)n * kumi_dtype_bytes(v->dtype));
+    if (kind == '$')
+        ((double *)v->data)[0] = ((double *)v->data)[1] = 1;
     if (kind == '%') {
         double *report = v->data;
         report[KU_REPORT_LR] = 1e-4, report[KU_REPORT_SCALE] = 1;

@@ -71,8 +71,9 @@ static int bind_compute(struct ku_exec *e, const struct ku_instr *i, struct step
     for (int k = 0; k < i->n_out; k++) {
         const struct ku_operand *o = &p->operand[i->operand + i->n_in + (uint32_t)k];
         bind_view(e, o, i->micro, &call.out[k]);
-        s->is_gated |=
-            p->buffer[o->buffer].cls == KU_CL_PARAM || p->buffer[o->buffer].cls == KU_CL_OPTIMIZER;
+        s->is_gated |= p->buffer[o->buffer].cls == KU_CL_PARAM ||
+                       p->buffer[o->buffer].cls == KU_CL_OPTIMIZER ||
+                       p->buffer[o->buffer].cls == KU_CL_BUFFER;
     }
     if (i->workspace)
         call.workspace = e->memory->base[KU_AR_STEP] + p->buffer[i->workspace].offset;

@@ -48,8 +48,8 @@ int ku_exec_run(struct ku_exec *exec);
 /* The same, and `see` gets each computation's results as soon as they are there: to find faults. */
 typedef void ku_exec_see(void *ctx, const struct ku_instr *instr, const struct ku_view *out);
 int ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
-/* Runs from now on ask `gate` before each instruction that writes a parameter or optimizer tensor;
- * it may wait, and < 0 ends the run. NULL: no longer. */
+/* Runs from now on ask `gate` before each instruction that writes a parameter, buffer or optimizer
+ * tensor; it may wait, and < 0 ends the run. NULL: no longer. */
 typedef int ku_exec_gate(void *ctx, uint32_t instr);
 void ku_exec_set_gate(struct ku_exec *exec, ku_exec_gate *gate, void *ctx);
 /* Runs from now on note the clock before each instruction and at the end: stamp [n_instrs + 1] ns;

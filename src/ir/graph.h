@@ -30,14 +30,16 @@ struct ku_value {
 /*
  * A tensor of the state. `value` is what the step reads; `next` the version that O leaves in the
  * same bytes (value itself if nothing writes it). A parameter has a way to make its first value;
- * optimizer tensors belong to a parameter and start at zero.
+ * optimizer tensors belong to a parameter and start at zero. A buffer (running statistics) is part
+ * of the model in files and digests as a parameter is, but not trained; it lies with the parameter
+ * that it belongs to.
  */
-enum ku_tensor_kind { KU_T_PARAM, KU_T_OPTIMIZER, KU_T_DERIVED, KU_T_COUNTER };
+enum ku_tensor_kind { KU_T_PARAM, KU_T_OPTIMIZER, KU_T_DERIVED, KU_T_COUNTER, KU_T_BUFFER };
 struct ku_tensor {
     const char *name; /* "h.0.attn.c_attn.weight", "h.0.attn.c_attn.weight.exp_avg" */
     uint8_t kind, dtype, trainable, used;
     ku_id shape, value, next;
-    ku_id of;         /* the parameter that an optimizer or derived tensor belongs to, else 0 */
+    ku_id of;         /* the parameter that an optimizer tensor, derived one or buffer belongs to */
     ku_id init_attr;  /* of the op below */
     uint16_t init_op; /* KU_OP_fill, KU_OP_random_normal or _uniform */
     uint32_t stream;
@@ -160,7 +162,7 @@ static inline struct ku_type ku_type_of(const struct ku_graph *g, ku_id value)
 /* Whether it belongs to the model itself: what weights in files hold. */
 static inline int ku_tensor_is_model(const struct ku_tensor *t)
 {
-    return t->kind == KU_T_PARAM;
+    return t->kind == KU_T_PARAM || t->kind == KU_T_BUFFER;
 }
 /* The shape in files, of what is seen: file_rows applied. Returns the number of dims. */
 int ku_tensor_file_shape(const struct ku_graph *g, ku_id tensor, int64_t dim[KU_MAX_DIMS]);

@@ -206,9 +206,10 @@ static int attributes(struct reader *r, struct ku_attrs *a, uint32_t *stream,
 /* Words of a state line beside attributes: 1 = taken, < 0: an error. */
 static int tensor_word(struct reader *r, const char *name, const char *value, void *ctx)
 {
-    static const char *const kind[] = {"param", "optimizer", "derived", "counter"};
+    static const char *const kind[] = {"param", "optimizer", "derived", "counter", "buffer"};
+    enum { N_KINDS = sizeof kind / sizeof kind[0] };
     struct ku_tensor *t = ctx;
-    for (int k = 0; value == NULL && k < 4; k++)
+    for (int k = 0; value == NULL && k < N_KINDS; k++)
         if (strcmp(name, kind[k]) == 0)
             return t->kind = (uint8_t)k, 1;
     if (value == NULL && strcmp(name, "trainable") == 0)

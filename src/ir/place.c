@@ -64,6 +64,8 @@ static int check_split(const struct ku_graph *g, const struct ku_node *n, int ax
         if (ku_shape_find(&g->shape[v->shape], letter) >= 0 && p.kind != KU_S)
             return refuse(g, n, axis, i,
                           "has a dim along which another operand is split, but is whole");
+        if (p.kind == KU_P && (ku_ops[n->op].traits & KU_OP_MICRO))
+            continue;
         if (p.kind == KU_P || p.kind == KU_Z)
             return refuse(g, n, axis, i, "a partial sum or blocks beside a split operand");
     }
@@ -99,7 +101,7 @@ static int place_axis(const struct ku_graph *g, ku_id id, int axis, struct ku_la
             return refuse(g, n, axis, 0, "blocks go through element-wise ops only");
         kind = KU_Z;
     } else if (b.n_partial) {
-        if (!(ku_ops[n->op].traits & KU_OP_LINEAR))
+        if (!(ku_ops[n->op].traits & (KU_OP_LINEAR | KU_OP_MICRO)))
             return refuse(g, n, axis, 0, "a partial sum goes through linear ops only");
         kind = KU_P;
     }
@@ -133,4 +135,27 @@ int ku_place_node(struct ku_graph *g, ku_id node)
         g->value[ku_out(g, node, i)].layout = layout;
     }
     return KUMI_OK;
+}
+
+ku_id ku_place_sync(struct ku_graph *g, ku_id value, int phase, const char *path, ku_id source)
+{
+    struct ku_attrs a = ku_attrs_default;
+    struct ku_layout l = g->layout[g->value[value].layout];
+    for (int axis = KU_AX_REPLICATE; axis <= KU_AX_SHARD; axis++)
+        if (l.at[axis].kind == KU_P) {
+            l.at[axis].kind = KU_R;
+            a.axes |= INT64_C(1) << axis;
+        }
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = phase,
+                                                    .n_in = 1,
+                                                    .in = {value},
+                                                    .attr = &a,
+                                                    .path = path,
+                                                    .source = source});
+    ku_id layout = ku_graph_layout(g, &l);
+    if (node == 0 || layout == 0)
+        return 0;
+    g->value[ku_out(g, node, 0)].layout = layout;
+    return ku_out(g, node, 0);
 }

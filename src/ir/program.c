@@ -107,6 +107,8 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         out->start[d] = slice.start[d];
         out->logical[d] = shape->dim[d].count;
     }
+    out->offset = (size_t)o->slot * (size_t)ku_shape_count(&out->shape) *
+                  kumi_dtype_bytes((enum kumi_dtype)o->dtype);
     if (buffer->arena == KU_AR_INPUT && layout->at[KU_AX_MB].kind == KU_S && micro >= 0)
         out->offset = (size_t)micro * (buffer->bytes / (size_t)ku_mesh_n_micro(&p->mesh));
 }
@@ -156,8 +158,8 @@ uint64_t ku_program_hash(const struct ku_program *p)
 }
 
 static const char *const class_name[KU_N_CLASSES] = {
-    "parameters",  "optimizer", "compute copies", "counters", "gradients", "partial gradients",
-    "activations", "adjoints",  "workspace",      "scalars",  "inputs"};
+    "parameters",        "optimizer",   "compute copies", "counters",  "buffers", "gradients",
+    "partial gradients", "activations", "adjoints",       "workspace", "scalars", "inputs"};
 static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "wire", "step", "input"};
 
 const char *ku_class_name(int cls)

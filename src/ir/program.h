@@ -27,6 +27,7 @@ enum ku_class {
     KU_CL_OPTIMIZER,
     KU_CL_DERIVED,
     KU_CL_COUNTER,
+    KU_CL_BUFFER, /* running statistics */
     KU_CL_GRAD,
     KU_CL_PARTIAL,
     KU_CL_ACTIVATION,
@@ -56,6 +57,7 @@ struct ku_operand {
     uint32_t stats_word; /* start: of stats, that counts the sum's non-finite elements; its squares
                             are added too. 0 = neither */
     int32_t first_block; /* layout with Z: who keeps block 0 */
+    int32_t slot;        /* of a stack: which of the parts that lie side by side in the buffer */
 };
 
 enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };

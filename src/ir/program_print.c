@@ -19,6 +19,8 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
     ku_str_add(out, " b%u:%s", o->buffer, p->name_of[b->name]);
     if (b->micro >= 0)
         ku_str_add(out, "@%d", b->micro);
+    if (o->slot)
+        ku_str_add(out, "[%d]", o->slot);
     ku_str_add(out, ":%s%s%s", kumi_dtype_name((enum kumi_dtype)o->dtype),
                ku_shape_print(&part.shape, shape, sizeof shape),
                ku_layout_print(&p->layout[o->layout], &p->shape[o->shape], layout, sizeof layout));

@@ -285,6 +285,22 @@ kumi_value kumi_positions(struct kumi_graph *g, kumi_value x, kumi_value table)
         g, &(struct ku_make){.op = KU_OP_add_rows, .n_in = 2, .in = {x, table}, .attr = &a}, "");
 }
 
+kumi_value kumi_sinusoid(struct kumi_graph *g, int64_t positions, int64_t width)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.rows = positions;
+    a.d_model = width;
+    return ku_builder_node(g, &(struct ku_make){.op = KU_OP_sinusoid, .attr = &a}, "");
+}
+
+kumi_value kumi_scale(struct kumi_graph *g, kumi_value x, double factor)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.value = factor;
+    return ku_builder_node(
+        g, &(struct ku_make){.op = KU_OP_scale, .n_in = 1, .in = {x}, .attr = &a}, "");
+}
+
 kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name, double eps)
 {
     if (ku_builder_has_failed(g) || x == 0)

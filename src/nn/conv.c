@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers on images [n, y, x, c]: convolution, pooling, flattening. */
+/* Layers on images [n, y, x, c]: convolution, pooling, padding, flattening. */
 #define KUMI_NO_SOURCE /* the functions themselves */
 #include <math.h>
 #include <string.h>
@@ -122,4 +122,13 @@ kumi_value kumi_global_avg_pool(struct kumi_graph *g, kumi_value x)
         return 0;
     struct kumi_pool whole = {.kernel = {a.in_h, a.in_w}};
     return kumi_flatten(g, kumi_avg_pool(g, x, &whole));
+}
+
+kumi_value kumi_pad_last(struct kumi_graph *g, kumi_value x, int64_t before, int64_t behind)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.before = before;
+    a.behind = behind;
+    return ku_builder_node(
+        g, &(struct ku_make){.op = KU_OP_pad_last, .n_in = 1, .in = {x}, .attr = &a}, "");
 }

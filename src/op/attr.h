@@ -18,20 +18,20 @@
     X(I, outs, 1, 0) /* linear: how many trailing dims its result has beside x's leading ones */   \
     X(I, trans, 0,                                                                                 \
       0) /* linear: the weight is [out.., in..] (nn.Linear) instead of [in.., out..] */            \
-    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act, linear's epilogue */                              \
+    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act; linear's and batch_norm's epilogue */             \
     X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: rows of the table */        \
     X(I, rows_seen, 0, 0)                                                                          \
     X(I, row_name, 0, 0)  /* and the letter of that dim */                                         \
-    X(F, eps, 1e-5, 0)    /* layer_norm; optimizers */                                             \
+    X(F, eps, 1e-5, 0)    /* layer_norm, batch_norm; optimizers */                                 \
     X(F, p, 0, 0)         /* dropout: probability of zero */                                       \
     X(I, causal, 0, 0)    /* attention */                                                          \
-    X(F, scale, 0, 0)     /* attention: factor of q.k, 0 = 1/sqrt(head width) */                   \
+    X(F, scale, 0, 0)     /* attention: factor of q.k, 0 = 1/sqrt(head width); batch_norm_track */ \
     X(I, positions, 0, 0) /* attention_kv: the operand behind v says where queries stand */        \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \
     X(I, top, 1, 0)       /* top_k */                                                              \
-    X(F, value, 0, 0)     /* fill; random_*: mean */                                               \
+    X(F, value, 0, 0)     /* fill, scale; random_*: mean */                                        \
     X(F, std, 0, 0)       /* random_normal, random_uniform */                                      \
     X(I, index, 0, 0)   /* sumsq, convert: which word; pick: which; trust_*, lars, lamb: tensor */ \
     X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
@@ -39,7 +39,7 @@
     X(F, beta2, 0.999, 0)                                                                          \
     X(I, bias_correction, 1, 0) /* adam, adamw, lamb */                                            \
     X(F, weight_decay, 0, 0)    /* adamw (decoupled), adam and sgd (L2 in the gradient) */         \
-    X(F, momentum, 0, 0)        /* sgd, lars */                                                    \
+    X(F, momentum, 0, 0)        /* sgd, lars; batch_norm_track: weight of the new */               \
     X(F, dampening, 0, 0)                                                                          \
     X(I, nesterov, 0, 0)                                                                           \
     X(F, trust_coefficient, 0.001, 0) /* lars */                                                   \
@@ -63,7 +63,7 @@
     X(I, milestone5, 0, 0)                                                                         \
     X(I, milestone6, 0, 0)                                                                         \
     X(F, power, 1, 0)       /* polynomial */                                                       \
-    X(I, d_model, 1, 0)     /* noam */                                                             \
+    X(I, d_model, 1, 0)     /* noam; sinusoid: width */                                            \
     X(F, pct_start, 0.3, 0) /* one_cycle, with PyTorch's names */                                  \
     X(F, div_factor, 25, 0)                                                                        \
     X(F, final_div_factor, 1e4, 0)                                                                 \
@@ -86,7 +86,11 @@
     X(I, groups, 1, 0) /* conv2d */                                                                \
     X(I, in_h, 0, 0)   /* extents of x; the gradient's result has them */                          \
     X(I, in_w, 0, 0)                                                                               \
-    X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */
+    X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */                               \
+    X(I, before, 0, 0)    /* pad_last, crop_last: elements of zeros */                             \
+    X(I, behind, 0, 0)                                                                             \
+    X(I, stack, 0, 0) /* convert: over mb, that many parts side by side instead of their sum */    \
+    X(I, sync, 0, 0)  /* batch_norm_*: statistics over all data-parallel ranks */
 
 enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF };
 enum ku_schedule {

@@ -123,6 +123,19 @@ INFER(add_rows)
     return KUMI_OK;
 }
 
+INFER(sinusoid)
+{
+    (void)n_in, (void)in;
+    if (a->rows < 1 || a->d_model < 1)
+        return KU_ERR(KUMI_EINVAL, "sinusoid: %lld positions of width %lld; at least 1 of each",
+                      (long long)a->rows, (long long)a->d_model);
+    out[0].dtype = wanted(a, KUMI_F32);
+    out[0].shape.ndim = 2;
+    out[0].shape.dim[0] = (struct ku_dim){a->rows, a->rows, 'p'};
+    out[0].shape.dim[1] = (struct ku_dim){a->d_model, a->d_model, 'c'};
+    return KUMI_OK;
+}
+
 INFER(add_rows_dw)
 {
     (void)n_in;
@@ -364,6 +377,12 @@ INFER(convert)
     out[0] = in[0];
     if (n_in > 2 && (in[2].dtype != in[0].dtype || !ku_shape_is_equal(&in[2].shape, &in[0].shape)))
         return misfit("convert", "what is added to a sum differs from it in type", &in[2]);
+    if (a->stack > 0 && (in[0].shape.ndim == KU_MAX_DIMS || n_in > 1))
+        return misfit("convert", "has no room for a dim of micro-batches", &in[0]);
+    if (a->stack > 0) {
+        out[0].shape = (struct ku_shape){.ndim = 1, .dim = {{a->stack, a->stack, '0'}}};
+        take(&out[0].shape, &in[0].shape, 0, in[0].shape.ndim);
+    }
     return n_in > 1 ? infer_stats(a, "convert", &in[1], &out[1]) : KUMI_OK;
 }
 INFER(loss_scalars)
@@ -405,18 +424,39 @@ INFER(sgd)
     return infer_optimizer(a, in, 2, out);
 }
 
+static int resize_last(const char *op, const struct ku_attrs *a, int sign, const struct ku_type *in,
+                       struct ku_type *out)
+{
+    out[0] = in[0];
+    if (in[0].shape.ndim < 1 || a->before < 0 || a->behind < 0)
+        return misfit(op, "needs a last dim, and no negative counts", &in[0]);
+    struct ku_dim *d = &out[0].shape.dim[in[0].shape.ndim - 1];
+    d->count = d->seen = d->count + sign * (a->before + a->behind);
+    return d->count < 0 ? misfit(op, "has fewer elements than are cut off", &in[0]) : KUMI_OK;
+}
+INFER(pad_last)
+{
+    (void)n_in;
+    return resize_last("pad_last", a, 1, in, out);
+}
+INFER(crop_last)
+{
+    (void)n_in;
+    return resize_last("crop_last", a, -1, in, out);
+}
+
 /* Two exact sums of each tensor, one tensor after the other. */
 static int check_trust(const struct ku_attrs *a, const struct ku_type *trust)
 {
     if (trust->dtype != KUMI_I64 || trust->shape.ndim != 1 || a->index < 0 ||
-        2 * (a->index + 1) * KU_EXACT_WORDS > trust->shape.dim[0].count)
+        a->index >= trust->shape.dim[0].count / (2 * KU_EXACT_WORDS))
         return misfit("layer-wise optimizer", "trust needs two exact sums of each tensor", trust);
     return KUMI_OK;
 }
 static int check_norms(const struct ku_attrs *a, const struct ku_type *norms)
 {
     if (norms->dtype != KUMI_F64 || norms->shape.ndim != 1 || a->index < 0 ||
-        2 * (a->index + 1) > norms->shape.dim[0].count)
+        a->index >= norms->shape.dim[0].count / 2)
         return misfit("layer-wise optimizer", "norms needs two f64 of each tensor", norms);
     return KUMI_OK;
 }

@@ -18,8 +18,9 @@
  * pairs: output o may take the bytes of input i when nobody reads them later grad              the
  * gradient, a straight line of ops: "g0=linear_dx(d0,i1); g1=linear_dw(i0,d0)". i0.. inputs, o0..
  * outputs, d0.. adjoints of outputs, g0.. gradients of inputs; "g0=d0" passes on; "i0+" stands for
- * input 0 and all behind it. An op in it inherits the attributes and the random stream of the
- * forward node. "" = not differentiable. infer result types from operand types and attributes cost
+ * input 0 and all behind it; t0.. are results of the statement before, which may have more of them
+ * than targets. An op in it inherits the attributes and the random stream of the forward node. "" =
+ * not differentiable. infer result types from operand types and attributes cost
  * FLOPs and the least bytes moved, from local types ku_ref_<op>       the reference kernel
  * (device/ref)
  */
@@ -39,7 +40,11 @@ enum ku_op_trait {
     KU_OP_UPDATE = 16,  /* writes state: lives in phase O, is never cloned or dropped */
     KU_OP_EFFECT = 32,  /* never dropped as dead */
     KU_OP_ELEMENT = 64, /* element by element: may run on a flat range of blocks (Z) */
-    KU_OP_PRODUCT = 128 /* its forward is what a model's FLOP are counted by: matrices, attention */
+    KU_OP_PRODUCT =
+        128, /* its forward is what a model's FLOP are counted by: matrices, attention */
+    /* reads what one micro-batch knows of itself (batch statistics, partial over micro-batches) as
+       it is, not its sum; results without a split dim are again partial */
+    KU_OP_MICRO = 256
 };
 
 enum { KU_MAX_IN = 10 /* a digit in gradient templates */, KU_MAX_OUT = 4 };

@@ -19,6 +19,7 @@ struct diff {
     struct ku_graph *g;
     ku_id n_values;        /* of the forward graph */
     ku_id *adjoint;        /* per forward value */
+    ku_id last;            /* the node of the template's statement before */
     unsigned char *wanted; /* depends on a trainable parameter */
     unsigned char *data;   /* depends on an input port: its gradient is I, else W */
 };
@@ -74,7 +75,7 @@ static int analyse(struct diff *d, const struct ku_compile_opts *o)
  * operands. */
 struct statement {
     int target[KU_MAX_OUT], n_targets, op, n_in;
-    char kind[KU_MAX_IN]; /* 'i', 'o', 'd' */
+    char kind[KU_MAX_IN]; /* 'i', 'o', 'd', 't' */
     int index[KU_MAX_IN];
 };
 
@@ -153,22 +154,47 @@ static ku_id operand_of(const struct diff *d, ku_id node, char kind, int index)
         return ku_in(g, &g->node[node], index);
     case 'o':
         return ku_out(g, node, index);
+    case 't':
+        return ku_out(g, d->last, index);
     default:
         return d->adjoint[ku_out(g, node, index)];
     }
 }
 
-static int emit(struct diff *d, ku_id node, const struct statement *s)
+/* Whether somebody needs a statement's results, and whether one of them depends on input data: its
+ * targets, and those of the next statement if that reads them. */
+static void look_at(const struct diff *d, ku_id node, const struct statement *s,
+                    const struct statement *next, int *is_wanted, int *is_data)
 {
-    struct ku_graph *g = d->g;
-    int is_wanted = 0, is_data = 0;
+    const struct ku_graph *g = d->g;
     for (int i = 0; i < s->n_targets; i++) {
         if (s->target[i] >= g->node[node].n_in)
             continue; /* the bias that is not there */
         ku_id v = ku_in(g, &g->node[node], s->target[i]);
-        is_wanted |= d->wanted[v];
-        is_data |= d->data[v];
+        *is_wanted |= d->wanted[v];
+        *is_data |= d->data[v];
     }
+    if (next && memchr(next->kind, 't', (size_t)next->n_in))
+        look_at(d, node, next, NULL, is_wanted, is_data);
+}
+
+/* Sums of a micro-batch that are wanted over all data-parallel ranks. */
+static int sync_operands(struct diff *d, const struct statement *s, struct ku_make *m)
+{
+    for (int i = 0; i < s->n_in; i++)
+        if (s->kind[i] == 't' && m->attr->sync) {
+            m->in[i] = ku_place_sync(d->g, m->in[i], m->phase, m->path, m->source);
+            if (m->in[i] == 0)
+                return ku_err_get()->status;
+        }
+    return KUMI_OK;
+}
+
+static int emit(struct diff *d, ku_id node, const struct statement *s, const struct statement *next)
+{
+    struct ku_graph *g = d->g;
+    int is_wanted = 0, is_data = 0;
+    look_at(d, node, s, next, &is_wanted, &is_data);
     if (!is_wanted)
         return KUMI_OK;
     if (s->op == KU_OP_NONE)
@@ -185,10 +211,12 @@ static int emit(struct diff *d, ku_id node, const struct statement *s)
                         .stream = g->node[node].stream};
     for (int i = 0; i < s->n_in; i++)
         m.in[i] = operand_of(d, node, s->kind[i], s->index[i]);
+    KU_TRY(sync_operands(d, s, &m));
     ku_id made = ku_graph_node(g, &m);
     if (made == 0)
         return ku_err_get()->status;
     KU_TRY(ku_place_node(g, made));
+    d->last = made;
     for (int i = 0; i < s->n_targets; i++)
         if (s->target[i] < g->node[node].n_in && d->wanted[ku_in(g, &g->node[node], s->target[i])])
             KU_TRY(contribute(d, node, s->target[i], ku_out(g, made, i)));
@@ -207,9 +235,14 @@ static int differentiate(struct diff *d, ku_id node)
     if (info->grad[0] == '\0')
         return KU_ERR(KUMI_EINVAL, "autodiff: %s: op %s has no gradient",
                       g->name[g->node[node].path], info->name);
-    struct statement s;
-    for (const char *p = info->grad; (p = parse_statement(p, g->node[node].n_in, &s)) != NULL;)
-        KU_TRY(emit(d, node, &s));
+    struct statement s, next;
+    int n_in = g->node[node].n_in;
+    const char *p = parse_statement(info->grad, n_in, &s);
+    while (p != NULL) {
+        p = parse_statement(p, n_in, &next);
+        KU_TRY(emit(d, node, &s, p ? &next : NULL));
+        s = next;
+    }
     return KUMI_OK;
 }
 

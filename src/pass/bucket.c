@@ -12,8 +12,11 @@
 static int is_rank_convert(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
-    return node->op == KU_OP_convert && node->phase == KU_PH_O &&
-           g->node[g->value[ku_in(g, node, 0)].def].phase != KU_PH_O;
+    if (node->op != KU_OP_convert || node->phase != KU_PH_O)
+        return 0;
+    const struct ku_value *from = &g->value[ku_in(g, node, 0)];
+    return g->node[from->def].phase != KU_PH_O &&
+           g->layout[from->layout].at[KU_AX_REPLICATE].kind == KU_P;
 }
 
 /* What one bucket may hold: one dtype, one fold, one kind of result. */

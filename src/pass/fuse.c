@@ -3,7 +3,8 @@
  * Fusion into one kernel, with every rounding that the graph states. linear + act: the activation
  * becomes linear's epilogue, which keeps the rounded pre-activation as its second result and
  * applies act to that. convert [+ add] + sumsq: the collective adds a parameter's other use and the
- * squares of what it has just summed, from the caches, instead of more reads of the gradient.
+ * squares of what it has just summed, from the caches, instead of more reads of the gradient. Batch
+ * norm: fuse_batch_norm.c.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -125,10 +126,10 @@ static int fuse_norm(struct ku_graph *g)
         return KUMI_ENOMEM;
     c.value = c.node + g->n_nodes;
     for (ku_id n = 1; n < g->n_nodes; n++) {
-        if (g->node[n].op == KU_OP_stats_zero)
-            c.zero = n;
         if (g->node[n].op != KU_OP_sumsq)
             continue;
+        if (c.n == 0)
+            c.zero = g->value[ku_in(g, &g->node[n], 1)].def;
         c.node[c.n] = n;
         c.value[c.n++] = ku_out(g, n, 0);
         c.n_fused += host_of(g, n) != 0;
@@ -141,6 +142,7 @@ static int fuse_norm(struct ku_graph *g)
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
 {
     (void)o, (void)t;
+    KU_TRY(ku_fuse_batch_norm(g));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].op == KU_OP_act)
             KU_TRY(fuse_act(g, n));

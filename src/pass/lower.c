@@ -8,8 +8,9 @@
  *   folds   the k micro-batches of a shard add up in order (an op with an accumulate form adds in
  * place); shards pair like binary counting: after shard s, as many partial sums merge as s has
  * trailing ones. That is the neighbour tree (0,1) (2,3) .. with log2(V/dp) partial sums alive.
- *   buckets a bucket's collective starts where its last operand is complete (overlap) and is waited
- * for where O first needs it.
+ *   stacks  what is to lie side by side over mb is made in its place of the shard's stack; stacks
+ * of shards merge as above. buckets a bucket's collective starts where its last operand is complete
+ * (overlap) and is waited for where O first needs it.
  */
 #include "pass/lower.h"
 
@@ -53,7 +54,8 @@ static int add_state(struct ku_lower *l)
     static const uint8_t cls[] = {[KU_T_PARAM] = KU_CL_PARAM,
                                   [KU_T_OPTIMIZER] = KU_CL_OPTIMIZER,
                                   [KU_T_DERIVED] = KU_CL_DERIVED,
-                                  [KU_T_COUNTER] = KU_CL_COUNTER};
+                                  [KU_T_COUNTER] = KU_CL_COUNTER,
+                                  [KU_T_BUFFER] = KU_CL_BUFFER};
     const struct ku_graph *g = l->g;
     struct ku_program *p = l->p;
     p->state = ku_calloc(g->n_tensors, sizeof *p->state);
@@ -127,6 +129,8 @@ static void analyse(struct ku_lower *l)
     l->owner[0] = 0;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
+        if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1)
+            l->wire[ku_in(g, node, 0)] = 1;
         if (node->op == KU_OP_NONE || node->phase != KU_PH_O)
             continue;
         ku_id from = node->n_in ? ku_in(g, node, 0) : 0;
@@ -134,9 +138,10 @@ static void analyse(struct ku_lower *l)
             l->owner[ku_out(g, n, 0)] = l->owner[from];
         if (node->op != KU_OP_convert)
             continue;
-        if (is_micro_phase(g->node[g->value[from].def].phase))
+        if (is_micro_phase(g->node[g->value[from].def].phase)) {
             l->fold[from].convert = n;
-        else if (l->dp > 1)
+            l->fold[from].is_stack = g->attr[node->attr].stack > 0;
+        } else if (l->dp > 1)
             l->wire[from] = 1;
     }
     for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains lie in one place */
@@ -201,7 +206,7 @@ static int start_bucket(struct ku_lower *l, uint32_t b)
     for (uint32_t i = 0; i < bucket->n; i++) {
         const struct ku_node *convert = &g->node[g->refs[bucket->first + i]];
         ku_id from = ku_in(g, convert, 0), to = ku_out(g, g->refs[bucket->first + i], 0);
-        part[i] = ku_lower_operand(l, from, l->fold[from].sum, g->value[to].layout);
+        part[i] = ku_lower_operand(l, to, l->fold[from].sum, g->value[to].layout);
         has_blocks = ku_layout_has(&g->layout[g->value[to].layout], KU_Z);
         reduce = (int)g->attr[convert->attr].reduce;
         if (convert->n_in == 1)
@@ -253,16 +258,36 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
     return finish_fold(l, value);
 }
 
+/* All-reduces a small value of a micro-batch, here and now: its one reader comes next. */
+static int lower_sync(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    uint32_t handle;
+    l->buffer[to] = l->buffer[from];
+    if (l->dp == 1)
+        return KUMI_OK;
+    struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
+    KU_TRY(
+        ku_lower_start(l, KU_X_ALL_REDUCE, KU_FOLD_SUM, NULL, &part, 1, g->node[n].path, &handle));
+    return ku_lower_wait(l, handle);
+}
+
 static int lower_block(struct ku_lower *l, int is_backward, int u)
 {
     const struct ku_graph *g = l->g;
     l->micro = u;
+    l->phase = is_backward ? KU_PH_W : KU_PH_F;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
         int is_mine =
             is_backward ? node->phase == KU_PH_I || node->phase == KU_PH_W : node->phase == KU_PH_F;
         if (node->op == KU_OP_NONE || !is_mine)
             continue;
+        if (node->op == KU_OP_convert) {
+            KU_TRY(lower_sync(l, n));
+            continue;
+        }
         KU_TRY(ku_lower_compute(l, n));
         for (int i = 0; i < node->n_out && u % l->n_mb == l->n_mb - 1; i++)
             if (l->fold[ku_out(g, n, i)].convert)
@@ -283,6 +308,8 @@ static int lower_convert(struct ku_lower *l, ku_id n)
         l->buffer[ku_out(g, n, 1)] = l->buffer[ku_in(g, &g->node[n], 1)];
     if (l->dp == 1)
         return KUMI_OK;
+    if (f->convert && f->bucket < 0) /* equal on all ranks already */
+        return KUMI_OK;
     if (f->convert) {
         uint32_t b = (uint32_t)f->bucket;
         if (l->bucket_handle[b] == 0)
@@ -302,6 +329,7 @@ static int lower_convert(struct ku_lower *l, ku_id n)
 static int lower_once(struct ku_lower *l, int phase)
 {
     l->micro = -1;
+    l->phase = KU_PH_O;
     for (ku_id n = 1; n < l->g->n_nodes; n++) {
         const struct ku_node *node = &l->g->node[n];
         if (node->op == KU_OP_NONE || node->phase != phase)

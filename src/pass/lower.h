@@ -9,6 +9,7 @@ enum { KU_MAX_LEVELS = 32 /* of the tree over virtual shards: 2^32 shards */ };
 /* A value that micro-batches make and that O completes: the fold over mb, then the tree over vs. */
 struct ku_fold_state {
     ku_id convert; /* in O; 0 = this value is not folded */
+    int is_stack;  /* over mb side by side: buffers have the shape of the convert's result */
     ku_id sum;     /* buffer of the shard at hand; at the end, of the rank's whole part */
     ku_id level[KU_MAX_LEVELS];
     int32_t bucket; /* -1: none */
@@ -29,6 +30,7 @@ struct ku_lower {
     unsigned char *bucket_waited;
     size_t *workspace; /* per node, bytes + 1; 0 = not asked yet */
     int32_t micro;     /* at hand, -1 = once a step */
+    uint8_t phase;     /* of collectives that start while it runs */
     int n_micro, n_mb, n_vs, dp;
 };
 

@@ -94,7 +94,7 @@ int ku_lower_start(struct ku_lower *l, int kind, int reduce, const struct ku_ope
     struct ku_program *p = l->p;
     *handle = ++p->n_handles;
     struct ku_instr i = {.kind = KU_START,
-                         .phase = l->micro < 0 ? KU_PH_O : KU_PH_W,
+                         .phase = l->phase,
                          .op = (uint16_t)kind,
                          .n_in = stats != NULL,
                          .micro = l->micro,
@@ -133,6 +133,13 @@ int ku_lower_wait(struct ku_lower *l, uint32_t handle)
     return KUMI_EBUG;
 }
 
+/* The value whose type the buffers of a fold have. */
+static ku_id folded_as(const struct ku_lower *l, ku_id value)
+{
+    const struct ku_fold_state *f = &l->fold[value];
+    return f->is_stack ? ku_out(l->g, f->convert, 0) : value;
+}
+
 int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from)
 {
     const struct ku_graph *g = l->g;
@@ -150,7 +157,8 @@ int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from)
                          .attr = ku_program_attr(p, &a),
                          .path = convert->path,
                          .source = g->node[g->value[value].def].source};
-    struct ku_operand x = ku_lower_operand(l, value, into, g->value[value].layout), y = x;
+    ku_id like = folded_as(l, value);
+    struct ku_operand x = ku_lower_operand(l, like, into, g->value[value].layout), y = x;
     y.buffer = from;
     if (i.attr == 0)
         return KUMI_ENOMEM;
@@ -204,10 +212,12 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     if (f->convert == 0)
         return ku_lower_buffer(l, v, l->wire[v] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, n));
     int shard = l->micro / l->n_mb, is_first = l->micro % l->n_mb == 0;
+    if (!is_first && f->is_stack)
+        return f->sum;
     if (!is_first)
         return accumulates ? f->sum : ku_lower_buffer(l, v, KU_AR_STEP, KU_CL_PARTIAL);
     int is_wire = l->dp > 1 && shard == 0;
-    f->sum = ku_lower_buffer(l, v, is_wire ? KU_AR_WIRE : KU_AR_STEP,
+    f->sum = ku_lower_buffer(l, folded_as(l, v), is_wire ? KU_AR_WIRE : KU_AR_STEP,
                              shard == 0 ? KU_CL_GRAD : KU_CL_PARTIAL);
     return f->sum;
 }
@@ -280,6 +290,8 @@ static int add_operands(struct ku_lower *l, ku_id id, const ku_id *result)
         struct ku_operand o = ku_lower_operand(l, v, buffer, is_cut ? blocks : g->value[v].layout);
         if (is_cut)
             o.first_block = first_block;
+        if (l->fold[v].is_stack && l->micro >= 0)
+            o.slot = l->micro % l->n_mb;
         KU_ASSERT(buffer != 0);
         KU_TRY(add_operand(l->p, &o, l->p->n_instrs));
     }
@@ -316,7 +328,7 @@ int ku_lower_compute(struct ku_lower *l, ku_id id)
     KU_TRY(add_operands(l, id, result));
     KU_TRY(add_instr(l->p, &instr));
     for (int i = 0; i < n->n_out && is_later && !accumulates; i++)
-        if (l->fold[ku_out(g, id, i)].convert)
+        if (l->fold[ku_out(g, id, i)].convert && !l->fold[ku_out(g, id, i)].is_stack)
             KU_TRY(ku_lower_fold(l, ku_out(g, id, i), sum[i], result[i]));
     return KUMI_OK;
 }

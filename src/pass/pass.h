@@ -46,6 +46,10 @@ int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
 int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,
                      const struct ku_target *t);
 int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+/* A part of fuse (fuse_batch_norm.c): batch norm with ReLU and residual sum. */
+int ku_fuse_batch_norm(struct ku_graph *g);
+/* A part of update (track.c): O moves the running statistics of batch norm. */
+int ku_update_track(struct ku_graph *g);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data parallelism: dim n is split over replicate, shard, vs and mb; parameters are replicated
- * there. The rest follows by the ops' rules. */
+ * there. The rest follows by the ops' rules. Batch statistics that are to be those of all ranks get
+ * their collective here. */
 #include "base/err.h"
 #include "ir/place.h"
 #include "pass/pass.h"
@@ -45,6 +46,25 @@ static int place_state(struct ku_graph *g)
     return KUMI_OK;
 }
 
+/* Statistics of the micro-batches that all ranks have at a time: a rank may run one shard only, or
+ * the ranks that there happen to be would decide what is normalised together. */
+static int sync_statistics(struct ku_graph *g, ku_id node)
+{
+    const struct ku_node *n = &g->node[node];
+    int n_ranks = ku_mesh_dp(&g->mesh), n_shards = n_ranks * g->mesh.extent[KU_AX_VS];
+    if (n_shards != n_ranks)
+        return KU_ERR(KUMI_EINVAL,
+                      "placement: %s: synchronised batch norm needs as many ranks as virtual "
+                      "shards; %d ranks for train.virtual_shards = %d: start %d, or set sync to "
+                      "false",
+                      g->name[n->path], n_ranks, n_shards, n_shards);
+    ku_id whole = ku_place_sync(g, ku_in(g, n, 0), n->phase, g->name[n->path], n->source);
+    if (whole == 0)
+        return ku_err_get()->status;
+    g->refs[g->node[node].in] = whole;
+    return KUMI_OK;
+}
+
 int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t)
 {
@@ -52,8 +72,12 @@ int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
     g->mesh = o->mesh;
     KU_TRY(place_inputs(g, &o->mesh));
     KU_TRY(place_state(g));
-    for (ku_id n = 1; n < g->n_nodes; n++)
+    ku_id n_model = g->n_nodes;
+    for (ku_id n = 1; n < n_model; n++) {
+        if (g->node[n].op == KU_OP_batch_norm_moments && g->attr[g->node[n].attr].sync)
+            KU_TRY(sync_statistics(g, n));
         if (g->node[n].op != KU_OP_NONE)
             KU_TRY(ku_place_node(g, n));
-    return KUMI_OK;
+    }
+    return g->n_nodes > n_model ? ku_graph_sort(g) : KUMI_OK;
 }

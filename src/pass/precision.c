@@ -94,6 +94,8 @@ static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype
     int n_alike = op == KU_OP_add || op == KU_OP_mul ? 2 : op == KU_OP_attention_kv ? 3 : 0;
     if (is_matrix)
         KU_TRY(cast_operand(g, node, 0, dtype));
+    if (op == KU_OP_add_rows) /* a table that is no parameter */
+        KU_TRY(cast_operand(g, node, 1, dtype));
     for (int i = 0; i < n_alike; i++)
         KU_TRY(cast_operand(g, node, i, dtype));
     return infer_again(g, node);
@@ -102,15 +104,25 @@ static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype
 static int all_f64(struct ku_graph *g)
 {
     for (ku_id t = 1; t < g->n_tensors; t++) {
+        if (!ku_dtype_is_float((enum kumi_dtype)g->tensor[t].dtype))
+            continue;
         g->tensor[t].dtype = KUMI_F64;
         g->value[g->tensor[t].value].dtype = KUMI_F64;
     }
     for (uint32_t i = 0; i < g->n_inputs; i++)
         if (ku_dtype_is_float((enum kumi_dtype)g->value[g->input[i].value].dtype))
             g->value[g->input[i].value].dtype = KUMI_F64;
-    for (ku_id n = 1; n < g->n_nodes; n++)
-        if (g->node[n].op != KU_OP_NONE)
-            KU_TRY(infer_again(g, n));
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        struct ku_attrs a = g->attr[g->node[n].attr];
+        if (g->node[n].op == KU_OP_NONE)
+            continue;
+        int op = g->node[n].op;
+        if (op == KU_OP_sinusoid || op == KU_OP_batch_norm_moments) { /* no operand says so */
+            a.dtype = KUMI_F64;
+            g->node[n].attr = ku_graph_attr(g, &a);
+        }
+        KU_TRY(infer_again(g, n));
+    }
     return KUMI_OK;
 }
 

@@ -254,6 +254,7 @@ int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const st
                    .op = KU_OP_loss_scalars, .n_in = 2, .in = {loss, valid}, .path = "loss"});
         return node ? ku_graph_output(g, "report", ku_out(g, node, 0)) : ku_err_get()->status;
     }
+    KU_TRY(ku_update_track(g));
     ku_id n_params = g->n_tensors;
     ku_id *grad = ku_calloc(n_params, sizeof *grad);
     int status = grad ? KUMI_OK : KUMI_ENOMEM;

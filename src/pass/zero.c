@@ -80,6 +80,9 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (is_gradient(g, &g->node[n]))
             g->value[ku_out(g, n, 0)].layout = layout;
+    for (ku_id x = 1; x < g->n_tensors; x++) /* owners move running statistics */
+        if (g->tensor[x].kind == KU_T_BUFFER)
+            g->value[g->tensor[x].value].layout = layout;
     KU_TRY(complete_sums(g, KU_OP_step_scalars));
     KU_TRY(complete_sums(g, KU_OP_trust_norms));
     for (ku_id n = 1; n < g->n_nodes; n++)

@@ -33,9 +33,11 @@ static double or_default(double x, double otherwise)
 static int optimizer_of(const char *name, int *op)
 {
     *op = name ? ku_op_find(name) : KU_OP_adamw;
-    if (*op == KU_OP_adamw || *op == KU_OP_adam || *op == KU_OP_sgd)
+    if (*op == KU_OP_adamw || *op == KU_OP_adam || *op == KU_OP_sgd || *op == KU_OP_lars ||
+        *op == KU_OP_lamb)
         return KUMI_OK;
-    return KU_ERR(KUMI_EINVAL, "trainer: optimizer: %s: unknown; adamw, adam or sgd", name);
+    return KU_ERR(KUMI_EINVAL, "trainer: optimizer: %s: unknown; adamw, adam, sgd, lars or lamb",
+                  name);
 }
 
 static struct ku_attrs rule_of(const struct kumi_trainer_options *o)
@@ -48,6 +50,10 @@ static struct ku_attrs rule_of(const struct kumi_trainer_options *o)
     a.weight_decay = o->weight_decay;
     a.momentum = o->momentum;
     a.nesterov = o->nesterov != 0;
+    a.dampening = o->dampening;
+    a.trust_coefficient = or_default(o->trust_coefficient, a.trust_coefficient);
+    a.min_coeff = or_default(o->min_coeff, a.min_coeff);
+    a.max_coeff = or_default(o->max_coeff, a.max_coeff);
     a.clip = o->clip_norm;
     a.warmup = o->warmup_steps;
     a.decay = o->decay_steps;
@@ -108,17 +114,20 @@ static json_t *numerics_of(const struct kumi_trainer_options *o, const struct ku
     json_t *freeze = json_array();
     for (int i = 0; o->freeze && o->freeze[i]; i++)
         json_array_append_new(freeze, json_string(o->freeze[i]));
-    return json_pack(
-        "{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:f, s:I, s:I, s:f, s:I, s:I, s:s, s:s, s:I, "
-        "s:o}",
-        "optimizer", ku_ops[c->optimizer].name, "lr", c->rule.lr, "beta1", c->rule.beta1, "beta2",
-        c->rule.beta2, "eps", c->rule.eps, "weight_decay", c->rule.weight_decay, "momentum",
-        c->rule.momentum, "nesterov", (int)c->rule.nesterov, "clip_norm", c->rule.clip,
-        "warmup_steps", (json_int_t)c->rule.warmup, "decay_steps", (json_int_t)c->rule.decay,
-        "min_lr", c->rule.min_lr, "k", (json_int_t)c->mesh.extent[KU_AX_MB], "virtual_shards",
-        (json_int_t)c->mesh.extent[KU_AX_VS] * c->mesh.extent[KU_AX_REPLICATE], "precision",
-        kumi_dtype_name(c->compute), "device", to->device->name, "seed", (json_int_t)to->seed,
-        "freeze", freeze);
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:f, s:I, s:I, "
+                     "s:f, s:I, s:I, s:s, s:s, s:I, "
+                     "s:o}",
+                     "optimizer", ku_ops[c->optimizer].name, "lr", c->rule.lr, "beta1",
+                     c->rule.beta1, "beta2", c->rule.beta2, "eps", c->rule.eps, "weight_decay",
+                     c->rule.weight_decay, "momentum", c->rule.momentum, "dampening",
+                     c->rule.dampening, "trust_coefficient", c->rule.trust_coefficient, "min_coeff",
+                     c->rule.min_coeff, "max_coeff", c->rule.max_coeff, "nesterov",
+                     (int)c->rule.nesterov, "clip_norm", c->rule.clip, "warmup_steps",
+                     (json_int_t)c->rule.warmup, "decay_steps", (json_int_t)c->rule.decay, "min_lr",
+                     c->rule.min_lr, "k", (json_int_t)c->mesh.extent[KU_AX_MB], "virtual_shards",
+                     (json_int_t)c->mesh.extent[KU_AX_VS] * c->mesh.extent[KU_AX_REPLICATE],
+                     "precision", kumi_dtype_name(c->compute), "device", to->device->name, "seed",
+                     (json_int_t)to->seed, "freeze", freeze);
 }
 
 int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
@@ -232,22 +241,7 @@ int kumi_trainer_evaluate(struct kumi_trainer *t, const struct kumi_batch *batch
 
 int kumi_trainer_metric(const struct kumi_trainer *t, const char *name, int is_eval, double *value)
 {
-    int p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
-    char port[KU_NAME_BYTES];
-    static const char *const kind[] = {"sum", "mean", "max"};
-    for (int k = 0; k < 3; k++) {
-        snprintf(port, sizeof port, "metric.%s.%s", kind[k], name);
-        const void *at = ku_exec_port(t->t->exec[p], 0, port, NULL);
-        if (at == NULL)
-            continue;
-        if (k == KUMI_METRIC_MAX)
-            memcpy(value, at, sizeof *value);
-        else
-            *value = ku_exact_round(at) /
-                     (k == KUMI_METRIC_MEAN ? (double)ku_trainer_metric_count(t->t, name) : 1);
-        return KUMI_OK;
-    }
-    return KU_ERR(KUMI_EINVAL, "trainer: metric %s: the graph has none of this name", name);
+    return ku_trainer_metric(t->t, name, is_eval, value);
 }
 
 static const struct ku_ckpt_tensor *find(const struct kumi_trainer *t, const char *name)

@@ -17,6 +17,15 @@ int ku_text_json(json_t *value, char **text);
 /* "9.65 MiB", right-aligned in 10 letters. */
 const char *ku_text_bytes(uint64_t bytes, char out[16]);
 
+/* Progress of long work: a line on stderr that rewrites itself, when somebody looks. */
+struct ku_progress_line {
+    int is_terminal, has_line;
+    int64_t last_ns;
+};
+/* p is borrowed as long as the progress is used. */
+struct ku_progress ku_progress_line_start(struct ku_progress_line *p);
+void ku_progress_line_end(struct ku_progress_line *p);
+
 /* KUMI_EINVAL without a file. */
 int ku_commands_check(const struct kumi_settings *settings);
 /* Configures a session for n ranks of one host, with up to 4 more settings (NULL-terminated; NULL:

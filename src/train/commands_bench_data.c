@@ -31,7 +31,7 @@ static int measure(const struct ku_session *s, struct timing *t)
     void *to[KU_DATA_PORTS_MAX] = {0};
     int status = KUMI_OK;
     for (int i = 0; i < s->data->n_ports && status == KUMI_OK; i++) {
-        to[i] = ku_calloc((size_t)rows, ku_row_bytes(&s->data->port[i]));
+        to[i] = ku_calloc((size_t)rows, ku_data_row_bytes(&s->data->port[i]));
         status = to[i] ? KUMI_OK : KUMI_ENOMEM;
     }
     while (status == KUMI_OK && t->n < MOST_STEPS && ku_clock_ns() - begin < most_ns) {
@@ -58,16 +58,15 @@ int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **te
     KU_TRY_OUT(ku_session_open_data(&s, NULL));
     KU_TRY_OUT(measure(&s, t));
     double p50_us = (double)t->ns[t->n / 2] * 1e-3, most_us = (double)t->ns[t->n - 1] * 1e-3;
+    const char *items = s.data->item ? s.data->item : "samples";
     if (as_json) {
         status = ku_text_json(json_pack("{s:i, s:I, s:f, s:f, s:f}", "steps", t->n, "step_tokens",
                                         (json_int_t)t->step_tokens, "tokens_per_s", t->tokens_per_s,
                                         "p50_us", p50_us, "max_us", most_us),
                               text);
     } else {
-        ku_str_add(
-            &out,
-            "%d batches of %lld tokens: %.0f tokens/s, median %.1f us a batch, at most %.1f\n",
-            t->n, (long long)t->step_tokens, t->tokens_per_s, p50_us, most_us);
+        ku_str_add(&out, "%d batches of %lld %s: %.0f %s/s, median %.1f us a batch, at most %.1f\n",
+                   t->n, (long long)t->step_tokens, items, t->tokens_per_s, items, p50_us, most_us);
         status = ku_text_take(&out, text);
     }
 out:

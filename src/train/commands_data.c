@@ -1,34 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-#include <unistd.h>
-
-#include "base/clock.h"
 #include "base/err.h"
 #include "train/commands.h"
 #include "train/dataset.h"
-
-/* A line on stderr that rewrites itself, when somebody looks. */
-struct progress {
-    int is_terminal, has_line;
-    int64_t last_ns;
-};
-enum { PROGRESS_NS = 200000000 };
-
-static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes)
-{
-    struct progress *p = ctx;
-    int64_t now = ku_clock_ns();
-    if (!p->is_terminal || now - p->last_ns < PROGRESS_NS)
-        return KUMI_OK;
-    p->last_ns = now;
-    p->has_line = 1;
-    if (total_bytes)
-        fprintf(stderr, "\rkumi: %.60s: %5.1f %%\033[K", what,
-                100.0 * (double)done_bytes / (double)total_bytes);
-    else
-        fprintf(stderr, "\rkumi: %.60s: %.0f MiB\033[K", what, (double)done_bytes / (1 << 20));
-    return KUMI_OK;
-}
 
 static void print_split(const char *name, const struct ku_data *d, enum ku_data_split split,
                         const struct ku_list *files, struct ku_str *out)
@@ -37,7 +10,9 @@ static void print_split(const char *name, const struct ku_data *d, enum ku_data_
     for (int i = 0; i < files->n; i++)
         ku_str_add(out, "%s%s", i ? ", " : "", files->item[i]);
     if (files->n == 0)
-        ku_str_add(out, d->n_samples[split] ? "the end of train" : "none");
+        ku_str_add(out, !d->n_samples[split] ? "none"
+                        : d->item            ? "the end of train"
+                                             : "a part of train");
     if (d->n_samples[split])
         ku_str_add(out, ": ");
     if (d->n_samples[split] && d->item)
@@ -49,16 +24,15 @@ static void print_split(const char *name, const struct ku_data *d, enum ku_data_
 
 static int verify(const struct ku_config *c, const struct ku_model *m, struct ku_str *out)
 {
-    struct progress show_to = {.is_terminal = isatty(STDERR_FILENO)};
-    const struct ku_progress progress = {show, &show_to};
+    struct ku_progress_line line;
+    const struct ku_progress progress = ku_progress_line_start(&line);
     struct ku_data *d = NULL;
     int64_t seq_len;
     KU_TRY(ku_dataset_seq_len(c, m, &seq_len));
     int status = ku_dataset_open(c, m, seq_len, &progress, &d);
     if (status == KUMI_OK)
         status = ku_data_verify(d, &progress);
-    if (show_to.has_line)
-        fputs("\r\033[K", stderr);
+    ku_progress_line_end(&line);
     if (status == KUMI_OK) {
         if (m->facts.vocab_size)
             ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",

@@ -14,6 +14,7 @@
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "data/decode.h"
 #include "train/commands.h"
 #include "train/known.h"
 
@@ -24,6 +25,12 @@ static json_t *known_json(const struct ku_known *k)
         json_array_append_new(rows, json_pack("{s:s, s:b, s:s}", "name", k->name, "exists",
                                               k->exists, "what", k->what));
     return rows;
+}
+
+/* A version; null: this build does without. */
+static json_t *optional(const char *version)
+{
+    return version ? json_string(version) : json_null();
 }
 
 /* As loaded now, not as compiled against. */
@@ -41,6 +48,8 @@ static json_t *libraries(void)
 #ifdef KUMI_CAIRO
     json_object_set_new(o, "cairo", json_string(cairo_version_string()));
 #endif
+    json_object_set_new(o, "libjpeg", optional(ku_jpeg_version()));
+    json_object_set_new(o, "libpng", optional(ku_png_version()));
     snprintf(text, sizeof text, "%u.%u.%u", hwloc >> 16, hwloc >> 8 & 255, hwloc & 255);
     json_object_set_new(o, "hwloc", json_string(text));
     return o;
@@ -119,7 +128,7 @@ static int print(const json_t *info, char **text)
     json_object_foreach(json_object_get(info, "libraries"), name, version)
     {
         ku_str_add(&out, "%-11s %-7s %s\n", i++ ? "" : "libraries", name,
-                   json_string_value(version));
+                   json_is_null(version) ? "not in this build" : json_string_value(version));
     }
     return ku_text_take(&out, text);
 }

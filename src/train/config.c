@@ -12,10 +12,11 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "train/known.h"
+#include "train/rule.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_PATH_BYTES = 256 };
 
-enum key_type { T_INT, T_NUM, T_BOOL, T_TEXT, T_ENUM, T_LIST, T_SPAN, T_PAIR };
+enum key_type { T_INT, T_NUM, T_BOOL, T_TEXT, T_ENUM, T_LIST, T_SPAN, T_PAIR, T_SPANS, T_SCALING };
 enum key_mark { NUMERICS, LAYOUT };
 struct key_row {
     const char *section, *key;
@@ -28,14 +29,16 @@ struct key_row {
     size_t offset;
 };
 /* The column `most` is a word list for enums and a number otherwise. */
-#define MOST_INT(most)  (most), NULL
-#define MOST_NUM(most)  (most), NULL
-#define MOST_BOOL(most) (most), NULL
-#define MOST_TEXT(most) (most), NULL
-#define MOST_LIST(most) (most), NULL
-#define MOST_SPAN(most) (most), NULL
-#define MOST_PAIR(most) (most), NULL
-#define MOST_ENUM(most) 0, (most)
+#define MOST_INT(most)     (most), NULL
+#define MOST_NUM(most)     (most), NULL
+#define MOST_BOOL(most)    (most), NULL
+#define MOST_TEXT(most)    (most), NULL
+#define MOST_LIST(most)    (most), NULL
+#define MOST_SPAN(most)    (most), NULL
+#define MOST_PAIR(most)    (most), NULL
+#define MOST_SPANS(most)   (most), NULL
+#define MOST_SCALING(most) (most), NULL
+#define MOST_ENUM(most)    0, (most)
 static const struct key_row table[] = {
 #define KEY(section, key, type, value, least, most, mark, help)                                    \
     {#section, #key,  T_##type,                                                                    \
@@ -156,6 +159,32 @@ static int set_span(struct ku_span *span, const json_t *v)
     return ku_json_int(v, &span->n) < 0 || span->n < 0;
 }
 
+/* All in one unit, so that "ascending" means something. */
+static int set_spans(struct ku_spans *spans, const json_t *v)
+{
+    size_t n = json_array_size(v);
+    if (!json_is_array(v) || n > KU_MAX_SPANS)
+        return 1;
+    for (size_t i = 0; i < n; i++) {
+        struct ku_span *s = &spans->item[i];
+        if (set_span(s, json_array_get(v, i)) || s->n < 1 ||
+            (i && (s->n <= s[-1].n || s->is_epochs != s[-1].is_epochs)))
+            return 1;
+    }
+    spans->n = (int)n;
+    return 0;
+}
+
+static int set_scaling(struct ku_lr_scaling *s, const json_t *v)
+{
+    const char *rule = json_string_value(json_object_get(v, "rule"));
+    s->rule = rule && strcmp(rule, "linear") == 0 ? KU_SCALING_LINEAR
+              : rule && strcmp(rule, "sqrt") == 0 ? KU_SCALING_SQRT
+                                                  : KU_SCALING_NONE;
+    return s->rule == KU_SCALING_NONE || json_object_size(v) != 2 ||
+           ku_json_int(json_object_get(v, "base_batch"), &s->base_batch) < 0 || s->base_batch < 1;
+}
+
 static int set_number(const struct ku_config *o, const struct key_row *row, const char *path,
                       const json_t *v, void *member)
 {
@@ -203,6 +232,8 @@ static void set_null(const struct key_row *row, void *member)
     case T_ENUM:
     case T_LIST:
     case T_PAIR:
+    case T_SPANS:
+    case T_SCALING:
         return; /* zero already */
     }
 }
@@ -247,6 +278,16 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         if (set_span(member, v) || (double)((struct ku_span *)member)->n < row->least)
             return ku_config_refuse(o, path, v, "a number of steps, or \"10ep\"");
         return KUMI_OK;
+    case T_SPANS:
+        return set_spans(member, v)
+                   ? ku_config_refuse(o, path, v,
+                                      "at most 6 numbers of steps, or all as \"10ep\", ascending")
+                   : KUMI_OK;
+    case T_SCALING:
+        return set_scaling(member, v)
+                   ? ku_config_refuse(o, path, v,
+                                      "{\"rule\": \"linear\" or \"sqrt\", \"base_batch\": 256}")
+                   : KUMI_OK;
     }
     return KUMI_OK;
 }
@@ -360,7 +401,8 @@ static int read_keys(struct ku_config *cfg)
                                 "say which model: {\"model_type\":\"gpt2\",..} or {\"path\":DIR}");
     if (cfg->data_train.n == 0)
         return ku_config_refuse(o, "data.train", NULL, "name the training files");
-    return check_together(cfg);
+    KU_TRY(check_together(cfg));
+    return ku_rule_check(cfg);
 }
 
 int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,

@@ -25,15 +25,27 @@ struct ku_span {
 struct ku_pair {
     double v[2];
 };
+enum { KU_MAX_SPANS = 6 };
+struct ku_spans {
+    int n;
+    struct ku_span item[KU_MAX_SPANS]; /* ascending */
+};
+enum ku_scaling_rule { KU_SCALING_NONE, KU_SCALING_LINEAR, KU_SCALING_SQRT };
+struct ku_lr_scaling {
+    enum ku_scaling_rule rule;
+    int64_t base_batch;
+};
 
-#define KU_KEY_INT  int64_t
-#define KU_KEY_NUM  double
-#define KU_KEY_BOOL int
-#define KU_KEY_TEXT char *
-#define KU_KEY_ENUM char *
-#define KU_KEY_LIST struct ku_list
-#define KU_KEY_SPAN struct ku_span
-#define KU_KEY_PAIR struct ku_pair
+#define KU_KEY_INT     int64_t
+#define KU_KEY_NUM     double
+#define KU_KEY_BOOL    int
+#define KU_KEY_TEXT    char *
+#define KU_KEY_ENUM    char *
+#define KU_KEY_LIST    struct ku_list
+#define KU_KEY_SPAN    struct ku_span
+#define KU_KEY_PAIR    struct ku_pair
+#define KU_KEY_SPANS   struct ku_spans
+#define KU_KEY_SCALING struct ku_lr_scaling
 struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"

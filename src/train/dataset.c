@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "data/image.h"
 #include "data/text.h"
 
 static int refuse_seq_len(const struct ku_config *c, const char *wanted)
@@ -32,9 +33,43 @@ int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int6
     return status;
 }
 
+static int open_images(const struct ku_config *c, const struct ku_model *m,
+                       const struct ku_progress *progress, struct ku_data **out)
+{
+    struct ku_image_opts o = {.kind = c->data_kind,
+                              .train = (const char *const *)c->data_train.item,
+                              .n_train = c->data_train.n,
+                              .val = (const char *const *)c->data_val.item,
+                              .n_val = c->data_val.n,
+                              .train_labels = (const char *const *)c->data_train_labels.item,
+                              .n_train_labels = c->data_train_labels.n,
+                              .val_labels = (const char *const *)c->data_val_labels.item,
+                              .n_val_labels = c->data_val_labels.n,
+                              .val_fraction = c->data_val_fraction,
+                              .labels = c->data_labels,
+                              .layout = c->data_layout,
+                              .n_classes = m->facts.n_classes,
+                              .progress = *progress};
+    struct ku_augment_opts *a = &o.augment;
+    a->height = m->facts.image[0];
+    a->width = m->facts.image[1];
+    a->channels = (int)m->facts.image[2];
+    a->padding = c->data_padding;
+    a->resize = c->data_resize == KU_NULL ? 0 : c->data_resize;
+    a->flip = c->data_flip;
+    memcpy(a->scale, c->data_scale.v, sizeof a->scale);
+    memcpy(a->ratio, c->data_ratio.v, sizeof a->ratio);
+    a->seed = (uint64_t)c->train_seed;
+    KU_TRY(ku_crop_parse(c->data_crop, &a->crop));
+    KU_TRY(ku_normalize_parse(c->data_normalize, a));
+    return ku_image_open(&o, out);
+}
+
 int ku_dataset_open(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
                     const struct ku_progress *progress, struct ku_data **out)
 {
+    if (c->data_kind && ku_image_is_kind(c->data_kind))
+        return open_images(c, m, progress, out);
     struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
                              .n_train = c->data_train.n,
                              .val = (const char *const *)c->data_val.item,

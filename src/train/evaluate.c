@@ -97,6 +97,8 @@ static int evaluate(struct evaluation *e, const struct ku_ckpt *c)
     KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
     e->result->tokens = e->s.t->eval_tokens;
     e->result->perplexity = exp(e->result->loss);
+    e->result->is_by_samples = ku_session_is_by_samples(&e->s);
+    ku_trainer_metrics(e->s.t, 1, &e->result->metrics);
     return KUMI_OK;
 }
 

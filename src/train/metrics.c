@@ -152,15 +152,28 @@ static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, dou
     double left_s =
         (double)(l->n_steps - l->step) * m->elapsed_ms / (double)(m->seen ? m->seen : 1) * 1e-3;
     double mfu = ku_metrics_mfu(m, tps);
-    char text[256], share[32] = "";
+    char share[32] = "";
+    struct ku_str text = {0};
     if (isfinite(mfu))
         snprintf(share, sizeof share, "  mfu %.1f %%", 100 * mfu);
-    int bytes = snprintf(
-        text, sizeof text, "%sstep %lld/%lld  loss %.4f  lr %.2e  %.0f tok/s%s  %d:%02d left%s",
-        m->is_terminal ? "\r" : "", (long long)l->step, (long long)l->n_steps, l->loss, l->lr, tps,
-        share, (int)(left_s / 60), (int)left_s % 60, m->is_terminal ? "   " : "\n");
-    if (bytes > 0)
-        fwrite(text, 1, (size_t)bytes, stderr);
+    ku_str_add(&text, "%sstep %lld/%lld  loss %.4f", m->is_terminal ? "\r" : "", (long long)l->step,
+               (long long)l->n_steps, l->loss);
+    for (int i = 0; l->metrics && i < l->metrics->n; i++)
+        ku_str_add(&text, "  %s %.4f", l->metrics->item[i].name, l->metrics->item[i].value);
+    ku_str_add(&text, "  lr %.2e  %.0f %s/s%s  %d:%02d left%s", l->lr, tps,
+               l->samples ? "samples" : "tok", share, (int)(left_s / 60), (int)left_s % 60,
+               m->is_terminal ? "   " : "\n");
+    if (!text.failed)
+        fwrite(text.text, 1, text.bytes, stderr);
+    ku_str_fini(&text);
+}
+
+/* ",\"accuracy\":0.5" */
+static void add_values(struct ku_str *row, const char *prefix, const struct kumi_result_metrics *v)
+{
+    char b[32];
+    for (int i = 0; v && i < v->n; i++)
+        ku_str_add(row, ",\"%s%s\":%s", prefix, v->item[i].name, number(v->item[i].value, b));
 }
 
 void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int is_logged)
@@ -177,8 +190,12 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
                "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"tokens\":%lld",
                (long long)l->step, number(l->epoch, b[0]), number(l->loss, b[1]),
                number(l->grad_norm, b[2]), number(l->lr, b[3]), (long long)l->tokens);
+    add_values(&row, "", l->metrics);
     ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"mfu\":%s", l->step_ms, tps,
                number(ku_metrics_mfu(m, tps), b[4]));
+    if (l->samples)
+        ku_str_add(&row, ",\"samples_per_s\":%.1f",
+                   whole_ms > 0 ? (double)l->samples / whole_ms * 1e3 : 0);
     ku_str_add(&row, ",\"memory_gib\":%s",
                number(l->held_bytes ? (double)l->held_bytes / (1 << 30) : (double)NAN, b[5]));
     ku_str_add(&row, ",\"data_ms\":%.3f,\"exposed_comm_ms\":%.3f,\"wait_ms\":%.3f", l->data_ms,
@@ -190,15 +207,26 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
     say(m, l, tps);
 }
 
-void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss)
+void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss,
+                     const struct kumi_result_metrics *val)
 {
-    char text[128], b[32];
-    int bytes = snprintf(text, sizeof text, "{\"step\":%lld,\"val_loss\":%s}\n", (long long)step,
-                         number(val_loss, b));
-    write_row(m, text, (size_t)bytes);
+    char b[32];
+    struct ku_str row = {0}, text = {0};
+    ku_str_add(&row, "{\"step\":%lld,\"val_loss\":%s", (long long)step, number(val_loss, b));
+    add_values(&row, "val_", val);
+    ku_str_add(&row, "}\n");
+    if (!row.failed)
+        write_row(m, row.text, row.bytes);
     json_array_append_new(m->curve, json_pack("[I, f]", (json_int_t)step, val_loss));
-    fprintf(stderr, "%sstep %lld  validation loss %.4f\n", m->is_terminal ? "\r" : "",
-            (long long)step, val_loss);
+    ku_str_add(&text, "%sstep %lld  validation loss %.4f", m->is_terminal ? "\r" : "",
+               (long long)step, val_loss);
+    for (int i = 0; i < val->n; i++)
+        ku_str_add(&text, "  %s %.4f", val->item[i].name, val->item[i].value);
+    ku_str_add(&text, "\n");
+    if (!text.failed)
+        fwrite(text.text, 1, text.bytes, stderr);
+    ku_str_fini(&row);
+    ku_str_fini(&text);
 }
 
 static int by_size(const void *a, const void *b)

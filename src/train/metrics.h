@@ -5,6 +5,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include "kumi/run.h"
+
 /*
  * What a run says of itself: DIR/metrics.jsonl, a line now and then for people, DIR/summary.json at
  * the end. By rank 0.
@@ -12,8 +14,10 @@
 struct ku_metrics_line {
     int64_t step, n_steps, tokens; /* steps done; of the run; valid tokens of this step */
     double epoch, loss, grad_norm, lr, step_ms, data_ms;
-    double exposed_ms, wait_ms, optimizer_ms; /* of a logged step, mean of the ranks */
-    int64_t held_bytes;                       /* by all ranks, of a logged step; 0: unknown */
+    double exposed_ms, wait_ms, optimizer_ms;  /* of a logged step, mean of the ranks */
+    int64_t held_bytes;                        /* by all ranks, of a logged step; 0: unknown */
+    int64_t samples;                           /* of this step where tokens are samples, else 0 */
+    const struct kumi_result_metrics *metrics; /* of a logged step */
 };
 struct ku_metrics;
 /*
@@ -29,7 +33,8 @@ void ku_metrics_close(struct ku_metrics *m); /* NULL is fine */
 /* Every step: notes throughput; is_logged writes the line. A full disk is said once and stops the
  * file, not the run. */
 void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *line, int is_logged);
-void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss);
+void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss,
+                     const struct kumi_result_metrics *val);
 /* Medians over all steps but the first three. */
 double ku_metrics_median_tps(const struct ku_metrics *m);
 double ku_metrics_median_step_ms(const struct ku_metrics *m);

@@ -1,29 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/rows.h"
 
-#include <string.h>
-
 #include "base/err.h"
-
-enum { NO_TARGET = -100 }; /* PyTorch's ignore_index */
-
-size_t ku_row_bytes(const struct ku_data_port *port)
-{
-    size_t bytes = kumi_dtype_bytes(port->dtype);
-    for (int i = 0; i < port->ndim; i++)
-        bytes *= (size_t)port->dim[i];
-    return bytes;
-}
-
-static void blank(const struct ku_data_port *port, void *row)
-{
-    size_t bytes = ku_row_bytes(port);
-    int32_t *target = row;
-    memset(row, 0, bytes);
-    if (port->dtype == KUMI_I32 && strcmp(port->name, "targets") == 0)
-        for (size_t i = 0; i < bytes / sizeof *target; i++)
-            target[i] = NO_TARGET;
-}
 
 static int read_row(const struct ku_data *d, enum ku_data_split split, int64_t sample,
                     int64_t number, int64_t row, void *const *to)
@@ -31,11 +9,11 @@ static int read_row(const struct ku_data *d, enum ku_data_split split, int64_t s
     void *at[KU_DATA_PORTS_MAX];
     KU_ASSERT(d->n_ports <= KU_DATA_PORTS_MAX);
     for (int i = 0; i < d->n_ports; i++)
-        at[i] = (char *)to[i] + (size_t)row * ku_row_bytes(&d->port[i]);
+        at[i] = (char *)to[i] + (size_t)row * ku_data_row_bytes(&d->port[i]);
     if (sample >= 0)
         return ku_data_read(d, split, sample, number, at);
     for (int i = 0; i < d->n_ports; i++)
-        blank(&d->port[i], at[i]);
+        ku_data_blank(&d->port[i], at[i]);
     return KUMI_OK;
 }
 

@@ -18,7 +18,5 @@ int ku_rows_train(const struct ku_data *d, const struct ku_sampler *s, int64_t s
                   int64_t n, void *const *to);
 int ku_rows_val(const struct ku_data *d, int64_t n_samples, int64_t first, int64_t n,
                 void *const *to);
-/* Bytes of a row of a port. */
-size_t ku_row_bytes(const struct ku_data_port *port);
 
 #endif

@@ -27,6 +27,7 @@
 #include "train/peak.h"
 #include "train/profile.h"
 #include "train/roofline.h"
+#include "train/rule.h"
 #include "train/rundir.h"
 #include "train/session.h"
 #include "train/trial.h"
@@ -225,6 +226,12 @@ static int prepare(struct run *r)
             (long long)r->s.batch.virtual_shards, (long long)r->s.batch.micro_batch,
             (long long)r->s.batch.k, r->s.cfg.precision_compute, ku_cpu_isa_name(r->s.t->isa),
             r->dir.path);
+    const struct ku_lr_scaling *scaling = &r->s.cfg.optimizer_lr_scaling;
+    if (scaling->rule != KU_SCALING_NONE)
+        fprintf(stderr, "kumi: learning rate %g = %g x %s(%lld / %lld)\n",
+                r->s.cfg.optimizer_lr * ku_rule_lr_factor(&r->s.cfg, r->s.batch.global_batch),
+                r->s.cfg.optimizer_lr, scaling->rule == KU_SCALING_SQRT ? "sqrt" : "",
+                (long long)r->s.batch.global_batch, (long long)scaling->base_batch);
     if (r->found[0])
         fprintf(stderr, "kumi: resumed %s at step %lld\n", r->found, (long long)r->step);
     return KUMI_OK;
@@ -279,8 +286,10 @@ static int evaluate(struct run *r)
         return KUMI_OK;
     KU_TRY(ku_session_evaluate(&r->s, &loss));
     r->result->val_loss = loss;
+    if (r->s.eval_samples)
+        ku_trainer_metrics(r->s.t, 1, &r->result->val_metrics);
     if (is_first(r) && r->s.eval_samples)
-        ku_metrics_eval(r->metrics, r->step, loss);
+        ku_metrics_eval(r->metrics, r->step, loss, &r->result->val_metrics);
     return KUMI_OK;
 }
 
@@ -372,19 +381,25 @@ static int note_step(struct run *r, const double *report, int64_t data_ns)
         return KUMI_OK;
     struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
     double mean_ms = 1e-6 / r->job->n;
-    struct ku_metrics_line line = {.step = r->step,
-                                   .n_steps = r->s.n_steps,
-                                   .tokens = (int64_t)report[KU_REPORT_TOKENS],
-                                   .epoch = (double)r->step / (double)r->s.sampler.steps_per_epoch,
-                                   .loss = report[KU_REPORT_LOSS],
-                                   .grad_norm = report[KU_REPORT_NORM],
-                                   .lr = report[KU_REPORT_LR],
-                                   .step_ms = (double)times.run_ns * 1e-6,
-                                   .data_ms = (double)data_ns * 1e-6,
-                                   .exposed_ms = (double)sum[SUM_EXPOSED_NS] * mean_ms,
-                                   .wait_ms = (double)sum[SUM_WAIT_NS] * mean_ms,
-                                   .optimizer_ms = (double)sum[SUM_ONCE_NS] * mean_ms,
-                                   .held_bytes = sum[SUM_HELD_BYTES]};
+    struct kumi_result_metrics metrics = {0};
+    if (is_logged(r))
+        ku_trainer_metrics(r->s.t, 0, &metrics);
+    struct ku_metrics_line line = {
+        .step = r->step,
+        .n_steps = r->s.n_steps,
+        .tokens = (int64_t)report[KU_REPORT_TOKENS],
+        .epoch = (double)r->step / (double)r->s.sampler.steps_per_epoch,
+        .loss = report[KU_REPORT_LOSS],
+        .grad_norm = report[KU_REPORT_NORM],
+        .lr = report[KU_REPORT_LR],
+        .step_ms = (double)times.run_ns * 1e-6,
+        .data_ms = (double)data_ns * 1e-6,
+        .exposed_ms = (double)sum[SUM_EXPOSED_NS] * mean_ms,
+        .wait_ms = (double)sum[SUM_WAIT_NS] * mean_ms,
+        .optimizer_ms = (double)sum[SUM_ONCE_NS] * mean_ms,
+        .held_bytes = sum[SUM_HELD_BYTES],
+        .samples = ku_session_is_by_samples(&r->s) ? r->s.batch.global_batch : 0,
+        .metrics = &metrics};
     ku_metrics_step(r->metrics, &line, is_logged(r));
     return KUMI_OK;
 }
@@ -477,6 +492,11 @@ static int write_summary(struct run *r, int64_t held_bytes)
         (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
         held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
         ku_metrics_curve(r->metrics));
+    for (int i = 0; i < result->val_metrics.n && o; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "val_%s", result->val_metrics.item[i].name);
+        json_object_set_new(o, name, real(result->val_metrics.item[i].value));
+    }
     char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
     char *path = ku_rundir_file(&r->dir, "summary.json");
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;
@@ -510,6 +530,7 @@ static int finish(struct run *r)
     struct kumi_train_result *result = r->result;
     result->step = r->step;
     result->update = *ku_trainer_update_count(r->s.t);
+    result->is_by_samples = ku_session_is_by_samples(&r->s);
     if (r->trial)
         KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank, r->result->out)));
     else

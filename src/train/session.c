@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/session.h"
-#include "train/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,9 +8,12 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "base/os.h"
 #include "train/agree.h"
 #include "train/dataset.h"
+#include "train/rule.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
 
@@ -132,41 +134,21 @@ int ku_session_open_data(struct ku_session *s, struct ku_job *job)
     return KUMI_OK;
 }
 
-static int optimizer_of(const struct ku_config *c, struct ku_compile_opts *o)
-{
-    struct ku_attrs *a = &o->rule;
-    o->optimizer = ku_op_find(c->optimizer_type);
-    a->lr = c->optimizer_lr;
-    a->beta1 = c->optimizer_betas.v[0];
-    a->beta2 = c->optimizer_betas.v[1];
-    a->eps = c->optimizer_eps;
-    a->weight_decay = c->optimizer_weight_decay;
-    a->momentum = c->optimizer_momentum;
-    a->nesterov = c->optimizer_nesterov;
-    o->decay = KU_DECAY_PATTERNS;
-    o->decay_patterns = (const char *const *)c->optimizer_decay.item;
-    if (c->optimizer_decay.is_word && strcmp(c->optimizer_decay.item[0], "matrices") == 0)
-        o->decay = KU_DECAY_MATRICES;
-    else if (c->optimizer_decay.is_word && strcmp(c->optimizer_decay.item[0], "all") == 0)
-        o->decay = KU_DECAY_ALL;
-    return KUMI_OK;
-}
-
 static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
 {
     const struct ku_config *c = &s->cfg;
-    for (int i = 0; ku_attr_schedules[i]; i++)
-        if (strcmp(ku_attr_schedules[i], c->schedule_type) == 0)
-            a->schedule = i;
+    int64_t at[KU_MAX_MILESTONES] = {0};
+    _Static_assert((int)KU_MAX_SPANS == (int)KU_MAX_MILESTONES, "as many as attributes");
+    ku_rule_schedule(c, a);
     a->period = is_per_epoch(c) && s->sampler.steps_per_epoch > 1 ? s->sampler.steps_per_epoch : 1;
     a->warmup = schedule_span(s, c->schedule_warmup_steps);
-    a->warmup_lr = c->schedule_warmup_start_lr;
     a->decay = c->schedule_decay_steps.n >= 0 ? schedule_span(s, c->schedule_decay_steps)
                : s->decay_steps > 0           ? s->decay_steps
                                               : schedule_length(s); /* a plan, without data */
-    a->min_lr = c->schedule_min_lr;
     a->step_size = schedule_span(s, c->schedule_step_size);
-    a->gamma = c->schedule_gamma;
+    for (int i = 0; i < c->schedule_milestones.n; i++)
+        at[i] = schedule_span(s, c->schedule_milestones.item[i]);
+    ku_rule_milestones(at, a);
 }
 
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
@@ -188,13 +170,33 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
     o->rule.clip = c->train_clip_norm;
     schedule_of(s, &o->rule);
-    return optimizer_of(c, o);
+    ku_rule_optimizer(c, s->batch.global_batch, o);
+    return KUMI_OK;
+}
+
+/* Of all losses that the model has; on failure the graph is gone. */
+static int smooth(struct ku_graph *g, double share)
+{
+    for (ku_id n = 1; n < g->n_nodes && share > 0; n++) {
+        struct ku_attrs a = g->attr[g->node[n].attr];
+        if (g->node[n].op != KU_OP_softmax_xent)
+            continue;
+        a.smoothing = share;
+        ku_id attr = ku_graph_attr(g, &a);
+        if (attr == 0) {
+            ku_graph_destroy(g);
+            return KUMI_ENOMEM;
+        }
+        g->node[n].attr = attr;
+    }
+    return KUMI_OK;
 }
 
 int ku_session_graph(const struct ku_session *s, struct ku_graph **g)
 {
     struct kumi_shape_of_batch b = {.n = s->batch.global_batch, .t = s->seq_len};
-    return ku_model_graph(&s->model, &b, g);
+    KU_TRY(ku_model_graph(&s->model, &b, g));
+    return smooth(*g, s->cfg.train_label_smoothing);
 }
 
 static int n_threads(const struct ku_session *s, int local_n)
@@ -220,6 +222,23 @@ size_t ku_session_staging_bytes(const struct ku_session *s)
                                           : bytes / KU_CKPT_WINDOW_BYTES * KU_CKPT_WINDOW_BYTES;
 }
 
+/* Samples that are there to fill a batch are ignored by the loss, but would count in statistics. */
+static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
+{
+    if (strcmp(s->cfg.data_last_batch, "short") != 0)
+        return KUMI_OK;
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_batch_norm_sums) {
+            json_t *v = json_string(s->cfg.data_last_batch);
+            int status = ku_config_refuse(&s->cfg, "data.last_batch", v,
+                                          "drop or wrap: batch norm would count what fills a short "
+                                          "batch");
+            json_decref(v);
+            return status;
+        }
+    return KUMI_OK;
+}
+
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
@@ -241,6 +260,11 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
         o.device_opts.isa = pinned;
     }
     KU_TRY(ku_session_graph(s, &g));
+    int refused = refuse_short(s, g);
+    if (refused < 0) {
+        ku_graph_destroy(g);
+        return refused;
+    }
     s->n_params = ku_graph_n_params(g);
     s->flops_per_item = ku_graph_model_flops(g) / (double)(s->batch.global_batch * s->seq_len);
     int status = s->data ? ku_dataset_check(s->data, g) : KUMI_OK;
@@ -254,6 +278,11 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 void ku_session_fini(struct ku_session *s)
 {
     ku_session_save_end(s);
+    if (ku_session_n_skipped(s) > 0)
+        KU_LOG(DATA, WARN, "%lld samples could not be read and counted for nothing",
+               (long long)ku_session_n_skipped(s));
+    for (int i = 0; i < 2; i++)
+        ku_loader_destroy(s->loader[i]);
     ku_trainer_destroy(s->t);
     ku_data_destroy(s->data);
     json_decref(s->numerics);
@@ -262,22 +291,59 @@ void ku_session_fini(struct ku_session *s)
     memset(s, 0, sizeof *s);
 }
 
+static int tick_loader(void *job)
+{
+    return tick(job, NULL, 0, 0);
+}
+
+/* The rows of this rank's micro-batches, in the order in which they run. */
+static int create_loader(struct ku_session *s, int is_eval, int64_t first_step)
+{
+    int n_micro = ku_trainer_n_micro(s->t);
+    struct ku_loader_range *range = ku_calloc((size_t)n_micro, sizeof *range);
+    if (range == NULL)
+        return KUMI_ENOMEM;
+    for (int u = 0; u < n_micro; u++)
+        range[u].n = ku_trainer_rows(s->t, u, &range[u].first);
+    struct ku_loader_opts o = {.data = s->data,
+                               .split = is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN,
+                               .sampler = is_eval ? NULL : &s->sampler,
+                               .global_batch = s->batch.global_batch,
+                               .n_samples = s->eval_samples,
+                               .range = range,
+                               .n_ranges = n_micro,
+                               .n_workers = (int)s->cfg.data_workers,
+                               .prefetch = (int)s->cfg.data_prefetch,
+                               .tick = tick_loader,
+                               .tick_ctx = s->t->job};
+    int status = ku_on_error_parse(s->cfg.data_on_error, &o.on_error);
+    if (status == KUMI_OK)
+        status = ku_loader_create(&o, first_step, &s->loader[is_eval]);
+    ku_free(range);
+    return status;
+}
+
 static int fill(struct ku_session *s, int is_eval, int64_t number)
 {
     enum ku_trainer_program p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
+    if (s->loader[is_eval] == NULL)
+        KU_TRY(create_loader(s, is_eval, number));
     for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
         void *to[KU_DATA_PORTS_MAX];
         size_t row_bytes;
-        int64_t first, n = ku_trainer_rows(s->t, u, &first);
         for (int i = 0; i < s->data->n_ports; i++)
             to[i] = ku_trainer_port(s->t, p, s->data->port[i].name, u, &row_bytes);
-        if (is_eval)
-            KU_TRY(ku_rows_val(s->data, s->eval_samples, number * s->batch.global_batch + first, n,
-                               to));
-        else
-            KU_TRY(ku_rows_train(s->data, &s->sampler, number, first, n, to));
+        KU_TRY(ku_loader_read(s->loader[is_eval], number, u, to));
     }
     return KUMI_OK;
+}
+
+int64_t ku_session_n_skipped(const struct ku_session *s)
+{
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++)
+        n += s->loader[i] ? ku_loader_n_skipped(s->loader[i]) : 0;
+    return n;
 }
 
 int ku_session_fill_train(struct ku_session *s, int64_t step)
@@ -287,6 +353,11 @@ int ku_session_fill_train(struct ku_session *s, int64_t step)
 int ku_session_fill_eval(struct ku_session *s, int64_t b)
 {
     return fill(s, 1, b);
+}
+
+int ku_session_is_by_samples(const struct ku_session *s)
+{
+    return s->data->item == NULL;
 }
 
 int ku_session_evaluate(struct ku_session *s, double *loss)

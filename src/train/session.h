@@ -2,7 +2,7 @@
 #ifndef KU_TRAIN_SESSION_H
 #define KU_TRAIN_SESSION_H
 
-#include "data/sampler.h"
+#include "data/loader.h"
 #include "data/data.h"
 #include "train/batch.h"
 #include "train/config.h"
@@ -20,7 +20,8 @@ struct ku_session {
     struct ku_batch batch;
     struct ku_data *data;
     struct ku_sampler sampler;
-    int64_t seq_len; /* loss positions of a sample: tokens, or 1 */
+    struct ku_loader *loader[2]; /* of training and evaluation, from their first rows on */
+    int64_t seq_len;             /* loss positions of a sample: tokens, or 1 */
     int64_t n_steps, eval_samples;
     int64_t n_params;      /* from create_trainer on, as the next */
     double flops_per_item; /* of the model, forward and backward, for one loss position */
@@ -56,6 +57,10 @@ void ku_session_fini(struct ku_session *s);
  * KUMI_EINPUT. */
 int ku_session_fill_train(struct ku_session *s, int64_t step);
 int ku_session_fill_eval(struct ku_session *s, int64_t b);
+/* Whether what the loss counts are samples, not tokens of them. */
+int ku_session_is_by_samples(const struct ku_session *s);
+/* Samples of this rank's that could not be read and counted for nothing (data.on_error: skip). */
+int64_t ku_session_n_skipped(const struct ku_session *s);
 /* Loss over the evaluation samples. Collective. */
 int ku_session_evaluate(struct ku_session *s, double *loss);
 

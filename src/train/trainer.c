@@ -92,7 +92,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     *n = 0;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
-        if (x->kind != KU_T_PARAM && x->kind != KU_T_OPTIMIZER)
+        if (x->kind == KU_T_DERIVED || x->kind == KU_T_COUNTER)
             continue;
         ku_id id = ku_graph_find_tensor(g, p->name_of[x->name]);
         const struct ku_shape *shape = &p->shape[x->shape];
@@ -101,7 +101,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         out->dtype = (enum kumi_dtype)x->dtype;
         out->data = ku_memory_state(memory, x);
         out->turn = first_write(p, x);
-        out->group = x->kind == KU_T_PARAM ? KU_CKPT_MODEL : KU_CKPT_OPTIMIZER;
+        out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
         out->ndim = ku_tensor_file_shape(g, id, out->dim);
         memcpy(out->padded, out->dim, sizeof out->padded);
         /* only a first dim is padded today: kumi_init.pad_first */
@@ -213,6 +213,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
 {
     int n_programs;
     KU_TRY(plan(t, graph, n, o));
+    KU_TRY(ku_trainer_note_metrics(t));
     KU_TRY(t->ops->open(&o->device_opts, &t->device));
     const struct ku_program **all = all_programs(t, &n_programs);
     int status = all ? ku_memory_create(t->job, all, n_programs, &t->memory) : KUMI_ENOMEM;
@@ -276,6 +277,7 @@ void ku_trainer_destroy(struct ku_trainer *t)
     for (int p = t->n_shapes ? KU_PROG_INIT : 0; p < KU_N_PROGS; p++)
         ku_program_destroy(t->program[p]);
     ku_free(t->shape);
+    ku_trainer_drop_metrics(t);
     for (int i = 0; i < t->n_params; i++)
         ku_free(t->param[i]);
     ku_free(t->param);
@@ -373,24 +375,12 @@ int ku_trainer_step_seen(struct ku_trainer *t, int64_t step, ku_exec_see *see, v
     return ku_exec_run_seen(t->exec[KU_PROG_TRAIN], see, ctx);
 }
 
-void ku_trainer_eval_begin(struct ku_trainer *t)
-{
-    ku_exact_zero(&t->eval_sum);
-    t->eval_tokens = 0;
-}
-
 int ku_trainer_eval_run(struct ku_trainer *t)
 {
     set_control(t, KU_PROG_EVAL, 0);
     KU_TRY(ku_exec_run(t->exec[KU_PROG_EVAL]));
-    ku_exact_merge(&t->eval_sum, ku_exec_port(t->exec[KU_PROG_EVAL], 0, "loss_sum", NULL));
-    t->eval_tokens += *(int64_t *)ku_exec_port(t->exec[KU_PROG_EVAL], 0, "loss_valid", NULL);
+    ku_trainer_eval_add(t);
     return KUMI_OK;
-}
-
-double ku_trainer_eval_loss(const struct ku_trainer *t)
-{
-    return t->eval_tokens ? ku_exact_round(&t->eval_sum) / (double)t->eval_tokens : 0;
 }
 
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t)
@@ -414,16 +404,4 @@ int64_t *ku_trainer_update_count(const struct ku_trainer *t)
 int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72])
 {
     return ku_digest_memory(t->tensor, t->n_tensors, only_params, out);
-}
-
-int64_t ku_trainer_metric_count(const struct ku_trainer *t, const char *name)
-{
-    const struct ku_program *p = t->program[KU_PROG_TRAIN];
-    for (uint32_t i = 0; i < p->n_instrs; i++) {
-        const struct ku_instr *x = &p->instr[i];
-        if (x->kind == KU_COMPUTE && x->op == KU_OP_exact_sum &&
-            strcmp(p->name_of[x->path], name) == 0)
-            return ku_shape_count(&p->shape[p->operand[x->operand].shape]);
-    }
-    return 1;
 }

@@ -5,6 +5,7 @@
 #include "base/exact.h"
 #include "ckpt/snapshot.h"
 #include "exec/exec.h"
+#include "kumi/run.h"
 #include "pass/pass.h"
 
 /*
@@ -31,6 +32,15 @@ struct ku_trainer_shape {
     struct ku_exec *exec[2];
 };
 
+/* A metric of the graph and what an evaluation has added up of it: enum kumi_metric. */
+struct ku_trainer_metric {
+    char *port;       /* of the programs */
+    const char *name; /* the user's, in port */
+    int kind, n_runs;
+    struct ku_exact sum;
+    double max, count;
+};
+
 struct ku_trainer {
     struct ku_job *job;
     const struct ku_device_ops *ops;
@@ -50,6 +60,8 @@ struct ku_trainer {
     int n_params;
     struct ku_exact eval_sum;
     int64_t eval_tokens;
+    struct ku_trainer_metric *metric; /* of the graph, over the evaluation */
+    int n_metrics;
     int64_t compile_ns;
 };
 
@@ -76,8 +88,8 @@ int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
                     char ***params, int *n_params);
 
 /*
- * The state of a program as files see it: parameters and optimizer tensors; compute copies and
- * counters are not in it. Names are the program's.
+ * The state of a program as files see it: parameters, buffers, optimizer tensors; compute copies
+ * and counters are not in it. Names are the program's.
  *
  *   g        the graph that p was compiled from
  *   tensor   [*n], out: freed with ku_free
@@ -134,8 +146,15 @@ void ku_trainer_eval_begin(struct ku_trainer *t);
 int ku_trainer_eval_run(struct ku_trainer *t);
 double ku_trainer_eval_loss(const struct ku_trainer *t);
 
-/* Elements of the global batch that a metric is over: what its mean divides by. */
-int64_t ku_trainer_metric_count(const struct ku_trainer *t, const char *name);
+/* A metric of the last step (is_eval 0), or of the evaluation up to here; names in t->metric.
+ * KUMI_EINVAL: the graph has none of this name. */
+int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval, double *value);
+/* All of them; those beyond KUMI_MAX_RESULT_METRICS, or with longer names, are left out. */
+void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_result_metrics *out);
+/* For ku_trainer_create, eval_run and destroy. */
+int ku_trainer_note_metrics(struct ku_trainer *t);
+void ku_trainer_eval_add(struct ku_trainer *t);
+void ku_trainer_drop_metrics(struct ku_trainer *t);
 /* Of the last step: the name of the first parameter whose gradient is not finite, or NULL. */
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
 /* A scalar of the state. */

@@ -434,12 +434,58 @@ static inline int suite_large(struct suite *s, enum kumi_dtype dtype, int64_t co
     return 0;
 }
 
+/*
+ * Small broadcasts whose roots go on at once, in every order with works that wait: each row is a
+ * work, started up to six ahead of the first that is not waited for. Values name work and root.
+ */
+static inline int suite_posted(struct suite *s)
+{
+    enum { N_WORKS = 600, AHEAD = 6, COUNT = 5 };
+    static const enum ku_coll_kind other[] = {KU_COLL_BARRIER, KU_COLL_ALL_REDUCE,
+                                              KU_COLL_BROADCAST};
+    struct ku_work w[AHEAD];
+    float x[AHEAD][COUNT] = {{0}};
+    int n = s->job->n;
+    for (int i = 0; i < N_WORKS + AHEAD; i++) {
+        struct ku_work *at = &w[i % AHEAD];
+        float *value = x[i % AHEAD];
+        if (i >= AHEAD) {
+            SUITE_TRY(ku_work_wait(at));
+            for (int k = 0; at->coll.kind != KU_COLL_BARRIER && k < COUNT; k++)
+                if (value[k] != (float)((i - AHEAD) * 8 + at->coll.root)) {
+                    printf("posted: work %d: rank %d has %g\n", i - AHEAD, s->job->rank,
+                           (double)value[k]);
+                    return -70;
+                }
+        }
+        if (i >= N_WORKS)
+            continue;
+        /* Runs of one root, longer than the ring, then of changing ones. */
+        uint32_t random = ((uint32_t)i + 1) * 2654435761u >> 16;
+        int root = i / 100 % 2 ? (int)(random % (uint32_t)n) : i / 40 % n;
+        struct ku_coll c = {.kind = i % 100 < 40 ? KU_COLL_BROADCAST : other[random / 64 % 3],
+                            .count = COUNT,
+                            .reduce = KUMI_MAX,
+                            .in = value,
+                            .out = value};
+        c.root = c.kind == KU_COLL_BROADCAST ? root : 0;
+        if (c.kind == KU_COLL_BARRIER)
+            c.count = 0;
+        for (int k = 0; k < COUNT; k++)
+            value[k] = s->job->rank == c.root ? (float)(i * 8 + c.root) : -1;
+        SUITE_TRY(ku_work_init(at, s->c, &c));
+        SUITE_TRY(ku_work_start(at));
+    }
+    return 0;
+}
+
 static inline int suite_run(struct ku_job *job, int is_long)
 {
     struct suite s = {.job = job, .c = job->world};
     int n = job->n;
     const int64_t counts[] = {0, 1, 3, n - 1, n, n + 1, 63, 65, 1023, 1025};
     SUITE_TRY(ku_arena_create(job, "suite", 0, 64 << 20, &s.arena));
+    SUITE_TRY(suite_posted(&s));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (is_long || counts[i] < 100)
             SUITE_TRY(suite_at_count(&s, counts[i]));

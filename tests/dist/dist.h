@@ -16,6 +16,7 @@
 #include "comm/job.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
+#include "tensor/dtype.h"
 #include "train/trainer.h"
 
 /*
@@ -31,6 +32,8 @@ struct dist_case {
     int no_overlap, no_sharing;
     enum kumi_dtype compute;
     const char *device; /* "ref", "cpu" */
+    int optimizer;      /* 0 = KU_OP_adamw */
+    double smoothing;   /* of labels */
     struct kumi_gpt2 model;
     int64_t t;
     /* results */
@@ -74,7 +77,7 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     struct ku_compile_opts o =
         (struct ku_compile_opts){.compute = c->compute,
                                  .is_training = 1,
-                                 .optimizer = KU_OP_adamw,
+                                 .optimizer = c->optimizer ? c->optimizer : KU_OP_adamw,
                                  .rule = ku_attrs_default,
                                  .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
                                  .first_bucket_bytes = 4096,
@@ -89,7 +92,19 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     o.rule.clip = 1;
     o.rule.weight_decay = 0.1;
     o.rule.eps = 1e-8;
+    if (c->optimizer == KU_OP_lars)
+        o.rule.lr = 5, o.rule.momentum = 0.9;
     return o;
+}
+
+static inline void dist_smooth(struct ku_graph *g, double share)
+{
+    for (ku_id node = 1; node < g->n_nodes; node++)
+        if (g->node[node].op == KU_OP_softmax_xent) {
+            struct ku_attrs a = g->attr[g->node[node].attr];
+            a.smoothing = share;
+            g->node[node].attr = ku_graph_attr(g, &a);
+        }
 }
 
 static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, struct ku_trainer **t)
@@ -103,10 +118,27 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
     int status = ku_builder_take(builder, &g);
     kumi_graph_destroy(builder);
     KU_TRY(status);
+    if (c->smoothing > 0)
+        dist_smooth(g, c->smoothing);
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
     o.compile = dist_compile_opts(c);
     return ku_trainer_create(job, &g, 1, &o, t);
+}
+
+/* Whatever the optimizer does: rows of the vocabulary that nobody sees. */
+static inline int dist_padding_is_zero(const struct ku_trainer *t)
+{
+    for (int k = 0; k < t->n_tensors; k++) {
+        const struct ku_ckpt_tensor *x = &t->tensor[k];
+        int64_t row = 1;
+        for (int d = 1; d < x->ndim; d++)
+            row *= x->dim[d];
+        for (int64_t i = x->ndim ? x->dim[0] * row : 0; x->ndim && i < x->padded[0] * row; i++)
+            if (ku_load_f64(x->data, x->dtype, i) != 0)
+                return 0;
+    }
+    return 1;
 }
 
 static inline int dist_rank(struct ku_job *job, void *arg)
@@ -124,6 +156,8 @@ static inline int dist_rank(struct ku_job *job, void *arg)
             c->norm[step] = report[KU_REPORT_NORM];
         }
     }
+    if (job->rank == 0 && !dist_padding_is_zero(t))
+        return KU_ERR(KUMI_EBUG, "padding is not zero");
     ku_trainer_eval_begin(t);
     dist_fill(c, t, KU_PROG_EVAL, 1000);
     KU_TRY(ku_trainer_eval_run(t));

@@ -74,6 +74,31 @@ static void check_long_sums(enum kumi_dtype compute)
     }
 }
 
+/* Ratios of exact norms; a vocabulary whose padding must stay zero; state that is shared or not. */
+static void check_layerwise(int optimizer, enum kumi_dtype compute)
+{
+    struct dist_case one = base_case("cpu", compute);
+    one.v = 4, one.steps = 12, one.optimizer = optimizer, one.smoothing = 0.1;
+    one.model.n_embd = 48; /* matrices of up to three blocks, which ranks share */
+    dist_run(&one);
+    assert_true(one.loss[11] < one.loss[1]);
+    for (int n = 2; n <= 4; n *= 2)
+        for (int no_sharing = 0; no_sharing < 2; no_sharing++) {
+            struct dist_case c = one;
+            c.n = n, c.no_sharing = no_sharing, c.threads = n == 2 ? 2 : 1;
+            dist_run(&c);
+            expect_equal(&one, &c);
+        }
+}
+static void layerwise(void **state)
+{
+    (void)state;
+    check_layerwise(KU_OP_lars, KUMI_F32);
+    check_layerwise(KU_OP_lamb, KUMI_F32);
+    check_layerwise(KU_OP_lars, KUMI_BF16);
+    check_layerwise(KU_OP_lamb, KUMI_BF16);
+}
+
 static void long_sums(void **state)
 {
     (void)state;
@@ -110,7 +135,8 @@ static void cpu_bf16(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),
-                                       cmocka_unit_test(long_sums), cmocka_unit_test(ref_f32)};
+                                       cmocka_unit_test(long_sums), cmocka_unit_test(layerwise),
+                                       cmocka_unit_test(ref_f32)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,6 +127,26 @@ static void after_each_pass(void **state)
     }
 }
 
+/* The two phases of LARS and LAMB, around one sum over the ranks; biases are not adapted. */
+static void layerwise(void **state)
+{
+    static const int optimizer[] = {KU_OP_lars, KU_OP_lamb};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct ku_graph *g = network(24);
+        struct ku_compile_opts o = options(2, KUMI_BF16);
+        struct ku_str text = {0};
+        o.optimizer = optimizer[i];
+        o.rule.momentum = 0.9;
+        assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+        assert_int_equal(ku_graph_print(g, &text), 0);
+        compare(ku_ops[optimizer[i]].name, &text);
+        read_back(ku_ops[optimizer[i]].name, &text);
+        ku_str_fini(&text);
+        ku_graph_destroy(g);
+    }
+}
+
 static void programs(void **state)
 {
     (void)state;
@@ -270,11 +290,10 @@ static void source_lines(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(after_each_pass),
-                                       cmocka_unit_test(programs),
-                                       cmocka_unit_test(plans_do_not_overlap),
-                                       cmocka_unit_test(frozen_and_unused),
-                                       cmocka_unit_test(refusals),
-                                       cmocka_unit_test(source_lines)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(after_each_pass),   cmocka_unit_test(layerwise),
+        cmocka_unit_test(programs),          cmocka_unit_test(plans_do_not_overlap),
+        cmocka_unit_test(frozen_and_unused), cmocka_unit_test(refusals),
+        cmocka_unit_test(source_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

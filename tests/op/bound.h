@@ -602,6 +602,8 @@ static inline void bound_lamb(const struct bound *b)
     }
 }
 
+#include "op/bound_norm.h"
+
 static inline bound_fn *bound_of(int op)
 {
     static bound_fn *const table[KU_N_OPS] = {
@@ -614,9 +616,14 @@ static inline bound_fn *bound_of(int op)
         [KU_OP_act] = bound_act,
         [KU_OP_act_dx] = bound_act_dx,
         [KU_OP_dropout] = bound_dropout,
+        [KU_OP_scale] = bound_dropout, /* the factor is rounded, too */
         [KU_OP_layer_norm] = bound_layer_norm,
         [KU_OP_layer_norm_dx] = bound_layer_norm_dx,
         [KU_OP_layer_norm_dgb] = bound_layer_norm_dgb,
+        [KU_OP_batch_norm_sums] = bound_batch_norm_sums,
+        [KU_OP_batch_norm] = bound_batch_norm,
+        [KU_OP_batch_norm_dsums] = bound_batch_norm_dsums,
+        [KU_OP_batch_norm_dx] = bound_batch_norm_dx,
         [KU_OP_softmax_xent] = bound_softmax_xent,
         [KU_OP_softmax_xent_dx] = bound_softmax_xent_dx,
         [KU_OP_attention] = bound_attention,

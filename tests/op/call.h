@@ -26,6 +26,7 @@
 struct op_call {
     char text[240]; /* for messages */
     int op, n_in, n_out, accumulate;
+    char kind[KU_MAX_IN + 1]; /* of the operands of a row: m and v follow operand 0 */
     struct ku_attrs attr;
     uint32_t stream;
     struct ku_view in[KU_MAX_IN];
@@ -131,6 +132,8 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
     switch (kind) {
     case 'x':
     case 'f':
+    case 'm':
+    case 'v':
     case 'p':
         fill_normal(v, stream, kind == 'p');
         break;
@@ -176,6 +179,15 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
     case 'c':
         word[0] = 11;
         break;
+    case 's': /* [3, c]: 12 elements of mean 2 x and a variance above 3 */
+        fill_normal(v, stream, 0);
+        for (int64_t j = 0, n = count_of(v) / 3; j < n; j++) {
+            double *sum = v->data, mean = 2 * sum[j];
+            sum[j] = 12;
+            sum[n + j] = 12 * mean;
+            sum[2 * n + j] = 12 * (mean * mean + 3 + sum[2 * n + j] * sum[2 * n + j]);
+        }
+        break;
     default:
         fill_report(v, kind);
     }
@@ -186,14 +198,15 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
 
 static inline enum kumi_dtype dtype_of(char kind, enum kumi_dtype x)
 {
-    if (strchr("fp", kind))
+    if (strchr("fpmv", kind))
         return x == KUMI_F64 ? KUMI_F64 : KUMI_F32;
     if (strchr("it", kind))
         return KUMI_I32;
     return strchr("xbq", kind) ? x : strchr("kwecE", kind) ? KUMI_I64 : KUMI_F64;
 }
 
-/* "n3t5v70/61": letter, count, seen. A digit is a dim of that name and count (",3"). */
+/* "n3t5v70/61": letter, count, seen. A digit is a dim of that name and count (",3"), but 0
+ * is a name. */
 static inline struct ku_shape parse_shape(const char *p)
 {
     struct ku_shape s = {0};
@@ -206,8 +219,9 @@ static inline struct ku_shape parse_shape(const char *p)
         }
         assert_in_range(s.ndim++, 0, KU_MAX_DIMS - 1);
         d->name = *p++;
-        d->count = isdigit((unsigned char)d->name) ? d->name - '0' : strtoll(p, &end, 10);
-        if (!isdigit((unsigned char)d->name))
+        int is_named = !isdigit((unsigned char)d->name) || d->name == '0';
+        d->count = is_named ? strtoll(p, &end, 10) : d->name - '0';
+        if (is_named)
             p = end;
         d->seen = d->count;
         if (*p == '/') {
@@ -243,6 +257,23 @@ static inline void call_infer(struct op_call *c)
     }
 }
 
+/* Batch statistics of operand 0, per channel: what kinds m and v hold. */
+static inline void call_follow(struct op_call *c)
+{
+    const struct ku_view *x = &c->in[0];
+    int64_t width = x->shape.ndim ? x->shape.dim[x->shape.ndim - 1].count : 1;
+    for (int i = 0; i < c->n_in; i++)
+        for (int64_t j = 0; (c->kind[i] == 'm' || c->kind[i] == 'v') && j < width; j++) {
+            int64_t n = count_of(x) / width;
+            double mean = 0, var = 0;
+            for (int64_t r = 0; r < n; r++)
+                mean += at(x, r * width + j) / (double)n;
+            for (int64_t r = 0; r < n; r++)
+                var += (at(x, r * width + j) - mean) * (at(x, r * width + j) - mean) / (double)n;
+            ku_store_f64(c->in[i].data, c->in[i].dtype, j, c->kind[i] == 'm' ? mean : var);
+        }
+}
+
 static inline void call_parse(const struct op_row *row, enum kumi_dtype x, struct op_call *c)
 {
     memset(c, 0, sizeof *c);
@@ -257,12 +288,14 @@ static inline void call_parse(const struct op_row *row, enum kumi_dtype x, struc
         char kind = *p++, *end;
         uint32_t limit = (uint32_t)strtoul(p, &end, 10);
         struct ku_shape s = parse_shape(kind == 'k' ? "w4" : end + 1); /* behind "<kind><limit>:" */
+        c->kind[c->n_in] = kind;
         struct ku_view *v = &c->in[c->n_in++];
         *v = view_make(dtype_of(kind, x), &s);
         fill_data(v, kind, limit, (uint32_t)c->n_in * 16);
         p += strcspn(p, " ");
         p += *p == ' ';
     }
+    call_follow(c);
     call_infer(c);
 }
 

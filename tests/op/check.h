@@ -343,7 +343,9 @@ static inline void check_row(const struct op_device *dev, int n_devs, const stru
     struct op_result saved = call_run(&ref, &c, 0);
     for (int o = 0; o < c.n_out; o++)
         adjoint[o] = adjoint_make(&c, o);
-    for (const char *p = ku_ops[c.op].grad; (p = statement_parse(p, &c, &saved, adjoint, &s));) {
+    struct op_result before = {0};
+    for (const char *p = ku_ops[c.op].grad;
+         (p = statement_parse(p, &c, &saved, adjoint, &before, &s));) {
         if (s.passed < 0 && statement_is_wanted(&s, &c))
             check_call(dev, n_devs, &s.call, is_covered);
         call_fini(&s.call);

@@ -13,11 +13,11 @@
  *   operands         "<kind>[limit]:<dim><count>[/<seen>]...", one word each
  *   n_out            results asked for
  *
- * Kinds: x float of the dtype at hand (b: with an infinity and a NaN; q: few values, many equal) ·
- * f float, f32 beside any x · p as f, not negative · i<limit> ids below it · t<limit> targets below
- * it, some ignored · k control port · w words · e exact sum, with counts behind it · E exact sums,
- * one after the other · c a count · r report (R: of a skipped update, u: of the first one) · d f64,
- * not negative.
+ * Kinds: m, v mean and variance of operand 0 per channel · s batch norm's sums · x float of the
+ * dtype at hand (b: with an infinity and a NaN; q: few values, many equal) · f float, f32 beside
+ * any x · p as f, not negative · i<limit> ids below it · t<limit> targets below it, some ignored ·
+ * k control port · w words · e exact sum, with counts behind it · E exact sums, one after the other
+ * · c a count · r report (R: of a skipped update, u: of the first one) · d f64, not negative.
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -60,6 +60,13 @@ static const struct op_row op_table[] = {
     {"act", "act=gelu_tanh", "x:n0c3", 1},
     {"add", "", "x:n3t5c7 x:n3t5c7", 1},
     {"add", "", "x:n131c129 x:n131c129", 1},
+    {"scale", "value=22.627416997969522", "x:n3t5c7", 1},
+    {"scale", "value=-0.3", "x:n131c129", 1},
+    {"scale", "value=2", "x:n0c3", 1},
+    {"sinusoid", "rows=33 d_model=20", "", 1},
+    {"sinusoid", "rows=5 d_model=7", "", 1},
+    {"sinusoid", "rows=1 d_model=1", "", 1},
+    {"sinusoid", "rows=4099 d_model=2", "", 1},
     {"mul", "", "x:n3t5c7 x:n3t5c7", 1},
     {"mul", "", "x:n1 x:n1", 1},
     {"mul", "", "x:n131c129 x:n131c129", 1},
@@ -81,6 +88,32 @@ static const struct op_row op_table[] = {
     {"layer_norm", "", "x:c16 f:c16 f:c16", 3},
     {"layer_norm", "", "x:n3c1 f:c1 f:c1", 3},
     {"layer_norm", "", "x:n0c5 f:c5 f:c5", 3},
+    {"pad_last", "before=2 behind=3", "x:n3y2x5c7", 1},
+    {"pad_last", "before=16 behind=16", "x:n70y3x3c32", 1},
+    {"pad_last", "", "x:n3c1", 1},
+    {"pad_last", "behind=1", "x:n0c4", 1},
+    {"crop_last", "before=2 behind=3", "x:n3y2x5c7", 1},
+    {"crop_last", "before=4 behind=1", "x:n2c5", 1},
+    {"batch_norm_sums", "", "x:n3y2x5c7", 1},
+    {"batch_norm_sums", "", "x:n70c129", 1},
+    {"batch_norm_sums", "", "x:n9000c3", 1},
+    {"batch_norm_sums", "", "x:n5y3x3f64", 1},
+    {"batch_norm_sums", "", "x:n1c1", 1},
+    {"batch_norm_sums", "", "x:n0c5", 1},
+    {"batch_norm_moments", "", "s:,3c7", 3},
+    {"batch_norm_moments", "", "s:,3c129 f:c129 f:c129 c:", 3},
+    {"batch_norm", "", "x:n3y2x5c7 m:c7 v:c7 f:c7 f:c7", 1},
+    {"batch_norm", "eps=0.001", "x:n3c129 m:c129 v:c129 f:c129 f:c129", 1},
+    {"batch_norm", "", "x:n7y5x3c48 m:c48 v:c48 f:c48 f:c48", 1},
+    {"batch_norm", "", "x:n600c36 m:c36 v:c36 f:c36 f:c36", 1},
+    {"batch_norm", "", "x:n5c1 m:c1 v:c1 f:c1 f:c1", 1},
+    {"batch_norm", "", "x:n0c5 f:c5 p:c5 f:c5 f:c5", 1},
+    {"batch_norm", "act=relu", "x:n7y5x3c48 m:c48 v:c48 f:c48 f:c48", 1},
+    {"batch_norm", "", "x:n3y2x5c21 m:c21 v:c21 f:c21 f:c21 x:n3y2x5c21", 1},
+    {"batch_norm", "act=relu", "x:n70c130 m:c130 v:c130 f:c130 f:c130 x:n70c130", 1},
+    {"batch_norm_dsums", "", "x:n3y2x5c21 x:n3y2x5c21 m:c21 v:c21 x:n3y2x5c21", 4},
+    {"batch_norm_dsums", "", "x:n700c130 x:n700c130 m:c130 v:c130 x:n700c130", 4},
+    {"batch_norm_dsums", "", "x:n70c16 x:n70c16 m:c16 v:c16 x:n70c16", 3},
     {"attention", "causal=1", "x:n2t7,3h3d5 k", 2},
     {"attention", "", "x:n2t5,3h2d3 k", 2},
     {"attention", "causal=1 p=0.3", "x:n3t9,3h3d4 k", 2},
@@ -164,6 +197,10 @@ static const struct op_row op_table[] = {
     {"sgd", "momentum=0.9 nesterov=1 dtype=bf16", "f:n131c129 f:n131c129 f:n131c129 u:w8", 3},
     {"sgd", "", "f:n3c5 f:n3c5 f:n3c5 R:w8", 2},
 
+    {"batch_norm_track", "momentum=0.1 scale=0.25", "f:c7 p:c7 f:,03,2c7", 2},
+    {"batch_norm_track", "momentum=0.3 scale=1", "f:c5003 p:c5003 f:,01,2c5003", 2},
+    {"count_up", "words=3", "c:", 1},
+    {"count_up", "words=3", "w:w5003", 1},
     {"sgd", "momentum=0.9 dampening=0.3", "f:n3c5 f:n3c5 x:n3c5 r:w8", 2},
     {"sgd", "schedule=one_cycle cycle_momentum=1 decay=20", "f:n3c5 f:n3c5 f:n3c5 r:w8", 2},
     {"adamw", "schedule=one_cycle cycle_momentum=1 decay=20 eps=1e-8",

@@ -24,11 +24,16 @@ static inline struct ku_view adjoint_make(const struct op_call *c, int out)
 }
 
 static inline const struct ku_view *operand_of(const struct op_call *c, const struct op_result *r,
-                                               const struct ku_view *adjoint, const char *name)
+                                               const struct ku_view *adjoint, const char *name,
+                                               const struct op_result *before)
 {
     int index = name[1] - '0';
     assert_in_range(index, 0, 9);
-    assert_non_null(strchr("iod", name[0]));
+    assert_non_null(strchr("iodt", name[0]));
+    if (name[0] == 't') {
+        assert_in_range(index, 0, before->n - 1);
+        return &before->out[index];
+    }
     return name[0] == 'i' ? &c->in[index] : name[0] == 'o' ? &r->out[index] : &adjoint[index];
 }
 
@@ -36,17 +41,21 @@ static inline const struct ku_view *operand_of(const struct op_call *c, const st
  * Parses the next statement of `text` ("g1,g2=op(d0,i0,o1); ...") and binds its operands. Returns
  * what is left, or NULL at the end. Attributes and stream are the forward call's; a cast goes back
  * to the input's dtype.
+ *
+ *   before   results of the statement before this one on ref, replaced by this one's: begins as {0}
  */
 static inline const char *statement_parse(const char *text, const struct op_call *c,
                                           const struct op_result *r, const struct ku_view *adjoint,
-                                          struct op_statement *s)
+                                          struct op_result *before, struct op_statement *s)
 {
     char name[32];
     memset(s, 0, sizeof *s);
     s->passed = -1;
     text += strspn(text, "; ");
-    if (*text == '\0')
+    if (*text == '\0') {
+        result_fini(before);
         return NULL;
+    }
     for (; *text == 'g' || *text == ','; text++)
         if (*text == 'g')
             s->target[s->n_targets++] = *++text - '0';
@@ -63,14 +72,15 @@ static inline const char *statement_parse(const char *text, const struct op_call
     }
     s->call.op = ku_op_find(name);
     assert_int_not_equal(s->call.op, KU_OP_NONE);
-    s->call.n_out = s->n_targets;
+    int n_least = ku_ops[s->call.op].min_out;
+    s->call.n_out = s->n_targets > n_least ? s->n_targets : n_least;
     s->call.attr = c->attr;
     s->call.stream = c->stream;
     if (s->call.op == KU_OP_cast)
         s->call.attr.dtype = c->in[0].dtype;
     snprintf(s->call.text, sizeof s->call.text, "%s of %.200s", name, c->text);
     for (text++; text[-1] != ')'; text += 3) {
-        s->call.in[s->call.n_in++] = view_clone(operand_of(c, r, adjoint, text));
+        s->call.in[s->call.n_in++] = view_clone(operand_of(c, r, adjoint, text, before));
         if (text[2] != '+')
             continue;
         for (int i = text[1] - '0' + 1; i < c->n_in; i++) /* "i0+": and all behind it */
@@ -78,6 +88,12 @@ static inline const char *statement_parse(const char *text, const struct op_call
         text++;
     }
     call_infer(&s->call);
+    result_fini(before);
+    if (strstr(text, "t0") || strstr(text, "t1") || strstr(text, "t2")) {
+        struct op_device ref = device_open(&ku_device_ref, KU_ISA_BASE, 1);
+        *before = call_run(&ref, &s->call, 0);
+        device_close(&ref);
+    }
     return text;
 }
 /* Statements for operands that the call does not have (a bias) are left out. */

@@ -123,6 +123,13 @@ static const struct known known_table[] = {
      {LIST(1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6), LIST(10, 20, 30, 40, 50, 60, 70, 80), LIST(0, 2)},
      0,
      LIST(10, 30, 3, 20, 40, 6, 1, 2, 50, 4, 5, 60)},
+    {{"scale", "value=-2.5", "x:n3", 1}, {LIST(1, -2, 0)}, 0, LIST(-2.5, 5, -0.0)},
+    /* sin 1, cos 1, sin 0.01, cos 0.01 */
+    {{"sinusoid", "rows=2 d_model=4 dtype=f64", "", 1},
+     {NULL},
+     0,
+     LIST(0, 1, 0, 1, 0.8414709848078965, 0.5403023058681398, 0.009999833334166664,
+          0.9999500004166653)},
     {{"select", "", "x:n2t3c1 i3:n2", 1}, {LIST(1, 2, 3, 4, 5, 6), LIST(2, 1)}, 0, LIST(3, 5)},
     /* torch.optim's single-tensor formulas in Python: g 0.5, scale 0.25, wd 0.1 */
     {{"adamw", "weight_decay=0.1 eps=1e-8 beta2=0.99", "f:c1 f:c1 p:c1 f:c1 r:w8", 3},
@@ -374,6 +381,8 @@ static void test_refused(void **state)
     refuse("embedding", "", "x:v3c3 i3:n4", 1, spoil_dtype, "embedding");
     refuse("adamw", "", "f:c3 f:c3 p:c3 x:c3 r:w8", 3, spoil_place, "in place");
     refuse("sumsq", "", "x:c300 e:w73", 1, spoil_start, "4096");
+    refuse("trust_sums", "", "x:c300 x:c300 E:w144", 1, spoil_start, "4096");
+    refuse("lamb", "", "f:c3 f:c3 p:c3 r:w8 d:w2", 1, spoil_place, "in place");
     refuse("dropout", "p=1", "x:n3 k", 1, spoil_nothing, "p=1");
     refuse("dropout", "p=-0.1", "x:n3 k", 1, spoil_nothing, "p=-0.1");
     refuse("act", "", "x:n3", 1, spoil_op, "convert");
@@ -399,6 +408,11 @@ static void test_misfits(void **state)
         {"linear", {"n3c4", "c5f2", NULL}, "contracted"},
         {"add", {"n3c4", "n4c3", NULL}, "one shape"},
         {"dropout", {"n3", NULL, NULL}, "1 inputs"},
+        {"top_k", {"n3v4", "n3"}, "targets are i32"},
+        {"trust_sums", {"n3c4", "n4c3", "w144"}, "differ in shape"},
+        {"trust_sums", {"n3c4", "n3c4", "w144"}, "two exact sums"},
+        {"trust_norms", {"w144"}, "whole exact sums"},
+        {"lars", {"n3", "n3", "n3", "w8", "w2"}, "two f64"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {

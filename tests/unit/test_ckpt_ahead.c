@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* tsan */
 #include <errno.h>
 #include <fcntl.h>
 
@@ -54,9 +55,12 @@ static size_t read_all(const struct file *f, int direct_fd, size_t at, size_t en
     if (*status < 0)
         return 0;
     while ((*status = ku_ahead_next(a, &data, &bytes)) == 0 && bytes > 0) {
-        for (size_t i = 0; i < bytes; i++)
-            if (data[i] != (at + done + i < f->bytes ? f->data[at + done + i] : 0))
-                fail_msg("byte %zu of %s", at + done + i, f->path);
+        size_t left = at + done < f->bytes ? f->bytes - at - done : 0;
+        size_t inside = bytes < left ? bytes : left;
+        assert_memory_equal(data, f->data + at + done, inside);
+        for (size_t i = inside; i < bytes; i++)
+            if (data[i] != 0)
+                fail_msg("byte %zu is behind the end", at + done + i);
         done += bytes;
     }
     int why = errno;

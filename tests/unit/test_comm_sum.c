@@ -110,7 +110,7 @@ static void check_forms(const struct ku_sum *like, const float *want)
 
 static void test_tree(void **state)
 {
-    static float src[MAX_SRC][COUNT], dst[2][COUNT];
+    static float src[MAX_SRC][COUNT], dst[2][COUNT], addend[COUNT];
     const void *from[MAX_SRC];
     void *to[2] = {dst[0], dst[1]};
     (void)state;
@@ -119,17 +119,25 @@ static void test_tree(void **state)
         for (int i = 0; i < COUNT; i++)
             src[r][i] = ku_random_normal(9, 0, (uint32_t)r, (uint64_t)i);
     }
+    for (int i = 0; i < COUNT; i++)
+        addend[i] = ku_random_normal(9, 0, MAX_SRC, (uint64_t)i);
     for (int n = 1; n <= MAX_SRC; n++) {
-        for (int w = 0; w < 2; w++) {
-            enum kumi_dtype wire = w ? KUMI_BF16 : KUMI_F32;
-            struct ku_sum s = {
-                .n_src = n, .n_dst = 2, .src = from, .dst = to, .count = COUNT, .wire = wire};
+        for (int w = 0; w < 3; w++) {
+            enum kumi_dtype wire = w == 1 ? KUMI_BF16 : KUMI_F32;
+            struct ku_sum s = {.n_src = n,
+                               .n_dst = 2,
+                               .src = from,
+                               .dst = to,
+                               .count = COUNT,
+                               .wire = wire,
+                               .addend = w == 2 ? addend : NULL};
             ku_sum(ku_sum_choose(), &s);
             for (int i = 0; i < COUNT; i++) {
                 float leaf[MAX_SRC] = {0};
                 for (int r = 0; r < n; r++)
                     leaf[r] = src[r][i];
                 naive_tree(leaf, n, wire);
+                leaf[0] += w == 2 ? addend[i] : 0;
                 assert_memory_equal(&dst[0][i], &leaf[0], sizeof(float));
             }
             assert_memory_equal(dst[0], dst[1], sizeof dst[0]);

@@ -298,7 +298,7 @@ static void test_bench(void **state)
     for (out.as_json = 0; out.as_json < 2; out.as_json++) {
         l = (struct lines){.word = "all_reduce"};
         assert_status(ku_bench_comm_run(&out, 2), KUMI_OK);
-        /* barrier, bookkeeping; two with programs and two dtypes, one with dtypes, six */
+        /* bookkeeping, barrier; two with programs and two dtypes, one with dtypes, six */
         assert_int_equal(l.n, (out.as_json ? 0 : 2) + 2 + 2 * 6 + 4 + 6 * 2);
         assert_int_equal(l.n_found, 6);
     }

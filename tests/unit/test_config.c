@@ -15,6 +15,7 @@
 #include "base/os.h"
 #include "train/config.h"
 #include "train/model.h"
+#include "train/rule.h"
 
 static const char minimal[] = "{\"model\": {\"model_type\": \"gpt2\"},\n \"data\": {\"train\": "
                               "\"a.txt\"}}";
@@ -73,6 +74,11 @@ static void test_values(void **state)
         "data.format=u32",
         "data.val_fraction=0",
         "model.n_layer=3",
+        "schedule.type=multi_step",
+        "schedule.milestones=[\"2ep\",\"5ep\"]",
+        "optimizer.lr_scaling.rule=sqrt",
+        "optimizer.lr_scaling.base_batch=64",
+        "optimizer.type=lars",
     };
     struct ku_config c;
     (void)state;
@@ -92,6 +98,10 @@ static void test_values(void **state)
     assert_int_equal(c.data_shuffle, 0);
     assert_string_equal(c.parallel_isa, "avx2");
     assert_string_equal(c.data_format, "u32");
+    assert_int_equal(c.schedule_milestones.n, 2);
+    assert_int_equal(c.schedule_milestones.item[1].n, 5);
+    assert_int_equal(c.schedule_milestones.item[1].is_epochs, 1);
+    assert_true(ku_rule_lr_factor(&c, 256) == 2);
     assert_int_equal(json_integer_value(json_object_get(c.model, "n_layer")), 3);
     ku_config_fini(&c);
 }
@@ -199,12 +209,13 @@ static const struct bad {
     {NULL, "schedule.step_size=0",
      "config: --set schedule.step_size=0: schedule.step_size: 0; a number of steps, or \"10ep\""},
     {NULL, "optimizer.type=adamW",
-     "config: --set optimizer.type=adamW: optimizer.type: \"adamW\"; one of: adamw adam sgd"},
+     "config: --set optimizer.type=adamW: optimizer.type: \"adamW\"; one of: adamw adam sgd lars "
+     "lamb"},
     {NULL, "optimizer.type=adam sgd",
      "config: --set optimizer.type=adam sgd: optimizer.type: \"adam sgd\"; one of: adamw adam "
-     "sgd"},
+     "sgd lars lamb"},
     {NULL, "optimizer.type=",
-     "config: --set optimizer.type=: optimizer.type: \"\"; one of: adamw adam sgd"},
+     "config: --set optimizer.type=: optimizer.type: \"\"; one of: adamw adam sgd lars lamb"},
     {NULL, "parallel.isa=sse",
      "config: --set parallel.isa=sse: parallel.isa: \"sse\"; one of: base avx2 avx512 avx512bf16 "
      "amx (or null)"},
@@ -223,6 +234,29 @@ static const struct bad {
     /* keys that belong together */
     {GOOD ",\n\"train\":{\"steps\":5,\n \"epochs\":2}}", NULL,
      "config: c.json:3:2: train.epochs: 2; train.steps is given too; give one of them"},
+    {NULL, "optimizer.nesterov=true",
+     "config: --set optimizer.nesterov=true: optimizer.nesterov: true; it needs optimizer.momentum "
+     "above 0 and dampening 0"},
+    {NULL, "optimizer.min_coeff=20",
+     "config: --set optimizer.min_coeff=20: optimizer.min_coeff: 20; it exceeds "
+     "optimizer.max_coeff"},
+    {NULL, "optimizer.lr_scaling={\"rule\":\"cubic\",\"base_batch\":256}",
+     "config: --set optimizer.lr_scaling={\"rule\":\"cubic\",\"base_batch\":256}: "
+     "optimizer.lr_scaling: {\"rule\":\"cubic\",\"base_batch\":256}; {\"rule\": \"linear\" or "
+     "\"sqrt\", \"base_batch\": 256}"},
+    {NULL, "optimizer.lr_scaling.rule=linear",
+     "config: --set optimizer.lr_scaling.rule=linear: optimizer.lr_scaling: "
+     "{\"rule\":\"linear\"}; {\"rule\": \"linear\" or \"sqrt\", \"base_batch\": 256}"},
+    {NULL, "schedule.type=noam",
+     "config: c.json:1:1: schedule.d_model: missing; noam needs the model's width"},
+    {NULL, "schedule.type=multi_step",
+     "config: c.json:1:1: schedule.milestones: missing; multi_step needs at least one"},
+    {NULL, "schedule.milestones=[3,3]",
+     "config: --set schedule.milestones=[3,3]: schedule.milestones: [3,3]; at most 6 numbers of "
+     "steps, or all as \"10ep\", ascending"},
+    {NULL, "schedule.milestones=[3,\"5ep\"]",
+     "config: --set schedule.milestones=[3,\"5ep\"]: schedule.milestones: [3,\"5ep\"]; at most 6 "
+     "numbers of steps, or all as \"10ep\", ascending"},
     {NULL, "precision.compute=f64",
      "config: --set precision.compute=f64: precision.compute: \"f64\"; f64 is computed by "
      "parallel.device \"ref\" alone"},
@@ -232,6 +266,21 @@ static const struct bad {
      "config: --set checkpoint.staging_mb=64: checkpoint.staging_mb: 64; it is for "
      "checkpoint.async true; use 0"},
     /* the model's keys */
+    {NULL, "model={\"model_type\":\"resnet\",\"depth\":19}",
+     "config: --set model={\"model_type\":\"resnet\",\"depth\":19}: model.depth: 19; 18, 34, 50, "
+     "101 or 152, or 6 n + 2 up to 1202 (20, 32, 44, 56, 110)"},
+    {NULL, "model={\"model_type\":\"resnet\",\"shortcut\":\"A\"}",
+     "config: --set model={\"model_type\":\"resnet\",\"shortcut\":\"A\"}: model.shortcut: \"A\"; "
+     "it goes with basic blocks, give B"},
+    {NULL, "model={\"model_type\":\"resnet\",\"depths\":[2,0]}",
+     "config: --set model={\"model_type\":\"resnet\",\"depths\":[2,0]}: model.depths: [2,0]; 1 to "
+     "1000 blocks in each stage"},
+    {NULL, "model={\"model_type\":\"resnet\",\"depths\":[]}",
+     "config: --set model={\"model_type\":\"resnet\",\"depths\":[]}: model.depths: []; a list of 1 "
+     "to 4 stages' blocks"},
+    {NULL, "model={\"model_type\":\"resnet\",\"stem\":\"mnist\"}",
+     "config: --set model={\"model_type\":\"resnet\",\"stem\":\"mnist\"}: model.stem: \"mnist\"; "
+     "one of: imagenet cifar"},
     {"{" GPT2 "\n \"n_layers\":3}}", NULL,
      "config: c.json:3:2: model.n_layers: unknown key; did you mean n_layer?"},
     {"{" GPT2 "\n \"n_embd\":100}}", NULL,
@@ -257,10 +306,21 @@ static const struct bad {
      "gelu_new gelu_pytorch_tanh gelu_fast gelu relu"},
     {NULL, "model.tie_word_embeddings=1",
      "config: --set model.tie_word_embeddings=1: model.tie_word_embeddings: 1; true or false"},
+    {NULL, "model={\"model_type\":\"mlp\",\"input\":[1,2,3,4]}",
+     "config: --set model={\"model_type\":\"mlp\",\"input\":[1,2,3,4]}: model.input: [1,2,3,4]; a "
+     "list of 1 to 3 integers from 1 to 2^30"},
+    {NULL, "model={\"model_type\":\"mlp\",\"hidden\":[8,0]}",
+     "config: --set model={\"model_type\":\"mlp\",\"hidden\":[8,0]}: model.hidden: [8,0]; a list "
+     "of "
+     "0 to 16 integers from 1 to 2^30"},
+    {NULL, "model={\"model_type\":\"mlp\",\"hidden\":8}",
+     "config: --set model={\"model_type\":\"mlp\",\"hidden\":8}: model.hidden: 8; a list of 0 to "
+     "16 "
+     "integers from 1 to 2^30"},
     {NULL, "model.model_type=gpt1",
-     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2"},
+     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 mlp resnet"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
-     "config: c.json:1:1: model.model_type: missing; one of: gpt2"},
+     "config: c.json:1:1: model.model_type: missing; one of: gpt2 mlp resnet"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"gpt2\",\"path\":\"d\",\"n_layers\":7}"
@@ -349,6 +409,39 @@ static void test_model(void **state)
 }
 
 /* What is dumped is complete, parses again, and dumps to the same. */
+static void test_mlp(void **state)
+{
+    static const char text[] =
+        "{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"mlp\",\"input\":[4,3],"
+        "\"hidden\":[20,9,20],\"activation\":\"gelu\",\"num_labels\":7,\"dropout\":0.25}}";
+    struct ku_config c;
+    struct ku_model m, again;
+    struct ku_graph *g;
+    (void)state;
+    assert_int_equal(parse(text, NULL, 0, &c), KUMI_OK);
+    assert_int_equal(ku_model_read(&c, &m), KUMI_OK);
+    assert_int_equal(m.facts.n_classes, 7);
+    assert_int_equal(m.facts.max_positions, 0);
+    assert_true(m.facts.image[0] == 1 && m.facts.image[1] == 4 && m.facts.image[2] == 3);
+    assert_int_equal(ku_model_graph(&m, &(struct kumi_shape_of_batch){.n = 5}, &g), KUMI_OK);
+    assert_int_equal(ku_graph_n_params(g), 13 * 20 + 21 * 9 + 10 * 20 + 21 * 7);
+    assert_true(ku_graph_find_output(g, "metric.per_target.accuracy") != 0);
+    assert_true(ku_graph_find_output(g, "metric.per_target.top5") != 0);
+    ku_graph_destroy(g);
+    assert_int_equal(
+        ku_model_graph(&m, &(struct kumi_shape_of_batch){.n = 5, .is_inference = 1}, &g), KUMI_OK);
+    assert_true(ku_graph_find_output(g, "logits") != 0);
+    ku_graph_destroy(g);
+    char *printed = ku_model_print(&m);
+    assert_non_null(printed);
+    assert_int_equal(ku_model_parse("printed", printed, strlen(printed), &again), KUMI_OK);
+    assert_memory_equal(m.config, again.config, sizeof(struct kumi_mlp));
+    ku_free(printed);
+    ku_model_fini(&again);
+    ku_model_fini(&m);
+    ku_config_fini(&c);
+}
+
 static void test_dump(void **state)
 {
     static const char *const set[] = {"train.eval_every=2ep", "data.val=[\"b\"]"};
@@ -376,6 +469,11 @@ static void test_numerics(void **state)
 {
     static const char *const layout[] = {"data.train",
                                          "data.val",
+                                         "data.train_labels",
+                                         "data.val_labels",
+                                         "data.workers",
+                                         "data.prefetch",
+                                         "data.on_error",
                                          "train.steps",
                                          "train.epochs",
                                          "train.accumulation",
@@ -526,9 +624,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_values),
         cmocka_unit_test(test_refuses),  cmocka_unit_test(test_unreadable),
-        cmocka_unit_test(test_model),    cmocka_unit_test(test_dump),
-        cmocka_unit_test(test_numerics), cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_spans),    cmocka_unit_test(test_help),
-        cmocka_unit_test(test_examples)};
+        cmocka_unit_test(test_model),    cmocka_unit_test(test_mlp),
+        cmocka_unit_test(test_dump),     cmocka_unit_test(test_numerics),
+        cmocka_unit_test(test_compare),  cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_help),     cmocka_unit_test(test_examples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,6 +124,44 @@ static void test_per_epoch(void **state)
     ku_session_fini(&first);
 }
 
+/* Optimizer and schedule, as the compiler is told. */
+static void test_rule(void **state)
+{
+    const struct files *f = *state;
+    static const char *const set[] = {
+        "optimizer.type=lars",       "optimizer.lr_scaling={\"rule\":\"linear\",\"base_batch\":2}",
+        "optimizer.adapt=[\"h.*\"]", "optimizer.trust_coefficient=0.02",
+        "schedule.type=multi_step",  "schedule.milestones=[\"1ep\",\"2ep\"]",
+        "train.label_smoothing=0.1"};
+    struct ku_session s = {0};
+    struct ku_compile_opts o;
+    struct ku_graph *g;
+    int n_losses = 0;
+    assert_int_equal(ku_session_configure(&s, f->config, set, 7, NULL, 1), KUMI_OK);
+    assert_int_equal(ku_session_open_data(&s, NULL), KUMI_OK);
+    assert_int_equal(ku_session_compile_opts(&s, &o), KUMI_OK);
+    assert_int_equal(o.optimizer, KU_OP_lars);
+    assert_true(o.rule.lr == 2e-3 && o.rule.trust_coefficient == 0.02);
+    assert_int_equal(o.adapt, KU_DECAY_PATTERNS);
+    assert_string_equal(o.adapt_patterns[0], "h.*");
+    assert_int_equal(o.decay, KU_DECAY_MATRICES);
+    assert_int_equal(o.rule.schedule, KU_SCHED_MULTI_STEP);
+    assert_int_equal(o.rule.milestone1, s.sampler.steps_per_epoch);
+    assert_int_equal(o.rule.milestone2, 2 * s.sampler.steps_per_epoch);
+    assert_int_equal(o.rule.milestone3, 0);
+    assert_int_equal(o.rule.cycle_momentum, 0);
+    assert_int_equal(ku_session_graph(&s, &g), KUMI_OK);
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_softmax_xent) {
+            assert_true(g->attr[g->node[n].attr].smoothing == 0.1);
+            n_losses++;
+        }
+    assert_int_equal(n_losses, 1);
+    assert_int_equal(ku_session_is_by_samples(&s), 0);
+    ku_graph_destroy(g);
+    ku_session_fini(&s);
+}
+
 static void test_refuses(void **state)
 {
     const struct files *f = *state;
@@ -149,10 +187,31 @@ static void test_refuses(void **state)
     }
 }
 
+/* What fills a short batch would count in batch statistics. */
+static int create_short(struct ku_job *job, void *arg)
+{
+    static const char *const set[] = {
+        "model={\"model_type\":\"resnet\",\"depth\":8,\"image_size\":8}", "data.last_batch=short"};
+    const struct files *f = arg;
+    struct ku_session s = {0};
+    int status = ku_session_configure(&s, f->config, set, 2, NULL, 1);
+    if (status == KUMI_OK)
+        status = ku_session_create_trainer(&s, job);
+    ku_session_fini(&s);
+    return status;
+}
+static void test_short_batches(void **state)
+{
+    assert_int_equal(ku_job_threads(1, NULL, create_short, *state), KUMI_EINVAL);
+    assert_non_null(
+        strstr(ku_err_get()->text, "data.last_batch: \"short\"; drop or wrap: batch norm"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_resume),
                                        cmocka_unit_test(test_per_epoch),
-                                       cmocka_unit_test(test_refuses)};
+                                       cmocka_unit_test(test_rule), cmocka_unit_test(test_refuses),
+                                       cmocka_unit_test(test_short_batches)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -30,8 +30,8 @@ static void amx_configure(int upper, int lower)
 
 /* lower: whether there are more than 16 rows; a constant in both copies. */
 static inline __attribute__((always_inline)) void
-amx_rows(const int lower, int64_t n_units, const char *a, int64_t row_bytes, int64_t block_bytes,
-         const char *b, float *c, int64_t ldc, int load, const char *next, int64_t next_bytes)
+amx_rows(const int lower, const struct ku_gemm_part *part, int64_t n_parts, int64_t row_bytes,
+         int64_t block_bytes, float *c, int64_t ldc, int load, const char *next, int64_t next_bytes)
 {
     float *c2 = c + AMX_SIDE * ldc;
     const int64_t c_bytes = ldc * 4;
@@ -49,6 +49,9 @@ amx_rows(const int lower, int64_t n_units, const char *a, int64_t row_bytes, int
             TILE_LOAD(3, c2 + AMX_SIDE, c_bytes);
         }
     }
+    do {
+        const char *a = part->a, *b = part->b;
+        const int64_t n_units = part->n_units;
     for (int64_t k = 0; k < n_units; k += AMX_SIDE) {
         TILE_LOAD(6, b, AMX_NR * 4);
         TILE_LOAD(7, b + AMX_SIDE * 4, AMX_NR * 4);
@@ -65,6 +68,8 @@ amx_rows(const int lower, int64_t n_units, const char *a, int64_t row_bytes, int
         a += block_bytes;
         b += AMX_SIDE * AMX_NR * 4;
     }
+        part++;
+    } while (--n_parts > 0);
     TILE_STORE(0, c, c_bytes);
     TILE_STORE(1, c + AMX_SIDE, c_bytes);
     if (lower) {
@@ -73,17 +78,24 @@ amx_rows(const int lower, int64_t n_units, const char *a, int64_t row_bytes, int
     }
 }
 
-static void amx_micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs,
-                      const void *b, float *c, int64_t ldc, int load, const void *next,
+static void amx_parts(int rows, const struct ku_gemm_part *part, int64_t n_parts, int64_t rs,
+                      int64_t cs, float *c, int64_t ldc, int load, const void *next,
                       int64_t next_bytes)
 {
     const int64_t block_bytes = cs * AMX_SIDE * 4;
     amx_configure(rows < AMX_SIDE ? rows : AMX_SIDE, rows > AMX_SIDE ? rows - AMX_SIDE : 0);
     if (rows > AMX_SIDE)
-        amx_rows(1, n_units, a, rs * 4, block_bytes, b, c, ldc, load, next, next_bytes);
+        amx_rows(1, part, n_parts, rs * 4, block_bytes, c, ldc, load, next, next_bytes);
     else
-        amx_rows(0, n_units, a, rs * 4, block_bytes, b, c, ldc, load, next, next_bytes);
+        amx_rows(0, part, n_parts, rs * 4, block_bytes, c, ldc, load, next, next_bytes);
     TILE_RELEASE();
+}
+static void amx_micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs,
+                      const void *b, float *c, int64_t ldc, int load, const void *next,
+                      int64_t next_bytes)
+{
+    const struct ku_gemm_part whole = {a, b, n_units};
+    amx_parts(rows, &whole, 1, rs, cs, c, ldc, load, next, next_bytes);
 }
 
 /* [16 units][32] -> [32][16 units], block by block, in place. */

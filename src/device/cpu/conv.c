@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv2d, conv2d_dx, conv2d_dw: by their definition, on one thread. */
+/*
+ * Convolution: which way a call takes. A 1 x 1 window that moves by one is a matrix product; all
+ * others multiply patches where they lie (conv_slide.c, conv_dw.c). Windows too large for a
+ * thread's scratch follow the definition.
+ */
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 #include "device/ref/ref.h"
 
-static void tile_conv(const struct ku_kernel *k, int64_t tile, int thread)
+enum { MAX_TAPS = 1024 /* along one dim */, MAX_WINDOW = 1 << 16 /* elements */, LEAST_RUN = 48 };
+
+static void tile_definition(const struct ku_kernel *k, int64_t tile, int thread)
 {
     struct ku_ref_poll poll = {0};
     (void)tile, (void)thread;
@@ -15,17 +21,94 @@ static void tile_conv(const struct ku_kernel *k, int64_t tile, int thread)
     else
         ku_ref_conv2d_dw(&k->call, &poll);
 }
+
+/* y[pixels, f] = x[pixels, c] w[f, c]: a matrix product, its parts named. */
+static int bind_pixels(struct ku_kernel *k)
+{
+    const struct ku_window *w = &k->window;
+    struct ku_cpu_product *p = &k->product;
+    const struct ku_call *c = &k->call;
+    int64_t pixels = w->n * w->in_h * w->in_w;
+    if (c->op == KU_OP_conv2d_dw) {
+        const int is_y_first = w->f < w->c;
+        p->k = pixels, p->m = is_y_first ? w->f : w->c, p->n = is_y_first ? w->c : w->f;
+        p->a = c->in[is_y_first].data, p->b = c->in[!is_y_first].data;
+        p->is_transposed = !is_y_first;
+        p->a_row = 1, p->a_col = p->m, p->b_row = p->n, p->b_col = 1;
+        return ku_cpu_bind_product(k);
+    }
+    const int is_back = c->op == KU_OP_conv2d_dx;
+    p->m = pixels, p->k = is_back ? w->f : w->c, p->n = is_back ? w->c : w->f;
+    p->a = c->in[0].data, p->a_row = p->k, p->a_col = 1;
+    p->b = c->in[1].data;
+    p->b_row = is_back ? p->n : 1, p->b_col = is_back ? 1 : p->k;
+    if (c->n_in == 3 && !is_back)
+        p->bias = c->in[2].data, p->bias_dtype = c->in[2].dtype;
+    return ku_cpu_bind_product(k);
+}
+
+static struct ku_cpu_axis axis_of(int64_t in, int64_t out, int64_t taps, int64_t stride,
+                                  int64_t pad, int64_t dilation, int is_back)
+{
+    return (struct ku_cpu_axis){.src = is_back ? out : in,
+                                .dst = is_back ? in : out,
+                                .taps = taps,
+                                .stride = stride,
+                                .pad = pad,
+                                .dilation = dilation,
+                                .is_back = is_back};
+}
+
+static int bind_conv(struct ku_kernel *k, const struct ku_view *x, const struct ku_view *y)
+{
+    const struct ku_window *w = &k->window;
+    struct ku_cpu_conv *v = &k->conv;
+    const int is_back = k->call.op == KU_OP_conv2d_dx, is_dw = k->call.op == KU_OP_conv2d_dw;
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "second operand", &k->call.in[1], k->call.in[0].dtype));
+    k->window = ku_window_of(&k->attr, &x->shape, &y->shape);
+    k->product.dtype = k->call.in[0].dtype;
+    if (w->kernel_h * w->kernel_w * w->stride_h * w->stride_w * w->groups == 1 &&
+        w->pad_h + w->pad_w == 0)
+        return bind_pixels(k);
+    if (ku_cpu_count(&k->call.out[0]) == 0)
+        return KUMI_OK;
+    *v = (struct ku_cpu_conv){.n = w->n,
+                              .src_c = is_back ? w->f : w->c,
+                              .dst_c = is_back ? w->c : w->f,
+                              .groups = w->groups,
+                              .k = is_back ? w->group_f : w->group_c,
+                              .cols = is_back ? w->group_c : w->group_f};
+    v->h = axis_of(w->in_h, w->out_h, w->kernel_h, w->stride_h, w->pad_h, w->dilation_h, is_back);
+    v->w = axis_of(w->in_w, w->out_w, w->kernel_w, w->stride_w, w->pad_w, w->dilation_w, is_back);
+    const int64_t taps = w->kernel_h * w->kernel_w;
+    const int is_large =
+        w->kernel_h > MAX_TAPS || w->kernel_w > MAX_TAPS || taps * v->k > MAX_WINDOW;
+    v->is_patched = taps > 1 && w->kernel_w * v->k < LEAST_RUN;
+    if (is_large || !(is_dw ? ku_cpu_bind_conv_dw(k) : ku_cpu_bind_slide(k)))
+        ku_cpu_phase(k, tile_definition, 1);
+    return KUMI_OK;
+}
+size_t ku_cpu_workspace_conv(const struct ku_op_case *c)
+{
+    const struct ku_attrs *a = c->attr;
+    if (a->kernel_h * a->kernel_w * a->stride_h * a->stride_w * a->groups == 1 &&
+        a->pad_h + a->pad_w == 0)
+        return ku_cpu_workspace_product(c);
+    return c->op == KU_OP_conv2d_dw ? ku_cpu_workspace_conv_slices(c)
+                                    : ku_cpu_workspace_conv_panels(c);
+}
 int ku_cpu_bind_conv2d(struct ku_kernel *k)
 {
-    KU_TRY(ku_cpu_check_all(k));
-    ku_cpu_phase(k, tile_conv, 1);
-    return KUMI_OK;
+    if (k->call.n_in == 3)
+        KU_TRY(ku_cpu_check_float(k, "bias", &k->call.in[2]));
+    return bind_conv(k, &k->call.in[0], &k->call.out[0]);
 }
 int ku_cpu_bind_conv2d_dx(struct ku_kernel *k)
 {
-    return ku_cpu_bind_conv2d(k);
+    return bind_conv(k, &k->call.out[0], &k->call.in[0]);
 }
 int ku_cpu_bind_conv2d_dw(struct ku_kernel *k)
 {
-    return ku_cpu_bind_conv2d(k);
+    return bind_conv(k, &k->call.in[0], &k->call.in[1]);
 }

@@ -139,6 +139,9 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
         bytes = ku_cpu_workspace_product(c);
     else if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb)
         bytes = ku_cpu_workspace_slices(c);
+    else if (c->op == KU_OP_batch_norm_sums || c->op == KU_OP_batch_norm ||
+             c->op == KU_OP_batch_norm_dsums || c->op == KU_OP_batch_norm_dx)
+        bytes = ku_cpu_workspace_norm(c);
     else if (c->op == KU_OP_embedding_dw)
         bytes = ku_cpu_workspace_lists(c);
     else if (c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv_dx)
@@ -147,6 +150,8 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
         bytes = ku_cpu_workspace_trust(c);
     else if (c->op == KU_OP_sumsq || c->op == KU_OP_exact_sum || c->op == KU_OP_max_all)
         bytes = ku_cpu_workspace_blocks(c);
+    else if (c->op == KU_OP_conv2d || c->op == KU_OP_conv2d_dx || c->op == KU_OP_conv2d_dw)
+        bytes = ku_cpu_workspace_conv(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
 }

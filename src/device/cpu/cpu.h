@@ -46,6 +46,28 @@ struct ku_cpu_product {
     int is_transposed; /* out[n, m]: of a weight gradient the shorter side is a */
 };
 
+/*
+ * How an image slides over another: position of the source that tap `tap` of destination d reads is
+ * d stride - pad + tap dilation; backwards (from results to what they were made of)
+ * (d + pad - tap dilation) / stride where that is whole.
+ */
+struct ku_cpu_axis {
+    int64_t src, dst, taps, stride, pad, dilation;
+    int is_back;
+};
+struct ku_cpu_conv {
+    struct ku_cpu_axis h, w;
+    int64_t n, src_c, dst_c, groups; /* channels of whole pixels */
+    int64_t k, cols;                 /* contracted and resulting channels of a group */
+    int is_patched;                  /* pixels of scratch hold whole windows */
+    int64_t tap_units, units;        /* of a tap; of a pixel of scratch */
+    int64_t total_units, n_panels;   /* of the contraction; of a group's columns */
+    int64_t rows, tile_h, tile_w;    /* images, lines and columns of a tile */
+    int64_t n_row_tiles, n_h_tiles, n_w_tiles, n_col_parts;
+    int64_t n_slices, slice_n, chunk_n; /* of weight gradients: images */
+    int64_t block_c, n_blocks;          /* rows of the product in a tile, such parts of a group */
+};
+
 struct ku_kernel {
     struct ku_cpu *cpu;
     struct ku_call call;
@@ -62,6 +84,7 @@ struct ku_kernel {
     int64_t n_slices;              /* fixed parts of a reduction */
     struct ku_cpu_product product; /* linear */
     struct ku_window window;       /* convolution, pooling */
+    struct ku_cpu_conv conv;
 };
 
 /* One function per op (KU_OP in ops.def), so that a missing kernel does not link: checks dtypes,
@@ -76,7 +99,11 @@ void ku_cpu_bind_thin(struct ku_kernel *k);
 
 /* Bytes of workspace of the ops that need some: pure functions of the case. */
 size_t ku_cpu_workspace_product(const struct ku_op_case *c); /* linear, _dx, _dw */
+size_t ku_cpu_workspace_conv(const struct ku_op_case *c);    /* conv2d, _dx, _dw */
+size_t ku_cpu_workspace_conv_panels(const struct ku_op_case *c); /* of that, by conv_slide.c */
+size_t ku_cpu_workspace_conv_slices(const struct ku_op_case *c); /* and conv_dw.c */
 size_t ku_cpu_workspace_slices(const struct ku_op_case *c);  /* linear_db, layer_norm_dgb */
+size_t ku_cpu_workspace_norm(const struct ku_op_case *c);   /* batch_norm_* */
 size_t ku_cpu_workspace_lists(const struct ku_op_case *c);   /* embedding_dw */
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
 size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
@@ -118,6 +145,26 @@ static inline void ku_cpu_fence(void)
     __builtin_ia32_sfence();
 #endif
 }
+/* Products: the kernel of their dtype; units (f32, or two bf16) of n_k elements of the contraction,
+ * up to the kernel's step: what is over is zero. */
+static inline int ku_cpu_has_pairs(const struct ku_kernel *k)
+{
+    return k->product.dtype == KUMI_BF16 && k->cpu->gemm_bf16 != NULL;
+}
+static inline const struct ku_gemm_micro *ku_cpu_micro(const struct ku_kernel *k)
+{
+    return ku_cpu_has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
+}
+static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)
+{
+    const int step = ku_cpu_micro(k)->step;
+    int64_t n = ku_cpu_has_pairs(k) ? (n_k + 1) / 2 : n_k;
+    return (n + step - 1) / step * step;
+}
+int ku_cpu_bind_product(struct ku_kernel *k); /* k->product to phases */
+/* Of convolutions, k->conv is begun; 0 = not for this kernel. */
+int ku_cpu_bind_slide(struct ku_kernel *k);
+int ku_cpu_bind_conv_dw(struct ku_kernel *k);
 /* f32 or bf16, or KUMI_EINVAL that names op, operand and remedy. */
 int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);
 int ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,

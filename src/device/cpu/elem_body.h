@@ -60,6 +60,14 @@ KERNEL void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int6
 {
     BY_DTYPE(t, mul_as(dst, a, b, KUMI_F32, n), mul_as(dst, a, b, KUMI_BF16, n));
 }
+INLINE void scale_as(void *dst, const void *x, float by, enum kumi_dtype t, int64_t n)
+{
+    FOR_VECTORS(n, STORE(t, dst, LOAD(t, x) * by));
+}
+KERNEL void scale(void *dst, const void *x, float by, enum kumi_dtype t, int64_t n)
+{
+    BY_DTYPE(t, scale_as(dst, x, by, KUMI_F32, n), scale_as(dst, x, by, KUMI_BF16, n));
+}
 
 /*
  * GELU. tanh form: x / (1 + e), e = e^-2u, u = sqrt(2/pi) (x + 0.044715 x^3), which keeps relative

@@ -56,6 +56,21 @@ int ku_cpu_bind_mul(struct ku_kernel *k)
     return check_equal(k, 2);
 }
 
+static void tile_scale(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    k->cpu->ops->scale(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
+                       (float)k->attr.value, c->out[0].dtype, n);
+}
+int ku_cpu_bind_scale(struct ku_kernel *k)
+{
+    KU_TRY(bind_flat(k, tile_scale));
+    return check_equal(k, 1);
+}
+
 static void tile_act(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_call *c = &k->call;
@@ -392,6 +407,26 @@ int ku_cpu_bind_add_rows(struct ku_kernel *k)
                       (long long)x->start[lead], (long long)(x->start[lead] + n_t));
     return bind_rows(k, tile_add_rows, ku_cpu_extent(&x->shape, 0, lead + 1),
                      ku_cpu_extent(&x->shape, lead + 1, x->shape.ndim));
+}
+
+/* A row is a position. In f64, as angles grow with it. */
+static void tile_sinusoid(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *y = &k->call.out[0];
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = from * k->width; i < (from + n) * k->width; i++) {
+        int64_t p = y->start[0] + i / k->width, j = y->start[1] + i % k->width;
+        double w = pow(10000, -(double)(j / 2 * 2) / (double)k->attr.d_model);
+        ku_store_f64(y->data, y->dtype, i, j % 2 ? cos((double)p * w) : sin((double)p * w));
+    }
+}
+int ku_cpu_bind_sinusoid(struct ku_kernel *k)
+{
+    const struct ku_view *y = &k->call.out[0];
+    KU_TRY(ku_cpu_check_all(k));
+    return bind_rows(k, tile_sinusoid, y->shape.dim[0].count, y->shape.dim[1].count);
 }
 
 /* dtable[p] = sum over samples of dy[.., p, ..], ascending; rows no position reaches are zero. */

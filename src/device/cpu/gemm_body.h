@@ -13,14 +13,13 @@ typedef GEMM_UNIT gemm_unit __attribute__((aligned(2), may_alias)); /* bf16 rows
 
 /* rows is a constant in each of the copies that micro() picks; narrow: rs == 1, else cs == 1. */
 static inline __attribute__((always_inline)) void micro_rows(const int rows, const int narrow_rows,
-                                                             int64_t n_units, const gemm_unit *a,
-                                                             int64_t rs, int64_t cs, const float *b,
-                                                             float *c, int64_t ldc, int load,
-                                                             const char *next, int64_t next_bytes)
+                                                             const struct ku_gemm_part *part,
+                                                             int64_t n_parts, int64_t rs,
+                                                             int64_t cs, float *c, int64_t ldc,
+                                                             int load, const char *next,
+                                                             int64_t next_bytes)
 {
     gemm_v acc[GEMM_MR][2];
-    /* four bases with rs, 2 rs, 3 rs: sixteen rows in few address registers */
-    const gemm_unit *base[4] = {a, a + 4 * rs, a + 8 * rs, a + 12 * rs};
     UNROLL
     for (int i = 0; i < rows; i++) {
         acc[i][0] = acc[i][1] = (gemm_v){0};
@@ -29,6 +28,12 @@ static inline __attribute__((always_inline)) void micro_rows(const int rows, con
             acc[i][1] = *(const gemm_vmem *)(c + i * ldc + GEMM_VL);
         }
     }
+    do {
+        const gemm_unit *a = part->a;
+        const float *b = part->b;
+        /* four bases with rs, 2 rs, 3 rs: sixteen rows in few address registers */
+        const gemm_unit *base[4] = {a, a + 4 * rs, a + 8 * rs, a + 12 * rs};
+        const int64_t n_units = part->n_units;
     for (int64_t k = 0; k < n_units; k++) {
         gemm_v b0 = *(const gemm_vmem *)b, b1 = *(const gemm_vmem *)(b + GEMM_VL);
         UNROLL
@@ -44,6 +49,8 @@ static inline __attribute__((always_inline)) void micro_rows(const int rows, con
         for (int q = 0; q < 4; q++)
             base[q]++;
     }
+        part++;
+    } while (--n_parts > 0);
     UNROLL
     for (int i = 0; i < rows; i++) {
         *(gemm_vmem *)(c + i * ldc) = acc[i][0];
@@ -56,14 +63,15 @@ static inline __attribute__((always_inline)) void micro_rows(const int rows, con
         if (n > GEMM_MR)                                                                           \
             break;                                                                                 \
         if (rs == 1)                                                                               \
-            micro_rows(n > GEMM_MR ? 1 : n, 1, n_units, a, rs, cs, b, c, ldc, load, next,          \
+            micro_rows(n > GEMM_MR ? 1 : n, 1, part, n_parts, rs, cs, c, ldc, load, next,          \
                        next_bytes);                                                                \
         else                                                                                       \
-            micro_rows(n > GEMM_MR ? 1 : n, 0, n_units, a, rs, cs, b, c, ldc, load, next,          \
+            micro_rows(n > GEMM_MR ? 1 : n, 0, part, n_parts, rs, cs, c, ldc, load, next,          \
                        next_bytes);                                                                \
         break
-static void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
-                  float *c, int64_t ldc, int load, const void *next, int64_t next_bytes)
+static void micro_parts(int rows, const struct ku_gemm_part *part, int64_t n_parts, int64_t rs,
+                        int64_t cs, float *c, int64_t ldc, int load, const void *next,
+                        int64_t next_bytes)
 {
     switch (rows) {
         MICRO_CASE(1);
@@ -83,6 +91,12 @@ static void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t 
     default:
         __builtin_unreachable();
     }
+}
+static void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
+                  float *c, int64_t ldc, int load, const void *next, int64_t next_bytes)
+{
+    const struct ku_gemm_part whole = {a, b, n_units};
+    micro_parts(rows, &whole, 1, rs, cs, c, ldc, load, next, next_bytes);
 }
 
 /* The instruction's own limit: chains of multiply-adds in registers alone. */

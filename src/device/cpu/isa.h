@@ -58,9 +58,17 @@ struct ku_finish {
  *   next  what is read after this call, to be fetched meanwhile: rows of n_units, next_bytes apart
  *         (a packed group is as good as mr such rows in a line)
  */
+struct ku_gemm_part {
+    const void *a, *b;
+    int64_t n_units;
+};
 struct ku_gemm_thin;
 struct ku_gemm_micro {
     int mr, nr, step;
+    /* the same of a contraction in parts that lie apart, one chain over all */
+    void (*run_parts)(int rows, const struct ku_gemm_part *part, int64_t n_parts, int64_t rs,
+                      int64_t cs, float *c, int64_t ldc, int load, const void *next,
+                      int64_t next_bytes);
     void (*run)(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
                 float *c, int64_t ldc, int load, const void *next, int64_t next_bytes);
     void (*peak)(int64_t n_rounds, float *sink); /* registers alone; sink: a vector */
@@ -93,6 +101,28 @@ struct ku_pool_pixel {
     int64_t c, n;
     const int64_t *at;
     const int32_t *number; /* places in the window; of means: what the pixel is divided by */
+};
+
+/* A panel of a convolution's weights: unit row slot[tap] row_units + k, `width` columns. Element
+ * (column, k, tap) lies at column col_ld + k k_ld + tap; what no element fills is zero. */
+struct ku_conv_panel {
+    void *panel;
+    const void *weight;
+    int64_t width, n_cols, k, taps, row_units, col_ld, k_ld;
+    const int32_t *slot;
+};
+/* Sums [taps][k_all][ld], of which k rows and n_cols columns are rows of [column][k][tap]. */
+struct ku_conv_sums {
+    void *out;
+    const float *sum;
+    int64_t out_ld, n_cols, k, k_all, taps, ld;
+    int accumulate;
+};
+/* A row of n_cols elements (with b: two, interleaved) in parts of `width` units, stride apart. */
+struct ku_conv_row {
+    void *to;
+    const void *a, *b;
+    int64_t width, stride, n_cols;
 };
 
 /*
@@ -129,10 +159,21 @@ static inline int64_t ku_attn_sum_count(int64_t t, int64_t d)
            (d + 1); /* 32: the widest tile of queries, on any instruction set */
 }
 
+/* Batch norm over rows of channels; vectors of channels are f32. */
+struct ku_norm {
+    enum kumi_dtype dtype; /* of rows */
+    int64_t width;
+    const void *x, *dy, *y, *r; /* the first row; y and r may be NULL */
+    void *out;
+    const float *mean, *scale, *bias, *slope;
+    int act; /* KU_ACT_NONE or KU_ACT_RELU */
+};
+
 struct ku_isa_ops {
     void (*cast)(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n);
     void (*add)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
     void (*mul)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
+    void (*scale)(void *dst, const void *x, float by, enum kumi_dtype dtype, int64_t n);
     void (*act)(void *dst, const void *x, int act, enum kumi_dtype dtype, int64_t n);
     void (*act_dx)(void *dx, const void *dy, const void *x, int act, enum kumi_dtype dtype,
                    int64_t n);
@@ -156,6 +197,15 @@ struct ku_isa_ops {
     void (*layer_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
                           const void *gain, enum kumi_dtype gain_dtype, float mean, float rstd,
                           int64_t n);
+    /* sum += x - about, squares += (x - about)^2 down the columns of few rows; about: a row */
+    void (*norm_sums)(double *sum, double *squares, const void *x, const void *about,
+                      enum kumi_dtype dtype, int64_t n_rows, int64_t width);
+    /* out = act(z), z = (x - mean) scale + bias, or act(round(round(z) + r)) */
+    void (*norm_apply)(const struct ku_norm *o, int64_t n_rows);
+    /* sum += dz, product += dz (x - mean) scale; with y: dz = dy where y > 0, also to out */
+    void (*norm_dsums)(const struct ku_norm *o, double *sum, double *product, int64_t n_rows);
+    /* out = scale dy - bias - (x - mean) slope */
+    void (*norm_dx)(const struct ku_norm *o, int64_t n_rows);
     float (*log_sum_exp)(const void *x, enum kumi_dtype dtype, int64_t n);
     /* dst = factor (e^(x - lse)) - minus, n elements */
     void (*softmax_scaled)(void *dst, const void *x, enum kumi_dtype dtype, float lse, float factor,
@@ -185,6 +235,9 @@ struct ku_isa_ops {
     /* adds the pixels whose place is theirs; sum of from / number */
     void (*pool_pick)(const struct ku_pool_pixel *p, enum kumi_dtype dtype, const uint16_t *place);
     void (*pool_mean)(const struct ku_pool_pixel *p, enum kumi_dtype dtype);
+    void (*conv_pack)(const struct ku_conv_panel *p, enum kumi_dtype dtype, int pairs);
+    void (*conv_unpack)(const struct ku_conv_sums *p, enum kumi_dtype dtype);
+    void (*pack_split)(const struct ku_conv_row *r, enum kumi_dtype dtype, int pairs);
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);

@@ -7,8 +7,10 @@
 
 #include "device/cpu/elem_body.h"
 #include "device/cpu/rows_body.h"
+#include "device/cpu/norm_body.h"
 #include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
+#include "device/cpu/conv_body.h"
 #include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
 #include "device/cpu/thin_body.h"
@@ -19,6 +21,7 @@ const struct ku_isa_ops ISA_OPS = {
     .cast = cast,
     .add = add,
     .mul = mul,
+    .scale = scale,
     .act = act_all,
     .act_dx = act_dx,
     .dropout = dropout,
@@ -29,6 +32,10 @@ const struct ku_isa_ops ISA_OPS = {
     .finish_cols = finish_cols,
     .layer_norm = layer_norm,
     .layer_norm_dx = layer_norm_dx,
+    .norm_sums = norm_sums,
+    .norm_apply = norm_apply,
+    .norm_dsums = norm_dsums,
+    .norm_dx = norm_dx,
     .log_sum_exp = log_sum_exp,
     .softmax_scaled = softmax_scaled,
     .sum = sum,
@@ -41,10 +48,13 @@ const struct ku_isa_ops ISA_OPS = {
     .lamb = lamb,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
+    .conv_pack = conv_pack,
+    .conv_unpack = conv_unpack,
+    .pack_split = pack_split,
     .pool_max = pool_max,
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,
-    .gemm = {GEMM_MR, GEMM_NR, 1, micro, peak, GEMM_PEAK_FLOPS, NULL, thin},
+    .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL, thin},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,
     .attn_decode = attn_decode,

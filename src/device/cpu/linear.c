@@ -40,26 +40,10 @@ _Static_assert((TILE_COLS * CHUNK_UNITS + MAX_ROWS * TILE_COLS + TILE_COLS +
                    KU_CPU_SCRATCH_BYTES,
                "the tile's parts fit the thread's scratch");
 
-/* Units: f32, or two bf16. */
-static int has_pairs(const struct ku_kernel *k)
-{
-    return k->product.dtype == KUMI_BF16 && k->cpu->gemm_bf16 != NULL;
-}
-static const struct ku_gemm_micro *micro_of(const struct ku_kernel *k)
-{
-    return has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
-}
-/* Units of n_k elements of the contraction, up to the kernel's step: what is over is zero. */
-static int64_t units_of(const struct ku_kernel *k, int64_t n_k)
-{
-    const int step = micro_of(k)->step;
-    int64_t n = has_pairs(k) ? (n_k + 1) / 2 : n_k;
-    return (n + step - 1) / step * step;
-}
 /* Zeroes what the packing of n_k elements left of its units, each `width` wide. */
 static void pad_units(const struct ku_kernel *k, float *panel, int64_t width, int64_t n_k)
 {
-    int64_t packed = has_pairs(k) ? (n_k + 1) / 2 : n_k, n = units_of(k, n_k);
+    int64_t packed = ku_cpu_has_pairs(k) ? (n_k + 1) / 2 : n_k, n = ku_cpu_units(k, n_k);
     memset(panel + packed * width, 0, (size_t)((n - packed) * width) * sizeof *panel);
 }
 static const void *offset(const struct ku_cpu_product *p, const void *x, int64_t i)
@@ -73,8 +57,8 @@ enum { PACK_GROUPS = 8, PACK_K = 128 };
 static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_product *p = &k->product;
-    const struct ku_gemm_micro *micro = micro_of(k);
-    const int pairs = has_pairs(k), mr = micro->mr;
+    const struct ku_gemm_micro *micro = ku_cpu_micro(k);
+    const int pairs = ku_cpu_has_pairs(k), mr = micro->mr;
     int64_t i0 = tile * PACK_GROUPS * mr;
     (void)thread;
     for (int64_t k0 = 0; k0 < p->k; k0 += PACK_K) {
@@ -85,7 +69,7 @@ static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
                                    p->a_col, n_k, p->m - i < mr ? p->m - i : mr, pairs);
             pad_units(k, panel, mr, n_k);
             if (micro->regroup)
-                micro->regroup(panel, units_of(k, n_k));
+                micro->regroup(panel, ku_cpu_units(k, n_k));
         }
     }
 }
@@ -123,8 +107,8 @@ static void pack_b(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_cpu_product *p = &k->product;
     const struct ku_isa_ops *ops = k->cpu->ops;
-    const int pairs = has_pairs(k), nr = micro_of(k)->nr;
-    int64_t n_units = units_of(k, t->n_k);
+    const int pairs = ku_cpu_has_pairs(k), nr = ku_cpu_micro(k)->nr;
+    int64_t n_units = ku_cpu_units(k, t->n_k);
     for (int64_t j = 0; j < t->n_cols; j += nr) {
         const void *b = offset(p, p->b, t->k0 * p->b_row + (t->col + j) * p->b_col);
         int64_t n = t->n_cols - j < nr ? t->n_cols - j : nr;
@@ -144,25 +128,25 @@ struct place {
 static const void *a_address(const struct ku_kernel *k, const struct tile *t, int64_t i)
 {
     const struct ku_cpu_product *p = &k->product;
-    const int mr = micro_of(k)->mr;
+    const int mr = ku_cpu_micro(k)->mr;
     if (p->a_col != 1)
         return (const float *)k->call.workspace + i / mr * mr * p->n_units +
-               t->k0 / (has_pairs(k) ? 2 : 1) * mr;
+               t->k0 / (ku_cpu_has_pairs(k) ? 2 : 1) * mr;
     return offset(p, p->a, i * p->a_row + t->k0);
 }
 static struct place place_a(const struct ku_kernel *k, const struct tile *t, int64_t i,
                             int64_t rows)
 {
     const struct ku_cpu_product *p = &k->product;
-    const int pairs = has_pairs(k), step = micro_of(k)->step;
+    const int pairs = ku_cpu_has_pairs(k), step = ku_cpu_micro(k)->step;
     const int64_t per_unit = pairs ? 2 : 1;
     const void *at = a_address(k, t, i);
     if (p->a_col != 1)
-        return (struct place){at, step, micro_of(k)->mr};
+        return (struct place){at, step, ku_cpu_micro(k)->mr};
     if ((pairs || p->dtype == KUMI_F32) && p->a_row % per_unit == 0 &&
         t->n_k % (per_unit * step) == 0)
         return (struct place){at, p->a_row / per_unit, 1};
-    int64_t n_units = units_of(k, t->n_k), stride = n_units + COPY_PAD_UNITS;
+    int64_t n_units = ku_cpu_units(k, t->n_k), stride = n_units + COPY_PAD_UNITS;
     for (int64_t r = 0; r < rows; r++) {
         float *to = t->copy + r * stride;
         for (int64_t u = t->n_k / per_unit; u < n_units; u++)
@@ -179,7 +163,7 @@ static int is_streamed(const struct ku_kernel *k)
     const struct ku_view *out = &k->call.out[0];
     if (k->call.accumulate)
         return 0;
-    if (k->call.op == KU_OP_linear_dw)
+    if (k->call.op == KU_OP_linear_dw || k->call.op == KU_OP_conv2d_dw)
         return out->dtype == KUMI_F32;
     return k->call.op == KU_OP_linear && k->call.n_in == 2 && k->call.n_out == 1 &&
            k->attr.act == KU_ACT_NONE &&
@@ -260,8 +244,8 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
                       int thread)
 {
     const struct ku_cpu_product *p = &k->product;
-    const struct ku_gemm_micro *micro = micro_of(k);
-    const int64_t n_units = units_of(k, t->n_k);
+    const struct ku_gemm_micro *micro = ku_cpu_micro(k);
+    const int64_t n_units = ku_cpu_units(k, t->n_k);
     const int64_t a_bytes = p->a_row * (int64_t)kumi_dtype_bytes(p->dtype);
     const int64_t n_lines = lines_of(ahead) / ku_cpu_tiles(t->n_rows, micro->mr) + 1;
     const int last = t->k0 + t->n_k == p->k && !p->is_transposed, whole = last && t->k0 == 0;
@@ -295,7 +279,7 @@ static void tile_place(const struct ku_cpu_product *p, int64_t tile, struct tile
 }
 static void tile_chunk(const struct ku_kernel *k, int64_t k0, struct tile *t)
 {
-    const int64_t chunk = has_pairs(k) ? 2 * CHUNK_UNITS : CHUNK_UNITS;
+    const int64_t chunk = ku_cpu_has_pairs(k) ? 2 * CHUNK_UNITS : CHUNK_UNITS;
     t->k0 = k0;
     t->n_k = k->product.k - k0 < chunk ? k->product.k - k0 : chunk;
 }
@@ -353,14 +337,14 @@ static int64_t tile_rows_of(int64_t m, int64_t n, int mr, int n_threads)
     return rows > 0 ? rows : step;
 }
 
-static int bind_product(struct ku_kernel *k)
+int ku_cpu_bind_product(struct ku_kernel *k)
 {
     struct ku_cpu_product *p = &k->product;
     KU_TRY(ku_cpu_check_all(k));
     KU_TRY(ku_cpu_check(k, "second operand", &k->call.in[1], k->call.in[0].dtype));
     p->dtype = k->call.in[0].dtype;
-    p->n_units = units_of(k, p->k);
-    p->tile_rows = tile_rows_of(p->m, p->n, micro_of(k)->mr, ku_pool_n_threads(k->cpu->pool));
+    p->n_units = ku_cpu_units(k, p->k);
+    p->tile_rows = tile_rows_of(p->m, p->n, ku_cpu_micro(k)->mr, ku_pool_n_threads(k->cpu->pool));
     p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
@@ -369,12 +353,12 @@ static int bind_product(struct ku_kernel *k)
         return KUMI_OK;
     }
     if (p->a_col == 1 && has_colliding_rows(p->k, p->dtype) &&
-        (p->dtype == KUMI_F32 || has_pairs(k))) {
+        (p->dtype == KUMI_F32 || ku_cpu_has_pairs(k))) {
         p->a = k->call.workspace, p->a_row = spread_row(p->k, p->dtype);
         ku_cpu_phase(k, tile_spread_a, ku_cpu_tiles(p->m, COPY_ROWS));
     }
     if (p->a_col != 1)
-        ku_cpu_phase(k, tile_pack_a, ku_cpu_tiles(p->m, (int64_t)PACK_GROUPS * micro_of(k)->mr));
+        ku_cpu_phase(k, tile_pack_a, ku_cpu_tiles(p->m, (int64_t)PACK_GROUPS * ku_cpu_micro(k)->mr));
     ku_cpu_phase(k, tile_product, p->n_row_tiles * ku_cpu_tiles(p->n, TILE_COLS));
     return KUMI_OK;
 }
@@ -396,7 +380,7 @@ int ku_cpu_bind_linear(struct ku_kernel *k)
     }
     if (k->call.n_out == 2)
         KU_TRY(ku_cpu_check(k, "second result", &k->call.out[1], k->call.out[0].dtype));
-    return bind_product(k);
+    return ku_cpu_bind_product(k);
 }
 
 int ku_cpu_bind_linear_dx(struct ku_kernel *k)
@@ -410,7 +394,7 @@ int ku_cpu_bind_linear_dx(struct ku_kernel *k)
     p->a = dy->data, p->a_row = p->k, p->a_col = 1;
     p->b = w->data;
     p->b_row = k->attr.trans ? p->n : 1, p->b_col = k->attr.trans ? 1 : p->k;
-    return bind_product(k);
+    return ku_cpu_bind_product(k);
 }
 
 int ku_cpu_bind_linear_dw(struct ku_kernel *k)
@@ -427,7 +411,7 @@ int ku_cpu_bind_linear_dw(struct ku_kernel *k)
     p->is_transposed = is_y_first != (k->attr.trans != 0);
     p->a_row = 1, p->a_col = p->m;
     p->b_row = p->n, p->b_col = 1;
-    return bind_product(k);
+    return ku_cpu_bind_product(k);
 }
 
 /* The packed a of a weight gradient, in the wider of both units, up to the next group and step;
@@ -439,7 +423,7 @@ size_t ku_cpu_workspace_product(const struct ku_op_case *c)
     const int lead = x->shape.ndim - n_last;
     int64_t tokens = ku_cpu_extent(&x->shape, 0, lead);
     int64_t n_x = ku_cpu_extent(&x->shape, lead, x->shape.ndim);
-    if (c->op != KU_OP_linear_dw) {
+    if (c->op != KU_OP_linear_dw && c->op != KU_OP_conv2d_dw) {
         if (!has_colliding_rows(n_x, x->dtype))
             return 0;
         return (size_t)(tokens * spread_row(n_x, x->dtype)) * kumi_dtype_bytes(x->dtype);

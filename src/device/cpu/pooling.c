@@ -185,3 +185,46 @@ int ku_cpu_bind_unflatten(struct ku_kernel *k)
 {
     return bind_turn(k, &k->call.out[0], 1);
 }
+
+/* -- zeros around the last dim -------------------------------------------------------------- */
+
+static void tile_resize_last(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
+    const size_t each = kumi_dtype_bytes(x->dtype);
+    int64_t in_width = x->shape.dim[x->shape.ndim - 1].count, from, n;
+    int is_pad = k->call.op == KU_OP_pad_last;
+    int64_t before = k->attr.before;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t r = from; r < from + n; r++) {
+        char *to = ku_cpu_at(y, r * k->width);
+        const char *of = ku_cpu_at(x, r * in_width);
+        if (!is_pad) {
+            memcpy(to, of + (size_t)before * each, (size_t)k->width * each);
+            continue;
+        }
+        memset(to, 0, (size_t)k->width * each);
+        memcpy(to + (size_t)before * each, of, (size_t)in_width * each);
+    }
+}
+static int bind_resize_last(struct ku_kernel *k)
+{
+    const struct ku_shape *s = &k->call.out[0].shape;
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "y", &k->call.out[0], k->call.in[0].dtype));
+    k->width = s->dim[s->ndim - 1].count;
+    k->count = ku_cpu_extent(s, 0, s->ndim - 1);
+    k->per_tile = k->width < KU_CPU_TILE_COUNT ? KU_CPU_TILE_COUNT / (k->width ? k->width : 1) : 1;
+    if (k->width)
+        ku_cpu_phase(k, tile_resize_last, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+int ku_cpu_bind_pad_last(struct ku_kernel *k)
+{
+    return bind_resize_last(k);
+}
+int ku_cpu_bind_crop_last(struct ku_kernel *k)
+{
+    return bind_resize_last(k);
+}

@@ -176,6 +176,19 @@ static int64_t n_above(const void *x, enum kumi_dtype t, int64_t n, float than, 
     return n_above_as(x, KUMI_F32, n, than, or_equal);
 }
 
+/* GCC 12 would convert quarters and put them together. */
+INLINE vd8 widen8(const float *x)
+{
+#ifdef __AVX512F__
+    return (vd8)_mm512_cvtps_pd(_mm256_loadu_ps(x));
+#else
+    typedef float v8 __attribute__((vector_size(32)));
+    v8 v;
+    memcpy(&v, x, sizeof v);
+    return __builtin_convertvector(v, vd8);
+#endif
+}
+
 /*
  * Sums of squares: sixteen f64 lanes, added in a fixed tree. A square is exact in f64, so a fused
  * multiply-add changes no bit.
@@ -187,11 +200,7 @@ INLINE void add_squares(struct squares *s, vf v)
 {
     float lane[LANES];
     memcpy(lane, &v, sizeof lane);
-    typedef float v8 __attribute__((vector_size(32)));
-    v8 a, b;
-    memcpy(&a, lane, sizeof a);
-    memcpy(&b, lane + 8, sizeof b);
-    vd8 da = __builtin_convertvector(a, vd8), db = __builtin_convertvector(b, vd8);
+    vd8 da = widen8(lane), db = widen8(lane + 8);
     s->low += da * da;
     s->high += db * db;
 }

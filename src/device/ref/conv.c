@@ -211,3 +211,26 @@ void ku_ref_unflatten(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     turn(c, &c->out[0], 1, poll);
 }
+
+/* pad_last, crop_last: rows of one width copied into or out of rows of another. */
+static void resize_last(const struct ku_call *c, struct ku_ref_poll *poll, int64_t first)
+{
+    struct ku_ref_rows from = ku_ref_rows(&c->in[0]), to = ku_ref_rows(&c->out[0]);
+    for (int64_t r = 0; r < to.n; r++) {
+        for (int64_t j = 0; j < to.width; j++) {
+            int64_t k = j + first;
+            int is_inside = k >= 0 && k < from.width;
+            ku_ref_put(&c->out[0], r * to.width + j,
+                       is_inside ? ku_ref_get(&c->in[0], r * from.width + k) : 0);
+        }
+        ku_ref_worked(poll, to.width);
+    }
+}
+void ku_ref_pad_last(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    resize_last(c, poll, -c->attr->before);
+}
+void ku_ref_crop_last(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    resize_last(c, poll, c->attr->before);
+}

@@ -205,6 +205,27 @@ void ku_ref_add_rows(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
+/* scale: y = x * value */
+void ku_ref_scale(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    for (int64_t i = 0; i < ku_ref_count(&c->in[0]); i++)
+        ku_ref_put(&c->out[0], i, ku_ref_get(&c->in[0], i) * c->attr->value);
+    ku_ref_worked(poll, ku_ref_count(&c->in[0]));
+}
+
+/* sinusoid: [p, 2i] = sin(p 10000^(-2i/d)), [p, 2i+1] = cos of the same */
+void ku_ref_sinusoid(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *y = &c->out[0];
+    int64_t width = y->shape.dim[1].count;
+    for (int64_t i = 0; i < ku_ref_count(y); i++) {
+        int64_t p = y->start[0] + i / width, j = y->start[1] + i % width;
+        double w = pow(10000, -(double)(j / 2 * 2) / (double)c->attr->d_model);
+        ku_ref_put(y, i, j % 2 ? cos((double)p * w) : sin((double)p * w));
+        ku_ref_worked(poll, 8);
+    }
+}
+
 /* add_rows_dw: dtable[t] = sum over samples of dy[.., t, ..]; rows that no position reaches are 0
  */
 void ku_ref_add_rows_dw(const struct ku_call *c, struct ku_ref_poll *poll)

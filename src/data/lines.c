@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "data/lines.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "data/source.h"
+#include "data/words.h"
+
+#include <string.h>
+
+enum { READ_BYTES = 1 << 18 };
+
+struct ku_lines {
+    char *path, *buffer;
+    int fd, keep_ends, is_end;
+    size_t at, bytes, cap; /* of the buffer: [at, bytes) is read and not yet given out */
+    uint64_t total_bytes, read_bytes;
+    int64_t number;
+};
+
+int ku_lines_open(const char *path, int keep_ends, struct ku_lines **out)
+{
+    struct ku_lines *l = ku_calloc(1, sizeof *l);
+    if (!l)
+        return KUMI_ENOMEM;
+    *l = (struct ku_lines){.fd = -1, .keep_ends = keep_ends, .path = ku_strdup(path)};
+    int status = l->path ? ku_source_open_file(path, &l->fd, &l->total_bytes) : KUMI_ENOMEM;
+    if (status < 0) {
+        ku_lines_close(l);
+        return status;
+    }
+    *out = l;
+    return KUMI_OK;
+}
+
+void ku_lines_close(struct ku_lines *l)
+{
+    if (!l)
+        return;
+    if (l->fd >= 0)
+        ku_os_close(l->fd);
+    ku_free(l->path);
+    ku_free(l->buffer);
+    ku_free(l);
+}
+
+/* Reads more behind what is there, which moves to the buffer's start. */
+static int fill(struct ku_lines *l)
+{
+    if (l->at > 0)
+        memmove(l->buffer, l->buffer + l->at, l->bytes - l->at);
+    l->bytes -= l->at;
+    l->at = 0;
+    if (l->bytes > KU_LINE_BYTES_MAX)
+        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; break it", l->path,
+                      (long long)l->number + 1, KU_LINE_BYTES_MAX);
+    if (l->cap - l->bytes < READ_BYTES) {
+        char *buffer = ku_realloc(l->buffer, 2 * l->bytes + READ_BYTES, 1);
+        if (!buffer)
+            return KUMI_ENOMEM;
+        l->buffer = buffer;
+        l->cap = 2 * l->bytes + READ_BYTES;
+    }
+    ssize_t n = ku_os_read(l->fd, l->buffer + l->bytes, l->cap - l->bytes);
+    if (n < 0)
+        return KU_ERR(KUMI_EINPUT, "data: %s: byte %llu: %s; check the storage", l->path,
+                      (unsigned long long)l->read_bytes, ku_os_why());
+    l->is_end = n == 0;
+    l->bytes += (size_t)n;
+    l->read_bytes += (uint64_t)n;
+    return KUMI_OK;
+}
+
+int ku_line_check(const char *path, int64_t line, const void *text, size_t bytes)
+{
+    const unsigned char *at = text;
+    size_t valid = ku_utf8_valid(at, at + bytes);
+    if (valid == bytes)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINPUT,
+                  "data: %s:%lld: byte %zu (0x%02x) is no UTF-8; convert the file to UTF-8", path,
+                  (long long)line, valid + 1, at[valid]);
+}
+
+int ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes)
+{
+    char *stop;
+    for (size_t seen = 0;;) {
+        size_t left = l->bytes - l->at - seen;
+        stop = left ? memchr(l->buffer + l->at + seen, '\n', left) : NULL;
+        if (stop)
+            break;
+        seen += left;
+        if (l->is_end && seen == 0)
+            return 0;
+        if (l->is_end) {
+            stop = l->buffer + l->bytes;
+            break;
+        }
+        KU_TRY(fill(l));
+    }
+    char *line = l->buffer + l->at;
+    size_t n = (size_t)(stop - line), ends = stop < l->buffer + l->bytes;
+    l->number++;
+    l->at += n + ends;
+    KU_TRY(ku_line_check(l->path, l->number, line, n));
+    if (l->keep_ends)
+        n += ends;
+    else if (n > 0 && line[n - 1] == '\r')
+        n--;
+    *text = line;
+    *bytes = n;
+    return 1;
+}
+
+int64_t ku_lines_number(const struct ku_lines *l)
+{
+    return l->number;
+}
+
+uint64_t ku_lines_done_bytes(const struct ku_lines *l)
+{
+    return l->read_bytes - (l->bytes - l->at);
+}
+
+uint64_t ku_lines_total_bytes(const struct ku_lines *l)
+{
+    return l->total_bytes;
+}
+
+static int is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static int feed_line(struct ku_line_feed *f, const char *text, size_t bytes, struct ku_tokens *out)
+{
+    f->line++;
+    if (bytes > KU_LINE_BYTES_MAX)
+        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; break it", f->path,
+                      (long long)f->line, KU_LINE_BYTES_MAX);
+    KU_TRY(ku_line_check(f->path, f->line, text, bytes));
+    while (bytes > 0 && is_blank(text[bytes - 1]))
+        bytes--;
+    return f->each(f->ctx, text, bytes, out);
+}
+
+int ku_line_feed(void *feed, const void *text, size_t bytes, struct ku_tokens *out)
+{
+    struct ku_line_feed *f = feed;
+    for (const char *at = text, *end = at + bytes, *stop; at < end; at = stop + 1) {
+        stop = memchr(at, '\n', (size_t)(end - at));
+        if (stop && f->rest.bytes == 0) {
+            KU_TRY(feed_line(f, at, (size_t)(stop - at), out));
+            continue;
+        }
+        ku_str_append(&f->rest, at, (size_t)((stop ? stop : end) - at));
+        if (f->rest.failed)
+            return KUMI_ENOMEM;
+        if (!stop && f->rest.bytes <= KU_LINE_BYTES_MAX)
+            return KUMI_OK;
+        KU_TRY(feed_line(f, f->rest.text, f->rest.bytes, out));
+        f->rest.bytes = 0;
+    }
+    return KUMI_OK;
+}
+
+int ku_line_feed_finish(void *feed, struct ku_tokens *out)
+{
+    struct ku_line_feed *f = feed;
+    if (f->rest.bytes > 0)
+        KU_TRY(feed_line(f, f->rest.text, f->rest.bytes, out));
+    f->rest.bytes = 0;
+    return KUMI_OK;
+}
+
+void ku_line_feed_reset(void *feed)
+{
+    struct ku_line_feed *f = feed;
+    f->rest.bytes = 0;
+    f->line = 0;
+}
+
+void ku_line_feed_fini(struct ku_line_feed *f)
+{
+    ku_str_fini(&f->rest);
+}

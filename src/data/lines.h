@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DATA_LINES_H
+#define KU_DATA_LINES_H
+
+#include "data/tokenizer.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A text file line by line, in memory bounded by its longest line. Every line is valid UTF-8. */
+struct ku_lines;
+
+enum { KU_LINE_BYTES_MAX = 16 << 20 }; /* a line is held as a whole; nobody's sentence is longer */
+
+/*
+ *   keep_ends   0: lines come without "\n" or "\r\n"; 1: as they stand in the file
+ *
+ * Errors: EINPUT (missing, empty, no regular file), ENOMEM.
+ */
+int ku_lines_open(const char *path, int keep_ends, struct ku_lines **out);
+void ku_lines_close(struct ku_lines *l); /* NULL is fine */
+
+/*
+ * The next line: 1, or 0 behind the last. *text is borrowed until the next call.
+ *
+ * Errors: EINPUT with file:line (bytes that are no UTF-8, a line above KU_LINE_BYTES_MAX), ENOMEM.
+ */
+int ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes);
+int64_t ku_lines_number(const struct ku_lines *l); /* of the last line, from 1 */
+uint64_t ku_lines_done_bytes(const struct ku_lines *l);
+uint64_t ku_lines_total_bytes(const struct ku_lines *l);
+
+/*
+ * Tokens of a text that is encoded line by line, as struct ku_encoder feeds it (source.h): `each`
+ * gets every line, valid UTF-8, without its end and blanks before it. All zero but path, each, ctx.
+ */
+struct ku_line_feed {
+    const char *path;
+    int (*each)(void *ctx, const char *text, size_t bytes, struct ku_tokens *out);
+    void *ctx;
+    struct ku_str rest; /* of a line whose end has not come */
+    int64_t line;       /* of the last line, from 1 */
+};
+int ku_line_feed(void *feed, const void *text, size_t bytes, struct ku_tokens *out);
+int ku_line_feed_finish(void *feed, struct ku_tokens *out);
+void ku_line_feed_reset(void *feed);
+void ku_line_feed_fini(struct ku_line_feed *f);
+
+/* EINPUT "<path>:<line>: byte <n> is no UTF-8" unless the line is valid. */
+int ku_line_check(const char *path, int64_t line, const void *text, size_t bytes);
+
+#endif

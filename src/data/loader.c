@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How it works. A step's rows of this rank are numbered 0 … R - 1 through its ranges. The ring has
+ * `prefetch` slots of R rows; step k of the order lies in slot k % prefetch. A worker takes the
+ * next row of the earliest step that has a slot, reads it into its place, and counts it off; a slot
+ * whose count is 0 is ready. The reader copies, and by asking for the next step frees the slot.
+ *
+ * One lock holds it together: it is taken twice a row, for about 0.1 us, which threads that read
+ * rows of microseconds and more do not feel.
+ */
+#include "data/loader.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+enum { PREFETCH = 2, WAIT_NS = 50000000, LOGGED = 10 };
+
+struct slot {
+    int64_t n_left; /* rows that are not there yet */
+    unsigned char *port[KU_DATA_PORTS_MAX];
+    unsigned char *is_bad; /* [R] */
+};
+
+struct ku_loader {
+    struct ku_loader_opts o;
+    struct ku_sampler sampler;
+    struct ku_loader_range *range;
+    int64_t *range_row; /* of each range's first row; [n_ranges] = R */
+    int64_t n_rows, n_eval_steps;
+    size_t row_bytes[KU_DATA_PORTS_MAX];
+    int64_t n_skipped;
+    int rank, n_ports;
+
+    pthread_mutex_t lock; /* protects all below; rows themselves belong to who counts them off */
+    pthread_cond_t work, ready;
+    int64_t base;      /* the step of the earliest slot that is in use */
+    int64_t next_step; /* the row that is taken next */
+    int64_t next_row;
+    int n_busy, is_paused, is_stopped;
+    struct slot *slot;
+    unsigned char *memory;
+    pthread_t *thread;
+    int n_threads;
+};
+
+int ku_on_error_parse(const char *name, enum ku_on_error *out)
+{
+    if (strcmp(name, "stop") != 0 && strcmp(name, "skip") != 0)
+        return KU_ERR(KUMI_EINVAL, "data: data.on_error: '%s'; give stop or skip", name);
+    *out = strcmp(name, "skip") == 0 ? KU_ON_ERROR_SKIP : KU_ON_ERROR_STOP;
+    return KUMI_OK;
+}
+
+/* ---- one row */
+
+/* The sample at a position of a step, or -1, and the number of its draw. */
+static int64_t sample_of(const struct ku_loader *l, int64_t step, int64_t position, int64_t *number)
+{
+    if (l->o.sampler) {
+        *number = ku_sampler_number(&l->sampler, step, position);
+        return ku_sampler_at(&l->sampler, step, position);
+    }
+    int64_t sample = step * l->o.global_batch + position;
+    *number = sample;
+    return sample < l->o.n_samples ? sample : -1;
+}
+
+/* Reads a row, or blanks one without a sample. Errors: as ku_data_read, the row is then blank, too.
+ */
+static int fill_row(const struct ku_loader *l, int64_t step, int64_t position, void *const *to)
+{
+    int64_t number, sample = sample_of(l, step, position, &number);
+    int status = KUMI_OK;
+    if (sample >= 0)
+        status = ku_data_read(l->o.data, l->o.split, sample, number, to);
+    for (int i = 0; i < l->n_ports && (sample < 0 || status < 0); i++)
+        ku_data_blank(&l->o.data->port[i], to[i]);
+    return status;
+}
+
+/* The same for a row that is asked for: skips it if it may. */
+static int fill_asked(struct ku_loader *l, int64_t step, int range, int64_t i, void *const *to)
+{
+    void *port[KU_DATA_PORTS_MAX];
+    for (int p = 0; p < l->n_ports; p++)
+        port[p] = (unsigned char *)to[p] + (size_t)i * l->row_bytes[p];
+    int status = fill_row(l, step, l->range[range].first + i, port);
+    if (status != KUMI_EINPUT || l->o.on_error != KU_ON_ERROR_SKIP)
+        return status;
+    if (l->n_skipped++ < LOGGED)
+        KU_LOG(DATA, WARN, "skipped: %s", ku_err_get()->text);
+    return KUMI_OK;
+}
+
+/* ---- the workers */
+
+static int64_t position_of(const struct ku_loader *l, int64_t row)
+{
+    int low = 0, high = l->o.n_ranges;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (l->range_row[middle] <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return l->range[low].first + row - l->range_row[low];
+}
+
+static int64_t order_step(const struct ku_loader *l, int64_t step)
+{
+    return l->n_eval_steps ? step % l->n_eval_steps : step;
+}
+
+static void *work(void *arg)
+{
+    struct ku_loader *l = arg;
+    ku_err_rank(l->rank);
+    pthread_mutex_lock(&l->lock);
+    while (!l->is_stopped) {
+        if (l->is_paused || l->next_step >= l->base + l->o.prefetch) {
+            pthread_cond_wait(&l->work, &l->lock);
+            continue;
+        }
+        int64_t step = l->next_step, row = l->next_row;
+        if (++l->next_row == l->n_rows) {
+            l->next_row = 0;
+            l->next_step++;
+        }
+        l->n_busy++;
+        pthread_mutex_unlock(&l->lock);
+        struct slot *s = &l->slot[step % l->o.prefetch];
+        void *to[KU_DATA_PORTS_MAX];
+        for (int p = 0; p < l->n_ports; p++)
+            to[p] = s->port[p] + (size_t)row * l->row_bytes[p];
+        s->is_bad[row] = fill_row(l, order_step(l, step), position_of(l, row), to) < 0;
+        pthread_mutex_lock(&l->lock);
+        l->n_busy--;
+        if (--s->n_left == 0 || (l->is_paused && l->n_busy == 0))
+            pthread_cond_signal(&l->ready);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* ---- the reader */
+
+/* Waits for a signal on `ready`, at most 50 ms, then asks tick. Under the lock. */
+static int wait_ready(struct ku_loader *l)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += WAIT_NS;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&l->ready, &l->lock, &t);
+    return l->o.tick ? l->o.tick(l->o.tick_ctx) : KUMI_OK;
+}
+
+/* Makes `step` the earliest that is kept. Under the lock. */
+static int aim(struct ku_loader *l, int64_t step)
+{
+    int status = KUMI_OK;
+    if (step >= l->base && step < l->base + l->o.prefetch) {
+        for (; l->base < step; l->base++) { /* steps that nobody finished are not counted on */
+            struct slot *s = &l->slot[l->base % l->o.prefetch];
+            while (l->next_step > l->base && s->n_left > 0 && status == KUMI_OK)
+                status = wait_ready(l);
+            if (status < 0 || l->next_step <= l->base)
+                break;
+            s->n_left = l->n_rows;
+        }
+        if (status < 0 || l->base == step) {
+            pthread_cond_broadcast(&l->work);
+            return status;
+        }
+    }
+    l->is_paused = 1;
+    while (l->n_busy > 0 && status == KUMI_OK)
+        status = wait_ready(l);
+    if (status == KUMI_OK) {
+        l->base = l->next_step = step;
+        l->next_row = 0;
+        for (int i = 0; i < l->o.prefetch; i++)
+            l->slot[i].n_left = l->n_rows;
+    }
+    l->is_paused = 0;
+    pthread_cond_broadcast(&l->work);
+    return status;
+}
+
+/* The step's number in the order of work, where evaluations follow each other without end. */
+static int64_t work_step(const struct ku_loader *l, int64_t step)
+{
+    if (!l->n_eval_steps)
+        return step;
+    int64_t now = l->base - l->base % l->n_eval_steps + step;
+    return now < l->base ? now + l->n_eval_steps : now;
+}
+
+/* A row that a worker could not read is read again, so that this thread has the record of it, and
+ * what could not be read for a moment can be. */
+static int copy_rows(struct ku_loader *l, const struct slot *s, int64_t step, int range,
+                     void *const *to)
+{
+    int64_t first = l->range_row[range], n = l->range[range].n;
+    for (int p = 0; p < l->n_ports; p++)
+        memcpy(to[p], s->port[p] + (size_t)first * l->row_bytes[p], (size_t)n * l->row_bytes[p]);
+    for (int64_t i = 0; i < n; i++)
+        if (s->is_bad[first + i])
+            KU_TRY(fill_asked(l, step, range, i, to));
+    return KUMI_OK;
+}
+
+int ku_loader_read(struct ku_loader *l, int64_t step, int range, void *const *to)
+{
+    KU_ASSERT(range >= 0 && range < l->o.n_ranges && step >= 0);
+    KU_ASSERT(!l->n_eval_steps || step < l->n_eval_steps);
+    if (l->n_threads == 0) {
+        for (int64_t i = 0; i < l->range[range].n; i++)
+            KU_TRY(fill_asked(l, step, range, i, to));
+        return KUMI_OK;
+    }
+    pthread_mutex_lock(&l->lock);
+    int64_t at = work_step(l, step);
+    int status = at == l->base ? KUMI_OK : aim(l, at);
+    struct slot *s = &l->slot[at % l->o.prefetch];
+    while (status == KUMI_OK && s->n_left > 0)
+        status = wait_ready(l);
+    pthread_mutex_unlock(&l->lock);
+    return status < 0 ? status : copy_rows(l, s, step, range, to);
+}
+
+int64_t ku_loader_n_skipped(const struct ku_loader *l)
+{
+    return l->n_skipped;
+}
+
+/* ---- creation */
+
+static int64_t rows_of(const struct ku_loader_opts *o)
+{
+    int64_t n = 0;
+    for (int i = 0; i < o->n_ranges; i++)
+        n += o->range[i].n;
+    return n;
+}
+
+/* A port's rows of all slots begin at multiples of 64 bytes. */
+static size_t port_bytes(const struct ku_loader_opts *o, int port)
+{
+    size_t rows = (size_t)rows_of(o) * ku_data_row_bytes(&o->data->port[port]);
+    return (rows + 63) / 64 * 64;
+}
+
+size_t ku_loader_bytes(const struct ku_loader_opts *o)
+{
+    size_t slot = (size_t)rows_of(o), n = (size_t)(o->prefetch ? o->prefetch : PREFETCH);
+    for (int i = 0; i < o->data->n_ports; i++)
+        slot += port_bytes(o, i);
+    return o->n_workers ? n * ((slot + 63) / 64 * 64) : 0;
+}
+
+static int make_slots(struct ku_loader *l)
+{
+    size_t bytes = ku_loader_bytes(&l->o), each = bytes / (size_t)l->o.prefetch;
+    l->slot = ku_calloc((size_t)l->o.prefetch, sizeof *l->slot);
+    l->memory = ku_malloc_aligned(64, bytes);
+    if (!l->slot || !l->memory)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < l->o.prefetch; i++) {
+        unsigned char *at = l->memory + (size_t)i * each;
+        for (int p = 0; p < l->n_ports; p++) {
+            l->slot[i].port[p] = at;
+            at += port_bytes(&l->o, p);
+        }
+        l->slot[i].is_bad = at;
+        l->slot[i].n_left = l->n_rows;
+    }
+    return KUMI_OK;
+}
+
+static int start_threads(struct ku_loader *l)
+{
+    sigset_t all, was;
+    int failed = 0;
+    l->thread = ku_calloc((size_t)l->o.n_workers, sizeof *l->thread);
+    if (!l->thread)
+        return KUMI_ENOMEM;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    while (l->n_threads < l->o.n_workers && !failed) {
+        failed = pthread_create(&l->thread[l->n_threads], NULL, work, l);
+        l->n_threads += !failed;
+    }
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    if (failed)
+        return KU_ERR(KUMI_ENOMEM, "data: data.workers: thread %d of %d: %s; give fewer",
+                      l->n_threads + 1, l->o.n_workers, strerror(failed));
+    return KUMI_OK;
+}
+
+static int fill_loader(struct ku_loader *l, const struct ku_loader_opts *o)
+{
+    l->n_ports = o->data->n_ports;
+    l->rank = ku_err_get_rank();
+    for (int p = 0; p < l->n_ports; p++)
+        l->row_bytes[p] = ku_data_row_bytes(&o->data->port[p]);
+    l->range = ku_calloc((size_t)o->n_ranges, sizeof *l->range);
+    l->range_row = ku_calloc((size_t)o->n_ranges, sizeof *l->range_row);
+    if (!l->range || !l->range_row)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < o->n_ranges; i++) {
+        l->range[i] = o->range[i];
+        l->range_row[i] = l->n_rows;
+        l->n_rows += o->range[i].n;
+    }
+    l->o.range = l->range;
+    if (o->sampler)
+        l->sampler = *o->sampler;
+    else
+        l->n_eval_steps = (o->n_samples + o->global_batch - 1) / o->global_batch;
+    if (o->n_workers == 0)
+        return KUMI_OK;
+    KU_TRY(make_slots(l));
+    return start_threads(l);
+}
+
+static int check_opts(const struct ku_loader_opts *o)
+{
+    if (o->n_workers < 0 || o->n_workers > KU_WORKERS_MAX)
+        return KU_ERR(KUMI_EINVAL, "data: data.workers: %d; give 0 to %d", o->n_workers,
+                      KU_WORKERS_MAX);
+    if (o->prefetch < 0 || o->prefetch > KU_PREFETCH_MAX)
+        return KU_ERR(KUMI_EINVAL, "data: data.prefetch: %d; give 1 to %d", o->prefetch,
+                      KU_PREFETCH_MAX);
+    KU_ASSERT(o->n_ranges > 0 && rows_of(o) > 0 && o->data->n_ports <= KU_DATA_PORTS_MAX);
+    KU_ASSERT(o->sampler || (o->global_batch > 0 && o->n_samples > 0));
+    return KUMI_OK;
+}
+
+int ku_loader_create(const struct ku_loader_opts *o, int64_t first_step, struct ku_loader **out)
+{
+    pthread_condattr_t monotonic;
+    KU_TRY(check_opts(o));
+    struct ku_loader *l = ku_calloc(1, sizeof *l);
+    if (!l)
+        return KUMI_ENOMEM;
+    l->o = *o;
+    l->o.prefetch = o->prefetch ? o->prefetch : PREFETCH;
+    l->base = l->next_step = first_step;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->work, NULL);
+    pthread_cond_init(&l->ready, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int status = fill_loader(l, o);
+    if (status < 0) {
+        ku_loader_destroy(l);
+        return status;
+    }
+    *out = l;
+    return KUMI_OK;
+}
+
+void ku_loader_destroy(struct ku_loader *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->is_stopped = 1;
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->n_threads; i++)
+        pthread_join(l->thread[i], NULL);
+    pthread_cond_destroy(&l->ready);
+    pthread_cond_destroy(&l->work);
+    pthread_mutex_destroy(&l->lock);
+    ku_free(l->thread);
+    ku_free(l->slot);
+    ku_free(l->memory);
+    ku_free(l->range);
+    ku_free(l->range_row);
+    ku_free(l);
+}

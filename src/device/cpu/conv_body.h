@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights of convolutions to panels and back (isa.h): included once per instruction set behind
+ * pack_body.h. */
+
+/* Sixteen or fewer elements of a row as 32-bit lanes: f32, or the bits of bf16 for pairs. */
+INLINE vu load_lanes(const void *p, enum kumi_dtype t, int64_t at, int64_t n, int pairs)
+{
+    if (pairs)
+        return load_halves((const uint16_t *)p + at, n);
+    return (vu)(n == LANES ? load(t, p, at) : load_n(t, p, at, n));
+}
+INLINE void store_lanes(uint32_t *to, int64_t n, vu v, int is_upper)
+{
+    if (n >= LANES) {
+        if (is_upper)
+            v = *(vu_mem *)to | v << 16;
+        *(vu_mem *)to = v;
+        return;
+    }
+    for (int64_t j = 0; j < n; j++)
+        to[j] = is_upper ? to[j] | v[j] << 16 : v[j];
+}
+
+/* Columns are outermost in the weight: 16 columns of 16 elements at a time, turned. */
+INLINE void conv_pack_cols(const struct ku_conv_panel *p, enum kumi_dtype t, int pairs)
+{
+    const int64_t n_e = p->k * p->taps;
+    for (int64_t j0 = 0; j0 < p->width; j0 += LANES)
+        for (int64_t e = 0, k = 0, tap = 0; e < n_e; e += LANES) {
+            const int64_t some = n_e - e < LANES ? n_e - e : LANES;
+            vu v[LANES];
+            for (int j = 0; j < LANES; j++)
+                v[j] = j0 + j < p->n_cols
+                           ? load_lanes(p->weight, t, (j0 + j) * p->col_ld + e, some, pairs)
+                           : (vu){0};
+            transpose_16(v);
+            for (int u = 0; u < LANES && u < some; u++) {
+                int64_t row = p->slot[tap] * p->row_units + (pairs ? k / 2 : k);
+                store_lanes((uint32_t *)p->panel + row * p->width + j0, p->width - j0, v[u],
+                            pairs && k % 2);
+                if (++tap == p->taps)
+                    tap = 0, k++;
+            }
+        }
+}
+
+/* Columns are next to the taps: rows are taken apart. */
+INLINE uint32_t lane_of(const void *w, enum kumi_dtype t, int64_t at, int pairs)
+{
+    uint32_t bits;
+    if (t == KUMI_BF16)
+        return (uint32_t)((const uint16_t *)w)[at] << (pairs ? 0 : 16);
+    memcpy(&bits, (const float *)w + at, 4);
+    return bits;
+}
+INLINE void conv_pack_rows(const struct ku_conv_panel *p, enum kumi_dtype t, int pairs)
+{
+    for (int64_t k = 0; k < p->k; k += pairs ? 2 : 1)
+        for (int64_t tap = 0; tap < p->taps; tap++) {
+            const int64_t row = p->slot[tap] * p->row_units + (pairs ? k / 2 : k);
+            const int64_t at = k * p->k_ld + tap;
+            uint32_t *to = (uint32_t *)p->panel + row * p->width;
+            for (int64_t j = 0; j < p->n_cols; j++) {
+                to[j] = lane_of(p->weight, t, at + j * p->col_ld, pairs);
+                if (pairs && k + 1 < p->k)
+                    to[j] |= lane_of(p->weight, t, at + p->k_ld + j * p->col_ld, 1) << 16;
+            }
+            for (int64_t j = p->n_cols; j < p->width; j++)
+                to[j] = 0;
+        }
+}
+KERNEL void conv_pack(const struct ku_conv_panel *p, enum kumi_dtype dtype, int pairs)
+{
+    const int64_t used = pairs ? (p->k + 1) / 2 : p->k;
+    for (int64_t tap = 0; tap < p->taps && used < p->row_units; tap++)
+        memset((uint32_t *)p->panel + (tap * p->row_units + used) * p->width, 0,
+               (size_t)((p->row_units - used) * p->width) * 4);
+    if (p->k_ld < p->col_ld) {
+        if (pairs)
+            conv_pack_cols(p, KUMI_BF16, 1);
+        else
+            BY_DTYPE(dtype, conv_pack_cols(p, KUMI_F32, 0), conv_pack_cols(p, KUMI_BF16, 0));
+    } else {
+        if (pairs)
+            conv_pack_rows(p, KUMI_BF16, 1);
+        else
+            BY_DTYPE(dtype, conv_pack_rows(p, KUMI_F32, 0), conv_pack_rows(p, KUMI_BF16, 0));
+    }
+}
+
+/* Sums [taps][k][ld] of 16 columns at a time become rows [column][k][tap] of the gradient. */
+INLINE void conv_unpack_as(const struct ku_conv_sums *p, enum kumi_dtype t)
+{
+    const int64_t n_e = p->k * p->taps;
+    for (int64_t j0 = 0; j0 < p->n_cols; j0 += LANES)
+        for (int64_t e = 0, k = 0, tap = 0; e < n_e; e += LANES) {
+            const int64_t i = e, some = n_e - e < LANES ? n_e - e : LANES;
+            vu v[LANES];
+            for (int u = 0; u < LANES; u++) {
+                v[u] = (vu){0};
+                if (u >= some)
+                    continue;
+                v[u] = (vu)load(KUMI_F32, p->sum, (tap * p->k_all + k) * p->ld + j0);
+                if (++tap == p->taps)
+                    tap = 0, k++;
+            }
+            transpose_16(v);
+            for (int64_t j = 0; j < LANES && j0 + j < p->n_cols; j++) {
+                char *out = (char *)p->out + (j0 + j) * p->out_ld * (t == KUMI_BF16 ? 2 : 4);
+                vf x = (vf)v[j];
+                if (p->accumulate)
+                    x += LOAD(t, out);
+                STORE(t, out, x);
+            }
+        }
+}
+KERNEL void conv_unpack(const struct ku_conv_sums *p, enum kumi_dtype dtype)
+{
+    BY_DTYPE(dtype, conv_unpack_as(p, KUMI_F32), conv_unpack_as(p, KUMI_BF16));
+}
+
+/* One row of the contraction, or two interleaved, to the panels of its columns. */
+KERNEL void pack_split(const struct ku_conv_row *r, enum kumi_dtype dtype, int pairs)
+{
+    uint32_t *to = r->to;
+    for (int64_t j = 0; j < r->n_cols; j += r->width, to += r->stride) {
+        const int64_t n = r->n_cols - j < r->width ? r->n_cols - j : r->width;
+        if (pairs)
+            pack_row_pairs(to, r->width, (const uint16_t *)r->a + j,
+                           r->b ? (const uint16_t *)r->b + j : NULL, n);
+        else
+            BY_DTYPE(dtype, pack_row_f32((float *)to, r->width, r->a, KUMI_F32, j, n),
+                     pack_row_f32((float *)to, r->width, r->a, KUMI_BF16, j, n));
+    }
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_RULE_H
+#define KU_TRAIN_RULE_H
+
+#include "pass/pass.h"
+#include "train/config.h"
+
+/* What a configuration's optimizer and schedule sections say, as the compiler is told. */
+
+/* What optimizer.lr is multiplied by for this batch: optimizer.lr_scaling (Goyal et al. 2017), 1
+ * without. */
+double ku_rule_lr_factor(const struct ku_config *c, int64_t global_batch);
+/* The optimizer, its attributes, which parameters decay and adapt. Patterns stay the
+ * configuration's. */
+void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct ku_compile_opts *o);
+/* The schedule and its attributes but those that count steps or epochs. */
+void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a);
+/* The milestones of multi_step, as the schedule counts; 0 ends them. */
+void ku_rule_milestones(const int64_t at[KU_MAX_MILESTONES], struct ku_attrs *a);
+/* What no single key of the two sections shows. Errors: KUMI_EINVAL. */
+int ku_rule_check(const struct ku_config *c);
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Metrics that a graph names (kumi_graph_metric): of a step, and summed up over an evaluation. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "kumi/graph.h"
+#include "train/trainer.h"
+
+enum { N_KINDS = KUMI_METRIC_PER_TARGET + 1 };
+static const char *const prefix[N_KINDS] = {
+    [KUMI_METRIC_SUM] = "metric.sum.",
+    [KUMI_METRIC_MEAN] = "metric.mean.",
+    [KUMI_METRIC_MAX] = "metric.max.",
+    [KUMI_METRIC_PER_TARGET] = "metric.per_target.",
+};
+
+int ku_trainer_note_metrics(struct ku_trainer *t)
+{
+    const struct ku_program *p = t->program[KU_PROG_EVAL];
+    t->metric = ku_calloc(p->n_outputs + 1, sizeof *t->metric);
+    if (t->metric == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t i = 0; i < p->n_outputs; i++) {
+        const char *port = p->name_of[p->output[i].name];
+        for (int k = 0; k < N_KINDS; k++) {
+            size_t bytes = strlen(prefix[k]);
+            if (strncmp(port, prefix[k], bytes) != 0)
+                continue;
+            struct ku_trainer_metric *m = &t->metric[t->n_metrics];
+            m->kind = k;
+            m->port = ku_strdup(port);
+            if (m->port == NULL)
+                return KUMI_ENOMEM;
+            m->name = m->port + bytes;
+            t->n_metrics++;
+        }
+    }
+    return KUMI_OK;
+}
+
+void ku_trainer_drop_metrics(struct ku_trainer *t)
+{
+    for (int i = 0; i < t->n_metrics; i++)
+        ku_free(t->metric[i].port);
+    ku_free(t->metric);
+}
+
+/* Elements of the global batch that a metric is over. */
+static double count_of(const struct ku_program *p, const char *name)
+{
+    for (uint32_t i = 0; i < p->n_instrs; i++) {
+        const struct ku_instr *x = &p->instr[i];
+        if (x->kind == KU_COMPUTE && x->op == KU_OP_exact_sum &&
+            strcmp(p->name_of[x->path], name) == 0)
+            return (double)ku_shape_count(&p->shape[p->operand[x->operand].shape]);
+    }
+    return 1;
+}
+
+/* Targets of a run that count; 0: the graph has no loss. */
+static double n_valid(const struct ku_exec *exec)
+{
+    const int64_t *n = ku_exec_port(exec, 0, "loss_valid", NULL);
+    return n ? (double)*n : 0;
+}
+
+/* Adds what a program's last run gave. */
+static void add_run(const struct ku_trainer *t, int program, struct ku_trainer_metric *m)
+{
+    const struct ku_exec *exec = t->exec[program];
+    const void *at = ku_exec_port(exec, 0, m->port, NULL);
+    KU_ASSERT(at != NULL);
+    if (m->kind == KUMI_METRIC_MAX) {
+        double x;
+        memcpy(&x, at, sizeof x);
+        m->max = m->n_runs == 0 || x > m->max || x != x ? x : m->max;
+    } else {
+        ku_exact_merge(&m->sum, at);
+    }
+    if (m->kind == KUMI_METRIC_MEAN)
+        m->count += count_of(t->program[program], m->name);
+    else if (m->kind == KUMI_METRIC_PER_TARGET)
+        m->count += n_valid(exec);
+    m->n_runs++;
+}
+
+static void clear(struct ku_trainer_metric *m)
+{
+    ku_exact_zero(&m->sum);
+    m->count = m->max = 0;
+    m->n_runs = 0;
+}
+
+static double value_of(const struct ku_trainer_metric *m)
+{
+    if (m->kind == KUMI_METRIC_MAX)
+        return m->max;
+    double divisor = m->kind == KUMI_METRIC_SUM ? 1 : m->count;
+    return ku_exact_round(&m->sum) / (divisor > 0 ? divisor : 1);
+}
+
+void ku_trainer_eval_begin(struct ku_trainer *t)
+{
+    ku_exact_zero(&t->eval_sum);
+    t->eval_tokens = 0;
+    for (int i = 0; i < t->n_metrics; i++)
+        clear(&t->metric[i]);
+}
+
+void ku_trainer_eval_add(struct ku_trainer *t)
+{
+    const struct ku_exec *exec = t->exec[KU_PROG_EVAL];
+    ku_exact_merge(&t->eval_sum, ku_exec_port(exec, 0, "loss_sum", NULL));
+    t->eval_tokens += *(const int64_t *)ku_exec_port(exec, 0, "loss_valid", NULL);
+    for (int i = 0; i < t->n_metrics; i++)
+        add_run(t, KU_PROG_EVAL, &t->metric[i]);
+}
+
+double ku_trainer_eval_loss(const struct ku_trainer *t)
+{
+    return t->eval_tokens ? ku_exact_round(&t->eval_sum) / (double)t->eval_tokens : 0;
+}
+
+int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval, double *value)
+{
+    for (int i = 0; i < t->n_metrics; i++) {
+        struct ku_trainer_metric m = t->metric[i];
+        if (strcmp(m.name, name) != 0)
+            continue;
+        if (!is_eval) {
+            clear(&m);
+            add_run(t, KU_PROG_TRAIN, &m);
+        }
+        *value = value_of(&m);
+        return KUMI_OK;
+    }
+    return KU_ERR(KUMI_EINVAL, "trainer: metric %s: the graph has none of this name", name);
+}
+
+void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_result_metrics *out)
+{
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < t->n_metrics && out->n < KUMI_MAX_RESULT_METRICS; i++) {
+        const char *name = t->metric[i].name;
+        if (strlen(name) >= sizeof out->item[0].name ||
+            ku_trainer_metric(t, name, is_eval, &out->item[out->n].value) < 0)
+            continue;
+        snprintf(out->item[out->n++].name, sizeof out->item[0].name, "%s", name);
+    }
+}

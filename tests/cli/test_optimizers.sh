@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs by optimizer and schedule: equal digests on 1 and 2 ranks and over a resume, the scaled learning rate said once,
+# smoothed labels in training alone.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+export KUMI_CACHE=$dir/cache
+say() { echo "$*"; failed=1; }
+cat >"$dir/c.json" <<END
+{"model": {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 48, "n_positions": 16, "vocab_size": 256},
+ "data": {"train": "$source/data/tinyshakespeare.txt"},
+ "train": {"steps": 12, "global_batch": 16, "micro_batch": 2, "virtual_shards": 4, "eval_every": 0, "eval_tokens": 512, "threads": 1}}
+END
+train() { # OUT ARGS..
+    local out=$1
+    shift
+    "$kumi" train "$dir/c.json" --out "$dir/$out" "$@" >"$dir/$out.out" 2>"$dir/$out.err" || say "$out: $(tail -1 "$dir/$out.err")"
+}
+digest() { sed -n 's/^digest: //p' "$dir/$1.out"; }
+
+lars=(--set optimizer.type=lars --set optimizer.lr=2 --set optimizer.momentum=0.9 --set schedule.type=polynomial --set schedule.power=2
+    --set schedule.warmup_steps=3 --set 'optimizer.lr_scaling={"rule":"linear","base_batch":64}' --set train.label_smoothing=0.1)
+lamb=(--set optimizer.type=lamb --set optimizer.lr=0.01 --set optimizer.lr_scaling.rule=sqrt --set optimizer.lr_scaling.base_batch=4
+    --set optimizer.adapt='["*.weight"]' --set schedule.type=one_cycle --set optimizer.weight_decay=0.01)
+sgd=(--set optimizer.type=sgd --set optimizer.lr=0.1 --set optimizer.momentum=0.9 --set optimizer.nesterov=true
+    --set schedule.type=multi_step --set schedule.milestones=[4,8])
+for name in lars lamb sgd; do
+    declare -n set=$name
+    train "$name-1" "${set[@]}"
+    train "$name-2" "${set[@]}" -n 2
+    train "$name-3" "${set[@]}" -n 2 --until 5
+    train "$name-3" "${set[@]}" --resume
+    for n in 2 3; do
+        [ -n "$(digest "$name-1")" ] && [ "$(digest "$name-1")" = "$(digest "$name-$n")" ] || say "$name: digests differ: 1, $n"
+    done
+done
+[ "$(digest lars-1)" != "$(digest lamb-1)" ] || say "two optimizers, one digest"
+grep -qx 'kumi: learning rate 0.5 = 2 x (16 / 64)' "$dir/lars-2.err" && [ "$(grep -c 'learning rate' "$dir/lars-2.err")" = 1 ] ||
+    say "lars: $(grep 'learning rate' "$dir/lars-2.err")"
+grep -qx 'kumi: learning rate 0.02 = 0.01 x sqrt(16 / 4)' "$dir/lamb-1.err" || say "lamb: $(grep 'learning rate' "$dir/lamb-1.err")"
+grep -q 'learning rate' "$dir/sgd-1.err" && say "sgd: its learning rate is not scaled"
+python3 - "$dir" <<'END' || failed=1
+import json, subprocess, sys
+dir = sys.argv[1]
+rows = lambda run: [json.loads(line) for line in open(f"{dir}/{run}/metrics.jsonl")]
+lr = lambda run: {r["step"]: r["lr"] for r in rows(run) if "lr" in r}
+assert abs(lr("lars-1")[1] - 0.5 / 4) < 1e-9 and abs(lr("lars-1")[10] - 0.5 * (1 - 6 / 9) ** 2) < 1e-9, lr("lars-1")
+assert abs(lr("lamb-1")[1] - 0.02 / 25) < 1e-9, lr("lamb-1") # one_cycle's first
+assert abs(lr("sgd-1")[10] - 0.001) < 1e-9, lr("sgd-1")
+END
+val() { "$kumi" eval "$dir/$1" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["val_loss"])'; }
+# the loss of an evaluation knows no smoothing: a run told to smooth nothing has the same
+train plain "${lars[@]}" --set train.label_smoothing=0 --until 1
+train smooth "${lars[@]}" --until 1
+python3 - "$dir" <<'END' || failed=1
+import json, sys
+first = [json.loads(open(f"{sys.argv[1]}/{run}/metrics.jsonl").readline())["loss"] for run in ("plain", "smooth")]
+assert abs(first[0] - first[1]) > 1e-6 and abs(first[0] / first[1] - 1) < 0.01, first # near ln 256 both, at first
+END
+[ "$(val lars-1)" = "$(val lars-2)" ] || say "eval: $(val lars-1), $(val lars-2)"
+exit $failed

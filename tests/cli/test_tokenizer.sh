@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# kumi tokenizer: what is learnt encodes and decodes; each verb's own options; one error line.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+text=$source/tests/fixtures/tokenizer_train/words.txt
+fail() { echo "$*"; failed=1; }
+
+out=$("$kumi" tokenizer train --vocab 350 --special '<s>' --out "$dir/t" "$text" 2>"$dir/err") || fail "train: exit $?"
+case $out in "$dir/t/tokenizer.json: 350 tokens, 93 merges; "*) ;; *) fail "train says: $out" ;; esac
+[ -s "$dir/err" ] && fail "train on stderr: $(cat "$dir/err")"
+"$kumi" tokenizer encode --tokenizer "$dir/t" <"$text" >"$dir/ids" || fail "encode: exit $?"
+"$kumi" tokenizer decode --tokenizer "$dir/t" <"$dir/ids" >"$dir/back" || fail "decode: exit $?"
+cmp -s "$text" "$dir/back" || fail "the text does not come back"
+[ "$(wc -w <"$dir/ids")" -lt "$(($(wc -c <"$text") / 2))" ] || fail "fewer tokens than bytes are expected"
+"$kumi" tokenizer train --vocab 350 --special '<s>' --out "$dir/again.json" "$text" >/dev/null
+cmp -s "$dir/t/tokenizer.json" "$dir/again.json" || fail "not the same file twice"
+(cd "$dir" && "$kumi" tokenizer train --vocab 300 --json "$text") | grep -q '"vocab_size": 300' || fail "--json"
+[ -f "$dir/tokenizer.json" ] || fail "no tokenizer.json without --out"
+
+expect() { # code text command..
+    local code=$1 part=$2 got is
+    shift 2
+    got=$("$kumi" tokenizer "$@" 2>&1 >/dev/null </dev/null)
+    is=$?
+    [ $is -eq "$code" ] && [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" = 1 ] &&
+        printf '%s' "$got" | grep -qF -- "$part" || fail "tokenizer $*: wanted $code: $part; got $is: $got"
+}
+expect 2 'learn: usage: kumi tokenizer' learn
+expect 2 '--tokenizer is missing' encode
+expect 2 'no text to learn from' train --vocab 300
+expect 2 'a vocabulary of 200 tokens; give 256' train --vocab 200 "$text"
+expect 2 'not its own' train --tokenizer byte "$text"
+expect 2 'not its own' encode --tokenizer byte --vocab 300
+expect 2 'not its own' encode --tokenizer byte "$text"
+expect 2 'above 0' train --vocab -5 "$text"
+expect 2 "special token '': empty" train --special '' "$text"
+expect 3 "data: $dir/none: No such file" train "$dir/none"
+printf 'a\n\xff\n' >"$dir/bad.txt"
+expect 3 "data: $dir/bad.txt:2: byte 1 (0xff) is no UTF-8" train "$dir/bad.txt"
+expect 5 "$text/x" train --out "$text/x" "$text"
+exit $failed

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Equal bits of batch norm and its running statistics under every layout, ranks as threads. tsan */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/os.h"
+#include "base/random.h"
+#include "comm/job.h"
+#include "kumi/model.h"
+#include "nn/builder.h"
+#include "train/trainer.h"
+
+enum { STEPS = 4, IMAGE = 9, CLASSES = 7 };
+
+/* Numerics first, then layout. */
+struct run {
+    int v, micro, k, sync;
+    int64_t depth;
+    enum kumi_resnet_stem stem;
+    enum kumi_dtype compute;
+    const char *device;
+    int n, threads, no_sharing, no_overlap;
+    int64_t bucket_bytes;
+    int from, to;     /* steps; to 0 = all */
+    const char *load; /* a checkpoint to begin with, and a folder to end in; NULL */
+    const char *save;
+    /* results */
+    char digest[72];
+    double loss[STEPS], eval_loss;
+    double running[2]; /* of bn1: mean and variance of channel 3 */
+    int64_t tracked;
+};
+
+static struct ku_compile_opts opts_of(const struct run *r)
+{
+    struct ku_compile_opts o = {.compute = r->compute,
+                                .is_training = 1,
+                                .optimizer = KU_OP_sgd,
+                                .rule = ku_attrs_default,
+                                .bucket_bytes = r->bucket_bytes ? r->bucket_bytes : 1 << 20,
+                                .first_bucket_bytes = 4096,
+                                .overlap = !r->no_overlap,
+                                .share_host_state = !r->no_sharing};
+    for (int a = 0; a < KU_N_AXES; a++)
+        o.mesh.extent[a] = 1;
+    o.mesh.extent[KU_AX_REPLICATE] = r->n;
+    o.mesh.extent[KU_AX_VS] = r->v / r->n;
+    o.mesh.extent[KU_AX_MB] = r->k;
+    o.rule.lr = 0.05;
+    o.rule.momentum = 0.9;
+    o.rule.weight_decay = 1e-3;
+    return o;
+}
+
+static int create(struct ku_job *job, const struct run *r, struct ku_trainer **t)
+{
+    struct kumi_graph *builder;
+    struct ku_graph *g;
+    struct kumi_resnet c;
+    struct ku_trainer_opts o = {.device = ku_device_find(r->device), .seed = 21};
+    struct kumi_shape_of_batch batch = {.n = (int64_t)r->v * r->micro * r->k};
+    kumi_resnet_defaults(&c);
+    c.depth = r->depth;
+    c.num_classes = CLASSES;
+    c.image_size = IMAGE;
+    c.stem = r->stem;
+    c.sync_batch_norm = r->sync;
+    KU_TRY(kumi_graph_create(&builder));
+    kumi_resnet_build(builder, &c, &batch);
+    int status = ku_builder_take(builder, &g);
+    kumi_graph_destroy(builder);
+    KU_TRY(status);
+    o.device_opts =
+        (struct ku_device_opts){.n_threads = r->threads ? r->threads : 1, .isa = ku_cpu_isa()};
+    o.compile = opts_of(r);
+    return ku_trainer_create(job, &g, 1, &o, t);
+}
+
+static void fill(struct ku_trainer *t, enum ku_trainer_program p, int64_t step)
+{
+    const int64_t pixels = (int64_t)IMAGE * IMAGE * 3;
+    size_t row_bytes;
+    for (int u = 0; u < ku_trainer_n_micro(t); u++) {
+        int64_t first, n = ku_trainer_rows(t, u, &first);
+        char *images = ku_trainer_port(t, p, "images", u, &row_bytes);
+        int32_t *targets = ku_trainer_port(t, p, "targets", u, &row_bytes);
+        enum kumi_dtype dtype = KUMI_F32;
+        ku_trainer_port(t, p, "images", u, &row_bytes);
+        if (row_bytes == (size_t)pixels * 8)
+            dtype = KUMI_F64;
+        for (int64_t i = 0; i < n * pixels; i++)
+            ku_store_f64(
+                images, dtype, i,
+                (double)ku_random_normal(3, (uint32_t)step, 1, (uint64_t)(first * pixels + i)));
+        for (int64_t i = 0; i < n; i++)
+            targets[i] =
+                (int32_t)(ku_random_u32(3, (uint32_t)step, 2, (uint64_t)(first + i)) % CLASSES);
+    }
+}
+
+static const struct ku_ckpt_tensor *tensor(const struct ku_trainer *t, const char *name)
+{
+    for (int i = 0; i < t->n_tensors; i++)
+        if (strcmp(t->tensor[i].name, name) == 0)
+            return &t->tensor[i];
+    return NULL;
+}
+
+static int rank_main(struct ku_job *job, void *arg)
+{
+    struct run *r = arg;
+    struct ku_trainer *t = NULL;
+    KU_TRY(create(job, r, &t));
+    KU_TRY(ku_trainer_init_state(t));
+    int64_t from = 0;
+    if (r->load) {
+        KU_TRY(ku_trainer_load(t, r->load, &from));
+        assert_int_equal(from, r->from);
+    }
+    for (int step = r->from; step < (r->to ? r->to : STEPS); step++) {
+        const double *report;
+        fill(t, KU_PROG_TRAIN, step % 2);
+        KU_TRY(ku_trainer_step(t, step, &report));
+        if (job->rank == 0)
+            r->loss[step] = report[KU_REPORT_LOSS];
+    }
+    if (r->save) {
+        struct ku_ckpt_desc d = {.dir = r->save, .step = r->to, .model_config = "{}"};
+        KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
+    }
+    ku_trainer_eval_begin(t);
+    fill(t, KU_PROG_EVAL, 0);
+    KU_TRY(ku_trainer_eval_run(t));
+    if (job->rank == 0) {
+        r->eval_loss = ku_trainer_eval_loss(t);
+        KU_TRY(ku_trainer_digest(t, 0, r->digest));
+        const struct ku_ckpt_tensor *mean = tensor(t, "bn1.running_mean");
+        const struct ku_ckpt_tensor *var = tensor(t, "bn1.running_var");
+        const struct ku_ckpt_tensor *n = tensor(t, "bn1.num_batches_tracked");
+        r->running[0] = ku_load_f64(mean->data, mean->dtype, 3);
+        r->running[1] = ku_load_f64(var->data, var->dtype, 3);
+        r->tracked = *(int64_t *)n->data;
+    }
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+static void run(struct run *r)
+{
+    int status = ku_job_threads(r->n, NULL, rank_main, r);
+    if (status < 0)
+        fail_msg("n=%d: %s", r->n, ku_err_get()->text);
+}
+
+static void expect_equal(const struct run *a, struct run b)
+{
+    run(&b);
+    for (int s = 0; s < STEPS; s++)
+        if (memcmp(&a->loss[s], &b.loss[s], 8) != 0)
+            fail_msg("n=%d: step %d: loss %.17g, expected %.17g", b.n, s, b.loss[s], a->loss[s]);
+    assert_memory_equal(a->running, b.running, sizeof b.running);
+    assert_memory_equal(&a->eval_loss, &b.eval_loss, 8);
+    assert_string_equal(a->digest, b.digest);
+}
+
+static struct run base(const char *device, enum kumi_dtype compute)
+{
+    return (struct run){
+        .v = 4, .micro = 2, .k = 2, .depth = 8, .compute = compute, .device = device, .n = 1};
+}
+
+static void check_layouts(const char *device, enum kumi_dtype compute)
+{
+    struct run one = base(device, compute), r = one;
+    run(&one);
+    assert_true(one.loss[2] < one.loss[0]);
+    assert_int_equal(one.tracked, STEPS * one.k); /* once per micro-batch number, not per shard */
+    assert_true(one.running[1] > 0 && one.running[1] != 1 && one.running[0] != 0);
+    for (r.n = 2; r.n <= 4; r.n *= 2)
+        expect_equal(&one, r);
+    r.n = 4, r.no_sharing = 1;
+    expect_equal(&one, r);
+    r.n = 2, r.no_sharing = 0, r.no_overlap = 1, r.bucket_bytes = 1000;
+    r.threads = strcmp(device, "cpu") == 0 ? 3 : 1;
+    expect_equal(&one, r);
+}
+static void cpu_f32(void **state)
+{
+    (void)state;
+    check_layouts("cpu", KUMI_F32);
+}
+static void cpu_bf16(void **state)
+{
+    (void)state;
+    check_layouts("cpu", KUMI_BF16);
+}
+static void ref_f64(void **state)
+{
+    (void)state;
+    check_layouts("ref", KUMI_F64);
+}
+
+/* An odd tree: three shards, whose mean is no power of two. */
+static void three_shards(void **state)
+{
+    (void)state;
+    struct run one = base("cpu", KUMI_F32), r;
+    one.v = 3;
+    run(&one);
+    r = one;
+    r.n = 3;
+    expect_equal(&one, r);
+}
+
+/*
+ * Statistics over all ranks: two ranks of two samples are one of four, to rounding (the sums' order
+ * differs), and nothing like two samples each; other layouts give equal bits.
+ */
+static void synchronised(void **state)
+{
+    (void)state;
+    struct run whole = base("ref", KUMI_F64), two = whole, r;
+    whole.v = 1, whole.micro = 4, whole.k = 1;
+    two.v = two.n = 2, two.micro = 2, two.k = 1;
+    two.sync = 1;
+    run(&whole);
+    run(&two);
+    for (int s = 0; s < STEPS; s++)
+        if (!(fabs(whole.loss[s] - two.loss[s]) < 1e-9))
+            fail_msg("step %d: loss %.17g, expected %.17g", s, two.loss[s], whole.loss[s]);
+    for (int i = 0; i < 2; i++)
+        if (!(fabs(whole.running[i] - two.running[i]) < 1e-11))
+            fail_msg("running %d: %.17g, expected %.17g", i, two.running[i], whole.running[i]);
+    assert_int_equal(two.tracked, STEPS * two.k);
+    r = two, r.sync = 0;
+    run(&r);
+    assert_true(fabs(whole.loss[1] - r.loss[1]) > 1e-3);
+    r = two, r.no_sharing = 1, r.no_overlap = 1;
+    expect_equal(&two, r);
+    two.device = "cpu", two.compute = KUMI_F32;
+    run(&two);
+    r = two, r.threads = 2, r.bucket_bytes = 1000;
+    expect_equal(&two, r);
+}
+
+/* Buffers are in checkpoints: stopped on two ranks and resumed on four, the bits of a run that was
+ * not stopped. */
+static void resumed(void **state)
+{
+    char dir[] = "/tmp/kumi-test-XXXXXX", path[64];
+    struct run whole = base("cpu", KUMI_F32), first = whole, second = whole;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/step-%08d", dir, 2);
+    run(&whole);
+    first.n = 2, first.to = 2, first.save = dir;
+    run(&first);
+    assert_int_equal(first.tracked, 2 * first.k);
+    second.n = 4, second.from = 2, second.load = path;
+    run(&second);
+    assert_int_equal(second.tracked, whole.tracked);
+    assert_string_equal(second.digest, whole.digest);
+    assert_memory_equal(&second.eval_loss, &whole.eval_loss, 8);
+    ku_os_rmtree(dir);
+}
+
+/* As many ranks as shards, or nobody would know who is normalised together. */
+static void sync_is_refused(void **state)
+{
+    (void)state;
+    struct run r = base("cpu", KUMI_F32);
+    r.sync = 1, r.n = 2;
+    assert_int_equal(ku_job_threads(r.n, NULL, rank_main, &r), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "2 ranks for train.virtual_shards = 4"));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cpu_f32),        cmocka_unit_test(cpu_bf16),     cmocka_unit_test(ref_f64),
+        cmocka_unit_test(three_shards),   cmocka_unit_test(synchronised), cmocka_unit_test(resumed),
+        cmocka_unit_test(sync_is_refused)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: train */
+/* Lines of metrics.jsonl: a model's own metrics, and what counts samples. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "train/metrics.h"
+
+static json_t *line_of(char **text)
+{
+    char *end = strchr(*text, '\n');
+    assert_non_null(end);
+    json_t *row = json_loadb(*text, (size_t)(end - *text), JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(row);
+    *text = end + 1;
+    return row;
+}
+static void expect(const json_t *row, const char *key, double want)
+{
+    const json_t *v = json_object_get(row, key);
+    if (!json_is_number(v) || fabs(json_number_value(v) - want) > 1e-12 * fabs(want))
+        fail_msg("%s is not %g", key, want);
+}
+
+static void test_lines(void **state)
+{
+    static const struct kumi_result_metrics metrics = {2, {{"accuracy", 0.625}, {"top5", 1}}},
+                                            none = {.n = 0};
+    char dir[] = "metrics-XXXXXX", path[64];
+    struct ku_metrics *m;
+    struct ku_metrics_line line = {.step = 1,
+                                   .n_steps = 3,
+                                   .tokens = 24,
+                                   .loss = 2,
+                                   .step_ms = 90,
+                                   .data_ms = 10,
+                                   .samples = 32,
+                                   .metrics = &metrics};
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK);
+    ku_metrics_step(m, &line, 1);
+    ku_metrics_eval(m, 1, 1.5, &metrics);
+    line.step = 2, line.samples = 0, line.metrics = &none;
+    ku_metrics_step(m, &line, 1);
+    ku_metrics_step(m, &line, 0);
+    ku_metrics_eval(m, 2, (double)NAN, &none);
+    ku_metrics_close(m);
+
+    char *text, *at;
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    assert_int_equal(ku_os_slurp(path, 1 << 20, &text, &bytes), 0);
+    at = text;
+    json_t *row = line_of(&at);
+    expect(row, "accuracy", 0.625);
+    expect(row, "top5", 1);
+    expect(row, "samples_per_s", 320);
+    expect(row, "tps", 240);
+    json_decref(row);
+    row = line_of(&at);
+    expect(row, "val_loss", 1.5);
+    expect(row, "val_accuracy", 0.625);
+    expect(row, "val_top5", 1);
+    assert_int_equal(json_object_size(row), 4);
+    json_decref(row);
+    row = line_of(&at);
+    assert_null(json_object_get(row, "accuracy"));
+    assert_null(json_object_get(row, "samples_per_s"));
+    json_decref(row);
+    row = line_of(&at);
+    assert_true(json_is_null(json_object_get(row, "val_loss")));
+    assert_int_equal(json_object_size(row), 2);
+    json_decref(row);
+    assert_int_equal(*at, '\0');
+    ku_free(text);
+    remove(path);
+    remove(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
