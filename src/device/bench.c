@@ -199,6 +199,12 @@ static const struct bench_case rows[] = {
     ROW(linear, "linear.fc", 2, .in = {"ntc", "cf", "f"}, .attr = {.act = KU_ACT_GELU_TANH}),
     ROW(linear, "linear.out", 1, .in = {"ntf", "fc", "c"}),
     ROW(linear, "linear.head", 1, .in = {"ntc", "vc"}, .attr = {.trans = 1}),
+    /* a generated token of one sample and of eight: bound by reading the weight */
+    ROW(linear, "linear.qkv.decode", 1, .in = {"1c", "cg", "g"}),
+    ROW(linear, "linear.out.decode", 1, .in = {"1f", "fc", "c"}),
+    ROW(linear, "linear.out.decode8", 1, .in = {"8f", "fc", "c"}),
+    ROW(linear, "linear.head.decode", 1, .in = {"1c", "vc"}, .attr = {.trans = 1}),
+    ROW(linear, "linear.head.decode8", 1, .in = {"8c", "vc"}, .attr = {.trans = 1}),
     ROW(linear_dx, "linear_dx.qkv", 1, .in = {"ntg", "cg"}),
     ROW(linear_dx, "linear_dx.proj", 1, .in = {"nte", "ce"}),
     ROW(linear_dx, "linear_dx.fc", 1, .in = {"ntf", "cf"}),
@@ -227,6 +233,7 @@ static const struct bench_case rows[] = {
     ROW(attention_kv_dx, "attention_kv_dx.grouped", 3,
         .in = {"ntkrd", "ntkrd", "!nkrt", "ntkrd", "ntkd", "ntkd", "@"}, .attr = {.causal = 1}),
     ROW(attention_kv, "attention_kv.cross", 2, .in = {"nthd", "nshd", "nshd", "@"}),
+    ROW(attention_kv, "attention_kv.decode", 2, .in = {"n1hd", "nhsd", "nhsd", "@"}),
     ROW(batch_norm_sums, "batch_norm_sums", 1, .in = {"ntc"}),
     ROW(batch_norm, "batch_norm", 1, .in = {"ntc", "!c", "!c", "!c", "!c"}),
     ROW(batch_norm, "batch_norm.add_relu", 1, .in = {"ntc", "!c", "!c", "!c", "!c", "ntc"},
@@ -303,8 +310,10 @@ static int64_t extent_of(const struct ku_bench_opts *o, char letter)
         return o->vocabulary;
     case 'z': /* what one of two ranks owns of the token embedding */
         return o->vocabulary * c / 2;
+    case '1':
     case '3':
-        return 3;
+    case '8':
+        return letter - '0';
     default: /* c, e */
         return c;
     }

@@ -31,8 +31,9 @@
     X(F, factor, 1, 0)   /* rope: of linear, dynamic, llama3 */                                    \
     X(F, low_freq, 1, 0) /* rope: llama3 */                                                        \
     X(F, high_freq, 4, 0)                                                                          \
-    X(I, original, 0, 0) /* rope: dynamic, llama3: positions that the model was trained on */      \
-    X(I, length, 0, 0)   /* rope: dynamic: positions that it is used on */                         \
+    X(I, original, 0, 0)  /* rope: dynamic, llama3: positions that the model was trained on */     \
+    X(I, length, 0, 0)    /* rope: dynamic: positions that it is used on */                        \
+    X(I, positions, 0, 0) /* attention_kv: the operand behind v says where queries stand */        \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \

@@ -30,6 +30,14 @@ COST(elementwise)
                             bytes_of(n_in, in) + bytes_of(n_out, out)};
 }
 
+/* The smaller of both is read and written. */
+COST(copy)
+{
+    (void)a, (void)n_out;
+    double x = bytes_of(1, &in[n_in > 1]), y = bytes_of(1, &out[0]);
+    return (struct ku_cost){0, 2 * (x < y ? x : y)};
+}
+
 /* Only the rows that are named are read or written. */
 COST(rows)
 {
@@ -76,7 +84,8 @@ COST(attention_kv)
 {
     (void)a;
     const struct ku_type *q = &in[n_out == 2 ? 0 : 3];
-    double product = 2 * count_of(q) * (double)q[1].shape.dim[1].count;
+    const struct ku_dim *k = q[1].shape.dim;
+    double product = 2 * count_of(q) * (double)k[k[1].name == q->shape.dim[2].name ? 2 : 1].count;
     return (struct ku_cost){product * (n_out == 2 ? 2 : 5),
                             bytes_of(n_in, in) + bytes_of(n_out, out)};
 }

@@ -400,11 +400,11 @@ struct attention {
 };
 static inline int64_t attn_q(const struct attention *a, const struct ku_attn_rows *rows, int64_t i)
 {
-    return ku_attn_at(&a->a, rows, a->sample, i, a->head);
+    return ku_attn_at(rows, a->sample, i, a->head);
 }
 static inline int64_t attn_k(const struct attention *a, const struct ku_attn_rows *rows, int64_t j)
 {
-    return ku_attn_at(&a->a, rows, a->sample, j, a->head / a->a.group);
+    return ku_attn_at(rows, a->sample, j, a->head / a->a.group);
 }
 static inline double attn_in(const struct attention *a, const struct ku_attn_rows *rows, int64_t at)
 {
@@ -425,7 +425,8 @@ static inline double attn_score(const struct attention *a, int64_t i, int64_t j,
 static inline int attn_sees(const struct attention *a, int64_t i, int64_t j)
 {
     const struct ku_view *in = a->b->w->in;
-    const int64_t own = i + a->a.n_keys - a->a.n_queries;
+    const int32_t *at = a->a.positions < 0 ? NULL : in[a->a.positions].data;
+    const int64_t own = i + ku_attn_offset(&a->a, at, a->sample);
     const int32_t *number = NULL;
     if (a->a.segments >= 0)
         number = (const int32_t *)in[a->a.segments].data + a->sample * a->a.n_keys;
@@ -438,7 +439,7 @@ static inline double attn_keep(const struct attention *a, int64_t i, int64_t j)
     const struct op_call *w = a->b->w;
     const struct ku_view *q = &w->in[a->a.q.operand], *k = &w->in[a->a.k.operand];
     const int64_t *control = w->in[w->n_in - 1].data;
-    const int dim = k->shape.ndim - 2; /* of heads */
+    const int dim = a->a.k_heads;
     if (w->attr.p == 0)
         return 1;
     int64_t row = ((q->start[0] + a->sample) * k->logical[dim] + k->start[dim]) * a->a.group;
@@ -452,7 +453,7 @@ static inline struct attention attention_of(const struct bound *b)
     const struct ku_shape *shape[KU_MAX_IN];
     for (int i = 0; i < b->w->n_in; i++)
         shape[i] = &b->w->in[i].shape;
-    struct attention a = {.b = b, .a = ku_attention_of(b->w->op, b->w->n_in, shape)};
+    struct attention a = {.b = b, .a = ku_attention_of(b->w->op, &b->w->attr, b->w->n_in, shape)};
     double scale = b->w->attr.scale;
     a.scale = scale != 0 ? scale : 1 / sqrt((double)a.a.width);
     return a;

@@ -87,6 +87,7 @@ static const struct op_row op_table[] = {
     {"cast", "dtype=f32", "x:n3c37", 1},
     {"cast", "dtype=bf16", "x:n131c129", 1},
 #include "op/table_conv.h"
+#include "op/table_cache.h"
     {"select", "", "x:n3t5c7 i5:n3", 1},
     {"select", "", "x:n1t1h2d3 i1:n1", 1},
 

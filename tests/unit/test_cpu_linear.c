@@ -174,8 +174,9 @@ static void check_cases(void *dev, int first_dtype)
 
 static void emulated_tiles(void **state)
 {
-    static const struct ku_gemm_micro emulated = {AMX_MR,    AMX_NR,   AMX_SIDE,       amx_parts,
-                                                  amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup};
+    static const struct ku_gemm_micro emulated = {AMX_MR,         AMX_NR,      AMX_SIDE,
+                                                  amx_parts,      amx_micro,   amx_peak,
+                                                  AMX_PEAK_FLOPS, amx_regroup, NULL};
     struct ku_device_opts o = {.n_threads = 1, .isa = KU_ISA_AMX};
     void *dev;
     float sink[16] = {1};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention: tiles forward are (sample, head of queries, 32 queries), backward (sample, head of
- * keys); attn_body.h. */
+ * keys); attn_body.h. Of one query: (sample, head of keys); attn_decode_body.h. */
 #include <math.h>
 
 #include "base/err.h"
@@ -13,12 +13,12 @@ static struct ku_attention geometry(const struct ku_kernel *k)
     const struct ku_shape *shape[KU_MAX_IN];
     for (int i = 0; i < k->call.n_in; i++)
         shape[i] = &k->call.in[i].shape;
-    return ku_attention_of(k->call.op, k->call.n_in, shape);
+    return ku_attention_of(k->call.op, &k->attr, k->call.n_in, shape);
 }
-static const void *row_of(const struct ku_kernel *k, const struct ku_attention *a,
-                          const struct ku_attn_rows *rows, int64_t sample, int64_t head)
+static const void *row_of(const struct ku_kernel *k, const struct ku_attn_rows *rows,
+                          int64_t sample, int64_t head)
 {
-    return ku_cpu_at(&k->call.in[rows->operand], ku_attn_at(a, rows, sample, 0, head));
+    return ku_cpu_at(&k->call.in[rows->operand], ku_attn_at(rows, sample, 0, head));
 }
 
 /* `head` counts heads of queries. */
@@ -26,9 +26,10 @@ static void describe(const struct ku_kernel *k, const struct ku_attention *a, in
                      int64_t head, int thread, struct ku_attn_tile *t, struct ku_dropout *drop)
 {
     const struct ku_view *in = k->call.in, *keys = &in[a->k.operand];
-    *t = (struct ku_attn_tile){.q = row_of(k, a, &a->q, sample, head),
-                               .k = row_of(k, a, &a->k, sample, head / a->group),
-                               .v = row_of(k, a, &a->v, sample, head / a->group),
+    const int32_t *position = a->positions < 0 ? NULL : in[a->positions].data;
+    *t = (struct ku_attn_tile){.q = row_of(k, &a->q, sample, head),
+                               .k = row_of(k, &a->k, sample, head / a->group),
+                               .v = row_of(k, &a->v, sample, head / a->group),
                                .dtype = in[a->q.operand].dtype,
                                .t = a->n_queries,
                                .s = a->n_keys,
@@ -37,7 +38,7 @@ static void describe(const struct ku_kernel *k, const struct ku_attention *a, in
                                .ld_k = a->k.ld,
                                .ld_o = a->o.ld,
                                .n_seen = a->n_keys,
-                               .offset = a->n_keys - a->n_queries,
+                               .offset = ku_attn_offset(a, position, sample),
                                .n_heads = a->group,
                                .causal = k->attr.causal != 0,
                                .scratch = ku_cpu_scratch(k, thread),
@@ -51,7 +52,7 @@ static void describe(const struct ku_kernel *k, const struct ku_attention *a, in
     if (a->segments >= 0)
         t->segment = (const int32_t *)in[a->segments].data + sample * t->s;
     if (k->attr.p > 0) {
-        const int dim = a->v.first ? 3 : 2; /* of k's heads */
+        const int dim = a->k_heads;
         int64_t row = (in[a->q.operand].start[0] + sample) * keys->logical[dim] + keys->start[dim];
         *drop = ku_cpu_dropout(k);
         t->drop = drop;
@@ -95,16 +96,39 @@ static void tile_attention(const struct ku_kernel *k, int64_t tile, int thread)
     describe(k, &a, sample, head, thread, &t, &drop);
     /* causal: the last queries see the most keys; the longest tiles first */
     t.q0 = (k->n_slices - 1 - tile % k->n_slices) * k->per_tile;
-    t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a, &a.o, sample, 0, head));
+    t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a.o, sample, 0, head));
     t.lse = (float *)k->call.out[1].data + ku_attn_lse_at(&a, sample, head);
     (in_pairs(k, &t) ? k->cpu->pairs->attn_forward : k->cpu->ops->attn_forward)(&t);
 }
+/* One query, all heads that read a head of keys. */
+static void tile_decode(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_attention a = geometry(k);
+    const int64_t sample = tile / a.n_heads, head = tile % a.n_heads * a.group;
+    struct ku_attn_tile t;
+    describe(k, &a, sample, head, thread, &t, NULL);
+    if (t.causal && t.offset + 1 < t.n_seen)
+        t.n_seen = t.offset + 1;
+    t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a.o, sample, 0, head));
+    t.lse = (float *)k->call.out[1].data + ku_attn_lse_at(&a, sample, head);
+    k->cpu->ops->attn_decode(&t);
+}
+static int is_decode(const struct ku_kernel *k, const struct ku_attention *a)
+{
+    return a->n_queries == 1 && a->segments < 0 && k->attr.p == 0 &&
+           a->group * (a->width + 8) * 2 * (int64_t)sizeof(float) <= KU_CPU_SCRATCH_BYTES;
+}
+
 int ku_cpu_bind_attention(struct ku_kernel *k)
 {
     const struct ku_attention a = geometry(k);
     KU_TRY(check_attention(k, &a));
     KU_TRY(ku_cpu_check(k, "o", &k->call.out[0], k->call.in[a.q.operand].dtype));
     KU_TRY(ku_cpu_check(k, "log-sum-exp", &k->call.out[1], KUMI_F32));
+    if (is_decode(k, &a)) {
+        ku_cpu_phase(k, tile_decode, a.n_samples * a.n_heads);
+        return KUMI_OK;
+    }
     k->per_tile = k->cpu->ops->gemm.nr;
     k->n_slices = ku_cpu_tiles(a.n_queries, k->per_tile);
     ku_cpu_phase(k, tile_attention, a.n_samples * a.n_heads * a.group * k->n_slices);
@@ -124,12 +148,12 @@ static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int threa
     struct ku_attn_tile t;
     struct ku_dropout drop;
     describe(k, &a, sample, head, thread, &t, &drop);
-    t.d_out = row_of(k, &a, &a.d_o, sample, head);
-    t.o = row_of(k, &a, &a.o, sample, head);
+    t.d_out = row_of(k, &a.d_o, sample, head);
+    t.o = row_of(k, &a.o, sample, head);
     t.lse = (float *)k->call.in[a.lse].data + ku_attn_lse_at(&a, sample, head);
-    t.dq = ku_cpu_at(&out[0], ku_attn_at(&a, &a.q, sample, 0, head));
-    t.dk = ku_cpu_at(&out[is_packed ? 0 : 1], ku_attn_at(&a, &a.k, sample, 0, tile % a.n_heads));
-    t.dv = ku_cpu_at(&out[is_packed ? 0 : 2], ku_attn_at(&a, &a.v, sample, 0, tile % a.n_heads));
+    t.dq = ku_cpu_at(&out[0], ku_attn_at(&a.q, sample, 0, head));
+    t.dk = ku_cpu_at(&out[is_packed ? 0 : 1], ku_attn_at(&a.k, sample, 0, tile % a.n_heads));
+    t.dv = ku_cpu_at(&out[is_packed ? 0 : 2], ku_attn_at(&a.v, sample, 0, tile % a.n_heads));
     t.sum = (float *)k->call.workspace + tile * a.group * ku_attn_sum_count(a.n_queries, a.width);
     (in_pairs(k, &t) ? k->cpu->pairs->attn_backward : k->cpu->ops->attn_backward)(&t);
 }
@@ -138,7 +162,7 @@ size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c)
     const struct ku_shape *shape[KU_MAX_IN];
     for (int i = 0; i < c->n_in; i++)
         shape[i] = &c->in[i].shape;
-    const struct ku_attention a = ku_attention_of(c->op, c->n_in, shape);
+    const struct ku_attention a = ku_attention_of(c->op, c->attr, c->n_in, shape);
     return (size_t)(a.n_samples * a.n_heads * a.group * ku_attn_sum_count(a.n_queries, a.width)) *
            sizeof(float);
 }

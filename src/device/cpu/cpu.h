@@ -94,6 +94,10 @@ struct ku_kernel {
 #include "op/ops.def"
 #undef KU_OP
 
+/* linear of at most KU_THIN_ROWS rows, its product filled in: linear_thin.c. */
+int ku_cpu_is_thin(const struct ku_kernel *k);
+void ku_cpu_bind_thin(struct ku_kernel *k);
+
 /* Bytes of workspace of the ops that need some: pure functions of the case. */
 size_t ku_cpu_workspace_product(const struct ku_op_case *c);     /* linear, _dx, _dw */
 size_t ku_cpu_workspace_conv(const struct ku_op_case *c);        /* conv2d, _dx, _dw */

@@ -21,8 +21,8 @@
 #define TILE_DP(c, a, b)         _tile_dpbf16ps(c, a, b)
 #include "device/cpu/amx_body.h"
 
-const struct ku_gemm_micro ku_gemm_amx = {AMX_MR,    AMX_NR,   AMX_SIDE,       amx_parts,
-                                          amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup};
+const struct ku_gemm_micro ku_gemm_amx = {
+    AMX_MR, AMX_NR, AMX_SIDE, amx_parts, amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup, NULL};
 #else
 typedef int ku_gemm_none; /* an empty file is not C */
 #endif

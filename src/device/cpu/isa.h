@@ -62,6 +62,7 @@ struct ku_gemm_part {
     const void *a, *b;
     int64_t n_units;
 };
+struct ku_gemm_thin;
 struct ku_gemm_micro {
     int mr, nr, step;
     /* the same of a contraction in parts that lie apart, one chain over all */
@@ -74,6 +75,22 @@ struct ku_gemm_micro {
     double peak_flops;                           /* of a round */
     /* [n_units][mr] -> [n_units / step][mr][step], in place; NULL where step is 1 */
     void (*regroup)(void *group, int64_t n_units);
+    /* of a few rows, the same bits; NULL: not in this unit */
+    void (*thin)(const struct ku_gemm_thin *t);
+};
+/*
+ * sum[r][j] = x w for a few rows, the weight read where it lies, once: element (k, j) at k ld_w + j
+ * (by_rows) or at j ld_w + k. sum has room up to a multiple of 16 columns; ld_sum is one.
+ */
+enum { KU_THIN_ROWS = 8 };
+struct ku_gemm_thin {
+    const void *x, *w;
+    int64_t row[KU_THIN_ROWS]; /* the unit of x at which row r begins */
+    int64_t ld_w, n_k, n_cols; /* elements */
+    enum kumi_dtype dtype;
+    int n_rows, by_rows; /* n_rows: 1, 2, 4 or 8 */
+    float *sum;
+    int64_t ld_sum;
 };
 
 /* One pixel of a pooling: `to` from pixels of `from` that begin at elements at[k], all c channels.
@@ -247,6 +264,8 @@ struct ku_isa_ops {
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);
+    /* one query: n_heads heads of it, over keys [0, n_seen) of one head; no dropout, no segments */
+    void (*attn_decode)(const struct ku_attn_tile *t);
 };
 /* What pairs of bf16 add. */
 struct ku_isa_pairs {

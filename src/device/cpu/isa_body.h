@@ -14,7 +14,9 @@
 #include "device/cpu/conv_body.h"
 #include "device/cpu/pool_body.h"
 #include "device/cpu/gemm_body.h"
+#include "device/cpu/thin_body.h"
 #include "device/cpu/attn_body.h"
+#include "device/cpu/attn_decode_body.h"
 
 const struct ku_isa_ops ISA_OPS = {
     .cast = cast,
@@ -60,7 +62,8 @@ const struct ku_isa_ops ISA_OPS = {
     .pool_max = pool_max,
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,
-    .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL},
+    .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL, thin},
     .attn_forward = attn_forward,
     .attn_backward = attn_backward,
+    .attn_decode = attn_decode,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrix products: linear, linear_dx, linear_dw.
+ * Matrix products: linear (but of a few rows: linear_thin.c), linear_dx, linear_dw.
  *
  * A tile is up to MAX_ROWS rows by TILE_COLS columns. For each piece of CHUNK_UNITS of the
  * contraction it packs the columns of b into panels (once, they stay in the second cache) and runs
@@ -348,6 +348,10 @@ int ku_cpu_bind_product(struct ku_kernel *k)
     p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
+    if (k->call.op == KU_OP_linear && ku_cpu_is_thin(k)) {
+        ku_cpu_bind_thin(k);
+        return KUMI_OK;
+    }
     if (p->a_col == 1 && has_colliding_rows(p->k, p->dtype) &&
         (p->dtype == KUMI_F32 || ku_cpu_has_pairs(k))) {
         p->a = k->call.workspace, p->a_row = spread_row(p->k, p->dtype);

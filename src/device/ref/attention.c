@@ -8,8 +8,9 @@
  *     z[i,j] = 0 or 1 / (1 - dropout)    by the flat index of (n, h, i, j), n and h global
  *     o[i]   = sum_j p[i,j] z[i,j] v[j]
  *
- * Query i stands at key n_keys - n_queries + i. It sees keys before the sample's length, when
- * causal none behind its own, and with segments those whose number is that of its own key.
+ * Query i stands at key n_keys - n_queries + i, or where positions say. It sees keys before the
+ * sample's length, when causal none behind its own, and with segments those whose number is that of
+ * its own key.
  */
 #include <math.h>
 
@@ -28,7 +29,7 @@ static struct head head_of(const struct ku_call *c)
     const struct ku_shape *shape[KU_MAX_IN];
     for (int i = 0; i < c->n_in; i++)
         shape[i] = &c->in[i].shape;
-    struct head h = {.c = c, .a = ku_attention_of(c->op, c->n_in, shape)};
+    struct head h = {.c = c, .a = ku_attention_of(c->op, c->attr, c->n_in, shape)};
     h.scale = c->attr->scale != 0 ? c->attr->scale : 1 / sqrt((double)h.a.width);
     return h;
 }
@@ -37,7 +38,7 @@ size_t ku_ref_workspace_attention(const struct ku_op_case *c)
     const struct ku_shape *shape[KU_MAX_IN];
     for (int i = 0; i < c->n_in; i++)
         shape[i] = &c->in[i].shape;
-    struct ku_attention a = ku_attention_of(c->op, c->n_in, shape);
+    struct ku_attention a = ku_attention_of(c->op, c->attr, c->n_in, shape);
     return (size_t)(a.group * a.n_queries * a.n_keys) * 2 *
            sizeof(double); /* p and ds of one head of keys */
 }
@@ -45,11 +46,11 @@ size_t ku_ref_workspace_attention(const struct ku_op_case *c)
 /* Where a row of queries or of keys begins. */
 static int64_t q_at(const struct head *h, const struct ku_attn_rows *rows, int64_t query)
 {
-    return ku_attn_at(&h->a, rows, h->sample, query, h->head);
+    return ku_attn_at(rows, h->sample, query, h->head);
 }
 static int64_t k_at(const struct head *h, const struct ku_attn_rows *rows, int64_t key)
 {
-    return ku_attn_at(&h->a, rows, h->sample, key, h->head / h->a.group);
+    return ku_attn_at(rows, h->sample, key, h->head / h->a.group);
 }
 static int64_t lse_at(const struct head *h, int64_t query)
 {
@@ -58,7 +59,8 @@ static int64_t lse_at(const struct head *h, int64_t query)
 static int sees(const struct head *h, int64_t query, int64_t key)
 {
     const struct ku_view *in = h->c->in;
-    const int64_t own = h->a.n_keys - h->a.n_queries + query;
+    const int32_t *at = h->a.positions < 0 ? NULL : in[h->a.positions].data;
+    const int64_t own = ku_attn_offset(&h->a, at, h->sample) + query;
     if (h->c->attr->causal && key > own)
         return 0;
     if (h->a.lengths >= 0 && key >= ((const int32_t *)in[h->a.lengths].data)[h->sample])
@@ -83,7 +85,7 @@ static double score(const struct head *h, int64_t query, int64_t key)
 static double keep(const struct head *h, int64_t query, int64_t key)
 {
     const struct ku_view *q = &h->c->in[h->a.q.operand], *k = &h->c->in[h->a.k.operand];
-    const int heads = h->a.v.first ? 3 : 2; /* the dim of k's heads */
+    const int heads = h->a.k_heads;
     if (h->c->attr->p == 0)
         return 1;
     int64_t row = ((q->start[0] + h->sample) * k->logical[heads] + k->start[heads]) * h->a.group;
