@@ -54,7 +54,8 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
 struct side {
     struct kumi_graph *g;
     const struct kumi_transformer *c;
-    kumi_value lengths; /* of the keys */
+    kumi_value lengths;  /* of the keys */
+    kumi_value sinusoid; /* positions that are not learned; 0 */
 };
 
 /* nn.Linear over the last `contract` dims, begun as Glorot & Bengio 2010. */
@@ -126,7 +127,7 @@ static kumi_value embed(const struct side *s, kumi_value table, kumi_value ids)
         x = kumi_scale(s->g, x, sqrt((double)c->d_model));
     kumi_value positions = c->learned_positions
                                ? kumi_param(s->g, "embed_positions.weight", "pc", rows, &small)
-                               : kumi_sinusoid(s->g, c->max_positions, c->d_model);
+                               : s->sinusoid;
     return kumi_dropout(s->g, kumi_positions(s->g, x, positions), c->dropout);
 }
 
@@ -165,8 +166,9 @@ int kumi_transformer_build(struct kumi_graph *g, const struct kumi_transformer *
 {
     KU_TRY(check(c, b));
     const int64_t src_dims[] = {b->n, b->s}, tgt_dims[] = {b->n, b->t};
-    struct side src = {g, c, kumi_input(g, "src_len", KUMI_I32, "n", &b->n)};
-    struct side tgt = {g, c, kumi_input(g, "tgt_len", KUMI_I32, "n", &b->n)};
+    kumi_value waves = c->learned_positions ? 0 : kumi_sinusoid(g, c->max_positions, c->d_model);
+    struct side src = {g, c, kumi_input(g, "src_len", KUMI_I32, "n", &b->n), waves};
+    struct side tgt = {g, c, kumi_input(g, "tgt_len", KUMI_I32, "n", &b->n), waves};
     kumi_value words = kumi_input(g, "src", KUMI_I32, "nt", src_dims);
     kumi_value shared = c->share_embeddings ? table(&src, "shared.weight", c->src_vocab_size) : 0;
 

@@ -157,7 +157,7 @@ int ku_session_evaluate(struct ku_session *s, double *loss)
     if (s->eval_samples == 0)
         return KUMI_OK;
     int64_t n_batches = s->pairs.data
-                            ? ku_buckets_steps_per_epoch(s->pairs.buckets[KU_SPLIT_VAL])
+                            ? ku_pairs_n_runs(&s->pairs, KU_SPLIT_VAL)
                             : (s->eval_samples + s->batch.global_batch - 1) / s->batch.global_batch;
     ku_trainer_eval_begin(s->t);
     for (int64_t b = 0; b < n_batches; b++) {
