@@ -75,6 +75,7 @@ struct kumi_eval_result {
     struct kumi_result_metrics metrics;
     int is_by_samples; /* tokens are samples, and there is no perplexity */
     int is_reported;
+    int rank; /* of this process in the job; all have the same result */
 };
 KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);
 

@@ -152,6 +152,7 @@ int kumi_eval(const char *run, struct kumi_eval_result *result)
         return status;
     }
     status = ku_evaluate_run(job, run, result);
+    result->rank = job->rank;
     result->is_reported = status < 0;
     struct kumi_error error = *ku_err_get();
     int left = ku_job_leave(job);

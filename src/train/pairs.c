@@ -51,6 +51,19 @@ static int refuse_files(const struct ku_config *c, const char *key, const struct
     return status;
 }
 
+/* As many targets as sources. */
+static int check_files(const struct ku_config *c)
+{
+    const struct ku_list *src[] = {&c->data_train, &c->data_val};
+    const struct ku_list *tgt[] = {&c->data_train_target, &c->data_val_target};
+    for (int i = 0; i < KU_N_SPLITS; i++) {
+        int n = src[i]->n > 0 ? src[i]->n : 0;
+        if ((tgt[i]->n > 0 ? tgt[i]->n : 0) != n || (n == 0 && i == KU_SPLIT_TRAIN))
+            return refuse_files(c, i ? "data.val_target" : "data.train_target", src[i], tgt[i]);
+    }
+    return KUMI_OK;
+}
+
 static int open_data(const struct ku_config *c, const struct ku_progress *progress,
                      struct ku_pairs *p)
 {
@@ -63,13 +76,10 @@ static int open_data(const struct ku_config *c, const struct ku_progress *progre
                                  .progress = *progress};
     o.on_empty = strcmp(c->data_on_empty, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
     o.on_long = strcmp(c->data_on_long, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
-    for (int i = 0; i < KU_N_SPLITS; i++) {
-        int n = src[i]->n > 0 ? src[i]->n : 0;
-        if ((tgt[i]->n > 0 ? tgt[i]->n : 0) != n || (n == 0 && i == KU_SPLIT_TRAIN))
-            return refuse_files(c, i ? "data.val_target" : "data.train_target", src[i], tgt[i]);
+    for (int i = 0; i < KU_N_SPLITS; i++)
         o.files[i] = (struct ku_parallel_files){(const char *const *)src[i]->item,
-                                                (const char *const *)tgt[i]->item, n};
-    }
+                                                (const char *const *)tgt[i]->item,
+                                                src[i]->n > 0 ? src[i]->n : 0};
     return ku_parallel_open(&o, &p->data);
 }
 
@@ -98,6 +108,7 @@ int ku_pairs_open(const struct ku_config *c, const struct ku_batch *b,
 {
     p->n_at_once = b->virtual_shards * b->k;
     p->n_parts = b->n_parts ? b->n_parts : p->n_at_once;
+    KU_TRY(check_files(c));
     int status = open_vocabs(c, progress, p);
     if (status == KUMI_OK)
         status = open_data(c, progress, p);
