@@ -27,6 +27,13 @@ KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
 struct kumi_shape_of_batch {
     int64_t n, t;
     int is_inference;
+    /*
+     * 0, or for inference: keys and values of so many tokens a sample are kept from run to run.
+     * Token i of a sample then stands at positions[n] + i (port "positions", i32 [n]), sees what
+     * was kept before it, and is kept itself; ids of learned positions are the port "position_ids"
+     * (i32 [n, t]).
+     */
+    int64_t cache;
 };
 /*
  * Builds GPT-2 with Hugging Face's tensor names (without "transformer."). The vocabulary is padded
