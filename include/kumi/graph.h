@@ -55,7 +55,7 @@ struct kumi_init {
 KUMI_API kumi_value kumi_param(struct kumi_graph *graph, const char *name, const char *dims,
                                const int64_t *count, const struct kumi_init *init);
 
-enum kumi_activation { KUMI_NO_ACTIVATION, KUMI_RELU, KUMI_GELU_TANH, KUMI_GELU };
+enum kumi_activation { KUMI_NO_ACTIVATION, KUMI_RELU, KUMI_GELU_TANH, KUMI_GELU, KUMI_SILU };
 
 /*
  * y = x W + b over the last `contract` dims of x. Makes <name>.weight (shape [contracted.., out..],
@@ -67,7 +67,8 @@ struct kumi_linear {
     int contract;             /* 0 = 1 */
     int out_in, no_bias;
     double std;        /* of the weight's first value; 0 = 1/sqrt(contracted count) */
-    kumi_value weight; /* an existing parameter, which makes the two tied */
+    kumi_value weight; /* an existing parameter, which makes the two tied; makes no bias */
+    kumi_value bias;   /* an existing parameter [out..] to add */
 };
 KUMI_API kumi_value kumi_linear(struct kumi_graph *graph, kumi_value x, const char *name,
                                 const struct kumi_linear *o);
@@ -81,6 +82,26 @@ KUMI_API kumi_value kumi_scale(struct kumi_graph *graph, kumi_value x, double fa
 /* Over the last dim; makes <name>.weight (ones) and <name>.bias (zeros). eps 0 = 1e-5. */
 KUMI_API kumi_value kumi_layer_norm(struct kumi_graph *graph, kumi_value x, const char *name,
                                     double eps);
+/* x / sqrt(mean x^2 + eps) over the last dim; makes <name>.weight (ones). eps 0 = 1e-6. */
+KUMI_API kumi_value kumi_rms_norm(struct kumi_graph *graph, kumi_value x, const char *name,
+                                  double eps);
+
+/*
+ * Rotary positions on x [n, t, .., d], in Hugging Face's rotate-half layout: elements j and j + d/2
+ * turn by position / theta^(2j/d), with the frequencies changed as its rope_type says. Zeros mean
+ * Hugging Face's defaults.
+ */
+enum kumi_rope_type { KUMI_ROPE_DEFAULT, KUMI_ROPE_LINEAR, KUMI_ROPE_DYNAMIC, KUMI_ROPE_LLAMA3 };
+struct kumi_rope {
+    enum kumi_rope_type type;
+    double theta;                             /* 0 = 10000 */
+    double factor;                            /* of all but the default; 0 = 1 */
+    double low_freq_factor, high_freq_factor; /* llama3; 0 = 1 and 4 */
+    int64_t original_max_position_embeddings; /* dynamic, llama3: trained on so many positions */
+    kumi_value positions; /* i32 [n]: of each sample's first token; [n, t]; 0 = from 0 on */
+};
+KUMI_API kumi_value kumi_rope(struct kumi_graph *graph, kumi_value x, const struct kumi_rope *o);
+
 /*
  * Batch norm over all dims but the last (channels): y = (x - mean) / sqrt(var + eps) weight + bias.
  * Makes <name>.weight (ones), <name>.bias (zeros), and the buffers <name>.running_mean,
@@ -128,8 +149,14 @@ struct kumi_attention_kv {
 KUMI_API kumi_value kumi_attention_kv(struct kumi_graph *graph, kumi_value q, kumi_value k,
                                       kumi_value v, const struct kumi_attention_kv *o);
 KUMI_API kumi_value kumi_activate(struct kumi_graph *graph, kumi_value x, enum kumi_activation act);
+/* act(gate) * up, in one pass: SwiGLU with KUMI_SILU. */
+KUMI_API kumi_value kumi_glu(struct kumi_graph *graph, kumi_value gate, kumi_value up,
+                             enum kumi_activation act);
 KUMI_API kumi_value kumi_add(struct kumi_graph *graph, kumi_value a, kumi_value b);
 KUMI_API kumi_value kumi_mul(struct kumi_graph *graph, kumi_value a, kumi_value b);
+/* The same values, the last dim under another name: what a square layer makes of it, a residual or
+ * a tied matrix may ask for by its own. */
+KUMI_API kumi_value kumi_rename(struct kumi_graph *graph, kumi_value x, char name);
 KUMI_API kumi_value kumi_dropout(struct kumi_graph *graph, kumi_value x,
                                  double p); /* p = 0 returns x */
 /*
@@ -225,12 +252,16 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_sinusoid(g, ...)           KUMI_BUILT(g, kumi_sinusoid(g, __VA_ARGS__))
 #define kumi_scale(g, ...)              KUMI_BUILT(g, kumi_scale(g, __VA_ARGS__))
 #define kumi_layer_norm(g, ...)         KUMI_BUILT(g, kumi_layer_norm(g, __VA_ARGS__))
+#define kumi_rms_norm(g, ...)           KUMI_BUILT(g, kumi_rms_norm(g, __VA_ARGS__))
+#define kumi_rope(g, ...)               KUMI_BUILT(g, kumi_rope(g, __VA_ARGS__))
+#define kumi_glu(g, ...)                KUMI_BUILT(g, kumi_glu(g, __VA_ARGS__))
 #define kumi_batch_norm(g, ...)         KUMI_BUILT(g, kumi_batch_norm(g, __VA_ARGS__))
 #define kumi_attention(g, ...)          KUMI_BUILT(g, kumi_attention(g, __VA_ARGS__))
 #define kumi_attention_kv(g, ...)       KUMI_BUILT(g, kumi_attention_kv(g, __VA_ARGS__))
 #define kumi_activate(g, ...)           KUMI_BUILT(g, kumi_activate(g, __VA_ARGS__))
 #define kumi_add(g, ...)                KUMI_BUILT(g, kumi_add(g, __VA_ARGS__))
 #define kumi_mul(g, ...)                KUMI_BUILT(g, kumi_mul(g, __VA_ARGS__))
+#define kumi_rename(g, ...)             KUMI_BUILT(g, kumi_rename(g, __VA_ARGS__))
 #define kumi_dropout(g, ...)            KUMI_BUILT(g, kumi_dropout(g, __VA_ARGS__))
 #define kumi_conv2d(g, ...)             KUMI_BUILT(g, kumi_conv2d(g, __VA_ARGS__))
 #define kumi_max_pool(g, ...)           KUMI_BUILT(g, kumi_max_pool(g, __VA_ARGS__))

@@ -43,6 +43,44 @@ struct kumi_shape_of_batch {
 KUMI_API int kumi_gpt2_build(struct kumi_graph *graph, const struct kumi_gpt2 *config,
                              const struct kumi_shape_of_batch *batch);
 
+/* Llama 2, 3, 3.1 and 3.2 (Touvron et al. 2023; Grattafiori et al. 2024) under Hugging Face's keys;
+ * kumi_llama_defaults gives Hugging Face's defaults. */
+struct kumi_llama {
+    int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
+    int64_t num_key_value_heads; /* 0 = num_attention_heads */
+    int64_t head_dim;            /* 0 = hidden_size / num_attention_heads */
+    int64_t max_position_embeddings;
+    enum kumi_activation hidden_act;
+    double rms_norm_eps, attention_dropout, initializer_range;
+    int tie_word_embeddings, attention_bias, mlp_bias;
+    struct kumi_rope rope; /* positions: left 0 */
+};
+KUMI_API void kumi_llama_defaults(struct kumi_llama *config);
+/*
+ * Builds Llama with the names and shapes of Hugging Face's LlamaForCausalLM. Batch and padding as
+ * for kumi_gpt2_build. Errors: KUMI_EINVAL (heads that do not divide, an odd head_dim, ..).
+ */
+KUMI_API int kumi_llama_build(struct kumi_graph *graph, const struct kumi_llama *config,
+                              const struct kumi_shape_of_batch *batch);
+
+/* BERT (Devlin et al. 2019) under Hugging Face's keys; kumi_bert_defaults gives its defaults, which
+ * are those of the base model. */
+struct kumi_bert {
+    int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
+    int64_t max_position_embeddings, type_vocab_size;
+    enum kumi_activation hidden_act;
+    double layer_norm_eps, hidden_dropout_prob, attention_probs_dropout_prob, initializer_range;
+};
+KUMI_API void kumi_bert_defaults(struct kumi_bert *config);
+/*
+ * Builds BERT for masked language modelling with the names and shapes of Hugging Face's
+ * BertForMaskedLM (no pooler). Ports beside kumi_gpt2_build's: "token_type_ids" (i32 [n, t]) and
+ * "lengths" (i32 [n]): tokens at or behind it are padding, and nobody looks at them. Targets of
+ * -100 do not count.
+ */
+KUMI_API int kumi_bert_build(struct kumi_graph *graph, const struct kumi_bert *config,
+                             const struct kumi_shape_of_batch *batch);
+
 /*
  * Residual networks for images. depth 18, 34, 50, 101, 152: as torchvision (He et al. 2016a, table
  * 1; stride in the 3x3 convolution of a bottleneck, "v1.5"). Any other 6 n + 2 (20, 32, 44, 56,

@@ -77,7 +77,6 @@ struct ku_data {
 /* Bytes of one row of a port. */
 size_t ku_data_row_bytes(const struct ku_data_port *port);
 /* Makes a row of a port one without a sample: zero, and targets that no loss counts. */
-enum { KU_NO_TARGET = -100 }; /* PyTorch's ignore_index */
 void ku_data_blank(const struct ku_data_port *port, void *row);
 
 static inline void ku_data_destroy(struct ku_data *d)

@@ -190,7 +190,8 @@ static int images_verify(const struct ku_data *d, const struct ku_progress *prog
     return status;
 }
 
-static const struct ku_data_ops images_ops = {"images", images_destroy, images_read, images_verify};
+static const struct ku_data_ops images_ops = {
+    .kind = "images", .destroy = images_destroy, .read = images_read, .verify = images_verify};
 
 /* ---- opening */
 

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "device/cpu/cpu.h"
+#include "op/window.h"
 #include "tensor/dtype.h"
 
 /* -- peak
@@ -161,13 +162,22 @@ enum {
 
 /*
  * One row: an op and its operands' dims by letter (extent_of). Before the letters: ! f32 whatever
- * the dtype, ^ f64, # i32; alone: @ the control port, % the report, & the statistics, $ norms.
+ * the dtype, ^ f64, # i32, ~ u16; alone: @ the control port, % the report, & the statistics,
+ * $ norms.
  */
 struct bench_case {
     const char *name, *in[KU_MAX_IN];
     int op, n_out;
+    struct bench_image {
+        int channels, out, side, kernel, stride; /* side 0: no image */
+    } image;
     struct ku_attrs attr; /* what stays zero and must not, settle_attrs fills */
 };
+/* Convolutions of images of 64 samples, with a padding of half the kernel. */
+#define CONV(label, ...)                                                                           \
+    ROW(conv2d, "conv2d." label, 1, .in = {"byxc", "kihw"}, .image = {__VA_ARGS__}),               \
+        ROW(conv2d_dx, "conv2d_dx." label, 1, .in = {"bpqk", "kihw"}, .image = {__VA_ARGS__}),     \
+        ROW(conv2d_dw, "conv2d_dw." label, 1, .in = {"byxc", "bpqk"}, .image = {__VA_ARGS__})
 #define ROW(o, label, outs, ...)                                                                   \
     {                                                                                              \
         .name = label, .op = KU_OP_##o, .n_out = outs, __VA_ARGS__                                 \
@@ -179,6 +189,11 @@ static const struct bench_case rows[] = {
     ROW(layer_norm, "layer_norm", 3, .in = {"ntc", "c", "c"}),
     ROW(layer_norm_dx, "layer_norm_dx", 1, .in = {"ntc", "ntc", "c", "!nt", "!nt"}),
     ROW(layer_norm_dgb, "layer_norm_dgb", 2, .in = {"ntc", "ntc", "!nt", "!nt"}),
+    ROW(rms_norm, "rms_norm", 2, .in = {"ntc", "c"}),
+    ROW(rms_norm_dx, "rms_norm_dx", 1, .in = {"ntc", "ntc", "c", "!nt"}),
+    ROW(rms_norm_dg, "rms_norm_dg", 1, .in = {"ntc", "ntc", "!nt"}),
+    ROW(rope, "rope", 1, .in = {"nthd"}),
+    ROW(rope_dx, "rope_dx", 1, .in = {"nthd"}),
     ROW(linear, "linear.qkv", 1, .in = {"ntc", "cg", "g"}),
     ROW(linear, "linear.proj", 1, .in = {"ntc", "ce", "e"}),
     ROW(linear, "linear.fc", 2, .in = {"ntc", "cf", "f"}, .attr = {.act = KU_ACT_GELU_TANH}),
@@ -204,6 +219,8 @@ static const struct bench_case rows[] = {
     ROW(act, "act.gelu_tanh", 1, .in = {"ntf"}, .attr = {.act = KU_ACT_GELU_TANH}),
     ROW(act_dx, "act_dx.gelu_tanh", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_GELU_TANH}),
     ROW(act_dx, "act_dx.gelu_erf", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_GELU_ERF}),
+    ROW(glu, "glu.silu", 1, .in = {"ntf", "ntf"}, .attr = {.act = KU_ACT_SILU}),
+    ROW(glu_dx, "glu_dx.silu", 2, .in = {"ntf", "ntf", "ntf"}, .attr = {.act = KU_ACT_SILU}),
     ROW(add, "add", 1, .in = {"ntc", "ntc"}),
     ROW(add, "add.tied", 1, .in = {"!z", "!z"}),
     ROW(dropout, "dropout", 1, .in = {"ntc", "@"}, .attr = {.p = 0.1}),
@@ -232,6 +249,27 @@ static const struct bench_case rows[] = {
     ROW(sumsq, "sumsq", 1, .in = {"!z", "&"}),
     ROW(adamw, "adamw", 4, .in = {"!z", "!z", "!z", "!z", "%"},
         .attr = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}),
+    CONV("3x3.c3.f64.s32", 3, 64, 32, 3, 1),
+    CONV("3x3.c64.s32", 64, 64, 32, 3, 1),
+    CONV("3x3.c64.f128.s32", 64, 128, 32, 3, 2),
+    CONV("1x1.c64.f128.s32", 64, 128, 32, 1, 2),
+    CONV("3x3.c128.s16", 128, 128, 16, 3, 1),
+    CONV("3x3.c128.f256.s16", 128, 256, 16, 3, 2),
+    CONV("1x1.c128.f256.s16", 128, 256, 16, 1, 2),
+    CONV("3x3.c256.s8", 256, 256, 8, 3, 1),
+    CONV("3x3.c256.f512.s8", 256, 512, 8, 3, 2),
+    CONV("1x1.c256.f512.s8", 256, 512, 8, 1, 2),
+    CONV("3x3.c512.s4", 512, 512, 4, 3, 1),
+    CONV("3x3.c3.f16.s32", 3, 16, 32, 3, 1),
+    CONV("3x3.c16.s32", 16, 16, 32, 3, 1),
+    CONV("3x3.c16.f32.s32", 16, 32, 32, 3, 2),
+    CONV("3x3.c32.s16", 32, 32, 16, 3, 1),
+    CONV("3x3.c32.f64.s16", 32, 64, 16, 3, 2),
+    CONV("3x3.c64.s8", 64, 64, 8, 3, 1),
+    ROW(max_pool, "max_pool.s32", 2, .in = {"byxc"}, .image = {64, 64, 32, 3, 2}),
+    ROW(max_pool_dx, "max_pool_dx.s32", 1, .in = {"bpqc", "~bpqc"}, .image = {64, 64, 32, 3, 2}),
+    ROW(avg_pool, "avg_pool.s32", 1, .in = {"byxc"}, .image = {64, 64, 32, 3, 2}),
+    ROW(avg_pool_dx, "avg_pool_dx.s32", 1, .in = {"bpqc"}, .image = {64, 64, 32, 3, 2}),
     ROW(sgd, "sgd", 3, .in = {"!z", "!z", "!z", "%"},
         .attr = {.momentum = 0.9, .nesterov = 1, .weight_decay = 1e-4}),
     ROW(trust_sums, "trust_sums", 1, .in = {"!z", "!z", "&"}),
@@ -281,10 +319,35 @@ static int64_t extent_of(const struct ku_bench_opts *o, char letter)
     }
 }
 
+static int64_t image_extent(const struct bench_image *m, char letter)
+{
+    switch (letter) {
+    case 'b':
+        return 64;
+    case 'y':
+    case 'x':
+        return m->side;
+    case 'p':
+    case 'q':
+        return ku_window_extent(m->side, m->kernel, m->stride, m->kernel / 2, 1);
+    case 'h':
+    case 'w':
+        return m->kernel;
+    case 'k':
+        return m->out;
+    default: /* c, i */
+        return m->channels;
+    }
+}
+
 static struct ku_attrs settle_attrs(const struct ku_bench_opts *o, const struct bench_case *row)
 {
     struct ku_attrs a = row->attr;
-    a.contract = a.outs = 1;
+    a.contract = a.outs = a.groups = a.dilation_h = a.dilation_w = 1;
+    a.in_h = a.in_w = row->image.side;
+    a.kernel_h = a.kernel_w = row->image.kernel;
+    a.stride_h = a.stride_w = row->image.stride;
+    a.pad_h = a.pad_w = row->image.kernel / 2;
     a.dtype = -1;
     if (row->op == KU_OP_cast)
         a.dtype = KUMI_BF16;
@@ -293,11 +356,14 @@ static struct ku_attrs settle_attrs(const struct ku_bench_opts *o, const struct 
         a.dtype = o->dtype;
     a.rows = a.rows_seen = o->vocabulary;
     a.row_name = 'v';
+    a.theta = 10000;
+    a.factor = 1;
     a.eps = a.eps > 0 ? a.eps : 1e-5;
     return a;
 }
 
-static struct ku_type type_of(const struct ku_bench_opts *o, const char *dims)
+static struct ku_type type_of(const struct ku_bench_opts *o, const struct bench_case *row,
+                              const char *dims)
 {
     struct ku_type t = {.dtype = o->dtype};
     int64_t words = *dims == '@'   ? KU_CONTROL_WORDS
@@ -315,9 +381,11 @@ static struct ku_type type_of(const struct ku_bench_opts *o, const char *dims)
         t.dtype = KUMI_F64, dims++;
     else if (*dims == '#')
         t.dtype = KUMI_I32, dims++;
+    else if (*dims == '~')
+        t.dtype = KUMI_U16, dims++;
     int64_t count[KU_MAX_DIMS];
     for (int i = 0; dims[i]; i++)
-        count[i] = extent_of(o, dims[i]);
+        count[i] = row->image.side ? image_extent(&row->image, dims[i]) : extent_of(o, dims[i]);
     t.shape = ku_shape_of(dims, count);
     return t;
 }
@@ -412,7 +480,7 @@ static int copies_create(void *dev, const struct ku_bench_opts *o, const struct 
     struct ku_op_case c = {.op = row->op, .n_out = row->n_out, .attr = attr};
     struct ku_target_op target;
     for (; c.n_in < KU_MAX_IN && row->in[c.n_in]; c.n_in++)
-        c.in[c.n_in] = type_of(o, row->in[c.n_in]);
+        c.in[c.n_in] = type_of(o, row, row->in[c.n_in]);
     KU_TRY(ku_op_infer(c.op, attr, c.n_in, c.in, c.n_out, c.out));
     KU_TRY(ku_device_cpu.query(NULL, &c, &target));
     *cost = ku_ops[c.op].cost(attr, c.n_in, c.in, c.n_out, c.out);

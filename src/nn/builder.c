@@ -250,7 +250,9 @@ kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
     if (ku_builder_has_failed(g))
         return 0;
     a.outs = g->ir->shape[g->ir->value[m.in[1]].shape].ndim - contract;
-    if (!o->no_bias && o->weight == 0) {
+    if (o->bias) {
+        m.in[m.n_in++] = o->bias;
+    } else if (!o->no_bias && o->weight == 0) {
         struct ku_shape bs = ku_shape_of(o->out, o->out_count);
         m.in[m.n_in++] = ku_builder_param(g, name, "bias", &bs, bs.ndim, &(struct kumi_init){0});
     }
@@ -374,7 +376,7 @@ kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activatio
     a.act = act; /* the two enums list the same in the same order */
     _Static_assert((int)KUMI_RELU == (int)KU_ACT_RELU &&
                        (int)KUMI_GELU_TANH == (int)KU_ACT_GELU_TANH &&
-                       (int)KUMI_GELU == (int)KU_ACT_GELU_ERF,
+                       (int)KUMI_GELU == (int)KU_ACT_GELU_ERF && (int)KUMI_SILU == (int)KU_ACT_SILU,
                    "public and internal activations");
     return ku_builder_node(g, &(struct ku_make){.op = KU_OP_act, .n_in = 1, .in = {x}, .attr = &a},
                            "");

@@ -8,7 +8,8 @@
 #include "base/str.h"
 
 const char *const ku_attr_dtypes[] = {"f32", "f64", "bf16", "f16", "i64", "i32", "u16", "u8", NULL};
-const char *const ku_attr_acts[] = {"none", "relu", "gelu_tanh", "gelu_erf", NULL};
+const char *const ku_attr_acts[] = {"none", "relu", "gelu_tanh", "gelu_erf", "silu", NULL};
+const char *const ku_attr_rope_types[] = {"default", "linear", "dynamic", "llama3", NULL};
 const char *const ku_attr_schedules[] = {"constant",     "linear",     "cosine",    "step",
                                          "inverse_sqrt", "wsd",        "one_cycle", "noam",
                                          "multi_step",   "polynomial", NULL};

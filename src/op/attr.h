@@ -27,6 +27,13 @@
     X(I, causal, 0, 0)    /* attention */                                                          \
     X(F, scale, 0, 0)     /* attention: factor of q.k, 0 = 1/sqrt(head width); batch_norm_track */ \
     X(I, positions, 0, 0) /* attention_kv: the operand behind v says where queries stand */        \
+    X(F, theta, 10000, 0) /* rope */                                                               \
+    X(E, rope_type, KU_ROPE_DEFAULT, ku_attr_rope_types)                                           \
+    X(F, factor, 1, 0)   /* rope: of linear, dynamic, llama3 */                                    \
+    X(F, low_freq, 1, 0) /* rope: llama3 */                                                        \
+    X(F, high_freq, 4, 0)                                                                          \
+    X(I, original, 0, 0) /* rope: dynamic, llama3: positions that the model was trained on */      \
+    X(I, length, 0, 0)   /* rope: dynamic: positions that it is used on */                         \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \
@@ -92,7 +99,7 @@
     X(I, stack, 0, 0) /* convert: over mb, that many parts side by side instead of their sum */    \
     X(I, sync, 0, 0)  /* batch_norm_*: statistics over all data-parallel ranks */
 
-enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF };
+enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF, KU_ACT_SILU };
 enum ku_schedule {
     KU_SCHED_CONSTANT,
     KU_SCHED_LINEAR,
@@ -105,13 +112,15 @@ enum ku_schedule {
     KU_SCHED_MULTI_STEP,
     KU_SCHED_POLYNOMIAL
 };
+enum ku_rope_type { KU_ROPE_DEFAULT, KU_ROPE_LINEAR, KU_ROPE_DYNAMIC, KU_ROPE_LLAMA3 };
 enum { KU_MAX_MILESTONES = 6 };
 enum ku_anneal { KU_ANNEAL_COS, KU_ANNEAL_LINEAR };
 enum ku_fold { KU_FOLD_SUM, KU_FOLD_MAX };
-extern const char *const ku_attr_dtypes[], *const ku_attr_acts[],
-                                               *const ku_attr_schedules[],
-                                                   *const ku_attr_anneals[],
-                                                       *const ku_attr_folds[]; /* NULL-terminated */
+extern const char *const ku_attr_dtypes[],
+    *const ku_attr_acts[], *const ku_attr_rope_types[],
+                               *const ku_attr_schedules[],
+                                   *const ku_attr_anneals[],
+                                       *const ku_attr_folds[]; /* NULL-terminated */
 
 #define KU_ATTR_I int64_t
 #define KU_ATTR_E int64_t

@@ -66,11 +66,38 @@ INFER(elementwise2)
     return KUMI_OK;
 }
 
+INFER(glu_dx)
+{
+    (void)a, (void)n_in;
+    for (int i = 1; i < 3; i++)
+        if (!ku_shape_is_equal(&in[i].shape, &in[0].shape) || in[i].dtype != in[0].dtype)
+            return misfit("glu_dx", "dy, gate and up need one shape and dtype", &in[i]);
+    out[0] = in[1];
+    out[1] = in[2];
+    return KUMI_OK;
+}
+
 INFER(cast)
 {
     (void)n_in;
     out[0] = in[0];
     out[0].dtype = wanted(a, in[0].dtype);
+    return KUMI_OK;
+}
+
+INFER(rename)
+{
+    struct ku_shape *s = &out[0].shape;
+    out[0] = in[0];
+    for (int d = 0; n_in > 1 && d < s->ndim; d++)
+        if (in[1].shape.ndim != s->ndim || in[1].shape.dim[d].count != s->dim[d].count)
+            return misfit("rename", "operands differ in their counts", &in[1]);
+    if (n_in > 1)
+        *s = in[1].shape;
+    else if (s->ndim < 1)
+        return misfit("rename", "a scalar has no dims", &in[0]);
+    else
+        s->dim[s->ndim - 1].name = (char)a->row_name;
     return KUMI_OK;
 }
 
@@ -233,6 +260,28 @@ INFER(layer_norm)
     out[1].dtype = wide(in[0].dtype);
     take(&out[1].shape, x, 0, x->ndim - 1);
     out[2] = out[1];
+    return KUMI_OK;
+}
+
+INFER(rms_norm)
+{
+    (void)a, (void)n_in;
+    const struct ku_shape *x = &in[0].shape;
+    if (x->ndim < 1 || x->dim[x->ndim - 1].count < 1)
+        return misfit("rms_norm", "x needs a last dim of at least one element", &in[0]);
+    if (in[1].shape.ndim != 1 || !dims_are_equal(x, x->ndim - 1, &in[1].shape, 0, 1))
+        return misfit("rms_norm", "gain needs x's last dim", &in[1]);
+    out[0] = in[0];
+    out[1].dtype = wide(in[0].dtype);
+    take(&out[1].shape, x, 0, x->ndim - 1);
+    return KUMI_OK;
+}
+
+INFER(rms_norm_dg)
+{
+    (void)n_in;
+    out[0].dtype = wanted(a, wide(in[0].dtype));
+    take(&out[0].shape, &in[0].shape, in[0].shape.ndim - 1, 1);
     return KUMI_OK;
 }
 

@@ -109,7 +109,7 @@ static const char *parse_statement(const char *p, int n_in, struct statement *s)
         if (*p == ',')
             continue;
         const int first = p[1] - '0', has_rest = p[2] == '+';
-        for (int i = first; i == first || (has_rest && i < n_in); i++) {
+        for (int i = first; has_rest ? i < n_in : i == first; i++) {
             s->kind[s->n_in] = *p;
             s->index[s->n_in++] = i;
         }

@@ -91,7 +91,8 @@ static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype
         g->refs[g->node[node].in + (uint32_t)i] = copy;
     }
     int is_matrix = op == KU_OP_linear || op == KU_OP_conv2d || op == KU_OP_add_rows;
-    int n_alike = op == KU_OP_add || op == KU_OP_mul ? 2 : op == KU_OP_attention_kv ? 3 : 0;
+    int is_pair = op == KU_OP_add || op == KU_OP_mul || op == KU_OP_glu;
+    int n_alike = is_pair ? 2 : op == KU_OP_attention_kv ? 3 : 0;
     if (is_matrix)
         KU_TRY(cast_operand(g, node, 0, dtype));
     if (op == KU_OP_add_rows) /* a table that is no parameter */

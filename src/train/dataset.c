@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "data/image.h"
+#include "data/masked.h"
 #include "data/text.h"
 
 static int refuse_seq_len(const struct ku_config *c, const char *wanted)
@@ -65,6 +66,25 @@ static int open_images(const struct ku_config *c, const struct ku_model *m,
     return ku_image_open(&o, out);
 }
 
+/* Masks over text, for models that fill them in. Owns: text. */
+static int open_masked(const struct ku_config *c, const struct ku_model *m, struct ku_data *text,
+                       struct ku_data **out)
+{
+    struct ku_masked_opts o = {.probability = c->data_mlm_probability,
+                               .mask_token = c->data_mask_token,
+                               .vocab_count = m->facts.vocab_size,
+                               .seed = (uint64_t)c->train_seed};
+    if (c->data_mask_token == KU_NULL)
+        o.mask_token = o.vocab_count - 1;
+    if (o.mask_token < o.vocab_count)
+        return ku_masked_open(text, &o, out);
+    json_t *v = json_integer(o.mask_token);
+    int status = ku_config_refuse(c, "data.mask_token", v, "an id below the model's vocab_size");
+    json_decref(v);
+    ku_data_destroy(text);
+    return status;
+}
+
 int ku_dataset_open(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
                     const struct ku_progress *progress, struct ku_data **out)
 {
@@ -80,7 +100,12 @@ int ku_dataset_open(const struct ku_config *c, const struct ku_model *m, int64_t
                              .seq_len = seq_len,
                              .vocab_count = m->facts.vocab_size,
                              .progress = *progress};
-    return ku_text_open(&o, out);
+    struct ku_data *text;
+    KU_TRY(ku_text_open(&o, &text));
+    if (m->facts.is_masked)
+        return open_masked(c, m, text, out);
+    *out = text;
+    return KUMI_OK;
 }
 
 /* "i32 [32, 32, 3]", of a sample. */

@@ -66,6 +66,7 @@ int ku_model_overrides(const struct ku_model_source *s, const char *key);
 /* The name under which the model gives a member: its alias or its own. */
 const char *ku_member_spelling(const json_t *model, const struct ku_member *m);
 
-extern const struct ku_model_family ku_model_gpt2, ku_model_mlp, ku_model_resnet;
+extern const struct ku_model_family ku_model_gpt2, ku_model_llama, ku_model_bert, ku_model_mlp,
+    ku_model_resnet;
 
 #endif

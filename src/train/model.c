@@ -13,8 +13,8 @@
 
 enum { MAX_MODEL_BYTES = 1 << 20, MAX_NAMES = 128 };
 
-static const struct ku_model_family *const families[] = {&ku_model_gpt2, &ku_model_mlp,
-                                                         &ku_model_resnet};
+static const struct ku_model_family *const families[] = {
+    &ku_model_gpt2, &ku_model_llama, &ku_model_bert, &ku_model_mlp, &ku_model_resnet};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 /* Keys of Hugging Face's files that say nothing of the computation. */

@@ -15,6 +15,7 @@ struct ku_model_facts {
     int64_t n_classes;         /* of "targets" that are classes */
     int64_t image[3];          /* height, width, channels of "images" */
     int is_causal;             /* continues texts: can be sampled */
+    int is_masked;             /* learns to fill in masked tokens */
 };
 
 /* The model of a configuration: Hugging Face's keys, inline, or in the config.json of {"path": DIR}

@@ -155,6 +155,10 @@ static int encode_prompt(struct sample *s)
 {
     const char *text = s->o->prompt ? s->o->prompt : "\n";
     int64_t vocab = s->model.facts.vocab_size;
+    if (!s->model.facts.is_causal)
+        return KU_ERR(KUMI_EINVAL,
+                      "sample: %s: model_type %s does not continue texts; give gpt2 or llama",
+                      s->o->run, ku_model_type(&s->model));
     KU_TRY(ku_tokenizer_encode(s->tokenizer, text, strlen(text), &s->prompt));
     if (s->prompt.count == 0)
         return KU_ERR(KUMI_EINVAL, "sample: prompt: it has no tokens; give more text");

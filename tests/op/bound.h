@@ -68,14 +68,19 @@ static inline int64_t weight_at(const struct product *p, int64_t k, int64_t f)
 
 /*
  * GELU as x s(v): its argument v carries 6 roundings and moves the result by v s(v) s(-v); v is
- * 2 u in the tanh form; in the erf form the same with x^2 for the slope of log erfc.
+ * 2 u in the tanh form, x itself in SiLU; in the erf form the same with x^2 for the slope of log
+ * erfc.
  */
 static inline double act_moved(int act, double x)
 {
+    if (act == KU_ACT_SILU)
+        return fabs(x);
     return act == KU_ACT_GELU_TANH ? fabs(1.6 * x * (1 + 0.0447 * x * x)) : x * x;
 }
 static inline double act_half(int act, double x) /* s(v) */
 {
+    if (act == KU_ACT_SILU)
+        return 1 / (1 + exp(-x));
     return act == KU_ACT_GELU_TANH ? 1 / (1 + exp(-1.5957691216 * (x + 0.044715 * x * x * x)))
                                    : 0.5 * erfc(-x * 0.70710678118654752);
 }
@@ -92,7 +97,8 @@ static inline double act_slope_error(int act, double x, double eps)
     if (act == KU_ACT_NONE || act == KU_ACT_RELU)
         return 0;
     double up = act_half(act, x), down = act_half(act, -x), moved = act_moved(act, x);
-    double bump = act == KU_ACT_GELU_TANH ? 3 * moved * up * down : fabs(x) * 0.4 * exp(-x * x / 2);
+    double bump = act == KU_ACT_GELU_TANH || act == KU_ACT_SILU ? 3 * moved * up * down
+                                                                : fabs(x) * 0.4 * exp(-x * x / 2);
     return eps * (ELEMENTARY * (up + bump) + 8 * moved * (up * down + bump));
 }
 
@@ -267,6 +273,75 @@ static inline void bound_layer_norm_dgb(const struct bound *b)
         double xhat = fabs(in_at(b, 1, i) - in_at(b, 2, i / c)) * in_at(b, 3, i / c);
         b->e[0][i % c] += (double)(n + 4) * b->eps * dy * xhat;
         b->e[1][i % c] += (double)n * b->eps * dy;
+    }
+}
+
+/* The mean of squares is off by (c + 2) eps of itself; rstd by half of that, and 4 roundings. */
+static inline double rms_off(const struct bound *b, int64_t c)
+{
+    return (0.5 * (double)(c + 2) + 4) * b->eps;
+}
+static inline void bound_rms_norm(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[0];
+    int64_t c = x->shape.dim[x->shape.ndim - 1].count;
+    for (int64_t i = 0; i < count_of(x); i++) {
+        b->e[1][i / c] = rms_off(b, c) * truth_at(b, 1, i / c);
+        b->e[0][i] = (rms_off(b, c) + 3 * b->eps) * fabs(truth_at(b, 0, i));
+    }
+}
+/* rstd (g - xhat mean(g xhat)): terms of 4 and c + 8 roundings. */
+static inline void bound_rms_norm_dx(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[1];
+    int64_t c = x->shape.dim[x->shape.ndim - 1].count, n = c ? count_of(x) / c : 0;
+    for (int64_t r = 0; r < n; r++) {
+        double rstd = in_at(b, 3, r), gx = 0;
+        for (int64_t j = r * c; j < (r + 1) * c; j++)
+            gx += fabs(in_at(b, 0, j) * in_at(b, 2, j % c) * in_at(b, 1, j)) * rstd / (double)c;
+        for (int64_t j = r * c; j < (r + 1) * c; j++)
+            b->e[0][j] = rstd * b->eps *
+                         (4 * fabs(in_at(b, 0, j) * in_at(b, 2, j % c)) +
+                          fabs(in_at(b, 1, j)) * rstd * (double)(c + 8) * gx);
+    }
+}
+static inline void bound_rms_norm_dg(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[1];
+    int64_t c = x->shape.dim[x->shape.ndim - 1].count, n = c ? count_of(x) / c : 0;
+    for (int64_t i = 0; i < n * c; i++)
+        b->e[0][i % c] +=
+            (double)(n + 4) * b->eps * fabs(in_at(b, 0, i) * in_at(b, 1, i)) * in_at(b, 2, i / c);
+}
+
+/* Cosine and sine of an angle whose product in f64 is off by 2^-53 of it, and its reduction by
+ * as much again (f64 is ref itself); then 3 roundings. */
+static inline void bound_rope(const struct bound *b)
+{
+    const struct ku_view *x = &b->w->in[0];
+    const int64_t d = x->shape.dim[x->shape.ndim - 1].count;
+    const double most_angle = b->eps > 0x1p-53 ? 1e6 : 0; /* positions in the table */
+    for (int64_t i = 0; i < count_of(x); i++) {
+        const int64_t other = i % d < d / 2 ? i + d / 2 : i - d / 2;
+        b->e[0][i] = (4 * b->eps + 4 * 0x1p-53 * most_angle) *
+                     (fabs(in_at(b, 0, i)) + fabs(in_at(b, 0, other)));
+    }
+}
+
+static inline void bound_glu(const struct bound *b)
+{
+    for (int64_t i = 0; i < count_of(&b->w->out[0]); i++)
+        b->e[0][i] = act_error((int)b->w->attr.act, in_at(b, 0, i), b->eps) * fabs(in_at(b, 1, i)) +
+                     b->eps * fabs(truth_at(b, 0, i));
+}
+static inline void bound_glu_dx(const struct bound *b)
+{
+    const int act = (int)b->w->attr.act;
+    for (int64_t i = 0; i < count_of(&b->w->out[0]); i++) {
+        double dy = fabs(in_at(b, 0, i)), up = fabs(in_at(b, 2, i)), gate = in_at(b, 1, i);
+        b->e[0][i] =
+            dy * up * act_slope_error(act, gate, b->eps) + 2 * b->eps * fabs(truth_at(b, 0, i));
+        b->e[1][i] = dy * act_error(act, gate, b->eps) + b->eps * fabs(truth_at(b, 1, i));
     }
 }
 
@@ -620,6 +695,13 @@ static inline bound_fn *bound_of(int op)
         [KU_OP_layer_norm] = bound_layer_norm,
         [KU_OP_layer_norm_dx] = bound_layer_norm_dx,
         [KU_OP_layer_norm_dgb] = bound_layer_norm_dgb,
+        [KU_OP_rms_norm] = bound_rms_norm,
+        [KU_OP_rms_norm_dx] = bound_rms_norm_dx,
+        [KU_OP_rms_norm_dg] = bound_rms_norm_dg,
+        [KU_OP_rope] = bound_rope,
+        [KU_OP_rope_dx] = bound_rope,
+        [KU_OP_glu] = bound_glu,
+        [KU_OP_glu_dx] = bound_glu_dx,
         [KU_OP_batch_norm_sums] = bound_batch_norm_sums,
         [KU_OP_batch_norm] = bound_batch_norm,
         [KU_OP_batch_norm_dsums] = bound_batch_norm_dsums,

@@ -28,6 +28,17 @@
      "x:n2y6x7c33 x:f66i1h3w3 f:f66", 1},
     {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 groups=3 in_h=5 in_w=6",
      "x:n2y5x6c54 x:f60i18h3w3", 1},
+    /* several groups of images, slices and blocks of columns */
+    {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 in_h=3 in_w=4", "x:n33y3x4c20 x:f150i20h3w3",
+     1},
+    {"conv2d", "stride_h=2 stride_w=2 in_h=5 in_w=5", "x:n19y5x5c40 x:f70i40h1w1 f:f70", 1},
+    {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 in_h=2 in_w=2", "x:n4y2x2c300 x:f33i300h3w3",
+     1},
+    /* a source too large to be copied; more taps than tables have */
+    {"conv2d", "kernel_h=3 kernel_w=3 dilation_h=40 dilation_w=40 in_h=81 in_w=81",
+     "x:n1y81x81c64 x:f3i64h3w3", 1},
+    {"conv2d", "kernel_h=1 kernel_w=1100 pad_w=1 in_h=1 in_w=1099", "x:n2y1x1099c1 x:f2i1h1w1100",
+     1},
     {"max_pool", "kernel_h=2 kernel_w=2 stride_h=2 stride_w=2 in_h=4 in_w=5", "x:n2y4x5c3", 2},
     {"max_pool", "kernel_h=3 kernel_w=3 stride_h=2 stride_w=2 pad_h=1 pad_w=1 in_h=7 in_w=6",
      "x:n2y7x6c5", 2},

@@ -80,10 +80,11 @@ static inline const char *statement_parse(const char *text, const struct op_call
         s->call.attr.dtype = c->in[0].dtype;
     snprintf(s->call.text, sizeof s->call.text, "%s of %.200s", name, c->text);
     for (text++; text[-1] != ')'; text += 3) {
-        s->call.in[s->call.n_in++] = view_clone(operand_of(c, r, adjoint, text, before));
-        if (text[2] != '+')
+        if (text[2] != '+') {
+            s->call.in[s->call.n_in++] = view_clone(operand_of(c, r, adjoint, text, before));
             continue;
-        for (int i = text[1] - '0' + 1; i < c->n_in; i++) /* "i0+": and all behind it */
+        }
+        for (int i = text[1] - '0'; i < c->n_in; i++) /* "i0+": and all behind it */
             s->call.in[s->call.n_in++] = view_clone(&c->in[i]);
         text++;
     }

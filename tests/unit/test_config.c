@@ -318,9 +318,10 @@ static const struct bad {
      "16 "
      "integers from 1 to 2^30"},
     {NULL, "model.model_type=gpt1",
-     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 mlp resnet"},
+     "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 llama bert mlp "
+     "resnet"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
-     "config: c.json:1:1: model.model_type: missing; one of: gpt2 mlp resnet"},
+     "config: c.json:1:1: model.model_type: missing; one of: gpt2 llama bert mlp resnet"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"gpt2\",\"path\":\"d\",\"n_layers\":7}"

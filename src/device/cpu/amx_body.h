@@ -52,22 +52,22 @@ amx_rows(const int lower, const struct ku_gemm_part *part, int64_t n_parts, int6
     do {
         const char *a = part->a, *b = part->b;
         const int64_t n_units = part->n_units;
-    for (int64_t k = 0; k < n_units; k += AMX_SIDE) {
-        TILE_LOAD(6, b, AMX_NR * 4);
-        TILE_LOAD(7, b + AMX_SIDE * 4, AMX_NR * 4);
-        TILE_LOAD(4, a, row_bytes);
-        TILE_DP(0, 4, 6);
-        TILE_DP(1, 4, 7);
-        if (lower) {
-            TILE_LOAD(5, a + AMX_SIDE * row_bytes, row_bytes);
-            TILE_DP(2, 5, 6);
-            TILE_DP(3, 5, 7);
+        for (int64_t k = 0; k < n_units; k += AMX_SIDE) {
+            TILE_LOAD(6, b, AMX_NR * 4);
+            TILE_LOAD(7, b + AMX_SIDE * 4, AMX_NR * 4);
+            TILE_LOAD(4, a, row_bytes);
+            TILE_DP(0, 4, 6);
+            TILE_DP(1, 4, 7);
+            if (lower) {
+                TILE_LOAD(5, a + AMX_SIDE * row_bytes, row_bytes);
+                TILE_DP(2, 5, 6);
+                TILE_DP(3, 5, 7);
+            }
+            for (int i = 0; i < AMX_SIDE << lower; i++)
+                __builtin_prefetch(next + i * next_bytes + k * 4, 0, 2);
+            a += block_bytes;
+            b += AMX_SIDE * AMX_NR * 4;
         }
-        for (int i = 0; i < AMX_SIDE << lower; i++)
-            __builtin_prefetch(next + i * next_bytes + k * 4, 0, 2);
-        a += block_bytes;
-        b += AMX_SIDE * AMX_NR * 4;
-    }
         part++;
     } while (--n_parts > 0);
     TILE_STORE(0, c, c_bytes);

@@ -4,6 +4,8 @@
  * others multiply patches where they lie (conv_slide.c, conv_dw.c). Windows too large for a
  * thread's scratch follow the definition.
  */
+#include <string.h>
+
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 #include "device/ref/ref.h"
@@ -20,6 +22,30 @@ static void tile_definition(const struct ku_kernel *k, int64_t tile, int thread)
         ku_ref_conv2d_dx(&k->call, &poll);
     else
         ku_ref_conv2d_dw(&k->call, &poll);
+}
+
+void ku_cpu_pad_line(const struct ku_kernel *k, struct ku_cpu_line l, char *to)
+{
+    const struct ku_window *w = &k->window;
+    const struct ku_view *x = &k->call.in[0];
+    const size_t bytes = (size_t)w->group_c * kumi_dtype_bytes(x->dtype);
+    int64_t from = l.x < 0 ? -l.x : 0, end = w->in_w - l.x < l.n_x ? w->in_w - l.x : l.n_x;
+    if (l.y < 0 || l.y >= w->in_h || from >= end)
+        from = end = l.n_x;
+    memset(to, 0, (size_t)from * l.pixel_bytes);
+    const char *at = ku_cpu_at(x, (((l.n * w->in_h + l.y) * w->in_w) + l.x + from) * w->c + l.c);
+    if (from < end && bytes == l.pixel_bytes && w->groups == 1) {
+        memcpy(to + (size_t)from * bytes, at, (size_t)(end - from) * bytes);
+    } else {
+        for (int64_t i = from; i < end; i++, at += (size_t)w->groups * bytes) {
+            char *pixel = to + (size_t)i * l.pixel_bytes;
+            for (size_t b = 0; b < bytes; b += 2) /* few channels: no call */
+                memcpy(pixel + b, at + b, 2);
+            for (size_t b = bytes; b < l.pixel_bytes; b += 2)
+                memset(pixel + b, 0, 2);
+        }
+    }
+    memset(to + (size_t)end * l.pixel_bytes, 0, (size_t)(l.n_x - end) * l.pixel_bytes);
 }
 
 /* y[pixels, f] = x[pixels, c] w[f, c]: a matrix product, its parts named. */

@@ -6,7 +6,8 @@
 INLINE vu load_lanes(const void *p, enum kumi_dtype t, int64_t at, int64_t n, int pairs)
 {
     if (pairs)
-        return load_halves((const uint16_t *)p + at, n);
+        return n == LANES ? __builtin_convertvector(*(const vh_mem *)((const uint16_t *)p + at), vu)
+                          : load_halves((const uint16_t *)p + at, n);
     return (vu)(n == LANES ? load(t, p, at) : load_n(t, p, at, n));
 }
 INLINE void store_lanes(uint32_t *to, int64_t n, vu v, int is_upper)
@@ -119,17 +120,47 @@ KERNEL void conv_unpack(const struct ku_conv_sums *p, enum kumi_dtype dtype)
     BY_DTYPE(dtype, conv_unpack_as(p, KUMI_F32), conv_unpack_as(p, KUMI_BF16));
 }
 
-/* One row of the contraction, or two interleaved, to the panels of its columns. */
-KERNEL void pack_split(const struct ku_conv_row *r, enum kumi_dtype dtype, int pairs)
+/* Pixels to the panels of their columns. */
+INLINE void pack_part(uint32_t *to, const struct ku_conv_row *r, enum kumi_dtype t, int64_t at,
+                      int64_t n_left, int pairs)
+{
+    if (r->width % LANES == 0) {
+        for (int64_t j = 0; j < r->width; j += LANES) {
+            const int64_t n = n_left - j < 0 ? 0 : n_left - j < LANES ? n_left - j : LANES;
+            vu v = load_lanes(r->a, t, at + (n ? j : 0), n, pairs);
+            if (pairs && r->b)
+                v |= load_lanes(r->b, t, at + (n ? j : 0), n, 1) << 16;
+            *(vu_mem *)(to + j) = v;
+        }
+        return;
+    }
+    const int64_t n = n_left < r->part ? n_left : r->part;
+    if (pairs)
+        pack_row_pairs(to, r->width, (const uint16_t *)r->a + at,
+                       r->b ? (const uint16_t *)r->b + at : NULL, n);
+    else
+        pack_row_f32((float *)to, r->width, r->a, t, at, n);
+}
+INLINE void pack_split_as(const struct ku_conv_row *r, enum kumi_dtype t, int pairs)
 {
     uint32_t *to = r->to;
-    for (int64_t j = 0; j < r->n_cols; j += r->width, to += r->stride) {
-        const int64_t n = r->n_cols - j < r->width ? r->n_cols - j : r->width;
-        if (pairs)
-            pack_row_pairs(to, r->width, (const uint16_t *)r->a + j,
-                           r->b ? (const uint16_t *)r->b + j : NULL, n);
-        else
-            BY_DTYPE(dtype, pack_row_f32((float *)to, r->width, r->a, KUMI_F32, j, n),
-                     pack_row_f32((float *)to, r->width, r->a, KUMI_BF16, j, n));
-    }
+    for (int64_t i = 0; i < r->n; i++, to += r->to_step)
+        for (int64_t j = 0, p = 0; j < r->n_cols; j += r->part, p += r->stride)
+            pack_part(to + p, r, t, i * r->from_step + j, r->n_cols - j, pairs);
+}
+KERNEL void pack_split(const struct ku_conv_row *r, enum kumi_dtype dtype, int pairs)
+{
+    if (pairs)
+        pack_split_as(r, KUMI_BF16, 1);
+    else
+        BY_DTYPE(dtype, pack_split_as(r, KUMI_F32, 0), pack_split_as(r, KUMI_BF16, 0));
+}
+
+/* n pieces of `units`, up to 15 units more: in ascending order, the next one covers them. */
+KERNEL void copy_pieces(float *to, int64_t to_step, const float *from, int64_t from_step,
+                        int64_t units, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++, to += to_step, from += from_step)
+        for (int64_t j = 0; j < units; j += LANES)
+            *(vu_mem *)(to + j) = *(const vu_mem *)(from + j);
 }

@@ -3,7 +3,7 @@
  * conv2d_dw: for every tap a product of x, moved by the tap, and dy, contracted over the pixels at
  * which the tap lies inside of x: padding is never multiplied.
  *
- * A tile is a slice of the images, up to block_c channels of x and TILE_COLS of dy, all taps; its
+ * A tile is a slice of the images, up to block_c channels of x and tile_f of dy, all taps; its
  * sums stay in the scratch. It takes some images and lines at a time and packs both operands as
  * panels [pixel][image][channel]: pixels of x by their remainder by the stride first, so that what
  * a tap meets along a line lies together. A part of the contraction is a line of pixels times the
@@ -18,7 +18,7 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    TILE_COLS = 64,
+    LEAST_COLS = 64,
     SUM_FLOATS = 80 << 10,   /* wanted of a tile's sums: 320 KiB */
     PANEL_UNITS = 150 << 10, /* wanted of both operands' panels: 600 KiB */
     MOST_TAPS = 2048,        /* whose sums of one channel are 512 KiB */
@@ -26,18 +26,22 @@ enum {
     LEAST_IMAGES = 4,        /* of a slice */
     CHUNK_UNITS = 4,         /* of images taken at a time, if their lines are many */
     MOST_PARTS = 16,
-    MOST_WINDOW = 1024,  /* elements of a window as rows */
+    MOST_WINDOW = 1024, /* elements of a window as rows */
+    LINE_FLOATS = 16 << 10,
+    OVER_BYTES = 64,   /* a piece may be copied as so many */
     PATCH_CHANNELS = 8 /* that many or fewer do not fill the rows of a product */
 };
-_Static_assert((MOST_TAPS * TILE_COLS + PANEL_UNITS + 2 * MOST_WINDOW) * 4 < KU_CPU_SCRATCH_BYTES,
-               "a tile's parts fit the thread's scratch");
+_Static_assert(
+    (MOST_TAPS * LEAST_COLS + PANEL_UNITS + 2 * (MOST_WINDOW + OVER_BYTES + LINE_FLOATS)) * 4 <
+        KU_CPU_SCRATCH_BYTES,
+    "a tile's parts fit the thread's scratch");
 
 struct tile {
     int64_t slice, group, c0, n_c, f0, n_f;
     int64_t n0, n, n_units;   /* images, and units of a pixel */
     int64_t y0, n_y, x0, n_x; /* results */
     int64_t y, n_lines, n_q;  /* of x that they meet: first line, lines, columns by the stride */
-    int64_t width;            /* of a panel of x */
+    int64_t part, width;      /* of a panel of x: columns, and units of a row */
     int64_t x_panel, dy_panel;
     float *sum, *xs, *dys, *row;
 };
@@ -54,10 +58,15 @@ static int64_t rows_of(const struct ku_cpu_conv *v)
     return v->is_patched ? v->h.taps * v->w.taps * v->k : v->k;
 }
 /* Rows of a product: as equal as possible; matrix tiles want their side. */
-static int64_t width_of(const struct ku_kernel *k, int64_t n_c)
+static int64_t part_of(const struct ku_kernel *k, int64_t n_c)
 {
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
     return micro->regroup ? micro->mr : ku_cpu_tiles(n_c, ku_cpu_tiles(n_c, micro->mr));
+}
+/* Whole vectors are quick to write: 16 for up to 14 rows. */
+static int64_t width_of(const struct ku_kernel *k, int64_t part)
+{
+    return ku_cpu_micro(k)->mr > 8 && part <= 16 ? 16 : part;
 }
 static int64_t reach_of(const struct ku_cpu_axis *a)
 {
@@ -92,20 +101,25 @@ static const char *pixel_at(const struct ku_view *v, int64_t n, int64_t y, int64
     const struct ku_dim *d = v->shape.dim;
     return ku_cpu_at(v, ((n * d[1].count + y) * d[2].count + x) * d[3].count + c);
 }
-/* One pixel of one image, or of two, to panels; `next` lies where the second begins. */
+/* Pixels of one image, or of two, to panels. */
 static void pack_dy(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_view *dy = &k->call.in[1];
     const int per_unit = ku_cpu_has_pairs(k) ? 2 : 1;
-    struct ku_conv_row r = {
-        .width = ku_cpu_micro(k)->nr, .stride = t->dy_panel, .n_cols = t->n_f};
-    const int64_t c = t->group * k->conv.cols + t->f0;
+    const int64_t c = t->group * k->conv.cols + t->f0, nr = ku_cpu_micro(k)->nr;
+    struct ku_conv_row r = {.width = nr,
+                            .part = nr,
+                            .stride = t->dy_panel,
+                            .n_cols = t->n_f,
+                            .n = t->n_x,
+                            .from_step = k->conv.dst_c,
+                            .to_step = t->n_units * nr};
     for (int64_t u = 0; u * per_unit < t->n; u++)
-        for (int64_t i = 0; i < t->n_y * t->n_x; i++) {
-            const int64_t n = t->n0 + u * per_unit, y = t->y0 + i / t->n_x, x = t->x0 + i % t->n_x;
-            r.to = t->dys + (i * t->n_units + u) * r.width;
-            r.a = pixel_at(dy, n, y, x, c);
-            r.b = (u + 1) * per_unit <= t->n ? pixel_at(dy, n + per_unit - 1, y, x, c) : NULL;
+        for (int64_t i = 0; i < t->n_y; i++) {
+            const int64_t n = t->n0 + u * per_unit, n2 = n + per_unit - 1, y = t->y0 + i;
+            r.to = t->dys + (i * t->n_x * t->n_units + u) * nr;
+            r.a = pixel_at(dy, n, y, t->x0, c);
+            r.b = n2 < t->n0 + t->n ? pixel_at(dy, n2, y, t->x0, c) : NULL;
             k->cpu->ops->pack_split(&r, dy->dtype, per_unit == 2);
         }
 }
@@ -125,50 +139,110 @@ static void copy_window(const struct ku_kernel *k, const struct tile *t, int64_t
                 memcpy(to, pixel_at(&k->call.in[0], n, y, x, t->group * v->k), bytes);
         }
 }
+/* Windows along a line of results from padded lines, or one by one where those are too long. */
+static int pad_lines(const struct ku_kernel *k, const struct tile *t, int64_t n, int64_t y,
+                     char *lines)
+{
+    const struct ku_cpu_conv *v = &k->conv;
+    const int64_t n_x = (t->n_x - 1) * v->w.stride + v->w.taps;
+    const size_t pixel_bytes = (size_t)v->k * kumi_dtype_bytes(k->product.dtype);
+    const size_t line_bytes = (size_t)n_x * pixel_bytes;
+    if ((size_t)v->h.taps * line_bytes + OVER_BYTES > LINE_FLOATS * 4 ||
+        v->h.dilation * v->w.dilation > 1)
+        return 0;
+    for (int64_t h = 0; h < v->h.taps; h++)
+        ku_cpu_pad_line(k,
+                        (struct ku_cpu_line){n, y * v->h.stride - v->h.pad + h,
+                                             t->x0 * v->w.stride - v->w.pad, n_x, t->group * v->k,
+                                             pixel_bytes},
+                        lines + (size_t)h * line_bytes);
+    return 1;
+}
+static void copy_padded(const struct ku_kernel *k, const struct tile *t, int64_t i,
+                        const char *lines, char *to)
+{
+    const struct ku_cpu_conv *v = &k->conv;
+    const size_t pixel_bytes = (size_t)v->k * kumi_dtype_bytes(k->product.dtype);
+    const size_t line_bytes = (size_t)((t->n_x - 1) * v->w.stride + v->w.taps) * pixel_bytes;
+    const size_t bytes = (size_t)v->w.taps * pixel_bytes;
+    lines += (size_t)(i * v->w.stride) * pixel_bytes;
+    for (int64_t h = 0; h < v->h.taps; h++, to += bytes, lines += line_bytes) {
+        if (bytes <= OVER_BYTES)
+            memcpy(to, lines, OVER_BYTES);
+        else
+            memcpy(to, lines, bytes);
+    }
+}
 static void pack_windows(const struct ku_kernel *k, const struct tile *t)
 {
     const int pairs = ku_cpu_has_pairs(k), per_unit = pairs ? 2 : 1;
-    struct ku_conv_row r = {.width = t->width, .stride = t->x_panel, .n_cols = t->n_c};
-    char *row[2] = {(char *)t->row, (char *)(t->row + MOST_WINDOW)};
+    struct ku_conv_row r = {
+        .width = t->width, .part = t->part, .stride = t->x_panel, .n_cols = t->n_c, .n = 1};
+    char *row[2], *lines[2];
+    int is_padded[2] = {0, 0};
+    for (int j = 0; j < 2; j++) {
+        row[j] = (char *)(t->row + j * (MOST_WINDOW + OVER_BYTES));
+        lines[j] = (char *)(t->row + 2 * (MOST_WINDOW + OVER_BYTES) + j * LINE_FLOATS);
+    }
     for (int64_t u = 0; u * per_unit < t->n; u++)
         for (int64_t i = 0; i < t->n_y * t->n_x; i++) {
-            const int64_t n = t->n0 + u * per_unit, y = t->y0 + i / t->n_x, x = t->x0 + i % t->n_x;
+            const int64_t n = t->n0 + u * per_unit, y = t->y0 + i / t->n_x, x = i % t->n_x;
             const int two = pairs && n + 1 < t->n0 + t->n;
-            for (int j = 0; j <= two; j++)
-                copy_window(k, t, n + j, y, x, row[j]);
+            for (int j = 0; j <= two; j++) {
+                if (x == 0)
+                    is_padded[j] = pad_lines(k, t, n + j, y, lines[j]);
+                if (is_padded[j])
+                    copy_padded(k, t, x, lines[j], row[j]);
+                else
+                    copy_window(k, t, n + j, y, t->x0 + x, row[j]);
+            }
             r.to = t->xs + (i * t->n_units + u) * r.width;
             r.a = row[0];
             r.b = two ? row[1] : NULL;
             k->cpu->ops->pack_split(&r, k->product.dtype, pairs);
         }
 }
-static void pack_x(const struct ku_kernel *k, const struct tile *t)
+/* Pixels of line y of x that have one remainder by the stride. */
+static void pack_phase(const struct ku_kernel *k, const struct tile *t, int64_t u, int64_t y,
+                       int64_t phase)
 {
     const struct ku_cpu_conv *v = &k->conv;
     const struct ku_view *in = &k->call.in[0];
+    const int64_t s = v->w.stride, c = t->group * v->k + t->c0;
     const int per_unit = ku_cpu_has_pairs(k) ? 2 : 1;
-    struct ku_conv_row r = {.width = t->width, .stride = t->x_panel, .n_cols = t->n_c};
-    const int64_t c = t->group * v->k + t->c0, line = v->w.stride * t->n_q;
+    const int64_t n = t->n0 + u * per_unit, n2 = n + per_unit - 1;
+    int64_t shift = v->w.pad - phase; /* x = q s - shift */
+    int64_t q = shift > 0 ? (shift + s - 1) / s : 0, end = v->w.src - 1 + shift;
+    end = end < 0 ? 0 : least(end / s + 1, t->x0 + t->n_q);
+    q = q > t->x0 ? q : t->x0;
+    const int64_t x = q * s - shift, slot = ((y - t->y) * s + phase) * t->n_q + q - t->x0;
+    if (q >= end || !is_met(&v->w, phase))
+        return;
+    const struct ku_conv_row r = {.to = t->xs + (slot * t->n_units + u) * t->width,
+                                  .a = pixel_at(in, n, y, x, c),
+                                  .b = n2 < t->n0 + t->n ? pixel_at(in, n2, y, x, c) : NULL,
+                                  .width = t->width,
+                                  .part = t->part,
+                                  .stride = t->x_panel,
+                                  .n_cols = t->n_c,
+                                  .n = end - q,
+                                  .from_step = s * v->src_c,
+                                  .to_step = t->n_units * t->width};
+    k->cpu->ops->pack_split(&r, in->dtype, per_unit == 2);
+}
+static void pack_x(const struct ku_kernel *k, const struct tile *t)
+{
+    const struct ku_cpu_conv *v = &k->conv;
+    const int per_unit = ku_cpu_has_pairs(k) ? 2 : 1;
     for (int64_t u = 0; u * per_unit < t->n; u++)
-        for (int64_t y = t->y; y < t->y + t->n_lines; y++) {
-            const int64_t n = t->n0 + u * per_unit, n2 = n + per_unit - 1;
-            const int has_two = n2 < t->n0 + t->n;
-            for (int64_t x = 0; x < v->w.src && is_met(&v->h, y + v->h.pad); x++) {
-                const int64_t z = x + v->w.pad, phase = z % v->w.stride;
-                const int64_t q = z / v->w.stride - t->x0;
-                if (q < 0 || q >= t->n_q || !is_met(&v->w, z))
-                    continue;
-                r.to = t->xs + (((y - t->y) * line + phase * t->n_q + q) * t->n_units + u) * r.width;
-                r.a = pixel_at(in, n, y, x, c);
-                r.b = has_two ? pixel_at(in, n2, y, x, c) : NULL;
-                k->cpu->ops->pack_split(&r, in->dtype, per_unit == 2);
-            }
-        }
+        for (int64_t y = t->y; y < t->y + t->n_lines; y++)
+            for (int64_t p = 0; p < v->w.stride && is_met(&v->h, y + v->h.pad); p++)
+                pack_phase(k, t, u, y, p);
 }
 static void pack(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
-    const int64_t n_x = ku_cpu_tiles(t->n_c, t->width), n_dy = ku_cpu_tiles(t->n_f, micro->nr);
+    const int64_t n_x = ku_cpu_tiles(t->n_c, t->part), n_dy = ku_cpu_tiles(t->n_f, micro->nr);
     if (t->n_units * (ku_cpu_has_pairs(k) ? 2 : 1) > t->n + 1) { /* up to the kernel's step */
         memset(t->xs, 0, (size_t)(n_x * t->x_panel) * sizeof *t->xs);
         memset(t->dys, 0, (size_t)(n_dy * t->dy_panel) * sizeof *t->dys);
@@ -189,16 +263,17 @@ static void multiply(const struct ku_kernel *k, const struct tile *t, int64_t ta
                      const struct ku_gemm_part *part, int64_t n_parts)
 {
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
+    const struct ku_cpu_conv *v = &k->conv;
     struct ku_gemm_part p[MOST_PARTS];
-    for (int64_t c = 0; c < t->n_c; c += t->width)
+    for (int64_t c = 0; c < t->n_c; c += t->part)
         for (int64_t f = 0; f < t->n_f; f += micro->nr) {
             for (int64_t i = 0; i < n_parts; i++) {
                 p[i] = part[i];
-                p[i].a = (const float *)part[i].a + c / t->width * t->x_panel;
+                p[i].a = (const float *)part[i].a + c / t->part * t->x_panel;
                 p[i].b = (const float *)part[i].b + f / micro->nr * t->dy_panel;
             }
-            micro->run_parts((int)least(t->width, t->n_c - c), p, n_parts, micro->step, t->width,
-                             t->sum + (tap * t->n_c + c) * TILE_COLS + f, TILE_COLS, 1, p[0].a, 0);
+            micro->run_parts((int)least(t->part, t->n_c - c), p, n_parts, micro->step, t->width,
+                             t->sum + (tap * t->n_c + c) * v->tile_f + f, v->tile_f, 1, p[0].a, 0);
         }
 }
 /* Results [from, to) of the block whose tap lies inside, along one dim. */
@@ -222,9 +297,10 @@ static void run_tap(const struct ku_kernel *k, const struct tile *t, int64_t h, 
     for (; y < y_end && x < x_end; y++) {
         const int64_t at = y * v->h.stride - v->h.pad + h * v->h.dilation - t->y;
         const int64_t q = at * line + z % v->w.stride * t->n_q + x + z / v->w.stride - t->x0;
-        part[n++] = (struct ku_gemm_part){
-            t->xs + q * t->n_units * t->width,
-            t->dys + ((y - t->y0) * t->n_x + x - t->x0) * t->n_units * nr, (x_end - x) * t->n_units};
+        part[n++] =
+            (struct ku_gemm_part){t->xs + q * t->n_units * t->width,
+                                  t->dys + ((y - t->y0) * t->n_x + x - t->x0) * t->n_units * nr,
+                                  (x_end - x) * t->n_units};
         if (n == MOST_PARTS || y == y_end - 1) {
             multiply(k, t, h * v->w.taps + w, part, n);
             n = 0;
@@ -234,16 +310,16 @@ static void run_tap(const struct ku_kernel *k, const struct tile *t, int64_t h, 
 static void run_block(const struct ku_kernel *k, struct tile *t, int thread)
 {
     const struct ku_cpu_conv *v = &k->conv;
-    const int64_t n_pixels = t->n_y * t->n_x, n_cg = ku_cpu_tiles(t->n_c, t->width);
+    const int64_t n_pixels = t->n_y * t->n_x, n_cg = ku_cpu_tiles(t->n_c, t->part);
     t->n_units = ku_cpu_units(k, t->n);
     t->y = t->y0 * v->h.stride - v->h.pad;
     t->y = t->y > 0 ? t->y : 0;
-    t->n_lines = least((t->y0 + t->n_y - 1) * v->h.stride - v->h.pad + reach_of(&v->h) + 1,
-                       v->h.src) - t->y;
+    t->n_lines =
+        least((t->y0 + t->n_y - 1) * v->h.stride - v->h.pad + reach_of(&v->h) + 1, v->h.src) - t->y;
     t->n_lines = t->n_lines > 0 ? t->n_lines : 0;
     t->n_q = columns_of(v, t->n_x);
-    t->x_panel = (v->is_patched ? n_pixels : t->n_lines * phases_of(v) * t->n_q) * t->n_units *
-                 t->width;
+    t->x_panel =
+        (v->is_patched ? n_pixels : t->n_lines * phases_of(v) * t->n_q) * t->n_units * t->width;
     t->dy_panel = n_pixels * t->n_units * ku_cpu_micro(k)->nr;
     t->dys = t->xs + n_cg * t->x_panel;
     pack(k, t);
@@ -267,34 +343,34 @@ static void unpack(const struct ku_kernel *k, const struct tile *t)
     const int64_t taps = v->h.taps * v->w.taps, f = t->group * v->cols + t->f0;
     const int64_t n = v->is_patched ? v->k : t->n_c, at = (f * v->k + t->c0) * taps;
     const int is_final = v->n_slices == 1;
-    const struct ku_conv_sums s = {
-        .out = is_final ? ku_cpu_at(out, at)
-                        : (float *)k->call.workspace + t->slice * ku_cpu_count(out) + at,
-        .sum = t->sum,
-        .out_ld = v->k * taps,
-        .n_cols = t->n_f,
-        .k = n,
-        .k_all = n,
-        .taps = taps,
-        .ld = TILE_COLS,
-        .accumulate = is_final && k->call.accumulate};
+    const struct ku_conv_sums s = {.out = is_final ? ku_cpu_at(out, at)
+                                                   : (float *)k->call.workspace +
+                                                         t->slice * ku_cpu_count(out) + at,
+                                   .sum = t->sum,
+                                   .out_ld = v->k * taps,
+                                   .n_cols = t->n_f,
+                                   .k = n,
+                                   .k_all = n,
+                                   .taps = taps,
+                                   .ld = v->tile_f,
+                                   .accumulate = is_final && k->call.accumulate};
     k->cpu->ops->conv_unpack(&s, is_final ? out->dtype : KUMI_F32);
 }
 static void tile_dw(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_conv *v = &k->conv;
-    const int64_t n_f_tiles = ku_cpu_tiles(v->cols, TILE_COLS);
-    struct tile t = {.f0 = tile % n_f_tiles * TILE_COLS};
+    const int64_t n_f_tiles = ku_cpu_tiles(v->cols, v->tile_f);
+    struct tile t = {.f0 = tile % n_f_tiles * v->tile_f};
     tile /= n_f_tiles;
     t.c0 = tile % v->n_blocks * v->block_c, tile /= v->n_blocks;
     t.group = tile % v->groups, t.slice = tile / v->groups;
-    t.n_f = least(TILE_COLS, v->cols - t.f0);
+    t.n_f = least(v->tile_f, v->cols - t.f0);
     t.n_c = least(v->block_c, rows_of(v) - t.c0);
-    t.width = width_of(k, t.n_c);
+    t.part = part_of(k, t.n_c), t.width = width_of(k, t.part);
     t.sum = ku_cpu_scratch(k, thread);
-    t.row = t.sum + MOST_TAPS * TILE_COLS;
-    t.xs = t.row + 2 * MOST_WINDOW;
-    memset(t.sum, 0, (size_t)(taps_of(v) * t.n_c * TILE_COLS) * sizeof *t.sum);
+    t.row = t.sum + MOST_TAPS * LEAST_COLS;
+    t.xs = t.row + 2 * (MOST_WINDOW + OVER_BYTES + LINE_FLOATS);
+    memset(t.sum, 0, (size_t)(taps_of(v) * t.n_c * v->tile_f) * sizeof *t.sum);
     const int64_t end = least((t.slice + 1) * v->slice_n, v->n);
     for (t.n0 = t.slice * v->slice_n; t.n0 < end; t.n0 += v->chunk_n)
         for (t.y0 = 0; t.y0 < v->h.dst; t.y0 += v->tile_h)
@@ -327,16 +403,33 @@ static int64_t slices_of(int64_t n, int64_t n_tiles)
     int64_t most = n / LEAST_IMAGES > 0 ? n / LEAST_IMAGES : 1;
     return least(wanted, most);
 }
-static int64_t n_tiles_of(int64_t groups, int64_t taps, int64_t k, int64_t cols)
+/* Columns and rows of a tile: packing x costs 1 / columns and, by its denser pixels, the strides;
+ * packing dy 1 / rows. */
+static void block_of(struct ku_cpu_conv *v)
 {
-    int64_t most = SUM_FLOATS / (taps * TILE_COLS);
-    return groups * ku_cpu_tiles(k, most > 0 ? most : 1) * ku_cpu_tiles(cols, TILE_COLS);
+    const int64_t taps = taps_of(v), strides = v->is_patched ? 1 : v->h.stride * v->w.stride;
+    int64_t f = LEAST_COLS;
+    while (f < v->cols && 2 * f * taps <= SUM_FLOATS && 2 * f * f * taps <= strides * SUM_FLOATS)
+        f *= 2;
+    int64_t c = SUM_FLOATS / (taps * f);
+    v->tile_f = f;
+    v->block_c = ku_cpu_tiles(rows_of(v), ku_cpu_tiles(rows_of(v), c > 0 ? c : 1));
+    v->n_blocks = ku_cpu_tiles(rows_of(v), v->block_c);
+}
+static int is_few_channels(int64_t taps, int64_t k)
+{
+    return taps > 1 && k <= PATCH_CHANNELS && taps * k <= MOST_WINDOW;
+}
+static int64_t n_tiles_of(const struct ku_cpu_conv *v)
+{
+    return v->groups * v->n_blocks * ku_cpu_tiles(v->cols, v->tile_f);
 }
 static int does_fit(const struct ku_kernel *k, const struct ku_cpu_conv *v)
 {
     const int64_t units = ku_cpu_units(k, v->chunk_n), nr = ku_cpu_micro(k)->nr;
-    int64_t rows = ku_cpu_tiles(v->block_c, ku_cpu_micro(k)->mr) * width_of(k, v->block_c);
-    int64_t f = ku_cpu_tiles(least(v->cols, TILE_COLS), nr) * nr;
+    const int64_t part = part_of(k, v->block_c);
+    int64_t rows = ku_cpu_tiles(v->block_c, part) * width_of(k, part);
+    int64_t f = ku_cpu_tiles(least(v->cols, v->tile_f), nr) * nr;
     int64_t lines = lines_of(v, v->tile_h) * phases_of(v) * columns_of(v, v->tile_w);
     return (lines * rows + v->tile_h * v->tile_w * f) * units <= PANEL_UNITS;
 }
@@ -372,20 +465,17 @@ int ku_cpu_bind_conv_dw(struct ku_kernel *k)
     const int64_t taps = v->h.taps * v->w.taps;
     if (taps > MOST_TAPS)
         return 0;
-    v->is_patched = taps > 1 && v->k <= PATCH_CHANNELS && taps * v->k <= MOST_WINDOW;
-    v->n_slices = slices_of(v->n, n_tiles_of(v->groups, taps, v->k, v->cols));
+    v->is_patched = is_few_channels(taps, v->k);
+    block_of(v);
+    v->n_slices = slices_of(v->n, n_tiles_of(v));
     v->slice_n = ku_cpu_tiles(v->n, v->n_slices);
-    v->block_c = SUM_FLOATS / (taps_of(v) * TILE_COLS);
-    v->block_c = v->block_c > 0 ? least(v->block_c, rows_of(v)) : 1;
-    v->block_c = ku_cpu_tiles(rows_of(v), ku_cpu_tiles(rows_of(v), v->block_c));
     while (!choose_block(k, v)) {
         if (v->block_c == 1)
             return 0;
         v->block_c = (v->block_c + 1) / 2;
     }
     v->n_blocks = ku_cpu_tiles(rows_of(v), v->block_c);
-    ku_cpu_phase(k, tile_dw,
-                 v->n_slices * v->groups * v->n_blocks * ku_cpu_tiles(v->cols, TILE_COLS));
+    ku_cpu_phase(k, tile_dw, v->n_slices * n_tiles_of(v));
     if (v->n_slices > 1) {
         k->count = ku_cpu_count(&k->call.out[0]);
         k->per_tile = KU_CPU_TILE_COUNT;
@@ -397,8 +487,14 @@ int ku_cpu_bind_conv_dw(struct ku_kernel *k)
 size_t ku_cpu_workspace_conv_slices(const struct ku_op_case *c)
 {
     const struct ku_dim *x = c->in[0].shape.dim, *dw = c->out[0].shape.dim;
-    const int64_t taps = dw[2].count * dw[3].count, groups = c->attr->groups;
-    int64_t n = slices_of(x[0].count,
-                          n_tiles_of(groups, taps, dw[1].count, dw[0].count / groups));
+    struct ku_cpu_conv v = {.groups = c->attr->groups, .k = dw[1].count};
+    v.cols = dw[0].count / v.groups;
+    v.h = (struct ku_cpu_axis){.taps = dw[2].count, .stride = c->attr->stride_h};
+    v.w = (struct ku_cpu_axis){.taps = dw[3].count, .stride = c->attr->stride_w};
+    if (ku_shape_count(&c->out[0].shape) == 0 || x[0].count == 0)
+        return 0;
+    v.is_patched = is_few_channels(dw[2].count * dw[3].count, v.k);
+    block_of(&v);
+    int64_t n = slices_of(x[0].count, n_tiles_of(&v));
     return n > 1 ? (size_t)(n * ku_shape_count(&c->out[0].shape)) * sizeof(float) : 0;
 }

@@ -166,9 +166,42 @@ static void copy_pixels(const struct ku_kernel *k, const char *from, int64_t n, 
         k->cpu->ops->cast(to, as, from, k->product.dtype, v->k);
     }
 }
+/* From padded lines, which lie in the sums' place meanwhile. 0 = they do not fit, or are not near.
+ */
+static int copy_lines(const struct ku_kernel *k, const struct tile *t, int64_t row)
+{
+    const struct ku_cpu_conv *v = &k->conv;
+    const int64_t n_x = (t->n_x - 1) * v->w.stride + v->w.taps;
+    const int64_t line = n_x * v->tap_units, piece = v->w.taps * v->tap_units;
+    const int64_t n_lines = (t->n_y - 1) * v->h.stride + v->h.taps;
+    if (v->h.is_back || v->h.dilation * v->w.dilation > 1 ||
+        n_lines * line + LINE_UNITS > SUM_ROWS * TILE_COLS ||
+        (k->product.dtype == KUMI_BF16 && !ku_cpu_has_pairs(k)))
+        return 0;
+    struct ku_cpu_line l = {.n = t->n0 + row,
+                            .x = t->x0 * v->w.stride - v->w.pad,
+                            .n_x = n_x,
+                            .c = t->group * v->k,
+                            .pixel_bytes = (size_t)v->tap_units * 4};
+    for (int64_t y = 0; y < n_lines; y++) {
+        l.y = t->y0 * v->h.stride - v->h.pad + y;
+        ku_cpu_pad_line(k, l, (char *)(t->sum + y * line));
+    }
+    for (int64_t i = 0; i < t->n_y * t->n_x; i++) {
+        float *to = t->copy + row * t->row_units + i * v->units;
+        const float *from =
+            t->sum + i / t->n_x * v->h.stride * line + i % t->n_x * v->w.stride * v->tap_units;
+        k->cpu->ops->copy_pieces(to, piece, from, line, piece, v->h.taps);
+        for (int64_t u = piece * v->h.taps; u < v->units; u++)
+            to[u] = 0;
+    }
+    return 1;
+}
 static void copy_windows(const struct ku_kernel *k, const struct tile *t, int64_t row)
 {
     const struct ku_cpu_conv *v = &k->conv;
+    if (copy_lines(k, t, row))
+        return;
     for (int64_t i = 0; i < t->n_y * t->n_x; i++) {
         float *to = t->copy + row * t->row_units + i * v->units, *end = to + v->units;
         for (int64_t h = 0; h < v->h.taps; h++) {
@@ -248,8 +281,8 @@ struct block {
     int64_t n_panels, from, to;
 };
 /* One destination pixel of the tile's images. */
-static void slide(const struct ku_kernel *k, const struct tile *t, const struct block *b,
-                  int64_t y, const struct run *run, int64_t n_runs, float *sum)
+static void slide(const struct ku_kernel *k, const struct tile *t, const struct block *b, int64_t y,
+                  const struct run *run, int64_t n_runs, float *sum)
 {
     const struct ku_cpu_conv *v = &k->conv;
     const int64_t nr = ku_cpu_micro(k)->nr;
@@ -367,11 +400,11 @@ static void tile_slide(const struct ku_kernel *k, int64_t tile, int thread)
     tile_place(k, tile, thread, &t);
     copy_source(k, &t);
     for (int64_t j = t.panel; j < t.end_panel; j += at_once) {
-        const int64_t col = j * nr, n_cols = least(least(TILE_COLS, t.end_panel * nr - col),
-                                                   v->cols - col);
+        const int64_t col = j * nr,
+                      n_cols = least(least(TILE_COLS, t.end_panel * nr - col), v->cols - col);
         struct block b = {.n_panels = least(at_once, t.end_panel - j)};
-        b.panel = (const float *)k->call.workspace +
-                  (t.group * v->n_panels + j) * nr * v->total_units;
+        b.panel =
+            (const float *)k->call.workspace + (t.group * v->n_panels + j) * nr * v->total_units;
         if (bias)
             k->cpu->ops->cast(t.bias, KUMI_F32, ku_cpu_at(bias, t.group * v->cols + col),
                               bias->dtype, n_cols);
@@ -386,9 +419,8 @@ static void tile_slide(const struct ku_kernel *k, int64_t tile, int thread)
 
 static int64_t copy_units(const struct ku_cpu_conv *v)
 {
-    int64_t pixels = v->is_patched
-                         ? v->tile_h * v->tile_w
-                         : most_span(&v->h, v->tile_h) * most_span(&v->w, v->tile_w);
+    int64_t pixels = v->is_patched ? v->tile_h * v->tile_w
+                                   : most_span(&v->h, v->tile_h) * most_span(&v->w, v->tile_w);
     return v->rows * pitch_of(pixels * v->units);
 }
 static int is_small(const struct ku_cpu_conv *v, int64_t most)
@@ -400,8 +432,8 @@ static int choose_tile(struct ku_kernel *k)
 {
     struct ku_cpu_conv *v = &k->conv;
     const int64_t mr = ku_cpu_micro(k)->mr, taps = v->h.taps * v->w.taps;
-    v->tap_units = v->is_patched ? ku_cpu_has_pairs(k) ? (v->k + 1) / 2 : v->k
-                                 : ku_cpu_units(k, v->k);
+    v->tap_units =
+        v->is_patched ? ku_cpu_has_pairs(k) ? (v->k + 1) / 2 : v->k : ku_cpu_units(k, v->k);
     v->units = v->tap_units;
     if (v->is_patched)
         v->units = ku_cpu_units(k, taps * v->tap_units * (ku_cpu_has_pairs(k) ? 2 : 1));

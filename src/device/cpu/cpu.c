@@ -137,7 +137,8 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
     size_t bytes = 0;
     if (c->op == KU_OP_linear || c->op == KU_OP_linear_dx || c->op == KU_OP_linear_dw)
         bytes = ku_cpu_workspace_product(c);
-    else if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb)
+    else if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb ||
+             c->op == KU_OP_rms_norm_dg)
         bytes = ku_cpu_workspace_slices(c);
     else if (c->op == KU_OP_batch_norm_sums || c->op == KU_OP_batch_norm ||
              c->op == KU_OP_batch_norm_dsums || c->op == KU_OP_batch_norm_dx)
@@ -156,6 +157,13 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
     return KUMI_OK;
 }
 
+static void cpu_unbind(void *dev, struct ku_kernel *kernel)
+{
+    (void)dev;
+    ku_free(kernel->table);
+    ku_free(kernel);
+}
+
 static int cpu_bind(void *dev, const struct ku_call *call, struct ku_kernel **kernel)
 {
     KU_ASSERT(call->op > KU_OP_NONE && call->op < KU_N_OPS);
@@ -168,17 +176,11 @@ static int cpu_bind(void *dev, const struct ku_call *call, struct ku_kernel **ke
     k->call.attr = &k->attr;
     int status = bind_of[call->op](k);
     if (status < 0) {
-        ku_free(k);
+        cpu_unbind(dev, k);
         return status;
     }
     *kernel = k;
     return KUMI_OK;
-}
-
-static void cpu_unbind(void *dev, struct ku_kernel *kernel)
-{
-    (void)dev;
-    ku_free(kernel);
 }
 
 struct job {

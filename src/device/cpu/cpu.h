@@ -65,7 +65,7 @@ struct ku_cpu_conv {
     int64_t rows, tile_h, tile_w;    /* images, lines and columns of a tile */
     int64_t n_row_tiles, n_h_tiles, n_w_tiles, n_col_parts;
     int64_t n_slices, slice_n, chunk_n; /* of weight gradients: images */
-    int64_t block_c, n_blocks;          /* rows of the product in a tile, such parts of a group */
+    int64_t block_c, n_blocks, tile_f;  /* rows of a tile, such parts of a group; columns */
 };
 
 struct ku_kernel {
@@ -83,6 +83,7 @@ struct ku_kernel {
     int64_t per_tile;              /* elements or rows */
     int64_t n_slices;              /* fixed parts of a reduction */
     struct ku_cpu_product product; /* linear */
+    double *table;                 /* rope: frequencies; owned, or NULL */
     struct ku_window window;       /* convolution, pooling */
     struct ku_cpu_conv conv;
 };
@@ -98,13 +99,13 @@ int ku_cpu_is_thin(const struct ku_kernel *k);
 void ku_cpu_bind_thin(struct ku_kernel *k);
 
 /* Bytes of workspace of the ops that need some: pure functions of the case. */
-size_t ku_cpu_workspace_product(const struct ku_op_case *c); /* linear, _dx, _dw */
-size_t ku_cpu_workspace_conv(const struct ku_op_case *c);    /* conv2d, _dx, _dw */
+size_t ku_cpu_workspace_product(const struct ku_op_case *c);     /* linear, _dx, _dw */
+size_t ku_cpu_workspace_conv(const struct ku_op_case *c);        /* conv2d, _dx, _dw */
 size_t ku_cpu_workspace_conv_panels(const struct ku_op_case *c); /* of that, by conv_slide.c */
 size_t ku_cpu_workspace_conv_slices(const struct ku_op_case *c); /* and conv_dw.c */
-size_t ku_cpu_workspace_slices(const struct ku_op_case *c);  /* linear_db, layer_norm_dgb */
-size_t ku_cpu_workspace_norm(const struct ku_op_case *c);   /* batch_norm_* */
-size_t ku_cpu_workspace_lists(const struct ku_op_case *c);   /* embedding_dw */
+size_t ku_cpu_workspace_slices(const struct ku_op_case *c);      /* linear_db, layer_norm_dgb */
+size_t ku_cpu_workspace_norm(const struct ku_op_case *c);        /* batch_norm_* */
+size_t ku_cpu_workspace_lists(const struct ku_op_case *c);       /* embedding_dw */
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
 size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
 size_t ku_cpu_workspace_trust(const struct ku_op_case *c);  /* trust_sums, lamb_moments */
@@ -162,6 +163,13 @@ static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)
     return (n + step - 1) / step * step;
 }
 int ku_cpu_bind_product(struct ku_kernel *k); /* k->product to phases */
+/* n_x pixels of a line of x in zeros, from (y, x) on, which may be negative: a group's channels
+ * from c on, each pixel with zeros up to pixel_bytes. */
+struct ku_cpu_line {
+    int64_t n, y, x, n_x, c;
+    size_t pixel_bytes;
+};
+void ku_cpu_pad_line(const struct ku_kernel *k, struct ku_cpu_line line, char *to);
 /* Of convolutions, k->conv is begun; 0 = not for this kernel. */
 int ku_cpu_bind_slide(struct ku_kernel *k);
 int ku_cpu_bind_conv_dw(struct ku_kernel *k);

@@ -80,6 +80,11 @@ INLINE vf gelu_e(vf x)
     vf t = x * (-2.3022082f + -0.10294324f * (x * x));
     return exp2_f(max_f(min_f(t, splat(115.0f)), splat(-126.0f)));
 }
+INLINE vf logistic(vf x) /* the limits as above: x logistic(x) has a slope then, too */
+{
+    vf t = x * -1.44269504f;
+    return reciprocal(1.0f + exp2_f(max_f(min_f(t, splat(126.0f)), splat(-126.0f))));
+}
 INLINE vf normal_cdf(vf x) /* and what the derivative needs of it */
 {
     vf z = (vf)((vi)x & 0x7fffffff) * 0.70710678118654752f;
@@ -105,6 +110,8 @@ INLINE vf act_f(int act, vf x)
         return x * reciprocal(1.0f + gelu_e(x));
     if (act == KU_ACT_GELU_ERF)
         return x * normal_cdf(x);
+    if (act == KU_ACT_SILU)
+        return x * logistic(x);
     return x;
 }
 INLINE vf act_slope(int act, vf x)
@@ -118,6 +125,10 @@ INLINE vf act_slope(int act, vf x)
     }
     if (act == KU_ACT_GELU_ERF)
         return normal_cdf(x) + x * 0.3989422804014327f * exp_f(-0.5f * x * x);
+    if (act == KU_ACT_SILU) {
+        vf s = logistic(x);
+        return s + x * s * logistic(-x);
+    }
     return splat(1);
 }
 #define BY_ACT(act, f)                                                                             \
@@ -134,6 +145,9 @@ INLINE vf act_slope(int act, vf x)
             break;                                                                                 \
         case KU_ACT_GELU_ERF:                                                                      \
             f(KU_ACT_GELU_ERF);                                                                    \
+            break;                                                                                 \
+        case KU_ACT_SILU:                                                                          \
+            f(KU_ACT_SILU);                                                                        \
             break;                                                                                 \
         }                                                                                          \
     } while (0)
@@ -157,6 +171,50 @@ KERNEL void act_dx(void *dx, const void *dy, const void *x, int act, enum kumi_d
 {
 #define ONE(a)                                                                                     \
     BY_DTYPE(t, act_dx_as(dx, dy, x, a, KUMI_F32, n), act_dx_as(dx, dy, x, a, KUMI_BF16, n))
+    BY_ACT(act, ONE);
+#undef ONE
+}
+
+INLINE void glu_as(void *dst, const void *gate, const void *up, int act, enum kumi_dtype t,
+                   int64_t n)
+{
+    FOR_VECTORS(n, STORE(t, dst, act_f(act, LOAD(t, gate)) * LOAD(t, up)));
+}
+KERNEL void glu(void *dst, const void *gate, const void *up, int act, enum kumi_dtype t, int64_t n)
+{
+#define ONE(a)                                                                                     \
+    BY_DTYPE(t, glu_as(dst, gate, up, a, KUMI_F32, n), glu_as(dst, gate, up, a, KUMI_BF16, n))
+    BY_ACT(act, ONE);
+#undef ONE
+}
+/* The value and the slope of act: logistic forms share their exponential. */
+INLINE void act_both(int act, vf x, vf *value, vf *slope)
+{
+    if (act == KU_ACT_SILU) {
+        vf s = logistic(x);
+        *value = x * s;
+        *slope = s + *value * (1.0f - s);
+    } else {
+        *value = act_f(act, x);
+        *slope = act_slope(act, x);
+    }
+}
+INLINE void glu_dx_as(void *dgate, void *dup, const void *dy, const void *gate, const void *up,
+                      int act, enum kumi_dtype t, int64_t n)
+{
+    FOR_VECTORS(n, {
+        vf d = LOAD(t, dy), u = LOAD(t, up), value, slope;
+        act_both(act, LOAD(t, gate), &value, &slope);
+        STORE(t, dgate, d * u * slope);
+        STORE(t, dup, d * value);
+    });
+}
+KERNEL void glu_dx(void *dgate, void *dup, const void *dy, const void *gate, const void *up,
+                   int act, enum kumi_dtype t, int64_t n)
+{
+#define ONE(a)                                                                                     \
+    BY_DTYPE(t, glu_dx_as(dgate, dup, dy, gate, up, a, KUMI_F32, n),                               \
+             glu_dx_as(dgate, dup, dy, gate, up, a, KUMI_BF16, n))
     BY_ACT(act, ONE);
 #undef ONE
 }

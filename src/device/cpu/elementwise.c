@@ -101,6 +101,38 @@ int ku_cpu_bind_act_dx(struct ku_kernel *k)
     return check_equal(k, 2);
 }
 
+static void tile_glu(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    k->cpu->ops->glu(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
+                     ku_cpu_at(&c->in[1], from), (int)k->attr.act, c->out[0].dtype, n);
+}
+int ku_cpu_bind_glu(struct ku_kernel *k)
+{
+    KU_TRY(bind_flat(k, tile_glu));
+    return check_equal(k, 2);
+}
+
+static void tile_glu_dx(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    k->cpu->ops->glu_dx(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->out[1], from),
+                        ku_cpu_at(&c->in[0], from), ku_cpu_at(&c->in[1], from),
+                        ku_cpu_at(&c->in[2], from), (int)k->attr.act, c->out[0].dtype, n);
+}
+int ku_cpu_bind_glu_dx(struct ku_kernel *k)
+{
+    KU_TRY(bind_flat(k, tile_glu_dx));
+    KU_TRY(ku_cpu_check(k, "dup", &k->call.out[1], k->call.out[0].dtype));
+    return check_equal(k, 3);
+}
+
 /* Also derive (into its output's bytes) and the float casts; other dtypes go through ku_convert. */
 static void tile_cast(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -120,6 +152,10 @@ int ku_cpu_bind_cast(struct ku_kernel *k)
     k->per_tile = KU_CPU_TILE_COUNT;
     ku_cpu_phase(k, tile_cast, ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
+}
+int ku_cpu_bind_rename(struct ku_kernel *k)
+{
+    return ku_cpu_bind_cast(k);
 }
 int ku_cpu_bind_derive(struct ku_kernel *k)
 {

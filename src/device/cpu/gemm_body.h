@@ -12,12 +12,10 @@ typedef float gemm_vmem __attribute__((vector_size(GEMM_BYTES), aligned(4), may_
 typedef GEMM_UNIT gemm_unit __attribute__((aligned(2), may_alias)); /* bf16 rows may begin at 2 */
 
 /* rows is a constant in each of the copies that micro() picks; narrow: rs == 1, else cs == 1. */
-static inline __attribute__((always_inline)) void micro_rows(const int rows, const int narrow_rows,
-                                                             const struct ku_gemm_part *part,
-                                                             int64_t n_parts, int64_t rs,
-                                                             int64_t cs, float *c, int64_t ldc,
-                                                             int load, const char *next,
-                                                             int64_t next_bytes)
+static inline __attribute__((always_inline)) void
+micro_rows(const int rows, const int narrow_rows, const struct ku_gemm_part *part, int64_t n_parts,
+           int64_t rs, int64_t cs, float *c, int64_t ldc, int load, const char *next,
+           int64_t next_bytes)
 {
     gemm_v acc[GEMM_MR][2];
     UNROLL
@@ -34,21 +32,21 @@ static inline __attribute__((always_inline)) void micro_rows(const int rows, con
         /* four bases with rs, 2 rs, 3 rs: sixteen rows in few address registers */
         const gemm_unit *base[4] = {a, a + 4 * rs, a + 8 * rs, a + 12 * rs};
         const int64_t n_units = part->n_units;
-    for (int64_t k = 0; k < n_units; k++) {
-        gemm_v b0 = *(const gemm_vmem *)b, b1 = *(const gemm_vmem *)(b + GEMM_VL);
-        UNROLL
-        for (int i = 0; i < rows; i++) {
-            gemm_unit x = narrow_rows ? a[i] : base[i / 4][i % 4 * rs];
-            acc[i][0] = GEMM_MADD(acc[i][0], x, b0);
-            acc[i][1] = GEMM_MADD(acc[i][1], x, b1);
+        for (int64_t k = 0; k < n_units; k++) {
+            gemm_v b0 = *(const gemm_vmem *)b, b1 = *(const gemm_vmem *)(b + GEMM_VL);
+            UNROLL
+            for (int i = 0; i < rows; i++) {
+                gemm_unit x = narrow_rows ? a[i] : base[i / 4][i % 4 * rs];
+                acc[i][0] = GEMM_MADD(acc[i][0], x, b0);
+                acc[i][1] = GEMM_MADD(acc[i][1], x, b1);
+            }
+            /* a line of a row per step: sixteen steps fetch what sixteen steps will read */
+            __builtin_prefetch(next + (k & 15) * next_bytes + (k >> 4) * 64, 0, 2);
+            b += GEMM_NR;
+            a += cs;
+            for (int q = 0; q < 4; q++)
+                base[q]++;
         }
-        /* a line of a row per step: sixteen steps fetch what sixteen steps will read */
-        __builtin_prefetch(next + (k & 15) * next_bytes + (k >> 4) * 64, 0, 2);
-        b += GEMM_NR;
-        a += cs;
-        for (int q = 0; q < 4; q++)
-            base[q]++;
-    }
         part++;
     } while (--n_parts > 0);
     UNROLL

@@ -118,11 +118,16 @@ struct ku_conv_sums {
     int64_t out_ld, n_cols, k, k_all, taps, ld;
     int accumulate;
 };
-/* A row of n_cols elements (with b: two, interleaved) in parts of `width` units, stride apart. */
+/*
+ * Pixels of a or, with pairs, of a and b (NULL: zeros) interleaved, n_cols elements each, in parts
+ * of `part` columns, to rows of `width` units of panels `stride` apart. A width that is a multiple
+ * of 16 is written whole; what lies behind the part is then unspecified.
+ */
 struct ku_conv_row {
     void *to;
     const void *a, *b;
-    int64_t width, stride, n_cols;
+    int64_t width, part, stride, n_cols;
+    int64_t n, from_step, to_step; /* pixels; elements and units from one to the next */
 };
 
 /*
@@ -177,6 +182,17 @@ struct ku_isa_ops {
     void (*act)(void *dst, const void *x, int act, enum kumi_dtype dtype, int64_t n);
     void (*act_dx)(void *dx, const void *dy, const void *x, int act, enum kumi_dtype dtype,
                    int64_t n);
+    /* dst = act(gate) up, and its adjoints */
+    void (*glu)(void *dst, const void *gate, const void *up, int act, enum kumi_dtype dtype,
+                int64_t n);
+    void (*glu_dx)(void *dgate, void *dup, const void *dy, const void *gate, const void *up,
+                   int act, enum kumi_dtype dtype, int64_t n);
+    /* cosine and sine of position angle[i], reduced and evaluated in f64 */
+    void (*rope_angles)(float *cosine, float *sine, const double *angle, double position,
+                        int64_t n);
+    /* rows of two halves of n elements, turned; sign -1: back */
+    void (*rope)(void *y, const void *x, enum kumi_dtype dtype, const float *cosine,
+                 const float *sine, float sign, int64_t n, int64_t n_rows);
     /* dst = x where kept, scaled; first = global index of element 0 */
     void (*dropout)(void *dst, const void *x, enum kumi_dtype dtype, int64_t n,
                     const struct ku_dropout *d, uint64_t first);
@@ -197,6 +213,10 @@ struct ku_isa_ops {
     void (*layer_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
                           const void *gain, enum kumi_dtype gain_dtype, float mean, float rstd,
                           int64_t n);
+    void (*rms_norm)(void *y, float *rstd, const void *x, enum kumi_dtype dtype, const void *gain,
+                     enum kumi_dtype gain_dtype, int64_t n, double eps);
+    void (*rms_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
+                        const void *gain, enum kumi_dtype gain_dtype, float rstd, int64_t n);
     /* sum += x - about, squares += (x - about)^2 down the columns of few rows; about: a row */
     void (*norm_sums)(double *sum, double *squares, const void *x, const void *about,
                       enum kumi_dtype dtype, int64_t n_rows, int64_t width);
@@ -238,6 +258,9 @@ struct ku_isa_ops {
     void (*conv_pack)(const struct ku_conv_panel *p, enum kumi_dtype dtype, int pairs);
     void (*conv_unpack)(const struct ku_conv_sums *p, enum kumi_dtype dtype);
     void (*pack_split)(const struct ku_conv_row *r, enum kumi_dtype dtype, int pairs);
+    /* n pieces of `units`, and up to 15 behind each: in ascending order */
+    void (*copy_pieces)(float *to, int64_t to_step, const float *from, int64_t from_step,
+                        int64_t units, int64_t n);
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);

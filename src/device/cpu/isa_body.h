@@ -7,6 +7,7 @@
 
 #include "device/cpu/elem_body.h"
 #include "device/cpu/rows_body.h"
+#include "device/cpu/rope_body.h"
 #include "device/cpu/norm_body.h"
 #include "device/cpu/update_body.h"
 #include "device/cpu/pack_body.h"
@@ -24,6 +25,10 @@ const struct ku_isa_ops ISA_OPS = {
     .scale = scale,
     .act = act_all,
     .act_dx = act_dx,
+    .glu = glu,
+    .glu_dx = glu_dx,
+    .rope_angles = rope_angles,
+    .rope = rope,
     .dropout = dropout,
     .sum_into = sum_into,
     .prod_into = prod_into,
@@ -32,6 +37,8 @@ const struct ku_isa_ops ISA_OPS = {
     .finish_cols = finish_cols,
     .layer_norm = layer_norm,
     .layer_norm_dx = layer_norm_dx,
+    .rms_norm = rms_norm,
+    .rms_norm_dx = rms_norm_dx,
     .norm_sums = norm_sums,
     .norm_apply = norm_apply,
     .norm_dsums = norm_dsums,
@@ -51,6 +58,7 @@ const struct ku_isa_ops ISA_OPS = {
     .conv_pack = conv_pack,
     .conv_unpack = conv_unpack,
     .pack_split = pack_split,
+    .copy_pieces = copy_pieces,
     .pool_max = pool_max,
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,

@@ -358,7 +358,8 @@ int ku_cpu_bind_product(struct ku_kernel *k)
         ku_cpu_phase(k, tile_spread_a, ku_cpu_tiles(p->m, COPY_ROWS));
     }
     if (p->a_col != 1)
-        ku_cpu_phase(k, tile_pack_a, ku_cpu_tiles(p->m, (int64_t)PACK_GROUPS * ku_cpu_micro(k)->mr));
+        ku_cpu_phase(k, tile_pack_a,
+                     ku_cpu_tiles(p->m, (int64_t)PACK_GROUPS * ku_cpu_micro(k)->mr));
     ku_cpu_phase(k, tile_product, p->n_row_tiles * ku_cpu_tiles(p->n, TILE_COLS));
     return KUMI_OK;
 }

@@ -20,12 +20,20 @@ static int64_t slice_rows(int64_t n_rows)
     int64_t rows = ku_cpu_tiles(n_rows, MAX_SLICES);
     return rows < MAX_CHUNK_ROWS ? MAX_CHUNK_ROWS : rows;
 }
-/* A few kernels of columns in turn read rows in step: so few that each is a stream of its own to
- * the hardware's prefetching, and together fit the first cache. */
-static int64_t chunk_rows(int64_t width)
+/*
+ * Rows that a call of a kernel takes. It does 64 columns of all of them, then the next 64: rows of
+ * up to 64 channels are read in order, wider ones only if they come one by one, and memory out of
+ * order is half as fast. Sums pay for each call with additions in f64: of bf16, and where there is
+ * nothing else to do, more than order is worth.
+ */
+static int64_t chunk_rows(const struct ku_kernel *k)
 {
-    int64_t rows = width > 0 ? 4096 / width : MAX_CHUNK_ROWS;
-    return rows < 8 ? 8 : rows > MAX_CHUNK_ROWS ? MAX_CHUNK_ROWS : rows;
+    int op = k->call.op, is_bf16 = k->call.in[0].dtype == KUMI_BF16;
+    int is_sum = op == KU_OP_batch_norm_sums ||
+                 (op == KU_OP_batch_norm_dsums && is_bf16 && k->call.n_in < 5);
+    if (k->width <= 64)
+        return MAX_CHUNK_ROWS;
+    return !is_sum ? 1 : k->width < 512 ? 4096 / k->width : 8;
 }
 
 /* scale, slope, bias [width] f32; then the slices' two sums [width] f64. */
@@ -85,7 +93,7 @@ static void tile_sums(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     ku_cpu_range(k, tile, &from, &n);
     memset(slice_sum(k, tile, 0), 0, 2 * (size_t)k->width * sizeof(double));
-    for (int64_t r = from, each = chunk_rows(k->width); r < from + n; r += each) {
+    for (int64_t r = from, each = chunk_rows(k); r < from + n; r += each) {
         int64_t rows = from + n - r < each ? from + n - r : each;
         k->cpu->ops->norm_sums(slice_sum(k, tile, 0), slice_sum(k, tile, 1),
                                ku_cpu_at(x, r * k->width), ku_cpu_at(x, from * k->width), x->dtype,
@@ -184,7 +192,7 @@ static void tile_apply(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    for (int64_t r = from, each = chunk_rows(k->width); r < from + n; r += each) {
+    for (int64_t r = from, each = chunk_rows(k); r < from + n; r += each) {
         int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
         struct ku_norm o = {.dtype = c->in[0].dtype,
                             .width = k->width,
@@ -225,7 +233,7 @@ static void tile_dsums(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     ku_cpu_range(k, tile, &from, &n);
     memset(slice_sum(k, tile, 0), 0, 2 * (size_t)k->width * sizeof(double));
-    for (int64_t r = from, each = chunk_rows(k->width); r < from + n; r += each) {
+    for (int64_t r = from, each = chunk_rows(k); r < from + n; r += each) {
         int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
         struct ku_norm o = {.dtype = c->in[1].dtype,
                             .width = k->width,
@@ -289,7 +297,7 @@ static void tile_dx(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    for (int64_t r = from, each = chunk_rows(k->width); r < from + n; r += each) {
+    for (int64_t r = from, each = chunk_rows(k); r < from + n; r += each) {
         int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
         struct ku_norm o = {.dtype = c->in[1].dtype,
                             .width = k->width,

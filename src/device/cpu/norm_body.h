@@ -149,7 +149,7 @@ INLINE void norm_dsums_as(int n_cols, const struct ku_norm *o, double *sum, doub
             int64_t i = r * o->width + j + v * LANES;
             vf d = load_some(t, o->dy, i, some);
             if (has_y) {
-                d = select_f(load_some(t, o->y, i, some) > (vf){0}, d, (vf){0});
+                d *= act_slope(KU_ACT_RELU, load_some(t, o->y, i, some));
                 if (o->out)
                     store_some(t, o->out, i, some, d);
             }

@@ -67,6 +67,54 @@ int ku_cpu_bind_layer_norm_dx(struct ku_kernel *k)
     return KUMI_OK;
 }
 
+static void tile_rms_norm(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    float *rstd = c->out[1].data;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t r = from; r < from + n; r++)
+        k->cpu->ops->rms_norm(ku_cpu_at(&c->out[0], r * k->width), &rstd[r],
+                              ku_cpu_at(&c->in[0], r * k->width), c->in[0].dtype, c->in[1].data,
+                              c->in[1].dtype, k->width, k->attr.eps);
+}
+int ku_cpu_bind_rms_norm(struct ku_kernel *k)
+{
+    const struct ku_call *c = &k->call;
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "y", &c->out[0], c->in[0].dtype));
+    KU_TRY(ku_cpu_check(k, "rstd", &c->out[1], KUMI_F32));
+    set_rows(k, &c->in[0]);
+    ku_cpu_phase(k, tile_rms_norm, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+
+static void tile_rms_norm_dx(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    const float *rstd = c->in[3].data;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t r = from; r < from + n; r++)
+        k->cpu->ops->rms_norm_dx(ku_cpu_at(&c->out[0], r * k->width),
+                                 ku_cpu_at(&c->in[0], r * k->width),
+                                 ku_cpu_at(&c->in[1], r * k->width), c->in[0].dtype, c->in[2].data,
+                                 c->in[2].dtype, rstd[r], k->width);
+}
+int ku_cpu_bind_rms_norm_dx(struct ku_kernel *k)
+{
+    const struct ku_call *c = &k->call;
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "x", &c->in[1], c->in[0].dtype));
+    KU_TRY(ku_cpu_check(k, "dx", &c->out[0], c->in[0].dtype));
+    KU_TRY(ku_cpu_check(k, "rstd", &c->in[3], KUMI_F32));
+    set_rows(k, &c->in[0]);
+    ku_cpu_phase(k, tile_rms_norm_dx, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+
 /* -- sums over rows
  * -------------------------------------------------------------------------------- */
 
@@ -90,7 +138,7 @@ size_t ku_cpu_workspace_slices(const struct ku_op_case *c)
     int cols = c->op == KU_OP_linear_db ? (int)c->attr->outs : 1;
     return slices_bytes(ku_cpu_extent(s, 0, s->ndim - cols),
                         ku_cpu_extent(s, s->ndim - cols, s->ndim),
-                        c->op == KU_OP_linear_db ? 1 : 2);
+                        c->op == KU_OP_layer_norm_dgb ? 2 : 1);
 }
 
 static float *slice_sum(const struct ku_kernel *k, int64_t slice, int sum)
@@ -165,6 +213,29 @@ int ku_cpu_bind_layer_norm_dgb(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "rstd", &k->call.in[3], KUMI_F32));
     set_rows(k, &k->call.in[0]);
     bind_slices(k, tile_layer_norm_dgb);
+    return KUMI_OK;
+}
+
+static void tile_rms_norm_dg(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_view *dy = &k->call.in[0], *x = &k->call.in[1];
+    const float *rstd = k->call.in[2].data;
+    float *dgain = slice_sum(k, tile, 0);
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    memset(dgain, 0, (size_t)k->width * sizeof *dgain);
+    for (int64_t r = from; r < from + n; r++)
+        k->cpu->ops->prod_into(dgain, ku_cpu_at(dy, r * k->width), ku_cpu_at(x, r * k->width),
+                               dy->dtype, 0, rstd[r], k->width);
+}
+int ku_cpu_bind_rms_norm_dg(struct ku_kernel *k)
+{
+    KU_TRY(ku_cpu_check_all(k));
+    KU_TRY(ku_cpu_check(k, "x", &k->call.in[1], k->call.in[0].dtype));
+    KU_TRY(ku_cpu_check(k, "rstd", &k->call.in[2], KUMI_F32));
+    set_rows(k, &k->call.in[0]);
+    bind_slices(k, tile_rms_norm_dg);
     return KUMI_OK;
 }
 

@@ -76,6 +76,51 @@ static void layer_norm_dx(void *dx, const void *dy, const void *x, enum kumi_dty
                  layer_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_F32, mean, rstd, n));
 }
 
+/* Squares only add up: one pass. */
+INLINE void rms_norm_as(void *y, float *rstd_out, const void *x, enum kumi_dtype t,
+                        const void *gain, enum kumi_dtype tg, int64_t n, double eps)
+{
+    vf s = {0};
+    FOR_VECTORS(n, {
+        vf v = LOAD(t, x);
+        s += v * v;
+    });
+    float rstd = (float)(1.0 / sqrt((double)sum_lanes(s) / (double)n + eps));
+    *rstd_out = rstd;
+    FOR_VECTORS(n, STORE(t, y, LOAD(t, x) * rstd * LOAD(tg, gain)));
+}
+static void rms_norm(void *y, float *rstd, const void *x, enum kumi_dtype t, const void *gain,
+                     enum kumi_dtype tg, int64_t n, double eps)
+{
+    if (tg == KUMI_BF16)
+        BY_DTYPE(t, rms_norm_as(y, rstd, x, KUMI_F32, gain, KUMI_BF16, n, eps),
+                 rms_norm_as(y, rstd, x, KUMI_BF16, gain, KUMI_BF16, n, eps));
+    else
+        BY_DTYPE(t, rms_norm_as(y, rstd, x, KUMI_F32, gain, KUMI_F32, n, eps),
+                 rms_norm_as(y, rstd, x, KUMI_BF16, gain, KUMI_F32, n, eps));
+}
+
+/* dx = rstd (g - xhat mean(g xhat)), g = dy gain */
+INLINE void rms_norm_dx_as(void *dx, const void *dy, const void *x, enum kumi_dtype t,
+                           const void *gain, enum kumi_dtype tg, float rstd, int64_t n)
+{
+    vf s = {0};
+    FOR_VECTORS(n, s += LOAD(t, dy) * LOAD(tg, gain) * (LOAD(t, x) * rstd));
+    float mean_gx = sum_lanes(s) / (float)n;
+    FOR_VECTORS(n,
+                STORE(t, dx, rstd * (LOAD(t, dy) * LOAD(tg, gain) - LOAD(t, x) * rstd * mean_gx)));
+}
+static void rms_norm_dx(void *dx, const void *dy, const void *x, enum kumi_dtype t,
+                        const void *gain, enum kumi_dtype tg, float rstd, int64_t n)
+{
+    if (tg == KUMI_BF16)
+        BY_DTYPE(t, rms_norm_dx_as(dx, dy, x, KUMI_F32, gain, KUMI_BF16, rstd, n),
+                 rms_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_BF16, rstd, n));
+    else
+        BY_DTYPE(t, rms_norm_dx_as(dx, dy, x, KUMI_F32, gain, KUMI_F32, rstd, n),
+                 rms_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_F32, rstd, n));
+}
+
 /*
  * x log2 e - (high + low), for e^(x - y) as a power of two: the product and the difference are
  * rounded once. bf16 needs neither the rest of log2 e (1.9e-8) nor of y.

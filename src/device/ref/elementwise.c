@@ -21,6 +21,8 @@ double ku_ref_activate(int act, double x)
         return x / (1 + exp(-2 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x)));
     case KU_ACT_GELU_ERF:
         return 0.5 * x * erfc(-x * SQRT_HALF);
+    case KU_ACT_SILU:
+        return x / (1 + exp(-x));
     }
     return x;
 }
@@ -40,6 +42,8 @@ double ku_ref_slope(int act, double x)
     }
     case KU_ACT_GELU_ERF:
         return 0.5 * erfc(-x * SQRT_HALF) + x * RSQRT_2_PI * exp(-0.5 * x * x);
+    case KU_ACT_SILU:
+        return (1 + x / (1 + exp(x))) / (1 + exp(-x));
     }
     return 1;
 }
@@ -87,9 +91,11 @@ static void each(const struct ku_call *c, struct ku_ref_poll *poll, element_fn *
 
 EACH(act, ku_ref_activate((int)c->attr->act, IN(0)))
 EACH(act_dx, IN(0) * ku_ref_slope((int)c->attr->act, IN(1)))
+EACH(glu, ku_ref_activate((int)c->attr->act, IN(0)) * IN(1))
 EACH(add, IN(0) + IN(1))
 EACH(mul, IN(0) * IN(1))
 EACH(cast, IN(0))
+EACH(rename, IN(0))
 EACH(derive, IN(0))
 /* expand: the one element of input 0, in the shape of input 1 */
 EACH(expand, ((void)i, ku_ref_get(&c->in[0], 0)))
@@ -105,6 +111,18 @@ static int is_padding(const struct ku_view *v, int64_t i)
         if (i % v->shape.dim[d].count >= v->shape.dim[d].seen)
             return 1;
     return 0;
+}
+
+/* glu_dx: dgate = dy up act'(gate), dup = dy act(gate) */
+void ku_ref_glu_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const int act = (int)c->attr->act;
+    for (int64_t i = 0; i < ku_ref_count(&c->out[0]); i++) {
+        double dy = IN(0), gate = IN(1), up = IN(2);
+        ku_ref_put(&c->out[0], i, dy * up * ku_ref_slope(act, gate));
+        ku_ref_put(&c->out[1], i, dy * ku_ref_activate(act, gate));
+        ku_ref_worked(poll, 2);
+    }
 }
 
 /* fill: `value`; padding is zero */

@@ -62,10 +62,11 @@ void ku_ref_batch_norm(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* dz where the result is above zero, if there is one to look at. */
+/* dz: dy, through ReLU if there is a result to look at. */
 static double adjoint(const struct ku_call *c, int64_t i)
 {
-    return c->n_in > 4 && !(ku_ref_get(&c->in[4], i) > 0) ? 0 : ku_ref_get(&c->in[0], i);
+    double dy = ku_ref_get(&c->in[0], i);
+    return c->n_in > 4 ? dy * ku_ref_slope(KU_ACT_RELU, ku_ref_get(&c->in[4], i)) : dy;
 }
 
 /* batch_norm_dsums: n, dbias = sum dz, dgain = sum dz (x - mean) rstd per channel. */

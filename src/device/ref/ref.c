@@ -34,6 +34,8 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_linear_db] = "f>f",
     [KU_OP_act] = "f>f",
     [KU_OP_act_dx] = "ff>f",
+    [KU_OP_glu] = "ff>f",
+    [KU_OP_glu_dx] = "fff>ff",
     [KU_OP_add] = "ff>f",
     [KU_OP_mul] = "ff>f",
     [KU_OP_scale] = "f>f",
@@ -42,6 +44,11 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_layer_norm] = "fff>fff",
     [KU_OP_layer_norm_dx] = "fffff>f",
     [KU_OP_layer_norm_dgb] = "ffff>ff",
+    [KU_OP_rms_norm] = "ff>ff",
+    [KU_OP_rms_norm_dx] = "ffff>f",
+    [KU_OP_rms_norm_dg] = "fff>f",
+    [KU_OP_rope] = "fi>f",
+    [KU_OP_rope_dx] = "fi>f",
     [KU_OP_batch_norm_sums] = "f>d",
     [KU_OP_batch_norm_moments] = "dffw>fff",
     [KU_OP_batch_norm] = "ffffff>f",
@@ -66,6 +73,7 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_avg_pool_dx] = "f>f",
     [KU_OP_flatten] = "f>f",
     [KU_OP_unflatten] = "f>f",
+    [KU_OP_rename] = "ff>f",
     [KU_OP_pad_last] = "f>f",
     [KU_OP_crop_last] = "f>f",
     [KU_OP_cast] = "f>f",
@@ -188,6 +196,8 @@ static int ref_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
     if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv ||
         c->op == KU_OP_attention_kv_dx)
         bytes = ku_ref_workspace_attention(c);
+    else if (c->op == KU_OP_rope || c->op == KU_OP_rope_dx)
+        bytes = ku_ref_workspace_rope(c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
 }

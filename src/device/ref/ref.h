@@ -34,8 +34,9 @@ static inline void ku_ref_worked(struct ku_ref_poll *poll, int64_t n_elements)
 #include "op/ops.def"
 #undef KU_OP
 
-/* Bytes of workspace: the matrices of attention. */
+/* Bytes of workspace: the matrices of attention, the frequencies of rope. */
 size_t ku_ref_workspace_attention(const struct ku_op_case *c);
+size_t ku_ref_workspace_rope(const struct ku_op_case *c);
 
 /* The device's entry (device.h). */
 void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);

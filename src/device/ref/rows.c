@@ -77,6 +77,58 @@ void ku_ref_layer_norm_dgb(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
+/* rms_norm: rstd = 1 / sqrt(sum_j x[j]^2 / c + eps), y[j] = x[j] rstd gain[j] */
+void ku_ref_rms_norm(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *x = &c->in[0];
+    struct ku_ref_rows r = ku_ref_rows(x);
+    for (int64_t i = 0; i < r.n; i++) {
+        double squares = 0;
+        for (int64_t j = 0; j < r.width; j++)
+            squares += ku_ref_get(x, i * r.width + j) * ku_ref_get(x, i * r.width + j);
+        double rstd = 1 / sqrt(squares / (double)r.width + c->attr->eps);
+        for (int64_t j = 0; j < r.width; j++)
+            ku_ref_put(&c->out[0], i * r.width + j,
+                       ku_ref_get(x, i * r.width + j) * rstd * ku_ref_get(&c->in[1], j));
+        ku_ref_put(&c->out[1], i, rstd);
+        ku_ref_worked(poll, 2 * r.width);
+    }
+}
+
+/* rms_norm_dx: with xhat = x rstd and g = dy gain, dx[j] = rstd (g[j] - xhat[j] sum(g xhat) / c) */
+void ku_ref_rms_norm_dx(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0], *x = &c->in[1], *gain = &c->in[2];
+    struct ku_ref_rows r = ku_ref_rows(x);
+    for (int64_t i = 0; i < r.n; i++) {
+        double rstd = ku_ref_get(&c->in[3], i), gx = 0;
+        for (int64_t j = 0; j < r.width; j++)
+            gx += ku_ref_get(dy, i * r.width + j) * ku_ref_get(gain, j) *
+                  ku_ref_get(x, i * r.width + j) * rstd;
+        gx /= (double)r.width;
+        for (int64_t j = 0; j < r.width; j++)
+            ku_ref_put(&c->out[0], i * r.width + j,
+                       rstd * (ku_ref_get(dy, i * r.width + j) * ku_ref_get(gain, j) -
+                               ku_ref_get(x, i * r.width + j) * rstd * gx));
+        ku_ref_worked(poll, 5 * r.width);
+    }
+}
+
+/* rms_norm_dg: dgain[j] = sum_rows dy[j] x[j] rstd */
+void ku_ref_rms_norm_dg(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const struct ku_view *dy = &c->in[0], *x = &c->in[1];
+    struct ku_ref_rows r = ku_ref_rows(x);
+    for (int64_t j = 0; j < r.width; j++) {
+        double gain = 0;
+        for (int64_t i = 0; i < r.n; i++)
+            gain += ku_ref_get(dy, i * r.width + j) * ku_ref_get(x, i * r.width + j) *
+                    ku_ref_get(&c->in[2], i);
+        ku_ref_result(c, 0, j, gain);
+        ku_ref_worked(poll, 3 * r.n);
+    }
+}
+
 /*
  * softmax_xent: lse = log sum_j e^x[j] over the seen part of the row; loss = lse - (1 - s)
  * x[target]

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/model.h"
+
+#include "base/err.h"
+
+/* A function of the model alone, so that no layout changes it. */
+enum { VOCAB_PAD = 128 };
+
+void kumi_llama_defaults(struct kumi_llama *c)
+{
+    *c = (struct kumi_llama){.vocab_size = 32000,
+                             .hidden_size = 4096,
+                             .intermediate_size = 11008,
+                             .num_hidden_layers = 32,
+                             .num_attention_heads = 32,
+                             .max_position_embeddings = 2048,
+                             .hidden_act = KUMI_SILU,
+                             .rms_norm_eps = 1e-6,
+                             .initializer_range = 0.02,
+                             .rope = {.theta = 10000, .factor = 1}};
+}
+
+struct sizes {
+    int64_t keys, group, width; /* heads of keys, heads of queries on each, elements of a head */
+};
+static struct sizes sizes_of(const struct kumi_llama *c)
+{
+    struct sizes s = {c->num_key_value_heads, 0, c->head_dim};
+    s.keys = s.keys ? s.keys : c->num_attention_heads;
+    s.group = s.keys ? c->num_attention_heads / s.keys : 0;
+    if (s.width == 0 && c->num_attention_heads)
+        s.width = c->hidden_size / c->num_attention_heads;
+    return s;
+}
+
+static int check(const struct kumi_llama *c)
+{
+    const struct sizes s = sizes_of(c);
+    if (c->vocab_size < 1 || c->hidden_size < 1 || c->intermediate_size < 1 ||
+        c->num_hidden_layers < 1 || c->num_attention_heads < 1)
+        return KU_ERR(KUMI_EINVAL,
+                      "model: llama: vocab_size %lld, hidden_size %lld, intermediate_size %lld, "
+                      "num_hidden_layers %lld, num_attention_heads %lld; all must be at least 1",
+                      (long long)c->vocab_size, (long long)c->hidden_size,
+                      (long long)c->intermediate_size, (long long)c->num_hidden_layers,
+                      (long long)c->num_attention_heads);
+    if (s.keys < 1 || s.keys * s.group != c->num_attention_heads)
+        return KU_ERR(KUMI_EINVAL,
+                      "model: llama: num_attention_heads %lld is not divisible by "
+                      "num_key_value_heads %lld",
+                      (long long)c->num_attention_heads, (long long)s.keys);
+    if (c->head_dim == 0 && c->hidden_size % c->num_attention_heads)
+        return KU_ERR(KUMI_EINVAL,
+                      "model: llama: hidden_size %lld is not divisible by num_attention_heads "
+                      "%lld; give head_dim",
+                      (long long)c->hidden_size, (long long)c->num_attention_heads);
+    if (s.width < 2 || s.width % 2)
+        return KU_ERR(KUMI_EINVAL, "model: llama: heads of width %lld; rotary positions need pairs",
+                      (long long)s.width);
+    return KUMI_OK;
+}
+
+/* Heads of keys or values [n,t,h,d]; of queries with their group [n,t,h,r,d]. */
+static kumi_value project(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x,
+                          const char *name, int is_query)
+{
+    const struct sizes s = sizes_of(c);
+    const int is_grouped = is_query && s.group > 1;
+    return kumi_linear(
+        g, x, name,
+        &(struct kumi_linear){.out = is_grouped ? "hrd" : "hd",
+                              .out_count = is_grouped ? (int64_t[]){s.keys, s.group, s.width}
+                                                      : (int64_t[]){s.keys, s.width},
+                              .out_in = 1,
+                              .no_bias = !c->attention_bias,
+                              .std = c->initializer_range});
+}
+
+static kumi_value attention(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x)
+{
+    kumi_graph_enter(g, "self_attn");
+    kumi_value q = kumi_rope(g, project(g, c, x, "q_proj", 1), &c->rope);
+    kumi_value k = kumi_rope(g, project(g, c, x, "k_proj", 0), &c->rope);
+    kumi_value v = project(g, c, x, "v_proj", 0);
+    kumi_value o = kumi_attention_kv(
+        g, q, k, v, &(struct kumi_attention_kv){.causal = 1, .dropout = c->attention_dropout});
+    kumi_value y = kumi_linear(g, o, "o_proj",
+                               &(struct kumi_linear){.out = "c",
+                                                     .out_count = &c->hidden_size,
+                                                     .contract = sizes_of(c).group > 1 ? 3 : 2,
+                                                     .out_in = 1,
+                                                     .no_bias = !c->attention_bias,
+                                                     .std = c->initializer_range});
+    kumi_graph_leave(g);
+    return y;
+}
+
+static kumi_value mlp(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x)
+{
+    struct kumi_linear up = {.out = "f",
+                             .out_count = &c->intermediate_size,
+                             .out_in = 1,
+                             .no_bias = !c->mlp_bias,
+                             .std = c->initializer_range};
+    struct kumi_linear down = up;
+    down.out = "c";
+    down.out_count = &c->hidden_size;
+    kumi_graph_enter(g, "mlp");
+    kumi_value gate = kumi_linear(g, x, "gate_proj", &up);
+    kumi_value both = kumi_glu(g, gate, kumi_linear(g, x, "up_proj", &up), c->hidden_act);
+    kumi_value y = kumi_linear(g, both, "down_proj", &down);
+    kumi_graph_leave(g);
+    return y;
+}
+
+static kumi_value decoder(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x)
+{
+    const double eps = c->rms_norm_eps;
+    for (int64_t i = 0; i < c->num_hidden_layers; i++) {
+        kumi_graph_enter(g, "layers.%lld", (long long)i);
+        x = kumi_add(g, x, attention(g, c, kumi_rms_norm(g, x, "input_layernorm", eps)));
+        x = kumi_add(g, x, mlp(g, c, kumi_rms_norm(g, x, "post_attention_layernorm", eps)));
+        kumi_graph_leave(g);
+    }
+    return kumi_rms_norm(g, x, "norm", eps);
+}
+
+int kumi_llama_build(struct kumi_graph *g, const struct kumi_llama *c,
+                     const struct kumi_shape_of_batch *b)
+{
+    KU_TRY(check(c));
+    const int64_t table[] = {c->vocab_size, c->hidden_size};
+    const struct kumi_init normal = {.std = c->initializer_range, .pad_first = VOCAB_PAD};
+    kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
+    kumi_value embedding = kumi_param(g, "model.embed_tokens.weight", "vc", table, &normal);
+    kumi_value head = embedding;
+    kumi_graph_enter(g, "model");
+    kumi_value x = decoder(g, c, kumi_embedding(g, embedding, tokens));
+    kumi_graph_leave(g);
+    if (b->is_inference)
+        x = kumi_select(g, x, kumi_input(g, "index", KUMI_I32, "n", &b->n));
+    if (!c->tie_word_embeddings)
+        head = kumi_param(g, "lm_head.weight", "vc", table, &normal);
+    kumi_value logits =
+        kumi_linear(g, x, "lm_head", &(struct kumi_linear){.out_in = 1, .weight = head});
+    if (b->is_inference)
+        return kumi_graph_output(g, "logits", logits);
+    kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
+    return kumi_loss_cross_entropy(g, logits, targets, -100);
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Llama and BERT from their configurations: equal bits on 1 and 2 ranks, resumed, exported and read again; what they cannot do is refused.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+fail() {
+    printf '%s\n' "$*"
+    failed=1
+}
+small=(--set train.eval_tokens=256 --set train.virtual_shards=2 --set train.global_batch=4 --set data.seq_len=24)
+digest() { "$kumi" ckpt digest "$@"; }
+for model in llama bert; do
+    case $model in
+    llama) some=(--set model.num_hidden_layers=1 --set model.attention_dropout=0.1 --set model.attention_bias=true) ;;
+    bert) some=(--set model.num_hidden_layers=1 --set model.hidden_dropout_prob=0.1 --set model.attention_probs_dropout_prob=0.1) ;;
+    esac
+    run() { # name steps more..
+        local out=$dir/$model-$1 steps=$2
+        shift 2
+        "$kumi" train "configs/$model-tiny.json" "${small[@]}" "${some[@]}" --out "$out" --until "$steps" "$@" >"$dir/log" 2>&1 || fail "$model: $(tail -1 "$dir/log")"
+    }
+    run one 4
+    run two 4 -n 2
+    run part 2 -n 2
+    run part 4 --resume
+    [ "$(digest "$dir/$model-one")" = "$(digest "$dir/$model-two")" ] || fail "$model: 1 and 2 ranks differ"
+    [ "$(digest "$dir/$model-one")" = "$(digest "$dir/$model-part")" ] || fail "$model: resumed differs"
+    run bf16 2 --set precision.compute=bf16
+    "$kumi" ckpt export "$dir/$model-one" --to "$dir/$model-hf" >/dev/null || fail "$model: no export"
+    got=$("$kumi" train "configs/$model-tiny.json" "${small[@]}" "${some[@]}" --set model.path="$dir/$model-hf" --out "$dir/$model-again" --until 1 2>&1) || fail "$model: exported weights do not load: $got"
+done
+"$kumi" sample "$dir/llama-one" --tokens 4 --prompt To >/dev/null 2>&1 || fail 'llama: no sample'
+got=$("$kumi" sample "$dir/bert-one" 2>&1)
+[ $? = 2 ] && [[ $got == *"model_type bert does not continue texts"* ]] || fail "bert: sample: $got"
+got=$("$kumi" train configs/bert-tiny.json --set data.mask_token=257 --out "$dir/x" 2>&1)
+[ $? = 2 ] && [[ $got == *"data.mask_token"*"below the model's vocab_size"* ]] || fail "bert: mask_token: $got"
+exit $failed

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: train */
+/* Hugging Face's keys of Llama and BERT: spellings, defaults, what is printed, what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "kumi/model.h"
+#include "op/rope.h"
+#include "train/model.h"
+
+static int parse(const char *text, struct ku_model *m)
+{
+    return ku_model_parse("config.json", text, strlen(text), m);
+}
+
+static void expect_same(const struct ku_model *a, const struct ku_model *b)
+{
+    char *text[2] = {ku_model_print(a), ku_model_print(b)};
+    assert_non_null(text[0]);
+    assert_non_null(text[1]);
+    assert_string_equal(text[0], text[1]);
+    ku_free(text[0]);
+    ku_free(text[1]);
+}
+
+/* Parameters of a model as configured; what it prints is the same model. */
+static int64_t n_params(const char *text)
+{
+    struct ku_model m, again;
+    struct ku_graph *g;
+    if (parse(text, &m) < 0)
+        fail_msg("%s: %s", text, ku_err_get()->text);
+    char *printed = ku_model_print(&m);
+    assert_non_null(printed);
+    if (parse(printed, &again) < 0)
+        fail_msg("%s: %s", printed, ku_err_get()->text);
+    expect_same(&m, &again);
+    assert_int_equal(ku_model_graph(&m, &(struct kumi_shape_of_batch){.n = 1, .t = 8}, &g),
+                     KUMI_OK);
+    int64_t n = ku_graph_n_params(g);
+    ku_graph_destroy(g);
+    ku_free(printed);
+    ku_model_fini(&again);
+    ku_model_fini(&m);
+    return n;
+}
+
+/* The counts that the models are known by. */
+static void test_sizes(void **state)
+{
+    (void)state;
+    assert_int_equal(n_params("{\"model_type\":\"llama\"}"), 6738415616); /* Llama 2 7B */
+    assert_int_equal(n_params("{\"model_type\":\"llama\",\"vocab_size\":128256,"
+                              "\"intermediate_size\":14336,\"num_key_value_heads\":8,"
+                              "\"max_position_embeddings\":8192,\"rope_theta\":500000.0,"
+                              "\"rope_scaling\":null,\"rms_norm_eps\":1e-5}"),
+                     8030261248); /* Llama 3 8B */
+    assert_int_equal(
+        n_params("{\"model_type\":\"llama\",\"vocab_size\":128256,\"hidden_size\":2048,"
+                 "\"intermediate_size\":8192,\"num_hidden_layers\":16,"
+                 "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":64,"
+                 "\"max_position_embeddings\":131072,\"tie_word_embeddings\":true,"
+                 "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":32.0,"
+                 "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
+                 "\"original_max_position_embeddings\":8192,"
+                 "\"rope_type\":\"llama3\"}}"),
+        1235814400);                                                    /* Llama 3.2 1B */
+    assert_int_equal(n_params("{\"model_type\":\"bert\"}"), 109514298); /* base, no pooler */
+    assert_int_equal(n_params("{\"model_type\":\"bert\",\"hidden_size\":1024,"
+                              "\"num_hidden_layers\":24,\"num_attention_heads\":16,"
+                              "\"intermediate_size\":4096}"),
+                     335174458); /* large, no pooler */
+}
+
+/* Both spellings mean one thing. */
+static void test_spellings(void **state)
+{
+    static const char *const same[][2] = {
+        {"\"rope_theta\":500000.0", "\"rope_parameters\":{\"rope_theta\":500000.0}"},
+        {"\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}",
+         "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4.0,\"rope_theta\":10000.0}"},
+        {"\"rope_theta\":7.0,\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}",
+         "\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2.0,\"rope_theta\":7.0}"},
+        {"\"rope_scaling\":null", "\"pretraining_tp\":1"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        struct ku_model m[2];
+        for (int k = 0; k < 2; k++) {
+            char text[256];
+            snprintf(text, sizeof text, "{\"model_type\":\"llama\",%s}", same[i][k]);
+            if (parse(text, &m[k]) < 0)
+                fail_msg("%s: %s", text, ku_err_get()->text);
+        }
+        expect_same(&m[0], &m[1]);
+        ku_model_fini(&m[0]);
+        ku_model_fini(&m[1]);
+    }
+}
+
+static void test_refused(void **state)
+{
+    static const char *const row[][2] = {
+        {"\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}", "rope_scaling"},
+        {"\"llama\",\"rope_parameters\":{\"rope_type\":\"longrope\"}", "rope_parameters"},
+        {"\"llama\",\"rope_parameters\":{\"partial_rotary_factor\":0.5}", "partial_rotary_factor"},
+        {"\"llama\",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}", "original_max"},
+        {"\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":-1}", "factor"},
+        {"\"llama\",\"rope_scaling\":\"linear\"", "rope_scaling"},
+        {"\"llama\",\"rope_theta\":0", "rope_theta"},
+        {"\"llama\",\"pretraining_tp\":2", "pretraining_tp"},
+        {"\"llama\",\"quantization_config\":{\"bits\":4}", "quantization_config"},
+        {"\"llama\",\"num_key_value_heads\":5", "num_key_value_heads"},
+        {"\"llama\",\"head_dim\":5", "head_dim"},
+        {"\"llama\",\"num_attention_heads\":33", "hidden_size"},
+        {"\"llama\",\"hidden_act\":\"tanh\"", "hidden_act"},
+        {"\"bert\",\"is_decoder\":true", "is_decoder"},
+        {"\"bert\",\"position_embedding_type\":\"relative_key\"", "position_embedding_type"},
+        {"\"bert\",\"tie_word_embeddings\":false", "tie_word_embeddings"},
+        {"\"bert\",\"num_attention_heads\":7", "hidden_size"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_model m;
+        char text[256];
+        snprintf(text, sizeof text, "{\"model_type\":%s}", row[i][0]);
+        assert_true(parse(text, &m) < 0);
+        if (strstr(ku_err_get()->text, row[i][1]) == NULL)
+            fail_msg("%s: \"%s\" does not speak of %s", text, ku_err_get()->text, row[i][1]);
+    }
+}
+
+/* Frequencies as transformers 5.23 computes them (in f32, hence 1e-6). */
+static void test_frequencies(void **state)
+{
+    static const struct {
+        const char *attrs[5][2];
+        double angle[4];
+    } row[] = {
+        {{{"rope_type", "linear"}, {"factor", "4"}, {"theta", "500"}},
+         {0.25, 0.05286856, 0.0111803403, 0.00236435398}},
+        {{{"rope_type", "dynamic"}, {"factor", "2"}, {"original", "16"}, {"length", "40"}},
+         {1, 0.0629960522, 0.00396850286, 0.000250000012}},
+        {{{"rope_type", "dynamic"}, {"factor", "2"}, {"original", "16"}, {"length", "9"}},
+         {1, 0.100000001, 0.00999999978, 0.00100000005}},
+        {{{"rope_type", "llama3"},
+          {"factor", "8"},
+          {"original", "100"},
+          {"theta", "1000"},
+          {"high_freq", "3"}},
+         {1, 0.164619088, 0.00395284733, 0.000702926656}},
+        {{{"rope_type", "llama3"}, {"factor", "32"}, {"original", "8192"}, {"theta", "500000"}},
+         {1, 0.0376060307, 0.000429556705, 1.66196742e-06}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_attrs a = ku_attrs_default;
+        double angle[4];
+        for (int k = 0; k < 5 && row[i].attrs[k][0]; k++)
+            assert_int_equal(ku_attrs_set(&a, row[i].attrs[k][0], row[i].attrs[k][1]), KUMI_OK);
+        ku_rope_frequencies(&a, 8, angle);
+        for (int j = 0; j < 4; j++)
+            assert_true(fabs(angle[j] - row[i].angle[j]) <= 1e-6 * row[i].angle[j]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_frequencies)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
