@@ -99,6 +99,7 @@ struct kumi_rope {
     double low_freq_factor, high_freq_factor; /* llama3; 0 = 1 and 4 */
     int64_t original_max_position_embeddings; /* dynamic, llama3: trained on so many positions */
     kumi_value positions; /* i32 [n]: of each sample's first token; [n, t]; 0 = from 0 on */
+    int64_t length;       /* dynamic: positions that it is used on; 0 = t */
 };
 KUMI_API kumi_value kumi_rope(struct kumi_graph *graph, kumi_value x, const struct kumi_rope *o);
 

@@ -289,6 +289,62 @@ int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char
     return n_full ? catch_up(m, logits) : KUMI_OK;
 }
 
+/* The first tokens of all heads of a row of a cache [n, h, s, d], to or from `packed`; their bytes.
+ */
+static size_t move_row(struct ku_infer *m, const struct ku_program_state *x, int64_t row,
+                       int64_t n_tokens, unsigned char *packed, int is_out)
+{
+    const struct ku_dim *dim = m->program[0].program->shape[x->shape].dim;
+    const size_t width = (size_t)dim[3].count * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
+    const size_t bytes = (size_t)n_tokens * width, head = (size_t)dim[2].count * width;
+    unsigned char *at = ku_memory_state(m->memory, x);
+    at += (size_t)(row * dim[1].count) * head;
+    for (int64_t h = 0; h < dim[1].count; h++, at += head, packed += bytes)
+        memcpy(is_out ? packed : at, is_out ? at : packed, bytes);
+    return (size_t)dim[1].count * bytes;
+}
+
+static void select_cache(struct ku_infer *m, const struct ku_program_state *x,
+                         const int64_t *parent)
+{
+    unsigned char *at = m->scratch;
+    for (int64_t row = 0; row < m->n_rows; row++)
+        if (parent[row] != row)
+            at += move_row(m, x, parent[row], m->n_kept[parent[row]], at, 1);
+    at = m->scratch;
+    for (int64_t row = 0; row < m->n_rows; row++)
+        if (parent[row] != row)
+            at += move_row(m, x, row, m->n_kept[parent[row]], at, 0);
+}
+
+int ku_infer_select(struct ku_infer *m, const int64_t *parent)
+{
+    const struct ku_program *p = m->program[0].program;
+    size_t most = (size_t)(m->n_rows * (m->places + 1)) * sizeof(int64_t);
+    for (uint32_t s = 0; s < p->n_states; s++)
+        if (p->state[s].kind == KU_T_CACHE && p->state[s].bytes > most)
+            most = p->state[s].bytes;
+    if (m->scratch == NULL)
+        m->scratch = ku_malloc(most);
+    if (m->scratch == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t s = 0; s < p->n_states; s++)
+        if (p->state[s].kind == KU_T_CACHE)
+            select_cache(m, &p->state[s], parent);
+    memcpy(m->scratch, m->id, (size_t)(m->n_rows * m->places) * sizeof *m->id);
+    for (int64_t row = 0; row < m->n_rows; row++)
+        memcpy(m->id + row * m->places, (uint32_t *)m->scratch + parent[row] * m->places,
+               (size_t)m->places * sizeof *m->id);
+    int64_t *count = m->scratch;
+    for (int k = 0; k < 2; k++) {
+        int64_t *x = k ? m->n_kept : m->count;
+        memcpy(count, x, (size_t)m->n_rows * sizeof *x);
+        for (int64_t row = 0; row < m->n_rows; row++)
+            x[row] = count[parent[row]];
+    }
+    return KUMI_OK;
+}
+
 struct ku_infer_work ku_infer_work(const struct ku_infer *m)
 {
     return m->work;
