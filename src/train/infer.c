@@ -317,7 +317,7 @@ static void select_cache(struct ku_infer *m, const struct ku_program_state *x,
             at += move_row(m, x, row, m->n_kept[parent[row]], at, 0);
 }
 
-int ku_infer_select(struct ku_infer *m, const int64_t *parent)
+int ku_infer_reorder(struct ku_infer *m, const int64_t *parent)
 {
     const struct ku_program *p = m->program[0].program;
     size_t most = (size_t)(m->n_rows * (m->places + 1)) * sizeof(int64_t);

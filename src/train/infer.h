@@ -58,7 +58,7 @@ int ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, double
 int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char *is_done,
                   double *logits);
 /* Row i becomes what row parent[i] is, parent [n_rows]. Errors: KUMI_ENOMEM. */
-int ku_infer_select(struct ku_infer *m, const int64_t *parent);
+int ku_infer_reorder(struct ku_infer *m, const int64_t *parent);
 
 /* What was done so far, and its time. */
 struct ku_infer_work {
