@@ -21,6 +21,8 @@ const struct cli_command cli_commands[] = {
      "kumi sample RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
      "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT] [--seed S]",
      cmd_sample},
+    {"translate", "translate sentences with a trained model of pairs",
+     "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] < INPUT", cmd_translate},
     {"plan", "memory and least time of a configuration, without running it",
      "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]",
      cmd_plan},
