@@ -139,6 +139,22 @@ struct kumi_translate_speed {
 };
 KUMI_API int kumi_translate(const struct kumi_translate_options *options);
 
+/* Corpus BLEU and chrF of translations, as sacreBLEU defines them with tok=none (words are what
+ * blanks part), against one reference a line. Errors: those of kumi_translate; KUMI_EINPUT: files
+ * that cannot be read, or of unequal lines. */
+struct kumi_bleu_options {
+    const char *run, *source, *reference; /* files; both NULL: those of the validation split */
+    int64_t beam;                         /* 0 = 1 */
+    double alpha;
+};
+struct kumi_bleu_result {
+    double bleu, chrf, brevity_penalty, precision[4]; /* 0 to 100, the penalty 0 to 1 */
+    int64_t sentences;
+    struct kumi_translate_speed speed;
+};
+KUMI_API int kumi_eval_bleu(const struct kumi_bleu_options *options,
+                            struct kumi_bleu_result *result);
+
 /* The memory plan of a configuration on n ranks of one host, as text or JSON: what is mapped, what
  * is alive where most is, the largest tensors there, and settings that hold less. Needs no data. */
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,

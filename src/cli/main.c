@@ -15,7 +15,9 @@ const struct cli_command cli_commands[] = {
      "           [--max-time [[HH:]MM:]SS] [--allow-change] [--trial] [--profile[=FIRST-LAST]]\n"
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
-    {"eval", "validation loss of a run's newest checkpoint", "kumi eval RUN [-n N] [--json]",
+    {"eval", "validation loss of a run's newest checkpoint",
+     "kumi eval RUN [-n N] [--json]\n       kumi eval RUN --bleu [--beam B] [--alpha A] [--source "
+     "FILE --reference FILE] [--json]",
      cmd_eval},
     {"sample", "text from a run's newest checkpoint",
      "kumi sample RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
