@@ -19,7 +19,8 @@ const struct cli_command cli_commands[] = {
      cmd_eval},
     {"sample", "text from a run's newest checkpoint",
      "kumi sample RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
-     "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT] [--seed S]",
+     "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT]\n"
+     "            [--dtype f32|bf16] [--seed S]",
      cmd_sample},
     {"plan", "memory and least time of a configuration, without running it",
      "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]",

@@ -179,6 +179,56 @@ static void seeds(const struct run *r)
     ku_str_fini(&all.text);
 }
 
+/* Texts side by side are those that are made alone, whatever their prompts' lengths; the first ends
+ * early, the others slide their windows at different steps. */
+static void begin(void *ctx, int64_t i)
+{
+    struct piece *p = ctx;
+    ku_str_add(&p->text, "<%lld>", (long long)i);
+}
+static void batches(const struct run *r)
+{
+    static const char *const prompts[] = {"abc", "xy", "c\xC3\xA9 xy\xE2\x82\xACz\nabc\xC3\xA9 xy",
+                                          "\nab"};
+    struct kumi_sample_options o = {
+        .run = r->dir, .tokens = 45, .temperature = 0.5, .top_k = 20, .seed = 7};
+    struct ku_str alone = {0};
+    struct piece p;
+    for (int i = 0; i < 4; i++) {
+        o.prompt = prompts[i];
+        o.seed = 7 + (uint64_t)i;
+        assert_int_equal(sample(o, &p), 0);
+        ku_str_add(&alone, "<%d>%s", i, ku_str_get(&p.text));
+        ku_str_fini(&p.text);
+    }
+    o.seed = 7;
+    o.n = 4;
+    o.prompts = prompts;
+    o.begin = begin;
+    expect_text(&o, ku_str_get(&alone));
+    ku_str_fini(&alone);
+
+    struct kumi_sample_speed speed;
+    o = (struct kumi_sample_options){
+        .run = r->dir, .prompt = "abc", .tokens = 20, .n = 2, .begin = begin, .speed = &speed};
+    expect_text(&o, "<0>abc\xC3\xA9 xy\xE2\x82\xACz\nabc\xC3\xA9 xy\xE2\x82\xAC"
+                    "<1>abc\xC3\xA9 xy\xE2\x82\xACz\nabc\xC3\xA9 xy\xE2\x82\xAC");
+    assert_int_equal(speed.prompt_tokens, 6);
+    assert_int_equal(speed.tokens, 38);
+    assert_int_equal(speed.steps, 19);
+    o = (struct kumi_sample_options){.run = r->dir, .prompt = "abc", .tokens = 50, .stop = "z\nab"};
+    expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xAC");
+    o.stop = "z\nax"; /* begins, and goes on otherwise */
+    o.tokens = 12;
+    expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xACz\nab");
+    o.stop = NULL;
+    o.temperature = 50; /* any token, but for the nucleus: the likeliest alone */
+    o.top_p = 1e-9;
+    expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xACz\nab");
+    o.top_k = 9;
+    expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xACz\nab");
+}
+
 static void expect_error(struct kumi_sample_options o, int status, const char *words)
 {
     struct piece p;
@@ -203,6 +253,18 @@ static void errors(const struct run *r)
     o.tokens = -1;
     expect_error(o, KUMI_EINVAL, "tokens: -1");
     o.tokens = 1;
+    o.top_p = 1.5;
+    expect_error(o, KUMI_EINVAL, "top-p: 1.5");
+    o.top_p = 0;
+    o.n = -1;
+    expect_error(o, KUMI_EINVAL, "batch: -1");
+    o.n = 0;
+    o.stop = "";
+    expect_error(o, KUMI_EINVAL, "stop: empty");
+    o.stop = NULL;
+    o.dtype = "f16";
+    expect_error(o, KUMI_EINVAL, "dtype: f16");
+    o.dtype = NULL;
     o.prompt = "";
     expect_error(o, KUMI_EINVAL, "prompt: empty");
     o.prompt = "a";
@@ -381,6 +443,7 @@ static void learned_by_heart(void **state)
     expect_eval(&r, 1, STEPS, r.val_loss);
     samples(&r);
     seeds(&r);
+    batches(&r);
     errors(&r);
     directories(&r);
     damages(&r);
