@@ -24,7 +24,7 @@ kumi_value ku_builder_positions(struct kumi_graph *g, int64_t n)
 }
 
 /* x [n, t, h, d] goes where its sample's positions say; the cache behind that. */
-static kumi_value write(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache)
+static kumi_value put_behind(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache)
 {
     char full[KU_MAX_SCOPE_BYTES];
     const struct ku_shape *s = &g->ir->shape[g->ir->value[x].shape];
@@ -59,7 +59,7 @@ kumi_value ku_builder_cached_attention(struct kumi_graph *g, kumi_value q, kumi_
     const int64_t n = g->ir->shape[g->ir->value[q].shape].dim[0].count;
     struct kumi_attention_kv o = {.causal = 1, .scale = scale};
     o.positions = ku_builder_positions(g, n);
-    kumi_value keys = write(g, "k_cache", k, cache);
-    kumi_value values = keys ? write(g, "v_cache", v, cache) : 0;
+    kumi_value keys = put_behind(g, "k_cache", k, cache);
+    kumi_value values = keys ? put_behind(g, "v_cache", v, cache) : 0;
     return kumi_attention_kv(g, q, keys, values, &o);
 }

@@ -210,12 +210,12 @@ static void batches(const struct run *r)
 
     struct kumi_sample_speed speed;
     o = (struct kumi_sample_options){
-        .run = r->dir, .prompt = "abc", .tokens = 20, .n = 2, .begin = begin, .speed = &speed};
+        .run = r->dir, .prompt = "abc", .tokens = 21, .n = 2, .begin = begin, .speed = &speed};
     expect_text(&o, "<0>abc\xC3\xA9 xy\xE2\x82\xACz\nabc\xC3\xA9 xy\xE2\x82\xAC"
                     "<1>abc\xC3\xA9 xy\xE2\x82\xACz\nabc\xC3\xA9 xy\xE2\x82\xAC");
     assert_int_equal(speed.prompt_tokens, 6);
-    assert_int_equal(speed.tokens, 38);
-    assert_int_equal(speed.steps, 19);
+    assert_int_equal(speed.tokens, 40);
+    assert_int_equal(speed.steps, 20);
     o = (struct kumi_sample_options){.run = r->dir, .prompt = "abc", .tokens = 50, .stop = "z\nab"};
     expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xAC");
     o.stop = "z\nax"; /* begins, and goes on otherwise */
