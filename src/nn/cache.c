@@ -23,10 +23,11 @@ kumi_value ku_builder_positions(struct kumi_graph *g, int64_t n)
     return made ? made : kumi_input(g, "positions", KUMI_I32, "n", &n);
 }
 
-/* x [n, t, h, d] goes where its sample's positions say; the cache behind that. */
-static kumi_value put_behind(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache)
+ku_id ku_builder_cache(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache)
 {
     char full[KU_MAX_SCOPE_BYTES];
+    if (ku_builder_has_failed(g) || x == 0)
+        return 0;
     const struct ku_shape *s = &g->ir->shape[g->ir->value[x].shape];
     if (s->ndim != 4 || ku_shape_find(s, 's') >= 0) {
         KU_ERR(KUMI_EINVAL, "graph: %s%s: keys and values have [samples, tokens, heads, width]",
@@ -37,18 +38,31 @@ static kumi_value put_behind(struct kumi_graph *g, const char *name, kumi_value 
     kept.dim[1] = s->dim[2];
     kept.dim[2] = (struct ku_dim){.name = 's', .count = cache, .seen = cache};
     snprintf(full, sizeof full, "%s%s", g->scope, name);
-    const int64_t n = s->dim[0].count;
     ku_id id = ku_graph_tensor(g->ir, full, KU_T_CACHE, KUMI_F32, &kept);
-    if (id == 0)
-        return ku_builder_fail(g);
+    return id ? id : ku_builder_fail(g);
+}
+
+kumi_value ku_builder_cache_write(struct kumi_graph *g, ku_id cache, kumi_value x,
+                                  kumi_value positions)
+{
+    if (ku_builder_has_failed(g) || !cache || !x || !positions)
+        return 0;
     struct ku_make m = {.op = KU_OP_cache_write, .n_in = 3};
-    m.in[0] = g->ir->tensor[id].value;
+    m.in[0] = g->ir->tensor[cache].value;
     m.in[1] = x;
-    m.in[2] = ku_builder_positions(g, n);
-    kumi_value next = ku_builder_node(g, &m, name);
+    m.in[2] = positions;
+    kumi_value next = ku_builder_node(g, &m, "");
     if (next)
-        g->ir->tensor[id].next = next;
+        g->ir->tensor[cache].next = next;
     return next;
+}
+
+/* x behind what the scope's cache of this name holds. */
+static kumi_value append(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache)
+{
+    const int64_t n = g->ir->shape[g->ir->value[x].shape].dim[0].count;
+    ku_id id = ku_builder_cache(g, name, x, cache);
+    return id ? ku_builder_cache_write(g, id, x, ku_builder_positions(g, n)) : 0;
 }
 
 kumi_value ku_builder_cached_attention(struct kumi_graph *g, kumi_value q, kumi_value k,
@@ -59,7 +73,7 @@ kumi_value ku_builder_cached_attention(struct kumi_graph *g, kumi_value q, kumi_
     const int64_t n = g->ir->shape[g->ir->value[q].shape].dim[0].count;
     struct kumi_attention_kv o = {.causal = 1, .scale = scale};
     o.positions = ku_builder_positions(g, n);
-    kumi_value keys = put_behind(g, "k_cache", k, cache);
-    kumi_value values = keys ? put_behind(g, "v_cache", v, cache) : 0;
+    kumi_value keys = append(g, "k_cache", k, cache);
+    kumi_value values = keys ? append(g, "v_cache", v, cache) : 0;
     return kumi_attention_kv(g, q, keys, values, &o);
 }

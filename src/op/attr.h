@@ -26,14 +26,14 @@
     X(F, p, 0, 0)         /* dropout: probability of zero */                                       \
     X(I, causal, 0, 0)    /* attention */                                                          \
     X(F, scale, 0, 0)     /* attention: factor of q.k, 0 = 1/sqrt(head width); batch_norm_track */ \
-    X(I, positions, 0, 0) /* attention_kv: the operand behind v says where queries stand */        \
     X(F, theta, 10000, 0) /* rope */                                                               \
     X(E, rope_type, KU_ROPE_DEFAULT, ku_attr_rope_types)                                           \
     X(F, factor, 1, 0)   /* rope: of linear, dynamic, llama3 */                                    \
     X(F, low_freq, 1, 0) /* rope: llama3 */                                                        \
     X(F, high_freq, 4, 0)                                                                          \
-    X(I, original, 0, 0) /* rope: dynamic, llama3: positions that the model was trained on */      \
-    X(I, length, 0, 0)   /* rope: dynamic: positions that it is used on */                         \
+    X(I, original, 0, 0)  /* rope: dynamic, llama3: positions that the model was trained on */     \
+    X(I, length, 0, 0)    /* rope: dynamic: positions that it is used on */                        \
+    X(I, positions, 0, 0) /* attention_kv: the operand behind v says where queries stand */        \
     X(I, ignore, -100,                                                                             \
       0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
     X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \

@@ -38,9 +38,11 @@ static int plain_verify(const struct ku_data *d, const struct ku_progress *progr
 
 static struct ku_data *open_masked(double probability, uint64_t seed)
 {
-    static const struct ku_data_ops ops = {"plain", plain_destroy, plain_read, plain_verify};
-    static const struct ku_data_port port[] = {{"tokens", KUMI_I32, 1, {T}},
-                                               {"targets", KUMI_I32, 1, {T}}};
+    static const struct ku_data_ops ops = {
+        .kind = "plain", .destroy = plain_destroy, .read = plain_read, .verify = plain_verify};
+    static const struct ku_data_port port[] = {
+        {.name = "tokens", .dtype = KUMI_I32, .ndim = 1, .dim = {T}},
+        {.name = "targets", .dtype = KUMI_I32, .ndim = 1, .dim = {T}}};
     struct ku_data *text = ku_calloc(1, sizeof *text), *out;
     assert_non_null(text);
     *text = (struct ku_data){.ops = &ops, .n_samples = {N, 5}, .port = port, .n_ports = 2};

@@ -23,17 +23,16 @@ static int64_t slice_rows(int64_t n_rows)
 /*
  * Rows that a call of a kernel takes. It does 64 columns of all of them, then the next 64: rows of
  * up to 64 channels are read in order, wider ones only if they come one by one, and memory out of
- * order is half as fast. Sums pay for each call with additions in f64: of bf16, and where there is
- * nothing else to do, more than order is worth.
+ * order is half as fast. Statistics pay for each call with additions in f64, which is more than
+ * order is worth where there is nothing else to do. Not a function of what is fused: bits.
  */
 static int64_t chunk_rows(const struct ku_kernel *k)
 {
-    int op = k->call.op, is_bf16 = k->call.in[0].dtype == KUMI_BF16;
-    int is_sum = op == KU_OP_batch_norm_sums ||
-                 (op == KU_OP_batch_norm_dsums && is_bf16 && k->call.n_in < 5);
     if (k->width <= 64)
         return MAX_CHUNK_ROWS;
-    return !is_sum ? 1 : k->width < 512 ? 4096 / k->width : 8;
+    if (k->call.op != KU_OP_batch_norm_sums)
+        return 1;
+    return k->width < 512 ? 4096 / k->width : 8;
 }
 
 /* scale, slope, bias [width] f32; then the slices' two sums [width] f64. */
