@@ -86,7 +86,8 @@ struct kumi_sample_options {
     int64_t tokens;             /* to make, at most, of each */
     double temperature;         /* 0: the likeliest token always */
     int64_t top_k;              /* among the k likeliest; 0: all */
-    double top_p; /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
+    double top_p;      /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
+    const char *dtype; /* to compute in, "f32" or "bf16"; NULL: as trained, f32 for a directory */
     uint64_t seed;
     const char *stop; /* a text ends before the first of these among what was made; NULL: none */
     /* Called with a text's prompt and with each piece of it, whole characters where the text has
