@@ -22,11 +22,14 @@ KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
 /*
  * What a model is built for: n samples of t tokens; with targets (i32 [n, t], port "targets") it
  * ends in the loss, without in the port "logits" [n, v] of the position that the port "index" (i32
- * [n]) names. Tokens are the port "tokens" (i32 [n, t]).
+ * [n]) names. Tokens are the port "tokens" (i32 [n, t]). With has_segments a port "segments" (i32
+ * [n, t]) numbers the documents of a sample, and attention stays inside them; positions run on from
+ * one to the next. For training and evaluation of gpt2 and llama; other models refuse it.
  */
 struct kumi_shape_of_batch {
     int64_t n, t;
     int is_inference;
+    int has_segments;
 };
 /*
  * Builds GPT-2 with Hugging Face's tensor names (without "transformer."). The vocabulary is padded

@@ -15,8 +15,8 @@ const struct cli_command cli_commands[] = {
      "           [--max-time [[HH:]MM:]SS] [--allow-change] [--trial] [--profile[=FIRST-LAST]]\n"
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
-    {"eval", "validation loss of a run's newest checkpoint", "kumi eval RUN [-n N] [--json]",
-     cmd_eval},
+    {"eval", "validation loss of a run's newest checkpoint",
+     "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--json]", cmd_eval},
     {"sample", "text from a run's newest checkpoint",
      "kumi sample RUN [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
      cmd_sample},

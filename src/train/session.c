@@ -194,7 +194,8 @@ static int smooth(struct ku_graph *g, double share)
 
 int ku_session_graph(const struct ku_session *s, struct ku_graph **g)
 {
-    struct kumi_shape_of_batch b = {.n = s->batch.global_batch, .t = s->seq_len};
+    struct kumi_shape_of_batch b = {
+        .n = s->batch.global_batch, .t = s->seq_len, .has_segments = s->cfg.data_segments};
     KU_TRY(ku_model_graph(&s->model, &b, g));
     return smooth(*g, s->cfg.train_label_smoothing);
 }
