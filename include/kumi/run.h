@@ -103,14 +103,26 @@ KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);
 struct kumi_sample_options {
     const char *run;    /* run directory, checkpoint, or a directory that transformers loads */
     const char *prompt; /* NULL: a newline */
-    int64_t tokens;     /* to make */
-    double temperature; /* 0: the likeliest token always */
-    int64_t top_k;      /* 0: all */
+    int64_t n;          /* texts made side by side, with seeds seed, seed + 1, ..; 0 = 1 */
+    const char *const *prompts; /* [n], a prompt for each; NULL: all have `prompt` */
+    int64_t tokens;             /* to make, at most, of each */
+    double temperature;         /* 0: the likeliest token always */
+    int64_t top_k;              /* among the k likeliest; 0: all */
+    double top_p; /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
     uint64_t seed;
-    /* Called with the prompt and with each piece of text, whole characters where the text has
-     * them; by another thread, while the caller of kumi_sample waits. */
+    const char *stop; /* a text ends before the first of these among what was made; NULL: none */
+    /* Called with a text's prompt and with each piece of it, whole characters where the text has
+     * them; by another thread, while the caller of kumi_sample waits. One text after the other:
+     * the first as it is made. */
     void (*emit)(void *ctx, const char *text, size_t bytes);
+    void (*begin)(void *ctx, int64_t i); /* before the first piece of text i; NULL: none */
     void *ctx;
+    struct kumi_sample_speed *speed; /* out; NULL: nobody asks */
+};
+/* Tokens and seconds: of prompts (and windows that were made anew), and one by one. */
+struct kumi_sample_speed {
+    int64_t prompt_tokens, tokens, steps; /* steps: runs that made `tokens` of all texts */
+    double prompt_s, s;
 };
 /*
  * Continue a text, as one process, whatever job the environment describes. The same call gives the

@@ -18,7 +18,8 @@ const struct cli_command cli_commands[] = {
     {"eval", "validation loss of a run's newest checkpoint",
      "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--json]", cmd_eval},
     {"sample", "text from a run's newest checkpoint",
-     "kumi sample RUN [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
+     "kumi sample RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
+     "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT] [--seed S]",
      cmd_sample},
     {"plan", "memory and least time of a configuration, without running it",
      "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]",

@@ -35,9 +35,14 @@ int ku_dataset_is_text(const struct ku_config *c)
            strcmp(c->data_kind, "jsonl") == 0;
 }
 
-static int check(const struct ku_config *c, const struct ku_model *m, int64_t stride)
+static int is_word(const char *key, const char *word)
 {
-    const int has_docs = is_jsonl(c);
+    return key && strcmp(key, word) == 0;
+}
+
+int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
+{
+    const int is_pairs = m->facts.is_pairs, has_docs = !is_pairs && is_jsonl(c);
     const struct {
         int is_wrong;
         const char *path, *wanted;
@@ -46,11 +51,12 @@ static int check(const struct ku_config *c, const struct ku_model *m, int64_t st
          "this model looks at a sample as a whole; use false (gpt2 and llama can)"},
         {has_docs && m->facts.is_masked, "data.train",
          "jsonl has labels of its own; a masked language model learns from text"},
-        {has_docs && c->data_weights.n > 0, "data.weights", "it is for text; leave it out"},
+        {(has_docs || is_pairs) && c->data_weights.n > 0, "data.weights",
+         "it is for text; leave it out"},
         {c->data_separator != KU_NULL && (has_docs || !c->data_segments), "data.separator",
          "it is for text with data.segments true; leave it out"},
-        {has_docs && stride > 0, "data.train",
-         "documents have no stride; evaluate without one, or a text"},
+        {is_word(c->data_on_long, is_pairs ? "cut" : "drop"), "data.on_long",
+         is_pairs ? "a pair is left out (drop) or an error" : "a document is cut or an error"},
     };
     for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
         if (rule[i].is_wrong)
@@ -95,8 +101,8 @@ static int open_jsonl(const struct ku_config *c, const struct ku_model *m, int64
                               .vocab_count = m->facts.vocab_size,
                               .pack = c->data_pack,
                               .segments = c->data_segments,
-                              .on_long = strcmp(c->data_on_long, "error") == 0 ? KU_LONG_ERROR
-                                                                               : KU_LONG_CUT,
+                              .on_long =
+                                  is_word(c->data_on_long, "error") ? KU_LONG_ERROR : KU_LONG_CUT,
                               .progress = *progress};
     return ku_jsonl_open(&o, out);
 }
@@ -150,7 +156,10 @@ int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, in
     struct ku_data *text;
     if (held == NULL)
         held = &as_training;
-    KU_TRY(check(c, m, held->stride));
+    KU_TRY(ku_dataset_check_text(c, m));
+    if (is_jsonl(c) && held->stride > 0)
+        return ku_config_refuse(c, "data.train", ku_json_at(c->root, "data.train"),
+                                "documents have no stride; evaluate without one, or a text");
     if (is_jsonl(c))
         return open_jsonl(c, m, seq_len, held, progress, out);
     KU_TRY(open_text(c, m, seq_len, held, progress, &text));

@@ -22,6 +22,8 @@ struct ku_held_out {
 int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
                          const struct ku_held_out *held, const struct ku_progress *progress,
                          struct ku_data **out);
+/* Keys of text that do not go with each other or with the model: KUMI_EINVAL. */
+int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m);
 /* Whether the kind is text or jsonl. */
 int ku_dataset_is_text(const struct ku_config *c);
 

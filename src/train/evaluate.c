@@ -105,12 +105,18 @@ static int open_data(struct evaluation *e)
     struct ku_session *s = &e->s;
     const struct ku_held_out held = {e->o->stride, e->o->n_data > 0};
     const struct ku_progress progress = {tick, e->job};
-    const int is_text = s->model.facts.max_positions > 0 && ku_dataset_is_text(&s->cfg);
+    const int is_text =
+        s->model.facts.max_positions > 0 && !s->model.facts.is_pairs && ku_dataset_is_text(&s->cfg);
     if (e->o->stride > 0 && (!is_text || !s->model.facts.is_causal))
         return KU_ERR(KUMI_EINVAL,
                       "eval: stride %lld: only models that continue texts have windows to "
                       "stride over, and this is a %s; leave it out",
                       (long long)e->o->stride, ku_model_type(&s->model));
+    if (e->o->n_data > 0 && s->model.facts.is_pairs)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: data: %s: a run of sentence pairs is evaluated on its "
+                      "own data.val",
+                      e->o->data[0]);
     if (e->o->stride > s->seq_len)
         return KU_ERR(KUMI_EINVAL, "eval: stride %lld: a window has %lld tokens (data.seq_len)",
                       (long long)e->o->stride, (long long)s->seq_len);
@@ -130,46 +136,46 @@ static int open_data(struct evaluation *e)
     return KUMI_OK;
 }
 
-/* Bytes of the targets of this rank's rows of a batch, once its ports are filled. */
-static void add_bytes(const struct evaluation *e, int64_t sum[2])
+/* Bytes that the targets stand for: each rank looks at its share of the samples. sum: bytes,
+ * targets that stand for none. */
+static int count_bytes(const struct evaluation *e, int64_t sum[2])
 {
-    const struct ku_trainer *t = e->s.t;
-    for (int u = 0; u < ku_trainer_n_micro(t); u++) {
-        int64_t first, n = ku_trainer_rows(t, u, &first);
-        size_t row_bytes;
-        const int32_t *target = ku_trainer_port(t, KU_PROG_EVAL, "targets", u, &row_bytes);
-        n *= (int64_t)(row_bytes / sizeof *target);
-        for (int64_t i = 0; i < n; i++) {
+    const struct ku_data *d = e->s.data;
+    const size_t row = ku_data_row_bytes(&d->port[0]); /* all ports are alike */
+    int32_t *rows = ku_malloc(row * (size_t)d->n_ports), *target = NULL;
+    void *port[KU_DATA_PORTS_MAX];
+    int status = rows ? KUMI_OK : KUMI_ENOMEM;
+    for (int i = 0; i < d->n_ports; i++) {
+        port[i] = (char *)rows + (size_t)i * row;
+        if (strcmp(d->port[i].name, "targets") == 0)
+            target = port[i];
+    }
+    KU_ASSERT(target != NULL);
+    for (int64_t at = e->job->rank; at < e->s.eval_samples && status == KUMI_OK; at += e->job->n) {
+        status = ku_data_read(d, KU_SPLIT_VAL, at, at, port);
+        for (int64_t i = 0; i < e->s.seq_len && status == KUMI_OK; i++) {
             int32_t bytes = target[i] < 0 ? 0 : e->token_bytes[target[i]];
             sum[0] += bytes > 0 ? bytes : 0;
             sum[1] += bytes < 0;
         }
+        ku_job_tick(e->job);
     }
+    ku_free(rows);
+    return status;
 }
 
-/* ku_session_evaluate, with the bytes beside. */
-static int run(struct evaluation *e)
+static int evaluate_text(struct evaluation *e)
 {
-    struct ku_session *s = &e->s;
     struct kumi_eval_result *r = e->result;
-    int64_t sum[2] = {0, 0}; /* bytes; tokens that stand for none */
-    ku_trainer_eval_begin(s->t);
-    for (int64_t b = 0; b * s->batch.global_batch < s->eval_samples; b++) {
-        KU_TRY(ku_agree_local(e->job, ku_session_fill_eval(s, b)));
-        if (e->token_bytes)
-            add_bytes(e, sum);
-        KU_TRY(ku_trainer_eval_run(s->t));
-    }
+    int64_t sum[2] = {0, 0};
+    KU_TRY(ku_agree_local(e->job, count_bytes(e, sum)));
     KU_TRY(ku_agree_sum(e->job, sum, 2));
-    r->loss = ku_trainer_eval_loss(s->t);
-    r->tokens = s->t->eval_tokens;
-    r->perplexity = exp(r->loss);
-    if (e->token_bytes && sum[1] == 0 && sum[0] > 0) {
-        const double each = r->loss * ((double)r->tokens / (double)sum[0]);
-        r->bytes = sum[0];
-        r->bits_per_byte = each / log(2);
-        r->byte_perplexity = exp(each);
-    }
+    if (sum[0] == 0 || sum[1] > 0)
+        return KUMI_OK;
+    const double each = r->loss * ((double)r->tokens / (double)sum[0]);
+    r->bytes = sum[0];
+    r->bits_per_byte = each / log(2);
+    r->byte_perplexity = exp(each);
     return KUMI_OK;
 }
 
@@ -179,7 +185,11 @@ static int evaluate(struct evaluation *e, const struct ku_ckpt *c)
     KU_TRY(open_data(e));
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
     KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
-    KU_TRY(run(e));
+    KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
+    e->result->tokens = e->s.t->eval_tokens;
+    e->result->perplexity = exp(e->result->loss);
+    if (e->token_bytes)
+        KU_TRY(evaluate_text(e));
     e->result->is_by_samples = ku_session_is_by_samples(&e->s);
     ku_trainer_metrics(e->s.t, 1, &e->result->metrics);
     return KUMI_OK;

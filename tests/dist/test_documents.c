@@ -227,6 +227,7 @@ static void refuses(void **state)
     static const char bert[] = "model={\"model_type\":\"bert\",\"num_hidden_layers\":1,"
                                "\"num_attention_heads\":2,\"hidden_size\":16,\"vocab_size\":61,"
                                "\"max_position_embeddings\":24}";
+    static const char pairs[] = "model={\"model_type\":\"transformer\"}";
     char text[160];
     snprintf(text, sizeof text, "data.train=%s", in_dir("a.txt"));
     const struct {
@@ -259,6 +260,10 @@ static void refuses(void **state)
          "documents end with token 61",
          KUMI_EINVAL},
         {gpt2, {"data.pack=false", "data.on_long=error"}, "docs.jsonl: document", KUMI_EINPUT},
+        {gpt2, {"data.on_long=drop"}, "data.on_long: \"drop\"; a document is cut", KUMI_EINVAL},
+        {pairs, {"data.on_long=cut"}, "data.on_long: \"cut\"; a pair is left out", KUMI_EINVAL},
+        {pairs, {"data.segments=true"}, "this model looks at a sample as a whole", KUMI_EINVAL},
+        {pairs, {"data.weights=[1]"}, "data.weights: [1]; it is for text", KUMI_EINVAL},
         {gpt2, {text, "data.kind=jsonl"}, "a.txt:1:", KUMI_EINPUT},
     };
     (void)state;

@@ -42,7 +42,7 @@ static void test_defaults(void **state)
     assert_int_equal(c.data_pack, 1);
     assert_int_equal(c.data_segments, 0);
     assert_int_equal(c.data_separator, KU_NULL);
-    assert_string_equal(c.data_on_long, "cut");
+    assert_null(c.data_on_long);
     assert_int_equal(c.data_shuffle, 1);
     assert_string_equal(c.data_last_batch, "drop");
     assert_int_equal(c.train_steps, KU_NULL);
@@ -289,8 +289,8 @@ static const struct bad {
      "use false"},
     {NULL, "data.separator=-1",
      "config: --set data.separator=-1: data.separator: -1; an integer from 0 to 2147483647"},
-    {NULL, "data.on_long=drop",
-     "config: --set data.on_long=drop: data.on_long: \"drop\"; one of: cut error"},
+    {NULL, "data.on_long=split",
+     "config: --set data.on_long=split: data.on_long: \"split\"; one of: drop cut error (or null)"},
     {NULL, "precision.compute=f64",
      "config: --set precision.compute=f64: precision.compute: \"f64\"; f64 is computed by "
      "parallel.device \"ref\" alone"},
@@ -353,9 +353,10 @@ static const struct bad {
      "integers from 1 to 2^30"},
     {NULL, "model.model_type=gpt1",
      "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 llama bert mlp "
-     "resnet"},
+     "resnet transformer"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
-     "config: c.json:1:1: model.model_type: missing; one of: gpt2 llama bert mlp resnet"},
+     "config: c.json:1:1: model.model_type: missing; one of: gpt2 llama bert mlp resnet "
+     "transformer"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"gpt2\",\"path\":\"d\",\"n_layers\":7}"
@@ -509,6 +510,8 @@ static void test_numerics(void **state)
                                          "data.workers",
                                          "data.prefetch",
                                          "data.on_error",
+                                         "data.train_target",
+                                         "data.val_target",
                                          "train.steps",
                                          "train.epochs",
                                          "train.accumulation",
