@@ -24,7 +24,7 @@ KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
  * ends in the loss, without in the port "logits" [n, v] of the position that the port "index" (i32
  * [n]) names. Tokens are the port "tokens" (i32 [n, t]). With has_segments a port "segments" (i32
  * [n, t]) numbers the documents of a sample, and attention stays inside them; positions run on from
- * one to the next. For training and evaluation of gpt2 and llama; other models refuse it.
+ * one to the next. For training and evaluation of gpt2 and llama; bert and transformer refuse it.
  */
 struct kumi_shape_of_batch {
     int64_t n, t;

@@ -98,7 +98,7 @@ int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c,
     struct kumi_init normal = {.std = c->initializer_range};
     const int64_t batch[] = {b->n, b->t};
     kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", batch), segments = 0;
-    if (b->has_segments)
+    if (b->has_segments && !b->is_inference)
         segments = kumi_input(g, "segments", KUMI_I32, "nt", batch);
     kumi_value wpe =
         kumi_param(g, "wpe.weight", "pc", (int64_t[]){c->n_positions, c->n_embd}, &normal);

@@ -143,7 +143,7 @@ int kumi_llama_build(struct kumi_graph *g, const struct kumi_llama *c,
     const int64_t table[] = {c->vocab_size, c->hidden_size}, batch[] = {b->n, b->t};
     const struct kumi_init normal = {.std = c->initializer_range, .pad_first = VOCAB_PAD};
     kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", batch), segments = 0;
-    if (b->has_segments)
+    if (b->has_segments && !b->is_inference)
         segments = kumi_input(g, "segments", KUMI_I32, "nt", batch);
     kumi_value embedding = kumi_param(g, "model.embed_tokens.weight", "vc", table, &normal);
     kumi_value head = embedding;

@@ -95,6 +95,7 @@ for model in gpt2 llama; do
     [ "$("$kumi" ckpt digest "$dir/tuned-$model-1")" = "$("$kumi" ckpt digest "$dir/tuned-$model-2")" ] || fail "$model: frozen: 1 and 2 ranks differ"
 done
 
+ok sample "$dir/run-yes" --tokens 3
 no 2 'stride 9: a window has 8 tokens' eval "$dir/run-no" --stride 9
 no 2 'stride -1' eval "$dir/run-no" --stride=-1
 no 2 'documents have no stride' eval "$dir/docs-true" --stride 2
