@@ -27,6 +27,22 @@ static void print_result(const struct kumi_eval_result *r, int as_json)
         printf("validation loss: %.4f\n", r->loss);
 }
 
+static int print_bleu(const struct kumi_bleu_options *o, int as_json)
+{
+    struct kumi_bleu_result r;
+    int status = kumi_eval_bleu(o, &r);
+    if (status < 0)
+        return status;
+    printf(as_json ? "{\"sentences\":%lld,\"bleu\":%.17g,\"chrf\":%.17g,\"brevity_penalty\":%.17g,"
+                     "\"precision\":[%.17g,%.17g,%.17g,%.17g],\"sentences_per_s\":%.17g}\n"
+                   : "%lld sentences\nBLEU: %.2f\nchrF: %.2f\nbrevity penalty: %.4f\n"
+                     "precision: %.1f %.1f %.1f %.1f\n%.1f sentences/s\n",
+           (long long)r.sentences, r.bleu, r.chrf, r.brevity_penalty, r.precision[0],
+           r.precision[1], r.precision[2], r.precision[3],
+           r.speed.s > 0 ? (double)r.sentences / r.speed.s : 0.0);
+    return status;
+}
+
 int cmd_eval(const struct cli_command *self, int argc, char **argv)
 {
     struct kumi_eval_options o = {0};
@@ -34,12 +50,19 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     struct cli_args args;
     struct cli_list data = {0};
     const char *n = NULL;
-    int as_json = 0;
+    int as_json = 0, is_bleu = 0;
+    int64_t beam = 1;
+    struct kumi_bleu_options bleu = {.alpha = 0.6};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host, or auto", &n},
         {"data", CLI_LIST, "a file or glob in place of the run's validation split", &data},
         {"stride", CLI_INT, "tokens between windows, of which as many count", &o.stride},
-        {"json", CLI_FLAG, "one JSON object", &as_json}};
+        {"json", CLI_FLAG, "one JSON object", &as_json},
+        {"bleu", CLI_FLAG, "translate, and score that", &is_bleu},
+        {"beam", CLI_INT, "with --bleu (default 1)", &beam},
+        {"alpha", CLI_NUM, "with --bleu (default 0.6)", &bleu.alpha},
+        {"source", CLI_TEXT, "with --bleu: sentences (default: data.val)", &bleu.source},
+        {"reference", CLI_TEXT, "with --bleu: their translations", &bleu.reference}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)
@@ -47,7 +70,15 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     o.run = args.arg[0];
     o.data = data.item;
     o.n_data = data.n;
-    if (cli_is_rank(n, argc, argv, &code)) {
+    bleu.run = args.arg[0];
+    bleu.beam = beam;
+    if (is_bleu && (data.n || o.stride))
+        code = cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
+    else if (is_bleu && n)
+        code = cli_usage("kumi eval: --bleu runs as one process; leave out -n");
+    else if (is_bleu)
+        code = cli_end(print_bleu(&bleu, as_json), 0);
+    else if (cli_is_rank(n, argc, argv, &code)) {
         int status = kumi_evaluate(&o, &r);
         if (status == KUMI_OK && r.rank == 0 && r.tokens > 0)
             print_result(&r, as_json);

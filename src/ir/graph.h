@@ -35,7 +35,14 @@ struct ku_value {
  * that it belongs to. A cache holds what an earlier run left for this one (keys and values when
  * decoding): zero at first, in no file and no digest, cut by samples.
  */
-enum ku_tensor_kind { KU_T_PARAM, KU_T_OPTIMIZER, KU_T_DERIVED, KU_T_COUNTER, KU_T_BUFFER, KU_T_CACHE };
+enum ku_tensor_kind {
+    KU_T_PARAM,
+    KU_T_OPTIMIZER,
+    KU_T_DERIVED,
+    KU_T_COUNTER,
+    KU_T_BUFFER,
+    KU_T_CACHE
+};
 struct ku_tensor {
     const char *name; /* "h.0.attn.c_attn.weight", "h.0.attn.c_attn.weight.exp_avg" */
     uint8_t kind, dtype, trainable, used;

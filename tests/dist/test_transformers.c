@@ -367,6 +367,7 @@ static int ask(struct ku_job *job, void *arg)
     struct ku_infer_opts o = {.compute = q->compute,
                               .device = ku_device_find(q->device),
                               .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
+                              .n_rows = 1,
                               .max_tokens = truth.tensor[0].dim[1]};
     KU_TRY_OUT(ku_infer_create(job, &s.model, dir, &o, &m));
     KU_TRY_OUT(compare_logits(m, &data, &truth, &q->worst));
