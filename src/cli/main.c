@@ -16,7 +16,8 @@ const struct cli_command cli_commands[] = {
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint",
-     "kumi eval RUN [-n N] [--json]\n       kumi eval RUN --bleu [--beam B] [--alpha A] [--source "
+     "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--json]\n       kumi eval RUN --bleu "
+     "[--beam B] [--alpha A] [--source "
      "FILE --reference FILE] [--json]",
      cmd_eval},
     {"sample", "text from a run's newest checkpoint",

@@ -35,6 +35,9 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
                       (long long)c->d_model, (long long)c->encoder_layers,
                       (long long)c->decoder_layers, (long long)c->num_heads, (long long)c->ffn_dim,
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size);
+    if (b->has_segments)
+        return KU_ERR(KUMI_EINVAL,
+                      "model: transformer: it looks at a sample as a whole: no segments");
     if (c->d_model % c->num_heads)
         return KU_ERR(KUMI_EINVAL,
                       "model: transformer: d_model %lld is not divisible by num_heads %lld",

@@ -13,6 +13,7 @@
 #include "base/os.h"
 #include "train/agree.h"
 #include "train/dataset.h"
+#include "train/dataset_text.h"
 #include "train/rule.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
@@ -59,6 +60,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
 {
     KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
+    KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
     KU_TRY(configure_batch(s, was, n_ranks));
     KU_TRY(ku_dataset_seq_len(&s->cfg, &s->model, &s->seq_len));
     s->n_steps = s->cfg.train_steps != KU_NULL ? s->cfg.train_steps : DEFAULT_STEPS;
@@ -163,7 +165,8 @@ int ku_session_n_shapes(const struct ku_session *s)
 
 int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
 {
-    struct kumi_shape_of_batch b = {.n = s->batch.global_batch, .t = s->seq_len};
+    struct kumi_shape_of_batch b = {
+        .n = s->batch.global_batch, .t = s->seq_len, .has_segments = s->cfg.data_segments};
     if (s->pairs.data) {
         struct ku_bucket_shape p = ku_pairs_shape(&s->pairs, shape);
         b = (struct kumi_shape_of_batch){.n = p.rows, .s = p.src_len, .t = p.tgt_len};

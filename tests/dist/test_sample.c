@@ -293,7 +293,7 @@ static int evaluate(struct ku_job *job, void *arg)
 {
     struct eval_case *c = arg;
     struct kumi_eval_result result;
-    KU_TRY(ku_evaluate_run(job, c->run, &result));
+    KU_TRY(ku_evaluate_run(job, &(struct kumi_eval_options){.run = c->run}, &result));
     if (job->rank == 0)
         c->result = result;
     return KUMI_OK;
