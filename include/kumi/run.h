@@ -55,7 +55,7 @@ struct kumi_train_result {
     double median_tps;
     char digest[72];
     char out[512], checkpoint[640];
-    char curve[1024];  /* "step validation-loss" lines, at most 16, evenly chosen */
+    char curve[1024];  /* "step validation-loss [accuracy]" lines, at most 16, evenly chosen */
     char profile[640]; /* the table's file; its trace lies beside it; "": none */
     int is_reported;   /* the error was printed already, by the rank that met it first */
 };
@@ -75,6 +75,7 @@ struct kumi_eval_result {
     struct kumi_result_metrics metrics;
     int is_by_samples; /* tokens are samples, and there is no perplexity */
     int is_reported;
+    int rank; /* of this process: all have the result, one shows it */
 };
 KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);
 

@@ -36,7 +36,7 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
         return code < 0 ? 0 : code;
     if (cli_is_rank(n, argc, argv, &code)) {
         int status = kumi_eval(args.arg[0], &r);
-        if (status == KUMI_OK && r.tokens > 0)
+        if (status == KUMI_OK && r.rank == 0)
             print_result(&r, as_json);
         code = cli_end(status, r.is_reported);
     }

@@ -19,6 +19,14 @@ static void print_file(const char *path)
     ku_free(text);
 }
 
+static int has_accuracy(const struct kumi_train_result *r)
+{
+    for (int i = 0; i < r->val_metrics.n; i++)
+        if (strcmp(r->val_metrics.item[i].name, "accuracy") == 0)
+            return 1;
+    return 0;
+}
+
 static void print_result(const struct kumi_train_result *r, int is_stopped)
 {
     if (r->digest[0] == '\0')
@@ -27,7 +35,7 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
            (long long)r->step, (long long)r->update, r->median_tps,
            r->is_by_samples ? "samples" : "tokens");
     if (r->curve[0])
-        printf("      step  validation loss\n%s", r->curve);
+        printf("      step  validation loss%s\n%s", has_accuracy(r) ? "  accuracy" : "", r->curve);
     printf("checkpoint: %s\ndigest: %s\n", r->checkpoint, r->digest);
     print_file(r->profile);
     for (int i = 0; i < r->val_metrics.n; i++)

@@ -94,7 +94,9 @@ static int evaluate(struct evaluation *e, const struct ku_ckpt *c)
                       e->run);
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
     KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
+    int64_t n_skipped;
     KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
+    KU_TRY(ku_session_count_skipped(&e->s, e->job, &n_skipped));
     e->result->tokens = e->s.t->eval_tokens;
     e->result->perplexity = exp(e->result->loss);
     e->result->is_by_samples = ku_session_is_by_samples(&e->s);
@@ -128,6 +130,7 @@ int ku_evaluate_run(struct ku_job *job, const char *run, struct kumi_eval_result
 {
     struct evaluation e = {.run = run, .result = result, .job = job};
     memset(result, 0, sizeof *result);
+    result->rank = job->rank;
     int status = evaluate_newest(&e);
     if (status < 0) /* before the session goes, which the others would have to join in */
         status = ku_job_fail(job);
