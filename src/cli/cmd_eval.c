@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 
 #include "base/json.h"
@@ -6,18 +7,24 @@
 #include "cli/cli.h"
 #include "kumi/run.h"
 
+/* JSON has no NaN: null. */
+static json_t *real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
 static void print_json(const struct kumi_eval_result *r)
 {
-    json_t *o = json_pack("{s:I, s:I, s:f}", "step", (json_int_t)r->step,
+    json_t *o = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)r->step,
                           r->is_by_samples ? "samples" : "tokens", (json_int_t)r->tokens,
-                          "val_loss", r->loss);
+                          "val_loss", real(r->loss));
     for (int i = 0; i < r->metrics.n && o; i++) {
         char name[40];
         snprintf(name, sizeof name, "val_%s", r->metrics.item[i].name);
-        json_object_set_new(o, name, json_real(r->metrics.item[i].value));
+        json_object_set_new(o, name, real(r->metrics.item[i].value));
     }
     if (!r->is_by_samples && o)
-        json_object_set_new(o, "perplexity", json_real(r->perplexity));
+        json_object_set_new(o, "perplexity", real(r->perplexity));
     char *text = o ? ku_json_print(o, JSON_COMPACT) : NULL;
     if (text)
         puts(text);

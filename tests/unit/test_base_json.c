@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/json.h"
+#include "base/mem.h"
 
 static const char text[] = "{\n"
                            "  \"model\": {\"n_embd\": 128,\n"
@@ -238,11 +239,11 @@ static void test_print(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         json_t *v = json_loads(row[i][0], 0, NULL);
-        char *text = ku_json_print(v, JSON_COMPACT);
-        json_t *again = json_loads(text, 0, NULL);
-        assert_string_equal(text, row[i][1]);
+        char *printed = ku_json_print(v, JSON_COMPACT);
+        json_t *again = json_loads(printed, 0, NULL);
+        assert_string_equal(printed, row[i][1]);
         assert_true(json_equal(v, again));
-        ku_free(text);
+        ku_free(printed);
         json_decref(v);
         json_decref(again);
     }
