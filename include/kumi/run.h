@@ -55,7 +55,7 @@ struct kumi_train_result {
     double median_tps;
     char digest[72];
     char out[512], checkpoint[640];
-    char curve[1024];  /* "step validation-loss" lines, at most 16, evenly chosen */
+    char curve[1024];  /* "step validation-loss [accuracy]" lines, at most 16, evenly chosen */
     char profile[640]; /* the table's file; its trace lies beside it; "": none */
     int is_reported;   /* the error was printed already, by the rank that met it first */
 };
@@ -92,6 +92,7 @@ struct kumi_eval_result {
     int is_by_samples; /* tokens are samples, and there is no perplexity */
     int rank;          /* whose result this is; all have the same */
     int is_reported;
+    int rank; /* of this process: all have the result, one shows it */
 };
 /* Collective over the job. Errors: KUMI_EINVAL: options, or no validation split; KUMI_ENOCKPT;
  * KUMI_EINPUT: the data. */

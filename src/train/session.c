@@ -8,7 +8,6 @@
 
 #include "base/err.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "train/agree.h"
@@ -274,9 +273,6 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 void ku_session_fini(struct ku_session *s)
 {
     ku_session_save_end(s);
-    if (ku_session_n_skipped(s) > 0)
-        KU_LOG(DATA, WARN, "%lld samples could not be read and counted for nothing",
-               (long long)ku_session_n_skipped(s));
     for (int i = 0; i < 2; i++)
         ku_loader_destroy(s->loader[i]);
     ku_trainer_destroy(s->t);
