@@ -17,13 +17,26 @@ enum {
 #endif
 enum { THIN_PAIRS = GEMM_DEPTH == 2 };
 
+#ifdef __AVX512F__
+#define UNROLL_WIDE UNROLL /* sixteen vectors stay in registers */
+#else
+#define UNROLL_WIDE
+#endif
+
+/* At the edge alone: one copy of what is much code where lanes have no masks. */
+static __attribute__((noinline, unused)) vf thin_edge(enum kumi_dtype dtype, const void *w,
+                                                      int64_t at, int64_t n)
+{
+    return load_n(dtype, w, at, n);
+}
+
 /* A unit of columns [j, j + 16), of which n are there; row k + 1 of w may be missing. */
 INLINE vu thin_unit(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int64_t k, int64_t j,
                     int64_t n)
 {
     const int64_t at = k * t->ld_w + j;
     if (!THIN_PAIRS)
-        return (vu)(n >= LANES ? load(dtype, t->w, at) : load_n(dtype, t->w, at, n));
+        return (vu)(n >= LANES ? load(dtype, t->w, at) : thin_edge(dtype, t->w, at, n));
     const uint16_t *w = (const uint16_t *)t->w + at;
     n = n < LANES ? n : LANES;
     vu low = load_halves(w, n);
@@ -96,13 +109,14 @@ INLINE void thin_columns(const struct ku_gemm_thin *t, const int rows, enum kumi
         }
         transpose_16(v);
         const int64_t n_units = left >= step ? LANES : (left + per - 1) / per;
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            const gemm_unit *x = (const gemm_unit *)t->x + t->row[r] + k / per;
+        const gemm_unit *x = (const gemm_unit *)t->x + k / per;
+        UNROLL_WIDE
+        for (int u = 0; u < LANES; u++) {
+            if (u >= n_units)
+                break;
             UNROLL
-            for (int u = 0; u < LANES; u++)
-                if (u < n_units)
-                    acc[r] = THIN_MADD(acc[r], x[u], v[u]);
+            for (int r = 0; r < rows; r++)
+                acc[r] = THIN_MADD(acc[r], x[t->row[r] + u], v[u]);
         }
     }
     UNROLL
