@@ -99,6 +99,7 @@ struct kumi_rope {
     double low_freq_factor, high_freq_factor; /* llama3; 0 = 1 and 4 */
     int64_t original_max_position_embeddings; /* dynamic, llama3: trained on so many positions */
     kumi_value positions; /* i32 [n]: of each sample's first token; [n, t]; 0 = from 0 on */
+    int64_t length;       /* dynamic: positions that it is used on; 0 = t */
 };
 KUMI_API kumi_value kumi_rope(struct kumi_graph *graph, kumi_value x, const struct kumi_rope *o);
 
@@ -134,10 +135,12 @@ KUMI_API kumi_value kumi_attention(struct kumi_graph *graph, kumi_value qkv, int
  *   k   [n, s, h, d]; s may be t
  *   v   [n, s, h, d]
  *
- * Query i stands at key s - t + i: that is where causal ends, and whose segment it belongs to.
+ * k and v may have heads before keys, [n, h, s, d]. Query i stands at key s - t + i: that is where
+ * causal ends, and whose segment it belongs to.
  */
 struct kumi_attention_kv {
-    kumi_value lengths; /* i32 [n]: keys at or behind it do not count; 0 = all count */
+    kumi_value positions; /* i32 [n], >= 0: query i stands at key positions[n] + i; 0 = as above */
+    kumi_value lengths;   /* i32 [n]: keys at or behind it do not count; 0 = all count */
     kumi_value
         segments; /* i32 [n, s]: keys of another number than the query's own do not; 0 = none */
     int causal;

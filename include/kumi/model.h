@@ -26,7 +26,19 @@ KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
  */
 struct kumi_shape_of_batch {
     int64_t n, t;
+    int64_t s; /* of models that read a source: its tokens */
+    /* Of these, for inference: the program that reads the source and keeps the keys and values that
+     * the target will look at, `source_cache` tokens a sample; else the one that makes targets. */
+    int is_source;
+    int64_t source_cache;
     int is_inference;
+    /*
+     * 0, or for inference: keys and values of so many tokens a sample are kept from run to run.
+     * Token i of a sample then stands at positions[n] + i (port "positions", i32 [n]), sees what
+     * was kept before it, and is kept itself; ids of learned positions are the port "position_ids"
+     * (i32 [n, t]).
+     */
+    int64_t cache;
 };
 /*
  * Builds GPT-2 with Hugging Face's tensor names (without "transformer."). The vocabulary is padded
@@ -137,6 +149,38 @@ KUMI_API void kumi_mlp_defaults(struct kumi_mlp *config);
  */
 KUMI_API int kumi_mlp_build(struct kumi_graph *graph, const struct kumi_mlp *config,
                             const struct kumi_shape_of_batch *batch);
+
+/*
+ * The encoder-decoder Transformer (Vaswani et al. 2017), its tensors named as those of Hugging
+ * Face's BART and Marian.
+ */
+struct kumi_transformer {
+    int64_t d_model, encoder_layers, decoder_layers, num_heads, ffn_dim;
+    int64_t src_vocab_size, tgt_vocab_size;
+    int64_t max_positions; /* longest source and target; target's <s> counts */
+    enum kumi_activation activation;
+    double dropout, attention_dropout, activation_dropout, layer_norm_eps;
+    int norm_first;        /* norms before the layers and behind the last (pre-norm), or behind the
+                              residual sums as in the paper */
+    int learned_positions; /* tables of max_positions, or sinusoids */
+    int scale_embedding;   /* embeddings times sqrt(d_model) */
+    int share_embeddings;  /* one table for source and target: equal vocabularies */
+    int tie_word_embeddings; /* the output's matrix is the target's table */
+};
+/* The paper's base model, without vocabularies. */
+KUMI_API void kumi_transformer_defaults(struct kumi_transformer *config);
+/*
+ * Builds it for n pairs of s source and t target tokens. Ports: "src" (i32 [n, s]), "src_len" (i32
+ * [n]: tokens at or behind it are padding, and nobody looks at them), "tgt_in" (i32 [n, t], <s>
+ * first), "tgt_len" (i32 [n]), "targets" (i32 [n, t]; negative ones do not count). Vocabularies are
+ * padded to multiples of 128 inside.
+ *
+ * For inference: with is_source the ports src, src_len and "src_positions" (i32 [n], zeros); else
+ * src_len, tgt_in, "positions" and "position_ids" (as for kumi_gpt2_build with a cache) and the
+ * result "logits" [n, t, v]. Errors: KUMI_EINVAL.
+ */
+KUMI_API int kumi_transformer_build(struct kumi_graph *graph, const struct kumi_transformer *config,
+                                    const struct kumi_shape_of_batch *batch);
 
 #ifdef __cplusplus
 }

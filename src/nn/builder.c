@@ -356,7 +356,10 @@ kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, k
     a.causal = o->causal != 0;
     a.p = o->dropout;
     a.scale = o->scale;
+    a.positions = o->positions != 0;
     struct ku_make m = {.op = KU_OP_attention_kv, .n_in = 3, .in = {q, k, v}, .attr = &a};
+    if (o->positions)
+        m.in[m.n_in++] = o->positions;
     if (o->lengths)
         m.in[m.n_in++] = o->lengths;
     if (o->segments)

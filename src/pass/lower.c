@@ -51,11 +51,10 @@ static int copy_tables(const struct ku_graph *g, struct ku_program *p)
  * the plan's beginning. */
 static int add_state(struct ku_lower *l)
 {
-    static const uint8_t cls[] = {[KU_T_PARAM] = KU_CL_PARAM,
-                                  [KU_T_OPTIMIZER] = KU_CL_OPTIMIZER,
-                                  [KU_T_DERIVED] = KU_CL_DERIVED,
-                                  [KU_T_COUNTER] = KU_CL_COUNTER,
-                                  [KU_T_BUFFER] = KU_CL_BUFFER};
+    static const uint8_t cls[] = {
+        [KU_T_PARAM] = KU_CL_PARAM,     [KU_T_OPTIMIZER] = KU_CL_OPTIMIZER,
+        [KU_T_DERIVED] = KU_CL_DERIVED, [KU_T_COUNTER] = KU_CL_COUNTER,
+        [KU_T_BUFFER] = KU_CL_BUFFER,   [KU_T_CACHE] = KU_CL_ACTIVATION};
     const struct ku_graph *g = l->g;
     struct ku_program *p = l->p;
     p->state = ku_calloc(g->n_tensors, sizeof *p->state);
@@ -63,7 +62,7 @@ static int add_state(struct ku_lower *l)
         return KUMI_ENOMEM;
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        int is_shared = p->share_host_state && x->kind != KU_T_COUNTER;
+        int is_shared = p->share_host_state && x->kind != KU_T_COUNTER && x->kind != KU_T_CACHE;
         int arena = is_shared ? KU_AR_HOST : KU_AR_STATE;
         ku_id b = ku_lower_buffer(l, x->value, arena, cls[x->kind]);
         if (b == 0)

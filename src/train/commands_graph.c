@@ -37,7 +37,7 @@ static int print(const struct ku_session *s, const char *after, int is_program, 
     struct ku_program *p = NULL;
     int status;
     KU_TRY(ku_session_compile_opts(s, &o));
-    KU_TRY(ku_session_graph(s, &g));
+    KU_TRY(ku_session_graph(s, 0, &g));
     KU_TRY_OUT(ku_compile_graph(g, &o, &target, is_program ? NULL : after));
     if (is_program) {
         KU_TRY_OUT(ku_compile_program(g, "train", &o, &target, &p));

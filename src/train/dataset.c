@@ -25,7 +25,9 @@ int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int6
         *out = 1;
         return is_given ? refuse_seq_len(c, "the model reads no sequences; leave it out") : KUMI_OK;
     }
-    *out = is_given ? c->data_seq_len : f->max_positions;
+    if (f->is_pairs && is_given)
+        return refuse_seq_len(c, "pairs have data.max_source_len and data.max_target_len");
+    *out = is_given ? c->data_seq_len : f->is_pairs ? c->data_max_target_len + 1 : f->max_positions;
     if (*out > f->max_positions) {
         ku_str_add(&wanted, "it exceeds the model's %s", f->positions_key);
         status = refuse_seq_len(c, ku_str_get(&wanted));

@@ -50,6 +50,8 @@ struct ku_model_family {
     /* Adds the keys that are no members. NULL: none. */
     int (*print)(const void *config, json_t *out);
     void (*facts)(const void *config, struct ku_model_facts *out);
+    /* Of models of pairs: the vocabularies' sizes, once the data are open. NULL: never asked. */
+    int (*fit)(void *config, int64_t src_vocab, int64_t tgt_vocab);
     int (*build)(struct kumi_graph *g, const void *config, const struct kumi_shape_of_batch *b);
     /* How weights of others name our tensors. NULL: as we do. */
     void (*names)(const void *config, struct ku_weights_opts *out);
@@ -67,6 +69,6 @@ int ku_model_overrides(const struct ku_model_source *s, const char *key);
 const char *ku_member_spelling(const json_t *model, const struct ku_member *m);
 
 extern const struct ku_model_family ku_model_gpt2, ku_model_llama, ku_model_bert, ku_model_mlp,
-    ku_model_resnet;
+    ku_model_resnet, ku_model_transformer;
 
 #endif

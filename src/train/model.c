@@ -13,8 +13,9 @@
 
 enum { MAX_MODEL_BYTES = 1 << 20, MAX_NAMES = 128 };
 
-static const struct ku_model_family *const families[] = {
-    &ku_model_gpt2, &ku_model_llama, &ku_model_bert, &ku_model_mlp, &ku_model_resnet};
+static const struct ku_model_family *const families[] = {&ku_model_gpt2,   &ku_model_llama,
+                                                         &ku_model_bert,   &ku_model_mlp,
+                                                         &ku_model_resnet, &ku_model_transformer};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 /* Keys of Hugging Face's files that say nothing of the computation. */
@@ -365,6 +366,14 @@ char *ku_model_print(const struct ku_model *m)
 const char *ku_model_type(const struct ku_model *m)
 {
     return m->family->type;
+}
+
+int ku_model_fit(struct ku_model *m, int64_t src_vocab, int64_t tgt_vocab)
+{
+    KU_ASSERT(m->family->fit != NULL);
+    KU_TRY(m->family->fit(m->config, src_vocab, tgt_vocab));
+    m->family->facts(m->config, &m->facts);
+    return KUMI_OK;
 }
 
 int ku_model_graph(const struct ku_model *m, const struct kumi_shape_of_batch *b,

@@ -10,6 +10,8 @@
 /* What data must agree with. 0: the model has no such thing. */
 struct ku_model_facts {
     int64_t vocab_size;        /* ids of "tokens" lie below it */
+    int64_t src_vocab_size;    /* of pairs: the source's ids, vocab_size the target's; 0: of data */
+    int is_pairs;              /* reads sources and targets: data of sentence pairs */
     int64_t max_positions;     /* longest sequence */
     const char *positions_key; /* that says so: "n_positions" */
     int64_t n_classes;         /* of "targets" that are classes */
@@ -36,6 +38,8 @@ void ku_model_fini(struct ku_model *m);
 /* config.json as transformers reads it. Owned by the caller; NULL: no memory. */
 char *ku_model_print(const struct ku_model *m);
 const char *ku_model_type(const struct ku_model *m); /* "gpt2" */
+/* The sizes of the data's vocabularies, for models of pairs that give none themselves. */
+int ku_model_fit(struct ku_model *m, int64_t src_vocab, int64_t tgt_vocab);
 /* The graph for one global batch. Owns: *g. */
 int ku_model_graph(const struct ku_model *m, const struct kumi_shape_of_batch *b,
                    struct ku_graph **g);

@@ -19,7 +19,7 @@ static int compile(struct ku_plan *p)
     struct ku_compile_opts o;
     struct ku_graph *g = NULL;
     KU_TRY(ku_session_compile_opts(&p->s, &o));
-    KU_TRY(ku_session_graph(&p->s, &g));
+    KU_TRY(ku_session_graph(&p->s, 0, &g));
     int status = ku_trainer_plan(g, &o, &target, p->program, NULL, NULL);
     ku_graph_destroy(g);
     return status;

@@ -206,6 +206,9 @@ static int prepare(struct run *r)
     KU_TRY(open_directory(r));
     KU_TRY(configure(r));
     KU_TRY(ku_session_open_data(&r->s, r->job));
+    if (r->s.pairs.data)
+        KU_TRY(ku_agree(r->job,
+                        is_first(r) ? ku_pairs_save_vocab(&r->s.pairs, r->dir.path) : KUMI_OK));
     r->end = r->s.n_steps;
     if (r->o->until > 0 && r->o->until < r->end)
         r->end = r->o->until;

@@ -79,14 +79,6 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     return KUMI_OK;
 }
 
-static int tick(void *job, const char *what, uint64_t done, uint64_t total)
-{
-    (void)what, (void)done, (void)total;
-    if (job)
-        ku_job_tick(job);
-    return KUMI_OK;
-}
-
 static int is_per_epoch(const struct ku_config *c)
 {
     return strcmp(c->schedule_per, "epoch") == 0;
@@ -98,40 +90,12 @@ static int64_t schedule_span(const struct ku_session *s, struct ku_span span)
     return is_per_epoch(&s->cfg) ? span.n : ku_span_steps(span, s->sampler.steps_per_epoch);
 }
 
-/* The length of the run as the schedule counts: a part of an epoch is one. */
-static int64_t schedule_length(const struct ku_session *s)
+int64_t ku_session_schedule_length(const struct ku_session *s)
 {
     int64_t per_epoch = s->sampler.steps_per_epoch;
     if (!is_per_epoch(&s->cfg) || per_epoch == 0)
         return s->n_steps;
     return s->n_steps / per_epoch + (s->n_steps % per_epoch != 0);
-}
-
-/* The first so many samples of the validation split: eval_tokens, at least one sample, at most all.
- */
-static int64_t eval_samples(const struct ku_session *s)
-{
-    int64_t all = s->data->n_samples[KU_SPLIT_VAL], n = s->cfg.train_eval_tokens / s->seq_len;
-    return n > all ? all : n < 1 ? all > 0 : n;
-}
-
-int ku_session_open_data(struct ku_session *s, struct ku_job *job)
-{
-    const struct ku_config *c = &s->cfg;
-    enum ku_last_batch last;
-    const struct ku_progress progress = {tick, job};
-    KU_TRY(ku_dataset_open(c, &s->model, s->seq_len, &progress, &s->data));
-    KU_TRY(ku_last_batch_parse(c->data_last_batch, &last));
-    KU_TRY(ku_sampler_init(&s->sampler, s->data->n_samples[KU_SPLIT_TRAIN], s->batch.global_batch,
-                           last, c->data_shuffle, (uint64_t)c->train_seed));
-    if (c->train_epochs != KU_NULL)
-        KU_TRY(ku_sampler_steps(&s->sampler, c->train_epochs, &s->n_steps));
-    if (s->cfg.schedule_decay_steps.n < 0 && s->decay_steps == 0) {
-        s->decay_steps = schedule_length(s);
-        json_object_set_new(s->numerics, "schedule.decay_steps", json_integer(s->decay_steps));
-    }
-    s->eval_samples = eval_samples(s);
-    return KUMI_OK;
 }
 
 static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
@@ -144,7 +108,7 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
     a->warmup = schedule_span(s, c->schedule_warmup_steps);
     a->decay = c->schedule_decay_steps.n >= 0 ? schedule_span(s, c->schedule_decay_steps)
                : s->decay_steps > 0           ? s->decay_steps
-                                              : schedule_length(s); /* a plan, without data */
+                                    : ku_session_schedule_length(s); /* a plan, without data */
     a->step_size = schedule_span(s, c->schedule_step_size);
     for (int i = 0; i < c->schedule_milestones.n; i++)
         at[i] = schedule_span(s, c->schedule_milestones.item[i]);
@@ -192,9 +156,18 @@ static int smooth(struct ku_graph *g, double share)
     return KUMI_OK;
 }
 
-int ku_session_graph(const struct ku_session *s, struct ku_graph **g)
+int ku_session_n_shapes(const struct ku_session *s)
+{
+    return s->pairs.data ? ku_pairs_n_shapes(&s->pairs) : 1;
+}
+
+int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
 {
     struct kumi_shape_of_batch b = {.n = s->batch.global_batch, .t = s->seq_len};
+    if (s->pairs.data) {
+        struct ku_bucket_shape p = ku_pairs_shape(&s->pairs, shape);
+        b = (struct kumi_shape_of_batch){.n = p.rows, .s = p.src_len, .t = p.tgt_len};
+    }
     KU_TRY(ku_model_graph(&s->model, &b, g));
     return smooth(*g, s->cfg.train_label_smoothing);
 }
@@ -239,12 +212,31 @@ static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
     return KUMI_OK;
 }
 
+/* What is known of the model and what it reads, of all shapes. */
+static int look_at(struct ku_session *s, struct ku_graph *const *graph)
+{
+    double flops = ku_graph_model_flops(graph[0]);
+    int64_t items = s->batch.global_batch * s->seq_len;
+    KU_TRY(refuse_short(s, graph[0]));
+    s->n_params = ku_graph_n_params(graph[0]);
+    if (s->pairs.data) { /* of an epoch */
+        flops = 0;
+        for (int64_t step = 0; step < s->sampler.steps_per_epoch; step++)
+            flops +=
+                ku_graph_model_flops(graph[ku_pairs_shape_at(&s->pairs, KU_SPLIT_TRAIN, step)]);
+        items = ku_pairs_targets(&s->pairs);
+    } else if (s->data) {
+        KU_TRY(ku_dataset_check(s->data, graph[0]));
+    }
+    s->flops_per_item = flops / (double)items;
+    return KUMI_OK;
+}
+
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
                                 .seed = (uint64_t)s->cfg.train_seed,
                                 .staging_bytes = ku_session_staging_bytes(s)};
-    struct ku_graph *g;
     KU_ASSERT(o.device != NULL);
     KU_TRY(ku_session_compile_opts(s, &o.compile));
     o.device_opts.n_threads = n_threads(s, job->local_n);
@@ -259,20 +251,21 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
                           s->cfg.parallel_isa, ku_cpu_isa_name(o.device_opts.isa));
         o.device_opts.isa = pinned;
     }
-    KU_TRY(ku_session_graph(s, &g));
-    int refused = refuse_short(s, g);
-    if (refused < 0) {
-        ku_graph_destroy(g);
-        return refused;
-    }
-    s->n_params = ku_graph_n_params(g);
-    s->flops_per_item = ku_graph_model_flops(g) / (double)(s->batch.global_batch * s->seq_len);
-    int status = s->data ? ku_dataset_check(s->data, g) : KUMI_OK;
-    if (status < 0) {
-        ku_graph_destroy(g);
-        return status;
-    }
-    return ku_trainer_create(job, &g, 1, &o, &s->t);
+    int n = ku_session_n_shapes(s), status = KUMI_OK, made = 0;
+    struct ku_graph **graph = ku_calloc((size_t)n, sizeof *graph);
+    if (graph == NULL)
+        return KUMI_ENOMEM;
+    for (; made < n && status == KUMI_OK; made += status == KUMI_OK)
+        status = ku_session_graph(s, made, &graph[made]);
+    if (status == KUMI_OK)
+        status = look_at(s, graph);
+    if (status == KUMI_OK)
+        status = ku_trainer_create(job, graph, n, &o, &s->t);
+    else
+        for (int i = 0; i < made; i++)
+            ku_graph_destroy(graph[i]);
+    ku_free(graph);
+    return status;
 }
 
 void ku_session_fini(struct ku_session *s)
@@ -284,92 +277,12 @@ void ku_session_fini(struct ku_session *s)
     for (int i = 0; i < 2; i++)
         ku_loader_destroy(s->loader[i]);
     ku_trainer_destroy(s->t);
-    ku_data_destroy(s->data);
+    if (s->pairs.data)
+        ku_pairs_fini(&s->pairs);
+    else
+        ku_data_destroy(s->data);
     json_decref(s->numerics);
     ku_model_fini(&s->model);
     ku_config_fini(&s->cfg);
     memset(s, 0, sizeof *s);
-}
-
-static int tick_loader(void *job)
-{
-    return tick(job, NULL, 0, 0);
-}
-
-/* The rows of this rank's micro-batches, in the order in which they run. */
-static int create_loader(struct ku_session *s, int is_eval, int64_t first_step)
-{
-    int n_micro = ku_trainer_n_micro(s->t);
-    struct ku_loader_range *range = ku_calloc((size_t)n_micro, sizeof *range);
-    if (range == NULL)
-        return KUMI_ENOMEM;
-    for (int u = 0; u < n_micro; u++)
-        range[u].n = ku_trainer_rows(s->t, u, &range[u].first);
-    struct ku_loader_opts o = {.data = s->data,
-                               .split = is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN,
-                               .sampler = is_eval ? NULL : &s->sampler,
-                               .global_batch = s->batch.global_batch,
-                               .n_samples = s->eval_samples,
-                               .range = range,
-                               .n_ranges = n_micro,
-                               .n_workers = (int)s->cfg.data_workers,
-                               .prefetch = (int)s->cfg.data_prefetch,
-                               .tick = tick_loader,
-                               .tick_ctx = s->t->job};
-    int status = ku_on_error_parse(s->cfg.data_on_error, &o.on_error);
-    if (status == KUMI_OK)
-        status = ku_loader_create(&o, first_step, &s->loader[is_eval]);
-    ku_free(range);
-    return status;
-}
-
-static int fill(struct ku_session *s, int is_eval, int64_t number)
-{
-    enum ku_trainer_program p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
-    if (s->loader[is_eval] == NULL)
-        KU_TRY(create_loader(s, is_eval, number));
-    for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
-        void *to[KU_DATA_PORTS_MAX];
-        size_t row_bytes;
-        for (int i = 0; i < s->data->n_ports; i++)
-            to[i] = ku_trainer_port(s->t, p, s->data->port[i].name, u, &row_bytes);
-        KU_TRY(ku_loader_read(s->loader[is_eval], number, u, to));
-    }
-    return KUMI_OK;
-}
-
-int64_t ku_session_n_skipped(const struct ku_session *s)
-{
-    int64_t n = 0;
-    for (int i = 0; i < 2; i++)
-        n += s->loader[i] ? ku_loader_n_skipped(s->loader[i]) : 0;
-    return n;
-}
-
-int ku_session_fill_train(struct ku_session *s, int64_t step)
-{
-    return fill(s, 0, step);
-}
-int ku_session_fill_eval(struct ku_session *s, int64_t b)
-{
-    return fill(s, 1, b);
-}
-
-int ku_session_is_by_samples(const struct ku_session *s)
-{
-    return s->data->item == NULL;
-}
-
-int ku_session_evaluate(struct ku_session *s, double *loss)
-{
-    *loss = (double)NAN;
-    if (s->eval_samples == 0)
-        return KUMI_OK;
-    ku_trainer_eval_begin(s->t);
-    for (int64_t b = 0; b * s->batch.global_batch < s->eval_samples; b++) {
-        KU_TRY(ku_agree_local(s->t->job, ku_session_fill_eval(s, b)));
-        KU_TRY(ku_trainer_eval_run(s->t));
-    }
-    *loss = ku_trainer_eval_loss(s->t);
-    return KUMI_OK;
 }

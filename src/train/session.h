@@ -7,6 +7,7 @@
 #include "train/batch.h"
 #include "train/config.h"
 #include "train/model.h"
+#include "train/pairs.h"
 #include "train/saving.h"
 #include "train/trainer.h"
 
@@ -19,6 +20,7 @@ struct ku_session {
     struct ku_model model;
     struct ku_batch batch;
     struct ku_data *data;
+    struct ku_pairs pairs; /* of models of pairs; its data are the above */
     struct ku_sampler sampler;
     struct ku_loader *loader[2]; /* of training and evaluation, from their first rows on */
     int64_t seq_len;             /* loss positions of a sample: tokens, or 1 */
@@ -41,10 +43,14 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
                          const json_t *was, int n_ranks);
 /* Data, sampler, length of the run, schedule. job: whose progress word ticks; NULL. */
 int ku_session_open_data(struct ku_session *s, struct ku_job *job);
+/* The length of the run as the schedule counts: a part of an epoch is one. */
+int64_t ku_session_schedule_length(const struct ku_session *s);
 /* What the compiler is told. n_steps must be known: after open_data, or for plans. */
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
-/* The model's graph for one global batch. */
-int ku_session_graph(const struct ku_session *s, struct ku_graph **g);
+/* Batch shapes: one, or those of the sentence pairs, known once data are open. */
+int ku_session_n_shapes(const struct ku_session *s);
+/* The model's graph for one global batch of a shape. */
+int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
 /* Cores that the compute threads of so many ranks of this host have, all together. */
 int ku_session_cores(const struct ku_session *s, int local_n);
 /* What a rank holds to write checkpoints in the background; 0: they are not. */

@@ -336,7 +336,7 @@ static int compare_logits(struct ku_infer *m, const struct ku_st *data, const st
                                     (size_t)n * 4));
             KU_TRY(ku_st_read_bytes(truth, t, (uint64_t)((row * n_tokens + n - 1) * vocab * 8),
                                     want, (size_t)vocab * 8));
-            KU_TRY(ku_infer_next(m, token, n, got));
+            KU_TRY(ku_infer_prompt(m, &(struct ku_infer_text){token, n}, got));
             for (int64_t v = 0; v < vocab; v++) {
                 error = fmax(error, fabs(got[v] - want[v]));
                 size = fmax(size, fabs(want[v]));
@@ -367,6 +367,7 @@ static int ask(struct ku_job *job, void *arg)
     struct ku_infer_opts o = {.compute = q->compute,
                               .device = ku_device_find(q->device),
                               .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
+                              .n_rows = 1,
                               .max_tokens = truth.tensor[0].dim[1]};
     KU_TRY_OUT(ku_infer_create(job, &s.model, dir, &o, &m));
     KU_TRY_OUT(compare_logits(m, &data, &truth, &q->worst));

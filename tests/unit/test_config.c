@@ -319,9 +319,10 @@ static const struct bad {
      "integers from 1 to 2^30"},
     {NULL, "model.model_type=gpt1",
      "config: --set model.model_type=gpt1: model.model_type: \"gpt1\"; one of: gpt2 llama bert mlp "
-     "resnet"},
+     "resnet transformer"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{}}", NULL,
-     "config: c.json:1:1: model.model_type: missing; one of: gpt2 llama bert mlp resnet"},
+     "config: c.json:1:1: model.model_type: missing; one of: gpt2 llama bert mlp resnet "
+     "transformer"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"path\":3}}", NULL,
      "config: c.json:1:32: model.path: 3; a directory with config.json and model.safetensors"},
     {"{\"data\":{\"train\":\"a\"},\"model\":{\"model_type\":\"gpt2\",\"path\":\"d\",\"n_layers\":7}"
@@ -475,6 +476,8 @@ static void test_numerics(void **state)
                                          "data.workers",
                                          "data.prefetch",
                                          "data.on_error",
+                                         "data.train_target",
+                                         "data.val_target",
                                          "train.steps",
                                          "train.epochs",
                                          "train.accumulation",

@@ -150,7 +150,7 @@ static void test_rule(void **state)
     assert_int_equal(o.rule.milestone2, 2 * s.sampler.steps_per_epoch);
     assert_int_equal(o.rule.milestone3, 0);
     assert_int_equal(o.rule.cycle_momentum, 0);
-    assert_int_equal(ku_session_graph(&s, &g), KUMI_OK);
+    assert_int_equal(ku_session_graph(&s, 0, &g), KUMI_OK);
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].op == KU_OP_softmax_xent) {
             assert_true(g->attr[g->node[n].attr].smoothing == 0.1);

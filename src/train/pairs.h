@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_PAIRS_H
+#define KU_TRAIN_PAIRS_H
+
+#include "data/buckets.h"
+#include "data/parallel.h"
+#include "data/vocab.h"
+#include "train/batch.h"
+#include "train/config.h"
+
+/*
+ * The sentence pairs of a configuration: vocabularies, data, and batches of few shapes. Every shape
+ * is a program of its own; those of validation follow those of training.
+ */
+struct ku_pairs {
+    struct ku_vocab *src, *tgt; /* may be one */
+    struct ku_data *data;
+    struct ku_buckets *buckets[KU_N_SPLITS]; /* NULL: the split is absent */
+};
+/*
+ * b: virtual shards and micro-batches, whose product divides the rows of every shape. Without
+ * data.batch_tokens they are b's global batch.
+ *
+ * Errors: KUMI_EINPUT, EINVAL, ENOMEM; p holds nothing then.
+ */
+int ku_pairs_open(const struct ku_config *c, const struct ku_batch *b,
+                  const struct ku_progress *progress, struct ku_pairs *p);
+void ku_pairs_fini(struct ku_pairs *p);
+
+int ku_pairs_n_shapes(const struct ku_pairs *p);
+/* Shape number i, of 0 .. n_shapes - 1. */
+struct ku_bucket_shape ku_pairs_shape(const struct ku_pairs *p, int i);
+/* The shape of a step of a split. */
+int ku_pairs_shape_at(const struct ku_pairs *p, enum ku_data_split split, int64_t step);
+/* Bytes of a row of a port in batches of that shape. */
+size_t ku_pairs_row_bytes(const struct ku_data_port *port, const struct ku_bucket_shape *shape);
+/* Rows [first, first + n) of a step, side by side: to [n_ports]. Errors: KUMI_EINPUT. */
+int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t step, int64_t first,
+                  int64_t n, void *const *to);
+/* Targets of an epoch of training: what a step's loss positions add up to. */
+int64_t ku_pairs_targets(const struct ku_pairs *p);
+
+/* The vocabularies of words, as DIR/source.vocab and DIR/target.vocab; of tokenizers nothing is
+ * written. Errors: KUMI_ESTORAGE. */
+int ku_pairs_save_vocab(const struct ku_pairs *p, const char *dir);
+/* Those of a run at DIR: its files, or what the configuration names. For translation. */
+int ku_pairs_open_vocab(const struct ku_config *c, const char *dir, struct ku_pairs *p);
+
+#endif
