@@ -113,6 +113,49 @@ struct kumi_sample_speed {
  */
 KUMI_API int kumi_sample(const struct kumi_sample_options *options);
 
+/*
+ * Translate sentences with a trained model of pairs, as one process, whatever job the environment
+ * describes: greedily, or by beam search (kumi_beam in docs/text.md: the score of a text is its
+ * log-probability over ((5 + n) / 6)^alpha). The same call gives the same texts, whatever `batch`.
+ *
+ * Errors: KUMI_ENOCKPT, EINVAL (options; a model of no pairs), EINPUT (a sentence of too many
+ * tokens), ENUMERIC, ENOMEM, EDEVICE.
+ */
+struct kumi_translate_options {
+    const char *run; /* run directory or checkpoint */
+    const char *const *source;
+    int64_t n;      /* sentences; an empty one gives an empty one */
+    int64_t beam;   /* 0 = 1: greedy */
+    int64_t n_best; /* texts of each sentence, at most beam; 0 = 1 */
+    double alpha;   /* of the length penalty */
+    int64_t batch;  /* sentences side by side; 0 = 16 */
+    /* Called for each text in order, best first; "": there are not so many. */
+    void (*emit)(void *ctx, int64_t sentence, int64_t rank, const char *text);
+    void *ctx;
+    struct kumi_translate_speed *speed; /* out; NULL: nobody asks */
+};
+struct kumi_translate_speed {
+    int64_t sentences, tokens; /* tokens: of the texts handed out */
+    double s;
+};
+KUMI_API int kumi_translate(const struct kumi_translate_options *options);
+
+/* Corpus BLEU and chrF of translations, as sacreBLEU defines them with tok=none (words are what
+ * blanks part), against one reference a line. Errors: those of kumi_translate; KUMI_EINPUT: files
+ * that cannot be read, or of unequal lines. */
+struct kumi_bleu_options {
+    const char *run, *source, *reference; /* files; both NULL: those of the validation split */
+    int64_t beam;                         /* 0 = 1 */
+    double alpha;
+};
+struct kumi_bleu_result {
+    double bleu, chrf, brevity_penalty, precision[4]; /* 0 to 100, the penalty 0 to 1 */
+    int64_t sentences;
+    struct kumi_translate_speed speed;
+};
+KUMI_API int kumi_eval_bleu(const struct kumi_bleu_options *options,
+                            struct kumi_bleu_result *result);
+
 /* The memory plan of a configuration on n ranks of one host, as text or JSON: what is mapped, what
  * is alive where most is, the largest tensors there, and settings that hold less. Needs no data. */
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
