@@ -22,12 +22,26 @@ KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
 /*
  * What a model is built for: n samples of t tokens; with targets (i32 [n, t], port "targets") it
  * ends in the loss, without in the port "logits" [n, v] of the position that the port "index" (i32
- * [n]) names. Tokens are the port "tokens" (i32 [n, t]).
+ * [n]) names. Tokens are the port "tokens" (i32 [n, t]). With has_segments a port "segments" (i32
+ * [n, t]) numbers the documents of a sample, and attention stays inside them; positions run on from
+ * one to the next. For training and evaluation of gpt2 and llama; bert and transformer refuse it.
  */
 struct kumi_shape_of_batch {
     int64_t n, t;
     int64_t s; /* of models that read a source: its tokens */
+    /* Of these, for inference: the program that reads the source and keeps the keys and values that
+     * the target will look at, `source_cache` tokens a sample; else the one that makes targets. */
+    int is_source;
+    int64_t source_cache;
     int is_inference;
+    int has_segments;
+    /*
+     * 0, or for inference: keys and values of so many tokens a sample are kept from run to run.
+     * Token i of a sample then stands at positions[n] + i (port "positions", i32 [n]), sees what
+     * was kept before it, and is kept itself; ids of learned positions are the port "position_ids"
+     * (i32 [n, t]).
+     */
+    int64_t cache;
 };
 /*
  * Builds GPT-2 with Hugging Face's tensor names (without "transformer."). The vocabulary is padded
@@ -162,7 +176,11 @@ KUMI_API void kumi_transformer_defaults(struct kumi_transformer *config);
  * Builds it for n pairs of s source and t target tokens. Ports: "src" (i32 [n, s]), "src_len" (i32
  * [n]: tokens at or behind it are padding, and nobody looks at them), "tgt_in" (i32 [n, t], <s>
  * first), "tgt_len" (i32 [n]), "targets" (i32 [n, t]; negative ones do not count). Vocabularies are
- * padded to multiples of 128 inside. Errors: KUMI_EINVAL.
+ * padded to multiples of 128 inside.
+ *
+ * For inference: with is_source the ports src, src_len and "src_positions" (i32 [n], zeros); else
+ * src_len, tgt_in, "positions" and "position_ids" (as for kumi_gpt2_build with a cache) and the
+ * result "logits" [n, t, v]. Errors: KUMI_EINVAL.
  */
 KUMI_API int kumi_transformer_build(struct kumi_graph *graph, const struct kumi_transformer *config,
                                     const struct kumi_shape_of_batch *batch);

@@ -55,7 +55,7 @@ struct kumi_train_result {
     double median_tps;
     char digest[72];
     char out[512], checkpoint[640];
-    char curve[1024];  /* "step validation-loss" lines, at most 16, evenly chosen */
+    char curve[1024];  /* "step validation-loss [accuracy]" lines, at most 16, evenly chosen */
     char profile[640]; /* the table's file; its trace lies beside it; "": none */
     int is_reported;   /* the error was printed already, by the rank that met it first */
 };
@@ -68,28 +68,62 @@ KUMI_API int kumi_train(const struct kumi_train_options *options, struct kumi_tr
 /* 1 when a configuration wants its ranks as threads of one process; 0 also if it cannot be read. */
 KUMI_API int kumi_train_in_threads(const struct kumi_settings *settings);
 
-/* Loss over the validation split of a run's newest checkpoint. Collective over the job. */
+/*
+ * Loss over the validation split of a run's newest checkpoint: of its first train.eval_tokens, as
+ * in training. With data or a stride it is over all of a held-out stream.
+ */
+struct kumi_eval_options {
+    const char *run;
+    const char *const
+        *data; /* [n_data] files or globs in place of the run's data.val; none: its own
+                */
+    int n_data;
+    int64_t stride; /* text: windows of data.seq_len targets, so many tokens apart, of which the
+                     * last `stride` count (all of the first): each token but the first counts once;
+                     * 0: windows side by side, without the rest that fills none */
+};
 struct kumi_eval_result {
     int64_t step, tokens; /* targets that count */
     double loss, perplexity;
+    int64_t bytes;        /* of the text that the targets stand for; 0: not known */
+    double bits_per_byte; /* with bytes: the loss of all targets in bits, over bytes */
+    double byte_perplexity;
     struct kumi_result_metrics metrics;
     int is_by_samples; /* tokens are samples, and there is no perplexity */
+    int rank;          /* whose result this is; all have the same */
     int is_reported;
-    int rank; /* of this process in the job; all have the same result */
 };
+/* Collective over the job. Errors: KUMI_EINVAL: options, or no validation split; KUMI_ENOCKPT;
+ * KUMI_EINPUT: the data. */
+KUMI_API int kumi_evaluate(const struct kumi_eval_options *options,
+                           struct kumi_eval_result *result);
+/* The same of a run alone. */
 KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);
 
 struct kumi_sample_options {
     const char *run;    /* run directory, checkpoint, or a directory that transformers loads */
     const char *prompt; /* NULL: a newline */
-    int64_t tokens;     /* to make */
-    double temperature; /* 0: the likeliest token always */
-    int64_t top_k;      /* 0: all */
+    int64_t n;          /* texts made side by side, with seeds seed, seed + 1, ..; 0 = 1 */
+    const char *const *prompts; /* [n], a prompt for each; NULL: all have `prompt` */
+    int64_t tokens;             /* to make, at most, of each */
+    double temperature;         /* 0: the likeliest token always */
+    int64_t top_k;              /* among the k likeliest; 0: all */
+    double top_p;      /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
+    const char *dtype; /* to compute in, "f32" or "bf16"; NULL: as trained, f32 for a directory */
     uint64_t seed;
-    /* Called with the prompt and with each piece of text, whole characters where the text has
-     * them; by another thread, while the caller of kumi_sample waits. */
+    const char *stop; /* a text ends before the first of these among what was made; NULL: none */
+    /* Called with a text's prompt and with each piece of it, whole characters where the text has
+     * them; by another thread, while the caller of kumi_sample waits. One text after the other:
+     * the first as it is made. */
     void (*emit)(void *ctx, const char *text, size_t bytes);
+    void (*begin)(void *ctx, int64_t i); /* before the first piece of text i; NULL: none */
     void *ctx;
+    struct kumi_sample_speed *speed; /* out; NULL: nobody asks */
+};
+/* Tokens and seconds: of prompts (and windows that were made anew), and one by one. */
+struct kumi_sample_speed {
+    int64_t prompt_tokens, tokens, steps; /* steps: runs that made `tokens` of all texts */
+    double prompt_s, s;
 };
 /*
  * Continue a text, as one process, whatever job the environment describes. The same call gives the
@@ -100,6 +134,49 @@ struct kumi_sample_options {
  * tokenizer), ENUMERIC (logits that are not finite), ENOMEM, EDEVICE.
  */
 KUMI_API int kumi_sample(const struct kumi_sample_options *options);
+
+/*
+ * Translate sentences with a trained model of pairs, as one process, whatever job the environment
+ * describes: greedily, or by beam search (kumi_beam in docs/text.md: the score of a text is its
+ * log-probability over ((5 + n) / 6)^alpha). The same call gives the same texts, whatever `batch`.
+ *
+ * Errors: KUMI_ENOCKPT, EINVAL (options; a model of no pairs), EINPUT (a sentence of too many
+ * tokens), ENUMERIC, ENOMEM, EDEVICE.
+ */
+struct kumi_translate_options {
+    const char *run; /* run directory or checkpoint */
+    const char *const *source;
+    int64_t n;      /* sentences; an empty one gives an empty one */
+    int64_t beam;   /* 0 = 1: greedy */
+    int64_t n_best; /* texts of each sentence, at most beam; 0 = 1 */
+    double alpha;   /* of the length penalty */
+    int64_t batch;  /* sentences side by side; 0 = 16 */
+    /* Called for each text in order, best first; "": there are not so many. */
+    void (*emit)(void *ctx, int64_t sentence, int64_t rank, const char *text);
+    void *ctx;
+    struct kumi_translate_speed *speed; /* out; NULL: nobody asks */
+};
+struct kumi_translate_speed {
+    int64_t sentences, tokens; /* tokens: of the texts handed out */
+    double s;
+};
+KUMI_API int kumi_translate(const struct kumi_translate_options *options);
+
+/* Corpus BLEU and chrF of translations, as sacreBLEU defines them with tok=none (words are what
+ * blanks part), against one reference a line. Errors: those of kumi_translate; KUMI_EINPUT: files
+ * that cannot be read, or of unequal lines. */
+struct kumi_bleu_options {
+    const char *run, *source, *reference; /* files; both NULL: those of the validation split */
+    int64_t beam;                         /* 0 = 1 */
+    double alpha;
+};
+struct kumi_bleu_result {
+    double bleu, chrf, brevity_penalty, precision[4]; /* 0 to 100, the penalty 0 to 1 */
+    int64_t sentences;
+    struct kumi_translate_speed speed;
+};
+KUMI_API int kumi_eval_bleu(const struct kumi_bleu_options *options,
+                            struct kumi_bleu_result *result);
 
 /* The memory plan of a configuration on n ranks of one host, as text or JSON: what is mapped, what
  * is alive where most is, the largest tensors there, and settings that hold less. Needs no data. */

@@ -67,6 +67,7 @@ double cli_seconds(const char *text);
 int cmd_train(const struct cli_command *self, int argc, char **argv);
 int cmd_run(const struct cli_command *self, int argc, char **argv);
 int cmd_eval(const struct cli_command *self, int argc, char **argv);
+int cmd_translate(const struct cli_command *self, int argc, char **argv);
 int cmd_sample(const struct cli_command *self, int argc, char **argv);
 int cmd_plan(const struct cli_command *self, int argc, char **argv);
 int cmd_graph(const struct cli_command *self, int argc, char **argv);

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base/err.h"
+#include "base/mem.h"
 #include "base/os.h"
 #include "cli/cli.h"
 #include "kumi/run.h"
+
+enum { MAX_PROMPT_BYTES = 64 << 20 };
 
 /* As it comes: a person reads along. */
 static void emit(void *ctx, const char *text, size_t bytes)
@@ -11,29 +17,120 @@ static void emit(void *ctx, const char *text, size_t bytes)
     (void)ctx;
     (void)ku_os_write_full(STDOUT_FILENO, text, bytes);
 }
+/* Of several texts. */
+static void begin(void *ctx, int64_t i)
+{
+    char line[48];
+    int bytes = snprintf(line, sizeof line, "%s==> %lld <==\n", i ? "\n" : "", (long long)i + 1);
+    emit(ctx, line, (size_t)bytes);
+}
+
+static int read_text(const char *path, char **text)
+{
+    size_t bytes;
+    if (ku_os_slurp(path, MAX_PROMPT_BYTES, text, &bytes) < 0)
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "sample: %s: %s", path, ku_os_why());
+    if (strlen(*text) == bytes)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINPUT, "sample: %s: a zero byte at %zu; a prompt is a text", path,
+                  strlen(*text));
+}
+
+/* A prompt a line; `text` is cut up. */
+static int cut_lines(const char *path, char *text, struct kumi_sample_options *o,
+                     const char ***prompts)
+{
+    int64_t n = 0;
+    for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
+        n++;
+    *prompts = ku_calloc((size_t)n + 1, sizeof **prompts);
+    if (*prompts == NULL)
+        return KUMI_ENOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        size_t bytes = strcspn(text, "\n");
+        (*prompts)[i] = text;
+        if (bytes == 0)
+            return KU_ERR(KUMI_EINPUT, "sample: %s: line %lld is empty; give a prompt on each",
+                          path, (long long)i + 1);
+        text += bytes;
+        if (*text)
+            *text++ = '\0';
+    }
+    if (n == 0)
+        return KU_ERR(KUMI_EINPUT, "sample: %s: no prompts; give one a line", path);
+    o->prompts = *prompts;
+    o->n = n;
+    return KUMI_OK;
+}
+
+static void print_speed(const struct kumi_sample_speed *s)
+{
+    if (s->prompt_s > 0)
+        fprintf(stderr, "prefill: %lld tokens, %.1f tokens/s\n", (long long)s->prompt_tokens,
+                (double)s->prompt_tokens / s->prompt_s);
+    if (s->s > 0)
+        fprintf(stderr, "decode: %lld tokens, %.1f tokens/s, %.2f ms a step\n",
+                (long long)s->tokens, (double)s->tokens / s->s, s->s * 1e3 / (double)s->steps);
+}
+
+static int sample(struct kumi_sample_options *o, const char *prompt_file, const char *prompts_file)
+{
+    struct kumi_sample_speed speed = {0};
+    char *text = NULL;
+    const char **prompts = NULL;
+    int status = KUMI_OK;
+    o->speed = &speed;
+    if (prompt_file || prompts_file)
+        KU_TRY_OUT(read_text(prompt_file ? prompt_file : prompts_file, &text));
+    if (prompt_file)
+        o->prompt = text;
+    if (prompts_file)
+        KU_TRY_OUT(cut_lines(prompts_file, text, o, &prompts));
+    if (o->n > 1)
+        o->begin = begin;
+    KU_TRY_OUT(kumi_sample(o));
+    emit(NULL, "\n", 1);
+    print_speed(&speed);
+out:
+    ku_free(prompts);
+    ku_free(text);
+    return status;
+}
 
 int cmd_sample(const struct cli_command *self, int argc, char **argv)
 {
     struct kumi_sample_options o = {.temperature = 1, .emit = emit};
     struct cli_args args;
-    int64_t tokens = 100, top_k = 0, seed = 1337;
+    int64_t tokens = 100, top_k = 0, seed = 1337, batch = 1;
+    const char *prompt_file = NULL, *prompts_file = NULL;
     const struct cli_option option[] = {
         {"prompt", CLI_TEXT, "how the text begins (default: a newline)", &o.prompt},
+        {"prompt-file", CLI_TEXT, "the same, from a file", &prompt_file},
+        {"prompts", CLI_TEXT, "a file with a prompt a line: a text for each", &prompts_file},
+        {"batch", CLI_INT, "texts of the prompt, with seeds S, S + 1, .. (default 1)", &batch},
         {"tokens", CLI_INT, "how many to make (default 100)", &tokens},
         {"temperature", CLI_NUM, "1: as trained; 0: the likeliest always", &o.temperature},
         {"top-k", CLI_INT, "among the k likeliest; 0: all", &top_k},
+        {"top-p", CLI_NUM, "among the fewest whose probabilities add up to p; 0: all", &o.top_p},
+        {"stop", CLI_TEXT, "a text ends before the first of these", &o.stop},
+        {"dtype", CLI_TEXT, "f32 or bf16 to compute in (default: as trained)", &o.dtype},
         {"seed", CLI_INT, "same seed, same text (default 1337)", &seed}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)
         return code < 0 ? 0 : code;
+    if ((o.prompt != NULL) + (prompt_file != NULL) + (prompts_file != NULL) > 1)
+        code = cli_usage("sample: one of --prompt, --prompt-file and --prompts");
+    else if (batch < 1 || (prompts_file && batch > 1))
+        code = cli_usage("sample: --batch: %lld; give at least 1, and none with --prompts",
+                         (long long)batch);
     o.run = args.arg[0];
+    o.n = batch;
     o.tokens = tokens;
     o.top_k = top_k;
     o.seed = (uint64_t)seed;
-    int status = kumi_sample(&o);
-    if (status == KUMI_OK)
-        emit(NULL, "\n", 1);
+    if (code == 0)
+        code = cli_end(sample(&o, prompt_file, prompts_file), 0);
     cli_free(option, N, &args);
-    return cli_end(status, 0);
+    return code;
 }

@@ -32,9 +32,17 @@ struct ku_value {
  * same bytes (value itself if nothing writes it). A parameter has a way to make its first value;
  * optimizer tensors belong to a parameter and start at zero. A buffer (running statistics) is part
  * of the model in files and digests as a parameter is, but not trained; it lies with the parameter
- * that it belongs to.
+ * that it belongs to. A cache holds what an earlier run left for this one (keys and values when
+ * decoding): zero at first, in no file and no digest, cut by samples.
  */
-enum ku_tensor_kind { KU_T_PARAM, KU_T_OPTIMIZER, KU_T_DERIVED, KU_T_COUNTER, KU_T_BUFFER };
+enum ku_tensor_kind {
+    KU_T_PARAM,
+    KU_T_OPTIMIZER,
+    KU_T_DERIVED,
+    KU_T_COUNTER,
+    KU_T_BUFFER,
+    KU_T_CACHE
+};
 struct ku_tensor {
     const char *name; /* "h.0.attn.c_attn.weight", "h.0.attn.c_attn.weight.exp_avg" */
     uint8_t kind, dtype, trainable, used;

@@ -206,7 +206,8 @@ static int attributes(struct reader *r, struct ku_attrs *a, uint32_t *stream,
 /* Words of a state line beside attributes: 1 = taken, < 0: an error. */
 static int tensor_word(struct reader *r, const char *name, const char *value, void *ctx)
 {
-    static const char *const kind[] = {"param", "optimizer", "derived", "counter", "buffer"};
+    static const char *const kind[] = {"param",   "optimizer", "derived",
+                                       "counter", "buffer",    "cache"};
     enum { N_KINDS = sizeof kind / sizeof kind[0] };
     struct ku_tensor *t = ctx;
     for (int k = 0; value == NULL && k < N_KINDS; k++)

@@ -15,11 +15,9 @@
 #include "base/str.h"
 #include "ir/graph.h"
 
-static const char *const kind_name[] = {[KU_T_PARAM] = "param",
-                                        [KU_T_OPTIMIZER] = "optimizer",
-                                        [KU_T_DERIVED] = "derived",
-                                        [KU_T_COUNTER] = "counter",
-                                        [KU_T_BUFFER] = "buffer"};
+static const char *const kind_name[] = {
+    [KU_T_PARAM] = "param",     [KU_T_OPTIMIZER] = "optimizer", [KU_T_DERIVED] = "derived",
+    [KU_T_COUNTER] = "counter", [KU_T_BUFFER] = "buffer",       [KU_T_CACHE] = "cache"};
 
 static void print_value(const struct ku_graph *g, ku_id v, struct ku_str *out)
 {

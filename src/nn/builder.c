@@ -336,15 +336,23 @@ static int check_p(struct kumi_graph *g, double p)
 kumi_value kumi_attention(struct kumi_graph *g, kumi_value qkv, int causal, double dropout,
                           double scale)
 {
+    return kumi_attention_within(g, qkv, 0, causal, dropout, scale);
+}
+
+kumi_value kumi_attention_within(struct kumi_graph *g, kumi_value qkv, kumi_value segments,
+                                 int causal, double dropout, double scale)
+{
     if (ku_builder_has_failed(g) || !qkv || !check_p(g, dropout))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     a.causal = causal != 0;
     a.p = dropout;
     a.scale = scale;
-    ku_id port = control(g);
-    return ku_builder_node(
-        g, &(struct ku_make){.op = KU_OP_attention, .n_in = 2, .in = {qkv, port}, .attr = &a}, "");
+    struct ku_make m = {.op = KU_OP_attention, .n_in = 1, .in = {qkv}, .attr = &a};
+    if (segments)
+        m.in[m.n_in++] = segments;
+    m.in[m.n_in++] = control(g);
+    return ku_builder_node(g, &m, "");
 }
 
 kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, kumi_value v,
@@ -356,7 +364,10 @@ kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, k
     a.causal = o->causal != 0;
     a.p = o->dropout;
     a.scale = o->scale;
+    a.positions = o->positions != 0;
     struct ku_make m = {.op = KU_OP_attention_kv, .n_in = 3, .in = {q, k, v}, .attr = &a};
+    if (o->positions)
+        m.in[m.n_in++] = o->positions;
     if (o->lengths)
         m.in[m.n_in++] = o->lengths;
     if (o->segments)

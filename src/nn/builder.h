@@ -31,4 +31,24 @@ ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
 kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *part,
                             const struct ku_shape *s, int rows, const struct kumi_init *init);
 
+/* -- decoding: what a model calls where the batch has a cache (kumi_shape_of_batch) ------------ */
+/* Part `index` of x [n, t, parts, ..] -> [n, t, ..]. */
+kumi_value ku_builder_pick(struct kumi_graph *g, kumi_value x, int index);
+/* The port "positions", i32 [n]: where the first new token of each sample stands. */
+kumi_value ku_builder_positions(struct kumi_graph *g, int64_t n);
+/* A cache <scope><name> [n, h, cache, d] for x [n, t, h, d], as it was left. */
+ku_id ku_builder_cache(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache);
+/* x goes where positions say, i32 [n]; the cache behind that. */
+kumi_value ku_builder_cache_write(struct kumi_graph *g, ku_id cache, kumi_value x,
+                                  kumi_value positions);
+/*
+ * Causal attention of new tokens over those that this scope's cache keeps and themselves; scale 0 =
+ * 1/sqrt(width). Makes the caches <scope>k_cache and <scope>v_cache, [n, h, cache, d].
+ *
+ *   q      [n, t, h, d] or [n, t, h, r, d], with positions encoded already if that is by rotation
+ *   k, v   [n, t, h, d], likewise
+ */
+kumi_value ku_builder_cached_attention(struct kumi_graph *g, kumi_value q, kumi_value k,
+                                       kumi_value v, int64_t cache, double scale);
+
 #endif

@@ -43,7 +43,7 @@ kumi_value kumi_rope(struct kumi_graph *g, kumi_value x, const struct kumi_rope 
     }
     const struct ku_shape *s = &g->ir->shape[g->ir->value[x].shape];
     if (o->type == KUMI_ROPE_DYNAMIC && s->ndim > 1)
-        a.length = s->dim[1].count;
+        a.length = o->length ? o->length : s->dim[1].count;
     return ku_builder_node(
         g,
         &(struct ku_make){

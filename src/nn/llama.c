@@ -2,6 +2,7 @@
 #include "kumi/model.h"
 
 #include "base/err.h"
+#include "nn/builder.h"
 
 /* A function of the model alone, so that no layout changes it. */
 enum { VOCAB_PAD = 128 };
@@ -76,14 +77,22 @@ static kumi_value project(struct kumi_graph *g, const struct kumi_llama *c, kumi
                               .std = c->initializer_range});
 }
 
-static kumi_value attention(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x)
+static kumi_value attention(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x,
+                            kumi_value segments, const struct kumi_shape_of_batch *b)
 {
+    const struct kumi_attention_kv whole = {
+        .segments = segments, .causal = 1, .dropout = c->attention_dropout};
+    struct kumi_rope rope = c->rope;
+    if (b->cache) {
+        rope.positions = ku_builder_positions(g, b->n);
+        rope.length = b->cache;
+    }
     kumi_graph_enter(g, "self_attn");
-    kumi_value q = kumi_rope(g, project(g, c, x, "q_proj", 1), &c->rope);
-    kumi_value k = kumi_rope(g, project(g, c, x, "k_proj", 0), &c->rope);
+    kumi_value q = kumi_rope(g, project(g, c, x, "q_proj", 1), &rope);
+    kumi_value k = kumi_rope(g, project(g, c, x, "k_proj", 0), &rope);
     kumi_value v = project(g, c, x, "v_proj", 0);
-    kumi_value o = kumi_attention_kv(
-        g, q, k, v, &(struct kumi_attention_kv){.causal = 1, .dropout = c->attention_dropout});
+    kumi_value o = b->cache ? ku_builder_cached_attention(g, q, k, v, b->cache, 0)
+                            : kumi_attention_kv(g, q, k, v, &whole);
     kumi_value y = kumi_linear(g, o, "o_proj",
                                &(struct kumi_linear){.out = "c",
                                                      .out_count = &c->hidden_size,
@@ -113,12 +122,14 @@ static kumi_value mlp(struct kumi_graph *g, const struct kumi_llama *c, kumi_val
     return y;
 }
 
-static kumi_value decoder(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x)
+static kumi_value decoder(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x,
+                          kumi_value segments, const struct kumi_shape_of_batch *b)
 {
     const double eps = c->rms_norm_eps;
     for (int64_t i = 0; i < c->num_hidden_layers; i++) {
         kumi_graph_enter(g, "layers.%lld", (long long)i);
-        x = kumi_add(g, x, attention(g, c, kumi_rms_norm(g, x, "input_layernorm", eps)));
+        kumi_value y = kumi_rms_norm(g, x, "input_layernorm", eps);
+        x = kumi_add(g, x, attention(g, c, y, segments, b));
         x = kumi_add(g, x, mlp(g, c, kumi_rms_norm(g, x, "post_attention_layernorm", eps)));
         kumi_graph_leave(g);
     }
@@ -129,13 +140,15 @@ int kumi_llama_build(struct kumi_graph *g, const struct kumi_llama *c,
                      const struct kumi_shape_of_batch *b)
 {
     KU_TRY(check(c));
-    const int64_t table[] = {c->vocab_size, c->hidden_size};
+    const int64_t table[] = {c->vocab_size, c->hidden_size}, batch[] = {b->n, b->t};
     const struct kumi_init normal = {.std = c->initializer_range, .pad_first = VOCAB_PAD};
-    kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
+    kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", batch), segments = 0;
+    if (b->has_segments && !b->is_inference)
+        segments = kumi_input(g, "segments", KUMI_I32, "nt", batch);
     kumi_value embedding = kumi_param(g, "model.embed_tokens.weight", "vc", table, &normal);
     kumi_value head = embedding;
     kumi_graph_enter(g, "model");
-    kumi_value x = decoder(g, c, kumi_embedding(g, embedding, tokens));
+    kumi_value x = decoder(g, c, kumi_embedding(g, embedding, tokens), segments, b);
     kumi_graph_leave(g);
     if (b->is_inference)
         x = kumi_select(g, x, kumi_input(g, "index", KUMI_I32, "n", &b->n));
@@ -145,6 +158,6 @@ int kumi_llama_build(struct kumi_graph *g, const struct kumi_llama *c,
         kumi_linear(g, x, "lm_head", &(struct kumi_linear){.out_in = 1, .weight = head});
     if (b->is_inference)
         return kumi_graph_output(g, "logits", logits);
-    kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
+    kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", batch);
     return kumi_loss_cross_entropy(g, logits, targets, -100);
 }

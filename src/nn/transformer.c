@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "nn/builder.h"
 
 /* A function of the model alone, so that no layout changes it. */
 enum { VOCAB_PAD = 128 };
@@ -34,6 +35,9 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
                       (long long)c->d_model, (long long)c->encoder_layers,
                       (long long)c->decoder_layers, (long long)c->num_heads, (long long)c->ffn_dim,
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size);
+    if (b->has_segments)
+        return KU_ERR(KUMI_EINVAL,
+                      "model: transformer: it looks at a sample as a whole: no segments");
     if (c->d_model % c->num_heads)
         return KU_ERR(KUMI_EINVAL,
                       "model: transformer: d_model %lld is not divisible by num_heads %lld",
@@ -43,7 +47,7 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
                       "model: transformer: share_embeddings needs one vocabulary; there are %lld "
                       "and %lld tokens",
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size);
-    if (b->t > c->max_positions || b->s > c->max_positions)
+    if (b->t > c->max_positions || b->s > c->max_positions || b->cache > c->max_positions)
         return KU_ERR(KUMI_EINVAL,
                       "model: transformer: sequences of %lld and %lld tokens; max_positions is "
                       "%lld",
@@ -54,7 +58,8 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
 struct side {
     struct kumi_graph *g;
     const struct kumi_transformer *c;
-    kumi_value lengths;  /* of the keys */
+    const struct kumi_shape_of_batch *b;
+    kumi_value lengths;  /* of the keys; 0: all count */
     kumi_value sinusoid; /* positions that are not learned; 0 */
 };
 
@@ -70,19 +75,52 @@ static kumi_value project(const struct side *s, kumi_value x, const char *name, 
                                              .std = sqrt(2 / (double)(s->c->d_model + wide))});
 }
 
+static kumi_value source_positions(const struct side *s)
+{
+    ku_id made = ku_builder_has_failed(s->g) ? 0 : ku_graph_find_input(s->g->ir, "src_positions");
+    return made ? made : kumi_input(s->g, "src_positions", KUMI_I32, "n", &s->b->n);
+}
+
+/*
+ * What attention reads instead of k and v where keys are kept. Targets append theirs; those of the
+ * source are kept by the program that reads it and read by the other. Both programs have all
+ * caches, in one order.
+ */
+static void keep(const struct side *s, int is_cross, kumi_value *k, kumi_value *v)
+{
+    const struct kumi_shape_of_batch *b = s->b;
+    const int64_t count = is_cross ? b->source_cache : b->cache;
+    const char *const name[] = {"k_cache", "v_cache"};
+    kumi_value *const x[] = {k, v};
+    for (int i = 0; i < 2; i++) {
+        ku_id cache = ku_builder_cache(s->g, name[i], *x[i], count);
+        if (cache == 0)
+            return;
+        if (is_cross == b->is_source)
+            *x[i] = ku_builder_cache_write(s->g, cache, *x[i],
+                                           is_cross ? source_positions(s)
+                                                    : ku_builder_positions(s->g, b->n));
+        else
+            *x[i] = s->g->ir->tensor[cache].value;
+    }
+}
+
 static kumi_value attention(const struct side *s, const char *name, kumi_value x, kumi_value keys,
-                            int causal)
+                            int is_own_target)
 {
     const struct kumi_transformer *c = s->c;
     const int64_t heads[] = {c->num_heads, c->d_model / c->num_heads};
+    struct kumi_attention_kv how = {
+        .lengths = s->lengths, .causal = is_own_target, .dropout = c->attention_dropout};
     kumi_graph_enter(s->g, "%s", name);
     kumi_value q = project(s, x, "q_proj", "hd", heads, 1, c->d_model);
     kumi_value k = project(s, keys, "k_proj", "hd", heads, 1, c->d_model);
     kumi_value v = project(s, keys, "v_proj", "hd", heads, 1, c->d_model);
-    kumi_value o = kumi_attention_kv(s->g, q, k, v,
-                                     &(struct kumi_attention_kv){.lengths = s->lengths,
-                                                                 .causal = causal,
-                                                                 .dropout = c->attention_dropout});
+    if (s->b->is_inference && (is_own_target || keys != x))
+        keep(s, !is_own_target, &k, &v);
+    if (s->b->is_inference && is_own_target)
+        how.positions = ku_builder_positions(s->g, s->b->n);
+    kumi_value o = kumi_attention_kv(s->g, q, k, v, &how);
     kumi_value y = project(s, o, "out_proj", "c", &c->d_model, 2, c->d_model);
     kumi_graph_leave(s->g);
     return y;
@@ -117,7 +155,8 @@ static kumi_value feed_forward(const struct side *s, kumi_value x)
                     "final_layer_norm");
 }
 
-static kumi_value embed(const struct side *s, kumi_value table, kumi_value ids)
+/* at: i32 [n, t], where tokens stand; 0: from the first on. */
+static kumi_value embed(const struct side *s, kumi_value table, kumi_value ids, kumi_value at)
 {
     const struct kumi_transformer *c = s->c;
     const int64_t rows[] = {c->max_positions, c->d_model};
@@ -128,7 +167,9 @@ static kumi_value embed(const struct side *s, kumi_value table, kumi_value ids)
     kumi_value positions = c->learned_positions
                                ? kumi_param(s->g, "embed_positions.weight", "pc", rows, &small)
                                : s->sinusoid;
-    return kumi_dropout(s->g, kumi_positions(s->g, x, positions), c->dropout);
+    x = at ? kumi_add(s->g, x, kumi_embedding(s->g, positions, at))
+           : kumi_positions(s->g, x, positions);
+    return kumi_dropout(s->g, x, c->dropout);
 }
 
 static kumi_value table(const struct side *s, const char *name, int64_t words)
@@ -167,19 +208,22 @@ int kumi_transformer_build(struct kumi_graph *g, const struct kumi_transformer *
     KU_TRY(check(c, b));
     const int64_t src_dims[] = {b->n, b->s}, tgt_dims[] = {b->n, b->t};
     kumi_value waves = c->learned_positions ? 0 : kumi_sinusoid(g, c->max_positions, c->d_model);
-    struct side src = {g, c, kumi_input(g, "src_len", KUMI_I32, "n", &b->n), waves};
-    struct side tgt = {g, c, kumi_input(g, "tgt_len", KUMI_I32, "n", &b->n), waves};
+    struct side src = {g, c, b, kumi_input(g, "src_len", KUMI_I32, "n", &b->n), waves};
+    struct side tgt = {g, c, b, 0, waves};
+    if (!b->is_inference)
+        tgt.lengths = kumi_input(g, "tgt_len", KUMI_I32, "n", &b->n);
     kumi_value words = kumi_input(g, "src", KUMI_I32, "nt", src_dims);
     kumi_value shared = c->share_embeddings ? table(&src, "shared.weight", c->src_vocab_size) : 0;
 
     kumi_graph_enter(g, "encoder");
     kumi_value from = shared ? shared : table(&src, "embed_tokens.weight", c->src_vocab_size);
-    kumi_value memory = encode(&src, embed(&src, from, words));
+    kumi_value memory = encode(&src, embed(&src, from, words, 0));
     kumi_graph_leave(g);
 
     kumi_graph_enter(g, "decoder");
     kumi_value to = shared ? shared : table(&tgt, "embed_tokens.weight", c->tgt_vocab_size);
-    kumi_value x = embed(&tgt, to, kumi_input(g, "tgt_in", KUMI_I32, "nt", tgt_dims));
+    kumi_value at = b->is_inference ? kumi_input(g, "position_ids", KUMI_I32, "nt", tgt_dims) : 0;
+    kumi_value x = embed(&tgt, to, kumi_input(g, "tgt_in", KUMI_I32, "nt", tgt_dims), at);
     x = decode(&tgt, &src, x, memory);
     kumi_graph_leave(g);
 
@@ -187,6 +231,8 @@ int kumi_transformer_build(struct kumi_graph *g, const struct kumi_transformer *
         c->tie_word_embeddings ? to : table(&tgt, "lm_head.weight", c->tgt_vocab_size);
     kumi_value logits =
         kumi_linear(g, x, "lm_head", &(struct kumi_linear){.out_in = 1, .weight = head});
+    if (b->is_inference)
+        return b->is_source ? kumi_graph_error(g) : kumi_graph_output(g, "logits", logits);
     kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", tgt_dims);
     return kumi_loss_cross_entropy(g, logits, targets, -100);
 }

@@ -34,15 +34,19 @@ static int place_inputs(struct ku_graph *g, const struct ku_mesh *mesh)
 
 static int place_state(struct ku_graph *g)
 {
-    struct ku_layout l = ku_layout_all(KU_C);
-    for (int a = 0; a < N_BATCH_AXES; a++)
+    struct ku_layout l = ku_layout_all(KU_C), cut = l;
+    for (int a = 0; a < N_BATCH_AXES; a++) {
         l.at[batch_axis[a]].kind = KU_R;
-    ku_id id = ku_graph_layout(g, &l);
-    if (id == 0)
+        cut.at[batch_axis[a]] = (struct ku_place){KU_S, 0}; /* a cache's samples */
+    }
+    ku_id id = ku_graph_layout(g, &l), samples = ku_graph_layout(g, &cut);
+    if (id == 0 || samples == 0)
         return KUMI_ENOMEM;
     for (ku_id t = 1; t < g->n_tensors; t++)
         if (g->tensor[t].kind == KU_T_PARAM || g->tensor[t].kind == KU_T_DERIVED)
             g->value[g->tensor[t].value].layout = id;
+        else if (g->tensor[t].kind == KU_T_CACHE)
+            g->value[g->tensor[t].value].layout = samples;
     return KUMI_OK;
 }
 

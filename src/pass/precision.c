@@ -111,6 +111,8 @@ static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype
         KU_TRY(cast_operand(g, node, 0, dtype));
     if (op == KU_OP_add_rows) /* a table that is no parameter */
         KU_TRY(cast_operand(g, node, 1, dtype));
+    if (op == KU_OP_cache_write)
+        KU_TRY(cast_operand(g, node, 1, dtype));
     for (int i = 0; i < n_alike; i++)
         KU_TRY(cast_operand(g, node, i, dtype));
     return infer_again(g, node);
@@ -150,6 +152,9 @@ int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
         return KU_ERR(KUMI_EINVAL, "precision: compute: %s; f32, bf16 or f64 (device ref)",
                       kumi_dtype_name(o->compute));
     ku_id n_model = g->n_nodes;
+    for (ku_id c = 1; c < g->n_tensors; c++)
+        if (g->tensor[c].kind == KU_T_CACHE)
+            g->tensor[c].dtype = g->value[g->tensor[c].value].dtype = KUMI_BF16;
     for (ku_id n = 1; n < n_model; n++)
         if (g->node[n].op != KU_OP_NONE)
             KU_TRY(lower_precision(g, n, KUMI_BF16));

@@ -6,8 +6,7 @@
 
 #include "base/err.h"
 #include "data/image.h"
-#include "data/masked.h"
-#include "data/text.h"
+#include "train/dataset_text.h"
 
 static int refuse_number(const struct ku_config *c, const char *key, int64_t value,
                          const char *wanted)
@@ -79,43 +78,12 @@ static int open_images(const struct ku_config *c, const struct ku_model *m,
     return ku_image_open(&o, out);
 }
 
-/* Masks over text, for models that fill them in. Owns: text. */
-static int open_masked(const struct ku_config *c, const struct ku_model *m, struct ku_data *text,
-                       struct ku_data **out)
-{
-    struct ku_masked_opts o = {.probability = c->data_mlm_probability,
-                               .mask_token = c->data_mask_token,
-                               .vocab_count = m->facts.vocab_size,
-                               .seed = (uint64_t)c->train_seed};
-    if (c->data_mask_token == KU_NULL)
-        o.mask_token = o.vocab_count - 1;
-    if (o.mask_token < o.vocab_count)
-        return ku_masked_open(text, &o, out);
-    ku_data_destroy(text);
-    return refuse_number(c, "data.mask_token", o.mask_token, "an id below the model's vocab_size");
-}
-
 int ku_dataset_open(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
                     const struct ku_progress *progress, struct ku_data **out)
 {
     if (c->data_kind && ku_image_is_kind(c->data_kind))
         return open_images(c, m, progress, out);
-    struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
-                             .n_train = c->data_train.n,
-                             .val = (const char *const *)c->data_val.item,
-                             .n_val = c->data_val.n,
-                             .val_fraction = c->data_val_fraction,
-                             .tokenizer = c->data_tokenizer,
-                             .format = c->data_format,
-                             .seq_len = seq_len,
-                             .vocab_count = m->facts.vocab_size,
-                             .progress = *progress};
-    struct ku_data *text;
-    KU_TRY(ku_text_open(&o, &text));
-    if (m->facts.is_masked)
-        return open_masked(c, m, text, out);
-    *out = text;
-    return KUMI_OK;
+    return ku_dataset_open_text(c, m, seq_len, NULL, progress, out);
 }
 
 /* "i32 [32, 32, 3]", of a sample. */

@@ -75,7 +75,8 @@ static int open_data(const struct ku_config *c, const struct ku_progress *progre
                                  .tgt_len_max = c->data_max_target_len,
                                  .progress = *progress};
     o.on_empty = strcmp(c->data_on_empty, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
-    o.on_long = strcmp(c->data_on_long, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
+    o.on_long =
+        c->data_on_long && strcmp(c->data_on_long, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
     for (int i = 0; i < KU_N_SPLITS; i++)
         o.files[i] = (struct ku_parallel_files){(const char *const *)src[i]->item,
                                                 (const char *const *)tgt[i]->item,

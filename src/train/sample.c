@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trained model continues a text, token by token. */
+/* A trained model continues texts, token by token. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "base/random.h"
 #include "comm/job.h"
 #include "data/tokenizer.h"
 #include "data/words.h"
 #include "kumi/run.h"
 #include "train/infer.h"
 #include "train/model.h"
+#include "train/pick.h"
 #include "train/stored.h"
 
-enum { MAX_MODEL_BYTES = 1 << 20, BYTE_VOCAB = 256, STREAM = 0x73616d70 /* "samp" */ };
+enum { MAX_MODEL_BYTES = 1 << 20, BYTE_VOCAB = 256, MAX_TEXTS = 1 << 16 };
 
+struct text {
+    const char *prompt;
+    struct ku_tokens tokens; /* of the prompt */
+    struct ku_str pending;   /* that was not handed out yet */
+    struct ku_str made;      /* of all texts but the first: what is handed out at the end */
+};
 struct sample {
     const struct kumi_sample_options *o;
     struct ku_model model;
@@ -26,15 +31,12 @@ struct sample {
     struct ku_infer_opts infer;
     struct ku_tokenizer *tokenizer;
     int64_t n_ids; /* that the model may say and the tokenizer can write */
-    struct ku_tokens prompt;
-    uint32_t *id; /* [cap]; the text's last n tokens, at least n_positions of them if there are */
-    int64_t n, cap;
-    double *logits; /* [vocab_size] */
-    struct rank {
-        double logit;
-        uint32_t id;
-    } * rank;              /* [n_ids], where top_k needs it */
-    struct ku_str pending; /* text that was not handed out yet */
+    int64_t n;     /* texts */
+    struct text *text;
+    double *logits;         /* [n][vocab_size] */
+    uint32_t *id;           /* [n]: the newest tokens */
+    unsigned char *is_done; /* [n] */
+    struct ku_pick pick;
 };
 
 static int has(const char *dir, const char *name)
@@ -146,140 +148,182 @@ static int check_options(const struct kumi_sample_options *o)
                       (long long)o->top_k);
     if (o->tokens < 0)
         return KU_ERR(KUMI_EINVAL, "sample: tokens: %lld; give 0 or more", (long long)o->tokens);
-    if (o->prompt && o->prompt[0] == '\0')
-        return KU_ERR(KUMI_EINVAL, "sample: prompt: empty; give a text, or none for a newline");
+    if (!(o->top_p >= 0 && o->top_p <= 1))
+        return KU_ERR(KUMI_EINVAL, "sample: top-p: %g; give a share in [0, 1], 0 or 1 for all",
+                      o->top_p);
+    if (o->n < 0 || o->n > MAX_TEXTS)
+        return KU_ERR(KUMI_EINVAL, "sample: batch: %lld; give 1 to %d texts", (long long)o->n,
+                      (int)MAX_TEXTS);
+    if (o->dtype && strcmp(o->dtype, "f32") != 0 && strcmp(o->dtype, "bf16") != 0)
+        return KU_ERR(KUMI_EINVAL, "sample: dtype: %.60s; f32 or bf16", o->dtype);
+    if (o->stop && o->stop[0] == '\0')
+        return KU_ERR(KUMI_EINVAL, "sample: stop: empty; give a text, or none");
     return KUMI_OK;
 }
 
-static int encode_prompt(struct sample *s)
+static int encode_prompt(struct sample *s, struct text *t)
 {
-    const char *text = s->o->prompt ? s->o->prompt : "\n";
     int64_t vocab = s->model.facts.vocab_size;
-    if (!s->model.facts.is_causal)
-        return KU_ERR(KUMI_EINVAL,
-                      "sample: %s: model_type %s does not continue texts; give gpt2 or llama",
-                      s->o->run, ku_model_type(&s->model));
-    KU_TRY(ku_tokenizer_encode(s->tokenizer, text, strlen(text), &s->prompt));
-    if (s->prompt.count == 0)
+    if (t->prompt[0] == '\0')
+        return KU_ERR(KUMI_EINVAL, "sample: prompt: empty; give a text, or none for a newline");
+    KU_TRY(ku_tokenizer_encode(s->tokenizer, t->prompt, strlen(t->prompt), &t->tokens));
+    if (t->tokens.count == 0)
         return KU_ERR(KUMI_EINVAL, "sample: prompt: it has no tokens; give more text");
-    for (size_t i = 0; i < s->prompt.count; i++)
-        if (s->prompt.id[i] >= vocab)
+    for (size_t i = 0; i < t->tokens.count; i++)
+        if (t->tokens.id[i] >= vocab)
             return KU_ERR(KUMI_EINVAL,
                           "sample: prompt: token %zu is %u, the model's vocabulary has %lld; leave "
                           "out what the model was not trained on",
-                          i, s->prompt.id[i], (long long)vocab);
-    ku_str_append(&s->pending, text, strlen(text));
-    return s->pending.failed ? KUMI_ENOMEM : KUMI_OK;
+                          i, t->tokens.id[i], (long long)vocab);
+    ku_str_append(&t->pending, t->prompt, strlen(t->prompt));
+    return t->pending.failed ? KUMI_ENOMEM : KUMI_OK;
 }
 
-/* The window, and room to slide it now and then instead of at every token. */
-static int make_buffers(struct sample *s)
+static int encode_prompts(struct sample *s)
 {
-    int64_t most = s->model.facts.max_positions, n = (int64_t)s->prompt.count;
-    int64_t vocab = s->model.facts.vocab_size, known = ku_tokenizer_vocab_count(s->tokenizer);
-    s->n_ids = known < vocab ? known : vocab;
-    s->cap = s->o->tokens > 2 * most - n ? 2 * most : n + s->o->tokens;
-    s->infer.max_tokens = s->cap < most ? s->cap : most;
-    s->n = n < most ? n : most;
-    s->id = ku_malloc((size_t)s->cap * sizeof *s->id);
-    s->logits = ku_malloc((size_t)vocab * sizeof *s->logits);
-    if (s->o->top_k > 0 && s->o->top_k < s->n_ids) {
-        s->rank = ku_malloc((size_t)s->n_ids * sizeof *s->rank);
-        if (s->rank == NULL)
-            return KUMI_ENOMEM;
-    }
-    if (s->id == NULL || s->logits == NULL)
+    const struct kumi_sample_options *o = s->o;
+    s->n = o->n ? o->n : 1;
+    s->text = ku_calloc((size_t)s->n, sizeof *s->text);
+    if (s->text == NULL)
         return KUMI_ENOMEM;
-    memcpy(s->id, s->prompt.id + n - s->n, (size_t)s->n * sizeof *s->id);
+    for (int64_t i = 0; i < s->n; i++) {
+        s->text[i].prompt = o->prompts ? o->prompts[i] : o->prompt ? o->prompt : "\n";
+        KU_TRY(encode_prompt(s, &s->text[i]));
+    }
     return KUMI_OK;
 }
 
-static void push(struct sample *s, uint32_t id)
+static int make_buffers(struct sample *s)
 {
-    int64_t keep = s->model.facts.max_positions - 1;
-    if (s->n == s->cap) {
-        memmove(s->id, s->id + s->n - keep, (size_t)keep * sizeof *s->id);
-        s->n = keep;
+    int64_t vocab = s->model.facts.vocab_size, known = ku_tokenizer_vocab_count(s->tokenizer);
+    int64_t most = s->model.facts.max_positions;
+    size_t all;
+    s->n_ids = known < vocab ? known : vocab;
+    s->infer.n_rows = s->n;
+    s->infer.max_tokens = 1;
+    for (int64_t i = 0; i < s->n; i++) {
+        int64_t n = (int64_t)s->text[i].tokens.count;
+        int64_t end = s->o->tokens > most - n ? most : n + s->o->tokens;
+        if (end > s->infer.max_tokens)
+            s->infer.max_tokens = end;
     }
-    s->id[s->n++] = id;
+    KU_TRY(ku_mul_size((size_t)s->n, (size_t)vocab * sizeof *s->logits, &all));
+    s->logits = ku_malloc(all);
+    s->id = ku_calloc((size_t)s->n, sizeof *s->id);
+    s->is_done = ku_calloc((size_t)s->n, 1);
+    s->pick = (struct ku_pick){
+        .temperature = s->o->temperature, .top_k = s->o->top_k, .top_p = s->o->top_p};
+    s->pick.rank = ku_malloc((size_t)s->n_ids * sizeof *s->pick.rank);
+    return s->logits && s->id && s->is_done && s->pick.rank ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* Likelier first; of equals the lower id. */
-static int by_logit(const void *a, const void *b)
+/* Bytes at the end of a text that may be the beginning of a character, or of what ends it. */
+static size_t held_bytes(const struct sample *s, const struct ku_str *pending)
 {
-    const struct rank *x = a, *y = b;
-    if (x->logit != y->logit)
-        return x->logit < y->logit ? 1 : -1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-/* Number `number` of the made tokens. Its random number is a function of (seed, number). */
-static int pick(struct sample *s, int64_t number, uint32_t *id)
-{
-    double *logit = s->logits, total = 0, sum = 0;
-    struct rank first = {-HUGE_VAL, 0}, last = {-HUGE_VAL, UINT32_MAX};
-    for (int64_t v = 0; v < s->n_ids; v++) {
-        if (!(logit[v] < HUGE_VAL))
-            return KU_ERR(KUMI_ENUMERIC,
-                          "sample: the logit of token %lld is %g: the model is broken",
-                          (long long)v, logit[v]);
-        if (logit[v] > first.logit)
-            first = (struct rank){logit[v], (uint32_t)v};
-    }
-    *id = first.id;
-    if (s->o->temperature == 0 || !(first.logit > -HUGE_VAL))
-        return KUMI_OK;
-    if (s->rank) {
-        for (int64_t v = 0; v < s->n_ids; v++)
-            s->rank[v] = (struct rank){logit[v], (uint32_t)v};
-        qsort(s->rank, (size_t)s->n_ids, sizeof *s->rank, by_logit);
-        last = s->rank[s->o->top_k - 1];
-    }
-    for (int64_t v = 0; v < s->n_ids; v++) { /* from here on: weights */
-        struct rank r = {logit[v], (uint32_t)v};
-        logit[v] = by_logit(&r, &last) > 0 ? 0 : exp((r.logit - first.logit) / s->o->temperature);
-        total += logit[v];
-    }
-    struct ku_philox random = ku_philox(s->o->seed, 0, STREAM, (uint64_t)number);
-    double u = ((double)(random.word[0] >> 5) * 0x1p26 + (double)(random.word[1] >> 6)) * 0x1p-53;
-    for (int64_t v = 0; v < s->n_ids; v++) {
-        sum += logit[v];
-        if (sum > u * total) {
-            *id = (uint32_t)v;
-            return KUMI_OK;
-        }
-    }
-    return KUMI_OK; /* u * total was rounded up to total */
-}
-
-/* Hands out what is there, but for the beginning of a character whose end is still to come. */
-static void hand_out(struct sample *s, int is_end)
-{
-    const unsigned char *at = (const unsigned char *)ku_str_get(&s->pending);
-    size_t all = s->pending.bytes, held = 0;
-    for (size_t k = 1; k <= 3 && k <= all && !is_end; k++)
+    const char *text = ku_str_get(pending);
+    const unsigned char *at = (const unsigned char *)text;
+    size_t all = pending->bytes, held = 0, stop = s->o->stop ? strlen(s->o->stop) : 0;
+    for (size_t k = 1; k <= 3 && k <= all; k++)
         if (ku_utf8_is_partial(at + all - k, at + all))
             held = k;
-    if (all == held)
-        return;
-    s->o->emit(s->o->ctx, s->pending.text, all - held);
-    memmove(s->pending.text, s->pending.text + all - held, held);
-    s->pending.bytes = held;
+    for (size_t k = 1; k < stop && k <= all; k++)
+        if (k > held && memcmp(text + all - k, s->o->stop, k) == 0)
+            held = k;
+    return held;
 }
 
-static int make_text(struct sample *s, struct ku_infer *m)
+static void emit(struct sample *s, struct text *t, const char *text, size_t bytes)
 {
-    hand_out(s, 0);
-    for (int64_t i = 0; i < s->o->tokens; i++) {
-        uint32_t id;
-        int64_t seen = s->n < s->infer.max_tokens ? s->n : s->infer.max_tokens;
-        KU_TRY(ku_infer_next(m, s->id + s->n - seen, seen, s->logits));
-        KU_TRY(pick(s, i, &id));
-        push(s, id);
-        KU_TRY(ku_tokenizer_decode(s->tokenizer, &id, 1, &s->pending));
-        hand_out(s, 0);
+    if (t == s->text)
+        s->o->emit(s->o->ctx, text, bytes);
+    else
+        ku_str_append(&t->made, text, bytes);
+}
+
+static void hand_out(struct sample *s, struct text *t, int is_end)
+{
+    size_t all = t->pending.bytes, held = is_end ? 0 : held_bytes(s, &t->pending);
+    if (all == held)
+        return;
+    emit(s, t, t->pending.text, all - held);
+    memmove(t->pending.text, t->pending.text + all - held, held);
+    t->pending.bytes = held;
+}
+
+/* Cuts a text where it ends, if it does. */
+static int has_ended(const struct sample *s, struct ku_str *pending)
+{
+    const size_t stop = s->o->stop ? strlen(s->o->stop) : 0;
+    for (size_t k = 0; stop && k + stop <= pending->bytes; k++)
+        if (memcmp(pending->text + k, s->o->stop, stop) == 0) {
+            pending->bytes = k;
+            return 1;
+        }
+    return 0;
+}
+
+/* Token number `number` of text i, from the logits. */
+static int add_token(struct sample *s, int64_t i, int64_t number)
+{
+    struct text *t = &s->text[i];
+    double *logits = s->logits + i * s->model.facts.vocab_size;
+    KU_TRY(ku_pick(&s->pick, logits, s->n_ids, s->o->seed + (uint64_t)i, number, &s->id[i]));
+    KU_TRY(ku_tokenizer_decode(s->tokenizer, &s->id[i], 1, &t->pending));
+    s->is_done[i] = (unsigned char)has_ended(s, &t->pending);
+    hand_out(s, t, s->is_done[i]);
+    return KUMI_OK;
+}
+
+static int read_prompts(struct sample *s, struct ku_infer *m)
+{
+    struct ku_infer_text *text = ku_calloc((size_t)s->n, sizeof *text);
+    if (text == NULL)
+        return KUMI_ENOMEM;
+    for (int64_t i = 0; i < s->n; i++)
+        text[i] = (struct ku_infer_text){s->text[i].tokens.id, (int64_t)s->text[i].tokens.count};
+    int status = ku_infer_prompt(m, text, s->logits);
+    ku_free(text);
+    return status;
+}
+
+static int make_tokens(struct sample *s, struct ku_infer *m)
+{
+    for (int64_t number = 0; number < s->o->tokens; number++) {
+        int64_t n_open = 0;
+        if (number == 0)
+            KU_TRY(read_prompts(s, m));
+        else
+            KU_TRY(ku_infer_next(m, s->id, s->is_done, s->logits));
+        for (int64_t i = 0; i < s->n; i++) {
+            if (!s->is_done[i])
+                KU_TRY(add_token(s, i, number));
+            n_open += !s->is_done[i];
+        }
+        if (n_open == 0)
+            break;
     }
-    hand_out(s, 1);
+    return KUMI_OK;
+}
+
+static int make_texts(struct sample *s, struct ku_infer *m)
+{
+    const struct kumi_sample_options *o = s->o;
+    for (int64_t i = 0; i < s->n; i++) {
+        if (i == 0 && o->begin)
+            o->begin(o->ctx, 0);
+        hand_out(s, &s->text[i], 0);
+    }
+    KU_TRY(make_tokens(s, m));
+    for (int64_t i = 0; i < s->n; i++) {
+        struct ku_str *made = &s->text[i].made;
+        hand_out(s, &s->text[i], 1);
+        if (i > 0 && o->begin)
+            o->begin(o->ctx, i);
+        if (made->failed)
+            return KUMI_ENOMEM;
+        if (made->bytes)
+            o->emit(o->ctx, made->text, made->bytes);
+    }
     return KUMI_OK;
 }
 
@@ -288,7 +332,14 @@ static int run(struct ku_job *job, void *arg)
     struct sample *s = arg;
     struct ku_infer *m;
     KU_TRY(ku_infer_create(job, &s->model, s->weights, &s->infer, &m));
-    int status = make_text(s, m);
+    int status = make_texts(s, m);
+    struct ku_infer_work w = ku_infer_work(m);
+    if (status == KUMI_OK && s->o->speed)
+        *s->o->speed = (struct kumi_sample_speed){.prompt_tokens = w.prompt_tokens,
+                                                  .tokens = w.tokens,
+                                                  .steps = w.steps,
+                                                  .prompt_s = (double)w.prompt_ns * 1e-9,
+                                                  .s = (double)w.ns * 1e-9};
     ku_infer_destroy(m);
     return status;
 }
@@ -301,7 +352,9 @@ static int prepare(struct sample *s)
         KU_TRY(open_directory(s, dir));
     else
         KU_TRY(open_checkpoint(s));
-    KU_TRY(encode_prompt(s));
+    if (s->o->dtype)
+        KU_TRY(ku_dtype_parse(s->o->dtype, &s->infer.compute));
+    KU_TRY(encode_prompts(s));
     return make_buffers(s);
 }
 
@@ -311,11 +364,16 @@ int kumi_sample(const struct kumi_sample_options *options)
     int status = prepare(&s);
     if (status == KUMI_OK) /* a job of one, whatever the environment says */
         status = ku_job_threads(1, NULL, run, &s);
-    ku_str_fini(&s.pending);
-    ku_free(s.rank);
+    for (int64_t i = 0; s.text && i < s.n; i++) {
+        ku_tokens_fini(&s.text[i].tokens);
+        ku_str_fini(&s.text[i].pending);
+        ku_str_fini(&s.text[i].made);
+    }
+    ku_free(s.text);
     ku_free(s.logits);
     ku_free(s.id);
-    ku_tokens_fini(&s.prompt);
+    ku_free(s.is_done);
+    ku_free(s.pick.rank);
     ku_tokenizer_destroy(s.tokenizer);
     ku_free(s.weights);
     ku_model_fini(&s.model);

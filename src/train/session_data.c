@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "train/agree.h"
 #include "train/dataset.h"
@@ -143,12 +144,17 @@ static int fill(struct ku_session *s, int is_eval, int64_t number)
     return KUMI_OK;
 }
 
-int64_t ku_session_n_skipped(const struct ku_session *s)
+int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n)
 {
-    int64_t n = 0;
+    int64_t sum = 0;
     for (int i = 0; i < 2; i++)
-        n += s->loader[i] ? ku_loader_n_skipped(s->loader[i]) : 0;
-    return n;
+        sum += s->loader[i] ? ku_loader_n_skipped(s->loader[i]) : 0;
+    KU_TRY(ku_agree_sum(job, &sum, 1));
+    if (sum > 0 && job->rank == 0)
+        KU_LOG(DATA, WARN, "%lld sample%s could not be read and counted for nothing",
+               (long long)sum, sum == 1 ? "" : "s");
+    *n = sum;
+    return KUMI_OK;
 }
 
 int ku_session_fill_train(struct ku_session *s, int64_t step)

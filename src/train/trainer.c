@@ -92,7 +92,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     *n = 0;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
-        if (x->kind == KU_T_DERIVED || x->kind == KU_T_COUNTER)
+        if (x->kind == KU_T_DERIVED || x->kind == KU_T_COUNTER || x->kind == KU_T_CACHE)
             continue;
         ku_id id = ku_graph_find_tensor(g, p->name_of[x->name]);
         const struct ku_shape *shape = &p->shape[x->shape];
