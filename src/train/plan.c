@@ -84,7 +84,8 @@ void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
         char each[48] = "images";
         if (p->s.model.facts.image[0] == 0)
             snprintf(each, sizeof each, "of %lld tokens each", (long long)p->s.seq_len);
-        ku_str_add(out, "global batch %lld = %lld virtual shards x micro-batches of %lld x %lld, %s",
+        ku_str_add(out,
+                   "global batch %lld = %lld virtual shards x micro-batches of %lld x %lld, %s",
                    (long long)b->global_batch, (long long)b->virtual_shards,
                    (long long)b->micro_batch, (long long)b->k, each);
         return;
