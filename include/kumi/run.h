@@ -92,7 +92,6 @@ struct kumi_eval_result {
     int is_by_samples; /* tokens are samples, and there is no perplexity */
     int rank;          /* whose result this is; all have the same */
     int is_reported;
-    int rank; /* of this process: all have the result, one shows it */
 };
 /* Collective over the job. Errors: KUMI_EINVAL: options, or no validation split; KUMI_ENOCKPT;
  * KUMI_EINPUT: the data. */

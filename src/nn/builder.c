@@ -133,7 +133,7 @@ ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
     size_t bytes = strlen(path);
     if (bytes && path[bytes - 1] == '.')
         path[bytes - 1] = '\0';
-    m->phase = KU_PH_F;
+    m->phase = m->n_in ? KU_PH_F : KU_PH_A; /* what reads nothing is the same all step */
     m->path = path;
     ku_id node = ku_graph_node(g->ir, m);
     return node ? ku_out(g->ir, node, 0) : ku_builder_fail(g);

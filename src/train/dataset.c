@@ -1,38 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/dataset.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "data/image.h"
 #include "train/dataset_text.h"
 
-static int refuse_seq_len(const struct ku_config *c, const char *wanted)
+static int refuse_number(const struct ku_config *c, const char *key, int64_t value,
+                         const char *wanted)
 {
-    json_t *v = json_integer(c->data_seq_len);
-    int status = ku_config_refuse(c, "data.seq_len", v, wanted);
+    json_t *v = json_integer(value);
+    int status = ku_config_refuse(c, key, v, wanted);
     json_decref(v);
     return status;
+}
+
+/* A key's tokens, and `more` that the model reads with them. */
+static int check_length(const struct ku_config *c, const struct ku_model_facts *f, const char *key,
+                        int64_t value, int64_t more)
+{
+    char wanted[96];
+    if (value + more <= f->max_positions)
+        return KUMI_OK;
+    snprintf(wanted, sizeof wanted, "%sit exceeds the model's %s", more ? "with <s> " : "",
+             f->positions_key);
+    return refuse_number(c, key, value, wanted);
 }
 
 int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)
 {
     const struct ku_model_facts *f = &m->facts;
-    struct ku_str wanted = {0};
-    int is_given = c->data_seq_len != KU_NULL, status = KUMI_OK;
-    if (f->max_positions == 0) {
-        *out = 1;
-        return is_given ? refuse_seq_len(c, "the model reads no sequences; leave it out") : KUMI_OK;
+    int is_given = c->data_seq_len != KU_NULL;
+    if (is_given && (f->max_positions == 0 || f->is_pairs))
+        return refuse_number(c, "data.seq_len", c->data_seq_len,
+                             f->is_pairs ? "pairs have data.max_source_len and data.max_target_len"
+                                         : "the model reads no sequences; leave it out");
+    *out = is_given ? c->data_seq_len : f->max_positions ? f->max_positions : 1;
+    if (f->is_pairs) {
+        *out = c->data_max_target_len + 1;
+        KU_TRY(check_length(c, f, "data.max_source_len", c->data_max_source_len, 0));
+        return check_length(c, f, "data.max_target_len", c->data_max_target_len, 1);
     }
-    if (f->is_pairs && is_given)
-        return refuse_seq_len(c, "pairs have data.max_source_len and data.max_target_len");
-    *out = is_given ? c->data_seq_len : f->is_pairs ? c->data_max_target_len + 1 : f->max_positions;
-    if (*out > f->max_positions) {
-        ku_str_add(&wanted, "it exceeds the model's %s", f->positions_key);
-        status = refuse_seq_len(c, ku_str_get(&wanted));
-    }
-    ku_str_fini(&wanted);
-    return status;
+    return is_given && f->max_positions ? check_length(c, f, "data.seq_len", *out, 0) : KUMI_OK;
 }
 
 static int open_images(const struct ku_config *c, const struct ku_model *m,

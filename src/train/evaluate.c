@@ -60,29 +60,32 @@ static int find(struct evaluation *e, int64_t before, const struct kumi_error *d
  * That moves no bit. A micro-batch holds the same samples whatever V and the global batch are, as
  * the global batch is cut into micro-batches in order; its size, on which kernels may depend, stays
  * that of the run; and the loss is an exact sum over tokens, rounded once. So any rank count will
- * do.
+ * do. Pairs keep the run's batch shapes too (n_parts).
  */
 static int configure(struct evaluation *e, const struct ku_ckpt *c)
 {
     struct ku_session *s = &e->s;
     json_t *numerics = json_object_get(c->manifest.root, "numerics");
-    int64_t micro;
+    int64_t micro, global;
     KU_TRY(ku_stored_config(c, (const char *const *)e->set, e->n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     if (ku_json_int(json_object_get(numerics, "train.micro_batch"), &micro) < 0 || micro < 1 ||
-        ku_json_int(json_object_get(numerics, "data.seq_len"), &s->seq_len) < 0 || s->seq_len < 1 ||
+        ku_json_int(json_object_get(numerics, "train.global_batch"), &global) < 0 ||
+        global < micro || ku_json_int(json_object_get(numerics, "data.seq_len"), &s->seq_len) < 0 ||
+        s->seq_len < 1 ||
         (s->model.facts.max_positions && s->seq_len > s->model.facts.max_positions))
-        return KU_ERR(
-            KUMI_ENOCKPT,
-            "checkpoint: %s/manifest.json: no train.micro_batch or data.seq_len among its "
-            "numerics keys",
-            c->path);
+        return KU_ERR(KUMI_ENOCKPT,
+                      "checkpoint: %s/manifest.json: no train.micro_batch, train.global_batch or "
+                      "data.seq_len "
+                      "among its numerics keys",
+                      c->path);
     s->batch = (struct ku_batch){.n_ranks = e->job->n,
                                  .global_batch = micro * e->job->n,
                                  .micro_batch = micro,
                                  .accumulation = 1,
                                  .virtual_shards = e->job->n,
-                                 .k = 1};
+                                 .k = 1,
+                                 .n_parts = global / micro};
     s->n_steps = s->decay_steps = 1; /* no step is taken */
     return KUMI_OK;
 }

@@ -162,6 +162,19 @@ int ku_session_n_shapes(const struct ku_session *s)
     return s->pairs.data ? ku_pairs_n_shapes(&s->pairs) : 1;
 }
 
+void ku_session_print_batch(const struct ku_session *s, struct ku_str *out)
+{
+    const struct ku_batch *b = &s->batch;
+    if (s->pairs.data) {
+        ku_str_add(out, "pairs in %lld shards x %lld, ", (long long)b->virtual_shards,
+                   (long long)b->k);
+        ku_buckets_print(s->pairs.buckets[KU_SPLIT_TRAIN], out);
+    } else {
+        ku_str_add(out, "global batch %lld = %lld shards x %lld x %lld", (long long)b->global_batch,
+                   (long long)b->virtual_shards, (long long)b->micro_batch, (long long)b->k);
+    }
+}
+
 int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
 {
     struct kumi_shape_of_batch b = {
@@ -223,9 +236,8 @@ static int look_at(struct ku_session *s, struct ku_graph *const *graph)
     s->n_params = ku_graph_n_params(graph[0]);
     if (s->pairs.data) { /* of an epoch */
         flops = 0;
-        for (int64_t step = 0; step < s->sampler.steps_per_epoch; step++)
-            flops +=
-                ku_graph_model_flops(graph[ku_pairs_shape_at(&s->pairs, KU_SPLIT_TRAIN, step)]);
+        for (int64_t run = 0; run < ku_pairs_n_runs(&s->pairs, KU_SPLIT_TRAIN); run++)
+            flops += ku_graph_model_flops(graph[ku_pairs_shape_at(&s->pairs, KU_SPLIT_TRAIN, run)]);
         items = ku_pairs_targets(&s->pairs);
     } else if (s->data) {
         KU_TRY(ku_dataset_check(s->data, graph[0]));
