@@ -416,7 +416,7 @@ static void draw_list(const struct picture *d, double y)
 static void draw_title(const struct picture *d)
 {
     const struct ku_batch *b = &d->plan->s.batch;
-    char text[256], bytes[16], each[48] = " images";
+    char text[256], bytes[16];
     const char *slash = strrchr(d->config, '/');
     int at = 0;
     font(d, 20, 1);
