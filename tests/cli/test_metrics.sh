@@ -66,7 +66,7 @@ for r in steps:
     assert abs(r["tps"] * (r["step_ms"] + r["data_ms"]) / 1e3 / tokens - 1) < 0.01, r
     assert r["memory_gib"] is None or r["memory_gib"] * 2**30 > plan["host_bytes"] / 2, r
 for r in evals:
-    assert set(r) == {"step", "val_loss"} and 0 < r["val_loss"] < 6, r
+    assert set(r) == {"step", "epoch", "val_loss"} and 0 < r["val_loss"] < 6, r
 assert steps[-1]["loss"] < steps[0]["loss"], steps
 whole = [json.loads(line) for line in open(dir + "/whole.jsonl")] # the same run, every step: the same numbers
 exact = lambda r: {k: r[k] for k in ("step", "epoch", "loss", "grad_norm", "lr", "tokens", "val_loss") if k in r}
