@@ -91,6 +91,20 @@ KUMI_API int kumi_trainer_evaluate(struct kumi_trainer *trainer, const struct ku
 KUMI_API int kumi_trainer_metric(const struct kumi_trainer *trainer, const char *name, int is_eval,
                                  double *value);
 
+/*
+ * What this rank computed of an output of the graph (kumi_graph_output) in the last evaluation:
+ * the samples of its share of the batch, as f32.
+ *
+ *   out     [n_samples, ..] over the output's dims; count elements
+ *   first   number of the first sample in the batch; NULL: not wanted
+ *   count   n_samples is the batch's share: samples / ranks
+ *
+ * Valid until the next step. Errors: KUMI_EINVAL: no such output, not one row a sample, or another
+ * count.
+ */
+KUMI_API int kumi_trainer_output(const struct kumi_trainer *trainer, const char *name, float *out,
+                                 int64_t count, int64_t *first);
+
 /* A parameter's or optimizer tensor's present values in files' shape, as f32. count: elements,
  * checked. */
 KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *name, float *out,

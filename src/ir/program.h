@@ -18,7 +18,7 @@ enum ku_arena_kind {
     KU_AR_STATE, /* state of this rank alone */
     KU_AR_WIRE,  /* per rank, but peers on the host address it: operands of collectives */
     KU_AR_STEP,  /* per rank, private: everything that dies within the step, and result ports */
-    KU_AR_INPUT, /* ports that the trainer fills */
+    KU_AR_INPUT, /* ports that the trainer fills, and rows that it reads back */
     KU_N_ARENAS
 };
 /* A label for reports; bytes are shared across classes. */

@@ -94,7 +94,22 @@ static struct ku_program_port port_of(const struct ku_lower *l, const struct ku_
                                     .dtype = v->dtype};
 }
 
-/* An input buffer holds the rank's samples of the whole step, micro-batch after micro-batch. */
+/* A port's buffer holds the rank's samples of the whole step, micro-batch after micro-batch. */
+static int add_port_buffer(struct ku_lower *l, ku_id v)
+{
+    struct ku_program *p = l->p;
+    ku_id b = ku_lower_buffer(l, v, KU_AR_INPUT, KU_CL_INPUT);
+    if (b == 0)
+        return ku_err_get()->status;
+    l->buffer[v] = b;
+    p->buffer[b].micro = -1;
+    if (l->g->layout[l->g->value[v].layout].at[KU_AX_MB].kind == KU_S)
+        p->buffer[b].bytes *= (size_t)l->n_micro;
+    p->buffer[b].offset = p->arena_bytes[KU_AR_INPUT];
+    p->arena_bytes[KU_AR_INPUT] += (p->buffer[b].bytes + 63) & ~(size_t)63;
+    return KUMI_OK;
+}
+
 static int add_inputs(struct ku_lower *l)
 {
     struct ku_program *p = l->p;
@@ -102,17 +117,21 @@ static int add_inputs(struct ku_lower *l)
     if (p->input == NULL)
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < l->g->n_inputs; i++) {
-        ku_id v = l->g->input[i].value, b = ku_lower_buffer(l, v, KU_AR_INPUT, KU_CL_INPUT);
-        if (b == 0)
-            return ku_err_get()->status;
-        const struct ku_layout *layout = &l->g->layout[l->g->value[v].layout];
-        l->buffer[v] = b;
-        p->buffer[b].micro = -1;
-        if (layout->at[KU_AX_MB].kind == KU_S)
-            p->buffer[b].bytes *= (size_t)l->n_micro;
-        p->buffer[b].offset = p->arena_bytes[KU_AR_INPUT];
-        p->arena_bytes[KU_AR_INPUT] += (p->buffer[b].bytes + 63) & ~(size_t)63;
+        KU_TRY(add_port_buffer(l, l->g->input[i].value));
         p->input[p->n_inputs++] = port_of(l, &l->g->input[i]);
+    }
+    return KUMI_OK;
+}
+
+/* Outputs with rows of every micro-batch; of the others the step's last value is read. */
+static int add_output_rows(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    for (uint32_t i = 0; i < g->n_outputs; i++) {
+        ku_id v = g->output[i].value;
+        if (g->value[v].def && l->buffer[v] == 0 &&
+            g->layout[g->value[v].layout].at[KU_AX_MB].kind == KU_S)
+            KU_TRY(add_port_buffer(l, v));
     }
     return KUMI_OK;
 }
@@ -364,6 +383,7 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(copy_tables(l->g, l->p));
     KU_TRY(add_state(l));
     KU_TRY(add_inputs(l));
+    KU_TRY(add_output_rows(l));
     analyse(l);
     KU_TRY(lower_once(l, KU_PH_A));
     for (int u = 0; u < l->n_micro; u++) {

@@ -206,6 +206,8 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     int pair = ku_op_pair(ku_ops[n->op].inout, i);
     if (pair >= 0)
         return l->buffer[ku_in(g, n, pair)];
+    if (l->buffer[v] && l->p->buffer[l->buffer[v]].arena == KU_AR_INPUT) /* an output's rows */
+        return l->buffer[v];
     if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
         return l->state[v];
     struct ku_fold_state *f = &l->fold[v];

@@ -244,6 +244,44 @@ int kumi_trainer_metric(const struct kumi_trainer *t, const char *name, int is_e
     return ku_trainer_metric(t->t, name, is_eval, value);
 }
 
+static int is_padding(const struct ku_shape *s, int64_t element)
+{
+    for (int d = s->ndim - 1; d > 0; d--) {
+        if (element % s->dim[d].count >= s->dim[d].seen)
+            return 1;
+        element /= s->dim[d].count;
+    }
+    return 0;
+}
+
+int kumi_trainer_output(const struct kumi_trainer *t, const char *name, float *out, int64_t count,
+                        int64_t *first)
+{
+    const struct ku_program *p = t->t->program[KU_PROG_EVAL];
+    const struct ku_program_port *port = ku_program_find_port(p, 0, name);
+    if (port == NULL)
+        return KU_ERR(KUMI_EINVAL, "trainer: output %s: the graph has none of this name", name);
+    const struct ku_shape *shape = &p->shape[port->shape];
+    const void *rows = ku_exec_port(t->t->exec[KU_PROG_EVAL], 0, name, NULL);
+    if (ku_shape_find(shape, 'n') != 0)
+        return KU_ERR(KUMI_EINVAL, "trainer: output %s: it has no rows of samples (first dim n)",
+                      name);
+    int64_t n = 0, begin, row = ku_shape_seen(shape) / shape->dim[0].seen;
+    for (int u = ku_trainer_n_micro(t->t); u-- > 0;)
+        n += ku_trainer_rows(t->t, u, &begin);
+    if (count != n * row)
+        return KU_ERR(KUMI_EINVAL,
+                      "trainer: output %s: %lld samples of %lld elements on this rank, asked for "
+                      "%lld elements",
+                      name, (long long)n, (long long)row, (long long)count);
+    for (int64_t i = 0, from = 0; i < count; from++)
+        if (!is_padding(shape, from))
+            out[i++] = (float)ku_load_f64(rows, (enum kumi_dtype)port->dtype, from);
+    if (first)
+        *first = begin;
+    return KUMI_OK;
+}
+
 static const struct ku_ckpt_tensor *find(const struct kumi_trainer *t, const char *name)
 {
     for (int i = 0; i < t->t->n_tensors; i++)

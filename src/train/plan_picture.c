@@ -426,11 +426,9 @@ static void draw_title(const struct picture *d)
              slash ? slash + 1 : d->config, bytes);
     text_at(d, LEFT, 36, 0, text);
     font(d, 13, 0);
-    if (d->plan->s.model.facts.image[0] == 0)
-        snprintf(each, sizeof each, ", %lld tokens a sample", (long long)d->plan->s.seq_len);
-    at = snprintf(text, sizeof text, "%d rank%s, %s, global batch %lld in micro-batches of %lld%s",
+    at = snprintf(text, sizeof text, "%d rank%s, %s, %lld loss positions in %lld micro-batches",
                   b->n_ranks, b->n_ranks == 1 ? "" : "s", d->plan->s.cfg.precision_compute,
-                  (long long)b->global_batch, (long long)b->micro_batch, each);
+                  (long long)ku_plan_tokens(d->plan), (long long)(b->virtual_shards * b->k));
     for (int a = 0, n = 0; a < KU_N_ARENAS; a++) {
         int is_drawn_there = d->p->arena_bytes[a] == 0;
         for (int i = 0; i < d->n_panels; i++)

@@ -77,7 +77,7 @@ static void collect(const struct ku_plan *plan, struct roofline *r)
     qsort(r->row, KU_N_OPS, sizeof *r->row, longest_first);
     while (r->n_rows < KU_N_OPS && r->row[r->n_rows].calls)
         r->n_rows++;
-    r->tokens = (double)(plan->s.batch.global_batch * plan->s.seq_len);
+    r->tokens = (double)ku_plan_tokens(plan);
 }
 
 static const char *bound_of(const struct row *row)

@@ -221,14 +221,13 @@ static int prepare(struct run *r)
     if (!is_first(r))
         return KUMI_OK;
     KU_TRY(open_metrics(r));
-    fprintf(stderr,
-            "kumi: %s: %lld parameters, %d ranks, global batch %lld = %lld shards x %lld x %lld, "
-            "%s on %s, %s\n",
+    struct ku_str batch = {0};
+    ku_session_print_batch(&r->s, &batch);
+    fprintf(stderr, "kumi: %s: %lld parameters, %d ranks, %s, %s on %s, %s\n",
             r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
-            (long long)r->s.n_params, r->job->n, (long long)r->s.batch.global_batch,
-            (long long)r->s.batch.virtual_shards, (long long)r->s.batch.micro_batch,
-            (long long)r->s.batch.k, r->s.cfg.precision_compute, ku_cpu_isa_name(r->s.t->isa),
-            r->dir.path);
+            (long long)r->s.n_params, r->job->n, ku_str_get(&batch), r->s.cfg.precision_compute,
+            ku_cpu_isa_name(r->s.t->isa), r->dir.path);
+    ku_str_fini(&batch);
     const struct ku_lr_scaling *scaling = &r->s.cfg.optimizer_lr_scaling;
     if (scaling->rule != KU_SCALING_NONE)
         fprintf(stderr, "kumi: learning rate %g = %g x %s(%lld / %lld)\n",

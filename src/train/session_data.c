@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A session's data: opened, sampled, and brought to the ports of a step. */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/err.h"
 #include "base/log.h"
@@ -25,12 +26,25 @@ static int64_t eval_samples(const struct ku_session *s)
     return n > all ? all : n < 1 ? all > 0 : n;
 }
 
+static int refuse_vocabularies(const struct ku_session *s)
+{
+    char key[64], wanted[96];
+    snprintf(key, sizeof key, "model.%s", s->model.facts.one_vocab_key);
+    snprintf(wanted, sizeof wanted,
+             "source and target need one vocabulary: leave "
+             "data.target_tokenizer out");
+    json_t *v = json_true();
+    return ku_config_refuse(&s->cfg, key, v, wanted);
+}
+
 /* Sentence pairs: batches have the shapes of their buckets, and the model the vocabularies' sizes.
  */
 static int open_pairs(struct ku_session *s, const struct ku_progress *progress)
 {
     KU_TRY(ku_pairs_open(&s->cfg, &s->batch, progress, &s->pairs));
     s->data = s->pairs.data;
+    if (s->model.facts.one_vocab_key && s->pairs.src != s->pairs.tgt)
+        return refuse_vocabularies(s);
     s->sampler.steps_per_epoch = ku_buckets_steps_per_epoch(s->pairs.buckets[KU_SPLIT_TRAIN]);
     s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];
     return ku_model_fit(&s->model, ku_vocab_count(s->pairs.src), ku_vocab_count(s->pairs.tgt));
@@ -163,7 +177,7 @@ int ku_session_evaluate(struct ku_session *s, double *loss)
     if (s->eval_samples == 0)
         return KUMI_OK;
     int64_t n_batches = s->pairs.data
-                            ? ku_buckets_steps_per_epoch(s->pairs.buckets[KU_SPLIT_VAL])
+                            ? ku_pairs_n_runs(&s->pairs, KU_SPLIT_VAL)
                             : (s->eval_samples + s->batch.global_batch - 1) / s->batch.global_batch;
     ku_trainer_eval_begin(s->t);
     for (int64_t b = 0; b < n_batches; b++) {

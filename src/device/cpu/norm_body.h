@@ -11,16 +11,17 @@ enum { NORM_COLS = 4 /* vectors */ };
     for (int v = 0; v < (n); v++)
 
 /* Runs `...` for each group of up to NORM_COLS vectors of columns [j, j + ..): V vectors, the last
- * of `some` lanes. V is a constant in each of the copies. */
+ * of `some` lanes. V is a constant in each of the copies, of which the base has one: a vector is
+ * four registers there. */
 #define FOR_COLUMNS(width, call)                                                                   \
     do {                                                                                           \
         for (int64_t j = 0; j < (width);) {                                                        \
             int64_t left = (width)-j;                                                              \
             int64_t some = LANES;                                                                  \
-            if (left >= 4 * LANES) {                                                               \
+            if (GEMM_BYTES > 16 && left >= 4 * LANES) {                                            \
                 call(4);                                                                           \
                 j += 4 * LANES;                                                                    \
-            } else if (left >= 2 * LANES) {                                                        \
+            } else if (GEMM_BYTES > 16 && left >= 2 * LANES) {                                     \
                 call(2);                                                                           \
                 j += 2 * LANES;                                                                    \
             } else {                                                                               \

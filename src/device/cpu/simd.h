@@ -179,7 +179,10 @@ INLINE vi first_lanes(int64_t n)
 #define ZIP_LOW  0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
 #define ZIP_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
 
-/* Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of two vectors. */
+/* Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of two vectors.
+ * Shuffles of vectors wider than the machine's become a move a lane, 1,024 of them at each call:
+ * there one function does it in memory. */
+#ifdef __AVX512F__
 #define ROUND(block)                                                                               \
     UNROLL                                                                                         \
     for (int r = 0; r < 16; r++)                                                                   \
@@ -188,7 +191,21 @@ INLINE vi first_lanes(int64_t n)
             v[r] = SHUFFLE(a, b, LOW_##block);                                                     \
             v[r + (block)] = SHUFFLE(a, b, HIGH_##block);                                          \
         }
-INLINE void transpose_16(vu v[16]){ROUND(8) ROUND(4) ROUND(2) ROUND(1)}
+INLINE void transpose_16(vu v[16])
+{
+    ROUND(8) ROUND(4) ROUND(2) ROUND(1)
+}
+#else
+static __attribute__((noinline, unused)) void transpose_16(vu v[16])
+{
+    uint32_t from[16][16], to[16][16];
+    memcpy(from, v, sizeof from);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++)
+            to[j][i] = from[i][j];
+    memcpy(v, to, sizeof to);
+}
+#endif
 
 /* Neighbours, then pairs of pairs: the same tree everywhere. */
 INLINE float sum_lanes(vf v)
