@@ -93,7 +93,7 @@ def main():
     keys, width = a.panels.split(","), 514 if "," not in a.panels else 380
     runs = [r.split("=", 1) for r in a.runs]
     panels = [(key, [(name, *read(run, key, a.x)) for name, run in runs]) for key in keys]
-    total = len(keys) * (width + L) + 190
+    total = len(keys) * (width + L) + 220
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {H}" font-family="Helvetica,Arial,sans-serif" font-size="12">',
            f'<rect width="{total}" height="{H}" fill="white"/>']
     for i, (key, curves) in enumerate(panels):

@@ -219,7 +219,7 @@ static char *put_real(char *to, const char *from, size_t bytes)
         double x = strtod(given, NULL);
         for (int digits = 1; digits < 17; digits++) {
             int n = snprintf(text, sizeof text, "%.*g", digits, x);
-            if (strtod(text, NULL) != x)
+            if (strtod(text, NULL) != x || (strchr(text, 'e') && !strchr(given, 'e')))
                 continue;
             n += strpbrk(text, ".e") ? 0 : snprintf(text + n, sizeof text - (size_t)n, ".0");
             if ((size_t)n >= bytes)

@@ -4,10 +4,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "data/source.h"
 
 #include <endian.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,28 +36,9 @@ int ku_files_add_name(struct ku_files *f, const char *name)
     return KUMI_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static int add_match(void *files, const char *name)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static int add_glob(struct ku_files *f, const char *pattern)
-{
-    struct stat st;
-    glob_t found = {0};
-    if (!strpbrk(pattern, "*?[") || ku_os_stat(pattern, &st) == 0)
-        return ku_files_add_name(f, pattern);
-    int failed = glob(pattern, GLOB_NOSORT, NULL, &found), status = KUMI_OK;
-    if (failed == GLOB_NOSPACE)
-        status = KU_ERR(KUMI_ENOMEM, "data: %s: too many files for the memory", pattern);
-    else if (failed || found.gl_pathc == 0)
-        status = KU_ERR(KUMI_EINPUT, "data: %s: no file matches; correct the pattern", pattern);
-    else
-        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_name);
-    for (size_t i = 0; status == KUMI_OK && i < found.gl_pathc; i++)
-        status = ku_files_add_name(f, found.gl_pathv[i]);
-    globfree(&found);
-    return status;
+    return ku_files_add_name(files, name);
 }
 
 static int expand(struct ku_files *f, const char *pattern, int depth);
@@ -94,7 +75,7 @@ static int expand(struct ku_files *f, const char *pattern, int depth)
     const char *open = strchr(pattern, '{'), *close = open ? strchr(open, '}') : NULL;
     struct stat st;
     if (!close || ku_os_stat(pattern, &st) == 0)
-        return add_glob(f, pattern);
+        return ku_source_glob(pattern, add_match, f);
     long from, to;
     int width;
     if (depth == BRACES_MAX)
@@ -198,19 +179,4 @@ int ku_file_identify(const struct ku_file *f, struct ku_sha256 *h)
         ku_sha256_update(h, block, part);
     }
     return KUMI_OK;
-}
-
-int ku_cache_path(const char *given, char **path)
-{
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"KUMI_CACHE", ""}, {"XDG_CACHE_HOME", "/kumi"}, {"HOME", "/.cache/kumi"}};
-    const char *folder = given, *below = "";
-    for (int i = 0; i < 3 && !folder; i++) {
-        folder = getenv(places[i].variable);
-        folder = folder && *folder ? folder : NULL;
-        below = places[i].below;
-    }
-    *path = folder ? ku_asprintf("%s%s", folder, below) : NULL;
-    return *path || !folder ? KUMI_OK : KUMI_ENOMEM;
 }

@@ -88,9 +88,6 @@ int ku_file_read(const struct ku_file *f, uint64_t at, void *data, size_t bytes,
 int ku_file_get(const struct ku_file *f, uint64_t at, void *data, size_t bytes);
 /* Feeds the length and 64 blocks of 4 KiB, spread evenly. */
 int ku_file_identify(const struct ku_file *f, struct ku_sha256 *h);
-/* The folder for indices: `given`, $KUMI_CACHE, $XDG_CACHE_HOME/kumi, $HOME/.cache/kumi; *path
- * NULL: none is named. ENOMEM. */
-int ku_cache_path(const char *given, char **path);
 
 /* A whole image file into work->file, *bytes of it, decoded. */
 int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);

@@ -389,26 +389,10 @@ static int make_fingerprint(struct jsonl *x)
     return KUMI_OK;
 }
 
-static int check_opts(const struct ku_jsonl_opts *o)
-{
-    if (o->n_train < 1 && o->n_val < 1)
-        return KU_ERR(KUMI_EINVAL, "data: data.train: no file; give a file, a list or a glob");
-    if (o->seq_len < 1 || o->seq_len > KU_SEQ_LEN_MAX)
-        return KU_ERR(KUMI_EINVAL, "data: data.seq_len: %lld; give 1 to %d", (long long)o->seq_len,
-                      KU_SEQ_LEN_MAX);
-    if (o->vocab_count < 1 || o->vocab_count > (int64_t)INT32_MAX + 1)
-        return KU_ERR(KUMI_EINVAL, "data: model.vocab_size: %lld; give 1 to 2^31",
-                      (long long)o->vocab_count);
-    if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
-        return KU_ERR(KUMI_EINVAL, "data: data.val_fraction: %g; give at least 0 and less than 1",
-                      o->val_fraction);
-    return KUMI_OK;
-}
-
 int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
 {
     static const char *const name[] = {"tokens", "targets", "segments"};
-    KU_TRY(check_opts(opts));
+    KU_TRY(ku_source_check(opts->n_train + opts->n_val, opts->seq_len, opts->vocab_count, opts->val_fraction));
     struct jsonl *x = ku_calloc(1, sizeof *x);
     if (!x)
         return KUMI_ENOMEM;

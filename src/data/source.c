@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "data/text.h"
 
 #include <endian.h>
 #include <fcntl.h>
@@ -40,6 +41,22 @@ int ku_source_cache(const char *folder, char **path)
         return KUMI_OK;
     *path = ku_asprintf("%s%s", folder, below);
     return *path ? KUMI_OK : KUMI_ENOMEM;
+}
+
+int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction)
+{
+    if (n_train < 1)
+        return KU_ERR(KUMI_EINVAL, "data: data.train: no file; give a file, a list or a glob");
+    if (seq_len < 1 || seq_len > KU_SEQ_LEN_MAX)
+        return KU_ERR(KUMI_EINVAL, "data: data.seq_len: %lld; give 1 to %d", (long long)seq_len,
+                      KU_SEQ_LEN_MAX);
+    if (vocab_count < 1 || vocab_count > (int64_t)INT32_MAX + 1)
+        return KU_ERR(KUMI_EINVAL, "data: model.vocab_size: %lld; give 1 to 2^31",
+                      (long long)vocab_count);
+    if (!(val_fraction >= 0.0 && val_fraction < 1.0))
+        return KU_ERR(KUMI_EINVAL, "data: data.val_fraction: %g; give at least 0 and less than 1",
+                      val_fraction);
+    return KUMI_OK;
 }
 
 static int by_name(const void *a, const void *b)

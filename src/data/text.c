@@ -237,20 +237,10 @@ static int stream_add_file(void *ctx, const char *name)
 
 static int check_opts(const struct ku_text_opts *o)
 {
-    if (o->n_train < 1 && o->n_val < 1)
-        return KU_ERR(KUMI_EINVAL, "data: data.train: no file; give a file, a list or a glob");
-    if (o->seq_len < 1 || o->seq_len > KU_SEQ_LEN_MAX)
-        return KU_ERR(KUMI_EINVAL, "data: data.seq_len: %lld; give 1 to %d", (long long)o->seq_len,
-                      KU_SEQ_LEN_MAX);
+    KU_TRY(ku_source_check(o->n_train + o->n_val, o->seq_len, o->vocab_count, o->val_fraction));
     if (o->stride < 0 || o->stride > o->seq_len)
         return KU_ERR(KUMI_EINVAL, "data: a stride of %lld; give 1 to data.seq_len, %lld",
                       (long long)o->stride, (long long)o->seq_len);
-    if (o->vocab_count < 1 || o->vocab_count > (int64_t)INT32_MAX + 1)
-        return KU_ERR(KUMI_EINVAL, "data: model.vocab_size: %lld; give 1 to 2^31",
-                      (long long)o->vocab_count);
-    if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
-        return KU_ERR(KUMI_EINVAL, "data: data.val_fraction: %g; give at least 0 and less than 1",
-                      o->val_fraction);
     for (int i = 0; o->weight && i < o->n_train; i++)
         if (!(o->weight[i] > 0.0 && o->weight[i] < 1e300))
             return KU_ERR(KUMI_EINVAL, "data: weight %g of %s; give more than 0, or leave it out",

@@ -47,7 +47,7 @@ static int check(const struct kumi_gpt2 *c, const struct kumi_shape_of_batch *b)
 }
 
 static kumi_value attention(struct kumi_graph *g, const struct kumi_gpt2 *c, kumi_value x,
-                            kumi_value segments, int layer, int64_t cache)
+                            kumi_value segments, int layer, const struct kumi_shape_of_batch *b)
 {
     int64_t width = c->n_embd / c->n_head;
     double scale = c->scale_attn_weights ? 1 / sqrt((double)width) : 1;
@@ -59,10 +59,12 @@ static kumi_value attention(struct kumi_graph *g, const struct kumi_gpt2 *c, kum
                     &(struct kumi_linear){.out = "3hd",
                                           .out_count = (int64_t[]){3, c->n_head, width},
                                           .std = c->initializer_range});
-    kumi_value o = cache ? ku_builder_cached_attention(g, ku_builder_pick(g, qkv, 0),
-                                                       ku_builder_pick(g, qkv, 1),
-                                                       ku_builder_pick(g, qkv, 2), cache, scale)
-                         : kumi_attention_within(g, qkv, segments, 1, c->attn_pdrop, scale);
+    kumi_value o;
+    if (b->cache)
+        o = ku_builder_cached_attention(g, ku_builder_pick(g, qkv, 0), ku_builder_pick(g, qkv, 1),
+                                        ku_builder_pick(g, qkv, 2), b->cache, scale);
+    else
+        o = kumi_attention_within(g, qkv, segments, 1, c->attn_pdrop, scale);
     /* residual projections start smaller: Radford et al. 2019, section 2.3 */
     kumi_value y = kumi_linear(
         g, o, "c_proj",
@@ -116,8 +118,7 @@ int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c,
     x = kumi_dropout(g, x, c->embd_pdrop);
     for (int i = 0; i < c->n_layer; i++) {
         kumi_graph_enter(g, "h.%d", i);
-        kumi_value y = kumi_layer_norm(g, x, "ln_1", eps);
-        x = kumi_add(g, x, attention(g, c, y, segments, i, b->cache));
+        x = kumi_add(g, x, attention(g, c, kumi_layer_norm(g, x, "ln_1", eps), segments, i, b));
         x = kumi_add(g, x, mlp(g, c, kumi_layer_norm(g, x, "ln_2", eps)));
         kumi_graph_leave(g);
     }

@@ -2,31 +2,9 @@
 /* Result types: one function for each way in which an op's results follow from its operands. */
 #include <string.h>
 
-#include "base/err.h"
 #include "base/exact.h"
-#include "op/op.h"
+#include "op/infer.h"
 
-#define INFER(name)                                                                                \
-    ku_infer_fn ku_infer_##name;                                                                   \
-    int ku_infer_##name(const struct ku_attrs *a, int n_in, const struct ku_type *in,              \
-                        struct ku_type *out)
-
-static int misfit(const char *op, const char *what, const struct ku_type *t)
-{
-    char text[160];
-    return KU_ERR(KUMI_EINVAL, "op: %s: %s: got %s %s", op, what, kumi_dtype_name(t->dtype),
-                  ku_shape_print(&t->shape, text, sizeof text));
-}
-
-/* f64 stays f64 (the oracle); sums and statistics of anything else are f32. */
-static enum kumi_dtype wide(enum kumi_dtype d)
-{
-    return d == KUMI_F64 ? KUMI_F64 : KUMI_F32;
-}
-static enum kumi_dtype wanted(const struct ku_attrs *a, enum kumi_dtype otherwise)
-{
-    return a->dtype >= 0 ? (enum kumi_dtype)a->dtype : otherwise;
-}
 static int dims_are_equal(const struct ku_shape *a, int i, const struct ku_shape *b, int j, int n)
 {
     for (int k = 0; k < n; k++) {

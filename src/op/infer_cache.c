@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Result types of the ops around caches of keys and values. */
-#include "base/err.h"
-#include "op/op.h"
+#include "op/infer.h"
 
-static int misfit(const char *op, const char *what, const struct ku_type *t)
-{
-    char text[160];
-    return KU_ERR(KUMI_EINVAL, "op: %s: %s: got %s %s", op, what, kumi_dtype_name(t->dtype),
-                  ku_shape_print(&t->shape, text, sizeof text));
-}
 static int is_same_dim(const struct ku_shape *a, int i, const struct ku_shape *b, int j)
 {
     return a->dim[i].count == b->dim[j].count && a->dim[i].name == b->dim[j].name;

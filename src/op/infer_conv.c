@@ -1,20 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Result types of convolution and pooling: images [n,y,x,c], weights [f,i,h,w] as in files. */
-#include "base/err.h"
-#include "op/op.h"
+#include "op/infer.h"
 #include "op/window.h"
 
-#define INFER(name)                                                                                \
-    ku_infer_fn ku_infer_##name;                                                                   \
-    int ku_infer_##name(const struct ku_attrs *a, int n_in, const struct ku_type *in,              \
-                        struct ku_type *out)
-
-static int misfit(const char *op, const char *what, const struct ku_type *t)
-{
-    char text[160];
-    return KU_ERR(KUMI_EINVAL, "op: %s: %s: got %s %s", op, what, kumi_dtype_name(t->dtype),
-                  ku_shape_print(&t->shape, text, sizeof text));
-}
 static int is_dense(const struct ku_shape *s, int first)
 {
     for (int d = first; d < s->ndim; d++)
@@ -29,11 +17,6 @@ static int is_image(const struct ku_type *t)
 static struct ku_dim extent(const struct ku_dim *like, int64_t count)
 {
     return (struct ku_dim){count, count, like->name};
-}
-/* f64 stays f64 (the oracle); gradients of anything else are f32. */
-static enum kumi_dtype wide(const struct ku_attrs *a, enum kumi_dtype d)
-{
-    return a->dtype >= 0 ? (enum kumi_dtype)a->dtype : d == KUMI_F64 ? KUMI_F64 : KUMI_F32;
 }
 
 enum { MOST = 1 << 15 /* of each: their products stay far below an overflow */ };
@@ -148,7 +131,7 @@ INFER(conv2d_dw)
     if (a->groups < 1 || x[3].count % a->groups != 0 || dy[3].count % a->groups != 0)
         return KU_ERR(KUMI_EINVAL, "op: conv2d_dw: %lld groups; a divisor of both channels",
                       (long long)a->groups);
-    out[0].dtype = wide(a, in[1].dtype);
+    out[0].dtype = wanted(a, wide(in[1].dtype));
     int64_t count[4] = {dy[3].count, x[3].count / a->groups, a->kernel_h, a->kernel_w};
     out[0].shape = ku_shape_of("fihw", count);
     out[0].shape.dim[0].name = dy[3].name;

@@ -1,24 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Result types of batch norm. */
-#include "base/err.h"
-#include "op/op.h"
-
-#define INFER(name)                                                                                \
-    ku_infer_fn ku_infer_##name;                                                                   \
-    int ku_infer_##name(const struct ku_attrs *a, int n_in, const struct ku_type *in,              \
-                        struct ku_type *out)
-
-static int misfit(const char *op, const char *what, const struct ku_type *t)
-{
-    char text[160];
-    return KU_ERR(KUMI_EINVAL, "op: %s: %s: got %s %s", op, what, kumi_dtype_name(t->dtype),
-                  ku_shape_print(&t->shape, text, sizeof text));
-}
-
-static enum kumi_dtype wide(enum kumi_dtype d)
-{
-    return d == KUMI_F64 ? KUMI_F64 : KUMI_F32;
-}
+#include "op/infer.h"
 
 /* [count, c], the dim called by its count: "3". */
 static struct ku_shape rows_of(int64_t count, struct ku_dim c)

@@ -9,6 +9,9 @@
 #include <xxhash.h>
 #ifdef KUMI_CAIRO
 #include <cairo.h>
+#define CAIRO_VERSION_TEXT cairo_version_string()
+#else
+#define CAIRO_VERSION_TEXT NULL
 #endif
 
 #include "base/cpu.h"
@@ -45,9 +48,7 @@ static json_t *libraries(void)
     json_object_set_new(o, "pcre2", json_string(pcre2));
     snprintf(text, sizeof text, "%u.%u.%u", xxh / 10000, xxh / 100 % 100, xxh % 100);
     json_object_set_new(o, "xxhash", json_string(text));
-#ifdef KUMI_CAIRO
-    json_object_set_new(o, "cairo", json_string(cairo_version_string()));
-#endif
+    json_object_set_new(o, "cairo", optional(CAIRO_VERSION_TEXT));
     json_object_set_new(o, "libjpeg", optional(ku_jpeg_version()));
     json_object_set_new(o, "libpng", optional(ku_png_version()));
     snprintf(text, sizeof text, "%u.%u.%u", hwloc >> 16, hwloc >> 8 & 255, hwloc & 255);

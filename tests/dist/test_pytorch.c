@@ -14,6 +14,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "dist/gradients.h"
+
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -118,39 +120,6 @@ static void ignore_targets(const struct ku_session *s)
             if ((first * s->seq_len + i) % 7 == 3 || first + i / s->seq_len >= 6)
                 target[i] = -100;
     }
-}
-
-static const struct ku_ckpt_tensor *first_moment(const struct ku_trainer *t, const char *param)
-{
-    char name[256];
-    snprintf(name, sizeof name, "%s.exp_avg", param);
-    for (int i = 0; i < t->n_tensors; i++)
-        if (strcmp(t->tensor[i].name, name) == 0)
-            return &t->tensor[i];
-    return NULL;
-}
-
-/*
- * |got - truth|^2 and |truth|^2 of one gradient. The first moment after one step is (1 - beta1)
- * times the clipped gradient.
- */
-static int compare_gradient(const struct ku_st *file, const struct ku_st_tensor *truth,
-                            const struct ku_ckpt_tensor *m, double scale, double sum[2])
-{
-    double *want = ku_malloc(truth->bytes), *got = ku_malloc(truth->bytes);
-    int status = want && got ? ku_st_read_bytes(file, truth, 0, want, truth->bytes) : KUMI_ENOMEM;
-    sum[0] = sum[1] = 0;
-    if (status == KUMI_OK) {
-        ku_ckpt_tensor_gather(m, 0, truth->count, got);
-        for (int64_t i = 0; i < truth->count; i++) {
-            double x = ku_load_f64(got, m->dtype, i) * scale - want[i];
-            sum[0] += x * x;
-            sum[1] += want[i] * want[i];
-        }
-    }
-    ku_free(want);
-    ku_free(got);
-    return status;
 }
 
 /* The greatest error of a parameter's gradient over its norm, or 1e-3 of the norm of all: some

@@ -81,7 +81,7 @@ static void test_lines(void **state)
     expect(row, "epoch", 0.25);
     expect(row, "val_accuracy", 0.625);
     expect(row, "val_top5", 1);
-    assert_int_equal(json_object_size(row), 4);
+    assert_int_equal(json_object_size(row), 5);
     json_decref(row);
     row = line_of(&at);
     assert_null(json_object_get(row, "accuracy"));
@@ -89,7 +89,10 @@ static void test_lines(void **state)
     json_decref(row);
     row = line_of(&at);
     assert_true(json_is_null(json_object_get(row, "val_loss")));
-    assert_int_equal(json_object_size(row), 2);
+    assert_int_equal(json_object_size(row), 3);
+    json_decref(row);
+    row = line_of(&at);
+    expect(row, "step", 3);
     json_decref(row);
     assert_int_equal(*at, '\0');
     ku_free(text);

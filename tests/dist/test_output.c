@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: base tensor op comm ir device nn pass exec ckpt data train */
+/* kumi_trainer_output: an evaluation's rows, each on the rank whose share they are, with the bits
+ * of one rank and the loss of the evaluation in them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+#include <sys/mman.h>
+
+#include "kumi/comm.h"
+#include "kumi/launch.h"
+#include "kumi/trainer.h"
+
+enum { N = 8, T = 3, IDS = 5, WIDTH = 6 };
+
+/* Seen by the test and all ranks. */
+static struct shared {
+    int micro_batch;
+    float logits[N][T][IDS];
+    double loss;
+} * shared;
+
+/* The head is the padded embedding, so that logits have padding, which nobody may see. */
+static int build(struct kumi_graph *g)
+{
+    const int64_t tokens[] = {N, T}, table[] = {IDS, WIDTH};
+    kumi_value x = kumi_input(g, "tokens", KUMI_I32, "nt", tokens);
+    kumi_value y = kumi_input(g, "targets", KUMI_I32, "nt", tokens);
+    kumi_value ids =
+        kumi_param(g, "ids", "vc", table, &(struct kumi_init){.std = 1, .pad_first = 8});
+    x = kumi_dropout(g, kumi_embedding(g, ids, x), 0.5);
+    x = kumi_layer_norm(g, x, "norm", 0);
+    x = kumi_linear(g, x, "head", &(struct kumi_linear){.out_in = 1, .weight = ids});
+    kumi_graph_output(g, "logits", x);
+    kumi_graph_output(g, "shown", kumi_scale(g, x, 2)); /* that nothing else reads */
+    return kumi_loss_cross_entropy(g, x, y, -100);
+}
+
+static int check(struct kumi_trainer *t, int n_ranks)
+{
+    const int64_t count = N / n_ranks * T * IDS;
+    float rows[N * T * IDS], twice[N * T * IDS];
+    int64_t first;
+    if (kumi_trainer_output(t, "logits", rows, count + 1, NULL) != KUMI_EINVAL ||
+        kumi_trainer_output(t, "none", rows, count, NULL) != KUMI_EINVAL ||
+        kumi_trainer_output(t, "loss_sum", rows, 1, NULL) != KUMI_EINVAL)
+        return 2;
+    if (kumi_trainer_output(t, "shown", twice, count, NULL) < 0 ||
+        kumi_trainer_output(t, "logits", rows, count, &first) < 0)
+        return 3;
+    for (int64_t i = 0; i < count; i++)
+        if (twice[i] != 2 * rows[i])
+            return 4;
+    memcpy(shared->logits[first], rows, (size_t)count * sizeof *rows);
+    return 0;
+}
+
+static int rank_main(void *arg)
+{
+    struct kumi_comm *world;
+    struct kumi_graph *graph = NULL;
+    struct kumi_trainer *t = NULL;
+    int32_t tokens[N][T], targets[N][T];
+    const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", targets}};
+    struct kumi_trainer_options o = {
+        .virtual_shards = 4, .micro_batch = shared->micro_batch, .seed = 3};
+    (void)arg;
+    for (int i = 0; i < N * T; i++) {
+        tokens[i / T][i % T] = i % IDS;
+        targets[i / T][i % T] = i * 3 % IDS;
+    }
+    int status = kumi_comm_join(NULL, &world);
+    if (status < 0)
+        return status;
+    if ((status = kumi_graph_create(&graph)) == 0 && (status = build(graph)) == 0)
+        status = kumi_trainer_create(world, graph, &o, &t);
+    if (status == 0)
+        status = kumi_trainer_step(t, batch, 2, NULL);
+    if (status == 0)
+        status = kumi_trainer_evaluate(t, batch, 2, &shared->loss);
+    if (status == 0)
+        status = check(t, kumi_comm_size(world));
+    kumi_trainer_destroy(t);
+    kumi_graph_destroy(graph);
+    kumi_comm_leave(world);
+    return status;
+}
+
+static double loss_of(void)
+{
+    double loss = 0;
+    for (int i = 0; i < N * T; i++) {
+        const float *x = shared->logits[i / T][i % T];
+        double sum = 0;
+        for (int v = 0; v < IDS; v++)
+            sum += exp((double)x[v]);
+        loss += log(sum) - (double)x[i * 3 % IDS];
+    }
+    return loss / (N * T);
+}
+
+static void rows_of_all_layouts(void **state)
+{
+    static float want[N][T][IDS];
+    (void)state;
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED);
+    for (int micro = 1; micro <= 2; micro++)
+        for (int n = 1; n <= 4; n *= 2) {
+            memset(shared, 0, sizeof *shared);
+            shared->micro_batch = micro;
+            assert_int_equal(kumi_launch(rank_main, NULL, n), 0);
+            assert_true(fabs(loss_of() - shared->loss) < 1e-6);
+            if (n == 1)
+                memcpy(want, shared->logits, sizeof want);
+            assert_memory_equal(want, shared->logits, sizeof want);
+        }
+    munmap(shared, sizeof *shared);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_all_layouts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
