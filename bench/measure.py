@@ -12,7 +12,7 @@ import threading
 import time
 
 MIB = 1 << 20
-GPT2, NANO = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json"
+GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "configs/enja.json"
 RESNET18, RESNET20 = "configs/resnet18-cifar10.json", "configs/resnet20-cifar10.json"
 # how often an op of `kumi bench op` runs in a step of GPT-2 124M; the update in units of an owner's half of the embedding
 OPS = {"embedding": 1, "embedding_dw": 1, "add_rows": 1, "layer_norm": 25, "layer_norm_dx": 25, "layer_norm_dgb": 25, "linear.qkv": 12,
@@ -269,6 +269,43 @@ def resnet(b):
     return result
 
 
+def pairs_trial(b, n, threads, steps, sets, skip=6):
+    """Target tokens a second of a short training on sentence pairs: steps differ in shape, so their sums count."""
+    out = f"{b.work}/run"
+    shutil.rmtree(out, ignore_errors=True)
+    argv = [b.kumi, "train", ENJA, "-n", str(n), "--out", out, "--until", str(steps)]
+    for s in (f"train.threads={threads}", "train.log_every=1", "train.eval_every=0", "checkpoint.every=0", *sets):
+        argv += ["--set", s]
+    b.run(argv)
+    rows = [r for r in map(json.loads, open(out + "/metrics.jsonl")) if "step_ms" in r][skip:]
+    return {"tps": 1e3 * sum(r["tokens"] for r in rows) / sum(r["step_ms"] for r in rows), "step_ms": spread([r["step_ms"] for r in rows]),
+            "mfu": statistics.median(r["mfu"] for r in rows if r.get("mfu")) if any(r.get("mfu") for r in rows) else None}
+
+
+def enja(b):
+    """The same batches' shapes on both sides. ENJA names the folder of the corpus."""
+    folder = os.environ.get("ENJA", "data/small_parallel_enja")
+    if not os.path.exists(folder + "/train.en"):
+        raise Failed(f"{folder}/train.en: not there; ENJA=DIR names the folder of small_parallel_enja")
+    sets = [f"data.{key}={folder}/{name}" for key, name in (("train", "train.en"), ("train_target", "train.ja"), ("val", "dev.en"),
+                                                            ("val_target", "dev.ja"))]
+    text = b.run([b.kumi, "data", "verify", ENJA] + sum((["--set", s] for s in sets), []))
+    shapes = ",".join("x".join(s) for s in re.findall(r"(\d+) x (\d+) x (\d+) \(", text))
+    result = {}
+    for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
+        b.say(f"kumi {dtype}")
+        result[f"kumi 2x1 {dtype}"] = b.attempt(f"kumi {dtype}", lambda: pairs_trial(b, 2, 1, 8 if b.quick else 60,
+                                                                                   [f"precision.compute={dtype}", *sets]))
+        for procs, threads in (1, 2), (2, 1):
+            for compiled in (False,) if b.quick else (False, True):
+                name = f"torch {procs}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
+                b.say(name)
+                argv = [b.python or "", "bench/pytorch_enja.py", ENJA, "--data", folder, "--shapes", shapes, "--procs", str(procs), "--threads",
+                        str(threads), "--dtype", dtype, "--steps", "2" if b.quick else "30"] + (["--compile"] if compiled else [])
+                result[name] = b.attempt(name, lambda: b.json_lines(argv, limit_s=900, env=tuned_malloc())[-1]) if b.python else None
+    return result
+
+
 def canonical(row):
     """A line of `kumi bench comm` or of a peer, with the same names."""
     names = {"ping_pong": "send_recv"}
@@ -421,4 +458,4 @@ def loader(b):
     return {"times": run["step_ms"]["median"] / run["data_ms"], "stalls": run["data_stalls"], "steps": run["step_ms"]["n"]}
 
 
-SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, long, nanogpt, resnet, start, checkpoint, loader)}
+SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, long, nanogpt, enja, resnet, start, checkpoint, loader)}

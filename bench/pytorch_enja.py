@@ -268,6 +268,7 @@ def worker(rank, a):
         seconds, tokens = sum(d[0] for d in done), sum(d[1] for d in done)
         print(json.dumps({"peer": "pytorch " + torch.__version__, "procs": a.procs, "threads": a.threads, "dtype": a.dtype,
                           "compiled": a.compile, "steps": len(done), "step_ms": 1e3 * statistics.median(d[0] for d in done),
+                          "least_ms": 1e3 * min(d[0] for d in done), "most_ms": 1e3 * max(d[0] for d in done),
                           "tokens": tokens / len(done), "shapes": shapes, "tps": tokens / seconds}), flush=True)
     if a.procs > 1:
         torch.distributed.destroy_process_group()

@@ -109,6 +109,10 @@ def resnet(r):
     return checks
 
 
+def enja(r):
+    return [at_least(dtype, ratio(r.tps("enja", f"kumi 2x1 {dtype}"), r.best("enja", "", dtype)), 1.5) for dtype in ("bf16", "f32")]
+
+
 def ops(r):
     checks = []
     for dtype, rows in r.of("ops").items():
@@ -205,6 +209,7 @@ ROWS = [("GPT-2 124M: share of the matrix peak, step time over the roofline T", 
         ("GPT-2 124M against PyTorch", pytorch),
         ("One sample of 1,024 tokens, 1 rank × 2 threads, against PyTorch's best", long),
         ("nanoGPT's CPU setting against PyTorch", nanogpt),
+        ("English-Japanese Transformer against PyTorch's best, target tokens/s", enja),
         ("ResNet-18 for 32 x 32, batch 128, against PyTorch", resnet),
         ("Every op above 1 % of the step: share of its roofline", ops),
         ("Kernels that libraries leave weak: share of their roofline", weak_kernels),
@@ -271,7 +276,7 @@ def details(files):
         for name, row in r.of("limits").items():
             out.append(f"| {name} | {row['value'] * 1e-9:.1f} G{row['unit']} | " + " | ".join(f"{row[k] * 1e-9:.1f}" for k in ("median", "least", "most")) + " |")
     names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "long": "one sample of 1,024 tokens",
-             "nanogpt": "nanoGPT's CPU setting", "resnet": "ResNet-18, 128 images"}
+             "nanogpt": "nanoGPT's CPU setting", "enja": "English-Japanese Transformer", "resnet": "ResNet-18, 128 images"}
     rows = [("ResNet-20, 128 images" if who.startswith("small ") else title, who.removeprefix("small "), run)
             for key, title in names.items() for who, run in r.of(key).items() if run]
     if rows:

@@ -75,9 +75,8 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
         s->seq_len < 1 ||
         (s->model.facts.max_positions && s->seq_len > s->model.facts.max_positions))
         return KU_ERR(KUMI_ENOCKPT,
-                      "checkpoint: %s/manifest.json: no train.micro_batch, train.global_batch or "
-                      "data.seq_len "
-                      "among its numerics keys",
+                      "checkpoint: %s/manifest.json: no train.micro_batch, train.global_batch "
+                      "or data.seq_len among its numerics keys",
                       c->path);
     s->batch = (struct ku_batch){.n_ranks = e->job->n,
                                  .global_batch = micro * e->job->n,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -80,12 +81,13 @@ void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
 {
     const struct ku_batch *b = &p->s.batch;
     if (p->s.pairs.data == NULL) {
-        ku_str_add(
-            out,
-            "global batch %lld = %lld virtual shards x micro-batches of %lld x %lld, of %lld "
-            "tokens each",
-            (long long)b->global_batch, (long long)b->virtual_shards, (long long)b->micro_batch,
-            (long long)b->k, (long long)p->s.seq_len);
+        char each[48] = "images";
+        if (p->s.model.facts.image[0] == 0)
+            snprintf(each, sizeof each, "of %lld tokens each", (long long)p->s.seq_len);
+        ku_str_add(out,
+                   "global batch %lld = %lld virtual shards x micro-batches of %lld x %lld, %s",
+                   (long long)b->global_batch, (long long)b->virtual_shards,
+                   (long long)b->micro_batch, (long long)b->k, each);
         return;
     }
     struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);

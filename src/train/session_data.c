@@ -28,13 +28,11 @@ static int64_t eval_samples(const struct ku_session *s)
 
 static int refuse_vocabularies(const struct ku_session *s)
 {
-    char key[64], wanted[96];
+    char key[64];
     snprintf(key, sizeof key, "model.%s", s->model.facts.one_vocab_key);
-    snprintf(wanted, sizeof wanted,
-             "source and target need one vocabulary: leave "
-             "data.target_tokenizer out");
-    json_t *v = json_true();
-    return ku_config_refuse(&s->cfg, key, v, wanted);
+    return ku_config_refuse(
+        &s->cfg, key, json_true(),
+        "source and target need one vocabulary: leave data.target_tokenizer out");
 }
 
 /* Sentence pairs: batches have the shapes of their buckets, and the model the vocabularies' sizes.
