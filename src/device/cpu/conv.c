@@ -85,6 +85,15 @@ static struct ku_cpu_axis axis_of(int64_t in, int64_t out, int64_t taps, int64_t
                                 .is_back = is_back};
 }
 
+/* Columns that a kernel half as wide covers with fewer. */
+static void choose_micro(struct ku_kernel *k)
+{
+    const struct ku_gemm_micro *wide = ku_cpu_micro(k),
+                               *slim = ku_cpu_has_pairs(k) ? k->cpu->slim_bf16 : k->cpu->slim_f32;
+    if (slim && ku_cpu_tiles(k->conv.cols, slim->nr) % (wide->nr / slim->nr) != 0)
+        k->product.slim = slim;
+}
+
 static int bind_conv(struct ku_kernel *k, const struct ku_view *x, const struct ku_view *y)
 {
     const struct ku_window *w = &k->window;
@@ -107,6 +116,7 @@ static int bind_conv(struct ku_kernel *k, const struct ku_view *x, const struct 
                               .cols = is_back ? w->group_c : w->group_f};
     v->h = axis_of(w->in_h, w->out_h, w->kernel_h, w->stride_h, w->pad_h, w->dilation_h, is_back);
     v->w = axis_of(w->in_w, w->out_w, w->kernel_w, w->stride_w, w->pad_w, w->dilation_w, is_back);
+    choose_micro(k);
     const int64_t taps = w->kernel_h * w->kernel_w;
     const int is_large =
         w->kernel_h > MAX_TAPS || w->kernel_w > MAX_TAPS || taps * v->k > MAX_WINDOW;

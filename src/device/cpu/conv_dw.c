@@ -63,10 +63,10 @@ static int64_t part_of(const struct ku_kernel *k, int64_t n_c)
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
     return micro->regroup ? micro->mr : ku_cpu_tiles(n_c, ku_cpu_tiles(n_c, micro->mr));
 }
-/* Whole vectors are quick to write: 16 for up to 14 rows. */
+/* Whole vectors are quick to write. */
 static int64_t width_of(const struct ku_kernel *k, int64_t part)
 {
-    return ku_cpu_micro(k)->mr > 8 && part <= 16 ? 16 : part;
+    return ku_cpu_micro(k)->mr > 8 ? (part + 15) / 16 * 16 : part;
 }
 static int64_t reach_of(const struct ku_cpu_axis *a)
 {

@@ -26,9 +26,10 @@ struct ku_cpu {
     struct ku_pool *pool;
     enum ku_isa isa;
     const struct ku_isa_ops *ops;
-    const struct ku_isa_pairs *pairs;      /* NULL: bf16 is widened to f32 units */
-    const struct ku_gemm_micro *gemm_bf16; /* of pairs, or of matrix tiles */
-    unsigned char *scratch;                /* n_threads * KU_CPU_SCRATCH_BYTES */
+    const struct ku_isa_pairs *pairs;                 /* NULL: bf16 is widened to f32 units */
+    const struct ku_gemm_micro *gemm_bf16;            /* of pairs, or of matrix tiles */
+    const struct ku_gemm_micro *slim_f32, *slim_bf16; /* half as wide; NULL: none */
+    unsigned char *scratch;                           /* n_threads * KU_CPU_SCRATCH_BYTES */
 };
 
 struct ku_kernel;
@@ -43,7 +44,8 @@ struct ku_cpu_product {
     enum kumi_dtype dtype, bias_dtype;
     const void *bias;
     int64_t tile_rows, n_row_tiles, n_units;
-    int is_transposed; /* out[n, m]: of a weight gradient the shorter side is a */
+    const struct ku_gemm_micro *slim; /* of few columns, instead of the dtype's; or NULL */
+    int is_transposed;                /* out[n, m]: of a weight gradient the shorter side is a */
 };
 
 /*
@@ -154,6 +156,8 @@ static inline int ku_cpu_has_pairs(const struct ku_kernel *k)
 }
 static inline const struct ku_gemm_micro *ku_cpu_micro(const struct ku_kernel *k)
 {
+    if (k->product.slim)
+        return k->product.slim;
     return ku_cpu_has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
 }
 static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)

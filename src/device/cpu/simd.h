@@ -22,7 +22,7 @@
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 #endif
 #define INLINE static inline __attribute__((always_inline, unused))
 #define KERNEL static __attribute__((unused)) /* a file takes of a body what it needs */
