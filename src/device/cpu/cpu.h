@@ -62,6 +62,7 @@ struct ku_cpu_conv {
     int64_t n, src_c, dst_c, groups; /* channels of whole pixels */
     int64_t k, cols;                 /* contracted and resulting channels of a group */
     int is_patched;                  /* pixels of scratch hold whole windows */
+    int is_lined;                    /* of weight gradients: rows are runs of lines */
     int64_t tap_units, units;        /* of a tap; of a pixel of scratch */
     int64_t total_units, n_panels;   /* of the contraction; of a group's columns */
     int64_t rows, tile_h, tile_w;    /* images, lines and columns of a tile */
@@ -167,14 +168,17 @@ static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)
     return (n + step - 1) / step * step;
 }
 int ku_cpu_bind_product(struct ku_kernel *k); /* k->product to phases */
-/* n_x pixels of a line of x in zeros, from (y, x) on, which may be negative: a group's channels
- * from c on, each pixel with zeros up to pixel_bytes. */
+/* n_x pixels of line y of the source in zeros, from x on, which may be negative: a group's channels
+ * from c on. */
 struct ku_cpu_line {
     int64_t n, y, x, n_x, c;
-    size_t pixel_bytes;
 };
 void ku_cpu_pad_line(const struct ku_kernel *k, struct ku_cpu_line line, char *to);
+/* So many channels or fewer do not fill the rows of a product: what a window holds of a line does.
+ */
+enum { KU_CPU_FEW_CHANNELS = 8 };
 /* Of convolutions, k->conv is begun; 0 = not for this kernel. */
+int ku_cpu_bind_line(struct ku_kernel *k);
 int ku_cpu_bind_slide(struct ku_kernel *k);
 int ku_cpu_bind_conv_dw(struct ku_kernel *k);
 /* f32 or bf16, or KUMI_EINVAL that names op, operand and remedy. */
