@@ -12,7 +12,8 @@ import threading
 import time
 
 MIB = 1 << 20
-GPT2, NANO = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json"
+GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "configs/enja.json"
+RESNET18, RESNET20 = "configs/resnet18-cifar10.json", "configs/resnet20-cifar10.json"
 # how often an op of `kumi bench op` runs in a step of GPT-2 124M; the update in units of an owner's half of the embedding
 OPS = {"embedding": 1, "embedding_dw": 1, "add_rows": 1, "layer_norm": 25, "layer_norm_dx": 25, "layer_norm_dgb": 25, "linear.qkv": 12,
        "linear.proj": 12, "linear.fc": 12, "linear.out": 12, "linear.head": 1, "linear_dx.qkv": 12, "linear_dx.proj": 12, "linear_dx.fc": 12,
@@ -146,12 +147,16 @@ def trial(b, config, n, threads, steps, sets=(), skip=3):
             "data_stalls": sum(d > 0.05 * step["median"] for d in ranks[0]["data_ms"][skip:])}
 
 
-def torch(b, procs, threads, dtype, compiled, steps, *more):
+def peer(b, script, *args):
+    """The last line of one of PyTorch's scripts."""
     if b.python is None:
         raise Failed("there is no PyTorch environment")
-    argv = [b.python, "bench/pytorch_gpt2.py", "--procs", str(procs), "--threads", str(threads), "--dtype", dtype, "--steps", str(steps),
-            *map(str, more)] + (["--compile"] if compiled else [])
-    return b.json_lines(argv, limit_s=600, env=tuned_malloc())[-1]
+    return b.json_lines([b.python, script, *map(str, args)], limit_s=600, env=tuned_malloc())[-1]
+
+
+def torch(b, procs, threads, dtype, compiled, steps, *more):
+    return peer(b, "bench/pytorch_gpt2.py", "--procs", procs, "--threads", threads, "--dtype", dtype, "--steps", steps, *more,
+                *(["--compile"] if compiled else []))
 
 
 def tuned_malloc():
@@ -223,6 +228,82 @@ def nanogpt(b):
     args = ("--batch", 12, "--tokens", 64, "--layers", 4, "--heads", 4, "--width", 128, "--vocab", 256)
     return compare(b, {}, NANO, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, args, (), 30 if b.quick else 300, 10 if b.quick else 100,
                    ("f32", "bf16"))
+
+
+def images_like_cifar10(folder):
+    """CIFAR-10's files with noise for images: speed does not depend on them."""
+    os.makedirs(folder, exist_ok=True)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        with open(f"{folder}/{name}.bin", "wb") as f:
+            for i in range(10000):
+                f.write(bytes([i % 10]) + os.urandom(3072))
+    return folder
+
+
+def resnet(b):
+    """Images per second, kumi and PyTorch turn about: of two turns the better counts."""
+    data, result = images_like_cifar10(b.work + "/cifar10"), {}
+    peers = [(procs, threads, compiled, ()) for procs, threads in ((1, 2), (2, 1)) for compiled in ((False,) if b.quick else (False, True))]
+    few = 4 if b.quick else 12
+
+    def keep(name, run):
+        if run and run["tps"] > (result.get(name) or {"tps": 0})["tps"]:
+            result[name] = run
+    for dtype in ("bf16",) if b.quick else ("f32", "bf16"):
+        for turn in range(1 if b.quick else 2):
+            sets = (f"precision.compute={dtype}", f"data.train={data}", f"data.val={data}")
+            for n, threads in (2, 1), (1, 2):
+                b.say(f"kumi {n}x{threads} {dtype}")
+                keep(f"kumi {n}x{threads} {dtype}", b.attempt(f"kumi {n} x {threads} {dtype}", lambda: trial(b, RESNET18, n, threads, few, sets)))
+            for procs, threads, compiled, layout in peers + ([(1, 2, False, ("--contiguous",))] if turn == 0 and not b.quick else []):
+                name = f"torch {procs}x{threads} {dtype} {'contiguous ' if layout else ''}{'compiled' if compiled else 'eager'}"
+                b.say(name)
+                argv = ("--procs", procs, "--threads", threads, "--dtype", dtype, "--steps", few - 2, *layout)
+                keep(name, b.attempt(name, lambda: peer(b, "bench/pytorch_resnet.py", "speed", RESNET18, *argv, *(["--compile"] if compiled else []))))
+        b.say(f"kumi 2x1 {dtype}, ResNet-20")
+        result[f"small kumi 2x1 {dtype}"] = b.attempt(f"ResNet-20 {dtype}", lambda: trial(b, RESNET20, 2, 1, 6 if b.quick else 60, sets))
+        name = f"small torch 2x1 {dtype} eager"
+        b.say(name)
+        result[name] = b.attempt(name, lambda: peer(b, "bench/pytorch_resnet.py", "speed", RESNET20, "--procs", 2, "--dtype", dtype, "--steps",
+                                                    3 if b.quick else 40))
+    return result
+
+
+def pairs_trial(b, n, threads, steps, sets, skip=6):
+    """Target tokens a second of a short training on sentence pairs: steps differ in shape, so their sums count."""
+    out = f"{b.work}/run"
+    shutil.rmtree(out, ignore_errors=True)
+    argv = [b.kumi, "train", ENJA, "-n", str(n), "--out", out, "--until", str(steps)]
+    for s in (f"train.threads={threads}", "train.log_every=1", "train.eval_every=0", "checkpoint.every=0", *sets):
+        argv += ["--set", s]
+    b.run(argv)
+    rows = [r for r in map(json.loads, open(out + "/metrics.jsonl")) if "step_ms" in r][skip:]
+    return {"tps": 1e3 * sum(r["tokens"] for r in rows) / sum(r["step_ms"] for r in rows), "step_ms": spread([r["step_ms"] for r in rows]),
+            "mfu": statistics.median(r["mfu"] for r in rows if r.get("mfu")) if any(r.get("mfu") for r in rows) else None}
+
+
+def enja(b):
+    """The same batches' shapes on both sides. ENJA names the folder of the corpus."""
+    folder = os.environ.get("ENJA", "data/small_parallel_enja")
+    if not os.path.exists(folder + "/train.en"):
+        raise Failed(f"{folder}/train.en: not there; ENJA=DIR names the folder of small_parallel_enja")
+    sets = [f"data.{key}={folder}/{name}" for key, name in (("train", "train.en"), ("train_target", "train.ja"), ("val", "dev.en"),
+                                                            ("val_target", "dev.ja"))]
+    text = b.run([b.kumi, "data", "verify", ENJA] + sum((["--set", s] for s in sets), []))
+    shapes = ",".join("x".join(s) for s in re.findall(r"(\d+) x (\d+) x (\d+) \(", text))
+    result = {}
+    for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
+        b.say(f"kumi {dtype}")
+        result[f"kumi 2x1 {dtype}"] = b.attempt(f"kumi {dtype}", lambda: pairs_trial(b, 2, 1, 8 if b.quick else 60,
+                                                                                   [f"precision.compute={dtype}", *sets]))
+        for procs, threads in (1, 2), (2, 1):
+            for compiled in (False,) if b.quick else (False, True):
+                name = f"torch {procs}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
+                b.say(name)
+                argv = [b.python or "", "bench/pytorch_enja.py", ENJA, "--data", folder, "--shapes", shapes, "--procs", str(procs), "--threads",
+                        str(threads), "--dtype", dtype, "--steps", "2" if b.quick else "30"] + (["--compile"] if compiled else [])
+                result[name] = b.attempt(name, lambda: b.json_lines(argv, limit_s=900, env=tuned_malloc())[-1]) if b.python else None
+    return result
 
 
 def canonical(row):
@@ -377,4 +458,4 @@ def loader(b):
     return {"times": run["step_ms"]["median"] / run["data_ms"], "stalls": run["data_stalls"], "steps": run["step_ms"]["n"]}
 
 
-SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, long, nanogpt, start, checkpoint, loader)}
+SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, long, nanogpt, enja, resnet, start, checkpoint, loader)}

@@ -97,6 +97,22 @@ def nanogpt(r):
             at_least("bf16", ratio(bf16, r.best("nanogpt", "", "bf16")), 2.2)]
 
 
+def resnet(r):
+    """At 3.34 GFLOP an image; `mfu` counts padding as everybody does."""
+    checks = []
+    for dtype, best in ("f32", 1.0), ("bf16", 1.08):
+        mine = r.of("resnet").get(f"kumi 2x1 {dtype}") or {}
+        either = max((x for x in (mine.get("tps"), r.tps("resnet", f"kumi 1x2 {dtype}")) if x), default=None)
+        checks += [percent_at_least(f"{dtype}, of the matrix peak", mine.get("mfu"), 0.88),
+                   at_least(f"× PyTorch's best, {dtype}", ratio(either, r.best("resnet", "", dtype)), best),
+                   at_least(f"× DDP, {dtype}", ratio(mine.get("tps"), r.best("resnet", "2x1", dtype)), best)]
+    return checks
+
+
+def enja(r):
+    return [at_least(dtype, ratio(r.tps("enja", f"kumi 2x1 {dtype}"), r.best("enja", "", dtype)), 1.5) for dtype in ("bf16", "f32")]
+
+
 def ops(r):
     checks = []
     for dtype, rows in r.of("ops").items():
@@ -193,6 +209,8 @@ ROWS = [("GPT-2 124M: share of the matrix peak, step time over the roofline T", 
         ("GPT-2 124M against PyTorch", pytorch),
         ("One sample of 1,024 tokens, 1 rank × 2 threads, against PyTorch's best", long),
         ("nanoGPT's CPU setting against PyTorch", nanogpt),
+        ("English-Japanese Transformer against PyTorch's best, target tokens/s", enja),
+        ("ResNet-18 for 32 x 32, batch 128, against PyTorch", resnet),
         ("Every op above 1 % of the step: share of its roofline", ops),
         ("Kernels that libraries leave weak: share of their roofline", weak_kernels),
         ("Start of the first step", first_step),
@@ -258,10 +276,11 @@ def details(files):
         for name, row in r.of("limits").items():
             out.append(f"| {name} | {row['value'] * 1e-9:.1f} G{row['unit']} | " + " | ".join(f"{row[k] * 1e-9:.1f}" for k in ("median", "least", "most")) + " |")
     names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "long": "one sample of 1,024 tokens",
-             "nanogpt": "nanoGPT's CPU setting"}
-    rows = [(title, who, run) for key, title in names.items() for who, run in r.of(key).items() if run]
+             "nanogpt": "nanoGPT's CPU setting", "enja": "English-Japanese Transformer", "resnet": "ResNet-18, 128 images"}
+    rows = [("ResNet-20, 128 images" if who.startswith("small ") else title, who.removeprefix("small "), run)
+            for key, title in names.items() for who, run in r.of(key).items() if run]
     if rows:
-        out += ["", "| | | tokens/s | step ms | least | most | steps |", "|---|---|--:|--:|--:|--:|--:|"]
+        out += ["", "| | | tokens/s, images/s | step ms | least | most | steps |", "|---|---|--:|--:|--:|--:|--:|"]
     for title, who, run in rows:
         s = run["step_ms"] if isinstance(run["step_ms"], dict) else {"median": run["step_ms"], "least": run["least_ms"], "most": run["most_ms"], "n": run["steps"]}
         who = who.replace("torch", "PyTorch")

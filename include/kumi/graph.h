@@ -127,6 +127,11 @@ KUMI_API kumi_value kumi_batch_norm(struct kumi_graph *graph, kumi_value x, cons
  * 1/sqrt(width). */
 KUMI_API kumi_value kumi_attention(struct kumi_graph *graph, kumi_value qkv, int causal,
                                    double dropout, double scale);
+/* The same inside documents: a token looks at those of its own number in segments, i32 [n, t],
+ * alone. segments 0 = at all. */
+KUMI_API kumi_value kumi_attention_within(struct kumi_graph *graph, kumi_value qkv,
+                                          kumi_value segments, int causal, double dropout,
+                                          double scale);
 /*
  * Attention of queries over keys and values of their own: cross attention, grouped-query attention,
  * padded or packed batches. A query without a key to look at gives 0.
@@ -259,6 +264,7 @@ KUMI_API int kumi_graph_closed(struct kumi_graph *graph, const char *file, int l
 #define kumi_glu(g, ...)                KUMI_BUILT(g, kumi_glu(g, __VA_ARGS__))
 #define kumi_batch_norm(g, ...)         KUMI_BUILT(g, kumi_batch_norm(g, __VA_ARGS__))
 #define kumi_attention(g, ...)          KUMI_BUILT(g, kumi_attention(g, __VA_ARGS__))
+#define kumi_attention_within(g, ...)   KUMI_BUILT(g, kumi_attention_within(g, __VA_ARGS__))
 #define kumi_attention_kv(g, ...)       KUMI_BUILT(g, kumi_attention_kv(g, __VA_ARGS__))
 #define kumi_activate(g, ...)           KUMI_BUILT(g, kumi_activate(g, __VA_ARGS__))
 #define kumi_add(g, ...)                KUMI_BUILT(g, kumi_add(g, __VA_ARGS__))

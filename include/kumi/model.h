@@ -22,7 +22,9 @@ KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
 /*
  * What a model is built for: n samples of t tokens; with targets (i32 [n, t], port "targets") it
  * ends in the loss, without in the port "logits" [n, v] of the position that the port "index" (i32
- * [n]) names. Tokens are the port "tokens" (i32 [n, t]).
+ * [n]) names. Tokens are the port "tokens" (i32 [n, t]). With has_segments a port "segments" (i32
+ * [n, t]) numbers the documents of a sample, and attention stays inside them; positions run on from
+ * one to the next. For training and evaluation of gpt2 and llama; bert and transformer refuse it.
  */
 struct kumi_shape_of_batch {
     int64_t n, t;
@@ -32,6 +34,7 @@ struct kumi_shape_of_batch {
     int is_source;
     int64_t source_cache;
     int is_inference;
+    int has_segments;
     /*
      * 0, or for inference: keys and values of so many tokens a sample are kept from run to run.
      * Token i of a sample then stands at positions[n] + i (port "positions", i32 [n]), sees what

@@ -55,7 +55,7 @@ struct kumi_train_result {
     double median_tps;
     char digest[72];
     char out[512], checkpoint[640];
-    char curve[1024];  /* "step validation-loss" lines, at most 16, evenly chosen */
+    char curve[1024];  /* "step validation-loss [accuracy]" lines, at most 16, evenly chosen */
     char profile[640]; /* the table's file; its trace lies beside it; "": none */
     int is_reported;   /* the error was printed already, by the rank that met it first */
 };
@@ -68,14 +68,36 @@ KUMI_API int kumi_train(const struct kumi_train_options *options, struct kumi_tr
 /* 1 when a configuration wants its ranks as threads of one process; 0 also if it cannot be read. */
 KUMI_API int kumi_train_in_threads(const struct kumi_settings *settings);
 
-/* Loss over the validation split of a run's newest checkpoint. Collective over the job. */
+/*
+ * Loss over the validation split of a run's newest checkpoint: of its first train.eval_tokens, as
+ * in training. With data or a stride it is over all of a held-out stream.
+ */
+struct kumi_eval_options {
+    const char *run;
+    const char *const
+        *data; /* [n_data] files or globs in place of the run's data.val; none: its own
+                */
+    int n_data;
+    int64_t stride; /* text: windows of data.seq_len targets, so many tokens apart, of which the
+                     * last `stride` count (all of the first): each token but the first counts once;
+                     * 0: windows side by side, without the rest that fills none */
+};
 struct kumi_eval_result {
     int64_t step, tokens; /* targets that count */
     double loss, perplexity;
+    int64_t bytes;        /* of the text that the targets stand for; 0: not known */
+    double bits_per_byte; /* with bytes: the loss of all targets in bits, over bytes */
+    double byte_perplexity;
     struct kumi_result_metrics metrics;
     int is_by_samples; /* tokens are samples, and there is no perplexity */
+    int rank;          /* whose result this is; all have the same */
     int is_reported;
 };
+/* Collective over the job. Errors: KUMI_EINVAL: options, or no validation split; KUMI_ENOCKPT;
+ * KUMI_EINPUT: the data. */
+KUMI_API int kumi_evaluate(const struct kumi_eval_options *options,
+                           struct kumi_eval_result *result);
+/* The same of a run alone. */
 KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);
 
 struct kumi_sample_options {
@@ -86,7 +108,8 @@ struct kumi_sample_options {
     int64_t tokens;             /* to make, at most, of each */
     double temperature;         /* 0: the likeliest token always */
     int64_t top_k;              /* among the k likeliest; 0: all */
-    double top_p; /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
+    double top_p;      /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
+    const char *dtype; /* to compute in, "f32" or "bf16"; NULL: as trained, f32 for a directory */
     uint64_t seed;
     const char *stop; /* a text ends before the first of these among what was made; NULL: none */
     /* Called with a text's prompt and with each piece of it, whole characters where the text has

@@ -208,11 +208,63 @@ static int append(const char *data, size_t bytes, void *out)
     return text->failed ? -1 : 0;
 }
 
+/* Writes at `to` a real number of `bytes` digits and signs in the shortest form that reads back as
+ * the same double, and stays a real. Returns its end. */
+static char *put_real(char *to, const char *from, size_t bytes)
+{
+    char given[40], text[40];
+    if (bytes < sizeof given) {
+        memcpy(given, from, bytes);
+        given[bytes] = '\0';
+        double x = strtod(given, NULL);
+        for (int digits = 1; digits < 17; digits++) {
+            int n = snprintf(text, sizeof text, "%.*g", digits, x);
+            if (strtod(text, NULL) != x || (strchr(text, 'e') && !strchr(given, 'e')))
+                continue;
+            n += strpbrk(text, ".e") ? 0 : snprintf(text + n, sizeof text - (size_t)n, ".0");
+            if ((size_t)n >= bytes)
+                break;
+            memcpy(to, text, (size_t)n);
+            return to + n;
+        }
+    }
+    memmove(to, from, bytes);
+    return to + bytes;
+}
+
+/* 0.10000000000000001 becomes 0.1, in place: no text becomes longer. */
+static void shorten_reals(struct ku_str *text)
+{
+    char *to = text->text;
+    for (const char *p = text->text, *end = p + text->bytes; p < end;) {
+        size_t n = 1;
+        if (*p == '"') {
+            for (; p + n < end && p[n] != '"'; n++)
+                n += p[n] == '\\';
+            n++;
+        } else if (*p == '-' || (*p >= '0' && *p <= '9')) {
+            n = strspn(p, "+-.0123456789eE");
+            if (strcspn(p, ".eE") < n) {
+                to = put_real(to, p, n);
+                p += n;
+                continue;
+            }
+        }
+        memmove(to, p, n);
+        to += n;
+        p += n;
+    }
+    *to = '\0';
+    text->bytes = (size_t)(to - text->text);
+}
+
 char *ku_json_print(const json_t *v, size_t flags)
 {
     struct ku_str text = {0};
-    if (v && json_dump_callback(v, append, &text, flags) == 0)
+    if (v && json_dump_callback(v, append, &text, flags) == 0) {
+        shorten_reals(&text);
         return text.text;
+    }
     if (v && !text.failed)
         KU_ERR(KUMI_ENOMEM, "json: no memory to print a value");
     ku_str_fini(&text);

@@ -1,26 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 
+#include "base/json.h"
+#include "base/mem.h"
 #include "cli/cli.h"
 #include "kumi/run.h"
 
-static void print_result(const struct kumi_eval_result *r, int as_json)
+/* JSON has no NaN: null. */
+static json_t *real(double x)
 {
-    const char *unit = r->is_by_samples ? "samples" : "tokens";
-    if (as_json)
-        printf("{\"step\":%lld,\"%s\":%lld,\"val_loss\":%.17g", (long long)r->step, unit,
-               (long long)r->tokens, r->loss);
-    else
-        printf("step %lld, %lld %s\n", (long long)r->step, (long long)r->tokens, unit);
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static void print_json(const struct kumi_eval_result *r)
+{
+    json_t *o = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)r->step,
+                          r->is_by_samples ? "samples" : "tokens", (json_int_t)r->tokens,
+                          "val_loss", real(r->loss));
+    for (int i = 0; i < r->metrics.n && o; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "val_%s", r->metrics.item[i].name);
+        json_object_set_new(o, name, real(r->metrics.item[i].value));
+    }
+    if (!r->is_by_samples && o)
+        json_object_set_new(o, "perplexity", real(r->perplexity));
+    if (r->bytes > 0 && o) {
+        json_object_set_new(o, "bytes", json_integer(r->bytes));
+        json_object_set_new(o, "byte_perplexity", real(r->byte_perplexity));
+        json_object_set_new(o, "bits_per_byte", real(r->bits_per_byte));
+    }
+    char *text = o ? ku_json_print(o, JSON_COMPACT) : NULL;
+    if (text)
+        puts(text);
+    ku_free(text);
+    json_decref(o);
+}
+
+static void print_result(const struct kumi_eval_result *r)
+{
+    printf("step %lld, %lld %s\n", (long long)r->step, (long long)r->tokens,
+           r->is_by_samples ? "samples" : "tokens");
     for (int i = 0; i < r->metrics.n; i++)
-        printf(as_json ? ",\"val_%s\":%.17g" : "%s: %.4f\n", r->metrics.item[i].name,
-               r->metrics.item[i].value);
+        printf("%s: %.4f\n", r->metrics.item[i].name, r->metrics.item[i].value);
     if (!r->is_by_samples)
-        printf(as_json ? ",\"perplexity\":%.17g" : "perplexity: %.4f\n", r->perplexity);
-    if (as_json)
-        puts("}");
-    else
-        printf("validation loss: %.4f\n", r->loss);
+        printf("perplexity: %.4f\n", r->perplexity);
+    if (r->bytes > 0)
+        printf("of %lld bytes: perplexity %.4f, %.4f bits each\n", (long long)r->bytes,
+               r->byte_perplexity, r->bits_per_byte);
+    printf("validation loss: %.4f\n", r->loss);
 }
 
 static int print_bleu(const struct kumi_bleu_options *o, int as_json)
@@ -41,14 +69,18 @@ static int print_bleu(const struct kumi_bleu_options *o, int as_json)
 
 int cmd_eval(const struct cli_command *self, int argc, char **argv)
 {
+    struct kumi_eval_options o = {0};
     struct kumi_eval_result r = {0};
     struct cli_args args;
+    struct cli_list data = {0};
     const char *n = NULL;
     int as_json = 0, is_bleu = 0;
     int64_t beam = 1;
     struct kumi_bleu_options bleu = {.alpha = 0.6};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host, or auto", &n},
+        {"data", CLI_LIST, "a file or glob in place of the run's validation split", &data},
+        {"stride", CLI_INT, "tokens between windows, of which as many count", &o.stride},
         {"json", CLI_FLAG, "one JSON object", &as_json},
         {"bleu", CLI_FLAG, "translate, and score that", &is_bleu},
         {"beam", CLI_INT, "with --bleu (default 1)", &beam},
@@ -59,16 +91,21 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)
         return code < 0 ? 0 : code;
+    o.run = args.arg[0];
+    o.data = data.item;
+    o.n_data = data.n;
     bleu.run = args.arg[0];
     bleu.beam = beam;
-    if (is_bleu && n)
+    if (is_bleu && (data.n || o.stride))
+        code = cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
+    else if (is_bleu && n)
         code = cli_usage("kumi eval: --bleu runs as one process; leave out -n");
     else if (is_bleu)
         code = cli_end(print_bleu(&bleu, as_json), 0);
     else if (cli_is_rank(n, argc, argv, &code)) {
-        int status = kumi_eval(args.arg[0], &r);
-        if (status == KUMI_OK && r.tokens > 0)
-            print_result(&r, as_json);
+        int status = kumi_evaluate(&o, &r);
+        if (status == KUMI_OK && r.rank == 0)
+            (as_json ? print_json : print_result)(&r);
         code = cli_end(status, r.is_reported);
     }
     cli_free(option, N, &args);

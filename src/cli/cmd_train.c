@@ -19,15 +19,25 @@ static void print_file(const char *path)
     ku_free(text);
 }
 
+static int has_accuracy(const struct kumi_train_result *r)
+{
+    for (int i = 0; i < r->val_metrics.n; i++)
+        if (strcmp(r->val_metrics.item[i].name, "accuracy") == 0)
+            return 1;
+    return 0;
+}
+
 static void print_result(const struct kumi_train_result *r, int is_stopped)
 {
     if (r->digest[0] == '\0')
         return; /* not rank 0 */
-    printf("%s%lld steps, %lld updates, %.0f %s/s (median)\n", is_stopped ? "stopped: " : "",
-           (long long)r->step, (long long)r->update, r->median_tps,
-           r->is_by_samples ? "samples" : "tokens");
+    printf("%s%lld steps, %lld updates", is_stopped ? "stopped: " : "", (long long)r->step,
+           (long long)r->update);
+    if (r->median_tps > 0) /* of steps behind the third */
+        printf(", %.0f %s/s (median)", r->median_tps, r->is_by_samples ? "samples" : "tokens");
+    puts("");
     if (r->curve[0])
-        printf("      step  validation loss\n%s", r->curve);
+        printf("      step  validation loss%s\n%s", has_accuracy(r) ? "  accuracy" : "", r->curve);
     printf("checkpoint: %s\ndigest: %s\n", r->checkpoint, r->digest);
     print_file(r->profile);
     for (int i = 0; i < r->val_metrics.n; i++)

@@ -16,12 +16,14 @@ const struct cli_command cli_commands[] = {
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint",
-     "kumi eval RUN [-n N] [--json]\n       kumi eval RUN --bleu [--beam B] [--alpha A] [--source "
+     "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--json]\n       kumi eval RUN --bleu "
+     "[--beam B] [--alpha A] [--source "
      "FILE --reference FILE] [--json]",
      cmd_eval},
     {"sample", "text from a run's newest checkpoint",
      "kumi sample RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
-     "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT] [--seed S]",
+     "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT]\n"
+     "            [--dtype f32|bf16] [--seed S]",
      cmd_sample},
     {"translate", "translate sentences with a trained model of pairs",
      "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] < INPUT", cmd_translate},

@@ -353,7 +353,7 @@ static int make_splits(struct jsonl *x, const struct ku_jsonl_opts *o)
     int64_t n = n_samples(x, train), n_train = n;
     if (val->n == 0 && o->val_fraction > 0.0)
         n_train = (int64_t)((1.0 - o->val_fraction) * (double)n);
-    if (n_train == 0)
+    if (n_train == 0 && o->n_train > 0)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s: %lld samples, none of them for training; give more data or a "
                       "smaller data.val_fraction",
@@ -366,7 +366,7 @@ static int make_splits(struct jsonl *x, const struct ku_jsonl_opts *o)
         x->data.n_items[i] = n_positions(x, &x->split[i], x->data.n_samples[i]);
     if (x->n_cut > 0 && ku_err_get_rank() <= 0)
         KU_LOG(DATA, WARN, "%s: %lld of %lld documents are longer than data.seq_len and cut",
-               train->file[0].source.name, (long long)x->n_cut,
+               (train->n ? train : val)->file[0].source.name, (long long)x->n_cut,
                (long long)(train->n_docs + val->n_docs));
     return KUMI_OK;
 }
@@ -392,7 +392,8 @@ static int make_fingerprint(struct jsonl *x)
 int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
 {
     static const char *const name[] = {"tokens", "targets", "segments"};
-    KU_TRY(ku_source_check(opts->n_train, opts->seq_len, opts->vocab_count, opts->val_fraction));
+    KU_TRY(ku_source_check(opts->n_train + opts->n_val, opts->seq_len, opts->vocab_count,
+                           opts->val_fraction));
     struct jsonl *x = ku_calloc(1, sizeof *x);
     if (!x)
         return KUMI_ENOMEM;

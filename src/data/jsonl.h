@@ -25,8 +25,8 @@ enum ku_jsonl_long { KU_LONG_CUT, KU_LONG_ERROR };
 
 struct ku_jsonl_opts {
     const char *const *train; /* files or globs, as struct ku_text_opts */
-    int n_train;
-    const char *const *val; /* n_val 0: the last val_fraction of train's samples */
+    int n_train;              /* 0: data.val alone */
+    const char *const *val;   /* n_val 0: the last val_fraction of train's samples */
     int n_val;
     double val_fraction;        /* in [0, 1); 0: no validation split */
     const char *cache;          /* folder; NULL: as ku_source_cache */

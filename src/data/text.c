@@ -32,6 +32,7 @@ struct part {
     const struct stream *stream;
     int64_t first, count, n_samples;
     int64_t first_draw, n_draws;
+    int64_t stride; /* from sample to sample: T, or that of windows */
 };
 struct split {
     struct part *part; /* one; with weights, one for each entry of data.train */
@@ -112,8 +113,10 @@ int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t samp
     uint32_t chunk[KU_SOURCE_CHUNK];
     const struct part *part = part_of(&x->split[split], sample);
     int64_t nth = (sample - part->first_draw) % part->n_samples;
-    int64_t at = part->first + nth * x->seq_len, n_left = x->seq_len + 1;
-    for (int64_t k = 0; n_left > 0;) {
+    int64_t at = part->first + nth * part->stride, n_left = x->seq_len + 1, k = 0;
+    if (n_left > part->first + part->count - at) /* the last window */
+        n_left = part->first + part->count - at;
+    while (n_left > 0) {
         int n = n_left < KU_SOURCE_CHUNK ? (int)n_left : KU_SOURCE_CHUNK;
         KU_TRY(stream_read(part->stream, at + k, n, x->vocab_count, chunk));
         n_left -= n;
@@ -124,6 +127,12 @@ int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t samp
                 targets[k - 1] = (int32_t)chunk[i];
         }
     }
+    for (k--; k < x->seq_len; k++) { /* the last token is a target alone */
+        tokens[k] = 0;
+        targets[k] = KU_NO_TARGET;
+    }
+    for (k = 0; nth > 0 && k < x->seq_len - part->stride; k++)
+        targets[k] = KU_NO_TARGET;
     return KUMI_OK;
 }
 
@@ -228,7 +237,10 @@ static int stream_add_file(void *ctx, const char *name)
 
 static int check_opts(const struct ku_text_opts *o)
 {
-    KU_TRY(ku_source_check(o->n_train, o->seq_len, o->vocab_count, o->val_fraction));
+    KU_TRY(ku_source_check(o->n_train + o->n_val, o->seq_len, o->vocab_count, o->val_fraction));
+    if (o->stride < 0 || o->stride > o->seq_len)
+        return KU_ERR(KUMI_EINVAL, "data: a stride of %lld; give 1 to data.seq_len, %lld",
+                      (long long)o->stride, (long long)o->seq_len);
     for (int i = 0; o->weight && i < o->n_train; i++)
         if (!(o->weight[i] > 0.0 && o->weight[i] < 1e300))
             return KU_ERR(KUMI_EINVAL, "data: weight %g of %s; give more than 0, or leave it out",
@@ -241,20 +253,25 @@ static int check_opts(const struct ku_text_opts *o)
     return KUMI_OK;
 }
 
+/* stride 0: samples of T tokens, without the rest. */
 static int add_part(struct text *x, enum ku_data_split split, const struct stream *s, int64_t first,
-                    int64_t count)
+                    int64_t count, int64_t stride)
 {
     struct split *to = &x->split[split];
-    if (count < x->seq_len + 1)
+    const int64_t least = stride ? 2 : x->seq_len + 1;
+    if (count < least)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s%s: %lld tokens for %s, a sample of data.seq_len %lld takes %lld; "
                       "give more data or a shorter seq_len",
                       s->source[0].name, s->n > 1 ? " and others" : "", (long long)count,
                       split == KU_SPLIT_TRAIN ? "training" : "validation", (long long)x->seq_len,
-                      (long long)x->seq_len + 1);
+                      (long long)least);
     KU_TRY(KU_GROW(&to->part, to->n, &to->cap));
-    int64_t n = (count - 1) / x->seq_len;
-    to->part[to->n++] = (struct part){s, first, count, n, x->data.n_samples[split], n};
+    int64_t n = (count - 1) / x->seq_len, behind = count - 1 - x->seq_len;
+    if (stride)
+        n = behind > 0 ? 1 + (behind + stride - 1) / stride : 1;
+    to->part[to->n++] = (struct part){
+        s, first, count, n, x->data.n_samples[split], n, stride ? stride : x->seq_len};
     x->data.n_samples[split] += n;
     x->data.n_items[split] += count;
     return KUMI_OK;
@@ -297,12 +314,13 @@ static int make_splits(struct text *x, const struct ku_text_opts *o)
         if (x->n_streams == n_train && o->val_fraction > 0.0)
             first =
                 (int64_t)((1.0 - o->val_fraction) * (double)count); /* nanoGPT: int(0.9 * len) */
-        KU_TRY(add_part(x, KU_SPLIT_TRAIN, s, 0, first));
+        KU_TRY(add_part(x, KU_SPLIT_TRAIN, s, 0, first, 0));
         if (first < count)
-            KU_TRY(add_part(x, KU_SPLIT_VAL, s, first, count - first));
+            KU_TRY(add_part(x, KU_SPLIT_VAL, s, first, count - first, o->stride));
     }
     for (uint32_t i = n_train; i < x->n_streams; i++)
-        KU_TRY(add_part(x, KU_SPLIT_VAL, &x->stream[i], 0, x->stream[i].start[x->stream[i].n]));
+        KU_TRY(add_part(x, KU_SPLIT_VAL, &x->stream[i], 0, x->stream[i].start[x->stream[i].n],
+                        o->stride));
     return o->weight ? weigh(x, o) : KUMI_OK;
 }
 
@@ -336,7 +354,8 @@ static int open_streams(struct opening *o)
 {
     struct text *x = o->text;
     const struct ku_text_opts *opts = o->opts;
-    int n_train = opts->weight ? opts->n_train : 1, per = opts->weight ? 1 : opts->n_train;
+    int n_train = opts->weight ? opts->n_train : opts->n_train > 0;
+    int per = opts->weight ? 1 : opts->n_train;
     x->n_train_streams = (uint32_t)n_train;
     KU_TRY(
         ku_grow((void **)&x->stream, sizeof *x->stream, 0, (uint32_t)n_train + 1, &x->cap_streams));

@@ -17,6 +17,12 @@
  * does not depend on ranks, and memory is that of the files' names.) The validation split is then
  * the end of each entry.
  *
+ * With a stride S the validation split is windows for evaluation (Hugging Face's "sliding window"
+ * perplexity): window i takes the tokens from i S on and learns those of its T targets that the
+ * windows before it have not, the last S but in the first window. So each token but the first
+ * counts once, with at least T - S tokens before it where there are so many; the last window is
+ * filled up with zeros that nobody learns.
+ *
  * segments numbers the documents of a sample from 0, i32 [T], for attention within documents: the
  * token behind a separator begins the next.
  *
@@ -27,15 +33,16 @@
  */
 struct ku_text_opts {
     const char *const *train; /* files or globs ('*', '?', '['; sorted by name) */
-    int n_train;
-    const char *const *val; /* n_val 0: the last val_fraction of train's tokens, from token
-                               (int64_t)((1 - f) n) on */
+    int n_train;              /* 0: data.val alone */
+    const char *const *val;   /* n_val 0: the last val_fraction of train's tokens, from token
+                                 (int64_t)((1 - f) n) on */
     int n_val;
     double val_fraction;   /* in [0, 1); 0: no validation split */
     const char *tokenizer; /* as ku_tokenizer_open; NULL: "byte" */
     const char *format;    /* of raw *.bin: "u16", "u32"; NULL: none is raw */
     const char *cache;     /* folder; NULL: $KUMI_CACHE, $XDG_CACHE_HOME/kumi, $HOME/.cache/kumi */
     int64_t seq_len;       /* T, 1 to KU_SEQ_LEN_MAX */
+    int64_t stride;        /* of the validation split's windows, 1 to T; 0: samples as above */
     int64_t vocab_count;   /* tokens from here on are refused when read, 1 to 2^31 */
     const double *weight;  /* [n_train], above 0; NULL: files are one sequence */
     int segments;          /* 1: a third port, segments; documents end with token `separator` */

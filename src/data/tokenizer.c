@@ -317,6 +317,20 @@ int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t)
     return t->bpe ? ku_bpe_vocab_count(t->bpe) : 256;
 }
 
+int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id)
+{
+    const size_t bytes = strlen(text);
+    for (int set = 0; set < 2; set++)
+        for (uint32_t i = 0; i < t->added[set].n; i++) {
+            const struct ku_added *a = &t->added[set].added[i];
+            if (a->bytes == bytes && memcmp(a->data, text, bytes) == 0) {
+                *id = a->id;
+                return 1;
+            }
+        }
+    return t->bpe ? ku_bpe_find(t->bpe, text, bytes, id) : 0;
+}
+
 const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t)
 {
     return t->fingerprint;

@@ -47,6 +47,8 @@ void ku_tokenizer_destroy(struct ku_tokenizer *t); /* NULL is fine */
 int ku_tokenizer_is_byte(const struct ku_tokenizer *t);
 /* One more than the largest token. */
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t);
+/* The token that a text spells: an added one, or one of the vocabulary. 1 and the id, or 0. */
+int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id);
 /* "byte", or 64 hex digits over everything that decides a token: vocabulary, merges, patterns,
  * added tokens. Borrowed. */
 const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t);

@@ -133,7 +133,7 @@ ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
     size_t bytes = strlen(path);
     if (bytes && path[bytes - 1] == '.')
         path[bytes - 1] = '\0';
-    m->phase = KU_PH_F;
+    m->phase = m->n_in ? KU_PH_F : KU_PH_A; /* what reads nothing is the same all step */
     m->path = path;
     ku_id node = ku_graph_node(g->ir, m);
     return node ? ku_out(g->ir, node, 0) : ku_builder_fail(g);
@@ -336,15 +336,23 @@ static int check_p(struct kumi_graph *g, double p)
 kumi_value kumi_attention(struct kumi_graph *g, kumi_value qkv, int causal, double dropout,
                           double scale)
 {
+    return kumi_attention_within(g, qkv, 0, causal, dropout, scale);
+}
+
+kumi_value kumi_attention_within(struct kumi_graph *g, kumi_value qkv, kumi_value segments,
+                                 int causal, double dropout, double scale)
+{
     if (ku_builder_has_failed(g) || !qkv || !check_p(g, dropout))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     a.causal = causal != 0;
     a.p = dropout;
     a.scale = scale;
-    ku_id port = control(g);
-    return ku_builder_node(
-        g, &(struct ku_make){.op = KU_OP_attention, .n_in = 2, .in = {qkv, port}, .attr = &a}, "");
+    struct ku_make m = {.op = KU_OP_attention, .n_in = 1, .in = {qkv}, .attr = &a};
+    if (segments)
+        m.in[m.n_in++] = segments;
+    m.in[m.n_in++] = control(g);
+    return ku_builder_node(g, &m, "");
 }
 
 kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, kumi_value v,

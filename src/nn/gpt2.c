@@ -47,7 +47,7 @@ static int check(const struct kumi_gpt2 *c, const struct kumi_shape_of_batch *b)
 }
 
 static kumi_value attention(struct kumi_graph *g, const struct kumi_gpt2 *c, kumi_value x,
-                            int layer, int64_t cache)
+                            kumi_value segments, int layer, const struct kumi_shape_of_batch *b)
 {
     int64_t width = c->n_embd / c->n_head;
     double scale = c->scale_attn_weights ? 1 / sqrt((double)width) : 1;
@@ -59,10 +59,12 @@ static kumi_value attention(struct kumi_graph *g, const struct kumi_gpt2 *c, kum
                     &(struct kumi_linear){.out = "3hd",
                                           .out_count = (int64_t[]){3, c->n_head, width},
                                           .std = c->initializer_range});
-    kumi_value o = cache ? ku_builder_cached_attention(g, ku_builder_pick(g, qkv, 0),
-                                                       ku_builder_pick(g, qkv, 1),
-                                                       ku_builder_pick(g, qkv, 2), cache, scale)
-                         : kumi_attention(g, qkv, 1, c->attn_pdrop, scale);
+    kumi_value o;
+    if (b->cache)
+        o = ku_builder_cached_attention(g, ku_builder_pick(g, qkv, 0), ku_builder_pick(g, qkv, 1),
+                                        ku_builder_pick(g, qkv, 2), b->cache, scale);
+    else
+        o = kumi_attention_within(g, qkv, segments, 1, c->attn_pdrop, scale);
     /* residual projections start smaller: Radford et al. 2019, section 2.3 */
     kumi_value y = kumi_linear(
         g, o, "c_proj",
@@ -96,7 +98,10 @@ int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c,
     KU_TRY(check(c, b));
     double eps = c->layer_norm_epsilon;
     struct kumi_init normal = {.std = c->initializer_range};
-    kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
+    const int64_t batch[] = {b->n, b->t};
+    kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", batch), segments = 0;
+    if (b->has_segments && !b->is_inference)
+        segments = kumi_input(g, "segments", KUMI_I32, "nt", batch);
     kumi_value wpe =
         kumi_param(g, "wpe.weight", "pc", (int64_t[]){c->n_positions, c->n_embd}, &normal);
     normal.pad_first = VOCAB_PAD;
@@ -113,7 +118,7 @@ int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c,
     x = kumi_dropout(g, x, c->embd_pdrop);
     for (int i = 0; i < c->n_layer; i++) {
         kumi_graph_enter(g, "h.%d", i);
-        x = kumi_add(g, x, attention(g, c, kumi_layer_norm(g, x, "ln_1", eps), i, b->cache));
+        x = kumi_add(g, x, attention(g, c, kumi_layer_norm(g, x, "ln_1", eps), segments, i, b));
         x = kumi_add(g, x, mlp(g, c, kumi_layer_norm(g, x, "ln_2", eps)));
         kumi_graph_leave(g);
     }
@@ -127,6 +132,6 @@ int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c,
         kumi_linear(g, x, "lm_head", &(struct kumi_linear){.out_in = 1, .weight = head});
     if (b->is_inference)
         return kumi_graph_output(g, "logits", logits);
-    kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
+    kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", batch);
     return kumi_loss_cross_entropy(g, logits, targets, -100);
 }

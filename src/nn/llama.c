@@ -78,9 +78,10 @@ static kumi_value project(struct kumi_graph *g, const struct kumi_llama *c, kumi
 }
 
 static kumi_value attention(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x,
-                            const struct kumi_shape_of_batch *b)
+                            kumi_value segments, const struct kumi_shape_of_batch *b)
 {
-    const struct kumi_attention_kv whole = {.causal = 1, .dropout = c->attention_dropout};
+    const struct kumi_attention_kv whole = {
+        .segments = segments, .causal = 1, .dropout = c->attention_dropout};
     struct kumi_rope rope = c->rope;
     if (b->cache) {
         rope.positions = ku_builder_positions(g, b->n);
@@ -122,12 +123,13 @@ static kumi_value mlp(struct kumi_graph *g, const struct kumi_llama *c, kumi_val
 }
 
 static kumi_value decoder(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x,
-                          const struct kumi_shape_of_batch *b)
+                          kumi_value segments, const struct kumi_shape_of_batch *b)
 {
     const double eps = c->rms_norm_eps;
     for (int64_t i = 0; i < c->num_hidden_layers; i++) {
         kumi_graph_enter(g, "layers.%lld", (long long)i);
-        x = kumi_add(g, x, attention(g, c, kumi_rms_norm(g, x, "input_layernorm", eps), b));
+        kumi_value y = kumi_rms_norm(g, x, "input_layernorm", eps);
+        x = kumi_add(g, x, attention(g, c, y, segments, b));
         x = kumi_add(g, x, mlp(g, c, kumi_rms_norm(g, x, "post_attention_layernorm", eps)));
         kumi_graph_leave(g);
     }
@@ -138,13 +140,15 @@ int kumi_llama_build(struct kumi_graph *g, const struct kumi_llama *c,
                      const struct kumi_shape_of_batch *b)
 {
     KU_TRY(check(c));
-    const int64_t table[] = {c->vocab_size, c->hidden_size};
+    const int64_t table[] = {c->vocab_size, c->hidden_size}, batch[] = {b->n, b->t};
     const struct kumi_init normal = {.std = c->initializer_range, .pad_first = VOCAB_PAD};
-    kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
+    kumi_value tokens = kumi_input(g, "tokens", KUMI_I32, "nt", batch), segments = 0;
+    if (b->has_segments && !b->is_inference)
+        segments = kumi_input(g, "segments", KUMI_I32, "nt", batch);
     kumi_value embedding = kumi_param(g, "model.embed_tokens.weight", "vc", table, &normal);
     kumi_value head = embedding;
     kumi_graph_enter(g, "model");
-    kumi_value x = decoder(g, c, kumi_embedding(g, embedding, tokens), b);
+    kumi_value x = decoder(g, c, kumi_embedding(g, embedding, tokens), segments, b);
     kumi_graph_leave(g);
     if (b->is_inference)
         x = kumi_select(g, x, kumi_input(g, "index", KUMI_I32, "n", &b->n));
@@ -154,6 +158,6 @@ int kumi_llama_build(struct kumi_graph *g, const struct kumi_llama *c,
         kumi_linear(g, x, "lm_head", &(struct kumi_linear){.out_in = 1, .weight = head});
     if (b->is_inference)
         return kumi_graph_output(g, "logits", logits);
-    kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", (int64_t[]){b->n, b->t});
+    kumi_value targets = kumi_input(g, "targets", KUMI_I32, "nt", batch);
     return kumi_loss_cross_entropy(g, logits, targets, -100);
 }

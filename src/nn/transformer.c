@@ -35,6 +35,9 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
                       (long long)c->d_model, (long long)c->encoder_layers,
                       (long long)c->decoder_layers, (long long)c->num_heads, (long long)c->ffn_dim,
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size);
+    if (b->has_segments)
+        return KU_ERR(KUMI_EINVAL,
+                      "model: transformer: it looks at a sample as a whole: no segments");
     if (c->d_model % c->num_heads)
         return KU_ERR(KUMI_EINVAL,
                       "model: transformer: d_model %lld is not divisible by num_heads %lld",
@@ -56,7 +59,8 @@ struct side {
     struct kumi_graph *g;
     const struct kumi_transformer *c;
     const struct kumi_shape_of_batch *b;
-    kumi_value lengths; /* of the keys; 0: all count */
+    kumi_value lengths;  /* of the keys; 0: all count */
+    kumi_value sinusoid; /* positions that are not learned; 0 */
 };
 
 /* nn.Linear over the last `contract` dims, begun as Glorot & Bengio 2010. */
@@ -162,7 +166,7 @@ static kumi_value embed(const struct side *s, kumi_value table, kumi_value ids, 
         x = kumi_scale(s->g, x, sqrt((double)c->d_model));
     kumi_value positions = c->learned_positions
                                ? kumi_param(s->g, "embed_positions.weight", "pc", rows, &small)
-                               : kumi_sinusoid(s->g, c->max_positions, c->d_model);
+                               : s->sinusoid;
     x = at ? kumi_add(s->g, x, kumi_embedding(s->g, positions, at))
            : kumi_positions(s->g, x, positions);
     return kumi_dropout(s->g, x, c->dropout);
@@ -203,7 +207,9 @@ int kumi_transformer_build(struct kumi_graph *g, const struct kumi_transformer *
 {
     KU_TRY(check(c, b));
     const int64_t src_dims[] = {b->n, b->s}, tgt_dims[] = {b->n, b->t};
-    struct side src = {g, c, b, kumi_input(g, "src_len", KUMI_I32, "n", &b->n)}, tgt = {g, c, b, 0};
+    kumi_value waves = c->learned_positions ? 0 : kumi_sinusoid(g, c->max_positions, c->d_model);
+    struct side src = {g, c, b, kumi_input(g, "src_len", KUMI_I32, "n", &b->n), waves};
+    struct side tgt = {g, c, b, 0, waves};
     if (!b->is_inference)
         tgt.lengths = kumi_input(g, "tgt_len", KUMI_I32, "n", &b->n);
     kumi_value words = kumi_input(g, "src", KUMI_I32, "nt", src_dims);

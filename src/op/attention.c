@@ -30,10 +30,10 @@ static int heads_of(const struct ku_shape *q, const struct ku_shape *k)
     return k->dim[1].name == q->dim[2].name ? 1 : 2;
 }
 
-/* attention: qkv, control; attention_dx: do, qkv, o, lse, control. */
-static struct ku_attention of_packed(int op, const struct ku_shape *const *in)
+/* attention: qkv, segments?, control; attention_dx: do, qkv, o, lse, segments?, control. */
+static struct ku_attention of_packed(int op, int n_in, const struct ku_shape *const *in)
 {
-    const int is_dx = op == KU_OP_attention_dx, qkv = is_dx;
+    const int is_dx = op == KU_OP_attention_dx, qkv = is_dx, masks = is_dx ? 4 : 1;
     const struct ku_dim *dim = in[qkv]->dim;
     const int64_t one = dim[3].count * dim[4].count; /* q, k or v of a token */
     struct ku_attention a = {.n_samples = dim[0].count,
@@ -46,8 +46,8 @@ static struct ku_attention of_packed(int op, const struct ku_shape *const *in)
                              .lse = is_dx ? 3 : -1,
                              .positions = -1,
                              .lengths = -1,
-                             .segments = -1,
-                             .control = is_dx ? 4 : 1};
+                             .segments = n_in - 1 > masks ? masks : -1,
+                             .control = n_in - 1};
     a.q = a.k = a.v = rows_of(in, qkv, 3);
     a.k.first = one;
     a.v.first = 2 * one;
@@ -95,7 +95,7 @@ struct ku_attention ku_attention_of(int op, const struct ku_attrs *attr, int n_i
                                     const struct ku_shape *const *in)
 {
     if (op == KU_OP_attention || op == KU_OP_attention_dx)
-        return of_packed(op, in);
+        return of_packed(op, n_in, in);
     return of_separate(op, attr, n_in, in);
 }
 

@@ -57,15 +57,15 @@ COST(linear)
 }
 
 /* q.k and p.v forward; both again, and their three adjoint products, backward. Causal attention is
- * counted in full. */
+ * counted in full, and so are keys of other segments. */
 COST(attention)
 {
     (void)a;
-    const struct ku_shape *qkv = &in[n_in == 2 ? 0 : 1].shape;
+    const struct ku_shape *qkv = &in[n_out == 2 ? 0 : 1].shape;
     double t = (double)qkv->dim[1].count;
     double product = 2 * (double)qkv->dim[0].count * (double)qkv->dim[3].count * t * t *
                      (double)qkv->dim[4].count;
-    return (struct ku_cost){product * (n_in == 2 ? 2 : 5),
+    return (struct ku_cost){product * (n_out == 2 ? 2 : 5),
                             bytes_of(n_in, in) + bytes_of(n_out, out)};
 }
 

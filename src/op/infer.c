@@ -272,12 +272,25 @@ INFER(layer_norm_dgb)
     return KUMI_OK;
 }
 
+/* Of packed qkv: segments, if any, and the control port behind it. */
+static int check_packed(const char *op, const struct ku_type *qkv, int n_rest,
+                        const struct ku_type *rest)
+{
+    if (rest[n_rest - 1].dtype != KUMI_I64)
+        return misfit(op, "the control port stands last", &rest[n_rest - 1]);
+    if (n_rest == 2 && (rest[0].dtype != KUMI_I32 || rest[0].shape.ndim != 2 ||
+                        !dims_are_equal(&rest[0].shape, 0, &qkv->shape, 0, 2)))
+        return misfit(op, "segments are i32 [samples, tokens]", &rest[0]);
+    return KUMI_OK;
+}
+
 INFER(attention)
 {
-    (void)a, (void)n_in;
+    (void)a;
     const struct ku_shape *x = &in[0].shape;
     if (x->ndim != 5 || x->dim[2].count != 3 || x->dim[4].count < 1)
         return misfit("attention", "takes qkv as [samples, tokens, 3, heads, width >= 1]", &in[0]);
+    KU_TRY(check_packed("attention", &in[0], n_in - 1, in + 1));
     out[0].dtype = in[0].dtype;
     take(&out[0].shape, x, 0, 2);
     take(&out[0].shape, x, 3, 2);
@@ -290,9 +303,10 @@ INFER(attention)
 
 INFER(attention_dx)
 {
-    (void)a, (void)n_in;
+    (void)a;
     if (in[1].shape.ndim != 5 || in[0].shape.ndim != 4)
         return misfit("attention_dx", "takes do and qkv", &in[1]);
+    KU_TRY(check_packed("attention_dx", &in[1], n_in - 4, in + 4));
     out[0] = in[1];
     return KUMI_OK;
 }

@@ -76,9 +76,23 @@ static int cast_operand(struct ku_graph *g, ku_id node, int operand, enum kumi_d
     return KUMI_OK;
 }
 
+/* Of a node whose operands do not say in what it writes. */
+static int write_in(struct ku_graph *g, ku_id node, enum kumi_dtype dtype)
+{
+    struct ku_attrs a = g->attr[g->node[node].attr];
+    a.dtype = dtype;
+    ku_id attr = ku_graph_attr(g, &a);
+    if (attr == 0)
+        return ku_err_get()->status;
+    g->node[node].attr = attr;
+    return KUMI_OK;
+}
+
 static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype)
 {
     int op = g->node[node].op;
+    if (op == KU_OP_sinusoid)
+        KU_TRY(write_in(g, node, dtype));
     for (int i = 0; i < g->node[node].n_in; i++) {
         ku_id v = ku_in(g, &g->node[node], i);
         ku_id tensor = g->value[v].tensor;
@@ -116,14 +130,11 @@ static int all_f64(struct ku_graph *g)
         if (ku_dtype_is_float((enum kumi_dtype)g->value[g->input[i].value].dtype))
             g->value[g->input[i].value].dtype = KUMI_F64;
     for (ku_id n = 1; n < g->n_nodes; n++) {
-        struct ku_attrs a = g->attr[g->node[n].attr];
-        if (g->node[n].op == KU_OP_NONE)
-            continue;
         int op = g->node[n].op;
-        if (op == KU_OP_sinusoid || op == KU_OP_batch_norm_moments) { /* no operand says so */
-            a.dtype = KUMI_F64;
-            g->node[n].attr = ku_graph_attr(g, &a);
-        }
+        if (op == KU_OP_NONE)
+            continue;
+        if (op == KU_OP_sinusoid || op == KU_OP_batch_norm_moments)
+            KU_TRY(write_in(g, n, KUMI_F64));
         KU_TRY(infer_again(g, n));
     }
     return KUMI_OK;

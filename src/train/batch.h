@@ -12,7 +12,9 @@
 struct ku_batch {
     int n_ranks; /* of the data-parallel axes */
     int64_t global_batch, micro_batch, accumulation, virtual_shards;
-    int64_t k; /* micro-batches of a virtual shard; result */
+    int64_t k;       /* micro-batches of a virtual shard; result */
+    int64_t n_parts; /* micro-batches of a run's batch that others evaluate, fewer or more at a
+                        time; 0: virtual_shards * k */
 };
 /* Errors: KUMI_EINVAL with the values and the nearest that work. Nothing is changed then. */
 int ku_batch_resolve(struct ku_batch *b);

@@ -32,6 +32,8 @@ int ku_commands_check(const struct kumi_settings *settings);
  * none). s is zero at entry and is finished on failure. */
 int ku_commands_configure(struct ku_session *s, const struct kumi_settings *settings, int n_ranks,
                           const char *const *more);
+/* Opens the data where they decide the batch shapes: sentence pairs. */
+int ku_commands_open_shapes(struct ku_session *s);
 /* How the compiler sees the configured device. */
 struct ku_target ku_commands_target(const struct ku_session *s);
 

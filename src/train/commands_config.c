@@ -98,6 +98,11 @@ int ku_commands_configure(struct ku_session *s, const struct kumi_settings *sett
     return status;
 }
 
+int ku_commands_open_shapes(struct ku_session *s)
+{
+    return s->model.facts.is_pairs ? ku_session_open_data(s, NULL) : KUMI_OK;
+}
+
 struct ku_target ku_commands_target(const struct ku_session *s)
 {
     const struct ku_device_ops *device = ku_device_find(s->cfg.parallel_device);

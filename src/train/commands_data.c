@@ -46,6 +46,44 @@ static int verify(const struct ku_config *c, const struct ku_model *m, struct ku
     return status;
 }
 
+static void print_pairs(const struct ku_pairs *p, enum ku_data_split split, struct ku_str *out)
+{
+    struct ku_parallel_counts n = ku_parallel_counts(p->data, split);
+    if (p->data->n_samples[split])
+        ku_str_add(
+            out,
+            "  %lld lines: %lld tokens of source, %lld of target; left out: %lld empty, %lld "
+            "over-long\n",
+            (long long)n.lines, (long long)n.src_tokens, (long long)n.tgt_tokens,
+            (long long)n.n_empty, (long long)n.n_long);
+}
+
+/* Pairs have vocabularies of their own, and batch shapes. */
+static int verify_pairs(const struct kumi_settings *settings, struct ku_str *out)
+{
+    struct ku_progress_line line;
+    const struct ku_progress progress = ku_progress_line_start(&line);
+    struct ku_session s = {0};
+    int status = ku_commands_configure(&s, settings, 1, NULL);
+    if (status == KUMI_OK)
+        status = ku_session_open_data(&s, NULL);
+    if (status == KUMI_OK)
+        status = ku_data_verify(s.data, &progress);
+    ku_progress_line_end(&line);
+    if (status == KUMI_OK) {
+        ku_str_add(out, "vocabularies: %lld and %lld tokens\n",
+                   (long long)ku_vocab_count(s.pairs.src), (long long)ku_vocab_count(s.pairs.tgt));
+        print_split("train", s.data, KU_SPLIT_TRAIN, &s.cfg.data_train, out);
+        print_pairs(&s.pairs, KU_SPLIT_TRAIN, out);
+        print_split("validation", s.data, KU_SPLIT_VAL, &s.cfg.data_val, out);
+        print_pairs(&s.pairs, KU_SPLIT_VAL, out);
+        ku_session_print_batch(&s, out);
+        ku_str_add(out, "\nfingerprint: %s\n", s.data->fingerprint);
+    }
+    ku_session_fini(&s);
+    return status;
+}
+
 int kumi_data_verify(const struct kumi_settings *settings, char **text)
 {
     struct ku_config cfg = {0};
@@ -55,7 +93,7 @@ int kumi_data_verify(const struct kumi_settings *settings, char **text)
     KU_TRY(ku_commands_check(settings));
     KU_TRY_OUT(ku_config_load(settings->config, settings->set, settings->n_sets, &cfg));
     KU_TRY_OUT(ku_model_read(&cfg, &model));
-    KU_TRY_OUT(verify(&cfg, &model, &out));
+    KU_TRY_OUT(model.facts.is_pairs ? verify_pairs(settings, &out) : verify(&cfg, &model, &out));
     status = ku_text_take(&out, text);
 out:
     ku_str_fini(&out);

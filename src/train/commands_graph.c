@@ -37,7 +37,7 @@ static int print(const struct ku_session *s, const char *after, int is_program, 
     struct ku_program *p = NULL;
     int status;
     KU_TRY(ku_session_compile_opts(s, &o));
-    KU_TRY(ku_session_graph(s, 0, &g));
+    KU_TRY(ku_session_graph(s, s->pairs.data ? ku_pairs_last_shape(&s->pairs) : 0, &g));
     KU_TRY_OUT(ku_compile_graph(g, &o, &target, is_program ? NULL : after));
     if (is_program) {
         KU_TRY_OUT(ku_compile_program(g, "train", &o, &target, &p));
@@ -59,6 +59,7 @@ int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const cha
     int is_program, status;
     KU_TRY(check_after(after, as_dot, &is_program));
     KU_TRY(ku_commands_configure(&s, settings, n_ranks, NULL));
+    KU_TRY_OUT(ku_commands_open_shapes(&s));
     KU_TRY_OUT(print(&s, after, is_program, as_dot, &out));
     status = ku_text_take(&out, text);
 out:

@@ -172,9 +172,16 @@ int kumi_ckpt_import(const char *source, const char *to, const struct kumi_weigh
     int status = file ? KUMI_OK : KUMI_ENOMEM;
     KU_TRY_OUT(status);
     KU_TRY_OUT(parse_dtype(o, &dtype));
-    if (ku_os_slurp(file, MAX_CONFIG_BYTES, &text, &bytes) < 0)
-        status = KU_ERR(ku_os_status(KUMI_EINPUT), "weights: %s: %s; --model names another", file,
+    if (ku_os_slurp(file, MAX_CONFIG_BYTES, &text, &bytes) < 0) {
+        status = KU_ERR(ku_os_status(KUMI_EINPUT),
+                        "weights: %s: %s; name the model's config.json with --model FILE", file,
                         ku_os_why());
+        const struct kumi_error missing = *ku_err_get();
+        struct ku_weights w; /* what cannot be read in any case says more */
+        KU_TRY_OUT(o->model ? status : ku_weights_open(source, NULL, 0, NULL, &w));
+        ku_weights_close(&w);
+        status = ku_err_put(&missing);
+    }
     KU_TRY_OUT(status);
     KU_TRY_OUT(ku_model_parse(file, text, bytes, &m));
     KU_TRY_OUT(config_text(file, dtype, &config));

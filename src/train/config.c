@@ -16,7 +16,19 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_PATH_BYTES = 256 };
 
-enum key_type { T_INT, T_NUM, T_BOOL, T_TEXT, T_ENUM, T_LIST, T_SPAN, T_PAIR, T_SPANS, T_SCALING };
+enum key_type {
+    T_INT,
+    T_NUM,
+    T_BOOL,
+    T_TEXT,
+    T_ENUM,
+    T_LIST,
+    T_SPAN,
+    T_PAIR,
+    T_SPANS,
+    T_SCALING,
+    T_NUMBERS
+};
 enum key_mark { NUMERICS, LAYOUT };
 struct key_row {
     const char *section, *key;
@@ -38,6 +50,7 @@ struct key_row {
 #define MOST_PAIR(most)    (most), NULL
 #define MOST_SPANS(most)   (most), NULL
 #define MOST_SCALING(most) (most), NULL
+#define MOST_NUMBERS(most) (most), NULL
 #define MOST_ENUM(most)    0, (most)
 static const struct key_row table[] = {
 #define KEY(section, key, type, value, least, most, mark, help)                                    \
@@ -214,6 +227,27 @@ static int set_pair(const struct ku_config *o, const struct key_row *row, const 
     return KUMI_OK;
 }
 
+static int set_numbers(const struct ku_config *o, const struct key_row *row, const char *path,
+                       const json_t *v, struct ku_numbers *list)
+{
+    char wanted[128];
+    size_t n = json_array_size(v);
+    snprintf(wanted, sizeof wanted, "a list of numbers from %.15g to %.15g", row->least, row->most);
+    if (n == 0)
+        return ku_config_refuse(o, path, v, wanted);
+    list->v = ku_calloc(n, sizeof *list->v);
+    if (list->v == NULL)
+        return KUMI_ENOMEM;
+    list->n = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_array_get(v, i);
+        list->v[i] = json_is_number(x) ? json_number_value(x) : (double)NAN;
+        if (!(list->v[i] >= row->least && list->v[i] <= row->most))
+            return ku_config_refuse(o, path, v, wanted);
+    }
+    return KUMI_OK;
+}
+
 /* null where the default is null, or where a derived value takes its place. */
 static void set_null(const struct key_row *row, void *member)
 {
@@ -234,6 +268,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_PAIR:
     case T_SPANS:
     case T_SCALING:
+    case T_NUMBERS:
         return; /* zero already */
     }
 }
@@ -256,6 +291,8 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         return set_number(o, row, path, v, member);
     case T_PAIR:
         return set_pair(o, row, path, v, member);
+    case T_NUMBERS:
+        return set_numbers(o, row, path, v, member);
     case T_BOOL:
         if (!json_is_boolean(v))
             return ku_config_refuse(o, path, v, "true or false");
@@ -373,6 +410,13 @@ static int check_together(const struct ku_config *cfg)
          "precision.compute", "f64 is computed by parallel.device \"ref\" alone"},
         {cfg->checkpoint_staging_mb != 0 && !cfg->checkpoint_async, "checkpoint.staging_mb",
          "it is for checkpoint.async true; use 0"},
+        {cfg->data_segments && cfg->data_kind && strcmp(cfg->data_kind, "text") != 0 &&
+             strcmp(cfg->data_kind, "jsonl") != 0,
+         "data.segments", "it is for data.kind text and jsonl; use false"},
+        {cfg->data_weights.n > 0 && cfg->data_kind && strcmp(cfg->data_kind, "text") != 0,
+         "data.weights", "it is for data.kind text; leave it out"},
+        {cfg->data_weights.n > 0 && cfg->data_weights.n != cfg->data_train.n, "data.weights",
+         "give one for each entry of data.train"},
     };
     for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
         if (rule[i].is_wrong)
@@ -443,6 +487,8 @@ void ku_config_fini(struct ku_config *cfg)
         void *member = (char *)cfg + table[i].offset;
         if (table[i].type == T_TEXT || table[i].type == T_ENUM)
             ku_free(*(char **)member);
+        if (table[i].type == T_NUMBERS)
+            ku_free(((struct ku_numbers *)member)->v);
         if (table[i].type == T_LIST) {
             struct ku_list *list = member;
             for (int k = 0; k < list->n; k++)

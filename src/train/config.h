@@ -30,6 +30,10 @@ struct ku_spans {
     int n;
     struct ku_span item[KU_MAX_SPANS]; /* ascending */
 };
+struct ku_numbers {
+    double *v; /* [n]; NULL = null */
+    int n;
+};
 enum ku_scaling_rule { KU_SCALING_NONE, KU_SCALING_LINEAR, KU_SCALING_SQRT };
 struct ku_lr_scaling {
     enum ku_scaling_rule rule;
@@ -46,6 +50,7 @@ struct ku_lr_scaling {
 #define KU_KEY_PAIR    struct ku_pair
 #define KU_KEY_SPANS   struct ku_spans
 #define KU_KEY_SCALING struct ku_lr_scaling
+#define KU_KEY_NUMBERS struct ku_numbers
 struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"

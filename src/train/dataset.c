@@ -1,39 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/dataset.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "data/image.h"
-#include "data/masked.h"
-#include "data/text.h"
+#include "train/dataset_text.h"
 
-static int refuse_seq_len(const struct ku_config *c, const char *wanted)
+static int refuse_number(const struct ku_config *c, const char *key, int64_t value,
+                         const char *wanted)
 {
-    json_t *v = json_integer(c->data_seq_len);
-    int status = ku_config_refuse(c, "data.seq_len", v, wanted);
+    json_t *v = json_integer(value);
+    int status = ku_config_refuse(c, key, v, wanted);
     json_decref(v);
     return status;
+}
+
+/* A key's tokens, and `more` that the model reads with them. */
+static int check_length(const struct ku_config *c, const struct ku_model_facts *f, const char *key,
+                        int64_t value, int64_t more)
+{
+    char wanted[96];
+    if (value + more <= f->max_positions)
+        return KUMI_OK;
+    snprintf(wanted, sizeof wanted, "%sit exceeds the model's %s", more ? "with <s> " : "",
+             f->positions_key);
+    return refuse_number(c, key, value, wanted);
 }
 
 int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)
 {
     const struct ku_model_facts *f = &m->facts;
-    struct ku_str wanted = {0};
-    int is_given = c->data_seq_len != KU_NULL, status = KUMI_OK;
-    if (f->max_positions == 0) {
-        *out = 1;
-        return is_given ? refuse_seq_len(c, "the model reads no sequences; leave it out") : KUMI_OK;
+    int is_given = c->data_seq_len != KU_NULL;
+    if (is_given && (f->max_positions == 0 || f->is_pairs))
+        return refuse_number(c, "data.seq_len", c->data_seq_len,
+                             f->is_pairs ? "pairs have data.max_source_len and data.max_target_len"
+                                         : "the model reads no sequences; leave it out");
+    *out = is_given ? c->data_seq_len : f->max_positions ? f->max_positions : 1;
+    if (f->is_pairs) {
+        *out = c->data_max_target_len + 1;
+        KU_TRY(check_length(c, f, "data.max_source_len", c->data_max_source_len, 0));
+        return check_length(c, f, "data.max_target_len", c->data_max_target_len, 1);
     }
-    if (f->is_pairs && is_given)
-        return refuse_seq_len(c, "pairs have data.max_source_len and data.max_target_len");
-    *out = is_given ? c->data_seq_len : f->is_pairs ? c->data_max_target_len + 1 : f->max_positions;
-    if (*out > f->max_positions) {
-        ku_str_add(&wanted, "it exceeds the model's %s", f->positions_key);
-        status = refuse_seq_len(c, ku_str_get(&wanted));
-    }
-    ku_str_fini(&wanted);
-    return status;
+    return is_given && f->max_positions ? check_length(c, f, "data.seq_len", *out, 0) : KUMI_OK;
 }
 
 static int open_images(const struct ku_config *c, const struct ku_model *m,
@@ -68,46 +78,12 @@ static int open_images(const struct ku_config *c, const struct ku_model *m,
     return ku_image_open(&o, out);
 }
 
-/* Masks over text, for models that fill them in. Owns: text. */
-static int open_masked(const struct ku_config *c, const struct ku_model *m, struct ku_data *text,
-                       struct ku_data **out)
-{
-    struct ku_masked_opts o = {.probability = c->data_mlm_probability,
-                               .mask_token = c->data_mask_token,
-                               .vocab_count = m->facts.vocab_size,
-                               .seed = (uint64_t)c->train_seed};
-    if (c->data_mask_token == KU_NULL)
-        o.mask_token = o.vocab_count - 1;
-    if (o.mask_token < o.vocab_count)
-        return ku_masked_open(text, &o, out);
-    json_t *v = json_integer(o.mask_token);
-    int status = ku_config_refuse(c, "data.mask_token", v, "an id below the model's vocab_size");
-    json_decref(v);
-    ku_data_destroy(text);
-    return status;
-}
-
 int ku_dataset_open(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
                     const struct ku_progress *progress, struct ku_data **out)
 {
     if (c->data_kind && ku_image_is_kind(c->data_kind))
         return open_images(c, m, progress, out);
-    struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
-                             .n_train = c->data_train.n,
-                             .val = (const char *const *)c->data_val.item,
-                             .n_val = c->data_val.n,
-                             .val_fraction = c->data_val_fraction,
-                             .tokenizer = c->data_tokenizer,
-                             .format = c->data_format,
-                             .seq_len = seq_len,
-                             .vocab_count = m->facts.vocab_size,
-                             .progress = *progress};
-    struct ku_data *text;
-    KU_TRY(ku_text_open(&o, &text));
-    if (m->facts.is_masked)
-        return open_masked(c, m, text, out);
-    *out = text;
-    return KUMI_OK;
+    return ku_dataset_open_text(c, m, seq_len, NULL, progress, out);
 }
 
 /* "i32 [32, 32, 3]", of a sample. */

@@ -8,16 +8,22 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "ckpt/snapshot.h"
 #include "train/agree.h"
+#include "train/dataset_text.h"
 #include "train/session.h"
 #include "train/stored.h"
 
+enum { N_SETS = 4 };
 struct evaluation {
-    const char *run;
+    const struct kumi_eval_options *o;
     struct kumi_eval_result *result;
     struct ku_job *job;
     struct ku_session s;
+    char *set[N_SETS]; /* over the run's configuration */
+    int n_sets;
+    int32_t *token_bytes; /* by token; NULL: not known */
 };
 
 /* What rank 0 found, for all. */
@@ -32,7 +38,7 @@ static int find(struct evaluation *e, int64_t before, const struct kumi_error *d
     int status = KUMI_OK;
     memset(found, 0, sizeof *found);
     if (e->job->rank == 0) {
-        status = ku_ckpt_find(e->run, before, &c);
+        status = ku_ckpt_find(e->o->run, before, &c);
         if (status == KUMI_ENOCKPT && damage->status < 0)
             status = ku_err_put(damage); /* says more than "none before" */
         if (status == KUMI_OK) {
@@ -54,49 +60,140 @@ static int find(struct evaluation *e, int64_t before, const struct kumi_error *d
  * That moves no bit. A micro-batch holds the same samples whatever V and the global batch are, as
  * the global batch is cut into micro-batches in order; its size, on which kernels may depend, stays
  * that of the run; and the loss is an exact sum over tokens, rounded once. So any rank count will
- * do.
+ * do. Pairs keep the run's batch shapes too (n_parts).
  */
 static int configure(struct evaluation *e, const struct ku_ckpt *c)
 {
-    /* the training split is opened, not read: a batch larger than it is no error here */
-    static const char *const set[] = {"data.last_batch=wrap"};
     struct ku_session *s = &e->s;
     json_t *numerics = json_object_get(c->manifest.root, "numerics");
-    int64_t micro;
-    KU_TRY(ku_stored_config(c, set, 1, &s->cfg));
+    int64_t micro, global;
+    KU_TRY(ku_stored_config(c, (const char *const *)e->set, e->n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     if (ku_json_int(json_object_get(numerics, "train.micro_batch"), &micro) < 0 || micro < 1 ||
-        ku_json_int(json_object_get(numerics, "data.seq_len"), &s->seq_len) < 0 || s->seq_len < 1 ||
+        ku_json_int(json_object_get(numerics, "train.global_batch"), &global) < 0 ||
+        global < micro || ku_json_int(json_object_get(numerics, "data.seq_len"), &s->seq_len) < 0 ||
+        s->seq_len < 1 ||
         (s->model.facts.max_positions && s->seq_len > s->model.facts.max_positions))
-        return KU_ERR(
-            KUMI_ENOCKPT,
-            "checkpoint: %s/manifest.json: no train.micro_batch or data.seq_len among its "
-            "numerics keys",
-            c->path);
+        return KU_ERR(KUMI_ENOCKPT,
+                      "checkpoint: %s/manifest.json: no train.micro_batch, train.global_batch "
+                      "or data.seq_len among its numerics keys",
+                      c->path);
     s->batch = (struct ku_batch){.n_ranks = e->job->n,
                                  .global_batch = micro * e->job->n,
                                  .micro_batch = micro,
                                  .accumulation = 1,
                                  .virtual_shards = e->job->n,
-                                 .k = 1};
+                                 .k = 1,
+                                 .n_parts = global / micro};
     s->n_steps = s->decay_steps = 1; /* no step is taken */
+    return KUMI_OK;
+}
+
+static int tick(void *job, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what, (void)done, (void)total;
+    ku_job_tick(job);
+    return KUMI_OK;
+}
+
+static int is_held_out(const struct evaluation *e)
+{
+    return e->o->n_data > 0 || e->o->stride > 0;
+}
+
+/* What is evaluated: the run's own samples, or all of a held-out stream. */
+static int open_data(struct evaluation *e)
+{
+    struct ku_session *s = &e->s;
+    const struct ku_held_out held = {e->o->stride, e->o->n_data > 0};
+    const struct ku_progress progress = {tick, e->job};
+    const int is_text =
+        s->model.facts.max_positions > 0 && !s->model.facts.is_pairs && ku_dataset_is_text(&s->cfg);
+    if (e->o->stride > 0 && (!is_text || !s->model.facts.is_causal))
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: stride %lld: only models that continue texts have windows to "
+                      "stride over, and this is a %s; leave it out",
+                      (long long)e->o->stride, ku_model_type(&s->model));
+    if (e->o->n_data > 0 && s->model.facts.is_pairs)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: data: %s: a run of sentence pairs is evaluated on its "
+                      "own data.val",
+                      e->o->data[0]);
+    if (e->o->stride > s->seq_len)
+        return KU_ERR(KUMI_EINVAL, "eval: stride %lld: a window has %lld tokens (data.seq_len)",
+                      (long long)e->o->stride, (long long)s->seq_len);
+    if (!is_held_out(e) || !is_text)
+        KU_TRY(ku_session_open_data(s, e->job));
+    else
+        KU_TRY(ku_dataset_open_text(&s->cfg, &s->model, s->seq_len, &held, &progress, &s->data));
+    if (is_held_out(e))
+        s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];
+    if (s->eval_samples == 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: the run has no validation split: data.val is null and "
+                      "data.val_fraction 0",
+                      e->o->run);
+    if (is_text && s->model.facts.is_causal)
+        KU_TRY(ku_dataset_token_bytes(&s->cfg, s->model.facts.vocab_size, &e->token_bytes));
+    return KUMI_OK;
+}
+
+/* Bytes that the targets stand for: each rank looks at its share of the samples. sum: bytes,
+ * targets that stand for none. */
+static int count_bytes(const struct evaluation *e, int64_t sum[2])
+{
+    const struct ku_data *d = e->s.data;
+    const size_t row = ku_data_row_bytes(&d->port[0]); /* all ports are alike */
+    int32_t *rows = ku_malloc(row * (size_t)d->n_ports), *target = NULL;
+    void *port[KU_DATA_PORTS_MAX];
+    int status = rows ? KUMI_OK : KUMI_ENOMEM;
+    for (int i = 0; i < d->n_ports; i++) {
+        port[i] = (char *)rows + (size_t)i * row;
+        if (strcmp(d->port[i].name, "targets") == 0)
+            target = port[i];
+    }
+    KU_ASSERT(target != NULL);
+    for (int64_t at = e->job->rank; at < e->s.eval_samples && status == KUMI_OK; at += e->job->n) {
+        status = ku_data_read(d, KU_SPLIT_VAL, at, at, port);
+        for (int64_t i = 0; i < e->s.seq_len && status == KUMI_OK; i++) {
+            int32_t bytes = target[i] < 0 ? 0 : e->token_bytes[target[i]];
+            sum[0] += bytes > 0 ? bytes : 0;
+            sum[1] += bytes < 0;
+        }
+        ku_job_tick(e->job);
+    }
+    ku_free(rows);
+    return status;
+}
+
+static int evaluate_text(struct evaluation *e)
+{
+    struct kumi_eval_result *r = e->result;
+    int64_t sum[2] = {0, 0};
+    KU_TRY(ku_agree_local(e->job, count_bytes(e, sum)));
+    KU_TRY(ku_agree_sum(e->job, sum, 2));
+    if (sum[0] == 0 || sum[1] > 0)
+        return KUMI_OK;
+    const double each = r->loss * ((double)r->tokens / (double)sum[0]);
+    r->bytes = sum[0];
+    r->bits_per_byte = each / log(2);
+    r->byte_perplexity = exp(each);
     return KUMI_OK;
 }
 
 static int evaluate(struct evaluation *e, const struct ku_ckpt *c)
 {
     KU_TRY(configure(e, c));
-    KU_TRY(ku_session_open_data(&e->s, e->job));
-    if (e->s.eval_samples == 0)
-        return KU_ERR(KUMI_EINVAL,
-                      "eval: %s: the run has no validation split: data.val is null and "
-                      "data.val_fraction 0",
-                      e->run);
+    KU_TRY(open_data(e));
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
     KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
+    int64_t n_skipped;
     KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
+    KU_TRY(ku_session_count_skipped(&e->s, e->job, &n_skipped));
     e->result->tokens = e->s.t->eval_tokens;
     e->result->perplexity = exp(e->result->loss);
+    if (e->token_bytes)
+        KU_TRY(evaluate_text(e));
     e->result->is_by_samples = ku_session_is_by_samples(&e->s);
     ku_trainer_metrics(e->s.t, 1, &e->result->metrics);
     return KUMI_OK;
@@ -120,23 +217,69 @@ static int evaluate_newest(struct evaluation *e)
             KU_LOG(CKPT, WARN, "%s; taking the one before", ku_err_get()->text);
         if (damage.status == KUMI_OK)
             damage = *ku_err_get();
+        ku_free(e->token_bytes);
+        e->token_bytes = NULL;
         ku_session_fini(&e->s);
     }
 }
 
-int ku_evaluate_run(struct ku_job *job, const char *run, struct kumi_eval_result *result)
+static int add_set(struct evaluation *e, const char *key, json_t *value)
 {
-    struct evaluation e = {.run = run, .result = result, .job = job};
+    char *text = value ? ku_json_print(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    json_decref(value);
+    KU_ASSERT(e->n_sets < N_SETS);
+    e->set[e->n_sets] = text ? ku_asprintf("%s=%s", key, text) : NULL;
+    ku_free(text);
+    return e->set[e->n_sets++] ? KUMI_OK : KUMI_ENOMEM;
+}
+
+/* The training split is at most opened, not read: a batch larger than it is no error here. */
+static int make_sets(struct evaluation *e)
+{
+    const struct kumi_eval_options *o = e->o;
+    if (o->stride < 0 || o->n_data < 0)
+        return KU_ERR(KUMI_EINVAL, "eval: stride %lld, %d files; give numbers from 0 on",
+                      (long long)o->stride, o->n_data);
+    KU_TRY(add_set(e, "data.last_batch", json_string("wrap")));
+    if (o->n_data == 0)
+        return KUMI_OK;
+    json_t *files = json_array();
+    for (int i = 0; i < o->n_data; i++)
+        json_array_append_new(files, json_string(o->data[i]));
+    if (json_array_size(files) != (size_t)o->n_data) {
+        json_decref(files);
+        return KU_ERR(KUMI_EINVAL, "eval: a name of a file that is no UTF-8");
+    }
+    KU_TRY(add_set(e, "data.weights", json_null()));
+    KU_TRY(add_set(e, "data.train", json_incref(files)));
+    return add_set(e, "data.val", files);
+}
+
+int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
+                    struct kumi_eval_result *result)
+{
+    struct evaluation e = {.o = options, .result = result, .job = job};
     memset(result, 0, sizeof *result);
-    int status = evaluate_newest(&e);
+    result->rank = job->rank;
+    int status = make_sets(&e);
+    if (status == KUMI_OK)
+        status = evaluate_newest(&e);
     if (status < 0) /* before the session goes, which the others would have to join in */
         status = ku_job_fail(job);
     struct kumi_error error = *ku_err_get();
     ku_session_fini(&e.s);
+    ku_free(e.token_bytes);
+    for (int i = 0; i < N_SETS; i++)
+        ku_free(e.set[i]);
     return status < 0 ? ku_err_put(&error) : KUMI_OK;
 }
 
 int kumi_eval(const char *run, struct kumi_eval_result *result)
+{
+    return kumi_evaluate(&(struct kumi_eval_options){.run = run}, result);
+}
+
+int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_result *result)
 {
     struct ku_job *job = NULL;
     const char *threads = getenv("KUMI_THREADS");
@@ -148,7 +291,7 @@ int kumi_eval(const char *run, struct kumi_eval_result *result)
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return status;
     }
-    status = ku_evaluate_run(job, run, result);
+    status = ku_evaluate_run(job, options, result);
     result->is_reported = status < 0;
     struct kumi_error error = *ku_err_get();
     int left = ku_job_leave(job);

@@ -29,6 +29,17 @@ struct ku_metrics {
     double elapsed_ms;
 };
 
+/* A point of the curve, unless the loss is no number. accuracy: a new reference, NULL: none. */
+static void add_point(struct ku_metrics *m, int64_t step, double val_loss, json_t *accuracy)
+{
+    json_t *point = isfinite(val_loss) ? json_pack("[I, f]", (json_int_t)step, val_loss) : NULL;
+    if (point && accuracy)
+        json_array_append(point, accuracy);
+    if (point)
+        json_array_append_new(m->curve, point);
+    json_decref(accuracy);
+}
+
 /* Lines of steps that will be done again are dropped, so that each step stands once. */
 static int cut_file(struct ku_metrics *m, int64_t first_step)
 {
@@ -46,7 +57,8 @@ static int cut_file(struct ku_metrics *m, int64_t first_step)
         if (json_is_integer(step) && json_integer_value(step) <= first_step) {
             ku_str_append(&kept, line, (size_t)(stop - line) + 1);
             if (json_is_number(val))
-                json_array_append_new(m->curve, json_pack("[O, O]", step, val));
+                add_point(m, json_integer_value(step), json_number_value(val),
+                          json_incref(json_object_get(row, "val_accuracy")));
         }
         json_decref(row);
     }
@@ -147,21 +159,36 @@ double ku_metrics_mfu(const struct ku_metrics *m, double tps)
     return m->peak_flops > 0 ? tps * m->flops_per_token / m->peak_flops : (double)NAN;
 }
 
+/* "2:05", "1:02:05" */
+static const char *duration(double seconds, char out[32])
+{
+    long long s = seconds < 1e9 ? (long long)seconds : 1000000000;
+    if (s < 3600)
+        snprintf(out, 32, "%lld:%02lld", s / 60, s % 60);
+    else
+        snprintf(out, 32, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    return out;
+}
+
 static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, double tps)
 {
     double left_s =
         (double)(l->n_steps - l->step) * m->elapsed_ms / (double)(m->seen ? m->seen : 1) * 1e-3;
+    char left[32];
     double mfu = ku_metrics_mfu(m, tps);
     char share[32] = "";
     struct ku_str text = {0};
     if (isfinite(mfu))
         snprintf(share, sizeof share, "  mfu %.1f %%", 100 * mfu);
-    ku_str_add(&text, "%sstep %lld/%lld  loss %.4f", m->is_terminal ? "\r" : "", (long long)l->step,
-               (long long)l->n_steps, l->loss);
+    ku_str_add(&text, "%sstep %lld/%lld", m->is_terminal ? "\r" : "", (long long)l->step,
+               (long long)l->n_steps);
+    if (l->samples)
+        ku_str_add(&text, "  epoch %.2f", l->epoch);
+    ku_str_add(&text, "  loss %.4f", l->loss);
     for (int i = 0; l->metrics && i < l->metrics->n; i++)
         ku_str_add(&text, "  %s %.4f", l->metrics->item[i].name, l->metrics->item[i].value);
-    ku_str_add(&text, "  lr %.2e  %.0f %s/s%s  %d:%02d left%s", l->lr, tps,
-               l->samples ? "samples" : "tok", share, (int)(left_s / 60), (int)left_s % 60,
+    ku_str_add(&text, "  lr %.2e  %.0f %s/s%s  %s left%s", l->lr, tps,
+               l->samples ? "samples" : "tok", share, duration(left_s, left),
                m->is_terminal ? "   " : "\n");
     if (!text.failed)
         fwrite(text.text, 1, text.bytes, stderr);
@@ -207,17 +234,22 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
     say(m, l, tps);
 }
 
-void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss,
+void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double val_loss,
                      const struct kumi_result_metrics *val)
 {
-    char b[32];
+    char b[2][32];
     struct ku_str row = {0}, text = {0};
-    ku_str_add(&row, "{\"step\":%lld,\"val_loss\":%s", (long long)step, number(val_loss, b));
+    json_t *accuracy = NULL;
+    for (int i = 0; i < val->n && accuracy == NULL; i++)
+        if (strcmp(val->item[i].name, "accuracy") == 0)
+            accuracy = json_real(val->item[i].value);
+    ku_str_add(&row, "{\"step\":%lld,\"epoch\":%s,\"val_loss\":%s", (long long)step,
+               number(epoch, b[0]), number(val_loss, b[1]));
     add_values(&row, "val_", val);
     ku_str_add(&row, "}\n");
     if (!row.failed)
         write_row(m, row.text, row.bytes);
-    json_array_append_new(m->curve, json_pack("[I, f]", (json_int_t)step, val_loss));
+    add_point(m, step, val_loss, accuracy);
     ku_str_add(&text, "%sstep %lld  validation loss %.4f", m->is_terminal ? "\r" : "",
                (long long)step, val_loss);
     for (int i = 0; i < val->n; i++)

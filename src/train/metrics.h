@@ -33,14 +33,15 @@ void ku_metrics_close(struct ku_metrics *m); /* NULL is fine */
 /* Every step: notes throughput; is_logged writes the line. A full disk is said once and stops the
  * file, not the run. */
 void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *line, int is_logged);
-void ku_metrics_eval(struct ku_metrics *m, int64_t step, double val_loss,
+void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double val_loss,
                      const struct kumi_result_metrics *val);
 /* Medians over all steps but the first three. */
 double ku_metrics_median_tps(const struct ku_metrics *m);
 double ku_metrics_median_step_ms(const struct ku_metrics *m);
 /* Model FLOP/s over the peak at so many tokens/s; NaN: unknown. */
 double ku_metrics_mfu(const struct ku_metrics *m, double tps);
-/* The points (step, val_loss) so far, as a JSON array of pairs. Owned by the caller. */
+/* The points (step, val_loss and, of classifiers, val_accuracy) so far, as a JSON array of arrays.
+ * Owned by the caller. */
 json_t *ku_metrics_curve(const struct ku_metrics *m);
 
 #endif

@@ -12,6 +12,7 @@ struct ku_model_facts {
     int64_t vocab_size;        /* ids of "tokens" lie below it */
     int64_t src_vocab_size;    /* of pairs: the source's ids, vocab_size the target's; 0: of data */
     int is_pairs;              /* reads sources and targets: data of sentence pairs */
+    const char *one_vocab_key; /* that says that they share a vocabulary; NULL: they need not */
     int64_t max_positions;     /* longest sequence */
     const char *positions_key; /* that says so: "n_positions" */
     int64_t n_classes;         /* of "targets" that are classes */

@@ -54,6 +54,7 @@ static void facts(const void *config, struct ku_model_facts *out)
     out->max_positions = c->max_positions;
     out->positions_key = "max_positions";
     out->is_pairs = 1;
+    out->one_vocab_key = c->share_embeddings ? "share_embeddings" : NULL;
     out->vocab_size = c->tgt_vocab_size;
     out->src_vocab_size = c->src_vocab_size;
 }

@@ -51,6 +51,19 @@ static int refuse_files(const struct ku_config *c, const char *key, const struct
     return status;
 }
 
+/* As many targets as sources. */
+static int check_files(const struct ku_config *c)
+{
+    const struct ku_list *src[] = {&c->data_train, &c->data_val};
+    const struct ku_list *tgt[] = {&c->data_train_target, &c->data_val_target};
+    for (int i = 0; i < KU_N_SPLITS; i++) {
+        int n = src[i]->n > 0 ? src[i]->n : 0;
+        if ((tgt[i]->n > 0 ? tgt[i]->n : 0) != n || (n == 0 && i == KU_SPLIT_TRAIN))
+            return refuse_files(c, i ? "data.val_target" : "data.train_target", src[i], tgt[i]);
+    }
+    return KUMI_OK;
+}
+
 static int open_data(const struct ku_config *c, const struct ku_progress *progress,
                      struct ku_pairs *p)
 {
@@ -62,26 +75,24 @@ static int open_data(const struct ku_config *c, const struct ku_progress *progre
                                  .tgt_len_max = c->data_max_target_len,
                                  .progress = *progress};
     o.on_empty = strcmp(c->data_on_empty, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
-    o.on_long = strcmp(c->data_on_long, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
-    for (int i = 0; i < KU_N_SPLITS; i++) {
-        int n = src[i]->n > 0 ? src[i]->n : 0;
-        if ((tgt[i]->n > 0 ? tgt[i]->n : 0) != n || (n == 0 && i == KU_SPLIT_TRAIN))
-            return refuse_files(c, i ? "data.val_target" : "data.train_target", src[i], tgt[i]);
+    o.on_long =
+        c->data_on_long && strcmp(c->data_on_long, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
+    for (int i = 0; i < KU_N_SPLITS; i++)
         o.files[i] = (struct ku_parallel_files){(const char *const *)src[i]->item,
-                                                (const char *const *)tgt[i]->item, n};
-    }
+                                                (const char *const *)tgt[i]->item,
+                                                src[i]->n > 0 ? src[i]->n : 0};
     return ku_parallel_open(&o, &p->data);
 }
 
 static int open_buckets(const struct ku_config *c, const struct ku_batch *b, struct ku_pairs *p)
 {
     struct ku_buckets_opts o = {.n_shapes_max = (int)c->data_shapes,
-                                .multiple = b->virtual_shards * b->k,
+                                .multiple = p->n_parts,
                                 .len_multiple = c->data_length_multiple,
                                 .shuffle = c->data_shuffle,
                                 .seed = (uint64_t)c->train_seed};
     if (c->data_batch_tokens == KU_NULL)
-        o.batch_rows = b->global_batch;
+        o.batch_rows = b->micro_batch * p->n_parts;
     else
         o.batch_tokens = c->data_batch_tokens;
     KU_TRY(ku_last_batch_parse(c->data_last_batch, &o.last));
@@ -96,6 +107,9 @@ static int open_buckets(const struct ku_config *c, const struct ku_batch *b, str
 int ku_pairs_open(const struct ku_config *c, const struct ku_batch *b,
                   const struct ku_progress *progress, struct ku_pairs *p)
 {
+    p->n_at_once = b->virtual_shards * b->k;
+    p->n_parts = b->n_parts ? b->n_parts : p->n_at_once;
+    KU_TRY(check_files(c));
     int status = open_vocabs(c, progress, p);
     if (status == KUMI_OK)
         status = open_data(c, progress, p);
@@ -125,17 +139,35 @@ int ku_pairs_n_shapes(const struct ku_pairs *p)
     return n;
 }
 
-struct ku_bucket_shape ku_pairs_shape(const struct ku_pairs *p, int i)
+int ku_pairs_last_shape(const struct ku_pairs *p)
 {
-    int n_train = ku_buckets_n_shapes(p->buckets[KU_SPLIT_TRAIN]);
-    return i < n_train ? ku_buckets_shape(p->buckets[KU_SPLIT_TRAIN], i)
-                       : ku_buckets_shape(p->buckets[KU_SPLIT_VAL], i - n_train);
+    return ku_buckets_n_shapes(p->buckets[KU_SPLIT_TRAIN]) - 1;
 }
 
-int ku_pairs_shape_at(const struct ku_pairs *p, enum ku_data_split split, int64_t step)
+struct ku_bucket_shape ku_pairs_shape(const struct ku_pairs *p, int i)
 {
-    int before = split == KU_SPLIT_TRAIN ? 0 : ku_buckets_n_shapes(p->buckets[KU_SPLIT_TRAIN]);
-    return before + ku_buckets_shape_at(p->buckets[split], step);
+    int n_train = ku_pairs_last_shape(p) + 1;
+    struct ku_bucket_shape shape = i < n_train
+                                       ? ku_buckets_shape(p->buckets[KU_SPLIT_TRAIN], i)
+                                       : ku_buckets_shape(p->buckets[KU_SPLIT_VAL], i - n_train);
+    shape.rows = shape.rows / p->n_parts * p->n_at_once;
+    return shape;
+}
+
+static int64_t runs_of_step(const struct ku_pairs *p)
+{
+    return (p->n_parts + p->n_at_once - 1) / p->n_at_once;
+}
+
+int64_t ku_pairs_n_runs(const struct ku_pairs *p, enum ku_data_split split)
+{
+    return ku_buckets_steps_per_epoch(p->buckets[split]) * runs_of_step(p);
+}
+
+int ku_pairs_shape_at(const struct ku_pairs *p, enum ku_data_split split, int64_t run)
+{
+    int before = split == KU_SPLIT_TRAIN ? 0 : ku_pairs_last_shape(p) + 1;
+    return before + ku_buckets_shape_at(p->buckets[split], run / runs_of_step(p));
 }
 
 size_t ku_pairs_row_bytes(const struct ku_data_port *port, const struct ku_bucket_shape *shape)
@@ -148,14 +180,16 @@ size_t ku_pairs_row_bytes(const struct ku_data_port *port, const struct ku_bucke
     return bytes;
 }
 
-int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t step, int64_t first,
+int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t run, int64_t first,
                   int64_t n, void *const *to)
 {
     const struct ku_buckets *b = p->buckets[split];
+    const int64_t step = run / runs_of_step(p);
     struct ku_bucket_shape shape = ku_buckets_shape(b, ku_buckets_shape_at(b, step));
+    first += run % runs_of_step(p) * (shape.rows / p->n_parts * p->n_at_once);
     void *at[KU_DATA_PORTS_MAX];
     for (int64_t r = 0; r < n; r++) {
-        int64_t sample = ku_buckets_at(b, step, first + r);
+        int64_t sample = first + r < shape.rows ? ku_buckets_at(b, step, first + r) : -1;
         int64_t number = sample < 0 ? 0 : ku_buckets_number(b, step, first + r);
         for (int i = 0; i < p->data->n_ports; i++)
             at[i] = (char *)to[i] + (size_t)r * ku_pairs_row_bytes(&p->data->port[i], &shape);

@@ -16,10 +16,13 @@ struct ku_pairs {
     struct ku_vocab *src, *tgt; /* may be one */
     struct ku_data *data;
     struct ku_buckets *buckets[KU_N_SPLITS]; /* NULL: the split is absent */
+    int64_t n_parts, n_at_once;              /* micro-batches of a batch, and of a program's run */
 };
 /*
  * b: virtual shards and micro-batches, whose product divides the rows of every shape. Without
- * data.batch_tokens they are b's global batch.
+ * data.batch_tokens they are b's global batch. With n_parts shapes are those of such batches, of
+ * which a program's run takes virtual_shards * k micro-batches: an evaluation by any number of
+ * ranks has the micro-batches of the training's.
  *
  * Errors: KUMI_EINPUT, EINVAL, ENOMEM; p holds nothing then.
  */
@@ -28,14 +31,18 @@ int ku_pairs_open(const struct ku_config *c, const struct ku_batch *b,
 void ku_pairs_fini(struct ku_pairs *p);
 
 int ku_pairs_n_shapes(const struct ku_pairs *p);
-/* Shape number i, of 0 .. n_shapes - 1. */
+/* Shape number i, of 0 .. n_shapes - 1; its rows are those of a program's run. */
 struct ku_bucket_shape ku_pairs_shape(const struct ku_pairs *p, int i);
-/* The shape of a step of a split. */
-int ku_pairs_shape_at(const struct ku_pairs *p, enum ku_data_split split, int64_t step);
+/* The largest of training, which plans and graphs show. */
+int ku_pairs_last_shape(const struct ku_pairs *p);
+/* Runs of programs that an epoch of a split takes; one a step of training. */
+int64_t ku_pairs_n_runs(const struct ku_pairs *p, enum ku_data_split split);
+/* The shape of a run of a split. */
+int ku_pairs_shape_at(const struct ku_pairs *p, enum ku_data_split split, int64_t run);
 /* Bytes of a row of a port in batches of that shape. */
 size_t ku_pairs_row_bytes(const struct ku_data_port *port, const struct ku_bucket_shape *shape);
-/* Rows [first, first + n) of a step, side by side: to [n_ports]. Errors: KUMI_EINPUT. */
-int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t step, int64_t first,
+/* Rows [first, first + n) of a run, side by side: to [n_ports]. Errors: KUMI_EINPUT. */
+int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t run, int64_t first,
                   int64_t n, void *const *to);
 /* Targets of an epoch of training: what a step's loss positions add up to. */
 int64_t ku_pairs_targets(const struct ku_pairs *p);

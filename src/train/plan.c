@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -13,16 +14,41 @@ void ku_plan_fini(struct ku_plan *p)
     memset(p, 0, sizeof *p);
 }
 
-static int compile(struct ku_plan *p)
+/* A batch shape's programs; those of the shape that maps most are kept. */
+static int compile(struct ku_plan *p, int shape)
 {
     struct ku_target target = ku_commands_target(&p->s);
+    struct ku_program *program[KU_N_PROGS] = {0};
     struct ku_compile_opts o;
     struct ku_graph *g = NULL;
+    size_t bytes[2] = {0};
     KU_TRY(ku_session_compile_opts(&p->s, &o));
-    KU_TRY(ku_session_graph(&p->s, 0, &g));
-    int status = ku_trainer_plan(g, &o, &target, p->program, NULL, NULL);
+    KU_TRY(ku_session_graph(&p->s, shape, &g));
+    int status = ku_trainer_plan(g, &o, &target, program, NULL, NULL);
     ku_graph_destroy(g);
+    for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++) {
+        for (int i = 0; i < KU_N_PROGS; i++)
+            if (program[i]->arena_bytes[a] > p->arena_bytes[a])
+                p->arena_bytes[a] = program[i]->arena_bytes[a];
+        bytes[0] += program[KU_PROG_TRAIN]->arena_bytes[a];
+        bytes[1] += shape ? p->program[KU_PROG_TRAIN]->arena_bytes[a] : 0;
+    }
+    int is_kept = status == KUMI_OK && bytes[0] > bytes[1];
+    for (int i = 0; i < KU_N_PROGS; i++) {
+        ku_program_destroy(is_kept ? p->program[i] : program[i]);
+        if (is_kept)
+            p->program[i] = program[i];
+    }
+    p->shape = is_kept ? shape : p->shape;
     return status;
+}
+
+static int compile_all(struct ku_plan *p)
+{
+    KU_TRY(ku_commands_open_shapes(&p->s));
+    for (int i = 0; i < ku_session_n_shapes(&p->s); i++)
+        KU_TRY(compile(p, i));
+    return KUMI_OK;
 }
 
 int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
@@ -30,22 +56,44 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
 {
     memset(p, 0, sizeof *p);
     KU_TRY(ku_commands_configure(&p->s, settings, n_ranks, more));
-    int status = compile(p);
+    int status = compile_all(p);
     if (status < 0) {
         ku_plan_fini(p);
         return status;
     }
-    for (int a = 0; a < KU_N_ARENAS; a++) {
-        for (int i = 0; i < KU_N_PROGS; i++)
-            if (p->program[i]->arena_bytes[a] > p->arena_bytes[a])
-                p->arena_bytes[a] = p->program[i]->arena_bytes[a];
-        if (a != KU_AR_HOST)
-            p->rank_bytes += p->arena_bytes[a];
-    }
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        p->rank_bytes += a == KU_AR_HOST ? 0 : p->arena_bytes[a];
     p->rank_bytes += ku_session_staging_bytes(&p->s);
     p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
     p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
     return KUMI_OK;
+}
+
+int64_t ku_plan_tokens(const struct ku_plan *p)
+{
+    if (p->s.pairs.data == NULL)
+        return p->s.batch.global_batch * p->s.seq_len;
+    struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);
+    return shape.rows * shape.tgt_len;
+}
+
+void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
+{
+    const struct ku_batch *b = &p->s.batch;
+    if (p->s.pairs.data == NULL) {
+        char each[48] = "images";
+        if (p->s.model.facts.image[0] == 0)
+            snprintf(each, sizeof each, "of %lld tokens each", (long long)p->s.seq_len);
+        ku_str_add(out,
+                   "global batch %lld = %lld virtual shards x micro-batches of %lld x %lld, %s",
+                   (long long)b->global_batch, (long long)b->virtual_shards,
+                   (long long)b->micro_batch, (long long)b->k, each);
+        return;
+    }
+    struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);
+    ku_session_print_batch(&p->s, out);
+    ku_str_add(out, "; below, %lld x %lld x %lld", (long long)shape.rows, (long long)shape.src_len,
+               (long long)shape.tgt_len);
 }
 
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)

@@ -8,7 +8,8 @@
  * readers behind `kumi plan` have in common. */
 struct ku_plan {
     struct ku_session s;
-    struct ku_program *program[KU_N_PROGS];
+    struct ku_program *program[KU_N_PROGS]; /* of the batch shape that maps most: */
+    int shape;
     size_t arena_bytes[KU_N_ARENAS]; /* what a run maps */
     uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks and what they share */
     uint64_t table_bytes;            /* page tables of all ranks, 8 bytes a page */
@@ -18,6 +19,10 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
                  const char *const *more);
 void ku_plan_fini(struct ku_plan *p);
 
+/* Loss positions of a step, padding counted. */
+int64_t ku_plan_tokens(const struct ku_plan *p);
+/* The batch, or the batch shapes and the one that is shown. */
+void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out);
 /* "0W3 linear_dw h.0.mlp.c_fc": phase and micro-batch, what, where. */
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out);
 

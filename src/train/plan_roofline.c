@@ -77,7 +77,7 @@ static void collect(const struct ku_plan *plan, struct roofline *r)
     qsort(r->row, KU_N_OPS, sizeof *r->row, longest_first);
     while (r->n_rows < KU_N_OPS && r->row[r->n_rows].calls)
         r->n_rows++;
-    r->tokens = (double)(plan->s.batch.global_batch * plan->s.seq_len);
+    r->tokens = (double)ku_plan_tokens(plan);
 }
 
 static const char *bound_of(const struct row *row)
@@ -87,16 +87,17 @@ static const char *bound_of(const struct row *row)
 
 static int print(const struct ku_plan *plan, const struct roofline *r, char **text)
 {
+    const char *items = plan->s.model.facts.image[0] ? "images" : "tokens";
     const struct ku_limits *l = &r->limits;
     const struct ku_batch *b = &plan->s.batch;
     struct ku_str out = {0};
     ku_str_add(&out,
-               "roofline: %d rank%s on one host, %s, %s; a step of %.0f tokens\n"
+               "roofline: %d rank%s on one host, %s, %s; a step of %.0f %s\n"
                "limits of %d core%s: f32 %.1f, bf16 %.1f GFLOP/s, stream %.2f GB/s%s%s\n\n",
                b->n_ranks, b->n_ranks == 1 ? "" : "s", plan->s.cfg.parallel_device,
-               plan->s.cfg.precision_compute, r->tokens, l->n_cores, l->n_cores == 1 ? "" : "s",
-               l->flops_f32 * 1e-9, l->flops_bf16 * 1e-9, l->stream_bytes * 1e-9,
-               l->source[0] ? "; from " : "", l->source);
+               plan->s.cfg.precision_compute, r->tokens, items, l->n_cores,
+               l->n_cores == 1 ? "" : "s", l->flops_f32 * 1e-9, l->flops_bf16 * 1e-9,
+               l->stream_bytes * 1e-9, l->source[0] ? "; from " : "", l->source);
     ku_str_add(&out, "%-18s %7s %10s %10s %10s %8s  %s\n", "op, of one rank", "calls", "GFLOP",
                "MB", "ms", "share", "limit");
     for (int i = 0; i < r->n_rows; i++) {
@@ -107,7 +108,7 @@ static int print(const struct ku_plan *plan, const struct roofline *r, char **te
     }
     ku_str_add(&out, "%-18s %7s %10.3f %10.2f %10.3f\n\n", "in all (T)", "", r->flops * 1e-9,
                r->bytes * 1e-6, r->ns * 1e-6);
-    ku_str_add(&out, "T allows %.0f tokens/s\n", r->tokens / (r->ns * 1e-9));
+    ku_str_add(&out, "T allows %.0f %s/s\n", r->tokens / (r->ns * 1e-9), items);
     return ku_text_take(&out, text);
 }
 

@@ -159,13 +159,10 @@ static int plan_print(const struct ku_plan *p, const struct advice *a, int n_adv
 {
     const struct ku_batch *b = &p->s.batch;
     struct ku_str out = {0};
-    ku_str_add(&out,
-               "memory plan: %d rank%s on one host, %s, %s\n"
-               "global batch %lld = %lld virtual shards x micro-batches of %lld x %lld, of %lld "
-               "tokens each\n\n",
-               b->n_ranks, b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device,
-               p->s.cfg.precision_compute, (long long)b->global_batch, (long long)b->virtual_shards,
-               (long long)b->micro_batch, (long long)b->k, (long long)p->s.seq_len);
+    ku_str_add(&out, "memory plan: %d rank%s on one host, %s, %s\n", b->n_ranks,
+               b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device, p->s.cfg.precision_compute);
+    ku_plan_print_batch(p, &out);
+    ku_str_add(&out, "\n\n");
     print_arenas(p, &out);
     print_total(p, &out);
     print_peak(p->program[KU_PROG_TRAIN], &out);

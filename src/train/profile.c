@@ -31,6 +31,7 @@ struct ku_profile {
     int max_rows;
     int64_t first, n_steps, n_done; /* steps [first, first + n_steps) */
     int64_t *stamp;                 /* [n_steps][n_instrs + 1] */
+    int *shape;                     /* [n_steps]: the batch shape, whose program ran */
     struct row *row;
     int n_rows;
     int64_t *rank_ns; /* [rows][ranks], then [N_IN][ranks] */
@@ -39,9 +40,15 @@ struct ku_profile {
     struct ku_limits limits;
 };
 
-static const struct ku_program *program_of(const struct ku_profile *p)
+/* Programs of all batch shapes have as many instructions. */
+static size_t n_stamps(const struct ku_profile *p)
 {
-    return p->t->program[KU_PROG_TRAIN];
+    return p->t->program[KU_PROG_TRAIN]->n_instrs + (size_t)1;
+}
+
+static const struct ku_program *program_of(const struct ku_profile *p, int shape)
+{
+    return p->t->shape[shape].program[KU_PROG_TRAIN];
 }
 
 static int take_word(const char *what, const char *given, const char *const *words, char out[8])
@@ -97,12 +104,12 @@ int ku_profile_create(const struct ku_profile_opts *o, const struct ku_trainer *
     KU_TRY_OUT(take_word("by", o->by, by, p->by));
     KU_TRY_OUT(take_word("sort", o->sort, sort, p->sort));
     KU_TRY_OUT(take_steps(p, o->steps, first_step, end_step));
-    size_t n = (size_t)p->n_steps * (program_of(p)->n_instrs + 1);
-    p->stamp = ku_calloc(n, sizeof *p->stamp);
-    p->row = ku_calloc(program_of(p)->n_instrs + 1, sizeof *p->row);
+    p->stamp = ku_calloc((size_t)p->n_steps * n_stamps(p), sizeof *p->stamp);
+    p->shape = ku_calloc((size_t)p->n_steps, sizeof *p->shape);
+    p->row = ku_calloc((size_t)t->n_shapes * n_stamps(p), sizeof *p->row);
     p->max_marks = (int)(p->n_steps * KU_PROFILE_N);
     p->mark = ku_calloc((size_t)p->max_marks, sizeof *p->mark);
-    KU_TRY_OUT(p->stamp && p->row && p->mark ? KUMI_OK : KUMI_ENOMEM);
+    KU_TRY_OUT(p->stamp && p->shape && p->row && p->mark ? KUMI_OK : KUMI_ENOMEM);
     *out = p;
     return KUMI_OK;
 out:
@@ -118,18 +125,20 @@ void ku_profile_destroy(struct ku_profile *p)
         ku_free(p->row[i].name);
     ku_free(p->row);
     ku_free(p->stamp);
+    ku_free(p->shape);
     ku_free(p->rank_ns);
     ku_free(p->mark);
     ku_free(p);
 }
 
 /* The name under which an instruction counts. NULL: no memory. */
-static char *name_of(const struct ku_profile *p, uint32_t at, const struct ku_op_case *c)
+static char *name_of(const struct ku_profile *p, const struct ku_program *program, uint32_t at,
+                     const struct ku_op_case *c)
 {
     static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
-    const struct ku_instr *i = &program_of(p)->instr[at];
-    const char *path = program_of(p)->name_of[i->path];
-    const char *source = i->source ? program_of(p)->name_of[i->source] : "-";
+    const struct ku_instr *i = &program->instr[at];
+    const char *path = program->name_of[i->path];
+    const char *source = i->source ? program->name_of[i->source] : "-";
     char shapes[2][80] = {"", ""};
     if (i->kind == KU_WAIT)
         return ku_strdup("wait");
@@ -159,35 +168,46 @@ static struct row *row_of(struct ku_profile *p, char *name)
     return &p->row[p->n_rows++];
 }
 
-static int64_t ns_of(const struct ku_profile *p, uint32_t at)
+/* What an instruction took in the steps of a shape. */
+static int64_t ns_of(const struct ku_profile *p, int shape, uint32_t at)
 {
     int64_t ns = 0;
     for (int64_t s = 0; s < p->n_steps; s++) {
-        const int64_t *stamp = p->stamp + s * (program_of(p)->n_instrs + 1);
-        ns += stamp[at + 1] - stamp[at];
+        const int64_t *stamp = p->stamp + (size_t)s * n_stamps(p);
+        ns += p->shape[s] == shape ? stamp[at + 1] - stamp[at] : 0;
     }
     return ns;
 }
 
 /* Rows are named and costed by the first rank's shapes, so that all ranks have the same. */
-static int collect(struct ku_profile *p)
+static int collect_shape(struct ku_profile *p, int shape)
 {
-    struct ku_coord first = ku_mesh_coord(&program_of(p)->mesh, 0);
-    double steps = (double)p->n_steps;
-    for (uint32_t at = 0; at < program_of(p)->n_instrs; at++) {
+    const struct ku_program *program = program_of(p, shape);
+    struct ku_coord first = ku_mesh_coord(&program->mesh, 0);
+    int64_t n = 0;
+    for (int64_t s = 0; s < p->n_steps; s++)
+        n += p->shape[s] == shape;
+    for (uint32_t at = 0; at < program->n_instrs && n; at++) {
         struct ku_op_case c;
         struct ku_cost cost;
-        ku_program_types(program_of(p), at, &first, &c, &cost);
-        char *name = name_of(p, at, &c);
+        ku_program_types(program, at, &first, &c, &cost);
+        char *name = name_of(p, program, at, &c);
         if (name == NULL)
             return KUMI_ENOMEM;
         struct row *r = row_of(p, name);
-        r->calls += p->n_steps;
-        r->sum_ns += ns_of(p, at);
-        r->flops += cost.flops * steps;
-        r->bytes += cost.bytes * steps;
-        r->limit_ns += steps * ku_roofline_ns(&p->limits, &c, &cost);
+        r->calls += n;
+        r->sum_ns += ns_of(p, shape, at);
+        r->flops += cost.flops * (double)n;
+        r->bytes += cost.bytes * (double)n;
+        r->limit_ns += (double)n * ku_roofline_ns(&p->limits, &c, &cost);
     }
+    return KUMI_OK;
+}
+
+static int collect(struct ku_profile *p)
+{
+    for (int i = 0; i < p->t->n_shapes; i++)
+        KU_TRY(collect_shape(p, i));
     p->rank_ns = ku_calloc((size_t)(p->n_rows + N_IN) * (size_t)p->t->job->n, sizeof *p->rank_ns);
     return p->rank_ns ? KUMI_OK : KUMI_ENOMEM;
 }
@@ -195,17 +215,18 @@ static int collect(struct ku_profile *p)
 /* Everybody's times, on everybody: a rank adds its own to zeros. */
 static int gather(struct ku_profile *p)
 {
-    const struct ku_program *program = program_of(p);
     int n = p->t->job->n;
     int64_t *mine = p->rank_ns + p->t->job->rank, *in = mine + p->n_rows * n;
     for (int i = 0; i < p->n_rows; i++)
         mine[i * n] = p->row[i].sum_ns;
-    for (uint32_t at = 0; at < program->n_instrs; at++) {
-        int kind = program->instr[at].kind;
-        in[n * (kind == KU_COMPUTE ? IN_COMPUTE
-                : kind == KU_START ? IN_START
-                                   : IN_WAIT)] += ns_of(p, at);
-    }
+    for (int64_t s = 0; s < p->n_steps; s++)
+        for (uint32_t at = 0; at + 1 < n_stamps(p); at++) {
+            int kind = program_of(p, p->shape[s])->instr[at].kind;
+            const int64_t *stamp = p->stamp + (size_t)s * n_stamps(p) + at;
+            in[n * (kind == KU_COMPUTE ? IN_COMPUTE
+                    : kind == KU_START ? IN_START
+                                       : IN_WAIT)] += stamp[1] - stamp[0];
+        }
     for (int i = 0; i < p->n_marks; i++) {
         const struct ku_profile_mark *m = &p->mark[i];
         in[n * (m->what == KU_PROFILE_DATA ? IN_DATA : IN_CHECKPOINT)] += m->end_ns - m->begin_ns;
@@ -245,10 +266,9 @@ static void print_row(const struct ku_profile *p, const struct row *r, double to
         least = r->rank_ns[k] < r->rank_ns[least] ? k : least;
         most = r->rank_ns[k] > r->rank_ns[most] ? k : most;
     }
-    ku_str_add(out, "%-44.44s %7lld %10.3f %10.3f %4d %10.3f %4d %6.1f %%", r->name,
-               (long long)(r->calls / p->n_steps), ns / steps * 1e-6,
-               (double)r->rank_ns[most] / steps * 1e-6, most,
-               (double)r->rank_ns[least] / steps * 1e-6, least, 100 * ns / total_ns);
+    ku_str_add(out, "%-44.44s %7.6g %10.3f %10.3f %4d %10.3f %4d %6.1f %%", r->name,
+               (double)r->calls / steps, ns / steps * 1e-6, (double)r->rank_ns[most] / steps * 1e-6,
+               most, (double)r->rank_ns[least] / steps * 1e-6, least, 100 * ns / total_ns);
     if (r->bytes > 0 && ns > 0)
         ku_str_add(out, " %9.2f %8.2f", r->flops / ns, r->bytes / ns);
     if (r->bytes > 0 && r->limit_ns > 0)
@@ -325,9 +345,10 @@ static int is_profiled(const struct ku_profile *p, int64_t step)
 
 void ku_profile_before(struct ku_profile *p, int64_t step)
 {
-    if (is_profiled(p, step))
-        ku_exec_stamp(p->t->exec[KU_PROG_TRAIN],
-                      p->stamp + (step - p->first) * (program_of(p)->n_instrs + 1));
+    if (!is_profiled(p, step))
+        return;
+    p->shape[step - p->first] = p->t->shape_at;
+    ku_exec_stamp(p->t->exec[KU_PROG_TRAIN], p->stamp + (size_t)(step - p->first) * n_stamps(p));
 }
 
 void ku_profile_after(struct ku_profile *p, int64_t step)
@@ -356,7 +377,7 @@ int ku_profile_write(struct ku_profile *p, const char *dir, int is_over)
     ku_limits_read(cores < n_cpus ? cores : n_cpus, job->n, &p->limits);
     KU_TRY(ku_agree_local(job, collect(p)));
     KU_TRY(gather(p));
-    struct ku_trace trace = {p->t, p->first, p->n_steps, p->stamp, p->mark, p->n_marks};
+    struct ku_trace trace = {p->t, p->first, p->n_steps, p->stamp, p->shape, p->mark, p->n_marks};
     int status = job->rank == 0 ? write_table(p, dir) : KUMI_OK;
     KU_TRY(ku_agree_local(job, status));
     return ku_trace_write(&trace, dir);

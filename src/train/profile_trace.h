@@ -8,11 +8,12 @@ struct ku_profile_mark {
     enum ku_profile_what what;
     int64_t begin_ns, end_ns;
 };
-/* Stamps of steps [first, first + n_steps), [n_steps][n_instrs + 1]. */
+/* Stamps of steps [first, first + n_steps), [n_steps][n_instrs + 1], and their batch shapes. */
 struct ku_trace {
     const struct ku_trainer *t;
     int64_t first, n_steps;
     const int64_t *stamp;
+    const int *shape;                   /* [n_steps] */
     const struct ku_profile_mark *mark; /* [n_marks] */
     int n_marks;
 };

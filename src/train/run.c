@@ -221,14 +221,13 @@ static int prepare(struct run *r)
     if (!is_first(r))
         return KUMI_OK;
     KU_TRY(open_metrics(r));
-    fprintf(stderr,
-            "kumi: %s: %lld parameters, %d ranks, global batch %lld = %lld shards x %lld x %lld, "
-            "%s on %s, %s\n",
+    struct ku_str batch = {0};
+    ku_session_print_batch(&r->s, &batch);
+    fprintf(stderr, "kumi: %s: %lld parameters, %d ranks, %s, %s on %s, %s\n",
             r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
-            (long long)r->s.n_params, r->job->n, (long long)r->s.batch.global_batch,
-            (long long)r->s.batch.virtual_shards, (long long)r->s.batch.micro_batch,
-            (long long)r->s.batch.k, r->s.cfg.precision_compute, ku_cpu_isa_name(r->s.t->isa),
-            r->dir.path);
+            (long long)r->s.n_params, r->job->n, ku_str_get(&batch), r->s.cfg.precision_compute,
+            ku_cpu_isa_name(r->s.t->isa), r->dir.path);
+    ku_str_fini(&batch);
     const struct ku_lr_scaling *scaling = &r->s.cfg.optimizer_lr_scaling;
     if (scaling->rule != KU_SCALING_NONE)
         fprintf(stderr, "kumi: learning rate %g = %g x %s(%lld / %lld)\n",
@@ -282,6 +281,11 @@ static int save(struct run *r, int is_final)
     return note_saved(r, r->step, status, is_final);
 }
 
+static double epoch_of(const struct run *r)
+{
+    return (double)r->step / (double)r->s.sampler.steps_per_epoch;
+}
+
 static int evaluate(struct run *r)
 {
     double loss;
@@ -292,7 +296,7 @@ static int evaluate(struct run *r)
     if (r->s.eval_samples)
         ku_trainer_metrics(r->s.t, 1, &r->result->val_metrics);
     if (is_first(r) && r->s.eval_samples)
-        ku_metrics_eval(r->metrics, r->step, loss, &r->result->val_metrics);
+        ku_metrics_eval(r->metrics, r->step, epoch_of(r), loss, &r->result->val_metrics);
     return KUMI_OK;
 }
 
@@ -391,7 +395,7 @@ static int note_step(struct run *r, const double *report, int64_t data_ns)
         .step = r->step,
         .n_steps = r->s.n_steps,
         .tokens = (int64_t)report[KU_REPORT_TOKENS],
-        .epoch = (double)r->step / (double)r->s.sampler.steps_per_epoch,
+        .epoch = epoch_of(r),
         .loss = report[KU_REPORT_LOSS],
         .grad_norm = report[KU_REPORT_NORM],
         .lr = report[KU_REPORT_LR],
@@ -478,7 +482,7 @@ static json_t *measured(double x)
     return real(x > 0 ? x : (double)NAN);
 }
 
-static int write_summary(struct run *r, int64_t held_bytes)
+static int write_summary(struct run *r, int64_t held_bytes, int64_t n_skipped)
 {
     struct kumi_train_result *result = r->result;
     double step_ms = ku_metrics_median_step_ms(r->metrics);
@@ -495,6 +499,10 @@ static int write_summary(struct run *r, int64_t held_bytes)
         (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
         held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
         ku_metrics_curve(r->metrics));
+    if (n_skipped && o)
+        json_object_set_new(o, "skipped_samples", json_integer(n_skipped));
+    if (result->is_by_samples && o)
+        json_object_set_new(o, "median_samples_per_s", measured(result->median_tps));
     for (int i = 0; i < result->val_metrics.n && o; i++) {
         char name[40];
         snprintf(name, sizeof name, "val_%s", result->val_metrics.item[i].name);
@@ -521,9 +529,13 @@ static void note_curve(struct run *r)
     char *out = r->result->curve;
     for (size_t i = n ? (n - 1) % every : 0; i < n; i += every) {
         json_t *point = json_array_get(curve, i);
-        at += (size_t)snprintf(out + at, sizeof r->result->curve - at, "%10lld  %.4f\n",
+        at += (size_t)snprintf(out + at, sizeof r->result->curve - at, "%10lld  %15.4f",
                                (long long)json_integer_value(json_array_get(point, 0)),
                                json_number_value(json_array_get(point, 1)));
+        if (json_array_size(point) > 2)
+            at += (size_t)snprintf(out + at, sizeof r->result->curve - at, "  %8.4f",
+                                   json_number_value(json_array_get(point, 2)));
+        at += (size_t)snprintf(out + at, sizeof r->result->curve - at, "\n");
     }
     json_decref(curve);
 }
@@ -539,8 +551,9 @@ static int finish(struct run *r)
     else
         snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
                  (long long)r->last_saved);
-    int64_t sum[N_SUMS];
+    int64_t sum[N_SUMS], n_skipped;
     KU_TRY(add_up(r, 0, sum));
+    KU_TRY(ku_session_count_skipped(&r->s, r->job, &n_skipped));
     int status = KUMI_OK;
     if (is_first(r)) {
         result->median_tps = ku_metrics_median_tps(r->metrics);
@@ -548,7 +561,7 @@ static int finish(struct run *r)
         if (r->trial == NULL)
             status = ku_trainer_digest(r->s.t, 0, result->digest);
         if (status == KUMI_OK)
-            status = write_summary(r, sum[SUM_HELD_BYTES]);
+            status = write_summary(r, sum[SUM_HELD_BYTES], n_skipped);
     }
     return ku_agree(r->job, status);
 }

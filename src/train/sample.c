@@ -154,6 +154,8 @@ static int check_options(const struct kumi_sample_options *o)
     if (o->n < 0 || o->n > MAX_TEXTS)
         return KU_ERR(KUMI_EINVAL, "sample: batch: %lld; give 1 to %d texts", (long long)o->n,
                       (int)MAX_TEXTS);
+    if (o->dtype && strcmp(o->dtype, "f32") != 0 && strcmp(o->dtype, "bf16") != 0)
+        return KU_ERR(KUMI_EINVAL, "sample: dtype: %.60s; f32 or bf16", o->dtype);
     if (o->stop && o->stop[0] == '\0')
         return KU_ERR(KUMI_EINVAL, "sample: stop: empty; give a text, or none");
     return KUMI_OK;
@@ -350,6 +352,8 @@ static int prepare(struct sample *s)
         KU_TRY(open_directory(s, dir));
     else
         KU_TRY(open_checkpoint(s));
+    if (s->o->dtype)
+        KU_TRY(ku_dtype_parse(s->o->dtype, &s->infer.compute));
     KU_TRY(encode_prompts(s));
     return make_buffers(s);
 }

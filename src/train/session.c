@@ -8,11 +8,11 @@
 
 #include "base/err.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "train/agree.h"
 #include "train/dataset.h"
+#include "train/dataset_text.h"
 #include "train/rule.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
@@ -59,6 +59,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
 {
     KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
+    KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
     KU_TRY(configure_batch(s, was, n_ranks));
     KU_TRY(ku_dataset_seq_len(&s->cfg, &s->model, &s->seq_len));
     s->n_steps = s->cfg.train_steps != KU_NULL ? s->cfg.train_steps : DEFAULT_STEPS;
@@ -161,9 +162,23 @@ int ku_session_n_shapes(const struct ku_session *s)
     return s->pairs.data ? ku_pairs_n_shapes(&s->pairs) : 1;
 }
 
+void ku_session_print_batch(const struct ku_session *s, struct ku_str *out)
+{
+    const struct ku_batch *b = &s->batch;
+    if (s->pairs.data) {
+        ku_str_add(out, "pairs in %lld shards x %lld, ", (long long)b->virtual_shards,
+                   (long long)b->k);
+        ku_buckets_print(s->pairs.buckets[KU_SPLIT_TRAIN], out);
+    } else {
+        ku_str_add(out, "global batch %lld = %lld shards x %lld x %lld", (long long)b->global_batch,
+                   (long long)b->virtual_shards, (long long)b->micro_batch, (long long)b->k);
+    }
+}
+
 int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
 {
-    struct kumi_shape_of_batch b = {.n = s->batch.global_batch, .t = s->seq_len};
+    struct kumi_shape_of_batch b = {
+        .n = s->batch.global_batch, .t = s->seq_len, .has_segments = s->cfg.data_segments};
     if (s->pairs.data) {
         struct ku_bucket_shape p = ku_pairs_shape(&s->pairs, shape);
         b = (struct kumi_shape_of_batch){.n = p.rows, .s = p.src_len, .t = p.tgt_len};
@@ -221,9 +236,8 @@ static int look_at(struct ku_session *s, struct ku_graph *const *graph)
     s->n_params = ku_graph_n_params(graph[0]);
     if (s->pairs.data) { /* of an epoch */
         flops = 0;
-        for (int64_t step = 0; step < s->sampler.steps_per_epoch; step++)
-            flops +=
-                ku_graph_model_flops(graph[ku_pairs_shape_at(&s->pairs, KU_SPLIT_TRAIN, step)]);
+        for (int64_t run = 0; run < ku_pairs_n_runs(&s->pairs, KU_SPLIT_TRAIN); run++)
+            flops += ku_graph_model_flops(graph[ku_pairs_shape_at(&s->pairs, KU_SPLIT_TRAIN, run)]);
         items = ku_pairs_targets(&s->pairs);
     } else if (s->data) {
         KU_TRY(ku_dataset_check(s->data, graph[0]));
@@ -271,9 +285,6 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 void ku_session_fini(struct ku_session *s)
 {
     ku_session_save_end(s);
-    if (ku_session_n_skipped(s) > 0)
-        KU_LOG(DATA, WARN, "%lld samples could not be read and counted for nothing",
-               (long long)ku_session_n_skipped(s));
     for (int i = 0; i < 2; i++)
         ku_loader_destroy(s->loader[i]);
     ku_trainer_destroy(s->t);

@@ -49,6 +49,8 @@ int64_t ku_session_schedule_length(const struct ku_session *s);
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
 /* Batch shapes: one, or those of the sentence pairs, known once data are open. */
 int ku_session_n_shapes(const struct ku_session *s);
+/* "global batch 16 = 2 shards x 8 x 1", or the shapes of sentence pairs, once data are open. */
+void ku_session_print_batch(const struct ku_session *s, struct ku_str *out);
 /* The model's graph for one global batch of a shape. */
 int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
 /* Cores that the compute threads of so many ranks of this host have, all together. */
@@ -65,8 +67,9 @@ int ku_session_fill_train(struct ku_session *s, int64_t step);
 int ku_session_fill_eval(struct ku_session *s, int64_t b);
 /* Whether what the loss counts are samples, not tokens of them. */
 int ku_session_is_by_samples(const struct ku_session *s);
-/* Samples of this rank's that could not be read and counted for nothing (data.on_error: skip). */
-int64_t ku_session_n_skipped(const struct ku_session *s);
+/* Samples, of all ranks, that could not be read and counted for nothing (data.on_error: skip), each
+ * as often as it was asked for. The first rank says so. Collective. */
+int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n);
 /* Loss over the evaluation samples. Collective. */
 int ku_session_evaluate(struct ku_session *s, double *loss);
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A session's data: opened, sampled, and brought to the ports of a step. */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "train/agree.h"
 #include "train/dataset.h"
@@ -24,12 +26,23 @@ static int64_t eval_samples(const struct ku_session *s)
     return n > all ? all : n < 1 ? all > 0 : n;
 }
 
+static int refuse_vocabularies(const struct ku_session *s)
+{
+    char key[64];
+    snprintf(key, sizeof key, "model.%s", s->model.facts.one_vocab_key);
+    return ku_config_refuse(
+        &s->cfg, key, json_true(),
+        "source and target need one vocabulary: leave data.target_tokenizer out");
+}
+
 /* Sentence pairs: batches have the shapes of their buckets, and the model the vocabularies' sizes.
  */
 static int open_pairs(struct ku_session *s, const struct ku_progress *progress)
 {
     KU_TRY(ku_pairs_open(&s->cfg, &s->batch, progress, &s->pairs));
     s->data = s->pairs.data;
+    if (s->model.facts.one_vocab_key && s->pairs.src != s->pairs.tgt)
+        return refuse_vocabularies(s);
     s->sampler.steps_per_epoch = ku_buckets_steps_per_epoch(s->pairs.buckets[KU_SPLIT_TRAIN]);
     s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];
     return ku_model_fit(&s->model, ku_vocab_count(s->pairs.src), ku_vocab_count(s->pairs.tgt));
@@ -129,12 +142,17 @@ static int fill(struct ku_session *s, int is_eval, int64_t number)
     return KUMI_OK;
 }
 
-int64_t ku_session_n_skipped(const struct ku_session *s)
+int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n)
 {
-    int64_t n = 0;
+    int64_t sum = 0;
     for (int i = 0; i < 2; i++)
-        n += s->loader[i] ? ku_loader_n_skipped(s->loader[i]) : 0;
-    return n;
+        sum += s->loader[i] ? ku_loader_n_skipped(s->loader[i]) : 0;
+    KU_TRY(ku_agree_sum(job, &sum, 1));
+    if (sum > 0 && job->rank == 0)
+        KU_LOG(DATA, WARN, "%lld sample%s could not be read and counted for nothing",
+               (long long)sum, sum == 1 ? "" : "s");
+    *n = sum;
+    return KUMI_OK;
 }
 
 int ku_session_fill_train(struct ku_session *s, int64_t step)
@@ -157,7 +175,7 @@ int ku_session_evaluate(struct ku_session *s, double *loss)
     if (s->eval_samples == 0)
         return KUMI_OK;
     int64_t n_batches = s->pairs.data
-                            ? ku_buckets_steps_per_epoch(s->pairs.buckets[KU_SPLIT_VAL])
+                            ? ku_pairs_n_runs(&s->pairs, KU_SPLIT_VAL)
                             : (s->eval_samples + s->batch.global_batch - 1) / s->batch.global_batch;
     ku_trainer_eval_begin(s->t);
     for (int64_t b = 0; b < n_batches; b++) {

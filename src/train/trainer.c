@@ -179,7 +179,8 @@ static int check_shape(const struct ku_program *a, const struct ku_program *b, i
 {
     int same = a->n_instrs == b->n_instrs && a->n_states == b->n_states;
     for (uint32_t s = 0; s < a->n_states && same; s++)
-        same = a->state[s].offset == b->state[s].offset && a->state[s].bytes == b->state[s].bytes;
+        same = a->state[s].offset == b->state[s].offset && a->state[s].bytes == b->state[s].bytes &&
+               first_write(a, &a->state[s]) == first_write(b, &b->state[s]);
     return same ? KUMI_OK
                 : KU_ERR(KUMI_EINVAL,
                          "trainer: batch shape %d: its model has other parameters or layers than "
@@ -231,6 +232,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
 void ku_trainer_use(struct ku_trainer *t, int i)
 {
     KU_ASSERT(i >= 0 && i < t->n_shapes);
+    t->shape_at = i;
     memcpy(t->program, t->shape[i].program, sizeof t->shape->program);
     memcpy(t->exec, t->shape[i].exec, sizeof t->shape->exec);
 }

@@ -18,7 +18,7 @@ grep -q 'mfu' "$dir/err" && say "mfu without a measured peak: $(cat "$dir/err")"
     --until 7 >"$dir/out" 2>"$dir/err" || say "train --until: $(cat "$dir/err")"
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=1 --set train.eval_every=10 --out "$dir/whole" \
     --resume >"$dir/out" 2>"$dir/err" || say "train --resume: $(cat "$dir/err")"
-grep -v '"step":7,"val_loss"' "$dir/whole/metrics.jsonl" >"$dir/whole.jsonl"
+grep -v '"step":7,.*"val_loss"' "$dir/whole/metrics.jsonl" >"$dir/whole.jsonl"
 "$kumi" plan "${small[@]}" --json >"$dir/plan.json" || say "plan failed"
 "$kumi" plan "${small[@]}" --json --set checkpoint.async=true --set checkpoint.staging_mb=66 >"$dir/staged.json" || say "plan failed"
 python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]); assert a["staging_bytes"] == 0 and b["staging_bytes"] == 64 << 20 and b["host_bytes"] - a["host_bytes"] == 128 << 20, b' \
@@ -31,7 +31,7 @@ mkdir "$dir/cache"
 python3 -c '
 import json, sys
 cpu = json.load(sys.stdin)["cpu"]
-rows = [{"cpu": cpu["model"], "isa": cpu["isa"], "threads": n, "f32": n * 2e9, "bf16": n * 1e11, "stream": n * 1e12} for n in (1, 2, 64)]
+rows = [{"cpu": cpu["model"], "isa": cpu["isa"], "threads": n, "f32": n * 2e9, "bf16": n * 1e13, "stream": n * 1e12} for n in (1, 2, 64)]
 rows.append({"cpu": "another", "isa": cpu["isa"], "threads": 2, "f32": 1e9, "bf16": 1e9, "stream": 1e9})
 json.dump(rows, sys.stdout)' <"$dir/info.json" >"$dir/cache/peak.json" || say "no peak.json"
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/peak" \
@@ -66,7 +66,7 @@ for r in steps:
     assert abs(r["tps"] * (r["step_ms"] + r["data_ms"]) / 1e3 / tokens - 1) < 0.01, r
     assert r["memory_gib"] is None or r["memory_gib"] * 2**30 > plan["host_bytes"] / 2, r
 for r in evals:
-    assert set(r) == {"step", "val_loss"} and 0 < r["val_loss"] < 6, r
+    assert set(r) == {"step", "epoch", "val_loss"} and 0 < r["val_loss"] < 6, r
 assert steps[-1]["loss"] < steps[0]["loss"], steps
 whole = [json.loads(line) for line in open(dir + "/whole.jsonl")] # the same run, every step: the same numbers
 exact = lambda r: {k: r[k] for k in ("step", "epoch", "loss", "grad_norm", "lr", "tokens", "val_loss") if k in r}
@@ -85,24 +85,24 @@ if held is not None or os.path.exists("/proc/self/smaps_rollup"):
 assert summary["median_tps"] > 0 and summary["median_step_ms"] > 0, summary
 
 # mfu: 6 N + 12 layers width length, N without positions, over the peak of two cores
-flops = 6 * (256 * 128 + 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128) + 12 * 2 * 128 * 64
+flops = 6 * (256 * 128 + 2 * 12 * 128 * 128) + 12 * 2 * 128 * 64 # of the matrices, and attention
 assert summary["mfu"] is None and all(r["mfu"] is None for r in steps), summary
 assert summary["step_over_roofline"] is None and set(summary["limits"]) == {"cores", "flops", "stream_bytes", "source"}
 assert summary["limits"]["flops"] == {"f32": None, "bf16": None} and summary["limits"]["source"] is None, summary
 peak = json.load(open(dir + "/peak/summary.json"))
 n = peak["limits"]["cores"]
-assert peak["limits"] == {"cores": n, "flops": {"f32": n * 2e9, "bf16": n * 1e11}, "stream_bytes": n * 1e12,
+assert peak["limits"] == {"cores": n, "flops": {"f32": n * 2e9, "bf16": n * 1e13}, "stream_bytes": n * 1e12,
                           "source": dir + "/cache/peak.json"}, peak
 T = json.load(open(dir + "/roofline.json"))
 assert T["limits"] == peak["limits"], (T, peak)
 assert abs(peak["step_over_roofline"] / (peak["median_step_ms"] / T["least_ms"]) - 1) < 1e-6, (T, peak)
 assert peak["step_over_roofline"] > 1, peak # no step is below its roofline
 has_two = json.load(open(dir + "/info.json"))["cpu"]["cores"] > 1
-close = lambda mfu, tps: abs(mfu / (tps * flops / 2e11) - 1) < 1e-3 or not has_two
+close = lambda mfu, tps: abs(mfu / (tps * flops / 2e13) - 1) < 1e-3 or not has_two
 for row in [json.load(open(dir + "/peak/summary.json"))] + [json.loads(l) for l in open(dir + "/peak/metrics.jsonl")]:
     assert "mfu" not in row and "val_loss" in row or close(row["mfu"], row.get("tps") or row["median_tps"]), row
 END
-python3 "$dir/check.py" "$dir"
+python3 "$dir/check.py" "$dir" || say "metrics.jsonl, summary.json: see above"
 
 # batches are read faster than anything trains: the bench says so, in both forms
 "$kumi" bench data "${small[0]}" >"$dir/data.txt" && grep -Eqx '[0-9]+ batches of [0-9]+ tokens: [0-9]+ tokens/s, median [0-9.]+ us a batch, at most [0-9.]+' "$dir/data.txt" ||

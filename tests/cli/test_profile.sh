@@ -73,7 +73,7 @@ grep -q '^steps 7 to 8, 2 ranks' "$dir/s.txt" || say "steps behind the end: $(ca
 for op in attention layer_norm add; do
     grep -qE "^gpt2.c:[0-9]+ $op " "$dir/s.txt" || say "by source: no row of $op: $(cat "$dir/s.txt")"
     for line in $(sed -n "s/^gpt2.c:\([0-9]*\) $op  .*/\1/p" "$dir/s.txt"); do
-        sed -n "${line}p" src/nn/gpt2.c | grep -qE "kumi_$op\(|kumi_embedding\(" || say "gpt2.c:$line does not build $op"
+        sed -n "${line}p" src/nn/gpt2.c | grep -qE "kumi_$op(_within)?\(|kumi_embedding\(" || say "gpt2.c:$line does not build $op"
     done
 done
 grep -qE '^gpt2.c:[0-9]+ adamw ' "$dir/s.txt" || say "by source: the update has no line: $(cat "$dir/s.txt")"

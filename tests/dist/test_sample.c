@@ -59,7 +59,16 @@ out:
     return status;
 }
 
-static void run_create(struct run *r, int n, const char *const *set, int n_sets)
+static const char gpt2[] =
+    "\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 32,"
+    " \"n_positions\": 24, \"vocab_size\": 256, \"resid_pdrop\": 0.1";
+static const char llama[] =
+    "\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 2, \"hidden_size\": 32, \"intermediate_size\": 64,"
+    " \"max_position_embeddings\": 24, \"vocab_size\": 256";
+
+static void run_create_model(struct run *r, int n, const char *model, const char *const *set,
+                             int n_sets)
 {
     char text[N_TEXT], config[2048];
     memset(r, 0, sizeof *r);
@@ -76,16 +85,20 @@ static void run_create(struct run *r, int n, const char *const *set, int n_sets)
     write_file(r->text, text, N_TEXT);
     int bytes = snprintf(
         config, sizeof config,
-        "{\"model\": {\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 32,"
-        " \"n_positions\": 24, \"vocab_size\": 256, \"resid_pdrop\": 0.1},"
+        "{\"model\": {%s},"
         " \"data\": {\"train\": \"%s\", \"val_fraction\": 0.2},"
         " \"train\": {\"steps\": %d, \"global_batch\": 8, \"micro_batch\": 2, \"threads\": 1},"
         " \"optimizer\": {\"lr\": 0.01}, \"schedule\": {\"warmup_steps\": 5}}",
-        r->text, STEPS);
+        model, r->text, STEPS);
     write_file(r->config, config, (size_t)bytes);
     int status = ku_job_threads(n, NULL, train, r);
     if (status < 0)
         fail_msg("%s", ku_err_get()->text);
+}
+
+static void run_create(struct run *r, int n, const char *const *set, int n_sets)
+{
+    run_create_model(r, n, gpt2, set, n_sets);
 }
 
 static void run_destroy(struct run *r)
@@ -179,6 +192,58 @@ static void seeds(const struct run *r)
     ku_str_fini(&all.text);
 }
 
+/* Texts side by side are those that are made alone, whatever their prompts' lengths; the first ends
+ * early, the others slide their windows at different steps. */
+static void begin(void *ctx, int64_t i)
+{
+    struct piece *p = ctx;
+    ku_str_add(&p->text, "<%lld>", (long long)i);
+}
+static void batches(const struct run *r)
+{
+    static const char *const prompts[] = {"abc", "xy", "c\xC3\xA9 xy\xE2\x82\xACz\nabc\xC3\xA9 xy",
+                                          "\nab"};
+    struct kumi_sample_options o = {
+        .run = r->dir, .tokens = 45, .temperature = 0.5, .top_k = 20, .seed = 7};
+    struct ku_str alone = {0};
+    struct piece p;
+    for (int i = 0; i < 4; i++) {
+        o.prompt = prompts[i];
+        o.seed = 7 + (uint64_t)i;
+        assert_int_equal(sample(o, &p), 0);
+        ku_str_add(&alone, "<%d>%s", i, ku_str_get(&p.text));
+        ku_str_fini(&p.text);
+    }
+    o.seed = 7;
+    o.n = 4;
+    o.prompts = prompts;
+    o.begin = begin;
+    assert_int_equal(sample(o, &p), 0); /* which may end within a character */
+    assert_string_equal(ku_str_get(&p.text), ku_str_get(&alone));
+    ku_str_fini(&p.text);
+    ku_str_fini(&alone);
+
+    struct kumi_sample_speed speed;
+    o = (struct kumi_sample_options){
+        .run = r->dir, .prompt = "abc", .tokens = 21, .n = 2, .begin = begin, .speed = &speed};
+    expect_text(&o, "<0>abc\xC3\xA9 xy\xE2\x82\xACz\nabc\xC3\xA9 xy\xE2\x82\xAC"
+                    "<1>abc\xC3\xA9 xy\xE2\x82\xACz\nabc\xC3\xA9 xy\xE2\x82\xAC");
+    assert_int_equal(speed.prompt_tokens, 6);
+    assert_int_equal(speed.tokens, 40);
+    assert_int_equal(speed.steps, 20);
+    o = (struct kumi_sample_options){.run = r->dir, .prompt = "abc", .tokens = 50, .stop = "z\nab"};
+    expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xAC");
+    o.stop = "z\nax"; /* begins, and goes on otherwise */
+    o.tokens = 12;
+    expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xACz\nab");
+    o.stop = NULL;
+    o.temperature = 50; /* any token, but for the nucleus: the likeliest alone */
+    o.top_p = 1e-9;
+    expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xACz\nab");
+    o.top_k = 9;
+    expect_text(&o, "abc\xC3\xA9 xy\xE2\x82\xACz\nab");
+}
+
 static void expect_error(struct kumi_sample_options o, int status, const char *words)
 {
     struct piece p;
@@ -203,6 +268,18 @@ static void errors(const struct run *r)
     o.tokens = -1;
     expect_error(o, KUMI_EINVAL, "tokens: -1");
     o.tokens = 1;
+    o.top_p = 1.5;
+    expect_error(o, KUMI_EINVAL, "top-p: 1.5");
+    o.top_p = 0;
+    o.n = -1;
+    expect_error(o, KUMI_EINVAL, "batch: -1");
+    o.n = 0;
+    o.stop = "";
+    expect_error(o, KUMI_EINVAL, "stop: empty");
+    o.stop = NULL;
+    o.dtype = "f16";
+    expect_error(o, KUMI_EINVAL, "dtype: f16");
+    o.dtype = NULL;
     o.prompt = "";
     expect_error(o, KUMI_EINVAL, "prompt: empty");
     o.prompt = "a";
@@ -218,7 +295,7 @@ static int evaluate(struct ku_job *job, void *arg)
 {
     struct eval_case *c = arg;
     struct kumi_eval_result result;
-    KU_TRY(ku_evaluate_run(job, c->run, &result));
+    KU_TRY(ku_evaluate_run(job, &(struct kumi_eval_options){.run = c->run}, &result));
     if (job->rank == 0)
         c->result = result;
     return KUMI_OK;
@@ -381,9 +458,22 @@ static void learned_by_heart(void **state)
     expect_eval(&r, 1, STEPS, r.val_loss);
     samples(&r);
     seeds(&r);
+    batches(&r);
     errors(&r);
     directories(&r);
     damages(&r);
+    run_destroy(&r);
+}
+
+/* Rotary positions, grouped queries: what is kept was turned by its own position. */
+static void llama_by_heart(void **state)
+{
+    (void)state;
+    struct run r;
+    run_create_model(&r, 1, llama, NULL, 0);
+    assert_true(r.val_loss < 0.5);
+    samples(&r);
+    batches(&r);
     run_destroy(&r);
 }
 
@@ -391,6 +481,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluates_as_trained), cmocka_unit_test(no_validation),
-        cmocka_unit_test(small_vocabulary), cmocka_unit_test(learned_by_heart)};
+        cmocka_unit_test(small_vocabulary), cmocka_unit_test(learned_by_heart),
+        cmocka_unit_test(llama_by_heart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/json.h"
+#include "base/mem.h"
 
 static const char text[] = "{\n"
                            "  \"model\": {\"n_embd\": 128,\n"
@@ -222,11 +223,38 @@ static void test_load(void **state)
     assert_non_null(strstr(kumi_last_error()->text, "Is a directory"));
 }
 
+/* Reals are printed as the shortest text of the same double; what only looks like one is not
+ * touched. */
+static void test_print(void **state)
+{
+    static const char *const row[][2] = {
+        {"[0.1]", "[0.1]"},
+        {"[1e-5,-2.5E+300]", "[1e-05,-2.5e+300]"},
+        {"[3.0,-0.0,1e3]", "[3.0,-0.0,1000.0]"},
+        {"[0.30000000000000004]", "[0.30000000000000004]"},
+        {"[12345678901234567]", "[12345678901234567]"},
+        {"{\"0.10000000000000001\":\"a\\\"0.10000000000000001\"}",
+         "{\"0.10000000000000001\":\"a\\\"0.10000000000000001\"}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        json_t *v = json_loads(row[i][0], 0, NULL);
+        char *printed = ku_json_print(v, JSON_COMPACT);
+        json_t *again = json_loads(printed, 0, NULL);
+        assert_string_equal(printed, row[i][1]);
+        assert_true(json_equal(v, again));
+        ku_free(printed);
+        json_decref(v);
+        json_decref(again);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_where), cmocka_unit_test(test_refused), cmocka_unit_test(test_depth),
         cmocka_unit_test(test_set),   cmocka_unit_test(test_int),     cmocka_unit_test(test_load),
+        cmocka_unit_test(test_print),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,6 +38,11 @@ static void test_defaults(void **state)
     assert_string_equal(c.data_tokenizer, "byte");
     assert_null(c.data_format);
     assert_int_equal(c.data_seq_len, KU_NULL);
+    assert_null(c.data_weights.v);
+    assert_int_equal(c.data_pack, 1);
+    assert_int_equal(c.data_segments, 0);
+    assert_int_equal(c.data_separator, KU_NULL);
+    assert_null(c.data_on_long);
     assert_int_equal(c.data_shuffle, 1);
     assert_string_equal(c.data_last_batch, "drop");
     assert_int_equal(c.train_steps, KU_NULL);
@@ -79,6 +84,8 @@ static void test_values(void **state)
         "optimizer.lr_scaling.rule=sqrt",
         "optimizer.lr_scaling.base_batch=64",
         "optimizer.type=lars",
+        "data.weights=[0.25]",
+        "data.kind=text",
     };
     struct ku_config c;
     (void)state;
@@ -93,6 +100,8 @@ static void test_values(void **state)
     assert_null(c.train_freeze.item[2]);
     assert_string_equal(c.optimizer_decay.item[0], "h.*.weight");
     assert_string_equal(c.data_val.item[0], "true.txt");
+    assert_int_equal(c.data_weights.n, 1);
+    assert_true(c.data_weights.v[0] == 0.25);
     assert_string_equal(c.data_tokenizer, "1");
     assert_true(c.train_clip_norm == 0 && c.data_val_fraction == 0);
     assert_int_equal(c.data_shuffle, 0);
@@ -257,6 +266,31 @@ static const struct bad {
     {NULL, "schedule.milestones=[3,\"5ep\"]",
      "config: --set schedule.milestones=[3,\"5ep\"]: schedule.milestones: [3,\"5ep\"]; at most 6 "
      "numbers of steps, or all as \"10ep\", ascending"},
+    {NULL, "data.weights=0.5",
+     "config: --set data.weights=0.5: data.weights: 0.5; a list of numbers from 1e-09 to "
+     "1000000000"},
+    {NULL, "data.weights=[]",
+     "config: --set data.weights=[]: data.weights: []; a list of numbers from 1e-09 to 1000000000"},
+    {NULL, "data.weights=[0]",
+     "config: --set data.weights=[0]: data.weights: [0]; a list of numbers from 1e-09 to "
+     "1000000000"},
+    {NULL, "data.weights=[\"1\"]",
+     "config: --set data.weights=[\"1\"]: data.weights: [\"1\"]; a list of numbers from 1e-09 to "
+     "1000000000"},
+    {NULL, "data.weights=[1,2]",
+     "config: --set data.weights=[1,2]: data.weights: [1,2]; give one for each entry of "
+     "data.train"},
+    {"{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a\",\"kind\":\"jsonl\"}}",
+     "data.weights=[1]",
+     "config: --set data.weights=[1]: data.weights: [1]; it is for data.kind text; leave it out"},
+    {"{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a\",\"kind\":\"npy\"}}",
+     "data.segments=true",
+     "config: --set data.segments=true: data.segments: true; it is for data.kind text and jsonl; "
+     "use false"},
+    {NULL, "data.separator=-1",
+     "config: --set data.separator=-1: data.separator: -1; an integer from 0 to 2147483647"},
+    {NULL, "data.on_long=split",
+     "config: --set data.on_long=split: data.on_long: \"split\"; one of: drop cut error (or null)"},
     {NULL, "precision.compute=f64",
      "config: --set precision.compute=f64: precision.compute: \"f64\"; f64 is computed by "
      "parallel.device \"ref\" alone"},

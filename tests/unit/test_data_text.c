@@ -330,7 +330,7 @@ static void refuses_wrong_options(void **state)
     const char *train = put_tokens("a.bin", 0, 100, 2, 0);
     struct ku_data *d = NULL;
     (void)state;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 11; i++) {
         struct ku_text_opts o = options(&train, 1);
         o.format = "u16";
         switch (i) {
@@ -361,9 +361,60 @@ static void refuses_wrong_options(void **state)
         case 8:
             o.format = "u8";
             break;
+        case 9:
+            o.stride = -1;
+            break;
+        case 10:
+            o.stride = o.seq_len + 1;
+            break;
         }
         assert_int_equal(ku_text_open(&o, &d), KUMI_EINVAL);
     }
+}
+
+/* Of `count` tokens 0, 1, … every one but the first is a target once, behind those before it. */
+static void check_windows(int count, int64_t stride, int is_alone)
+{
+    const char *name = put_tokens("w.bin", 0, count, 2, 0);
+    int32_t tokens[8], targets[8], segments[8];
+    void *const port[] = {tokens, targets, segments};
+    struct ku_text_opts o = options(&name, is_alone ? 0 : 1);
+    int64_t next = 1;
+    o.val = &name;
+    o.n_val = 1;
+    o.format = "u16";
+    o.stride = stride;
+    o.segments = 1;
+    o.separator = 4;
+    struct ku_data *d = open_text(&o);
+    assert_int_equal(d->n_samples[KU_SPLIT_TRAIN], is_alone ? 0 : (count - 1) / 8);
+    for (int64_t i = 0; i < d->n_samples[KU_SPLIT_VAL]; i++) {
+        const int64_t at = i * stride;
+        assert_int_equal(ku_data_read(d, KU_SPLIT_VAL, i, i, port), 0);
+        for (int64_t k = 0; k < 8; k++) {
+            const int is_learnt = at + k + 1 >= next && at + k + 1 < count;
+            assert_int_equal(tokens[k], at + k + 1 < count ? at + k : 0);
+            assert_int_equal(targets[k], is_learnt ? at + k + 1 : KU_NO_TARGET);
+            if (at + k + 1 < count)
+                assert_int_equal(segments[k], at <= 4 && at + k > 4);
+        }
+        next = at + 9;
+    }
+    assert_true(next >= count);
+    assert_true(next - stride < count || d->n_samples[KU_SPLIT_VAL] == 1);
+    ku_data_destroy(d);
+}
+
+static void windows_stride(void **state)
+{
+    static const int count[] = {2, 8, 9, 10, 11, 12, 40, 41};
+    (void)state;
+    for (size_t i = 0; i < sizeof count / sizeof *count; i++)
+        for (int64_t stride = 1; stride <= 8; stride++) {
+            check_windows(count[i], stride, 1);
+            if (count[i] > 8)
+                check_windows(count[i], stride, 0);
+        }
 }
 
 /* ---- the cache
@@ -619,6 +670,7 @@ int main(void)
         cmocka_unit_test(refuses_what_is_no_data),
         cmocka_unit_test(refuses_a_broken_header),
         cmocka_unit_test(refuses_wrong_options),
+        cmocka_unit_test(windows_stride),
         cmocka_unit_test(tokenizes_once),
         cmocka_unit_test(old_files_are_not_read_again),
         cmocka_unit_test(a_cache_that_cannot_be_written_is_no_error),

@@ -52,11 +52,17 @@ static void test_lines(void **state)
     assert_non_null(mkdtemp(dir));
     assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK);
     ku_metrics_step(m, &line, 1);
-    ku_metrics_eval(m, 1, 1.5, &metrics);
+    ku_metrics_eval(m, 1, 0.25, 1.5, &metrics);
     line.step = 2, line.samples = 0, line.metrics = &none;
     ku_metrics_step(m, &line, 1);
     ku_metrics_step(m, &line, 0);
-    ku_metrics_eval(m, 2, (double)NAN, &none);
+    ku_metrics_eval(m, 2, 0.5, (double)NAN, &none);
+    ku_metrics_eval(m, 3, 0.75, 1.25, &none);
+    json_t *curve = ku_metrics_curve(m),
+           *wanted = json_pack("[[i,f,f],[i,f]]", 1, 1.5, 0.625, 3, 1.25);
+    assert_true(json_equal(curve, wanted)); /* none of a loss that is no number */
+    json_decref(curve);
+    json_decref(wanted);
     ku_metrics_close(m);
 
     char *text, *at;
@@ -72,9 +78,10 @@ static void test_lines(void **state)
     json_decref(row);
     row = line_of(&at);
     expect(row, "val_loss", 1.5);
+    expect(row, "epoch", 0.25);
     expect(row, "val_accuracy", 0.625);
     expect(row, "val_top5", 1);
-    assert_int_equal(json_object_size(row), 4);
+    assert_int_equal(json_object_size(row), 5);
     json_decref(row);
     row = line_of(&at);
     assert_null(json_object_get(row, "accuracy"));
@@ -82,7 +89,10 @@ static void test_lines(void **state)
     json_decref(row);
     row = line_of(&at);
     assert_true(json_is_null(json_object_get(row, "val_loss")));
-    assert_int_equal(json_object_size(row), 2);
+    assert_int_equal(json_object_size(row), 3);
+    json_decref(row);
+    row = line_of(&at);
+    expect(row, "step", 3);
     json_decref(row);
     assert_int_equal(*at, '\0');
     ku_free(text);

@@ -63,6 +63,21 @@ static void test_sizes(void **state)
                               "\"max_position_embeddings\":8192,\"rope_theta\":500000.0,"
                               "\"rope_scaling\":null,\"rms_norm_eps\":1e-5}"),
                      8030261248); /* Llama 3 8B */
+    static const struct {
+        int layers, heads, width;
+        int64_t n;
+    } gpt2[] = {{12, 12, 768, 124439808},
+                {24, 16, 1024, 354823168},
+                {36, 20, 1280, 774030080},
+                {48, 25, 1600, 1557611200}}; /* small, medium, large, XL */
+    for (size_t i = 0; i < sizeof gpt2 / sizeof gpt2[0]; i++) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"gpt2\",\"n_layer\":%d,\"n_head\":%d,\"n_embd\":%d,"
+                 "\"n_ctx\":1024,\"vocab_size\":50257}",
+                 gpt2[i].layers, gpt2[i].heads, gpt2[i].width);
+        assert_int_equal(n_params(text), gpt2[i].n);
+    }
     assert_int_equal(
         n_params("{\"model_type\":\"llama\",\"vocab_size\":128256,\"hidden_size\":2048,"
                  "\"intermediate_size\":8192,\"num_hidden_layers\":16,"

@@ -452,10 +452,13 @@ static void tile_sinusoid(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    for (int64_t i = from * k->width; i < (from + n) * k->width; i++) {
-        int64_t p = y->start[0] + i / k->width, j = y->start[1] + i % k->width;
+    for (int64_t c = 0; c < k->width; c++) {
+        int64_t j = y->start[1] + c;
         double w = pow(10000, -(double)(j / 2 * 2) / (double)k->attr.d_model);
-        ku_store_f64(y->data, y->dtype, i, j % 2 ? cos((double)p * w) : sin((double)p * w));
+        for (int64_t i = from; i < from + n; i++) {
+            double angle = (double)(y->start[0] + i) * w;
+            ku_store_f64(y->data, y->dtype, i * k->width + c, j % 2 ? cos(angle) : sin(angle));
+        }
     }
 }
 int ku_cpu_bind_sinusoid(struct ku_kernel *k)

@@ -85,10 +85,10 @@ struct ku_gemm_micro {
 enum { KU_THIN_ROWS = 8 };
 struct ku_gemm_thin {
     const void *x, *w;
-    int64_t row[KU_THIN_ROWS]; /* the unit of x at which row r begins */
+    int64_t ld_x;              /* units from row to row of x */
     int64_t ld_w, n_k, n_cols; /* elements */
     enum kumi_dtype dtype;
-    int n_rows, by_rows; /* n_rows: 1, 2, 4 or 8 */
+    int n_rows, by_rows;
     float *sum;
     int64_t ld_sum;
 };

@@ -10,9 +10,8 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    MIN_COLS = 64,
-    MAX_COLS = 512, /* of 8 rows: 16 KiB of sums */
-    TILES_A_THREAD = 4,
+    STEP_COLS = 64,          /* whole lines */
+    MAX_COLS = 512,          /* of 8 rows: 16 KiB of sums */
     MAX_COPY_COUNT = 1 << 15 /* units of a row of x that is copied; 8 of them: 1 MiB */
 };
 _Static_assert((KU_THIN_ROWS * (MAX_COPY_COUNT + MAX_COLS) + MAX_COLS) * 4 <= KU_CPU_SCRATCH_BYTES,
@@ -38,17 +37,14 @@ int ku_cpu_is_thin(const struct ku_kernel *k)
            (is_in_place(k) || k->product.k < MAX_COPY_COUNT);
 }
 
-/* x in units; rows that are not there repeat the last one. */
+/* x in units. */
 static void place_rows(const struct ku_kernel *k, struct ku_gemm_thin *t, float *copy)
 {
     const struct ku_cpu_product *p = &k->product;
     const int pairs = has_pairs(k);
     const int64_t n_units = pairs ? (p->k + 1) / 2 : p->k;
-    t->n_rows = 1;
-    while (t->n_rows < p->m)
-        t->n_rows *= 2;
-    for (int r = 0; r < t->n_rows; r++)
-        t->row[r] = (r < p->m ? r : p->m - 1) * n_units;
+    t->n_rows = (int)p->m;
+    t->ld_x = n_units;
     t->x = p->a;
     if (is_in_place(k))
         return;
@@ -90,12 +86,11 @@ static void tile_thin(const struct ku_kernel *k, int64_t tile, int thread)
     ku_pool_poll(k->cpu->pool, thread);
 }
 
+/* The same number of tiles for each thread, as wide as sums allow: long runs of memory. */
 void ku_cpu_bind_thin(struct ku_kernel *k)
 {
-    const int n_threads = ku_pool_n_threads(k->cpu->pool);
-    const int64_t n = k->product.n;
-    k->per_tile = MAX_COLS;
-    while (k->per_tile > MIN_COLS && ku_cpu_tiles(n, k->per_tile) < TILES_A_THREAD * n_threads)
-        k->per_tile /= 2;
+    const int64_t n = k->product.n, n_threads = ku_pool_n_threads(k->cpu->pool);
+    const int64_t n_tiles = n_threads * ku_cpu_tiles(n, n_threads * MAX_COLS);
+    k->per_tile = ku_cpu_tiles(ku_cpu_tiles(n, n_tiles), STEP_COLS) * STEP_COLS;
     ku_cpu_phase(k, tile_thin, ku_cpu_tiles(n, k->per_tile));
 }

@@ -6,8 +6,9 @@
  * sixteen units are transposed in registers.
  */
 enum {
-    THIN_DEPTH = 8,  /* units of k that a row of sums takes at once, in registers */
-    THIN_AHEAD = 128 /* units of a column fetched ahead: 16 columns, 8 KiB */
+    THIN_DEPTH = 8,             /* units of k that a row of sums takes at once, in registers */
+    THIN_AHEAD = 128,           /* units of a column fetched ahead: 16 columns, 8 KiB */
+    THIN_NEAR_BYTES = 256 << 10 /* of 16 columns: a quarter of a second cache */
 };
 #if GEMM_DEPTH == 2
 #define THIN_MADD(acc, x, w)                                                                       \
@@ -17,137 +18,124 @@ enum {
 #endif
 enum { THIN_PAIRS = GEMM_DEPTH == 2 };
 
-#ifdef __AVX512F__
-#define UNROLL_WIDE UNROLL /* sixteen vectors stay in registers */
-#else
-#define UNROLL_WIDE
-#endif
-
-/* At the edge alone: one copy of what is much code where lanes have no masks. */
-static __attribute__((noinline, unused)) vf thin_edge(enum kumi_dtype dtype, const void *w,
-                                                      int64_t at, int64_t n)
-{
-    return load_n(dtype, w, at, n);
-}
-
 /* A unit of columns [j, j + 16), of which n are there; row k + 1 of w may be missing. */
 INLINE vu thin_unit(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int64_t k, int64_t j,
                     int64_t n)
 {
     const int64_t at = k * t->ld_w + j;
     if (!THIN_PAIRS)
-        return (vu)(n >= LANES ? load(dtype, t->w, at) : thin_edge(dtype, t->w, at, n));
+        return (vu)(n >= LANES ? load(dtype, t->w, at) : load_n(dtype, t->w, at, n));
     const uint16_t *w = (const uint16_t *)t->w + at;
     n = n < LANES ? n : LANES;
     vu low = load_halves(w, n);
     return k + 1 < t->n_k ? low | load_halves(w + t->ld_w, n) << 16 : low;
 }
 
-/* Weight by rows. Units [u0, u0 + n) of the contraction, added to all columns' sums. */
-INLINE void thin_block(const struct ku_gemm_thin *t, const int rows, const int n,
-                       enum kumi_dtype dtype, int64_t u0)
+/* sum += x w over n units of a row of x: one chain, for which those of other rows and columns do
+ * not wait. */
+INLINE void thin_chain(const gemm_unit *x, const vu *w, const int n, float *sum)
 {
-    const int64_t per = THIN_PAIRS + 1, line = 64 / (dtype == KUMI_BF16 ? 2 : 4);
-    const char *next = (const char *)t->w + (u0 + n) * per * t->ld_w * (64 / line);
+    vf acc = load(KUMI_F32, sum, 0);
+    UNROLL
+    for (int u = 0; u < n; u++)
+        acc = THIN_MADD(acc, x[u], w[u]);
+    store(KUMI_F32, sum, 0, acc);
+}
+
+/* Weight by rows: n units from u0 on, added to all columns' sums. */
+INLINE void thin_block(const struct ku_gemm_thin *t, const int n, enum kumi_dtype dtype, int64_t u0)
+{
+    const int64_t per = THIN_PAIRS + 1, bytes = dtype == KUMI_BF16 ? 2 : 4, line = 64 / bytes;
+    const char *next = (const char *)t->w + (u0 + n) * per * t->ld_w * bytes;
     for (int64_t j = 0; j < t->n_cols; j += LANES) {
         vu w[THIN_DEPTH];
         UNROLL
         for (int u = 0; u < n; u++)
             w[u] = thin_unit(t, dtype, (u0 + u) * per, j, t->n_cols - j);
         for (int i = 0; j % line == 0 && i < n * per; i++)
-            __builtin_prefetch(next + (i * t->ld_w + j) * (64 / line), 0, 2);
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            const gemm_unit *x = (const gemm_unit *)t->x + t->row[r] + u0;
-            float *sum = t->sum + r * t->ld_sum + j;
-            vf acc = load(KUMI_F32, sum, 0);
-            UNROLL
-            for (int u = 0; u < n; u++)
-                acc = THIN_MADD(acc, x[u], w[u]);
-            store(KUMI_F32, sum, 0, acc);
-        }
+            __builtin_prefetch(next + (i * t->ld_w + j) * bytes, 0, 2);
+        for (int r = 0; r < t->n_rows; r++)
+            thin_chain((const gemm_unit *)t->x + r * t->ld_x + u0, w, n,
+                       t->sum + r * t->ld_sum + j);
     }
 }
-INLINE void thin_by_rows(const struct ku_gemm_thin *t, const int rows, enum kumi_dtype dtype)
+INLINE void thin_by_rows(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
 {
     const int64_t n_units = THIN_PAIRS ? (t->n_k + 1) / 2 : t->n_k;
     int64_t u = 0;
-    for (int r = 0; r < rows; r++)
-        memset(t->sum + r * t->ld_sum, 0, (size_t)t->ld_sum * sizeof *t->sum);
     for (; u + THIN_DEPTH <= n_units; u += THIN_DEPTH)
-        thin_block(t, rows, THIN_DEPTH, dtype, u);
+        thin_block(t, THIN_DEPTH, dtype, u);
     for (; u < n_units; u++)
-        thin_block(t, rows, 1, dtype, u);
+        thin_block(t, 1, dtype, u);
 }
 
-/* Weight by columns: sixteen of them, from j on. */
-INLINE void thin_columns(const struct ku_gemm_thin *t, const int rows, enum kumi_dtype dtype,
-                         int64_t j)
+/* Weight by columns. Sixteen of them lie in a row of memory: what the next ones need is fetched in
+ * that order into the second cache, block by block; of longer ones a few blocks ahead. */
+INLINE void thin_fetch(const struct ku_gemm_thin *t, int64_t bytes, int64_t j, int64_t k)
 {
-    const int64_t per = THIN_PAIRS + 1, step = per * LANES, bytes = dtype == KUMI_BF16 ? 2 : 4;
-    vf acc[KU_THIN_ROWS];
-    UNROLL
-    for (int r = 0; r < rows; r++)
-        acc[r] = (vf){0};
-    for (int64_t k = 0; k < t->n_k; k += step) {
-        const int64_t left = t->n_k - k, then = k + per * THIN_AHEAD;
-        const char *next = (const char *)t->w + (j * t->ld_w + then) * bytes;
-        vu v[LANES];
-        if (then >= t->n_k) /* the next sixteen columns */
-            next += (LANES * t->ld_w - t->n_k) * bytes;
-        for (int c = 0; c < LANES; c++)
-            __builtin_prefetch(next + c * t->ld_w * bytes, 0, 3);
-        if (left >= step && j + LANES <= t->n_cols) {
-            UNROLL
-            for (int c = 0; c < LANES; c++)
-                v[c] = load_units(t->w, dtype, (j + c) * t->ld_w + k, step, THIN_PAIRS);
-        } else {
-            for (int c = 0; c < LANES; c++)
-                v[c] = j + c < t->n_cols
-                           ? load_units(t->w, dtype, (j + c) * t->ld_w + k, left, THIN_PAIRS)
-                           : (vu){0};
-        }
-        transpose_16(v);
-        const int64_t n_units = left >= step ? LANES : (left + per - 1) / per;
-        const gemm_unit *x = (const gemm_unit *)t->x + k / per;
-        UNROLL_WIDE
-        for (int u = 0; u < LANES; u++) {
-            if (u >= n_units)
-                break;
-            UNROLL
-            for (int r = 0; r < rows; r++)
-                acc[r] = THIN_MADD(acc[r], x[t->row[r] + u], v[u]);
-        }
+    const char *next = (const char *)t->w + j * t->ld_w * bytes;
+    int64_t stride = 64;
+    if (LANES * t->ld_w * bytes <= THIN_NEAR_BYTES) {
+        next += (2 * LANES * t->ld_w + k * LANES) * bytes; /* behind the two that are worked on */
+    } else {
+        stride = t->ld_w * bytes;
+        k += THIN_AHEAD * (THIN_PAIRS + 1);
+        next += (k < t->n_k ? k : 2 * LANES * t->ld_w + k - t->n_k) * bytes;
     }
-    UNROLL
-    for (int r = 0; r < rows; r++)
-        store(KUMI_F32, t->sum + r * t->ld_sum, j, acc[r]);
+    for (int c = 0; c < LANES; c++)
+        __builtin_prefetch(next + c * stride, 0, 2);
 }
 
-INLINE void thin_of(const struct ku_gemm_thin *t, const int rows, enum kumi_dtype dtype)
+/* Units from k on of columns [j, j + 16), added to their sums. */
+INLINE void thin_square(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int64_t j, int64_t k)
 {
-    if (t->by_rows)
-        thin_by_rows(t, rows, dtype);
-    else
-        for (int64_t j = 0; j < t->n_cols; j += LANES)
-            thin_columns(t, rows, dtype, j);
+    const int64_t per = THIN_PAIRS + 1, step = per * LANES, left = t->n_k - k;
+    vu v[LANES];
+    if (left >= step && j + LANES <= t->n_cols) {
+        UNROLL
+        for (int c = 0; c < LANES; c++)
+            v[c] = load_units(t->w, dtype, (j + c) * t->ld_w + k, step, THIN_PAIRS);
+    } else {
+        for (int c = 0; c < LANES; c++)
+            v[c] = j + c < t->n_cols
+                       ? load_units(t->w, dtype, (j + c) * t->ld_w + k, left, THIN_PAIRS)
+                       : (vu){0};
+    }
+    transpose_16(v);
+    for (int r = 0; r < t->n_rows; r++) {
+        const gemm_unit *x = (const gemm_unit *)t->x + r * t->ld_x + k / per;
+        float *sum = t->sum + r * t->ld_sum + j;
+        if (left >= step)
+            thin_chain(x, v, LANES, sum);
+        for (int64_t u = 0; left < step && u < (left + per - 1) / per; u++)
+            thin_chain(x + u, v + u, 1, sum);
+    }
 }
-INLINE void thin_rows(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
+/* Two groups of sixteen columns in turn: two chains that do not wait for each other. */
+INLINE void thin_by_columns(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
 {
-    if (t->n_rows == 1)
-        thin_of(t, 1, dtype);
-    else if (t->n_rows == 2)
-        thin_of(t, 2, dtype);
-    else if (t->n_rows == 4)
-        thin_of(t, 4, dtype);
+    for (int64_t j0 = 0; j0 < t->n_cols; j0 += 2 * LANES)
+        for (int64_t k = 0; k < t->n_k; k += LANES * (THIN_PAIRS + 1))
+            for (int64_t j = j0; j < j0 + 2 * LANES && j < t->n_cols; j += LANES) {
+                thin_fetch(t, dtype == KUMI_BF16 ? 2 : 4, j, k);
+                thin_square(t, dtype, j, k);
+            }
+}
+
+INLINE void thin_as(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
+{
+    for (int r = 0; r < t->n_rows; r++)
+        memset(t->sum + r * t->ld_sum, 0, (size_t)t->ld_sum * sizeof *t->sum);
+    if (t->by_rows)
+        thin_by_rows(t, dtype);
     else
-        thin_of(t, KU_THIN_ROWS, dtype);
+        thin_by_columns(t, dtype);
 }
 static void thin(const struct ku_gemm_thin *t)
 {
 #if GEMM_DEPTH == 2
-    thin_rows(t, KUMI_BF16);
+    thin_as(t, KUMI_BF16);
 #else
-    BY_DTYPE(t->dtype, thin_rows(t, KUMI_F32), thin_rows(t, KUMI_BF16));
+    BY_DTYPE(t->dtype, thin_as(t, KUMI_F32), thin_as(t, KUMI_BF16));
 #endif
 }

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Language models from files: evaluation on a held-out stream against a computation by hand, weights with frozen parts, documents.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export KUMI_CACHE=$dir/cache
+hand() { python3 -B "$source/tests/cli/language.py" "$@"; }
+fail() {
+    printf '%s\n' "$*"
+    failed=1
+}
+ok() { "$kumi" "$@" >"$dir/log" 2>&1 || fail "$*: $(tail -1 "$dir/log")"; }
+no() { # code words command..
+    local code=$1 words=$2 got
+    shift 2
+    got=$("$kumi" "$@" 2>&1)
+    [ $? = "$code" ] && [[ $got == *"$words"* ]] || fail "$*: $got"
+}
+field() { sed -n "s/.*\"$2\":\([-+.e0-9]*\).*/\1/p" <<<"$1"; }
+near() { awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(b > 0 && d < 1e-6 * b && d > -1e-6 * b) }'; }
+
+head -c 4000 "$source/data/tinyshakespeare.txt" >"$dir/train.txt"
+tail -c 53 "$source/data/tinyshakespeare.txt" >"$dir/held.txt"
+cat >"$dir/gpt2.json" <<J
+{"model":{"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":8,"n_positions":8,"vocab_size":256,"initializer_range":0.3},
+ "data":{"train":"$dir/train.txt"},"train":{"steps":6,"global_batch":4,"micro_batch":2,"eval_tokens":64,"threads":1},"optimizer":{"lr":0.01}}
+J
+
+# every target once, with and without documents; whatever the rank count
+for docs in no yes; do
+    some=() and=()
+    [ $docs = yes ] && some=(--set data.segments=true --set data.separator=10) and=(10)
+    ok train "$dir/gpt2.json" "${some[@]}" --out "$dir/run-$docs"
+    ok ckpt export "$dir/run-$docs" --to "$dir/hf-$docs"
+    for stride in 1 3 8; do
+        got=$("$kumi" eval "$dir/run-$docs" --data "$dir/held.txt" --stride $stride --json 2>&1)
+        read -r loss count < <(hand loss "$dir/hf-$docs" "$dir/held.txt" $stride "${and[@]}")
+        near "$(field "$got" val_loss)" "$loss" && [ "$(field "$got" tokens)" = "$count" ] && [ "$count" = 52 ] && [ "$(field "$got" bytes)" = 52 ] ||
+            fail "documents: $docs, stride $stride: by hand $loss of $count, got $got"
+        near "$(field "$got" bits_per_byte)" "$(awk -v l="$loss" 'BEGIN { print l / log(2) }')" || fail "bits: $got"
+        [ "$("$kumi" eval "$dir/run-$docs" -n 2 --data "$dir/held.txt" --stride $stride --json 2>&1)" = "$got" ] || fail "2 ranks: not $got"
+    done
+done
+# of the run's own split, all of it: 400 bytes
+got=$("$kumi" eval "$dir/run-no" --stride 8 --json)
+[ "$(field "$got" tokens)" = 399 ] || fail "own split: $got"
+got=$("$kumi" eval "$dir/run-no" --json)
+[ "$(field "$got" tokens)" = 64 ] || fail "as in training: $got"
+got=$("$kumi" eval "$dir/run-no" --data "$dir/held.txt")
+[[ $got == *"step 6, 48 tokens"*"of 48 bytes: perplexity "*" bits each"* ]] || fail "side by side: $got"
+
+# bytes of a BPE's tokens; those of a file of numbers are not known
+words=$source/tests/fixtures/tokenizer/small
+ok train "$dir/gpt2.json" --set model.vocab_size=1024 --set data.tokenizer="$words" --out "$dir/bpe"
+got=$("$kumi" eval "$dir/bpe" --data "$dir/held.txt" --stride 4 --json)
+"$kumi" tokenizer encode --tokenizer "$words" <"$dir/held.txt" | tr ' ' '\n' | grep . >"$dir/ids"
+first=$(head -1 "$dir/ids" | "$kumi" tokenizer decode --tokenizer "$words" | wc -c)
+[ "$(field "$got" tokens)" = $(($(wc -l <"$dir/ids") - 1)) ] && [ "$(field "$got" bytes)" = $((53 - first)) ] || fail "bpe: $first: $got"
+near "$(field "$got" bits_per_byte)" "$(awk -v l="$(field "$got" val_loss)" -v t="$(field "$got" tokens)" -v b="$(field "$got" bytes)" 'BEGIN { print l * t / b / log(2) }')" || fail "bpe: $got"
+python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<90H", *range(90)))' >"$dir/ids.bin"
+got=$("$kumi" eval "$dir/run-no" --data "$dir/ids.bin" 2>&1)
+[[ $got == *"no llm.c header"* ]] || fail "raw tokens: $got"
+ok train "$dir/gpt2.json" --set data.format=u16 --set data.train="$dir/ids.bin" --set data.val="$dir/ids.bin" --out "$dir/raw"
+got=$("$kumi" eval "$dir/raw" --stride 8 --json)
+[ "$(field "$got" tokens)" = 89 ] && [[ $got != *bytes* ]] || fail "raw tokens: $got"
+
+# documents: labels of -100 do not count, and evaluation takes other files
+printf '{"input_ids":[1,2,3,4,5],"labels":[-100,-100,3,4,5]}\n{"input_ids":[7,8,9]}\n' >"$dir/docs.jsonl"
+for pack in true false; do
+    ok train "$dir/gpt2.json" --set data.train="$dir/docs.jsonl" --set data.val="$dir/docs.jsonl" --set data.pack=$pack --set data.last_batch=wrap --out "$dir/docs-$pack"
+    got=$("$kumi" eval "$dir/docs-$pack" --data "$dir/docs.jsonl" --json)
+    [ "$(field "$got" tokens)" = 5 ] || fail "documents: $got"
+done
+
+# weights of a directory, some of them frozen
+cat >"$dir/llama.json" <<J
+{"model":{"model_type":"llama","num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":1,"hidden_size":16,"intermediate_size":24,"max_position_embeddings":8,
+ "vocab_size":256},"data":{"train":"$dir/train.txt"},"train":{"steps":3,"global_batch":4,"threads":1},"optimizer":{"lr":0.01}}
+J
+ok train "$dir/llama.json" --out "$dir/llama"
+ok ckpt export "$dir/llama" --to "$dir/hf-llama"
+for model in gpt2 llama; do
+    case $model in
+    gpt2) from=$dir/hf-no freeze='["wte.*","wpe.*","h.0.*"]' patterns=('wte.*' 'wpe.*' 'h.0.*') ;;
+    llama) from=$dir/hf-llama freeze='["model.layers.*","model.norm.*"]' patterns=('model.layers.*' 'model.norm.*') ;;
+    esac
+    for n in 1 2; do
+        ok train "$dir/$model.json" -n $n --set model="{\"path\":\"$from\"}" --set train.freeze="$freeze" --set train.virtual_shards=2 --set train.steps=3 --out "$dir/tuned-$model-$n"
+        at=$dir/tuned-$model-$n/checkpoints/step-00000003
+        hand frozen "$from/model.safetensors" "$at/model/model.safetensors" "$at/optimizer/optimizer.safetensors" "${patterns[@]}" || fail "$model: frozen, $n ranks"
+    done
+    [ "$("$kumi" ckpt digest "$dir/tuned-$model-1")" = "$("$kumi" ckpt digest "$dir/tuned-$model-2")" ] || fail "$model: frozen: 1 and 2 ranks differ"
+done
+
+ok sample "$dir/run-yes" --tokens 3
+no 2 'stride 9: a window has 8 tokens' eval "$dir/run-no" --stride 9
+no 2 'stride -1' eval "$dir/run-no" --stride=-1
+no 2 'documents have no stride' eval "$dir/docs-true" --stride 2
+no 3 'missing.txt: No such file' eval "$dir/run-no" --data "$dir/missing.txt"
+printf 'short' >"$dir/short.txt"
+no 3 '5 tokens for validation, a sample of data.seq_len 8 takes 9' eval "$dir/run-no" --data "$dir/short.txt"
+exit $failed

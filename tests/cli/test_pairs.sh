@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Sentence pairs and the encoder-decoder Transformer: equal bits in every layout, over several batch shapes; readers of the plan; bad pairs in one line.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export KUMI_CACHE=$dir/cache
+cd "$source" || exit 1
+fail() {
+    printf '%s\n' "$*"
+    failed=1
+}
+python3 - "$dir" <<'P'
+import random, sys
+random.seed(5)
+for split, n in ("train", 150), ("val", 37):
+    with open(f"{sys.argv[1]}/{split}.en", "w") as en, open(f"{sys.argv[1]}/{split}.ja", "w") as ja:
+        for _ in range(n):
+            words = [random.randrange(30) for _ in range(random.randint(1, 11))]
+            en.write(" ".join(f"e{w}" for w in words) + "\n")
+            ja.write(" ".join(f"日{w * 7 % 31}" for w in words[::-1] for _ in range(1 + w % 2)) + "\n")
+P
+cat >"$dir/pairs.json" <<J
+{ "model": {"model_type": "transformer", "d_model": 24, "encoder_layers": 2, "decoder_layers": 1, "num_heads": 3, "ffn_dim": 40, "max_positions": 32,
+            "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "norm_first": true},
+  "data": {"train": "$dir/train.en", "train_target": "$dir/train.ja", "val": "$dir/val.en", "val_target": "$dir/val.ja",
+           "tokenizer": "word", "target_tokenizer": "word", "batch_tokens": 200, "shapes": 4, "last_batch": "short", "max_source_len": 24, "max_target_len": 31},
+  "train": {"steps": 14, "virtual_shards": 4, "eval_every": 7, "log_every": 1, "label_smoothing": 0.1},
+  "optimizer": {"type": "adam", "lr": 2.0, "betas": [0.9, 0.98], "eps": 1e-9},
+  "schedule": {"type": "noam", "d_model": 24, "warmup_steps": 20},
+  "checkpoint": {"every": 7, "keep": 9} }
+J
+run() { # name options..: a run whose state must be that of the first with this name's letters
+    local out=$dir/run.$1
+    shift
+    timeout 120 "$kumi" train "$dir/pairs.json" --out "$out" "$@" >"$dir/log" 2>&1 || fail "$out $*: $(tail -1 "$dir/log")"
+}
+sum() { "$kumi" ckpt digest "$dir/run.$1"; python3 -c '
+import json, sys
+for line in open(sys.argv[1]):
+    x = json.loads(line); print(x["step"], x.get("loss"), x.get("val_loss"), x.get("grad_norm"), x.get("tokens"))' "$dir/run.$1/metrics.jsonl"; }
+same() { [ "$(sum "$1")" = "$(sum "$2")" ] || fail "$1 and $2 differ: $(diff <(sum "$1") <(sum "$2") | head -3)"; }
+differ() { [ "$(sum "$1")" != "$(sum "$2")" ] || fail "$1 and $2 are equal"; }
+share=(--set parallel.share_host_state=false)
+
+run one
+grep -qE 'pairs in 4 shards x 1, 4 shapes: [0-9]+ x [0-9]+ x [0-9]+ \([0-9]+ steps\).*% padding' "$dir/log" || fail "header: $(head -1 "$dir/log")"
+run two -n 2 --set train.threads=2
+run four -n 4 --set parallel.bucket_mb=0.004
+run replica -n 2 "${share[@]}" --set parallel.overlap=false
+run async -n 2 --set checkpoint.async=true --set checkpoint.every=2
+run async.replica -n 2 "${share[@]}" --set checkpoint.async=true --set checkpoint.every=2
+for other in two four replica async async.replica; do same one $other; done
+for at in 2 4 8; do # of the async run, in other shapes than the newest: each is what a synchronous run had then
+    timeout 60 "$kumi" train "$dir/pairs.json" --out "$dir/run.at$at" --until $at --set checkpoint.every=0 >/dev/null 2>&1
+    [ "$("$kumi" ckpt digest "$dir/run.at$at")" = "$("$kumi" ckpt digest "$dir/run.async/checkpoints/step-$(printf %08d $at)")" ] ||
+        fail "the checkpoint of step $at, written meanwhile, differs"
+done
+run resumed --until 5 -n 4
+run resumed --until 9 --resume "${share[@]}" -n 2
+run resumed --resume
+[ "$("$kumi" ckpt digest "$dir/run.one")" = "$("$kumi" ckpt digest "$dir/run.resumed")" ] || fail 'resumed elsewhere: another state'
+
+run bf16 --set precision.compute=bf16
+run bf16.four -n 4 --set precision.compute=bf16 --set train.threads=2
+same bf16 bf16.four
+differ one bf16
+for last in drop wrap; do # rows instead of tokens, two micro-batches of a shard
+    some=(--set data.last_batch=$last --set data.batch_tokens=null --set train.global_batch=16 --set train.micro_batch=2 --set data.shapes=3 --until 11)
+    run $last "${some[@]}"
+    run $last.four "${some[@]}" -n 4
+    same $last $last.four
+done
+differ drop wrap
+one_shape=(--set data.shapes=1 --set data.length_multiple=4 --set data.tokenizer=byte --set data.target_tokenizer=null --set data.batch_tokens=800 --set model.share_embeddings=true --set data.max_source_len=90 --set data.max_target_len=99 --set model.max_positions=100 --until 4)
+run shared "${one_shape[@]}"
+run shared.four "${one_shape[@]}" -n 4
+same shared shared.four
+
+evaluate() { timeout 60 "$kumi" eval "$dir/run.one" --json "$@" 2>"$dir/log" || fail "eval $*: $(cat "$dir/log")"; }
+one=$(evaluate)
+for n in 2 3 4 5; do
+    got=$(evaluate -n $n)
+    [ "$got" = "$one" ] || fail "eval -n $n: $got, by one rank $one"
+done
+python3 - "$dir/run.one/metrics.jsonl" "$one" <<'P' || fail "eval: not the training's own validation loss: $one"
+import json, sys
+last = [x["val_loss"] for x in map(json.loads, open(sys.argv[1])) if x.get("val_loss") is not None][-1]
+assert abs(json.loads(sys.argv[2])["val_loss"] - last) < 1e-12, last
+P
+
+config=("$dir/pairs.json" -n 2)
+got=$("$kumi" plan "${config[@]}" 2>&1) || fail "plan: $got"
+[[ $got == *"4 shapes: "*"; below, "* ]] || fail "plan: $got"
+"$kumi" plan "${config[@]}" --roofline >/dev/null || fail 'plan --roofline'
+got=$("$kumi" graph "${config[@]}" --after fuse 2>&1) || fail "graph: $got"
+[[ $got == *attention_kv* ]] || fail 'graph: no attention'
+"$kumi" graph "${config[@]}" >/dev/null || fail 'graph: no program'
+got=$("$kumi" data verify "$dir/pairs.json" 2>&1) || fail "data verify: $got"
+[[ $got == *"150 lines"*"4 shapes: "* ]] || fail "data verify: $got"
+got=$("$kumi" bench data "$dir/pairs.json" 2>&1) || fail "bench data: $got"
+[[ $got == *"target tokens/s"* ]] || fail "bench data: $got"
+run profile -n 2 --profile=2-9 --profile-by shape
+python3 - "$dir/run.profile" <<'P' || fail 'profile'
+import json, re, sys
+text = open(sys.argv[1] + "/profile.txt").read()
+rows = re.findall(r"^attention_kv \S+ (.*?) {2,}([\d.e-]+) +[\d.]+ ", text, re.M)
+assert len(rows) > 3, text  # steps of several shapes, each under its own
+layers = 4  # 2 of encoder, self and cross of the decoder; 2 shards a rank: 8 calls a step in the mean
+assert abs(sum(float(calls) for _, calls in rows) - 2 * layers) < 1e-3, rows
+json.load(open(sys.argv[1] + "/profile.trace.json"))
+P
+
+expect() { # code text command..
+    local code=$1 text=$2 got
+    shift 2
+    got=$(timeout 60 "$kumi" "$@" --out "$dir/refused" 2>&1 >/dev/null)
+    local is=$?
+    if [ $is -ne "$code" ] || ! printf '%s' "$got" | grep -qF -- "$text" || [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" != 1 ]; then
+        fail "kumi $*: wanted $code: $text; got $is: $got"
+    fi
+}
+head -140 "$dir/train.ja" >"$dir/less.ja"
+sed '7s/.*//' "$dir/train.en" >"$dir/empty.en"
+{ sed 3q "$dir/train.ja"; printf '\xff\xfe\n'; sed 1,4d "$dir/train.ja"; } >"$dir/bytes.ja"
+sed '9s/.*/a b c d e f g h i j k l m/' "$dir/train.en" >"$dir/long.en"
+train=(train "$dir/pairs.json")
+expect 3 "150" "${train[@]}" --set data.train_target="$dir/less.ja"
+expect 3 "140" "${train[@]}" --set data.train_target="$dir/less.ja"
+expect 3 "$dir/none.ja: No such file" "${train[@]}" --set data.train_target="$dir/none.ja"
+expect 2 "data.train_target: 0; one file for each of the 1 sources" "${train[@]}" --set data.train_target=null
+expect 2 "data.val_target: 0; one file for each of the 1 sources" "${train[@]}" --set data.val_target=null
+expect 3 "$dir/empty.en:7" "${train[@]}" --set data.train="$dir/empty.en" --set data.on_empty=error
+expect 3 "$dir/bytes.ja:4" "${train[@]}" --set data.train_target="$dir/bytes.ja"
+expect 3 "$dir/long.en:9" "${train[@]}" --set data.train="$dir/long.en" --set data.max_source_len=12 --set data.on_long=error
+expect 2 'src_vocab_size 20' "${train[@]}" --set model.src_vocab_size=20
+expect 2 'tgt_vocab_size 20' "${train[@]}" --set model.tgt_vocab_size=20
+expect 2 'data.seq_len: 64; pairs have data.max_source_len and data.max_target_len' "${train[@]}" --set data.seq_len=64
+expect 2 'model.share_embeddings: true; source and target need one vocabulary: leave data.target_tokenizer out' "${train[@]}" --set model.share_embeddings=true
+expect 2 'it must be divisible by num_heads, 5' "${train[@]}" --set model.num_heads=5
+expect 2 "data.max_target_len: 31; with <s> it exceeds the model's max_positions" "${train[@]}" --set model.max_positions=31
+expect 2 "data.max_source_len: 33; it exceeds the model's max_positions" "${train[@]}" --set data.max_source_len=33
+got=$("$kumi" data verify "$dir/pairs.json" --set data.train="$dir/empty.en" --set data.max_source_len=10 2>&1) || fail "verify: $got"
+[[ $got == *"left out: 1 empty, "[1-9]*" over-long"* ]] || fail "left out: $got"
+exit $failed

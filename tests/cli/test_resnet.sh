@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Residual networks on images of two classes that a few steps tell apart: accuracy, equal bits over ranks, workers and a resume, eval,
+# weights out and in; an image that cannot be read is skipped and counted; bad data, named, with exit code 3.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+export KUMI_CACHE=$dir/cache
+say() { echo "$*"; failed=1; }
+cat >"$dir/make.py" <<'END'
+import os, random, struct, sys, zlib
+dir = sys.argv[1]
+r = random.Random(7)
+
+def planes(label): # class 0 is red in its upper half, class 1 blue in its lower; noise over both
+    pixel = lambda c, y: r.randrange(90) + (120 if c == 2 * label and (y < 16) == (label == 0) else 40)
+    return bytes(pixel(c, y) for c in range(3) for y in range(32) for _ in range(32))
+
+def cifar(name, n):
+    with open(f"{dir}/{name}.bin", "wb") as f:
+        for i in range(n):
+            f.write(bytes([i % 2]) + planes(i % 2))
+
+def png(path, label):
+    p = planes(label)
+    rows = b"".join(b"\0" + bytes(p[c * 1024 + y * 32 + x] for x in range(32) for c in range(3)) for y in range(32))
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    with open(path, "wb") as f:
+        f.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) +
+                chunk(b"IEND", b""))
+
+cifar("train", 128)
+cifar("test", 40)
+os.makedirs(dir + "/short")
+for i in range(1, 6):
+    open(f"{dir}/short/data_batch_{i}.bin", "wb").write(bytes(3073))
+open(dir + "/bad.bin", "wb").write(bytes(5000))
+open(dir + "/label.bin", "wb").write(bytes([12]) + bytes(3072))
+for split, n in ("train", 16), ("val", 4):
+    for label, name in enumerate(("red", "blue")):
+        os.makedirs(f"{dir}/{split}/{name}")
+        for i in range(n):
+            png(f"{dir}/{split}/{name}/{i:02d}.png", label)
+os.makedirs(dir + "/hollow/blue")
+os.makedirs(dir + "/hollow/red")
+png(dir + "/hollow/blue/0.png", 1)
+END
+python3 "$dir/make.py" "$dir" || say "no images"
+cat >"$dir/c.json" <<END
+{"model": {"model_type": "resnet", "depth": 8, "width": 4, "num_classes": 2},
+ "data": {"kind": "cifar10", "train": "$dir/train.bin", "val": "$dir/test.bin", "crop": "random", "padding": 2, "flip": 0.5, "normalize": "cifar10"},
+ "train": {"epochs": 5, "global_batch": 16, "virtual_shards": 4, "clip_norm": 0, "eval_every": "1ep", "log_every": 4, "threads": 1},
+ "optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": true, "weight_decay": 5e-4, "decay": "all"},
+ "schedule": {"type": "cosine", "warmup_steps": "1ep"}, "checkpoint": {"every": "1ep"}}
+END
+train() { # OUT ARGS..
+    local out=$1
+    shift
+    "$kumi" train "$dir/c.json" --out "$dir/$out" "$@" >"$dir/$out.out" 2>"$dir/$out.err"
+}
+digest() { sed -n 's/^digest: //p' "$dir/$1.out"; }
+
+for n in 1 2 4; do
+    train "$n" -n $n || say "$n ranks: $(tail -1 "$dir/$n.err")"
+    [ -n "$(digest 1)" ] && [ "$(digest 1)" = "$(digest $n)" ] || say "1 and $n ranks differ"
+done
+train workers -n 2 --set data.workers=2 || say "workers: $(tail -1 "$dir/workers.err")"
+train part -n 4 --until 13 || say "part: $(tail -1 "$dir/part.err")"
+train part --resume || say "resumed: $(tail -1 "$dir/part.err")"
+for run in workers part; do [ "$(digest 1)" = "$(digest $run)" ] || say "$run: another digest"; done
+grep -q '^step 8/40  epoch 1\.00  loss [0-9.]*  accuracy [01]\.[0-9]*  lr .* samples/s' "$dir/1.err" || say "progress: $(cat "$dir/1.err")"
+grep -qE '^ +step  validation loss +accuracy$' "$dir/1.out" || say "the curve: $(cat "$dir/1.out")"
+
+"$kumi" eval "$dir/1" -n 2 --json >"$dir/eval.json" || say "no eval"
+"$kumi" ckpt export "$dir/1" --to "$dir/hf" >/dev/null || say "no export"
+"$kumi" ckpt import "$dir/hf" --to "$dir/again" >/dev/null || say "no import"
+cmp -s "$dir/hf/model.safetensors" "$dir/again/model.safetensors" || say "export, import: other weights"
+"$kumi" train "$dir/c.json" --set model.path="$dir/hf" --set optimizer.lr=0 --out "$dir/tuned" --until 1 >"$dir/tuned.out" 2>&1 || say "exported weights do not load: $(tail -1 "$dir/tuned.out")"
+python3 - "$dir" <<'END' || failed=1
+import json, struct, sys
+dir = sys.argv[1]
+rows = [json.loads(line) for line in open(dir + "/1/metrics.jsonl")]
+evals, summary, found = [r for r in rows if "val_loss" in r], json.load(open(dir + "/1/summary.json")), json.load(open(dir + "/eval.json"))
+assert [r["step"] for r in evals] == [8, 16, 24, 32, 40] and [r["epoch"] for r in evals] == [1, 2, 3, 4, 5], evals
+assert evals[-1]["val_accuracy"] >= 0.95, evals # two classes that differ in half of their pixels
+assert summary["val_accuracy"] == evals[-1]["val_accuracy"] == found["val_accuracy"] and found["samples"] == 40, (summary, found)
+assert summary["val_accuracy"] * 40 == round(summary["val_accuracy"] * 40), summary # each image once
+assert [[r["step"], r["val_loss"], r["val_accuracy"]] for r in evals] == summary["val_curve"], summary
+assert summary["median_samples_per_s"] > 0 and summary["median_samples_per_s"] == summary["median_tps"], summary
+assert all(r["samples_per_s"] > 0 and 0 <= r["accuracy"] <= 1 and r["tokens"] == 16 for r in rows if "loss" in r), rows
+with open(dir + "/hf/model.safetensors", "rb") as f:
+    names = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+names.pop("__metadata__", None)
+for name, dtype, shape in (("conv1.weight", "F32", [4, 3, 3, 3]), ("layer3.0.conv1.weight", "F32", [16, 8, 3, 3]), ("fc.weight", "F32", [2, 16]),
+                           ("layer1.0.bn2.running_var", "F32", [4]), ("bn1.num_batches_tracked", "I64", [])):
+    assert names[name]["dtype"] == dtype and names[name]["shape"] == shape, (name, names.get(name))
+END
+
+folder=(--set data.kind=folder --set data.train="$dir/train" --set data.val="$dir/val" --set train.epochs=2 -n 2)
+if "$kumi" info | grep -q '^ *libpng *[0-9]'; then
+    train folder "${folder[@]}" || say "folder: $(tail -1 "$dir/folder.err")"
+    head -c 300 "$dir/train/red/03.png" >"$dir/cut" && cp "$dir/cut" "$dir/train/red/03.png"
+    train bad "${folder[@]}"
+    code=$?
+    [ $code = 3 ] && [[ $(cat "$dir/bad.err") == *"red/03.png"* ]] || say "a cut image: code $code: $(cat "$dir/bad.err")"
+    train skip "${folder[@]}" --set data.on_error=skip || say "skip: $(tail -1 "$dir/skip.err")"
+    grep -q 'red/03.png' "$dir/skip.err" && [ "$(grep -c '2 samples could not be read' "$dir/skip.err")" = 1 ] && grep -q '"skipped_samples": 2' "$dir/skip/summary.json" || say "skipped samples: $(cat "$dir/skip.err")"
+fi
+refuses() { # CODE TEXT ARGS..
+    local code=$1 text=$2 got
+    shift 2
+    got=$("$kumi" train "$dir/c.json" --out "$dir/x" --overwrite "$@" 2>&1)
+    [ $? = "$code" ] && [[ $got == *"$text"* ]] || say "wanted $code, $text: $got"
+}
+refuses 3 "data_batch_1.bin" --set data.train="$dir/short"
+refuses 3 "bad.bin" --set data.train="$dir/bad.bin"
+refuses 3 "label.bin" --set data.train="$dir/label.bin" --set train.global_batch=1 --set train.virtual_shards=1
+refuses 3 "hollow/red" --set data.kind=folder --set data.train="$dir/hollow" --set data.val=null --set train.global_batch=1 --set train.virtual_shards=1
+refuses 3 "nowhere" --set data.train="$dir/nowhere"
+refuses 3 "label 1; the labels are 0 to 0" --set model.num_classes=1
+exit $failed
