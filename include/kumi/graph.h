@@ -221,7 +221,7 @@ KUMI_API int kumi_loss_smoothed(struct kumi_graph *graph, kumi_value logits, kum
                                 int64_t ignore, double smoothing);
 
 /* A named result of evaluation, one row or more a sample, for kumi_trainer_output: logits for
- * sampling. Training does not compute what only an output shows. */
+ * sampling. */
 KUMI_API int kumi_graph_output(struct kumi_graph *graph, const char *name, kumi_value value);
 
 /* A metric of the user's own over all elements of `value`, all micro-batches and ranks; sums are

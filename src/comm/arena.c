@@ -65,7 +65,8 @@ static int receive_fd(struct ku_job *job, uint32_t id, int *fd)
             return ku_job_raise(job, 0);
         }
         if (why != EAGAIN)
-            return KU_ERR(KUMI_EPEER, "arena: descriptor from rank 0: %s", strerror(why));
+            return KU_ERR(why == ECONNRESET || why == EPIPE ? KUMI_EPEER : KUMI_ENOMEM,
+                          "arena: descriptor from rank 0: %s", strerror(why));
     }
     if (got != id || *fd < 0)
         return KU_ERR(KUMI_EMISMATCH, "arena: descriptor %u from rank 0, expected %u", got, id);
@@ -86,11 +87,14 @@ static int share(struct ku_job *job, struct ku_arena *a, const char *name)
                           strerror(errno));
         for (int r = 1; r < job->priv->n_sockets && !status; r++)
             if (ku_os_local_send(job->priv->socket[r], &a->id, sizeof a->id, fd) < 0)
-                status = KU_ERR(KUMI_EPEER, "arena %s: handing it to rank %d: %s", name, r,
-                                strerror(errno));
+                status = KU_ERR(errno == EPIPE || errno == ECONNRESET ? KUMI_EPEER : KUMI_ENOMEM,
+                                "arena %s: handing it to rank %d: %s", name, r, strerror(errno));
     } else {
         KU_TRY(receive_fd(job, a->id, &fd));
-        if (ku_os_memfd_check(fd, &bytes) < 0 || bytes != a->bytes)
+        if (ku_os_memfd_check(fd, &bytes) < 0)
+            status =
+                KU_ERR(KUMI_ENOMEM, "arena %s: memory file from rank 0: %s", name, strerror(errno));
+        else if (bytes != a->bytes)
             status = KU_ERR(KUMI_EMISMATCH, "arena %s: memory file of %zu bytes, expected %zu",
                             name, bytes, a->bytes);
     }

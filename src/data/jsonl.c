@@ -392,7 +392,8 @@ static int make_fingerprint(struct jsonl *x)
 int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
 {
     static const char *const name[] = {"tokens", "targets", "segments"};
-    KU_TRY(ku_source_check(opts->n_train + opts->n_val, opts->seq_len, opts->vocab_count, opts->val_fraction));
+    KU_TRY(ku_source_check(opts->n_train + opts->n_val, opts->seq_len, opts->vocab_count,
+                           opts->val_fraction));
     struct jsonl *x = ku_calloc(1, sizeof *x);
     if (!x)
         return KUMI_ENOMEM;

@@ -178,6 +178,18 @@ struct bench_case {
     ROW(conv2d, "conv2d." label, 1, .in = {"byxc", "kihw"}, .image = {__VA_ARGS__}),               \
         ROW(conv2d_dx, "conv2d_dx." label, 1, .in = {"bpqk", "kihw"}, .image = {__VA_ARGS__}),     \
         ROW(conv2d_dw, "conv2d_dw." label, 1, .in = {"byxc", "bpqk"}, .image = {__VA_ARGS__})
+/* Batch norm of such images, as behind a convolution. */
+#define NORM(label, ...)                                                                           \
+    ROW(batch_norm_sums, "batch_norm_sums." label, 1, .in = {"byxc"}, .image = {__VA_ARGS__}),     \
+        ROW(batch_norm, "batch_norm.relu." label, 1, .in = {"byxc", "!c", "!c", "!c", "!c"},       \
+            .image = {__VA_ARGS__}, .attr = {.act = KU_ACT_RELU}),                                 \
+        ROW(batch_norm, "batch_norm.add_relu." label, 1,                                           \
+            .in = {"byxc", "!c", "!c", "!c", "!c", "byxc"}, .image = {__VA_ARGS__},                \
+            .attr = {.act = KU_ACT_RELU}),                                                         \
+        ROW(batch_norm_dsums, "batch_norm_dsums.relu." label, 4,                                   \
+            .in = {"byxc", "byxc", "!c", "!c", "byxc"}, .image = {__VA_ARGS__}),                   \
+        ROW(batch_norm_dx, "batch_norm_dx." label, 1,                                              \
+            .in = {"byxc", "byxc", "!c", "!c", "!c", "^3c"}, .image = {__VA_ARGS__})
 #define ROW(o, label, outs, ...)                                                                   \
     {                                                                                              \
         .name = label, .op = KU_OP_##o, .n_out = outs, __VA_ARGS__                                 \
@@ -266,6 +278,10 @@ static const struct bench_case rows[] = {
     CONV("3x3.c32.s16", 32, 32, 16, 3, 1),
     CONV("3x3.c32.f64.s16", 32, 64, 16, 3, 2),
     CONV("3x3.c64.s8", 64, 64, 8, 3, 1),
+    NORM("c16.s32", 16, 16, 32, 1, 1),
+    NORM("c64.s32", 64, 64, 32, 1, 1),
+    NORM("c128.s16", 128, 128, 16, 1, 1),
+    NORM("c512.s4", 512, 512, 4, 1, 1),
     ROW(max_pool, "max_pool.s32", 2, .in = {"byxc"}, .image = {64, 64, 32, 3, 2}),
     ROW(max_pool_dx, "max_pool_dx.s32", 1, .in = {"bpqc", "~bpqc"}, .image = {64, 64, 32, 3, 2}),
     ROW(avg_pool, "avg_pool.s32", 1, .in = {"byxc"}, .image = {64, 64, 32, 3, 2}),

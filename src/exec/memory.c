@@ -49,10 +49,13 @@ int ku_memory_create(struct ku_job *job, const struct ku_program *const *program
         for (int a = 0; a < KU_N_ARENAS; a++)
             if (program[i]->arena_bytes[a] > m->bytes[a])
                 m->bytes[a] = program[i]->arena_bytes[a];
-    int status = map_shared(m);
+    /* Private first: who fails has no shared memory to give back, which takes all ranks. */
+    int status = KUMI_OK;
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++)
         if (is_private(a))
             status = map_private(m, a);
+    if (status == KUMI_OK)
+        status = map_shared(m);
     if (status < 0) {
         ku_memory_destroy(m);
         return status;

@@ -1,27 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluation and sampling: nothing is dropped. A dropout node's reader reads its operand; attention
  * keeps all probabilities; batch norm reads the running statistics. The loss is that of the labels
- * as they are, not smoothed. Training gives no rows back, and does not make what only they show. */
+ * as they are, not smoothed. */
 #include "base/err.h"
 #include "pass/pass.h"
-
-static int drop_rows(struct ku_graph *g)
-{
-    uint32_t n = 0, before = g->n_outputs;
-    for (uint32_t i = 0; i < before; i++)
-        if (ku_shape_find(&g->shape[g->value[g->output[i].value].shape], 'n') < 0)
-            g->output[n++] = g->output[i];
-    g->n_outputs = n;
-    int dropped = n < before ? ku_graph_drop_dead(g) : 0;
-    return dropped < 0 ? dropped : KUMI_OK;
-}
 
 int ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t)
 {
     (void)t;
     if (o->is_training)
-        return drop_rows(g);
+        return KUMI_OK;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         struct ku_node *node = &g->node[n];
         struct ku_attrs a = g->attr[node->attr];

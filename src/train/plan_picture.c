@@ -416,7 +416,7 @@ static void draw_list(const struct picture *d, double y)
 static void draw_title(const struct picture *d)
 {
     const struct ku_batch *b = &d->plan->s.batch;
-    char text[256], bytes[16];
+    char text[256], bytes[16], each[48] = " images";
     const char *slash = strrchr(d->config, '/');
     int at = 0;
     font(d, 20, 1);
@@ -426,9 +426,17 @@ static void draw_title(const struct picture *d)
              slash ? slash + 1 : d->config, bytes);
     text_at(d, LEFT, 36, 0, text);
     font(d, 13, 0);
-    at = snprintf(text, sizeof text, "%d rank%s, %s, %lld loss positions in %lld micro-batches",
-                  b->n_ranks, b->n_ranks == 1 ? "" : "s", d->plan->s.cfg.precision_compute,
-                  (long long)ku_plan_tokens(d->plan), (long long)(b->virtual_shards * b->k));
+    if (d->plan->s.model.facts.image[0] == 0)
+        snprintf(each, sizeof each, ", %lld tokens a sample", (long long)d->plan->s.seq_len);
+    at = snprintf(text, sizeof text, "%d rank%s, %s, ", b->n_ranks, b->n_ranks == 1 ? "" : "s",
+                  d->plan->s.cfg.precision_compute);
+    if (d->plan->s.pairs.data)
+        at += snprintf(text + at, sizeof text - (size_t)at, "%lld target positions in %lld parts",
+                       (long long)ku_plan_tokens(d->plan), (long long)(b->virtual_shards * b->k));
+    else
+        at += snprintf(text + at, sizeof text - (size_t)at,
+                       "global batch %lld in micro-batches of %lld%s", (long long)b->global_batch,
+                       (long long)b->micro_batch, each);
     for (int a = 0, n = 0; a < KU_N_ARENAS; a++) {
         int is_drawn_there = d->p->arena_bytes[a] == 0;
         for (int i = 0; i < d->n_panels; i++)

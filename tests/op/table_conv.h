@@ -34,6 +34,22 @@
     {"conv2d", "stride_h=2 stride_w=2 in_h=5 in_w=5", "x:n19y5x5c40 x:f70i40h1w1 f:f70", 1},
     {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 in_h=2 in_w=2", "x:n4y2x2c300 x:f33i300h3w3",
      1},
+    /* along lines: every second pixel, both ways, lines that lie outside, windows too high for it
+     */
+    {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 in_h=19 in_w=33",
+     "x:n2y19x33c16 x:f16i16h3w3 f:f16", 1},
+    {"conv2d", "kernel_h=3 kernel_w=3 pad_h=3 pad_w=4 in_h=5 in_w=6", "x:n3y5x6c5 x:f7i5h3w3", 1},
+    {"conv2d", "kernel_h=1 kernel_w=3 pad_h=1 pad_w=1 in_h=3 in_w=6",
+     "x:n2y3x6c5 x:f70i5h1w3 f:f70", 1},
+    {"conv2d",
+     "kernel_h=3 kernel_w=5 stride_h=2 stride_w=2 pad_h=3 pad_w=2 dilation_h=2 in_h=8 in_w=67",
+     "x:n5y8x67c3 x:f48i3h3w5", 1},
+    {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 groups=2 in_h=6 in_w=5",
+     "x:n3y6x5c6 x:f22i3h3w3", 1},
+    {"conv2d", "kernel_h=17 kernel_w=2 pad_h=8 in_h=18 in_w=5", "x:n2y18x5c2 x:f3i2h17w2", 1},
+    /* one vector of columns by as many rows as there are */
+    {"conv2d", "kernel_h=3 kernel_w=3 pad_h=1 pad_w=1 in_h=3 in_w=2", "x:n28y3x2c120 x:f12i120h3w3",
+     1},
     /* a source too large to be copied; more taps than tables have */
     {"conv2d", "kernel_h=3 kernel_w=3 dilation_h=40 dilation_w=40 in_h=81 in_w=81",
      "x:n1y81x81c64 x:f3i64h3w3", 1},
@@ -51,5 +67,6 @@
     {"avg_pool", "kernel_h=3 kernel_w=2 stride_h=2 pad_h=1 pad_w=1 count_pad=0 in_h=7 in_w=4",
      "x:n2y7x4c5", 1},
     {"avg_pool", "kernel_h=8 kernel_w=8 in_h=8 in_w=8", "x:n3y8x8c67", 1},
+    {"avg_pool", "stride_h=2 stride_w=3 in_h=7 in_w=8", "x:n2y7x8c5", 1},
     {"flatten", "in_h=3 in_w=2", "x:n3y3x2c5", 1}, {"flatten", "in_h=1 in_w=1", "x:n5y1x1c19", 1},
     {"flatten", "in_h=7 in_w=5", "x:n4y7x5c37", 1},

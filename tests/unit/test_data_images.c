@@ -196,7 +196,7 @@ static void reads_a_cifar_folder(void **state)
         }
         ku_os_unlink(in_folder(name));
         snprintf(text, sizeof text,
-                 "data: @/%s: No such file or directory; give a file with CIFAR records", name);
+                 "data: @/%s: No such file or directory; give a file with CIFAR records…", name);
         assert_refused(&o, KUMI_EINPUT, text);
     }
 }

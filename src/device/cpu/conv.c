@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Convolution: which way a call takes. A 1 x 1 window that moves by one is a matrix product; all
- * others multiply patches where they lie (conv_slide.c, conv_dw.c). Windows too large for a
- * thread's scratch follow the definition.
+ * others multiply patches where they lie (conv_line.c, conv_slide.c, conv_dw.c). Windows too large
+ * for a thread's scratch follow the definition.
  */
 #include <string.h>
 
@@ -26,26 +26,22 @@ static void tile_definition(const struct ku_kernel *k, int64_t tile, int thread)
 
 void ku_cpu_pad_line(const struct ku_kernel *k, struct ku_cpu_line l, char *to)
 {
-    const struct ku_window *w = &k->window;
+    const struct ku_cpu_conv *v = &k->conv;
     const struct ku_view *x = &k->call.in[0];
-    const size_t bytes = (size_t)w->group_c * kumi_dtype_bytes(x->dtype);
-    int64_t from = l.x < 0 ? -l.x : 0, end = w->in_w - l.x < l.n_x ? w->in_w - l.x : l.n_x;
-    if (l.y < 0 || l.y >= w->in_h || from >= end)
+    const size_t bytes = (size_t)v->k * kumi_dtype_bytes(x->dtype);
+    int64_t from = l.x < 0 ? -l.x : 0, end = v->w.src - l.x < l.n_x ? v->w.src - l.x : l.n_x;
+    if (from >= end)
         from = end = l.n_x;
-    memset(to, 0, (size_t)from * l.pixel_bytes);
-    const char *at = ku_cpu_at(x, (((l.n * w->in_h + l.y) * w->in_w) + l.x + from) * w->c + l.c);
-    if (from < end && bytes == l.pixel_bytes && w->groups == 1) {
+    memset(to, 0, (size_t)from * bytes);
+    const char *at =
+        ku_cpu_at(x, (((l.n * v->h.src + l.y) * v->w.src) + l.x + from) * v->src_c + l.c);
+    if (v->groups == 1)
         memcpy(to + (size_t)from * bytes, at, (size_t)(end - from) * bytes);
-    } else {
-        for (int64_t i = from; i < end; i++, at += (size_t)w->groups * bytes) {
-            char *pixel = to + (size_t)i * l.pixel_bytes;
-            for (size_t b = 0; b < bytes; b += 2) /* few channels: no call */
-                memcpy(pixel + b, at + b, 2);
-            for (size_t b = bytes; b < l.pixel_bytes; b += 2)
-                memset(pixel + b, 0, 2);
-        }
-    }
-    memset(to + (size_t)end * l.pixel_bytes, 0, (size_t)(l.n_x - end) * l.pixel_bytes);
+    else
+        for (int64_t i = from; i < end; i++)
+            memcpy(to + (size_t)i * bytes,
+                   at + (size_t)((i - from) * v->src_c) * kumi_dtype_bytes(x->dtype), bytes);
+    memset(to + (size_t)end * bytes, 0, (size_t)(l.n_x - end) * bytes);
 }
 
 /* y[pixels, f] = x[pixels, c] w[f, c]: a matrix product, its parts named. */
@@ -85,6 +81,17 @@ static struct ku_cpu_axis axis_of(int64_t in, int64_t out, int64_t taps, int64_t
                                 .is_back = is_back};
 }
 
+/* Columns that a kernel half as wide covers with fewer; no matrix tiles for few channels. */
+static void choose_micro(struct ku_kernel *k)
+{
+    const struct ku_gemm_micro *wide = ku_cpu_micro(k),
+                               *slim = ku_cpu_has_pairs(k) ? k->cpu->slim_bf16 : k->cpu->slim_f32;
+    if (slim && ku_cpu_tiles(k->conv.cols, slim->nr) % (wide->nr / slim->nr) != 0)
+        k->product.slim = slim;
+    if (wide->regroup && k->conv.k <= KU_CPU_FEW_CHANNELS)
+        k->product.slim = &k->cpu->pairs->gemm;
+}
+
 static int bind_conv(struct ku_kernel *k, const struct ku_view *x, const struct ku_view *y)
 {
     const struct ku_window *w = &k->window;
@@ -107,11 +114,12 @@ static int bind_conv(struct ku_kernel *k, const struct ku_view *x, const struct 
                               .cols = is_back ? w->group_c : w->group_f};
     v->h = axis_of(w->in_h, w->out_h, w->kernel_h, w->stride_h, w->pad_h, w->dilation_h, is_back);
     v->w = axis_of(w->in_w, w->out_w, w->kernel_w, w->stride_w, w->pad_w, w->dilation_w, is_back);
+    choose_micro(k);
     const int64_t taps = w->kernel_h * w->kernel_w;
     const int is_large =
         w->kernel_h > MAX_TAPS || w->kernel_w > MAX_TAPS || taps * v->k > MAX_WINDOW;
     v->is_patched = taps > 1 && w->kernel_w * v->k < LEAST_RUN;
-    if (is_large || !(is_dw ? ku_cpu_bind_conv_dw(k) : ku_cpu_bind_slide(k)))
+    if (is_large || !(is_dw ? ku_cpu_bind_conv_dw(k) : ku_cpu_bind_line(k) || ku_cpu_bind_slide(k)))
         ku_cpu_phase(k, tile_definition, 1);
     return KUMI_OK;
 }

@@ -26,15 +26,11 @@ enum {
     LEAST_IMAGES = 4,        /* of a slice */
     CHUNK_UNITS = 4,         /* of images taken at a time, if their lines are many */
     MOST_PARTS = 16,
-    MOST_WINDOW = 1024, /* elements of a window as rows */
-    LINE_FLOATS = 16 << 10,
-    OVER_BYTES = 64,   /* a piece may be copied as so many */
-    PATCH_CHANNELS = 8 /* that many or fewer do not fill the rows of a product */
+    MOST_WINDOW = 1024, /* elements of a window whose lines are rows */
+    LINE_FLOATS = 16 << 10
 };
-_Static_assert(
-    (MOST_TAPS * LEAST_COLS + PANEL_UNITS + 2 * (MOST_WINDOW + OVER_BYTES + LINE_FLOATS)) * 4 <
-        KU_CPU_SCRATCH_BYTES,
-    "a tile's parts fit the thread's scratch");
+_Static_assert((MOST_TAPS * LEAST_COLS + PANEL_UNITS + 2 * LINE_FLOATS) * 4 < KU_CPU_SCRATCH_BYTES,
+               "a tile's parts fit the thread's scratch");
 
 struct tile {
     int64_t slice, group, c0, n_c, f0, n_f;
@@ -51,11 +47,11 @@ static int64_t least(int64_t a, int64_t b)
 }
 static int64_t taps_of(const struct ku_cpu_conv *v)
 {
-    return v->is_patched ? 1 : v->h.taps * v->w.taps;
+    return v->is_lined ? v->h.taps : v->h.taps * v->w.taps;
 }
 static int64_t rows_of(const struct ku_cpu_conv *v)
 {
-    return v->is_patched ? v->h.taps * v->w.taps * v->k : v->k;
+    return v->is_lined ? v->w.taps * v->k : v->k;
 }
 /* Rows of a product: as equal as possible; matrix tiles want their side. */
 static int64_t part_of(const struct ku_kernel *k, int64_t n_c)
@@ -63,10 +59,10 @@ static int64_t part_of(const struct ku_kernel *k, int64_t n_c)
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
     return micro->regroup ? micro->mr : ku_cpu_tiles(n_c, ku_cpu_tiles(n_c, micro->mr));
 }
-/* Whole vectors are quick to write: 16 for up to 14 rows. */
+/* Whole vectors are quick to write. */
 static int64_t width_of(const struct ku_kernel *k, int64_t part)
 {
-    return ku_cpu_micro(k)->mr > 8 && part <= 16 ? 16 : part;
+    return ku_cpu_micro(k)->mr > 8 ? (part + 15) / 16 * 16 : part;
 }
 static int64_t reach_of(const struct ku_cpu_axis *a)
 {
@@ -75,15 +71,20 @@ static int64_t reach_of(const struct ku_cpu_axis *a)
 /* Columns of a line of x, by the stride, that n results meet. */
 static int64_t columns_of(const struct ku_cpu_conv *v, int64_t n)
 {
-    return v->is_patched ? n : n + reach_of(&v->w) / v->w.stride;
+    return n + reach_of(&v->w) / v->w.stride;
 }
 static int64_t lines_of(const struct ku_cpu_conv *v, int64_t n)
 {
-    return v->is_patched ? n : least((n - 1) * v->h.stride + reach_of(&v->h) + 1, v->h.src);
+    return least((n - 1) * v->h.stride + reach_of(&v->h) + 1, v->h.src);
 }
-static int64_t phases_of(const struct ku_cpu_conv *v)
+/* Pixels and elements of a padded line. */
+static int64_t pixels_of(const struct ku_cpu_conv *v, int64_t n)
 {
-    return v->is_patched ? 1 : v->w.stride;
+    return (n - 1) * v->w.stride + v->w.taps;
+}
+static int64_t line_of(const struct ku_cpu_conv *v, int64_t n)
+{
+    return pixels_of(v, n) * v->k;
 }
 
 /* -- panels -------------------------------------------------------------------------------- */
@@ -113,93 +114,36 @@ static void pack_dy(const struct ku_kernel *k, const struct tile *t)
                             .n_cols = t->n_f,
                             .n = t->n_x,
                             .from_step = k->conv.dst_c,
-                            .to_step = t->n_units * nr};
+                            .to_step = k->conv.is_lined ? nr : t->n_units * nr};
     for (int64_t u = 0; u * per_unit < t->n; u++)
         for (int64_t i = 0; i < t->n_y; i++) {
             const int64_t n = t->n0 + u * per_unit, n2 = n + per_unit - 1, y = t->y0 + i;
-            r.to = t->dys + (i * t->n_x * t->n_units + u) * nr;
+            r.to =
+                t->dys +
+                (k->conv.is_lined ? (u * t->n_y + i) * t->n_x : i * t->n_x * t->n_units + u) * nr;
             r.a = pixel_at(dy, n, y, t->x0, c);
             r.b = n2 < t->n0 + t->n ? pixel_at(dy, n2, y, t->x0, c) : NULL;
             k->cpu->ops->pack_split(&r, dy->dtype, per_unit == 2);
         }
 }
-/* The window of a result, zeros in the padding. */
-static void copy_window(const struct ku_kernel *k, const struct tile *t, int64_t n, int64_t oy,
-                        int64_t ox, char *to)
+/* Lines of one image, or of two, to units. */
+static void pack_lines(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_cpu_conv *v = &k->conv;
-    const size_t bytes = (size_t)v->k * kumi_dtype_bytes(k->product.dtype);
-    for (int64_t h = 0; h < v->h.taps; h++)
-        for (int64_t w = 0; w < v->w.taps; w++, to += bytes) {
-            int64_t y = oy * v->h.stride - v->h.pad + h * v->h.dilation;
-            int64_t x = ox * v->w.stride - v->w.pad + w * v->w.dilation;
-            if (y < 0 || y >= v->h.src || x < 0 || x >= v->w.src)
-                memset(to, 0, bytes);
-            else
-                memcpy(to, pixel_at(&k->call.in[0], n, y, x, t->group * v->k), bytes);
-        }
-}
-/* Windows along a line of results from padded lines, or one by one where those are too long. */
-static int pad_lines(const struct ku_kernel *k, const struct tile *t, int64_t n, int64_t y,
-                     char *lines)
-{
-    const struct ku_cpu_conv *v = &k->conv;
-    const int64_t n_x = (t->n_x - 1) * v->w.stride + v->w.taps;
-    const size_t pixel_bytes = (size_t)v->k * kumi_dtype_bytes(k->product.dtype);
-    const size_t line_bytes = (size_t)n_x * pixel_bytes;
-    if ((size_t)v->h.taps * line_bytes + OVER_BYTES > LINE_FLOATS * 4 ||
-        v->h.dilation * v->w.dilation > 1)
-        return 0;
-    for (int64_t h = 0; h < v->h.taps; h++)
-        ku_cpu_pad_line(k,
-                        (struct ku_cpu_line){n, y * v->h.stride - v->h.pad + h,
-                                             t->x0 * v->w.stride - v->w.pad, n_x, t->group * v->k,
-                                             pixel_bytes},
-                        lines + (size_t)h * line_bytes);
-    return 1;
-}
-static void copy_padded(const struct ku_kernel *k, const struct tile *t, int64_t i,
-                        const char *lines, char *to)
-{
-    const struct ku_cpu_conv *v = &k->conv;
-    const size_t pixel_bytes = (size_t)v->k * kumi_dtype_bytes(k->product.dtype);
-    const size_t line_bytes = (size_t)((t->n_x - 1) * v->w.stride + v->w.taps) * pixel_bytes;
-    const size_t bytes = (size_t)v->w.taps * pixel_bytes;
-    lines += (size_t)(i * v->w.stride) * pixel_bytes;
-    for (int64_t h = 0; h < v->h.taps; h++, to += bytes, lines += line_bytes) {
-        if (bytes <= OVER_BYTES)
-            memcpy(to, lines, OVER_BYTES);
-        else
-            memcpy(to, lines, bytes);
-    }
-}
-static void pack_windows(const struct ku_kernel *k, const struct tile *t)
-{
-    const int pairs = ku_cpu_has_pairs(k), per_unit = pairs ? 2 : 1;
-    struct ku_conv_row r = {
-        .width = t->width, .part = t->part, .stride = t->x_panel, .n_cols = t->n_c, .n = 1};
-    char *row[2], *lines[2];
-    int is_padded[2] = {0, 0};
-    for (int j = 0; j < 2; j++) {
-        row[j] = (char *)(t->row + j * (MOST_WINDOW + OVER_BYTES));
-        lines[j] = (char *)(t->row + 2 * (MOST_WINDOW + OVER_BYTES) + j * LINE_FLOATS);
-    }
-    for (int64_t u = 0; u * per_unit < t->n; u++)
-        for (int64_t i = 0; i < t->n_y * t->n_x; i++) {
-            const int64_t n = t->n0 + u * per_unit, y = t->y0 + i / t->n_x, x = i % t->n_x;
-            const int two = pairs && n + 1 < t->n0 + t->n;
-            for (int j = 0; j <= two; j++) {
-                if (x == 0)
-                    is_padded[j] = pad_lines(k, t, n + j, y, lines[j]);
-                if (is_padded[j])
-                    copy_padded(k, t, x, lines[j], row[j]);
-                else
-                    copy_window(k, t, n + j, y, t->x0 + x, row[j]);
-            }
-            r.to = t->xs + (i * t->n_units + u) * r.width;
-            r.a = row[0];
-            r.b = two ? row[1] : NULL;
-            k->cpu->ops->pack_split(&r, k->product.dtype, pairs);
+    const int per_unit = ku_cpu_has_pairs(k) ? 2 : 1;
+    const int64_t n = line_of(v, t->n_x), bytes = (int64_t)kumi_dtype_bytes(k->product.dtype);
+    float *to = t->xs;
+    for (int64_t u = 0; u < t->n_units; u++)
+        for (int64_t y = t->y; y < t->y + t->n_lines; y++, to += n) {
+            struct ku_cpu_line l = {.n = t->n0 + u * per_unit,
+                                    .y = y,
+                                    .x = t->x0 * v->w.stride - v->w.pad,
+                                    .n_x = pixels_of(v, t->n_x),
+                                    .c = t->group * v->k};
+            const int64_t n_images = least(per_unit, t->n0 + t->n - l.n);
+            for (int64_t i = 0; i < n_images; i++, l.n++)
+                ku_cpu_pad_line(k, l, (char *)t->row + i * n * bytes);
+            k->cpu->ops->pack_rows(to, n, t->row, k->product.dtype, n, n_images, n, per_unit == 2);
         }
 }
 /* Pixels of line y of x that have one remainder by the stride. */
@@ -248,8 +192,8 @@ static void pack(const struct ku_kernel *k, const struct tile *t)
         memset(t->dys, 0, (size_t)(n_dy * t->dy_panel) * sizeof *t->dys);
     }
     pack_dy(k, t);
-    if (k->conv.is_patched)
-        pack_windows(k, t);
+    if (k->conv.is_lined)
+        pack_lines(k, t);
     else
         pack_x(k, t);
     for (int64_t i = 0; i < n_x && micro->regroup; i++)
@@ -307,6 +251,26 @@ static void run_tap(const struct ku_kernel *k, const struct tile *t, int64_t h, 
         }
     }
 }
+/* The same of a line of the window: image behind image. */
+static void run_window_line(const struct ku_kernel *k, const struct tile *t, int64_t h)
+{
+    const struct ku_cpu_conv *v = &k->conv;
+    const int64_t nr = ku_cpu_micro(k)->nr, line = line_of(v, t->n_x);
+    struct ku_gemm_part part[MOST_PARTS];
+    int64_t first, end, n = 0;
+    inside(&v->h, h, t->y0, t->n_y, &first, &end);
+    for (int64_t u = 0; u < t->n_units; u++)
+        for (int64_t y = first; y < end; y++) {
+            const int64_t at = y * v->h.stride - v->h.pad + h * v->h.dilation - t->y;
+            part[n++] =
+                (struct ku_gemm_part){t->xs + (u * t->n_lines + at) * line,
+                                      t->dys + (u * t->n_y + y - t->y0) * t->n_x * nr, t->n_x};
+            if (n == MOST_PARTS || (y == end - 1 && u == t->n_units - 1)) {
+                multiply(k, t, h, part, n);
+                n = 0;
+            }
+        }
+}
 static void run_block(const struct ku_kernel *k, struct tile *t, int thread)
 {
     const struct ku_cpu_conv *v = &k->conv;
@@ -318,19 +282,20 @@ static void run_block(const struct ku_kernel *k, struct tile *t, int thread)
         least((t->y0 + t->n_y - 1) * v->h.stride - v->h.pad + reach_of(&v->h) + 1, v->h.src) - t->y;
     t->n_lines = t->n_lines > 0 ? t->n_lines : 0;
     t->n_q = columns_of(v, t->n_x);
-    t->x_panel =
-        (v->is_patched ? n_pixels : t->n_lines * phases_of(v) * t->n_q) * t->n_units * t->width;
-    t->dy_panel = n_pixels * t->n_units * ku_cpu_micro(k)->nr;
+    t->x_panel = t->n_lines * v->w.stride * t->n_q * t->n_units * t->width;
     t->dys = t->xs + n_cg * t->x_panel;
+    if (v->is_lined) { /* a row is an element further, a pixel some */
+        t->dys = t->xs + t->n_units * t->n_lines * line_of(v, t->n_x);
+        t->x_panel = t->part, t->width = v->w.stride * v->k;
+    }
+    t->dy_panel = n_pixels * t->n_units * ku_cpu_micro(k)->nr;
     pack(k, t);
-    if (v->is_patched) {
-        const struct ku_gemm_part all = {t->xs, t->dys, n_pixels * t->n_units};
-        multiply(k, t, 0, &all, 1);
-    } else {
-        for (int64_t i = 0; i < taps_of(v); i++) {
+    for (int64_t i = 0; i < taps_of(v); i++) {
+        if (v->is_lined)
+            run_window_line(k, t, i);
+        else
             run_tap(k, t, i / v->w.taps, i % v->w.taps);
-            ku_pool_poll(k->cpu->pool, thread);
-        }
+        ku_pool_poll(k->cpu->pool, thread);
     }
     ku_pool_poll(k->cpu->pool, thread);
 }
@@ -341,7 +306,7 @@ static void unpack(const struct ku_kernel *k, const struct tile *t)
     const struct ku_cpu_conv *v = &k->conv;
     const struct ku_view *out = &k->call.out[0];
     const int64_t taps = v->h.taps * v->w.taps, f = t->group * v->cols + t->f0;
-    const int64_t n = v->is_patched ? v->k : t->n_c, at = (f * v->k + t->c0) * taps;
+    const int64_t n = v->is_lined ? v->k : t->n_c, at = (f * v->k + t->c0) * taps;
     const int is_final = v->n_slices == 1;
     const struct ku_conv_sums s = {.out = is_final ? ku_cpu_at(out, at)
                                                    : (float *)k->call.workspace +
@@ -369,7 +334,7 @@ static void tile_dw(const struct ku_kernel *k, int64_t tile, int thread)
     t.part = part_of(k, t.n_c), t.width = width_of(k, t.part);
     t.sum = ku_cpu_scratch(k, thread);
     t.row = t.sum + MOST_TAPS * LEAST_COLS;
-    t.xs = t.row + 2 * (MOST_WINDOW + OVER_BYTES + LINE_FLOATS);
+    t.xs = t.row + 2 * LINE_FLOATS;
     memset(t.sum, 0, (size_t)(taps_of(v) * t.n_c * v->tile_f) * sizeof *t.sum);
     const int64_t end = least((t.slice + 1) * v->slice_n, v->n);
     for (t.n0 = t.slice * v->slice_n; t.n0 < end; t.n0 += v->chunk_n)
@@ -407,7 +372,7 @@ static int64_t slices_of(int64_t n, int64_t n_tiles)
  * packing dy 1 / rows. */
 static void block_of(struct ku_cpu_conv *v)
 {
-    const int64_t taps = taps_of(v), strides = v->is_patched ? 1 : v->h.stride * v->w.stride;
+    const int64_t taps = taps_of(v), strides = v->is_lined ? 1 : v->h.stride * v->w.stride;
     int64_t f = LEAST_COLS;
     while (f < v->cols && 2 * f * taps <= SUM_FLOATS && 2 * f * f * taps <= strides * SUM_FLOATS)
         f *= 2;
@@ -416,9 +381,11 @@ static void block_of(struct ku_cpu_conv *v)
     v->block_c = ku_cpu_tiles(rows_of(v), ku_cpu_tiles(rows_of(v), c > 0 ? c : 1));
     v->n_blocks = ku_cpu_tiles(rows_of(v), v->block_c);
 }
-static int is_few_channels(int64_t taps, int64_t k)
+static int is_few_channels(const struct ku_cpu_conv *v)
 {
-    return taps > 1 && k <= PATCH_CHANNELS && taps * k <= MOST_WINDOW;
+    const int64_t taps = v->h.taps * v->w.taps;
+    return taps > 1 && v->w.dilation == 1 && v->k <= KU_CPU_FEW_CHANNELS &&
+           taps * v->k <= MOST_WINDOW;
 }
 static int64_t n_tiles_of(const struct ku_cpu_conv *v)
 {
@@ -430,7 +397,11 @@ static int does_fit(const struct ku_kernel *k, const struct ku_cpu_conv *v)
     const int64_t part = part_of(k, v->block_c);
     int64_t rows = ku_cpu_tiles(v->block_c, part) * width_of(k, part);
     int64_t f = ku_cpu_tiles(least(v->cols, v->tile_f), nr) * nr;
-    int64_t lines = lines_of(v, v->tile_h) * phases_of(v) * columns_of(v, v->tile_w);
+    int64_t lines = lines_of(v, v->tile_h) * v->w.stride * columns_of(v, v->tile_w);
+    if (v->is_lined && line_of(v, v->tile_w) > LINE_FLOATS)
+        return 0;
+    if (v->is_lined)
+        lines = lines_of(v, v->tile_h) * line_of(v, v->tile_w), rows = 1;
     return (lines * rows + v->tile_h * v->tile_w * f) * units <= PANEL_UNITS;
 }
 /* Few images and whole lines; then lines, then images, as many as fit. */
@@ -465,7 +436,7 @@ int ku_cpu_bind_conv_dw(struct ku_kernel *k)
     const int64_t taps = v->h.taps * v->w.taps;
     if (taps > MOST_TAPS)
         return 0;
-    v->is_patched = is_few_channels(taps, v->k);
+    v->is_lined = is_few_channels(v);
     block_of(v);
     v->n_slices = slices_of(v->n, n_tiles_of(v));
     v->slice_n = ku_cpu_tiles(v->n, v->n_slices);
@@ -490,10 +461,11 @@ size_t ku_cpu_workspace_conv_slices(const struct ku_op_case *c)
     struct ku_cpu_conv v = {.groups = c->attr->groups, .k = dw[1].count};
     v.cols = dw[0].count / v.groups;
     v.h = (struct ku_cpu_axis){.taps = dw[2].count, .stride = c->attr->stride_h};
-    v.w = (struct ku_cpu_axis){.taps = dw[3].count, .stride = c->attr->stride_w};
+    v.w = (struct ku_cpu_axis){
+        .taps = dw[3].count, .stride = c->attr->stride_w, .dilation = c->attr->dilation_w};
     if (ku_shape_count(&c->out[0].shape) == 0 || x[0].count == 0)
         return 0;
-    v.is_patched = is_few_channels(dw[2].count * dw[3].count, v.k);
+    v.is_lined = is_few_channels(&v);
     block_of(&v);
     int64_t n = slices_of(x[0].count, n_tiles_of(&v));
     return n > 1 ? (size_t)(n * ku_shape_count(&c->out[0].shape)) * sizeof(float) : 0;

@@ -166,42 +166,9 @@ static void copy_pixels(const struct ku_kernel *k, const char *from, int64_t n, 
         k->cpu->ops->cast(to, as, from, k->product.dtype, v->k);
     }
 }
-/* From padded lines, which lie in the sums' place meanwhile. 0 = they do not fit, or are not near.
- */
-static int copy_lines(const struct ku_kernel *k, const struct tile *t, int64_t row)
-{
-    const struct ku_cpu_conv *v = &k->conv;
-    const int64_t n_x = (t->n_x - 1) * v->w.stride + v->w.taps;
-    const int64_t line = n_x * v->tap_units, piece = v->w.taps * v->tap_units;
-    const int64_t n_lines = (t->n_y - 1) * v->h.stride + v->h.taps;
-    if (v->h.is_back || v->h.dilation * v->w.dilation > 1 ||
-        n_lines * line + LINE_UNITS > SUM_ROWS * TILE_COLS ||
-        (k->product.dtype == KUMI_BF16 && !ku_cpu_has_pairs(k)))
-        return 0;
-    struct ku_cpu_line l = {.n = t->n0 + row,
-                            .x = t->x0 * v->w.stride - v->w.pad,
-                            .n_x = n_x,
-                            .c = t->group * v->k,
-                            .pixel_bytes = (size_t)v->tap_units * 4};
-    for (int64_t y = 0; y < n_lines; y++) {
-        l.y = t->y0 * v->h.stride - v->h.pad + y;
-        ku_cpu_pad_line(k, l, (char *)(t->sum + y * line));
-    }
-    for (int64_t i = 0; i < t->n_y * t->n_x; i++) {
-        float *to = t->copy + row * t->row_units + i * v->units;
-        const float *from =
-            t->sum + i / t->n_x * v->h.stride * line + i % t->n_x * v->w.stride * v->tap_units;
-        k->cpu->ops->copy_pieces(to, piece, from, line, piece, v->h.taps);
-        for (int64_t u = piece * v->h.taps; u < v->units; u++)
-            to[u] = 0;
-    }
-    return 1;
-}
 static void copy_windows(const struct ku_kernel *k, const struct tile *t, int64_t row)
 {
     const struct ku_cpu_conv *v = &k->conv;
-    if (copy_lines(k, t, row))
-        return;
     for (int64_t i = 0; i < t->n_y * t->n_x; i++) {
         float *to = t->copy + row * t->row_units + i * v->units, *end = to + v->units;
         for (int64_t h = 0; h < v->h.taps; h++) {
@@ -286,7 +253,8 @@ static void slide(const struct ku_kernel *k, const struct tile *t, const struct 
 {
     const struct ku_cpu_conv *v = &k->conv;
     const int64_t nr = ku_cpu_micro(k)->nr;
-    struct parts p = {.n = 0};
+    struct parts p;
+    p.n = p.load = 0;
     for (int64_t s = 0; s < v->h.taps; s++) {
         int64_t line = position(&v->h, y, t->tap_h[s]);
         for (int64_t r = 0; r < n_runs && line >= 0; r++) {
@@ -310,7 +278,8 @@ static void slide(const struct ku_kernel *k, const struct tile *t, const struct 
 static void patch(const struct ku_kernel *k, const struct tile *t, const struct block *b,
                   int64_t pixel, float *sum)
 {
-    struct parts p = {.n = 1, .load = b->from > 0};
+    struct parts p;
+    p.n = 1, p.load = b->from > 0;
     p.part[0] = (struct ku_gemm_part){t->copy + pixel * k->conv.units + b->from,
                                       b->panel + b->from * ku_cpu_micro(k)->nr, b->to - b->from};
     multiply(k, t, &p, b->n_panels, sum);

@@ -98,6 +98,10 @@ static int cpu_open(const struct ku_device_opts *o, void **dev)
     cpu->isa = ku_cpu_isa() < o->isa ? ku_cpu_isa() : o->isa;
     cpu->ops = ops_of(cpu->isa);
 #if defined(__x86_64__)
+    if (cpu->isa >= KU_ISA_AVX512)
+        cpu->slim_f32 = &ku_slim_avx512;
+    if (cpu->isa == KU_ISA_AVX512BF16)
+        cpu->slim_bf16 = &ku_slim_avx512bf16;
     if (cpu->isa >= KU_ISA_AVX512BF16) {
         cpu->pairs = &ku_pairs_avx512bf16;
         cpu->gemm_bf16 = cpu->isa == KU_ISA_AMX ? &ku_gemm_amx : &cpu->pairs->gemm;

@@ -26,9 +26,10 @@ struct ku_cpu {
     struct ku_pool *pool;
     enum ku_isa isa;
     const struct ku_isa_ops *ops;
-    const struct ku_isa_pairs *pairs;      /* NULL: bf16 is widened to f32 units */
-    const struct ku_gemm_micro *gemm_bf16; /* of pairs, or of matrix tiles */
-    unsigned char *scratch;                /* n_threads * KU_CPU_SCRATCH_BYTES */
+    const struct ku_isa_pairs *pairs;                 /* NULL: bf16 is widened to f32 units */
+    const struct ku_gemm_micro *gemm_bf16;            /* of pairs, or of matrix tiles */
+    const struct ku_gemm_micro *slim_f32, *slim_bf16; /* half as wide; NULL: none */
+    unsigned char *scratch;                           /* n_threads * KU_CPU_SCRATCH_BYTES */
 };
 
 struct ku_kernel;
@@ -43,7 +44,8 @@ struct ku_cpu_product {
     enum kumi_dtype dtype, bias_dtype;
     const void *bias;
     int64_t tile_rows, n_row_tiles, n_units;
-    int is_transposed; /* out[n, m]: of a weight gradient the shorter side is a */
+    const struct ku_gemm_micro *slim; /* of few columns, instead of the dtype's; or NULL */
+    int is_transposed;                /* out[n, m]: of a weight gradient the shorter side is a */
 };
 
 /*
@@ -60,6 +62,7 @@ struct ku_cpu_conv {
     int64_t n, src_c, dst_c, groups; /* channels of whole pixels */
     int64_t k, cols;                 /* contracted and resulting channels of a group */
     int is_patched;                  /* pixels of scratch hold whole windows */
+    int is_lined;                    /* of weight gradients: rows are runs of lines */
     int64_t tap_units, units;        /* of a tap; of a pixel of scratch */
     int64_t total_units, n_panels;   /* of the contraction; of a group's columns */
     int64_t rows, tile_h, tile_w;    /* images, lines and columns of a tile */
@@ -154,6 +157,8 @@ static inline int ku_cpu_has_pairs(const struct ku_kernel *k)
 }
 static inline const struct ku_gemm_micro *ku_cpu_micro(const struct ku_kernel *k)
 {
+    if (k->product.slim)
+        return k->product.slim;
     return ku_cpu_has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
 }
 static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)
@@ -163,14 +168,17 @@ static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)
     return (n + step - 1) / step * step;
 }
 int ku_cpu_bind_product(struct ku_kernel *k); /* k->product to phases */
-/* n_x pixels of a line of x in zeros, from (y, x) on, which may be negative: a group's channels
- * from c on, each pixel with zeros up to pixel_bytes. */
+/* n_x pixels of line y of the source in zeros, from x on, which may be negative: a group's channels
+ * from c on. */
 struct ku_cpu_line {
     int64_t n, y, x, n_x, c;
-    size_t pixel_bytes;
 };
 void ku_cpu_pad_line(const struct ku_kernel *k, struct ku_cpu_line line, char *to);
+/* So many channels or fewer do not fill the rows of a product: what a window holds of a line does.
+ */
+enum { KU_CPU_FEW_CHANNELS = 8 };
 /* Of convolutions, k->conv is begun; 0 = not for this kernel. */
+int ku_cpu_bind_line(struct ku_kernel *k);
 int ku_cpu_bind_slide(struct ku_kernel *k);
 int ku_cpu_bind_conv_dw(struct ku_kernel *k);
 /* f32 or bf16, or KUMI_EINVAL that names op, operand and remedy. */

@@ -105,7 +105,7 @@ INLINE vf normal_cdf(vf x) /* and what the derivative needs of it */
 INLINE vf act_f(int act, vf x)
 {
     if (act == KU_ACT_RELU)
-        return select_f(x > (vf){0}, x, x * 0.0f); /* NaN stays NaN */
+        return max_f((vf){0}, x); /* NaN, the second, stays */
     if (act == KU_ACT_GELU_TANH)
         return x * reciprocal(1.0f + gelu_e(x));
     if (act == KU_ACT_GELU_ERF)
@@ -325,7 +325,7 @@ INLINE void stream_bf16(uint16_t *dst, const float *x, int64_t n)
 
 INLINE vf rounded(enum kumi_dtype t, vf x)
 {
-    return t == KUMI_BF16 ? widen(narrow(x)) : x;
+    return t == KUMI_BF16 ? (vf)(round_upper(x) & 0xffff0000u) : x;
 }
 INLINE void finish_rows_as(const struct ku_finish *f, enum kumi_dtype t, int act, int64_t n_rows,
                            const float *sum, int64_t ld_sum)

@@ -3,56 +3,66 @@
  * The inner loop of matrix products, included once per instruction set and unit. The includer
  * defines GEMM_BYTES (of a vector), GEMM_MR, GEMM_UNIT (float, or int32_t for bf16 pairs),
  * GEMM_DEPTH (products per lane: 1 or 2), GEMM_MADD(acc, unit, b) and GEMM_PEAK_MADD(acc, b). Two
- * vectors wide, GEMM_MR rows high: all accumulators, two vectors of b and a broadcast fit the
- * registers (AVX-512: 14 x 2 + 2 + 1 = 31 of 32).
+ * vectors wide, or GEMM_VECTORS, GEMM_MR rows high: all accumulators, the vectors of b and a
+ * broadcast fit the registers (AVX-512: 14 x 2 + 2 + 1 = 31 of 32, or 28 x 1 + 1 + 1).
  */
-enum { GEMM_VL = GEMM_BYTES / 4, GEMM_NR = 2 * GEMM_VL };
+#if !defined(GEMM_VECTORS)
+#define GEMM_VECTORS 2
+#endif
+enum { GEMM_VL = GEMM_BYTES / 4, GEMM_NR = GEMM_VECTORS * GEMM_VL };
 typedef float gemm_v __attribute__((vector_size(GEMM_BYTES)));
 typedef float gemm_vmem __attribute__((vector_size(GEMM_BYTES), aligned(4), may_alias));
 typedef GEMM_UNIT gemm_unit __attribute__((aligned(2), may_alias)); /* bf16 rows may begin at 2 */
-
+enum { GEMM_BASES = GEMM_MR > 16 ? 7 : 4 };
 /* rows is a constant in each of the copies that micro() picks; narrow: rs == 1, else cs == 1. */
 static inline __attribute__((always_inline)) void
 micro_rows(const int rows, const int narrow_rows, const struct ku_gemm_part *part, int64_t n_parts,
            int64_t rs, int64_t cs, float *c, int64_t ldc, int load, const char *next,
            int64_t next_bytes)
 {
-    gemm_v acc[GEMM_MR][2];
+    gemm_v acc[GEMM_MR][GEMM_VECTORS];
     UNROLL
-    for (int i = 0; i < rows; i++) {
-        acc[i][0] = acc[i][1] = (gemm_v){0};
-        if (load) {
-            acc[i][0] = *(const gemm_vmem *)(c + i * ldc);
-            acc[i][1] = *(const gemm_vmem *)(c + i * ldc + GEMM_VL);
-        }
+    for (int e = 0; e < rows * GEMM_VECTORS; e++) {
+        const int i = e / GEMM_VECTORS, v = e % GEMM_VECTORS;
+        acc[i][v] = (gemm_v){0};
+        if (load)
+            acc[i][v] = *(const gemm_vmem *)(c + i * ldc + v * GEMM_VL);
     }
     do {
         const gemm_unit *a = part->a;
         const float *b = part->b;
-        /* four bases with rs, 2 rs, 3 rs: sixteen rows in few address registers */
-        const gemm_unit *base[4] = {a, a + 4 * rs, a + 8 * rs, a + 12 * rs};
+        /* a base for every four rows with rs, 2 rs, 3 rs: few address registers */
+        const gemm_unit *base[GEMM_BASES];
+        UNROLL
+        for (int q = 0; q < GEMM_BASES; q++)
+            base[q] = a + 4 * q * rs;
         const int64_t n_units = part->n_units;
         for (int64_t k = 0; k < n_units; k++) {
-            gemm_v b0 = *(const gemm_vmem *)b, b1 = *(const gemm_vmem *)(b + GEMM_VL);
+            gemm_v w[GEMM_VECTORS];
+            UNROLL
+            for (int v = 0; v < GEMM_VECTORS; v++)
+                w[v] = *(const gemm_vmem *)(b + v * GEMM_VL);
             UNROLL
             for (int i = 0; i < rows; i++) {
                 gemm_unit x = narrow_rows ? a[i] : base[i / 4][i % 4 * rs];
-                acc[i][0] = GEMM_MADD(acc[i][0], x, b0);
-                acc[i][1] = GEMM_MADD(acc[i][1], x, b1);
+                UNROLL
+                for (int v = 0; v < GEMM_VECTORS; v++)
+                    acc[i][v] = GEMM_MADD(acc[i][v], x, w[v]);
             }
             /* a line of a row per step: sixteen steps fetch what sixteen steps will read */
             __builtin_prefetch(next + (k & 15) * next_bytes + (k >> 4) * 64, 0, 2);
             b += GEMM_NR;
             a += cs;
-            for (int q = 0; q < 4; q++)
+            UNROLL
+            for (int q = 0; q < GEMM_BASES; q++)
                 base[q]++;
         }
         part++;
     } while (--n_parts > 0);
     UNROLL
-    for (int i = 0; i < rows; i++) {
-        *(gemm_vmem *)(c + i * ldc) = acc[i][0];
-        *(gemm_vmem *)(c + i * ldc + GEMM_VL) = acc[i][1];
+    for (int e = 0; e < rows * GEMM_VECTORS; e++) {
+        const int i = e / GEMM_VECTORS, v = e % GEMM_VECTORS;
+        *(gemm_vmem *)(c + i * ldc + v * GEMM_VL) = acc[i][v];
     }
 }
 
@@ -86,11 +96,27 @@ static void micro_parts(int rows, const struct ku_gemm_part *part, int64_t n_par
         MICRO_CASE(12);
         MICRO_CASE(13);
         MICRO_CASE(14);
+#if GEMM_VECTORS == 1
+        MICRO_CASE(15);
+        MICRO_CASE(16);
+        MICRO_CASE(17);
+        MICRO_CASE(18);
+        MICRO_CASE(19);
+        MICRO_CASE(20);
+        MICRO_CASE(21);
+        MICRO_CASE(22);
+        MICRO_CASE(23);
+        MICRO_CASE(24);
+        MICRO_CASE(25);
+        MICRO_CASE(26);
+        MICRO_CASE(27);
+        MICRO_CASE(28);
+#endif
     default:
         __builtin_unreachable();
     }
 }
-static void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
+KERNEL void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t cs, const void *b,
                   float *c, int64_t ldc, int load, const void *next, int64_t next_bytes)
 {
     const struct ku_gemm_part whole = {a, b, n_units};
@@ -100,7 +126,7 @@ static void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t 
 /* The instruction's own limit: chains of multiply-adds in registers alone. */
 enum { GEMM_CHAINS = 12, GEMM_UNROLLED = 4 };
 #define GEMM_PEAK_FLOPS (2.0 * GEMM_DEPTH * (int)GEMM_VL * GEMM_CHAINS * GEMM_UNROLLED)
-static void peak(int64_t n_rounds, float *sink)
+KERNEL void peak(int64_t n_rounds, float *sink)
 {
     gemm_v acc[GEMM_CHAINS], b = *(const gemm_vmem *)sink;
     UNROLL

@@ -277,6 +277,7 @@ extern const struct ku_isa_ops ku_isa_base, ku_isa_avx2, ku_isa_avx512;
 #if defined(__x86_64__)
 extern const struct ku_isa_pairs ku_pairs_avx512bf16;
 extern const struct ku_gemm_micro ku_gemm_amx;
+extern const struct ku_gemm_micro ku_slim_avx512, ku_slim_avx512bf16; /* one vector wide */
 #endif
 
 #endif

@@ -24,10 +24,13 @@ enum { NORM_COLS = 4 /* vectors */ };
             } else if (GEMM_BYTES > 16 && left >= 2 * LANES) {                                     \
                 call(2);                                                                           \
                 j += 2 * LANES;                                                                    \
-            } else {                                                                               \
-                some = left < LANES ? left : LANES;                                                \
+            } else if (left >= LANES) {                                                            \
                 call(1);                                                                           \
-                j += some;                                                                         \
+                j += LANES;                                                                        \
+            } else {                                                                               \
+                some = left;                                                                       \
+                call(1);                                                                           \
+                j += left;                                                                         \
             }                                                                                      \
         }                                                                                          \
     } while (0)
@@ -41,6 +44,14 @@ INLINE void store_some(enum kumi_dtype t, void *p, int64_t i, int64_t some, vf x
         store(t, p, i, x);
     else
         store_n(t, p, i, some, x);
+}
+/* Of what its dtype holds already: nothing is rounded. */
+INLINE void store_exact(enum kumi_dtype t, void *p, int64_t i, int64_t some, vf x)
+{
+    if (t == KUMI_BF16 && some == LANES)
+        *(vh_mem *)((uint16_t *)p + i) = __builtin_convertvector((vu)x >> 16, vh);
+    else
+        store_some(t, p, i, some, x);
 }
 typedef float vf8 __attribute__((vector_size(32)));
 typedef double vd8_mem __attribute__((vector_size(64), aligned(8), may_alias));
@@ -98,17 +109,21 @@ INLINE void norm_apply_as(int n_cols, const struct ku_norm *o, int64_t n_rows, i
         scale[v] = load_some(KUMI_F32, o->scale, j + v * LANES, some);
         bias[v] = load_some(KUMI_F32, o->bias, j + v * LANES, some);
     }
+    const void *x = o->x, *residual = o->r;
+    const int64_t width = o->width;
+    void *out = o->out;
     for (int64_t r = 0; r < n_rows; r++)
         EACH_COL(v, n_cols)
         {
-            int64_t i = r * o->width + j + v * LANES;
-            vf z = (load_some(t, o->x, i, some) - mean[v]) * scale[v] + bias[v];
-            if (has_r) { /* rounded before and behind the sum, as two nodes would */
-                z = t == KUMI_BF16 ? widen(narrow(z)) : z;
-                z = z + load_some(t, o->r, i, some);
-                z = t == KUMI_BF16 ? widen(narrow(z)) : z;
-            }
-            store_some(t, o->out, i, some, act == KU_ACT_RELU ? act_f(KU_ACT_RELU, z) : z);
+            int64_t i = r * width + j + v * LANES;
+            vf z = (load_some(t, x, i, some) - mean[v]) * scale[v] + bias[v];
+            if (has_r) /* rounded before and behind the sum, as two nodes would */
+                z = rounded(t, rounded(t, z) + load_some(t, residual, i, some));
+            z = act == KU_ACT_RELU ? act_f(KU_ACT_RELU, z) : z;
+            if (has_r)
+                store_exact(t, out, i, some, z);
+            else
+                store_some(t, out, i, some, z);
         }
 }
 INLINE void norm_apply_form(const struct ku_norm *o, int64_t n_rows, enum kumi_dtype t, int has_r,
@@ -144,18 +159,21 @@ INLINE void norm_dsums_as(int n_cols, const struct ku_norm *o, double *sum, doub
         rstd[v] = load_some(KUMI_F32, o->scale, j + v * LANES, some);
     }
     EACH_COL(v, n_cols) s[v] = q[v] = (vf){0};
+    const void *x = o->x, *dy = o->dy, *y = o->y;
+    const int64_t width = o->width;
+    void *out = o->out;
     for (int64_t r = 0; r < n_rows; r++)
         EACH_COL(v, n_cols)
         {
-            int64_t i = r * o->width + j + v * LANES;
-            vf d = load_some(t, o->dy, i, some);
+            int64_t i = r * width + j + v * LANES;
+            vf d = load_some(t, dy, i, some);
             if (has_y) {
-                d *= act_slope(KU_ACT_RELU, load_some(t, o->y, i, some));
-                if (o->out)
-                    store_some(t, o->out, i, some, d);
+                d *= act_slope(KU_ACT_RELU, load_some(t, y, i, some));
+                if (out)
+                    store_exact(t, out, i, some, d);
             }
             s[v] += d;
-            q[v] += d * (load_some(t, o->x, i, some) - mean[v]);
+            q[v] += d * (load_some(t, x, i, some) - mean[v]);
         }
     EACH_COL(v, n_cols)
     {
@@ -193,13 +211,16 @@ INLINE void norm_dx_as(int n_cols, const struct ku_norm *o, int64_t n_rows, int6
         slope[v] = load_some(KUMI_F32, o->slope, j + v * LANES, some);
         bias[v] = load_some(KUMI_F32, o->bias, j + v * LANES, some);
     }
+    const void *x = o->x, *dy = o->dy;
+    const int64_t width = o->width;
+    void *out = o->out;
     for (int64_t r = 0; r < n_rows; r++)
         EACH_COL(v, n_cols)
         {
-            int64_t i = r * o->width + j + v * LANES;
-            vf d = load_some(t, o->x, i, some) - mean[v];
-            vf z = load_some(t, o->dy, i, some) * scale[v] - bias[v];
-            store_some(t, o->out, i, some, z - d * slope[v]);
+            int64_t i = r * width + j + v * LANES;
+            vf d = load_some(t, x, i, some) - mean[v];
+            vf z = load_some(t, dy, i, some) * scale[v] - bias[v];
+            store_some(t, out, i, some, z - d * slope[v]);
         }
 }
 static void norm_dx(const struct ku_norm *o, int64_t n_rows)

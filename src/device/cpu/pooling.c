@@ -115,6 +115,34 @@ static void tile_pool(const struct ku_kernel *k, int64_t tile, int thread)
     }
 }
 
+/* Means of one pixel: every s-th is taken, or put back among zeros. */
+static void tile_every(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_window *w = &k->window;
+    const struct ku_view *in = &k->call.in[0], *out = &k->call.out[0];
+    const int is_forward = k->call.op == KU_OP_avg_pool;
+    const int64_t h = is_forward ? w->out_h : w->in_h, width = is_forward ? w->out_w : w->in_w;
+    const size_t bytes = (size_t)w->c * kumi_dtype_bytes(in->dtype),
+                 step = bytes * (size_t)w->stride_w;
+    int64_t from, n;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t row = from; row < from + n; row++) {
+        const int64_t y = row % h, line = is_forward ? y * w->stride_h : y / w->stride_h;
+        const int64_t lines = is_forward ? w->in_h : w->out_h;
+        const int64_t src = (row / h * lines + line) * (is_forward ? w->in_w : w->out_w);
+        char *to = ku_cpu_at(out, row * width * w->c);
+        if (!is_forward)
+            memset(to, 0, (size_t)width * bytes);
+        if (!is_forward && (y % w->stride_h != 0 || line >= lines))
+            continue;
+        const char *of = ku_cpu_at(in, src * w->c);
+        for (int64_t i = 0; i < w->out_w; i++)
+            memcpy(to + (size_t)i * (is_forward ? bytes : step),
+                   of + (size_t)i * (is_forward ? step : bytes), bytes);
+    }
+    ku_pool_poll(k->cpu->pool, thread);
+}
+
 static int bind_pool(struct ku_kernel *k, const struct ku_view *x, const struct ku_view *y)
 {
     KU_TRY(ku_cpu_check_all(k));
@@ -124,7 +152,11 @@ static int bind_pool(struct ku_kernel *k, const struct ku_view *x, const struct 
     int64_t per_row = to->dim[2].count * to->dim[3].count;
     k->count = to->dim[0].count * to->dim[1].count;
     k->per_tile = KU_CPU_TILE_COUNT / (per_row + 1) + 1;
-    ku_cpu_phase(k, tile_pool, per_row > 0 ? ku_cpu_tiles(k->count, k->per_tile) : 0);
+    const struct ku_window *w = &k->window;
+    const int is_mean = k->call.op == KU_OP_avg_pool || k->call.op == KU_OP_avg_pool_dx;
+    const int is_one = w->kernel_h * w->kernel_w == 1 && w->pad_h + w->pad_w == 0;
+    ku_cpu_phase(k, is_mean && is_one ? tile_every : tile_pool,
+                 per_row > 0 ? ku_cpu_tiles(k->count, k->per_tile) : 0);
     return KUMI_OK;
 }
 int ku_cpu_bind_max_pool(struct ku_kernel *k)

@@ -22,7 +22,7 @@
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 #endif
 #define INLINE static inline __attribute__((always_inline, unused))
 #define KERNEL static __attribute__((unused)) /* a file takes of a body what it needs */
@@ -81,21 +81,27 @@ INLINE vf widen(vh h)
     return (vf)(__builtin_convertvector(h, vu) << 16);
 #endif
 }
+/* Its upper halves are the bf16. */
+INLINE vu round_upper(vf x)
+{
+    vu u = (vu)x, r = u + ((u >> 16 & 1u) + 0x7fffu);
+#if defined(__AVX512F__)
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    return (vu)_mm512_mask_or_epi32((__m512i)r, nan, (__m512i)u, _mm512_set1_epi32(0x400000));
+#else
+    vi nan = (vi)((u & 0x7fffffffu) > 0x7f800000u);
+    return (r & ~(vu)nan) | ((u | 0x400000u) & (vu)nan);
+#endif
+}
 INLINE vh narrow(vf x)
 {
-    vu u = (vu)x;
+    vu r = round_upper(x);
 #if defined(__AVX512BW__)
     /* the upper halves of all lanes, gathered by one permutation */
     const vi odd = {0x030001, 0x070005, 0x0b0009, 0x0f000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d};
-    __m512i r = (__m512i)(u + ((u >> 16 & 1u) + 0x7fffu));
-    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    r = _mm512_mask_or_epi32(r, nan, (__m512i)u, _mm512_set1_epi32(0x400000));
-    return (vh)_mm512_castsi512_si256(_mm512_permutexvar_epi16((__m512i)odd, r));
+    return (vh)_mm512_castsi512_si256(_mm512_permutexvar_epi16((__m512i)odd, (__m512i)r));
 #else
-    vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    vi nan = (vi)((u & 0x7fffffffu) > 0x7f800000u);
-    rounded = (rounded & ~(vu)nan) | (((u >> 16) | 0x40u) & (vu)nan);
-    return __builtin_convertvector(rounded, vh);
+    return __builtin_convertvector(r >> 16, vh);
 #endif
 }
 
