@@ -331,7 +331,10 @@ static void check(const char *name, const char *device, enum kumi_dtype compute,
     within(&r, "gradient", r.gradient, is_exact ? 1e-11 : 1e-5);
     within(&r, "logits", r.logits, is_exact ? 1e-11 : 1e-5);
     within(&r, "loss", r.loss, is_exact ? 1e-11 : 4 * r.f32_loss);
-    within(&r, "running statistics", r.running, is_exact ? 1e-11 : 4 * r.f32_running);
+    /* means and variances of a path whose roundings grow from step to step: PyTorch's own path
+     * shows by how much in its loss, too, as in evaluation */
+    within(&r, "running statistics", r.running,
+           is_exact ? 1e-11 : 4 * fmax(r.f32_loss, r.f32_running));
     within(&r, "loss in evaluation", r.eval, is_exact ? 1e-11 : 4 * fmax(r.f32_loss, r.f32_eval));
 }
 
