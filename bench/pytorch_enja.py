@@ -3,10 +3,11 @@
 """The Transformer of configs/enja.json in PyTorch: a peer of bench/performance.py, and of a training's loss and BLEU.
 
     pytorch_enja.py CONFIG [--data DIR] [--shapes 204x7x10,170x8x12] --procs 2 --threads 1 --dtype bf16 --steps 40 [--compile]
-    pytorch_enja.py CONFIG [--data DIR] [--shapes ..] --train LOG.jsonl --steps 3300 [--eval-every 331]
+    pytorch_enja.py CONFIG [--data DIR] [--shapes ..] --train LOG.jsonl --steps 3300 [--eval-every 331] [--test test.en test.ja]
 
 The first prints one JSON line with target tokens per second, padding not counted, after a step of every shape. The second trains and
-appends a line for every --log-every steps, and loss and greedy BLEU of the development set. Model, first values' distributions,
+appends a line for every --log-every steps, and loss and greedy BLEU of the development set; at the end those of --test, whose
+translations go to LOG.jsonl.txt. Model, first values' distributions,
 vocabularies, label smoothing, Adam and Noam are the configuration's; batches follow kumi's rule (docs/text.md) over --shapes, which
 `kumi data verify CONFIG` prints; without --shapes there are as many of equal counts under the same budget of tokens. With
 --procs > 1 it is DistributedDataParallel over Gloo; each process has its part of a batch's rows.
@@ -119,9 +120,10 @@ def read_lines(path):
 
 
 class Data:
-    def __init__(self, c, folder):
+    def __init__(self, c, folder, test):
         names = {k: os.path.join(folder, os.path.basename(c[k])) if folder else c[k]
                  for k in ("train", "train_target", "val", "val_target")}
+        names.update(zip(("test", "test_target"), test or ()))
         text = {k: read_lines(path) for k, path in names.items()}
         self.vocab = [vocabulary(text[k], c.get("min_frequency", 1)) for k in ("train", "train_target")]
         self.words = ["<pad>", "<s>", "</s>", "<unk>"] + list(self.vocab[1])
@@ -130,8 +132,11 @@ class Data:
         def pairs(a, b):
             ids = [([v.get(w, UNKNOWN) for w in s] for s in text[k]) for v, k in zip(self.vocab, (a, b))]
             return [(s, t) for s, t in zip(*ids) if 0 < len(s) <= most[0] and 0 < len(t) <= most[1]]
-        self.train, self.val = pairs("train", "train_target"), pairs("val", "val_target")
-        self.references = [t for t in text["val_target"]]
+        self.train = pairs("train", "train_target")
+        self.held = {k: (pairs(k, k + "_target"), text[k + "_target"]) for k in ("val", "test") if k in text}
+        for k, (kept, references) in self.held.items():
+            if len(kept) != len(references):
+                raise SystemExit(f"{names[k]}: {len(references) - len(kept)} pairs are empty or over-long")
 
 
 def own_shapes(pairs, n, budget, multiple):
@@ -191,13 +196,15 @@ def bleu(hypotheses, references):
 
 
 @torch.no_grad()
-def evaluate(model, data, most, autocast):
+def evaluate(model, data, split, most, autocast):
+    """Loss a token, BLEU and the translations."""
     model.eval()
-    loss, tokens, made = 0.0, 0, [None] * len(data.val)
-    order = sorted(range(len(data.val)), key=lambda i: len(data.val[i][0]))
+    held, references = data.held[split]
+    loss, tokens, made = 0.0, 0, [None] * len(held)
+    order = sorted(range(len(held)), key=lambda i: len(held[i][0]))
     for at in range(0, len(order), 100):
         part = order[at:at + 100]
-        pairs = [data.val[i] for i in part]
+        pairs = [held[i] for i in part]
         src, tgt, targets = ports((pairs, max(len(a) for a, _ in pairs), max(len(b) for _, b in pairs) + 1))
         with autocast():
             loss += float(model(src, tgt, targets, 0.0))
@@ -211,7 +218,7 @@ def evaluate(model, data, most, autocast):
         for i, row in zip(part, out[:, 1:].tolist()):
             made[i] = [data.words[w] for w in (row[:row.index(END)] if END in row else row)]
     model.train()
-    return {"val_loss": loss / tokens, "bleu": bleu(made, data.references)}
+    return loss / tokens, bleu(made, references), made
 
 
 # -- one process
@@ -222,9 +229,9 @@ def noam(schedule, step):
 
 def worker(rank, a):
     torch.set_num_threads(a.threads)
-    torch.manual_seed(1337)
+    torch.manual_seed(a.seed)
     c = json.load(open(a.config))
-    data, t, o = Data(c["data"], a.data), c["train"], c["optimizer"]
+    data, t, o = Data(c["data"], a.data, a.test), c["train"], c["optimizer"]
     budget = c["data"].get("batch_tokens")
     shapes = a.shapes or own_shapes(data.train, c["data"]["shapes"], budget, 2)
     if a.procs > 1:
@@ -234,7 +241,7 @@ def worker(rank, a):
     step_model = nn.parallel.DistributedDataParallel(model) if a.procs > 1 else model
     run = torch.compile(step_model, dynamic=False) if a.compile else step_model
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=tuple(o["betas"]), eps=o["eps"], fused=True)
-    rng = random.Random(1337)
+    rng = random.Random(a.seed)
 
     def autocast():
         return torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16")
@@ -258,7 +265,7 @@ def worker(rank, a):
         while True:
             yield from batches(data.train, shapes, rng)
     if a.train:
-        train(a, endless(), step, lambda: evaluate(model, data, c["data"]["max_target_len"], autocast))
+        train(a, endless(), step, lambda split: evaluate(model, data, split, c["data"]["max_target_len"], autocast))
         return
     for i, shape in enumerate(dict.fromkeys((len(b[0]), *b[1:]) for b in batches(data.train, shapes, random.Random(1)))):
         step(next(b for b in batches(data.train, shapes, random.Random(1)) if (len(b[0]), *b[1:]) == shape), i + 1)
@@ -283,10 +290,15 @@ def train(a, source, step, look):
             seconds += took
             line = {"step": number, "loss": float(loss), "tokens": tokens, "step_ms": 1e3 * took, "seconds": seconds}
             if number % a.eval_every == 0 or number == a.steps:
-                line.update(look())
+                line["val_loss"], line["bleu"], _ = look("val")
             if number % a.log_every == 0 or "bleu" in line:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
+    if a.test:
+        loss, score, made = look("test")
+        print(json.dumps({"test_loss": loss, "test_bleu": score, "train_seconds": seconds}))
+        with open(a.train + ".txt", "w", encoding="utf-8") as out:
+            out.writelines(" ".join(words) + "\n" for words in made)
 
 
 def main():
@@ -294,11 +306,12 @@ def main():
     p.add_argument("config")
     p.add_argument("--data", help="folder of the configuration's files, under their names")
     p.add_argument("--shapes", type=lambda x: [tuple(map(int, s.split("x"))) for s in x.split(",")])
-    for name, value in dict(procs=1, threads=2, steps=40, port=29517, log_every=20, eval_every=331).items():
+    for name, value in dict(procs=1, threads=2, steps=40, seed=1337, port=29517, log_every=20, eval_every=331).items():
         p.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     p.add_argument("--compile", action="store_true")
     p.add_argument("--train", metavar="LOG")
+    p.add_argument("--test", nargs=2, metavar=("SOURCE", "REFERENCE"), help="scored at the end of a training")
     a = p.parse_args()
     if a.procs > 1:
         mp.spawn(worker, (a,), a.procs)
