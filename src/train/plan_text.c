@@ -16,7 +16,7 @@ struct advice {
     const char *price;
     uint64_t host_bytes;
 };
-enum { MAX_ADVICE = 4 };
+enum { MAX_ADVICE = 6 };
 
 /* Tries settings over the user's; kept if they are admitted and hold less. */
 static int try_advice(const struct ku_plan *p, const struct kumi_settings *settings,
@@ -50,6 +50,13 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
         snprintf(a.set[0], sizeof a.set[0], "train.micro_batch=%lld", (long long)micro);
         snprintf(a.set[1], sizeof a.set[1], "train.global_batch=%lld", (long long)b->global_batch);
         snprintf(a.set[2], sizeof a.set[2], "train.accumulation=null");
+        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+    }
+    static const char *const recompute[] = {"selective", "full"};
+    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
+        a = (struct advice){.price = i ? "the blocks' forward once more; same bits"
+                                       : "attention and cheap operations once more; same bits"};
+        snprintf(a.set[0], sizeof a.set[0], "memory.recompute=%s", recompute[i]);
         KU_TRY(try_advice(p, settings, &a, kept, n_kept));
     }
     if (!p->s.cfg.parallel_share_host_state && b->n_ranks > 1) {
