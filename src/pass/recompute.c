@@ -93,6 +93,18 @@ static size_t stem_of(const char *path, int64_t *number)
     return 0;
 }
 
+/* Whose operand was made last: what has no path of its own belongs there. */
+static ku_id last_operand(const struct ku_graph *g, ku_id n)
+{
+    ku_id last = 0;
+    for (int i = 0; i < g->node[n].n_in; i++) {
+        ku_id def = g->value[ku_in(g, &g->node[n], i)].def;
+        if (def > last)
+            last = def;
+    }
+    return last;
+}
+
 /* Names of units and groups, interned. */
 static int name_units(struct remat *r)
 {
@@ -102,6 +114,10 @@ static int name_units(struct remat *r)
         int64_t number = 0, every = r->o->recompute_every;
         const char *path = g->name[g->node[n].path];
         int stem = (int)stem_of(path, &number);
+        if (path[0] == '\0') {
+            r->unit[n] = r->unit[last_operand(g, n)];
+            r->group[n] = r->group[last_operand(g, n)];
+        }
         if (stem == 0 || g->node[n].phase != KU_PH_F)
             continue;
         snprintf(text, sizeof text, "%.*s%lld", stem, path, (long long)number);

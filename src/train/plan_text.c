@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/os.h"
 #include "train/plan.h"
+#include "train/recompute.h"
 
 /* A way to hold less, and what it comes to. */
 struct advice {
@@ -165,11 +166,13 @@ static void print_advice(const struct ku_plan *p, const struct advice *a, int n,
 static int plan_print(const struct ku_plan *p, const struct advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
-    struct ku_str out = {0};
+    struct ku_str out = {0}, again = {0};
     ku_str_add(&out, "memory plan: %d rank%s on one host, %s, %s\n", b->n_ranks,
                b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device, p->s.cfg.precision_compute);
     ku_plan_print_batch(p, &out);
-    ku_str_add(&out, "\n\n");
+    ku_session_print_recompute(&p->s, &again);
+    ku_str_add(&out, "%s%s\n\n", again.bytes ? "\n" : "", ku_str_get(&again));
+    ku_str_fini(&again);
     print_arenas(p, &out);
     print_total(p, &out);
     print_peak(p->program[KU_PROG_TRAIN], &out);
@@ -229,6 +232,10 @@ static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advi
         (json_int_t)p->table_bytes, "available_bytes",
         available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",
         programs, "to_hold_less", less);
+    json_t *levels = json_array();
+    for (int i = 0; p->s.recompute_level && i < p->s.n_recompute; i++)
+        json_array_append_new(levels, json_integer(p->s.recompute_level[i]));
+    json_object_set_new(root, "recompute_levels", levels);
     return ku_text_json(root, text);
 }
 

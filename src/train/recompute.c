@@ -175,6 +175,6 @@ void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out)
         n[s->recompute_level[i]]++;
     for (int level = 0; level < KU_N_RECOMPUTE; level++)
         if (n[level])
-            ku_str_add(out, "%s%d x %s", out->bytes ? ", " : "blocks recompute: ", n[level],
-                       name[level]);
+            ku_str_add(out, "%s%s by %d", out->bytes ? ", " : "recomputed in blocks: ", name[level],
+                       n[level]);
 }
