@@ -18,7 +18,8 @@
 enum { KU_MAX_FRONTIER = 8192 };
 int ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
                                struct ku_compile_opts *o);
-/* "recomputed in blocks: nothing by 3, selective by 9", or ""; of a session whose budget is solved. */
+/* "recomputed in blocks: nothing by 3, selective by 9", or ""; of a session whose budget is solved.
+ */
 void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 
 #endif
