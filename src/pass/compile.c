@@ -16,6 +16,7 @@ static const struct ku_pass pass_list[] = {
     {"autodiff", KU_HAS_PLACEMENT, KU_HAS_GRADIENTS, 1, ku_pass_autodiff},
     {"update", KU_HAS_PLACEMENT, KU_HAS_UPDATE, 0, ku_pass_update},
     {"zero", KU_HAS_UPDATE, KU_HAS_ZERO, 1, ku_pass_zero},
+    {"recompute", KU_HAS_UPDATE, 0, 1, ku_pass_recompute},
     {"bucket", KU_HAS_UPDATE, KU_HAS_BUCKETS, 0, ku_pass_bucket},
     {"fuse", KU_HAS_PLACEMENT, 0, 0, ku_pass_fuse},
 };
@@ -23,8 +24,9 @@ enum { N_PASSES = sizeof pass_list / sizeof pass_list[0] };
 
 const char *const *ku_pass_names(void)
 {
-    static const char *const names[] = {"build",  "inference", "precision", "placement", "autodiff",
-                                        "update", "zero",      "bucket",    "fuse",      NULL};
+    static const char *const names[] = {"build",    "inference", "precision", "placement",
+                                        "autodiff", "update",    "zero",      "recompute",
+                                        "bucket",   "fuse",      NULL};
     _Static_assert(sizeof names / sizeof names[0] == N_PASSES + 2,
                    "one name per pass, build, and the end");
     return names;

@@ -14,7 +14,7 @@ static int fuse_act(struct ku_graph *g, ku_id act)
 {
     ku_id z = ku_in(g, &g->node[act], 0), y = ku_out(g, act, 0), linear = g->value[z].def;
     if (linear == 0 || g->node[linear].op != KU_OP_linear || g->node[linear].n_out != 1 ||
-        g->node[linear].phase != KU_PH_F || g->node[act].phase != KU_PH_F)
+        g->node[linear].phase != g->node[act].phase)
         return KUMI_OK;
     struct ku_attrs a = g->attr[g->node[linear].attr];
     a.act = g->attr[g->node[act].attr].act;

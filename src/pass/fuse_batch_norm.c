@@ -9,15 +9,15 @@
 #include "base/err.h"
 #include "pass/pass.h"
 
-static ku_id forward_of(const struct ku_graph *g, ku_id value, int op)
+static ku_id made_by(const struct ku_graph *g, ku_id value, int op)
 {
     ku_id def = g->value[value].def;
-    return def && g->node[def].op == op && g->node[def].phase == KU_PH_F ? def : 0;
+    return def && g->node[def].op == op ? def : 0;
 }
 /* A batch norm that nothing was fused into. */
 static ku_id plain_norm(const struct ku_graph *g, ku_id value)
 {
-    ku_id norm = forward_of(g, value, KU_OP_batch_norm);
+    ku_id norm = made_by(g, value, KU_OP_batch_norm);
     return norm && g->node[norm].n_in == 5 && g->attr[g->node[norm].attr].act == KU_ACT_NONE ? norm
                                                                                              : 0;
 }
@@ -61,10 +61,10 @@ static int fuse_forward(struct ku_graph *g, ku_id act)
 {
     ku_id z = ku_in(g, &g->node[act], 0), in[6], norm = plain_norm(g, z), sum = 0;
     int n_in = 5;
-    if (g->node[act].phase != KU_PH_F || g->attr[g->node[act].attr].act != KU_ACT_RELU)
+    if (g->attr[g->node[act].attr].act != KU_ACT_RELU)
         return KUMI_OK;
     if (norm == 0) {
-        sum = forward_of(g, z, KU_OP_add);
+        sum = made_by(g, z, KU_OP_add);
         for (int i = 0; sum && i < 2 && norm == 0; i++) {
             ku_id inner = ku_in(g, &g->node[sum], i), r = ku_in(g, &g->node[sum], 1 - i);
             if (inner == r || !is_inner(g, inner, sum))
@@ -74,7 +74,7 @@ static int fuse_forward(struct ku_graph *g, ku_id act)
             n_in = 6;
         }
     }
-    if (norm == 0 || !is_inner(g, z, act))
+    if (norm == 0 || g->node[norm].phase != g->node[act].phase || !is_inner(g, z, act))
         return KUMI_OK;
     for (int i = 0; i < 5; i++)
         in[i] = ku_in(g, &g->node[norm], i);
@@ -94,7 +94,7 @@ static int fuse_forward(struct ku_graph *g, ku_id act)
 static int fuse_backward(struct ku_graph *g, ku_id mask)
 {
     ku_id y = ku_in(g, &g->node[mask], 1), dz = ku_out(g, mask, 0), sums = 0;
-    ku_id norm = forward_of(g, y, KU_OP_batch_norm);
+    ku_id norm = made_by(g, y, KU_OP_batch_norm);
     if (norm == 0 || g->attr[g->node[norm].attr].act != KU_ACT_RELU)
         return KUMI_OK;
     for (ku_id n = g->n_nodes - 1; n > mask; n--)

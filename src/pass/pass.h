@@ -23,9 +23,14 @@ struct ku_compile_opts {
     const char *const *adapt_patterns;
     /* layout */
     int64_t bucket_bytes, first_bucket_bytes;
-    int overlap;          /* collectives start as soon as their operands are complete */
-    int share_host_state; /* state lies once per host; owners update their blocks */
+    int overlap;             /* collectives start as soon as their operands are complete */
+    int share_host_state;    /* state lies once per host; owners update their blocks */
+    int recompute;           /* enum ku_recompute, of all units (recompute.c) */
+    int64_t recompute_every; /* full: units that keep only what enters the first; 0 = 1 */
+    const char *const *recompute_match;   /* patterns of module paths; NULL = all */
+    const unsigned char *recompute_level; /* per unit, in place of `recompute`; NULL = none given */
 };
+enum ku_recompute { KU_RECOMPUTE_NONE, KU_RECOMPUTE_SELECTIVE, KU_RECOMPUTE_FULL, KU_N_RECOMPUTE };
 enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 
 /* One pass: what must hold before it, what holds after it. `numerics`: it may change bits (named in
@@ -51,6 +56,8 @@ int ku_fuse_batch_norm(struct ku_graph *g);
 /* A part of update (track.c): O moves the running statistics of batch norm. */
 int ku_update_track(struct ku_graph *g);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
+                      const struct ku_target *t);
 int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 /* Program passes. lower makes numbered buffers with lifetimes, memory gives them offsets. */

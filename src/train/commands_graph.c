@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "train/commands.h"
+#include "train/recompute.h"
 
 /* What --after may name: a graph pass, or the whole way down to the program. */
 static int check_after(const char *after, int as_dot, int *is_program)
@@ -28,7 +29,7 @@ static int check_after(const char *after, int as_dot, int *is_program)
     return status;
 }
 
-static int print(const struct ku_session *s, const char *after, int is_program, int as_dot,
+static int print(struct ku_session *s, const char *after, int is_program, int as_dot,
                  struct ku_str *out)
 {
     struct ku_target target = ku_commands_target(s);
@@ -37,6 +38,7 @@ static int print(const struct ku_session *s, const char *after, int is_program, 
     struct ku_program *p = NULL;
     int status;
     KU_TRY(ku_session_compile_opts(s, &o));
+    KU_TRY(ku_session_solve_recompute(s, &target, &o));
     KU_TRY(ku_session_graph(s, s->pairs.data ? ku_pairs_last_shape(&s->pairs) : 0, &g));
     KU_TRY_OUT(ku_compile_graph(g, &o, &target, is_program ? NULL : after));
     if (is_program) {

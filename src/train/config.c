@@ -27,7 +27,8 @@ enum key_type {
     T_PAIR,
     T_SPANS,
     T_SCALING,
-    T_NUMBERS
+    T_NUMBERS,
+    T_RECOMPUTE
 };
 enum key_mark { NUMERICS, LAYOUT };
 struct key_row {
@@ -41,17 +42,18 @@ struct key_row {
     size_t offset;
 };
 /* The column `most` is a word list for enums and a number otherwise. */
-#define MOST_INT(most)     (most), NULL
-#define MOST_NUM(most)     (most), NULL
-#define MOST_BOOL(most)    (most), NULL
-#define MOST_TEXT(most)    (most), NULL
-#define MOST_LIST(most)    (most), NULL
-#define MOST_SPAN(most)    (most), NULL
-#define MOST_PAIR(most)    (most), NULL
-#define MOST_SPANS(most)   (most), NULL
-#define MOST_SCALING(most) (most), NULL
-#define MOST_NUMBERS(most) (most), NULL
-#define MOST_ENUM(most)    0, (most)
+#define MOST_INT(most)       (most), NULL
+#define MOST_NUM(most)       (most), NULL
+#define MOST_BOOL(most)      (most), NULL
+#define MOST_TEXT(most)      (most), NULL
+#define MOST_LIST(most)      (most), NULL
+#define MOST_SPAN(most)      (most), NULL
+#define MOST_PAIR(most)      (most), NULL
+#define MOST_SPANS(most)     (most), NULL
+#define MOST_SCALING(most)   (most), NULL
+#define MOST_NUMBERS(most)   (most), NULL
+#define MOST_RECOMPUTE(most) (most), NULL
+#define MOST_ENUM(most)      0, (most)
 static const struct key_row table[] = {
 #define KEY(section, key, type, value, least, most, mark, help)                                    \
     {#section, #key,  T_##type,                                                                    \
@@ -61,8 +63,8 @@ static const struct key_row table[] = {
 #undef KEY
 };
 enum { N_KEYS = sizeof table / sizeof table[0] };
-static const char *const sections[] = {"model",    "data",      "train",    "optimizer",
-                                       "schedule", "precision", "parallel", "checkpoint"};
+static const char *const sections[] = {"model",     "data",   "train",    "optimizer", "schedule",
+                                       "precision", "memory", "parallel", "checkpoint"};
 enum { N_SECTIONS = sizeof sections / sizeof sections[0] };
 
 /* Where the value comes from, for messages: a --set, or a place in the file. */
@@ -140,6 +142,13 @@ static int refuse_word(const struct ku_config *o, const struct key_row *row, con
     return ku_config_refuse(o, path, v, wanted);
 }
 
+static void list_fini(struct ku_list *list)
+{
+    for (int k = 0; k < list->n; k++)
+        ku_free(list->item[k]);
+    ku_free(list->item);
+}
+
 static int set_list(struct ku_list *list, const json_t *v)
 {
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
@@ -196,6 +205,36 @@ static int set_scaling(struct ku_lr_scaling *s, const json_t *v)
                                                   : KU_SCALING_NONE;
     return s->rule == KU_SCALING_NONE || json_object_size(v) != 2 ||
            ku_json_int(json_object_get(v, "base_batch"), &s->base_batch) < 0 || s->base_batch < 1;
+}
+
+/* A word, or {"policy" | "every" | "budget_gib": .., "match": ..}. */
+static int set_recompute(struct ku_recompute_key *r, const json_t *v)
+{
+    const json_t *policy = json_is_object(v) ? json_object_get(v, "policy") : v,
+                 *every = json_object_get(v, "every"), *budget = json_object_get(v, "budget_gib"),
+                 *match = json_object_get(v, "match");
+    static const char *const words[] = {"none", "selective", "full", NULL};
+    const char *word = json_string_value(policy);
+    int n_ways = (policy != NULL) + (every != NULL) + (budget != NULL);
+    for (int i = 0; word && words[i]; i++)
+        if (strcmp(words[i], word) == 0) {
+            r->rule = (enum ku_recompute_rule)i;
+            n_ways += 4;
+        }
+    r->every = 1;
+    if (every) {
+        r->rule = KU_REC_FULL;
+        n_ways +=
+            ku_json_int(every, &r->every) == 0 && r->every >= 1 && r->every <= 1000000 ? 4 : 0;
+    }
+    if (budget) {
+        r->rule = KU_REC_BUDGET;
+        r->budget_gib = json_number_value(budget);
+        n_ways += json_is_number(budget) && r->budget_gib > 0 ? 4 : 0;
+    }
+    if (n_ways != 5 || (json_is_object(v) && json_object_size(v) != 1 + (size_t)(match != NULL)))
+        return 1;
+    return match ? set_list(&r->match, match) : KUMI_OK;
 }
 
 static int set_number(const struct ku_config *o, const struct key_row *row, const char *path,
@@ -269,6 +308,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_SPANS:
     case T_SCALING:
     case T_NUMBERS:
+    case T_RECOMPUTE:
         return; /* zero already */
     }
 }
@@ -325,6 +365,14 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
                    ? ku_config_refuse(o, path, v,
                                       "{\"rule\": \"linear\" or \"sqrt\", \"base_batch\": 256}")
                    : KUMI_OK;
+    case T_RECOMPUTE: {
+        int status = set_recompute(member, v);
+        return status > 0 ? ku_config_refuse(o, path, v,
+                                             "\"none\", \"selective\", \"full\", {\"every\": 2}, "
+                                             "{\"budget_gib\": 4} or {\"policy\": \"full\", "
+                                             "\"match\": [\"h.*\"]}")
+                          : status;
+    }
     }
     return KUMI_OK;
 }
@@ -489,12 +537,10 @@ void ku_config_fini(struct ku_config *cfg)
             ku_free(*(char **)member);
         if (table[i].type == T_NUMBERS)
             ku_free(((struct ku_numbers *)member)->v);
-        if (table[i].type == T_LIST) {
-            struct ku_list *list = member;
-            for (int k = 0; k < list->n; k++)
-                ku_free(list->item[k]);
-            ku_free(list->item);
-        }
+        if (table[i].type == T_LIST)
+            list_fini(member);
+        if (table[i].type == T_RECOMPUTE)
+            list_fini(&((struct ku_recompute_key *)member)->match);
     }
     json_decref(cfg->root);
     ku_json_fini(&cfg->doc);

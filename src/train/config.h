@@ -39,18 +39,27 @@ struct ku_lr_scaling {
     enum ku_scaling_rule rule;
     int64_t base_batch;
 };
+/* memory.recompute. A budget is for the solver (train/recompute.h), and the rule is then none. */
+enum ku_recompute_rule { KU_REC_NONE, KU_REC_SELECTIVE, KU_REC_FULL, KU_REC_BUDGET };
+struct ku_recompute_key {
+    enum ku_recompute_rule rule;
+    int64_t every;     /* full: units of a group */
+    double budget_gib; /* budget: of a rank */
+    struct ku_list match;
+};
 
-#define KU_KEY_INT     int64_t
-#define KU_KEY_NUM     double
-#define KU_KEY_BOOL    int
-#define KU_KEY_TEXT    char *
-#define KU_KEY_ENUM    char *
-#define KU_KEY_LIST    struct ku_list
-#define KU_KEY_SPAN    struct ku_span
-#define KU_KEY_PAIR    struct ku_pair
-#define KU_KEY_SPANS   struct ku_spans
-#define KU_KEY_SCALING struct ku_lr_scaling
-#define KU_KEY_NUMBERS struct ku_numbers
+#define KU_KEY_INT       int64_t
+#define KU_KEY_NUM       double
+#define KU_KEY_BOOL      int
+#define KU_KEY_TEXT      char *
+#define KU_KEY_ENUM      char *
+#define KU_KEY_LIST      struct ku_list
+#define KU_KEY_SPAN      struct ku_span
+#define KU_KEY_PAIR      struct ku_pair
+#define KU_KEY_SPANS     struct ku_spans
+#define KU_KEY_SCALING   struct ku_lr_scaling
+#define KU_KEY_NUMBERS   struct ku_numbers
+#define KU_KEY_RECOMPUTE struct ku_recompute_key
 struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"

@@ -11,17 +11,18 @@
 struct row {
     const char *section, *key, *type, *value, *mark, *help, *words;
 };
-#define WORDS_INT(most)     NULL
-#define WORDS_NUM(most)     NULL
-#define WORDS_BOOL(most)    NULL
-#define WORDS_TEXT(most)    NULL
-#define WORDS_LIST(most)    NULL
-#define WORDS_SPAN(most)    NULL
-#define WORDS_PAIR(most)    NULL
-#define WORDS_SPANS(most)   NULL
-#define WORDS_SCALING(most) NULL
-#define WORDS_NUMBERS(most) NULL
-#define WORDS_ENUM(most)    most
+#define WORDS_INT(most)       NULL
+#define WORDS_NUM(most)       NULL
+#define WORDS_BOOL(most)      NULL
+#define WORDS_TEXT(most)      NULL
+#define WORDS_LIST(most)      NULL
+#define WORDS_SPAN(most)      NULL
+#define WORDS_PAIR(most)      NULL
+#define WORDS_SPANS(most)     NULL
+#define WORDS_SCALING(most)   NULL
+#define WORDS_NUMBERS(most)   NULL
+#define WORDS_RECOMPUTE(most) NULL
+#define WORDS_ENUM(most)      most
 static const struct row table[] = {
 #define KEY(section, key, type, value, least, most, mark, help)                                    \
     {#section, #key, #type, value, #mark, help, WORDS_##type(most)},

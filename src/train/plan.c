@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "train/recompute.h"
 
 void ku_plan_fini(struct ku_plan *p)
 {
@@ -23,6 +24,7 @@ static int compile(struct ku_plan *p, int shape)
     struct ku_graph *g = NULL;
     size_t bytes[2] = {0};
     KU_TRY(ku_session_compile_opts(&p->s, &o));
+    KU_TRY(ku_session_solve_recompute(&p->s, &target, &o));
     KU_TRY(ku_session_graph(&p->s, shape, &g));
     int status = ku_trainer_plan(g, &o, &target, program, NULL, NULL);
     ku_graph_destroy(g);

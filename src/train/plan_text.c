@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/os.h"
 #include "train/plan.h"
+#include "train/recompute.h"
 
 /* A way to hold less, and what it comes to. */
 struct advice {
@@ -16,7 +17,7 @@ struct advice {
     const char *price;
     uint64_t host_bytes;
 };
-enum { MAX_ADVICE = 4 };
+enum { MAX_ADVICE = 6 };
 
 /* Tries settings over the user's; kept if they are admitted and hold less. */
 static int try_advice(const struct ku_plan *p, const struct kumi_settings *settings,
@@ -50,6 +51,13 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
         snprintf(a.set[0], sizeof a.set[0], "train.micro_batch=%lld", (long long)micro);
         snprintf(a.set[1], sizeof a.set[1], "train.global_batch=%lld", (long long)b->global_batch);
         snprintf(a.set[2], sizeof a.set[2], "train.accumulation=null");
+        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+    }
+    static const char *const recompute[] = {"selective", "full"};
+    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
+        a = (struct advice){.price = i ? "the blocks' forward once more; same bits"
+                                       : "attention and cheap operations once more; same bits"};
+        snprintf(a.set[0], sizeof a.set[0], "memory.recompute=%s", recompute[i]);
         KU_TRY(try_advice(p, settings, &a, kept, n_kept));
     }
     if (!p->s.cfg.parallel_share_host_state && b->n_ranks > 1) {
@@ -158,11 +166,13 @@ static void print_advice(const struct ku_plan *p, const struct advice *a, int n,
 static int plan_print(const struct ku_plan *p, const struct advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
-    struct ku_str out = {0};
+    struct ku_str out = {0}, again = {0};
     ku_str_add(&out, "memory plan: %d rank%s on one host, %s, %s\n", b->n_ranks,
                b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device, p->s.cfg.precision_compute);
     ku_plan_print_batch(p, &out);
-    ku_str_add(&out, "\n\n");
+    ku_session_print_recompute(&p->s, &again);
+    ku_str_add(&out, "%s%s\n\n", again.bytes ? "\n" : "", ku_str_get(&again));
+    ku_str_fini(&again);
     print_arenas(p, &out);
     print_total(p, &out);
     print_peak(p->program[KU_PROG_TRAIN], &out);
@@ -222,6 +232,10 @@ static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advi
         (json_int_t)p->table_bytes, "available_bytes",
         available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",
         programs, "to_hold_less", less);
+    json_t *levels = json_array();
+    for (int i = 0; p->s.recompute_level && i < p->s.n_recompute; i++)
+        json_array_append_new(levels, json_integer(p->s.recompute_level[i]));
+    json_object_set_new(root, "recompute_levels", levels);
     return ku_text_json(root, text);
 }
 

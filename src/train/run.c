@@ -27,6 +27,7 @@
 #include "train/peak.h"
 #include "train/profile.h"
 #include "train/roofline.h"
+#include "train/recompute.h"
 #include "train/rule.h"
 #include "train/rundir.h"
 #include "train/session.h"
@@ -227,6 +228,10 @@ static int prepare(struct run *r)
             r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
             (long long)r->s.n_params, r->job->n, ku_str_get(&batch), r->s.cfg.precision_compute,
             ku_cpu_isa_name(r->s.t->isa), r->dir.path);
+    ku_str_fini(&batch);
+    ku_session_print_recompute(&r->s, &batch);
+    if (batch.bytes)
+        fprintf(stderr, "kumi: %s\n", ku_str_get(&batch));
     ku_str_fini(&batch);
     const struct ku_lr_scaling *scaling = &r->s.cfg.optimizer_lr_scaling;
     if (scaling->rule != KU_SCALING_NONE)

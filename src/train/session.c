@@ -13,6 +13,7 @@
 #include "train/agree.h"
 #include "train/dataset.h"
 #include "train/dataset_text.h"
+#include "train/recompute.h"
 #include "train/rule.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
@@ -133,6 +134,12 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->mesh.extent[KU_AX_REPLICATE] = s->batch.n_ranks;
     o->mesh.extent[KU_AX_VS] = (int)(s->batch.virtual_shards / s->batch.n_ranks);
     o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
+    const struct ku_recompute_key *again = &c->memory_recompute;
+    o->recompute = again->rule == KU_REC_FULL        ? KU_RECOMPUTE_FULL
+                   : again->rule == KU_REC_SELECTIVE ? KU_RECOMPUTE_SELECTIVE
+                                                     : KU_RECOMPUTE_NONE;
+    o->recompute_every = again->every;
+    o->recompute_match = (const char *const *)again->match.item;
     o->rule.clip = c->train_clip_norm;
     schedule_of(s, &o->rule);
     ku_rule_optimizer(c, s->batch.global_batch, o);
@@ -252,7 +259,9 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
                                 .seed = (uint64_t)s->cfg.train_seed,
                                 .staging_bytes = ku_session_staging_bytes(s)};
     KU_ASSERT(o.device != NULL);
+    struct ku_target target = {.query = o.device->query, .ranks_per_host = job->local_n};
     KU_TRY(ku_session_compile_opts(s, &o.compile));
+    KU_TRY(ku_session_solve_recompute(s, &target, &o.compile));
     o.device_opts.n_threads = n_threads(s, job->local_n);
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
     o.device_opts.n_cpus = ku_job_n_cpus(job);
@@ -292,6 +301,7 @@ void ku_session_fini(struct ku_session *s)
         ku_pairs_fini(&s->pairs);
     else
         ku_data_destroy(s->data);
+    ku_free(s->recompute_level);
     json_decref(s->numerics);
     ku_model_fini(&s->model);
     ku_config_fini(&s->cfg);

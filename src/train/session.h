@@ -29,6 +29,9 @@ struct ku_session {
     double flops_per_item; /* of the model, forward and backward, for one loss position */
     int64_t decay_steps; /* the schedule's end, as it counts, if none is given; 0: not yet known */
     json_t *numerics;    /* the keys with derived values, as manifests keep them */
+    unsigned char
+        *recompute_level; /* per block, of memory.recompute's budget (train/recompute.h) */
+    int n_recompute;
     struct ku_trainer *t;
     struct ku_saving *saving; /* NULL unless checkpoint.async */
     struct ku_stored {        /* what the checkpoint that is being written is described by */

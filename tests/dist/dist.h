@@ -30,6 +30,7 @@ struct dist_case {
     int steps, threads;
     int64_t bucket_bytes; /* 0 = 1 MiB */
     int no_overlap, no_sharing;
+    int recompute, every; /* enum ku_recompute; units of a group */
     enum kumi_dtype compute;
     const char *device; /* "ref", "cpu" */
     int optimizer;      /* 0 = KU_OP_adamw */
@@ -82,7 +83,9 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
                                  .first_bucket_bytes = 4096,
                                  .overlap = !c->no_overlap,
-                                 .share_host_state = !c->no_sharing};
+                                 .share_host_state = !c->no_sharing,
+                                 .recompute = c->recompute,
+                                 .recompute_every = c->every};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
     o.mesh.extent[KU_AX_REPLICATE] = c->n;

@@ -45,6 +45,16 @@ static void check_layouts(const char *device, enum kumi_dtype compute)
     c.threads = strcmp(device, "cpu") == 0 ? 2 : 1;
     dist_run(&c);
     expect_equal(&one, &c);
+    for (int policy = KU_RECOMPUTE_SELECTIVE; policy < KU_N_RECOMPUTE; policy++) {
+        c = base_case(device, compute);
+        c.n = policy, c.no_sharing = policy == KU_RECOMPUTE_FULL, c.recompute = policy;
+        dist_run(&c);
+        expect_equal(&one, &c);
+    }
+    c = base_case(device, compute);
+    c.n = 2, c.recompute = KU_RECOMPUTE_FULL, c.every = 2, c.model.n_layer = 2;
+    dist_run(&c);
+    expect_equal(&one, &c);
 }
 
 static void odd_tree(const char *device)

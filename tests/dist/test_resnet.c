@@ -27,7 +27,7 @@ struct run {
     enum kumi_resnet_stem stem;
     enum kumi_dtype compute;
     const char *device;
-    int n, threads, no_sharing, no_overlap;
+    int n, threads, no_sharing, no_overlap, recompute;
     int64_t bucket_bytes;
     int from, to;     /* steps; to 0 = all */
     const char *load; /* a checkpoint to begin with, and a folder to end in; NULL */
@@ -48,7 +48,8 @@ static struct ku_compile_opts opts_of(const struct run *r)
                                 .bucket_bytes = r->bucket_bytes ? r->bucket_bytes : 1 << 20,
                                 .first_bucket_bytes = 4096,
                                 .overlap = !r->no_overlap,
-                                .share_host_state = !r->no_sharing};
+                                .share_host_state = !r->no_sharing,
+                                .recompute = r->recompute};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
     o.mesh.extent[KU_AX_REPLICATE] = r->n;
@@ -191,6 +192,9 @@ static void check_layouts(const char *device, enum kumi_dtype compute)
     r.n = 2, r.no_sharing = 0, r.no_overlap = 1, r.bucket_bytes = 1000;
     r.threads = strcmp(device, "cpu") == 0 ? 3 : 1;
     expect_equal(&one, r);
+    r = one, r.n = 2;
+    for (r.recompute = KU_RECOMPUTE_SELECTIVE; r.recompute < KU_N_RECOMPUTE; r.recompute++)
+        expect_equal(&one, r);
 }
 static void cpu_f32(void **state)
 {
@@ -247,7 +251,7 @@ static void synchronised(void **state)
     expect_equal(&two, r);
     two.device = "cpu", two.compute = KUMI_F32;
     run(&two);
-    r = two, r.threads = 2, r.bucket_bytes = 1000;
+    r = two, r.threads = 2, r.bucket_bytes = 1000, r.recompute = KU_RECOMPUTE_FULL;
     expect_equal(&two, r);
 }
 

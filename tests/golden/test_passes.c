@@ -22,6 +22,34 @@
 #include "nn/builder.h"
 #include "pass/pass.h"
 
+/* Two blocks: what recomputation calls units. */
+static struct ku_graph *blocks(int64_t n)
+{
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    int64_t width = 8, hidden = 16;
+    static const char *const name[2][3] = {{"h.0.ln", "h.0.up", "h.0.down"},
+                                           {"h.1.ln", "h.1.up", "h.1.down"}};
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, "n", &n),
+               y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    kumi_value table =
+        kumi_param(b, "wte.weight", "vc", (int64_t[]){32, width}, &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(b, table, ids);
+    for (int i = 0; i < 2; i++) {
+        kumi_value z = kumi_layer_norm(b, x, name[i][0], 0);
+        z = kumi_linear(b, z, name[i][1], &(struct kumi_linear){.out = "f", .out_count = &hidden});
+        z = kumi_dropout(b, kumi_activate(b, z, i ? KUMI_RELU : KUMI_GELU_TANH), 0.25);
+        z = kumi_linear(b, z, name[i][2], &(struct kumi_linear){.out = "c", .out_count = &width});
+        x = kumi_add(b, x, z);
+    }
+    x = kumi_linear(b, x, "head", &(struct kumi_linear){.out_in = 1, .weight = table});
+    assert_int_equal(kumi_loss_cross_entropy(b, x, y, -100), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+
 static struct ku_graph *network(int64_t n)
 {
     struct kumi_graph *b;
@@ -142,6 +170,41 @@ static void layerwise(void **state)
         assert_int_equal(ku_graph_print(g, &text), 0);
         compare(ku_ops[optimizer[i]].name, &text);
         read_back(ku_ops[optimizer[i]].name, &text);
+        ku_str_fini(&text);
+        ku_graph_destroy(g);
+    }
+}
+
+/* Of a policy: the text, and that nothing of a full block but what leaves it is kept. */
+static void recomputation(void **state)
+{
+    static const char *const policy[] = {NULL, "selective", "full"};
+    (void)state;
+    for (int i = KU_RECOMPUTE_SELECTIVE; i < KU_N_RECOMPUTE; i++) {
+        struct ku_graph *g = blocks(24);
+        struct ku_compile_opts o = options(2, KUMI_BF16);
+        struct ku_str text = {0};
+        int n_again = 0;
+        o.recompute = i;
+        assert_int_equal(ku_compile_graph(g, &o, NULL, "recompute"), 0);
+        for (ku_id n = 1; n < g->n_nodes; n++) {
+            const struct ku_node *node = &g->node[n];
+            int is_backward = node->phase == KU_PH_I || node->phase == KU_PH_W;
+            n_again += is_backward && (node->op == KU_OP_layer_norm || node->op == KU_OP_linear ||
+                                       node->op == KU_OP_act || node->op == KU_OP_dropout);
+            for (int k = 0; is_backward && i == KU_RECOMPUTE_FULL && k < node->n_in; k++) {
+                const struct ku_value *v = &g->value[ku_in(g, node, k)];
+                const struct ku_node *def = &g->node[v->def];
+                int is_inside = v->role == KU_TEMP && def->phase == KU_PH_F &&
+                                strncmp(g->name[def->path], "h.", 2) == 0;
+                assert_true(!is_inside || def->op == KU_OP_add);
+            }
+        }
+        assert_true(n_again >=
+                    6); /* 2 norms, an activation or two, dropouts, with full the products */
+        assert_int_equal(ku_graph_print(g, &text), 0);
+        compare(policy[i], &text);
+        read_back(policy[i], &text);
         ku_str_fini(&text);
         ku_graph_destroy(g);
     }
@@ -290,10 +353,13 @@ static void source_lines(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(after_each_pass),   cmocka_unit_test(layerwise),
-        cmocka_unit_test(programs),          cmocka_unit_test(plans_do_not_overlap),
-        cmocka_unit_test(frozen_and_unused), cmocka_unit_test(refusals),
-        cmocka_unit_test(source_lines)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(after_each_pass),
+                                       cmocka_unit_test(layerwise),
+                                       cmocka_unit_test(recomputation),
+                                       cmocka_unit_test(programs),
+                                       cmocka_unit_test(plans_do_not_overlap),
+                                       cmocka_unit_test(frozen_and_unused),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(source_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,6 +67,39 @@ static void test_plan_is_what_is_mapped(void **state)
         }
 }
 
+/* A budget between nothing recomputed and everything holds; one below the least says what that is.
+ */
+static void test_recompute_budget(void **state)
+{
+    static const char *const rule[] = {"none", "full", "selective"};
+    char set[96], *text = NULL;
+    const char *sets[] = {set, "train.micro_batch=4", NULL};
+    struct kumi_settings s = settings_of(*state, sets);
+    double bytes[3], before = 0;
+    for (int i = 0; i < 3; i++) {
+        snprintf(set, sizeof set, "memory.recompute=%s", rule[i]);
+        assert_status(kumi_plan_memory(&s, 1, 1, &text), KUMI_OK);
+        json_t *plan = take_json(text);
+        bytes[i] = (double)int_at(plan, "host_bytes");
+        json_decref(plan);
+    }
+    assert_true(bytes[1] < bytes[2] && bytes[2] < bytes[0]);
+    for (double part = 0; part < 1.2; part += 0.25) {
+        double budget = bytes[1] + part * (bytes[0] - bytes[1]);
+        snprintf(set, sizeof set, "memory.recompute={\"budget_gib\":%.12g}",
+                 budget * 0x1p-30 + 1e-9);
+        assert_status(kumi_plan_memory(&s, 1, 1, &text), KUMI_OK);
+        json_t *plan = take_json(text);
+        double is = (double)int_at(plan, "host_bytes");
+        assert_true(is <= budget + 2 && is >= before && (part < 1 || is == bytes[0]));
+        before = is;
+        json_decref(plan);
+    }
+    snprintf(set, sizeof set, "memory.recompute={\"budget_gib\":%.12g}", bytes[1] * 0x1p-31);
+    assert_int_equal(kumi_plan_memory(&s, 1, 1, &text), KUMI_ENOMEM);
+    assert_non_null(strstr(ku_err_get()->text, "with all blocks recomputed a rank holds"));
+}
+
 /* Classes at the peak add up to it, the largest tensors come first, and settings that hold less
  * do. */
 static void test_peak_and_advice(void **state)
@@ -96,7 +129,7 @@ static void test_peak_and_advice(void **state)
         }
     }
     json_t *less = json_object_get(plan, "to_hold_less");
-    assert_int_equal(json_array_size(less), 3); /* at 2 samples and tiny sizes bf16 adds copies */
+    assert_int_equal(json_array_size(less), 5); /* at 2 samples and tiny sizes bf16 adds copies */
     json_array_foreach(less, i, row)
     {
         const char *more[] = {set[0], set[1], json_string_value(json_object_get(row, "set")), NULL};
@@ -347,6 +380,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan_is_what_is_mapped),
                                        cmocka_unit_test(test_peak_and_advice),
+                                       cmocka_unit_test(test_recompute_budget),
                                        cmocka_unit_test(test_plan_text),
                                        cmocka_unit_test(test_roofline),
                                        cmocka_unit_test(test_picture),

@@ -256,6 +256,14 @@ static const struct bad {
     {NULL, "optimizer.lr_scaling.rule=linear",
      "config: --set optimizer.lr_scaling.rule=linear: optimizer.lr_scaling: "
      "{\"rule\":\"linear\"}; {\"rule\": \"linear\" or \"sqrt\", \"base_batch\": 256}"},
+    {NULL, "memory.recompute=attention",
+     "config: --set memory.recompute=attention: memory.recompute: \"attention\"; \"none\", "
+     "\"selective\", \"full\", {\"every\": 2}, {\"budget_gib\": 4} or {\"policy\": \"full\", "
+     "\"match\": [\"h.*\"]}"},
+    {NULL, "memory.recompute={\"every\":2,\"budget_gib\":1}",
+     "config: --set memory.recompute={\"every\":2,\"budget_gib\":1}: memory.recompute: "
+     "{\"every\":2,\"budget_gib\":1}; \"none\", \"selective\", \"full\", {\"every\": 2}, "
+     "{\"budget_gib\": 4} or {\"policy\": \"full\", \"match\": [\"h.*\"]}"},
     {NULL, "schedule.type=noam",
      "config: c.json:1:1: schedule.d_model: missing; noam needs the model's width"},
     {NULL, "schedule.type=multi_step",
@@ -521,6 +529,7 @@ static void test_numerics(void **state)
                                          "train.threads",
                                          "train.verify_every",
                                          "train.on_nonfinite",
+                                         "memory.recompute",
                                          "parallel.replicate",
                                          "parallel.bucket_mb",
                                          "parallel.first_bucket_mb",
