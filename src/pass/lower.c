@@ -47,6 +47,43 @@ static int copy_tables(const struct ku_graph *g, struct ku_program *p)
     return KUMI_OK;
 }
 
+static int is_gather(const struct ku_graph *g, ku_id node)
+{
+    return g->node[node].op == KU_OP_convert &&
+           ku_layout_has(&g->layout[g->value[ku_in(g, &g->node[node], 0)].layout], KU_Z);
+}
+
+/* What a state's last version is gathered from: itself, or the owners' blocks of it. */
+static ku_id before_gather(const struct ku_graph *g, ku_id value)
+{
+    ku_id def = g->value[value].def;
+    return def && is_gather(g, def) ? ku_in(g, &g->node[def], 0) : value;
+}
+
+static int state_arena(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    if (x->kind == KU_T_COUNTER || x->kind == KU_T_CACHE)
+        return KU_AR_STATE;
+    return l->p->share_host_state ? KU_AR_HOST : l->p->zero ? KU_AR_SHARD : KU_AR_STATE;
+}
+
+static int is_kept_state(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    return l->p->zero && ku_layout_has(&l->g->layout[l->g->value[x->value].layout], KU_Z);
+}
+
+/* How the blocks of a tensor in arena shard are dealt. */
+static ku_id blocks_of(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    ku_id kept = l->g->value[x->value].layout;
+    if (state_arena(l, x) != KU_AR_SHARD)
+        return 0;
+    if (is_kept_state(l, x))
+        return kept;
+    kept = l->g->value[before_gather(l->g, x->next)].layout;
+    return ku_layout_has(&l->g->layout[kept], KU_Z) ? kept : 0;
+}
+
 /* State lies in the order of the tensors, so that programs with fewer tensors (evaluation) share
  * the plan's beginning. */
 static int add_state(struct ku_lower *l)
@@ -62,12 +99,15 @@ static int add_state(struct ku_lower *l)
         return KUMI_ENOMEM;
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        int is_shared = p->share_host_state && x->kind != KU_T_COUNTER && x->kind != KU_T_CACHE;
-        int arena = is_shared ? KU_AR_HOST : KU_AR_STATE;
-        ku_id b = ku_lower_buffer(l, x->value, arena, cls[x->kind]);
+        int arena = state_arena(l, x), is_kept = is_kept_state(l, x);
+        ku_id b = is_kept ? ku_lower_kept_buffer(l, x->value, g->value[x->value].layout, arena,
+                                                 cls[x->kind])
+                          : ku_lower_buffer(l, x->value, arena, cls[x->kind]);
         if (b == 0)
             return ku_err_get()->status;
         l->buffer[x->value] = l->state[x->next] = b;
+        l->state[before_gather(g, x->next)] = b;
+        l->owner[before_gather(g, x->next)] = t;
         p->buffer[b].micro = -1;
         p->buffer[b].offset = p->arena_bytes[arena];
         p->arena_bytes[arena] += (p->buffer[b].bytes + 63) & ~(size_t)63;
@@ -76,6 +116,8 @@ static int add_state(struct ku_lower *l)
                                                             .kind = x->kind,
                                                             .dtype = x->dtype,
                                                             .arena = (uint8_t)arena,
+                                                            .is_kept = (uint8_t)is_kept,
+                                                            .blocks = blocks_of(l, x),
                                                             .first_block = x->first_block,
                                                             .offset = p->buffer[b].offset,
                                                             .bytes = p->buffer[b].bytes};
@@ -159,7 +201,7 @@ static void analyse(struct ku_lower *l)
         if (is_micro_phase(g->node[g->value[from].def].phase)) {
             l->fold[from].convert = n;
             l->fold[from].is_stack = g->attr[node->attr].stack > 0;
-        } else if (l->dp > 1)
+        } else if (l->dp > 1 && !is_gather(g, n))
             l->wire[from] = 1;
     }
     for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains lie in one place */
@@ -195,6 +237,7 @@ static ku_id sum_of(const struct ku_lower *l, ku_id value)
 }
 
 static int start_bucket(struct ku_lower *l, uint32_t b);
+static int start_gathers(struct ku_lower *l, const ku_id *convert, uint32_t n, uint32_t *handle);
 
 /* Works run in start order, so what a sum is added to is complete when its bucket started first. */
 static int start_addends(struct ku_lower *l, uint32_t b)
@@ -215,6 +258,8 @@ static int start_bucket(struct ku_lower *l, uint32_t b)
 {
     const struct ku_graph *g = l->g;
     const struct ku_bucket *bucket = &g->bucket[b];
+    if (is_gather(g, g->refs[bucket->first]))
+        return start_gathers(l, &g->refs[bucket->first], bucket->n, &l->bucket_handle[b]);
     KU_TRY(start_addends(l, b));
     struct ku_operand *part = ku_calloc(bucket->n, sizeof *part);
     if (part == NULL)
@@ -236,7 +281,8 @@ static int start_bucket(struct ku_lower *l, uint32_t b)
                                  g->value[ku_out(g, g->refs[bucket->first + i], 1)].layout);
         part[i].stats_word = KU_EXACT_WORDS + (uint32_t)g->attr[convert->attr].index;
     }
-    int status = ku_lower_start(l, has_blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE, reduce,
+    int status = ku_lower_start(l, has_blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE,
+                                ku_lower_axes(l, g->refs[bucket->first]), reduce,
                                 stats.buffer ? &stats : NULL, part, bucket->n,
                                 g->node[g->refs[bucket->first]].path, &l->bucket_handle[b]);
     ku_free(part);
@@ -287,7 +333,8 @@ static int lower_sync(struct ku_lower *l, ku_id n)
         return KUMI_OK;
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
     KU_TRY(
-        ku_lower_start(l, KU_X_ALL_REDUCE, KU_FOLD_SUM, NULL, &part, 1, g->node[n].path, &handle));
+        ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n), KU_FOLD_SUM, NULL, &part, 1,
+                       g->node[n].path, &handle));
     return ku_lower_wait(l, handle);
 }
 
@@ -339,9 +386,46 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     }
     uint32_t handle;
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
-    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1,
-                          g->node[n].path, &handle));
+    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n),
+                          (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1, g->node[n].path,
+                          &handle));
     return ku_lower_wait(l, handle);
+}
+
+/* Owners' blocks of a bucket's tensors go to everybody, in place. */
+static int start_gathers(struct ku_lower *l, const ku_id *convert, uint32_t n, uint32_t *handle)
+{
+    const struct ku_graph *g = l->g;
+    struct ku_operand *part = ku_calloc(n, sizeof *part);
+    if (part == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        ku_id from = ku_in(g, &g->node[convert[i]], 0);
+        part[i] = ku_lower_operand(l, from, l->buffer[from], g->value[from].layout);
+    }
+    int status = ku_lower_start(l, KU_X_ALL_GATHER, ku_lower_axes(l, convert[0]), 0, NULL, part, n,
+                                g->node[convert[0]].path, handle);
+    ku_free(part);
+    return status;
+}
+
+static int lower_gather(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    ku_id from = ku_in(g, &g->node[n], 0);
+    int32_t b = l->fold[from].bucket;
+    uint32_t handle;
+    l->buffer[ku_out(g, n, 0)] = l->buffer[from];
+    if (b < 0) { /* the first state's */
+        KU_TRY(start_gathers(l, &n, 1, &handle));
+        return ku_lower_wait(l, handle);
+    }
+    if (l->bucket_handle[b] == 0)
+        KU_TRY(start_bucket(l, (uint32_t)b));
+    if (!l->bucket_waited[b])
+        KU_TRY(ku_lower_wait(l, l->bucket_handle[b]));
+    l->bucket_waited[b] = 1;
+    return KUMI_OK;
 }
 
 static int lower_once(struct ku_lower *l, int phase)
@@ -352,7 +436,15 @@ static int lower_once(struct ku_lower *l, int phase)
         const struct ku_node *node = &l->g->node[n];
         if (node->op == KU_OP_NONE || node->phase != phase)
             continue;
-        KU_TRY(node->op == KU_OP_convert ? lower_convert(l, n) : ku_lower_compute(l, n));
+        if (is_gather(l->g, n)) {
+            KU_TRY(lower_gather(l, n));
+        } else if (node->op == KU_OP_convert) {
+            KU_TRY(lower_convert(l, n));
+        } else {
+            KU_TRY(ku_lower_compute(l, n));
+            for (int i = 0; i < node->n_out; i++)
+                KU_TRY(finish_fold(l, ku_out(l->g, n, i)));
+        }
     }
     return KUMI_OK;
 }
@@ -368,6 +460,12 @@ static int add_outputs(struct ku_lower *l)
         p->buffer[p->output[p->n_outputs++].buffer].last = p->n_instrs;
     }
     return KUMI_OK;
+}
+
+static int dp_axes(const struct ku_lower *l)
+{
+    const int *n = l->g->mesh.extent;
+    return (n[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (n[KU_AX_SHARD] > 1) << KU_AX_SHARD;
 }
 
 static int writes_shared_state(const struct ku_lower *l)
@@ -393,7 +491,7 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(lower_once(l, KU_PH_O));
     if (writes_shared_state(l)) { /* everybody's next read sees everybody's blocks */
         uint32_t handle;
-        KU_TRY(ku_lower_start(l, KU_X_BARRIER, 0, NULL, NULL, 0, 1, &handle));
+        KU_TRY(ku_lower_start(l, KU_X_BARRIER, dp_axes(l), 0, NULL, NULL, 0, 1, &handle));
         KU_TRY(ku_lower_wait(l, handle));
     }
     return add_outputs(l);
@@ -408,6 +506,7 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.n_micro = l.n_mb * l.n_vs;
     p->mesh = g->mesh;
     p->share_host_state = o->share_host_state && l.dp > 1;
+    p->zero = ku_zero_is_private(o) ? o->zero : 0;
     l.buffer = ku_calloc(g->n_values, sizeof *l.buffer);
     l.state = ku_calloc(g->n_values, sizeof *l.state);
     l.owner = ku_calloc(g->n_values, sizeof *l.owner);

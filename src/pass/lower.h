@@ -37,11 +37,17 @@ struct ku_lower {
 /* lower_emit.c: instructions. */
 int ku_lower_compute(struct ku_lower *l, ku_id node);
 int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from);
-int ku_lower_start(struct ku_lower *l, int kind, int reduce,
+int ku_lower_start(struct ku_lower *l, int kind, int axes /* a mask */, int reduce,
                    const struct ku_operand *stats /* NULL: no part adds to it */,
                    const struct ku_operand *part, uint32_t n_parts, ku_id path, uint32_t *handle);
+/* The data-parallel axes with more than one rank on which a convert changes the placement, as a
+ * mask: those of its collective. */
+int ku_lower_axes(const struct ku_lower *l, ku_id convert);
 int ku_lower_wait(struct ku_lower *l, uint32_t handle);
 ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls);
+/* The same for a rank's blocks of `count` elements that layout deals, as many as the most of any
+ * rank. */
+ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls);
 struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id buffer,
                                    ku_id layout);
 

@@ -25,6 +25,7 @@ struct ku_compile_opts {
     int64_t bucket_bytes, first_bucket_bytes;
     int overlap;          /* collectives start as soon as their operands are complete */
     int share_host_state; /* state lies once per host; owners update their blocks */
+    int zero;             /* stage, 0 to 3: what private state ranks deal among themselves */
 };
 enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 
@@ -51,6 +52,10 @@ int ku_fuse_batch_norm(struct ku_graph *g);
 /* A part of update (track.c): O moves the running statistics of batch norm. */
 int ku_update_track(struct ku_graph *g);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+/* Whether ranks keep blocks of private state: a stage above 0, and nothing is shared. */
+int ku_zero_is_private(const struct ku_compile_opts *o);
+/* What the update leaves in blocks and forward reads whole is gathered: one convert each, in O. */
+int ku_zero_gather(struct ku_graph *g);
 int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 /* Program passes. lower makes numbered buffers with lifetimes, memory gives them offsets. */

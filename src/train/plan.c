@@ -98,7 +98,7 @@ void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
 
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)
 {
-    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
+    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier", "all_gather"};
     if (at >= p->n_instrs)
         return;
     const struct ku_instr *i = &p->instr[at];

@@ -212,6 +212,7 @@ static void draw_panel(const struct picture *d, const struct panel *panel)
     static const char *const who[KU_N_ARENAS] = {
         [KU_AR_HOST] = "state, once a host",
         [KU_AR_STATE] = "state of this rank",
+        [KU_AR_SHARD] = "blocks of this rank, seen by all on the host",
         [KU_AR_WIRE] = "of this rank, seen by all on the host",
         [KU_AR_STEP] = "of this rank, dies within the step",
         [KU_AR_INPUT] = "ports that are filled before the step"};

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Equal bits in every stage of ZeRO: digests with ==, ranks as threads and as processes. tsan */
+#include "comm/api.h"
+#include "dist.h"
+#include "kumi/comm.h"
+#include "kumi/launch.h"
+
+static struct dist_case base_case(const char *device, enum kumi_dtype compute)
+{
+    struct dist_case c = {.n = 1,
+                          .v = 8,
+                          .micro = 1,
+                          .k = 2,
+                          .steps = 4,
+                          .device = device,
+                          .compute = compute,
+                          .model = dist_model(),
+                          .t = 11};
+    c.model.n_embd = 48; /* tensors of several blocks, of one, and of less */
+    c.model.vocab_size = 301;
+    return c;
+}
+
+static void expect_equal(const struct dist_case *a, const struct dist_case *b)
+{
+    for (int s = 0; s < a->steps; s++)
+        if (memcmp(&a->loss[s], &b->loss[s], 8) || memcmp(&a->norm[s], &b->norm[s], 8))
+            fail_msg("n=%d zero=%d: step %d: loss %.17g %.17g norm %.17g %.17g", b->n, b->zero, s,
+                     a->loss[s], b->loss[s], a->norm[s], b->norm[s]);
+    if (strcmp(a->digest, b->digest) != 0)
+        fail_msg("n=%d zero=%d replicate=%d sharing=%d: digests differ", b->n, b->zero,
+                 b->replicate, !b->no_sharing);
+    assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
+}
+
+static const struct layout {
+    int n, zero, replicate, sharing, no_overlap, bucket_bytes;
+} layout[] = {
+    {2, 1, 0, 0, 0, 0}, {4, 1, 0, 0, 0, 3000}, {8, 1, 0, 0, 0, 0},
+    {4, 1, 0, 0, 1, 0}, {2, 1, 0, 1, 0, 0},    {4, 3, 0, 1, 0, 0},
+};
+enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
+
+static struct dist_case laid_out(const struct dist_case *one, const struct layout *l)
+{
+    struct dist_case c = *one;
+    c.n = l->n, c.zero = l->zero, c.replicate = l->replicate;
+    c.no_sharing = !l->sharing, c.no_overlap = l->no_overlap, c.bucket_bytes = l->bucket_bytes;
+    c.threads = l->n == 2 && strcmp(c.device, "cpu") == 0 ? 2 : 1;
+    return c;
+}
+
+static void check_layouts(const struct dist_case *one)
+{
+    struct dist_case alone = *one;
+    dist_run(&alone);
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        struct dist_case c = laid_out(one, &layout[i]);
+        dist_run(&c);
+        expect_equal(&alone, &c);
+    }
+}
+
+static void cpu_f32(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("cpu", KUMI_F32);
+    check_layouts(&c);
+}
+static void cpu_bf16(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("cpu", KUMI_BF16);
+    check_layouts(&c);
+}
+static void ref_f64(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("ref", KUMI_F64);
+    c.steps = 2;
+    check_layouts(&c);
+}
+/* Ratios of norms over blocks that ranks keep. */
+static void lamb(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("cpu", KUMI_BF16);
+    c.optimizer = KU_OP_lamb;
+    check_layouts(&c);
+    c.optimizer = KU_OP_lars;
+    check_layouts(&c);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),
+                                       cmocka_unit_test(lamb), cmocka_unit_test(ref_f64)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
