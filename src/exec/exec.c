@@ -126,27 +126,42 @@ static struct ku_comm *comm_of(const struct ku_exec *e, int axes)
     return e->comms.dp;
 }
 
+/* A buffer as collectives see it; private where it lies in memory that peers do not address. */
 static struct ku_ref ref_of(const struct ku_exec *e, ku_id buffer)
 {
     const struct ku_buffer *b = &e->program->buffer[buffer];
-    KU_ASSERT(b->arena == KU_AR_WIRE || b->arena == KU_AR_SHARD);
-    return (struct ku_ref){
-        .arena = b->arena == KU_AR_WIRE ? e->memory->wire->id : e->memory->shard->id,
-        .off = b->offset};
+    const struct ku_arena *arena = b->arena == KU_AR_WIRE    ? e->memory->wire
+                                   : b->arena == KU_AR_SHARD ? e->memory->shard
+                                                             : NULL;
+    if (arena == NULL)
+        return (struct ku_ref){.flags = KU_ARENA_PRIVATE,
+                               .ptr = e->memory->base[b->arena] + b->offset};
+    return (struct ku_ref){.arena = arena->id, .off = b->offset};
 }
 
 static struct ku_coll_part bind_part(const struct ku_exec *e, const struct ku_operand *o, int kind)
 {
-    struct ku_ref ref = ref_of(e, o->buffer);
-    struct ku_coll_part part = {
-        .in = ref,
-        .out = ref,
-        .count = ku_shape_count(&e->program->shape[o->shape]),
-        .first_block = o->first_block,
-        .block_count = kind == KU_X_ALL_REDUCE ? 0 : KU_BLOCK_COUNT,
-        .has_addend = o->addend != 0};
-    if (o->addend)
+    const struct ku_program *p = e->program;
+    struct ku_coll_part part = {.in = ref_of(e, o->buffer),
+                                .out = ref_of(e, o->out ? o->out : o->buffer),
+                                .count = ku_shape_count(&p->shape[o->shape]),
+                                .first_block = o->first_block,
+                                .block_count = kind == KU_X_ALL_REDUCE ? 0 : KU_BLOCK_COUNT,
+                                .has_addend = o->addend != 0};
+    if (o->addend) {
         part.addend = ref_of(e, o->addend);
+        part.kept |= p->buffer[o->addend].is_kept ? KU_KEPT_ADDEND : 0;
+    }
+    if (kind == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z)) {
+        struct ku_part own; /* replicas reduce the blocks that they have in common */
+        ku_program_part(p, o, &e->coord, -1, &own);
+        part.count = ku_shape_count(&own.shape);
+        part.in.off += own.offset;
+        part.out.off += own.offset;
+        return part;
+    }
+    part.kept |= p->buffer[o->buffer].is_kept ? KU_KEPT_IN : 0;
+    part.kept |= p->buffer[o->out ? o->out : o->buffer].is_kept ? KU_KEPT_OUT : 0;
     return part;
 }
 

@@ -160,6 +160,7 @@ uint64_t ku_program_hash(const struct ku_program *p)
             h = ku_hash64_mix(h, (uint64_t)ku_shape_count(&p->shape[o->shape]) ^ (uint64_t)o->dtype
                                                                                      << 56);
             h = ku_hash64_mix(h, p->buffer[o->buffer].offset + (uint64_t)o->first_block);
+            h = ku_hash64_mix(h, p->buffer[o->out].offset + (o->out != 0));
         }
     }
     return h;

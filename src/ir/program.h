@@ -57,6 +57,7 @@ struct ku_operand {
     ku_id buffer, shape, layout;
     uint8_t dtype;
     ku_id addend;        /* start: buffer that is added to the sum, complete by then; 0 = none */
+    ku_id out;           /* start: buffer that the result goes to; 0 = in place */
     uint32_t stats_word; /* start: of stats, that counts the sum's non-finite elements; its squares
                             are added too. 0 = neither */
     int32_t first_block; /* layout with Z: who keeps block 0 */

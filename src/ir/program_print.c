@@ -28,6 +28,8 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
         ku_str_add(out, "%s+%zu", ku_arena_name(b->arena), b->offset + part.offset);
     if (o->addend)
         ku_str_add(out, "+b%u", o->addend);
+    if (o->out)
+        ku_str_add(out, "->b%u", o->out);
     if (o->stats_word)
         ku_str_add(out, "->w%u", o->stats_word);
 }

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/exact.h"
 #include "base/mem.h"
 
 static int is_micro_phase(int phase)
@@ -47,17 +46,11 @@ static int copy_tables(const struct ku_graph *g, struct ku_program *p)
     return KUMI_OK;
 }
 
-static int is_gather(const struct ku_graph *g, ku_id node)
-{
-    return g->node[node].op == KU_OP_convert &&
-           ku_layout_has(&g->layout[g->value[ku_in(g, &g->node[node], 0)].layout], KU_Z);
-}
-
 /* What a state's last version is gathered from: itself, or the owners' blocks of it. */
 static ku_id before_gather(const struct ku_graph *g, ku_id value)
 {
     ku_id def = g->value[value].def;
-    return def && is_gather(g, def) ? ku_in(g, &g->node[def], 0) : value;
+    return def && ku_bucket_is_gather(g, def) ? ku_in(g, &g->node[def], 0) : value;
 }
 
 static int state_arena(const struct ku_lower *l, const struct ku_tensor *x)
@@ -201,7 +194,7 @@ static void analyse(struct ku_lower *l)
         if (is_micro_phase(g->node[g->value[from].def].phase)) {
             l->fold[from].convert = n;
             l->fold[from].is_stack = g->attr[node->attr].stack > 0;
-        } else if (l->dp > 1 && !is_gather(g, n))
+        } else if (l->dp > 1 && !ku_bucket_is_gather(g, n))
             l->wire[from] = 1;
     }
     for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains lie in one place */
@@ -213,89 +206,10 @@ static void analyse(struct ku_lower *l)
         }
     }
     for (uint32_t b = 0; b < g->n_buckets; b++) {
-        l->bucket_open[b] = g->bucket[b].n;
+        l->bucket[b].n_open = g->bucket[b].n;
         for (uint32_t i = 0; i < g->bucket[b].n; i++)
             l->fold[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket = (int32_t)b;
     }
-}
-
-/* Where a convert adds squares: converts stand in front of the chain that begins in A. */
-static ku_id stats_of(const struct ku_lower *l, ku_id convert)
-{
-    const struct ku_graph *g = l->g;
-    ku_id v = ku_in(g, &g->node[convert], 1);
-    while (g->node[g->value[v].def].op == KU_OP_convert)
-        v = ku_in(g, &g->node[g->value[v].def], 1);
-    KU_ASSERT(l->buffer[v] != 0);
-    return v;
-}
-
-/* The folded value whose sum over ranks this is. */
-static ku_id sum_of(const struct ku_lower *l, ku_id value)
-{
-    return ku_in(l->g, &l->g->node[l->g->value[value].def], 0);
-}
-
-static int start_bucket(struct ku_lower *l, uint32_t b);
-static int start_gathers(struct ku_lower *l, const ku_id *convert, uint32_t n, uint32_t *handle);
-
-/* Works run in start order, so what a sum is added to is complete when its bucket started first. */
-static int start_addends(struct ku_lower *l, uint32_t b)
-{
-    const struct ku_graph *g = l->g;
-    for (uint32_t i = 0; i < g->bucket[b].n; i++) {
-        const struct ku_node *convert = &g->node[g->refs[g->bucket[b].first + i]];
-        if (convert->n_in < 3)
-            continue;
-        uint32_t first = (uint32_t)l->fold[sum_of(l, ku_in(g, convert, 2))].bucket;
-        if (first != b && l->bucket_handle[first] == 0)
-            KU_TRY(start_bucket(l, first));
-    }
-    return KUMI_OK;
-}
-
-static int start_bucket(struct ku_lower *l, uint32_t b)
-{
-    const struct ku_graph *g = l->g;
-    const struct ku_bucket *bucket = &g->bucket[b];
-    if (is_gather(g, g->refs[bucket->first]))
-        return start_gathers(l, &g->refs[bucket->first], bucket->n, &l->bucket_handle[b]);
-    KU_TRY(start_addends(l, b));
-    struct ku_operand *part = ku_calloc(bucket->n, sizeof *part);
-    if (part == NULL)
-        return KUMI_ENOMEM;
-    struct ku_operand stats = {0};
-    int has_blocks = 0, reduce = KU_FOLD_SUM;
-    for (uint32_t i = 0; i < bucket->n; i++) {
-        const struct ku_node *convert = &g->node[g->refs[bucket->first + i]];
-        ku_id from = ku_in(g, convert, 0), to = ku_out(g, g->refs[bucket->first + i], 0);
-        part[i] = ku_lower_operand(l, to, l->fold[from].sum, g->value[to].layout);
-        has_blocks = ku_layout_has(&g->layout[g->value[to].layout], KU_Z);
-        reduce = (int)g->attr[convert->attr].reduce;
-        if (convert->n_in == 1)
-            continue;
-        if (convert->n_in > 2)
-            part[i].addend = l->fold[sum_of(l, ku_in(g, convert, 2))].sum;
-        ku_id v = stats_of(l, g->refs[bucket->first + i]);
-        stats = ku_lower_operand(l, v, l->buffer[v],
-                                 g->value[ku_out(g, g->refs[bucket->first + i], 1)].layout);
-        part[i].stats_word = KU_EXACT_WORDS + (uint32_t)g->attr[convert->attr].index;
-    }
-    int status = ku_lower_start(l, has_blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE,
-                                ku_lower_axes(l, g->refs[bucket->first]), reduce,
-                                stats.buffer ? &stats : NULL, part, bucket->n,
-                                g->node[g->refs[bucket->first]].path, &l->bucket_handle[b]);
-    ku_free(part);
-    return status;
-}
-
-/* A rank's part of a folded value is complete. */
-static int finish_fold(struct ku_lower *l, ku_id value)
-{
-    int32_t b = l->fold[value].bucket;
-    if (b >= 0 && --l->bucket_open[b] == 0 && l->dp > 1 && l->o->overlap)
-        return start_bucket(l, (uint32_t)b);
-    return KUMI_OK;
 }
 
 /* After the last micro-batch of a shard: merge as many partial sums as the shard's number has
@@ -319,7 +233,7 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
             f->sum = f->level[level];
             f->level[level] = 0;
         }
-    return finish_fold(l, value);
+    return ku_bucket_ready(l, value);
 }
 
 /* All-reduces a small value of a micro-batch, here and now: its one reader comes next. */
@@ -376,12 +290,8 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     if (f->convert && f->bucket < 0) /* equal on all ranks already */
         return KUMI_OK;
     if (f->convert) {
-        uint32_t b = (uint32_t)f->bucket;
-        if (l->bucket_handle[b] == 0)
-            KU_TRY(start_bucket(l, b));
-        if (!l->bucket_waited[b])
-            KU_TRY(ku_lower_wait(l, l->bucket_handle[b]));
-        l->bucket_waited[b] = 1;
+        KU_TRY(ku_bucket_finish(l, (uint32_t)f->bucket));
+        l->buffer[to] = f->kept ? f->kept : f->sum;
         return KUMI_OK;
     }
     uint32_t handle;
@@ -392,42 +302,6 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     return ku_lower_wait(l, handle);
 }
 
-/* Owners' blocks of a bucket's tensors go to everybody, in place. */
-static int start_gathers(struct ku_lower *l, const ku_id *convert, uint32_t n, uint32_t *handle)
-{
-    const struct ku_graph *g = l->g;
-    struct ku_operand *part = ku_calloc(n, sizeof *part);
-    if (part == NULL)
-        return KUMI_ENOMEM;
-    for (uint32_t i = 0; i < n; i++) {
-        ku_id from = ku_in(g, &g->node[convert[i]], 0);
-        part[i] = ku_lower_operand(l, from, l->buffer[from], g->value[from].layout);
-    }
-    int status = ku_lower_start(l, KU_X_ALL_GATHER, ku_lower_axes(l, convert[0]), 0, NULL, part, n,
-                                g->node[convert[0]].path, handle);
-    ku_free(part);
-    return status;
-}
-
-static int lower_gather(struct ku_lower *l, ku_id n)
-{
-    const struct ku_graph *g = l->g;
-    ku_id from = ku_in(g, &g->node[n], 0);
-    int32_t b = l->fold[from].bucket;
-    uint32_t handle;
-    l->buffer[ku_out(g, n, 0)] = l->buffer[from];
-    if (b < 0) { /* the first state's */
-        KU_TRY(start_gathers(l, &n, 1, &handle));
-        return ku_lower_wait(l, handle);
-    }
-    if (l->bucket_handle[b] == 0)
-        KU_TRY(start_bucket(l, (uint32_t)b));
-    if (!l->bucket_waited[b])
-        KU_TRY(ku_lower_wait(l, l->bucket_handle[b]));
-    l->bucket_waited[b] = 1;
-    return KUMI_OK;
-}
-
 static int lower_once(struct ku_lower *l, int phase)
 {
     l->micro = -1;
@@ -436,14 +310,14 @@ static int lower_once(struct ku_lower *l, int phase)
         const struct ku_node *node = &l->g->node[n];
         if (node->op == KU_OP_NONE || node->phase != phase)
             continue;
-        if (is_gather(l->g, n)) {
-            KU_TRY(lower_gather(l, n));
+        if (ku_bucket_is_gather(l->g, n)) {
+            KU_TRY(ku_bucket_gather(l, n));
         } else if (node->op == KU_OP_convert) {
             KU_TRY(lower_convert(l, n));
         } else {
             KU_TRY(ku_lower_compute(l, n));
             for (int i = 0; i < node->n_out; i++)
-                KU_TRY(finish_fold(l, ku_out(l->g, n, i)));
+                KU_TRY(ku_bucket_ready(l, ku_out(l->g, n, i)));
         }
     }
     return KUMI_OK;
@@ -512,22 +386,17 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.owner = ku_calloc(g->n_values, sizeof *l.owner);
     l.wire = ku_calloc(g->n_values, 1);
     l.fold = ku_calloc(g->n_values, sizeof *l.fold);
-    l.bucket_open = ku_calloc(g->n_buckets + 1, sizeof *l.bucket_open);
-    l.bucket_handle = ku_calloc(g->n_buckets + 1, sizeof *l.bucket_handle);
-    l.bucket_waited = ku_calloc(g->n_buckets + 1, 1);
+    l.bucket = ku_calloc(g->n_buckets + 1, sizeof *l.bucket);
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
     int status = KUMI_ENOMEM;
-    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket_open && l.bucket_handle &&
-        l.bucket_waited && l.workspace)
+    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.workspace)
         status = lower_all(&l);
     ku_free(l.buffer);
     ku_free(l.state);
     ku_free(l.owner);
     ku_free(l.wire);
     ku_free(l.fold);
-    ku_free(l.bucket_open);
-    ku_free(l.bucket_handle);
-    ku_free(l.bucket_waited);
+    ku_free(l.bucket);
     ku_free(l.workspace);
     return status;
 }

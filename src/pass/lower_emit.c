@@ -91,6 +91,8 @@ static void touch_operand(struct ku_program *p, const struct ku_operand *o, uint
     touch(p, o->buffer, instr);
     if (o->addend)
         touch(p, o->addend, instr);
+    if (o->out)
+        touch(p, o->out, instr);
 }
 
 static int add_operand(struct ku_program *p, const struct ku_operand *o, uint32_t instr)
@@ -115,7 +117,8 @@ int ku_lower_axes(const struct ku_lower *l, ku_id convert)
                            *to = &g->layout[g->value[ku_out(g, convert, 0)].layout];
     int axes = 0;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
-        if (g->mesh.extent[a] > 1 && from->at[a].kind != to->at[a].kind)
+        if (g->mesh.extent[a] > 1 && from->at[a].kind != to->at[a].kind &&
+            (from->at[a].kind == KU_P || from->at[a].kind == KU_Z)) /* C and R are equal data */
             axes |= 1 << a;
     return axes;
 }
@@ -244,6 +247,8 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
         return l->state[v];
     struct ku_fold_state *f = &l->fold[v];
+    if (l->p->zero && ku_layout_has(&g->layout[g->value[v].layout], KU_Z))
+        return ku_lower_kept_buffer(l, v, g->value[v].layout, KU_AR_STEP, class_of(l, n));
     if (f->convert == 0)
         return ku_lower_buffer(l, v, l->wire[v] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, n));
     int shard = l->micro / l->n_mb, is_first = l->micro % l->n_mb == 0;

@@ -14,7 +14,7 @@
 
 int ku_zero_is_private(const struct ku_compile_opts *o)
 {
-    return o->zero > 0 && !o->share_host_state && ku_mesh_dp(&o->mesh) > 1;
+    return o->zero > 0 && !o->share_host_state && o->mesh.extent[KU_AX_SHARD] > 1;
 }
 
 /* The axes over which blocks are dealt, as a mask. */

@@ -242,6 +242,19 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     return check_memory(t);
 }
 
+/* Data parallelism is all there is: its ranks are the job's. */
+static int open_comms(struct ku_trainer *t)
+{
+    const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
+    int shard = m->extent[KU_AX_SHARD], replicate = m->extent[KU_AX_REPLICATE];
+    int rank = t->job->rank;
+    t->comms.dp = t->job->world;
+    if (shard == 1 || replicate == 1)
+        return KUMI_OK;
+    KU_TRY(ku_comm_mesh(t->job, "shard", rank / shard * shard, 1, shard, &t->comms.shard));
+    return ku_comm_mesh(t->job, "replicate", rank % shard, shard, replicate, &t->comms.replicate);
+}
+
 static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
                  const struct ku_trainer_opts *o)
 {
@@ -253,7 +266,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     int status = all ? ku_memory_create(t->job, all, n_programs, &t->memory) : KUMI_ENOMEM;
     ku_free(all);
     KU_TRY(status);
-    t->comms.dp = t->job->world; /* data parallelism is all there is */
+    KU_TRY(open_comms(t));
     KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph[0], t->memory, &t->tensor,
                                &t->n_tensors));
     for (int i = 0; i < n; i++)
@@ -306,6 +319,8 @@ void ku_trainer_destroy(struct ku_trainer *t)
     for (int p = KU_PROG_INIT; p < KU_N_PROGS; p++)
         ku_exec_unload(t->exec[p]);
     ku_memory_destroy(t->memory);
+    ku_comm_destroy(t->comms.replicate);
+    ku_comm_destroy(t->comms.shard);
     if (t->device)
         t->ops->close(t->device);
     for (int i = 0; i < 2 * t->n_shapes; i++)
