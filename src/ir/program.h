@@ -37,6 +37,7 @@ enum ku_class {
     KU_CL_WORKSPACE,
     KU_CL_SCALAR,
     KU_CL_INPUT,
+    KU_CL_GATHER, /* parameters of stage 3 while they are whole */
     KU_N_CLASSES
 };
 

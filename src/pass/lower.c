@@ -182,7 +182,8 @@ static void analyse(struct ku_lower *l)
     l->owner[0] = 0;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
-        if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1)
+        if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1 &&
+            !ku_bucket_is_gather(g, n))
             l->wire[ku_in(g, node, 0)] = 1;
         if (node->op == KU_OP_NONE || node->phase != KU_PH_O)
             continue;
@@ -208,7 +209,8 @@ static void analyse(struct ku_lower *l)
     for (uint32_t b = 0; b < g->n_buckets; b++) {
         l->bucket[b].n_open = g->bucket[b].n;
         for (uint32_t i = 0; i < g->bucket[b].n; i++)
-            l->fold[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket = (int32_t)b;
+            if (g->node[g->refs[g->bucket[b].first + i]].phase == KU_PH_O)
+                l->fold[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket = (int32_t)b;
     }
 }
 
@@ -257,6 +259,7 @@ static int lower_block(struct ku_lower *l, int is_backward, int u)
     const struct ku_graph *g = l->g;
     l->micro = u;
     l->phase = is_backward ? KU_PH_W : KU_PH_F;
+    KU_TRY(ku_gather_begin(l, is_backward ? KU_PH_I : KU_PH_F));
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
         int is_mine =
@@ -264,7 +267,7 @@ static int lower_block(struct ku_lower *l, int is_backward, int u)
         if (node->op == KU_OP_NONE || !is_mine)
             continue;
         if (node->op == KU_OP_convert) {
-            KU_TRY(lower_sync(l, n));
+            KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : lower_sync(l, n));
             continue;
         }
         KU_TRY(ku_lower_compute(l, n));
@@ -311,7 +314,7 @@ static int lower_once(struct ku_lower *l, int phase)
         if (node->op == KU_OP_NONE || node->phase != phase)
             continue;
         if (ku_bucket_is_gather(l->g, n)) {
-            KU_TRY(ku_bucket_gather(l, n));
+            KU_TRY(phase == KU_PH_A ? ku_gather_use(l, n) : ku_bucket_gather(l, n));
         } else if (node->op == KU_OP_convert) {
             KU_TRY(lower_convert(l, n));
         } else {
@@ -357,6 +360,7 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(add_inputs(l));
     KU_TRY(add_output_rows(l));
     analyse(l);
+    KU_TRY(ku_gather_begin(l, KU_PH_A));
     KU_TRY(lower_once(l, KU_PH_A));
     for (int u = 0; u < l->n_micro; u++) {
         KU_TRY(lower_block(l, 0, u));
@@ -390,7 +394,10 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
     int status = KUMI_ENOMEM;
     if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.workspace)
+        status = ku_gather_init(&l);
+    if (status == KUMI_OK)
         status = lower_all(&l);
+    ku_gather_fini(&l);
     ku_free(l.buffer);
     ku_free(l.state);
     ku_free(l.owner);

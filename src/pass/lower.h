@@ -24,6 +24,13 @@ struct ku_bucket_state {
     uint32_t n_open, handle; /* operands not yet complete; of the collective under way */
 };
 
+/* A unit's gather: a bucket of converts outside O. */
+struct ku_unit_state {
+    uint32_t place, handle; /* among all units, in the order of reading */
+    uint32_t turn;          /* the block for which it was started last */
+    int is_waited;
+};
+
 struct ku_lower {
     const struct ku_graph *g;
     const struct ku_compile_opts *o;
@@ -36,6 +43,10 @@ struct ku_lower {
     struct ku_fold_state *fold; /* per value */
     struct ku_bucket_state *bucket; /* per bucket */
     uint32_t in_flight[3];      /* those that free their operands, oldest first, + 1; 0 = none */
+    struct ku_unit_state *unit; /* per bucket */
+    uint32_t *unit_order, n_units;
+    uint32_t *unit_of; /* per node: the bucket that it is in, + 1 */
+    uint32_t turn;     /* blocks so far */
     size_t *workspace; /* per node, bytes + 1; 0 = not asked yet */
     int32_t micro;     /* at hand, -1 = once a step */
     uint8_t phase;     /* of collectives that start while it runs */
@@ -50,6 +61,14 @@ int ku_bucket_ready(struct ku_lower *l, ku_id value);
 int ku_bucket_finish(struct ku_lower *l, uint32_t bucket);
 /* A convert that gathers blocks, in a bucket or alone. */
 int ku_bucket_gather(struct ku_lower *l, ku_id node);
+
+/* lower_gather.c: parameters of stage 3. */
+int ku_gather_init(struct ku_lower *l);
+void ku_gather_fini(struct ku_lower *l);
+/* A block of nodes of this phase (A, F, I) begins. */
+int ku_gather_begin(struct ku_lower *l, int phase);
+/* What this convert's unit gathers is there from here on. */
+int ku_gather_use(struct ku_lower *l, ku_id convert);
 
 /* lower_emit.c: instructions. */
 int ku_lower_compute(struct ku_lower *l, ku_id node);

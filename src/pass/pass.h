@@ -26,6 +26,11 @@ struct ku_compile_opts {
     int overlap;          /* collectives start as soon as their operands are complete */
     int share_host_state; /* state lies once per host; owners update their blocks */
     int zero;             /* stage, 0 to 3: what private state ranks deal among themselves */
+    /* stage 3 */
+    const char *const *wrap; /* patterns of modules that are units; NULL: members of lists */
+    int prefetch;            /* units whose gathers are under way ahead of the one at hand */
+    int keep_gathered;       /* units are gathered once a step, not for forward and backward */
+    int64_t persist_below;   /* parameters of fewer elements stay whole */
 };
 enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 

@@ -6,11 +6,13 @@
  *     shared state   the host's ranks have one copy: owners update, everybody reads in place
  *                    (RUNTIME 9). Every stage is this program.
  *     private state  stage 1 and up: a rank keeps its blocks of the optimizer and of master
- *                    parameters with a compute copy; what forward reads is gathered after the update
+ *                    parameters with a compute copy; what forward reads is gathered after the
+ *                    update. Stage 3: a rank keeps its blocks of that too (zero_params.c)
  */
 #include "base/err.h"
 #include "ir/place.h"
-#include "pass/pass.h"
+#include "base/mem.h"
+#include "pass/zero.h"
 
 int ku_zero_is_private(const struct ku_compile_opts *o)
 {
@@ -108,11 +110,12 @@ static int is_master(const struct ku_graph *g, ku_id tensor)
 }
 
 /* What private state a rank keeps blocks of; the same for every program of a job. */
-static int keep_blocks(struct ku_graph *g, int axes)
+static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
 {
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        if (x->kind != KU_T_OPTIMIZER && !(x->kind == KU_T_PARAM && is_master(g, t)))
+        if (x->kind != KU_T_OPTIMIZER && !(x->kind == KU_T_PARAM && is_master(g, t)) &&
+            !ku_zero_is_dealt(g, o, t))
             continue;
         ku_id layout = in_blocks(g, g->value[x->value].layout, axes);
         if (layout == 0)
@@ -141,6 +144,21 @@ int ku_zero_gather(struct ku_graph *g)
         g->tensor[t].next = ku_out(g, node, 0);
     }
     return KUMI_OK;
+}
+
+/* The rank's blocks of private state, and gathers where they are read. */
+static int deal_state(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
+{
+    ku_id *whole = ku_calloc(g->n_tensors, sizeof *whole);
+    if (whole == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        whole[t] = g->value[g->tensor[t].value].layout;
+    int status = keep_blocks(g, o, axes);
+    if (status == KUMI_OK)
+        status = ku_zero_gather_params(g, o, whole);
+    ku_free(whole);
+    return status;
 }
 
 static int cut_update(struct ku_graph *g, int axes, int is_private)
@@ -172,6 +190,6 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
     if (dp == 1 || (!o->share_host_state && !is_private))
         return KUMI_OK;
     if (is_private)
-        KU_TRY(keep_blocks(g, axes));
+        KU_TRY(deal_state(g, o, axes));
     return o->is_training ? cut_update(g, axes, is_private) : KUMI_OK;
 }

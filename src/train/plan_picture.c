@@ -51,7 +51,8 @@ static const unsigned colour[KU_N_CLASSES] = {
     [KU_CL_PARAM] = 0x4e79a7,      [KU_CL_OPTIMIZER] = 0xa0cbe8, [KU_CL_DERIVED] = 0x86bcb6,
     [KU_CL_COUNTER] = 0x79706e,    [KU_CL_GRAD] = 0xe15759,      [KU_CL_PARTIAL] = 0xffb0a9,
     [KU_CL_ACTIVATION] = 0x6aab5b, [KU_CL_ADJOINT] = 0xf2a23b,   [KU_CL_WORKSPACE] = 0xb6992d,
-    [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894};
+    [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894,
+    [KU_CL_GATHER] = 0xd37295};
 
 static void set_colour(const struct picture *d, unsigned rgb)
 {

@@ -31,6 +31,8 @@ struct dist_case {
     int64_t bucket_bytes; /* 0 = 1 MiB */
     int no_overlap, no_sharing;
     int zero, replicate; /* stage; 0 = 1: with a stage and without sharing, n = replicate x shard */
+    int prefetch, keep_gathered;
+    int64_t persist_below;
     enum kumi_dtype compute;
     const char *device; /* "ref", "cpu" */
     int optimizer;      /* 0 = KU_OP_adamw */
@@ -84,7 +86,10 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .first_bucket_bytes = 4096,
                                  .overlap = !c->no_overlap,
                                  .share_host_state = !c->no_sharing,
-                                 .zero = c->zero};
+                                 .zero = c->zero,
+                                 .prefetch = c->prefetch,
+                                 .keep_gathered = c->keep_gathered,
+                                 .persist_below = c->persist_below};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
     int is_dealt = c->zero && c->no_sharing;

@@ -37,13 +37,31 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b)
 }
 
 static const struct layout {
-    int n, zero, replicate, sharing, no_overlap, bucket_bytes;
+    int n, zero, replicate, sharing, no_overlap, bucket_bytes, prefetch, keep_gathered, persist_below;
 } layout[] = {
-    {2, 1, 0, 0, 0, 0}, {4, 1, 0, 0, 0, 3000}, {8, 1, 0, 0, 0, 0},
-    {4, 1, 0, 0, 1, 0}, {2, 1, 0, 1, 0, 0},    {4, 3, 0, 1, 0, 0},
-    {2, 2, 0, 0, 0, 3000}, {4, 2, 0, 0, 0, 0}, {8, 2, 0, 0, 0, 3000},
-    {4, 2, 0, 0, 1, 3000}, {4, 1, 2, 0, 0, 3000}, {8, 2, 2, 0, 0, 3000},
-    {8, 2, 4, 0, 1, 3000}, {8, 1, 4, 0, 0, 0}, {4, 2, 4, 0, 0, 0},
+    {.n = 2, .zero = 1},
+    {.n = 4, .zero = 1, .bucket_bytes = 3000},
+    {.n = 8, .zero = 1},
+    {.n = 4, .zero = 1, .no_overlap = 1},
+    {.n = 4, .zero = 1, .replicate = 2, .bucket_bytes = 3000},
+    {.n = 8, .zero = 1, .replicate = 4},
+    {.n = 2, .zero = 2, .bucket_bytes = 3000},
+    {.n = 4, .zero = 2},
+    {.n = 8, .zero = 2, .bucket_bytes = 3000},
+    {.n = 4, .zero = 2, .no_overlap = 1, .bucket_bytes = 3000},
+    {.n = 8, .zero = 2, .replicate = 2, .bucket_bytes = 3000},
+    {.n = 8, .zero = 2, .replicate = 4, .no_overlap = 1},
+    {.n = 4, .zero = 2, .replicate = 4},
+    {.n = 2, .zero = 3, .prefetch = 1},
+    {.n = 4, .zero = 3, .bucket_bytes = 3000, .prefetch = 2},
+    {.n = 8, .zero = 3, .persist_below = 1000},
+    {.n = 4, .zero = 3, .no_overlap = 1, .prefetch = 1, .persist_below = 60},
+    {.n = 4, .zero = 3, .keep_gathered = 1},
+    {.n = 4, .zero = 3, .replicate = 2, .prefetch = 1},
+    {.n = 8, .zero = 3, .replicate = 2, .bucket_bytes = 3000, .prefetch = 5},
+    {.n = 2, .zero = 1, .sharing = 1},
+    {.n = 4, .zero = 2, .sharing = 1},
+    {.n = 8, .zero = 3, .sharing = 1},
 };
 enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
 
@@ -52,6 +70,8 @@ static struct dist_case laid_out(const struct dist_case *one, const struct layou
     struct dist_case c = *one;
     c.n = l->n, c.zero = l->zero, c.replicate = l->replicate;
     c.no_sharing = !l->sharing, c.no_overlap = l->no_overlap, c.bucket_bytes = l->bucket_bytes;
+    c.prefetch = l->prefetch, c.keep_gathered = l->keep_gathered;
+    c.persist_below = l->persist_below;
     c.threads = l->n == 2 && strcmp(c.device, "cpu") == 0 ? 2 : 1;
     return c;
 }
