@@ -345,11 +345,12 @@ static int dp_axes(const struct ku_lower *l)
     return (n[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (n[KU_AX_SHARD] > 1) << KU_AX_SHARD;
 }
 
+/* Whether owners write what others read where it lies; below stage 3 a gather tells them. */
 static int writes_shared_state(const struct ku_lower *l)
 {
     for (ku_id n = 1; n < l->g->n_nodes; n++)
         if (ku_ops[l->g->node[n].op].traits & KU_OP_UPDATE)
-            return l->p->share_host_state;
+            return l->p->share_host_state || l->p->zero == 3;
     return 0;
 }
 

@@ -125,6 +125,10 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->mesh.extent[KU_AX_REPLICATE] = s->batch.n_ranks;
     if (s->sharding.zero > 0 && !o->share_host_state) { /* shared state is one program */
         o->zero = s->sharding.zero;
+        o->wrap = c->parallel_wrap.n ? (const char *const *)c->parallel_wrap.item : NULL;
+        o->prefetch = (int)c->parallel_prefetch;
+        o->keep_gathered = !c->parallel_reshard_after_forward;
+        o->persist_below = c->parallel_persist_below;
         o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
         o->mesh.extent[KU_AX_SHARD] = s->sharding.shard;
     }

@@ -7,8 +7,6 @@
 #include "base/err.h"
 #include "base/str.h"
 
-enum { MOST_STAGE = 1 };
-
 /* FSDP's words. */
 static const struct {
     const char *name;
@@ -80,22 +78,6 @@ static int read_stage(const struct ku_config *c, int *zero, int *is_hybrid)
     return KUMI_OK;
 }
 
-static int check_stage(const struct ku_config *c, const struct ku_sharding *s)
-{
-    char wanted[128];
-    if (s->zero > MOST_STAGE && !c->parallel_share_host_state) {
-        snprintf(wanted, sizeof wanted,
-                 "is not supported yet where parallel.share_host_state is false; up to %d",
-                 MOST_STAGE);
-        return refuse_number(c, "parallel.zero", s->zero, wanted);
-    }
-    if (s->replicate > 1 && s->shard > 1 && !c->parallel_share_host_state)
-        return refuse_number(c, "parallel.replicate", s->replicate,
-                             "with parallel.shard above 1 is not supported yet where "
-                             "parallel.share_host_state is false; give 1");
-    return KUMI_OK;
-}
-
 int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *out)
 {
     int64_t replicate = c->parallel_replicate, shard = c->parallel_shard;
@@ -129,5 +111,5 @@ int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *ou
     if (!is_admissible(shard, n))
         return refuse_product(c, "parallel.shard", shard, n);
     *out = (struct ku_sharding){zero, (int)replicate, (int)shard};
-    return n > 1 ? check_stage(c, out) : KUMI_OK;
+    return KUMI_OK;
 }

@@ -161,7 +161,8 @@ static void resume_elsewhere(void **state)
         if (ku_job_threads(a.c.n, NULL, resumed_rank, &a) < 0 ||
             ku_job_threads(b.c.n, NULL, resumed_rank, &b) < 0)
             fail_msg("layout %d: %s", i, ku_err_get()->text);
-        assert_string_equal(b.c.digest, one.digest);
+        if (strcmp(b.c.digest, one.digest) != 0)
+            fail_msg("layout %d: digests differ", i);
         assert_int_equal(ku_os_rmtree(dir), 0);
     }
 }

@@ -80,8 +80,6 @@ static void refuses(void **state)
          "parallel.strategy: \"FULL_SHARD\"; has no replicas: give HYBRID_SHARD"},
         {"\"strategy\":\"HYBRID_SHARD\"", 4,
          "parallel.strategy: \"HYBRID_SHARD\"; needs parallel.shard or parallel.replicate"},
-        {"\"zero\":2,\"share_host_state\":false", 4,
-         "parallel.zero: 2; is not supported yet where parallel.share_host_state is false"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
