@@ -24,6 +24,7 @@ static int compile(struct ku_plan *p, int shape)
     size_t bytes[2] = {0};
     KU_TRY(ku_session_compile_opts(&p->s, &o));
     KU_TRY(ku_session_graph(&p->s, shape, &g));
+    p->s.n_params = ku_graph_n_params(g);
     int status = ku_trainer_plan(g, &o, &target, program, NULL, NULL);
     ku_graph_destroy(g);
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++) {
