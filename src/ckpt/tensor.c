@@ -30,7 +30,7 @@ static int check_shape(const struct ku_ckpt_tensor *t)
             in_memory > (int64_t)1 << 48)
             return KU_ERR(KUMI_EINVAL, "checkpoint: %s: more than 2^48 elements", t->name);
     }
-    if (count > 0 && t->data == NULL)
+    if (count > 0 && t->data == NULL && t->n_parts == 0)
         return KU_ERR(KUMI_EINVAL, "checkpoint: %s: no memory given", t->name);
     if (t->group != KU_CKPT_MODEL && t->group != KU_CKPT_OPTIMIZER)
         return KU_ERR(KUMI_EINVAL, "checkpoint: %s: group %d", t->name, (int)t->group);
@@ -90,14 +90,35 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Elements [at, *end) of memory lie side by side from the returned place on; *end comes down to
+ * where they stop. part: the last one that was not it, -1 to begin; NULL: no other has them. */
+static char *place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, int *part)
+{
+    size_t each = kumi_dtype_bytes(t->dtype);
+    if (t->n_parts == 0)
+        return ++*part == 0 ? (char *)t->data + (size_t)at * each : NULL;
+    while (++*part < t->n_parts) {
+        const struct ku_ckpt_part *p = &t->part[*part];
+        if (at >= p->begin && at < p->end) {
+            *end = min_i64(*end, p->end);
+            return (char *)p->data + (size_t)(at - p->begin) * each;
+        }
+    }
+    return NULL;
+}
+
 void ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out)
 {
     size_t each = kumi_dtype_bytes(t->dtype);
     for (int64_t done = 0, n; done < count; done += n) {
-        int64_t place;
+        int64_t place, end;
+        int part = -1;
         n = min_i64(ku_ckpt_tensor_run(t, at + done, &place), count - done);
-        memcpy((char *)out + (size_t)done * each, (const char *)t->data + (size_t)place * each,
-               (size_t)n * each);
+        end = place + n;
+        const char *from = place_of(t, place, &end, &part);
+        KU_ASSERT(from != NULL);
+        n = end - place;
+        memcpy((char *)out + (size_t)done * each, from, (size_t)n * each);
     }
 }
 
@@ -138,27 +159,43 @@ static int64_t first_inexact(const void *out, enum kumi_dtype out_dtype, const v
     return -1;
 }
 
+/* As many of the n elements at `in` as lie side by side in one place, to all places that hold them.
+ * Returns how many, or -1 - i: the i-th is not exact. */
+static int64_t scatter_run(const struct ku_ckpt_tensor *t, int64_t place, int64_t n, const void *in,
+                           enum kumi_dtype in_dtype, int look)
+{
+    int64_t bad = -1, end = place + n;
+    int part = -1;
+    while (place_of(t, place, &end, &part)) /* the shortest of all places */
+        ;
+    n = end - place;
+    part = -1;
+    for (char *to; (to = place_of(t, place, &end, &part)) != NULL;) {
+        if (in_dtype == t->dtype)
+            memcpy(to, in, (size_t)n * kumi_dtype_bytes(t->dtype));
+        else
+            ku_convert(to, t->dtype, in, in_dtype, n);
+        bad = look ? first_inexact(to, t->dtype, in, in_dtype, n) : -1;
+    }
+    return bad >= 0 ? -1 - bad : n;
+}
+
 int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
                            const void *in, enum kumi_dtype in_dtype, int exact)
 {
-    size_t each = kumi_dtype_bytes(t->dtype), in_each = kumi_dtype_bytes(in_dtype);
+    size_t in_each = kumi_dtype_bytes(in_dtype);
     int look = exact && !is_widening(in_dtype, t->dtype);
     for (int64_t done = 0, n; done < count; done += n) {
         int64_t place;
-        n = min_i64(ku_ckpt_tensor_run(t, at + done, &place), count - done);
-        char *to = (char *)t->data + (size_t)place * each;
         const char *from = (const char *)in + (size_t)done * in_each;
-        if (in_dtype == t->dtype)
-            memcpy(to, from, (size_t)n * each);
-        else
-            ku_convert(to, t->dtype, from, in_dtype, n);
-        int64_t bad = look ? first_inexact(to, t->dtype, from, in_dtype, n) : -1;
-        if (bad >= 0)
+        n = min_i64(ku_ckpt_tensor_run(t, at + done, &place), count - done);
+        n = scatter_run(t, place, n, from, in_dtype, look);
+        if (n < 0)
             return KU_ERR(
                 KUMI_EINPUT,
                 "tensor: %s: element %lld: %.17g of dtype %s is not exact in %s; choose a "
                 "wider dtype",
-                t->name, (long long)(at + done + bad), ku_load_f64(from, in_dtype, bad),
+                t->name, (long long)(at + done - n - 1), ku_load_f64(from, in_dtype, -n - 1),
                 kumi_dtype_name(in_dtype), kumi_dtype_name(t->dtype));
     }
     return KUMI_OK;

@@ -8,6 +8,12 @@
 /* Which file of a snapshot a tensor belongs to. */
 enum ku_ckpt_group { KU_CKPT_MODEL, KU_CKPT_OPTIMIZER, KU_CKPT_N_GROUPS };
 
+/* Elements [begin, end), in memory order, of a tensor that lies in several places. */
+struct ku_ckpt_part {
+    int64_t begin, end;
+    void *data; /* element begin, aligned for dtype */
+};
+
 /*
  * A tensor of the job's state: how it is called and shaped in files, and where it lies in memory.
  * Padding (padded > dim) is in memory alone; it is neither written nor hashed, and loads leave it
@@ -15,7 +21,10 @@ enum ku_ckpt_group { KU_CKPT_MODEL, KU_CKPT_OPTIMIZER, KU_CKPT_N_GROUPS };
  *
  *   dim      [ndim] as in files
  *   padded   [ndim] as in memory, padded[i] >= dim[i]; row-major
- *   data     the whole logical tensor, aligned for dtype
+ *   data     the whole logical tensor, aligned for dtype; with parts not looked at: NULL, or
+ *            this rank's copy
+ *   part     [n_parts] where it lies instead, every element at least once: the first that holds an
+ *            element is read, all that hold it are written. n_parts 0: data
  */
 struct ku_ckpt_tensor {
     const char *name;
@@ -24,6 +33,8 @@ struct ku_ckpt_tensor {
     int64_t dim[KU_MAX_DIMS];
     int64_t padded[KU_MAX_DIMS];
     void *data;
+    const struct ku_ckpt_part *part;
+    int n_parts;
     enum ku_ckpt_group group;
     uint32_t turn; /* when training changes it: lower ones first. 0: never, or nobody asks */
 };

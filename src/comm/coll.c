@@ -170,7 +170,8 @@ static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
                           "collective: %s: part %d: count %lld, first_block %lld, block_count %d",
                           kind, i, (long long)p->count, (long long)p->first_block,
                           (int)p->block_count);
-        if (((p->in.flags | p->out.flags) & KU_ARENA_PRIVATE) && comm->n > 1 &&
+        int outs = c->kind == KU_COLL_ALL_REDUCE ? p->out.flags : 0;
+        if (((p->in.flags | outs) & KU_ARENA_PRIVATE) && comm->n > 1 &&
             ku_coll_path(c, comm->n, comm->me) != KU_PATH_INLINE)
             return KU_ERR(KUMI_EINVAL,
                           "collective: %s: part %d: private memory; parts lie in arenas", kind, i);

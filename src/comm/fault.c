@@ -193,7 +193,7 @@ static int count_time(struct ku_job *job, struct ku_waiter *w, struct ku_work *w
 }
 
 /* Who waits for a rank that is in kumi_comm_leave waits in vain, unless on the world, where the
- * fingerprints tell it. */
+ * fingerprints tell it, or where it came before it left: what it said then is looked for again. */
 static int look_for_leavers(struct ku_job *job, struct ku_work *work)
 {
     int awaited = work ? awaited_by(work) : -1;
@@ -202,7 +202,10 @@ static int look_for_leavers(struct ku_job *job, struct ku_work *work)
         return 0;
     if (atomic_load(&ku_segment_line(job->seg, awaited)->state) != KU_RANK_LEAVING)
         return 0;
-    return raise_left(job, awaited, work);
+    KU_TRY(ku_job_advance(job));
+    return work->state == KU_WORK_FINISHED || awaited_by(work) != awaited
+               ? 0
+               : raise_left(job, awaited, work);
 }
 
 static void pause_cpu(void)

@@ -150,12 +150,13 @@ static void slice(const struct ku_work *w, int64_t count, int64_t first, int64_t
                     begin, end);
 }
 
-static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part, int64_t at,
-                              int64_t count)
+/* Elements [at, at + count); the range that this rank keeps begins at element `begin`. */
+static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part, int64_t begin,
+                              int64_t at, int64_t count)
 {
     struct ku_comm *c = w->comm;
     struct operands o;
-    size_t offset = (size_t)at * each_bytes(w);
+    size_t offset = (size_t)at * each_bytes(w), kept = (size_t)(at - begin) * each_bytes(w);
     int to_all = w->coll.kind == KU_COLL_ALL_REDUCE && !(part->out.flags & KU_ARENA_COMMON);
     o.n_dst = to_all ? c->n : 1;
     o.n_streamed = 0;
@@ -167,9 +168,11 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
     }
     const void *addend = NULL;
     if (!to_all)
-        o.dst[0] = ref_at(c->job, &part->out, c->job->local_rank) + offset;
+        o.dst[0] = ref_at(c->job, &part->out, c->job->local_rank) +
+                   (part->kept & KU_KEPT_OUT ? kept : offset);
     if (part->has_addend && !to_all)
-        addend = ref_at(c->job, &part->addend, c->job->local_rank) + offset;
+        addend = ref_at(c->job, &part->addend, c->job->local_rank) +
+                 (part->kept & KU_KEPT_ADDEND ? kept : offset);
     reduce(w, &o, addend, count);
     if (w->coll.see && w->coll.kind == KU_COLL_REDUCE_SCATTER)
         w->coll.see(w->coll.see_ctx, w->part, o.dst[0], count);
@@ -191,7 +194,7 @@ static int program_sums(struct ku_work *w)
             int64_t count = bite(w, end - begin - w->at);
             if (!count)
                 return 1;
-            w->at += program_reduce(w, part, begin + w->at, count);
+            w->at += program_reduce(w, part, begin, begin + w->at, count);
         }
     }
     return 0;
@@ -214,7 +217,8 @@ static int program_copies(struct ku_work *w)
                 ku_blocks_range(part->count, part->block_count, part->first_block, c->n, i, &begin,
                                 &end);
             deliver(w, out + begin * each,
-                    ref_at(c->job, &part->in, ku_comm_local(c, i)) + begin * each,
+                    ref_at(c->job, &part->in, ku_comm_local(c, i)) +
+                        (part->kept & KU_KEPT_IN ? 0 : begin * each),
                     (end - begin) * each);
         }
     }

@@ -31,7 +31,7 @@ struct ku_exec {
     const struct ku_program *program;
     const struct ku_device_ops *ops;
     void *device;
-    struct ku_comm *dp;
+    struct ku_exec_comms comms;
     struct ku_coord coord;
     struct step *step;
     struct ku_work *work;      /* one per handle */
@@ -89,6 +89,8 @@ static enum ku_coll_kind kind_of(int exchange)
         return KU_COLL_ALL_REDUCE;
     case KU_X_BARRIER:
         return KU_COLL_BARRIER;
+    case KU_X_ALL_GATHER:
+        return KU_COLL_ALL_GATHER;
     }
     return KU_COLL_BARRIER;
 }
@@ -114,11 +116,61 @@ static void bind_squares(struct ku_exec *e, const struct ku_instr *i, struct ku_
     coll->see_ctx = s;
 }
 
+/* The communicator of these mesh axes. */
+static struct ku_comm *comm_of(const struct ku_exec *e, int axes)
+{
+    if (e->comms.shard && axes == 1 << KU_AX_SHARD)
+        return e->comms.shard;
+    if (e->comms.replicate && axes == 1 << KU_AX_REPLICATE)
+        return e->comms.replicate;
+    return e->comms.dp;
+}
+
+/* A buffer as collectives see it; private where it lies in memory that peers do not address. */
+static struct ku_ref ref_of(const struct ku_exec *e, ku_id buffer)
+{
+    const struct ku_buffer *b = &e->program->buffer[buffer];
+    const struct ku_arena *arena = b->arena == KU_AR_WIRE    ? e->memory->wire
+                                   : b->arena == KU_AR_SHARD ? e->memory->shard
+                                                             : NULL;
+    if (arena == NULL)
+        return (struct ku_ref){.flags = KU_ARENA_PRIVATE,
+                               .ptr = e->memory->base[b->arena] + b->offset};
+    return (struct ku_ref){.arena = arena->id, .off = b->offset};
+}
+
+static struct ku_coll_part bind_part(const struct ku_exec *e, const struct ku_operand *o, int kind)
+{
+    const struct ku_program *p = e->program;
+    struct ku_coll_part part = {.in = ref_of(e, o->buffer),
+                                .out = ref_of(e, o->out ? o->out : o->buffer),
+                                .count = ku_shape_count(&p->shape[o->shape]),
+                                .first_block = o->first_block,
+                                .block_count = kind == KU_X_ALL_REDUCE ? 0 : KU_BLOCK_COUNT,
+                                .has_addend = o->addend != 0};
+    if (o->addend) {
+        part.addend = ref_of(e, o->addend);
+        part.kept |= p->buffer[o->addend].is_kept ? KU_KEPT_ADDEND : 0;
+    }
+    if (kind == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z)) {
+        struct ku_part own; /* replicas reduce the blocks that they have in common */
+        ku_program_part(p, o, &e->coord, -1, &own);
+        part.count = ku_shape_count(&own.shape);
+        part.in.off += own.offset;
+        part.out.off += own.offset;
+        return part;
+    }
+    part.kept |= p->buffer[o->buffer].is_kept ? KU_KEPT_IN : 0;
+    part.kept |= p->buffer[o->out ? o->out : o->buffer].is_kept ? KU_KEPT_OUT : 0;
+    return part;
+}
+
 static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_coll_part *part,
                       struct step *s)
 {
     const struct ku_program *p = e->program;
-    KU_ASSERT(e->dp != NULL);
+    struct ku_comm *comm = comm_of(e, i->axes);
+    KU_ASSERT(comm != NULL);
     struct ku_coll coll = {.kind = kind_of(i->op),
                            .reduce = i->reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,
                            .name = p->name_of[i->path],
@@ -126,24 +178,13 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
                            .n_parts = (int)i->n_parts};
     for (uint32_t k = 0; k < i->n_parts; k++) {
         const struct ku_operand *o = &p->operand[i->operand + i->n_in + k];
-        struct ku_ref ref = {.arena = e->memory->wire->id, .off = p->buffer[o->buffer].offset};
-        KU_ASSERT(p->buffer[o->buffer].arena == KU_AR_WIRE);
         coll.dtype = coll.wire = (enum kumi_dtype)o->dtype;
-        part[k] =
-            (struct ku_coll_part){.in = ref,
-                                  .out = ref,
-                                  .count = ku_shape_count(&p->shape[o->shape]),
-                                  .first_block = o->first_block,
-                                  .block_count = i->op == KU_X_REDUCE_SCATTER ? KU_BLOCK_COUNT : 0,
-                                  .has_addend = o->addend != 0};
-        if (o->addend)
-            part[k].addend =
-                (struct ku_ref){.arena = e->memory->wire->id, .off = p->buffer[o->addend].offset};
+        part[k] = bind_part(e, o, i->op);
     }
     if (i->n_in)
         bind_squares(e, i, &coll);
     s->work = &e->work[i->handle];
-    return ku_work_init(s->work, e->dp, &coll);
+    return ku_work_init(s->work, comm, &coll);
 }
 
 static int bind_all(struct ku_exec *e)
@@ -171,8 +212,8 @@ static int bind_all(struct ku_exec *e)
 }
 
 int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
-                 const struct ku_device_ops *ops, void *device, struct ku_comm *dp,
-                 struct ku_exec **out)
+                 const struct ku_device_ops *ops, void *device,
+                 const struct ku_exec_comms *comms, struct ku_exec **out)
 {
     struct ku_exec *e = ku_calloc(1, sizeof *e);
     size_t n_parts = 1;
@@ -187,7 +228,7 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                           .program = p,
                           .ops = ops,
                           .device = device,
-                          .dp = dp,
+                          .comms = comms ? *comms : (struct ku_exec_comms){0},
                           .first_once = first_once,
                           .coord = ku_mesh_coord(&p->mesh, memory->job->rank)};
     e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
@@ -195,8 +236,8 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
     e->squares = ku_calloc(p->n_handles + 1, sizeof *e->squares);
     e->part = ku_calloc(n_parts, sizeof *e->part);
     int status = e->step && e->work && e->squares && e->part ? bind_all(e) : KUMI_ENOMEM;
-    if (status == KUMI_OK && dp)
-        status = ku_comm_check_hash(dp, p->name, ku_program_hash(p));
+    if (status == KUMI_OK && e->comms.dp)
+        status = ku_comm_check_hash(e->comms.dp, p->name, ku_program_hash(p));
     if (status < 0) {
         ku_exec_unload(e);
         return status;
@@ -270,7 +311,7 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         case KU_COMPUTE:
             if (s->is_gated && e->gate)
                 KU_TRY(e->gate(e->gate_ctx, at));
-            KU_TRY(e->ops->launch(e->device, s->kernel, e->dp ? between_tiles : NULL, job));
+            KU_TRY(e->ops->launch(e->device, s->kernel, e->comms.dp ? between_tiles : NULL, job));
             if (see)
                 show(e, at, see, ctx);
             break;

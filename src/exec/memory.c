@@ -31,6 +31,10 @@ static int map_shared(struct ku_memory *m)
         KU_TRY(ku_arena_create(m->job, "state", m->bytes[KU_AR_HOST], 0, &m->host));
         m->base[KU_AR_HOST] = ku_arena_common(m->host);
     }
+    if (m->bytes[KU_AR_SHARD]) {
+        KU_TRY(ku_arena_create(m->job, "shard", 0, m->bytes[KU_AR_SHARD], &m->shard));
+        m->base[KU_AR_SHARD] = ku_arena_part(m->shard, m->job->local_rank);
+    }
     if (m->bytes[KU_AR_WIRE]) {
         KU_TRY(ku_arena_create(m->job, "wire", 0, m->bytes[KU_AR_WIRE], &m->wire));
         m->base[KU_AR_WIRE] = ku_arena_part(m->wire, m->job->local_rank);
@@ -73,6 +77,8 @@ void ku_memory_destroy(struct ku_memory *m)
             ku_os_munmap(m->base[a], m->bytes[a]);
     if (m->wire)
         ku_arena_destroy(m->job, m->wire);
+    if (m->shard)
+        ku_arena_destroy(m->job, m->shard);
     if (m->host)
         ku_arena_destroy(m->job, m->host);
     ku_free(m);

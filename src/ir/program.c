@@ -61,17 +61,25 @@ const struct ku_program_port *ku_program_find_port(const struct ku_program *p, i
 
 /* Data-parallel members of the axes over which blocks are dealt, and where this rank stands among
  * them. */
-static int block_members(const struct ku_program *p, const struct ku_layout *l,
+static int block_members(const struct ku_mesh *m, const struct ku_layout *l,
                          const struct ku_coord *c, int *me)
 {
     int n = 1;
     *me = 0;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
         if (l->at[a].kind == KU_Z) {
-            *me = *me * p->mesh.extent[a] + c->at[a];
-            n *= p->mesh.extent[a];
+            *me = *me * m->extent[a] + c->at[a];
+            n *= m->extent[a];
         }
     return n;
+}
+
+void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
+                     int64_t first_block, const struct ku_coord *coord, int64_t *begin,
+                     int64_t *end)
+{
+    int me, n = block_members(mesh, layout, coord, &me);
+    ku_blocks_range(count, KU_BLOCK_COUNT, first_block, n, me, begin, end);
 }
 
 void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
@@ -84,9 +92,8 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
     struct ku_slice slice;
     memset(out, 0, sizeof *out);
     if (ku_layout_has(layout, KU_Z)) {
-        int me, n = block_members(p, layout, coord, &me);
         int64_t begin, end, count = ku_shape_count(shape);
-        ku_blocks_range(count, KU_BLOCK_COUNT, o->first_block, n, me, &begin, &end);
+        ku_program_kept(&p->mesh, layout, count, o->first_block, coord, &begin, &end);
         int64_t kept = end - begin;
         if (kept == 0)
             begin = 0; /* nothing lies nowhere */
@@ -96,7 +103,8 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         out->shape.dim[0].seen = seen < 0 ? 0 : seen < kept ? seen : kept;
         out->start[0] = begin;
         out->logical[0] = count;
-        out->offset = (size_t)begin * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+        if (!buffer->is_kept)
+            out->offset = (size_t)begin * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
         return;
     }
     if (micro >= 0)
@@ -145,13 +153,14 @@ uint64_t ku_program_hash(const struct ku_program *p)
         const struct ku_instr *x = &p->instr[i];
         if (x->kind == KU_COMPUTE)
             continue;
-        h = ku_hash64_mix(h, (uint64_t)x->kind | (uint64_t)x->op << 8 | (uint64_t)x->axis << 24 |
+        h = ku_hash64_mix(h, (uint64_t)x->kind | (uint64_t)x->op << 8 | (uint64_t)x->axes << 24 |
                                  (uint64_t)x->reduce << 32 | (uint64_t)x->handle << 40);
         for (uint32_t k = 0; k < x->n_parts; k++) {
             const struct ku_operand *o = &p->operand[x->operand + x->n_in + k];
             h = ku_hash64_mix(h, (uint64_t)ku_shape_count(&p->shape[o->shape]) ^ (uint64_t)o->dtype
                                                                                      << 56);
             h = ku_hash64_mix(h, p->buffer[o->buffer].offset + (uint64_t)o->first_block);
+            h = ku_hash64_mix(h, p->buffer[o->out].offset + (o->out != 0));
         }
     }
     return h;
@@ -159,8 +168,9 @@ uint64_t ku_program_hash(const struct ku_program *p)
 
 static const char *const class_name[KU_N_CLASSES] = {
     "parameters",        "optimizer",   "compute copies", "counters",  "buffers", "gradients",
-    "partial gradients", "activations", "adjoints",       "workspace", "scalars", "inputs"};
-static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "wire", "step", "input"};
+    "partial gradients", "activations", "adjoints",       "workspace", "scalars", "inputs",
+    "gathered parameters"};
+static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "shard", "wire", "step", "input"};
 
 const char *ku_class_name(int cls)
 {

@@ -16,6 +16,8 @@
 enum ku_arena_kind {
     KU_AR_HOST,  /* state, once per host, in logical order */
     KU_AR_STATE, /* state of this rank alone */
+    KU_AR_SHARD, /* state of this rank that peers on the host address: ZeRO's blocks, and what is
+                    gathered */
     KU_AR_WIRE,  /* per rank, but peers on the host address it: operands of collectives */
     KU_AR_STEP,  /* per rank, private: everything that dies within the step, and result ports */
     KU_AR_INPUT, /* ports that the trainer fills, and rows that it reads back */
@@ -35,12 +37,14 @@ enum ku_class {
     KU_CL_WORKSPACE,
     KU_CL_SCALAR,
     KU_CL_INPUT,
+    KU_CL_GATHER, /* parameters of stage 3 while they are whole */
     KU_N_CLASSES
 };
 
 /* One instance of one value, live from instruction `first` to `last`, both included. */
 struct ku_buffer {
     uint8_t arena, cls, dtype;
+    uint8_t is_kept; /* holds a rank's blocks alone, not the whole tensor with them in their places */
     ku_id value;   /* of the graph: what it holds, for text; 0 = workspace */
     int32_t micro; /* the instance; -1 = once a step */
     ku_id name;    /* state: the tensor's; else the module path */
@@ -54,6 +58,7 @@ struct ku_operand {
     ku_id buffer, shape, layout;
     uint8_t dtype;
     ku_id addend;        /* start: buffer that is added to the sum, complete by then; 0 = none */
+    ku_id out;           /* start: buffer that the result goes to; 0 = in place */
     uint32_t stats_word; /* start: of stats, that counts the sum's non-finite elements; its squares
                             are added too. 0 = neither */
     int32_t first_block; /* layout with Z: who keeps block 0 */
@@ -61,8 +66,9 @@ struct ku_operand {
 };
 
 enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };
-/* What a start begins. Parts are in place; of a reduce-scatter each rank keeps its blocks. */
-enum ku_exchange { KU_X_REDUCE_SCATTER, KU_X_ALL_REDUCE, KU_X_BARRIER };
+/* What a start begins. Parts are in place; of a reduce-scatter each rank keeps its blocks, for an
+ * all-gather it has them. */
+enum ku_exchange { KU_X_REDUCE_SCATTER, KU_X_ALL_REDUCE, KU_X_BARRIER, KU_X_ALL_GATHER };
 struct ku_instr {
     uint8_t kind, phase, n_in, n_out, accumulate;
     uint16_t op; /* compute: enum ku_op; start: enum ku_exchange */
@@ -73,7 +79,7 @@ struct ku_instr {
     ku_id attr, path, source; /* source: the node's; 0: none */
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */
-    uint8_t axis;       /* start: the communicator's mesh axis */
+    uint8_t axes;       /* start: the communicator's mesh axes, a mask */
     uint8_t reduce;     /* start: enum ku_fold */
     uint32_t handle;    /* start opens it, the wait that names it closes it */
 };
@@ -86,8 +92,9 @@ struct ku_program_port {
 /* A state tensor as the program knows it; equal for all programs of a job (one state plan). */
 struct ku_program_state {
     ku_id name, shape;
-    uint8_t kind, dtype, arena;
+    uint8_t kind, dtype, arena, is_kept;
     int32_t first_block;
+    ku_id blocks; /* layout with Z on the axes over which this tensor's blocks are dealt; 0: none */
     size_t offset, bytes;
 };
 
@@ -95,6 +102,7 @@ struct ku_program {
     char name[32];
     struct ku_mesh mesh;
     int share_host_state;
+    int zero; /* stage of private state; 0: ranks keep all of it, or share it */
     uint32_t n_instrs, n_buffers, n_operands, n_handles, n_states, n_inputs, n_outputs;
     struct ku_instr *instr;
     struct ku_buffer *buffer;
@@ -130,6 +138,11 @@ struct ku_part {
 };
 void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
                      const struct ku_coord *coord, int micro, struct ku_part *out);
+
+/* The elements of a flattened tensor that a rank keeps: [*begin, *end). layout: with Z. */
+void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
+                     int64_t first_block, const struct ku_coord *coord, int64_t *begin,
+                     int64_t *end);
 
 /* The types and cost of an instruction as the rank at `coord` runs it. All zero but for compute. */
 void ku_program_types(const struct ku_program *p, uint32_t instr, const struct ku_coord *coord,

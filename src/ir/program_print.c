@@ -28,6 +28,8 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
         ku_str_add(out, "%s+%zu", ku_arena_name(b->arena), b->offset + part.offset);
     if (o->addend)
         ku_str_add(out, "+b%u", o->addend);
+    if (o->out)
+        ku_str_add(out, "->b%u", o->out);
     if (o->stats_word)
         ku_str_add(out, "->w%u", o->stats_word);
 }
@@ -35,7 +37,7 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
 static void print_instr(const struct ku_program *p, uint32_t at, int with_offsets,
                         struct ku_str *out)
 {
-    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
+    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier", "all_gather"};
     const struct ku_instr *i = &p->instr[at];
     ku_str_add(out, "%6u ", at);
     if (i->micro >= 0)
@@ -46,9 +48,12 @@ static void print_instr(const struct ku_program *p, uint32_t at, int with_offset
         ku_str_add(out, "wait #%u\n", i->handle);
         return;
     }
-    if (i->kind == KU_START)
-        ku_str_add(out, "start %s #%u %s", exchange[i->op], i->handle, ku_axis_name(i->axis));
-    else
+    if (i->kind == KU_START) {
+        ku_str_add(out, "start %s #%u", exchange[i->op], i->handle);
+        for (int a = 0; a < KU_N_AXES; a++)
+            if (i->axes >> a & 1)
+                ku_str_add(out, " %s", ku_axis_name(a));
+    } else
         ku_str_add(out, "%s%s", ku_ops[i->op].name, i->accumulate ? "+" : "");
     int n_out = i->kind == KU_START ? (int)i->n_parts : i->n_out;
     for (int k = 0; k < n_out; k++)

@@ -15,7 +15,7 @@ static const struct ku_pass pass_list[] = {
     {"placement", KU_HAS_PRECISION, KU_HAS_PLACEMENT, 0, ku_pass_placement},
     {"autodiff", KU_HAS_PLACEMENT, KU_HAS_GRADIENTS, 1, ku_pass_autodiff},
     {"update", KU_HAS_PLACEMENT, KU_HAS_UPDATE, 0, ku_pass_update},
-    {"zero", KU_HAS_UPDATE, KU_HAS_ZERO, 1, ku_pass_zero},
+    {"zero", KU_HAS_UPDATE, KU_HAS_ZERO, 0, ku_pass_zero},
     {"recompute", KU_HAS_UPDATE, 0, 1, ku_pass_recompute},
     {"bucket", KU_HAS_UPDATE, KU_HAS_BUCKETS, 0, ku_pass_bucket},
     {"fuse", KU_HAS_PLACEMENT, 0, 0, ku_pass_fuse},
@@ -93,6 +93,12 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
         copy.first_block = x->first_block;
         copy.trainable = 0;
         init->tensor[made] = copy;
+        const struct ku_layout *layout = &g->layout[g->value[x->value].layout];
+        ku_id kept = ku_layout_has(layout, KU_Z) ? ku_graph_layout(init, layout) : 1;
+        if (kept == 0)
+            return KUMI_ENOMEM;
+        if (kept != 1)
+            init->value[copy.value].layout = kept;
         if (is_load && x->kind != KU_T_DERIVED)
             continue;
         struct ku_make m = {.op = x->init_op,
@@ -122,7 +128,9 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
 static int cut_init(struct ku_graph *init)
 {
     struct ku_layout blocks = ku_layout_all(KU_C);
-    blocks.at[KU_AX_REPLICATE].kind = KU_Z;
+    for (int a = KU_AX_REPLICATE; a <= KU_AX_SHARD; a++)
+        if (init->mesh.extent[a] > 1)
+            blocks.at[a].kind = KU_Z;
     ku_id layout = ku_graph_layout(init, &blocks);
     for (ku_id n = 1; n < init->n_nodes; n++) {
         ku_id out = ku_out(init, n, 0);
@@ -145,6 +153,8 @@ int ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compi
     init->mesh.extent[KU_AX_VS] = init->mesh.extent[KU_AX_MB] = 1;
     if (status == KUMI_OK && o->share_host_state && ku_mesh_dp(&g->mesh) > 1)
         status = cut_init(init);
+    if (status == KUMI_OK && ku_zero_is_private(o))
+        status = ku_zero_gather(init);
     if (status == KUMI_OK)
         status = ku_compile_program(init, is_load ? "derive" : "init", o, t, program);
     ku_graph_destroy(init);

@@ -40,12 +40,19 @@ struct chain {
     uint32_t n, n_fused;
 };
 
-/* The convert that leaves blocks of `value`, 0 = none. */
+/* The convert that leaves blocks of `value`, 0 = none. Where replicas are yet to be summed, the
+ * squares are not those of the whole. */
 static ku_id convert_of(const struct ku_graph *g, ku_id value)
 {
     const struct ku_value *x = &g->value[value];
-    int leaves = g->node[x->def].op == KU_OP_convert && ku_layout_has(&g->layout[x->layout], KU_Z);
-    return leaves ? x->def : 0;
+    if (g->node[x->def].op != KU_OP_convert || !ku_layout_has(&g->layout[x->layout], KU_Z))
+        return 0;
+    const struct ku_layout *from = &g->layout[g->value[ku_in(g, &g->node[x->def], 0)].layout],
+                           *to = &g->layout[x->layout];
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        if (from->at[a].kind == KU_P && to->at[a].kind != KU_Z && g->mesh.extent[a] > 1)
+            return 0;
+    return x->def;
 }
 
 /* The collective that can do a sumsq's work: that whose blocks it reads, or, of two uses that it

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/exact.h"
 #include "base/mem.h"
 
 static int is_micro_phase(int phase)
@@ -47,6 +46,37 @@ static int copy_tables(const struct ku_graph *g, struct ku_program *p)
     return KUMI_OK;
 }
 
+/* What a state's last version is gathered from: itself, or the owners' blocks of it. */
+static ku_id before_gather(const struct ku_graph *g, ku_id value)
+{
+    ku_id def = g->value[value].def;
+    return def && ku_bucket_is_gather(g, def) ? ku_in(g, &g->node[def], 0) : value;
+}
+
+static int state_arena(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    if (x->kind == KU_T_COUNTER || x->kind == KU_T_CACHE)
+        return KU_AR_STATE;
+    return l->p->share_host_state ? KU_AR_HOST : l->p->zero ? KU_AR_SHARD : KU_AR_STATE;
+}
+
+static int is_kept_state(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    return l->p->zero && ku_layout_has(&l->g->layout[l->g->value[x->value].layout], KU_Z);
+}
+
+/* How the blocks of a tensor in arena shard are dealt. */
+static ku_id blocks_of(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    ku_id kept = l->g->value[x->value].layout;
+    if (state_arena(l, x) != KU_AR_SHARD)
+        return 0;
+    if (is_kept_state(l, x))
+        return kept;
+    kept = l->g->value[before_gather(l->g, x->next)].layout;
+    return ku_layout_has(&l->g->layout[kept], KU_Z) ? kept : 0;
+}
+
 /* State lies in the order of the tensors, so that programs with fewer tensors (evaluation) share
  * the plan's beginning. */
 static int add_state(struct ku_lower *l)
@@ -62,12 +92,15 @@ static int add_state(struct ku_lower *l)
         return KUMI_ENOMEM;
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        int is_shared = p->share_host_state && x->kind != KU_T_COUNTER && x->kind != KU_T_CACHE;
-        int arena = is_shared ? KU_AR_HOST : KU_AR_STATE;
-        ku_id b = ku_lower_buffer(l, x->value, arena, cls[x->kind]);
+        int arena = state_arena(l, x), is_kept = is_kept_state(l, x);
+        ku_id b = is_kept ? ku_lower_kept_buffer(l, x->value, g->value[x->value].layout, arena,
+                                                 cls[x->kind])
+                          : ku_lower_buffer(l, x->value, arena, cls[x->kind]);
         if (b == 0)
             return ku_err_get()->status;
         l->buffer[x->value] = l->state[x->next] = b;
+        l->state[before_gather(g, x->next)] = b;
+        l->owner[before_gather(g, x->next)] = t;
         p->buffer[b].micro = -1;
         p->buffer[b].offset = p->arena_bytes[arena];
         p->arena_bytes[arena] += (p->buffer[b].bytes + 63) & ~(size_t)63;
@@ -76,6 +109,8 @@ static int add_state(struct ku_lower *l)
                                                             .kind = x->kind,
                                                             .dtype = x->dtype,
                                                             .arena = (uint8_t)arena,
+                                                            .is_kept = (uint8_t)is_kept,
+                                                            .blocks = blocks_of(l, x),
                                                             .first_block = x->first_block,
                                                             .offset = p->buffer[b].offset,
                                                             .bytes = p->buffer[b].bytes};
@@ -147,7 +182,8 @@ static void analyse(struct ku_lower *l)
     l->owner[0] = 0;
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
-        if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1)
+        if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1 &&
+            !ku_bucket_is_gather(g, n))
             l->wire[ku_in(g, node, 0)] = 1;
         if (node->op == KU_OP_NONE || node->phase != KU_PH_O)
             continue;
@@ -159,7 +195,7 @@ static void analyse(struct ku_lower *l)
         if (is_micro_phase(g->node[g->value[from].def].phase)) {
             l->fold[from].convert = n;
             l->fold[from].is_stack = g->attr[node->attr].stack > 0;
-        } else if (l->dp > 1)
+        } else if (l->dp > 1 && !ku_bucket_is_gather(g, n))
             l->wire[from] = 1;
     }
     for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains lie in one place */
@@ -171,85 +207,11 @@ static void analyse(struct ku_lower *l)
         }
     }
     for (uint32_t b = 0; b < g->n_buckets; b++) {
-        l->bucket_open[b] = g->bucket[b].n;
+        l->bucket[b].n_open = g->bucket[b].n;
         for (uint32_t i = 0; i < g->bucket[b].n; i++)
-            l->fold[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket = (int32_t)b;
+            if (g->node[g->refs[g->bucket[b].first + i]].phase == KU_PH_O)
+                l->fold[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket = (int32_t)b;
     }
-}
-
-/* Where a convert adds squares: converts stand in front of the chain that begins in A. */
-static ku_id stats_of(const struct ku_lower *l, ku_id convert)
-{
-    const struct ku_graph *g = l->g;
-    ku_id v = ku_in(g, &g->node[convert], 1);
-    while (g->node[g->value[v].def].op == KU_OP_convert)
-        v = ku_in(g, &g->node[g->value[v].def], 1);
-    KU_ASSERT(l->buffer[v] != 0);
-    return v;
-}
-
-/* The folded value whose sum over ranks this is. */
-static ku_id sum_of(const struct ku_lower *l, ku_id value)
-{
-    return ku_in(l->g, &l->g->node[l->g->value[value].def], 0);
-}
-
-static int start_bucket(struct ku_lower *l, uint32_t b);
-
-/* Works run in start order, so what a sum is added to is complete when its bucket started first. */
-static int start_addends(struct ku_lower *l, uint32_t b)
-{
-    const struct ku_graph *g = l->g;
-    for (uint32_t i = 0; i < g->bucket[b].n; i++) {
-        const struct ku_node *convert = &g->node[g->refs[g->bucket[b].first + i]];
-        if (convert->n_in < 3)
-            continue;
-        uint32_t first = (uint32_t)l->fold[sum_of(l, ku_in(g, convert, 2))].bucket;
-        if (first != b && l->bucket_handle[first] == 0)
-            KU_TRY(start_bucket(l, first));
-    }
-    return KUMI_OK;
-}
-
-static int start_bucket(struct ku_lower *l, uint32_t b)
-{
-    const struct ku_graph *g = l->g;
-    const struct ku_bucket *bucket = &g->bucket[b];
-    KU_TRY(start_addends(l, b));
-    struct ku_operand *part = ku_calloc(bucket->n, sizeof *part);
-    if (part == NULL)
-        return KUMI_ENOMEM;
-    struct ku_operand stats = {0};
-    int has_blocks = 0, reduce = KU_FOLD_SUM;
-    for (uint32_t i = 0; i < bucket->n; i++) {
-        const struct ku_node *convert = &g->node[g->refs[bucket->first + i]];
-        ku_id from = ku_in(g, convert, 0), to = ku_out(g, g->refs[bucket->first + i], 0);
-        part[i] = ku_lower_operand(l, to, l->fold[from].sum, g->value[to].layout);
-        has_blocks = ku_layout_has(&g->layout[g->value[to].layout], KU_Z);
-        reduce = (int)g->attr[convert->attr].reduce;
-        if (convert->n_in == 1)
-            continue;
-        if (convert->n_in > 2)
-            part[i].addend = l->fold[sum_of(l, ku_in(g, convert, 2))].sum;
-        ku_id v = stats_of(l, g->refs[bucket->first + i]);
-        stats = ku_lower_operand(l, v, l->buffer[v],
-                                 g->value[ku_out(g, g->refs[bucket->first + i], 1)].layout);
-        part[i].stats_word = KU_EXACT_WORDS + (uint32_t)g->attr[convert->attr].index;
-    }
-    int status = ku_lower_start(l, has_blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE, reduce,
-                                stats.buffer ? &stats : NULL, part, bucket->n,
-                                g->node[g->refs[bucket->first]].path, &l->bucket_handle[b]);
-    ku_free(part);
-    return status;
-}
-
-/* A rank's part of a folded value is complete. */
-static int finish_fold(struct ku_lower *l, ku_id value)
-{
-    int32_t b = l->fold[value].bucket;
-    if (b >= 0 && --l->bucket_open[b] == 0 && l->dp > 1 && l->o->overlap)
-        return start_bucket(l, (uint32_t)b);
-    return KUMI_OK;
 }
 
 /* After the last micro-batch of a shard: merge as many partial sums as the shard's number has
@@ -273,7 +235,7 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
             f->sum = f->level[level];
             f->level[level] = 0;
         }
-    return finish_fold(l, value);
+    return ku_bucket_ready(l, value);
 }
 
 /* All-reduces a small value of a micro-batch, here and now: its one reader comes next. */
@@ -287,7 +249,8 @@ static int lower_sync(struct ku_lower *l, ku_id n)
         return KUMI_OK;
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
     KU_TRY(
-        ku_lower_start(l, KU_X_ALL_REDUCE, KU_FOLD_SUM, NULL, &part, 1, g->node[n].path, &handle));
+        ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n), KU_FOLD_SUM, NULL, &part, 1,
+                       g->node[n].path, &handle));
     return ku_lower_wait(l, handle);
 }
 
@@ -296,6 +259,7 @@ static int lower_block(struct ku_lower *l, int is_backward, int u)
     const struct ku_graph *g = l->g;
     l->micro = u;
     l->phase = is_backward ? KU_PH_W : KU_PH_F;
+    KU_TRY(ku_gather_begin(l, is_backward ? KU_PH_I : KU_PH_F));
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
         int is_mine =
@@ -303,7 +267,7 @@ static int lower_block(struct ku_lower *l, int is_backward, int u)
         if (node->op == KU_OP_NONE || !is_mine)
             continue;
         if (node->op == KU_OP_convert) {
-            KU_TRY(lower_sync(l, n));
+            KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : lower_sync(l, n));
             continue;
         }
         KU_TRY(ku_lower_compute(l, n));
@@ -329,18 +293,15 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     if (f->convert && f->bucket < 0) /* equal on all ranks already */
         return KUMI_OK;
     if (f->convert) {
-        uint32_t b = (uint32_t)f->bucket;
-        if (l->bucket_handle[b] == 0)
-            KU_TRY(start_bucket(l, b));
-        if (!l->bucket_waited[b])
-            KU_TRY(ku_lower_wait(l, l->bucket_handle[b]));
-        l->bucket_waited[b] = 1;
+        KU_TRY(ku_bucket_finish(l, (uint32_t)f->bucket));
+        l->buffer[to] = f->kept ? f->kept : f->sum;
         return KUMI_OK;
     }
     uint32_t handle;
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
-    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1,
-                          g->node[n].path, &handle));
+    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n),
+                          (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1, g->node[n].path,
+                          &handle));
     return ku_lower_wait(l, handle);
 }
 
@@ -352,7 +313,15 @@ static int lower_once(struct ku_lower *l, int phase)
         const struct ku_node *node = &l->g->node[n];
         if (node->op == KU_OP_NONE || node->phase != phase)
             continue;
-        KU_TRY(node->op == KU_OP_convert ? lower_convert(l, n) : ku_lower_compute(l, n));
+        if (ku_bucket_is_gather(l->g, n)) {
+            KU_TRY(phase == KU_PH_A ? ku_gather_use(l, n) : ku_bucket_gather(l, n));
+        } else if (node->op == KU_OP_convert) {
+            KU_TRY(lower_convert(l, n));
+        } else {
+            KU_TRY(ku_lower_compute(l, n));
+            for (int i = 0; i < node->n_out; i++)
+                KU_TRY(ku_bucket_ready(l, ku_out(l->g, n, i)));
+        }
     }
     return KUMI_OK;
 }
@@ -370,11 +339,18 @@ static int add_outputs(struct ku_lower *l)
     return KUMI_OK;
 }
 
+static int dp_axes(const struct ku_lower *l)
+{
+    const int *n = l->g->mesh.extent;
+    return (n[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (n[KU_AX_SHARD] > 1) << KU_AX_SHARD;
+}
+
+/* Whether owners write what others read where it lies; below stage 3 a gather tells them. */
 static int writes_shared_state(const struct ku_lower *l)
 {
     for (ku_id n = 1; n < l->g->n_nodes; n++)
         if (ku_ops[l->g->node[n].op].traits & KU_OP_UPDATE)
-            return l->p->share_host_state;
+            return l->p->share_host_state || l->p->zero == 3;
     return 0;
 }
 
@@ -385,6 +361,7 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(add_inputs(l));
     KU_TRY(add_output_rows(l));
     analyse(l);
+    KU_TRY(ku_gather_begin(l, KU_PH_A));
     KU_TRY(lower_once(l, KU_PH_A));
     for (int u = 0; u < l->n_micro; u++) {
         KU_TRY(lower_block(l, 0, u));
@@ -393,7 +370,7 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(lower_once(l, KU_PH_O));
     if (writes_shared_state(l)) { /* everybody's next read sees everybody's blocks */
         uint32_t handle;
-        KU_TRY(ku_lower_start(l, KU_X_BARRIER, 0, NULL, NULL, 0, 1, &handle));
+        KU_TRY(ku_lower_start(l, KU_X_BARRIER, dp_axes(l), 0, NULL, NULL, 0, 1, &handle));
         KU_TRY(ku_lower_wait(l, handle));
     }
     return add_outputs(l);
@@ -408,27 +385,26 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.n_micro = l.n_mb * l.n_vs;
     p->mesh = g->mesh;
     p->share_host_state = o->share_host_state && l.dp > 1;
+    p->zero = ku_zero_is_private(o) ? o->zero : 0;
     l.buffer = ku_calloc(g->n_values, sizeof *l.buffer);
     l.state = ku_calloc(g->n_values, sizeof *l.state);
     l.owner = ku_calloc(g->n_values, sizeof *l.owner);
     l.wire = ku_calloc(g->n_values, 1);
     l.fold = ku_calloc(g->n_values, sizeof *l.fold);
-    l.bucket_open = ku_calloc(g->n_buckets + 1, sizeof *l.bucket_open);
-    l.bucket_handle = ku_calloc(g->n_buckets + 1, sizeof *l.bucket_handle);
-    l.bucket_waited = ku_calloc(g->n_buckets + 1, 1);
+    l.bucket = ku_calloc(g->n_buckets + 1, sizeof *l.bucket);
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
     int status = KUMI_ENOMEM;
-    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket_open && l.bucket_handle &&
-        l.bucket_waited && l.workspace)
+    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.workspace)
+        status = ku_gather_init(&l);
+    if (status == KUMI_OK)
         status = lower_all(&l);
+    ku_gather_fini(&l);
     ku_free(l.buffer);
     ku_free(l.state);
     ku_free(l.owner);
     ku_free(l.wire);
     ku_free(l.fold);
-    ku_free(l.bucket_open);
-    ku_free(l.bucket_handle);
-    ku_free(l.bucket_waited);
+    ku_free(l.bucket);
     ku_free(l.workspace);
     return status;
 }

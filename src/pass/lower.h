@@ -11,8 +11,24 @@ struct ku_fold_state {
     ku_id convert; /* in O; 0 = this value is not folded */
     int is_stack;  /* over mb side by side: buffers have the shape of the convert's result */
     ku_id sum;     /* buffer of the shard at hand; at the end, of the rank's whole part */
+    ku_id kept; /* buffer of the blocks that the rank keeps of the sum over ranks; 0 = in place */
     ku_id level[KU_MAX_LEVELS];
     int32_t bucket; /* -1: none */
+};
+
+/* How far a bucket is: its operands are being completed, then summed over the ranks that deal
+ * blocks, then over replicas, if there are any. */
+enum ku_bucket_phase { KU_BUCKET_OPEN, KU_BUCKET_STARTED, KU_BUCKET_SPREADING, KU_BUCKET_DONE };
+struct ku_bucket_state {
+    enum ku_bucket_phase phase;
+    uint32_t n_open, handle; /* operands not yet complete; of the collective under way */
+};
+
+/* A unit's gather: a bucket of converts outside O. */
+struct ku_unit_state {
+    uint32_t place, handle; /* among all units, in the order of reading */
+    uint32_t turn;          /* the block for which it was started last */
+    int is_waited;
 };
 
 struct ku_lower {
@@ -25,23 +41,49 @@ struct ku_lower {
     ku_id *owner;        /* per value: the parameter whose gradient it is, 0 = none */
     unsigned char *wire; /* per value: made in memory that peers address */
     struct ku_fold_state *fold; /* per value */
-    uint32_t *bucket_open;      /* per bucket: operands not yet complete */
-    uint32_t *bucket_handle;    /* 0 = not started */
-    unsigned char *bucket_waited;
+    struct ku_bucket_state *bucket; /* per bucket */
+    uint32_t in_flight[3];      /* those that free their operands, oldest first, + 1; 0 = none */
+    struct ku_unit_state *unit; /* per bucket */
+    uint32_t *unit_order, n_units;
+    uint32_t *unit_of; /* per node: the bucket that it is in, + 1 */
+    uint32_t turn;     /* blocks so far */
     size_t *workspace; /* per node, bytes + 1; 0 = not asked yet */
     int32_t micro;     /* at hand, -1 = once a step */
     uint8_t phase;     /* of collectives that start while it runs */
     int n_micro, n_mb, n_vs, dp;
 };
 
+/* lower_bucket.c: collectives of buckets. */
+int ku_bucket_is_gather(const struct ku_graph *g, ku_id node);
+/* An operand is complete, or no bucket's: with overlap a bucket starts with its last one. */
+int ku_bucket_ready(struct ku_lower *l, ku_id value);
+/* What the bucket's converts make is there from here on. */
+int ku_bucket_finish(struct ku_lower *l, uint32_t bucket);
+/* A convert that gathers blocks, in a bucket or alone. */
+int ku_bucket_gather(struct ku_lower *l, ku_id node);
+
+/* lower_gather.c: parameters of stage 3. */
+int ku_gather_init(struct ku_lower *l);
+void ku_gather_fini(struct ku_lower *l);
+/* A block of nodes of this phase (A, F, I) begins. */
+int ku_gather_begin(struct ku_lower *l, int phase);
+/* What this convert's unit gathers is there from here on. */
+int ku_gather_use(struct ku_lower *l, ku_id convert);
+
 /* lower_emit.c: instructions. */
 int ku_lower_compute(struct ku_lower *l, ku_id node);
 int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from);
-int ku_lower_start(struct ku_lower *l, int kind, int reduce,
+int ku_lower_start(struct ku_lower *l, int kind, int axes /* a mask */, int reduce,
                    const struct ku_operand *stats /* NULL: no part adds to it */,
                    const struct ku_operand *part, uint32_t n_parts, ku_id path, uint32_t *handle);
+/* The data-parallel axes with more than one rank on which a convert changes the placement, as a
+ * mask: those of its collective. */
+int ku_lower_axes(const struct ku_lower *l, ku_id convert);
 int ku_lower_wait(struct ku_lower *l, uint32_t handle);
 ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls);
+/* The same for a rank's blocks of `count` elements that layout deals, as many as the most of any
+ * rank. */
+ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls);
 struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id buffer,
                                    ku_id layout);
 

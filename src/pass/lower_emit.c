@@ -45,6 +45,26 @@ ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls)
                                                 .bytes = local_bytes(l, value)});
 }
 
+ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls)
+{
+    const struct ku_value *v = &l->g->value[value];
+    struct ku_operand o = ku_lower_operand(l, value, 0, layout);
+    int64_t count = ku_shape_count(&l->g->shape[v->shape]), most = 0;
+    for (int r = 0; r < ku_mesh_n_ranks(&l->g->mesh); r++) {
+        struct ku_coord at = ku_mesh_coord(&l->g->mesh, r);
+        int64_t begin, end;
+        ku_program_kept(&l->g->mesh, &l->g->layout[layout], count, o.first_block, &at, &begin,
+                        &end);
+        most = end - begin > most ? end - begin : most;
+    }
+    ku_id b = ku_lower_buffer(l, value, arena, cls);
+    if (b) {
+        l->p->buffer[b].is_kept = 1;
+        l->p->buffer[b].bytes = (size_t)most * kumi_dtype_bytes((enum kumi_dtype)v->dtype);
+    }
+    return b;
+}
+
 struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id buffer,
                                    ku_id layout)
 {
@@ -71,6 +91,8 @@ static void touch_operand(struct ku_program *p, const struct ku_operand *o, uint
     touch(p, o->buffer, instr);
     if (o->addend)
         touch(p, o->addend, instr);
+    if (o->out)
+        touch(p, o->out, instr);
 }
 
 static int add_operand(struct ku_program *p, const struct ku_operand *o, uint32_t instr)
@@ -88,8 +110,22 @@ static int add_instr(struct ku_program *p, const struct ku_instr *i)
     return KUMI_OK;
 }
 
-int ku_lower_start(struct ku_lower *l, int kind, int reduce, const struct ku_operand *stats,
-                   const struct ku_operand *part, uint32_t n_parts, ku_id path, uint32_t *handle)
+int ku_lower_axes(const struct ku_lower *l, ku_id convert)
+{
+    const struct ku_graph *g = l->g;
+    const struct ku_layout *from = &g->layout[g->value[ku_in(g, &g->node[convert], 0)].layout],
+                           *to = &g->layout[g->value[ku_out(g, convert, 0)].layout];
+    int axes = 0;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        if (g->mesh.extent[a] > 1 && from->at[a].kind != to->at[a].kind &&
+            (from->at[a].kind == KU_P || from->at[a].kind == KU_Z)) /* C and R are equal data */
+            axes |= 1 << a;
+    return axes;
+}
+
+int ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
+                   const struct ku_operand *stats, const struct ku_operand *part, uint32_t n_parts,
+                   ku_id path, uint32_t *handle)
 {
     struct ku_program *p = l->p;
     *handle = ++p->n_handles;
@@ -102,7 +138,7 @@ int ku_lower_start(struct ku_lower *l, int kind, int reduce, const struct ku_ope
                          .n_parts = n_parts,
                          .attr = 1,
                          .path = path,
-                         .axis = KU_AX_REPLICATE,
+                         .axes = (uint8_t)axes,
                          .reduce = (uint8_t)reduce,
                          .handle = *handle};
     if (stats)
@@ -211,6 +247,8 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
         return l->state[v];
     struct ku_fold_state *f = &l->fold[v];
+    if (l->p->zero && ku_layout_has(&g->layout[g->value[v].layout], KU_Z))
+        return ku_lower_kept_buffer(l, v, g->value[v].layout, KU_AR_STEP, class_of(l, n));
     if (f->convert == 0)
         return ku_lower_buffer(l, v, l->wire[v] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, n));
     int shard = l->micro / l->n_mb, is_first = l->micro % l->n_mb == 0;

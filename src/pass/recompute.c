@@ -41,6 +41,7 @@ struct remat {
     unsigned char *level;        /* per node */
     unsigned char *may, *wanted; /* per node: it may run again; it does, in phase W (1) or I (2) */
     unsigned char *given, *needed; /* per value: kept whatever we do; backward reads it */
+    ku_id *gather;                 /* per state value: its gather in backward (ZeRO-3), 0 = none */
     unsigned char *side; /* of the cut: [2 v] before and [2 v + 1] behind the keeping of v */
     ku_id *clone;        /* per value */
 };
@@ -54,12 +55,20 @@ static void fini(struct remat *r)
     ku_free(r->given);
     ku_free(r->side);
     ku_free(r->clone);
+    ku_free(r->gather);
 }
 
 static int is_forward(const struct ku_graph *g, ku_id value)
 {
     const struct ku_value *v = &g->value[value];
     return v->role == KU_TEMP && g->node[v->def].phase == KU_PH_F;
+}
+/* A parameter's blocks brought together (ZeRO-3): backward has a gather of its own. */
+static int is_gather(const struct ku_graph *g, ku_id value)
+{
+    const struct ku_node *def = &g->node[g->value[value].def];
+    return g->value[value].role == KU_TEMP && def->op == KU_OP_convert &&
+           g->value[ku_in(g, def, 0)].role == KU_STATE;
 }
 static int is_backward(const struct ku_node *n)
 {
@@ -194,7 +203,7 @@ static int analyse(struct remat *r, int all)
         r->may[n] = (unsigned char)may_run_again(r, n);
     }
     for (ku_id v = 1; v < r->n_values; v++)
-        r->given[v] = (unsigned char)!is_forward(g, v);
+        r->given[v] = (unsigned char)(!is_forward(g, v) || is_gather(g, v));
     for (ku_id n = 1; n < r->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in && g->node[n].op != KU_OP_NONE; i++) {
             ku_id v = ku_in(g, &g->node[n], i), def = g->value[v].def;
@@ -270,12 +279,36 @@ static int init(struct remat *r, struct ku_graph *g, const struct ku_compile_opt
     r->given = ku_calloc(2 * (size_t)g->n_values, 1);
     r->side = ku_calloc(2 * (size_t)g->n_values, 1);
     r->clone = ku_calloc(g->n_values, sizeof *r->clone);
-    if (!r->unit || !r->group || !r->level || !r->given || !r->side || !r->clone)
+    r->gather = ku_calloc(g->n_values, sizeof *r->gather);
+    if (!r->unit || !r->group || !r->level || !r->given || !r->side || !r->clone || !r->gather)
         return KUMI_ENOMEM;
     r->may = r->level + g->n_nodes;
     r->wanted = r->may + g->n_nodes;
     r->needed = r->given + g->n_values;
     return name_units(r);
+}
+
+/* What a clone reads of a gathered parameter. */
+static int gathered(struct remat *r, ku_id *value)
+{
+    struct ku_graph *g = r->g;
+    const struct ku_node forward = g->node[g->value[*value].def];
+    ku_id state = ku_in(g, &forward, 0);
+    if (r->gather[state] == 0) {
+        struct ku_attrs a = g->attr[forward.attr];
+        ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                        .phase = KU_PH_I,
+                                                        .n_in = 1,
+                                                        .in = {state},
+                                                        .attr = &a,
+                                                        .path = g->name[forward.path]});
+        if (made == 0)
+            return ku_err_get()->status;
+        r->gather[state] = ku_out(g, made, 0);
+        g->value[r->gather[state]].layout = g->value[*value].layout;
+    }
+    *value = r->gather[state];
+    return KUMI_OK;
 }
 
 static int clone_node(struct remat *r, ku_id n)
@@ -295,6 +328,8 @@ static int clone_node(struct remat *r, ku_id n)
     for (int i = 0; i < old.n_in; i++) {
         ku_id v = ku_in(g, &old, i);
         m.in[i] = is_again(r, v) ? r->clone[v] : v;
+        if (is_forward(g, v) && is_gather(g, v))
+            KU_TRY(gathered(r, &m.in[i]));
     }
     ku_id made = ku_graph_node(g, &m);
     if (made == 0)
@@ -325,6 +360,9 @@ static void read_results_of_relu(struct ku_graph *g)
 static int rewrite(struct remat *r)
 {
     struct ku_graph *g = r->g;
+    for (ku_id n = 1; n < r->n_nodes; n++)
+        if (is_backward(&g->node[n]) && is_gather(g, ku_out(g, n, 0)))
+            r->gather[ku_in(g, &g->node[n], 0)] = ku_out(g, n, 0);
     for (ku_id n = 1; n < r->n_nodes; n++)
         if (r->wanted[n])
             KU_TRY(clone_node(r, n));

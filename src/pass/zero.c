@@ -1,15 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ownership of state by canonical blocks. Where the ranks of a host share its state (RUNTIME 9),
- * gradients are reduced to their owner's blocks only, the norm's parts are reduced, owners update,
- * and everybody reads the one copy: gradients turn from C to Z, and Z goes through the element-wise
- * nodes of O. ZeRO's stages between hosts are this rewrite with gathers, and come into this place.
+ * Ownership of state by canonical blocks: what a rank keeps is placed Z on the axes that deal blocks
+ * (docs/sharding.md). Gradients turn from C to Z, and Z goes through the element-wise nodes of O.
+ *
+ *     shared state   the host's ranks have one copy: owners update, everybody reads in place
+ *                    (RUNTIME 9). Every stage is this program.
+ *     private state  stage 1 and up: a rank keeps its blocks of the optimizer and of master
+ *                    parameters with a compute copy; what forward reads is gathered after the
+ *                    update. Stage 3: a rank keeps its blocks of that too (zero_params.c)
  */
 #include "base/err.h"
 #include "ir/place.h"
-#include "pass/pass.h"
+#include "base/mem.h"
+#include "pass/zero.h"
 
-enum { DP_AXIS = KU_AX_REPLICATE };
+int ku_zero_is_private(const struct ku_compile_opts *o)
+{
+    return o->zero > 0 && !o->share_host_state && o->mesh.extent[KU_AX_SHARD] > 1;
+}
+
+/* The axes over which blocks are dealt, as a mask. */
+static int block_axes(const struct ku_compile_opts *o)
+{
+    const struct ku_mesh *m = &o->mesh;
+    if (ku_zero_is_private(o))
+        return 1 << KU_AX_SHARD;
+    return (m->extent[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE |
+           (m->extent[KU_AX_SHARD] > 1) << KU_AX_SHARD;
+}
+
+/* `layout` with blocks on these axes. */
+static ku_id in_blocks(struct ku_graph *g, ku_id layout, int axes)
+{
+    struct ku_layout l = g->layout[layout];
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (axes >> a & 1)
+            l.at[a] = (struct ku_place){.kind = KU_Z};
+    return ku_graph_layout(g, &l);
+}
 
 /* Tensors' first owners: they run on from one to the next, so that the ranks' totals differ by one
  * block at most. */
@@ -40,7 +68,7 @@ static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
 
 /* The sum over ranks that blocks make necessary: what the one node of `op` reads first (statistics,
  * the sums of layer-wise optimizers) is partial now. */
-static int complete_sums(struct ku_graph *g, int op)
+static int complete_sums(struct ku_graph *g, int op, int axes)
 {
     ku_id reader = 0;
     for (ku_id n = 1; n < g->n_nodes; n++)
@@ -51,7 +79,7 @@ static int complete_sums(struct ku_graph *g, int op)
     ku_id sums = ku_in(g, &g->node[reader], 0);
     const char *path = g->name[g->node[reader].path];
     struct ku_attrs a = ku_attrs_default;
-    a.axes = 1 << DP_AXIS;
+    a.axes = axes;
     ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                     .phase = KU_PH_O,
                                                     .n_in = 1,
@@ -67,27 +95,101 @@ static int complete_sums(struct ku_graph *g, int op)
     return ku_graph_sort(g);
 }
 
-int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+/* A parameter that forward reads through a copy alone: its master is for the update. */
+static int is_master(const struct ku_graph *g, ku_id tensor)
 {
-    (void)t;
-    int dp = ku_mesh_dp(&g->mesh);
-    deal_blocks(g, dp);
-    if (!o->share_host_state || dp == 1)
-        return KUMI_OK;
-    struct ku_layout blocks = ku_layout_all(KU_C);
-    blocks.at[DP_AXIS].kind = KU_Z;
-    ku_id layout = ku_graph_layout(g, &blocks);
+    int has_copy = 0;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        has_copy |= g->tensor[t].kind == KU_T_DERIVED && g->tensor[t].of == tensor;
+    for (ku_id n = 1; n < g->n_nodes && has_copy; n++)
+        for (int i = 0; i < g->node[n].n_in; i++)
+            if (g->node[n].op != KU_OP_NONE && g->node[n].phase != KU_PH_O &&
+                ku_in(g, &g->node[n], i) == g->tensor[tensor].value)
+                return 0;
+    return has_copy;
+}
+
+/* What private state a rank keeps blocks of; the same for every program of a job. */
+static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_tensor *x = &g->tensor[t];
+        if (x->kind != KU_T_OPTIMIZER && !(x->kind == KU_T_PARAM && is_master(g, t)) &&
+            !ku_zero_is_dealt(g, o, t))
+            continue;
+        ku_id layout = in_blocks(g, g->value[x->value].layout, axes);
+        if (layout == 0)
+            return KUMI_ENOMEM;
+        g->value[x->value].layout = layout;
+    }
+    return KUMI_OK;
+}
+
+int ku_zero_gather(struct ku_graph *g)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_tensor x = g->tensor[t];
+        ku_id layout = g->value[x.value].layout;
+        if (ku_layout_has(&g->layout[layout], KU_Z) ||
+            !ku_layout_has(&g->layout[g->value[x.next].layout], KU_Z))
+            continue;
+        ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                        .phase = KU_PH_O,
+                                                        .n_in = 1,
+                                                        .in = {x.next},
+                                                        .path = x.name});
+        if (node == 0)
+            return ku_err_get()->status;
+        g->value[ku_out(g, node, 0)].layout = layout;
+        g->tensor[t].next = ku_out(g, node, 0);
+    }
+    return KUMI_OK;
+}
+
+/* The rank's blocks of private state, and gathers where they are read. */
+static int deal_state(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
+{
+    ku_id *whole = ku_calloc(g->n_tensors, sizeof *whole);
+    if (whole == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        whole[t] = g->value[g->tensor[t].value].layout;
+    int status = keep_blocks(g, o, axes);
+    if (status == KUMI_OK)
+        status = ku_zero_gather_params(g, o, whole);
+    ku_free(whole);
+    return status;
+}
+
+static int cut_update(struct ku_graph *g, int axes, int is_private)
+{
     for (ku_id n = 1; n < g->n_nodes; n++)
-        if (is_gradient(g, &g->node[n]))
-            g->value[ku_out(g, n, 0)].layout = layout;
+        if (is_gradient(g, &g->node[n])) {
+            struct ku_value *v = &g->value[ku_out(g, n, 0)];
+            v->layout = in_blocks(g, v->layout, axes);
+        }
     for (ku_id x = 1; x < g->n_tensors; x++) /* owners move running statistics */
-        if (g->tensor[x].kind == KU_T_BUFFER)
-            g->value[g->tensor[x].value].layout = layout;
-    KU_TRY(complete_sums(g, KU_OP_step_scalars));
-    KU_TRY(complete_sums(g, KU_OP_trust_norms));
+        if (g->tensor[x].kind == KU_T_BUFFER && !is_private) {
+            struct ku_value *v = &g->value[g->tensor[x].value];
+            v->layout = in_blocks(g, v->layout, axes);
+        }
+    KU_TRY(complete_sums(g, KU_OP_step_scalars, axes));
+    KU_TRY(complete_sums(g, KU_OP_trust_norms, axes));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
             g->node[n].op != KU_OP_NONE)
             KU_TRY(ku_place_node(g, n));
-    return KUMI_OK;
+    return is_private ? ku_zero_gather(g) : KUMI_OK;
+}
+
+int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+{
+    (void)t;
+    int dp = ku_mesh_dp(&g->mesh), is_private = ku_zero_is_private(o), axes = block_axes(o);
+    deal_blocks(g, is_private ? o->mesh.extent[KU_AX_SHARD] : dp);
+    if (dp == 1 || (!o->share_host_state && !is_private))
+        return KUMI_OK;
+    if (is_private)
+        KU_TRY(deal_state(g, o, axes));
+    return o->is_training ? cut_update(g, axes, is_private) : KUMI_OK;
 }

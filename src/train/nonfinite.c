@@ -28,6 +28,8 @@ static void name_buffers(struct search *s)
             if (o[k].stats_word)
                 s->param_of[o[k].buffer] = s->param_of[o[k].addend] =
                     (int)o[k].stats_word - KU_EXACT_WORDS;
+            else if (o[k].out)
+                s->param_of[o[k].buffer] = s->param_of[o[k].out];
         if (i->kind != KU_COMPUTE || i->phase != KU_PH_O)
             continue;
         if (i->op == KU_OP_sumsq)

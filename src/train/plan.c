@@ -26,6 +26,7 @@ static int compile(struct ku_plan *p, int shape)
     KU_TRY(ku_session_compile_opts(&p->s, &o));
     KU_TRY(ku_session_solve_recompute(&p->s, &target, &o));
     KU_TRY(ku_session_graph(&p->s, shape, &g));
+    p->s.n_params = ku_graph_n_params(g);
     int status = ku_trainer_plan(g, &o, &target, program, NULL, NULL);
     ku_graph_destroy(g);
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++) {
@@ -100,7 +101,7 @@ void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
 
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)
 {
-    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
+    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier", "all_gather"};
     if (at >= p->n_instrs)
         return;
     const struct ku_instr *i = &p->instr[at];

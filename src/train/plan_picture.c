@@ -51,7 +51,8 @@ static const unsigned colour[KU_N_CLASSES] = {
     [KU_CL_PARAM] = 0x4e79a7,      [KU_CL_OPTIMIZER] = 0xa0cbe8, [KU_CL_DERIVED] = 0x86bcb6,
     [KU_CL_COUNTER] = 0x79706e,    [KU_CL_GRAD] = 0xe15759,      [KU_CL_PARTIAL] = 0xffb0a9,
     [KU_CL_ACTIVATION] = 0x6aab5b, [KU_CL_ADJOINT] = 0xf2a23b,   [KU_CL_WORKSPACE] = 0xb6992d,
-    [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894};
+    [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894,
+    [KU_CL_GATHER] = 0xd37295};
 
 static void set_colour(const struct picture *d, unsigned rgb)
 {
@@ -212,6 +213,7 @@ static void draw_panel(const struct picture *d, const struct panel *panel)
     static const char *const who[KU_N_ARENAS] = {
         [KU_AR_HOST] = "state, once a host",
         [KU_AR_STATE] = "state of this rank",
+        [KU_AR_SHARD] = "blocks of this rank, seen by all on the host",
         [KU_AR_WIRE] = "of this rank, seen by all on the host",
         [KU_AR_STEP] = "of this rank, dies within the step",
         [KU_AR_INPUT] = "ports that are filled before the step"};

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/os.h"
 #include "train/plan.h"
+#include "train/plan_volume.h"
 #include "train/recompute.h"
 
 /* A way to hold less, and what it comes to. */
@@ -82,7 +83,7 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
 static const char *who_sees(int arena, const struct ku_plan *p)
 {
     return arena == KU_AR_HOST                             ? "once a host"
-           : arena == KU_AR_WIRE && p->s.batch.n_ranks > 1 ? "a rank, seen by all"
+           : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && p->s.batch.n_ranks > 1 ? "a rank, seen by all"
                                                            : "a rank";
 }
 
@@ -177,6 +178,7 @@ static int plan_print(const struct ku_plan *p, const struct advice *a, int n_adv
     print_total(p, &out);
     print_peak(p->program[KU_PROG_TRAIN], &out);
     print_peak(p->program[KU_PROG_EVAL], &out);
+    ku_plan_print_volumes(p, &out);
     print_advice(p, a, n_advice, &out);
     return ku_text_take(&out, text);
 }
@@ -222,7 +224,7 @@ static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advi
         json_array_append_new(less, json_pack("{s:s, s:I, s:s}", "set", a[i].set[0], "host_bytes",
                                               (json_int_t)a[i].host_bytes, "price", a[i].price));
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o}",
+        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}",
         "ranks", b->n_ranks, "device", p->s.cfg.parallel_device, "compute",
         p->s.cfg.precision_compute, "batch", "global_batch", (json_int_t)b->global_batch,
         "virtual_shards", (json_int_t)b->virtual_shards, "micro_batch", (json_int_t)b->micro_batch,
@@ -231,7 +233,7 @@ static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advi
         (json_int_t)p->rank_bytes, "host_bytes", (json_int_t)p->host_bytes, "page_table_bytes",
         (json_int_t)p->table_bytes, "available_bytes",
         available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",
-        programs, "to_hold_less", less);
+        programs, "to_hold_less", less, "sharding", ku_plan_volumes_json(p));
     json_t *levels = json_array();
     for (int i = 0; p->s.recompute_level && i < p->s.n_recompute; i++)
         json_array_append_new(levels, json_integer(p->s.recompute_level[i]));

@@ -35,15 +35,7 @@ static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
 static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 {
     const struct ku_config *c = &s->cfg;
-    if (c->parallel_replicate != KU_NULL && c->parallel_replicate != n_ranks) {
-        json_t *v = json_integer(c->parallel_replicate);
-        char wanted[96];
-        snprintf(wanted, sizeof wanted,
-                 "the job has %d ranks, and data parallelism is all there is", n_ranks);
-        int status = ku_config_refuse(c, "parallel.replicate", v, wanted);
-        json_decref(v);
-        return status;
-    }
+    KU_TRY(ku_sharding_resolve(c, n_ranks, &s->sharding));
     s->batch = (struct ku_batch){
         .n_ranks = n_ranks,
         .global_batch = from_checkpoint(c->train_global_batch, was, "train.global_batch"),
@@ -132,6 +124,15 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
     o->mesh.extent[KU_AX_REPLICATE] = s->batch.n_ranks;
+    if (s->sharding.zero > 0 && !o->share_host_state) { /* shared state is one program */
+        o->zero = s->sharding.zero;
+        o->wrap = c->parallel_wrap.n ? (const char *const *)c->parallel_wrap.item : NULL;
+        o->prefetch = (int)c->parallel_prefetch;
+        o->keep_gathered = !c->parallel_reshard_after_forward;
+        o->persist_below = c->parallel_persist_below;
+        o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
+        o->mesh.extent[KU_AX_SHARD] = s->sharding.shard;
+    }
     o->mesh.extent[KU_AX_VS] = (int)(s->batch.virtual_shards / s->batch.n_ranks);
     o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
     const struct ku_recompute_key *again = &c->memory_recompute;

@@ -9,6 +9,7 @@
 #include "train/model.h"
 #include "train/pairs.h"
 #include "train/saving.h"
+#include "train/sharding.h"
 #include "train/trainer.h"
 
 /*
@@ -19,6 +20,7 @@ struct ku_session {
     struct ku_config cfg;
     struct ku_model model;
     struct ku_batch batch;
+    struct ku_sharding sharding;
     struct ku_data *data;
     struct ku_pairs pairs; /* of models of pairs; its data are the above */
     struct ku_sampler sampler;

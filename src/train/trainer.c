@@ -83,12 +83,41 @@ static uint32_t first_write(const struct ku_program *p, const struct ku_program_
     return 0;
 }
 
+/*
+ * Where the elements of a tensor lie in the ranks' parts of arena shard: the blocks that each rank
+ * keeps, and, of what every rank has whole, all copies behind them. Returns how many.
+ */
+static int list_parts(const struct ku_program *p, const struct ku_program_state *x,
+                      const struct ku_memory *memory, struct ku_ckpt_part *part)
+{
+    int64_t count = ku_shape_count(&p->shape[x->shape]);
+    size_t each = kumi_dtype_bytes((enum kumi_dtype)x->dtype);
+    int n = 0;
+    for (int r = 0; r < memory->shard->n_local && x->blocks; r++) {
+        struct ku_coord at = ku_mesh_coord(&p->mesh, r);
+        struct ku_ckpt_part *out = &part[n];
+        ku_program_kept(&p->mesh, &p->layout[x->blocks], count, x->first_block, &at, &out->begin,
+                        &out->end);
+        if (out->begin == out->end)
+            continue;
+        out->data = ku_arena_part(memory->shard, r) + x->offset +
+                    (x->is_kept ? 0 : (size_t)out->begin * each);
+        n++;
+    }
+    for (int r = 0; r < memory->shard->n_local && !x->is_kept; r++)
+        part[n++] = (struct ku_ckpt_part){0, count, ku_arena_part(memory->shard, r) + x->offset};
+    return n;
+}
+
 int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
                         const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n)
 {
-    struct ku_ckpt_tensor *list = ku_calloc(p->n_states + 1, sizeof *list);
+    const size_t n_parts = memory->shard ? 2 * (size_t)memory->shard->n_local : 0;
+    struct ku_ckpt_tensor *list =
+        ku_calloc(p->n_states + 1, sizeof *list + n_parts * sizeof(struct ku_ckpt_part));
     if (list == NULL)
         return KUMI_ENOMEM;
+    struct ku_ckpt_part *part = (struct ku_ckpt_part *)(void *)&list[p->n_states + 1];
     *n = 0;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
@@ -100,6 +129,11 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         out->name = p->name_of[x->name];
         out->dtype = (enum kumi_dtype)x->dtype;
         out->data = ku_memory_state(memory, x);
+        if (x->arena == KU_AR_SHARD) {
+            out->part = part;
+            part += out->n_parts = list_parts(p, x, memory, part);
+            out->data = x->is_kept ? NULL : out->data;
+        }
         out->turn = first_write(p, x);
         out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
         out->ndim = ku_tensor_file_shape(g, id, out->dim);
@@ -168,9 +202,8 @@ static int check_memory(const struct ku_trainer *t)
 
 static int load(struct ku_trainer *t, const struct ku_program *program, struct ku_exec **exec)
 {
-    struct ku_comm *dp =
-        t->job->n > 1 ? t->job->world : NULL; /* data parallelism alone: the axis is the world */
-    return ku_exec_load(t->memory, program, t->ops, t->device, dp, exec);
+    return ku_exec_load(t->memory, program, t->ops, t->device, t->job->n > 1 ? &t->comms : NULL,
+                        exec);
 }
 
 /* Shapes share the state, and what is said of an instruction of one (a checkpoint's turns) holds
@@ -209,6 +242,19 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     return check_memory(t);
 }
 
+/* Data parallelism is all there is: its ranks are the job's. */
+static int open_comms(struct ku_trainer *t)
+{
+    const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
+    int shard = m->extent[KU_AX_SHARD], replicate = m->extent[KU_AX_REPLICATE];
+    int rank = t->job->rank;
+    t->comms.dp = t->job->world;
+    if (shard == 1 || replicate == 1)
+        return KUMI_OK;
+    KU_TRY(ku_comm_mesh(t->job, "shard", rank / shard * shard, 1, shard, &t->comms.shard));
+    return ku_comm_mesh(t->job, "replicate", rank % shard, shard, replicate, &t->comms.replicate);
+}
+
 static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
                  const struct ku_trainer_opts *o)
 {
@@ -220,6 +266,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     int status = all ? ku_memory_create(t->job, all, n_programs, &t->memory) : KUMI_ENOMEM;
     ku_free(all);
     KU_TRY(status);
+    KU_TRY(open_comms(t));
     KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph[0], t->memory, &t->tensor,
                                &t->n_tensors));
     for (int i = 0; i < n; i++)
@@ -272,6 +319,8 @@ void ku_trainer_destroy(struct ku_trainer *t)
     for (int p = KU_PROG_INIT; p < KU_N_PROGS; p++)
         ku_exec_unload(t->exec[p]);
     ku_memory_destroy(t->memory);
+    ku_comm_destroy(t->comms.replicate);
+    ku_comm_destroy(t->comms.shard);
     if (t->device)
         t->ops->close(t->device);
     for (int i = 0; i < 2 * t->n_shapes; i++)

@@ -53,6 +53,7 @@ struct ku_trainer {
     struct ku_exec *exec[KU_N_PROGS];       /* of INIT and DERIVE only while they run */
     struct ku_trainer_shape *shape;         /* all; they take turns in the same arenas */
     int n_shapes, shape_at;                 /* and the one at hand */
+    struct ku_exec_comms comms;
     struct ku_memory *memory;
     struct ku_ckpt_tensor *tensor; /* state in files' terms, parameters and optimizer */
     int n_tensors;

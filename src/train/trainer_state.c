@@ -9,7 +9,8 @@
 
 int ku_trainer_n_readers(const struct ku_trainer *t)
 {
-    return t->program[KU_PROG_TRAIN]->share_host_state ? t->job->n : 1;
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    return p->share_host_state || p->zero ? t->job->n : 1;
 }
 
 /* A rank that writes gigabytes gets on. */

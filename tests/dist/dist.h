@@ -31,6 +31,9 @@ struct dist_case {
     int64_t bucket_bytes; /* 0 = 1 MiB */
     int no_overlap, no_sharing;
     int recompute, every; /* enum ku_recompute; units of a group */
+    int zero, replicate; /* stage; 0 = 1: with a stage and without sharing, n = replicate x shard */
+    int prefetch, keep_gathered;
+    int64_t persist_below;
     enum kumi_dtype compute;
     const char *device; /* "ref", "cpu" */
     int optimizer;      /* 0 = KU_OP_adamw */
@@ -85,10 +88,16 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .overlap = !c->no_overlap,
                                  .share_host_state = !c->no_sharing,
                                  .recompute = c->recompute,
-                                 .recompute_every = c->every};
+                                 .recompute_every = c->every,
+                                 .zero = c->zero,
+                                 .prefetch = c->prefetch,
+                                 .keep_gathered = c->keep_gathered,
+                                 .persist_below = c->persist_below};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
-    o.mesh.extent[KU_AX_REPLICATE] = c->n;
+    int is_dealt = c->zero && c->no_sharing;
+    o.mesh.extent[KU_AX_REPLICATE] = !is_dealt ? c->n : c->replicate ? c->replicate : 1;
+    o.mesh.extent[KU_AX_SHARD] = c->n / o.mesh.extent[KU_AX_REPLICATE];
     o.mesh.extent[KU_AX_VS] = c->v / c->n;
     o.mesh.extent[KU_AX_MB] = c->k;
     o.rule.lr = 1e-2;
@@ -129,6 +138,15 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
     return ku_trainer_create(job, &g, 1, &o, t);
 }
 
+/* Element i of a tensor as memory has it. */
+static inline double dist_element(const struct ku_ckpt_tensor *x, int64_t i)
+{
+    for (int k = 0; k < x->n_parts; k++)
+        if (i >= x->part[k].begin && i < x->part[k].end)
+            return ku_load_f64(x->part[k].data, x->dtype, i - x->part[k].begin);
+    return ku_load_f64(x->data, x->dtype, i);
+}
+
 /* Whatever the optimizer does: rows of the vocabulary that nobody sees. */
 static inline int dist_padding_is_zero(const struct ku_trainer *t)
 {
@@ -138,7 +156,7 @@ static inline int dist_padding_is_zero(const struct ku_trainer *t)
         for (int d = 1; d < x->ndim; d++)
             row *= x->dim[d];
         for (int64_t i = x->ndim ? x->dim[0] * row : 0; x->ndim && i < x->padded[0] * row; i++)
-            if (ku_load_f64(x->data, x->dtype, i) != 0)
+            if (dist_element(x, i) != 0)
                 return 0;
     }
     return 1;

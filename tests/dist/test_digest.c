@@ -51,10 +51,13 @@ static void check_layouts(const char *device, enum kumi_dtype compute)
         dist_run(&c);
         expect_equal(&one, &c);
     }
-    c = base_case(device, compute);
-    c.n = 2, c.recompute = KU_RECOMPUTE_FULL, c.every = 2, c.model.n_layer = 2;
-    dist_run(&c);
-    expect_equal(&one, &c);
+    for (int keep = 0; keep < 2; keep++) { /* gathered parameters, for clones too */
+        c = base_case(device, compute);
+        c.n = 2, c.recompute = KU_RECOMPUTE_FULL, c.every = 2;
+        c.zero = 3, c.no_sharing = 1, c.prefetch = 1, c.keep_gathered = keep;
+        dist_run(&c);
+        expect_equal(&one, &c);
+    }
 }
 
 static void odd_tree(const char *device)

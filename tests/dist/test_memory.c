@@ -172,16 +172,71 @@ static void processes_hold_what_was_planned(void **state)
     (void)state;
     if (IS_SANITIZED)
         skip();
-    struct dist_case c = {
-        .n = 2, .v = 2, .micro = 2, .k = 1, .t = 64, .compute = KUMI_BF16, .model = dist_model()};
-    c.model.n_layer = 4, c.model.n_head = 4, c.model.n_embd = 384, c.model.n_positions = 64,
-    c.model.vocab_size = 20000;
-    assert_int_equal(kumi_launch(compare_with_plan, &c, 2), 0);
+    for (int zero = -1; zero <= 3; zero++) { /* -1: shared state */
+        struct dist_case c = {.n = 2,
+                              .v = 2,
+                              .micro = 2,
+                              .k = 1,
+                              .t = 64,
+                              .compute = KUMI_BF16,
+                              .model = dist_model(),
+                              .no_sharing = zero >= 0,
+                              .zero = zero > 0 ? zero : 0,
+                              .prefetch = 1};
+        c.model.n_layer = 4, c.model.n_head = 4, c.model.n_embd = 384, c.model.n_positions = 64,
+        c.model.vocab_size = 20000;
+        if (kumi_launch(compare_with_plan, &c, 2) != 0)
+            fail_msg("zero %d", zero);
+    }
+}
+
+/* What a rank maps for a model of matrices, by stage. */
+static int map_bytes(struct ku_job *job, void *arg)
+{
+    struct dist_case *c = arg;
+    struct ku_trainer *t;
+    KU_TRY(build(job, c, &t));
+    for (int a = 0; a < KU_N_ARENAS && job->rank == 0; a++)
+        c->norm[a] = (double)t->memory->bytes[a];
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+/* 16 bytes a parameter in f32, and how they fall: stage 1 leaves 8 (N - 1) / N away, stage 2
+ * gradients that wait, stage 3 parameters. A bucket is small here beside the whole. */
+static void stages_hold_less(void **state)
+{
+    (void)state;
+    double shard[4], wire[4], params = 0;
+    for (int zero = 0; zero <= 3; zero++) {
+        struct dist_case c = {.n = 4,
+                              .v = 4,
+                              .micro = 1,
+                              .k = 1,
+                              .t = 8,
+                              .bucket_bytes = 1 << 16,
+                              .model = dist_model(),
+                              .no_sharing = 1,
+                              .zero = zero};
+        c.model.n_layer = 4, c.model.n_embd = 256, c.model.n_head = 4;
+        if (ku_job_threads(4, NULL, map_bytes, &c) < 0)
+            fail_msg("%s", ku_err_get()->text);
+        shard[zero] = c.norm[KU_AR_SHARD] + c.norm[KU_AR_STATE];
+        wire[zero] = c.norm[KU_AR_WIRE];
+        params = zero ? params : shard[0] / 12;
+    }
+    assert_true(shard[1] < 4.0 * params + 0.30 * 8 * params); /* a block more of each tensor */
+    assert_true(shard[1] >= 4.0 * params + 0.25 * 8 * params);
+    assert_true(shard[2] == shard[1] && wire[1] == wire[0]);
+    assert_true(wire[2] < 0.6 * wire[1]);
+    assert_true(shard[3] < 0.30 * 12 * params && shard[3] >= 0.25 * 12 * params);
+    assert_true(wire[3] == wire[2]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(processes_hold_what_was_planned),
+                                       cmocka_unit_test(stages_hold_less),
                                        cmocka_unit_test(step_allocates_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,10 +113,10 @@ static struct saving_case case_of(int n, const char *dir)
 static void same_bytes(void **state)
 {
     static const struct {
-        int n, no_sharing;
+        int n, no_sharing, zero;
         size_t staging_bytes;
-    } row[] = {{1, 0, 4 << 20}, {2, 0, 4 << 20},  {2, 1, 4 << 20},
-               {4, 0, 4 << 20}, {2, 0, 64 << 20}, {4, 1, 8 << 20}};
+    } row[] = {{1, 0, 0, 4 << 20},  {2, 0, 0, 4 << 20}, {2, 1, 0, 4 << 20}, {4, 0, 0, 4 << 20},
+               {2, 0, 0, 64 << 20}, {4, 1, 0, 8 << 20}, {4, 1, 1, 4 << 20}};
     char dir[2][40] = {"/tmp/kumi-saving-XXXXXX", "/tmp/kumi-saving-XXXXXX"};
     (void)state;
     assert_non_null(mkdtemp(dir[0]));
@@ -127,7 +127,7 @@ static void same_bytes(void **state)
         assert_non_null(mkdtemp(dir[1]));
         struct saving_case x = case_of(row[i].n, dir[1]);
         x.is_async = 1;
-        x.c.no_sharing = row[i].no_sharing;
+        x.c.no_sharing = row[i].no_sharing, x.c.zero = row[i].zero;
         x.staging_bytes = row[i].staging_bytes;
         run(&x);
         assert_string_equal(x.c.digest, plain.c.digest);

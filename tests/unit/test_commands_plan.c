@@ -42,7 +42,9 @@ static void test_plan_is_what_is_mapped(void **state)
 {
     static const char *const rows[][3] = {{NULL},
                                           {"parallel.share_host_state=false"},
-                                          {"precision.compute=bf16", "train.virtual_shards=4"}};
+                                          {"precision.compute=bf16", "train.virtual_shards=4"},
+                                          {"parallel.share_host_state=false", "parallel.zero=1"},
+                                          {"parallel.share_host_state=false", "parallel.zero=3"}};
     for (int n = 1; n <= 2; n++)
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
             struct kumi_settings s = settings_of(*state, rows[i]);

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stage 3: parameters in blocks, gathered where they are read. The unit is a module (wrap): its
+ * parameters are gathered together, once for forward and once more for backward of every
+ * micro-batch (`remat`), and what belongs to no unit, or is not to be given back between the two,
+ * once a step in A. A gather is a convert Z -> whole whose path is the unit's; lowering decides when
+ * it starts.
+ */
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "ir/place.h"
+#include "pass/zero.h"
+
+/* By default a unit is a module of a list, whose last name is a number: h.3, encoder.layers.0. */
+static int is_unit(const struct ku_compile_opts *o, const char *module)
+{
+    const char *dot = strrchr(module, '.'), *last = dot ? dot + 1 : module;
+    for (int i = 0; o->wrap && o->wrap[i]; i++)
+        if (ku_str_glob(o->wrap[i], module))
+            return 1;
+    return !o->wrap && dot && *last && strspn(last, "0123456789") == strlen(last);
+}
+
+/* The unit of a tensor: the outermost of its modules that is one; "" = none. */
+static const char *unit_of(const struct ku_compile_opts *o, const char *tensor,
+                           char out[KU_NAME_BYTES])
+{
+    for (const char *dot = strchr(tensor, '.'); dot; dot = strchr(dot + 1, '.')) {
+        memcpy(out, tensor, (size_t)(dot - tensor));
+        out[dot - tensor] = '\0';
+        if (is_unit(o, out))
+            return out;
+    }
+    out[0] = '\0';
+    return out;
+}
+
+static int is_parameter(const struct ku_tensor *x)
+{
+    return x->kind == KU_T_PARAM || x->kind == KU_T_DERIVED;
+}
+
+int ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor)
+{
+    const struct ku_tensor *x = &g->tensor[tensor];
+    return o->zero == 3 && is_parameter(x) &&
+           ku_shape_count(&g->shape[x->shape]) >= o->persist_below;
+}
+
+static int is_backward(int phase)
+{
+    return phase == KU_PH_I || phase == KU_PH_W;
+}
+
+/* Nodes of these phases read `to` in place of `from`; how many there are, if `to` is 0. */
+static int redirect(struct ku_graph *g, ku_id from, ku_id to, int of_backward, ku_id n_nodes)
+{
+    int n_reads = 0;
+    for (ku_id n = 1; n < n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        if (node->op == KU_OP_NONE || is_backward(node->phase) != of_backward ||
+            node->phase == KU_PH_O)
+            continue;
+        for (int i = 0; i < node->n_in; i++)
+            if (ku_in(g, node, i) == from) {
+                n_reads++;
+                g->refs[node->in + (uint32_t)i] = to ? to : from;
+            }
+    }
+    return n_reads;
+}
+
+/* What is read whole: where the tensor's value was before it was dealt. */
+static ku_id gather(struct ku_graph *g, ku_id tensor, int phase, const char *unit, ku_id layout)
+{
+    uint32_t n_uses = g->n_uses;
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = phase,
+                                                    .n_in = 1,
+                                                    .in = {g->tensor[tensor].value},
+                                                    .path = unit});
+    if (node == 0)
+        return 0;
+    g->n_uses = n_uses; /* gradients belong to the model's own uses */
+    g->value[ku_out(g, node, 0)].layout = layout;
+    return ku_out(g, node, 0);
+}
+
+static int gather_reads(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+                        ku_id layout, ku_id n_nodes)
+{
+    char name[KU_NAME_BYTES];
+    ku_id value = g->tensor[tensor].value, of = g->tensor[tensor].of, whole = 0;
+    const char *unit = unit_of(o, g->tensor[of ? of : tensor].name, name);
+    int is_once = unit[0] == '\0' || o->keep_gathered;
+    for (int backward = 0; backward < 2; backward++) {
+        if (redirect(g, value, 0, backward, n_nodes) == 0)
+            continue;
+        int phase = is_once ? KU_PH_A : backward ? KU_PH_I : KU_PH_F;
+        if (whole == 0 || !is_once)
+            whole = gather(g, tensor, phase, unit, layout);
+        if (whole == 0)
+            return ku_err_get()->status;
+        redirect(g, value, whole, backward, n_nodes);
+    }
+    return KUMI_OK;
+}
+
+int ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *whole)
+{
+    ku_id n_nodes = g->n_nodes;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        if (ku_zero_is_dealt(g, o, t))
+            KU_TRY(gather_reads(g, o, t, whole[t], n_nodes));
+    return g->n_nodes > n_nodes ? ku_graph_sort(g) : KUMI_OK;
+}

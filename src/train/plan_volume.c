@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/plan_volume.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int members(const struct ku_mesh *m, int axes)
+{
+    int n = 1;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        n *= axes >> a & 1 ? m->extent[a] : 1;
+    return n;
+}
+
+/* Sums of loss and metrics are integers. */
+static int is_of_tensors(const struct ku_buffer *b)
+{
+    return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED) &&
+           ku_dtype_is_float((enum kumi_dtype)b->dtype);
+}
+
+/* Adds a part of a start: what a ring would send, and what a rank stores where memory is shared. */
+static void add_part(const struct ku_program *p, const struct ku_instr *i,
+                     const struct ku_operand *o, struct ku_volume *v)
+{
+    double count = (double)ku_shape_count(&p->shape[o->shape]), n = v->n_ranks;
+    double bytes = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+    if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z))
+        count /= p->mesh.extent[KU_AX_SHARD]; /* of the blocks that a rank keeps, on average */
+    double sent = count * (n - 1) / n * (i->op == KU_X_ALL_REDUCE ? 2 : 1);
+    double stored = i->op == KU_X_REDUCE_SCATTER    ? count / n
+                    : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n
+                                                          : count;
+    v->elements += count;
+    v->ring_bytes += sent * bytes;
+    v->stored_bytes += stored * bytes;
+}
+
+int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLUMES])
+{
+    int n = 0;
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        const struct ku_operand *o = &p->operand[i->operand + i->n_in];
+        if (i->kind != KU_START || i->n_parts == 0 || !is_of_tensors(&p->buffer[o->buffer]))
+            continue;
+        int k = 0;
+        while (k < n && (row[k].exchange != i->op || row[k].axes != i->axes))
+            k++;
+        if (k == KU_MAX_VOLUMES)
+            continue;
+        if (k == n)
+            row[n++] = (struct ku_volume){.exchange = (uint8_t)i->op,
+                                          .axes = i->axes,
+                                          .n_ranks = members(&p->mesh, i->axes)};
+        for (uint32_t j = 0; j < i->n_parts; j++)
+            add_part(p, i, &o[j], &row[k]);
+    }
+    return n;
+}
+
+static const char *exchange_name(int exchange)
+{
+    static const char *const name[] = {"reduce_scatter", "all_reduce", "barrier", "all_gather"};
+    return name[exchange];
+}
+
+/* Bytes of gradients that stay whole from a step's first micro-batch to its last. */
+static uint64_t whole_gradient_bytes(const struct ku_program *p)
+{
+    uint64_t bytes = 0;
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (p->buffer[b].cls == KU_CL_GRAD && p->buffer[b].arena == KU_AR_WIRE &&
+            !p->buffer[b].is_kept && p->buffer[b].home == 0)
+            bytes += p->buffer[b].bytes;
+    return bytes;
+}
+
+void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
+{
+    const struct ku_sharding *s = &p->s.sharding;
+    const struct ku_program *train = p->program[KU_PROG_TRAIN];
+    struct ku_volume row[KU_MAX_VOLUMES];
+    char text[2][16];
+    if (p->s.batch.n_ranks == 1)
+        return;
+    ku_str_add(out, "\nzero %d: %d replica%s x %d shard%s", s->zero, s->replicate,
+               s->replicate == 1 ? "" : "s", s->shard, s->shard == 1 ? "" : "s");
+    if (train->share_host_state)
+        ku_str_add(out, "; state is shared on the host, so all stages are one program, and "
+                        "parameters are read in place: 0 bytes are gathered");
+    ku_str_add(out, "\n  %-15s %-16s %12s %12s %12s\n", "a step, a rank", "over", "parameters",
+               "a ring sends", "stored here");
+    int n = ku_plan_volumes(train, row);
+    for (int i = 0; i < n; i++) {
+        char over[48] = "", factor[32];
+        for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+            if (row[i].axes >> a & 1)
+                snprintf(over + strlen(over), sizeof over - strlen(over), "%s%s",
+                         over[0] ? " x " : "", ku_axis_name(a));
+        snprintf(over + strlen(over), sizeof over - strlen(over), " (%d)", row[i].n_ranks);
+        snprintf(factor, sizeof factor, "%.2f x all", row[i].elements / (double)p->s.n_params);
+        ku_str_add(out, "  %-15s %-16s %12s %12s %12s\n", exchange_name(row[i].exchange), over,
+                   factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
+                   ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));
+    }
+    if (train->zero >= 2 && ku_mesh_n_micro(&train->mesh) > 1)
+        ku_str_add(out,
+                   "  %d micro-batches of a rank add up first: gradients stay whole until the "
+                   "last, %s in f32\n",
+                   ku_mesh_n_micro(&train->mesh),
+                   ku_text_bytes(whole_gradient_bytes(train), text[0]));
+}
+
+json_t *ku_plan_volumes_json(const struct ku_plan *p)
+{
+    struct ku_volume row[KU_MAX_VOLUMES];
+    json_t *list = json_array();
+    int n = ku_plan_volumes(p->program[KU_PROG_TRAIN], row);
+    for (int i = 0; i < n; i++)
+        json_array_append_new(
+            list, json_pack("{s:s, s:i, s:f, s:f, s:f}", "exchange", exchange_name(row[i].exchange),
+                            "ranks", row[i].n_ranks, "elements", row[i].elements, "ring_bytes",
+                            row[i].ring_bytes, "stored_bytes", row[i].stored_bytes));
+    return json_pack("{s:i, s:i, s:i, s:o}", "zero", p->s.sharding.zero, "replicate",
+                     p->s.sharding.replicate, "shard", p->s.sharding.shard, "a_step", list);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/sharding.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+/* FSDP's words. */
+static const struct {
+    const char *name;
+    int zero, is_hybrid;
+} strategy_row[] = {{"NO_SHARD", 0, 0},
+                    {"SHARD_GRAD_OP", 2, 0},
+                    {"FULL_SHARD", 3, 0},
+                    {"HYBRID_SHARD", 3, 1},
+                    {"_HYBRID_SHARD_ZERO2", 2, 1}};
+enum { N_STRATEGIES = sizeof strategy_row / sizeof strategy_row[0] };
+
+static int refuse_number(const struct ku_config *c, const char *key, int64_t value,
+                         const char *wanted)
+{
+    json_t *v = json_integer(value);
+    int status = ku_config_refuse(c, key, v, wanted);
+    json_decref(v);
+    return status;
+}
+
+static int refuse_strategy(const struct ku_config *c, const char *wanted)
+{
+    json_t *v = json_string(c->parallel_strategy);
+    int status = ku_config_refuse(c, "parallel.strategy", v, wanted);
+    json_decref(v);
+    return status;
+}
+
+/* Of n ranks, so many to a shard group: all, or a power of two, so that sums pair the same
+ * neighbours (docs/numerics.md). */
+static int is_admissible(int64_t shard, int n)
+{
+    return shard >= 1 && n % shard == 0 && (shard == n || (shard & (shard - 1)) == 0);
+}
+
+static int refuse_product(const struct ku_config *c, const char *key, int64_t value, int n)
+{
+    struct ku_str wanted = {0};
+    int is_first = 1;
+    ku_str_add(&wanted, "replicate x shard is the job's %d ranks, shard a power of two or all: ",
+               n);
+    for (int shard = 1; shard <= n; shard++)
+        if (is_admissible(shard, n)) {
+            ku_str_add(&wanted, "%s%d x %d", is_first ? "" : ", ", n / shard, shard);
+            is_first = 0;
+        }
+    int status = refuse_number(c, key, value, ku_str_get(&wanted));
+    ku_str_fini(&wanted);
+    return status;
+}
+
+/* The stage, and whether a strategy wants groups of ranks. */
+static int read_stage(const struct ku_config *c, int *zero, int *is_hybrid)
+{
+    int given = c->parallel_zero != KU_NULL;
+    *zero = given ? (int)c->parallel_zero : 0;
+    *is_hybrid = 0;
+    for (int i = 0; c->parallel_strategy && i < N_STRATEGIES; i++) {
+        if (strcmp(c->parallel_strategy, strategy_row[i].name) != 0)
+            continue;
+        char wanted[96];
+        snprintf(wanted, sizeof wanted, "is parallel.zero %d, and parallel.zero is %d; give one",
+                 strategy_row[i].zero, *zero);
+        if (given && *zero != strategy_row[i].zero)
+            return refuse_strategy(c, wanted);
+        *zero = strategy_row[i].zero;
+        *is_hybrid = strategy_row[i].is_hybrid;
+    }
+    return KUMI_OK;
+}
+
+int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *out)
+{
+    int64_t replicate = c->parallel_replicate, shard = c->parallel_shard;
+    int zero, is_hybrid;
+    KU_TRY(read_stage(c, &zero, &is_hybrid));
+    if (zero == 0 && shard != KU_NULL && shard != 1)
+        return refuse_number(c, "parallel.shard", shard,
+                             "parallel.zero 0 keeps nothing in shards: give parallel.zero 1 to 3");
+    if (is_hybrid && replicate == KU_NULL && shard == KU_NULL)
+        return refuse_strategy(c, "needs parallel.shard or parallel.replicate: how many ranks hold "
+                                  "the state together");
+    if (c->parallel_strategy && zero > 0 && !is_hybrid && replicate != KU_NULL && replicate != 1)
+        return refuse_strategy(
+            c, "has no replicas: give HYBRID_SHARD or _HYBRID_SHARD_ZERO2 with parallel.replicate");
+    char all[96];
+    snprintf(all, sizeof all, "the job's %d ranks are all replicas with parallel.zero 0", n);
+    if (zero == 0 && replicate != KU_NULL && replicate != n)
+        return refuse_number(c, "parallel.replicate", replicate, all);
+    if (zero == 0)
+        shard = 1;
+    else if (shard == KU_NULL && n % (replicate == KU_NULL ? 1 : replicate) == 0)
+        shard = n / (replicate == KU_NULL ? 1 : replicate);
+    const char *key = replicate == KU_NULL ? "parallel.shard" : "parallel.replicate";
+    int64_t asked = replicate == KU_NULL ? shard : replicate;
+    if (shard == KU_NULL || n % shard != 0)
+        return refuse_product(c, key, asked, n);
+    if (replicate == KU_NULL)
+        replicate = n / shard;
+    if (replicate * shard != n)
+        return refuse_product(c, key, asked, n);
+    if (!is_admissible(shard, n))
+        return refuse_product(c, "parallel.shard", shard, n);
+    *out = (struct ku_sharding){zero, (int)replicate, (int)shard};
+    return KUMI_OK;
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Equal bits in every stage of ZeRO: digests with ==, ranks as threads and as processes. tsan */
+#include <stdlib.h>
+
+#include "base/os.h"
+#include "comm/api.h"
+#include "dist.h"
+#include "kumi/comm.h"
+#include "kumi/launch.h"
+
+static struct dist_case base_case(const char *device, enum kumi_dtype compute)
+{
+    struct dist_case c = {.n = 1,
+                          .v = 8,
+                          .micro = 1,
+                          .k = 2,
+                          .steps = 4,
+                          .device = device,
+                          .compute = compute,
+                          .model = dist_model(),
+                          .t = 11};
+    c.model.n_embd = 48; /* tensors of several blocks, of one, and of less */
+    c.model.vocab_size = 301;
+    return c;
+}
+
+static void expect_equal(const struct dist_case *a, const struct dist_case *b)
+{
+    for (int s = 0; s < a->steps; s++)
+        if (memcmp(&a->loss[s], &b->loss[s], 8) || memcmp(&a->norm[s], &b->norm[s], 8))
+            fail_msg("n=%d zero=%d: step %d: loss %.17g %.17g norm %.17g %.17g", b->n, b->zero, s,
+                     a->loss[s], b->loss[s], a->norm[s], b->norm[s]);
+    if (strcmp(a->digest, b->digest) != 0)
+        fail_msg("n=%d zero=%d replicate=%d sharing=%d: digests differ", b->n, b->zero,
+                 b->replicate, !b->no_sharing);
+    assert_memory_equal(&a->eval_loss, &b->eval_loss, 8);
+}
+
+static const struct layout {
+    int n, zero, replicate, sharing, no_overlap, bucket_bytes, prefetch, keep_gathered, persist_below;
+} layout[] = {
+    {.n = 2, .zero = 1},
+    {.n = 4, .zero = 1, .bucket_bytes = 3000},
+    {.n = 8, .zero = 1},
+    {.n = 4, .zero = 1, .no_overlap = 1},
+    {.n = 4, .zero = 1, .replicate = 2, .bucket_bytes = 3000},
+    {.n = 8, .zero = 1, .replicate = 4},
+    {.n = 2, .zero = 2, .bucket_bytes = 3000},
+    {.n = 4, .zero = 2},
+    {.n = 8, .zero = 2, .bucket_bytes = 3000},
+    {.n = 4, .zero = 2, .no_overlap = 1, .bucket_bytes = 3000},
+    {.n = 8, .zero = 2, .replicate = 2, .bucket_bytes = 3000},
+    {.n = 8, .zero = 2, .replicate = 4, .no_overlap = 1},
+    {.n = 4, .zero = 2, .replicate = 4},
+    {.n = 2, .zero = 3, .prefetch = 1},
+    {.n = 4, .zero = 3, .bucket_bytes = 3000, .prefetch = 2},
+    {.n = 8, .zero = 3, .persist_below = 1000},
+    {.n = 4, .zero = 3, .no_overlap = 1, .prefetch = 1, .persist_below = 60},
+    {.n = 4, .zero = 3, .keep_gathered = 1},
+    {.n = 4, .zero = 3, .replicate = 2, .prefetch = 1},
+    {.n = 8, .zero = 3, .replicate = 2, .bucket_bytes = 3000, .prefetch = 5},
+    {.n = 2, .zero = 1, .sharing = 1},
+    {.n = 4, .zero = 2, .sharing = 1},
+    {.n = 8, .zero = 3, .sharing = 1},
+};
+enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
+
+static struct dist_case laid_out(const struct dist_case *one, const struct layout *l)
+{
+    struct dist_case c = *one;
+    c.n = l->n, c.zero = l->zero, c.replicate = l->replicate;
+    c.no_sharing = !l->sharing, c.no_overlap = l->no_overlap, c.bucket_bytes = l->bucket_bytes;
+    c.prefetch = l->prefetch, c.keep_gathered = l->keep_gathered;
+    c.persist_below = l->persist_below;
+    c.threads = l->n == 2 && strcmp(c.device, "cpu") == 0 ? 2 : 1;
+    return c;
+}
+
+static void check_layouts(const struct dist_case *one)
+{
+    struct dist_case alone = *one;
+    dist_run(&alone);
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        struct dist_case c = laid_out(one, &layout[i]);
+        dist_run(&c);
+        expect_equal(&alone, &c);
+    }
+}
+
+static void cpu_f32(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("cpu", KUMI_F32);
+    check_layouts(&c);
+}
+static void cpu_bf16(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("cpu", KUMI_BF16);
+    check_layouts(&c);
+}
+static void ref_f64(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("ref", KUMI_F64);
+    c.steps = 2;
+    check_layouts(&c);
+}
+/* Ratios of norms over blocks that ranks keep. */
+static void lamb(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("cpu", KUMI_BF16);
+    c.optimizer = KU_OP_lamb;
+    check_layouts(&c);
+    c.optimizer = KU_OP_lars;
+    check_layouts(&c);
+}
+
+/* A run that one layout begins, saves at step 2, and another ends: as if one layout ran it all. */
+struct resumed {
+    struct dist_case c;
+    const char *dir;
+    int from, to;
+};
+static int resumed_rank(struct ku_job *job, void *arg)
+{
+    struct resumed *r = arg;
+    struct ku_trainer *t = NULL;
+    struct ku_ckpt_desc d = {.dir = r->dir, .step = r->to, .model_config = "{}"};
+    int64_t step = r->from;
+    const double *report;
+    char path[128];
+    KU_TRY(dist_trainer(job, &r->c, &t));
+    snprintf(path, sizeof path, "%s/step-%08d", r->dir, r->from);
+    KU_TRY(r->from ? ku_trainer_load(t, path, &step) : ku_trainer_init_state(t));
+    KU_ASSERT(step == r->from);
+    for (; step < r->to; step++) {
+        dist_fill(&r->c, t, KU_PROG_TRAIN, step % 2);
+        KU_TRY(ku_trainer_step(t, step, &report));
+    }
+    if (r->from == 0)
+        KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
+    else if (job->rank == 0)
+        KU_TRY(ku_trainer_digest(t, 0, r->c.digest));
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+static void resume_elsewhere(void **state)
+{
+    (void)state;
+    struct dist_case one = base_case("cpu", KUMI_BF16);
+    dist_run(&one);
+    const struct layout alone = {.n = 1, .sharing = 1};
+    for (int i = 0; i <= N_LAYOUTS; i++) {
+        char dir[] = "/tmp/kumi-zero-XXXXXX";
+        assert_non_null(mkdtemp(dir));
+        struct resumed a = {laid_out(&one, i ? &layout[i - 1] : &alone), dir, 0, 2};
+        struct resumed b = {laid_out(&one, i < N_LAYOUTS ? &layout[i] : &alone), dir, 2, 4};
+        if (ku_job_threads(a.c.n, NULL, resumed_rank, &a) < 0 ||
+            ku_job_threads(b.c.n, NULL, resumed_rank, &b) < 0)
+            fail_msg("layout %d: %s", i, ku_err_get()->text);
+        if (strcmp(b.c.digest, one.digest) != 0)
+            fail_msg("layout %d: digests differ", i);
+        assert_int_equal(ku_os_rmtree(dir), 0);
+    }
+}
+
+/* The same as processes, which find each other's blocks in memory that they map. */
+static int process(void *arg)
+{
+    struct dist_case *c = arg, mine = *c;
+    struct kumi_comm *world;
+    KU_TRY(kumi_comm_join(NULL, &world));
+    int status = dist_rank(ku_comm_api_job(world), &mine), rank = kumi_comm_rank(world);
+    kumi_comm_leave(world);
+    return status < 0 || (rank == 0 && strcmp(mine.digest, c->digest) != 0);
+}
+
+static void processes(void **state)
+{
+    (void)state;
+    struct dist_case one = base_case("cpu", KUMI_BF16);
+    dist_run(&one);
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        struct dist_case c = laid_out(&one, &layout[i]);
+        memcpy(c.digest, one.digest, sizeof c.digest);
+        if (kumi_launch(process, &c, c.n) != 0)
+            fail_msg("layout %d", i);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),
+                                       cmocka_unit_test(lamb), cmocka_unit_test(ref_f64),
+                                       cmocka_unit_test(resume_elsewhere),
+                                       cmocka_unit_test(processes)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: train */
+/* What ranks communicate in a step, by stage: 2, 2, 2 and 3 times the parameters. */
+#include "test_commands.h"
+
+#include <math.h>
+
+#include "train/plan_volume.h"
+
+/* No weight has two uses, and hardly any is read by forward alone. */
+#define MODEL                                                                                      \
+    "model={\"model_type\":\"gpt2\",\"n_layer\":3,\"n_head\":2,\"n_embd\":64,\"n_positions\":8,"   \
+    "\"vocab_size\":256,\"tie_word_embeddings\":false}"
+#define PRIVATE "parallel.share_host_state=false"
+#define WHOLE "parallel.persist_below=0"
+
+struct sums {
+    double reduced, gathered, spread; /* elements over parameters */
+};
+
+static struct sums sums_of(const struct ku_plan *p)
+{
+    struct ku_volume row[KU_MAX_VOLUMES];
+    struct sums s = {0};
+    int n = ku_plan_volumes(p->program[KU_PROG_TRAIN], row);
+    for (int i = 0; i < n; i++) {
+        double share = row[i].elements / (double)p->s.n_params;
+        *(row[i].exchange == KU_X_ALL_GATHER       ? &s.gathered
+          : row[i].exchange == KU_X_REDUCE_SCATTER ? &s.reduced
+                                                   : &s.spread) += share;
+    }
+    return s;
+}
+
+static void volumes(void **state)
+{
+    static const struct {
+        const char *set[5];
+        double reduced, gathered, spread;
+    } row[] = {
+        {{PRIVATE, "parallel.zero=0", MODEL}, 0, 0, 1},
+        {{PRIVATE, "parallel.zero=1", MODEL}, 1, 1, 0},
+        {{PRIVATE, "parallel.zero=2", MODEL}, 1, 1, 0},
+        {{PRIVATE, "parallel.zero=3", MODEL, WHOLE, "parallel.reshard_after_forward=false"}, 1, 1,
+         0},
+        {{PRIVATE, "parallel.zero=2", MODEL, "parallel.replicate=2"}, 1, 1, 0.5},
+        {{"parallel.zero=3", MODEL}, 1, 0, 0}, /* shared: read in place */
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        const struct files *f = *state;
+        struct kumi_settings s = {.config = f->config, .set = row[i].set};
+        struct ku_plan p;
+        while (s.n_sets < 5 && row[i].set[s.n_sets])
+            s.n_sets++;
+        assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_OK);
+        struct sums got = sums_of(&p);
+        if (fabs(got.reduced - row[i].reduced) > 1e-9 ||
+            fabs(got.gathered - row[i].gathered) > 1e-9 || fabs(got.spread - row[i].spread) > 1e-9)
+            fail_msg("row %zu: reduced %g, gathered %g, spread %g", i, got.reduced, got.gathered,
+                     got.spread);
+        ku_plan_fini(&p);
+    }
+}
+
+/* Backward reads matrices again, and neither biases nor tables: with all modules units, close to
+ * twice the parameters. */
+static void resharding(void **state)
+{
+    static const char *const set[] = {PRIVATE, "parallel.zero=3", MODEL, WHOLE,
+                                      "parallel.wrap=[\"*\"]"};
+    const struct files *f = *state;
+    struct kumi_settings s = {.config = f->config, .set = set, .n_sets = 5};
+    struct ku_plan p;
+    double n_read_once = 256 * 64 + 8 * 64 + 3 * (3 + 1 + 4 + 1 + 2) * 64 + 64;
+    assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_OK);
+    struct sums got = sums_of(&p);
+    assert_true(fabs(got.reduced - 1) < 1e-9);
+    assert_true(fabs(got.gathered - (2 - n_read_once / (double)p.s.n_params)) < 1e-9);
+    ku_plan_fini(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(volumes), cmocka_unit_test(resharding)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: train */
+/* Which layouts of the data-parallel ranks are admitted, and what is said of the others. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "train/sharding.h"
+
+static int resolve(const char *keys, int n, struct ku_sharding *s)
+{
+    struct ku_config c;
+    char text[512];
+    snprintf(text, sizeof text,
+             "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a.txt\"},\"parallel\":{%s}}",
+             keys);
+    int status = ku_config_parse("c.json", text, strlen(text), NULL, 0, &c);
+    assert_int_equal(status, KUMI_OK);
+    status = ku_sharding_resolve(&c, n, s);
+    ku_config_fini(&c);
+    return status;
+}
+
+static void admits(void **state)
+{
+    static const struct {
+        const char *keys;
+        int n, zero, replicate, shard;
+    } row[] = {
+        {"", 1, 0, 1, 1},
+        {"", 6, 0, 6, 1},
+        {"\"replicate\":4", 4, 0, 4, 1},
+        {"\"strategy\":\"NO_SHARD\"", 4, 0, 4, 1},
+        {"\"zero\":1", 1, 1, 1, 1},
+        {"\"zero\":1", 3, 1, 1, 3},
+        {"\"zero\":2", 4, 2, 1, 4},
+        {"\"strategy\":\"SHARD_GRAD_OP\"", 4, 2, 1, 4},
+        {"\"strategy\":\"FULL_SHARD\",\"zero\":3", 4, 3, 1, 4},
+        {"\"zero\":3,\"replicate\":2", 8, 3, 2, 4},
+        {"\"zero\":3,\"shard\":2", 8, 3, 4, 2},
+        {"\"strategy\":\"HYBRID_SHARD\",\"shard\":4", 8, 3, 2, 4},
+        {"\"strategy\":\"_HYBRID_SHARD_ZERO2\",\"replicate\":4", 8, 2, 4, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_sharding s;
+        if (resolve(row[i].keys, row[i].n, &s) != KUMI_OK)
+            fail_msg("%s: %s", row[i].keys, ku_err_get()->text);
+        if (s.zero != row[i].zero || s.replicate != row[i].replicate || s.shard != row[i].shard)
+            fail_msg("%s on %d: zero %d, %d x %d", row[i].keys, row[i].n, s.zero, s.replicate,
+                     s.shard);
+    }
+}
+
+static void refuses(void **state)
+{
+    static const struct {
+        const char *keys;
+        int n;
+        const char *text;
+    } row[] = {
+        {"\"replicate\":2", 4,
+         "parallel.replicate: 2; the job's 4 ranks are all replicas with parallel.zero 0"},
+        {"\"shard\":2", 4,
+         "parallel.shard: 2; parallel.zero 0 keeps nothing in shards: give parallel.zero 1 to 3"},
+        {"\"zero\":1,\"shard\":3", 8,
+         "parallel.shard: 3; replicate x shard is the job's 8 ranks, shard a power of two or all: "
+         "8 x 1, 4 x 2, 2 x 4, 1 x 8"},
+        {"\"zero\":1,\"replicate\":3", 8, "parallel.replicate: 3; replicate x shard is the job's 8"},
+        {"\"zero\":1,\"replicate\":2,\"shard\":2", 8, "parallel.replicate: 2; replicate x shard is"},
+        {"\"zero\":1,\"shard\":3", 6, "parallel.shard: 3; replicate x shard is the job's 6 ranks, "},
+        {"\"strategy\":\"FULL_SHARD\",\"zero\":2", 4,
+         "parallel.strategy: \"FULL_SHARD\"; is parallel.zero 3, and parallel.zero is 2; give one"},
+        {"\"strategy\":\"FULL_SHARD\",\"replicate\":2", 4,
+         "parallel.strategy: \"FULL_SHARD\"; has no replicas: give HYBRID_SHARD"},
+        {"\"strategy\":\"HYBRID_SHARD\"", 4,
+         "parallel.strategy: \"HYBRID_SHARD\"; needs parallel.shard or parallel.replicate"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_sharding s;
+        assert_int_equal(resolve(row[i].keys, row[i].n, &s), KUMI_EINVAL);
+        if (strstr(ku_err_get()->text, row[i].text) == NULL)
+            fail_msg("%s: %s", row[i].keys, ku_err_get()->text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(admits), cmocka_unit_test(refuses)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
