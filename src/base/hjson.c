@@ -93,7 +93,8 @@ static int copy_string(struct reader *r)
     const char *q = r->p + 1;
     while (q < r->end && *q != '"' && *q != '\n')
         q += *q == '\\' && q + 1 < r->end ? 2 : 1;
-    return copy(r, q < r->end ? q + 1 : r->end); /* one without an end is for the JSON parser */
+    return q < r->end && *q == '"' ? copy(r, q + 1)
+                                   : refuse(r, r->p, "this string has no end on its line");
 }
 
 static const char *end_of_word(const struct reader *r)

@@ -13,6 +13,7 @@
 #include "train/agree.h"
 #include "train/dataset.h"
 #include "train/dataset_text.h"
+#include "train/deepspeed.h"
 #include "train/rule.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
@@ -34,6 +35,9 @@ static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
 static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 {
     const struct ku_config *c = &s->cfg;
+    struct ku_ds_batch theirs;
+    if (c->deepspeed && was == NULL) /* a resume takes what it lacks from the checkpoint */
+        KU_TRY(ku_deepspeed_batch(c, n_ranks, &theirs));
     if (c->parallel_replicate != KU_NULL && c->parallel_replicate != n_ranks) {
         json_t *v = json_integer(c->parallel_replicate);
         char wanted[96];

@@ -82,7 +82,9 @@ static const struct {
     {"{a: 1, # c\n \"a\": 2}", "2:4: duplicate object key near '\"a\"'"},
     {"{a: 01}", "1:5: invalid token near '0'"},
     {"{/* x */ a: -}", "1:13: invalid token near '-'"},
-    {"{a: \"x\ny\"}", "1:7: unexpected newline near '\"x'"},
+    {"{a: \"x\ny\"}", "1:5: this string has no end on its line"},
+    {"{\"a", "1:2: this string has no end on its line"},
+    {"{a: \"x\\", "1:5: this string has no end on its line"},
     {"{a: \"\xff\"}", "1:5: unable to decode byte 0xff near '\"'"},
 };
 
