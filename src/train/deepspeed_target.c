@@ -11,39 +11,34 @@ enum { MAX_TARGET_BYTES = 256 };
 /* One word of a target, taken apart. */
 struct target {
     char paths[MAX_TARGET_BYTES], way[MAX_TARGET_BYTES], word[MAX_TARGET_BYTES];
+    const char *usual; /* what a build without the key does; "": not said */
     int is_implied, is_inverse, has_word;
-    double least; /* the word counts from this value on; 0: where it is true */
 };
 
 static void take_apart(const char *text, struct target *t)
 {
     *t = (struct target){0};
-    for (;; text++) {
-        if (*text == '?')
-            t->is_implied = 1;
-        else if (*text == '!')
-            t->is_inverse = 1;
-        else if (*text == '@')
-            t->least = *++text - '0';
-        else
-            break;
+    for (; *text == '?' || *text == '!'; text++) {
+        t->is_implied |= *text == '?';
+        t->is_inverse |= *text == '!';
     }
-    const size_t n = strcspn(text, ":=");
+    const size_t n = strcspn(text, ":=#"), end = strcspn(text, "#");
     snprintf(t->paths, sizeof t->paths, "%.*s", (int)n, text);
     t->has_word = text[n] == '=';
-    if (text[n])
-        snprintf(t->has_word ? t->word : t->way, MAX_TARGET_BYTES, "%s", text + n + 1);
+    if (n < end)
+        snprintf(t->has_word ? t->word : t->way, MAX_TARGET_BYTES, "%.*s", (int)(end - n - 1),
+                 text + n + 1);
+    t->usual = text[end] ? text + end + 1 : "";
 }
 
 /* What the target is to become; NULL: nothing, as things stand. */
 static json_t *wanted(const struct target *t, const json_t *value, int is_choice)
 {
-    const int is_true = t->least > 0 ? json_number_value(value) >= t->least : json_is_true(value);
     if (json_is_null(value))
         return NULL;
     if (!t->has_word)
         return ku_ds_convert(t->way, value);
-    if (!is_choice && is_true == t->is_inverse)
+    if (!is_choice && json_is_true(value) == t->is_inverse)
         return NULL;
     json_t *word = json_loads(t->word, JSON_DECODE_ANY, NULL);
     return word ? word : json_string(t->word);
@@ -137,7 +132,8 @@ static int apply_one(struct ku_config *cfg, uint32_t at, struct target *t, const
         return deny(cfg, item, t);
     if (!has_key || (key.words && word && !ku_ds_has_word(key.words, word, 0))) {
         usual = json_loads(fallback, JSON_DECODE_ANY, NULL);
-        if (!t->is_implied && is_given && !ku_config_is_same(usual, item->value))
+        if (!t->is_implied && is_given && !ku_config_is_same(usual, item->value) &&
+            !(word && strcmp(word, t->usual) == 0))
             status = refuse(item, "not supported in this build: ", t->paths, v, "");
     } else if (is_given || (is_present && !key.is_layout)) {
         status = set(cfg->deepspeed, at, t, v);
