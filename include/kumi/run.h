@@ -209,6 +209,7 @@ KUMI_API char *kumi_config_help(int as_markdown);
  */
 KUMI_API int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int is_all,
                                  int as_json, char **text);
+KUMI_API char *kumi_deepspeed_help(int as_markdown); /* every key, with its default */
 
 /* Reads everything that a configuration's data section names; says what it found. */
 KUMI_API int kumi_data_verify(const struct kumi_settings *settings, char **text);

@@ -60,7 +60,7 @@ const struct cli_command cli_commands[] = {
      "kumi data verify CONFIG [--set key=value]", cmd_data},
     {"info", "what this machine and build are", "kumi info [--json]", cmd_info},
     {"help", "this, a command's options, or every key of a configuration",
-     "kumi help [COMMAND|config] [--markdown]", cmd_help},
+     "kumi help [COMMAND|config|deepspeed] [--markdown]", cmd_help},
     {NULL, NULL, NULL, NULL},
 };
 

@@ -59,3 +59,11 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
     const int printed = as_json ? ku_text_json(root, text) : ku_text_take(&out, text);
     return printed < 0 ? printed : status < 0 ? ku_err_put(&why) : KUMI_OK;
 }
+
+char *kumi_deepspeed_help(int as_markdown)
+{
+    struct ku_str s = {0};
+    char *text = NULL;
+    ku_deepspeed_help(as_markdown, &s);
+    return ku_text_take(&s, &text) == KUMI_OK ? text : NULL;
+}

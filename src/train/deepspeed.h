@@ -67,6 +67,8 @@ struct ku_ds_batch {
  */
 int ku_deepspeed_batch(const struct ku_config *cfg, int n_ranks, struct ku_ds_batch *batch);
 
+/* Every key with its default and what it becomes. is_markdown: tables, one a block. */
+void ku_deepspeed_help(int is_markdown, struct ku_str *out);
 /* What became of each key; is_all: also of those that nobody gave. */
 void ku_deepspeed_print(const struct ku_deepspeed *ds, const char *name, int is_all,
                         struct ku_str *out);

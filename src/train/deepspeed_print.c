@@ -97,3 +97,64 @@ json_t *ku_deepspeed_json(const struct ku_deepspeed *ds)
     }
     return keys;
 }
+
+/* The keys that a target names, as a reader wants them. */
+static void add_target(struct ku_str *out, const char *target)
+{
+    char words[256], *rest = words;
+    int n = 0;
+    snprintf(words, sizeof words, "%s", target);
+    for (char *word; (word = strsep(&rest, " ")) != NULL;) {
+        word += strspn(word, "?!");
+        word[strcspn(word, ":#")] = '\0';
+        char *other = strchr(word, '|');
+        if (other)
+            *other = '\0';
+        ku_str_add(out, "%s%s", n++ ? ", " : "", word);
+    }
+}
+
+static void add_row(struct ku_str *out, int is_markdown, const char *block, const char *key,
+                    const char *of, const char *value, enum ku_ds_verdict verdict,
+                    const char *target, const char *help)
+{
+    struct ku_str name = {0}, becomes = {0};
+    ku_str_add(&name, "%s%s%s", is_markdown ? "" : block, is_markdown || !*block ? "" : ".", key);
+    add_target(&becomes, target);
+    const char *to = ku_str_get(&becomes);
+    if (is_markdown)
+        ku_str_add(out, "| `%s`%s%s%s | `%s` | %s%s%s%s%s%s |\n", name.text, *of ? " (" : "", of,
+                   *of ? ")" : "", value, verdict_name[verdict], *to ? ": `" : "", to,
+                   *to ? "`" : "", *help ? (*to ? "; " : ": ") : "", help);
+    else
+        ku_str_add(out, "  %-*s %-12s %s%s%s%s%s\n", MOST_WIDTH, name.text, value,
+                   verdict_name[verdict], *to ? ": " : "", to, *help ? (*to ? "; " : ": ") : "",
+                   help);
+    ku_str_fini(&name);
+    ku_str_fini(&becomes);
+}
+
+void ku_deepspeed_help(int is_markdown, struct ku_str *out)
+{
+    for (int b = 0; b < ku_ds_n_blocks; b++) {
+        const char *block = ku_ds_blocks[b].block;
+        if (is_markdown)
+            ku_str_add(out, "\n### %s%s%s\n\n| key | default | what it becomes |\n|---|---|---|\n",
+                       *block ? "`" : "", *block ? block : "At the top", *block ? "`" : "");
+        for (int i = 0; i < ku_ds_n_choices; i++) {
+            const struct ku_ds_choice *c = &ku_ds_choices[i];
+            char name[64];
+            snprintf(name, sizeof name, "type = %s", c->name);
+            if (strcmp(c->block, block) == 0)
+                add_row(out, is_markdown, block, name, "", "null",
+                        *c->target ? KU_DS_APPLIED : KU_DS_REFUSED, c->target, c->help);
+        }
+        for (int i = 0; i < ku_ds_n_rows; i++) {
+            const struct ku_ds_row *r = &ku_ds_rows[i];
+            if (strcmp(r->block, block) == 0 && r->type != KU_DS_BLOCK &&
+                (*r->target || r->verdict != KU_DS_APPLIED))
+                add_row(out, is_markdown, block, r->key, r->of, r->value, r->verdict, r->target,
+                        r->help);
+        }
+    }
+}

@@ -55,31 +55,37 @@ int ku_ds_check_rules(const struct ku_config *cfg)
 enum { WORDS_BYTES = 256 };
 
 /* "16 or 18": the multiples of unit beside a value. */
-static const char *nearest(int64_t value, int64_t unit, char out[WORDS_BYTES])
+static void nearest(int64_t value, int64_t unit, char out[WORDS_BYTES])
 {
     const int64_t below = value / unit * unit;
     if (below > 0 && below != value)
         snprintf(out, WORDS_BYTES, "%lld or %lld", (long long)below, (long long)(below + unit));
     else
         snprintf(out, WORDS_BYTES, "%lld", (long long)(below ? below : unit));
-    return out;
 }
 
-/* What fits, given what the user fixed: a batch, and where it works out, a number of ranks. */
+/* What fits, given what the user fixed: a batch, and where they work out, micro-batches or ranks.
+ */
 static int refuse_relation(const struct ku_config *cfg, const char *sentence,
                            const struct ku_ds_batch *b, const struct ku_ds_batch *given, int world)
 {
-    char place[KU_WHERE_BYTES], list[WORDS_BYTES], ranks[WORDS_BYTES] = "";
+    char place[KU_WHERE_BYTES], list[WORDS_BYTES], more[WORDS_BYTES] = "", ranks[64] = "";
     const int64_t micro = given->micro ? given->micro : 1;
     const int64_t gas = given->accumulation ? given->accumulation : 1, each = micro * gas;
-    if (b->train > 0 && b->train % each == 0 && b->train / each != world &&
-        (given->accumulation || b->train / each < world))
-        snprintf(ranks, sizeof ranks, ", or run on %lld ranks", (long long)(b->train / each));
+    const int64_t n = b->train / each, fitting = b->train / (micro * world);
+    if (given->micro && given->accumulation && b->train % (micro * world) == 0 && fitting > 0)
+        snprintf(more, sizeof more, ", or gradient_accumulation_steps: %lld", (long long)fitting);
+    if (b->train > 0 && b->train % each == 0 && n != world && (given->accumulation || n < world))
+        snprintf(ranks, sizeof ranks, ", or run on %lld rank%s", (long long)n, n == 1 ? "" : "s");
+    if (given->micro && given->accumulation)
+        snprintf(list, sizeof list, "%lld", (long long)(each * world));
+    else
+        nearest(b->train, each * world, list);
     return KU_ERR(KUMI_EINVAL,
-                  "config: %s: %s; world size seen: %d%s; nearest valid train_batch_size: %s%s",
+                  "config: %s: %s; world size seen: %d%s; nearest valid train_batch_size: %s%s%s",
                   ku_config_where(cfg, "train.global_batch", place), sentence, world,
                   world == 1 ? " (started without -n N, kumi run, torchrun, mpirun or srun)" : "",
-                  nearest(b->train, each * world, list), ranks);
+                  list, more, ranks);
 }
 
 int ku_deepspeed_batch(const struct ku_config *cfg, int world, struct ku_ds_batch *out)
@@ -90,6 +96,10 @@ int ku_deepspeed_batch(const struct ku_config *cfg, int world, struct ku_ds_batc
         cfg->train_accumulation == KU_NULL ? 0 : cfg->train_accumulation};
     struct ku_ds_batch b = given;
     char text[WORDS_BYTES];
+    int64_t samples;
+    if (__builtin_mul_overflow(b.micro * world, b.accumulation, &samples))
+        return KU_ERR(KUMI_EINVAL, "config: train_micro_batch_size_per_gpu x "
+                                   "gradient_accumulation_steps x world size is too large");
     if (!b.train && !b.micro)
         return KU_ERR(KUMI_EINVAL, "config: Either train_batch_size or "
                                    "train_micro_batch_size_per_gpu needs to be provided; or "
@@ -103,9 +113,7 @@ int ku_deepspeed_batch(const struct ku_config *cfg, int world, struct ku_ds_batc
         b.micro = b.train / world;
     } else if (!b.train) {
         b.accumulation = b.accumulation ? b.accumulation : 1;
-        if (__builtin_mul_overflow(b.micro * world, b.accumulation, &b.train))
-            return KU_ERR(KUMI_EINVAL, "config: train_micro_batch_size_per_gpu x "
-                                       "gradient_accumulation_steps x world size is too large");
+        b.train = b.micro * b.accumulation * world;
     }
     *out = b;
     const struct {

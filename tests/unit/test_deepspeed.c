@@ -669,15 +669,15 @@ static const struct {
      {0},
      "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
      "gradient_acc_step * world_size 32 != 4 * 2 * 1; world size seen: 1 (started without -n "
-     "N, kumi run, torchrun, mpirun or srun); nearest valid train_batch_size: 32, or run on 4 "
-     "ranks"},
+     "N, kumi run, torchrun, mpirun or srun); nearest valid train_batch_size: 8, or "
+     "gradient_accumulation_steps: 8, or run on 4 ranks"},
     {4,
      4,
      0,
      2,
      {0},
      "Gradient accumulation steps: 0 has to be greater than 0; world size seen: 2; nearest "
-     "valid train_batch_size: 8, or run on 1 ranks"},
+     "valid train_batch_size: 8, or run on 1 rank"},
     {3,
      0,
      0,
@@ -685,6 +685,8 @@ static const struct {
      {0},
      "Micro batch size per gpu: 0 has to be greater than 0; world size seen: 4; nearest valid "
      "train_batch_size: 4, or run on 3 ranks"},
+    {0, 1000000000, 1000000000, 512, {0}, "is too large"},
+    {1, 1000000000, 1000000000, 512, {0}, "is too large"},
     {17,
      0,
      2,
