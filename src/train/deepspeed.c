@@ -172,29 +172,6 @@ static int look_up(const struct ku_config *cfg, const struct walk *w, const stru
     return KUMI_OK;
 }
 
-/* Whether the rest of a block counts. */
-static int open_gate(struct ku_config *cfg, struct walk *w)
-{
-    const struct ku_ds_row *row = ku_ds_rows;
-    char spelled[MAX_KEY_BYTES];
-    json_t *v = json_object_get(w->object, w->block->gate), *value = NULL;
-    if (*w->block->gate == '\0' || w->object == NULL)
-        return KUMI_OK;
-    while (strcmp(row->block, w->block->block) != 0 || strcmp(row->key, w->block->gate) != 0)
-        row++;
-    snprintf(spelled, sizeof spelled, "%s%s", w->spelled, w->block->gate);
-    if (v == NULL || json_is_null(v))
-        value = ku_ds_default(row);
-    else if (json_is_string(v) && strcmp(json_string_value(v), "auto") == 0)
-        KU_TRY(ku_ds_fill(cfg, row, spelled, w->block->is_checked, &value));
-    else
-        KU_TRY(ku_ds_read(cfg, row, spelled, v, &value));
-    w->is_off = json_is_false(value) ||
-                (json_is_string(value) && strcmp(json_string_value(value), "none") == 0);
-    json_decref(value);
-    return KUMI_OK;
-}
-
 /* {"enabled": false} and false are ways to say that something is off. */
 static int is_off(const json_t *v)
 {
@@ -348,6 +325,12 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
                   w->of && *w->of ? " of type " : "", w->of ? w->of : "");
 }
 
+/* A gate's value that closes it. */
+static int is_no(const json_t *v)
+{
+    return json_is_false(v) || (json_is_string(v) && strcmp(json_string_value(v), "none") == 0);
+}
+
 static int walk_block(struct ku_config *cfg, const char *name, const char *spelled,
                       const json_t *object, const char *of, int is_void)
 {
@@ -358,13 +341,14 @@ static int walk_block(struct ku_config *cfg, const char *name, const char *spell
         if (strcmp(ku_ds_blocks[i].block, name) == 0)
             w.block = &ku_ds_blocks[i];
     KU_ASSERT(w.block != NULL);
-    KU_TRY(open_gate(cfg, &w));
     for (int i = 0; i < ku_ds_n_rows; i++) {
         if (!is_of(&w, &ku_ds_rows[i]) || is_void)
             continue;
         KU_TRY(take_row(cfg, &w, &ku_ds_rows[i]));
         if (strcmp(ku_ds_rows[i].key, "type") == 0)
             KU_TRY(take_choice(cfg, &w));
+        if (strcmp(ku_ds_rows[i].key, w.block->gate) == 0)
+            w.is_off = is_no(cfg->deepspeed->item[cfg->deepspeed->n_items - 1].value);
     }
     json_object_foreach((json_t *)(uintptr_t)object, key, v) KU_TRY(take_unknown(cfg, &w, key, v));
     return KUMI_OK;
@@ -413,9 +397,17 @@ int ku_deepspeed_translate(struct ku_config *cfg)
 int ku_deepspeed_merge(struct ku_config *cfg)
 {
     const struct ku_deepspeed *ds = cfg->deepspeed;
+    const struct ku_ds_item *first = NULL;
+    char text[KU_WHERE_BYTES];
+    int n = 0;
     for (uint32_t i = 0; ds && i < ds->n_items; i++)
-        if (ds->item[i].verdict == KU_DS_REFUSED)
-            return ku_ds_refuse(cfg, ds->item[i].spelled, ds->item[i].value, ds->item[i].why);
+        if (ds->item[i].verdict == KU_DS_REFUSED && n++ == 0)
+            first = &ds->item[i];
+    if (n > 1)
+        snprintf(text, sizeof text, "%.400s; %d more refused: see --explain-deepspeed", first->why,
+                 n - 1);
+    if (n > 0)
+        return ku_ds_refuse(cfg, first->spelled, first->value, n > 1 ? text : first->why);
     for (uint32_t i = 0; ds && i < ds->n_sets; i++)
         KU_TRY(ku_json_set(cfg->root, ds->set[i].path, json_incref(ds->set[i].value)));
     return KUMI_OK;

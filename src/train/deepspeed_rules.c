@@ -84,8 +84,8 @@ static int refuse_relation(const struct ku_config *cfg, const char *sentence,
     return KU_ERR(KUMI_EINVAL,
                   "config: %s: %s; world size seen: %d%s; nearest valid train_batch_size: %s%s%s",
                   ku_config_where(cfg, "train.global_batch", place), sentence, world,
-                  world == 1 ? " (started without -n N, kumi run, torchrun, mpirun or srun)" : "",
-                  list, more, ranks);
+                  world == 1 ? " (no -n N, kumi run, torchrun, mpirun or srun?)" : "", list, more,
+                  ranks);
 }
 
 int ku_deepspeed_batch(const struct ku_config *cfg, int world, struct ku_ds_batch *out)

@@ -176,8 +176,11 @@ int ku_ds_settle(struct ku_config *cfg)
             continue;
         snprintf(text, sizeof text, " (%s); give one of the two, or equal values",
                  ku_config_place(cfg, s->path, place));
+        struct ku_ds_item *item = &ds->item[s->item];
         if (!s->is_implied)
-            KU_TRY(refuse(&ds->item[s->item], "it contradicts ", s->path, own, text));
+            KU_TRY(refuse(item, "it contradicts ", s->path, own, text));
+        else if (item->source == KU_DS_DEFAULT)
+            item->verdict = KU_DS_NO_EFFECT; /* its effect shows what counts */
         json_decref(s->value);
         s->value = json_incref(own);
     }

@@ -178,7 +178,6 @@ static const char *own_key(const struct ku_ds_row *row)
         {"optimizer.params", "betas", "optimizer.betas"},
         {"optimizer.params", "eps", "optimizer.eps"},
         {"optimizer.params", "weight_decay", "optimizer.weight_decay"},
-        {"scheduler.params", "total_num_steps", "train.steps"},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (strcmp(keys[i][0], row->block) == 0 && strcmp(keys[i][1], row->key) == 0)
@@ -191,6 +190,12 @@ static int is_stage_3(const struct ku_config *cfg)
     int64_t stage = 0;
     ku_json_int(ku_json_at(cfg->deepspeed->root, "zero_optimization.stage"), &stage);
     return stage == 3;
+}
+
+static json_t *first_own(const struct ku_config *cfg, const char *a, const char *b)
+{
+    json_t *own = ku_ds_own(cfg, a);
+    return json_incref(own ? own : ku_ds_own(cfg, b));
 }
 
 /* The optimizer's rate: DeepSpeed's, else the configuration's. */
@@ -221,8 +226,11 @@ int ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const c
     } else if (strcmp(row->key, "warmup_max_lr") == 0) {
         *value = fill_lr(cfg);
     } else if (strcmp(row->key, "warmup_num_steps") == 0) {
-        json_t *steps = ku_ds_own(cfg, "schedule.warmup_steps");
-        *value = steps ? json_incref(steps) : json_integer(0);
+        *value = first_own(cfg, "schedule.warmup_num_steps", "schedule.warmup_steps");
+        *value = *value ? *value : json_integer(0);
+    } else if (strcmp(row->key, "total_num_steps") == 0) {
+        *value = first_own(cfg, "schedule.total_num_steps", "train.steps");
+        *value = *value ? *value : json_null(); /* the length of the run */
     } else if (strcmp(row->key, "reduce_bucket_size") == 0 || (is_stage3 && is_stage_3(cfg))) {
         KU_TRY(fill_by_width(cfg, row, spelled, value));
     } else if (is_checked) {

@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "kumi/run.h"
 #include "train/deepspeed.h"
 #include "train/deepspeed_impl.h"
 
@@ -668,8 +669,8 @@ static const struct {
      1,
      {0},
      "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-     "gradient_acc_step * world_size 32 != 4 * 2 * 1; world size seen: 1 (started without -n "
-     "N, kumi run, torchrun, mpirun or srun); nearest valid train_batch_size: 8, or "
+     "gradient_acc_step * world_size 32 != 4 * 2 * 1; world size seen: 1 (no -n N, kumi run, "
+     "torchrun, mpirun or srun?); nearest valid train_batch_size: 8, or "
      "gradient_accumulation_steps: 8, or run on 4 ranks"},
     {4,
      4,
@@ -745,6 +746,67 @@ static void test_memory(void **state)
     ku_config_fini(&c);
 }
 
+/* The table as text and JSON: also of what is refused, and short of memory. */
+static void test_text(void **state)
+{
+    static const struct {
+        const char *set, *error, *part; /* error NULL: none */
+    } row[] = {
+        {"train.steps=3", NULL, "\nbatch: train_batch_size 32 = "},
+        {"deepspeed.optimizer.type=Muon", "; it is not here; use AdamW",
+         "refused: it is not here; use AdamW\n"},
+        {"optimizer.lr=7", "; it contradicts optimizer.lr: 7 (--set optimizer.lr=7); give one",
+         "refused: it contradicts optimizer.lr: 7"},
+        {"deepspeed.steps_per_print=1e9", NULL, "train.log_every = 1000000000"},
+        {"deepspeed.train_batch_size=3", "Gradient accumulation steps: 0 has to be greater than 0",
+         "applied\n"},
+    };
+    char path[] = "/tmp/kumi-ds-XXXXXX";
+    const char *set;
+    struct kumi_settings s = {.config = path, .n_sets = 1, .set = &set};
+    char *text = NULL;
+    int fd = mkstemp(path), status = KUMI_ENOMEM;
+    (void)state;
+    assert_true(fd >= 0);
+    FILE *file = fdopen(fd, "w");
+    fputs(GOOD ",\"deepspeed\":{\"train_batch_size\":32,\"train_micro_batch_size_per_gpu\":4,"
+               "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}}}}",
+          file);
+    fclose(file);
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        for (int as_json = 0; as_json < 2; as_json++) {
+            text = NULL;
+            set = row[i].set;
+            status = kumi_deepspeed_text(&s, 2, 0, as_json, &text);
+            assert_int_equal(status, row[i].error ? KUMI_EINVAL : KUMI_OK);
+            assert_non_null(text);
+            if (row[i].error)
+                assert_non_null(strstr(kumi_last_error()->text, row[i].error));
+            if (!as_json)
+                assert_non_null(strstr(text, row[i].part));
+            json_t *json = as_json ? json_loads(text, 0, NULL) : NULL;
+            assert_true(!as_json || json_array_size(json_object_get(json, "keys")) > 180);
+            assert_true(!as_json || (json_object_get(json, "error") != NULL) == !!row[i].error);
+            json_decref(json);
+            kumi_text_free(text);
+        }
+    }
+    assert_int_equal(kumi_deepspeed_text(&s, 0, 0, 0, &text), KUMI_EINVAL);
+    set = row[0].set;
+    status = KUMI_ENOMEM;
+    for (int at = 1; status == KUMI_ENOMEM; at += 1 + at / 16) {
+        char fault[32];
+        text = NULL;
+        snprintf(fault, sizeof fault, "mem:%d", at);
+        ku_fault_set(fault);
+        status = kumi_deepspeed_text(&s, 2, 1, at % 2, &text);
+        ku_fault_set(NULL);
+        kumi_text_free(text);
+    }
+    assert_int_equal(status, KUMI_OK);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -752,6 +814,7 @@ int main(void)
         cmocka_unit_test(test_bad),        cmocka_unit_test(test_auto),
         cmocka_unit_test(test_file),       cmocka_unit_test(test_batch),
         cmocka_unit_test(test_precedence), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
