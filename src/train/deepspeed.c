@@ -185,7 +185,7 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
 {
     struct ku_ds_item *item = &cfg->deepspeed->item[at];
     char text[MAX_KEY_BYTES];
-    if (w->is_off && strcmp(row->key, w->block->gate) != 0) {
+    if (w->is_off) {
         snprintf(text, sizeof text, "%s.%s is %s", w->block->block, w->block->gate,
                  strcmp(w->block->gate, "enabled") == 0 ? "false" : "\"none\"");
         return say_why(item, KU_DS_NO_EFFECT, text);
@@ -220,6 +220,8 @@ static int take_block(struct ku_config *cfg, const struct walk *w, const struct 
         v = old = json_pack("{s:i}", "stage", json_is_true(v)); /* the form of old */
     if (v && json_is_null(v))
         v = NULL;
+    if (v == NULL && *w->of) /* a type without parameters has their defaults */
+        v = old = json_object();
     if (v && !json_is_object(v))
         return ku_ds_refuse(cfg, spelled, v, "an object");
     snprintf(spelled, sizeof spelled, "%s%s.", w->spelled, name);

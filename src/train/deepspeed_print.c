@@ -107,9 +107,6 @@ static void add_target(struct ku_str *out, const char *target)
     for (char *word; (word = strsep(&rest, " ")) != NULL;) {
         word += strspn(word, "?!");
         word[strcspn(word, ":#")] = '\0';
-        char *other = strchr(word, '|');
-        if (other)
-            *other = '\0';
         ku_str_add(out, "%s%s", n++ ? ", " : "", word);
     }
 }

@@ -10,7 +10,7 @@ enum { MAX_TARGET_BYTES = 256 };
 
 /* One word of a target, taken apart. */
 struct target {
-    char paths[MAX_TARGET_BYTES], way[MAX_TARGET_BYTES], word[MAX_TARGET_BYTES];
+    char path[MAX_TARGET_BYTES], way[MAX_TARGET_BYTES], word[MAX_TARGET_BYTES];
     const char *usual; /* what a build without the key does; "": not said */
     int is_implied, is_inverse, has_word;
 };
@@ -23,7 +23,7 @@ static void take_apart(const char *text, struct target *t)
         t->is_inverse |= *text == '!';
     }
     const size_t n = strcspn(text, ":=#"), end = strcspn(text, "#");
-    snprintf(t->paths, sizeof t->paths, "%.*s", (int)n, text);
+    snprintf(t->path, sizeof t->path, "%.*s", (int)n, text);
     t->has_word = text[n] == '=';
     if (n < end)
         snprintf(t->has_word ? t->word : t->way, MAX_TARGET_BYTES, "%.*s", (int)(end - n - 1),
@@ -42,20 +42,6 @@ static json_t *wanted(const struct target *t, const json_t *value, int is_choice
         return NULL;
     json_t *word = json_loads(t->word, JSON_DECODE_ANY, NULL);
     return word ? word : json_string(t->word);
-}
-
-/* The first path that this build has, and what it says of it; the first of all if it has none. */
-static int find(struct target *t, struct ku_config_key *key)
-{
-    char first[MAX_TARGET_BYTES], *rest = t->paths, *path;
-    snprintf(first, sizeof first, "%.*s", (int)strcspn(t->paths, "|"), t->paths);
-    while ((path = strsep(&rest, "|")) != NULL)
-        if (ku_config_find(path, key)) {
-            memmove(t->paths, path, strlen(path) + 1);
-            return 1;
-        }
-    snprintf(t->paths, sizeof t->paths, "%s", first);
-    return 0;
 }
 
 /* Ends an item with what a key has, between two texts. */
@@ -87,15 +73,15 @@ static int set(struct ku_deepspeed *ds, uint32_t at, const struct target *t, jso
 {
     struct ku_ds_item *item = &ds->item[at];
     const int is_implied = t->is_implied || item->source != KU_DS_FILE;
-    KU_TRY(show(item, t->paths, v));
+    KU_TRY(show(item, t->path, v));
     for (uint32_t i = 0; i < ds->n_sets; i++) {
         struct ku_ds_set *s = &ds->set[i];
-        if (strcmp(s->path, t->paths) != 0)
+        if (strcmp(s->path, t->path) != 0)
             continue;
         if (ku_config_is_same(s->value, v) || (is_implied && !s->is_implied))
             return KUMI_OK;
         if (!s->is_implied && !t->is_inverse)
-            return refuse(item, "another key sets ", t->paths, s->value, "; give one of the two");
+            return refuse(item, "another key sets ", t->path, s->value, "; give one of the two");
         json_decref(s->value);
         s->value = json_incref(v);
         s->item = at;
@@ -104,18 +90,18 @@ static int set(struct ku_deepspeed *ds, uint32_t at, const struct target *t, jso
     }
     KU_TRY(KU_GROW(&ds->set, ds->n_sets, &ds->cap_sets));
     ds->set[ds->n_sets] = (struct ku_ds_set){
-        .path = ku_strdup(t->paths), .value = json_incref(v), .item = at, .is_implied = is_implied};
+        .path = ku_strdup(t->path), .value = json_incref(v), .item = at, .is_implied = is_implied};
     return ds->set[ds->n_sets++].path ? KUMI_OK : KUMI_ENOMEM;
 }
 
 /* The item says no to a word: then the configuration may not say that word. */
 static int deny(struct ku_config *cfg, struct ku_ds_item *item, const struct target *t)
 {
-    json_t *own = ku_ds_own(cfg, t->paths);
+    json_t *own = ku_ds_own(cfg, t->path);
     const char *word = json_string_value(own);
     return word && t->has_word && !t->is_implied && !t->is_inverse && item->source == KU_DS_FILE &&
                    strcmp(word, t->word) == 0
-               ? refuse(item, "it contradicts ", t->paths, own, "; give one of the two")
+               ? refuse(item, "it contradicts ", t->path, own, "; give one of the two")
                : KUMI_OK;
 }
 
@@ -124,7 +110,7 @@ static int apply_one(struct ku_config *cfg, uint32_t at, struct target *t, const
 {
     struct ku_ds_item *item = &cfg->deepspeed->item[at];
     struct ku_config_key key = {0};
-    const int has_key = find(t, &key), is_given = item->source != KU_DS_DEFAULT;
+    const int has_key = ku_config_find(t->path, &key), is_given = item->source != KU_DS_DEFAULT;
     json_t *v = wanted(t, item->value, is_choice), *usual = NULL;
     const char *word = json_string_value(v);
     int status = KUMI_OK;
@@ -134,7 +120,7 @@ static int apply_one(struct ku_config *cfg, uint32_t at, struct target *t, const
         usual = json_loads(fallback, JSON_DECODE_ANY, NULL);
         if (!t->is_implied && is_given && !ku_config_is_same(usual, item->value) &&
             !(word && strcmp(word, t->usual) == 0))
-            status = refuse(item, "not supported in this build: ", t->paths, v, "");
+            status = refuse(item, "not supported in this build: ", t->path, v, "");
     } else if (is_given || (is_present && !key.is_layout)) {
         status = set(cfg->deepspeed, at, t, v);
     }
