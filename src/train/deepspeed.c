@@ -44,6 +44,7 @@ const int ku_ds_n_rows = sizeof ku_ds_rows / sizeof ku_ds_rows[0];
 const int ku_ds_n_blocks = sizeof ku_ds_blocks / sizeof ku_ds_blocks[0];
 const int ku_ds_n_choices = sizeof ku_ds_choices / sizeof ku_ds_choices[0];
 
+#define STAGE "zero_optimization.stage" /* stands before the keys of stage 3 */
 enum { MAX_KEY_BYTES = 256, MAX_NAMES = 256 };
 
 /* A block under way. */
@@ -189,6 +190,12 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
         snprintf(text, sizeof text, "%s.%s is %s", w->block->block, w->block->gate,
                  strcmp(w->block->gate, "enabled") == 0 ? "false" : "\"none\"");
         return say_why(item, KU_DS_NO_EFFECT, text);
+    }
+    if (strncmp(row->key, "stage3_", 7) == 0) {
+        const int64_t stage = json_integer_value(ku_ds_find(cfg->deepspeed, STAGE)->value);
+        snprintf(text, sizeof text, STAGE " is %lld", (long long)stage);
+        if (stage != 3)
+            return say_why(item, KU_DS_NO_EFFECT, text);
     }
     if (row->verdict == KU_DS_APPLIED && *row->target == '\0')
         return say_why(item, KU_DS_NO_EFFECT, ""); /* a type: its choice decides */

@@ -184,16 +184,16 @@ static const struct {
     {ZERO("\"allgather_bucket_size\":524288"), "zero_optimization.allgather_bucket_size",
      "parallel.allgather_bucket_mb=2.0"},
     {ZERO("\"overlap_comm\":false"), "zero_optimization.overlap_comm", "parallel.overlap=false"},
-    {ZERO("\"stage3_param_persistence_threshold\":9"),
+    {ZERO("\"stage\":3,\"stage3_param_persistence_threshold\":9"),
      "zero_optimization.stage3_param_persistence_threshold", "parallel.persist_below=9"},
-    {ZERO("\"param_persistence_threshold\":9"),
+    {ZERO("\"stage\":3,\"param_persistence_threshold\":9"),
      "zero_optimization.stage3_param_persistence_threshold", "parallel.persist_below=9"},
-    {ZERO("\"stage3_max_live_parameters\":5e6"), "zero_optimization.stage3_max_live_parameters",
-     "parallel.max_live_parameters=5000000"},
-    {ZERO("\"stage3_gather_16bit_weights_on_model_save\":true"),
+    {ZERO("\"stage\":3,\"stage3_max_live_parameters\":5e6"),
+     "zero_optimization.stage3_max_live_parameters", "parallel.max_live_parameters=5000000"},
+    {ZERO("\"stage\":3,\"stage3_gather_16bit_weights_on_model_save\":true"),
      "zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "parallel.gather_16bit_on_save=true"},
-    {ZERO("\"stage3_gather_fp16_weights_on_model_save\":true"),
+    {ZERO("\"stage\":3,\"stage3_gather_fp16_weights_on_model_save\":true"),
      "zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "parallel.gather_16bit_on_save=true"},
     {ZERO("\"zero_hpz_partition_size\":8"), "zero_optimization.zero_hpz_partition_size",
@@ -339,6 +339,8 @@ static char *object_of(const struct ku_ds_row *row, const char *value)
     }
     if (*gate && strcmp(gate, row->key) != 0)
         ku_str_add(&s, "\"%s\":%s,", gate, strcmp(gate, "device") == 0 ? "\"cpu\"" : "true");
+    if (strncmp(row->key, "stage3_", 7) == 0)
+        ku_str_add(&s, "\"stage\":3,");
     ku_str_add(&s, "\"%s\":%s}", row->key, value);
     for (; depth > 0; depth--)
         ku_str_add(&s, "}");
@@ -600,6 +602,9 @@ static void test_precedence(void **state)
     ku_config_fini(&c);
     /* a block that is off says nothing */
     assert_int_equal(whole("", "{\"fp16\":{\"enabled\":false,\"hysteresis\":7}}", &c), KUMI_OK);
+    ku_config_fini(&c);
+    /* so do keys of stage 3 at another one */
+    assert_int_equal(whole("", ZERO("\"stage3_param_persistence_threshold\":7"), &c), KUMI_OK);
     ku_config_fini(&c);
     /* a type that is not there leaves the configuration's optimizer alone */
     assert_int_equal(whole(",\"optimizer\":{\"type\":\"sgd\"}", "{\"optimizer\":{}}", &c), KUMI_OK);
