@@ -269,6 +269,8 @@ json_t *ku_ds_convert(const char *way, const json_t *value)
         return json_real(x / 0x1p18);
     if (strcmp(way, "scale") == 0)
         return x == 0 ? json_string("dynamic") : json_real(x);
+    if (strcmp(way, "first") == 0 || strcmp(way, "second") == 0)
+        return json_incref(json_array_get(value, *way == 's'));
     if (strcmp(way, "group") == 0) /* a group of one is none */
         return x > 1 ? json_integer((json_int_t)x) : NULL;
     KU_ASSERT(*way == '\0');

@@ -120,9 +120,11 @@ static const struct {
     {OF("Adagrad", "\"lr_decay\":0.1"), "optimizer.params.lr_decay", "optimizer.lr_decay=0.1"},
     {OF("Adagrad", "\"initial_accumulator_value\":0.1"),
      "optimizer.params.initial_accumulator_value", "optimizer.initial_accumulator_value=0.1"},
+    {OF("Adafactor", "\"eps\":[1e-8,0.01]"), "optimizer.params.eps",
+     "optimizer.eps1=1e-8 optimizer.eps2=0.01"},
     {OF("Adafactor", "\"beta2_decay\":-0.5"), "optimizer.params.beta2_decay",
      "optimizer.beta2_decay=-0.5"},
-    {OF("Adafactor", "\"d\":2"), "optimizer.params.d", "optimizer.d=2"},
+    {OF("Adafactor", "\"d\":2"), "optimizer.params.d", "optimizer.clip_threshold=2"},
     /* schedules */
     {BY("LRRangeTest", ""), "scheduler.type", "schedule.type=\"lr_range_test\""},
     {BY("OneCycle", ""), "scheduler.type", "schedule.type=\"ds_one_cycle\""},
