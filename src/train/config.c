@@ -75,12 +75,12 @@ const char *ku_config_place(const struct ku_config *o, const char *path, char ou
         size_t least = n < bytes ? n : bytes;
         char next = n < bytes ? path[least] : o->set[i][least];
         if (strncmp(o->set[i], path, least) == 0 && (n == bytes || next == '.')) {
-            snprintf(out, KU_WHERE_BYTES, "--set %.200s", o->set[i]);
+            snprintf(out, MAX_PATH_BYTES + 64, "--set %.200s", o->set[i]);
             return out;
         }
     }
     ku_json_where(&o->doc, path, 0, &line, &column);
-    snprintf(out, KU_WHERE_BYTES, "%.200s:%d:%d", o->doc.name, line ? line : 1,
+    snprintf(out, MAX_PATH_BYTES + 64, "%.200s:%d:%d", o->doc.name, line ? line : 1,
              column ? column : 1);
     return out;
 }

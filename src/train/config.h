@@ -96,15 +96,6 @@ int ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t
                      const char *wanted);
 int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
                              const char *const *names, int n);
-/* What the table says of "section.key", or of the object key that a longer path leads into. Returns
- * whether there is such a key. */
-struct ku_config_key {
-    const char *value, *words; /* default as JSON text; words of an ENUM, else NULL */
-    int is_layout;
-};
-int ku_config_find(const char *path, struct ku_config_key *key);
-/* As json_equal, but 1 and 1.0 are one number. */
-int ku_config_is_same(const json_t *a, const json_t *b);
 /* All keys with their values, defaults included, in the table's order. Owned by the caller; NULL:
  * no memory. */
 json_t *ku_config_dump(const struct ku_config *cfg);
@@ -116,6 +107,16 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out);
 /* One line a key: for `kumi help config` and the document. is_markdown: rows of a table, per
  * section. */
 void ku_config_help(int is_markdown, struct ku_str *out);
+
+/* What the table says of "section.key", or of the object key that a longer path leads into. Returns
+ * whether there is such a key. */
+struct ku_config_key {
+    const char *value, *words; /* default as JSON text; words of an ENUM, else NULL */
+    int is_layout;
+};
+int ku_config_find(const char *path, struct ku_config_key *key);
+/* As json_equal, but 1 and 1.0 are one number. */
+int ku_config_is_same(const json_t *a, const json_t *b);
 
 /* Steps of a span, given the steps of an epoch. */
 int64_t ku_span_steps(struct ku_span span, int64_t steps_per_epoch);

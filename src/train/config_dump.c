@@ -66,22 +66,8 @@ json_t *ku_config_numerics(const struct ku_config *cfg)
     return keys;
 }
 
-int ku_config_find(const char *path, struct ku_config_key *key)
-{
-    char name[256];
-    for (int i = 0; i < N_KEYS; i++) {
-        const struct row *row = &table[i];
-        size_t n = (size_t)snprintf(name, sizeof name, "%s.%s", row->section, row->key);
-        if (strncmp(name, path, n) != 0 || (path[n] != '\0' && path[n] != '.'))
-            continue;
-        *key = (struct ku_config_key){row->value, path[n] ? NULL : row->words,
-                                      strcmp(row->mark, "LAYOUT") == 0};
-        return 1;
-    }
-    return 0;
-}
-
-int ku_config_is_same(const json_t *a, const json_t *b)
+/* As json_equal, but 1 and 1.0 are one number. */
+static int is_same(const json_t *a, const json_t *b)
 {
     const char *name;
     json_t *value;
@@ -90,7 +76,7 @@ int ku_config_is_same(const json_t *a, const json_t *b)
                json_number_value(a) == json_number_value(b);
     if (json_is_array(a) && json_is_array(b)) {
         size_t n = json_array_size(a), same = 0;
-        while (same < n && ku_config_is_same(json_array_get(a, same), json_array_get(b, same)))
+        while (same < n && is_same(json_array_get(a, same), json_array_get(b, same)))
             same++;
         return same == n && n == json_array_size(b);
     }
@@ -98,7 +84,7 @@ int ku_config_is_same(const json_t *a, const json_t *b)
         return json_equal(a, b);
     json_object_foreach((json_t *)(uintptr_t)a, name, value)
     {
-        if (!ku_config_is_same(value, json_object_get(b, name)))
+        if (!is_same(value, json_object_get(b, name)))
             return 0;
     }
     return json_object_size(a) == json_object_size(b);
@@ -124,7 +110,7 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
     int n = 0;
     json_object_foreach((json_t *)(uintptr_t)is, name, value)
     {
-        if (!ku_config_is_same(value, json_object_get(was, name))) {
+        if (!is_same(value, json_object_get(was, name))) {
             add_change(out, name, json_object_get(was, name), value);
             n++;
         }
@@ -157,4 +143,24 @@ void ku_config_help(int is_markdown, struct ku_str *out)
                        (int)(27 - strlen(r->section)), r->key, r->value, mark, r->help,
                        r->words ? " (" : "", r->words ? r->words : "", r->words ? ")" : "");
     }
+}
+
+int ku_config_find(const char *path, struct ku_config_key *key)
+{
+    char name[256];
+    for (int i = 0; i < N_KEYS; i++) {
+        const struct row *row = &table[i];
+        size_t n = (size_t)snprintf(name, sizeof name, "%s.%s", row->section, row->key);
+        if (strncmp(name, path, n) != 0 || (path[n] != '\0' && path[n] != '.'))
+            continue;
+        *key = (struct ku_config_key){row->value, path[n] ? NULL : row->words,
+                                      strcmp(row->mark, "LAYOUT") == 0};
+        return 1;
+    }
+    return 0;
+}
+
+int ku_config_is_same(const json_t *a, const json_t *b)
+{
+    return is_same(a, b);
 }

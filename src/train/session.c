@@ -35,9 +35,6 @@ static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
 static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 {
     const struct ku_config *c = &s->cfg;
-    struct ku_ds_batch theirs;
-    if (c->deepspeed && was == NULL) /* a resume takes what it lacks from the checkpoint */
-        KU_TRY(ku_deepspeed_batch(c, n_ranks, &theirs));
     if (c->parallel_replicate != KU_NULL && c->parallel_replicate != n_ranks) {
         json_t *v = json_integer(c->parallel_replicate);
         char wanted[96];
@@ -61,7 +58,10 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks)
 {
+    struct ku_ds_batch theirs;
     KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
+    if (s->cfg.deepspeed && was == NULL) /* a resume takes what it lacks from the checkpoint */
+        KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &theirs));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
     KU_TRY(configure_batch(s, was, n_ranks));
