@@ -200,6 +200,17 @@ KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, 
 KUMI_API int kumi_config_text(const struct kumi_settings *settings, char **json);
 KUMI_API char *kumi_config_help(int as_markdown);
 
+/*
+ * What each key of the configuration's "deepspeed" section becomes on n ranks (docs/deepspeed.md):
+ * value, where it comes from, kumi's key, and whether it is applied, has no effect or is refused.
+ * is_all: of keys that nobody gave, too; JSON has them always.
+ *
+ * Errors: those of the configuration; *text is set as well where keys are refused, or do not fit.
+ */
+KUMI_API int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int is_all,
+                                 int as_json, char **text);
+KUMI_API char *kumi_deepspeed_help(int as_markdown); /* every key, with its default */
+
 /* Reads everything that a configuration's data section names; says what it found. */
 KUMI_API int kumi_data_verify(const struct kumi_settings *settings, char **text);
 

@@ -11,20 +11,38 @@
 #include "base/os.h"
 #include "base/str.h"
 
-int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc)
+void ku_json_place(const char *text, const char *at, int *line, int *column)
+{
+    *line = *column = 1;
+    for (const char *c = text; c < at; c++) {
+        *column = *c == '\n' ? 1 : *column + ((*c & 0xc0) != 0x80); /* characters, not bytes */
+        *line += *c == '\n';
+    }
+}
+
+static int refuse(const char *name, const json_error_t *error, const struct ku_json *doc,
+                  size_t bytes)
+{
+    int line = error->line < 1 ? 1 : error->line, column = error->column < 1 ? 1 : error->column;
+    /* jansson says nothing where an allocation of its own failed */
+    if (error->text[0] == '\0' || json_error_code(error) == json_error_out_of_memory)
+        return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", name);
+    if (doc->origin && error->position > 0 && (size_t)error->position <= bytes)
+        ku_json_place(doc->source, doc->source + doc->origin[error->position - 1], &line, &column);
+    return KU_ERR(KUMI_EINVAL, "json: %s:%d:%d: %s", name, line, column, error->text);
+}
+
+int ku_json_parse_from(const char *name, const char *text, size_t bytes, char *source,
+                       uint32_t *origin, struct ku_json *doc)
 {
     json_error_t error;
-    memset(doc, 0, sizeof *doc);
+    *doc = (struct ku_json){.source = source, .origin = origin};
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    /* jansson says nothing where an allocation of its own failed */
-    if (root == NULL &&
-        (error.text[0] == '\0' || json_error_code(&error) == json_error_out_of_memory))
-        return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", name);
-    if (root == NULL && json_error_code(&error) == json_error_out_of_memory)
-        return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", name);
-    if (root == NULL)
-        return KU_ERR(KUMI_EINVAL, "json: %s:%d:%d: %s", name, error.line < 1 ? 1 : error.line,
-                      error.column < 1 ? 1 : error.column, error.text);
+    if (root == NULL) {
+        int status = refuse(name, &error, doc, bytes);
+        ku_json_fini(doc);
+        return status;
+    }
     doc->name = ku_strdup(name);
     doc->text = ku_malloc(bytes + 1);
     doc->root = root;
@@ -36,6 +54,11 @@ int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_js
     doc->text[bytes] = '\0';
     doc->bytes = bytes;
     return KUMI_OK;
+}
+
+int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc)
+{
+    return ku_json_parse_from(name, text, bytes, NULL, NULL, doc);
 }
 
 int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc)
@@ -55,6 +78,8 @@ void ku_json_fini(struct ku_json *doc)
     json_decref(doc->root);
     ku_free(doc->name);
     ku_free(doc->text);
+    ku_free(doc->source);
+    ku_free(doc->origin);
     memset(doc, 0, sizeof *doc);
 }
 
@@ -159,11 +184,10 @@ void ku_json_where(const struct ku_json *doc, const char *path, int is_value, in
             return;
     }
     const char *at = is_value ? p : key_at;
-    *line = *column = 1;
-    for (const char *c = doc->text; c < at; c++) {
-        *column = *c == '\n' ? 1 : *column + ((*c & 0xc0) != 0x80); /* characters, not bytes */
-        *line += *c == '\n';
-    }
+    if (doc->origin && at < doc->text + doc->bytes)
+        ku_json_place(doc->source, doc->source + doc->origin[at - doc->text], line, column);
+    else
+        ku_json_place(doc->text, at, line, column);
 }
 
 json_t *ku_json_at(json_t *root, const char *path)

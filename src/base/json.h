@@ -14,8 +14,14 @@ struct ku_json {
     char *name, *text; /* where it came from; the source text */
     size_t bytes;
     json_t *root;
+    char *source;     /* the text as written, where `text` was made from it; else NULL */
+    uint32_t *origin; /* [bytes], offset in source of each byte of text */
 };
 int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc);
+/* The same of a text that was made from another one, which positions are of. Takes source
+ * (NUL-terminated) and origin over, also on failure. */
+int ku_json_parse_from(const char *name, const char *text, size_t bytes, char *source,
+                       uint32_t *origin, struct ku_json *doc);
 int ku_json_load(const char *path, size_t max_bytes,
                  struct ku_json *doc); /* unreadable: KUMI_EINVAL with errno in words */
 void ku_json_fini(struct ku_json *doc);
@@ -27,6 +33,8 @@ void ku_json_fini(struct ku_json *doc);
  */
 void ku_json_where(const struct ku_json *doc, const char *path, int is_value, int *line,
                    int *column);
+/* Line and column, in characters from 1, of a place in a text. */
+void ku_json_place(const char *text, const char *at, int *line, int *column);
 /* The member at a dotted path, or NULL. Borrowed. */
 json_t *ku_json_at(json_t *root, const char *path);
 /* Sets the member at a dotted path, making objects on the way. Steals value. KUMI_EINVAL if a step

@@ -49,6 +49,27 @@ static int unknown(const struct cli_command *self, const char *name,
                      near ? "?" : "`");
 }
 
+static int append(struct cli_list *list, const char *item)
+{
+    const char **grown = ku_realloc(list->item, (size_t)list->n + 1, sizeof *grown);
+    if (grown == NULL)
+        return cli_end(KUMI_ENOMEM, 0);
+    list->item = grown;
+    list->item[list->n++] = item;
+    return 0;
+}
+
+int cli_deepspeed(struct cli_list *set, const char *file, int is_strict,
+                  char text[CLI_DEEPSPEED_BYTES])
+{
+    int code = 0;
+    if (file && snprintf(text, CLI_DEEPSPEED_BYTES, "deepspeed=%s", file) >= CLI_DEEPSPEED_BYTES)
+        return cli_usage("--deepspeed: a path of %zu bytes; at most 4096", strlen(file));
+    if (file)
+        code = append(set, text);
+    return code == 0 && is_strict ? append(set, "deepspeed_strict=true") : code;
+}
+
 static int set(const struct cli_command *self, const struct cli_option *o, const char *value)
 {
     char *end = NULL;
@@ -66,15 +87,8 @@ static int set(const struct cli_command *self, const struct cli_option *o, const
     case CLI_NUM:
         *(double *)o->out = strtod(value, &end);
         break;
-    case CLI_LIST: {
-        struct cli_list *list = o->out;
-        const char **grown = ku_realloc(list->item, (size_t)list->n + 1, sizeof *grown);
-        if (grown == NULL)
-            return cli_end(KUMI_ENOMEM, 0);
-        list->item = grown;
-        list->item[list->n++] = value;
-        return 0;
-    }
+    case CLI_LIST:
+        return append(o->out, value);
     }
     if (end == value || *end != '\0')
         return cli_usage("kumi %s: --%s: '%.60s' is no number", self->name, o->name, value);

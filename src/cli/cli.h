@@ -64,6 +64,12 @@ int cli_bytes(const char *text, uint64_t *bytes);
 /* "[[HH:]MM:]SS" in seconds, < 0: none of that form. */
 double cli_seconds(const char *text);
 
+/* --deepspeed FILE and --strict, as settings: appended to the --set options. text holds one. The
+ * exit code. */
+enum { CLI_DEEPSPEED_BYTES = 4096 + 16 };
+int cli_deepspeed(struct cli_list *set, const char *file, int is_strict,
+                  char text[CLI_DEEPSPEED_BYTES]);
+
 int cmd_train(const struct cli_command *self, int argc, char **argv);
 int cmd_run(const struct cli_command *self, int argc, char **argv);
 int cmd_eval(const struct cli_command *self, int argc, char **argv);

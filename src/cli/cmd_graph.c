@@ -7,7 +7,8 @@ int cmd_graph(const struct cli_command *self, int argc, char **argv)
 {
     struct cli_args args;
     struct cli_list set = {0};
-    const char *n_text = "1", *after = NULL;
+    const char *n_text = "1", *after = NULL, *deepspeed = NULL;
+    char setting[CLI_DEEPSPEED_BYTES];
     int64_t rank = 0;
     int n = 1, as_dot = 0;
     const struct cli_option option[] = {
@@ -15,20 +16,25 @@ int cmd_graph(const struct cli_command *self, int argc, char **argv)
         {"set", CLI_LIST, "section.key=value over the file", &set},
         {"rank", CLI_INT, "whose program (all ranks of a class have one)", &rank},
         {"after", CLI_TEXT, "a pass, or lower: the program (default)", &after},
+        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &deepspeed},
         {"dot", CLI_FLAG, "as Graphviz", &as_dot}};
-    int code = cli_parse(self, argc, argv, option, 5, 1, 1, &args);
+    enum { N = sizeof option / sizeof option[0] };
+    int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)
         return code < 0 ? 0 : code;
+    code = cli_deepspeed(&set, deepspeed, 0, setting);
     struct kumi_settings s = {args.arg[0], set.item, set.n};
     char *text = NULL;
     int status = kumi_launch_parse_n(n_text, &n);
-    if (status == KUMI_OK && (rank < 0 || rank >= n)) {
+    if (code != 0) {
+        ;
+    } else if (status == KUMI_OK && (rank < 0 || rank >= n)) {
         code = cli_usage("kumi graph: --rank: %lld; from 0 to %d", (long long)rank, n - 1);
     } else {
         if (status == KUMI_OK)
             status = kumi_graph_text(&s, n, after ? after : as_dot ? NULL : "lower", as_dot, &text);
         code = cli_print(status, text);
     }
-    cli_free(option, 5, &args);
+    cli_free(option, N, &args);
     return code;
 }

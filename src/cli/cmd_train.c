@@ -55,13 +55,35 @@ static int trains(struct kumi_train_options *o, const char *n, int argc, char **
     return *code == 0;
 }
 
+/* The table and nothing else, for -n ranks, else one. */
+static int explain(const struct kumi_settings *settings, const char *n_text, const char *what,
+                   int as_json)
+{
+    int n = 1;
+    char *text = NULL;
+    if (*what && strcmp(what, "all") != 0)
+        return cli_usage("kumi train: --explain-deepspeed=%.60s: --explain-deepspeed, or "
+                         "--explain-deepspeed=all",
+                         what);
+    int status = n_text ? kumi_launch_parse_n(n_text, &n) : KUMI_OK;
+    if (status == KUMI_OK)
+        status = kumi_deepspeed_text(settings, n, *what != '\0', as_json, &text);
+    if (text)
+        fputs(text, stdout);
+    fflush(stdout); /* the table before what is wrong with it */
+    kumi_text_free(text);
+    return cli_end(status, 0);
+}
+
 int cmd_train(const struct cli_command *self, int argc, char **argv)
 {
     struct kumi_train_options o = {0};
     struct kumi_train_result result;
     struct cli_args args;
     struct cli_list set = {0};
-    const char *n = NULL, *resume = NULL, *max_time = NULL;
+    const char *n = NULL, *resume = NULL, *max_time = NULL, *deepspeed = NULL, *table = NULL;
+    char text[CLI_DEEPSPEED_BYTES];
+    int is_strict = 0, as_json = 0;
     int64_t until = 0, rows = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host, or auto: the cores", &n},
@@ -80,17 +102,29 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         {"trial", CLI_FLAG, "to measure: steps alone, no evaluation and no checkpoint",
          &o.is_trial},
         {"allow-change", CLI_FLAG, "resume although numerics keys differ", &o.allow_change},
+        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &deepspeed},
+        {"strict", CLI_FLAG, "keys that DeepSpeed ignores are errors", &is_strict},
+        {"explain-deepspeed", CLI_OPTIONAL,
+         "no run: what each of its keys becomes; =all: also those it does not give", &table},
+        {"json", CLI_FLAG, "that as one JSON object", &as_json},
     };
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)
         return code < 0 ? 0 : code;
+    code = cli_deepspeed(&set, deepspeed, is_strict, text);
     o.settings = (struct kumi_settings){args.arg[0], set.item, set.n};
     o.until = until;
     o.profile_rows = (int)rows;
     o.max_time_s = max_time ? cli_seconds(max_time) : 0;
     o.resume = resume ? strcmp(resume, "auto") == 0 ? 2 : 1 : 0;
-    if (resume && *resume && strcmp(resume, "auto") != 0)
+    if (code != 0)
+        ;
+    else if (table)
+        code = explain(&o.settings, n, table, as_json);
+    else if (as_json)
+        code = cli_usage("kumi train: --json: it is for --explain-deepspeed");
+    else if (resume && *resume && strcmp(resume, "auto") != 0)
         code = cli_usage("kumi train: --resume=%.60s: --resume or --resume=auto", resume);
     else if (o.is_trial && resume)
         code = cli_usage("kumi train: --trial: not with --resume; a trial keeps no state");

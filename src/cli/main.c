@@ -13,6 +13,7 @@ const struct cli_command cli_commands[] = {
      "kumi train CONFIG [-n N|auto] [--set key=value] [--out DIR] [--resume[=auto]] [--until STEP] "
      "[--overwrite]\n"
      "           [--max-time [[HH:]MM:]SS] [--allow-change] [--trial] [--profile[=FIRST-LAST]]\n"
+     "           [--deepspeed FILE] [--strict] [--explain-deepspeed[=all] [--json]]\n"
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint",
@@ -28,10 +29,13 @@ const struct cli_command cli_commands[] = {
     {"translate", "translate sentences with a trained model of pairs",
      "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] < INPUT", cmd_translate},
     {"plan", "memory and least time of a configuration, without running it",
-     "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]",
+     "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]\n"
+     "          [--deepspeed FILE] [--strict]",
      cmd_plan},
     {"graph", "the graph or program of a configuration",
-     "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value]", cmd_graph},
+     "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value] "
+     "[--deepspeed FILE]",
+     cmd_graph},
     {"ckpt", "list, verify and digest checkpoints; weights in and out",
      "kumi ckpt list|verify|digest RUN [--json] [--params]\n"
      "       kumi ckpt export RUN|DIR --to DIR [--dtype f32|bf16|f16] [--shard-size 2GB]\n"
@@ -56,7 +60,7 @@ const struct cli_command cli_commands[] = {
      "kumi data verify CONFIG [--set key=value]", cmd_data},
     {"info", "what this machine and build are", "kumi info [--json]", cmd_info},
     {"help", "this, a command's options, or every key of a configuration",
-     "kumi help [COMMAND|config] [--markdown]", cmd_help},
+     "kumi help [COMMAND|config|deepspeed] [--markdown]", cmd_help},
     {NULL, NULL, NULL, NULL},
 };
 

@@ -6,6 +6,7 @@
 #include "comm/segment.h"
 #include "device/device.h"
 #include "train/commands.h"
+#include "train/deepspeed.h"
 
 enum { MAX_MORE = 4 };
 
@@ -92,6 +93,8 @@ int ku_commands_configure(struct ku_session *s, const struct kumi_settings *sett
     int status = ku_session_configure(s, settings->config, set, n, NULL, n_ranks);
     if (status < 0)
         ku_session_fini(s);
+    if (status == KUMI_OK)
+        ku_deepspeed_warn(&s->cfg);
     s->cfg.set = NULL; /* ours, and gone now */
     s->cfg.n_sets = 0;
     ku_free(set);

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "train/deepspeed.h"
 #include "train/known.h"
 #include "train/rule.h"
 
@@ -67,8 +68,7 @@ static const char *const sections[] = {"model",     "data",   "train",    "optim
                                        "precision", "memory", "parallel", "checkpoint"};
 enum { N_SECTIONS = sizeof sections / sizeof sections[0] };
 
-/* Where the value comes from, for messages: a --set, or a place in the file. */
-static const char *where(const struct ku_config *o, const char *path, char out[MAX_PATH_BYTES + 64])
+const char *ku_config_place(const struct ku_config *o, const char *path, char out[KU_WHERE_BYTES])
 {
     int line, column;
     size_t bytes = strlen(path);
@@ -87,13 +87,19 @@ static const char *where(const struct ku_config *o, const char *path, char out[M
     return out;
 }
 
+const char *ku_config_where(const struct ku_config *o, const char *path, char out[KU_WHERE_BYTES])
+{
+    const char *theirs = ku_deepspeed_where(o, path, out);
+    return theirs ? theirs : ku_config_place(o, path, out);
+}
+
 int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *v,
                      const char *wanted)
 {
     const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15); /* 0.9 */
-    char at[MAX_PATH_BYTES + 64], *text = v ? ku_json_print(v, as_written) : NULL;
-    int status = KU_ERR(KUMI_EINVAL, "config: %s: %s: %.80s; %s", where(o, path, at), path,
-                        text ? text : "missing", wanted);
+    char at[KU_WHERE_BYTES], *text = v ? ku_json_print(v, as_written) : NULL;
+    int status = KU_ERR(KUMI_EINVAL, "config: %s: %s: %.80s; %s", ku_config_where(o, path, at),
+                        path, text ? text : "missing", wanted);
     ku_free(text);
     return status;
 }
@@ -101,10 +107,10 @@ int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *
 int ku_config_refuse_unknown(const struct ku_config *o, const char *path, const char *word,
                              const char *const *names, int n)
 {
-    char at[MAX_PATH_BYTES + 64];
+    char at[KU_WHERE_BYTES];
     const char *near = ku_str_nearest(word, names, n);
-    return KU_ERR(KUMI_EINVAL, "config: %s: %s: unknown key%s%s%s", where(o, path, at), path,
-                  near ? "; did you mean " : "; see `kumi help config`", near ? near : "",
+    return KU_ERR(KUMI_EINVAL, "config: %s: %s: unknown key%s%s%s", ku_config_where(o, path, at),
+                  path, near ? "; did you mean " : "; see `kumi help config`", near ? near : "",
                   near ? "?" : "");
 }
 
@@ -497,7 +503,7 @@ static int read_keys(struct ku_config *cfg)
     return ku_rule_check(cfg);
 }
 
-int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
+int ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
                     int n_sets, struct ku_config *cfg)
 {
     memset(cfg, 0, sizeof *cfg);
@@ -511,21 +517,45 @@ int ku_config_parse(const char *name, const char *text, size_t bytes, const char
     if (status == KUMI_OK)
         status = apply_sets(cfg->root, set, n_sets);
     if (status == KUMI_OK)
-        status = check_sections(cfg, cfg->root);
-    if (status == KUMI_OK)
-        status = read_keys(cfg);
+        status = ku_deepspeed_translate(cfg);
     if (status < 0)
         ku_config_fini(cfg);
     return status;
 }
 
-int ku_config_load(const char *path, const char *const *set, int n_sets, struct ku_config *cfg)
+int ku_config_finish(struct ku_config *cfg)
+{
+    KU_TRY(ku_deepspeed_merge(cfg));
+    KU_TRY(check_sections(cfg, cfg->root));
+    return read_keys(cfg);
+}
+
+int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
+                    int n_sets, struct ku_config *cfg)
+{
+    KU_TRY(ku_config_begin(name, text, bytes, set, n_sets, cfg));
+    int status = ku_config_finish(cfg);
+    if (status < 0)
+        ku_config_fini(cfg);
+    return status;
+}
+
+int ku_config_open(const char *path, const char *const *set, int n_sets, struct ku_config *cfg)
 {
     struct ku_json doc;
     memset(cfg, 0, sizeof *cfg);
     KU_TRY(ku_json_load(path, MAX_CONFIG_BYTES, &doc));
-    int status = ku_config_parse(path, doc.text, doc.bytes, set, n_sets, cfg);
+    int status = ku_config_begin(path, doc.text, doc.bytes, set, n_sets, cfg);
     ku_json_fini(&doc);
+    return status;
+}
+
+int ku_config_load(const char *path, const char *const *set, int n_sets, struct ku_config *cfg)
+{
+    KU_TRY(ku_config_open(path, set, n_sets, cfg));
+    int status = ku_config_finish(cfg);
+    if (status < 0)
+        ku_config_fini(cfg);
     return status;
 }
 
@@ -542,6 +572,7 @@ void ku_config_fini(struct ku_config *cfg)
         if (table[i].type == T_RECOMPUTE)
             list_fini(&((struct ku_recompute_key *)member)->match);
     }
+    ku_deepspeed_destroy(cfg->deepspeed);
     json_decref(cfg->root);
     ku_json_fini(&cfg->doc);
     memset(cfg, 0, sizeof *cfg);

@@ -64,6 +64,7 @@ struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"
 #undef KEY
+    struct ku_deepspeed *deepspeed; /* where the key "deepspeed" stood; NULL */
     json_t *model;      /* the section as it stands: Hugging Face's keys, {"path": DIR}, or both */
     json_t *root;       /* file and --set together, as the user wrote them */
     struct ku_json doc; /* the file: positions */
@@ -83,8 +84,21 @@ int ku_config_load(const char *path, const char *const *set, int n_sets, struct 
 /* From text; name is for messages. */
 int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
                     int n_sets, struct ku_config *cfg);
+/* The two halves of these: what the user wrote, with a DeepSpeed configuration translated but not
+ * yet counted; and everything checked. A failed second half leaves what there is to fini. */
+int ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
+                    int n_sets, struct ku_config *cfg);
+int ku_config_open(const char *path, const char *const *set, int n_sets, struct ku_config *cfg);
+int ku_config_finish(struct ku_config *cfg);
 void ku_config_fini(struct ku_config *cfg);
 
+/* Where the configuration has a key, for messages: "file:line:column", or a --set. */
+enum { KU_WHERE_BYTES = 512 };
+const char *ku_config_place(const struct ku_config *cfg, const char *path,
+                            char out[KU_WHERE_BYTES]);
+/* The same, or the key of a DeepSpeed configuration that its value comes from. */
+const char *ku_config_where(const struct ku_config *cfg, const char *path,
+                            char out[KU_WHERE_BYTES]);
 /* KUMI_EINVAL for a key that is wrong in a way the table cannot see: "config: file:line:column:
  * path: value; wanted". */
 int ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t *value,
@@ -102,6 +116,16 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out);
 /* One line a key: for `kumi help config` and the document. is_markdown: rows of a table, per
  * section. */
 void ku_config_help(int is_markdown, struct ku_str *out);
+
+/* What the table says of "section.key", or of the object key that a longer path leads into. Returns
+ * whether there is such a key. */
+struct ku_config_key {
+    const char *value, *words; /* default as JSON text; words of an ENUM, else NULL */
+    int is_layout;
+};
+int ku_config_find(const char *path, struct ku_config_key *key);
+/* As json_equal, but 1 and 1.0 are one number. */
+int ku_config_is_same(const json_t *a, const json_t *b);
 
 /* Steps of a span, given the steps of an epoch. */
 int64_t ku_span_steps(struct ku_span span, int64_t steps_per_epoch);

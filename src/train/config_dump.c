@@ -145,3 +145,23 @@ void ku_config_help(int is_markdown, struct ku_str *out)
                        r->words ? " (" : "", r->words ? r->words : "", r->words ? ")" : "");
     }
 }
+
+int ku_config_find(const char *path, struct ku_config_key *key)
+{
+    char name[256];
+    for (int i = 0; i < N_KEYS; i++) {
+        const struct row *row = &table[i];
+        size_t n = (size_t)snprintf(name, sizeof name, "%s.%s", row->section, row->key);
+        if (strncmp(name, path, n) != 0 || (path[n] != '\0' && path[n] != '.'))
+            continue;
+        *key = (struct ku_config_key){row->value, path[n] ? NULL : row->words,
+                                      strcmp(row->mark, "LAYOUT") == 0};
+        return 1;
+    }
+    return 0;
+}
+
+int ku_config_is_same(const json_t *a, const json_t *b)
+{
+    return is_same(a, b);
+}

@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "ckpt/snapshot.h"
+#include "train/deepspeed.h"
 #include "train/agree.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
@@ -143,7 +144,7 @@ static int check_numerics(struct run *r, const json_t *was)
     return status;
 }
 
-static int configure(struct run *r)
+static int configure_session(struct run *r)
 {
     const struct kumi_settings *set = &r->o->settings;
     struct ku_ckpt c;
@@ -157,6 +158,14 @@ static int configure(struct run *r)
     ku_origin_of(&c, &r->was);
     ku_ckpt_close(&c);
     return status;
+}
+
+static int configure(struct run *r)
+{
+    KU_TRY(configure_session(r));
+    if (is_first(r))
+        ku_deepspeed_warn(&r->s.cfg);
+    return KUMI_OK;
 }
 
 /* Other data end a resume; another machine or build is said. */

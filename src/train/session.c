@@ -13,6 +13,7 @@
 #include "train/agree.h"
 #include "train/dataset.h"
 #include "train/dataset_text.h"
+#include "train/deepspeed.h"
 #include "train/recompute.h"
 #include "train/rule.h"
 
@@ -50,9 +51,12 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks)
 {
+    struct ku_ds_batch theirs;
     KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
+    if (s->cfg.deepspeed && was == NULL) /* a resume takes what it lacks from the checkpoint */
+        KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &theirs));
     KU_TRY(configure_batch(s, was, n_ranks));
     KU_TRY(ku_dataset_seq_len(&s->cfg, &s->model, &s->seq_len));
     s->n_steps = s->cfg.train_steps != KU_NULL ? s->cfg.train_steps : DEFAULT_STEPS;

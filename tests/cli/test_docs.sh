@@ -10,6 +10,13 @@ while IFS= read -r line; do
     '| `'*) grep -qF -- "$line" "$source/docs/configuration.md" || { echo "docs/configuration.md lacks: $line"; failed=1; } ;;
     esac
 done < <("$kumi" help config --markdown)
+rows=0
+while IFS= read -r line; do
+    case $line in
+    '| `'* | '#'*) rows=$((rows + 1)); grep -qxF -- "$line" "$source/docs/deepspeed.md" || { echo "docs/deepspeed.md lacks: $line"; failed=1; } ;;
+    esac
+done < <("$kumi" help deepspeed --markdown)
+[ "$rows" -gt 200 ] || { echo "kumi help deepspeed lists $rows keys"; failed=1; }
 for code in $(sed -n 's/^    KUMI_E[A-Z]* = -\([0-9]*\).*/\1/p' "$source/include/kumi/status.h"); do
     grep -q "^| $code |" "$source/docs/exit-codes.md" || { echo "docs/exit-codes.md lacks code $code"; failed=1; }
 done

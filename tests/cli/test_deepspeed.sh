@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A DeepSpeed configuration: its table against a file (KUMI_UPDATE=1 writes it anew), the run against that of the same keys in
+# kumi's own words, bit by bit, and what is refused.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+config=configs/deepspeed/train.json golden=tests/golden/deepspeed.txt
+fail() { echo "$*"; failed=1; }
+
+# the table
+"$kumi" train $config -n 2 --explain-deepspeed >"$dir/table" 2>"$dir/errors" || fail "--explain-deepspeed: $(cat "$dir/errors")"
+[ -n "${KUMI_UPDATE-}" ] && cp "$dir/table" $golden
+diff "$dir/table" $golden || fail "the table differs from $golden"
+"$kumi" train $config -n 2 --explain-deepspeed --json >"$dir/json" || fail 'no JSON'
+python3 - "$dir/json" <<'PYTHON' || fail 'the JSON does not say what the table says'
+import json, sys
+told = json.load(open(sys.argv[1]))
+keys = {row["key"]: row for row in told["keys"]}
+assert len(keys) > 180, len(keys)
+assert all(row["verdict"] in ("applied", "no effect") for row in keys.values())
+row = keys["optimizer.params.lr"]
+assert (row["value"], row["source"], row["becomes"]) == (0.004, "file", {"optimizer.lr": 0.004}), row
+assert keys["fp16.hysteresis"]["why"] == "fp16.enabled is false"
+assert told["batch"] == {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "ranks": 2}
+PYTHON
+[ "$("$kumi" train $config --explain-deepspeed=all | wc -l)" -gt 180 ] || fail '--explain-deepspeed=all lists too few'
+
+# the same run in kumi's words
+own='{"model":{"model_type":"gpt2","n_layer":1,"n_head":4,"n_embd":32,"n_positions":16,"vocab_size":256},"data":{"train":"data/tinyshakespeare.txt"},
+ "train":{"steps":3,"virtual_shards":2,"eval_tokens":64,"seed":7}'
+cat >"$dir/ds.json" <<'JSON'
+{ // all of them decide bits
+  train_batch_size: 8, train_micro_batch_size_per_gpu: 2, gradient_clipping: 0.5,
+  optimizer: {type: "Adam", params: {lr: 2e-3, betas: [0.8, 0.99], eps: 1e-6, weight_decay: 0.2}},
+  bf16: {enabled: true},
+}
+JSON
+printf '%s,"deepspeed":"%s"}' "$own" "$dir/ds.json" >"$dir/theirs.json"
+printf '%s}' "$own" >"$dir/bare.json"
+printf '%s}' "$own" | sed 's/"seed":7/"seed":7,"global_batch":8,"micro_batch":2,"clip_norm":0.5/; s/}}$/},"precision":{"compute":"bf16"},"optimizer":{"type":"adamw","lr":2e-3,"betas":[0.8,0.99],"eps":1e-6,"weight_decay":0.2,"decay":"all"}}/' >"$dir/ours.json"
+digest() { "$kumi" train "$@" --overwrite 2>"$dir/errors" | grep '^digest: ' || cat "$dir/errors"; }
+ours=$(digest "$dir/ours.json" --out "$dir/ours")
+[ -n "$ours" ] || fail 'no digest'
+for n in 1 2; do
+    [ "$(digest "$dir/theirs.json" -n $n --out "$dir/theirs")" = "$ours" ] || fail "-n $n: other bits than in kumi's words"
+done
+[ "$(digest "$dir/bare.json" --deepspeed "$dir/ds.json" --out "$dir/option")" = "$ours" ] || fail '--deepspeed: other bits than the key'
+"$kumi" train "$dir/theirs.json" -n 2 --out "$dir/theirs" --set train.steps=4 --resume >/dev/null 2>"$dir/errors" || fail "resume: $(cat "$dir/errors")"
+"$kumi" plan "$dir/bare.json" --deepspeed "$dir/ds.json" >/dev/null || fail 'kumi plan --deepspeed'
+"$kumi" graph "$dir/bare.json" --deepspeed "$dir/ds.json" --after precision | grep -q bf16 || fail 'kumi graph --deepspeed'
+
+expect() { # text command..
+    local text=$1 got
+    shift
+    got=$("$kumi" "$@" 2>&1 >/dev/null)
+    [ $? = 2 ] || fail "kumi $*: not exit code 2: $got"
+    printf '%s' "$got" | grep -qF -- "$text" || fail "kumi $*: wanted $text, got $got"
+    [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" = 1 ] || fail "kumi $*: not one error line: $got"
+}
+put() { printf '%s' "$1" >"$dir/bad.json"; }
+bad=(train "$dir/bare.json" --deepspeed "$dir/bad.json" --out "$dir/o")
+expect 'Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 8 != 2 * 1 * 3; world size seen: 3; nearest valid train_batch_size: 6 or 12' \
+    train "$dir/bare.json" --deepspeed "$dir/ds.json" --set train.virtual_shards=3 -n 3 --out "$dir/o"
+put '{train_batch_size: 8, optimizer: {type: "Muon"}}'
+expect "config: $dir/bad.json:1:35: optimizer.type: \"Muon\"; it is not here; use AdamW" "${bad[@]}"
+put '{train_batch_size: 8, zero_optimization: {stagee: 1}}'
+expect "config: $dir/bad.json:1:43: zero_optimization.stagee: unknown key; did you mean stage?" "${bad[@]}"
+put '{train_batch_size: cpu}'
+expect "json: $dir/bad.json:1:20: hjson's strings without quotes are not read here" "${bad[@]}"
+put '{train_batch_size: 8, "optimizer": {"type": "Adam", "params": {"lr": 0.1}}}'
+expect 'it contradicts optimizer.lr: 3' "${bad[@]}" --set optimizer.lr=3
+expect "json: $dir/none.json: cannot be read" train "$dir/bare.json" --deepspeed "$dir/none.json"
+expect 'no DeepSpeed configuration in it; give --deepspeed FILE, or a key "deepspeed"' train "$dir/bare.json" --explain-deepspeed
+expect 'kumi train: --explain-deepspeed=some: --explain-deepspeed, or --explain-deepspeed=all' train $config --explain-deepspeed=some
+expect 'kumi train: --json: it is for --explain-deepspeed' train $config --json
+put '{train_batch_size: 8, train_micro_batch_size_per_gup: 1}'
+got=$("$kumi" "${bad[@]}" --overwrite 2>&1 >/dev/null) || fail "an unknown key at the top: $got"
+printf '%s' "$got" | grep -qF "kumi: $dir/bad.json:1:23: train_micro_batch_size_per_gup: unknown key; did you mean train_micro_batch_size_per_gpu? DeepSpeed ignores it, too" ||
+    fail "no warning: $got"
+expect 'train_micro_batch_size_per_gup: unknown key; did you mean train_micro_batch_size_per_gpu?' "${bad[@]}" --overwrite --strict
+exit $failed
