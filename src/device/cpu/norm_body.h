@@ -22,8 +22,8 @@ _Static_assert(PAIR == 2 * LANES, "a pair is two vectors");
     for (int v = 0; v < (n); v++)
 
 /*
- * Runs call(p, n, r, step, j, some) for n rows r, r + step, .. of columns from j on: p whole pairs, or
- * what is left of one. Machines of narrower vectors have no registers for two pairs.
+ * Runs call(p, n, r, step, j, some) for n rows r, r + step, .. of columns from j on: p whole pairs,
+ * or what is left of one. Machines of narrower vectors have no registers for two pairs.
  */
 #define FOR_COLUMNS(width, call, n, r, step)                                                       \
     do {                                                                                           \
@@ -93,8 +93,15 @@ INLINE void store_pair(enum kumi_dtype t, void *p, int64_t i, int64_t some, cons
  * vectors without payload (ku_norm) make are quiet and have no lower half. */
 INLINE vu nearest_upper(vf x)
 {
+#if defined(__AVX512F__)
+    const __m512i u = (__m512i)x, half = _mm512_set1_epi32(0x7fff);
+    __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+    __m512i r = _mm512_add_epi32(u, half);
+    return (vu)_mm512_mask_sub_epi32(r, odd, r, _mm512_set1_epi32(-1));
+#else
     vu u = (vu)x;
     return u + ((u >> 16 & 1u) + 0x7fffu);
+#endif
 }
 INLINE void round_pair(enum kumi_dtype t, vf z[2])
 {
@@ -105,8 +112,9 @@ INLINE void store_rounded(enum kumi_dtype t, void *p, int64_t i, int64_t some, v
                           int is_streamed)
 {
     if (t == KUMI_BF16)
-        store_bytes((uint16_t *)p + i, nearest_upper(z[0]) >> 16 | (nearest_upper(z[1]) & 0xffff0000u),
-                    some * 2, is_streamed);
+        store_bytes((uint16_t *)p + i,
+                    nearest_upper(z[0]) >> 16 | (nearest_upper(z[1]) & 0xffff0000u), some * 2,
+                    is_streamed);
     else
         store_pair(t, p, i, some, z, is_streamed);
 }
