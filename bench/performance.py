@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures kumi and its peers side by side on this machine and writes the table of docs/performance.md.
 
-    bench/performance.sh                   everything, about 35 minutes on two cores
+    bench/performance.sh                   everything, about 40 minutes on two cores
     bench/performance.sh comm gpt2         these sections anew, then the table from all results
     bench/performance.sh --table           the table alone
 

@@ -8,7 +8,7 @@
 
 Model, batch, optimizer, schedule and text are those of the configuration, so that both learn by one recipe; the order of samples, the masks and the first
 values are PyTorch's own. `speed` prints one JSON line with the median of step times on random tokens; `train` writes DIR/metrics.jsonl with the keys of
-`kumi train`, which tools/curve.py draws; `loss` is that of a directory of weights on the validation text, as `kumi eval` counts it. With --procs > 1 it is
+`kumi train` (a loss is the mean since the line before), which tools/curve.py draws; `loss` is that of a directory of weights on the validation text, as `kumi eval` counts it. With --procs > 1 it is
 DistributedDataParallel over Gloo. The models are transformers' where that is installed, or else (Llama, the default rotary positions) that of this file.
 """
 import argparse
