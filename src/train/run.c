@@ -428,7 +428,7 @@ static int one_step(struct run *r)
     r->loss = report[KU_REPORT_LOSS];
     r->step++;
     struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
-    ku_trial_note(r->trial, &times, data_ns);
+    ku_trial_note(r->trial, &times, data_ns, (int64_t)report[KU_REPORT_TOKENS]);
     return note_step(r, report, data_ns);
 }
 
@@ -547,7 +547,9 @@ static int finish(struct run *r)
     result->update = *ku_trainer_update_count(r->s.t);
     result->is_by_samples = ku_session_is_by_samples(&r->s);
     if (r->trial)
-        KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank, r->result->out)));
+        KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank,
+                                                     result->is_by_samples ? "samples" : "tokens",
+                                                     result->out)));
     else
         snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
                  (long long)r->last_saved);
