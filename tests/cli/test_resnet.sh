@@ -97,6 +97,16 @@ for name, dtype, shape in (("conv1.weight", "F32", [4, 3, 3, 3]), ("layer3.0.con
     assert names[name]["dtype"] == dtype and names[name]["shape"] == shape, (name, names.get(name))
 END
 
+# the plan holds what workers read ahead: of each rank 8 rows of 3072 f32 and a class, two steps for training and two for evaluation
+plan() { "$kumi" plan "$dir/c.json" -n 2 "$@"; }
+[[ $(plan --set data.workers=2) == *"rows read ahead (data.workers, data.prefetch), a rank"*" 393728"$'\n'* ]] || say "plan: $(plan --set data.workers=2 | head -12)"
+python3 - "$(plan --json)" "$(plan --json --set data.workers=3 --set data.prefetch=4)" <<'END' || say "plan --json: other rows read ahead"
+import json, sys
+none, some = map(json.loads, sys.argv[1:])
+assert none["loader_bytes"] == 0 and none["batch"]["shapes"] == []
+assert some["loader_bytes"] == 787456 and some["rank_bytes"] - none["rank_bytes"] == 787456 and some["host_bytes"] - none["host_bytes"] == 2 * 787456, some
+END
+
 folder=(--set data.kind=folder --set data.train="$dir/train" --set data.val="$dir/val" --set train.epochs=2 -n 2)
 if "$kumi" info | grep -q '^ *libpng *[0-9]'; then
     train folder "${folder[@]}" || say "folder: $(tail -1 "$dir/folder.err")"
