@@ -24,8 +24,9 @@ static int open_data(struct ku_session *s, struct ku_job *job, const char *model
     return ku_session_open_data(s, job);
 }
 
-static int fill(struct ku_session *s, const struct ku_st *data, int step)
+static int fill(struct ku_session *s, const struct run *r, const struct ku_st *data, int step)
 {
+    (void)r;
     (void)data;
     return ku_session_fill_train(s, step);
 }

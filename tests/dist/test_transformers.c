@@ -21,8 +21,9 @@ static int open_data(struct ku_session *s, struct ku_job *job, const char *model
 }
 
 /* A step's rows of every port that the fixture has. */
-static int fill(struct ku_session *s, const struct ku_st *data, int step)
+static int fill(struct ku_session *s, const struct run *r, const struct ku_st *data, int step)
 {
+    (void)r;
     const int64_t first_row = step * s->batch.global_batch;
     for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
         int64_t first, n = ku_trainer_rows(s->t, u, &first);
