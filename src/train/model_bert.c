@@ -55,7 +55,8 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         const json_t *v = json_object_get(model, fixed[i].key);
         if (v && !(fixed[i].value ? json_is_true(v) : json_is_false(v)))
-            return ku_model_refuse(s, fixed[i].key, v, fixed[i].value ? "it must be true" : "it must be false");
+            return ku_model_refuse(s, fixed[i].key, v,
+                                   fixed[i].value ? "it must be true" : "it must be false");
     }
     if (positions &&
         !(json_is_string(positions) && strcmp(json_string_value(positions), "absolute") == 0))
