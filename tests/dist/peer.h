@@ -37,6 +37,7 @@ static const double beta1 = 0.9;
 /* What PyTorch says of one model. */
 struct expected {
     double loss[STEPS], norm[STEPS], loss_f32[STEPS], norm_f32[STEPS], gradient_f32;
+    double logits_f32; /* greatest error of a logit; 0: the fixture has none */
 };
 
 struct run {
@@ -77,6 +78,7 @@ static void read_expected(const char *model, struct expected *e)
     numbers(doc.root, "f32.loss", e->loss_f32);
     numbers(doc.root, "f32.norm", e->norm_f32);
     e->gradient_f32 = json_number_value(ku_json_at(doc.root, "gradient_error_f32"));
+    e->logits_f32 = json_number_value(ku_json_at(doc.root, "logits_error_f32"));
     ku_json_fini(&doc);
 }
 
