@@ -245,7 +245,8 @@ struct kumi_weights_options {
     const char *dtype;    /* "f32", "bf16", "f16": of floating tensors; NULL: as they are */
     uint64_t shard_bytes; /* most bytes of tensors in a file; 0: one file */
     /* import alone: */
-    const char *model;      /* a config.json; NULL: the directory's own */
+    const char *model;      /* a config.json, or a training's configuration, whose section `model`
+                             * counts; NULL: the directory's own */
     const char *const *map; /* [n_map] "name in the files=our name" */
     int n_map;
     int allow_missing; /* tensors that are not there are left out */

@@ -152,8 +152,4 @@ struct ku_ckpt_damage {
 int ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
                    void *ctx);
 
-/* Copy the model of a snapshot to a new folder that transformers loads, verified. KUMI_ENOCKPT,
- * KUMI_ESTORAGE, KUMI_EBUSY: it exists. */
-int ku_ckpt_export(const char *path, const char *dir);
-
 #endif

@@ -20,7 +20,7 @@ int cmd_ckpt(const struct cli_command *self, int argc, char **argv)
          &weights.dtype},
         {"shard-size", CLI_TEXT, "export, import: most bytes of a file, as 2GB (default: one file)",
          &shard},
-        {"model", CLI_TEXT, "import: a config.json for weights that have none", &weights.model},
+        {"model", CLI_TEXT, "import: a config.json or a training's configuration", &weights.model},
         {"map", CLI_LIST, "import: THEIRS=OURS, a tensor's name; repeatable", &map},
         {"allow-missing", CLI_FLAG, "import: tensors may be missing", &weights.allow_missing}};
     enum { N_OPTIONS = sizeof option / sizeof option[0] };

@@ -75,8 +75,8 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     struct cli_list data = {0};
     const char *n = NULL;
     int as_json = 0, is_bleu = 0;
-    int64_t beam = 1;
-    struct kumi_bleu_options bleu = {.alpha = 0.6};
+    int64_t beam = INT64_MIN; /* not given; alpha: -HUGE_VAL */
+    struct kumi_bleu_options bleu = {.alpha = -HUGE_VAL};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host, or auto", &n},
         {"data", CLI_LIST, "a file or glob in place of the run's validation split", &data},
@@ -95,8 +95,14 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     o.data = data.item;
     o.n_data = data.n;
     bleu.run = args.arg[0];
-    bleu.beam = beam;
-    if (is_bleu && (data.n || o.stride))
+    const int is_beam = beam != INT64_MIN, is_alpha = bleu.alpha > -HUGE_VAL;
+    bleu.beam = is_beam ? beam : 1;
+    bleu.alpha = is_alpha ? bleu.alpha : 0.6;
+    if (!is_bleu && (is_beam || is_alpha || bleu.source || bleu.reference))
+        code = cli_usage("kumi eval: --beam, --alpha, --source, --reference go with --bleu");
+    else if (beam == 0)
+        code = cli_usage("kumi eval: --beam: 0; give 1 to 64");
+    else if (is_bleu && (data.n || o.stride))
         code = cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
     else if (is_bleu && n)
         code = cli_usage("kumi eval: --bleu runs as one process; leave out -n");

@@ -29,11 +29,30 @@ void ku_rendezvous_name(uint64_t job_id, char name[64])
     snprintf(name, 64, "kumi.%lu.%016llx", (unsigned long)geteuid(), (unsigned long long)job_id);
 }
 
+/* The system refuses a socket; no peer is at fault. */
+static int refused(const char *name, const char *what)
+{
+    switch (errno) {
+    case EADDRINUSE:
+        return KU_ERR(KUMI_EINVAL, "join: %s%s: %s; is a job with the same id still running?", what,
+                      name, ku_os_why());
+    case EMFILE:
+    case ENFILE:
+        return KU_ERR(KUMI_ENOMEM, "join: %s%s: %s; raise the limit (ulimit -n)", what, name,
+                      ku_os_why());
+    case ENOMEM:
+    case ENOBUFS:
+        return KU_ERR(KUMI_ENOMEM, "join: %s%s: %s", what, name, ku_os_why());
+    }
+    return KU_ERR(KUMI_ESTORAGE, "join: %s%s: %s; ranks of a host find each other by Unix sockets",
+                  what, name, ku_os_why());
+}
+
 static int check_uid(int fd)
 {
     uid_t uid;
     if (ku_os_local_peer_uid(fd, &uid) < 0)
-        return KU_ERR(KUMI_EINVAL, "join: user of the other end: %s", strerror(errno));
+        return refused("", "user of the other end");
     if (uid != geteuid())
         return KU_ERR(
             KUMI_EINVAL,
@@ -100,7 +119,7 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
         }
         int fd = ku_os_local_accept(listener, KU_SLEEP_NS);
         if (fd < 0 && errno != EAGAIN)
-            return KU_ERR(KUMI_EPEER, "join: socket: %s", strerror(errno));
+            return refused("", "socket");
         if (fd < 0)
             continue;
         int status = welcome(env, fd, segment_fd, sockets);
@@ -117,8 +136,7 @@ static int lead(const struct ku_env_job *env, const char *name, int64_t deadline
     int segment_fd = -1, status = 0;
     int listener = ku_os_local_listen(name, env->n);
     if (listener < 0)
-        return KU_ERR(KUMI_EINVAL, "join: socket @%s: %s; is a job with the same id still running?",
-                      name, strerror(errno));
+        return refused(name, "socket @");
     if (!*seg)
         status = ku_segment_create(env->n, env->job_id, &segment_fd, seg);
     if (!status)
@@ -141,7 +159,7 @@ static int follow(const struct ku_env_job *env, const char *name, int64_t deadli
     while ((fd = ku_os_local_connect(name)) < 0) {
         KU_TRY(look(*seg));
         if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN)
-            return KU_ERR(KUMI_EPEER, "join: socket @%s: %s", name, strerror(errno));
+            return refused(name, "socket @");
         if (ku_clock_ns() > deadline)
             return KU_ERR(KUMI_ETIMEDOUT,
                           "join: rank 0 of %d did not come in time; see that all were started",

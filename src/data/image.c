@@ -162,7 +162,8 @@ static int images_read(const struct ku_data *d, enum ku_data_split split, int64_
     if (status == KUMI_EINPUT) {
         char name[256];
         s->ops->name(s, sample, name, sizeof name);
-        KU_ERR(status, "data: %s: %s", name, w->why);
+        KU_ERR(status, "data: %s: %s%s", name, w->why,
+               strchr(w->why, ';') ? "" : "; replace or remove it");
     }
     give_work(x->pool, w);
     return status;

@@ -253,23 +253,25 @@ static int64_t rows_of(const struct ku_loader_opts *o)
 }
 
 /* A port's rows of all slots begin at multiples of 64 bytes. */
-static size_t port_bytes(const struct ku_loader_opts *o, int port)
+static size_t port_bytes(size_t row_bytes, int64_t n_rows)
 {
-    size_t rows = (size_t)rows_of(o) * ku_data_row_bytes(&o->data->port[port]);
-    return (rows + 63) / 64 * 64;
+    return ((size_t)n_rows * row_bytes + 63) / 64 * 64;
 }
 
-size_t ku_loader_bytes(const struct ku_loader_opts *o)
+size_t ku_loader_bytes(const size_t *row_bytes, int n_ports, int64_t n_rows, int n_workers,
+                       int prefetch)
 {
-    size_t slot = (size_t)rows_of(o), n = (size_t)(o->prefetch ? o->prefetch : PREFETCH);
-    for (int i = 0; i < o->data->n_ports; i++)
-        slot += port_bytes(o, i);
-    return o->n_workers ? n * ((slot + 63) / 64 * 64) : 0;
+    size_t slot = (size_t)n_rows, n = (size_t)(prefetch ? prefetch : PREFETCH);
+    for (int i = 0; i < n_ports; i++)
+        slot += port_bytes(row_bytes[i], n_rows);
+    return n_workers ? n * ((slot + 63) / 64 * 64) : 0;
 }
 
 static int make_slots(struct ku_loader *l)
 {
-    size_t bytes = ku_loader_bytes(&l->o), each = bytes / (size_t)l->o.prefetch;
+    size_t bytes =
+        ku_loader_bytes(l->row_bytes, l->n_ports, l->n_rows, l->o.n_workers, l->o.prefetch);
+    size_t each = bytes / (size_t)l->o.prefetch;
     l->slot = ku_calloc((size_t)l->o.prefetch, sizeof *l->slot);
     l->memory = ku_malloc_aligned(64, bytes);
     if (!l->slot || !l->memory)
@@ -278,7 +280,7 @@ static int make_slots(struct ku_loader *l)
         unsigned char *at = l->memory + (size_t)i * each;
         for (int p = 0; p < l->n_ports; p++) {
             l->slot[i].port[p] = at;
-            at += port_bytes(&l->o, p);
+            at += port_bytes(l->row_bytes[p], l->n_rows);
         }
         l->slot[i].is_bad = at;
         l->slot[i].n_left = l->n_rows;

@@ -68,7 +68,14 @@ void ku_loader_destroy(struct ku_loader *l);
 int ku_loader_read(struct ku_loader *l, int64_t step, int range, void *const *to);
 /* Samples left out so far, of the rows that were asked for. */
 int64_t ku_loader_n_skipped(const struct ku_loader *l);
-/* Bytes of prepared rows; what a plan of memory counts. */
-size_t ku_loader_bytes(const struct ku_loader_opts *o);
+/*
+ * Bytes of prepared rows; what a plan of memory counts.
+ *
+ *   row_bytes   [n_ports], of a row of each port
+ *   n_rows      of a step, this rank's
+ *   n_workers, prefetch   as in the options
+ */
+size_t ku_loader_bytes(const size_t *row_bytes, int n_ports, int64_t n_rows, int n_workers,
+                       int prefetch);
 
 #endif

@@ -85,13 +85,22 @@ int ku_source_glob(const char *pattern, int (*each)(void *ctx, const char *name)
     return status;
 }
 
+/* Where to get the data that our configurations name. */
+static const char *page_of(const char *name)
+{
+    return strstr(name, "small_parallel_enja") ? " (docs/translation.md tells where to get it)"
+           : strstr(name, "tinyshakespeare")   ? " (docs/text.md tells where to get it)"
+                                               : "";
+}
+
 int ku_source_open_file(const char *name, int *fd, uint64_t *bytes)
 {
     struct stat st;
     /* Not blocking: a pipe without a writer is named, not waited for. */
     int opened = ku_os_open(name, O_RDONLY | O_NONBLOCK, 0);
     if (opened < 0)
-        return KU_ERR(KUMI_EINPUT, "data: %s: %s; give a file that can be read", name, ku_os_why());
+        return KU_ERR(KUMI_EINPUT, "data: %s: %s; give a file that can be read%s", name,
+                      ku_os_why(), page_of(name));
     const char *fault = NULL;
     if (ku_os_fstat(opened, &st) < 0)
         fault = ku_os_why();

@@ -296,10 +296,7 @@ static int load_merge_list(struct ku_tokenizer *t, const char *path, json_t *mer
 static int load_model(struct ku_tokenizer *t, const char *path, json_t *model)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    const char *type = type_of(model);
     json_t *dropout = json_object_get(model, "dropout");
-    if (*type && strcmp(type, "BPE") != 0)
-        return refuse(path, "model.type", json_object_get(model, "type"), "BPE");
     if (!is_absent(dropout) && json_number_value(dropout) != 0.0)
         return refuse(path, "model.dropout", dropout, "null");
     for (int i = 0; i < 2; i++) {
@@ -386,6 +383,16 @@ static int check_part(const char *path, json_t *root, const char *part, const ch
     return KUMI_OK;
 }
 
+/* What kind it is, before its parts are looked at; old files of BPE have no type. */
+static int check_type(const char *path, json_t *root)
+{
+    json_t *model = json_object_get(root, "model");
+    const char *type = type_of(model);
+    return *type == '\0' || strcmp(type, "BPE") == 0
+               ? KUMI_OK
+               : refuse(path, "model.type", json_object_get(model, "type"), "BPE");
+}
+
 int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *path)
 {
     struct ku_json doc = {0};
@@ -394,6 +401,7 @@ int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *path)
     KU_TRY(read_json(path, &doc));
     json_t *pre = json_object_get(doc.root, "pre_tokenizer"),
            *added = json_object_get(doc.root, "added_tokens");
+    KU_TRY_OUT(check_type(path, doc.root));
     KU_TRY_OUT(check_part(path, doc.root, "normalizer", NULL, "normalizers"));
     KU_TRY_OUT(check_part(path, doc.root, "decoder", "ByteLevel", "decoders"));
     KU_TRY_OUT(load_rules(t, path, pre));

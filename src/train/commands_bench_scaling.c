@@ -23,8 +23,10 @@ struct scaling {
     const struct kumi_scaling_options *o;
     struct ku_bench_out out;
     int threads;
-    int64_t batch; /* of the first count */
-    int64_t steps, seq_len;
+    int64_t batch;         /* of the first count */
+    const char *batch_key; /* what says so */
+    int64_t steps;
+    int is_by_samples;
     char folder[64];
     char set[3][64]; /* ours, over the user's */
 };
@@ -38,7 +40,16 @@ static void settle(struct scaling *s, int n)
 {
     snprintf(s->set[0], sizeof s->set[0], "train.threads=%d", s->threads);
     snprintf(s->set[1], sizeof s->set[1], "train.log_every=0");
-    snprintf(s->set[2], sizeof s->set[2], "train.global_batch=%lld", (long long)batch_of(s, n));
+    snprintf(s->set[2], sizeof s->set[2], "%s=%lld", s->batch_key, (long long)batch_of(s, n));
+}
+
+/* Of pairs, tokens if data.batch_tokens is given. */
+static void find_batch(struct scaling *s, const struct ku_session *session)
+{
+    int is_in_tokens = session->model.facts.is_pairs && session->cfg.data_batch_tokens != KU_NULL;
+    s->batch = is_in_tokens ? session->cfg.data_batch_tokens : session->batch.global_batch;
+    s->batch_key = is_in_tokens ? "data.batch_tokens" : "train.global_batch";
+    s->is_by_samples = session->model.facts.n_classes > 0;
 }
 
 /* Everything that would be refused is, before the first training starts. */
@@ -64,8 +75,7 @@ static int check(struct scaling *s)
         const char *const more[] = {s->set[0], s->set[1], i ? s->set[2] : NULL, NULL};
         KU_TRY(ku_commands_configure(&session, &o->settings, o->n[i], more));
         if (i == 0)
-            s->batch = session.batch.global_batch;
-        s->seq_len = session.seq_len;
+            find_batch(s, &session);
         int64_t possible = session.n_steps;
         ku_session_fini(&session);
         if (possible < s->steps)
@@ -136,8 +146,7 @@ static int measure(struct scaling *s, int n, struct ku_scaling *row)
 {
     char dir[sizeof s->folder + 24], path[sizeof dir + 32];
     snprintf(dir, sizeof dir, "%s/%d-ranks", s->folder, n);
-    *row = (struct ku_scaling){
-        .n_ranks = n, .n_threads = s->threads, .tokens = batch_of(s, n) * s->seq_len};
+    *row = (struct ku_scaling){.n_ranks = n, .n_threads = s->threads};
     KU_TRY(ku_os_rmtree(dir) < 0
                ? KU_ERR(ku_os_status(KUMI_ESTORAGE), "bench: %s: %s", dir, ku_os_why())
                : KUMI_OK);
@@ -162,12 +171,12 @@ static int print_json(const struct scaling *s, const struct ku_scaling *r,
     return ku_bench_line_json(
         &s->out,
         json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o}",
-                  "what", "scaling", "kind", s->o->is_weak ? "weak" : "strong", "tokens",
-                  (json_int_t)r->tokens, "tps", (double)r->tokens / r->step_ms * 1e3, "step_ms",
-                  r->step_ms, "p10_ms", r->p10_ms, "p90_ms", r->p90_ms, "steps", r->n_steps,
-                  "efficiency", p->efficiency, "ideal_ms", p->ideal_ms, "comm_ms", p->comm_ms,
-                  "wait_ms", p->wait_ms, "cores_ms", p->cores_ms, "kernels_ms", p->kernels_ms,
-                  "rank_wait_ms", waits),
+                  "what", "scaling", "kind", s->o->is_weak ? "weak" : "strong",
+                  r->is_by_samples ? "samples" : "tokens", (json_int_t)r->items, "tps", r->tps,
+                  "step_ms", r->step_ms, "p10_ms", r->p10_ms, "p90_ms", r->p90_ms, "steps",
+                  r->n_steps, "efficiency", p->efficiency, "ideal_ms", p->ideal_ms, "comm_ms",
+                  p->comm_ms, "wait_ms", p->wait_ms, "cores_ms", p->cores_ms, "kernels_ms",
+                  p->kernels_ms, "rank_wait_ms", waits),
         r->n_ranks, r->n_threads);
 }
 
@@ -179,8 +188,7 @@ static int print_row(const struct scaling *s, const struct ku_scaling *r,
     if (s->out.as_json)
         return print_json(s, r, p);
     ku_str_add(&text, "%5d %9lld %10.0f %10.2f %10.2f %10.2f %9.1f %%", r->n_ranks,
-               (long long)r->tokens, (double)r->tokens / r->step_ms * 1e3, r->step_ms, r->p10_ms,
-               r->p90_ms, 100 * p->efficiency);
+               (long long)r->items, r->tps, r->step_ms, r->p10_ms, r->p90_ms, 100 * p->efficiency);
     ku_str_add(&text, " %6.1f %% %6.1f %% %6.1f %% %6.1f %% ", p->comm_ms * percent,
                p->wait_ms * percent, p->cores_ms * percent, p->kernels_ms * percent);
     for (int i = 0; i < r->n_ranks && i < 8; i++)
@@ -201,9 +209,10 @@ static int print_head(const struct scaling *s)
                              : "strong: the same global batch at every count",
                (long long)s->steps - 3);
     KU_TRY(ku_bench_line(&s->out, &text));
-    ku_str_add(&text, "%5s %9s %10s %10s %10s %10s %11s %8s %8s %8s %8s  %s", "ranks", "tokens",
-               "tokens/s", "step ms", "p10", "p90", "efficiency", "comm", "waiting", "cores",
-               "kernels", "waiting by rank, ms");
+    ku_str_add(&text, "%5s %9s %10s %10s %10s %10s %11s %8s %8s %8s %8s  %s", "ranks",
+               s->is_by_samples ? "samples" : "tokens", s->is_by_samples ? "samples/s" : "tokens/s",
+               "step ms", "p10", "p90", "efficiency", "comm", "waiting", "cores", "kernels",
+               "waiting by rank, ms");
     return ku_bench_line(&s->out, &text);
 }
 

@@ -31,16 +31,21 @@ static const char *torch_dtype(enum kumi_dtype dtype)
                                : "float32";
 }
 
-/* config.json again, saying which dtype the weights beside it have; to be freed. */
-static int config_text(const char *file, enum kumi_dtype dtype, char **out)
+/* The text of a file that is read as a whole; to be freed. */
+static int read_text(const char *file, char **out, size_t *bytes)
+{
+    return ku_os_slurp(file, MAX_CONFIG_BYTES, out, bytes) < 0
+               ? KU_ERR(ku_os_status(KUMI_EINPUT), "weights: %s: %s", file, ku_os_why())
+               : KUMI_OK;
+}
+
+/* config.json again, saying which dtype the weights beside it have; replaces *text. */
+static int say_dtype(const char *file, enum kumi_dtype dtype, char **text)
 {
     struct ku_json doc;
-    size_t bytes;
     if (dtype == KUMI_N_DTYPES)
-        return ku_os_slurp(file, MAX_CONFIG_BYTES, out, &bytes) < 0
-                   ? KU_ERR(ku_os_status(KUMI_EINPUT), "weights: %s: %s", file, ku_os_why())
-                   : KUMI_OK;
-    int status = ku_json_load(file, MAX_CONFIG_BYTES, &doc);
+        return KUMI_OK;
+    int status = ku_json_parse(file, *text, strlen(*text), &doc);
     if (status < 0) {
         const struct kumi_error e = *ku_err_get();
         return KU_ERR(e.status == KUMI_ENOMEM ? KUMI_ENOMEM : KUMI_EINPUT, "weights: %.400s",
@@ -49,20 +54,27 @@ static int config_text(const char *file, enum kumi_dtype dtype, char **out)
     /* transformers calls it dtype from version 5 on, torch_dtype before */
     const char *key = json_object_get(doc.root, "dtype") ? "dtype" : "torch_dtype";
     json_object_set_new(doc.root, key, json_string(torch_dtype(dtype)));
-    char *text = ku_json_print(doc.root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-    *out = text ? ku_asprintf("%s\n", text) : NULL;
-    ku_free(text);
+    char *print = ku_json_print(doc.root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    char *line = print ? ku_asprintf("%s\n", print) : NULL;
+    ku_free(print);
     ku_json_fini(&doc);
-    return *out ? KUMI_OK : KUMI_ENOMEM;
+    if (line == NULL)
+        return KUMI_ENOMEM;
+    ku_free(*text);
+    *text = line;
+    return KUMI_OK;
 }
 
 static int export_directory(const char *dir, const char *to, const struct kumi_weights_options *o)
 {
     struct ku_weights w;
     enum kumi_dtype dtype;
-    char *config = NULL, *file = ku_asprintf("%s/config.json", dir);
+    size_t bytes;
     KU_TRY(parse_dtype(o, &dtype));
-    int status = file ? config_text(file, dtype, &config) : KUMI_ENOMEM;
+    char *config = NULL, *file = ku_asprintf("%s/config.json", dir);
+    int status = file ? read_text(file, &config, &bytes) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = say_dtype(file, dtype, &config);
     if (status == KUMI_OK)
         status = ku_weights_open(dir, NULL, 0, NULL, &w);
     if (status == KUMI_OK) {
@@ -143,8 +155,9 @@ static int import_model(const struct ku_model *m, const char *source, const char
     int status = KUMI_OK;
     KU_TRY_OUT(parse_dtype(o, &dtype));
     KU_TRY_OUT(parse_map(o, &map));
-    how.map = map;
-    how.allow_missing = o->allow_missing;
+    if (o->n_map > 0)
+        how.map = map;
+    how.allow_missing |= o->allow_missing;
     KU_TRY_OUT(ku_model_graph(m, &one, &g));
     KU_TRY_OUT(describe(g, &tensor, &n));
     KU_TRY_OUT(ku_weights_open(source, tensor, n, &how, &w));
@@ -160,6 +173,37 @@ out:
     return status;
 }
 
+/* Section `model` of a training's configuration; *text becomes the config.json that says it. */
+static int read_training(const char *file, char **text, size_t bytes, struct ku_model *m)
+{
+    struct ku_config c;
+    KU_TRY(ku_config_parse(file, *text, bytes, NULL, 0, &c));
+    int status = ku_model_read(&c, m);
+    if (status == KUMI_OK && m->facts.is_pairs && m->facts.vocab_size == 0)
+        status = KU_ERR(KUMI_EINVAL,
+                        "weights: %s: the sizes of the vocabularies are the data's; give "
+                        "model.src_vocab_size and model.tgt_vocab_size",
+                        file);
+    ku_config_fini(&c);
+    char *own = status == KUMI_OK ? ku_model_print(m) : NULL;
+    if (own) {
+        ku_free(*text);
+        *text = own;
+    }
+    return status == KUMI_OK && own == NULL ? KUMI_ENOMEM : status;
+}
+
+/* A config.json, or a training's configuration, which has sections. */
+static int read_model(const char *file, char **text, size_t bytes, struct ku_model *m)
+{
+    struct ku_json doc;
+    KU_TRY(ku_json_parse(file, *text, bytes, &doc));
+    int has_sections = json_is_object(json_object_get(doc.root, "model"));
+    ku_json_fini(&doc);
+    return has_sections ? read_training(file, text, bytes, m)
+                        : ku_model_parse(file, *text, bytes, m);
+}
+
 int kumi_ckpt_import(const char *source, const char *to, const struct kumi_weights_options *options)
 {
     static const struct kumi_weights_options none;
@@ -167,7 +211,7 @@ int kumi_ckpt_import(const char *source, const char *to, const struct kumi_weigh
     struct ku_model m = {0};
     enum kumi_dtype dtype;
     char *file = o->model ? ku_strdup(o->model) : ku_asprintf("%s/config.json", source);
-    char *text = NULL, *config = NULL;
+    char *text = NULL;
     size_t bytes;
     int status = file ? KUMI_OK : KUMI_ENOMEM;
     KU_TRY_OUT(status);
@@ -183,11 +227,10 @@ int kumi_ckpt_import(const char *source, const char *to, const struct kumi_weigh
         status = ku_err_put(&missing);
     }
     KU_TRY_OUT(status);
-    KU_TRY_OUT(ku_model_parse(file, text, bytes, &m));
-    KU_TRY_OUT(config_text(file, dtype, &config));
-    status = import_model(&m, source, to, o, config);
+    KU_TRY_OUT(read_model(file, &text, bytes, &m));
+    KU_TRY_OUT(say_dtype(file, dtype, &text));
+    status = import_model(&m, source, to, o, text);
 out:
-    ku_free(config);
     ku_free(text);
     ku_free(file);
     ku_model_fini(&m);

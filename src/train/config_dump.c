@@ -104,6 +104,31 @@ static void add_change(struct ku_str *out, const char *name, const json_t *was, 
     ku_free(now);
 }
 
+/* The value of a key under "section.key"; where it is absent, because whoever wrote the keys did
+ * not have it yet, its default. New reference, NULL: neither. */
+static json_t *value_in(const json_t *keys, const char *name)
+{
+    json_t *v = json_object_get(keys, name);
+    for (int i = 0; i < N_KEYS && v == NULL; i++) {
+        size_t n = strlen(table[i].section);
+        if (strncmp(name, table[i].section, n) == 0 && name[n] == '.' &&
+            strcmp(name + n + 1, table[i].key) == 0)
+            return json_loads(table[i].value, JSON_DECODE_ANY, NULL);
+    }
+    return json_incref(v);
+}
+
+static int compare_key(const char *name, const json_t *was, const json_t *is, struct ku_str *out)
+{
+    json_t *old = value_in(was, name), *now = value_in(is, name);
+    int differs = !old || !now || !is_same(old, now);
+    if (differs)
+        add_change(out, name, old, now);
+    json_decref(old);
+    json_decref(now);
+    return differs;
+}
+
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
 {
     const char *name;
@@ -111,17 +136,12 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
     int n = 0;
     json_object_foreach((json_t *)(uintptr_t)is, name, value)
     {
-        if (!is_same(value, json_object_get(was, name))) {
-            add_change(out, name, json_object_get(was, name), value);
-            n++;
-        }
+        n += compare_key(name, was, is, out);
     }
     json_object_foreach((json_t *)(uintptr_t)was, name, value)
     {
-        if (json_object_get(is, name) == NULL) {
-            add_change(out, name, value, NULL);
-            n++;
-        }
+        if (json_object_get(is, name) == NULL)
+            n += compare_key(name, was, is, out);
     }
     return n;
 }

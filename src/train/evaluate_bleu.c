@@ -4,43 +4,49 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/str.h"
 #include "data/bleu.h"
+#include "data/lines.h"
 #include "kumi/run.h"
 #include "train/stored.h"
 
-enum { MAX_BYTES = 256 << 20 };
-
-/* A file's lines, cut apart. */
+/* A file's lines, each with a zero behind it. */
 struct lines {
-    char *text;
+    struct ku_str text;
     const char **line;
     int64_t n;
 };
 
 static int read_lines(const char *path, struct lines *out)
 {
+    struct ku_lines *file;
+    const char *text;
     size_t bytes;
-    if (ku_os_slurp(path, MAX_BYTES, &out->text, &bytes) < 0)
-        return KU_ERR(ku_os_status(KUMI_EINPUT), "eval: %s: %s", path, ku_os_why());
-    for (size_t i = 0; i < bytes; i++)
-        out->n += out->text[i] == '\n' || i + 1 == bytes;
-    out->line = ku_calloc((size_t)out->n + 1, sizeof *out->line);
-    if (out->line == NULL)
-        return KUMI_ENOMEM;
-    char *at = out->text;
-    for (int64_t i = 0; i < out->n; i++) {
-        out->line[i] = at;
-        at += strcspn(at, "\n");
-        *at++ = '\0';
+    KU_TRY(ku_lines_open(path, 0, &file));
+    int status;
+    while ((status = ku_lines_next(file, &text, &bytes)) > 0 && !memchr(text, 0, bytes)) {
+        ku_str_append(&out->text, text, bytes);
+        ku_str_append(&out->text, "", 1);
+        out->n++;
     }
+    ku_lines_close(file);
+    if (status > 0)
+        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a zero byte; give lines of text", path,
+                      (long long)out->n + 1);
+    KU_TRY(status);
+    out->line = ku_calloc((size_t)out->n + 1, sizeof *out->line);
+    if (out->line == NULL || out->text.failed)
+        return KUMI_ENOMEM;
+    const char *at = ku_str_get(&out->text);
+    for (int64_t i = 0; i < out->n; i++, at += strlen(at) + 1)
+        out->line[i] = at;
     return KUMI_OK;
 }
 
 static void lines_fini(struct lines *l)
 {
     ku_free(l->line);
-    ku_free(l->text);
+    ku_str_fini(&l->text);
 }
 
 struct scoring {
@@ -57,6 +63,21 @@ static void score(void *ctx, int64_t sentence, int64_t rank, const char *text)
         s->status = ku_bleu_add(&s->counts, text, strlen(text), wanted, strlen(wanted));
 }
 
+/* Of a run of sentence pairs; others are refused before a file is asked for. */
+static int check_run(const char *run, const struct ku_config *c)
+{
+    struct ku_model m;
+    KU_TRY(ku_model_read(c, &m));
+    int status = m.facts.is_pairs
+                     ? KUMI_OK
+                     : KU_ERR(KUMI_EINVAL,
+                              "eval: %s: a model of type %s translates nothing; --bleu is for runs "
+                              "of sentence pairs",
+                              run, ku_model_type(&m));
+    ku_model_fini(&m);
+    return status;
+}
+
 /* The files of the validation split, where none are given. */
 static int find_files(const struct kumi_bleu_options *o, struct ku_config *c, const char **source,
                       const char **reference)
@@ -64,14 +85,15 @@ static int find_files(const struct kumi_bleu_options *o, struct ku_config *c, co
     struct ku_ckpt ckpt;
     *source = o->source;
     *reference = o->reference;
-    if (*source && *reference)
-        return KUMI_OK;
-    if (*source || *reference)
+    if (!*source != !*reference)
         return KU_ERR(KUMI_EINVAL, "eval: give both files, source and reference, or none");
     KU_TRY(ku_stored_find(o->run, &ckpt));
     int status = ku_stored_config(&ckpt, NULL, 0, c);
     ku_ckpt_close(&ckpt);
     KU_TRY(status);
+    KU_TRY(check_run(o->run, c));
+    if (*source)
+        return KUMI_OK;
     if (c->data_val.n != 1 || c->data_val_target.n != 1)
         return KU_ERR(KUMI_EINVAL,
                       "eval: %s: the run has no one file of validation pairs (data.val, "

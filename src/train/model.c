@@ -53,7 +53,11 @@ int ku_model_refuse(const struct ku_model_source *s, const char *key, const json
     snprintf(path, sizeof path, "model.%.100s", key);
     if (s->cfg && (s->name == NULL || ku_model_overrides(s, key)))
         return ku_config_refuse(s->cfg, path, v, wanted);
-    return KU_ERR(KUMI_EINPUT, "model: %s: %s: wrong; %s", s->name, key, wanted);
+    char *text = v ? ku_json_print(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    int status = KU_ERR(KUMI_EINPUT, "model: %s: %s: %.100s; %s", s->name, key,
+                        text ? text : "missing", wanted);
+    ku_free(text);
+    return status;
 }
 
 int ku_model_refuse_int(const struct ku_model_source *s, const char *key, int64_t value,

@@ -55,11 +55,12 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         const json_t *v = json_object_get(model, fixed[i].key);
         if (v && !(fixed[i].value ? json_is_true(v) : json_is_false(v)))
-            return ku_model_refuse(s, fixed[i].key, v, fixed[i].value ? "true" : "false");
+            return ku_model_refuse(s, fixed[i].key, v,
+                                   fixed[i].value ? "it must be true" : "it must be false");
     }
     if (positions &&
         !(json_is_string(positions) && strcmp(json_string_value(positions), "absolute") == 0))
-        return ku_model_refuse(s, "position_embedding_type", positions, "absolute");
+        return ku_model_refuse(s, "position_embedding_type", positions, "it must be absolute");
     if (c->hidden_size % c->num_attention_heads)
         return ku_model_refuse_int(s, "hidden_size", c->hidden_size,
                                    "it must be divisible by num_attention_heads");

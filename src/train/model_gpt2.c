@@ -52,6 +52,9 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     const char *width = ku_member_spelling(model, &members[WIDTH]),
                *heads = ku_member_spelling(model, &members[HEADS]);
     char wanted[96];
+    const json_t *cross = json_object_get(model, "add_cross_attention");
+    if (cross && !json_is_false(cross))
+        return ku_model_refuse(s, "add_cross_attention", cross, "it must be false");
     if (c->n_embd % c->n_head == 0)
         return KUMI_OK;
     /* over a config.json, the key that the configuration gives is the one to change */

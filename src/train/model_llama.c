@@ -149,7 +149,7 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     KU_TRY(check_rope(s, both ? "rope_parameters" : "rope_scaling",
                       both ? both : json_object_get(model, "rope_scaling"), c));
     if (tp && !(json_is_integer(tp) && json_integer_value(tp) == 1))
-        return ku_model_refuse(s, "pretraining_tp", tp, "1");
+        return ku_model_refuse(s, "pretraining_tp", tp, "it must be 1");
     if (quantized && !json_is_null(quantized))
         return ku_model_refuse(s, "quantization_config", quantized, "null: plain weights are read");
     int64_t keys = c->num_key_value_heads ? c->num_key_value_heads : c->num_attention_heads;

@@ -2,6 +2,7 @@
 #include "train/nonfinite.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/exact.h"
@@ -62,15 +63,55 @@ static void look(void *ctx, const struct ku_instr *i, const struct ku_view *out)
     }
 }
 
+/* The step moves buffers (running statistics) whether its update is applied or not: they are kept
+ * meanwhile, those that the host's ranks share by the first. */
+static int is_kept(const struct ku_trainer *t, const struct ku_program_state *x)
+{
+    return x->kind == KU_T_BUFFER && (x->arena != KU_AR_HOST || t->job->local_rank == 0);
+}
+
+static int keep(const struct ku_trainer *t, unsigned char **kept)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    size_t bytes = 0;
+    for (uint32_t s = 0; s < p->n_states; s++)
+        bytes += is_kept(t, &p->state[s]) ? p->state[s].bytes : 0;
+    unsigned char *at = *kept = ku_malloc(bytes + 1);
+    for (uint32_t s = 0; s < p->n_states && at; s++)
+        if (is_kept(t, &p->state[s])) {
+            memcpy(at, ku_memory_state(t->memory, &p->state[s]), p->state[s].bytes);
+            at += p->state[s].bytes;
+        }
+    return at ? KUMI_OK : KUMI_ENOMEM;
+}
+
+static void give_back(const struct ku_trainer *t, unsigned char *kept)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    const unsigned char *at = kept;
+    for (uint32_t s = 0; s < p->n_states; s++)
+        if (is_kept(t, &p->state[s])) {
+            memcpy(ku_memory_state(t->memory, &p->state[s]), at, p->state[s].bytes);
+            at += p->state[s].bytes;
+        }
+    ku_free(kept);
+}
+
 int ku_nonfinite_find(struct ku_trainer *t, int64_t step, struct ku_nonfinite *out)
 {
     const struct ku_program *p = t->program[KU_PROG_TRAIN];
     struct search s = {.program = p, .loss = t->n_params, .n_found = t->n_params + 1};
+    unsigned char *kept = NULL;
     s.param_of = ku_calloc(p->n_buffers, sizeof *s.param_of);
-    if (s.param_of == NULL)
-        return KUMI_ENOMEM;
+    int status = s.param_of ? keep(t, &kept) : KUMI_ENOMEM;
+    KU_TRY_OUT(ku_agree_local(t->job, status));
     name_buffers(&s);
-    int status = ku_trainer_step_seen(t, step, look, &s);
+    status = ku_trainer_step_seen(t, step, look, &s);
+out:
+    if (kept && status == KUMI_OK)
+        give_back(t, kept);
+    else
+        ku_free(kept);
     ku_free(s.param_of);
     KU_TRY(status);
     /* The least of (parameter, rank), by a maximum. */

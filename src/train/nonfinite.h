@@ -11,7 +11,8 @@ struct ku_nonfinite {
 /*
  * Of a step whose report says APPLY 0: the first parameter, in their order, in whose gradient some
  * rank's own part is not finite, and the lowest such rank. Runs the step again on the ports as they
- * are and looks at each part before the ranks add theirs up; the state stays as it is.
+ * are and looks at each part before the ranks add theirs up; the state stays as it is, buffers
+ * included.
  *
  * Collective: every rank gets the same answer. Errors: KUMI_ENOMEM, and the job's root cause.
  */

@@ -27,6 +27,7 @@ static int compile(struct ku_plan *p, int shape)
     KU_TRY(ku_session_solve_recompute(&p->s, &target, &o));
     KU_TRY(ku_session_graph(&p->s, shape, &g));
     p->s.n_params = ku_graph_n_params(g);
+    p->loader_bytes = ku_session_loader_bytes(&p->s, g);
     int status = ku_trainer_plan(g, &o, &target, program, NULL, NULL);
     ku_graph_destroy(g);
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++) {
@@ -66,7 +67,7 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
     }
     for (int a = 0; a < KU_N_ARENAS; a++)
         p->rank_bytes += a == KU_AR_HOST ? 0 : p->arena_bytes[a];
-    p->rank_bytes += ku_session_staging_bytes(&p->s);
+    p->rank_bytes += ku_session_staging_bytes(&p->s) + p->loader_bytes;
     p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
     p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
     return KUMI_OK;

@@ -11,6 +11,7 @@ struct ku_plan {
     struct ku_program *program[KU_N_PROGS]; /* of the batch shape that maps most: */
     int shape;
     size_t arena_bytes[KU_N_ARENAS]; /* what a run maps */
+    size_t loader_bytes;             /* rows read ahead, a rank */
     uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks and what they share */
     uint64_t table_bytes;            /* page tables of all ranks, 8 bytes a page */
 };

@@ -100,10 +100,15 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
             ku_str_add(out, " %10s", ku_text_bytes(p->program[i]->arena_bytes[a], text));
         ku_str_add(out, " %10s %15zu\n", ku_text_bytes(p->arena_bytes[a], text), p->arena_bytes[a]);
     }
-    size_t staging_bytes = ku_session_staging_bytes(&p->s);
-    if (staging_bytes)
-        ku_str_add(out, "%-70s %10s %15zu\n", "staging of checkpoints, a rank",
-                   ku_text_bytes(staging_bytes, text), staging_bytes);
+    const struct {
+        const char *what;
+        size_t bytes;
+    } more[] = {{"staging of checkpoints, a rank", ku_session_staging_bytes(&p->s)},
+                {"rows read ahead (data.workers, data.prefetch), a rank", p->loader_bytes}};
+    for (int i = 0; i < 2; i++)
+        if (more[i].bytes)
+            ku_str_add(out, "%-70s %10s %15zu\n", more[i].what, ku_text_bytes(more[i].bytes, text),
+                       more[i].bytes);
 }
 
 static void print_total(const struct ku_plan *p, struct ku_str *out)
@@ -211,6 +216,21 @@ static json_t *peak_json(const struct ku_program *p)
     return out;
 }
 
+/* Of sentence pairs, those of validation behind those of training; none: a batch has one shape. */
+static json_t *shapes_json(const struct ku_plan *p)
+{
+    json_t *list = json_array();
+    for (int i = 0; p->s.pairs.data && i < ku_session_n_shapes(&p->s); i++) {
+        struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, i);
+        json_array_append_new(
+            list, json_pack("{s:s, s:I, s:I, s:I, s:b}", "split",
+                            i > ku_pairs_last_shape(&p->s.pairs) ? "val" : "train", "rows",
+                            (json_int_t)shape.rows, "source_len", (json_int_t)shape.src_len,
+                            "target_len", (json_int_t)shape.tgt_len, "is_shown", i == p->shape));
+    }
+    return list;
+}
+
 static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
@@ -224,14 +244,16 @@ static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advi
         json_array_append_new(less, json_pack("{s:s, s:I, s:s}", "set", a[i].set[0], "host_bytes",
                                               (json_int_t)a[i].host_bytes, "price", a[i].price));
     json_t *root = json_pack(
-        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}",
+        "{s:i, s:s, s:s, s:{s:I, s:I, s:I, s:I, s:I, s:o}, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
+        "s:o, s:o}",
         "ranks", b->n_ranks, "device", p->s.cfg.parallel_device, "compute",
         p->s.cfg.precision_compute, "batch", "global_batch", (json_int_t)b->global_batch,
         "virtual_shards", (json_int_t)b->virtual_shards, "micro_batch", (json_int_t)b->micro_batch,
-        "k", (json_int_t)b->k, "seq_len", (json_int_t)p->s.seq_len, "arena_bytes", arenas,
-        "staging_bytes", (json_int_t)ku_session_staging_bytes(&p->s), "rank_bytes",
-        (json_int_t)p->rank_bytes, "host_bytes", (json_int_t)p->host_bytes, "page_table_bytes",
-        (json_int_t)p->table_bytes, "available_bytes",
+        "k", (json_int_t)b->k, "seq_len", (json_int_t)p->s.seq_len, "shapes", shapes_json(p),
+        "arena_bytes", arenas, "staging_bytes", (json_int_t)ku_session_staging_bytes(&p->s),
+        "loader_bytes", (json_int_t)p->loader_bytes, "rank_bytes", (json_int_t)p->rank_bytes,
+        "host_bytes", (json_int_t)p->host_bytes, "page_table_bytes", (json_int_t)p->table_bytes,
+        "available_bytes",
         available == UINT64_MAX ? json_null() : json_integer((json_int_t)available), "programs",
         programs, "to_hold_less", less, "sharding", ku_plan_volumes_json(p));
     json_t *levels = json_array();

@@ -317,27 +317,26 @@ static int evaluate(struct run *r)
 /* Loss or gradient is not finite; the optimizer has not run. */
 static int nonfinite(struct run *r, const double *report)
 {
-    const char *tensor = ku_trainer_bad_gradient(r->s.t);
-    double loss = report[KU_REPORT_LOSS];
-    if (strcmp(r->s.cfg.train_on_nonfinite, "skip") == 0 && ++r->n_skipped <= MAX_SKIPPED) {
-        if (is_first(r))
-            KU_LOG(TRAIN, WARN, "step %lld: loss %g, gradient of %s not finite: update skipped",
-                   (long long)r->step + 1, loss, tensor ? tensor : "no parameter");
-        return KUMI_OK;
-    }
-    KU_TRY(look_after(r, 1)); /* the last good state is not given up */
     struct ku_nonfinite first;
-    char whose[32] = "in the sum over ranks";
+    char what[400], whose[32] = "in the sum over ranks";
+    int is_skipped =
+        strcmp(r->s.cfg.train_on_nonfinite, "skip") == 0 && ++r->n_skipped <= MAX_SKIPPED;
+    if (!is_skipped)
+        KU_TRY(look_after(r, 1)); /* the last good state is not given up */
     KU_TRY(ku_nonfinite_find(r->s.t, r->step, &first));
     if (first.rank >= 0)
         snprintf(whose, sizeof whose, "on rank %d", first.rank);
-    return KU_ERR(KUMI_ENUMERIC,
-                  "not finite: step %lld: loss %g, first %s%s %s; the last checkpoint is at step "
-                  "%lld; lower optimizer.lr, or train.on_nonfinite=skip",
-                  (long long)r->step + 1, loss,
-                  first.tensor ? "in the gradient of " : "in the loss",
-                  first.tensor ? first.tensor : "", whose,
-                  (long long)(r->last_saved > 0 ? r->last_saved : 0));
+    snprintf(what, sizeof what, "step %lld: loss %g, first %s%.280s %s", (long long)r->step + 1,
+             report[KU_REPORT_LOSS], first.tensor ? "in the gradient of " : "in the loss",
+             first.tensor ? first.tensor : "", whose);
+    if (!is_skipped)
+        return KU_ERR(KUMI_ENUMERIC,
+                      "not finite: %s; the last checkpoint is at step %lld; lower optimizer.lr, or "
+                      "train.on_nonfinite=skip",
+                      what, (long long)(r->last_saved > 0 ? r->last_saved : 0));
+    if (is_first(r))
+        KU_LOG(TRAIN, WARN, "not finite: %s: update skipped", what);
+    return KUMI_OK;
 }
 
 /* The replicas of ranks that share nothing must be equal, bit for bit. */
@@ -444,7 +443,7 @@ static int one_step(struct run *r)
     r->loss = report[KU_REPORT_LOSS];
     r->step++;
     struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
-    ku_trial_note(r->trial, &times, data_ns);
+    ku_trial_note(r->trial, &times, data_ns, (int64_t)report[KU_REPORT_TOKENS]);
     return note_step(r, report, data_ns);
 }
 
@@ -563,7 +562,9 @@ static int finish(struct run *r)
     result->update = *ku_trainer_update_count(r->s.t);
     result->is_by_samples = ku_session_is_by_samples(&r->s);
     if (r->trial)
-        KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank, r->result->out)));
+        KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank,
+                                                     result->is_by_samples ? "samples" : "tokens",
+                                                     result->out)));
     else
         snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
                  (long long)r->last_saved);

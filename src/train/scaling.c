@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -15,12 +16,19 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Sorted values of a column, minus another's if given, without the first. *n: how many. */
-static int column(const json_t *times, const char *name, const char *minus, double **out, int *n)
+static double combine(double x, char how, double y)
 {
-    const json_t *list = json_object_get(times, name), *less = json_object_get(times, minus);
+    return how == '-' ? x - y : how == '/' ? x / y : x;
+}
+
+/* Sorted values of a column, minus another's or over them if given, without the first. *n: how
+ * many. */
+static int column(const json_t *times, const char *name, char how, const char *other, double **out,
+                  int *n)
+{
+    const json_t *list = json_object_get(times, name), *more = json_object_get(times, other);
     size_t size = json_array_size(list);
-    if (size <= N_FIRST || (minus && json_array_size(less) != size))
+    if (size <= N_FIRST || (other && json_array_size(more) != size))
         return KU_ERR(KUMI_EINPUT,
                       "bench: scaling: %d steps are too few; the first %d do not count", (int)size,
                       (int)N_FIRST);
@@ -29,18 +37,18 @@ static int column(const json_t *times, const char *name, const char *minus, doub
     if (x == NULL)
         return KUMI_ENOMEM;
     for (int i = 0; i < *n; i++)
-        x[i] = json_number_value(json_array_get(list, (size_t)i + N_FIRST)) -
-               (minus ? json_number_value(json_array_get(less, (size_t)i + N_FIRST)) : 0);
+        x[i] = combine(json_number_value(json_array_get(list, (size_t)i + N_FIRST)), how,
+                       json_number_value(json_array_get(more, (size_t)i + N_FIRST)));
     qsort(x, (size_t)*n, sizeof *x, by_value);
     *out = x;
     return KUMI_OK;
 }
 
-static int median(const json_t *times, const char *name, const char *minus, double *out)
+static int median(const json_t *times, const char *name, char how, const char *other, double *out)
 {
     double *x;
     int n;
-    KU_TRY(column(times, name, minus, &x, &n));
+    KU_TRY(column(times, name, how, other, &x, &n));
     *out = x[n / 2];
     ku_free(x);
     return KUMI_OK;
@@ -49,14 +57,19 @@ static int median(const json_t *times, const char *name, const char *minus, doub
 int ku_scaling_add_rank(struct ku_scaling *s, int rank, const json_t *times)
 {
     double moved, waited, *step;
-    KU_TRY(median(times, "exposed_comm_ms", "wait_ms", &moved));
-    KU_TRY(median(times, "wait_ms", NULL, &waited));
+    KU_TRY(median(times, "exposed_comm_ms", '-', "wait_ms", &moved));
+    KU_TRY(median(times, "wait_ms", 0, NULL, &waited));
     s->comm_ms += moved / s->n_ranks;
     s->wait_ms += waited / s->n_ranks;
     s->rank_wait_ms[rank] = waited;
     if (rank > 0)
         return KUMI_OK;
-    KU_TRY(column(times, "step_ms", NULL, &step, &s->n_steps));
+    const char *unit = json_string_value(json_object_get(times, "unit"));
+    s->is_by_samples = unit && strcmp(unit, "samples") == 0;
+    KU_TRY(median(times, "items", 0, NULL, &s->items));
+    KU_TRY(median(times, "items", '/', "step_ms", &s->tps));
+    s->tps *= 1e3;
+    KU_TRY(column(times, "step_ms", 0, NULL, &step, &s->n_steps));
     s->step_ms = step[s->n_steps / 2];
     s->p10_ms = step[s->n_steps / 10];
     s->p90_ms = step[s->n_steps - 1 - s->n_steps / 10];

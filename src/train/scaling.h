@@ -10,7 +10,8 @@ enum { KU_SCALING_MAX_RANKS = 512 };
 /* A training of so many ranks. Times are medians over its steps behind the first few, in ms. */
 struct ku_scaling {
     int n_ranks, n_threads, n_steps;
-    int64_t tokens;                 /* of a step, all ranks */
+    int is_by_samples; /* items are samples, not tokens */
+    double items, tps; /* of a step, all ranks: what its loss counts; and of a second */
     double step_ms, p10_ms, p90_ms; /* step_ms: of rank 0 */
     double comm_ms;                 /* mean of ranks: bytes moved while nothing computed */
     double wait_ms;                 /* mean of ranks: nothing moved, others were not there */

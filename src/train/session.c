@@ -222,6 +222,26 @@ size_t ku_session_staging_bytes(const struct ku_session *s)
                                           : bytes / KU_CKPT_WINDOW_BYTES * KU_CKPT_WINDOW_BYTES;
 }
 
+size_t ku_session_loader_bytes(const struct ku_session *s, const struct ku_graph *g)
+{
+    const struct ku_config *c = &s->cfg;
+    const int64_t rows = s->batch.global_batch / s->batch.n_ranks;
+    size_t row_bytes[KU_DATA_PORTS_MAX];
+    int n = 0, has_val = c->data_val.n > 0 || c->data_val_fraction > 0;
+    if (s->data)
+        has_val = s->eval_samples > 0;
+    if (s->model.facts.is_pairs) /* rows are read when they are asked for */
+        return 0;
+    for (uint32_t i = 0; i < g->n_inputs && n < KU_DATA_PORTS_MAX; i++) {
+        struct ku_type type = ku_type_of(g, g->input[i].value);
+        if (strcmp(g->input[i].name, "control") != 0)
+            row_bytes[n++] = (size_t)(ku_shape_count(&type.shape) / s->batch.global_batch) *
+                             kumi_dtype_bytes(type.dtype);
+    }
+    return (size_t)(1 + has_val) *
+           ku_loader_bytes(row_bytes, n, rows, (int)c->data_workers, (int)c->data_prefetch);
+}
+
 /* Samples that are there to fill a batch are ignored by the loss, but would count in statistics. */
 static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
 {
@@ -287,6 +307,8 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
         status = ku_session_graph(s, made, &graph[made]);
     if (status == KUMI_OK)
         status = look_at(s, graph);
+    if (status == KUMI_OK)
+        o.loader_bytes = ku_session_loader_bytes(s, graph[0]);
     if (status == KUMI_OK)
         status = ku_trainer_create(job, graph, n, &o, &s->t);
     else

@@ -62,6 +62,9 @@ int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
 int ku_session_cores(const struct ku_session *s, int local_n);
 /* What a rank holds to write checkpoints in the background; 0: they are not. */
 size_t ku_session_staging_bytes(const struct ku_session *s);
+/* What a rank holds of rows that are read ahead (data.workers), for training and evaluation.
+ *   g   the model's graph, whose inputs are a row's ports */
+size_t ku_session_loader_bytes(const struct ku_session *s, const struct ku_graph *g);
 /* Compiles and allocates. Collective. */
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
 void ku_session_fini(struct ku_session *s);

@@ -161,7 +161,7 @@ static const struct ku_program **all_programs(const struct ku_trainer *t, int *n
 
 size_t ku_trainer_host_bytes(const struct ku_trainer *t)
 {
-    size_t most[KU_N_ARENAS] = {0}, total = t->staging_bytes * (size_t)t->job->local_n;
+    size_t most[KU_N_ARENAS] = {0}, total = 0;
     for (int a = 0; a < KU_N_ARENAS; a++) { /* programs take turns in the same arenas */
         for (int p = 0; p < KU_N_PROGS; p++)
             if (t->program[p]->arena_bytes[a] > most[a])
@@ -171,7 +171,7 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t)
                 most[a] = t->shape[i / 2].program[i % 2]->arena_bytes[a];
         total += a == KU_AR_HOST ? most[a] : most[a] * (size_t)t->job->local_n;
     }
-    return total;
+    return total + (t->staging_bytes + t->loader_bytes) * (size_t)t->job->local_n;
 }
 
 /* The plan against the machine. */
@@ -294,6 +294,7 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
         t->ops = o->device;
         t->seed = o->seed;
         t->staging_bytes = o->staging_bytes;
+        t->loader_bytes = o->loader_bytes;
         t->isa = o->device_opts.isa;
         t->n_threads = o->device_opts.n_threads;
         status = build(t, graph, n, o);

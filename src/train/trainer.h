@@ -23,6 +23,7 @@ struct ku_trainer_opts {
     struct ku_device_opts device_opts;
     uint64_t seed;
     size_t staging_bytes; /* of checkpoints that are written in the background, a rank */
+    size_t loader_bytes;  /* of rows that are read ahead, a rank */
     int no_eval;
 };
 
@@ -47,6 +48,7 @@ struct ku_trainer {
     void *device;
     uint64_t seed;
     size_t staging_bytes;                   /* planned; who writes checkpoints maps it */
+    size_t loader_bytes;                    /* planned; loaders hold it */
     enum ku_isa isa;                        /* not exceeded */
     int n_threads;                          /* of this rank */
     struct ku_program *program[KU_N_PROGS]; /* of the shape at hand */
@@ -160,8 +162,8 @@ void ku_trainer_drop_metrics(struct ku_trainer *t);
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
 /* A scalar of the state. */
 int64_t *ku_trainer_update_count(const struct ku_trainer *t);
-/* What the host's ranks map together as planned: the shared arena once, all others and the staging
- * of checkpoints of each rank. */
+/* What the host's ranks map together as planned: the shared arena once, all others, the staging of
+ * checkpoints and the rows read ahead of each rank. */
 size_t ku_trainer_host_bytes(const struct ku_trainer *t);
 /* Tests and tools. */
 int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "comm/job.h"
+#include "data/lines.h"
 #include "kumi/run.h"
 #include "train/beam.h"
 #include "train/pairs.h"
@@ -49,7 +50,7 @@ static int check_options(struct translate *t)
     if (t->batch < 1 || t->batch > MAX_ROWS / t->beam)
         return KU_ERR(KUMI_EINVAL, "translate: batch: %lld; give 1 to %lld", (long long)t->batch,
                       (long long)(MAX_ROWS / t->beam));
-    return o->alpha >= 0 && o->alpha < 100
+    return o->alpha >= 0 && o->alpha <= 100
                ? KUMI_OK
                : KU_ERR(KUMI_EINVAL, "translate: alpha: %g; give 0 to 100", o->alpha);
 }
@@ -108,7 +109,9 @@ static int encode(struct translate *t)
         struct sentence *s = &t->sentence[i];
         s->line = i;
         s->text = t->text + i * t->n_best;
-        KU_TRY(ku_vocab_encode(t->pairs.src, t->o->source[i], strlen(t->o->source[i]), &s->source));
+        const size_t bytes = strlen(t->o->source[i]);
+        KU_TRY(ku_line_check("sentences", i + 1, t->o->source[i], bytes));
+        KU_TRY(ku_vocab_encode(t->pairs.src, t->o->source[i], bytes, &s->source));
         if ((int64_t)s->source.count > t->src_max)
             return KU_ERR(KUMI_EINPUT,
                           "translate: line %lld: %zu tokens; the model reads %lld (data."

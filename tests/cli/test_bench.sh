@@ -37,6 +37,45 @@ for name, tokens in ("scaling", [768, 768]), ("scaling--weak", [768, 1536]):
     parts = sum(two[k] for k in ("ideal_ms", "comm_ms", "wait_ms", "cores_ms", "kernels_ms"))
     assert abs(parts / two["step_ms"] - 1) < 1e-4 and two["p10_ms"] <= two["step_ms"] <= two["p90_ms"], two
 P
+# what the loss counts: images, target tokens of sentence pairs; a batch of tokens grows where the batch of a rank stands still
+python3 - "$dir" <<'P'
+import random, sys
+random.seed(3)
+with open(sys.argv[1] + "/train.bin", "wb") as f:
+    f.write(b"".join(bytes([i % 2] + [random.randrange(256) for _ in range(3072)]) for i in range(16)))
+with open(sys.argv[1] + "/en", "w") as en, open(sys.argv[1] + "/ja", "w") as ja:
+    for _ in range(400):
+        words = [f"w{random.randrange(9)}" for _ in range(random.randint(1, 7))]
+        print(*words, file=en), print(*words, *words[:2], file=ja)
+P
+cat >"$dir/image.json" <<J
+{"model": {"model_type": "resnet", "depth": 8, "width": 4, "num_classes": 2}, "data": {"kind": "cifar10", "train": "$dir/train.bin", "val_fraction": 0},
+ "train": {"steps": 9, "global_batch": 6, "virtual_shards": 2}}
+J
+cat >"$dir/pairs.json" <<J
+{"model": {"model_type": "transformer", "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "ffn_dim": 8, "max_positions": 16},
+ "data": {"train": "$dir/en", "train_target": "$dir/ja", "tokenizer": "word", "target_tokenizer": "word", "batch_tokens": 100, "shapes": 3, "max_source_len": 12, "max_target_len": 12},
+ "train": {"steps": 9, "virtual_shards": 2, "log_every": 1}}
+J
+for config in image pairs; do
+    "$kumi" bench scaling "$dir/$config.json" -n 1,2 --steps 9 --json >"$dir/scaling-$config" 2>"$dir/err" || say "scaling $config: $(cat "$dir/err")"
+done
+"$kumi" bench scaling "$dir/image.json" -n 1 --steps 9 2>"$dir/err" | grep -q '^ranks *samples *samples/s ' || say "scaling image: no samples: $(cat "$dir/err")"
+"$kumi" bench scaling "$dir/pairs.json" -n 1,2 --weak --steps 9 --json >"$dir/scaling-weak-pairs" 2>"$dir/err" || say "scaling --weak pairs: $(cat "$dir/err")"
+for tokens in 100 200; do
+    "$kumi" train "$dir/pairs.json" --set data.batch_tokens=$tokens --out "$dir/pairs-$tokens" >/dev/null 2>"$dir/err" || say "pairs: $(cat "$dir/err")"
+done
+python3 - "$dir" <<'P' || failed=1
+import json, sys
+rows = lambda name: [json.loads(line) for line in open(sys.argv[1] + "/" + name)]
+def counted(name): # the median behind the first three steps, as the training itself counts
+    return sorted([r["tokens"] for r in rows(name + "/metrics.jsonl") if "loss" in r][3:])[3]
+one, two = counted("pairs-100"), counted("pairs-200")
+assert [r["samples"] for r in rows("scaling-image")] == [6, 6] and all("tokens" not in r for r in rows("scaling-image"))
+assert one < two and [r["tokens"] for r in rows("scaling-pairs")] == [one, one], (one, rows("scaling-pairs"))
+assert [r["tokens"] for r in rows("scaling-weak-pairs")] == [one, two], (one, two, rows("scaling-weak-pairs"))
+assert all(r["tps"] > 0 for name in ("scaling-pairs", "scaling-weak-pairs", "scaling-image") for r in rows(name))
+P
 refused() { # what the message holds, then the command
     want=$1
     shift

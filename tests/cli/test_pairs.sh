@@ -94,6 +94,14 @@ P
 config=("$dir/pairs.json" -n 2)
 got=$("$kumi" plan "${config[@]}" 2>&1) || fail "plan: $got"
 [[ $got == *"4 shapes: "*"; below, "* ]] || fail "plan: $got"
+got=$("$kumi" plan "${config[@]}" --json 2>&1) || fail "plan --json: $got"
+python3 - "$got" "$("$kumi" data verify "$dir/pairs.json" 2>&1)" <<'P' || fail 'plan --json: not the shapes of the data'
+import json, re, sys
+shapes = json.loads(sys.argv[1])["batch"]["shapes"]
+wanted = [tuple(map(int, s)) for s in re.findall(r"(\d+) x (\d+) x (\d+) \(", sys.argv[2])]
+assert [(s["rows"], s["source_len"], s["target_len"]) for s in shapes if s["split"] == "train"] == wanted and len(wanted) == 4, (shapes, wanted)
+assert sum(s["split"] == "val" for s in shapes) > 0 and sum(s["is_shown"] for s in shapes) == 1, shapes
+P
 "$kumi" plan "${config[@]}" --roofline >/dev/null || fail 'plan --roofline'
 got=$("$kumi" graph "${config[@]}" --after fuse 2>&1) || fail "graph: $got"
 [[ $got == *attention_kv* ]] || fail 'graph: no attention'

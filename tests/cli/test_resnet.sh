@@ -97,6 +97,41 @@ for name, dtype, shape in (("conv1.weight", "F32", [4, 3, 3, 3]), ("layer3.0.con
     assert names[name]["dtype"] == dtype and names[name]["shape"] == shape, (name, names.get(name))
 END
 
+# the plan holds what workers read ahead: of each rank 8 rows of 3072 f32 and a class, two steps for training and two for evaluation
+plan() { "$kumi" plan "$dir/c.json" -n 2 "$@"; }
+[[ $(plan --set data.workers=2) == *"rows read ahead (data.workers, data.prefetch), a rank"*" 393728"$'\n'* ]] || say "plan: $(plan --set data.workers=2 | head -12)"
+python3 - "$(plan --json)" "$(plan --json --set data.workers=3 --set data.prefetch=4)" <<'END' || say "plan --json: other rows read ahead"
+import json, sys
+none, some = map(json.loads, sys.argv[1:])
+assert none["loader_bytes"] == 0 and none["batch"]["shapes"] == []
+assert some["loader_bytes"] == 787456 and some["rank_bytes"] - none["rank_bytes"] == 787456 and some["host_bytes"] - none["host_bytes"] == 2 * 787456, some
+END
+
+# an update is skipped: the first gradient and its rank are named, and running statistics move once
+mkdir "$dir/nan" && cp "$dir/hf/config.json" "$dir/nan" && python3 - "$dir" <<'END' || failed=1
+import json, struct, sys
+data = bytearray(open(sys.argv[1] + "/hf/model.safetensors", "rb").read())
+n = struct.unpack("<Q", data[:8])[0]
+at = 8 + n + json.loads(data[8:8 + n])["fc.bias"]["data_offsets"][0]
+data[at:at + 4] = struct.pack("<f", float("nan"))
+open(sys.argv[1] + "/nan/model.safetensors", "wb").write(data)
+END
+for how in "-n 1" "-n 4" "-n 2 --set parallel.share_host_state=false"; do
+    # shellcheck disable=SC2086
+    train nan.run $how --overwrite --set model.path="$dir/nan" --set train.on_nonfinite=skip --until 3 || say "skip $how: $(tail -1 "$dir/nan.run.err")"
+    [ "$(grep -c 'not finite: step [1-3]: loss nan, first in the gradient of conv1.weight on rank 0: update skipped' "$dir/nan.run.err")" = 3 ] || say "skip $how: $(cat "$dir/nan.run.err")"
+    rm -rf "$dir/nan.hf" && "$kumi" ckpt export "$dir/nan.run" --to "$dir/nan.hf" >/dev/null
+    python3 - "$dir" <<'END' || say "skip $how: running statistics did not move once a step"
+import json, struct, sys
+def number(path):
+    data = open(path, "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    at = 8 + n + json.loads(data[8:8 + n])["bn1.num_batches_tracked"]["data_offsets"][0]
+    return struct.unpack("<q", data[at:at + 8])[0]
+assert number(sys.argv[1] + "/nan.hf/model.safetensors") == number(sys.argv[1] + "/hf/model.safetensors") + 3
+END
+done
+
 folder=(--set data.kind=folder --set data.train="$dir/train" --set data.val="$dir/val" --set train.epochs=2 -n 2)
 if "$kumi" info | grep -q '^ *libpng *[0-9]'; then
     train folder "${folder[@]}" || say "folder: $(tail -1 "$dir/folder.err")"

@@ -82,6 +82,10 @@ ok ckpt import "$dir/wrapped" --to "$dir/unwrapped"
 ok ckpt import "$dir/renamed" --to "$dir/named" --map tok_embeddings=wte.weight --map final_beta=ln_f.bias
 ok ckpt import "$dir/fewer" --to "$dir/few" --allow-missing
 ok ckpt import "$dir/is_F32/model.safetensors" --model "$dir/good/config.json" --to "$dir/single" --dtype bf16
+# a training's configuration says the model too, from a directory or by its own keys
+ok ckpt import "$dir/is_F32/model.safetensors" --model "$dir/good.json" --to "$dir/trained_path"
+python3 -c 'import json, sys; print(json.dumps({"model": {k: v for k, v in json.load(open(sys.argv[1] + "/good/config.json")).items() if v is not None}, "data": {"train": "x"}, "train": {"steps": 3}}))' "$dir" >"$dir/inline.json"
+ok ckpt import "$dir/is_F32/model.safetensors" --model "$dir/inline.json" --to "$dir/trained_keys" --dtype f16
 ok ckpt export "$dir/is_BF16" --to "$dir/wider" --dtype f32
 ok ckpt export "$dir/is_F32" --to "$dir/half" --dtype f16
 ok ckpt export "$dir/out" --to "$dir/run" --dtype bf16 --shard-size 2KB
@@ -126,8 +130,9 @@ def bf16(data): # to nearest, ties to even
 assert {k: ("BF16", s, bf16(d)) for k, (_, s, d) in load("is_F32").items()} == load("single") and dtype("single") == "bfloat16"
 widened = {k: ("F32", s, b"".join(b"\0\0" + d[i:i + 2] for i in range(0, len(d), 2))) for k, (_, s, d) in load("is_BF16").items()}
 assert widened == load("wider") and dtype("wider") == "float32"
+assert load("trained_path") == load("is_F32")
 f16 = {k: ("F16", s, struct.pack(f"<{len(d)//4}e", *struct.unpack(f"<{len(d)//4}f", d))) for k, (_, s, d) in load("is_F32").items()}
-assert f16 == load("half") and dtype("half") == "float16"
+assert f16 == load("half") == load("trained_keys") and dtype("half") == dtype("trained_keys") == "float16"
 import glob
 last = sorted(glob.glob(D + "/out/checkpoints/step-*"))[-1]
 trained = one(last + "/model/model.safetensors")
@@ -138,6 +143,10 @@ no 2 '--to DIR is missing' ckpt export "$dir/is_F32"
 no 2 '--shard-size: 2 apples' ckpt export "$dir/is_F32" --to "$dir/x" --shard-size '2 apples'
 no 2 'dtype' ckpt export "$dir/is_F32" --to "$dir/x" --dtype f8
 no 3 "$dir/differs: 2 missing, 1 extra, 1 misshapen" ckpt import "$dir/differs" --to "$dir/x"
+sed 's/"steps"/"stepz"/' "$dir/inline.json" >"$dir/typo.json"
+no 2 'train.stepz: unknown key; did you mean steps?' ckpt import "$dir/is_F32" --model "$dir/typo.json" --to "$dir/x"
+printf '{"model":{"model_type":"transformer"},"data":{"train":"x"}}' >"$dir/pairs.json"
+no 2 'the sizes of the vocabularies are the data'"'"'s; give model.src_vocab_size and model.tgt_vocab_size' ckpt import "$dir/is_F32" --model "$dir/pairs.json" --to "$dir/x"
 no 4 'no snapshot' ckpt export "$dir" --to "$dir/x"
 [ ! -e "$dir/x" ] && [ ! -e "$dir/x.tmp" ] || { echo 'something is left of a failed export'; failed=1; }
 exit $failed

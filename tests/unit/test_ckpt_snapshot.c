@@ -409,37 +409,6 @@ static void other_dtype(void **unused)
     folder_remove(dir);
 }
 
-static void export_model(void **unused)
-{
-    (void)unused;
-    struct state s;
-    char dir[64], path[320], out[256];
-    size_t bytes, out_bytes;
-    folder_make(dir);
-    state_init(&s);
-    state_fill(&s, 1);
-    save(&s, dir, 1, 1, 0);
-    snprintf(path, sizeof path, "%s/step-00000001", dir);
-    snprintf(out, sizeof out, "%s/hf", dir);
-    assert_status(ku_ckpt_export(path, out), KUMI_OK);
-    assert_error(ku_ckpt_export(path, out), KUMI_EBUSY, "it exists");
-    snprintf(path, sizeof path, "%s/step-00000001/model/model.safetensors", dir);
-    snprintf(out, sizeof out, "%s/hf/model.safetensors", dir);
-    unsigned char *a = file_read(path, &bytes), *b = file_read(out, &out_bytes);
-    assert_int_equal(bytes, out_bytes);
-    assert_memory_equal(a, b, bytes);
-    file_flip(path, -1);
-    snprintf(path, sizeof path, "%s/step-00000001", dir);
-    snprintf(out, sizeof out, "%s/hf2", dir);
-    assert_error(ku_ckpt_export(path, out), KUMI_ENOCKPT, "damaged");
-    struct stat info;
-    assert_int_equal(ku_os_stat(out, &info), -1);
-    ku_free(a);
-    ku_free(b);
-    state_fini(&s);
-    folder_remove(dir);
-}
-
 static void refused(void **unused)
 {
     (void)unused;
@@ -471,7 +440,6 @@ int main(void)
         cmocka_unit_test(truncated_and_missing),
         cmocka_unit_test(differences),
         cmocka_unit_test(other_dtype),
-        cmocka_unit_test(export_model),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

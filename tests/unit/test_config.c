@@ -596,6 +596,15 @@ static void test_compare(void **state)
         {"{\"a\":true,\"b\":\"s\"}", "{\"a\":false,\"b\":\"t\"}",
          "a (was true, is false), b (was \"s\", is \"t\")", 2},
         {"{\"a\":\"1\"}", "{\"a\":1.0}", "a (was \"1\", is 1.0)", 1},
+        /* a key that one side does not have yet has its default there */
+        {"{}", "{\"train.label_smoothing\":0}", "", 0},
+        {"{}", "{\"train.label_smoothing\":0.1}", "train.label_smoothing (was 0.0, is 0.1)", 1},
+        {"{\"data.last_batch\":\"drop\",\"data.kind\":null}", "{}", "", 0},
+        {"{\"data.last_batch\":\"wrap\"}", "{}", "data.last_batch (was \"wrap\", is \"drop\")", 1},
+        {"{}", "{\"optimizer.betas\":[0.9,0.5]}", "optimizer.betas (was [0.9,0.999], is [0.9,0.5])",
+         1},
+        {"{}", "{\"train.label\":0,\"train\":0}",
+         "train.label (was not there, is 0), train (was not there, is 0)", 2},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
@@ -607,6 +616,27 @@ static void test_compare(void **state)
         json_decref(was);
         json_decref(is);
     }
+}
+
+/* A checkpoint of before all keys but the model's is one of their defaults. */
+static void test_compare_with_older(void **state)
+{
+    struct ku_config c;
+    struct ku_str names = {0};
+    json_t *was = json_object();
+    (void)state;
+    assert_int_equal(parse(minimal, NULL, 0, &c), KUMI_OK);
+    json_t *is = ku_config_numerics(&c);
+    json_object_set(was, "model", json_object_get(is, "model"));
+    assert_true(json_object_size(is) > 50);
+    assert_int_equal(ku_config_compare(was, is, &names), 0);
+    assert_int_equal(ku_config_compare(is, was, &names), 0);
+    json_object_del(was, "model"); /* has no default */
+    assert_int_equal(ku_config_compare(was, is, &names), 1);
+    ku_str_fini(&names);
+    json_decref(was);
+    json_decref(is);
+    ku_config_fini(&c);
 }
 
 static void test_spans(void **state)
@@ -682,7 +712,8 @@ int main(void)
         cmocka_unit_test(test_refuses),  cmocka_unit_test(test_unreadable),
         cmocka_unit_test(test_model),    cmocka_unit_test(test_mlp),
         cmocka_unit_test(test_dump),     cmocka_unit_test(test_numerics),
-        cmocka_unit_test(test_compare),  cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_help),     cmocka_unit_test(test_examples)};
+        cmocka_unit_test(test_compare),  cmocka_unit_test(test_compare_with_older),
+        cmocka_unit_test(test_spans),    cmocka_unit_test(test_help),
+        cmocka_unit_test(test_examples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -342,11 +342,13 @@ static void names_wrong_folders(void **state)
     o = image_opts("folder", root);
     d = open_images(&o);
     int status = ku_data_read(d, KU_SPLIT_TRAIN, 0, 0, (void *[]){out, &label});
-    assert_error(status, KUMI_EINPUT, "data: @/bad/a/cut.jpg: JPEG: Premature end of JPEG file");
+    assert_error(status, KUMI_EINPUT,
+                 "data: @/bad/a/cut.jpg: JPEG: Premature end of JPEG file; replace or remove it");
     assert_int_equal(ku_data_verify(d, NULL), KUMI_EINPUT);
     ku_os_unlink(in_folder("bad/a/cut.jpg"));
     status = ku_data_read(d, KU_SPLIT_TRAIN, 0, 0, (void *[]){out, &label});
-    assert_error(status, KUMI_EINPUT, "data: @/bad/a/cut.jpg: No such file or directory");
+    assert_error(status, KUMI_EINPUT,
+                 "data: @/bad/a/cut.jpg: No such file or directory; replace or remove it");
     assert_int_equal(ku_data_read(d, KU_SPLIT_TRAIN, 1, 0, (void *[]){out, &label}), 0);
     ku_data_destroy(d);
 }

@@ -133,7 +133,6 @@ static void reads_the_same_rows(void **state)
                                    .n_workers = layouts[i / 3].workers,
                                    .prefetch = layouts[i / 3].prefetch};
         struct ku_loader *l = create(&o, 2);
-        assert_true(ku_loader_bytes(&o) >= (size_t)(o.n_workers ? o.prefetch * ROWS * 33 : 0));
         for (int64_t step = 2; step < 22; step++) {
             struct row expected[ROWS];
             expect_train(&s, step, expected);
@@ -467,6 +466,25 @@ static void serves_text_and_images(void **state)
     ku_data_destroy(d);
 }
 
+static void bytes_of_rows_ahead(void **state)
+{
+    static const size_t row_bytes[] = {3, 40};
+    static const struct {
+        int n_ports, n_workers, prefetch;
+        int64_t n_rows;
+        size_t bytes;
+    } row[] = {
+        {2, 0, 2, 5, 0}, /* rows are read when they are asked for */
+        {2, 1, 1, 5, 384}, {2, 7, 1, 5, 384}, {2, 1, 3, 5, 1152},
+        {2, 1, 0, 5, 768}, {1, 1, 1, 1, 128}, {1, 1, 1, 64, 256},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        assert_int_equal(ku_loader_bytes(row_bytes, row[i].n_ports, row[i].n_rows, row[i].n_workers,
+                                         row[i].prefetch),
+                         row[i].bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,7 +492,7 @@ int main(void)
         cmocka_unit_test(evaluates_each_sample_once), cmocka_unit_test(stops_at_the_first_bad_row),
         cmocka_unit_test(skips_and_counts),           cmocka_unit_test(waits_can_be_stopped),
         cmocka_unit_test(refuses_wrong_options),      cmocka_unit_test(survives_lack_of_memory),
-        cmocka_unit_test(serves_text_and_images),
+        cmocka_unit_test(serves_text_and_images),     cmocka_unit_test(bytes_of_rows_ahead),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -201,6 +201,13 @@ static const struct {
     {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[]}}", "pre_tokenizer:"},
     {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":1}}",
      "add_prefix_space and use_regex as true or false"},
+    {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"normalizer\":{\"type\":"
+     "\"BertNormalizer\"},\"model\":{\"type\":\"WordPiece\"}}",
+     "model.type: \"WordPiece\"; kumi takes BPE"},
+    {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"},\"model\":{\"type\":\"Unigram\"}}",
+     "model.type: \"Unigram\"; kumi takes BPE"},
+    {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}}",
+     "model.type: \"WordLevel\"; kumi takes BPE"},
     {HEAD "\"vocab\":{}}}", "vocabulary of 0 tokens"},
     {HEAD "\"vocab\":{\"a\":-1}}}", "token 'a': id -1"},
     {HEAD "\"vocab\":{\"a\":2000000}}}", "token 'a': id 2000000"},

@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# kumi translate and kumi eval --bleu: lines in, lines out, whatever the batch; the figure is that of what is printed; bad use and bad input in one line.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+export KUMI_CACHE=$dir/cache
+cd "$source" || exit 1
+fail() {
+    printf '%s\n' "$*"
+    failed=1
+}
+python3 - "$dir" <<'P'
+import random, sys
+random.seed(6)
+dir = sys.argv[1]
+for split, n in ("train", 150), ("val", 37):
+    with open(f"{dir}/{split}.en", "w") as en, open(f"{dir}/{split}.ja", "w") as ja:
+        for _ in range(n):
+            words = [random.randrange(8) for _ in range(random.randint(1, 6))]
+            en.write(" ".join(f"e{w}" for w in words) + "\n")
+            ja.write(" ".join(f"日{w * 7 % 31}" for w in words for _ in range(1 + w % 2)) + "\n")
+for split, n in ("train", 16), ("val", 4):
+    with open(f"{dir}/{split}.bin", "wb") as f:
+        f.write(b"".join(bytes([i % 2] + [random.randrange(256) for _ in range(3072)]) for i in range(n)))
+P
+cat >"$dir/pairs.json" <<J
+{ "model": {"model_type": "transformer", "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 4, "ffn_dim": 40, "max_positions": 32, "dropout": 0},
+  "data": {"train": "$dir/train.en", "train_target": "$dir/train.ja", "val": "$dir/val.en", "val_target": "$dir/val.ja",
+           "tokenizer": "word", "target_tokenizer": "word", "batch_tokens": 200, "shapes": 3, "last_batch": "short", "max_source_len": 12, "max_target_len": 31},
+  "train": {"steps": 400, "log_every": 0, "eval_every": 0, "threads": 1},
+  "optimizer": {"type": "adam", "lr": 0.01}, "schedule": {"type": "constant"} }
+J
+cat >"$dir/text.json" <<J
+{ "model": {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 8, "vocab_size": 256},
+  "data": {"train": "data/tinyshakespeare.txt"}, "train": {"steps": 1, "global_batch": 4, "eval_tokens": 64, "threads": 1} }
+J
+cat >"$dir/image.json" <<J
+{ "model": {"model_type": "resnet", "depth": 8, "width": 4, "num_classes": 2},
+  "data": {"kind": "cifar10", "train": "$dir/train.bin", "val": "$dir/val.bin"}, "train": {"steps": 1, "global_batch": 4, "threads": 1} }
+J
+for run in pairs text image; do
+    timeout 120 "$kumi" train "$dir/$run.json" --out "$dir/$run" >"$dir/log" 2>&1 || fail "$run: $(tail -1 "$dir/log")"
+done
+translate() { timeout 60 "$kumi" translate "$dir/pairs" "$@" 2>"$dir/log"; }
+
+# a line of output for each of input, in order, whatever stands side by side
+translate <"$dir/val.en" >"$dir/greedy" || fail "translate: $(cat "$dir/log")"
+grep -qE '^37 sentences, [0-9]+ tokens, [0-9.]+ sentences/s, [0-9.]+ tokens/s$' "$dir/log" || fail "speed: $(cat "$dir/log")"
+for batch in 1 5 64; do translate --batch $batch <"$dir/val.en" | cmp -s - "$dir/greedy" || fail "batch $batch: another text"; done
+translate --beam 1 --alpha 3 <"$dir/val.en" | cmp -s - "$dir/greedy" || fail 'beam 1: not greedy'
+translate --beam 4 <"$dir/val.en" >"$dir/beam" || fail "beam: $(cat "$dir/log")"
+translate --beam 4 --batch 3 <"$dir/val.en" | cmp -s - "$dir/beam" || fail 'beam 4: another text in other batches'
+translate --beam 4 --n-best 3 <"$dir/val.en" >"$dir/best" || fail "n-best: $(cat "$dir/log")"
+awk 'NR % 3 == 1' "$dir/best" | cmp -s - "$dir/beam" || fail 'n-best: the first is not the one'
+[ "$(wc -l <"$dir/best")" = 111 ] || fail 'n-best: not 3 lines each'
+[ "$(awk 'NR % 3 == 2' "$dir/best")" != "$(cat "$dir/beam")" ] || fail 'n-best: all are alike'
+[ "$(printf 'e1 e2\n\n   \r\ne3 unheard e4' | translate | awk '{ print (NF > 0) }' | tr -d '\n')" = 1001 ] || fail 'empty lines, no newline at the end'
+[ "$(printf 'e1 e2\n' | translate)" = "$(printf ' e1   e2 \r' | translate)" ] || fail 'blanks'
+got=$(translate </dev/null) && [ -z "$got$(cat "$dir/log")" ] || fail "no input: $got $(cat "$dir/log")"
+
+# the figure is that of the printed lines: BLEU with exponential smoothing, words between blanks
+for how in '' '--beam 4 --alpha 1.5'; do
+    # shellcheck disable=SC2086
+    translate $how <"$dir/val.en" >"$dir/out"
+    for files in '' "--source $dir/val.en --reference $dir/val.ja"; do
+        # shellcheck disable=SC2086
+        got=$("$kumi" eval "$dir/pairs" --bleu --json $how $files) || fail "eval --bleu $how $files"
+        python3 - "$dir/out" "$dir/val.ja" "$got" <<'P' || fail "eval --bleu $how $files: $got"
+import collections, json, math, sys
+out, ref = ([line.split() for line in open(path)] for path in sys.argv[1:3])
+got, p, smooth = json.loads(sys.argv[3]), [], 1
+grams = lambda words, n: collections.Counter(zip(*(words[i:] for i in range(n))))
+for n in range(1, 5):
+    total = sum(sum(grams(a, n).values()) for a in out)
+    right = sum(sum((grams(a, n) & grams(b, n)).values()) for a, b in zip(out, ref))
+    smooth *= 2 if right == 0 else 1
+    p.append(100 * right / total if right else 100 / (smooth * total))
+a, b = sum(map(len, out)), sum(map(len, ref))
+brevity = 1 if a > b else math.exp(1 - b / a)
+bleu = brevity * math.exp(sum(map(math.log, p)) / 4)
+assert bleu > 10, bleu  # it learned something
+assert got["sentences"] == 37 and abs(got["bleu"] - bleu) < 1e-9 and abs(got["brevity_penalty"] - brevity) < 1e-12, (bleu, brevity)
+assert all(abs(x - y) < 1e-9 for x, y in zip(got["precision"], p)), p
+P
+    done
+done
+"$kumi" eval "$dir/pairs" --bleu | grep -q '^BLEU: [0-9.]*$' || fail 'eval --bleu: no line'
+
+no() { # code text input command..: one line
+    local code=$1 text=$2 input=$3 got is
+    shift 3
+    got=$(printf "$input" | timeout 60 "$kumi" "$@" 2>&1 >"$dir/out")
+    is=$?
+    [ $is = "$code" ] && [[ $got == "kumi: error: $text"* ]] && [ "$(wc -l <<<"$got")" = 1 ] && [ ! -s "$dir/out" ] ||
+        fail "kumi $*: wanted $code: $text; got $is: $got"
+}
+pairs=(translate "$dir/pairs") bleu=(eval "$dir/pairs" --bleu)
+no 2 'translate: --beam, --n-best, --batch: at least 1' 'e1\n' "${pairs[@]}" --beam 0
+no 2 'translate: beam: 65; give 1 to 64' 'e1\n' "${pairs[@]}" --beam 65
+no 2 "kumi translate: --beam: 'two' is no number" 'e1\n' "${pairs[@]}" --beam two
+no 2 'translate: n-best: 2; give 1 to the beam, 1' 'e1\n' "${pairs[@]}" --n-best 2
+no 2 'translate: n-best: -1; give 1 to the beam, 3' 'e1\n' "${pairs[@]}" --beam 3 --n-best -1
+no 2 'translate: batch: 1025; give 1 to 1024' 'e1\n' "${pairs[@]}" --beam 4 --batch 1025
+for alpha in -1 100.1 nan inf; do no 2 "translate: alpha: $alpha; give 0 to 100" 'e1\n' "${pairs[@]}" --alpha $alpha; done
+no 2 "kumi translate: --alpha: 'x' is no number" 'e1\n' "${pairs[@]}" --alpha x
+no 3 'translate: line 2: 13 tokens; the model reads 12 (data.max_source_len): cut it' 'e1\n1 2 3 4 5 6 7 8 9 10 11 12 13\n' "${pairs[@]}"
+no 3 'translate: a zero byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
+no 3 'data: sentences:2: byte 4 (0xff) is no UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"
+no 4 "checkpoint: $dir/none: no snapshot here" 'e1\n' translate "$dir/none"
+no 2 "translate: $dir/text: a model of type gpt2 reads no sources" 'e1\n' translate "$dir/text"
+no 2 "translate: $dir/image: a model of type resnet reads no sources" 'e1\n' translate "$dir/image"
+for files in '' "--source $dir/val.en --reference $dir/val.ja"; do
+    # shellcheck disable=SC2086
+    no 2 "eval: $dir/text: a model of type gpt2 translates nothing; --bleu is for runs of sentence pairs" '' eval "$dir/text" --bleu $files
+    # shellcheck disable=SC2086
+    no 2 "eval: $dir/image: a model of type resnet translates nothing; --bleu is for runs of sentence pairs" '' eval "$dir/image" --bleu $files
+done
+no 4 "checkpoint: $dir/none: no snapshot here" '' eval "$dir/none" --bleu
+no 3 "data: $dir/none: No such file or directory" '' "${bleu[@]}" --source "$dir/val.en" --reference "$dir/none"
+no 3 "data: $dir/none: No such file or directory" '' "${bleu[@]}" --source "$dir/none" --reference "$dir/val.ja"
+no 3 "eval: $dir/val.en has 37 lines, $dir/train.ja 150; they must match" '' "${bleu[@]}" --source "$dir/val.en" --reference "$dir/train.ja"
+printf 'a\nb\0c\n' >"$dir/zero"
+no 3 "data: $dir/zero:2: a zero byte; give lines of text" '' "${bleu[@]}" --source "$dir/zero" --reference "$dir/val.ja"
+no 2 'eval: give both files, source and reference, or none' '' "${bleu[@]}" --source "$dir/val.en"
+no 2 'kumi eval: --beam: 0; give 1 to 64' '' "${bleu[@]}" --beam 0
+no 2 'translate: beam: 65; give 1 to 64' '' "${bleu[@]}" --beam 65
+no 2 'translate: alpha: -1; give 0 to 100' '' "${bleu[@]}" --alpha -1
+no 2 'kumi eval: --bleu runs as one process; leave out -n' '' "${bleu[@]}" -n 2
+no 2 'kumi eval: --bleu takes --source and --reference, not --data, --stride' '' "${bleu[@]}" --stride 2
+for option in '--beam 4' '--alpha 1' '--source x' '--reference x'; do
+    # shellcheck disable=SC2086
+    no 2 'kumi eval: --beam, --alpha, --source, --reference go with --bleu' '' eval "$dir/pairs" $option
+done
+mv "$dir/val.ja" "$dir/moved"
+no 3 "data: $dir/val.ja: No such file or directory" '' "${bleu[@]}"
+exit $failed
