@@ -44,9 +44,9 @@ const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
 /*
  * One piece of a compiled collective: `count` elements at in and out (which may be the same), at
  * the same place on every rank. What a rank keeps of it: ku_blocks_range(count, block_count,
- * first_block, n, rank). A place in `kept` holds each rank's own range alone, not the whole with the
- * range in its place: in of an all_gather, out and addend of a reduce_scatter. What only this rank
- * writes (out of both) may be private.
+ * first_block, n, rank). A place in `kept` holds each rank's own range alone, not the whole with
+ * the range in its place: in of an all_gather, out and addend of a reduce_scatter. What only this
+ * rank writes (out of both) may be private.
  */
 enum { KU_KEPT_IN = 1, KU_KEPT_OUT = 2, KU_KEPT_ADDEND = 4 };
 struct ku_coll_part {

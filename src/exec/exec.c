@@ -212,8 +212,8 @@ static int bind_all(struct ku_exec *e)
 }
 
 int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
-                 const struct ku_device_ops *ops, void *device,
-                 const struct ku_exec_comms *comms, struct ku_exec **out)
+                 const struct ku_device_ops *ops, void *device, const struct ku_exec_comms *comms,
+                 struct ku_exec **out)
 {
     struct ku_exec *e = ku_calloc(1, sizeof *e);
     size_t n_parts = 1;

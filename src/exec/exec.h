@@ -17,7 +17,7 @@
 struct ku_memory {
     struct ku_job *job;
     const struct ku_arena *host, *shard, *wire; /* NULL when no program has any */
-    unsigned char *base[KU_N_ARENAS];   /* this rank's view */
+    unsigned char *base[KU_N_ARENAS];           /* this rank's view */
     size_t bytes[KU_N_ARENAS];
 };
 /*
@@ -41,12 +41,12 @@ static inline void *ku_memory_state(const struct ku_memory *m, const struct ku_p
 struct ku_exec;
 /* The communicators of the data-parallel axes. */
 struct ku_exec_comms {
-    struct ku_comm *dp;               /* of all data-parallel ranks */
+    struct ku_comm *dp;                /* of all data-parallel ranks */
     struct ku_comm *replicate, *shard; /* of one axis, where both have more than one rank */
 };
 int ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
-                 const struct ku_device_ops *ops, void *device,
-                 const struct ku_exec_comms *comms, struct ku_exec **exec);
+                 const struct ku_device_ops *ops, void *device, const struct ku_exec_comms *comms,
+                 struct ku_exec **exec);
 void ku_exec_unload(struct ku_exec *exec); /* NULL is fine */
 /* One run. Errors: the job's root cause; KUMI_EDEVICE. */
 int ku_exec_run(struct ku_exec *exec);

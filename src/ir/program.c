@@ -167,10 +167,11 @@ uint64_t ku_program_hash(const struct ku_program *p)
 }
 
 static const char *const class_name[KU_N_CLASSES] = {
-    "parameters",        "optimizer",   "compute copies", "counters",  "buffers", "gradients",
-    "partial gradients", "activations", "adjoints",       "workspace", "scalars", "inputs",
+    "parameters",         "optimizer",   "compute copies", "counters",  "buffers", "gradients",
+    "partial gradients",  "activations", "adjoints",       "workspace", "scalars", "inputs",
     "gathered parameters"};
-static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "shard", "wire", "step", "input"};
+static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "shard",
+                                                    "wire", "step",  "input"};
 
 const char *ku_class_name(int cls)
 {

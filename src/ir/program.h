@@ -44,7 +44,8 @@ enum ku_class {
 /* One instance of one value, live from instruction `first` to `last`, both included. */
 struct ku_buffer {
     uint8_t arena, cls, dtype;
-    uint8_t is_kept; /* holds a rank's blocks alone, not the whole tensor with them in their places */
+    uint8_t
+        is_kept;   /* holds a rank's blocks alone, not the whole tensor with them in their places */
     ku_id value;   /* of the graph: what it holds, for text; 0 = workspace */
     int32_t micro; /* the instance; -1 = once a step */
     ku_id name;    /* state: the tensor's; else the module path */

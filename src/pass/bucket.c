@@ -44,8 +44,7 @@ static int is_gather(const struct ku_graph *g, ku_id n)
 static int is_alike(const struct ku_graph *g, ku_id a, ku_id b)
 {
     const struct ku_value *x = &g->value[ku_out(g, a, 0)], *y = &g->value[ku_out(g, b, 0)];
-    return x->dtype == y->dtype && x->layout == y->layout &&
-           g->node[a].phase == g->node[b].phase &&
+    return x->dtype == y->dtype && x->layout == y->layout && g->node[a].phase == g->node[b].phase &&
            (g->node[a].phase == KU_PH_O || g->node[a].path == g->node[b].path) &&
            g->attr[g->node[a].attr].reduce == g->attr[g->node[b].attr].reduce;
 }
@@ -95,7 +94,8 @@ static int fill_buckets(struct ku_graph *g, const struct ku_compile_opts *o, enu
     for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {
         if (list[i] == 0)
             continue;
-        int is_gradient = kind == SUMS && g->node[g->value[ku_in(g, &g->node[list[i]], 0)].def].phase != KU_PH_F;
+        int is_gradient =
+            kind == SUMS && g->node[g->value[ku_in(g, &g->node[list[i]], 0)].def].phase != KU_PH_F;
         int64_t most = is_gradient && g->n_buckets <= 1 ? o->first_bucket_bytes : o->bucket_bytes,
                 bytes = 0;
         uint32_t n_group = 0;

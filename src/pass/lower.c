@@ -248,9 +248,8 @@ static int lower_sync(struct ku_lower *l, ku_id n)
     if (l->dp == 1)
         return KUMI_OK;
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
-    KU_TRY(
-        ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n), KU_FOLD_SUM, NULL, &part, 1,
-                       g->node[n].path, &handle));
+    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n), KU_FOLD_SUM, NULL, &part, 1,
+                          g->node[n].path, &handle));
     return ku_lower_wait(l, handle);
 }
 

@@ -40,7 +40,7 @@ struct ku_lower {
     ku_id *state;        /* per value: the state buffer that it is the next version of, 0 = none */
     ku_id *owner;        /* per value: the parameter whose gradient it is, 0 = none */
     unsigned char *wire; /* per value: made in memory that peers address */
-    struct ku_fold_state *fold; /* per value */
+    struct ku_fold_state *fold;     /* per value */
     struct ku_bucket_state *bucket; /* per bucket */
     uint32_t in_flight[3];      /* those that free their operands, oldest first, + 1; 0 = none */
     struct ku_unit_state *unit; /* per bucket */

@@ -66,7 +66,6 @@ static ku_id sum_of(const struct ku_lower *l, ku_id value)
     return ku_in(l->g, &l->g->node[l->g->value[value].def], 0);
 }
 
-
 /* Where the blocks of a reduced value go: to memory of their own, so that its own is free. */
 static int keep_blocks(struct ku_lower *l, uint32_t b)
 {

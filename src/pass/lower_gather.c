@@ -51,21 +51,32 @@ static int start(struct ku_lower *l, uint32_t unit)
     return status;
 }
 
-/* The units from number `at` on that are read in this phase, so many of them. */
-static int start_next(struct ku_lower *l, uint32_t at, int phase, int64_t n)
+static ku_id module_of(const struct ku_lower *l, uint32_t unit)
 {
-    for (; at < l->n_units && n > 0; at++)
-        if (phase_of(l, l->unit_order[at]) == phase) {
-            KU_TRY(start(l, l->unit_order[at]));
-            n--;
-        }
+    return l->g->node[converts(l, unit)[0]].path;
+}
+
+/* Of those from number `at` on that are read in this phase: the rest of `module` (a gather for each
+ * dtype), and the modules behind it, as many as are gathered ahead. */
+static int start_next(struct ku_lower *l, uint32_t at, int phase, ku_id module)
+{
+    int n = l->o->overlap ? l->o->prefetch : 0;
+    for (; at < l->n_units; at++) {
+        uint32_t unit = l->unit_order[at];
+        if (phase_of(l, unit) != phase)
+            continue;
+        if (module_of(l, unit) != module && n-- == 0)
+            break;
+        module = module_of(l, unit);
+        KU_TRY(start(l, unit));
+    }
     return KUMI_OK;
 }
 
 int ku_gather_begin(struct ku_lower *l, int phase)
 {
     l->turn++;
-    return start_next(l, 0, phase, l->o->overlap ? l->o->prefetch : 0);
+    return start_next(l, 0, phase, 0);
 }
 
 int ku_gather_use(struct ku_lower *l, ku_id convert)
@@ -76,8 +87,8 @@ int ku_gather_use(struct ku_lower *l, ku_id convert)
     if (s->is_waited)
         return KUMI_OK;
     s->is_waited = 1;
-    KU_TRY(ku_lower_wait(l, s->handle));
-    return start_next(l, s->place + 1, phase_of(l, unit), l->o->overlap ? l->o->prefetch : 0);
+    KU_TRY(start_next(l, s->place + 1, phase_of(l, unit), module_of(l, unit)));
+    return ku_lower_wait(l, s->handle);
 }
 
 int ku_gather_init(struct ku_lower *l)

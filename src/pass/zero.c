@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ownership of state by canonical blocks: what a rank keeps is placed Z on the axes that deal blocks
- * (docs/sharding.md). Gradients turn from C to Z, and Z goes through the element-wise nodes of O.
+ * Ownership of state by canonical blocks: what a rank keeps is placed Z on the axes that deal
+ * blocks (docs/sharding.md). Gradients turn from C to Z, and Z goes through the element-wise nodes
+ * of O.
  *
  *     shared state   the host's ranks have one copy: owners update, everybody reads in place
  *                    (RUNTIME 9). Every stage is this program.
@@ -25,8 +26,8 @@ static int block_axes(const struct ku_compile_opts *o)
     const struct ku_mesh *m = &o->mesh;
     if (ku_zero_is_private(o))
         return 1 << KU_AX_SHARD;
-    return (m->extent[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE |
-           (m->extent[KU_AX_SHARD] > 1) << KU_AX_SHARD;
+    return (m->extent[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (m->extent[KU_AX_SHARD] > 1)
+                                                                     << KU_AX_SHARD;
 }
 
 /* `layout` with blocks on these axes. */
@@ -133,11 +134,10 @@ int ku_zero_gather(struct ku_graph *g)
         if (ku_layout_has(&g->layout[layout], KU_Z) ||
             !ku_layout_has(&g->layout[g->value[x.next].layout], KU_Z))
             continue;
-        ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
-                                                        .phase = KU_PH_O,
-                                                        .n_in = 1,
-                                                        .in = {x.next},
-                                                        .path = x.name});
+        ku_id node = ku_graph_node(
+            g,
+            &(struct ku_make){
+                .op = KU_OP_convert, .phase = KU_PH_O, .n_in = 1, .in = {x.next}, .path = x.name});
         if (node == 0)
             return ku_err_get()->status;
         g->value[ku_out(g, node, 0)].layout = layout;

@@ -3,8 +3,8 @@
  * Stage 3: parameters in blocks, gathered where they are read. The unit is a module (wrap): its
  * parameters are gathered together, once for forward and once more for backward of every
  * micro-batch (`remat`), and what belongs to no unit, or is not to be given back between the two,
- * once a step in A. A gather is a convert Z -> whole whose path is the unit's; lowering decides when
- * it starts.
+ * once a step in A. A gather is a convert Z -> whole whose path is the unit's; lowering decides
+ * when it starts.
  */
 #include <string.h>
 

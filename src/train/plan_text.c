@@ -82,9 +82,10 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
 
 static const char *who_sees(int arena, const struct ku_plan *p)
 {
-    return arena == KU_AR_HOST                             ? "once a host"
-           : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && p->s.batch.n_ranks > 1 ? "a rank, seen by all"
-                                                           : "a rank";
+    return arena == KU_AR_HOST ? "once a host"
+           : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && p->s.batch.n_ranks > 1
+               ? "a rank, seen by all"
+               : "a rank";
 }
 
 static void print_arenas(const struct ku_plan *p, struct ku_str *out)

@@ -28,7 +28,7 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
     if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z))
         count /= p->mesh.extent[KU_AX_SHARD]; /* of the blocks that a rank keeps, on average */
     double sent = count * (n - 1) / n * (i->op == KU_X_ALL_REDUCE ? 2 : 1);
-    double stored = i->op == KU_X_REDUCE_SCATTER    ? count / n
+    double stored = i->op == KU_X_REDUCE_SCATTER          ? count / n
                     : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n
                                                           : count;
     v->elements += count;
@@ -50,9 +50,8 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
         if (k == KU_MAX_VOLUMES)
             continue;
         if (k == n)
-            row[n++] = (struct ku_volume){.exchange = (uint8_t)i->op,
-                                          .axes = i->axes,
-                                          .n_ranks = members(&p->mesh, i->axes)};
+            row[n++] = (struct ku_volume){
+                .exchange = (uint8_t)i->op, .axes = i->axes, .n_ranks = members(&p->mesh, i->axes)};
         for (uint32_t j = 0; j < i->n_parts; j++)
             add_part(p, i, &o[j], &row[k]);
     }

@@ -46,8 +46,8 @@ static int refuse_product(const struct ku_config *c, const char *key, int64_t va
 {
     struct ku_str wanted = {0};
     int is_first = 1;
-    ku_str_add(&wanted, "replicate x shard is the job's %d ranks, shard a power of two or all: ",
-               n);
+    ku_str_add(&wanted,
+               "replicate x shard is the job's %d ranks, shard a power of two or all: ", n);
     for (int shard = 1; shard <= n; shard++)
         if (is_admissible(shard, n)) {
             ku_str_add(&wanted, "%s%d x %d", is_first ? "" : ", ", n / shard, shard);

@@ -227,7 +227,7 @@ static void stages_hold_less(void **state)
     }
     assert_true(shard[1] < 4.0 * params + 0.30 * 8 * params); /* a block more of each tensor */
     assert_true(shard[1] >= 4.0 * params + 0.25 * 8 * params);
-    assert_true(shard[2] == shard[1] && wire[1] == wire[0]);
+    assert_true(shard[2] == shard[1] && wire[1] < 1.01 * wire[0]);
     assert_true(wire[2] < 0.6 * wire[1]);
     assert_true(shard[3] < 0.30 * 12 * params && shard[3] >= 0.25 * 12 * params);
     assert_true(wire[3] == wire[2]);

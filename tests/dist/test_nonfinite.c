@@ -113,7 +113,8 @@ static void test_layouts(void **state)
     check(&f);
     f = fault(2, 2, "cpu");
     f.c.no_sharing = 1;
-    check(&f);
+    for (f.c.zero = 0; f.c.zero <= 2; f.c.zero++)
+        check(&f);
     f = fault(4, 1, "cpu");
     f.c.compute = KUMI_BF16;
     check(&f);

@@ -27,7 +27,7 @@ struct run {
     enum kumi_resnet_stem stem;
     enum kumi_dtype compute;
     const char *device;
-    int n, threads, no_sharing, no_overlap, recompute;
+    int n, threads, no_sharing, no_overlap, zero, replicate, recompute;
     int64_t bucket_bytes;
     int from, to;     /* steps; to 0 = all */
     const char *load; /* a checkpoint to begin with, and a folder to end in; NULL */
@@ -49,10 +49,13 @@ static struct ku_compile_opts opts_of(const struct run *r)
                                 .first_bucket_bytes = 4096,
                                 .overlap = !r->no_overlap,
                                 .share_host_state = !r->no_sharing,
-                                .recompute = r->recompute};
+                                .recompute = r->recompute,
+                                .zero = r->zero,
+                                .prefetch = 1};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
-    o.mesh.extent[KU_AX_REPLICATE] = r->n;
+    o.mesh.extent[KU_AX_REPLICATE] = r->zero == 0 ? r->n : r->replicate ? r->replicate : 1;
+    o.mesh.extent[KU_AX_SHARD] = r->n / o.mesh.extent[KU_AX_REPLICATE];
     o.mesh.extent[KU_AX_VS] = r->v / r->n;
     o.mesh.extent[KU_AX_MB] = r->k;
     o.rule.lr = 0.05;
@@ -188,7 +191,11 @@ static void check_layouts(const char *device, enum kumi_dtype compute)
     for (r.n = 2; r.n <= 4; r.n *= 2)
         expect_equal(&one, r);
     r.n = 4, r.no_sharing = 1;
+    for (r.zero = 0; r.zero <= 3; r.zero++)
+        expect_equal(&one, r);
+    r.zero = 3, r.replicate = 2;
     expect_equal(&one, r);
+    r.zero = r.replicate = 0;
     r.n = 2, r.no_sharing = 0, r.no_overlap = 1, r.bucket_bytes = 1000;
     r.threads = strcmp(device, "cpu") == 0 ? 3 : 1;
     expect_equal(&one, r);
@@ -249,6 +256,8 @@ static void synchronised(void **state)
     assert_true(fabs(whole.loss[1] - r.loss[1]) > 1e-3);
     r = two, r.no_sharing = 1, r.no_overlap = 1;
     expect_equal(&two, r);
+    for (r.zero = 1; r.zero <= 3; r.zero++)
+        expect_equal(&two, r);
     two.device = "cpu", two.compute = KUMI_F32;
     run(&two);
     r = two, r.threads = 2, r.bucket_bytes = 1000, r.recompute = KU_RECOMPUTE_FULL;
@@ -273,6 +282,12 @@ static void resumed(void **state)
     assert_int_equal(second.tracked, whole.tracked);
     assert_string_equal(second.digest, whole.digest);
     assert_memory_equal(&second.eval_loss, &whole.eval_loss, 8);
+    second.no_sharing = 1; /* buffers on every rank, parameters in blocks */
+    for (second.zero = 1; second.zero <= 3; second.zero++) {
+        run(&second);
+        assert_string_equal(second.digest, whole.digest);
+        assert_memory_equal(&second.eval_loss, &whole.eval_loss, 8);
+    }
     ku_os_rmtree(dir);
 }
 

@@ -37,7 +37,8 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b)
 }
 
 static const struct layout {
-    int n, zero, replicate, sharing, no_overlap, bucket_bytes, prefetch, keep_gathered, persist_below;
+    int n, zero, replicate, sharing, no_overlap, bucket_bytes, prefetch, keep_gathered,
+        persist_below;
 } layout[] = {
     {.n = 2, .zero = 1},
     {.n = 4, .zero = 1, .bucket_bytes = 3000},
@@ -193,10 +194,9 @@ static void processes(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),
-                                       cmocka_unit_test(lamb), cmocka_unit_test(ref_f64),
-                                       cmocka_unit_test(resume_elsewhere),
-                                       cmocka_unit_test(processes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),         cmocka_unit_test(lamb),
+        cmocka_unit_test(ref_f64), cmocka_unit_test(resume_elsewhere), cmocka_unit_test(processes)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

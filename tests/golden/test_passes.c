@@ -210,20 +210,43 @@ static void recomputation(void **state)
     }
 }
 
+/* The stages of ZeRO with state that nobody shares; "up" and "down" are units. */
+static void deal(struct ku_compile_opts *o, int zero)
+{
+    static const char *const wrap[] = {"up", "down", NULL};
+    o->share_host_state = 0;
+    o->zero = zero;
+    o->wrap = wrap;
+    o->prefetch = 1;
+    o->mesh.extent[KU_AX_SHARD] = o->mesh.extent[KU_AX_REPLICATE];
+    o->mesh.extent[KU_AX_REPLICATE] = 1;
+}
+
 static void programs(void **state)
 {
+    static const struct {
+        int ranks, zero, replicate;
+        enum kumi_dtype compute;
+        const char *name;
+    } row[] = {{1, 0, 1, KUMI_F32, "program_1"},
+               {2, 0, 1, KUMI_F32, "program_2"},
+               {2, 1, 1, KUMI_BF16, "program_zero_1"},
+               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid"},
+               {2, 3, 1, KUMI_BF16, "program_zero_3"}};
     (void)state;
-    for (int ranks = 1; ranks <= 2; ranks++) {
-        struct ku_graph *g = network(12 * ranks);
-        struct ku_compile_opts o = options(ranks, KUMI_F32);
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_graph *g = network(12 * row[i].ranks);
+        struct ku_compile_opts o = options(row[i].ranks, row[i].compute);
         struct ku_program *p;
         struct ku_str text = {0};
-        char name[64];
+        if (row[i].zero)
+            deal(&o, row[i].zero);
+        o.mesh.extent[KU_AX_SHARD] /= row[i].replicate;
+        o.mesh.extent[KU_AX_REPLICATE] *= row[i].replicate;
         assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
         assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
         assert_int_equal(ku_program_print(p, 1, &text), 0);
-        snprintf(name, sizeof name, "program_%d", ranks);
-        compare(name, &text);
+        compare(row[i].name, &text);
         ku_str_fini(&text);
         ku_program_destroy(p);
         ku_graph_destroy(g);
@@ -231,12 +254,13 @@ static void programs(void **state)
 }
 
 /* No two buffers that live at one time share a byte, unless one was told to live in the other. */
-static void plans_do_not_overlap(void **state)
+static void check_plan(int zero)
 {
-    (void)state;
     struct ku_graph *g = network(24);
     struct ku_compile_opts o = options(2, KUMI_F32);
     struct ku_program *p;
+    if (zero)
+        deal(&o, zero);
     assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
     assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
     int pairs = 0;
@@ -246,8 +270,8 @@ static void plans_do_not_overlap(void **state)
             if (x->arena != y->arena || x->home || y->home || x->first == UINT32_MAX ||
                 y->first == UINT32_MAX)
                 continue;
-            int is_state =
-                x->arena == KU_AR_HOST || x->arena == KU_AR_STATE || x->arena == KU_AR_INPUT;
+            int is_state = x->arena == KU_AR_HOST || x->arena == KU_AR_STATE ||
+                           x->arena == KU_AR_SHARD || x->arena == KU_AR_INPUT;
             if (!is_state && (x->last < y->first || y->last < x->first))
                 continue;
             pairs++;
@@ -256,6 +280,13 @@ static void plans_do_not_overlap(void **state)
     assert_true(pairs > 100);
     ku_program_destroy(p);
     ku_graph_destroy(g);
+}
+
+static void plans_do_not_overlap(void **state)
+{
+    (void)state;
+    for (int zero = 0; zero <= 3; zero++)
+        check_plan(zero);
 }
 
 static void frozen_and_unused(void **state)

@@ -12,7 +12,7 @@
     "model={\"model_type\":\"gpt2\",\"n_layer\":3,\"n_head\":2,\"n_embd\":64,\"n_positions\":8,"   \
     "\"vocab_size\":256,\"tie_word_embeddings\":false}"
 #define PRIVATE "parallel.share_host_state=false"
-#define WHOLE "parallel.persist_below=0"
+#define WHOLE   "parallel.persist_below=0"
 
 struct sums {
     double reduced, gathered, spread; /* elements over parameters */
@@ -41,7 +41,9 @@ static void volumes(void **state)
         {{PRIVATE, "parallel.zero=0", MODEL}, 0, 0, 1},
         {{PRIVATE, "parallel.zero=1", MODEL}, 1, 1, 0},
         {{PRIVATE, "parallel.zero=2", MODEL}, 1, 1, 0},
-        {{PRIVATE, "parallel.zero=3", MODEL, WHOLE, "parallel.reshard_after_forward=false"}, 1, 1,
+        {{PRIVATE, "parallel.zero=3", MODEL, WHOLE, "parallel.reshard_after_forward=false"},
+         1,
+         1,
          0},
         {{PRIVATE, "parallel.zero=2", MODEL, "parallel.replicate=2"}, 1, 1, 0.5},
         {{"parallel.zero=3", MODEL}, 1, 0, 0}, /* shared: read in place */

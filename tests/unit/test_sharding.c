@@ -16,9 +16,10 @@ static int resolve(const char *keys, int n, struct ku_sharding *s)
 {
     struct ku_config c;
     char text[512];
-    snprintf(text, sizeof text,
-             "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a.txt\"},\"parallel\":{%s}}",
-             keys);
+    snprintf(
+        text, sizeof text,
+        "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a.txt\"},\"parallel\":{%s}}",
+        keys);
     int status = ku_config_parse("c.json", text, strlen(text), NULL, 0, &c);
     assert_int_equal(status, KUMI_OK);
     status = ku_sharding_resolve(&c, n, s);
@@ -71,9 +72,12 @@ static void refuses(void **state)
         {"\"zero\":1,\"shard\":3", 8,
          "parallel.shard: 3; replicate x shard is the job's 8 ranks, shard a power of two or all: "
          "8 x 1, 4 x 2, 2 x 4, 1 x 8"},
-        {"\"zero\":1,\"replicate\":3", 8, "parallel.replicate: 3; replicate x shard is the job's 8"},
-        {"\"zero\":1,\"replicate\":2,\"shard\":2", 8, "parallel.replicate: 2; replicate x shard is"},
-        {"\"zero\":1,\"shard\":3", 6, "parallel.shard: 3; replicate x shard is the job's 6 ranks, "},
+        {"\"zero\":1,\"replicate\":3", 8,
+         "parallel.replicate: 3; replicate x shard is the job's 8"},
+        {"\"zero\":1,\"replicate\":2,\"shard\":2", 8,
+         "parallel.replicate: 2; replicate x shard is"},
+        {"\"zero\":1,\"shard\":3", 6,
+         "parallel.shard: 3; replicate x shard is the job's 6 ranks, "},
         {"\"strategy\":\"FULL_SHARD\",\"zero\":2", 4,
          "parallel.strategy: \"FULL_SHARD\"; is parallel.zero 3, and parallel.zero is 2; give one"},
         {"\"strategy\":\"FULL_SHARD\",\"replicate\":2", 4,
