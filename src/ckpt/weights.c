@@ -9,7 +9,7 @@
 #include "base/str.h"
 #include "ckpt/diff.h"
 
-enum { COMPARE_BYTES = 1 << 20, PIECE_BYTES = 1 << 20 };
+enum { COMPARE_BYTES = 1 << 20 };
 
 struct matcher {
     struct ku_weights *w;
@@ -275,31 +275,6 @@ void ku_weights_close(struct ku_weights *w)
     *w = (struct ku_weights){0};
 }
 
-/* Elements [at, end) of one tensor, through buffer. */
-static int read_part(const struct ku_weights_from *from, const struct ku_ckpt_tensor *to,
-                     int64_t at, int64_t end, void *buffer)
-{
-    size_t each = kumi_dtype_bytes(from->tensor->dtype);
-    for (int64_t n; at < end; at += n) {
-        n = end - at < PIECE_BYTES / (int64_t)each ? end - at : PIECE_BYTES / (int64_t)each;
-        KU_TRY(ku_st_read_bytes(from->file, from->tensor, (uint64_t)at * each, buffer,
-                                (size_t)n * each));
-        KU_TRY(ku_ckpt_tensor_scatter(to, at, n, buffer, from->tensor->dtype,
-                                      !ku_dtype_is_float(to->dtype)));
-    }
-    return KUMI_OK;
-}
-
-/* Where a rank's part of so many elements begins: at whole lines of the cache. */
-static int64_t share(int64_t count, int rank, int n_ranks)
-{
-    enum { LINE = 16 /* elements of 4 bytes */ };
-    int64_t lines = (count + LINE - 1) / LINE, at = lines / n_ranks * rank * LINE;
-    int64_t more = lines % n_ranks < rank ? lines % n_ranks : rank;
-    at += more * LINE;
-    return at < count ? at : count;
-}
-
 void ku_weights_say(const struct ku_weights *w)
 {
     if (w->wrapped[0])
@@ -309,24 +284,6 @@ void ku_weights_say(const struct ku_weights *w)
                w->report.n_rounded);
     if (w->report.n_missing > 0)
         KU_LOG(CKPT, WARN, "%s: %d tensors are not there", w->dir, w->report.n_missing);
-}
-
-int ku_weights_read(struct ku_weights *w, int rank, int n_ranks)
-{
-    KU_TRY(ku_ckpt_tensors_check(w->tensor, w->n));
-    void *buffer = ku_malloc(PIECE_BYTES);
-    int status = buffer ? KUMI_OK : KUMI_ENOMEM;
-    KU_ASSERT(rank >= 0 && rank < n_ranks);
-    for (int i = 0; i < w->n && status == KUMI_OK; i++) {
-        const struct ku_st_tensor *t = w->from[i].tensor;
-        if (t != NULL)
-            status = read_part(&w->from[i], &w->tensor[i], share(t->count, rank, n_ranks),
-                               share(t->count, rank + 1, n_ranks), buffer);
-    }
-    ku_free(buffer);
-    if (status == KUMI_OK && rank == 0)
-        ku_weights_say(w);
-    return status;
 }
 
 int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,

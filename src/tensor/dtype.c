@@ -162,19 +162,28 @@ void ku_store_f64(void *data, enum kumi_dtype dtype, int64_t i, double x)
 void ku_convert(void *dst, enum kumi_dtype dst_dtype, const void *src, enum kumi_dtype src_dtype,
                 int64_t count)
 {
-    if (dst_dtype == src_dtype) {
+#define EACH(to, from, x)                                                                          \
+    for (int64_t i = 0; i < count; i++) {                                                          \
+        const from v = ((const from *)src)[i];                                                     \
+        ((to *)dst)[i] = x;                                                                        \
+    }
+    if (dst_dtype == src_dtype)
         memcpy(dst, src, (size_t)count * kumi_dtype_bytes(dst_dtype));
-    } else if (dst_dtype == KUMI_BF16 && src_dtype == KUMI_F32) {
-        for (int64_t i = 0; i < count; i++)
-            ((uint16_t *)dst)[i] = ku_bf16_from_f32(((const float *)src)[i]);
-    } else if (dst_dtype == KUMI_F32 && src_dtype == KUMI_BF16) {
-        for (int64_t i = 0; i < count; i++)
-            ((float *)dst)[i] = ku_bf16_to_f32(((const uint16_t *)src)[i]);
-    } else if (src_dtype == KUMI_I64 && ku_dtype_is_float(dst_dtype) && dst_dtype != KUMI_F64) {
+    else if (dst_dtype == KUMI_BF16 && src_dtype == KUMI_F32)
+        EACH(uint16_t, float, ku_bf16_from_f32(v))
+    else if (dst_dtype == KUMI_F16 && src_dtype == KUMI_F32)
+        EACH(uint16_t, float, ku_f16_from_f32(v))
+    else if (dst_dtype == KUMI_F32 && src_dtype == KUMI_BF16)
+        EACH(float, uint16_t, ku_bf16_to_f32(v))
+    else if (dst_dtype == KUMI_F32 && src_dtype == KUMI_F16)
+        EACH(float, uint16_t, ku_f16_to_f32(v))
+    else if (dst_dtype == KUMI_F32 && src_dtype == KUMI_F64)
+        EACH(float, double, (float)v)
+    else if (src_dtype == KUMI_I64 && ku_dtype_is_float(dst_dtype) && dst_dtype != KUMI_F64)
         for (int64_t i = 0; i < count; i++)
             ku_store_f64(dst, dst_dtype, i, round_odd_i64(((const int64_t *)src)[i]));
-    } else {
+    else
         for (int64_t i = 0; i < count; i++)
             ku_store_f64(dst, dst_dtype, i, ku_load_f64(src, src_dtype, i));
-    }
+#undef EACH
 }

@@ -201,6 +201,107 @@ static void long_list(void **unused)
     folder_remove(dir);
 }
 
+/* Element i of a tensor, exact in every floating dtype. */
+static double value_at(int64_t i)
+{
+    return (double)((i * 2654435761) >> 7 & 255) - 128;
+}
+
+/* Tensors "a", "b", … in this order, whose data begin `odd` bytes behind a multiple of 8. */
+static void make_large(const char *path, const int64_t *count, const enum kumi_dtype *dtype, int n,
+                       size_t odd)
+{
+    struct ku_str s = {0};
+    uint64_t at = 0;
+    ku_str_append(&s, "01234567{", 9);
+    for (int i = 0; i < n; i++) {
+        uint64_t end = at + (uint64_t)count[i] * kumi_dtype_bytes(dtype[i]);
+        ku_str_add(&s, "%s\"%c\":{\"dtype\":\"%s\",\"shape\":[%lld],\"data_offsets\":[%llu,%llu]}",
+                   i ? "," : "", 'a' + i, ku_st_type_name(dtype[i]), (long long)count[i],
+                   (unsigned long long)at, (unsigned long long)end);
+        at = end;
+    }
+    ku_str_append(&s, "}", 1);
+    while (s.bytes % 8 != odd)
+        ku_str_append(&s, " ", 1);
+    uint64_t header_bytes = s.bytes - 8;
+    memcpy(s.text, &header_bytes, 8);
+    for (int i = 0; i < n; i++)
+        for (int64_t k = 0; k < count[i]; k++) {
+            unsigned char x[8] = {0};
+            ku_store_f64(x, dtype[i], 0, value_at(k + i));
+            ku_str_append(&s, x, kumi_dtype_bytes(dtype[i]));
+        }
+    file_write(path, s.text, s.bytes);
+    ku_str_fini(&s);
+}
+
+/* Files of several windows of every alignment: ranks read disjoint parts, all of it together. */
+static void parts_of_ranks(void **unused)
+{
+    (void)unused;
+    enum { N = 5, MIB = 1 << 20 };
+    static const int64_t count[N] = {MIB + 3, 1, 0, 513, 2 * MIB - 77};
+    static const enum kumi_dtype dtype[N] = {KUMI_BF16, KUMI_F64, KUMI_F32, KUMI_F16, KUMI_F32};
+    static const int n_ranks[] = {1, 2, 3, 7};
+    static const char *const name[N] = {"a", "b", "c", "d", "e"};
+    struct ku_ckpt_tensor t[N];
+    char dir[64], path[128];
+    folder_make(dir);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    for (int i = 0; i < N; i++) {
+        t[i] = (struct ku_ckpt_tensor){
+            .name = name[i], .dtype = KUMI_F32, .ndim = 1, .group = KU_CKPT_MODEL};
+        t[i].dim[0] = t[i].padded[0] = count[i];
+        t[i].data = ku_malloc((size_t)count[i] * 4 + 4);
+    }
+    for (size_t odd = 0; odd < 8; odd++) {
+        make_large(path, count, dtype, N, odd);
+        for (size_t r = 0; r < sizeof n_ranks / sizeof *n_ranks; r++) {
+            int64_t n_written = 0, n_all = 0;
+            for (int rank = 0; rank < n_ranks[r]; rank++) {
+                struct ku_weights w;
+                for (int i = 0; i < N; i++)
+                    memset(t[i].data, 0xFF, (size_t)count[i] * 4); /* NaN */
+                assert_status(ku_weights_open(dir, t, N, NULL, &w), KUMI_OK);
+                assert_status(ku_weights_read(&w, rank, n_ranks[r]), KUMI_OK);
+                ku_weights_close(&w);
+                for (int i = 0; i < N; i++)
+                    for (int64_t k = 0; k < count[i]; k++) {
+                        float x = ((float *)t[i].data)[k];
+                        assert_true(x != x || x == (float)value_at(k + i));
+                        n_written += x == x;
+                    }
+            }
+            for (int i = 0; i < N; i++)
+                n_all += count[i];
+            assert_int_equal(n_written, n_all);
+        }
+    }
+    for (int i = 0; i < N; i++)
+        ku_free(t[i].data);
+    folder_remove(dir);
+}
+
+/* A file that is cut short between opening and reading. */
+static void shortened(void **unused)
+{
+    (void)unused;
+    static const char *const name[] = {"wte.weight", "h.0.ln.weight", NULL};
+    char dir[64], path[256];
+    struct model m;
+    struct ku_weights w;
+    folder_make(dir);
+    make_file(dir, "model.safetensors", name, KUMI_F32);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    model_init(&m);
+    assert_status(ku_weights_open(dir, m.t, 2, &gpt2, &w), KUMI_OK);
+    assert_int_equal(truncate(path, (off_t)w.set.file[0].file_bytes - 1), 0);
+    assert_error(ku_weights_read(&w, 0, 1), KUMI_EINPUT, "when opened; leave it alone while");
+    ku_weights_close(&w);
+    folder_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +309,8 @@ int main(void)
         cmocka_unit_test(dtypes),
         cmocka_unit_test(shapes_and_shards),
         cmocka_unit_test(long_list),
+        cmocka_unit_test(parts_of_ranks),
+        cmocka_unit_test(shortened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
