@@ -13,6 +13,7 @@ import time
 
 MIB = 1 << 20
 GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "configs/enja.json"
+LLAMA = "configs/llama-tiny.json"
 RESNET18, RESNET20 = "configs/resnet18-cifar10.json", "configs/resnet20-cifar10.json"
 # how often an op of `kumi bench op` runs in a step of GPT-2 124M; the update in units of an owner's half of the embedding
 OPS = {"embedding": 1, "embedding_dw": 1, "add_rows": 1, "layer_norm": 25, "layer_norm_dx": 25, "layer_norm_dgb": 25, "linear.qkv": 12,
@@ -269,6 +270,29 @@ def resnet(b):
     return result
 
 
+def llama(b):
+    """Tokens per second of a small Llama. kumi runs before and after the peers of a layout, and the slower turn counts; PyTorch's model is that of its
+    script, which needs no other package."""
+    result = {}
+    for dtype in ("f32",) if b.quick else ("f32", "bf16"):
+        for n, threads in (2, 1), (1, 2):
+            name = f"kumi {n}x{threads} {dtype}"
+
+            def turn():
+                b.say(name)
+                run = b.attempt(name, lambda: trial(b, LLAMA, n, threads, 20 if b.quick else 100, (f"precision.compute={dtype}",)))
+                if run and run["tps"] < (result.get(name) or run)["tps"] or name not in result:
+                    result[name] = run
+            turn()
+            for compiled in (False,) if b.quick else (False, True):
+                other = f"torch {n}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
+                b.say(other)
+                argv = ("speed", LLAMA, "--own", "--procs", n, "--threads", threads, "--dtype", dtype, "--steps", 10 if b.quick else 60)
+                result[other] = b.attempt(other, lambda: peer(b, "bench/pytorch_llama.py", *argv, *(["--compile"] if compiled else [])))
+            turn()
+    return result
+
+
 def pairs_trial(b, n, threads, steps, sets, skip=6):
     """Target tokens a second of a short training on sentence pairs: steps differ in shape, so their sums count."""
     out = f"{b.work}/run"
@@ -458,4 +482,4 @@ def loader(b):
     return {"times": run["step_ms"]["median"] / run["data_ms"], "stalls": run["data_stalls"], "steps": run["step_ms"]["n"]}
 
 
-SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, long, nanogpt, enja, resnet, start, checkpoint, loader)}
+SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, long, nanogpt, llama, enja, resnet, start, checkpoint, loader)}

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures kumi and its peers side by side on this machine and writes the table of docs/performance.md.
 
-    bench/performance.sh                   everything, about 35 minutes on two cores
+    bench/performance.sh                   everything, about 40 minutes on two cores
     bench/performance.sh comm gpt2         these sections anew, then the table from all results
     bench/performance.sh --table           the table alone
 
@@ -121,7 +121,7 @@ def main():
 
 def measure_all(a, work, cpus):
     sections = a.section or list(measure.SECTIONS)
-    needs_torch = {"gpt2", "accumulation", "long", "nanogpt", "enja", "resnet", "comm"} & set(sections)
+    needs_torch = {"gpt2", "accumulation", "long", "nanogpt", "llama", "enja", "resnet", "comm"} & set(sections)
     env = environment(work + "/env") if needs_torch else None
     info = json.loads(subprocess.run([a.build + "/kumi", "info", "--json"], capture_output=True, text=True, check=True).stdout)
     machine = {"cpu": info["cpu"]["model"], "isa": info["cpu"]["isa"], "cpus": cpus, "versions": versions(env)}

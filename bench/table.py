@@ -97,6 +97,16 @@ def nanogpt(r):
             at_least("bf16", ratio(bf16, r.best("nanogpt", "", "bf16")), 2.2)]
 
 
+def llama(r):
+    checks = []
+    for dtype in "f32", "bf16":
+        ddp = r.tps("llama", f"kumi 2x1 {dtype}")
+        either = max((x for x in (ddp, r.tps("llama", f"kumi 1x2 {dtype}")) if x), default=None)
+        checks += [at_least(f"best {dtype}", ratio(either, r.best("llama", "", dtype)), 1),
+                   at_least(f"DDP {dtype}", ratio(ddp, r.best("llama", "2x1", dtype)), 1)]
+    return checks
+
+
 def resnet(r):
     """At 3.34 GFLOP an image; `mfu` counts padding as everybody does."""
     checks = []
@@ -209,6 +219,7 @@ ROWS = [("GPT-2 124M: share of the matrix peak, step time over the roofline T", 
         ("GPT-2 124M against PyTorch", pytorch),
         ("One sample of 1,024 tokens, 1 rank × 2 threads, against PyTorch's best", long),
         ("nanoGPT's CPU setting against PyTorch", nanogpt),
+        ("Llama, 1.6 M parameters, 1,024 tokens a step, against PyTorch", llama),
         ("English-Japanese Transformer against PyTorch's best, target tokens/s", enja),
         ("ResNet-18 for 32 x 32, batch 128, against PyTorch", resnet),
         ("Every op above 1 % of the step: share of its roofline", ops),
@@ -276,7 +287,7 @@ def details(files):
         for name, row in r.of("limits").items():
             out.append(f"| {name} | {row['value'] * 1e-9:.1f} G{row['unit']} | " + " | ".join(f"{row[k] * 1e-9:.1f}" for k in ("median", "least", "most")) + " |")
     names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "long": "one sample of 1,024 tokens",
-             "nanogpt": "nanoGPT's CPU setting", "enja": "English-Japanese Transformer", "resnet": "ResNet-18, 128 images"}
+             "nanogpt": "nanoGPT's CPU setting", "llama": "Llama, 1.6 M parameters", "enja": "English-Japanese Transformer", "resnet": "ResNet-18, 128 images"}
     rows = [("ResNet-20, 128 images" if who.startswith("small ") else title, who.removeprefix("small "), run)
             for key, title in names.items() for who, run in r.of(key).items() if run]
     if rows:
