@@ -31,6 +31,7 @@ struct ku_compile_opts {
     int prefetch;            /* units whose gathers are under way ahead of the one at hand */
     int keep_gathered;       /* units are gathered once a step, not for forward and backward */
     int64_t persist_below;   /* parameters of fewer elements stay whole */
+    int64_t max_live;        /* elements of gathered parameters alive at once; 0: any */
 };
 enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 
