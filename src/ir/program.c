@@ -189,27 +189,47 @@ static int is_transient(const struct ku_buffer *b)
            b->first != UINT32_MAX;
 }
 
-static uint32_t find_peak(const struct ku_program *p)
+static int64_t all_bytes(const struct ku_buffer *b)
+{
+    return (int64_t)b->bytes;
+}
+static int64_t gathered_elements(const struct ku_buffer *b)
+{
+    size_t each = kumi_dtype_bytes((enum kumi_dtype)b->dtype);
+    return b->cls == KU_CL_GATHER ? (int64_t)(b->bytes / each) : 0;
+}
+
+/* The instruction where what is alive weighs most, and how much that is. */
+static uint32_t find_peak(const struct ku_program *p, int64_t (*weight)(const struct ku_buffer *),
+                          int64_t *most)
 {
     int64_t *delta = ku_calloc((size_t)p->n_instrs + 2, sizeof *delta);
     uint32_t at = 0;
-    int64_t now = 0, most = -1;
+    int64_t now = 0;
+    *most = -1;
     if (delta == NULL)
         return 0;
     for (ku_id b = 1; b < p->n_buffers; b++)
         if (is_transient(&p->buffer[b])) {
-            delta[p->buffer[b].first] += (int64_t)p->buffer[b].bytes;
-            delta[p->buffer[b].last + 1] -= (int64_t)p->buffer[b].bytes;
+            delta[p->buffer[b].first] += weight(&p->buffer[b]);
+            delta[p->buffer[b].last + 1] -= weight(&p->buffer[b]);
         }
     for (uint32_t i = 0; i < p->n_instrs; i++) {
         now += delta[i];
-        if (now > most) {
-            most = now;
+        if (now > *most) {
+            *most = now;
             at = i;
         }
     }
     ku_free(delta);
     return at;
+}
+
+int64_t ku_program_live_parameters(const struct ku_program *p, uint32_t *instr)
+{
+    int64_t most;
+    *instr = find_peak(p, gathered_elements, &most);
+    return most < 0 ? 0 : most;
 }
 
 static void add_row(struct ku_memory_report *r, const struct ku_memory_row *row)
@@ -229,7 +249,8 @@ void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out)
     memcpy(out->arena_bytes, p->arena_bytes, sizeof out->arena_bytes);
     for (int a = 0; a < KU_N_ARENAS; a++)
         out->peak_bytes += p->arena_bytes[a];
-    out->peak_instr = find_peak(p);
+    int64_t most;
+    out->peak_instr = find_peak(p, all_bytes, &most);
     for (ku_id b = 1; b < p->n_buffers; b++) {
         const struct ku_buffer *x = &p->buffer[b];
         int lives = is_transient(x) ? x->first <= out->peak_instr && out->peak_instr <= x->last

@@ -167,6 +167,8 @@ struct ku_memory_report {
     struct ku_memory_row row[16]; /* the largest alive there */
 };
 void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out);
+/* The most elements of gathered parameters that are alive at once, and where. */
+int64_t ku_program_live_parameters(const struct ku_program *p, uint32_t *instr);
 const char *ku_class_name(int cls);
 const char *ku_arena_name(int arena);
 

@@ -55,6 +55,20 @@ int ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o, const 
     return KUMI_OK;
 }
 
+static int check_live(const struct ku_program *p, const struct ku_compile_opts *o)
+{
+    uint32_t at;
+    int64_t live = ku_program_live_parameters(p, &at);
+    if (o->max_live == 0 || live <= o->max_live)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL,
+                  "zero: parallel.max_live_parameters: %lld; program %s has %lld gathered at once, "
+                  "behind instruction %u, %s; lower parallel.prefetch, wrap smaller modules, or "
+                  "allow more",
+                  (long long)o->max_live, p->name, (long long)live, at,
+                  p->name_of[p->instr[at].path]);
+}
+
 int ku_compile_program(const struct ku_graph *g, const char *name, const struct ku_compile_opts *o,
                        const struct ku_target *t, struct ku_program **out)
 {
@@ -65,6 +79,8 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
     int status = ku_pass_lower(g, o, t, p);
     if (status == KUMI_OK)
         status = ku_pass_memory(p);
+    if (status == KUMI_OK)
+        status = check_live(p, o);
     if (status < 0) {
         ku_program_destroy(p);
         return status;

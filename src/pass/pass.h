@@ -31,6 +31,7 @@ struct ku_compile_opts {
     int prefetch;            /* units whose gathers are under way ahead of the one at hand */
     int keep_gathered;       /* units are gathered once a step, not for forward and backward */
     int64_t persist_below;   /* parameters of fewer elements stay whole */
+    int64_t max_live;        /* elements of gathered parameters alive at once; 0: any */
     int recompute;           /* enum ku_recompute, of all units (recompute.c) */
     int64_t recompute_every; /* full: units that keep only what enters the first; 0 = 1 */
     const char *const *recompute_match;   /* patterns of module paths; NULL = all */

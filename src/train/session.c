@@ -134,6 +134,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
         o->prefetch = (int)c->parallel_prefetch;
         o->keep_gathered = !c->parallel_reshard_after_forward;
         o->persist_below = c->parallel_persist_below;
+        o->max_live = given(c->parallel_max_live_parameters);
         o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
         o->mesh.extent[KU_AX_SHARD] = s->sharding.shard;
     }

@@ -538,6 +538,7 @@ static void test_numerics(void **state)
                                          "parallel.reshard_after_forward",
                                          "parallel.prefetch",
                                          "parallel.persist_below",
+                                         "parallel.max_live_parameters",
                                          "parallel.bucket_mb",
                                          "parallel.first_bucket_mb",
                                          "parallel.overlap",

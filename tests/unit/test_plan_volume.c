@@ -81,8 +81,28 @@ static void resharding(void **state)
     ku_plan_fini(&p);
 }
 
+/* A module is 12 C^2 and 13 C elements; one is read, one is under way. */
+static void live_parameters(void **state)
+{
+    static const char *const set[] = {PRIVATE, "parallel.zero=3", MODEL, WHOLE,
+                                      "parallel.max_live_parameters=1000"};
+    const struct files *f = *state;
+    struct kumi_settings s = {.config = f->config, .set = set, .n_sets = 5};
+    struct ku_plan p;
+    int64_t root = 2 * 256 * 64 + 8 * 64 + 2 * 64, module = 12 * 64 * 64 + 13 * 64;
+    uint32_t at;
+    assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "parallel.max_live_parameters: 1000; program "));
+    s.n_sets = 4;
+    assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_OK);
+    int64_t live = ku_program_live_parameters(p.program[KU_PROG_TRAIN], &at);
+    assert_true(live > module && live <= root + 2 * module);
+    ku_plan_fini(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(volumes), cmocka_unit_test(resharding)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(volumes), cmocka_unit_test(resharding),
+                                       cmocka_unit_test(live_parameters)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
