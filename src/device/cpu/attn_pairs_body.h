@@ -30,24 +30,17 @@ INLINE vu pair_row(vf first, vf second)
     return (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
 }
 
-/* 2^(s factor - top), 0 where the query does not look at the key; x = s factor - top <= 0. */
-INLINE vf weight(vf x, int edge, vi looks)
-{
-    vf p = exp2_f(max_f(x, EXP2_ZERO));
-    return edge ? select_f(looks, p, (vf){0}) : p;
-}
-
 /*
  * S^T to pairs of P^T for one tile of keys; moves the running maximum (of s factor, factor = scale
  * log2 e) and sum, and rescales O^T where the maximum moved.
  */
 static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, int mixed,
-                          int add, float *s, const float *keep, float *top, float *sum, float *o,
+                          int add, float *s, const uint32_t *keep, float *top, float *sum, float *o,
                           uint32_t *p)
 {
     const int edge =
         (t->causal && k0 + n_keys > t->q0 + t->offset) || t->q0 + QUERIES > t->t || mixed;
-    const vf factor = splat(t->scale * 1.44269504088896341f);
+    const vf factor = splat(t->scale * LOG2_E);
     for (int64_t at = 0; at < QUERIES; at += LANES) {
         vf old = load(KUMI_F32, top, at), m = splat(-INFINITY), l = load(KUMI_F32, sum, at);
         const struct lanes lanes = lanes_of(t, t->q0 + at);
@@ -69,7 +62,7 @@ static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_ke
                 w[i] = weight(x, edge, visible(t, &lanes, k0 + k + i));
                 l += w[i];
                 if (keep)
-                    w[i] *= load(KUMI_F32, keep + (k + i) * QUERIES, at);
+                    w[i] = drop_key(t, keep, QUERIES, k + i, at, w[i]);
             }
             *(vu_mem *)(p + k / 2 * QUERIES + at) = pair_lanes(w[0], w[1]);
         }
@@ -95,10 +88,10 @@ static void put_rows(const struct ku_attn_tile *t, void *out, int64_t ld, const 
 
 static void pairs_forward(const struct ku_attn_tile *t)
 {
-    float *s = t->scratch, *keep = s + KEYS * QUERIES, *o = keep + KEYS * QUERIES;
+    float *s = t->scratch, *o = s + KEYS * QUERIES;
     float *top = o + t->d * QUERIES, *sum = top + QUERIES, *row = sum + QUERIES;
     uint32_t *q = (uint32_t *)row + t->d * QUERIES, *p = q + t->d * QUERIES;
-    uint32_t *v = p + KEYS / 2 * QUERIES;
+    uint32_t *v = p + KEYS / 2 * QUERIES, keep[KEEP_WORDS] = {0};
     int64_t n_q = t->t - t->q0 < QUERIES ? t->t - t->q0 : QUERIES;
     int64_t end = seen_keys(t, t->q0 + n_q, 0, t->n_seen);
     int add = 0;
@@ -114,7 +107,7 @@ static void pairs_forward(const struct ku_attn_tile *t)
         pairs_product(n_keys, t->d / 2, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, q, s,
                       QUERIES, 0);
         if (t->drop)
-            draw_keep(t, t->q0, k0, n_keys, keep);
+            draw_keep(t, t->q0, n_q, k0, n_keys, keep, QUERIES);
         pairs_softmax(t, k0, n_keys, meet == MIXED, add, s, t->drop ? keep : NULL, top, sum, o, p);
         pack_rows(v, t->d, element(t, t->v, k0 * t->ld_k), KUMI_BF16, t->ld_k, n_keys, t->d, 1);
         pairs_product(t->d, (n_keys + 1) / 2, v, 1, t->d, p, o, QUERIES, add);
@@ -132,10 +125,11 @@ static void pairs_forward(const struct ku_attn_tile *t)
 
 /* Scratch of the backward pass. */
 struct pairs_back {
-    float *s, *dp, *keep, *dk, *dv, *row; /* dk, dv: [keys][d up to a multiple of nr] */
-    uint32_t *qt, *dot;                   /* Q^T, dO^T: pairs along d, [d / 2][queries] */
-    uint32_t *q, *d_o;                    /* Q, dO: pairs along queries, panels of nr */
-    uint32_t *k;                          /* K: pairs along keys, [keys / 2][d] */
+    float *s, *dp, *dk, *dv, *row; /* dk, dv: [keys][d up to a multiple of nr] */
+    uint32_t *qt, *dot;            /* Q^T, dO^T: pairs along d, [d / 2][queries] */
+    uint32_t *q, *d_o;             /* Q, dO: pairs along queries, panels of nr */
+    uint32_t *keep;                /* KEEP_WORDS */
+    uint32_t *k;                   /* K: pairs along keys, [keys / 2][d] */
     uint32_t *p_row, *ds_row,
         *ds; /* pairs along queries [keys][nr / 2], along keys [keys / 2][nr] */
     int64_t d_pad;
@@ -148,7 +142,6 @@ static struct pairs_back pairs_scratch(const struct ku_attn_tile *t)
 #define TAKE(from, name, count) b.name = from, from += (count)
     TAKE(at, s, KEYS * QUERIES);
     TAKE(at, dp, KEYS * QUERIES);
-    TAKE(at, keep, KEYS * QUERIES);
     TAKE(at, dk, KEYS * b.d_pad);
     TAKE(at, dv, KEYS * b.d_pad);
     TAKE(at, row, QUERIES * t->d);
@@ -161,6 +154,7 @@ static struct pairs_back pairs_scratch(const struct ku_attn_tile *t)
     TAKE(unit, p_row, KEYS * QUERIES / 2);
     TAKE(unit, ds_row, KEYS * QUERIES / 2);
     TAKE(unit, ds, KEYS / 2 * QUERIES);
+    b.keep = memset(unit, 0, KEEP_WORDS * sizeof *unit);
 #undef TAKE
     return b;
 }
@@ -170,12 +164,12 @@ static void pairs_adjoint(const struct ku_attn_tile *t, const struct pairs_back 
                           int64_t k0, int64_t n_keys, int mixed)
 {
     const int edge = (t->causal && k0 + n_keys > q0 + t->offset) || q0 + QUERIES > t->t || mixed;
-    const vf factor = splat(t->scale * 1.44269504088896341f);
+    const vf factor = splat(t->scale * LOG2_E);
     const struct lanes lanes[2] = {lanes_of(t, q0), lanes_of(t, q0 + LANES)};
     vf lse[2], delta[2];
     for (int h = 0; h < 2; h++) {
         int64_t left = t->t - q0 - h * LANES, some = left < 0 ? 0 : left < LANES ? left : LANES;
-        lse[h] = load_n(KUMI_F32, t->lse + q0, h * LANES, some) * 1.44269504088896341f;
+        lse[h] = load_n(KUMI_F32, t->lse + q0, h * LANES, some) * LOG2_E;
         delta[h] = load_n(KUMI_F32, delta_of(t) + q0, h * LANES, some);
     }
     for (int64_t k = 0; k < n_keys; k += 2) {
@@ -189,9 +183,8 @@ static void pairs_adjoint(const struct ku_attn_tile *t, const struct pairs_back 
                 vf w = weight(x, edge, visible(t, &lanes[h], k0 + k + i));
                 p[h] = w;
                 if (t->drop) {
-                    vf keep = load(KUMI_F32, b->keep + at, h * LANES);
-                    d *= keep;
-                    p[h] *= keep;
+                    d = drop_key(t, b->keep, QUERIES, k + i, h * LANES, d);
+                    p[h] = drop_key(t, b->keep, QUERIES, k + i, h * LANES, w);
                 }
                 ds[i][h] = w * (d - delta[h]) * t->scale;
             }
@@ -220,7 +213,7 @@ static void pairs_queries(const struct ku_attn_tile *t, const struct pairs_back 
     pairs_product(n_keys, d_units, element(t, t->v, k0 * t->ld_k), t->ld_k / 2, 1, b->dot, b->dp,
                   QUERIES, 0);
     if (t->drop)
-        draw_keep(t, q0, k0, n_keys, b->keep);
+        draw_keep(t, q0, n_q, k0, n_keys, b->keep, QUERIES);
     pairs_adjoint(t, b, q0, k0, n_keys, meet == MIXED);
     for (int64_t j = 0; j < t->d; j += GEMM_NR) {
         int64_t n = t->d - j < GEMM_NR ? t->d - j : GEMM_NR;
