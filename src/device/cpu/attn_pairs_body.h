@@ -86,41 +86,85 @@ static void put_rows(const struct ku_attn_tile *t, void *out, int64_t ld, const 
     }
 }
 
+/* A tile of queries of a tile of the forward pass, and what it keeps from keys to keys. */
+struct pairs_block {
+    struct ku_attn_tile t;
+    float *o, *top, *sum; /* [d][queries], [queries] */
+    uint32_t *q;          /* Q^T: pairs along d, [d / 2][queries] */
+    int64_t n_q;
+    int add;
+};
+/* What all blocks use in turn: scores, their pairs, and V in pairs along keys, [keys / 2][d]. */
+struct pairs_buffers {
+    float *s;
+    uint32_t *p, *v;
+};
+static void pairs_begin(const struct ku_attn_tile *t, struct pairs_block *b, float **at)
+{
+    *b = (struct pairs_block){.t = *t, .n_q = t->t - t->q0 < QUERIES ? t->t - t->q0 : QUERIES};
+    b->top = *at, b->sum = b->top + QUERIES, b->o = b->sum + QUERIES;
+    b->q = (uint32_t *)(void *)(b->o + t->d * QUERIES);
+    *at = (float *)(void *)(b->q + t->d / 2 * QUERIES);
+    pack_cols(b->q, QUERIES, element(t, t->q, t->q0 * t->ld_q), KUMI_BF16, t->ld_q, t->d, b->n_q,
+              1);
+    for (int i = 0; i < QUERIES; i++)
+        b->top[i] = -INFINITY, b->sum[i] = 0;
+}
+static void pairs_keys(struct pairs_block *b, const struct pairs_buffers *u, int64_t k0,
+                       int64_t n_tile)
+{
+    const struct ku_attn_tile *t = &b->t;
+    const int64_t n_keys = seen_keys(t, t->q0 + b->n_q, k0, n_tile);
+    const int meet = n_keys <= 0 ? APART : segments_of(t, t->q0, b->n_q, k0, n_keys);
+    uint32_t keep[KEEP_WORDS] = {0};
+    if (meet == APART)
+        return;
+    pairs_product(n_keys, t->d / 2, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, b->q, u->s,
+                  QUERIES, 0);
+    if (t->drop)
+        draw_keep(t, t->q0, b->n_q, k0, n_keys, keep, QUERIES);
+    pairs_softmax(t, k0, n_keys, meet == MIXED, b->add, u->s, t->drop ? keep : NULL, b->top, b->sum,
+                  b->o, u->p);
+    pairs_product(t->d, (n_keys + 1) / 2, u->v, 1, t->d, u->p, b->o, QUERIES, b->add);
+    b->add = 1;
+    ku_pool_poll(t->pool, t->thread);
+}
+static void pairs_end(struct pairs_block *b, float *row)
+{
+    const struct ku_attn_tile *t = &b->t;
+    if (!b->add) /* no key at all */
+        memset(b->o, 0, (size_t)(t->d * QUERIES) * sizeof *b->o);
+    for (int64_t i = 0; i < b->n_q; i++) {
+        t->lse[t->q0 + i] =
+            (float)(0.693147180559945309 * (double)b->top[i] + log((double)b->sum[i]));
+        b->sum[i] = b->sum[i] == 0 ? 0 : 1.0f / b->sum[i];
+    }
+    put_rows(t, element_out(t, t->out, t->q0 * t->ld_o), t->ld_o, b->o, b->n_q, b->sum, row);
+}
+/* Several tiles of queries: V is interleaved once for all. */
 static void pairs_forward(const struct ku_attn_tile *t)
 {
-    float *s = t->scratch, *o = s + KEYS * QUERIES;
-    float *top = o + t->d * QUERIES, *sum = top + QUERIES, *row = sum + QUERIES;
-    uint32_t *q = (uint32_t *)row + t->d * QUERIES, *p = q + t->d * QUERIES;
-    uint32_t *v = p + KEYS / 2 * QUERIES, keep[KEEP_WORDS] = {0};
-    int64_t n_q = t->t - t->q0 < QUERIES ? t->t - t->q0 : QUERIES;
-    int64_t end = seen_keys(t, t->q0 + n_q, 0, t->n_seen);
-    int add = 0;
-
-    pack_cols(q, QUERIES, element(t, t->q, t->q0 * t->ld_q), KUMI_BF16, t->ld_q, t->d, n_q, 1);
-    for (int i = 0; i < QUERIES; i++)
-        top[i] = -INFINITY, sum[i] = 0;
+    struct pairs_block block[KU_ATTN_BLOCKS];
+    float *at = t->scratch;
+    int n = 0;
+    for (; n < KU_ATTN_BLOCKS && t->q0 + n * QUERIES < t->t; n++) {
+        struct ku_attn_tile one = *t;
+        one.q0 += n * QUERIES;
+        pairs_begin(&one, &block[n], &at);
+    }
+    struct pairs_buffers u = {.s = at};
+    u.p = (uint32_t *)(void *)(u.s + KEYS * QUERIES);
+    u.v = u.p + KEYS / 2 * QUERIES;
+    const struct pairs_block *last = &block[n - 1];
+    const int64_t end = seen_keys(t, last->t.q0 + last->n_q, 0, t->n_seen);
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
-        int64_t n_keys = end - k0 < KEYS ? end - k0 : KEYS;
-        int meet = segments_of(t, t->q0, n_q, k0, n_keys);
-        if (meet == APART)
-            continue;
-        pairs_product(n_keys, t->d / 2, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, q, s,
-                      QUERIES, 0);
-        if (t->drop)
-            draw_keep(t, t->q0, n_q, k0, n_keys, keep, QUERIES);
-        pairs_softmax(t, k0, n_keys, meet == MIXED, add, s, t->drop ? keep : NULL, top, sum, o, p);
-        pack_rows(v, t->d, element(t, t->v, k0 * t->ld_k), KUMI_BF16, t->ld_k, n_keys, t->d, 1);
-        pairs_product(t->d, (n_keys + 1) / 2, v, 1, t->d, p, o, QUERIES, add);
-        add = 1;
-        ku_pool_poll(t->pool, t->thread);
+        const int64_t n_keys = end - k0 < KEYS ? end - k0 : KEYS;
+        pack_rows(u.v, t->d, element(t, t->v, k0 * t->ld_k), KUMI_BF16, t->ld_k, n_keys, t->d, 1);
+        for (int i = 0; i < n; i++)
+            pairs_keys(&block[i], &u, k0, n_keys);
     }
-    if (!add) /* no key at all */
-        memset(o, 0, (size_t)(t->d * QUERIES) * sizeof *o);
-    for (int64_t i = 0; i < n_q; i++) {
-        t->lse[t->q0 + i] = (float)(0.693147180559945309 * (double)top[i] + log((double)sum[i]));
-        sum[i] = sum[i] == 0 ? 0 : 1.0f / sum[i];
-    }
-    put_rows(t, element_out(t, t->out, t->q0 * t->ld_o), t->ld_o, o, n_q, sum, row);
+    for (int i = 0; i < n; i++)
+        pairs_end(&block[i], u.s);
 }
 
 /* Scratch of the backward pass. */

@@ -63,6 +63,46 @@ static void short_begin(const struct ku_attn_tile *t, struct short_tile *b)
 #undef TAKE
 }
 
+/* Columns [j, j + 32) of sixteen rows, turned: lane i of row u of out = pair u of row i. Blocks of
+ * four pairs go to their quarter of a vector as they are loaded. */
+INLINE void short_turn_16(const uint16_t *const row[LANES], int64_t j, uint32_t *out, int64_t w)
+{
+    for (int64_t c = 0; c < 4; c++, j += 8, out += 4 * w) {
+        __m512i r[4];
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(row[i] + j)));
+            UNROLL
+            for (int q = 1; q < 4; q++)
+                r[i] = _mm512_mask_broadcast_i32x4(
+                    r[i], (__mmask16)(0xf << 4 * q),
+                    _mm_loadu_si128((const void *)(row[i + 4 * q] + j)));
+        }
+        const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
+        const __m512i d = _mm512_unpacklo_epi32(r[2], r[3]), e = _mm512_unpackhi_epi32(r[2], r[3]);
+        *(vu_mem *)out = (vu)_mm512_unpacklo_epi64(a, d);
+        *(vu_mem *)(out + w) = (vu)_mm512_unpackhi_epi64(a, d);
+        *(vu_mem *)(out + 2 * w) = (vu)_mm512_unpacklo_epi64(b, e);
+        *(vu_mem *)(out + 3 * w) = (vu)_mm512_unpackhi_epi64(b, e);
+    }
+}
+/* panel[d / 2][w] = the rows of queries turned, pairs along d. */
+static void short_turn(const struct ku_attn_tile *t, const struct short_tile *b, const uint16_t *x,
+                       int64_t ld, uint32_t *panel)
+{
+    static const uint16_t none[KU_ATTN_MAX_WIDTH];
+    if (t->d % 32) {
+        pack_cols(panel, b->w, x, KUMI_BF16, ld, t->d, b->n_q, 1);
+        return;
+    }
+    for (int64_t q = 0; q < b->w; q += LANES) {
+        const uint16_t *row[LANES];
+        for (int i = 0; i < LANES; i++)
+            row[i] = q + i < b->n_q ? x + (q + i) * ld : none;
+        for (int64_t j = 0; j < t->d; j += 32)
+            short_turn_16(row, j, panel + j / 2 * b->w + q, b->w);
+    }
+}
 /* c[keys][w] = rows of x times a packed panel of queries. */
 static void short_scores(const struct ku_attn_tile *t, const struct short_tile *b, const void *x,
                          const uint32_t *panel, float *c)
@@ -151,7 +191,7 @@ static void short_forward(const struct ku_attn_tile *t)
 {
     struct short_tile b;
     short_begin(t, &b);
-    pack_cols(b.qt, b.w, t->q, KUMI_BF16, t->ld_q, t->d, b.n_q, 1);
+    short_turn(t, &b, t->q, t->ld_q, b.qt);
     short_scores(t, &b, t->k, b.qt, b.s);
     if (t->drop)
         draw_keep(t, 0, b.n_q, 0, b.n_keys, b.keep, b.w);
@@ -207,8 +247,8 @@ static void short_adjoint(const struct ku_attn_tile *t, const struct short_tile 
 }
 static void short_head_backward(const struct ku_attn_tile *t, struct short_tile *b, int add)
 {
-    pack_cols(b->qt, b->w, t->q, KUMI_BF16, t->ld_q, t->d, b->n_q, 1);
-    pack_cols(b->dot, b->w, t->d_out, KUMI_BF16, t->ld_o, t->d, b->n_q, 1);
+    short_turn(t, b, t->q, t->ld_q, b->qt);
+    short_turn(t, b, t->d_out, t->ld_o, b->dot);
     short_scores(t, b, t->k, b->qt, b->s);
     short_scores(t, b, t->v, b->dot, b->dp);
     short_delta(t, b);

@@ -160,6 +160,8 @@ struct ku_attn_tile {
 enum { KU_ATTN_MAX_WIDTH = 512 /* of a head: the tiles fit the scratch of a thread */ };
 /* Up to so many queries and keys, of one segment, are a tile of their own (pairs alone). */
 enum { KU_ATTN_SHORT = 32 };
+/* Of pairs: tiles of 32 queries that one call takes forward. */
+enum { KU_ATTN_BLOCKS = 4 };
 /* Floats of `sum` for one head. */
 static inline int64_t ku_attn_sum_count(int64_t t, int64_t d)
 {
