@@ -9,12 +9,19 @@
  *     O^T += V^T P^T, dQ^T += K^T dS^T pairs along keys: V and K interleaved by two keys
  *     dV += P^T dO, dK += dS^T Q       pairs along queries: rows of P^T and dS^T as they lie
  */
-INLINE void pairs_product(int64_t rows, int64_t n_units, const void *a, int64_t rs, int64_t cs,
-                          const uint32_t *b, float *c, int64_t ldc, int add)
+/* c[rows][nr] (+)= a b for any number of rows; row i of `next` is fetched with row i of a. */
+INLINE void pairs_product_next(int64_t rows, int64_t n_units, const void *a, int64_t rs, int64_t cs,
+                               const uint32_t *b, float *c, int64_t ldc, int add, const void *next,
+                               int64_t next_bytes)
 {
     for (int64_t i = 0; i < rows; i += GEMM_MR)
         micro((int)(rows - i < GEMM_MR ? rows - i : GEMM_MR), n_units, (const char *)a + i * rs * 4,
-              rs, cs, b, c + i * ldc, ldc, add, a, 0);
+              rs, cs, b, c + i * ldc, ldc, add, (const char *)next + i * next_bytes, next_bytes);
+}
+INLINE void pairs_product(int64_t rows, int64_t n_units, const void *a, int64_t rs, int64_t cs,
+                          const uint32_t *b, float *c, int64_t ldc, int add)
+{
+    pairs_product_next(rows, n_units, a, rs, cs, b, c, ldc, add, a, 0);
 }
 /* {a, b} of each lane, and all of a behind all of b. */
 INLINE vu pair_lanes(vf a, vf b)
@@ -98,6 +105,7 @@ struct pairs_block {
 struct pairs_buffers {
     float *s;
     uint32_t *p, *v;
+    int is_packed; /* v holds these keys */
 };
 static void pairs_begin(const struct ku_attn_tile *t, struct pairs_block *b, float **at)
 {
@@ -110,22 +118,26 @@ static void pairs_begin(const struct ku_attn_tile *t, struct pairs_block *b, flo
     for (int i = 0; i < QUERIES; i++)
         b->top[i] = -INFINITY, b->sum[i] = 0;
 }
-static void pairs_keys(struct pairs_block *b, const struct pairs_buffers *u, int64_t k0,
-                       int64_t n_tile)
+static void pairs_keys(struct pairs_block *b, struct pairs_buffers *u, int64_t k0, int64_t n_tile)
 {
     const struct ku_attn_tile *t = &b->t;
     const int64_t n_keys = seen_keys(t, t->q0 + b->n_q, k0, n_tile);
     const int meet = n_keys <= 0 ? APART : segments_of(t, t->q0, b->n_q, k0, n_keys);
+    const int64_t next_keys = k0 + n_tile + t->d < t->n_seen ? k0 + n_tile : k0;
     uint32_t keep[KEEP_WORDS] = {0};
     if (meet == APART)
         return;
-    pairs_product(n_keys, t->d / 2, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, b->q, u->s,
-                  QUERIES, 0);
+    pairs_product_next(n_keys, t->d / 2, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, b->q, u->s,
+                       QUERIES, 0, element(t, t->v, k0 * t->ld_k), t->ld_k * 2);
     if (t->drop)
         draw_keep(t, t->q0, b->n_q, k0, n_keys, keep, QUERIES);
     pairs_softmax(t, k0, n_keys, meet == MIXED, b->add, u->s, t->drop ? keep : NULL, b->top, b->sum,
                   b->o, u->p);
-    pairs_product(t->d, (n_keys + 1) / 2, u->v, 1, t->d, u->p, b->o, QUERIES, b->add);
+    if (!u->is_packed) /* fetched while scores were made */
+        pack_rows(u->v, t->d, element(t, t->v, k0 * t->ld_k), KUMI_BF16, t->ld_k, n_tile, t->d, 1);
+    u->is_packed = 1;
+    pairs_product_next(t->d, (n_keys + 1) / 2, u->v, 1, t->d, u->p, b->o, QUERIES, b->add,
+                       element(t, t->k, next_keys * t->ld_k), t->ld_k * 2);
     b->add = 1;
     ku_pool_poll(t->pool, t->thread);
 }
@@ -159,7 +171,7 @@ static void pairs_forward(const struct ku_attn_tile *t)
     const int64_t end = seen_keys(t, last->t.q0 + last->n_q, 0, t->n_seen);
     for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
         const int64_t n_keys = end - k0 < KEYS ? end - k0 : KEYS;
-        pack_rows(u.v, t->d, element(t, t->v, k0 * t->ld_k), KUMI_BF16, t->ld_k, n_keys, t->d, 1);
+        u.is_packed = 0;
         for (int i = 0; i < n; i++)
             pairs_keys(&block[i], &u, k0, n_keys);
     }
