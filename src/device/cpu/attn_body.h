@@ -210,6 +210,17 @@ static void put_queries(const struct ku_attn_tile *t, int64_t q0, float *row)
         cast(element_out(t, t->dq, (q0 + i) * t->ld_q), t->dtype, row + i * t->d, KUMI_F32, t->d);
 }
 
+/* Rows k0 on of dK and dV. */
+static void put_keys(const struct ku_attn_tile *t, int64_t k0, int64_t n, const float *dk,
+                     const float *dv, int64_t d_pad)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = (k0 + i) * t->ld_k;
+        cast(element_out(t, t->dk, at), t->dtype, dk + i * d_pad, KUMI_F32, t->d);
+        cast(element_out(t, t->dv, at), t->dtype, dv + i * d_pad, KUMI_F32, t->d);
+    }
+}
+
 static void attn_backward(const struct ku_attn_tile *t)
 {
     struct back b = back_scratch(t);

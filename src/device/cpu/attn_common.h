@@ -161,16 +161,7 @@ static void begin_heads(const struct ku_attn_tile *t)
     }
 }
 
-/* Rows k0 on of dK and dV; and those of keys that nobody sees. */
-static void put_keys(const struct ku_attn_tile *t, int64_t k0, int64_t n, const float *dk,
-                     const float *dv, int64_t d_pad)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = (k0 + i) * t->ld_k;
-        cast(element_out(t, t->dk, at), t->dtype, dk + i * d_pad, KUMI_F32, t->d);
-        cast(element_out(t, t->dv, at), t->dtype, dv + i * d_pad, KUMI_F32, t->d);
-    }
-}
+/* Zeros in dK and dV: of keys that nobody sees. */
 static void put_unseen_keys(const struct ku_attn_tile *t)
 {
     const size_t bytes = (size_t)t->d * (t->dtype == KUMI_BF16 ? 2 : 4);

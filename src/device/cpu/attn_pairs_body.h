@@ -6,7 +6,7 @@
  * width do not pair and are left to the other.
  *
  *     S^T = K Q^T, dP^T = V dO^T       pairs along d: rows of K and V as they lie
- *     O^T += V^T P^T, dQ^T += K^T dS^T pairs along keys: V and K interleaved by two keys
+ *     O += P V, dQ^T += K^T dS^T       pairs along keys: V and K interleaved by two keys
  *     dV += P^T dO, dK += dS^T Q       pairs along queries: rows of P^T and dS^T as they lie
  */
 /* c[rows][nr] (+)= a b for any number of rows; row i of `next` is fetched with row i of a. */
@@ -39,11 +39,11 @@ INLINE vu pair_row(vf first, vf second)
 
 /*
  * S^T to pairs of P^T for one tile of keys; moves the running maximum (of s factor, factor = scale
- * log2 e) and sum, and rescales O^T where the maximum moved.
+ * log2 e) and sum. shrunk: what the move makes of O's rows.
  */
 static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, int mixed,
-                          int add, float *s, const uint32_t *keep, float *top, float *sum, float *o,
-                          uint32_t *p)
+                          const float *s, const uint32_t *keep, float *top, float *sum,
+                          float *shrunk, uint32_t *p)
 {
     const int edge =
         (t->causal && k0 + n_keys > t->q0 + t->offset) || t->q0 + QUERIES > t->t || mixed;
@@ -73,9 +73,7 @@ static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_ke
             }
             *(vu_mem *)(p + k / 2 * QUERIES + at) = pair_lanes(w[0], w[1]);
         }
-        if (add)
-            for (int64_t j = 0; j < t->d; j++)
-                store(KUMI_F32, o + j * QUERIES, at, load(KUMI_F32, o + j * QUERIES, at) * shrink);
+        store(KUMI_F32, shrunk, at, shrink);
         store(KUMI_F32, sum, at, l);
     }
 }
@@ -96,12 +94,13 @@ static void put_rows(const struct ku_attn_tile *t, void *out, int64_t ld, const 
 /* A tile of queries of a tile of the forward pass, and what it keeps from keys to keys. */
 struct pairs_block {
     struct ku_attn_tile t;
-    float *o, *top, *sum; /* [d][queries], [queries] */
+    float *o, *top, *sum; /* [queries][d_pad], [queries] */
     uint32_t *q;          /* Q^T: pairs along d, [d / 2][queries] */
-    int64_t n_q;
+    int64_t n_q, d_pad;   /* d up to a multiple of nr */
     int add;
 };
-/* What all blocks use in turn: scores, their pairs, and V in pairs along keys, [keys / 2][d]. */
+/* What all blocks use in turn: scores, their pairs, and V in panels of nr columns, pairs along
+ * keys. */
 struct pairs_buffers {
     float *s;
     uint32_t *p, *v;
@@ -110,48 +109,82 @@ struct pairs_buffers {
 static void pairs_begin(const struct ku_attn_tile *t, struct pairs_block *b, float **at)
 {
     *b = (struct pairs_block){.t = *t, .n_q = t->t - t->q0 < QUERIES ? t->t - t->q0 : QUERIES};
+    b->d_pad = (t->d + GEMM_NR - 1) / GEMM_NR * GEMM_NR;
     b->top = *at, b->sum = b->top + QUERIES, b->o = b->sum + QUERIES;
-    b->q = (uint32_t *)(void *)(b->o + t->d * QUERIES);
+    b->q = (uint32_t *)(void *)(b->o + b->d_pad * QUERIES);
     *at = (float *)(void *)(b->q + t->d / 2 * QUERIES);
     pack_cols(b->q, QUERIES, element(t, t->q, t->q0 * t->ld_q), KUMI_BF16, t->ld_q, t->d, b->n_q,
               1);
     for (int i = 0; i < QUERIES; i++)
         b->top[i] = -INFINITY, b->sum[i] = 0;
 }
+/* O = O shrunk + P V of a tile of keys. */
+static void pairs_values(struct pairs_block *b, struct pairs_buffers *u, const float *shrunk,
+                         int64_t k0, int64_t n_keys, int64_t n_tile)
+{
+    const struct ku_attn_tile *t = &b->t;
+    const int64_t next = k0 + n_tile + b->n_q < t->n_seen ? k0 + n_tile : k0; /* rows of K */
+    for (int64_t q = 0; b->add && q < b->n_q; q++)
+        for (int64_t j = 0; shrunk[q] != 1 && j < b->d_pad; j += LANES) {
+            float *o = b->o + q * b->d_pad;
+            store(KUMI_F32, o, j, load(KUMI_F32, o, j) * shrunk[q]);
+        }
+    for (int64_t j = 0; j < t->d; j += GEMM_NR) {
+        uint32_t *v = u->v + j * (KEYS / 2);
+        if (!u->is_packed) /* fetched while scores were made */
+            pack_rows(v, GEMM_NR, element(t, t->v, k0 * t->ld_k + j), KUMI_BF16, t->ld_k, n_tile,
+                      t->d - j < GEMM_NR ? t->d - j : GEMM_NR, 1);
+        pairs_product_next(b->n_q, (n_keys + 1) / 2, u->p, 1, QUERIES, v, b->o + j, b->d_pad,
+                           b->add, element(t, t->k, next * t->ld_k), t->ld_k * 2);
+    }
+    u->is_packed = 1;
+    b->add = 1;
+}
 static void pairs_keys(struct pairs_block *b, struct pairs_buffers *u, int64_t k0, int64_t n_tile)
 {
     const struct ku_attn_tile *t = &b->t;
     const int64_t n_keys = seen_keys(t, t->q0 + b->n_q, k0, n_tile);
     const int meet = n_keys <= 0 ? APART : segments_of(t, t->q0, b->n_q, k0, n_keys);
-    const int64_t next_keys = k0 + n_tile + t->d < t->n_seen ? k0 + n_tile : k0;
     uint32_t keep[KEEP_WORDS] = {0};
+    float shrunk[QUERIES];
     if (meet == APART)
         return;
     pairs_product_next(n_keys, t->d / 2, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, b->q, u->s,
                        QUERIES, 0, element(t, t->v, k0 * t->ld_k), t->ld_k * 2);
     if (t->drop)
         draw_keep(t, t->q0, b->n_q, k0, n_keys, keep, QUERIES);
-    pairs_softmax(t, k0, n_keys, meet == MIXED, b->add, u->s, t->drop ? keep : NULL, b->top, b->sum,
-                  b->o, u->p);
-    if (!u->is_packed) /* fetched while scores were made */
-        pack_rows(u->v, t->d, element(t, t->v, k0 * t->ld_k), KUMI_BF16, t->ld_k, n_tile, t->d, 1);
-    u->is_packed = 1;
-    pairs_product_next(t->d, (n_keys + 1) / 2, u->v, 1, t->d, u->p, b->o, QUERIES, b->add,
-                       element(t, t->k, next_keys * t->ld_k), t->ld_k * 2);
-    b->add = 1;
+    pairs_softmax(t, k0, n_keys, meet == MIXED, u->s, t->drop ? keep : NULL, b->top, b->sum, shrunk,
+                  u->p);
+    pairs_values(b, u, shrunk, k0, n_keys, n_tile);
     ku_pool_poll(t->pool, t->thread);
 }
-static void pairs_end(struct pairs_block *b, float *row)
+/* Rows of sums, times factor[row] if given, rounded by the instruction: what is subnormal is zero,
+ * as in its products. */
+static void put_sums(const float *sum, int64_t d_pad, int64_t n, int64_t d, const float *factor,
+                     uint16_t *out, int64_t ld)
+{
+    for (int64_t i = 0; i < n; i++, sum += d_pad, out += ld) {
+        const vf by = splat(factor ? factor[i] : 1);
+        for (int64_t j = 0; j < d; j += 2 * LANES) {
+            const vu both =
+                pair_row(load(KUMI_F32, sum, j) * by, load(KUMI_F32, sum, j + LANES) * by);
+            const __mmask32 some = d - j < 32 ? ((__mmask32)1 << (d - j)) - 1 : ~(__mmask32)0;
+            _mm512_mask_storeu_epi16(out + j, some, (__m512i)both);
+        }
+    }
+}
+static void pairs_end(struct pairs_block *b)
 {
     const struct ku_attn_tile *t = &b->t;
     if (!b->add) /* no key at all */
-        memset(b->o, 0, (size_t)(t->d * QUERIES) * sizeof *b->o);
+        memset(b->o, 0, (size_t)(b->d_pad * QUERIES) * sizeof *b->o);
     for (int64_t i = 0; i < b->n_q; i++) {
         t->lse[t->q0 + i] =
             (float)(0.693147180559945309 * (double)b->top[i] + log((double)b->sum[i]));
         b->sum[i] = b->sum[i] == 0 ? 0 : 1.0f / b->sum[i];
     }
-    put_rows(t, element_out(t, t->out, t->q0 * t->ld_o), t->ld_o, b->o, b->n_q, b->sum, row);
+    put_sums(b->o, b->d_pad, b->n_q, t->d, b->sum, element_out(t, t->out, t->q0 * t->ld_o),
+             t->ld_o);
 }
 /* Several tiles of queries: V is interleaved once for all. */
 static void pairs_forward(const struct ku_attn_tile *t)
@@ -176,7 +209,7 @@ static void pairs_forward(const struct ku_attn_tile *t)
             pairs_keys(&block[i], &u, k0, n_keys);
     }
     for (int i = 0; i < n; i++)
-        pairs_end(&block[i], u.s);
+        pairs_end(&block[i]);
 }
 
 /* Scratch of the backward pass. */
@@ -264,10 +297,10 @@ static void pairs_queries(const struct ku_attn_tile *t, const struct pairs_back 
     const uint16_t *q = element(t, t->q, q0 * t->ld_q), *d_o = element(t, t->d_out, q0 * t->ld_o);
     pack_cols(b->qt, QUERIES, q, KUMI_BF16, t->ld_q, t->d, n_q, 1);
     pack_cols(b->dot, QUERIES, d_o, KUMI_BF16, t->ld_o, t->d, n_q, 1);
-    pairs_product(n_keys, d_units, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, b->qt, b->s,
-                  QUERIES, 0);
-    pairs_product(n_keys, d_units, element(t, t->v, k0 * t->ld_k), t->ld_k / 2, 1, b->dot, b->dp,
-                  QUERIES, 0);
+    pairs_product_next(n_keys, d_units, element(t, t->k, k0 * t->ld_k), t->ld_k / 2, 1, b->qt, b->s,
+                       QUERIES, 0, element(t, t->v, k0 * t->ld_k), t->ld_k * 2);
+    pairs_product_next(n_keys, d_units, element(t, t->v, k0 * t->ld_k), t->ld_k / 2, 1, b->dot,
+                       b->dp, QUERIES, 0, element(t, q, QUERIES * t->ld_q), t->ld_q * 2);
     if (t->drop)
         draw_keep(t, q0, n_q, k0, n_keys, b->keep, QUERIES);
     pairs_adjoint(t, b, q0, k0, n_keys, meet == MIXED);
@@ -298,7 +331,8 @@ static void pairs_backward(const struct ku_attn_tile *t)
                 ku_pool_poll(t->pool, t->thread);
             }
         }
-        put_keys(t, k0, n_keys, b.dk, b.dv, b.d_pad);
+        put_sums(b.dk, b.d_pad, n_keys, t->d, NULL, element_out(t, t->dk, k0 * t->ld_k), t->ld_k);
+        put_sums(b.dv, b.d_pad, n_keys, t->d, NULL, element_out(t, t->dv, k0 * t->ld_k), t->ld_k);
     }
     put_unseen_keys(t);
     for (int64_t h = 0; h < t->n_heads; h++) {

@@ -129,24 +129,6 @@ static void short_rows(const struct ku_attn_tile *t, const struct short_tile *b,
         pairs_product(rows, (n + 1) / 2, a, rs, cs, b->panel, c + j, b->d_pad, add);
     }
 }
-/* Rows of sums, times factor[row] if given, rounded by the instruction: what is subnormal is zero,
- * as in its products. */
-static void short_put(const struct ku_attn_tile *t, const struct short_tile *b, int64_t rows,
-                      const float *sum, const float *factor, void *out, int64_t ld)
-{
-    for (int64_t i = 0; i < rows; i++) {
-        uint16_t *to = (uint16_t *)out + i * ld;
-        const float *from = sum + i * b->d_pad;
-        const vf by = splat(factor ? factor[i] : 1);
-        for (int64_t j = 0; j < t->d; j += 2 * LANES) {
-            const vu both =
-                pair_row(load(KUMI_F32, from, j) * by, load(KUMI_F32, from, j + LANES) * by);
-            const int64_t n = t->d - j;
-            const __mmask32 some = n < 32 ? ((__mmask32)1 << n) - 1 : ~(__mmask32)0;
-            _mm512_mask_storeu_epi16(to + j, some, (__m512i)both);
-        }
-    }
-}
 /* The queries, of lanes `at` on, that see a key. */
 INLINE __mmask16 short_sees(const struct ku_attn_tile *t, int64_t key, int64_t at)
 {
@@ -197,7 +179,7 @@ static void short_forward(const struct ku_attn_tile *t)
         draw_keep(t, 0, b.n_q, 0, b.n_keys, b.keep, b.w);
     short_softmax(t, &b);
     short_rows(t, &b, b.n_q, b.p, 1, b.w, t->v, t->ld_k, b.n_keys, b.dq, 0);
-    short_put(t, &b, b.n_q, b.dq, b.over, t->out, t->ld_o);
+    put_sums(b.dq, b.d_pad, b.n_q, t->d, b.over, t->out, t->ld_o);
 }
 
 /* over[query] = sum of dO O. */
@@ -258,7 +240,7 @@ static void short_head_backward(const struct ku_attn_tile *t, struct short_tile 
     short_rows(t, b, b->n_keys, b->p_row, b->w / 2, 1, t->d_out, t->ld_o, b->n_q, b->dv, add);
     short_rows(t, b, b->n_keys, b->ds_row, b->w / 2, 1, t->q, t->ld_q, b->n_q, b->dk, add);
     short_rows(t, b, b->n_q, b->ds, 1, b->w, t->k, t->ld_k, b->n_keys, b->dq, 0);
-    short_put(t, b, b->n_q, b->dq, NULL, t->dq, t->ld_q);
+    put_sums(b->dq, b->d_pad, b->n_q, t->d, NULL, t->dq, t->ld_q);
 }
 static void short_backward(const struct ku_attn_tile *t)
 {
@@ -268,7 +250,7 @@ static void short_backward(const struct ku_attn_tile *t)
         const struct ku_attn_tile one = head_of(t, h);
         short_head_backward(&one, &b, h > 0);
     }
-    short_put(t, &b, b.n_keys, b.dk, NULL, t->dk, t->ld_k);
-    short_put(t, &b, b.n_keys, b.dv, NULL, t->dv, t->ld_k);
+    put_sums(b.dk, b.d_pad, b.n_keys, t->d, NULL, t->dk, t->ld_k);
+    put_sums(b.dv, b.d_pad, b.n_keys, t->d, NULL, t->dv, t->ld_k);
     put_unseen_keys(t);
 }
