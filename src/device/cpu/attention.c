@@ -22,9 +22,10 @@ static const void *row_of(const struct ku_kernel *k, const struct ku_attn_rows *
 }
 
 /* `head` counts heads of queries. */
-static void describe(const struct ku_kernel *k, const struct ku_attention *a, int64_t sample,
-                     int64_t head, int thread, struct ku_attn_tile *t, struct ku_dropout *drop)
+static void describe(const struct ku_kernel *k, int64_t sample, int64_t head, int thread,
+                     struct ku_attn_tile *t, struct ku_dropout *drop)
 {
+    const struct ku_attention *a = &k->attention;
     const struct ku_view *in = k->call.in, *keys = &in[a->k.operand];
     const int32_t *position = a->positions < 0 ? NULL : in[a->positions].data;
     *t = (struct ku_attn_tile){.q = row_of(k, &a->q, sample, head),
@@ -54,7 +55,6 @@ static void describe(const struct ku_kernel *k, const struct ku_attention *a, in
     if (k->attr.p > 0) {
         const int dim = a->k_heads;
         int64_t row = (in[a->q.operand].start[0] + sample) * keys->logical[dim] + keys->start[dim];
-        *drop = ku_cpu_dropout(k);
         t->drop = drop;
         t->drop_first = (uint64_t)(row * a->group + head) * (uint64_t)(t->t * t->s);
     }
@@ -81,32 +81,33 @@ static int check_attention(struct ku_kernel *k, const struct ku_attention *a)
     return KUMI_OK;
 }
 
-static int in_pairs(const struct ku_kernel *k, const struct ku_attn_tile *t)
+static int in_pairs(const struct ku_kernel *k)
 {
-    return k->cpu->pairs && t->dtype == KUMI_BF16 && t->d % 2 == 0;
+    const struct ku_attention *a = &k->attention;
+    return k->cpu->pairs && k->call.in[a->q.operand].dtype == KUMI_BF16 && a->width % 2 == 0;
 }
 
 static void tile_attention(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const struct ku_attention a = geometry(k);
+    const struct ku_attention a = k->attention;
     const int64_t n_heads = a.n_heads * a.group, row = tile / k->n_slices;
     const int64_t sample = row / n_heads, head = row % n_heads;
     struct ku_attn_tile t;
-    struct ku_dropout drop;
-    describe(k, &a, sample, head, thread, &t, &drop);
+    struct ku_dropout drop = ku_cpu_dropout(k);
+    describe(k, sample, head, thread, &t, &drop);
     /* causal: the last queries see the most keys; the longest tiles first */
     t.q0 = (k->n_slices - 1 - tile % k->n_slices) * k->per_tile;
     t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a.o, sample, 0, head));
     t.lse = (float *)k->call.out[1].data + ku_attn_lse_at(&a, sample, head);
-    (in_pairs(k, &t) ? k->cpu->pairs->attn_forward : k->cpu->ops->attn_forward)(&t);
+    (in_pairs(k) ? k->cpu->pairs->attn_forward : k->cpu->ops->attn_forward)(&t);
 }
 /* One query, all heads that read a head of keys. */
 static void tile_decode(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const struct ku_attention a = geometry(k);
+    const struct ku_attention a = k->attention;
     const int64_t sample = tile / a.n_heads, head = tile % a.n_heads * a.group;
     struct ku_attn_tile t;
-    describe(k, &a, sample, head, thread, &t, NULL);
+    describe(k, sample, head, thread, &t, NULL);
     if (t.causal && t.offset + 1 < t.n_seen)
         t.n_seen = t.offset + 1;
     t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a.o, sample, 0, head));
@@ -119,9 +120,103 @@ static int is_decode(const struct ku_kernel *k, const struct ku_attention *a)
            a->group * (a->width + 8) * 2 * (int64_t)sizeof(float) <= KU_CPU_SCRATCH_BYTES;
 }
 
+/* The gradients of one head of keys and of the queries that read it. */
+static void describe_dx(const struct ku_kernel *k, int64_t pair, int thread, struct ku_attn_tile *t,
+                        struct ku_dropout *drop)
+{
+    const struct ku_attention *a = &k->attention;
+    const int64_t sample = pair / a->n_heads, key_head = pair % a->n_heads;
+    const int64_t head = key_head * a->group;
+    const struct ku_view *out = k->call.out;
+    const int is_packed = k->call.n_out == 1;
+    describe(k, sample, head, thread, t, drop);
+    t->d_out = row_of(k, &a->d_o, sample, head);
+    t->o = row_of(k, &a->o, sample, head);
+    t->lse = (float *)k->call.in[a->lse].data + ku_attn_lse_at(a, sample, head);
+    t->dq = ku_cpu_at(&out[0], ku_attn_at(&a->q, sample, 0, head));
+    t->dk = ku_cpu_at(&out[is_packed ? 0 : 1], ku_attn_at(&a->k, sample, 0, key_head));
+    t->dv = ku_cpu_at(&out[is_packed ? 0 : 2], ku_attn_at(&a->v, sample, 0, key_head));
+    t->sum =
+        (float *)k->call.workspace + pair * a->group * ku_attn_sum_count(a->n_queries, a->width);
+}
+static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    struct ku_attn_tile t;
+    struct ku_dropout drop = ku_cpu_dropout(k);
+    describe_dx(k, tile, thread, &t, &drop);
+    (in_pairs(k) ? k->cpu->pairs->attn_backward : k->cpu->ops->attn_backward)(&t);
+}
+
+/* Few queries and keys: several heads a tile, so that it is worth handing out. */
+static int is_short(const struct ku_kernel *k)
+{
+    const struct ku_attention *a = &k->attention;
+    return in_pairs(k) && a->segments < 0 && a->n_queries <= KU_ATTN_SHORT &&
+           a->n_keys <= KU_ATTN_SHORT;
+}
+static void bind_short(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_heads)
+{
+    const struct ku_attention *a = &k->attention;
+    k->count = a->n_samples * n_heads;
+    k->per_tile = 1 + (1 << 16) / (a->n_queries * a->n_keys * a->width + 1);
+    ku_cpu_phase(k, fn, ku_cpu_tiles(k->count, k->per_tile));
+}
+/* The rows of a head of the next sample, which lie too far apart for the machine to guess. Inline:
+ * gcc takes a function that only prefetches for one without effect. */
+static inline __attribute__((always_inline)) void fetch_next(const struct ku_kernel *k,
+                                                             const void *x,
+                                                             const struct ku_attn_rows *rows,
+                                                             int64_t sample, int64_t n)
+{
+    if (sample + 1 == k->attention.n_samples)
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        const char *at = (const char *)x + 2 * (rows->per_sample + i * rows->ld);
+        for (int64_t b = 0; b < 2 * k->attention.width; b += 64)
+            __builtin_prefetch(at + b, 0, 2);
+    }
+}
+static void tile_short(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_attention *a = &k->attention;
+    const int64_t n_heads = a->n_heads * a->group;
+    struct ku_attn_tile t;
+    struct ku_dropout drop = ku_cpu_dropout(k);
+    int64_t from, n;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = from; i < from + n; i++) {
+        const int64_t sample = i / n_heads, head = i % n_heads;
+        describe(k, sample, head, thread, &t, &drop);
+        t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a->o, sample, 0, head));
+        t.lse = (float *)k->call.out[1].data + ku_attn_lse_at(a, sample, head);
+        fetch_next(k, t.q, &a->q, sample, t.t);
+        fetch_next(k, t.k, &a->k, sample, t.s);
+        fetch_next(k, t.v, &a->v, sample, t.s);
+        fetch_next(k, t.out, &a->o, sample, t.t);
+        k->cpu->pairs->attn_short_forward(&t);
+    }
+}
+static void tile_short_dx(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    struct ku_attn_tile t;
+    struct ku_dropout drop = ku_cpu_dropout(k);
+    int64_t from, n;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = from; i < from + n; i++) {
+        const int64_t sample = i / k->attention.n_heads;
+        describe_dx(k, i, thread, &t, &drop);
+        const void *queries[] = {t.q, t.o, t.d_out, t.dq}, *keys[] = {t.k, t.v, t.dk, t.dv};
+        for (int x = 0; x < 4; x++) {
+            fetch_next(k, queries[x], x % 3 ? &k->attention.o : &k->attention.q, sample, t.t);
+            fetch_next(k, keys[x], &k->attention.k, sample, t.s);
+        }
+        k->cpu->pairs->attn_short_backward(&t);
+    }
+}
+
 int ku_cpu_bind_attention(struct ku_kernel *k)
 {
-    const struct ku_attention a = geometry(k);
+    const struct ku_attention a = k->attention = geometry(k);
     KU_TRY(check_attention(k, &a));
     KU_TRY(ku_cpu_check(k, "o", &k->call.out[0], k->call.in[a.q.operand].dtype));
     KU_TRY(ku_cpu_check(k, "log-sum-exp", &k->call.out[1], KUMI_F32));
@@ -129,7 +224,11 @@ int ku_cpu_bind_attention(struct ku_kernel *k)
         ku_cpu_phase(k, tile_decode, a.n_samples * a.n_heads);
         return KUMI_OK;
     }
-    k->per_tile = k->cpu->ops->gemm.nr;
+    if (is_short(k)) {
+        bind_short(k, tile_short, a.n_heads * a.group);
+        return KUMI_OK;
+    }
+    k->per_tile = in_pairs(k) ? KU_ATTN_BLOCKS * k->cpu->pairs->gemm.nr : k->cpu->ops->gemm.nr;
     k->n_slices = ku_cpu_tiles(a.n_queries, k->per_tile);
     ku_cpu_phase(k, tile_attention, a.n_samples * a.n_heads * a.group * k->n_slices);
     return KUMI_OK;
@@ -139,24 +238,6 @@ int ku_cpu_bind_attention_kv(struct ku_kernel *k)
     return ku_cpu_bind_attention(k);
 }
 
-static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_attention a = geometry(k);
-    const int64_t sample = tile / a.n_heads, head = tile % a.n_heads * a.group;
-    const struct ku_view *out = k->call.out;
-    const int is_packed = k->call.n_out == 1;
-    struct ku_attn_tile t;
-    struct ku_dropout drop;
-    describe(k, &a, sample, head, thread, &t, &drop);
-    t.d_out = row_of(k, &a.d_o, sample, head);
-    t.o = row_of(k, &a.o, sample, head);
-    t.lse = (float *)k->call.in[a.lse].data + ku_attn_lse_at(&a, sample, head);
-    t.dq = ku_cpu_at(&out[0], ku_attn_at(&a.q, sample, 0, head));
-    t.dk = ku_cpu_at(&out[is_packed ? 0 : 1], ku_attn_at(&a.k, sample, 0, tile % a.n_heads));
-    t.dv = ku_cpu_at(&out[is_packed ? 0 : 2], ku_attn_at(&a.v, sample, 0, tile % a.n_heads));
-    t.sum = (float *)k->call.workspace + tile * a.group * ku_attn_sum_count(a.n_queries, a.width);
-    (in_pairs(k, &t) ? k->cpu->pairs->attn_backward : k->cpu->ops->attn_backward)(&t);
-}
 size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c)
 {
     const struct ku_shape *shape[KU_MAX_IN];
@@ -168,11 +249,14 @@ size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c)
 }
 int ku_cpu_bind_attention_dx(struct ku_kernel *k)
 {
-    const struct ku_attention a = geometry(k);
+    const struct ku_attention a = k->attention = geometry(k);
     KU_TRY(check_attention(k, &a));
     for (int o = 0; o < k->call.n_out; o++)
         KU_TRY(ku_cpu_check(k, "a gradient", &k->call.out[o], k->call.in[a.q.operand].dtype));
-    ku_cpu_phase(k, tile_attention_dx, a.n_samples * a.n_heads);
+    if (is_short(k))
+        bind_short(k, tile_short_dx, a.n_heads);
+    else
+        ku_cpu_phase(k, tile_attention_dx, a.n_samples * a.n_heads);
     return KUMI_OK;
 }
 int ku_cpu_bind_attention_kv_dx(struct ku_kernel *k)

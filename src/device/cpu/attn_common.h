@@ -18,31 +18,37 @@ INLINE void *element_out(const struct ku_attn_tile *t, void *x, int64_t i)
 #define PARTS      ((int)QUERIES < (int)LANES ? 1 : (int)QUERIES / (int)LANES)
 #define LANE_COUNT ((int)QUERIES < (int)LANES ? (int)QUERIES : (int)LANES)
 
-/* keep[key][query] = 0 or 1/(1-p): the random bits of global element (n, h, query, key). */
-static void draw_keep(const struct ku_attn_tile *t, int64_t q0, int64_t k0, int64_t n_keys,
-                      float *keep)
+enum { KEEP_WORDS = (KEYS + 31) / 32 * QUERIES };
+/*
+ * Bit k % 32 of keep[k / 32 * width + q]: query q0 + q of global element (n, h, query, k0 + k)
+ * keeps it. Rows of up to 64 keys are drawn as one run, others one by one.
+ */
+static void draw_keep(const struct ku_attn_tile *t, int64_t q0, int64_t n_q, int64_t k0,
+                      int64_t n_keys, uint32_t *keep, int64_t width)
 {
-    const struct ku_dropout *d = t->drop;
-    const int aligned = t->s % 4 == 0; /* then four keys of a query share one Philox block */
-    for (int part = 0; part < PARTS; part++)
-        for (int64_t k = 0; k < n_keys; k += aligned ? 4 : 1) {
-            vu c0, c1, w[4], word = {0};
-            for (int l = 0; l < LANES; l++) {
-                uint64_t q = (uint64_t)(q0 + part * LANES + l);
-                uint64_t index = t->drop_first + q * (uint64_t)t->s + (uint64_t)(k0 + k);
-                c0[l] = (uint32_t)(index / 4), c1[l] = (uint32_t)(index / 4 >> 32);
-                word[l] = (uint32_t)(index % 4);
-            }
-            philox_lanes(d->seed, d->step, d->stream, c0, c1, w);
-            if (!aligned)
-                for (uint32_t i = 1; i < 4; i++)
-                    w[0] = (vu)select_f((vi)(word == i - (vu){0}), (vf)w[i], (vf)w[0]);
-            for (int64_t j = 0; j < (aligned ? 4 : 1) && k + j < n_keys; j++) {
-                vi on = (vi)((w[j] >> 8) >= d->least - (vu){0});
-                store_n(KUMI_F32, keep + (k + j) * QUERIES, part * LANES, LANE_COUNT,
-                        select_f(on, splat(d->scale), (vf){0}));
-            }
-        }
+    uint64_t bits[64 * QUERIES / 64 + 2] = {0};
+    const int64_t at_once = t->s <= 64 ? n_q : 1;
+    for (int64_t q = 0; q < n_q; q += at_once) {
+        const uint64_t first = t->drop_first + (uint64_t)((q0 + q) * t->s + k0);
+        keep_bits(t->drop, first, (at_once - 1) * t->s + n_keys, bits);
+        for (int64_t i = 0; i < at_once; i++)
+            for (int64_t k = 0; k < n_keys; k += 32)
+                keep[k / 32 * width + q + i] = bits_at(bits, (int64_t)(first % 4) + i * t->s + k);
+    }
+}
+/* x of lanes `at` on times 1 / (1 - p) or 0, by the bit of key k. */
+INLINE vf drop_key(const struct ku_attn_tile *t, const uint32_t *keep, int64_t width, int64_t k,
+                   int64_t at, vf x)
+{
+    const uint32_t *word = keep + k / 32 * width, bit = (uint32_t)1 << k % 32;
+#if defined(__AVX512F__)
+    const __mmask16 on = _mm512_test_epi32_mask(*(const __m512i_u *)(const void *)(word + at),
+                                                _mm512_set1_epi32((int)bit));
+    return (vf)_mm512_maskz_mul_ps(on, (__m512)x, _mm512_set1_ps(t->drop->scale));
+#else
+    vu w = (vu)load_n(KUMI_F32, word, at, LANE_COUNT);
+    return select_f((vi)((w & bit) != (vu){0}), x * t->drop->scale, (vf){0});
+#endif
 }
 
 /* Queries, one per lane: the keys where they stand, and their segments. */
@@ -62,6 +68,14 @@ INLINE vi visible(const struct ku_attn_tile *t, const struct lanes *l, int64_t k
 {
     vi in = t->causal ? l->in & (l->at >= (int32_t)k - (vi){0}) : l->in;
     return t->segment ? in & (l->segment == t->segment[k] - (vi){0}) : in;
+}
+
+#define LOG2_E 1.44269504088896341f
+/* 2^(s factor - top), 0 where the query does not look at the key; x = s factor - top <= 0. */
+INLINE vf weight(vf x, int edge, vi looks)
+{
+    vf p = exp2_f(max_f(x, EXP2_ZERO));
+    return edge ? select_f(looks, p, (vf){0}) : p;
 }
 
 /* Of keys [k0, k0 + n), those that the queries before q_end see. */
@@ -147,16 +161,7 @@ static void begin_heads(const struct ku_attn_tile *t)
     }
 }
 
-/* Rows k0 on of dK and dV; and those of keys that nobody sees. */
-static void put_keys(const struct ku_attn_tile *t, int64_t k0, int64_t n, const float *dk,
-                     const float *dv, int64_t d_pad)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = (k0 + i) * t->ld_k;
-        cast(element_out(t, t->dk, at), t->dtype, dk + i * d_pad, KUMI_F32, t->d);
-        cast(element_out(t, t->dv, at), t->dtype, dv + i * d_pad, KUMI_F32, t->d);
-    }
-}
+/* Zeros in dK and dV: of keys that nobody sees. */
 static void put_unseen_keys(const struct ku_attn_tile *t)
 {
     const size_t bytes = (size_t)t->d * (t->dtype == KUMI_BF16 ? 2 : 4);

@@ -7,18 +7,6 @@
  */
 enum { DECODE_KEYS = 64, DECODE_COLS = 4 * (int)LANES };
 
-/* Sums of the lanes of sixteen vectors: of v[i] in lane i. */
-#define ADD_ROUND(block)                                                                           \
-    UNROLL                                                                                         \
-    for (int r = 0; r < (block); r++) {                                                            \
-        vf a = v[r], b = v[r + (block)];                                                           \
-        v[r] = SHUFFLE(a, b, LOW_##block) + SHUFFLE(a, b, HIGH_##block);                           \
-    }
-INLINE vf sum_lanes_16(vf v[16])
-{
-    ADD_ROUND(8) ADD_ROUND(4) ADD_ROUND(2) ADD_ROUND(1) return v[0];
-}
-
 /* q.k of keys [k, k + 16), of which n are there. */
 INLINE vf dots(enum kumi_dtype dtype, const void *k, int64_t ld, int64_t n, const float *q,
                int64_t d)

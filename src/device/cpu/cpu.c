@@ -70,11 +70,16 @@ int ku_cpu_check_all(const struct ku_kernel *k)
 struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k)
 {
     const int64_t *control = k->call.in[k->call.n_in - 1].data;
-    return (struct ku_dropout){.seed = (uint64_t)control[KU_CONTROL_SEED],
-                               .step = (uint32_t)control[KU_CONTROL_STEP],
-                               .stream = k->call.stream,
-                               .least = (uint32_t)ceil(k->attr.p * 0x1p24),
-                               .scale = (float)(1.0 / (1.0 - k->attr.p))};
+    struct ku_dropout d = {.seed = (uint64_t)control[KU_CONTROL_SEED],
+                           .step = (uint32_t)control[KU_CONTROL_STEP],
+                           .stream = k->call.stream,
+                           .least = (uint32_t)ceil(k->attr.p * 0x1p24),
+                           .scale = (float)(1.0 / (1.0 - k->attr.p))};
+    for (uint32_t i = 0; i < 10; i++) { /* base/random.c */
+        d.key[i][0] = (uint32_t)d.seed + i * 0x9E3779B9u;
+        d.key[i][1] = (uint32_t)(d.seed >> 32) + i * 0xBB67AE85u;
+    }
+    return d;
 }
 
 static const struct ku_isa_ops *ops_of(enum ku_isa isa)

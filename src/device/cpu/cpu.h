@@ -5,6 +5,7 @@
 #include "device/cpu/isa.h"
 #include "device/device.h"
 #include "device/pool.h"
+#include "op/attention.h"
 #include "op/window.h"
 
 /*
@@ -86,8 +87,9 @@ struct ku_kernel {
     int64_t per_tile;              /* elements or rows */
     int64_t n_slices;              /* fixed parts of a reduction */
     struct ku_cpu_product product; /* linear */
-    double *table;                 /* rope: frequencies; owned, or NULL */
-    struct ku_window window;       /* convolution, pooling */
+    struct ku_attention attention;
+    double *table;           /* rope: frequencies; owned, or NULL */
+    struct ku_window window; /* convolution, pooling */
     struct ku_cpu_conv conv;
 };
 

@@ -219,50 +219,6 @@ KERNEL void glu_dx(void *dgate, void *dup, const void *dy, const void *gate, con
 #undef ONE
 }
 
-/* The 24 random bits of 64 elements from element 4 * block on, in element order. */
-INLINE void random_bits(const struct ku_dropout *d, uint64_t block, uint32_t bits[64])
-{
-    /* lane 4k + i works on block 4i + k, so that the four words of four neighbouring blocks meet in
-     * one 128-bit lane each */
-    const vu add = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-    vu c0 = (uint32_t)block + add, w[4];
-    vu c1 = (uint32_t)(block >> 32) - (vu)(c0 < add); /* carry: the comparison is -1 */
-    philox_lanes(d->seed, d->step, d->stream, c0, c1, w);
-    vu ab = SHUFFLE(w[0], w[1], ZIP_LOW), ab_high = SHUFFLE(w[0], w[1], ZIP_HIGH);
-    vu cd = SHUFFLE(w[2], w[3], ZIP_LOW), cd_high = SHUFFLE(w[2], w[3], ZIP_HIGH);
-    *(vu_mem *)bits = SHUFFLE(ab, cd, LOW_2) >> 8;
-    *(vu_mem *)(bits + 16) = SHUFFLE(ab, cd, HIGH_2) >> 8;
-    *(vu_mem *)(bits + 32) = SHUFFLE(ab_high, cd_high, LOW_2) >> 8;
-    *(vu_mem *)(bits + 48) = SHUFFLE(ab_high, cd_high, HIGH_2) >> 8;
-}
-INLINE void dropout_as(void *dst, const void *x, enum kumi_dtype t, int64_t n,
-                       const struct ku_dropout *d, uint64_t first)
-{
-    uint32_t bits[64];
-    for (int64_t at = 0; at < n;) {
-        uint64_t block = (first + (uint64_t)at) / 4;
-        int64_t skip = (int64_t)((first + (uint64_t)at) % 4);
-        random_bits(d, block, bits);
-        int64_t end = at + 64 - skip < n ? at + 64 - skip : n, i = at;
-        for (; i + LANES <= end; i += LANES) {
-            vu b = *(const vu_mem *)(bits + skip + (i - at));
-            vi keep = (vi)(b >= d->least - (vu){0});
-            store(t, dst, i, select_f(keep, load(t, x, i) * d->scale, (vf){0}));
-        }
-        for (; i < end; i++) {
-            vf v = load_n(t, x, i, 1) * d->scale;
-            store_n(t, dst, i, 1, bits[skip + (i - at)] >= d->least ? v : (vf){0});
-        }
-        at = end;
-    }
-}
-KERNEL void dropout(void *dst, const void *x, enum kumi_dtype t, int64_t n,
-                    const struct ku_dropout *d, uint64_t first)
-{
-    BY_DTYPE(t, dropout_as(dst, x, KUMI_F32, n, d, first),
-             dropout_as(dst, x, KUMI_BF16, n, d, first));
-}
-
 INLINE void sum_into_as(float *sum, const void *x, enum kumi_dtype t, int64_t n)
 {
     FOR_VECTORS(n, STORE(KUMI_F32, sum, LOAD(KUMI_F32, sum) + LOAD(t, x)));

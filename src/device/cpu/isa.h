@@ -15,8 +15,9 @@
 struct ku_dropout {
     uint64_t seed;
     uint32_t step, stream;
-    uint32_t least; /* an element is kept where its 24 random bits are at least this: p 2^24 */
-    float scale;    /* 1 / (1 - p) */
+    uint32_t least;      /* an element is kept where its 24 random bits are at least this: p 2^24 */
+    float scale;         /* 1 / (1 - p) */
+    uint64_t key[10][2]; /* Philox's of every round, made of the seed */
 };
 
 /* Optimizers over a range: PyTorch's formulas with the step's scalars folded in. */
@@ -157,6 +158,10 @@ struct ku_attn_tile {
     int thread;
 };
 enum { KU_ATTN_MAX_WIDTH = 512 /* of a head: the tiles fit the scratch of a thread */ };
+/* Up to so many queries and keys, of one segment, are a tile of their own (pairs alone). */
+enum { KU_ATTN_SHORT = 32 };
+/* Of pairs: tiles of 32 queries that one call takes forward. */
+enum { KU_ATTN_BLOCKS = 4 };
 /* Floats of `sum` for one head. */
 static inline int64_t ku_attn_sum_count(int64_t t, int64_t d)
 {
@@ -286,6 +291,9 @@ struct ku_isa_pairs {
     struct ku_gemm_micro gemm;
     void (*attn_forward)(const struct ku_attn_tile *t); /* d even */
     void (*attn_backward)(const struct ku_attn_tile *t);
+    void (*attn_short_forward)(
+        const struct ku_attn_tile *t); /* t, s <= KU_ATTN_SHORT, no segments */
+    void (*attn_short_backward)(const struct ku_attn_tile *t);
 };
 extern const struct ku_isa_ops ku_isa_base, ku_isa_avx2, ku_isa_avx512;
 #if defined(__x86_64__)

@@ -6,6 +6,7 @@
 #include "op/attr.h"
 
 #include "device/cpu/elem_body.h"
+#include "device/cpu/dropout_body.h"
 #include "device/cpu/rows_body.h"
 #include "device/cpu/rope_body.h"
 #include "device/cpu/norm_body.h"

@@ -15,16 +15,20 @@
 #include "op/attr.h"
 
 #include "device/cpu/elem_body.h"
+#include "device/cpu/dropout_body.h"
 #include "device/cpu/pack_body.h"
 #include "device/cpu/gemm_body.h"
 #include "device/cpu/thin_body.h"
 #include "device/cpu/attn_common.h"
 #include "device/cpu/attn_pairs_body.h"
+#include "device/cpu/attn_short_body.h"
 
 const struct ku_isa_pairs ku_pairs_avx512bf16 = {
     .gemm = {GEMM_MR, GEMM_NR, 1, micro_parts, micro, peak, GEMM_PEAK_FLOPS, NULL, thin},
     .attn_forward = pairs_forward,
     .attn_backward = pairs_backward,
+    .attn_short_forward = short_forward,
+    .attn_short_backward = short_backward,
 };
 #else
 typedef int ku_pairs_none; /* an empty file is not C */

@@ -166,24 +166,21 @@ INLINE vi first_lanes(int64_t n)
 
 /*
  * Constant shuffles of two vectors, which gcc and clang spell differently. LOW_n and HIGH_n
- * exchange the off-diagonal blocks of n lanes; ZIP_LOW and ZIP_HIGH interleave halves of every four
- * lanes.
+ * exchange the off-diagonal blocks of n lanes.
  */
 #if defined(__clang__)
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
 #endif
-#define LOW_8    0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
-#define HIGH_8   8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
-#define LOW_4    0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
-#define HIGH_4   4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
-#define LOW_2    0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define HIGH_2   2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
-#define LOW_1    0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
-#define HIGH_1   1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
-#define ZIP_LOW  0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
-#define ZIP_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
+#define LOW_8  0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+#define LOW_4  0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define HIGH_4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
+#define LOW_2  0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define HIGH_2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define LOW_1  0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
 
 /* Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of two vectors.
  * Shuffles of vectors wider than the machine's become a move a lane, 1,024 of them at each call:
@@ -212,6 +209,18 @@ static __attribute__((noinline, unused)) void transpose_16(vu v[16])
     memcpy(v, to, sizeof to);
 }
 #endif
+
+/* Sums of the lanes of sixteen vectors: of v[i] in lane i. */
+#define ADD_ROUND(block)                                                                           \
+    UNROLL                                                                                         \
+    for (int r = 0; r < (block); r++) {                                                            \
+        vf a = v[r], b = v[r + (block)];                                                           \
+        v[r] = SHUFFLE(a, b, LOW_##block) + SHUFFLE(a, b, HIGH_##block);                           \
+    }
+INLINE vf sum_lanes_16(vf v[16])
+{
+    ADD_ROUND(8) ADD_ROUND(4) ADD_ROUND(2) ADD_ROUND(1) return v[0];
+}
 
 /* Neighbours, then pairs of pairs: the same tree everywhere. */
 INLINE float sum_lanes(vf v)
