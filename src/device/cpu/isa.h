@@ -164,15 +164,28 @@ static inline int64_t ku_attn_sum_count(int64_t t, int64_t d)
            (d + 1); /* 32: the widest tile of queries, on any instruction set */
 }
 
-/* Batch norm over rows of channels; vectors of channels are f32. */
+/*
+ * Batch norm over rows of columns: channels, or several rows' of few. What is per column (mean to
+ * slope, sum and product) is f32, in ku_norm_place's order, zero from width up to a whole
+ * KU_NORM_PAIR, and without payload in its NaNs.
+ */
+enum { KU_NORM_PAIR = 32 /* columns that kernels take at once */ };
 struct ku_norm {
-    enum kumi_dtype dtype; /* of rows */
-    int64_t width;
+    enum kumi_dtype dtype;      /* of rows */
+    int64_t n_rows, width;      /* width > 0 */
     const void *x, *dy, *y, *r; /* the first row; y and r may be NULL */
     void *out;
     const float *mean, *scale, *bias, *slope;
-    int act; /* KU_ACT_NONE or KU_ACT_RELU */
+    float *sum, *product; /* what is there already is added to */
+    int act;              /* KU_ACT_NONE or KU_ACT_RELU */
+    int is_streamed;      /* out lies on whole cache lines and goes past the caches: ku_cpu_fence */
 };
+/* Where what belongs to column j stands: of bf16, even columns of a pair before odd ones. */
+static inline int64_t ku_norm_place(enum kumi_dtype dtype, int64_t j)
+{
+    const int64_t l = j % KU_NORM_PAIR;
+    return dtype == KUMI_BF16 ? j - l + l % 2 * (KU_NORM_PAIR / 2) + l / 2 : j;
+}
 
 struct ku_isa_ops {
     void (*cast)(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n);
@@ -217,15 +230,16 @@ struct ku_isa_ops {
                      enum kumi_dtype gain_dtype, int64_t n, double eps);
     void (*rms_norm_dx)(void *dx, const void *dy, const void *x, enum kumi_dtype dtype,
                         const void *gain, enum kumi_dtype gain_dtype, float rstd, int64_t n);
-    /* sum += x - about, squares += (x - about)^2 down the columns of few rows; about: a row */
-    void (*norm_sums)(double *sum, double *squares, const void *x, const void *about,
-                      enum kumi_dtype dtype, int64_t n_rows, int64_t width);
+    /* sum += x - mean, product += (x - mean)^2 */
+    void (*norm_sums)(const struct ku_norm *o);
     /* out = act(z), z = (x - mean) scale + bias, or act(round(round(z) + r)) */
-    void (*norm_apply)(const struct ku_norm *o, int64_t n_rows);
-    /* sum += dz, product += dz (x - mean) scale; with y: dz = dy where y > 0, also to out */
-    void (*norm_dsums)(const struct ku_norm *o, double *sum, double *product, int64_t n_rows);
+    void (*norm_apply)(const struct ku_norm *o);
+    /* sum += dz, product += dz (x - mean); with y: dz = dy where y > 0, also to out */
+    void (*norm_dsums)(const struct ku_norm *o);
     /* out = scale dy - bias - (x - mean) slope */
-    void (*norm_dx)(const struct ku_norm *o, int64_t n_rows);
+    void (*norm_dx)(const struct ku_norm *o);
+    /* to += from, from = 0; n: a multiple of 8 */
+    void (*norm_widen)(double *to, float *from, int64_t n);
     float (*log_sum_exp)(const void *x, enum kumi_dtype dtype, int64_t n);
     /* dst = factor (e^(x - lse)) - minus, n elements */
     void (*softmax_scaled)(void *dst, const void *x, enum kumi_dtype dtype, float lse, float factor,

@@ -43,6 +43,7 @@ const struct ku_isa_ops ISA_OPS = {
     .norm_apply = norm_apply,
     .norm_dsums = norm_dsums,
     .norm_dx = norm_dx,
+    .norm_widen = norm_widen,
     .log_sum_exp = log_sum_exp,
     .softmax_scaled = softmax_scaled,
     .sum = sum,

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batch norm. x is rows of channels. Sums over rows: slices, a function of the number of rows
- * alone, each in chunks whose sums are f32; chunks and slices add up in f64, in their order. What
- * is per channel is computed once, into the workspace.
+ * Batch norm. x is rows of channels. Few channels fill no vector: then a row of the kernels is
+ * `fold` rows of x, and its columns are their channels, side by side. What is per column is
+ * computed once, into the workspace, in the kernels' order (ku_norm_place).
+ *
+ * Sums over rows: slices, a function of the shape alone, each in runs whose sums are f32; runs and
+ * slices add up in f64 in their order, at last the columns of a channel.
+ *
+ *     x, 7 rows of 24 channels:   0 1 2 | 3 4 5 | 6     two rows of 72 columns, and one of 24
  */
 #include "device/norm.h"
 
@@ -13,44 +18,76 @@
 #include "device/cpu/cpu.h"
 #include "tensor/dtype.h"
 
-enum { MAX_CHUNK_ROWS = 128, MAX_SLICES = 64, FINISH_COLS = 1024 };
+enum {
+    FOLD_COLS = 64, /* at least so many columns: two pairs of vectors */
+    RUN_ROWS = 128, /* of the kernels: terms of a sum in f32 */
+    MAX_SLICES = 64,
+    SLICE_ROWS = 256, /* at least, so that adding slices costs nothing beside making them */
+    SLICE_COUNT = 1 << 17,
+    FINISH_COLS = 1024, /* a multiple of KU_NORM_PAIR */
+    TILE_COUNT = 2 * KU_CPU_TILE_COUNT,
+    LEAST_ROWS = 16, /* of a tile: four streams */
+    LINE_BYTES = 64,
+    CACHE_BYTES = 4 << 20 /* more: its reader finds little of it in a cache that others share */
+};
+enum { MEAN, SCALE, BIAS, SLOPE, N_VECTORS };
 
-static int64_t slice_rows(int64_t n_rows)
+static int64_t fold_of(int64_t width)
 {
-    int64_t rows = ku_cpu_tiles(n_rows, MAX_SLICES);
-    return rows < MAX_CHUNK_ROWS ? MAX_CHUNK_ROWS : rows;
+    return width ? ku_cpu_tiles(FOLD_COLS, width) : 1;
 }
-/*
- * Rows that a call of a kernel takes. It does 64 columns of all of them, then the next 64: rows of
- * up to 64 channels are read in order, wider ones only if they come one by one, and memory out of
- * order is half as fast. Statistics pay for each call with additions in f64, which is more than
- * order is worth where there is nothing else to do. Not a function of what is fused: bits.
- */
-static int64_t chunk_rows(const struct ku_kernel *k)
+/* Columns, and room for the last pair. */
+static int64_t padded(int64_t width)
 {
-    if (k->width <= 64)
-        return MAX_CHUNK_ROWS;
-    if (k->call.op != KU_OP_batch_norm_sums)
-        return 1;
-    return k->width < 512 ? 4096 / k->width : 8;
+    return ku_cpu_tiles(fold_of(width) * width, KU_NORM_PAIR) * KU_NORM_PAIR;
+}
+static int64_t slice_rows(int64_t n_rows, int64_t width)
+{
+    int64_t rows = ku_cpu_tiles(n_rows, MAX_SLICES),
+            wide = width ? ku_cpu_tiles(SLICE_COUNT, width) : 0;
+    rows = rows < SLICE_ROWS ? SLICE_ROWS : rows;
+    rows = rows < wide ? wide : rows;
+    return ku_cpu_tiles(rows, fold_of(width)) * fold_of(width);
+}
+static int64_t n_slices_of(int64_t n_rows, int64_t width)
+{
+    return n_rows ? ku_cpu_tiles(n_rows, slice_rows(n_rows, width)) : 1;
 }
 
-/* scale, slope, bias [width] f32; then the slices' two sums [width] f64. */
+/* Vectors [padded] f32; then the slices' two sums [padded] f64 each, then those of runs, f32. */
 size_t ku_cpu_workspace_norm(const struct ku_op_case *c)
 {
     const struct ku_shape *x = &c->in[c->op == KU_OP_batch_norm_dsums].shape;
-    int64_t width = x->dim[x->ndim - 1].count, n_rows = ku_cpu_extent(x, 0, x->ndim - 1);
-    int has_sums = c->op == KU_OP_batch_norm_sums || c->op == KU_OP_batch_norm_dsums;
-    int64_t n_sums = has_sums ? 2 * ku_cpu_tiles(n_rows, slice_rows(n_rows)) : 0;
-    return (size_t)((n_sums + 2) * width) * sizeof(double);
+    const int64_t width = x->dim[x->ndim - 1].count, n_rows = ku_cpu_extent(x, 0, x->ndim - 1);
+    const int has_sums = c->op == KU_OP_batch_norm_sums || c->op == KU_OP_batch_norm_dsums;
+    size_t bytes = N_VECTORS * sizeof(float);
+    if (has_sums)
+        bytes += 2 * (size_t)n_slices_of(n_rows, width) * (sizeof(double) + sizeof(float));
+    return (size_t)padded(width) * bytes;
 }
 static float *vector_at(const struct ku_kernel *k, int i)
 {
-    return (float *)k->call.workspace + i * k->width;
+    return (float *)k->call.workspace + i * padded(k->width);
 }
-static double *slice_sum(const struct ku_kernel *k, int64_t slice, int sum)
+static double *slice_sums(const struct ku_kernel *k, int64_t slice)
 {
-    return (double *)k->call.workspace + (2 + 2 * slice + sum) * k->width;
+    return (double *)(void *)vector_at(k, N_VECTORS) + 2 * slice * padded(k->width);
+}
+static float *run_sums(const struct ku_kernel *k, int64_t slice)
+{
+    return (float *)(void *)slice_sums(k, k->n_slices) + 2 * slice * padded(k->width);
+}
+static void clear_vectors(const struct ku_kernel *k)
+{
+    memset(vector_at(k, 0), 0, (size_t)(N_VECTORS * padded(k->width)) * sizeof(float));
+}
+/* Of channel j, in all its columns. */
+static void set_vector(const struct ku_kernel *k, int i, int64_t j, double value)
+{
+    const enum kumi_dtype t = k->call.in[0].dtype;
+    const float rounded = (float)value;
+    for (int64_t at = j, end = fold_of(k->width) * k->width; at < end; at += k->width)
+        vector_at(k, i)[ku_norm_place(t, at)] = rounded == rounded ? rounded : NAN;
 }
 
 /* Rows of x, which is operand `x`; every float operand behind it but f64 sums is of `form`: x like
@@ -71,67 +108,170 @@ static int bind_rows(struct ku_kernel *k, int x, const char *form)
     }
     k->width = s->dim[s->ndim - 1].count;
     k->count = ku_cpu_extent(s, 0, s->ndim - 1);
-    k->per_tile = k->width < KU_CPU_TILE_COUNT ? KU_CPU_TILE_COUNT / (k->width ? k->width : 1) : 1;
     return KUMI_OK;
 }
 static double rstd_of(const struct ku_kernel *k, const struct ku_view *var, int64_t j)
 {
     return 1 / sqrt((double)((const float *)var->data)[j] + k->attr.eps);
 }
-static void finish_pair(const struct ku_kernel *k, int64_t tile, int64_t *from, int64_t *n)
+
+/* -- rows ---------------------------------------------------------------------------------- */
+
+/* Result rows that nobody reads in place and no cache would keep. */
+static int is_streamed(const struct ku_kernel *k, const struct ku_view *out)
 {
+    const size_t bytes = kumi_dtype_bytes(out->dtype);
+    for (int i = 0; i < k->call.n_in; i++)
+        if (k->call.in[i].data == out->data)
+            return 0;
+    return (uintptr_t)out->data % LINE_BYTES == 0 &&
+           (size_t)(fold_of(k->width) * k->width) * bytes % LINE_BYTES == 0 &&
+           (size_t)(k->count * k->width) * bytes > CACHE_BYTES;
+}
+/* The call's rows from `row` on. */
+static struct ku_norm rows_at(const struct ku_kernel *k, int64_t row)
+{
+    const struct ku_call *c = &k->call;
+    const int64_t at = row * k->width;
+    const int is_back = c->op == KU_OP_batch_norm_dsums || c->op == KU_OP_batch_norm_dx;
+    const int out = c->op == KU_OP_batch_norm_dsums ? 3 : 0;
+    struct ku_norm o = {.dtype = c->in[0].dtype,
+                        .width = fold_of(k->width) * k->width,
+                        .mean = vector_at(k, MEAN),
+                        .scale = vector_at(k, SCALE),
+                        .bias = vector_at(k, BIAS),
+                        .slope = vector_at(k, SLOPE),
+                        .act = (int)k->attr.act};
+    o.x = ku_cpu_at(&c->in[is_back], at);
+    if (is_back)
+        o.dy = ku_cpu_at(&c->in[0], at);
+    if (c->op == KU_OP_batch_norm_dsums && c->n_in > 4)
+        o.y = ku_cpu_at(&c->in[4], at);
+    if (c->op == KU_OP_batch_norm && c->n_in > 5)
+        o.r = ku_cpu_at(&c->in[5], at);
+    if (c->op != KU_OP_batch_norm_sums && c->n_out > out) {
+        o.out = ku_cpu_at(&c->out[out], at);
+        o.is_streamed = is_streamed(k, &c->out[out]);
+    }
+    return o;
+}
+static void (*kernel_of(const struct ku_kernel *k))(const struct ku_norm *)
+{
+    const struct ku_isa_ops *ops = k->cpu->ops;
+    return k->call.op == KU_OP_batch_norm_sums    ? ops->norm_sums
+           : k->call.op == KU_OP_batch_norm       ? ops->norm_apply
+           : k->call.op == KU_OP_batch_norm_dsums ? ops->norm_dsums
+                                                  : ops->norm_dx;
+}
+/* The kernel over n rows from `from` on: whole rows of columns, then what is left of one. Sums, if
+ * any: [2][padded]. */
+static void run_rows(const struct ku_kernel *k, int64_t from, int64_t n, float *sums)
+{
+    const int64_t fold = fold_of(k->width), rest = n % fold;
+    for (int part = 0; part < 2; part++) {
+        struct ku_norm o = rows_at(k, part ? from + n - rest : from);
+        o.n_rows = part ? 1 : n / fold;
+        if (part)
+            o.width = rest * k->width, o.is_streamed = 0;
+        if (sums)
+            o.sum = sums, o.product = sums + padded(k->width);
+        if (o.n_rows && o.width)
+            kernel_of(k)(&o);
+    }
+}
+static void tile_rows(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    run_rows(k, from, n, NULL);
+    ku_cpu_fence();
+}
+static void tile_slice(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const int64_t count = 2 * padded(k->width), each = RUN_ROWS * fold_of(k->width);
+    float *run = run_sums(k, tile);
+    int64_t from, n;
+    ku_cpu_range(k, tile, &from, &n);
+    memset(slice_sums(k, tile), 0, (size_t)count * sizeof(double));
+    memset(run, 0, (size_t)count * sizeof *run);
+    for (int64_t r = from; r < from + n; r += each) {
+        run_rows(k, r, from + n - r < each ? from + n - r : each, run);
+        k->cpu->ops->norm_widen(slice_sums(k, tile), run, count);
+        ku_pool_poll(k->cpu->pool, thread);
+    }
+    ku_cpu_fence();
+}
+static void bind_elements(struct ku_kernel *k, ku_cpu_tile_fn *vectors)
+{
+    const int64_t rows = k->width ? TILE_COUNT / k->width : 0, fold = fold_of(k->width);
+    k->per_tile = rows < LEAST_ROWS ? LEAST_ROWS : ku_cpu_tiles(rows, fold) * fold;
+    ku_cpu_phase(k, vectors, 1);
+    if (k->width)
+        ku_cpu_phase(k, tile_rows, ku_cpu_tiles(k->count, k->per_tile));
+}
+static void bind_slices(struct ku_kernel *k, ku_cpu_tile_fn *vectors, ku_cpu_tile_fn *finish)
+{
+    k->per_tile = slice_rows(k->count, k->width);
+    k->n_slices = n_slices_of(k->count, k->width);
+    ku_cpu_phase(k, vectors, 1);
+    ku_cpu_phase(k, tile_slice, k->n_slices);
+    ku_cpu_phase(k, finish, ku_cpu_tiles(k->width, FINISH_COLS));
+}
+/* Of the tile's channels [from, from + n), the slices' sums into those of the first. More than one
+ * column of a channel is one tile. */
+static void add_slices(const struct ku_kernel *k, int64_t tile, int64_t *from, int64_t *n)
+{
+    const int64_t pad = padded(k->width);
     *from = tile * FINISH_COLS;
     *n = k->width - *from < FINISH_COLS ? k->width - *from : FINISH_COLS;
+    const int64_t end = pad - *from < FINISH_COLS ? pad : *from + FINISH_COLS;
+    for (int64_t slice = 1; slice < k->n_slices; slice++)
+        for (int x = 0; x < 2; x++) {
+            double *sum = slice_sums(k, 0) + x * pad;
+            const double *add = slice_sums(k, slice) + x * pad;
+            for (int64_t i = *from; i < end; i++)
+                sum[i] += add[i];
+        }
+}
+static double channel_sum(const struct ku_kernel *k, int x, int64_t j)
+{
+    const double *sum = slice_sums(k, 0) + x * padded(k->width);
+    double all = 0;
+    for (int64_t at = j, end = fold_of(k->width) * k->width; at < end; at += k->width)
+        all += sum[ku_norm_place(k->call.in[0].dtype, at)];
+    return all;
 }
 
 /* -- statistics ---------------------------------------------------------------------------- */
 
-static void tile_sums(const struct ku_kernel *k, int64_t tile, int thread)
+/* Sums are about the first row a: sum x = n a + s, sum x^2 = n a^2 + 2 a s + q. */
+static void tile_about(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0];
-    int64_t from, n;
-    ku_cpu_range(k, tile, &from, &n);
-    memset(slice_sum(k, tile, 0), 0, 2 * (size_t)k->width * sizeof(double));
-    for (int64_t r = from, each = chunk_rows(k); r < from + n; r += each) {
-        int64_t rows = from + n - r < each ? from + n - r : each;
-        k->cpu->ops->norm_sums(slice_sum(k, tile, 0), slice_sum(k, tile, 1),
-                               ku_cpu_at(x, r * k->width), ku_cpu_at(x, from * k->width), x->dtype,
-                               rows, k->width);
-        ku_pool_poll(k->cpu->pool, thread);
-    }
+    (void)tile, (void)thread;
+    clear_vectors(k);
+    for (int64_t j = 0; j < k->width && k->count; j++)
+        set_vector(k, MEAN, j, ku_load_f64(x->data, x->dtype, j));
 }
-/* A slice's sums were about its first row a: sum x = n a + s, sum x^2 = n a^2 + 2 a s + q. */
 static void tile_sums_finish(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const struct ku_view *x = &k->call.in[0];
     double *out = k->call.out[0].data;
     int64_t from, n;
     (void)thread;
-    finish_pair(k, tile, &from, &n);
-    for (int64_t j = from; j < from + n; j++)
-        out[j] = (double)k->count, out[k->width + j] = out[2 * k->width + j] = 0;
-    for (int64_t slice = 0; slice < k->n_slices; slice++) {
-        int64_t first, rows;
-        const double *sum = slice_sum(k, slice, 0), *squares = slice_sum(k, slice, 1);
-        ku_cpu_range(k, slice, &first, &rows);
-        for (int64_t j = from; j < from + n; j++) {
-            double a = ku_load_f64(x->data, x->dtype, first * k->width + j);
-            out[k->width + j] += (double)rows * a + sum[j];
-            out[2 * k->width + j] += (double)rows * a * a + 2 * a * sum[j] + squares[j];
-        }
+    add_slices(k, tile, &from, &n);
+    for (int64_t j = from; j < from + n; j++) {
+        const double a = (double)vector_at(k, MEAN)[ku_norm_place(k->call.in[0].dtype, j)];
+        const double count = (double)k->count, sum = channel_sum(k, 0, j);
+        out[j] = count;
+        out[k->width + j] = count * a + sum;
+        out[2 * k->width + j] = count * a * a + 2 * a * sum + channel_sum(k, 1, j);
     }
-}
-static void bind_slices(struct ku_kernel *k, ku_cpu_tile_fn *fn, ku_cpu_tile_fn *finish)
-{
-    k->per_tile = slice_rows(k->count);
-    k->n_slices = ku_cpu_tiles(k->count, k->per_tile);
-    ku_cpu_phase(k, fn, k->n_slices);
-    ku_cpu_phase(k, finish, ku_cpu_tiles(k->width, FINISH_COLS));
 }
 int ku_cpu_bind_batch_norm_sums(struct ku_kernel *k)
 {
     KU_TRY(bind_rows(k, 0, "xd"));
-    bind_slices(k, tile_sums, tile_sums_finish);
+    bind_slices(k, tile_about, tile_sums_finish);
     return KUMI_OK;
 }
 
@@ -179,30 +319,14 @@ int ku_cpu_bind_count_up(struct ku_kernel *k)
 
 static void tile_scale(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    const float *gain = k->call.in[3].data;
-    float *scale = vector_at(k, 0);
-    (void)tile, (void)thread;
-    for (int64_t j = 0; j < k->width; j++)
-        scale[j] = (float)((double)gain[j] * rstd_of(k, &k->call.in[2], j));
-}
-static void tile_apply(const struct ku_kernel *k, int64_t tile, int thread)
-{
     const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    for (int64_t r = from, each = chunk_rows(k); r < from + n; r += each) {
-        int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
-        struct ku_norm o = {.dtype = c->in[0].dtype,
-                            .width = k->width,
-                            .x = ku_cpu_at(&c->in[0], at),
-                            .r = c->n_in > 5 ? ku_cpu_at(&c->in[5], at) : NULL,
-                            .out = ku_cpu_at(&c->out[0], at),
-                            .mean = c->in[1].data,
-                            .scale = vector_at(k, 0),
-                            .bias = c->in[4].data,
-                            .act = (int)k->attr.act};
-        k->cpu->ops->norm_apply(&o, rows);
+    const float *mean = c->in[1].data, *gain = c->in[3].data, *bias = c->in[4].data;
+    (void)tile, (void)thread;
+    clear_vectors(k);
+    for (int64_t j = 0; j < k->width; j++) {
+        set_vector(k, MEAN, j, (double)mean[j]);
+        set_vector(k, SCALE, j, (double)gain[j] * rstd_of(k, &c->in[2], j));
+        set_vector(k, BIAS, j, (double)bias[j]);
     }
 }
 int ku_cpu_bind_batch_norm(struct ku_kernel *k)
@@ -211,40 +335,19 @@ int ku_cpu_bind_batch_norm(struct ku_kernel *k)
     if (k->attr.act != KU_ACT_NONE && k->attr.act != KU_ACT_RELU)
         return KU_ERR(KUMI_EINVAL, "device cpu: batch_norm: act %s; none or relu",
                       ku_attr_acts[k->attr.act]);
-    ku_cpu_phase(k, tile_scale, 1);
-    if (k->width)
-        ku_cpu_phase(k, tile_apply, ku_cpu_tiles(k->count, k->per_tile));
+    bind_elements(k, tile_scale);
     return KUMI_OK;
 }
 
 /* -- backward ------------------------------------------------------------------------------ */
 
-static void tile_rstd(const struct ku_kernel *k, int64_t tile, int thread)
+static void tile_mean(const struct ku_kernel *k, int64_t tile, int thread)
 {
-    float *rstd = vector_at(k, 0);
+    const float *mean = k->call.in[2].data;
     (void)tile, (void)thread;
+    clear_vectors(k);
     for (int64_t j = 0; j < k->width; j++)
-        rstd[j] = (float)rstd_of(k, &k->call.in[3], j);
-}
-static void tile_dsums(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    ku_cpu_range(k, tile, &from, &n);
-    memset(slice_sum(k, tile, 0), 0, 2 * (size_t)k->width * sizeof(double));
-    for (int64_t r = from, each = chunk_rows(k); r < from + n; r += each) {
-        int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
-        struct ku_norm o = {.dtype = c->in[1].dtype,
-                            .width = k->width,
-                            .dy = ku_cpu_at(&c->in[0], at),
-                            .x = ku_cpu_at(&c->in[1], at),
-                            .y = c->n_in > 4 ? ku_cpu_at(&c->in[4], at) : NULL,
-                            .out = c->n_out > 3 ? ku_cpu_at(&c->out[3], at) : NULL,
-                            .mean = c->in[2].data,
-                            .scale = vector_at(k, 0)};
-        k->cpu->ops->norm_dsums(&o, slice_sum(k, tile, 0), slice_sum(k, tile, 1), rows);
-        ku_pool_poll(k->cpu->pool, thread);
-    }
+        set_vector(k, MEAN, j, (double)mean[j]);
 }
 static void tile_dsums_finish(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -252,15 +355,11 @@ static void tile_dsums_finish(const struct ku_kernel *k, int64_t tile, int threa
     double *out = k->call.out[2].data;
     int64_t from, n;
     (void)thread;
-    finish_pair(k, tile, &from, &n);
-    for (int64_t j = from; j < from + n; j++)
-        out[j] = (double)k->count, out[k->width + j] = out[2 * k->width + j] = 0;
-    for (int64_t slice = 0; slice < k->n_slices; slice++)
-        for (int64_t j = from; j < from + n; j++) {
-            out[k->width + j] += slice_sum(k, slice, 0)[j];
-            out[2 * k->width + j] += slice_sum(k, slice, 1)[j];
-        }
+    add_slices(k, tile, &from, &n);
     for (int64_t j = from; j < from + n; j++) {
+        out[j] = (double)k->count;
+        out[k->width + j] = channel_sum(k, 0, j);
+        out[2 * k->width + j] = channel_sum(k, 1, j) * rstd_of(k, &k->call.in[3], j);
         bias[j] = (float)out[k->width + j];
         gain[j] = (float)out[2 * k->width + j];
     }
@@ -271,8 +370,7 @@ int ku_cpu_bind_batch_norm_dsums(struct ku_kernel *k)
     KU_TRY(bind_rows(k, 1, form[k->call.n_in > 4][k->call.n_out > 3]));
     if (k->call.n_out > 3 && k->call.n_in < 5)
         return KU_ERR(KUMI_EINVAL, "device cpu: batch_norm_dsums: a fourth result needs y");
-    ku_cpu_phase(k, tile_rstd, 1);
-    bind_slices(k, tile_dsums, tile_dsums_finish);
+    bind_slices(k, tile_mean, tile_dsums_finish);
     return KUMI_OK;
 }
 
@@ -280,41 +378,21 @@ int ku_cpu_bind_batch_norm_dsums(struct ku_kernel *k)
 static void tile_slopes(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_call *c = &k->call;
-    const float *gain = c->in[4].data;
+    const float *mean = c->in[2].data, *gain = c->in[4].data;
     const double *sums = c->in[5].data;
     (void)tile, (void)thread;
+    clear_vectors(k);
     for (int64_t j = 0; j < k->width; j++) {
         double rstd = rstd_of(k, &c->in[3], j), scale = (double)gain[j] * rstd;
-        vector_at(k, 0)[j] = (float)scale;
-        vector_at(k, 1)[j] = (float)(scale * rstd * (sums[2 * k->width + j] / sums[j]));
-        vector_at(k, 2)[j] = (float)(scale * (sums[k->width + j] / sums[j]));
-    }
-}
-static void tile_dx(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    for (int64_t r = from, each = chunk_rows(k); r < from + n; r += each) {
-        int64_t rows = from + n - r < each ? from + n - r : each, at = r * k->width;
-        struct ku_norm o = {.dtype = c->in[1].dtype,
-                            .width = k->width,
-                            .dy = ku_cpu_at(&c->in[0], at),
-                            .x = ku_cpu_at(&c->in[1], at),
-                            .out = ku_cpu_at(&c->out[0], at),
-                            .mean = c->in[2].data,
-                            .scale = vector_at(k, 0),
-                            .slope = vector_at(k, 1),
-                            .bias = vector_at(k, 2)};
-        k->cpu->ops->norm_dx(&o, rows);
+        set_vector(k, MEAN, j, (double)mean[j]);
+        set_vector(k, SCALE, j, scale);
+        set_vector(k, SLOPE, j, scale * rstd * (sums[2 * k->width + j] / sums[j]));
+        set_vector(k, BIAS, j, scale * (sums[k->width + j] / sums[j]));
     }
 }
 int ku_cpu_bind_batch_norm_dx(struct ku_kernel *k)
 {
     KU_TRY(bind_rows(k, 1, "xxvvvdx"));
-    ku_cpu_phase(k, tile_slopes, 1);
-    if (k->width)
-        ku_cpu_phase(k, tile_dx, ku_cpu_tiles(k->count, k->per_tile));
+    bind_elements(k, tile_slopes);
     return KUMI_OK;
 }

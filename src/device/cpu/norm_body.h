@@ -1,233 +1,298 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Batch norm, down the columns of rows of channels: included once per instruction set behind
- * elem_body.h (isa_*.c). Columns are taken four vectors at a time, so that a row's part is four
- * cache lines and sums stay in registers; rows are few enough for sums in f32, which go into f64.
+ * elem_body.h (isa_*.c).
+ *
+ * Columns are taken in pairs of vectors. Of bf16 a pair is one vector of memory, whose even
+ * elements are the first vector and odd elements the second: widening is a shift and a mask, and
+ * what is per channel lies in that order (ku_norm_place).
+ *
+ * Columns that registers hold are done in one go. Of wider rows, four at a time share what is per
+ * channel. They lie a quarter of all rows apart: four streams
+ * that each read memory in its order. Of four neighbours a pair each comes at half the speed or
+ * less, since what the machine fetches ahead follows one line with the next.
  */
-
-enum { NORM_COLS = 4 /* vectors */ };
-#define EACH_COL(v, n)                                                                             \
+enum { PAIR = KU_NORM_PAIR };
+_Static_assert(PAIR == 2 * LANES, "a pair is two vectors");
+#define EACH_PAIR(k, n, v, n_pairs)                                                                \
+    for (int64_t k = 0; k < (n); k++)                                                              \
+    EACH(v, n_pairs)
+#define EACH(v, n)                                                                                 \
     UNROLL                                                                                         \
     for (int v = 0; v < (n); v++)
 
-/* Runs `...` for each group of up to NORM_COLS vectors of columns [j, j + ..): V vectors, the last
- * of `some` lanes. V is a constant in each of the copies, of which the base has one: a vector is
- * four registers there. */
-#define FOR_COLUMNS(width, call)                                                                   \
+/*
+ * Runs call(p, n, r, step, j, some) for n rows r, r + step, .. of columns from j on: p whole pairs,
+ * or what is left of one. Machines of narrower vectors have no registers for two pairs.
+ */
+#define FOR_COLUMNS(width, call, n, r, step)                                                       \
     do {                                                                                           \
-        for (int64_t j = 0; j < (width);) {                                                        \
-            int64_t left = (width)-j;                                                              \
-            int64_t some = LANES;                                                                  \
-            if (GEMM_BYTES > 16 && left >= 4 * LANES) {                                            \
-                call(4);                                                                           \
-                j += 4 * LANES;                                                                    \
-            } else if (GEMM_BYTES > 16 && left >= 2 * LANES) {                                     \
-                call(2);                                                                           \
-                j += 2 * LANES;                                                                    \
-            } else if (left >= LANES) {                                                            \
-                call(1);                                                                           \
-                j += LANES;                                                                        \
-            } else {                                                                               \
-                some = left;                                                                       \
-                call(1);                                                                           \
-                j += left;                                                                         \
-            }                                                                                      \
-        }                                                                                          \
+        int64_t j = 0;                                                                             \
+        for (; GEMM_BYTES == 64 && j + 2 * PAIR <= (width); j += 2 * PAIR)                         \
+            call(2, n, r, step, j, PAIR);                                                          \
+        for (; j + PAIR <= (width); j += PAIR)                                                     \
+            call(1, n, r, step, j, PAIR);                                                          \
+        if (j < (width))                                                                           \
+            call(1, n, r, step, j, (width)-j);                                                     \
     } while (0)
-INLINE vf load_some(enum kumi_dtype t, const void *p, int64_t i, int64_t some)
+#define FOR_ROWS(o, call)                                                                          \
+    do {                                                                                           \
+        const int64_t quarter = (o)->width > 2 * PAIR ? (o)->n_rows / 4 : 0;                       \
+        for (int64_t r = 0; r < quarter; r++)                                                      \
+            FOR_COLUMNS((o)->width, call, 4, r, quarter);                                          \
+        if (4 * quarter < (o)->n_rows)                                                             \
+            FOR_COLUMNS((o)->width, call, (o)->n_rows - 4 * quarter, 4 * quarter, 1);              \
+    } while (0)
+
+INLINE void load_pair(vf to[2], enum kumi_dtype t, const void *p, int64_t i, int64_t some)
 {
-    return some == LANES ? load(t, p, i) : load_n(t, p, i, some);
-}
-INLINE void store_some(enum kumi_dtype t, void *p, int64_t i, int64_t some, vf x)
-{
-    if (some == LANES)
-        store(t, p, i, x);
+    if (t == KUMI_F32) {
+        const int64_t low = some < LANES ? some : LANES;
+        to[0] = low == LANES ? load(t, p, i) : load_n(t, p, i, low);
+        to[1] = some == PAIR ? load(t, p, i + LANES)
+                             : load_n(t, p, i + low, some - low); /* some - low may be 0 */
+        return;
+    }
+    vu both = {0};
+    if (some == PAIR)
+        both = *(const vu_mem *)(const void *)((const uint16_t *)p + i);
     else
-        store_n(t, p, i, some, x);
+        memcpy(&both, (const uint16_t *)p + i, (size_t)some * 2);
+    to[0] = (vf)(both << 16);
+    to[1] = (vf)(both & 0xffff0000u);
+}
+INLINE void store_bytes(void *p, vu bytes, int64_t n, int is_streamed)
+{
+#if defined(__AVX512F__)
+    if (is_streamed) {
+        _mm512_stream_si512((__m512i *)p, (__m512i)bytes);
+        return;
+    }
+#endif
+    (void)is_streamed;
+    if (n == (int64_t)sizeof bytes)
+        *(vu_mem *)p = bytes;
+    else
+        memcpy(p, &bytes, (size_t)n);
 }
 /* Of what its dtype holds already: nothing is rounded. */
-INLINE void store_exact(enum kumi_dtype t, void *p, int64_t i, int64_t some, vf x)
+INLINE void store_pair(enum kumi_dtype t, void *p, int64_t i, int64_t some, const vf z[2],
+                       int is_streamed)
 {
-    if (t == KUMI_BF16 && some == LANES)
-        *(vh_mem *)((uint16_t *)p + i) = __builtin_convertvector((vu)x >> 16, vh);
-    else
-        store_some(t, p, i, some, x);
+    if (t == KUMI_F32) {
+        const int64_t low = some < LANES ? some : LANES;
+        store_bytes((float *)p + i, (vu)z[0], low * 4, is_streamed);
+        if (some > low)
+            store_bytes((float *)p + i + LANES, (vu)z[1], (some - low) * 4, is_streamed);
+        return;
+    }
+    store_bytes((uint16_t *)p + i, (vu)z[0] >> 16 | ((vu)z[1] & 0xffff0000u), some * 2,
+                is_streamed);
 }
-typedef float vf8 __attribute__((vector_size(32)));
-typedef double vd8_mem __attribute__((vector_size(64), aligned(8), may_alias));
-INLINE void add_wide(double *to, vf x, int64_t some)
+/* To nearest even, as round_upper, whose care for NaNs is not needed: those of what bf16 and
+ * vectors without payload (ku_norm) make are quiet and have no lower half. */
+INLINE vu nearest_upper(vf x)
 {
-    vf8 half[2];
-    memcpy(half, &x, sizeof half);
-    for (int64_t l = 0; some < LANES && l < some; l++)
-        to[l] += (double)x[l];
-    for (int h = 0; some == LANES && h < 2; h++)
-        *(vd8_mem *)(to + 8 * h) += __builtin_convertvector(half[h], vd8);
+#if defined(__AVX512F__)
+    const __m512i u = (__m512i)x, half = _mm512_set1_epi32(0x7fff);
+    __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+    __m512i r = _mm512_add_epi32(u, half);
+    return (vu)_mm512_mask_sub_epi32(r, odd, r, _mm512_set1_epi32(-1));
+#else
+    vu u = (vu)x;
+    return u + ((u >> 16 & 1u) + 0x7fffu);
+#endif
+}
+INLINE void round_pair(enum kumi_dtype t, vf z[2])
+{
+    if (t == KUMI_BF16)
+        EACH(h, 2) z[h] = (vf)(nearest_upper(z[h]) & 0xffff0000u);
+}
+INLINE void store_rounded(enum kumi_dtype t, void *p, int64_t i, int64_t some, vf z[2],
+                          int is_streamed)
+{
+    if (t == KUMI_BF16)
+        store_bytes((uint16_t *)p + i,
+                    nearest_upper(z[0]) >> 16 | (nearest_upper(z[1]) & 0xffff0000u), some * 2,
+                    is_streamed);
+    else
+        store_pair(t, p, i, some, z, is_streamed);
+}
+INLINE void load_vectors(int n_pairs, vf *to, const float *p, int64_t j)
+{
+    EACH(v, 2 * n_pairs) to[v] = load(KUMI_F32, p, j + v * LANES);
+}
+INLINE void store_vectors(int n_pairs, float *p, int64_t j, const vf *from)
+{
+    EACH(v, 2 * n_pairs) store(KUMI_F32, p, j + v * LANES, from[v]);
+}
+/* Of columns from `some` on: zero, as what load_pair fills them with. */
+INLINE void clear_rest(vf v[2], enum kumi_dtype t, int64_t some)
+{
+    if (some == PAIR)
+        return;
+    EACH(h, 2)
+    {
+        int64_t n = t == KUMI_BF16 ? (some - h + 1) / 2 : some - h * LANES;
+        v[h] = select_f(first_lanes(n), v[h], (vf){0});
+    }
 }
 
-/* Sums about one row, a sample of each column: squares of what remains do not cancel as squares of
+/* Sums about `mean`, a sample of each column: squares of what remains do not cancel as squares of
  * the elements would. */
-INLINE void norm_sums_as(int n_cols, double *sum, double *squares, const void *x, const void *about,
-                         enum kumi_dtype t, int64_t n_rows, int64_t width, int64_t j, int64_t some)
+INLINE void norm_sums_as(const struct ku_norm *o, int p, int64_t n, int64_t r, int64_t step,
+                         int64_t j, int64_t some, enum kumi_dtype t)
 {
-    vf a[NORM_COLS], s[NORM_COLS], q[NORM_COLS];
-    EACH_COL(v, n_cols)
+    vf a[4], s[4], q[4], x[2];
+    load_vectors(p, a, o->mean, j);
+    clear_rest(a, t, some);
+    load_vectors(p, s, o->sum, j);
+    load_vectors(p, q, o->product, j);
+    EACH_PAIR(k, n, v, p)
     {
-        a[v] = load_some(t, about, j + v * LANES, some);
-        s[v] = q[v] = (vf){0};
-    }
-    for (int64_t r = 0; r < n_rows; r++)
-        EACH_COL(v, n_cols)
+        load_pair(x, t, o->x, (r + k * step) * o->width + j + v * PAIR, some);
+        EACH(h, 2)
         {
-            vf d = load_some(t, x, r * width + j + v * LANES, some) - a[v];
-            s[v] += d;
-            q[v] += d * d;
+            vf d = x[h] - a[2 * v + h];
+            s[2 * v + h] += d;
+            q[2 * v + h] += d * d;
         }
-    EACH_COL(v, n_cols)
-    {
-        add_wide(sum + j + v * LANES, s[v], some);
-        add_wide(squares + j + v * LANES, q[v], some);
     }
+    store_vectors(p, o->sum, j, s);
+    store_vectors(p, o->product, j, q);
 }
-static void norm_sums(double *sum, double *squares, const void *x, const void *about,
-                      enum kumi_dtype t, int64_t n_rows, int64_t width)
+static void norm_sums(const struct ku_norm *o)
 {
-#define CALL_F32(n)  norm_sums_as(n, sum, squares, x, about, KUMI_F32, n_rows, width, j, some)
-#define CALL_BF16(n) norm_sums_as(n, sum, squares, x, about, KUMI_BF16, n_rows, width, j, some)
-    BY_DTYPE(t, FOR_COLUMNS(width, CALL_F32), FOR_COLUMNS(width, CALL_BF16));
+#define CALL_F32(p, n, r, step, j, some)  norm_sums_as(o, p, n, r, step, j, some, KUMI_F32)
+#define CALL_BF16(p, n, r, step, j, some) norm_sums_as(o, p, n, r, step, j, some, KUMI_BF16)
+    BY_DTYPE(o->dtype, FOR_ROWS(o, CALL_F32), FOR_ROWS(o, CALL_BF16));
 #undef CALL_F32
 #undef CALL_BF16
 }
 
-INLINE void norm_apply_as(int n_cols, const struct ku_norm *o, int64_t n_rows, int64_t j,
-                          int64_t some, enum kumi_dtype t, int has_r, int act)
+INLINE void norm_apply_as(const struct ku_norm *o, int p, int64_t n, int64_t r, int64_t step,
+                          int64_t j, int64_t some, enum kumi_dtype t, int has_r, int act)
 {
-    vf mean[NORM_COLS], scale[NORM_COLS], bias[NORM_COLS];
-    EACH_COL(v, n_cols)
+    vf mean[4], scale[4], bias[4], z[2], add[2];
+    load_vectors(p, mean, o->mean, j);
+    load_vectors(p, scale, o->scale, j);
+    load_vectors(p, bias, o->bias, j);
+    EACH_PAIR(k, n, v, p)
     {
-        mean[v] = load_some(KUMI_F32, o->mean, j + v * LANES, some);
-        scale[v] = load_some(KUMI_F32, o->scale, j + v * LANES, some);
-        bias[v] = load_some(KUMI_F32, o->bias, j + v * LANES, some);
-    }
-    const void *x = o->x, *residual = o->r;
-    const int64_t width = o->width;
-    void *out = o->out;
-    for (int64_t r = 0; r < n_rows; r++)
-        EACH_COL(v, n_cols)
-        {
-            int64_t i = r * width + j + v * LANES;
-            vf z = (load_some(t, x, i, some) - mean[v]) * scale[v] + bias[v];
-            if (has_r) /* rounded before and behind the sum, as two nodes would */
-                z = rounded(t, rounded(t, z) + load_some(t, residual, i, some));
-            z = act == KU_ACT_RELU ? act_f(KU_ACT_RELU, z) : z;
-            if (has_r)
-                store_exact(t, out, i, some, z);
-            else
-                store_some(t, out, i, some, z);
+        const int64_t i = (r + k * step) * o->width + j + v * PAIR;
+        load_pair(z, t, o->x, i, some);
+        EACH(h, 2) z[h] = (z[h] - mean[2 * v + h]) * scale[2 * v + h] + bias[2 * v + h];
+        if (has_r) { /* rounded before and behind the sum, as two nodes would */
+            load_pair(add, t, o->r, i, some);
+            round_pair(t, z);
+            EACH(h, 2) z[h] += add[h];
         }
+        if (act == KU_ACT_RELU)
+            EACH(h, 2) z[h] = act_f(KU_ACT_RELU, z[h]);
+        store_rounded(t, o->out, i, some, z, o->is_streamed);
+    }
 }
-INLINE void norm_apply_form(const struct ku_norm *o, int64_t n_rows, enum kumi_dtype t, int has_r,
-                            int act)
+INLINE void norm_apply_form(const struct ku_norm *o, enum kumi_dtype t, int has_r, int act)
 {
-#define CALL(n) norm_apply_as(n, o, n_rows, j, some, t, has_r, act)
-    FOR_COLUMNS(o->width, CALL);
+#define CALL(p, n, r, step, j, some) norm_apply_as(o, p, n, r, step, j, some, t, has_r, act)
+    FOR_ROWS(o, CALL);
 #undef CALL
 }
-INLINE void norm_apply_of(const struct ku_norm *o, int64_t n_rows, enum kumi_dtype t)
+INLINE void norm_apply_of(const struct ku_norm *o, enum kumi_dtype t)
 {
     if (o->r && o->act)
-        norm_apply_form(o, n_rows, t, 1, KU_ACT_RELU);
+        norm_apply_form(o, t, 1, KU_ACT_RELU);
     else if (o->r)
-        norm_apply_form(o, n_rows, t, 1, KU_ACT_NONE);
+        norm_apply_form(o, t, 1, KU_ACT_NONE);
     else if (o->act)
-        norm_apply_form(o, n_rows, t, 0, KU_ACT_RELU);
+        norm_apply_form(o, t, 0, KU_ACT_RELU);
     else
-        norm_apply_form(o, n_rows, t, 0, KU_ACT_NONE);
+        norm_apply_form(o, t, 0, KU_ACT_NONE);
 }
-static void norm_apply(const struct ku_norm *o, int64_t n_rows)
+static void norm_apply(const struct ku_norm *o)
 {
-    BY_DTYPE(o->dtype, norm_apply_of(o, n_rows, KUMI_F32), norm_apply_of(o, n_rows, KUMI_BF16));
+    BY_DTYPE(o->dtype, norm_apply_of(o, KUMI_F32), norm_apply_of(o, KUMI_BF16));
 }
 
-INLINE void norm_dsums_as(int n_cols, const struct ku_norm *o, double *sum, double *product,
-                          int64_t n_rows, int64_t j, int64_t some, enum kumi_dtype t, int has_y)
+INLINE void norm_dsums_as(const struct ku_norm *o, int p, int64_t n, int64_t r, int64_t step,
+                          int64_t j, int64_t some, enum kumi_dtype t, int has_y)
 {
-    vf mean[NORM_COLS], rstd[NORM_COLS], s[NORM_COLS], q[NORM_COLS];
-    EACH_COL(v, n_cols)
+    vf mean[4], s[4], q[4], d[2], x[2], y[2];
+    load_vectors(p, mean, o->mean, j);
+    load_vectors(p, s, o->sum, j);
+    load_vectors(p, q, o->product, j);
+    EACH_PAIR(k, n, v, p)
     {
-        mean[v] = load_some(KUMI_F32, o->mean, j + v * LANES, some);
-        rstd[v] = load_some(KUMI_F32, o->scale, j + v * LANES, some);
-    }
-    EACH_COL(v, n_cols) s[v] = q[v] = (vf){0};
-    const void *x = o->x, *dy = o->dy, *y = o->y;
-    const int64_t width = o->width;
-    void *out = o->out;
-    for (int64_t r = 0; r < n_rows; r++)
-        EACH_COL(v, n_cols)
-        {
-            int64_t i = r * width + j + v * LANES;
-            vf d = load_some(t, dy, i, some);
-            if (has_y) {
-                d *= act_slope(KU_ACT_RELU, load_some(t, y, i, some));
-                if (out)
-                    store_exact(t, out, i, some, d);
-            }
-            s[v] += d;
-            q[v] += d * (load_some(t, x, i, some) - mean[v]);
+        const int64_t i = (r + k * step) * o->width + j + v * PAIR;
+        load_pair(d, t, o->dy, i, some);
+        load_pair(x, t, o->x, i, some);
+        if (has_y) {
+            load_pair(y, t, o->y, i, some);
+            EACH(h, 2) d[h] *= act_slope(KU_ACT_RELU, y[h]);
+            if (o->out)
+                store_pair(t, o->out, i, some, d, o->is_streamed);
         }
-    EACH_COL(v, n_cols)
-    {
-        add_wide(sum + j + v * LANES, s[v], some);
-        add_wide(product + j + v * LANES, q[v] * rstd[v], some);
+        EACH(h, 2)
+        {
+            s[2 * v + h] += d[h];
+            q[2 * v + h] += d[h] * (x[h] - mean[2 * v + h]);
+        }
     }
+    store_vectors(p, o->sum, j, s);
+    store_vectors(p, o->product, j, q);
 }
-INLINE void norm_dsums_of(const struct ku_norm *o, double *sum, double *product, int64_t n_rows,
-                          enum kumi_dtype t)
+INLINE void norm_dsums_of(const struct ku_norm *o, enum kumi_dtype t)
 {
-#define CALL(n)        norm_dsums_as(n, o, sum, product, n_rows, j, some, t, 0)
-#define CALL_MASKED(n) norm_dsums_as(n, o, sum, product, n_rows, j, some, t, 1)
+#define CALL(p, n, r, step, j, some)        norm_dsums_as(o, p, n, r, step, j, some, t, 0)
+#define CALL_MASKED(p, n, r, step, j, some) norm_dsums_as(o, p, n, r, step, j, some, t, 1)
     if (o->y)
-        FOR_COLUMNS(o->width, CALL_MASKED);
+        FOR_ROWS(o, CALL_MASKED);
     else
-        FOR_COLUMNS(o->width, CALL);
+        FOR_ROWS(o, CALL);
 #undef CALL
 #undef CALL_MASKED
 }
-static void norm_dsums(const struct ku_norm *o, double *sum, double *product, int64_t n_rows)
+static void norm_dsums(const struct ku_norm *o)
 {
-    BY_DTYPE(o->dtype, norm_dsums_of(o, sum, product, n_rows, KUMI_F32),
-             norm_dsums_of(o, sum, product, n_rows, KUMI_BF16));
+    BY_DTYPE(o->dtype, norm_dsums_of(o, KUMI_F32), norm_dsums_of(o, KUMI_BF16));
 }
 
 /* dx = scale dz - (x - mean) slope - bias */
-INLINE void norm_dx_as(int n_cols, const struct ku_norm *o, int64_t n_rows, int64_t j, int64_t some,
-                       enum kumi_dtype t)
+INLINE void norm_dx_as(const struct ku_norm *o, int p, int64_t n, int64_t r, int64_t step,
+                       int64_t j, int64_t some, enum kumi_dtype t)
 {
-    vf mean[NORM_COLS], scale[NORM_COLS], slope[NORM_COLS], bias[NORM_COLS];
-    EACH_COL(v, n_cols)
+    vf mean[4], scale[4], slope[4], bias[4], x[2], z[2];
+    load_vectors(p, mean, o->mean, j);
+    load_vectors(p, scale, o->scale, j);
+    load_vectors(p, slope, o->slope, j);
+    load_vectors(p, bias, o->bias, j);
+    EACH_PAIR(k, n, v, p)
     {
-        mean[v] = load_some(KUMI_F32, o->mean, j + v * LANES, some);
-        scale[v] = load_some(KUMI_F32, o->scale, j + v * LANES, some);
-        slope[v] = load_some(KUMI_F32, o->slope, j + v * LANES, some);
-        bias[v] = load_some(KUMI_F32, o->bias, j + v * LANES, some);
-    }
-    const void *x = o->x, *dy = o->dy;
-    const int64_t width = o->width;
-    void *out = o->out;
-    for (int64_t r = 0; r < n_rows; r++)
-        EACH_COL(v, n_cols)
+        const int64_t i = (r + k * step) * o->width + j + v * PAIR;
+        load_pair(z, t, o->dy, i, some);
+        load_pair(x, t, o->x, i, some);
+        EACH(h, 2)
         {
-            int64_t i = r * width + j + v * LANES;
-            vf d = load_some(t, x, i, some) - mean[v];
-            vf z = load_some(t, dy, i, some) * scale[v] - bias[v];
-            store_some(t, out, i, some, z - d * slope[v]);
+            vf d = x[h] - mean[2 * v + h];
+            z[h] = z[h] * scale[2 * v + h] - bias[2 * v + h];
+            z[h] -= d * slope[2 * v + h];
         }
+        store_rounded(t, o->out, i, some, z, o->is_streamed);
+    }
 }
-static void norm_dx(const struct ku_norm *o, int64_t n_rows)
+static void norm_dx(const struct ku_norm *o)
 {
-#define CALL_F32(n)  norm_dx_as(n, o, n_rows, j, some, KUMI_F32)
-#define CALL_BF16(n) norm_dx_as(n, o, n_rows, j, some, KUMI_BF16)
-    BY_DTYPE(o->dtype, FOR_COLUMNS(o->width, CALL_F32), FOR_COLUMNS(o->width, CALL_BF16));
+#define CALL_F32(p, n, r, step, j, some)  norm_dx_as(o, p, n, r, step, j, some, KUMI_F32)
+#define CALL_BF16(p, n, r, step, j, some) norm_dx_as(o, p, n, r, step, j, some, KUMI_BF16)
+    BY_DTYPE(o->dtype, FOR_ROWS(o, CALL_F32), FOR_ROWS(o, CALL_BF16));
 #undef CALL_F32
 #undef CALL_BF16
+}
+
+static void norm_widen(double *to, float *from, int64_t n)
+{
+    typedef double vd8_mem __attribute__((vector_size(64), aligned(8), may_alias));
+    for (int64_t i = 0; i < n; i += 8)
+        *(vd8_mem *)(to + i) += widen8(from + i);
+    memset(from, 0, (size_t)n * sizeof *from);
 }
