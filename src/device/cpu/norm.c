@@ -28,7 +28,7 @@ enum {
     TILE_COUNT = 2 * KU_CPU_TILE_COUNT,
     LEAST_ROWS = 16, /* of a tile: four streams */
     LINE_BYTES = 64,
-    CACHE_BYTES = 4 << 20 /* half of a last-level cache that several cores share */
+    CACHE_BYTES = 4 << 20 /* more: its reader finds little of it in a cache that others share */
 };
 enum { MEAN, SCALE, BIAS, SLOPE, N_VECTORS };
 
