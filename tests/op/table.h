@@ -49,6 +49,9 @@ static const struct op_row op_table[] = {
     {"linear", "", "x:n67c130 x:c130f97 f:f97", 1},
     {"linear", "", "x:n3c1100 x:c1100f37 f:f37", 1},
     {"linear", "", "x:n600c48 x:c48f40 f:f40", 1},
+    {"linear", "", "x:n16c66 x:c66f70 f:f70", 1}, /* few rows: the weight as it lies */
+    {"linear", "trans=1", "x:n31c64 x:f70c64 f:f70", 1},
+    {"linear", "trans=1", "x:n40c35 x:f34c35", 1},
     {"linear", "act=relu", "x:n9c17 x:c17f33 f:f33", 1},
     {"linear", "act=gelu_tanh", "x:n9t3c17 x:c17f33 f:f33", 2},
     {"linear", "act=gelu_erf trans=1", "x:n9c17 x:f33c17", 2},

@@ -33,6 +33,8 @@ static const struct product_case cases[] = {
     {85, 64, 129, 1, 1, 2, 2},  {100, 1024, 40, 0, 0, 0, 1}, {33, 1025, 70, 1, 1, 3, 1},
     {29, 2049, 33, 0, 1, 1, 2}, {600, 48, 48, 0, 1, 0, 1},   {7, 3000, 5, 1, 0, 0, 1},
     {0, 5, 4, 0, 1, 0, 1},      {4, 0, 6, 0, 1, 0, 1},       {5, 3, 0, 1, 0, 0, 1},
+    {9, 33, 130, 0, 1, 3, 2},   {31, 70, 129, 1, 0, 0, 1},   {64, 95, 33, 0, 0, 0, 1},
+    {16, 1024, 65, 1, 1, 0, 1}, {23, 7000, 3, 0, 0, 0, 1},   {65, 65, 65, 0, 1, 0, 1},
     {509, 96, 100, 0, 0, 2, 2}, {130, 2, 65056, 1, 0, 0, 1}, /* streamed past the caches */
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
@@ -174,9 +176,9 @@ static void check_cases(void *dev, int first_dtype)
 
 static void emulated_tiles(void **state)
 {
-    static const struct ku_gemm_micro emulated = {AMX_MR,         AMX_NR,      AMX_SIDE,
-                                                  amx_parts,      amx_micro,   amx_peak,
-                                                  AMX_PEAK_FLOPS, amx_regroup, NULL};
+    static const struct ku_gemm_micro emulated = {AMX_MR,    AMX_NR,   AMX_SIDE,       amx_parts,
+                                                  amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup,
+                                                  NULL,      0};
     struct ku_device_opts o = {.n_threads = 1, .isa = KU_ISA_AMX};
     void *dev;
     float sink[16] = {1};
@@ -227,6 +229,42 @@ static void threads_keep_bits(void **state)
     }
 }
 
+/* Row i of a product is the same whoever its neighbours are: many rows in tiles, few as they lie.
+ */
+static void rows_keep_bits(void **state)
+{
+    static const int n_rows[] = {1, 3, 8, 9, 16, 23, 32, 47, 64};
+    enum { ROWS = 100, K = 531, N = 149 };
+    (void)state;
+    for (int i = 0; i < 8; i++) { /* every op, order of the weight and dtype */
+        const int is_dx = i & 1, trans = i >> 1 & 1;
+        const enum kumi_dtype dtype = i >> 2 ? KUMI_BF16 : KUMI_F32;
+        struct ku_attrs a = ku_attrs_default;
+        struct ku_device_opts o = {.n_threads = 2, .isa = KU_ISA_AVX512BF16};
+        void *dev;
+        a.trans = trans;
+        struct ku_call c = {
+            .op = is_dx ? KU_OP_linear_dx : KU_OP_linear, .n_in = 2, .n_out = 1, .attr = &a};
+        c.in[0] = view(dtype, "tc", (int64_t[]){ROWS, K});
+        c.in[1] = (trans != is_dx) ? view(dtype, "fc", (int64_t[]){N, K})
+                                   : view(dtype, "cf", (int64_t[]){K, N});
+        c.out[0] = view(dtype, "tf", (int64_t[]){ROWS, N});
+        assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
+        run(dev, &c);
+        void *all = c.out[0].data;
+        c.out[0] = view(dtype, "tf", (int64_t[]){ROWS, N});
+        for (size_t r = 0; r < sizeof n_rows / sizeof n_rows[0]; r++) {
+            struct ku_call few = c;
+            few.in[0].shape.dim[0].count = few.out[0].shape.dim[0].count = n_rows[r];
+            run(dev, &few);
+            assert_memory_equal(c.out[0].data, all,
+                                (size_t)(n_rows[r] * N) * kumi_dtype_bytes(dtype));
+        }
+        ku_device_cpu.close(dev);
+        ku_free(c.in[0].data), ku_free(c.in[1].data), ku_free(c.out[0].data), ku_free(all);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -260,6 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_case), cmocka_unit_test(emulated_tiles),
-        cmocka_unit_test(threads_keep_bits), cmocka_unit_test(refusals)};
+        cmocka_unit_test(threads_keep_bits), cmocka_unit_test(rows_keep_bits),
+        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

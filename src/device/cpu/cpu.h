@@ -99,7 +99,7 @@ struct ku_kernel {
 #include "op/ops.def"
 #undef KU_OP
 
-/* linear of at most KU_THIN_ROWS rows, its product filled in: linear_thin.c. */
+/* linear and linear_dx of few rows, their product filled in: linear_thin.c. */
 int ku_cpu_is_thin(const struct ku_kernel *k);
 void ku_cpu_bind_thin(struct ku_kernel *k);
 

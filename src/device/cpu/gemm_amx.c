@@ -22,7 +22,7 @@
 #include "device/cpu/amx_body.h"
 
 const struct ku_gemm_micro ku_gemm_amx = {
-    AMX_MR, AMX_NR, AMX_SIDE, amx_parts, amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup, NULL};
+    AMX_MR, AMX_NR, AMX_SIDE, amx_parts, amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup, NULL, 0};
 #else
 typedef int ku_gemm_none; /* an empty file is not C */
 #endif

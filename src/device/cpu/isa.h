@@ -76,14 +76,14 @@ struct ku_gemm_micro {
     double peak_flops;                           /* of a round */
     /* [n_units][mr] -> [n_units / step][mr][step], in place; NULL where step is 1 */
     void (*regroup)(void *group, int64_t n_units);
-    /* of a few rows, the same bits; NULL: not in this unit */
+    /* of a few rows, the same bits; NULL: not in this unit. thin_rows: up to which it is faster */
     void (*thin)(const struct ku_gemm_thin *t);
+    int thin_rows;
 };
 /*
  * sum[r][j] = x w for a few rows, the weight read where it lies, once: element (k, j) at k ld_w + j
  * (by_rows) or at j ld_w + k. sum has room up to a multiple of 16 columns; ld_sum is one.
  */
-enum { KU_THIN_ROWS = 8 };
 struct ku_gemm_thin {
     const void *x, *w;
     int64_t ld_x;              /* units from row to row of x */

@@ -348,7 +348,7 @@ int ku_cpu_bind_product(struct ku_kernel *k)
     p->n_row_tiles = ku_cpu_tiles(p->m, p->tile_rows);
     if (p->m == 0 || p->n == 0)
         return KUMI_OK;
-    if (k->call.op == KU_OP_linear && ku_cpu_is_thin(k)) {
+    if ((k->call.op == KU_OP_linear || k->call.op == KU_OP_linear_dx) && ku_cpu_is_thin(k)) {
         ku_cpu_bind_thin(k);
         return KUMI_OK;
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * linear of a few rows: what generates a token. Bound by reading the weight, it packs nothing; the
- * bits are those of the product in tiles (linear.c). Tiles are runs of columns, whose width no bit
- * depends on.
+ * linear and linear_dx of a few rows: what generates tokens. Bound by reading the weight, it packs
+ * nothing; the bits are those of the product in tiles (linear.c). Tiles are runs of columns, whose
+ * width no bit depends on.
  */
 #include <string.h>
 
@@ -10,11 +10,18 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    STEP_COLS = 64,          /* whole lines */
-    MAX_COLS = 512,          /* of 8 rows: 16 KiB of sums */
-    MAX_COPY_COUNT = 1 << 15 /* units of a row of x that is copied; 8 of them: 1 MiB */
+    MAX_IN_PLACE = 8, /* ways of the first cache */
+    LINE_UNITS = 16,
+    MIN_TURNED = 8, /* rows; and lanes that multiply nothing: as long as transposing takes */
+    MAX_IDLE = 12,
+    MAX_ZIPPED = 40, /* rows whose pairs are made on the way: more are faster in tiles */
+    STEP_COLS = 64,  /* whole lines */
+    MAX_COLS = 512,
+    NEAR_SUMS = 6144,        /* 24 KiB: they stay in the first cache */
+    MAX_SUMS = 16384,        /* 64 KiB */
+    MAX_COPY_COUNT = 3 << 17 /* units of x where it is copied: 1.5 MiB */
 };
-_Static_assert((KU_THIN_ROWS * (MAX_COPY_COUNT + MAX_COLS) + MAX_COLS) * 4 <= KU_CPU_SCRATCH_BYTES,
+_Static_assert((MAX_COPY_COUNT + 2 * MAX_SUMS + MAX_COLS) * 4 <= KU_CPU_SCRATCH_BYTES,
                "x, sums and bias fit the thread's scratch");
 
 static int has_pairs(const struct ku_kernel *k)
@@ -25,16 +32,26 @@ static const struct ku_gemm_micro *micro_of(const struct ku_kernel *k)
 {
     return has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
 }
-/* Rows of x are units where they lie: f32, or whole pairs. */
+/* Rows of x are units where they lie (f32, or whole pairs), and too few to collide in the first
+ * cache; copies begin an odd number of lines apart. */
 static int is_in_place(const struct ku_kernel *k)
 {
-    return has_pairs(k) ? k->product.k % 2 == 0 : k->product.dtype == KUMI_F32;
+    return k->product.m <= MAX_IN_PLACE &&
+           (has_pairs(k) ? k->product.k % 2 == 0 : k->product.dtype == KUMI_F32);
+}
+static int64_t copy_stride(const struct ku_kernel *k)
+{
+    const int64_t n_units = has_pairs(k) ? (k->product.k + 1) / 2 : k->product.k;
+    return (ku_cpu_tiles(n_units, LINE_UNITS) | 1) * LINE_UNITS;
 }
 
 int ku_cpu_is_thin(const struct ku_kernel *k)
 {
-    return k->product.m <= KU_THIN_ROWS && micro_of(k)->thin != NULL &&
-           (is_in_place(k) || k->product.k < MAX_COPY_COUNT);
+    const struct ku_cpu_product *p = &k->product;
+    const int is_zipped = has_pairs(k) && p->b_col == 1, most = micro_of(k)->thin_rows;
+    return micro_of(k)->thin != NULL &&
+           p->m <= (is_zipped && most > MAX_ZIPPED ? MAX_ZIPPED : most) &&
+           (is_in_place(k) || p->m * copy_stride(k) <= MAX_COPY_COUNT);
 }
 
 /* x in units. */
@@ -44,53 +61,127 @@ static void place_rows(const struct ku_kernel *k, struct ku_gemm_thin *t, float 
     const int pairs = has_pairs(k);
     const int64_t n_units = pairs ? (p->k + 1) / 2 : p->k;
     t->n_rows = (int)p->m;
-    t->ld_x = n_units;
-    t->x = p->a;
+    t->ld_x = is_in_place(k) ? n_units : copy_stride(k);
+    t->x = is_in_place(k) ? p->a : copy;
     if (is_in_place(k))
         return;
-    t->x = copy;
     for (int64_t r = 0; r < p->m; r++) {
         if (n_units)
-            copy[(r + 1) * n_units - 1] = 0; /* the second half of an odd last pair */
-        k->cpu->ops->cast(copy + r * n_units, pairs ? KUMI_BF16 : KUMI_F32,
+            copy[r * t->ld_x + n_units - 1] = 0; /* the second half of an odd last pair */
+        k->cpu->ops->cast(copy + r * t->ld_x, pairs ? KUMI_BF16 : KUMI_F32,
                           ku_cpu_at(&k->call.in[0], r * p->k), p->dtype, p->k);
     }
 }
 
-static void tile_thin(const struct ku_kernel *k, int64_t tile, int thread)
+/* What a thread's scratch holds: sums, bias, and x. */
+struct thin_scratch {
+    float *sum, *turned, *bias, *x;
+};
+static struct thin_scratch scratch_of(const struct ku_kernel *k, int thread)
+{
+    float *at = ku_cpu_scratch(k, thread);
+    return (struct thin_scratch){at, at + MAX_SUMS, at + 2 * MAX_SUMS,
+                                 at + 2 * MAX_SUMS + MAX_COLS};
+}
+/* Columns [j, j + n) of the result, from rows of sums. */
+static void finish(const struct ku_kernel *k, int64_t j, int64_t n, const float *sum,
+                   int64_t ld_sum, float *bias)
 {
     const struct ku_cpu_product *p = &k->product;
     const struct ku_call *c = &k->call;
-    const int64_t j = tile * k->per_tile, n = p->n - j < k->per_tile ? p->n - j : k->per_tile;
-    float *sum = ku_cpu_scratch(k, thread), *bias = sum + (int64_t)KU_THIN_ROWS * MAX_COLS;
-    struct ku_gemm_thin t = {.w = ku_cpu_at(&c->in[1], j * p->b_col),
-                             .ld_w = p->b_col == 1 ? p->b_row : p->b_col,
-                             .dtype = p->dtype,
-                             .by_rows = p->b_col == 1,
-                             .n_k = p->k,
-                             .n_cols = n,
-                             .sum = sum,
-                             .ld_sum = MAX_COLS};
-    place_rows(k, &t, bias + MAX_COLS);
     if (p->bias)
         k->cpu->ops->cast(bias, KUMI_F32, ku_cpu_at(&c->in[2], j), p->bias_dtype, n);
-    micro_of(k)->thin(&t);
     const struct ku_finish f = {.out = ku_cpu_at(&c->out[0], j),
                                 .raw = c->n_out == 2 ? ku_cpu_at(&c->out[1], j) : NULL,
                                 .ld = p->n,
                                 .n = n,
                                 .bias = p->bias ? bias : NULL,
                                 .dtype = c->out[0].dtype,
-                                .act = (int)k->attr.act};
-    k->cpu->ops->finish_rows(&f, p->m, sum, MAX_COLS);
+                                .act = c->op == KU_OP_linear ? (int)k->attr.act : KU_ACT_NONE};
+    k->cpu->ops->finish_rows(&f, p->m, sum, ld_sum);
+}
+static int64_t cols_of(const struct ku_kernel *k, int64_t j)
+{
+    return k->product.n - j < k->per_tile ? k->product.n - j : k->per_tile;
+}
+
+static void tile_thin(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const struct thin_scratch s = scratch_of(k, thread);
+    const int64_t j = tile * k->per_tile, n = cols_of(k, j);
+    struct ku_gemm_thin t = {.w = ku_cpu_at(&k->call.in[1], j * p->b_col),
+                             .ld_w = p->b_col == 1 ? p->b_row : p->b_col,
+                             .dtype = p->dtype,
+                             .by_rows = p->b_col == 1,
+                             .n_k = p->k,
+                             .n_cols = n,
+                             .sum = s.sum,
+                             .ld_sum = k->per_tile};
+    place_rows(k, &t, s.x);
+    micro_of(k)->thin(&t);
+    finish(k, j, n, s.sum, t.ld_sum, s.bias);
     ku_pool_poll(k->cpu->pool, thread);
+}
+
+/*
+ * A weight that lies by columns need not be transposed where the rows of x nearly fill vectors: the
+ * product is turned round. The weight's columns are the rows of the inner loop, as they lie, and x
+ * is its panels; the sums are transposed at the end. Each element is the same chain.
+ */
+static const struct ku_gemm_micro *slim_of(const struct ku_kernel *k)
+{
+    return has_pairs(k) ? k->cpu->slim_bf16 : k->cpu->slim_f32;
+}
+static int is_turned(const struct ku_kernel *k)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const int64_t lanes = ku_cpu_tiles(p->m, LINE_UNITS) * LINE_UNITS;
+    const int64_t n_units = has_pairs(k) ? p->k / 2 : p->k;
+    return p->m >= MIN_TURNED && lanes - p->m <= MAX_IDLE && p->b_col != 1 && slim_of(k) != NULL &&
+           (has_pairs(k) ? p->k % 2 == 0 : p->dtype == KUMI_F32) && n_units > 0 &&
+           (lanes + LINE_UNITS) * n_units <= MAX_COPY_COUNT;
+}
+static void tile_turned(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_cpu_product *p = &k->product;
+    const struct ku_gemm_micro *wide = micro_of(k), *slim = slim_of(k);
+    const struct thin_scratch s = scratch_of(k, thread);
+    const int pairs = has_pairs(k);
+    const int64_t j = tile * k->per_tile, n = cols_of(k, j), ld = p->b_col;
+    const int64_t n_units = pairs ? p->k / 2 : p->k;
+    const int64_t ld_sum = ku_cpu_tiles(p->m, LINE_UNITS) * LINE_UNITS;
+    const int64_t ld_bytes = ld * (int64_t)kumi_dtype_bytes(p->dtype);
+    const int at_once = MAX_IN_PLACE - 1; /* and a line of the panel */
+    for (int64_t r = 0; r < p->m; r += wide->nr) {
+        const int width = p->m - r > slim->nr ? wide->nr : slim->nr;
+        k->cpu->ops->pack_cols(s.x + r * n_units, width, ku_cpu_at(&k->call.in[0], r * p->k),
+                               p->dtype, p->k, p->k, p->m - r < width ? p->m - r : width, pairs);
+    }
+    for (int64_t i = 0; i < n; i += at_once) {
+        const int rows = (int)(n - i < at_once ? n - i : at_once);
+        const void *w = ku_cpu_at(&k->call.in[1], (j + i) * ld);
+        const void *next = ku_cpu_at(&k->call.in[1], (j + (i + rows < n ? i + rows : i)) * ld);
+        for (int64_t r = 0; r < p->m; r += wide->nr)
+            (p->m - r > slim->nr ? wide : slim)
+                ->run(rows, n_units, w, pairs ? ld / 2 : ld, 1, s.x + r * n_units,
+                      s.sum + i * ld_sum + r, ld_sum, 0, next, ld_bytes);
+        ku_pool_poll(k->cpu->pool, thread);
+    }
+    const struct ku_finish turn = {
+        .out = s.turned, .ld = k->per_tile, .n = p->m, .dtype = KUMI_F32};
+    k->cpu->ops->finish_cols(&turn, n, s.sum, ld_sum);
+    finish(k, j, n, s.turned, k->per_tile, s.bias);
 }
 
 /* The same number of tiles for each thread, as wide as sums allow: long runs of memory. */
 void ku_cpu_bind_thin(struct ku_kernel *k)
 {
     const int64_t n = k->product.n, n_threads = ku_pool_n_threads(k->cpu->pool);
-    const int64_t n_tiles = n_threads * ku_cpu_tiles(n, n_threads * MAX_COLS);
+    const int64_t m = ku_cpu_tiles(k->product.m, LINE_UNITS) * LINE_UNITS;
+    const int64_t fit = (is_turned(k) ? MAX_SUMS : NEAR_SUMS) / m / STEP_COLS * STEP_COLS;
+    const int64_t most = fit < MAX_COLS ? fit : MAX_COLS;
+    const int64_t n_tiles = n_threads * ku_cpu_tiles(n, n_threads * most);
     k->per_tile = ku_cpu_tiles(ku_cpu_tiles(n, n_tiles), STEP_COLS) * STEP_COLS;
-    ku_cpu_phase(k, tile_thin, ku_cpu_tiles(n, k->per_tile));
+    ku_cpu_phase(k, is_turned(k) ? tile_turned : tile_thin, ku_cpu_tiles(n, k->per_tile));
 }

@@ -22,16 +22,28 @@ INLINE vu load_halves(const uint16_t *p, int64_t n) /* n <= 16; the rest is zero
     return __builtin_convertvector(h, vu);
 #endif
 }
+INLINE vu zip_halves(const uint16_t *a, const uint16_t *b) /* {a[j], b[j]}, sixteen of them */
+{
+#if defined(__AVX512BW__)
+    vi order; /* lane 2 j of the first, lane 2 j + 1 of the second: words j and 32 + j */
+    UNROLL
+    for (int j = 0; j < LANES; j++)
+        order[j] = j | (32 + j) << 16;
+    return (vu)_mm512_permutex2var_epi16(_mm512_castsi256_si512((__m256i) * (const vh_mem *)a),
+                                         (__m512i)order,
+                                         _mm512_castsi256_si512((__m256i) * (const vh_mem *)b));
+#else
+    return __builtin_convertvector(*(const vh_mem *)a, vu) |
+           __builtin_convertvector(*(const vh_mem *)b, vu) << 16;
+#endif
+}
 /* Two rows of bf16 interleaved: unit j = {a[j], b[j]}. */
 INLINE void pack_row_pairs(uint32_t *out, int64_t width, const uint16_t *a, const uint16_t *b,
                            int64_t n)
 {
     int64_t j = 0;
-    for (; j + LANES <= n; j += LANES) {
-        vu low = __builtin_convertvector(*(const vh_mem *)(a + j), vu);
-        vu high = b ? __builtin_convertvector(*(const vh_mem *)(b + j), vu) : (vu){0};
-        *(vu_mem *)(out + j) = low | high << 16;
-    }
+    for (; j + LANES <= n && b; j += LANES)
+        *(vu_mem *)(out + j) = zip_halves(a + j, b + j);
     for (; j < width; j += LANES) {
         const int64_t some = n - j > 0 ? n - j < LANES ? n - j : LANES : 0;
         vu unit = load_halves(a + (some ? j : 0), some);

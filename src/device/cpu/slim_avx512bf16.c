@@ -17,7 +17,7 @@
 #include "device/cpu/gemm_body.h"
 
 const struct ku_gemm_micro ku_slim_avx512bf16 = {GEMM_MR, GEMM_NR,         1,    micro_parts, micro,
-                                                 peak,    GEMM_PEAK_FLOPS, NULL, NULL};
+                                                 peak,    GEMM_PEAK_FLOPS, NULL, NULL,        0};
 #else
 typedef int ku_slim_none; /* an empty file is not C */
 #endif

@@ -6,10 +6,18 @@
  * sixteen units are transposed in registers.
  */
 enum {
-    THIN_DEPTH = 8,             /* units of k that a row of sums takes at once, in registers */
+    THIN_DEPTH = LANES, /* units of k that sums take at once, in registers */
+    /* rows at once: at least as many chains as a multiply-add takes cycles, 4 or (of pairs) 6 */
+    THIN_CHAINS = 4 * GEMM_DEPTH,
     THIN_AHEAD = 128,           /* units of a column fetched ahead: 16 columns, 8 KiB */
     THIN_NEAR_BYTES = 256 << 10 /* of 16 columns: a quarter of a second cache */
 };
+/* Where sixteen vectors of the weight and the sums fit the registers. */
+#if defined(__AVX512F__)
+enum { THIN_MOST_ROWS = 64 };
+#else
+enum { THIN_MOST_ROWS = 8 };
+#endif
 #if GEMM_DEPTH == 2
 #define THIN_MADD(acc, x, w)                                                                       \
     ((vf)_mm512_dpbf16_ps((__m512)(acc), (__m512bh)_mm512_set1_epi32(x), (__m512bh)(w)))
@@ -31,42 +39,79 @@ INLINE vu thin_unit(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int64_t
     return k + 1 < t->n_k ? low | load_halves(w + t->ld_w, n) << 16 : low;
 }
 
-/* sum += x w over n units of a row of x: one chain, for which those of other rows and columns do
- * not wait. */
-INLINE void thin_chain(const gemm_unit *x, const vu *w, const int n, float *sum)
+/* sum += x w over n units of so many rows of x: chains that do not wait for each other. */
+INLINE void thin_chains(const int n_rows, const int n, const gemm_unit *x, int64_t ld_x,
+                        const vu *w, float *sum, int64_t ld_sum)
 {
-    vf acc = load(KUMI_F32, sum, 0);
+    vf acc[THIN_CHAINS];
     UNROLL
-    for (int u = 0; u < n; u++)
-        acc = THIN_MADD(acc, x[u], w[u]);
-    store(KUMI_F32, sum, 0, acc);
+    for (int r = 0; r < n_rows; r++)
+        acc[r] = load(KUMI_F32, sum, r * ld_sum);
+    UNROLL
+    for (int u = 0; u < n; u++) {
+        UNROLL
+        for (int r = 0; r < n_rows; r++)
+            acc[r] = THIN_MADD(acc[r], x[r * ld_x + u], w[u]);
+    }
+    UNROLL
+    for (int r = 0; r < n_rows; r++)
+        store(KUMI_F32, sum, r * ld_sum, acc[r]);
+}
+/* All rows, so many chains at once: n units from u0 on, sixteen columns from j on. */
+INLINE void thin_add(const struct ku_gemm_thin *t, const int n_chains, const int n, const vu *w,
+                     int64_t u0, int64_t j)
+{
+    const gemm_unit *x = (const gemm_unit *)t->x + u0;
+    float *sum = t->sum + j;
+    int r = t->n_rows;
+    for (; r >= n_chains; r -= n_chains) {
+        thin_chains(n_chains, n, x, t->ld_x, w, sum, t->ld_sum);
+        x += n_chains * t->ld_x, sum += n_chains * t->ld_sum;
+    }
+    if (n_chains > 4 && r >= 4) {
+        thin_chains(4, n, x, t->ld_x, w, sum, t->ld_sum);
+        r -= 4, x += 4 * t->ld_x, sum += 4 * t->ld_sum;
+    }
+    for (; n_chains > 1 && r > 0; r--, x += t->ld_x, sum += t->ld_sum)
+        thin_chains(1, n, x, t->ld_x, w, sum, t->ld_sum);
 }
 
 /* Weight by rows: n units from u0 on, added to all columns' sums. */
-INLINE void thin_block(const struct ku_gemm_thin *t, const int n, enum kumi_dtype dtype, int64_t u0)
+INLINE void thin_block(const struct ku_gemm_thin *t, const int n_chains, const int n,
+                       enum kumi_dtype dtype, int64_t u0)
 {
     const int64_t per = THIN_PAIRS + 1, bytes = dtype == KUMI_BF16 ? 2 : 4, line = 64 / bytes;
-    const char *next = (const char *)t->w + (u0 + n) * per * t->ld_w * bytes;
+    const int64_t row_bytes = t->ld_w * bytes;
+    const char *from = (const char *)t->w + u0 * per * row_bytes;
+    const char *next = from + n * per * row_bytes;
+    const int is_whole = (u0 + n) * per <= t->n_k;
     for (int64_t j = 0; j < t->n_cols; j += LANES) {
         vu w[THIN_DEPTH];
-        UNROLL
-        for (int u = 0; u < n; u++)
-            w[u] = thin_unit(t, dtype, (u0 + u) * per, j, t->n_cols - j);
+        if (is_whole && j + LANES <= t->n_cols) {
+            const char *row = from + j * bytes;
+            UNROLL
+            for (int u = 0; u < n; u++, row += per * row_bytes)
+                w[u] = THIN_PAIRS ? zip_halves((const uint16_t *)(const void *)row,
+                                               (const uint16_t *)(const void *)(row + row_bytes))
+                                  : (vu)load(dtype, row, 0);
+        } else {
+            for (int u = 0; u < n; u++)
+                w[u] = thin_unit(t, dtype, (u0 + u) * per, j, t->n_cols - j);
+        }
         for (int i = 0; j % line == 0 && i < n * per; i++)
-            __builtin_prefetch(next + (i * t->ld_w + j) * bytes, 0, 2);
-        for (int r = 0; r < t->n_rows; r++)
-            thin_chain((const gemm_unit *)t->x + r * t->ld_x + u0, w, n,
-                       t->sum + r * t->ld_sum + j);
+            __builtin_prefetch(next + i * row_bytes + j * bytes, 0, 2);
+        thin_add(t, n_chains, n, w, u0, j);
     }
 }
-INLINE void thin_by_rows(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
+INLINE void thin_by_rows(const struct ku_gemm_thin *t, const int n_chains, const int depth,
+                         enum kumi_dtype dtype)
 {
     const int64_t n_units = THIN_PAIRS ? (t->n_k + 1) / 2 : t->n_k;
     int64_t u = 0;
-    for (; u + THIN_DEPTH <= n_units; u += THIN_DEPTH)
-        thin_block(t, THIN_DEPTH, dtype, u);
+    for (; u + depth <= n_units; u += depth)
+        thin_block(t, n_chains, depth, dtype, u);
     for (; u < n_units; u++)
-        thin_block(t, 1, dtype, u);
+        thin_block(t, 1, 1, dtype, u);
 }
 
 /* Weight by columns. Sixteen of them lie in a row of memory: what the next ones need is fetched in
@@ -102,14 +147,10 @@ INLINE void thin_square(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int
                        : (vu){0};
     }
     transpose_16(v);
-    for (int r = 0; r < t->n_rows; r++) {
-        const gemm_unit *x = (const gemm_unit *)t->x + r * t->ld_x + k / per;
-        float *sum = t->sum + r * t->ld_sum + j;
-        if (left >= step)
-            thin_chain(x, v, LANES, sum);
-        for (int64_t u = 0; left < step && u < (left + per - 1) / per; u++)
-            thin_chain(x + u, v + u, 1, sum);
-    }
+    if (left >= step)
+        thin_add(t, 1, LANES, v, k / per, j);
+    for (int64_t u = 0; left < step && u < (left + per - 1) / per; u++)
+        thin_add(t, 1, 1, v + u, k / per + u, j);
 }
 /* Two groups of sixteen columns in turn: two chains that do not wait for each other. */
 INLINE void thin_by_columns(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
@@ -126,8 +167,10 @@ INLINE void thin_as(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
 {
     for (int r = 0; r < t->n_rows; r++)
         memset(t->sum + r * t->ld_sum, 0, (size_t)t->ld_sum * sizeof *t->sum);
-    if (t->by_rows)
-        thin_by_rows(t, dtype);
+    if (t->by_rows && t->n_rows <= THIN_CHAINS)
+        thin_by_rows(t, 1, THIN_DEPTH / 2, dtype); /* few chains need not wait for each other */
+    else if (t->by_rows)
+        thin_by_rows(t, THIN_CHAINS, THIN_DEPTH, dtype);
     else
         thin_by_columns(t, dtype);
 }
