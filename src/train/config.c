@@ -318,7 +318,7 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
     case T_SPANS:
         return set_spans(member, v)
                    ? ku_config_refuse(o, path, v,
-                                      "at most 6 numbers of steps, or all as \"10ep\", ascending")
+                                      "at most 16 numbers of steps, or all as \"10ep\", ascending")
                    : KUMI_OK;
     case T_SCALING:
         return set_scaling(member, v)

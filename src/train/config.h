@@ -25,7 +25,7 @@ struct ku_span {
 struct ku_pair {
     double v[2];
 };
-enum { KU_MAX_SPANS = 6 };
+enum { KU_MAX_SPANS = 16 };
 struct ku_spans {
     int n;
     struct ku_span item[KU_MAX_SPANS]; /* ascending */

@@ -102,8 +102,8 @@ int64_t ku_session_schedule_length(const struct ku_session *s)
 static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
 {
     const struct ku_config *c = &s->cfg;
-    int64_t at[KU_MAX_MILESTONES] = {0};
-    _Static_assert((int)KU_MAX_SPANS == (int)KU_MAX_MILESTONES, "as many as attributes");
+    int64_t at[KU_MAX_SPANS];
+    _Static_assert((int)KU_MAX_SPANS <= (int)KU_MAX_ARGS, "an attribute's list holds them");
     ku_rule_schedule(c, a);
     a->period = is_per_epoch(c) && s->sampler.steps_per_epoch > 1 ? s->sampler.steps_per_epoch : 1;
     a->warmup = schedule_span(s, c->schedule_warmup_steps);
@@ -113,7 +113,7 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
     a->step_size = schedule_span(s, c->schedule_step_size);
     for (int i = 0; i < c->schedule_milestones.n; i++)
         at[i] = schedule_span(s, c->schedule_milestones.item[i]);
-    ku_rule_milestones(at, a);
+    ku_rule_args(c, at, a);
 }
 
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
@@ -134,8 +134,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->mesh.extent[KU_AX_VS] = (int)(s->batch.virtual_shards / s->batch.n_ranks);
     o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
     o->rule.clip = c->train_clip_norm;
-    schedule_of(s, &o->rule);
     ku_rule_optimizer(c, s->batch.global_batch, o);
+    schedule_of(s, &o->rule);
     return KUMI_OK;
 }
 

@@ -137,6 +137,14 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
     case 'p':
         fill_normal(v, stream, kind == 'p');
         break;
+    case 'P':
+    case 'y':
+        fill_normal(v, stream, kind == 'P');
+        for (int64_t i = 0; i < count_of(v); i++) {
+            double x = at(v, i);
+            ku_store_f64(v->data, v->dtype, i, kind == 'P' ? 1 + x : x / (2 + 2 * fabs(x)));
+        }
+        break;
     case 'q':
         for (int64_t i = 0; i < count_of(v); i++)
             ku_store_f64(v->data, v->dtype, i, (double)draw(stream, i, 4) - 1);
@@ -198,7 +206,7 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
 
 static inline enum kumi_dtype dtype_of(char kind, enum kumi_dtype x)
 {
-    if (strchr("fpmv", kind))
+    if (strchr("fpmvPy", kind))
         return x == KUMI_F64 ? KUMI_F64 : KUMI_F32;
     if (strchr("it", kind))
         return KUMI_I32;

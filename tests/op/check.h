@@ -38,7 +38,7 @@ static inline struct expectation expect_make(const struct op_device *d, const st
         x.e[o] = ku_calloc((size_t)count_of(&c->out[o]), sizeof *x.e[o]);
         assert_non_null(x.e[o]);
     }
-    struct bound b = {c, &wide, &x.want, d->eps, {x.e[0], x.e[1], x.e[2], x.e[3]}};
+    struct bound b = {c, &wide, &x.want, d->eps, {x.e[0], x.e[1], x.e[2], x.e[3], x.e[4]}};
     fn(&b);
     call_fini(&wide);
     return x;

@@ -261,10 +261,10 @@ static const struct bad {
     {NULL, "schedule.type=multi_step",
      "config: c.json:1:1: schedule.milestones: missing; multi_step needs at least one"},
     {NULL, "schedule.milestones=[3,3]",
-     "config: --set schedule.milestones=[3,3]: schedule.milestones: [3,3]; at most 6 numbers of "
+     "config: --set schedule.milestones=[3,3]: schedule.milestones: [3,3]; at most 16 numbers of "
      "steps, or all as \"10ep\", ascending"},
     {NULL, "schedule.milestones=[3,\"5ep\"]",
-     "config: --set schedule.milestones=[3,\"5ep\"]: schedule.milestones: [3,\"5ep\"]; at most 6 "
+     "config: --set schedule.milestones=[3,\"5ep\"]: schedule.milestones: [3,\"5ep\"]; at most 16 "
      "numbers of steps, or all as \"10ep\", ascending"},
     {NULL, "data.weights=0.5",
      "config: --set data.weights=0.5: data.weights: 0.5; a list of numbers from 1e-09 to "

@@ -35,6 +35,26 @@ struct ku_update {
     float momentum, add, ratio; /* sgd: add = 1 - dampening; ratio: 1, of lars the trust ratio */
 };
 
+/* Adagrad, Lion and RMSProp: state in the op's order, factors of one step. */
+enum ku_rule_kind {
+    KU_RULE_ADAGRAD,
+    KU_RULE_LION,
+    KU_RULE_RMSPROP,
+    KU_RULE_RMSPROP_MOMENTUM,
+    KU_RULE_RMSPROP_CENTERED,
+    KU_RULE_RMSPROP_BOTH
+};
+struct ku_rule {
+    enum ku_rule_kind kind;
+    float *p, *s[3];
+    const void *g;
+    enum kumi_dtype g_dtype, copy_dtype;
+    void *copy;                               /* rounded p', or NULL */
+    float scale, lr, weight_decay, keep, eps; /* keep: of lion's p, 1 - lr wd */
+    float beta1, add1, beta2, add2;           /* beta2: rmsprop's alpha; add = 1 - beta, from f64 */
+    float momentum;
+};
+
 /* Where rows of finished sums go; of out and raw: the first row. */
 struct ku_finish {
     void *out, *raw;   /* raw: before the activation, rounded too; NULL = nobody asks */
@@ -242,6 +262,8 @@ struct ku_isa_ops {
     /* m' and v'; sum: of the squares of p and of the update, of at most one canonical block */
     void (*lamb_moments)(const struct ku_update *u, int64_t from, int64_t n, double sum[2]);
     void (*lamb)(const struct ku_update *u, int64_t from, int64_t n); /* p -= lr update */
+    void (*update_rule)(const struct ku_rule *u, int64_t from, int64_t n);
+    void (*ema)(float *average, const float *p, float add, int64_t n); /* += add (p - average) */
     /*
      * One panel of a product's operand, [units][width]: element (k, j) of the source lies at
      * k ld + j (rows) or at j ld + k (cols). Columns from n_cols to width, and the last half unit

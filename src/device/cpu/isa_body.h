@@ -10,6 +10,7 @@
 #include "device/cpu/rope_body.h"
 #include "device/cpu/norm_body.h"
 #include "device/cpu/update_body.h"
+#include "device/cpu/update_rules_body.h"
 #include "device/cpu/pack_body.h"
 #include "device/cpu/conv_body.h"
 #include "device/cpu/pool_body.h"
@@ -53,6 +54,8 @@ const struct ku_isa_ops ISA_OPS = {
     .sgd = sgd,
     .lamb_moments = lamb_moments,
     .lamb = lamb,
+    .update_rule = update_rule,
+    .ema = ema,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
     .conv_pack = conv_pack,

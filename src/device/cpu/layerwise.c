@@ -185,7 +185,7 @@ static void tile_lamb(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     u.p = c->out[0].data, u.m = c->in[1].data, u.v = c->in[2].data;
-    u.lr = (float)(report[KU_REPORT_LR] * ku_trust_lamb(&k->attr, c->in[4].data));
+    u.lr = (float)(report[KU_REPORT_LR] * k->attr.lr_mult * ku_trust_lamb(&k->attr, c->in[4].data));
     set_copy(k, 1, &u);
     ku_cpu_range(k, tile, &from, &n);
     if (report[KU_REPORT_APPLY] != 0)
@@ -217,7 +217,7 @@ static void tile_lars(const struct ku_kernel *k, int64_t tile, int thread)
                           .g = c->in[2].data,
                           .g_dtype = c->in[2].dtype,
                           .scale = (float)report[KU_REPORT_SCALE],
-                          .lr = (float)report[KU_REPORT_LR],
+                          .lr = (float)(report[KU_REPORT_LR] * a->lr_mult),
                           .weight_decay = (float)a->weight_decay,
                           .momentum = (float)momentum,
                           .add = momentum != 0 ? (float)(1 - a->dampening) : 1,
