@@ -288,6 +288,17 @@ static const struct bench_case rows[] = {
     ROW(avg_pool_dx, "avg_pool_dx.s32", 1, .in = {"bpqc"}, .image = {64, 64, 32, 3, 2}),
     ROW(sgd, "sgd", 3, .in = {"!z", "!z", "!z", "%"},
         .attr = {.momentum = 0.9, .nesterov = 1, .weight_decay = 1e-4}),
+    ROW(adagrad, "adagrad", 3, .in = {"!z", "!z", "!z", "%"}, .attr = {.eps = 1e-10}),
+    ROW(lion, "lion", 3, .in = {"!z", "!z", "!z", "%"},
+        .attr = {.beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1}),
+    ROW(rmsprop, "rmsprop", 3, .in = {"!z", "!z", "!z", "%"}, .attr = {.alpha = 0.99}),
+    ROW(rmsprop_momentum, "rmsprop_momentum", 4, .in = {"!z", "!z", "!z", "!z", "%"},
+        .attr = {.alpha = 0.99, .momentum = 0.9}),
+    ROW(rmsprop_centered, "rmsprop_centered", 4, .in = {"!z", "!z", "!z", "!z", "%"},
+        .attr = {.alpha = 0.99}),
+    ROW(rmsprop_both, "rmsprop_both", 5, .in = {"!z", "!z", "!z", "!z", "!z", "%"},
+        .attr = {.alpha = 0.99, .momentum = 0.9}),
+    ROW(ema, "ema", 1, .in = {"!z", "!z", "%"}, .attr = {.ema = 0.999}),
     ROW(trust_sums, "trust_sums", 1, .in = {"!z", "!z", "&"}),
     ROW(lars, "lars", 3, .in = {"!z", "!z", "!z", "%", "$"},
         .attr = {.momentum = 0.9, .weight_decay = 1e-4, .trust_coefficient = 1e-3}),
@@ -367,9 +378,9 @@ static struct ku_attrs settle_attrs(const struct ku_bench_opts *o, const struct 
     a.dtype = -1;
     if (row->op == KU_OP_cast)
         a.dtype = KUMI_BF16;
-    if (row->op == KU_OP_adamw || row->op == KU_OP_sgd || row->op == KU_OP_lars ||
-        row->op == KU_OP_lamb)
-        a.dtype = o->dtype;
+    if ((ku_ops[row->op].traits & KU_OP_UPDATE) && row->n_out > ku_ops[row->op].min_out)
+        a.dtype = o->dtype; /* the compute copy */
+    a.lr_mult = 1;
     a.rows = a.rows_seen = o->vocabulary;
     a.row_name = 'v';
     a.theta = 10000;

@@ -27,7 +27,8 @@ enum key_type {
     T_PAIR,
     T_SPANS,
     T_SCALING,
-    T_NUMBERS
+    T_NUMBERS,
+    T_GROUPS
 };
 enum key_mark { NUMERICS, LAYOUT };
 struct key_row {
@@ -51,6 +52,7 @@ struct key_row {
 #define MOST_SPANS(most)   (most), NULL
 #define MOST_SCALING(most) (most), NULL
 #define MOST_NUMBERS(most) (most), NULL
+#define MOST_GROUPS(most)  (most), NULL
 #define MOST_ENUM(most)    0, (most)
 static const struct key_row table[] = {
 #define KEY(section, key, type, value, least, most, mark, help)                                    \
@@ -74,7 +76,7 @@ static const char *where(const struct ku_config *o, const char *path, char out[M
         size_t n = strcspn(o->set[i], "="); /* the path itself, below it, or above it */
         size_t least = n < bytes ? n : bytes;
         char next = n < bytes ? path[least] : o->set[i][least];
-        if (strncmp(o->set[i], path, least) == 0 && (n == bytes || next == '.')) {
+        if (strncmp(o->set[i], path, least) == 0 && (n == bytes || next == '.' || next == '[')) {
             snprintf(out, MAX_PATH_BYTES + 64, "--set %.200s", o->set[i]);
             return out;
         }
@@ -138,25 +140,6 @@ static int refuse_word(const struct ku_config *o, const struct key_row *row, con
     snprintf(wanted, sizeof wanted, "%s%s%s", known ? known : "", known ? "; " : "",
              range_text(row, text));
     return ku_config_refuse(o, path, v, wanted);
-}
-
-static int set_list(struct ku_list *list, const json_t *v)
-{
-    size_t n = json_is_array(v) ? json_array_size(v) : 1;
-    list->item = ku_calloc(n + 1, sizeof *list->item);
-    if (list->item == NULL)
-        return KUMI_ENOMEM;
-    list->is_word = json_is_string(v);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
-        if (!json_is_string(item))
-            return 1;
-        list->item[i] = ku_strdup(json_string_value(item));
-        if (list->item[i] == NULL)
-            return KUMI_ENOMEM;
-        list->n = (int)i + 1;
-    }
-    return KUMI_OK;
 }
 
 static int set_span(struct ku_span *span, const json_t *v)
@@ -269,6 +252,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_SPANS:
     case T_SCALING:
     case T_NUMBERS:
+    case T_GROUPS:
         return; /* zero already */
     }
 }
@@ -293,6 +277,8 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         return set_pair(o, row, path, v, member);
     case T_NUMBERS:
         return set_numbers(o, row, path, v, member);
+    case T_GROUPS:
+        return ku_config_read_groups(o, path, v, member);
     case T_BOOL:
         if (!json_is_boolean(v))
             return ku_config_refuse(o, path, v, "true or false");
@@ -308,7 +294,7 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         *(char **)member = ku_strdup(json_string_value(v));
         return *(char **)member ? KUMI_OK : KUMI_ENOMEM;
     case T_LIST: {
-        int status = set_list(member, v);
+        int status = ku_list_read(member, v);
         return status > 0 ? ku_config_refuse(o, path, v, "a string or a list of strings") : status;
     }
     case T_SPAN:
@@ -489,12 +475,10 @@ void ku_config_fini(struct ku_config *cfg)
             ku_free(*(char **)member);
         if (table[i].type == T_NUMBERS)
             ku_free(((struct ku_numbers *)member)->v);
-        if (table[i].type == T_LIST) {
-            struct ku_list *list = member;
-            for (int k = 0; k < list->n; k++)
-                ku_free(list->item[k]);
-            ku_free(list->item);
-        }
+        if (table[i].type == T_LIST)
+            ku_list_fini(member);
+        if (table[i].type == T_GROUPS)
+            ku_groups_fini(member);
     }
     json_decref(cfg->root);
     ku_json_fini(&cfg->doc);

@@ -21,6 +21,7 @@ struct row {
 #define WORDS_SPANS(most)   NULL
 #define WORDS_SCALING(most) NULL
 #define WORDS_NUMBERS(most) NULL
+#define WORDS_GROUPS(most)  NULL
 #define WORDS_ENUM(most)    most
 static const struct row table[] = {
 #define KEY(section, key, type, value, least, most, mark, help)                                    \

@@ -2,9 +2,11 @@
 #include "train/rule.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "op/schedule.h"
 
 static int is_word(const char *key, const char *word)
@@ -30,10 +32,40 @@ static int choice(const struct ku_list *list, const char *const **patterns)
     return list->is_word && is_word(list->item[0], "all") ? KU_DECAY_ALL : KU_DECAY_PATTERNS;
 }
 
+struct ku_update_group *ku_rule_groups(const struct ku_config *c)
+{
+    const struct ku_groups *from = &c->optimizer_groups;
+    struct ku_update_group *to = ku_calloc((size_t)from->n + 1, sizeof *to);
+    for (int i = 0; to && i < from->n; i++) {
+        const struct ku_group *g = &from->item[i];
+        to[i].match = (const char *const *)g->match.item;
+#define X(name, least, most)                                                                       \
+    if (!isnan(g->name)) {                                                                         \
+        to[i].set[to[i].n_set].offset = offsetof(struct ku_attrs, name);                           \
+        to[i].set[to[i].n_set++].value = g->name;                                                  \
+    }
+        KU_GROUP_KEYS(X)
+#undef X
+    }
+    return to;
+}
+
+/* RMSProp keeps what it needs: an op each. */
+static int optimizer_of(const struct ku_config *c)
+{
+    const int has_momentum = c->optimizer_momentum > 0 || is_word(c->schedule_type, "one_cycle");
+    if (!is_word(c->optimizer_type, "rmsprop"))
+        return ku_op_find(c->optimizer_type);
+    if (has_momentum)
+        return c->optimizer_centered ? KU_OP_rmsprop_both : KU_OP_rmsprop_momentum;
+    return c->optimizer_centered ? KU_OP_rmsprop_centered : KU_OP_rmsprop;
+}
+
 void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct ku_compile_opts *o)
 {
     struct ku_attrs *a = &o->rule;
-    o->optimizer = ku_op_find(c->optimizer_type);
+    o->optimizer = optimizer_of(c);
+    o->initial_accumulator_value = c->optimizer_initial_accumulator_value;
     a->lr = c->optimizer_lr * ku_rule_lr_factor(c, global_batch);
     a->beta1 = c->optimizer_betas.v[0];
     a->beta2 = c->optimizer_betas.v[1];
@@ -43,6 +75,10 @@ void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct k
     a->momentum = c->optimizer_momentum;
     a->dampening = c->optimizer_dampening;
     a->nesterov = c->optimizer_nesterov;
+    a->alpha = c->optimizer_alpha;
+    a->lr_decay = c->optimizer_lr_decay;
+    a->ema = c->train_ema;
+    a->ema_warmup = c->train_ema_warmup;
     a->trust_coefficient = c->optimizer_trust_coefficient;
     a->min_coeff = c->optimizer_min_coeff;
     a->max_coeff = c->optimizer_max_coeff;

@@ -13,6 +13,9 @@ double ku_rule_lr_factor(const struct ku_config *c, int64_t global_batch);
 /* The optimizer, its attributes, which parameters decay and adapt. Patterns stay the
  * configuration's. */
 void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct ku_compile_opts *o);
+/* optimizer.groups as the compiler is told: [c->optimizer_groups.n], for ku_free; NULL: no memory.
+ */
+struct ku_update_group *ku_rule_groups(const struct ku_config *c);
 /* The schedule and its attributes but those that count steps or epochs. */
 void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a);
 /*

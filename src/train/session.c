@@ -58,6 +58,9 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
                          const json_t *was, int n_ranks)
 {
     KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
+    s->groups = ku_rule_groups(&s->cfg);
+    if (s->groups == NULL)
+        return KUMI_ENOMEM;
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
     KU_TRY(configure_batch(s, was, n_ranks));
@@ -136,6 +139,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->rule.clip = c->train_clip_norm;
     ku_rule_optimizer(c, s->batch.global_batch, o);
     schedule_of(s, &o->rule);
+    o->groups = s->groups;
+    o->n_groups = s->groups ? c->optimizer_groups.n : 0;
     return KUMI_OK;
 }
 
@@ -293,6 +298,7 @@ void ku_session_fini(struct ku_session *s)
     else
         ku_data_destroy(s->data);
     json_decref(s->numerics);
+    ku_free(s->groups);
     ku_model_fini(&s->model);
     ku_config_fini(&s->cfg);
     memset(s, 0, sizeof *s);

@@ -242,10 +242,10 @@ static inline struct ku_shape parse_shape(const char *p)
 
 static inline void parse_attrs(const char *text, struct ku_attrs *a)
 {
-    char name[32], value[32];
+    char name[32], value[128];
     int used;
     *a = ku_attrs_default;
-    for (; sscanf(text, " %31[^=]=%31s%n", name, value, &used) == 2; text += used)
+    for (; sscanf(text, " %31[^=]=%127s%n", name, value, &used) == 2; text += used)
         if (ku_attrs_set(a, name, value) < 0)
             fail_msg("%s", ku_err_get()->text);
 }
