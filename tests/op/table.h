@@ -15,9 +15,10 @@
  *
  * Kinds: m, v mean and variance of operand 0 per channel · s batch norm's sums · x float of the
  * dtype at hand (b: with an infinity and a NaN; q: few values, many equal) · f float, f32 beside
- * any x · p as f, not negative (P: at least 1, y: at most 1/2 in size) · i<limit> ids below it · t<limit> targets below it, some ignored ·
- * k control port · w words · e exact sum, with counts behind it · E exact sums, one after the other
- * · c a count · r report (R: of a skipped update, u: of the first one) · d f64, not negative.
+ * any x · p as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit> ids below it ·
+ * t<limit> targets below it, some ignored · k control port · w words · e exact sum, with counts
+ * behind it · E exact sums, one after the other · c a count · r report (R: of a skipped update, u:
+ * of the first one) · d f64, not negative.
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -239,8 +240,8 @@ static const struct op_row op_table[] = {
     {"rmsprop_momentum", "eps=1e-8 momentum=0.9 lr_mult=2 dtype=bf16",
      "f:n131c129 p:n131c129 f:n131c129 f:n131c129 r:w8", 4},
     {"rmsprop_centered", "eps=0.01 alpha=0.9", "f:n3c5 P:n3c5 y:n3c5 x:n3c5 r:w8", 3},
-    {"rmsprop_centered", "eps=0.01 dtype=bf16",
-     "f:n131c129 P:n131c129 y:n131c129 f:n131c129 r:w8", 4},
+    {"rmsprop_centered", "eps=0.01 dtype=bf16", "f:n131c129 P:n131c129 y:n131c129 f:n131c129 r:w8",
+     4},
     {"rmsprop_both", "eps=0.01 momentum=0.9", "f:n3c5 P:n3c5 f:n3c5 y:n3c5 x:n3c5 r:w8", 4},
     {"rmsprop_both", "eps=0.01 momentum=0.9 dtype=bf16",
      "f:n131c129 P:n131c129 f:n131c129 y:n131c129 f:n131c129 r:w8", 5},
