@@ -163,7 +163,7 @@ enum {
 /*
  * One row: an op and its operands' dims by letter (extent_of). Before the letters: ! f32 whatever
  * the dtype, ^ f64, # i32, ~ u16; alone: @ the control port, % the report, & the statistics,
- * $ norms.
+ * $ norms, = the words of the embedding's rows and columns.
  */
 struct bench_case {
     const char *name, *in[KU_MAX_IN];
@@ -299,6 +299,11 @@ static const struct bench_case rows[] = {
     ROW(rmsprop_both, "rmsprop_both", 5, .in = {"!z", "!z", "!z", "!z", "!z", "%"},
         .attr = {.alpha = 0.99, .momentum = 0.9}),
     ROW(ema, "ema", 1, .in = {"!z", "!z", "%"}, .attr = {.ema = 0.999}),
+    ROW(factor_sums, "factor_sums", 1, .in = {"!vc", "%", "="}),
+    ROW(factor_norms, "factor_norms", 1, .in = {"!vc", "!vc", "!v", "!c", "^1", "%", "&"}),
+    ROW(adafactor, "adafactor", 2, .in = {"!vc", "!vc", "!v", "!c", "^1", "%", "$"}),
+    ROW(variance_norms, "variance_norms", 2, .in = {"!z", "!z", "!z", "%", "&"}),
+    ROW(adafactor_vector, "adafactor_vector", 2, .in = {"!z", "!z", "!z", "%", "$"}),
     ROW(trust_sums, "trust_sums", 1, .in = {"!z", "!z", "&"}),
     ROW(lars, "lars", 3, .in = {"!z", "!z", "!z", "%", "$"},
         .attr = {.momentum = 0.9, .weight_decay = 1e-4, .trust_coefficient = 1e-3}),
@@ -380,7 +385,8 @@ static struct ku_attrs settle_attrs(const struct ku_bench_opts *o, const struct 
         a.dtype = KUMI_BF16;
     if ((ku_ops[row->op].traits & KU_OP_UPDATE) && row->n_out > ku_ops[row->op].min_out)
         a.dtype = o->dtype; /* the compute copy */
-    a.lr_mult = 1;
+    a.lr_mult = a.clip_threshold = 1;
+    a.cols = o->width, a.count = o->vocabulary * o->width; /* adafactor: of the embedding */
     a.rows = a.rows_seen = o->vocabulary;
     a.row_name = 'v';
     a.theta = 10000;
@@ -396,8 +402,9 @@ static struct ku_type type_of(const struct ku_bench_opts *o, const struct bench_
     int64_t words = *dims == '@'   ? KU_CONTROL_WORDS
                     : *dims == '%' ? KU_REPORT_WORDS
                     : *dims == '$' ? 2
+                    : *dims == '=' ? 2 * (o->vocabulary + o->width)
                                    : 2 * KU_EXACT_WORDS;
-    if (strchr("@%&$", *dims)) {
+    if (strchr("@%&$=", *dims)) {
         t.dtype = strchr("%$", *dims) ? KUMI_F64 : KUMI_I64;
         t.shape = ku_shape_of("w", &words);
         return t;
@@ -439,6 +446,7 @@ static void fill_operand(const struct ku_bench_opts *o, struct ku_view *v, char 
         double *report = v->data;
         report[KU_REPORT_LR] = 1e-4, report[KU_REPORT_SCALE] = 1;
         report[KU_REPORT_APPLY] = 1, report[KU_REPORT_UPDATE] = 10;
+        report[KU_REPORT_NORM] = 1e4;
     }
 }
 

@@ -49,9 +49,15 @@
     X(F, momentum, 0, 0)        /* sgd, lars; batch_norm_track: weight of the new */               \
     X(F, dampening, 0, 0)                                                                          \
     X(I, nesterov, 0, 0)                                                                           \
-    X(F, lr_mult, 1, 0)               /* optimizers: of a parameter group */                       \
-    X(F, alpha, 0.99, 0)              /* rmsprop, with PyTorch's names as all here */              \
-    X(F, lr_decay, 0, 0)              /* adagrad */                                                \
+    X(F, lr_mult, 1, 0)        /* optimizers: of a parameter group */                              \
+    X(F, alpha, 0.99, 0)       /* rmsprop, with PyTorch's names as all here */                     \
+    X(F, lr_decay, 0, 0)       /* adagrad */                                                       \
+    X(F, beta2_decay, -0.8, 0) /* adafactor; eps is PyTorch's first */                             \
+    X(F, eps2, 1e-3, 0)                                                                            \
+    X(F, clip_threshold, 1, 0)        /* d */                                                      \
+    X(I, cols, 0, 0)                  /* of a factored matrix, in files; `rows` beside them */     \
+    X(I, count, 0, 0)                 /* adafactor: elements, padding apart */                     \
+    X(I, first_word, 0, 0)            /* factor_*: of the tensor's words */                        \
     X(F, ema, 0, 0)                   /* ema: decay */                                             \
     X(I, ema_warmup, 0, 0)            /* ema: decay of update t at most (1 + t) / (10 + t) */      \
     X(F, trust_coefficient, 0.001, 0) /* lars */                                                   \

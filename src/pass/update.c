@@ -119,8 +119,7 @@ int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
     return 0;
 }
 
-/* The copy in compute precision that the optimizer writes with the parameter; 0 = none. */
-static ku_id copy_of(const struct ku_graph *g, ku_id tensor)
+ku_id ku_update_copy(const struct ku_graph *g, ku_id tensor)
 {
     for (ku_id t = 1; t < g->n_tensors; t++)
         if (g->tensor[t].kind == KU_T_DERIVED && g->tensor[t].of == tensor)
@@ -154,7 +153,7 @@ int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
     const char *const *own = own_names(op);
     struct ku_shape shape = g->shape[g->tensor[u->tensor].shape];
     struct ku_attrs first = ku_attrs_default;
-    u->copy = copy_of(g, u->tensor);
+    u->copy = ku_update_copy(g, u->tensor);
     u->state[0] = u->tensor;
     u->attr = ku_update_attrs(g, o, u->tensor);
     u->attr.dtype = u->copy ? g->tensor[u->copy].dtype : -1;
@@ -257,6 +256,8 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
     ku_id report = ku_out(g, node, 0);
     if (o->optimizer == KU_OP_lars || o->optimizer == KU_OP_lamb)
         KU_TRY(ku_update_layerwise(g, o, grad, n_params, report));
+    else if (o->optimizer == KU_OP_adafactor)
+        KU_TRY(ku_update_adafactor(g, o, grad, n_params, report));
     else
         for (ku_id t = 1; t < n_params; t++)
             if (grad[t])

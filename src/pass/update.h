@@ -29,6 +29,11 @@ int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
 int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op, ku_id tensor,
                       ku_id grad, ku_id report);
 
+/* The copy in compute precision that the optimizer writes with the parameter; 0 = none. */
+ku_id ku_update_copy(const struct ku_graph *g, ku_id tensor);
+/* Adafactor of all parameters with a gradient; operands as for ku_update_layerwise. */
+int ku_update_adafactor(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
+                        ku_id n_params, ku_id report);
 /* update_groups.c: the attributes of one parameter: the rule's, its group's over them. */
 struct ku_attrs ku_update_attrs(const struct ku_graph *g, const struct ku_compile_opts *o,
                                 ku_id tensor);

@@ -38,8 +38,8 @@ static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
            from->role == KU_TEMP;
 }
 
-/* The sum over ranks that blocks make necessary: what the one node of `op` reads first (statistics,
- * the sums of layer-wise optimizers) is partial now. */
+/* The sum over ranks that blocks make necessary: what the nodes of `op` read first (statistics, the
+ * sums of layer-wise optimizers) is partial now. */
 static int complete_sums(struct ku_graph *g, int op)
 {
     ku_id reader = 0;
@@ -60,10 +60,34 @@ static int complete_sums(struct ku_graph *g, int op)
                                                     .path = path});
     if (node == 0)
         return ku_err_get()->status;
-    g->refs[g->node[reader].in] = ku_out(g, node, 0);
+    for (ku_id n = 1; n < node; n++)
+        if (g->node[n].op == op && ku_in(g, &g->node[n], 0) == sums)
+            g->refs[g->node[n].in] = ku_out(g, node, 0);
     for (uint32_t i = 0; i < g->n_outputs; i++)
         if (g->output[i].value == sums)
             g->output[i].value = ku_out(g, node, 0);
+    return ku_graph_sort(g);
+}
+
+/* What every rank has made whole and state shall hold (derive): owners write their blocks of it. */
+static int cut_derived(struct ku_graph *g, ku_id layout)
+{
+    for (ku_id n = 1, n_nodes = g->n_nodes; n < n_nodes; n++) {
+        if (g->node[n].op != KU_OP_derive || g->node[n].phase != KU_PH_O)
+            continue;
+        struct ku_attrs a = ku_attrs_default;
+        a.axes = 1 << DP_AXIS;
+        ku_id cut = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                       .phase = KU_PH_O,
+                                                       .n_in = 1,
+                                                       .in = {ku_in(g, &g->node[n], 0)},
+                                                       .attr = &a,
+                                                       .path = g->name[g->node[n].path]});
+        if (cut == 0)
+            return ku_err_get()->status;
+        g->value[ku_out(g, cut, 0)].layout = layout;
+        g->refs[g->node[n].in] = ku_out(g, cut, 0);
+    }
     return ku_graph_sort(g);
 }
 
@@ -84,7 +108,9 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
         if (g->tensor[x].kind == KU_T_BUFFER)
             g->value[g->tensor[x].value].layout = layout;
     KU_TRY(complete_sums(g, KU_OP_step_scalars));
+    KU_TRY(complete_sums(g, KU_OP_factor_means));
     KU_TRY(complete_sums(g, KU_OP_trust_norms));
+    KU_TRY(cut_derived(g, layout));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
             g->node[n].op != KU_OP_NONE)

@@ -64,12 +64,19 @@ static int optimizer_of(const struct ku_config *c)
 void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct ku_compile_opts *o)
 {
     struct ku_attrs *a = &o->rule;
+    a->eps = c->optimizer_eps;
     o->optimizer = optimizer_of(c);
+    if (o->optimizer == KU_OP_adafactor) {
+        const double f32 = 0x1p-23, f64 = 0x1p-52;
+        a->eps = !isnan(c->optimizer_eps1) ? c->optimizer_eps1 : o->compute == KUMI_F64 ? f64 : f32;
+    }
+    a->beta2_decay = c->optimizer_beta2_decay;
+    a->eps2 = c->optimizer_eps2;
+    a->clip_threshold = c->optimizer_clip_threshold;
     o->initial_accumulator_value = c->optimizer_initial_accumulator_value;
     a->lr = c->optimizer_lr * ku_rule_lr_factor(c, global_batch);
     a->beta1 = c->optimizer_betas.v[0];
     a->beta2 = c->optimizer_betas.v[1];
-    a->eps = c->optimizer_eps;
     a->bias_correction = c->optimizer_bias_correction;
     a->weight_decay = c->optimizer_weight_decay;
     a->momentum = c->optimizer_momentum;

@@ -33,7 +33,8 @@ rmsprop=(--set optimizer.type=rmsprop --set optimizer.lr=0.001 --set optimizer.m
     --set schedule.type=warmup_lr --set schedule.warmup_num_steps=4 --set schedule.warmup_type=linear --set train.ema=0.9)
 adagrad=(--set optimizer.type=adagrad --set optimizer.lr=0.05 --set optimizer.initial_accumulator_value=0.1 --set schedule.type=ds_one_cycle
     --set schedule.cycle_min_lr=0.01 --set schedule.cycle_max_lr=0.05 --set schedule.cycle_first_step_size=5)
-for name in lars lamb sgd lion rmsprop adagrad; do
+adafactor=(--set optimizer.type=adafactor --set optimizer.lr=0.01 --set optimizer.weight_decay=0.1 --set train.ema=0.5)
+for name in lars lamb sgd lion rmsprop adagrad adafactor; do
     declare -n set=$name
     train "$name-1" "${set[@]}"
     train "$name-2" "${set[@]}" -n 2

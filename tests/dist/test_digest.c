@@ -129,6 +129,8 @@ static void rules(void **state)
     (void)state;
     check_rule(KU_OP_adagrad, KUMI_F32);
     check_rule(KU_OP_lion, KUMI_BF16);
+    check_rule(KU_OP_adafactor, KUMI_F32);
+    check_rule(KU_OP_adafactor, KUMI_BF16);
     check_rule(KU_OP_rmsprop_both, KUMI_F32);
     check_rule(KU_OP_adamw, KUMI_BF16);
 }

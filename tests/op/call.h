@@ -130,6 +130,7 @@ static inline void fill_report(struct ku_view *v, char kind)
     assert_int_equal(count_of(v), KU_REPORT_WORDS);
     memset(report, 0, bytes_of(v));
     report[KU_REPORT_LR] = 3e-3;
+    report[KU_REPORT_NORM] = 100;
     report[KU_REPORT_APPLY] = kind != 'R';
     report[KU_REPORT_SCALE] = 0.37;
     report[KU_REPORT_UPDATE] = kind == 'u' ? 1 : 4;

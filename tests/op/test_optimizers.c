@@ -55,7 +55,8 @@ struct param {
     const struct op_device *d;
     enum kumi_dtype dtype;
     double p[N_MATRIX], s[3][N_MATRIX], g[N_MATRIX], average[N_MATRIX]; /* bytes, of dtype */
-    double report[KU_REPORT_WORDS], norms[2];
+    double report[KU_REPORT_WORDS], norms[2], inverse, row[N_MATRIX], col[N_MATRIX];
+    int64_t factors[2 * N_MATRIX];
     int64_t trust[2 * KU_EXACT_WORDS];
     int64_t n;
 };
@@ -67,8 +68,49 @@ static struct ku_view view_of(void *data, enum kumi_dtype dtype, int64_t n)
     return v;
 }
 
-/* Runs op on operands by letter: p g (the parameter's), 0 1 2 its optimizer's, a average, r report,
- * t trust, n norms. */
+/* By letter: p g (the parameter's), 0 1 2 its optimizer's (r c of a matrix of 3 x 5: row_var,
+ * col_var; R C: their next, i 1 / mean), a average, report s, t trust, n norms, f factors. */
+static struct ku_view operand(struct param *x, char letter)
+{
+    enum { ROWS = 3, COLS = 5 };
+    int64_t dims[2] = {ROWS, COLS};
+    struct ku_view v;
+    switch (letter) {
+    case 'p':
+    case 'g':
+        v = view_of(letter == 'p' ? x->p : x->g, x->dtype, x->n);
+        if (x->n == N_MATRIX)
+            v.shape = ku_shape_of("rc", dims), v.logical[0] = ROWS, v.logical[1] = COLS;
+        return v;
+    case 'a':
+        return view_of(x->average, x->dtype, x->n);
+    case 'r':
+        return view_of(x->s[0], x->dtype, ROWS);
+    case 'c':
+        return view_of(x->s[1], x->dtype, COLS);
+    case 'R':
+        return view_of(x->row, x->dtype, ROWS);
+    case 'C':
+        return view_of(x->col, x->dtype, COLS);
+    case 'i':
+        return view_of(&x->inverse, KUMI_F64, 1);
+    case 's':
+        return view_of(x->report, KUMI_F64, KU_REPORT_WORDS);
+    case 't':
+        return view_of(x->trust, KUMI_I64, 2 * KU_EXACT_WORDS);
+    case 'n':
+        return view_of(x->norms, KUMI_F64, 2);
+    case 'f':
+        return view_of(x->factors, KUMI_I64, 2 * (ROWS + COLS));
+    default:
+        v = view_of(x->s[letter - '0'], x->dtype, x->n);
+        if (x->n == N_MATRIX)
+            v.shape = ku_shape_of("rc", dims), v.logical[0] = ROWS, v.logical[1] = COLS;
+        return v;
+    }
+}
+
+/* Runs op on operands by letter. */
 static void run(int op, const struct ku_attrs *a, struct param *x, const char *operands)
 {
     struct ku_call c = {.op = op, .attr = a, .n_out = ku_ops[op].min_out};
@@ -76,16 +118,10 @@ static void run(int op, const struct ku_attrs *a, struct param *x, const char *o
     struct ku_kernel *kernel;
     c.workspace = workspace;
     for (const char *o = operands; *o; o++)
-        c.in[c.n_in++] = *o == 'p'                ? view_of(x->p, x->dtype, x->n)
-                         : *o >= '0' && *o <= '2' ? view_of(x->s[*o - '0'], x->dtype, x->n)
-                         : *o == 'g'              ? view_of(x->g, x->dtype, x->n)
-                         : *o == 'a'              ? view_of(x->average, x->dtype, x->n)
-                         : *o == 'r'              ? view_of(x->report, KUMI_F64, KU_REPORT_WORDS)
-                         : *o == 't'              ? view_of(x->trust, KUMI_I64, 2 * KU_EXACT_WORDS)
-                                                  : view_of(x->norms, KUMI_F64, 2);
+        c.in[c.n_in++] = operand(x, *o);
     for (int i = 0; i < c.n_out; i++) {
         int pair = ku_op_pair(ku_ops[op].inout, i);
-        c.out[i] = pair >= 0 ? c.in[pair] : view_of(x->norms, KUMI_F64, 2);
+        c.out[i] = pair >= 0 ? c.in[pair] : operand(x, op == KU_OP_factor_means ? "RCi"[i] : 'n');
     }
     if (x->d->ops->bind(x->d->dev, &c, &kernel) < 0)
         fail_msg("%s: %s", ku_ops[op].name, ku_err_get()->text);
@@ -96,16 +132,29 @@ static void run(int op, const struct ku_attrs *a, struct param *x, const char *o
 /* As the update pass has them: a vector is not adapted. */
 static void update(int op, const struct ku_attrs *a, struct param *x, int is_vector)
 {
-    static const char *const plain[] = {"", "p0gr", "p01gr", "p012gr"};
+    static const char *const plain[] = {"", "p0gs", "p01gs", "p012gs"};
     memset(x->trust, 0, sizeof x->trust);
     if (op == KU_OP_lars && !is_vector) {
         run(KU_OP_trust_sums, a, x, "pgt");
         run(KU_OP_trust_norms, a, x, "t");
-        run(op, a, x, "p0grn");
+        run(op, a, x, "p0gsn");
     } else if (op == KU_OP_lamb && !is_vector) {
-        run(KU_OP_lamb_moments, a, x, "p01grt");
+        run(KU_OP_lamb_moments, a, x, "p01gst");
         run(KU_OP_trust_norms, a, x, "t");
-        run(op, a, x, "p01rn");
+        run(op, a, x, "p01sn");
+    } else if (op == KU_OP_adafactor && !is_vector) {
+        memset(x->factors, 0, sizeof x->factors);
+        run(KU_OP_factor_sums, a, x, "gsf");
+        run(KU_OP_factor_means, a, x, "frcs");
+        run(KU_OP_factor_norms, a, x, "pgRCist");
+        run(KU_OP_trust_norms, a, x, "t");
+        run(op, a, x, "pgRCisn");
+        memcpy(x->s[0], x->row, sizeof x->row);
+        memcpy(x->s[1], x->col, sizeof x->col);
+    } else if (op == KU_OP_adafactor) {
+        run(KU_OP_variance_norms, a, x, "p0gst");
+        run(KU_OP_trust_norms, a, x, "t");
+        run(KU_OP_adafactor_vector, a, x, "p0gsn");
     } else {
         int is = op == KU_OP_lars ? KU_OP_sgd : op == KU_OP_lamb ? KU_OP_adamw : op;
         run(is, a, x, plain[ku_ops[is].min_out - 1]);
@@ -130,6 +179,7 @@ static void set_step(struct param *x, const struct ku_attrs *a, int tensor, int 
         ku_store_f64(x->g, x->dtype, i, formula(2 * step + tensor + 2, i) / scale);
     x->report[KU_REPORT_LR] = ku_schedule_lr(a, step);
     x->report[KU_REPORT_APPLY] = 1;
+    x->report[KU_REPORT_NORM] = 20; /* at least the gradient's */
     x->report[KU_REPORT_SCALE] = scale;
     x->report[KU_REPORT_UPDATE] = step + 1;
 }
@@ -154,6 +204,7 @@ static void check_optimizer(const struct op_device *d, const struct optimizer_ro
     char what[200];
     parse_attrs(row->attrs, &a);
     for (int k = 0; k < 2; k++) {
+        a.rows = a.rows_seen = 3, a.cols = 5, a.count = k ? N_VECTOR : N_MATRIX;
         struct param x = param_of(d, k, a.value); /* value: adagrad's first sums */
         for (int step = 0; step < N_STEPS; step++) {
             set_step(&x, &a, k, step);
@@ -173,7 +224,7 @@ static void check_average(const struct op_device *d, double decay, const double 
     for (int step = 0; step < N_STEPS; step++) {
         set_step(&x, &a, 0, step);
         update(KU_OP_sgd, &a, &x, 0);
-        run(KU_OP_ema, &a, &x, "apr");
+        run(KU_OP_ema, &a, &x, "aps");
     }
     memcpy(x.p, x.average, sizeof x.p);
     expect_figures(&x, "average", want);

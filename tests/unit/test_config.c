@@ -133,7 +133,7 @@ static void test_values(void **state)
 
 #define MODEL      "{\"model\":{\"model_type\":\"gpt2\"},"
 #define GOOD       MODEL "\"data\":{\"train\":\"a\"}"
-#define OPTIMIZERS "adamw adam sgd lars lamb adagrad rmsprop lion"
+#define OPTIMIZERS "adamw adam sgd lars lamb adagrad rmsprop lion adafactor"
 #define GPT2       "\"data\":{\"train\":\"a\"},\n\"model\":{\"model_type\":\"gpt2\","
 static const struct bad {
     const char *json, *set, *text; /* json NULL: the minimal one */

@@ -55,6 +55,12 @@ struct ku_rule {
     float momentum;
 };
 
+/* Adafactor on a run of one row: variances are by * var[i], at least `least`. */
+struct ku_factored {
+    float scale, by, least; /* scale: of the gradient */
+    float keep, rate;       /* p = keep p - rate update */
+};
+
 /* Where rows of finished sums go; of out and raw: the first row. */
 struct ku_finish {
     void *out, *raw;   /* raw: before the activation, rounded too; NULL = nobody asks */
@@ -264,6 +270,13 @@ struct ku_isa_ops {
     void (*lamb)(const struct ku_update *u, int64_t from, int64_t n); /* p -= lr update */
     void (*update_rule)(const struct ku_rule *u, int64_t from, int64_t n);
     void (*ema)(float *average, const float *p, float add, int64_t n); /* += add (p - average) */
+    /* sum += of the squares of p and of the update */
+    void (*factor_norms)(const struct ku_factored *f, const float *p, const float *g,
+                         const float *var, int64_t n, double sum[2]);
+    void (*factor_apply)(const struct ku_factored *f, float *p, const float *g, const float *var,
+                         int64_t n);
+    /* var += w ((g scale)^2 - var) */
+    void (*factor_move)(float *var, const float *g, float scale, float w, int64_t n);
     /*
      * One panel of a product's operand, [units][width]: element (k, j) of the source lies at
      * k ld + j (rows) or at j ld + k (cols). Columns from n_cols to width, and the last half unit
