@@ -101,13 +101,12 @@ static inline void fill_normal(struct ku_view *v, uint32_t stream, int is_positi
         ku_store_f64(v->data, v->dtype, i, (double)(is_positive ? x * x : x));
     }
 }
-/* At least 1, or at most 1/2 in size. */
-static inline void fill_bounded(struct ku_view *v, uint32_t stream, int is_least)
+static inline void fill_real(struct ku_view *v, char kind, uint32_t stream)
 {
-    fill_normal(v, stream, is_least);
-    for (int64_t i = 0; i < count_of(v); i++) {
+    fill_normal(v, stream, kind == 'p' || kind == 'P');
+    for (int64_t i = 0; i < count_of(v) && strchr("Py", kind); i++) {
         double x = at(v, i);
-        ku_store_f64(v->data, v->dtype, i, is_least ? 1 + x : x / (2 + 2 * fabs(x)));
+        ku_store_f64(v->data, v->dtype, i, kind == 'P' ? 1 + x : x / (2 + 2 * fabs(x)));
     }
 }
 static inline uint32_t draw(uint32_t stream, int64_t i, uint32_t limit)
@@ -145,11 +144,9 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
     case 'm':
     case 'v':
     case 'p':
-        fill_normal(v, stream, kind == 'p');
-        break;
     case 'P':
     case 'y':
-        fill_bounded(v, stream, kind == 'P');
+        fill_real(v, kind, stream);
         break;
     case 'q':
         for (int64_t i = 0; i < count_of(v); i++)

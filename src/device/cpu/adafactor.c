@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 
-enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT, COLS_PER_TILE = 256 };
+enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT, COLS_PER_TILE = 128 };
 
 /* Element 0 of this call in the whole tensor. */
 static int64_t base_of(const struct ku_view *x)
@@ -23,6 +23,20 @@ static int64_t whole_count(const struct ku_view *x)
 /* -- sums ---------------------------------------------------------------------------------------
  */
 
+/* Squares of n elements to their columns' words, and to the row's. */
+static void sum_row(const float *x, double scale, int64_t n, int64_t *hi, int64_t *lo,
+                    int64_t row[2])
+{
+    int64_t sum_hi = 0, sum_lo = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t h, l;
+        ku_factor_split((double)x[i] * scale, &h, &l);
+        hi[i] += h, lo[i] += l;
+        sum_hi += h, sum_lo += l;
+    }
+    row[0] = sum_hi, row[1] = sum_lo;
+}
+
 /* Columns [c0, c1) of matrix m: this tile's alone, while rows are other tiles' too. */
 static void sum_part(const struct ku_kernel *k, int64_t m, int64_t c0, int64_t c1, double scale)
 {
@@ -31,20 +45,22 @@ static void sum_part(const struct ku_kernel *k, int64_t m, int64_t c0, int64_t c
     const int64_t begin = base_of(g), end = begin + k->count, first = m * a->rows * a->cols;
     int64_t *rows = (int64_t *)k->call.out[0].data + a->first_word;
     int64_t *cols = rows + 2 * (k->width / a->cols + m * a->cols);
-    const float *x = g->data;
+    int64_t hi[COLS_PER_TILE] = {0}, lo[COLS_PER_TILE] = {0};
     int64_t r = begin > first ? (begin - first) / a->cols : 0;
     for (; r < a->rows && first + r * a->cols + c0 < end; r++) {
-        const int64_t row = first + r * a->cols;
-        const int64_t from = row + c0 > begin ? row + c0 : begin,
-                      to = row + c1 < end ? row + c1 : end;
-        int64_t sum[2] = {0, 0};
-        for (int64_t i = from; i < to; i++) {
-            const double scaled = (double)x[i - begin] * scale;
-            ku_factor_add(sum, scaled);
-            ku_factor_add(&cols[2 * (i - row)], scaled);
-        }
-        for (int w = 0; w < 2 && from < to; w++)
+        const int64_t row = first + r * a->cols + c0, last = row + c1 - c0;
+        const int64_t from = row > begin ? row : begin, to = last < end ? last : end;
+        int64_t sum[2];
+        if (from >= to)
+            continue;
+        sum_row((const float *)g->data + (from - begin), scale, to - from, hi + (from - row),
+                lo + (from - row), sum);
+        for (int w = 0; w < 2; w++)
             __atomic_fetch_add(&rows[2 * (m * a->rows + r) + w], sum[w], __ATOMIC_RELAXED);
+    }
+    for (int64_t c = c0; c < c1; c++) {
+        cols[2 * c] += hi[c - c0];
+        cols[2 * c + 1] += lo[c - c0];
     }
 }
 static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread)
