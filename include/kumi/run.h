@@ -81,6 +81,7 @@ struct kumi_eval_options {
     int64_t stride; /* text: windows of data.seq_len targets, so many tokens apart, of which the
                      * last `stride` count (all of the first): each token but the first counts once;
                      * 0: windows side by side, without the rest that fills none */
+    int ema;        /* the averages of the weights in their place (train.ema) */
 };
 struct kumi_eval_result {
     int64_t step, tokens; /* targets that count */
@@ -244,6 +245,7 @@ KUMI_API int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only
 struct kumi_weights_options {
     const char *dtype;    /* "f32", "bf16", "f16": of floating tensors; NULL: as they are */
     uint64_t shard_bytes; /* most bytes of tensors in a file; 0: one file */
+    int ema;              /* export alone: a checkpoint's averages of the weights (train.ema) */
     /* import alone: */
     const char *model;      /* a config.json, or a training's configuration, whose section `model`
                              * counts; NULL: the directory's own */

@@ -20,6 +20,7 @@ int cmd_ckpt(const struct cli_command *self, int argc, char **argv)
          &weights.dtype},
         {"shard-size", CLI_TEXT, "export, import: most bytes of a file, as 2GB (default: one file)",
          &shard},
+        {"ema", CLI_FLAG, "export: the averages of the weights (train.ema)", &weights.ema},
         {"model", CLI_TEXT, "import: a config.json or a training's configuration", &weights.model},
         {"map", CLI_LIST, "import: THEIRS=OURS, a tensor's name; repeatable", &map},
         {"allow-missing", CLI_FLAG, "import: tensors may be missing", &weights.allow_missing}};

@@ -81,6 +81,7 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
         {"n", CLI_TEXT, "ranks on this host, or auto", &n},
         {"data", CLI_LIST, "a file or glob in place of the run's validation split", &data},
         {"stride", CLI_INT, "tokens between windows, of which as many count", &o.stride},
+        {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
         {"json", CLI_FLAG, "one JSON object", &as_json},
         {"bleu", CLI_FLAG, "translate, and score that", &is_bleu},
         {"beam", CLI_INT, "with --bleu (default 1)", &beam},
@@ -106,6 +107,9 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
         code = cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
     else if (is_bleu && n)
         code = cli_usage("kumi eval: --bleu runs as one process; leave out -n");
+    else if (is_bleu && o.ema)
+        code =
+            cli_usage("kumi eval: --bleu reads no averages; kumi ckpt export --ema, and eval that");
     else if (is_bleu)
         code = cli_end(print_bleu(&bleu, as_json), 0);
     else if (cli_is_rank(n, argc, argv, &code)) {

@@ -17,7 +17,8 @@ const struct cli_command cli_commands[] = {
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint",
-     "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--json]\n       kumi eval RUN --bleu "
+     "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--ema] [--json]\n       kumi eval RUN "
+     "--bleu "
      "[--beam B] [--alpha A] [--source "
      "FILE --reference FILE] [--json]",
      cmd_eval},
@@ -38,7 +39,7 @@ const struct cli_command cli_commands[] = {
      cmd_graph},
     {"ckpt", "list, verify and digest checkpoints; weights in and out",
      "kumi ckpt list|verify|digest RUN [--json] [--params]\n"
-     "       kumi ckpt export RUN|DIR --to DIR [--dtype f32|bf16|f16] [--shard-size 2GB]\n"
+     "       kumi ckpt export RUN|DIR --to DIR [--dtype f32|bf16|f16] [--shard-size 2GB] [--ema]\n"
      "       kumi ckpt import DIR --to DIR [--dtype ..] [--shard-size ..] [--model FILE]\n"
      "                        [--map THEIRS=OURS].. [--allow-missing]",
      cmd_ckpt},

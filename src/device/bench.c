@@ -163,7 +163,7 @@ enum {
 /*
  * One row: an op and its operands' dims by letter (extent_of). Before the letters: ! f32 whatever
  * the dtype, ^ f64, # i32, ~ u16; alone: @ the control port, % the report, & the statistics,
- * $ norms.
+ * $ norms, = the words of the embedding's rows and columns.
  */
 struct bench_case {
     const char *name, *in[KU_MAX_IN];
@@ -294,6 +294,22 @@ static const struct bench_case rows[] = {
     ROW(avg_pool_dx, "avg_pool_dx.s32", 1, .in = {"bpqc"}, .image = {64, 64, 32, 3, 2}),
     ROW(sgd, "sgd", 3, .in = {"!z", "!z", "!z", "%"},
         .attr = {.momentum = 0.9, .nesterov = 1, .weight_decay = 1e-4}),
+    ROW(adagrad, "adagrad", 3, .in = {"!z", "!z", "!z", "%"}, .attr = {.eps = 1e-10}),
+    ROW(lion, "lion", 3, .in = {"!z", "!z", "!z", "%"},
+        .attr = {.beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1}),
+    ROW(rmsprop, "rmsprop", 3, .in = {"!z", "!z", "!z", "%"}, .attr = {.alpha = 0.99}),
+    ROW(rmsprop_momentum, "rmsprop_momentum", 4, .in = {"!z", "!z", "!z", "!z", "%"},
+        .attr = {.alpha = 0.99, .momentum = 0.9}),
+    ROW(rmsprop_centered, "rmsprop_centered", 4, .in = {"!z", "!z", "!z", "!z", "%"},
+        .attr = {.alpha = 0.99}),
+    ROW(rmsprop_both, "rmsprop_both", 5, .in = {"!z", "!z", "!z", "!z", "!z", "%"},
+        .attr = {.alpha = 0.99, .momentum = 0.9}),
+    ROW(ema, "ema", 1, .in = {"!z", "!z", "%"}, .attr = {.ema = 0.999}),
+    ROW(factor_sums, "factor_sums", 1, .in = {"!vc", "%", "="}),
+    ROW(factor_norms, "factor_norms", 1, .in = {"!vc", "!vc", "!v", "!c", "^1", "%", "&"}),
+    ROW(adafactor, "adafactor", 2, .in = {"!vc", "!vc", "!v", "!c", "^1", "%", "$"}),
+    ROW(variance_norms, "variance_norms", 2, .in = {"!z", "!z", "!z", "%", "&"}),
+    ROW(adafactor_vector, "adafactor_vector", 2, .in = {"!z", "!z", "!z", "%", "$"}),
     ROW(trust_sums, "trust_sums", 1, .in = {"!z", "!z", "&"}),
     ROW(lars, "lars", 3, .in = {"!z", "!z", "!z", "%", "$"},
         .attr = {.momentum = 0.9, .weight_decay = 1e-4, .trust_coefficient = 1e-3}),
@@ -373,9 +389,10 @@ static struct ku_attrs settle_attrs(const struct ku_bench_opts *o, const struct 
     a.dtype = -1;
     if (row->op == KU_OP_cast)
         a.dtype = KUMI_BF16;
-    if (row->op == KU_OP_adamw || row->op == KU_OP_sgd || row->op == KU_OP_lars ||
-        row->op == KU_OP_lamb)
-        a.dtype = o->dtype;
+    if ((ku_ops[row->op].traits & KU_OP_UPDATE) && row->n_out > ku_ops[row->op].min_out)
+        a.dtype = o->dtype; /* the compute copy */
+    a.lr_mult = a.clip_threshold = 1;
+    a.cols = o->width, a.count = o->vocabulary * o->width; /* adafactor: of the embedding */
     a.rows = a.rows_seen = o->vocabulary;
     a.row_name = 'v';
     a.theta = 10000;
@@ -391,8 +408,9 @@ static struct ku_type type_of(const struct ku_bench_opts *o, const struct bench_
     int64_t words = *dims == '@'   ? KU_CONTROL_WORDS
                     : *dims == '%' ? KU_REPORT_WORDS
                     : *dims == '$' ? 2
+                    : *dims == '=' ? 2 * (o->vocabulary + o->width)
                                    : 2 * KU_EXACT_WORDS;
-    if (strchr("@%&$", *dims)) {
+    if (strchr("@%&$=", *dims)) {
         t.dtype = strchr("%$", *dims) ? KUMI_F64 : KUMI_I64;
         t.shape = ku_shape_of("w", &words);
         return t;
@@ -434,6 +452,7 @@ static void fill_operand(const struct ku_bench_opts *o, struct ku_view *v, char 
         double *report = v->data;
         report[KU_REPORT_LR] = 1e-4, report[KU_REPORT_SCALE] = 1;
         report[KU_REPORT_APPLY] = 1, report[KU_REPORT_UPDATE] = 10;
+        report[KU_REPORT_NORM] = 1e4;
     }
 }
 

@@ -56,6 +56,12 @@ void ku_loss_scalars(const struct ku_call *c)
     report_loss(c->in[0].data, c->in[1].data, c->out[0].data);
 }
 
+double ku_ema_decay(const struct ku_attrs *a, double t)
+{
+    const double young = (1 + t) / (10 + t);
+    return t == 1 ? 0 : a->ema_warmup && young < a->ema ? young : a->ema;
+}
+
 void ku_trust_norms(const struct ku_call *c)
 {
     const int64_t *words = c->in[0].data;

@@ -10,12 +10,16 @@
  * the attributes alone: `period` updates share one, as PyTorch's scheduler.step() once an epoch.
  */
 double ku_schedule_lr(const struct ku_attrs *a, int64_t update);
+double ku_schedule_ds_lr(const struct ku_attrs *a, int64_t period); /* DeepSpeed's */
+double ku_schedule_ds_momentum(const struct ku_attrs *a, int64_t period);
 /* The momentum (beta1 of Adam and LAMB): `otherwise`, unless the schedule moves it. */
 double ku_schedule_momentum(const struct ku_attrs *a, double otherwise, int64_t update);
 /* What the update of a layer-wise optimizer is multiplied by, from its tensor's two norms: that of
  * the parameter, and that of the gradient as it arrives (lars) or of the update (lamb). */
 double ku_trust_lars(const struct ku_attrs *a, const double *norms, double scale);
 double ku_trust_lamb(const struct ku_attrs *a, const double *norms);
+/* Decay of an average of weights in update t, from 1. */
+double ku_ema_decay(const struct ku_attrs *a, double t);
 void ku_trust_norms(const struct ku_call *call);  /* op trust_norms */
 void ku_step_scalars(const struct ku_call *call); /* op step_scalars */
 void ku_loss_scalars(const struct ku_call *call); /* op loss_scalars */

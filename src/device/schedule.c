@@ -43,7 +43,11 @@ double ku_schedule_momentum(const struct ku_attrs *a, double otherwise, int64_t 
 {
     const int64_t u = a->period > 1 ? update / a->period : update;
     const double low = a->base_momentum, high = a->max_momentum;
-    if (a->schedule != KU_SCHED_ONE_CYCLE || !a->cycle_momentum)
+    if (!a->cycle_momentum)
+        return otherwise;
+    if (a->schedule == KU_SCHED_DS_ONE_CYCLE)
+        return ku_schedule_ds_momentum(a, u);
+    if (a->schedule != KU_SCHED_ONE_CYCLE)
         return otherwise;
     return one_cycle(a, u, (const double[]){high, low, high, high});
 }
@@ -51,11 +55,9 @@ double ku_schedule_momentum(const struct ku_attrs *a, double otherwise, int64_t 
 /* gamma to the number of milestones that were reached, as PyTorch's MultiStepLR. */
 static double multi_step(const struct ku_attrs *a, int64_t u)
 {
-    const int64_t at[KU_MAX_MILESTONES] = {a->milestone1, a->milestone2, a->milestone3,
-                                           a->milestone4, a->milestone5, a->milestone6};
     int n = 0;
-    for (int i = 0; i < KU_MAX_MILESTONES; i++)
-        n += at[i] > 0 && u >= at[i];
+    for (int i = 0; i < KU_MAX_ARGS; i++)
+        n += a->args.v[i] > 0 && (double)u >= a->args.v[i];
     return pow(a->gamma, n);
 }
 
@@ -103,6 +105,12 @@ double ku_schedule_lr(const struct ku_attrs *a, int64_t update)
         return lr * multi_step(a, u);
     case KU_SCHED_POLYNOMIAL:
         return low + (lr - low) * pow(1 - ratio, a->power);
+    case KU_SCHED_LR_RANGE_TEST:
+    case KU_SCHED_DS_ONE_CYCLE:
+    case KU_SCHED_WARMUP_LR:
+    case KU_SCHED_WARMUP_DECAY_LR:
+    case KU_SCHED_WARMUP_COSINE_LR:
+        return ku_schedule_ds_lr(a, u);
     }
     return lr;
 }

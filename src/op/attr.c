@@ -10,9 +10,14 @@
 const char *const ku_attr_dtypes[] = {"f32", "f64", "bf16", "f16", "i64", "i32", "u16", "u8", NULL};
 const char *const ku_attr_acts[] = {"none", "relu", "gelu_tanh", "gelu_erf", "silu", NULL};
 const char *const ku_attr_rope_types[] = {"default", "linear", "dynamic", "llama3", NULL};
-const char *const ku_attr_schedules[] = {"constant",     "linear",     "cosine",    "step",
-                                         "inverse_sqrt", "wsd",        "one_cycle", "noam",
-                                         "multi_step",   "polynomial", NULL};
+const char *const ku_attr_schedules[] = {"constant",         "linear",
+                                         "cosine",           "step",
+                                         "inverse_sqrt",     "wsd",
+                                         "one_cycle",        "noam",
+                                         "multi_step",       "polynomial",
+                                         "lr_range_test",    "ds_one_cycle",
+                                         "warmup_lr",        "warmup_decay_lr",
+                                         "warmup_cosine_lr", NULL};
 const char *const ku_attr_anneals[] = {"cos", "linear", NULL};
 const char *const ku_attr_folds[] = {"sum", "max", NULL};
 
@@ -22,26 +27,36 @@ const struct ku_attrs ku_attrs_default = {
 #undef X
 };
 
-enum attr_type { ATTR_I, ATTR_E, ATTR_F };
+enum attr_type { ATTR_I, ATTR_E, ATTR_F, ATTR_L };
 struct attr_row {
     const char *name;
     enum attr_type type;
-    size_t offset;
+    size_t offset, bytes;
     const char *const *names;
 };
 static const struct attr_row attr_table[] = {
-#define X(type, name, value, names) {#name, ATTR_##type, offsetof(struct ku_attrs, name), names},
+#define X(type, name, value, names)                                                                \
+    {#name, ATTR_##type, offsetof(struct ku_attrs, name), sizeof ku_attrs_default.name, names},
     KU_ATTRS(X)
 #undef X
 };
 enum { N_ATTRS = sizeof attr_table / sizeof attr_table[0] };
+
+static void print_list(const struct ku_args *list, struct ku_str *out)
+{
+    int n = KU_MAX_ARGS;
+    while (n > 1 && list->v[n - 1] == 0)
+        n--;
+    for (int i = 0; i < n; i++)
+        ku_str_add(out, "%s%.17g", i ? "," : "", list->v[i]);
+}
 
 void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out)
 {
     for (int i = 0; i < N_ATTRS; i++) {
         const struct attr_row *row = &attr_table[i];
         const char *at = (const char *)a + row->offset;
-        if (memcmp(at, (const char *)&ku_attrs_default + row->offset, 8) == 0)
+        if (memcmp(at, (const char *)&ku_attrs_default + row->offset, row->bytes) == 0)
             continue;
         int64_t whole;
         double real;
@@ -49,7 +64,10 @@ void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out)
         memcpy(&real, at, 8);
         if (row->type == ATTR_F)
             ku_str_add(out, " %s=%.17g", row->name, real);
-        else if (row->type == ATTR_E)
+        else if (row->type == ATTR_L) {
+            ku_str_add(out, " %s=", row->name);
+            print_list((const void *)at, out);
+        } else if (row->type == ATTR_E)
             ku_str_add(out, " %s=%s", row->name, row->names[whole]);
         else
             ku_str_add(out, " %s=%lld", row->name, (long long)whole);
@@ -66,6 +84,23 @@ static int parse_enum(const struct attr_row *row, const char *value, int64_t *ou
     return KU_ERR(KUMI_EINVAL, "attribute: %s=%s: no such value", row->name, value);
 }
 
+static int parse_list(const struct attr_row *row, const char *value, struct ku_args *out)
+{
+    const char *p = value;
+    *out = (struct ku_args){{0}};
+    for (int i = 0; i < KU_MAX_ARGS; i++) {
+        char *end;
+        out->v[i] = strtod(p, &end);
+        if (end == p || (*end != ',' && *end != '\0'))
+            break;
+        if (*end == '\0')
+            return KUMI_OK;
+        p = end + 1;
+    }
+    return KU_ERR(KUMI_EINVAL, "attribute: %s=%s: not at most %d numbers", row->name, value,
+                  KU_MAX_ARGS);
+}
+
 int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value)
 {
     for (int i = 0; i < N_ATTRS; i++) {
@@ -75,6 +110,8 @@ int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value)
         char *at = (char *)a + row->offset, *end = NULL;
         int64_t whole = 0;
         double real = 0;
+        if (row->type == ATTR_L)
+            return parse_list(row, value, (void *)at);
         if (row->type == ATTR_E)
             KU_TRY(parse_enum(row, value, &whole));
         else if (row->type == ATTR_I)

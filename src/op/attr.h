@@ -10,7 +10,7 @@
  * Attributes of nodes: one list, from which the struct, the text form, comparison and hashing
  * follow. An op reads those that its row in ops.def speaks of; all others keep their default, and
  * text leaves defaults out. X(type, name, default, enum)   type: I int64, F double, E an int
- * printed by the names of `enum`
+ * printed by the names of `enum`, L a list of doubles, without the zeros at its end
  */
 #define KU_ATTRS(X)                                                                                \
     X(E, dtype, -1, ku_attr_dtypes) /* result dtype where no input decides it: enum kumi_dtype */  \
@@ -49,6 +49,17 @@
     X(F, momentum, 0, 0)        /* sgd, lars; batch_norm_track: weight of the new */               \
     X(F, dampening, 0, 0)                                                                          \
     X(I, nesterov, 0, 0)                                                                           \
+    X(F, lr_mult, 1, 0)        /* optimizers: of a parameter group */                              \
+    X(F, alpha, 0.99, 0)       /* rmsprop, with PyTorch's names as all here */                     \
+    X(F, lr_decay, 0, 0)       /* adagrad */                                                       \
+    X(F, beta2_decay, -0.8, 0) /* adafactor; eps is PyTorch's first */                             \
+    X(F, eps2, 1e-3, 0)                                                                            \
+    X(F, clip_threshold, 1, 0)        /* d */                                                      \
+    X(I, cols, 0, 0)                  /* of a factored matrix, in files; `rows` beside them */     \
+    X(I, count, 0, 0)                 /* adafactor: elements, padding apart */                     \
+    X(I, first_word, 0, 0)            /* factor_*: of the tensor's words */                        \
+    X(F, ema, 0, 0)                   /* ema: decay */                                             \
+    X(I, ema_warmup, 0, 0)            /* ema: decay of update t at most (1 + t) / (10 + t) */      \
     X(F, trust_coefficient, 0.001, 0) /* lars */                                                   \
     X(F, min_coeff, 0.01, 0)          /* lamb: limits of |p| / |update| */                         \
     X(F, max_coeff, 10, 0)                                                                         \
@@ -63,12 +74,7 @@
     X(I, decay, 0, 0)                                                                              \
     X(I, step_size, 0, 0)                                                                          \
     X(F, gamma, 0, 0)                                                                              \
-    X(I, milestone1, 0, 0) /* multi_step: ascending, 0 = none */                                   \
-    X(I, milestone2, 0, 0)                                                                         \
-    X(I, milestone3, 0, 0)                                                                         \
-    X(I, milestone4, 0, 0)                                                                         \
-    X(I, milestone5, 0, 0)                                                                         \
-    X(I, milestone6, 0, 0)                                                                         \
+    X(L, args, {{0}}, 0)    /* of schedules with a list: op/schedule.h */                          \
     X(F, power, 1, 0)       /* polynomial */                                                       \
     X(I, d_model, 1, 0)     /* noam; sinusoid: width */                                            \
     X(F, pct_start, 0.3, 0) /* one_cycle, with PyTorch's names */                                  \
@@ -110,10 +116,15 @@ enum ku_schedule {
     KU_SCHED_ONE_CYCLE,
     KU_SCHED_NOAM,
     KU_SCHED_MULTI_STEP,
-    KU_SCHED_POLYNOMIAL
+    KU_SCHED_POLYNOMIAL,
+    KU_SCHED_LR_RANGE_TEST, /* DeepSpeed's, from here on */
+    KU_SCHED_DS_ONE_CYCLE,
+    KU_SCHED_WARMUP_LR,
+    KU_SCHED_WARMUP_DECAY_LR,
+    KU_SCHED_WARMUP_COSINE_LR
 };
 enum ku_rope_type { KU_ROPE_DEFAULT, KU_ROPE_LINEAR, KU_ROPE_DYNAMIC, KU_ROPE_LLAMA3 };
-enum { KU_MAX_MILESTONES = 6 };
+enum { KU_MAX_ARGS = 16 };
 enum ku_anneal { KU_ANNEAL_COS, KU_ANNEAL_LINEAR };
 enum ku_fold { KU_FOLD_SUM, KU_FOLD_MAX };
 extern const char *const ku_attr_dtypes[],
@@ -125,13 +136,17 @@ extern const char *const ku_attr_dtypes[],
 #define KU_ATTR_I int64_t
 #define KU_ATTR_E int64_t
 #define KU_ATTR_F double
+#define KU_ATTR_L struct ku_args
+struct ku_args {
+    double v[KU_MAX_ARGS];
+};
 struct ku_attrs {
 #define X(type, name, value, names) KU_ATTR_##type name;
     KU_ATTRS(X)
 #undef X
 };
 _Static_assert(sizeof(struct ku_attrs) % 8 == 0,
-               "all members are 8 bytes, so bytes compare and hash");
+               "all members are made of 8 bytes, so bytes compare and hash");
 
 extern const struct ku_attrs ku_attrs_default;
 /* " name=value" for every attribute that differs from its default (17 digits for doubles: parses

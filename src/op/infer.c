@@ -464,6 +464,18 @@ INFER(sgd)
     (void)n_in;
     return infer_optimizer(a, in, 2, out);
 }
+INFER(update_rule)
+{
+    return infer_optimizer(a, in, n_in - 2, out);
+}
+INFER(ema)
+{
+    (void)a, (void)n_in;
+    if (!ku_shape_is_equal(&in[1].shape, &in[0].shape))
+        return misfit("ema", "average and parameter differ in shape", &in[1]);
+    out[0] = in[0];
+    return KUMI_OK;
+}
 
 static int resize_last(const char *op, const struct ku_attrs *a, int sign, const struct ku_type *in,
                        struct ku_type *out)

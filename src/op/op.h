@@ -47,7 +47,7 @@ enum ku_op_trait {
     KU_OP_MICRO = 256
 };
 
-enum { KU_MAX_IN = 10 /* a digit in gradient templates */, KU_MAX_OUT = 4 };
+enum { KU_MAX_IN = 10 /* a digit in gradient templates */, KU_MAX_OUT = 5 };
 
 struct ku_type {
     enum kumi_dtype dtype;

@@ -289,6 +289,9 @@ static int lower_convert(struct ku_lower *l, ku_id n)
         l->buffer[ku_out(g, n, 1)] = l->buffer[ku_in(g, &g->node[n], 1)];
     if (l->dp == 1)
         return KUMI_OK;
+    if (!f->convert && ku_layout_has(&g->layout[g->value[to].layout], KU_Z) &&
+        !ku_layout_has(&g->layout[g->value[from].layout], KU_P)) /* a rank's blocks of the whole */
+        return KUMI_OK;
     if (f->convert && f->bucket < 0) /* equal on all ranks already */
         return KUMI_OK;
     if (f->convert) {

@@ -2,6 +2,8 @@
 #ifndef KU_PASS_PASS_H
 #define KU_PASS_PASS_H
 
+#include <stddef.h>
+
 #include "ir/graph.h"
 #include "ir/program.h"
 #include "op/target.h"
@@ -15,12 +17,15 @@ struct ku_compile_opts {
     int is_training;         /* 0: forward, loss and metrics only */
     const char *const
         *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
-    int optimizer; /* KU_OP_adamw, KU_OP_adam, KU_OP_sgd, KU_OP_lars, KU_OP_lamb */
+    int optimizer; /* KU_OP_adamw, KU_OP_sgd, .. */
     struct ku_attrs rule; /* optimizer's and schedule's attributes (op/attr.h), clip */
     int decay;            /* which parameters decay: enum ku_decay */
     const char *const *decay_patterns;
     int adapt; /* which parameters lars and lamb scale by their norms, as decay */
     const char *const *adapt_patterns;
+    const struct ku_update_group *groups; /* [n_groups]: of those that match, the first counts */
+    int n_groups;
+    double initial_accumulator_value; /* of adagrad's sums */
     /* layout */
     int64_t bucket_bytes, first_bucket_bytes;
     int overlap;          /* collectives start as soon as their operands are complete */
@@ -38,6 +43,16 @@ struct ku_compile_opts {
     const unsigned char *recompute_level; /* per unit, in place of `recompute`; NULL = none given */
 };
 enum ku_recompute { KU_RECOMPUTE_NONE, KU_RECOMPUTE_SELECTIVE, KU_RECOMPUTE_FULL, KU_N_RECOMPUTE };
+/* Attributes of the optimizer that parameters of some names have of their own. */
+enum { KU_MAX_GROUP_ATTRS = 5 };
+struct ku_update_group {
+    const char *const *match; /* patterns, NULL-terminated */
+    struct {
+        size_t offset; /* of a double in struct ku_attrs; weight_decay: whatever `decay` selects */
+        double value;
+    } set[KU_MAX_GROUP_ATTRS];
+    int n_set;
+};
 enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 
 /* One pass: what must hold before it, what holds after it. `numerics`: it may change bits (named in

@@ -87,9 +87,8 @@ static int complete_outputs(struct ku_graph *g)
     return KUMI_OK;
 }
 
-static ku_id own_state(struct ku_graph *g, ku_id param, const char *suffix,
-                       enum ku_tensor_kind kind, enum kumi_dtype dtype,
-                       const struct ku_shape *shape)
+ku_id ku_update_own(struct ku_graph *g, ku_id param, const char *suffix, enum ku_tensor_kind kind,
+                    enum kumi_dtype dtype, const struct ku_shape *shape)
 {
     char name[KU_NAME_BYTES];
     snprintf(name, sizeof name, "%s%s%s", param ? g->tensor[param].name : "", param ? "." : "",
@@ -120,8 +119,7 @@ int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
     return 0;
 }
 
-/* The copy in compute precision that the optimizer writes with the parameter; 0 = none. */
-static ku_id copy_of(const struct ku_graph *g, ku_id tensor)
+ku_id ku_update_copy(const struct ku_graph *g, ku_id tensor)
 {
     for (ku_id t = 1; t < g->n_tensors; t++)
         if (g->tensor[t].kind == KU_T_DERIVED && g->tensor[t].of == tensor)
@@ -129,24 +127,47 @@ static ku_id copy_of(const struct ku_graph *g, ku_id tensor)
     return 0;
 }
 
+/* An optimizer's own tensors, by PyTorch's names, in the order of the op's operands. */
+enum { MAX_OWN = 3 };
+static const char *const *own_names(int op)
+{
+    static const char *const names[KU_N_OPS][MAX_OWN + 1] = {
+        [KU_OP_adamw] = {"exp_avg", "exp_avg_sq"},
+        [KU_OP_adam] = {"exp_avg", "exp_avg_sq"},
+        [KU_OP_lamb] = {"exp_avg", "exp_avg_sq"},
+        [KU_OP_sgd] = {"momentum_buffer"},
+        [KU_OP_lars] = {"momentum_buffer"},
+        [KU_OP_adagrad] = {"sum"},
+        [KU_OP_lion] = {"exp_avg"},
+        [KU_OP_rmsprop] = {"square_avg"},
+        [KU_OP_rmsprop_momentum] = {"square_avg", "momentum_buffer"},
+        [KU_OP_rmsprop_centered] = {"square_avg", "grad_avg"},
+        [KU_OP_rmsprop_both] = {"square_avg", "momentum_buffer", "grad_avg"}};
+    KU_ASSERT(names[op][0] != NULL);
+    return names[op];
+}
+
 int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
                     struct ku_update_node *u)
 {
-    static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const sgd[] = {"momentum_buffer"};
-    const int has_momentum = op == KU_OP_sgd || op == KU_OP_lars;
+    const char *const *own = own_names(op);
     struct ku_shape shape = g->shape[g->tensor[u->tensor].shape];
-    u->copy = copy_of(g, u->tensor);
-    u->n_own = has_momentum ? 1 : 2;
+    struct ku_attrs first = ku_attrs_default;
+    u->copy = ku_update_copy(g, u->tensor);
     u->state[0] = u->tensor;
-    u->attr = o->rule;
-    if (!ku_update_selects(g, u->tensor, o->decay, o->decay_patterns))
-        u->attr.weight_decay = 0;
+    u->attr = ku_update_attrs(g, o, u->tensor);
     u->attr.dtype = u->copy ? g->tensor[u->copy].dtype : -1;
-    for (int i = 0; i < u->n_own; i++) {
-        u->state[i + 1] = own_state(g, u->tensor, has_momentum ? sgd[i] : adam[i], KU_T_OPTIMIZER,
-                                    (enum kumi_dtype)g->tensor[u->tensor].dtype, &shape);
-        if (u->state[i + 1] == 0)
+    first.value = op == KU_OP_adagrad ? o->initial_accumulator_value : 0;
+    ku_id init = ku_graph_attr(g, &first);
+    if (init == 0)
+        return ku_err_get()->status;
+    for (u->n_own = 0; own[u->n_own]; u->n_own++) {
+        ku_id t = ku_update_own(g, u->tensor, own[u->n_own], KU_T_OPTIMIZER,
+                                (enum kumi_dtype)g->tensor[u->tensor].dtype, &shape);
+        if (t == 0)
             return ku_err_get()->status;
+        g->tensor[t].init_attr = init;
+        u->state[u->n_own + 1] = t;
     }
     return KUMI_OK;
 }
@@ -216,7 +237,7 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
     struct ku_shape word = ku_shape_of("w", &one);
     struct ku_attrs a = o->rule;
     a.shift = loss_shift(g);
-    ku_id count = own_state(g, 0, "update", KU_T_COUNTER, KUMI_I64, &word);
+    ku_id count = ku_update_own(g, 0, "update", KU_T_COUNTER, KUMI_I64, &word);
     ku_id stats = statistics(g, grad, n_params);
     if (count == 0 || stats == 0)
         return ku_err_get()->status;
@@ -232,11 +253,18 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
     g->tensor[count].next = ku_out(g, node, 1);
     KU_TRY(ku_graph_output(g, "report", ku_out(g, node, 0)));
     KU_TRY(ku_graph_output(g, "stats", stats));
+    ku_id report = ku_out(g, node, 0);
     if (o->optimizer == KU_OP_lars || o->optimizer == KU_OP_lamb)
-        return ku_update_layerwise(g, o, grad, n_params, ku_out(g, node, 0));
+        KU_TRY(ku_update_layerwise(g, o, grad, n_params, report));
+    else if (o->optimizer == KU_OP_adafactor)
+        KU_TRY(ku_update_adafactor(g, o, grad, n_params, report));
+    else
+        for (ku_id t = 1; t < n_params; t++)
+            if (grad[t])
+                KU_TRY(ku_update_element(g, o, o->optimizer, t, grad[t], report));
     for (ku_id t = 1; t < n_params; t++)
         if (grad[t])
-            KU_TRY(ku_update_element(g, o, o->optimizer, t, grad[t], ku_out(g, node, 0)));
+            KU_TRY(ku_update_average(g, o, t, report));
     return KUMI_OK;
 }
 
@@ -254,6 +282,7 @@ int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const st
                    .op = KU_OP_loss_scalars, .n_in = 2, .in = {loss, valid}, .path = "loss"});
         return node ? ku_graph_output(g, "report", ku_out(g, node, 0)) : ku_err_get()->status;
     }
+    KU_TRY(ku_update_check_groups(g, o));
     KU_TRY(ku_update_track(g));
     ku_id n_params = g->n_tensors;
     ku_id *grad = ku_calloc(n_params, sizeof *grad);

@@ -18,7 +18,7 @@ int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
 struct ku_update_node {
     ku_id tensor, grad, report;
     int n_own;      /* tensors of the optimizer's own */
-    ku_id state[3]; /* the parameter, then its own */
+    ku_id state[4]; /* the parameter, then its own */
     ku_id copy;     /* in compute precision, written with the parameter; 0 = none */
     struct ku_attrs attr;
 };
@@ -28,6 +28,23 @@ int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
 /* An element-wise optimizer, whole: p, own .., g, report -> p', own' .. [, copy]. */
 int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op, ku_id tensor,
                       ku_id grad, ku_id report);
+
+/* The copy in compute precision that the optimizer writes with the parameter; 0 = none. */
+ku_id ku_update_copy(const struct ku_graph *g, ku_id tensor);
+/* Adafactor of all parameters with a gradient; operands as for ku_update_layerwise. */
+int ku_update_adafactor(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
+                        ku_id n_params, ku_id report);
+/* update_groups.c: the attributes of one parameter: the rule's, its group's over them. */
+struct ku_attrs ku_update_attrs(const struct ku_graph *g, const struct ku_compile_opts *o,
+                                ku_id tensor);
+/* KUMI_EINVAL: a group's pattern that no parameter has. */
+int ku_update_check_groups(const struct ku_graph *g, const struct ku_compile_opts *o);
+/* The average of a parameter, behind its update. Nothing where o->rule.ema is 0. */
+int ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+                      ku_id report);
+/* A tensor "param.suffix" of the state, or "suffix" with param 0; 0 on failure. */
+ku_id ku_update_own(struct ku_graph *g, ku_id param, const char *suffix, enum ku_tensor_kind kind,
+                    enum kumi_dtype dtype, const struct ku_shape *shape);
 
 /*
  * LARS and LAMB of all parameters with a gradient: the adapted ones by their norms, which are exact

@@ -67,8 +67,8 @@ static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
            from->role == KU_TEMP;
 }
 
-/* The sum over ranks that blocks make necessary: what the one node of `op` reads first (statistics,
- * the sums of layer-wise optimizers) is partial now. */
+/* The sum over ranks that blocks make necessary: what the nodes of `op` read first (statistics, the
+ * sums of layer-wise optimizers) is partial now. */
 static int complete_sums(struct ku_graph *g, int op, int axes)
 {
     ku_id reader = 0;
@@ -89,10 +89,36 @@ static int complete_sums(struct ku_graph *g, int op, int axes)
                                                     .path = path});
     if (node == 0)
         return ku_err_get()->status;
-    g->refs[g->node[reader].in] = ku_out(g, node, 0);
+    for (ku_id n = 1; n < node; n++)
+        if (g->node[n].op == op && ku_in(g, &g->node[n], 0) == sums)
+            g->refs[g->node[n].in] = ku_out(g, node, 0);
     for (uint32_t i = 0; i < g->n_outputs; i++)
         if (g->output[i].value == sums)
             g->output[i].value = ku_out(g, node, 0);
+    return ku_graph_sort(g);
+}
+
+/* What every rank has made whole and state shall hold (derive): owners write their blocks of it. */
+static int cut_derived(struct ku_graph *g, int axes)
+{
+    struct ku_layout whole = ku_layout_all(KU_C);
+    ku_id layout = in_blocks(g, ku_graph_layout(g, &whole), axes);
+    for (ku_id n = 1, n_nodes = g->n_nodes; n < n_nodes; n++) {
+        if (g->node[n].op != KU_OP_derive || g->node[n].phase != KU_PH_O)
+            continue;
+        struct ku_attrs a = ku_attrs_default;
+        a.axes = axes;
+        ku_id cut = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                       .phase = KU_PH_O,
+                                                       .n_in = 1,
+                                                       .in = {ku_in(g, &g->node[n], 0)},
+                                                       .attr = &a,
+                                                       .path = g->name[g->node[n].path]});
+        if (cut == 0)
+            return ku_err_get()->status;
+        g->value[ku_out(g, cut, 0)].layout = layout;
+        g->refs[g->node[n].in] = ku_out(g, cut, 0);
+    }
     return ku_graph_sort(g);
 }
 
@@ -110,13 +136,25 @@ static int is_master(const struct ku_graph *g, ku_id tensor)
     return has_copy;
 }
 
+/* Whether the update reads all of a tensor at once (Adafactor's factors): it stays whole. */
+static int is_read_whole(const struct ku_graph *g, ku_id tensor)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        for (int i = 0; i < g->node[n].n_in; i++)
+            if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_NONE &&
+                !(ku_ops[g->node[n].op].traits & KU_OP_ELEMENT) &&
+                ku_in(g, &g->node[n], i) == g->tensor[tensor].value)
+                return 1;
+    return 0;
+}
+
 /* What private state a rank keeps blocks of; the same for every program of a job. */
 static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
 {
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        if (x->kind != KU_T_OPTIMIZER && !(x->kind == KU_T_PARAM && is_master(g, t)) &&
-            !ku_zero_is_dealt(g, o, t))
+        if (!(x->kind == KU_T_OPTIMIZER && !is_read_whole(g, t)) &&
+            !(x->kind == KU_T_PARAM && is_master(g, t)) && !ku_zero_is_dealt(g, o, t))
             continue;
         ku_id layout = in_blocks(g, g->value[x->value].layout, axes);
         if (layout == 0)
@@ -174,7 +212,10 @@ static int cut_update(struct ku_graph *g, int axes, int is_private)
             v->layout = in_blocks(g, v->layout, axes);
         }
     KU_TRY(complete_sums(g, KU_OP_step_scalars, axes));
+    KU_TRY(complete_sums(g, KU_OP_factor_means, axes));
     KU_TRY(complete_sums(g, KU_OP_trust_norms, axes));
+    if (!is_private)
+        KU_TRY(cut_derived(g, axes));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
             g->node[n].op != KU_OP_NONE)

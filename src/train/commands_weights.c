@@ -65,7 +65,32 @@ static int say_dtype(const char *file, enum kumi_dtype dtype, char **text)
     return KUMI_OK;
 }
 
-static int export_directory(const char *dir, const char *to, const struct kumi_weights_options *o)
+/* Each parameter's average in its place; those that were not trained stay. */
+static int take_averages(struct ku_weights *w, const struct ku_st *averages)
+{
+    int n = 0;
+    for (int i = 0; i < w->n; i++) {
+        char *name = ku_asprintf("%s.ema", w->tensor[i].name);
+        const struct ku_st_tensor *x = name ? ku_st_find(averages, name) : NULL;
+        ku_free(name);
+        if (name == NULL)
+            return KUMI_ENOMEM;
+        if (x == NULL)
+            continue;
+        w->from[i].file = averages;
+        w->from[i].tensor = x;
+        n++;
+    }
+    return n ? KUMI_OK
+             : KU_ERR(KUMI_EINVAL,
+                      "ema: %s: holds no averages of the weights; train with train.ema "
+                      "above 0",
+                      averages->path);
+}
+
+/* averages: NULL, or the file that holds them. */
+static int export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
+                            const struct ku_st *averages)
 {
     struct ku_weights w;
     enum kumi_dtype dtype;
@@ -78,11 +103,34 @@ static int export_directory(const char *dir, const char *to, const struct kumi_w
     if (status == KUMI_OK)
         status = ku_weights_open(dir, NULL, 0, NULL, &w);
     if (status == KUMI_OK) {
-        status = ku_weights_write(&w, to, dtype, o->shard_bytes, config);
+        if (averages)
+            status = take_averages(&w, averages);
+        if (status == KUMI_OK)
+            status = ku_weights_write(&w, to, dtype, o->shard_bytes, config);
         ku_weights_close(&w);
     }
     ku_free(config);
     ku_free(file);
+    return status;
+}
+
+/* The file of a checkpoint's optimizer, every byte of it checked. */
+static int export_averages(const struct ku_ckpt *c, const char *dir, const char *to,
+                           const struct kumi_weights_options *o)
+{
+    struct ku_st st;
+    char *path = ku_asprintf("%s/%s", c->path, ku_ckpt_file_name(KU_CKPT_FILE_OPTIMIZER));
+    int status = path ? ku_stored_check(c, KU_CKPT_FILE_OPTIMIZER) : KUMI_ENOMEM;
+    if (status == KUMI_OK && c->update == 0)
+        status = KU_ERR(KUMI_EINVAL, "ema: %s: no update has been made, so there are no averages",
+                        c->path);
+    if (status == KUMI_OK)
+        status = ku_st_open(path, &st);
+    if (status == KUMI_OK) {
+        status = export_directory(dir, to, o, &st);
+        ku_st_close(&st);
+    }
+    ku_free(path);
     return status;
 }
 
@@ -92,10 +140,13 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
     const struct kumi_weights_options *o = options ? options : &none;
     struct ku_ckpt c;
     if (ku_stored_is_weights(source))
-        return export_directory(source, to, o);
+        return o->ema ? KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", source)
+                      : export_directory(source, to, o, NULL);
     KU_TRY(ku_stored_find(source, &c)); /* every byte of the model was checked */
     char *dir = ku_asprintf("%s/model", c.path);
-    int status = dir ? export_directory(dir, to, o) : KUMI_ENOMEM;
+    int status = dir == NULL ? KUMI_ENOMEM
+                 : o->ema    ? export_averages(&c, dir, to, o)
+                             : export_directory(dir, to, o, NULL);
     ku_free(dir);
     ku_ckpt_close(&c);
     return status;

@@ -29,7 +29,8 @@ enum key_type {
     T_SPANS,
     T_SCALING,
     T_NUMBERS,
-    T_RECOMPUTE
+    T_RECOMPUTE,
+    T_GROUPS
 };
 enum key_mark { NUMERICS, LAYOUT };
 struct key_row {
@@ -54,6 +55,7 @@ struct key_row {
 #define MOST_SCALING(most)   (most), NULL
 #define MOST_NUMBERS(most)   (most), NULL
 #define MOST_RECOMPUTE(most) (most), NULL
+#define MOST_GROUPS(most)    (most), NULL
 #define MOST_ENUM(most)      0, (most)
 static const struct key_row table[] = {
 #define KEY(section, key, type, value, least, most, mark, help)                                    \
@@ -76,7 +78,7 @@ const char *ku_config_place(const struct ku_config *o, const char *path, char ou
         size_t n = strcspn(o->set[i], "="); /* the path itself, below it, or above it */
         size_t least = n < bytes ? n : bytes;
         char next = n < bytes ? path[least] : o->set[i][least];
-        if (strncmp(o->set[i], path, least) == 0 && (n == bytes || next == '.')) {
+        if (strncmp(o->set[i], path, least) == 0 && (n == bytes || next == '.' || next == '[')) {
             snprintf(out, MAX_PATH_BYTES + 64, "--set %.200s", o->set[i]);
             return out;
         }
@@ -148,32 +150,6 @@ static int refuse_word(const struct ku_config *o, const struct key_row *row, con
     return ku_config_refuse(o, path, v, wanted);
 }
 
-static void list_fini(struct ku_list *list)
-{
-    for (int k = 0; k < list->n; k++)
-        ku_free(list->item[k]);
-    ku_free(list->item);
-}
-
-static int set_list(struct ku_list *list, const json_t *v)
-{
-    size_t n = json_is_array(v) ? json_array_size(v) : 1;
-    list->item = ku_calloc(n + 1, sizeof *list->item);
-    if (list->item == NULL)
-        return KUMI_ENOMEM;
-    list->is_word = json_is_string(v);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
-        if (!json_is_string(item))
-            return 1;
-        list->item[i] = ku_strdup(json_string_value(item));
-        if (list->item[i] == NULL)
-            return KUMI_ENOMEM;
-        list->n = (int)i + 1;
-    }
-    return KUMI_OK;
-}
-
 static int set_span(struct ku_span *span, const json_t *v)
 {
     const char *text = json_string_value(v);
@@ -240,7 +216,7 @@ static int set_recompute(struct ku_recompute_key *r, const json_t *v)
     }
     if (n_ways != 5 || (json_is_object(v) && json_object_size(v) != 1 + (size_t)(match != NULL)))
         return 1;
-    return match ? set_list(&r->match, match) : KUMI_OK;
+    return match ? ku_list_read(&r->match, match) : KUMI_OK;
 }
 
 static int set_number(const struct ku_config *o, const struct key_row *row, const char *path,
@@ -315,6 +291,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_SCALING:
     case T_NUMBERS:
     case T_RECOMPUTE:
+    case T_GROUPS:
         return; /* zero already */
     }
 }
@@ -339,6 +316,8 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         return set_pair(o, row, path, v, member);
     case T_NUMBERS:
         return set_numbers(o, row, path, v, member);
+    case T_GROUPS:
+        return ku_config_read_groups(o, path, v, member);
     case T_BOOL:
         if (!json_is_boolean(v))
             return ku_config_refuse(o, path, v, "true or false");
@@ -354,7 +333,7 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         *(char **)member = ku_strdup(json_string_value(v));
         return *(char **)member ? KUMI_OK : KUMI_ENOMEM;
     case T_LIST: {
-        int status = set_list(member, v);
+        int status = ku_list_read(member, v);
         return status > 0 ? ku_config_refuse(o, path, v, "a string or a list of strings") : status;
     }
     case T_SPAN:
@@ -364,7 +343,7 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
     case T_SPANS:
         return set_spans(member, v)
                    ? ku_config_refuse(o, path, v,
-                                      "at most 6 numbers of steps, or all as \"10ep\", ascending")
+                                      "at most 16 numbers of steps, or all as \"10ep\", ascending")
                    : KUMI_OK;
     case T_SCALING:
         return set_scaling(member, v)
@@ -568,9 +547,11 @@ void ku_config_fini(struct ku_config *cfg)
         if (table[i].type == T_NUMBERS)
             ku_free(((struct ku_numbers *)member)->v);
         if (table[i].type == T_LIST)
-            list_fini(member);
+            ku_list_fini(member);
         if (table[i].type == T_RECOMPUTE)
-            list_fini(&((struct ku_recompute_key *)member)->match);
+            ku_list_fini(&((struct ku_recompute_key *)member)->match);
+        if (table[i].type == T_GROUPS)
+            ku_groups_fini(member);
     }
     ku_deepspeed_destroy(cfg->deepspeed);
     json_decref(cfg->root);

@@ -25,13 +25,27 @@ struct ku_span {
 struct ku_pair {
     double v[2];
 };
-enum { KU_MAX_SPANS = 6 };
+enum { KU_MAX_SPANS = 16 };
 struct ku_spans {
     int n;
     struct ku_span item[KU_MAX_SPANS]; /* ascending */
 };
 struct ku_numbers {
     double *v; /* [n]; NULL = null */
+    int n;
+};
+/* Keys of a parameter group, but match: NaN = not given. betas: two. */
+#define KU_GROUP_KEYS(X)                                                                           \
+    X(lr_mult, 0, 1e30)                                                                            \
+    X(weight_decay, 0, 1e30) X(eps, 0, 1) X(beta1, 0, 0.9999999) X(beta2, 0, 0.9999999)
+struct ku_group {
+    struct ku_list match;
+#define X(name, least, most) double name;
+    KU_GROUP_KEYS(X)
+#undef X
+};
+struct ku_groups {
+    struct ku_group *item; /* [n] */
     int n;
 };
 enum ku_scaling_rule { KU_SCALING_NONE, KU_SCALING_LINEAR, KU_SCALING_SQRT };
@@ -60,6 +74,7 @@ struct ku_recompute_key {
 #define KU_KEY_SCALING   struct ku_lr_scaling
 #define KU_KEY_NUMBERS   struct ku_numbers
 #define KU_KEY_RECOMPUTE struct ku_recompute_key
+#define KU_KEY_GROUPS    struct ku_groups
 struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"
@@ -105,6 +120,13 @@ int ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t
                      const char *wanted);
 int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
                              const char *const *names, int n);
+/* config_groups.c: optimizer.groups. What was read is the caller's also on failure. */
+int ku_config_read_groups(const struct ku_config *cfg, const char *path, const json_t *value,
+                          struct ku_groups *groups);
+void ku_groups_fini(struct ku_groups *groups);
+/* A string or a list of strings: 1: it is none. */
+int ku_list_read(struct ku_list *list, const json_t *value);
+void ku_list_fini(struct ku_list *list);
 /* All keys with their values, defaults included, in the table's order. Owned by the caller; NULL:
  * no memory. */
 json_t *ku_config_dump(const struct ku_config *cfg);

@@ -187,6 +187,8 @@ static int evaluate(struct evaluation *e, const struct ku_ckpt *c)
     KU_TRY(open_data(e));
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
     KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
+    if (e->o->ema)
+        KU_TRY(ku_trainer_take_ema(e->s.t));
     int64_t n_skipped;
     KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
     KU_TRY(ku_session_count_skipped(&e->s, e->job, &n_skipped));

@@ -13,10 +13,17 @@ double ku_rule_lr_factor(const struct ku_config *c, int64_t global_batch);
 /* The optimizer, its attributes, which parameters decay and adapt. Patterns stay the
  * configuration's. */
 void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct ku_compile_opts *o);
+/* optimizer.groups as the compiler is told: [c->optimizer_groups.n], for ku_free; NULL: no memory.
+ */
+struct ku_update_group *ku_rule_groups(const struct ku_config *c);
 /* The schedule and its attributes but those that count steps or epochs. */
 void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a);
-/* The milestones of multi_step, as the schedule counts; 0 ends them. */
-void ku_rule_milestones(const int64_t at[KU_MAX_MILESTONES], struct ku_attrs *a);
+/*
+ * The schedule's list (op/schedule.h), behind everything else of *a that follows from the sections.
+ *
+ *   milestone   [c->schedule_milestones.n], as the schedule counts
+ */
+void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku_attrs *a);
 /* What no single key of the two sections shows. Errors: KUMI_EINVAL. */
 int ku_rule_check(const struct ku_config *c);
 

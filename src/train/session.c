@@ -53,6 +53,9 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
 {
     struct ku_ds_batch theirs;
     KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
+    s->groups = ku_rule_groups(&s->cfg);
+    if (s->groups == NULL)
+        return KUMI_ENOMEM;
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
     if (s->cfg.deepspeed && was == NULL) /* a resume takes what it lacks from the checkpoint */
@@ -99,8 +102,8 @@ int64_t ku_session_schedule_length(const struct ku_session *s)
 static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
 {
     const struct ku_config *c = &s->cfg;
-    int64_t at[KU_MAX_MILESTONES] = {0};
-    _Static_assert((int)KU_MAX_SPANS == (int)KU_MAX_MILESTONES, "as many as attributes");
+    int64_t at[KU_MAX_SPANS];
+    _Static_assert((int)KU_MAX_SPANS <= (int)KU_MAX_ARGS, "an attribute's list holds them");
     ku_rule_schedule(c, a);
     a->period = is_per_epoch(c) && s->sampler.steps_per_epoch > 1 ? s->sampler.steps_per_epoch : 1;
     a->warmup = schedule_span(s, c->schedule_warmup_steps);
@@ -110,7 +113,7 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
     a->step_size = schedule_span(s, c->schedule_step_size);
     for (int i = 0; i < c->schedule_milestones.n; i++)
         at[i] = schedule_span(s, c->schedule_milestones.item[i]);
-    ku_rule_milestones(at, a);
+    ku_rule_args(c, at, a);
 }
 
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
@@ -147,8 +150,10 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->recompute_every = again->every;
     o->recompute_match = (const char *const *)again->match.item;
     o->rule.clip = c->train_clip_norm;
-    schedule_of(s, &o->rule);
     ku_rule_optimizer(c, s->batch.global_batch, o);
+    schedule_of(s, &o->rule);
+    o->groups = s->groups;
+    o->n_groups = s->groups ? c->optimizer_groups.n : 0;
     return KUMI_OK;
 }
 
@@ -331,6 +336,7 @@ void ku_session_fini(struct ku_session *s)
         ku_data_destroy(s->data);
     ku_free(s->recompute_level);
     json_decref(s->numerics);
+    ku_free(s->groups);
     ku_model_fini(&s->model);
     ku_config_fini(&s->cfg);
     memset(s, 0, sizeof *s);

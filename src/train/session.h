@@ -30,7 +30,8 @@ struct ku_session {
     int64_t n_params;      /* from create_trainer on, as the next */
     double flops_per_item; /* of the model, forward and backward, for one loss position */
     int64_t decay_steps; /* the schedule's end, as it counts, if none is given; 0: not yet known */
-    json_t *numerics;    /* the keys with derived values, as manifests keep them */
+    struct ku_update_group *groups; /* cfg's, for the compiler; NULL: nothing is trained */
+    json_t *numerics;               /* the keys with derived values, as manifests keep them */
     unsigned char
         *recompute_level; /* per block, of memory.recompute's budget (train/recompute.h) */
     int n_recompute;

@@ -80,7 +80,7 @@ static int refuse_damage(void *scan, const struct ku_piece *p, const unsigned ch
     return is_good ? KUMI_OK : ku_scan_damaged(scan, p);
 }
 
-static int check_file(const struct ku_ckpt *c, int file)
+int ku_stored_check(const struct ku_ckpt *c, int file)
 {
     struct ku_scan s;
     KU_TRY(ku_scan_open(c, file, &s));
@@ -98,9 +98,9 @@ int ku_stored_find(const char *dir, struct ku_ckpt *out)
         if (status == KUMI_ENOCKPT && damage.status < 0)
             return ku_err_put(&damage); /* the newest one's says more than "no other" */
         KU_TRY(status);
-        status = check_file(&c, KU_CKPT_FILE_CONFIG);
+        status = ku_stored_check(&c, KU_CKPT_FILE_CONFIG);
         if (status == KUMI_OK)
-            status = check_file(&c, KU_CKPT_FILE_MODEL);
+            status = ku_stored_check(&c, KU_CKPT_FILE_MODEL);
         if (status == KUMI_OK) {
             *out = c;
             return KUMI_OK;

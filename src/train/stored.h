@@ -26,6 +26,9 @@ int ku_stored_is_weights(const char *dir);
 int ku_stored_weights(const char *dir, const struct ku_model *model,
                       const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks);
 
+/* Holds every byte of a file of a checkpoint against its checksum. KUMI_ENOCKPT. */
+int ku_stored_check(const struct ku_ckpt *c, int file);
+
 /*
  * Find the newest checkpoint whose model is whole, every byte of it held against its checksum;
  * damaged ones are named in a warning and passed over. For one rank.

@@ -103,6 +103,10 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
 int ku_trainer_init_state(struct ku_trainer *t);
 int ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
 
+/* The averages of the weights (train.ema) take the parameters' place. Collective. KUMI_EINVAL:
+ * there are none, or no update has been made. */
+int ku_trainer_take_ema(struct ku_trainer *t);
+
 /* How many ranks read a state, a part each: those that share it; replicas hold everything
  * themselves. */
 int ku_trainer_n_readers(const struct ku_trainer *t);

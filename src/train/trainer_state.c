@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A trainer's state in checkpoints: every rank writes and reads its part. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/log.h"
 #include "train/agree.h"
+#include "tensor/dtype.h"
 #include "train/trainer.h"
 
 int ku_trainer_n_readers(const struct ku_trainer *t)
@@ -66,6 +68,45 @@ int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
     *ku_trainer_update_count(t) = c.update;
     ku_ckpt_close(&c);
     KU_TRY(ku_agree_worst(t->job, status));
+    return ku_trainer_derive(t);
+}
+
+static const struct ku_ckpt_tensor *average_of(const struct ku_trainer *t, const char *name)
+{
+    const size_t bytes = strlen(name);
+    for (int i = 0; i < t->n_tensors; i++)
+        if (strncmp(t->tensor[i].name, name, bytes) == 0 &&
+            strcmp(t->tensor[i].name + bytes, ".ema") == 0)
+            return &t->tensor[i];
+    return NULL;
+}
+
+/* Of the parameters that are trained; others, and running statistics, have none. */
+static int take_averages(struct ku_trainer *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->n_tensors; i++) {
+        struct ku_ckpt_tensor *to = &t->tensor[i];
+        const struct ku_ckpt_tensor *from = average_of(t, to->name);
+        size_t bytes = kumi_dtype_bytes(to->dtype);
+        if (to->group != KU_CKPT_MODEL || from == NULL)
+            continue;
+        for (int d = 0; d < to->ndim; d++)
+            bytes *= (size_t)to->padded[d];
+        memcpy(to->data, from->data, bytes);
+        n++;
+    }
+    if (n && *ku_trainer_update_count(t) > 0)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL, "ema: %s; train with train.ema above 0",
+                  n ? "no update has been made, so there are no averages yet"
+                    : "this run keeps no averages of its weights");
+}
+
+int ku_trainer_take_ema(struct ku_trainer *t)
+{
+    const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->rank == 0;
+    KU_TRY(ku_agree(t->job, is_reader ? take_averages(t) : KUMI_OK));
     return ku_trainer_derive(t);
 }
 

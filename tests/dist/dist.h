@@ -37,7 +37,10 @@ struct dist_case {
     enum kumi_dtype compute;
     const char *device; /* "ref", "cpu" */
     int optimizer;      /* 0 = KU_OP_adamw */
-    double smoothing;   /* of labels */
+    double ema;
+    const struct ku_update_group *groups;
+    int n_groups;
+    double smoothing; /* of labels */
     struct kumi_gpt2 model;
     int64_t t;
     /* results */
@@ -104,6 +107,12 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     o.rule.clip = 1;
     o.rule.weight_decay = 0.1;
     o.rule.eps = 1e-8;
+    o.rule.ema = c->ema;
+    o.rule.momentum = c->optimizer == KU_OP_rmsprop_both ? 0.5 : 0;
+    o.groups = c->groups;
+    o.n_groups = c->n_groups;
+    if (c->optimizer == KU_OP_rmsprop_both || c->optimizer == KU_OP_lion)
+        o.rule.lr = 1e-3;
     if (c->optimizer == KU_OP_lars)
         o.rule.lr = 5, o.rule.momentum = 0.9;
     return o;

@@ -112,6 +112,42 @@ static void layerwise(void **state)
     check_layerwise(KU_OP_lamb, KUMI_BF16);
 }
 
+/* Optimizers of one to three tensors of their own, averages of the weights, a group. */
+static void check_rule(int optimizer, enum kumi_dtype compute)
+{
+    static const char *const bias[] = {"*.bias", NULL};
+    const struct ku_update_group group = {.match = bias,
+                                          .set = {{offsetof(struct ku_attrs, lr_mult), 2},
+                                                  {offsetof(struct ku_attrs, weight_decay), 0}},
+                                          .n_set = 2};
+    struct dist_case one = base_case("cpu", compute), plain;
+    one.v = 4, one.steps = 12, one.optimizer = optimizer, one.ema = 0.9;
+    one.model.n_embd = 48;
+    plain = one;
+    one.groups = &group, one.n_groups = 1;
+    dist_run(&one);
+    dist_run(&plain);
+    assert_true(one.loss[11] < one.loss[1]);
+    assert_string_not_equal(one.digest, plain.digest); /* the group counts */
+    for (int n = 2; n <= 4; n *= 2)
+        for (int no_sharing = 0; no_sharing < 2; no_sharing++) {
+            struct dist_case c = one;
+            c.n = n, c.no_sharing = no_sharing, c.threads = n == 2 ? 2 : 1;
+            dist_run(&c);
+            expect_equal(&one, &c);
+        }
+}
+static void rules(void **state)
+{
+    (void)state;
+    check_rule(KU_OP_adagrad, KUMI_F32);
+    check_rule(KU_OP_lion, KUMI_BF16);
+    check_rule(KU_OP_adafactor, KUMI_F32);
+    check_rule(KU_OP_adafactor, KUMI_BF16);
+    check_rule(KU_OP_rmsprop_both, KUMI_F32);
+    check_rule(KU_OP_adamw, KUMI_BF16);
+}
+
 static void long_sums(void **state)
 {
     (void)state;
@@ -147,9 +183,9 @@ static void cpu_bf16(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32),   cmocka_unit_test(cpu_bf16),
                                        cmocka_unit_test(long_sums), cmocka_unit_test(layerwise),
-                                       cmocka_unit_test(ref_f32)};
+                                       cmocka_unit_test(rules),     cmocka_unit_test(ref_f32)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,6 +118,16 @@ static void lamb(void **state)
     c.optimizer = KU_OP_lars;
     check_layouts(&c, 3);
 }
+/* Factors that the update reads whole stay whole on every rank. */
+static void adafactor(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("cpu", KUMI_F32);
+    c.optimizer = KU_OP_adafactor;
+    check_layouts(&c, 2);
+    c.compute = KUMI_BF16;
+    check_layouts(&c, 3);
+}
 
 /* A run that one layout begins, saves at step 2, and another ends: as if one layout ran it all. */
 struct resumed {
@@ -196,8 +206,9 @@ static void processes(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),         cmocka_unit_test(lamb),
-        cmocka_unit_test(ref_f64), cmocka_unit_test(resume_elsewhere), cmocka_unit_test(processes)};
+        cmocka_unit_test(cpu_f32),   cmocka_unit_test(cpu_bf16), cmocka_unit_test(lamb),
+        cmocka_unit_test(adafactor), cmocka_unit_test(ref_f64),  cmocka_unit_test(resume_elsewhere),
+        cmocka_unit_test(processes)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

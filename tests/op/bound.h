@@ -678,6 +678,7 @@ static inline void bound_lamb(const struct bound *b)
 }
 
 #include "op/bound_norm.h"
+#include "op/bound_rules.h"
 
 static inline bound_fn *bound_of(int op)
 {
@@ -715,6 +716,17 @@ static inline bound_fn *bound_of(int op)
         [KU_OP_adamw] = bound_adam,
         [KU_OP_adam] = bound_adam,
         [KU_OP_sgd] = bound_sgd,
+        [KU_OP_adagrad] = bound_adagrad,
+        [KU_OP_lion] = bound_lion,
+        [KU_OP_rmsprop] = bound_rmsprop,
+        [KU_OP_rmsprop_momentum] = bound_rmsprop,
+        [KU_OP_rmsprop_centered] = bound_rmsprop,
+        [KU_OP_rmsprop_both] = bound_rmsprop,
+        [KU_OP_ema] = bound_ema,
+        [KU_OP_factor_norms] = bound_factor_norms,
+        [KU_OP_variance_norms] = bound_variance_norms,
+        [KU_OP_adafactor] = bound_adafactor,
+        [KU_OP_adafactor_vector] = bound_adafactor,
         [KU_OP_lars] = bound_lars,
         [KU_OP_lamb_moments] = bound_lamb_moments,
         [KU_OP_lamb] = bound_lamb,

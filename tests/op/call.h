@@ -101,6 +101,14 @@ static inline void fill_normal(struct ku_view *v, uint32_t stream, int is_positi
         ku_store_f64(v->data, v->dtype, i, (double)(is_positive ? x * x : x));
     }
 }
+static inline void fill_real(struct ku_view *v, char kind, uint32_t stream)
+{
+    fill_normal(v, stream, kind == 'p' || kind == 'P');
+    for (int64_t i = 0; i < count_of(v) && strchr("Py", kind); i++) {
+        double x = at(v, i);
+        ku_store_f64(v->data, v->dtype, i, kind == 'P' ? 1 + x : x / (2 + 2 * fabs(x)));
+    }
+}
 static inline uint32_t draw(uint32_t stream, int64_t i, uint32_t limit)
 {
     return ku_random_u32(99, 0, stream, (uint64_t)i) % limit;
@@ -121,6 +129,7 @@ static inline void fill_report(struct ku_view *v, char kind)
     assert_int_equal(count_of(v), KU_REPORT_WORDS);
     memset(report, 0, bytes_of(v));
     report[KU_REPORT_LR] = 3e-3;
+    report[KU_REPORT_NORM] = 100;
     report[KU_REPORT_APPLY] = kind != 'R';
     report[KU_REPORT_SCALE] = 0.37;
     report[KU_REPORT_UPDATE] = kind == 'u' ? 1 : 4;
@@ -135,7 +144,9 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
     case 'm':
     case 'v':
     case 'p':
-        fill_normal(v, stream, kind == 'p');
+    case 'P':
+    case 'y':
+        fill_real(v, kind, stream);
         break;
     case 'q':
         for (int64_t i = 0; i < count_of(v); i++)
@@ -198,7 +209,7 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
 
 static inline enum kumi_dtype dtype_of(char kind, enum kumi_dtype x)
 {
-    if (strchr("fpmv", kind))
+    if (strchr("fpmvPy", kind))
         return x == KUMI_F64 ? KUMI_F64 : KUMI_F32;
     if (strchr("it", kind))
         return KUMI_I32;
@@ -234,10 +245,10 @@ static inline struct ku_shape parse_shape(const char *p)
 
 static inline void parse_attrs(const char *text, struct ku_attrs *a)
 {
-    char name[32], value[32];
+    char name[32], value[128];
     int used;
     *a = ku_attrs_default;
-    for (; sscanf(text, " %31[^=]=%31s%n", name, value, &used) == 2; text += used)
+    for (; sscanf(text, " %31[^=]=%127s%n", name, value, &used) == 2; text += used)
         if (ku_attrs_set(a, name, value) < 0)
             fail_msg("%s", ku_err_get()->text);
 }

@@ -38,7 +38,7 @@ static inline struct expectation expect_make(const struct op_device *d, const st
         x.e[o] = ku_calloc((size_t)count_of(&c->out[o]), sizeof *x.e[o]);
         assert_non_null(x.e[o]);
     }
-    struct bound b = {c, &wide, &x.want, d->eps, {x.e[0], x.e[1], x.e[2], x.e[3]}};
+    struct bound b = {c, &wide, &x.want, d->eps, {x.e[0], x.e[1], x.e[2], x.e[3], x.e[4]}};
     fn(&b);
     call_fini(&wide);
     return x;
@@ -236,6 +236,8 @@ static inline int is_cuttable(const struct op_call *c, char letter)
             return 0;
     }
     /* canonical blocks are of whole tensors; a bias or activation belongs behind the sum */
+    if (c->op == KU_OP_factor_sums || c->op == KU_OP_factor_norms || c->op == KU_OP_variance_norms)
+        return 0;
     if (c->op == KU_OP_sumsq || c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments)
         return 0;
     return !(c->op == KU_OP_linear && is_contracted && (c->n_in > 2 || c->attr.act));

@@ -15,9 +15,10 @@
  *
  * Kinds: m, v mean and variance of operand 0 per channel · s batch norm's sums · x float of the
  * dtype at hand (b: with an infinity and a NaN; q: few values, many equal) · f float, f32 beside
- * any x · p as f, not negative · i<limit> ids below it · t<limit> targets below it, some ignored ·
- * k control port · w words · e exact sum, with counts behind it · E exact sums, one after the other
- * · c a count · r report (R: of a skipped update, u: of the first one) · d f64, not negative.
+ * any x · p as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit> ids below it ·
+ * t<limit> targets below it, some ignored · k control port · w words · e exact sum, with counts
+ * behind it · E exact sums, one after the other · c a count · r report (R: of a skipped update, u:
+ * of the first one) · d f64, not negative.
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -234,6 +235,52 @@ static const struct op_row op_table[] = {
     {"sgd", "momentum=0.9 nesterov=1 dtype=bf16", "f:n131c129 f:n131c129 f:n131c129 u:w8", 3},
     {"sgd", "", "f:n3c5 f:n3c5 f:n3c5 R:w8", 2},
 
+    {"adagrad", "lr_decay=0.1 weight_decay=0.01 eps=1e-10", "f:n3c5 p:n3c5 x:n3c5 r:w8", 2},
+    {"adagrad", "eps=1e-10 dtype=bf16 lr_mult=0.5", "f:n131c129 p:n131c129 f:n131c129 u:w8", 3},
+    {"adagrad", "dtype=bf16", "f:n3c5 p:n3c5 f:n3c5 R:w8", 3},
+    {"lion", "beta2=0.99 weight_decay=0.1", "f:n3c5 f:n3c5 x:n3c5 r:w8", 2},
+    {"lion", "dtype=bf16 lr_mult=3", "f:n131c129 f:n131c129 f:n131c129 u:w8", 3},
+    {"lion", "dtype=f32", "f:n3c5 f:n3c5 f:n3c5 R:w8", 3},
+    {"rmsprop", "weight_decay=0.01 eps=1e-8", "f:n3c5 p:n3c5 x:n3c5 r:w8", 2},
+    {"rmsprop", "eps=1e-8 alpha=0.9 dtype=bf16", "f:n131c129 p:n131c129 f:n131c129 r:w8", 3},
+    {"rmsprop", "eps=1e-8", "f:n0 p:n0 f:n0 r:w8", 2},
+    {"rmsprop_momentum", "eps=1e-8 momentum=0.9 weight_decay=0.01",
+     "f:n3c5 p:n3c5 f:n3c5 x:n3c5 r:w8", 3},
+    {"rmsprop_momentum", "eps=1e-8 momentum=0.9 lr_mult=2 dtype=bf16",
+     "f:n131c129 p:n131c129 f:n131c129 f:n131c129 r:w8", 4},
+    {"rmsprop_centered", "eps=0.01 alpha=0.9", "f:n3c5 P:n3c5 y:n3c5 x:n3c5 r:w8", 3},
+    {"rmsprop_centered", "eps=0.01 dtype=bf16", "f:n131c129 P:n131c129 y:n131c129 f:n131c129 r:w8",
+     4},
+    {"rmsprop_both", "eps=0.01 momentum=0.9", "f:n3c5 P:n3c5 f:n3c5 y:n3c5 x:n3c5 r:w8", 4},
+    {"rmsprop_both", "eps=0.01 momentum=0.9 dtype=bf16",
+     "f:n131c129 P:n131c129 f:n131c129 y:n131c129 f:n131c129 r:w8", 5},
+    {"rmsprop_both", "dtype=bf16", "f:n3c5 P:n3c5 f:n3c5 y:n3c5 f:n3c5 R:w8", 5},
+    {"ema", "ema=0.99", "f:n3c5 f:n3c5 r:w8", 1},
+    {"ema", "ema=0.99 ema_warmup=1", "f:n131c129 f:n131c129 r:w8", 1},
+    {"ema", "ema=0.9", "f:n131c129 f:n131c129 u:w8", 1},
+    {"ema", "ema=0.9", "f:n3c5 f:n3c5 R:w8", 1},
+    {"factor_sums", "rows=3 rows_seen=3 cols=5", "f:n3c5 r:w8 w:w16", 1},
+    {"factor_sums", "rows=131 rows_seen=131 cols=129 first_word=7", "f:n131c129 r:w8 w:w530", 1},
+    {"factor_sums", "rows=7 rows_seen=7 cols=601", "f:n3c7d601 r:w8 w:w3648", 1},
+    {"factor_sums", "rows=3 rows_seen=3 cols=5", "f:n3c5 R:w8 w:w16", 1},
+    {"factor_means", "rows=3 rows_seen=3 cols=5", "w:w16 p:a3 p:b5 r:w8", 3},
+    {"factor_means", "rows=4 rows_seen=3 cols=5 first_word=2", "w:w38 p:a8 p:b10 u:w8", 3},
+    {"factor_means", "rows=3 rows_seen=3 cols=5", "w:w16 p:a3 p:b5 R:w8", 3},
+    {"factor_norms", "rows=3 cols=5 count=15 eps=1e-3", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 r:w8 E:w144",
+     1},
+    {"factor_norms", "rows=131 cols=129 count=16899 eps=1e-3 index=1",
+     "f:n131c129 f:n131c129 p:a131 p:b129 d:w1 r:w8 E:w432", 1},
+    {"factor_norms", "rows=3 cols=5 count=15", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 R:w8 E:w144", 1},
+    {"adafactor", "rows=3 cols=5 count=30 eps=1e-3 weight_decay=0.1",
+     "f:n2c3d5 f:n2c3d5 p:a6 p:b10 d:w2 r:w8 d:w2", 1},
+    {"adafactor", "rows=131 cols=129 count=16899 eps=1e-3 dtype=bf16 index=1 lr_mult=2",
+     "f:n131c129 f:n131c129 p:a131 p:b129 d:w1 u:w8 d:w4", 2},
+    {"adafactor", "rows=3 cols=5 count=15 dtype=bf16", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 R:w8 d:w2", 2},
+    {"variance_norms", "count=5 eps=1e-3", "f:n5 p:n5 f:n5 r:w8 E:w144", 2},
+    {"variance_norms", "count=9001 eps=1e-3 index=1", "f:n9001 p:n9001 f:n9001 r:w8 E:w432", 2},
+    {"variance_norms", "count=5", "f:n5 p:n5 f:n5 R:w8 E:w144", 2},
+    {"adafactor_vector", "count=5 eps=1e-3 weight_decay=0.1", "f:n5 p:n5 f:n5 r:w8 d:w2", 1},
+    {"adafactor_vector", "count=9001 eps=1e-3 dtype=bf16", "f:n9001 p:n9001 f:n9001 r:w8 d:w2", 2},
     {"batch_norm_track", "momentum=0.1 scale=0.25", "f:c7 p:c7 f:,03,2c7", 2},
     {"batch_norm_track", "momentum=0.3 scale=1", "f:c5003 p:c5003 f:,01,2c5003", 2},
     {"count_up", "words=3", "c:", 1},

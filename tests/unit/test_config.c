@@ -86,6 +86,8 @@ static void test_values(void **state)
         "optimizer.type=lars",
         "data.weights=[0.25]",
         "data.kind=text",
+        "optimizer.groups=[{\"match\":\"*.bias\",\"weight_decay\":0,\"lr_mult\":2},"
+        "{\"match\":[\"wte.*\",\"wpe.*\"],\"betas\":[0.8,0.9]}]",
     };
     struct ku_config c;
     (void)state;
@@ -110,14 +112,29 @@ static void test_values(void **state)
     assert_int_equal(c.schedule_milestones.n, 2);
     assert_int_equal(c.schedule_milestones.item[1].n, 5);
     assert_int_equal(c.schedule_milestones.item[1].is_epochs, 1);
+    assert_int_equal(c.optimizer_groups.n, 2);
+    assert_string_equal(c.optimizer_groups.item[0].match.item[0], "*.bias");
+    assert_true(c.optimizer_groups.item[0].weight_decay == 0 &&
+                isnan(c.optimizer_groups.item[0].eps));
+    assert_string_equal(c.optimizer_groups.item[1].match.item[1], "wpe.*");
+    struct ku_update_group *g = ku_rule_groups(&c);
+    assert_non_null(g);
+    assert_int_equal(g[0].n_set, 2);
+    assert_int_equal(g[0].set[0].offset, offsetof(struct ku_attrs, lr_mult));
+    assert_true(g[0].set[0].value == 2);
+    assert_int_equal(g[1].n_set, 2);
+    assert_int_equal(g[1].set[1].offset, offsetof(struct ku_attrs, beta2));
+    assert_true(g[1].set[1].value == 0.9);
+    ku_free(g);
     assert_true(ku_rule_lr_factor(&c, 256) == 2);
     assert_int_equal(json_integer_value(json_object_get(c.model, "n_layer")), 3);
     ku_config_fini(&c);
 }
 
-#define MODEL "{\"model\":{\"model_type\":\"gpt2\"},"
-#define GOOD  MODEL "\"data\":{\"train\":\"a\"}"
-#define GPT2  "\"data\":{\"train\":\"a\"},\n\"model\":{\"model_type\":\"gpt2\","
+#define MODEL      "{\"model\":{\"model_type\":\"gpt2\"},"
+#define GOOD       MODEL "\"data\":{\"train\":\"a\"}"
+#define OPTIMIZERS "adamw adam sgd lars lamb adagrad rmsprop lion adafactor"
+#define GPT2       "\"data\":{\"train\":\"a\"},\n\"model\":{\"model_type\":\"gpt2\","
 static const struct bad {
     const char *json, *set, *text; /* json NULL: the minimal one */
 } bad[] = {
@@ -218,13 +235,36 @@ static const struct bad {
     {NULL, "schedule.step_size=0",
      "config: --set schedule.step_size=0: schedule.step_size: 0; a number of steps, or \"10ep\""},
     {NULL, "optimizer.type=adamW",
-     "config: --set optimizer.type=adamW: optimizer.type: \"adamW\"; one of: adamw adam sgd lars "
-     "lamb"},
+     "config: --set optimizer.type=adamW: optimizer.type: \"adamW\"; one of: " OPTIMIZERS},
     {NULL, "optimizer.type=adam sgd",
-     "config: --set optimizer.type=adam sgd: optimizer.type: \"adam sgd\"; one of: adamw adam "
-     "sgd lars lamb"},
-    {NULL, "optimizer.type=",
-     "config: --set optimizer.type=: optimizer.type: \"\"; one of: adamw adam sgd lars lamb"},
+     "config: --set optimizer.type=adam sgd: optimizer.type: \"adam sgd\"; one of: " OPTIMIZERS},
+    {NULL,
+     "optimizer.type=", "config: --set optimizer.type=: optimizer.type: \"\"; one of: " OPTIMIZERS},
+    {NULL, "optimizer.groups={}",
+     "config: --set optimizer.groups={}: optimizer.groups: {}; a list of groups"},
+    {NULL, "optimizer.groups=[1]",
+     "config: --set optimizer.groups=[1]: optimizer.groups[0]: 1; a group is an object"},
+    {NULL, "optimizer.groups=[{\"lr_mult\":2}]",
+     "config: --set optimizer.groups=[{\"lr_mult\":2}]: optimizer.groups[0]: {\"lr_mult\":2}; say "
+     "which parameters: \"match\""},
+    {NULL, "optimizer.groups=[{\"match\":[]}]",
+     "config: --set optimizer.groups=[{\"match\":[]}]: optimizer.groups[0].match: []; a pattern or "
+     "a "
+     "list of patterns"},
+    {NULL, "optimizer.groups=[{\"match\":\"a\"},{\"match\":\"b\",\"lr_mul\":2}]",
+     "config: --set optimizer.groups=[{\"match\":\"a\"},{\"match\":\"b\",\"lr_mul\":2}]: "
+     "optimizer.groups[1].lr_mul: unknown key; did you mean lr_mult?"},
+    {NULL, "optimizer.groups=[{\"match\":\"a\",\"eps\":2}]",
+     "config: --set optimizer.groups=[{\"match\":\"a\",\"eps\":2}]: optimizer.groups[0].eps: 2; a "
+     "number from 0 to 1"},
+    {NULL, "optimizer.groups=[{\"match\":\"a\",\"betas\":[0.9,1]}]",
+     "config: --set optimizer.groups=[{\"match\":\"a\",\"betas\":[0.9,1]}]: "
+     "optimizer.groups[0].betas: 1; a number from 0 to 0.9999999"},
+    {NULL, "optimizer.groups=[{\"match\":\"a\",\"betas\":0.9}]",
+     "config: --set optimizer.groups=[{\"match\":\"a\",\"betas\":0.9}]: "
+     "optimizer.groups[0].betas: 0.9; two numbers in [0, 1)"},
+    {NULL, "schedule.type=ds_one_cycle",
+     "config: c.json:1:1: schedule.cycle_min_lr: missing; ds_one_cycle needs it"},
     {NULL, "parallel.isa=sse",
      "config: --set parallel.isa=sse: parallel.isa: \"sse\"; one of: base avx2 avx512 avx512bf16 "
      "amx (or null)"},
@@ -269,10 +309,10 @@ static const struct bad {
     {NULL, "schedule.type=multi_step",
      "config: c.json:1:1: schedule.milestones: missing; multi_step needs at least one"},
     {NULL, "schedule.milestones=[3,3]",
-     "config: --set schedule.milestones=[3,3]: schedule.milestones: [3,3]; at most 6 numbers of "
+     "config: --set schedule.milestones=[3,3]: schedule.milestones: [3,3]; at most 16 numbers of "
      "steps, or all as \"10ep\", ascending"},
     {NULL, "schedule.milestones=[3,\"5ep\"]",
-     "config: --set schedule.milestones=[3,\"5ep\"]: schedule.milestones: [3,\"5ep\"]; at most 6 "
+     "config: --set schedule.milestones=[3,\"5ep\"]: schedule.milestones: [3,\"5ep\"]; at most 16 "
      "numbers of steps, or all as \"10ep\", ascending"},
     {NULL, "data.weights=0.5",
      "config: --set data.weights=0.5: data.weights: 0.5; a list of numbers from 1e-09 to "

@@ -146,9 +146,9 @@ static void test_rule(void **state)
     assert_string_equal(o.adapt_patterns[0], "h.*");
     assert_int_equal(o.decay, KU_DECAY_MATRICES);
     assert_int_equal(o.rule.schedule, KU_SCHED_MULTI_STEP);
-    assert_int_equal(o.rule.milestone1, s.sampler.steps_per_epoch);
-    assert_int_equal(o.rule.milestone2, 2 * s.sampler.steps_per_epoch);
-    assert_int_equal(o.rule.milestone3, 0);
+    assert_int_equal((int)o.rule.args.v[0], s.sampler.steps_per_epoch);
+    assert_int_equal((int)o.rule.args.v[1], 2 * s.sampler.steps_per_epoch);
+    assert_int_equal((int)o.rule.args.v[2], 0);
     assert_int_equal(o.rule.cycle_momentum, 0);
     assert_int_equal(ku_session_graph(&s, 0, &g), KUMI_OK);
     for (ku_id n = 1; n < g->n_nodes; n++)

@@ -156,7 +156,8 @@ static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op 
         bytes = ku_cpu_workspace_lists(c);
     else if (c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv_dx)
         bytes = ku_cpu_workspace_attention_dx(c);
-    else if (c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments)
+    else if (c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments ||
+             c->op == KU_OP_factor_norms || c->op == KU_OP_variance_norms)
         bytes = ku_cpu_workspace_trust(c);
     else if (c->op == KU_OP_sumsq || c->op == KU_OP_exact_sum || c->op == KU_OP_max_all)
         bytes = ku_cpu_workspace_blocks(c);

@@ -93,6 +93,14 @@ struct ku_kernel {
     struct ku_cpu_conv conv;
 };
 
+/* Of one canonical block, in the workspace of the ops of layer-wise optimizers: the squares of the
+ * parameter, and of what moves it. */
+struct ku_cpu_trust {
+    double sum[2];
+};
+/* Adds all blocks' to the tensor's two exact sums. */
+void ku_cpu_add_trust(const struct ku_kernel *k, int64_t *trust);
+
 /* One function per op (KU_OP in ops.def), so that a missing kernel does not link: checks dtypes,
  * fills sizes and phases. Errors: KUMI_EINVAL. */
 #define KU_OP(name, ...) int ku_cpu_bind_##name(struct ku_kernel *k);

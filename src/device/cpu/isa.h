@@ -36,6 +36,32 @@ struct ku_update {
     float momentum, add, ratio; /* sgd: add = 1 - dampening; ratio: 1, of lars the trust ratio */
 };
 
+/* Adagrad, Lion and RMSProp: state in the op's order, factors of one step. */
+enum ku_rule_kind {
+    KU_RULE_ADAGRAD,
+    KU_RULE_LION,
+    KU_RULE_RMSPROP,
+    KU_RULE_RMSPROP_MOMENTUM,
+    KU_RULE_RMSPROP_CENTERED,
+    KU_RULE_RMSPROP_BOTH
+};
+struct ku_rule {
+    enum ku_rule_kind kind;
+    float *p, *s[3];
+    const void *g;
+    enum kumi_dtype g_dtype, copy_dtype;
+    void *copy;                               /* rounded p', or NULL */
+    float scale, lr, weight_decay, keep, eps; /* keep: of lion's p, 1 - lr wd */
+    float beta1, add1, beta2, add2;           /* beta2: rmsprop's alpha; add = 1 - beta, from f64 */
+    float momentum;
+};
+
+/* Adafactor on a run of one row: variances are by * var[i], at least `least`. */
+struct ku_factored {
+    float scale, by, least; /* scale: of the gradient */
+    float keep, rate;       /* p = keep p - rate update */
+};
+
 /* Where rows of finished sums go; of out and raw: the first row. */
 struct ku_finish {
     void *out, *raw;   /* raw: before the activation, rounded too; NULL = nobody asks */
@@ -261,6 +287,15 @@ struct ku_isa_ops {
     /* m' and v'; sum: of the squares of p and of the update, of at most one canonical block */
     void (*lamb_moments)(const struct ku_update *u, int64_t from, int64_t n, double sum[2]);
     void (*lamb)(const struct ku_update *u, int64_t from, int64_t n); /* p -= lr update */
+    void (*update_rule)(const struct ku_rule *u, int64_t from, int64_t n);
+    void (*ema)(float *average, const float *p, float add, int64_t n); /* += add (p - average) */
+    /* sum += of the squares of p and of the update */
+    void (*factor_norms)(const struct ku_factored *f, const float *p, const float *g,
+                         const float *var, int64_t n, double sum[2]);
+    void (*factor_apply)(const struct ku_factored *f, float *p, const float *g, const float *var,
+                         int64_t n);
+    /* var += w ((g scale)^2 - var) */
+    void (*factor_move)(float *var, const float *g, float scale, float w, int64_t n);
     /*
      * One panel of a product's operand, [units][width]: element (k, j) of the source lies at
      * k ld + j (rows) or at j ld + k (cols). Columns from n_cols to width, and the last half unit

@@ -11,6 +11,8 @@
 #include "device/cpu/rope_body.h"
 #include "device/cpu/norm_body.h"
 #include "device/cpu/update_body.h"
+#include "device/cpu/update_rules_body.h"
+#include "device/cpu/adafactor_body.h"
 #include "device/cpu/pack_body.h"
 #include "device/cpu/conv_body.h"
 #include "device/cpu/pool_body.h"
@@ -55,6 +57,11 @@ const struct ku_isa_ops ISA_OPS = {
     .sgd = sgd,
     .lamb_moments = lamb_moments,
     .lamb = lamb,
+    .update_rule = update_rule,
+    .ema = ema,
+    .factor_norms = factor_norms,
+    .factor_apply = factor_apply,
+    .factor_move = factor_move,
     .pack_rows = pack_rows,
     .pack_cols = pack_cols,
     .conv_pack = conv_pack,

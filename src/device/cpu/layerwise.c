@@ -8,16 +8,12 @@
 #include "device/cpu/cpu.h"
 #include "device/scalars.h"
 
-/* Of one canonical block: the squares of the parameter, and of what moves it. */
-struct block_sums {
-    double sum[2];
-};
 enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
 
 size_t ku_cpu_workspace_trust(const struct ku_op_case *c)
 {
     return (size_t)ku_cpu_tiles(ku_shape_count(&c->in[0].shape), KU_BLOCK_COUNT) *
-           sizeof(struct block_sums);
+           sizeof(struct ku_cpu_trust);
 }
 
 /* What report says of this step; LAMB's operands are the caller's. */
@@ -60,7 +56,7 @@ static void set_tiles(struct ku_kernel *k, ku_cpu_tile_fn *fn)
 static void tile_trust_sums(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_call *c = &k->call;
-    struct block_sums *part = (struct block_sums *)c->workspace + tile * BLOCKS_PER_TILE;
+    struct ku_cpu_trust *part = (struct ku_cpu_trust *)c->workspace + tile * BLOCKS_PER_TILE;
     int64_t from, n, n_bad = 0;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
@@ -76,7 +72,7 @@ static void tile_lamb_moments(const struct ku_kernel *k, int64_t tile, int threa
 {
     const struct ku_call *c = &k->call;
     const double *report = c->in[4].data;
-    struct block_sums *part = (struct block_sums *)c->workspace + tile * BLOCKS_PER_TILE;
+    struct ku_cpu_trust *part = (struct ku_cpu_trust *)c->workspace + tile * BLOCKS_PER_TILE;
     struct ku_update u = lamb_of(k, report);
     int64_t from, n;
     (void)thread;
@@ -88,9 +84,9 @@ static void tile_lamb_moments(const struct ku_kernel *k, int64_t tile, int threa
                                   part->sum);
 }
 
-static void add_blocks(const struct ku_kernel *k, int64_t *trust)
+void ku_cpu_add_trust(const struct ku_kernel *k, int64_t *trust)
 {
-    const struct block_sums *part = k->call.workspace;
+    const struct ku_cpu_trust *part = k->call.workspace;
     const int64_t n_blocks = ku_cpu_tiles(k->count, KU_BLOCK_COUNT);
     for (int x = 0; x < 2; x++) {
         int64_t *words = &trust[(2 * k->attr.index + x) * KU_EXACT_WORDS];
@@ -104,14 +100,14 @@ static void add_blocks(const struct ku_kernel *k, int64_t *trust)
 static void tile_trust_last(const struct ku_kernel *k, int64_t tile, int thread)
 {
     (void)tile, (void)thread;
-    add_blocks(k, k->call.out[0].data);
+    ku_cpu_add_trust(k, k->call.out[0].data);
 }
 static void tile_lamb_last(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const double *report = k->call.in[4].data;
     (void)tile, (void)thread;
     if (report[KU_REPORT_APPLY] != 0)
-        add_blocks(k, k->call.out[2].data);
+        ku_cpu_add_trust(k, k->call.out[2].data);
 }
 
 static int check_trust(struct ku_kernel *k, int in, int out)
@@ -185,7 +181,7 @@ static void tile_lamb(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     u.p = c->out[0].data, u.m = c->in[1].data, u.v = c->in[2].data;
-    u.lr = (float)(report[KU_REPORT_LR] * ku_trust_lamb(&k->attr, c->in[4].data));
+    u.lr = (float)(report[KU_REPORT_LR] * k->attr.lr_mult * ku_trust_lamb(&k->attr, c->in[4].data));
     set_copy(k, 1, &u);
     ku_cpu_range(k, tile, &from, &n);
     if (report[KU_REPORT_APPLY] != 0)
@@ -217,7 +213,7 @@ static void tile_lars(const struct ku_kernel *k, int64_t tile, int thread)
                           .g = c->in[2].data,
                           .g_dtype = c->in[2].dtype,
                           .scale = (float)report[KU_REPORT_SCALE],
-                          .lr = (float)report[KU_REPORT_LR],
+                          .lr = (float)(report[KU_REPORT_LR] * a->lr_mult),
                           .weight_decay = (float)a->weight_decay,
                           .momentum = (float)momentum,
                           .add = momentum != 0 ? (float)(1 - a->dampening) : 1,

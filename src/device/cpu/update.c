@@ -18,7 +18,7 @@ static int prepare(const struct ku_kernel *k, int n_state, struct ku_update *u)
     const struct ku_call *c = &k->call;
     const struct ku_attrs *a = &k->attr;
     const double *report = c->in[n_state + 1].data;
-    double lr = report[KU_REPORT_LR], t = report[KU_REPORT_UPDATE];
+    double lr = report[KU_REPORT_LR] * a->lr_mult, t = report[KU_REPORT_UPDATE];
     const double beta1 = ku_schedule_momentum(a, a->beta1, (int64_t)t - 1);
     const double momentum = ku_schedule_momentum(a, a->momentum, (int64_t)t - 1);
     *u = (struct ku_update){.p = c->out[0].data,

@@ -64,7 +64,7 @@ static struct lamb lamb_of(const struct ku_call *c, const double *report)
     const struct ku_attrs *a = c->attr;
     const double t = report[KU_REPORT_UPDATE];
     double beta1 = ku_schedule_momentum(a, a->beta1, (int64_t)t - 1);
-    return (struct lamb){.lr = report[KU_REPORT_LR],
+    return (struct lamb){.lr = report[KU_REPORT_LR] * a->lr_mult,
                          .scale = report[KU_REPORT_SCALE],
                          .beta1 = beta1,
                          .beta2 = a->beta2,
@@ -130,7 +130,7 @@ void ku_ref_lars(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_attrs *a = c->attr;
     const double *report = c->in[3].data, scale = report[KU_REPORT_SCALE];
-    const double t = report[KU_REPORT_UPDATE], lr = report[KU_REPORT_LR];
+    const double t = report[KU_REPORT_UPDATE], lr = report[KU_REPORT_LR] * a->lr_mult;
     const double ratio = ku_trust_lars(a, c->in[4].data, scale);
     const double mu = ku_schedule_momentum(a, a->momentum, (int64_t)t - 1);
     const double add = mu != 0 ? 1 - a->dampening : 1;

@@ -159,7 +159,7 @@ static void optimize(const struct ku_call *c, struct ku_ref_poll *poll, int n_st
     const double *report = c->in[n_state + 1].data;
     const int64_t count = (int64_t)report[KU_REPORT_UPDATE] - 1;
     struct rule r = {.a = c->attr,
-                     .lr = report[KU_REPORT_LR],
+                     .lr = report[KU_REPORT_LR] * c->attr->lr_mult,
                      .t = report[KU_REPORT_UPDATE],
                      .scale = report[KU_REPORT_SCALE],
                      .momentum = ku_schedule_momentum(c->attr, c->attr->momentum, count),

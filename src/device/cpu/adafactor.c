@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Adafactor. */
+#include "device/adafactor.h"
+
+#include "base/err.h"
+#include "device/cpu/cpu.h"
+
+enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT, COLS_PER_TILE = 128 };
+
+/* Element 0 of this call in the whole tensor. */
+static int64_t base_of(const struct ku_view *x)
+{
+    return x->shape.ndim == 1 ? x->start[0] : 0;
+}
+static int64_t whole_count(const struct ku_view *x)
+{
+    int64_t total = 1;
+    for (int d = 0; d < x->shape.ndim; d++)
+        total *= x->logical[d];
+    return total;
+}
+
+/* -- sums ---------------------------------------------------------------------------------------
+ */
+
+/* Squares of n elements to their columns' words, and to the row's. */
+static void sum_row(const float *x, double scale, int64_t n, int64_t *hi, int64_t *lo,
+                    int64_t row[2])
+{
+    int64_t sum_hi = 0, sum_lo = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t h, l;
+        ku_factor_split((double)x[i] * scale, &h, &l);
+        hi[i] += h, lo[i] += l;
+        sum_hi += h, sum_lo += l;
+    }
+    row[0] = sum_hi, row[1] = sum_lo;
+}
+
+/* Columns [c0, c1) of matrix m: this tile's alone, while rows are other tiles' too. */
+static void sum_part(const struct ku_kernel *k, int64_t m, int64_t c0, int64_t c1, double scale)
+{
+    const struct ku_attrs *a = &k->attr;
+    const struct ku_view *g = &k->call.in[0];
+    const int64_t begin = base_of(g), end = begin + k->count, first = m * a->rows * a->cols;
+    int64_t *rows = (int64_t *)k->call.out[0].data + a->first_word;
+    int64_t *cols = rows + 2 * (k->width / a->cols + m * a->cols);
+    int64_t hi[COLS_PER_TILE] = {0}, lo[COLS_PER_TILE] = {0};
+    int64_t r = begin > first ? (begin - first) / a->cols : 0;
+    for (; r < a->rows && first + r * a->cols + c0 < end; r++) {
+        const int64_t row = first + r * a->cols + c0, last = row + c1 - c0;
+        const int64_t from = row > begin ? row : begin, to = last < end ? last : end;
+        int64_t sum[2];
+        if (from >= to)
+            continue;
+        sum_row((const float *)g->data + (from - begin), scale, to - from, hi + (from - row),
+                lo + (from - row), sum);
+        for (int w = 0; w < 2; w++)
+            __atomic_fetch_add(&rows[2 * (m * a->rows + r) + w], sum[w], __ATOMIC_RELAXED);
+    }
+    for (int64_t c = c0; c < c1; c++) {
+        cols[2 * c] += hi[c - c0];
+        cols[2 * c + 1] += lo[c - c0];
+    }
+}
+static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const int64_t cols = k->attr.cols, all = k->width / k->attr.rows, q0 = tile * COLS_PER_TILE;
+    const int64_t q1 = q0 + COLS_PER_TILE < all ? q0 + COLS_PER_TILE : all;
+    const double *report = k->call.in[1].data, scale = ku_factor_scale(report);
+    (void)thread;
+    if (report[KU_REPORT_APPLY] == 0)
+        return;
+    for (int64_t m = q0 / cols; m * cols < q1; m++)
+        sum_part(k, m, q0 > m * cols ? q0 - m * cols : 0,
+                 q1 < (m + 1) * cols ? q1 - m * cols : cols, scale);
+}
+int ku_cpu_bind_factor_sums(struct ku_kernel *k)
+{
+    const struct ku_call *c = &k->call;
+    KU_TRY(ku_cpu_check(k, "gradient", &c->in[0], KUMI_F32));
+    KU_TRY(ku_cpu_check(k, "report", &c->in[1], KUMI_F64));
+    KU_TRY(ku_cpu_check(k, "factors", &c->in[2], KUMI_I64));
+    if (c->in[2].data != c->out[0].data)
+        return KU_ERR(KUMI_EINVAL,
+                      "device cpu: factor_sums: factors are updated in place; give one "
+                      "buffer");
+    k->count = ku_cpu_count(&c->in[0]);
+    k->width = whole_count(&c->in[0]);
+    ku_cpu_phase(k, tile_factor_sums, ku_cpu_tiles(k->width / k->attr.rows, COLS_PER_TILE));
+    return KUMI_OK;
+}
+
+static void tile_factor_means(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    (void)tile, (void)thread;
+    ku_factor_means(&k->call);
+}
+int ku_cpu_bind_factor_means(struct ku_kernel *k)
+{
+    KU_TRY(ku_cpu_check(k, "factors", &k->call.in[0], KUMI_I64));
+    KU_TRY(ku_cpu_check(k, "row_var", &k->call.in[1], KUMI_F32));
+    KU_TRY(ku_cpu_check(k, "col_var", &k->call.in[2], KUMI_F32));
+    KU_TRY(ku_cpu_check(k, "report", &k->call.in[3], KUMI_F64));
+    ku_cpu_phase(k, tile_factor_means, 1);
+    return KUMI_OK;
+}
+
+/* -- norms, updates -----------------------------------------------------------------------------
+ */
+
+static struct ku_factored factored_of(const struct ku_kernel *k, const double *report,
+                                      const double *norms)
+{
+    const struct ku_adafactor a = ku_adafactor_of(&k->attr, report, norms);
+    return (struct ku_factored){.scale = (float)a.scale,
+                                .by = 1,
+                                .least = (float)a.least,
+                                .keep = (float)a.keep,
+                                .rate = (float)a.rate};
+}
+
+/* Elements [from, from + n) of the call, run by run of a row: their squares to sum, or moved. */
+static void walk_rows(const struct ku_kernel *k, struct ku_factored *f, int64_t from, int64_t n,
+                      double *sum)
+{
+    const struct ku_call *c = &k->call;
+    const struct ku_attrs *a = &k->attr;
+    const int64_t base = base_of(&c->in[0]);
+    const float *g = c->in[1].data, *row_var = c->in[2].data, *col_var = c->in[3].data;
+    float *p = c->in[0].data;
+    const double *inverse = c->in[4].data;
+    for (const int64_t end = from + n; from < end;) {
+        const int64_t at = base + from, row = at / a->cols, col = at % a->cols, m = row / a->rows;
+        const int64_t some = a->cols - col < end - from ? a->cols - col : end - from;
+        const float *var = col_var + m * a->cols + col;
+        f->by = (float)((double)row_var[row] * inverse[m]);
+        if (sum)
+            k->cpu->ops->factor_norms(f, p + from, g + from, var, some, sum);
+        else
+            k->cpu->ops->factor_apply(f, p + from, g + from, var, some);
+        from += some;
+    }
+}
+
+static void tile_norms(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    const int is_vector = c->op == KU_OP_variance_norms;
+    const double *report = c->in[is_vector ? 3 : 5].data;
+    struct ku_cpu_trust *part = (struct ku_cpu_trust *)c->workspace + tile * BLOCKS_PER_TILE;
+    struct ku_factored f = factored_of(k, report, NULL);
+    const float w = (float)ku_adafactor_of(&k->attr, report, NULL).w;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    for (int64_t i = from; i < from + n && report[KU_REPORT_APPLY] != 0;
+         i += KU_BLOCK_COUNT, part++) {
+        const int64_t some = from + n - i < KU_BLOCK_COUNT ? from + n - i : KU_BLOCK_COUNT;
+        *part = (struct ku_cpu_trust){{0, 0}};
+        if (is_vector) {
+            float *var = (float *)c->out[0].data + i;
+            const float *g = (const float *)c->in[2].data + i;
+            k->cpu->ops->factor_move(var, g, f.scale, w, some);
+            k->cpu->ops->factor_norms(&f, (const float *)c->in[0].data + i, g, var, some,
+                                      part->sum);
+        } else {
+            walk_rows(k, &f, i, some, part->sum);
+        }
+    }
+}
+static void tile_norms_last(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    const int is_vector = c->op == KU_OP_variance_norms;
+    const double *report = c->in[is_vector ? 3 : 5].data;
+    (void)tile, (void)thread;
+    if (report[KU_REPORT_APPLY] != 0)
+        ku_cpu_add_trust(k, c->out[is_vector].data);
+}
+
+/* A skipped update leaves the state; the compute copy is written in any case: it may be a fresh
+ * buffer. */
+static void tile_apply(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    const int is_vector = c->op == KU_OP_adafactor_vector;
+    const double *report = c->in[is_vector ? 3 : 5].data;
+    struct ku_factored f = factored_of(k, report, c->in[is_vector ? 4 : 6].data);
+    float *p = c->out[0].data;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    if (report[KU_REPORT_APPLY] != 0 && is_vector)
+        k->cpu->ops->factor_apply(&f, p + from, (const float *)c->in[2].data + from,
+                                  (const float *)c->in[1].data + from, n);
+    else if (report[KU_REPORT_APPLY] != 0)
+        walk_rows(k, &f, from, n, NULL);
+    if (c->n_out > 1)
+        k->cpu->ops->cast(ku_cpu_at(&c->out[1], from), c->out[1].dtype, p + from, KUMI_F32, n);
+}
+
+/* forms: f float state or gradient, F updated in place with output 0, d report and norms. */
+static int bind_all(struct ku_kernel *k, const char *forms)
+{
+    const struct ku_call *c = &k->call;
+    for (int i = 0; forms[i]; i++) {
+        const enum kumi_dtype dtype = forms[i] == 'd'   ? KUMI_F64
+                                      : forms[i] == 'w' ? KUMI_I64
+                                                        : KUMI_F32;
+        char what[16] = "operand 0";
+        what[8] = (char)('0' + i);
+        KU_TRY(ku_cpu_check(k, what, &c->in[i], dtype));
+        int out = forms[i] == 'F' ? 0 : forms[i] == 'w' ? ku_ops[c->op].min_out - 1 : -1;
+        if (out >= 0 && c->in[i].data != c->out[out].data)
+            return KU_ERR(KUMI_EINVAL, "device cpu: %s: %s is updated in place; give one buffer",
+                          ku_ops[c->op].name, what);
+    }
+    k->count = ku_cpu_count(&c->in[0]);
+    k->per_tile = KU_CPU_TILE_COUNT;
+    return KUMI_OK;
+}
+static int bind_norms(struct ku_kernel *k, const char *forms)
+{
+    const struct ku_call *c = &k->call;
+    KU_TRY(bind_all(k, forms));
+    if (base_of(&c->in[0]) % KU_BLOCK_COUNT != 0)
+        return KU_ERR(KUMI_EINVAL, "device cpu: %s: part begins at element %lld; a multiple of %d",
+                      ku_ops[c->op].name, (long long)base_of(&c->in[0]), KU_BLOCK_COUNT);
+    ku_cpu_phase(k, tile_norms, ku_cpu_tiles(k->count, k->per_tile));
+    ku_cpu_phase(k, tile_norms_last, 1);
+    return KUMI_OK;
+}
+static int bind_apply(struct ku_kernel *k, const char *forms)
+{
+    KU_TRY(bind_all(k, forms));
+    if (k->call.n_out > 1)
+        KU_TRY(ku_cpu_check_float(k, "copy", &k->call.out[1]));
+    ku_cpu_phase(k, tile_apply, ku_cpu_tiles(k->count, k->per_tile));
+    return KUMI_OK;
+}
+int ku_cpu_bind_factor_norms(struct ku_kernel *k)
+{
+    return bind_norms(k, "ffffddw");
+}
+int ku_cpu_bind_variance_norms(struct ku_kernel *k)
+{
+    return bind_norms(k, "fFfdw");
+}
+int ku_cpu_bind_adafactor(struct ku_kernel *k)
+{
+    return bind_apply(k, "Ffffddd");
+}
+int ku_cpu_bind_adafactor_vector(struct ku_kernel *k)
+{
+    return bind_apply(k, "Fffdd");
+}
