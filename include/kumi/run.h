@@ -184,6 +184,27 @@ KUMI_API int kumi_eval_bleu(const struct kumi_bleu_options *options,
 KUMI_API int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json,
                               char **text);
 /*
+ * KUMI_OK if a rank's plan (its own arenas and its share of the host's) is within limit_bytes, else
+ * KUMI_ENOMEM with the shortage and what the bytes are.
+ */
+KUMI_API int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks,
+                             uint64_t limit_bytes);
+/*
+ * What the state of a model takes on a rank under each stage of ZeRO, in GB (10^9 bytes), from the
+ * number of its parameters alone: Rajbhandari et al. 2020, Table 1.
+ *
+ *   optimizer   "adamw" (NULL), "adam", "lamb", "sgd", "momentum", "lars", "adagrad", "rmsprop",
+ * "lion", "adafactor" precision   of what is computed with: "bf16" (NULL) and "f16" keep an f32
+ * master, "f32" is its own grads       of gradients: "f32" (NULL), "bf16", "f16" replicate   groups
+ * of ranks that hold all of the state; 0 = 1
+ */
+struct kumi_estimate {
+    double n_params;
+    const char *optimizer, *precision, *grads;
+    int n_ranks, replicate;
+};
+KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_json, char **text);
+/*
  * The training program of the first rank drawn: the arenas, offset over instruction, coloured by
  * what lies there, with the fullest instruction and its largest tensors. path: *.svg, *.png, *.pdf.
  * Errors: KUMI_EINVAL: another ending, or a build without cairo; KUMI_ESTORAGE.

@@ -1,44 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
 #include "cli/cli.h"
 #include "kumi/launch.h"
 #include "kumi/run.h"
 
+struct options {
+    struct cli_args args;
+    struct cli_list set;
+    const char *n, *picture, *deepspeed, *limit, *params, *replicate;
+    struct kumi_estimate estimate;
+    int memory, roofline, as_json, is_strict;
+};
+
+/* A number of parameters, "175e9", and no configuration. */
+static int estimate(struct options *o)
+{
+    char *end, *text = NULL;
+    int status = kumi_launch_parse_n(o->n, &o->estimate.n_ranks);
+    o->estimate.n_params = strtod(o->params, &end);
+    if (o->args.n > 0 || o->picture || o->roofline || o->deepspeed || o->set.n || o->limit)
+        return cli_usage("kumi plan: --params: stands for a configuration; only --optimizer, "
+                         "--precision, --grads, -n, --replicate and --json go with it");
+    if (*end != '\0' || end == o->params)
+        return cli_usage("kumi plan: --params: %.60s; a number, as 175e9", o->params);
+    if (status == KUMI_OK && o->replicate)
+        status = kumi_launch_parse_n(o->replicate, &o->estimate.replicate);
+    if (status == KUMI_OK)
+        status = kumi_plan_estimate(&o->estimate, o->as_json, &text);
+    return cli_print(status, text);
+}
+
+static int plan(struct options *o)
+{
+    char setting[CLI_DEEPSPEED_BYTES], *text = NULL;
+    uint64_t limit = 0;
+    int n;
+    if (o->args.n == 0)
+        return cli_usage("kumi plan: CONFIG, or --params N, is missing");
+    int code = cli_deepspeed(&o->set, o->deepspeed, o->is_strict, setting);
+    struct kumi_settings s = {o->args.arg[0], o->set.item, o->set.n};
+    if (code != 0)
+        return code;
+    if (o->estimate.optimizer || o->estimate.precision || o->estimate.grads || o->replicate)
+        return cli_usage(
+            "kumi plan: --optimizer, --precision, --grads and --replicate go with --params; "
+            "a configuration has keys for them");
+    if (o->roofline && (o->memory || o->picture || o->limit))
+        return cli_usage(
+            "kumi plan: --roofline: not with --memory, --picture or --limit; one at a time");
+    if (o->limit && cli_bytes(o->limit, &limit) < 0)
+        return cli_usage("kumi plan: --limit: %.60s; give bytes, or as 500MB, 16GiB", o->limit);
+    int status = kumi_launch_parse_n(o->n, &n);
+    if (status == KUMI_OK && o->picture)
+        status = kumi_plan_picture(&s, n, o->picture);
+    if (status == KUMI_OK)
+        status = o->roofline ? kumi_plan_roofline(&s, n, o->as_json, &text)
+                             : kumi_plan_memory(&s, n, o->as_json, &text);
+    code = cli_print(status, text);
+    return code == 0 && o->limit ? cli_end(kumi_plan_limit(&s, n, limit), 0) : code;
+}
+
 int cmd_plan(const struct cli_command *self, int argc, char **argv)
 {
-    struct cli_args args;
-    struct cli_list set = {0};
-    const char *n_text = "1", *picture = NULL, *deepspeed = NULL;
-    char setting[CLI_DEEPSPEED_BYTES];
-    int n = 1, memory = 0, roofline = 0, as_json = 0, is_strict = 0;
+    struct options o = {.n = "1"};
     const struct cli_option option[] = {
-        {"n", CLI_TEXT, "ranks to plan for (default 1)", &n_text},
-        {"set", CLI_LIST, "section.key=value over the file", &set},
-        {"memory", CLI_FLAG, "the memory plan (the default)", &memory},
-        {"picture", CLI_TEXT, "draw it too, in FILE.svg, FILE.png or FILE.pdf", &picture},
-        {"roofline", CLI_FLAG, "the least time of a step, by op", &roofline},
-        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &deepspeed},
-        {"strict", CLI_FLAG, "keys that DeepSpeed ignores are errors", &is_strict},
-        {"json", CLI_FLAG, "one JSON object", &as_json}};
+        {"n", CLI_TEXT, "ranks to plan for (default 1)", &o.n},
+        {"set", CLI_LIST, "section.key=value over the file", &o.set},
+        {"memory", CLI_FLAG, "the memory plan (the default)", &o.memory},
+        {"picture", CLI_TEXT, "draw it too, in FILE.svg, FILE.png or FILE.pdf", &o.picture},
+        {"limit", CLI_TEXT, "of a rank's memory, as 16GiB: exit 13 if the plan needs more",
+         &o.limit},
+        {"roofline", CLI_FLAG, "the least time of a step, by op", &o.roofline},
+        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &o.deepspeed},
+        {"strict", CLI_FLAG, "keys that DeepSpeed ignores are errors", &o.is_strict},
+        {"params", CLI_TEXT, "instead of CONFIG: state of so many parameters, as 175e9", &o.params},
+        {"optimizer", CLI_TEXT, "with --params (default adamw)", &o.estimate.optimizer},
+        {"precision", CLI_TEXT, "with --params: f32, bf16 (default) or f16", &o.estimate.precision},
+        {"grads", CLI_TEXT, "with --params: f32 (default), bf16 or f16", &o.estimate.grads},
+        {"replicate", CLI_TEXT, "with --params: groups of ranks (default 1)", &o.replicate},
+        {"json", CLI_FLAG, "one JSON object", &o.as_json}};
     enum { N = sizeof option / sizeof option[0] };
-    int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
+    int code = cli_parse(self, argc, argv, option, N, 0, 1, &o.args);
     if (code != 0)
         return code < 0 ? 0 : code;
-    code = cli_deepspeed(&set, deepspeed, is_strict, setting);
-    struct kumi_settings s = {args.arg[0], set.item, set.n};
-    char *text = NULL;
-    if (code != 0) {
-        ;
-    } else if (roofline && (memory || picture)) {
-        code = cli_usage("kumi plan: --roofline: not with --memory or --picture; one at a time");
-    } else {
-        int status = kumi_launch_parse_n(n_text, &n);
-        if (status == KUMI_OK && picture)
-            status = kumi_plan_picture(&s, n, picture);
-        if (status == KUMI_OK)
-            status = roofline ? kumi_plan_roofline(&s, n, as_json, &text)
-                              : kumi_plan_memory(&s, n, as_json, &text);
-        code = cli_print(status, text);
-    }
-    cli_free(option, N, &args);
+    code = o.params ? estimate(&o) : plan(&o);
+    cli_free(option, N, &o.args);
     return code;
 }

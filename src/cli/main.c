@@ -31,7 +31,10 @@ const struct cli_command cli_commands[] = {
      "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] < INPUT", cmd_translate},
     {"plan", "memory and least time of a configuration, without running it",
      "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]\n"
-     "          [--deepspeed FILE] [--strict]",
+     "          [--limit 16GiB] [--deepspeed FILE] [--strict]\n"
+     "       kumi plan --params N [-n N] [--replicate R] [--optimizer O] [--precision P] [--grads "
+     "P] "
+     "[--json]",
      cmd_plan},
     {"graph", "the graph or program of a configuration",
      "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value] "

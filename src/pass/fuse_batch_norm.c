@@ -127,5 +127,5 @@ int ku_fuse_batch_norm(struct ku_graph *g)
         else if (g->node[n].op == KU_OP_act_dx)
             KU_TRY(fuse_backward(g, n));
     }
-    return KUMI_OK;
+    return ku_graph_sort(g); /* what sums read may be made again behind the mask */
 }

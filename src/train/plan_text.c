@@ -176,6 +176,7 @@ static int plan_print(const struct ku_plan *p, const struct advice *a, int n_adv
     struct ku_str out = {0}, again = {0};
     ku_str_add(&out, "memory plan: %d rank%s on one host, %s, %s\n", b->n_ranks,
                b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device, p->s.cfg.precision_compute);
+    ku_str_add(&out, "%lld parameters; ", (long long)p->s.n_params);
     ku_plan_print_batch(p, &out);
     ku_session_print_recompute(&p->s, &again);
     ku_str_add(&out, "%s%s\n\n", again.bytes ? "\n" : "", ku_str_get(&again));
@@ -260,6 +261,7 @@ static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advi
     json_t *levels = json_array();
     for (int i = 0; p->s.recompute_level && i < p->s.n_recompute; i++)
         json_array_append_new(levels, json_integer(p->s.recompute_level[i]));
+    json_object_set_new(root, "params", json_integer((json_int_t)p->s.n_params));
     json_object_set_new(root, "recompute_levels", levels);
     return ku_text_json(root, text);
 }
@@ -274,6 +276,33 @@ int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_j
     status =
         as_json ? plan_json(&p, advice, n_advice, text) : plan_print(&p, advice, n_advice, text);
 out:
+    ku_plan_fini(&p);
+    return status;
+}
+
+int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks, uint64_t limit_bytes)
+{
+    struct ku_plan p;
+    struct ku_memory_report r;
+    struct ku_str classes = {0};
+    char text[16], limit[16], less[16];
+    KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL));
+    uint64_t bytes = p.host_bytes / (uint64_t)n_ranks;
+    ku_program_memory(p.program[KU_PROG_TRAIN], &r);
+    for (int c = 0; c < KU_N_CLASSES; c++)
+        if (r.at_peak[c] >= (1 << 20))
+            ku_str_add(&classes, "%s%s %s", classes.bytes ? ", " : "", ku_class_name(c),
+                       ku_text_bytes(r.at_peak[c], text) + strspn(text, " "));
+    int status = KUMI_OK;
+    if (bytes > limit_bytes)
+        status =
+            KU_ERR(KUMI_ENOMEM,
+                   "plan: --limit: a rank of %d holds %s, %s more than %s; where it is fullest: "
+                   "%s; `kumi plan --memory` says what would hold less",
+                   n_ranks, ku_text_bytes(bytes, text) + strspn(text, " "),
+                   ku_text_bytes(bytes - limit_bytes, less) + strspn(less, " "),
+                   ku_text_bytes(limit_bytes, limit) + strspn(limit, " "), ku_str_get(&classes));
+    ku_str_fini(&classes);
     ku_plan_fini(&p);
     return status;
 }

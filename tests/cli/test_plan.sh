@@ -45,6 +45,44 @@ case $? in
     ;;
 *) say "--picture: $(cat "$dir/err")" ;;
 esac
+"$kumi" "${plan[@]}" --limit 64GiB >"$dir/out" 2>"$dir/err" && [ ! -s "$dir/err" ] || say "--limit 64GiB: $(cat "$dir/err")"
+"$kumi" "${plan[@]}" --limit 1MB >"$dir/out" 2>"$dir/err"
+[ $? = 13 ] && grep -q '^kumi: error: plan: --limit: a rank of 2 holds .* more than .*parameters' "$dir/err" && [ -s "$dir/out" ] || say "--limit 1MB: $(cat "$dir/err")"
+# Parameters of the published models; those of configs/plan are planned in full, over 128 ranks.
+count() { # parameters, arguments
+    local want=$1 got
+    shift
+    got=$(timeout 60 "$kumi" plan "$@" --json 2>"$dir/err" | python3 -c 'import json, sys; print(json.load(sys.stdin)["params"])' 2>/dev/null)
+    [ "$got" = "$want" ] || say "$*: ${got:-$(cat "$dir/err")} parameters, expected $want"
+}
+gpt2() { echo "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_positions\":1024,\"n_embd\":$1,\"n_layer\":$2,\"n_head\":$3}"; }
+resnet='"data":{"kind":"cifar10","train":"data"},"train":{"global_batch":2}'
+printf '{"model":{"model_type":"resnet","depth":50,"num_classes":1000,"stem":"imagenet","image_size":224},%s}' "$resnet" >"$dir/resnet50.json"
+printf '{"model":{"model_type":"resnet","depth":18,"num_classes":10,"stem":"imagenet","image_size":32},%s}' "$resnet" >"$dir/resnet18.json"
+count 25557032 "$dir/resnet50.json"
+count 11181642 "$dir/resnet18.json"
+for row in '774030080 1280 36 20' '1557611200 1600 48 25'; do
+    # shellcheck disable=SC2086
+    set -- $row
+    printf '{"model":%s,"data":{"train":"data/tokens.bin"},"train":{"global_batch":1}}' "$(gpt2 "$2" "$3" "$4")" >"$dir/gpt2.json"
+    count "$1" "$dir/gpt2.json"
+done
+count 174604259328 configs/plan/gpt3-175b.json -n 128
+count 68976648192 configs/plan/llama2-70b.json -n 128
+count 70553706496 configs/plan/llama3-70b.json -n 128
+count 405853388800 configs/plan/llama3.1-405b.json -n 128
+"$kumi" plan --params 7.5e9 -n 64 --grads bf16 >"$dir/out" 2>"$dir/err"
+[ $? = 0 ] && grep -q '^in all  *120  *31.41  *16.64  *1.875$' "$dir/out" || say "--params: $(cat "$dir/out" "$dir/err")"
+for bad in '--limit much' '--limit 1GiB --roofline' '--optimizer adam' '--params 1e9'; do
+    # shellcheck disable=SC2086
+    "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
+    [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"
+done
+for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --replicate 4'; do
+    # shellcheck disable=SC2086
+    "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
+    [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
+done
 for bad in '--picture plan.gif' '--picture plan' '--roofline --memory' '--roofline --picture a.svg'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"

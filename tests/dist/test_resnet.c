@@ -199,9 +199,9 @@ static void check_layouts(const char *device, enum kumi_dtype compute)
     r.n = 2, r.no_sharing = 0, r.no_overlap = 1, r.bucket_bytes = 1000;
     r.threads = strcmp(device, "cpu") == 0 ? 3 : 1;
     expect_equal(&one, r);
-    r = one, r.n = 2;
-    for (r.recompute = KU_RECOMPUTE_SELECTIVE; r.recompute < KU_N_RECOMPUTE; r.recompute++)
-        expect_equal(&one, r);
+    for (r = one, r.n = 1; r.n <= 2; r.n++)
+        for (r.recompute = KU_RECOMPUTE_SELECTIVE; r.recompute < KU_N_RECOMPUTE; r.recompute++)
+            expect_equal(&one, r);
 }
 static void cpu_f32(void **state)
 {
