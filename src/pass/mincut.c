@@ -13,7 +13,7 @@ struct ku_cut {
     int64_t *left;                                /* capacity that is not used */
     uint32_t *first, *at, *level, *queue, *trail; /* per vertex */
 };
-enum { NONE = UINT32_MAX };
+#define NO_EDGE UINT32_MAX
 
 int ku_cut_create(uint32_t n_vertices, uint32_t n_edges, struct ku_cut **cut)
 {
@@ -74,7 +74,7 @@ static void reach(struct ku_cut *c, uint32_t root, int against)
     c->queue[tail++] = root;
     while (head < tail) {
         uint32_t v = c->queue[head++];
-        for (uint32_t e = c->first[v]; e != NONE; e = c->next[e])
+        for (uint32_t e = c->first[v]; e != NO_EDGE; e = c->next[e])
             if (c->left[against ? e ^ 1 : e] > 0 && c->level[c->to[e]] == 0) {
                 c->level[c->to[e]] = c->level[v] + 1;
                 c->queue[tail++] = c->to[e];
@@ -88,7 +88,7 @@ static int64_t augment(struct ku_cut *c, uint32_t source, uint32_t sink)
     uint32_t depth = 0, v = source;
     while (v != sink) {
         uint32_t e = c->at[v];
-        if (e == NONE) { /* a dead end */
+        if (e == NO_EDGE) { /* a dead end */
             if (depth == 0)
                 return 0;
             v = c->to[c->trail[--depth] ^ 1];

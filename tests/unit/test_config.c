@@ -86,8 +86,8 @@ static void test_values(void **state)
         "optimizer.type=lars",
         "data.weights=[0.25]",
         "data.kind=text",
-        "optimizer.groups=[{\"match\":\"*.bias\",\"weight_decay\":0,\"lr_mult\":2},"
-        "{\"match\":[\"wte.*\",\"wpe.*\"],\"betas\":[0.8,0.9]}]",
+        ("optimizer.groups=[{\"match\":\"*.bias\",\"weight_decay\":0,\"lr_mult\":2},"
+         "{\"match\":[\"wte.*\",\"wpe.*\"],\"betas\":[0.8,0.9]}]"),
     };
     struct ku_config c;
     (void)state;
