@@ -152,16 +152,16 @@ static void test_plan_text(void **state)
     struct kumi_settings s = settings_of(*state, NULL);
     char *text = NULL;
     assert_status(kumi_plan_memory(&s, 2, 0, &text), KUMI_OK);
-    static const char *const part[] = {
-        "memory plan: 2 ranks on one host, cpu, f32\n",
-        "\nglobal batch 8 = 2 virtual shards x micro-batches of 4 x 1, of 8 tokens each\n",
-        "\nhost   once a host ",
-        "\nthis host, ",
-        "\ntrain: fullest at instruction ",
-        "\neval: fullest at instruction ",
-        "  optimizer ",
-        "wte.weight",
-        "--set train.micro_batch=2 "};
+    static const char *const part[] = {"memory plan: 2 ranks on one host, cpu, f32\n",
+                                       " parameters; global batch 8 = 2 virtual shards x "
+                                       "micro-batches of 4 x 1, of 8 tokens each\n",
+                                       "\nhost   once a host ",
+                                       "\nthis host, ",
+                                       "\ntrain: fullest at instruction ",
+                                       "\neval: fullest at instruction ",
+                                       "  optimizer ",
+                                       "wte.weight",
+                                       "--set train.micro_batch=2 "};
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
         if (strstr(text, part[i]) == NULL)
             fail_msg("\"%s\" is not in:\n%s", part[i], text);
