@@ -19,6 +19,14 @@
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 
+/* ThreadSanitizer is 20 times slower and looks for races between ranks: one run of each kind of
+ * collective. */
+#if defined(__SANITIZE_THREAD__)
+#define DIST_RACES_ONLY 1
+#else
+#define DIST_RACES_ONLY 0
+#endif
+
 /*
  * One training run of a small GPT-2 on made-up tokens, as a function of a layout: the digest at its
  * end. What is numerics is fixed by the test, what is layout varies.

@@ -104,6 +104,8 @@ static void cpu_bf16(void **state)
 static void ref_f64(void **state)
 {
     (void)state;
+    if (DIST_RACES_ONLY)
+        return;
     struct dist_case c = base_case("ref", KUMI_F64);
     c.steps = 2;
     check_layouts(&c, 2);
@@ -112,6 +114,8 @@ static void ref_f64(void **state)
 static void lamb(void **state)
 {
     (void)state;
+    if (DIST_RACES_ONLY)
+        return;
     struct dist_case c = base_case("cpu", KUMI_BF16);
     c.optimizer = KU_OP_lamb;
     check_layouts(&c, 3);
@@ -122,6 +126,8 @@ static void lamb(void **state)
 static void adafactor(void **state)
 {
     (void)state;
+    if (DIST_RACES_ONLY)
+        return;
     struct dist_case c = base_case("cpu", KUMI_F32);
     c.optimizer = KU_OP_adafactor;
     check_layouts(&c, 2);
@@ -193,6 +199,8 @@ static int process(void *arg)
 static void processes(void **state)
 {
     (void)state;
+    if (DIST_RACES_ONLY)
+        return;
     struct dist_case one = base_case("cpu", KUMI_BF16);
     dist_run(&one);
     for (int i = 0; i < N_LAYOUTS; i += 2) {
