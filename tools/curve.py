@@ -34,13 +34,9 @@ def read(run, key, x):
 
 
 def ticks(low, high):
-    """A step of 1, 2 or 5 times a power of ten, so that there are at most seven of them."""
-    step = 10 ** math.floor(math.log10(max(high - low, 1e-9)))
-    while (high - low) / step > 6:
-        step *= 2 if str(step / 10 ** math.floor(math.log10(step)))[0] != "2" else 2.5
-    while (high - low) / step < 3:
-        step /= 2
-    return step
+    """The least step of 1, 2 or 5 times a power of ten of which there are at most seven."""
+    power = 10.0 ** (math.floor(math.log10(max(high - low, 1e-9))) - 1)
+    return next(step for step in (power * f for f in (1, 2, 5, 10, 20, 50)) if (high - low) / step <= 6)
 
 
 def panel(left, width, key, curves, x, unit):
