@@ -14,7 +14,7 @@ import statistics
 
 H, L, T, B = 360, 56, 28, 44
 COLOURS = ["#1f5fa8", "#c2571a", "#2f7d4f", "#7a3fa0"]
-TITLES = {"loss": "loss", "accuracy": "accuracy", "top5": "top-5 accuracy"}
+TITLES = {"loss": "loss", "bleu": "BLEU", "accuracy": "accuracy", "top5": "top-5 accuracy"}
 
 
 def read(run, key, x):
