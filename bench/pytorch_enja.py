@@ -130,7 +130,7 @@ class Data:
         most = c["max_source_len"], c["max_target_len"]
 
         def pairs(a, b):
-            ids = [([v.get(w, UNKNOWN) for w in s] for s in text[k]) for v, k in zip(self.vocab, (a, b))]
+            ids = [[[v.get(w, UNKNOWN) for w in s] for s in text[k]] for v, k in zip(self.vocab, (a, b))]
             return [(s, t) for s, t in zip(*ids) if 0 < len(s) <= most[0] and 0 < len(t) <= most[1]]
         self.train = pairs("train", "train_target")
         self.held = {k: (pairs(k, k + "_target"), text[k + "_target"]) for k in ("val", "test") if k in text}
