@@ -15,8 +15,6 @@
  */
 #include "pass/recompute.h"
 
-#include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +23,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "pass/mincut.h"
+#include "pass/unit.h"
 
 enum {
     MIN_SHARE = 16 /* results that are less than this part of what is read (statistics) are kept */
@@ -89,19 +88,6 @@ static int64_t bytes_of(const struct ku_graph *g, ku_id value)
     return ku_shape_count(&t.shape) * (int64_t)kumi_dtype_bytes(t.dtype);
 }
 
-/* The stem of a path before its first number: "h." of "h.12.attn"; 0 = no number. */
-static size_t stem_of(const char *path, int64_t *number)
-{
-    for (const char *p = path; *p; p += strcspn(p, "."), p += *p == '.') {
-        size_t bytes = strcspn(p, ".");
-        if (bytes == strspn(p, "0123456789") && bytes > 0 && bytes < 10) {
-            *number = strtol(p, NULL, 10);
-            return (size_t)(p - path);
-        }
-    }
-    return 0;
-}
-
 /* Whose operand was made last: what has no path of its own belongs there. */
 static ku_id last_operand(const struct ku_graph *g, ku_id n)
 {
@@ -120,19 +106,22 @@ static int name_units(struct remat *r)
     struct ku_graph *g = r->g;
     char text[KU_NAME_BYTES + 32];
     for (ku_id n = 1; n < r->n_nodes; n++) {
-        int64_t number = 0, every = r->o->recompute_every;
+        int64_t every = r->o->recompute_every > 0 ? r->o->recompute_every : 1;
         const char *path = g->name[g->node[n].path];
-        int stem = (int)stem_of(path, &number);
+        int bytes = (int)ku_unit_bytes(path), stem = bytes;
+        while (stem > 0 && path[stem - 1] != '.')
+            stem--;
         if (path[0] == '\0') {
             r->unit[n] = r->unit[last_operand(g, n)];
             r->group[n] = r->group[last_operand(g, n)];
         }
-        if (stem == 0 || g->node[n].phase != KU_PH_F)
+        if (bytes == 0 || g->node[n].phase != KU_PH_F)
             continue;
-        snprintf(text, sizeof text, "%.*s%lld", stem, path, (long long)number);
+        snprintf(text, sizeof text, "%.*s", bytes, path);
         r->unit[n] = ku_graph_name(g, text);
-        snprintf(text, sizeof text, "%.*s/%lld", stem, g->name[g->node[n].path],
-                 (long long)(number / (every > 0 ? every : 1)));
+        path = g->name[g->node[n].path];
+        snprintf(text, sizeof text, "%.*s/%lld", stem, path,
+                 strtoll(path + stem, NULL, 10) / every);
         r->group[n] = ku_graph_name(g, text);
         if (!r->unit[n] || !r->group[n])
             return KUMI_ENOMEM;

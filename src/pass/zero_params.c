@@ -12,29 +12,25 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "ir/place.h"
+#include "pass/unit.h"
 #include "pass/zero.h"
 
-/* By default a unit is a module of a list, whose last name is a number: h.3, encoder.layers.0. */
-static int is_unit(const struct ku_compile_opts *o, const char *module)
-{
-    const char *dot = strrchr(module, '.'), *last = dot ? dot + 1 : module;
-    for (int i = 0; o->wrap && o->wrap[i]; i++)
-        if (ku_str_glob(o->wrap[i], module))
-            return 1;
-    return !o->wrap && dot && *last && strspn(last, "0123456789") == strlen(last);
-}
-
-/* The unit of a tensor: the outermost of its modules that is one; "" = none. */
+/* The unit of a tensor: the outermost of its modules that matches `wrap`, by default its repeated
+ * block; "" = none. */
 static const char *unit_of(const struct ku_compile_opts *o, const char *tensor,
                            char out[KU_NAME_BYTES])
 {
-    for (const char *dot = strchr(tensor, '.'); dot; dot = strchr(dot + 1, '.')) {
+    size_t bytes = o->wrap ? 0 : ku_unit_bytes(tensor);
+    const char *dot = o->wrap ? strchr(tensor, '.') : NULL;
+    for (; dot && bytes == 0; dot = strchr(dot + 1, '.')) {
         memcpy(out, tensor, (size_t)(dot - tensor));
         out[dot - tensor] = '\0';
-        if (is_unit(o, out))
-            return out;
+        for (int i = 0; o->wrap[i]; i++)
+            if (ku_str_glob(o->wrap[i], out))
+                bytes = (size_t)(dot - tensor);
     }
-    out[0] = '\0';
+    memcpy(out, tensor, bytes);
+    out[bytes] = '\0';
     return out;
 }
 
