@@ -125,14 +125,28 @@ static void forget(const char *path)
     close(fd);
 }
 
-static double shell(const char *form, const char *dir, size_t mib, const char *flag)
+static double shell(const char *command)
 {
-    char text[1024];
-    snprintf(text, sizeof text, form, dir, mib, flag);
     int64_t begin = ku_clock_ns();
-    if (system(text) != 0)
+    if (system(command) != 0)
         exit(1);
     return (double)(ku_clock_ns() - begin) * 1e-9;
+}
+
+static double dd_write(const struct bench *b, const char *flag)
+{
+    char text[2048];
+    snprintf(text, sizeof text,
+             "rm -f '%s/x'; dd if=/dev/zero of='%s/x' bs=4M count=%zu conv=fsync %s 2>/dev/null",
+             b->dir, b->dir, b->bytes >> 22, flag);
+    return shell(text);
+}
+
+static double dd_read(const struct bench *b, const char *flag)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "dd if='%s/x' of=/dev/null bs=4M %s 2>/dev/null", b->dir, flag);
+    return shell(text);
 }
 
 static double save(struct bench *b, int step)
@@ -177,18 +191,13 @@ int main(int argc, char **argv)
     snprintf(b.dir, sizeof b.dir, "%s/ckpt_bench", argv[1]);
     b.n_ranks = argc > 2 ? atoi(argv[2]) : 2;
     describe(&b);
-    size_t mib = b.bytes >> 20;
     double gb = (double)b.bytes * 1e-9;
     mkdir(b.dir, 0777);
     printf("# GB/s, %.3f GB, %d ranks: save, dd conv=fsync, dd oflag=direct; load, dd, dd direct\n",
            gb, b.n_ranks);
     for (int i = 1; i <= rounds; i++) {
-        static const char *const write_form = "rm -f %1$s/x; dd if=/dev/zero of=%1$s/x bs=4M "
-                                              "count=$((%2$zu/4)) conv=fsync %3$s 2>/dev/null";
-        static const char *const read_form =
-            "dd if=%1$s/x of=/dev/null bs=4M %3$s 2>/dev/null # %2$zu";
-        double s = save(&b, i), f = shell(write_form, b.dir, mib, "");
-        double o = shell(write_form, b.dir, mib, "oflag=direct");
+        double s = save(&b, i), f = dd_write(&b, "");
+        double o = dd_write(&b, "oflag=direct");
         snprintf(path, sizeof path, "%s/step-%08d/model/model.safetensors", b.dir, i);
         forget(path);
         snprintf(path, sizeof path, "%s/step-%08d/optimizer/optimizer.safetensors", b.dir, i);
@@ -196,8 +205,8 @@ int main(int argc, char **argv)
         double l = load(&b, i);
         snprintf(path, sizeof path, "%s/x", b.dir);
         forget(path);
-        double p = shell(read_form, b.dir, mib, "");
-        double d = shell(read_form, b.dir, mib, "iflag=direct");
+        double p = dd_read(&b, "");
+        double d = dd_read(&b, "iflag=direct");
         printf("%.2f %.2f %.2f   %.2f %.2f %.2f\n", gb / s, gb / f, gb / o, gb / l, gb / p, gb / d);
         fflush(stdout);
     }
