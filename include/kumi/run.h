@@ -109,8 +109,9 @@ struct kumi_sample_options {
     int64_t tokens;             /* to make, at most, of each */
     double temperature;         /* 0: the likeliest token always */
     int64_t top_k;              /* among the k likeliest; 0: all */
-    double top_p;      /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
-    const char *dtype; /* to compute in, "f32" or "bf16"; NULL: as trained, f32 for a directory */
+    double top_p; /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
+    const char
+        *dtype; /* to compute in, "f32", "bf16" or "f16"; NULL: as trained, f32 for a directory */
     uint64_t seed;
     const char *stop; /* a text ends before the first of these among what was made; NULL: none */
     /* Called with a text's prompt and with each piece of it, whole characters where the text has
@@ -313,7 +314,7 @@ KUMI_API int kumi_info_text(int as_json, char **text);
 struct kumi_bench_options {
     const char *what;  /* "peak", "op", "comm" */
     const char *only;  /* op, comm: rows whose name begins so, "linear", "all_reduce"; NULL: all */
-    const char *dtype; /* op, comm: "f32" or "bf16"; NULL: both */
+    const char *dtype; /* op, comm: "f32" or "bf16"; op: "f16"; NULL: the first two */
     int64_t bytes;     /* comm: vectors of this size; 0: 8 B, 64 KiB, 1 MiB and 64 MiB */
     int threads;       /* 0: the cores. comm in a job of several ranks measures them (collective;
                         * rank 0 has the lines), else so many threads, 0: two */

@@ -39,11 +39,13 @@ struct kumi_trainer_options {
     int64_t micro_batch; /* samples that run at once; default: all of a virtual shard */
     int virtual_shards;  /* default: the number of ranks. Results are equal for all rank counts that
                             it admits */
-    const char *precision;     /* "f32" (default), "bf16", "f64" (device ref) */
+    const char *precision;     /* "f32" (default), "bf16", "f16", "f64" (device ref) */
     const char *device;        /* "cpu" (default), "ref" */
     int threads;               /* compute threads per rank; default 1 */
     uint64_t seed;             /* of first values and dropout */
     const char *const *freeze; /* patterns of parameters that stay as they are, NULL-terminated */
+    double loss_scale; /* > 0: what the loss is multiplied by in backward; 0: none, but with "f16"
+                        * dynamic from 65536, by DeepSpeed's rule (docs/precision.md) */
 };
 
 /*
@@ -70,10 +72,11 @@ struct kumi_metrics {
     double loss;      /* mean over valid targets of the global batch, exact sum rounded once */
     double grad_norm; /* before clipping */
     double lr;
-    int64_t step;   /* that this was, from 0 */
-    int64_t update; /* optimizer updates done so far */
-    int64_t tokens; /* valid targets */
-    int applied;    /* 0: loss or gradient was not finite, nothing was changed */
+    int64_t step;      /* that this was, from 0 */
+    int64_t update;    /* optimizer updates done so far */
+    int64_t tokens;    /* valid targets */
+    int applied;       /* 0: loss or gradient was not finite, nothing was changed */
+    double loss_scale; /* of the next step; NaN: there is none */
     double step_ms;
     double exposed_comm_ms; /* of it, this rank's waits of communication */
     double wait_ms;         /* of those, in which nothing moved: others were not there yet */

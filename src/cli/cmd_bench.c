@@ -88,7 +88,7 @@ int cmd_bench(const struct cli_command *self, int argc, char **argv)
         {"n", CLI_TEXT, "comm: ranks (default 2); scaling: rank counts (default 1,2,4,8)", &n},
         {"threads", CLI_INT, "compute threads (default: the cores; scaling: 1 of a rank)",
          &threads},
-        {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both)", &b.dtype},
+        {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both); op: f16", &b.dtype},
         {"bytes", CLI_INT, "comm: of a vector (default 8, 65536, 1048576, 67108864)", &b.bytes},
         {"weak", CLI_FLAG, "scaling: the same batch per rank, not in all", &s.is_weak},
         {"steps", CLI_INT, "scaling: of each training (default 18)", &s.steps},

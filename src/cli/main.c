@@ -25,7 +25,7 @@ const struct cli_command cli_commands[] = {
     {"sample", "text from a run's newest checkpoint",
      "kumi sample RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
      "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT]\n"
-     "            [--dtype f32|bf16] [--seed S]",
+     "            [--dtype f32|bf16|f16] [--seed S]",
      cmd_sample},
     {"translate", "translate sentences with a trained model of pairs",
      "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] < INPUT", cmd_translate},

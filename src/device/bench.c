@@ -441,9 +441,9 @@ static void fill_operand(const struct ku_bench_opts *o, struct ku_view *v, char 
     else if (v->dtype == KUMI_F32)
         for (int64_t i = 0; i < n; i++)
             ((float *)v->data)[i] = (float)(i * 37 % 101 + 1) * 0x1p-8f;
-    else if (v->dtype == KUMI_BF16)
+    else if (v->dtype == KUMI_BF16 || v->dtype == KUMI_F16)
         for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)v->data)[i] = ku_bf16_from_f32((float)(i * 37 % 101 + 1) * 0x1p-8f);
+            ku_store_f64(v->data, v->dtype, i, (double)(i * 37 % 101 + 1) * 0x1p-8);
     else
         memset(v->data, 0, (size_t)n * kumi_dtype_bytes(v->dtype));
     if (kind == '$')
@@ -620,8 +620,8 @@ int ku_bench_op(const struct ku_bench_opts *opts, const struct ku_peak *peak,
     o.heads = o.heads ? o.heads : 12;
     o.vocabulary = o.vocabulary ? o.vocabulary : 50304;
     o.time_ns = o.time_ns ? o.time_ns : 100000000;
-    if (o.dtype != KUMI_F32 && o.dtype != KUMI_BF16)
-        return KU_ERR(KUMI_EINVAL, "bench: dtype: %s; f32 or bf16", kumi_dtype_name(o.dtype));
+    if (o.dtype != KUMI_F32 && o.dtype != KUMI_BF16 && o.dtype != KUMI_F16)
+        return KU_ERR(KUMI_EINVAL, "bench: dtype: %s; f32, bf16 or f16", kumi_dtype_name(o.dtype));
     if (o.width % o.heads != 0)
         return KU_ERR(KUMI_EINVAL, "bench: width %lld is not divisible by %lld heads",
                       (long long)o.width, (long long)o.heads);

@@ -33,7 +33,7 @@ struct ku_bench_row {
 };
 struct ku_bench_opts {
     struct ku_device_opts device;
-    enum kumi_dtype dtype;            /* KUMI_F32 or KUMI_BF16 */
+    enum kumi_dtype dtype;            /* KUMI_F32, KUMI_BF16 or KUMI_F16 */
     int64_t samples, tokens;          /* of one sample; 0 = 2 and 256 */
     int64_t width, heads, vocabulary; /* 0 = GPT-2's 768, 12, 50304 */
     const char *only;                 /* rows whose name begins so; NULL = all */

@@ -72,7 +72,7 @@ struct ku_device_ops {
 extern const struct ku_device_ops
     ku_device_ref; /* plain loops in f64, one thread: the oracle, for every dtype */
 extern const struct ku_device_ops
-    ku_device_cpu; /* own kernels on a pool of threads: f32 and bf16 */
+    ku_device_cpu; /* own kernels on a pool of threads: f32, bf16 and f16 */
 const struct ku_device_ops *ku_device_find(const char *name); /* NULL: none */
 
 #endif

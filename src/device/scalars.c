@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/exact.h"
+#include "op/scaler.h"
+#include "tensor/dtype.h"
 
 /* Loss sum and valid count into the report; the number that divides, at least 1. */
 static double report_loss(const void *loss_sum, const void *valid, double *report)
@@ -21,10 +23,38 @@ static double report_loss(const void *loss_sum, const void *valid, double *repor
     return n;
 }
 
+/* Of the scaler's state that an op may have as operand `at`. */
+static double loss_scale(const struct ku_call *c, int at)
+{
+    return c->n_in > at ? ku_scaler_state(c->attr, c->in[at].data).scale : 1;
+}
+
+double ku_loss_seed(const struct ku_call *c)
+{
+    return ldexp(loss_scale(c, 0), -(int)c->attr->shift);
+}
+
+void ku_loss_scaler(const struct ku_call *c)
+{
+    const double *report = c->in[1].data;
+    ku_scaler_move(c->attr, c->in[0].data, report[KU_REPORT_APPLY] == 0, c->out[0].data);
+}
+
+double ku_clip_limit(const struct ku_call *c)
+{
+    const double *report = c->in[1].data;
+    double limit;
+    if (report[KU_REPORT_APPLY] == 0)
+        return (double)INFINITY;
+    ku_store_f64(&limit, c->in[0].dtype, 0, c->attr->clip_value / fabs(report[KU_REPORT_SCALE]));
+    return ku_load_f64(&limit, c->in[0].dtype, 0);
+}
+
 /*
- * Gradients arrive as sums over valid tokens times 2^-shift. scale0 = 2^shift / N undoes that,
- * clipping (PyTorch's clip_grad_norm_) makes SCALE = scale0 min(1, clip / (norm + 1e-6)). A loss or
- * a gradient that is not finite makes APPLY 0 and leaves the update count.
+ * Gradients arrive as sums over valid tokens times S 2^-shift, S the loss scale (1 without a
+ * scaler). scale0 = 2^shift / (N S) undoes that, clipping (PyTorch's clip_grad_norm_) makes SCALE =
+ * scale0 min(1, clip / (norm + 1e-6)). A loss or a gradient that is not finite makes APPLY 0 and
+ * leaves the update count.
  */
 void ku_step_scalars(const struct ku_call *c)
 {
@@ -33,7 +63,7 @@ void ku_step_scalars(const struct ku_call *c)
     int64_t n_words = ku_shape_count(&c->in[0].shape), count, n_bad = 0;
     double *report = c->out[0].data;
     double n = report_loss(c->in[1].data, c->in[2].data, report);
-    double scale0 = ldexp(1, (int)a->shift) / n;
+    double scale0 = ldexp(1, (int)a->shift) / (n * loss_scale(c, 4));
     struct ku_exact sum;
     memcpy(&sum, stats, sizeof sum);
     memcpy(&count, c->in[3].data, sizeof count);

@@ -22,6 +22,11 @@ double ku_trust_lamb(const struct ku_attrs *a, const double *norms);
 double ku_ema_decay(const struct ku_attrs *a, double t);
 void ku_trust_norms(const struct ku_call *call);  /* op trust_norms */
 void ku_step_scalars(const struct ku_call *call); /* op step_scalars */
+void ku_loss_scaler(const struct ku_call *call);  /* op loss_scaler */
+double ku_loss_seed(const struct ku_call *call);  /* op loss_seed */
+/* op clip_value: the largest size of an element as it arrives, of the gradient's dtype; infinite
+ * in a step without update. */
+double ku_clip_limit(const struct ku_call *call);
 void ku_loss_scalars(const struct ku_call *call); /* op loss_scalars */
 
 #endif

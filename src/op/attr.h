@@ -63,7 +63,16 @@
     X(F, trust_coefficient, 0.001, 0) /* lars */                                                   \
     X(F, min_coeff, 0.01, 0)          /* lamb: limits of |p| / |update| */                         \
     X(F, max_coeff, 10, 0)                                                                         \
-    X(F, clip, 0, 0)  /* step_scalars: largest gradient norm, 0 = none */                          \
+    X(F, clip, 0, 0)                 /* step_scalars: largest gradient norm, 0 = none */           \
+    X(F, clip_value, 0, 0)           /* clip_value: largest element of a gradient, 0 = none */     \
+    X(F, loss_scale, 0, 0)           /* loss_scaler: the first scale; 0 = no scaler */             \
+    X(E, scaler, 0, ku_attr_scalers) /* and its rule: base/loss_scale.h */                         \
+    X(I, scale_window, 1000, 0)                                                                    \
+    X(I, hysteresis, 2, 0)                                                                         \
+    X(I, consecutive_hysteresis, 0, 0)                                                             \
+    X(F, min_scale, 1, 0)                                                                          \
+    X(F, growth_factor, 2, 0)                                                                      \
+    X(F, backoff_factor, 0.5, 0)                                                                   \
     X(I, shift, 0, 0) /* step_scalars, loss_seed: backward runs at 2^-shift */                     \
     X(E, schedule, KU_SCHED_CONSTANT, ku_attr_schedules)                                           \
     X(F, lr, 0, 0)     /* step_scalars: schedule's parameters, counted in periods */               \
@@ -131,7 +140,8 @@ extern const char *const ku_attr_dtypes[],
     *const ku_attr_acts[], *const ku_attr_rope_types[],
                                *const ku_attr_schedules[],
                                    *const ku_attr_anneals[],
-                                       *const ku_attr_folds[]; /* NULL-terminated */
+                                       *const ku_attr_folds[],
+                                           *const ku_attr_scalers[]; /* NULL-terminated */
 
 #define KU_ATTR_I int64_t
 #define KU_ATTR_E int64_t

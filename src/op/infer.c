@@ -4,6 +4,7 @@
 
 #include "base/exact.h"
 #include "op/infer.h"
+#include "op/scaler.h"
 
 static int dims_are_equal(const struct ku_shape *a, int i, const struct ku_shape *b, int j, int n)
 {
@@ -432,9 +433,30 @@ INFER(loss_scalars)
     out[0] = words(KUMI_F64, KU_REPORT_WORDS);
     return KUMI_OK;
 }
-INFER(step_scalars)
+static int infer_scaler(const char *op, const struct ku_type *in)
+{
+    const struct ku_type wanted = words(KUMI_F64, KU_SCALER_WORDS);
+    if (in->dtype != KUMI_F64 || !ku_shape_is_equal(&in->shape, &wanted.shape))
+        return misfit(op, "a loss scaler's state is f64[8]", in);
+    return KUMI_OK;
+}
+INFER(loss_scaler)
 {
     (void)a, (void)n_in;
+    out[0] = in[0];
+    return infer_scaler("loss_scaler", &in[0]);
+}
+INFER(clip_value)
+{
+    (void)a, (void)n_in;
+    out[0] = in[0];
+    return KUMI_OK;
+}
+INFER(step_scalars)
+{
+    (void)a;
+    if (n_in > 4)
+        KU_TRY(infer_scaler("step_scalars", &in[4]));
     out[0] = words(KUMI_F64, KU_REPORT_WORDS);
     out[1] = in[3];
     return KUMI_OK;

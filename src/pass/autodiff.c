@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "ir/place.h"
-#include "pass/pass.h"
+#include "pass/update.h"
 
 struct diff {
     struct ku_graph *g;
@@ -261,7 +261,7 @@ static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
     return shift;
 }
 
-/* An exact power of two; the update divides the rest out. */
+/* An exact power of two, times the loss scale if there is one; the update divides the rest out. */
 static int seed(struct diff *d, const struct ku_compile_opts *o)
 {
     struct ku_graph *g = d->g;
@@ -272,8 +272,14 @@ static int seed(struct diff *d, const struct ku_compile_opts *o)
     struct ku_attrs a = ku_attrs_default;
     a.shift = loss_shift(g, loss);
     a.dtype = o->compute == KUMI_F64 ? KUMI_F64 : KUMI_F32;
-    ku_id node = ku_graph_node(
-        g, &(struct ku_make){.op = KU_OP_loss_seed, .phase = KU_PH_A, .attr = &a, .path = "loss"});
+    ku_update_scaler_attrs(&o->rule, &a);
+    ku_id scaler = ku_update_scaler_state(g, o);
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_loss_seed,
+                                                    .phase = KU_PH_A,
+                                                    .n_in = scaler != 0,
+                                                    .in = {scaler},
+                                                    .attr = &a,
+                                                    .path = "loss"});
     if (node == 0)
         return ku_err_get()->status;
     d->adjoint[loss] = ku_out(g, node, 0);

@@ -188,7 +188,7 @@ static void analyse(struct ku_lower *l)
         if (node->op == KU_OP_NONE || node->phase != KU_PH_O)
             continue;
         ku_id from = node->n_in ? ku_in(g, node, 0) : 0;
-        if (node->op == KU_OP_convert || node->op == KU_OP_add)
+        if (node->op == KU_OP_convert || node->op == KU_OP_add || node->op == KU_OP_clip_value)
             l->owner[ku_out(g, n, 0)] = l->owner[from];
         if (node->op != KU_OP_convert)
             continue;

@@ -12,7 +12,7 @@
 /* What the passes are told: numerics first, then layout (which may not change a bit). */
 struct ku_compile_opts {
     /* numerics */
-    enum kumi_dtype compute; /* f32, bf16 (f32 master, gradients, sums), f64 (device ref) */
+    enum kumi_dtype compute; /* f32, bf16, f16 (f32 master, gradients, sums), f64 (device ref) */
     struct ku_mesh mesh;     /* ranks, virtual shards per rank, micro-batches per shard */
     int is_training;         /* 0: forward, loss and metrics only */
     const char *const

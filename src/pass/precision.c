@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * States every rounding. compute = f32 changes nothing. bf16: matrices and tables are read through
- * a bf16 copy (derived state, written by the optimizer with the parameter), activations are bf16,
- * everything else about parameters stays f32: master, gain, bias, gradient, sums. Ops compute in
- * f32 and round once to their result. f64 (the oracle): all of the model is f64.
+ * States every rounding. compute = f32 changes nothing. bf16 and f16: matrices and tables are read
+ * through a copy in it (derived state, written by the optimizer with the parameter), activations
+ * have it, everything else about parameters stays f32: master, gain, bias, gradient, sums. Ops
+ * compute in f32 and round once to their result. f64 (the oracle): all of the model is f64.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -148,15 +148,15 @@ int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
         return KUMI_OK;
     if (o->compute == KUMI_F64)
         return all_f64(g);
-    if (o->compute != KUMI_BF16)
-        return KU_ERR(KUMI_EINVAL, "precision: compute: %s; f32, bf16 or f64 (device ref)",
+    if (o->compute != KUMI_BF16 && o->compute != KUMI_F16)
+        return KU_ERR(KUMI_EINVAL, "precision: compute: %s; f32, bf16, f16 or f64 (device ref)",
                       kumi_dtype_name(o->compute));
     ku_id n_model = g->n_nodes;
     for (ku_id c = 1; c < g->n_tensors; c++)
         if (g->tensor[c].kind == KU_T_CACHE)
-            g->tensor[c].dtype = g->value[g->tensor[c].value].dtype = KUMI_BF16;
+            g->tensor[c].dtype = g->value[g->tensor[c].value].dtype = (uint8_t)o->compute;
     for (ku_id n = 1; n < n_model; n++)
         if (g->node[n].op != KU_OP_NONE)
-            KU_TRY(lower_precision(g, n, KUMI_BF16));
+            KU_TRY(lower_precision(g, n, o->compute));
     return ku_graph_sort(g);
 }

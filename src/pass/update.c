@@ -230,30 +230,33 @@ static int64_t loss_shift(const struct ku_graph *g)
     return 0;
 }
 
-static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts *o,
-                               const ku_id *grad, ku_id n_params)
+static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id *grad,
+                               ku_id n_params)
 {
     int64_t one = 1;
     struct ku_shape word = ku_shape_of("w", &one);
     struct ku_attrs a = o->rule;
     a.shift = loss_shift(g);
     ku_id count = ku_update_own(g, 0, "update", KU_T_COUNTER, KUMI_I64, &word);
-    ku_id stats = statistics(g, grad, n_params);
+    ku_id stats = statistics(g, grad, n_params), scaler = ku_update_scaler_state(g, o);
     if (count == 0 || stats == 0)
         return ku_err_get()->status;
-    ku_id node = ku_update_once(
-        g, (struct ku_make){.op = KU_OP_step_scalars,
-                            .n_in = 4,
-                            .in = {stats, ku_graph_find_output(g, "loss_sum"),
-                                   ku_graph_find_output(g, "loss_valid"), g->tensor[count].value},
-                            .attr = &a,
-                            .path = "norm"});
+    ku_id node =
+        ku_update_once(g, (struct ku_make){.op = KU_OP_step_scalars,
+                                           .n_in = 4 + (scaler != 0),
+                                           .in = {stats, ku_graph_find_output(g, "loss_sum"),
+                                                  ku_graph_find_output(g, "loss_valid"),
+                                                  g->tensor[count].value, scaler},
+                                           .attr = &a,
+                                           .path = "norm"});
     if (node == 0)
         return ku_err_get()->status;
     g->tensor[count].next = ku_out(g, node, 1);
     KU_TRY(ku_graph_output(g, "report", ku_out(g, node, 0)));
     KU_TRY(ku_graph_output(g, "stats", stats));
     ku_id report = ku_out(g, node, 0);
+    KU_TRY(ku_update_scaler(g, o, report));
+    KU_TRY(ku_update_clip_values(g, o, grad, n_params, report));
     if (o->optimizer == KU_OP_lars || o->optimizer == KU_OP_lamb)
         KU_TRY(ku_update_layerwise(g, o, grad, n_params, report));
     else if (o->optimizer == KU_OP_adafactor)

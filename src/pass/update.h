@@ -29,6 +29,17 @@ int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
 int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op, ku_id tensor,
                       ku_id grad, ku_id report);
 
+/* update_scaler.c: the loss scaler's state as the step reads it, made at the first call; 0: there
+ * is no scaler, or no memory. */
+ku_id ku_update_scaler_state(struct ku_graph *g, const struct ku_compile_opts *o);
+/* The scaler's part of a rule. */
+void ku_update_scaler_attrs(const struct ku_attrs *rule, struct ku_attrs *a);
+/* The scaler's move behind a report; nothing without a scaler. */
+int ku_update_scaler(struct ku_graph *g, const struct ku_compile_opts *o, ku_id report);
+/* Gradients clipped by value in place of themselves, where o->rule.clip_value is above 0. */
+int ku_update_clip_values(struct ku_graph *g, const struct ku_compile_opts *o, ku_id *grad,
+                          ku_id n_params, ku_id report);
+
 /* The copy in compute precision that the optimizer writes with the parameter; 0 = none. */
 ku_id ku_update_copy(const struct ku_graph *g, ku_id tensor);
 /* Adafactor of all parameters with a gradient; operands as for ku_update_layerwise. */

@@ -2,6 +2,7 @@
 /* The public trainer: options become compile options, batches are cut to this rank's rows. */
 #include "kumi/trainer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 #include "train/agree.h"
 #include "train/batch.h"
 #include "train/config.h"
+#include "train/rule.h"
 #include "train/trainer.h"
 
 struct kumi_trainer {
@@ -105,6 +107,9 @@ static int compile_opts(const struct ku_graph *g, const struct kumi_trainer_opti
     out->mesh.extent[KU_AX_REPLICATE] = n_ranks;
     out->mesh.extent[KU_AX_VS] = (int)b.virtual_shards / n_ranks;
     out->mesh.extent[KU_AX_MB] = (int)b.k;
+    out->rule.loss_scale = 0x1p16;
+    KU_TRY(
+        ku_rule_loss_scale(compute, o->loss_scale == 0 ? (double)NAN : o->loss_scale, &out->rule));
     return optimizer_of(o->optimizer, &out->optimizer);
 }
 
@@ -114,20 +119,25 @@ static json_t *numerics_of(const struct kumi_trainer_options *o, const struct ku
     json_t *freeze = json_array();
     for (int i = 0; o->freeze && o->freeze[i]; i++)
         json_array_append_new(freeze, json_string(o->freeze[i]));
-    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:f, s:I, s:I, "
-                     "s:f, s:I, s:I, s:s, s:s, s:I, "
-                     "s:o}",
-                     "optimizer", ku_ops[c->optimizer].name, "lr", c->rule.lr, "beta1",
-                     c->rule.beta1, "beta2", c->rule.beta2, "eps", c->rule.eps, "weight_decay",
-                     c->rule.weight_decay, "momentum", c->rule.momentum, "dampening",
-                     c->rule.dampening, "trust_coefficient", c->rule.trust_coefficient, "min_coeff",
-                     c->rule.min_coeff, "max_coeff", c->rule.max_coeff, "nesterov",
-                     (int)c->rule.nesterov, "clip_norm", c->rule.clip, "warmup_steps",
-                     (json_int_t)c->rule.warmup, "decay_steps", (json_int_t)c->rule.decay, "min_lr",
-                     c->rule.min_lr, "k", (json_int_t)c->mesh.extent[KU_AX_MB], "virtual_shards",
-                     (json_int_t)c->mesh.extent[KU_AX_VS] * c->mesh.extent[KU_AX_REPLICATE],
-                     "precision", kumi_dtype_name(c->compute), "device", to->device->name, "seed",
-                     (json_int_t)to->seed, "freeze", freeze);
+    json_t *all = json_pack(
+        "{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:f, s:I, s:I, "
+        "s:f, s:I, s:I, s:s, s:s, s:I, "
+        "s:o}",
+        "optimizer", ku_ops[c->optimizer].name, "lr", c->rule.lr, "beta1", c->rule.beta1, "beta2",
+        c->rule.beta2, "eps", c->rule.eps, "weight_decay", c->rule.weight_decay, "momentum",
+        c->rule.momentum, "dampening", c->rule.dampening, "trust_coefficient",
+        c->rule.trust_coefficient, "min_coeff", c->rule.min_coeff, "max_coeff", c->rule.max_coeff,
+        "nesterov", (int)c->rule.nesterov, "clip_norm", c->rule.clip, "warmup_steps",
+        (json_int_t)c->rule.warmup, "decay_steps", (json_int_t)c->rule.decay, "min_lr",
+        c->rule.min_lr, "k", (json_int_t)c->mesh.extent[KU_AX_MB], "virtual_shards",
+        (json_int_t)c->mesh.extent[KU_AX_VS] * c->mesh.extent[KU_AX_REPLICATE], "precision",
+        kumi_dtype_name(c->compute), "device", to->device->name, "seed", (json_int_t)to->seed,
+        "freeze", freeze);
+    if (all && c->rule.loss_scale > 0) {
+        json_object_set_new(all, "loss_scale", json_real(c->rule.loss_scale));
+        json_object_set_new(all, "scaler", json_string(ku_attr_scalers[c->rule.scaler]));
+    }
+    return all;
 }
 
 int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
@@ -221,12 +231,13 @@ int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, in
                                          .update = *ku_trainer_update_count(t->t),
                                          .tokens = (int64_t)report[KU_REPORT_TOKENS],
                                          .applied = report[KU_REPORT_APPLY] != 0,
+                                         .loss_scale = ku_trainer_loss_scale(t->t),
                                          .step_ms = (double)times.run_ns * 1e-6,
                                          .exposed_comm_ms = (double)times.exposed_ns * 1e-6,
                                          .wait_ms = (double)times.wait_ns * 1e-6,
                                          .optimizer_ms = (double)times.once_ns * 1e-6};
     t->step++;
-    return KUMI_OK;
+    return ku_trainer_check_scale(t->t);
 }
 
 int kumi_trainer_evaluate(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports,
@@ -314,13 +325,20 @@ int kumi_trainer_digest(const struct kumi_trainer *t, char *text)
 
 int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
 {
-    struct ku_ckpt_desc d = {
-        .dir = dir, .step = t->step, .model_config = "{}", .numerics = t->numerics, .keep = keep};
+    json_t *state = ku_trainer_scaler_json(t->t);
+    struct ku_ckpt_desc d = {.dir = dir,
+                             .step = t->step,
+                             .model_config = "{}",
+                             .numerics = t->numerics,
+                             .state = state,
+                             .keep = keep};
     int status = KUMI_OK;
     if (t->t->job->rank == 0 && ku_os_mkdirs(dir) < 0)
         status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: cannot be made: %s", dir,
                         ku_os_why());
-    return ku_trainer_save(t->t, &d, status);
+    status = ku_trainer_save(t->t, &d, status);
+    json_decref(state);
+    return status;
 }
 
 /* Rank 0: where the newest is, and whether it was made with the same options. */

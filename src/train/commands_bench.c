@@ -138,7 +138,7 @@ static int op_row(void *ctx, const struct ku_bench_row *r)
 
 int ku_bench_op_run(const struct ku_bench_out *o, int threads)
 {
-    static const enum kumi_dtype dtypes[] = {KUMI_F32, KUMI_BF16};
+    static const enum kumi_dtype dtypes[] = {KUMI_F32, KUMI_BF16, KUMI_F16};
     struct ku_bench_opts opts = {.device = device_opts(threads), .only = o->only};
     struct op_rows rows = {o, opts.device.n_threads};
     struct ku_peak peak;
@@ -153,9 +153,9 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
                    "least", "most", "of", "GFLOP/s", "GB/s", "of limit", "shapes");
         KU_TRY(ku_bench_line(o, &text));
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         opts.dtype = dtypes[i];
-        if (o->dtype == NULL || strcmp(o->dtype, kumi_dtype_name(dtypes[i])) == 0)
+        if (o->dtype == NULL ? i < 2 : strcmp(o->dtype, kumi_dtype_name(dtypes[i])) == 0)
             KU_TRY(ku_bench_op(&opts, &peak, op_row, &rows));
     }
     return KUMI_OK;
@@ -178,8 +178,10 @@ int kumi_bench(const struct kumi_bench_options *b)
                       b->only ? b->only : "--dtype");
     if (!is_comm && b->bytes)
         return KU_ERR(KUMI_EINVAL, "bench: %.60s: --bytes is for comm alone", b->what);
-    if (b->dtype && strcmp(b->dtype, "f32") != 0 && strcmp(b->dtype, "bf16") != 0)
-        return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; f32 or bf16", b->dtype);
+    if (b->dtype && strcmp(b->dtype, "f32") != 0 && strcmp(b->dtype, "bf16") != 0 &&
+        !(is_op && strcmp(b->dtype, "f16") == 0))
+        return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; f32 or bf16%s", b->dtype,
+                      is_op ? ", or f16" : "");
     if (is_op)
         return ku_bench_op_run(&out, b->threads);
     if (strcmp(b->what, "peak") == 0)

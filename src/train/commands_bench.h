@@ -15,7 +15,7 @@ struct ku_bench_out {
     void *ctx;
     int as_json;
     const char *only;  /* op, comm: rows whose name begins so; NULL: all */
-    const char *dtype; /* op, comm: "f32" or "bf16"; NULL: both */
+    const char *dtype; /* op, comm: "f32" or "bf16"; op: "f16"; NULL: the first two */
     int64_t bytes;     /* comm: of one vector; 0: several */
 };
 /* Text: the first line, which names the machine and ranks x threads. */

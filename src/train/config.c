@@ -30,7 +30,8 @@ enum key_type {
     T_SCALING,
     T_NUMBERS,
     T_RECOMPUTE,
-    T_GROUPS
+    T_GROUPS,
+    T_SCALE
 };
 enum key_mark { NUMERICS, LAYOUT };
 struct key_row {
@@ -56,6 +57,7 @@ struct key_row {
 #define MOST_NUMBERS(most)   (most), NULL
 #define MOST_RECOMPUTE(most) (most), NULL
 #define MOST_GROUPS(most)    (most), NULL
+#define MOST_SCALE(most)     (most), NULL
 #define MOST_ENUM(most)      0, (most)
 static const struct key_row table[] = {
 #define KEY(section, key, type, value, least, most, mark, help)                                    \
@@ -236,6 +238,16 @@ static int set_number(const struct ku_config *o, const struct key_row *row, cons
     return KUMI_OK;
 }
 
+/* "dynamic" is 0. */
+static int set_scale(const struct ku_config *o, const char *path, const json_t *v, double *scale)
+{
+    const char *word = json_string_value(v);
+    *scale = json_number_value(v);
+    if (word ? strcmp(word, "dynamic") == 0 : *scale > 0 && *scale <= 0x1p126)
+        return KUMI_OK;
+    return ku_config_refuse(o, path, v, "\"dynamic\", or a number above 0");
+}
+
 static int set_pair(const struct ku_config *o, const struct key_row *row, const char *path,
                     const json_t *v, struct ku_pair *pair)
 {
@@ -277,6 +289,7 @@ static void set_null(const struct key_row *row, void *member)
         *(int64_t *)member = KU_NULL;
         return;
     case T_NUM:
+    case T_SCALE:
         *(double *)member = (double)NAN;
         return;
     case T_SPAN:
@@ -312,6 +325,8 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
     case T_INT:
     case T_NUM:
         return set_number(o, row, path, v, member);
+    case T_SCALE:
+        return set_scale(o, path, v, member);
     case T_PAIR:
         return set_pair(o, row, path, v, member);
     case T_NUMBERS:

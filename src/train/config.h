@@ -75,6 +75,7 @@ struct ku_recompute_key {
 #define KU_KEY_NUMBERS   struct ku_numbers
 #define KU_KEY_RECOMPUTE struct ku_recompute_key
 #define KU_KEY_GROUPS    struct ku_groups
+#define KU_KEY_SCALE     double /* NaN: null; 0: "dynamic" */
 struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
 #include "train/keys.def"

@@ -14,7 +14,7 @@ const struct ku_known ku_known_transports[] = {
     {NULL, NULL, 0},
 };
 const struct ku_known ku_known_devices[] = {
-    {"cpu", "own kernels, chosen by instruction set; f32 and bf16", 1},
+    {"cpu", "own kernels, chosen by instruction set; f32, bf16 and f16", 1},
     {"ref", "plain loops in f64, one thread: the oracle", 1},
     {"cuda", "not here", 0},
     {NULL, NULL, 0},

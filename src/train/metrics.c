@@ -217,6 +217,9 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
                "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"tokens\":%lld",
                (long long)l->step, number(l->epoch, b[0]), number(l->loss, b[1]),
                number(l->grad_norm, b[2]), number(l->lr, b[3]), (long long)l->tokens);
+    if (!isnan(l->loss_scale))
+        ku_str_add(&row, ",\"loss_scale\":%s,\"skipped_steps\":%lld", number(l->loss_scale, b[5]),
+                   (long long)l->n_skipped);
     add_values(&row, "", l->metrics);
     ku_str_add(&row, ",\"step_ms\":%.3f,\"tps\":%.1f,\"mfu\":%s", l->step_ms, tps,
                number(ku_metrics_mfu(m, tps), b[4]));

@@ -16,6 +16,8 @@ struct ku_metrics_line {
     double epoch, loss, grad_norm, lr, step_ms, data_ms;
     double exposed_ms, wait_ms, optimizer_ms;  /* of a logged step, mean of the ranks */
     int64_t held_bytes;                        /* by all ranks, of a logged step; 0: unknown */
+    double loss_scale;                         /* of the next step; NaN: there is no loss scaler */
+    int64_t n_skipped;                         /* steps up to here that it made no update */
     int64_t samples;                           /* of this step where tokens are samples, else 0 */
     const struct kumi_result_metrics *metrics; /* of a logged step */
 };

@@ -63,11 +63,12 @@ static void look(void *ctx, const struct ku_instr *i, const struct ku_view *out)
     }
 }
 
-/* The step moves buffers (running statistics) whether its update is applied or not: they are kept
- * meanwhile, those that the host's ranks share by the first. */
+/* The step moves buffers (running statistics) and the loss scale whether its update is applied or
+ * not: they are kept meanwhile, those that the host's ranks share by the first. */
 static int is_kept(const struct ku_trainer *t, const struct ku_program_state *x)
 {
-    return x->kind == KU_T_BUFFER && (x->arena != KU_AR_HOST || t->job->local_rank == 0);
+    return (x->kind == KU_T_BUFFER || x->kind == KU_T_COUNTER) &&
+           (x->arena != KU_AR_HOST || t->job->local_rank == 0);
 }
 
 static int keep(const struct ku_trainer *t, unsigned char **kept)

@@ -92,6 +92,8 @@ int ku_peak_read(const char *dtype, int cores, double *flops)
     char *path = cache_path(0);
     if (path == NULL)
         return ku_err_get()->status;
+    if (strcmp(dtype, "f16") == 0)
+        dtype = "f32"; /* what f16 is multiplied in */
     int status = find(path, dtype, cores, flops);
     ku_free(path);
     return status;

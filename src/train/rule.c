@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "op/scaler.h"
 #include "op/schedule.h"
 
 static int is_word(const char *key, const char *word)
@@ -101,6 +102,34 @@ static int schedule_of(const struct ku_config *c)
     return i;
 }
 
+int ku_rule_loss_scale(enum kumi_dtype compute, double scale, struct ku_attrs *a)
+{
+    if (isnan(scale) && compute != KUMI_F16) {
+        a->loss_scale = 0;
+        return KUMI_OK;
+    }
+    if (!isnan(scale) && scale != 0) {
+        a->scaler = KU_LOSS_SCALE_STATIC;
+        a->loss_scale = (double)(float)scale; /* backward starts in f32 */
+    }
+    return ku_scaler_check(a);
+}
+
+int ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o)
+{
+    const int is_torch = is_word(c->precision_scaler, "torch");
+    struct ku_attrs *a = &o->rule;
+    a->scaler = is_torch ? KU_LOSS_SCALE_PYTORCH : KU_LOSS_SCALE_DEEPSPEED;
+    a->scale_window = c->precision_window != KU_NULL ? c->precision_window : is_torch ? 2000 : 1000;
+    a->hysteresis = c->precision_hysteresis;
+    a->consecutive_hysteresis = c->precision_consecutive_hysteresis;
+    a->min_scale = c->precision_min_scale;
+    a->growth_factor = c->precision_growth_factor;
+    a->backoff_factor = c->precision_backoff_factor;
+    a->loss_scale = ldexp(1, (int)c->precision_initial_scale_power);
+    return ku_rule_loss_scale(o->compute, c->precision_loss_scale, a);
+}
+
 /* ds_one_cycle moves betas alone, as DeepSpeed's. */
 static int is_cycling(const struct ku_config *c)
 {
@@ -171,10 +200,14 @@ int ku_rule_check(const struct ku_config *c)
     const int is_cycle = is_word(c->schedule_type, "one_cycle");
     const int is_ds_cycle = is_word(c->schedule_type, "ds_one_cycle");
     const int has_momentum = c->optimizer_momentum > 0 || (is_cycle && c->schedule_cycle_momentum);
+    const int is_dynamic = c->precision_loss_scale == 0 ||
+                           (isnan(c->precision_loss_scale) && is_word(c->precision_compute, "f16"));
     const struct {
         int is_wrong;
         const char *path, *wanted;
     } rule[] = {
+        {is_dynamic && c->precision_window == 0, "precision.window", "at least 1 step"},
+        {is_dynamic && c->precision_min_scale <= 0, "precision.min_scale", "a number above 0"},
         {c->optimizer_nesterov && (!has_momentum || c->optimizer_dampening != 0),
          "optimizer.nesterov", "it needs optimizer.momentum above 0 and dampening 0"},
         {c->optimizer_min_coeff > c->optimizer_max_coeff, "optimizer.min_coeff",

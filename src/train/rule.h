@@ -24,6 +24,16 @@ void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a);
  *   milestone   [c->schedule_milestones.n], as the schedule counts
  */
 void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku_attrs *a);
+/*
+ * The loss scale of *a, whose scaler's rule is there, or none.
+ *
+ *   scale   NaN: dynamic with compute f16, else none; 0: dynamic; else fixed
+ *
+ * Errors: KUMI_EINVAL: a rule or a scale that means nothing.
+ */
+int ku_rule_loss_scale(enum kumi_dtype compute, double scale, struct ku_attrs *a);
+/* The same of the section precision. */
+int ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o);
 /* What no single key of the two sections shows. Errors: KUMI_EINVAL. */
 int ku_rule_check(const struct ku_config *c);
 

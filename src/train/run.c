@@ -314,13 +314,30 @@ static int evaluate(struct run *r)
     return KUMI_OK;
 }
 
+/* An overflow that the loss scaler has answered. */
+static int overflow(struct run *r, double scale)
+{
+    if (is_first(r))
+        KU_LOG(TRAIN, WARN, "overflow: step %lld: update skipped; loss scale %.15g, now %.15g",
+               (long long)r->step + 1, scale, ku_trainer_loss_scale(r->s.t));
+    int status = ku_trainer_check_scale(r->s.t);
+    if (status < 0) {
+        const struct kumi_error kept = *ku_err_get();
+        KU_TRY(look_after(r, 1)); /* the last good state is not given up */
+        ku_err_put(&kept);
+    }
+    return status;
+}
+
 /* Loss or gradient is not finite; the optimizer has not run. */
-static int nonfinite(struct run *r, const double *report)
+static int nonfinite(struct run *r, const double *report, double scale)
 {
     struct ku_nonfinite first;
     char what[400], whose[32] = "in the sum over ranks";
     int is_skipped =
-        strcmp(r->s.cfg.train_on_nonfinite, "skip") == 0 && ++r->n_skipped <= MAX_SKIPPED;
+        ++r->n_skipped <= MAX_SKIPPED && strcmp(r->s.cfg.train_on_nonfinite, "skip") == 0;
+    if (r->n_skipped <= MAX_SKIPPED && !isnan(scale))
+        return overflow(r, scale);
     if (!is_skipped)
         KU_TRY(look_after(r, 1)); /* the last good state is not given up */
     KU_TRY(ku_nonfinite_find(r->s.t, r->step, &first));
@@ -420,6 +437,8 @@ static int note_step(struct run *r, const double *report, int64_t data_ns)
         .wait_ms = (double)sum[SUM_WAIT_NS] * mean_ms,
         .optimizer_ms = (double)sum[SUM_ONCE_NS] * mean_ms,
         .held_bytes = sum[SUM_HELD_BYTES],
+        .loss_scale = ku_trainer_loss_scale(r->s.t),
+        .n_skipped = ku_trainer_n_skipped(r->s.t),
         .samples = ku_session_is_by_samples(&r->s) ? r->s.batch.global_batch : 0,
         .metrics = &metrics};
     ku_metrics_step(r->metrics, &line, is_logged(r));
@@ -432,12 +451,13 @@ static int one_step(struct run *r)
     int64_t begin = ku_clock_ns();
     KU_TRY(ku_agree_local(r->job, ku_session_fill_train(&r->s, r->step)));
     int64_t data_ns = ku_clock_ns() - begin;
+    double scale = ku_trainer_loss_scale(r->s.t);
     ku_profile_note(r->profile, r->step, KU_PROFILE_DATA, begin, begin + data_ns);
     ku_profile_before(r->profile, r->step);
     KU_TRY(ku_trainer_step(r->s.t, r->step, &report));
     ku_profile_after(r->profile, r->step);
     if (report[KU_REPORT_APPLY] == 0)
-        KU_TRY(nonfinite(r, report));
+        KU_TRY(nonfinite(r, report, scale));
     else
         r->n_skipped = 0;
     r->loss = report[KU_REPORT_LOSS];
@@ -514,6 +534,11 @@ static int write_summary(struct run *r, int64_t held_bytes, int64_t n_skipped)
         (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
         held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
         ku_metrics_curve(r->metrics));
+    double scale = ku_trainer_loss_scale(r->s.t);
+    if (!isnan(scale) && o) {
+        json_object_set_new(o, "loss_scale", real(scale));
+        json_object_set_new(o, "skipped_steps", json_integer(ku_trainer_n_skipped(r->s.t)));
+    }
     if (n_skipped && o)
         json_object_set_new(o, "skipped_samples", json_integer(n_skipped));
     if (result->is_by_samples && o)

@@ -154,8 +154,9 @@ static int check_options(const struct kumi_sample_options *o)
     if (o->n < 0 || o->n > MAX_TEXTS)
         return KU_ERR(KUMI_EINVAL, "sample: batch: %lld; give 1 to %d texts", (long long)o->n,
                       (int)MAX_TEXTS);
-    if (o->dtype && strcmp(o->dtype, "f32") != 0 && strcmp(o->dtype, "bf16") != 0)
-        return KU_ERR(KUMI_EINVAL, "sample: dtype: %.60s; f32 or bf16", o->dtype);
+    if (o->dtype && strcmp(o->dtype, "f32") != 0 && strcmp(o->dtype, "bf16") != 0 &&
+        strcmp(o->dtype, "f16") != 0)
+        return KU_ERR(KUMI_EINVAL, "sample: dtype: %.60s; f32, bf16 or f16", o->dtype);
     if (o->stop && o->stop[0] == '\0')
         return KU_ERR(KUMI_EINVAL, "sample: stop: empty; give a text, or none");
     return KUMI_OK;

@@ -150,6 +150,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     o->recompute_every = again->every;
     o->recompute_match = (const char *const *)again->match.item;
     o->rule.clip = c->train_clip_norm;
+    o->rule.clip_value = c->train_clip_value;
+    KU_TRY(ku_rule_scaler(c, o));
     ku_rule_optimizer(c, s->batch.global_batch, o);
     schedule_of(s, &o->rule);
     o->groups = s->groups;

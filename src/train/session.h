@@ -39,7 +39,7 @@ struct ku_session {
     struct ku_saving *saving; /* NULL unless checkpoint.async */
     struct ku_stored {        /* what the checkpoint that is being written is described by */
         char *model;
-        json_t *config, *libraries;
+        json_t *config, *libraries, *state;
     } saved;
 };
 

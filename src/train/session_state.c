@@ -29,6 +29,7 @@ static void forget(struct ku_session *s)
     ku_free(s->saved.model);
     json_decref(s->saved.config);
     json_decref(s->saved.libraries);
+    json_decref(s->saved.state);
     memset(&s->saved, 0, sizeof s->saved);
 }
 
@@ -36,16 +37,17 @@ static void forget(struct ku_session *s)
 static int describe(struct ku_session *s, const char *dir, int64_t step, struct ku_ckpt_desc *d)
 {
     s->saved = (struct ku_stored){ku_model_print(&s->model), ku_config_dump(&s->cfg),
-                                  ku_origin_libraries()};
+                                  ku_origin_libraries(), ku_trainer_scaler_json(s->t)};
     *d = (struct ku_ckpt_desc){.dir = dir,
                                .step = step,
                                .model_config = s->saved.model,
                                .numerics = s->numerics,
                                .config = s->saved.config,
                                .libraries = s->saved.libraries,
+                               .state = s->saved.state,
                                .data_fingerprint = s->data ? s->data->fingerprint : "",
                                .keep = (int)s->cfg.checkpoint_keep};
-    return s->saved.model && s->saved.config && s->saved.libraries
+    return s->saved.model && s->saved.config && s->saved.libraries && s->saved.state
                ? KUMI_OK
                : KU_ERR(KUMI_ENOMEM, "checkpoint: no memory");
 }

@@ -269,6 +269,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     KU_TRY(open_comms(t));
     KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph[0], t->memory, &t->tensor,
                                &t->n_tensors));
+    ku_trainer_note_scaler(t);
     for (int i = 0; i < n; i++)
         for (int p = 0; p < (o->no_eval ? 1 : 2); p++)
             KU_TRY(load(t, t->shape[i].program[p], &t->shape[i].exec[p]));
@@ -448,7 +449,7 @@ int64_t *ku_trainer_update_count(const struct ku_trainer *t)
 {
     const struct ku_program *p = t->program[KU_PROG_TRAIN];
     for (uint32_t s = 0; s < p->n_states; s++)
-        if (p->state[s].kind == KU_T_COUNTER)
+        if (p->state[s].kind == KU_T_COUNTER && p->state[s].dtype == KUMI_I64)
             return ku_memory_state(t->memory, &p->state[s]);
     return NULL;
 }

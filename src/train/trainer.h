@@ -6,6 +6,7 @@
 #include "ckpt/snapshot.h"
 #include "exec/exec.h"
 #include "kumi/run.h"
+#include "op/scaler.h"
 #include "pass/pass.h"
 
 /*
@@ -66,6 +67,10 @@ struct ku_trainer {
     struct ku_trainer_metric *metric; /* of the graph, over the evaluation */
     int n_metrics;
     int64_t compile_ns;
+    struct ku_trainer_scaler {
+        struct ku_attrs rule;
+        double *words; /* this rank's state, op/scaler.h; NULL: there is no loss scaler */
+    } scaler;
 };
 
 /*
@@ -166,6 +171,17 @@ void ku_trainer_drop_metrics(struct ku_trainer *t);
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
 /* A scalar of the state. */
 int64_t *ku_trainer_update_count(const struct ku_trainer *t);
+/* Of the loss scaler, behind the last step: the scale, NaN without a scaler; the steps that were no
+ * update, up to here. */
+double ku_trainer_loss_scale(const struct ku_trainer *t);
+int64_t ku_trainer_n_skipped(const struct ku_trainer *t);
+/* KUMI_ENUMERIC: it overflowed at its least scale. */
+int ku_trainer_check_scale(const struct ku_trainer *t);
+/* As manifests keep it, under "state": {} without a scaler; owned by the caller. Load: what is not
+ * there is as before the first step. */
+json_t *ku_trainer_scaler_json(const struct ku_trainer *t);
+void ku_trainer_scaler_load(struct ku_trainer *t, const json_t *state);
+void ku_trainer_note_scaler(struct ku_trainer *t); /* for ku_trainer_create */
 /* What the host's ranks map together as planned: the shared arena once, all others, the staging of
  * checkpoints and the rows read ahead of each rank. */
 size_t ku_trainer_host_bytes(const struct ku_trainer *t);

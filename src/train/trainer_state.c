@@ -66,6 +66,7 @@ int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
     status = ku_ckpt_read(&c, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
     *step = c.step;
     *ku_trainer_update_count(t) = c.update;
+    ku_trainer_scaler_load(t, json_object_get(c.manifest.root, "state"));
     ku_ckpt_close(&c);
     KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);

@@ -67,6 +67,10 @@ run bf16 --set precision.compute=bf16
 run bf16.four -n 4 --set precision.compute=bf16 --set train.threads=2
 same bf16 bf16.four
 differ one bf16
+run f16 --set precision.compute=f16
+run f16.four -n 4 --set precision.compute=f16 --set train.threads=2
+same f16 f16.four
+differ bf16 f16
 for last in drop wrap; do # rows instead of tokens, two micro-batches of a shard
     some=(--set data.last_batch=$last --set data.batch_tokens=null --set train.global_batch=16 --set train.micro_batch=2 --set data.shapes=3 --until 11)
     run $last "${some[@]}"

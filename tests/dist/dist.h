@@ -48,12 +48,16 @@ struct dist_case {
     double ema;
     const struct ku_update_group *groups;
     int n_groups;
-    double smoothing; /* of labels */
+    double smoothing;   /* of labels */
+    double loss_scale;  /* the first; 0 = no scaler */
+    int scaler, window; /* of it: enum ku_loss_scale_policy, 0 = 1000 steps */
+    double clip_value;  /* largest element of a gradient; 0 = any */
     struct kumi_gpt2 model;
     int64_t t;
     /* results */
     char digest[72];
-    double loss[64], norm[64], eval_loss;
+    double loss[64], norm[64], scale[64], eval_loss; /* scale: behind a step */
+    int64_t update;
 };
 
 static inline struct kumi_gpt2 dist_model(void)
@@ -116,6 +120,10 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     o.rule.weight_decay = 0.1;
     o.rule.eps = 1e-8;
     o.rule.ema = c->ema;
+    o.rule.loss_scale = c->loss_scale;
+    o.rule.scaler = c->scaler;
+    o.rule.scale_window = c->window ? c->window : 1000;
+    o.rule.clip_value = c->clip_value;
     o.rule.momentum = c->optimizer == KU_OP_rmsprop_both ? 0.5 : 0;
     o.groups = c->groups;
     o.n_groups = c->n_groups;
@@ -192,6 +200,7 @@ static inline int dist_rank(struct ku_job *job, void *arg)
         if (job->rank == 0 && step < 64) {
             c->loss[step] = report[KU_REPORT_LOSS];
             c->norm[step] = report[KU_REPORT_NORM];
+            c->scale[step] = ku_trainer_loss_scale(t);
         }
     }
     if (job->rank == 0 && !dist_padding_is_zero(t))
@@ -201,6 +210,7 @@ static inline int dist_rank(struct ku_job *job, void *arg)
     KU_TRY(ku_trainer_eval_run(t));
     if (job->rank == 0) {
         c->eval_loss = ku_trainer_eval_loss(t);
+        c->update = *ku_trainer_update_count(t);
         KU_TRY(ku_trainer_digest(t, 0, c->digest));
     }
     ku_trainer_destroy(t);

@@ -23,6 +23,7 @@ enum { N = 8, T = 9, VOCAB = 64 };
 static struct plan {
     char dir[64], text[96], digest[96];
     const char *save, *load; /* folders */
+    const char *precision;
     int64_t from, to, expect_from;
     double lr;
     int want; /* status of the load */
@@ -32,7 +33,8 @@ static int create(struct kumi_comm *world, struct kumi_trainer **trainer)
 {
     struct kumi_graph *graph;
     struct kumi_gpt2 config;
-    struct kumi_trainer_options o = {.lr = plan.lr, .clip_norm = 1, .virtual_shards = 4, .seed = 3};
+    struct kumi_trainer_options o = {
+        .lr = plan.lr, .clip_norm = 1, .virtual_shards = 4, .seed = 3, .precision = plan.precision};
     kumi_gpt2_defaults(&config);
     config.n_layer = 1, config.n_head = 3, config.n_embd = 12, config.n_positions = T,
     config.vocab_size = VOCAB;
@@ -135,11 +137,11 @@ static void setup_plan(void)
     assert_int_equal(ku_os_replace(plan.text, text, sizeof text), 0);
 }
 
-static void resumed_elsewhere(void **state)
+static void resume_in(const char *precision)
 {
     char whole[72], resumed[72], folder[96], empty[96];
-    (void)state;
     setup_plan();
+    plan.precision = precision;
     snprintf(folder, sizeof folder, "%s/checkpoints", plan.dir);
     snprintf(empty, sizeof empty, "%s/none", plan.dir);
     launch(1, whole);
@@ -153,6 +155,47 @@ static void resumed_elsewhere(void **state)
     launch(2, NULL);
     plan.load = empty, plan.want = KUMI_ENOCKPT;
     launch(2, NULL);
+    ku_os_rmtree(plan.dir);
+}
+
+static void resumed_elsewhere(void **state)
+{
+    (void)state;
+    resume_in(NULL);
+    resume_in("f16"); /* with its loss scaler */
+}
+
+/* What a step says of the scale: nothing where there is none. */
+static int scaled(void *arg)
+{
+    struct kumi_comm *world;
+    struct kumi_trainer *trainer = NULL;
+    struct kumi_metrics m;
+    int32_t tokens[N * T] = {0};
+    const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", tokens}};
+    (void)arg;
+    int status = kumi_comm_join(NULL, &world);
+    if (status < 0)
+        return status;
+    status = create(world, &trainer);
+    if (status == 0)
+        status = kumi_trainer_step(trainer, batch, 2, &m);
+    const int is_f16 = plan.precision != NULL;
+    if (status == 0 &&
+        (!m.applied || (is_f16 ? m.loss_scale != 65536 : m.loss_scale == m.loss_scale)))
+        status = 3;
+    kumi_trainer_destroy(trainer);
+    kumi_comm_leave(world);
+    return status;
+}
+static void loss_scale(void **state)
+{
+    (void)state;
+    setup_plan();
+    for (int i = 0; i < 2; i++) {
+        plan.precision = i ? "f16" : NULL;
+        assert_int_equal(kumi_launch(scaled, NULL, 2), 0);
+    }
     ku_os_rmtree(plan.dir);
 }
 
@@ -191,6 +234,7 @@ static void rows_are_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(resumed_elsewhere),
+                                       cmocka_unit_test(loss_scale),
                                        cmocka_unit_test(rows_are_samples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,16 +107,16 @@ static void ignored_targets(void **state)
 
 /*
  * bf16 keeps 8 bits, so a rounding errs by at most u = 2^-8 of its number (half of that on
- * average). To first order the loss moves by sum_i (x_i dL/dx_i) d_i over all numbers x_i that are
- * rounded, |d_i| <= u. With independent errors, uniform at worst, that is a deviation of
- * sigma = u / sqrt(3) sqrt(sum_i (x_i dL/dx_i)^2), which make.py measures in f64 for each batch.
- * A step may be off by 4 sigma, all steps by 2 sigma in the root mean square. Gradients err by u
- * too: what was learnt until a step, |L_0 - L_t|, is right to u of it.
+ * average), f16 11, u = 2^-11. To first order the loss moves by sum_i (x_i dL/dx_i) d_i over all
+ * numbers x_i that are rounded, |d_i| <= u. With independent errors, uniform at worst, that is a
+ * deviation of sigma = u / sqrt(3) sqrt(sum_i (x_i dL/dx_i)^2), which make.py measures in f64 for
+ * each batch. A step may be off by 4 sigma, all steps by 2 sigma in the root mean square. Gradients
+ * err by u too: what was learnt until a step, |L_0 - L_t|, is right to u of it.
  */
-static double bf16_excess(const struct run *r, const struct expected *e, double *rms)
+static double half_excess(const struct run *r, const struct expected *e, double *rms)
 {
     double sensitivity[STEPS];
-    const double u = 0x1p-8;
+    const double u = strcmp(r->compute, "f16") == 0 ? 0x1p-11 : 0x1p-8;
     double worst = 0, sum = 0;
     read_more(r->model, "sensitivity", sensitivity, STEPS);
     for (int t = 0; t < STEPS; t++) {
@@ -129,7 +129,7 @@ static double bf16_excess(const struct run *r, const struct expected *e, double 
     return fmax(worst, *rms / 2);
 }
 
-static void bf16_of(const char *model, const char *isa)
+static void half_of(const char *model, const char *compute, const char *isa)
 {
     struct expected e;
     char other[64];
@@ -141,15 +141,15 @@ static void bf16_of(const char *model, const char *isa)
                         .n = 1 + layout % 2,
                         .k = 1 + layout / 2,
                         .device = "cpu",
-                        .compute = "bf16",
+                        .compute = compute,
                         .gradients = "",
                         .other = other};
         run(&r);
-        expect_within(&r, "share of bf16's bound", bf16_excess(&r, &e, &rms), 1);
+        expect_within(&r, "share of the bound", half_excess(&r, &e, &rms), 1);
         worst = fmax(worst, worst_of(r.loss, e.loss, STEPS));
         if (layout == 3)
-            print_message("%-7skumi bf16 on %-12s loss %.2e, %.2f sigma in the mean\n", model, isa,
-                          worst, rms);
+            print_message("%-7skumi %-4s on %-12s loss %.2e, %.2f sigma in the mean\n", model,
+                          compute, isa, worst, rms);
     }
 }
 
@@ -157,8 +157,18 @@ static void bf16(void **state)
 {
     (void)state;
     for (enum ku_isa isa = KU_ISA_BASE; isa <= ku_cpu_isa(); isa++) {
-        bf16_of("tied", ku_cpu_isa_name(isa));
-        bf16_of("untied", ku_cpu_isa_name(isa));
+        half_of("tied", "bf16", ku_cpu_isa_name(isa));
+        half_of("untied", "bf16", ku_cpu_isa_name(isa));
+    }
+}
+
+/* Under the loss scaler, as it is without any key for it; nothing overflows. */
+static void f16(void **state)
+{
+    (void)state;
+    for (enum ku_isa isa = KU_ISA_BASE; isa <= ku_cpu_isa(); isa++) {
+        half_of("tied", "f16", ku_cpu_isa_name(isa));
+        half_of("untied", "f16", ku_cpu_isa_name(isa));
     }
 }
 
@@ -184,17 +194,20 @@ static void sees_differences(void **state)
                         .gradients = "",
                         .other = bf16_rows[i]};
         run(&r);
-        if (bf16_excess(&r, &e, &rms) <= 1)
+        if (half_excess(&r, &e, &rms) <= 1)
             fail_msg("bf16, %s: not seen", bf16_rows[i]);
     }
 }
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f32),     cmocka_unit_test(older_cpus),
-        cmocka_unit_test(ref_f64), cmocka_unit_test(ignored_targets),
-        cmocka_unit_test(bf16),    cmocka_unit_test(sees_differences)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(f32),
+                                       cmocka_unit_test(older_cpus),
+                                       cmocka_unit_test(ref_f64),
+                                       cmocka_unit_test(ignored_targets),
+                                       cmocka_unit_test(bf16),
+                                       cmocka_unit_test(f16),
+                                       cmocka_unit_test(sees_differences)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     if (chdir(KUMI_SOURCE_DIR) < 0) /* the configurations name their files from there */

@@ -215,6 +215,11 @@ static void cpu_bf16(void **state)
     (void)state;
     check_layouts("cpu", KUMI_BF16);
 }
+static void cpu_f16(void **state)
+{
+    (void)state;
+    check_layouts("cpu", KUMI_F16);
+}
 static void ref_f64(void **state)
 {
     (void)state;
@@ -307,9 +312,9 @@ static void sync_is_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_f32),        cmocka_unit_test(cpu_bf16),     cmocka_unit_test(ref_f64),
-        cmocka_unit_test(three_shards),   cmocka_unit_test(synchronised), cmocka_unit_test(resumed),
-        cmocka_unit_test(sync_is_refused)};
+        cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),       cmocka_unit_test(cpu_f16),
+        cmocka_unit_test(ref_f64), cmocka_unit_test(three_shards),   cmocka_unit_test(synchronised),
+        cmocka_unit_test(resumed), cmocka_unit_test(sync_is_refused)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -277,8 +277,8 @@ static void errors(const struct run *r)
     o.stop = "";
     expect_error(o, KUMI_EINVAL, "stop: empty");
     o.stop = NULL;
-    o.dtype = "f16";
-    expect_error(o, KUMI_EINVAL, "dtype: f16");
+    o.dtype = "f64";
+    expect_error(o, KUMI_EINVAL, "dtype: f64");
     o.dtype = NULL;
     o.prompt = "";
     expect_error(o, KUMI_EINVAL, "prompt: empty");

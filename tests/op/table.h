@@ -18,7 +18,7 @@
  * any x · p as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit> ids below it ·
  * t<limit> targets below it, some ignored · k control port · w words · e exact sum, with counts
  * behind it · E exact sums, one after the other · c a count · r report (R: of a skipped update, u:
- * of the first one) · d f64, not negative.
+ * of the first one) · d f64, not negative · L a loss scaler's state.
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -90,6 +90,8 @@ static const struct op_row op_table[] = {
     {"rename", "row_name=101", "x:n131c129", 1},
     {"cast", "dtype=f32", "x:n3c37", 1},
     {"cast", "dtype=bf16", "x:n131c129", 1},
+    {"cast", "dtype=f16", "x:n131c129", 1},
+    {"cast", "dtype=f16", "b:n3c37", 1},
 #include "op/table_conv.h"
 #include "op/table_cache.h"
     {"select", "", "x:n3t5c7 i5:n3", 1},
@@ -207,6 +209,8 @@ static const struct op_row op_table[] = {
     {"max_all", "", "x:n0", 1},
     {"max_all", "", "b:n3c5", 1},
     {"loss_seed", "shift=9", "", 1},
+    {"loss_seed", "shift=9 loss_scale=65536", "L:w8", 1},
+    {"loss_seed", "shift=3 loss_scale=1000.5 scaler=static", "d:w8", 1},
     {"fold", "", "f:n3c5 f:n3c5", 1},
     {"fold", "reduce=max", "f:n131c129 f:n131c129", 1},
     {"fold", "", "e:w75 e:w75", 1},
@@ -222,6 +226,18 @@ static const struct op_row op_table[] = {
      "e:w73 e:w72 c:w1 c:w1", 2},
     {"step_scalars", "lr=0.001 schedule=step gamma=0.5 step_size=1 period=3",
      "e:w73 e:w72 c:w1 c:w1", 2},
+    {"step_scalars", "clip=1 shift=3 lr=0.001 loss_scale=65536", "e:w75 e:w72 c:w1 c:w1 L:w8", 2},
+    {"loss_scaler", "loss_scale=65536", "L:w8 r:w8", 1},
+    {"loss_scaler", "loss_scale=65536 scale_window=3", "L:w8 r:w8", 1},
+    {"loss_scaler", "loss_scale=65536 min_scale=32768", "L:w8 R:w8", 1},
+    {"loss_scaler", "loss_scale=65536 scaler=torch scale_window=4", "L:w8 r:w8", 1},
+    {"loss_scaler", "loss_scale=65536 scaler=torch backoff_factor=0.3", "L:w8 R:w8", 1},
+    {"loss_scaler", "loss_scale=65536 scaler=static", "L:w8 R:w8", 1},
+    {"clip_value", "clip_value=0.5", "x:n3c5 r:w8", 1},
+    {"clip_value", "clip_value=0.5", "x:n131c129 r:w8", 1},
+    {"clip_value", "clip_value=0.5", "b:n3c5 r:w8", 1},
+    {"clip_value", "clip_value=1e-3", "f:n3c5 R:w8", 1},
+    {"clip_value", "clip_value=1", "x:n0 r:w8", 1},
     {"loss_scalars", "", "e:w72 c:w1", 1},
 
     {"adamw", "weight_decay=0.1 eps=1e-8", "f:n3c5 f:n3c5 p:n3c5 x:n3c5 r:w8", 3},
@@ -229,17 +245,21 @@ static const struct op_row op_table[] = {
      "f:n131c129 f:n131c129 p:n131c129 x:n131c129 r:w8", 4},
     {"adamw", "eps=1e-8 dtype=bf16", "f:n3c5 f:n3c5 p:n3c5 f:n3c5 R:w8", 4},
     {"adamw", "eps=1e-8", "f:n0 f:n0 p:n0 f:n0 r:w8", 3},
+    {"adamw", "eps=1e-8 dtype=f16", "f:n131c129 f:n131c129 p:n131c129 x:n131c129 r:w8", 4},
     {"adam", "weight_decay=0.01 eps=1e-8 beta2=0.99", "f:n3c5 f:n3c5 p:n3c5 x:n3c5 u:w8", 3},
     {"adam", "eps=1e-8 dtype=f32", "f:n131c129 f:n131c129 p:n131c129 f:n131c129 r:w8", 4},
     {"sgd", "momentum=0.9 weight_decay=0.01", "f:n3c5 f:n3c5 x:n3c5 r:w8", 2},
     {"sgd", "momentum=0.9 nesterov=1 dtype=bf16", "f:n131c129 f:n131c129 f:n131c129 u:w8", 3},
     {"sgd", "", "f:n3c5 f:n3c5 f:n3c5 R:w8", 2},
+    {"sgd", "momentum=0.9 dtype=f16", "f:n131c129 f:n131c129 f:n131c129 u:w8", 3},
+    {"sgd", "dtype=f16", "f:n3c5 f:n3c5 f:n3c5 R:w8", 3},
 
     {"adagrad", "lr_decay=0.1 weight_decay=0.01 eps=1e-10", "f:n3c5 p:n3c5 x:n3c5 r:w8", 2},
     {"adagrad", "eps=1e-10 dtype=bf16 lr_mult=0.5", "f:n131c129 p:n131c129 f:n131c129 u:w8", 3},
     {"adagrad", "dtype=bf16", "f:n3c5 p:n3c5 f:n3c5 R:w8", 3},
     {"lion", "beta2=0.99 weight_decay=0.1", "f:n3c5 f:n3c5 x:n3c5 r:w8", 2},
     {"lion", "dtype=bf16 lr_mult=3", "f:n131c129 f:n131c129 f:n131c129 u:w8", 3},
+    {"lion", "dtype=f16", "f:n131c129 f:n131c129 x:n131c129 r:w8", 3},
     {"lion", "dtype=f32", "f:n3c5 f:n3c5 f:n3c5 R:w8", 3},
     {"rmsprop", "weight_decay=0.01 eps=1e-8", "f:n3c5 p:n3c5 x:n3c5 r:w8", 2},
     {"rmsprop", "eps=1e-8 alpha=0.9 dtype=bf16", "f:n131c129 p:n131c129 f:n131c129 r:w8", 3},
@@ -276,6 +296,7 @@ static const struct op_row op_table[] = {
     {"adafactor", "rows=131 cols=129 count=16899 eps=1e-3 dtype=bf16 index=1 lr_mult=2",
      "f:n131c129 f:n131c129 p:a131 p:b129 d:w1 u:w8 d:w4", 2},
     {"adafactor", "rows=3 cols=5 count=15 dtype=bf16", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 R:w8 d:w2", 2},
+    {"adafactor", "rows=3 cols=5 count=15 dtype=f16", "f:n3c5 f:n3c5 p:a3 p:b5 d:w1 r:w8 d:w2", 2},
     {"variance_norms", "count=5 eps=1e-3", "f:n5 p:n5 f:n5 r:w8 E:w144", 2},
     {"variance_norms", "count=9001 eps=1e-3 index=1", "f:n9001 p:n9001 f:n9001 r:w8 E:w432", 2},
     {"variance_norms", "count=5", "f:n5 p:n5 f:n5 R:w8 E:w144", 2},
@@ -306,6 +327,7 @@ static const struct op_row op_table[] = {
     {"lamb", "weight_decay=0.1 eps=1e-6 index=1 dtype=bf16",
      "f:n131c129 f:n131c129 p:n131c129 r:w8 d:w6", 2},
     {"lamb", "eps=1e-6 max_coeff=0.5 dtype=f32", "f:n3c5 f:n3c5 p:n3c5 u:w8 d:w2", 2},
+    {"lamb", "eps=1e-6 dtype=f16", "f:n131c129 f:n131c129 p:n131c129 r:w8 d:w2", 2},
     {"lamb", "eps=1e-6 dtype=bf16", "f:n3c5 f:n3c5 p:n3c5 R:w8 d:w2", 2},
     {"lamb", "eps=1e-6", "f:n0 f:n0 p:n0 r:w8 d:w2", 1},
     {"lars", "momentum=0.9 weight_decay=0.01 eps=1e-8", "f:n3c5 f:n3c5 x:n3c5 r:w8 d:w2", 2},

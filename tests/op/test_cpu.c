@@ -5,13 +5,13 @@
 
 static void on_isa(enum ku_isa isa)
 {
-    static const enum kumi_dtype dtype[] = {KUMI_F32, KUMI_BF16};
+    static const enum kumi_dtype dtype[] = {KUMI_F32, KUMI_BF16, KUMI_F16};
     struct op_device dev[3];
     if (isa > ku_cpu_isa())
         skip();
     for (int i = 0; i < 3; i++)
         dev[i] = device_open(&ku_device_cpu, isa, i + 1);
-    check_table(dev, 3, dtype, 2);
+    check_table(dev, 3, dtype, 3);
     for (int i = 0; i < 3; i++)
         device_close(&dev[i]);
 }

@@ -7,8 +7,8 @@
  *     P^T = exp(S^T scale - max)       maximum, sum and log-sum-exp are lanes: no horizontal sums
  *     O^T[d][query] += V^T P^T         V is read where it lies, P^T is already a packed panel
  *
- * and likewise backward. bf16 keys and values are widened tile by tile; arithmetic is f32. Where
- * the machine multiplies pairs of bf16, attn_pairs_body.h does it instead.
+ * and likewise backward. bf16 and f16 keys and values are widened tile by tile; arithmetic is f32.
+ * Where the machine multiplies pairs of bf16, attn_pairs_body.h does it instead.
  */
 #include "device/cpu/attn_common.h"
 
@@ -32,7 +32,7 @@ static struct rows widen_rows(const struct ku_attn_tile *t, const void *x, int64
     if (t->dtype == KUMI_F32)
         return (struct rows){(const float *)x + from * t->ld_k, t->ld_k};
     for (int64_t i = 0; i < n; i++)
-        cast(buf + i * t->d, KUMI_F32, (const uint16_t *)x + (from + i) * t->ld_k, KUMI_BF16, t->d);
+        cast(buf + i * t->d, KUMI_F32, (const uint16_t *)x + (from + i) * t->ld_k, t->dtype, t->d);
     return (struct rows){buf, t->d};
 }
 

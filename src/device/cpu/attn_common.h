@@ -7,11 +7,11 @@ enum { QUERIES = GEMM_NR };
 
 INLINE const void *element(const struct ku_attn_tile *t, const void *x, int64_t i)
 {
-    return (const char *)x + i * (t->dtype == KUMI_BF16 ? 2 : 4);
+    return (const char *)x + i * bytes_of(t->dtype);
 }
 INLINE void *element_out(const struct ku_attn_tile *t, void *x, int64_t i)
 {
-    return (char *)x + i * (t->dtype == KUMI_BF16 ? 2 : 4);
+    return (char *)x + i * bytes_of(t->dtype);
 }
 
 /* Lanes (of 16) that a query tile occupies: GEMM_NR may be 8. */
@@ -140,8 +140,7 @@ static void sum_out_d_out(const struct ku_attn_tile *t)
     for (int64_t q = 0; q < t->t; q++) {
         const void *o = element(t, t->o, q * t->ld_o), *d_o = element(t, t->d_out, q * t->ld_o);
         vf s = {0};
-        BY_DTYPE(t->dtype, FOR_VECTORS(t->d, s += LOAD(KUMI_F32, o) * LOAD(KUMI_F32, d_o)),
-                 FOR_VECTORS(t->d, s += LOAD(KUMI_BF16, o) * LOAD(KUMI_BF16, d_o)));
+        BY_DTYPE(t->dtype, FOR_VECTORS(t->d, s += LOAD(T, o) * LOAD(T, d_o)));
         delta[q] = sum_lanes(s);
     }
 }
@@ -164,7 +163,7 @@ static void begin_heads(const struct ku_attn_tile *t)
 /* Zeros in dK and dV: of keys that nobody sees. */
 static void put_unseen_keys(const struct ku_attn_tile *t)
 {
-    const size_t bytes = (size_t)t->d * (t->dtype == KUMI_BF16 ? 2 : 4);
+    const size_t bytes = (size_t)(t->d * bytes_of(t->dtype));
     for (int64_t k = t->n_seen; k < t->s; k++) {
         memset(element_out(t, t->dk, k * t->ld_k), 0, bytes);
         memset(element_out(t, t->dv, k * t->ld_k), 0, bytes);

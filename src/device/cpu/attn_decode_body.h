@@ -108,8 +108,7 @@ static void attn_decode(const struct ku_attn_tile *t)
     for (int64_t k0 = 0; k0 < t->n_seen; k0 += DECODE_KEYS) {
         int64_t n = t->n_seen - k0 < DECODE_KEYS ? t->n_seen - k0 : DECODE_KEYS;
         for (int64_t i = 0; i < t->n_heads; i++)
-            BY_DTYPE(t->dtype, decode_tile(t, KUMI_F32, k0, n, &head[i]),
-                     decode_tile(t, KUMI_BF16, k0, n, &head[i]));
+            BY_DTYPE(t->dtype, decode_tile(t, T, k0, n, &head[i]));
         ku_pool_poll(t->pool, t->thread);
     }
     for (int64_t i = 0; i < t->n_heads; i++) {

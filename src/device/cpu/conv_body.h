@@ -49,8 +49,12 @@ INLINE void conv_pack_cols(const struct ku_conv_panel *p, enum kumi_dtype t, int
 INLINE uint32_t lane_of(const void *w, enum kumi_dtype t, int64_t at, int pairs)
 {
     uint32_t bits;
+    if (pairs)
+        return ((const uint16_t *)w)[at];
+    if (t == KUMI_F16)
+        return ((vu)load_n(t, w, at, 1))[0];
     if (t == KUMI_BF16)
-        return (uint32_t)((const uint16_t *)w)[at] << (pairs ? 0 : 16);
+        return (uint32_t)((const uint16_t *)w)[at] << 16;
     memcpy(&bits, (const float *)w + at, 4);
     return bits;
 }
@@ -80,12 +84,12 @@ KERNEL void conv_pack(const struct ku_conv_panel *p, enum kumi_dtype dtype, int 
         if (pairs)
             conv_pack_cols(p, KUMI_BF16, 1);
         else
-            BY_DTYPE(dtype, conv_pack_cols(p, KUMI_F32, 0), conv_pack_cols(p, KUMI_BF16, 0));
+            BY_DTYPE(dtype, conv_pack_cols(p, T, 0));
     } else {
         if (pairs)
             conv_pack_rows(p, KUMI_BF16, 1);
         else
-            BY_DTYPE(dtype, conv_pack_rows(p, KUMI_F32, 0), conv_pack_rows(p, KUMI_BF16, 0));
+            BY_DTYPE(dtype, conv_pack_rows(p, T, 0));
     }
 }
 
@@ -107,7 +111,7 @@ INLINE void conv_unpack_as(const struct ku_conv_sums *p, enum kumi_dtype t)
             }
             transpose_16(v);
             for (int64_t j = 0; j < LANES && j0 + j < p->n_cols; j++) {
-                char *out = (char *)p->out + (j0 + j) * p->out_ld * (t == KUMI_BF16 ? 2 : 4);
+                char *out = (char *)p->out + (j0 + j) * p->out_ld * bytes_of(t);
                 vf x = (vf)v[j];
                 if (p->accumulate)
                     x += LOAD(t, out);
@@ -117,7 +121,7 @@ INLINE void conv_unpack_as(const struct ku_conv_sums *p, enum kumi_dtype t)
 }
 KERNEL void conv_unpack(const struct ku_conv_sums *p, enum kumi_dtype dtype)
 {
-    BY_DTYPE(dtype, conv_unpack_as(p, KUMI_F32), conv_unpack_as(p, KUMI_BF16));
+    BY_DTYPE(dtype, conv_unpack_as(p, T));
 }
 
 /* Pixels to the panels of their columns. */
@@ -153,7 +157,7 @@ KERNEL void pack_split(const struct ku_conv_row *r, enum kumi_dtype dtype, int p
     if (pairs)
         pack_split_as(r, KUMI_BF16, 1);
     else
-        BY_DTYPE(dtype, pack_split_as(r, KUMI_F32, 0), pack_split_as(r, KUMI_BF16, 0));
+        BY_DTYPE(dtype, pack_split_as(r, T, 0));
 }
 
 /* n pieces of `units`, up to 15 units more: in ascending order, the next one covers them. */

@@ -86,7 +86,7 @@ struct tile {
 static void copy_lines(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_cpu_conv *v = &k->conv;
-    const int is_cast = k->product.dtype == KUMI_BF16 && !ku_cpu_has_pairs(k);
+    const int is_cast = k->product.dtype != KUMI_F32 && !ku_cpu_has_pairs(k);
     struct ku_cpu_line l = {
         .n = t->n, .x = -v->w.pad, .n_x = pixels_of(v, v->w.dst), .c = t->group * v->k};
     const size_t line_bytes = (size_t)(l.n_x * v->k) * kumi_dtype_bytes(k->product.dtype);
@@ -96,7 +96,7 @@ static void copy_lines(const struct ku_kernel *k, const struct tile *t)
         ku_cpu_pad_line(k, l, (char *)as);
         memset((char *)as + line_bytes, 0, 4);
         if (is_cast)
-            k->cpu->ops->cast(to, KUMI_F32, as, KUMI_BF16, l.n_x * v->k);
+            k->cpu->ops->cast(to, KUMI_F32, as, k->product.dtype, l.n_x * v->k);
     }
 }
 

@@ -299,7 +299,7 @@ static struct ku_finish finish_at(const struct ku_kernel *k, const struct tile *
 }
 static void fetch_results(const struct ku_finish *f, int64_t rows)
 {
-    const int64_t bytes = f->dtype == KUMI_BF16 ? 2 : 4;
+    const int64_t bytes = (int64_t)kumi_dtype_bytes(f->dtype);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t at = r * f->ld * bytes, end = at + f->n * bytes; at < end; at += LINE_BYTES)
             __builtin_prefetch((char *)f->out + at, 1);

@@ -47,9 +47,10 @@ int ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_vi
 
 int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v)
 {
-    if (v->dtype == KUMI_F32 || v->dtype == KUMI_BF16)
+    if (ku_cpu_is_float(v))
         return KUMI_OK;
-    return KU_ERR(KUMI_EINVAL, "device cpu: %s: %s is %s; it computes f32 and bf16, use device ref",
+    return KU_ERR(KUMI_EINVAL,
+                  "device cpu: %s: %s is %s; it computes f32, bf16 and f16, use device ref",
                   ku_ops[k->call.op].name, what, kumi_dtype_name(v->dtype));
 }
 

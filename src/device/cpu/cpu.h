@@ -27,8 +27,8 @@ struct ku_cpu {
     struct ku_pool *pool;
     enum ku_isa isa;
     const struct ku_isa_ops *ops;
-    const struct ku_isa_pairs *pairs;                 /* NULL: bf16 is widened to f32 units */
-    const struct ku_gemm_micro *gemm_bf16;            /* of pairs, or of matrix tiles */
+    const struct ku_isa_pairs *pairs;      /* NULL: bf16 is widened to f32 units, as f16 always */
+    const struct ku_gemm_micro *gemm_bf16; /* of pairs, or of matrix tiles */
     const struct ku_gemm_micro *slim_f32, *slim_bf16; /* half as wide; NULL: none */
     unsigned char *scratch;                           /* n_threads * KU_CPU_SCRATCH_BYTES */
 };
@@ -147,10 +147,15 @@ int64_t ku_cpu_extent(const struct ku_shape *s, int from, int to);
 /* Address of element i. */
 static inline void *ku_cpu_at(const struct ku_view *v, int64_t i)
 {
-    size_t bytes = v->dtype == KUMI_F32    ? 4
-                   : v->dtype == KUMI_BF16 ? 2
-                                           : kumi_dtype_bytes(v->dtype);
+    size_t bytes = v->dtype == KUMI_F32                            ? 4
+                   : v->dtype == KUMI_BF16 || v->dtype == KUMI_F16 ? 2
+                                                                   : kumi_dtype_bytes(v->dtype);
     return (char *)v->data + (size_t)i * bytes;
+}
+/* Of a dtype that this device computes with. */
+static inline int ku_cpu_is_float(const struct ku_view *v)
+{
+    return v->dtype == KUMI_F32 || v->dtype == KUMI_BF16 || v->dtype == KUMI_F16;
 }
 /* Orders streamed stores before whatever tells others of them. */
 static inline void ku_cpu_fence(void)
@@ -159,8 +164,8 @@ static inline void ku_cpu_fence(void)
     __builtin_ia32_sfence();
 #endif
 }
-/* Products: the kernel of their dtype; units (f32, or two bf16) of n_k elements of the contraction,
- * up to the kernel's step: what is over is zero. */
+/* Products: the kernel of their dtype; units (f32, f16 widened to it, or two bf16) of n_k elements
+ * of the contraction, up to the kernel's step: what is over is zero. */
 static inline int ku_cpu_has_pairs(const struct ku_kernel *k)
 {
     return k->product.dtype == KUMI_BF16 && k->cpu->gemm_bf16 != NULL;
@@ -191,11 +196,11 @@ enum { KU_CPU_FEW_CHANNELS = 8 };
 int ku_cpu_bind_line(struct ku_kernel *k);
 int ku_cpu_bind_slide(struct ku_kernel *k);
 int ku_cpu_bind_conv_dw(struct ku_kernel *k);
-/* f32 or bf16, or KUMI_EINVAL that names op, operand and remedy. */
+/* f32, bf16 or f16, or KUMI_EINVAL that names op, operand and remedy. */
 int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);
 int ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,
                  enum kumi_dtype dtype);
-/* All float operands of the call: f32 or bf16. */
+/* All float operands of the call likewise. */
 int ku_cpu_check_all(const struct ku_kernel *k);
 /* Words of the control port (last input) and the op's dropout, read at launch. */
 struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k);

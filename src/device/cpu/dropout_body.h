@@ -146,6 +146,5 @@ INLINE void dropout_as(void *dst, const void *x, enum kumi_dtype t, int64_t n,
 KERNEL void dropout(void *dst, const void *x, enum kumi_dtype t, int64_t n,
                     const struct ku_dropout *d, uint64_t first)
 {
-    BY_DTYPE(t, dropout_as(dst, x, KUMI_F32, n, d, first),
-             dropout_as(dst, x, KUMI_BF16, n, d, first));
+    BY_DTYPE(t, dropout_as(dst, x, T, n, d, first));
 }

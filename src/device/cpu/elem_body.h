@@ -22,14 +22,21 @@
         else                                                                                       \
             store_n(dtype, p, i, some, x);                                                         \
     } while (0)
-/* Makes the dtype a constant of two copies of the code. */
-#define BY_DTYPE(dtype, call_f32, call_bf16)                                                       \
+/* Runs the statement in the copy of the code in which the dtype is a constant, T. */
+#define BY_DTYPE_AS(T, dtype, ...)                                                                 \
     do {                                                                                           \
-        if ((dtype) == KUMI_BF16)                                                                  \
-            call_bf16;                                                                             \
-        else                                                                                       \
-            call_f32;                                                                              \
+        if ((dtype) == KUMI_BF16) {                                                                \
+            const enum kumi_dtype T = KUMI_BF16;                                                   \
+            __VA_ARGS__;                                                                           \
+        } else if ((dtype) == KUMI_F16) {                                                          \
+            const enum kumi_dtype T = KUMI_F16;                                                    \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            const enum kumi_dtype T = KUMI_F32;                                                    \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
     } while (0)
+#define BY_DTYPE(dtype, ...) BY_DTYPE_AS(T, dtype, __VA_ARGS__)
 
 INLINE void cast_as(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype from, int64_t n)
 {
@@ -40,8 +47,7 @@ KERNEL void cast(void *dst, enum kumi_dtype to, const void *src, enum kumi_dtype
     if (to == from)
         memmove(dst, src, (size_t)n * kumi_dtype_bytes(to));
     else
-        BY_DTYPE(to, cast_as(dst, KUMI_F32, src, KUMI_BF16, n),
-                 cast_as(dst, KUMI_BF16, src, KUMI_F32, n));
+        BY_DTYPE_AS(TO, to, BY_DTYPE_AS(FROM, from, cast_as(dst, TO, src, FROM, n)));
 }
 
 INLINE void add_as(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
@@ -50,7 +56,7 @@ INLINE void add_as(void *dst, const void *a, const void *b, enum kumi_dtype t, i
 }
 KERNEL void add(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
 {
-    BY_DTYPE(t, add_as(dst, a, b, KUMI_F32, n), add_as(dst, a, b, KUMI_BF16, n));
+    BY_DTYPE(t, add_as(dst, a, b, T, n));
 }
 INLINE void mul_as(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
 {
@@ -58,7 +64,7 @@ INLINE void mul_as(void *dst, const void *a, const void *b, enum kumi_dtype t, i
 }
 KERNEL void mul(void *dst, const void *a, const void *b, enum kumi_dtype t, int64_t n)
 {
-    BY_DTYPE(t, mul_as(dst, a, b, KUMI_F32, n), mul_as(dst, a, b, KUMI_BF16, n));
+    BY_DTYPE(t, mul_as(dst, a, b, T, n));
 }
 INLINE void scale_as(void *dst, const void *x, float by, enum kumi_dtype t, int64_t n)
 {
@@ -66,7 +72,17 @@ INLINE void scale_as(void *dst, const void *x, float by, enum kumi_dtype t, int6
 }
 KERNEL void scale(void *dst, const void *x, float by, enum kumi_dtype t, int64_t n)
 {
-    BY_DTYPE(t, scale_as(dst, x, by, KUMI_F32, n), scale_as(dst, x, by, KUMI_BF16, n));
+    BY_DTYPE(t, scale_as(dst, x, by, T, n));
+}
+
+INLINE void clamp_as(void *dst, const void *x, float limit, enum kumi_dtype t, int64_t n)
+{
+    const vf most = splat(limit), least = splat(-limit); /* NaN, the second, stays */
+    FOR_VECTORS(n, STORE(t, dst, min_f(most, max_f(least, LOAD(t, x)))));
+}
+KERNEL void clamp(void *dst, const void *x, float limit, enum kumi_dtype t, int64_t n)
+{
+    BY_DTYPE(t, clamp_as(dst, x, limit, T, n));
 }
 
 /*
@@ -158,7 +174,7 @@ INLINE void act_as(void *dst, const void *x, int act, enum kumi_dtype t, int64_t
 }
 KERNEL void act_all(void *dst, const void *x, int act, enum kumi_dtype t, int64_t n)
 {
-#define ONE(a) BY_DTYPE(t, act_as(dst, x, a, KUMI_F32, n), act_as(dst, x, a, KUMI_BF16, n))
+#define ONE(a) BY_DTYPE(t, act_as(dst, x, a, T, n))
     BY_ACT(act, ONE);
 #undef ONE
 }
@@ -169,8 +185,7 @@ INLINE void act_dx_as(void *dx, const void *dy, const void *x, int act, enum kum
 }
 KERNEL void act_dx(void *dx, const void *dy, const void *x, int act, enum kumi_dtype t, int64_t n)
 {
-#define ONE(a)                                                                                     \
-    BY_DTYPE(t, act_dx_as(dx, dy, x, a, KUMI_F32, n), act_dx_as(dx, dy, x, a, KUMI_BF16, n))
+#define ONE(a) BY_DTYPE(t, act_dx_as(dx, dy, x, a, T, n))
     BY_ACT(act, ONE);
 #undef ONE
 }
@@ -182,8 +197,7 @@ INLINE void glu_as(void *dst, const void *gate, const void *up, int act, enum ku
 }
 KERNEL void glu(void *dst, const void *gate, const void *up, int act, enum kumi_dtype t, int64_t n)
 {
-#define ONE(a)                                                                                     \
-    BY_DTYPE(t, glu_as(dst, gate, up, a, KUMI_F32, n), glu_as(dst, gate, up, a, KUMI_BF16, n))
+#define ONE(a) BY_DTYPE(t, glu_as(dst, gate, up, a, T, n))
     BY_ACT(act, ONE);
 #undef ONE
 }
@@ -212,9 +226,7 @@ INLINE void glu_dx_as(void *dgate, void *dup, const void *dy, const void *gate, 
 KERNEL void glu_dx(void *dgate, void *dup, const void *dy, const void *gate, const void *up,
                    int act, enum kumi_dtype t, int64_t n)
 {
-#define ONE(a)                                                                                     \
-    BY_DTYPE(t, glu_dx_as(dgate, dup, dy, gate, up, a, KUMI_F32, n),                               \
-             glu_dx_as(dgate, dup, dy, gate, up, a, KUMI_BF16, n))
+#define ONE(a) BY_DTYPE(t, glu_dx_as(dgate, dup, dy, gate, up, a, T, n))
     BY_ACT(act, ONE);
 #undef ONE
 }
@@ -225,7 +237,7 @@ INLINE void sum_into_as(float *sum, const void *x, enum kumi_dtype t, int64_t n)
 }
 KERNEL void sum_into(float *sum, const void *x, enum kumi_dtype t, int64_t n)
 {
-    BY_DTYPE(t, sum_into_as(sum, x, KUMI_F32, n), sum_into_as(sum, x, KUMI_BF16, n));
+    BY_DTYPE(t, sum_into_as(sum, x, T, n));
 }
 INLINE void prod_into_as(float *sum, const void *a, const void *b, enum kumi_dtype t, float shift,
                          float factor, int64_t n)
@@ -236,8 +248,7 @@ INLINE void prod_into_as(float *sum, const void *a, const void *b, enum kumi_dty
 KERNEL void prod_into(float *sum, const void *a, const void *b, enum kumi_dtype t, float shift,
                       float factor, int64_t n)
 {
-    BY_DTYPE(t, prod_into_as(sum, a, b, KUMI_F32, shift, factor, n),
-             prod_into_as(sum, a, b, KUMI_BF16, shift, factor, n));
+    BY_DTYPE(t, prod_into_as(sum, a, b, T, shift, factor, n));
 }
 
 INLINE void finish_as(void *dst, enum kumi_dtype t, const float *sum, int accumulate, int64_t n)
@@ -249,8 +260,7 @@ INLINE void finish_as(void *dst, enum kumi_dtype t, const float *sum, int accumu
 }
 KERNEL void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulate, int64_t n)
 {
-    BY_DTYPE(t, finish_as(dst, KUMI_F32, sum, accumulate, n),
-             finish_as(dst, KUMI_BF16, sum, accumulate, n));
+    BY_DTYPE(t, finish_as(dst, T, sum, accumulate, n));
 }
 
 /* Past the caches: full lines only, no line is read; the caller fences before it hands on. */
@@ -265,28 +275,37 @@ INLINE void stream_f32(float *dst, const float *x, int64_t n)
     if (i < n)
         memcpy(dst + i, x + i, (size_t)(n - i) * sizeof *dst);
 }
-INLINE void stream_bf16(uint16_t *dst, const float *x, int64_t n)
+INLINE void stream_halves(enum kumi_dtype t, uint16_t *dst, const float *x, int64_t n)
 {
     int64_t i = 0;
 #if defined(__AVX512F__)
     if ((uintptr_t)dst % 64 == 0)
         for (; i + 2 * LANES <= n; i += 2 * LANES) {
-            __m512i low = _mm512_castsi256_si512((__m256i)narrow(load(KUMI_F32, x, i)));
-            __m256i high = (__m256i)narrow(load(KUMI_F32, x, i + LANES));
+            __m512i low = _mm512_castsi256_si512((__m256i)narrow(t, load(KUMI_F32, x, i)));
+            __m256i high = (__m256i)narrow(t, load(KUMI_F32, x, i + LANES));
             _mm512_stream_si512((__m512i *)(void *)(dst + i), _mm512_inserti64x4(low, high, 1));
         }
 #endif
-    cast_as(dst + i, KUMI_BF16, x + i, KUMI_F32, n - i);
+    cast_as(dst + i, t, x + i, KUMI_F32, n - i);
+}
+INLINE void stream(enum kumi_dtype t, void *out, int64_t at, const float *x, int64_t n)
+{
+    if (t == KUMI_F32)
+        stream_f32((float *)out + at, x, n);
+    else
+        stream_halves(t, (uint16_t *)out + at, x, n);
 }
 
 INLINE vf rounded(enum kumi_dtype t, vf x)
 {
+    if (t == KUMI_F16)
+        return widen_f16(narrow_f16(x));
     return t == KUMI_BF16 ? (vf)(round_upper(x) & 0xffff0000u) : x;
 }
 INLINE void finish_rows_as(const struct ku_finish *f, enum kumi_dtype t, int act, int64_t n_rows,
                            const float *sum, int64_t ld_sum)
 {
-    const size_t row_bytes = (size_t)f->ld * (t == KUMI_BF16 ? 2 : 4);
+    const size_t row_bytes = (size_t)(f->ld * bytes_of(t));
     char *out = f->out, *raw = f->raw;
     for (int64_t r = 0; r < n_rows; r++) {
         FOR_VECTORS(f->n, {
@@ -309,13 +328,10 @@ KERNEL void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *
 {
     if (f->stream) {
         for (int64_t r = 0; r < n_rows; r++, sum += ld_sum)
-            BY_DTYPE(f->dtype, stream_f32((float *)f->out + r * f->ld, sum, f->n),
-                     stream_bf16((uint16_t *)f->out + r * f->ld, sum, f->n));
+            BY_DTYPE(f->dtype, stream(T, f->out, r * f->ld, sum, f->n));
         return;
     }
-#define ONE(a)                                                                                     \
-    BY_DTYPE(f->dtype, finish_rows_as(f, KUMI_F32, a, n_rows, sum, ld_sum),                        \
-             finish_rows_as(f, KUMI_BF16, a, n_rows, sum, ld_sum))
+#define ONE(a) BY_DTYPE(f->dtype, finish_rows_as(f, T, a, n_rows, sum, ld_sum))
     BY_ACT(f->act, ONE);
 #undef ONE
 }
@@ -324,7 +340,7 @@ KERNEL void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *
 INLINE void finish_cols_as(const struct ku_finish *f, enum kumi_dtype t, int64_t n_rows,
                            const float *sum, int64_t ld_sum)
 {
-    const int64_t bytes = t == KUMI_BF16 ? 2 : 4;
+    const int64_t bytes = bytes_of(t);
     for (int64_t j0 = 0; j0 < f->n; j0 += LANES)
         for (int64_t i = 0; i < n_rows; i += LANES) {
             const int64_t some = n_rows - i < LANES ? n_rows - i : LANES;
@@ -346,6 +362,5 @@ INLINE void finish_cols_as(const struct ku_finish *f, enum kumi_dtype t, int64_t
 }
 KERNEL void finish_cols(const struct ku_finish *f, int64_t n_rows, const float *sum, int64_t ld_sum)
 {
-    BY_DTYPE(f->dtype, finish_cols_as(f, KUMI_F32, n_rows, sum, ld_sum),
-             finish_cols_as(f, KUMI_BF16, n_rows, sum, ld_sum));
+    BY_DTYPE(f->dtype, finish_cols_as(f, T, n_rows, sum, ld_sum));
 }

@@ -140,8 +140,7 @@ static void tile_cast(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    if ((x->dtype == KUMI_F32 || x->dtype == KUMI_BF16) &&
-        (y->dtype == KUMI_F32 || y->dtype == KUMI_BF16))
+    if (ku_cpu_is_float(x) && ku_cpu_is_float(y))
         k->cpu->ops->cast(ku_cpu_at(y, from), y->dtype, ku_cpu_at(x, from), x->dtype, n);
     else
         ku_convert(ku_cpu_at(y, from), y->dtype, ku_cpu_at(x, from), x->dtype, n);

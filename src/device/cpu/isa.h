@@ -9,8 +9,8 @@
 
 /*
  * What a tile is made of: loops over contiguous elements or one row, once per instruction set.
- * dtypes are f32 or bf16; arithmetic is f32, a result is rounded once. Pointers may be equal (in
- * place) where a function reads and writes element by element, and do not overlap otherwise.
+ * dtypes are f32, bf16 or f16; arithmetic is f32, a result is rounded once. Pointers may be equal
+ * (in place) where a function reads and writes element by element, and do not overlap otherwise.
  */
 struct ku_dropout {
     uint64_t seed;
@@ -223,6 +223,8 @@ struct ku_isa_ops {
     void (*add)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
     void (*mul)(void *dst, const void *a, const void *b, enum kumi_dtype dtype, int64_t n);
     void (*scale)(void *dst, const void *x, float by, enum kumi_dtype dtype, int64_t n);
+    /* held within limit of zero; NaN stays */
+    void (*clamp)(void *dst, const void *x, float limit, enum kumi_dtype dtype, int64_t n);
     void (*act)(void *dst, const void *x, int act, enum kumi_dtype dtype, int64_t n);
     void (*act_dx)(void *dx, const void *dy, const void *x, int act, enum kumi_dtype dtype,
                    int64_t n);

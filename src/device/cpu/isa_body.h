@@ -26,6 +26,7 @@ const struct ku_isa_ops ISA_OPS = {
     .add = add,
     .mul = mul,
     .scale = scale,
+    .clamp = clamp,
     .act = act_all,
     .act_dx = act_dx,
     .glu = glu,

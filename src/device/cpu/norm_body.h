@@ -46,7 +46,7 @@ _Static_assert(PAIR == 2 * LANES, "a pair is two vectors");
 
 INLINE void load_pair(vf to[2], enum kumi_dtype t, const void *p, int64_t i, int64_t some)
 {
-    if (t == KUMI_F32) {
+    if (t != KUMI_BF16) {
         const int64_t low = some < LANES ? some : LANES;
         to[0] = low == LANES ? load(t, p, i) : load_n(t, p, i, low);
         to[1] = some == PAIR ? load(t, p, i + LANES)
@@ -75,7 +75,7 @@ INLINE void store_bytes(void *p, vu bytes, int64_t n, int is_streamed)
     else
         memcpy(p, &bytes, (size_t)n);
 }
-/* Of what its dtype holds already: nothing is rounded. */
+/* Of what its dtype holds already: nothing is rounded (f16 may be). */
 INLINE void store_pair(enum kumi_dtype t, void *p, int64_t i, int64_t some, const vf z[2],
                        int is_streamed)
 {
@@ -86,8 +86,12 @@ INLINE void store_pair(enum kumi_dtype t, void *p, int64_t i, int64_t some, cons
             store_bytes((float *)p + i + LANES, (vu)z[1], (some - low) * 4, is_streamed);
         return;
     }
-    store_bytes((uint16_t *)p + i, (vu)z[0] >> 16 | ((vu)z[1] & 0xffff0000u), some * 2,
-                is_streamed);
+    vu both = (vu)z[0] >> 16 | ((vu)z[1] & 0xffff0000u);
+    if (t == KUMI_F16) {
+        const vh half[2] = {narrow_f16(z[0]), narrow_f16(z[1])};
+        memcpy(&both, half, sizeof both);
+    }
+    store_bytes((uint16_t *)p + i, both, some * 2, is_streamed);
 }
 /* To nearest even, as round_upper, whose care for NaNs is not needed: those of what bf16 and
  * vectors without payload (ku_norm) make are quiet and have no lower half. */
@@ -107,6 +111,8 @@ INLINE void round_pair(enum kumi_dtype t, vf z[2])
 {
     if (t == KUMI_BF16)
         EACH(h, 2) z[h] = (vf)(nearest_upper(z[h]) & 0xffff0000u);
+    if (t == KUMI_F16)
+        EACH(h, 2) z[h] = rounded(t, z[h]);
 }
 INLINE void store_rounded(enum kumi_dtype t, void *p, int64_t i, int64_t some, vf z[2],
                           int is_streamed)
@@ -163,11 +169,9 @@ INLINE void norm_sums_as(const struct ku_norm *o, int p, int64_t n, int64_t r, i
 }
 static void norm_sums(const struct ku_norm *o)
 {
-#define CALL_F32(p, n, r, step, j, some)  norm_sums_as(o, p, n, r, step, j, some, KUMI_F32)
-#define CALL_BF16(p, n, r, step, j, some) norm_sums_as(o, p, n, r, step, j, some, KUMI_BF16)
-    BY_DTYPE(o->dtype, FOR_ROWS(o, CALL_F32), FOR_ROWS(o, CALL_BF16));
-#undef CALL_F32
-#undef CALL_BF16
+#define CALL(p, n, r, step, j, some) norm_sums_as(o, p, n, r, step, j, some, T)
+    BY_DTYPE(o->dtype, FOR_ROWS(o, CALL));
+#undef CALL
 }
 
 INLINE void norm_apply_as(const struct ku_norm *o, int p, int64_t n, int64_t r, int64_t step,
@@ -211,7 +215,7 @@ INLINE void norm_apply_of(const struct ku_norm *o, enum kumi_dtype t)
 }
 static void norm_apply(const struct ku_norm *o)
 {
-    BY_DTYPE(o->dtype, norm_apply_of(o, KUMI_F32), norm_apply_of(o, KUMI_BF16));
+    BY_DTYPE(o->dtype, norm_apply_of(o, T));
 }
 
 INLINE void norm_dsums_as(const struct ku_norm *o, int p, int64_t n, int64_t r, int64_t step,
@@ -254,7 +258,7 @@ INLINE void norm_dsums_of(const struct ku_norm *o, enum kumi_dtype t)
 }
 static void norm_dsums(const struct ku_norm *o)
 {
-    BY_DTYPE(o->dtype, norm_dsums_of(o, KUMI_F32), norm_dsums_of(o, KUMI_BF16));
+    BY_DTYPE(o->dtype, norm_dsums_of(o, T));
 }
 
 /* dx = scale dz - (x - mean) slope - bias */
@@ -282,11 +286,9 @@ INLINE void norm_dx_as(const struct ku_norm *o, int p, int64_t n, int64_t r, int
 }
 static void norm_dx(const struct ku_norm *o)
 {
-#define CALL_F32(p, n, r, step, j, some)  norm_dx_as(o, p, n, r, step, j, some, KUMI_F32)
-#define CALL_BF16(p, n, r, step, j, some) norm_dx_as(o, p, n, r, step, j, some, KUMI_BF16)
-    BY_DTYPE(o->dtype, FOR_ROWS(o, CALL_F32), FOR_ROWS(o, CALL_BF16));
-#undef CALL_F32
-#undef CALL_BF16
+#define CALL(p, n, r, step, j, some) norm_dx_as(o, p, n, r, step, j, some, T)
+    BY_DTYPE(o->dtype, FOR_ROWS(o, CALL));
+#undef CALL
 }
 
 static void norm_widen(double *to, float *from, int64_t n)

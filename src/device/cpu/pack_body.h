@@ -63,9 +63,7 @@ KERNEL void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dty
         return;
     }
     for (int64_t k = 0; k < n_k; k++)
-        BY_DTYPE(dtype,
-                 pack_row_f32((float *)panel + k * width, width, src, KUMI_F32, k * ld, n_cols),
-                 pack_row_f32((float *)panel + k * width, width, src, KUMI_BF16, k * ld, n_cols));
+        BY_DTYPE(dtype, pack_row_f32((float *)panel + k * width, width, src, T, k * ld, n_cols));
 }
 
 /* Units [k, k + 16) of one column; unit = f32, or a bf16 widened, or two bf16 side by side. */
@@ -108,6 +106,5 @@ KERNEL void pack_cols(void *panel, int64_t width, const void *src, enum kumi_dty
     if (pairs)
         pack_cols_as(panel, width, src, KUMI_BF16, ld, n_k, n_cols, 1);
     else
-        BY_DTYPE(dtype, pack_cols_as(panel, width, src, KUMI_F32, ld, n_k, n_cols, 0),
-                 pack_cols_as(panel, width, src, KUMI_BF16, ld, n_k, n_cols, 0));
+        BY_DTYPE(dtype, pack_cols_as(panel, width, src, T, ld, n_k, n_cols, 0));
 }

@@ -33,7 +33,7 @@ INLINE void pool_max_as(const struct ku_pool_pixel *p, enum kumi_dtype t, uint16
 }
 KERNEL void pool_max(const struct ku_pool_pixel *p, enum kumi_dtype dtype, uint16_t *place)
 {
-    BY_DTYPE(dtype, pool_max_as(p, KUMI_F32, place), pool_max_as(p, KUMI_BF16, place));
+    BY_DTYPE(dtype, pool_max_as(p, T, place));
 }
 
 INLINE void pool_pick_as(const struct ku_pool_pixel *p, enum kumi_dtype t, const uint16_t *place)
@@ -51,7 +51,7 @@ INLINE void pool_pick_as(const struct ku_pool_pixel *p, enum kumi_dtype t, const
 }
 KERNEL void pool_pick(const struct ku_pool_pixel *p, enum kumi_dtype dtype, const uint16_t *place)
 {
-    BY_DTYPE(dtype, pool_pick_as(p, KUMI_F32, place), pool_pick_as(p, KUMI_BF16, place));
+    BY_DTYPE(dtype, pool_pick_as(p, T, place));
 }
 
 INLINE void pool_mean_as(const struct ku_pool_pixel *p, enum kumi_dtype t)
@@ -68,5 +68,5 @@ INLINE void pool_mean_as(const struct ku_pool_pixel *p, enum kumi_dtype t)
 }
 KERNEL void pool_mean(const struct ku_pool_pixel *p, enum kumi_dtype dtype)
 {
-    BY_DTYPE(dtype, pool_mean_as(p, KUMI_F32), pool_mean_as(p, KUMI_BF16));
+    BY_DTYPE(dtype, pool_mean_as(p, T));
 }

@@ -61,7 +61,7 @@ static void rope_angles(float *cosine, float *sine, const double *angle, double 
 INLINE void rope_as(void *y, const void *x, enum kumi_dtype t, const float *cosine,
                     const float *sine, float sign, int64_t n, int64_t n_rows)
 {
-    const size_t half = (size_t)n * (t == KUMI_BF16 ? 2 : 4);
+    const size_t half = (size_t)(n * bytes_of(t));
     for (int64_t r = 0; r < n_rows; r++) {
         const char *x1 = (const char *)x + (size_t)r * 2 * half, *x2 = x1 + half;
         char *y1 = (char *)y + (size_t)r * 2 * half, *y2 = y1 + half;
@@ -76,6 +76,5 @@ INLINE void rope_as(void *y, const void *x, enum kumi_dtype t, const float *cosi
 static void rope(void *y, const void *x, enum kumi_dtype t, const float *cosine, const float *sine,
                  float sign, int64_t n, int64_t n_rows)
 {
-    BY_DTYPE(t, rope_as(y, x, KUMI_F32, cosine, sine, sign, n, n_rows),
-             rope_as(y, x, KUMI_BF16, cosine, sine, sign, n, n_rows));
+    BY_DTYPE(t, rope_as(y, x, T, cosine, sine, sign, n, n_rows));
 }

@@ -40,12 +40,7 @@ static void layer_norm(void *y, float *mean, float *rstd, const void *x, enum ku
                        const void *gain, const void *bias, enum kumi_dtype tg, int64_t n,
                        double eps)
 {
-    if (tg == KUMI_BF16)
-        BY_DTYPE(t, layer_norm_as(y, mean, rstd, x, KUMI_F32, gain, bias, KUMI_BF16, n, eps),
-                 layer_norm_as(y, mean, rstd, x, KUMI_BF16, gain, bias, KUMI_BF16, n, eps));
-    else
-        BY_DTYPE(t, layer_norm_as(y, mean, rstd, x, KUMI_F32, gain, bias, KUMI_F32, n, eps),
-                 layer_norm_as(y, mean, rstd, x, KUMI_BF16, gain, bias, KUMI_F32, n, eps));
+    BY_DTYPE_AS(TG, tg, BY_DTYPE(t, layer_norm_as(y, mean, rstd, x, T, gain, bias, TG, n, eps)));
 }
 
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gain */
@@ -68,12 +63,7 @@ INLINE void layer_norm_dx_as(void *dx, const void *dy, const void *x, enum kumi_
 static void layer_norm_dx(void *dx, const void *dy, const void *x, enum kumi_dtype t,
                           const void *gain, enum kumi_dtype tg, float mean, float rstd, int64_t n)
 {
-    if (tg == KUMI_BF16)
-        BY_DTYPE(t, layer_norm_dx_as(dx, dy, x, KUMI_F32, gain, KUMI_BF16, mean, rstd, n),
-                 layer_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_BF16, mean, rstd, n));
-    else
-        BY_DTYPE(t, layer_norm_dx_as(dx, dy, x, KUMI_F32, gain, KUMI_F32, mean, rstd, n),
-                 layer_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_F32, mean, rstd, n));
+    BY_DTYPE_AS(TG, tg, BY_DTYPE(t, layer_norm_dx_as(dx, dy, x, T, gain, TG, mean, rstd, n)));
 }
 
 /* Squares only add up: one pass. */
@@ -92,12 +82,7 @@ INLINE void rms_norm_as(void *y, float *rstd_out, const void *x, enum kumi_dtype
 static void rms_norm(void *y, float *rstd, const void *x, enum kumi_dtype t, const void *gain,
                      enum kumi_dtype tg, int64_t n, double eps)
 {
-    if (tg == KUMI_BF16)
-        BY_DTYPE(t, rms_norm_as(y, rstd, x, KUMI_F32, gain, KUMI_BF16, n, eps),
-                 rms_norm_as(y, rstd, x, KUMI_BF16, gain, KUMI_BF16, n, eps));
-    else
-        BY_DTYPE(t, rms_norm_as(y, rstd, x, KUMI_F32, gain, KUMI_F32, n, eps),
-                 rms_norm_as(y, rstd, x, KUMI_BF16, gain, KUMI_F32, n, eps));
+    BY_DTYPE_AS(TG, tg, BY_DTYPE(t, rms_norm_as(y, rstd, x, T, gain, TG, n, eps)));
 }
 
 /* dx = rstd (g - xhat mean(g xhat)), g = dy gain */
@@ -113,12 +98,7 @@ INLINE void rms_norm_dx_as(void *dx, const void *dy, const void *x, enum kumi_dt
 static void rms_norm_dx(void *dx, const void *dy, const void *x, enum kumi_dtype t,
                         const void *gain, enum kumi_dtype tg, float rstd, int64_t n)
 {
-    if (tg == KUMI_BF16)
-        BY_DTYPE(t, rms_norm_dx_as(dx, dy, x, KUMI_F32, gain, KUMI_BF16, rstd, n),
-                 rms_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_BF16, rstd, n));
-    else
-        BY_DTYPE(t, rms_norm_dx_as(dx, dy, x, KUMI_F32, gain, KUMI_F32, rstd, n),
-                 rms_norm_dx_as(dx, dy, x, KUMI_BF16, gain, KUMI_F32, rstd, n));
+    BY_DTYPE_AS(TG, tg, BY_DTYPE(t, rms_norm_dx_as(dx, dy, x, T, gain, TG, rstd, n)));
 }
 
 /*
@@ -142,7 +122,7 @@ INLINE float log_sum_exp_as(const void *x, enum kumi_dtype t, int64_t n)
     float top = -INFINITY;
     for (int64_t from = 0; from < n; from += 1024) {
         int64_t len = n - from < 1024 ? n - from : 1024;
-        const char *p = (const char *)x + from * (t == KUMI_BF16 ? 2 : 4);
+        const char *p = (const char *)x + from * bytes_of(t);
         const int64_t full = len / LANES * LANES;
         vf m = splat(-INFINITY), s = {0};
         for (int64_t i = 0; i < full; i += LANES)
@@ -170,9 +150,7 @@ INLINE float log_sum_exp_as(const void *x, enum kumi_dtype t, int64_t n)
 }
 static float log_sum_exp(const void *x, enum kumi_dtype t, int64_t n)
 {
-    if (t == KUMI_BF16)
-        return log_sum_exp_as(x, KUMI_BF16, n);
-    return log_sum_exp_as(x, KUMI_F32, n);
+    BY_DTYPE(t, return log_sum_exp_as(x, T, n));
 }
 INLINE void softmax_scaled_as(void *dst, const void *x, enum kumi_dtype t, float lse, float factor,
                               float minus, int64_t n)
@@ -184,8 +162,7 @@ INLINE void softmax_scaled_as(void *dst, const void *x, enum kumi_dtype t, float
 static void softmax_scaled(void *dst, const void *x, enum kumi_dtype t, float lse, float factor,
                            float minus, int64_t n)
 {
-    BY_DTYPE(t, softmax_scaled_as(dst, x, KUMI_F32, lse, factor, minus, n),
-             softmax_scaled_as(dst, x, KUMI_BF16, lse, factor, minus, n));
+    BY_DTYPE(t, softmax_scaled_as(dst, x, T, lse, factor, minus, n));
 }
 /* In pieces of 1,024, which add up in f64. */
 static double sum(const void *x, enum kumi_dtype t, int64_t n)
@@ -193,10 +170,7 @@ static double sum(const void *x, enum kumi_dtype t, int64_t n)
     double total = 0;
     for (int64_t from = 0; from < n; from += 1024) {
         int64_t len = n - from < 1024 ? n - from : 1024;
-        if (t == KUMI_BF16)
-            total += (double)row_sum((const uint16_t *)x + from, KUMI_BF16, len);
-        else
-            total += (double)row_sum((const float *)x + from, KUMI_F32, len);
+        BY_DTYPE(t, total += (double)row_sum((const char *)x + from * bytes_of(T), T, len));
     }
     return total;
 }
@@ -216,9 +190,7 @@ INLINE int64_t n_above_as(const void *x, enum kumi_dtype t, int64_t n, float tha
 }
 static int64_t n_above(const void *x, enum kumi_dtype t, int64_t n, float than, int or_equal)
 {
-    if (t == KUMI_BF16)
-        return n_above_as(x, KUMI_BF16, n, than, or_equal);
-    return n_above_as(x, KUMI_F32, n, than, or_equal);
+    BY_DTYPE(t, return n_above_as(x, T, n, than, or_equal));
 }
 
 /* GCC 12 would convert quarters and put them together. */
@@ -274,16 +246,14 @@ INLINE double sumsq_as(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_b
 }
 static double sumsq(const void *x, enum kumi_dtype t, int64_t n, int64_t *n_bad)
 {
-    if (t == KUMI_BF16)
-        return sumsq_as(x, KUMI_BF16, n, n_bad);
-    return sumsq_as(x, KUMI_F32, n, n_bad);
+    BY_DTYPE(t, return sumsq_as(x, T, n, n_bad));
 }
 static double max_of(const void *x, enum kumi_dtype t, int64_t n)
 {
     double m = (double)-INFINITY;
     for (int64_t i = 0; i < n; i++) {
-        double v =
-            (double)(t == KUMI_BF16 ? load_n(KUMI_BF16, x, i, 1) : load_n(KUMI_F32, x, i, 1))[0];
+        double v = 0;
+        BY_DTYPE(t, v = (double)load_n(T, x, i, 1)[0]);
         m = v > m || v != v ? v : m;
     }
     return m;

@@ -5,8 +5,8 @@
 /*
  * Sixteen lanes of f32, in the compilers' vector extension: one body serves every instruction set,
  * which the file that includes it chooses by its flags (isa_base.c, isa_avx2.c, isa_avx512.c).
- * Sixteen lanes everywhere, so that sums have the same tree on every machine. bf16 is widened when
- * it is read and rounded, to nearest even, when a result is written.
+ * Sixteen lanes everywhere, so that sums have the same tree on every machine. bf16 and f16 are
+ * widened when they are read and rounded, to nearest even, when a result is written.
  */
 #include <math.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@
 #include "kumi/dtype.h"
 #include "base/random.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
 #endif
 
@@ -73,7 +73,7 @@ INLINE vf sqrt_f(vf a)
 }
 
 /* bf16 bits <-> f32. Rounding is to nearest even; a NaN becomes a quiet NaN. */
-INLINE vf widen(vh h)
+INLINE vf widen_bf16(vh h)
 {
 #if defined(__AVX512F__)
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
@@ -93,7 +93,7 @@ INLINE vu round_upper(vf x)
     return (r & ~(vu)nan) | ((u | 0x400000u) & (vu)nan);
 #endif
 }
-INLINE vh narrow(vf x)
+INLINE vh narrow_bf16(vf x)
 {
     vu r = round_upper(x);
 #if defined(__AVX512BW__)
@@ -105,17 +105,76 @@ INLINE vh narrow(vf x)
 #endif
 }
 
+/* f16 bits <-> f32, likewise; subnormal numbers are kept, and what is above 65,504 by half a unit
+ * or more is infinite. */
+INLINE vf widen_f16(vh h)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__)
+    __m128i half[2];
+    __m256 whole[2];
+    vf x;
+    memcpy(half, &h, sizeof half);
+    for (int i = 0; i < 2; i++)
+        whole[i] = _mm256_cvtph_ps(half[i]);
+    memcpy(&x, whole, sizeof x);
+    return x;
+#else
+    vu u = __builtin_convertvector(h, vu), low = (u & 0x7fffu) << 13;
+    vu sign = (u & 0x8000u) << 16, is_nan = (vu)(low > 0x0f800000u) & 0x400000u;
+    vi top = (vi)(low >= 0x0f800000u);
+    vf x = (vf)low * 0x1p112f; /* the exponent's bias: 127 - 15 */
+    return (vf)((vu)select_f(top, (vf)(low | 0x7f800000u | is_nan), x) | sign);
+#endif
+}
+INLINE vh narrow_f16(vf x)
+{
+#if defined(__AVX512F__)
+    return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+    __m128i half[2];
+    __m256 whole[2];
+    vh h;
+    memcpy(whole, &x, sizeof whole);
+    for (int i = 0; i < 2; i++)
+        half[i] = _mm256_cvtps_ph(whole[i], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    memcpy(&h, half, sizeof h);
+    return h;
+#else
+    vu u = (vu)x, sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+    vu r = (a + 0xfffu + (a >> 13 & 1u) - 0x38000000u) >> 13;
+    vu tiny = (vu)((vf)a + 0.5f) - 0x3f000000u; /* 0.5 has units of 2^-24, as subnormal f16 */
+    r = (vu)select_f((vi)(a < 0x38800000u), (vf)tiny, (vf)r);
+    r = (vu)select_f((vi)(a >= 0x47800000u), (vf)(0x7c00u - (vu){0}), (vf)r);
+    r = (vu)select_f((vi)(a > 0x7f800000u), (vf)(0x7e00u | (u >> 13 & 0x3ffu)), (vf)r);
+    return __builtin_convertvector(r | sign, vh);
+#endif
+}
+INLINE vf widen(enum kumi_dtype dtype, vh h)
+{
+    return dtype == KUMI_F16 ? widen_f16(h) : widen_bf16(h);
+}
+INLINE vh narrow(enum kumi_dtype dtype, vf x)
+{
+    return dtype == KUMI_F16 ? narrow_f16(x) : narrow_bf16(x);
+}
+INLINE int64_t bytes_of(enum kumi_dtype dtype)
+{
+    return dtype == KUMI_F32 ? 4 : 2;
+}
+
 /* Sixteen elements of p from index i on; the dtype is a constant wherever these are inlined. */
 INLINE vf load(enum kumi_dtype dtype, const void *p, int64_t i)
 {
-    if (dtype == KUMI_BF16)
-        return widen(*(const vh_mem *)((const uint16_t *)p + i));
+    if (dtype != KUMI_F32)
+        return widen(dtype, *(const vh_mem *)((const uint16_t *)p + i));
     return *(const vf_mem *)((const float *)p + i);
 }
 INLINE void store(enum kumi_dtype dtype, void *p, int64_t i, vf x)
 {
-    if (dtype == KUMI_BF16)
-        *(vh_mem *)((uint16_t *)p + i) = narrow(x);
+    if (dtype != KUMI_F32)
+        *(vh_mem *)((uint16_t *)p + i) = narrow(dtype, x);
     else
         *(vf_mem *)((float *)p + i) = x;
 }
@@ -124,14 +183,14 @@ INLINE vf load_n(enum kumi_dtype dtype, const void *p, int64_t i, int64_t n)
 {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
     __mmask16 some = (__mmask16)((1u << n) - 1);
-    if (dtype == KUMI_BF16)
-        return widen((vh)_mm256_maskz_loadu_epi16(some, (const uint16_t *)p + i));
+    if (dtype != KUMI_F32)
+        return widen(dtype, (vh)_mm256_maskz_loadu_epi16(some, (const uint16_t *)p + i));
     return (vf)_mm512_maskz_loadu_ps(some, (const float *)p + i);
 #else
-    if (dtype == KUMI_BF16) {
+    if (dtype != KUMI_F32) {
         vh h = {0};
         memcpy(&h, (const uint16_t *)p + i, (size_t)n * 2);
-        return widen(h);
+        return widen(dtype, h);
     }
     vf f = {0};
     memcpy(&f, (const float *)p + i, (size_t)n * 4);
@@ -142,13 +201,13 @@ INLINE void store_n(enum kumi_dtype dtype, void *p, int64_t i, int64_t n, vf x)
 {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
     __mmask16 some = (__mmask16)((1u << n) - 1);
-    if (dtype == KUMI_BF16)
-        _mm256_mask_storeu_epi16((uint16_t *)p + i, some, (__m256i)narrow(x));
+    if (dtype != KUMI_F32)
+        _mm256_mask_storeu_epi16((uint16_t *)p + i, some, (__m256i)narrow(dtype, x));
     else
         _mm512_mask_storeu_ps((float *)p + i, some, (__m512)x);
 #else
-    if (dtype == KUMI_BF16) {
-        vh h = narrow(x);
+    if (dtype != KUMI_F32) {
+        vh h = narrow(dtype, x);
         memcpy((uint16_t *)p + i, &h, (size_t)n * 2);
     } else {
         memcpy((float *)p + i, &x, (size_t)n * 4);

@@ -80,7 +80,7 @@ INLINE void thin_add(const struct ku_gemm_thin *t, const int n_chains, const int
 INLINE void thin_block(const struct ku_gemm_thin *t, const int n_chains, const int n,
                        enum kumi_dtype dtype, int64_t u0)
 {
-    const int64_t per = THIN_PAIRS + 1, bytes = dtype == KUMI_BF16 ? 2 : 4, line = 64 / bytes;
+    const int64_t per = THIN_PAIRS + 1, bytes = bytes_of(dtype), line = 64 / bytes;
     const int64_t row_bytes = t->ld_w * bytes;
     const char *from = (const char *)t->w + u0 * per * row_bytes;
     const char *next = from + n * per * row_bytes;
@@ -158,7 +158,7 @@ INLINE void thin_by_columns(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
     for (int64_t j0 = 0; j0 < t->n_cols; j0 += 2 * LANES)
         for (int64_t k = 0; k < t->n_k; k += LANES * (THIN_PAIRS + 1))
             for (int64_t j = j0; j < j0 + 2 * LANES && j < t->n_cols; j += LANES) {
-                thin_fetch(t, dtype == KUMI_BF16 ? 2 : 4, j, k);
+                thin_fetch(t, bytes_of(dtype), j, k);
                 thin_square(t, dtype, j, k);
             }
 }
@@ -179,6 +179,6 @@ static void thin(const struct ku_gemm_thin *t)
 #if GEMM_DEPTH == 2
     thin_as(t, KUMI_BF16);
 #else
-    BY_DTYPE(t->dtype, thin_as(t, KUMI_F32), thin_as(t, KUMI_BF16));
+    BY_DTYPE(t->dtype, thin_as(t, T));
 #endif
 }

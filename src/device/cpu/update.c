@@ -152,7 +152,7 @@ static void tile_exact_sum(const struct ku_kernel *k, int64_t tile, int thread)
         return;
     }
     float *wide = ku_cpu_scratch(k, thread);
-    k->cpu->ops->cast(wide, KUMI_F32, ku_cpu_at(x, from), KUMI_BF16, n);
+    k->cpu->ops->cast(wide, KUMI_F32, ku_cpu_at(x, from), x->dtype, n);
     ku_exact_add_f32(sum, wide, n);
 }
 static void tile_exact_last(const struct ku_kernel *k, int64_t tile, int thread)
@@ -323,7 +323,7 @@ static void tile_loss_seed(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *out = &k->call.out[0];
     (void)tile, (void)thread;
-    ku_store_f64(out->data, out->dtype, 0, ldexp(1, -(int)k->attr.shift));
+    ku_store_f64(out->data, out->dtype, 0, ku_loss_seed(&k->call));
 }
 int ku_cpu_bind_loss_seed(struct ku_kernel *k)
 {
@@ -351,6 +351,36 @@ static void tile_step_scalars(const struct ku_kernel *k, int64_t tile, int threa
 int ku_cpu_bind_step_scalars(struct ku_kernel *k)
 {
     ku_cpu_phase(k, tile_step_scalars, 1);
+    return KUMI_OK;
+}
+
+static void tile_loss_scaler(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    (void)tile, (void)thread;
+    ku_loss_scaler(&k->call);
+}
+int ku_cpu_bind_loss_scaler(struct ku_kernel *k)
+{
+    ku_cpu_phase(k, tile_loss_scaler, 1);
+    return KUMI_OK;
+}
+
+static void tile_clip_value(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const struct ku_call *c = &k->call;
+    int64_t from, n;
+    (void)thread;
+    ku_cpu_range(k, tile, &from, &n);
+    k->cpu->ops->clamp(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
+                       (float)ku_clip_limit(c), c->out[0].dtype, n);
+}
+int ku_cpu_bind_clip_value(struct ku_kernel *k)
+{
+    KU_TRY(ku_cpu_check_float(k, "gradient", &k->call.in[0]));
+    KU_TRY(ku_cpu_check(k, "result", &k->call.out[0], k->call.in[0].dtype));
+    k->count = ku_cpu_count(&k->call.in[0]);
+    k->per_tile = KU_CPU_TILE_COUNT;
+    ku_cpu_phase(k, tile_clip_value, ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
 }
 

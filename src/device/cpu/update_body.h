@@ -3,15 +3,13 @@
 
 #define STORE_COPY(p)                                                                              \
     do {                                                                                           \
-        if (u->copy && u->copy_dtype == KUMI_BF16)                                                 \
-            STORE(KUMI_BF16, (uint16_t *)u->copy + from, p);                                       \
-        else if (u->copy)                                                                          \
-            STORE(KUMI_F32, (float *)u->copy + from, p);                                           \
+        if (u->copy)                                                                               \
+            BY_DTYPE_AS(TC, u->copy_dtype, STORE(TC, (char *)u->copy + from * bytes_of(TC), p));   \
     } while (0)
 
 INLINE void adam_as(const struct ku_update *u, int64_t from, int64_t n, enum kumi_dtype tg, int l2)
 {
-    const char *g0 = (const char *)u->g + from * (tg == KUMI_BF16 ? 2 : 4);
+    const char *g0 = (const char *)u->g + from * bytes_of(tg);
     float *p0 = u->p + from, *m0 = u->m + from, *v0 = u->v + from;
     FOR_VECTORS(n, {
         vf p = LOAD(KUMI_F32, p0), g = LOAD(tg, g0) * u->scale;
@@ -30,13 +28,13 @@ INLINE void adam_as(const struct ku_update *u, int64_t from, int64_t n, enum kum
 static void adam(const struct ku_update *u, int64_t from, int64_t n)
 {
     if (!u->l2)
-        BY_DTYPE(u->g_dtype, adam_as(u, from, n, KUMI_F32, 0), adam_as(u, from, n, KUMI_BF16, 0));
+        BY_DTYPE(u->g_dtype, adam_as(u, from, n, T, 0));
     else
-        BY_DTYPE(u->g_dtype, adam_as(u, from, n, KUMI_F32, 1), adam_as(u, from, n, KUMI_BF16, 1));
+        BY_DTYPE(u->g_dtype, adam_as(u, from, n, T, 1));
 }
 INLINE void sgd_as(const struct ku_update *u, int64_t from, int64_t n, enum kumi_dtype tg)
 {
-    const char *g0 = (const char *)u->g + from * (tg == KUMI_BF16 ? 2 : 4);
+    const char *g0 = (const char *)u->g + from * bytes_of(tg);
     float *p0 = u->p + from, *m0 = u->m + from;
     FOR_VECTORS(n, {
         vf p = LOAD(KUMI_F32, p0);
@@ -50,7 +48,7 @@ INLINE void sgd_as(const struct ku_update *u, int64_t from, int64_t n, enum kumi
 }
 static void sgd(const struct ku_update *u, int64_t from, int64_t n)
 {
-    BY_DTYPE(u->g_dtype, sgd_as(u, from, n, KUMI_F32), sgd_as(u, from, n, KUMI_BF16));
+    BY_DTYPE(u->g_dtype, sgd_as(u, from, n, T));
 }
 
 /* m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + wd p */
@@ -61,7 +59,7 @@ INLINE vf lamb_update(const struct ku_update *u, vf p, vf m, vf v)
 INLINE void lamb_moments_as(const struct ku_update *u, int64_t from, int64_t n, double sum[2],
                             enum kumi_dtype tg)
 {
-    const char *g0 = (const char *)u->g + from * (tg == KUMI_BF16 ? 2 : 4);
+    const char *g0 = (const char *)u->g + from * bytes_of(tg);
     float *p0 = u->p + from, *m0 = u->m + from, *v0 = u->v + from;
     struct squares p2 = {0}, u2 = {0};
     FOR_VECTORS(n, {
@@ -80,8 +78,7 @@ INLINE void lamb_moments_as(const struct ku_update *u, int64_t from, int64_t n, 
 }
 static void lamb_moments(const struct ku_update *u, int64_t from, int64_t n, double sum[2])
 {
-    BY_DTYPE(u->g_dtype, lamb_moments_as(u, from, n, sum, KUMI_F32),
-             lamb_moments_as(u, from, n, sum, KUMI_BF16));
+    BY_DTYPE(u->g_dtype, lamb_moments_as(u, from, n, sum, T));
 }
 static void lamb(const struct ku_update *u, int64_t from, int64_t n)
 {

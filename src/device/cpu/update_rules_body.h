@@ -2,7 +2,7 @@
 /* Adagrad, Lion, RMSProp: included once per instruction set behind update_body.h (isa_*.c). */
 
 #define RULE_BEGIN                                                                                 \
-    const char *g0 = (const char *)u->g + from * (tg == KUMI_BF16 ? 2 : 4);                        \
+    const char *g0 = (const char *)u->g + from * bytes_of(tg);                                     \
     float *p0 = u->p + from, *s0 = u->s[0] + from
 
 INLINE void adagrad_as(const struct ku_rule *u, int64_t from, int64_t n, enum kumi_dtype tg)
@@ -83,7 +83,7 @@ INLINE void rule_as(const struct ku_rule *u, int64_t from, int64_t n, enum kumi_
 }
 static void update_rule(const struct ku_rule *u, int64_t from, int64_t n)
 {
-    BY_DTYPE(u->g_dtype, rule_as(u, from, n, KUMI_F32), rule_as(u, from, n, KUMI_BF16));
+    BY_DTYPE(u->g_dtype, rule_as(u, from, n, T));
 }
 
 static void ema(float *average, const float *p, float add, int64_t n)

@@ -117,17 +117,34 @@ void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int6
     add_squares(x, stats, word, &poll);
 }
 
-/* loss_seed: 2^-shift */
+/* loss_seed: 2^-shift, times the loss scale */
 void ku_ref_loss_seed(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     (void)poll;
-    ku_ref_put(&c->out[0], 0, ldexp(1, -(int)c->attr->shift));
+    ku_ref_put(&c->out[0], 0, ku_loss_seed(c));
 }
 
 void ku_ref_step_scalars(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     (void)poll;
     ku_step_scalars(c);
+}
+
+void ku_ref_loss_scaler(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    (void)poll;
+    ku_loss_scaler(c);
+}
+
+/* clip_value: elements beyond the limit become it; NaN stays */
+void ku_ref_clip_value(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const double limit = ku_clip_limit(c);
+    for (int64_t i = 0; i < ku_ref_count(&c->out[0]); i++) {
+        const double g = ku_ref_get(&c->in[0], i);
+        ku_ref_put(&c->out[0], i, g > limit ? limit : g < -limit ? -limit : g);
+        ku_ref_worked(poll, 1);
+    }
 }
 
 void ku_ref_loss_scalars(const struct ku_call *c, struct ku_ref_poll *poll)
