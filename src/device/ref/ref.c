@@ -130,7 +130,7 @@ static int is_of_form(char form, enum kumi_dtype d)
     case 'd':
         return d == KUMI_F64;
     case 's':
-        return d == KUMI_F32 || d == KUMI_F64 || d == KUMI_I64;
+        return ku_dtype_is_float(d) || d == KUMI_I64;
     case '*':
         return 1;
     }
@@ -149,7 +149,7 @@ static int check_side(const struct ku_call *c, const char *side, const char *for
                           : form[i] == 'u' ? "it takes u16"
                           : form[i] == 'w' ? "it takes i64"
                           : form[i] == 'd' ? "it takes f64"
-                                           : "it takes f32, f64 and i64");
+                                           : "it takes f64, f32, bf16, f16 and i64");
     return KUMI_OK;
 }
 
