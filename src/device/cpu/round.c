@@ -1,44 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters without a master: read in f32, rounded when they are stored. */
-#include <string.h>
-
 #include "base/err.h"
-#include "base/random.h"
 #include "device/cpu/cpu.h"
-#include "tensor/dtype.h"
 
 int ku_cpu_bind_widen(struct ku_kernel *k)
 {
     return ku_cpu_bind_cast(k);
 }
 
-/* Words of `n` elements from `first` on, begun in word[first % 4]: a counter makes four. */
-enum { SOME = 256 };
-static void draw(const struct ku_kernel *k, uint64_t first, int64_t n, uint32_t word[SOME + 8])
-{
-    const int64_t *control = k->call.in[1].data;
-    const uint64_t seed = (uint64_t)control[KU_CONTROL_SEED], block = first / 4;
-    const uint32_t step = (uint32_t)control[KU_CONTROL_STEP], stream = k->call.stream;
-    const int64_t n_blocks = ((int64_t)(first % 4) + n + 3) / 4;
-    for (int64_t b = 0; b < n_blocks; b++) {
-        const struct ku_philox made = ku_philox(seed, step, stream, block + (uint64_t)b);
-        memcpy(word + 4 * b, made.word, sizeof made.word);
-    }
-}
-
 static void tile_stochastic_round(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
-    uint32_t word[SOME + 8];
+    const struct ku_dropout d = ku_cpu_dropout(k);
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
     while (n > 0) {
         int64_t some, first = ku_cpu_global(y, from, &some);
         some = some < n ? some : n;
-        some = some < SOME ? some : SOME;
-        draw(k, (uint64_t)first, some, word);
-        ku_round_random(ku_cpu_at(y, from), y->dtype, ku_cpu_at(x, from), word + first % 4, some);
+        k->cpu->ops->stochastic_round(ku_cpu_at(y, from), y->dtype, ku_cpu_at(x, from), some, &d,
+                                      (uint64_t)first);
         from += some, n -= some;
     }
 }
