@@ -195,14 +195,17 @@ KUMI_API int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks,
  * number of its parameters alone: Rajbhandari et al. 2020, Table 1.
  *
  *   optimizer   "adamw" (NULL), "adam", "lamb", "sgd", "momentum", "lars", "adagrad", "rmsprop",
- * "lion", "adafactor" precision   of what is computed with: "bf16" (NULL) and "f16" keep an f32
- * master, "f32" is its own grads       of gradients: "f32" (NULL), "bf16", "f16" replicate   groups
- * of ranks that hold all of the state; 0 = 1
+ *               "lion", "adafactor"
+ *   precision   of what is computed with: "bf16" (NULL) and "f16" keep an f32 master, "f32" is its
+ *               own
+ *   grads       of gradients: "f32" (NULL), "bf16", "f16"
+ *   replicate   groups of ranks that hold all of the state; 0 = 1
+ *   no_master   16-bit parameters have no f32 master
  */
 struct kumi_estimate {
     double n_params;
     const char *optimizer, *precision, *grads;
-    int n_ranks, replicate;
+    int n_ranks, replicate, no_master;
 };
 KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_json, char **text);
 /*
@@ -232,6 +235,7 @@ KUMI_API char *kumi_config_help(int as_markdown);
  */
 KUMI_API int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int is_all,
                                  int as_json, char **text);
+KUMI_API char *kumi_precision_help(int as_markdown); /* every op of models, with its precision */
 KUMI_API char *kumi_deepspeed_help(int as_markdown); /* every key, with its default */
 
 /* Reads everything that a configuration's data section names; says what it found. */

@@ -59,6 +59,13 @@ static int match(const struct ku_ckpt *c, struct reader *r, const struct ku_ckpt
     return KUMI_OK;
 }
 
+/* A run that stores parameters in 16 bits, and resumes one that does not, rounds them. */
+static int is_rounded(enum kumi_dtype from, enum kumi_dtype to)
+{
+    return ku_dtype_is_float(from) && ku_dtype_is_float(to) &&
+           kumi_dtype_bytes(to) <= kumi_dtype_bytes(KUMI_BF16);
+}
+
 /* Pieces end where tensors end, so one that starts in a tensor lies in it, unless the checksum file
  * is of another file: then its own checksum would not agree, but lengths are held against the
  * tensor all the same. */
@@ -73,8 +80,9 @@ static int take(void *ctx, const struct ku_piece *p, const unsigned char *data, 
     uint64_t each = kumi_dtype_bytes(t->dtype), begin = p->at - t->at;
     if (begin % each != 0 || p->bytes % each != 0 || p->bytes > t->bytes - begin)
         return ku_scan_damaged(&f->scan, p);
-    return ku_ckpt_tensor_scatter(f->to[t - f->scan.st.tensor], (int64_t)(begin / each),
-                                  (int64_t)(p->bytes / each), data, t->dtype, 1);
+    const struct ku_ckpt_tensor *to = f->to[t - f->scan.st.tensor];
+    return ku_ckpt_tensor_scatter(to, (int64_t)(begin / each), (int64_t)(p->bytes / each), data,
+                                  t->dtype, !is_rounded(t->dtype, to->dtype));
 }
 
 int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,

@@ -111,7 +111,8 @@ int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
 
 /*
  * Read this rank's share of the chunks into memory that ranks share (or everything, as rank 0 of
- * 1), checking each. Conversions are exact or refused; padding is not touched.
+ * 1), checking each. Conversions are exact or refused, but for those to
+ * floats of 16 bits, which round to nearest; padding is not touched.
  *
  *   tensor   exactly those of the snapshot, else KUMI_EINPUT with all differences, before anything
  * is written

@@ -13,7 +13,8 @@ static void list_commands(void)
     for (const struct cli_command *c = cli_commands; c->name; c++)
         printf("  kumi %-10s %s\n", c->name, c->line);
     puts("\n`kumi help COMMAND` and `kumi COMMAND --help` say more; `kumi help config` lists every "
-         "key of a configuration,\n`kumi help deepspeed` what becomes of those of DeepSpeed's.");
+         "key of a configuration,\n`kumi help deepspeed` what becomes of those of DeepSpeed's, "
+         "`kumi help precision` the precision of every op.");
 }
 
 int cmd_help(const struct cli_command *self, int argc, char **argv)
@@ -31,6 +32,8 @@ int cmd_help(const struct cli_command *self, int argc, char **argv)
         return list_commands(), 0;
     if (strcmp(word, "config") == 0)
         return cli_print(0, kumi_config_help(is_markdown));
+    if (strcmp(word, "precision") == 0)
+        return cli_print(0, kumi_precision_help(is_markdown));
     if (strcmp(word, "deepspeed") == 0)
         return cli_print(0, kumi_deepspeed_help(is_markdown));
     for (const struct cli_command *c = cli_commands; c->name; c++) {

@@ -20,8 +20,9 @@ static int estimate(struct options *o)
     int status = kumi_launch_parse_n(o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
     if (o->args.n > 0 || o->picture || o->roofline || o->deepspeed || o->set.n || o->limit)
-        return cli_usage("kumi plan: --params: stands for a configuration; only --optimizer, "
-                         "--precision, --grads, -n, --replicate and --json go with it");
+        return cli_usage(
+            "kumi plan: --params: stands for a configuration; only --optimizer, "
+            "--precision, --grads, --no-master, -n, --replicate and --json go with it");
     if (*end != '\0' || end == o->params)
         return cli_usage("kumi plan: --params: %.60s; a number, as 175e9", o->params);
     if (status == KUMI_OK && o->replicate)
@@ -42,10 +43,10 @@ static int plan(struct options *o)
     struct kumi_settings s = {o->args.arg[0], o->set.item, o->set.n};
     if (code != 0)
         return code;
-    if (o->estimate.optimizer || o->estimate.precision || o->estimate.grads || o->replicate)
-        return cli_usage(
-            "kumi plan: --optimizer, --precision, --grads and --replicate go with --params; "
-            "a configuration has keys for them");
+    if (o->estimate.optimizer || o->estimate.precision || o->estimate.grads ||
+        o->estimate.no_master || o->replicate)
+        return cli_usage("kumi plan: --optimizer, --precision, --grads, --no-master and "
+                         "--replicate go with --params; a configuration has keys for them");
     if (o->roofline && (o->memory || o->picture || o->limit))
         return cli_usage(
             "kumi plan: --roofline: not with --memory, --picture or --limit; one at a time");
@@ -78,6 +79,8 @@ int cmd_plan(const struct cli_command *self, int argc, char **argv)
         {"optimizer", CLI_TEXT, "with --params (default adamw)", &o.estimate.optimizer},
         {"precision", CLI_TEXT, "with --params: f32, bf16 (default) or f16", &o.estimate.precision},
         {"grads", CLI_TEXT, "with --params: f32 (default), bf16 or f16", &o.estimate.grads},
+        {"no-master", CLI_FLAG, "with --params: no f32 copy of 16-bit parameters",
+         &o.estimate.no_master},
         {"replicate", CLI_TEXT, "with --params: groups of ranks (default 1)", &o.replicate},
         {"json", CLI_FLAG, "one JSON object", &o.as_json}};
     enum { N = sizeof option / sizeof option[0] };

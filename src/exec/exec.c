@@ -178,7 +178,8 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
                            .n_parts = (int)i->n_parts};
     for (uint32_t k = 0; k < i->n_parts; k++) {
         const struct ku_operand *o = &p->operand[i->operand + i->n_in + k];
-        coll.dtype = coll.wire = (enum kumi_dtype)o->dtype;
+        coll.dtype = (enum kumi_dtype)o->dtype;
+        coll.wire = (enum kumi_dtype)i->wire;
         part[k] = bind_part(e, o, i->op);
     }
     if (i->n_in)

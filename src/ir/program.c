@@ -154,7 +154,8 @@ uint64_t ku_program_hash(const struct ku_program *p)
         if (x->kind == KU_COMPUTE)
             continue;
         h = ku_hash64_mix(h, (uint64_t)x->kind | (uint64_t)x->op << 8 | (uint64_t)x->axes << 24 |
-                                 (uint64_t)x->reduce << 32 | (uint64_t)x->handle << 40);
+                                 (uint64_t)x->reduce << 32 | (uint64_t)x->wire << 36 |
+                                 (uint64_t)x->handle << 40);
         for (uint32_t k = 0; k < x->n_parts; k++) {
             const struct ku_operand *o = &p->operand[x->operand + x->n_in + k];
             h = ku_hash64_mix(h, (uint64_t)ku_shape_count(&p->shape[o->shape]) ^ (uint64_t)o->dtype

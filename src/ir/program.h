@@ -82,7 +82,8 @@ struct ku_instr {
     uint32_t workspace; /* buffer, 0 = none */
     uint8_t axes;       /* start: the communicator's mesh axes, a mask */
     uint8_t reduce;     /* start: enum ku_fold */
-    uint32_t handle;    /* start opens it, the wait that names it closes it */
+    uint8_t wire;    /* start: the parts' dtype, or a narrower one that leaves and sums round to */
+    uint32_t handle; /* start opens it, the wait that names it closes it */
 };
 
 struct ku_program_port {

@@ -95,9 +95,10 @@
     X(F, base_momentum, 0.85, 0)                                                                   \
     X(F, max_momentum, 0.95, 0)                                                                    \
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
-    X(I, axes, 0, 0)     /* convert: bit set of mesh axes whose placement changes */               \
-    X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
-    X(I, kernel_h, 1, 0) /* conv2d, max_pool, avg_pool: the window, rows and columns */            \
+    X(E, wire, -1, ku_attr_dtypes) /* convert, fold: parts and sums round to it; -1: their own */  \
+    X(I, axes, 0, 0)               /* convert: bit set of mesh axes whose placement changes */     \
+    X(I, remat, 0, 0)              /* convert: later phases clone it */                            \
+    X(I, kernel_h, 1, 0)           /* conv2d, max_pool, avg_pool: the window, rows and columns */  \
     X(I, kernel_w, 1, 0)                                                                           \
     X(I, stride_h, 1, 0)                                                                           \
     X(I, stride_w, 1, 0)                                                                           \

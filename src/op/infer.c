@@ -64,6 +64,26 @@ INFER(cast)
     return KUMI_OK;
 }
 
+INFER(widen)
+{
+    (void)a, (void)n_in;
+    if (!ku_shape_is_equal(&in[0].shape, &in[1].shape))
+        return misfit("widen", "parameter and gradient differ in shape", &in[1]);
+    out[0] = in[0];
+    out[0].dtype = wide(in[0].dtype);
+    return KUMI_OK;
+}
+
+INFER(stochastic_round)
+{
+    (void)n_in;
+    if (in[0].dtype != KUMI_F32 || (a->dtype != KUMI_BF16 && a->dtype != KUMI_F16))
+        return misfit("stochastic_round", "takes f32, to dtype bf16 or f16", &in[0]);
+    out[0] = in[0];
+    out[0].dtype = (enum kumi_dtype)a->dtype;
+    return KUMI_OK;
+}
+
 INFER(rename)
 {
     struct ku_shape *s = &out[0].shape;

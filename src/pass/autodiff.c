@@ -17,6 +17,7 @@
 
 struct diff {
     struct ku_graph *g;
+    enum kumi_dtype grads; /* of parameters' gradients */
     ku_id n_values;        /* of the forward graph */
     ku_id *adjoint;        /* per forward value */
     ku_id last;            /* the node of the template's statement before */
@@ -118,6 +119,24 @@ static const char *parse_statement(const char *p, int n_in, struct statement *s)
     return p + 1;
 }
 
+/* `value` in the dtype of gradients. */
+static ku_id as_gradient(struct diff *d, ku_id node, ku_id value)
+{
+    struct ku_graph *g = d->g;
+    struct ku_attrs a = ku_attrs_default;
+    if (g->value[value].dtype == d->grads)
+        return value;
+    a.dtype = d->grads;
+    ku_id cast = ku_graph_node(g, &(struct ku_make){.op = KU_OP_cast,
+                                                    .phase = g->node[g->value[value].def].phase,
+                                                    .n_in = 1,
+                                                    .in = {value},
+                                                    .attr = &a,
+                                                    .path = g->name[g->node[node].path],
+                                                    .source = g->node[node].source});
+    return cast && ku_place_node(g, cast) == KUMI_OK ? ku_out(g, cast, 0) : 0;
+}
+
 /* Adds to the adjoint of a forward value; notes it as a use's gradient where the operand is a
  * parameter. */
 static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
@@ -125,6 +144,9 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
     struct ku_graph *g = d->g;
     ku_id v = ku_in(g, &g->node[node], operand);
     if (parameter_of(g, v)) {
+        adjoint = as_gradient(d, node, adjoint);
+        if (adjoint == 0)
+            return ku_err_get()->status;
         for (ku_id u = 1; u < g->n_uses; u++)
             if (g->use[u].node == node && g->use[u].operand == operand)
                 g->use[u].grad = adjoint;
@@ -178,6 +200,18 @@ static void look_at(const struct diff *d, ku_id node, const struct statement *s,
         look_at(d, node, next, NULL, is_wanted, is_data);
 }
 
+/* Whether a statement makes gradients of parameters alone, by an op that can add to them: then it
+ * writes them in their dtype itself. */
+static int is_gradient(const struct diff *d, ku_id node, const struct statement *s)
+{
+    const struct ku_graph *g = d->g;
+    for (int i = 0; i < s->n_targets; i++)
+        if (s->target[i] < g->node[node].n_in &&
+            !parameter_of(g, ku_in(g, &g->node[node], s->target[i])))
+            return 0;
+    return (ku_ops[s->op].traits & KU_OP_ACCUM) && ku_ops[s->op].max_out == s->n_targets;
+}
+
 /* Sums of a micro-batch that are wanted over all data-parallel ranks. */
 static int sync_operands(struct diff *d, const struct statement *s, struct ku_make *m)
 {
@@ -202,6 +236,8 @@ static int emit(struct diff *d, ku_id node, const struct statement *s, const str
     struct ku_attrs a = g->attr[g->node[node].attr];
     if (s->op == KU_OP_cast)
         a.dtype = g->value[ku_in(g, &g->node[node], 0)].dtype;
+    if (kumi_dtype_bytes(d->grads) < kumi_dtype_bytes(KUMI_F32) && is_gradient(d, node, s))
+        a.dtype = d->grads;
     struct ku_make m = {.op = s->op,
                         .phase = is_data ? KU_PH_I : KU_PH_W,
                         .n_in = s->n_in,
@@ -291,6 +327,7 @@ int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const 
     (void)t;
     ku_id n_forward = g->n_nodes;
     struct diff d = {.g = g, .n_values = g->n_values};
+    d.grads = o->compute == KUMI_F64 ? KUMI_F64 : o->grads;
     d.adjoint = ku_calloc(g->n_values, sizeof *d.adjoint);
     d.wanted = ku_calloc(g->n_values, 1);
     d.data = ku_calloc(g->n_values, 1);

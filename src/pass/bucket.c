@@ -46,7 +46,8 @@ static int is_alike(const struct ku_graph *g, ku_id a, ku_id b)
     const struct ku_value *x = &g->value[ku_out(g, a, 0)], *y = &g->value[ku_out(g, b, 0)];
     return x->dtype == y->dtype && x->layout == y->layout && g->node[a].phase == g->node[b].phase &&
            (g->node[a].phase == KU_PH_O || g->node[a].path == g->node[b].path) &&
-           g->attr[g->node[a].attr].reduce == g->attr[g->node[b].attr].reduce;
+           g->attr[g->node[a].attr].reduce == g->attr[g->node[b].attr].reduce &&
+           g->attr[g->node[a].attr].wire == g->attr[g->node[b].attr].wire;
 }
 
 static int64_t bytes_of(const struct ku_graph *g, ku_id n)

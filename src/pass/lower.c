@@ -190,6 +190,10 @@ static void analyse(struct ku_lower *l)
         ku_id from = node->n_in ? ku_in(g, node, 0) : 0;
         if (node->op == KU_OP_convert || node->op == KU_OP_add || node->op == KU_OP_clip_value)
             l->owner[ku_out(g, n, 0)] = l->owner[from];
+        else if (node->op == KU_OP_widen)
+            l->owner[ku_out(g, n, 0)] = ku_lower_owner(l, from);
+        else if (from && l->owner[from] && ku_op_pair(ku_ops[node->op].inout, 0) == 0)
+            l->owner[ku_out(g, n, 0)] = l->owner[from]; /* of a parameter that was widened */
         if (node->op != KU_OP_convert)
             continue;
         if (is_micro_phase(g->node[g->value[from].def].phase)) {
@@ -221,7 +225,7 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
     struct ku_fold_state *f = &l->fold[value];
     int level = 0;
     for (; (shard >> level) & 1; level++) {
-        KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum));
+        KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
         f->sum = f->level[level];
         f->level[level] = 0;
     }
@@ -231,7 +235,7 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
     }
     for (; level < KU_MAX_LEVELS; level++)
         if (f->level[level]) { /* odd ones are carried up */
-            KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum));
+            KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
             f->sum = f->level[level];
             f->level[level] = 0;
         }

@@ -72,7 +72,8 @@ int ku_gather_use(struct ku_lower *l, ku_id convert);
 
 /* lower_emit.c: instructions. */
 int ku_lower_compute(struct ku_lower *l, ku_id node);
-int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from);
+/* is_tree: of shards, whose sums round to the convert's wire; else of micro-batches. */
+int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);
 int ku_lower_start(struct ku_lower *l, int kind, int axes /* a mask */, int reduce,
                    const struct ku_operand *stats /* NULL: no part adds to it */,
                    const struct ku_operand *part, uint32_t n_parts, ku_id path, uint32_t *handle);
@@ -84,6 +85,8 @@ ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls);
 /* The same for a rank's blocks of `count` elements that layout deals, as many as the most of any
  * rank. */
 ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls);
+/* The parameter or other tensor whose blocks a value's are; 0 = none. */
+ku_id ku_lower_owner(const struct ku_lower *l, ku_id value);
 struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id buffer,
                                    ku_id layout);
 

@@ -66,6 +66,14 @@ static ku_id sum_of(const struct ku_lower *l, ku_id value)
     return ku_in(l->g, &l->g->node[l->g->value[value].def], 0);
 }
 
+/* The reduction that was just started rounds as its converts say. */
+static void set_wire(struct ku_lower *l, ku_id convert)
+{
+    const int64_t wire = l->g->attr[l->g->node[convert].attr].wire;
+    if (wire >= 0)
+        l->p->instr[l->p->n_instrs - 1].wire = (uint8_t)wire;
+}
+
 /* Where the blocks of a reduced value go: to memory of their own, so that its own is free. */
 static int keep_blocks(struct ku_lower *l, uint32_t b)
 {
@@ -119,6 +127,8 @@ static int start_reduction(struct ku_lower *l, uint32_t b)
                                 (int)g->attr[g->node[convert[0]].attr].reduce,
                                 stats.buffer ? &stats : NULL, part, n, g->node[convert[0]].path,
                                 &l->bucket[b].handle);
+    if (status == KUMI_OK)
+        set_wire(l, convert[0]);
     ku_free(part);
     return status;
 }
@@ -140,6 +150,8 @@ static int start_spreading(struct ku_lower *l, uint32_t b)
     int status = ku_lower_start(l, KU_X_ALL_REDUCE, sum_axes(l, b),
                                 (int)g->attr[g->node[convert[0]].attr].reduce, NULL, part, n,
                                 g->node[convert[0]].path, &l->bucket[b].handle);
+    if (status == KUMI_OK)
+        set_wire(l, convert[0]);
     ku_free(part);
     return status;
 }

@@ -65,11 +65,17 @@ ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int ar
     return b;
 }
 
+ku_id ku_lower_owner(const struct ku_lower *l, ku_id value)
+{
+    const struct ku_value *v = &l->g->value[value];
+    return v->role == KU_STATE ? v->tensor : l->owner[value];
+}
+
 struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id buffer,
                                    ku_id layout)
 {
     const struct ku_value *v = &l->g->value[value];
-    ku_id tensor = v->role == KU_STATE ? v->tensor : l->owner[value];
+    ku_id tensor = ku_lower_owner(l, value);
     return (struct ku_operand){.buffer = buffer,
                                .shape = v->shape,
                                .layout = layout,
@@ -140,6 +146,7 @@ int ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
                          .path = path,
                          .axes = (uint8_t)axes,
                          .reduce = (uint8_t)reduce,
+                         .wire = n_parts ? part[0].dtype : 0,
                          .handle = *handle};
     if (stats)
         KU_TRY(add_operand(p, stats, p->n_instrs));
@@ -176,13 +183,14 @@ static ku_id folded_as(const struct ku_lower *l, ku_id value)
     return f->is_stack ? ku_out(l->g, f->convert, 0) : value;
 }
 
-int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from)
+int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree)
 {
     const struct ku_graph *g = l->g;
     struct ku_program *p = l->p;
     const struct ku_node *convert = &g->node[l->fold[value].convert];
     struct ku_attrs a = ku_attrs_default;
     a.reduce = g->attr[convert->attr].reduce;
+    a.wire = is_tree ? g->attr[convert->attr].wire : -1;
     struct ku_instr i = {.kind = KU_COMPUTE,
                          .phase = g->node[g->value[value].def].phase,
                          .op = KU_OP_fold,
@@ -225,6 +233,8 @@ static ku_id block_layout(const struct ku_lower *l, const struct ku_node *n, ku_
 static int class_of(const struct ku_lower *l, const struct ku_node *n)
 {
     (void)l;
+    if (n->op == KU_OP_widen)
+        return KU_CL_WORKSPACE;
     if (n->phase == KU_PH_F)
         return KU_CL_ACTIVATION;
     return n->phase == KU_PH_O || n->phase == KU_PH_A ? KU_CL_SCALAR : KU_CL_ADJOINT;
@@ -247,7 +257,7 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
         return l->state[v];
     struct ku_fold_state *f = &l->fold[v];
-    if (l->p->zero && ku_layout_has(&g->layout[g->value[v].layout], KU_Z))
+    if ((l->p->zero || n->op == KU_OP_widen) && ku_layout_has(&g->layout[g->value[v].layout], KU_Z))
         return ku_lower_kept_buffer(l, v, g->value[v].layout, KU_AR_STEP, class_of(l, n));
     if (f->convert == 0)
         return ku_lower_buffer(l, v, l->wire[v] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, n));
@@ -320,7 +330,7 @@ static int add_operands(struct ku_lower *l, ku_id id, const ku_id *result)
     int32_t first_block = 0;
     for (int i = 0; i < n->n_in; i++) {
         ku_id v = ku_in(g, n, i);
-        if (g->value[v].shape == shape && (g->value[v].role == KU_STATE || l->owner[v]))
+        if (g->value[v].shape == shape && ku_lower_owner(l, v))
             first_block = ku_lower_operand(l, v, 0, 1).first_block;
     }
     for (int i = 0; i < n->n_in + n->n_out; i++) {
@@ -369,6 +379,6 @@ int ku_lower_compute(struct ku_lower *l, ku_id id)
     KU_TRY(add_instr(l->p, &instr));
     for (int i = 0; i < n->n_out && is_later && !accumulates; i++)
         if (l->fold[ku_out(g, id, i)].convert && !l->fold[ku_out(g, id, i)].is_stack)
-            KU_TRY(ku_lower_fold(l, ku_out(g, id, i), sum[i], result[i]));
+            KU_TRY(ku_lower_fold(l, ku_out(g, id, i), sum[i], result[i], 0));
     return KUMI_OK;
 }

@@ -13,8 +13,13 @@
 struct ku_compile_opts {
     /* numerics */
     enum kumi_dtype compute; /* f32, bf16, f16 (f32 master, gradients, sums), f64 (device ref) */
-    struct ku_mesh mesh;     /* ranks, virtual shards per rank, micro-batches per shard */
-    int is_training;         /* 0: forward, loss and metrics only */
+    enum kumi_dtype grads;   /* of a parameter's gradient, per use, and of its sums; f32 or less */
+    enum kumi_dtype reduce;  /* of f32 gradients between shards: each part and sum rounds to it */
+    int no_master;           /* what ops read in `compute` is stored in it alone */
+    int stochastic_rounding; /* of updates to such parameters */
+    const char *const *keep_f32; /* patterns of modules that compute in f32; NULL = none */
+    struct ku_mesh mesh;         /* ranks, virtual shards per rank, micro-batches per shard */
+    int is_training;             /* 0: forward, loss and metrics only */
     const char *const
         *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
     int optimizer; /* KU_OP_adamw, KU_OP_sgd, .. */

@@ -1,28 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * States every rounding. compute = f32 changes nothing. bf16 and f16: matrices and tables are read
- * through a copy in it (derived state, written by the optimizer with the parameter), activations
- * have it, everything else about parameters stays f32: master, gain, bias, gradient, sums. Ops
- * compute in f32 and round once to their result. f64 (the oracle): all of the model is f64.
+ * States every rounding, by the table of op/precision.def. compute = f32 changes nothing. bf16,
+ * f16: matrices and tables are read through a copy in it (derived state, written by the optimizer
+ * with the parameter) or, without a master, are stored in it alone; activations have it, everything
+ * else about parameters stays f32: gain, bias, master. Under keep_f32 nodes read and write f32,
+ * with a cast where an operand is narrower. Ops compute in f32 and round once to their result. f64
+ * (the oracle): all of the model is f64.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/str.h"
+#include "op/precision.h"
 #include "pass/pass.h"
-
-/* Operands that a kernel reads in compute precision. */
-static int is_compute_operand(int op, int operand)
-{
-    switch (op) {
-    case KU_OP_linear:
-    case KU_OP_conv2d:
-    case KU_OP_add_rows:
-        return operand == 1;
-    case KU_OP_embedding:
-        return operand == 0;
-    default:
-        return 0;
-    }
-}
 
 /* The copy of a parameter in another dtype: "wte.weight:bf16". */
 static ku_id compute_copy(struct ku_graph *g, ku_id tensor, enum kumi_dtype dtype)
@@ -88,33 +80,126 @@ static int write_in(struct ku_graph *g, ku_id node, enum kumi_dtype dtype)
     return KUMI_OK;
 }
 
-static int lower_precision(struct ku_graph *g, ku_id node, enum kumi_dtype dtype)
+/* Whether a pattern says a module path, a module around it or, without a dot, one name in it. */
+static int matches(const char *pattern, const char *path)
 {
-    int op = g->node[node].op;
+    const int is_name = strchr(pattern, '.') == NULL;
+    char part[KU_NAME_BYTES];
+    for (const char *name = path;;) {
+        const size_t n = strcspn(name, ".");
+        const char *const from[] = {path, name};
+        for (int i = 0; i <= is_name; i++) {
+            const size_t bytes = (size_t)(name + n - from[i]);
+            memcpy(part, from[i], bytes);
+            part[bytes] = '\0';
+            if (ku_str_glob(pattern, part))
+                return 1;
+        }
+        if (name[n] == '\0')
+            return 0;
+        name += n + 1;
+    }
+}
+
+/* The node's own module, or one whose parameter it reads: an output tied to a table is in both. */
+static int is_of(const struct ku_graph *g, ku_id node, const char *pattern)
+{
+    const struct ku_node *n = &g->node[node];
+    char module[KU_NAME_BYTES];
+    if (matches(pattern, g->name[n->path]))
+        return 1;
+    for (int i = 0; i < n->n_in; i++) {
+        const struct ku_value *v = &g->value[ku_in(g, n, i)];
+        if (v->role != KU_STATE || g->tensor[v->tensor].kind != KU_T_PARAM)
+            continue;
+        const char *name = g->tensor[v->tensor].name, *dot = strrchr(name, '.');
+        snprintf(module, sizeof module, "%.*s", dot ? (int)(dot - name) : 0, name);
+        if (matches(pattern, module))
+            return 1;
+    }
+    return 0;
+}
+
+static int is_kept(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id node)
+{
+    for (int i = 0; o->keep_f32 && o->keep_f32[i]; i++)
+        if (is_of(g, node, o->keep_f32[i]))
+            return 1;
+    return 0;
+}
+
+/* Every pattern is of some module of the model that is trained. */
+static int check_kept(const struct ku_graph *g, const struct ku_compile_opts *o)
+{
+    for (int i = 0; o->is_training && o->keep_f32 && o->keep_f32[i]; i++) {
+        const char *example = "";
+        int found = 0;
+        for (ku_id n = 1; n < g->n_nodes && !found; n++) {
+            example = g->node[n].op == KU_OP_linear ? g->name[g->node[n].path] : example;
+            found = is_of(g, n, o->keep_f32[i]);
+        }
+        if (!found)
+            return KU_ERR(KUMI_EINVAL,
+                          "precision.keep_f32: %.200s: no module has such a path; paths are like "
+                          "%.200s",
+                          o->keep_f32[i], example);
+    }
+    return KUMI_OK;
+}
+
+static int reads_in_compute(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id n,
+                            int operand)
+{
+    return ku_op_is_compute(g->node[n].op, operand) && !is_kept(g, o, n);
+}
+
+/* Without a master: what all its readers read in compute precision is stored in it. */
+static int store_narrow(struct ku_graph *g, const struct ku_compile_opts *o)
+{
+    enum { IN_COMPUTE = 1, OTHERWISE = 2 };
+    unsigned char *read = ku_calloc(g->n_values, 1);
+    if (read == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        for (int i = 0; g->node[n].op != KU_OP_NONE && i < g->node[n].n_in; i++)
+            read[ku_in(g, &g->node[n], i)] |= reads_in_compute(g, o, n, i) ? IN_COMPUTE : OTHERWISE;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        if (g->tensor[t].kind == KU_T_PARAM && read[g->tensor[t].value] == IN_COMPUTE)
+            g->tensor[t].dtype = g->value[g->tensor[t].value].dtype = (uint8_t)o->compute;
+    ku_free(read);
+    return KUMI_OK;
+}
+
+/* A parameter that is read in compute precision: as it is stored, or its copy. */
+static int read_copy(struct ku_graph *g, ku_id node, int operand, enum kumi_dtype dtype)
+{
+    ku_id tensor = g->value[ku_in(g, &g->node[node], operand)].tensor;
+    if (g->tensor[tensor].dtype == dtype)
+        return KUMI_OK;
+    ku_id copy = compute_copy(g, tensor, dtype);
+    if (copy == 0)
+        return ku_err_get()->status;
+    g->refs[g->node[node].in + (uint32_t)operand] = copy;
+    return KUMI_OK;
+}
+
+static int lower_precision(struct ku_graph *g, const struct ku_compile_opts *o, ku_id node)
+{
+    const int op = g->node[node].op;
+    const int keeps = op != KU_OP_cache_write && is_kept(g, o, node);
+    const enum kumi_dtype dtype = keeps ? KUMI_F32 : o->compute;
     if (op == KU_OP_sinusoid)
         KU_TRY(write_in(g, node, dtype));
     for (int i = 0; i < g->node[node].n_in; i++) {
-        ku_id v = ku_in(g, &g->node[node], i);
-        ku_id tensor = g->value[v].tensor;
-        if (!is_compute_operand(op, i) || g->value[v].role != KU_STATE ||
-            g->tensor[tensor].kind != KU_T_PARAM)
+        const struct ku_value *v = &g->value[ku_in(g, &g->node[node], i)];
+        const int is_param = v->role == KU_STATE && g->tensor[v->tensor].kind == KU_T_PARAM;
+        if (keeps ? v->dtype != o->compute : !ku_op_is_compute(op, i))
             continue;
-        ku_id copy = compute_copy(g, tensor, dtype);
-        if (copy == 0)
-            return ku_err_get()->status;
-        g->refs[g->node[node].in + (uint32_t)i] = copy;
+        if (is_param && !keeps)
+            KU_TRY(read_copy(g, node, i, dtype));
+        else
+            KU_TRY(cast_operand(g, node, i, dtype));
     }
-    int is_matrix = op == KU_OP_linear || op == KU_OP_conv2d || op == KU_OP_add_rows;
-    int is_pair = op == KU_OP_add || op == KU_OP_mul || op == KU_OP_glu;
-    int n_alike = is_pair ? 2 : op == KU_OP_attention_kv ? 3 : 0;
-    if (is_matrix)
-        KU_TRY(cast_operand(g, node, 0, dtype));
-    if (op == KU_OP_add_rows) /* a table that is no parameter */
-        KU_TRY(cast_operand(g, node, 1, dtype));
-    if (op == KU_OP_cache_write)
-        KU_TRY(cast_operand(g, node, 1, dtype));
-    for (int i = 0; i < n_alike; i++)
-        KU_TRY(cast_operand(g, node, i, dtype));
     return infer_again(g, node);
 }
 
@@ -151,12 +236,15 @@ int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
     if (o->compute != KUMI_BF16 && o->compute != KUMI_F16)
         return KU_ERR(KUMI_EINVAL, "precision: compute: %s; f32, bf16, f16 or f64 (device ref)",
                       kumi_dtype_name(o->compute));
+    KU_TRY(check_kept(g, o));
+    if (o->no_master)
+        KU_TRY(store_narrow(g, o));
     ku_id n_model = g->n_nodes;
     for (ku_id c = 1; c < g->n_tensors; c++)
         if (g->tensor[c].kind == KU_T_CACHE)
             g->tensor[c].dtype = g->value[g->tensor[c].value].dtype = (uint8_t)o->compute;
     for (ku_id n = 1; n < n_model; n++)
         if (g->node[n].op != KU_OP_NONE)
-            KU_TRY(lower_precision(g, n, o->compute));
+            KU_TRY(lower_precision(g, o, n));
     return ku_graph_sort(g);
 }

@@ -18,11 +18,13 @@
 /* Every mesh axis: a convert in O leaves nothing partial. */
 enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
 
-static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, const char *path)
+static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int wire,
+                      const char *path)
 {
     struct ku_attrs a = ku_attrs_default;
     a.axes = ALL_AXES;
     a.reduce = reduce;
+    a.wire = wire;
     ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                     .phase = KU_PH_O,
                                                     .n_in = 1,
@@ -47,14 +49,21 @@ ku_id ku_update_source(const struct ku_graph *g, ku_id tensor)
     return 0;
 }
 
+/* What f32 gradients round to on their way, -1 = as they are. */
+static int wire_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id grad)
+{
+    return g->value[grad].dtype == KUMI_F32 && o->reduce != KUMI_F32 ? (int)o->reduce : -1;
+}
+
 /* The complete gradient of a parameter: its uses, in use order. */
-static ku_id gradient(struct ku_graph *g, ku_id tensor)
+static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor)
 {
     ku_id sum = 0;
     for (ku_id u = 1; u < g->n_uses; u++) {
         if (g->use[u].tensor != tensor || g->use[u].grad == 0)
             continue;
-        ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, g->tensor[tensor].name);
+        ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, wire_of(g, o, g->use[u].grad),
+                              g->tensor[tensor].name);
         if (part && sum) {
             ku_id node = ku_update_once(g, (struct ku_make){.op = KU_OP_add,
                                                             .n_in = 2,
@@ -78,8 +87,8 @@ static int complete_outputs(struct ku_graph *g)
         if (!ku_layout_has(&g->layout[v->layout], KU_P))
             continue;
         int is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0;
-        ku_id done =
-            complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, g->output[i].name);
+        ku_id done = complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, -1,
+                              g->output[i].name);
         if (done == 0)
             return ku_err_get()->status;
         g->output[i].value = done;
@@ -163,7 +172,7 @@ int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
         return ku_err_get()->status;
     for (u->n_own = 0; own[u->n_own]; u->n_own++) {
         ku_id t = ku_update_own(g, u->tensor, own[u->n_own], KU_T_OPTIMIZER,
-                                (enum kumi_dtype)g->tensor[u->tensor].dtype, &shape);
+                                ku_update_wide(g, u->tensor), &shape);
         if (t == 0)
             return ku_err_get()->status;
         g->tensor[t].init_attr = init;
@@ -183,18 +192,19 @@ int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int o
                         .n_in = u.n_own + 3,
                         .n_out = u.n_own + 1 + (u.copy != 0),
                         .path = g->tensor[tensor].name};
-    for (int i = 0; i <= u.n_own; i++)
+    m.in[0] = ku_update_read(g, tensor, grad);
+    for (int i = 1; i <= u.n_own; i++)
         m.in[i] = g->tensor[u.state[i]].value;
     m.in[u.n_own + 1] = grad;
     m.in[u.n_own + 2] = report;
-    ku_id node = ku_update_once(g, m);
+    ku_id node = m.in[0] ? ku_update_once(g, m) : 0;
     if (node == 0)
         return ku_err_get()->status;
-    for (int i = 0; i <= u.n_own; i++)
+    for (int i = 1; i <= u.n_own; i++)
         g->tensor[u.state[i]].next = ku_out(g, node, i);
     if (u.copy)
         g->tensor[u.copy].next = ku_out(g, node, u.n_own + 1);
-    return KUMI_OK;
+    return ku_update_write(g, o, tensor, ku_out(g, node, 0));
 }
 
 /* stats: the exact sum of squares of all gradients, and a count of non-finite elements each. */
@@ -267,7 +277,7 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
                 KU_TRY(ku_update_element(g, o, o->optimizer, t, grad[t], report));
     for (ku_id t = 1; t < n_params; t++)
         if (grad[t])
-            KU_TRY(ku_update_average(g, o, t, report));
+            KU_TRY(ku_update_average(g, o, t, grad[t], report));
     return KUMI_OK;
 }
 
@@ -292,7 +302,7 @@ int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const st
     int status = grad ? KUMI_OK : KUMI_ENOMEM;
     for (ku_id p = 1; p < n_params && status == KUMI_OK; p++)
         if (g->tensor[p].kind == KU_T_PARAM && g->tensor[p].trainable && g->tensor[p].used) {
-            grad[p] = gradient(g, p);
+            grad[p] = gradient(g, o, p);
             status = grad[p] ? KUMI_OK : ku_err_get()->status;
         }
     if (status == KUMI_OK)

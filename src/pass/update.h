@@ -39,6 +39,16 @@ int ku_update_scaler(struct ku_graph *g, const struct ku_compile_opts *o, ku_id 
 /* Gradients clipped by value in place of themselves, where o->rule.clip_value is above 0. */
 int ku_update_clip_values(struct ku_graph *g, const struct ku_compile_opts *o, ku_id *grad,
                           ku_id n_params, ku_id report);
+/* update_narrow.c: a parameter without a master. The dtype in which an optimizer keeps its state
+ * and reads the parameter: f32, f64 of f64. */
+enum kumi_dtype ku_update_wide(const struct ku_graph *g, ku_id tensor);
+/* What the optimizer reads of a parameter: itself, or a copy in that dtype, in the blocks of `grad`
+ * (once the zero pass has dealt them). 0 on failure. */
+ku_id ku_update_read(struct ku_graph *g, ku_id tensor, ku_id grad);
+/* `value`, what the optimizer made of that, becomes the parameter's next version. */
+int ku_update_write(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id value);
+/* The next version as ku_update_read has it. 0 on failure. */
+ku_id ku_update_read_next(struct ku_graph *g, ku_id tensor, ku_id grad);
 
 /* The copy in compute precision that the optimizer writes with the parameter; 0 = none. */
 ku_id ku_update_copy(const struct ku_graph *g, ku_id tensor);
@@ -51,7 +61,7 @@ struct ku_attrs ku_update_attrs(const struct ku_graph *g, const struct ku_compil
 /* KUMI_EINVAL: a group's pattern that no parameter has. */
 int ku_update_check_groups(const struct ku_graph *g, const struct ku_compile_opts *o);
 /* The average of a parameter, behind its update. Nothing where o->rule.ema is 0. */
-int ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+int ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id grad,
                       ku_id report);
 /* A tensor "param.suffix" of the state, or "suffix" with param 0; 0 on failure. */
 ku_id ku_update_own(struct ku_graph *g, ku_id param, const char *suffix, enum ku_tensor_kind kind,

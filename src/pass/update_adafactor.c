@@ -38,8 +38,7 @@ static ku_id own_factor(struct ku_graph *g, ku_id tensor, const char *suffix, ch
                         int64_t count, int64_t seen)
 {
     struct ku_shape shape = {.ndim = 1, .dim = {{count, seen, name}}};
-    ku_id t = ku_update_own(g, tensor, suffix, KU_T_OPTIMIZER,
-                            (enum kumi_dtype)g->tensor[tensor].dtype, &shape);
+    ku_id t = ku_update_own(g, tensor, suffix, KU_T_OPTIMIZER, ku_update_wide(g, tensor), &shape);
     if (t)
         g->tensor[t].file_rows = 0;
     return t;
@@ -60,8 +59,8 @@ static int begin(struct adafactor *l, ku_id tensor, ku_id grad)
     x->u.attr.index = l->n++;
     x->u.attr.count = ku_shape_seen(&shape);
     if (!x->is_factored) {
-        x->u.state[1] = ku_update_own(g, tensor, "variance", KU_T_OPTIMIZER,
-                                      (enum kumi_dtype)g->tensor[tensor].dtype, &shape);
+        x->u.state[1] =
+            ku_update_own(g, tensor, "variance", KU_T_OPTIMIZER, ku_update_wide(g, tensor), &shape);
         return x->u.state[1] ? KUMI_OK : ku_err_get()->status;
     }
     const int64_t seen = shape.dim[0].seen, padded = shape.dim[0].count;
@@ -138,7 +137,9 @@ static int make_norms(struct adafactor *l)
     ku_id trust = zeros(l, 2 * KU_EXACT_WORDS * (int64_t)l->n, "trust"), node;
     for (int i = 0; i < l->n && trust; i++) {
         struct item *x = &l->item[i];
-        const ku_id p = g->tensor[x->u.tensor].value;
+        const ku_id p = ku_update_read(g, x->u.tensor, x->u.grad);
+        if (p == 0)
+            return ku_err_get()->status;
         if (x->is_factored) {
             node = make(l, x,
                         (struct ku_make){.op = KU_OP_factor_norms,
@@ -168,7 +169,7 @@ static int make_norms(struct adafactor *l)
 static int apply(struct adafactor *l, struct item *x)
 {
     struct ku_graph *g = l->g;
-    const ku_id p = g->tensor[x->u.tensor].value;
+    const ku_id p = ku_update_read(g, x->u.tensor, x->u.grad);
     struct ku_make m = {.op = KU_OP_adafactor_vector,
                         .n_in = 5,
                         .in = {p, x->var[0], x->u.grad, l->report, l->norms}};
@@ -178,10 +179,10 @@ static int apply(struct adafactor *l, struct item *x)
             .n_in = 7,
             .in = {p, x->u.grad, x->var[0], x->var[1], x->var[2], l->report, l->norms}};
     m.n_out = 1 + (x->u.copy != 0);
-    ku_id node = make(l, x, m);
+    ku_id node = p ? make(l, x, m) : 0;
     if (node == 0)
         return ku_err_get()->status;
-    g->tensor[x->u.tensor].next = ku_out(g, node, 0);
+    KU_TRY(ku_update_write(g, l->o, x->u.tensor, ku_out(g, node, 0)));
     if (x->u.copy)
         g->tensor[x->u.copy].next = ku_out(g, node, 1);
     for (int k = 0; k < 2 && x->is_factored; k++) {

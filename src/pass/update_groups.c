@@ -53,7 +53,7 @@ int ku_update_check_groups(const struct ku_graph *g, const struct ku_compile_opt
     return KUMI_OK;
 }
 
-int ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+int ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id grad,
                       ku_id report)
 {
     struct ku_attrs a = ku_attrs_default;
@@ -62,17 +62,17 @@ int ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id
         return KUMI_OK;
     a.ema = o->rule.ema;
     a.ema_warmup = o->rule.ema_warmup;
-    ku_id average = ku_update_own(g, tensor, "ema", KU_T_OPTIMIZER,
-                                  (enum kumi_dtype)g->tensor[tensor].dtype, &shape);
-    if (average == 0)
+    ku_id average =
+        ku_update_own(g, tensor, "ema", KU_T_OPTIMIZER, ku_update_wide(g, tensor), &shape);
+    ku_id p = average ? ku_update_read_next(g, tensor, grad) : 0;
+    if (p == 0)
         return ku_err_get()->status;
-    ku_id node = ku_update_once(
-        g, (struct ku_make){.op = KU_OP_ema,
-                            .n_in = 3,
-                            .in = {g->tensor[average].value, g->tensor[tensor].next, report},
-                            .attr = &a,
-                            .path = g->tensor[tensor].name,
-                            .source = ku_update_source(g, tensor)});
+    ku_id node = ku_update_once(g, (struct ku_make){.op = KU_OP_ema,
+                                                    .n_in = 3,
+                                                    .in = {g->tensor[average].value, p, report},
+                                                    .attr = &a,
+                                                    .path = g->tensor[tensor].name,
+                                                    .source = ku_update_source(g, tensor)});
     if (node == 0)
         return ku_err_get()->status;
     g->tensor[average].next = ku_out(g, node, 0);

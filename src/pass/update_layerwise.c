@@ -30,7 +30,7 @@ static ku_id add_sums(struct layerwise *l, struct ku_update_node *u, ku_id trust
     struct ku_graph *g = l->g;
     struct ku_make m = {.op = KU_OP_trust_sums,
                         .n_in = 3,
-                        .in = {g->tensor[u->tensor].value, u->grad, trust},
+                        .in = {ku_update_read(g, u->tensor, u->grad), u->grad, trust},
                         .attr = &u->attr,
                         .path = g->tensor[u->tensor].name,
                         .source = ku_update_source(g, u->tensor)};
@@ -43,7 +43,7 @@ static ku_id add_sums(struct layerwise *l, struct ku_update_node *u, ku_id trust
                              .attr = &u->attr,
                              .path = m.path,
                              .source = m.source};
-    ku_id node = ku_update_once(g, m);
+    ku_id node = m.in[0] ? ku_update_once(g, m) : 0;
     if (node == 0 || l->o->optimizer == KU_OP_lars)
         return node ? ku_out(g, node, 0) : 0;
     for (int i = 0; i < u->n_own; i++)
@@ -74,23 +74,24 @@ static int apply(struct layerwise *l, struct ku_update_node *u)
     struct ku_graph *g = l->g;
     const int is_lars = l->o->optimizer == KU_OP_lars, n_written = is_lars ? 2 : 1;
     const struct ku_tensor *own = &g->tensor[u->state[1]];
+    ku_id p = ku_update_read(g, u->tensor, u->grad);
     struct ku_make m = {.op = l->o->optimizer,
                         .n_in = 5,
-                        .in = {g->tensor[u->tensor].value, is_lars ? own->value : own->next,
+                        .in = {p, is_lars ? own->value : own->next,
                                is_lars ? u->grad : g->tensor[u->state[2]].next, u->report,
                                l->norms},
                         .n_out = n_written + (u->copy != 0),
                         .attr = &u->attr,
                         .path = g->tensor[u->tensor].name,
                         .source = ku_update_source(g, u->tensor)};
-    ku_id node = ku_update_once(g, m);
+    ku_id node = p ? ku_update_once(g, m) : 0;
     if (node == 0)
         return ku_err_get()->status;
-    for (int i = 0; i < n_written; i++)
+    for (int i = 1; i < n_written; i++)
         g->tensor[u->state[i]].next = ku_out(g, node, i);
     if (u->copy)
         g->tensor[u->copy].next = ku_out(g, node, n_written);
-    return KUMI_OK;
+    return ku_update_write(g, l->o, u->tensor, ku_out(g, node, 0));
 }
 
 static int collect(struct layerwise *l, const ku_id *grad, ku_id n_params)

@@ -72,6 +72,46 @@ uint16_t ku_f16_from_f32(float f)
     return (uint16_t)(sign | (uint16_t)((u - 0x38000000) >> 13));
 }
 
+uint16_t ku_f16_from_f32_random(float x, uint32_t word)
+{
+    uint32_t u = bits_of(x);
+    uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    u &= 0x7fffffff;
+    if (u > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00 | (u >> 13 & 0x3ff));
+    if (u >= 0x47800000)
+        return (uint16_t)(sign | 0x7c00);
+    if (u < 0x38800000) { /* units of 2^-24 */
+        double units = (double)float_of(u) * 0x1p24, whole = floor(units);
+        return (uint16_t)(sign | ((uint16_t)whole + (word * 0x1p-32 < units - whole)));
+    }
+    return (uint16_t)(sign | (((u - 0x38000000) >> 13) + ((word >> 19) < (u & 0x1fff))));
+}
+
+void ku_round_random(void *dst, enum kumi_dtype dtype, const float *x, const uint32_t *word,
+                     int64_t count)
+{
+    uint16_t *to = dst;
+    KU_ASSERT(dtype == KUMI_BF16 || dtype == KUMI_F16);
+    if (dtype == KUMI_BF16)
+        for (int64_t i = 0; i < count; i++)
+            to[i] = ku_bf16_from_f32_random(x[i], word[i]);
+    else
+        for (int64_t i = 0; i < count; i++)
+            to[i] = ku_f16_from_f32_random(x[i], word[i]);
+}
+
+void ku_round_through(float *x, enum kumi_dtype dtype, int64_t count)
+{
+    uint16_t narrow[256];
+    KU_ASSERT(kumi_dtype_bytes(dtype) == sizeof *narrow);
+    for (int64_t n = sizeof narrow / sizeof *narrow; count > 0; x += n, count -= n) {
+        n = count < n ? count : n;
+        ku_convert(narrow, dtype, x, KUMI_F32, n);
+        ku_convert(x, KUMI_F32, narrow, dtype, n);
+    }
+}
+
 double ku_load_f64(const void *data, enum kumi_dtype dtype, int64_t i)
 {
     switch (dtype) {

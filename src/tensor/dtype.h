@@ -32,6 +32,27 @@ static inline uint16_t ku_bf16_from_f32(float f)
 float ku_f16_to_f32(uint16_t x);
 uint16_t ku_f16_from_f32(float f);
 
+/*
+ * Stochastic rounding: of x's two neighbours in a 16-bit dtype the one away from zero where `word`
+ * 2^-32 is below x's distance to the other, in units of their distance, so that over uniform words
+ * the mean is x. What the dtype holds stays as it is, NaN stays NaN (quiet).
+ */
+static inline uint16_t ku_bf16_from_f32_random(float x, uint32_t word)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((u >> 16) | 0x40);
+    return (uint16_t)((u >> 16) + ((word >> 16) < (u & 0xffffu)));
+}
+uint16_t ku_f16_from_f32_random(float x, uint32_t word);
+/* x[i] with word[i], into an array of a 16-bit float dtype. */
+void ku_round_random(void *dst, enum kumi_dtype dtype, const float *x, const uint32_t *word,
+                     int64_t count);
+
+/* x as it is behind a round trip through a narrower float dtype, in place. */
+void ku_round_through(float *x, enum kumi_dtype dtype, int64_t count);
+
 /* Element i of an array of any dtype as f64, and back (rounded once to nearest even; integers
  * truncated, saturating). For ref, tests and tools. */
 double ku_load_f64(const void *data, enum kumi_dtype dtype, int64_t i);

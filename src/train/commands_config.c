@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "train/commands.h"
 #include "train/deepspeed.h"
+#include "train/precision.h"
 
 enum { MAX_MORE = 4 };
 
@@ -126,6 +127,14 @@ out:
     ku_model_fini(&model);
     ku_config_fini(&cfg);
     return status;
+}
+
+char *kumi_precision_help(int as_markdown)
+{
+    struct ku_str s = {0};
+    char *text = NULL;
+    ku_precision_help(as_markdown, &s);
+    return ku_text_take(&s, &text) == KUMI_OK ? text : NULL;
 }
 
 char *kumi_config_help(int as_markdown)

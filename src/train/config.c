@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "train/deepspeed.h"
 #include "train/known.h"
+#include "train/precision.h"
 #include "train/rule.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_PATH_BYTES = 256 };
@@ -494,6 +495,7 @@ static int read_keys(struct ku_config *cfg)
     if (cfg->data_train.n == 0)
         return ku_config_refuse(o, "data.train", NULL, "name the training files");
     KU_TRY(check_together(cfg));
+    KU_TRY(ku_precision_check(cfg));
     return ku_rule_check(cfg);
 }
 

@@ -46,7 +46,8 @@ static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N
                       "plan: --optimizer: %.60s; one of adamw, adam, lamb, sgd, momentum (sgd with "
                       "one), lars, adagrad, rmsprop, lion, adafactor",
                       optimizer);
-    double kept = 4.0 * optimizers[at].n_moments + (compute < 4 ? 4 : 0); /* and the f32 master */
+    double kept = 4.0 * optimizers[at].n_moments +
+                  (compute < 4 && !e->no_master ? 4 : 0); /* the f32 master */
     for (int z = 0; z < N_STAGES; z++) {
         double *row = table[z];
         row[PARAMETERS] = compute / (z >= 3 ? shard : 1);

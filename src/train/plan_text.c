@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "train/plan.h"
 #include "train/plan_volume.h"
+#include "train/precision.h"
 #include "train/recompute.h"
 
 /* A way to hold less, and what it comes to. */
@@ -174,8 +175,10 @@ static int plan_print(const struct ku_plan *p, const struct advice *a, int n_adv
 {
     const struct ku_batch *b = &p->s.batch;
     struct ku_str out = {0}, again = {0};
-    ku_str_add(&out, "memory plan: %d rank%s on one host, %s, %s\n", b->n_ranks,
-               b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device, p->s.cfg.precision_compute);
+    ku_str_add(&out, "memory plan: %d rank%s on one host, %s, ", b->n_ranks,
+               b->n_ranks == 1 ? "" : "s", p->s.cfg.parallel_device);
+    ku_precision_print(&p->s.cfg, &out);
+    ku_str_add(&out, "\n");
     ku_str_add(&out, "%lld parameters; ", (long long)p->s.n_params);
     ku_plan_print_batch(p, &out);
     ku_session_print_recompute(&p->s, &again);

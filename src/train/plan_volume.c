@@ -32,7 +32,7 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
                     : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n
                                                           : count;
     v->elements += count;
-    v->ring_bytes += sent * bytes;
+    v->ring_bytes += sent * (double)kumi_dtype_bytes((enum kumi_dtype)i->wire);
     v->stored_bytes += stored * bytes;
 }
 
@@ -106,9 +106,9 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
     if (train->zero >= 2 && ku_mesh_n_micro(&train->mesh) > 1)
         ku_str_add(out,
                    "  %d micro-batches of a rank add up first: gradients stay whole until the "
-                   "last, %s in f32\n",
+                   "last, %s in %s\n",
                    ku_mesh_n_micro(&train->mesh),
-                   ku_text_bytes(whole_gradient_bytes(train), text[0]));
+                   ku_text_bytes(whole_gradient_bytes(train), text[0]), p->s.cfg.precision_grads);
 }
 
 json_t *ku_plan_volumes_json(const struct ku_plan *p)

@@ -26,6 +26,7 @@
 #include "train/nonfinite.h"
 #include "train/origin.h"
 #include "train/peak.h"
+#include "train/precision.h"
 #include "train/profile.h"
 #include "train/roofline.h"
 #include "train/recompute.h"
@@ -233,10 +234,12 @@ static int prepare(struct run *r)
     KU_TRY(open_metrics(r));
     struct ku_str batch = {0};
     ku_session_print_batch(&r->s, &batch);
-    fprintf(stderr, "kumi: %s: %lld parameters, %d ranks, %s, %s on %s, %s\n",
+    ku_str_add(&batch, ", ");
+    ku_precision_print(&r->s.cfg, &batch);
+    fprintf(stderr, "kumi: %s: %lld parameters, %d ranks, %s on %s, %s\n",
             r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
-            (long long)r->s.n_params, r->job->n, ku_str_get(&batch), r->s.cfg.precision_compute,
-            ku_cpu_isa_name(r->s.t->isa), r->dir.path);
+            (long long)r->s.n_params, r->job->n, ku_str_get(&batch), ku_cpu_isa_name(r->s.t->isa),
+            r->dir.path);
     ku_str_fini(&batch);
     ku_session_print_recompute(&r->s, &batch);
     if (batch.bytes)

@@ -14,6 +14,7 @@
 #include "train/dataset.h"
 #include "train/dataset_text.h"
 #include "train/deepspeed.h"
+#include "train/precision.h"
 #include "train/recompute.h"
 #include "train/rule.h"
 
@@ -127,7 +128,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
                                       (int64_t)(c->parallel_first_bucket_mb * 0x1p20),
                                   .overlap = c->parallel_overlap,
                                   .share_host_state = c->parallel_share_host_state};
-    KU_TRY(ku_dtype_parse(c->precision_compute, &o->compute));
+    KU_TRY(ku_precision_opts(c, o));
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
     o->mesh.extent[KU_AX_REPLICATE] = s->batch.n_ranks;

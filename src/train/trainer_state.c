@@ -89,12 +89,12 @@ static int take_averages(struct ku_trainer *t)
     for (int i = 0; i < t->n_tensors; i++) {
         struct ku_ckpt_tensor *to = &t->tensor[i];
         const struct ku_ckpt_tensor *from = average_of(t, to->name);
-        size_t bytes = kumi_dtype_bytes(to->dtype);
+        int64_t count = 1;
         if (to->group != KU_CKPT_MODEL || from == NULL)
             continue;
         for (int d = 0; d < to->ndim; d++)
-            bytes *= (size_t)to->padded[d];
-        memcpy(to->data, from->data, bytes);
+            count *= to->padded[d];
+        ku_convert(to->data, to->dtype, from->data, from->dtype, count);
         n++;
     }
     if (n && *ku_trainer_update_count(t) > 0)

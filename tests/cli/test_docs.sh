@@ -17,6 +17,11 @@ while IFS= read -r line; do
     esac
 done < <("$kumi" help deepspeed --markdown)
 [ "$rows" -gt 200 ] || { echo "kumi help deepspeed lists $rows keys"; failed=1; }
+rows=0
+while IFS= read -r line; do
+    rows=$((rows + 1)); grep -qxF -- "$line" "$source/docs/precision-policy.md" || { echo "docs/precision-policy.md lacks: $line"; failed=1; }
+done < <("$kumi" help precision --markdown)
+[ "$rows" -gt 30 ] || { echo "kumi help precision lists $rows ops"; failed=1; }
 for code in $(sed -n 's/^    KUMI_E[A-Z]* = -\([0-9]*\).*/\1/p' "$source/include/kumi/status.h"); do
     grep -q "^| $code |" "$source/docs/exit-codes.md" || { echo "docs/exit-codes.md lacks code $code"; failed=1; }
 done

@@ -42,7 +42,9 @@ struct dist_case {
     int zero, replicate; /* stage; 0 = 1: with a stage and without sharing, n = replicate x shard */
     int prefetch, keep_gathered;
     int64_t persist_below;
-    enum kumi_dtype compute;
+    enum kumi_dtype compute, grads, reduce; /* of f32 gradients */
+    int no_master, stochastic_rounding;
+    const char *const *keep_f32;
     const char *device; /* "ref", "cpu" */
     int optimizer;      /* 0 = KU_OP_adamw */
     double ema;
@@ -95,6 +97,11 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
 {
     struct ku_compile_opts o =
         (struct ku_compile_opts){.compute = c->compute,
+                                 .grads = c->grads,
+                                 .reduce = c->reduce,
+                                 .no_master = c->no_master,
+                                 .stochastic_rounding = c->stochastic_rounding,
+                                 .keep_f32 = c->keep_f32,
                                  .is_training = 1,
                                  .optimizer = c->optimizer ? c->optimizer : KU_OP_adamw,
                                  .rule = ku_attrs_default,

@@ -175,6 +175,53 @@ static void layerwise(void **state)
     }
 }
 
+static void compare_graph(const char *name, const struct ku_compile_opts *o, const char *pass)
+{
+    struct ku_graph *g = network(24);
+    struct ku_str text = {0};
+    if (ku_compile_graph(g, o, NULL, pass) < 0)
+        fail_msg("%s: %s", name, ku_err_get()->text);
+    assert_int_equal(ku_graph_print(g, &text), 0);
+    compare(name, &text);
+    read_back(name, &text);
+    ku_str_fini(&text);
+    ku_graph_destroy(g);
+}
+
+/* The precision policy: casts at the edges of a module that stays f32; parameters without a master
+ * with gradients of their dtype; reductions that round on the wire. */
+static void precision_policy(void **state)
+{
+    static const char *const keep[] = {"down", NULL};
+    struct ku_compile_opts kept = options(2, KUMI_BF16), narrow = kept, wire = kept;
+    (void)state;
+    kept.keep_f32 = keep;
+    compare_graph("precision_keep_f32", &kept, "precision");
+    narrow.grads = KUMI_BF16;
+    narrow.no_master = narrow.stochastic_rounding = 1;
+    compare_graph("precision_no_master", &narrow, NULL);
+    wire.reduce = KUMI_F16;
+    compare_graph("precision_reduce", &wire, NULL);
+}
+
+/* A pattern that no module has, and a dtype that nothing computes in. */
+static void precision_refused(void **state)
+{
+    static const char *const keep[] = {"down", "h.*.attn", NULL};
+    struct ku_compile_opts o = options(1, KUMI_BF16);
+    struct ku_graph *g = network(24);
+    (void)state;
+    o.keep_f32 = keep;
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "h.*.attn: no module has such a path"));
+    ku_graph_destroy(g);
+    g = network(24);
+    o = options(1, KUMI_I32);
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "compute: i32"));
+    ku_graph_destroy(g);
+}
+
 /* Of a policy: the text, and that nothing of a full block but what leaves it is kept. */
 static void recomputation(void **state)
 {
@@ -228,11 +275,14 @@ static void programs(void **state)
         int ranks, zero, replicate;
         enum kumi_dtype compute;
         const char *name;
-    } row[] = {{1, 0, 1, KUMI_F32, "program_1"},
-               {2, 0, 1, KUMI_F32, "program_2"},
-               {2, 1, 1, KUMI_BF16, "program_zero_1"},
-               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid"},
-               {2, 3, 1, KUMI_BF16, "program_zero_3"}};
+        enum kumi_dtype reduce;
+        int no_master;
+    } row[] = {{1, 0, 1, KUMI_F32, "program_1", KUMI_F32, 0},
+               {2, 0, 1, KUMI_F32, "program_2", KUMI_F32, 0},
+               {2, 1, 1, KUMI_BF16, "program_zero_1", KUMI_F32, 0},
+               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid", KUMI_F32, 0},
+               {2, 3, 1, KUMI_BF16, "program_zero_3", KUMI_F32, 0},
+               {4, 2, 2, KUMI_BF16, "program_no_master", KUMI_BF16, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct ku_graph *g = network(12 * row[i].ranks);
@@ -241,6 +291,8 @@ static void programs(void **state)
         struct ku_str text = {0};
         if (row[i].zero)
             deal(&o, row[i].zero);
+        o.reduce = row[i].reduce;
+        o.no_master = row[i].no_master;
         o.mesh.extent[KU_AX_SHARD] /= row[i].replicate;
         o.mesh.extent[KU_AX_REPLICATE] *= row[i].replicate;
         assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
@@ -386,6 +438,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(after_each_pass),
                                        cmocka_unit_test(layerwise),
+                                       cmocka_unit_test(precision_policy),
+                                       cmocka_unit_test(precision_refused),
                                        cmocka_unit_test(recomputation),
                                        cmocka_unit_test(programs),
                                        cmocka_unit_test(plans_do_not_overlap),

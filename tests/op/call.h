@@ -147,6 +147,7 @@ static inline void fill_data(struct ku_view *v, char kind, uint32_t limit, uint3
     switch (kind) {
     case 'x':
     case 'f':
+    case 'F':
     case 'm':
     case 'v':
     case 'p':
@@ -217,6 +218,8 @@ static inline enum kumi_dtype dtype_of(char kind, enum kumi_dtype x)
 {
     if (strchr("fpmvPy", kind))
         return x == KUMI_F64 ? KUMI_F64 : KUMI_F32;
+    if (kind == 'F')
+        return KUMI_F32;
     if (strchr("it", kind))
         return KUMI_I32;
     return strchr("xbq", kind) ? x : strchr("kwecE", kind) ? KUMI_I64 : KUMI_F64;

@@ -332,6 +332,18 @@ static inline void check_call(const struct op_device *dev, int n_devs, const str
     expect_fini(&x);
 }
 
+/* Gradients of parameters of 16 bits: what adds to them writes them in that dtype. */
+static inline void check_narrow(const struct op_device *dev, int n_devs, struct op_call *c,
+                                enum kumi_dtype x, unsigned char *is_covered)
+{
+    if (!(ku_ops[c->op].traits & KU_OP_ACCUM) || !ku_dtype_is_float(c->out[0].dtype) ||
+        kumi_dtype_bytes(x) >= kumi_dtype_bytes(KUMI_F32))
+        return;
+    c->attr.dtype = x;
+    call_infer(c);
+    check_call(dev, n_devs, c, is_covered);
+}
+
 /* A row: its call, and the calls of its gradient, on ref's saved results. */
 static inline void check_row(const struct op_device *dev, int n_devs, const struct op_row *row,
                              enum kumi_dtype x, unsigned char *is_covered)
@@ -348,8 +360,10 @@ static inline void check_row(const struct op_device *dev, int n_devs, const stru
     struct op_result before = {0};
     for (const char *p = ku_ops[c.op].grad;
          (p = statement_parse(p, &c, &saved, adjoint, &before, &s));) {
-        if (s.passed < 0 && statement_is_wanted(&s, &c))
+        if (s.passed < 0 && statement_is_wanted(&s, &c)) {
             check_call(dev, n_devs, &s.call, is_covered);
+            check_narrow(dev, n_devs, &s.call, x, is_covered);
+        }
         call_fini(&s.call);
     }
     for (int o = 0; o < c.n_out; o++)

@@ -15,10 +15,10 @@
  *
  * Kinds: m, v mean and variance of operand 0 per channel · s batch norm's sums · x float of the
  * dtype at hand (b: with an infinity and a NaN; q: few values, many equal) · f float, f32 beside
- * any x · p as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit> ids below it ·
- * t<limit> targets below it, some ignored · k control port · w words · e exact sum, with counts
- * behind it · E exact sums, one after the other · c a count · r report (R: of a skipped update, u:
- * of the first one) · d f64, not negative · L a loss scaler's state.
+ * any x (F: f32 always) · p as f, not negative (P: at least 1; y: at most 1/2 in size) · i<limit>
+ * ids below it · t<limit> targets below it, some ignored · k control port · w words · e exact sum,
+ * with counts behind it · E exact sums, one after the other · c a count · r report (R: of a skipped
+ * update, u: of the first one) · d f64, not negative · L a loss scaler's state.
  */
 struct op_row {
     const char *op, *attrs, *operands;
@@ -216,6 +216,11 @@ static const struct op_row op_table[] = {
     {"fold", "", "e:w75 e:w75", 1},
     {"fold", "reduce=max", "w:w5 w:w5", 1},
     {"fold", "", "f:n0c5 f:n0c5", 1},
+    {"fold", "", "x:n131c129 x:n131c129", 1},
+    {"fold", "wire=bf16", "F:n3c5 F:n3c5", 1},
+    {"fold", "wire=bf16", "F:n131c129 F:n131c129", 1},
+    {"fold", "wire=f16", "F:n131c129 F:n131c129", 1},
+    {"fold", "wire=f16", "F:n0c5 F:n0c5", 1},
     {"stats_zero", "words=75", "", 1},
     {"sumsq", "index=2", "x:n3c5 e:w75", 1},
     {"sumsq", "", "x:n131c129 e:w73", 1},
@@ -275,6 +280,14 @@ static const struct op_row op_table[] = {
     {"rmsprop_both", "eps=0.01 momentum=0.9 dtype=bf16",
      "f:n131c129 P:n131c129 f:n131c129 y:n131c129 f:n131c129 r:w8", 5},
     {"rmsprop_both", "dtype=bf16", "f:n3c5 P:n3c5 f:n3c5 y:n3c5 f:n3c5 R:w8", 5},
+    {"widen", "", "x:n3c5 f:n3c5", 1},
+    {"widen", "", "x:n131c129 x:n131c129", 1},
+    {"widen", "", "x:n0c5 f:n0c5", 1},
+    {"stochastic_round", "dtype=bf16", "F:n1 k", 1},
+    {"stochastic_round", "dtype=bf16", "F:n3t5c7 k", 1},
+    {"stochastic_round", "dtype=bf16", "F:n131c129 k", 1},
+    {"stochastic_round", "dtype=f16", "F:n131c129 k", 1},
+    {"stochastic_round", "dtype=f16", "F:n0c3 k", 1},
     {"ema", "ema=0.99", "f:n3c5 f:n3c5 r:w8", 1},
     {"ema", "ema=0.99 ema_warmup=1", "f:n131c129 f:n131c129 r:w8", 1},
     {"ema", "ema=0.9", "f:n131c129 f:n131c129 u:w8", 1},

@@ -43,6 +43,9 @@ static void test_plan_is_what_is_mapped(void **state)
     static const char *const rows[][3] = {{NULL},
                                           {"parallel.share_host_state=false"},
                                           {"precision.compute=bf16", "train.virtual_shards=4"},
+                                          {"precision={\"compute\":\"bf16\",\"master\":false,"
+                                           "\"grads\":\"bf16\",\"stochastic_rounding\":true}",
+                                           "parallel.zero=2"},
                                           {"parallel.share_host_state=false", "parallel.zero=1"},
                                           {"parallel.share_host_state=false", "parallel.zero=3"}};
     for (int n = 1; n <= 2; n++)

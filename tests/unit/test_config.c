@@ -342,6 +342,17 @@ static const struct bad {
     {NULL, "precision.compute=f64",
      "config: --set precision.compute=f64: precision.compute: \"f64\"; f64 is computed by "
      "parallel.device \"ref\" alone"},
+    {NULL, "precision.params=bf16",
+     "config: --set precision.params=bf16: precision.params: \"bf16\"; parameters are stored in "
+     "precision.compute, with a master in f32 beside it; leave it out"},
+    {NULL, "precision.stochastic_rounding=true",
+     "config: --set precision.stochastic_rounding=true: precision.stochastic_rounding: true; it is "
+     "for precision.master false and precision.compute bf16 or f16; use false"},
+    {NULL, "precision={\"grads\":\"bf16\",\"reduce\":\"f32\"}",
+     "config: --set precision={\"grads\":\"bf16\",\"reduce\":\"f32\"}: precision.reduce: \"f32\"; "
+     "gradients of 16 bits travel as they are; give precision.grads f32, or leave it out"},
+    {NULL, "precision.grads=fp16",
+     "config: --set precision.grads=fp16: precision.grads: \"fp16\"; one of: f32 bf16 f16"},
     {NULL, "schedule.per=epochs",
      "config: --set schedule.per=epochs: schedule.per: \"epochs\"; one of: step epoch"},
     {NULL, "checkpoint.staging_mb=64",

@@ -209,12 +209,99 @@ static void test_convert(void **state)
         }
 }
 
+static double value16(enum kumi_dtype d, uint16_t x)
+{
+    return ku_load_f64(&x, d, 0);
+}
+static uint16_t round16(enum kumi_dtype d, float x, uint32_t word)
+{
+    uint16_t to = 0x7777;
+    ku_round_random(&to, d, &x, &word, 1);
+    return to;
+}
+
+/* What a dtype holds stays, whatever the word; everything else goes to one of its neighbours. */
+static void test_stochastic_neighbours(void **state)
+{
+    static const enum kumi_dtype dtype[] = {KUMI_BF16, KUMI_F16};
+    static const uint32_t word[] = {0, 1, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t x = 0; x < 65536; x++) {
+            const float f = (float)value16(dtype[k], (uint16_t)x);
+            for (int w = 0; w < 6; w++) {
+                const uint16_t r = round16(dtype[k], f, word[w]);
+                if (isnan(f))
+                    assert_true(isnan(value16(dtype[k], r)));
+                else
+                    assert_int_equal(r, x);
+            }
+            const double next = isfinite(f) ? value16(dtype[k], (uint16_t)(x + 1)) : (double)NAN;
+            const float middle = (float)(((double)f + next) / 2);
+            if (!isfinite(next) || (double)middle == (double)f || (double)middle == next)
+                continue;
+            assert_int_equal(round16(dtype[k], middle, 0), x + 1);
+            assert_int_equal(round16(dtype[k], middle, 0x7fffffff), x + 1);
+            assert_int_equal(round16(dtype[k], middle, 0x80000000), x);
+            assert_int_equal(round16(dtype[k], middle, 0xffffffff), x);
+        }
+}
+
+/*
+ * Unbiased: over all words that can tell numbers apart the mean is x exactly; over n words of the
+ * generator a share of [0, 1] is off by more than sqrt(log(2 / p) / (2 n)) with probability p at
+ * most (Hoeffding 1963, theorem 2); p = 1e-9.
+ */
+static void test_stochastic_mean(void **state)
+{
+    static const float x[] = {1.0001f,     -3.14159265f, 0x1.fedcbap-14f, 0x1.23456p-15f, 1e-7f,
+                              -0x1.8002p-25f, 65503.3f,     0x1.000002p3f,   0.123456f,      -1e-3f};
+    enum { N = 65536, SHIFT = 16 };
+    const double most = sqrt(log(2e9) / (2.0 * N));
+    (void)state;
+    for (size_t i = 0; i < sizeof x / sizeof x[0]; i++)
+        for (int k = 0; k < 2; k++) {
+            const enum kumi_dtype d = k ? KUMI_F16 : KUMI_BF16;
+            const double down = value16(d, round16(d, x[i], 0xffffffff)),
+                         up = value16(d, round16(d, x[i], 0)), gap = up - down;
+            double every = 0, drawn = 0;
+            for (uint32_t r = 0; r < N; r++) {
+                every += value16(d, round16(d, x[i], r << SHIFT)) - down;
+                drawn += value16(d, round16(d, x[i], ku_random_u32(5, 6, 7, r))) - down;
+            }
+            const double share = ((double)x[i] - down) / gap;
+            assert_true(gap != 0 && share > 0 && share < 1);
+            /* 16 bits of a word are all of bf16's; f16 may want more of them below 2^-14 */
+            assert_true(fabs(every / N / gap - share) <= (k ? 1.0 / N : 0));
+            assert_true(fabs(drawn / N / gap - share) <= most);
+        }
+}
+
+static void test_through(void **state)
+{
+    float x[600], way[600];
+    uint16_t h[600];
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (int n = 0; n <= 600; n += 120) {
+            for (int i = 0; i < 600; i++)
+                x[i] = ku_random_normal(1, 2, 3, (uint64_t)i);
+            ku_convert(h, k ? KUMI_F16 : KUMI_BF16, x, KUMI_F32, 600);
+            ku_convert(way, KUMI_F32, h, k ? KUMI_F16 : KUMI_BF16, 600);
+            float last = n < 600 ? x[n] : 0;
+            ku_round_through(x, k ? KUMI_F16 : KUMI_BF16, n);
+            assert_memory_equal(x, way, (size_t)n * sizeof *x);
+            assert_true(n == 600 || x[n] == last);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),    cmocka_unit_test(test_all_halves),
         cmocka_unit_test(test_rounding), cmocka_unit_test(test_store),
-        cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_convert),  cmocka_unit_test(test_stochastic_neighbours),
+        cmocka_unit_test(test_through),  cmocka_unit_test(test_stochastic_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,6 +142,9 @@ static inline int64_t ku_cpu_count(const struct ku_view *v)
 {
     return ku_shape_count(&v->shape);
 }
+/* The flat index in the logical tensor of local element `at`, and how many elements from there on
+ * follow each other in both. */
+int64_t ku_cpu_global(const struct ku_view *v, int64_t at, int64_t *n);
 /* Product of dims [from, to). */
 int64_t ku_cpu_extent(const struct ku_shape *s, int from, int to);
 /* Address of element i. */

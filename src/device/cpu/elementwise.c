@@ -196,19 +196,25 @@ static int64_t run_start(const struct ku_view *v, const struct runs *r, int64_t 
     return index;
 }
 
+int64_t ku_cpu_global(const struct ku_view *v, int64_t at, int64_t *n)
+{
+    struct runs r = runs_of(v);
+    *n = r.length - at % r.length;
+    return run_start(v, &r, at / r.length, v->logical) + at % r.length;
+}
+
 static void tile_dropout(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
     struct ku_dropout d = ku_cpu_dropout(k);
-    struct runs r = runs_of(y);
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
     while (n > 0) {
-        int64_t run = from / r.length, at = from % r.length;
-        int64_t some = r.length - at < n ? r.length - at : n;
-        uint64_t first = (uint64_t)(run_start(y, &r, run, y->logical) + at);
-        k->cpu->ops->dropout(ku_cpu_at(y, from), ku_cpu_at(x, from), y->dtype, some, &d, first);
+        int64_t some, first = ku_cpu_global(y, from, &some);
+        some = some < n ? some : n;
+        k->cpu->ops->dropout(ku_cpu_at(y, from), ku_cpu_at(x, from), y->dtype, some, &d,
+                             (uint64_t)first);
         from += some, n -= some;
     }
 }

@@ -242,6 +242,9 @@ struct ku_isa_ops {
     /* dst = x where kept, scaled; first = global index of element 0 */
     void (*dropout)(void *dst, const void *x, enum kumi_dtype dtype, int64_t n,
                     const struct ku_dropout *d, uint64_t first);
+    /* dst = x in a 16-bit dtype, with the words of elements `first` .. (tensor/dtype.h) */
+    void (*stochastic_round)(void *dst, enum kumi_dtype dtype, const float *x, int64_t n,
+                             const struct ku_dropout *d, uint64_t first);
     void (*sum_into)(float *sum, const void *x, enum kumi_dtype dtype, int64_t n); /* sum += x */
     void (*prod_into)(float *sum, const void *a, const void *b, enum kumi_dtype dtype, float shift,
                       float factor, int64_t n); /* sum += a (b - shift) factor */

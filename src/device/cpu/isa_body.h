@@ -7,6 +7,7 @@
 
 #include "device/cpu/elem_body.h"
 #include "device/cpu/dropout_body.h"
+#include "device/cpu/round_body.h"
 #include "device/cpu/rows_body.h"
 #include "device/cpu/rope_body.h"
 #include "device/cpu/norm_body.h"
@@ -34,6 +35,7 @@ const struct ku_isa_ops ISA_OPS = {
     .rope_angles = rope_angles,
     .rope = rope,
     .dropout = dropout,
+    .stochastic_round = stochastic_round,
     .sum_into = sum_into,
     .prod_into = prod_into,
     .finish = finish,

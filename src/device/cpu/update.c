@@ -278,16 +278,40 @@ static void tile_fold(const struct ku_kernel *k, int64_t tile, int thread)
         FOLD(float);
     else if (c->out[0].dtype == KUMI_F64)
         FOLD(double);
-    else
+    else if (c->out[0].dtype == KUMI_I64)
         FOLD(int64_t);
+    else
+        k->cpu->ops->add(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->out[0], from),
+                         ku_cpu_at(&c->in[1], from), c->out[0].dtype, n);
+}
+/* A node of the tree whose wire is narrower: what two ranks would do (comm/sum.h). */
+static void tile_fold_wire(const struct ku_kernel *k, int64_t tile, int thread)
+{
+    const enum kumi_dtype wire = (enum kumi_dtype)k->attr.wire;
+    float *a = k->call.out[0].data, *other = ku_cpu_scratch(k, thread);
+    const float *b = k->call.in[1].data;
+    int64_t from, n;
+    ku_cpu_range(k, tile, &from, &n);
+    a += from;
+    memcpy(other, b + from, (size_t)n * sizeof *b);
+    ku_round_through(a, wire, n);
+    ku_round_through(other, wire, n);
+    for (int64_t i = 0; i < n; i++)
+        a[i] += other[i];
+    ku_round_through(a, wire, n);
 }
 int ku_cpu_bind_fold(struct ku_kernel *k)
 {
     const struct ku_call *c = &k->call;
     const enum kumi_dtype dtype = c->out[0].dtype;
-    if (dtype != KUMI_F32 && dtype != KUMI_F64 && dtype != KUMI_I64)
-        return KU_ERR(KUMI_EINVAL, "device cpu: fold: result is %s; it takes f32, f64, i64",
+    const int is_narrow = dtype != KUMI_F32 && dtype != KUMI_F64 && dtype != KUMI_I64;
+    if (is_narrow)
+        KU_TRY(ku_cpu_check_float(k, "sum", &c->out[0]));
+    if ((is_narrow || k->attr.wire >= 0) && k->attr.reduce != KU_FOLD_SUM)
+        return KU_ERR(KUMI_EINVAL, "device cpu: fold: the greater of %s; it takes f32, f64, i64",
                       kumi_dtype_name(dtype));
+    if (k->attr.wire >= 0)
+        KU_TRY(ku_cpu_check(k, "sum", &c->out[0], KUMI_F32));
     KU_TRY(ku_cpu_check(k, "first part", &c->in[0], dtype));
     KU_TRY(ku_cpu_check(k, "second part", &c->in[1], dtype));
     if (c->in[0].data != c->out[0].data)
@@ -295,7 +319,8 @@ int ku_cpu_bind_fold(struct ku_kernel *k)
                                    "buffer");
     k->count = ku_cpu_count(&c->out[0]);
     k->per_tile = KU_CPU_TILE_COUNT;
-    ku_cpu_phase(k, tile_fold, ku_cpu_tiles(k->count, k->per_tile));
+    ku_cpu_phase(k, k->attr.wire >= 0 ? tile_fold_wire : tile_fold,
+                 ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
 }
 

@@ -99,6 +99,8 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_rmsprop_centered] = "ffffd>ffff",
     [KU_OP_rmsprop_both] = "fffffd>fffff",
     [KU_OP_ema] = "ffd>f",
+    [KU_OP_widen] = "ff>f",
+    [KU_OP_stochastic_round] = "fw>f",
     [KU_OP_factor_sums] = "fdw>w",
     [KU_OP_factor_means] = "wffd>ffd",
     [KU_OP_factor_norms] = "ffffddw>w",
@@ -132,7 +134,7 @@ static int is_of_form(char form, enum kumi_dtype d)
     case 'd':
         return d == KUMI_F64;
     case 's':
-        return d == KUMI_F32 || d == KUMI_F64 || d == KUMI_I64;
+        return ku_dtype_is_float(d) || d == KUMI_I64;
     case '*':
         return 1;
     }
@@ -151,7 +153,7 @@ static int check_side(const struct ku_call *c, const char *side, const char *for
                           : form[i] == 'u' ? "it takes u16"
                           : form[i] == 'w' ? "it takes i64"
                           : form[i] == 'd' ? "it takes f64"
-                                           : "it takes f32, f64 and i64");
+                                           : "it takes f64, f32, bf16, f16 and i64");
     return KUMI_OK;
 }
 

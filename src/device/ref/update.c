@@ -47,11 +47,29 @@ void ku_ref_max_all(const struct ku_call *c, struct ku_ref_poll *poll)
     *(double *)c->out[0].data = most;
 }
 
-/* fold: a + b, or with reduce=max the greater (NaN wins), into a's bytes; words add as integers */
+/* fold: a + b, or with reduce=max the greater (NaN wins), into a's bytes; words add as integers.
+ * With `wire` a, b and their sum, all f32, round to it. */
+static void fold_wire(const struct ku_call *c, struct ku_ref_poll *poll)
+{
+    const enum kumi_dtype wire = (enum kumi_dtype)c->attr->wire;
+    float *a = c->out[0].data;
+    for (int64_t i = 0; i < ku_ref_count(&c->out[0]); i++) {
+        float b = ((const float *)c->in[1].data)[i];
+        ku_round_through(&a[i], wire, 1);
+        ku_round_through(&b, wire, 1);
+        a[i] += b;
+        ku_round_through(&a[i], wire, 1);
+        ku_ref_worked(poll, 2);
+    }
+}
 void ku_ref_fold(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *to = &c->out[0], *from = &c->in[1];
     int is_max = c->attr->reduce == KU_FOLD_MAX;
+    if (c->attr->wire >= 0) {
+        fold_wire(c, poll);
+        return;
+    }
     for (int64_t i = 0; i < ku_ref_count(to); i++) {
         ku_ref_worked(poll, 2);
         if (to->dtype == KUMI_I64) {

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each key of the precision policy: equal bits under every layout, and a checkpoint of one in
+ * another. Ranks as threads. tsan */
+#include <stdlib.h>
+
+#include "base/os.h"
+#include "dist.h"
+
+static struct dist_case base_case(enum kumi_dtype compute)
+{
+    struct dist_case c = {.n = 1,
+                          .v = 8,
+                          .micro = 1,
+                          .k = 2,
+                          .steps = 4,
+                          .device = "cpu",
+                          .compute = compute,
+                          .model = dist_model(),
+                          .t = 11};
+    c.model.n_embd = 48; /* tensors of several blocks, of one, and of less */
+    c.model.vocab_size = 301;
+    return c;
+}
+
+static const struct layout {
+    int n, zero, replicate, sharing, no_overlap, bucket_bytes, recompute;
+} layout[] = {
+    {.n = 2, .sharing = 1, .bucket_bytes = 3000},
+    {.n = 8, .sharing = 1, .recompute = KU_RECOMPUTE_FULL},
+    {.n = 4, .no_overlap = 1},
+    {.n = 8, .zero = 1, .bucket_bytes = 3000},
+    {.n = 4, .zero = 1, .replicate = 2, .recompute = KU_RECOMPUTE_SELECTIVE},
+    {.n = 4, .zero = 2, .bucket_bytes = 3000},
+    {.n = 8, .zero = 2, .replicate = 4, .no_overlap = 1},
+    {.n = 2, .zero = 3, .recompute = KU_RECOMPUTE_FULL},
+    {.n = 8, .zero = 3, .replicate = 2, .bucket_bytes = 3000},
+};
+enum { N_LAYOUTS = sizeof layout / sizeof layout[0] };
+
+static struct dist_case laid_out(const struct dist_case *one, const struct layout *l)
+{
+    struct dist_case c = *one;
+    c.n = l->n, c.zero = l->zero, c.replicate = l->replicate, c.no_sharing = !l->sharing;
+    c.no_overlap = l->no_overlap, c.bucket_bytes = l->bucket_bytes, c.recompute = l->recompute;
+    c.threads = l->n == 2 ? 2 : 1;
+    return c;
+}
+
+/* Every layout, or every other one from `first` on; the digest comes out. */
+static void check_layouts(const char *name, struct dist_case *one, int first, int stride)
+{
+    dist_run(one);
+    for (int i = first; i < N_LAYOUTS; i += stride) {
+        struct dist_case c = laid_out(one, &layout[i]);
+        dist_run(&c);
+        for (int s = 0; s < one->steps; s++)
+            if (memcmp(&one->loss[s], &c.loss[s], 8) || memcmp(&one->norm[s], &c.norm[s], 8))
+                fail_msg("%s: layout %d: step %d: loss %.17g %.17g norm %.17g %.17g", name, i, s,
+                         one->loss[s], c.loss[s], one->norm[s], c.norm[s]);
+        if (strcmp(one->digest, c.digest) != 0)
+            fail_msg("%s: layout %d: digests differ", name, i);
+        assert_memory_equal(&one->eval_loss, &c.eval_loss, 8);
+    }
+}
+
+static const char *const attention[] = {"attn", "ln_f", NULL},
+                         *const mlp[] = {"h.1.mlp", "wpe", NULL}, *const table[] = {"wte", NULL};
+static const struct policy {
+    const char *name;
+    enum kumi_dtype compute, grads, reduce;
+    int no_master, stochastic_rounding, optimizer;
+    const char *const *keep_f32;
+    double ema;
+} policy[] = {
+    {.name = "f32"},
+    {.name = "f32, reduce bf16", .reduce = KUMI_BF16},
+    {.name = "f32, reduce f16", .reduce = KUMI_F16},
+    {.name = "f32, grads bf16", .grads = KUMI_BF16},
+    {.name = "bf16", .compute = KUMI_BF16},
+    {.name = "bf16, reduce bf16", .compute = KUMI_BF16, .reduce = KUMI_BF16},
+    {.name = "bf16, grads bf16", .compute = KUMI_BF16, .grads = KUMI_BF16},
+    {.name = "no master", .compute = KUMI_BF16, .no_master = 1, .ema = 0.9},
+    {.name = "stochastic", .compute = KUMI_BF16, .no_master = 1, .stochastic_rounding = 1},
+    {.name = "all of it",
+     .compute = KUMI_BF16,
+     .grads = KUMI_BF16,
+     .no_master = 1,
+     .stochastic_rounding = 1},
+    {.name = "attention f32", .compute = KUMI_BF16, .keep_f32 = attention},
+    {.name = "modules f32", .compute = KUMI_BF16, .keep_f32 = mlp},
+    {.name = "table f32, no master",
+     .compute = KUMI_BF16,
+     .reduce = KUMI_BF16,
+     .no_master = 1,
+     .keep_f32 = table},
+    {.name = "lamb",
+     .compute = KUMI_BF16,
+     .no_master = 1,
+     .stochastic_rounding = 1,
+     .optimizer = KU_OP_lamb},
+    {.name = "lars",
+     .compute = KUMI_BF16,
+     .reduce = KUMI_BF16,
+     .no_master = 1,
+     .optimizer = KU_OP_lars},
+    {.name = "adafactor",
+     .compute = KUMI_BF16,
+     .no_master = 1,
+     .stochastic_rounding = 1,
+     .optimizer = KU_OP_adafactor},
+    {.name = "rmsprop",
+     .compute = KUMI_BF16,
+     .grads = KUMI_BF16,
+     .no_master = 1,
+     .stochastic_rounding = 1,
+     .optimizer = KU_OP_rmsprop_both},
+    {.name = "sgd", .compute = KUMI_BF16, .no_master = 1, .optimizer = KU_OP_sgd},
+};
+enum { N_POLICIES = sizeof policy / sizeof policy[0] };
+
+static struct dist_case case_of(const struct policy *p)
+{
+    struct dist_case c = base_case(p->compute);
+    c.grads = p->grads, c.reduce = p->reduce, c.no_master = p->no_master;
+    c.stochastic_rounding = p->stochastic_rounding, c.keep_f32 = p->keep_f32;
+    c.optimizer = p->optimizer, c.ema = p->ema;
+    return c;
+}
+
+/* Every key shows in the bits: two policies of one optimizer never agree. */
+static void test_layouts(void **state)
+{
+    static char digest[N_POLICIES][72];
+    (void)state;
+    for (int i = 0; i < N_POLICIES; i++) {
+        struct dist_case one = case_of(&policy[i]);
+        const int stride = DIST_RACES_ONLY ? 4 : policy[i].optimizer ? 2 : 1;
+        check_layouts(policy[i].name, &one, i % stride, stride);
+        memcpy(digest[i], one.digest, sizeof digest[i]);
+        for (int k = 0; k < i; k++)
+            if (strcmp(digest[k], digest[i]) == 0)
+                fail_msg("%s and %s: one digest", policy[k].name, policy[i].name);
+    }
+}
+
+/* An odd number of shards: the one that is carried up rounds, too. */
+static void test_odd(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_POLICIES; i++) {
+        struct dist_case one = case_of(&policy[i]), three;
+        if ((policy[i].reduce == KUMI_F32 && policy[i].grads == KUMI_F32) || policy[i].optimizer)
+            continue;
+        one.v = 3;
+        three = one;
+        three.n = 3;
+        dist_run(&one);
+        dist_run(&three);
+        assert_string_equal(one.digest, three.digest);
+    }
+}
+
+/* -- checkpoints of one precision in another -----------------------------------------------------
+ */
+
+struct passed {
+    struct dist_case c;
+    const char *dir;
+    int from, to; /* step that is loaded, 0: none; step that is saved */
+    char loaded[72];
+};
+static int passed_rank(struct ku_job *job, void *arg)
+{
+    struct passed *r = arg;
+    struct ku_trainer *t = NULL;
+    struct ku_ckpt_desc d = {.dir = r->dir, .step = r->to, .model_config = "{}"};
+    int64_t step = r->from;
+    const double *report;
+    char path[128];
+    KU_TRY(dist_trainer(job, &r->c, &t));
+    snprintf(path, sizeof path, "%s/step-%08d", r->dir, r->from);
+    KU_TRY(r->from ? ku_trainer_load(t, path, &step) : ku_trainer_init_state(t));
+    if (job->rank == 0)
+        KU_TRY(ku_trainer_digest(t, 1, r->loaded));
+    for (; step < r->to && r->from == 0; step++) {
+        dist_fill(&r->c, t, KU_PROG_TRAIN, step % 2);
+        KU_TRY(ku_trainer_step(t, step, &report));
+    }
+    KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
+    if (job->rank == 0)
+        KU_TRY(ku_trainer_digest(t, 1, r->c.digest));
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+static void pass(struct passed *r)
+{
+    if (ku_job_threads(r->c.n, NULL, passed_rank, r) < 0)
+        fail_msg("from %d to %d: %s", r->from, r->to, ku_err_get()->text);
+}
+
+/* Parameters of 16 bits are f32 ones, exactly, and come back as they were; those of a master round
+ * on their way to a run without one, once. */
+static void test_conversion(void **state)
+{
+    char dir[] = "/tmp/kumi-policy-XXXXXX";
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    struct dist_case narrow = base_case(KUMI_BF16), wide = narrow;
+    narrow.no_master = narrow.stochastic_rounding = 1;
+    struct passed made = {narrow, dir, 0, 2, ""};
+    pass(&made);
+    struct passed widened = {wide, dir, 2, 3, ""};
+    widened.c.n = 2, widened.c.zero = 3, widened.c.no_sharing = 1;
+    pass(&widened);
+    struct passed back = {narrow, dir, 3, 4, ""};
+    back.c.n = 4;
+    pass(&back);
+    assert_string_equal(back.loaded, made.c.digest);
+    assert_string_not_equal(widened.loaded, made.c.digest); /* other dtypes */
+    struct passed trained = {wide, dir, 0, 5, ""};
+    pass(&trained);
+    struct passed rounded = {narrow, dir, 5, 6, ""}, again = {narrow, dir, 6, 7, ""};
+    pass(&rounded);
+    pass(&again);
+    assert_string_equal(rounded.loaded, again.loaded);
+    assert_int_equal(ku_os_rmtree(dir), 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts), cmocka_unit_test(test_odd),
+                                       cmocka_unit_test(test_conversion)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
