@@ -175,6 +175,23 @@ static void layerwise(void **state)
     }
 }
 
+/* A loss scaler, which backward starts from and the report moves, and clipping by value. */
+static void half(void **state)
+{
+    (void)state;
+    struct ku_graph *g = network(24);
+    struct ku_compile_opts o = options(2, KUMI_F16);
+    struct ku_str text = {0};
+    o.rule.loss_scale = 65536;
+    o.rule.clip_value = 0.5;
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+    assert_int_equal(ku_graph_print(g, &text), 0);
+    compare("half", &text);
+    read_back("half", &text);
+    ku_str_fini(&text);
+    ku_graph_destroy(g);
+}
+
 /* Of a policy: the text, and that nothing of a full block but what leaves it is kept. */
 static void recomputation(void **state)
 {
@@ -386,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(after_each_pass),
                                        cmocka_unit_test(layerwise),
+                                       cmocka_unit_test(half),
                                        cmocka_unit_test(recomputation),
                                        cmocka_unit_test(programs),
                                        cmocka_unit_test(plans_do_not_overlap),
