@@ -188,6 +188,16 @@ static void compare_graph(const char *name, const struct ku_compile_opts *o, con
     ku_graph_destroy(g);
 }
 
+/* A loss scaler, which backward starts from and the report moves, and clipping by value. */
+static void half(void **state)
+{
+    struct ku_compile_opts o = options(2, KUMI_F16);
+    (void)state;
+    o.rule.loss_scale = 65536;
+    o.rule.clip_value = 0.5;
+    compare_graph("half", &o, NULL);
+}
+
 /* The precision policy: casts at the edges of a module that stays f32; parameters without a master
  * with gradients of their dtype; reductions that round on the wire. */
 static void precision_policy(void **state)
@@ -440,6 +450,7 @@ int main(void)
                                        cmocka_unit_test(layerwise),
                                        cmocka_unit_test(precision_policy),
                                        cmocka_unit_test(precision_refused),
+                                       cmocka_unit_test(half),
                                        cmocka_unit_test(recomputation),
                                        cmocka_unit_test(programs),
                                        cmocka_unit_test(plans_do_not_overlap),
