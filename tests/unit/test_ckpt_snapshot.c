@@ -400,9 +400,19 @@ static void other_dtype(void **unused)
     ((float *)s.tensor[2].data)[702] = 1.0f / 3; /* row 1 begins at 704 */
     ((float *)s.tensor[2].data)[704] = 1.0f / 3;
     save(&s, dir, 2, 1, 0);
-    back.tensor[2].dtype = KUMI_BF16;
+    back.tensor[2].dtype = KUMI_BF16; /* a run without a master from one with */
+    assert_status(ku_ckpt_resume(dir, back.tensor, STATE_TENSORS, &c), KUMI_OK);
+    ku_ckpt_close(&c);
+    assert_int_equal(((uint16_t *)back.tensor[2].data)[702], ku_bf16_from_f32(1.0f / 3));
+    float narrow[8 * 7]; /* f32 from f64 is refused where it is not exact */
+    void *own = s.tensor[0].data;
+    wide[3] = 1.0 / 3;
+    s.tensor[0].dtype = KUMI_F64, s.tensor[0].data = wide;
+    save(&s, dir, 3, 1, 0);
+    back.tensor[0].dtype = KUMI_F32, back.tensor[0].data = narrow;
     assert_error(ku_ckpt_resume(dir, back.tensor, STATE_TENSORS, &c), KUMI_EINPUT,
-                 "h.0.big: element 701: 0.3333");
+                 "element 3: 0.3333");
+    s.tensor[0].data = own;
     back.tensor[0].data = NULL;
     state_fini(&s);
     state_fini(&back);

@@ -254,8 +254,9 @@ static void test_stochastic_neighbours(void **state)
  */
 static void test_stochastic_mean(void **state)
 {
-    static const float x[] = {1.0001f,     -3.14159265f, 0x1.fedcbap-14f, 0x1.23456p-15f, 1e-7f,
-                              -0x1.8002p-25f, 65503.3f,     0x1.000002p3f,   0.123456f,      -1e-3f};
+    static const float x[] = {1.0001f,   -3.14159265f,   0x1.fedcbap-14f, 0x1.23456p-15f,
+                              1e-7f,     -0x1.8002p-25f, 65503.3f,        0x1.000002p3f,
+                              0.123456f, -1e-3f};
     enum { N = 65536, SHIFT = 16 };
     const double most = sqrt(log(2e9) / (2.0 * N));
     (void)state;
