@@ -29,8 +29,8 @@ static int try_advice(const struct ku_plan *p, const struct kumi_settings *setti
     for (int i = 2; i > 0 && more[i][0] == '\0'; i--)
         more[i] = NULL;
     int status = ku_plan_init(&other, settings, p->s.batch.n_ranks, more);
-    if (status < 0)
-        return status == KUMI_EINVAL ? KUMI_OK : status;
+    if (status < 0) /* or a budget of memory.recompute does not hold with it */
+        return status == KUMI_EINVAL || status == KUMI_ENOMEM ? KUMI_OK : status;
     if (other.host_bytes < p->host_bytes) {
         kept[*n_kept] = *a;
         kept[(*n_kept)++].host_bytes = other.host_bytes;

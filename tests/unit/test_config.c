@@ -304,7 +304,7 @@ static const struct bad {
      "config: --set memory.offload=host: memory.offload: \"host\"; an object: "
      "{\"optimizer\": \"host\"}, or \"file\" with a \"path\""},
     {NULL, "memory.offload.activations=file",
-     "config: --set memory.offload.activations=file: memory.offload.path: missing; name a folder "
+     "config: c.json:1:1: memory.offload.path: missing; name a folder "
      "on a local disk"},
     {NULL, "memory.offload.ratio=2",
      "config: --set memory.offload.ratio=2: memory.offload.ratio: 2; a number from 0 to 1"},
