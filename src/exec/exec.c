@@ -349,6 +349,13 @@ static int wait(struct ku_exec *e, struct ku_work *work)
     return KUMI_OK;
 }
 
+static void start_tier(struct ku_exec *e, struct ku_transfer *transfer)
+{
+    int64_t begin = ku_clock_ns();
+    ku_transfer_start(transfer);
+    e->times.tier_ns += ku_clock_ns() - begin;
+}
+
 static int wait_tier(struct ku_exec *e, struct ku_transfer *transfer)
 {
     int64_t begin = ku_clock_ns();
@@ -387,7 +394,7 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
         case TIER_START:
             if (s->is_gated && e->gate)
                 KU_TRY(e->gate(e->gate_ctx, at));
-            ku_transfer_start(s->transfer);
+            start_tier(e, s->transfer);
             break;
         case TIER_WAIT:
             KU_TRY(wait_tier(e, s->transfer));

@@ -73,7 +73,7 @@ struct ku_exec_times {
     int64_t run_ns;
     int64_t exposed_ns; /* in waits of communication: what computation did not hide */
     int64_t wait_ns;    /* of that, in which nothing moved because other ranks were not there */
-    int64_t tier_ns;    /* in waits for what memory.offload reads and writes */
+    int64_t tier_ns;    /* in waits and copies of what memory.offload reads and writes */
     int64_t once_ns;    /* behind the last micro-batch, without waits: norm, clipping, update */
 };
 struct ku_exec_times ku_exec_times(const struct ku_exec *exec);
