@@ -56,7 +56,7 @@ function(kumi_libraries)
     endif()
     foreach(lib kumi_static kumi_shared)
         target_link_libraries(${lib} PRIVATE kumi_flags PUBLIC PkgConfig::jansson PkgConfig::xxhash OpenSSL::Crypto
-            Threads::Threads PkgConfig::hwloc PkgConfig::pcre2 ${KUMI_CAIRO_LIB} ${KUMI_IMAGE_LIBS} m)
+            Threads::Threads PkgConfig::hwloc PkgConfig::pcre2 ${KUMI_CAIRO_LIB} ${KUMI_URING_LIB} ${KUMI_IMAGE_LIBS} m)
         target_include_directories(${lib} INTERFACE ${PROJECT_SOURCE_DIR}/include)
     endforeach()
 endfunction()

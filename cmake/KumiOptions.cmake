@@ -64,6 +64,19 @@ if(KUMI_CAIRO AND cairo_FOUND)
     set(KUMI_LIBS_CAIRO " -lcairo") # for kumi.pc
 endif()
 
+set(KUMI_URING AUTO CACHE STRING "memory.offload to files by io_uring, with liburing: AUTO, ON or OFF (threads)")
+set_property(CACHE KUMI_URING PROPERTY STRINGS AUTO ON OFF)
+set(KUMI_URING_LIB "")
+if(KUMI_URING STREQUAL AUTO)
+    pkg_check_modules(uring IMPORTED_TARGET liburing)
+elseif(KUMI_URING)
+    pkg_check_modules(uring REQUIRED IMPORTED_TARGET liburing)
+endif()
+if(KUMI_URING AND uring_FOUND)
+    set(KUMI_URING_LIB PkgConfig::uring)
+    set(KUMI_LIBS_URING " -luring") # for kumi.pc
+endif()
+
 # Images: each library by its own switch, as above.
 foreach(part JPEG PNG)
     string(TOLOWER ${part} lower)

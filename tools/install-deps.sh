@@ -3,7 +3,7 @@
 # Installs what building and testing kumi needs on Debian 12, if it is not there. As root only; otherwise says what to run.
 set -eu
 packages="gcc g++ make cmake ninja-build pkg-config libjansson-dev libpcre2-dev libhwloc-dev libcmocka-dev
-libxxhash-dev libssl-dev libcairo2-dev libjpeg-dev libpng-dev python3"
+libxxhash-dev libssl-dev libcairo2-dev libjpeg-dev libpng-dev liburing-dev python3"
 packages="$packages $*" # more, as CI asks for
 missing=
 for p in $packages; do

@@ -4,11 +4,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -223,6 +225,43 @@ int ku_os_allocate(int fd, off_t bytes)
     if (bytes > 0)
         RETRY(result, fallocate(fd, 0, 0, bytes));
     return result < 0 && errno == EOPNOTSUPP ? ku_os_ftruncate(fd, bytes) : result;
+}
+
+int ku_os_open_anonymous(const char *folder)
+{
+    int fd = ku_os_open(folder, O_TMPFILE | O_RDWR | O_EXCL, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
+        return fd;
+    char *path = ku_asprintf("%s/.kumi-XXXXXX", folder); /* a file system without such files */
+    if (path == NULL) {
+        errno = ENOMEM;
+        return -1;
+    }
+    if (!is_faulted(0))
+        fd = mkostemp(path, O_CLOEXEC);
+    int saved = errno;
+    if (fd >= 0)
+        unlink(path);
+    ku_free(path);
+    errno = saved;
+    return fd;
+}
+
+int ku_os_reopen(pid_t pid, int fd, int flags)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    return ku_os_open(path, flags, 0);
+}
+
+int ku_os_space(const char *path, struct ku_os_space *space)
+{
+    struct statfs fs;
+    if (is_faulted(0) || statfs(path, &fs) < 0)
+        return -1;
+    *space = (struct ku_os_space){(uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize,
+                                  fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC};
+    return 0;
 }
 
 static int compare_names(const void *a, const void *b)

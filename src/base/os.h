@@ -39,6 +39,16 @@ int ku_os_fsync_dir(const char *path);                  /* makes a rename in it 
 int ku_os_exchange(const char *one, const char *other); /* swaps two names in one step */
 int ku_os_allocate(int fd,
                    off_t bytes); /* sets the length and reserves the space: ENOSPC now, not later */
+/* A file in a folder that has no name and goes with its last descriptor, to read and write; and
+ * another descriptor of an open file of a process of this host, with flags of its own (O_DIRECT).
+ */
+int ku_os_open_anonymous(const char *folder);
+int ku_os_reopen(pid_t pid, int fd, int flags);
+struct ku_os_space {
+    uint64_t free_bytes; /* for us */
+    int is_memory;       /* the file system lies in memory (tmpfs) */
+};
+int ku_os_space(const char *path, struct ku_os_space *space);
 /* The names in a folder without . and .., sorted bytewise: one ku_malloc block, freed with
  * ku_free(*names). */
 int ku_os_list(const char *path, char ***names, int *n);

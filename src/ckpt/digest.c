@@ -53,16 +53,17 @@ static int compare(const void *x, const void *y)
     return strcmp(a->name, b->name);
 }
 
-static void add_tensor(struct ku_sha256 *h, const struct ku_ckpt_tensor *t, void *buffer)
+static int add_tensor(struct ku_sha256 *h, const struct ku_ckpt_tensor *t, void *buffer)
 {
     size_t each = kumi_dtype_bytes(t->dtype);
     int64_t count = ku_ckpt_tensor_count(t), most = PIECE_BYTES / (int64_t)each;
     add_head(h, t->name, ku_st_type_name(t->dtype), t->dim, t->ndim);
     for (int64_t at = 0, n; at < count; at += n) {
         n = count - at < most ? count - at : most;
-        ku_ckpt_tensor_gather(t, at, n, buffer);
+        KU_TRY(ku_ckpt_tensor_gather(t, at, n, buffer));
         ku_sha256_update(h, buffer, (size_t)n * each);
     }
+    return KUMI_OK;
 }
 
 int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
@@ -77,9 +78,9 @@ int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_
         for (int i = 0; i < n; i++)
             sorted[i] = &tensor[i];
         qsort(sorted, (size_t)n, sizeof *sorted, compare);
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n && status == KUMI_OK; i++)
             if (sorted[i]->group == KU_CKPT_MODEL || !parameters_only)
-                add_tensor(&h, sorted[i], buffer);
+                status = add_tensor(&h, sorted[i], buffer);
         finish(&h, out);
     }
     ku_free(buffer);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/tensor.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,24 +91,37 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Elements [at, *end) of memory lie side by side from the returned place on; *end comes down to
- * where they stop. part: the last one that was not it, -1 to begin; NULL: no other has them. */
-static char *place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, int *part)
+/* Where elements lie side by side: in memory, or in a store. */
+struct place {
+    char *data;
+    const struct ku_ckpt_store *store;
+    uint64_t at;
+};
+
+/* Elements [at, *end) lie side by side in *place; *end comes down to where they stop. part: the
+ * last one that was not it, -1 to begin. Returns 0: no other has them. */
+static int place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, int *part,
+                    struct place *place)
 {
     size_t each = kumi_dtype_bytes(t->dtype);
-    if (t->n_parts == 0)
-        return ++*part == 0 ? (char *)t->data + (size_t)at * each : NULL;
+    if (t->n_parts == 0) {
+        *place = (struct place){.data = (char *)t->data + (size_t)at * each};
+        return ++*part == 0;
+    }
     while (++*part < t->n_parts) {
         const struct ku_ckpt_part *p = &t->part[*part];
         if (at >= p->begin && at < p->end) {
+            size_t from = (size_t)(at - p->begin) * each;
             *end = min_i64(*end, p->end);
-            return (char *)p->data + (size_t)(at - p->begin) * each;
+            *place =
+                (struct place){p->data ? (char *)p->data + from : NULL, p->store, p->at + from};
+            return 1;
         }
     }
-    return NULL;
+    return 0;
 }
 
-void ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out)
+int ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out)
 {
     size_t each = kumi_dtype_bytes(t->dtype);
     for (int64_t done = 0, n; done < count; done += n) {
@@ -115,11 +129,16 @@ void ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t c
         int part = -1;
         n = min_i64(ku_ckpt_tensor_run(t, at + done, &place), count - done);
         end = place + n;
-        const char *from = place_of(t, place, &end, &part);
-        KU_ASSERT(from != NULL);
+        struct place from;
+        KU_ASSERT(place_of(t, place, &end, &part, &from));
         n = end - place;
-        memcpy((char *)out + (size_t)done * each, from, (size_t)n * each);
+        char *to = (char *)out + (size_t)done * each;
+        if (from.data)
+            memcpy(to, from.data, (size_t)n * each);
+        else
+            KU_TRY(from.store->move(from.store, 0, from.at, to, (size_t)n * each));
     }
+    return KUMI_OK;
 }
 
 /* Can every value of `from` be held by `to`? Then no element needs a look. */
@@ -159,25 +178,50 @@ static int64_t first_inexact(const void *out, enum kumi_dtype out_dtype, const v
     return -1;
 }
 
-/* As many of the n elements at `in` as lie side by side in one place, to all places that hold them.
- * Returns how many, or -1 - i: the i-th is not exact. */
-static int64_t scatter_run(const struct ku_ckpt_tensor *t, int64_t place, int64_t n, const void *in,
-                           enum kumi_dtype in_dtype, int look)
+/* Elements to a store, through memory of our own where they have to be converted. */
+enum { STAGE_ELEMENTS = 4096 };
+static int store_run(const struct ku_ckpt_tensor *t, const struct place *to, int64_t n,
+                     const void *in, enum kumi_dtype in_dtype, int look, int64_t *bad)
 {
-    int64_t bad = -1, end = place + n;
-    int part = -1;
-    while (place_of(t, place, &end, &part)) /* the shortest of all places */
-        ;
-    n = end - place;
-    part = -1;
-    for (char *to; (to = place_of(t, place, &end, &part)) != NULL;) {
-        if (in_dtype == t->dtype)
-            memcpy(to, in, (size_t)n * kumi_dtype_bytes(t->dtype));
-        else
-            ku_convert(to, t->dtype, in, in_dtype, n);
-        bad = look ? first_inexact(to, t->dtype, in, in_dtype, n) : -1;
+    char stage[STAGE_ELEMENTS * 8];
+    size_t each = kumi_dtype_bytes(t->dtype), in_each = kumi_dtype_bytes(in_dtype);
+    for (int64_t at = 0, m; at < n && *bad < 0; at += m) {
+        const char *from = (const char *)in + (size_t)at * in_each;
+        m = min_i64(n - at, in_dtype == t->dtype ? n : STAGE_ELEMENTS);
+        if (in_dtype != t->dtype)
+            ku_convert(stage, t->dtype, from, in_dtype, m);
+        void *data = in_dtype == t->dtype ? (void *)(uintptr_t)from : stage;
+        *bad = look ? first_inexact(data, t->dtype, from, in_dtype, m) : -1;
+        *bad += *bad < 0 ? 0 : at;
+        KU_TRY(to->store->move(to->store, 1, to->at + (uint64_t)at * each, data, (size_t)m * each));
     }
-    return bad >= 0 ? -1 - bad : n;
+    return KUMI_OK;
+}
+
+/* As many of the n elements at `in` as lie side by side in one place, to all places that hold them:
+ * *n becomes how many. *bad: the first that is not exact, or -1. */
+static int scatter_run(const struct ku_ckpt_tensor *t, int64_t place, int64_t *n, const void *in,
+                       enum kumi_dtype in_dtype, int look, int64_t *bad)
+{
+    int64_t end = place + *n;
+    int part = -1;
+    struct place to;
+    while (place_of(t, place, &end, &part, &to)) /* the shortest of all places */
+        ;
+    *n = end - place;
+    *bad = part = -1;
+    while (*bad < 0 && place_of(t, place, &end, &part, &to)) {
+        if (to.data == NULL) {
+            KU_TRY(store_run(t, &to, *n, in, in_dtype, look, bad));
+            continue;
+        }
+        if (in_dtype == t->dtype)
+            memcpy(to.data, in, (size_t)*n * kumi_dtype_bytes(t->dtype));
+        else
+            ku_convert(to.data, t->dtype, in, in_dtype, *n);
+        *bad = look ? first_inexact(to.data, t->dtype, in, in_dtype, *n) : -1;
+    }
+    return KUMI_OK;
 }
 
 int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
@@ -186,16 +230,16 @@ int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t c
     size_t in_each = kumi_dtype_bytes(in_dtype);
     int look = exact && !is_widening(in_dtype, t->dtype);
     for (int64_t done = 0, n; done < count; done += n) {
-        int64_t place;
+        int64_t place, bad;
         const char *from = (const char *)in + (size_t)done * in_each;
         n = min_i64(ku_ckpt_tensor_run(t, at + done, &place), count - done);
-        n = scatter_run(t, place, n, from, in_dtype, look);
-        if (n < 0)
+        KU_TRY(scatter_run(t, place, &n, from, in_dtype, look, &bad));
+        if (bad >= 0)
             return KU_ERR(
                 KUMI_EINPUT,
                 "tensor: %s: element %lld: %.17g of dtype %s is not exact in %s; choose a "
                 "wider dtype",
-                t->name, (long long)(at + done - n - 1), ku_load_f64(from, in_dtype, -n - 1),
+                t->name, (long long)(at + done + bad), ku_load_f64(from, in_dtype, bad),
                 kumi_dtype_name(in_dtype), kumi_dtype_name(t->dtype));
     }
     return KUMI_OK;

@@ -8,10 +8,20 @@
 /* Which file of a snapshot a tensor belongs to. */
 enum ku_ckpt_group { KU_CKPT_MODEL, KU_CKPT_OPTIMIZER, KU_CKPT_N_GROUPS };
 
+/* A place that is no memory: bytes [at, at + bytes) of it come and go. Returns 0, or < 0 with the
+ * error set. Threads: any. */
+struct ku_ckpt_store {
+    int (*move)(const struct ku_ckpt_store *store, int is_write, uint64_t at, void *data,
+                size_t bytes);
+    const void *ctx;
+    int index; /* ctx's business */
+};
 /* Elements [begin, end), in memory order, of a tensor that lies in several places. */
 struct ku_ckpt_part {
     int64_t begin, end;
-    void *data; /* element begin, aligned for dtype */
+    void *data;                        /* element begin, aligned for dtype; NULL: in a store, */
+    const struct ku_ckpt_store *store; /* from byte `at` on */
+    uint64_t at;
 };
 
 /*
@@ -51,8 +61,8 @@ int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t); /* elements in fil
  */
 int64_t ku_ckpt_tensor_run(const struct ku_ckpt_tensor *t, int64_t at, int64_t *memory_at);
 
-/* Copy elements [at, at + count) from memory to `out` in file order. */
-void ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out);
+/* Copy elements [at, at + count) from memory to `out` in file order. Errors: a store's. */
+int ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out);
 
 /*
  * Copy elements [at, at + count) from `in`, in file order, to memory, converting.
@@ -60,7 +70,7 @@ void ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t c
  *   in       aligned for in_dtype
  *   exact    refuse values that t->dtype cannot hold, instead of rounding them once
  *
- * Errors: KUMI_EINPUT with the element (memory is then partly written).
+ * Errors: KUMI_EINPUT with the element (memory is then partly written); a store's.
  */
 int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
                            const void *in, enum kumi_dtype in_dtype, int exact);

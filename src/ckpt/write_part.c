@@ -43,7 +43,7 @@ struct part {
 };
 
 /* The bytes of one piece, and their checksum. */
-static void fill(const struct ku_ckpt_out_file *f, struct ku_piece *p, unsigned char *out)
+static int fill(const struct ku_ckpt_out_file *f, struct ku_piece *p, unsigned char *out)
 {
     if (p->part == 0) {
         memcpy(out, f->head.text + p->at, p->bytes);
@@ -51,13 +51,14 @@ static void fill(const struct ku_ckpt_out_file *f, struct ku_piece *p, unsigned 
         const struct ku_ckpt_tensor *t = f->tensor[p->part - 1];
         size_t each = kumi_dtype_bytes(t->dtype);
         uint64_t begin_at = f->end[p->part - 1];
-        ku_ckpt_tensor_gather(t, (int64_t)((p->at - begin_at) / each), (int64_t)(p->bytes / each),
-                              out);
+        KU_TRY(ku_ckpt_tensor_gather(t, (int64_t)((p->at - begin_at) / each),
+                                     (int64_t)(p->bytes / each), out));
     }
     p->sum = ku_hash64(out, p->bytes);
+    return KUMI_OK;
 }
 
-static void copy_window(struct part *p, int64_t i)
+static int copy_window(struct part *p, int64_t i)
 {
     const struct window *x = &p->window[i];
     struct ku_ckpt_out_file *f = &p->w->file[x->file];
@@ -65,7 +66,8 @@ static void copy_window(struct part *p, int64_t i)
     uint64_t at = x->first * KU_CHUNK_BYTES, to = x->end * KU_CHUNK_BYTES;
     for (int64_t n = ku_pieces_first(f->piece, f->n_pieces, at);
          n < f->n_pieces && f->piece[n].at < to; n++)
-        fill(f, &f->piece[n], out + (f->piece[n].at - at));
+        KU_TRY(fill(f, &f->piece[n], out + (f->piece[n].at - at)));
+    return KUMI_OK;
 }
 
 /* Whole pages go past the page cache, the rest through it. A file system that refuses the former
@@ -105,7 +107,7 @@ static int write_windows(struct part *p)
     KU_TRY(tell(p, 0));
     for (int64_t i = 0; i < p->n_windows; i++) {
         for (; n_copied < p->n_windows && n_copied < i + p->n_slots; n_copied++) {
-            copy_window(p, n_copied);
+            KU_TRY(copy_window(p, n_copied));
             KU_TRY(tell(p, n_copied + 1));
         }
         KU_TRY(write_window(p, i));

@@ -9,12 +9,14 @@
 #include "base/mem.h"
 
 /* An instruction, bound. */
+enum step_kind { COMPUTE, START, WAIT, TIER_START, TIER_WAIT };
 struct step {
-    uint8_t kind;     /* enum ku_instr_kind */
+    uint8_t kind;     /* enum step_kind */
     uint8_t is_gated; /* writes what checkpoints hold */
     union {
         struct ku_kernel *kernel;
         struct ku_work *work;
+        struct ku_transfer *transfer;
     };
 };
 
@@ -34,9 +36,11 @@ struct ku_exec {
     struct ku_exec_comms comms;
     struct ku_coord coord;
     struct step *step;
-    struct ku_work *work;      /* one per handle */
-    struct squares *squares;   /* likewise */
-    struct ku_coll_part *part; /* of all starts, one after the other */
+    struct ku_work *work;           /* one per handle */
+    struct squares *squares;        /* likewise */
+    struct ku_transfer *transfer;   /* likewise */
+    struct ku_coll_part *part;      /* of all starts, one after the other */
+    struct ku_tier_part *tier_part; /* likewise */
     struct ku_exec_times times;
     uint32_t first_once; /* instruction behind those of all micro-batches */
     int64_t *stamp;      /* NULL: nobody wants to know */
@@ -57,6 +61,12 @@ static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int m
     memcpy(v->logical, part.logical, sizeof v->logical);
 }
 
+/* Whether checkpoints hold it. */
+static int is_saved(const struct ku_buffer *b)
+{
+    return b->cls == KU_CL_PARAM || b->cls == KU_CL_OPTIMIZER || b->cls == KU_CL_BUFFER;
+}
+
 static int bind_compute(struct ku_exec *e, const struct ku_instr *i, struct step *s)
 {
     const struct ku_program *p = e->program;
@@ -71,9 +81,7 @@ static int bind_compute(struct ku_exec *e, const struct ku_instr *i, struct step
     for (int k = 0; k < i->n_out; k++) {
         const struct ku_operand *o = &p->operand[i->operand + i->n_in + (uint32_t)k];
         bind_view(e, o, i->micro, &call.out[k]);
-        s->is_gated |= p->buffer[o->buffer].cls == KU_CL_PARAM ||
-                       p->buffer[o->buffer].cls == KU_CL_OPTIMIZER ||
-                       p->buffer[o->buffer].cls == KU_CL_BUFFER;
+        s->is_gated |= is_saved(&p->buffer[o->buffer]);
     }
     if (i->workspace)
         call.workspace = e->memory->base[KU_AR_STEP] + p->buffer[i->workspace].offset;
@@ -91,6 +99,10 @@ static enum ku_coll_kind kind_of(int exchange)
         return KU_COLL_BARRIER;
     case KU_X_ALL_GATHER:
         return KU_COLL_ALL_GATHER;
+    case KU_X_READ:
+    case KU_X_WRITE:
+    case KU_N_EXCHANGES:
+        break;
     }
     return KU_COLL_BARRIER;
 }
@@ -188,24 +200,60 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
     return ku_work_init(s->work, comm, &coll);
 }
 
+/* What the rank reads from its tiers, or writes there. */
+static void bind_transfer(struct ku_exec *e, const struct ku_instr *i, struct ku_tier_part *part,
+                          struct step *s)
+{
+    const struct ku_program *p = e->program;
+    const struct ku_memory *m = e->memory;
+    s->kind = TIER_START;
+    s->transfer = &e->transfer[i->handle];
+    *s->transfer = (struct ku_transfer){
+        .job = m->job, .file = m->file, .part = part, .is_write = i->op == KU_X_WRITE};
+    for (; s->transfer->n < (int)i->n_parts; s->transfer->n++, part++) {
+        const struct ku_operand *o = &p->operand[i->operand + (uint32_t)s->transfer->n];
+        const struct ku_buffer *b = &p->buffer[o->buffer], *w = &p->buffer[o->out];
+        size_t each = kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+        *part = (struct ku_tier_part){.at = b->offset +
+                                            (size_t)o->piece * (size_t)o->piece_count * each,
+                                      .window = m->base[w->arena] + w->offset,
+                                      .bytes = w->bytes};
+        if (b->arena == KU_AR_OFFLOAD)
+            part->host = m->base[KU_AR_OFFLOAD] + part->at;
+        s->is_gated |= s->transfer->is_write && is_saved(b);
+    }
+}
+
 static int bind_all(struct ku_exec *e)
 {
     const struct ku_program *p = e->program;
     struct ku_coll_part *part = e->part;
+    struct ku_tier_part *tier_part = e->tier_part;
     for (uint32_t at = 0; at < p->n_instrs; at++) {
         const struct ku_instr *i = &p->instr[at];
         struct step *s = &e->step[at];
-        s->kind = i->kind;
+        int is_tier = i->kind != KU_COMPUTE && ku_exchange_is_tier(i->op);
         switch ((enum ku_instr_kind)i->kind) {
         case KU_COMPUTE:
+            s->kind = COMPUTE;
             KU_TRY(bind_compute(e, i, s));
             break;
         case KU_START:
+            s->kind = START;
+            if (is_tier) {
+                bind_transfer(e, i, tier_part, s);
+                tier_part += i->n_parts;
+                break;
+            }
             KU_TRY(bind_start(e, i, part, s));
             part += i->n_parts;
             break;
         case KU_WAIT:
-            s->work = &e->work[i->handle];
+            s->kind = is_tier ? TIER_WAIT : WAIT;
+            if (is_tier)
+                s->transfer = &e->transfer[i->handle];
+            else
+                s->work = &e->work[i->handle];
             break;
         }
     }
@@ -235,8 +283,11 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
     e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
     e->work = ku_calloc(p->n_handles + 1, sizeof *e->work);
     e->squares = ku_calloc(p->n_handles + 1, sizeof *e->squares);
+    e->transfer = ku_calloc(p->n_handles + 1, sizeof *e->transfer);
     e->part = ku_calloc(n_parts, sizeof *e->part);
-    int status = e->step && e->work && e->squares && e->part ? bind_all(e) : KUMI_ENOMEM;
+    e->tier_part = ku_calloc(n_parts, sizeof *e->tier_part);
+    int has_all = e->step && e->work && e->squares && e->transfer && e->part && e->tier_part;
+    int status = has_all ? bind_all(e) : KUMI_ENOMEM;
     if (status == KUMI_OK && e->comms.dp)
         status = ku_comm_check_hash(e->comms.dp, p->name, ku_program_hash(p));
     if (status < 0) {
@@ -254,12 +305,16 @@ void ku_exec_unload(struct ku_exec *e)
     if (e == NULL)
         return;
     for (uint32_t i = 0; e->step && i < e->program->n_instrs; i++)
-        if (e->step[i].kind == KU_COMPUTE && e->step[i].kernel)
+        if (e->step[i].kind == COMPUTE && e->step[i].kernel)
             e->ops->unbind(e->device, e->step[i].kernel);
+    for (uint32_t i = 0; e->transfer && i <= e->program->n_handles; i++)
+        ku_transfer_end(&e->transfer[i]);
     ku_free(e->step);
     ku_free(e->work);
     ku_free(e->squares);
+    ku_free(e->transfer);
     ku_free(e->part);
+    ku_free(e->tier_part);
     ku_free(e);
 }
 
@@ -295,6 +350,21 @@ static int wait(struct ku_exec *e, struct ku_work *work)
     return KUMI_OK;
 }
 
+static void start_tier(struct ku_exec *e, struct ku_transfer *transfer)
+{
+    int64_t begin = ku_clock_ns();
+    ku_transfer_start(transfer);
+    e->times.tier_ns += ku_clock_ns() - begin;
+}
+
+static int wait_tier(struct ku_exec *e, struct ku_transfer *transfer)
+{
+    int64_t begin = ku_clock_ns();
+    KU_TRY(ku_transfer_wait(transfer));
+    e->times.tier_ns += ku_clock_ns() - begin;
+    return KUMI_OK;
+}
+
 int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
 {
     struct ku_job *job = e->memory->job;
@@ -306,21 +376,29 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
             e->stamp[at] = ku_clock_ns();
         if (at == e->first_once) {
             once = ku_clock_ns();
-            exposed = e->times.exposed_ns;
+            exposed = e->times.exposed_ns + e->times.tier_ns;
         }
-        switch ((enum ku_instr_kind)s->kind) {
-        case KU_COMPUTE:
+        switch ((enum step_kind)s->kind) {
+        case COMPUTE:
             if (s->is_gated && e->gate)
                 KU_TRY(e->gate(e->gate_ctx, at));
             KU_TRY(e->ops->launch(e->device, s->kernel, e->comms.dp ? between_tiles : NULL, job));
             if (see)
                 show(e, at, see, ctx);
             break;
-        case KU_START:
+        case START:
             KU_TRY(ku_work_start(s->work));
             break;
-        case KU_WAIT:
+        case WAIT:
             KU_TRY(wait(e, s->work));
+            break;
+        case TIER_START:
+            if (s->is_gated && e->gate)
+                KU_TRY(e->gate(e->gate_ctx, at));
+            start_tier(e, s->transfer);
+            break;
+        case TIER_WAIT:
+            KU_TRY(wait_tier(e, s->transfer));
             break;
         }
     }
@@ -329,7 +407,7 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
     if (e->stamp)
         e->stamp[e->program->n_instrs] = end;
     e->times.run_ns = end - begin;
-    e->times.once_ns = end - once - (e->times.exposed_ns - exposed);
+    e->times.once_ns = end - once - (e->times.exposed_ns + e->times.tier_ns - exposed);
     return KUMI_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "comm/coll.h"
 #include "device/device.h"
+#include "exec/tier.h"
 #include "ir/program.h"
 
 /*
@@ -16,18 +17,22 @@
  * memory. */
 struct ku_memory {
     struct ku_job *job;
-    const struct ku_arena *host, *shard, *wire; /* NULL when no program has any */
-    unsigned char *base[KU_N_ARENAS];           /* this rank's view */
+    const struct ku_arena *host, *shard, *wire, *offload; /* NULL when no program has any */
+    struct ku_tier_file *file;                            /* likewise */
+    unsigned char *base[KU_N_ARENAS];                     /* this rank's view; of the file none */
     size_t bytes[KU_N_ARENAS];
 };
 /*
  * The arenas for these programs: each the largest that one of them needs. Collective over the job.
- * Private memory is backed and zero on return. Errors: KUMI_ENOMEM, and the job's root cause.
+ * Private memory is backed and zero on return. Errors: KUMI_ENOMEM, those of ku_tier_file_open, and
+ * the job's root cause.
+ *
+ *   tier   where arena `file` is to lie; NULL: no program has one
  */
 int ku_memory_create(struct ku_job *job, const struct ku_program *const *program, int n_programs,
-                     struct ku_memory **memory);
+                     const struct ku_tier_opts *tier, struct ku_memory **memory);
 void ku_memory_destroy(struct ku_memory *memory); /* collective; NULL is fine */
-/* Where a tensor of the state lies. */
+/* Where a tensor of the state lies, that is in no file. */
 static inline void *ku_memory_state(const struct ku_memory *m, const struct ku_program_state *s)
 {
     return m->base[s->arena] + s->offset;
@@ -68,6 +73,7 @@ struct ku_exec_times {
     int64_t run_ns;
     int64_t exposed_ns; /* in waits of communication: what computation did not hide */
     int64_t wait_ns;    /* of that, in which nothing moved because other ranks were not there */
+    int64_t tier_ns;    /* in waits and copies of what memory.offload reads and writes */
     int64_t once_ns;    /* behind the last micro-batch, without waits: norm, clipping, update */
 };
 struct ku_exec_times ku_exec_times(const struct ku_exec *exec);

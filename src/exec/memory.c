@@ -35,6 +35,10 @@ static int map_shared(struct ku_memory *m)
         KU_TRY(ku_arena_create(m->job, "shard", 0, m->bytes[KU_AR_SHARD], &m->shard));
         m->base[KU_AR_SHARD] = ku_arena_part(m->shard, m->job->local_rank);
     }
+    if (m->bytes[KU_AR_OFFLOAD]) {
+        KU_TRY(ku_arena_create(m->job, "offload", 0, m->bytes[KU_AR_OFFLOAD], &m->offload));
+        m->base[KU_AR_OFFLOAD] = ku_arena_part(m->offload, m->job->local_rank);
+    }
     if (m->bytes[KU_AR_WIRE]) {
         KU_TRY(ku_arena_create(m->job, "wire", 0, m->bytes[KU_AR_WIRE], &m->wire));
         m->base[KU_AR_WIRE] = ku_arena_part(m->wire, m->job->local_rank);
@@ -43,7 +47,7 @@ static int map_shared(struct ku_memory *m)
 }
 
 int ku_memory_create(struct ku_job *job, const struct ku_program *const *program, int n_programs,
-                     struct ku_memory **out)
+                     const struct ku_tier_opts *tier, struct ku_memory **out)
 {
     struct ku_memory *m = ku_calloc(1, sizeof *m);
     if (m == NULL)
@@ -60,6 +64,10 @@ int ku_memory_create(struct ku_job *job, const struct ku_program *const *program
             status = map_private(m, a);
     if (status == KUMI_OK)
         status = map_shared(m);
+    if (status == KUMI_OK && m->bytes[KU_AR_FILE]) {
+        KU_ASSERT(tier && tier->path);
+        status = ku_tier_file_open(job, tier, m->bytes[KU_AR_FILE], &m->file);
+    }
     if (status < 0) {
         ku_memory_destroy(m);
         return status;
@@ -75,6 +83,9 @@ void ku_memory_destroy(struct ku_memory *m)
     for (int a = 0; a < KU_N_ARENAS; a++)
         if (is_private(a) && m->base[a])
             ku_os_munmap(m->base[a], m->bytes[a]);
+    ku_tier_file_close(m->file);
+    if (m->offload)
+        ku_arena_destroy(m->job, m->offload);
     if (m->wire)
         ku_arena_destroy(m->job, m->wire);
     if (m->shard)

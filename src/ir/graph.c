@@ -455,6 +455,12 @@ int ku_graph_drop_dead(struct ku_graph *g)
     return dropped;
 }
 
+const char *ku_tier_name(int tier)
+{
+    static const char *const names[KU_N_TIERS] = {"none", "host", "file"};
+    return tier >= 0 && tier < KU_N_TIERS ? names[tier] : "?";
+}
+
 const char *ku_phase_name(int phase)
 {
     static const char *const name[KU_N_PHASES] = {"A", "F", "I", "W", "O"};

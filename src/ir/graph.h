@@ -43,9 +43,12 @@ enum ku_tensor_kind {
     KU_T_BUFFER,
     KU_T_CACHE
 };
+/* Where a tensor of the state lies: among the rank's other state, in host memory of its own, or in
+ * a file. */
+enum ku_tier { KU_TIER_NONE, KU_TIER_HOST, KU_TIER_FILE, KU_N_TIERS };
 struct ku_tensor {
     const char *name; /* "h.0.attn.c_attn.weight", "h.0.attn.c_attn.weight.exp_avg" */
-    uint8_t kind, dtype, trainable, used;
+    uint8_t kind, dtype, trainable, used, tier;
     ku_id shape, value, next;
     ku_id of;         /* the parameter that an optimizer tensor, derived one or buffer belongs to */
     ku_id init_attr;  /* of the op below */
@@ -202,6 +205,7 @@ int ku_graph_parse(const char *name, const char *text, size_t bytes,
                    struct ku_graph **g); /* KUMI_EINVAL with name:line */
 int ku_graph_print_dot(const struct ku_graph *g, struct ku_str *out); /* Graphviz */
 
+const char *ku_tier_name(int tier);   /* "none" "host" "file": memory.offload's words */
 const char *ku_phase_name(int phase); /* "A" "F" "I" "W" "O" */
 
 #endif

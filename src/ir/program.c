@@ -82,6 +82,11 @@ void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout,
     ku_blocks_range(count, KU_BLOCK_COUNT, first_block, n, me, begin, end);
 }
 
+static int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
                      const struct ku_coord *coord, int micro, struct ku_part *out)
 {
@@ -91,20 +96,25 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
     struct ku_coord at = *coord;
     struct ku_slice slice;
     memset(out, 0, sizeof *out);
-    if (ku_layout_has(layout, KU_Z)) {
+    if (ku_layout_has(layout, KU_Z) || o->piece_count) {
         int64_t begin, end, count = ku_shape_count(shape);
         ku_program_kept(&p->mesh, layout, count, o->first_block, coord, &begin, &end);
+        int64_t in_buffer = buffer->is_kept ? begin : 0; /* the element that it begins with */
+        if (o->piece_count) {
+            begin = min_i64(begin + o->piece * o->piece_count, end);
+            end = min_i64(begin + o->piece_count, end);
+            in_buffer = buffer->cls == KU_CL_WINDOW ? begin : in_buffer;
+        }
         int64_t kept = end - begin;
         if (kept == 0)
-            begin = 0; /* nothing lies nowhere */
+            begin = in_buffer = 0; /* nothing lies nowhere */
         out->shape = ku_shape_of("z", &kept);
         /* parameters are padded in their first dim alone: at the end of the flattened tensor */
         int64_t seen = ku_shape_seen(shape) - begin;
         out->shape.dim[0].seen = seen < 0 ? 0 : seen < kept ? seen : kept;
         out->start[0] = begin;
         out->logical[0] = count;
-        if (!buffer->is_kept)
-            out->offset = (size_t)begin * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+        out->offset = (size_t)(begin - in_buffer) * kumi_dtype_bytes((enum kumi_dtype)o->dtype);
         return;
     }
     if (micro >= 0)
@@ -168,11 +178,18 @@ uint64_t ku_program_hash(const struct ku_program *p)
 }
 
 static const char *const class_name[KU_N_CLASSES] = {
-    "parameters",         "optimizer",   "compute copies", "counters",  "buffers", "gradients",
-    "partial gradients",  "activations", "adjoints",       "workspace", "scalars", "inputs",
-    "gathered parameters"};
-static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "shard",
-                                                    "wire", "step",  "input"};
+    "parameters",          "optimizer",       "compute copies", "counters",  "buffers", "gradients",
+    "partial gradients",   "activations",     "adjoints",       "workspace", "scalars", "inputs",
+    "gathered parameters", "offload windows", "offloaded"};
+static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "shard",   "wire",
+                                                    "step", "input", "offload", "file"};
+static const char *const exchange_name[KU_N_EXCHANGES] = {"reduce_scatter", "all_reduce", "barrier",
+                                                          "all_gather",     "read",       "write"};
+
+const char *ku_exchange_name(int exchange)
+{
+    return exchange >= 0 && exchange < KU_N_EXCHANGES ? exchange_name[exchange] : "?";
+}
 
 const char *ku_class_name(int cls)
 {
@@ -186,7 +203,8 @@ const char *ku_arena_name(int arena)
 /* Buffers that have bytes of their own during the step; state and ports always live. */
 static int is_transient(const struct ku_buffer *b)
 {
-    return (b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE) && b->home == 0 &&
+    int is_offloaded = b->arena == KU_AR_OFFLOAD && b->micro >= 0; /* an activation */
+    return (b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded) && b->home == 0 &&
            b->first != UINT32_MAX;
 }
 
@@ -249,16 +267,18 @@ void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out)
     memset(out, 0, sizeof *out);
     memcpy(out->arena_bytes, p->arena_bytes, sizeof out->arena_bytes);
     for (int a = 0; a < KU_N_ARENAS; a++)
-        out->peak_bytes += p->arena_bytes[a];
+        out->peak_bytes += a == KU_AR_FILE ? 0 : p->arena_bytes[a];
     int64_t most;
     out->peak_instr = find_peak(p, all_bytes, &most);
     for (ku_id b = 1; b < p->n_buffers; b++) {
         const struct ku_buffer *x = &p->buffer[b];
         int lives = is_transient(x) ? x->first <= out->peak_instr && out->peak_instr <= x->last
-                                    : x->arena != KU_AR_STEP && x->arena != KU_AR_WIRE;
-        if (!lives)
+                                    : x->arena != KU_AR_STEP && x->arena != KU_AR_WIRE &&
+                                          !(x->arena == KU_AR_OFFLOAD && x->micro >= 0);
+        if (!lives || x->arena == KU_AR_FILE)
             continue;
-        out->at_peak[x->cls] += x->bytes;
-        add_row(out, &(struct ku_memory_row){p->name_of[x->name], x->micro, x->cls, x->bytes});
+        uint8_t cls = x->arena == KU_AR_OFFLOAD ? KU_CL_OFFLOAD : x->cls;
+        out->at_peak[cls] += x->bytes;
+        add_row(out, &(struct ku_memory_row){p->name_of[x->name], x->micro, cls, x->bytes});
     }
 }

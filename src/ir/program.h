@@ -14,15 +14,26 @@
 
 /* Who sees the bytes, and where they lie. */
 enum ku_arena_kind {
-    KU_AR_HOST,  /* state, once per host, in logical order */
-    KU_AR_STATE, /* state of this rank alone */
-    KU_AR_SHARD, /* state of this rank that peers on the host address: ZeRO's blocks, and what is
-                    gathered */
-    KU_AR_WIRE,  /* per rank, but peers on the host address it: operands of collectives */
-    KU_AR_STEP,  /* per rank, private: everything that dies within the step, and result ports */
-    KU_AR_INPUT, /* ports that the trainer fills, and rows that it reads back */
+    KU_AR_HOST,    /* state, once per host, in logical order */
+    KU_AR_STATE,   /* state of this rank alone */
+    KU_AR_SHARD,   /* state of this rank that peers on the host address: ZeRO's blocks, and what is
+                      gathered */
+    KU_AR_WIRE,    /* per rank, but peers on the host address it: operands of collectives */
+    KU_AR_STEP,    /* per rank, private: everything that dies within the step, and result ports */
+    KU_AR_INPUT,   /* ports that the trainer fills, and rows that it reads back */
+    KU_AR_OFFLOAD, /* host memory of this rank, copied to and from: what memory.offload keeps there
+                    */
+    KU_AR_FILE,    /* the same in a file */
     KU_N_ARENAS
 };
+/* What lies there begins at multiples of it, and so do windows: past the page cache nothing else
+ * goes. */
+enum { KU_TIER_ALIGN_BYTES = 4096 };
+/* Bytes there are reached through windows alone: starts of KU_X_READ and KU_X_WRITE. */
+static inline int ku_arena_is_tier(int arena)
+{
+    return arena == KU_AR_OFFLOAD || arena == KU_AR_FILE;
+}
 /* A label for reports; bytes are shared across classes. */
 enum ku_class {
     KU_CL_PARAM,
@@ -37,7 +48,9 @@ enum ku_class {
     KU_CL_WORKSPACE,
     KU_CL_SCALAR,
     KU_CL_INPUT,
-    KU_CL_GATHER, /* parameters of stage 3 while they are whole */
+    KU_CL_GATHER,  /* parameters of stage 3 while they are whole */
+    KU_CL_WINDOW,  /* parts of tiers while they are computed with */
+    KU_CL_OFFLOAD, /* state and activations in host memory; those in files are no memory */
     KU_N_CLASSES
 };
 
@@ -49,8 +62,8 @@ struct ku_buffer {
     ku_id value;   /* of the graph: what it holds, for text; 0 = workspace */
     int32_t micro; /* the instance; -1 = once a step */
     ku_id name;    /* state: the tensor's; else the module path */
-    uint32_t first, last;
-    ku_id home; /* the buffer whose bytes it takes (in-place results), 0 = its own */
+    uint32_t first, last; /* first UINT32_MAX: nobody touches it */
+    ku_id home;           /* the buffer whose bytes it takes (in-place results), 0 = its own */
     size_t offset, bytes;
 };
 
@@ -64,12 +77,30 @@ struct ku_operand {
                             are added too. 0 = neither */
     int32_t first_block; /* layout with Z: who keeps block 0 */
     int32_t slot;        /* of a stack: which of the parts that lie side by side in the buffer */
+    /* Of what the rank keeps, flattened, the piece-th run of piece_count elements; 0: all of it. A
+     * window holds its piece alone. */
+    int32_t piece;
+    int64_t piece_count;
 };
 
 enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };
 /* What a start begins. Parts are in place; of a reduce-scatter each rank keeps its blocks, for an
- * all-gather it has them. */
-enum ku_exchange { KU_X_REDUCE_SCATTER, KU_X_ALL_REDUCE, KU_X_BARRIER, KU_X_ALL_GATHER };
+ * all-gather it has them. Reads and writes are the rank's own: a part's buffer lies in a tier, its
+ * `out` is the window. */
+enum ku_exchange {
+    KU_X_REDUCE_SCATTER,
+    KU_X_ALL_REDUCE,
+    KU_X_BARRIER,
+    KU_X_ALL_GATHER,
+    KU_X_READ,
+    KU_X_WRITE,
+    KU_N_EXCHANGES
+};
+const char *ku_exchange_name(int exchange);
+static inline int ku_exchange_is_tier(int exchange)
+{
+    return exchange == KU_X_READ || exchange == KU_X_WRITE;
+}
 struct ku_instr {
     uint8_t kind, phase, n_in, n_out, accumulate;
     uint16_t op; /* compute: enum ku_op; start: enum ku_exchange */
@@ -163,7 +194,8 @@ struct ku_memory_row {
 };
 struct ku_memory_report {
     size_t arena_bytes[KU_N_ARENAS];
-    size_t peak_bytes, at_peak[KU_N_CLASSES]; /* of this rank, state on the host counted whole */
+    size_t peak_bytes, at_peak[KU_N_CLASSES]; /* of this rank, state on the host counted whole,
+                                                 files not at all */
     uint32_t peak_instr, n_rows;
     struct ku_memory_row row[16]; /* the largest alive there */
 };

@@ -21,6 +21,8 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
         ku_str_add(out, "@%d", b->micro);
     if (o->slot)
         ku_str_add(out, "[%d]", o->slot);
+    if (o->piece_count)
+        ku_str_add(out, "/%d", o->piece);
     ku_str_add(out, ":%s%s%s", kumi_dtype_name((enum kumi_dtype)o->dtype),
                ku_shape_print(&part.shape, shape, sizeof shape),
                ku_layout_print(&p->layout[o->layout], &p->shape[o->shape], layout, sizeof layout));
@@ -37,7 +39,6 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
 static void print_instr(const struct ku_program *p, uint32_t at, int with_offsets,
                         struct ku_str *out)
 {
-    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier", "all_gather"};
     const struct ku_instr *i = &p->instr[at];
     ku_str_add(out, "%6u ", at);
     if (i->micro >= 0)
@@ -49,7 +50,7 @@ static void print_instr(const struct ku_program *p, uint32_t at, int with_offset
         return;
     }
     if (i->kind == KU_START) {
-        ku_str_add(out, "start %s #%u", exchange[i->op], i->handle);
+        ku_str_add(out, "start %s #%u", ku_exchange_name(i->op), i->handle);
         for (int a = 0; a < KU_N_AXES; a++)
             if (i->axes >> a & 1)
                 ku_str_add(out, " %s", ku_axis_name(a));
@@ -78,7 +79,8 @@ int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str
         ku_str_add(out, " %s=%d", ku_axis_name(a), p->mesh.extent[a]);
     ku_str_add(out, "\narenas");
     for (int a = 0; a < KU_N_ARENAS; a++)
-        ku_str_add(out, " %s=%zu", ku_arena_name(a), p->arena_bytes[a]);
+        if (!ku_arena_is_tier(a) || p->arena_bytes[a])
+            ku_str_add(out, " %s=%zu", ku_arena_name(a), p->arena_bytes[a]);
     ku_str_add(out, "\n");
     for (uint32_t s = 0; s < p->n_states; s++) {
         char shape[512];

@@ -17,6 +17,7 @@ static const struct ku_pass pass_list[] = {
     {"update", KU_HAS_PLACEMENT, KU_HAS_UPDATE, 0, ku_pass_update},
     {"zero", KU_HAS_UPDATE, KU_HAS_ZERO, 0, ku_pass_zero},
     {"recompute", KU_HAS_UPDATE, 0, 1, ku_pass_recompute},
+    {"offload", KU_HAS_UPDATE | KU_HAS_ZERO, 0, 0, ku_pass_offload},
     {"bucket", KU_HAS_UPDATE, KU_HAS_BUCKETS, 0, ku_pass_bucket},
     {"fuse", KU_HAS_PLACEMENT, 0, 0, ku_pass_fuse},
 };
@@ -26,7 +27,7 @@ const char *const *ku_pass_names(void)
 {
     static const char *const names[] = {"build",    "inference", "precision", "placement",
                                         "autodiff", "update",    "zero",      "recompute",
-                                        "bucket",   "fuse",      NULL};
+                                        "offload",  "bucket",    "fuse",      NULL};
     _Static_assert(sizeof names / sizeof names[0] == N_PASSES + 2,
                    "one name per pass, build, and the end");
     return names;
@@ -78,6 +79,8 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
     snprintf(p->name, sizeof p->name, "%s", name);
     int status = ku_pass_lower(g, o, t, p);
     if (status == KUMI_OK)
+        status = ku_pass_stream(p, o);
+    if (status == KUMI_OK)
         status = ku_pass_memory(p);
     if (status == KUMI_OK)
         status = check_live(p, o);
@@ -107,6 +110,7 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
         struct ku_tensor copy = init->tensor[made];
         copy.of = x->of;
         copy.first_block = x->first_block;
+        copy.tier = x->tier;
         copy.trainable = 0;
         init->tensor[made] = copy;
         const struct ku_layout *layout = &g->layout[g->value[x->value].layout];

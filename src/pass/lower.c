@@ -57,19 +57,22 @@ static int state_arena(const struct ku_lower *l, const struct ku_tensor *x)
 {
     if (x->kind == KU_T_COUNTER || x->kind == KU_T_CACHE)
         return KU_AR_STATE;
+    if (x->tier != KU_TIER_NONE)
+        return x->tier == KU_TIER_HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
     return l->p->share_host_state ? KU_AR_HOST : l->p->zero ? KU_AR_SHARD : KU_AR_STATE;
 }
 
 static int is_kept_state(const struct ku_lower *l, const struct ku_tensor *x)
 {
-    return l->p->zero && ku_layout_has(&l->g->layout[l->g->value[x->value].layout], KU_Z);
+    return (l->p->zero || x->tier) &&
+           ku_layout_has(&l->g->layout[l->g->value[x->value].layout], KU_Z);
 }
 
-/* How the blocks of a tensor in arena shard are dealt. */
+/* How the blocks of a tensor that ranks keep apart are dealt. */
 static ku_id blocks_of(const struct ku_lower *l, const struct ku_tensor *x)
 {
     ku_id kept = l->g->value[x->value].layout;
-    if (state_arena(l, x) != KU_AR_SHARD)
+    if (state_arena(l, x) != KU_AR_SHARD && x->tier == KU_TIER_NONE)
         return 0;
     if (is_kept_state(l, x))
         return kept;
@@ -103,7 +106,8 @@ static int add_state(struct ku_lower *l)
         l->owner[before_gather(g, x->next)] = t;
         p->buffer[b].micro = -1;
         p->buffer[b].offset = p->arena_bytes[arena];
-        p->arena_bytes[arena] += (p->buffer[b].bytes + 63) & ~(size_t)63;
+        size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
+        p->arena_bytes[arena] += (p->buffer[b].bytes + align - 1) & ~(align - 1);
         p->state[p->n_states++] = (struct ku_program_state){.name = ku_program_name(p, x->name),
                                                             .shape = x->shape,
                                                             .kind = x->kind,

@@ -4,6 +4,7 @@
 
 #include "pass/pass.h"
 
+enum { KU_CAP_INSTR, KU_CAP_BUFFER, KU_CAP_OPERAND }; /* of ku_program.cap */
 enum { KU_MAX_LEVELS = 32 /* of the tree over virtual shards: 2^32 shards */ };
 
 /* A value that micro-batches make and that O completes: the fold over mb, then the tree over vs. */
@@ -71,6 +72,7 @@ int ku_gather_begin(struct ku_lower *l, int phase);
 int ku_gather_use(struct ku_lower *l, ku_id convert);
 
 /* lower_emit.c: instructions. */
+ku_id ku_program_add_buffer(struct ku_program *p, const struct ku_buffer *b); /* 0: no memory */
 int ku_lower_compute(struct ku_lower *l, ku_id node);
 /* is_tree: of shards, whose sums round to the convert's wire; else of micro-batches. */
 int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);

@@ -6,8 +6,6 @@
 #include "base/mem.h"
 #include "pass/lower.h"
 
-enum { CAP_INSTR, CAP_BUFFER, CAP_OPERAND };
-
 /* Bytes of a rank's part: the largest over ranks, at the first coordinate (uneven cuts give the
  * first parts more). */
 static size_t local_bytes(const struct ku_lower *l, ku_id value)
@@ -19,14 +17,14 @@ static size_t local_bytes(const struct ku_lower *l, ku_id value)
     return (size_t)ku_shape_count(&local) * kumi_dtype_bytes((enum kumi_dtype)v->dtype);
 }
 
-static ku_id new_buffer(struct ku_program *p, const struct ku_buffer *b)
+ku_id ku_program_add_buffer(struct ku_program *p, const struct ku_buffer *b)
 {
     if (p->n_buffers == 0) { /* id 0 is none */
-        if (KU_GROW(&p->buffer, p->n_buffers, &p->cap[CAP_BUFFER]) < 0)
+        if (KU_GROW(&p->buffer, p->n_buffers, &p->cap[KU_CAP_BUFFER]) < 0)
             return 0;
         p->n_buffers = 1;
     }
-    if (KU_GROW(&p->buffer, p->n_buffers, &p->cap[CAP_BUFFER]) < 0)
+    if (KU_GROW(&p->buffer, p->n_buffers, &p->cap[KU_CAP_BUFFER]) < 0)
         return 0;
     p->buffer[p->n_buffers] = *b;
     return p->n_buffers++;
@@ -35,14 +33,15 @@ static ku_id new_buffer(struct ku_program *p, const struct ku_buffer *b)
 ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls)
 {
     const struct ku_value *v = &l->g->value[value];
-    return new_buffer(l->p, &(struct ku_buffer){.arena = (uint8_t)arena,
-                                                .cls = (uint8_t)cls,
-                                                .dtype = v->dtype,
-                                                .value = value,
-                                                .micro = l->micro,
-                                                .name = v->def ? l->g->node[v->def].path : 1,
-                                                .first = UINT32_MAX,
-                                                .bytes = local_bytes(l, value)});
+    return ku_program_add_buffer(l->p,
+                                 &(struct ku_buffer){.arena = (uint8_t)arena,
+                                                     .cls = (uint8_t)cls,
+                                                     .dtype = v->dtype,
+                                                     .value = value,
+                                                     .micro = l->micro,
+                                                     .name = v->def ? l->g->node[v->def].path : 1,
+                                                     .first = UINT32_MAX,
+                                                     .bytes = local_bytes(l, value)});
 }
 
 ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls)
@@ -103,7 +102,7 @@ static void touch_operand(struct ku_program *p, const struct ku_operand *o, uint
 
 static int add_operand(struct ku_program *p, const struct ku_operand *o, uint32_t instr)
 {
-    KU_TRY(KU_GROW(&p->operand, p->n_operands, &p->cap[CAP_OPERAND]));
+    KU_TRY(KU_GROW(&p->operand, p->n_operands, &p->cap[KU_CAP_OPERAND]));
     p->operand[p->n_operands++] = *o;
     touch_operand(p, o, instr);
     return KUMI_OK;
@@ -111,7 +110,7 @@ static int add_operand(struct ku_program *p, const struct ku_operand *o, uint32_
 
 static int add_instr(struct ku_program *p, const struct ku_instr *i)
 {
-    KU_TRY(KU_GROW(&p->instr, p->n_instrs, &p->cap[CAP_INSTR]));
+    KU_TRY(KU_GROW(&p->instr, p->n_instrs, &p->cap[KU_CAP_INSTR]));
     p->instr[p->n_instrs++] = *i;
     return KUMI_OK;
 }
@@ -310,14 +309,15 @@ static int add_workspace(struct ku_lower *l, ku_id id, struct ku_instr *instr)
     }
     if (l->workspace[id] == 1)
         return KUMI_OK;
-    instr->workspace = new_buffer(l->p, &(struct ku_buffer){.arena = KU_AR_STEP,
-                                                            .cls = KU_CL_WORKSPACE,
-                                                            .dtype = KUMI_U8,
-                                                            .micro = l->micro,
-                                                            .name = n->path,
-                                                            .first = l->p->n_instrs,
-                                                            .last = l->p->n_instrs,
-                                                            .bytes = l->workspace[id] - 1});
+    instr->workspace =
+        ku_program_add_buffer(l->p, &(struct ku_buffer){.arena = KU_AR_STEP,
+                                                        .cls = KU_CL_WORKSPACE,
+                                                        .dtype = KUMI_U8,
+                                                        .micro = l->micro,
+                                                        .name = n->path,
+                                                        .first = l->p->n_instrs,
+                                                        .last = l->p->n_instrs,
+                                                        .bytes = l->workspace[id] - 1});
     return instr->workspace ? KUMI_OK : KUMI_ENOMEM;
 }
 

@@ -3,7 +3,8 @@
  * Offsets in the arenas that live and die within the step. First, results take the bytes of an
  * operand that dies with the instruction where the op permits it (ops.def: alias); then buffers are
  * placed largest first, each at the lowest offset that is free during its whole life (Pisarchyk &
- * Lee 2020, greedy by size). The outcome is the allocator's input: nothing is allocated in a step.
+ * Lee 2020, greedy by size). Tiers hold the state first, activations behind it. The outcome is the
+ * allocator's input: nothing is allocated in a step.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,9 @@ static void alias(struct ku_program *p, uint32_t at, int o, int i)
     ku_id out = p->operand[instr->operand + instr->n_in + (uint32_t)o].buffer;
     ku_id in = p->operand[instr->operand + (uint32_t)i].buffer, home = home_of(p, in);
     struct ku_buffer *x = &p->buffer[out], *y = &p->buffer[home];
+    if (x->cls == KU_CL_WINDOW ||
+        y->cls == KU_CL_WINDOW) /* windows are aligned, and filled ahead */
+        return;
     if (x->arena != KU_AR_STEP || (y->arena != KU_AR_STEP && y->arena != KU_AR_WIRE) || x->home ||
         x->first != at || y->last != at || x->bytes != y->bytes || out == home || is_port(p, home))
         return;
@@ -64,7 +68,7 @@ static void alias_all(struct ku_program *p)
 
 struct item {
     ku_id buffer;
-    size_t bytes, offset;
+    size_t bytes, offset, align;
     uint32_t first, last;
 };
 
@@ -77,9 +81,8 @@ static int by_bytes(const void *a, const void *b)
 }
 
 /* placed[] is sorted by offset; the gap search walks it once. */
-static size_t lowest_gap(struct item *const *placed, uint32_t n, const struct item *x)
+static size_t lowest_gap(struct item *const *placed, uint32_t n, const struct item *x, size_t at)
 {
-    size_t at = 0;
     for (uint32_t k = 0; k < n; k++) {
         const struct item *y = placed[k];
         if (y->last < x->first || x->last < y->first)
@@ -87,7 +90,7 @@ static size_t lowest_gap(struct item *const *placed, uint32_t n, const struct it
         if (y->offset >= at + x->bytes)
             break;
         if (y->offset + y->bytes > at)
-            at = y->offset + y->bytes;
+            at = (y->offset + y->bytes + x->align - 1) & ~(x->align - 1);
     }
     return at;
 }
@@ -108,15 +111,19 @@ static int place(struct ku_program *p, int arena)
     uint32_t n = 0;
     for (ku_id b = 1; item && placed && b < p->n_buffers; b++) {
         const struct ku_buffer *x = &p->buffer[b];
-        if (x->arena == arena && x->home == 0 && x->first != UINT32_MAX)
-            item[n++] = (struct item){b, (x->bytes + ALIGN_BYTES - 1) & ~(size_t)(ALIGN_BYTES - 1),
-                                      0, x->first, x->last};
+        size_t align =
+            ku_arena_is_tier(arena) || x->cls == KU_CL_WINDOW ? KU_TIER_ALIGN_BYTES : ALIGN_BYTES;
+        int is_state = ku_arena_is_tier(arena) && x->micro < 0;
+        if (x->arena == arena && x->home == 0 && x->first != UINT32_MAX && !is_state)
+            item[n++] = (struct item){
+                b, (x->bytes + align - 1) & ~(align - 1), 0, align, x->first, x->last};
     }
     if (n)
         qsort(item, n, sizeof *item, by_bytes);
-    p->arena_bytes[arena] = 0;
+    size_t base = ku_arena_is_tier(arena) ? p->arena_bytes[arena] : 0;
+    p->arena_bytes[arena] = base;
     for (uint32_t i = 0; i < n; i++) {
-        item[i].offset = lowest_gap(placed, i, &item[i]);
+        item[i].offset = lowest_gap(placed, i, &item[i], base);
         insert(placed, i, &item[i]);
         p->buffer[item[i].buffer].offset = item[i].offset;
         if (item[i].offset + item[i].bytes > p->arena_bytes[arena])
@@ -133,6 +140,8 @@ int ku_pass_memory(struct ku_program *p)
     alias_all(p);
     KU_TRY(place(p, KU_AR_STEP));
     KU_TRY(place(p, KU_AR_WIRE));
+    KU_TRY(place(p, KU_AR_OFFLOAD));
+    KU_TRY(place(p, KU_AR_FILE));
     for (ku_id b = 1; b < p->n_buffers; b++)
         if (p->buffer[b].home)
             p->buffer[b].offset = p->buffer[home_of(p, b)].offset;

@@ -9,6 +9,14 @@
 #include "op/target.h"
 #include "tensor/dtype.h"
 
+/* What lies in tiers (enum ku_tier), and how it comes and goes. All zero: nothing. */
+struct ku_offload {
+    uint8_t optimizer, params, activations;
+    double ratio;         /* of the optimizer's tensors, by elements; the rest stays */
+    int buffer_count;     /* windows that are alive at once, of about buffer_bytes each */
+    int64_t buffer_bytes; /* a whole tensor may need a larger one */
+};
+
 /* What the passes are told: numerics first, then layout (which may not change a bit). */
 struct ku_compile_opts {
     /* numerics */
@@ -46,6 +54,7 @@ struct ku_compile_opts {
     int64_t recompute_every; /* full: units that keep only what enters the first; 0 = 1 */
     const char *const *recompute_match;   /* patterns of module paths; NULL = all */
     const unsigned char *recompute_level; /* per unit, in place of `recompute`; NULL = none given */
+    struct ku_offload offload;
 };
 enum ku_recompute { KU_RECOMPUTE_NONE, KU_RECOMPUTE_SELECTIVE, KU_RECOMPUTE_FULL, KU_N_RECOMPUTE };
 /* Attributes of the optimizer that parameters of some names have of their own. */
@@ -89,11 +98,14 @@ int ku_zero_is_private(const struct ku_compile_opts *o);
 int ku_zero_gather(struct ku_graph *g);
 int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t);
+int ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-/* Program passes. lower makes numbered buffers with lifetimes, memory gives them offsets. */
+/* Program passes. lower makes numbered buffers with lifetimes, stream brings what lies in tiers
+ * through windows, memory gives offsets. */
 int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
                   const struct ku_target *t, struct ku_program *p);
+int ku_pass_stream(struct ku_program *p, const struct ku_compile_opts *o);
 int ku_pass_memory(struct ku_program *p);
 
 /*

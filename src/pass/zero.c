@@ -20,8 +20,7 @@ int ku_zero_is_private(const struct ku_compile_opts *o)
     return o->zero > 0 && !o->share_host_state && o->mesh.extent[KU_AX_SHARD] > 1;
 }
 
-/* The axes over which blocks are dealt, as a mask. */
-static int block_axes(const struct ku_compile_opts *o)
+int ku_zero_block_axes(const struct ku_compile_opts *o)
 {
     const struct ku_mesh *m = &o->mesh;
     if (ku_zero_is_private(o))
@@ -30,8 +29,7 @@ static int block_axes(const struct ku_compile_opts *o)
                                                                      << KU_AX_SHARD;
 }
 
-/* `layout` with blocks on these axes. */
-static ku_id in_blocks(struct ku_graph *g, ku_id layout, int axes)
+ku_id ku_zero_in_blocks(struct ku_graph *g, ku_id layout, int axes)
 {
     struct ku_layout l = g->layout[layout];
     for (int a = 0; a < KU_N_AXES; a++)
@@ -102,7 +100,7 @@ static int complete_sums(struct ku_graph *g, int op, int axes)
 static int cut_derived(struct ku_graph *g, int axes)
 {
     struct ku_layout whole = ku_layout_all(KU_C);
-    ku_id layout = in_blocks(g, ku_graph_layout(g, &whole), axes);
+    ku_id layout = ku_zero_in_blocks(g, ku_graph_layout(g, &whole), axes);
     for (ku_id n = 1, n_nodes = g->n_nodes; n < n_nodes; n++) {
         if (g->node[n].op != KU_OP_derive || g->node[n].phase != KU_PH_O)
             continue;
@@ -122,8 +120,7 @@ static int cut_derived(struct ku_graph *g, int axes)
     return ku_graph_sort(g);
 }
 
-/* A parameter that forward reads through a copy alone: its master is for the update. */
-static int is_master(const struct ku_graph *g, ku_id tensor)
+int ku_zero_is_master(const struct ku_graph *g, ku_id tensor)
 {
     int has_copy = 0;
     for (ku_id t = 1; t < g->n_tensors; t++)
@@ -136,8 +133,7 @@ static int is_master(const struct ku_graph *g, ku_id tensor)
     return has_copy;
 }
 
-/* Whether the update reads all of a tensor at once (Adafactor's factors): it stays whole. */
-static int is_read_whole(const struct ku_graph *g, ku_id tensor)
+int ku_zero_is_read_whole(const struct ku_graph *g, ku_id tensor)
 {
     for (ku_id n = 1; n < g->n_nodes; n++)
         for (int i = 0; i < g->node[n].n_in; i++)
@@ -153,10 +149,10 @@ static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int 
 {
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        if (!(x->kind == KU_T_OPTIMIZER && !is_read_whole(g, t)) &&
-            !(x->kind == KU_T_PARAM && is_master(g, t)) && !ku_zero_is_dealt(g, o, t))
+        if (!(x->kind == KU_T_OPTIMIZER && !ku_zero_is_read_whole(g, t)) &&
+            !(x->kind == KU_T_PARAM && ku_zero_is_master(g, t)) && !ku_zero_is_dealt(g, o, t))
             continue;
-        ku_id layout = in_blocks(g, g->value[x->value].layout, axes);
+        ku_id layout = ku_zero_in_blocks(g, g->value[x->value].layout, axes);
         if (layout == 0)
             return KUMI_ENOMEM;
         g->value[x->value].layout = layout;
@@ -204,12 +200,12 @@ static int cut_update(struct ku_graph *g, int axes, int is_private)
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (is_gradient(g, &g->node[n])) {
             struct ku_value *v = &g->value[ku_out(g, n, 0)];
-            v->layout = in_blocks(g, v->layout, axes);
+            v->layout = ku_zero_in_blocks(g, v->layout, axes);
         }
     for (ku_id x = 1; x < g->n_tensors; x++) /* owners move running statistics */
         if (g->tensor[x].kind == KU_T_BUFFER && !is_private) {
             struct ku_value *v = &g->value[g->tensor[x].value];
-            v->layout = in_blocks(g, v->layout, axes);
+            v->layout = ku_zero_in_blocks(g, v->layout, axes);
         }
     KU_TRY(complete_sums(g, KU_OP_step_scalars, axes));
     KU_TRY(complete_sums(g, KU_OP_factor_means, axes));
@@ -226,7 +222,7 @@ static int cut_update(struct ku_graph *g, int axes, int is_private)
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
 {
     (void)t;
-    int dp = ku_mesh_dp(&g->mesh), is_private = ku_zero_is_private(o), axes = block_axes(o);
+    int dp = ku_mesh_dp(&g->mesh), is_private = ku_zero_is_private(o), axes = ku_zero_block_axes(o);
     deal_blocks(g, is_private ? o->mesh.extent[KU_AX_SHARD] : dp);
     if (dp == 1 || (!o->share_host_state && !is_private))
         return KUMI_OK;

@@ -4,7 +4,16 @@
 
 #include "pass/pass.h"
 
-/* What the zero pass (zero.c) and its stage 3 (zero_params.c) share. */
+/* What the zero pass (zero.c), its stage 3 (zero_params.c) and offload (offload.c) share. */
+
+/* The axes over which blocks are dealt, as a mask. */
+int ku_zero_block_axes(const struct ku_compile_opts *o);
+/* `layout` with blocks on these axes. */
+ku_id ku_zero_in_blocks(struct ku_graph *g, ku_id layout, int axes);
+/* A parameter that forward reads through a copy alone: its master is for the update. */
+int ku_zero_is_master(const struct ku_graph *g, ku_id tensor);
+/* Whether the update reads all of a tensor at once (Adafactor's factors): it stays whole. */
+int ku_zero_is_read_whole(const struct ku_graph *g, ku_id tensor);
 
 /* Whether stage 3 deals this parameter or compute copy: it has at least persist_below elements. */
 int ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor);

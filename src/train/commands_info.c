@@ -17,6 +17,7 @@
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/os_aio.h"
 #include "data/decode.h"
 #include "train/commands.h"
 #include "train/known.h"
@@ -51,6 +52,7 @@ static json_t *libraries(void)
     json_object_set_new(o, "cairo", optional(CAIRO_VERSION_TEXT));
     json_object_set_new(o, "libjpeg", optional(ku_jpeg_version()));
     json_object_set_new(o, "libpng", optional(ku_png_version()));
+    json_object_set_new(o, "liburing", optional(ku_aio_uring_version()));
     snprintf(text, sizeof text, "%u.%u.%u", hwloc >> 16, hwloc >> 8 & 255, hwloc & 255);
     json_object_set_new(o, "hwloc", json_string(text));
     return o;

@@ -31,6 +31,7 @@ enum key_type {
     T_SCALING,
     T_NUMBERS,
     T_RECOMPUTE,
+    T_OFFLOAD,
     T_GROUPS,
     T_SCALE
 };
@@ -57,6 +58,7 @@ struct key_row {
 #define MOST_SCALING(most)   (most), NULL
 #define MOST_NUMBERS(most)   (most), NULL
 #define MOST_RECOMPUTE(most) (most), NULL
+#define MOST_OFFLOAD(most)   (most), NULL
 #define MOST_GROUPS(most)    (most), NULL
 #define MOST_SCALE(most)     (most), NULL
 #define MOST_ENUM(most)      0, (most)
@@ -305,6 +307,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_SCALING:
     case T_NUMBERS:
     case T_RECOMPUTE:
+    case T_OFFLOAD:
     case T_GROUPS:
         return; /* zero already */
     }
@@ -334,6 +337,10 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         return set_numbers(o, row, path, v, member);
     case T_GROUPS:
         return ku_config_read_groups(o, path, v, member);
+    case T_OFFLOAD:
+        *(struct ku_offload_key *)member = (struct ku_offload_key){
+            .pin = 1, .ratio = 1, .buffer_count = 3, .buffer_size = 1 << 24};
+        return ku_config_read_offload(o, path, v, member);
     case T_BOOL:
         if (!json_is_boolean(v))
             return ku_config_refuse(o, path, v, "true or false");
@@ -567,6 +574,8 @@ void ku_config_fini(struct ku_config *cfg)
             ku_list_fini(member);
         if (table[i].type == T_RECOMPUTE)
             ku_list_fini(&((struct ku_recompute_key *)member)->match);
+        if (table[i].type == T_OFFLOAD)
+            ku_free(((struct ku_offload_key *)member)->path);
         if (table[i].type == T_GROUPS)
             ku_groups_fini(member);
     }

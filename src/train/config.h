@@ -62,6 +62,15 @@ struct ku_recompute_key {
     struct ku_list match;
 };
 
+/* memory.offload: where things lie, as enum ku_tier; io as enum ku_aio_kind. */
+enum { KU_OFFLOAD_NONE, KU_OFFLOAD_HOST, KU_OFFLOAD_FILE };
+struct ku_offload_key {
+    int optimizer, params, activations, io, pin;
+    char *path;                        /* NULL: none */
+    int64_t buffer_count, buffer_size; /* elements */
+    double ratio;
+};
+
 #define KU_KEY_INT       int64_t
 #define KU_KEY_NUM       double
 #define KU_KEY_BOOL      int
@@ -74,6 +83,7 @@ struct ku_recompute_key {
 #define KU_KEY_SCALING   struct ku_lr_scaling
 #define KU_KEY_NUMBERS   struct ku_numbers
 #define KU_KEY_RECOMPUTE struct ku_recompute_key
+#define KU_KEY_OFFLOAD   struct ku_offload_key
 #define KU_KEY_GROUPS    struct ku_groups
 #define KU_KEY_SCALE     double /* NaN: null; 0: "dynamic" */
 struct ku_config {
@@ -125,6 +135,9 @@ int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, cons
 int ku_config_read_groups(const struct ku_config *cfg, const char *path, const json_t *value,
                           struct ku_groups *groups);
 void ku_groups_fini(struct ku_groups *groups);
+/* config_offload.c: memory.offload. What was read is the caller's also on failure. */
+int ku_config_read_offload(const struct ku_config *cfg, const char *path, const json_t *value,
+                           struct ku_offload_key *key);
 /* A string or a list of strings: 1: it is none. */
 int ku_list_read(struct ku_list *list, const json_t *value);
 void ku_list_fini(struct ku_list *list);

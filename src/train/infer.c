@@ -106,7 +106,7 @@ static int allocate(struct ku_infer *m)
     m->is_asked = ku_calloc((size_t)m->n_rows, 1);
     if (!m->id || !m->count || !m->n_kept || !m->is_asked)
         return KUMI_ENOMEM;
-    return ku_memory_create(m->job, all, m->n_programs + 1, &m->memory);
+    return ku_memory_create(m->job, all, m->n_programs + 1, NULL, &m->memory);
 }
 
 static int load_weights(struct ku_infer *m, const struct ku_graph *g, const char *dir)

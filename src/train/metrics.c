@@ -230,7 +230,10 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
                number(l->held_bytes ? (double)l->held_bytes / (1 << 30) : (double)NAN, b[5]));
     ku_str_add(&row, ",\"data_ms\":%.3f,\"exposed_comm_ms\":%.3f,\"wait_ms\":%.3f", l->data_ms,
                l->exposed_ms, l->wait_ms);
-    ku_str_add(&row, ",\"optimizer_ms\":%.3f}\n", l->optimizer_ms);
+    ku_str_add(&row, ",\"optimizer_ms\":%.3f", l->optimizer_ms);
+    if (l->offload_ms > 0)
+        ku_str_add(&row, ",\"offload_ms\":%.3f", l->offload_ms);
+    ku_str_add(&row, "}\n");
     if (!row.failed)
         write_row(m, row.text, row.bytes);
     ku_str_fini(&row);

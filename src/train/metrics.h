@@ -15,6 +15,7 @@ struct ku_metrics_line {
     int64_t step, n_steps, tokens; /* steps done; of the run; valid tokens of this step */
     double epoch, loss, grad_norm, lr, step_ms, data_ms;
     double exposed_ms, wait_ms, optimizer_ms;  /* of a logged step, mean of the ranks */
+    double offload_ms;                         /* likewise; 0: nothing was waited for */
     int64_t held_bytes;                        /* by all ranks, of a logged step; 0: unknown */
     double loss_scale;                         /* of the next step; NaN: there is no loss scaler */
     int64_t n_skipped;                         /* steps up to here that it made no update */

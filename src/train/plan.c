@@ -34,8 +34,9 @@ static int compile(struct ku_plan *p, int shape)
         for (int i = 0; i < KU_N_PROGS; i++)
             if (program[i]->arena_bytes[a] > p->arena_bytes[a])
                 p->arena_bytes[a] = program[i]->arena_bytes[a];
-        bytes[0] += program[KU_PROG_TRAIN]->arena_bytes[a];
-        bytes[1] += shape ? p->program[KU_PROG_TRAIN]->arena_bytes[a] : 0;
+        int is_memory = a != KU_AR_FILE;
+        bytes[0] += is_memory ? program[KU_PROG_TRAIN]->arena_bytes[a] : 0;
+        bytes[1] += is_memory && shape ? p->program[KU_PROG_TRAIN]->arena_bytes[a] : 0;
     }
     int is_kept = status == KUMI_OK && bytes[0] > bytes[1];
     for (int i = 0; i < KU_N_PROGS; i++) {
@@ -66,7 +67,7 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
         return status;
     }
     for (int a = 0; a < KU_N_ARENAS; a++)
-        p->rank_bytes += a == KU_AR_HOST ? 0 : p->arena_bytes[a];
+        p->rank_bytes += a == KU_AR_HOST || a == KU_AR_FILE ? 0 : p->arena_bytes[a];
     p->rank_bytes += ku_session_staging_bytes(&p->s) + p->loader_bytes;
     p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
     p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
@@ -102,7 +103,6 @@ void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
 
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)
 {
-    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier", "all_gather"};
     if (at >= p->n_instrs)
         return;
     const struct ku_instr *i = &p->instr[at];
@@ -111,7 +111,7 @@ void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str 
         ku_str_add(out, "%d", i->micro);
     ku_str_add(out, " %s %s",
                i->kind == KU_WAIT    ? "wait"
-               : i->kind == KU_START ? exchange[i->op]
+               : i->kind == KU_START ? ku_exchange_name(i->op)
                                      : ku_ops[i->op].name,
                p->name_of[i->path]);
 }

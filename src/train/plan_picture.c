@@ -52,7 +52,7 @@ static const unsigned colour[KU_N_CLASSES] = {
     [KU_CL_COUNTER] = 0x79706e,    [KU_CL_GRAD] = 0xe15759,      [KU_CL_PARTIAL] = 0xffb0a9,
     [KU_CL_ACTIVATION] = 0x6aab5b, [KU_CL_ADJOINT] = 0xf2a23b,   [KU_CL_WORKSPACE] = 0xb6992d,
     [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894,
-    [KU_CL_GATHER] = 0xd37295};
+    [KU_CL_GATHER] = 0xd37295,     [KU_CL_WINDOW] = 0x9c755f,    [KU_CL_OFFLOAD] = 0xd7b5a6};
 
 static void set_colour(const struct picture *d, unsigned rgb)
 {
@@ -114,7 +114,8 @@ static double round_step(double x)
 
 static int is_transient(const struct ku_buffer *b)
 {
-    return b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE;
+    int is_offloaded = ku_arena_is_tier(b->arena) && b->micro >= 0; /* an activation */
+    return b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded;
 }
 
 /* Where a buffer's bytes are its own: what took another's place is drawn as that. */
@@ -216,7 +217,9 @@ static void draw_panel(const struct picture *d, const struct panel *panel)
         [KU_AR_SHARD] = "blocks of this rank, seen by all on the host",
         [KU_AR_WIRE] = "of this rank, seen by all on the host",
         [KU_AR_STEP] = "of this rank, dies within the step",
-        [KU_AR_INPUT] = "ports that are filled before the step"};
+        [KU_AR_INPUT] = "ports that are filled before the step",
+        [KU_AR_OFFLOAD] = "host memory of this rank, reached through windows",
+        [KU_AR_FILE] = "on disk, reached through windows"};
     char text[128], bytes[16];
     double x = x_of(d, d->report.peak_instr); /* of the title: beside the peak's own */
     x = panel->top > TOP || x > LEFT + 380 ? LEFT : x + 40;

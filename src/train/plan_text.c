@@ -19,7 +19,7 @@ struct advice {
     const char *price;
     uint64_t host_bytes;
 };
-enum { MAX_ADVICE = 6 };
+enum { MAX_ADVICE = 10 };
 
 /* Tries settings over the user's; kept if they are admitted and hold less. */
 static int try_advice(const struct ku_plan *p, const struct kumi_settings *settings,
@@ -30,13 +30,33 @@ static int try_advice(const struct ku_plan *p, const struct kumi_settings *setti
     for (int i = 2; i > 0 && more[i][0] == '\0'; i--)
         more[i] = NULL;
     int status = ku_plan_init(&other, settings, p->s.batch.n_ranks, more);
-    if (status < 0)
-        return status == KUMI_EINVAL ? KUMI_OK : status;
+    if (status < 0) /* or a budget of memory.recompute does not hold with it */
+        return status == KUMI_EINVAL || status == KUMI_ENOMEM ? KUMI_OK : status;
     if (other.host_bytes < p->host_bytes) {
         kept[*n_kept] = *a;
         kept[(*n_kept)++].host_bytes = other.host_bytes;
     }
     ku_plan_fini(&other);
+    return KUMI_OK;
+}
+
+/* To files, where the user names a folder for them. What lies in host memory already is no less. */
+static int advise_offload(const struct ku_plan *p, const struct kumi_settings *settings,
+                          struct advice *kept, int *n_kept)
+{
+    const struct ku_offload_key *k = &p->s.cfg.memory_offload;
+    const struct {
+        const char *what;
+        int now;
+    } row[] = {{"optimizer", k->optimizer}, {"params", k->params}, {"activations", k->activations}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct advice a = {.price = "reads and writes of a disk in each step; same bits"};
+        if (row[i].now == KU_OFFLOAD_FILE)
+            continue;
+        snprintf(a.set[0], sizeof a.set[0], "memory.offload.%s=file", row[i].what);
+        snprintf(a.set[1], sizeof a.set[1], "memory.offload.path=%.30s", k->path ? k->path : ".");
+        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+    }
     return KUMI_OK;
 }
 
@@ -62,6 +82,7 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
         snprintf(a.set[0], sizeof a.set[0], "memory.recompute=%s", recompute[i]);
         KU_TRY(try_advice(p, settings, &a, kept, n_kept));
     }
+    KU_TRY(advise_offload(p, settings, kept, n_kept));
     if (!p->s.cfg.parallel_share_host_state && b->n_ranks > 1) {
         a = (struct advice){.set = {"parallel.share_host_state=true"}, .price = "same bits"};
         KU_TRY(try_advice(p, settings, &a, kept, n_kept));
@@ -83,7 +104,9 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
 
 static const char *who_sees(int arena, const struct ku_plan *p)
 {
-    return arena == KU_AR_HOST ? "once a host"
+    return arena == KU_AR_HOST      ? "once a host"
+           : arena == KU_AR_OFFLOAD ? "a rank, in windows"
+           : arena == KU_AR_FILE    ? "a rank, on disk"
            : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && p->s.batch.n_ranks > 1
                ? "a rank, seen by all"
                : "a rank";
@@ -92,12 +115,14 @@ static const char *who_sees(int arena, const struct ku_plan *p)
 static void print_arenas(const struct ku_plan *p, struct ku_str *out)
 {
     char text[16];
-    ku_str_add(out, "%-6s %-19s", "arena", "lies once");
+    ku_str_add(out, "%-7s %-19s", "arena", "lies once");
     for (int i = 0; i < KU_N_PROGS; i++)
         ku_str_add(out, " %10s", p->program[i]->name);
     ku_str_add(out, " %10s %15s\n", "mapped", "bytes");
     for (int a = 0; a < KU_N_ARENAS; a++) {
-        ku_str_add(out, "%-6s %-19s", ku_arena_name(a), who_sees(a, p));
+        if (ku_arena_is_tier(a) && p->arena_bytes[a] == 0)
+            continue;
+        ku_str_add(out, "%-7s %-19s", ku_arena_name(a), who_sees(a, p));
         for (int i = 0; i < KU_N_PROGS; i++)
             ku_str_add(out, " %10s", ku_text_bytes(p->program[i]->arena_bytes[a], text));
         ku_str_add(out, " %10s %15zu\n", ku_text_bytes(p->arena_bytes[a], text), p->arena_bytes[a]);
@@ -123,6 +148,10 @@ static void print_total(const struct ku_plan *p, struct ku_str *out)
                (unsigned long long)p->host_bytes);
     ku_str_add(out, "and page tables:       %s %20llu bytes\n", ku_text_bytes(p->table_bytes, text),
                (unsigned long long)p->table_bytes);
+    uint64_t on_disk = p->arena_bytes[KU_AR_FILE] * (uint64_t)p->s.batch.n_ranks;
+    if (on_disk)
+        ku_str_add(out, "and on disk:           %s %20llu bytes\n", ku_text_bytes(on_disk, text),
+                   (unsigned long long)on_disk);
     uint64_t available = ku_os_mem_available();
     if (available != UINT64_MAX)
         ku_str_add(out, "available now:         %s %20llu bytes\n", ku_text_bytes(available, text),

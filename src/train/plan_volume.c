@@ -15,7 +15,8 @@ static int members(const struct ku_mesh *m, int axes)
 /* Sums of loss and metrics are integers. */
 static int is_of_tensors(const struct ku_buffer *b)
 {
-    return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED) &&
+    return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED ||
+            b->cls == KU_CL_WINDOW) &&
            ku_dtype_is_float((enum kumi_dtype)b->dtype);
 }
 
@@ -42,7 +43,8 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
     for (uint32_t at = 0; at < p->n_instrs; at++) {
         const struct ku_instr *i = &p->instr[at];
         const struct ku_operand *o = &p->operand[i->operand + i->n_in];
-        if (i->kind != KU_START || i->n_parts == 0 || !is_of_tensors(&p->buffer[o->buffer]))
+        if (i->kind != KU_START || i->n_parts == 0 || ku_exchange_is_tier(i->op) ||
+            !is_of_tensors(&p->buffer[o->buffer]))
             continue;
         int k = 0;
         while (k < n && (row[k].exchange != i->op || row[k].axes != i->axes))
@@ -56,12 +58,6 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
             add_part(p, i, &o[j], &row[k]);
     }
     return n;
-}
-
-static const char *exchange_name(int exchange)
-{
-    static const char *const name[] = {"reduce_scatter", "all_reduce", "barrier", "all_gather"};
-    return name[exchange];
 }
 
 /* Bytes of gradients that stay whole from a step's first micro-batch to its last. */
@@ -99,7 +95,7 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
                          over[0] ? " x " : "", ku_axis_name(a));
         snprintf(over + strlen(over), sizeof over - strlen(over), " (%d)", row[i].n_ranks);
         snprintf(factor, sizeof factor, "%.2f x all", row[i].elements / (double)p->s.n_params);
-        ku_str_add(out, "  %-15s %-16s %12s %12s %12s\n", exchange_name(row[i].exchange), over,
+        ku_str_add(out, "  %-15s %-16s %12s %12s %12s\n", ku_exchange_name(row[i].exchange), over,
                    factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
                    ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));
     }
@@ -117,10 +113,11 @@ json_t *ku_plan_volumes_json(const struct ku_plan *p)
     json_t *list = json_array();
     int n = ku_plan_volumes(p->program[KU_PROG_TRAIN], row);
     for (int i = 0; i < n; i++)
-        json_array_append_new(
-            list, json_pack("{s:s, s:i, s:f, s:f, s:f}", "exchange", exchange_name(row[i].exchange),
-                            "ranks", row[i].n_ranks, "elements", row[i].elements, "ring_bytes",
-                            row[i].ring_bytes, "stored_bytes", row[i].stored_bytes));
+        json_array_append_new(list,
+                              json_pack("{s:s, s:i, s:f, s:f, s:f}", "exchange",
+                                        ku_exchange_name(row[i].exchange), "ranks", row[i].n_ranks,
+                                        "elements", row[i].elements, "ring_bytes",
+                                        row[i].ring_bytes, "stored_bytes", row[i].stored_bytes));
     return json_pack("{s:i, s:i, s:i, s:o}", "zero", p->s.sharding.zero, "replicate",
                      p->s.sharding.replicate, "shard", p->s.sharding.shard, "a_step", list);
 }

@@ -135,7 +135,6 @@ void ku_profile_destroy(struct ku_profile *p)
 static char *name_of(const struct ku_profile *p, const struct ku_program *program, uint32_t at,
                      const struct ku_op_case *c)
 {
-    static const char *const exchange[] = {"reduce_scatter", "all_reduce", "barrier"};
     const struct ku_instr *i = &program->instr[at];
     const char *path = program->name_of[i->path];
     const char *source = i->source ? program->name_of[i->source] : "-";
@@ -143,7 +142,7 @@ static char *name_of(const struct ku_profile *p, const struct ku_program *progra
     if (i->kind == KU_WAIT)
         return ku_strdup("wait");
     if (i->kind == KU_START)
-        return ku_asprintf("start %s", exchange[i->op]);
+        return ku_asprintf("start %s", ku_exchange_name(i->op));
     if (strcmp(p->by, "path") == 0)
         return ku_asprintf("%s %s", *path ? path : "-", ku_ops[i->op].name);
     if (strcmp(p->by, "source") == 0)

@@ -12,7 +12,6 @@
 #include "train/agree.h"
 
 enum { LANE_STEP, LANE_COMPUTE, LANE_COMM, LANE_WAIT, LANE_DATA, LANE_CHECKPOINT, N_LANES };
-static const char *const exchange_name[] = {"reduce_scatter", "all_reduce", "barrier"};
 
 static void add_event(struct ku_str *out, const char *name, const char *path, int rank, int lane,
                       int64_t begin_ns, int64_t end_ns)
@@ -46,7 +45,7 @@ static void add_flight(struct ku_str *out, const struct ku_instr *i, const char 
         out,
         ",\n{\"ph\":\"%s\",\"cat\":\"exchange\",\"id\":\"%d.%lld.%u\",\"name\":\"%s in flight\","
         "\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"args\":{\"path\":\"%s\"}}",
-        i->kind == KU_START ? "b" : "e", rank, (long long)step, i->handle, exchange_name[i->op],
+        i->kind == KU_START ? "b" : "e", rank, (long long)step, i->handle, ku_exchange_name(i->op),
         rank, LANE_COMM, (double)at_ns * 1e-3, path);
 }
 
@@ -63,7 +62,7 @@ static void add_step(struct ku_str *out, const struct ku_trace *x, int64_t s, in
         if (i->kind == KU_COMPUTE)
             snprintf(name, sizeof name, "%s", ku_ops[i->op].name);
         else if (i->kind == KU_START)
-            snprintf(name, sizeof name, "start %s", exchange_name[i->op]);
+            snprintf(name, sizeof name, "start %s", ku_exchange_name(i->op));
         else
             snprintf(name, sizeof name, "wait");
         add_event(out, name, p->name_of[i->path], rank,

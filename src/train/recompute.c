@@ -95,7 +95,7 @@ static int planned_bytes(const struct ku_session *s, const struct ku_target *t,
     }
     *bytes = (double)ku_session_staging_bytes(s);
     for (int a = 0; a < KU_N_ARENAS; a++)
-        *bytes += (double)most[a] / (a == KU_AR_HOST ? s->batch.n_ranks : 1);
+        *bytes += a == KU_AR_FILE ? 0 : (double)most[a] / (a == KU_AR_HOST ? s->batch.n_ranks : 1);
     return status;
 }
 

@@ -384,7 +384,15 @@ static int is_due(struct ku_span every, int64_t step, const struct run *r)
 }
 
 /* What is added up over ranks, in one collective: memory, and where the time of a step went. */
-enum sums { SUM_HELD_BYTES, SUM_CAN_TELL, SUM_EXPOSED_NS, SUM_WAIT_NS, SUM_ONCE_NS, N_SUMS };
+enum sums {
+    SUM_HELD_BYTES,
+    SUM_CAN_TELL,
+    SUM_EXPOSED_NS,
+    SUM_WAIT_NS,
+    SUM_ONCE_NS,
+    SUM_TIER_NS,
+    N_SUMS
+};
 
 /* What all ranks hold, each seen at most max_age_ns ago (a look takes about 10 ms a GiB); 0 bytes:
  * a rank cannot tell. Collective. */
@@ -401,6 +409,7 @@ static int add_up(struct run *r, int64_t max_age_ns, int64_t sum[N_SUMS])
     sum[SUM_EXPOSED_NS] = times.exposed_ns;
     sum[SUM_WAIT_NS] = times.wait_ns;
     sum[SUM_ONCE_NS] = times.once_ns;
+    sum[SUM_TIER_NS] = times.tier_ns;
     KU_TRY(ku_agree_sum(r->job, sum, N_SUMS));
     if (sum[SUM_CAN_TELL] < r->job->n)
         sum[SUM_HELD_BYTES] = 0;
@@ -439,6 +448,7 @@ static int note_step(struct run *r, const double *report, int64_t data_ns)
         .exposed_ms = (double)sum[SUM_EXPOSED_NS] * mean_ms,
         .wait_ms = (double)sum[SUM_WAIT_NS] * mean_ms,
         .optimizer_ms = (double)sum[SUM_ONCE_NS] * mean_ms,
+        .offload_ms = (double)sum[SUM_TIER_NS] * mean_ms,
         .held_bytes = sum[SUM_HELD_BYTES],
         .loss_scale = ku_trainer_loss_scale(r->s.t),
         .n_skipped = ku_trainer_n_skipped(r->s.t),

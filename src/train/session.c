@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "train/agree.h"
@@ -117,6 +118,26 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
     ku_rule_args(c, at, a);
 }
 
+/* Parameters that ranks share, or that all have whole but one updates, are not streamed. */
+static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
+{
+    const struct ku_offload_key *k = &s->cfg.memory_offload;
+    int is_shared = o->share_host_state && s->batch.n_ranks > 1;
+    if (k->params && !is_shared && o->mesh.extent[KU_AX_SHARD] > 1 && o->zero != 3)
+        return ku_config_refuse(&s->cfg, "memory.offload.params",
+                                ku_json_at(s->cfg.root, "memory.offload.params"),
+                                "with parallel.zero 1 and 2 every rank reads its own copy; use "
+                                "parallel.zero 3");
+    o->persist_below = s->cfg.parallel_persist_below;
+    o->offload = (struct ku_offload){.optimizer = (uint8_t)k->optimizer,
+                                     .params = (uint8_t)(is_shared ? KU_TIER_NONE : k->params),
+                                     .activations = (uint8_t)k->activations,
+                                     .ratio = k->ratio,
+                                     .buffer_count = (int)k->buffer_count,
+                                     .buffer_bytes = k->buffer_size * 4};
+    return KUMI_OK;
+}
+
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
@@ -150,6 +171,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
                                                      : KU_RECOMPUTE_NONE;
     o->recompute_every = again->every;
     o->recompute_match = (const char *const *)again->match.item;
+    KU_TRY(offload_of(s, o));
     o->rule.clip = c->train_clip_norm;
     o->rule.clip_value = c->train_clip_value;
     KU_TRY(ku_rule_scaler(c, o));
@@ -296,6 +318,13 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     struct ku_target target = {.query = o.device->query, .ranks_per_host = job->local_n};
     KU_TRY(ku_session_compile_opts(s, &o.compile));
     KU_TRY(ku_session_solve_recompute(s, &target, &o.compile));
+    o.tier = (struct ku_tier_opts){s->cfg.memory_offload.path,
+                                   (enum ku_aio_kind)s->cfg.memory_offload.io};
+    if (s->cfg.memory_offload.params && !o.compile.offload.params && job->rank == 0)
+        KU_LOG(TRAIN, WARN,
+               "memory.offload.params: the ranks of this host share one copy, which "
+               "they read in place; parallel.share_host_state false and zero 3 "
+               "stream them");
     o.device_opts.n_threads = n_threads(s, job->local_n);
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
     o.device_opts.n_cpus = ku_job_n_cpus(job);

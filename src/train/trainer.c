@@ -74,7 +74,10 @@ static uint32_t first_write(const struct ku_program *p, const struct ku_program_
 {
     for (uint32_t at = 0; at < p->n_instrs; at++) {
         const struct ku_instr *i = &p->instr[at];
-        for (uint32_t k = i->n_in; i->kind == KU_COMPUTE && k < (uint32_t)i->n_in + i->n_out; k++) {
+        uint32_t n = i->kind == KU_COMPUTE                        ? i->n_out
+                     : i->kind == KU_START && i->op == KU_X_WRITE ? i->n_parts
+                                                                  : 0;
+        for (uint32_t k = i->n_in; k < i->n_in + n; k++) {
             const struct ku_buffer *b = &p->buffer[p->operand[i->operand + k].buffer];
             if (b->arena == s->arena && b->offset == s->offset && b->bytes == s->bytes)
                 return at + 1;
@@ -83,41 +86,69 @@ static uint32_t first_write(const struct ku_program *p, const struct ku_program_
     return 0;
 }
 
+static int move_stored(const struct ku_ckpt_store *store, int is_write, uint64_t at, void *data,
+                       size_t bytes)
+{
+    return ku_tier_file_move(store->ctx, store->index, is_write, at, data, bytes);
+}
+
+/* Element `begin` of a tensor as local rank r has it, from byte `at` of its part of the arena on.
+ */
+static struct ku_ckpt_part part_of(const struct ku_program_state *x, const struct ku_memory *memory,
+                                   const struct ku_ckpt_store *store, int r, size_t at)
+{
+    const struct ku_arena *arena = x->arena == KU_AR_SHARD ? memory->shard : memory->offload;
+    if (x->arena == KU_AR_FILE)
+        return (struct ku_ckpt_part){.store = &store[r], .at = x->offset + at};
+    return (struct ku_ckpt_part){.data = ku_arena_part(arena, r) + x->offset + at};
+}
+
 /*
- * Where the elements of a tensor lie in the ranks' parts of arena shard: the blocks that each rank
- * keeps, and, of what every rank has whole, all copies behind them. Returns how many.
+ * Where the elements of a tensor lie in the ranks' parts of an arena: the blocks that each rank
+ * keeps, and, of what every rank has whole, all copies behind them (a replica's: its own). Returns
+ * how many.
+ *
+ *   store   [local_n] their parts of arena file
  */
 static int list_parts(const struct ku_program *p, const struct ku_program_state *x,
-                      const struct ku_memory *memory, struct ku_ckpt_part *part)
+                      const struct ku_memory *memory, const struct ku_ckpt_store *store,
+                      struct ku_ckpt_part *part)
 {
     int64_t count = ku_shape_count(&p->shape[x->shape]);
     size_t each = kumi_dtype_bytes((enum kumi_dtype)x->dtype);
-    int n = 0;
-    for (int r = 0; r < memory->shard->n_local && x->blocks; r++) {
+    int n = 0, is_alone = !p->zero && !p->share_host_state;
+    for (int r = 0; r < memory->job->local_n && x->blocks; r++) {
         struct ku_coord at = ku_mesh_coord(&p->mesh, r);
-        struct ku_ckpt_part *out = &part[n];
-        ku_program_kept(&p->mesh, &p->layout[x->blocks], count, x->first_block, &at, &out->begin,
-                        &out->end);
-        if (out->begin == out->end)
+        int64_t begin, end;
+        ku_program_kept(&p->mesh, &p->layout[x->blocks], count, x->first_block, &at, &begin, &end);
+        if (begin == end)
             continue;
-        out->data = ku_arena_part(memory->shard, r) + x->offset +
-                    (x->is_kept ? 0 : (size_t)out->begin * each);
-        n++;
+        part[n] = part_of(x, memory, store, r, x->is_kept ? 0 : (size_t)begin * each);
+        part[n].begin = begin;
+        part[n++].end = end;
     }
-    for (int r = 0; r < memory->shard->n_local && !x->is_kept; r++)
-        part[n++] = (struct ku_ckpt_part){0, count, ku_arena_part(memory->shard, r) + x->offset};
+    for (int r = 0; r < memory->job->local_n && !x->is_kept; r++) {
+        if (is_alone && r != memory->job->local_rank)
+            continue;
+        part[n] = part_of(x, memory, store, r, 0);
+        part[n++].end = count;
+    }
     return n;
 }
 
 int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
                         const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n)
 {
-    const size_t n_parts = memory->shard ? 2 * (size_t)memory->shard->n_local : 0;
+    const size_t n_local = (size_t)memory->job->local_n, n_states = p->n_states + 1;
     struct ku_ckpt_tensor *list =
-        ku_calloc(p->n_states + 1, sizeof *list + n_parts * sizeof(struct ku_ckpt_part));
+        ku_calloc(1, n_states * (sizeof *list + 2 * n_local * sizeof(struct ku_ckpt_part)) +
+                         n_local * sizeof(struct ku_ckpt_store));
     if (list == NULL)
         return KUMI_ENOMEM;
-    struct ku_ckpt_part *part = (struct ku_ckpt_part *)(void *)&list[p->n_states + 1];
+    struct ku_ckpt_part *part = (struct ku_ckpt_part *)(void *)&list[n_states];
+    struct ku_ckpt_store *store = (struct ku_ckpt_store *)(void *)&part[2 * n_local * n_states];
+    for (size_t r = 0; r < n_local; r++)
+        store[r] = (struct ku_ckpt_store){move_stored, memory->file, (int)r};
     *n = 0;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
@@ -128,11 +159,11 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         struct ku_ckpt_tensor *out = &list[(*n)++];
         out->name = p->name_of[x->name];
         out->dtype = (enum kumi_dtype)x->dtype;
-        out->data = ku_memory_state(memory, x);
-        if (x->arena == KU_AR_SHARD) {
+        if (x->arena != KU_AR_FILE && !x->is_kept)
+            out->data = ku_memory_state(memory, x);
+        if (x->arena == KU_AR_SHARD || ku_arena_is_tier(x->arena)) {
             out->part = part;
-            part += out->n_parts = list_parts(p, x, memory, part);
-            out->data = x->is_kept ? NULL : out->data;
+            part += out->n_parts = list_parts(p, x, memory, store, part);
         }
         out->turn = first_write(p, x);
         out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
@@ -169,7 +200,8 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t)
         for (int i = 0; i < 2 * t->n_shapes; i++)
             if (t->shape[i / 2].program[i % 2]->arena_bytes[a] > most[a])
                 most[a] = t->shape[i / 2].program[i % 2]->arena_bytes[a];
-        total += a == KU_AR_HOST ? most[a] : most[a] * (size_t)t->job->local_n;
+        if (a != KU_AR_FILE)
+            total += a == KU_AR_HOST ? most[a] : most[a] * (size_t)t->job->local_n;
     }
     return total + (t->staging_bytes + t->loader_bytes) * (size_t)t->job->local_n;
 }
@@ -263,7 +295,8 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     KU_TRY(ku_trainer_note_metrics(t));
     KU_TRY(t->ops->open(&o->device_opts, &t->device));
     const struct ku_program **all = all_programs(t, &n_programs);
-    int status = all ? ku_memory_create(t->job, all, n_programs, &t->memory) : KUMI_ENOMEM;
+    int status =
+        all ? ku_memory_create(t->job, all, n_programs, &o->tier, &t->memory) : KUMI_ENOMEM;
     ku_free(all);
     KU_TRY(status);
     KU_TRY(open_comms(t));

@@ -23,8 +23,9 @@ struct ku_trainer_opts {
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;
     uint64_t seed;
-    size_t staging_bytes; /* of checkpoints that are written in the background, a rank */
-    size_t loader_bytes;  /* of rows that are read ahead, a rank */
+    size_t staging_bytes;     /* of checkpoints that are written in the background, a rank */
+    size_t loader_bytes;      /* of rows that are read ahead, a rank */
+    struct ku_tier_opts tier; /* where arena `file` is to lie */
     int no_eval;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "train/agree.h"
 #include "tensor/dtype.h"
 #include "train/trainer.h"
@@ -82,6 +83,23 @@ static const struct ku_ckpt_tensor *average_of(const struct ku_trainer *t, const
     return NULL;
 }
 
+/* Wherever they lie; padding is zero in both. */
+static int copy_tensor(const struct ku_ckpt_tensor *to, const struct ku_ckpt_tensor *from)
+{
+    enum { PIECE = 1 << 17 };
+    void *piece = ku_malloc(PIECE * kumi_dtype_bytes(from->dtype));
+    int64_t count = ku_ckpt_tensor_count(from);
+    int status = piece ? KUMI_OK : KUMI_ENOMEM;
+    for (int64_t at = 0, n; at < count && status == KUMI_OK; at += n) {
+        n = count - at < PIECE ? count - at : PIECE;
+        status = ku_ckpt_tensor_gather(from, at, n, piece);
+        if (status == KUMI_OK)
+            status = ku_ckpt_tensor_scatter(to, at, n, piece, from->dtype, 0);
+    }
+    ku_free(piece);
+    return status;
+}
+
 /* Of the parameters that are trained; others, and running statistics, have none. */
 static int take_averages(struct ku_trainer *t)
 {
@@ -89,12 +107,9 @@ static int take_averages(struct ku_trainer *t)
     for (int i = 0; i < t->n_tensors; i++) {
         struct ku_ckpt_tensor *to = &t->tensor[i];
         const struct ku_ckpt_tensor *from = average_of(t, to->name);
-        int64_t count = 1;
         if (to->group != KU_CKPT_MODEL || from == NULL)
             continue;
-        for (int d = 0; d < to->ndim; d++)
-            count *= to->padded[d];
-        ku_convert(to->data, to->dtype, from->data, from->dtype, count);
+        KU_TRY(copy_tensor(to, from));
         n++;
     }
     if (n && *ku_trainer_update_count(t) > 0)

@@ -104,7 +104,7 @@ static int allocate(struct ku_translator *t, struct ku_job *job)
         if (all[0]->state[s].kind == KU_T_CACHE && all[0]->state[s].bytes > most)
             most = all[0]->state[s].bytes;
     t->scratch = ku_malloc(most);
-    return t->scratch ? ku_memory_create(job, all, t->n_parts + 1, &t->memory) : KUMI_ENOMEM;
+    return t->scratch ? ku_memory_create(job, all, t->n_parts + 1, NULL, &t->memory) : KUMI_ENOMEM;
 }
 
 static int load(struct ku_translator *t, const struct ku_graph *g, const char *dir)

@@ -42,6 +42,8 @@ struct dist_case {
     int zero, replicate; /* stage; 0 = 1: with a stage and without sharing, n = replicate x shard */
     int prefetch, keep_gathered;
     int64_t persist_below;
+    struct ku_offload offload;
+    struct ku_tier_opts tier;
     enum kumi_dtype compute, grads, reduce; /* of f32 gradients */
     int no_master, stochastic_rounding;
     const char *const *keep_f32;
@@ -114,7 +116,8 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .zero = c->zero,
                                  .prefetch = c->prefetch,
                                  .keep_gathered = c->keep_gathered,
-                                 .persist_below = c->persist_below};
+                                 .persist_below = c->persist_below,
+                                 .offload = c->offload};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
     int is_dealt = c->zero && c->no_sharing;
@@ -167,15 +170,25 @@ static inline int dist_trainer(struct ku_job *job, const struct dist_case *c, st
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
     o.compile = dist_compile_opts(c);
+    o.tier = c->tier;
     return ku_trainer_create(job, &g, 1, &o, t);
 }
 
 /* Element i of a tensor as memory has it. */
 static inline double dist_element(const struct ku_ckpt_tensor *x, int64_t i)
 {
-    for (int k = 0; k < x->n_parts; k++)
-        if (i >= x->part[k].begin && i < x->part[k].end)
-            return ku_load_f64(x->part[k].data, x->dtype, i - x->part[k].begin);
+    const size_t each = kumi_dtype_bytes(x->dtype);
+    for (int k = 0; k < x->n_parts; k++) {
+        const struct ku_ckpt_part *p = &x->part[k];
+        char element[8];
+        if (i < p->begin || i >= p->end)
+            continue;
+        if (p->data)
+            return ku_load_f64(p->data, x->dtype, i - p->begin);
+        uint64_t at = p->at + (uint64_t)(i - p->begin) * each;
+        assert_int_equal(p->store->move(p->store, 0, at, element, each), 0);
+        return ku_load_f64(element, x->dtype, 0);
+    }
     return ku_load_f64(x->data, x->dtype, i);
 }
 

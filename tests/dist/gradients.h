@@ -34,7 +34,7 @@ static inline int compare_gradient(const struct ku_st *file, const struct ku_st_
     int status = want && got ? ku_st_read_bytes(file, truth, 0, want, truth->bytes) : KUMI_ENOMEM;
     sum[0] = sum[1] = 0;
     if (status == KUMI_OK) {
-        ku_ckpt_tensor_gather(m, 0, truth->count, got);
+        assert_int_equal(ku_ckpt_tensor_gather(m, 0, truth->count, got), 0);
         for (int64_t i = 0; i < truth->count; i++) {
             double x = ku_load_f64(got, m->dtype, i) * scale - want[i];
             sum[0] += x * x;

@@ -46,6 +46,18 @@ void *realloc(void *old, size_t bytes)
 }
 #endif
 
+/* All that can go, through windows of so many bytes. */
+static void offload(struct dist_case *c, enum ku_tier tier, int64_t bytes)
+{
+    c->tier.path = ".";
+    c->offload = (struct ku_offload){.optimizer = (uint8_t)tier,
+                                     .params = (uint8_t)tier,
+                                     .activations = (uint8_t)tier,
+                                     .ratio = 1,
+                                     .buffer_count = 3,
+                                     .buffer_bytes = bytes};
+}
+
 struct watched {
     struct dist_case c;
     int n_threads, calls;
@@ -67,6 +79,7 @@ static int build(struct ku_job *job, const struct dist_case *c, struct ku_traine
     o.device_opts =
         (struct ku_device_opts){.n_threads = c->threads ? c->threads : 1, .isa = ku_cpu_isa()};
     o.compile = dist_compile_opts(c);
+    o.tier = c->tier;
     KU_TRY(ku_trainer_create(job, &g, 1, &o, t));
     return ku_trainer_init_state(*t);
 }
@@ -107,7 +120,8 @@ static void step_allocates_nothing(void **state)
 {
     (void)state;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    for (int n = 1; n <= 2; n++) {
+    for (int i = 0; i < 2 * KU_N_TIERS; i++) {
+        const int n = 1 + i % 2;
         struct watched w = {.c = {.n = n,
                                   .v = 2,
                                   .micro = 2,
@@ -116,6 +130,8 @@ static void step_allocates_nothing(void **state)
                                   .threads = 2,
                                   .compute = n == 1 ? KUMI_F32 : KUMI_BF16,
                                   .model = dist_model()}};
+        w.c.model.n_embd = 96;
+        offload(&w.c, (enum ku_tier)(i / 2), 65536);
         if (ku_job_threads(n, NULL, watch, &w) < 0)
             fail_msg("%s", ku_err_get()->text);
         assert_int_equal(w.calls, 0);
@@ -155,7 +171,7 @@ static int compare_with_plan(void *arg)
     }
     double held = (double)pss(), planned = (double)t->memory->bytes[KU_AR_HOST] / c->n;
     for (int a = 0; a < KU_N_ARENAS; a++)
-        planned += a == KU_AR_HOST ? 0 : (double)t->memory->bytes[a];
+        planned += a == KU_AR_HOST || a == KU_AR_FILE ? 0 : (double)t->memory->bytes[a];
     double sum[2] = {held, planned};
     KU_TRY(kumi_all_reduce(world, sum, sum, 2, KUMI_F64, KUMI_SUM));
     double slack = 0.02 * sum[1] + (16 << 20) + (double)c->n * (8 << 20);
@@ -172,7 +188,13 @@ static void processes_hold_what_was_planned(void **state)
     (void)state;
     if (IS_SANITIZED)
         skip();
-    for (int zero = -1; zero <= 3; zero++) { /* -1: shared state */
+    static const struct {
+        int zero; /* -1: shared state */
+        enum ku_tier tier;
+    } row[] = {{-1, KU_TIER_NONE}, {0, KU_TIER_NONE},  {1, KU_TIER_NONE}, {2, KU_TIER_NONE},
+               {3, KU_TIER_NONE},  {-1, KU_TIER_HOST}, {0, KU_TIER_FILE}, {3, KU_TIER_FILE}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        const int zero = row[i].zero;
         struct dist_case c = {.n = 2,
                               .v = 2,
                               .micro = 2,
@@ -185,8 +207,9 @@ static void processes_hold_what_was_planned(void **state)
                               .prefetch = 1};
         c.model.n_layer = 4, c.model.n_head = 4, c.model.n_embd = 384, c.model.n_positions = 64,
         c.model.vocab_size = 20000;
+        offload(&c, row[i].tier, 4 << 20);
         if (kumi_launch(compare_with_plan, &c, 2) != 0)
-            fail_msg("zero %d", zero);
+            fail_msg("zero %d, tier %s", zero, ku_tier_name(row[i].tier));
     }
 }
 

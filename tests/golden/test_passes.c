@@ -315,7 +315,109 @@ static void programs(void **state)
     }
 }
 
+/* A table of three blocks, read twice: its update comes in pieces. */
+static struct ku_graph *table_of_blocks(int64_t n)
+{
+    struct kumi_graph *b;
+    struct ku_graph *g;
+    int64_t hidden = 8;
+    assert_int_equal(kumi_graph_create(&b), 0);
+    kumi_value ids = kumi_input(b, "tokens", KUMI_I32, "n", &n),
+               y = kumi_input(b, "targets", KUMI_I32, "n", &n);
+    kumi_value table = kumi_param(b, "wte.weight", "vc", (int64_t[]){1100, hidden},
+                                  &(struct kumi_init){.std = 0.1});
+    kumi_value x = kumi_embedding(b, table, ids);
+    x = kumi_linear(b, x, "up", &(struct kumi_linear){.out = "f", .out_count = &hidden});
+    x = kumi_linear(b, x, "down", &(struct kumi_linear){.out = "c", .out_count = &hidden});
+    x = kumi_linear(b, x, "head", &(struct kumi_linear){.out_in = 1, .weight = table});
+    assert_int_equal(kumi_loss_cross_entropy(b, x, y, -100), 0);
+    assert_int_equal(ku_builder_take(b, &g), 0);
+    kumi_graph_destroy(b);
+    return g;
+}
+
+static const struct offloaded {
+    int ranks, zero, optimizer, params, activations, buffer_count;
+    enum kumi_dtype compute;
+    const char *name;
+} offloaded[] = {
+    {1, 0, KU_TIER_FILE, KU_TIER_NONE, KU_TIER_NONE, 3, KUMI_F32, "offload_optimizer"},
+    {2, 0, KU_TIER_HOST, KU_TIER_NONE, KU_TIER_NONE, 1, KUMI_BF16, "offload_shared"},
+    {2, 3, KU_TIER_FILE, KU_TIER_HOST, KU_TIER_NONE, 2, KUMI_BF16, "offload_zero_3"},
+    {1, 0, KU_TIER_NONE, KU_TIER_NONE, KU_TIER_FILE, 2, KUMI_F32, "offload_activations"}};
+
+static struct ku_program *offload(const struct offloaded *r, struct ku_str *graph)
+{
+    struct ku_graph *g = table_of_blocks(4 * 4096);
+    struct ku_compile_opts o = options(r->ranks, r->compute);
+    struct ku_program *p;
+    if (r->zero)
+        deal(&o, r->zero);
+    o.offload = (struct ku_offload){.optimizer = (uint8_t)r->optimizer,
+                                    .params = (uint8_t)r->params,
+                                    .activations = (uint8_t)r->activations,
+                                    .ratio = 1,
+                                    .buffer_count = r->buffer_count,
+                                    .buffer_bytes = 3 * 16384};
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+    assert_int_equal(ku_graph_print(g, graph), 0);
+    assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
+    ku_graph_destroy(g);
+    return p;
+}
+
+/* Reads and writes among the instructions, and each window whole between its own. */
+static void offloads(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof offloaded / sizeof offloaded[0]; i++) {
+        struct ku_str graph = {0}, text = {0};
+        struct ku_program *p = offload(&offloaded[i], &graph);
+        int n_moves = 0;
+        assert_int_equal(ku_program_print(p, 1, &text), 0);
+        compare(offloaded[i].name, &text);
+        read_back(offloaded[i].name, &graph);
+        for (uint32_t at = 0; at < p->n_instrs; at++) {
+            const struct ku_instr *x = &p->instr[at];
+            for (uint32_t k = 0; x->kind != KU_START && k < (uint32_t)x->n_in + x->n_out; k++)
+                assert_false(ku_arena_is_tier(p->buffer[p->operand[x->operand + k].buffer].arena));
+            for (uint32_t k = 0;
+                 x->kind == KU_START && ku_exchange_is_tier(x->op) && k < x->n_parts; k++) {
+                const struct ku_operand *o = &p->operand[x->operand + k];
+                assert_true(ku_arena_is_tier(p->buffer[o->buffer].arena));
+                assert_int_equal(p->buffer[o->buffer].offset % KU_TIER_ALIGN_BYTES, 0);
+                assert_int_equal(p->buffer[o->out].offset % KU_TIER_ALIGN_BYTES, 0);
+                n_moves++;
+            }
+        }
+        assert_true(n_moves > 0);
+        ku_program_destroy(p);
+        ku_str_fini(&graph);
+        ku_str_fini(&text);
+    }
+}
+
 /* No two buffers that live at one time share a byte, unless one was told to live in the other. */
+static void check_buffers(const struct ku_program *p)
+{
+    int pairs = 0;
+    for (ku_id a = 1; a < p->n_buffers; a++)
+        for (ku_id b = a + 1; b < p->n_buffers; b++) {
+            const struct ku_buffer *x = &p->buffer[a], *y = &p->buffer[b];
+            if (x->arena != y->arena || x->home || y->home || x->first == UINT32_MAX ||
+                y->first == UINT32_MAX)
+                continue;
+            int is_state = x->arena == KU_AR_HOST || x->arena == KU_AR_STATE ||
+                           x->arena == KU_AR_SHARD || x->arena == KU_AR_INPUT ||
+                           (ku_arena_is_tier(x->arena) && (x->micro < 0 || y->micro < 0));
+            if (!is_state && (x->last < y->first || y->last < x->first))
+                continue;
+            pairs++;
+            assert_true(x->offset + x->bytes <= y->offset || y->offset + y->bytes <= x->offset);
+        }
+    assert_true(pairs > 100);
+}
+
 static void check_plan(int zero)
 {
     struct ku_graph *g = network(24);
@@ -325,21 +427,7 @@ static void check_plan(int zero)
         deal(&o, zero);
     assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
     assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
-    int pairs = 0;
-    for (ku_id a = 1; a < p->n_buffers; a++)
-        for (ku_id b = a + 1; b < p->n_buffers; b++) {
-            const struct ku_buffer *x = &p->buffer[a], *y = &p->buffer[b];
-            if (x->arena != y->arena || x->home || y->home || x->first == UINT32_MAX ||
-                y->first == UINT32_MAX)
-                continue;
-            int is_state = x->arena == KU_AR_HOST || x->arena == KU_AR_STATE ||
-                           x->arena == KU_AR_SHARD || x->arena == KU_AR_INPUT;
-            if (!is_state && (x->last < y->first || y->last < x->first))
-                continue;
-            pairs++;
-            assert_true(x->offset + x->bytes <= y->offset || y->offset + y->bytes <= x->offset);
-        }
-    assert_true(pairs > 100);
+    check_buffers(p);
     ku_program_destroy(p);
     ku_graph_destroy(g);
 }
@@ -349,6 +437,13 @@ static void plans_do_not_overlap(void **state)
     (void)state;
     for (int zero = 0; zero <= 3; zero++)
         check_plan(zero);
+    for (size_t i = 0; i < sizeof offloaded / sizeof offloaded[0]; i++) {
+        struct ku_str graph = {0};
+        struct ku_program *p = offload(&offloaded[i], &graph);
+        check_buffers(p);
+        ku_program_destroy(p);
+        ku_str_fini(&graph);
+    }
 }
 
 static void frozen_and_unused(void **state)
@@ -453,6 +548,7 @@ int main(void)
                                        cmocka_unit_test(half),
                                        cmocka_unit_test(recomputation),
                                        cmocka_unit_test(programs),
+                                       cmocka_unit_test(offloads),
                                        cmocka_unit_test(plans_do_not_overlap),
                                        cmocka_unit_test(frozen_and_unused),
                                        cmocka_unit_test(refusals),

@@ -40,14 +40,19 @@ static int map(struct ku_job *job, void *arg)
 
 static void test_plan_is_what_is_mapped(void **state)
 {
-    static const char *const rows[][3] = {{NULL},
+    static const char *const rows[][4] = {{NULL},
                                           {"parallel.share_host_state=false"},
                                           {"precision.compute=bf16", "train.virtual_shards=4"},
                                           {"precision={\"compute\":\"bf16\",\"master\":false,"
                                            "\"grads\":\"bf16\",\"stochastic_rounding\":true}",
                                            "parallel.zero=2"},
                                           {"parallel.share_host_state=false", "parallel.zero=1"},
-                                          {"parallel.share_host_state=false", "parallel.zero=3"}};
+                                          {"parallel.share_host_state=false", "parallel.zero=3"},
+                                          {"memory.offload={\"optimizer\":\"host\"}"},
+                                          {"memory.offload={\"optimizer\":\"file\","
+                                           "\"activations\":\"file\",\"params\":\"file\","
+                                           "\"path\":\".\",\"buffer_size\":4096}",
+                                           "parallel.share_host_state=false", "parallel.zero=3"}};
     for (int n = 1; n <= 2; n++)
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
             struct kumi_settings s = settings_of(*state, rows[i]);
@@ -60,7 +65,7 @@ static void test_plan_is_what_is_mapped(void **state)
             for (int a = 0; a < KU_N_ARENAS; a++) {
                 snprintf(path, sizeof path, "arena_bytes.%s", ku_arena_name(a));
                 assert_int_equal(int_at(plan, path), m.bytes[a]);
-                if (a != KU_AR_HOST)
+                if (a != KU_AR_HOST && a != KU_AR_FILE)
                     own += (int64_t)m.bytes[a];
             }
             host = (int64_t)m.bytes[KU_AR_HOST] + n * own;
@@ -158,7 +163,7 @@ static void test_plan_text(void **state)
     static const char *const part[] = {"memory plan: 2 ranks on one host, cpu, f32\n",
                                        " parameters; global batch 8 = 2 virtual shards x ",
                                        " micro-batches of 4 x 1, of 8 tokens each\n",
-                                       "\nhost   once a host ",
+                                       "\nhost    once a host ",
                                        "\nthis host, ",
                                        "\ntrain: fullest at instruction ",
                                        "\neval: fullest at instruction ",

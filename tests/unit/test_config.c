@@ -300,6 +300,17 @@ static const struct bad {
      "config: --set memory.recompute=attention: memory.recompute: \"attention\"; \"none\", "
      "\"selective\", \"full\", {\"every\": 2}, {\"budget_gib\": 4} or {\"policy\": \"full\", "
      "\"match\": [\"h.*\"]}"},
+    {NULL, "memory.offload=host",
+     "config: --set memory.offload=host: memory.offload: \"host\"; an object: "
+     "{\"optimizer\": \"host\"}, or \"file\" with a \"path\""},
+    {NULL, "memory.offload.activations=file",
+     "config: c.json:1:1: memory.offload.path: missing; name a folder "
+     "on a local disk"},
+    {NULL, "memory.offload.ratio=2",
+     "config: --set memory.offload.ratio=2: memory.offload.ratio: 2; a number from 0 to 1"},
+    {NULL, "memory.offload.buffer_size=100",
+     "config: --set memory.offload.buffer_size=100: memory.offload.buffer_size: 100; a number of "
+     "elements from 4096 to 2^36"},
     {NULL, "memory.recompute={\"every\":2,\"budget_gib\":1}",
      "config: --set memory.recompute={\"every\":2,\"budget_gib\":1}: memory.recompute: "
      "{\"every\":2,\"budget_gib\":1}; \"none\", \"selective\", \"full\", {\"every\": 2}, "
@@ -581,6 +592,7 @@ static void test_numerics(void **state)
                                          "train.verify_every",
                                          "train.on_nonfinite",
                                          "memory.recompute",
+                                         "memory.offload",
                                          "parallel.zero",
                                          "parallel.strategy",
                                          "parallel.shard",
