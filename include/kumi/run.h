@@ -210,6 +210,23 @@ KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_jso
  * Errors: KUMI_EINVAL: another ending, or a build without cairo; KUMI_ESTORAGE.
  */
 KUMI_API int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path);
+/*
+ * A rank's memory under each stage of ZeRO with state of its own, and with state that the ranks of
+ * the host share, whatever the configuration says of the two: a table, or JSON, and a picture.
+ *
+ *   picture       stacked bars into *.svg, *.png, *.pdf; NULL: none
+ *   limit_bytes   of a rank, a line in the picture; 0: none
+ *
+ * Errors: KUMI_EINVAL: settings, as an ending; KUMI_ESTORAGE; KUMI_ENOMEM: no stage holds the
+ * limit, and *text is set as well.
+ */
+struct kumi_plan_stages_options {
+    const char *picture;
+    uint64_t limit_bytes;
+    int as_json;
+};
+KUMI_API int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
+                              const struct kumi_plan_stages_options *options, char **text);
 /* The least time of a training step at the machine's limits, by op, and the tokens/s that it
  * allows. Limits are those that `kumi bench peak` keeps; what is not there is measured. */
 KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json,

@@ -30,8 +30,8 @@ const struct cli_command cli_commands[] = {
     {"translate", "translate sentences with a trained model of pairs",
      "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] < INPUT", cmd_translate},
     {"plan", "memory and least time of a configuration, without running it",
-     "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]\n"
-     "          [--limit 16GiB] [--deepspeed FILE] [--strict]\n"
+     "kumi plan CONFIG [-n N] [--memory|--stages [--picture FILE] | --roofline] [--limit 16GiB]\n"
+     "          [--json] [--set key=value] [--deepspeed FILE] [--strict]\n"
      "       kumi plan --params N [-n N] [--replicate R] [--optimizer O] [--precision P] [--grads "
      "P] "
      "[--json]",

@@ -8,7 +8,7 @@
 #include "train/commands.h"
 #include "train/deepspeed.h"
 
-enum { MAX_MORE = 4 };
+enum { MAX_MORE = 6 };
 
 void kumi_text_free(char *text)
 {
