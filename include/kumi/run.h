@@ -112,6 +112,7 @@ struct kumi_sample_options {
     double top_p;      /* of these the fewest whose probabilities add up to top_p; 0 or 1: all */
     const char *dtype; /* to compute in, "f32" or "bf16"; NULL: as trained, f32 for a directory */
     uint64_t seed;
+    int ema;          /* of a run: the averages of the weights in their place (train.ema) */
     const char *stop; /* a text ends before the first of these among what was made; NULL: none */
     /* Called with a text's prompt and with each piece of it, whole characters where the text has
      * them; by another thread, while the caller of kumi_sample waits. One text after the other:
@@ -152,6 +153,7 @@ struct kumi_translate_options {
     int64_t n_best; /* texts of each sentence, at most beam; 0 = 1 */
     double alpha;   /* of the length penalty */
     int64_t batch;  /* sentences side by side; 0 = 16 */
+    int ema;        /* the averages of the weights in their place (train.ema) */
     /* Called for each text in order, best first; "": there are not so many. */
     void (*emit)(void *ctx, int64_t sentence, int64_t rank, const char *text);
     void *ctx;
@@ -170,6 +172,7 @@ struct kumi_bleu_options {
     const char *run, *source, *reference; /* files; both NULL: those of the validation split */
     int64_t beam;                         /* 0 = 1 */
     double alpha;
+    int ema; /* as above */
 };
 struct kumi_bleu_result {
     double bleu, chrf, brevity_penalty, precision[4]; /* 0 to 100, the penalty 0 to 1 */

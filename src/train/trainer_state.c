@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "train/agree.h"
+#include "train/stored.h"
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 
@@ -63,9 +64,11 @@ int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
     int n = ku_trainer_n_readers(t);
     int status = ku_ckpt_open(path, &c);
     KU_TRY(ku_agree_worst(t->job, status));
-    status = ku_ckpt_read(&c, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
+    status = (t->is_training ? ku_ckpt_read : ku_ckpt_read_only)(&c, t->tensor, t->n_tensors,
+                                                                 n == 1 ? 0 : t->job->rank, n);
     *step = c.step;
-    *ku_trainer_update_count(t) = c.update;
+    if (t->is_training)
+        *ku_trainer_update_count(t) = c.update;
     ku_ckpt_close(&c);
     KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
@@ -81,32 +84,52 @@ static const struct ku_ckpt_tensor *average_of(const struct ku_trainer *t, const
     return NULL;
 }
 
+/* Of the same shape and dtype, wherever the two lie. */
+static int copy_tensor(const struct ku_ckpt_tensor *to, const struct ku_ckpt_tensor *from)
+{
+    double piece[512];
+    const int64_t count = ku_ckpt_tensor_count(to),
+                  most = (int64_t)(sizeof piece / kumi_dtype_bytes(to->dtype));
+    for (int64_t at = 0; at < count; at += most) {
+        int64_t n = count - at < most ? count - at : most;
+        ku_ckpt_tensor_gather(from, at, n, piece);
+        KU_TRY(ku_ckpt_tensor_scatter(to, at, n, piece, from->dtype, 1));
+    }
+    return KUMI_OK;
+}
+
 /* Of the parameters that are trained; others, and running statistics, have none. */
 static int take_averages(struct ku_trainer *t)
 {
     int n = 0;
-    for (int i = 0; i < t->n_tensors; i++) {
-        struct ku_ckpt_tensor *to = &t->tensor[i];
-        const struct ku_ckpt_tensor *from = average_of(t, to->name);
-        size_t bytes = kumi_dtype_bytes(to->dtype);
+    for (int i = 0; i<t->n_tensors && * ku_trainer_update_count(t)> 0; i++) {
+        const struct ku_ckpt_tensor *to = &t->tensor[i], *from = average_of(t, to->name);
         if (to->group != KU_CKPT_MODEL || from == NULL)
             continue;
-        for (int d = 0; d < to->ndim; d++)
-            bytes *= (size_t)to->padded[d];
-        memcpy(to->data, from->data, bytes);
+        KU_TRY(copy_tensor(to, from));
         n++;
     }
-    if (n && *ku_trainer_update_count(t) > 0)
+    if (n)
         return KUMI_OK;
     return KU_ERR(KUMI_EINVAL, "ema: %s; train with train.ema above 0",
-                  n ? "no update has been made, so there are no averages yet"
-                    : "this run keeps no averages of its weights");
+                  *ku_trainer_update_count(t) > 0
+                      ? "this run keeps no averages of its weights"
+                      : "no update has been made, so there are no averages yet");
 }
 
 int ku_trainer_take_ema(struct ku_trainer *t)
 {
     const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->rank == 0;
+    KU_TRY(ku_agree(t->job, KUMI_OK)); /* others may still read what is written now */
     KU_TRY(ku_agree(t->job, is_reader ? take_averages(t) : KUMI_OK));
+    return ku_trainer_derive(t);
+}
+
+int ku_trainer_load_ema(struct ku_trainer *t, const char *path)
+{
+    int n = ku_trainer_n_readers(t);
+    int status = ku_stored_averages(path, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
+    KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
 }
 
