@@ -113,6 +113,7 @@ struct kumi_sample_options {
     const char
         *dtype; /* to compute in, "f32", "bf16" or "f16"; NULL: as trained, f32 for a directory */
     uint64_t seed;
+    int ema;          /* of a run: the averages of the weights in their place (train.ema) */
     const char *stop; /* a text ends before the first of these among what was made; NULL: none */
     /* Called with a text's prompt and with each piece of it, whole characters where the text has
      * them; by another thread, while the caller of kumi_sample waits. One text after the other:
@@ -153,6 +154,7 @@ struct kumi_translate_options {
     int64_t n_best; /* texts of each sentence, at most beam; 0 = 1 */
     double alpha;   /* of the length penalty */
     int64_t batch;  /* sentences side by side; 0 = 16 */
+    int ema;        /* the averages of the weights in their place (train.ema) */
     /* Called for each text in order, best first; "": there are not so many. */
     void (*emit)(void *ctx, int64_t sentence, int64_t rank, const char *text);
     void *ctx;
@@ -171,6 +173,7 @@ struct kumi_bleu_options {
     const char *run, *source, *reference; /* files; both NULL: those of the validation split */
     int64_t beam;                         /* 0 = 1 */
     double alpha;
+    int ema; /* as above */
 };
 struct kumi_bleu_result {
     double bleu, chrf, brevity_penalty, precision[4]; /* 0 to 100, the penalty 0 to 1 */
@@ -214,6 +217,23 @@ KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_jso
  * Errors: KUMI_EINVAL: another ending, or a build without cairo; KUMI_ESTORAGE.
  */
 KUMI_API int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path);
+/*
+ * A rank's memory under each stage of ZeRO with state of its own, and with state that the ranks of
+ * the host share, whatever the configuration says of the two: a table, or JSON, and a picture.
+ *
+ *   picture       stacked bars into *.svg, *.png, *.pdf; NULL: none
+ *   limit_bytes   of a rank, a line in the picture; 0: none
+ *
+ * Errors: KUMI_EINVAL: settings, as an ending; KUMI_ESTORAGE; KUMI_ENOMEM: no stage holds the
+ * limit, and *text is set as well.
+ */
+struct kumi_plan_stages_options {
+    const char *picture;
+    uint64_t limit_bytes;
+    int as_json;
+};
+KUMI_API int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
+                              const struct kumi_plan_stages_options *options, char **text);
 /* The least time of a training step at the machine's limits, by op, and the tokens/s that it
  * allows. Limits are those that `kumi bench peak` keeps; what is not there is measured. */
 KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json,

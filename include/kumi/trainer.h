@@ -22,7 +22,8 @@ struct kumi_trainer;
 
 /* All-zero means defaults. */
 struct kumi_trainer_options {
-    const char *optimizer; /* "adamw" (default), "adam", "sgd", "lars", "lamb" */
+    const char *optimizer; /* "adamw" (default), "adam", "sgd", "lars", "lamb", "adagrad",
+                              "rmsprop", "lion", "adafactor" */
     double lr;             /* default 1e-3 */
     double beta1, beta2;   /* default 0.9, 0.999 */
     double eps;            /* default 1e-8 */
@@ -46,6 +47,22 @@ struct kumi_trainer_options {
     const char *const *freeze; /* patterns of parameters that stay as they are, NULL-terminated */
     double loss_scale; /* > 0: what the loss is multiplied by in backward; 0: none, but with "f16"
                         * dynamic from 65536, by DeepSpeed's rule (docs/precision.md) */
+    /*
+     * Everything else, as a configuration says it and over the members above: texts
+     * "section.key=value" with the keys, defaults and checks of docs/configuration.md,
+     * NULL-terminated; NULL: none.
+     *
+     *     {"parallel.share_host_state=false", "parallel.zero=2", "memory.recompute=full",
+     *      "optimizer.groups=[{\"match\": \"*.bias\", \"weight_decay\": 0}]", "train.ema=0.999",
+     * NULL}
+     *
+     * All of optimizer, schedule (in steps), precision, memory and parallel but what joining the
+     * job decides (transport, timeout_s); of train micro_batch, accumulation, virtual_shards,
+     * steps (the length of a schedule that has no end of its own), threads, seed, clip_norm,
+     * label_smoothing, freeze, ema and ema_warmup. What the configuration marks layout changes no
+     * bit here either.
+     */
+    const char *const *set;
 };
 
 /*
@@ -54,8 +71,8 @@ struct kumi_trainer_options {
  *
  *   world   all ranks of the job; n must divide into the virtual shards as docs/numerics.md says
  *
- * Collective. Errors: KUMI_EINVAL (the model's first mistake; sizes that do not divide), ENOMEM
- * (with the shortage), the job's root cause.
+ * Collective. Errors: KUMI_EINVAL (the model's first mistake; sizes that do not divide; options,
+ * with the key), ENOMEM (with the shortage), the job's root cause.
  */
 KUMI_API int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
                                  const struct kumi_trainer_options *options,
@@ -112,6 +129,9 @@ KUMI_API int kumi_trainer_output(const struct kumi_trainer *trainer, const char 
  * checked. */
 KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *name, float *out,
                                int64_t count);
+/* The averages of the weights (train.ema) take the parameters' place, for evaluation and reading:
+ * their steps are over. Collective. KUMI_EINVAL: there are none, or no update has been made. */
+KUMI_API int kumi_trainer_take_ema(struct kumi_trainer *trainer);
 /* "sha256:…" over parameters and optimizer state (docs/numerics.md). text: 72 bytes. */
 KUMI_API int kumi_trainer_digest(const struct kumi_trainer *trainer, char *text);
 

@@ -13,6 +13,7 @@
 struct source {
     struct ku_scan scan;
     const struct ku_ckpt_tensor **to;
+    int n_asked; /* of its tensors */
 };
 
 struct reader {
@@ -34,13 +35,20 @@ static int check_dtype(const struct source *f, const struct ku_st_tensor *t)
     return KUMI_OK;
 }
 
+/* May tensors of this file be there that nobody asks for? */
+static int may_hold_more(const struct reader *r, int file, int is_part)
+{
+    return is_part && (file == KU_CKPT_FILE_OPTIMIZER || r->file[file].n_asked == 0);
+}
+
 static int match(const struct ku_ckpt *c, struct reader *r, const struct ku_ckpt_tensor *tensor,
-                 int n)
+                 int n, int is_part)
 {
     struct ku_diff d = {0};
     for (int i = 0; i < n; i++) {
         struct source *f = &r->file[file_of(&tensor[i])];
         const struct ku_st_tensor *t = ku_st_find(&f->scan.st, tensor[i].name);
+        f->n_asked++;
         if (t == NULL)
             ku_diff_missing(&d, tensor[i].name);
         else if (!ku_st_is_same_shape(t, &tensor[i]))
@@ -49,7 +57,7 @@ static int match(const struct ku_ckpt *c, struct reader *r, const struct ku_ckpt
             f->to[t - f->scan.st.tensor] = &tensor[i];
     }
     for (int i = KU_CKPT_FILE_MODEL; i < KU_CKPT_N_FILES; i++)
-        for (int j = 0; j < r->file[i].scan.st.n; j++)
+        for (int j = 0; j < r->file[i].scan.st.n && !may_hold_more(r, i, is_part); j++)
             if (r->file[i].to[j] == NULL)
                 ku_diff_extra(&d, r->file[i].scan.st.tensor[j].name);
     KU_TRY(ku_diff_finish(&d, "checkpoint", c->path));
@@ -77,6 +85,8 @@ static int take(void *ctx, const struct ku_piece *p, const unsigned char *data, 
     const struct ku_st_tensor *t = f->scan.has_st ? ku_st_at(&f->scan.st, p->at) : NULL;
     if (t == NULL)
         return KUMI_OK;
+    if (f->to[t - f->scan.st.tensor] == NULL)
+        return KUMI_OK;
     uint64_t each = kumi_dtype_bytes(t->dtype), begin = p->at - t->at;
     if (begin % each != 0 || p->bytes % each != 0 || p->bytes > t->bytes - begin)
         return ku_scan_damaged(&f->scan, p);
@@ -85,8 +95,8 @@ static int take(void *ctx, const struct ku_piece *p, const unsigned char *data, 
                                   t->dtype, !is_rounded(t->dtype, to->dtype));
 }
 
-int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
-                 int n_ranks)
+static int read_files(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
+                      int n_ranks, int is_part)
 {
     struct reader r = {0};
     int status = KUMI_OK, opened = 0;
@@ -102,9 +112,11 @@ int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, i
             goto out;
         }
     }
-    KU_TRY_OUT(match(c, &r, tensor, n));
+    KU_TRY_OUT(match(c, &r, tensor, n, is_part));
     for (int i = 0; i < KU_CKPT_N_FILES; i++) {
         uint64_t first, end;
+        if (is_part && i != KU_CKPT_FILE_CONFIG && r.file[i].n_asked == 0)
+            continue;
         ku_pieces_share(ku_pieces_n_chunks(r.file[i].scan.bytes), rank, n_ranks, &first, &end);
         KU_TRY_OUT(ku_scan_run(&r.file[i].scan, first, end, take, &r.file[i]));
     }
@@ -114,6 +126,18 @@ out:
         ku_free(r.file[i].to);
     }
     return status;
+}
+
+int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
+                 int n_ranks)
+{
+    return read_files(c, tensor, n, rank, n_ranks, 0);
+}
+
+int ku_ckpt_read_only(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
+                      int n_ranks)
+{
+    return read_files(c, tensor, n, rank, n_ranks, 1);
 }
 
 int ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n, struct ku_ckpt *out)

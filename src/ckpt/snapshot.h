@@ -122,6 +122,12 @@ int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
  */
 int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
                  int n_ranks);
+/*
+ * The same, for who does not want the whole state: a file of which no tensor is asked for is not
+ * read, and the optimizer's may hold more than is asked for.
+ */
+int ku_ckpt_read_only(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
+                      int n_ranks);
 /* find and read until one is whole: for one rank. */
 int ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n, struct ku_ckpt *c);
 

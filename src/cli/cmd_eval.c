@@ -96,6 +96,7 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     o.data = data.item;
     o.n_data = data.n;
     bleu.run = args.arg[0];
+    bleu.ema = o.ema;
     const int is_beam = beam != INT64_MIN, is_alpha = bleu.alpha > -HUGE_VAL;
     bleu.beam = is_beam ? beam : 1;
     bleu.alpha = is_alpha ? bleu.alpha : 0.6;
@@ -107,9 +108,6 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
         code = cli_usage("kumi eval: --bleu takes --source and --reference, not --data, --stride");
     else if (is_bleu && n)
         code = cli_usage("kumi eval: --bleu runs as one process; leave out -n");
-    else if (is_bleu && o.ema)
-        code =
-            cli_usage("kumi eval: --bleu reads no averages; kumi ckpt export --ema, and eval that");
     else if (is_bleu)
         code = cli_end(print_bleu(&bleu, as_json), 0);
     else if (cli_is_rank(n, argc, argv, &code)) {

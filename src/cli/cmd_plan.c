@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
@@ -10,7 +11,7 @@ struct options {
     struct cli_list set;
     const char *n, *picture, *deepspeed, *limit, *params, *replicate;
     struct kumi_estimate estimate;
-    int memory, roofline, as_json, is_strict;
+    int memory, stages, roofline, as_json, is_strict;
 };
 
 /* A number of parameters, "175e9", and no configuration. */
@@ -19,7 +20,8 @@ static int estimate(struct options *o)
     char *end, *text = NULL;
     int status = kumi_launch_parse_n(o->n, &o->estimate.n_ranks);
     o->estimate.n_params = strtod(o->params, &end);
-    if (o->args.n > 0 || o->picture || o->roofline || o->deepspeed || o->set.n || o->limit)
+    if (o->args.n > 0 || o->picture || o->stages || o->roofline || o->deepspeed || o->set.n ||
+        o->limit)
         return cli_usage(
             "kumi plan: --params: stands for a configuration; only --optimizer, "
             "--precision, --grads, --no-master, -n, --replicate and --json go with it");
@@ -30,6 +32,18 @@ static int estimate(struct options *o)
     if (status == KUMI_OK)
         status = kumi_plan_estimate(&o->estimate, o->as_json, &text);
     return cli_print(status, text);
+}
+
+/* All stages, also where none holds the limit. */
+static int stages(const struct options *o, const struct kumi_settings *s, int n, uint64_t limit)
+{
+    char *text = NULL;
+    int status = kumi_plan_stages(
+        s, n, &(struct kumi_plan_stages_options){o->picture, limit, o->as_json}, &text);
+    if (text)
+        fputs(text, stdout);
+    kumi_text_free(text);
+    return cli_end(status, 0);
 }
 
 static int plan(struct options *o)
@@ -50,9 +64,13 @@ static int plan(struct options *o)
     if (o->roofline && (o->memory || o->picture || o->limit))
         return cli_usage(
             "kumi plan: --roofline: not with --memory, --picture or --limit; one at a time");
+    if (o->stages && (o->memory || o->roofline))
+        return cli_usage("kumi plan: --stages: not with --memory or --roofline; one at a time");
     if (o->limit && cli_bytes(o->limit, &limit) < 0)
         return cli_usage("kumi plan: --limit: %.60s; give bytes, or as 500MB, 16GiB", o->limit);
     int status = kumi_launch_parse_n(o->n, &n);
+    if (status == KUMI_OK && o->stages)
+        return stages(o, &s, n, limit);
     if (status == KUMI_OK && o->picture)
         status = kumi_plan_picture(&s, n, o->picture);
     if (status == KUMI_OK)
@@ -69,6 +87,7 @@ int cmd_plan(const struct cli_command *self, int argc, char **argv)
         {"n", CLI_TEXT, "ranks to plan for (default 1)", &o.n},
         {"set", CLI_LIST, "section.key=value over the file", &o.set},
         {"memory", CLI_FLAG, "the memory plan (the default)", &o.memory},
+        {"stages", CLI_FLAG, "a rank's memory under each stage of ZeRO, side by side", &o.stages},
         {"picture", CLI_TEXT, "draw it too, in FILE.svg, FILE.png or FILE.pdf", &o.picture},
         {"limit", CLI_TEXT, "of a rank's memory, as 16GiB: exit 13 if the plan needs more",
          &o.limit},

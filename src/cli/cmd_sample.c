@@ -114,6 +114,7 @@ int cmd_sample(const struct cli_command *self, int argc, char **argv)
         {"top-p", CLI_NUM, "among the fewest whose probabilities add up to p; 0: all", &o.top_p},
         {"stop", CLI_TEXT, "a text ends before the first of these", &o.stop},
         {"dtype", CLI_TEXT, "f32, bf16 or f16 to compute in (default: as trained)", &o.dtype},
+        {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
         {"seed", CLI_INT, "same seed, same text (default 1337)", &seed}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);

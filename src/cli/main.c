@@ -17,21 +17,21 @@ const struct cli_command cli_commands[] = {
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint",
-     "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--ema] [--json]\n       kumi eval RUN "
-     "--bleu "
-     "[--beam B] [--alpha A] [--source "
-     "FILE --reference FILE] [--json]",
+     "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--ema] [--json]\n"
+     "       kumi eval RUN --bleu [--beam B] [--alpha A] [--ema]\n"
+     "          [--source FILE --reference FILE] [--json]",
      cmd_eval},
     {"sample", "text from a run's newest checkpoint",
      "kumi sample RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
      "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT]\n"
-     "            [--dtype f32|bf16|f16] [--seed S]",
+     "            [--dtype f32|bf16|f16] [--ema] [--seed S]",
      cmd_sample},
     {"translate", "translate sentences with a trained model of pairs",
-     "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] < INPUT", cmd_translate},
+     "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] [--ema] < INPUT",
+     cmd_translate},
     {"plan", "memory and least time of a configuration, without running it",
-     "kumi plan CONFIG [-n N] [--memory [--picture FILE] | --roofline] [--json] [--set key=value]\n"
-     "          [--limit 16GiB] [--deepspeed FILE] [--strict]\n"
+     "kumi plan CONFIG [-n N] [--memory|--stages [--picture FILE] | --roofline] [--limit 16GiB]\n"
+     "          [--json] [--set key=value] [--deepspeed FILE] [--strict]\n"
      "       kumi plan --params N [-n N] [--replicate R] [--optimizer O] [--precision P] [--grads "
      "P] "
      "[--json]",

@@ -28,7 +28,7 @@ void ku_progress_line_end(struct ku_progress_line *p);
 
 /* KUMI_EINVAL without a file. */
 int ku_commands_check(const struct kumi_settings *settings);
-/* Configures a session for n ranks of one host, with up to 4 more settings (NULL-terminated; NULL:
+/* Configures a session for n ranks of one host, with up to 6 more settings (NULL-terminated; NULL:
  * none). s is zero at entry and is finished on failure. */
 int ku_commands_configure(struct ku_session *s, const struct kumi_settings *settings, int n_ranks,
                           const char *const *more);

@@ -9,7 +9,7 @@
 #include "train/deepspeed.h"
 #include "train/precision.h"
 
-enum { MAX_MORE = 4 };
+enum { MAX_MORE = 6 };
 
 void kumi_text_free(char *text)
 {

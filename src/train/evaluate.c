@@ -15,7 +15,7 @@
 #include "train/session.h"
 #include "train/stored.h"
 
-enum { N_SETS = 4 };
+enum { N_SETS = 6 };
 struct evaluation {
     const struct kumi_eval_options *o;
     struct kumi_eval_result *result;
@@ -61,6 +61,9 @@ static int find(struct evaluation *e, int64_t before, const struct kumi_error *d
  * the global batch is cut into micro-batches in order; its size, on which kernels may depend, stays
  * that of the run; and the loss is an exact sum over tokens, rounded once. So any rank count will
  * do. Pairs keep the run's batch shapes too (n_parts).
+ *
+ * Memory is one copy of the parameters on the host, which its ranks read in place, whatever stage
+ * of ZeRO the run had: no replicas, no gradients, no optimizer.
  */
 static int configure(struct evaluation *e, const struct ku_ckpt *c)
 {
@@ -86,6 +89,7 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
                                  .k = 1,
                                  .n_parts = global / micro};
     s->n_steps = s->decay_steps = 1; /* no step is taken */
+    s->is_eval_only = 1;
     return KUMI_OK;
 }
 
@@ -188,7 +192,7 @@ static int evaluate(struct evaluation *e, const struct ku_ckpt *c)
     KU_TRY(ku_session_create_trainer(&e->s, e->job));
     KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
     if (e->o->ema)
-        KU_TRY(ku_trainer_take_ema(e->s.t));
+        KU_TRY(ku_trainer_load_ema(e->s.t, c->path));
     int64_t n_skipped;
     KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
     KU_TRY(ku_session_count_skipped(&e->s, e->job, &n_skipped));
@@ -243,6 +247,8 @@ static int make_sets(struct evaluation *e)
         return KU_ERR(KUMI_EINVAL, "eval: stride %lld, %d files; give numbers from 0 on",
                       (long long)o->stride, o->n_data);
     KU_TRY(add_set(e, "data.last_batch", json_string("wrap")));
+    KU_TRY(add_set(e, "parallel.share_host_state", json_true()));
+    KU_TRY(add_set(e, "memory", json_object()));
     if (o->n_data == 0)
         return KUMI_OK;
     json_t *files = json_array();

@@ -112,6 +112,7 @@ static int measure(const struct kumi_bleu_options *o, const char *source, const 
     struct kumi_translate_options t = {.run = o->run,
                                        .beam = o->beam,
                                        .alpha = o->alpha,
+                                       .ema = o->ema,
                                        .emit = score,
                                        .ctx = &s,
                                        .speed = &result->speed};

@@ -109,13 +109,16 @@ static int allocate(struct ku_infer *m)
     return ku_memory_create(m->job, all, m->n_programs + 1, NULL, &m->memory);
 }
 
-static int load_weights(struct ku_infer *m, const struct ku_graph *g, const char *dir)
+static int load_weights(struct ku_infer *m, const struct ku_graph *g, const char *dir,
+                        const char *averages)
 {
     struct ku_ckpt_tensor *tensor;
     struct ku_exec *derive;
     int n;
     KU_TRY(ku_trainer_describe(m->program[0].program, g, m->memory, &tensor, &n));
     int status = ku_stored_weights(dir, m->model, tensor, n, 0, 1);
+    if (status == KUMI_OK && averages)
+        status = ku_stored_averages(averages, tensor, n, 0, 1);
     ku_free(tensor);
     KU_TRY(status);
     KU_TRY(ku_exec_load(m->memory, m->derive, m->ops, m->device, NULL, &derive));
@@ -142,7 +145,7 @@ int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char
     KU_TRY_OUT(compile(m, o, &g));
     KU_TRY_OUT(m->ops->open(&o->device_opts, &m->device));
     KU_TRY_OUT(allocate(m));
-    KU_TRY_OUT(load_weights(m, g, dir));
+    KU_TRY_OUT(load_weights(m, g, dir, o->averages));
     *out = m;
     m = NULL;
 out:

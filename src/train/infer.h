@@ -17,6 +17,8 @@
  */
 struct ku_infer_opts {
     enum kumi_dtype compute;
+    const char *averages; /* a checkpoint, whose averages of the weights are taken in place of those
+                             of dir; NULL: they are not */
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;
     int64_t n_rows;     /* at least 1 */

@@ -18,15 +18,12 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "train/picture.h"
 #include "train/plan.h"
 
+enum { WIDTH = 1600, HEIGHT = 1000 };
 #ifdef KUMI_CAIRO
-#include <cairo-pdf.h>
-#include <cairo-svg.h>
-
-#include "base/os.h"
-
-enum { WIDTH = 1600, HEIGHT = 1000, N_LISTED = 15, PNG_PER_UNIT = 2 };
+enum { N_LISTED = 15 };
 enum { LEFT = 92, RIGHT = 1180, TOP = 132, BOTTOM = 940, GAP = 44, ASIDE = 1214 };
 /* An arena below this share of all bytes is named, not drawn. */
 static const double least_share = 1e-3;
@@ -54,45 +51,6 @@ static const unsigned colour[KU_N_CLASSES] = {
     [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894,
     [KU_CL_GATHER] = 0xd37295,     [KU_CL_WINDOW] = 0x9c755f,    [KU_CL_OFFLOAD] = 0xd7b5a6};
 
-static void set_colour(const struct picture *d, unsigned rgb)
-{
-    cairo_set_source_rgb(d->cr, (rgb >> 16 & 255) / 255.0, (rgb >> 8 & 255) / 255.0,
-                         (rgb & 255) / 255.0);
-}
-
-/* align: 0 left, 0.5 centred, 1 right of x; y is the baseline. */
-static void text_at(const struct picture *d, double x, double y, double align, const char *text)
-{
-    cairo_text_extents_t e;
-    cairo_text_extents(d->cr, text, &e);
-    cairo_move_to(d->cr, x - align * e.x_advance, y);
-    cairo_show_text(d->cr, text);
-}
-
-static void font(const struct picture *d, double size, int is_bold)
-{
-    cairo_select_font_face(d->cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
-                           is_bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
-    cairo_set_font_size(d->cr, size);
-}
-
-/* "9.65 MiB", without the blanks that align columns of text. */
-static void bytes_text(uint64_t bytes, char out[16])
-{
-    char text[16];
-    ku_text_bytes(bytes, text);
-    snprintf(out, 16, "%s", text + strspn(text, " "));
-    for (size_t n = strlen(out); n > 0 && out[n - 1] == ' ';)
-        out[--n] = '\0';
-}
-
-static void line(const struct picture *d, double x0, double y0, double x1, double y1)
-{
-    cairo_move_to(d->cr, x0, y0);
-    cairo_line_to(d->cr, x1, y1);
-    cairo_stroke(d->cr);
-}
-
 static double x_of(const struct picture *d, uint32_t instr)
 {
     uint32_t n = d->p->n_instrs;
@@ -103,13 +61,6 @@ static double y_of(const struct picture *d, const struct panel *panel, double of
 {
     double bytes = (double)d->p->arena_bytes[panel->arena];
     return panel->top + panel->height * (1 - offset / bytes);
-}
-
-/* The least of 1, 2, 5 x 10^k that is not below x. */
-static double round_step(double x)
-{
-    double unit = pow(10, floor(log10(x)));
-    return unit * (x <= unit ? 1 : x <= 2 * unit ? 2 : x <= 5 * unit ? 5 : 10);
 }
 
 static int is_transient(const struct ku_buffer *b)
@@ -170,7 +121,7 @@ static void draw_buffer(const struct picture *d, const struct panel *panel,
     double x = lives ? LEFT : x_of(d, b->first), x1 = lives ? RIGHT : x_of(d, b->last + 1);
     double y = y_of(d, panel, (double)(b->offset + b->bytes)),
            y1 = y_of(d, panel, (double)b->offset);
-    set_colour(d, colour[b->cls]);
+    ku_picture_colour(d->cr, colour[b->cls]);
     cairo_rectangle(d->cr, x, y, x1 - x, y1 - y);
     cairo_fill(d->cr);
     if (y1 - y < 2.5 || x1 - x < 2.5)
@@ -183,29 +134,24 @@ static void draw_buffer(const struct picture *d, const struct panel *panel,
 
 static void draw_y_axis(const struct picture *d, const struct panel *panel)
 {
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double bytes = (double)d->p->arena_bytes[panel->arena], scale = 1;
-    int u = 0;
+    double bytes = (double)d->p->arena_bytes[panel->arena], scale;
+    const char *unit = ku_picture_unit(bytes, &scale);
     char text[32];
-    while (u < 4 && bytes / scale >= 1024) {
-        scale *= 1024;
-        u++;
-    }
-    double step = round_step(bytes / scale / fmax(2, floor(panel->height / 36)));
-    font(d, 12, 0);
+    double step = ku_picture_step(bytes / scale / fmax(2, floor(panel->height / 36)));
+    ku_picture_font(d->cr, 12, 0);
     cairo_set_line_width(d->cr, 1);
     for (double at = 0; at * scale <= bytes * 1.000001; at += step) {
         double y = y_of(d, panel, at * scale);
         snprintf(text, sizeof text, "%g", at);
-        set_colour(d, 0x333333);
-        line(d, LEFT - 5, y, LEFT, y);
-        text_at(d, LEFT - 9, y + 4, 1, text);
+        ku_picture_colour(d->cr, 0x333333);
+        ku_picture_line(d->cr, LEFT - 5, y, LEFT, y);
+        ku_picture_text(d->cr, LEFT - 9, y + 4, 1, text);
     }
     cairo_save(d->cr);
     cairo_translate(d->cr, 24, panel->top + panel->height / 2);
     cairo_rotate(d->cr, -M_PI / 2);
-    snprintf(text, sizeof text, panel->height < 90 ? "%s" : "offset, %s", unit[u]);
-    text_at(d, 0, 0, 0.5, text);
+    snprintf(text, sizeof text, panel->height < 90 ? "%s" : "offset, %s", unit);
+    ku_picture_text(d->cr, 0, 0, 0.5, text);
     cairo_restore(d->cr);
 }
 
@@ -229,16 +175,16 @@ static void draw_panel(const struct picture *d, const struct panel *panel)
     for (ku_id b = 1; b < d->p->n_buffers; b++)
         if (d->p->buffer[b].arena == panel->arena && is_drawn(&d->p->buffer[b]))
             draw_buffer(d, panel, &d->p->buffer[b]);
-    set_colour(d, 0x333333);
+    ku_picture_colour(d->cr, 0x333333);
     cairo_set_line_width(d->cr, 1);
     cairo_rectangle(d->cr, LEFT, panel->top, RIGHT - LEFT, panel->height);
     cairo_stroke(d->cr);
-    font(d, 14, 1);
-    bytes_text(d->p->arena_bytes[panel->arena], bytes);
-    text_at(d, x, panel->top - 8, 0, ku_arena_name(panel->arena));
-    font(d, 13, 0);
+    ku_picture_font(d->cr, 14, 1);
+    ku_picture_bytes(d->p->arena_bytes[panel->arena], bytes);
+    ku_picture_text(d->cr, x, panel->top - 8, 0, ku_arena_name(panel->arena));
+    ku_picture_font(d->cr, 13, 0);
     snprintf(text, sizeof text, "%s: %s", who[panel->arena], bytes);
-    text_at(d, x + 50, panel->top - 8, 0, text);
+    ku_picture_text(d->cr, x + 50, panel->top - 8, 0, text);
     draw_y_axis(d, panel);
 }
 
@@ -266,33 +212,33 @@ static void draw_phases(const struct picture *d)
         else
             snprintf(text, sizeof text, is_many && i->micro >= 0 ? "%s %d" : "%s",
                      name[block_of(i)], i->micro);
-        set_colour(d, from == 0 && i->micro < 0 ? 0xe8e8e8 : shade[block_of(i)]);
+        ku_picture_colour(d->cr, from == 0 && i->micro < 0 ? 0xe8e8e8 : shade[block_of(i)]);
         cairo_rectangle(d->cr, x, TOP - 62, x1 - x, 18);
         cairo_fill(d->cr);
         cairo_text_extents_t e;
-        font(d, 12, 0);
+        ku_picture_font(d->cr, 12, 0);
         cairo_text_extents(d->cr, text, &e);
-        set_colour(d, 0x333333);
+        ku_picture_colour(d->cr, 0x333333);
         if (e.x_advance + 6 < x1 - x)
-            text_at(d, (x + x1) / 2, TOP - 48.5, 0.5, text);
+            ku_picture_text(d->cr, (x + x1) / 2, TOP - 48.5, 0.5, text);
     }
 }
 
 static void draw_x_axis(const struct picture *d)
 {
     const struct panel *last = &d->panel[d->n_panels - 1];
-    double y = last->top + last->height, step = round_step(fmax(1, d->p->n_instrs / 12.0));
+    double y = last->top + last->height, step = ku_picture_step(fmax(1, d->p->n_instrs / 12.0));
     char text[16];
-    font(d, 12, 0);
-    set_colour(d, 0x333333);
+    ku_picture_font(d->cr, 12, 0);
+    ku_picture_colour(d->cr, 0x333333);
     cairo_set_line_width(d->cr, 1);
     for (double at = 0; at <= d->p->n_instrs; at += step) {
         double x = x_of(d, (uint32_t)at);
-        line(d, x, y, x, y + 5);
+        ku_picture_line(d->cr, x, y, x, y + 5);
         snprintf(text, sizeof text, "%g", at);
-        text_at(d, x, y + 19, 0.5, text);
+        ku_picture_text(d->cr, x, y + 19, 0.5, text);
     }
-    text_at(d, (LEFT + RIGHT) / 2, y + 40, 0.5, "instruction of the training program");
+    ku_picture_text(d->cr, (LEFT + RIGHT) / 2, y + 40, 0.5, "instruction of the training program");
 }
 
 /* A line through the fullest instruction, and numbers on the tensors that are listed aside. */
@@ -301,18 +247,18 @@ static void draw_peak(const struct picture *d)
     double x = (x_of(d, d->report.peak_instr) + x_of(d, d->report.peak_instr + 1)) / 2;
     char text[16];
     const double dash[] = {5, 3};
-    set_colour(d, 0x111111);
+    ku_picture_colour(d->cr, 0x111111);
     cairo_set_line_width(d->cr, 1.2);
     cairo_set_dash(d->cr, dash, 2, 0);
     for (int k = 0; k < d->n_panels; k++)
-        line(d, x, d->panel[k].top, x, d->panel[k].top + d->panel[k].height);
+        ku_picture_line(d->cr, x, d->panel[k].top, x, d->panel[k].top + d->panel[k].height);
     cairo_set_dash(d->cr, NULL, 0, 0);
     cairo_move_to(d->cr, x, TOP - 1);
     cairo_line_to(d->cr, x - 5, TOP - 10);
     cairo_line_to(d->cr, x + 5, TOP - 10);
     cairo_fill(d->cr);
-    font(d, 13, 1);
-    text_at(d, x, TOP - 14, 0.5, "peak");
+    ku_picture_font(d->cr, 13, 1);
+    ku_picture_text(d->cr, x, TOP - 14, 0.5, "peak");
     for (int i = 0; i < d->n_listed; i++) {
         const struct ku_buffer *b = &d->p->buffer[d->listed[i]];
         for (int k = 0; k < d->n_panels; k++) {
@@ -326,9 +272,9 @@ static void draw_peak(const struct picture *d)
             cairo_stroke(d->cr);
             if (y1 - y < 11 || x1 - x0 < 18)
                 continue;
-            font(d, 11, 1);
+            ku_picture_font(d->cr, 11, 1);
             snprintf(text, sizeof text, "%d", i + 1);
-            text_at(d, fmin(x0 + 10, (x0 + x1) / 2), (y + y1) / 2 + 4, 0.5, text);
+            ku_picture_text(d->cr, fmin(x0 + 10, (x0 + x1) / 2), (y + y1) / 2 + 4, 0.5, text);
         }
     }
 }
@@ -338,9 +284,9 @@ static double draw_legend(const struct picture *d, double y)
     const struct ku_memory_report *r = &d->report;
     char bytes[16];
     size_t alive = 0;
-    font(d, 14, 1);
-    text_at(d, ASIDE, y, 0, "What lies there, and bytes at the peak");
-    font(d, 13, 0);
+    ku_picture_font(d->cr, 14, 1);
+    ku_picture_text(d->cr, ASIDE, y, 0, "What lies there, and bytes at the peak");
+    ku_picture_font(d->cr, 13, 0);
     for (int c = 0; c <= KU_N_CLASSES + 1; c++) {
         size_t n = c < KU_N_CLASSES    ? r->at_peak[c]
                    : c == KU_N_CLASSES ? r->peak_bytes - alive
@@ -355,15 +301,15 @@ static double draw_legend(const struct picture *d, double y)
             continue;
         alive += c < KU_N_CLASSES ? n : 0;
         y += 22;
-        set_colour(d, c < KU_N_CLASSES ? colour[c] : 0xf6f6f6);
+        ku_picture_colour(d->cr, c < KU_N_CLASSES ? colour[c] : 0xf6f6f6);
         cairo_rectangle(d->cr, ASIDE, y - 12, 20, 14);
         if (c <= KU_N_CLASSES)
             cairo_fill(d->cr);
         cairo_new_path(d->cr);
-        set_colour(d, 0x222222);
-        text_at(d, ASIDE + 30, y, 0, name);
-        bytes_text(n, bytes);
-        text_at(d, WIDTH - 30, y, 1, bytes);
+        ku_picture_colour(d->cr, 0x222222);
+        ku_picture_text(d->cr, ASIDE + 30, y, 0, name);
+        ku_picture_bytes(n, bytes);
+        ku_picture_text(d->cr, WIDTH - 30, y, 1, bytes);
     }
     return y;
 }
@@ -391,30 +337,30 @@ static void draw_list(const struct picture *d, double y)
     char text[128], bytes[16];
     struct ku_str where = {0};
     ku_plan_print_instr(p, d->report.peak_instr, &where);
-    font(d, 14, 1);
+    ku_picture_font(d->cr, 14, 1);
     snprintf(text, sizeof text, "The peak is at instruction %u of %u:", d->report.peak_instr,
              p->n_instrs);
-    text_at(d, ASIDE, y, 0, text);
-    font(d, 13, 0);
-    text_at(d, ASIDE, y + 20, 0, ku_str_get(&where));
+    ku_picture_text(d->cr, ASIDE, y, 0, text);
+    ku_picture_font(d->cr, 13, 0);
+    ku_picture_text(d->cr, ASIDE, y + 20, 0, ku_str_get(&where));
     ku_str_fini(&where);
     y += 52;
-    font(d, 14, 1);
-    text_at(d, ASIDE, y, 0, "The largest there that die within the step");
+    ku_picture_font(d->cr, 14, 1);
+    ku_picture_text(d->cr, ASIDE, y, 0, "The largest there that die within the step");
     for (int i = 0; i < d->n_listed; i++) {
         y += 22;
-        set_colour(d, colour[p->buffer[d->listed[i]].cls]);
+        ku_picture_colour(d->cr, colour[p->buffer[d->listed[i]].cls]);
         cairo_rectangle(d->cr, ASIDE, y - 12, 20, 14);
         cairo_fill(d->cr);
-        set_colour(d, 0x222222);
-        font(d, 11, 1);
+        ku_picture_colour(d->cr, 0x222222);
+        ku_picture_font(d->cr, 11, 1);
         snprintf(text, sizeof text, "%d", i + 1);
-        text_at(d, ASIDE + 10, y - 1, 0.5, text);
-        font(d, 13, 0);
+        ku_picture_text(d->cr, ASIDE + 10, y - 1, 0.5, text);
+        ku_picture_font(d->cr, 13, 0);
         name_of(p, d->listed[i], text, sizeof text);
-        text_at(d, ASIDE + 30, y, 0, text);
-        bytes_text(p->buffer[d->listed[i]].bytes, bytes);
-        text_at(d, WIDTH - 30, y, 1, bytes);
+        ku_picture_text(d->cr, ASIDE + 30, y, 0, text);
+        ku_picture_bytes(p->buffer[d->listed[i]].bytes, bytes);
+        ku_picture_text(d->cr, WIDTH - 30, y, 1, bytes);
     }
 }
 
@@ -424,13 +370,13 @@ static void draw_title(const struct picture *d)
     char text[256], bytes[16], each[48] = " images";
     const char *slash = strrchr(d->config, '/');
     int at = 0;
-    font(d, 20, 1);
-    set_colour(d, 0x111111);
-    bytes_text(d->report.peak_bytes, bytes);
+    ku_picture_font(d->cr, 20, 1);
+    ku_picture_colour(d->cr, 0x111111);
+    ku_picture_bytes(d->report.peak_bytes, bytes);
     snprintf(text, sizeof text, "Memory of a training step: %.60s, %s mapped by a rank",
              slash ? slash + 1 : d->config, bytes);
-    text_at(d, LEFT, 36, 0, text);
-    font(d, 13, 0);
+    ku_picture_text(d->cr, LEFT, 36, 0, text);
+    ku_picture_font(d->cr, 13, 0);
     if (d->plan->s.model.facts.image[0] == 0)
         snprintf(each, sizeof each, ", %lld tokens a sample", (long long)d->plan->s.seq_len);
     at = snprintf(text, sizeof text, "%d rank%s, %s, ", b->n_ranks, b->n_ranks == 1 ? "" : "s",
@@ -448,97 +394,48 @@ static void draw_title(const struct picture *d)
             is_drawn_there |= d->panel[i].arena == a;
         if (is_drawn_there || at >= (int)sizeof text)
             continue;
-        bytes_text(d->p->arena_bytes[a], bytes);
+        ku_picture_bytes(d->p->arena_bytes[a], bytes);
         at += snprintf(text + at, sizeof text - (size_t)at, "%s%s %s",
                        n++ ? ", " : "; too small to draw: ", ku_arena_name(a), bytes);
     }
-    text_at(d, LEFT, 57, 0, text);
+    ku_picture_text(d->cr, LEFT, 57, 0, text);
 }
 
-static void draw(cairo_t *cr, const struct ku_plan *plan, const char *config)
+static void draw(cairo_t *cr, const void *ctx)
 {
-    struct picture d = {
-        .cr = cr, .config = config, .plan = plan, .p = plan->program[KU_PROG_TRAIN]};
+    struct picture d = *(const struct picture *)ctx;
+    d.cr = cr;
+    d.p = d.plan->program[KU_PROG_TRAIN];
     ku_program_memory(d.p, &d.report);
     lay_out(&d);
     find_listed(&d);
-    cairo_set_source_rgb(cr, 1, 1, 1);
-    cairo_paint(cr);
     draw_title(&d);
     draw_phases(&d);
     for (int i = 0; i < d.n_panels; i++)
         draw_panel(&d, &d.panel[i]);
     draw_x_axis(&d);
     draw_peak(&d);
-    set_colour(&d, 0x111111);
+    ku_picture_colour(d.cr, 0x111111);
     draw_list(&d, draw_legend(&d, TOP - 48) + 48);
 }
-
-static cairo_status_t append(void *to, const unsigned char *data, unsigned bytes)
-{
-    struct ku_str *out = to;
-    ku_str_append(out, (const char *)data, bytes);
-    return out->failed ? CAIRO_STATUS_NO_MEMORY : CAIRO_STATUS_SUCCESS;
-}
-
-static int render(const struct ku_plan *plan, const char *config, const char *ending,
-                  struct ku_str *out)
-{
-    int is_png = strcmp(ending, "png") == 0;
-    cairo_surface_t *s = is_png
-                             ? cairo_image_surface_create(CAIRO_FORMAT_RGB24, WIDTH * PNG_PER_UNIT,
-                                                          HEIGHT * PNG_PER_UNIT)
-                         : strcmp(ending, "svg") == 0
-                             ? cairo_svg_surface_create_for_stream(append, out, WIDTH, HEIGHT)
-                             : cairo_pdf_surface_create_for_stream(append, out, WIDTH, HEIGHT);
-    cairo_t *cr = cairo_create(s);
-    if (is_png)
-        cairo_scale(cr, PNG_PER_UNIT, PNG_PER_UNIT);
-    draw(cr, plan, config);
-    cairo_status_t status = cairo_status(cr);
-    cairo_destroy(cr);
-    if (status == CAIRO_STATUS_SUCCESS && is_png)
-        status = cairo_surface_write_to_png_stream(s, append, out);
-    cairo_surface_finish(s);
-    if (status == CAIRO_STATUS_SUCCESS)
-        status = cairo_surface_status(s);
-    cairo_surface_destroy(s);
-    return status == CAIRO_STATUS_SUCCESS && !out->failed
-               ? KUMI_OK
-               : KU_ERR(KUMI_ENOMEM, "plan: --picture: %s", cairo_status_to_string(status));
-}
-
-static int write_picture(const struct kumi_settings *settings, int n_ranks, const char *path,
-                         const char *ending)
-{
-    struct ku_plan plan;
-    struct ku_str out = {0};
-    KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL));
-    int status = render(&plan, settings->config, ending, &out);
-    if (status == KUMI_OK && ku_os_replace(path, ku_str_get(&out), out.bytes) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "plan: %s: %s", path, ku_os_why());
-    ku_str_fini(&out);
-    ku_plan_fini(&plan);
-    return status;
-}
 #else
-static int write_picture(const struct kumi_settings *settings, int n_ranks, const char *path,
-                         const char *ending)
+struct picture {
+    const char *config;
+    const struct ku_plan *plan;
+};
+static void draw(cairo_t *cr, const void *ctx)
 {
-    (void)settings, (void)n_ranks, (void)path, (void)ending;
-    return KU_ERR(KUMI_EINVAL,
-                  "plan: --picture: this build has no cairo; install libcairo2-dev and "
-                  "build again with -DKUMI_CAIRO=ON");
+    (void)cr, (void)ctx;
 }
 #endif
 
 int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path)
 {
-    const char *dot = strrchr(path, '.');
-    if (dot == NULL || (strcmp(dot, ".svg") && strcmp(dot, ".png") && strcmp(dot, ".pdf")))
-        return KU_ERR(KUMI_EINVAL,
-                      "plan: --picture: %.200s: give a name that ends with .svg, .png "
-                      "or .pdf",
-                      path);
-    return write_picture(settings, n_ranks, path, dot + 1);
+    struct ku_plan plan;
+    KU_TRY(ku_picture_check(path));
+    KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL));
+    int status = ku_picture_write(path, WIDTH, HEIGHT, draw,
+                                  &(struct picture){.config = settings->config, .plan = &plan});
+    ku_plan_fini(&plan);
+    return status;
 }

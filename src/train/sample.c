@@ -27,7 +27,7 @@ struct text {
 struct sample {
     const struct kumi_sample_options *o;
     struct ku_model model;
-    char *weights; /* directory with model.safetensors */
+    char *weights, *checkpoint; /* directory with model.safetensors; that it is of, or NULL */
     struct ku_infer_opts infer;
     struct ku_tokenizer *tokenizer;
     int64_t n_ids; /* that the model may say and the tokenizer can write */
@@ -131,7 +131,9 @@ static int open_checkpoint(struct sample *s)
     }
     if (status == KUMI_OK) {
         s->weights = ku_asprintf("%s/model", c.path);
-        status = s->weights ? KUMI_OK : KUMI_ENOMEM;
+        s->checkpoint = ku_strdup(c.path);
+        s->infer.averages = s->o->ema ? s->checkpoint : NULL;
+        status = s->weights && s->checkpoint ? KUMI_OK : KUMI_ENOMEM;
     }
     ku_ckpt_close(&c);
     return status;
@@ -350,7 +352,8 @@ static int prepare(struct sample *s)
     const char *dir = s->o->run;
     KU_TRY(check_options(s->o));
     if (ku_stored_is_weights(dir))
-        KU_TRY(open_directory(s, dir));
+        KU_TRY(s->o->ema ? KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", dir)
+                         : open_directory(s, dir));
     else
         KU_TRY(open_checkpoint(s));
     if (s->o->dtype)
@@ -377,6 +380,7 @@ int kumi_sample(const struct kumi_sample_options *options)
     ku_free(s.pick.rank);
     ku_tokenizer_destroy(s.tokenizer);
     ku_free(s.weights);
+    ku_free(s.checkpoint);
     ku_model_fini(&s.model);
     return status;
 }

@@ -141,7 +141,7 @@ static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
-    *o = (struct ku_compile_opts){.is_training = 1,
+    *o = (struct ku_compile_opts){.is_training = !s->is_eval_only,
                                   .freeze = (const char *const *)c->train_freeze.item,
                                   .rule = ku_attrs_default,
                                   .bucket_bytes = (int64_t)(c->parallel_bucket_mb * 0x1p20),
@@ -226,7 +226,7 @@ int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
         struct ku_bucket_shape p = ku_pairs_shape(&s->pairs, shape);
         b = (struct kumi_shape_of_batch){.n = p.rows, .s = p.src_len, .t = p.tgt_len};
     }
-    KU_TRY(ku_model_graph(&s->model, &b, g));
+    KU_TRY(s->graph ? ku_trainer_copy_graph(s->graph, g) : ku_model_graph(&s->model, &b, g));
     return smooth(*g, s->cfg.train_label_smoothing);
 }
 

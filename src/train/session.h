@@ -19,6 +19,8 @@
 struct ku_session {
     struct ku_config cfg;
     struct ku_model model;
+    int is_eval_only;             /* the trainer evaluates, and holds parameters alone */
+    const struct ku_graph *graph; /* a program's own, in place of model; NULL */
     struct ku_batch batch;
     struct ku_sharding sharding;
     struct ku_data *data;

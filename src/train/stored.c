@@ -73,6 +73,63 @@ int ku_stored_weights(const char *dir, const struct ku_model *model,
     return status;
 }
 
+/* Parameters under the names of their averages, where the file has one. */
+static int name_averages(const struct ku_st *file, const struct ku_ckpt_tensor *tensor, int n,
+                         struct ku_ckpt_tensor *out, int *n_out)
+{
+    *n_out = 0;
+    for (int i = 0; i < n; i++) {
+        char *name =
+            tensor[i].group == KU_CKPT_MODEL ? ku_asprintf("%s.ema", tensor[i].name) : NULL;
+        if (name == NULL && tensor[i].group == KU_CKPT_MODEL)
+            return KUMI_ENOMEM;
+        if (name == NULL || ku_st_find(file, name) == NULL) {
+            ku_free(name);
+            continue;
+        }
+        out[*n_out] = tensor[i];
+        out[*n_out].group = KU_CKPT_OPTIMIZER;
+        out[(*n_out)++].name = name;
+    }
+    return KUMI_OK;
+}
+
+static int read_averages(const struct ku_ckpt *c, const struct ku_st *file,
+                         const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks)
+{
+    struct ku_ckpt_tensor *list = ku_calloc((size_t)n + 1, sizeof *list);
+    int n_list = 0, status = list ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = name_averages(file, tensor, n, list, &n_list);
+    if (status == KUMI_OK && (n_list == 0 || c->update == 0))
+        status = KU_ERR(KUMI_EINVAL, "ema: %s: %s; train with train.ema above 0", c->path,
+                        n_list ? "no update has been made, so there are no averages yet"
+                               : "this run keeps no averages of its weights");
+    if (status == KUMI_OK)
+        status = ku_ckpt_read_only(c, list, n_list, rank, n_ranks);
+    for (int i = 0; i < n_list; i++)
+        ku_free((void *)(uintptr_t)list[i].name);
+    ku_free(list);
+    return status;
+}
+
+int ku_stored_averages(const char *path, const struct ku_ckpt_tensor *tensor, int n, int rank,
+                       int n_ranks)
+{
+    struct ku_ckpt c;
+    struct ku_st file;
+    KU_TRY(ku_ckpt_open(path, &c));
+    char *name = ku_asprintf("%s/%s", path, ku_ckpt_file_name(KU_CKPT_FILE_OPTIMIZER));
+    int status = name ? ku_st_open(name, &file) : KUMI_ENOMEM;
+    if (status == KUMI_OK) {
+        status = read_averages(&c, &file, tensor, n, rank, n_ranks);
+        ku_st_close(&file);
+    }
+    ku_free(name);
+    ku_ckpt_close(&c);
+    return status;
+}
+
 static int refuse_damage(void *scan, const struct ku_piece *p, const unsigned char *data,
                          int is_good)
 {

@@ -26,6 +26,19 @@ int ku_stored_is_weights(const char *dir);
 int ku_stored_weights(const char *dir, const struct ku_model *model,
                       const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks);
 
+/*
+ * Load rank's part (of n_ranks that share it) of the averages of the weights (train.ema) from a
+ * checkpoint into the parameters' place, each byte against its checksum. Parameters that are not
+ * trained, and running statistics, have none and stay.
+ *
+ *   path     a checkpoint, open to find it or not
+ *   tensor   [n] the parameters; others are not looked at
+ *
+ * Errors: KUMI_EINVAL: there are none, or no update has been made; KUMI_ENOCKPT.
+ */
+int ku_stored_averages(const char *path, const struct ku_ckpt_tensor *tensor, int n, int rank,
+                       int n_ranks);
+
 /* Holds every byte of a file of a checkpoint against its checksum. KUMI_ENOCKPT. */
 int ku_stored_check(const struct ku_ckpt *c, int file);
 

@@ -11,8 +11,7 @@
 #include "base/str.h"
 #include "ckpt/digest.h"
 
-/* A graph again, through its text: evaluation is compiled from the same model. */
-static int clone_graph(const struct ku_graph *g, struct ku_graph **out)
+int ku_trainer_copy_graph(const struct ku_graph *g, struct ku_graph **out)
 {
     struct ku_str text = {0};
     int status = ku_graph_print(g, &text);
@@ -49,9 +48,10 @@ static int plan_shape(struct ku_graph *graph, const struct ku_compile_opts *o,
     struct ku_compile_opts for_eval = *o;
     for_eval.is_training = 0;
     int status = KUMI_OK;
-    KU_TRY_OUT(clone_graph(graph, &eval));
+    KU_TRY_OUT(ku_trainer_copy_graph(graph, &eval));
     KU_TRY_OUT(ku_compile_graph(graph, o, target, NULL));
-    KU_TRY_OUT(ku_compile_program(graph, "train", o, target, &program[KU_PROG_TRAIN]));
+    KU_TRY_OUT(ku_compile_program(graph, o->is_training ? "train" : "eval", o, target,
+                                  &program[KU_PROG_TRAIN]));
     KU_TRY_OUT(ku_compile_graph(eval, &for_eval, target, NULL));
     KU_TRY_OUT(ku_compile_program(eval, "eval", &for_eval, target, &program[KU_PROG_EVAL]));
 out:
@@ -304,7 +304,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
                                &t->n_tensors));
     ku_trainer_note_scaler(t);
     for (int i = 0; i < n; i++)
-        for (int p = 0; p < (o->no_eval ? 1 : 2); p++)
+        for (int p = t->is_training ? 0 : 1; p < (o->no_eval ? 1 : 2); p++)
             KU_TRY(load(t, t->shape[i].program[p], &t->shape[i].exec[p]));
     ku_trainer_use(t, 0);
     return KUMI_OK;
@@ -330,6 +330,7 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
         t->staging_bytes = o->staging_bytes;
         t->loader_bytes = o->loader_bytes;
         t->isa = o->device_opts.isa;
+        t->is_training = o->compile.is_training;
         t->n_threads = o->device_opts.n_threads;
         status = build(t, graph, n, o);
     }

@@ -19,7 +19,7 @@ enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DER
 enum { KU_CKPT_PATH_BYTES = 640 };
 
 struct ku_trainer_opts {
-    struct ku_compile_opts compile;
+    struct ku_compile_opts compile; /* is_training 0: evaluates alone, and holds nothing else */
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;
     uint64_t seed;
@@ -51,6 +51,7 @@ struct ku_trainer {
     uint64_t seed;
     size_t staging_bytes;                   /* planned; who writes checkpoints maps it */
     size_t loader_bytes;                    /* planned; loaders hold it */
+    int is_training;                        /* 0: both programs of a shape are its evaluation's */
     enum ku_isa isa;                        /* not exceeded */
     int n_threads;                          /* of this rank */
     struct ku_program *program[KU_N_PROGS]; /* of the shape at hand */
@@ -90,6 +91,8 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
 void ku_trainer_use(struct ku_trainer *t, int i);
 void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is fine */
 
+/* A model's graph again, through its text. */
+int ku_trainer_copy_graph(const struct ku_graph *g, struct ku_graph **out);
 /* The plan alone, for one batch shape, without device and memory: what `kumi plan` and `kumi graph`
  * read. The caller destroys the programs. */
 int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
@@ -109,9 +112,10 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
 int ku_trainer_init_state(struct ku_trainer *t);
 int ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
 
-/* The averages of the weights (train.ema) take the parameters' place. Collective. KUMI_EINVAL:
- * there are none, or no update has been made. */
+/* The averages of the weights (train.ema) take the parameters' place: those of the state, or of the
+ * checkpoint at path. Collective. KUMI_EINVAL: there are none, or no update has been made. */
 int ku_trainer_take_ema(struct ku_trainer *t);
+int ku_trainer_load_ema(struct ku_trainer *t, const char *path);
 
 /* How many ranks read a state, a part each: those that share it; replicas hold everything
  * themselves. */

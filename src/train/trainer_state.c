@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "train/agree.h"
+#include "train/stored.h"
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 
@@ -64,10 +65,13 @@ int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
     int n = ku_trainer_n_readers(t);
     int status = ku_ckpt_open(path, &c);
     KU_TRY(ku_agree_worst(t->job, status));
-    status = ku_ckpt_read(&c, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
+    status = (t->is_training ? ku_ckpt_read : ku_ckpt_read_only)(&c, t->tensor, t->n_tensors,
+                                                                 n == 1 ? 0 : t->job->rank, n);
     *step = c.step;
-    *ku_trainer_update_count(t) = c.update;
-    ku_trainer_scaler_load(t, json_object_get(c.manifest.root, "state"));
+    if (t->is_training) {
+        *ku_trainer_update_count(t) = c.update;
+        ku_trainer_scaler_load(t, json_object_get(c.manifest.root, "state"));
+    }
     ku_ckpt_close(&c);
     KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
@@ -104,25 +108,34 @@ static int copy_tensor(const struct ku_ckpt_tensor *to, const struct ku_ckpt_ten
 static int take_averages(struct ku_trainer *t)
 {
     int n = 0;
-    for (int i = 0; i < t->n_tensors; i++) {
-        struct ku_ckpt_tensor *to = &t->tensor[i];
-        const struct ku_ckpt_tensor *from = average_of(t, to->name);
+    for (int i = 0; i<t->n_tensors && * ku_trainer_update_count(t)> 0; i++) {
+        const struct ku_ckpt_tensor *to = &t->tensor[i], *from = average_of(t, to->name);
         if (to->group != KU_CKPT_MODEL || from == NULL)
             continue;
         KU_TRY(copy_tensor(to, from));
         n++;
     }
-    if (n && *ku_trainer_update_count(t) > 0)
+    if (n)
         return KUMI_OK;
     return KU_ERR(KUMI_EINVAL, "ema: %s; train with train.ema above 0",
-                  n ? "no update has been made, so there are no averages yet"
-                    : "this run keeps no averages of its weights");
+                  *ku_trainer_update_count(t) > 0
+                      ? "this run keeps no averages of its weights"
+                      : "no update has been made, so there are no averages yet");
 }
 
 int ku_trainer_take_ema(struct ku_trainer *t)
 {
     const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->rank == 0;
+    KU_TRY(ku_agree(t->job, KUMI_OK)); /* others may still read what is written now */
     KU_TRY(ku_agree(t->job, is_reader ? take_averages(t) : KUMI_OK));
+    return ku_trainer_derive(t);
+}
+
+int ku_trainer_load_ema(struct ku_trainer *t, const char *path)
+{
+    int n = ku_trainer_n_readers(t);
+    int status = ku_stored_averages(path, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
+    KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
 }
 

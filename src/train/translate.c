@@ -28,7 +28,7 @@ struct translate {
     int64_t beam, n_best, batch, src_max, tgt_max;
     struct ku_model model;
     struct ku_pairs pairs; /* vocabularies alone */
-    char *weights;
+    char *weights, *checkpoint;
     struct ku_translator_opts how;
     struct sentence *sentence; /* [o->n], by length */
     char **text;               /* [o->n][n_best] */
@@ -85,7 +85,9 @@ static int open_run(struct translate *t)
     }
     if (status == KUMI_OK) {
         t->weights = ku_asprintf("%s/model", c.path);
-        status = t->weights ? KUMI_OK : KUMI_ENOMEM;
+        t->checkpoint = ku_strdup(c.path);
+        t->how.averages = t->o->ema ? t->checkpoint : NULL;
+        status = t->weights && t->checkpoint ? KUMI_OK : KUMI_ENOMEM;
     }
     ku_ckpt_close(&c);
     return status;
@@ -227,6 +229,7 @@ int kumi_translate(const struct kumi_translate_options *options)
     ku_free(t.text);
     ku_free(t.sentence);
     ku_free(t.weights);
+    ku_free(t.checkpoint);
     ku_pairs_fini(&t.pairs);
     ku_model_fini(&t.model);
     return status;

@@ -107,13 +107,16 @@ static int allocate(struct ku_translator *t, struct ku_job *job)
     return t->scratch ? ku_memory_create(job, all, t->n_parts + 1, NULL, &t->memory) : KUMI_ENOMEM;
 }
 
-static int load(struct ku_translator *t, const struct ku_graph *g, const char *dir)
+static int load(struct ku_translator *t, const struct ku_graph *g, const char *dir,
+                const char *averages)
 {
     struct ku_ckpt_tensor *tensor;
     struct ku_exec *derive;
     int n;
     KU_TRY(ku_trainer_describe(t->part[0].program, g, t->memory, &tensor, &n));
     int status = ku_stored_weights(dir, t->model, tensor, n, 0, 1);
+    if (status == KUMI_OK && averages)
+        status = ku_stored_averages(averages, tensor, n, 0, 1);
     ku_free(tensor);
     KU_TRY(status);
     KU_TRY(ku_exec_load(t->memory, t->derive, t->ops, t->device, NULL, &derive));
@@ -147,7 +150,7 @@ int ku_translator_create(struct ku_job *job, const struct ku_model *model, const
     KU_TRY_OUT(compile(t, o, &g));
     KU_TRY_OUT(t->ops->open(&o->device_opts, &t->device));
     KU_TRY_OUT(allocate(t, job));
-    KU_TRY_OUT(load(t, g, dir));
+    KU_TRY_OUT(load(t, g, dir, o->averages));
     *out = t;
     t = NULL;
 out:

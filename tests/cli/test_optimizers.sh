@@ -78,6 +78,9 @@ done
 "$kumi" ckpt export "$dir/lion-1" --ema --to "$dir/averages" 2>"$dir/err" || say "export --ema: $(cat "$dir/err")"
 train again "${lion[@]}" --set "model={\"path\":\"$dir/averages\"}" --set optimizer.lr=0 --set schedule.type=constant --until 1
 [ "$(val again)" = "$average" ] || say "exported averages: $(val again), $average"
+say_it() { "$kumi" sample "$@" --prompt "The " --tokens 40 --seed 3 --dtype f32 2>/dev/null; }
+[ -n "$(say_it "$dir/averages")" ] && [ "$(say_it "$dir/lion-1" --ema)" = "$(say_it "$dir/averages")" ] || say "sample --ema: not as exported averages"
+[ "$(say_it "$dir/lion-1")" != "$(say_it "$dir/lion-1" --ema)" ] || say "sample --ema: as the weights"
 refuse() { # CODE TEXT ARGS..: one line
     local want=$1 text=$2
     shift 2
@@ -86,6 +89,8 @@ refuse() { # CODE TEXT ARGS..: one line
     [ $code = "$want" ] && grep -qF -- "$text" "$dir/err" || say "kumi $*: $code, $(cat "$dir/err")"
 }
 refuse 2 'this run keeps no averages of its weights' eval "$dir/sgd-1" --ema
+refuse 2 'this run keeps no averages of its weights' sample "$dir/sgd-1" --ema
+refuse 2 "ema: $dir/averages: averages are in checkpoints alone" sample "$dir/averages" --ema
 refuse 2 'holds no averages of the weights' ckpt export "$dir/sgd-1" --ema --to "$dir/none"
 [ ! -e "$dir/none" ] || say "export --ema left a directory"
 refuse 2 'optimizer.groups: group 0: match: *.bais: no parameter has such a name' train "$dir/c.json" --out "$dir/no" \

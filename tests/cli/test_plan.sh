@@ -48,6 +48,10 @@ esac
 "$kumi" "${plan[@]}" --limit 64GiB >"$dir/out" 2>"$dir/err" && [ ! -s "$dir/err" ] || say "--limit 64GiB: $(cat "$dir/err")"
 "$kumi" "${plan[@]}" --limit 1MB >"$dir/out" 2>"$dir/err"
 [ $? = 13 ] && grep -q '^kumi: error: plan: --limit: a rank of 2 holds .* more than .*parameters' "$dir/err" && [ -s "$dir/out" ] || say "--limit 1MB: $(cat "$dir/err")"
+"$kumi" "${plan[@]}" --stages --limit 64GiB >"$dir/out" 2>"$dir/err" && [ ! -s "$dir/err" ] &&
+    grep -q '^  *zero 0  *zero 1  *zero 2  *zero 3  *shared$' "$dir/out" || say "--stages: $(cat "$dir/err")"
+"$kumi" "${plan[@]}" --stages --limit 1MB >"$dir/out" 2>"$dir/err"
+[ $? = 13 ] && grep -q '^kumi: error: plan: --limit: no stage holds ' "$dir/err" && [ -s "$dir/out" ] || say "--stages --limit 1MB: $(cat "$dir/err")"
 # Parameters of the published models; those of configs/plan are planned in full, over 128 ranks.
 count() { # parameters, arguments
     local want=$1 got
@@ -83,7 +87,7 @@ for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --rep
     "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
 done
-for bad in '--picture plan.gif' '--picture plan' '--roofline --memory' '--roofline --picture a.svg'; do
+for bad in '--picture plan.gif' '--picture plan' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"

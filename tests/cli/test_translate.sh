@@ -29,7 +29,7 @@ cat >"$dir/pairs.json" <<J
 { "model": {"model_type": "transformer", "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 4, "ffn_dim": 40, "max_positions": 32, "dropout": 0},
   "data": {"train": "$dir/train.en", "train_target": "$dir/train.ja", "val": "$dir/val.en", "val_target": "$dir/val.ja",
            "tokenizer": "word", "target_tokenizer": "word", "batch_tokens": 200, "shapes": 3, "last_batch": "short", "max_source_len": 12, "max_target_len": 31},
-  "train": {"steps": 400, "log_every": 0, "eval_every": 0, "threads": 1},
+  "train": {"steps": 400, "log_every": 0, "eval_every": 0, "threads": 1, "ema": 0.999},
   "optimizer": {"type": "adam", "lr": 0.01}, "schedule": {"type": "constant"} }
 J
 cat >"$dir/text.json" <<J
@@ -88,6 +88,12 @@ P
 done
 "$kumi" eval "$dir/pairs" --bleu | grep -q '^BLEU: [0-9.]*$' || fail 'eval --bleu: no line'
 
+# averages over the whole of training: another text, other figures, and those of eval
+translate --ema <"$dir/val.en" >"$dir/ema" || fail "translate --ema: $(cat "$dir/log")"
+cmp -s "$dir/ema" "$dir/greedy" && fail 'averages translate as the weights do'
+bleu_of() { "$kumi" eval "$dir/pairs" --bleu --json "$@" | python3 -c 'import json, sys; print(json.load(sys.stdin)["bleu"])'; }
+[ "$(bleu_of --ema)" = "$(bleu_of --ema --source "$dir/val.en" --reference "$dir/val.ja")" ] && [ "$(bleu_of --ema)" != "$(bleu_of)" ] || fail "eval --bleu --ema: $(bleu_of --ema), $(bleu_of)"
+
 no() { # code text input command..: one line
     local code=$1 text=$2 input=$3 got is
     shift 3
@@ -109,6 +115,7 @@ no 3 'translate: line 2: 13 tokens; the model reads 12 (data.max_source_len): cu
 no 3 'translate: a zero byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
 no 3 'data: sentences:2: byte 4 (0xff) is no UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"
 no 4 "checkpoint: $dir/none: no snapshot here" 'e1\n' translate "$dir/none"
+no 2 "ema: $dir/text/checkpoints/step-00000001: this run keeps no averages of its weights; train with train.ema above 0" '' sample "$dir/text" --ema
 no 2 "translate: $dir/text: a model of type gpt2 reads no sources" 'e1\n' translate "$dir/text"
 no 2 "translate: $dir/image: a model of type resnet reads no sources" 'e1\n' translate "$dir/image"
 for files in '' "--source $dir/val.en --reference $dir/val.ja"; do

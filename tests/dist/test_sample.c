@@ -289,13 +289,15 @@ static void errors(const struct run *r)
 
 struct eval_case {
     const char *run;
+    int ema;
     struct kumi_eval_result result; /* rank 0's */
 };
 static int evaluate(struct ku_job *job, void *arg)
 {
     struct eval_case *c = arg;
     struct kumi_eval_result result;
-    KU_TRY(ku_evaluate_run(job, &(struct kumi_eval_options){.run = c->run}, &result));
+    KU_TRY(
+        ku_evaluate_run(job, &(struct kumi_eval_options){.run = c->run, .ema = c->ema}, &result));
     if (job->rank == 0)
         c->result = result;
     return KUMI_OK;
@@ -339,6 +341,116 @@ static void evaluates_as_trained(void **state)
         ku_str_fini(&p.text);
         run_destroy(&r);
     }
+}
+
+/* A run's last state in a trainer that could go on, whose averages take the weights' place. */
+struct averages {
+    const struct run *r;
+    const char *set[8];
+    int n_sets;
+    double loss;
+};
+static int take_averages(struct ku_job *job, void *arg)
+{
+    struct averages *a = arg;
+    struct ku_session s = {0};
+    char path[128];
+    double loss;
+    int64_t step;
+    int status;
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000020", a->r->dir);
+    KU_TRY_OUT(ku_session_configure(&s, a->r->config, a->set, a->n_sets, NULL, job->n));
+    KU_TRY_OUT(ku_session_open_data(&s, job));
+    KU_TRY_OUT(ku_session_create_trainer(&s, job));
+    KU_TRY_OUT(ku_session_load(&s, path, &step));
+    KU_TRY_OUT(ku_trainer_take_ema(s.t));
+    KU_TRY_OUT(ku_session_evaluate(&s, &loss));
+    if (job->rank == 0)
+        a->loss = loss;
+out:
+    ku_session_fini(&s);
+    return status;
+}
+
+/* Averages, of a state that was dealt out among ranks, evaluate alike wherever they lie. */
+static void evaluates_averages(void **state)
+{
+    (void)state;
+    static const char *const numerics[] = {"train.steps=20", "train.virtual_shards=2",
+                                           "train.ema=0.9", "precision.compute=bf16"};
+    static const char *const layout[][4] = {
+        {"parallel.share_host_state=false", "parallel.zero=3", "parallel.persist_below=0", "2"},
+        {"parallel.share_host_state=false", "parallel.zero=1", "parallel.overlap=false", "2"},
+        {"parallel.share_host_state=false", "parallel.zero=0", "parallel.overlap=false", "2"},
+        {"parallel.share_host_state=true", "parallel.zero=0", "parallel.overlap=false", "1"}};
+    struct averages a[4];
+    struct run r;
+    for (int i = 0; i < 4; i++) {
+        a[i] = (struct averages){.r = &r};
+        for (int k = 0; k < 7; k++)
+            a[i].set[a[i].n_sets++] = k < 4 ? numerics[k] : layout[i][k - 4];
+        if (i == 0)
+            run_create(&r, 2, a[i].set, a[i].n_sets);
+        if (ku_job_threads(layout[i][3][0] - '0', NULL, take_averages, &a[i]) < 0)
+            fail_msg("layout %d: %s", i, ku_err_get()->text);
+        assert_memory_equal(&a[i].loss, &a[0].loss, sizeof a[0].loss);
+    }
+    assert_true(a[0].loss != r.val_loss);
+    for (int n = 1; n <= 3; n++) {
+        struct eval_case c = {.run = r.dir, .ema = 1};
+        expect_eval(&r, n, 20, r.val_loss);
+        if (ku_job_threads(n, NULL, evaluate, &c) < 0)
+            fail_msg("%d ranks: %s", n, ku_err_get()->text);
+        assert_memory_equal(&c.result.loss, &a[0].loss, sizeof a[0].loss);
+    }
+    run_destroy(&r);
+}
+
+/* What an evaluation maps: parameters and their compute copies once a host, whatever the training's
+ * stage; no gradients, no optimizer, nothing per rank but a micro-batch. */
+struct mapped {
+    const struct run *r;
+    int is_eval_only;
+    size_t bytes[KU_N_ARENAS], params, state;
+};
+static int map(struct ku_job *job, void *arg)
+{
+    struct mapped *m = arg;
+    struct ku_session s = {.is_eval_only = m->is_eval_only};
+    int status;
+    KU_TRY_OUT(ku_session_configure(&s, m->r->config, m->r->set, m->r->n_sets, NULL, job->n));
+    KU_TRY_OUT(ku_session_open_data(&s, job));
+    KU_TRY_OUT(ku_session_create_trainer(&s, job));
+    for (int i = 0; i < s.t->n_tensors && job->rank == 0; i++) {
+        size_t bytes = (size_t)ku_ckpt_tensor_count(&s.t->tensor[i]) * sizeof(float);
+        m->state += bytes;
+        m->params += s.t->tensor[i].group == KU_CKPT_MODEL ? bytes : 0;
+    }
+    if (job->rank == 0)
+        memcpy(m->bytes, s.t->memory->bytes, sizeof m->bytes);
+out:
+    ku_session_fini(&s);
+    return status;
+}
+
+static void evaluation_holds_parameters(void **state)
+{
+    (void)state;
+    static const char *const set[] = {"train.steps=2", "train.virtual_shards=2", "train.ema=0.9"};
+    struct run r;
+    run_create(&r, 1, set, 3);
+    struct mapped all = {.r = &r}, m = {.r = &r, .is_eval_only = 1};
+    assert_int_equal(ku_job_threads(2, NULL, map, &all), 0);
+    assert_int_equal(ku_job_threads(2, NULL, map, &m), 0);
+    assert_int_equal(all.params, m.params);
+    assert_int_equal(all.state, 4 * all.params); /* two moments and an average */
+    assert_int_equal(m.state, m.params);
+    assert_true(m.bytes[KU_AR_HOST] >= m.params && m.bytes[KU_AR_HOST] < m.params + (8 << 10));
+    assert_int_equal(m.bytes[KU_AR_SHARD] + m.bytes[KU_AR_STATE], 0);
+    assert_true(all.bytes[KU_AR_WIRE] >= all.params); /* gradients */
+    assert_true(m.bytes[KU_AR_WIRE] < 4 << 10);
+    assert_true(m.bytes[KU_AR_STEP] <= all.bytes[KU_AR_STEP]);
+    run_destroy(&r);
 }
 
 static void expect_eval_error(const char *run, int status, const char *words)
@@ -479,9 +591,12 @@ static void llama_by_heart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(evaluates_as_trained), cmocka_unit_test(no_validation),
-        cmocka_unit_test(small_vocabulary), cmocka_unit_test(learned_by_heart),
-        cmocka_unit_test(llama_by_heart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(evaluates_as_trained),
+                                       cmocka_unit_test(evaluates_averages),
+                                       cmocka_unit_test(evaluation_holds_parameters),
+                                       cmocka_unit_test(no_validation),
+                                       cmocka_unit_test(small_vocabulary),
+                                       cmocka_unit_test(learned_by_heart),
+                                       cmocka_unit_test(llama_by_heart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

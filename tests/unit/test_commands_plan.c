@@ -282,6 +282,76 @@ static void test_picture(void **state)
     with_faults(kumi_plan_picture(&s, 1, path));
 }
 
+/* Each stage is the plan of those settings, and its kinds add up to it. */
+static void test_stages(void **state)
+{
+    static const char *const own[] = {"parallel.share_host_state=false", "parallel.zero=0",
+                                      "parallel.zero=1", "parallel.zero=2", "parallel.zero=3"};
+    static const char *const compute[] = {"precision.compute=f32", "precision.compute=bf16",
+                                          "precision.compute=bf16"};
+    /* The user's own layout does not count. */
+    static const char *const layout[][3] = {
+        {NULL},
+        {"parallel.share_host_state=false", "parallel.strategy=HYBRID_SHARD", "parallel.shard=2"},
+        {"parallel.zero=2", "parallel.replicate=1"}};
+    for (size_t k = 0; k < 3; k++) {
+        const char *set[] = {compute[k], layout[k][0], layout[k][1], layout[k][2], NULL};
+        struct kumi_settings s = settings_of(*state, set);
+        char *text = NULL;
+        const char *name;
+        json_t *bytes;
+        assert_status(
+            kumi_plan_stages(&s, 2, &(struct kumi_plan_stages_options){.as_json = 1}, &text),
+            KUMI_OK);
+        json_t *stages = take_json(text);
+        assert_int_equal(json_array_size(json_object_get(stages, "stages")), 5);
+        for (size_t i = 0; i < 5; i++) {
+            json_t *stage = json_array_get(json_object_get(stages, "stages"), i);
+            const char *same[] = {compute[k], i < 4 ? own[0] : NULL, own[i + (i < 4)], NULL};
+            struct kumi_settings alone = settings_of(*state, same);
+            int64_t sum = 0;
+            assert_status(kumi_plan_memory(&alone, 2, 1, &text), KUMI_OK);
+            json_t *plan = take_json(text);
+            assert_int_equal(int_at(stage, "host_bytes"), int_at(plan, "host_bytes"));
+            assert_int_equal(int_at(stage, "page_table_bytes"), int_at(plan, "page_table_bytes"));
+            json_object_foreach(json_object_get(stage, "a_rank"), name, bytes) sum +=
+                json_integer_value(bytes);
+            assert_int_equal(sum, int_at(stage, "rank_bytes"));
+            assert_int_equal(int_at(stage, "rank_bytes"), int_at(stage, "host_bytes") / 2);
+            assert_true((int_at(stage, "a_rank.master weights") > 0) == (k > 0));
+            assert_true(int_at(stage, "a_rank.optimizer") > 0);
+            json_decref(plan);
+        }
+        json_decref(stages);
+    }
+}
+
+static void test_stages_picture(void **state)
+{
+    const struct files *f = *state;
+    struct kumi_settings s = settings_of(f, NULL);
+    char path[96], *text = NULL, *drawn;
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/stages.svg", f->folder);
+    struct kumi_plan_stages_options o = {.picture = path, .limit_bytes = 1000};
+    int status = kumi_plan_stages(&s, 2, &o, &text);
+    if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
+        skip();
+    assert_error(status, KUMI_ENOMEM, "plan: --limit: no stage holds 1000 B a rank; ");
+    assert_non_null(strstr(text, "not in use then")); /* both are there all the same */
+    kumi_text_free(text);
+    assert_int_equal(ku_os_slurp(path, 1 << 24, &drawn, &bytes), 0);
+    assert_int_equal(count_of(drawn, "fill:rgb(62.745098%,79.607843%,90.980392%)"), 5 + 1);
+    ku_free(drawn);
+    o.limit_bytes = 0;
+    with_faults(kumi_plan_stages(&s, 2, &o, &text));
+    kumi_text_free(text);
+    o.picture = "a.gif";
+    text = NULL;
+    assert_error(kumi_plan_stages(&s, 2, &o, &text), KUMI_EINVAL, "a.gif: give a name that ends");
+    assert_null(text);
+}
+
 static void test_graph(void **state)
 {
     struct kumi_settings s = settings_of(*state, NULL);
@@ -394,6 +464,8 @@ int main(void)
                                        cmocka_unit_test(test_plan_text),
                                        cmocka_unit_test(test_roofline),
                                        cmocka_unit_test(test_picture),
+                                       cmocka_unit_test(test_stages),
+                                       cmocka_unit_test(test_stages_picture),
                                        cmocka_unit_test(test_roofline_measures),
                                        cmocka_unit_test(test_graph),
                                        cmocka_unit_test(test_config),

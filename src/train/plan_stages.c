@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A configuration under each stage of ZeRO: the plans of five layouts, side by side. */
+#include "train/plan_stages.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "train/picture.h"
+
+enum { SHARED = KU_N_STAGES - 1 };
+static const char *const kind_name[KU_N_KINDS] = {
+    "parameters",    "gradients", "master weights", "optimizer", "activations",
+    "communication", "workspace", "offloaded",      "other",     "not in use then"};
+
+const char *ku_plan_kind_name(int kind)
+{
+    return kind_name[kind];
+}
+
+/* Whether forward reads a copy of this parameter: state of the name "wte.weight:bf16". */
+static int has_copy(const struct ku_program *p, ku_id name)
+{
+    const char *text = p->name_of[name];
+    size_t n = strlen(text);
+    for (uint32_t s = 0; s < p->n_states; s++)
+        if (p->state[s].kind == KU_T_DERIVED &&
+            strncmp(p->name_of[p->state[s].name], text, n) == 0 &&
+            p->name_of[p->state[s].name][n] == ':')
+            return 1;
+    return 0;
+}
+
+static enum ku_plan_kind kind_of(const struct ku_program *p, const struct ku_buffer *b)
+{
+    switch ((enum ku_class)b->cls) {
+    case KU_CL_PARAM:
+        return has_copy(p, b->name) ? KU_KIND_MASTER : KU_KIND_PARAMS;
+    case KU_CL_DERIVED:
+    case KU_CL_BUFFER:
+        return KU_KIND_PARAMS;
+    case KU_CL_OPTIMIZER:
+        return KU_KIND_OPTIMIZER;
+    case KU_CL_GRAD:
+    case KU_CL_PARTIAL:
+        return KU_KIND_GRADS;
+    case KU_CL_ACTIVATION:
+    case KU_CL_ADJOINT:
+        return KU_KIND_ACTIVATIONS;
+    case KU_CL_GATHER:
+        return KU_KIND_COMM;
+    case KU_CL_WORKSPACE:
+        return KU_KIND_WORKSPACE;
+    case KU_CL_COUNTER:
+    case KU_CL_SCALAR:
+    case KU_CL_INPUT:
+    case KU_N_CLASSES:
+        break;
+    }
+    return KU_KIND_OTHER;
+}
+
+static int is_alive(const struct ku_buffer *b, uint32_t instr)
+{
+    if (b->arena != KU_AR_STEP && b->arena != KU_AR_WIRE)
+        return 1;
+    return b->home == 0 && b->first != UINT32_MAX && b->first <= instr && instr <= b->last;
+}
+
+void ku_plan_stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
+{
+    const struct ku_program *p = plan->program[KU_PROG_TRAIN];
+    const uint64_t n = (uint64_t)plan->s.batch.n_ranks;
+    struct ku_memory_report r;
+    uint64_t shared[KU_N_KINDS] = {0}, used = 0;
+    memset(out->bytes, 0, sizeof out->bytes);
+    ku_program_memory(p, &r);
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (is_alive(&p->buffer[b], r.peak_instr))
+            (p->buffer[b].arena == KU_AR_HOST ? shared : out->bytes)[kind_of(p, &p->buffer[b])] +=
+                p->buffer[b].bytes;
+    out->bytes[KU_KIND_OTHER] += ku_session_staging_bytes(&plan->s) + plan->loader_bytes;
+    for (int k = 0; k < KU_N_KINDS; k++)
+        used += out->bytes[k] += shared[k] / n;
+    out->host_bytes = plan->host_bytes;
+    out->table_bytes = plan->table_bytes;
+    out->rank_bytes = plan->host_bytes / n;
+    out->bytes[KU_KIND_IDLE] = out->rank_bytes > used ? out->rank_bytes - used : 0;
+}
+
+/* What all layouts have in common. */
+static void note_job(const struct ku_plan *p, struct ku_plan_stages *s)
+{
+    struct ku_str batch = {0};
+    ku_plan_print_batch(p, &batch);
+    snprintf(s->batch, sizeof s->batch, "%s", ku_str_get(&batch));
+    ku_str_fini(&batch);
+    snprintf(s->compute, sizeof s->compute, "%s", p->s.cfg.precision_compute);
+    s->n_params = p->s.n_params;
+}
+
+static int plan_stage(const struct kumi_settings *settings, int i, struct ku_plan_stages *s)
+{
+    struct ku_plan_stage *stage = &s->stage[i];
+    struct ku_plan plan;
+    char zero[32];
+    const char *const own[] = {
+        "parallel.share_host_state=false",     "parallel.strategy=null",  zero,
+        i == 0 ? "parallel.shard=null" : NULL, "parallel.replicate=null", NULL};
+    const char *const shared[] = {"parallel.share_host_state=true", NULL};
+    snprintf(zero, sizeof zero, "parallel.zero=%d", i);
+    KU_TRY(ku_plan_init(&plan, settings, s->n_ranks, i == SHARED ? shared : own));
+    if (i == 0)
+        note_job(&plan, s);
+    snprintf(stage->name, sizeof stage->name, i == SHARED ? "shared" : "zero %d", i);
+    ku_plan_stage_of(&plan, stage);
+    ku_plan_fini(&plan);
+    return KUMI_OK;
+}
+
+static int print(const struct ku_plan_stages *s, char **text)
+{
+    struct ku_str out = {0};
+    char bytes[16];
+    ku_str_add(&out, "a rank's memory by stage: %d rank%s on one host, %s\n%lld parameters; %s\n\n",
+               s->n_ranks, s->n_ranks == 1 ? "" : "s", s->compute, (long long)s->n_params,
+               s->batch);
+    ku_str_add(&out, "%-16s", "");
+    for (int i = 0; i < KU_N_STAGES; i++)
+        ku_str_add(&out, " %12s", s->stage[i].name);
+    for (int k = 0; k < KU_N_KINDS; k++) {
+        uint64_t sum = 0;
+        for (int i = 0; i < KU_N_STAGES; i++)
+            sum += s->stage[i].bytes[k];
+        if (sum == 0)
+            continue;
+        ku_str_add(&out, "\n%-16s", kind_name[k]);
+        for (int i = 0; i < KU_N_STAGES; i++)
+            ku_str_add(&out, " %12s", ku_text_bytes(s->stage[i].bytes[k], bytes));
+    }
+    ku_str_add(&out, "\n%-16s", "a rank");
+    for (int i = 0; i < KU_N_STAGES; i++)
+        ku_str_add(&out, " %12s", ku_text_bytes(s->stage[i].rank_bytes, bytes));
+    ku_str_add(&out, "\n%-16s", "all ranks");
+    for (int i = 0; i < KU_N_STAGES; i++)
+        ku_str_add(&out, " %12s", ku_text_bytes(s->stage[i].host_bytes, bytes));
+    ku_str_add(&out, "\n");
+    return ku_text_take(&out, text);
+}
+
+static int print_json(const struct ku_plan_stages *s, char **text)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < KU_N_STAGES; i++) {
+        const struct ku_plan_stage *x = &s->stage[i];
+        json_t *kinds = json_object();
+        for (int k = 0; k < KU_N_KINDS; k++)
+            json_object_set_new(kinds, kind_name[k], json_integer((json_int_t)x->bytes[k]));
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I, s:o}", "name", x->name,
+                                              "rank_bytes", (json_int_t)x->rank_bytes, "host_bytes",
+                                              (json_int_t)x->host_bytes, "page_table_bytes",
+                                              (json_int_t)x->table_bytes, "a_rank", kinds));
+    }
+    return ku_text_json(
+        json_pack("{s:i, s:I, s:s, s:s, s:o, s:o}", "ranks", s->n_ranks, "params",
+                  (json_int_t)s->n_params, "compute", s->compute, "batch", s->batch, "limit_bytes",
+                  s->limit_bytes ? json_integer((json_int_t)s->limit_bytes) : json_null(), "stages",
+                  list),
+        text);
+}
+
+int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
+                     const struct kumi_plan_stages_options *o, char **text)
+{
+    struct ku_plan_stages s = {
+        .config = settings->config, .n_ranks = n_ranks, .limit_bytes = o->limit_bytes};
+    const struct ku_plan_stage *least = &s.stage[0];
+    char bytes[16], limit[16];
+    if (o->picture)
+        KU_TRY(ku_picture_check(o->picture));
+    for (int i = 0; i < KU_N_STAGES; i++) {
+        KU_TRY(plan_stage(settings, i, &s));
+        least = s.stage[i].rank_bytes < least->rank_bytes ? &s.stage[i] : least;
+    }
+    if (o->picture)
+        KU_TRY(ku_plan_stages_draw(&s, o->picture));
+    KU_TRY(o->as_json ? print_json(&s, text) : print(&s, text));
+    if (o->limit_bytes == 0 || least->rank_bytes <= o->limit_bytes)
+        return KUMI_OK;
+    return KU_ERR(KUMI_ENOMEM, "plan: --limit: no stage holds %s a rank; %s, the least, has %s",
+                  ku_picture_bytes(o->limit_bytes, limit), least->name,
+                  ku_picture_bytes(least->rank_bytes, bytes));
+}

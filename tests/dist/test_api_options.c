@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: base tensor op comm ir device nn pass exec ckpt data train */
+/*
+ * The public trainer's `set`: what a configuration can say, a program of its own can. Under each
+ * set of numerics keys all layouts end with one digest, which is also that of kumi_train under a
+ * configuration with the same keys.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/fault.h"
+#include "base/os.h"
+#include "kumi/comm.h"
+#include "kumi/data.h"
+#include "kumi/launch.h"
+#include "kumi/model.h"
+#include "kumi/run.h"
+#include "kumi/trainer.h"
+
+enum { N = 8, T = 9, VOCAB = 64, N_STEPS = 6, MOST = 16 };
+#define MODEL "\"n_layer\":3,\"n_head\":3,\"n_embd\":12,\"n_positions\":9,\"vocab_size\":64"
+
+static char dir[64], text_path[96], digest_path[96];
+
+/* Of every run here; what they learn is in `rule`. */
+static const char *const common[] = {"train.seed=5", "train.virtual_shards=4", "train.steps=6",
+                                     "train.clip_norm=0.5"};
+static const struct {
+    const char *set[6];
+} rule[] = {
+    {{"optimizer.type=lion", "optimizer.lr=1e-3", "schedule.type=wsd", "schedule.step_size=3",
+      "optimizer.groups=[{\"match\":[\"*.bias\",\"ln_*\"],\"weight_decay\":0,\"lr_mult\":2}]",
+      "train.ema=0.9"}},
+    {{"optimizer.type=adafactor", "optimizer.lr=1e-2", "schedule.type=one_cycle"}},
+    {{"optimizer.type=lamb", "precision.compute=bf16", "optimizer.weight_decay=0.1",
+      "optimizer.decay=all", "schedule.type=polynomial", "schedule.power=2"}},
+    {{"optimizer.type=rmsprop", "optimizer.centered=true", "optimizer.momentum=0.5",
+      "train.micro_batch=1", "train.label_smoothing=0.1"}},
+};
+static const struct {
+    int n;
+    const char *set[4];
+} layout[] = {
+    {1, {NULL}},
+    {2, {"memory.recompute=selective", "parallel.bucket_mb=0.001"}},
+    {2, {"parallel.share_host_state=false", "parallel.zero=2", "memory.recompute=full"}},
+    {4,
+     {"parallel.share_host_state=false", "parallel.strategy=HYBRID_SHARD", "parallel.shard=2",
+      "parallel.persist_below=0"}},
+    {1, {"memory.recompute={\"budget_gib\": 1}", "parallel.overlap=false"}},
+};
+
+static struct job {
+    const char *set[2 * MOST];
+    int n;
+} job;
+
+static void add_sets(const char *const *set, size_t n)
+{
+    for (size_t i = 0; i < n && set[i]; i++)
+        job.set[job.n++] = set[i];
+}
+
+static int create(struct kumi_comm *world, const struct kumi_trainer_options *o,
+                  struct kumi_trainer **trainer)
+{
+    struct kumi_graph *graph = NULL;
+    struct kumi_gpt2 config;
+    kumi_gpt2_defaults(&config);
+    config.n_layer = 3, config.n_head = 3, config.n_embd = 12, config.n_positions = T,
+    config.vocab_size = VOCAB;
+    int status = kumi_graph_create(&graph);
+    if (status == 0)
+        status = kumi_gpt2_build(graph, &config, &(struct kumi_shape_of_batch){.n = N, .t = T});
+    if (status == 0)
+        status = kumi_trainer_create(world, graph, o, trainer);
+    kumi_graph_destroy(graph);
+    return status;
+}
+
+static int run(struct kumi_comm *world, struct kumi_trainer *trainer, const struct kumi_data *data)
+{
+    int32_t tokens[N * T], targets[N * T];
+    const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", targets}};
+    char digest[72];
+    int status = 0;
+    for (int step = 0; step < N_STEPS && status == 0; step++) {
+        status = kumi_data_train_batch(data, step, 0, N, tokens, targets);
+        if (status == 0)
+            status = kumi_trainer_step(trainer, batch, 2, NULL);
+    }
+    if (status == 0)
+        status = kumi_trainer_digest(trainer, digest);
+    if (status < 0)
+        return status;
+    return kumi_comm_rank(world) == 0 && ku_os_replace(digest_path, digest, strlen(digest)) < 0;
+}
+
+static int rank_main(void *arg)
+{
+    const char *path = text_path;
+    const struct kumi_data_options o = {.train = &path,
+                                        .n_train = 1,
+                                        .seq_len = T,
+                                        .vocab_size = VOCAB,
+                                        .global_batch = N,
+                                        .seed = 5};
+    struct kumi_comm *world;
+    struct kumi_trainer *trainer = NULL;
+    struct kumi_data *data = NULL;
+    (void)arg;
+    int status = kumi_comm_join(NULL, &world);
+    if (status < 0)
+        return status;
+    status = kumi_data_open(&o, &data);
+    if (status == 0)
+        status = create(world, &(struct kumi_trainer_options){.set = job.set}, &trainer);
+    if (status == 0)
+        status = run(world, trainer, data);
+    if (status < 0)
+        fprintf(stderr, "%s\n", kumi_last_error()->text);
+    kumi_trainer_destroy(trainer);
+    kumi_data_close(data);
+    kumi_comm_leave(world);
+    return status;
+}
+
+static void of_program(size_t r, size_t l, char digest[72])
+{
+    char *text;
+    size_t bytes;
+    job = (struct job){0};
+    add_sets(common, sizeof common / sizeof common[0]);
+    add_sets(rule[r].set, sizeof rule[r].set / sizeof rule[r].set[0]);
+    add_sets(layout[l].set, sizeof layout[l].set / sizeof layout[l].set[0]);
+    if (kumi_launch(rank_main, NULL, layout[l].n) != 0)
+        fail_msg("rule %zu, layout %zu", r, l);
+    assert_int_equal(ku_os_slurp(digest_path, 100, &text, &bytes), 0);
+    assert_int_equal(bytes, 71);
+    memcpy(digest, text, 71);
+    digest[71] = '\0';
+    free(text);
+}
+
+/* The same keys in the command's words, on one rank. */
+static void of_configuration(size_t r, char digest[72])
+{
+    char config[96], out[96], json[512];
+    struct kumi_train_result result;
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    snprintf(out, sizeof out, "%s/run-%zu", dir, r);
+    int n = snprintf(json, sizeof json,
+                     "{\"model\":{\"model_type\":\"gpt2\"," MODEL "},\"data\":{\"train\":\"%s\","
+                     "\"seq_len\":9,\"val_fraction\":0},\"train\":{\"global_batch\":8}}",
+                     text_path);
+    assert_int_equal(ku_os_replace(config, json, (size_t)n), 0);
+    job = (struct job){0};
+    add_sets(common, sizeof common / sizeof common[0]);
+    add_sets(rule[r].set, sizeof rule[r].set / sizeof rule[r].set[0]);
+    const struct kumi_train_options o = {.settings = {config, job.set, job.n}, .out = out};
+    if (kumi_train(&o, &result) < 0)
+        fail_msg("%s", kumi_last_error()->text);
+    assert_int_equal(kumi_ckpt_digest(out, 0, digest), 0);
+}
+
+static void as_a_configuration(void **state)
+{
+    char first[4][72], other[72];
+    (void)state;
+    for (size_t r = 0; r < sizeof rule / sizeof rule[0]; r++) {
+        of_configuration(r, first[r]);
+        for (size_t l = 0; l < sizeof layout / sizeof layout[0]; l++) {
+            of_program(r, l, other);
+            if (strcmp(first[r], other) != 0)
+                fail_msg("rule %zu, layout %zu: %s, not %s", r, l, other, first[r]);
+        }
+        for (size_t k = 0; k < r; k++) /* the keys were heard */
+            assert_string_not_equal(first[k], first[r]);
+    }
+}
+
+static void refuses(void **state)
+{
+    static const struct {
+        const char *set, *part;
+    } row[] = {
+        {"optimizer.type=adamax", "optimizer.type: \"adamax\""},
+        {"parallel.zero=4", "parallel.zero: 4"},
+        {"parallel.shard=2", "parallel.zero 0 keeps nothing in shards"},
+        {"memory.recompute=sometimes", "memory.recompute: \"sometimes\""},
+        {"memory.recompute={\"budget_gib\": 1e-6}", "with all blocks recomputed a rank holds"},
+        {"optimizer.groups=[{\"match\":\"*\",\"weightdecay\":0}]", "did you mean weight_decay?"},
+        {"optimizer.lrr=1", "optimizer.lrr: unknown"},
+        {"train.eval_every=5", "trainer: set: train.eval_every=5: not a trainer's; it takes keys"},
+        {"parallel.transport=thread", "trainer: set: parallel.transport=thread: not a trainer's"},
+        {"data.seq_len=5", "not a trainer's"},
+        {"checkpoint.every=5", "not a trainer's"},
+        {"optimizer", "not a trainer's"},
+        {"train.virtual_shards=3", "train.global_batch: 8 is no multiple of virtual_shards"},
+        {"schedule.type=linear", "trainer: schedule.type: linear: it ends, and nobody says where"},
+        {"schedule.type=warmup_decay_lr", "it ends, and nobody says where"},
+        {"schedule.per=epoch", "in epochs, which a trainer does not know"},
+        {"schedule.warmup_steps=1ep", "in epochs, which a trainer does not know"},
+    };
+    struct kumi_comm *world;
+    (void)state;
+    assert_int_equal(kumi_comm_join(NULL, &world), 0);
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        const char *const set[] = {row[i].set, NULL};
+        struct kumi_trainer *trainer = NULL;
+        int status = create(world, &(struct kumi_trainer_options){.set = set}, &trainer);
+        int wanted = strstr(row[i].set, "e-6") ? KUMI_ENOMEM : KUMI_EINVAL;
+        if (status != wanted || strstr(kumi_last_error()->text, row[i].part) == NULL)
+            fail_msg("%s: %d, %s", row[i].set, status, kumi_last_error()->text);
+        assert_null(trainer);
+    }
+    kumi_comm_leave(world);
+}
+
+/* Averages that are asked for are there; of none the trainer says so. */
+static void averages(void **state)
+{
+    static const char *const set[] = {"train.ema=0.5", "optimizer.lr=1e-2", NULL};
+    static int32_t tokens[N * T], targets[N * T];
+    const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", targets}};
+    struct kumi_comm *world;
+    struct kumi_trainer *trainer;
+    float weight[2][12], average[12];
+    double loss[2];
+    (void)state;
+    for (int i = 0; i < N * T; i++)
+        tokens[i] = i * 5 % VOCAB, targets[i] = (i * 5 + 5) % VOCAB;
+    assert_int_equal(kumi_comm_join(NULL, &world), 0);
+    assert_int_equal(create(world, &(struct kumi_trainer_options){.set = set}, &trainer), 0);
+    assert_int_equal(kumi_trainer_take_ema(trainer), KUMI_EINVAL); /* before the first update */
+    for (int step = 0; step < 3; step++)
+        assert_int_equal(kumi_trainer_step(trainer, batch, 2, NULL), 0);
+    assert_int_equal(kumi_trainer_evaluate(trainer, batch, 2, &loss[0]), 0);
+    assert_int_equal(kumi_trainer_read(trainer, "ln_f.weight", weight[0], 12), 0);
+    assert_int_equal(kumi_trainer_read(trainer, "ln_f.weight.ema", average, 12), 0);
+    assert_int_equal(kumi_trainer_take_ema(trainer), 0);
+    assert_int_equal(kumi_trainer_read(trainer, "ln_f.weight", weight[1], 12), 0);
+    assert_memory_equal(weight[1], average, sizeof average);
+    assert_memory_not_equal(weight[1], weight[0], sizeof average);
+    assert_int_equal(kumi_trainer_evaluate(trainer, batch, 2, &loss[1]), 0);
+    assert_true(loss[0] != loss[1]);
+    kumi_trainer_destroy(trainer);
+    assert_int_equal(create(world, NULL, &trainer), 0);
+    assert_int_equal(kumi_trainer_step(trainer, batch, 2, NULL), 0);
+    assert_int_equal(kumi_trainer_take_ema(trainer), KUMI_EINVAL);
+    assert_non_null(strstr(kumi_last_error()->text, "train.ema"));
+    kumi_trainer_destroy(trainer);
+    kumi_comm_leave(world);
+}
+
+static void faults(void **state)
+{
+    static const char *const set[] = {"memory.recompute={\"budget_gib\": 1}", "train.ema=0.5",
+                                      NULL};
+    struct kumi_comm *world;
+    int status = KUMI_ENOMEM;
+    (void)state;
+    assert_int_equal(kumi_comm_join(NULL, &world), 0);
+    for (int64_t at = 1; status == KUMI_ENOMEM; at += 1 + at / 8) {
+        char spec[32];
+        struct kumi_trainer *trainer = NULL;
+        snprintf(spec, sizeof spec, "mem:%lld", (long long)at);
+        ku_fault_set(spec);
+        status = create(world, &(struct kumi_trainer_options){.set = set}, &trainer);
+        ku_fault_set(NULL);
+        assert_true((status == 0) == (trainer != NULL));
+        kumi_trainer_destroy(trainer);
+    }
+    assert_int_equal(status, 0);
+    kumi_comm_leave(world);
+}
+
+static int setup(void **state)
+{
+    char text[700];
+    (void)state;
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)((i * 7 + i / 13) % VOCAB);
+    strcpy(dir, "/tmp/kumi-test-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    snprintf(text_path, sizeof text_path, "%s/text", dir);
+    snprintf(digest_path, sizeof digest_path, "%s/digest", dir);
+    return ku_os_replace(text_path, text, sizeof text);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return ku_os_rmtree(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_a_configuration),
+                                       cmocka_unit_test(refuses), cmocka_unit_test(averages),
+                                       cmocka_unit_test(faults)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
