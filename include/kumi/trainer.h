@@ -53,8 +53,7 @@ struct kumi_trainer_options {
      * NULL-terminated; NULL: none.
      *
      *     {"parallel.share_host_state=false", "parallel.zero=2", "memory.recompute=full",
-     *      "optimizer.groups=[{\"match\": \"*.bias\", \"weight_decay\": 0}]", "train.ema=0.999",
-     * NULL}
+     *      "optimizer.groups=[{\"match\": \"*.bias\", \"weight_decay\": 0}]", NULL}
      *
      * All of optimizer, schedule (in steps), precision, memory and parallel but what joining the
      * job decides (transport, timeout_s); of train micro_batch, accumulation, virtual_shards,
