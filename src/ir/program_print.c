@@ -53,6 +53,8 @@ static void print_instr(const struct ku_program *p, uint32_t at, int with_offset
         for (int a = 0; a < KU_N_AXES; a++)
             if (i->axes >> a & 1)
                 ku_str_add(out, " %s", ku_axis_name(a));
+        if (i->group)
+            ku_str_add(out, "(%d)", i->group);
     } else
         ku_str_add(out, "%s%s", ku_ops[i->op].name, i->accumulate ? "+" : "");
     int n_out = i->kind == KU_START ? (int)i->n_parts : i->n_out;

@@ -88,6 +88,7 @@
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
     X(I, axes, 0, 0)     /* convert: bit set of mesh axes whose placement changes */               \
     X(I, remat, 0, 0)    /* convert: later phases clone it */                                      \
+    X(I, by_micro, 0, 0) /* convert: over vs and ranks for each micro-batch, then over mb */       \
     X(I, kernel_h, 1, 0) /* conv2d, max_pool, avg_pool: the window, rows and columns */            \
     X(I, kernel_w, 1, 0)                                                                           \
     X(I, stride_h, 1, 0)                                                                           \

@@ -64,8 +64,8 @@ static ku_id host_of(const struct ku_graph *g, ku_id sumsq)
         return convert_of(g, x);
     ku_id a = convert_of(g, ku_in(g, &g->node[add], 0)),
           b = convert_of(g, ku_in(g, &g->node[add], 1));
-    if (a == 0 || b == 0 || a == b)
-        return 0;
+    if (a == 0 || b == 0 || a == b || g->attr[g->node[a].attr].by_micro)
+        return 0; /* by micro-batch, a collective adds what came before */
     return g->value[ku_in(g, &g->node[a], 0)].def > g->value[ku_in(g, &g->node[b], 0)].def ? a : b;
 }
 

@@ -66,6 +66,7 @@ struct ku_trainer {
     struct ku_trainer_metric *metric; /* of the graph, over the evaluation */
     int n_metrics;
     int64_t compile_ns;
+    int64_t n_steps, step_bytes; /* run by this rank; what it stored in collectives of theirs */
 };
 
 /*

@@ -41,6 +41,8 @@ struct dist_case {
     int recompute, every; /* enum ku_recompute; units of a group */
     int zero, replicate; /* stage; 0 = 1: with a stage and without sharing, n = replicate x shard */
     int prefetch, keep_gathered;
+    int by_micro; /* each micro-batch is reduced */
+    int group;    /* ranks that hold a unit between forward and backward; 0 = all */
     int64_t persist_below;
     enum kumi_dtype compute;
     const char *device; /* "ref", "cpu" */
@@ -103,6 +105,8 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .zero = c->zero,
                                  .prefetch = c->prefetch,
                                  .keep_gathered = c->keep_gathered,
+                                 .reshard_group = c->group,
+                                 .gather_bucket_bytes = c->bucket_bytes,
                                  .persist_below = c->persist_below};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
@@ -111,6 +115,7 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     o.mesh.extent[KU_AX_SHARD] = c->n / o.mesh.extent[KU_AX_REPLICATE];
     o.mesh.extent[KU_AX_VS] = c->v / c->n;
     o.mesh.extent[KU_AX_MB] = c->k;
+    o.mesh.mb_outer = c->by_micro;
     o.rule.lr = 1e-2;
     o.rule.clip = 1;
     o.rule.weight_decay = 0.1;
@@ -211,7 +216,7 @@ static inline void dist_run(struct dist_case *c)
 {
     int status = ku_job_threads(c->n, NULL, dist_rank, c);
     if (status < 0)
-        fail_msg("n=%d: %s", c->n, ku_err_get()->text);
+        fail_msg("n=%d zero=%d replicate=%d: %s", c->n, c->zero, c->replicate, ku_err_get()->text);
 }
 
 #endif

@@ -228,11 +228,15 @@ static void programs(void **state)
         int ranks, zero, replicate;
         enum kumi_dtype compute;
         const char *name;
-    } row[] = {{1, 0, 1, KUMI_F32, "program_1"},
-               {2, 0, 1, KUMI_F32, "program_2"},
-               {2, 1, 1, KUMI_BF16, "program_zero_1"},
-               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid"},
-               {2, 3, 1, KUMI_BF16, "program_zero_3"}};
+        int by_micro, group;
+    } row[] = {{1, 0, 1, KUMI_F32, "program_1", 0, 0},
+               {2, 0, 1, KUMI_F32, "program_2", 0, 0},
+               {2, 0, 1, KUMI_F32, "program_micro", 1, 0},
+               {2, 1, 1, KUMI_BF16, "program_zero_1", 0, 0},
+               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid", 0, 0},
+               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid_micro", 1, 0},
+               {2, 3, 1, KUMI_BF16, "program_zero_3", 0, 0},
+               {4, 3, 1, KUMI_BF16, "program_zero_3_group", 0, 2}};
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct ku_graph *g = network(12 * row[i].ranks);
@@ -243,6 +247,8 @@ static void programs(void **state)
             deal(&o, row[i].zero);
         o.mesh.extent[KU_AX_SHARD] /= row[i].replicate;
         o.mesh.extent[KU_AX_REPLICATE] *= row[i].replicate;
+        o.mesh.mb_outer = row[i].by_micro;
+        o.reshard_group = row[i].group;
         assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
         assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
         assert_int_equal(ku_program_print(p, 1, &text), 0);
@@ -254,13 +260,14 @@ static void programs(void **state)
 }
 
 /* No two buffers that live at one time share a byte, unless one was told to live in the other. */
-static void check_plan(int zero)
+static void check_plan(int zero, int by_micro)
 {
     struct ku_graph *g = network(24);
     struct ku_compile_opts o = options(2, KUMI_F32);
     struct ku_program *p;
     if (zero)
         deal(&o, zero);
+    o.mesh.mb_outer = by_micro;
     assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
     assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
     int pairs = 0;
@@ -286,7 +293,8 @@ static void plans_do_not_overlap(void **state)
 {
     (void)state;
     for (int zero = 0; zero <= 3; zero++)
-        check_plan(zero);
+        for (int by_micro = 0; by_micro < 2; by_micro++)
+            check_plan(zero, by_micro);
 }
 
 static void frozen_and_unused(void **state)
