@@ -30,6 +30,7 @@ enum key_type {
     T_SCALING,
     T_NUMBERS,
     T_RECOMPUTE,
+    T_RESHARD,
     T_GROUPS
 };
 enum key_mark { NUMERICS, LAYOUT };
@@ -55,6 +56,7 @@ struct key_row {
 #define MOST_SCALING(most)   (most), NULL
 #define MOST_NUMBERS(most)   (most), NULL
 #define MOST_RECOMPUTE(most) (most), NULL
+#define MOST_RESHARD(most)   (most), NULL
 #define MOST_GROUPS(most)    (most), NULL
 #define MOST_ENUM(most)      0, (most)
 static const struct key_row table[] = {
@@ -225,11 +227,12 @@ static int set_number(const struct ku_config *o, const struct key_row *row, cons
     char text[160];
     int64_t whole = 0;
     double real = json_is_number(v) ? json_number_value(v) : (double)NAN;
-    if (row->type == T_INT && ku_json_int(v, &whole) < 0)
+    int is_whole = row->type == T_INT || row->type == T_RESHARD;
+    if (is_whole && ku_json_int(v, &whole) < 0)
         real = (double)NAN;
     if (!(real >= row->least && real <= row->most))
         return ku_config_refuse(o, path, v, range_text(row, text));
-    if (row->type == T_INT)
+    if (is_whole)
         *(int64_t *)member = whole;
     else
         *(double *)member = real;
@@ -291,6 +294,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_SCALING:
     case T_NUMBERS:
     case T_RECOMPUTE:
+    case T_RESHARD:
     case T_GROUPS:
         return; /* zero already */
     }
@@ -318,6 +322,11 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         return set_numbers(o, row, path, v, member);
     case T_GROUPS:
         return ku_config_read_groups(o, path, v, member);
+    case T_RESHARD:
+        if (!json_is_boolean(v))
+            return set_number(o, row, path, v, member);
+        *(int64_t *)member = json_is_true(v) ? KU_RESHARD_ALL : KU_RESHARD_NONE;
+        return KUMI_OK;
     case T_BOOL:
         if (!json_is_boolean(v))
             return ku_config_refuse(o, path, v, "true or false");

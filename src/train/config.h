@@ -62,6 +62,9 @@ struct ku_recompute_key {
     struct ku_list match;
 };
 
+/* parallel.reshard_after_forward: true, false, or the ranks of a group. */
+enum { KU_RESHARD_ALL = 0, KU_RESHARD_NONE = 1 };
+
 #define KU_KEY_INT       int64_t
 #define KU_KEY_NUM       double
 #define KU_KEY_BOOL      int
@@ -74,6 +77,7 @@ struct ku_recompute_key {
 #define KU_KEY_SCALING   struct ku_lr_scaling
 #define KU_KEY_NUMBERS   struct ku_numbers
 #define KU_KEY_RECOMPUTE struct ku_recompute_key
+#define KU_KEY_RESHARD   int64_t
 #define KU_KEY_GROUPS    struct ku_groups
 struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;

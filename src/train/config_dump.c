@@ -22,6 +22,7 @@ struct row {
 #define WORDS_SCALING(most)   NULL
 #define WORDS_NUMBERS(most)   NULL
 #define WORDS_RECOMPUTE(most) NULL
+#define WORDS_RESHARD(most)   NULL
 #define WORDS_GROUPS(most)    NULL
 #define WORDS_ENUM(most)      most
 static const struct row table[] = {
