@@ -219,6 +219,27 @@ def accumulation(b):
     return result
 
 
+def zero(b):
+    """The stages of ZeRO in state of the ranks' own, by turns, the best turn of each; with the state shared on the host, where all stages
+    are one program; and PyTorch: DDP, FSDP2 without and with resharding."""
+    result, steps = {}, 4 if b.quick else 12
+    kinds = {"shared": ("parallel.zero=3",)}
+    kinds.update({f"stage {z}": ("parallel.share_host_state=false", f"parallel.zero={z}") for z in range(4)})
+    for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
+        for turn in range(1 if b.quick else 2):
+            for kind, sets in kinds.items():
+                name = f"kumi {kind} {dtype}"
+                b.say(name)
+                run = b.attempt(name, lambda: trial(b, GPT2, 2, 1, steps, (f"precision.compute={dtype}", *sets)))
+                if run and run["tps"] > (result.get(name) or {"tps": 0})["tps"]:
+                    result[name] = run
+        for shard in ("none", "grad", "full"):
+            name = f"torch {shard} {dtype}"
+            b.say(name)
+            result[name] = b.attempt(name, lambda: torch(b, 2, 1, dtype, False, 2 if b.quick else 8, "--shard", shard))
+    return result
+
+
 def long(b):
     sets = ("train.global_batch=1", "data.seq_len=1024")
     return compare(b, {}, GPT2, {"kumi": [(1, 2)], "torch": [(1, 2)]}, ("--batch", 1, "--tokens", 1024), sets, 5 if b.quick else 9,
@@ -482,4 +503,4 @@ def loader(b):
     return {"times": run["step_ms"]["median"] / run["data_ms"], "stalls": run["data_stalls"], "steps": run["step_ms"]["n"]}
 
 
-SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, long, nanogpt, llama, enja, resnet, start, checkpoint, loader)}
+SECTIONS = {f.__name__: f for f in (limits, ops, comm, gpt2, accumulation, zero, long, nanogpt, llama, enja, resnet, start, checkpoint, loader)}

@@ -121,7 +121,7 @@ def main():
 
 def measure_all(a, work, cpus):
     sections = a.section or list(measure.SECTIONS)
-    needs_torch = {"gpt2", "accumulation", "long", "nanogpt", "llama", "enja", "resnet", "comm"} & set(sections)
+    needs_torch = {"gpt2", "accumulation", "zero", "long", "nanogpt", "llama", "enja", "resnet", "comm"} & set(sections)
     env = environment(work + "/env") if needs_torch else None
     info = json.loads(subprocess.run([a.build + "/kumi", "info", "--json"], capture_output=True, text=True, check=True).stdout)
     machine = {"cpu": info["cpu"]["model"], "isa": info["cpu"]["isa"], "cpus": cpus, "versions": versions(env)}

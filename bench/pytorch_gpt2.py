@@ -4,7 +4,8 @@
 
     pytorch_gpt2.py --procs 2 --threads 1 --dtype bf16 --batch 4 --tokens 256 --steps 8 [--accumulate 8] [--compile]
 
-With --procs > 1 it is DistributedDataParallel over Gloo. The batch is that of all processes together in one backward;
+With --procs > 1 it is DistributedDataParallel over Gloo, or FSDP2: --shard grad keeps gathered parameters between forward and backward,
+full does not. The batch is that of all processes together in one backward;
 --accumulate takes so many of them for an update, and only the last is reduced.
 """
 import argparse
@@ -62,6 +63,26 @@ def pss():
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith("Pss:"))
 
 
+def sharded(model, a):
+    """FSDP2 by block; parameters and activations in bf16, masters, gradients and their sums in f32."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if a.dtype == "bf16" else MixedPrecisionPolicy()
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (a.procs,))
+    for block in model.h:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=a.shard == "full")
+    return fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=a.shard == "full")
+
+
+def only_last(model, is_last, a):
+    """Gradients are reduced in the last backward of an update alone."""
+    if a.procs == 1 or (is_last and a.shard == "none"):
+        return contextlib.nullcontext()
+    if a.shard == "none":
+        return model.no_sync()
+    model.set_requires_gradient_sync(is_last)
+    return contextlib.nullcontext()
+
+
 def worker(rank, a):
     torch.set_num_threads(a.threads)
     torch.manual_seed(1337)
@@ -69,7 +90,8 @@ def worker(rank, a):
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(a.port))
         torch.distributed.init_process_group("gloo", rank=rank, world_size=a.procs)
     model = GPT2(a.layers, a.heads, a.width, max(a.tokens, 64), a.vocab)
-    step_model = nn.parallel.DistributedDataParallel(model) if a.procs > 1 else model
+    is_sharded = a.procs > 1 and a.shard != "none"
+    step_model = sharded(model, a) if is_sharded else nn.parallel.DistributedDataParallel(model) if a.procs > 1 else model
     run = torch.compile(step_model) if a.compile else step_model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     rows = a.batch // a.procs
@@ -79,8 +101,8 @@ def worker(rank, a):
         begin = time.perf_counter()
         for i in range(a.accumulate):
             is_last = i + 1 == a.accumulate
-            with step_model.no_sync() if a.procs > 1 and not is_last else contextlib.nullcontext():
-                with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
+            with only_last(step_model, is_last, a):
+                with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16" and not is_sharded):
                     loss = run(ids, ids.roll(-1, 1)) / a.accumulate
                 loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -94,7 +116,7 @@ def worker(rank, a):
     if rank == 0:
         tokens, median = a.batch * a.tokens * a.accumulate, statistics.median(times)
         print(json.dumps({"peer": "pytorch " + torch.__version__, "procs": a.procs, "threads": a.threads, "dtype": a.dtype,
-                          "compiled": a.compile, "tokens": tokens, "step_ms": 1e3 * median, "least_ms": 1e3 * min(times),
+                          "compiled": a.compile, "shard": a.shard, "tokens": tokens, "step_ms": 1e3 * median, "least_ms": 1e3 * min(times),
                           "most_ms": 1e3 * max(times), "steps": len(times), "pss_bytes": int(held.item()),
                           "tps": tokens / median}), flush=True)
     if a.procs > 1:
@@ -108,6 +130,7 @@ def main():
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     p.add_argument("--compile", action="store_true")
+    p.add_argument("--shard", choices=["none", "grad", "full"], default="none")
     a = p.parse_args()
     assert math.gcd(a.batch, a.procs) == a.procs
     if a.procs > 1:

@@ -85,6 +85,17 @@ def pytorch(r):
     return checks
 
 
+def zero(r):
+    """Of stage 0, and of FSDP2 that reshards, in the same precision."""
+    checks, fsdp = [], 3 if r.is_amx() else 1.55
+    for dtype in "bf16", "f32":
+        tps = lambda kind: r.tps("zero", f"kumi {kind} {dtype}")
+        checks += [at_least(f"stage {z} {dtype}", ratio(tps(f"stage {z}"), tps("stage 0")), 0.93 if z == 3 else 0.98) for z in (1, 2, 3)]
+        checks += [at_least(f"stage 3 shared {dtype}", ratio(tps("shared"), tps("stage 0")), 0.93),
+                   at_least(f"stage 3 × FSDP2 {dtype}", ratio(tps("stage 3"), r.tps("zero", f"torch full {dtype}")), fsdp)]
+    return checks
+
+
 def long(r):
     return [at_least(dtype, ratio(r.tps("long", f"kumi 1x2 {dtype}"), r.best("long", "", dtype)), 1.2) for dtype in ("bf16", "f32")]
 
@@ -217,6 +228,7 @@ def checkpoints(r):
 
 ROWS = [("GPT-2 124M: share of the matrix peak, step time over the roofline T", gpt2_speed),
         ("GPT-2 124M against PyTorch", pytorch),
+        ("GPT-2 124M, stages of ZeRO against stage 0; against FSDP2", zero),
         ("One sample of 1,024 tokens, 1 rank × 2 threads, against PyTorch's best", long),
         ("nanoGPT's CPU setting against PyTorch", nanogpt),
         ("Llama, 1.6 M parameters, 1,024 tokens a step, against PyTorch", llama),
@@ -286,7 +298,7 @@ def details(files):
         out += ["", "| limit | | median | least | most |", "|---|--:|--:|--:|--:|"]
         for name, row in r.of("limits").items():
             out.append(f"| {name} | {row['value'] * 1e-9:.1f} G{row['unit']} | " + " | ".join(f"{row[k] * 1e-9:.1f}" for k in ("median", "least", "most")) + " |")
-    names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "long": "one sample of 1,024 tokens",
+    names = {"gpt2": "GPT-2 124M, 1,024 tokens", "accumulation": "GPT-2 124M, 8,192 tokens", "zero": "ZeRO, 1,024 tokens", "long": "one sample of 1,024 tokens",
              "nanogpt": "nanoGPT's CPU setting", "llama": "Llama, 1.6 M parameters", "enja": "English-Japanese Transformer", "resnet": "ResNet-18, 128 images"}
     rows = [("ResNet-20, 128 images" if who.startswith("small ") else title, who.removeprefix("small "), run)
             for key, title in names.items() for who, run in r.of(key).items() if run]

@@ -37,7 +37,9 @@ struct ku_weights {
         const struct ku_st_tensor *tensor; /* NULL: missing */
     } * from;                              /* [n] */
     int n;
-    char *wrapped; /* "module." */
+    char *wrapped;        /* "module." */
+    void (*tick)(void *); /* of long work, now and then; NULL: nobody wants to know */
+    void *tick_ctx;
     struct ku_weights_report report;
 };
 /*

@@ -72,6 +72,8 @@ static int write_tensor(struct writer *x, const struct ku_ckpt_tensor *t, int fd
         }
         if (ku_os_pwrite_full(fd, data, (size_t)n * each, (off_t)(at + (uint64_t)done * each)) < 0)
             return failed(x->dir);
+        if (x->w->tick)
+            x->w->tick(x->w->tick_ctx);
     }
     return KUMI_OK;
 }

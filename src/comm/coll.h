@@ -51,8 +51,9 @@ const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
 enum { KU_KEPT_IN = 1, KU_KEPT_OUT = 2, KU_KEPT_ADDEND = 4 };
 struct ku_coll_part {
     struct ku_ref in, out;
-    struct ku_ref addend; /* reduce_scatter, with has_addend: added to the sum before it is stored;
-                             complete where this rank keeps it when the work's turn comes */
+    struct ku_ref addend; /* reduce_scatter and all_reduce, with has_addend: added to the sum
+                             before it is stored; complete where this rank keeps it when the
+                             work's turn comes. all_reduce: equal on all ranks */
     int64_t count, first_block;
     int32_t block_count, has_addend;
     int kept; /* mask of KU_KEPT_* */
@@ -203,5 +204,7 @@ int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
 uint64_t ku_job_staged_bytes(const struct ku_job *job);
 /* Time in which this rank moved the bytes of programs, in waits and between tiles. */
 int64_t ku_job_moved_ns(const struct ku_job *job);
+/* Bytes of floating numbers that it stored for them: sums, to whomever, and copies. */
+uint64_t ku_job_moved_bytes(const struct ku_job *job);
 
 #endif

@@ -17,6 +17,7 @@
 #include "comm/private.h"
 #include "comm/stream.h"
 #include "tensor/blocks.h"
+#include "tensor/dtype.h"
 
 #include <string.h>
 
@@ -150,6 +151,12 @@ static void slice(const struct ku_work *w, int64_t count, int64_t first, int64_t
                     begin, end);
 }
 
+static void count_bytes(const struct ku_work *w, int64_t count, int n_dst)
+{
+    if (ku_dtype_is_float(w->coll.dtype))
+        w->comm->job->priv->moved_bytes += (uint64_t)count * (uint64_t)n_dst * each_bytes(w);
+}
+
 /* Elements [at, at + count); the range that this rank keeps begins at element `begin`. */
 static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part, int64_t begin,
                               int64_t at, int64_t count)
@@ -170,10 +177,11 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
     if (!to_all)
         o.dst[0] = ref_at(c->job, &part->out, c->job->local_rank) +
                    (part->kept & KU_KEPT_OUT ? kept : offset);
-    if (part->has_addend && !to_all)
+    if (part->has_addend)
         addend = ref_at(c->job, &part->addend, c->job->local_rank) +
                  (part->kept & KU_KEPT_ADDEND ? kept : offset);
     reduce(w, &o, addend, count);
+    count_bytes(w, count, o.n_dst);
     if (w->coll.see && w->coll.kind == KU_COLL_REDUCE_SCATTER)
         w->coll.see(w->coll.see_ctx, w->part, o.dst[0], count);
     return count;
@@ -216,10 +224,10 @@ static int program_copies(struct ku_work *w)
             if (w->coll.kind == KU_COLL_ALL_GATHER)
                 ku_blocks_range(part->count, part->block_count, part->first_block, c->n, i, &begin,
                                 &end);
-            deliver(w, out + begin * each,
-                    ref_at(c->job, &part->in, ku_comm_local(c, i)) +
-                        (part->kept & KU_KEPT_IN ? 0 : begin * each),
-                    (end - begin) * each);
+            const unsigned char *in = ref_at(c->job, &part->in, ku_comm_local(c, i)) +
+                                      (part->kept & KU_KEPT_IN ? 0 : begin * each);
+            deliver(w, out + begin * each, in, (end - begin) * each);
+            count_bytes(w, end - begin, in != out + begin * each);
         }
     }
     return 0;
@@ -548,7 +556,11 @@ void ku_move_inline(struct ku_work *w)
         o.dst[0] = out;
         o.n_dst = 1;
         o.n_streamed = 0;
-        reduce(w, &o, NULL, w->total);
+        reduce(w, &o,
+               coll->n_parts && coll->part->has_addend
+                   ? ref_at(c->job, &coll->part->addend, c->job->local_rank)
+                   : NULL,
+               w->total);
         return;
     case KU_COLL_BROADCAST:
         if (c->me != coll->root)

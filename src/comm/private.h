@@ -51,6 +51,7 @@ struct ku_job_private {
     struct ku_tickets tickets[KU_SLOTS];
     uint64_t staged_bytes;
     int64_t moved_ns;
+    uint64_t moved_bytes;
     int *socket; /* local rank 0: to each other rank; others: [0], to rank 0; -1 none */
     int n_sockets;
     struct ku_service *service;

@@ -213,14 +213,14 @@ void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s)
     size_t each = kumi_dtype_bytes(s->dtype);
     int64_t block = (int64_t)((s->n_streamed || s->addend ? STREAM_BYTES : BLOCK_BYTES) / each);
     int is_plain = s->wire == s->dtype && s->divide <= 1, n_plain = s->n_dst - s->n_streamed;
-    KU_ASSERT(!s->addend || (is_plain && s->reduce == KUMI_SUM));
+    KU_ASSERT(!s->addend || (s->divide <= 1 && s->reduce == KUMI_SUM));
     memset(w.side, 0, sizeof w.side);
     for (int64_t at = 0; at < s->count; at += block) {
         int64_t n = s->count - at < block ? s->count - at : block;
         size_t offset = (size_t)at * each, bytes = (size_t)n * each;
         const void *result;
         reduce_block(&w, s, pair, at, n);
-        if (s->addend) {
+        if (s->addend && is_plain) {
             if (w.n > 1)
                 combine(&w, pair, n);
             w.node[w.n++] = (const unsigned char *)s->addend + offset;
@@ -229,6 +229,9 @@ void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s)
             result = (unsigned char *)s->dst[0] + offset;
         } else {
             result = finish_root(&w, s, pair, last, n);
+            if (s->addend && !is_plain)
+                k->pair[s->dtype][KU_PAIR_SUM](last, NULL, last,
+                                               (const unsigned char *)s->addend + offset, n);
             for (int d = 0; d < n_plain; d++) {
                 void *to = (unsigned char *)s->dst[d] + offset;
                 if (to != result)

@@ -31,8 +31,8 @@ struct ku_sum {
     enum kumi_dtype dtype,
         wire; /* wire != dtype: f32 data, every leaf and node rounds to bf16 or f16 */
     enum kumi_reduce reduce; /* premul_sum: sources are scaled already */
-    const void *addend;      /* a sum whose wire is its dtype: added to it, rounded once more, last;
-                                may be a dst. NULL: nothing */
+    const void *addend;      /* added to a sum, in dtype, rounded once more, last; may be a dst.
+                                NULL: nothing */
     int divide;              /* avg: by this many ranks; else 0 */
     int n_streamed;          /* the last so many dst bypass the caches and are fenced on return;
                                 none of them is a src */

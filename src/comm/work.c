@@ -626,3 +626,8 @@ int64_t ku_job_moved_ns(const struct ku_job *job)
 {
     return job->priv->moved_ns;
 }
+
+uint64_t ku_job_moved_bytes(const struct ku_job *job)
+{
+    return job->priv->moved_bytes;
+}

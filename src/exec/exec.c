@@ -128,9 +128,11 @@ static void bind_squares(struct ku_exec *e, const struct ku_instr *i, struct ku_
     coll->see_ctx = s;
 }
 
-/* The communicator of these mesh axes. */
-static struct ku_comm *comm_of(const struct ku_exec *e, int axes)
+/* The communicator of these mesh axes, or of a group on them. */
+static struct ku_comm *comm_of(const struct ku_exec *e, int axes, int group)
 {
+    if (group)
+        return e->comms.group;
     if (e->comms.shard && axes == 1 << KU_AX_SHARD)
         return e->comms.shard;
     if (e->comms.replicate && axes == 1 << KU_AX_REPLICATE)
@@ -170,6 +172,7 @@ static struct ku_coll_part bind_part(const struct ku_exec *e, const struct ku_op
         part.count = ku_shape_count(&own.shape);
         part.in.off += own.offset;
         part.out.off += own.offset;
+        part.kept = 0;
         return part;
     }
     part.kept |= p->buffer[o->buffer].is_kept ? KU_KEPT_IN : 0;
@@ -181,7 +184,7 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
                       struct step *s)
 {
     const struct ku_program *p = e->program;
-    struct ku_comm *comm = comm_of(e, i->axes);
+    struct ku_comm *comm = comm_of(e, i->axes, i->group);
     KU_ASSERT(comm != NULL);
     struct ku_coll coll = {.kind = kind_of(i->op),
                            .reduce = i->reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,

@@ -48,6 +48,7 @@ struct ku_exec;
 struct ku_exec_comms {
     struct ku_comm *dp;                /* of all data-parallel ranks */
     struct ku_comm *replicate, *shard; /* of one axis, where both have more than one rank */
+    struct ku_comm *group; /* of neighbours on axis shard, where parameters are kept in groups */
 };
 int ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
                  const struct ku_device_ops *ops, void *device, const struct ku_exec_comms *comms,

@@ -145,6 +145,13 @@ static int layout(struct reader *r, const struct ku_shape *s, struct ku_layout *
             return bad(r, "a placement is axis:C, R, P, Z or S(dim)");
         r->p += 2;
         l->at[a].kind = (uint8_t)(kind - kinds);
+        if (l->at[a].kind == KU_Z && skip(r, "(")) {
+            int64_t group;
+            KU_TRY(number(r, &group));
+            if (group < 1 || group > UINT16_MAX || !skip(r, ")"))
+                return bad(r, "Z(g) is blocks of g neighbours");
+            l->at[a].dim = (uint16_t)group;
+        }
         if (l->at[a].kind != KU_S)
             continue;
         int dim = r->p[0] == '(' && r->p[1] && r->p[2] == ')' ? ku_shape_find(s, r->p[1]) : -1;
@@ -404,6 +411,7 @@ static int mesh_line(struct reader *r)
         if (extent < 1 || extent > INT32_MAX)
             return bad(r, "an extent is at least 1");
         r->g->mesh.extent[a] = (int)extent;
+        r->g->mesh.mb_outer |= a == KU_AX_MB && i == KU_AX_VS;
     }
     return KUMI_OK;
 }

@@ -73,8 +73,10 @@ static void print_node(const struct ku_graph *g, ku_id id, struct ku_str *out)
 int ku_graph_print(const struct ku_graph *g, struct ku_str *out)
 {
     ku_str_add(out, "kumi graph 1\nmesh");
-    for (int a = 0; a < KU_N_AXES; a++)
+    for (int i = 0; i < KU_N_AXES; i++) { /* in nesting order */
+        int a = g->mesh.mb_outer && i >= KU_AX_VS ? KU_AX_VS + KU_AX_MB - i : i;
         ku_str_add(out, " %s=%d", ku_axis_name(a), g->mesh.extent[a]);
+    }
     ku_str_add(out, "\n");
     for (ku_id t = 1; t < g->n_tensors; t++)
         print_tensor(g, &g->tensor[t], out);

@@ -68,8 +68,9 @@ static int block_members(const struct ku_mesh *m, const struct ku_layout *l,
     *me = 0;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
         if (l->at[a].kind == KU_Z) {
-            *me = *me * m->extent[a] + c->at[a];
-            n *= m->extent[a];
+            int each = l->at[a].dim ? l->at[a].dim : m->extent[a];
+            *me = *me * each + c->at[a] % each;
+            n *= each;
         }
     return n;
 }
@@ -166,6 +167,7 @@ uint64_t ku_program_hash(const struct ku_program *p)
         h = ku_hash64_mix(h, (uint64_t)x->kind | (uint64_t)x->op << 8 | (uint64_t)x->axes << 24 |
                                  (uint64_t)x->reduce << 32 | (uint64_t)x->wire << 36 |
                                  (uint64_t)x->handle << 40);
+        h = x->group ? ku_hash64_mix(h, x->group) : h;
         for (uint32_t k = 0; k < x->n_parts; k++) {
             const struct ku_operand *o = &p->operand[x->operand + x->n_in + k];
             h = ku_hash64_mix(h, (uint64_t)ku_shape_count(&p->shape[o->shape]) ^ (uint64_t)o->dtype

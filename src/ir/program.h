@@ -112,6 +112,7 @@ struct ku_instr {
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */
     uint8_t axes;       /* start: the communicator's mesh axes, a mask */
+    uint16_t group;     /* start: of so many neighbours on the one axis; 0: all */
     uint8_t reduce;     /* start: enum ku_fold */
     uint8_t wire;    /* start: the parts' dtype, or a narrower one that leaves and sums round to */
     uint32_t handle; /* start opens it, the wait that names it closes it */

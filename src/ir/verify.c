@@ -72,6 +72,8 @@ static int verify_convert(const struct ku_graph *g, ku_id id)
         return broken(g, id, "stats goes in and comes out");
     if (n->n_in == 1)
         return KUMI_OK;
+    if (g->attr[n->attr].by_micro && n->n_in > 2)
+        return broken(g, id, "adds what came before, and another use");
     const struct ku_layout *x = &g->layout[g->value[ku_out(g, id, 0)].layout];
     struct ku_layout stats = g->layout[g->value[ku_in(g, n, 1)].layout];
     for (int axis = 0; axis < KU_N_AXES; axis++)

@@ -98,7 +98,8 @@
     X(E, wire, -1, ku_attr_dtypes) /* convert, fold: parts and sums round to it; -1: their own */  \
     X(I, axes, 0, 0)               /* convert: bit set of mesh axes whose placement changes */     \
     X(I, remat, 0, 0)              /* convert: later phases clone it */                            \
-    X(I, kernel_h, 1, 0)           /* conv2d, max_pool, avg_pool: the window, rows and columns */  \
+    X(I, by_micro, 0, 0) /* convert: over vs and ranks for each micro-batch, then over mb */       \
+    X(I, kernel_h, 1, 0) /* conv2d, max_pool, avg_pool: the window, rows and columns */            \
     X(I, kernel_w, 1, 0)                                                                           \
     X(I, stride_h, 1, 0)                                                                           \
     X(I, stride_w, 1, 0)                                                                           \

@@ -2,8 +2,8 @@
 /*
  * Collectives that travel together. Gradients in the order in which backward completes them, up to
  * bucket_bytes each, the first up to first_bucket_bytes so that it starts early (DDP's rule); the
- * small sums of loss and metrics in one bucket per fold; gathers in the
- * order of updates; those of parameters by unit. Elements are reduced one by one, so no
+ * small sums of loss and metrics in one bucket per fold; gathers in the order of updates, those of
+ * parameters by unit, up to gather_bucket_bytes. Elements are reduced one by one, so no
  * grouping can change a bit.
  */
 #include "base/err.h"
@@ -44,10 +44,14 @@ static int is_gather(const struct ku_graph *g, ku_id n)
 static int is_alike(const struct ku_graph *g, ku_id a, ku_id b)
 {
     const struct ku_value *x = &g->value[ku_out(g, a, 0)], *y = &g->value[ku_out(g, b, 0)];
+    if (g->node[a].phase != KU_PH_O &&
+        g->value[ku_in(g, &g->node[a], 0)].layout != g->value[ku_in(g, &g->node[b], 0)].layout)
+        return 0; /* one group of ranks */
     return x->dtype == y->dtype && x->layout == y->layout && g->node[a].phase == g->node[b].phase &&
            (g->node[a].phase == KU_PH_O || g->node[a].path == g->node[b].path) &&
            g->attr[g->node[a].attr].reduce == g->attr[g->node[b].attr].reduce &&
-           g->attr[g->node[a].attr].wire == g->attr[g->node[b].attr].wire;
+           g->attr[g->node[a].attr].wire == g->attr[g->node[b].attr].wire &&
+           g->attr[g->node[a].attr].by_micro == g->attr[g->node[b].attr].by_micro;
 }
 
 static int64_t bytes_of(const struct ku_graph *g, ku_id n)
@@ -97,13 +101,15 @@ static int fill_buckets(struct ku_graph *g, const struct ku_compile_opts *o, enu
             continue;
         int is_gradient =
             kind == SUMS && g->node[g->value[ku_in(g, &g->node[list[i]], 0)].def].phase != KU_PH_F;
-        int64_t most = is_gradient && g->n_buckets <= 1 ? o->first_bucket_bytes : o->bucket_bytes,
+        int64_t most = is_gradient && g->n_buckets <= 1 ? o->first_bucket_bytes
+                       : kind == SUMS                   ? o->bucket_bytes
+                                                        : o->gather_bucket_bytes,
                 bytes = 0;
         uint32_t n_group = 0;
         for (uint32_t j = i; j < n; j++) {
             if (list[j] == 0 || !is_alike(g, list[i], list[j]))
                 continue;
-            if (n_group && bytes + bytes_of(g, list[j]) > most && kind != UNITS)
+            if (n_group && bytes + bytes_of(g, list[j]) > most && (kind == SUMS || most > 0))
                 break;
             bytes += bytes_of(g, list[j]);
             group[n_group++] = list[j];

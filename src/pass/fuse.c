@@ -64,8 +64,10 @@ static ku_id host_of(const struct ku_graph *g, ku_id sumsq)
         return convert_of(g, x);
     ku_id a = convert_of(g, ku_in(g, &g->node[add], 0)),
           b = convert_of(g, ku_in(g, &g->node[add], 1));
-    if (a == 0 || b == 0 || a == b || g->attr[g->node[a].attr].wire >= 0)
-        return 0; /* a collective that rounds on its way adds nothing to what arrives */
+    if (a == 0 || b == 0 || a == b || g->attr[g->node[a].attr].wire >= 0 ||
+        g->attr[g->node[a].attr].by_micro)
+        return 0; /* a collective that rounds on its way adds nothing to what arrives; by
+                   * micro-batch, it adds what came before */
     return g->value[ku_in(g, &g->node[a], 0)].def > g->value[ku_in(g, &g->node[b], 0)].def ? a : b;
 }
 

@@ -7,7 +7,8 @@
  *
  *   folds   the k micro-batches of a shard add up in order (an op with an accumulate form adds in
  * place); shards pair like binary counting: after shard s, as many partial sums merge as s has
- * trailing ones. That is the neighbour tree (0,1) (2,3) .. with log2(V/dp) partial sums alive.
+ * trailing ones. That is the neighbour tree (0,1) (2,3) .. with log2(V/dp) partial sums alive. By
+ * micro-batch, each number's shards pair alike, ranks add that, and it is added to what they keep.
  *   stacks  what is to lie side by side over mb is made in its place of the shard's stack; stacks
  * of shards merge as above. buckets a bucket's collective starts where its last operand is complete
  * (overlap) and is waited for where O first needs it.
@@ -187,7 +188,7 @@ static void analyse(struct ku_lower *l)
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
         if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1 &&
-            !ku_bucket_is_gather(g, n))
+            !ku_bucket_is_gather(g, n) && !ku_gather_is_slice(g, n))
             l->wire[ku_in(g, node, 0)] = 1;
         if (node->op == KU_OP_NONE || node->phase != KU_PH_O)
             continue;
@@ -203,6 +204,7 @@ static void analyse(struct ku_lower *l)
         if (is_micro_phase(g->node[g->value[from].def].phase)) {
             l->fold[from].convert = n;
             l->fold[from].is_stack = g->attr[node->attr].stack > 0;
+            l->fold[from].by_micro = (int)g->attr[node->attr].by_micro;
         } else if (l->dp > 1 && !ku_bucket_is_gather(g, n))
             l->wire[from] = 1;
     }
@@ -222,12 +224,13 @@ static void analyse(struct ku_lower *l)
     }
 }
 
-/* After the last micro-batch of a shard: merge as many partial sums as the shard's number has
- * trailing ones. */
+/* After a shard's last micro-batch, by_micro after each: merge as many partial sums as the shard's
+ * number has trailing ones. */
 static int carry(struct ku_lower *l, ku_id value, int shard)
 {
     struct ku_fold_state *f = &l->fold[value];
     int level = 0;
+    f->sum = *ku_lower_sum(l, value);
     for (; (shard >> level) & 1; level++) {
         KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
         f->sum = f->level[level];
@@ -264,8 +267,13 @@ static int lower_sync(struct ku_lower *l, ku_id n)
 static int lower_block(struct ku_lower *l, int is_backward, int u)
 {
     const struct ku_graph *g = l->g;
+    struct ku_coord at = {0};
+    ku_mesh_micro(&g->mesh, u, &at);
     l->micro = u;
+    l->vs = at.at[KU_AX_VS], l->mb = at.at[KU_AX_MB];
     l->phase = is_backward ? KU_PH_W : KU_PH_F;
+    if (is_backward && g->mesh.mb_outer)
+        KU_TRY(ku_bucket_settle(l));
     KU_TRY(ku_gather_begin(l, is_backward ? KU_PH_I : KU_PH_F));
     for (ku_id n = 1; n < g->n_nodes; n++) {
         const struct ku_node *node = &g->node[n];
@@ -274,13 +282,16 @@ static int lower_block(struct ku_lower *l, int is_backward, int u)
         if (node->op == KU_OP_NONE || !is_mine)
             continue;
         if (node->op == KU_OP_convert) {
-            KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : lower_sync(l, n));
+            if (!ku_gather_is_slice(g, n))
+                KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : lower_sync(l, n));
             continue;
         }
         KU_TRY(ku_lower_compute(l, n));
-        for (int i = 0; i < node->n_out && u % l->n_mb == l->n_mb - 1; i++)
-            if (l->fold[ku_out(g, n, i)].convert)
-                KU_TRY(carry(l, ku_out(g, n, i), u / l->n_mb));
+        for (int i = 0; i < node->n_out; i++) {
+            const struct ku_fold_state *f = &l->fold[ku_out(g, n, i)];
+            if (f->convert && (f->by_micro || l->mb == l->n_mb - 1))
+                KU_TRY(carry(l, ku_out(g, n, i), l->vs));
+        }
     }
     return KUMI_OK;
 }
@@ -295,6 +306,8 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     l->buffer[to] = f->convert ? f->sum : l->buffer[from];
     if (g->node[n].n_in > 1)
         l->buffer[ku_out(g, n, 1)] = l->buffer[ku_in(g, &g->node[n], 1)];
+    if (f->convert && f->by_micro)
+        l->buffer[to] = f->kept;
     if (l->dp == 1)
         return KUMI_OK;
     if (!f->convert && ku_layout_has(&g->layout[g->value[to].layout], KU_Z) &&
@@ -403,8 +416,11 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.fold = ku_calloc(g->n_values, sizeof *l.fold);
     l.bucket = ku_calloc(g->n_buckets + 1, sizeof *l.bucket);
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
+    if (g->mesh.mb_outer)
+        l.shard_sum = ku_calloc(g->n_values * (size_t)l.n_vs, sizeof *l.shard_sum);
     int status = KUMI_ENOMEM;
-    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.workspace)
+    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.workspace &&
+        (l.shard_sum || !g->mesh.mb_outer))
         status = ku_gather_init(&l);
     if (status == KUMI_OK)
         status = lower_all(&l);
@@ -416,5 +432,6 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     ku_free(l.fold);
     ku_free(l.bucket);
     ku_free(l.workspace);
+    ku_free(l.shard_sum);
     return status;
 }

@@ -7,12 +7,15 @@
 enum { KU_CAP_INSTR, KU_CAP_BUFFER, KU_CAP_OPERAND }; /* of ku_program.cap */
 enum { KU_MAX_LEVELS = 32 /* of the tree over virtual shards: 2^32 shards */ };
 
-/* A value that micro-batches make and that O completes: the fold over mb, then the tree over vs. */
+/* A value that micro-batches make and that O completes: the fold over mb, then the tree over vs;
+ * by_micro the tree over vs and the collective of each micro-batch, then the fold over mb. */
 struct ku_fold_state {
     ku_id convert; /* in O; 0 = this value is not folded */
     int is_stack;  /* over mb side by side: buffers have the shape of the convert's result */
+    int by_micro;  /* the sum over shards and ranks of each micro-batch is added to `kept` */
     ku_id sum;     /* buffer of the shard at hand; at the end, of the rank's whole part */
-    ku_id kept; /* buffer of the blocks that the rank keeps of the sum over ranks; 0 = in place */
+    ku_id kept;  /* buffer of the blocks that the rank keeps of the sum over ranks; 0 = in place */
+    ku_id piece; /* by_micro: of the sum over shards of ranks that replicas are to add; 0 = none */
     ku_id level[KU_MAX_LEVELS];
     int32_t bucket; /* -1: none */
 };
@@ -23,6 +26,7 @@ enum ku_bucket_phase { KU_BUCKET_OPEN, KU_BUCKET_STARTED, KU_BUCKET_SPREADING, K
 struct ku_bucket_state {
     enum ku_bucket_phase phase;
     uint32_t n_open, handle; /* operands not yet complete; of the collective under way */
+    int mb;                  /* the micro-batch whose sums it is about */
 };
 
 /* A unit's gather: a bucket of converts outside O. */
@@ -47,19 +51,33 @@ struct ku_lower {
     struct ku_unit_state *unit; /* per bucket */
     uint32_t *unit_order, n_units;
     uint32_t *unit_of; /* per node: the bucket that it is in, + 1 */
+    ku_id *slice;      /* per gather: the convert that keeps a group's blocks of it, 0 = none */
     uint32_t turn;     /* blocks so far */
     size_t *workspace; /* per node, bytes + 1; 0 = not asked yet */
     int32_t micro;     /* at hand, -1 = once a step */
+    int vs, mb;        /* where it stands */
     uint8_t phase;     /* of collectives that start while it runs */
     int n_micro, n_mb, n_vs, dp;
+    ku_id *shard_sum; /* with mb outer, per value and shard: the sum of the shard so far */
 };
+/* The buffer of the shard at hand for a folded value. */
+static inline ku_id *ku_lower_sum(struct ku_lower *l, ku_id value)
+{
+    return l->shard_sum && !l->fold[value].by_micro
+               ? &l->shard_sum[(size_t)value * (size_t)l->n_vs + (size_t)l->vs]
+               : &l->fold[value].sum;
+}
 
 /* lower_bucket.c: collectives of buckets. */
 int ku_bucket_is_gather(const struct ku_graph *g, ku_id node);
+/* A convert that keeps a group's blocks of what forward gathered; lowered with the gather. */
+int ku_gather_is_slice(const struct ku_graph *g, ku_id node);
 /* An operand is complete, or no bucket's: with overlap a bucket starts with its last one. */
 int ku_bucket_ready(struct ku_lower *l, ku_id value);
 /* What the bucket's converts make is there from here on. */
 int ku_bucket_finish(struct ku_lower *l, uint32_t bucket);
+/* Those under way are finished with. */
+int ku_bucket_settle(struct ku_lower *l);
 /* A convert that gathers blocks, in a bucket or alone. */
 int ku_bucket_gather(struct ku_lower *l, ku_id node);
 
@@ -76,6 +94,8 @@ ku_id ku_program_add_buffer(struct ku_program *p, const struct ku_buffer *b); /*
 int ku_lower_compute(struct ku_lower *l, ku_id node);
 /* is_tree: of shards, whose sums round to the convert's wire; else of micro-batches. */
 int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);
+/* Copies this rank's blocks of a whole value into memory of their own: a convert C -> Z. */
+int ku_lower_slice(struct ku_lower *l, ku_id convert);
 int ku_lower_start(struct ku_lower *l, int kind, int axes /* a mask */, int reduce,
                    const struct ku_operand *stats /* NULL: no part adds to it */,
                    const struct ku_operand *part, uint32_t n_parts, ku_id path, uint32_t *handle);

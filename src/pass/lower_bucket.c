@@ -8,6 +8,10 @@
  *     bucket   0        1        2           3
  *     starts   scatter  scatter  scatter     scatter
  *     ends                       0 -> kept   1 -> kept
+ *
+ * So it does where each micro-batch is reduced (grad_sync: micro): from the second on a collective
+ * adds what is kept of those before it, and it ends while the next micro-batch runs: before that
+ * one's backward at the latest, so that no two micro-batches' gradients lie side by side.
  */
 #include "base/err.h"
 #include "base/exact.h"
@@ -41,12 +45,18 @@ static int sum_axes(const struct ku_lower *l, uint32_t b)
     return ku_lower_axes(l, converts(l, b)[0]) & ~block_axes(l, b);
 }
 
+/* Whether each micro-batch is reduced and added to what the rank keeps. */
+static int is_by_micro(const struct ku_lower *l, uint32_t b)
+{
+    return (int)l->g->attr[l->g->node[converts(l, b)[0]].attr].by_micro;
+}
+
 /* Whether it is finished with while backward runs. */
 static int moves_on(const struct ku_lower *l, uint32_t b)
 {
     int axes = block_axes(l, b);
-    return !ku_bucket_is_gather(l->g, converts(l, b)[0]) && axes &&
-           (l->p->zero >= 2 || sum_axes(l, b));
+    return !ku_bucket_is_gather(l->g, converts(l, b)[0]) &&
+           (is_by_micro(l, b) || (axes && (l->p->zero >= 2 || sum_axes(l, b))));
 }
 
 /* Where a convert adds squares: converts stand in front of the chain that begins in A. */
@@ -74,19 +84,43 @@ static void set_wire(struct ku_lower *l, ku_id convert)
         l->p->instr[l->p->n_instrs - 1].wire = (uint8_t)wire;
 }
 
-/* Where the blocks of a reduced value go: to memory of their own, so that its own is free. */
-static int keep_blocks(struct ku_lower *l, uint32_t b)
+/* Memory of its own for what a rank keeps of a reduced value: its blocks, or all of it. */
+static ku_id keep(struct ku_lower *l, ku_id value, int arena)
+{
+    ku_id layout = l->g->value[value].layout;
+    return ku_layout_has(&l->g->layout[layout], KU_Z)
+               ? ku_lower_kept_buffer(l, value, layout, arena, KU_CL_GRAD)
+               : ku_lower_buffer(l, value, arena, KU_CL_GRAD);
+}
+
+/* Where reduced values go, so that their own memory is free. */
+static int keep_reduced(struct ku_lower *l, uint32_t b)
 {
     int arena = sum_axes(l, b) ? KU_AR_WIRE : KU_AR_STEP; /* replicas address them */
     for (uint32_t i = 0; i < l->g->bucket[b].n; i++) {
         ku_id convert = converts(l, b)[i], to = ku_out(l->g, convert, 0);
         struct ku_fold_state *f = &l->fold[ku_in(l->g, &l->g->node[convert], 0)];
-        f->kept = ku_lower_kept_buffer(l, to, l->g->value[to].layout, arena, KU_CL_GRAD);
+        if (f->by_micro && block_axes(l, b) && sum_axes(l, b) &&
+            (f->piece = keep(l, to, KU_AR_WIRE)) == 0)
+            return ku_err_get()->status;
+        if (f->by_micro && l->mb > 0)
+            continue;
+        f->kept = keep(l, to, arena);
         if (f->kept == 0)
             return ku_err_get()->status;
         l->p->buffer[f->kept].micro = -1;
     }
     return KUMI_OK;
+}
+
+/* The last collective of a micro-batch adds what those before it have left; that of replicas may
+ * start while the next one runs. */
+static void add_earlier(const struct ku_lower *l, const struct ku_fold_state *f,
+                        struct ku_operand *part)
+{
+    part->out = f->kept;
+    if (f->by_micro && l->bucket[f->bucket].mb > 0)
+        part->addend = f->kept;
 }
 
 /* A convert's part of its bucket's collective, and the stats that it adds to. */
@@ -97,8 +131,11 @@ static struct ku_operand part_of(const struct ku_lower *l, ku_id convert, struct
     const struct ku_fold_state *f = &l->fold[ku_in(g, n, 0)];
     ku_id to = ku_out(g, convert, 0);
     struct ku_operand part = ku_lower_operand(l, to, f->sum, g->value[to].layout);
-    part.out = f->kept;
-    if (n->n_in == 1)
+    if (f->piece)
+        part.out = f->piece;
+    else
+        add_earlier(l, f, &part);
+    if (n->n_in == 1 || (f->by_micro && l->mb < l->n_mb - 1))
         return part;
     if (n->n_in > 2) {
         const struct ku_fold_state *other = &l->fold[sum_of(l, ku_in(g, n, 2))];
@@ -118,8 +155,8 @@ static int start_reduction(struct ku_lower *l, uint32_t b)
     struct ku_operand *part = ku_calloc(n, sizeof *part), stats = {0};
     int blocks = block_axes(l, b), kind = blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE;
     int status = part ? KUMI_OK : KUMI_ENOMEM;
-    if (status == KUMI_OK && blocks && l->p->zero >= 2)
-        status = keep_blocks(l, b);
+    if (status == KUMI_OK && ((blocks && l->p->zero >= 2) || is_by_micro(l, b)))
+        status = keep_reduced(l, b);
     for (uint32_t i = 0; i < n && status == KUMI_OK; i++)
         part[i] = part_of(l, convert[i], &stats);
     if (status == KUMI_OK)
@@ -145,7 +182,10 @@ static int start_spreading(struct ku_lower *l, uint32_t b)
     for (uint32_t i = 0; i < n; i++) {
         const struct ku_fold_state *f = &l->fold[ku_in(g, &g->node[convert[i]], 0)];
         ku_id to = ku_out(g, convert[i], 0);
-        part[i] = ku_lower_operand(l, to, f->kept ? f->kept : f->sum, g->value[to].layout);
+        ku_id from = f->piece ? f->piece : f->kept ? f->kept : f->sum;
+        part[i] = ku_lower_operand(l, to, from, g->value[to].layout);
+        if (f->piece)
+            add_earlier(l, f, &part[i]);
     }
     int status = ku_lower_start(l, KU_X_ALL_REDUCE, sum_axes(l, b),
                                 (int)g->attr[g->node[convert[0]].attr].reduce, NULL, part, n,
@@ -202,6 +242,23 @@ static int advance(struct ku_lower *l, uint32_t b)
     return is_over ? KUMI_OK : start_spreading(l, b);
 }
 
+/* Those under way, oldest first: the third last is finished with, the second last moves on. */
+static int make_way(struct ku_lower *l, uint32_t b)
+{
+    uint32_t *f = l->in_flight;
+    for (int i = 0; i < 3 && is_by_micro(l, b); i++) /* the micro-batch before */
+        if (f[i] == b + 1) {
+            KU_TRY(ku_bucket_finish(l, b));
+            f[i] = 0;
+        }
+    if (f[0])
+        KU_TRY(ku_bucket_finish(l, f[0] - 1));
+    if (f[1])
+        KU_TRY(advance(l, f[1] - 1));
+    f[0] = f[1], f[1] = f[2], f[2] = b + 1;
+    return KUMI_OK;
+}
+
 static int start_bucket(struct ku_lower *l, uint32_t b)
 {
     if (ku_bucket_is_gather(l->g, converts(l, b)[0])) {
@@ -209,15 +266,10 @@ static int start_bucket(struct ku_lower *l, uint32_t b)
         return start_gathers(l, converts(l, b), l->g->bucket[b].n, &l->bucket[b].handle);
     }
     KU_TRY(start_addends(l, b));
-    if (moves_on(l, b)) {
-        uint32_t *f = l->in_flight;
-        if (f[0])
-            KU_TRY(ku_bucket_finish(l, f[0] - 1));
-        if (f[1])
-            KU_TRY(advance(l, f[1] - 1));
-        f[0] = f[1], f[1] = f[2], f[2] = b + 1;
-    }
+    if (moves_on(l, b))
+        KU_TRY(make_way(l, b));
     l->bucket[b].phase = KU_BUCKET_STARTED;
+    l->bucket[b].mb = l->mb;
     return start_reduction(l, b);
 }
 
@@ -230,14 +282,38 @@ int ku_bucket_finish(struct ku_lower *l, uint32_t b)
     return KUMI_OK;
 }
 
+int ku_bucket_settle(struct ku_lower *l)
+{
+    for (int i = 0; i < 3; i++) {
+        if (l->in_flight[i])
+            KU_TRY(ku_bucket_finish(l, l->in_flight[i] - 1));
+        l->in_flight[i] = 0;
+    }
+    return KUMI_OK;
+}
+
+/* Of one rank: a micro-batch's part joins those before it. */
+static int add_alone(struct ku_lower *l, ku_id value)
+{
+    struct ku_fold_state *f = &l->fold[value];
+    if (l->mb > 0)
+        return ku_lower_fold(l, value, f->kept, f->sum, 0);
+    f->kept = f->sum;
+    return KUMI_OK;
+}
+
 int ku_bucket_ready(struct ku_lower *l, ku_id value)
 {
     int32_t b = l->fold[value].bucket;
-    if (b < 0 || --l->bucket[b].n_open > 0 || l->dp == 1)
+    if (l->dp == 1)
+        return l->fold[value].by_micro ? add_alone(l, value) : KUMI_OK;
+    if (b < 0 || --l->bucket[b].n_open > 0)
         return KUMI_OK;
-    if (l->o->overlap)
-        return start_bucket(l, (uint32_t)b);
-    return moves_on(l, (uint32_t)b) ? ku_bucket_finish(l, (uint32_t)b) : KUMI_OK;
+    l->bucket[b].n_open = l->g->bucket[b].n; /* of the next micro-batch */
+    if (!l->o->overlap && !moves_on(l, (uint32_t)b))
+        return KUMI_OK;
+    KU_TRY(start_bucket(l, (uint32_t)b));
+    return l->o->overlap ? KUMI_OK : ku_bucket_finish(l, (uint32_t)b);
 }
 
 int ku_bucket_gather(struct ku_lower *l, ku_id n)

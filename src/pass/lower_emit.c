@@ -128,6 +128,13 @@ int ku_lower_axes(const struct ku_lower *l, ku_id convert)
     return axes;
 }
 
+/* Blocks of a group are brought together by that group. */
+static uint16_t group_of(const struct ku_lower *l, int axes, const struct ku_operand *part)
+{
+    const struct ku_place *at = l->g->layout[part->layout].at;
+    return axes == 1 << KU_AX_SHARD && at[KU_AX_SHARD].kind == KU_Z ? at[KU_AX_SHARD].dim : 0;
+}
+
 int ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
                    const struct ku_operand *stats, const struct ku_operand *part, uint32_t n_parts,
                    ku_id path, uint32_t *handle)
@@ -144,6 +151,7 @@ int ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
                          .attr = 1,
                          .path = path,
                          .axes = (uint8_t)axes,
+                         .group = n_parts ? group_of(l, axes, &part[0]) : 0,
                          .reduce = (uint8_t)reduce,
                          .wire = n_parts ? part[0].dtype : 0,
                          .handle = *handle};
@@ -211,6 +219,31 @@ int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int i
     return add_instr(p, &i);
 }
 
+int ku_lower_slice(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    struct ku_attrs a = ku_attrs_default;
+    a.dtype = g->value[to].dtype;
+    struct ku_instr i = {.kind = KU_COMPUTE,
+                         .phase = g->node[n].phase,
+                         .op = KU_OP_cast,
+                         .n_in = 1,
+                         .n_out = 1,
+                         .micro = l->micro,
+                         .operand = l->p->n_operands,
+                         .attr = ku_program_attr(l->p, &a),
+                         .path = g->node[n].path};
+    l->buffer[to] = ku_lower_kept_buffer(l, to, g->value[to].layout, KU_AR_WIRE, KU_CL_GATHER);
+    if (i.attr == 0 || l->buffer[to] == 0)
+        return KUMI_ENOMEM;
+    struct ku_operand x = ku_lower_operand(l, to, l->buffer[from], g->value[to].layout), y = x;
+    y.buffer = l->buffer[to];
+    KU_TRY(add_operand(l->p, &x, l->p->n_instrs));
+    KU_TRY(add_operand(l->p, &y, l->p->n_instrs));
+    return add_instr(l->p, &i);
+}
+
 /* Element-wise nodes with an operand in blocks work on those blocks of all operands of that shape.
  */
 static ku_id block_layout(const struct ku_lower *l, const struct ku_node *n, ku_id id, ku_id *shape)
@@ -256,29 +289,30 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
         return l->state[v];
     struct ku_fold_state *f = &l->fold[v];
-    if ((l->p->zero || n->op == KU_OP_widen) && ku_layout_has(&g->layout[g->value[v].layout], KU_Z))
+    int is_dealt = ku_layout_has(&g->layout[g->value[v].layout], KU_Z);
+    if (is_dealt && (l->p->zero || n->op == KU_OP_widen ||
+                     (n->n_in && l->p->buffer[l->buffer[ku_in(g, n, 0)]].is_kept)))
         return ku_lower_kept_buffer(l, v, g->value[v].layout, KU_AR_STEP, class_of(l, n));
     if (f->convert == 0)
         return ku_lower_buffer(l, v, l->wire[v] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, n));
-    int shard = l->micro / l->n_mb, is_first = l->micro % l->n_mb == 0;
-    if (!is_first && f->is_stack)
-        return f->sum;
-    if (!is_first)
-        return accumulates ? f->sum : ku_lower_buffer(l, v, KU_AR_STEP, KU_CL_PARTIAL);
-    int is_wire = l->dp > 1 && shard == 0;
-    f->sum = ku_lower_buffer(l, folded_as(l, v), is_wire ? KU_AR_WIRE : KU_AR_STEP,
-                             shard == 0 ? KU_CL_GRAD : KU_CL_PARTIAL);
-    return f->sum;
+    ku_id *sum = ku_lower_sum(l, v);
+    if (l->mb > 0 && !f->by_micro)
+        return f->is_stack || accumulates ? *sum : ku_lower_buffer(l, v, KU_AR_STEP, KU_CL_PARTIAL);
+    int is_wire = l->dp > 1 && l->vs == 0;
+    *sum = ku_lower_buffer(l, folded_as(l, v), is_wire ? KU_AR_WIRE : KU_AR_STEP,
+                           l->vs == 0 ? KU_CL_GRAD : KU_CL_PARTIAL);
+    return *sum;
 }
 
-/* Whether a node may add into the shard's sums: it has the form, and all its results are folded. */
+/* Whether a node may add into the shard's sums: it has the form, and all its results are folded
+ * over mb first. */
 static int is_accumulating(const struct ku_lower *l, ku_id id)
 {
     const struct ku_node *n = &l->g->node[id];
     if (!(ku_ops[n->op].traits & KU_OP_ACCUM) || l->micro < 0)
         return 0;
     for (int i = 0; i < n->n_out; i++)
-        if (l->fold[ku_out(l->g, id, i)].convert == 0)
+        if (l->fold[ku_out(l->g, id, i)].convert == 0 || l->fold[ku_out(l->g, id, i)].by_micro)
             return 0;
     return 1;
 }
@@ -341,7 +375,7 @@ static int add_operands(struct ku_lower *l, ku_id id, const ku_id *result)
         if (is_cut)
             o.first_block = first_block;
         if (l->fold[v].is_stack && l->micro >= 0)
-            o.slot = l->micro % l->n_mb;
+            o.slot = l->mb;
         KU_ASSERT(buffer != 0);
         KU_TRY(add_operand(l->p, &o, l->p->n_instrs));
     }
@@ -352,10 +386,10 @@ int ku_lower_compute(struct ku_lower *l, ku_id id)
 {
     const struct ku_graph *g = l->g;
     const struct ku_node *n = &g->node[id];
-    int accumulates = is_accumulating(l, id), is_later = l->micro > 0 && l->micro % l->n_mb != 0;
+    int accumulates = is_accumulating(l, id), is_later = l->micro >= 0 && l->mb > 0;
     ku_id result[KU_MAX_OUT], sum[KU_MAX_OUT];
     for (int i = 0; i < n->n_out; i++) {
-        sum[i] = l->fold[ku_out(g, id, i)].sum;
+        sum[i] = *ku_lower_sum(l, ku_out(g, id, i));
         result[i] = result_buffer(l, id, i, accumulates);
         if (result[i] == 0)
             return ku_err_get()->status;
@@ -377,8 +411,10 @@ int ku_lower_compute(struct ku_lower *l, ku_id id)
     KU_TRY(add_workspace(l, id, &instr));
     KU_TRY(add_operands(l, id, result));
     KU_TRY(add_instr(l->p, &instr));
-    for (int i = 0; i < n->n_out && is_later && !accumulates; i++)
-        if (l->fold[ku_out(g, id, i)].convert && !l->fold[ku_out(g, id, i)].is_stack)
+    for (int i = 0; i < n->n_out && is_later && !accumulates; i++) {
+        const struct ku_fold_state *f = &l->fold[ku_out(g, id, i)];
+        if (f->convert && !f->is_stack && !f->by_micro)
             KU_TRY(ku_lower_fold(l, ku_out(g, id, i), sum[i], result[i], 0));
+    }
     return KUMI_OK;
 }

@@ -88,7 +88,31 @@ int ku_gather_use(struct ku_lower *l, ku_id convert)
         return KUMI_OK;
     s->is_waited = 1;
     KU_TRY(start_next(l, s->place + 1, phase_of(l, unit), module_of(l, unit)));
-    return ku_lower_wait(l, s->handle);
+    KU_TRY(ku_lower_wait(l, s->handle));
+    for (uint32_t i = 0; i < l->g->bucket[unit].n; i++)
+        if (l->slice[converts(l, unit)[i]])
+            KU_TRY(ku_lower_slice(l, l->slice[converts(l, unit)[i]]));
+    return KUMI_OK;
+}
+
+int ku_gather_is_slice(const struct ku_graph *g, ku_id node)
+{
+    const struct ku_node *n = &g->node[node];
+    return n->op == KU_OP_convert && n->phase == KU_PH_F &&
+           ku_layout_has(&g->layout[g->value[ku_out(g, node, 0)].layout], KU_Z);
+}
+
+/* What a group keeps of a gather goes with it; its blocks are dealt as the parameter's are. */
+static void find_slices(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        if (!ku_gather_is_slice(g, n))
+            continue;
+        ku_id gather = g->value[ku_in(g, &g->node[n], 0)].def;
+        l->slice[gather] = n;
+        l->owner[ku_out(g, n, 0)] = g->value[ku_in(g, &g->node[gather], 0)].tensor;
+    }
 }
 
 int ku_gather_init(struct ku_lower *l)
@@ -97,8 +121,10 @@ int ku_gather_init(struct ku_lower *l)
     l->unit = ku_calloc(g->n_buckets + 1, sizeof *l->unit);
     l->unit_order = ku_calloc(g->n_buckets + 1, sizeof *l->unit_order);
     l->unit_of = ku_calloc(g->n_nodes, sizeof *l->unit_of);
-    if (!l->unit || !l->unit_order || !l->unit_of)
+    l->slice = ku_calloc(g->n_nodes, sizeof *l->slice);
+    if (!l->unit || !l->unit_order || !l->unit_of || !l->slice)
         return KUMI_ENOMEM;
+    find_slices(l);
     for (uint32_t b = 0; b < g->n_buckets; b++)
         for (uint32_t i = 0; i < g->bucket[b].n; i++)
             l->unit_of[converts(l, b)[i]] = b + 1;
@@ -117,4 +143,5 @@ void ku_gather_fini(struct ku_lower *l)
     ku_free(l->unit);
     ku_free(l->unit_order);
     ku_free(l->unit_of);
+    ku_free(l->slice);
 }

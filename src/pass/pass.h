@@ -41,16 +41,18 @@ struct ku_compile_opts {
     double initial_accumulator_value; /* of adagrad's sums */
     /* layout */
     int64_t bucket_bytes, first_bucket_bytes;
-    int overlap;          /* collectives start as soon as their operands are complete */
-    int share_host_state; /* state lies once per host; owners update their blocks */
-    int zero;             /* stage, 0 to 3: what private state ranks deal among themselves */
+    int64_t gather_bucket_bytes; /* of gathers; 0: any */
+    int overlap;                 /* collectives start as soon as their operands are complete */
+    int share_host_state;        /* state lies once per host; owners update their blocks */
+    int zero;                    /* stage, 0 to 3: what private state ranks deal among themselves */
     /* stage 3 */
     const char *const *wrap; /* patterns of modules that are units; NULL: members of lists */
     int prefetch;            /* units whose gathers are under way ahead of the one at hand */
     int keep_gathered;       /* units are gathered once a step, not for forward and backward */
-    int64_t persist_below;   /* parameters of fewer elements stay whole */
-    int64_t max_live;        /* elements of gathered parameters alive at once; 0: any */
-    int recompute;           /* enum ku_recompute, of all units (recompute.c) */
+    int reshard_group;     /* ranks that hold a unit together between the two; 0: all of the axis */
+    int64_t persist_below; /* parameters of fewer elements stay whole */
+    int64_t max_live;      /* elements of gathered parameters alive at once; 0: any */
+    int recompute;         /* enum ku_recompute, of all units (recompute.c) */
     int64_t recompute_every; /* full: units that keep only what enters the first; 0 = 1 */
     const char *const *recompute_match;   /* patterns of module paths; NULL = all */
     const unsigned char *recompute_level; /* per unit, in place of `recompute`; NULL = none given */
@@ -94,6 +96,8 @@ int ku_update_track(struct ku_graph *g);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 /* Whether ranks keep blocks of private state: a stage above 0, and nothing is shared. */
 int ku_zero_is_private(const struct ku_compile_opts *o);
+/* Neighbours that hold a unit together between forward and backward, fewer than all; else 0. */
+int ku_zero_group(const struct ku_compile_opts *o);
 /* What the update leaves in blocks and forward reads whole is gathered: one convert each, in O. */
 int ku_zero_gather(struct ku_graph *g);
 int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,

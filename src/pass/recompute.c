@@ -14,6 +14,7 @@
  * reads them, keep their random stream, and repeat no collective: bits are equal.
  */
 #include "pass/recompute.h"
+#include "pass/zero.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -277,6 +278,14 @@ static int init(struct remat *r, struct ku_graph *g, const struct ku_compile_opt
     return name_units(r);
 }
 
+/* The parameter or copy that is gathered, of whichever part (ku_zero_slice). */
+static ku_id gathered_state(const struct ku_graph *g, ku_id value)
+{
+    while (g->value[value].role != KU_STATE && g->node[g->value[value].def].op == KU_OP_convert)
+        value = ku_in(g, &g->node[g->value[value].def], 0);
+    return value;
+}
+
 /* What a clone reads of a gathered parameter. */
 static int gathered(struct remat *r, ku_id *value)
 {
@@ -285,10 +294,15 @@ static int gathered(struct remat *r, ku_id *value)
     ku_id state = ku_in(g, &forward, 0);
     if (r->gather[state] == 0) {
         struct ku_attrs a = g->attr[forward.attr];
+        ku_id from = ku_zero_group(r->o) && forward.phase == KU_PH_F
+                         ? ku_zero_slice(g, r->o, *value)
+                         : state;
+        if (from == 0)
+            return ku_err_get()->status;
         ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                         .phase = KU_PH_I,
                                                         .n_in = 1,
-                                                        .in = {state},
+                                                        .in = {from},
                                                         .attr = &a,
                                                         .path = g->name[forward.path]});
         if (made == 0)
@@ -350,8 +364,9 @@ static int rewrite(struct remat *r)
 {
     struct ku_graph *g = r->g;
     for (ku_id n = 1; n < r->n_nodes; n++)
-        if (is_backward(&g->node[n]) && is_gather(g, ku_out(g, n, 0)))
-            r->gather[ku_in(g, &g->node[n], 0)] = ku_out(g, n, 0);
+        if (is_backward(&g->node[n]) && g->node[n].op == KU_OP_convert &&
+            g->value[gathered_state(g, ku_out(g, n, 0))].role == KU_STATE)
+            r->gather[gathered_state(g, ku_out(g, n, 0))] = ku_out(g, n, 0);
     for (ku_id n = 1; n < r->n_nodes; n++)
         if (r->wanted[n])
             KU_TRY(clone_node(r, n));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Builds phase O: gradients of all uses are completed (one convert each: folds over mb and vs, then
- * over the data-parallel ranks), uses of one parameter are added in use order, the exact norm is
- * taken, loss, norm, learning rate and the decision to apply become one report, and the optimizer
- * writes the next state. Parts of the loss and of metrics are completed alike.
+ * over the data-parallel ranks; with mb the outer time axis, mb last), uses of one parameter are
+ * added in use order, the exact norm is taken, loss, norm, learning rate and the decision to apply
+ * become one report, and the optimizer writes the next state. Parts of the loss and of metrics are
+ * completed alike.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,13 +19,14 @@
 /* Every mesh axis: a convert in O leaves nothing partial. */
 enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
 
-static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int wire,
+static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int wire, int by_micro,
                       const char *path)
 {
     struct ku_attrs a = ku_attrs_default;
     a.axes = ALL_AXES;
     a.reduce = reduce;
     a.wire = wire;
+    a.by_micro = by_micro;
     ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
                                                     .phase = KU_PH_O,
                                                     .n_in = 1,
@@ -63,7 +65,7 @@ static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id
         if (g->use[u].tensor != tensor || g->use[u].grad == 0)
             continue;
         ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, wire_of(g, o, g->use[u].grad),
-                              g->tensor[tensor].name);
+                              g->mesh.mb_outer, g->tensor[tensor].name);
         if (part && sum) {
             ku_id node = ku_update_once(g, (struct ku_make){.op = KU_OP_add,
                                                             .n_in = 2,
@@ -87,7 +89,7 @@ static int complete_outputs(struct ku_graph *g)
         if (!ku_layout_has(&g->layout[v->layout], KU_P))
             continue;
         int is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0;
-        ku_id done = complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, -1,
+        ku_id done = complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, -1, 0,
                               g->output[i].name);
         if (done == 0)
             return ku_err_get()->status;

@@ -21,4 +21,8 @@ int ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, 
  * before they were dealt. */
 int ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *whole);
 
+/* What this rank's group keeps of a unit's parameter that forward gathered (reshard_group): a
+ * convert whole -> Z(g), which moves nothing between ranks. 0: no memory. */
+ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id whole);
+
 #endif

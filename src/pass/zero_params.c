@@ -4,7 +4,8 @@
  * parameters are gathered together, once for forward and once more for backward of every
  * micro-batch (`remat`), and what belongs to no unit, or is not to be given back between the two,
  * once a step in A. A gather is a convert Z -> whole whose path is the unit's; lowering decides
- * when it starts.
+ * when it starts. With a group (reshard_group) a rank keeps its group's blocks of what forward has
+ * gathered, Z(g), and backward gathers those inside the group.
  */
 #include <string.h>
 
@@ -69,15 +70,38 @@ static int redirect(struct ku_graph *g, ku_id from, ku_id to, int of_backward, k
     return n_reads;
 }
 
+int ku_zero_group(const struct ku_compile_opts *o)
+{
+    return ku_zero_is_private(o) && o->zero == 3 ? o->reshard_group : 0;
+}
+
+ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id whole)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_convert && ku_in(g, &g->node[n], 0) == whole)
+            return ku_out(g, n, 0);
+    struct ku_layout l = g->layout[g->value[whole].layout];
+    l.at[KU_AX_SHARD] = (struct ku_place){KU_Z, (uint16_t)o->reshard_group};
+    ku_id layout = ku_graph_layout(g, &l);
+    ku_id node =
+        ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                           .phase = KU_PH_F,
+                                           .n_in = 1,
+                                           .in = {whole},
+                                           .path = g->name[g->node[g->value[whole].def].path]});
+    if (layout == 0 || node == 0)
+        return 0;
+    g->value[ku_out(g, node, 0)].layout = layout;
+    return ku_out(g, node, 0);
+}
+
 /* What is read whole: where the tensor's value was before it was dealt. */
-static ku_id gather(struct ku_graph *g, ku_id tensor, int phase, const char *unit, ku_id layout)
+static ku_id gather(struct ku_graph *g, ku_id from, int phase, const char *unit, ku_id layout)
 {
     uint32_t n_uses = g->n_uses;
-    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
-                                                    .phase = phase,
-                                                    .n_in = 1,
-                                                    .in = {g->tensor[tensor].value},
-                                                    .path = unit});
+    ku_id node = ku_graph_node(
+        g, &(struct ku_make){
+               .op = KU_OP_convert, .phase = phase, .n_in = 1, .in = {from}, .path = unit});
     if (node == 0)
         return 0;
     g->n_uses = n_uses; /* gradients belong to the model's own uses */
@@ -96,9 +120,12 @@ static int gather_reads(struct ku_graph *g, const struct ku_compile_opts *o, ku_
         if (redirect(g, value, 0, backward, n_nodes) == 0)
             continue;
         int phase = is_once ? KU_PH_A : backward ? KU_PH_I : KU_PH_F;
-        if (whole == 0 || !is_once)
-            whole = gather(g, tensor, phase, unit, layout);
-        if (whole == 0)
+        ku_id from = value;
+        if (phase == KU_PH_I && whole && ku_zero_group(o))
+            from = ku_zero_slice(g, o, whole);
+        if (from && (whole == 0 || !is_once))
+            whole = gather(g, from, phase, unit, layout);
+        if (from == 0 || whole == 0)
             return ku_err_get()->status;
         redirect(g, value, whole, backward, n_nodes);
     }

@@ -56,6 +56,7 @@ int ku_mesh_n_micro(const struct ku_mesh *m)
 
 void ku_mesh_micro(const struct ku_mesh *m, int u, struct ku_coord *c)
 {
-    c->at[KU_AX_VS] = u / m->extent[KU_AX_MB];
-    c->at[KU_AX_MB] = u % m->extent[KU_AX_MB];
+    int inner = m->mb_outer ? KU_AX_VS : KU_AX_MB, outer = KU_AX_VS + KU_AX_MB - inner;
+    c->at[outer] = u / m->extent[inner];
+    c->at[inner] = u % m->extent[inner];
 }

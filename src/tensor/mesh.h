@@ -14,6 +14,7 @@ enum { KU_AX_FIRST_TIME = KU_AX_VS };
 
 struct ku_mesh {
     int extent[KU_N_AXES];
+    int mb_outer; /* micro-batch 0 of every virtual shard runs before micro-batch 1 of any */
 };
 /* Where a rank stands; at[VS] and at[MB] come from the micro-batch at hand. */
 struct ku_coord {
@@ -27,7 +28,7 @@ int ku_mesh_dp(const struct ku_mesh *m); /* replicate * shard */
 struct ku_coord ku_mesh_coord(const struct ku_mesh *m, int rank);
 int ku_mesh_rank(const struct ku_mesh *m, const struct ku_coord *c);
 /* Micro-batches that a rank runs in a step, and where number u of them stands: u = vs * extent(mb)
- * + mb. */
+ * + mb; with mb_outer u = mb * extent(vs) + vs. */
 int ku_mesh_n_micro(const struct ku_mesh *m);
 void ku_mesh_micro(const struct ku_mesh *m, int u, struct ku_coord *c);
 

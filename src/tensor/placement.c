@@ -79,6 +79,8 @@ char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char 
             continue;
         at += (size_t)snprintf(out + at, bytes - at, "%s%s:%c", any ? " " : "", ku_axis_name(a),
                                kind[l->at[a].kind]);
+        if (l->at[a].kind == KU_Z && l->at[a].dim && at < bytes)
+            at += (size_t)snprintf(out + at, bytes - at, "(%d)", l->at[a].dim);
         if (l->at[a].kind == KU_S && at < bytes)
             at += (size_t)snprintf(out + at, bytes - at, "(%c)", s->dim[l->at[a].dim].name);
         any = 1;

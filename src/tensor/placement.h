@@ -7,12 +7,12 @@
 /*
  * What one mesh axis does to a value. C common: equal on all, the adjoint complete. R replicated:
  * equal on all, the adjoint partial. P: a partial sum. S: split along a dim. Z: canonical blocks of
- * the flattened tensor (after autodiff only). Duals: C <-> C, R <-> P, S <-> S. S cuts nest
- * outermost axis first; Z cuts what S left.
+ * the flattened tensor (after autodiff only); Z(g): each g neighbours on the axis hold them all.
+ * Duals: C <-> C, R <-> P, S <-> S. S cuts nest outermost axis first; Z cuts what S left.
  */
 enum ku_place_kind { KU_C, KU_R, KU_P, KU_S, KU_Z };
 struct ku_place {
-    uint8_t kind, dim; /* dim: of S, the index in the shape */
+    uint16_t kind, dim; /* dim: of S, the index in the shape; of Z, g, 0 = the axis */
 };
 struct ku_layout {
     struct ku_place at[KU_N_AXES];

@@ -7,6 +7,7 @@
 #include "base/os.h"
 #include "ckpt/weights.h"
 #include "train/commands.h"
+#include "train/export.h"
 #include "train/stored.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
@@ -88,9 +89,8 @@ static int take_averages(struct ku_weights *w, const struct ku_st *averages)
                       averages->path);
 }
 
-/* averages: NULL, or the file that holds them. */
-static int export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
-                            const struct ku_st *averages)
+int ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
+                        const struct ku_st *averages, void (*tick)(void *), void *ctx)
 {
     struct ku_weights w;
     enum kumi_dtype dtype;
@@ -103,6 +103,8 @@ static int export_directory(const char *dir, const char *to, const struct kumi_w
     if (status == KUMI_OK)
         status = ku_weights_open(dir, NULL, 0, NULL, &w);
     if (status == KUMI_OK) {
+        w.tick = tick;
+        w.tick_ctx = ctx;
         if (averages)
             status = take_averages(&w, averages);
         if (status == KUMI_OK)
@@ -127,7 +129,7 @@ static int export_averages(const struct ku_ckpt *c, const char *dir, const char 
     if (status == KUMI_OK)
         status = ku_st_open(path, &st);
     if (status == KUMI_OK) {
-        status = export_directory(dir, to, o, &st);
+        status = ku_export_directory(dir, to, o, &st, NULL, NULL);
         ku_st_close(&st);
     }
     ku_free(path);
@@ -141,12 +143,12 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
     struct ku_ckpt c;
     if (ku_stored_is_weights(source))
         return o->ema ? KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", source)
-                      : export_directory(source, to, o, NULL);
+                      : ku_export_directory(source, to, o, NULL, NULL, NULL);
     KU_TRY(ku_stored_find(source, &c)); /* every byte of the model was checked */
     char *dir = ku_asprintf("%s/model", c.path);
     int status = dir == NULL ? KUMI_ENOMEM
                  : o->ema    ? export_averages(&c, dir, to, o)
-                             : export_directory(dir, to, o, NULL);
+                             : ku_export_directory(dir, to, o, NULL, NULL, NULL);
     ku_free(dir);
     ku_ckpt_close(&c);
     return status;

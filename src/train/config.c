@@ -32,6 +32,7 @@ enum key_type {
     T_NUMBERS,
     T_RECOMPUTE,
     T_OFFLOAD,
+    T_RESHARD,
     T_GROUPS,
     T_SCALE
 };
@@ -59,6 +60,7 @@ struct key_row {
 #define MOST_NUMBERS(most)   (most), NULL
 #define MOST_RECOMPUTE(most) (most), NULL
 #define MOST_OFFLOAD(most)   (most), NULL
+#define MOST_RESHARD(most)   (most), NULL
 #define MOST_GROUPS(most)    (most), NULL
 #define MOST_SCALE(most)     (most), NULL
 #define MOST_ENUM(most)      0, (most)
@@ -230,11 +232,12 @@ static int set_number(const struct ku_config *o, const struct key_row *row, cons
     char text[160];
     int64_t whole = 0;
     double real = json_is_number(v) ? json_number_value(v) : (double)NAN;
-    if (row->type == T_INT && ku_json_int(v, &whole) < 0)
+    int is_whole = row->type == T_INT || row->type == T_RESHARD;
+    if (is_whole && ku_json_int(v, &whole) < 0)
         real = (double)NAN;
     if (!(real >= row->least && real <= row->most))
         return ku_config_refuse(o, path, v, range_text(row, text));
-    if (row->type == T_INT)
+    if (is_whole)
         *(int64_t *)member = whole;
     else
         *(double *)member = real;
@@ -308,6 +311,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_NUMBERS:
     case T_RECOMPUTE:
     case T_OFFLOAD:
+    case T_RESHARD:
     case T_GROUPS:
         return; /* zero already */
     }
@@ -341,6 +345,11 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         *(struct ku_offload_key *)member = (struct ku_offload_key){
             .pin = 1, .ratio = 1, .buffer_count = 3, .buffer_size = 1 << 24};
         return ku_config_read_offload(o, path, v, member);
+    case T_RESHARD:
+        if (!json_is_boolean(v))
+            return set_number(o, row, path, v, member);
+        *(int64_t *)member = json_is_true(v) ? KU_RESHARD_ALL : KU_RESHARD_NONE;
+        return KUMI_OK;
     case T_BOOL:
         if (!json_is_boolean(v))
             return ku_config_refuse(o, path, v, "true or false");

@@ -70,6 +70,8 @@ struct ku_offload_key {
     int64_t buffer_count, buffer_size; /* elements */
     double ratio;
 };
+/* parallel.reshard_after_forward: true, false, or the ranks of a group. */
+enum { KU_RESHARD_ALL = 0, KU_RESHARD_NONE = 1 };
 
 #define KU_KEY_INT       int64_t
 #define KU_KEY_NUM       double
@@ -84,6 +86,7 @@ struct ku_offload_key {
 #define KU_KEY_NUMBERS   struct ku_numbers
 #define KU_KEY_RECOMPUTE struct ku_recompute_key
 #define KU_KEY_OFFLOAD   struct ku_offload_key
+#define KU_KEY_RESHARD   int64_t
 #define KU_KEY_GROUPS    struct ku_groups
 #define KU_KEY_SCALE     double /* NaN: null; 0: "dynamic" */
 struct ku_config {

@@ -23,6 +23,7 @@ struct row {
 #define WORDS_NUMBERS(most)   NULL
 #define WORDS_RECOMPUTE(most) NULL
 #define WORDS_OFFLOAD(most)   NULL
+#define WORDS_RESHARD(most)   NULL
 #define WORDS_GROUPS(most)    NULL
 #define WORDS_SCALE(most)     NULL
 #define WORDS_ENUM(most)      most

@@ -16,7 +16,7 @@ static int members(const struct ku_mesh *m, int axes)
 static int is_of_tensors(const struct ku_buffer *b)
 {
     return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED ||
-            b->cls == KU_CL_WINDOW) &&
+            b->cls == KU_CL_WINDOW || b->cls == KU_CL_GATHER) &&
            ku_dtype_is_float((enum kumi_dtype)b->dtype);
 }
 
@@ -47,28 +47,52 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
             !is_of_tensors(&p->buffer[o->buffer]))
             continue;
         int k = 0;
-        while (k < n && (row[k].exchange != i->op || row[k].axes != i->axes))
+        while (k < n &&
+               (row[k].exchange != i->op || row[k].axes != i->axes || row[k].group != i->group))
             k++;
         if (k == KU_MAX_VOLUMES)
             continue;
         if (k == n)
-            row[n++] = (struct ku_volume){
-                .exchange = (uint8_t)i->op, .axes = i->axes, .n_ranks = members(&p->mesh, i->axes)};
+            row[n++] =
+                (struct ku_volume){.exchange = (uint8_t)i->op,
+                                   .axes = i->axes,
+                                   .group = i->group,
+                                   .n_ranks = i->group ? i->group : members(&p->mesh, i->axes)};
         for (uint32_t j = 0; j < i->n_parts; j++)
             add_part(p, i, &o[j], &row[k]);
     }
     return n;
 }
 
-/* Bytes of gradients that stay whole from a step's first micro-batch to its last. */
-static uint64_t whole_gradient_bytes(const struct ku_program *p)
+/* Bytes of gradients that stay from a step's first micro-batch to its last. */
+static uint64_t summed_bytes(const struct ku_program *p)
 {
     uint64_t bytes = 0;
     for (ku_id b = 1; b < p->n_buffers; b++)
-        if (p->buffer[b].cls == KU_CL_GRAD && p->buffer[b].arena == KU_AR_WIRE &&
-            !p->buffer[b].is_kept && p->buffer[b].home == 0)
+        if (p->buffer[b].cls == KU_CL_GRAD && p->buffer[b].home == 0 &&
+            (p->mesh.mb_outer ? p->buffer[b].micro < 0
+                              : p->buffer[b].arena == KU_AR_WIRE && !p->buffer[b].is_kept))
             bytes += p->buffer[b].bytes;
     return bytes;
+}
+
+/* What micro-batches that add up cost, where a rank needs only blocks of the sum. */
+static void print_summed(const struct ku_program *p, const char *grads, struct ku_str *out)
+{
+    char text[16];
+    int k = p->mesh.extent[KU_AX_MB];
+    ku_text_bytes(summed_bytes(p), text);
+    if (p->mesh.mb_outer)
+        ku_str_add(out,
+                   "  each of %d micro-batches is reduced (parallel.grad_sync: micro); a rank "
+                   "keeps %s of their sum\n",
+                   k, text + strspn(text, " "));
+    else if (p->zero >= 2 && ku_mesh_n_micro(&p->mesh) > 1)
+        ku_str_add(out,
+                   "  %d micro-batches of a rank add up first: gradients stay whole until the "
+                   "last, %s in %s%s\n",
+                   ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
+                   k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
 }
 
 void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
@@ -93,18 +117,15 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
             if (row[i].axes >> a & 1)
                 snprintf(over + strlen(over), sizeof over - strlen(over), "%s%s",
                          over[0] ? " x " : "", ku_axis_name(a));
-        snprintf(over + strlen(over), sizeof over - strlen(over), " (%d)", row[i].n_ranks);
+        snprintf(
+            over + strlen(over), sizeof over - strlen(over), row[i].group ? "/%d (%d)" : " (%d)",
+            row[i].group ? p->s.sharding.shard / row[i].group : row[i].n_ranks, row[i].n_ranks);
         snprintf(factor, sizeof factor, "%.2f x all", row[i].elements / (double)p->s.n_params);
         ku_str_add(out, "  %-15s %-16s %12s %12s %12s\n", ku_exchange_name(row[i].exchange), over,
                    factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
                    ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));
     }
-    if (train->zero >= 2 && ku_mesh_n_micro(&train->mesh) > 1)
-        ku_str_add(out,
-                   "  %d micro-batches of a rank add up first: gradients stay whole until the "
-                   "last, %s in %s\n",
-                   ku_mesh_n_micro(&train->mesh),
-                   ku_text_bytes(whole_gradient_bytes(train), text[0]), p->s.cfg.precision_grads);
+    print_summed(train, p->s.cfg.precision_grads, out);
 }
 
 json_t *ku_plan_volumes_json(const struct ku_plan *p)

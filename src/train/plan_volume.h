@@ -11,6 +11,7 @@
  */
 struct ku_volume {
     uint8_t exchange, axes; /* enum ku_exchange; a mask of mesh axes */
+    uint16_t group;         /* of so many neighbours on the one axis; 0: all */
     int n_ranks;
     double elements; /* of one sweep over all ranks' parts, before the factor above */
     double ring_bytes, stored_bytes;

@@ -27,6 +27,7 @@
 #include "train/origin.h"
 #include "train/peak.h"
 #include "train/precision.h"
+#include "train/plan_volume.h"
 #include "train/profile.h"
 #include "train/roofline.h"
 #include "train/recompute.h"
@@ -262,6 +263,8 @@ static int note_saved(struct run *r, int64_t step, int status, int is_final)
 {
     if (status == KUMI_OK)
         r->last_saved = step;
+    if (status == KUMI_OK && r->s.cfg.parallel_gather_16bit_on_save)
+        status = ku_session_gather_16bit(&r->s, r->checkpoints, step, r->dir.path);
     if (status != KUMI_ESTORAGE || is_final || ku_job_has_failed(r->job))
         return status;
     if (is_first(r))
@@ -391,6 +394,7 @@ enum sums {
     SUM_WAIT_NS,
     SUM_ONCE_NS,
     SUM_TIER_NS,
+    SUM_STEP_BYTES, /* stored for collectives, in all steps of this process */
     N_SUMS
 };
 
@@ -410,6 +414,7 @@ static int add_up(struct run *r, int64_t max_age_ns, int64_t sum[N_SUMS])
     sum[SUM_WAIT_NS] = times.wait_ns;
     sum[SUM_ONCE_NS] = times.once_ns;
     sum[SUM_TIER_NS] = times.tier_ns;
+    sum[SUM_STEP_BYTES] = r->s.t->step_bytes;
     KU_TRY(ku_agree_sum(r->job, sum, N_SUMS));
     if (sum[SUM_CAN_TELL] < r->job->n)
         sum[SUM_HELD_BYTES] = 0;
@@ -530,8 +535,25 @@ static json_t *measured(double x)
     return real(x > 0 ? x : (double)NAN);
 }
 
-static int write_summary(struct run *r, int64_t held_bytes, int64_t n_skipped)
+/* What all ranks store in a step for collectives, as planned and as counted; NULL: one rank. */
+static json_t *exchanged(const struct run *r, int64_t step_bytes)
 {
+    struct ku_volume row[KU_MAX_VOLUMES];
+    int n = ku_plan_volumes(r->s.t->program[KU_PROG_TRAIN], row);
+    double ring = 0, stored = 0;
+    if (r->job->n == 1 || r->s.t->n_steps == 0)
+        return NULL;
+    for (int i = 0; i < n; i++) {
+        ring += row[i].ring_bytes * r->job->n;
+        stored += row[i].stored_bytes * r->job->n;
+    }
+    return json_pack("{s:f, s:f, s:f}", "ring_bytes", ring, "planned_bytes", stored, "moved_bytes",
+                     (double)step_bytes / (double)r->s.t->n_steps);
+}
+
+static int write_summary(struct run *r, const int64_t sum[N_SUMS], int64_t n_skipped)
+{
+    int64_t held_bytes = sum[SUM_HELD_BYTES];
     struct kumi_train_result *result = r->result;
     double step_ms = ku_metrics_median_step_ms(r->metrics);
     double least_ns = ku_roofline_program_ns(&r->limits, r->s.t->program[KU_PROG_TRAIN]);
@@ -552,6 +574,9 @@ static int write_summary(struct run *r, int64_t held_bytes, int64_t n_skipped)
         json_object_set_new(o, "loss_scale", real(scale));
         json_object_set_new(o, "skipped_steps", json_integer(ku_trainer_n_skipped(r->s.t)));
     }
+    json_t *step = exchanged(r, sum[SUM_STEP_BYTES]);
+    if (step && o)
+        json_object_set_new(o, "exchanged_a_step", step);
     if (n_skipped && o)
         json_object_set_new(o, "skipped_samples", json_integer(n_skipped));
     if (result->is_by_samples && o)
@@ -616,7 +641,7 @@ static int finish(struct run *r)
         if (r->trial == NULL)
             status = ku_trainer_digest(r->s.t, 0, result->digest);
         if (status == KUMI_OK)
-            status = write_summary(r, sum[SUM_HELD_BYTES], n_skipped);
+            status = write_summary(r, sum, n_skipped);
     }
     return ku_agree(r->job, status);
 }

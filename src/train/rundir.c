@@ -46,7 +46,7 @@ static int take_lock(struct ku_rundir *dir)
 }
 
 /* What a run writes; nothing else in the directory is touched. */
-static const char *const own[] = {"checkpoints", "metrics.jsonl", "summary.json"};
+static const char *const own[] = {"checkpoints", "metrics.jsonl", "summary.json", "weights"};
 
 static int clear(const struct ku_rundir *dir)
 {

@@ -141,14 +141,15 @@ static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o)
 {
     const struct ku_config *c = &s->cfg;
-    *o = (struct ku_compile_opts){.is_training = !s->is_eval_only,
-                                  .freeze = (const char *const *)c->train_freeze.item,
-                                  .rule = ku_attrs_default,
-                                  .bucket_bytes = (int64_t)(c->parallel_bucket_mb * 0x1p20),
-                                  .first_bucket_bytes =
-                                      (int64_t)(c->parallel_first_bucket_mb * 0x1p20),
-                                  .overlap = c->parallel_overlap,
-                                  .share_host_state = c->parallel_share_host_state};
+    *o = (struct ku_compile_opts){
+        .is_training = !s->is_eval_only,
+        .freeze = (const char *const *)c->train_freeze.item,
+        .rule = ku_attrs_default,
+        .bucket_bytes = (int64_t)(c->parallel_bucket_mb * 0x1p20),
+        .first_bucket_bytes = (int64_t)(c->parallel_first_bucket_mb * 0x1p20),
+        .gather_bucket_bytes = (int64_t)(c->parallel_allgather_bucket_mb * 0x1p20),
+        .overlap = c->parallel_overlap,
+        .share_host_state = c->parallel_share_host_state};
     KU_TRY(ku_precision_opts(c, o));
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
@@ -157,7 +158,8 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
         o->zero = s->sharding.zero;
         o->wrap = c->parallel_wrap.n ? (const char *const *)c->parallel_wrap.item : NULL;
         o->prefetch = (int)c->parallel_prefetch;
-        o->keep_gathered = !c->parallel_reshard_after_forward;
+        o->keep_gathered = s->sharding.reshard == 1;
+        o->reshard_group = s->sharding.reshard < s->sharding.shard ? s->sharding.reshard : 0;
         o->persist_below = c->parallel_persist_below;
         o->max_live = given(c->parallel_max_live_parameters);
         o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
@@ -165,6 +167,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     }
     o->mesh.extent[KU_AX_VS] = (int)(s->batch.virtual_shards / s->batch.n_ranks);
     o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
+    o->mesh.mb_outer = s->batch.k > 1 && strcmp(c->parallel_grad_sync, "micro") == 0;
     const struct ku_recompute_key *again = &c->memory_recompute;
     o->recompute = again->rule == KU_REC_FULL        ? KU_RECOMPUTE_FULL
                    : again->rule == KU_REC_SELECTIVE ? KU_RECOMPUTE_SELECTIVE

@@ -104,6 +104,11 @@ int ku_session_save_wait(struct ku_session *s);
 void ku_session_save_end(struct ku_session *s); /* gives up what is pending; fini calls it */
 /* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
  * damaged. */
+/*
+ * The checkpoint of a step in 16 bit, as run/weights, in place of what stands there. Collective.
+ * Errors: KUMI_ESTORAGE; KUMI_EINPUT: a value is beyond f16's range.
+ */
+int ku_session_gather_16bit(struct ku_session *s, const char *dir, int64_t step, const char *run);
 int ku_session_load(struct ku_session *s, const char *path, int64_t *step);
 
 #endif

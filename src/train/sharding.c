@@ -78,6 +78,20 @@ static int read_stage(const struct ku_config *c, int *zero, int *is_hybrid)
     return KUMI_OK;
 }
 
+static int refuse_reshard(const struct ku_config *c, int64_t value, int64_t shard)
+{
+    struct ku_str wanted = {0};
+    ku_str_add(&wanted, "true, false, or a divisor of the %lld shards: ", (long long)shard);
+    for (int64_t n = 1, is_first = 1; n <= shard; n++)
+        if (shard % n == 0) {
+            ku_str_add(&wanted, "%s%lld", is_first ? "" : ", ", (long long)n);
+            is_first = 0;
+        }
+    int status = refuse_number(c, "parallel.reshard_after_forward", value, ku_str_get(&wanted));
+    ku_str_fini(&wanted);
+    return status;
+}
+
 int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *out)
 {
     int64_t replicate = c->parallel_replicate, shard = c->parallel_shard;
@@ -110,6 +124,11 @@ int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *ou
         return refuse_product(c, key, asked, n);
     if (!is_admissible(shard, n))
         return refuse_product(c, "parallel.shard", shard, n);
-    *out = (struct ku_sharding){zero, (int)replicate, (int)shard};
+    int64_t reshard = c->parallel_reshard_after_forward;
+    if (reshard == KU_RESHARD_ALL || zero < 3)
+        reshard = shard;
+    if (shard % reshard != 0)
+        return refuse_reshard(c, reshard, shard);
+    *out = (struct ku_sharding){zero, (int)replicate, (int)shard, (int)reshard};
     return KUMI_OK;
 }

@@ -11,6 +11,8 @@
  */
 struct ku_sharding {
     int zero, replicate, shard;
+    int reshard; /* ranks that hold a module together between forward and backward: all of a shard
+                    group, fewer (a divisor), or 1: it stays whole */
 };
 
 /*

@@ -275,12 +275,14 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
 }
 
 /* Data parallelism is all there is: its ranks are the job's. */
-static int open_comms(struct ku_trainer *t)
+static int open_comms(struct ku_trainer *t, int group)
 {
     const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
     int shard = m->extent[KU_AX_SHARD], replicate = m->extent[KU_AX_REPLICATE];
     int rank = t->job->rank;
     t->comms.dp = t->job->world;
+    if (group)
+        KU_TRY(ku_comm_mesh(t->job, "group", rank / group * group, 1, group, &t->comms.group));
     if (shard == 1 || replicate == 1)
         return KUMI_OK;
     KU_TRY(ku_comm_mesh(t->job, "shard", rank / shard * shard, 1, shard, &t->comms.shard));
@@ -299,7 +301,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
         all ? ku_memory_create(t->job, all, n_programs, &o->tier, &t->memory) : KUMI_ENOMEM;
     ku_free(all);
     KU_TRY(status);
-    KU_TRY(open_comms(t));
+    KU_TRY(open_comms(t, ku_zero_group(&o->compile)));
     KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph[0], t->memory, &t->tensor,
                                &t->n_tensors));
     ku_trainer_note_scaler(t);
@@ -355,6 +357,7 @@ void ku_trainer_destroy(struct ku_trainer *t)
     for (int p = KU_PROG_INIT; p < KU_N_PROGS; p++)
         ku_exec_unload(t->exec[p]);
     ku_memory_destroy(t->memory);
+    ku_comm_destroy(t->comms.group);
     ku_comm_destroy(t->comms.replicate);
     ku_comm_destroy(t->comms.shard);
     if (t->device)
@@ -450,8 +453,11 @@ void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program progra
 
 int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report)
 {
+    uint64_t before = ku_job_moved_bytes(t->job);
     set_control(t, KU_PROG_TRAIN, step);
     KU_TRY(ku_exec_run(t->exec[KU_PROG_TRAIN]));
+    t->n_steps++;
+    t->step_bytes += (int64_t)(ku_job_moved_bytes(t->job) - before);
     *report = ku_exec_port(t->exec[KU_PROG_TRAIN], 0, "report", NULL);
     return KUMI_OK;
 }

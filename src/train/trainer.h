@@ -73,6 +73,7 @@ struct ku_trainer {
         struct ku_attrs rule;
         double *words; /* this rank's state, op/scaler.h; NULL: there is no loss scaler */
     } scaler;
+    int64_t n_steps, step_bytes; /* run by this rank; what it stored in collectives of theirs */
 };
 
 /*

@@ -41,6 +41,8 @@ struct dist_case {
     int recompute, every; /* enum ku_recompute; units of a group */
     int zero, replicate; /* stage; 0 = 1: with a stage and without sharing, n = replicate x shard */
     int prefetch, keep_gathered;
+    int by_micro; /* each micro-batch is reduced */
+    int group;    /* ranks that hold a unit between forward and backward; 0 = all */
     int64_t persist_below;
     struct ku_offload offload;
     struct ku_tier_opts tier;
@@ -117,6 +119,8 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .prefetch = c->prefetch,
                                  .keep_gathered = c->keep_gathered,
                                  .persist_below = c->persist_below,
+                                 .reshard_group = c->group,
+                                 .gather_bucket_bytes = c->bucket_bytes,
                                  .offload = c->offload};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
@@ -125,6 +129,7 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     o.mesh.extent[KU_AX_SHARD] = c->n / o.mesh.extent[KU_AX_REPLICATE];
     o.mesh.extent[KU_AX_VS] = c->v / c->n;
     o.mesh.extent[KU_AX_MB] = c->k;
+    o.mesh.mb_outer = c->by_micro;
     o.rule.lr = 1e-2;
     o.rule.clip = 1;
     o.rule.weight_decay = 0.1;
@@ -241,7 +246,7 @@ static inline void dist_run(struct dist_case *c)
 {
     int status = ku_job_threads(c->n, NULL, dist_rank, c);
     if (status < 0)
-        fail_msg("n=%d: %s", c->n, ku_err_get()->text);
+        fail_msg("n=%d zero=%d replicate=%d: %s", c->n, c->zero, c->replicate, ku_err_get()->text);
 }
 
 #endif

@@ -29,6 +29,7 @@ struct run {
     enum kumi_resnet_stem stem;
     enum kumi_dtype compute;
     const char *device;
+    int by_micro; /* each micro-batch is reduced */
     int n, threads, no_sharing, no_overlap, zero, replicate, recompute;
     int64_t bucket_bytes;
     int from, to;     /* steps; to 0 = all */
@@ -60,6 +61,7 @@ static struct ku_compile_opts opts_of(const struct run *r)
     o.mesh.extent[KU_AX_SHARD] = r->n / o.mesh.extent[KU_AX_REPLICATE];
     o.mesh.extent[KU_AX_VS] = r->v / r->n;
     o.mesh.extent[KU_AX_MB] = r->k;
+    o.mesh.mb_outer = r->by_micro;
     o.rule.lr = 0.05;
     o.rule.momentum = 0.9;
     o.rule.weight_decay = 1e-3;
@@ -183,9 +185,11 @@ static struct run base(const char *device, enum kumi_dtype compute)
         .v = 4, .micro = 2, .k = 2, .depth = 8, .compute = compute, .device = device, .n = 1};
 }
 
-static void check_layouts(const char *device, enum kumi_dtype compute)
+static void check_layouts(const char *device, enum kumi_dtype compute, int by_micro)
 {
-    struct run one = base(device, compute), r = one;
+    struct run one = base(device, compute), r;
+    one.by_micro = by_micro;
+    r = one;
     run(&one);
     assert_true(one.loss[2] < one.loss[0]);
     assert_int_equal(one.tracked, STEPS * one.k); /* once per micro-batch number, not per shard */
@@ -208,23 +212,45 @@ static void check_layouts(const char *device, enum kumi_dtype compute)
 static void cpu_f32(void **state)
 {
     (void)state;
-    check_layouts("cpu", KUMI_F32);
+    check_layouts("cpu", KUMI_F32, 0);
 }
 static void cpu_bf16(void **state)
 {
     (void)state;
-    check_layouts("cpu", KUMI_BF16);
+    check_layouts("cpu", KUMI_BF16, 0);
 }
 static void cpu_f16(void **state)
 {
     (void)state;
-    check_layouts("cpu", KUMI_F16);
+    check_layouts("cpu", KUMI_F16, 0);
 }
 static void ref_f64(void **state)
 {
     (void)state;
     if (!DIST_RACES_ONLY)
-        check_layouts("ref", KUMI_F64);
+        check_layouts("ref", KUMI_F64, 0);
+}
+
+/* Ranks reduce each micro-batch. Running statistics do not depend on that: after the first step,
+ * which parameters have not changed before, they are those of the other order. */
+static void by_micro(void **state)
+{
+    (void)state;
+    struct run first[2] = {base("cpu", KUMI_F32), base("cpu", KUMI_F32)};
+    check_layouts("cpu", KUMI_F32, 1);
+    for (int i = 0; i < 2; i++) {
+        first[i].by_micro = i;
+        first[i].k = 3;
+        first[i].to = 1;
+        run(&first[i]);
+    }
+    struct run sync = base("cpu", KUMI_F32), r;
+    sync.v = sync.n = 2, sync.sync = sync.by_micro = 1;
+    run(&sync);
+    r = sync, r.zero = 3, r.no_sharing = 1;
+    expect_equal(&sync, r);
+    assert_memory_equal(first[0].running, first[1].running, sizeof first[0].running);
+    assert_string_not_equal(first[0].digest, first[1].digest);
 }
 
 /* An odd tree: three shards, whose mean is no power of two. */
@@ -312,9 +338,11 @@ static void sync_is_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_f32), cmocka_unit_test(cpu_bf16),       cmocka_unit_test(cpu_f16),
-        cmocka_unit_test(ref_f64), cmocka_unit_test(three_shards),   cmocka_unit_test(synchronised),
-        cmocka_unit_test(resumed), cmocka_unit_test(sync_is_refused)};
+        cmocka_unit_test(cpu_f32),        cmocka_unit_test(cpu_bf16),
+        cmocka_unit_test(cpu_f16),        cmocka_unit_test(by_micro),
+        cmocka_unit_test(ref_f64),        cmocka_unit_test(three_shards),
+        cmocka_unit_test(synchronised),   cmocka_unit_test(resumed),
+        cmocka_unit_test(sync_is_refused)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Equal bits in every stage of ZeRO: digests with ==, ranks as threads and as processes. tsan */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/os.h"
@@ -7,6 +8,7 @@
 #include "dist.h"
 #include "kumi/comm.h"
 #include "kumi/launch.h"
+#include "train/plan_volume.h"
 
 static struct dist_case base_case(const char *device, enum kumi_dtype compute)
 {
@@ -38,7 +40,7 @@ static void expect_equal(const struct dist_case *a, const struct dist_case *b)
 
 static const struct layout {
     int n, zero, replicate, sharing, no_overlap, bucket_bytes, prefetch, keep_gathered,
-        persist_below;
+        persist_below, group;
 } layout[] = {
     {.n = 2, .zero = 1},
     {.n = 4, .zero = 1, .bucket_bytes = 3000},
@@ -59,7 +61,16 @@ static const struct layout {
     {.n = 4, .zero = 3, .no_overlap = 1, .prefetch = 1, .persist_below = 60},
     {.n = 4, .zero = 3, .keep_gathered = 1},
     {.n = 4, .zero = 3, .replicate = 2, .prefetch = 1},
+    {.n = 4, .zero = 3, .prefetch = 1, .group = 2},
+    {.n = 8, .zero = 3, .group = 4, .bucket_bytes = 3000, .persist_below = 60},
+    {.n = 8, .zero = 3, .replicate = 2, .group = 2, .no_overlap = 1},
     {.n = 8, .zero = 3, .replicate = 2, .bucket_bytes = 3000, .prefetch = 5},
+    {.n = 2},
+    {.n = 4, .bucket_bytes = 3000},
+    {.n = 8, .no_overlap = 1},
+    {.n = 4, .sharing = 1, .bucket_bytes = 3000},
+    {.n = 4, .sharing = 1, .no_overlap = 1},
+    {.n = 1},
     {.n = 2, .zero = 1, .sharing = 1},
     {.n = 4, .zero = 2, .sharing = 1},
     {.n = 8, .zero = 3, .sharing = 1},
@@ -72,7 +83,7 @@ static struct dist_case laid_out(const struct dist_case *one, const struct layou
     c.n = l->n, c.zero = l->zero, c.replicate = l->replicate;
     c.no_sharing = !l->sharing, c.no_overlap = l->no_overlap, c.bucket_bytes = l->bucket_bytes;
     c.prefetch = l->prefetch, c.keep_gathered = l->keep_gathered;
-    c.persist_below = l->persist_below;
+    c.persist_below = l->persist_below, c.group = l->group;
     c.threads = l->n == 2 && strcmp(c.device, "cpu") == 0 ? 2 : 1;
     return c;
 }
@@ -94,6 +105,36 @@ static void cpu_f32(void **state)
     (void)state;
     struct dist_case c = base_case("cpu", KUMI_F32);
     check_layouts(&c, 1);
+}
+/* Ranks reduce each micro-batch: other bits, and the same under every layout. */
+static void by_micro(void **state)
+{
+    (void)state;
+    struct dist_case c = base_case("cpu", KUMI_F32), step = c;
+    c.by_micro = 1;
+    c.k = step.k = 3;
+    check_layouts(&c, 1);
+    c.compute = KUMI_BF16;
+    c.recompute = KU_RECOMPUTE_FULL;
+    check_layouts(&c, DIST_RACES_ONLY ? 5 : 2);
+    c = base_case("cpu", KUMI_F32);
+    c.by_micro = 1;
+    c.k = 3;
+    dist_run(&c);
+    dist_run(&step);
+    assert_string_not_equal(c.digest, step.digest);
+}
+static void by_micro_lamb(void **state)
+{
+    (void)state;
+    if (DIST_RACES_ONLY)
+        return;
+    struct dist_case c = base_case("cpu", KUMI_BF16);
+    c.by_micro = 1;
+    c.optimizer = KU_OP_lamb;
+    check_layouts(&c, 3);
+    c.optimizer = KU_OP_adafactor;
+    check_layouts(&c, 4);
 }
 static void cpu_bf16(void **state)
 {
@@ -133,6 +174,54 @@ static void adafactor(void **state)
     check_layouts(&c, 2);
     c.compute = KUMI_BF16;
     check_layouts(&c, 3);
+}
+
+/* What the ranks together store for collectives, as the plan says and as it was counted. */
+struct exchanged {
+    struct dist_case c;
+    double planned_bytes;
+    int64_t moved_bytes[8];
+};
+static int exchanged_rank(struct ku_job *job, void *arg)
+{
+    struct exchanged *x = arg;
+    struct ku_volume row[KU_MAX_VOLUMES];
+    struct ku_trainer *t = NULL;
+    const double *report;
+    KU_TRY(dist_trainer(job, &x->c, &t));
+    KU_TRY(ku_trainer_init_state(t));
+    for (int step = 0; step < x->c.steps; step++) {
+        dist_fill(&x->c, t, KU_PROG_TRAIN, step % 2);
+        KU_TRY(ku_trainer_step(t, step, &report));
+    }
+    x->moved_bytes[job->rank] = t->step_bytes;
+    for (int n = ku_plan_volumes(t->program[KU_PROG_TRAIN], row); n-- > 0 && job->rank == 0;)
+        x->planned_bytes += row[n].stored_bytes * job->n * x->c.steps;
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+static void moves_what_is_planned(void **state)
+{
+    (void)state;
+    if (DIST_RACES_ONLY)
+        return;
+    struct dist_case one = base_case("cpu", KUMI_BF16);
+    one.steps = 2;
+    for (int i = 0; i < 2 * N_LAYOUTS; i++) {
+        struct exchanged x = {.c = laid_out(&one, &layout[i / 2])};
+        double moved = 0;
+        x.c.by_micro = i % 2;
+        if (x.c.n == 1)
+            continue;
+        if (ku_job_threads(x.c.n, NULL, exchanged_rank, &x) < 0)
+            fail_msg("layout %d: %s", i / 2, ku_err_get()->text);
+        for (int r = 0; r < x.c.n; r++)
+            moved += (double)x.moved_bytes[r];
+        if (moved == 0 || fabs(moved - x.planned_bytes) > 1e-9 * moved)
+            fail_msg("layout %d, n=%d zero=%d, by_micro=%d: %.1f bytes moved, %.1f planned", i / 2,
+                     x.c.n, x.c.zero, x.c.by_micro, moved, x.planned_bytes);
+    }
 }
 
 /* A run that one layout begins, saves at step 2, and another ends: as if one layout ran it all. */
@@ -213,10 +302,16 @@ static void processes(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_f32),   cmocka_unit_test(cpu_bf16), cmocka_unit_test(lamb),
-        cmocka_unit_test(adafactor), cmocka_unit_test(ref_f64),  cmocka_unit_test(resume_elsewhere),
-        cmocka_unit_test(processes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_f32),
+                                       cmocka_unit_test(cpu_bf16),
+                                       cmocka_unit_test(lamb),
+                                       cmocka_unit_test(by_micro),
+                                       cmocka_unit_test(by_micro_lamb),
+                                       cmocka_unit_test(moves_what_is_planned),
+                                       cmocka_unit_test(adafactor),
+                                       cmocka_unit_test(ref_f64),
+                                       cmocka_unit_test(resume_elsewhere),
+                                       cmocka_unit_test(processes)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -286,13 +286,16 @@ static void programs(void **state)
         enum kumi_dtype compute;
         const char *name;
         enum kumi_dtype reduce;
-        int no_master;
-    } row[] = {{1, 0, 1, KUMI_F32, "program_1", KUMI_F32, 0},
-               {2, 0, 1, KUMI_F32, "program_2", KUMI_F32, 0},
-               {2, 1, 1, KUMI_BF16, "program_zero_1", KUMI_F32, 0},
-               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid", KUMI_F32, 0},
-               {2, 3, 1, KUMI_BF16, "program_zero_3", KUMI_F32, 0},
-               {4, 2, 2, KUMI_BF16, "program_no_master", KUMI_BF16, 1}};
+        int no_master, by_micro, group;
+    } row[] = {{1, 0, 1, KUMI_F32, "program_1", KUMI_F32, 0, 0, 0},
+               {2, 0, 1, KUMI_F32, "program_2", KUMI_F32, 0, 0, 0},
+               {2, 0, 1, KUMI_F32, "program_micro", KUMI_F32, 0, 1, 0},
+               {2, 1, 1, KUMI_BF16, "program_zero_1", KUMI_F32, 0, 0, 0},
+               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid", KUMI_F32, 0, 0, 0},
+               {4, 2, 2, KUMI_F32, "program_zero_2_hybrid_micro", KUMI_F32, 0, 1, 0},
+               {2, 3, 1, KUMI_BF16, "program_zero_3", KUMI_F32, 0, 0, 0},
+               {4, 3, 1, KUMI_BF16, "program_zero_3_group", KUMI_F32, 0, 0, 2},
+               {4, 2, 2, KUMI_BF16, "program_no_master", KUMI_BF16, 1, 0, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct ku_graph *g = network(12 * row[i].ranks);
@@ -305,6 +308,8 @@ static void programs(void **state)
         o.no_master = row[i].no_master;
         o.mesh.extent[KU_AX_SHARD] /= row[i].replicate;
         o.mesh.extent[KU_AX_REPLICATE] *= row[i].replicate;
+        o.mesh.mb_outer = row[i].by_micro;
+        o.reshard_group = row[i].group;
         assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
         assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
         assert_int_equal(ku_program_print(p, 1, &text), 0);
@@ -418,13 +423,14 @@ static void check_buffers(const struct ku_program *p)
     assert_true(pairs > 100);
 }
 
-static void check_plan(int zero)
+static void check_plan(int zero, int by_micro)
 {
     struct ku_graph *g = network(24);
     struct ku_compile_opts o = options(2, KUMI_F32);
     struct ku_program *p;
     if (zero)
         deal(&o, zero);
+    o.mesh.mb_outer = by_micro;
     assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
     assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
     check_buffers(p);
@@ -436,7 +442,8 @@ static void plans_do_not_overlap(void **state)
 {
     (void)state;
     for (int zero = 0; zero <= 3; zero++)
-        check_plan(zero);
+        for (int by_micro = 0; by_micro < 2; by_micro++)
+            check_plan(zero, by_micro);
     for (size_t i = 0; i < sizeof offloaded / sizeof offloaded[0]; i++) {
         struct ku_str graph = {0};
         struct ku_program *p = offload(&offloaded[i], &graph);

@@ -122,22 +122,22 @@ static void test_tree(void **state)
     for (int i = 0; i < COUNT; i++)
         addend[i] = ku_random_normal(9, 0, MAX_SRC, (uint64_t)i);
     for (int n = 1; n <= MAX_SRC; n++) {
-        for (int w = 0; w < 3; w++) {
-            enum kumi_dtype wire = w == 1 ? KUMI_BF16 : KUMI_F32;
+        for (int w = 0; w < 4; w++) {
+            enum kumi_dtype wire = w % 2 ? KUMI_BF16 : KUMI_F32;
             struct ku_sum s = {.n_src = n,
                                .n_dst = 2,
                                .src = from,
                                .dst = to,
                                .count = COUNT,
                                .wire = wire,
-                               .addend = w == 2 ? addend : NULL};
+                               .addend = w >= 2 ? addend : NULL};
             ku_sum(ku_sum_choose(), &s);
             for (int i = 0; i < COUNT; i++) {
                 float leaf[MAX_SRC] = {0};
                 for (int r = 0; r < n; r++)
                     leaf[r] = src[r][i];
                 naive_tree(leaf, n, wire);
-                leaf[0] += w == 2 ? addend[i] : 0;
+                leaf[0] += w >= 2 ? addend[i] : 0;
                 assert_memory_equal(&dst[0][i], &leaf[0], sizeof(float));
             }
             assert_memory_equal(dst[0], dst[1], sizeof dst[0]);

@@ -604,6 +604,8 @@ static void test_numerics(void **state)
                                          "parallel.max_live_parameters",
                                          "parallel.bucket_mb",
                                          "parallel.first_bucket_mb",
+                                         "parallel.allgather_bucket_mb",
+                                         "parallel.gather_16bit_on_save",
                                          "parallel.overlap",
                                          "parallel.transport",
                                          "parallel.share_host_state",

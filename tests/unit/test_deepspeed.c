@@ -199,7 +199,7 @@ static const struct {
      "zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "parallel.gather_16bit_on_save=true"},
     {ZERO("\"zero_hpz_partition_size\":8"), "zero_optimization.zero_hpz_partition_size",
-     "parallel.shard=8"},
+     "parallel.reshard_after_forward=8"},
     {ZERO("\"mics_shard_size\":4"), "zero_optimization.mics_shard_size", "parallel.shard=4"},
     {ZERO("\"cpu_offload\":true"), "zero_optimization.cpu_offload",
      "memory.offload.optimizer=\"host\""},
@@ -489,7 +489,9 @@ static const struct {
     {",\n\"precision\":{\"compute\":\"bf16\"}", "{\"bf16\":{\"enabled\":false}}",
      "config: c.json:3:22: deepspeed.bf16.enabled: false; it contradicts precision.compute: "
      "\"bf16\"; give one of the two"},
-    {"", ZERO("\"zero_hpz_partition_size\":8,\"mics_shard_size\":4"), NULL},
+    {",\"parallel\":{\"shard\":2}", ZERO("\"mics_shard_size\":4"), NULL},
+    {",\"parallel\":{\"reshard_after_forward\":false}", ZERO("\"zero_hpz_partition_size\":8"),
+     NULL},
     /* kumi's own checks, under DeepSpeed's name */
     {"", ADAM("\"lr\":-1"),
      "config: c.json:2:51: deepspeed.optimizer.params.lr: optimizer.lr: -1; a number from 0 to "

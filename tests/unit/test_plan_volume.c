@@ -13,6 +13,8 @@
     "\"vocab_size\":256,\"tie_word_embeddings\":false}"
 #define PRIVATE "parallel.share_host_state=false"
 #define WHOLE   "parallel.persist_below=0"
+#define TWICE   "train.accumulation=2"
+#define MICRO   "parallel.grad_sync=micro"
 
 struct sums {
     double reduced, gathered, spread; /* elements over parameters */
@@ -47,6 +49,10 @@ static void volumes(void **state)
          0},
         {{PRIVATE, "parallel.zero=2", MODEL, "parallel.replicate=2"}, 1, 1, 0.5},
         {{"parallel.zero=3", MODEL}, 1, 0, 0}, /* shared: read in place */
+        {{MODEL, TWICE}, 1, 0, 0},
+        {{MODEL, TWICE, MICRO}, 2, 0, 0}, /* each micro-batch */
+        {{PRIVATE, "parallel.zero=2", MODEL, TWICE, MICRO}, 2, 1, 0},
+        {{PRIVATE, MODEL, TWICE, MICRO}, 0, 0, 2},
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         const struct files *f = *state;
@@ -81,6 +87,42 @@ static void resharding(void **state)
     ku_plan_fini(&p);
 }
 
+/* In groups of two, backward gathers inside them what forward gathers from all four; a rank keeps
+ * half of each module for it, where two and two of them would be whole. */
+static void groups(void **state)
+{
+    static const char *const set[] = {PRIVATE, "parallel.zero=3", MODEL, WHOLE,
+                                      "parallel.reshard_after_forward=2"};
+    const struct files *f = *state;
+    struct kumi_settings s = {.config = f->config, .set = set, .n_sets = 4};
+    struct ku_volume row[2][KU_MAX_VOLUMES];
+    struct ku_plan p;
+    double gathered[2] = {0};
+    for (int group = 0; group < 2; group++) {
+        s.n_sets = 4 + group;
+        assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_OK);
+        int n = ku_plan_volumes(p.program[KU_PROG_TRAIN], row[group]), n_groups = 0;
+        for (int i = 0; i < n; i++) {
+            gathered[group] +=
+                row[group][i].exchange == KU_X_ALL_GATHER ? row[group][i].elements : 0;
+            assert_int_equal(row[group][i].n_ranks, row[group][i].group ? 2 : 4);
+            n_groups += row[group][i].group == 2;
+        }
+        assert_int_equal(n_groups, group);
+        int64_t kept = 0;
+        const struct ku_program *train = p.program[KU_PROG_TRAIN];
+        for (ku_id b = 1; b < train->n_buffers; b++)
+            kept += train->buffer[b].cls == KU_CL_GATHER && train->buffer[b].is_kept
+                        ? (int64_t)train->buffer[b].bytes
+                        : 0;
+        int64_t module = 12 * 64 * 64 + 13 * 64; /* but what backward does not read */
+        assert_true(group ? kept > 3 * module * 4 * 9 / 20 && kept < 3 * module * 4 * 14 / 20
+                          : kept == 0);
+        ku_plan_fini(&p);
+    }
+    assert_true(gathered[0] == gathered[1]);
+}
+
 /* A module is 12 C^2 and 13 C elements; one is read, one is under way. */
 static void live_parameters(void **state)
 {
@@ -103,6 +145,6 @@ static void live_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(volumes), cmocka_unit_test(resharding),
-                                       cmocka_unit_test(live_parameters)};
+                                       cmocka_unit_test(groups), cmocka_unit_test(live_parameters)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

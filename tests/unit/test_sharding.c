@@ -31,30 +31,36 @@ static void admits(void **state)
 {
     static const struct {
         const char *keys;
-        int n, zero, replicate, shard;
+        int n, zero, replicate, shard, reshard;
     } row[] = {
-        {"", 1, 0, 1, 1},
-        {"", 6, 0, 6, 1},
-        {"\"replicate\":4", 4, 0, 4, 1},
-        {"\"strategy\":\"NO_SHARD\"", 4, 0, 4, 1},
-        {"\"zero\":1", 1, 1, 1, 1},
-        {"\"zero\":1", 3, 1, 1, 3},
-        {"\"zero\":2", 4, 2, 1, 4},
-        {"\"strategy\":\"SHARD_GRAD_OP\"", 4, 2, 1, 4},
-        {"\"strategy\":\"FULL_SHARD\",\"zero\":3", 4, 3, 1, 4},
-        {"\"zero\":3,\"replicate\":2", 8, 3, 2, 4},
-        {"\"zero\":3,\"shard\":2", 8, 3, 4, 2},
-        {"\"strategy\":\"HYBRID_SHARD\",\"shard\":4", 8, 3, 2, 4},
-        {"\"strategy\":\"_HYBRID_SHARD_ZERO2\",\"replicate\":4", 8, 2, 4, 2},
+        {"", 1, 0, 1, 1, 1},
+        {"", 6, 0, 6, 1, 1},
+        {"\"replicate\":4", 4, 0, 4, 1, 1},
+        {"\"strategy\":\"NO_SHARD\"", 4, 0, 4, 1, 1},
+        {"\"zero\":1", 1, 1, 1, 1, 1},
+        {"\"zero\":1", 3, 1, 1, 3, 3},
+        {"\"zero\":2", 4, 2, 1, 4, 4},
+        {"\"strategy\":\"SHARD_GRAD_OP\"", 4, 2, 1, 4, 4},
+        {"\"strategy\":\"FULL_SHARD\",\"zero\":3", 4, 3, 1, 4, 4},
+        {"\"zero\":3,\"replicate\":2", 8, 3, 2, 4, 4},
+        {"\"zero\":3,\"shard\":2", 8, 3, 4, 2, 2},
+        {"\"strategy\":\"HYBRID_SHARD\",\"shard\":4", 8, 3, 2, 4, 4},
+        {"\"strategy\":\"_HYBRID_SHARD_ZERO2\",\"replicate\":4", 8, 2, 4, 2, 2},
+        {"\"zero\":3,\"reshard_after_forward\":false", 4, 3, 1, 4, 1},
+        {"\"zero\":3,\"reshard_after_forward\":2", 4, 3, 1, 4, 2},
+        {"\"zero\":3,\"reshard_after_forward\":3", 6, 3, 1, 6, 3},
+        {"\"zero\":3,\"reshard_after_forward\":2,\"replicate\":2", 8, 3, 2, 4, 2},
+        {"\"zero\":2,\"reshard_after_forward\":3", 4, 2, 1, 4, 4}, /* nothing to reshard */
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct ku_sharding s;
         if (resolve(row[i].keys, row[i].n, &s) != KUMI_OK)
             fail_msg("%s: %s", row[i].keys, ku_err_get()->text);
-        if (s.zero != row[i].zero || s.replicate != row[i].replicate || s.shard != row[i].shard)
-            fail_msg("%s on %d: zero %d, %d x %d", row[i].keys, row[i].n, s.zero, s.replicate,
-                     s.shard);
+        if (s.zero != row[i].zero || s.replicate != row[i].replicate || s.shard != row[i].shard ||
+            s.reshard != row[i].reshard)
+            fail_msg("%s on %d: zero %d, %d x %d, reshard %d", row[i].keys, row[i].n, s.zero,
+                     s.replicate, s.shard, s.reshard);
     }
 }
 
@@ -84,6 +90,10 @@ static void refuses(void **state)
          "parallel.strategy: \"FULL_SHARD\"; has no replicas: give HYBRID_SHARD"},
         {"\"strategy\":\"HYBRID_SHARD\"", 4,
          "parallel.strategy: \"HYBRID_SHARD\"; needs parallel.shard or parallel.replicate"},
+        {"\"zero\":3,\"reshard_after_forward\":3", 4,
+         "parallel.reshard_after_forward: 3; true, false, or a divisor of the 4 shards: 1, 2, 4"},
+        {"\"zero\":3,\"reshard_after_forward\":8", 4,
+         "parallel.reshard_after_forward: 8; true, false, or a divisor of the 4 shards: 1, 2, 4"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {

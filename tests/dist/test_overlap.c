@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gathers of stage 3 and reductions of micro-batches behind computation, shown by delays: whatever
+ * travels arrives 20 ms late, a module computes longer than its gather takes. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "dist.h"
+
+enum { DELAY_MS = 20, TILE_NS = 500000, N_STEPS = 2 };
+
+/* Time in waits of a step for gathers of forward and of backward, and for reductions; the least of
+ * the steps. */
+enum what { FORWARD, BACKWARD, REDUCTIONS, N_WHATS };
+struct seen {
+    struct dist_case c;
+    int n[N_WHATS];
+    int64_t exposed_ns[N_WHATS];
+};
+
+/* A computation of a module takes a while, in which what others send comes in. */
+static void compute(void *job, const struct ku_instr *instr, const struct ku_view *out)
+{
+    const struct timespec tile = {.tv_nsec = TILE_NS};
+    (void)out;
+    for (int i = 0; i < 10 && instr->phase != KU_PH_O && instr->phase != KU_PH_A; i++) {
+        nanosleep(&tile, NULL);
+        (void)ku_job_progress(job);
+    }
+}
+
+static int is_seen(const struct ku_instr *i, enum what what)
+{
+    if (i->kind != KU_WAIT || what == REDUCTIONS)
+        return i->kind == KU_WAIT && i->op == KU_X_REDUCE_SCATTER;
+    return i->op == KU_X_ALL_GATHER && i->micro >= 0 && (i->phase == KU_PH_F) == (what == FORWARD);
+}
+
+static void look(const struct ku_program *p, const int64_t *stamp, int is_first, struct seen *s)
+{
+    for (int what = 0; what < N_WHATS; what++) {
+        int64_t sum = 0;
+        s->n[what] = 0;
+        for (uint32_t i = 0; i < p->n_instrs; i++)
+            if (is_seen(&p->instr[i], (enum what)what)) {
+                sum += stamp[i + 1] - stamp[i];
+                s->n[what]++;
+            }
+        if (is_first || sum < s->exposed_ns[what])
+            s->exposed_ns[what] = sum;
+    }
+}
+
+static int rank(struct ku_job *job, void *arg)
+{
+    struct seen *s = arg;
+    struct ku_trainer *t;
+    KU_TRY(dist_trainer(job, &s->c, &t));
+    KU_TRY(ku_trainer_init_state(t));
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    int64_t *stamp = calloc(p->n_instrs + 1, sizeof *stamp);
+    assert_non_null(stamp);
+    ku_exec_stamp(t->exec[KU_PROG_TRAIN], stamp);
+    for (int step = 0; step < N_STEPS; step++) {
+        dist_fill(&s->c, t, KU_PROG_TRAIN, step);
+        KU_TRY(ku_trainer_step_seen(t, step, compute, job));
+        if (job->rank == 0)
+            look(p, stamp, step == 0, s);
+    }
+    ku_exec_stamp(t->exec[KU_PROG_TRAIN], NULL);
+    free(stamp);
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+static struct seen run(struct dist_case c)
+{
+    struct ku_job_opts opts = {.chaos = "delay=20ms"};
+    struct seen s = {.c = c};
+    s.c.n = s.c.v = 2, s.c.micro = 1, s.c.t = 11;
+    s.c.no_sharing = 1, s.c.bucket_bytes = 1 << 30;
+    s.c.device = "cpu", s.c.model = dist_model();
+    s.c.model.n_layer = c.zero == 3 ? 6 : 2;
+    if (ku_job_threads(2, &opts, rank, &s) < 0)
+        fail_msg("%s", ku_err_get()->text);
+    return s;
+}
+
+/* Each waits for the others' arrival and for their end, or is hidden but for a few. */
+static void expect_hidden(const struct seen *late, const struct seen *hidden, enum what what)
+{
+    assert_true(late->n[what] >= 6 && late->n[what] == hidden->n[what]);
+    if (late->exposed_ns[what] < late->n[what] * 2 * DELAY_MS * INT64_C(900000))
+        fail_msg("%d: %d waits, %.1f ms", (int)what, late->n[what],
+                 (double)late->exposed_ns[what] * 1e-6);
+    if (hidden->exposed_ns[what] * 2 > late->exposed_ns[what])
+        fail_msg("%d: %.1f ms in waits, %.1f where nothing hides them", (int)what,
+                 (double)hidden->exposed_ns[what] * 1e-6, (double)late->exposed_ns[what] * 1e-6);
+}
+
+static void prefetch_hides_gathers(void **state)
+{
+    (void)state;
+    if (DIST_RACES_ONLY)
+        return;
+    struct seen late = run((struct dist_case){.zero = 3, .k = 1}),
+                ahead = run((struct dist_case){.zero = 3, .k = 1, .prefetch = 1});
+    expect_hidden(&late, &ahead, FORWARD);
+    expect_hidden(&late, &ahead, BACKWARD);
+}
+
+/* The reductions of a micro-batch end behind the forward of the next. */
+static void next_micro_batch_hides_reductions(void **state)
+{
+    (void)state;
+    if (DIST_RACES_ONLY)
+        return;
+    struct seen late = run((struct dist_case){.zero = 2, .k = 4, .by_micro = 1, .no_overlap = 1}),
+                hidden = run((struct dist_case){.zero = 2, .k = 4, .by_micro = 1});
+    expect_hidden(&late, &hidden, REDUCTIONS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prefetch_hides_gathers),
+                                       cmocka_unit_test(next_micro_batch_hides_reductions)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
