@@ -328,8 +328,8 @@ int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_jo
     for (int i = 0; i < n_started; i++)
         pthread_join(t[i].thread, NULL);
     for (int i = 0; i < n_started && !status; i++)
-        if (t[i].status < 0)
-            status = ku_err_put(&t[i].error);
+        if (t[i].status < 0) /* a rank may fail without a word */
+            status = t[i].error.status < 0 ? ku_err_put(&t[i].error) : t[i].status;
     struct kumi_error root;
     if (status < 0 && ku_segment_root(host->seg, &root) < 0)
         status = ku_err_put(&root);

@@ -50,7 +50,7 @@ static float value(int rank, int part, int64_t i, int step)
     return (float)((rank * 7 + part + i * 3 + step) % 64);
 }
 
-/* What a reduce-scatter adds to the sum of a part, on every rank the same. */
+/* What a reduction adds to the sum of a part, on every rank the same. */
 static float addend(const struct bucket *b, int part, int64_t i)
 {
     return b->part[part].has_addend ? (float)(part + i % 8) : 0;
@@ -142,7 +142,7 @@ static int run_parts(struct ku_job *job, void *arg)
                     float want = 0;
                     for (int r = 0; r < job->n; r++)
                         want += value(r, p, i, step);
-                    if (form == 1)
+                    if (form < 2)
                         want += addend(&b, p, i);
                     if (form == 2)
                         want = value(job->n - 1, p, i, step);
