@@ -56,7 +56,8 @@ static void print_instr(const struct ku_program *p, uint32_t at, int with_offset
                 ku_str_add(out, " %s", ku_axis_name(a));
         if (i->group)
             ku_str_add(out, "(%d)", i->group);
-        if (i->n_parts && i->wire != p->operand[i->operand + i->n_in].dtype)
+        if (i->n_parts && !ku_exchange_is_tier(i->op) &&
+            i->wire != p->operand[i->operand + i->n_in].dtype)
             ku_str_add(out, " wire=%s", kumi_dtype_name((enum kumi_dtype)i->wire));
     } else
         ku_str_add(out, "%s%s", ku_ops[i->op].name, i->accumulate ? "+" : "");

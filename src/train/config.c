@@ -317,6 +317,16 @@ static void set_null(const struct key_row *row, void *member)
     }
 }
 
+/* true, false, or a number of ranks. */
+static int set_reshard(const struct ku_config *o, const struct key_row *row, const char *path,
+                       const json_t *v, int64_t *to)
+{
+    if (!json_is_boolean(v))
+        return set_number(o, row, path, v, to);
+    *to = json_is_true(v) ? KU_RESHARD_ALL : KU_RESHARD_NONE;
+    return KUMI_OK;
+}
+
 static int set_member(const struct ku_config *o, const struct key_row *row, const json_t *v,
                       struct ku_config *cfg)
 {
@@ -342,14 +352,9 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
     case T_GROUPS:
         return ku_config_read_groups(o, path, v, member);
     case T_OFFLOAD:
-        *(struct ku_offload_key *)member = (struct ku_offload_key){
-            .pin = 1, .ratio = 1, .buffer_count = 3, .buffer_size = 1 << 24};
         return ku_config_read_offload(o, path, v, member);
     case T_RESHARD:
-        if (!json_is_boolean(v))
-            return set_number(o, row, path, v, member);
-        *(int64_t *)member = json_is_true(v) ? KU_RESHARD_ALL : KU_RESHARD_NONE;
-        return KUMI_OK;
+        return set_reshard(o, row, path, v, member);
     case T_BOOL:
         if (!json_is_boolean(v))
             return ku_config_refuse(o, path, v, "true or false");

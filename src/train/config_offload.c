@@ -77,6 +77,7 @@ int ku_config_read_offload(const struct ku_config *cfg, const char *path, const 
     char member[MAX_PATH];
     const char *key;
     json_t *v;
+    *k = (struct ku_offload_key){.pin = 1, .ratio = 1, .buffer_count = 3, .buffer_size = 1 << 24};
     if (!json_is_object(value))
         return ku_config_refuse(
             cfg, path, value, "an object: {\"optimizer\": \"host\"}, or \"file\" with a \"path\"");

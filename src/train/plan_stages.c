@@ -49,6 +49,9 @@ static enum ku_plan_kind kind_of(const struct ku_program *p, const struct ku_buf
         return KU_KIND_ACTIVATIONS;
     case KU_CL_GATHER:
         return KU_KIND_COMM;
+    case KU_CL_OFFLOAD:
+        return KU_KIND_OFFLOADED;
+    case KU_CL_WINDOW:
     case KU_CL_WORKSPACE:
         return KU_KIND_WORKSPACE;
     case KU_CL_COUNTER:
@@ -60,8 +63,11 @@ static enum ku_plan_kind kind_of(const struct ku_program *p, const struct ku_buf
     return KU_KIND_OTHER;
 }
 
+/* Whether it takes memory at this instruction. */
 static int is_alive(const struct ku_buffer *b, uint32_t instr)
 {
+    if (b->arena == KU_AR_FILE)
+        return 0;
     if (b->arena != KU_AR_STEP && b->arena != KU_AR_WIRE)
         return 1;
     return b->home == 0 && b->first != UINT32_MAX && b->first <= instr && instr <= b->last;
