@@ -36,13 +36,14 @@ static void move(const struct ku_view *out, const struct ku_view *var, const int
 void ku_factor_means(const struct ku_call *c)
 {
     const struct ku_attrs *a = c->attr;
-    const double *report = c->in[3].data, norm = report[KU_REPORT_NORM];
+    const double *report = c->in[3].data, scale = report[KU_REPORT_SCALE];
     const int64_t n_rows = ku_shape_count(&c->in[1].shape),
                   n_cols = ku_shape_count(&c->in[2].shape);
     const int64_t *sum = (const int64_t *)c->in[0].data + a->first_word;
     const int is_on = report[KU_REPORT_APPLY] != 0;
     const double w = is_on ? ku_adafactor_of(a, report, NULL).w : 0;
-    const double unit = norm > 0 && is_on ? ldexp(1, 2 * (ilogb(norm) + 1) - KU_FACTOR_HI_BITS) : 0;
+    const double unit =
+        is_on ? ldexp(scale * scale, 2 * ku_factor_exponent(report) - KU_FACTOR_HI_BITS) : 0;
     double *inverse = c->out[2].data;
     move(&c->out[0], &c->in[1], sum, unit, w, n_rows, a->cols);
     move(&c->out[1], &c->in[2], sum + 2 * n_rows, unit, w, n_cols, a->rows_seen);

@@ -414,10 +414,10 @@ static void a_part(void **unused)
         }
     }
     assert_error(ku_ckpt_read_only(&c, back.tensor, MODEL - 1, 0, 1), KUMI_EINPUT,
-                 "1 extra: extra scale");
+                 "0 missing, 1 extra, 0 misshapen: extra scale");
     back.tensor[MOMENT].name = "h.0.big.ema";
     assert_error(ku_ckpt_read_only(&c, &back.tensor[MOMENT], 1, 0, 1), KUMI_EINPUT,
-                 "1 missing: missing h.0.big.ema");
+                 "1 missing, 0 extra, 0 misshapen: missing h.0.big.ema");
     ku_ckpt_close(&c);
     state_fini(&s);
     state_fini(&back);

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 
-enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT, COLS_PER_TILE = 128 };
+enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
 
 /* Element 0 of this call in the whole tensor. */
 static int64_t base_of(const struct ku_view *x)
@@ -23,57 +23,73 @@ static int64_t whole_count(const struct ku_view *x)
 /* -- sums ---------------------------------------------------------------------------------------
  */
 
-/* Squares of n elements to their columns' words, and to the row's. */
-static void sum_row(const float *x, double scale, int64_t n, int64_t *hi, int64_t *lo,
-                    int64_t row[2])
+/* A tile: at most so many rows and columns of a matrix, whose words it adds to everybody's at its
+ * end. They are integers: who adds what, and when, moves no bit. */
+struct part {
+    int64_t matrix, row, col, n_rows, n_cols;
+};
+static int64_t n_parts(int64_t n, int64_t most)
 {
-    int64_t sum_hi = 0, sum_lo = 0;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t h, l;
-        ku_factor_split((double)x[i] * scale, &h, &l);
-        hi[i] += h, lo[i] += l;
-        sum_hi += h, sum_lo += l;
-    }
-    row[0] = sum_hi, row[1] = sum_lo;
+    return (n + most - 1) / most;
+}
+static int64_t least_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static struct part part_of(const struct ku_attrs *a, int64_t tile)
+{
+    const int64_t strips = n_parts(a->cols, KU_FACTOR_COLS),
+                  bands = n_parts(a->rows, KU_FACTOR_ROWS), band = tile / strips % bands,
+                  strip = tile % strips;
+    return (struct part){.matrix = tile / strips / bands,
+                         .row = band * KU_FACTOR_ROWS,
+                         .col = strip * KU_FACTOR_COLS,
+                         .n_rows = least_of(KU_FACTOR_ROWS, a->rows - band * KU_FACTOR_ROWS),
+                         .n_cols = least_of(KU_FACTOR_COLS, a->cols - strip * KU_FACTOR_COLS)};
 }
 
-/* Columns [c0, c1) of matrix m: this tile's alone, while rows are other tiles' too. */
-static void sum_part(const struct ku_kernel *k, int64_t m, int64_t c0, int64_t c1, double scale)
+static void add_words(int64_t *to, int64_t *const from[2], int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int w = 0; w < 2; w++)
+            if (from[w][i] != 0)
+                __atomic_fetch_add(&to[2 * i + w], from[w][i], __ATOMIC_RELAXED);
+}
+
+/* The call may begin and end inside of a row: such rows go alone. */
+static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_attrs *a = &k->attr;
     const struct ku_view *g = &k->call.in[0];
-    const int64_t begin = base_of(g), end = begin + k->count, first = m * a->rows * a->cols;
+    const double *report = k->call.in[1].data;
+    const struct part at = part_of(a, tile);
+    const int64_t begin = base_of(g), end = begin + k->count;
+    const int64_t first = (at.matrix * a->rows + at.row) * a->cols + at.col;
     int64_t *rows = (int64_t *)k->call.out[0].data + a->first_word;
-    int64_t *cols = rows + 2 * (k->width / a->cols + m * a->cols);
-    int64_t hi[COLS_PER_TILE] = {0}, lo[COLS_PER_TILE] = {0};
-    int64_t r = begin > first ? (begin - first) / a->cols : 0;
-    for (; r < a->rows && first + r * a->cols + c0 < end; r++) {
-        const int64_t row = first + r * a->cols + c0, last = row + c1 - c0;
-        const int64_t from = row > begin ? row : begin, to = last < end ? last : end;
-        int64_t sum[2];
-        if (from >= to)
-            continue;
-        sum_row((const float *)g->data + (from - begin), scale, to - from, hi + (from - row),
-                lo + (from - row), sum);
-        for (int w = 0; w < 2; w++)
-            __atomic_fetch_add(&rows[2 * (m * a->rows + r) + w], sum[w], __ATOMIC_RELAXED);
-    }
-    for (int64_t c = c0; c < c1; c++) {
-        cols[2 * c] += hi[c - c0];
-        cols[2 * c + 1] += lo[c - c0];
-    }
-}
-static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const int64_t cols = k->attr.cols, all = k->width / k->attr.rows, q0 = tile * COLS_PER_TILE;
-    const int64_t q1 = q0 + COLS_PER_TILE < all ? q0 + COLS_PER_TILE : all;
-    const double *report = k->call.in[1].data, scale = ku_factor_scale(report);
+    int64_t *cols = rows + 2 * (k->width / a->cols + at.matrix * a->cols + at.col);
+    int64_t col[2][KU_FACTOR_COLS + 8] = {{0}}, row[2][KU_FACTOR_ROWS] = {{0}};
+    struct ku_factor_part part = {.step = a->cols};
     (void)thread;
-    if (report[KU_REPORT_APPLY] == 0)
+    if (report[KU_REPORT_APPLY] == 0 || first >= end)
         return;
-    for (int64_t m = q0 / cols; m * cols < q1; m++)
-        sum_part(k, m, q0 > m * cols ? q0 - m * cols : 0,
-                 q1 < (m + 1) * cols ? q1 - m * cols : cols, scale);
+    ku_factor_rounds(report, part.round);
+    for (int64_t r = 0; r < at.n_rows; r += part.n_rows) {
+        const int64_t from = first + r * a->cols, last = from + at.n_cols;
+        const int64_t lo = from > begin ? from : begin, hi = least_of(last, end);
+        part.n_rows = 1;
+        if (lo >= hi)
+            continue;
+        if (lo == from && hi == last) /* and as many as are whole */
+            part.n_rows = least_of(at.n_rows - r, (end - last) / a->cols + 1);
+        part.x = (const float *)g->data + (lo - begin);
+        part.n_cols = hi - lo;
+        for (int w = 0; w < 2; w++)
+            part.col[w] = col[w] + (lo - from), part.row[w] = row[w] + r;
+        k->cpu->ops->factor_sums(&part);
+    }
+    add_words(cols, (int64_t *const[]){col[0], col[1]}, at.n_cols);
+    add_words(rows + 2 * (at.matrix * a->rows + at.row), (int64_t *const[]){row[0], row[1]},
+              at.n_rows);
 }
 int ku_cpu_bind_factor_sums(struct ku_kernel *k)
 {
@@ -87,7 +103,9 @@ int ku_cpu_bind_factor_sums(struct ku_kernel *k)
                       "buffer");
     k->count = ku_cpu_count(&c->in[0]);
     k->width = whole_count(&c->in[0]);
-    ku_cpu_phase(k, tile_factor_sums, ku_cpu_tiles(k->width / k->attr.rows, COLS_PER_TILE));
+    ku_cpu_phase(k, tile_factor_sums,
+                 k->width / (k->attr.rows * k->attr.cols) * n_parts(k->attr.cols, KU_FACTOR_COLS) *
+                     n_parts(k->attr.rows, KU_FACTOR_ROWS));
     return KUMI_OK;
 }
 

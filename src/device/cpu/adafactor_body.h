@@ -2,6 +2,85 @@
 /* Adafactor: included once per instruction set behind update_body.h (isa_*.c). A run of elements of
  * one row, whose variances are by * var[i]. */
 
+typedef int64_t vl8 __attribute__((vector_size(64)));
+typedef int64_t vl8_mem __attribute__((vector_size(64), aligned(8), may_alias));
+
+/*
+ * Both words of eight squares, each with the bits of its rounding constant in it: those of n
+ * squares are taken off once. A square of f32 is exact in f64, and so is what the first rounding
+ * leaves, so a fused multiply-add changes no bit.
+ */
+INLINE void factor_words(vd8 x, const double round[2], vl8 word[2])
+{
+    const vd8 one = x * x + round[0];
+    const vd8 rest = x * x - (one - round[0]);
+    word[0] = (vl8)one;
+    word[1] = (vl8)(rest + round[1]);
+}
+INLINE int64_t total_words(vl8 v)
+{
+    int64_t sum = 0;
+    for (int l = 0; l < 8; l++)
+        sum += v[l];
+    return sum;
+}
+/* Eight columns of n rows: a column's words are read and written once for all of them. */
+INLINE void factor_columns(const struct ku_factor_part *p, const vd8 *x, int n, int64_t i,
+                           vl8 sum[][2])
+{
+    vl8_mem *col[2] = {(vl8_mem *)(p->col[0] + i), (vl8_mem *)(p->col[1] + i)};
+    vl8 all[2] = {*col[0], *col[1]};
+    UNROLL
+    for (int r = 0; r < n; r++) {
+        vl8 word[2];
+        factor_words(x[r], p->round, word);
+        sum[r][0] += word[0], sum[r][1] += word[1];
+        all[0] += word[0], all[1] += word[1];
+    }
+    *col[0] = all[0], *col[1] = all[1];
+}
+INLINE void factor_rows(const struct ku_factor_part *p, int64_t row, int n)
+{
+    const float *x = p->x + row * p->step;
+    const int64_t full = p->n_cols / 8 * 8, rest = p->n_cols - full;
+    vl8 sum[4][2] = {{{0}}};
+    vd8 at[4];
+    for (int64_t i = 0; i < full; i += 8) {
+        UNROLL
+        for (int r = 0; r < n; r++)
+            at[r] = widen8(x + r * p->step + i);
+        factor_columns(p, at, n, i, sum);
+    }
+    if (rest > 0) {
+        for (int r = 0; r < n; r++) {
+            float some[8] = {0};
+            memcpy(some, x + r * p->step + full, (size_t)rest * sizeof *some);
+            at[r] = widen8(some);
+        }
+        factor_columns(p, at, n, full, sum);
+    }
+    for (int r = 0; r < n; r++)
+        for (int w = 0; w < 2; w++)
+            p->row[w][row + r] += total_words(sum[r][w]);
+}
+static void factor_sums(const struct ku_factor_part *p)
+{
+    const uint64_t padded = (uint64_t)(p->n_cols + 7) / 8 * 8;
+    int64_t row = 0;
+    for (; row + 4 <= p->n_rows; row += 4)
+        factor_rows(p, row, 4);
+    for (; row < p->n_rows; row++)
+        factor_rows(p, row, 1);
+    for (int w = 0; w < 2; w++) {
+        uint64_t bits;
+        memcpy(&bits, &p->round[w], sizeof bits);
+        for (int64_t i = 0; i < (int64_t)padded; i++)
+            p->col[w][i] -= (int64_t)(bits * (uint64_t)p->n_rows);
+        for (int64_t r = 0; r < p->n_rows; r++)
+            p->row[w][r] -= (int64_t)(bits * padded);
+    }
+}
+
 INLINE vf factored(const struct ku_factored *f, vf g, vf var)
 {
     vf v = f->by * var, least = splat(f->least);

@@ -56,6 +56,19 @@ struct ku_rule {
     float momentum;
 };
 
+/*
+ * Squares of a part of a matrix, n_rows rows of n_cols elements, `step` from one to the next, added
+ * to its columns' and its rows' two words each (device/adafactor.h): words of a row or a column in
+ * two arrays. Room for n_cols up to a multiple of eight; n_cols up to KU_FACTOR_COLS, n_rows up to
+ * KU_FACTOR_ROWS.
+ */
+enum { KU_FACTOR_COLS = 1024, KU_FACTOR_ROWS = 128 };
+struct ku_factor_part {
+    const float *x;
+    int64_t step, n_rows, n_cols;
+    double round[2]; /* ku_factor_rounds */
+    int64_t *col[2], *row[2];
+};
 /* Adafactor on a run of one row: variances are by * var[i], at least `least`. */
 struct ku_factored {
     float scale, by, least; /* scale: of the gradient */
@@ -295,6 +308,7 @@ struct ku_isa_ops {
     void (*update_rule)(const struct ku_rule *u, int64_t from, int64_t n);
     void (*ema)(float *average, const float *p, float add, int64_t n); /* += add (p - average) */
     /* sum += of the squares of p and of the update */
+    void (*factor_sums)(const struct ku_factor_part *part);
     void (*factor_norms)(const struct ku_factored *f, const float *p, const float *g,
                          const float *var, int64_t n, double sum[2]);
     void (*factor_apply)(const struct ku_factored *f, float *p, const float *g, const float *var,

@@ -62,6 +62,7 @@ const struct ku_isa_ops ISA_OPS = {
     .lamb = lamb,
     .update_rule = update_rule,
     .ema = ema,
+    .factor_sums = factor_sums,
     .factor_norms = factor_norms,
     .factor_apply = factor_apply,
     .factor_move = factor_move,

@@ -13,21 +13,23 @@ static int64_t place(const struct ku_view *x, int64_t i)
     return x->shape.ndim == 1 ? x->start[0] + i : i;
 }
 
-/* factor_sums: each square of the scaled gradient to its row's and its column's words */
+/* factor_sums: each square of the gradient to its row's and its column's words */
 void ku_ref_factor_sums(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_attrs *a = c->attr;
-    const double *report = c->in[1].data, scale = ku_factor_scale(report);
+    const double *report = c->in[1].data;
     const int64_t each = a->rows * a->cols, count = ku_ref_count(&c->in[0]);
+    double round[2];
     int64_t total = 1, *rows = (int64_t *)c->out[0].data + a->first_word;
     for (int d = 0; d < c->in[0].shape.ndim; d++)
         total *= c->in[0].logical[d];
     int64_t *cols = rows + 2 * (total / a->cols);
+    ku_factor_rounds(report, round);
     for (int64_t i = 0; i < count && report[KU_REPORT_APPLY] != 0; i++) {
         const int64_t at = place(&c->in[0], i), m = at / each;
-        const double x = ku_ref_get(&c->in[0], i) * scale;
-        ku_factor_add(&rows[2 * (at / a->cols)], x);
-        ku_factor_add(&cols[2 * (m * a->cols + at % a->cols)], x);
+        const double x = ku_ref_get(&c->in[0], i);
+        ku_factor_add(&rows[2 * (at / a->cols)], x, round);
+        ku_factor_add(&cols[2 * (m * a->cols + at % a->cols)], x, round);
         ku_ref_worked(poll, 1);
     }
 }
