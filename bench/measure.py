@@ -225,6 +225,7 @@ def zero(b):
     result, steps = {}, 4 if b.quick else 12
     kinds = {"shared": ("parallel.zero=3",)}
     kinds.update({f"stage {z}": ("parallel.share_host_state=false", f"parallel.zero={z}") for z in range(4)})
+    kinds["stage 0, recomputed"] = (*kinds["stage 0"], "memory.recompute=full")
     for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
         for turn in range(1 if b.quick else 2):
             for kind, sets in kinds.items():

@@ -30,11 +30,11 @@
 #include "train/api_options.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 6 }; /* of the layouts: it takes that much longer */
+enum { STRIDE = 9, STEPS = 8, AT = 3 }; /* it takes that much longer */
 #else
-enum { STRIDE = 1 };
+enum { STRIDE = 1 /* of the layouts */, STEPS = 30, AT = 10 /* steps of what is resumed */ };
 #endif
-enum { STEPS = 30, AT = 10 /* steps of what is resumed */, VOCAB = 257, IMAGE = 9, CLASSES = 7 };
+enum { VOCAB = 257, IMAGE = 9, CLASSES = 7 };
 enum { MAX_SETS = 6, MAX_ALL = 32 };
 
 static const struct model {
@@ -365,7 +365,7 @@ static struct run alone(const struct model *m, const struct numerics *x)
     double first = 0, last = 0;
     for (int i = 0; i < 5 && m->steps == STEPS; i++)
         first += r.loss[i], last += r.loss[STEPS - 1 - i];
-    assert_true(m->steps < STEPS || last < first); /* it learns */
+    assert_true(STRIDE > 1 || m->steps < STEPS || last < first); /* it learns */
     assert_true(m->steps < STEPS || r.n_skipped >= x->n_skipped);
     return r;
 }

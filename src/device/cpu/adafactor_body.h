@@ -2,8 +2,8 @@
 /* Adafactor: included once per instruction set behind update_body.h (isa_*.c). A run of elements of
  * one row, whose variances are by * var[i]. */
 
-typedef int64_t vl8 __attribute__((vector_size(64)));
-typedef int64_t vl8_mem __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint64_t vl8 __attribute__((vector_size(64))); /* words go round 2^64 on their way */
+typedef uint64_t vl8_mem __attribute__((vector_size(64), aligned(8), may_alias));
 
 /*
  * Both words of eight squares, each with the bits of its rounding constant in it: those of n
@@ -17,9 +17,9 @@ INLINE void factor_words(vd8 x, const double round[2], vl8 word[2])
     word[0] = (vl8)one;
     word[1] = (vl8)(rest + round[1]);
 }
-INLINE int64_t total_words(vl8 v)
+INLINE uint64_t total_words(vl8 v)
 {
-    int64_t sum = 0;
+    uint64_t sum = 0;
     for (int l = 0; l < 8; l++)
         sum += v[l];
     return sum;
@@ -61,7 +61,7 @@ INLINE void factor_rows(const struct ku_factor_part *p, int64_t row, int n)
     }
     for (int r = 0; r < n; r++)
         for (int w = 0; w < 2; w++)
-            p->row[w][row + r] += total_words(sum[r][w]);
+            p->row[w][row + r] = (int64_t)((uint64_t)p->row[w][row + r] + total_words(sum[r][w]));
 }
 static void factor_sums(const struct ku_factor_part *p)
 {
@@ -75,9 +75,9 @@ static void factor_sums(const struct ku_factor_part *p)
         uint64_t bits;
         memcpy(&bits, &p->round[w], sizeof bits);
         for (int64_t i = 0; i < (int64_t)padded; i++)
-            p->col[w][i] -= (int64_t)(bits * (uint64_t)p->n_rows);
+            p->col[w][i] = (int64_t)((uint64_t)p->col[w][i] - bits * (uint64_t)p->n_rows);
         for (int64_t r = 0; r < p->n_rows; r++)
-            p->row[w][r] -= (int64_t)(bits * padded);
+            p->row[w][r] = (int64_t)((uint64_t)p->row[w][r] - bits * padded);
     }
 }
 
