@@ -2,22 +2,22 @@
 /* Adafactor: included once per instruction set behind update_body.h (isa_*.c). A run of elements of
  * one row, whose variances are by * var[i]. */
 
-typedef uint64_t vl8 __attribute__((vector_size(64))); /* words go round 2^64 on their way */
-typedef uint64_t vl8_mem __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint64_t words8 __attribute__((vector_size(64))); /* words go round 2^64 on their way */
+typedef uint64_t words8_mem __attribute__((vector_size(64), aligned(8), may_alias));
 
 /*
  * Both words of eight squares, each with the bits of its rounding constant in it: those of n
  * squares are taken off once. A square of f32 is exact in f64, and so is what the first rounding
  * leaves, so a fused multiply-add changes no bit.
  */
-INLINE void factor_words(vd8 x, const double round[2], vl8 word[2])
+INLINE void factor_words(vd8 x, const double round[2], words8 word[2])
 {
     const vd8 one = x * x + round[0];
     const vd8 rest = x * x - (one - round[0]);
-    word[0] = (vl8)one;
-    word[1] = (vl8)(rest + round[1]);
+    word[0] = (words8)one;
+    word[1] = (words8)(rest + round[1]);
 }
-INLINE uint64_t total_words(vl8 v)
+INLINE uint64_t total_words(words8 v)
 {
     uint64_t sum = 0;
     for (int l = 0; l < 8; l++)
@@ -26,13 +26,13 @@ INLINE uint64_t total_words(vl8 v)
 }
 /* Eight columns of n rows: a column's words are read and written once for all of them. */
 INLINE void factor_columns(const struct ku_factor_part *p, const vd8 *x, int n, int64_t i,
-                           vl8 sum[][2])
+                           words8 sum[][2])
 {
-    vl8_mem *col[2] = {(vl8_mem *)(p->col[0] + i), (vl8_mem *)(p->col[1] + i)};
-    vl8 all[2] = {*col[0], *col[1]};
+    words8_mem *col[2] = {(words8_mem *)(p->col[0] + i), (words8_mem *)(p->col[1] + i)};
+    words8 all[2] = {*col[0], *col[1]};
     UNROLL
     for (int r = 0; r < n; r++) {
-        vl8 word[2];
+        words8 word[2];
         factor_words(x[r], p->round, word);
         sum[r][0] += word[0], sum[r][1] += word[1];
         all[0] += word[0], all[1] += word[1];
@@ -43,7 +43,7 @@ INLINE void factor_rows(const struct ku_factor_part *p, int64_t row, int n)
 {
     const float *x = p->x + row * p->step;
     const int64_t full = p->n_cols / 8 * 8, rest = p->n_cols - full;
-    vl8 sum[4][2] = {{{0}}};
+    words8 sum[4][2] = {{{0}}};
     vd8 at[4];
     for (int64_t i = 0; i < full; i += 8) {
         UNROLL
