@@ -128,8 +128,10 @@ static void forget(const char *path)
 static double shell(const char *command)
 {
     int64_t begin = ku_clock_ns();
-    if (system(command) != 0)
+    if (system(command) != 0) {
+        fprintf(stderr, "ckpt_bench: failed: %s\n", command);
         exit(1);
+    }
     return (double)(ku_clock_ns() - begin) * 1e-9;
 }
 
@@ -185,11 +187,13 @@ int main(int argc, char **argv)
 {
     static struct bench b;
     char path[1024];
-    if (argc < 2)
-        return 2;
     int rounds = argc > 3 ? atoi(argv[3]) : 5;
-    snprintf(b.dir, sizeof b.dir, "%s/ckpt_bench", argv[1]);
     b.n_ranks = argc > 2 ? atoi(argv[2]) : 2;
+    if (argc < 2 || rounds < 1 || b.n_ranks < 1 || b.n_ranks > MOST_RANKS) {
+        fprintf(stderr, "usage: ckpt_bench DIR [RANKS, 1 to %d [ROUNDS]]\n", MOST_RANKS);
+        return 2;
+    }
+    snprintf(b.dir, sizeof b.dir, "%s/ckpt_bench", argv[1]);
     describe(&b);
     double gb = (double)b.bytes * 1e-9;
     mkdir(b.dir, 0777);

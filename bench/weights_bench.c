@@ -137,11 +137,11 @@ static double dd(const struct ku_st_set *set, const char *flag)
 int main(int argc, char **argv)
 {
     struct ku_weights w;
-    if (argc < 2)
-        return 2;
     int n_ranks = argc > 2 ? atoi(argv[2]) : 2, rounds = argc > 3 ? atoi(argv[3]) : 3;
-    if (n_ranks < 1 || n_ranks > MOST_RANKS)
+    if (argc < 2 || rounds < 1 || n_ranks < 1 || n_ranks > MOST_RANKS) {
+        fprintf(stderr, "usage: weights_bench DIR [RANKS, 1 to %d [ROUNDS]]\n", MOST_RANKS);
         return 2;
+    }
     if (ku_weights_open(argv[1], NULL, 0, NULL, &w) < 0)
         fail("open");
     size_t bytes = place(&w, NULL), file_bytes = 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Modules, libraries, command, examples and tests.
+# Modules, libraries, command, examples and benchmarks.
 set(KUMI_MODULES "" CACHE INTERNAL "")
 
 # One folder of src/ as a static library. Files named *_avx2.c, *_avx512.c and *_avx512bf16.c hold kernels that run

@@ -161,8 +161,8 @@ static void test_plan_text(void **state)
     char *text = NULL;
     assert_status(kumi_plan_memory(&s, 2, 0, &text), KUMI_OK);
     static const char *const part[] = {"memory plan: 2 ranks on one host, cpu, f32\n",
-                                       " parameters; global batch 8 = 2 virtual shards x ",
-                                       " micro-batches of 4 x 1, of 8 tokens each\n",
+                                       (" parameters; global batch 8 = 2 virtual shards x "
+                                        "micro-batches of 4 x 1, of 8 tokens each\n"),
                                        "\nhost    once a host ",
                                        "\nthis host, ",
                                        "\ntrain: fullest at instruction ",
