@@ -134,7 +134,7 @@ static void test_layouts(void **state)
     (void)state;
     for (int i = 0; i < N_POLICIES; i++) {
         struct dist_case one = case_of(&policy[i]);
-        const int stride = DIST_RACES_ONLY ? 4 : policy[i].optimizer ? 2 : 1;
+        const int stride = DIST_SAMPLE * (policy[i].optimizer ? 2 : 1);
         check_layouts(policy[i].name, &one, i % stride, stride);
         memcpy(digest[i], one.digest, sizeof digest[i]);
         for (int k = 0; k < i; k++)
