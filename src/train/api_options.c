@@ -166,7 +166,9 @@ static int note_numerics(struct ku_session *s)
             json_object_del(s->numerics, key);
     }
     json_object_set_new(s->numerics, "train.micro_batch", json_integer(s->batch.micro_batch));
-    json_object_set_new(s->numerics, "train.virtual_shards", json_integer(s->batch.virtual_shards));
+    if (!s->batch.is_free) /* else whatever the rank count makes of it */
+        json_object_set_new(s->numerics, "train.virtual_shards",
+                            json_integer(s->batch.virtual_shards));
     if (s->cfg.schedule_decay_steps.n < 0 && s->n_steps > 0)
         json_object_set_new(s->numerics, "schedule.decay_steps", json_integer(s->n_steps));
     return KUMI_OK;
@@ -190,6 +192,7 @@ int ku_api_configure(const struct kumi_trainer_options *o, const struct ku_graph
         return KUMI_ENOMEM;
     KU_TRY(ku_sharding_resolve(&s->cfg, n_ranks, &s->sharding));
     s->batch = (struct ku_batch){.n_ranks = n_ranks,
+                                 .is_free = strcmp(s->cfg.parallel_order, "free") == 0,
                                  .global_batch = n,
                                  .micro_batch = or_zero(s->cfg.train_micro_batch),
                                  .virtual_shards = or_zero(s->cfg.train_virtual_shards),

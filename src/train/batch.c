@@ -16,10 +16,27 @@ int ku_batch_is_admissible(int64_t v, int64_t n)
     return (each & (each - 1)) == 0;
 }
 
+/* Names the nearest multiples of unit. */
+static int refuse_multiple(const char *key, int64_t value, int64_t unit, const char *because)
+{
+    int64_t below = value / unit * unit;
+    struct ku_str nearest = {0};
+    if (below)
+        ku_str_add(&nearest, "%lld, ", (long long)below);
+    ku_str_add(&nearest, "%lld", (long long)(below + unit));
+    int status =
+        KU_ERR(KUMI_EINVAL, "batch: train.%s: %lld is no multiple of %s = %lld; nearest: %s", key,
+               (long long)value, because, (long long)unit, ku_str_get(&nearest));
+    ku_str_fini(&nearest);
+    return status;
+}
+
 static int refuse_ranks(const struct ku_batch *b)
 {
     const int64_t v = b->virtual_shards, n = b->n_ranks;
     int64_t odd = v, above = n;
+    if (b->is_free)
+        return refuse_multiple("virtual_shards", v, n, "ranks");
     struct ku_str ranks = {0}, shards = {0};
     while (odd % 2 == 0)
         odd /= 2;
@@ -37,21 +54,6 @@ static int refuse_ranks(const struct ku_batch *b)
                         (long long)v, b->n_ranks, ku_str_get(&ranks), ku_str_get(&shards));
     ku_str_fini(&ranks);
     ku_str_fini(&shards);
-    return status;
-}
-
-/* Names the nearest multiples of unit. */
-static int refuse_multiple(const char *key, int64_t value, int64_t unit, const char *because)
-{
-    int64_t below = value / unit * unit;
-    struct ku_str nearest = {0};
-    if (below)
-        ku_str_add(&nearest, "%lld, ", (long long)below);
-    ku_str_add(&nearest, "%lld", (long long)(below + unit));
-    int status =
-        KU_ERR(KUMI_EINVAL, "batch: train.%s: %lld is no multiple of %s = %lld; nearest: %s", key,
-               (long long)value, because, (long long)unit, ku_str_get(&nearest));
-    ku_str_fini(&nearest);
     return status;
 }
 
@@ -92,7 +94,8 @@ int ku_batch_resolve(struct ku_batch *out)
     KU_TRY(check_given(&b));
     if (b.virtual_shards == 0)
         b.virtual_shards = b.n_ranks;
-    if (!ku_batch_is_admissible(b.virtual_shards, b.n_ranks))
+    if (b.is_free ? b.virtual_shards % b.n_ranks != 0
+                  : !ku_batch_is_admissible(b.virtual_shards, b.n_ranks))
         return refuse_ranks(&b);
     int64_t v = b.virtual_shards, each = v / b.n_ranks;
     b.k = 0;
@@ -129,6 +132,10 @@ int ku_batch_resolve(struct ku_batch *out)
             (long long)v, (long long)b.micro_batch, (long long)b.k);
     b.global_batch = v * b.micro_batch * b.k;
     b.accumulation = b.k * each;
+    if (b.is_free) {
+        b.virtual_shards = b.n_ranks;
+        b.k = b.accumulation;
+    }
     *out = b;
     return KUMI_OK;
 }

@@ -41,6 +41,7 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
     KU_TRY(ku_sharding_resolve(c, n_ranks, &s->sharding));
     s->batch = (struct ku_batch){
         .n_ranks = n_ranks,
+        .is_free = strcmp(c->parallel_order, "free") == 0,
         .global_batch = from_checkpoint(c->train_global_batch, was, "train.global_batch"),
         .micro_batch = from_checkpoint(c->train_micro_batch, was, "train.micro_batch"),
         .virtual_shards = from_checkpoint(c->train_virtual_shards, was, "train.virtual_shards"),
@@ -77,7 +78,9 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     }
     json_object_set_new(s->numerics, "train.global_batch", json_integer(s->batch.global_batch));
     json_object_set_new(s->numerics, "train.micro_batch", json_integer(s->batch.micro_batch));
-    json_object_set_new(s->numerics, "train.virtual_shards", json_integer(s->batch.virtual_shards));
+    if (!s->batch.is_free) /* else whatever the rank count makes of it */
+        json_object_set_new(s->numerics, "train.virtual_shards",
+                            json_integer(s->batch.virtual_shards));
     json_object_set_new(s->numerics, "data.seq_len", json_integer(s->seq_len));
     return KUMI_OK;
 }

@@ -8,6 +8,7 @@
  * Three tables: what is trained, numerics (each has a digest of its own), layouts. All of it is
  * said in a configuration's words.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -464,6 +465,31 @@ static void killed_and_resumed(void **state)
     }
 }
 
+/* Shards of a rank as if they were its micro-batches: bits depend on the rank count, and on nothing
+ * else; another rank count goes on from a checkpoint. */
+static void free_order(void **state)
+{
+    static const struct half two = ON(2, "parallel.order=free"),
+                             zero = ON(2, "parallel.order=free", OWN, "parallel.zero=3", SMALL),
+                             micro = ON(2, "train.virtual_shards=2"),
+                             four = ON(4, "parallel.order=free");
+    char dir[] = "/tmp/kumi-layouts-XXXXXX";
+    (void)state;
+    struct run tree = alone(&gpt2, &numerics[0]);
+    struct run one = run_half(&gpt2, &numerics[0], &two, NULL, 0, STEPS);
+    struct run r = run_half(&gpt2, &numerics[0], &micro, NULL, 0, STEPS);
+    expect_equal(&one, &r, "free", 0);
+    r = run_half(&gpt2, &numerics[0], &zero, NULL, 0, STEPS);
+    expect_equal(&one, &r, "free", 1);
+    assert_string_not_equal(tree.digest, one.digest);
+    assert_non_null(mkdtemp(dir));
+    run_half(&gpt2, &numerics[0], &two, dir, 0, AT + 1);
+    r = run_half(&gpt2, &numerics[0], &four, dir, AT, STEPS);
+    assert_string_not_equal(r.digest, one.digest);
+    assert_true(fabs(r.loss[STEPS - 1] - one.loss[STEPS - 1]) < 1e-3 * one.loss[STEPS - 1]);
+    assert_int_equal(ku_os_rmtree(dir), 0);
+}
+
 static void refused(void **state)
 {
     static const struct {
@@ -489,8 +515,9 @@ static void refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_gpt2), cmocka_unit_test(of_resnet), cmocka_unit_test(of_long_sums),
-        cmocka_unit_test(killed_and_resumed), cmocka_unit_test(refused)};
+        cmocka_unit_test(of_gpt2),      cmocka_unit_test(of_resnet),
+        cmocka_unit_test(of_long_sums), cmocka_unit_test(killed_and_resumed),
+        cmocka_unit_test(free_order),   cmocka_unit_test(refused)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,6 +111,32 @@ static const struct refusal {
      "give less"},
 };
 
+/* Shards of a rank are its micro-batches then, for each rank count that divides them. */
+static void test_free_order(void **state)
+{
+    static const struct {
+        int n;
+        int64_t shards, k; /* given; 0: not */
+    } row[] = {{1, 12, 24}, {2, 12, 12}, {3, 12, 8}, {4, 12, 6}, {12, 12, 2}, {4, 0, 6}};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_batch b = {.n_ranks = row[i].n,
+                             .is_free = 1,
+                             .global_batch = 48,
+                             .micro_batch = 2,
+                             .virtual_shards = row[i].shards};
+        assert_int_equal(ku_batch_resolve(&b), KUMI_OK);
+        const int64_t is[5] = {b.global_batch, b.micro_batch, b.accumulation, b.virtual_shards,
+                               b.k};
+        assert_memory_equal(is, ((int64_t[]){48, 2, row[i].k, row[i].n, row[i].k}), sizeof is);
+    }
+    struct ku_batch b = {.n_ranks = 5, .is_free = 1, .global_batch = 48, .virtual_shards = 12};
+    assert_int_equal(ku_batch_resolve(&b), KUMI_EINVAL);
+    assert_string_equal(ku_err_get()->text,
+                        "batch: train.virtual_shards: 12 is no multiple of ranks = 5; nearest: "
+                        "10, 15");
+}
+
 static void test_refuses(void **state)
 {
     (void)state;
@@ -190,7 +216,8 @@ static void test_admissible(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resolves), cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_all_small), cmocka_unit_test(test_admissible)};
+        cmocka_unit_test(test_resolves), cmocka_unit_test(test_free_order),
+        cmocka_unit_test(test_refuses), cmocka_unit_test(test_all_small),
+        cmocka_unit_test(test_admissible)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
