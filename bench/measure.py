@@ -221,11 +221,13 @@ def accumulation(b):
 
 def zero(b):
     """The stages of ZeRO in state of the ranks' own, by turns, the best turn of each; with the state shared on the host, where all stages
-    are one program; and PyTorch: DDP, FSDP2 without and with resharding."""
+    are one program; four shards on two ranks, added in a tree and as they come; and PyTorch: DDP, FSDP2 without and with resharding."""
     result, steps = {}, 4 if b.quick else 12
     kinds = {"shared": ("parallel.zero=3",)}
     kinds.update({f"stage {z}": ("parallel.share_host_state=false", f"parallel.zero={z}") for z in range(4)})
     kinds["stage 0, recomputed"] = (*kinds["stage 0"], "memory.recompute=full")
+    for order in "canonical", "free":
+        kinds[f"4 shards {order}"] = ("train.virtual_shards=4", "train.micro_batch=1", f"parallel.order={order}")
     for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
         for turn in range(1 if b.quick else 2):
             for kind, sets in kinds.items():

@@ -92,6 +92,7 @@ def zero(r):
         tps = lambda kind: r.tps("zero", f"kumi {kind} {dtype}")
         checks += [at_least(f"stage {z} {dtype}", ratio(tps(f"stage {z}"), tps("stage 0")), 0.93 if z == 3 else 0.98) for z in (1, 2, 3)]
         checks += [at_least(f"full recomputation {dtype}", ratio(tps("stage 0, recomputed"), tps("stage 0")), 0.75),
+                   at_least(f"canonical × free order {dtype}", ratio(tps("4 shards canonical"), tps("4 shards free")), 0.95),
                    at_least(f"stage 3 shared {dtype}", ratio(tps("shared"), tps("stage 0")), 0.93),
                    at_least(f"stage 3 × FSDP2 {dtype}", ratio(tps("stage 3"), r.tps("zero", f"torch full {dtype}")), fsdp)]
     return checks
