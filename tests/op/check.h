@@ -309,51 +309,67 @@ static inline void check_blocks(const struct op_device *d, const struct op_call 
     }
 }
 
-/* One call in all its forms on dev[0], and plainly on the devices of other thread counts. */
-static inline void check_call(const struct op_device *dev, int n_devs, const struct op_call *c,
-                              unsigned char *is_covered)
+/* One device with 1, 2, ... threads: bits are the same. */
+struct op_threads {
+    int n;
+    struct op_device dev[3];
+};
+/* What is checked: devices that compute in one precision, so that a truth serves them all. */
+struct op_devices {
+    int n;
+    struct op_threads of[5];
+    unsigned char is_covered[KU_N_OPS];
+};
+
+/* One call in all its forms on the first device, and plainly with other thread counts. */
+static inline void check_forms(const struct op_threads *t, const struct expectation *x,
+                               const struct op_call *c)
 {
-    const struct op_device *d = &dev[0];
-    struct expectation x = expect_make(d, c);
+    const struct op_device *d = &t->dev[0];
     struct op_result plain = call_run(d, c, 0);
-    is_covered[c->op] = 1;
-    expect_result(d, c->text, &x, c, &plain);
-    for (int i = 1; i < n_devs; i++) {
-        struct op_result other = call_run(&dev[i], c, 0);
-        expect_bits(dev[i].name, c->text, &other, &plain);
+    expect_result(d, c->text, x, c, &plain);
+    for (int i = 1; i < t->n; i++) {
+        struct op_result other = call_run(&t->dev[i], c, 0);
+        expect_bits(t->dev[i].name, c->text, &other, &plain);
         result_fini(&other);
     }
     check_accumulate(d, c);
     check_in_place(d, c, &plain);
     check_add_squares(d, c, &plain);
-    check_cuts(d, c, &x, &plain);
+    check_cuts(d, c, x, &plain);
     check_blocks(d, c, &plain);
     result_fini(&plain);
+}
+
+static inline void check_call(struct op_devices *devs, const struct op_call *c)
+{
+    struct expectation x = expect_make(&devs->of[0].dev[0], c);
+    devs->is_covered[c->op] = 1;
+    for (int i = 0; i < devs->n; i++)
+        check_forms(&devs->of[i], &x, c);
     expect_fini(&x);
 }
 
 /* Gradients of parameters of 16 bits: what adds to them writes them in that dtype. */
-static inline void check_narrow(const struct op_device *dev, int n_devs, struct op_call *c,
-                                enum kumi_dtype x, unsigned char *is_covered)
+static inline void check_narrow(struct op_devices *devs, struct op_call *c, enum kumi_dtype x)
 {
     if (!(ku_ops[c->op].traits & KU_OP_ACCUM) || !ku_dtype_is_float(c->out[0].dtype) ||
         kumi_dtype_bytes(x) >= kumi_dtype_bytes(KUMI_F32))
         return;
     c->attr.dtype = x;
     call_infer(c);
-    check_call(dev, n_devs, c, is_covered);
+    check_call(devs, c);
 }
 
 /* A row: its call, and the calls of its gradient, on ref's saved results. */
-static inline void check_row(const struct op_device *dev, int n_devs, const struct op_row *row,
-                             enum kumi_dtype x, unsigned char *is_covered)
+static inline void check_row(struct op_devices *devs, const struct op_row *row, enum kumi_dtype x)
 {
     struct op_device ref = ref_device();
     struct op_call c;
     struct op_statement s;
     struct ku_view adjoint[KU_MAX_OUT];
     call_parse(row, x, &c);
-    check_call(dev, n_devs, &c, is_covered);
+    check_call(devs, &c);
     struct op_result saved = call_run(&ref, &c, 0);
     for (int o = 0; o < c.n_out; o++)
         adjoint[o] = adjoint_make(&c, o);
@@ -361,8 +377,8 @@ static inline void check_row(const struct op_device *dev, int n_devs, const stru
     for (const char *p = ku_ops[c.op].grad;
          (p = statement_parse(p, &c, &saved, adjoint, &before, &s));) {
         if (s.passed < 0 && statement_is_wanted(&s, &c)) {
-            check_call(dev, n_devs, &s.call, is_covered);
-            check_narrow(dev, n_devs, &s.call, x, is_covered);
+            check_call(devs, &s.call);
+            check_narrow(devs, &s.call, x);
         }
         call_fini(&s.call);
     }
@@ -373,15 +389,14 @@ static inline void check_row(const struct op_device *dev, int n_devs, const stru
 }
 
 /* Every row in every dtype; every op must have been run. */
-static inline void check_table(const struct op_device *dev, int n_devs,
-                               const enum kumi_dtype *dtype, int n_dtypes)
+static inline void check_table(struct op_devices *devs, const enum kumi_dtype *dtype, int n_dtypes)
 {
-    unsigned char is_covered[KU_N_OPS] = {[KU_OP_NONE] = 1, [KU_OP_convert] = 1};
+    devs->is_covered[KU_OP_NONE] = devs->is_covered[KU_OP_convert] = 1;
     for (int i = 0; i < N_OP_ROWS; i++)
         for (int t = 0; t < n_dtypes; t++)
-            check_row(dev, n_devs, &op_table[i], dtype[t], is_covered);
+            check_row(devs, &op_table[i], dtype[t]);
     for (int op = 0; op < KU_N_OPS; op++)
-        if (!is_covered[op])
+        if (!devs->is_covered[op])
             fail_msg("op %s has no case: add a row to tests/op/table.h", ku_ops[op].name);
 }
 
