@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "exec/poison.h"
 
 /* An instruction, bound. */
 enum step_kind { COMPUTE, START, WAIT, TIER_START, TIER_WAIT };
@@ -42,8 +43,9 @@ struct ku_exec {
     struct ku_coll_part *part;      /* of all starts, one after the other */
     struct ku_tier_part *tier_part; /* likewise */
     struct ku_exec_times times;
-    uint32_t first_once; /* instruction behind those of all micro-batches */
-    int64_t *stamp;      /* NULL: nobody wants to know */
+    uint32_t first_once;      /* instruction behind those of all micro-batches */
+    int64_t *stamp;           /* NULL: nobody wants to know */
+    struct ku_poison *poison; /* NULL outside AddressSanitizer's build */
     ku_exec_gate *gate;
     void *gate_ctx;
 };
@@ -291,6 +293,8 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
     e->tier_part = ku_calloc(n_parts, sizeof *e->tier_part);
     int has_all = e->step && e->work && e->squares && e->transfer && e->part && e->tier_part;
     int status = has_all ? bind_all(e) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = ku_poison_create(p, memory->base[KU_AR_STEP], &e->poison);
     if (status == KUMI_OK && e->comms.dp)
         status = ku_comm_check_hash(e->comms.dp, p->name, ku_program_hash(p));
     if (status < 0) {
@@ -312,6 +316,7 @@ void ku_exec_unload(struct ku_exec *e)
             e->ops->unbind(e->device, e->step[i].kernel);
     for (uint32_t i = 0; e->transfer && i <= e->program->n_handles; i++)
         ku_transfer_end(&e->transfer[i]);
+    ku_poison_destroy(e->poison);
     ku_free(e->step);
     ku_free(e->work);
     ku_free(e->squares);
@@ -373,10 +378,14 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
     struct ku_job *job = e->memory->job;
     int64_t begin = ku_clock_ns(), once = begin, exposed = 0;
     e->times = (struct ku_exec_times){0};
+    if (e->poison)
+        ku_poison_begin(e->poison, e->memory->bytes[KU_AR_STEP]);
     for (uint32_t at = 0; at < e->program->n_instrs; at++) {
         const struct step *s = &e->step[at];
         if (e->stamp)
             e->stamp[at] = ku_clock_ns();
+        if (e->poison)
+            ku_poison_before(e->poison, at);
         if (at == e->first_once) {
             once = ku_clock_ns();
             exposed = e->times.exposed_ns + e->times.tier_ns;

@@ -31,7 +31,7 @@
 #include "train/api_options.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 9, STEPS = 8, AT = 3 }; /* it takes that much longer */
+enum { STRIDE = 9, STEPS = 5, AT = 2 }; /* it takes that much longer */
 #else
 enum { STRIDE = 1 /* of the layouts */, STEPS = 30, AT = 10 /* steps of what is resumed */ };
 #endif

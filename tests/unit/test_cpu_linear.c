@@ -58,6 +58,16 @@ static double at(const struct ku_view *v, int64_t i)
 {
     return ku_load_f64(v->data, v->dtype, i);
 }
+/* All of its elements; the caller's to free. */
+static double *widened(const struct ku_view *v)
+{
+    int64_t n = ku_shape_count(&v->shape);
+    double *x = ku_calloc((size_t)n + 1, sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = at(v, i);
+    return x;
+}
 static double eps_of(enum kumi_dtype d)
 {
     return d == KUMI_BF16 ? 0x1p-8 : 0x1p-24;
@@ -106,18 +116,19 @@ static void check_linear(void *dev, const struct product_case *p, enum kumi_dtyp
         c.out[i] = view(dtype, "tf", (int64_t[]){p->m, p->n});
     run(dev, &c);
     const struct ku_view *raw = &c.out[p->n_out - 1];
+    double *a64 = widened(&c.in[0]), *b64 = widened(&c.in[1]);
     for (int64_t i = 0; i < p->m && (p->act == 0 || p->n_out == 2); i++)
         for (int64_t j = 0; j < p->n; j++) {
             double sum = p->bias ? at(&c.in[2], j) : 0, sum_abs = fabs(sum);
             for (int64_t k = 0; k < p->k; k++) {
-                double x = at(&c.in[0], i * p->k + k) *
-                           at(&c.in[1], p->trans ? j * p->k + k : k * p->n + j);
+                double x = a64[i * p->k + k] * b64[p->trans ? j * p->k + k : k * p->n + j];
                 sum += x, sum_abs += fabs(x);
             }
             expect(raw, i * p->n + j, sum, sum_abs, p->k, 1);
         }
     for (int64_t i = 0; i < p->m * p->n && p->n_out == 2 && p->act == KU_ACT_RELU; i++)
         assert_true(at(&c.out[0], i) == fmax(at(raw, i), 0));
+    ku_free(a64), ku_free(b64);
     for (int i = 0; i < c.n_in; i++)
         ku_free(c.in[i].data);
     for (int i = 0; i < c.n_out; i++)
@@ -143,11 +154,12 @@ static void check_gradients(void *dev, const struct product_case *p, enum kumi_d
     run(dev, &c);
     c.accumulate = 1; /* twice: dw doubles */
     run(dev, &c);
+    double *x64 = widened(&x), *dy64 = widened(&dy), *w64 = widened(&w);
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t k = 0; k < p->k; k++) {
             double sum = 0, sum_abs = 0;
             for (int64_t j = 0; j < p->n; j++) {
-                double g = at(&dy, i * p->n + j) * at(&w, p->trans ? j * p->k + k : k * p->n + j);
+                double g = dy64[i * p->n + j] * w64[p->trans ? j * p->k + k : k * p->n + j];
                 sum += g, sum_abs += fabs(g);
             }
             expect(&dx, i * p->k + k, sum, sum_abs, p->n, 1);
@@ -156,11 +168,12 @@ static void check_gradients(void *dev, const struct product_case *p, enum kumi_d
         for (int64_t j = 0; j < p->n; j++) {
             double sum = 0, sum_abs = 0;
             for (int64_t i = 0; i < p->m; i++) {
-                double g = at(&x, i * p->k + k) * at(&dy, i * p->n + j);
+                double g = x64[i * p->k + k] * dy64[i * p->n + j];
                 sum += g, sum_abs += fabs(g);
             }
             expect(&dw, p->trans ? j * p->k + k : k * p->n + j, 2 * sum, 2 * sum_abs, p->m, 2);
         }
+    ku_free(x64), ku_free(dy64), ku_free(w64);
     ku_free(x.data), ku_free(dy.data), ku_free(w.data), ku_free(dw.data), ku_free(dx.data);
 }
 
