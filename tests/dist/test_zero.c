@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Equal bits in every stage of ZeRO: digests with ==, ranks as threads and as processes. tsan */
 #include <math.h>
-#include <stdlib.h>
 
-#include "base/os.h"
-#include "comm/api.h"
-#include "dist.h"
-#include "kumi/comm.h"
-#include "kumi/launch.h"
+#include "resume.h"
 #include "train/plan_volume.h"
 
 static struct dist_case base_case(const char *device, enum kumi_dtype compute)
@@ -226,36 +221,6 @@ static void moves_what_is_planned(void **state)
     }
 }
 
-/* A run that one layout begins, saves at step 2, and another ends: as if one layout ran it all. */
-struct resumed {
-    struct dist_case c;
-    const char *dir;
-    int from, to;
-};
-static int resumed_rank(struct ku_job *job, void *arg)
-{
-    struct resumed *r = arg;
-    struct ku_trainer *t = NULL;
-    struct ku_ckpt_desc d = {.dir = r->dir, .step = r->to, .model_config = "{}"};
-    int64_t step = r->from;
-    const double *report;
-    char path[128];
-    KU_TRY(dist_trainer(job, &r->c, &t));
-    snprintf(path, sizeof path, "%s/step-%08d", r->dir, r->from);
-    KU_TRY(r->from ? ku_trainer_load(t, path, &step) : ku_trainer_init_state(t));
-    KU_ASSERT(step == r->from);
-    for (; step < r->to; step++) {
-        dist_fill(&r->c, t, KU_PROG_TRAIN, step % 2);
-        KU_TRY(ku_trainer_step(t, step, &report));
-    }
-    if (r->from == 0)
-        KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
-    else if (job->rank == 0)
-        KU_TRY(ku_trainer_digest(t, 0, r->c.digest));
-    ku_trainer_destroy(t);
-    return KUMI_OK;
-}
-
 static void resume_elsewhere(void **state)
 {
     (void)state;
@@ -263,28 +228,10 @@ static void resume_elsewhere(void **state)
     dist_run(&one);
     const struct layout alone = {.n = 1, .sharing = 1};
     for (int i = 0; i <= N_LAYOUTS; i += DIST_SAMPLE) {
-        char dir[] = "/tmp/kumi-zero-XXXXXX";
-        assert_non_null(mkdtemp(dir));
-        struct resumed a = {laid_out(&one, i ? &layout[i - 1] : &alone), dir, 0, 2};
-        struct resumed b = {laid_out(&one, i < N_LAYOUTS ? &layout[i] : &alone), dir, 2, 4};
-        if (ku_job_threads(a.c.n, NULL, resumed_rank, &a) < 0 ||
-            ku_job_threads(b.c.n, NULL, resumed_rank, &b) < 0)
-            fail_msg("layout %d: %s", i, ku_err_get()->text);
-        if (strcmp(b.c.digest, one.digest) != 0)
-            fail_msg("layout %d: digests differ", i);
-        assert_int_equal(ku_os_rmtree(dir), 0);
+        struct dist_case first = laid_out(&one, i ? &layout[i - 1] : &alone);
+        struct dist_case then = laid_out(&one, i < N_LAYOUTS ? &layout[i] : &alone);
+        dist_resume(&one, &first, &then, 2, i);
     }
-}
-
-/* The same as processes, which find each other's blocks in memory that they map. */
-static int process(void *arg)
-{
-    struct dist_case *c = arg, mine = *c;
-    struct kumi_comm *world;
-    KU_TRY(kumi_comm_join(NULL, &world));
-    int status = dist_rank(ku_comm_api_job(world), &mine), rank = kumi_comm_rank(world);
-    kumi_comm_leave(world);
-    return status < 0 || (rank == 0 && strcmp(mine.digest, c->digest) != 0);
 }
 
 static void processes(void **state)
@@ -294,12 +241,8 @@ static void processes(void **state)
         skip();
     struct dist_case one = base_case("cpu", KUMI_BF16);
     dist_run(&one);
-    for (int i = 0; i < N_LAYOUTS; i += 2 * DIST_SAMPLE) {
-        struct dist_case c = laid_out(&one, &layout[i]);
-        memcpy(c.digest, one.digest, sizeof c.digest);
-        if (kumi_launch(process, &c, c.n) != 0)
-            fail_msg("layout %d", i);
-    }
+    for (int i = 0; i < N_LAYOUTS; i += 2 * DIST_SAMPLE)
+        dist_processes(&one, laid_out(&one, &layout[i]), i);
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RESUME_H
+#define TESTS_RESUME_H
+
+#include <stdlib.h>
+
+#include "base/os.h"
+#include "comm/api.h"
+#include "dist.h"
+#include "kumi/comm.h"
+#include "kumi/launch.h"
+
+/* Steps [from, to) of a case: a first half is saved, a second one loads it and leaves its digest.
+ */
+struct dist_half {
+    struct dist_case c;
+    const char *dir;
+    int from, to;
+};
+static inline int dist_half_rank(struct ku_job *job, void *arg)
+{
+    struct dist_half *h = arg;
+    struct ku_trainer *t = NULL;
+    struct ku_ckpt_desc d = {.dir = h->dir, .step = h->to, .model_config = "{}"};
+    int64_t step = h->from;
+    const double *report;
+    char path[128];
+    KU_TRY(dist_trainer(job, &h->c, &t));
+    snprintf(path, sizeof path, "%s/step-%08d", h->dir, h->from);
+    KU_TRY(h->from ? ku_trainer_load(t, path, &step) : ku_trainer_init_state(t));
+    KU_ASSERT(step == h->from);
+    for (; step < h->to; step++) {
+        dist_fill(&h->c, t, KU_PROG_TRAIN, step % 2);
+        KU_TRY(ku_trainer_step(t, step, &report));
+    }
+    if (h->from == 0)
+        KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
+    else if (job->rank == 0)
+        KU_TRY(ku_trainer_digest(t, 0, h->c.digest));
+    ku_trainer_destroy(t);
+    return KUMI_OK;
+}
+
+/* A run that one layout begins, saves at step `at`, and another ends: as if one layout ran it all,
+ * whose digest `one` has. */
+static inline void dist_resume(const struct dist_case *one, const struct dist_case *first,
+                               const struct dist_case *then, int at, int layout)
+{
+    char dir[] = "/tmp/kumi-resume-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct dist_half a = {*first, dir, 0, at}, b = {*then, dir, at, one->steps};
+    if (ku_job_threads(a.c.n, NULL, dist_half_rank, &a) < 0 ||
+        ku_job_threads(b.c.n, NULL, dist_half_rank, &b) < 0)
+        fail_msg("layout %d: %s", layout, ku_err_get()->text);
+    if (strcmp(b.c.digest, one->digest) != 0)
+        fail_msg("layout %d: digests differ", layout);
+    assert_int_equal(ku_os_rmtree(dir), 0);
+}
+
+static inline int dist_process_main(void *arg)
+{
+    struct dist_case *c = arg, mine = *c;
+    struct kumi_comm *world;
+    KU_TRY(kumi_comm_join(NULL, &world));
+    int status = dist_rank(ku_comm_api_job(world), &mine), rank = kumi_comm_rank(world);
+    kumi_comm_leave(world);
+    return status < 0 || (rank == 0 && strcmp(mine.digest, c->digest) != 0);
+}
+/* Ranks as processes, which find each other's memory by mapping it: the digest of `one`. */
+static inline void dist_processes(const struct dist_case *one, struct dist_case c, int layout)
+{
+    memcpy(c.digest, one->digest, sizeof c.digest);
+    if (kumi_launch(dist_process_main, &c, c.n) != 0)
+        fail_msg("layout %d", layout);
+}
+
+#endif
