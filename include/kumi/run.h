@@ -204,11 +204,13 @@ KUMI_API int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks,
  *   grads       of gradients: "f32" (NULL), "bf16", "f16"
  *   replicate   groups of ranks that hold all of the state; 0 = 1
  *   no_master   16-bit parameters have no f32 master
+ *   zero        "0" to "3": that stage alone; NULL: all
  */
 struct kumi_estimate {
     double n_params;
     const char *optimizer, *precision, *grads;
     int n_ranks, replicate, no_master;
+    const char *zero;
 };
 KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_json, char **text);
 /*

@@ -22,9 +22,9 @@ static int estimate(struct options *o)
     o->estimate.n_params = strtod(o->params, &end);
     if (o->args.n > 0 || o->picture || o->stages || o->roofline || o->deepspeed || o->set.n ||
         o->limit)
-        return cli_usage(
-            "kumi plan: --params: stands for a configuration; only --optimizer, "
-            "--precision, --grads, --no-master, -n, --replicate and --json go with it");
+        return cli_usage("kumi plan: --params: stands for a configuration; only --memory, --zero, "
+                         "--optimizer, --precision, --grads, --no-master, -n, --replicate and "
+                         "--json go with it");
     if (*end != '\0' || end == o->params)
         return cli_usage("kumi plan: --params: %.60s; a number, as 175e9", o->params);
     if (status == KUMI_OK && o->replicate)
@@ -58,8 +58,8 @@ static int plan(struct options *o)
     if (code != 0)
         return code;
     if (o->estimate.optimizer || o->estimate.precision || o->estimate.grads ||
-        o->estimate.no_master || o->replicate)
-        return cli_usage("kumi plan: --optimizer, --precision, --grads, --no-master and "
+        o->estimate.no_master || o->estimate.zero || o->replicate)
+        return cli_usage("kumi plan: --zero, --optimizer, --precision, --grads, --no-master and "
                          "--replicate go with --params; a configuration has keys for them");
     if (o->roofline && (o->memory || o->picture || o->limit))
         return cli_usage(
@@ -95,6 +95,7 @@ int cmd_plan(const struct cli_command *self, int argc, char **argv)
         {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &o.deepspeed},
         {"strict", CLI_FLAG, "keys that DeepSpeed ignores are errors", &o.is_strict},
         {"params", CLI_TEXT, "instead of CONFIG: state of so many parameters, as 175e9", &o.params},
+        {"zero", CLI_TEXT, "with --params: this stage alone (default all)", &o.estimate.zero},
         {"optimizer", CLI_TEXT, "with --params (default adamw)", &o.estimate.optimizer},
         {"precision", CLI_TEXT, "with --params: f32, bf16 (default) or f16", &o.estimate.precision},
         {"grads", CLI_TEXT, "with --params: f32 (default), bf16 or f16", &o.estimate.grads},

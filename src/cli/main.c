@@ -32,9 +32,9 @@ const struct cli_command cli_commands[] = {
     {"plan", "memory and least time of a configuration, without running it",
      "kumi plan CONFIG [-n N] [--memory|--stages [--picture FILE] | --roofline] [--limit 16GiB]\n"
      "          [--json] [--set key=value] [--deepspeed FILE] [--strict]\n"
-     "       kumi plan --params N [-n N] [--replicate R] [--optimizer O] [--precision P] [--grads "
-     "P] "
-     "[--json]",
+     "       kumi plan --params N [-n N] [--zero Z] [--replicate R] [--optimizer O] [--precision "
+     "P]\n"
+     "          [--grads P] [--no-master] [--json]",
      cmd_plan},
     {"graph", "the graph or program of a configuration",
      "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value] "

@@ -58,10 +58,23 @@ static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N
     return KUMI_OK;
 }
 
-static int print_json(const struct kumi_estimate *e, double table[N_STAGES][N_ROWS], char **text)
+/* The stages that are asked for: [first, end). */
+static int span_of(const char *zero, int *first, int *end)
+{
+    *first = 0, *end = N_STAGES;
+    if (zero == NULL)
+        return KUMI_OK;
+    if (zero[0] < '0' || zero[0] >= '0' + N_STAGES || zero[1] != '\0')
+        return KU_ERR(KUMI_EINVAL, "plan: --zero: %.60s; 0, 1, 2 or 3", zero);
+    *first = zero[0] - '0', *end = *first + 1;
+    return KUMI_OK;
+}
+
+static int print_json(const struct kumi_estimate *e, double table[N_STAGES][N_ROWS], int first,
+                      int end, char **text)
 {
     json_t *stages = json_array();
-    for (int z = 0; z < N_STAGES; z++) {
+    for (int z = first; z < end; z++) {
         json_t *stage = json_pack("{s:i}", "zero", z);
         for (int r = 0; r < N_ROWS; r++)
             json_object_set_new(stage, r == ALL ? "bytes" : row_name[r],
@@ -77,26 +90,27 @@ static int print_json(const struct kumi_estimate *e, double table[N_STAGES][N_RO
 int kumi_plan_estimate(const struct kumi_estimate *e, int as_json, char **text)
 {
     double table[N_STAGES][N_ROWS];
-    int replicate = e->replicate > 0 ? e->replicate : 1;
+    int replicate = e->replicate > 0 ? e->replicate : 1, first, end;
     if (!(e->n_params >= 1 && e->n_params <= 1e18))
         return KU_ERR(KUMI_EINVAL, "plan: --params: %g; 1 to 1e18 parameters", e->n_params);
     if (e->n_ranks % replicate != 0)
         return KU_ERR(KUMI_EINVAL, "plan: --replicate: %d does not divide %d ranks", replicate,
                       e->n_ranks);
+    KU_TRY(span_of(e->zero, &first, &end));
     KU_TRY(per_parameter(e, table));
     if (as_json)
-        return print_json(e, table, text);
+        return print_json(e, table, first, end, text);
     struct ku_str out = {0};
     ku_str_add(
         &out, "state of %.0f parameters on %d rank%s = %d replica%s x %d shard%s, GB a rank\n\n",
         e->n_params, e->n_ranks, e->n_ranks == 1 ? "" : "s", replicate, replicate == 1 ? "" : "s",
         e->n_ranks / replicate, e->n_ranks == replicate ? "" : "s");
     ku_str_add(&out, "%-12s", "zero");
-    for (int z = 0; z < N_STAGES; z++)
+    for (int z = first; z < end; z++)
         ku_str_add(&out, " %11d", z);
     for (int r = 0; r < N_ROWS; r++) {
         ku_str_add(&out, "\n%-12s", row_name[r]);
-        for (int z = 0; z < N_STAGES; z++)
+        for (int z = first; z < end; z++)
             ku_str_add(&out, " %11.4g", table[z][r] * e->n_params * 1e-9);
     }
     ku_str_add(&out,

@@ -77,7 +77,9 @@ count 70553706496 configs/plan/llama3-70b.json -n 128
 count 405853388800 configs/plan/llama3.1-405b.json -n 128
 "$kumi" plan --params 7.5e9 -n 64 --grads bf16 >"$dir/out" 2>"$dir/err"
 [ $? = 0 ] && grep -q '^in all  *120  *31.41  *16.64  *1.875$' "$dir/out" || say "--params: $(cat "$dir/out" "$dir/err")"
-for bad in '--limit much' '--limit 1GiB --roofline' '--optimizer adam' '--params 1e9'; do
+"$kumi" plan --memory --params 175e9 --optimizer adamw --precision bf16 -n 128 --zero 3 >"$dir/out" 2>"$dir/err"
+[ $? = 0 ] && grep -q '^zero  *3$' "$dir/out" && grep -q '^in all  *24.61$' "$dir/out" || say "--zero: $(cat "$dir/out" "$dir/err")"
+for bad in '--limit much' '--limit 1GiB --roofline' '--optimizer adam' '--zero 3' '--params 1e9'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"

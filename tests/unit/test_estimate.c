@@ -77,13 +77,13 @@ static void other_rules(void **state)
         struct kumi_estimate e;
         int stage;
         double bytes;
-    } row[] = {{{1e6, NULL, NULL, NULL, 1, 0, 0}, 0, 18e6}, /* 2 + 4 + (4 + 8) */
-               {{1e6, "adam", "f32", NULL, 4, 0, 0}, 0, 16e6},
-               {{1e6, "sgd", "f32", "f32", 4, 0, 0}, 1, 8e6},
-               {{1e6, "momentum", "f16", "f16", 4, 0, 0}, 1, 6e6},
-               {{1e6, "lion", "bf16", NULL, 8, 2, 0}, 3, 14e6 / 4},
-               {{1e6, "adafactor", "bf16", "bf16", 4, 4, 0}, 3, 8e6},
-               {{1e6, NULL, "bf16", "bf16", 4, 0, 1}, 1, 6e6}}; /* 2 + 2 + 8 / 4 */
+    } row[] = {{{1e6, NULL, NULL, NULL, 1, 0, 0, NULL}, 0, 18e6}, /* 2 + 4 + (4 + 8) */
+               {{1e6, "adam", "f32", NULL, 4, 0, 0, NULL}, 0, 16e6},
+               {{1e6, "sgd", "f32", "f32", 4, 0, 0, NULL}, 1, 8e6},
+               {{1e6, "momentum", "f16", "f16", 4, 0, 0, NULL}, 1, 6e6},
+               {{1e6, "lion", "bf16", NULL, 8, 2, 0, NULL}, 3, 14e6 / 4},
+               {{1e6, "adafactor", "bf16", "bf16", 4, 4, 0, NULL}, 3, 8e6},
+               {{1e6, NULL, "bf16", "bf16", 4, 0, 1, NULL}, 1, 6e6}}; /* 2 + 2 + 8 / 4 */
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         assert_true(fabs(all_bytes(&row[i].e, row[i].stage) / row[i].bytes - 1) < 1e-12);
@@ -95,11 +95,13 @@ static void refusals(void **state)
         struct kumi_estimate e;
         const char *says;
     } row[] = {
-        {{0, NULL, NULL, NULL, 1, 0, 0}, "plan: --params: 0; 1 to 1e18 parameters"},
-        {{1e6, "adamax", NULL, NULL, 1, 0, 0}, "plan: --optimizer: adamax; one of adamw, "},
-        {{1e6, NULL, "fp8", NULL, 1, 0, 0}, "plan: --precision: fp8; one of f32, bf16, f16"},
-        {{1e6, NULL, NULL, "f64", 1, 0, 0}, "plan: --grads: f64; one of f32, bf16, f16"},
-        {{1e6, NULL, NULL, NULL, 6, 4, 0}, "plan: --replicate: 4 does not divide 6 ranks"},
+        {{0, NULL, NULL, NULL, 1, 0, 0, NULL}, "plan: --params: 0; 1 to 1e18 parameters"},
+        {{1e6, "adamax", NULL, NULL, 1, 0, 0, NULL}, "plan: --optimizer: adamax; one of adamw, "},
+        {{1e6, NULL, "fp8", NULL, 1, 0, 0, NULL}, "plan: --precision: fp8; one of f32, bf16, f16"},
+        {{1e6, NULL, NULL, "f64", 1, 0, 0, NULL}, "plan: --grads: f64; one of f32, bf16, f16"},
+        {{1e6, NULL, NULL, NULL, 1, 0, 0, "4"}, "plan: --zero: 4; 0, 1, 2 or 3"},
+        {{1e6, NULL, NULL, NULL, 1, 0, 0, "10"}, "plan: --zero: 10; 0, 1, 2 or 3"},
+        {{1e6, NULL, NULL, NULL, 6, 4, 0, NULL}, "plan: --replicate: 4 does not divide 6 ranks"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
