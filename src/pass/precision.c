@@ -128,23 +128,20 @@ static int is_kept(const struct ku_graph *g, const struct ku_compile_opts *o, ku
     return 0;
 }
 
-/* Every pattern is of some module of the model that is trained. */
+/* A list may serve several models, but some pattern is of a module of the one that is trained. */
 static int check_kept(const struct ku_graph *g, const struct ku_compile_opts *o)
 {
-    for (int i = 0; o->is_training && o->keep_f32 && o->keep_f32[i]; i++) {
-        const char *example = "";
-        int found = 0;
-        for (ku_id n = 1; n < g->n_nodes && !found; n++) {
-            example = g->node[n].op == KU_OP_linear ? g->name[g->node[n].path] : example;
-            found = is_of(g, n, o->keep_f32[i]);
-        }
-        if (!found)
-            return KU_ERR(KUMI_EINVAL,
-                          "precision.keep_f32: %.200s: no module has such a path; paths are like "
-                          "%.200s",
-                          o->keep_f32[i], example);
+    const char *example = "";
+    if (!o->is_training || o->keep_f32 == NULL || o->keep_f32[0] == NULL)
+        return KUMI_OK;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        if (is_kept(g, o, n))
+            return KUMI_OK;
+        example = g->node[n].op == KU_OP_linear ? g->name[g->node[n].path] : example;
     }
-    return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL,
+                  "precision.keep_f32: %.200s: no module has such a path; paths are like %.200s",
+                  o->keep_f32[0], example);
 }
 
 static int reads_in_compute(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id n,
