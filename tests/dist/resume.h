@@ -10,6 +10,33 @@
 #include "kumi/comm.h"
 #include "kumi/launch.h"
 
+/* A trainer whose state is that of a checkpoint's step, or of the beginning. */
+static inline int dist_begin(struct ku_job *job, const struct dist_case *c, const char *dir,
+                             int from, struct ku_trainer **t)
+{
+    int64_t step = from;
+    char path[128];
+    KU_TRY(dist_trainer(job, c, t));
+    snprintf(path, sizeof path, "%s/step-%08d", dir, from);
+    KU_TRY(from ? ku_trainer_load(*t, path, &step) : ku_trainer_init_state(*t));
+    KU_ASSERT(step == from);
+    return KUMI_OK;
+}
+static inline int dist_steps(const struct dist_case *c, struct ku_trainer *t, int from, int to)
+{
+    const double *report;
+    for (int step = from; step < to; step++) {
+        dist_fill(c, t, KU_PROG_TRAIN, step % 2);
+        KU_TRY(ku_trainer_step(t, step, &report));
+    }
+    return KUMI_OK;
+}
+static inline int dist_save(struct ku_trainer *t, const char *dir, int step)
+{
+    struct ku_ckpt_desc d = {.dir = dir, .step = step, .model_config = "{}"};
+    return ku_trainer_save(t, &d, KUMI_OK);
+}
+
 /* Steps [from, to) of a case: a first half is saved, a second one loads it and leaves its digest.
  */
 struct dist_half {
@@ -21,20 +48,10 @@ static inline int dist_half_rank(struct ku_job *job, void *arg)
 {
     struct dist_half *h = arg;
     struct ku_trainer *t = NULL;
-    struct ku_ckpt_desc d = {.dir = h->dir, .step = h->to, .model_config = "{}"};
-    int64_t step = h->from;
-    const double *report;
-    char path[128];
-    KU_TRY(dist_trainer(job, &h->c, &t));
-    snprintf(path, sizeof path, "%s/step-%08d", h->dir, h->from);
-    KU_TRY(h->from ? ku_trainer_load(t, path, &step) : ku_trainer_init_state(t));
-    KU_ASSERT(step == h->from);
-    for (; step < h->to; step++) {
-        dist_fill(&h->c, t, KU_PROG_TRAIN, step % 2);
-        KU_TRY(ku_trainer_step(t, step, &report));
-    }
+    KU_TRY(dist_begin(job, &h->c, h->dir, h->from, &t));
+    KU_TRY(dist_steps(&h->c, t, h->from, h->to));
     if (h->from == 0)
-        KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
+        KU_TRY(dist_save(t, h->dir, h->to));
     else if (job->rank == 0)
         KU_TRY(ku_trainer_digest(t, 0, h->c.digest));
     ku_trainer_destroy(t);

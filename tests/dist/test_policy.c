@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each key of the precision policy: equal bits under every layout, and a checkpoint of one in
  * another. Ranks as threads. tsan */
-#include <stdlib.h>
-
-#include "base/os.h"
-#include "dist.h"
+#include "resume.h"
 
 static struct dist_case base_case(enum kumi_dtype compute)
 {
@@ -173,20 +170,12 @@ static int passed_rank(struct ku_job *job, void *arg)
 {
     struct passed *r = arg;
     struct ku_trainer *t = NULL;
-    struct ku_ckpt_desc d = {.dir = r->dir, .step = r->to, .model_config = "{}"};
-    int64_t step = r->from;
-    const double *report;
-    char path[128];
-    KU_TRY(dist_trainer(job, &r->c, &t));
-    snprintf(path, sizeof path, "%s/step-%08d", r->dir, r->from);
-    KU_TRY(r->from ? ku_trainer_load(t, path, &step) : ku_trainer_init_state(t));
+    KU_TRY(dist_begin(job, &r->c, r->dir, r->from, &t));
     if (job->rank == 0)
         KU_TRY(ku_trainer_digest(t, 1, r->loaded));
-    for (; step < r->to && r->from == 0; step++) {
-        dist_fill(&r->c, t, KU_PROG_TRAIN, step % 2);
-        KU_TRY(ku_trainer_step(t, step, &report));
-    }
-    KU_TRY(ku_trainer_save(t, &d, KUMI_OK));
+    if (r->from == 0)
+        KU_TRY(dist_steps(&r->c, t, 0, r->to));
+    KU_TRY(dist_save(t, r->dir, r->to));
     if (job->rank == 0)
         KU_TRY(ku_trainer_digest(t, 1, r->c.digest));
     ku_trainer_destroy(t);
