@@ -6,14 +6,15 @@
     pytorch_enja.py CONFIG [--data DIR] [--shapes ..] --train LOG.jsonl --steps 3300 [--eval-every 331] [--test test.en test.ja]
 
 The first prints one JSON line with target tokens per second, padding not counted, after a step of every shape. The second trains and
-appends a line for every --log-every steps, and loss and greedy BLEU of the development set; at the end those of --test, whose
-translations go to LOG.jsonl.txt. Model, first values' distributions,
-vocabularies, label smoothing, Adam and Noam are the configuration's; batches follow kumi's rule (docs/text.md) over --shapes, which
+appends a line for every --log-every steps, and loss and greedy BLEU of the development set; at the end those of both sets, by the
+weights and, with train.ema, by their average; translations of --test go to LOG.jsonl.txt. Model, first values' distributions, label
+smoothing, vocabularies, Adam, Noam, train.ema are the configuration's; batches follow kumi's rule (docs/text.md) over --shapes, which
 `kumi data verify CONFIG` prints; without --shapes there are as many of equal counts under the same budget of tokens. With
 --procs > 1 it is DistributedDataParallel over Gloo; each process has its part of a batch's rows.
 """
 import argparse
 import collections
+import copy
 import json
 import math
 import os
@@ -241,6 +242,7 @@ def worker(rank, a):
     step_model = nn.parallel.DistributedDataParallel(model) if a.procs > 1 else model
     run = torch.compile(step_model, dynamic=False) if a.compile else step_model
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=tuple(o["betas"]), eps=o["eps"], fused=True)
+    average = copy.deepcopy(model) if t.get("ema") else None
     rng = random.Random(a.seed)
 
     def autocast():
@@ -258,6 +260,10 @@ def worker(rank, a):
         if t.get("clip_norm", 1.0):
             nn.utils.clip_grad_norm_(model.parameters(), t.get("clip_norm", 1.0))
         optimizer.step()
+        if average:
+            weights = [list(m.parameters()) for m in (average, model)]
+            with torch.no_grad():
+                torch._foreach_lerp_(*weights, 1.0 if number == 1 else 1.0 - t["ema"])
         optimizer.zero_grad(set_to_none=True)
         return time.perf_counter() - begin, tokens, loss.detach() / a.procs
 
@@ -265,7 +271,8 @@ def worker(rank, a):
         while True:
             yield from batches(data.train, shapes, rng)
     if a.train:
-        train(a, endless(), step, lambda split: evaluate(model, data, split, c["data"]["max_target_len"], autocast))
+        models = {"weights": model, **({"average": average} if average else {})}
+        train(a, endless(), step, models, lambda m, split: evaluate(m, data, split, c["data"]["max_target_len"], autocast))
         return
     for i, shape in enumerate(dict.fromkeys((len(b[0]), *b[1:]) for b in batches(data.train, shapes, random.Random(1)))):
         step(next(b for b in batches(data.train, shapes, random.Random(1)) if (len(b[0]), *b[1:]) == shape), i + 1)
@@ -281,7 +288,7 @@ def worker(rank, a):
         torch.distributed.destroy_process_group()
 
 
-def train(a, source, step, look):
+def train(a, source, step, models, look):
     assert a.procs == 1, "a training is one process; give it --threads"
     seconds = 0.0
     with open(a.train, "w") as log:
@@ -290,13 +297,15 @@ def train(a, source, step, look):
             seconds += took
             line = {"step": number, "loss": float(loss), "tokens": tokens, "step_ms": 1e3 * took, "seconds": seconds}
             if number % a.eval_every == 0 or number == a.steps:
-                line["val_loss"], line["bleu"], _ = look("val")
+                line["val_loss"], line["bleu"], _ = look(models["weights"], "val")
             if number % a.log_every == 0 or "bleu" in line:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
+    for name, model in models.items():
+        for split in ("val", "test") if a.test else ("val",):
+            loss, score, made = look(model, split)
+            print(json.dumps({"of": name, "split": split, "loss": loss, "bleu": score, "train_seconds": seconds}), flush=True)
     if a.test:
-        loss, score, made = look("test")
-        print(json.dumps({"test_loss": loss, "test_bleu": score, "train_seconds": seconds}))
         with open(a.train + ".txt", "w", encoding="utf-8") as out:
             out.writelines(" ".join(words) + "\n" for words in made)
 
