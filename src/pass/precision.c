@@ -183,7 +183,7 @@ static int read_copy(struct ku_graph *g, ku_id node, int operand, enum kumi_dtyp
 static int lower_precision(struct ku_graph *g, const struct ku_compile_opts *o, ku_id node)
 {
     const int op = g->node[node].op;
-    const int keeps = op != KU_OP_cache_write && is_kept(g, o, node);
+    const int keeps = is_kept(g, o, node);
     const enum kumi_dtype dtype = keeps ? KUMI_F32 : o->compute;
     if (op == KU_OP_sinusoid)
         KU_TRY(write_in(g, node, dtype));
@@ -222,6 +222,20 @@ static int all_f64(struct ku_graph *g)
     return KUMI_OK;
 }
 
+/* Keys and values are kept in what the module that reads them computes in, as in training. */
+static void store_caches(struct ku_graph *g, const struct ku_compile_opts *o)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        if (g->tensor[t].kind == KU_T_CACHE)
+            g->tensor[t].dtype = g->value[g->tensor[t].value].dtype = (uint8_t)o->compute;
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        for (int i = 0; g->node[n].op != KU_OP_NONE && i < g->node[n].n_in; i++) {
+            struct ku_value *v = &g->value[ku_in(g, &g->node[n], i)];
+            if (v->role == KU_STATE && g->tensor[v->tensor].kind == KU_T_CACHE && is_kept(g, o, n))
+                g->tensor[v->tensor].dtype = v->dtype = KUMI_F32;
+        }
+}
+
 int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t)
 {
@@ -237,9 +251,7 @@ int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
     if (o->no_master)
         KU_TRY(store_narrow(g, o));
     ku_id n_model = g->n_nodes;
-    for (ku_id c = 1; c < g->n_tensors; c++)
-        if (g->tensor[c].kind == KU_T_CACHE)
-            g->tensor[c].dtype = g->value[g->tensor[c].value].dtype = (uint8_t)o->compute;
+    store_caches(g, o);
     for (ku_id n = 1; n < n_model; n++)
         if (g->node[n].op != KU_OP_NONE)
             KU_TRY(lower_precision(g, o, n));

@@ -17,6 +17,7 @@
  */
 struct ku_infer_opts {
     enum kumi_dtype compute;
+    const char *const *keep_f32; /* modules that compute in f32, as in training; NULL: none */
     const char *averages; /* a checkpoint, whose averages of the weights are taken in place of those
                              of dir; NULL: they are not */
     const struct ku_device_ops *device;

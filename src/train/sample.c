@@ -26,6 +26,7 @@ struct text {
 };
 struct sample {
     const struct kumi_sample_options *o;
+    struct ku_config cfg; /* of a run; zero: a directory of weights */
     struct ku_model model;
     char *weights, *checkpoint; /* directory with model.safetensors; that it is of, or NULL */
     struct ku_infer_opts infer;
@@ -114,6 +115,7 @@ static int use_config(struct sample *s, const struct ku_config *cfg)
     KU_TRY(ku_model_read(cfg, &s->model));
     KU_TRY(check_tokens_are_text(cfg, s->o->run, s->model.facts.vocab_size));
     KU_TRY(ku_dtype_parse(cfg->precision_compute, &s->infer.compute));
+    s->infer.keep_f32 = (const char *const *)cfg->precision_keep_f32.item;
     KU_TRY(set_device(s, cfg->parallel_device, cfg->parallel_isa,
                       cfg->train_threads == KU_NULL ? 0 : cfg->train_threads));
     return ku_tokenizer_open(cfg->data_tokenizer, &s->tokenizer);
@@ -121,14 +123,11 @@ static int use_config(struct sample *s, const struct ku_config *cfg)
 
 static int open_checkpoint(struct sample *s)
 {
-    struct ku_config cfg = {0};
     struct ku_ckpt c;
     KU_TRY(ku_stored_find(s->o->run, &c));
-    int status = ku_stored_config(&c, NULL, 0, &cfg);
-    if (status == KUMI_OK) {
-        status = use_config(s, &cfg);
-        ku_config_fini(&cfg);
-    }
+    int status = ku_stored_config(&c, NULL, 0, &s->cfg);
+    if (status == KUMI_OK)
+        status = use_config(s, &s->cfg);
     if (status == KUMI_OK) {
         s->weights = ku_asprintf("%s/model", c.path);
         s->checkpoint = ku_strdup(c.path);
@@ -382,5 +381,6 @@ int kumi_sample(const struct kumi_sample_options *options)
     ku_free(s.weights);
     ku_free(s.checkpoint);
     ku_model_fini(&s.model);
+    ku_config_fini(&s.cfg);
     return status;
 }

@@ -26,6 +26,7 @@ struct sentence {
 struct translate {
     const struct kumi_translate_options *o;
     int64_t beam, n_best, batch, src_max, tgt_max;
+    struct ku_config cfg;
     struct ku_model model;
     struct ku_pairs pairs; /* vocabularies alone */
     char *weights, *checkpoint;
@@ -64,6 +65,7 @@ static int use_config(struct translate *t, const struct ku_config *c)
                       ku_model_type(&t->model));
     KU_TRY(ku_pairs_open_vocab(c, t->o->run, &t->pairs));
     KU_TRY(ku_dtype_parse(c->precision_compute, &t->how.compute));
+    t->how.keep_f32 = (const char *const *)c->precision_keep_f32.item;
     t->how.device = ku_device_find(c->parallel_device);
     t->how.device_opts.n_threads = (int)threads;
     t->how.device_opts.isa = ku_cpu_isa();
@@ -75,14 +77,11 @@ static int use_config(struct translate *t, const struct ku_config *c)
 
 static int open_run(struct translate *t)
 {
-    struct ku_config cfg = {0};
     struct ku_ckpt c;
     KU_TRY(ku_stored_find(t->o->run, &c));
-    int status = ku_stored_config(&c, NULL, 0, &cfg);
-    if (status == KUMI_OK) {
-        status = use_config(t, &cfg);
-        ku_config_fini(&cfg);
-    }
+    int status = ku_stored_config(&c, NULL, 0, &t->cfg);
+    if (status == KUMI_OK)
+        status = use_config(t, &t->cfg);
     if (status == KUMI_OK) {
         t->weights = ku_asprintf("%s/model", c.path);
         t->checkpoint = ku_strdup(c.path);
@@ -232,5 +231,6 @@ int kumi_translate(const struct kumi_translate_options *options)
     ku_free(t.checkpoint);
     ku_pairs_fini(&t.pairs);
     ku_model_fini(&t.model);
+    ku_config_fini(&t.cfg);
     return status;
 }

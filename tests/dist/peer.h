@@ -30,7 +30,7 @@ enum {
     MAX_SETS = 8,
     SET_BYTES = 256,
     MAX_EXPECTED_BYTES = 1 << 20,
-    MAX_PARAMS = 128
+    MAX_PARAMS = 256
 };
 static const double beta1 = 0.9;
 

@@ -29,7 +29,7 @@
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/resnet"
 
-enum { STEPS = 10, MAX_JSON_BYTES = 1 << 20, MAX_TENSORS = 64 };
+enum { STEPS = 10, MAX_JSON_BYTES = 1 << 20, MAX_TENSORS = 256 };
 
 struct run {
     const char *name;

@@ -96,6 +96,7 @@ struct question {
     const char *model, *device;
     enum kumi_dtype compute;
     double worst;
+    const char *const *keep_f32;
 };
 static int ask(struct ku_job *job, void *arg)
 {
@@ -111,6 +112,7 @@ static int ask(struct ku_job *job, void *arg)
     KU_TRY(open_fixture(q->model, "logits.safetensors", &truth));
     KU_TRY_OUT(configure(&s, &r));
     struct ku_infer_opts o = {.compute = q->compute,
+                              .keep_f32 = q->keep_f32,
                               .device = ku_device_find(q->device),
                               .device_opts = {.n_threads = 1, .isa = ku_cpu_isa()},
                               .n_rows = 1,
@@ -137,7 +139,7 @@ static void logits(void **state)
         struct expected e;
         read_expected(models[m], &e);
         for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-            struct question q = {models[m], row[i].device, row[i].compute, 0};
+            struct question q = {models[m], row[i].device, row[i].compute, 0, NULL};
             if (ku_job_threads(1, NULL, ask, &q) < 0)
                 fail_msg("%s: %s", models[m], ku_err_get()->text);
             double bound = i ? 4 * e.logits_f32 : 1e-12;
@@ -147,6 +149,22 @@ static void logits(void **state)
                 fail_msg("%s on %s: logits off by %.3g, more than %.3g", models[m], row[i].device,
                          q.worst, bound);
         }
+    }
+}
+
+/* With all of its modules kept in f32 a text is that of f32, keys and values included. */
+static void kept_in_f32(void **state)
+{
+    static const char *const all[] = {"*", NULL};
+    (void)state;
+    for (int m = 0; m < 3; m++) {
+        struct question q[3] = {{models[m], "cpu", KUMI_F32, 0, NULL},
+                                {models[m], "cpu", KUMI_BF16, 0, all},
+                                {models[m], "cpu", KUMI_BF16, 0, NULL}};
+        for (int i = 0; i < 3; i++)
+            if (ku_job_threads(1, NULL, ask, &q[i]) < 0)
+                fail_msg("%s: %s", models[m], ku_err_get()->text);
+        assert_true(q[1].worst == q[0].worst && q[2].worst > q[0].worst);
     }
 }
 
@@ -171,9 +189,10 @@ static void sees_differences(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(f32), cmocka_unit_test(older_cpus),
-                                       cmocka_unit_test(ref_f64), cmocka_unit_test(logits),
-                                       cmocka_unit_test(sees_differences)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f32),         cmocka_unit_test(older_cpus),
+        cmocka_unit_test(ref_f64),     cmocka_unit_test(logits),
+        cmocka_unit_test(kept_in_f32), cmocka_unit_test(sees_differences)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
