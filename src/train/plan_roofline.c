@@ -27,8 +27,7 @@ struct roofline {
     double tokens;           /* of a step, all ranks */
 };
 
-/* What the cache lacks is measured, and kept there. */
-static int read_limits(const struct ku_plan *p, struct ku_limits *l)
+int ku_plan_limits(const struct ku_plan *p, struct ku_limits *l)
 {
     int n = p->s.batch.n_ranks, n_cores = ku_session_cores(&p->s, n);
     struct ku_peak peak;
@@ -137,7 +136,7 @@ int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as
     struct ku_plan p;
     struct roofline r = {.n_rows = 0};
     KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL));
-    int status = read_limits(&p, &r.limits);
+    int status = ku_plan_limits(&p, &r.limits);
     if (status == KUMI_OK) {
         collect(&p, &r);
         status = as_json ? as_object(&p, &r, text) : print(&p, &r, text);

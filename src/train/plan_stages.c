@@ -11,7 +11,7 @@
 enum { SHARED = KU_N_STAGES - 1 };
 static const char *const kind_name[KU_N_KINDS] = {
     "parameters",    "gradients", "master weights", "optimizer", "activations",
-    "communication", "workspace", "offloaded",      "other",     "not in use then"};
+    "communication", "workspace", "offloaded",      "other",     "unused at peak"};
 
 const char *ku_plan_kind_name(int kind)
 {

@@ -175,7 +175,7 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
                        ku_text_bytes(r.at_peak[c], text), r.at_peak[c]);
     }
     if (r.peak_bytes > alive)
-        ku_str_add(out, "  %-20s %s %15zu\n", "not in use then",
+        ku_str_add(out, "  %-20s %s %15zu\n", "unused at peak",
                    ku_text_bytes(r.peak_bytes - alive, text), r.peak_bytes - alive);
     ku_str_add(out, "  %-20s %s %15zu\n  the largest there:\n", "in all",
                ku_text_bytes(r.peak_bytes, text), r.peak_bytes);
@@ -235,7 +235,7 @@ static json_t *peak_json(const struct ku_program *p)
         json_object_set_new(classes, ku_class_name(c), json_integer((json_int_t)r.at_peak[c]));
     }
     json_object_set_new(
-        classes, "not in use then",
+        classes, "unused at peak",
         json_integer(r.peak_bytes > alive ? (json_int_t)(r.peak_bytes - alive) : 0));
     for (uint32_t i = 0; i < r.n_rows; i++)
         json_array_append_new(largest,

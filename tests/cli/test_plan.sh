@@ -35,8 +35,14 @@ P
 case $? in
 0)
     grep -q '^memory plan: 2 ranks' "$dir/out" || say '--picture took the text away'
-    python3 -c 'import sys, xml.dom.minidom as d; assert len(d.parse(sys.argv[1]).getElementsByTagName("path")) > 100' "$dir/plan.svg" ||
+    python3 -c 'import sys, xml.dom.minidom as d; assert len(d.parse(sys.argv[1]).getElementsByTagName("path")) > 50' "$dir/plan.svg" ||
         say '--picture: no drawing'
+    # GPT-2 124M under every stage: bounded in size, whatever the layout
+    for set in -n\ 1 -n\ 4\ --set\ parallel.share_host_state=false\ --set\ parallel.zero={0,1,2,3}; do
+        # shellcheck disable=SC2086
+        "$kumi" plan configs/gpt2-124m.json $set --picture "$dir/plan.svg" --axis time >"$dir/out" 2>"$dir/err" || say "124m $set: $(cat "$dir/err")"
+        [ "$(stat -c %s "$dir/plan.svg")" -lt 1000000 ] || say "124m $set: $(stat -c %s "$dir/plan.svg") bytes"
+    done
     "$kumi" "${plan[@]}" --picture "$dir/none/plan.pdf" >"$dir/out" 2>"$dir/err"
     [ $? = 5 ] && grep -q "^kumi: error: plan: $dir/none/plan.pdf: " "$dir/err" || say "into no folder: $(cat "$dir/err")"
     ;;
@@ -89,7 +95,7 @@ for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --rep
     "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
 done
-for bad in '--picture plan.gif' '--picture plan' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline'; do
+for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"
