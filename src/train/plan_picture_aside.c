@@ -187,7 +187,7 @@ static double draw_peak(const struct ku_plan_picture *d, double y)
 /* "h.*.mlp.c_fc: linear_dw x 12"; "linear[1]": its second result. */
 static void draw_groups(const struct ku_plan_picture *d, double y)
 {
-    char text[256], result[8], count[16];
+    char text[256], result[16], count[16];
     uint64_t rest = 0;
     draw_heading(d, y, "Largest buffers of the step at the peak");
     ku_picture_font(d->cr, 13, 0);
@@ -201,8 +201,11 @@ static void draw_groups(const struct ku_plan_picture *d, double y)
             continue;
         }
         const char *path = g->count > 1 ? g->path : d->p->name_of[d->p->buffer[g->first].name];
-        snprintf(result, sizeof result, g->result ? "[%d]" : "", g->result);
-        snprintf(count, sizeof count, g->count > 1 ? " x %d" : "", g->count);
+        result[0] = count[0] = '\0';
+        if (g->result > 0)
+            snprintf(result, sizeof result, "[%d]", g->result);
+        if (g->count > 1)
+            snprintf(count, sizeof count, " x %d", g->count);
         snprintf(text, sizeof text, "%.200s%s%s%s%s", path, *path ? ": " : "", g->op, result,
                  count);
         draw_row(d, y += ROW, ku_class_colour[g->cls], text, g->bytes);
