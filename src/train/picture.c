@@ -13,8 +13,6 @@ const char *ku_picture_bytes(uint64_t bytes, char out[16])
     char text[16];
     ku_text_bytes(bytes, text);
     snprintf(out, 16, "%s", text + strspn(text, " "));
-    for (size_t n = strlen(out); n > 0 && out[n - 1] == ' ';)
-        out[--n] = '\0';
     return out;
 }
 

@@ -162,11 +162,11 @@ static void test_plan_text(void **state)
     assert_status(kumi_plan_memory(&s, 2, 0, &text), KUMI_OK);
     static const char *const part[] = {"memory plan: 2 ranks on one host, cpu, f32\n",
                                        (" parameters; global batch 8 = 2 virtual shards x "
-                                        "micro-batches of 4 x 1, of 8 tokens each\n"),
-                                       "\nhost    once a host ",
+                                        "1 micro-batch of 4 samples, 8 tokens a sample\n"),
+                                       "\nhost    host ",
                                        "\nthis host, ",
-                                       "\ntrain: fullest at instruction ",
-                                       "\neval: fullest at instruction ",
+                                       "\ntrain: peak at instruction ",
+                                       "\neval: peak at instruction ",
                                        "  optimizer ",
                                        "wte.weight",
                                        "--set train.micro_batch=2 "};
@@ -370,7 +370,7 @@ static void test_stages_picture(void **state)
     int status = kumi_plan_stages(&s, 2, &o, &text);
     if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
         skip();
-    assert_error(status, KUMI_ENOMEM, "plan: --limit: no stage holds 1000 B a rank; ");
+    assert_error(status, KUMI_ENOMEM, "plan: --limit: no stage of ZeRO fits in 1000 B a rank; ");
     assert_non_null(strstr(text, "unused at peak")); /* both are there all the same */
     kumi_text_free(text);
     assert_int_equal(ku_os_slurp(path, 1 << 24, &drawn, &bytes), 0);
