@@ -214,11 +214,17 @@ struct kumi_estimate {
 };
 KUMI_API int kumi_plan_estimate(const struct kumi_estimate *estimate, int as_json, char **text);
 /*
- * The training program of the first rank drawn: the arenas, offset over instruction, coloured by
- * what lies there, with the fullest instruction and its largest tensors. path: *.svg, *.png, *.pdf.
+ * The training program of the first rank drawn: offset over instruction or time in each arena,
+ * coloured by class, with the instruction at the peak and its largest buffers. Time is that of
+ * kumi_plan_roofline, without exchanges.
+ *
+ *   path   *.svg, *.png, *.pdf
+ *
  * Errors: KUMI_EINVAL: another ending, or a build without cairo; KUMI_ESTORAGE.
  */
-KUMI_API int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path);
+enum kumi_plan_axis { KUMI_PLAN_INSTRUCTIONS, KUMI_PLAN_TIME };
+KUMI_API int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path,
+                               enum kumi_plan_axis axis);
 /*
  * A rank's memory under each stage of ZeRO with state of its own, and with state that the ranks of
  * the host share, whatever the configuration says of the two: a table, or JSON, and a picture.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/cli.h"
 #include "kumi/launch.h"
@@ -9,7 +10,7 @@
 struct options {
     struct cli_args args;
     struct cli_list set;
-    const char *n, *picture, *deepspeed, *limit, *params, *replicate;
+    const char *n, *picture, *axis, *deepspeed, *limit, *params, *replicate;
     struct kumi_estimate estimate;
     int memory, stages, roofline, as_json, is_strict;
 };
@@ -66,13 +67,20 @@ static int plan(struct options *o)
             "kumi plan: --roofline: not with --memory, --picture or --limit; one at a time");
     if (o->stages && (o->memory || o->roofline))
         return cli_usage("kumi plan: --stages: not with --memory or --roofline; one at a time");
+    if (o->axis && (o->picture == NULL || o->stages))
+        return cli_usage("kumi plan: --axis: for --picture of the memory plan alone");
+    enum kumi_plan_axis axis = KUMI_PLAN_INSTRUCTIONS;
+    if (o->axis && strcmp(o->axis, "time") == 0)
+        axis = KUMI_PLAN_TIME;
+    else if (o->axis && strcmp(o->axis, "instructions") != 0)
+        return cli_usage("kumi plan: --axis: %.60s; instructions or time", o->axis);
     if (o->limit && cli_bytes(o->limit, &limit) < 0)
         return cli_usage("kumi plan: --limit: %.60s; give bytes, or as 500MB, 16GiB", o->limit);
     int status = kumi_launch_parse_n(o->n, &n);
     if (status == KUMI_OK && o->stages)
         return stages(o, &s, n, limit);
     if (status == KUMI_OK && o->picture)
-        status = kumi_plan_picture(&s, n, o->picture);
+        status = kumi_plan_picture(&s, n, o->picture, axis);
     if (status == KUMI_OK)
         status = o->roofline ? kumi_plan_roofline(&s, n, o->as_json, &text)
                              : kumi_plan_memory(&s, n, o->as_json, &text);
@@ -89,6 +97,8 @@ int cmd_plan(const struct cli_command *self, int argc, char **argv)
         {"memory", CLI_FLAG, "the memory plan (the default)", &o.memory},
         {"stages", CLI_FLAG, "a rank's memory under each stage of ZeRO, side by side", &o.stages},
         {"picture", CLI_TEXT, "draw it too, in FILE.svg, FILE.png or FILE.pdf", &o.picture},
+        {"axis", CLI_TEXT, "of the picture: instructions (default) or time, at the roofline",
+         &o.axis},
         {"limit", CLI_TEXT, "of a rank's memory, as 16GiB: exit 13 if the plan needs more",
          &o.limit},
         {"roofline", CLI_FLAG, "the least time of a step, by op", &o.roofline},

@@ -37,12 +37,12 @@ static int make(const struct ku_tier_file *f, size_t bytes, int *fd)
     double gib = 0x1p-30;
     if (ku_os_space(f->path, &space) < 0)
         return KU_ERR(KUMI_ESTORAGE,
-                      "offload: %s: %s; memory.offload.path names a folder on a disk", f->path,
+                      "offload: %s: %s; memory.offload.path must name a folder on a disk", f->path,
                       ku_os_why());
     if (space.is_memory)
         KU_LOG(EXEC, WARN,
-               "offload: %s: lies in memory (tmpfs), which it is to spare; name a "
-               "folder on a disk in memory.offload.path",
+               "offload: %s: is on tmpfs, that is in memory; name a folder on a disk in "
+               "memory.offload.path",
                f->path);
     if (space.free_bytes < bytes)
         return KU_ERR(KUMI_ESTORAGE,
@@ -53,8 +53,8 @@ static int make(const struct ku_tier_file *f, size_t bytes, int *fd)
     *fd = ku_os_open_anonymous(f->path);
     if (*fd < 0)
         return KU_ERR(KUMI_ESTORAGE,
-                      "offload: %s: making a file: %s; memory.offload.path names a "
-                      "folder that can be written to",
+                      "offload: %s: making a file: %s; memory.offload.path must name a "
+                      "writable folder",
                       f->path, ku_os_why());
     if (ku_os_allocate(*fd, (off_t)bytes) < 0) {
         int status = storage_error(f->path, "reserving space");

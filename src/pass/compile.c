@@ -62,12 +62,12 @@ static int check_live(const struct ku_program *p, const struct ku_compile_opts *
     int64_t live = ku_program_live_parameters(p, &at);
     if (o->max_live == 0 || live <= o->max_live)
         return KUMI_OK;
-    return KU_ERR(KUMI_EINVAL,
-                  "zero: parallel.max_live_parameters: %lld; program %s has %lld gathered at once, "
-                  "behind instruction %u, %s; lower parallel.prefetch, wrap smaller modules, or "
-                  "allow more",
-                  (long long)o->max_live, p->name, (long long)live, at,
-                  p->name_of[p->instr[at].path]);
+    return KU_ERR(
+        KUMI_EINVAL,
+        "parallel.max_live_parameters: %lld; program %s gathers %lld elements at once, at "
+        "instruction %u of module %s; lower parallel.prefetch, wrap smaller modules, or "
+        "raise the limit",
+        (long long)o->max_live, p->name, (long long)live, at, p->name_of[p->instr[at].path]);
 }
 
 int ku_compile_program(const struct ku_graph *g, const char *name, const struct ku_compile_opts *o,

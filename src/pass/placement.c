@@ -59,7 +59,7 @@ static int sync_statistics(struct ku_graph *g, ku_id node)
     if (n_shards != n_ranks)
         return KU_ERR(KUMI_EINVAL,
                       "placement: %s: synchronised batch norm needs as many ranks as virtual "
-                      "shards; %d ranks for train.virtual_shards = %d: start %d, or set sync to "
+                      "shards; ranks: %d, train.virtual_shards: %d; start %d, or set sync to "
                       "false",
                       g->name[n->path], n_ranks, n_shards, n_shards);
     ku_id whole = ku_place_sync(g, ku_in(g, n, 0), n->phase, g->name[n->path], n->source);

@@ -245,7 +245,8 @@ int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
     if (o->compute == KUMI_F64)
         return all_f64(g);
     if (o->compute != KUMI_BF16 && o->compute != KUMI_F16)
-        return KU_ERR(KUMI_EINVAL, "precision: compute: %s; f32, bf16, f16 or f64 (device ref)",
+        return KU_ERR(KUMI_EINVAL,
+                      "precision.compute: %s; one of f32, bf16, f16, f64 (f64 on device ref alone)",
                       kumi_dtype_name(o->compute));
     KU_TRY(check_kept(g, o));
     if (o->no_master)

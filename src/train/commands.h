@@ -14,7 +14,7 @@
 int ku_text_take(struct ku_str *s, char **text);
 /* The same of a JSON value, whose reference it takes, and a newline. NULL value: KUMI_ENOMEM. */
 int ku_text_json(json_t *value, char **text);
-/* "9.65 MiB", right-aligned in 10 letters. */
+/* "9.65 MiB", right-aligned in 10 letters, without blanks after it. */
 const char *ku_text_bytes(uint64_t bytes, char out[16]);
 
 /* Progress of long work: a line on stderr that rewrites itself, when somebody looks. */

@@ -29,7 +29,7 @@ int ku_bench_line_json(const struct ku_bench_out *o, json_t *row, int ranks, int
     json_decref(row);
     json_decref(machine);
     if (line == NULL)
-        return KU_ERR(KUMI_ENOMEM, "memory: no room for a line");
+        return KU_ERR(KUMI_ENOMEM, "memory: no memory for a line of output");
     o->line(o->ctx, line);
     kumi_text_free(line);
     return KUMI_OK;
@@ -143,14 +143,15 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
     struct op_rows rows = {o, opts.device.n_threads};
     struct ku_peak peak;
     if (o->only && !ku_bench_op_is_known(o->only))
-        return KU_ERR(KUMI_EINVAL, "bench: %.60s: no op begins so; `kumi bench op` lists all",
+        return KU_ERR(KUMI_EINVAL,
+                      "bench: %.60s: no op has a name that begins so; `kumi bench op` lists all",
                       o->only);
     KU_TRY(ku_bench_peak(&opts.device, &peak));
     KU_TRY(ku_bench_head(o, 1, rows.threads));
     if (!o->as_json) {
         struct ku_str text = {0};
         ku_str_add(&text, "%-20s %-4s %10s %10s %10s %4s %8s %8s %8s  %s", "op", "", "median us",
-                   "least", "most", "of", "GFLOP/s", "GB/s", "of limit", "shapes");
+                   "min", "max", "runs", "GFLOP/s", "GB/s", "of limit", "shapes");
         KU_TRY(ku_bench_line(o, &text));
     }
     for (int i = 0; i < 3; i++) {
@@ -174,19 +175,20 @@ int kumi_bench(const struct kumi_bench_options *b)
         return KU_ERR(KUMI_EINVAL, "bench: --threads: %d; give 1 to %d, or 0 for the cores",
                       b->threads, (int)KU_BENCH_THREADS_MAX);
     if (!is_op && !is_comm && (b->only || b->dtype))
-        return KU_ERR(KUMI_EINVAL, "bench: %.60s: %s is for op and comm alone", b->what,
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: %s applies to op and comm only", b->what,
                       b->only ? b->only : "--dtype");
     if (!is_comm && b->bytes)
-        return KU_ERR(KUMI_EINVAL, "bench: %.60s: --bytes is for comm alone", b->what);
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: --bytes applies to comm only", b->what);
     if (b->dtype && strcmp(b->dtype, "f32") != 0 && strcmp(b->dtype, "bf16") != 0 &&
         !(is_op && strcmp(b->dtype, "f16") == 0))
-        return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; f32 or bf16%s", b->dtype,
-                      is_op ? ", or f16" : "");
+        return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; give %s", b->dtype,
+                      is_op ? "f32, bf16 or f16" : "f32 or bf16");
     if (is_op)
         return ku_bench_op_run(&out, b->threads);
     if (strcmp(b->what, "peak") == 0)
         return ku_bench_peak_run(&out, b->threads);
     if (is_comm)
         return ku_bench_comm_run(&out, b->threads);
-    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; peak, op, comm, scaling or data", b->what);
+    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; one of peak, op, comm, scaling, data",
+                  b->what);
 }

@@ -97,7 +97,8 @@ int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **te
                                         "p50_us", p50_us, "max_us", most_us),
                               text);
     } else {
-        ku_str_add(&out, "%d batches of %lld %s: %.0f %s/s, median %.1f us a batch, at most %.1f\n",
+        ku_str_add(&out,
+                   "%d batches of %lld %s: %.0f %s/s; per batch median %.1f us, max %.1f us\n",
                    t->n, (long long)t->step_tokens, items, t->tokens_per_s, items, p50_us, most_us);
         status = ku_text_take(&out, text);
     }

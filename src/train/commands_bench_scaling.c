@@ -69,9 +69,10 @@ static int check(struct scaling *s)
         struct ku_session session = {0};
         settle(s, o->n[i]);
         if (i > 0 && o->is_weak && s->batch * o->n[i] % o->n[0])
-            return KU_ERR(KUMI_EINVAL,
-                          "bench: scaling: a batch of %lld for %d ranks is no whole number for %d",
-                          (long long)s->batch, o->n[0], o->n[i]);
+            return KU_ERR(
+                KUMI_EINVAL,
+                "bench: scaling: a batch of %lld at %d ranks gives a fraction at %d ranks",
+                (long long)s->batch, o->n[0], o->n[i]);
         const char *const more[] = {s->set[0], s->set[1], i ? s->set[2] : NULL, NULL};
         KU_TRY(ku_commands_configure(&session, &o->settings, o->n[i], more));
         if (i == 0)
@@ -79,7 +80,7 @@ static int check(struct scaling *s)
         int64_t possible = session.n_steps;
         ku_session_fini(&session);
         if (possible < s->steps)
-            return KU_ERR(KUMI_EINVAL, "bench: --steps: %lld; the run has %lld: set train.steps",
+            return KU_ERR(KUMI_EINVAL, "bench: --steps: %lld; the run has %lld; raise train.steps",
                           (long long)s->steps, (long long)possible);
     }
     return KUMI_OK;
@@ -117,9 +118,11 @@ static int train_there(const struct scaling *s, int n, const char *dir, const ch
     int status = kumi_launch_program((char *const *)(uintptr_t)argv, n, s->threads, &code);
     ku_free(argv);
     if (status == KUMI_OK && code > 0 && code < 128)
-        return KU_ERR(-code, "bench: scaling: the training of %d ranks ended with %d", n, code);
+        return KU_ERR(-code, "bench: scaling: the run on %d rank%s ended with exit code %d", n,
+                      n == 1 ? "" : "s", code);
     return status == KUMI_OK && code
-               ? KU_ERR(KUMI_ESTOPPED, "bench: scaling: the training of %d ranks was stopped", n)
+               ? KU_ERR(KUMI_ESTOPPED, "bench: scaling: the run on %d rank%s was stopped", n,
+                        n == 1 ? "" : "s")
                : status;
 }
 
@@ -194,7 +197,7 @@ static int print_row(const struct scaling *s, const struct ku_scaling *r,
     for (int i = 0; i < r->n_ranks && i < 8; i++)
         ku_str_add(&text, " %.1f", r->rank_wait_ms[i]);
     if (r->n_ranks > 8)
-        ku_str_add(&text, " …");
+        ku_str_add(&text, " ...");
     return ku_bench_line(&s->out, &text);
 }
 
@@ -204,7 +207,7 @@ static int print_head(const struct scaling *s)
     if (s->out.as_json)
         return KUMI_OK;
     KU_TRY(ku_bench_head(&s->out, s->o->n[0], s->threads));
-    ku_str_add(&text, "%s; medians of %lld steps behind the first three",
+    ku_str_add(&text, "%s; medians of %lld steps after the first three",
                s->o->is_weak ? "weak: the batch of a rank is the same at every count"
                              : "strong: the same global batch at every count",
                (long long)s->steps - 3);

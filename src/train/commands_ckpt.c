@@ -156,7 +156,7 @@ int kumi_ckpt_verify(const char *run_or_checkpoint, char **text)
         if (status < 0 && first.status == KUMI_OK)
             first = *ku_err_get();
         if (status == KUMI_OK)
-            ku_str_add(&out, "%s: whole, %s\n", p.path[i],
+            ku_str_add(&out, "%s: intact, %s\n", p.path[i],
                        ku_text_bytes(p.entry[i].bytes, bytes) + strspn(bytes, " "));
         else
             ku_str_add(&out, "%s: damaged\n%s", p.path[i], ku_str_get(&damage));

@@ -49,7 +49,7 @@ const char *ku_text_bytes(uint64_t bytes, char out[16])
         u++;
     }
     if (bytes < 1024)
-        snprintf(out, 16, "%6u B  ", (unsigned)bytes);
+        snprintf(out, 16, "%8u B", (unsigned)bytes);
     else
         snprintf(out, 16, "%6.2f %s", x, unit[u]);
     return out;

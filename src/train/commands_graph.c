@@ -11,8 +11,8 @@ static int check_after(const char *after, int as_dot, int *is_program)
     const char *const *name = ku_pass_names();
     *is_program = after ? strcmp(after, "lower") == 0 : !as_dot;
     if (*is_program && as_dot)
-        return KU_ERR(KUMI_EINVAL, "graph: --after lower: a program has no Graphviz form; leave "
-                                   "--dot out, or name a graph pass");
+        return KU_ERR(KUMI_EINVAL, "graph: --after lower: a program has no Graphviz form; omit "
+                                   "--dot, or name a pass of the graph");
     if (*is_program || after == NULL)
         return KUMI_OK;
     struct ku_str names = {0};

@@ -116,7 +116,7 @@ static int print(const json_t *info, char **text)
     ku_str_add(&out, "kumi        %s\n", KUMI_VERSION);
     ku_str_add(&out, "cpu         %s\n", json_string_value(json_object_get(cpu, "model")));
     ku_str_add(&out, "isa         %s\n", json_string_value(json_object_get(cpu, "isa")));
-    ku_str_add(&out, "cores       %llu for us, %llu in the machine\n",
+    ku_str_add(&out, "cores       %llu for this process, %llu in the machine\n",
                (unsigned long long)number(cpu, "cores"),
                (unsigned long long)number(cpu, "cores_of_machine"));
     ku_str_add(&out, "memory      %s, available %s\n", total + strspn(total, " "),

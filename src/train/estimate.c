@@ -20,7 +20,7 @@ enum { N_OPTIMIZERS = sizeof optimizers / sizeof optimizers[0], N_STAGES = 4 };
 
 /* Bytes of a rank for each parameter of the model, by class; the last row is their sum. */
 enum { PARAMETERS, GRADIENTS, OPTIMIZER, ALL, N_ROWS };
-static const char *const row_name[N_ROWS] = {"parameters", "gradients", "optimizer", "in all"};
+static const char *const row_name[N_ROWS] = {"parameters", "gradients", "optimizer", "total"};
 
 static int bytes_of(const char *key, const char *name, double *bytes)
 {
@@ -43,8 +43,8 @@ static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N
         at++;
     if (at == N_OPTIMIZERS)
         return KU_ERR(KUMI_EINVAL,
-                      "plan: --optimizer: %.60s; one of adamw, adam, lamb, sgd, momentum (sgd with "
-                      "one), lars, adagrad, rmsprop, lion, adafactor",
+                      "plan: --optimizer: %.60s; one of adamw, adam, lamb, sgd, momentum (SGD with "
+                      "momentum), lars, adagrad, rmsprop, lion, adafactor",
                       optimizer);
     double kept = 4.0 * optimizers[at].n_moments +
                   (compute < 4 && !e->no_master ? 4 : 0); /* the f32 master */
@@ -65,7 +65,7 @@ static int span_of(const char *zero, int *first, int *end)
     if (zero == NULL)
         return KUMI_OK;
     if (zero[0] < '0' || zero[0] >= '0' + N_STAGES || zero[1] != '\0')
-        return KU_ERR(KUMI_EINVAL, "plan: --zero: %.60s; 0, 1, 2 or 3", zero);
+        return KU_ERR(KUMI_EINVAL, "plan: --zero: %.60s; give 0, 1, 2 or 3", zero);
     *first = zero[0] - '0', *end = *first + 1;
     return KUMI_OK;
 }
@@ -92,7 +92,7 @@ int kumi_plan_estimate(const struct kumi_estimate *e, int as_json, char **text)
     double table[N_STAGES][N_ROWS];
     int replicate = e->replicate > 0 ? e->replicate : 1, first, end;
     if (!(e->n_params >= 1 && e->n_params <= 1e18))
-        return KU_ERR(KUMI_EINVAL, "plan: --params: %g; 1 to 1e18 parameters", e->n_params);
+        return KU_ERR(KUMI_EINVAL, "plan: --params: %g; give 1 to 1e18", e->n_params);
     if (e->n_ranks % replicate != 0)
         return KU_ERR(KUMI_EINVAL, "plan: --replicate: %d does not divide %d ranks", replicate,
                       e->n_ranks);
@@ -113,7 +113,7 @@ int kumi_plan_estimate(const struct kumi_estimate *e, int as_json, char **text)
         for (int z = first; z < end; z++)
             ku_str_add(&out, " %11.4g", table[z][r] * e->n_params * 1e-9);
     }
-    ku_str_add(&out,
-               "\n\nwithout activations, buckets and gathered parameters: kumi plan CONFIG\n");
+    ku_str_add(&out, "\n\nactivations, buckets and gathered parameters are not included; see `kumi "
+                     "plan CONFIG`\n");
     return ku_text_take(&out, text);
 }

@@ -13,8 +13,6 @@ const char *ku_picture_bytes(uint64_t bytes, char out[16])
     char text[16];
     ku_text_bytes(bytes, text);
     snprintf(out, 16, "%s", text + strspn(text, " "));
-    for (size_t n = strlen(out); n > 0 && out[n - 1] == ' ';)
-        out[--n] = '\0';
     return out;
 }
 
@@ -33,6 +31,12 @@ const char *ku_picture_unit(double bytes, double *unit_bytes)
     return unit[u];
 }
 
+const char *ku_picture_time_unit(double ns, double *unit_ns)
+{
+    *unit_ns = ns < 1e6 ? 1e3 : ns < 1e9 ? 1e6 : 1e9;
+    return ns < 1e6 ? "us" : ns < 1e9 ? "ms" : "s";
+}
+
 #ifdef KUMI_CAIRO
 #include <cairo-pdf.h>
 #include <cairo-svg.h>
@@ -45,6 +49,12 @@ void ku_picture_colour(cairo_t *cr, unsigned rgb)
 {
     cairo_set_source_rgb(cr, (rgb >> 16 & 255) / 255.0, (rgb >> 8 & 255) / 255.0,
                          (rgb & 255) / 255.0);
+}
+
+unsigned ku_picture_ink(unsigned rgb)
+{
+    double luma = 0.299 * (rgb >> 16 & 255) + 0.587 * (rgb >> 8 & 255) + 0.114 * (rgb & 255);
+    return luma > 140 ? 0x222222 : 0xffffff;
 }
 
 void ku_picture_font(cairo_t *cr, double size, int is_bold)

@@ -8,6 +8,8 @@
 #ifdef KUMI_CAIRO
 #include <cairo.h>
 void ku_picture_colour(cairo_t *cr, unsigned rgb);
+/* Black or white, whichever reads on a colour. */
+unsigned ku_picture_ink(unsigned rgb);
 void ku_picture_font(cairo_t *cr, double size, int is_bold);
 /* align: 0 left, 0.5 centred, 1 right of x; y is the baseline. */
 void ku_picture_text(cairo_t *cr, double x, double y, double align, const char *text);
@@ -22,6 +24,8 @@ const char *ku_picture_bytes(uint64_t bytes, char out[16]);
 double ku_picture_step(double x);
 /* The largest of B, KiB, .., TiB that is not above so many bytes, and its bytes. */
 const char *ku_picture_unit(double bytes, double *unit_bytes);
+/* The same of us, ms and s. */
+const char *ku_picture_time_unit(double ns, double *unit_ns);
 
 /* KUMI_OK for a path whose ending is that of a picture. Errors: KUMI_EINVAL: another ending, or a
  * build without cairo. */

@@ -86,19 +86,21 @@ void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
 {
     const struct ku_batch *b = &p->s.batch;
     if (p->s.pairs.data == NULL) {
-        char each[48] = "images";
-        if (p->s.model.facts.image[0] == 0)
-            snprintf(each, sizeof each, "of %lld tokens each", (long long)p->s.seq_len);
+        int is_image = p->s.model.facts.image[0] != 0;
         ku_str_add(out,
-                   "global batch %lld = %lld virtual shards x micro-batches of %lld x %lld, %s",
+                   "global batch %lld = %lld virtual shard%s x %lld micro-batch%s of %lld %s%s",
                    (long long)b->global_batch, (long long)b->virtual_shards,
-                   (long long)b->micro_batch, (long long)b->k, each);
+                   b->virtual_shards == 1 ? "" : "s", (long long)b->k, b->k == 1 ? "" : "es",
+                   (long long)b->micro_batch, is_image ? "image" : "sample",
+                   b->micro_batch == 1 ? "" : "s");
+        if (!is_image)
+            ku_str_add(out, ", %lld tokens a sample", (long long)p->s.seq_len);
         return;
     }
     struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);
     ku_session_print_batch(&p->s, out);
-    ku_str_add(out, "; below, %lld x %lld x %lld", (long long)shape.rows, (long long)shape.src_len,
-               (long long)shape.tgt_len);
+    ku_str_add(out, "; shown: %lld pairs of %lld source and %lld target positions",
+               (long long)shape.rows, (long long)shape.src_len, (long long)shape.tgt_len);
 }
 
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)

@@ -3,6 +3,7 @@
 #define KU_TRAIN_PLAN_H
 
 #include "train/commands.h"
+#include "train/roofline.h"
 
 /* The programs of a configuration on n ranks of one host, compiled as a run compiles them: what the
  * readers behind `kumi plan` have in common. */
@@ -20,6 +21,8 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
                  const char *const *more);
 void ku_plan_fini(struct ku_plan *p);
 
+/* The machine's limits for the plan's cores; what is not kept is measured, and kept. */
+int ku_plan_limits(const struct ku_plan *p, struct ku_limits *out);
 /* Loss positions of a step, padding counted. */
 int64_t ku_plan_tokens(const struct ku_plan *p);
 /* The batch, or the batch shapes and the one that is shown. */

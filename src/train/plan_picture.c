@@ -1,441 +1,364 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory plan of the training program, drawn: one panel an arena, offset over instruction.
+ * The memory plan of the training program, drawn: one panel for each arena whose buffers come and
+ * go, offset over instruction or time; what stays for the whole step is one bar by class.
  *
- *   +-- title ------------------------------------------+
- *   | phases: forward | backward | update               |  legend: classes, bytes at the peak
- *   | host   ########################################   |
- *   | wire     ############|################            |  the largest tensors that only the step
- *   | step   ##  ####  ### |  ##                        |  has, numbered as in the panels
- *   |         instruction  ^ fullest                    |
- *   +---------------------------------------------------+
+ *   +-- title ---------------------------+
+ *   | host  [parameters|optimizer state] |  classes, bytes at the peak
+ *   | phases: forward | backward | update|  the instruction at the peak
+ *   | wire   ######|################     |
+ *   | step   ##  # | #  ##               |  the largest buffers there, numbered as in the panels
+ *   |        instruction, or time        |
+ *   +------------------------------------+
  *
- * Panels have scales of their own: an arena's height grows with the root of its bytes, so that a
- * small one can be read beside a large one; state, which never changes, gets half.
+ * Panels have scales of their own: a panel's height grows with the root of its arena's bytes, so
+ * that a small one can be read beside a large one.
  */
+#include "train/plan_picture.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
-#include "train/picture.h"
-#include "train/plan.h"
+#include "base/mem.h"
+#include "train/roofline.h"
 
-enum { WIDTH = 1600, HEIGHT = 1000 };
 #ifdef KUMI_CAIRO
-enum { N_LISTED = 15 };
-enum { LEFT = 92, RIGHT = 1180, TOP = 132, BOTTOM = 940, GAP = 44, ASIDE = 1214 };
+enum { LEFT = KU_PANEL_LEFT, RIGHT = KU_PANEL_RIGHT };
+/* Of the first band below the title, the panels' lower edge, between panels, one band, the ribbon
+ * of phases and of micro-batches, from the mark of the peak to the first panel. */
+enum { TOP = 96, BOTTOM = KU_PICTURE_HEIGHT - 66, GAP = 42, BAND = 50, RIBBON = 20, MARK = 26 };
 /* An arena below this share of all bytes is named, not drawn. */
-static const double least_share = 1e-3;
+static const double min_share = 1e-3;
 
-struct panel {
-    int arena;
-    double top, height;
-};
-struct picture {
-    cairo_t *cr;
-    const char *config; /* its path */
-    const struct ku_plan *plan;
-    const struct ku_program *p;
-    struct ku_memory_report report;
-    struct panel panel[KU_N_ARENAS];
-    int n_panels;
-    ku_id listed[N_LISTED]; /* alive at the peak, the largest first */
-    int n_listed;
-};
-
-static const unsigned colour[KU_N_CLASSES] = {
+const unsigned ku_class_colour[KU_N_CLASSES] = {
     [KU_CL_PARAM] = 0x4e79a7,      [KU_CL_OPTIMIZER] = 0xa0cbe8, [KU_CL_DERIVED] = 0x86bcb6,
     [KU_CL_COUNTER] = 0x79706e,    [KU_CL_GRAD] = 0xe15759,      [KU_CL_PARTIAL] = 0xffb0a9,
     [KU_CL_ACTIVATION] = 0x6aab5b, [KU_CL_ADJOINT] = 0xf2a23b,   [KU_CL_WORKSPACE] = 0xb6992d,
     [KU_CL_SCALAR] = 0xbab0ac,     [KU_CL_INPUT] = 0xb07aa1,     [KU_CL_BUFFER] = 0x499894,
     [KU_CL_GATHER] = 0xd37295,     [KU_CL_WINDOW] = 0x9c755f,    [KU_CL_OFFLOAD] = 0xd7b5a6};
 
-static double x_of(const struct picture *d, uint32_t instr)
+double ku_panel_x(const struct ku_plan_picture *d, uint32_t instr)
 {
     uint32_t n = d->p->n_instrs;
-    return LEFT + (RIGHT - LEFT) * (double)(instr < n ? instr : n) / n;
+    return LEFT + (RIGHT - LEFT) * d->begin[instr < n ? instr : n] / d->begin[n];
 }
 
-static double y_of(const struct picture *d, const struct panel *panel, double offset)
+double ku_peak_x(const struct ku_plan_picture *d)
 {
-    double bytes = (double)d->p->arena_bytes[panel->arena];
-    return panel->top + panel->height * (1 - offset / bytes);
+    uint32_t peak = d->report.peak_instr;
+    return (ku_panel_x(d, peak) + ku_panel_x(d, peak + 1)) / 2;
 }
 
-static int is_transient(const struct ku_buffer *b)
+int ku_picture_is_transient(const struct ku_buffer *b)
 {
     int is_offloaded = ku_arena_is_tier(b->arena) && b->micro >= 0; /* an activation */
     return b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded;
 }
 
-/* Where a buffer's bytes are its own: what took another's place is drawn as that. */
-static int is_drawn(const struct ku_buffer *b)
+int ku_picture_is_drawn(const struct ku_buffer *b)
 {
-    return b->bytes > 0 && b->home == 0 && (!is_transient(b) || b->first != UINT32_MAX);
+    return b->bytes > 0 && b->home == 0 && (!ku_picture_is_transient(b) || b->first != UINT32_MAX);
 }
 
-static void lay_out(struct picture *d)
+static int is_constant(const struct ku_program *p, int arena)
 {
-    double sum = 0, all = 0, at = TOP;
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (p->buffer[b].arena == arena && ku_picture_is_transient(&p->buffer[b]))
+            return 0;
+    return 1;
+}
+
+static int is_small(const struct ku_program *p, int arena)
+{
+    double all = 0;
     for (int a = 0; a < KU_N_ARENAS; a++)
-        all += (double)d->p->arena_bytes[a];
+        all += (double)p->arena_bytes[a];
+    return (double)p->arena_bytes[arena] < min_share * all || p->arena_bytes[arena] == 0;
+}
+
+static int is_many_micro(const struct ku_plan_picture *d)
+{
+    return ku_mesh_n_micro(&d->p->mesh) > 1;
+}
+
+/* Bands first, then the ribbon, then the panels. Returns where the ribbon begins. */
+static int ribbon_top(const struct ku_plan_picture *d)
+{
+    int top = TOP;
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        top += !is_small(d->p, a) && is_constant(d->p, a) ? BAND : 0;
+    return top - 16;
+}
+
+static int lay_out(struct ku_plan_picture *d)
+{
+    double weight[KU_N_ARENAS], sum = 0;
+    int top = ribbon_top(d) + RIBBON * (1 + is_many_micro(d)) + MARK + 14;
     for (int a = 0; a < KU_N_ARENAS; a++) {
-        double bytes = (double)d->p->arena_bytes[a];
-        if (bytes < least_share * all || bytes == 0)
+        if (is_small(d->p, a) || is_constant(d->p, a))
             continue;
-        double weight = sqrt(bytes) * (a == KU_AR_STEP || a == KU_AR_WIRE ? 1 : 0.5);
-        d->panel[d->n_panels++] = (struct panel){.arena = a, .height = weight};
-        sum += weight;
+        weight[d->n_panels] = sqrt((double)d->p->arena_bytes[a]);
+        sum += weight[d->n_panels];
+        d->panel[d->n_panels++] = (struct ku_panel){.arena = a};
     }
-    double room = BOTTOM - TOP - GAP * (d->n_panels - 1);
+    double room = BOTTOM - top - GAP * (d->n_panels - 1);
     for (int i = 0; i < d->n_panels; i++) {
-        d->panel[i].top = at;
-        d->panel[i].height *= room / sum;
-        at += d->panel[i].height + GAP;
+        d->panel[i].top = top;
+        d->panel[i].height = (int)(room * weight[i] / sum);
+        top += d->panel[i].height + GAP;
     }
+    for (int i = 0; i < d->n_panels; i++)
+        KU_TRY(ku_panel_init(d, &d->panel[i]));
+    return KUMI_OK;
 }
 
-/* Of what only lives within the step, the largest alive at the peak. */
-static void find_listed(struct picture *d)
+/* Where instructions begin on the axis. Time is that of the roofline: the sum of the min times of
+ * the computations; exchanges and waits take none. */
+static int find_begins(struct ku_plan_picture *d)
 {
-    const struct ku_program *p = d->p;
-    uint32_t peak = d->report.peak_instr;
-    for (ku_id b = 1; b < p->n_buffers; b++) {
-        const struct ku_buffer *x = &p->buffer[b];
-        if (!is_drawn(x) || !is_transient(x) || x->first > peak || x->last < peak)
+    const struct ku_coord first = ku_mesh_coord(&d->p->mesh, 0);
+    struct ku_limits limits;
+    uint32_t n = d->p->n_instrs;
+    d->begin = ku_calloc((size_t)n + 1, sizeof *d->begin);
+    if (d->begin == NULL)
+        return KUMI_ENOMEM;
+    if (d->is_time)
+        KU_TRY(ku_plan_limits(d->plan, &limits));
+    for (uint32_t at = 0; at < n; at++) {
+        struct ku_op_case c;
+        struct ku_cost cost;
+        if (d->is_time)
+            ku_program_types(d->p, at, &first, &c, &cost);
+        d->begin[at + 1] = d->begin[at] + (d->is_time ? ku_roofline_ns(&limits, &c, &cost) : 1);
+    }
+    return KUMI_OK;
+}
+
+/* -- drawing ----------------------------------------------------------------------------------- */
+
+static void draw_bands(const struct ku_plan_picture *d)
+{
+    double max = 0, y = TOP;
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        if (is_constant(d->p, a))
+            max = fmax(max, (double)d->p->arena_bytes[a]);
+    for (int a = 0; a < KU_N_ARENAS; a++) {
+        if (is_small(d->p, a) || !is_constant(d->p, a))
             continue;
-        int at = d->n_listed < N_LISTED ? d->n_listed++ : N_LISTED;
-        for (; at > 0 && p->buffer[d->listed[at - 1]].bytes < x->bytes; at--)
-            if (at < N_LISTED)
-                d->listed[at] = d->listed[at - 1];
-        if (at < N_LISTED)
-            d->listed[at] = b;
+        ku_band_draw(d, a, y, (RIGHT - LEFT) / max);
+        y += BAND;
     }
 }
 
-static void draw_buffer(const struct picture *d, const struct panel *panel,
-                        const struct ku_buffer *b)
+/* The longest of the texts that fits between x and x1. */
+static void draw_label(const struct ku_plan_picture *d, double x, double x1, double y,
+                       const char *const *text, int n)
 {
-    int lives = !is_transient(b);
-    double x = lives ? LEFT : x_of(d, b->first), x1 = lives ? RIGHT : x_of(d, b->last + 1);
-    double y = y_of(d, panel, (double)(b->offset + b->bytes)),
-           y1 = y_of(d, panel, (double)b->offset);
-    ku_picture_colour(d->cr, colour[b->cls]);
-    cairo_rectangle(d->cr, x, y, x1 - x, y1 - y);
-    cairo_fill(d->cr);
-    if (y1 - y < 2.5 || x1 - x < 2.5)
-        return;
-    cairo_set_source_rgba(d->cr, 1, 1, 1, 0.75);
-    cairo_set_line_width(d->cr, 0.5);
-    cairo_rectangle(d->cr, x, y, x1 - x, y1 - y);
-    cairo_stroke(d->cr);
-}
-
-static void draw_y_axis(const struct picture *d, const struct panel *panel)
-{
-    double bytes = (double)d->p->arena_bytes[panel->arena], scale;
-    const char *unit = ku_picture_unit(bytes, &scale);
-    char text[32];
-    double step = ku_picture_step(bytes / scale / fmax(2, floor(panel->height / 36)));
-    ku_picture_font(d->cr, 12, 0);
-    cairo_set_line_width(d->cr, 1);
-    for (double at = 0; at * scale <= bytes * 1.000001; at += step) {
-        double y = y_of(d, panel, at * scale);
-        snprintf(text, sizeof text, "%g", at);
-        ku_picture_colour(d->cr, 0x333333);
-        ku_picture_line(d->cr, LEFT - 5, y, LEFT, y);
-        ku_picture_text(d->cr, LEFT - 9, y + 4, 1, text);
-    }
-    cairo_save(d->cr);
-    cairo_translate(d->cr, 24, panel->top + panel->height / 2);
-    cairo_rotate(d->cr, -M_PI / 2);
-    snprintf(text, sizeof text, panel->height < 90 ? "%s" : "offset, %s", unit);
-    ku_picture_text(d->cr, 0, 0, 0.5, text);
-    cairo_restore(d->cr);
-}
-
-static void draw_panel(const struct picture *d, const struct panel *panel)
-{
-    static const char *const who[KU_N_ARENAS] = {
-        [KU_AR_HOST] = "state, once a host",
-        [KU_AR_STATE] = "state of this rank",
-        [KU_AR_SHARD] = "blocks of this rank, seen by all on the host",
-        [KU_AR_WIRE] = "of this rank, seen by all on the host",
-        [KU_AR_STEP] = "of this rank, dies within the step",
-        [KU_AR_INPUT] = "ports that are filled before the step",
-        [KU_AR_OFFLOAD] = "host memory of this rank, reached through windows",
-        [KU_AR_FILE] = "on disk, reached through windows"};
-    char text[128], bytes[16];
-    double x = x_of(d, d->report.peak_instr); /* of the title: beside the peak's own */
-    x = panel->top > TOP || x > LEFT + 380 ? LEFT : x + 40;
-    cairo_set_source_rgb(d->cr, 0.965, 0.965, 0.965);
-    cairo_rectangle(d->cr, LEFT, panel->top, RIGHT - LEFT, panel->height);
-    cairo_fill(d->cr);
-    for (ku_id b = 1; b < d->p->n_buffers; b++)
-        if (d->p->buffer[b].arena == panel->arena && is_drawn(&d->p->buffer[b]))
-            draw_buffer(d, panel, &d->p->buffer[b]);
-    ku_picture_colour(d->cr, 0x333333);
-    cairo_set_line_width(d->cr, 1);
-    cairo_rectangle(d->cr, LEFT, panel->top, RIGHT - LEFT, panel->height);
-    cairo_stroke(d->cr);
-    ku_picture_font(d->cr, 14, 1);
-    ku_picture_bytes(d->p->arena_bytes[panel->arena], bytes);
-    ku_picture_text(d->cr, x, panel->top - 8, 0, ku_arena_name(panel->arena));
     ku_picture_font(d->cr, 13, 0);
-    snprintf(text, sizeof text, "%s: %s", who[panel->arena], bytes);
-    ku_picture_text(d->cr, x + 50, panel->top - 8, 0, text);
-    draw_y_axis(d, panel);
-}
-
-static int block_of(const struct ku_instr *i)
-{
-    return i->micro < 0 ? 2 : i->phase == KU_PH_I || i->phase == KU_PH_W;
-}
-
-/* Above the panels: which part of the step an instruction belongs to. */
-static void draw_phases(const struct picture *d)
-{
-    static const char *const name[] = {"forward", "backward", "update"};
-    static const unsigned shade[] = {0xdce6f1, 0xfbe3d6, 0xe2efda};
-    const struct ku_program *p = d->p;
-    int is_many = ku_mesh_n_micro(&p->mesh) > 1;
-    for (uint32_t from = 0, to; from < p->n_instrs; from = to) {
-        const struct ku_instr *i = &p->instr[from];
-        char text[32];
-        for (to = from + 1; to < p->n_instrs && block_of(&p->instr[to]) == block_of(i) &&
-                            p->instr[to].micro == i->micro;)
-            to++;
-        double x = x_of(d, from), x1 = x_of(d, to);
-        if (from == 0 && i->micro < 0) /* what is made once, ahead */
-            snprintf(text, sizeof text, "once");
-        else
-            snprintf(text, sizeof text, is_many && i->micro >= 0 ? "%s %d" : "%s",
-                     name[block_of(i)], i->micro);
-        ku_picture_colour(d->cr, from == 0 && i->micro < 0 ? 0xe8e8e8 : shade[block_of(i)]);
-        cairo_rectangle(d->cr, x, TOP - 62, x1 - x, 18);
-        cairo_fill(d->cr);
+    ku_picture_colour(d->cr, 0x333333);
+    for (int i = 0; i < n; i++) {
         cairo_text_extents_t e;
-        ku_picture_font(d->cr, 12, 0);
-        cairo_text_extents(d->cr, text, &e);
-        ku_picture_colour(d->cr, 0x333333);
-        if (e.x_advance + 6 < x1 - x)
-            ku_picture_text(d->cr, (x + x1) / 2, TOP - 48.5, 0.5, text);
+        cairo_text_extents(d->cr, text[i], &e);
+        if (e.x_advance + 4 > x1 - x)
+            continue;
+        ku_picture_text(d->cr, (x + x1) / 2, y + 14.5, 0.5, text[i]);
+        return;
     }
 }
 
-static void draw_x_axis(const struct picture *d)
+enum { PREPARE, FORWARD, BACKWARD, UPDATE };
+static int phase_at(const struct ku_program *p, uint32_t at)
 {
-    const struct panel *last = &d->panel[d->n_panels - 1];
-    double y = last->top + last->height, step = ku_picture_step(fmax(1, d->p->n_instrs / 12.0));
-    char text[16];
-    ku_picture_font(d->cr, 12, 0);
+    const struct ku_instr *i = &p->instr[at];
+    if (i->micro >= 0)
+        return i->phase == KU_PH_I || i->phase == KU_PH_W ? BACKWARD : FORWARD;
+    while (at > 0 && p->instr[at - 1].micro < 0)
+        at--;
+    return at == 0 ? PREPARE : UPDATE;
+}
+
+/* Above the panels: which phase, and which micro-batch, an instruction belongs to. */
+static void draw_ribbon(const struct ku_plan_picture *d)
+{
+    static const char *const name[][3] = {[PREPARE] = {"preparation", "prep", "p"},
+                                          [FORWARD] = {"forward", "fwd", "F"},
+                                          [BACKWARD] = {"backward", "bwd", "B"},
+                                          [UPDATE] = {"update", "upd", "U"}};
+    static const unsigned shade[] = {0xe8e8e8, 0xcfdff0, 0xf9d9c5, 0xd3e8c8};
+    const struct ku_program *p = d->p;
+    double y = ribbon_top(d) + (is_many_micro(d) ? RIBBON : 0);
+    for (uint32_t from = 0, to; from < p->n_instrs; from = to) {
+        int phase = phase_at(p, from);
+        for (to = from + 1; to < p->n_instrs && p->instr[to].micro == p->instr[from].micro &&
+                            phase_at(p, to) == phase;)
+            to++;
+        double x = ku_panel_x(d, from), x1 = ku_panel_x(d, to);
+        ku_picture_box(d->cr, shade[phase], x, y, x1 - x, RIBBON - 2);
+        draw_label(d, x, x1, y - 1, name[phase], 3);
+    }
+    for (uint32_t from = 0, to; from < p->n_instrs && is_many_micro(d); from = to) {
+        int micro = p->instr[from].micro;
+        char text[2][32];
+        for (to = from + 1; to < p->n_instrs && p->instr[to].micro == micro;)
+            to++;
+        double x = ku_panel_x(d, from), x1 = ku_panel_x(d, to);
+        if (micro < 0)
+            continue;
+        snprintf(text[0], sizeof text[0], "micro-batch %d", micro);
+        snprintf(text[1], sizeof text[1], "%d", micro);
+        ku_picture_box(d->cr, micro % 2 ? 0xe4e4e4 : 0xd4d4d4, x, y - RIBBON, x1 - x, RIBBON - 2);
+        draw_label(d, x, x1, y - RIBBON - 1, (const char *const[]){text[0], text[1]}, 2);
+    }
+}
+
+static void draw_x_axis(const struct ku_plan_picture *d)
+{
+    const struct ku_panel *last = &d->panel[d->n_panels - 1];
+    double end = d->begin[d->p->n_instrs], scale = 1, y = last->top + last->height;
+    const char *unit = ku_picture_time_unit(end, &scale);
+    char text[96];
+    scale = d->is_time ? scale : 1;
+    double step = ku_picture_step(fmax(end / scale / 10, d->is_time ? 0 : 1));
+    ku_picture_font(d->cr, 13, 0);
     ku_picture_colour(d->cr, 0x333333);
     cairo_set_line_width(d->cr, 1);
-    for (double at = 0; at <= d->p->n_instrs; at += step) {
-        double x = x_of(d, (uint32_t)at);
+    for (double at = 0; at * scale <= end * 1.000001; at += step) {
+        double x = LEFT + (RIGHT - LEFT) * at * scale / end;
         ku_picture_line(d->cr, x, y, x, y + 5);
         snprintf(text, sizeof text, "%g", at);
         ku_picture_text(d->cr, x, y + 19, 0.5, text);
     }
-    ku_picture_text(d->cr, (LEFT + RIGHT) / 2, y + 40, 0.5, "instruction of the training program");
+    snprintf(text, sizeof text, "time at the roofline, %s (exchanges and waits take none)", unit);
+    ku_picture_text(d->cr, (LEFT + RIGHT) / 2.0, y + 38, 0.5,
+                    d->is_time ? text : "instruction of the training program");
 }
 
-/* A line through the fullest instruction, and numbers on the tensors that are listed aside. */
-static void draw_peak(const struct picture *d)
+static void draw_note(const struct ku_plan_picture *d)
 {
-    double x = (x_of(d, d->report.peak_instr) + x_of(d, d->report.peak_instr + 1)) / 2;
-    char text[16];
+    struct ku_str text = {0};
+    char bytes[16];
+    ku_str_add(&text, "A bar is a buffer: its offset in the arena, from its first use to its last. "
+                      "Thin bars are merged by class, column by column.");
+    for (int a = 0, n = 0; a < KU_N_ARENAS; a++)
+        if (is_small(d->p, a) && d->p->arena_bytes[a] > 0)
+            ku_str_add(&text, "%s %s %s", n++ ? "," : " Not drawn:", ku_arena_name(a),
+                       ku_picture_bytes(d->p->arena_bytes[a], bytes));
+    ku_picture_font(d->cr, 13, 0);
+    ku_picture_colour(d->cr, 0x666666);
+    ku_picture_text(d->cr, LEFT - 60, KU_PICTURE_HEIGHT - 10, 0, ku_str_get(&text));
+    ku_str_fini(&text);
+}
+
+/* A line through the instruction where the arenas together are fullest. */
+static void draw_peak(const struct ku_plan_picture *d)
+{
+    const struct ku_panel *last = &d->panel[d->n_panels - 1];
+    double x = ku_peak_x(d), y = d->panel[0].top - MARK;
     const double dash[] = {5, 3};
     ku_picture_colour(d->cr, 0x111111);
     cairo_set_line_width(d->cr, 1.2);
     cairo_set_dash(d->cr, dash, 2, 0);
-    for (int k = 0; k < d->n_panels; k++)
-        ku_picture_line(d->cr, x, d->panel[k].top, x, d->panel[k].top + d->panel[k].height);
+    ku_picture_line(d->cr, x, y, x, last->top + last->height);
     cairo_set_dash(d->cr, NULL, 0, 0);
-    cairo_move_to(d->cr, x, TOP - 1);
-    cairo_line_to(d->cr, x - 5, TOP - 10);
-    cairo_line_to(d->cr, x + 5, TOP - 10);
+    cairo_move_to(d->cr, x, y);
+    cairo_line_to(d->cr, x - 5, y - 8);
+    cairo_line_to(d->cr, x + 5, y - 8);
     cairo_fill(d->cr);
     ku_picture_font(d->cr, 13, 1);
-    ku_picture_text(d->cr, x, TOP - 14, 0.5, "peak");
-    for (int i = 0; i < d->n_listed; i++) {
-        const struct ku_buffer *b = &d->p->buffer[d->listed[i]];
-        for (int k = 0; k < d->n_panels; k++) {
-            if (d->panel[k].arena != b->arena)
-                continue;
-            double y = y_of(d, &d->panel[k], (double)(b->offset + b->bytes));
-            double y1 = y_of(d, &d->panel[k], (double)b->offset);
-            double x0 = x_of(d, b->first), x1 = x_of(d, b->last + 1);
-            cairo_set_line_width(d->cr, 1.2);
-            cairo_rectangle(d->cr, x0, y, x1 - x0, y1 - y);
-            cairo_stroke(d->cr);
-            if (y1 - y < 11 || x1 - x0 < 18)
-                continue;
-            ku_picture_font(d->cr, 11, 1);
-            snprintf(text, sizeof text, "%d", i + 1);
-            ku_picture_text(d->cr, fmin(x0 + 10, (x0 + x1) / 2), (y + y1) / 2 + 4, 0.5, text);
-        }
-    }
+    int is_right = x > RIGHT - 40;
+    ku_picture_text(d->cr, is_right ? x - 9 : x + 9, y, is_right, "peak");
 }
 
-static double draw_legend(const struct picture *d, double y)
-{
-    const struct ku_memory_report *r = &d->report;
-    char bytes[16];
-    size_t alive = 0;
-    ku_picture_font(d->cr, 14, 1);
-    ku_picture_text(d->cr, ASIDE, y, 0, "What lies there, and bytes at the peak");
-    ku_picture_font(d->cr, 13, 0);
-    for (int c = 0; c <= KU_N_CLASSES + 1; c++) {
-        size_t n = c < KU_N_CLASSES    ? r->at_peak[c]
-                   : c == KU_N_CLASSES ? r->peak_bytes - alive
-                                       : r->peak_bytes;
-        const char *name = c < KU_N_CLASSES    ? ku_class_name(c)
-                           : c == KU_N_CLASSES ? "not in use then"
-                                               : "in all";
-        int is_there = c >= KU_N_CLASSES;
-        for (ku_id b = 1; b < d->p->n_buffers && !is_there; b++)
-            is_there = d->p->buffer[b].cls == c && is_drawn(&d->p->buffer[b]);
-        if (!is_there)
-            continue;
-        alive += c < KU_N_CLASSES ? n : 0;
-        y += 22;
-        ku_picture_colour(d->cr, c < KU_N_CLASSES ? colour[c] : 0xf6f6f6);
-        cairo_rectangle(d->cr, ASIDE, y - 12, 20, 14);
-        if (c <= KU_N_CLASSES)
-            cairo_fill(d->cr);
-        cairo_new_path(d->cr);
-        ku_picture_colour(d->cr, 0x222222);
-        ku_picture_text(d->cr, ASIDE + 30, y, 0, name);
-        ku_picture_bytes(n, bytes);
-        ku_picture_text(d->cr, WIDTH - 30, y, 1, bytes);
-    }
-    return y;
-}
-
-/* "linear_dw, lm_head@0": who makes it, and where; "linear[1]": its second result. */
-static void name_of(const struct ku_program *p, ku_id id, char *out, size_t bytes)
-{
-    const struct ku_buffer *b = &p->buffer[id];
-    const struct ku_instr *maker = &p->instr[b->first];
-    const char *path = p->name_of[b->name];
-    char result[8] = "", micro[16] = "";
-    for (int k = 1; k < maker->n_out; k++)
-        if (p->operand[maker->operand + maker->n_in + (uint32_t)k].buffer == id)
-            snprintf(result, sizeof result, "[%d]", k);
-    if (b->micro >= 0)
-        snprintf(micro, sizeof micro, "@%d", b->micro);
-    snprintf(out, bytes, "%s%s%s%.60s%s",
-             maker->kind == KU_COMPUTE ? ku_ops[maker->op].name : "exchange", result,
-             *path ? ", " : "", path, micro);
-}
-
-static void draw_list(const struct picture *d, double y)
-{
-    const struct ku_program *p = d->p;
-    char text[128], bytes[16];
-    struct ku_str where = {0};
-    ku_plan_print_instr(p, d->report.peak_instr, &where);
-    ku_picture_font(d->cr, 14, 1);
-    snprintf(text, sizeof text, "The peak is at instruction %u of %u:", d->report.peak_instr,
-             p->n_instrs);
-    ku_picture_text(d->cr, ASIDE, y, 0, text);
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_text(d->cr, ASIDE, y + 20, 0, ku_str_get(&where));
-    ku_str_fini(&where);
-    y += 52;
-    ku_picture_font(d->cr, 14, 1);
-    ku_picture_text(d->cr, ASIDE, y, 0, "The largest there that die within the step");
-    for (int i = 0; i < d->n_listed; i++) {
-        y += 22;
-        ku_picture_colour(d->cr, colour[p->buffer[d->listed[i]].cls]);
-        cairo_rectangle(d->cr, ASIDE, y - 12, 20, 14);
-        cairo_fill(d->cr);
-        ku_picture_colour(d->cr, 0x222222);
-        ku_picture_font(d->cr, 11, 1);
-        snprintf(text, sizeof text, "%d", i + 1);
-        ku_picture_text(d->cr, ASIDE + 10, y - 1, 0.5, text);
-        ku_picture_font(d->cr, 13, 0);
-        name_of(p, d->listed[i], text, sizeof text);
-        ku_picture_text(d->cr, ASIDE + 30, y, 0, text);
-        ku_picture_bytes(p->buffer[d->listed[i]].bytes, bytes);
-        ku_picture_text(d->cr, WIDTH - 30, y, 1, bytes);
-    }
-}
-
-static void draw_title(const struct picture *d)
+static void draw_title(const struct ku_plan_picture *d)
 {
     const struct ku_batch *b = &d->plan->s.batch;
-    char text[256], bytes[16], each[48] = " images";
+    struct ku_str text = {0};
+    char bytes[16];
     const char *slash = strrchr(d->config, '/');
-    int at = 0;
     ku_picture_font(d->cr, 20, 1);
     ku_picture_colour(d->cr, 0x111111);
-    ku_picture_bytes(d->report.peak_bytes, bytes);
-    snprintf(text, sizeof text, "Memory of a training step: %.60s, %s mapped by a rank",
-             slash ? slash + 1 : d->config, bytes);
-    ku_picture_text(d->cr, LEFT, 36, 0, text);
-    ku_picture_font(d->cr, 13, 0);
-    if (d->plan->s.model.facts.image[0] == 0)
-        snprintf(each, sizeof each, ", %lld tokens a sample", (long long)d->plan->s.seq_len);
-    at = snprintf(text, sizeof text, "%d rank%s, %s, ", b->n_ranks, b->n_ranks == 1 ? "" : "s",
-                  d->plan->s.cfg.precision_compute);
+    ku_str_add(&text, "Memory of a training step: %.60s", slash ? slash + 1 : d->config);
+    ku_picture_text(d->cr, LEFT - 60, 34, 0, ku_str_get(&text));
+    ku_str_fini(&text);
+    ku_str_add(&text, "%d rank%s, %s, ", b->n_ranks, b->n_ranks == 1 ? "" : "s",
+               d->plan->s.cfg.precision_compute);
     if (d->plan->s.pairs.data)
-        at += snprintf(text + at, sizeof text - (size_t)at, "%lld target positions in %lld parts",
-                       (long long)ku_plan_tokens(d->plan), (long long)(b->virtual_shards * b->k));
+        ku_str_add(&text, "%lld target positions in %lld micro-batches",
+                   (long long)ku_plan_tokens(d->plan), (long long)(b->virtual_shards * b->k));
     else
-        at += snprintf(text + at, sizeof text - (size_t)at,
-                       "global batch %lld in micro-batches of %lld%s", (long long)b->global_batch,
-                       (long long)b->micro_batch, each);
-    for (int a = 0, n = 0; a < KU_N_ARENAS; a++) {
-        int is_drawn_there = d->p->arena_bytes[a] == 0;
-        for (int i = 0; i < d->n_panels; i++)
-            is_drawn_there |= d->panel[i].arena == a;
-        if (is_drawn_there || at >= (int)sizeof text)
-            continue;
-        ku_picture_bytes(d->p->arena_bytes[a], bytes);
-        at += snprintf(text + at, sizeof text - (size_t)at, "%s%s %s",
-                       n++ ? ", " : "; too small to draw: ", ku_arena_name(a), bytes);
-    }
-    ku_picture_text(d->cr, LEFT, 57, 0, text);
+        ku_str_add(&text, "global batch %lld in micro-batches of %lld", (long long)b->global_batch,
+                   (long long)b->micro_batch);
+    if (d->plan->s.pairs.data == NULL && d->plan->s.model.facts.image[0] == 0)
+        ku_str_add(&text, ", %lld tokens a sample", (long long)d->plan->s.seq_len);
+    ku_str_add(&text, "; a rank maps %s", ku_picture_bytes(d->report.peak_bytes, bytes));
+    ku_picture_font(d->cr, 13, 0);
+    ku_picture_text(d->cr, LEFT - 60, 56, 0, ku_str_get(&text));
+    ku_str_fini(&text);
 }
 
 static void draw(cairo_t *cr, const void *ctx)
 {
-    struct picture d = *(const struct picture *)ctx;
+    struct ku_plan_picture d = *(const struct ku_plan_picture *)ctx;
     d.cr = cr;
-    d.p = d.plan->program[KU_PROG_TRAIN];
-    ku_program_memory(d.p, &d.report);
-    lay_out(&d);
-    find_listed(&d);
     draw_title(&d);
-    draw_phases(&d);
-    for (int i = 0; i < d.n_panels; i++)
-        draw_panel(&d, &d.panel[i]);
+    draw_bands(&d);
+    draw_ribbon(&d);
     draw_x_axis(&d);
+    draw_note(&d);
+    for (int i = 0; i < d.n_panels; i++)
+        ku_panel_draw(&d, &d.panel[i]);
     draw_peak(&d);
-    ku_picture_colour(d.cr, 0x111111);
-    draw_list(&d, draw_legend(&d, TOP - 48) + 48);
+    for (int i = 0; i < d.n_panels; i++)
+        ku_panel_draw_caption(&d, &d.panel[i]);
+    ku_picture_draw_aside(&d);
+}
+
+static int prepare(struct ku_plan_picture *d)
+{
+    d->p = d->plan->program[KU_PROG_TRAIN];
+    ku_program_memory(d->p, &d->report);
+    KU_TRY(find_begins(d));
+    KU_TRY(lay_out(d));
+    return ku_picture_find_groups(d);
+}
+
+static void finish(struct ku_plan_picture *d)
+{
+    for (int i = 0; i < d->n_panels; i++)
+        ku_panel_fini(&d->panel[i]);
+    ku_free(d->begin);
+    ku_free(d->group);
 }
 #else
-struct picture {
-    const char *config;
-    const struct ku_plan *plan;
-};
 static void draw(cairo_t *cr, const void *ctx)
 {
     (void)cr, (void)ctx;
 }
+static int prepare(struct ku_plan_picture *d)
+{
+    (void)d;
+    return KUMI_OK;
+}
+static void finish(struct ku_plan_picture *d)
+{
+    (void)d;
+}
 #endif
 
-int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path)
+int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path,
+                      enum kumi_plan_axis axis)
 {
     struct ku_plan plan;
+    struct ku_plan_picture d = {
+        .config = settings->config, .plan = &plan, .is_time = axis == KUMI_PLAN_TIME};
     KU_TRY(ku_picture_check(path));
     KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL));
-    int status = ku_picture_write(path, WIDTH, HEIGHT, draw,
-                                  &(struct picture){.config = settings->config, .plan = &plan});
+    int status = prepare(&d);
+    if (status == KUMI_OK)
+        status = ku_picture_write(path, KU_PICTURE_WIDTH, KU_PICTURE_HEIGHT, draw, &d);
+    finish(&d);
     ku_plan_fini(&plan);
     return status;
 }

@@ -27,8 +27,7 @@ struct roofline {
     double tokens;           /* of a step, all ranks */
 };
 
-/* What the cache lacks is measured, and kept there. */
-static int read_limits(const struct ku_plan *p, struct ku_limits *l)
+int ku_plan_limits(const struct ku_plan *p, struct ku_limits *l)
 {
     int n = p->s.batch.n_ranks, n_cores = ku_session_cores(&p->s, n);
     struct ku_peak peak;
@@ -98,7 +97,7 @@ static int print(const struct ku_plan *plan, const struct roofline *r, char **te
                plan->s.cfg.precision_compute, r->tokens, items, l->n_cores,
                l->n_cores == 1 ? "" : "s", l->flops_f32 * 1e-9, l->flops_bf16 * 1e-9,
                l->stream_bytes * 1e-9, l->source[0] ? "; from " : "", l->source);
-    ku_str_add(&out, "%-18s %7s %10s %10s %10s %8s  %s\n", "op, of one rank", "calls", "GFLOP",
+    ku_str_add(&out, "%-18s %7s %10s %10s %10s %8s  %s\n", "op, on one rank", "calls", "GFLOP",
                "MB", "ms", "share", "limit");
     for (int i = 0; i < r->n_rows; i++) {
         const struct row *row = &r->row[i];
@@ -106,7 +105,7 @@ static int print(const struct ku_plan *plan, const struct roofline *r, char **te
                    (long long)row->calls, row->flops * 1e-9, row->bytes * 1e-6, row->ns * 1e-6,
                    100 * row->ns / r->ns, bound_of(row));
     }
-    ku_str_add(&out, "%-18s %7s %10.3f %10.2f %10.3f\n\n", "in all (T)", "", r->flops * 1e-9,
+    ku_str_add(&out, "%-18s %7s %10.3f %10.2f %10.3f\n\n", "total (T)", "", r->flops * 1e-9,
                r->bytes * 1e-6, r->ns * 1e-6);
     ku_str_add(&out, "T allows %.0f %s/s\n", r->tokens / (r->ns * 1e-9), items);
     return ku_text_take(&out, text);
@@ -137,7 +136,7 @@ int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as
     struct ku_plan p;
     struct roofline r = {.n_rows = 0};
     KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL));
-    int status = read_limits(&p, &r.limits);
+    int status = ku_plan_limits(&p, &r.limits);
     if (status == KUMI_OK) {
         collect(&p, &r);
         status = as_json ? as_object(&p, &r, text) : print(&p, &r, text);

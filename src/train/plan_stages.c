@@ -11,7 +11,7 @@
 enum { SHARED = KU_N_STAGES - 1 };
 static const char *const kind_name[KU_N_KINDS] = {
     "parameters",    "gradients", "master weights", "optimizer", "activations",
-    "communication", "workspace", "offloaded",      "other",     "not in use then"};
+    "communication", "workspace", "offloaded",      "other",     "unused at peak"};
 
 const char *ku_plan_kind_name(int kind)
 {
@@ -128,9 +128,10 @@ static int print(const struct ku_plan_stages *s, char **text)
 {
     struct ku_str out = {0};
     char bytes[16];
-    ku_str_add(&out, "a rank's memory by stage: %d rank%s on one host, %s\n%lld parameters; %s\n\n",
-               s->n_ranks, s->n_ranks == 1 ? "" : "s", s->compute, (long long)s->n_params,
-               s->batch);
+    ku_str_add(
+        &out,
+        "memory of a rank by stage of ZeRO: %d rank%s on one host, %s\n%lld parameters; %s\n\n",
+        s->n_ranks, s->n_ranks == 1 ? "" : "s", s->compute, (long long)s->n_params, s->batch);
     ku_str_add(&out, "%-16s", "");
     for (int i = 0; i < KU_N_STAGES; i++)
         ku_str_add(&out, " %12s", s->stage[i].name);
@@ -193,7 +194,8 @@ int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
     KU_TRY(o->as_json ? print_json(&s, text) : print(&s, text));
     if (o->limit_bytes == 0 || least->rank_bytes <= o->limit_bytes)
         return KUMI_OK;
-    return KU_ERR(KUMI_ENOMEM, "plan: --limit: no stage holds %s a rank; %s, the least, has %s",
+    return KU_ERR(KUMI_ENOMEM,
+                  "plan: --limit: no stage of ZeRO fits in %s a rank; the smallest, %s, needs %s",
                   ku_picture_bytes(o->limit_bytes, limit), least->name,
                   ku_picture_bytes(least->rank_bytes, bytes));
 }

@@ -12,7 +12,7 @@
 
 enum { WIDTH = 960, HEIGHT = 600 };
 #ifdef KUMI_CAIRO
-enum { LEFT = 84, RIGHT = 720, TOP = 92, BOTTOM = 540, ASIDE = 756, BAR = 84 };
+enum { LEFT = 84, RIGHT = 720, TOP = 92, BOTTOM = 540, ASIDE = 756, BAR = 92 };
 
 struct drawing {
     cairo_t *cr;
@@ -50,7 +50,7 @@ static void draw_axis(const struct drawing *d)
     char text[32];
     const char *name = ku_picture_unit(d->most, &unit);
     double step = ku_picture_step(d->most / unit / 8);
-    ku_picture_font(d->cr, 12, 0);
+    ku_picture_font(d->cr, 13, 0);
     cairo_set_line_width(d->cr, 1);
     for (double at = 0; at * unit <= d->most * 1.000001; at += step) {
         double y = y_of(d, at * unit);
@@ -63,7 +63,7 @@ static void draw_axis(const struct drawing *d)
     cairo_save(d->cr);
     cairo_translate(d->cr, 26, (TOP + BOTTOM) / 2);
     cairo_rotate(d->cr, -M_PI / 2);
-    snprintf(text, sizeof text, "a rank, %s", name);
+    snprintf(text, sizeof text, "memory of a rank, %s", name);
     ku_picture_text(d->cr, 0, 0, 0.5, text);
     cairo_restore(d->cr);
 }
@@ -79,10 +79,9 @@ static void draw_bar(const struct drawing *d, int i)
         if (bytes == 0)
             continue;
         ku_picture_box(d->cr, colour[order[k]], x - BAR / 2.0, y, BAR, y0 - y);
-        ku_picture_font(d->cr, 11, 0);
-        ku_picture_colour(
-            d->cr, order[k] == KU_KIND_OPTIMIZER || order[k] == KU_KIND_IDLE ? 0x333333 : 0xffffff);
-        if (y0 - y >= 13)
+        ku_picture_font(d->cr, 12, 0);
+        ku_picture_colour(d->cr, ku_picture_ink(colour[order[k]]));
+        if (y0 - y >= 14)
             ku_picture_text(d->cr, x, (y + y0) / 2 + 4, 0.5,
                             ku_picture_bytes(s->bytes[order[k]], text));
     }
@@ -108,13 +107,13 @@ static void draw_limit(const struct drawing *d)
     ku_picture_text(d->cr, RIGHT - 4, y - 5, 1, text);
 }
 
-/* In the order of the stacks; beside each kind what stage 0 has of it. */
+/* In the order of the stacks; the sums of all ranks below. */
 static void draw_legend(const struct drawing *d, double y)
 {
     char bytes[16];
     ku_picture_font(d->cr, 13, 1);
     ku_picture_colour(d->cr, 0x222222);
-    ku_picture_text(d->cr, ASIDE, y, 0, "At the fullest instruction");
+    ku_picture_text(d->cr, ASIDE, y, 0, "Bytes at the peak");
     for (int k = KU_N_KINDS; k-- > 0;) {
         if (!is_there(d->s, order[k]))
             continue;
@@ -124,10 +123,10 @@ static void draw_legend(const struct drawing *d, double y)
         ku_picture_font(d->cr, 13, 0);
         ku_picture_text(d->cr, ASIDE + 30, y, 0, ku_plan_kind_name(order[k]));
     }
-    ku_picture_font(d->cr, 12, 0);
+    ku_picture_font(d->cr, 13, 0);
     for (int i = 0; i < KU_N_STAGES; i++) {
         char text[64];
-        snprintf(text, sizeof text, "%s: all ranks %s", d->s->stage[i].name,
+        snprintf(text, sizeof text, "%s, all ranks: %s", d->s->stage[i].name,
                  ku_picture_bytes(d->s->stage[i].host_bytes, bytes));
         ku_picture_text(d->cr, ASIDE, y + 40 + 18 * i, 0, text);
     }
@@ -158,8 +157,8 @@ static void draw(cairo_t *cr, const void *ctx)
     ku_picture_font(cr, 12, 0);
     ku_picture_colour(cr, 0x444444);
     ku_picture_text(cr, LEFT - 58, HEIGHT - 16, 0,
-                    "zero 0 to 3: ranks with state of their own; shared: one copy of the state for "
-                    "the host's ranks, a rank's share of it");
+                    "zero 0 to 3: each rank keeps its own state; shared: the host's ranks keep one "
+                    "copy, and 1 / n of it counts here");
 }
 #else
 static void draw(cairo_t *cr, const void *ctx)

@@ -50,7 +50,7 @@ static int advise_offload(const struct ku_plan *p, const struct kumi_settings *s
         int now;
     } row[] = {{"optimizer", k->optimizer}, {"params", k->params}, {"activations", k->activations}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        struct advice a = {.price = "reads and writes of a disk in each step; same bits"};
+        struct advice a = {.price = "reads and writes a disk in each step; same bits"};
         if (row[i].now == KU_OFFLOAD_FILE)
             continue;
         snprintf(a.set[0], sizeof a.set[0], "memory.offload.%s=file", row[i].what);
@@ -67,7 +67,7 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
     int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
     while (micro > 1 && of_shard % micro != 0)
         micro--;
-    struct advice a = {.price = "more, smaller micro-batches; sums in another order"};
+    struct advice a = {.price = "more and smaller micro-batches; other order of sums"};
     *n_kept = 0;
     if (micro >= 1) {
         snprintf(a.set[0], sizeof a.set[0], "train.micro_batch=%lld", (long long)micro);
@@ -77,8 +77,8 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
     }
     static const char *const recompute[] = {"selective", "full"};
     for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
-        a = (struct advice){.price = i ? "the blocks' forward once more; same bits"
-                                       : "attention and cheap operations once more; same bits"};
+        a = (struct advice){.price = i ? "recomputes the layers' forward; same bits"
+                                       : "recomputes attention and cheap operations; same bits"};
         snprintf(a.set[0], sizeof a.set[0], "memory.recompute=%s", recompute[i]);
         KU_TRY(try_advice(p, settings, &a, kept, n_kept));
     }
@@ -88,7 +88,7 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
         KU_TRY(try_advice(p, settings, &a, kept, n_kept));
     }
     if (b->virtual_shards > b->n_ranks) {
-        a = (struct advice){.price = "sums in another order, and no longer those of other ranks"};
+        a = (struct advice){.price = "other order of sums, which then depends on the rank count"};
         snprintf(a.set[0], sizeof a.set[0], "train.virtual_shards=%d", b->n_ranks);
         snprintf(a.set[1], sizeof a.set[1], "train.global_batch=%lld", (long long)b->global_batch);
         snprintf(a.set[2], sizeof a.set[2], "train.micro_batch=%lld", (long long)b->micro_batch);
@@ -96,7 +96,8 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
     }
     if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
         strcmp(p->s.cfg.parallel_device, "cpu") == 0) {
-        a = (struct advice){.set = {"precision.compute=bf16"}, .price = "coarser activations"};
+        a = (struct advice){.set = {"precision.compute=bf16"},
+                            .price = "activations rounded to bf16; other bits"};
         KU_TRY(try_advice(p, settings, &a, kept, n_kept));
     }
     return KUMI_OK;
@@ -104,18 +105,18 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
 
 static const char *who_sees(int arena, const struct ku_plan *p)
 {
-    return arena == KU_AR_HOST      ? "once a host"
-           : arena == KU_AR_OFFLOAD ? "a rank, in windows"
-           : arena == KU_AR_FILE    ? "a rank, on disk"
+    return arena == KU_AR_HOST      ? "host"
+           : arena == KU_AR_OFFLOAD ? "rank, in windows"
+           : arena == KU_AR_FILE    ? "rank, on disk"
            : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && p->s.batch.n_ranks > 1
-               ? "a rank, seen by all"
-               : "a rank";
+               ? "rank, read by all"
+               : "rank";
 }
 
 static void print_arenas(const struct ku_plan *p, struct ku_str *out)
 {
     char text[16];
-    ku_str_add(out, "%-7s %-19s", "arena", "lies once");
+    ku_str_add(out, "%-7s %-19s", "arena", "one for each");
     for (int i = 0; i < KU_N_PROGS; i++)
         ku_str_add(out, " %10s", p->program[i]->name);
     ku_str_add(out, " %10s %15s\n", "mapped", "bytes");
@@ -130,8 +131,9 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
     const struct {
         const char *what;
         size_t bytes;
-    } more[] = {{"staging of checkpoints, a rank", ku_session_staging_bytes(&p->s)},
-                {"rows read ahead (data.workers, data.prefetch), a rank", p->loader_bytes}};
+    } more[] = {
+        {"staging buffers of checkpoints, one for each rank", ku_session_staging_bytes(&p->s)},
+        {"samples read ahead (data.workers, data.prefetch), for each rank", p->loader_bytes}};
     for (int i = 0; i < 2; i++)
         if (more[i].bytes)
             ku_str_add(out, "%-70s %10s %15zu\n", more[i].what, ku_text_bytes(more[i].bytes, text),
@@ -165,7 +167,7 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
     char text[16];
     size_t alive = 0;
     ku_program_memory(p, &r);
-    ku_str_add(out, "\n%s: fullest at instruction %u of %u: ", p->name, r.peak_instr, p->n_instrs);
+    ku_str_add(out, "\n%s: peak at instruction %u of %u: ", p->name, r.peak_instr, p->n_instrs);
     ku_plan_print_instr(p, r.peak_instr, out);
     ku_str_add(out, "\n");
     for (int c = 0; c < KU_N_CLASSES; c++) {
@@ -175,9 +177,9 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
                        ku_text_bytes(r.at_peak[c], text), r.at_peak[c]);
     }
     if (r.peak_bytes > alive)
-        ku_str_add(out, "  %-20s %s %15zu\n", "not in use then",
+        ku_str_add(out, "  %-20s %s %15zu\n", "unused at peak",
                    ku_text_bytes(r.peak_bytes - alive, text), r.peak_bytes - alive);
-    ku_str_add(out, "  %-20s %s %15zu\n  the largest there:\n", "in all",
+    ku_str_add(out, "  %-20s %s %15zu\n  largest buffers there:\n", "total",
                ku_text_bytes(r.peak_bytes, text), r.peak_bytes);
     for (uint32_t i = 0; i < r.n_rows; i++) {
         const struct ku_memory_row *row = &r.row[i];
@@ -193,7 +195,7 @@ static void print_advice(const struct ku_plan *p, const struct advice *a, int n,
 {
     char text[16], less[16];
     if (n)
-        ku_str_add(out, "\nto hold less:\n");
+        ku_str_add(out, "\nways to need less:\n");
     for (int i = 0; i < n; i++)
         ku_str_add(out, "  --set %-32s %s, %s less; %s\n", a[i].set[0],
                    ku_text_bytes(a[i].host_bytes, text),
@@ -235,7 +237,7 @@ static json_t *peak_json(const struct ku_program *p)
         json_object_set_new(classes, ku_class_name(c), json_integer((json_int_t)r.at_peak[c]));
     }
     json_object_set_new(
-        classes, "not in use then",
+        classes, "unused at peak",
         json_integer(r.peak_bytes > alive ? (json_int_t)(r.peak_bytes - alive) : 0));
     for (uint32_t i = 0; i < r.n_rows; i++)
         json_array_append_new(largest,
@@ -322,16 +324,16 @@ int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks, uint64_t 
     uint64_t bytes = p.host_bytes / (uint64_t)n_ranks;
     ku_program_memory(p.program[KU_PROG_TRAIN], &r);
     for (int c = 0; c < KU_N_CLASSES; c++)
-        if (r.at_peak[c] >= (1 << 20))
+        if (r.at_peak[c] > 0 && r.at_peak[c] >= r.peak_bytes / 100)
             ku_str_add(&classes, "%s%s %s", classes.bytes ? ", " : "", ku_class_name(c),
                        ku_text_bytes(r.at_peak[c], text) + strspn(text, " "));
     int status = KUMI_OK;
     if (bytes > limit_bytes)
         status =
             KU_ERR(KUMI_ENOMEM,
-                   "plan: --limit: a rank of %d holds %s, %s more than %s; where it is fullest: "
-                   "%s; `kumi plan --memory` says what would hold less",
-                   n_ranks, ku_text_bytes(bytes, text) + strspn(text, " "),
+                   "plan: --limit: a rank needs %s, %s more than the limit of %s; at the peak: %s; "
+                   "`kumi plan CONFIG --memory` lists ways to need less",
+                   ku_text_bytes(bytes, text) + strspn(text, " "),
                    ku_text_bytes(bytes - limit_bytes, less) + strspn(less, " "),
                    ku_text_bytes(limit_bytes, limit) + strspn(limit, " "), ku_str_get(&classes));
     ku_str_fini(&classes);

@@ -85,14 +85,15 @@ static void print_summed(const struct ku_program *p, const char *grads, struct k
     if (p->mesh.mb_outer)
         ku_str_add(out,
                    "  each of %d micro-batches is reduced (parallel.grad_sync: micro); a rank "
-                   "keeps %s of their sum\n",
+                   "accumulates %s\n",
                    k, text + strspn(text, " "));
     else if (p->zero >= 2 && ku_mesh_n_micro(&p->mesh) > 1)
-        ku_str_add(out,
-                   "  %d micro-batches of a rank add up first: gradients stay whole until the "
-                   "last, %s in %s%s\n",
-                   ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
-                   k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
+        ku_str_add(
+            out,
+            "  gradients of %d micro-batches accumulate before they are reduced: %s of whole "
+            "gradients in %s%s\n",
+            ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
+            k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
 }
 
 void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
@@ -106,10 +107,11 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
     ku_str_add(out, "\nzero %d: %d replica%s x %d shard%s", s->zero, s->replicate,
                s->replicate == 1 ? "" : "s", s->shard, s->shard == 1 ? "" : "s");
     if (train->share_host_state)
-        ku_str_add(out, "; state is shared on the host, so all stages are one program, and "
-                        "parameters are read in place: 0 bytes are gathered");
-    ku_str_add(out, "\n  %-15s %-16s %12s %12s %12s\n", "a step, a rank", "over", "parameters",
-               "a ring sends", "stored here");
+        ku_str_add(out,
+                   "; the host's ranks share the state, so all stages are the same program, and no "
+                   "parameters are gathered");
+    ku_str_add(out, "\n  %-17s %-16s %12s %12s %12s\n", "per step and rank", "mesh axis",
+               "elements", "ring sends", "shm writes");
     int n = ku_plan_volumes(train, row);
     for (int i = 0; i < n; i++) {
         char over[48] = "", factor[32];
@@ -120,8 +122,8 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
         snprintf(
             over + strlen(over), sizeof over - strlen(over), row[i].group ? "/%d (%d)" : " (%d)",
             row[i].group ? p->s.sharding.shard / row[i].group : row[i].n_ranks, row[i].n_ranks);
-        snprintf(factor, sizeof factor, "%.2f x all", row[i].elements / (double)p->s.n_params);
-        ku_str_add(out, "  %-15s %-16s %12s %12s %12s\n", ku_exchange_name(row[i].exchange), over,
+        snprintf(factor, sizeof factor, "%.2f x model", row[i].elements / (double)p->s.n_params);
+        ku_str_add(out, "  %-17s %-16s %12s %12s %12s\n", ku_exchange_name(row[i].exchange), over,
                    factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
                    ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));
     }

@@ -77,12 +77,14 @@ static int take_steps(struct ku_profile *p, const char *steps, int64_t first_ste
     else if (sscanf(steps, "%lld%n", &a, &end) == 1 && steps[end] == '\0')
         p->first = last = a;
     else
-        return KU_ERR(KUMI_EINVAL, "profile: %s: not steps; give two as in 5-8", steps);
+        return KU_ERR(KUMI_EINVAL,
+                      "profile: %s: not a range of steps; give one step or two, as 5-8", steps);
     p->n_steps = last - p->first + 1;
     if (p->first <= first_step || p->n_steps < 1 || p->n_steps > MAX_STEPS)
-        return KU_ERR(KUMI_EINVAL,
-                      "profile: %s: give 1 to %d steps behind step %lld, where the run begins",
-                      steps, MAX_STEPS, (long long)first_step);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "profile: %s: give a range of 1 to %d steps after step %lld, where the run begins",
+            steps, MAX_STEPS, (long long)first_step);
     if (p->first > end_step)
         return KU_ERR(KUMI_EINVAL, "profile: %s: the run ends with step %lld", steps,
                       (long long)end_step);
@@ -292,7 +294,7 @@ static void print_ranks(const struct ku_profile *p, struct ku_str *out)
                    of[IN_WAIT], of[IN_DATA], of[IN_CHECKPOINT]);
     }
     if (n > MAX_RANK_LINES)
-        ku_str_add(out, "… %d more\n", n - MAX_RANK_LINES);
+        ku_str_add(out, "... %d more ranks\n", n - MAX_RANK_LINES);
 }
 
 static void print_table(struct ku_profile *p, struct ku_str *out)
@@ -306,20 +308,21 @@ static void print_table(struct ku_profile *p, struct ku_str *out)
           p->sort[0] == 't'   ? by_time
           : p->sort[0] == 'c' ? by_calls
                               : by_name);
-    ku_str_add(out, "steps %lld to %lld, %d ranks; times of a step, mean of the ranks\n",
-               (long long)p->first + 1, (long long)(p->first + p->n_steps), p->t->job->n);
+    ku_str_add(out, "steps %lld to %lld, %d rank%s; times are means over steps and ranks\n",
+               (long long)p->first + 1, (long long)(p->first + p->n_steps), p->t->job->n,
+               p->t->job->n == 1 ? "" : "s");
     ku_str_add(out, "%-44s %7s %10s %10s %4s %10s %4s %8s %9s %8s %8s\n", p->by, "calls", "ms",
                "slowest", "rank", "fastest", "rank", "share", "GFLOP/s", "GB/s", "of limit");
     for (int i = 0; i < p->n_rows && (p->max_rows == 0 || i < p->max_rows); i++)
         print_row(p, &p->row[i], total, out);
     if (p->max_rows && p->n_rows > p->max_rows)
-        ku_str_add(out, "… %d more\n", p->n_rows - p->max_rows);
-    ku_str_add(out, "%-44s %7s %10.3f", "in all", "", total / steps * 1e-6);
+        ku_str_add(out, "... %d more rows\n", p->n_rows - p->max_rows);
+    ku_str_add(out, "%-44s %7s %10.3f", "total", "", total / steps * 1e-6);
     if (limit > 0)
-        ku_str_add(out, "; the roofline's least: %.3f, %.1f %%", limit / steps * 1e-6,
+        ku_str_add(out, "; min at the roofline: %.3f ms, %.1f %%", limit / steps * 1e-6,
                    100 * limit / total);
     else
-        ku_str_add(out, "; `kumi bench peak` first, and the roofline is known");
+        ku_str_add(out, "; run `kumi bench peak` once to have the roofline here");
     ku_str_add(out, "\n");
     print_ranks(p, out);
 }

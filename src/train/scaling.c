@@ -30,8 +30,8 @@ static int column(const json_t *times, const char *name, char how, const char *o
     size_t size = json_array_size(list);
     if (size <= N_FIRST || (other && json_array_size(more) != size))
         return KU_ERR(KUMI_EINPUT,
-                      "bench: scaling: %d steps are too few; the first %d do not count", (int)size,
-                      (int)N_FIRST);
+                      "bench: scaling: %d steps; give more, the first %d are not counted",
+                      (int)size, (int)N_FIRST);
     *n = (int)size - N_FIRST;
     double *x = ku_calloc((size_t)*n, sizeof *x);
     if (x == NULL)

@@ -46,8 +46,9 @@ static int refuse_product(const struct ku_config *c, const char *key, int64_t va
 {
     struct ku_str wanted = {0};
     int is_first = 1;
-    ku_str_add(&wanted,
-               "replicate x shard is the job's %d ranks, shard a power of two or all: ", n);
+    ku_str_add(
+        &wanted,
+        "replicate x shard must be %d, the number of ranks, and shard a power of two or all: ", n);
     for (int shard = 1; shard <= n; shard++)
         if (is_admissible(shard, n)) {
             ku_str_add(&wanted, "%s%d x %d", is_first ? "" : ", ", n / shard, shard);
@@ -68,7 +69,8 @@ static int read_stage(const struct ku_config *c, int *zero, int *is_hybrid)
         if (strcmp(c->parallel_strategy, strategy_row[i].name) != 0)
             continue;
         char wanted[96];
-        snprintf(wanted, sizeof wanted, "is parallel.zero %d, and parallel.zero is %d; give one",
+        snprintf(wanted, sizeof wanted,
+                 "means parallel.zero %d, and parallel.zero is %d; give one of them",
                  strategy_row[i].zero, *zero);
         if (given && *zero != strategy_row[i].zero)
             return refuse_strategy(c, wanted);
@@ -99,15 +101,16 @@ int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *ou
     KU_TRY(read_stage(c, &zero, &is_hybrid));
     if (zero == 0 && shard != KU_NULL && shard != 1)
         return refuse_number(c, "parallel.shard", shard,
-                             "parallel.zero 0 keeps nothing in shards: give parallel.zero 1 to 3");
+                             "parallel.zero 0 has no shards: set parallel.zero to 1, 2 or 3");
     if (is_hybrid && replicate == KU_NULL && shard == KU_NULL)
-        return refuse_strategy(c, "needs parallel.shard or parallel.replicate: how many ranks hold "
-                                  "the state together");
+        return refuse_strategy(c,
+                               "needs parallel.shard (ranks that share one copy of the state) or "
+                               "parallel.replicate (copies)");
     if (c->parallel_strategy && zero > 0 && !is_hybrid && replicate != KU_NULL && replicate != 1)
         return refuse_strategy(
             c, "has no replicas: give HYBRID_SHARD or _HYBRID_SHARD_ZERO2 with parallel.replicate");
     char all[96];
-    snprintf(all, sizeof all, "the job's %d ranks are all replicas with parallel.zero 0", n);
+    snprintf(all, sizeof all, "with parallel.zero 0 all %d ranks are replicas", n);
     if (zero == 0 && replicate != KU_NULL && replicate != n)
         return refuse_number(c, "parallel.replicate", replicate, all);
     if (zero == 0)

@@ -85,8 +85,8 @@ refused() { # what the message holds, then the command
 refused 'virtual_shards: 2 on 4 ranks' scaling "${small[@]}" -n 1,4
 refused 'a configuration is missing' scaling -n 1
 refused 'give 8 to' scaling configs/nanogpt-cpu.json --steps 3
-refused 'no op begins so' op nothing
-refused 'f32 or bf16' op --dtype f64
+refused 'no op has a name that begins so' op nothing
+refused 'f32, bf16 or f16' op --dtype f64
 refused '--weak has no meaning there' peak --weak
 refused '-n has no meaning there' data configs/nanogpt-cpu.json -n 2
 refused '--bytes has no meaning there' scaling configs/nanogpt-cpu.json --bytes 8

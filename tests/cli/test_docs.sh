@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # docs/configuration.md holds every key with its default and mark as the program has them; docs/exit-codes.md every code;
-# the man page every command, option, variable and code, without a warning of the formatter.
+# the man page every command, option, variable and code, without a warning of the formatter. The curves are those of their points.
 set -u
 kumi=$1/kumi source=$2 failed=0
 [ -x "$kumi" ] || exit 77
@@ -49,4 +49,11 @@ warnings=
 command -v groff >/dev/null && warnings=$(groff -man -ww -Tutf8 "$source/docs/kumi.1" 2>&1 >/dev/null)
 [ -z "$warnings" ] && command -v man >/dev/null && warnings=$(MANROFFSEQ='' man --warnings -l "$source/docs/kumi.1" 2>&1 >/dev/null)
 [ -z "$warnings" ] || { echo "docs/kumi.1: $warnings"; failed=1; }
+
+drawn=$(mktemp -d)
+trap 'rm -rf "$drawn"' EXIT
+bash "$source/tools/pictures.sh" "$drawn" || failed=1
+for picture in "$drawn"/*.svg; do
+    cmp -s "$picture" "$source/docs/images/${picture##*/}" || { echo "docs/images/${picture##*/} is not what tools/pictures.sh draws"; failed=1; }
+done
 exit $failed

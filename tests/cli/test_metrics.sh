@@ -105,7 +105,7 @@ END
 python3 "$dir/check.py" "$dir" || say "metrics.jsonl, summary.json: see above"
 
 # batches are read faster than anything trains: the bench says so, in both forms
-"$kumi" bench data "${small[0]}" >"$dir/data.txt" && grep -Eqx '[0-9]+ batches of [0-9]+ tokens: [0-9]+ tokens/s, median [0-9.]+ us a batch, at most [0-9.]+' "$dir/data.txt" ||
+"$kumi" bench data "${small[0]}" >"$dir/data.txt" && grep -Eqx '[0-9]+ batches of [0-9]+ tokens: [0-9]+ tokens/s; per batch median [0-9.]+ us, max [0-9.]+ us' "$dir/data.txt" ||
     say "bench data: $(cat "$dir/data.txt")"
 "$kumi" bench data "${small[0]}" --json --set data.seq_len=16 | python3 -c 'import json, sys; d = json.load(sys.stdin); assert d["step_tokens"] % 16 == 0 and 0 < d["p50_us"] <= d["max_us"] and d["tokens_per_s"] > 1e5, d' ||
     say "bench data --json"

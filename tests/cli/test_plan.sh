@@ -20,7 +20,7 @@ import json, re, sys
 dir = sys.argv[1]
 text, first, slow = open(dir + "/text").read(), json.load(open(dir + "/first.json")), json.load(open(dir + "/slow.json"))
 rows = re.findall(r"^(\w+) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) %  (?:peak|bandwidth|both)$", text, re.M)
-total = float(re.search(r"^in all \(T\) +[\d.]+ +[\d.]+ +([\d.]+)$", text, re.M)[1])
+total = float(re.search(r"^total \(T\) +[\d.]+ +[\d.]+ +([\d.]+)$", text, re.M)[1])
 assert [r[0] for r in rows] == [o["op"] for o in first["ops"]] and len(rows) > 15, text
 assert abs(sum(float(r[4]) for r in rows) - total) < 0.001 * len(rows), text
 assert abs(first["least_ms"] - total) < 0.01, (first["least_ms"], total)
@@ -35,8 +35,14 @@ P
 case $? in
 0)
     grep -q '^memory plan: 2 ranks' "$dir/out" || say '--picture took the text away'
-    python3 -c 'import sys, xml.dom.minidom as d; assert len(d.parse(sys.argv[1]).getElementsByTagName("path")) > 100' "$dir/plan.svg" ||
+    python3 -c 'import sys, xml.dom.minidom as d; assert len(d.parse(sys.argv[1]).getElementsByTagName("path")) > 50' "$dir/plan.svg" ||
         say '--picture: no drawing'
+    # GPT-2 124M under every stage: bounded in size, whatever the layout
+    for set in -n\ 1 -n\ 4\ --set\ parallel.share_host_state=false\ --set\ parallel.zero={0,1,2,3}; do
+        # shellcheck disable=SC2086
+        "$kumi" plan configs/gpt2-124m.json $set --picture "$dir/plan.svg" --axis time >"$dir/out" 2>"$dir/err" || say "124m $set: $(cat "$dir/err")"
+        [ "$(stat -c %s "$dir/plan.svg")" -lt 1000000 ] || say "124m $set: $(stat -c %s "$dir/plan.svg") bytes"
+    done
     "$kumi" "${plan[@]}" --picture "$dir/none/plan.pdf" >"$dir/out" 2>"$dir/err"
     [ $? = 5 ] && grep -q "^kumi: error: plan: $dir/none/plan.pdf: " "$dir/err" || say "into no folder: $(cat "$dir/err")"
     ;;
@@ -47,11 +53,14 @@ case $? in
 esac
 "$kumi" "${plan[@]}" --limit 64GiB >"$dir/out" 2>"$dir/err" && [ ! -s "$dir/err" ] || say "--limit 64GiB: $(cat "$dir/err")"
 "$kumi" "${plan[@]}" --limit 1MB >"$dir/out" 2>"$dir/err"
-[ $? = 13 ] && grep -q '^kumi: error: plan: --limit: a rank of 2 holds .* more than .*parameters' "$dir/err" && [ -s "$dir/out" ] || say "--limit 1MB: $(cat "$dir/err")"
+[ $? = 13 ] && grep -q '^kumi: error: plan: --limit: a rank needs .* more than the limit of .*; at the peak: parameters [0-9.]* [KM]iB, .*lists ways' "$dir/err" && [ -s "$dir/out" ] || say "--limit 1MB: $(cat "$dir/err")"
+# a model so small that no class has a MiB: its largest classes are named all the same
+"$kumi" "${plan[@]}" --set model.n_layer=1 --set model.n_embd=8 --set train.micro_batch=1 --limit 1 >"$dir/out" 2>"$dir/err"
+[ $? = 13 ] && grep -q '; at the peak: parameters .* B, .*; `kumi plan' "$dir/err" || say "--limit 1: $(cat "$dir/err")"
 "$kumi" "${plan[@]}" --stages --limit 64GiB >"$dir/out" 2>"$dir/err" && [ ! -s "$dir/err" ] &&
     grep -q '^  *zero 0  *zero 1  *zero 2  *zero 3  *shared$' "$dir/out" || say "--stages: $(cat "$dir/err")"
 "$kumi" "${plan[@]}" --stages --limit 1MB >"$dir/out" 2>"$dir/err"
-[ $? = 13 ] && grep -q '^kumi: error: plan: --limit: no stage holds ' "$dir/err" && [ -s "$dir/out" ] || say "--stages --limit 1MB: $(cat "$dir/err")"
+[ $? = 13 ] && grep -q '^kumi: error: plan: --limit: no stage of ZeRO fits in ' "$dir/err" && [ -s "$dir/out" ] || say "--stages --limit 1MB: $(cat "$dir/err")"
 # Parameters of the published models; those of configs/plan are planned in full, over 128 ranks.
 count() { # parameters, arguments
     local want=$1 got
@@ -76,9 +85,9 @@ count 68976648192 configs/plan/llama2-70b.json -n 128
 count 70553706496 configs/plan/llama3-70b.json -n 128
 count 405853388800 configs/plan/llama3.1-405b.json -n 128
 "$kumi" plan --params 7.5e9 -n 64 --grads bf16 >"$dir/out" 2>"$dir/err"
-[ $? = 0 ] && grep -q '^in all  *120  *31.41  *16.64  *1.875$' "$dir/out" || say "--params: $(cat "$dir/out" "$dir/err")"
+[ $? = 0 ] && grep -q '^total  *120  *31.41  *16.64  *1.875$' "$dir/out" || say "--params: $(cat "$dir/out" "$dir/err")"
 "$kumi" plan --memory --params 175e9 --optimizer adamw --precision bf16 -n 128 --zero 3 >"$dir/out" 2>"$dir/err"
-[ $? = 0 ] && grep -q '^zero  *3$' "$dir/out" && grep -q '^in all  *24.61$' "$dir/out" || say "--zero: $(cat "$dir/out" "$dir/err")"
+[ $? = 0 ] && grep -q '^zero  *3$' "$dir/out" && grep -q '^total  *24.61$' "$dir/out" || say "--zero: $(cat "$dir/out" "$dir/err")"
 for bad in '--limit much' '--limit 1GiB --roofline' '--optimizer adam' '--zero 3' '--params 1e9'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
@@ -89,7 +98,7 @@ for bad in '' '--params many' '--params 1e9 --roofline' '--params 1e9 -n 6 --rep
     "$kumi" plan $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "plan $bad: $(cat "$dir/err")"
 done
-for bad in '--picture plan.gif' '--picture plan' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline'; do
+for bad in '--picture plan.gif' '--picture plan' '--picture a.svg --axis bytes' '--axis time' '--stages --picture a.svg --axis time' '--roofline --memory' '--roofline --picture a.svg' '--stages --picture plan.gif' '--stages --memory' '--stages --roofline'; do
     # shellcheck disable=SC2086
     "$kumi" "${plan[@]}" $bad >"$dir/out" 2>"$dir/err"
     [ $? = 2 ] && [ "$(grep -c '^kumi: error: ' "$dir/err")" = 1 ] && [ ! -s "$dir/out" ] || say "$bad: $(cat "$dir/err")"

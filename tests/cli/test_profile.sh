@@ -14,13 +14,13 @@ run=(train configs/shakespeare-fast.json -n 2 --set train.steps=8 --set train.gl
 "$kumi" "${run[@]}" --out "$dir/p" --profile=4-6 --set checkpoint.every=5 >"$dir/p.txt" 2>&1 || say "the profiled run failed: $(cat "$dir/p.txt")"
 [ "$(grep digest "$dir/p.txt")" = "$(grep digest "$dir/plain.txt")" ] || say 'profiling changed the digest'
 [ ! -e "$dir/plain/profile.txt" ] || say 'a run without --profile wrote a profile'
-grep -qx 'steps 4 to 6, 2 ranks; times of a step, mean of the ranks' "$dir/p.txt" || say "the command prints no table: $(cat "$dir/p.txt")"
+grep -qx 'steps 4 to 6, 2 ranks; times are means over steps and ranks' "$dir/p.txt" || say "the command prints no table: $(cat "$dir/p.txt")"
 python3 - "$dir/p" <<'P' || failed=1
 import json, sys
 rows, total, ranks = [], None, []
 for line in open(sys.argv[1] + "/profile.txt"):
-    if line.startswith("in all"):
-        total = float(line.split()[2].rstrip(";"))
+    if line.startswith("total"):
+        total = float(line.split()[1].rstrip(";"))
     elif line.startswith("rank "):
         ranks.append([float(x) for x in line.split()[1:]])
     elif line[44:45] == " " and "%" in line and not line.startswith("op "):

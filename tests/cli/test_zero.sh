@@ -73,9 +73,9 @@ refused 'parallel.allgather_bucket_mb: 0; ' --set parallel.allgather_bucket_mb=0
 # the plan says what each order costs, and the groups
 plan() { "$kumi" plan "${config[@]}" "${own[@]}" -n 4 --memory "$@" >"$dir/log" 2>&1 || say "plan: $(cat "$dir/log")"; }
 plan --set parallel.zero=2
-grep -q '3 micro-batches of a rank add up first: gradients stay whole until the last, .* in f32; parallel.grad_sync: micro reduces each' "$dir/log" ||
+grep -q 'gradients of 3 micro-batches accumulate before they are reduced: .* of whole gradients in f32; parallel.grad_sync: micro reduces each' "$dir/log" ||
     say "plan of step: $(cat "$dir/log")"
 plan --set parallel.zero=3 --set parallel.reshard_after_forward=2 "${micro[@]}"
-grep -q 'each of 3 micro-batches is reduced (parallel.grad_sync: micro); a rank keeps ' "$dir/log" || say "plan of micro: $(cat "$dir/log")"
+grep -q 'each of 3 micro-batches is reduced (parallel.grad_sync: micro); a rank accumulates ' "$dir/log" || say "plan of micro: $(cat "$dir/log")"
 grep -q 'all_gather  *shard/2 (2)' "$dir/log" || say "plan of groups: $(cat "$dir/log")"
 exit $failed

@@ -192,7 +192,7 @@ static void refuses(void **state)
     } row[] = {
         {"optimizer.type=adamax", "optimizer.type: \"adamax\""},
         {"parallel.zero=4", "parallel.zero: 4"},
-        {"parallel.shard=2", "parallel.zero 0 keeps nothing in shards"},
+        {"parallel.shard=2", "parallel.zero 0 has no shards"},
         {"memory.recompute=sometimes", "memory.recompute: \"sometimes\""},
         {"memory.recompute={\"budget_gib\": 1e-6}", "with all blocks recomputed a rank holds"},
         {"optimizer.groups=[{\"match\":\"*\",\"weightdecay\":0}]", "did you mean weight_decay?"},

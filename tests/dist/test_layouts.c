@@ -502,7 +502,7 @@ static void refused(void **state)
         {ON(4, OWN, "parallel.zero=2", "parallel.shard=3"), "replicate x shard is the job's 4"},
         {ON(6, "train.virtual_shards=12", "train.micro_batch=null", OWN, "parallel.zero=1",
             "parallel.replicate=4"),
-         "replicate x shard is the job's 6 ranks"},
+         "replicate x shard must be 6"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {

@@ -149,8 +149,8 @@ static void check_whole(const char *run, const char *newest)
         json_decref(rows);
         assert_status(kumi_ckpt_verify(places[i], &text), KUMI_OK);
         assert_null(strstr(text, "damaged"));
-        assert_int_equal(strstr(text, "step-00000010: whole, ") != NULL, i < 2);
-        assert_non_null(strstr(text, "step-00000020: whole, "));
+        assert_int_equal(strstr(text, "step-00000010: intact, ") != NULL, i < 2);
+        assert_non_null(strstr(text, "step-00000020: intact, "));
         kumi_text_free(text);
         assert_status(kumi_ckpt_digest(places[i], 0, digest[i]), KUMI_OK);
         assert_string_equal(digest[i], digest[0]);
@@ -173,7 +173,7 @@ static void check_damaged(const char *run, const char *newest)
     file_flip(path, -1);
     assert_error(kumi_ckpt_verify(run, &text), KUMI_ENOCKPT, "model.safetensors: mask: bytes ");
     assert_non_null(strstr(text, "step-00000020: damaged\n  damaged: model/model.safetensors: "));
-    assert_non_null(strstr(text, "step-00000010: whole"));
+    assert_non_null(strstr(text, "step-00000010: intact"));
     kumi_text_free(text);
     assert_error(kumi_ckpt_digest(run, 0, digest), KUMI_ENOCKPT, "mask: bytes ");
     assert_status(ku_os_stat(path, &info), 0);

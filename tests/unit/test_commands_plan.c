@@ -162,11 +162,11 @@ static void test_plan_text(void **state)
     assert_status(kumi_plan_memory(&s, 2, 0, &text), KUMI_OK);
     static const char *const part[] = {"memory plan: 2 ranks on one host, cpu, f32\n",
                                        (" parameters; global batch 8 = 2 virtual shards x "
-                                        "micro-batches of 4 x 1, of 8 tokens each\n"),
-                                       "\nhost    once a host ",
+                                        "1 micro-batch of 4 samples, 8 tokens a sample\n"),
+                                       "\nhost    host ",
                                        "\nthis host, ",
-                                       "\ntrain: fullest at instruction ",
-                                       "\neval: fullest at instruction ",
+                                       "\ntrain: peak at instruction ",
+                                       "\neval: peak at instruction ",
                                        "  optimizer ",
                                        "wte.weight",
                                        "--set train.micro_batch=2 "};
@@ -251,7 +251,9 @@ static int count_of(const char *text, const char *part)
     return n;
 }
 
-/* Every tensor of the optimizer has its rectangle; endings decide the form. */
+#define OPTIMIZER_COLOUR "fill:rgb(62.745098%,79.607843%,90.980392%)"
+
+/* Constant state is one bar, a path for each class; endings decide the form. */
 static void test_picture(void **state)
 {
     static const struct {
@@ -264,22 +266,53 @@ static void test_picture(void **state)
         char *text;
         size_t bytes;
         snprintf(path, sizeof path, "%s/plan.%s", f->folder, row[i].ending);
-        int status = kumi_plan_picture(&s, 1, path);
+        int status = kumi_plan_picture(&s, 1, path, KUMI_PLAN_INSTRUCTIONS);
         if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
             skip();
         assert_status(status, KUMI_OK);
         assert_int_equal(ku_os_slurp(path, 1 << 24, &text, &bytes), 0);
         assert_memory_equal(text, row[i].begin, strlen(row[i].begin));
-        if (i == 0) { /* two a parameter, of 12 in each layer and 4 beside; and the legend's */
-            const char *colour = "fill:rgb(62.745098%,79.607843%,90.980392%)";
-            assert_int_equal(count_of(text, colour), 2 * (2 * 12 + 4) + 1);
-        }
+        if (i == 0) /* the bar's and the legend's, however many tensors there are */
+            assert_int_equal(count_of(text, OPTIMIZER_COLOUR), 2);
         ku_free(text);
     }
     snprintf(path, sizeof path, "%s/none/plan.svg", f->folder);
-    assert_error(kumi_plan_picture(&s, 1, path), KUMI_ESTORAGE, "none/plan.svg: No such file");
+    assert_error(kumi_plan_picture(&s, 1, path, KUMI_PLAN_INSTRUCTIONS), KUMI_ESTORAGE,
+                 "none/plan.svg: No such file");
     snprintf(path, sizeof path, "%s/plan.svg", f->folder);
-    with_faults(kumi_plan_picture(&s, 1, path));
+    with_faults(kumi_plan_picture(&s, 1, path, KUMI_PLAN_INSTRUCTIONS));
+}
+
+static char *slurp(const char *path, size_t *bytes)
+{
+    char *text;
+    assert_int_equal(ku_os_slurp(path, 1 << 24, &text, bytes), 0);
+    return text;
+}
+
+/* The picture does not grow with the layers: thin bars are merged. Time is another picture. */
+static void test_picture_size(void **state)
+{
+    static const char *const deep[] = {"model.n_layer=12", "train.accumulation=8", NULL};
+    const struct files *f = *state;
+    struct kumi_settings small = settings_of(f, NULL), large = settings_of(f, deep);
+    char path[96];
+    size_t bytes[3];
+    snprintf(path, sizeof path, "%s/plan.svg", f->folder);
+    int status = kumi_plan_picture(&small, 1, path, KUMI_PLAN_INSTRUCTIONS);
+    if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
+        skip();
+    assert_status(status, KUMI_OK);
+    char *instructions = slurp(path, &bytes[0]);
+    assert_status(kumi_plan_picture(&small, 1, path, KUMI_PLAN_TIME), KUMI_OK);
+    char *time = slurp(path, &bytes[1]);
+    assert_int_not_equal(strcmp(instructions, time), 0);
+    ku_free(time);
+    ku_free(instructions);
+    assert_status(kumi_plan_picture(&large, 1, path, KUMI_PLAN_INSTRUCTIONS), KUMI_OK);
+    ku_free(slurp(path, &bytes[2]));
+    assert_true(bytes[2] < 2 * bytes[0] && bytes[2] < 1000000);
+    with_faults(kumi_plan_picture(&small, 1, path, KUMI_PLAN_TIME));
 }
 
 /* Each stage is the plan of those settings, and its kinds add up to it. */
@@ -337,11 +370,11 @@ static void test_stages_picture(void **state)
     int status = kumi_plan_stages(&s, 2, &o, &text);
     if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
         skip();
-    assert_error(status, KUMI_ENOMEM, "plan: --limit: no stage holds 1000 B a rank; ");
-    assert_non_null(strstr(text, "not in use then")); /* both are there all the same */
+    assert_error(status, KUMI_ENOMEM, "plan: --limit: no stage of ZeRO fits in 1000 B a rank; ");
+    assert_non_null(strstr(text, "unused at peak")); /* both are there all the same */
     kumi_text_free(text);
     assert_int_equal(ku_os_slurp(path, 1 << 24, &drawn, &bytes), 0);
-    assert_int_equal(count_of(drawn, "fill:rgb(62.745098%,79.607843%,90.980392%)"), 5 + 1);
+    assert_int_equal(count_of(drawn, OPTIMIZER_COLOUR), 5 + 1);
     ku_free(drawn);
     o.limit_bytes = 0;
     with_faults(kumi_plan_stages(&s, 2, &o, &text));
@@ -431,9 +464,10 @@ static void test_refuses(void **state)
     struct kumi_settings none = {0}, missing = {.config = "/nowhere/c.json"};
     assert_error(kumi_plan_memory(&none, 1, 0, &text), KUMI_EINVAL, "config: no file is given");
     assert_error(kumi_config_text(&none, &text), KUMI_EINVAL, "config: no file is given");
-    assert_error(kumi_plan_picture(&none, 1, "a.gif"), KUMI_EINVAL,
+    assert_error(kumi_plan_picture(&none, 1, "a.gif", KUMI_PLAN_TIME), KUMI_EINVAL,
                  "plan: --picture: a.gif: give a name that ends with .svg, .png or .pdf");
-    assert_error(kumi_plan_picture(&none, 1, "svg"), KUMI_EINVAL, "plan: --picture: svg: give");
+    assert_error(kumi_plan_picture(&none, 1, "svg", KUMI_PLAN_TIME), KUMI_EINVAL,
+                 "plan: --picture: svg: give");
     assert_error(kumi_data_verify(&none, &text), KUMI_EINVAL, "config: no file is given");
     assert_error(kumi_plan_memory(&missing, 1, 0, &text), KUMI_EINVAL, "/nowhere/c.json");
     assert_error(kumi_config_text(&missing, &text), KUMI_EINVAL, "/nowhere/c.json");
@@ -464,6 +498,7 @@ int main(void)
                                        cmocka_unit_test(test_plan_text),
                                        cmocka_unit_test(test_roofline),
                                        cmocka_unit_test(test_picture),
+                                       cmocka_unit_test(test_picture_size),
                                        cmocka_unit_test(test_stages),
                                        cmocka_unit_test(test_stages_picture),
                                        cmocka_unit_test(test_roofline_measures),

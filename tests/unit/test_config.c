@@ -269,15 +269,16 @@ static const struct bad {
      "config: --set parallel.isa=sse: parallel.isa: \"sse\"; one of: base avx2 avx512 avx512bf16 "
      "amx (or null)"},
     {NULL, "parallel.transport=gloo",
-     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; not here; shm "
-     "does its work on one host; one of: auto shm thread"},
+     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; not implemented; shm "
+     "serves the ranks of one host; one of: auto shm thread"},
     {NULL, "parallel.transport=nccl",
-     "config: --set parallel.transport=nccl: parallel.transport: \"nccl\"; not here, it is for "
-     "GPUs; shm does its work on one host; one of: auto shm thread"},
+     "config: --set parallel.transport=nccl: parallel.transport: \"nccl\"; not implemented, for "
+     "GPUs; shm serves the ranks of one host; one of: auto shm thread"},
     {NULL, "parallel.transport=ucx",
      "config: --set parallel.transport=ucx: parallel.transport: \"ucx\"; one of: auto shm thread"},
     {NULL, "parallel.device=cuda",
-     "config: --set parallel.device=cuda: parallel.device: \"cuda\"; not here; one of: cpu ref"},
+     "config: --set parallel.device=cuda: parallel.device: \"cuda\"; not implemented; one of: cpu "
+     "ref"},
     {NULL, "data.format=u64",
      "config: --set data.format=u64: data.format: \"u64\"; one of: u16 u32 (or null)"},
     /* keys that belong together */

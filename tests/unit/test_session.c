@@ -175,8 +175,8 @@ static void test_refuses(void **state)
         {2, "data.seq_len=9",
          "config: --set data.seq_len=9: data.seq_len: 9; it exceeds the model's n_positions"},
         {2, "parallel.replicate=4",
-         "config: --set parallel.replicate=4: parallel.replicate: 4; the job's 2 ranks are all "
-         "replicas with parallel.zero 0"},
+         "config: --set parallel.replicate=4: parallel.replicate: 4; with parallel.zero 0 all 2 "
+         "ranks are replicas"},
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct ku_session s = {0};

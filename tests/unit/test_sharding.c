@@ -72,24 +72,24 @@ static void refuses(void **state)
         const char *text;
     } row[] = {
         {"\"replicate\":2", 4,
-         "parallel.replicate: 2; the job's 4 ranks are all replicas with parallel.zero 0"},
+         "parallel.replicate: 2; with parallel.zero 0 all 4 ranks are replicas"},
         {"\"shard\":2", 4,
-         "parallel.shard: 2; parallel.zero 0 keeps nothing in shards: give parallel.zero 1 to 3"},
+         "parallel.shard: 2; parallel.zero 0 has no shards: set parallel.zero to 1, 2 or 3"},
         {"\"zero\":1,\"shard\":3", 8,
-         "parallel.shard: 3; replicate x shard is the job's 8 ranks, shard a power of two or all: "
+         "parallel.shard: 3; replicate x shard must be 8, the number of ranks, and shard a power "
+         "of two or all: "
          "8 x 1, 4 x 2, 2 x 4, 1 x 8"},
-        {"\"zero\":1,\"replicate\":3", 8,
-         "parallel.replicate: 3; replicate x shard is the job's 8"},
+        {"\"zero\":1,\"replicate\":3", 8, "parallel.replicate: 3; replicate x shard must be 8, "},
         {"\"zero\":1,\"replicate\":2,\"shard\":2", 8,
-         "parallel.replicate: 2; replicate x shard is"},
-        {"\"zero\":1,\"shard\":3", 6,
-         "parallel.shard: 3; replicate x shard is the job's 6 ranks, "},
+         "parallel.replicate: 2; replicate x shard must be 8, "},
+        {"\"zero\":1,\"shard\":3", 6, "parallel.shard: 3; replicate x shard must be 6, "},
         {"\"strategy\":\"FULL_SHARD\",\"zero\":2", 4,
-         "parallel.strategy: \"FULL_SHARD\"; is parallel.zero 3, and parallel.zero is 2; give one"},
+         "parallel.strategy: \"FULL_SHARD\"; means parallel.zero 3, and parallel.zero is 2; give "
+         "one of them"},
         {"\"strategy\":\"FULL_SHARD\",\"replicate\":2", 4,
          "parallel.strategy: \"FULL_SHARD\"; has no replicas: give HYBRID_SHARD"},
         {"\"strategy\":\"HYBRID_SHARD\"", 4,
-         "parallel.strategy: \"HYBRID_SHARD\"; needs parallel.shard or parallel.replicate"},
+         "parallel.strategy: \"HYBRID_SHARD\"; needs parallel.shard (ranks that share"},
         {"\"zero\":3,\"reshard_after_forward\":3", 4,
          "parallel.reshard_after_forward: 3; true, false, or a divisor of the 4 shards: 1, 2, 4"},
         {"\"zero\":3,\"reshard_after_forward\":8", 4,
