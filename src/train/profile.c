@@ -77,12 +77,12 @@ static int take_steps(struct ku_profile *p, const char *steps, int64_t first_ste
     else if (sscanf(steps, "%lld%n", &a, &end) == 1 && steps[end] == '\0')
         p->first = last = a;
     else
-        return KU_ERR(KUMI_EINVAL, "profile: %s: not steps; give two as in 5-8", steps);
+        return KU_ERR(KUMI_EINVAL, "profile: %s: not a range of steps; write it as in 5-8", steps);
     p->n_steps = last - p->first + 1;
     if (p->first <= first_step || p->n_steps < 1 || p->n_steps > MAX_STEPS)
         return KU_ERR(KUMI_EINVAL,
-                      "profile: %s: give 1 to %d steps behind step %lld, where the run begins",
-                      steps, MAX_STEPS, (long long)first_step);
+                      "profile: %s: give 1 to %d steps, from step %lld on: the first of this run",
+                      steps, MAX_STEPS, (long long)first_step + 1);
     if (p->first > end_step)
         return KU_ERR(KUMI_EINVAL, "profile: %s: the run ends with step %lld", steps,
                       (long long)end_step);
