@@ -24,9 +24,12 @@ KUMI_API void kumi_text_free(char *text);
 struct kumi_train_options {
     struct kumi_settings settings;
     const char *out;          /* run directory; NULL: runs/<config>-<time> */
-    int resume;               /* 0 no, 1 yes, 2 if there is something to resume */
-    int overwrite;            /* replace a run that is there */
-    int allow_change;         /* resume although numerics keys differ */
+    int resume;               /* 0 no, 1 yes, 2 if there is a checkpoint, else start afresh */
+    int64_t resume_step;      /* with resume 1: the checkpoint of this step; 0: the newest. Later
+                               * checkpoints move to OUT/checkpoints.cut */
+    int overwrite;            /* replace the run that is there, once the first step is done; not
+                               * with resume */
+    int allow_change;         /* resume although numerics keys or data differ */
     int64_t until;            /* stop after this step with a checkpoint; 0: at the end */
     double max_time_s;        /* stop like SIGTERM after so long; 0: never */
     const char *profile;      /* steps to profile, "5-8"; "": four early ones; NULL: none */

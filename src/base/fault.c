@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@ static enum ku_fault parse(const char *spec, long *n)
     } table[] = {{"mem:", KU_FAULT_MEM},
                  {"os:", KU_FAULT_OS},
                  {"write:", KU_FAULT_WRITE},
+                 {"kill:", KU_FAULT_KILL},
                  {"bug:", KU_FAULT_BUG}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         size_t bytes = strlen(table[i].word);
@@ -34,7 +36,9 @@ static enum ku_fault parse(const char *spec, long *n)
             return table[i].kind;
     }
     fprintf(stderr,
-            "kumi: KUMI_FAULT: %s: unknown; write mem:N, os:N, write:N or bug:N, N from 1\n", spec);
+            "kumi: KUMI_FAULT: %s: unknown; write mem:N, os:N, write:N, kill:N or bug:N, N from "
+            "1\n",
+            spec);
     return KU_FAULT_NONE;
 }
 
@@ -65,11 +69,14 @@ int ku_fault_is_due(enum ku_fault kind)
         return 0;
     if (now == KU_FAULT_BUG && kind == KU_FAULT_MEM)
         KU_ASSERT(atomic_fetch_sub(&calls_left, 1) != 1);
-    if (now != kind && !(now == KU_FAULT_OS && kind == KU_FAULT_WRITE))
+    int is_system_call = kind == KU_FAULT_OS || kind == KU_FAULT_WRITE;
+    if (now != kind && !(is_system_call && (now == KU_FAULT_OS || now == KU_FAULT_KILL)))
         return 0;
     long before = atomic_fetch_sub(&calls_left, 1);
     if (now == KU_FAULT_WRITE ? before > 1 : before != 1)
         return 0;
+    if (now == KU_FAULT_KILL)
+        raise(SIGKILL);
     errno = now == KU_FAULT_MEM ? ENOMEM : now == KU_FAULT_OS ? EIO : ENOSPC;
     return 1;
 }

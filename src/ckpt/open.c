@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -32,14 +33,15 @@ static int parse_file(struct ku_ckpt *c, int i, json_t *v)
     json_t *bytes = json_object_get(v, "bytes");
     char again[17];
     if (path == NULL || strcmp(path, ku_ckpt_file_name(i)) != 0)
-        return not_a_manifest(c, "its files are not those of this version");
+        return not_a_manifest(c, "its list of files is not the one of this format version");
     if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 || hex == NULL)
-        return not_a_manifest(c, "a file without bytes or xxh3");
+        return not_a_manifest(c, "a file has no bytes or no xxh3");
     c->file[i].bytes = (uint64_t)json_integer_value(bytes);
     if (sscanf(hex, "%16" SCNx64, &c->file[i].sum) != 1)
-        return not_a_manifest(c, "an xxh3 that is no number");
+        return not_a_manifest(c, "an xxh3 is not a number");
     snprintf(again, sizeof again, "%016" PRIx64, c->file[i].sum);
-    return strcmp(again, hex) == 0 ? KUMI_OK : not_a_manifest(c, "an xxh3 of another form");
+    return strcmp(again, hex) == 0 ? KUMI_OK
+                                   : not_a_manifest(c, "an xxh3 is not 16 hexadecimal digits");
 }
 
 static int parse_manifest(struct ku_ckpt *c)
@@ -55,11 +57,11 @@ static int parse_manifest(struct ku_ckpt *c)
         return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: format version %lld; this kumi reads %d",
                       c->path, (long long)version, (int)KU_CKPT_VERSION);
     if (!json_is_integer(step) || !json_is_integer(update) || json_integer_value(step) < 0)
-        return not_a_manifest(c, "no step or update");
+        return not_a_manifest(c, "step or update is missing");
     c->step = json_integer_value(step);
     c->update = json_integer_value(update);
     if (json_array_size(files) != KU_CKPT_N_FILES)
-        return not_a_manifest(c, "its files are not those of this version");
+        return not_a_manifest(c, "its list of files is not the one of this format version");
     for (int i = 0; i < KU_CKPT_N_FILES; i++)
         KU_TRY(parse_file(c, i, json_array_get(files, (size_t)i)));
     return KUMI_OK;
@@ -73,9 +75,10 @@ static int load_manifest(struct ku_ckpt *c)
         return KUMI_ENOMEM;
     int status = ku_scan_small(path, KU_CKPT_MAX_MANIFEST_BYTES, &text, &bytes);
     if (status == KUMI_OK) {
+        c->manifest_sum = ku_hash64(text, bytes);
         status = ku_json_parse(path, text, bytes, &c->manifest);
         if (status < 0 && status != KUMI_ENOMEM)
-            status = not_a_manifest(c, "no JSON");
+            status = not_a_manifest(c, "not valid JSON");
         ku_free(text);
     }
     ku_free(path);
@@ -149,7 +152,7 @@ static int folder_of(const char *dir, char **folder)
     return *folder == NULL ? KUMI_ENOMEM : KUMI_OK;
 }
 
-static int open_step(const char *folder, int64_t step, struct ku_ckpt *c)
+int ku_ckpt_open_step(const char *folder, int64_t step, struct ku_ckpt *c)
 {
     char *path = ku_asprintf("%s/step-%08lld", folder, (long long)step);
     if (path == NULL)
@@ -174,9 +177,9 @@ static int find_in(const char *folder, int64_t before, struct ku_ckpt *c)
     for (int i = 0; i < n && status == KUMI_ENOCKPT; i++) {
         if (steps[i] >= before)
             continue;
-        status = open_step(folder, steps[i], c);
+        status = ku_ckpt_open_step(folder, steps[i], c);
         if (status == KUMI_ENOCKPT) {
-            KU_LOG(CKPT, WARN, "%s; trying the one before", ku_err_get()->text);
+            KU_LOG(CKPT, WARN, "%s; trying the previous checkpoint", ku_err_get()->text);
             n_damaged++;
         }
     }
@@ -184,8 +187,8 @@ static int find_in(const char *folder, int64_t before, struct ku_ckpt *c)
     if (status == KUMI_ENOCKPT)
         status = n_damaged > 0
                      ? KU_ERR(KUMI_ENOCKPT,
-                              "checkpoint: %s: none of %d snapshots is usable; their damages are "
-                              "above",
+                              "checkpoint: %s: none of %d snapshots is usable; the warnings "
+                              "above say why",
                               folder, n_damaged)
                  : before != INT64_MAX
                      ? KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: no usable snapshot before step %lld",
@@ -222,7 +225,7 @@ static int describe(const char *folder, int64_t step, struct ku_ckpt_entry *e)
     struct ku_ckpt c;
     *e = (struct ku_ckpt_entry){.step = step};
     snprintf(e->name, sizeof e->name, "step-%08lld", (long long)step);
-    int status = open_step(folder, step, &c);
+    int status = ku_ckpt_open_step(folder, step, &c);
     if (status < 0) {
         snprintf(e->problem, sizeof e->problem, "%.255s", ku_err_get()->text);
         return status == KUMI_ENOCKPT ? KUMI_OK : status;

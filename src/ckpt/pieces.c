@@ -101,8 +101,8 @@ int ku_pieces_parse(const char *path, const char *text, size_t bytes, uint64_t f
                     struct ku_piece **pieces, int64_t *n_pieces)
 {
     if (bytes % KU_PIECE_LINE_BYTES != 0)
-        return KU_ERR(KUMI_EINPUT, "checksums: %s: %zu bytes are no lines of %d", path, bytes,
-                      (int)KU_PIECE_LINE_BYTES);
+        return KU_ERR(KUMI_EINPUT, "checksums: %s: %zu bytes are not a whole number of lines of %d",
+                      path, bytes, (int)KU_PIECE_LINE_BYTES);
     size_t n = bytes / KU_PIECE_LINE_BYTES;
     uint64_t at = 0;
     struct ku_piece *p = ku_calloc(n + 1, sizeof *p);
@@ -114,15 +114,15 @@ int ku_pieces_parse(const char *path, const char *text, size_t bytes, uint64_t f
             p[i].bytes == 0 || p[i].bytes > left) {
             ku_free(p);
             return KU_ERR(KUMI_EINPUT,
-                          "checksums: %s: line %zu is no piece that begins at byte %llu", path,
+                          "checksums: %s: line %zu is not a piece that begins at byte %llu", path,
                           i + 1, (unsigned long long)at);
         }
         at += p[i].bytes;
     }
     if (at != file_bytes) {
         ku_free(p);
-        return KU_ERR(KUMI_EINPUT, "checksums: %s: %llu bytes are covered, the file has %llu", path,
-                      (unsigned long long)at, (unsigned long long)file_bytes);
+        return KU_ERR(KUMI_EINPUT, "checksums: %s: its pieces cover %llu bytes, the file has %llu",
+                      path, (unsigned long long)at, (unsigned long long)file_bytes);
     }
     *pieces = p;
     *n_pieces = (int64_t)n;

@@ -38,7 +38,7 @@ int ku_ckpt_place_list(const char *dir, int64_t **steps, int *n)
     char **names;
     int n_names, found = 0;
     if (ku_os_list(dir, &names, &n_names) < 0) {
-        if (errno != ENOENT && errno != ENOTDIR)
+        if (errno != ENOENT)
             return KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: %s: %s", dir, ku_os_why());
         names = NULL;
         n_names = 0;
@@ -69,8 +69,8 @@ int ku_ckpt_place_clean(const char *dir)
         if (path == NULL)
             status = KUMI_ENOMEM;
         else if (ku_os_rmtree(path) < 0)
-            status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: removing it: %s", path,
-                            ku_os_why());
+            status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: cannot be removed: %s",
+                            path, ku_os_why());
         ku_free(path);
     }
     ku_free(names);
@@ -82,38 +82,70 @@ int ku_ckpt_place_put(const char *temporary, const char *final)
     if (ku_os_rename(temporary, final) == 0)
         return KUMI_OK;
     if (errno != ENOTEMPTY && errno != EEXIST)
-        return KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: giving it its name: %s", final,
+        return KU_ERR(ku_os_status(KUMI_ESTORAGE),
+                      "checkpoint: %s: cannot be renamed to its final name: %s", final,
                       ku_os_why());
     /* A snapshot of this step, for instance a damaged one that a resumed run passed over. */
     if (ku_os_exchange(temporary, final) < 0)
         return KU_ERR(ku_os_status(KUMI_ESTORAGE),
-                      "checkpoint: %s: putting it in the place of another: %s", final, ku_os_why());
+                      "checkpoint: %s: cannot be exchanged with the new one: %s", final,
+                      ku_os_why());
     if (ku_os_rmtree(temporary) < 0)
-        KU_LOG(CKPT, WARN, "%s: not removed: %s", temporary, strerror(errno));
+        KU_LOG(CKPT, WARN, "%s: cannot be removed: %s", temporary, strerror(errno));
     return KUMI_OK;
 }
 
-/* By way of a name that is no snapshot's, so that a half removed one is never taken for one. */
-static void remove_one(const char *dir, int64_t step)
+void ku_ckpt_place_remove(const char *dir, int64_t step)
 {
     char *from = ku_asprintf("%s/step-%08lld", dir, (long long)step);
     char *to = ku_asprintf("%s/" KU_CKPT_TEMPORARY "old-%08lld", dir, (long long)step);
     if (from != NULL && to != NULL && (ku_os_rename(from, to) < 0 || ku_os_rmtree(to) < 0))
-        KU_LOG(CKPT, WARN, "%s: the old snapshot is not removed: %s", from, strerror(errno));
+        KU_LOG(CKPT, WARN, "%s: the old snapshot cannot be removed: %s", from, strerror(errno));
     ku_free(from);
     ku_free(to);
 }
 
-void ku_ckpt_place_prune(const char *dir, int64_t step, int keep)
+/* A name that is taken gets a suffix, -2 or above: the snapshot there stays. */
+static int move_one(const char *dir, int64_t step, const char *to)
+{
+    enum { MAX_TRIES = 10000 };
+    char *from = ku_asprintf("%s/step-%08lld", dir, (long long)step);
+    int result = -1;
+    errno = from ? EEXIST : ENOMEM;
+    for (int i = 1; result < 0 && (errno == EEXIST || errno == ENOTEMPTY) && i <= MAX_TRIES; i++) {
+        char *name = i == 1 ? ku_asprintf("%s/step-%08lld", to, (long long)step)
+                            : ku_asprintf("%s/step-%08lld-%d", to, (long long)step, i);
+        if (name)
+            result = ku_os_rename(from, name);
+        else
+            errno = ENOMEM;
+        int saved = errno;
+        ku_free(name);
+        errno = saved;
+    }
+    int status = result == 0
+                     ? KUMI_OK
+                     : KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: moving it to %s: %s",
+                              from ? from : dir, to, ku_os_why());
+    ku_free(from);
+    return status;
+}
+
+int ku_ckpt_place_aside(const char *dir, int64_t after, const char *to, int *n_moved)
 {
     int64_t *steps;
-    int n;
-    if (ku_ckpt_place_list(dir, &steps, &n) < 0) {
-        KU_LOG(CKPT, WARN, "%s", ku_err_get()->text);
-        return;
+    int n, status = KUMI_OK;
+    KU_TRY(ku_ckpt_place_list(dir, &steps, &n));
+    *n_moved = 0;
+    for (int i = n - 1; i >= 0 && status == KUMI_OK; i--) {
+        if (steps[i] <= after)
+            continue;
+        if (*n_moved == 0 && ku_os_mkdirs(to) < 0)
+            status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: %s", to, ku_os_why());
+        if (status == KUMI_OK)
+            status = move_one(dir, steps[i], to);
+        *n_moved += status == KUMI_OK;
     }
-    for (int i = keep; i < n; i++)
-        if (steps[i] != step)
-            remove_one(dir, steps[i]);
     ku_free(steps);
+    return status;
 }

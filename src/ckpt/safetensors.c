@@ -62,15 +62,15 @@ static int parse_type(const char *path, json_t *v, struct ku_st_tensor *t, int *
             return KUMI_OK;
         }
     return KU_ERR(KUMI_EINPUT, "safetensors: %s: %.120s: dtype is %.40s%s", path, t->name,
-                  word != NULL ? word : "no string",
-                  word != NULL ? ", which the format has not" : "");
+                  word != NULL ? word : "not a string",
+                  word != NULL ? ", which is not a dtype of the format" : "");
 }
 
 static int parse_shape(const char *path, json_t *v, struct ku_st_tensor *t)
 {
     if (!json_is_array(v) || json_array_size(v) > KU_MAX_DIMS)
         return KU_ERR(KUMI_EINPUT,
-                      "safetensors: %s: %.120s: shape is no array of at most %d numbers", path,
+                      "safetensors: %s: %.120s: shape is not an array of at most %d numbers", path,
                       t->name, (int)KU_MAX_DIMS);
     t->ndim = (int)json_array_size(v);
     t->count = 1;
@@ -78,7 +78,7 @@ static int parse_shape(const char *path, json_t *v, struct ku_st_tensor *t)
         json_t *d = json_array_get(v, (size_t)i);
         if (!json_is_integer(d) || json_integer_value(d) < 0)
             return KU_ERR(KUMI_EINPUT,
-                          "safetensors: %s: %.120s: dimension %d of shape is no number from 0 up",
+                          "safetensors: %s: %.120s: dimension %d of shape is not an integer from 0",
                           path, t->name, i);
         t->dim[i] = json_integer_value(d);
         if (__builtin_mul_overflow(t->count, t->dim[i], &t->count))
@@ -95,7 +95,7 @@ static int parse_offsets(const char *path, json_t *v, uint64_t data_at, uint64_t
 {
     json_t *b = json_array_get(v, 0), *e = json_array_get(v, 1);
     if (json_array_size(v) != 2 || !json_is_integer(b) || !json_is_integer(e))
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: %.120s: data_offsets is no pair of numbers",
+        return KU_ERR(KUMI_EINPUT, "safetensors: %s: %.120s: data_offsets is not a pair of numbers",
                       path, t->name);
     json_int_t begin = json_integer_value(b), end = json_integer_value(e);
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
@@ -116,7 +116,7 @@ static int parse_tensor(const struct ku_st *st, const char *name, json_t *v, str
     const char *key;
     json_t *member;
     if (!json_is_object(v))
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: %.120s: its description is no object",
+        return KU_ERR(KUMI_EINPUT, "safetensors: %s: %.120s: its description is not an object",
                       st->path, name);
     json_object_foreach(
         v, key, member) if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 &&
@@ -166,14 +166,14 @@ static int check_places(const struct ku_st *st)
             return KU_ERR(KUMI_EINPUT,
                           "safetensors: %s: %.100s %s %.100s: begins at byte %llu, that ends at "
                           "%llu",
-                          st->path, t->name, t->at < end ? "overlaps with" : "leaves a hole behind",
+                          st->path, t->name, t->at < end ? "overlaps with" : "leaves a hole after",
                           before, (unsigned long long)t->at, (unsigned long long)end);
         end = t->at + t->bytes;
         before = t->name;
     }
     if (end != st->file_bytes)
         return KU_ERR(KUMI_EINPUT,
-                      "safetensors: %s: %llu bytes behind the last tensor's end at %llu; the file "
+                      "safetensors: %s: %llu bytes after the last tensor's end at %llu; the file "
                       "is longer than its header says",
                       st->path, (unsigned long long)(st->file_bytes - end),
                       (unsigned long long)end);
@@ -187,7 +187,8 @@ static int check_metadata(const char *path, json_t *metadata)
     int good = json_is_object(metadata);
     json_object_foreach(metadata, key, v) good = good && json_is_string(v);
     if (!good)
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: __metadata__ is no object of strings", path);
+        return KU_ERR(KUMI_EINPUT, "safetensors: %s: __metadata__ is not an object of strings",
+                      path);
     return KUMI_OK;
 }
 
@@ -220,7 +221,7 @@ static int parse_tensors(struct ku_st *st)
 static int check_lengths(const char *path, uint64_t header_bytes, uint64_t file_bytes)
 {
     if (file_bytes < WORD_BYTES + 2)
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: %llu bytes; no file has under 10", path,
+        return KU_ERR(KUMI_EINPUT, "safetensors: %s: %llu bytes; the smallest file has 10", path,
                       (unsigned long long)file_bytes);
     if (header_bytes > KU_ST_MAX_HEADER_BYTES)
         return KU_ERR(KUMI_EINPUT,
@@ -247,7 +248,7 @@ static int parse(const char *header, uint64_t header_bytes, struct ku_st *st)
         return KU_ERR(KUMI_EINPUT, "safetensors: header: %.400s", e.text);
     }
     if (!json_is_object(st->header.root))
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: the header is no JSON object", st->path);
+        return KU_ERR(KUMI_EINPUT, "safetensors: %s: the header is not a JSON object", st->path);
     return parse_tensors(st);
 }
 

@@ -14,8 +14,8 @@ static int check_shard_name(const char *index, const char *tensor, json_t *v)
     const char *s = json_string_value(v);
     if (s == NULL || s[0] == '\0' || s[0] == '.' || strchr(s, '/') != NULL)
         return KU_ERR(KUMI_EINPUT,
-                      "safetensors: %s: %.120s: \"%.80s\" is no name of a file beside "
-                      "the index",
+                      "safetensors: %s: %.120s: \"%.80s\" is not the name of a file "
+                      "beside the index",
                       index, tensor, s != NULL ? s : "");
     return KUMI_OK;
 }

@@ -53,7 +53,7 @@ int ku_st_header_print(const struct ku_ckpt_tensor *const *t, int n, struct ku_s
         return KUMI_ENOMEM;
     if (failed)
         return KU_ERR(KUMI_EINVAL,
-                      "safetensors: no header of %d tensors could be made; are all "
+                      "safetensors: a header of %d tensors cannot be written; are all "
                       "names UTF-8?",
                       n);
     size_t bytes = strlen(text), padded = (bytes + HEADER_ALIGN - 1) & ~(size_t)(HEADER_ALIGN - 1);

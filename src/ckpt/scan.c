@@ -69,7 +69,7 @@ const char *ku_scan_what(const struct ku_scan *s, uint64_t at)
 int ku_scan_damaged(const struct ku_scan *s, const struct ku_piece *p)
 {
     return KU_ERR(KUMI_ENOCKPT,
-                  "checkpoint: damaged: %s: %.120s: bytes %llu to %llu have another checksum",
+                  "checkpoint: damaged: %s: %.120s: bytes %llu to %llu do not match their checksum",
                   s->path, ku_scan_what(s, p->at), (unsigned long long)p->at,
                   (unsigned long long)(p->at + p->bytes));
 }
@@ -186,10 +186,11 @@ int ku_scan_small(const char *path, size_t max_bytes, char **text, size_t *bytes
     int status = load_sums(path, n_bytes, NULL, &piece, &n);
     for (int64_t i = 0; i < n && status == KUMI_OK; i++)
         if (ku_hash64(data + piece[i].at, piece[i].bytes) != piece[i].sum)
-            status = KU_ERR(KUMI_ENOCKPT,
-                            "checkpoint: damaged: %s: bytes %llu to %llu have another checksum",
-                            path, (unsigned long long)piece[i].at,
-                            (unsigned long long)(piece[i].at + piece[i].bytes));
+            status =
+                KU_ERR(KUMI_ENOCKPT,
+                       "checkpoint: damaged: %s: bytes %llu to %llu do not match their checksum",
+                       path, (unsigned long long)piece[i].at,
+                       (unsigned long long)(piece[i].at + piece[i].bytes));
     ku_free(piece);
     if (status < 0) {
         ku_free(data);

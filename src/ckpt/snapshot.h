@@ -28,6 +28,13 @@ enum ku_ckpt_file_id {
 /* "model/config.json", … */
 const char *ku_ckpt_file_name(int file);
 
+/* Called after each piece (1 MiB) of a long read; NULL: not called. */
+struct ku_ckpt_tick {
+    void (*call)(void *ctx);
+    void *ctx;
+};
+struct ku_ckpt_known;
+
 /* What to write; equal on all ranks. JSON values are borrowed; NULL is an empty object. */
 struct ku_ckpt_desc {
     const char *dir; /* OUT/checkpoints */
@@ -41,8 +48,10 @@ struct ku_ckpt_desc {
     json_t *libraries;        /* name: version */
     const char *isa;
     const char *data_fingerprint;
-    const char *digest; /* "sha256:…", or NULL: not computed */
-    int keep;           /* newest snapshots that stay; 0: all */
+    const char *digest;          /* "sha256:…", or NULL: not computed */
+    int keep;                    /* newest snapshots that verify and stay; 0: all */
+    struct ku_ckpt_known *known; /* for keep (ckpt/keep.h); NULL: every commit reads them all */
+    struct ku_ckpt_tick tick;    /* progress of a commit that reads */
 };
 
 /*
@@ -92,6 +101,7 @@ struct ku_ckpt {
     /* root: format version step update digest numerics_hash numerics data_fingerprint isa libraries
      * state config chunk_bytes files */
     struct ku_json manifest;
+    uint64_t manifest_sum; /* checksum of its text: equal sums, equal snapshots */
     struct {
         uint64_t bytes, sum; /* of the file; the checksum of its .xxh3 */
     } file[KU_CKPT_N_FILES];
@@ -108,6 +118,9 @@ void ku_ckpt_close(struct ku_ckpt *c);
  * Errors: KUMI_ENOCKPT: none.
  */
 int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
+/* Open the snapshot of one step in a folder of snapshots. Errors: as ku_ckpt_open; KUMI_ENOCKPT:
+ * its manifest names another step. */
+int ku_ckpt_open_step(const char *folder, int64_t step, struct ku_ckpt *c);
 
 /*
  * Read this rank's share of the chunks into memory that ranks share (or everything, as rank 0 of
@@ -158,5 +171,7 @@ struct ku_ckpt_damage {
  */
 int ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
                    void *ctx);
+/* The same of an open snapshot, up to the first damage. */
+int ku_ckpt_check(const struct ku_ckpt *c, struct ku_ckpt_tick tick);
 
 #endif

@@ -9,6 +9,7 @@ struct verifier {
     const struct ku_scan *scan;
     void (*report)(void *ctx, const struct ku_ckpt_damage *);
     void *ctx;
+    struct ku_ckpt_tick tick;
     struct kumi_error first;
 };
 
@@ -24,6 +25,8 @@ static int look(void *ctx, const struct ku_piece *p, const unsigned char *data, 
 {
     struct verifier *v = ctx;
     (void)data;
+    if (v->tick.call != NULL)
+        v->tick.call(v->tick.ctx);
     if (is_good)
         return KUMI_OK;
     ku_scan_damaged(v->scan, p);
@@ -32,8 +35,8 @@ static int look(void *ctx, const struct ku_piece *p, const unsigned char *data, 
                                      .tensor = t != NULL ? t->name : NULL,
                                      .at = p->at,
                                      .bytes = p->bytes,
-                                     .what = "another checksum"});
-    return KUMI_OK;
+                                     .what = "checksum mismatch"});
+    return v->report != NULL ? KUMI_OK : v->first.status; /* the first damage decides */
 }
 
 static int verify_file(const struct ku_ckpt *c, int file, struct verifier *v)
@@ -48,9 +51,25 @@ static int verify_file(const struct ku_ckpt *c, int file, struct verifier *v)
     if (status == KUMI_ENOCKPT) {
         tell(v,
              &(struct ku_ckpt_damage){.file = ku_ckpt_file_name(file), .what = ku_err_get()->text});
-        status = KUMI_OK;
+        status = v->report != NULL ? KUMI_OK : status;
     }
     return status;
+}
+
+static int verify_files(const struct ku_ckpt *c, struct verifier *v)
+{
+    int status = KUMI_OK;
+    for (int i = 0; i < KU_CKPT_N_FILES && status == KUMI_OK; i++)
+        status = verify_file(c, i, v);
+    return v->first.status < 0 && (status == KUMI_OK || status == KUMI_ENOCKPT)
+               ? ku_err_put(&v->first)
+               : status;
+}
+
+int ku_ckpt_check(const struct ku_ckpt *c, struct ku_ckpt_tick tick)
+{
+    struct verifier v = {.tick = tick};
+    return verify_files(c, &v);
 }
 
 int ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_ckpt_damage *),
@@ -64,8 +83,7 @@ int ku_ckpt_verify(const char *path, void (*report)(void *ctx, const struct ku_c
             tell(&v, &(struct ku_ckpt_damage){.file = "manifest.json", .what = ku_err_get()->text});
         return status;
     }
-    for (int i = 0; i < KU_CKPT_N_FILES && status == KUMI_OK; i++)
-        status = verify_file(&c, i, &v);
+    status = verify_files(&c, &v);
     ku_ckpt_close(&c);
-    return status == KUMI_OK && v.first.status < 0 ? ku_err_put(&v.first) : status;
+    return status;
 }

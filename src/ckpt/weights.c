@@ -278,12 +278,12 @@ void ku_weights_close(struct ku_weights *w)
 void ku_weights_say(const struct ku_weights *w)
 {
     if (w->wrapped[0])
-        KU_LOG(CKPT, WARN, "%s: all names begin with %s, which is taken off", w->dir, w->wrapped);
+        KU_LOG(CKPT, WARN, "%s: all names begin with %s, which is removed", w->dir, w->wrapped);
     if (w->report.n_rounded > 0)
         KU_LOG(CKPT, INFO, "%s: %d tensors are rounded to a narrower dtype", w->dir,
                w->report.n_rounded);
     if (w->report.n_missing > 0)
-        KU_LOG(CKPT, WARN, "%s: %d tensors are not there", w->dir, w->report.n_missing);
+        KU_LOG(CKPT, WARN, "%s: %d tensors are missing", w->dir, w->report.n_missing);
 }
 
 int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,

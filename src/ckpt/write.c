@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/str.h"
+#include "ckpt/keep.h"
 #include "ckpt/pieces.h"
 #include "ckpt/place.h"
 #include "ckpt/safetensors.h"
@@ -55,9 +56,12 @@ int ku_ckpt_writer_create(const struct ku_ckpt_desc *desc, struct ku_ckpt_writer
 {
     int status = KUMI_ENOMEM;
     if (desc->step < 0 || desc->dir == NULL || desc->model_config == NULL)
-        return KU_ERR(KUMI_EINVAL, "checkpoint: step %lld, %s, %s", (long long)desc->step,
-                      desc->dir != NULL ? desc->dir : "no folder",
-                      desc->model_config != NULL ? "with a model" : "no model configuration");
+        return KU_ERR(KUMI_EINVAL,
+                      "checkpoint: step %lld, folder %s, %s; a snapshot needs a step from 0, a "
+                      "folder and a model configuration",
+                      (long long)desc->step, desc->dir != NULL ? desc->dir : "NULL",
+                      desc->model_config != NULL ? "a model configuration"
+                                                 : "no model configuration");
     KU_TRY(ku_ckpt_tensors_check(desc->tensor, desc->n_tensors));
     struct ku_ckpt_writer *w = ku_calloc(1, sizeof *w);
     if (w == NULL)
@@ -113,7 +117,7 @@ void ku_ckpt_writer_abort(struct ku_ckpt_writer *w)
 {
     const struct kumi_error e = *ku_err_get();
     if (ku_os_rmtree(w->temporary) < 0 && errno != ENOENT)
-        KU_LOG(CKPT, WARN, "%s: not removed: %s", w->temporary, strerror(errno));
+        KU_LOG(CKPT, WARN, "%s: cannot be removed: %s", w->temporary, strerror(errno));
     if (e.status < 0)
         ku_err_put(&e);
 }
@@ -301,7 +305,7 @@ int ku_ckpt_writer_commit(struct ku_ckpt_writer *w)
     KU_TRY_OUT(ku_ckpt_place_put(w->temporary, w->final));
     KU_TRY_OUT(ku_os_fsync_dir(w->desc.dir) < 0 ? ku_ckpt_storage_error(w->desc.dir) : KUMI_OK);
     if (w->desc.keep > 0)
-        ku_ckpt_place_prune(w->desc.dir, w->desc.step, w->desc.keep);
+        ku_ckpt_prune(w->desc.dir, w->desc.step, w->desc.keep, w->desc.known, w->desc.tick);
     KU_LOG(CKPT, INFO, "%s: saved, %llu bytes", w->final,
            (unsigned long long)ku_ckpt_writer_bytes(w));
     return KUMI_OK;

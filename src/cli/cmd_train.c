@@ -31,8 +31,8 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
 {
     if (r->digest[0] == '\0')
         return; /* not rank 0 */
-    printf("%s%lld steps, %lld updates", is_stopped ? "stopped: " : "", (long long)r->step,
-           (long long)r->update);
+    printf("%s%lld step%s, %lld update%s", is_stopped ? "stopped: " : "", (long long)r->step,
+           r->step == 1 ? "" : "s", (long long)r->update, r->update == 1 ? "" : "s");
     if (r->median_tps > 0) /* of steps behind the third */
         printf(", %.0f %s/s (median)", r->median_tps, r->is_by_samples ? "samples" : "tokens");
     puts("");
@@ -53,6 +53,27 @@ static int trains(struct kumi_train_options *o, const char *n, int argc, char **
         return cli_is_rank(n, argc, argv, code);
     *code = cli_end(kumi_launch_parse_n(n, &o->ranks), 0);
     return *code == 0;
+}
+
+/* --resume, with "", "auto" or "step:N" behind it. The exit code. */
+static int take_resume(const char *text, struct kumi_train_options *o)
+{
+    long long step = 0;
+    int end = 0, is_auto = strcmp(text, "auto") == 0;
+    o->resume = is_auto ? 2 : 1;
+    if (*text && !is_auto &&
+        (strspn(text, "step:0123456789") != strlen(text) ||
+         sscanf(text, "step:%lld%n", &step, &end) != 1 || text[end] != '\0' || step < 1))
+        return cli_usage("kumi train: --resume=%.60s: write --resume, --resume=auto or "
+                         "--resume=step:N, N from 1",
+                         text);
+    o->resume_step = step;
+    if (o->overwrite)
+        return cli_usage("kumi train: --overwrite and --resume exclude each other; give one");
+    if (o->is_trial)
+        return cli_usage("kumi train: --trial and --resume exclude each other; a trial saves no "
+                         "state");
+    return 0;
 }
 
 /* The table and nothing else, for -n ranks, else one. */
@@ -89,10 +110,12 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         {"n", CLI_TEXT, "ranks on this host, or auto: the cores", &n},
         {"set", CLI_LIST, "section.key=value over the file, as often as wanted", &set},
         {"out", CLI_TEXT, "run directory (default: runs/<config>-<time>)", &o.out},
-        {"resume", CLI_OPTIONAL, "continue from the newest checkpoint; =auto: or start afresh",
+        {"resume", CLI_OPTIONAL,
+         "continue from the newest checkpoint; =auto: or start afresh without one; =step:N",
          &resume},
         {"until", CLI_INT, "stop after this step with a checkpoint", &until},
-        {"overwrite", CLI_FLAG, "replace the run that is there", &o.overwrite},
+        {"overwrite", CLI_FLAG, "replace the run that is there, once the first step is done",
+         &o.overwrite},
         {"max-time", CLI_TEXT, "[[HH:]MM:]SS, then stop as SIGTERM does", &max_time},
         {"profile", CLI_OPTIONAL,
          "where the time of steps went, as in =5-8 (default: four early ones)", &o.profile},
@@ -117,17 +140,14 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
     o.until = until;
     o.profile_rows = (int)rows;
     o.max_time_s = max_time ? cli_seconds(max_time) : 0;
-    o.resume = resume ? strcmp(resume, "auto") == 0 ? 2 : 1 : 0;
     if (code != 0)
         ;
     else if (table)
         code = explain(&o.settings, n, table, as_json);
     else if (as_json)
         code = cli_usage("kumi train: --json: it is for --explain-deepspeed");
-    else if (resume && *resume && strcmp(resume, "auto") != 0)
-        code = cli_usage("kumi train: --resume=%.60s: --resume or --resume=auto", resume);
-    else if (o.is_trial && resume)
-        code = cli_usage("kumi train: --trial: not with --resume; a trial keeps no state");
+    else if (resume && (code = take_resume(resume, &o)) != 0)
+        ;
     else if (until < 0 || o.max_time_s < 0)
         code = cli_usage("kumi train: %s; give a %s",
                          until < 0 ? "--until: below 0" : "--max-time: not a time",

@@ -10,9 +10,10 @@
 
 const struct cli_command cli_commands[] = {
     {"train", "train a model",
-     "kumi train CONFIG [-n N|auto] [--set key=value] [--out DIR] [--resume[=auto]] [--until STEP] "
-     "[--overwrite]\n"
-     "           [--max-time [[HH:]MM:]SS] [--allow-change] [--trial] [--profile[=FIRST-LAST]]\n"
+     "kumi train CONFIG [-n N|auto] [--set key=value] [--out DIR] [--until STEP]\n"
+     "           [--resume[=auto|=step:N] | --overwrite] [--max-time [[HH:]MM:]SS] "
+     "[--allow-change]\n"
+     "           [--trial] [--profile[=FIRST-LAST]]\n"
      "           [--deepspeed FILE] [--strict] [--explain-deepspeed[=all] [--json]]\n"
      "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
      cmd_train},

@@ -150,8 +150,9 @@ json_t *ku_config_dump(const struct ku_config *cfg);
 /* The numerics keys alone, under "section.key"; with the model. */
 json_t *ku_config_numerics(const struct ku_config *cfg);
 /* What differs between two of the above, "a (was 1, is 2), b (..)", into out, which is empty at
- * entry. Returns how many. 1 and 1.0 are equal. A key that one of them lacks has its default there:
- * what a checkpoint of before the key was counts as; no key of the table: differs. */
+ * entry. Returns how many. Of objects the members count, as "model.n_layer". 1 and 1.0 are equal. A
+ * key that one of them lacks has its default there, so that older checkpoints compare; one that is
+ * not in the table differs. */
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out);
 /* One line a key: for `kumi help config` and the document. is_markdown: rows of a table, per
  * section. */

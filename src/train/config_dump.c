@@ -95,17 +95,41 @@ static int is_same(const json_t *a, const json_t *b)
     return json_object_size(a) == json_object_size(b);
 }
 
-/* The key with both values; of a whole model its name has to do. */
-static void add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
+static int add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is);
+
+/* The members that differ: "model.n_layer (was 2, is 3)". */
+static int add_members(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
 {
+    json_t *all = json_copy((json_t *)(uintptr_t)was), *value;
+    const char *key;
+    int n = 0;
+    json_object_update_missing(all, (json_t *)(uintptr_t)is);
+    json_object_foreach(all, key, value)
+    {
+        const json_t *old = json_object_get(was, key), *now = json_object_get(is, key);
+        if (is_same(old, now))
+            continue;
+        char *path = ku_asprintf("%s.%s", name, key);
+        n += path ? add_change(out, path, old, now) : 1;
+        ku_free(path);
+    }
+    json_decref(all);
+    return n;
+}
+
+/* The key with both values. Returns how many keys differ. */
+static int add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
+{
+    if (json_is_object(was) && json_is_object(is))
+        return add_members(out, name, was, is);
     const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
     char *old = was ? ku_json_print(was, as_written) : NULL,
          *now = is ? ku_json_print(is, as_written) : NULL;
-    ku_str_add(out, "%s%s", out->bytes ? ", " : "", name);
-    if (!json_is_object(was) && !json_is_object(is))
-        ku_str_add(out, " (was %.60s, is %.60s)", old ? old : "not there", now ? now : "not there");
+    ku_str_add(out, "%s%s (was %.60s, is %.60s)", out->bytes ? ", " : "", name, old ? old : "unset",
+               now ? now : "unset");
     ku_free(old);
     ku_free(now);
+    return 1;
 }
 
 /* The value of a key under "section.key"; where it is absent, because whoever wrote the keys did
@@ -125,12 +149,10 @@ static json_t *value_in(const json_t *keys, const char *name)
 static int compare_key(const char *name, const json_t *was, const json_t *is, struct ku_str *out)
 {
     json_t *old = value_in(was, name), *now = value_in(is, name);
-    int differs = !old || !now || !is_same(old, now);
-    if (differs)
-        add_change(out, name, old, now);
+    int n = !old || !now || !is_same(old, now) ? add_change(out, name, old, now) : 0;
     json_decref(old);
     json_decref(now);
-    return differs;
+    return n;
 }
 
 int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)

@@ -220,7 +220,7 @@ static int evaluate_newest(struct evaluation *e)
         if (status != KUMI_ENOCKPT || e->s.t == NULL)
             return status;
         if (e->job->rank == 0)
-            KU_LOG(CKPT, WARN, "%s; taking the one before", ku_err_get()->text);
+            KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", ku_err_get()->text);
         if (damage.status == KUMI_OK)
             damage = *ku_err_get();
         ku_free(e->token_bytes);

@@ -40,35 +40,77 @@ static void add_point(struct ku_metrics *m, int64_t step, double val_loss, json_
     json_decref(accuracy);
 }
 
-/* Lines of steps that will be done again are dropped, so that each step stands once. */
-static int cut_file(struct ku_metrics *m, int64_t first_step)
+static int cannot_write(const char *path)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    struct ku_str kept = {0};
-    if (ku_os_slurp(m->path, MAX_METRICS_BYTES, &text, &bytes) < 0)
-        return errno == ENOENT ? KUMI_OK
-                               : KU_ERR(ku_os_status(KUMI_ESTORAGE),
-                                        "metrics: %s: cannot be read: %s", m->path, ku_os_why());
-    for (char *line = text, *stop; first_step > 0 && (stop = strchr(line, '\n')) != NULL;
-         line = stop + 1) {
+    return KU_ERR(ku_os_status(KUMI_ESTORAGE), "metrics: %s: cannot be written: %s", path,
+                  ku_os_why());
+}
+
+/* The lines that the run continues from go to `kept`, all else to `cut`. */
+static void split(struct ku_metrics *m, const char *text, size_t bytes, int64_t first_step,
+                  struct ku_str *kept, struct ku_str *cut)
+{
+    const char *stop, *end = text + bytes;
+    for (const char *line = text; line < end; line = stop + 1) {
+        stop = memchr(line, '\n', (size_t)(end - line));
+        if (stop == NULL) { /* of a run that was killed while it wrote */
+            ku_str_append(cut, line, (size_t)(end - line));
+            ku_str_append(cut, "\n", 1);
+            return;
+        }
         json_t *row = json_loadb(line, (size_t)(stop - line), 0, NULL);
         json_t *step = json_object_get(row, "step"), *val = json_object_get(row, "val_loss");
-        if (json_is_integer(step) && json_integer_value(step) <= first_step) {
-            ku_str_append(&kept, line, (size_t)(stop - line) + 1);
-            if (json_is_number(val))
-                add_point(m, json_integer_value(step), json_number_value(val),
-                          json_incref(json_object_get(row, "val_accuracy")));
-        }
+        int is_kept =
+            first_step > 0 && json_is_integer(step) && json_integer_value(step) <= first_step;
+        ku_str_append(is_kept ? kept : cut, line, (size_t)(stop - line) + 1);
+        if (is_kept && json_is_number(val))
+            add_point(m, json_integer_value(step), json_number_value(val),
+                      json_incref(json_object_get(row, "val_accuracy")));
         json_decref(row);
     }
-    int status = KUMI_OK;
-    if (kept.failed)
-        status = KUMI_ENOMEM;
-    else if (ku_os_replace(m->path, ku_str_get(&kept), kept.bytes) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "metrics: %s: cannot be written: %s", m->path,
-                        ku_os_why());
+}
+
+/* On the disk before metrics.jsonl loses them: a kill in between leaves lines twice, never none. */
+static int append(const char *path, const struct ku_str *lines)
+{
+    int fd = ku_os_open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    if (fd < 0)
+        return cannot_write(path);
+    int status = ku_os_write_full(fd, lines->text, lines->bytes) < 0 || ku_os_fsync(fd) < 0
+                     ? cannot_write(path)
+                     : KUMI_OK;
+    return ku_os_close(fd) < 0 && status == KUMI_OK ? cannot_write(path) : status;
+}
+
+/* Lines of steps that will be done again move to metrics.cut.jsonl, so that each step stands once.
+ */
+static int cut_file(struct ku_metrics *m, const char *dir, int64_t first_step)
+{
+    char *text = NULL, *aside = ku_asprintf("%s/metrics.cut.jsonl", dir);
+    size_t bytes = 0;
+    struct ku_str kept = {0}, cut = {0};
+    int status = KUMI_ENOMEM;
+    if (aside == NULL)
+        return status;
+    if (ku_os_slurp(m->path, MAX_METRICS_BYTES, &text, &bytes) < 0) {
+        status = errno == ENOENT ? KUMI_OK
+                                 : KU_ERR(ku_os_status(KUMI_ESTORAGE),
+                                          "metrics: %s: cannot be read: %s", m->path, ku_os_why());
+        goto out;
+    }
+    ku_str_add(&cut, "{\"cut_at_step\":%lld}\n", (long long)first_step);
+    size_t head_bytes = cut.bytes;
+    split(m, text, bytes, first_step, &kept, &cut);
+    KU_TRY_OUT(kept.failed || cut.failed ? KUMI_ENOMEM : KUMI_OK);
+    if (cut.bytes == head_bytes)
+        goto out;
+    KU_TRY_OUT(append(aside, &cut));
+    KU_TRY_OUT(ku_os_replace(m->path, ku_str_get(&kept), kept.bytes) < 0 ? cannot_write(m->path)
+                                                                         : KUMI_OK);
+out:
     ku_str_fini(&kept);
+    ku_str_fini(&cut);
+    ku_free(aside);
     ku_free(text);
     return status;
 }
@@ -90,12 +132,11 @@ int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
     if (m->path == NULL || m->curve == NULL)
         status = KUMI_ENOMEM;
     else
-        status = cut_file(m, first_step);
+        status = cut_file(m, dir, first_step);
     if (status == KUMI_OK) {
         m->fd = ku_os_open(m->path, O_WRONLY | O_CREAT | O_APPEND, 0666);
         if (m->fd < 0)
-            status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "metrics: %s: cannot be written: %s",
-                            m->path, ku_os_why());
+            status = cannot_write(m->path);
     }
     if (status < 0) {
         ku_metrics_close(m);
@@ -121,8 +162,8 @@ static void write_row(struct ku_metrics *m, const char *text, size_t bytes)
     if (m->failed || ku_os_write_full(m->fd, text, bytes) == 0)
         return;
     m->failed = 1;
-    KU_LOG(TRAIN, WARN, "metrics: %s: cannot be written: %s; the run goes on without", m->path,
-           ku_os_why());
+    KU_LOG(TRAIN, WARN, "metrics: %s: cannot be written: %s; training continues without it",
+           m->path, ku_os_why());
 }
 
 static void keep(struct ku_metrics *m, double step_ms, double tps)
@@ -243,6 +284,7 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
 void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double val_loss,
                      const struct kumi_result_metrics *val)
 {
+    const json_t *last = json_array_get(m->curve, json_array_size(m->curve) - 1);
     char b[2][32];
     struct ku_str row = {0}, text = {0};
     json_t *accuracy = NULL;
@@ -253,9 +295,13 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double va
                number(epoch, b[0]), number(val_loss, b[1]));
     add_values(&row, "val_", val);
     ku_str_add(&row, "}\n");
-    if (!row.failed)
-        write_row(m, row.text, row.bytes);
-    add_point(m, step, val_loss, accuracy);
+    if (last == NULL ||
+        json_integer_value(json_array_get(last, 0)) != step) { /* each stands once */
+        if (!row.failed)
+            write_row(m, row.text, row.bytes);
+        add_point(m, step, val_loss, json_incref(accuracy));
+    }
+    json_decref(accuracy);
     ku_str_add(&text, "%sstep %lld  validation loss %.4f", m->is_terminal ? "\r" : "",
                (long long)step, val_loss);
     for (int i = 0; i < val->n; i++)

@@ -24,7 +24,10 @@ struct ku_metrics_line {
 };
 struct ku_metrics;
 /*
- *   dir              of the run; what an earlier part of the run wrote past first_step is cut off
+ *   dir              of the run
+ *   first_step       that the run continues from; 0: it begins. Lines of later steps, and what is
+ *                    not a whole line, move to the end of DIR/metrics.cut.jsonl, after a line
+ *                    {"cut_at_step":first_step}
  *   flops_per_token  model FLOP of one token, forward and backward
  *   peak_flops       FLOP/s of the job's cores at the run's precision; 0: unknown, mfu is null
  *
@@ -36,6 +39,7 @@ void ku_metrics_close(struct ku_metrics *m); /* NULL is fine */
 /* Every step: notes throughput; is_logged writes the line. A full disk is said once and stops the
  * file, not the run. */
 void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *line, int is_logged);
+/* The line of an evaluation, once for each step. */
 void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double val_loss,
                      const struct kumi_result_metrics *val);
 /* Medians over all steps but the first three. */

@@ -54,15 +54,19 @@ int ku_origin_compare(const struct ku_origin *was, const struct ku_origin *is, c
                       char what[400])
 {
     int isa = strcmp(was->isa, is->isa) != 0, build = strcmp(was->build, is->build) != 0;
-    snprintf(what, 400, "%s%s%s%s%s%s%s%s%s", isa ? was->isa : "", isa ? " then, " : "",
-             isa ? is->isa : "", isa ? " now" : "", isa && build ? "; " : "",
-             build ? was->build : "", build ? " then, " : "", build ? is->build : "",
-             build ? " now" : "");
+    what[0] = '\0';
+    if (isa)
+        snprintf(what, 400, "instruction set (was %s, is %s)%s", was->isa, is->isa,
+                 build ? ", " : "");
+    if (build)
+        snprintf(what + strlen(what), 400 - strlen(what), "build (was %s, is %s)", was->build,
+                 is->build);
     if (was->data[0] && is->data[0] && strcmp(was->data, is->data) != 0)
-        return KU_ERR(KUMI_EINVAL,
-                      "resume: %s: the data are not those of the checkpoint (fingerprint %.12s.. "
-                      "then, %.12s.. now): the bits would not continue; --allow-change goes on all "
-                      "the same",
-                      path, was->data, is->data);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "resume: %s: the data differ from the checkpoint's (fingerprint was %.12s.., "
+            "is %.12s..): its results would not continue bit for bit; give the same data, "
+            "or continue with --allow-change",
+            path, was->data, is->data);
     return KUMI_OK;
 }

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 
-static const char *const file_names[] = {"source.vocab", "target.vocab"};
+static const char *const file_names[] = {KU_PAIRS_VOCAB_FILES};
 
 static int open_vocab(const struct ku_config *c, const char *tokenizer, const struct ku_list *a,
                       const struct ku_list *b, const struct ku_progress *progress,

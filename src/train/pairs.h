@@ -47,6 +47,7 @@ int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t ru
 /* Targets of an epoch of training: what a step's loss positions add up to. */
 int64_t ku_pairs_targets(const struct ku_pairs *p);
 
+#define KU_PAIRS_VOCAB_FILES "source.vocab", "target.vocab"
 /* The vocabularies of words, as DIR/source.vocab and DIR/target.vocab; of tokenizers nothing is
  * written. Errors: KUMI_ESTORAGE. */
 int ku_pairs_save_vocab(const struct ku_pairs *p, const char *dir);

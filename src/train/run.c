@@ -11,11 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -27,13 +25,14 @@
 #include "train/origin.h"
 #include "train/peak.h"
 #include "train/precision.h"
-#include "train/plan_volume.h"
 #include "train/profile.h"
 #include "train/roofline.h"
 #include "train/recompute.h"
+#include "train/resume.h"
 #include "train/rule.h"
 #include "train/rundir.h"
 #include "train/session.h"
+#include "train/summary.h"
 #include "train/trial.h"
 
 enum { MAX_SKIPPED = 100, WORD_TIME = 1, WORD_SIGNAL = 2 };
@@ -53,7 +52,9 @@ struct run {
     struct ku_trial *trial;         /* NULL: this is a run */
     int64_t step, last_saved, saving_step, end, begin_ns;
     int n_skipped, stop_word;
-    double loss;               /* of the last step, NaN before the first */
+    int has_begun;   /* the directory is this run's: a step was done, or none is left to do */
+    int is_complete; /* a resumed run with nothing left to do or to write */
+    double loss;     /* of the last step, NaN before the first */
     int64_t pss_bytes, pss_ns; /* this rank's, and when that was */
 };
 
@@ -62,63 +63,29 @@ static int is_first(const struct run *r)
     return r->job->rank == 0;
 }
 
-/* runs/<config>-<time> when the user names none. */
-static void default_out(const char *config, char *out, size_t bytes)
-{
-    const char *slash = strrchr(config, '/'), *name = slash ? slash + 1 : config;
-    size_t n = strcspn(name, ".");
-    char when[32];
-    time_t now = time(NULL);
-    struct tm tm;
-    strftime(when, sizeof when, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-    snprintf(out, bytes, "runs/%.*s-%s", (int)(n < 100 ? n : 100), name, when);
-}
-
 /* What rank 0 tells the others about the directory. */
 struct opening {
     char out[512], found[KU_CKPT_PATH_BYTES];
 };
 
-static int find_checkpoint(struct run *r, char found[KU_CKPT_PATH_BYTES])
+static int choose_directory(struct run *r, struct opening *to)
 {
-    struct ku_ckpt c;
-    char *dir = ku_asprintf("%s/checkpoints", r->dir.path);
-    if (dir == NULL)
-        return KUMI_ENOMEM;
-    int status = ku_ckpt_find(dir, INT64_MAX, &c);
-    ku_free(dir);
-    found[0] = '\0';
-    if (status == KUMI_OK) {
-        snprintf(found, KU_CKPT_PATH_BYTES, "%s", c.path);
-        ku_ckpt_close(&c);
-        return KUMI_OK;
-    }
-    if (status != KUMI_ENOCKPT)
-        return status;
-    if (r->o->resume == KU_RESUME_AUTO) {
-        fprintf(stderr, "kumi: %s: nothing to resume; starting afresh\n", r->dir.path);
-        return KUMI_OK;
-    }
-    return KU_ERR(
-        KUMI_ENOCKPT,
-        "resume: %s: no usable checkpoint; start afresh with --overwrite, or --resume=auto",
-        r->dir.path);
+    const struct kumi_train_options *o = r->o;
+    enum ku_resume resume = (enum ku_resume)o->resume;
+    if (o->out)
+        snprintf(to->out, sizeof to->out, "%s", o->out);
+    else
+        KU_TRY(ku_rundir_make(o->settings.config, to->out, sizeof to->out));
+    KU_TRY(ku_rundir_open(to->out, o->overwrite, resume, &r->dir));
+    return resume ? ku_resume_find(to->out, resume, o->resume_step, to->found) : KUMI_OK;
 }
 
 static int open_directory(struct run *r)
 {
     struct opening opening = {0};
     int status = KUMI_OK;
-    if (is_first(r)) {
-        if (r->o->out)
-            snprintf(opening.out, sizeof opening.out, "%s", r->o->out);
-        else
-            default_out(r->o->settings.config, opening.out, sizeof opening.out);
-        status =
-            ku_rundir_open(opening.out, r->o->overwrite, (enum ku_resume)r->o->resume, &r->dir);
-        if (status == KUMI_OK && r->o->resume)
-            status = find_checkpoint(r, opening.found);
-    }
+    if (is_first(r))
+        status = choose_directory(r, &opening);
     KU_TRY(ku_agree_local(r->job, status));
     KU_TRY(ku_agree_bytes(r->job, &opening, sizeof opening));
     snprintf(r->result->out, sizeof r->result->out, "%s", opening.out);
@@ -134,13 +101,14 @@ static int check_numerics(struct run *r, const json_t *was)
     int n = ku_config_compare(was, r->s.numerics, &names);
     int status = KUMI_OK;
     if (n && !r->o->allow_change)
-        status =
-            KU_ERR(KUMI_EINVAL,
-                   "resume: %s: %.200s differ from the checkpoint's: the bits would not continue; "
-                   "--allow-change goes on all the same",
-                   r->found, ku_str_get(&names));
+        status = KU_ERR(KUMI_EINVAL,
+                        "resume: %s: %.160s%s differ%s from the checkpoint: its results would not "
+                        "continue bit for bit; undo the change%s, or continue with --allow-change",
+                        r->found, ku_str_get(&names), names.bytes > 160 ? " …" : "",
+                        n == 1 ? "s" : "", n == 1 ? "" : "s");
     else if (n && is_first(r))
-        fprintf(stderr, "kumi: %s: changed: the bits do not continue those of the checkpoint\n",
+        fprintf(stderr,
+                "kumi: changed since the checkpoint: %s; its results do not continue bit for bit\n",
                 ku_str_get(&names));
     ku_str_fini(&names);
     return status;
@@ -170,7 +138,7 @@ static int configure(struct run *r)
     return KUMI_OK;
 }
 
-/* Other data end a resume; another machine or build is said. */
+/* Other data are an error, another instruction set or build a message. */
 static int check_origin(struct run *r)
 {
     struct ku_origin is;
@@ -178,14 +146,21 @@ static int check_origin(struct run *r)
     ku_origin_here(r->s.t->isa, r->s.data->fingerprint, &is);
     int status = ku_origin_compare(&r->was, &is, r->found, what);
     if (what[0] && is_first(r))
-        fprintf(stderr, "kumi: %s: the bits do not continue those of the checkpoint\n", what);
+        fprintf(stderr,
+                "kumi: changed since the checkpoint: %s; its results do not continue bit for bit\n",
+                what);
     return r->o->allow_change ? KUMI_OK : status;
 }
 
 static int load_checkpoint(struct run *r)
 {
     KU_TRY(check_origin(r));
-    KU_TRY(ku_trainer_resume(r->s.t, r->checkpoints, r->found, &r->step));
+    if (r->o->resume_step > 0) /* that one, and none before it */
+        KU_TRY(ku_trainer_load(r->s.t, r->found, &r->step));
+    else
+        KU_TRY(ku_trainer_resume(r->s.t, r->checkpoints, r->found, &r->step));
+    if (is_first(r))
+        ku_session_know(&r->s, r->found);
     r->last_saved = r->step;
     return KUMI_OK;
 }
@@ -196,7 +171,7 @@ static int open_metrics(struct run *r)
     double peak_flops;
     ku_limits_read(ku_session_cores(&r->s, r->job->local_n), r->job->n, &r->limits);
     if (ku_peak_read(compute, r->limits.n_cores, &peak_flops) < 0) {
-        KU_LOG(TRAIN, INFO, "%s: mfu is not known without", ku_err_get()->text);
+        KU_LOG(TRAIN, INFO, "%s; mfu is null", ku_err_get()->text);
         peak_flops = 0;
     }
     return ku_metrics_open(r->dir.path, r->step, r->s.flops_per_item, peak_flops, &r->metrics);
@@ -213,34 +188,74 @@ static int create_profile(struct run *r)
     return ku_profile_create(&opts, r->s.t, r->step, r->end, &r->profile);
 }
 
-static int prepare(struct run *r)
+static int write_first(struct run *r)
 {
-    KU_TRY(open_directory(r));
-    KU_TRY(configure(r));
-    KU_TRY(ku_session_open_data(&r->s, r->job));
+    KU_TRY(ku_rundir_begin(&r->dir));
+    if (r->found[0])
+        KU_TRY(ku_resume_cut(r->dir.path, r->step));
     if (r->s.pairs.data)
-        KU_TRY(ku_agree(r->job,
-                        is_first(r) ? ku_pairs_save_vocab(&r->s.pairs, r->dir.path) : KUMI_OK));
-    r->end = r->s.n_steps;
-    if (r->o->until > 0 && r->o->until < r->end)
-        r->end = r->o->until;
-    KU_TRY(ku_session_create_trainer(&r->s, r->job));
-    KU_TRY(ku_session_open_saving(&r->s));
-    KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
-    KU_TRY(create_profile(r));
-    if (r->o->is_trial)
-        KU_TRY(ku_trial_create(r->end - r->step, &r->trial));
-    if (!is_first(r))
+        KU_TRY(ku_pairs_save_vocab(&r->s.pairs, r->dir.path));
+    return open_metrics(r);
+}
+
+/* Nothing is written into the directory before the first step is done: a run that fails earlier
+ * leaves it as it was. */
+static int begin_writing(struct run *r)
+{
+    if (r->has_begun)
         return KUMI_OK;
-    KU_TRY(open_metrics(r));
+    r->has_begun = 1;
+    return ku_agree_local(r->job, is_first(r) ? write_first(r) : KUMI_OK);
+}
+
+/* Whether a resumed run has anything left to do. A run that was killed or stopped at its last step
+ * may lack the evaluation or summary.json. */
+static int check_complete(struct run *r)
+{
+    int64_t word = 0;
+    if (r->found[0] == '\0' || r->step < r->end)
+        return KUMI_OK;
+    if (is_first(r))
+        word =
+            ku_summary_is_of(r->dir.path, r->step, r->s.eval_samples > 0, &r->result->val_loss) ||
+            r->step > r->end || r->o->resume_step > 0;
+    KU_TRY(ku_agree_max(r->job, &word));
+    r->is_complete = word > 0;
+    return KUMI_OK;
+}
+
+static void say_resumed(const struct run *r)
+{
+    const char *out = r->dir.path;
+    long long step = r->step, all = r->s.n_steps;
+    if (r->found[0])
+        fprintf(stderr, "kumi: resumed %s at step %lld\n", r->found, step);
+    if (r->is_complete && r->end < all)
+        fprintf(stderr,
+                "kumi: %s: complete at step %lld, nothing is written; a later --until, or none, "
+                "continues it to step %lld, --set train.steps=N beyond\n",
+                out, step, all);
+    else if (r->is_complete)
+        fprintf(stderr,
+                "kumi: %s: complete at step %lld, nothing is written; --set train.steps=N, N above "
+                "%lld, extends it\n",
+                out, step, step);
+    else if (step >= r->end)
+        fprintf(stderr,
+                "kumi: %s: no step is left to do; evaluation and summary.json complete it\n", out);
+}
+
+/* The lines before the first step. */
+static void announce(struct run *r)
+{
     struct ku_str batch = {0};
     ku_session_print_batch(&r->s, &batch);
     ku_str_add(&batch, ", ");
     ku_precision_print(&r->s.cfg, &batch);
-    fprintf(stderr, "kumi: %s: %lld parameters, %d ranks, %s on %s, %s\n",
+    fprintf(stderr, "kumi: %s: %lld parameters, %d rank%s, %s on %s, %s\n",
             r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
-            (long long)r->s.n_params, r->job->n, ku_str_get(&batch), ku_cpu_isa_name(r->s.t->isa),
-            r->dir.path);
+            (long long)r->s.n_params, r->job->n, r->job->n == 1 ? "" : "s", ku_str_get(&batch),
+            ku_cpu_isa_name(r->s.t->isa), r->dir.path);
     ku_str_fini(&batch);
     ku_session_print_recompute(&r->s, &batch);
     if (batch.bytes)
@@ -252,13 +267,32 @@ static int prepare(struct run *r)
                 r->s.cfg.optimizer_lr * ku_rule_lr_factor(&r->s.cfg, r->s.batch.global_batch),
                 r->s.cfg.optimizer_lr, scaling->rule == KU_SCALING_SQRT ? "sqrt" : "",
                 (long long)r->s.batch.global_batch, (long long)scaling->base_batch);
-    if (r->found[0])
-        fprintf(stderr, "kumi: resumed %s at step %lld\n", r->found, (long long)r->step);
+    say_resumed(r);
+}
+
+static int prepare(struct run *r)
+{
+    KU_TRY(open_directory(r));
+    KU_TRY(configure(r));
+    KU_TRY(ku_session_open_data(&r->s, r->job));
+    r->end = r->s.n_steps;
+    if (r->o->until > 0 && r->o->until < r->end)
+        r->end = r->o->until;
+    KU_TRY(ku_session_create_trainer(&r->s, r->job));
+    KU_TRY(ku_session_open_saving(&r->s));
+    KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
+    KU_TRY(check_complete(r));
+    if (!r->is_complete && r->step < r->end)
+        KU_TRY(create_profile(r));
+    if (r->o->is_trial)
+        KU_TRY(ku_trial_create(r->end - r->step, &r->trial));
+    if (is_first(r))
+        announce(r);
     return KUMI_OK;
 }
 
-/* A checkpoint of `step` was written, or was not: that is said, and no reason to stop unless it is
- * the last. */
+/* A checkpoint of `step` was written or failed. A failure is a warning, unless it is the last one.
+ */
 static int note_saved(struct run *r, int64_t step, int status, int is_final)
 {
     if (status == KUMI_OK)
@@ -268,12 +302,11 @@ static int note_saved(struct run *r, int64_t step, int status, int is_final)
     if (status != KUMI_ESTORAGE || is_final || ku_job_has_failed(r->job))
         return status;
     if (is_first(r))
-        KU_LOG(CKPT, WARN, "%s; training goes on, the checkpoint before is whole",
-               ku_err_get()->text);
+        KU_LOG(CKPT, WARN, "%s; training continues", ku_err_get()->text);
     return KUMI_OK;
 }
 
-/* The checkpoint that is being written, if any: until it is over, or only whether it is. */
+/* Completes the checkpoint that is being written, if it is done; waits: when it is done. */
 static int look_after(struct run *r, int waits)
 {
     if (!ku_saving_is_pending(r->s.saving))
@@ -289,7 +322,7 @@ static int save(struct run *r, int is_final)
     if (r->trial)
         return KUMI_OK;
     KU_TRY(look_after(r, 1));
-    if (r->last_saved == r->step && r->found[0] + r->step > 0 && r->last_saved >= 0)
+    if (r->last_saved == r->step)
         return KUMI_OK;
     r->saving_step = r->step;
     int64_t begin_ns = ku_clock_ns();
@@ -329,7 +362,7 @@ static int overflow(struct run *r, double scale)
     int status = ku_trainer_check_scale(r->s.t);
     if (status < 0) {
         const struct kumi_error kept = *ku_err_get();
-        KU_TRY(look_after(r, 1)); /* the last good state is not given up */
+        KU_TRY(look_after(r, 1)); /* what is being written is the last good state */
         ku_err_put(&kept);
     }
     return status;
@@ -339,24 +372,26 @@ static int overflow(struct run *r, double scale)
 static int nonfinite(struct run *r, const double *report, double scale)
 {
     struct ku_nonfinite first;
-    char what[400], whose[32] = "in the sum over ranks";
+    char what[300], whose[32] = "in the sum over ranks", saved[64] = "there is no checkpoint yet";
     int is_skipped =
         ++r->n_skipped <= MAX_SKIPPED && strcmp(r->s.cfg.train_on_nonfinite, "skip") == 0;
     if (r->n_skipped <= MAX_SKIPPED && !isnan(scale))
         return overflow(r, scale);
     if (!is_skipped)
-        KU_TRY(look_after(r, 1)); /* the last good state is not given up */
+        KU_TRY(look_after(r, 1)); /* what is being written is the last good state */
     KU_TRY(ku_nonfinite_find(r->s.t, r->step, &first));
     if (first.rank >= 0)
         snprintf(whose, sizeof whose, "on rank %d", first.rank);
-    snprintf(what, sizeof what, "step %lld: loss %g, first %s%.280s %s", (long long)r->step + 1,
+    if (r->last_saved >= 0)
+        snprintf(saved, sizeof saved, "the last checkpoint is at step %lld",
+                 (long long)r->last_saved);
+    snprintf(what, sizeof what, "step %lld: loss %g, first %s%.180s %s", (long long)r->step + 1,
              report[KU_REPORT_LOSS], first.tensor ? "in the gradient of " : "in the loss",
              first.tensor ? first.tensor : "", whose);
     if (!is_skipped)
         return KU_ERR(KUMI_ENUMERIC,
-                      "not finite: %s; the last checkpoint is at step %lld; lower optimizer.lr, or "
-                      "train.on_nonfinite=skip",
-                      what, (long long)(r->last_saved > 0 ? r->last_saved : 0));
+                      "not finite: %s; %s; lower optimizer.lr, or set train.on_nonfinite=skip",
+                      what, saved);
     if (is_first(r))
         KU_LOG(TRAIN, WARN, "not finite: %s: update skipped", what);
     return KUMI_OK;
@@ -478,6 +513,7 @@ static int one_step(struct run *r)
         KU_TRY(nonfinite(r, report, scale));
     else
         r->n_skipped = 0;
+    KU_TRY(begin_writing(r));
     r->loss = report[KU_REPORT_LOSS];
     r->step++;
     struct ku_exec_times times = ku_exec_times(r->s.t->exec[KU_PROG_TRAIN]);
@@ -518,84 +554,11 @@ static int loop(struct run *r)
             KU_TRY(ku_profile_write(r->profile, r->result->out, 0));
     }
     r->stop_word = (int)word;
+    KU_TRY(begin_writing(r));
     if (!word)
         KU_TRY(evaluate(r));
     KU_TRY(save(r, 1));
     return ku_profile_write(r->profile, r->result->out, 1);
-}
-
-/* JSON has no NaN: null. */
-static json_t *real(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
-/* A median of no steps is 0: null. */
-static json_t *measured(double x)
-{
-    return real(x > 0 ? x : (double)NAN);
-}
-
-/* What all ranks store in a step for collectives, as planned and as counted; NULL: one rank. */
-static json_t *exchanged(const struct run *r, int64_t step_bytes)
-{
-    struct ku_volume row[KU_MAX_VOLUMES];
-    int n = ku_plan_volumes(r->s.t->program[KU_PROG_TRAIN], row);
-    double ring = 0, stored = 0;
-    if (r->job->n == 1 || r->s.t->n_steps == 0)
-        return NULL;
-    for (int i = 0; i < n; i++) {
-        ring += row[i].ring_bytes * r->job->n;
-        stored += row[i].stored_bytes * r->job->n;
-    }
-    return json_pack("{s:f, s:f, s:f}", "ring_bytes", ring, "planned_bytes", stored, "moved_bytes",
-                     (double)step_bytes / (double)r->s.t->n_steps);
-}
-
-static int write_summary(struct run *r, const int64_t sum[N_SUMS], int64_t n_skipped)
-{
-    int64_t held_bytes = sum[SUM_HELD_BYTES];
-    struct kumi_train_result *result = r->result;
-    double step_ms = ku_metrics_median_step_ms(r->metrics);
-    double least_ns = ku_roofline_program_ns(&r->limits, r->s.t->program[KU_PROG_TRAIN]);
-    json_t *o = json_pack(
-        "{s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:o, "
-        "s:o}",
-        "step", (json_int_t)r->step, "update", (json_int_t)result->update, "ranks", r->job->n,
-        "loss", real(r->loss), "val_loss", real(result->val_loss), "median_tps",
-        measured(result->median_tps), "median_step_ms", measured(step_ms), "mfu",
-        measured(ku_metrics_mfu(r->metrics, result->median_tps)), "step_over_roofline",
-        measured(least_ns > 0 ? step_ms * 1e6 / least_ns : 0), "limits", ku_limits_json(&r->limits),
-        "digest", result->digest, "checkpoint", result->checkpoint, "memory_planned_bytes",
-        (json_int_t)ku_trainer_host_bytes(r->s.t), "memory_pss_bytes",
-        held_bytes ? json_integer(held_bytes) : json_null(), "val_curve",
-        ku_metrics_curve(r->metrics));
-    double scale = ku_trainer_loss_scale(r->s.t);
-    if (!isnan(scale) && o) {
-        json_object_set_new(o, "loss_scale", real(scale));
-        json_object_set_new(o, "skipped_steps", json_integer(ku_trainer_n_skipped(r->s.t)));
-    }
-    json_t *step = exchanged(r, sum[SUM_STEP_BYTES]);
-    if (step && o)
-        json_object_set_new(o, "exchanged_a_step", step);
-    if (n_skipped && o)
-        json_object_set_new(o, "skipped_samples", json_integer(n_skipped));
-    if (result->is_by_samples && o)
-        json_object_set_new(o, "median_samples_per_s", measured(result->median_tps));
-    for (int i = 0; i < result->val_metrics.n && o; i++) {
-        char name[40];
-        snprintf(name, sizeof name, "val_%s", result->val_metrics.item[i].name);
-        json_object_set_new(o, name, real(result->val_metrics.item[i].value));
-    }
-    char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
-    char *path = ku_rundir_file(&r->dir, "summary.json");
-    int status = text && path ? KUMI_OK : KUMI_ENOMEM;
-    if (status == KUMI_OK && ku_os_replace(path, text, strlen(text)) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "summary: %s: cannot be written: %s", path,
-                        ku_os_why());
-    ku_free(text);
-    ku_free(path);
-    json_decref(o);
-    return status;
 }
 
 /* At most 16 points of the curve, the last among them. */
@@ -618,19 +581,33 @@ static void note_curve(struct run *r)
     json_decref(curve);
 }
 
-static int finish(struct run *r)
+static void note_state(struct run *r)
 {
     struct kumi_train_result *result = r->result;
     result->step = r->step;
     result->update = *ku_trainer_update_count(r->s.t);
     result->is_by_samples = ku_session_is_by_samples(&r->s);
+    if (r->trial == NULL)
+        snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
+                 (long long)r->last_saved);
+}
+
+/* Of a run that was complete before: what its checkpoint holds. */
+static int report_complete(struct run *r)
+{
+    note_state(r);
+    return ku_agree(r->job,
+                    is_first(r) ? ku_trainer_digest(r->s.t, 0, r->result->digest) : KUMI_OK);
+}
+
+static int finish(struct run *r)
+{
+    struct kumi_train_result *result = r->result;
+    note_state(r);
     if (r->trial)
         KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank,
                                                      result->is_by_samples ? "samples" : "tokens",
                                                      result->out)));
-    else
-        snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
-                 (long long)r->last_saved);
     int64_t sum[N_SUMS], n_skipped;
     KU_TRY(add_up(r, 0, sum));
     KU_TRY(ku_session_count_skipped(&r->s, r->job, &n_skipped));
@@ -640,8 +617,16 @@ static int finish(struct run *r)
         note_curve(r);
         if (r->trial == NULL)
             status = ku_trainer_digest(r->s.t, 0, result->digest);
+        struct ku_summary summary = {.result = result,
+                                     .metrics = r->metrics,
+                                     .limits = &r->limits,
+                                     .t = r->s.t,
+                                     .loss = r->loss,
+                                     .held_bytes = sum[SUM_HELD_BYTES],
+                                     .step_bytes = sum[SUM_STEP_BYTES],
+                                     .n_unread = n_skipped};
         if (status == KUMI_OK)
-            status = write_summary(r, sum, n_skipped);
+            status = ku_summary_write(r->dir.path, &summary);
     }
     return ku_agree(r->job, status);
 }
@@ -649,11 +634,13 @@ static int finish(struct run *r)
 static int run_all(struct run *r)
 {
     KU_TRY(prepare(r));
+    if (r->is_complete)
+        return report_complete(r);
     KU_TRY(loop(r));
     KU_TRY(finish(r));
-    const char *kept = r->trial ? "a trial keeps no state" : "the state is in ";
+    const char *kept = r->trial ? "a trial saves no state" : "the state is in ";
     if (r->stop_word == WORD_TIME)
-        return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time is over: step %lld; %s%s",
+        return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time reached: step %lld; %s%s",
                       (long long)r->step, kept, r->result->checkpoint);
     if (r->stop_word)
         return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d: step %lld; %s%s",
@@ -768,12 +755,28 @@ static int check_ranks(const struct ku_job *job, int ranks, int is_threaded)
 {
     if (is_threaded && job->n > 1)
         return KU_ERR(KUMI_EINVAL,
-                      "parallel.transport: thread: %s started %d processes; use auto, or -n alone",
+                      "parallel.transport: thread: %s started %d processes; set auto, or start the "
+                      "ranks with -n",
                       job->launcher, job->n);
     if (ranks < 0 || (ranks > 1 && !is_threaded))
         return KU_ERR(KUMI_EINVAL,
-                      "rank count: %d inside one process; that needs parallel.transport thread",
+                      "rank count: %d in one process; give 1, or set parallel.transport to thread",
                       ranks);
+    return KUMI_OK;
+}
+
+static int check_options(const struct kumi_train_options *o)
+{
+    if (o->overwrite && o->resume)
+        return KU_ERR(KUMI_EINVAL, "train: overwrite and resume exclude each other; give one");
+    if (o->is_trial && o->resume)
+        return KU_ERR(KUMI_EINVAL, "train: a trial saves no state; it cannot resume");
+    if (o->resume_step < 0 || (o->resume_step > 0 && o->resume != KU_RESUME_YES))
+        return KU_ERR(KUMI_EINVAL, "train: resume_step %lld with resume %d; a step needs resume 1",
+                      (long long)o->resume_step, o->resume);
+    if (o->out && strlen(o->out) >= sizeof((struct opening *)0)->out)
+        return KU_ERR(KUMI_EINVAL, "run directory: a path of %zu bytes; at most %zu are allowed",
+                      strlen(o->out), sizeof((struct opening *)0)->out - 1);
     return KUMI_OK;
 }
 
@@ -788,7 +791,9 @@ int kumi_train(const struct kumi_train_options *options, struct kumi_train_resul
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return status;
     }
-    status = check_ranks(job, options->ranks, j.is_threaded);
+    status = check_options(options);
+    if (status == KUMI_OK)
+        status = check_ranks(job, options->ranks, j.is_threaded);
     if (status < 0) {
         status = ku_job_fail(job);
         result->is_reported = 1;

@@ -3,11 +3,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "train/pairs.h"
 
 char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
 {
@@ -15,12 +19,19 @@ char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
 }
 
 /* Is there such a directory, or a file that is not empty? A run that failed before its first step
- * leaves neither. */
+ * leaves neither. < 0: that cannot be known. */
 static int holds(const struct ku_rundir *dir, const char *name)
 {
     struct stat st;
     char *path = ku_rundir_file(dir, name);
-    int found = path && ku_os_stat(path, &st) == 0 && (S_ISDIR(st.st_mode) || st.st_size > 0);
+    if (path == NULL)
+        return KUMI_ENOMEM;
+    int found = 0;
+    if (ku_os_stat(path, &st) == 0)
+        found = S_ISDIR(st.st_mode) || st.st_size > 0;
+    else if (errno != ENOENT)
+        found = KU_ERR(ku_os_status(KUMI_ESTORAGE), "run directory: %s: cannot be read: %s", path,
+                       ku_os_why());
     ku_free(path);
     return found;
 }
@@ -39,33 +50,129 @@ static int take_lock(struct ku_rundir *dir)
     if (ku_os_flock(dir->lock_fd) < 0) {
         int busy = errno == EWOULDBLOCK;
         return KU_ERR(busy ? KUMI_EBUSY : KUMI_ESTORAGE,
-                      "run directory: %s: %s; choose another --out, or wait", dir->path,
-                      busy ? "another run is using it" : ku_os_why());
+                      "run directory: %s: %s%s; choose another --out%s", dir->path,
+                      busy ? "another run is using it" : "cannot be locked: ",
+                      busy ? "" : ku_os_why(), busy ? ", or wait" : "");
     }
     return KUMI_OK;
 }
 
 /* What a run writes; nothing else in the directory is touched. */
-static const char *const own[] = {"checkpoints", "metrics.jsonl", "summary.json", "weights"};
+static const char *const own[] = {
+    "checkpoints", "checkpoints.cut", "metrics.jsonl", "metrics.cut.jsonl",  "summary.json",
+    "weights",     "weights.new",     "profile.txt",   "profile.trace.json", KU_PAIRS_VOCAB_FILES};
+static const char REPLACED[] = ".replaced", DELETED[] = ".deleted";
 
-static int clear(const struct ku_rundir *dir)
+static int cannot(const char *path, const char *what)
 {
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-        char *path = ku_rundir_file(dir, own[i]);
-        int result = path ? ku_os_rmtree(path) : -1;
-        if (result < 0 && errno == ENOENT)
-            result = 0;
-        ku_free(path);
-        if (result < 0)
-            return KU_ERR(ku_os_status(KUMI_ESTORAGE),
-                          "run directory: %s/%s: cannot be removed: %s", dir->path, own[i],
-                          ku_os_why());
+    return KU_ERR(ku_os_status(KUMI_ESTORAGE), "run directory: %s: cannot be %s: %s", path, what,
+                  ku_os_why());
+}
+
+/* 1, 0: there is nothing of that name; < 0. */
+static int move(const struct ku_rundir *dir, const char *from_folder, const char *to_folder,
+                const char *name)
+{
+    char *from = ku_asprintf("%s/%s%s", dir->path, from_folder, name);
+    char *to = ku_asprintf("%s/%s%s", dir->path, to_folder, name);
+    struct stat st;
+    int result = 1;
+    if (from == NULL || to == NULL)
+        result = KUMI_ENOMEM;
+    else if (ku_os_stat(to, &st) == 0)
+        result =
+            KU_ERR(KUMI_ESTORAGE,
+                   "run directory: %s: exists, and so does %s; move one of them away", to, from);
+    else if (errno != ENOENT)
+        result = cannot(to, "read");
+    else if (ku_os_rename(from, to) < 0)
+        result = errno == ENOENT ? 0 : cannot(from, "moved");
+    ku_free(from);
+    ku_free(to);
+    return result;
+}
+
+/* Moves back what an interrupted ku_rundir_begin moved aside. Returns how much; < 0. */
+static int put_back(const struct ku_rundir *dir)
+{
+    char **names, *aside = ku_rundir_file(dir, REPLACED);
+    int n, n_back = 0, status = KUMI_OK;
+    if (aside == NULL)
+        return KUMI_ENOMEM;
+    if (ku_os_list(aside, &names, &n) < 0) {
+        status = errno == ENOENT ? 0 : cannot(aside, "read");
+        ku_free(aside);
+        return status;
     }
+    for (int i = 0; i < n && status >= 0; i++) {
+        status = move(dir, ".replaced/", "", names[i]);
+        n_back += status > 0;
+    }
+    ku_free(names);
+    if (status >= 0 && ku_os_rmtree(aside) < 0)
+        status = cannot(aside, "removed");
+    ku_free(aside);
+    return status < 0 ? status : n_back;
+}
+
+/* A failure costs room on the disk, and nothing else. */
+static void remove_deleted(const struct ku_rundir *dir)
+{
+    char *path = ku_rundir_file(dir, DELETED);
+    if (path && ku_os_rmtree(path) < 0)
+        KU_LOG(TRAIN, WARN, "run directory: %s: cannot be removed: %s; it is of no use", path,
+               ku_os_why());
+    ku_free(path);
+}
+
+/* What runs that were killed left half done. */
+static int tidy(const struct ku_rundir *dir)
+{
+    int n = put_back(dir);
+    if (n > 0)
+        fprintf(stderr,
+                "kumi: %s: the run that an interrupted --overwrite had moved aside is back\n",
+                dir->path);
+    remove_deleted(dir);
+    return n < 0 ? n : KUMI_OK;
+}
+
+static int move_aside(const struct ku_rundir *dir)
+{
+    char *aside = ku_rundir_file(dir, REPLACED);
+    int status = KUMI_OK;
+    if (aside == NULL)
+        return KUMI_ENOMEM;
+    if (ku_os_mkdir(aside, 0777) < 0)
+        status = cannot(aside, "made");
+    for (size_t i = 0; i < sizeof own / sizeof own[0] && status >= 0; i++)
+        status = move(dir, "", ".replaced/", own[i]);
+    if (status >= 0)
+        status = move(dir, REPLACED, DELETED, "");
+    ku_free(aside);
+    return status;
+}
+
+int ku_rundir_begin(struct ku_rundir *dir)
+{
+    if (!dir->replaces)
+        return KUMI_OK;
+    dir->replaces = 0;
+    int status = move_aside(dir);
+    if (status < 0) {
+        const struct kumi_error e = *ku_err_get();
+        if (put_back(dir) < 0)
+            KU_LOG(TRAIN, WARN, "%s; the next run in this directory tries it again",
+                   ku_err_get()->text);
+        return ku_err_put(&e);
+    }
+    remove_deleted(dir);
     return KUMI_OK;
 }
 
 static int open_it(const char *path, int overwrite, enum ku_resume resume, struct ku_rundir *dir)
 {
+    int has_checkpoints, has_metrics;
     dir->path = ku_strdup(path);
     if (dir->path == NULL)
         return KUMI_ENOMEM;
@@ -73,9 +180,13 @@ static int open_it(const char *path, int overwrite, enum ku_resume resume, struc
         return KU_ERR(KUMI_ESTORAGE, "run directory: %s: cannot be made: %s; choose another --out",
                       path, ku_os_why());
     KU_TRY(take_lock(dir));
-    if (overwrite)
-        return clear(dir);
-    if (resume == KU_RESUME_NO && (holds(dir, "checkpoints") || holds(dir, "metrics.jsonl")))
+    KU_TRY(tidy(dir));
+    dir->replaces = overwrite;
+    if (overwrite || resume != KU_RESUME_NO)
+        return KUMI_OK;
+    KU_TRY(has_checkpoints = holds(dir, "checkpoints"));
+    KU_TRY(has_metrics = holds(dir, "metrics.jsonl"));
+    if (has_checkpoints || has_metrics)
         return KU_ERR(KUMI_EBUSY,
                       "run directory: %s: holds a run already; --resume continues it, --overwrite "
                       "replaces it",
@@ -98,4 +209,27 @@ void ku_rundir_close(struct ku_rundir *dir)
         ku_os_close(dir->lock_fd);
     ku_free(dir->path);
     *dir = (struct ku_rundir){.lock_fd = -1};
+}
+
+int ku_rundir_make(const char *config, char *out, size_t bytes)
+{
+    enum { MAX_TRIES = 10000 };
+    const char *slash = strrchr(config, '/'), *name = slash ? slash + 1 : config;
+    int n = (int)strcspn(name, "."), result;
+    char when[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
+    result = ku_os_mkdirs("runs");
+    snprintf(out, bytes, "runs/%.*s-%s", n < 100 ? n : 100, name, when);
+    if (result == 0)
+        result = ku_os_mkdir(out, 0777);
+    for (int i = 2; result < 0 && errno == EEXIST && i <= MAX_TRIES; i++) {
+        snprintf(out, bytes, "runs/%.*s-%s-%d", n < 100 ? n : 100, name, when, i);
+        result = ku_os_mkdir(out, 0777);
+    }
+    return result == 0
+               ? KUMI_OK
+               : KU_ERR(KUMI_ESTORAGE, "run directory: %s: cannot be made: %s; name one with --out",
+                        out, ku_os_why());
 }

@@ -42,6 +42,7 @@ struct ku_saving {
     enum phase phase;
     pthread_t thread;
     int has_thread;
+    _Atomic uint32_t n_read;  /* pieces that a commit has read: progress, as turns are */
     _Atomic uint32_t is_done; /* the thread's last word: status and error may be read */
     atomic_int stop;
     int status;
@@ -63,11 +64,17 @@ static int copied(void *ctx, uint32_t turn)
 {
     struct ku_saving *s = ctx;
     say_copied(s, turn);
-    return atomic_load(&s->stop) ? KU_ERR(KUMI_ESTOPPED, "checkpoint: given up") : KUMI_OK;
+    return atomic_load(&s->stop) ? KU_ERR(KUMI_ESTOPPED, "checkpoint: abandoned, the run ends")
+                                 : KUMI_OK;
 }
 
-/* Before an instruction that writes state. Waiting is no standing still while the writers get on.
- */
+static void count_read(void *ctx)
+{
+    struct ku_saving *s = ctx;
+    atomic_fetch_add(&s->n_read, 1);
+}
+
+/* Before an instruction that writes state. Waiting counts as progress while writers advance. */
 static int gate(void *ctx, uint32_t instr)
 {
     struct ku_saving *s = ctx;
@@ -145,6 +152,7 @@ static void end(struct ku_saving *s)
 int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int status)
 {
     struct ku_ckpt_desc d = ku_trainer_desc(s->t, desc);
+    d.tick = (struct ku_ckpt_tick){count_read, s};
     KU_ASSERT(s->phase == IDLE);
     if (status == KUMI_OK)
         status = ku_ckpt_writer_create(&d, &s->w);
@@ -196,7 +204,7 @@ int ku_saving_wait(struct ku_saving *s)
     while (status == KUMI_OK && ku_saving_is_pending(s)) {
         uint32_t before = 0;
         while (!atomic_load(&s->is_done)) {
-            uint32_t now = atomic_load(&own_word(s)->turn);
+            uint32_t now = atomic_load(&own_word(s)->turn) + atomic_load(&s->n_read);
             if (now != before)
                 ku_job_tick(s->job);
             before = now;

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_SESSION_H
 #define KU_TRAIN_SESSION_H
 
+#include "ckpt/keep.h"
 #include "data/loader.h"
 #include "data/data.h"
 #include "train/batch.h"
@@ -38,8 +39,9 @@ struct ku_session {
         *recompute_level; /* per block, of memory.recompute's budget (train/recompute.h) */
     int n_recompute;
     struct ku_trainer *t;
-    struct ku_saving *saving; /* NULL unless checkpoint.async */
-    struct ku_stored {        /* what the checkpoint that is being written is described by */
+    struct ku_saving *saving;   /* NULL unless checkpoint.async */
+    struct ku_ckpt_known known; /* rank 0: the snapshots that need not be read again */
+    struct ku_stored {          /* what the checkpoint that is being written is described by */
         char *model;
         json_t *config, *libraries, *state;
     } saved;
@@ -102,13 +104,16 @@ int ku_session_save_start(struct ku_session *s, const char *dir, int64_t step);
 int ku_session_save_poll(struct ku_session *s);
 int ku_session_save_wait(struct ku_session *s);
 void ku_session_save_end(struct ku_session *s); /* gives up what is pending; fini calls it */
-/* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
- * damaged. */
 /*
  * The checkpoint of a step in 16 bit, as run/weights, in place of what stands there. Collective.
  * Errors: KUMI_ESTORAGE; KUMI_EINPUT: a value is beyond f16's range.
  */
 int ku_session_gather_16bit(struct ku_session *s, const char *dir, int64_t step, const char *run);
+/* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
+ * damaged. */
 int ku_session_load(struct ku_session *s, const char *path, int64_t *step);
+/* Every rank has read its part of the checkpoint at path: it counts in checkpoint.keep. By rank 0.
+ */
+void ku_session_know(struct ku_session *s, const char *path);
 
 #endif

@@ -166,7 +166,7 @@ int ku_stored_find(const char *dir, struct ku_ckpt *out)
         ku_ckpt_close(&c);
         if (status != KUMI_ENOCKPT)
             return status;
-        KU_LOG(CKPT, WARN, "%s; looking for the one before", ku_err_get()->text);
+        KU_LOG(CKPT, WARN, "%s; looking for the previous checkpoint", ku_err_get()->text);
         if (damage.status == KUMI_OK)
             damage = *ku_err_get();
     }

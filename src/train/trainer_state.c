@@ -25,6 +25,11 @@ static int tick(void *job, uint32_t turn)
     return KUMI_OK;
 }
 
+static void tick_commit(void *job)
+{
+    ku_job_tick(job);
+}
+
 static int write_phases(struct ku_job *job, struct ku_ckpt_writer *w)
 {
     struct ku_ckpt_writing how = {.copied = tick, .ctx = job};
@@ -47,6 +52,7 @@ int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int s
 {
     struct ku_ckpt_writer *w = NULL;
     struct ku_ckpt_desc d = ku_trainer_desc(t, desc);
+    d.tick = (struct ku_ckpt_tick){tick_commit, t->job};
     if (status == KUMI_OK)
         status = ku_ckpt_writer_create(&d, &w);
     status = ku_agree_worst(t->job, status);
@@ -148,13 +154,15 @@ int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_P
         if (status != KUMI_ENOCKPT)
             return status;
         if (t->job->rank == 0) {
-            KU_LOG(CKPT, WARN, "%s; taking the one before", ku_err_get()->text);
+            KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", ku_err_get()->text);
             status = ku_ckpt_find(dir, *step, &c);
             if (status == KUMI_OK) {
                 snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
                 ku_ckpt_close(&c);
             } else if (status == KUMI_ENOCKPT) {
-                status = KU_ERR(KUMI_ENOCKPT, "resume: %s: no checkpoint is whole", dir);
+                status =
+                    KU_ERR(KUMI_ENOCKPT,
+                           "resume: %s: no checkpoint is usable (the warnings above say why)", dir);
             }
         }
         KU_TRY(ku_agree_local(t->job, t->job->rank == 0 ? status : KUMI_OK));

@@ -64,7 +64,7 @@ expect 3 "data: $dir/empty.txt: empty; give a file with text or tokens" \
 expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v"
 expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v" # it left no run
 grep -qw amx_bf16 /proc/cpuinfo || expect 14 "parallel.isa: amx: this CPU has" train $config --set parallel.isa=amx --out "$dir/o"
-expect 4 "no usable checkpoint; start afresh with --overwrite, or --resume=auto" train $config --out "$dir/fresh" --resume
+expect 4 "no checkpoint; start afresh with --overwrite, or --resume=auto" train $config --out "$dir/fresh" --resume
 expect 5 'cannot be made:' train $config --out /proc/x/y
 expect 13 'short of' train configs/gpt2-124m.json --set train.global_batch=3000 --out "$dir/o"
 mkdir -p "$dir/run/checkpoints"
@@ -74,22 +74,22 @@ expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config
 expect 2 'train.virtual_shards: 2 on 3 ranks' train $config "${thread[@]}" -n 3 --out "$dir/o"
 expect 3 "data: $dir/none.txt: No such file or directory" train $config "${thread[@]}" -n 2 --set data.train="$dir/none.txt" --out "$dir/o"
 expect 11 'holds a run already' train $config "${thread[@]}" -n 2 --out "$dir/run"
-expect 2 'parallel.transport: thread: kumi started 2 processes; use auto, or -n alone' \
+expect 2 'parallel.transport: thread: kumi started 2 processes; set auto, or start the ranks with -n' \
     run -n 2 -- "$kumi" train $config "${thread[@]}" --out "$dir/o"
-expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on rank 0; the last checkpoint is at step 0' train $config "${thread[@]}" -n 2 --out "$dir/nan2" --set optimizer.lr=1e30 --set train.clip_norm=0 \
+expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on rank 0; there is no checkpoint yet; lower optimizer.lr' train $config "${thread[@]}" -n 2 --out "$dir/nan2" --set optimizer.lr=1e30 --set train.clip_norm=0 \
     --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
 expect 11 'holds a run already; --resume continues it, --overwrite replaces it' train $config --out "$dir/run"
-expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on rank 0; the last checkpoint is at step 0' train $config --out "$dir/nan" --set optimizer.lr=1e30 --set train.clip_norm=0 \
+expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on rank 0; there is no checkpoint yet; lower optimizer.lr' train $config --out "$dir/nan" --set optimizer.lr=1e30 --set train.clip_norm=0 \
     --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
 "$kumi" train $config --out "$dir/seed" --set train.steps=2 --set train.eval_tokens=64 >/dev/null 2>&1 || { echo 'no run to resume'; failed=1; }
-expect 2 'train.seed (was 1337, is 1) differ from the checkpoint' train $config --out "$dir/seed" --set train.steps=3 --set train.seed=1 --resume
+expect 2 'train.seed (was 1337, is 1) differs from the checkpoint' train $config --out "$dir/seed" --set train.steps=3 --set train.seed=1 --resume
 # a resume: other keys, other data
 head -c 20000 data/tinyshakespeare.txt >"$dir/text"
 run=(train $config --out "$dir/resumed" --set data.train="$dir/text" --set model.n_layer=1 --set train.eval_tokens=64)
 "$kumi" "${run[@]}" --set train.steps=2 >/dev/null 2>&1 || { echo 'the run to resume failed'; failed=1; }
 expect 2 "resume: $dir/resumed/checkpoints/step-00000002: optimizer.lr (was 0.004, is 3)" "${run[@]}" --set train.steps=3 --set optimizer.lr=3 --resume
 echo more >>"$dir/text"
-expect 2 'the data are not those of the checkpoint (fingerprint' "${run[@]}" --set train.steps=3 --resume
+expect 2 'the data differ from the checkpoint'"'"'s (fingerprint was' "${run[@]}" --set train.steps=3 --resume
 "$kumi" "${run[@]}" --set train.steps=3 --resume --allow-change >/dev/null 2>&1 || { echo '--allow-change did not go on'; failed=1; }
 got=$(KUMI_FAULT=bug:5 "$kumi" plan $config 2>&1)
 [ $? = 70 ] && [[ $got == 'kumi: bug: '* ]] || { echo "a bug of ours: $got"; failed=1; }

@@ -26,13 +26,13 @@ try good 0 'validation loss: 4.1'
 try prefixed 0 'validation loss: 4.1'
 try differs 3 'weights: DIR: 2 missing, 1 extra, 1 misshapen: wpe.weight is [8,13] instead of [8,12], missing h.0.attn.c_proj.weight, missing ln_f.bias, extra extra.weight; is this the model that was saved?'
 try truncated 3 "$data h.0.mlp.c_proj.weight: data_offsets [8592, 10896] are not inside the file's 10844 bytes of data; is the file whole?"
-try long 3 "$data 16 bytes behind the last tensor's end at 12304; the file is longer than its header says"
+try long 3 "$data 16 bytes after the last tensor's end at 12304; the file is longer than its header says"
 try flipped 3 "$data wte.weight: unknown key \"rhape\""
 try overlap 3 "$data wpe.weight overlaps with wte.weight: begins at byte"
 try twice 3 'duplicate object key near '"'"'"wte.weight"'"'"
 try absurd 3 "$data wte.weight: the product of shape's 2 dimensions is over 2^63"
 try huge 3 "$data a header of 4611686018427387904 bytes; at most 100000000 are allowed: is this a safetensors file?"
-try tiny 3 "$data 3 bytes; no file has under 10"
+try tiny 3 "$data 3 bytes; the smallest file has 10"
 try none 3 'model: DIR: json: DIR/config.json: cannot be read: No such file or directory'
 try good 3 "data: $dir/bad.bin: token 61 at byte 500; the model's vocabulary has 61 (model.vocab_size)" \
     --set data.train="$dir/bad.bin" --set data.val_fraction=0 --set data.shuffle=false --set train.steps=30
@@ -56,13 +56,13 @@ try good 2 "its other spelling is given too, with another value" --set model.n_e
 try torch 3 'weights: DIR/pytorch_model.bin: a pickle of PyTorch, which can run code when read; convert it: python3 tools/pth2safetensors.py FILE OUT'
 try keras 3 'weights: DIR/tf_model.h5: an HDF5 file; convert it: python3 tools/pth2safetensors.py FILE OUT'
 # wrappers' prefixes, other names, missing tensors
-try wrapped 0 'all names begin with _orig_mod.module., which is taken off'
+try wrapped 0 'all names begin with _orig_mod.module., which is removed'
 try renamed 3 'weights: DIR: 2 missing, 2 extra, 0 misshapen: '
 try renamed 0 'validation loss: ' --set model.map='{"tok_embeddings":"wte.weight","final_beta":"ln_f.bias"}'
 try renamed 3 'weights: DIR: map: no tensor nobody (for wte.weight)' --set model.map='{"nobody":"wte.weight"}'
 try renamed 2 'model.map: "wte.weight"; {"name in the files"' --set model.map='"wte.weight"'
 try fewer 3 'weights: DIR: 2 missing, 0 extra, 0 misshapen: missing h.0.attn.c_proj.bias, missing ln_f.bias'
-try fewer 0 '2 tensors are not there' --set model.allow_missing=true
+try fewer 0 '2 tensors are missing' --set model.allow_missing=true
 
 # in and out again: the same bytes, tensor by tensor, and file by file
 ok() { "$kumi" "$@" || { echo "kumi $*: failed"; failed=1; }; }

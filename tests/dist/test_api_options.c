@@ -185,6 +185,39 @@ static void as_a_configuration(void **state)
     }
 }
 
+/* Options of a run that contradict each other: refused before anything is written. */
+static void refuses_runs(void **state)
+{
+    static char long_path[600];
+    static const struct {
+        struct kumi_train_options o;
+        const char *part;
+    } row[] = {
+        {{.overwrite = 1, .resume = 1}, "overwrite and resume exclude each other"},
+        {{.overwrite = 1, .resume = 2}, "overwrite and resume exclude each other"},
+        {{.is_trial = 1, .resume = 1}, "a trial saves no state"},
+        {{.resume_step = 5}, "a step needs resume 1"},
+        {{.resume = 2, .resume_step = 5}, "a step needs resume 1"},
+        {{.resume = 1, .resume_step = -5}, "resume_step -5"},
+        {{.out = long_path}, "a path of 599 bytes; at most 511"},
+    };
+    char out[96];
+    struct stat st;
+    (void)state;
+    memset(long_path, 'x', sizeof long_path - 1);
+    snprintf(out, sizeof out, "%s/refused", dir);
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct kumi_train_options o = row[i].o;
+        struct kumi_train_result result;
+        o.settings.config = "none.json";
+        o.out = o.out ? o.out : out;
+        assert_int_equal(kumi_train(&o, &result), KUMI_EINVAL);
+        if (strstr(kumi_last_error()->text, row[i].part) == NULL)
+            fail_msg("row %zu: %s", i, kumi_last_error()->text);
+    }
+    assert_int_equal(ku_os_stat(out, &st), -1);
+}
+
 static void refuses(void **state)
 {
     static const struct {
@@ -303,7 +336,7 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_a_configuration),
-                                       cmocka_unit_test(refuses), cmocka_unit_test(averages),
-                                       cmocka_unit_test(faults)};
+                                       cmocka_unit_test(refuses), cmocka_unit_test(refuses_runs),
+                                       cmocka_unit_test(averages), cmocka_unit_test(faults)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

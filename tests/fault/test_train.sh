@@ -87,7 +87,7 @@ code=$?
 # --max-time: as SIGTERM
 "$kumi" train "${small[@]}" -n 2 --out "$dir/time" --set train.steps=1000000 --max-time 1 2>"$dir/err" >/dev/null
 code=$?
-[ $code = 10 ] && grep -q '^kumi: stopped: --max-time is over: step [0-9]*; the state is in ' "$dir/err" || say "--max-time: exit $code: $(tail -1 "$dir/err")"
+[ $code = 10 ] && grep -q '^kumi: stopped: --max-time reached: step [0-9]*; the state is in ' "$dir/err" || say "--max-time: exit $code: $(tail -1 "$dir/err")"
 
 # two runs in one directory: 11
 "$kumi" train "${small[@]}" -n 1 --out "$dir/busy" --set train.steps=1000000 2>/dev/null >/dev/null &
@@ -103,7 +103,7 @@ wait $pid
 KUMI_FAULT=write:45 "$kumi" train "${small[@]}" -n 1 --out "$dir/full" --set train.steps=60 --set checkpoint.every=10 2>"$dir/err" >/dev/null
 code=$?
 [ $code = 5 ] || say "disk full: exit $code: $(tail -1 "$dir/err")"
-grep -q 'training goes on' "$dir/err" || say "disk full: nothing said in between: $(cat "$dir/err")"
+grep -q "training continues" "$dir/err" || say "disk full: nothing said in between: $(cat "$dir/err")"
 "$kumi" ckpt verify "$dir/full" >/dev/null || say "disk full: the checkpoints before are not whole"
 
 # the same while training goes on (checkpoint.async): said at the next checkpoint or at the end, whoever could not write; any single failing call alike
@@ -111,7 +111,7 @@ for n in 1 2; do
     KUMI_FAULT=write:45 "$kumi" train "${small[@]}" -n $n --out "$dir/afull$n" --set train.steps=60 --set checkpoint.every=10 --set checkpoint.async=true 2>"$dir/err" >/dev/null
     code=$?
     [ $code = 5 ] || say "disk full, async, $n ranks: exit $code: $(tail -1 "$dir/err")"
-    grep -q 'checkpoint: .*: No space left on device; the snapshots before it are untouched; training goes on' "$dir/err" || say "disk full, async, $n ranks: nothing said in between: $(cat "$dir/err")"
+    grep -q 'checkpoint: .*: No space left on device; the snapshots before it are untouched; training continues' "$dir/err" || say "disk full, async, $n ranks: nothing said in between: $(cat "$dir/err")"
     [ "$(tr '\r' '\n' <"$dir/err" | grep -c '^kumi: error:')" = 1 ] || say "disk full, async: the error is not said once: $(cat "$dir/err")"
     "$kumi" ckpt verify "$dir/afull$n" >/dev/null || say "disk full, async: the checkpoints before are not whole"
 done

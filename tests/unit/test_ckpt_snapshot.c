@@ -3,6 +3,7 @@
 #include "unit/ckpt_util.h"
 
 #include "ckpt/digest.h"
+#include "ckpt/keep.h"
 #include "ckpt/safetensors.h"
 
 static void save(const struct state *s, const char *dir, int64_t step, int n_ranks, int keep)
@@ -148,6 +149,80 @@ static void keep(void **unused)
     assert_true(e[3].is_usable);
     assert_true(e[3].bytes > 8000000);
     ku_free(e);
+    state_fini(&s);
+    folder_remove(dir);
+}
+
+static int has_step(const char *dir, int64_t step)
+{
+    char path[320];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/step-%08lld", dir, (long long)step);
+    return ku_os_stat(path, &info) == 0;
+}
+static void damage(const char *dir, int64_t step, const char *file)
+{
+    char path[320];
+    snprintf(path, sizeof path, "%s/step-%08lld/%s", dir, (long long)step, file);
+    file_flip(path, -5);
+}
+static void count_piece(void *n)
+{
+    ++*(int *)n;
+}
+static void save_known(const struct state *s, const char *dir, int64_t step, int n_keep,
+                       struct ku_ckpt_known *known, int *n_read)
+{
+    struct ku_ckpt_desc d = state_desc(s, dir, step);
+    d.keep = n_keep;
+    d.known = known;
+    d.tick = (struct ku_ckpt_tick){count_piece, n_read};
+    *n_read = 0;
+    assert_status(ku_ckpt_save(&d), KUMI_OK);
+}
+
+/* Damaged snapshots do not count, whatever is damaged and how new they are. */
+static void keep_whole_ones(void **unused)
+{
+    (void)unused;
+    struct state s;
+    struct ku_ckpt_known known = {0};
+    char dir[64], path[320];
+    int n_read;
+    folder_make(dir);
+    state_init(&s);
+    state_fill(&s, 1);
+    for (int64_t step = 1; step <= 6; step++)
+        save(&s, dir, step, 1, 0);
+    damage(dir, 6, "manifest.json");
+    damage(dir, 5, "model/model.safetensors");
+    snprintf(path, sizeof path, "%s/step-00000004/optimizer/optimizer.safetensors", dir);
+    assert_int_equal(ku_os_unlink(path), 0);
+    save_known(&s, dir, 7, 3, &known, &n_read); /* 7, 3, 2: those between stay to be looked at */
+    assert_true(n_read > 10);
+    for (int64_t step = 1; step <= 7; step++)
+        assert_int_equal(has_step(dir, step), step != 1);
+
+    save_known(&s, dir, 8, 3, &known, &n_read); /* 8, 7, 3; what is known is not read again */
+    assert_int_equal(n_read, 0);
+    for (int64_t step = 2; step <= 8; step++)
+        assert_int_equal(has_step(dir, step), step != 2);
+    state_fill(&s, 2);
+    save_known(&s, dir, 9, 2, &known, &n_read); /* 9, 8 */
+    assert_int_equal(n_read, 0);
+    for (int64_t step = 3; step <= 9; step++)
+        assert_int_equal(has_step(dir, step), step >= 8);
+    save(&s, dir, 8, 1, 0);
+    save_known(&s, dir, 10, 3, &known, &n_read); /* 10, 9, and 8, which another writer replaced */
+    assert_true(n_read > 10);
+    damage(dir, 9, "manifest.json.xxh3");
+    save_known(&s, dir, 11, 3, &known, &n_read); /* 11, 10, 8 */
+    assert_int_equal(n_read, 0);
+    assert_true(has_step(dir, 8) && has_step(dir, 9) && has_step(dir, 10));
+    save_known(&s, dir, 9, 3, &known, &n_read); /* replaced by a whole one: 11, 10, 9 */
+    for (int64_t step = 8; step <= 11; step++)
+        assert_int_equal(has_step(dir, step), step != 8);
+    ku_ckpt_known_fini(&known);
     state_fini(&s);
     folder_remove(dir);
 }
@@ -487,17 +562,12 @@ static void refused(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks),
-        cmocka_unit_test(manifest),
-        cmocka_unit_test(keep),
-        cmocka_unit_test(replace),
-        cmocka_unit_test(stopped_between_phases),
-        cmocka_unit_test(flipped_bytes),
-        cmocka_unit_test(truncated_and_missing),
-        cmocka_unit_test(differences),
-        cmocka_unit_test(a_part),
-        cmocka_unit_test(other_dtype),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(ranks),         cmocka_unit_test(manifest),
+        cmocka_unit_test(keep),          cmocka_unit_test(keep_whole_ones),
+        cmocka_unit_test(replace),       cmocka_unit_test(stopped_between_phases),
+        cmocka_unit_test(flipped_bytes), cmocka_unit_test(truncated_and_missing),
+        cmocka_unit_test(differences),   cmocka_unit_test(a_part),
+        cmocka_unit_test(other_dtype),   cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -655,12 +655,16 @@ static void test_compare(void **state)
         {"{\"a\":1}", "{\"a\":2}", "a (was 1, is 2)", 1},
         {"{\"a\":1}", "{\"a\":null}", "a (was 1, is null)", 1},
         {"{\"a\":1,\"gone\":2}", "{\"a\":1,\"new\":2}",
-         "new (was not there, is 2), gone (was 2, is not there)", 2},
+         "new (was unset, is 2), gone (was 2, is unset)", 2},
         {"{\"a\":[1,2]}", "{\"a\":[1]}", "a (was [1,2], is [1])", 1},
         {"{\"a\":[1]}", "{\"a\":[1,2]}", "a (was [1], is [1,2])", 1},
         {"{\"m\":{\"x\":{\"y\":1}}}", "{\"m\":{\"x\":{\"y\":1.0}}}", "", 0},
-        {"{\"m\":{\"x\":1}}", "{\"m\":{\"x\":1,\"y\":1}}", "m", 1},
-        {"{\"m\":{\"x\":1,\"y\":1}}", "{\"m\":{\"x\":1}}", "m", 1},
+        {"{\"m\":{\"x\":1}}", "{\"m\":{\"x\":1,\"y\":1}}", "m.y (was unset, is 1)", 1},
+        {"{\"m\":{\"x\":1,\"y\":1}}", "{\"m\":{\"x\":1}}", "m.y (was 1, is unset)", 1},
+        {"{\"m\":{\"x\":{\"y\":1,\"z\":[1]},\"u\":2}}",
+         "{\"m\":{\"x\":{\"y\":2,\"z\":[]},\"u\":2}}",
+         "m.x.y (was 1, is 2), m.x.z (was [1], is [])", 2},
+        {"{\"m\":{\"x\":1}}", "{\"m\":\"x\"}", "m (was {\"x\":1}, is \"x\")", 1},
         {"{\"a\":true,\"b\":\"s\"}", "{\"a\":false,\"b\":\"t\"}",
          "a (was true, is false), b (was \"s\", is \"t\")", 2},
         {"{\"a\":\"1\"}", "{\"a\":1.0}", "a (was \"1\", is 1.0)", 1},
@@ -672,7 +676,7 @@ static void test_compare(void **state)
         {"{}", "{\"optimizer.betas\":[0.9,0.5]}", "optimizer.betas (was [0.9,0.999], is [0.9,0.5])",
          1},
         {"{}", "{\"train.label\":0,\"train\":0}",
-         "train.label (was not there, is 0), train (was not there, is 0)", 2},
+         "train.label (was unset, is 0), train (was unset, is 0)", 2},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {

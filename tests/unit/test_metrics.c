@@ -9,11 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include <jansson.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "train/metrics.h"
@@ -100,8 +103,106 @@ static void test_lines(void **state)
     remove(dir);
 }
 
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+static void assert_text(const char *path, const char *want)
+{
+    char *text;
+    size_t bytes;
+    if (ku_os_slurp(path, 1 << 20, &text, &bytes) < 0)
+        fail_msg("%s: %s", path, ku_os_why());
+    assert_string_equal(text, want);
+    ku_free(text);
+}
+#define ROW(step) "{\"step\":" #step ",\"loss\":1}\n"
+#define VAL(step) "{\"step\":" #step ",\"val_loss\":2.5}\n"
+
+/* A resume moves lines of later steps aside, and loses none, however often it is resumed. */
+static void test_cut(void **state)
+{
+    char dir[] = "metrics-XXXXXX", path[64], aside[64];
+    static const struct kumi_result_metrics none = {.n = 0};
+    struct ku_metrics *m;
+    struct stat before, after;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    snprintf(aside, sizeof aside, "%s/metrics.cut.jsonl", dir);
+    write_text(path, ROW(1) "no line of ours\n" VAL(2) ROW(3) VAL(4) "{\"step\":5,\"lo");
+    assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
+    ku_metrics_eval(m, 2, 1, 2.5, &none); /* there already */
+    json_t *curve = ku_metrics_curve(m), *wanted = json_pack("[[i,f]]", 2, 2.5);
+    assert_true(json_equal(curve, wanted));
+    json_decref(curve);
+    json_decref(wanted);
+    ku_metrics_close(m);
+    assert_text(path, ROW(1) VAL(2));
+    static const char first[] =
+        "{\"cut_at_step\":2}\nno line of ours\n" ROW(3) VAL(4) "{\"step\":5,\"lo\n";
+    assert_text(aside, first);
+
+    assert_int_equal(ku_os_stat(path, &before), 0); /* nothing to cut: nothing is written */
+    assert_int_equal(ku_metrics_open(dir, 2, 1, 0, &m), KUMI_OK);
+    ku_metrics_close(m);
+    assert_int_equal(ku_os_stat(path, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    assert_text(aside, first);
+
+    assert_int_equal(ku_metrics_open(dir, 0, 1, 0, &m), KUMI_OK); /* afresh */
+    ku_metrics_close(m);
+    char all[300];
+    snprintf(all, sizeof all, "%s{\"cut_at_step\":0}\n" ROW(1) VAL(2), first);
+    assert_text(path, "");
+    assert_text(aside, all);
+    remove(path);
+    remove(aside);
+    remove(dir);
+}
+
+/* Killed at any system call: every line is in one of the two files. */
+static void test_cut_killed(void **state)
+{
+    static const char *const line[] = {ROW(1), ROW(2), ROW(3), VAL(3)};
+    char dir[] = "metrics-XXXXXX", path[64], aside[64];
+    int status = -1;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    snprintf(aside, sizeof aside, "%s/metrics.cut.jsonl", dir);
+    for (int n = 1; status != 0; n++) {
+        char fault[32], *kept, *cut = NULL;
+        size_t bytes;
+        assert_true(n < 60);
+        write_text(path, ROW(1) ROW(2) ROW(3) VAL(3));
+        remove(aside);
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            struct ku_metrics *m;
+            snprintf(fault, sizeof fault, "kill:%d", n);
+            ku_fault_set(fault);
+            _exit(-ku_metrics_open(dir, 1, 1, 0, &m));
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(ku_os_slurp(path, 1 << 20, &kept, &bytes), 0);
+        int has_aside = ku_os_slurp(aside, 1 << 20, &cut, &bytes) == 0;
+        for (int i = 0; i < 4; i++)
+            assert_true(strstr(kept, line[i]) || (has_aside && strstr(cut, line[i])));
+        ku_free(kept);
+        ku_free(cut);
+    }
+    assert_text(path, ROW(1));
+    assert_int_equal(ku_os_rmtree(dir), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_cut),
+                                       cmocka_unit_test(test_cut_killed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
