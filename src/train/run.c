@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/term.h"
 #include "ckpt/snapshot.h"
 #include "train/deepspeed.h"
 #include "train/agree.h"
@@ -96,7 +97,7 @@ static int find_checkpoint(struct run *r, char found[KU_CKPT_PATH_BYTES])
     if (status != KUMI_ENOCKPT)
         return status;
     if (r->o->resume == KU_RESUME_AUTO) {
-        fprintf(stderr, "kumi: %s: nothing to resume; starting afresh\n", r->dir.path);
+        ku_term_line("kumi: %s: nothing to resume; starting afresh", r->dir.path);
         return KUMI_OK;
     }
     return KU_ERR(
@@ -140,8 +141,8 @@ static int check_numerics(struct run *r, const json_t *was)
                    "--allow-change goes on all the same",
                    r->found, ku_str_get(&names));
     else if (n && is_first(r))
-        fprintf(stderr, "kumi: %s: changed: the bits do not continue those of the checkpoint\n",
-                ku_str_get(&names));
+        ku_term_line("kumi: %s: changed: the bits do not continue those of the checkpoint",
+                     ku_str_get(&names));
     ku_str_fini(&names);
     return status;
 }
@@ -178,7 +179,7 @@ static int check_origin(struct run *r)
     ku_origin_here(r->s.t->isa, r->s.data->fingerprint, &is);
     int status = ku_origin_compare(&r->was, &is, r->found, what);
     if (what[0] && is_first(r))
-        fprintf(stderr, "kumi: %s: the bits do not continue those of the checkpoint\n", what);
+        ku_term_line("kumi: %s: the bits do not continue those of the checkpoint", what);
     return r->o->allow_change ? KUMI_OK : status;
 }
 
@@ -237,23 +238,23 @@ static int prepare(struct run *r)
     ku_session_print_batch(&r->s, &batch);
     ku_str_add(&batch, ", ");
     ku_precision_print(&r->s.cfg, &batch);
-    fprintf(stderr, "kumi: %s: %lld parameters, %d ranks, %s on %s, %s\n",
-            r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
-            (long long)r->s.n_params, r->job->n, ku_str_get(&batch), ku_cpu_isa_name(r->s.t->isa),
-            r->dir.path);
+    ku_term_line("kumi: %s: %lld parameters, %d rank%s, %s on %s, %s",
+                 r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
+                 (long long)r->s.n_params, r->job->n, r->job->n == 1 ? "" : "s", ku_str_get(&batch),
+                 ku_cpu_isa_name(r->s.t->isa), r->dir.path);
     ku_str_fini(&batch);
     ku_session_print_recompute(&r->s, &batch);
     if (batch.bytes)
-        fprintf(stderr, "kumi: %s\n", ku_str_get(&batch));
+        ku_term_line("kumi: %s", ku_str_get(&batch));
     ku_str_fini(&batch);
     const struct ku_lr_scaling *scaling = &r->s.cfg.optimizer_lr_scaling;
     if (scaling->rule != KU_SCALING_NONE)
-        fprintf(stderr, "kumi: learning rate %g = %g x %s(%lld / %lld)\n",
-                r->s.cfg.optimizer_lr * ku_rule_lr_factor(&r->s.cfg, r->s.batch.global_batch),
-                r->s.cfg.optimizer_lr, scaling->rule == KU_SCALING_SQRT ? "sqrt" : "",
-                (long long)r->s.batch.global_batch, (long long)scaling->base_batch);
+        ku_term_line("kumi: learning rate %g = %g x %s(%lld / %lld)",
+                     r->s.cfg.optimizer_lr * ku_rule_lr_factor(&r->s.cfg, r->s.batch.global_batch),
+                     r->s.cfg.optimizer_lr, scaling->rule == KU_SCALING_SQRT ? "sqrt" : "",
+                     (long long)r->s.batch.global_batch, (long long)scaling->base_batch);
     if (r->found[0])
-        fprintf(stderr, "kumi: resumed %s at step %lld\n", r->found, (long long)r->step);
+        ku_term_line("kumi: resumed %s at step %lld", r->found, (long long)r->step);
     return KUMI_OK;
 }
 
@@ -707,7 +708,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
     struct kumi_error error = *ku_err_get();
     result->is_reported = status < 0;
     if (status == KUMI_ESTOPPED && is_first(&r))
-        fprintf(stderr, "kumi: %s\n", error.text);
+        ku_term_line("kumi: %s", error.text);
     else if (status < 0 && status != KUMI_ESTOPPED)
         status = ku_job_fail(job);
     ku_metrics_close(r.metrics);
