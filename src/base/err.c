@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 
+#include "base/term.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* One record a thread; the only mutable state of this file. */
 static _Thread_local struct kumi_error last;
@@ -65,8 +66,7 @@ void ku_err_print(void)
 {
     char line[sizeof last.text + 32];
     int bytes = snprintf(line, sizeof line, "kumi: error: %s\n", last.text);
-    ssize_t done = write(STDERR_FILENO, line, (size_t)bytes);
-    (void)done; /* nowhere left to say it */
+    ku_term_write(line, (size_t)bytes);
 }
 
 void ku_bug(const char *file, int line, const char *condition)
@@ -74,8 +74,7 @@ void ku_bug(const char *file, int line, const char *condition)
     char text[256];
     int bytes =
         snprintf(text, sizeof text, "kumi: bug: %s:%d: %s\n", file_name(file), line, condition);
-    ssize_t done = write(STDERR_FILENO, text, (size_t)bytes);
-    (void)done;
+    ku_term_write(text, (size_t)bytes);
     abort();
 }
 

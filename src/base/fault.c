@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/term.h"
 
 /* Set once before any other thread can be here, counted down by all. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -35,10 +36,10 @@ static enum ku_fault parse(const char *spec, long *n)
         if (*n >= 1 && *end == '\0')
             return table[i].kind;
     }
-    fprintf(stderr,
-            "kumi: KUMI_FAULT: %s: unknown; write mem:N, os:N, write:N, kill:N or bug:N, N from "
-            "1\n",
-            spec);
+    ku_term_line(
+        "kumi: KUMI_FAULT: %s: unknown; write mem:N, os:N, write:N, kill:N or bug:N, N from "
+        "1",
+        spec);
     return KU_FAULT_NONE;
 }
 

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/err.h"
+#include "base/term.h"
 
 static const char *const sub_name[KU_N_SUBS] = {
 #define X(upper, lower) #lower,
@@ -40,10 +40,9 @@ static void refuse(const char *word, size_t bytes, const char *what, const char 
         return;
     for (int i = 0; i < n; i++)
         at += snprintf(list + at, sizeof list - (size_t)at, " %s", names[i]);
-    fprintf(stderr,
-            "kumi: KUMI_LOG: %.*s: no such %s; there are%s%s; write \"info\" or "
-            "\"comm:debug,ckpt:info\"\n",
-            (int)(bytes < 80 ? bytes : 80), word, what, list, more);
+    ku_term_line("kumi: KUMI_LOG: %.*s: no such %s; there are%s%s; write \"info\" or "
+                 "\"comm:debug,ckpt:info\"",
+                 (int)(bytes < 80 ? bytes : 80), word, what, list, more);
 }
 
 static void set_one(const char *word, size_t bytes)
@@ -100,6 +99,5 @@ void ku_log_write(enum ku_log_sub sub, enum ku_log_level level, const char *form
     va_end(args);
     at += more < (int)sizeof line - at - 2 ? more : (int)sizeof line - at - 2;
     line[at++] = '\n';
-    ssize_t done = write(STDERR_FILENO, line, (size_t)at);
-    (void)done;
+    ku_term_write(line, (size_t)at);
 }

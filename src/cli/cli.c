@@ -8,24 +8,25 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/term.h"
 #include "kumi/launch.h"
 #include "kumi/run.h"
 
 int cli_usage(const char *format, ...)
 {
+    char text[1024];
     va_list args;
-    fputs("kumi: error: ", stderr);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fputc('\n', stderr);
+    ku_term_line("kumi: error: %s", text);
     return 2;
 }
 
 int cli_end(int status, int is_reported)
 {
     if (status < 0 && !is_reported)
-        fprintf(stderr, "kumi: error: %s\n", kumi_last_error()->text);
+        ku_term_line("kumi: error: %s", kumi_last_error()->text);
     return -status;
 }
 

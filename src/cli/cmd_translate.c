@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/str.h"
+#include "base/term.h"
 #include "cli/cli.h"
 #include "kumi/run.h"
 
@@ -73,9 +74,9 @@ static int translate(struct kumi_translate_options *o)
     else if (ku_os_write_full(STDOUT_FILENO, ku_str_get(&out), out.bytes) < 0)
         status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "translate: output: %s", ku_os_why());
     else if (speed.s > 0)
-        fprintf(stderr, "%lld sentences, %lld tokens, %.1f sentences/s, %.1f tokens/s\n",
-                (long long)speed.sentences, (long long)speed.tokens,
-                (double)speed.sentences / speed.s, (double)speed.tokens / speed.s);
+        ku_term_line("%lld sentences, %lld tokens, %.1f sentences/s, %.1f tokens/s",
+                     (long long)speed.sentences, (long long)speed.tokens,
+                     (double)speed.sentences / speed.s, (double)speed.tokens / speed.s);
 out:
     ku_free(line);
     ku_str_fini(&in);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/term.h"
 #include "train/commands.h"
 
 enum { PROGRESS_NS = 200000000 };
@@ -16,22 +16,24 @@ static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total
         return KUMI_OK;
     p->last_ns = now;
     p->has_line = 1;
+    char text[128];
     if (total_bytes)
-        fprintf(stderr, "\rkumi: %.60s: %5.1f %%\033[K", what,
-                100.0 * (double)done_bytes / (double)total_bytes);
+        snprintf(text, sizeof text, "kumi: %.60s: %5.1f %%", what,
+                 100.0 * (double)done_bytes / (double)total_bytes);
     else
-        fprintf(stderr, "\rkumi: %.60s: %.0f MiB\033[K", what, (double)done_bytes / (1 << 20));
+        snprintf(text, sizeof text, "kumi: %.60s: %.0f MiB", what, (double)done_bytes / (1 << 20));
+    ku_term_progress(text);
     return KUMI_OK;
 }
 
 struct ku_progress ku_progress_line_start(struct ku_progress_line *p)
 {
-    *p = (struct ku_progress_line){.is_terminal = isatty(STDERR_FILENO)};
+    *p = (struct ku_progress_line){.is_terminal = ku_term_is_on()};
     return (struct ku_progress){show, p};
 }
 
 void ku_progress_line_end(struct ku_progress_line *p)
 {
     if (p->has_line)
-        fputs("\r\033[K", stderr);
+        ku_term_clear();
 }

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/hjson.h"
 #include "base/mem.h"
+#include "base/term.h"
 #include "train/deepspeed_impl.h"
 
 #define DS_BLOCK(block, kind, gate)
@@ -460,6 +461,6 @@ void ku_deepspeed_warn(const struct ku_config *cfg)
     char at[KU_WHERE_BYTES];
     for (uint32_t i = 0; ds && i < ds->n_items; i++)
         if (ds->item[i].verdict == KU_DS_UNKNOWN)
-            fprintf(stderr, "kumi: %s: %s DeepSpeed ignores it, too\n",
-                    ku_ds_place(cfg, ds->item[i].spelled, at), ds->item[i].why);
+            ku_term_line("kumi: %s: %s DeepSpeed ignores it, too",
+                         ku_ds_place(cfg, ds->item[i].spelled, at), ds->item[i].why);
 }

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/str.h"
+#include "base/term.h"
 
 enum { MAX_KEPT = 4096, MAX_METRICS_BYTES = 1 << 30 };
 
@@ -126,7 +127,7 @@ int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
     m->every = 1;
     m->flops_per_token = flops_per_token;
     m->peak_flops = peak_flops;
-    m->is_terminal = isatty(STDERR_FILENO);
+    m->is_terminal = ku_term_is_on();
     m->curve = json_array();
     m->path = ku_asprintf("%s/metrics.jsonl", dir);
     if (m->path == NULL || m->curve == NULL)
@@ -150,6 +151,8 @@ void ku_metrics_close(struct ku_metrics *m)
 {
     if (m == NULL)
         return;
+    if (m->is_terminal)
+        ku_term_clear();
     if (m->fd >= 0)
         ku_os_close(m->fd);
     json_decref(m->curve);
@@ -221,18 +224,20 @@ static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, dou
     struct ku_str text = {0};
     if (isfinite(mfu))
         snprintf(share, sizeof share, "  mfu %.1f %%", 100 * mfu);
-    ku_str_add(&text, "%sstep %lld/%lld", m->is_terminal ? "\r" : "", (long long)l->step,
-               (long long)l->n_steps);
+    ku_str_add(&text, "step %lld/%lld", (long long)l->step, (long long)l->n_steps);
     if (l->samples)
         ku_str_add(&text, "  epoch %.2f", l->epoch);
     ku_str_add(&text, "  loss %.4f", l->loss);
     for (int i = 0; l->metrics && i < l->metrics->n; i++)
         ku_str_add(&text, "  %s %.4f", l->metrics->item[i].name, l->metrics->item[i].value);
-    ku_str_add(&text, "  lr %.2e  %.0f %s/s%s  %s left%s", l->lr, tps,
-               l->samples ? "samples" : "tok", share, duration(left_s, left),
-               m->is_terminal ? "   " : "\n");
-    if (!text.failed)
-        fwrite(text.text, 1, text.bytes, stderr);
+    ku_str_add(&text, "  lr %.2e  %.0f %s/s%s  %s left", l->lr, tps, l->samples ? "samples" : "tok",
+               share, duration(left_s, left));
+    if (text.failed)
+        ;
+    else if (m->is_terminal)
+        ku_term_progress(text.text);
+    else
+        ku_term_line("%s", text.text);
     ku_str_fini(&text);
 }
 
@@ -302,13 +307,11 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double va
         add_point(m, step, val_loss, json_incref(accuracy));
     }
     json_decref(accuracy);
-    ku_str_add(&text, "%sstep %lld  validation loss %.4f", m->is_terminal ? "\r" : "",
-               (long long)step, val_loss);
+    ku_str_add(&text, "step %lld  validation loss %.4f", (long long)step, val_loss);
     for (int i = 0; i < val->n; i++)
         ku_str_add(&text, "  %s %.4f", val->item[i].name, val->item[i].value);
-    ku_str_add(&text, "\n");
     if (!text.failed)
-        fwrite(text.text, 1, text.bytes, stderr);
+        ku_term_line("%s", text.text);
     ku_str_fini(&row);
     ku_str_fini(&text);
 }

@@ -60,7 +60,7 @@ static int find_nothing(const char *run, enum ku_resume how)
         return KU_ERR(KUMI_ENOCKPT,
                       "resume: %s: no checkpoint; start afresh with --overwrite, or --resume=auto",
                       run);
-    fprintf(stderr, "kumi: %s: no checkpoint to resume; starting afresh\n", run);
+    ku_term_line("kumi: %s: no checkpoint to resume; starting afresh", run);
     return KUMI_OK;
 }
 
@@ -93,8 +93,8 @@ int ku_resume_cut(const char *run, int64_t step)
     char *dir = ku_asprintf("%s/checkpoints", run), *to = ku_asprintf("%s/checkpoints.cut", run);
     int n = 0, status = dir && to ? ku_ckpt_place_aside(dir, step, to, &n) : KUMI_ENOMEM;
     if (n > 0)
-        fprintf(stderr, "kumi: %s: %d checkpoint%s of later steps moved to %s\n", run, n,
-                n == 1 ? "" : "s", to);
+        ku_term_line("kumi: %s: %d checkpoint%s of later steps moved to %s", run, n,
+                     n == 1 ? "" : "s", to);
     ku_free(dir);
     ku_free(to);
     return status;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/term.h"
 #include "train/pairs.h"
 
 char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
@@ -130,9 +131,8 @@ static int tidy(const struct ku_rundir *dir)
 {
     int n = put_back(dir);
     if (n > 0)
-        fprintf(stderr,
-                "kumi: %s: the run that an interrupted --overwrite had moved aside is back\n",
-                dir->path);
+        ku_term_line("kumi: %s: the run that an interrupted --overwrite had moved aside is back",
+                     dir->path);
     remove_deleted(dir);
     return n < 0 ? n : KUMI_OK;
 }
