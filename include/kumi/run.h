@@ -323,6 +323,25 @@ KUMI_API int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char 
                                    size_t *bytes);
 
 /*
+ * Writes the tokens of a text, as it comes, into a token file (llm.c's form; 2 bytes a token where
+ * the tokenizer has at most 65536, else 4), which data.train and data.val read. Memory is bounded
+ * by the longest word.
+ *
+ * Errors: KUMI_EINVAL: `to` does not end in .bin, or over 2^31 - 1 tokens; KUMI_EINPUT: tokenizer
+ * or text, or what read returned; KUMI_EBUSY: `to` exists; KUMI_ESTORAGE, ENOMEM.
+ */
+struct kumi_token_file_options {
+    const char *tokenizer; /* "byte", a directory, or a tokenizer.json */
+    const char *to;        /* FILE.bin */
+    int overwrite;         /* 1: a file of that name is replaced when the new one is whole */
+    /* The next bytes of the text, at most `bytes`: how many, 0 at its end, below 0: errno says why
+     * not. */
+    int64_t (*read)(void *ctx, void *data, size_t bytes);
+    void *ctx;
+};
+KUMI_API int kumi_tokenizer_write(const struct kumi_token_file_options *options, int64_t *n_tokens);
+
+/*
  * Learns a byte-level BPE from text files and writes a tokenizer.json: the one that Hugging Face's
  * ByteLevelBPETokenizer learns from them, byte for byte.
  *

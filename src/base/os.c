@@ -395,44 +395,6 @@ fail:
     return -1;
 }
 
-static int write_and_sync(const char *path, const void *data, size_t bytes)
-{
-    int fd = ku_os_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (fd < 0)
-        return -1;
-    int result = ku_os_write_full(fd, data, bytes);
-    if (result == 0)
-        result = ku_os_fsync(fd);
-    int saved = errno;
-    if (ku_os_close(fd) < 0 && result == 0)
-        return -1;
-    errno = saved;
-    return result;
-}
-
-int ku_os_replace(const char *path, const void *data, size_t bytes)
-{
-    char *temp = ku_asprintf("%s.tmp.%d", path, (int)getpid()), *folder = ku_strdup(path);
-    int result = -1, saved = ENOMEM;
-    if (temp && folder) {
-        char *slash = strrchr(folder, '/');
-        if (slash)
-            slash[slash == folder] = '\0';
-        result = write_and_sync(temp, data, bytes);
-        if (result == 0)
-            result = ku_os_rename(temp, path);
-        if (result == 0)
-            result = ku_os_fsync_dir(slash ? folder : ".");
-        saved = errno;
-        if (result < 0)
-            unlink(temp);
-    }
-    ku_free(temp);
-    ku_free(folder);
-    errno = saved;
-    return result;
-}
-
 int ku_os_status(int otherwise)
 {
     return errno == ENOMEM ? KUMI_ENOMEM : otherwise;

@@ -63,6 +63,16 @@ int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes);
 /* Replaces `path` by these bytes in one step: temporary file beside it, fsync, rename, fsync of the
  * folder. */
 int ku_os_replace(const char *path, const void *data, size_t bytes);
+/*
+ * Makes "<path>.kumi-tmp-<8 hex digits>", a folder or an empty file, to be renamed to path when it
+ * is whole. The descriptor holds its lock: close it after the rename. Returns it, or -1.
+ *
+ *   name   ku_malloc memory
+ */
+int ku_os_temporary(const char *path, int is_folder, char **name);
+/* Removes what processes that are gone left under such names of path. Never fails: what cannot be
+ * removed stays. */
+void ku_os_temporary_clean(const char *path);
 
 const char *ku_os_why(void);     /* errno in words */
 int ku_os_status(int otherwise); /* KUMI_ENOMEM when errno says so */

@@ -142,6 +142,16 @@ static int is_there(const char *dir, const char *name)
     return result;
 }
 
+static int check_exists(const char *dir)
+{
+    const int found = is_there(dir, ".");
+    return found ? found < 0 ? found : KUMI_OK
+                 : KU_ERR(KUMI_ENOCKPT,
+                          "checkpoint: %s: there is no such directory; give a run, its checkpoints "
+                          "or one of them",
+                          dir);
+}
+
 /* The folder with the snapshots of a run, or of what is that folder itself. */
 static int folder_of(const char *dir, char **folder)
 {
@@ -214,6 +224,7 @@ int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c)
         return KUMI_OK;
     }
     char *folder;
+    KU_TRY(check_exists(dir));
     KU_TRY(folder_of(dir, &folder));
     int status = find_in(folder, before, c);
     ku_free(folder);
@@ -244,6 +255,7 @@ int ku_ckpt_list(const char *dir, struct ku_ckpt_entry **entries, int *n_entries
     int64_t *steps = NULL;
     struct ku_ckpt_entry *e = NULL;
     int status, n = 0;
+    KU_TRY(check_exists(dir));
     KU_TRY(folder_of(dir, &folder));
     KU_TRY_OUT(ku_ckpt_place_list(folder, &steps, &n));
     e = ku_calloc((size_t)n + 1, sizeof *e);

@@ -163,18 +163,24 @@ static int write_all(struct writer *x, uint64_t shard_bytes, const char *config)
 static int write_beside(struct writer *x, const char *dir, uint64_t shard_bytes, const char *config)
 {
     struct stat info;
+    char *temporary;
     if (ku_os_stat(dir, &info) == 0)
         return KU_ERR(KUMI_EBUSY, "weights: %s: it exists; name a new folder", dir);
-    if (ku_os_mkdir(x->dir, 0777) < 0)
-        return failed(x->dir);
+    ku_os_temporary_clean(dir);
+    int lock_fd = ku_os_temporary(dir, 1, &temporary);
+    if (lock_fd < 0)
+        return failed(dir);
+    x->dir = temporary;
     int status = write_all(x, shard_bytes, config);
-    if (status == KUMI_OK && ku_os_rename(x->dir, dir) < 0)
+    if (status == KUMI_OK && ku_os_rename(temporary, dir) < 0)
         status = failed(dir);
     if (status < 0) {
         const struct kumi_error e = *ku_err_get();
-        ku_os_rmtree(x->dir);
+        ku_os_rmtree(temporary);
         ku_err_put(&e);
     }
+    ku_os_close(lock_fd);
+    ku_free(temporary);
     return status;
 }
 
@@ -186,8 +192,6 @@ int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtyp
     while (bytes > 1 && dir[bytes - 1] == '/')
         bytes--;
     char *final = ku_asprintf("%.*s", (int)bytes, dir);
-    char *temporary = ku_asprintf("%.*s.tmp", (int)bytes, dir);
-    x.dir = temporary;
     x.order = ku_calloc((size_t)w->n + 1, sizeof *x.order);
     x.shard = ku_calloc((size_t)w->n + 1, sizeof *x.shard);
     x.in = ku_malloc((size_t)PIECE_COUNT * WIDEST);
@@ -195,7 +199,7 @@ int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtyp
     for (int i = 0; i < w->n; i++)
         if (dtype != KUMI_N_DTYPES && ku_dtype_is_float(w->tensor[i].dtype))
             w->tensor[i].dtype = dtype;
-    int status = final && temporary && x.order && x.shard && x.in && x.out ? KUMI_OK : KUMI_ENOMEM;
+    int status = final && x.order && x.shard && x.in && x.out ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status = write_beside(&x, final, shard_bytes, config);
     if (status == KUMI_OK)
@@ -205,6 +209,5 @@ int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtyp
     ku_free(x.shard);
     ku_free(x.order);
     ku_free(final);
-    ku_free(temporary);
     return status;
 }

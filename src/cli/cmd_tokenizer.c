@@ -45,15 +45,35 @@ static int convert(const char *where, int is_encode)
     return code;
 }
 
+static int64_t read_piece(void *ctx, void *data, size_t bytes)
+{
+    (void)ctx;
+    return ku_os_read(STDIN_FILENO, data, bytes);
+}
+
+/* Standard input to a token file. */
+static int write_tokens(const char *where, const char *to, int overwrite)
+{
+    const struct kumi_token_file_options o = {
+        .tokenizer = where, .to = to, .overwrite = overwrite, .read = read_piece};
+    int64_t n = 0;
+    int status = kumi_tokenizer_write(&o, &n);
+    if (status == KUMI_OK)
+        printf("%s: %lld tokens\n", to, (long long)n);
+    return cli_end(status, 0);
+}
+
 int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
 {
     struct cli_args args;
     struct cli_list special = {0};
-    const char *where = NULL, *out = NULL;
+    const char *where = NULL, *out = NULL, *to = NULL;
     int64_t vocab = 0, frequency = 0;
-    int as_json = 0;
+    int as_json = 0, overwrite = 0;
     const struct cli_option option[] = {
         {"tokenizer", CLI_TEXT, "byte, a directory, or a tokenizer.json", &where},
+        {"to", CLI_TEXT, "encode: a *.bin token file, in place of numbers on stdout", &to},
+        {"overwrite", CLI_FLAG, "encode: --to replaces a file of that name", &overwrite},
         {"vocab", CLI_INT, "train: tokens in all; default 30000", &vocab},
         {"min-frequency", CLI_INT, "train: least count of a pair that is merged; default 2",
          &frequency},
@@ -71,11 +91,14 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
         code = cli_usage("kumi tokenizer: %s: usage: %s", verb, self->usage);
     else if (!is_train && !where)
         code = cli_usage("kumi tokenizer: --tokenizer is missing; usage: %s", self->usage);
-    else if (is_train ? where != NULL : has_train_option || args.n > 1)
+    else if ((is_train ? where != NULL : has_train_option || args.n > 1) || (to && !is_encode) ||
+             (overwrite && !to))
         code = cli_usage("kumi tokenizer: %s: an option or argument that is not its own; usage: %s",
                          verb, self->usage);
     else if (vocab < 0 || frequency < 0)
         code = cli_usage("kumi tokenizer train: --vocab and --min-frequency are above 0");
+    else if (to)
+        code = write_tokens(where, to, overwrite);
     else if (!is_train)
         code = convert(where, is_encode);
     else {

@@ -171,6 +171,9 @@ int64_t ku_jsonl_n_cut(const struct ku_data *d)
 struct encoding {
     struct ku_line_feed feed;
     int64_t vocab_count;
+    struct ku_tokenizer *tokenizer; /* NULL: documents are tokens, not texts */
+    int64_t separator;              /* -1: none */
+    struct ku_tokens ids;           /* of a text */
 };
 
 static int refuse(const struct encoding *e, const char *what)
@@ -205,7 +208,9 @@ static int encode_doc(const struct encoding *e, json_t *doc, struct ku_tokens *o
     size_t n = json_array_size(ids);
     uint32_t *to;
     if (!json_is_array(ids))
-        return refuse(e, "no input_ids; a line is {\"input_ids\": [..], \"labels\": [..]}");
+        return refuse(e,
+                      "no input_ids; a line is {\"input_ids\": [..], \"labels\": [..]}, or in all "
+                      "lines of a file {\"text\": \"..\"}");
     if (labels && (!json_is_array(labels) || json_array_size(labels) != n)) {
         char text[96];
         snprintf(text, sizeof text, "%zu input_ids, %zu labels; give equally many", n,
@@ -232,9 +237,46 @@ static int encode_doc(const struct encoding *e, json_t *doc, struct ku_tokens *o
     return KUMI_OK;
 }
 
+/* The tokens of a text, all of them to be learnt. */
+static int encode_text(struct encoding *e, json_t *doc, struct ku_tokens *out)
+{
+    json_t *text = json_object_get(doc, "text");
+    struct ku_tokens *ids = &e->ids;
+    if (!json_is_string(text))
+        return refuse(
+            e, "no text, which the first line has; all lines of a file have {\"text\": \"..\"}");
+    ids->count = 0;
+    int status =
+        ku_tokenizer_encode(e->tokenizer, json_string_value(text), json_string_length(text), ids);
+    if (status == KUMI_EINPUT) {
+        struct kumi_error error = *ku_err_get();
+        return refuse(e, error.text);
+    }
+    KU_TRY(status);
+    if (e->separator >= 0) {
+        KU_TRY(ku_tokens_reserve(ids, 1));
+        ids->id[ids->count++] = (uint32_t)e->separator;
+    }
+    for (size_t i = 0; i < ids->count; i++)
+        if (ids->id[i] >= e->vocab_count)
+            return KU_ERR(KUMI_EINPUT,
+                          "data: %s:%lld: token %u of data.tokenizer; the model's vocabulary has "
+                          "%lld (model.vocab_size)",
+                          e->feed.path, (long long)e->feed.line, ids->id[i],
+                          (long long)e->vocab_count);
+    if (ids->count < 2)
+        return KUMI_OK;
+    KU_TRY(ku_tokens_reserve(out, 2 * (ids->count - 1)));
+    for (size_t i = 0; i + 1 < ids->count; i++) {
+        out->id[out->count++] = ids->id[i] | (i == 0 ? FIRST : 0);
+        out->id[out->count++] = ids->id[i + 1] + 1;
+    }
+    return KUMI_OK;
+}
+
 static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_tokens *out)
 {
-    const struct encoding *e = ctx;
+    struct encoding *e = ctx;
     struct ku_json doc;
     if (bytes == 0)
         return KUMI_OK;
@@ -245,7 +287,7 @@ static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_toke
                       error.text);
     }
     KU_TRY(status);
-    status = encode_doc(e, doc.root, out);
+    status = e->tokenizer ? encode_text(e, doc.root, out) : encode_doc(e, doc.root, out);
     ku_json_fini(&doc);
     return status;
 }
@@ -255,9 +297,52 @@ static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_toke
 struct opening {
     const struct ku_jsonl_opts *opts;
     struct jsonl *jsonl;
-    struct stream *stream; /* that files are added to */
+    struct stream *stream;          /* that files are added to */
+    struct ku_tokenizer *tokenizer; /* NULL until a text needs one */
+    int64_t separator;              /* its; -1: none */
     char *cache;
 };
+
+static int is_blank(const char *line, size_t bytes)
+{
+    while (bytes > 0 && strchr(" \t\r", line[bytes - 1]))
+        bytes--;
+    return bytes == 0;
+}
+
+/* Whether the first document of a file is a text. What is wrong with it is said when it is read. */
+static int begins_with_text(const char *name, int *is_text)
+{
+    struct ku_lines *lines;
+    struct ku_json doc;
+    const char *line;
+    size_t bytes = 0;
+    int found;
+    *is_text = 0;
+    KU_TRY(ku_lines_open(name, 0, &lines));
+    do
+        found = ku_lines_next(lines, &line, &bytes);
+    while (found > 0 && is_blank(line, bytes));
+    int status = found > 0 ? ku_json_parse("line", line, bytes, &doc) : found;
+    if (found > 0 && status == KUMI_OK) {
+        *is_text = json_object_get(doc.root, "text") && !json_object_get(doc.root, "input_ids");
+        ku_json_fini(&doc);
+    }
+    ku_lines_close(lines);
+    return status == KUMI_ENOMEM ? status : KUMI_OK;
+}
+
+static int open_tokenizer(struct opening *o)
+{
+    uint32_t id;
+    if (o->tokenizer)
+        return KUMI_OK;
+    KU_TRY(ku_tokenizer_open(o->opts->tokenizer ? o->opts->tokenizer : "byte", &o->tokenizer));
+    o->separator = o->opts->separator ? *o->opts->separator : -1;
+    if (o->separator < 0 && ku_tokenizer_end_of_text(o->tokenizer, &id))
+        o->separator = id;
+    return KUMI_OK;
+}
 
 static int add_file(void *ctx, const char *name)
 {
@@ -269,14 +354,25 @@ static int add_file(void *ctx, const char *name)
     struct file *f = &s->file[s->n];
     struct encoding e = {.feed = {.path = name, .each = encode_line},
                          .vocab_count = o->opts->vocab_count};
-    char fingerprint[64];
+    char fingerprint[160];
+    int is_text;
     e.feed.ctx = &e;
     snprintf(fingerprint, sizeof fingerprint, "jsonl 1 %lld", (long long)o->opts->vocab_count);
+    KU_TRY(begins_with_text(name, &is_text));
+    if (is_text) {
+        KU_TRY(open_tokenizer(o));
+        e.tokenizer = o->tokenizer;
+        e.separator = o->separator;
+        snprintf(fingerprint, sizeof fingerprint, "jsonl text 1 %lld %lld %s",
+                 (long long)o->opts->vocab_count, (long long)o->separator,
+                 ku_tokenizer_fingerprint(o->tokenizer));
+    }
     struct ku_encoder encoder = {&e.feed,      fingerprint,         (int64_t)UINT32_MAX + 1,
                                  ku_line_feed, ku_line_feed_finish, ku_line_feed_reset};
     f->source.fd = -1;
     int status = ku_source_encode(name, &encoder, o->cache, &o->opts->progress, &f->source);
     ku_line_feed_fini(&e.feed);
+    ku_tokens_fini(&e.ids);
     KU_TRY(status);
     f->first = s->n_positions;
     s->n_positions += f->source.count / 2;
@@ -416,6 +512,7 @@ int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
         status = make_splits(x, opts);
     if (status == KUMI_OK)
         status = make_fingerprint(x);
+    ku_tokenizer_destroy(o.tokenizer);
     ku_free(o.cache);
     if (status < 0) {
         jsonl_destroy(&x->data);

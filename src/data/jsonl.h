@@ -5,11 +5,15 @@
 #include "data/data.h"
 
 /*
- * Documents of tokens as data: files of one JSON object a line, {"input_ids": [..], "labels":
- * [..]}. labels has the length of input_ids, -100 where nothing is to be learnt; without it labels
- * are the input_ids. Other members are not looked at. As Hugging Face's models do, position k
- * learns labels[k + 1]; so a document of n tokens has n - 1 positions, and the last token is only a
- * label. Files are read once, into the cache, as text is.
+ * Documents as data: files of one JSON object a line. The first line says which form a file has:
+ *
+ *     {"input_ids": [..], "labels": [..]}   labels has the length of input_ids, -100 where nothing
+ *                                           is to be learnt; without it labels are the input_ids
+ *     {"text": ".."}                        the tokenizer's tokens and the separator, all learnt
+ *
+ * Other members are not looked at. As Hugging Face's models do, position k learns labels[k + 1]; so
+ * a document of n tokens has n - 1 positions, and the last token is only a label. A text of fewer
+ * than two tokens has none and is passed over. Files are read once, into the cache, as text is.
  *
  * Ports of a sample, i32 [T]:
  *
@@ -29,6 +33,8 @@ struct ku_jsonl_opts {
     const char *const *val;   /* n_val 0: the last val_fraction of train's samples */
     int n_val;
     double val_fraction;        /* in [0, 1); 0: no validation split */
+    const char *tokenizer;      /* of texts, as ku_tokenizer_open; NULL: "byte" */
+    const int64_t *separator;   /* that ends a text; NULL: the tokenizer's end of text, if any */
     const char *cache;          /* folder; NULL: as ku_source_cache */
     int64_t seq_len;            /* T, 1 to KU_SEQ_LEN_MAX */
     int64_t vocab_count;        /* 1 to 2^31 */
@@ -40,8 +46,8 @@ struct ku_jsonl_opts {
 /*
  * Memory: that of the files' names; without pack also 8 bytes a document.
  * Owns: *out, until ku_data_destroy. Blocks: while another rank reads the same file.
- * Errors: EINPUT with file:line (no JSON, no input_ids, unequal lengths, a token outside the
- * vocabulary, fewer than two tokens), EINVAL, ENOMEM.
+ * Errors: EINPUT with file:line (no JSON, neither input_ids nor text, unequal lengths, a token
+ * outside the vocabulary, fewer than two tokens), EINVAL, ENOMEM.
  */
 int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out);
 /* Documents that were cut, over both splits. */

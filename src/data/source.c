@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "data/text.h"
+#include "data/token_file.h"
 
 #include <endian.h>
 #include <fcntl.h>
@@ -13,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* llm.c's token files: int32[256], little endian: magic, version, count of tokens. */
-enum { LLMC_MAGIC = 20240520, LLMC_VERSION = 1, LLMC_HEADER_BYTES = 1024 };
 /* A file's identity is its length and so many of its 4 KiB blocks, spread evenly: no start reads
  * all data. */
 enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
@@ -182,28 +181,34 @@ int ku_source_bytes(const char *name, struct ku_source *out)
     return make(name, fd, 1, 0, bytes, out);
 }
 
-/* 1 if the file begins with llm.c's header, which then has to be right; 0; or an error. */
-static int is_llmc(int fd, const char *name, uint64_t bytes)
+/* Bytes of a token if the file begins with one of llm.c's headers, which then has to be right; 0;
+ * or an error. */
+static int llmc_token_bytes(int fd, const char *name, uint64_t bytes)
 {
     int32_t header[3];
-    if (bytes < LLMC_HEADER_BYTES)
+    const struct ku_token_form *form = NULL;
+    if (bytes < KU_TOKEN_HEADER_BYTES)
         return 0;
     KU_TRY(read_exactly(fd, name, header, sizeof header, 0));
     int32_t magic = (int32_t)le32toh((uint32_t)header[0]),
             version = (int32_t)le32toh((uint32_t)header[1]);
     uint32_t count = le32toh((uint32_t)header[2]);
-    if (magic != LLMC_MAGIC)
+    for (int i = 0; i < KU_N_TOKEN_FORMS; i++)
+        if (magic == ku_token_forms[i].magic)
+            form = &ku_token_forms[i];
+    if (form == NULL)
         return 0;
-    if (version != LLMC_VERSION)
+    if (version != form->version)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s: llm.c token file of version %d; kumi reads version %d", name,
-                      version, LLMC_VERSION);
-    if ((bytes - LLMC_HEADER_BYTES) % 2 != 0 || (bytes - LLMC_HEADER_BYTES) / 2 != count)
-        return KU_ERR(
-            KUMI_EINPUT,
-            "data: %s: header counts %u tokens, the file has room for %llu.%d; write it again",
-            name, count, (unsigned long long)(bytes - LLMC_HEADER_BYTES) / 2, bytes % 2 ? 5 : 0);
-    return 1;
+                      version, form->version);
+    const uint64_t width = (uint64_t)form->token_bytes, data = bytes - KU_TOKEN_HEADER_BYTES;
+    if (data % width != 0 || data / width != count)
+        return KU_ERR(KUMI_EINPUT,
+                      "data: %s: its header counts %u tokens of %d bytes, %llu bytes follow; write "
+                      "it again",
+                      name, count, form->token_bytes, (unsigned long long)data);
+    return form->token_bytes;
 }
 
 int ku_source_bin(const char *name, const char *format, struct ku_source *out)
@@ -216,9 +221,9 @@ int ku_source_bin(const char *name, const char *format, struct ku_source *out)
     if (token_bytes < 0)
         return KU_ERR(KUMI_EINVAL, "token files: data.format: '%s'; give u16 or u32", format);
     KU_TRY(ku_source_open_file(name, &fd, &bytes));
-    int llmc = is_llmc(fd, name, bytes), status = llmc;
+    int llmc = llmc_token_bytes(fd, name, bytes), status = llmc;
     if (llmc > 0)
-        token_bytes = 2;
+        token_bytes = llmc;
     else if (llmc == 0 && token_bytes == 0)
         status = KU_ERR(KUMI_EINPUT,
                         "data: %s: no llm.c header; say what it holds with data.format: u16 or u32",
@@ -228,7 +233,7 @@ int ku_source_bin(const char *name, const char *format, struct ku_source *out)
             KU_ERR(KUMI_EINPUT,
                    "data: %s: %llu bytes are no whole number of %s; correct file or data.format",
                    name, (unsigned long long)bytes, format);
-    uint64_t at = llmc > 0 ? LLMC_HEADER_BYTES : 0;
+    uint64_t at = llmc > 0 ? KU_TOKEN_HEADER_BYTES : 0;
     if (status >= 0 && bytes == at)
         status = KU_ERR(KUMI_EINPUT, "data: %s: no tokens behind the header; write it again", name);
     if (status < 0) {

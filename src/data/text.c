@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "data/source.h"
@@ -14,7 +15,12 @@
 
 /* Files beyond the first so many are opened for each read (3 us), so that no job runs out of
  * descriptors. */
-enum { OPEN_FILES_MAX = 256, FILES_MAX = 1 << 20, VERIFY_STEP_BYTES = 1 << 20 };
+enum {
+    OPEN_FILES_MAX = 256,
+    FILES_MAX = 1 << 20,
+    VERIFY_STEP_BYTES = 1 << 20,
+    LOOK_TOKENS = 1 << 20, /* in which a separator is expected: some ms of reading */
+};
 static const double SAMPLES_MAX = 1e15; /* of an epoch */
 
 /* Files as one sequence: source[i] holds tokens [start[i],
@@ -324,6 +330,28 @@ static int make_splits(struct text *x, const struct ku_text_opts *o)
     return o->weight ? weigh(x, o) : KUMI_OK;
 }
 
+/* Without a separator every sample is one document, and segments have no effect: that is said. */
+static int check_separator(const struct text *x)
+{
+    const struct stream *s = &x->stream[0];
+    int64_t count = s->start[s->n] < LOOK_TOKENS ? s->start[s->n] : LOOK_TOKENS;
+    uint32_t chunk[KU_SOURCE_CHUNK];
+    for (int64_t at = 0; at < count; at += KU_SOURCE_CHUNK) {
+        int n = count - at < KU_SOURCE_CHUNK ? (int)(count - at) : KU_SOURCE_CHUNK;
+        KU_TRY(stream_read(s, at, n, INT64_MAX, chunk));
+        for (int i = 0; i < n; i++)
+            if (chunk[i] == x->separator)
+                return KUMI_OK;
+    }
+    if (ku_err_get_rank() <= 0)
+        KU_LOG(DATA, WARN,
+               "%s%s: no token %lld (data.separator) among the first %lld: data.segments separates "
+               "no documents there",
+               s->source[0].name, s->n > 1 ? " and others" : "", (long long)x->separator,
+               (long long)count);
+    return KUMI_OK;
+}
+
 /* Over the files, split by split; then what weights and documents add to it. */
 static int make_fingerprint(struct text *x, int is_weighted)
 {
@@ -390,6 +418,8 @@ int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out)
         status = make_splits(x, opts);
     if (status == KUMI_OK)
         status = make_fingerprint(x, opts->weight != NULL);
+    if (status == KUMI_OK && x->separator >= 0)
+        status = check_separator(x);
     ku_tokenizer_destroy(o.tokenizer);
     ku_free(o.cache);
     if (status < 0) {

@@ -331,6 +331,19 @@ int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *
     return t->bpe ? ku_bpe_find(t->bpe, text, bytes, id) : 0;
 }
 
+int ku_tokenizer_end_of_text(const struct ku_tokenizer *t, uint32_t *id)
+{
+    static const char *const known[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+    if (t->end >= 0) {
+        *id = (uint32_t)t->end;
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (ku_tokenizer_find(t, known[i], id))
+            return 1;
+    return 0;
+}
+
 const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t)
 {
     return t->fingerprint;
@@ -356,14 +369,14 @@ static int load(struct ku_tokenizer *t, const char *where)
                       "tokenizer: %s: %s; give \"byte\", a directory or a tokenizer.json", where,
                       ku_os_why());
     if (!S_ISDIR(st.st_mode))
-        return ku_tokenizer_load_json(t, where);
+        return ku_tokenizer_load_json(t, NULL, where);
     if (join(where, "tokenizer.json", a, sizeof a))
-        return ku_tokenizer_load_json(t, a);
+        return ku_tokenizer_load_json(t, where, a);
     for (int i = 0; i < 2; i++) {
         int has_vocab = join(where, pair[i][0], a, sizeof a),
             has_merges = join(where, pair[i][1], b, sizeof b);
         if (has_vocab && has_merges)
-            return ku_tokenizer_load_pair(t, a, b);
+            return ku_tokenizer_load_pair(t, where, a, b);
         if (has_vocab || has_merges)
             return KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s without %s; add it", where,
                           pair[i][!has_vocab], pair[i][has_vocab]);
@@ -382,6 +395,7 @@ int ku_tokenizer_open(const char *where, struct ku_tokenizer **out)
     t->is_start = 1;
     t->prefix_stage = -1;
     t->added_bytes_max = 1;
+    t->end = -1;
     int status = KUMI_OK;
     if (strcmp(where, "byte") == 0)
         memcpy(t->fingerprint, "byte", sizeof "byte");
@@ -407,6 +421,7 @@ void ku_tokenizer_destroy(struct ku_tokenizer *t)
             ku_free(t->added[i].added[j].data);
         ku_free(t->added[i].added);
     }
+    ku_str_fini(&t->special);
     ku_free(t->window);
     ku_free(t->scratch);
     ku_free(t);

@@ -11,15 +11,15 @@
  * Text to tokens and back. Two kinds behind one interface: "byte" (a token is a byte) and
  * byte-level BPE, read from a directory with OpenAI's encoder.json + vocab.bpe, Hugging Face's
  * vocab.json + merges.txt or tokenizer.json (which wins where it lies beside the others), or from a
- * *.json file of the last kind.
+ * *.json file of the last kind. Special tokens of a directory are those of tokenizer_config.json,
+ * special_tokens_map.json and added_tokens.json, and GPT-2's "<|endoftext|>".
  *
  * What is exact: GPT-2's pattern with Unicode properties, White_Space as \s. Letters and numbers
  * are those of the PCRE2 that kumi is linked with (Debian 12: Unicode 14). Bytes that are no UTF-8
  * stand apart: a run of them is one word, the text on either side is cut as though it ended there;
  * so decode(encode(x)) = x for all x, except that a tokenizer.json with add_prefix_space gives the
- * blank that it puts in front. The two-file forms know no special tokens ("<|endoftext|>" in a text
- * is encoded as its letters); added tokens of tokenizer.json are found in the text as Hugging Face
- * finds them. Nothing is put around a text (no post-processor).
+ * blank that it puts in front. Special and added tokens are found in the text as Hugging Face finds
+ * them. Nothing is put around a text (no post-processor).
  *
  * Threads: a tokenizer holds a window and a cache of words, so one thread at a time; each thread
  * opens its own.
@@ -49,6 +49,9 @@ int ku_tokenizer_is_byte(const struct ku_tokenizer *t);
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t);
 /* The token that a text spells: an added one, or one of the vocabulary. 1 and the id, or 0. */
 int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id);
+/* The token that ends a text: the eos_token of the directory's files, else "<|endoftext|>",
+ * "<|end_of_text|>" or "</s>", the first that there is. 1 and the id, or 0. */
+int ku_tokenizer_end_of_text(const struct ku_tokenizer *t, uint32_t *id);
 /* "byte", or 64 hex digits over everything that decides a token: vocabulary, merges, patterns,
  * added tokens. Borrowed. */
 const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t);

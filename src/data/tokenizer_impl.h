@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TOKENIZER_IMPL_H
 #define KU_DATA_TOKENIZER_IMPL_H
 
+#include "base/json.h"
 #include "data/bpe.h"
 #include "data/words.h"
 #include "data/tokenizer.h"
@@ -33,6 +34,8 @@ struct ku_tokenizer {
      * might change. */
     struct ku_added_set added[2];
     size_t added_bytes_max; /* of the longest, at least 1 */
+    int64_t end;            /* the token that ends a text; -1: the files name none */
+    struct ku_str special;  /* what the files beside a vocabulary add, for the fingerprint */
     char fingerprint[65];
 
     /* The window: text that is fed and not yet cut. One byte before it takes the blank of
@@ -45,9 +48,21 @@ struct ku_tokenizer {
     size_t cap_scratch;
 };
 
-/* Fill bpe, stages, added tokens and fingerprint from files. Errors: as ku_tokenizer_open; t is
- * then partly filled. */
-int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *vocab_path, const char *merges_path);
-int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *path);
+/* Fill bpe, stages, added tokens and fingerprint from files. dir: whose special tokens are read
+ * too; NULL: none. Errors: as ku_tokenizer_open; t is then partly filled. */
+int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *dir, const char *vocab_path,
+                           const char *merges_path);
+int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const char *path);
+/* The tokens that the files beside a vocabulary name, before the fingerprint is made. is_pair:
+ * there is no tokenizer.json. */
+int ku_tokenizer_load_special(struct ku_tokenizer *t, const char *dir, int is_pair);
+
+/* Shared by the loaders. */
+int ku_tokenizer_read_json(const char *path, struct ku_json *doc);
+/* EINPUT "tokenizer: <path>: <part>: <value>; kumi takes <instead>". */
+int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead);
+/* A token that is found in texts as a whole: a string, or an object with content and flags. */
+int ku_tokenizer_add(struct ku_tokenizer *t, const char *path, const char *key, json_t *entry,
+                     int64_t id);
 
 #endif

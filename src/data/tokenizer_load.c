@@ -29,7 +29,7 @@ static int as_input(int status)
     return KU_ERR(KUMI_EINPUT, "%s", e.text);
 }
 
-static int read_json(const char *path, struct ku_json *doc)
+int ku_tokenizer_read_json(const char *path, struct ku_json *doc)
 {
     char *text;
     size_t bytes;
@@ -157,6 +157,14 @@ static int add_stage(struct ku_tokenizer *t, const char *path, const char *patte
     return KUMI_OK;
 }
 
+static int by_length(const void *a, const void *b)
+{
+    const struct ku_added *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    return memcmp(x->data, y->data, x->bytes);
+}
+
 /* Ends the loading: the fingerprint covers vocabulary, merges, `rules` (how text is cut) and added
  * tokens. */
 static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
@@ -164,22 +172,28 @@ static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
     unsigned char digest[32];
     struct ku_sha256 h;
     KU_TRY(ku_bpe_seal(t->bpe, digest));
+    for (int i = 0; i < 2; i++)
+        if (t->added[i].n > 1)
+            qsort(t->added[i].added, t->added[i].n, sizeof *t->added[i].added, by_length);
     KU_TRY(ku_sha256_init(&h));
     ku_sha256_update(&h, digest, sizeof digest);
     ku_sha256_update(&h, rules, rules_bytes);
+    ku_sha256_update(&h, ku_str_get(&t->special), t->special.bytes);
     ku_sha256_final(&h, digest);
     ku_sha256_hex(digest, t->fingerprint);
-    return KUMI_OK;
+    return t->special.failed ? KUMI_ENOMEM : KUMI_OK;
 }
 
-int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *vocab_path, const char *merges_path)
+int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *dir, const char *vocab_path,
+                           const char *merges_path)
 {
     struct ku_json doc = {0};
     int status;
-    KU_TRY(read_json(vocab_path, &doc));
+    KU_TRY(ku_tokenizer_read_json(vocab_path, &doc));
     KU_TRY_OUT(load_vocab(t, vocab_path, doc.root));
     KU_TRY_OUT(load_merges(t, merges_path));
     KU_TRY_OUT(add_stage(t, merges_path, NULL, 0));
+    KU_TRY_OUT(ku_tokenizer_load_special(t, dir, 1));
     status = seal(t, "gpt2", 4);
 out:
     ku_json_fini(&doc);
@@ -189,7 +203,7 @@ out:
 /* ---- tokenizer.json
  * ------------------------------------------------------------------------------------ */
 
-static int refuse(const char *path, const char *part, json_t *value, const char *instead)
+int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead)
 {
     char *text = value ? ku_json_print(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     int status = KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s: %.80s; kumi takes %s", path, part,
@@ -220,8 +234,8 @@ static int load_byte_level(struct ku_tokenizer *t, const char *path, json_t *rul
 {
     int prefix = flag(rule, "add_prefix_space", 1), regex = flag(rule, "use_regex", 1);
     if (prefix < 0 || regex < 0)
-        return refuse(path, "pre_tokenizer", rule,
-                      "add_prefix_space and use_regex as true or false");
+        return ku_tokenizer_refuse(path, "pre_tokenizer", rule,
+                                   "add_prefix_space and use_regex as true or false");
     if (prefix)
         t->prefix_stage = t->n_stages;
     return regex ? add_stage(t, path, NULL, 0) : KUMI_OK;
@@ -236,8 +250,9 @@ static int load_split(struct ku_tokenizer *t, const char *path, json_t *rule)
     int isolated = behavior && strcmp(behavior, "Isolated") == 0;
     int removed = behavior && strcmp(behavior, "Removed") == 0;
     if (!pattern || invert < 0 || !(isolated || (removed && invert)))
-        return refuse(path, "pre_tokenizer", rule,
-                      "Split with a Regex and behavior Isolated, or Removed with invert");
+        return ku_tokenizer_refuse(
+            path, "pre_tokenizer", rule,
+            "Split with a Regex and behavior Isolated, or Removed with invert");
     return add_stage(t, path, pattern, removed);
 }
 
@@ -251,7 +266,8 @@ static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int
         return load_split(t, path, rule);
     if (strcmp(type, "Digits") == 0 && !is_last && flag(rule, "individual_digits", 0) >= 0)
         return add_stage(t, path, flag(rule, "individual_digits", 0) ? "\\p{N}" : "\\p{N}+", 0);
-    return refuse(path, "pre_tokenizer", rule, "any of Split, Digits and then ByteLevel");
+    return ku_tokenizer_refuse(path, "pre_tokenizer", rule,
+                               "any of Split, Digits and then ByteLevel");
 }
 
 static int load_rules(struct ku_tokenizer *t, const char *path, json_t *rules)
@@ -261,7 +277,8 @@ static int load_rules(struct ku_tokenizer *t, const char *path, json_t *rules)
     json_t *list = json_object_get(rules, "pretokenizers");
     size_t n = json_array_size(list);
     if (n == 0)
-        return refuse(path, "pre_tokenizer", rules, "any of Split, Digits and then ByteLevel");
+        return ku_tokenizer_refuse(path, "pre_tokenizer", rules,
+                                   "any of Split, Digits and then ByteLevel");
     for (size_t i = 0; i < n; i++)
         KU_TRY(load_rule(t, path, json_array_get(list, i), i + 1 == n));
     return KUMI_OK;
@@ -271,7 +288,7 @@ static int load_merge_list(struct ku_tokenizer *t, const char *path, json_t *mer
 {
     size_t n = json_array_size(merges);
     if (!json_is_array(merges) || n > TOKENS_MAX)
-        return refuse(path, "model.merges", NULL, "an array of pairs");
+        return ku_tokenizer_refuse(path, "model.merges", NULL, "an array of pairs");
     for (size_t i = 0; i < n; i++) {
         json_t *pair = json_array_get(merges, i);
         const char *left = json_string_value(json_is_array(pair) ? json_array_get(pair, 0) : pair),
@@ -286,8 +303,8 @@ static int load_merge_list(struct ku_tokenizer *t, const char *path, json_t *mer
             right = right && !strchr(right + 1, ' ') ? right + 1 : NULL;
         }
         if (!left || !right || json_array_size(pair) > 2)
-            return refuse(path, "model.merges", pair,
-                          "pairs as \"left right\" or [\"left\", \"right\"]");
+            return ku_tokenizer_refuse(path, "model.merges", pair,
+                                       "pairs as \"left right\" or [\"left\", \"right\"]");
         KU_TRY(add_merge(t, path, i + 1, left, left_bytes, right, strlen(right)));
     }
     return KUMI_OK;
@@ -298,11 +315,11 @@ static int load_model(struct ku_tokenizer *t, const char *path, json_t *model)
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     json_t *dropout = json_object_get(model, "dropout");
     if (!is_absent(dropout) && json_number_value(dropout) != 0.0)
-        return refuse(path, "model.dropout", dropout, "null");
+        return ku_tokenizer_refuse(path, "model.dropout", dropout, "null");
     for (int i = 0; i < 2; i++) {
         json_t *affix = json_object_get(model, affixes[i]);
         if (!is_absent(affix) && json_string_length(affix) > 0)
-            return refuse(path, affixes[i], affix, "null or \"\"");
+            return ku_tokenizer_refuse(path, affixes[i], affix, "null or \"\"");
     }
     KU_TRY(load_vocab(t, path, json_object_get(model, "vocab")));
     KU_TRY(load_merge_list(t, path, json_object_get(model, "merges")));
@@ -311,35 +328,26 @@ static int load_model(struct ku_tokenizer *t, const char *path, json_t *model)
     return KUMI_OK;
 }
 
-static int by_length(const void *a, const void *b)
+int ku_tokenizer_add(struct ku_tokenizer *t, const char *path, const char *key, json_t *entry,
+                     int64_t id)
 {
-    const struct ku_added *x = a, *y = b;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? 1 : -1;
-    return memcmp(x->data, y->data, x->bytes);
-}
-
-static int load_added_token(struct ku_tokenizer *t, const char *path, json_t *entry)
-{
-    json_t *content = json_object_get(entry, "content"), *value = json_object_get(entry, "id");
-    json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+    json_t *content = json_is_object(entry) ? json_object_get(entry, "content") : entry;
     size_t bytes = json_string_length(content);
-    int normalized = flag(entry, "normalized", 1);
+    int normalized = flag(entry, "normalized", json_is_object(entry));
     if (bytes == 0 || bytes > TOKEN_BYTES_MAX || id < 0 ||
         (uint64_t)id >= (uint64_t)ku_bpe_vocab_count(t->bpe) + ID_GAP_MAX)
-        return refuse(path, "added_tokens", entry, "a content and an id near the vocabulary");
+        return ku_tokenizer_refuse(path, key, entry, "a content and an id near the vocabulary");
     if (flag(entry, "single_word", 0) || flag(entry, "lstrip", 0) || flag(entry, "rstrip", 0) ||
         normalized < 0)
-        return refuse(path, "added_tokens", entry, "single_word, lstrip and rstrip as false");
+        return ku_tokenizer_refuse(path, key, entry, "single_word, lstrip and rstrip as false");
     uint32_t old_bytes;
     const char *text = json_string_value(content);
     const unsigned char *old = ku_bpe_token(t->bpe, (uint32_t)id, &old_bytes);
-    if (!old) {
+    if (!old)
         KU_TRY(ku_bpe_add_token(t->bpe, (uint32_t)id, text, bytes, 0));
-    } else if (old_bytes != bytes || memcmp(old, text, bytes) != 0) {
-        return refuse(path, "added_tokens", entry,
-                      "an id that the vocabulary gives to the same token");
-    }
+    else if (old_bytes != bytes || memcmp(old, text, bytes) != 0)
+        return ku_tokenizer_refuse(path, key, entry,
+                                   "an id that the vocabulary gives to the same token");
     struct ku_added_set *set = &t->added[normalized];
     KU_TRY(KU_GROW(&set->added, set->n, &set->cap));
     unsigned char *data = ku_malloc(bytes);
@@ -356,12 +364,12 @@ static int load_added_token(struct ku_tokenizer *t, const char *path, json_t *en
 static int load_added(struct ku_tokenizer *t, const char *path, json_t *list)
 {
     if (!is_absent(list) && !json_is_array(list))
-        return refuse(path, "added_tokens", list, "an array");
-    for (size_t i = 0; i < json_array_size(list); i++)
-        KU_TRY(load_added_token(t, path, json_array_get(list, i)));
-    for (int i = 0; i < 2; i++)
-        if (t->added[i].n > 1)
-            qsort(t->added[i].added, t->added[i].n, sizeof *t->added[i].added, by_length);
+        return ku_tokenizer_refuse(path, "added_tokens", list, "an array");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *entry = json_array_get(list, i), *id = json_object_get(entry, "id");
+        KU_TRY(ku_tokenizer_add(t, path, "added_tokens", entry,
+                                json_is_integer(id) ? json_integer_value(id) : -1));
+    }
     return KUMI_OK;
 }
 
@@ -374,11 +382,11 @@ static int check_part(const char *path, json_t *root, const char *part, const ch
     if (is_absent(value) || (allowed && strcmp(type_of(value), allowed) == 0))
         return KUMI_OK;
     if (strcmp(type_of(value), "Sequence") != 0 || !json_is_array(list))
-        return refuse(path, part, value, allowed ? "ByteLevel" : "null");
+        return ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
     json_array_foreach(list, i, item)
     {
         if (!allowed || strcmp(type_of(item), allowed) != 0)
-            return refuse(path, part, value, allowed ? "ByteLevel" : "null");
+            return ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
     }
     return KUMI_OK;
 }
@@ -390,15 +398,15 @@ static int check_type(const char *path, json_t *root)
     const char *type = type_of(model);
     return *type == '\0' || strcmp(type, "BPE") == 0
                ? KUMI_OK
-               : refuse(path, "model.type", json_object_get(model, "type"), "BPE");
+               : ku_tokenizer_refuse(path, "model.type", json_object_get(model, "type"), "BPE");
 }
 
-int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *path)
+int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const char *path)
 {
     struct ku_json doc = {0};
     char *rules = NULL;
     int status;
-    KU_TRY(read_json(path, &doc));
+    KU_TRY(ku_tokenizer_read_json(path, &doc));
     json_t *pre = json_object_get(doc.root, "pre_tokenizer"),
            *added = json_object_get(doc.root, "added_tokens");
     KU_TRY_OUT(check_type(path, doc.root));
@@ -407,6 +415,8 @@ int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *path)
     KU_TRY_OUT(load_rules(t, path, pre));
     KU_TRY_OUT(load_model(t, path, json_object_get(doc.root, "model")));
     KU_TRY_OUT(load_added(t, path, added));
+    if (dir)
+        KU_TRY_OUT(ku_tokenizer_load_special(t, dir, 0));
     json_t *both = json_pack("[OO?]", pre, added);
     rules = both ? ku_json_print(both, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(both);

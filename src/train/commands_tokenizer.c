@@ -4,6 +4,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/os.h"
+#include "data/token_file.h"
 #include "data/tokenizer.h"
 #include "train/commands.h"
 
@@ -21,6 +23,55 @@ int kumi_tokenizer_encode(const char *tokenizer, const char *text, size_t bytes,
 out:
     ku_str_fini(&out);
     ku_tokens_fini(&tokens);
+    ku_tokenizer_destroy(t);
+    return status;
+}
+
+enum { PIECE_BYTES = 1 << 18 };
+
+/* The text to its tokens, piece by piece. */
+static int write_tokens(const struct kumi_token_file_options *o, struct ku_tokenizer *t,
+                        struct ku_token_file *f)
+{
+    struct ku_tokens tokens = {0};
+    char *piece = ku_malloc(PIECE_BYTES);
+    int64_t n = 1;
+    int status = piece ? KUMI_OK : KUMI_ENOMEM;
+    while (n > 0 && status == KUMI_OK) {
+        n = o->read(o->ctx, piece, PIECE_BYTES);
+        tokens.count = 0;
+        if (n < 0)
+            status = KU_ERR(KUMI_EINPUT, "tokenizer: the text: %s", ku_os_why());
+        else
+            status = n > 0 ? ku_tokenizer_feed(t, piece, (size_t)n, &tokens)
+                           : ku_tokenizer_finish(t, &tokens);
+        if (status == KUMI_OK)
+            status = ku_token_file_add(f, tokens.id, tokens.count);
+    }
+    ku_tokens_fini(&tokens);
+    ku_free(piece);
+    return status;
+}
+
+int kumi_tokenizer_write(const struct kumi_token_file_options *o, int64_t *n_tokens)
+{
+    struct ku_tokenizer *t = NULL;
+    struct ku_token_file *f = NULL;
+    const size_t bytes = strlen(o->to);
+    int64_t count = 0;
+    int status;
+    if (bytes < 5 || strcmp(o->to + bytes - 4, ".bin") != 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "tokenizer: --to: %s: give a name that ends in .bin, by which data.train "
+                      "knows token files",
+                      o->to);
+    KU_TRY(ku_tokenizer_open(o->tokenizer, &t));
+    KU_TRY_OUT(ku_token_file_create(o->to, o->overwrite, ku_tokenizer_vocab_count(t), &f));
+    KU_TRY_OUT(write_tokens(o, t, f));
+    KU_TRY_OUT(ku_token_file_commit(f, &count));
+    *n_tokens = count;
+out:
+    ku_token_file_destroy(f);
     ku_tokenizer_destroy(t);
     return status;
 }

@@ -50,11 +50,12 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
         {c->data_segments && !m->facts.is_causal, "data.segments",
          "this model looks at a sample as a whole; use false (gpt2 and llama can)"},
         {has_docs && m->facts.is_masked, "data.train",
-         "jsonl has labels of its own; a masked language model learns from text"},
+         "documents are for models that continue texts; a masked language model learns from text "
+         "files"},
         {(has_docs || is_pairs) && c->data_weights.n > 0, "data.weights",
          "it is for text; leave it out"},
-        {c->data_separator != KU_NULL && (has_docs || !c->data_segments), "data.separator",
-         "it is for text with data.segments true; leave it out"},
+        {c->data_separator != KU_NULL && !has_docs && !c->data_segments, "data.separator",
+         "it is for text with data.segments true, and for jsonl; leave it out"},
         {is_word(c->data_on_long, is_pairs ? "cut" : "drop"), "data.on_long",
          is_pairs ? "a pair is left out (drop) or an error" : "a document is cut or an error"},
     };
@@ -68,24 +69,21 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
 /* The token that ends a document. */
 static int find_separator(const struct ku_config *c, int64_t *out)
 {
-    static const char *const word[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
     struct ku_tokenizer *t;
     uint32_t id = 0;
-    int found = 0;
     *out = c->data_separator;
     if (*out != KU_NULL)
         return KUMI_OK;
     KU_TRY(ku_tokenizer_open(c->data_tokenizer, &t));
-    for (size_t i = 0; i < sizeof word / sizeof word[0] && !found; i++)
-        found = ku_tokenizer_find(t, word[i], &id);
+    int found = ku_tokenizer_end_of_text(t, &id);
     ku_tokenizer_destroy(t);
     *out = id;
     if (found)
         return KUMI_OK;
     json_t *v = json_null();
     return ku_config_refuse(c, "data.separator", v,
-                            "the tokenizer has no token of the known names; give the id that ends "
-                            "a document");
+                            "the tokenizer names no token that ends a text; give the id of the one "
+                            "that ends a document, or data.segments false");
 }
 
 static int open_jsonl(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
@@ -97,6 +95,8 @@ static int open_jsonl(const struct ku_config *c, const struct ku_model *m, int64
                               .val = (const char *const *)c->data_val.item,
                               .n_val = c->data_val.n,
                               .val_fraction = c->data_val_fraction,
+                              .tokenizer = c->data_tokenizer,
+                              .separator = c->data_separator == KU_NULL ? NULL : &c->data_separator,
                               .seq_len = seq_len,
                               .vocab_count = m->facts.vocab_size,
                               .pack = c->data_pack,

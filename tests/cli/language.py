@@ -2,9 +2,10 @@
 """GPT-2's held-out loss by hand, in f64 and plain loops, and what a training with frozen parameters leaves behind.
 
     language.py loss DIR TEXT STRIDE [SEPARATOR]   prints mean loss and number of targets, by Hugging Face's loop over windows
+    language.py texts KUMI DIR                     writes train.txt as documents of text and of tokens, and as one text
     language.py frozen BEFORE AFTER STATE PATTERN..  tensors that match stay bit for bit, all others move, and they alone have optimizer state
 """
-import fnmatch, json, math, struct, sys
+import fnmatch, json, math, struct, subprocess, sys
 
 
 def read(path):
@@ -94,7 +95,22 @@ def frozen(before, after, state, patterns):
     assert 0 < n < len(a) and len(s) == 2 * (len(a) - n), (n, len(s))
 
 
+def texts(kumi, folder):
+    """train.txt's beginning as documents of text, of tokens, and as one text."""
+    text = open(folder + "/train.txt").read()
+    parts = [text[i:i + 300] for i in range(0, 3600, 300)]
+    with open(folder + "/texts.jsonl", "w") as docs, open(folder + "/ids.jsonl", "w") as tokens:
+        for i, part in enumerate(parts):
+            encode = [kumi, "tokenizer", "encode", "--tokenizer", folder + "/pair"]
+            ids = subprocess.run(encode, input=part, capture_output=True, text=True, check=True).stdout.split()
+            docs.write(json.dumps({"id": i, "text": part}) + "\n")
+            tokens.write(json.dumps({"input_ids": [*map(int, ids), 656]}) + "\n")
+    open(folder + "/texts.txt", "w").write("".join(part + "<|endoftext|>" for part in parts))
+
+
 if sys.argv[1] == "loss":
     held_out(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]) if len(sys.argv) > 5 else -1)
+elif sys.argv[1] == "texts":
+    texts(*sys.argv[2:])
 else:
     frozen(*sys.argv[2:5], sys.argv[5:])

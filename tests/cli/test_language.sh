@@ -75,6 +75,29 @@ for pack in true false; do
     [ "$(field "$got" tokens)" = 5 ] || fail "documents: $got"
 done
 
+# texts as documents train as their tokens do
+mkdir "$dir/pair"
+cp "$words/vocab.bpe" "$dir/pair/merges.txt"
+sed 's/}$/, "<|endoftext|>": 656}/' "$words/encoder.json" >"$dir/pair/vocab.json"
+pair=(--set model.vocab_size=657 --set data.tokenizer="$dir/pair")
+hand texts "$kumi" "$dir" || fail "texts"
+for form in texts ids; do
+    ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/$form.jsonl" --set data.segments=true --out "$dir/of-$form"
+done
+[ "$("$kumi" ckpt digest "$dir/of-texts")" = "$("$kumi" ckpt digest "$dir/of-ids")" ] || fail "texts and their tokens train differently"
+# documents of a text: a text without the token that ends one is named, a tokenizer without such a token refused
+ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.txt" --set data.segments=true --out "$dir/with"
+grep -q 'data.segments' "$dir/log" && fail "segments: $(cat "$dir/log")"
+ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.txt" --out "$dir/without"
+[ "$("$kumi" ckpt digest "$dir/with")" != "$("$kumi" ckpt digest "$dir/without")" ] || fail "segments have no effect"
+ok train "$dir/gpt2.json" "${pair[@]}" --set data.segments=true --out "$dir/unseparated"
+grep -q 'no token 656 (data.separator) among the first [0-9]*: data.segments separates no documents there' "$dir/log" || fail "segments: $(cat "$dir/log")"
+no 2 'data.separator: null; the tokenizer names no token that ends a text' train "$dir/gpt2.json" --set data.segments=true --out "$dir/x"
+# a token file has the tokens of its text
+"$kumi" tokenizer encode --tokenizer "$dir/pair" --to "$dir/texts.bin" <"$dir/texts.txt" >/dev/null || fail "encode --to"
+ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.bin" --out "$dir/bin"
+[ "$("$kumi" ckpt digest "$dir/bin")" = "$("$kumi" ckpt digest "$dir/without")" ] || fail "a text and its token file train differently"
+
 # weights of a directory, some of them frozen
 cat >"$dir/llama.json" <<J
 {"model":{"model_type":"llama","num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":1,"hidden_size":16,"intermediate_size":24,"max_position_embeddings":8,

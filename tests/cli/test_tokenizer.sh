@@ -21,6 +21,28 @@ cmp -s "$dir/t/tokenizer.json" "$dir/again.json" || fail "not the same file twic
 (cd "$dir" && "$kumi" tokenizer train --vocab 300 --json "$text") | grep -q '"vocab_size": 300' || fail "--json"
 [ -f "$dir/tokenizer.json" ] || fail "no tokenizer.json without --out"
 
+# special tokens beside vocab.json and merges.txt, and GPT-2's own
+small=$source/tests/fixtures/tokenizer/small
+mkdir "$dir/pair" "$dir/plain"
+cp "$small/vocab.bpe" "$dir/pair/merges.txt"
+sed 's/}$/, "<|endoftext|>": 656}/' "$small/encoder.json" >"$dir/pair/vocab.json"
+cp "$dir"/pair/* "$dir/plain"
+printf '{"eos_token": "</s>"}' >"$dir/pair/special_tokens_map.json"
+got=$(printf 'a<|endoftext|>b</s>' | "$kumi" tokenizer encode --tokenizer "$dir/pair")
+[ "$got" = '64 656 65 657' ] || fail "special tokens: $got"
+
+# token files: the numbers that go to stdout without --to
+"$kumi" tokenizer encode --tokenizer "$dir/plain" --to "$dir/ids.bin" <"$text" >"$dir/out" || fail "encode --to: exit $?"
+ids=$("$kumi" tokenizer encode --tokenizer "$dir/plain" <"$text")
+[ "$(cat "$dir/out")" = "$dir/ids.bin: $(wc -w <<<"$ids") tokens" ] || fail "encode --to: $(cat "$dir/out")"
+python3 -c 'import struct, sys
+data = open(sys.argv[1] + "/ids.bin", "rb").read()
+ids = list(map(int, sys.argv[2].split()))
+assert struct.unpack("<3i", data[:12]) == (20240520, 1, len(ids)) and not any(data[12:1024])
+assert data[1024:] == struct.pack(f"<{len(ids)}H", *ids)' "$dir" "$ids" || fail "token file"
+printf 'x' | "$kumi" tokenizer encode --tokenizer byte --to "$dir/ids.bin" --overwrite >/dev/null || fail "encode --overwrite"
+[ "$(wc -c <"$dir/ids.bin")" = 1026 ] || fail "encode --overwrite: not replaced"
+
 expect() { # code text command..
     local code=$1 part=$2 got is
     shift 2
@@ -36,6 +58,11 @@ expect 2 'a vocabulary of 200 tokens; give 256' train --vocab 200 "$text"
 expect 2 'not its own' train --tokenizer byte "$text"
 expect 2 'not its own' encode --tokenizer byte --vocab 300
 expect 2 'not its own' encode --tokenizer byte "$text"
+expect 2 'not its own' encode --tokenizer byte --overwrite
+expect 2 'not its own' decode --tokenizer byte --to "$dir/x.bin"
+expect 2 '--to: ids.txt: give a name that ends in .bin' encode --tokenizer byte --to ids.txt
+expect 11 "$dir/ids.bin: it exists; --overwrite replaces it" encode --tokenizer byte --to "$dir/ids.bin"
+expect 5 "$dir/none/x.bin: No such file" encode --tokenizer byte --to "$dir/none/x.bin"
 expect 2 'above 0' train --vocab -5 "$text"
 expect 2 "special token '': empty" train --special '' "$text"
 expect 3 "data: $dir/none: No such file" train "$dir/none"

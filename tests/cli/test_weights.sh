@@ -87,7 +87,10 @@ ok ckpt import "$dir/is_F32/model.safetensors" --model "$dir/good.json" --to "$d
 python3 -c 'import json, sys; print(json.dumps({"model": {k: v for k, v in json.load(open(sys.argv[1] + "/good/config.json")).items() if v is not None}, "data": {"train": "x"}, "train": {"steps": 3}}))' "$dir" >"$dir/inline.json"
 ok ckpt import "$dir/is_F32/model.safetensors" --model "$dir/inline.json" --to "$dir/trained_keys" --dtype f16
 ok ckpt export "$dir/is_BF16" --to "$dir/wider" --dtype f32
+# what a killed export left is no obstacle, and goes; a folder of another program stays
+mkdir -p "$dir/half.tmp" "$dir/half.kumi-tmp-0badcafe/sub"
 ok ckpt export "$dir/is_F32" --to "$dir/half" --dtype f16
+[ -d "$dir/half.tmp" ] && [ ! -e "$dir/half.kumi-tmp-0badcafe" ] || { echo 'leftovers of an export'; failed=1; }
 ok ckpt export "$dir/out" --to "$dir/run" --dtype bf16 --shard-size 2KB
 python3 - "$dir" <<'P' || failed=1
 import json, os, struct, sys
@@ -148,5 +151,6 @@ no 2 'train.stepz: unknown key; did you mean steps?' ckpt import "$dir/is_F32" -
 printf '{"model":{"model_type":"transformer"},"data":{"train":"x"}}' >"$dir/pairs.json"
 no 2 'the sizes of the vocabularies are the data'"'"'s; give model.src_vocab_size and model.tgt_vocab_size' ckpt import "$dir/is_F32" --model "$dir/pairs.json" --to "$dir/x"
 no 4 'no snapshot' ckpt export "$dir" --to "$dir/x"
-[ ! -e "$dir/x" ] && [ ! -e "$dir/x.tmp" ] || { echo 'something is left of a failed export'; failed=1; }
+no 4 "checkpoint: $dir/absent: there is no such directory" ckpt export "$dir/absent" --to "$dir/x"
+[ ! -e "$dir/x" ] && [ -z "$(compgen -G "$dir/x.*")" ] || { echo 'something is left of a failed export'; failed=1; }
 exit $failed

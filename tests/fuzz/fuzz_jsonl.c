@@ -7,8 +7,9 @@
 
 #include <stdlib.h>
 
-/* The first byte is options, the rest a file. Refused, or every sample can be read, and is what the
- * header says: tokens of the vocabulary, targets or none, segments that grow by one. */
+/* The first byte is options (8: texts end with a separator), the rest a file. Refused, or every
+ * sample can be read, and is what the header says: tokens of the vocabulary, targets or none,
+ * segments that grow by one. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     enum { T = 5 };
@@ -18,9 +19,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     setenv("KUMI_LOG", "error", 1);
     int fd = ku_fuzz_file(data + 1, bytes - 1, path, sizeof path);
     const char *train[] = {path};
+    const int64_t separator = 0;
     struct ku_jsonl_opts o = {.train = train,
                               .n_train = 1,
                               .val_fraction = data[0] & 2 ? 0.5 : 0.0,
+                              .separator = data[0] & 8 ? &separator : NULL,
                               .cache = "/proc/nowhere",
                               .seq_len = T,
                               .vocab_count = 1000,

@@ -11,7 +11,8 @@ RULES = [
     ("open openat creat close read pread readv write pwrite writev fsync fdatasync ftruncate fallocate posix_fallocate "
      "stat fstat lstat mkdir rmdir rename renameat2 unlink opendir readdir closedir flock mmap munmap memfd_create "
      "socket bind listen accept accept4 connect send sendmsg recv recvmsg fopen fdopen fread fwrite fclose fgets",
-     ["src/base/os.c", "src/base/os_ipc.c", "src/base/os_limits.c"], "use base/os.h or base/os_ipc.h"),
+     ["src/base/os.c", "src/base/os_ipc.c", "src/base/os_limits.c", "src/base/os_temporary.c"],
+     "use base/os.h or base/os_ipc.h"),
     ("exit _exit _Exit quick_exit abort", ["src/base/err.c", "src/cli/"], "return a status, or KU_ASSERT"),
     ("strcpy stpcpy strcat strncat strncpy sprintf vsprintf gets atoi atol atoll atof strtok rand srand random "
      "tmpnam tempnam mktemp system popen alloca", [], "it is unsafe, or depends on hidden state"),

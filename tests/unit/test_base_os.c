@@ -362,6 +362,51 @@ static int do_socket(void)
     return result;
 }
 
+static int is_there(const char *path)
+{
+    struct stat st;
+    return ku_os_stat(path, &st) == 0;
+}
+
+/* Temporary names: unique, locked while their process works; those without a lock are removed. */
+static void test_temporaries(void **state)
+{
+    static const char *const others[] = {"t/out.tmp", "t/out.kumi-tmp-1234567",
+                                         "t/outer.kumi-tmp-12345678", "t/out.kumi-tmp-1234567g"};
+    char *folder, *file, *again;
+    (void)state;
+    assert_int_equal(ku_os_mkdirs("t/out.kumi-tmp-00000001/sub"), 0);
+    put("t/out.kumi-tmp-00000001/sub/file", "of a process that is gone");
+    put("t/out.kumi-tmp-00000002", "likewise");
+    assert_int_equal(symlink("/", "t/out.kumi-tmp-00000003"), 0);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        put(others[i], "of another program");
+    int a = ku_os_temporary("t/out", 1, &folder), b = ku_os_temporary("t/out", 0, &file);
+    int c = ku_os_temporary("t/out", 1, &again);
+    assert_true(a >= 0 && b >= 0 && c >= 0);
+    assert_string_not_equal(folder, again);
+    assert_int_equal(ku_os_close(c), 0); /* as if its process had ended */
+    ku_os_temporary_clean("t/out");
+    assert_true(is_there(folder) && is_there(file) && !is_there(again));
+    assert_false(is_there("t/out.kumi-tmp-00000001"));
+    assert_false(is_there("t/out.kumi-tmp-00000002"));
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        assert_true(is_there(others[i]));
+    assert_true(is_there("t/out.kumi-tmp-00000003")); /* a link is no folder */
+    assert_int_equal(ku_os_rename(folder, "t/out"), 0);
+    ku_os_close(a);
+    ku_os_close(b);
+    put("t/file.kumi-tmp-abcdef01", "half");
+    assert_int_equal(ku_os_replace("t/file", "new", 3), 0);
+    expect_text("t/file", "new");
+    assert_false(is_there("t/file.kumi-tmp-abcdef01"));
+    ku_os_temporary_clean("nowhere/out");
+    ku_free(folder);
+    ku_free(file);
+    ku_free(again);
+    assert_int_equal(ku_os_rmtree("t"), 0);
+}
+
 /* The n-th allocation, system call, write of each fails, for all n: said, nothing leaked, and files
  * are the old or the new whole. */
 static void test_every_fault(void **state)
@@ -486,9 +531,9 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),       TEST(test_slurp),  TEST(test_folders), TEST(test_replace),
-        TEST(test_lock),        TEST(test_memory), TEST(test_futex),   TEST(test_sockets),
-        TEST(test_every_fault), TEST(test_limits),
+        TEST(test_files),       TEST(test_slurp),       TEST(test_folders), TEST(test_replace),
+        TEST(test_lock),        TEST(test_memory),      TEST(test_futex),   TEST(test_sockets),
+        TEST(test_temporaries), TEST(test_every_fault), TEST(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,6 +110,63 @@ static void documents_packed_and_padded(void **state)
 }
 
 /* Longer than a chunk, cut and packed: every position once. */
+/* Texts: the tokenizer's tokens and the token that ends a text, packed and padded; other members,
+ * and what has nothing to learn, are passed over. */
+static void documents_of_text(void **state)
+{
+    static const char file[] = "\n{\"id\": 7, \"text\": \"ab\\n\"}\n{\"text\": \"\"}\n"
+                               "{\"text\": \"c\", \"labels\": [1]}\n{\"text\": \"defgh\"}";
+    static const struct sample with_end[2][3] = {
+        {{{97, 98, 10, 99}, {98, 10, 0, 0}, {0, 0, 0, 1}},
+         {{100, 101, 102, 103}, {101, 102, 103, 104}, {0, 0, 0, 0}},
+         {{104, 0, 0, 0}, {0, NO, NO, NO}, {0, 1, 1, 1}}},
+        {{{97, 98, 10, 0}, {98, 10, 0, NO}, {0, 0, 0, 1}},
+         {{99, 0, 0, 0}, {0, NO, NO, NO}, {0, 1, 1, 1}},
+         {{100, 101, 102, 103}, {101, 102, 103, 104}, {0, 0, 0, 0}}}};
+    static const struct sample plain = {{97, 98, 100, 101}, {98, 10, 101, 102}, {0, 0, 1, 1}};
+    const char *train[] = {put_text("texts.jsonl", file)};
+    const int64_t zero = 0;
+    (void)state;
+    for (int form = 0; form < 3; form++) {
+        struct ku_jsonl_opts o = options(train, 1);
+        struct ku_data *d = NULL;
+        o.pack = form != 1;
+        o.separator = form < 2 ? &zero : NULL; /* bytes have no end of text of their own */
+        o.vocab_count = 256;
+        assert_status(ku_jsonl_open(&o, &d), KUMI_OK);
+        for (int i = 0; i < 3 && form < 2; i++)
+            assert_sample(d, KU_SPLIT_TRAIN, i, &with_end[form][i]);
+        if (form == 2)
+            assert_sample(d, KU_SPLIT_TRAIN, 0, &plain);
+        assert_status(ku_data_verify(d, NULL), KUMI_OK);
+        ku_data_destroy(d);
+    }
+}
+
+/* With a tokenizer of its own, whose end of text ends every document. */
+static void texts_with_a_tokenizer(void **state)
+{
+    const char *train[] = {put_text("bpe.jsonl", "{\"text\": \"ab aab\"}\n{\"text\": \"a\"}\n")};
+    const struct sample packed_texts[] = {{{2, 3, 0, 2}, {3, 0, 2, 4}, {0, 0, 0, 0}},
+                                          {{0, 0, 0, 0}, {4, NO, NO, NO}, {0, 1, 1, 1}}};
+    struct ku_jsonl_opts o = options(train, 1);
+    struct ku_data *d = NULL;
+    (void)state;
+    put_text("vocab.json", "{\"a\":0,\"b\":1,\"ab\":2,\"\\u0120\":3,\"<|endoftext|>\":4}");
+    put_text("merges.txt", "a b\n");
+    o.pack = 1;
+    o.tokenizer = folder;
+    assert_status(ku_jsonl_open(&o, &d), KUMI_OK);
+    for (int i = 0; i < 2; i++)
+        assert_sample(d, KU_SPLIT_TRAIN, i, &packed_texts[i]);
+    ku_data_destroy(d);
+    d = NULL;
+    o.vocab_count = 4;
+    assert_status(ku_jsonl_open(&o, &d), KUMI_EINPUT);
+    assert_non_null(strstr(ku_err_get()->text,
+                           ".jsonl:1: token 4 of data.tokenizer; the model's vocabulary has 4"));
+}
+
 static void long_documents(void **state)
 {
     enum { N = 5000, T = 1500 };
@@ -148,6 +205,11 @@ static void refusals(void **state)
         {"{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 2\n", ".jsonl:2: json: line:1:", 4},
         {"[1, 2]\n", ".jsonl:1: no input_ids; a line is", 4},
         {"{\"input_ids\": 5}\n", ".jsonl:1: no input_ids", 4},
+        {"{\"text\": 5}\n", ".jsonl:1: no text, which the first line has", 4},
+        {"{\"text\": \"!\"}\n\n{\"input_ids\": [1]}\n", ".jsonl:3: no text, which the first", 4},
+        {"{\"input_ids\": [1, 2]}\n{\"text\": \"ab\"}\n", ".jsonl:2: no input_ids; a line is", 4},
+        {"{\"text\": \"!\"}\n", "no tokens in", 4},
+        {"{\"text\": \"xyz\"}\n", ".jsonl:1: token 120 of data.tokenizer; the model's", 4},
         {"\n{\"input_ids\": [1]}\n", ".jsonl:2: fewer than two tokens", 4},
         {"{\"input_ids\": [1, 2, 3], \"labels\": [1, 2]}", "3 input_ids, 2 labels; give", 4},
         {"{\"input_ids\": [1, 2], \"labels\": 7}", "2 input_ids, 0 labels; give", 4},
@@ -307,6 +369,8 @@ static void faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(documents_packed_and_padded),
+                                       cmocka_unit_test(documents_of_text),
+                                       cmocka_unit_test(texts_with_a_tokenizer),
                                        cmocka_unit_test(long_documents),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(weighted_shards),

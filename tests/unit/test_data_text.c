@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "data/text.h"
+#include "data/token_file.h"
 #include "data/tokenizer.h"
 
 #define SMALL KUMI_SOURCE_DIR "/tests/fixtures/tokenizer/small"
@@ -286,6 +287,51 @@ static void refuses_what_is_no_data(void **state)
     assert_int_equal(ku_text_open(&o, &d), KUMI_EINPUT);
 }
 
+/* What the writer of token files writes is read, in the width that the vocabulary needs. */
+static void token_files_written(void **state)
+{
+    enum { N = 3000 };
+    static const struct {
+        int64_t vocab_count;
+        size_t file_bytes;
+    } rows[] = {{256, 1024 + 2 * N}, {65536, 1024 + 2 * N}, {65537, 1024 + 4 * N}};
+    char path[4096];
+    struct stat st;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ku_token_file *f;
+        int64_t count = 0, last = rows[i].vocab_count - 1;
+        uint32_t id[N];
+        for (int k = 0; k < N; k++)
+            id[k] = (uint32_t)(k % 7 ? k % 250 : last);
+        snprintf(path, sizeof path, "%s/written-%zu.bin", folder, i);
+        assert_int_equal(ku_token_file_create(path, 0, rows[i].vocab_count, &f), 0);
+        for (int k = 0; k < N; k += 100)
+            assert_int_equal(ku_token_file_add(f, id + k, 100), 0);
+        assert_int_equal(ku_os_stat(path, &st), -1); /* not before it is whole */
+        assert_int_equal(ku_token_file_commit(f, &count), 0);
+        ku_token_file_destroy(f);
+        assert_int_equal(count, N);
+        assert_int_equal(ku_os_stat(path, &st), 0);
+        assert_int_equal(st.st_size, rows[i].file_bytes);
+        const char *train[] = {path};
+        struct ku_text_opts o = options(train, 1);
+        struct ku_data *d = open_text(&o);
+        int32_t tokens[8], targets[8];
+        for (int64_t k = 0; k < d->n_samples[KU_SPLIT_TRAIN]; k++) {
+            assert_int_equal(ku_text_read(d, KU_SPLIT_TRAIN, k, tokens, targets), 0);
+            for (int j = 0; j < 8; j++)
+                assert_int_equal(tokens[j], id[8 * k + j]);
+        }
+        ku_data_destroy(d);
+        assert_int_equal(ku_token_file_create(path, 0, 256, &f), KUMI_EBUSY);
+        assert_int_equal(ku_token_file_create(path, 1, 256, &f), 0);
+        ku_token_file_destroy(f); /* given up: the file stays */
+        assert_int_equal(ku_os_stat(path, &st), 0);
+        assert_int_equal(st.st_size, rows[i].file_bytes);
+    }
+}
+
 static void refuses_a_broken_header(void **state)
 {
     static const struct {
@@ -298,18 +344,24 @@ static void refuses_a_broken_header(void **state)
          "data: @/h.bin: llm.c token file of version 2; kumi reads version 1"},
         {{20240520, 1, 11},
          1044,
-         "data: @/h.bin: header counts 11 tokens, the file has room for 10.0; write it again"},
+         "data: @/h.bin: its header counts 11 tokens of 2 bytes, 20 bytes follow; write it again"},
         {{20240520, 1, 10},
          1045,
-         "data: @/h.bin: header counts 10 tokens, the file has room for 10.5; write it again"},
+         "data: @/h.bin: its header counts 10 tokens of 2 bytes, 21 bytes follow; write it again"},
         {{20240520, 1, -1},
          1044,
-         "data: @/h.bin: header counts 4294967295 tokens, the file has room for 10.0; write it "
+         "data: @/h.bin: its header counts 4294967295 tokens of 2 bytes, 20 bytes follow; write it "
          "again"},
         {{20240520, 1, 0}, 1024, "data: @/h.bin: no tokens behind the header; write it again"},
         {{20240520, 1, 4},
          1023,
          "data: @/h.bin: no llm.c header; say what it holds with data.format: u16 or u32"},
+        {{20240801, 1, 5},
+         1044,
+         "data: @/h.bin: llm.c token file of version 1; kumi reads version 7"},
+        {{20240801, 7, 10},
+         1044,
+         "data: @/h.bin: its header counts 10 tokens of 4 bytes, 20 bytes follow; write it again"},
         {{20240521, 1, 10},
          1044,
          "data: @/h.bin: no llm.c header; say what it holds with data.format: u16 or u32"},
@@ -668,6 +720,7 @@ int main(void)
         cmocka_unit_test(many_files_work),
         cmocka_unit_test(names_a_token_out_of_range),
         cmocka_unit_test(refuses_what_is_no_data),
+        cmocka_unit_test(token_files_written),
         cmocka_unit_test(refuses_a_broken_header),
         cmocka_unit_test(refuses_wrong_options),
         cmocka_unit_test(windows_stride),

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links: base tensor data */
+#include "test_tokenizer_common.h"
+
+#include <jansson.h>
+
+/* Special tokens of directories: tests/fixtures/tokenizer/special.txt, which
+ * tools/fixtures/make_tokenizer_special.py makes with Hugging Face's libraries. */
+static char folder[] = KUMI_BINARY_DIR "/test_special_XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return ku_os_rmtree(folder);
+}
+
+static const char *in_folder(const char *name)
+{
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static void put(const char *name, const char *text)
+{
+    assert_int_equal(ku_os_replace(in_folder(name), text, strlen(text)), 0);
+}
+
+static void put_json(const char *name, json_t *value)
+{
+    char *text = json_dumps(value, 0);
+    put(name, text);
+    free(text);
+}
+
+static char *merges_text(void)
+{
+    char *text;
+    size_t bytes;
+    assert_int_equal(ku_os_slurp(FIXTURES "/small/vocab.bpe", 1 << 20, &text, &bytes), 0);
+    return text;
+}
+
+/* The small vocabulary and `more` as vocab.json and merges.txt. */
+static void put_pair(json_t *more)
+{
+    json_t *vocab = json_load_file(FIXTURES "/small/encoder.json", 0, NULL);
+    char *merges = merges_text();
+    assert_int_equal(json_object_update(vocab, more), 0);
+    put_json("vocab.json", vocab);
+    put("merges.txt", merges);
+    ku_free(merges);
+    json_decref(vocab);
+}
+
+static void put_tokenizer_json(json_t *rest)
+{
+    json_t *vocab = json_load_file(FIXTURES "/small/encoder.json", 0, NULL), *list = json_array();
+    char *merges = merges_text(), *save = NULL;
+    strtok_r(merges, "\n", &save); /* its version */
+    for (char *line; (line = strtok_r(NULL, "\n", &save)) != NULL;)
+        json_array_append_new(list, json_string(line));
+    json_t *model = json_pack("{s:s, s:o, s:o}", "type", "BPE", "vocab", vocab, "merges", list);
+    json_object_set_new(rest, "model", model);
+    put_json("tokenizer.json", rest);
+    ku_free(merges);
+}
+
+static void clear(void)
+{
+    assert_int_equal(ku_os_rmtree(folder), 0);
+    assert_int_equal(ku_os_mkdir(folder, 0777), 0);
+}
+
+static struct ku_tokenizer *open_variant(const char *json)
+{
+    struct ku_tokenizer *t;
+    const char *name;
+    uint32_t end;
+    json_t *head = json_loads(json, 0, NULL), *files = json_object_get(head, "files"), *content;
+    assert_non_null(head);
+    clear();
+    if (json_object_get(files, "tokenizer.json") == NULL)
+        put_pair(json_object_get(head, "vocab"));
+    json_object_foreach(files, name, content)
+    {
+        if (strcmp(name, "tokenizer.json") == 0)
+            put_tokenizer_json(content);
+        else
+            put_json(name, content);
+    }
+    if (ku_tokenizer_open(folder, &t) < 0)
+        fail_msg("%s: %s", json, ku_err_get()->text);
+    assert_int_equal(ku_tokenizer_end_of_text(t, &end), 1);
+    assert_int_equal(end, json_integer_value(json_object_get(head, "eos")));
+    json_decref(head);
+    return t;
+}
+
+static void agrees_with_the_reference(void **state)
+{
+    struct ku_tokenizer *t = NULL;
+    char *text, *save = NULL, name[64] = "", *json;
+    size_t bytes, n = 0, n_variants = 0;
+    (void)state;
+    assert_int_equal(ku_os_slurp(FIXTURES "/special.txt", 1 << 20, &text, &bytes), 0);
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        if (*line == '=') {
+            ku_tokenizer_destroy(t);
+            json = strchr(line, ' ') + 1;
+            snprintf(name, sizeof name, "%.*s", (int)(json - line - 2), line + 1);
+            t = open_variant(json);
+            n_variants++;
+            continue;
+        }
+        struct fixture f = fixture_parse(line);
+        check_fixture(t, &f, name, strcmp(name, "prefix") != 0);
+        fixture_free(&f);
+        n++;
+    }
+    assert_int_equal(n_variants, 12);
+    assert_int_equal(n, 12 * n_variants);
+    ku_tokenizer_destroy(t);
+    ku_free(text);
+}
+
+static void refuses_what_contradicts(void **state)
+{
+    static const struct {
+        const char *file, *json, *text;
+    } rows[] = {
+        {"tokenizer_config.json", "{", "tokenizer_config.json:1:"},
+        {"tokenizer_config.json", "{\"eos_token\":7}", "eos_token: 7; kumi takes a text, or"},
+        {"tokenizer_config.json", "{\"eos_token\":\"\"}", "eos_token: \"\"; kumi takes a text, or"},
+        {"tokenizer_config.json", "{\"mask_token\":{\"content\":\"<m>\",\"lstrip\":true}}",
+         "lstrip and rstrip as false"},
+        {"tokenizer_config.json", "{\"added_tokens_decoder\":[]}",
+         "kumi takes an object of tokens"},
+        {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"x\":\"<m>\"}}",
+         "added_tokens_decoder: 'x': no id"},
+        {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"5\":\"<m>\"}}",
+         "an id that the vocabulary gives to the same token"},
+        {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"700\":\"<|endoftext|>\"}}",
+         "'<|endoftext|>': id 700; the vocabulary gives it 656"},
+        {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"99999999\":\"<m>\"}}",
+         "an id near the vocabulary"},
+        {"special_tokens_map.json", "{\"additional_special_tokens\":[3]}",
+         "additional_special_tokens: 3; kumi takes"},
+        {"added_tokens.json", "{\"<m>\":-1}", "added_tokens: '<m>': no id"},
+        {"added_tokens.json", "[7]", "kumi takes an object of tokens"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ku_tokenizer *t = NULL;
+        json_t *more = json_pack("{s:i}", "<|endoftext|>", 656);
+        clear();
+        put_pair(more);
+        json_decref(more);
+        put(rows[i].file, rows[i].json);
+        int status = ku_tokenizer_open(folder, &t);
+        if (status != KUMI_EINPUT || !strstr(ku_err_get()->text, rows[i].text) || t)
+            fail_msg("%s: status %d, '%s' instead of '%s'", rows[i].json, status,
+                     ku_err_get()->text, rows[i].text);
+    }
+}
+
+/* Tokens are kept in the cache under the fingerprint, so what decides one is part of it. */
+static void fingerprint_covers_them(void **state)
+{
+    static const char *const config[] = {
+        "{}", "{\"eos_token\":\"</s>\"}", "{\"eos_token\":\"</t>\"}", "{\"add_prefix_space\":true}",
+        "{\"added_tokens_decoder\":{\"656\":{\"content\":\"</s>\",\"normalized\":true}}}"};
+    enum { N = sizeof config / sizeof *config };
+    char print[N][65];
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        struct ku_tokenizer *t;
+        json_t *none = json_object();
+        clear();
+        put_pair(none);
+        json_decref(none);
+        put("tokenizer_config.json", config[i]);
+        assert_int_equal(ku_tokenizer_open(folder, &t), 0);
+        snprintf(print[i], sizeof print[i], "%s", ku_tokenizer_fingerprint(t));
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(print[i], print[k]);
+        ku_tokenizer_destroy(t);
+    }
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {cmocka_unit_test(agrees_with_the_reference),
+                                              cmocka_unit_test(refuses_what_contradicts),
+                                              cmocka_unit_test(fingerprint_covers_them)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
