@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -524,6 +525,7 @@ int ku_config_begin(const char *name, const char *text, size_t bytes, const char
                     int n_sets, struct ku_config *cfg)
 {
     memset(cfg, 0, sizeof *cfg);
+    KU_TRY(ku_arg_list("config", "settings.set", set, n_sets));
     KU_TRY(ku_json_parse(name, text, bytes, &cfg->doc));
     cfg->set = set;
     cfg->n_sets = n_sets;
@@ -561,6 +563,8 @@ int ku_config_open(const char *path, const char *const *set, int n_sets, struct 
 {
     struct ku_json doc;
     memset(cfg, 0, sizeof *cfg);
+    if (path == NULL)
+        return KU_ERR(KUMI_EINVAL, "config: no file is given; name one, as in configs/");
     KU_TRY(ku_json_load(path, MAX_CONFIG_BYTES, &doc));
     int status = ku_config_begin(path, doc.text, doc.bytes, set, n_sets, cfg);
     ku_json_fini(&doc);

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "train/picture.h"
 #include "train/plan.h"
@@ -431,6 +432,7 @@ static void draw(cairo_t *cr, const void *ctx)
 
 int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path)
 {
+    KU_GIVEN(path, "path");
     struct ku_plan plan;
     KU_TRY(ku_picture_check(path));
     KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL));

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -685,6 +686,7 @@ static struct joining joining_of(const struct kumi_settings *set)
 
 int kumi_train_in_threads(const struct kumi_settings *settings)
 {
+    KU_GIVEN_OR(0, settings, "settings");
     return joining_of(settings).is_threaded;
 }
 
@@ -777,8 +779,26 @@ static int check_ranks(const struct ku_job *job, int ranks, int is_threaded)
     return KUMI_OK;
 }
 
+static int check_options(const struct kumi_train_options *o)
+{
+    if (o->resume < KU_RESUME_NO || o->resume > KU_RESUME_AUTO)
+        return KU_ERR(KUMI_EINVAL, "train: resume: %d; give %d to %d", o->resume, KU_RESUME_NO,
+                      KU_RESUME_AUTO);
+    if (o->out && o->out[0] == '\0')
+        return KU_ERR(KUMI_EINVAL, "train: --out: empty; name a directory");
+    if (o->until < 0 || !(o->max_time_s >= 0))
+        return KU_ERR(KUMI_EINVAL,
+                      "train: --until: %lld, --max-time: %g s; neither may be negative",
+                      (long long)o->until, o->max_time_s);
+    return KUMI_OK;
+}
+
 int kumi_train(const struct kumi_train_options *options, struct kumi_train_result *result)
 {
+    KU_GIVEN(options, "options");
+    KU_GIVEN(options->settings.config, "options.settings.config");
+    KU_GIVEN(result, "result");
+    KU_TRY(check_options(options));
     struct joining j = joining_of(&options->settings);
     struct ku_job *job = NULL;
     memset(result, 0, sizeof *result);
