@@ -17,6 +17,7 @@
 #include "nn/builder.h"
 #include "train/agree.h"
 #include "train/api_options.h"
+#include "train/effect.h"
 #include "train/ids.h"
 
 struct kumi_trainer {
@@ -40,6 +41,8 @@ int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
     KU_TRY_OUT(ku_builder_take(graph, &g));
     KU_TRY_OUT(ku_ids_list(g, &t->ids));
     KU_TRY_OUT(ku_api_configure(options ? options : &defaults, g, job->n, &t->s));
+    if (job->rank == 0)
+        ku_effect_warn(&t->s);
     KU_TRY_OUT(ku_session_create_trainer(&t->s, job));
     KU_TRY_OUT(ku_trainer_init_state(t->s.t));
     *out = t;

@@ -22,6 +22,7 @@
 #include "base/os.h"
 #include "ckpt/snapshot.h"
 #include "train/deepspeed.h"
+#include "train/effect.h"
 #include "train/agree.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
@@ -222,6 +223,8 @@ static int prepare(struct run *r)
     if (r->s.pairs.data)
         KU_TRY(ku_agree(r->job,
                         is_first(r) ? ku_pairs_save_vocab(&r->s.pairs, r->dir.path) : KUMI_OK));
+    if (is_first(r))
+        ku_effect_warn(&r->s);
     r->end = r->s.n_steps;
     if (r->o->until > 0 && r->o->until < r->end)
         r->end = r->o->until;
