@@ -62,6 +62,7 @@ KUMI_API int kumi_comm_join(const struct kumi_comm_options *options, struct kumi
 /* Leave the job: ends all its communicators and memory. Collective over the world; takes NULL. */
 KUMI_API int kumi_comm_leave(struct kumi_comm *world);
 
+/* KUMI_EINVAL for NULL. */
 KUMI_API int kumi_comm_rank(const struct kumi_comm *comm);
 KUMI_API int kumi_comm_size(const struct kumi_comm *comm);
 /*

@@ -16,6 +16,9 @@ extern "C" {
  *
  * Building never needs a check after each call: a failed call returns 0, everything built on 0 is
  * 0, and kumi_graph_error (which the trainer calls) returns the first failure.
+ *
+ * Names (of ports, parameters, layers, modules, outputs, metrics) consist of ASCII letters, digits
+ * and "_", "-", ".", "/"; with the modules around them they have at most 223 bytes.
  */
 struct kumi_graph;
 typedef uint32_t kumi_value; /* 0 = none */
@@ -36,8 +39,9 @@ KUMI_API void kumi_graph_leave(struct kumi_graph *graph);
 /*
  * A port that the trainer fills before each step.
  *
- *   dims     names, one letter each: "nt"
- *   count    elements per dim, of the global batch
+ *   name     any but "control"
+ *   dims     names, one letter each: "nt"; samples, n, come first
+ *   count    elements per dim, of the global batch, at least 1
  */
 KUMI_API kumi_value kumi_input(struct kumi_graph *graph, const char *name, enum kumi_dtype dtype,
                                const char *dims, const int64_t *count);
@@ -45,7 +49,7 @@ KUMI_API kumi_value kumi_input(struct kumi_graph *graph, const char *name, enum 
 /*
  * A trainable tensor, f32, with its first value: normal(mean, std) if std > 0 (or uniform
  * of that mean and deviation), else mean everywhere. Dims that are not a multiple of `pad` are
- * padded (padding stays zero and is never seen); 0 or 1 = no padding.
+ * padded (padding stays zero and is never seen); 0 or 1 = no padding. init NULL: zeros.
  */
 struct kumi_init {
     double mean, std;
@@ -59,7 +63,8 @@ enum kumi_activation { KUMI_NO_ACTIVATION, KUMI_RELU, KUMI_GELU_TANH, KUMI_GELU,
 
 /*
  * y = x W + b over the last `contract` dims of x. Makes <name>.weight (shape [contracted.., out..],
- * as GPT-2's Conv1D, or [out.., contracted..] with out_in, as nn.Linear) and <name>.bias.
+ * as GPT-2's Conv1D, or [out.., contracted..] with out_in, as nn.Linear) and <name>.bias. Either
+ * `out` and `out_count` or `weight` must be given.
  */
 struct kumi_linear {
     const char *out;          /* names of the result's own dims: "f" */
@@ -72,6 +77,7 @@ struct kumi_linear {
 };
 KUMI_API kumi_value kumi_linear(struct kumi_graph *graph, kumi_value x, const char *name,
                                 const struct kumi_linear *o);
+/* Row ids[..] of a table. ids: a port, i32, in [0, rows), as kumi_trainer_step checks. */
 KUMI_API kumi_value kumi_embedding(struct kumi_graph *graph, kumi_value table, kumi_value ids);
 /* x + table[t] at position t of x's dim before the table's own: learned positions. */
 KUMI_API kumi_value kumi_positions(struct kumi_graph *graph, kumi_value x, kumi_value table);
@@ -178,7 +184,7 @@ enum kumi_conv_init {
     KUMI_CONV_KAIMING_FAN_OUT /* normal, std sqrt(2 / fan out), as torchvision's ResNets; bias 0 */
 };
 struct kumi_conv2d {
-    int64_t out;
+    int64_t out;                               /* channels; must be given */
     int64_t kernel[2], stride[2], dilation[2]; /* 0 = 1 */
     int64_t padding[2];
     int64_t groups; /* 0 = 1 */
@@ -187,7 +193,7 @@ struct kumi_conv2d {
 };
 KUMI_API kumi_value kumi_conv2d(struct kumi_graph *graph, kumi_value x, const char *name,
                                 const struct kumi_conv2d *o);
-/* stride 0 = the kernel's; padding at most half of the kernel. */
+/* kernel 0 = 1, stride 0 = the kernel's; padding at most half of the kernel. */
 struct kumi_pool {
     int64_t kernel[2], stride[2], padding[2];
     int exclude_pad; /* kumi_avg_pool: the mean of what lies inside alone */
@@ -203,13 +209,13 @@ KUMI_API kumi_value kumi_flatten(struct kumi_graph *graph, kumi_value x);
 /* Zeros before and behind the last dim: [.., c] -> [.., before + c + behind]. */
 KUMI_API kumi_value kumi_pad_last(struct kumi_graph *graph, kumi_value x, int64_t before,
                                   int64_t behind);
-/* Row index[n] of dim t of x [n, t, ..] -> [n, ..]; not differentiable. */
+/* Row index[n] of dim t of x [n, t, ..] -> [n, ..]; not differentiable. index: a port, i32. */
 KUMI_API kumi_value kumi_select(struct kumi_graph *graph, kumi_value x, kumi_value index);
 
 /*
  * Makes the softmax cross-entropy of logits [.., v] against i32 targets [..] what the trainer
  * minimises: the sum over targets that are neither negative nor `ignore`, divided by their global
- * count.
+ * count. Targets are a port; those that count lie below v, as kumi_trainer_step checks.
  */
 KUMI_API int kumi_loss_cross_entropy(struct kumi_graph *graph, kumi_value logits,
                                      kumi_value targets, int64_t ignore);

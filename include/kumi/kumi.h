@@ -16,7 +16,10 @@
  *   that the command would print, until this thread's next call. Outputs are set only on success.
  * - `create` and `open` hand out what `destroy` and `close` take back; those take NULL. Other
  *   pointers that are returned are borrowed, and live as long as what they came from.
- * - All-zero option structs mean defaults; NULL for one does, too.
+ * - All-zero option structs mean defaults; NULL for one does, too. Where a member has no default
+ *   (a layer's `out`, a data set's files), its comment says so, and leaving it out is KUMI_EINVAL.
+ * - A pointer that may be NULL says so. Any other that is NULL, and a number out of range, is
+ *   KUMI_EINVAL with the parameter's name.
  * - Arrays are dense and row-major; counts are elements, bytes are bytes.
  * - "Collective" means: by every rank of the communicator (of the world where none is an argument),
  *   in the same order, with equal arguments but for the data.

@@ -8,6 +8,11 @@
 extern "C" {
 #endif
 
+/*
+ * In every kumi_<model>_build a NULL config is that of kumi_<model>_defaults; batch must be given.
+ * kumi_<model>_defaults does nothing with NULL.
+ */
+
 /* GPT-2 (Radford et al. 2019) under Hugging Face's keys; kumi_gpt2_defaults gives Hugging Face's
  * defaults. */
 struct kumi_gpt2 {
@@ -145,10 +150,11 @@ struct kumi_mlp {
 };
 KUMI_API void kumi_mlp_defaults(struct kumi_mlp *config);
 /*
- * Builds it on the port "images" (f32 [n, input..]): parameters layers.0.weight [width, input..],
- * layers.0.bias, ... With the port "targets" (i32 [n]) it ends in the loss, with the metrics
- * accuracy and, of more than five classes, top5; for inference in the port "logits" [n,
- * num_classes]. batch->t is not read. Errors: KUMI_EINVAL.
+ * Builds it on the port "images" (f32 [n, input..]): parameters layers.0.weight, in files the
+ * matrix [width, elements of the input] of an nn.Linear behind a flatten, layers.0.bias, ... With
+ * the port "targets" (i32 [n]) it ends in the loss, with the metrics accuracy and, of more than
+ * five classes, top5; for inference in the port "logits" [n, num_classes]. batch->t is not read.
+ * Errors: KUMI_EINVAL.
  */
 KUMI_API int kumi_mlp_build(struct kumi_graph *graph, const struct kumi_mlp *config,
                             const struct kumi_shape_of_batch *batch);

@@ -98,11 +98,20 @@ struct kumi_metrics {
     double wait_ms;         /* of those, in which nothing moved: others were not there yet */
     double optimizer_ms;    /* norm, clipping and update, without waits */
 };
-/* Collective. metrics may be NULL. Errors: KUMI_EINVAL (a port is missing), the job's root cause.
+/*
+ * One step. Ids of embeddings, targets, indices of kumi_select and positions of attention are
+ * checked as the ports are filled.
+ *
+ *   batch     [n_ports], in any order; each port of the graph is there
+ *   metrics   NULL: not wanted
+ *
+ * Collective. Errors: KUMI_EINVAL: a port is missing, or holds a number out of range (named with
+ * its position); with one rank nothing is changed and the trainer goes on, with several the job is
+ * over on all; the job's root cause.
  */
 KUMI_API int kumi_trainer_step(struct kumi_trainer *trainer, const struct kumi_batch *batch,
                                int n_ports, struct kumi_metrics *metrics);
-/* Forward and loss alone, without dropout. Collective. */
+/* Forward and loss alone, without dropout. Collective. Errors: as kumi_trainer_step. */
 KUMI_API int kumi_trainer_evaluate(struct kumi_trainer *trainer, const struct kumi_batch *batch,
                                    int n_ports, double *loss);
 /* A metric of kumi_graph_metric in the last step (is_eval 0) or evaluation. KUMI_EINVAL: none of

@@ -36,10 +36,9 @@ static enum ku_fault parse(const char *spec, long *n)
         if (*n >= 1 && *end == '\0')
             return table[i].kind;
     }
-    ku_term_line(
-        "kumi: KUMI_FAULT: %s: unknown; write mem:N, os:N, write:N, kill:N or bug:N, N from "
-        "1",
-        spec);
+    ku_term_line("kumi: KUMI_FAULT: %.80s: unknown; write mem:N, os:N, write:N, kill:N or bug:N, "
+                 "N from 1",
+                 spec);
     return KU_FAULT_NONE;
 }
 

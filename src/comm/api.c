@@ -4,6 +4,7 @@
  */
 #include "kumi/comm.h"
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "comm/api.h"
@@ -42,6 +43,7 @@ static int64_t ns_of(double seconds)
 
 int kumi_comm_join(const struct kumi_comm_options *options, struct kumi_comm **world)
 {
+    KU_GIVEN(world, "world");
     struct ku_job_opts o = {0};
     struct ku_job *job;
     if (options) {
@@ -90,16 +92,20 @@ int kumi_comm_leave(struct kumi_comm *world)
 
 int kumi_comm_rank(const struct kumi_comm *comm)
 {
+    KU_GIVEN(comm, "comm");
     return comm->c->me;
 }
 
 int kumi_comm_size(const struct kumi_comm *comm)
 {
+    KU_GIVEN(comm, "comm");
     return comm->c->n;
 }
 
 int kumi_comm_split(struct kumi_comm *comm, int color, int key, struct kumi_comm **out)
 {
+    KU_GIVEN(comm, "comm");
+    KU_GIVEN(out, "out");
     struct ku_comm *c = NULL;
     char name[24] = "split";
     KU_TRY(ku_comm_split(comm->c, color, key, name, &c));
@@ -127,6 +133,8 @@ int kumi_comm_free(struct kumi_comm *comm)
 
 int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memory)
 {
+    KU_GIVEN(world, "world");
+    KU_GIVEN(memory, "memory");
     const struct ku_arena *a;
     struct ku_job *job = world->c->job;
     KU_TRY(ku_arena_create(job, "alloc", 0, bytes ? bytes : 1, &a));
@@ -136,6 +144,7 @@ int kumi_comm_alloc(struct kumi_comm *world, size_t bytes, void **memory)
 
 int kumi_comm_dealloc(struct kumi_comm *world, void *memory)
 {
+    KU_GIVEN(world, "world");
     struct ku_job *job = world->c->job;
     for (int i = 0; memory && i < KU_MAX_ARENAS; i++) {
         const struct ku_arena *a = &job->priv->host->arena[i];
@@ -148,12 +157,19 @@ int kumi_comm_dealloc(struct kumi_comm *world, void *memory)
 
 uint64_t kumi_comm_staged_bytes(const struct kumi_comm *comm)
 {
+    KU_GIVEN_OR(0, comm, "comm");
     return ku_job_staged_bytes(comm->c->job);
+}
+
+static int refuse_null(const struct ku_coll *o, const char *name)
+{
+    return KU_ERR(KUMI_EINVAL, "%s: %s: NULL, for %lld elements", ku_coll_kind_name(o->kind), name,
+                  (long long)o->count);
 }
 
 /* In place means: the same buffer where in and out have one size, else this rank's block of the
  * longer one. */
-static int check_overlap(const struct ku_comm *c, const struct ku_coll *o)
+static int check_buffers(const struct ku_comm *c, const struct ku_coll *o)
 {
     int64_t each = (int64_t)kumi_dtype_bytes(o->dtype), block = o->count, before = 0, all = 0;
     int am_root = c->me == o->root;
@@ -187,9 +203,11 @@ static int check_overlap(const struct ku_comm *c, const struct ku_coll *o)
         same = out + before * each;
         break;
     case KU_COLL_BROADCAST:
-    case KU_COLL_BARRIER:
-    case KU_COLL_SEND:
     case KU_COLL_RECV:
+        return block > 0 && out == NULL ? refuse_null(o, "data") : 0;
+    case KU_COLL_SEND:
+        return block > 0 && in == NULL ? refuse_null(o, "data") : 0;
+    case KU_COLL_BARRIER:
     case KU_COLL_HASH:
     case KU_COLL_LEAVE:
     case KU_COLL_ARENA:
@@ -197,6 +215,8 @@ static int check_overlap(const struct ku_comm *c, const struct ku_coll *o)
     case KU_N_COLL_KINDS:
         return 0;
     }
+    if ((in_count > 0 && in == NULL) || (out_count > 0 && out == NULL))
+        return refuse_null(o, in == NULL ? "in" : "out");
     int is_in_place =
         o->kind == KU_COLL_ALL_GATHER || o->kind == KU_COLL_GATHER ? same == in : same == out;
     if (is_in_place || in_count == 0 || out_count == 0 || in + in_count * each <= out ||
@@ -211,6 +231,8 @@ static int check_overlap(const struct ku_comm *c, const struct ku_coll *o)
 static int translate(const struct kumi_comm *comm, const struct kumi_collective *from,
                      struct ku_coll *o)
 {
+    if (comm == NULL)
+        return KU_ERR(KUMI_EINVAL, "collective: comm: NULL is not allowed here");
     if ((unsigned)from->kind > KUMI_RECV)
         return KU_ERR(KUMI_EINVAL, "collective: kind: %d is none", (int)from->kind);
     *o = (struct ku_coll){.kind = (enum ku_coll_kind)from->kind,
@@ -234,12 +256,15 @@ static int translate(const struct kumi_comm *comm, const struct kumi_collective 
         o->count = 0;
     o->wire = o->dtype;
     KU_TRY(ku_coll_check(comm->c, o));
-    return check_overlap(comm->c, o);
+    return check_buffers(comm->c, o);
 }
 
 int kumi_work_start(struct kumi_comm *comm, const struct kumi_collective *collective,
                     struct kumi_work **work)
 {
+    KU_GIVEN(comm, "comm");
+    KU_GIVEN(collective, "collective");
+    KU_GIVEN(work, "work");
     struct ku_job_private *p = comm->c->job->priv;
     struct kumi_work *w = p->free_works;
     struct ku_coll coll;
@@ -270,19 +295,22 @@ static int give_back(struct kumi_work *work, int result)
 
 int kumi_work_wait(struct kumi_work *work)
 {
+    KU_GIVEN(work, "work");
     return give_back(work, ku_work_wait(&work->w));
 }
 
 int kumi_work_test(struct kumi_work *work)
 {
+    KU_GIVEN(work, "work");
     int status = ku_work_test(&work->w);
     return status == 0 ? 0 : give_back(work, status);
 }
 
 int kumi_batch(struct kumi_comm *comm, const struct kumi_collective *collectives, int n)
 {
-    if (n < 0)
-        return KU_ERR(KUMI_EINVAL, "batch: %d collectives", n);
+    if (n < 0 || (n > 0 && collectives == NULL))
+        return KU_ERR(KUMI_EINVAL, "batch: n is %d, collectives is %s", n,
+                      collectives ? "given" : "NULL");
     struct kumi_work **works = ku_malloc((size_t)(n ? n : 1) * sizeof *works);
     int n_started = 0, status = works ? 0 : KUMI_ENOMEM;
     struct ku_coll checked;
@@ -298,6 +326,7 @@ int kumi_batch(struct kumi_comm *comm, const struct kumi_collective *collectives
 
 int kumi_comm_progress(struct kumi_comm *comm)
 {
+    KU_GIVEN(comm, "comm");
     return ku_job_progress(comm->c->job);
 }
 
@@ -354,6 +383,7 @@ int kumi_reduce_scatter(struct kumi_comm *comm, const void *in, void *out, int64
 int kumi_reduce_scatter_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *counts,
                           enum kumi_dtype dtype, enum kumi_reduce reduce)
 {
+    KU_GIVEN(counts, "counts");
     return call(comm, &(struct kumi_collective){.kind = KUMI_REDUCE_SCATTER,
                                                 .dtype = dtype,
                                                 .reduce = reduce,
@@ -373,6 +403,7 @@ int kumi_all_gather(struct kumi_comm *comm, const void *in, void *out, int64_t c
 int kumi_all_gather_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *counts,
                       enum kumi_dtype dtype)
 {
+    KU_GIVEN(counts, "counts");
     return call(
         comm, &(struct kumi_collective){
                   .kind = KUMI_ALL_GATHER, .dtype = dtype, .in = in, .out = out, .counts = counts});
@@ -392,6 +423,7 @@ int kumi_gather(struct kumi_comm *comm, const void *in, void *out, int64_t count
 int kumi_gather_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *counts,
                   enum kumi_dtype dtype, int root)
 {
+    KU_GIVEN(counts, "counts");
     return call(comm, &(struct kumi_collective){.kind = KUMI_GATHER,
                                                 .dtype = dtype,
                                                 .root = root,
@@ -414,6 +446,7 @@ int kumi_scatter(struct kumi_comm *comm, const void *in, void *out, int64_t coun
 int kumi_scatter_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *counts,
                    enum kumi_dtype dtype, int root)
 {
+    KU_GIVEN(counts, "counts");
     return call(comm, &(struct kumi_collective){.kind = KUMI_SCATTER,
                                                 .dtype = dtype,
                                                 .root = root,
@@ -433,6 +466,8 @@ int kumi_all_to_all(struct kumi_comm *comm, const void *in, void *out, int64_t c
 int kumi_all_to_all_v(struct kumi_comm *comm, const void *in, void *out, const int64_t *send_counts,
                       const int64_t *recv_counts, enum kumi_dtype dtype)
 {
+    KU_GIVEN(send_counts, "send_counts");
+    KU_GIVEN(recv_counts, "recv_counts");
     return call(comm, &(struct kumi_collective){.kind = KUMI_ALL_TO_ALL,
                                                 .dtype = dtype,
                                                 .in = in,

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "comm/api.h"
@@ -89,6 +90,9 @@ static int make_comms(struct kumi_mesh *m, struct ku_job *job)
 int kumi_mesh_create(struct kumi_comm *world, const struct kumi_mesh_axis *axes, int n_axes,
                      struct kumi_mesh **out)
 {
+    KU_GIVEN(world, "world");
+    KU_GIVEN(axes, "axes");
+    KU_GIVEN(out, "mesh");
     struct ku_job *job = ku_comm_api_job(world);
     struct kumi_mesh *m = ku_calloc(1, sizeof *m);
     int status = m ? take_names(m, axes, n_axes) : KUMI_ENOMEM;
@@ -117,12 +121,16 @@ int kumi_mesh_destroy(struct kumi_mesh *m)
 
 struct kumi_comm *kumi_mesh_comm(const struct kumi_mesh *m, const char *axis)
 {
+    KU_GIVEN_OR(NULL, m, "mesh");
+    KU_GIVEN_OR(NULL, axis, "axis");
     int a = find(m, axis);
     return a < 0 ? NULL : m->axis[a].comm;
 }
 
 int kumi_mesh_coord(const struct kumi_mesh *m, const char *axis)
 {
+    KU_GIVEN_OR(-1, m, "mesh");
+    KU_GIVEN_OR(-1, axis, "axis");
     int a = find(m, axis);
     return a < 0 ? -1 : m->axis[a].coord;
 }

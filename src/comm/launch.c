@@ -7,6 +7,7 @@
  */
 #include "comm/launch.h"
 
+#include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -388,6 +389,7 @@ static int n_threads(void)
 
 int kumi_launch(int (*fn)(void *arg), void *arg, int n)
 {
+    KU_GIVEN(fn, "fn");
     struct launch l = {.fn = fn, .arg = arg, .n = n};
     struct kumi_error error;
     int code = 0;

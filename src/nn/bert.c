@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kumi/model.h"
 
+#include "base/arg.h"
 #include "base/err.h"
 
 /* A function of the model alone, so that no layout changes it. */
@@ -8,6 +9,8 @@ enum { VOCAB_PAD = 128 };
 
 void kumi_bert_defaults(struct kumi_bert *c)
 {
+    if (c == NULL)
+        return;
     *c = (struct kumi_bert){.vocab_size = 30522,
                             .hidden_size = 768,
                             .intermediate_size = 3072,
@@ -149,6 +152,12 @@ static kumi_value predict(struct kumi_graph *g, const struct kumi_bert *c, kumi_
 int kumi_bert_build(struct kumi_graph *g, const struct kumi_bert *c,
                     const struct kumi_shape_of_batch *b)
 {
+    struct kumi_bert defaults;
+    KU_GIVEN(g, "graph");
+    KU_GIVEN(b, "batch");
+    if (c == NULL)
+        kumi_bert_defaults(&defaults);
+    c = c ? c : &defaults;
     KU_TRY(check(c, b));
     kumi_value words, lengths = kumi_input(g, "lengths", KUMI_I32, "n", &b->n);
     kumi_graph_enter(g, "bert");

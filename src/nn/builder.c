@@ -2,16 +2,19 @@
 #define KUMI_NO_SOURCE /* the functions themselves */
 #include "nn/builder.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 
 int kumi_graph_create(struct kumi_graph **out)
 {
+    KU_GIVEN(out, "graph");
     struct kumi_graph *g = ku_calloc(1, sizeof *g);
     if (g == NULL)
         return KUMI_ENOMEM;
@@ -34,6 +37,8 @@ void kumi_graph_destroy(struct kumi_graph *g)
 
 int kumi_graph_error(const struct kumi_graph *g)
 {
+    if (g == NULL)
+        return KU_ERR(KUMI_EINVAL, "graph: NULL; make one with kumi_graph_create");
     return g->error.status < 0 ? ku_err_put(&g->error) : KUMI_OK;
 }
 
@@ -48,53 +53,55 @@ int ku_builder_take(struct kumi_graph *g, struct ku_graph **ir)
     return KUMI_OK;
 }
 
-kumi_value ku_builder_fail(struct kumi_graph *g)
-{
-    if (g->error.status == KUMI_OK)
-        g->error = *ku_err_get();
-    return 0;
-}
 static kumi_value kept(struct kumi_graph *g, ku_id value)
 {
     return value ? value : ku_builder_fail(g);
 }
-int ku_builder_has_failed(const struct kumi_graph *g)
-{
-    return g->error.status < 0;
-}
 
 void kumi_graph_enter(struct kumi_graph *g, const char *format, ...)
 {
-    size_t at = strlen(g->scope);
+    char name[KU_MAX_SCOPE_BYTES];
     va_list args;
-    va_start(args, format);
-    if (g->n_scopes == KU_MAX_SCOPES || at + 64 > sizeof g->scope) {
+    if (ku_builder_has_failed(g))
+        return;
+    if (g->n_scopes == KU_MAX_SCOPES) {
         KU_ERR(KUMI_EINVAL, "graph: %s: module names nest deeper than %d", g->scope, KU_MAX_SCOPES);
         ku_builder_fail(g);
-    } else {
-        g->scope_bytes[g->n_scopes++] = (int)at;
-        vsnprintf(g->scope + at, sizeof g->scope - at - 2, format, args);
-        memcpy(g->scope + strlen(g->scope), ".", 2);
+        return;
     }
+    va_start(args, format);
+    if (format)
+        vsnprintf(name, sizeof name, format, args);
     va_end(args);
+    if (!ku_builder_check_name(g, format ? name : NULL))
+        return;
+    size_t at = strlen(g->scope);
+    g->scope_bytes[g->n_scopes++] = (int)at;
+    snprintf(g->scope + at, sizeof g->scope - at, "%s.", name);
 }
 
 void kumi_graph_leave(struct kumi_graph *g)
 {
-    if (g->n_scopes > 0)
+    if (ku_builder_has_failed(g))
+        return;
+    if (g->n_scopes > 0) {
         g->scope[g->scope_bytes[--g->n_scopes]] = '\0';
+    } else {
+        KU_ERR(KUMI_EINVAL, "graph: kumi_graph_leave: no module was entered");
+        ku_builder_fail(g);
+    }
 }
 
 /* Nodes that no call inside of this one has noted are this one's. */
 static int note_source(struct kumi_graph *g, const char *file, int line)
 {
     char text[KU_MAX_SCOPE_BYTES];
-    const char *slash = strrchr(file, '/');
-    if (ku_builder_has_failed(g) || g->n_sourced == g->ir->n_nodes)
+    if (ku_builder_has_failed(g) || file == NULL || g->n_sourced == g->ir->n_nodes)
         return 1;
+    const char *slash = strrchr(file, '/');
     snprintf(text, sizeof text, "%.200s:%d", slash ? slash + 1 : file, line);
-    for (char *p = text; *p; p++) /* a word of the graph's text form */
-        if (*p == ' ' || *p == '@')
+    for (char *p = text; *p; p++) /* a word of the graph's text form, and of pictures' labels */
+        if (*p <= ' ' || *p > '~' || strchr("@\"\\", *p))
             *p = '_';
     ku_id source = ku_graph_name(g->ir, text);
     if (source == 0) {
@@ -127,8 +134,11 @@ static const char *full_name(const struct kumi_graph *g, const char *name, const
 ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
 {
     char path[KU_MAX_SCOPE_BYTES];
-    if (ku_builder_has_failed(g))
+    if (ku_builder_has_failed(g) || (*name && !ku_builder_check_name(g, name)))
         return 0;
+    for (int i = 0; i < m->n_in; i++)
+        if (!ku_builder_check_value(g, m->in[i], ku_ops[m->op].name))
+            return 0;
     full_name(g, name, "", path);
     size_t bytes = strlen(path);
     if (bytes && path[bytes - 1] == '.')
@@ -139,13 +149,16 @@ ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
     return node ? ku_out(g->ir, node, 0) : ku_builder_fail(g);
 }
 
+static const char control_port[] = "control";
+
 kumi_value kumi_input(struct kumi_graph *g, const char *name, enum kumi_dtype dtype,
                       const char *dims, const int64_t *count)
 {
-    if (ku_builder_has_failed(g))
+    if (!ku_builder_check_counts(g, name, dims, count))
         return 0;
-    if (strlen(dims) > KU_MAX_DIMS) {
-        KU_ERR(KUMI_EINVAL, "graph: %s: %s: at most %d dimensions", name, dims, KU_MAX_DIMS);
+    if ((unsigned)dtype >= KUMI_N_DTYPES || strcmp(name, control_port) == 0) {
+        KU_ERR(KUMI_EINVAL, "graph: port %s: %s", name,
+               (unsigned)dtype >= KUMI_N_DTYPES ? "no such dtype" : "the step's own; rename yours");
         return ku_builder_fail(g);
     }
     struct ku_shape shape = ku_shape_of(dims, count);
@@ -155,24 +168,30 @@ kumi_value kumi_input(struct kumi_graph *g, const char *name, enum kumi_dtype dt
 /* The step's control port (op/op.h), made when the first random op asks for it. */
 static ku_id control(struct kumi_graph *g)
 {
-    ku_id value = ku_graph_find_input(g->ir, "control");
-    int64_t words = KU_CONTROL_WORDS;
-    return value ? value : kumi_input(g, "control", KUMI_I64, "w", &words);
+    ku_id value = ku_graph_find_input(g->ir, control_port);
+    const int64_t words = KU_CONTROL_WORDS;
+    const struct ku_shape shape = ku_shape_of("w", &words);
+    return value ? value : kept(g, ku_graph_input(g->ir, control_port, KUMI_I64, &shape));
 }
 
 kumi_value kumi_param(struct kumi_graph *g, const char *name, const char *dims,
                       const int64_t *count, const struct kumi_init *init)
 {
-    if (ku_builder_has_failed(g))
+    static const struct kumi_init zeros;
+    init = init ? init : &zeros;
+    if (!ku_builder_check_counts(g, name, dims, count) ||
+        !ku_builder_check_number(g, "mean", init->mean, -FLT_MAX, FLT_MAX) ||
+        !ku_builder_check_number(g, "std", init->std, 0, FLT_MAX) ||
+        !ku_builder_check_number(g, "pad_first", (double)init->pad_first, 0, 1 << 30))
         return 0;
-    if (strlen(dims) > KU_MAX_DIMS || dims[0] == '\0') {
-        KU_ERR(KUMI_EINVAL, "graph: %s: '%s': a parameter has 1 to %d dimensions", name, dims,
+    if (dims[0] == '\0') {
+        KU_ERR(KUMI_EINVAL, "graph: %s%s: a parameter has 1 to %d dimensions", g->scope, name,
                KU_MAX_DIMS);
         return ku_builder_fail(g);
     }
     char full[KU_MAX_SCOPE_BYTES];
     struct ku_shape shape = ku_shape_of(dims, count);
-    if (init->pad_first > 1)
+    if (init->pad_first > 1 && count[0] <= INT64_MAX - init->pad_first)
         shape.dim[0].count = (count[0] + init->pad_first - 1) / init->pad_first * init->pad_first;
     ku_id id = ku_graph_tensor(g->ir, full_name(g, name, "", full), KU_T_PARAM, KUMI_F32, &shape);
     if (id == 0)
@@ -211,6 +230,8 @@ kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *
 {
     char full[KU_MAX_SCOPE_BYTES], dims[KU_MAX_DIMS + 1] = "";
     int64_t count[KU_MAX_DIMS];
+    if (!ku_builder_check_name(g, name))
+        return 0;
     for (int i = 0; i < s->ndim; i++) {
         dims[i] = s->dim[i].name;
         count[i] = s->dim[i].count;
@@ -222,10 +243,30 @@ kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *
     return value;
 }
 
+/* A layer without a matrix of another's needs dims of its own. */
+static int check_linear(struct kumi_graph *g, kumi_value x, const char *name,
+                        const struct kumi_linear *o)
+{
+    if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, x, name) ||
+        (o->weight && !ku_builder_check_floating(g, o->weight, name)) ||
+        (o->bias && !ku_builder_check_floating(g, o->bias, name)) ||
+        !ku_builder_check_number(g, "std", o->std, 0, FLT_MAX) ||
+        !ku_builder_check_number(g, "contract", o->contract, 0, KU_MAX_DIMS))
+        return 0;
+    if (o->weight || (o->out && o->out[0] && o->out_count))
+        return 1;
+    KU_ERR(KUMI_EINVAL, "graph: %s%s: out or out_count is missing: the dims of the result",
+           g->scope, name);
+    ku_builder_fail(g);
+    return 0;
+}
+
 kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
                        const struct kumi_linear *o)
 {
-    if (ku_builder_has_failed(g) || x == 0)
+    static const struct kumi_linear none;
+    o = o ? o : &none;
+    if (!check_linear(g, x, name, o))
         return 0;
     struct ku_shape xs = g->ir->shape[g->ir->value[x].shape];
     int contract = o->contract ? o->contract : 1;
@@ -250,6 +291,11 @@ kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
     if (ku_builder_has_failed(g))
         return 0;
     a.outs = g->ir->shape[g->ir->value[m.in[1]].shape].ndim - contract;
+    if (a.outs < 1) {
+        KU_ERR(KUMI_EINVAL, "graph: %s%s: the weight has no dims beside the %d contracted",
+               g->scope, name, contract);
+        return ku_builder_fail(g);
+    }
     if (o->bias) {
         m.in[m.n_in++] = o->bias;
     } else if (!o->no_bias && o->weight == 0) {
@@ -262,7 +308,8 @@ kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
 
 kumi_value kumi_embedding(struct kumi_graph *g, kumi_value table, kumi_value ids)
 {
-    if (ku_builder_has_failed(g) || !table || !ids)
+    if (!ku_builder_check_floating(g, table, "embedding") ||
+        !ku_builder_check_port(g, ids, "embedding"))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     const struct ku_dim *row = &g->ir->shape[g->ir->value[table].shape].dim[0];
@@ -275,7 +322,8 @@ kumi_value kumi_embedding(struct kumi_graph *g, kumi_value table, kumi_value ids
 
 kumi_value kumi_positions(struct kumi_graph *g, kumi_value x, kumi_value table)
 {
-    if (ku_builder_has_failed(g) || !table || !x)
+    if (!ku_builder_check_floating(g, table, "positions") ||
+        !ku_builder_check_floating(g, x, "positions"))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     const struct ku_shape *s = &g->ir->shape[g->ir->value[table].shape];
@@ -299,13 +347,17 @@ kumi_value kumi_scale(struct kumi_graph *g, kumi_value x, double factor)
 {
     struct ku_attrs a = ku_attrs_default;
     a.value = factor;
+    if (!ku_builder_check_floating(g, x, "scale") ||
+        !ku_builder_check_number(g, "scale", factor, -FLT_MAX, FLT_MAX))
+        return 0;
     return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_scale, .n_in = 1, .in = {x}, .attr = &a}, "");
 }
 
 kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name, double eps)
 {
-    if (ku_builder_has_failed(g) || x == 0)
+    if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, x, name) ||
+        !ku_builder_check_number(g, "eps", eps, 0, FLT_MAX))
         return 0;
     struct ku_shape s = g->ir->shape[g->ir->value[x].shape];
     if (s.ndim < 1) {
@@ -326,6 +378,8 @@ kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name,
 /* Dropout probabilities are [0, 1). */
 static int check_p(struct kumi_graph *g, double p)
 {
+    if (ku_builder_has_failed(g))
+        return 0;
     if (p >= 0 && p < 1)
         return 1;
     KU_ERR(KUMI_EINVAL, "graph: %sdropout: %g; give a probability in [0, 1)", g->scope, p);
@@ -342,7 +396,8 @@ kumi_value kumi_attention(struct kumi_graph *g, kumi_value qkv, int causal, doub
 kumi_value kumi_attention_within(struct kumi_graph *g, kumi_value qkv, kumi_value segments,
                                  int causal, double dropout, double scale)
 {
-    if (ku_builder_has_failed(g) || !qkv || !check_p(g, dropout))
+    if (!ku_builder_check_floating(g, qkv, "attention") || !check_p(g, dropout) ||
+        !ku_builder_check_number(g, "attention scale", scale, 0, FLT_MAX))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     a.causal = causal != 0;
@@ -358,7 +413,12 @@ kumi_value kumi_attention_within(struct kumi_graph *g, kumi_value qkv, kumi_valu
 kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, kumi_value v,
                              const struct kumi_attention_kv *o)
 {
-    if (ku_builder_has_failed(g) || !q || !k || !v || !check_p(g, o->dropout))
+    static const struct kumi_attention_kv none;
+    o = o ? o : &none;
+    if (!ku_builder_check_floating(g, q, "attention") ||
+        !ku_builder_check_floating(g, k, "attention") ||
+        !ku_builder_check_floating(g, v, "attention") || !check_p(g, o->dropout) ||
+        !ku_builder_check_number(g, "attention scale", o->scale, 0, FLT_MAX))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     a.causal = o->causal != 0;
@@ -378,6 +438,9 @@ kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, k
 
 kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activation act)
 {
+    if (!ku_builder_check_floating(g, x, "activate") ||
+        !ku_builder_check_number(g, "activation", act, KUMI_NO_ACTIVATION, KUMI_SILU))
+        return 0;
     if (act == KUMI_NO_ACTIVATION)
         return x;
     struct ku_attrs a = ku_attrs_default;
@@ -392,17 +455,21 @@ kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activatio
 
 kumi_value kumi_add(struct kumi_graph *g, kumi_value a, kumi_value b)
 {
+    if (!ku_builder_check_floating(g, a, "add"))
+        return 0;
     return ku_builder_node(g, &(struct ku_make){.op = KU_OP_add, .n_in = 2, .in = {a, b}}, "");
 }
 
 kumi_value kumi_mul(struct kumi_graph *g, kumi_value a, kumi_value b)
 {
+    if (!ku_builder_check_floating(g, a, "mul"))
+        return 0;
     return ku_builder_node(g, &(struct ku_make){.op = KU_OP_mul, .n_in = 2, .in = {a, b}}, "");
 }
 
 kumi_value kumi_dropout(struct kumi_graph *g, kumi_value x, double p)
 {
-    if (ku_builder_has_failed(g) || !x || !check_p(g, p))
+    if (!ku_builder_check_floating(g, x, "dropout") || !check_p(g, p))
         return 0;
     if (p == 0)
         return x;
@@ -415,13 +482,16 @@ kumi_value kumi_dropout(struct kumi_graph *g, kumi_value x, double p)
 
 kumi_value kumi_select(struct kumi_graph *g, kumi_value x, kumi_value index)
 {
+    if (!ku_builder_check_port(g, index, "select"))
+        return 0;
     return ku_builder_node(g, &(struct ku_make){.op = KU_OP_select, .n_in = 2, .in = {x, index}},
                            "");
 }
 
 int kumi_graph_output(struct kumi_graph *g, const char *name, kumi_value value)
 {
-    if (!ku_builder_has_failed(g) && ku_graph_output(g->ir, name, value) < 0)
+    if (ku_builder_check_name(g, name) && ku_builder_check_value(g, value, name) &&
+        ku_graph_output(g->ir, name, value) < 0)
         ku_builder_fail(g);
     return kumi_graph_error(g);
 }
@@ -430,7 +500,7 @@ int kumi_loss_smoothed(struct kumi_graph *g, kumi_value logits, kumi_value targe
                        double smoothing)
 {
     struct ku_attrs a = ku_attrs_default;
-    if (ku_builder_has_failed(g))
+    if (!ku_builder_check_floating(g, logits, "loss") || !ku_builder_check_port(g, targets, "loss"))
         return kumi_graph_error(g);
     if (!(smoothing >= 0 && smoothing < 1)) {
         KU_ERR(KUMI_EINVAL, "graph: %sloss: label smoothing: %g; give a share in [0, 1)", g->scope,
@@ -464,7 +534,8 @@ int kumi_graph_metric(struct kumi_graph *g, const char *name, kumi_value value,
 {
     static const char *const suffix[] = {"sum", "mean", "max", "per_target"};
     char port[KU_MAX_SCOPE_BYTES];
-    if (ku_builder_has_failed(g))
+    if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, value, name) ||
+        !ku_builder_check_number(g, "metric", kind, KUMI_METRIC_SUM, KUMI_METRIC_PER_TARGET))
         return kumi_graph_error(g);
     int op = kind == KUMI_METRIC_MAX ? KU_OP_max_all : KU_OP_exact_sum;
     ku_id result = ku_builder_node(g, &(struct ku_make){.op = op, .n_in = 1, .in = {value}}, name);
@@ -477,6 +548,9 @@ int kumi_accuracy(struct kumi_graph *g, kumi_value logits, kumi_value targets, i
 {
     struct ku_attrs a = ku_attrs_default;
     char name[32] = "accuracy";
+    if (!ku_builder_check_floating(g, logits, "accuracy") ||
+        !ku_builder_check_port(g, targets, "accuracy"))
+        return kumi_graph_error(g);
     a.ignore = ignore;
     a.top = k;
     if (k != 1)

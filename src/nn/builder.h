@@ -5,7 +5,8 @@
 #include "ir/graph.h"
 #include "kumi/graph.h"
 
-enum { KU_MAX_SCOPE_BYTES = 256, KU_MAX_SCOPES = 16 };
+/* Of a name with its scope, NUL included; a part (".num_batches_tracked") still fits behind it. */
+enum { KU_MAX_NAME_BYTES = 224, KU_MAX_SCOPE_BYTES = 256, KU_MAX_SCOPES = 16 };
 
 /* What the public builder holds: the graph, where names begin, and the first failure. */
 struct kumi_graph {
@@ -21,6 +22,7 @@ struct kumi_graph {
 int ku_builder_take(struct kumi_graph *graph, struct ku_graph **ir);
 
 /* -- for the layers: after a failure each returns 0 ------------------------------------------- */
+/* Also where g is NULL, with the thread's record set. */
 int ku_builder_has_failed(const struct kumi_graph *g);
 /* Remembers the first failure, the thread's last error. */
 kumi_value ku_builder_fail(struct kumi_graph *g);
@@ -30,6 +32,20 @@ ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
  * vector when those are all; rows = 0: in files as it is. */
 kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *part,
                             const struct ku_shape *s, int rows, const struct kumi_init *init);
+
+/* -- check.c: 1, or 0 and the builder failed (before, or by this) ------------------------------ */
+/* Of letters, digits and _ - . / (kumi/graph.h), with the scope short enough. */
+int ku_builder_check_name(struct kumi_graph *g, const char *name);
+/* A value of this graph; 0 is none. what: the layer or operand, for the message. */
+int ku_builder_check_value(struct kumi_graph *g, kumi_value x, const char *what);
+int ku_builder_check_floating(struct kumi_graph *g, kumi_value x, const char *what);
+/* A port: what numbers it may hold is known, and checked when it is filled. */
+int ku_builder_check_port(struct kumi_graph *g, kumi_value x, const char *what);
+int ku_builder_check_number(struct kumi_graph *g, const char *what, double x, double least,
+                            double most);
+/* A name with dims, of at least 1 element each. */
+int ku_builder_check_counts(struct kumi_graph *g, const char *name, const char *dims,
+                            const int64_t *count);
 
 /* -- decoding: what a model calls where the batch has a cache (kumi_shape_of_batch) ------------ */
 /* Part `index` of x [n, t, parts, ..] -> [n, t, ..]. */

@@ -23,7 +23,7 @@ static int window_attrs(struct kumi_graph *g, kumi_value x, const char *name, st
 {
     const struct ku_shape *s;
     char text[160];
-    if (ku_builder_has_failed(g) || x == 0)
+    if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, x, name))
         return 0;
     s = &g->ir->shape[g->ir->value[x].shape];
     if (s->ndim != 4) {
@@ -56,11 +56,16 @@ static void conv_inits(const struct kumi_conv2d *o, const struct ku_shape *w,
 kumi_value kumi_conv2d(struct kumi_graph *g, kumi_value x, const char *name,
                        const struct kumi_conv2d *o)
 {
+    static const struct kumi_conv2d none;
     struct ku_attrs a;
     struct kumi_init weight, bias;
+    o = o ? o : &none;
     if (!window_attrs(g, x, name, &a))
         return 0;
     const struct pair one = {1, 1};
+    if (!ku_builder_check_number(g, "conv init", o->init, KUMI_CONV_UNIFORM,
+                                 KUMI_CONV_KAIMING_FAN_OUT))
+        return 0;
     struct pair kernel = pair_of(o->kernel, one), stride = pair_of(o->stride, one);
     struct pair dilation = pair_of(o->dilation, one);
     int64_t channels = g->ir->shape[g->ir->value[x].shape].dim[3].count;
@@ -87,7 +92,9 @@ kumi_value kumi_conv2d(struct kumi_graph *g, kumi_value x, const char *name,
 
 static kumi_value pool(struct kumi_graph *g, kumi_value x, const struct kumi_pool *o, int op)
 {
+    static const struct kumi_pool none;
     struct ku_attrs a;
+    o = o ? o : &none;
     if (!window_attrs(g, x, ku_ops[op].name, &a))
         return 0;
     struct pair kernel = pair_of(o->kernel, (struct pair){1, 1});
@@ -129,6 +136,10 @@ kumi_value kumi_pad_last(struct kumi_graph *g, kumi_value x, int64_t before, int
     struct ku_attrs a = ku_attrs_default;
     a.before = before;
     a.behind = behind;
+    if (!ku_builder_check_floating(g, x, "pad_last") ||
+        !ku_builder_check_number(g, "pad_last before", (double)before, 0, 1 << 30) ||
+        !ku_builder_check_number(g, "pad_last behind", (double)behind, 0, 1 << 30))
+        return 0;
     return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_pad_last, .n_in = 1, .in = {x}, .attr = &a}, "");
 }

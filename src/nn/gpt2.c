@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "nn/builder.h"
 
@@ -11,6 +12,8 @@ enum { VOCAB_PAD = 128 };
 
 void kumi_gpt2_defaults(struct kumi_gpt2 *c)
 {
+    if (c == NULL)
+        return;
     *c = (struct kumi_gpt2){.n_layer = 12,
                             .n_head = 12,
                             .n_embd = 768,
@@ -95,6 +98,12 @@ static kumi_value mlp(struct kumi_graph *g, const struct kumi_gpt2 *c, kumi_valu
 int kumi_gpt2_build(struct kumi_graph *g, const struct kumi_gpt2 *c,
                     const struct kumi_shape_of_batch *b)
 {
+    struct kumi_gpt2 defaults;
+    KU_GIVEN(g, "graph");
+    KU_GIVEN(b, "batch");
+    if (c == NULL)
+        kumi_gpt2_defaults(&defaults);
+    c = c ? c : &defaults;
     KU_TRY(check(c, b));
     double eps = c->layer_norm_epsilon;
     struct kumi_init normal = {.std = c->initializer_range};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kumi/model.h"
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "nn/builder.h"
 
@@ -9,6 +10,8 @@ enum { VOCAB_PAD = 128 };
 
 void kumi_llama_defaults(struct kumi_llama *c)
 {
+    if (c == NULL)
+        return;
     *c = (struct kumi_llama){.vocab_size = 32000,
                              .hidden_size = 4096,
                              .intermediate_size = 11008,
@@ -139,6 +142,12 @@ static kumi_value decoder(struct kumi_graph *g, const struct kumi_llama *c, kumi
 int kumi_llama_build(struct kumi_graph *g, const struct kumi_llama *c,
                      const struct kumi_shape_of_batch *b)
 {
+    struct kumi_llama defaults;
+    KU_GIVEN(g, "graph");
+    KU_GIVEN(b, "batch");
+    if (c == NULL)
+        kumi_llama_defaults(&defaults);
+    c = c ? c : &defaults;
     KU_TRY(check(c));
     const int64_t table[] = {c->vocab_size, c->hidden_size}, batch[] = {b->n, b->t};
     const struct kumi_init normal = {.std = c->initializer_range, .pad_first = VOCAB_PAD};

@@ -4,10 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 
 void kumi_mlp_defaults(struct kumi_mlp *c)
 {
+    if (c == NULL)
+        return;
     *c = (struct kumi_mlp){
         .n_input = 3, .input = {28, 28, 1}, .activation = KUMI_RELU, .num_classes = 10};
 }
@@ -56,7 +59,13 @@ static kumi_value layer(struct kumi_graph *g, kumi_value x, int i, int contract,
 int kumi_mlp_build(struct kumi_graph *g, const struct kumi_mlp *c,
                    const struct kumi_shape_of_batch *b)
 {
+    struct kumi_mlp defaults;
     char dims[KUMI_MLP_MAX_INPUT + 2] = "n";
+    KU_GIVEN(g, "graph");
+    KU_GIVEN(b, "batch");
+    if (c == NULL)
+        kumi_mlp_defaults(&defaults);
+    c = c ? c : &defaults;
     int64_t count[KUMI_MLP_MAX_INPUT + 1] = {b->n};
     KU_TRY(check(c, b));
     memcpy(dims + 1, input_dims(c), (size_t)c->n_input + 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batch norm, and the buffers that follow it. */
 #define KUMI_NO_SOURCE /* the functions themselves */
+#include <float.h>
 #include <stdio.h>
 
 #include "base/err.h"
@@ -30,16 +31,17 @@ kumi_value kumi_batch_norm(struct kumi_graph *g, kumi_value x, const char *name,
 {
     static const struct kumi_batch_norm defaults = {0};
     const struct kumi_batch_norm *o = options ? options : &defaults;
-    if (ku_builder_has_failed(g) || x == 0)
+    if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, x, name) ||
+        !ku_builder_check_number(g, "eps", o->eps, 0, FLT_MAX) ||
+        !ku_builder_check_number(g, "momentum", o->momentum, 0, 1))
         return 0;
     struct ku_shape s = g->ir->shape[g->ir->value[x].shape], scalar = {0};
     struct ku_shape last = {.ndim = 1, .dim = {s.dim[s.ndim > 0 ? s.ndim - 1 : 0]}};
     struct ku_attrs a = ku_attrs_default;
-    if (s.ndim < 2 || o->momentum < 0 || o->momentum > 1) {
+    if (s.ndim < 2) {
         KU_ERR(KUMI_EINVAL,
-               "graph: %s%s: batch norm of %d dimensions, momentum %g; give at least "
-               "samples and channels, and [0, 1]",
-               g->scope, name, s.ndim, o->momentum);
+               "graph: %s%s: batch norm of %d dimensions; give at least samples and channels",
+               g->scope, name, s.ndim);
         return ku_builder_fail(g);
     }
     a.eps = o->eps > 0 ? o->eps : 1e-5;

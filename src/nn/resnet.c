@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
@@ -21,6 +22,8 @@ struct plan {
 
 void kumi_resnet_defaults(struct kumi_resnet *c)
 {
+    if (c == NULL)
+        return;
     *c = (struct kumi_resnet){.depth = 50,
                               .num_classes = 1000,
                               .num_channels = 3,
@@ -88,8 +91,10 @@ static int plan_of(const struct kumi_resnet *c, struct plan *p)
     } range[] = {{"num_classes", c->num_classes, 1, 1 << 30},
                  {"num_channels", c->num_channels, 1, 1 << 20},
                  {"image_size", c->image_size, 0, 1 << 20},
-                 {"width", p->width, 1, 1 << 12}};
-    for (int i = 0; i < 4; i++)
+                 {"width", p->width, 1, 1 << 12},
+                 {"stem", (int)c->stem, KUMI_STEM_IMAGENET, KUMI_STEM_CIFAR},
+                 {"shortcut", (int)c->shortcut, KUMI_SHORTCUT_AUTO, KUMI_SHORTCUT_PROJECTION}};
+    for (size_t i = 0; i < sizeof range / sizeof range[0]; i++)
         if (range[i].value < range[i].least || range[i].value > range[i].most)
             return KU_ERR(KUMI_EINVAL, "resnet: %s: %lld; %lld to %lld", range[i].key,
                           (long long)range[i].value, (long long)range[i].least,
@@ -189,6 +194,7 @@ static int64_t size_of(const struct kumi_resnet *c, const struct plan *p)
 int kumi_resnet_check(const struct kumi_resnet *c, int64_t *image_size)
 {
     struct plan p;
+    KU_GIVEN(c, "config");
     KU_TRY(plan_of(c, &p));
     if (image_size)
         *image_size = size_of(c, &p);
@@ -198,7 +204,13 @@ int kumi_resnet_check(const struct kumi_resnet *c, int64_t *image_size)
 int kumi_resnet_build(struct kumi_graph *g, const struct kumi_resnet *c,
                       const struct kumi_shape_of_batch *batch)
 {
+    struct kumi_resnet defaults;
     struct plan p;
+    KU_GIVEN(g, "graph");
+    KU_GIVEN(batch, "batch");
+    if (c == NULL)
+        kumi_resnet_defaults(&defaults);
+    c = c ? c : &defaults;
     KU_TRY(plan_of(c, &p));
     int64_t size = size_of(c, &p);
     int64_t count[4] = {batch->n, size, size, c->num_channels};

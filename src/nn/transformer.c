@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "nn/builder.h"
 
@@ -11,6 +12,8 @@ enum { VOCAB_PAD = 128 };
 
 void kumi_transformer_defaults(struct kumi_transformer *c)
 {
+    if (c == NULL)
+        return;
     *c = (struct kumi_transformer){.d_model = 512,
                                    .encoder_layers = 6,
                                    .decoder_layers = 6,
@@ -205,6 +208,12 @@ static kumi_value decode(const struct side *own, const struct side *cross, kumi_
 int kumi_transformer_build(struct kumi_graph *g, const struct kumi_transformer *c,
                            const struct kumi_shape_of_batch *b)
 {
+    struct kumi_transformer defaults;
+    KU_GIVEN(g, "graph");
+    KU_GIVEN(b, "batch");
+    if (c == NULL)
+        kumi_transformer_defaults(&defaults);
+    c = c ? c : &defaults;
     KU_TRY(check(c, b));
     const int64_t src_dims[] = {b->n, b->s}, tgt_dims[] = {b->n, b->t};
     kumi_value waves = c->learned_positions ? 0 : kumi_sinusoid(g, c->max_positions, c->d_model);

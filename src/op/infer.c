@@ -523,7 +523,9 @@ static int resize_last(const char *op, const struct ku_attrs *a, int sign, const
                        struct ku_type *out)
 {
     out[0] = in[0];
-    if (in[0].shape.ndim < 1 || a->before < 0 || a->behind < 0)
+    const int64_t most = (int64_t)1 << 48; /* of a shape, too */
+    if (in[0].shape.ndim < 1 || a->before < 0 || a->behind < 0 || a->before > most ||
+        a->behind > most)
         return misfit(op, "needs a last dim, and no negative counts", &in[0]);
     struct ku_dim *d = &out[0].shape.dim[in[0].shape.ndim - 1];
     d->count = d->seen = d->count + sign * (a->before + a->behind);

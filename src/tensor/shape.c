@@ -59,7 +59,7 @@ int ku_shape_check(const struct ku_shape *s, const char *what)
                       KU_MAX_DIMS);
     for (int i = 0; i < s->ndim; i++) {
         const struct ku_dim *d = &s->dim[i];
-        if (d->name <= ' ' || d->name > '~' || strchr("=:[]{}()", d->name))
+        if (d->name <= ' ' || d->name > '~' || strchr("=:[]{}(),\"\\", d->name))
             return KU_ERR(KUMI_EINVAL, "shape: %s: dimension %d has no usable one-letter name",
                           what, i);
         if (d->count < 0 || d->seen < 0 || d->seen > d->count)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -16,15 +17,21 @@
 #include "nn/builder.h"
 #include "train/agree.h"
 #include "train/api_options.h"
+#include "train/effect.h"
+#include "train/ids.h"
 
 struct kumi_trainer {
     struct ku_session s;
+    struct ku_ids ids; /* what numbers its ports may hold */
     int64_t step;
 };
 
 int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
                         const struct kumi_trainer_options *options, struct kumi_trainer **out)
 {
+    KU_GIVEN(world, "world");
+    KU_GIVEN(graph, "graph");
+    KU_GIVEN(out, "trainer");
     static const struct kumi_trainer_options defaults = {0};
     struct ku_job *job = ku_comm_api_job(world);
     struct kumi_trainer *t = ku_calloc(1, sizeof *t);
@@ -32,7 +39,10 @@ int kumi_trainer_create(struct kumi_comm *world, struct kumi_graph *graph,
     int status = t ? KUMI_OK : KUMI_ENOMEM;
     KU_TRY_OUT(status);
     KU_TRY_OUT(ku_builder_take(graph, &g));
+    KU_TRY_OUT(ku_ids_list(g, &t->ids));
     KU_TRY_OUT(ku_api_configure(options ? options : &defaults, g, job->n, &t->s));
+    if (job->rank == 0)
+        ku_effect_warn(&t->s);
     KU_TRY_OUT(ku_session_create_trainer(&t->s, job));
     KU_TRY_OUT(ku_trainer_init_state(t->s.t));
     *out = t;
@@ -50,13 +60,45 @@ void kumi_trainer_destroy(struct kumi_trainer *t)
     if (t == NULL)
         return;
     ku_session_fini(&t->s);
+    ku_ids_fini(&t->ids);
     ku_free(t);
+}
+
+/* The rows that this rank's micro-batches read of a port, or all of one without samples. */
+static int fill_port(const struct kumi_trainer *t, enum ku_trainer_program p,
+                     const struct ku_program_port *port, const void *data)
+{
+    const struct ku_program *program = t->s.t->program[p];
+    const struct ku_shape *shape = &program->shape[port->shape];
+    const char *name = program->name_of[port->name];
+    for (int u = 0; u < ku_trainer_n_micro(t->s.t); u++) {
+        size_t row_bytes;
+        int64_t first, n = ku_trainer_rows(t->s.t, u, &first);
+        void *to = ku_trainer_port(t->s.t, p, name, u, &row_bytes);
+        if (ku_shape_find(shape, 'n') < 0) {
+            first = 0;
+            n = shape->ndim ? shape->dim[0].count : 1;
+        }
+        const char *from = (const char *)data + (size_t)first * row_bytes;
+        if (port->dtype == KUMI_I32)
+            KU_TRY(
+                ku_ids_check(&t->ids, name, shape, (const int32_t *)(const void *)from, first, n));
+        memcpy(to, from, (size_t)n * row_bytes);
+    }
+    return KUMI_OK;
 }
 
 static int fill(const struct kumi_trainer *t, enum ku_trainer_program p,
                 const struct kumi_batch *batch, int n_ports)
 {
     const struct ku_program *program = t->s.t->program[p];
+    if (n_ports < 0 || (n_ports > 0 && batch == NULL))
+        return KU_ERR(KUMI_EINVAL, "trainer: batch: n_ports is %d, batch is %s", n_ports,
+                      batch ? "given" : "NULL");
+    for (int k = 0; k < n_ports; k++)
+        if (batch[k].port == NULL || batch[k].data == NULL)
+            return KU_ERR(KUMI_EINVAL, "trainer: batch: entry %d: %s is NULL", k,
+                          batch[k].port ? "data" : "port");
     for (uint32_t i = 0; i < program->n_inputs; i++) {
         const char *name = program->name_of[program->input[i].name];
         const struct kumi_batch *from = NULL;
@@ -67,12 +109,7 @@ static int fill(const struct kumi_trainer *t, enum ku_trainer_program p,
             continue;
         if (from == NULL)
             return KU_ERR(KUMI_EINVAL, "trainer: batch: the model's port %s is missing", name);
-        for (int u = 0; u < ku_trainer_n_micro(t->s.t); u++) {
-            size_t row_bytes;
-            int64_t first, n = ku_trainer_rows(t->s.t, u, &first);
-            void *to = ku_trainer_port(t->s.t, p, name, u, &row_bytes);
-            memcpy(to, (const char *)from->data + (size_t)first * row_bytes, (size_t)n * row_bytes);
-        }
+        KU_TRY(fill_port(t, p, &program->input[i], from->data));
     }
     return KUMI_OK;
 }
@@ -80,8 +117,9 @@ static int fill(const struct kumi_trainer *t, enum ku_trainer_program p,
 int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports,
                       struct kumi_metrics *metrics)
 {
+    KU_GIVEN(t, "trainer");
     const double *report;
-    KU_TRY(fill(t, KU_PROG_TRAIN, batch, n_ports));
+    KU_TRY(ku_agree_local(t->s.t->job, fill(t, KU_PROG_TRAIN, batch, n_ports)));
     KU_TRY(ku_trainer_step(t->s.t, t->step, &report));
     struct ku_exec_times times = ku_exec_times(t->s.t->exec[KU_PROG_TRAIN]);
     if (metrics)
@@ -104,7 +142,9 @@ int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, in
 int kumi_trainer_evaluate(struct kumi_trainer *t, const struct kumi_batch *batch, int n_ports,
                           double *loss)
 {
-    KU_TRY(fill(t, KU_PROG_EVAL, batch, n_ports));
+    KU_GIVEN(t, "trainer");
+    KU_GIVEN(loss, "loss");
+    KU_TRY(ku_agree_local(t->s.t->job, fill(t, KU_PROG_EVAL, batch, n_ports)));
     ku_trainer_eval_begin(t->s.t);
     KU_TRY(ku_trainer_eval_run(t->s.t));
     *loss = ku_trainer_eval_loss(t->s.t);
@@ -113,6 +153,9 @@ int kumi_trainer_evaluate(struct kumi_trainer *t, const struct kumi_batch *batch
 
 int kumi_trainer_metric(const struct kumi_trainer *t, const char *name, int is_eval, double *value)
 {
+    KU_GIVEN(t, "trainer");
+    KU_GIVEN(name, "name");
+    KU_GIVEN(value, "value");
     return ku_trainer_metric(t->s.t, name, is_eval, value);
 }
 
@@ -129,6 +172,9 @@ static int is_padding(const struct ku_shape *s, int64_t element)
 int kumi_trainer_output(const struct kumi_trainer *t, const char *name, float *out, int64_t count,
                         int64_t *first)
 {
+    KU_GIVEN(t, "trainer");
+    KU_GIVEN(name, "name");
+    KU_GIVEN(out, "out");
     const struct ku_program *p = t->s.t->program[KU_PROG_EVAL];
     const struct ku_program_port *port = ku_program_find_port(p, 0, name);
     if (port == NULL)
@@ -164,6 +210,9 @@ static const struct ku_ckpt_tensor *find(const struct kumi_trainer *t, const cha
 
 int kumi_trainer_read(const struct kumi_trainer *t, const char *name, float *out, int64_t count)
 {
+    KU_GIVEN(t, "trainer");
+    KU_GIVEN(name, "name");
+    KU_GIVEN(out, "out");
     const struct ku_ckpt_tensor *x = find(t, name);
     if (x == NULL)
         return KU_ERR(KUMI_EINVAL, "trainer: %s: no such tensor", name);
@@ -181,16 +230,23 @@ int kumi_trainer_read(const struct kumi_trainer *t, const char *name, float *out
 
 int kumi_trainer_take_ema(struct kumi_trainer *t)
 {
+    KU_GIVEN(t, "trainer");
     return ku_trainer_take_ema(t->s.t);
 }
 
 int kumi_trainer_digest(const struct kumi_trainer *t, char *text)
 {
+    KU_GIVEN(t, "trainer");
+    KU_GIVEN(text, "text");
     return ku_trainer_digest(t->s.t, 0, text);
 }
 
 int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
 {
+    KU_GIVEN(t, "trainer");
+    KU_GIVEN(dir, "dir");
+    if (keep < 0)
+        return KU_ERR(KUMI_EINVAL, "trainer: keep: %d; give 0 (all) or more", keep);
     json_t *state = ku_trainer_scaler_json(t->s.t);
     struct ku_ckpt_desc d = {.dir = dir,
                              .step = t->step,
@@ -225,6 +281,8 @@ static int find_newest(const struct kumi_trainer *t, const char *dir, char *path
 
 int kumi_trainer_load(struct kumi_trainer *t, const char *dir, int64_t *step)
 {
+    KU_GIVEN(t, "trainer");
+    KU_GIVEN(dir, "dir");
     struct ku_job *job = t->s.t->job;
     char path[KU_CKPT_PATH_BYTES] = "";
     KU_TRY(ku_agree_worst(job, job->rank == 0 ? find_newest(t, dir, path) : KUMI_OK));

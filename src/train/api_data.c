@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "data/text.h"
@@ -38,6 +39,10 @@ static int open_data(const struct kumi_data_options *o, struct kumi_data *d)
 
 int kumi_data_open(const struct kumi_data_options *options, struct kumi_data **out)
 {
+    KU_GIVEN(options, "options");
+    KU_GIVEN(out, "data");
+    KU_GIVEN_LIST(options->train, options->n_train, "options.train");
+    KU_GIVEN_LIST(options->val, options->n_val, "options.val");
     struct kumi_data *d = ku_calloc(1, sizeof *d);
     if (d == NULL)
         return KUMI_ENOMEM;
@@ -60,11 +65,13 @@ void kumi_data_close(struct kumi_data *d)
 
 int64_t kumi_data_steps_per_epoch(const struct kumi_data *d)
 {
+    KU_GIVEN(d, "data");
     return d->sampler.steps_per_epoch;
 }
 
 int64_t kumi_data_n_val(const struct kumi_data *d)
 {
+    KU_GIVEN(d, "data");
     return d->data->n_samples[KU_SPLIT_VAL];
 }
 
@@ -79,6 +86,9 @@ static int check_rows(int64_t first, int64_t n, int64_t limit)
 int kumi_data_train_batch(const struct kumi_data *d, int64_t step, int64_t first, int64_t n,
                           int32_t *tokens, int32_t *targets)
 {
+    KU_GIVEN(d, "data");
+    KU_GIVEN(tokens, "tokens");
+    KU_GIVEN(targets, "targets");
     KU_TRY(check_rows(first, n, d->sampler.global_batch));
     if (step < 0)
         return KU_ERR(KUMI_EINVAL, "data: step: %lld; give 0 or more", (long long)step);
@@ -88,6 +98,9 @@ int kumi_data_train_batch(const struct kumi_data *d, int64_t step, int64_t first
 int kumi_data_val_batch(const struct kumi_data *d, int64_t first, int64_t n, int32_t *tokens,
                         int32_t *targets)
 {
+    KU_GIVEN(d, "data");
+    KU_GIVEN(tokens, "tokens");
+    KU_GIVEN(targets, "targets");
     KU_TRY(check_rows(first, n, INT64_MAX));
     return ku_rows_val(d->data, kumi_data_n_val(d), first, n, (void *[]){tokens, targets});
 }

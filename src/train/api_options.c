@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/api_options.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -17,6 +18,9 @@ static int batch_of(const struct ku_graph *g, int64_t *n)
         int dim = ku_shape_find(s, 'n');
         if (dim < 0)
             continue;
+        if (dim > 0)
+            return KU_ERR(KUMI_EINVAL, "trainer: port %s: n is dimension %d; samples come first",
+                          g->input[i].name, dim);
         if (*n && *n != s->dim[dim].count)
             return KU_ERR(KUMI_EINVAL, "trainer: port %s: %lld samples; another port has %lld",
                           g->input[i].name, (long long)s->dim[dim].count, (long long)*n);
@@ -88,7 +92,7 @@ static json_t *sections_of(const struct kumi_trainer_options *o, int64_t n)
         json_pack("{s:I, s:o*, s:o*, s:I, s:f, s:i, s:o}", "global_batch", (json_int_t)n,
                   "micro_batch", given_count(o->micro_batch), "virtual_shards",
                   given_count(o->virtual_shards), "seed", (json_int_t)o->seed, "clip_norm",
-                  o->clip_norm, "threads", o->threads > 0 ? o->threads : 1, "freeze", freeze);
+                  o->clip_norm, "threads", o->threads != 0 ? o->threads : 1, "freeze", freeze);
     json_t *optimizer = json_pack(
         "{s:o*, s:o*, s:[f, f], s:o*, s:f, s:f, s:f, s:b, s:o*, s:o*, s:o*}", "type",
         given_text(o->optimizer), "lr", given(o->lr), "betas", o->beta1 != 0 ? o->beta1 : 0.9,
@@ -106,9 +110,42 @@ static json_t *sections_of(const struct kumi_trainer_options *o, int64_t n)
                      given(o->loss_scale), "parallel", "device", given_text(o->device));
 }
 
+/* What JSON cannot hold. */
+static int check_members(const struct kumi_trainer_options *o)
+{
+    const struct {
+        const char *name;
+        double value;
+    } member[] = {{"lr", o->lr},
+                  {"beta1", o->beta1},
+                  {"beta2", o->beta2},
+                  {"eps", o->eps},
+                  {"weight_decay", o->weight_decay},
+                  {"momentum", o->momentum},
+                  {"dampening", o->dampening},
+                  {"trust_coefficient", o->trust_coefficient},
+                  {"min_coeff", o->min_coeff},
+                  {"max_coeff", o->max_coeff},
+                  {"clip_norm", o->clip_norm},
+                  {"min_lr", o->min_lr},
+                  {"loss_scale", o->loss_scale}};
+    for (size_t i = 0; i < sizeof member / sizeof member[0]; i++)
+        if (!isfinite(member[i].value))
+            return KU_ERR(KUMI_EINVAL, "trainer: options: %s: %g; give a finite number",
+                          member[i].name, member[i].value);
+    for (int i = 0; o->freeze && o->freeze[i]; i++) {
+        json_t *pattern = json_string(o->freeze[i]);
+        if (pattern == NULL)
+            return KU_ERR(KUMI_EINVAL, "trainer: options: freeze[%d] is not UTF-8", i);
+        json_decref(pattern);
+    }
+    return KUMI_OK;
+}
+
 static int parse(const struct kumi_trainer_options *o, int64_t n, struct ku_config *cfg)
 {
     int n_sets, status;
+    KU_TRY(check_members(o));
     KU_TRY(count_sets(o->set, &n_sets));
     json_t *root = sections_of(o, n);
     char *text = root ? ku_json_print(root, JSON_REAL_PRECISION(17)) : NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -164,6 +165,9 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
 
 int kumi_bench(const struct kumi_bench_options *b)
 {
+    KU_GIVEN(b, "options");
+    KU_GIVEN(b->what, "options.what");
+    KU_GIVEN(b->line, "options.line");
     const struct ku_bench_out out = {.line = b->line,
                                      .ctx = b->ctx,
                                      .as_json = b->as_json,

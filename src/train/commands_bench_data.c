@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -80,6 +81,7 @@ static int measure(const struct ku_session *s, struct timing *t)
 
 int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **text)
 {
+    KU_GIVEN(text, "text");
     struct ku_session s = {0};
     struct ku_str out = {0};
     struct timing *t = ku_calloc(1, sizeof *t);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -56,7 +57,7 @@ static void find_batch(struct scaling *s, const struct ku_session *session)
 static int check(struct scaling *s)
 {
     const struct kumi_scaling_options *o = s->o;
-    if (o->n_counts < 1 || o->n_counts > MAX_COUNTS)
+    if (o->n_counts < 1 || o->n_counts > MAX_COUNTS || o->n == NULL)
         return KU_ERR(KUMI_EINVAL, "bench: scaling: %d rank counts; give 1 to %d", o->n_counts,
                       (int)MAX_COUNTS);
     if (o->threads < 0 || o->threads > KU_BENCH_THREADS_MAX)
@@ -234,6 +235,9 @@ static int run_all(struct scaling *s, struct ku_scaling *base, struct ku_scaling
 
 int kumi_bench_scaling(const struct kumi_scaling_options *o)
 {
+    KU_GIVEN(o, "options");
+    KU_GIVEN(o->line, "options.line");
+    KU_GIVEN(o->program, "options.program");
     struct scaling s = {.o = o,
                         .out = {.line = o->line, .ctx = o->ctx, .as_json = o->as_json},
                         .threads = o->threads ? o->threads : 1,

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -103,6 +104,8 @@ static json_t *entry_json(const struct ku_ckpt_entry *e, const char *path)
 
 int kumi_ckpt_list(const char *run, int as_json, char **text)
 {
+    KU_GIVEN(run, "run");
+    KU_GIVEN(text, "text");
     struct place p = {0};
     struct ku_str out = {0};
     json_t *rows = as_json ? json_array() : NULL;
@@ -143,6 +146,8 @@ static void note_damage(void *ctx, const struct ku_ckpt_damage *d)
 
 int kumi_ckpt_verify(const char *run_or_checkpoint, char **text)
 {
+    KU_GIVEN(run_or_checkpoint, "run_or_checkpoint");
+    KU_GIVEN(text, "text");
     struct place p = {0};
     struct ku_str out = {0};
     struct kumi_error first = {0};
@@ -175,6 +180,8 @@ out:
 
 int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only, char digest[72])
 {
+    KU_GIVEN(run_or_checkpoint, "run_or_checkpoint");
+    KU_GIVEN(digest, "digest");
     struct ku_ckpt c;
     _Static_assert(KU_DIGEST_TEXT_BYTES <= 72, "a digest's text fits");
     KU_TRY(ku_ckpt_find(run_or_checkpoint, INT64_MAX, &c));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "comm/segment.h"
@@ -57,9 +58,9 @@ const char *ku_text_bytes(uint64_t bytes, char out[16])
 
 int ku_commands_check(const struct kumi_settings *settings)
 {
-    return settings->config
-               ? KUMI_OK
-               : KU_ERR(KUMI_EINVAL, "config: no file is given; name one, as in configs/");
+    if (settings == NULL || settings->config == NULL)
+        return KU_ERR(KUMI_EINVAL, "config: no file is given; name one, as in configs/");
+    return ku_arg_list("config", "settings.set", settings->set, settings->n_sets);
 }
 
 /* The user's settings, then ours, which win. */
@@ -116,6 +117,7 @@ struct ku_target ku_commands_target(const struct ku_session *s)
 
 int kumi_config_text(const struct kumi_settings *settings, char **json)
 {
+    KU_GIVEN(json, "json");
     struct ku_config cfg = {0};
     struct ku_model model = {0};
     int status;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/arg.h"
 #include "base/err.h"
 #include "train/commands.h"
 #include "train/dataset.h"
@@ -86,6 +87,7 @@ static int verify_pairs(const struct kumi_settings *settings, struct ku_str *out
 
 int kumi_data_verify(const struct kumi_settings *settings, char **text)
 {
+    KU_GIVEN(text, "text");
     struct ku_config cfg = {0};
     struct ku_model model = {0};
     struct ku_str out = {0};

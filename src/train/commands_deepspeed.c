@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "comm/segment.h"
 #include "train/commands.h"
@@ -25,6 +26,7 @@ static json_t *batch_json(const struct ku_ds_batch *b, int n_ranks)
 int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int is_all, int as_json,
                         char **text)
 {
+    KU_GIVEN(text, "text");
     struct ku_config cfg;
     struct ku_ds_batch batch;
     struct ku_str out = {0};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "train/commands.h"
 #include "train/recompute.h"
@@ -56,6 +57,7 @@ out:
 int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,
                     int as_dot, char **text)
 {
+    KU_GIVEN(text, "text");
     struct ku_session s = {0};
     struct ku_str out = {0};
     int is_program, status;

@@ -14,6 +14,7 @@
 #define CAIRO_VERSION_TEXT NULL
 #endif
 
+#include "base/arg.h"
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -138,6 +139,7 @@ static int print(const json_t *info, char **text)
 
 int kumi_info_text(int as_json, char **text)
 {
+    KU_GIVEN(text, "text");
     json_t *info = collect();
     if (as_json || info == NULL)
         return ku_text_json(info, text);

@@ -2,6 +2,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -11,6 +12,9 @@
 
 int kumi_tokenizer_encode(const char *tokenizer, const char *text, size_t bytes, char **ids)
 {
+    KU_GIVEN(tokenizer, "tokenizer");
+    KU_GIVEN(text, "text");
+    KU_GIVEN(ids, "ids");
     struct ku_tokenizer *t = NULL;
     struct ku_tokens tokens = {0};
     struct ku_str out = {0};
@@ -109,6 +113,10 @@ static int next_id(const char *ids, size_t *at, size_t number, uint32_t *id)
 
 int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text, size_t *bytes)
 {
+    KU_GIVEN(tokenizer, "tokenizer");
+    KU_GIVEN(ids, "ids");
+    KU_GIVEN(text, "text");
+    KU_GIVEN(bytes, "bytes");
     struct ku_tokenizer *t = NULL;
     struct ku_str out = {0};
     size_t at = 0, n = 0;

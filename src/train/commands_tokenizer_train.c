@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -83,6 +84,10 @@ out:
 
 int kumi_tokenizer_train(const struct kumi_tokenizer_options *options, char **text)
 {
+    KU_GIVEN(options, "options");
+    KU_GIVEN(text, "text");
+    KU_GIVEN_LIST(options->file, options->n_files, "options.file");
+    KU_GIVEN_LIST(options->special, options->n_special, "options.special");
     struct kumi_tokenizer_options o = *options;
     struct ku_progress_line line;
     if (o.n_files < 1)

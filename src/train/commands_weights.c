@@ -2,6 +2,7 @@
 /* Weights in and out. */
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -138,6 +139,8 @@ static int export_averages(const struct ku_ckpt *c, const char *dir, const char 
 
 int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weights_options *options)
 {
+    KU_GIVEN(source, "source");
+    KU_GIVEN(to, "to");
     static const struct kumi_weights_options none;
     const struct kumi_weights_options *o = options ? options : &none;
     struct ku_ckpt c;
@@ -259,8 +262,11 @@ static int read_model(const char *file, char **text, size_t bytes, struct ku_mod
 
 int kumi_ckpt_import(const char *source, const char *to, const struct kumi_weights_options *options)
 {
+    KU_GIVEN(source, "source");
+    KU_GIVEN(to, "to");
     static const struct kumi_weights_options none;
     const struct kumi_weights_options *o = options ? options : &none;
+    KU_GIVEN_LIST(o->map, o->n_map, "options.map");
     struct ku_model m = {0};
     enum kumi_dtype dtype;
     char *file = o->model ? ku_strdup(o->model) : ku_asprintf("%s/config.json", source);

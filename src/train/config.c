@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -327,6 +328,16 @@ static int set_reshard(const struct ku_config *o, const struct key_row *row, con
     return KUMI_OK;
 }
 
+static int set_interval(const struct ku_config *o, const struct key_row *row, const char *path,
+                        const json_t *v, struct ku_span *span)
+{
+    if (set_span(span, v) == 0 && (double)span->n >= row->least)
+        return KUMI_OK;
+    return ku_config_refuse(o, path, v,
+                            row->least > 0 ? "a number of steps, at least 1, or \"10ep\""
+                                           : "a number of steps, or \"10ep\"");
+}
+
 static int set_member(const struct ku_config *o, const struct key_row *row, const json_t *v,
                       struct ku_config *cfg)
 {
@@ -374,9 +385,7 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         return status > 0 ? ku_config_refuse(o, path, v, "a string or a list of strings") : status;
     }
     case T_SPAN:
-        if (set_span(member, v) || (double)((struct ku_span *)member)->n < row->least)
-            return ku_config_refuse(o, path, v, "a number of steps, or \"10ep\"");
-        return KUMI_OK;
+        return set_interval(o, row, path, v, member);
     case T_SPANS:
         return set_spans(member, v)
                    ? ku_config_refuse(o, path, v,
@@ -467,6 +476,34 @@ static int apply_sets(json_t *root, const char *const *set, int n_sets)
     return KUMI_OK;
 }
 
+/*
+ * Two ways to say one thing: a --set of one takes the place of the file's other. Where --set gives
+ * both, they are checked against each other as two keys of a file are.
+ */
+static const char *const either[][2] = {{"train.steps", "train.epochs"},
+                                        {"parallel.zero", "parallel.strategy"}};
+
+static int is_set(const char *const *set, int n_sets, const char *path)
+{
+    for (int i = 0; i < n_sets; i++)
+        if (strncmp(set[i], path, strlen(path)) == 0 && set[i][strlen(path)] == '=')
+            return 1;
+    return 0;
+}
+
+static int drop_others(json_t *root, const char *const *set, int n_sets)
+{
+    for (size_t i = 0; i < sizeof either / sizeof either[0]; i++)
+        for (int k = 0; k < 2; k++) {
+            const char *path = either[i][k], *other = either[i][!k];
+            const json_t *v = ku_json_at(root, path);
+            if (v && !json_is_null(v) && ku_json_at(root, other) && is_set(set, n_sets, path) &&
+                !is_set(set, n_sets, other))
+                KU_TRY(ku_json_set(root, other, json_null()));
+        }
+    return KUMI_OK;
+}
+
 /* What no single row of the table sees. */
 static int check_together(const struct ku_config *cfg)
 {
@@ -524,6 +561,7 @@ int ku_config_begin(const char *name, const char *text, size_t bytes, const char
                     int n_sets, struct ku_config *cfg)
 {
     memset(cfg, 0, sizeof *cfg);
+    KU_TRY(ku_arg_list("config", "settings.set", set, n_sets));
     KU_TRY(ku_json_parse(name, text, bytes, &cfg->doc));
     cfg->set = set;
     cfg->n_sets = n_sets;
@@ -533,6 +571,8 @@ int ku_config_begin(const char *name, const char *text, size_t bytes, const char
         status = ku_config_refuse(cfg, "", cfg->root, "a configuration is an object");
     if (status == KUMI_OK)
         status = apply_sets(cfg->root, set, n_sets);
+    if (status == KUMI_OK)
+        status = drop_others(cfg->root, set, n_sets);
     if (status == KUMI_OK)
         status = ku_deepspeed_translate(cfg);
     if (status < 0)
@@ -561,6 +601,8 @@ int ku_config_open(const char *path, const char *const *set, int n_sets, struct 
 {
     struct ku_json doc;
     memset(cfg, 0, sizeof *cfg);
+    if (path == NULL)
+        return KU_ERR(KUMI_EINVAL, "config: no file is given; name one, as in configs/");
     KU_TRY(ku_json_load(path, MAX_CONFIG_BYTES, &doc));
     int status = ku_config_begin(path, doc.text, doc.bytes, set, n_sets, cfg);
     ku_json_fini(&doc);

@@ -29,6 +29,14 @@ static int is_jsonl(const struct ku_config *c)
     return files->n > 0;
 }
 
+const char *ku_dataset_kind(const struct ku_config *c, const struct ku_model *m)
+{
+    return m->facts.is_pairs ? "parallel"
+           : c->data_kind    ? c->data_kind
+           : is_jsonl(c)     ? "jsonl"
+                             : "text";
+}
+
 int ku_dataset_is_text(const struct ku_config *c)
 {
     return c->data_kind == NULL || strcmp(c->data_kind, "text") == 0 ||

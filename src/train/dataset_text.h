@@ -24,6 +24,8 @@ int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, in
                          struct ku_data **out);
 /* Keys of text that do not go with each other or with the model: KUMI_EINVAL. */
 int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m);
+/* data.kind, or what it is where that is null. */
+const char *ku_dataset_kind(const struct ku_config *c, const struct ku_model *m);
 /* Whether the kind is text or jsonl. */
 int ku_dataset_is_text(const struct ku_config *c);
 

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "train/commands.h"
 
@@ -89,10 +90,15 @@ static int print_json(const struct kumi_estimate *e, double table[N_STAGES][N_RO
 
 int kumi_plan_estimate(const struct kumi_estimate *e, int as_json, char **text)
 {
+    KU_GIVEN(e, "estimate");
+    KU_GIVEN(text, "text");
     double table[N_STAGES][N_ROWS];
     int replicate = e->replicate > 0 ? e->replicate : 1, first, end;
     if (!(e->n_params >= 1 && e->n_params <= 1e18))
         return KU_ERR(KUMI_EINVAL, "plan: --params: %g; give 1 to 1e18", e->n_params);
+    if (e->n_ranks < 1 || e->replicate < 0)
+        return KU_ERR(KUMI_EINVAL, "plan: --ranks: %d, --replicate: %d; give 1 or more", e->n_ranks,
+                      e->replicate);
     if (e->n_ranks % replicate != 0)
         return KU_ERR(KUMI_EINVAL, "plan: --replicate: %d does not divide %d ranks", replicate,
                       e->n_ranks);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -243,9 +244,10 @@ static int add_set(struct evaluation *e, const char *key, json_t *value)
 static int make_sets(struct evaluation *e)
 {
     const struct kumi_eval_options *o = e->o;
-    if (o->stride < 0 || o->n_data < 0)
-        return KU_ERR(KUMI_EINVAL, "eval: stride %lld, %d files; give numbers from 0 on",
-                      (long long)o->stride, o->n_data);
+    if (o->stride < 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: stride: %lld; give 1 or more, or 0 for windows side by side",
+                      (long long)o->stride);
     KU_TRY(add_set(e, "data.last_batch", json_string("wrap")));
     KU_TRY(add_set(e, "parallel.share_host_state", json_true()));
     KU_TRY(add_set(e, "memory", json_object()));
@@ -289,6 +291,10 @@ int kumi_eval(const char *run, struct kumi_eval_result *result)
 
 int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_result *result)
 {
+    KU_GIVEN(options, "options");
+    KU_GIVEN(options->run, "options.run");
+    KU_GIVEN_LIST(options->data, options->n_data, "options.data");
+    KU_GIVEN(result, "result");
     struct ku_job *job = NULL;
     const char *threads = getenv("KUMI_THREADS");
     struct ku_job_opts o = {.threads = threads ? (int)strtol(threads, NULL, 10) : 1,

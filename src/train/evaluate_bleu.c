@@ -2,6 +2,7 @@
 /* Corpus BLEU of a trained model of pairs. */
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -143,6 +144,9 @@ static int measure(const struct kumi_bleu_options *o, const char *source, const 
 
 int kumi_eval_bleu(const struct kumi_bleu_options *options, struct kumi_bleu_result *result)
 {
+    KU_GIVEN(options, "options");
+    KU_GIVEN(options->run, "options.run");
+    KU_GIVEN(result, "result");
     struct ku_config c = {0};
     const char *source, *reference;
     memset(result, 0, sizeof *result);

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "train/roofline.h"
@@ -350,6 +351,7 @@ static void finish(struct ku_plan_picture *d)
 int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path,
                       enum kumi_plan_axis axis)
 {
+    KU_GIVEN(path, "path");
     struct ku_plan plan;
     struct ku_plan_picture d = {
         .config = settings->config, .plan = &plan, .is_time = axis == KUMI_PLAN_TIME};

@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "device/bench.h"
@@ -133,6 +134,7 @@ static int as_object(const struct ku_plan *plan, const struct roofline *r, char 
 
 int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as_json, char **text)
 {
+    KU_GIVEN(text, "text");
     struct ku_plan p;
     struct roofline r = {.n_rows = 0};
     KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL));

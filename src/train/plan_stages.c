@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
+#include "train/commands.h"
 #include "train/picture.h"
 
 enum { SHARED = KU_N_STAGES - 1 };
@@ -177,8 +179,12 @@ static int print_json(const struct ku_plan_stages *s, char **text)
 }
 
 int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
-                     const struct kumi_plan_stages_options *o, char **text)
+                     const struct kumi_plan_stages_options *options, char **text)
 {
+    static const struct kumi_plan_stages_options none;
+    const struct kumi_plan_stages_options *o = options ? options : &none;
+    KU_TRY(ku_commands_check(settings));
+    KU_GIVEN(text, "text");
     struct ku_plan_stages s = {
         .config = settings->config, .n_ranks = n_ranks, .limit_bytes = o->limit_bytes};
     const struct ku_plan_stage *least = &s.stage[0];

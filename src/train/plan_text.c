@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/os.h"
 #include "train/plan.h"
@@ -302,6 +303,7 @@ static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advi
 
 int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_json, char **text)
 {
+    KU_GIVEN(text, "text");
     struct ku_plan p;
     struct advice advice[MAX_ADVICE];
     int n_advice, status;

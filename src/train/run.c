@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -20,6 +21,7 @@
 #include "base/term.h"
 #include "ckpt/snapshot.h"
 #include "train/deepspeed.h"
+#include "train/effect.h"
 #include "train/agree.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
@@ -276,6 +278,8 @@ static int prepare(struct run *r)
     KU_TRY(open_directory(r));
     KU_TRY(configure(r));
     KU_TRY(ku_session_open_data(&r->s, r->job));
+    if (is_first(r))
+        ku_effect_warn(&r->s);
     r->end = r->s.n_steps;
     if (r->o->until > 0 && r->o->until < r->end)
         r->end = r->o->until;
@@ -673,6 +677,7 @@ static struct joining joining_of(const struct kumi_settings *set)
 
 int kumi_train_in_threads(const struct kumi_settings *settings)
 {
+    KU_GIVEN_OR(0, settings, "settings");
     return joining_of(settings).is_threaded;
 }
 
@@ -768,6 +773,15 @@ static int check_ranks(const struct ku_job *job, int ranks, int is_threaded)
 
 static int check_options(const struct kumi_train_options *o)
 {
+    if (o->resume < KU_RESUME_NO || o->resume > KU_RESUME_AUTO)
+        return KU_ERR(KUMI_EINVAL, "train: resume: %d; give %d to %d", o->resume, KU_RESUME_NO,
+                      KU_RESUME_AUTO);
+    if (o->out && o->out[0] == '\0')
+        return KU_ERR(KUMI_EINVAL, "train: --out: empty; name a directory");
+    if (o->until < 0 || !(o->max_time_s >= 0))
+        return KU_ERR(KUMI_EINVAL,
+                      "train: --until: %lld, --max-time: %g s; neither may be negative",
+                      (long long)o->until, o->max_time_s);
     if (o->overwrite && o->resume)
         return KU_ERR(KUMI_EINVAL, "train: overwrite and resume exclude each other; give one");
     if (o->is_trial && o->resume)
@@ -783,6 +797,10 @@ static int check_options(const struct kumi_train_options *o)
 
 int kumi_train(const struct kumi_train_options *options, struct kumi_train_result *result)
 {
+    KU_GIVEN(options, "options");
+    KU_GIVEN(options->settings.config, "options.settings.config");
+    KU_GIVEN(result, "result");
+    KU_TRY(check_options(options));
     struct joining j = joining_of(&options->settings);
     struct ku_job *job = NULL;
     memset(result, 0, sizeof *result);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -140,8 +141,6 @@ static int open_checkpoint(struct sample *s)
 
 static int check_options(const struct kumi_sample_options *o)
 {
-    if (o->run == NULL || o->emit == NULL)
-        return KU_ERR(KUMI_EINVAL, "sample: run and emit must be given");
     if (!(o->temperature >= 0 && isfinite(o->temperature)))
         return KU_ERR(KUMI_EINVAL, "sample: temperature: %g; give 0 or more", o->temperature);
     if (o->top_k < 0)
@@ -363,6 +362,11 @@ static int prepare(struct sample *s)
 
 int kumi_sample(const struct kumi_sample_options *options)
 {
+    KU_GIVEN(options, "options");
+    KU_GIVEN(options->run, "options.run");
+    KU_GIVEN(options->emit, "options.emit");
+    if (options->prompts)
+        KU_GIVEN_LIST(options->prompts, options->n ? options->n : 1, "options.prompts");
     struct sample s = {.o = options};
     int status = prepare(&s);
     if (status == KUMI_OK) /* a job of one, whatever the environment says */

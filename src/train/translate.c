@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -211,6 +212,10 @@ static void hand_out(struct translate *t)
 
 int kumi_translate(const struct kumi_translate_options *options)
 {
+    KU_GIVEN(options, "options");
+    KU_GIVEN(options->run, "options.run");
+    KU_GIVEN_LIST(options->source, options->n, "options.source");
+    KU_GIVEN(options->emit, "options.emit");
     struct translate t = {.o = options};
     int status = check_options(&t);
     if (status == KUMI_OK)

@@ -10,6 +10,8 @@ while IFS= read -r line; do
     '| `'*) grep -qF -- "$line" "$source/docs/configuration.md" || { echo "docs/configuration.md lacks: $line"; failed=1; } ;;
     esac
 done < <("$kumi" help config --markdown)
+stale=$(comm -13 <("$kumi" help config --markdown | grep '^| `' | sort) <(sed -n '/^## `data`/,$p' "$source/docs/configuration.md" | grep '^| `' | sort))
+[ -z "$stale" ] || { echo "docs/configuration.md holds what the program does not have: $stale"; failed=1; }
 rows=0
 while IFS= read -r line; do
     case $line in

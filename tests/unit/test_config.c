@@ -131,6 +131,29 @@ static void test_values(void **state)
     ku_config_fini(&c);
 }
 
+/* A --set of one of two keys for one thing takes the other's place; two --sets are refused below.
+ */
+static void test_either(void **state)
+{
+    static const char text[] =
+        "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a\"},"
+        "\"train\":{\"epochs\":3},\"parallel\":{\"strategy\":\"FULL_SHARD\"}}";
+    static const char *const steps[] = {"train.steps=5", "parallel.zero=1"};
+    static const char *const none[] = {"train.steps=null"};
+    static const char *const both[] = {"train.steps=5", "train.epochs=2"};
+    struct ku_config c;
+    (void)state;
+    assert_int_equal(parse(text, steps, 2, &c), KUMI_OK);
+    assert_true(c.train_steps == 5 && c.train_epochs == KU_NULL && c.parallel_zero == 1);
+    assert_null(c.parallel_strategy);
+    ku_config_fini(&c);
+    assert_int_equal(parse(text, none, 1, &c), KUMI_OK);
+    assert_true(c.train_steps == KU_NULL && c.train_epochs == 3);
+    ku_config_fini(&c);
+    assert_int_equal(parse(text, both, 2, &c), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text, "train.steps is given too"));
+}
+
 #define MODEL      "{\"model\":{\"model_type\":\"gpt2\"},"
 #define GOOD       MODEL "\"data\":{\"train\":\"a\"}"
 #define OPTIMIZERS "adamw adam sgd lars lamb adagrad rmsprop lion adafactor"
@@ -233,7 +256,12 @@ static const struct bad {
     {NULL, "train.eval_every=-1",
      "config: --set train.eval_every=-1: train.eval_every: -1; a number of steps, or \"10ep\""},
     {NULL, "schedule.step_size=0",
-     "config: --set schedule.step_size=0: schedule.step_size: 0; a number of steps, or \"10ep\""},
+     "config: --set schedule.step_size=0: schedule.step_size: 0; a number of steps, at least 1, or "
+     "\"10ep\""},
+    {NULL, "schedule.decay_steps=0",
+     "config: --set schedule.decay_steps=0: schedule.decay_steps: 0; a number of steps, at least "
+     "1, "
+     "or \"10ep\""},
     {NULL, "optimizer.type=adamW",
      "config: --set optimizer.type=adamW: optimizer.type: \"adamW\"; one of: " OPTIMIZERS},
     {NULL, "optimizer.type=adam sgd",
@@ -779,13 +807,19 @@ static void test_examples(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_values),
-        cmocka_unit_test(test_refuses),  cmocka_unit_test(test_unreadable),
-        cmocka_unit_test(test_model),    cmocka_unit_test(test_mlp),
-        cmocka_unit_test(test_dump),     cmocka_unit_test(test_numerics),
-        cmocka_unit_test(test_compare),  cmocka_unit_test(test_compare_with_older),
-        cmocka_unit_test(test_spans),    cmocka_unit_test(test_help),
-        cmocka_unit_test(test_examples)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_defaults),
+                                       cmocka_unit_test(test_either),
+                                       cmocka_unit_test(test_values),
+                                       cmocka_unit_test(test_refuses),
+                                       cmocka_unit_test(test_unreadable),
+                                       cmocka_unit_test(test_model),
+                                       cmocka_unit_test(test_mlp),
+                                       cmocka_unit_test(test_dump),
+                                       cmocka_unit_test(test_numerics),
+                                       cmocka_unit_test(test_compare),
+                                       cmocka_unit_test(test_compare_with_older),
+                                       cmocka_unit_test(test_spans),
+                                       cmocka_unit_test(test_help),
+                                       cmocka_unit_test(test_examples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
