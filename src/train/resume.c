@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/term.h"
 #include "ckpt/place.h"
 #include "ckpt/snapshot.h"
 
