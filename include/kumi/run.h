@@ -143,9 +143,9 @@ KUMI_API int kumi_sample(const struct kumi_sample_options *options);
 
 /*
  * Translate sentences with a trained model of pairs, as one process, whatever job the environment
- * describes: greedily, or by beam search, where the score of a text of n tokens is its
- * log-probability over ((5 + n) / 6)^alpha (Wu et al. 2016, section 7). The same call gives the
- * same texts, whatever `batch`.
+ * describes: greedily, or by beam search, where the score of n tokens is their log-probability over
+ * ((5 + n) / 6)^alpha (Wu et al. 2016, equation 14). The same call gives the same texts, whatever
+ * `batch`.
  *
  * Errors: KUMI_ENOCKPT, EINVAL (options; a model of no pairs), EINPUT (a sentence of too many
  * tokens), ENUMERIC, ENOMEM, EDEVICE.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `make install` leaves is enough to build and run a program: with libkumi.so, and with libkumi.a.
+# What `make install` leaves is enough to build and run a program: the commands and files of docs/library.md, as they stand there.
 build=$1 source=$2
 [ -e "$build/libkumi.so" ] && [ -e "$build/libkumi.a" ] || { echo "libkumi is not built"; exit 77; }
 if grep -q '^KUMI_SANITIZE:STRING=.' "$build/CMakeCache.txt"; then
@@ -9,27 +9,36 @@ fi
 set -e
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cmake --install "$build" --prefix "$work/root" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-pc=$(find "$work/root" -name kumi.pc)
-cat >"$work/a.c" <<'END'
-#include <kumi/dtype.h>
-#include <stdio.h>
-int main(void)
-{
-    printf("%s %zu\n", kumi_dtype_name(KUMI_BF16), kumi_dtype_bytes(KUMI_BF16));
-    return kumi_last_error()->status;
-}
-END
-flags() { PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --define-variable=prefix="$work/root" "$@" kumi; }
-lib=$(flags --variable=libdir)
-[ "$(flags --modversion)" = "$(sed -n 's/^project(kumi VERSION \([0-9.]*\).*/\1/p' "$source/CMakeLists.txt")" ]
-
-gcc -std=c11 -Wall -Wextra -Werror $(flags --cflags) "$work/a.c" $(flags --libs) -o "$work/shared"
-[ "$(LD_LIBRARY_PATH=$lib "$work/shared")" = "bf16 2" ]
-rm "$lib"/libkumi.so* # so that -lkumi is the archive
-gcc -std=c11 -Wall -Wextra -Werror $(flags --cflags) "$work/a.c" $(flags --static --libs) -o "$work/static"
-[ "$("$work/static")" = "bf16 2" ]
+export HOME=$work root=$work/kumi CFLAGS='-Wall -Wextra -Werror'
+cmake --install "$build" --prefix "$root" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+libdir=$(dirname "$(find "$root" -name libkumi.a)")
+[ "$libdir" = "$root/lib" ] || ln -s "$libdir" "$root/lib" # where CMAKE_INSTALL_LIBDIR is another folder
+export PKG_CONFIG_PATH=$root/lib/pkgconfig
+[ "$(pkg-config --modversion kumi)" = "$(sed -n 's/^project(kumi VERSION \([0-9.]*\).*/\1/p' "$source/CMakeLists.txt")" ]
+[ "$(cd "$(pkg-config --variable=includedir kumi)" && pwd -P)" = "$(cd "$root/include" && pwd -P)" ]
 for header in "$source"/include/kumi/*.h; do
-    cmp "$header" "$work/root/include/kumi/$(basename "$header")"
+    cmp "$header" "$root/include/kumi/$(basename "$header")"
 done
-cmp "$source/docs/kumi.1" "$work/root/share/man/man1/kumi.1"
+cmp "$source/docs/kumi.1" "$root/share/man/man1/kumi.1"
+
+mkdir "$work/own"
+cd "$work/own"
+unset RANK
+python3 - "$source/docs/library.md" <<'P'
+import re, sys
+block = re.findall(r"^```(\w+)\n(.*?)^```$", open(sys.argv[1]).read(), re.M | re.S)
+assert [kind for kind, _ in block] == ["c", "sh", "sh", "sh", "cmake", "sh"], [kind for kind, _ in block]
+for i, (kind, text) in enumerate(block):
+    open({"c": "circle.c", "cmake": "CMakeLists.txt"}.get(kind, f"{i}.sh"), "w").write(text)
+P
+gcc -std=c11 -Wall -Wextra -Werror $(pkg-config --cflags kumi) -fsyntax-only circle.c
+export LD_LIBRARY_PATH=
+for commands in 1 2 3 5; do
+    timeout 120 bash -e $commands.sh >"$commands.out" 2>&1 || { cat $commands.sh "$commands.out"; exit 1; }
+done
+ranks() { sed -n 's/^\([0-9]*\) ranks, loss 0\.0[0-9]*$/\1/p' "$@" | tr '\n' ' '; }
+[ "$(ranks 1.out 2.out 3.out 5.out)" = "2 4 2 2 2 " ] || { cat ./*.out; exit 1; }
+for program in circle-static build/circle-static; do
+    if ldd $program | grep libkumi; then exit 1; fi
+done
+ldd build/circle | grep -q "$root/lib.*/libkumi.so"

@@ -13,7 +13,7 @@ static void test_bytes(void **state)
     static const struct {
         uint64_t bytes;
         const char *text;
-    } row[] = {{0, "     0 B  "},         {1023, "  1023 B  "},
+    } row[] = {{0, "       0 B"},         {1023, "    1023 B"},
                {1024, "  1.00 KiB"},      {1023989, "999.99 KiB"},
                {1023999, "  0.98 MiB"},   {1 << 20, "  1.00 MiB"},
                {3 << 29, "  1.50 GiB"},   {UINT64_C(5) << 40, "  5.00 TiB"},

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""references.py KUMI SOURCE: one line for each thing that is cited and is not there; exit code 1 if there is any.
+
+The checks run over a page of bad citations first: each must be found there.
+"""
+import glob
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+kumi, source = sys.argv[1:]
+FOLDERS = r"(?:src|include|tests|docs|tools|bench|configs|examples|cmake)"
+
+
+def run(*args):
+    return subprocess.run([kumi, *args], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def read(path):
+    with open(os.path.join(source, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def slug(heading):
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower().replace("`", "")).replace(" ", "-")
+
+
+def anchors(text):
+    return {slug(h) for h in re.findall(r"^#+ +(.*)$", text, re.M)}
+
+
+def links(path, text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        to = os.path.normpath(os.path.join(os.path.dirname(path), name)) if name else path
+        if name and not os.path.exists(os.path.join(source, to)):
+            yield f"link to {target}: no such file"
+        elif anchor and anchor not in anchors(read(to) if name else text):
+            yield f"link to {target}: no such section"
+
+
+def files(path, text):
+    """Names of files of this repository: whole paths in `code` and in blocks; "*" and "<op>" stand for any name."""
+    for name in set(re.findall(rf"(?<![\w./<-])({FOLDERS}/[\w./*<>-]*\w\.[a-z]\w*|{FOLDERS}/[\w*/-]+)(?![\w/])", text)):
+        pattern = re.sub(r"<\w+>", "*", name)
+        if not glob.glob(os.path.join(source, pattern)) and not glob.glob(os.path.join(source, pattern + ".*")) and name not in BUILT:
+            yield f"{name}: no such file"
+
+
+BUILT = {"bench/weights_bench", "bench/ckpt_bench", "bench/mpi_comm", "examples/allreduce", "bench/results"}  # in build/, or made by the bench
+
+
+def functions(path, text):
+    for name in sorted(set(re.findall(r"\bkumi_\w+\b", text))):
+        if name.endswith("_") or name.isupper() or re.match(r"kumi_STATIC_", name):  # a prefix; pkg-config's in CMake
+            continue
+        if not re.search(rf"\b{name}\b", PUBLIC):
+            yield f"{name}: not in include/kumi"
+
+
+def keys(path, text):
+    for name in sorted(set(re.findall(r"`((?:data|train|optimizer|schedule|precision|memory|parallel|checkpoint)\.[a-z_0-9]+)[`:.\[= ]", text))):
+        is_file = name.endswith((".c", ".bin", ".json"))
+        if name not in KEYS and not is_file and path != "docs/deepspeed.md":
+            yield f"{name}: no such key"
+
+
+def commands(path, text):
+    """Lines of commands: in blocks, and whole in `code`."""
+    lines = re.findall(r"^    (?:build/)?(kumi [a-z].*)$", text, re.M) + re.findall(r"(?<!`)`(?:build/)?(kumi [a-z][^`]*)`(?!`)", text)
+    for line in lines:
+        try:
+            words = shlex.split(re.sub(r"\s#.*", "", line).replace("…", ""))
+        except ValueError:
+            yield f"{line}: not a command line"
+            continue
+        words = words[:next((i for i, w in enumerate(words) if w in ("|", "<", ">", "&&")), len(words))]
+        if len(words) < 2 or words[1] not in OPTIONS:
+            if re.fullmatch(r"[a-z]+", words[1] if len(words) > 1 else "x"):
+                yield f"kumi {words[1] if len(words) > 1 else ''}: no such command"
+            continue
+        own = words[2:words.index("--")] if "--" in words else words[2:]
+        for option in own:
+            option = option.strip("[]").split("=")[0]
+            if re.fullmatch(r"--?[a-z][a-z-]*", option) and option not in OPTIONS[words[1]]:
+                yield f"kumi {words[1]} {option}: no such option"
+        for name in own:
+            if re.match(r"configs/", name) and not os.path.exists(os.path.join(source, name)):
+                yield f"kumi {words[1]} {name}: no such file"
+
+
+def documents(path, text):
+    """In comments and messages: docs/PAGE.md, and "NAME in docs/PAGE.md"."""
+    for page in set(re.findall(r"\bdocs/([\w-]+\.md)", text)):
+        if not os.path.exists(os.path.join(source, "docs", page)):
+            yield f"docs/{page}: no such page"
+    for name, page in re.findall(r"\b(\w*_\w+) in docs/([\w-]+\.md)", text):
+        if os.path.exists(os.path.join(source, "docs", page)) and name not in read(f"docs/{page}"):
+            yield f"{name} in docs/{page}: not there"
+
+
+PUBLIC = "".join(read(f"include/kumi/{h}") for h in os.listdir(os.path.join(source, "include/kumi")))
+KEYS, section = set(), ""
+for line in run("help", "config", "--markdown").splitlines():
+    if line.startswith("## "):
+        section = line[3:].strip("`")
+    elif line.startswith("| `"):
+        KEYS.add(f"{section}.{line[3:].split('`')[0]}")
+OPTIONS = {c: {"--help", *re.findall(r"^  (--?[a-z][a-z-]*) ", run("help", c), re.M)}
+           for c in re.findall(r"^  kumi ([a-z]+) ", run("help"), re.M)}
+OPTIONS["help"] |= {"--markdown"}
+PAGES = ["README.md", "bench/README.md"] + sorted("docs/" + f for f in os.listdir(os.path.join(source, "docs")) if f.endswith(".md"))
+IN_PAGES = (links, files, functions, keys, commands)
+BAD = """[a](none.md) [b](#none) `src/none.c` kumi_none() `train.none` `kumi none x` `kumi train C --none`
+    build/kumi plan configs/none.json -n 2
+/* kumi_x in docs/text.md, docs/none.md */
+"""
+WANTED = {"link to none.md: no such file", "link to #none: no such section", "src/none.c: no such file", "configs/none.json: no such file",
+          "kumi_none: not in include/kumi", "kumi_x: not in include/kumi", "train.none: no such key", "kumi none: no such command", "kumi train --none: no such option",
+          "kumi plan configs/none.json: no such file", "docs/none.md: no such page", "docs/none.md: no such file", "kumi_x in docs/text.md: not there"}
+found = {line for check in (*IN_PAGES, documents) for line in check("docs/bad.md", BAD)}
+assert found == WANTED, found ^ WANTED
+assert len(KEYS) > 100 and len(OPTIONS) > 12, (KEYS, OPTIONS)
+
+failed = 0
+for path in PAGES:
+    text = read(path)
+    for line in [line for check in IN_PAGES for line in check(path, text)]:
+        print(f"{path}: {line}")
+        failed = 1
+for top in ("include", "src", "examples"):
+    for folder, _, names in os.walk(os.path.join(source, top)):
+        for name in names:
+            path = os.path.relpath(os.path.join(folder, name), source)
+            for line in documents(path, read(path)):
+                print(f"{path}: {line}")
+                failed = 1
+sys.exit(failed)
