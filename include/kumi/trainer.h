@@ -144,8 +144,8 @@ KUMI_API int kumi_trainer_take_ema(struct kumi_trainer *trainer);
 KUMI_API int kumi_trainer_digest(const struct kumi_trainer *trainer, char *text);
 
 /*
- * Write a checkpoint DIR/step-00000500, named by the steps done, and keep the newest `keep` of them
- * (0: all). Its model/model.safetensors has the graph's names; model/config.json is empty.
+ * Write a checkpoint DIR/step-00000500, named by the steps done, and keep the newest `keep` that
+ * verify (0: all). Its model/model.safetensors has the graph's names; model/config.json is empty.
  * Collective. A failure leaves earlier ones whole and the trainer as it is. Errors: KUMI_ESTORAGE.
  */
 KUMI_API int kumi_trainer_save(struct kumi_trainer *trainer, const char *dir, int keep);

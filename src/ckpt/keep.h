@@ -13,24 +13,25 @@
  * remembers the checksum of the manifest; from then on a snapshot counts while its manifest has
  * that checksum and its files have the lengths that the manifest says.
  */
-struct ku_ckpt_known {
-    struct ku_ckpt_known_one {
-        int64_t step;
-        uint64_t manifest_sum;
-        int is_good;
-    } * one; /* [n] */
+struct ku_ckpt_verified_one {
+    int64_t step;
+    uint64_t manifest_sum;
+    int is_good;
+};
+struct ku_ckpt_verified {
+    struct ku_ckpt_verified_one *one; /* [n] */
     uint32_t n, cap;
 };
-void ku_ckpt_known_fini(struct ku_ckpt_known *known);
+void ku_ckpt_verified_fini(struct ku_ckpt_verified *verified);
 /* Remember that every byte of a snapshot is good. A failure only costs a later read. */
-void ku_ckpt_known_add(struct ku_ckpt_known *known, const struct ku_ckpt *c);
+void ku_ckpt_verified_add(struct ku_ckpt_verified *verified, const struct ku_ckpt *c);
 
 /*
  * Remove the snapshots that are older than the newest `keep` that verify; never `step`, which was
  * written a moment ago. A damaged snapshot is named in one warning. What cannot be removed or
  * verified stays, with a warning.
  */
-void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_known *known,
+void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_verified *verified,
                    struct ku_ckpt_tick tick);
 
 #endif

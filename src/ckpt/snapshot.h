@@ -33,7 +33,7 @@ struct ku_ckpt_tick {
     void (*call)(void *ctx);
     void *ctx;
 };
-struct ku_ckpt_known;
+struct ku_ckpt_verified;
 
 /* What to write; equal on all ranks. JSON values are borrowed; NULL is an empty object. */
 struct ku_ckpt_desc {
@@ -48,10 +48,10 @@ struct ku_ckpt_desc {
     json_t *libraries;        /* name: version */
     const char *isa;
     const char *data_fingerprint;
-    const char *digest;          /* "sha256:…", or NULL: not computed */
-    int keep;                    /* newest snapshots that verify and stay; 0: all */
-    struct ku_ckpt_known *known; /* for keep (ckpt/keep.h); NULL: every commit reads them all */
-    struct ku_ckpt_tick tick;    /* progress of a commit that reads */
+    const char *digest;                /* "sha256:…", or NULL: not computed */
+    int keep;                          /* newest snapshots that verify and stay; 0: all */
+    struct ku_ckpt_verified *verified; /* for keep; NULL: every commit reads them all */
+    struct ku_ckpt_tick tick;          /* progress of a commit that reads */
 };
 
 /*

@@ -55,7 +55,7 @@ static int trains(struct kumi_train_options *o, const char *n, int argc, char **
     return *code == 0;
 }
 
-/* --resume, with "", "auto" or "step:N" behind it. The exit code. */
+/* --resume, with "", "auto" or "step:N" after it. The exit code. */
 static int take_resume(const char *text, struct kumi_train_options *o)
 {
     long long step = 0;

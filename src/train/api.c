@@ -253,7 +253,8 @@ int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
                              .model_config = "{}",
                              .numerics = t->s.numerics,
                              .state = state,
-                             .keep = keep};
+                             .keep = keep,
+                             .verified = &t->s.verified};
     int status = KUMI_OK;
     if (t->s.t->job->rank == 0 && ku_os_mkdirs(dir) < 0)
         status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: cannot be made: %s", dir,
@@ -288,6 +289,8 @@ int kumi_trainer_load(struct kumi_trainer *t, const char *dir, int64_t *step)
     KU_TRY(ku_agree_worst(job, job->rank == 0 ? find_newest(t, dir, path) : KUMI_OK));
     KU_TRY(ku_agree_bytes(job, path, sizeof path));
     KU_TRY(ku_trainer_resume(t->s.t, dir, path, &t->step));
+    if (job->rank == 0)
+        ku_session_add_verified(&t->s, path);
     if (step)
         *step = t->step;
     return KUMI_OK;

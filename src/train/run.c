@@ -163,7 +163,7 @@ static int load_checkpoint(struct run *r)
     else
         KU_TRY(ku_trainer_resume(r->s.t, r->checkpoints, r->found, &r->step));
     if (is_first(r))
-        ku_session_know(&r->s, r->found);
+        ku_session_add_verified(&r->s, r->found);
     r->last_saved = r->step;
     return KUMI_OK;
 }

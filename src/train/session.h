@@ -39,9 +39,9 @@ struct ku_session {
         *recompute_level; /* per block, of memory.recompute's budget (train/recompute.h) */
     int n_recompute;
     struct ku_trainer *t;
-    struct ku_saving *saving;   /* NULL unless checkpoint.async */
-    struct ku_ckpt_known known; /* rank 0: the snapshots that need not be read again */
-    struct ku_stored {          /* what the checkpoint that is being written is described by */
+    struct ku_saving *saving;         /* NULL unless checkpoint.async */
+    struct ku_ckpt_verified verified; /* rank 0: the snapshots that need not be read again */
+    struct ku_stored { /* what the checkpoint that is being written is described by */
         char *model;
         json_t *config, *libraries, *state;
     } saved;
@@ -114,6 +114,6 @@ int ku_session_gather_16bit(struct ku_session *s, const char *dir, int64_t step,
 int ku_session_load(struct ku_session *s, const char *path, int64_t *step);
 /* Every rank has read its part of the checkpoint at path: it counts in checkpoint.keep. By rank 0.
  */
-void ku_session_know(struct ku_session *s, const char *path);
+void ku_session_add_verified(struct ku_session *s, const char *path);
 
 #endif

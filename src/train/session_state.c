@@ -47,7 +47,7 @@ static int describe(struct ku_session *s, const char *dir, int64_t step, struct 
                                .state = s->saved.state,
                                .data_fingerprint = s->data ? s->data->fingerprint : "",
                                .keep = (int)s->cfg.checkpoint_keep,
-                               .known = &s->known};
+                               .verified = &s->verified};
     return s->saved.model && s->saved.config && s->saved.libraries && s->saved.state
                ? KUMI_OK
                : KU_ERR(KUMI_ENOMEM, "checkpoint: no memory");
@@ -99,16 +99,16 @@ void ku_session_save_end(struct ku_session *s)
 {
     ku_saving_destroy(s->saving);
     s->saving = NULL;
-    ku_ckpt_known_fini(&s->known);
+    ku_ckpt_verified_fini(&s->verified);
     forget(s);
 }
 
-void ku_session_know(struct ku_session *s, const char *path)
+void ku_session_add_verified(struct ku_session *s, const char *path)
 {
     struct ku_ckpt c;
     if (ku_ckpt_open(path, &c) < 0)
         return;
-    ku_ckpt_known_add(&s->known, &c);
+    ku_ckpt_verified_add(&s->verified, &c);
     ku_ckpt_close(&c);
 }
 

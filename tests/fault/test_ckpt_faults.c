@@ -245,6 +245,31 @@ static void killed(void **unused)
     assert_int_equal(child(NULL, remove_all, &t), 0);
 }
 
+/* Killed in place of each system call of a save, which removes an old snapshot, too; from its
+ * commit on it is one that replaces its own step. */
+static void killed_at_each_call(void **unused)
+{
+    (void)unused;
+    struct trial t;
+    int status = -1, n_killed = 0;
+    trial_init(&t, 0);
+    for (int i = 0; i < 3; i++, t.step++)
+        assert_int_equal(child(NULL, save_step, &t), 0);
+    for (int n = 1; status != 0; n++) {
+        char fault[32];
+        assert_true(n < 400);
+        snprintf(fault, sizeof fault, "kill:%d", n);
+        pid_t pid = start(fault, save_step, &t);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
+        n_killed += WIFSIGNALED(status);
+        assert_int_equal(child(NULL, resume, &t), 0); /* this step, or the one before */
+    }
+    print_message("killed in %d places\n", n_killed);
+    assert_true(n_killed > 50);
+    assert_int_equal(child(NULL, remove_all, &t), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +278,7 @@ int main(void)
         cmocka_unit_test(every_allocation_fails),
         cmocka_unit_test(reading),
         cmocka_unit_test(killed),
+        cmocka_unit_test(killed_at_each_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

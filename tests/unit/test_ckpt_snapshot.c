@@ -170,12 +170,12 @@ static void count_piece(void *n)
 {
     ++*(int *)n;
 }
-static void save_known(const struct state *s, const char *dir, int64_t step, int n_keep,
-                       struct ku_ckpt_known *known, int *n_read)
+static void save_verified(const struct state *s, const char *dir, int64_t step, int n_keep,
+                          struct ku_ckpt_verified *verified, int *n_read)
 {
     struct ku_ckpt_desc d = state_desc(s, dir, step);
     d.keep = n_keep;
-    d.known = known;
+    d.verified = verified;
     d.tick = (struct ku_ckpt_tick){count_piece, n_read};
     *n_read = 0;
     assert_status(ku_ckpt_save(&d), KUMI_OK);
@@ -186,7 +186,7 @@ static void keep_whole_ones(void **unused)
 {
     (void)unused;
     struct state s;
-    struct ku_ckpt_known known = {0};
+    struct ku_ckpt_verified verified = {0};
     char dir[64], path[320];
     int n_read;
     folder_make(dir);
@@ -198,31 +198,34 @@ static void keep_whole_ones(void **unused)
     damage(dir, 5, "model/model.safetensors");
     snprintf(path, sizeof path, "%s/step-00000004/optimizer/optimizer.safetensors", dir);
     assert_int_equal(ku_os_unlink(path), 0);
-    save_known(&s, dir, 7, 3, &known, &n_read); /* 7, 3, 2: those between stay to be looked at */
+    save_verified(&s, dir, 7, 3, &verified,
+                  &n_read); /* 7, 3, 2: those between stay to be looked at */
     assert_true(n_read > 10);
     for (int64_t step = 1; step <= 7; step++)
         assert_int_equal(has_step(dir, step), step != 1);
 
-    save_known(&s, dir, 8, 3, &known, &n_read); /* 8, 7, 3; what is known is not read again */
+    save_verified(&s, dir, 8, 3, &verified,
+                  &n_read); /* 8, 7, 3; what is verified is not read again */
     assert_int_equal(n_read, 0);
     for (int64_t step = 2; step <= 8; step++)
         assert_int_equal(has_step(dir, step), step != 2);
     state_fill(&s, 2);
-    save_known(&s, dir, 9, 2, &known, &n_read); /* 9, 8 */
+    save_verified(&s, dir, 9, 2, &verified, &n_read); /* 9, 8 */
     assert_int_equal(n_read, 0);
     for (int64_t step = 3; step <= 9; step++)
         assert_int_equal(has_step(dir, step), step >= 8);
     save(&s, dir, 8, 1, 0);
-    save_known(&s, dir, 10, 3, &known, &n_read); /* 10, 9, and 8, which another writer replaced */
+    save_verified(&s, dir, 10, 3, &verified,
+                  &n_read); /* 10, 9, and 8, which another writer replaced */
     assert_true(n_read > 10);
     damage(dir, 9, "manifest.json.xxh3");
-    save_known(&s, dir, 11, 3, &known, &n_read); /* 11, 10, 8 */
+    save_verified(&s, dir, 11, 3, &verified, &n_read); /* 11, 10, 8 */
     assert_int_equal(n_read, 0);
     assert_true(has_step(dir, 8) && has_step(dir, 9) && has_step(dir, 10));
-    save_known(&s, dir, 9, 3, &known, &n_read); /* replaced by a whole one: 11, 10, 9 */
+    save_verified(&s, dir, 9, 3, &verified, &n_read); /* replaced by a whole one: 11, 10, 9 */
     for (int64_t step = 8; step <= 11; step++)
         assert_int_equal(has_step(dir, step), step != 8);
-    ku_ckpt_known_fini(&known);
+    ku_ckpt_verified_fini(&verified);
     state_fini(&s);
     folder_remove(dir);
 }
