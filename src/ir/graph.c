@@ -23,8 +23,17 @@ enum {
     CAP_BUCKET
 };
 
-/* Interning: open addressing over (kind, id); the contents are hashed, compared and stored once. */
-enum intern_kind { INTERN_SHAPE, INTERN_LAYOUT, INTERN_ATTR, INTERN_NAME };
+/* Interning: open addressing over (kind, id); the contents are hashed, compared and stored once.
+ * Tensors and ports are found by their names in the same table; a port's id is its place + 1. */
+enum intern_kind {
+    INTERN_SHAPE,
+    INTERN_LAYOUT,
+    INTERN_ATTR,
+    INTERN_NAME,
+    INTERN_TENSOR,
+    INTERN_INPUT,
+    INTERN_OUTPUT
+};
 struct slot {
     uint64_t hash;
     ku_id id; /* 0 = free */
@@ -66,8 +75,28 @@ static int is_same(const struct ku_graph *g, const struct slot *s, const void *d
         return memcmp(&g->attr[s->id], data, sizeof(struct ku_attrs)) == 0;
     case INTERN_NAME:
         return strcmp(g->name[s->id], data) == 0;
+    case INTERN_TENSOR:
+        return strcmp(g->tensor[s->id].name, data) == 0;
+    case INTERN_INPUT:
+        return strcmp(g->input[s->id - 1].name, data) == 0;
+    case INTERN_OUTPUT:
+        return strcmp(g->output[s->id - 1].name, data) == 0;
     }
     return 0;
+}
+
+/* The slot of equal contents, or the free one where they go; NULL: the table has none yet. */
+static struct slot *find_slot(const struct ku_graph *g, enum intern_kind kind, uint64_t hash,
+                              const void *data)
+{
+    const struct index *x = g->index;
+    if (x->slot == NULL)
+        return NULL;
+    uint32_t at = (uint32_t)hash & x->mask;
+    while (x->slot[at].id && !(x->slot[at].hash == hash && x->slot[at].kind == kind &&
+                               is_same(g, &x->slot[at], data)))
+        at = (at + 1) & x->mask;
+    return &x->slot[at];
 }
 
 /* The id of equal contents, or 0 and the slot where a new one goes. */
@@ -78,12 +107,10 @@ static ku_id intern_find(struct ku_graph *g, enum intern_kind kind, uint64_t has
     if (x->slot == NULL || x->n * 2 > x->mask)
         if (index_grow(x) < 0)
             return 0;
-    uint32_t at = (uint32_t)hash & x->mask;
-    for (; x->slot[at].id; at = (at + 1) & x->mask)
-        if (x->slot[at].hash == hash && x->slot[at].kind == kind && is_same(g, &x->slot[at], data))
-            return x->slot[at].id;
-    *free = &x->slot[at];
-    return 0;
+    struct slot *s = find_slot(g, kind, hash, data);
+    if (s->id == 0)
+        *free = s;
+    return s->id;
 }
 
 static void intern_put(struct ku_graph *g, struct slot *s, enum intern_kind kind, uint64_t hash,
@@ -91,6 +118,11 @@ static void intern_put(struct ku_graph *g, struct slot *s, enum intern_kind kind
 {
     *s = (struct slot){hash, id, (uint8_t)kind};
     ((struct index *)g->index)->n++;
+}
+
+static uint64_t hash_text(const char *text)
+{
+    return ku_hash64(text, strlen(text));
 }
 
 ku_id ku_graph_shape(struct ku_graph *g, const struct ku_shape *s)
@@ -142,7 +174,7 @@ ku_id ku_graph_attr(struct ku_graph *g, const struct ku_attrs *a)
 
 ku_id ku_graph_name(struct ku_graph *g, const char *text)
 {
-    uint64_t hash = ku_hash64(text, strlen(text));
+    uint64_t hash = hash_text(text);
     struct slot *free = NULL;
     ku_id id = intern_find(g, INTERN_NAME, hash, text, &free);
     if (id || free == NULL)
@@ -154,6 +186,23 @@ ku_id ku_graph_name(struct ku_graph *g, const char *text)
         return 0;
     intern_put(g, free, INTERN_NAME, hash, g->n_names);
     return g->n_names++;
+}
+
+/* What has this name; 0: nothing has. */
+static ku_id find_named(const struct ku_graph *g, enum intern_kind kind, const char *name)
+{
+    const struct slot *s = find_slot(g, kind, hash_text(name), name);
+    return s ? s->id : 0;
+}
+
+static int note_named(struct ku_graph *g, enum intern_kind kind, const char *name, ku_id id)
+{
+    uint64_t hash = hash_text(name);
+    struct slot *free = NULL;
+    if (intern_find(g, kind, hash, name, &free) || free == NULL)
+        return KUMI_ENOMEM;
+    intern_put(g, free, kind, hash, id);
+    return KUMI_OK;
 }
 
 /* Ids start at 1: element 0 of every array is a blank. */
@@ -225,16 +274,17 @@ ku_id ku_graph_value(struct ku_graph *g, enum kumi_dtype dtype, ku_id shape, enu
     return g->n_values++;
 }
 
-static int add_port(struct ku_graph *g, struct ku_port **list, uint32_t *n, uint32_t *cap,
-                    const char *name, ku_id value)
+static int add_port(struct ku_graph *g, enum intern_kind kind, const char *name, ku_id value)
 {
-    for (uint32_t i = 0; i < *n; i++)
-        if (strcmp((*list)[i].name, name) == 0)
-            return KU_ERR(KUMI_EINVAL, "graph: port %s: named twice", name);
+    struct ku_port **list = kind == INTERN_INPUT ? &g->input : &g->output;
+    uint32_t *n = kind == INTERN_INPUT ? &g->n_inputs : &g->n_outputs;
+    if (find_named(g, kind, name))
+        return KU_ERR(KUMI_EINVAL, "graph: port %s: named twice", name);
     ku_id text = ku_graph_name(g, name);
     if (value == 0 || text == 0)
         return KUMI_ENOMEM;
-    KU_TRY(KU_GROW(list, *n, cap));
+    KU_TRY(KU_GROW(list, *n, &g->cap[kind == INTERN_INPUT ? CAP_INPUT : CAP_OUTPUT]));
+    KU_TRY(note_named(g, kind, name, *n + 1));
     (*list)[(*n)++] = (struct ku_port){g->name[text], value};
     return KUMI_OK;
 }
@@ -245,14 +295,14 @@ ku_id ku_graph_input(struct ku_graph *g, const char *name, enum kumi_dtype dtype
     if (ku_shape_check(shape, name) < 0)
         return 0;
     ku_id value = ku_graph_value(g, dtype, ku_graph_shape(g, shape), KU_INPUT);
-    if (add_port(g, &g->input, &g->n_inputs, &g->cap[CAP_INPUT], name, value) < 0)
+    if (add_port(g, INTERN_INPUT, name, value) < 0)
         return 0;
     return value;
 }
 
 int ku_graph_output(struct ku_graph *g, const char *name, ku_id value)
 {
-    return add_port(g, &g->output, &g->n_outputs, &g->cap[CAP_OUTPUT], name, value);
+    return add_port(g, INTERN_OUTPUT, name, value);
 }
 
 ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind kind,
@@ -266,7 +316,8 @@ ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind 
     }
     ku_id text = ku_graph_name(g, name), id = ku_graph_shape(g, shape);
     ku_id value = ku_graph_value(g, dtype, id, KU_STATE);
-    if (!text || !value || KU_GROW(&g->tensor, g->n_tensors, &g->cap[CAP_TENSOR]) < 0)
+    if (!text || !value || KU_GROW(&g->tensor, g->n_tensors, &g->cap[CAP_TENSOR]) < 0 ||
+        note_named(g, INTERN_TENSOR, name, g->n_tensors) < 0)
         return 0;
     g->value[value].tensor = g->n_tensors;
     g->tensor[g->n_tensors] = (struct ku_tensor){.name = g->name[text],
@@ -306,9 +357,12 @@ int ku_graph_bucket(struct ku_graph *g, const ku_id *node, uint32_t n)
 
 int ku_graph_use(struct ku_graph *g, const struct ku_use *use)
 {
+    struct ku_tensor *t = &g->tensor[use->tensor];
     KU_TRY(KU_GROW(&g->use, g->n_uses, &g->cap[CAP_USE]));
+    if (t->first_use == 0)
+        t->first_use = g->n_uses;
     g->use[g->n_uses++] = *use;
-    g->tensor[use->tensor].used = 1;
+    t->used = 1;
     return KUMI_OK;
 }
 
@@ -366,7 +420,7 @@ ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *make)
         g->value[value].result = (uint8_t)i;
     }
     g->node[g->n_nodes++] = node;
-    for (int i = 0; i < m.n_in; i++) {
+    for (int i = 0; i < m.n_in && !m.is_silent; i++) {
         const struct ku_value *v = &g->value[m.in[i]];
         if (m.phase == KU_PH_F && v->role == KU_STATE && g->tensor[v->tensor].kind == KU_T_PARAM)
             if (ku_graph_use(g, &(struct ku_use){v->tensor, id, 0, i}) < 0)
@@ -394,37 +448,101 @@ int ku_tensor_file_shape(const struct ku_graph *g, ku_id tensor, int64_t dim[KU_
 
 ku_id ku_graph_find_input(const struct ku_graph *g, const char *name)
 {
-    for (uint32_t i = 0; i < g->n_inputs; i++)
-        if (strcmp(g->input[i].name, name) == 0)
-            return g->input[i].value;
-    return 0;
+    ku_id at = find_named(g, INTERN_INPUT, name);
+    return at ? g->input[at - 1].value : 0;
 }
 
 ku_id ku_graph_find_output(const struct ku_graph *g, const char *name)
 {
-    for (uint32_t i = 0; i < g->n_outputs; i++)
-        if (strcmp(g->output[i].name, name) == 0)
-            return g->output[i].value;
-    return 0;
+    ku_id at = find_named(g, INTERN_OUTPUT, name);
+    return at ? g->output[at - 1].value : 0;
 }
 
 ku_id ku_graph_find_tensor(const struct ku_graph *g, const char *name)
 {
-    for (ku_id t = 1; t < g->n_tensors; t++)
-        if (strcmp(g->tensor[t].name, name) == 0)
-            return t;
-    return 0;
+    return find_named(g, INTERN_TENSOR, name);
 }
 
-void ku_graph_replace(struct ku_graph *g, ku_id from, ku_id to, ku_id first)
+ku_id ku_graph_find_name(const struct ku_graph *g, const char *text)
 {
-    for (ku_id n = first; n < g->n_nodes; n++)
-        for (int i = 0; i < g->node[n].n_in; i++)
-            if (g->refs[g->node[n].in + (uint32_t)i] == from)
-                g->refs[g->node[n].in + (uint32_t)i] = to;
-    for (uint32_t i = 0; i < g->n_outputs; i++)
-        if (g->output[i].value == from)
-            g->output[i].value = to;
+    return find_named(g, INTERN_NAME, text);
+}
+
+void ku_graph_belong(struct ku_graph *g, ku_id tensor, ku_id of)
+{
+    g->tensor[tensor].of = of;
+    if (g->tensor[tensor].kind == KU_T_DERIVED && g->tensor[of].copy == 0)
+        g->tensor[of].copy = tensor;
+}
+
+static int copy_array(void *to, const void *from, size_t bytes_each, uint32_t n, uint32_t *cap)
+{
+    if (n == 0)
+        return KUMI_OK;
+    void *copy = ku_calloc(n, bytes_each);
+    if (copy == NULL)
+        return KUMI_ENOMEM;
+    memcpy(copy, from, n * bytes_each);
+    memcpy(to, &copy, sizeof copy);
+    *cap = n;
+    return KUMI_OK;
+}
+#define COPY(c, g, array, n, at)                                                                   \
+    copy_array(&(c)->array, (g)->array, sizeof *(g)->array, (g)->n, &(c)->cap[at])
+
+static int copy_all(const struct ku_graph *g, struct ku_graph *c)
+{
+    const struct index *x = g->index;
+    struct index *y = c->index;
+    uint32_t n_slots = 0;
+    KU_TRY(COPY(c, g, value, n_values, CAP_VALUE));
+    KU_TRY(COPY(c, g, node, n_nodes, CAP_NODE));
+    KU_TRY(COPY(c, g, tensor, n_tensors, CAP_TENSOR));
+    KU_TRY(COPY(c, g, use, n_uses, CAP_USE));
+    KU_TRY(COPY(c, g, shape, n_shapes, CAP_SHAPE));
+    KU_TRY(COPY(c, g, layout, n_layouts, CAP_LAYOUT));
+    KU_TRY(COPY(c, g, attr, n_attrs, CAP_ATTR));
+    KU_TRY(COPY(c, g, refs, n_refs, CAP_REFS));
+    KU_TRY(COPY(c, g, input, n_inputs, CAP_INPUT));
+    KU_TRY(COPY(c, g, output, n_outputs, CAP_OUTPUT));
+    KU_TRY(COPY(c, g, bucket, n_buckets, CAP_BUCKET));
+    KU_TRY(copy_array(&y->slot, x->slot, sizeof *x->slot, x->slot ? x->mask + 1 : 0, &n_slots));
+    y->n = x->n, y->mask = x->mask;
+    c->name = ku_calloc(g->n_names, sizeof *c->name);
+    c->cap[CAP_NAME] = g->n_names;
+    for (ku_id i = 1; c->name && i < g->n_names; i++) {
+        c->name[i] = ku_strdup(g->name[i]);
+        c->n_names = i + 1;
+        if (c->name[i] == NULL)
+            return KUMI_ENOMEM;
+    }
+    return c->name ? KUMI_OK : KUMI_ENOMEM;
+}
+
+int ku_graph_copy(const struct ku_graph *g, struct ku_graph **out)
+{
+    struct ku_graph *c = ku_calloc(1, sizeof *c);
+    if (c == NULL)
+        return KUMI_ENOMEM;
+    c->index = ku_calloc(1, sizeof(struct index));
+    int status = c->index ? copy_all(g, c) : KUMI_ENOMEM;
+    if (status < 0) {
+        ku_graph_destroy(c);
+        return status;
+    }
+    c->mesh = g->mesh, c->has = g->has, c->n_streams = g->n_streams;
+    c->n_values = g->n_values, c->n_nodes = g->n_nodes, c->n_tensors = g->n_tensors;
+    c->n_uses = g->n_uses, c->n_shapes = g->n_shapes, c->n_layouts = g->n_layouts;
+    c->n_attrs = g->n_attrs, c->n_refs = g->n_refs, c->n_inputs = g->n_inputs;
+    c->n_outputs = g->n_outputs, c->n_buckets = g->n_buckets;
+    for (ku_id t = 1; t < c->n_tensors; t++)
+        c->tensor[t].name = c->name[ku_graph_find_name(c, g->tensor[t].name)];
+    for (uint32_t i = 0; i < c->n_inputs; i++)
+        c->input[i].name = c->name[ku_graph_find_name(c, g->input[i].name)];
+    for (uint32_t i = 0; i < c->n_outputs; i++)
+        c->output[i].name = c->name[ku_graph_find_name(c, g->output[i].name)];
+    *out = c;
+    return KUMI_OK;
 }
 
 int ku_graph_drop_dead(struct ku_graph *g)

@@ -51,6 +51,8 @@ struct ku_tensor {
     uint8_t kind, dtype, trainable, used, tier;
     ku_id shape, value, next;
     ku_id of;         /* the parameter that an optimizer tensor, derived one or buffer belongs to */
+    ku_id copy;       /* of a parameter: its first derived tensor, 0 = none (ku_graph_belong) */
+    ku_id first_use;  /* index into graph->use, 0 = none */
     ku_id init_attr;  /* of the op below */
     uint16_t init_op; /* KU_OP_fill, KU_OP_random_normal or _uniform */
     uint32_t stream;
@@ -122,6 +124,8 @@ struct ku_graph {
 
 int ku_graph_create(struct ku_graph **g);
 void ku_graph_destroy(struct ku_graph *g);
+/* A copy with equal ids. */
+int ku_graph_copy(const struct ku_graph *g, struct ku_graph **copy);
 
 /* Interning: the id, or 0 with the error record set (no memory). */
 ku_id ku_graph_shape(struct ku_graph *g, const struct ku_shape *s);
@@ -136,6 +140,8 @@ ku_id ku_graph_input(struct ku_graph *g, const char *name, enum kumi_dtype dtype
 ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind kind,
                       enum kumi_dtype dtype, const struct ku_shape *shape);
 int ku_graph_output(struct ku_graph *g, const char *name, ku_id value);
+/* `tensor` belongs to parameter `of`. */
+void ku_graph_belong(struct ku_graph *g, ku_id tensor, ku_id of);
 /* A read of a parameter; nodes of phase F note theirs themselves. */
 int ku_graph_use(struct ku_graph *g, const struct ku_use *use);
 /* Appends ids to refs: a span for a node that is rewritten. */
@@ -154,6 +160,7 @@ struct ku_make {
     const char *path; /* NULL = "" */
     ku_id source;     /* 0: none */
     uint32_t stream;
+    int is_silent; /* parameters that it reads get no use: the caller notes what counts */
 };
 ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *m);
 
@@ -180,9 +187,7 @@ int ku_tensor_file_shape(const struct ku_graph *g, ku_id tensor, int64_t dim[KU_
 ku_id ku_graph_find_input(const struct ku_graph *g, const char *name);  /* value, 0 = none */
 ku_id ku_graph_find_output(const struct ku_graph *g, const char *name); /* value, 0 = none */
 ku_id ku_graph_find_tensor(const struct ku_graph *g, const char *name); /* 0 = none */
-
-/* Every read of `from` by nodes of id >= first, and by outputs, becomes a read of `to`. */
-void ku_graph_replace(struct ku_graph *g, ku_id from, ku_id to, ku_id first);
+ku_id ku_graph_find_name(const struct ku_graph *g, const char *text);   /* 0 = not interned */
 /* Puts nodes into an order in which every operand is made before it is read, changing the present
  * one as little as possible. */
 int ku_graph_sort(struct ku_graph *g);

@@ -253,6 +253,8 @@ static int state_line(struct reader *r)
     KU_TRY(attributes(r, &a, &x.stream, tensor_word, &x));
     x.init_attr = ku_graph_attr(r->g, &a);
     r->g->tensor[id] = x;
+    if (x.of)
+        ku_graph_belong(r->g, id, x.of);
     if (x.stream > r->g->n_streams)
         r->g->n_streams = x.stream;
     KU_TRY(set_layout(r, x.value, &t.layout));
@@ -320,7 +322,7 @@ static int node_line(struct reader *r)
 {
     struct typed out[KU_MAX_OUT];
     struct ku_attrs a;
-    struct ku_make m = {.attr = &a};
+    struct ku_make m = {.attr = &a, .is_silent = 1};
     char phase[4], op[32];
     do {
         if (m.n_out == KU_MAX_OUT)
@@ -342,10 +344,9 @@ static int node_line(struct reader *r)
     m.path = r->p;
     if (strlen(r->p) >= KU_NAME_BYTES)
         return bad(r, "the path is too long");
-    ku_id uses = r->g->n_uses, node = ku_graph_node(r->g, &m);
+    ku_id node = ku_graph_node(r->g, &m);
     if (node == 0)
         return as_bad(r);
-    r->g->n_uses = uses;
     if (m.stream > r->g->n_streams)
         r->g->n_streams = m.stream;
     return check_results(r, node, m.n_out, out);

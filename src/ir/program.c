@@ -27,14 +27,6 @@ void ku_program_destroy(struct ku_program *p)
     ku_free(p);
 }
 
-ku_id ku_program_name(const struct ku_program *p, const char *text)
-{
-    for (ku_id i = 1; i < p->n_names; i++)
-        if (strcmp(p->name_of[i], text) == 0)
-            return i;
-    return 0;
-}
-
 ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a)
 {
     for (ku_id i = p->n_attrs - 1; i > 0; i--) /* the newest are asked for again */

@@ -154,8 +154,7 @@ struct ku_program {
 };
 
 void ku_program_destroy(struct ku_program *p);
-/* A name's id (0: none), and an attribute set's, added if new (0: no memory). */
-ku_id ku_program_name(const struct ku_program *p, const char *text);
+/* The id of an attribute set, added if it is new; 0: no memory. A walk over all of them. */
 ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a);
 const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
                                                    const char *name);

@@ -21,6 +21,8 @@ struct diff {
     ku_id n_values;        /* of the forward graph */
     ku_id *adjoint;        /* per forward value */
     ku_id last;            /* the node of the template's statement before */
+    ku_id *first_use;      /* per forward node: index of its first use, 0 = none */
+    ku_id *next_use;       /* per use: of the same node */
     unsigned char *wanted; /* depends on a trainable parameter */
     unsigned char *data;   /* depends on an input port: its gradient is I, else W */
 };
@@ -45,6 +47,10 @@ static int is_frozen(const struct ku_compile_opts *o, const char *name)
 static int analyse(struct diff *d, const struct ku_compile_opts *o)
 {
     struct ku_graph *g = d->g;
+    for (ku_id u = g->n_uses - 1; u > 0; u--) {
+        d->next_use[u] = d->first_use[g->use[u].node];
+        d->first_use[g->use[u].node] = u;
+    }
     for (ku_id t = 1; t < g->n_tensors; t++) {
         struct ku_tensor *x = &g->tensor[t];
         if (x->kind == KU_T_PARAM && is_frozen(o, x->name))
@@ -147,8 +153,8 @@ static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
         adjoint = as_gradient(d, node, adjoint);
         if (adjoint == 0)
             return ku_err_get()->status;
-        for (ku_id u = 1; u < g->n_uses; u++)
-            if (g->use[u].node == node && g->use[u].operand == operand)
+        for (ku_id u = d->first_use[node]; u; u = d->next_use[u])
+            if (g->use[u].operand == operand)
                 g->use[u].grad = adjoint;
         return KUMI_OK;
     }
@@ -329,9 +335,12 @@ int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const 
     struct diff d = {.g = g, .n_values = g->n_values};
     d.grads = o->compute == KUMI_F64 ? KUMI_F64 : o->grads;
     d.adjoint = ku_calloc(g->n_values, sizeof *d.adjoint);
+    d.first_use = ku_calloc(g->n_nodes, sizeof *d.first_use);
+    d.next_use = ku_calloc(g->n_uses, sizeof *d.next_use);
     d.wanted = ku_calloc(g->n_values, 1);
     d.data = ku_calloc(g->n_values, 1);
-    int status = d.adjoint && d.wanted && d.data ? KUMI_OK : KUMI_ENOMEM;
+    int status =
+        d.adjoint && d.first_use && d.next_use && d.wanted && d.data ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status = analyse(&d, o);
     if (status == KUMI_OK)
@@ -339,6 +348,8 @@ int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const 
     for (ku_id n = n_forward - 1; n > 0 && status == KUMI_OK; n--)
         status = differentiate(&d, n);
     ku_free(d.adjoint);
+    ku_free(d.first_use);
+    ku_free(d.next_use);
     ku_free(d.wanted);
     ku_free(d.data);
     return status;

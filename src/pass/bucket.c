@@ -6,7 +6,10 @@
  * parameters by unit, up to gather_bucket_bytes. Elements are reduced one by one, so no
  * grouping can change a bit.
  */
+#include <string.h>
+
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "pass/pass.h"
 
@@ -41,17 +44,25 @@ static int is_gather(const struct ku_graph *g, ku_id n)
 }
 
 /* What one bucket may hold: one dtype, one fold, one kind of result; of parameters, one unit. */
-static int is_alike(const struct ku_graph *g, ku_id a, ku_id b)
+struct key {
+    ku_id layout, of, path; /* outside O: of one group of ranks (the operand's layout), one unit */
+    int64_t dtype, phase, reduce, wire, by_micro;
+};
+
+static struct key key_of(const struct ku_graph *g, ku_id n)
 {
-    const struct ku_value *x = &g->value[ku_out(g, a, 0)], *y = &g->value[ku_out(g, b, 0)];
-    if (g->node[a].phase != KU_PH_O &&
-        g->value[ku_in(g, &g->node[a], 0)].layout != g->value[ku_in(g, &g->node[b], 0)].layout)
-        return 0; /* one group of ranks */
-    return x->dtype == y->dtype && x->layout == y->layout && g->node[a].phase == g->node[b].phase &&
-           (g->node[a].phase == KU_PH_O || g->node[a].path == g->node[b].path) &&
-           g->attr[g->node[a].attr].reduce == g->attr[g->node[b].attr].reduce &&
-           g->attr[g->node[a].attr].wire == g->attr[g->node[b].attr].wire &&
-           g->attr[g->node[a].attr].by_micro == g->attr[g->node[b].attr].by_micro;
+    const struct ku_node *node = &g->node[n];
+    const struct ku_value *to = &g->value[ku_out(g, n, 0)];
+    const struct ku_attrs *a = &g->attr[node->attr];
+    int is_unit = node->phase != KU_PH_O;
+    struct key k;
+    memset(&k, 0, sizeof k); /* the bytes are hashed */
+    k.layout = to->layout;
+    k.of = is_unit ? g->value[ku_in(g, node, 0)].layout : 0;
+    k.path = is_unit ? node->path : 0;
+    k.dtype = to->dtype, k.phase = node->phase;
+    k.reduce = a->reduce, k.wire = a->wire, k.by_micro = a->by_micro;
+    return k;
 }
 
 static int64_t bytes_of(const struct ku_graph *g, ku_id n)
@@ -86,39 +97,98 @@ static uint32_t in_completion_order(const struct ku_graph *g, enum kind kind, ku
     return n;
 }
 
+/* Converts of one key join the bucket that is open for it, until that is full. Buckets stand in the
+ * order of their first converts. */
+struct open {
+    struct key key;
+    uint32_t group; /* the one that is open, + 1; 0: a free slot */
+};
+struct filling {
+    struct ku_graph *g;
+    ku_id *list, *group_of; /* [n] converts in order, and where each goes */
+    struct group {
+        int64_t bytes, limit;
+        uint32_t n, first;
+    } * group;
+    struct open *open; /* [mask + 1] by the keys' hashes */
+    uint32_t n, n_groups, mask;
+};
+
+static struct open *find(const struct filling *f, const struct key *key)
+{
+    uint32_t at = (uint32_t)ku_hash64(key, sizeof *key) & f->mask;
+    while (f->open[at].group && memcmp(&f->open[at].key, key, sizeof *key) != 0)
+        at = (at + 1) & f->mask;
+    return &f->open[at];
+}
+
+static int64_t limit_of(const struct filling *f, const struct ku_compile_opts *o, enum kind kind,
+                        ku_id n)
+{
+    const struct ku_graph *g = f->g;
+    int is_gradient =
+        kind == SUMS && g->node[g->value[ku_in(g, &g->node[n], 0)].def].phase != KU_PH_F;
+    return is_gradient && g->n_buckets + f->n_groups <= 1 ? o->first_bucket_bytes
+           : kind == SUMS                                 ? o->bucket_bytes
+                                                          : o->gather_bucket_bytes;
+}
+
+static void assign(struct filling *f, const struct ku_compile_opts *o, enum kind kind)
+{
+    for (uint32_t i = 0; i < f->n; i++) {
+        struct key key = key_of(f->g, f->list[i]);
+        struct open *open = find(f, &key);
+        struct group *at = open->group ? &f->group[open->group - 1] : NULL;
+        int64_t bytes = bytes_of(f->g, f->list[i]);
+        if (at == NULL || (at->bytes + bytes > at->limit && (kind == SUMS || at->limit > 0))) {
+            at = &f->group[f->n_groups];
+            *at = (struct group){.limit = limit_of(f, o, kind, f->list[i])};
+            open->key = key;
+            open->group = ++f->n_groups;
+        }
+        at->bytes += bytes;
+        at->n++;
+        f->group_of[i] = open->group - 1;
+    }
+}
+
+/* Lists each group's converts side by side, and makes the buckets. */
+static int make_buckets(struct filling *f, ku_id *sorted)
+{
+    uint32_t at = 0;
+    for (uint32_t b = 0; b < f->n_groups; b++) {
+        f->group[b].first = at;
+        at += f->group[b].n;
+    }
+    for (uint32_t i = 0; i < f->n; i++)
+        sorted[f->group[f->group_of[i]].first++] = f->list[i];
+    for (uint32_t b = 0; b < f->n_groups; b++)
+        KU_TRY(ku_graph_bucket(f->g, &sorted[f->group[b].first - f->group[b].n], f->group[b].n));
+    return KUMI_OK;
+}
+
 static int fill_buckets(struct ku_graph *g, const struct ku_compile_opts *o, enum kind kind)
 {
-    ku_id *list = ku_calloc(2 * (size_t)g->n_nodes, sizeof *list);
-    if (list == NULL)
+    struct filling f = {.g = g, .list = ku_calloc(3 * (size_t)g->n_nodes, sizeof *f.list)};
+    if (f.list == NULL)
         return KUMI_ENOMEM;
-    ku_id *group = list + g->n_nodes;
-    int status = KUMI_OK;
-    uint32_t n = in_completion_order(g, kind, list);
-    if (n == UINT32_MAX)
-        status = KUMI_ENOMEM;
-    for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {
-        if (list[i] == 0)
-            continue;
-        int is_gradient =
-            kind == SUMS && g->node[g->value[ku_in(g, &g->node[list[i]], 0)].def].phase != KU_PH_F;
-        int64_t most = is_gradient && g->n_buckets <= 1 ? o->first_bucket_bytes
-                       : kind == SUMS                   ? o->bucket_bytes
-                                                        : o->gather_bucket_bytes,
-                bytes = 0;
-        uint32_t n_group = 0;
-        for (uint32_t j = i; j < n; j++) {
-            if (list[j] == 0 || !is_alike(g, list[i], list[j]))
-                continue;
-            if (n_group && bytes + bytes_of(g, list[j]) > most && (kind == SUMS || most > 0))
-                break;
-            bytes += bytes_of(g, list[j]);
-            group[n_group++] = list[j];
-            if (j > i)
-                list[j] = 0;
+    f.group_of = f.list + g->n_nodes;
+    f.n = in_completion_order(g, kind, f.list);
+    int status = f.n == UINT32_MAX ? KUMI_ENOMEM : KUMI_OK;
+    if (status == KUMI_OK && f.n) {
+        for (f.mask = 15; f.mask < 2 * f.n;)
+            f.mask = 2 * f.mask + 1;
+        f.group = ku_calloc(f.n, sizeof *f.group);
+        f.open = ku_calloc((size_t)f.mask + 1, sizeof *f.open);
+        status = f.group && f.open ? KUMI_OK : KUMI_ENOMEM;
+        if (status == KUMI_OK) {
+            assign(&f, o, kind);
+            status = make_buckets(&f, f.group_of + g->n_nodes);
         }
-        status = ku_graph_bucket(g, group, n_group);
     }
-    ku_free(list);
+    ku_free(f.group);
+    ku_free(f.open);
+    ku_free(f.list);
     return status;
 }
 

@@ -108,11 +108,12 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
         if (made == 0)
             return ku_err_get()->status;
         struct ku_tensor copy = init->tensor[made];
-        copy.of = x->of;
         copy.first_block = x->first_block;
         copy.tier = x->tier;
         copy.trainable = 0;
         init->tensor[made] = copy;
+        if (x->of)
+            ku_graph_belong(init, made, x->of);
         const struct ku_layout *layout = &g->layout[g->value[x->value].layout];
         ku_id kept = ku_layout_has(layout, KU_Z) ? ku_graph_layout(init, layout) : 1;
         if (kept == 0)

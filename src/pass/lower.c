@@ -109,7 +109,7 @@ static int add_state(struct ku_lower *l)
         p->buffer[b].offset = p->arena_bytes[arena];
         size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
         p->arena_bytes[arena] += (p->buffer[b].bytes + align - 1) & ~(align - 1);
-        p->state[p->n_states++] = (struct ku_program_state){.name = ku_program_name(p, x->name),
+        p->state[p->n_states++] = (struct ku_program_state){.name = ku_graph_find_name(g, x->name),
                                                             .shape = x->shape,
                                                             .kind = x->kind,
                                                             .dtype = x->dtype,
@@ -127,7 +127,7 @@ static int add_state(struct ku_lower *l)
 static struct ku_program_port port_of(const struct ku_lower *l, const struct ku_port *port)
 {
     const struct ku_value *v = &l->g->value[port->value];
-    return (struct ku_program_port){.name = ku_program_name(l->p, port->name),
+    return (struct ku_program_port){.name = ku_graph_find_name(l->g, port->name),
                                     .buffer = l->buffer[port->value],
                                     .shape = v->shape,
                                     .layout = v->layout,
@@ -190,6 +190,10 @@ static void analyse(struct ku_lower *l)
         if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1 &&
             !ku_bucket_is_gather(g, n) && !ku_gather_is_slice(g, n))
             l->wire[ku_in(g, node, 0)] = 1;
+        if (node->op == KU_OP_convert && node->n_in > 1) {
+            ku_id stats = ku_in(g, node, 1);
+            l->stats[ku_out(g, n, 1)] = l->stats[stats] ? l->stats[stats] : stats;
+        }
         if (node->op == KU_OP_NONE || node->phase != KU_PH_O)
             continue;
         ku_id from = node->n_in ? ku_in(g, node, 0) : 0;
@@ -415,11 +419,12 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.wire = ku_calloc(g->n_values, 1);
     l.fold = ku_calloc(g->n_values, sizeof *l.fold);
     l.bucket = ku_calloc(g->n_buckets + 1, sizeof *l.bucket);
+    l.stats = ku_calloc(g->n_values, sizeof *l.stats);
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
     if (g->mesh.mb_outer)
         l.shard_sum = ku_calloc(g->n_values * (size_t)l.n_vs, sizeof *l.shard_sum);
     int status = KUMI_ENOMEM;
-    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.workspace &&
+    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.stats && l.workspace &&
         (l.shard_sum || !g->mesh.mb_outer))
         status = ku_gather_init(&l);
     if (status == KUMI_OK)
@@ -431,6 +436,8 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     ku_free(l.wire);
     ku_free(l.fold);
     ku_free(l.bucket);
+    ku_free(l.stats);
+    ku_free(l.start);
     ku_free(l.workspace);
     ku_free(l.shard_sum);
     return status;

@@ -53,10 +53,15 @@ struct ku_lower {
     uint32_t *unit_of; /* per node: the bucket that it is in, + 1 */
     ku_id *slice;      /* per gather: the convert that keeps a group's blocks of it, 0 = none */
     uint32_t turn;     /* blocks so far */
+    ku_id *stats;      /* per value that a convert adds squares to: where its chain begins */
+    uint32_t *start;   /* per handle: the instruction that opens it */
+    uint32_t cap_start;
     size_t *workspace; /* per node, bytes + 1; 0 = not asked yet */
-    int32_t micro;     /* at hand, -1 = once a step */
-    int vs, mb;        /* where it stands */
-    uint8_t phase;     /* of collectives that start while it runs */
+    /* attributes of folds by reduction and wire + 1, of casts by dtype + 1; 0: not made yet */
+    ku_id fold_attr[KU_FOLD_MAX + 1][KUMI_N_DTYPES + 1], cast_attr[KUMI_N_DTYPES + 1];
+    int32_t micro; /* at hand, -1 = once a step */
+    int vs, mb;    /* where it stands */
+    uint8_t phase; /* of collectives that start while it runs */
     int n_micro, n_mb, n_vs, dp;
     ku_id *shard_sum; /* with mb outer, per value and shard: the sum of the shard so far */
 };

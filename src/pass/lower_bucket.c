@@ -62,10 +62,8 @@ static int moves_on(const struct ku_lower *l, uint32_t b)
 /* Where a convert adds squares: converts stand in front of the chain that begins in A. */
 static ku_id stats_of(const struct ku_lower *l, ku_id convert)
 {
-    const struct ku_graph *g = l->g;
-    ku_id v = ku_in(g, &g->node[convert], 1);
-    while (g->node[g->value[v].def].op == KU_OP_convert)
-        v = ku_in(g, &g->node[g->value[v].def], 1);
+    ku_id v = ku_in(l->g, &l->g->node[convert], 1);
+    v = l->stats[v] ? l->stats[v] : v;
     KU_ASSERT(l->buffer[v] != 0);
     return v;
 }

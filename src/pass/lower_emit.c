@@ -159,28 +159,33 @@ int ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
         KU_TRY(add_operand(p, stats, p->n_instrs));
     for (uint32_t k = 0; k < n_parts; k++)
         KU_TRY(add_operand(p, &part[k], p->n_instrs));
+    KU_TRY(KU_GROW(&l->start, *handle, &l->cap_start));
+    l->start[*handle] = p->n_instrs;
     return add_instr(p, &i);
 }
 
 int ku_lower_wait(struct ku_lower *l, uint32_t handle)
 {
     struct ku_program *p = l->p;
-    for (uint32_t s = p->n_instrs; s-- > 0;) {
-        const struct ku_instr *start = &p->instr[s];
-        if (start->kind != KU_START || start->handle != handle)
-            continue;
-        /* the members own the buffers until here */
-        for (uint32_t k = 0; k < start->n_in + start->n_parts; k++)
-            touch_operand(p, &p->operand[start->operand + k], p->n_instrs);
-        struct ku_instr wait = *start;
-        wait.kind = KU_WAIT;
-        wait.micro = l->micro;
-        wait.n_in = 0;
-        wait.n_parts = 0;
-        return add_instr(p, &wait);
-    }
-    KU_ASSERT(!"a wait names a start");
-    return KUMI_EBUG;
+    KU_ASSERT(handle > 0 && handle <= p->n_handles);
+    struct ku_instr wait = p->instr[l->start[handle]];
+    KU_ASSERT(wait.kind == KU_START && wait.handle == handle);
+    /* the members own the buffers until here */
+    for (uint32_t k = 0; k < wait.n_in + wait.n_parts; k++)
+        touch_operand(p, &p->operand[wait.operand + k], p->n_instrs);
+    wait.kind = KU_WAIT;
+    wait.micro = l->micro;
+    wait.n_in = 0;
+    wait.n_parts = 0;
+    return add_instr(p, &wait);
+}
+
+/* The program's id of `a`, looked up once for each entry of a table. */
+static ku_id attr_of(struct ku_program *p, const struct ku_attrs *a, ku_id *made)
+{
+    if (*made == 0)
+        *made = ku_program_attr(p, a);
+    return *made;
 }
 
 /* The value whose type the buffers of a fold have. */
@@ -205,7 +210,7 @@ int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int i
                          .n_out = 1,
                          .micro = l->micro,
                          .operand = p->n_operands,
-                         .attr = ku_program_attr(p, &a),
+                         .attr = attr_of(p, &a, &l->fold_attr[a.reduce][a.wire + 1]),
                          .path = convert->path,
                          .source = g->node[g->value[value].def].source};
     ku_id like = folded_as(l, value);
@@ -232,7 +237,7 @@ int ku_lower_slice(struct ku_lower *l, ku_id n)
                          .n_out = 1,
                          .micro = l->micro,
                          .operand = l->p->n_operands,
-                         .attr = ku_program_attr(l->p, &a),
+                         .attr = attr_of(l->p, &a, &l->cast_attr[a.dtype + 1]),
                          .path = g->node[n].path};
     l->buffer[to] = ku_lower_kept_buffer(l, to, g->value[to].layout, KU_AR_WIRE, KU_CL_GATHER);
     if (i.attr == 0 || l->buffer[to] == 0)

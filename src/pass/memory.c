@@ -7,11 +7,11 @@
  * allocator's input: nothing is allocated in a step.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "pass/pass.h"
+#include "pass/space.h"
 
 enum { ALIGN_BYTES = 64 };
 
@@ -22,15 +22,8 @@ static ku_id home_of(const struct ku_program *p, ku_id b)
     return b;
 }
 
-static int is_port(const struct ku_program *p, ku_id b)
-{
-    for (uint32_t i = 0; i < p->n_outputs; i++)
-        if (p->output[i].buffer == b)
-            return 1;
-    return 0;
-}
-
-/* Output o of an instruction moves into an input that nobody reads later. */
+/* Output o of an instruction moves into an input that nobody reads later. A port's buffer lives
+ * until behind the last instruction, so it is none. */
 static void alias(struct ku_program *p, uint32_t at, int o, int i)
 {
     const struct ku_instr *instr = &p->instr[at];
@@ -41,7 +34,7 @@ static void alias(struct ku_program *p, uint32_t at, int o, int i)
         y->cls == KU_CL_WINDOW) /* windows are aligned, and filled ahead */
         return;
     if (x->arena != KU_AR_STEP || (y->arena != KU_AR_STEP && y->arena != KU_AR_WIRE) || x->home ||
-        x->first != at || y->last != at || x->bytes != y->bytes || out == home || is_port(p, home))
+        x->first != at || y->last != at || x->bytes != y->bytes || out == home)
         return;
     for (int k = 0; k < instr->n_in;
          k++) /* the operand may be read twice only if element by element: not assumed */
@@ -68,8 +61,8 @@ static void alias_all(struct ku_program *p)
 
 struct item {
     ku_id buffer;
-    size_t bytes, offset, align;
-    uint32_t first, last;
+    size_t bytes, align;
+    uint32_t first, last; /* instructions, then numbers of times */
 };
 
 static int by_bytes(const void *a, const void *b)
@@ -80,58 +73,61 @@ static int by_bytes(const void *a, const void *b)
     return x->buffer < y->buffer ? -1 : 1;
 }
 
-/* placed[] is sorted by offset; the gap search walks it once. */
-static size_t lowest_gap(struct item *const *placed, uint32_t n, const struct item *x, size_t at)
+/* Times of an arena's items: those at which one begins, in order, are all that tells whether two
+ * meet. Returns how many there are. */
+static uint32_t number_times(struct item *item, uint32_t n, uint32_t *begins, uint32_t n_instrs)
 {
-    for (uint32_t k = 0; k < n; k++) {
-        const struct item *y = placed[k];
-        if (y->last < x->first || x->last < y->first)
-            continue;
-        if (y->offset >= at + x->bytes)
-            break;
-        if (y->offset + y->bytes > at)
-            at = (y->offset + y->bytes + x->align - 1) & ~(x->align - 1);
+    for (uint32_t i = 0; i < n; i++)
+        begins[item[i].first] = 1;
+    for (uint32_t t = 1; t <= n_instrs; t++)
+        begins[t] += begins[t - 1];
+    for (uint32_t i = 0; i < n; i++) {
+        item[i].first = begins[item[i].first] - 1;
+        item[i].last = begins[item[i].last] - 1;
     }
-    return at;
+    return begins[n_instrs];
 }
 
-static void insert(struct item **placed, uint32_t n, struct item *x)
+static int place_items(struct ku_program *p, int arena, struct item *item, uint32_t n,
+                       uint32_t n_times)
 {
-    uint32_t at = n;
-    while (at > 0 && placed[at - 1]->offset > x->offset)
-        at--;
-    memmove(&placed[at + 1], &placed[at], (n - at) * sizeof *placed);
-    placed[at] = x;
+    struct ku_space *space;
+    size_t base = p->arena_bytes[arena];
+    KU_TRY(ku_space_create(n_times, &space));
+    int status = KUMI_OK;
+    for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {
+        size_t *offset = &p->buffer[item[i].buffer].offset;
+        status = ku_space_place(space, item[i].first, item[i].last, item[i].bytes, item[i].align,
+                                base, offset);
+        if (*offset + item[i].bytes > p->arena_bytes[arena])
+            p->arena_bytes[arena] = *offset + item[i].bytes;
+    }
+    ku_space_destroy(space);
+    return status;
 }
 
 static int place(struct ku_program *p, int arena)
 {
     struct item *item = ku_calloc(p->n_buffers + 1, sizeof *item);
-    struct item **placed = ku_calloc(p->n_buffers + 1, sizeof *placed);
-    uint32_t n = 0;
-    for (ku_id b = 1; item && placed && b < p->n_buffers; b++) {
+    uint32_t *begins = ku_calloc(p->n_instrs + 1, sizeof *begins), n = 0;
+    for (ku_id b = 1; item && b < p->n_buffers; b++) {
         const struct ku_buffer *x = &p->buffer[b];
         size_t align =
             ku_arena_is_tier(arena) || x->cls == KU_CL_WINDOW ? KU_TIER_ALIGN_BYTES : ALIGN_BYTES;
         int is_state = ku_arena_is_tier(arena) && x->micro < 0;
         if (x->arena == arena && x->home == 0 && x->first != UINT32_MAX && !is_state)
-            item[n++] = (struct item){
-                b, (x->bytes + align - 1) & ~(align - 1), 0, align, x->first, x->last};
+            item[n++] =
+                (struct item){b, (x->bytes + align - 1) & ~(align - 1), align, x->first, x->last};
     }
-    if (n)
+    if (!ku_arena_is_tier(arena))
+        p->arena_bytes[arena] = 0;
+    int status = item && begins ? KUMI_OK : KUMI_ENOMEM;
+    if (n && status == KUMI_OK) {
         qsort(item, n, sizeof *item, by_bytes);
-    size_t base = ku_arena_is_tier(arena) ? p->arena_bytes[arena] : 0;
-    p->arena_bytes[arena] = base;
-    for (uint32_t i = 0; i < n; i++) {
-        item[i].offset = lowest_gap(placed, i, &item[i], base);
-        insert(placed, i, &item[i]);
-        p->buffer[item[i].buffer].offset = item[i].offset;
-        if (item[i].offset + item[i].bytes > p->arena_bytes[arena])
-            p->arena_bytes[arena] = item[i].offset + item[i].bytes;
+        status = place_items(p, arena, item, n, number_times(item, n, begins, p->n_instrs));
     }
-    int status = item && placed ? KUMI_OK : KUMI_ENOMEM;
     ku_free(item);
-    ku_free(placed);
+    ku_free(begins);
     return status;
 }
 

@@ -11,20 +11,28 @@
  * persist_below's business. How the bytes come and go is the stream pass's (stream.c).
  */
 #include "base/err.h"
+#include "base/mem.h"
 #include "pass/zero.h"
 
-/* Parameters up to this one are within the share of the optimizer's state that goes; the same for
- * every program of a job. */
-static int is_within_ratio(const struct ku_graph *g, double ratio, ku_id param)
+struct tiers {
+    const struct ku_graph *g;
+    const struct ku_compile_opts *o;
+    unsigned char *reads; /* ku_zero_note_reads */
+    double *so_far, all;  /* per tensor: elements of parameters up to this one; of all */
+};
+
+static int note(struct tiers *x)
 {
-    double all = 0, so_far = 0;
-    for (ku_id t = 1; t < g->n_tensors; t++) {
-        double count = (double)ku_shape_count(&g->shape[g->tensor[t].shape]);
-        count = g->tensor[t].kind == KU_T_PARAM ? count : 0;
-        all += count;
-        so_far += t <= param ? count : 0;
+    x->reads = ku_zero_note_reads(x->g);
+    x->so_far = ku_calloc(x->g->n_tensors, sizeof *x->so_far);
+    if (!x->reads || !x->so_far)
+        return KUMI_ENOMEM;
+    for (ku_id t = 1; t < x->g->n_tensors; t++) {
+        if (x->g->tensor[t].kind == KU_T_PARAM)
+            x->all += (double)ku_shape_count(&x->g->shape[x->g->tensor[t].shape]);
+        x->so_far[t] = x->all;
     }
-    return so_far <= ratio * all;
+    return KUMI_OK;
 }
 
 /* Whether each rank has its own copy of the whole state. */
@@ -33,16 +41,21 @@ static int is_replicated(const struct ku_graph *g, const struct ku_compile_opts 
     return ku_mesh_dp(&g->mesh) == 1 || (!o->share_host_state && !ku_zero_is_private(o));
 }
 
-static enum ku_tier tier_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id t)
+/* The optimizer's share that goes is that of the first parameters, the same for every program of a
+ * job. */
+static enum ku_tier tier_of(const struct tiers *all, ku_id t)
 {
+    const struct ku_graph *g = all->g;
+    const struct ku_compile_opts *o = all->o;
     const struct ku_tensor *x = &g->tensor[t];
     const struct ku_layout *layout = &g->layout[g->value[x->value].layout];
     int is_dealt = ku_layout_has(layout, KU_Z), is_alone = is_replicated(g, o);
-    if (x->kind == KU_T_OPTIMIZER || (x->kind == KU_T_PARAM && ku_zero_is_master(g, t))) {
-        if (!is_alone && o->share_host_state && ku_zero_is_read_whole(g, t))
+    if (x->kind == KU_T_OPTIMIZER ||
+        (x->kind == KU_T_PARAM && ku_zero_is_master(g, all->reads, t))) {
+        if (!is_alone && o->share_host_state && (all->reads[t] & KU_READ_WHOLE))
             return KU_TIER_NONE;
-        return is_within_ratio(g, o->offload.ratio, x->of ? x->of : t) ? o->offload.optimizer
-                                                                       : KU_TIER_NONE;
+        return all->so_far[x->of ? x->of : t] <= o->offload.ratio * all->all ? o->offload.optimizer
+                                                                             : KU_TIER_NONE;
     }
     if (x->kind != KU_T_PARAM && x->kind != KU_T_DERIVED)
         return KU_TIER_NONE;
@@ -51,15 +64,13 @@ static enum ku_tier tier_of(const struct ku_graph *g, const struct ku_compile_op
                : KU_TIER_NONE;
 }
 
-int ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+static int assign(struct ku_graph *g, const struct tiers *all)
 {
+    const struct ku_compile_opts *o = all->o;
     int is_shared = o->share_host_state && ku_mesh_dp(&g->mesh) > 1;
-    (void)t;
-    if (!o->offload.optimizer && !o->offload.params)
-        return KUMI_OK;
     for (ku_id id = 1; id < g->n_tensors; id++) {
         struct ku_tensor *x = &g->tensor[id];
-        x->tier = (uint8_t)tier_of(g, o, id);
+        x->tier = (uint8_t)tier_of(all, id);
         if (x->tier == KU_TIER_NONE || !is_shared)
             continue;
         ku_id kept = ku_zero_in_blocks(g, g->value[x->value].layout, ku_zero_block_axes(o));
@@ -68,4 +79,18 @@ int ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o, const s
         g->value[x->value].layout = kept;
     }
     return KUMI_OK;
+}
+
+int ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+{
+    struct tiers all = {.g = g, .o = o};
+    (void)t;
+    if (!o->offload.optimizer && !o->offload.params)
+        return KUMI_OK;
+    int status = note(&all);
+    if (status == KUMI_OK)
+        status = assign(g, &all);
+    ku_free(all.reads);
+    ku_free(all.so_far);
+    return status;
 }

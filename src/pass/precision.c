@@ -27,7 +27,7 @@ static ku_id compute_copy(struct ku_graph *g, ku_id tensor, enum kumi_dtype dtyp
         struct ku_shape shape = g->shape[g->tensor[tensor].shape];
         copy = ku_graph_tensor(g, name, KU_T_DERIVED, dtype, &shape);
         if (copy)
-            g->tensor[copy].of = tensor;
+            ku_graph_belong(g, copy, tensor);
     }
     ku_free(name);
     return copy ? g->tensor[copy].value : 0;

@@ -42,6 +42,7 @@ struct remat {
     unsigned char *may, *wanted; /* per node: it may run again; it does, in phase W (1) or I (2) */
     unsigned char *given, *needed; /* per value: kept whatever we do; backward reads it */
     ku_id *gather;                 /* per state value: its gather in backward (ZeRO-3), 0 = none */
+    ku_id *slice;                  /* per gathered value: what its group keeps of it, 0 = none */
     unsigned char *side; /* of the cut: [2 v] before and [2 v + 1] behind the keeping of v */
     ku_id *clone;        /* per value */
 };
@@ -56,6 +57,7 @@ static void fini(struct remat *r)
     ku_free(r->side);
     ku_free(r->clone);
     ku_free(r->gather);
+    ku_free(r->slice);
 }
 
 static int is_forward(const struct ku_graph *g, ku_id value)
@@ -270,7 +272,9 @@ static int init(struct remat *r, struct ku_graph *g, const struct ku_compile_opt
     r->side = ku_calloc(2 * (size_t)g->n_values, 1);
     r->clone = ku_calloc(g->n_values, sizeof *r->clone);
     r->gather = ku_calloc(g->n_values, sizeof *r->gather);
-    if (!r->unit || !r->group || !r->level || !r->given || !r->side || !r->clone || !r->gather)
+    r->slice = ku_calloc(g->n_values, sizeof *r->slice);
+    if (!r->unit || !r->group || !r->level || !r->given || !r->side || !r->clone || !r->gather ||
+        !r->slice)
         return KUMI_ENOMEM;
     r->may = r->level + g->n_nodes;
     r->wanted = r->may + g->n_nodes;
@@ -294,9 +298,11 @@ static int gathered(struct remat *r, ku_id *value)
     ku_id state = ku_in(g, &forward, 0);
     if (r->gather[state] == 0) {
         struct ku_attrs a = g->attr[forward.attr];
-        ku_id from = ku_zero_group(r->o) && forward.phase == KU_PH_F
-                         ? ku_zero_slice(g, r->o, *value)
-                         : state;
+        ku_id from = state;
+        if (ku_zero_group(r->o) && forward.phase == KU_PH_F) {
+            from = r->slice[*value] ? r->slice[*value] : ku_zero_slice(g, r->o, *value);
+            r->slice[*value] = from;
+        }
         if (from == 0)
             return ku_err_get()->status;
         ku_id made = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
@@ -348,21 +354,29 @@ static int clone_node(struct remat *r, ku_id n)
 
 /* ReLU's gradient asks whether its operand is positive, and its result is where that is: of the
  * two, the result is read elsewhere too. */
-static void read_results_of_relu(struct ku_graph *g)
+static int read_results_of_relu(struct ku_graph *g)
 {
+    ku_id *result = ku_calloc(g->n_values, sizeof *result); /* per operand of a ReLU */
+    if (result == NULL)
+        return KUMI_ENOMEM;
     for (ku_id n = 1; n < g->n_nodes; n++) {
-        const struct ku_node *act = &g->node[n];
-        if (act->op != KU_OP_act || act->phase != KU_PH_F || g->attr[act->attr].act != KU_ACT_RELU)
-            continue;
-        for (ku_id d = n + 1; d < g->n_nodes; d++)
-            if (g->node[d].op == KU_OP_act_dx && ku_in(g, &g->node[d], 1) == ku_in(g, act, 0))
-                g->refs[g->node[d].in + 1] = ku_out(g, n, 0);
+        const struct ku_node *node = &g->node[n];
+        if (node->op == KU_OP_act && node->phase == KU_PH_F &&
+            g->attr[node->attr].act == KU_ACT_RELU && result[ku_in(g, node, 0)] == 0)
+            result[ku_in(g, node, 0)] = ku_out(g, n, 0);
+        else if (node->op == KU_OP_act_dx && result[ku_in(g, node, 1)])
+            g->refs[node->in + 1] = result[ku_in(g, node, 1)];
     }
+    ku_free(result);
+    return KUMI_OK;
 }
 
 static int rewrite(struct remat *r)
 {
     struct ku_graph *g = r->g;
+    for (ku_id n = r->n_nodes - 1; n > 0; n--)
+        if (g->node[n].op == KU_OP_convert)
+            r->slice[ku_in(g, &g->node[n], 0)] = ku_out(g, n, 0);
     for (ku_id n = 1; n < r->n_nodes; n++)
         if (is_backward(&g->node[n]) && g->node[n].op == KU_OP_convert &&
             g->value[gathered_state(g, ku_out(g, n, 0))].role == KU_STATE)
@@ -386,7 +400,7 @@ int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
     if (o->recompute == KU_RECOMPUTE_NONE && o->recompute_level == NULL)
         return KUMI_OK;
     struct remat r;
-    read_results_of_relu(g);
+    KU_TRY(read_results_of_relu(g));
     int status = init(&r, g, o);
     if (status == KUMI_OK)
         status = analyse(&r, -1);
@@ -436,7 +450,7 @@ int ku_recompute_measure(struct ku_graph *g, const struct ku_compile_opts *o,
 {
     struct remat r;
     struct ku_recompute_unit *list = NULL;
-    read_results_of_relu(g);
+    KU_TRY(read_results_of_relu(g));
     int status = init(&r, g, o);
     if (status == KUMI_OK) {
         list = ku_calloc((size_t)r.n_units + 1, sizeof *list);

@@ -39,8 +39,13 @@ struct group {
     size_t bytes;
     int is_late; /* its read starts where it is needed: the bytes are written just before */
 };
+/* Writes that start together, and the parts of all such starts. */
+struct batch {
+    uint32_t handle, group; /* group: that had begun last */
+    int is_over;            /* it is waited for */
+};
 struct write {
-    uint32_t visit, handle, group; /* group: that had begun last */
+    uint32_t visit, batch, next; /* next: of the same buffer, + 1 */
 };
 
 struct stream {
@@ -54,10 +59,13 @@ struct stream {
     uint32_t *ends;     /* per instruction: the first visit that ends there, + 1 */
     struct visit *visit;
     struct group *group;
-    struct write *pending; /* [n_pending] */
+    struct batch *batch;                /* [n_batches], of which n_settled are over */
+    struct write *write;                /* [n_writes] */
+    uint32_t *first_write, *last_write; /* per buffer: those not known to be over, + 1 */
     struct ku_instr *made;
-    uint32_t n_visits, n_groups, n_pending, n_made, n_read; /* n_read: groups whose reads started */
-    uint32_t cap_visits, cap_groups, cap_pending, cap_made;
+    uint32_t n_visits, n_groups, n_batches, n_settled, n_writes, n_made;
+    uint32_t n_read; /* groups whose reads started */
+    uint32_t cap_visits, cap_groups, cap_batches, cap_writes, cap_made;
 };
 
 static size_t round_up(size_t bytes)
@@ -413,27 +421,53 @@ static int add_wait(struct stream *s, uint32_t at, int exchange, uint32_t handle
                                           .handle = handle});
 }
 
-/* Waits for writes: of groups up to number `group`, and those that overlap v (NULL: none). */
-static int settle(struct stream *s, uint32_t at, int64_t group, const struct visit *v)
+static int wait_for(struct stream *s, uint32_t at, struct batch *b)
 {
-    for (uint32_t i = 0; i < s->n_pending; i++) {
-        struct write *w = &s->pending[i];
+    if (b->is_over)
+        return KUMI_OK;
+    b->is_over = 1; /* with all of its parts */
+    return add_wait(s, at, KU_X_WRITE, b->handle);
+}
+
+/* Waits for writes of groups up to number `group`. */
+static int settle_groups(struct stream *s, uint32_t at, int64_t group)
+{
+    for (; s->n_settled < s->n_batches && (int64_t)s->batch[s->n_settled].group <= group;
+         s->n_settled++)
+        KU_TRY(wait_for(s, at, &s->batch[s->n_settled]));
+    return KUMI_OK;
+}
+
+/* Waits for writes that overlap a visit, oldest first. */
+static int settle(struct stream *s, uint32_t at, const struct visit *v)
+{
+    uint32_t last = 0;
+    for (uint32_t *link = &s->first_write[v->tier]; *link;) {
+        struct write *w = &s->write[*link - 1];
         const struct visit *x = &s->visit[w->visit];
-        int is_due =
-            (int64_t)w->group <= group || (v && x->tier == v->tier && overlaps(&x->like, &v->like));
-        if (w->handle == 0 || !is_due)
-            continue;
-        uint32_t handle = w->handle;
-        KU_TRY(add_wait(s, at, KU_X_WRITE, handle));
-        for (uint32_t k = 0; k < s->n_pending; k++) /* all of its parts */
-            if (s->pending[k].handle == handle)
-                s->pending[k].handle = 0;
+        if (overlaps(&x->like, &v->like))
+            KU_TRY(wait_for(s, at, &s->batch[w->batch]));
+        if (s->batch[w->batch].is_over) {
+            *link = w->next;
+        } else {
+            last = *link;
+            link = &w->next;
+        }
     }
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_pending; i++)
-        if (s->pending[i].handle)
-            s->pending[n++] = s->pending[i];
-    s->n_pending = n;
+    s->last_write[v->tier] = last;
+    return KUMI_OK;
+}
+
+static int add_write(struct stream *s, uint32_t visit)
+{
+    ku_id tier = s->visit[visit].tier;
+    KU_TRY(KU_GROW(&s->write, s->n_writes, &s->cap_writes));
+    s->write[s->n_writes++] = (struct write){.visit = visit, .batch = s->n_batches};
+    if (s->first_write[tier])
+        s->write[s->last_write[tier] - 1].next = s->n_writes;
+    else
+        s->first_write[tier] = s->n_writes;
+    s->last_write[tier] = s->n_writes;
     return KUMI_OK;
 }
 
@@ -442,7 +476,7 @@ static int start_read(struct stream *s, uint32_t group, uint32_t at)
     struct group *g = &s->group[group];
     for (uint32_t i = g->first_visit; i < g->first_visit + g->n_visits; i++)
         if (s->visit[i].reads && s->visit[i].window)
-            KU_TRY(settle(s, at, -1, &s->visit[i]));
+            KU_TRY(settle(s, at, &s->visit[i]));
     uint32_t first = s->p->n_operands;
     for (uint32_t i = g->first_visit; i < g->first_visit + g->n_visits; i++)
         if (s->visit[i].reads && s->visit[i].window)
@@ -452,7 +486,7 @@ static int start_read(struct stream *s, uint32_t group, uint32_t at)
 
 static int begin_group(struct stream *s, uint32_t group, uint32_t at)
 {
-    KU_TRY(settle(s, at, (int64_t)group - 1 - s->behind, NULL));
+    KU_TRY(settle_groups(s, at, (int64_t)group - 1 - s->behind));
     for (; s->n_read < s->n_groups && s->n_read <= group + (uint32_t)s->ahead; s->n_read++) {
         if (s->group[s->n_read].is_late && s->n_read > group)
             break;
@@ -467,18 +501,19 @@ static int end_visits(struct stream *s, uint32_t at, uint32_t n_begun)
     uint32_t handle;
     for (uint32_t i = s->ends[at]; i; i = s->visit[i - 1].next_end)
         if (is_written(s, &s->visit[i - 1]))
-            KU_TRY(settle(s, at, -1, &s->visit[i - 1]));
-    uint32_t first = s->p->n_operands, first_pending = s->n_pending;
+            KU_TRY(settle(s, at, &s->visit[i - 1]));
+    uint32_t first = s->p->n_operands;
     for (uint32_t i = s->ends[at]; i; i = s->visit[i - 1].next_end) {
         if (!is_written(s, &s->visit[i - 1]))
             continue;
         KU_TRY(add_part(s, &s->visit[i - 1]));
-        KU_TRY(KU_GROW(&s->pending, s->n_pending, &s->cap_pending));
-        s->pending[s->n_pending++] = (struct write){i - 1, 0, n_begun - 1};
+        KU_TRY(add_write(s, i - 1));
     }
     KU_TRY(add_start(s, KU_X_WRITE, at, first, &handle));
-    for (uint32_t i = first_pending; i < s->n_pending; i++)
-        s->pending[i].handle = handle;
+    if (handle == 0)
+        return KUMI_OK;
+    KU_TRY(KU_GROW(&s->batch, s->n_batches, &s->cap_batches));
+    s->batch[s->n_batches++] = (struct batch){.handle = handle, .group = n_begun - 1};
     return KUMI_OK;
 }
 
@@ -491,7 +526,7 @@ static int weave(struct stream *s)
         KU_TRY(add_made(s, &s->p->instr[at]));
         KU_TRY(end_visits(s, at, group));
     }
-    KU_TRY(settle(s, n, INT64_MAX, NULL));
+    KU_TRY(settle_groups(s, n, INT64_MAX));
     take_made(s);
     return KUMI_OK;
 }
@@ -549,11 +584,13 @@ static int run(struct stream *s)
     if (s->o->activations)
         KU_TRY(spill_activations(s));
     s->visit_of = ku_calloc(p->n_operands + 1, sizeof *s->visit_of);
-    s->latest = ku_calloc(p->n_buffers + 1, sizeof *s->latest);
+    s->latest = ku_calloc(3 * ((size_t)p->n_buffers + 1), sizeof *s->latest);
     s->wait_of = ku_calloc(p->n_handles + 1, sizeof *s->wait_of);
     s->ends = ku_calloc(p->n_instrs + 1, sizeof *s->ends);
     if (!s->visit_of || !s->latest || !s->wait_of || !s->ends)
         return KUMI_ENOMEM;
+    s->first_write = s->latest + p->n_buffers + 1;
+    s->last_write = s->first_write + p->n_buffers + 1;
     KU_TRY(find_visits(s));
     KU_TRY(make_windows(s));
     KU_TRY(weave(s));
@@ -577,7 +614,8 @@ int ku_pass_stream(struct ku_program *p, const struct ku_compile_opts *o)
     ku_free(s.ends);
     ku_free(s.visit);
     ku_free(s.group);
-    ku_free(s.pending);
+    ku_free(s.batch);
+    ku_free(s.write);
     ku_free(s.made);
     return status;
 }

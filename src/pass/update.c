@@ -45,10 +45,8 @@ ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
 
 ku_id ku_update_source(const struct ku_graph *g, ku_id tensor)
 {
-    for (ku_id u = 1; u < g->n_uses; u++)
-        if (g->use[u].tensor == tensor)
-            return g->node[g->use[u].node].source;
-    return 0;
+    ku_id first = g->tensor[tensor].first_use;
+    return first ? g->node[g->use[first].node].source : 0;
 }
 
 /* What f32 gradients round to on their way, -1 = as they are. */
@@ -57,12 +55,14 @@ static int wire_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku
     return g->value[grad].dtype == KUMI_F32 && o->reduce != KUMI_F32 ? (int)o->reduce : -1;
 }
 
-/* The complete gradient of a parameter: its uses, in use order. */
-static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor)
+/* The complete gradient of a parameter: its uses, in use order. next: of the same tensor, 0 = none.
+ */
+static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+                      const ku_id *next)
 {
     ku_id sum = 0;
-    for (ku_id u = 1; u < g->n_uses; u++) {
-        if (g->use[u].tensor != tensor || g->use[u].grad == 0)
+    for (ku_id u = g->tensor[tensor].first_use; u; u = next[u]) {
+        if (g->use[u].grad == 0)
             continue;
         ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, wire_of(g, o, g->use[u].grad),
                               g->mesh.mb_outer, g->tensor[tensor].name);
@@ -79,6 +79,22 @@ static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id
         sum = part;
     }
     return sum;
+}
+
+/* Per use, the next one of the same tensor; NULL: no memory. */
+static ku_id *chain_uses(const struct ku_graph *g)
+{
+    ku_id *next = ku_calloc(g->n_uses, sizeof *next);
+    ku_id *first = ku_calloc(g->n_tensors, sizeof *first);
+    for (ku_id u = g->n_uses - 1; u > 0 && next && first; u--) {
+        next[u] = first[g->use[u].tensor];
+        first[g->use[u].tensor] = u;
+    }
+    int is_whole = next && first;
+    ku_free(first);
+    if (!is_whole)
+        ku_free(next);
+    return is_whole ? next : NULL;
 }
 
 /* Loss and metrics: outputs that forward left partial. */
@@ -130,14 +146,6 @@ int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
     return 0;
 }
 
-ku_id ku_update_copy(const struct ku_graph *g, ku_id tensor)
-{
-    for (ku_id t = 1; t < g->n_tensors; t++)
-        if (g->tensor[t].kind == KU_T_DERIVED && g->tensor[t].of == tensor)
-            return t;
-    return 0;
-}
-
 /* An optimizer's own tensors, by PyTorch's names, in the order of the op's operands. */
 enum { MAX_OWN = 3 };
 static const char *const *own_names(int op)
@@ -164,7 +172,7 @@ int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
     const char *const *own = own_names(op);
     struct ku_shape shape = g->shape[g->tensor[u->tensor].shape];
     struct ku_attrs first = ku_attrs_default;
-    u->copy = ku_update_copy(g, u->tensor);
+    u->copy = g->tensor[u->tensor].copy;
     u->state[0] = u->tensor;
     u->attr = ku_update_attrs(g, o, u->tensor);
     u->attr.dtype = u->copy ? g->tensor[u->copy].dtype : -1;
@@ -300,15 +308,16 @@ int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const st
     KU_TRY(ku_update_check_groups(g, o));
     KU_TRY(ku_update_track(g));
     ku_id n_params = g->n_tensors;
-    ku_id *grad = ku_calloc(n_params, sizeof *grad);
-    int status = grad ? KUMI_OK : KUMI_ENOMEM;
+    ku_id *grad = ku_calloc(n_params, sizeof *grad), *next = chain_uses(g);
+    int status = grad && next ? KUMI_OK : KUMI_ENOMEM;
     for (ku_id p = 1; p < n_params && status == KUMI_OK; p++)
         if (g->tensor[p].kind == KU_T_PARAM && g->tensor[p].trainable && g->tensor[p].used) {
-            grad[p] = gradient(g, o, p);
+            grad[p] = gradient(g, o, p, next);
             status = grad[p] ? KUMI_OK : ku_err_get()->status;
         }
     if (status == KUMI_OK)
         status = report_and_optimize(g, o, grad, n_params);
     ku_free(grad);
+    ku_free(next);
     return status;
 }

@@ -50,8 +50,6 @@ int ku_update_write(struct ku_graph *g, const struct ku_compile_opts *o, ku_id t
 /* The next version as ku_update_read has it. 0 on failure. */
 ku_id ku_update_read_next(struct ku_graph *g, ku_id tensor, ku_id grad);
 
-/* The copy in compute precision that the optimizer writes with the parameter; 0 = none. */
-ku_id ku_update_copy(const struct ku_graph *g, ku_id tensor);
 /* Adafactor of all parameters with a gradient; operands as for ku_update_layerwise. */
 int ku_update_adafactor(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
                         ku_id n_params, ku_id report);

@@ -53,7 +53,7 @@ static int begin(struct adafactor *l, ku_id tensor, ku_id grad)
     int ndim = ku_tensor_file_shape(g, tensor, dim);
     *x = (struct item){.u = {.tensor = tensor, .grad = grad, .report = l->report},
                        .is_factored = ndim >= 2};
-    x->u.copy = ku_update_copy(g, tensor);
+    x->u.copy = g->tensor[tensor].copy;
     x->u.attr = ku_update_attrs(g, l->o, tensor);
     x->u.attr.dtype = x->u.copy ? g->tensor[x->u.copy].dtype : -1;
     x->u.attr.index = l->n++;

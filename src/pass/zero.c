@@ -120,44 +120,40 @@ static int cut_derived(struct ku_graph *g, int axes)
     return ku_graph_sort(g);
 }
 
-int ku_zero_is_master(const struct ku_graph *g, ku_id tensor)
+unsigned char *ku_zero_note_reads(const struct ku_graph *g)
 {
-    int has_copy = 0;
-    for (ku_id t = 1; t < g->n_tensors; t++)
-        has_copy |= g->tensor[t].kind == KU_T_DERIVED && g->tensor[t].of == tensor;
-    for (ku_id n = 1; n < g->n_nodes && has_copy; n++)
-        for (int i = 0; i < g->node[n].n_in; i++)
-            if (g->node[n].op != KU_OP_NONE && g->node[n].phase != KU_PH_O &&
-                ku_in(g, &g->node[n], i) == g->tensor[tensor].value)
-                return 0;
-    return has_copy;
-}
-
-int ku_zero_is_read_whole(const struct ku_graph *g, ku_id tensor)
-{
-    for (ku_id n = 1; n < g->n_nodes; n++)
-        for (int i = 0; i < g->node[n].n_in; i++)
-            if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_NONE &&
-                !(ku_ops[g->node[n].op].traits & KU_OP_ELEMENT) &&
-                ku_in(g, &g->node[n], i) == g->tensor[tensor].value)
-                return 1;
-    return 0;
+    unsigned char *reads = ku_calloc(g->n_tensors, 1);
+    for (ku_id n = 1; n < g->n_nodes && reads; n++) {
+        const struct ku_node *node = &g->node[n];
+        int how = node->phase != KU_PH_O                    ? KU_READ_BEFORE_O
+                  : ku_ops[node->op].traits & KU_OP_ELEMENT ? 0
+                                                            : KU_READ_WHOLE;
+        for (int i = 0; node->op != KU_OP_NONE && i < node->n_in; i++) {
+            ku_id v = ku_in(g, node, i), t = g->value[v].tensor;
+            if (g->value[v].role == KU_STATE && g->tensor[t].value == v)
+                reads[t] |= (unsigned char)how;
+        }
+    }
+    return reads;
 }
 
 /* What private state a rank keeps blocks of; the same for every program of a job. */
 static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
 {
-    for (ku_id t = 1; t < g->n_tensors; t++) {
+    unsigned char *reads = ku_zero_note_reads(g);
+    int status = reads ? KUMI_OK : KUMI_ENOMEM;
+    for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        if (!(x->kind == KU_T_OPTIMIZER && !ku_zero_is_read_whole(g, t)) &&
-            !(x->kind == KU_T_PARAM && ku_zero_is_master(g, t)) && !ku_zero_is_dealt(g, o, t))
+        if (!(x->kind == KU_T_OPTIMIZER && !(reads[t] & KU_READ_WHOLE)) &&
+            !(x->kind == KU_T_PARAM && ku_zero_is_master(g, reads, t)) &&
+            !ku_zero_is_dealt(g, o, t))
             continue;
         ku_id layout = ku_zero_in_blocks(g, g->value[x->value].layout, axes);
-        if (layout == 0)
-            return KUMI_ENOMEM;
         g->value[x->value].layout = layout;
+        status = layout ? KUMI_OK : KUMI_ENOMEM;
     }
-    return KUMI_OK;
+    ku_free(reads);
+    return status;
 }
 
 int ku_zero_gather(struct ku_graph *g)

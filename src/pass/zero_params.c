@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "ir/place.h"
+#include "ir/readers.h"
 #include "pass/unit.h"
 #include "pass/zero.h"
 
@@ -52,14 +53,14 @@ static int is_backward(int phase)
     return phase == KU_PH_I || phase == KU_PH_W;
 }
 
-/* Nodes of these phases read `to` in place of `from`; how many there are, if `to` is 0. */
-static int redirect(struct ku_graph *g, ku_id from, ku_id to, int of_backward, ku_id n_nodes)
+/* Nodes of these phases read `to` in place of `from`; how many reads there are, if `to` is 0. */
+static int redirect(struct ku_graph *g, const struct ku_readers *r, ku_id from, ku_id to,
+                    int of_backward)
 {
     int n_reads = 0;
-    for (ku_id n = 1; n < n_nodes; n++) {
-        const struct ku_node *node = &g->node[n];
-        if (node->op == KU_OP_NONE || is_backward(node->phase) != of_backward ||
-            node->phase == KU_PH_O)
+    for (uint32_t e = ku_readers_of(r, from); e; e = r->entry[e].next) {
+        const struct ku_node *node = &g->node[r->entry[e].node];
+        if (is_backward(node->phase) != of_backward || node->phase == KU_PH_O)
             continue;
         for (int i = 0; i < node->n_in; i++)
             if (ku_in(g, node, i) == from) {
@@ -77,9 +78,6 @@ int ku_zero_group(const struct ku_compile_opts *o)
 
 ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id whole)
 {
-    for (ku_id n = 1; n < g->n_nodes; n++)
-        if (g->node[n].op == KU_OP_convert && ku_in(g, &g->node[n], 0) == whole)
-            return ku_out(g, n, 0);
     struct ku_layout l = g->layout[g->value[whole].layout];
     l.at[KU_AX_SHARD] = (struct ku_place){KU_Z, (uint16_t)o->reshard_group};
     ku_id layout = ku_graph_layout(g, &l);
@@ -98,26 +96,28 @@ ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id w
 /* What is read whole: where the tensor's value was before it was dealt. */
 static ku_id gather(struct ku_graph *g, ku_id from, int phase, const char *unit, ku_id layout)
 {
-    uint32_t n_uses = g->n_uses;
-    ku_id node = ku_graph_node(
-        g, &(struct ku_make){
-               .op = KU_OP_convert, .phase = phase, .n_in = 1, .in = {from}, .path = unit});
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = phase,
+                                                    .n_in = 1,
+                                                    .in = {from},
+                                                    .path = unit,
+                                                    .is_silent = 1});
     if (node == 0)
         return 0;
-    g->n_uses = n_uses; /* gradients belong to the model's own uses */
     g->value[ku_out(g, node, 0)].layout = layout;
     return ku_out(g, node, 0);
 }
 
+/* readers: of the graph before its first gather */
 static int gather_reads(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
-                        ku_id layout, ku_id n_nodes)
+                        ku_id layout, const struct ku_readers *readers)
 {
     char name[KU_NAME_BYTES];
     ku_id value = g->tensor[tensor].value, of = g->tensor[tensor].of, whole = 0;
     const char *unit = unit_of(o, g->tensor[of ? of : tensor].name, name);
     int is_once = unit[0] == '\0' || o->keep_gathered;
     for (int backward = 0; backward < 2; backward++) {
-        if (redirect(g, value, 0, backward, n_nodes) == 0)
+        if (redirect(g, readers, value, 0, backward) == 0)
             continue;
         int phase = is_once ? KU_PH_A : backward ? KU_PH_I : KU_PH_F;
         ku_id from = value;
@@ -127,7 +127,7 @@ static int gather_reads(struct ku_graph *g, const struct ku_compile_opts *o, ku_
             whole = gather(g, from, phase, unit, layout);
         if (from == 0 || whole == 0)
             return ku_err_get()->status;
-        redirect(g, value, whole, backward, n_nodes);
+        redirect(g, readers, value, whole, backward);
     }
     return KUMI_OK;
 }
@@ -135,8 +135,12 @@ static int gather_reads(struct ku_graph *g, const struct ku_compile_opts *o, ku_
 int ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *whole)
 {
     ku_id n_nodes = g->n_nodes;
-    for (ku_id t = 1; t < g->n_tensors; t++)
+    struct ku_readers readers;
+    int status = ku_readers_init(&readers, g);
+    for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++)
         if (ku_zero_is_dealt(g, o, t))
-            KU_TRY(gather_reads(g, o, t, whole[t], n_nodes));
+            status = gather_reads(g, o, t, whole[t], &readers);
+    ku_readers_fini(&readers);
+    KU_TRY(status);
     return g->n_nodes > n_nodes ? ku_graph_sort(g) : KUMI_OK;
 }

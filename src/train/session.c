@@ -232,7 +232,7 @@ int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
         struct ku_bucket_shape p = ku_pairs_shape(&s->pairs, shape);
         b = (struct kumi_shape_of_batch){.n = p.rows, .s = p.src_len, .t = p.tgt_len};
     }
-    KU_TRY(s->graph ? ku_trainer_copy_graph(s->graph, g) : ku_model_graph(&s->model, &b, g));
+    KU_TRY(s->graph ? ku_graph_copy(s->graph, g) : ku_model_graph(&s->model, &b, g));
     return smooth(*g, s->cfg.train_label_smoothing);
 }
 

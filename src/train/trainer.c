@@ -8,18 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "base/str.h"
 #include "ckpt/digest.h"
-
-int ku_trainer_copy_graph(const struct ku_graph *g, struct ku_graph **out)
-{
-    struct ku_str text = {0};
-    int status = ku_graph_print(g, &text);
-    if (status == KUMI_OK)
-        status = ku_graph_parse("model", ku_str_get(&text), text.bytes, out);
-    ku_str_fini(&text);
-    return status;
-}
 
 static int note_params(const struct ku_graph *g, char ***params, int *n_params)
 {
@@ -48,7 +37,7 @@ static int plan_shape(struct ku_graph *graph, const struct ku_compile_opts *o,
     struct ku_compile_opts for_eval = *o;
     for_eval.is_training = 0;
     int status = KUMI_OK;
-    KU_TRY_OUT(ku_trainer_copy_graph(graph, &eval));
+    KU_TRY_OUT(ku_graph_copy(graph, &eval));
     KU_TRY_OUT(ku_compile_graph(graph, o, target, NULL));
     KU_TRY_OUT(ku_compile_program(graph, o->is_training ? "train" : "eval", o, target,
                                   &program[KU_PROG_TRAIN]));

@@ -92,8 +92,6 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
 void ku_trainer_use(struct ku_trainer *t, int i);
 void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is fine */
 
-/* A model's graph again, through its text. */
-int ku_trainer_copy_graph(const struct ku_graph *g, struct ku_graph **out);
 /* The plan alone, for one batch shape, without device and memory: what `kumi plan` and `kumi graph`
  * read. The caller destroys the programs. */
 int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,

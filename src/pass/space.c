@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A tree over time whose nodes have four children. A rectangle covers O(log n) nodes whole; each
+ * node has two sets of addresses:
+ *
+ *     covers   of rectangles that take the node's whole time, but not its parent's
+ *     within   of all rectangles at or below it (of a leaf: those that cover it)
+ *
+ *     time     0   1   2   3   4   5   6   7   8 ..      [1, 8] covers leaves 1 to 3, node 4-7 and
+ *              |-------------| |-------------| |-- ..    leaf 8
+ *                  [=============================]
+ *
+ * What is taken during [first, last] is the union of `within` of the nodes that make the interval
+ * up and of `covers` of all nodes above its ends. Each set knows the lowest gap from an address on;
+ * they are asked in turn, from the root down, until all agree. Rectangles that lie side by side are
+ * one span of a set, so stacks of activations and rows of temporaries make small sets; and a
+ * rectangle whose addresses a node has already climbs no further.
+ *
+ * A set is a span (most are), or a treap of spans that knows the widest gap below each.
+ */
+#include "pass/space.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+
+/* Of a treap ordered by address; 0 = none. Spans do not touch. */
+struct span {
+    size_t begin, end;
+    size_t low, high, gap; /* of the subtree: its bounds, and the widest gap inside them */
+    uint32_t left, right;
+};
+struct set {
+    size_t low, high, gap; /* as the root's; low == high: empty */
+    uint32_t root;         /* 0: one span, or none */
+};
+
+enum { FANOUT_BITS = 2, MAX_LEVELS = 32 / FANOUT_BITS, MAX_SETS = 8 * MAX_LEVELS };
+
+struct ku_space {
+    struct span *span;                 /* [n_spans] */
+    uint32_t n_spans, cap_spans, free; /* free: a list through `left` */
+    uint32_t n_times;
+    int n_levels;                   /* level 0 has the leaves, the last one the root alone */
+    struct set *covers[MAX_LEVELS]; /* per level, per node */
+    struct set *within[MAX_LEVELS]; /* likewise; of level 0 the same as covers */
+    uint64_t steps;
+};
+
+int ku_space_create(uint32_t n_times, struct ku_space **out)
+{
+    struct ku_space *s = ku_calloc(1, sizeof *s);
+    if (s == NULL)
+        return KUMI_ENOMEM;
+    KU_ASSERT(n_times > 0 && n_times <= UINT32_MAX / 4);
+    s->n_times = n_times;
+    s->n_spans = 1;
+    for (uint32_t n = n_times;; n = ((n - 1) >> FANOUT_BITS) + 1) {
+        int k = s->n_levels++;
+        s->covers[k] = ku_calloc(n, sizeof *s->covers[k]);
+        s->within[k] = k ? ku_calloc(n, sizeof *s->within[k]) : s->covers[k];
+        if (s->covers[k] == NULL || s->within[k] == NULL) {
+            ku_space_destroy(s);
+            return KUMI_ENOMEM;
+        }
+        if (n == 1)
+            break;
+    }
+    *out = s;
+    return KUMI_OK;
+}
+
+void ku_space_destroy(struct ku_space *s)
+{
+    if (s == NULL)
+        return;
+    for (int k = 0; k < s->n_levels; k++) {
+        ku_free(s->covers[k]);
+        if (k > 0)
+            ku_free(s->within[k]);
+    }
+    ku_free(s->span);
+    ku_free(s);
+}
+
+uint64_t ku_space_steps(const struct ku_space *s)
+{
+    return s->steps;
+}
+
+/* -- treaps of spans --------------------------------------------------------------------------- */
+
+/* A function of the span's number alone, so that every run builds the same trees. */
+static uint32_t priority(uint32_t span)
+{
+    uint32_t x = span * UINT32_C(0x9e3779b9);
+    x = (x ^ x >> 16) * UINT32_C(0x85ebca6b);
+    return x ^ x >> 13;
+}
+
+static size_t max(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void update(struct ku_space *s, uint32_t at)
+{
+    struct span *x = &s->span[at];
+    x->low = x->begin, x->high = x->end, x->gap = 0;
+    if (x->left) {
+        const struct span *l = &s->span[x->left];
+        x->low = l->low;
+        x->gap = max(l->gap, x->begin - l->high);
+    }
+    if (x->right) {
+        const struct span *r = &s->span[x->right];
+        x->high = r->high;
+        x->gap = max(x->gap, max(r->gap, r->low - x->end));
+    }
+    s->steps++;
+}
+
+static uint32_t join(struct ku_space *s, uint32_t a, uint32_t b)
+{
+    if (a == 0 || b == 0)
+        return a ? a : b;
+    if (priority(a) > priority(b)) {
+        s->span[a].right = join(s, s->span[a].right, b);
+        update(s, a);
+        return a;
+    }
+    s->span[b].left = join(s, a, s->span[b].left);
+    update(s, b);
+    return b;
+}
+
+/* Into the spans that end before `at` and the others. */
+static void split(struct ku_space *s, uint32_t root, size_t at, uint32_t *before, uint32_t *rest)
+{
+    if (root == 0) {
+        *before = *rest = 0;
+    } else if (s->span[root].end < at) {
+        split(s, s->span[root].right, at, &s->span[root].right, rest);
+        update(s, *before = root);
+    } else {
+        split(s, s->span[root].left, at, before, &s->span[root].left);
+        update(s, *rest = root);
+    }
+}
+
+/* Into the spans that begin up to `at` and the others. */
+static void split_after(struct ku_space *s, uint32_t root, size_t at, uint32_t *upto,
+                        uint32_t *rest)
+{
+    if (root == 0) {
+        *upto = *rest = 0;
+    } else if (s->span[root].begin <= at) {
+        split_after(s, s->span[root].right, at, &s->span[root].right, rest);
+        update(s, *upto = root);
+    } else {
+        split_after(s, s->span[root].left, at, upto, &s->span[root].left);
+        update(s, *rest = root);
+    }
+}
+
+static void give_back(struct ku_space *s, uint32_t root)
+{
+    if (root == 0)
+        return;
+    give_back(s, s->span[root].left);
+    give_back(s, s->span[root].right);
+    s->span[root].left = s->free;
+    s->free = root;
+    s->steps++;
+}
+
+static uint32_t new_span(struct ku_space *s, size_t begin, size_t end)
+{
+    uint32_t at = s->free;
+    if (at) {
+        s->free = s->span[at].left;
+    } else {
+        if (KU_GROW(&s->span, s->n_spans, &s->cap_spans) < 0)
+            return 0;
+        at = s->n_spans++;
+    }
+    s->span[at] = (struct span){.begin = begin, .end = end};
+    update(s, at);
+    return at;
+}
+
+/* Widens the one span that [begin, end) touches. floor, ceiling: where it would touch the spans
+ * before and after the subtree. */
+enum extent { HAS_ALL, IS_WIDER, TOUCHES_NONE, TOUCHES_MORE };
+static enum extent widen(struct ku_space *s, uint32_t at, size_t begin, size_t end, size_t floor,
+                         size_t ceiling)
+{
+    struct span *x = &s->span[at];
+    enum extent result = TOUCHES_NONE;
+    s->steps++;
+    if (end < x->begin) {
+        if (x->left)
+            result = widen(s, x->left, begin, end, floor, x->begin - 1);
+    } else if (begin > x->end) {
+        if (x->right)
+            result = widen(s, x->right, begin, end, x->end + 1, ceiling);
+    } else {
+        if (x->begin <= begin && end <= x->end)
+            return HAS_ALL;
+        floor = x->left ? s->span[x->left].high + 1 : floor;
+        ceiling = x->right ? s->span[x->right].low - 1 : ceiling;
+        if (begin < floor || end > ceiling)
+            return TOUCHES_MORE;
+        x->begin = begin < x->begin ? begin : x->begin;
+        x->end = max(end, x->end);
+        result = IS_WIDER;
+    }
+    if (result == IS_WIDER)
+        update(s, at);
+    return result;
+}
+
+/* [begin, end) takes the place of all spans that it touches. */
+static int insert(struct ku_space *s, uint32_t *root, size_t begin, size_t end)
+{
+    uint32_t before, middle, after;
+    split(s, *root, begin, &before, &middle);
+    split_after(s, middle, end, &middle, &after);
+    if (middle) {
+        begin = s->span[middle].low < begin ? s->span[middle].low : begin;
+        end = max(end, s->span[middle].high);
+        give_back(s, middle);
+    }
+    middle = new_span(s, begin, end);
+    *root = join(s, join(s, before, middle), after);
+    return middle ? KUMI_OK : KUMI_ENOMEM;
+}
+
+static size_t align_up(size_t at, size_t align)
+{
+    return (at + align - 1) & ~(align - 1);
+}
+
+/* The lowest aligned address from `at` on with `bytes` free in a subtree, or behind it. */
+static size_t lowest(struct ku_space *s, uint32_t root, size_t at, size_t bytes, size_t align)
+{
+    while (root) {
+        const struct span *x = &s->span[root];
+        s->steps++;
+        if (at >= x->high || at + bytes <= x->low)
+            return at;
+        if (x->gap < bytes)
+            return align_up(x->high, align);
+        if (x->left && at < x->begin)
+            at = lowest(s, x->left, at, bytes, align);
+        if (at + bytes <= x->begin)
+            return at;
+        at = at < x->end ? align_up(x->end, align) : at;
+        root = x->right;
+    }
+    return at;
+}
+
+/* -- sets -------------------------------------------------------------------------------------- */
+
+static int add(struct ku_space *s, struct set *set, size_t begin, size_t end, int *is_new)
+{
+    *is_new = 1;
+    s->steps++;
+    if (set->low == set->high) {
+        *set = (struct set){.low = begin, .high = end};
+        return KUMI_OK;
+    }
+    if (set->root == 0 && begin <= set->high && set->low <= end) {
+        *is_new = begin < set->low || end > set->high;
+        set->low = begin < set->low ? begin : set->low;
+        set->high = max(end, set->high);
+        return KUMI_OK;
+    }
+    if (set->root == 0 && (set->root = new_span(s, set->low, set->high)) == 0)
+        return KUMI_ENOMEM;
+    enum extent extent = widen(s, set->root, begin, end, 0, SIZE_MAX);
+    *is_new = extent != HAS_ALL;
+    if (extent == TOUCHES_NONE || extent == TOUCHES_MORE)
+        KU_TRY(insert(s, &set->root, begin, end));
+    const struct span root = s->span[set->root];
+    set->low = root.low, set->high = root.high, set->gap = root.gap;
+    if (!root.left && !root.right) {
+        give_back(s, set->root);
+        set->root = 0;
+    }
+    return KUMI_OK;
+}
+
+static size_t lowest_in(struct ku_space *s, const struct set *set, size_t at, size_t bytes,
+                        size_t align)
+{
+    s->steps++;
+    if (at >= set->high || at + bytes <= set->low)
+        return at;
+    return set->gap < bytes ? align_up(set->high, align) : lowest(s, set->root, at, bytes, align);
+}
+
+/* -- rectangles -------------------------------------------------------------------------------- */
+
+/* The nodes that make [first, last] up, at most six of a level: those of level k are [*a, *b) and
+ * [*c, *d). Called for levels 0, 1, ..; *l and *r are what is left, in nodes of that level. */
+static void peel(uint32_t *l, uint32_t *r, uint32_t *a, uint32_t *b, uint32_t *c, uint32_t *d)
+{
+    const uint32_t rest = (1 << FANOUT_BITS) - 1;
+    *a = *b = *l;
+    while (*b & rest && *b < *r)
+        ++*b;
+    *c = *d = *r;
+    while (*c & rest && *c > *b)
+        --*c;
+    *l = *b >> FANOUT_BITS;
+    *r = *c >> FANOUT_BITS;
+}
+
+/* The sets whose union is what is taken at some time in [first, last]. */
+static int sets_of(const struct ku_space *s, uint32_t first, uint32_t last,
+                   const struct set *set[MAX_SETS])
+{
+    uint32_t l = first, r = last + 1, a, b, c, d;
+    int n = 0;
+    for (int k = s->n_levels - 1; k > 0; k--) {
+        const uint32_t begin = first >> k * FANOUT_BITS, end = last >> k * FANOUT_BITS;
+        set[n] = &s->covers[k][begin];
+        n += set[n]->high > 0;
+        set[n] = &s->covers[k][end];
+        n += begin != end && set[n]->high > 0;
+    }
+    for (int k = 0; k < s->n_levels && l < r; k++) {
+        peel(&l, &r, &a, &b, &c, &d);
+        for (a = a < b ? a : c; a < d; a = a + 1 == b ? c : a + 1) {
+            set[n] = &s->within[k][a];
+            n += set[n]->high > 0;
+        }
+    }
+    KU_ASSERT(n <= MAX_SETS);
+    return n;
+}
+
+/* A rectangle that covers node `node` of level k. */
+static int take(struct ku_space *s, int k, uint32_t node, size_t begin, size_t end)
+{
+    int is_new;
+    KU_TRY(add(s, &s->covers[k][node], begin, end, &is_new));
+    for (is_new = 1; k < s->n_levels && is_new; k++, node >>= FANOUT_BITS)
+        if (k > 0)
+            KU_TRY(add(s, &s->within[k][node], begin, end, &is_new));
+    return KUMI_OK;
+}
+
+int ku_space_place(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes, size_t align,
+                   size_t base, size_t *offset)
+{
+    const struct set *set[MAX_SETS];
+    uint32_t l = first, r = last + 1, a, b, c, d;
+    size_t at = base;
+    KU_ASSERT(first <= last && last < s->n_times && bytes % align == 0 && base % align == 0);
+    *offset = base;
+    if (bytes == 0)
+        return KUMI_OK;
+    int n = sets_of(s, first, last, set);
+    for (int agree = 0, i = 0; agree < n; i = i + 1 == n ? 0 : i + 1) {
+        size_t next = lowest_in(s, set[i], at, bytes, align);
+        agree = next == at ? agree + 1 : 1;
+        at = next;
+    }
+    *offset = at;
+    for (int k = 0; k < s->n_levels && l < r; k++) {
+        peel(&l, &r, &a, &b, &c, &d);
+        for (; a < b; a++)
+            KU_TRY(take(s, k, a, at, at + bytes));
+        for (; c < d; c++)
+            KU_TRY(take(s, k, c, at, at + bytes));
+    }
+    return KUMI_OK;
+}
