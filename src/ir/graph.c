@@ -230,7 +230,7 @@ static int add_port(struct ku_graph *g, struct ku_port **list, uint32_t *n, uint
 {
     for (uint32_t i = 0; i < *n; i++)
         if (strcmp((*list)[i].name, name) == 0)
-            return KU_ERR(KUMI_EINVAL, "graph: port %s: named twice", name);
+            return KU_ERR(KUMI_EINVAL, "graph: port %s: another port has this name", name);
     ku_id text = ku_graph_name(g, name);
     if (value == 0 || text == 0)
         return KUMI_ENOMEM;
@@ -261,7 +261,7 @@ ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind 
     if (ku_shape_check(shape, name) < 0)
         return 0;
     if (ku_graph_find_tensor(g, name)) {
-        KU_ERR(KUMI_EINVAL, "graph: %s: two tensors of this name", name);
+        KU_ERR(KUMI_EINVAL, "graph: %s: another tensor has this name", name);
         return 0;
     }
     ku_id text = ku_graph_name(g, name), id = ku_graph_shape(g, shape);

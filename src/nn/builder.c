@@ -361,7 +361,8 @@ kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name,
         return 0;
     struct ku_shape s = g->ir->shape[g->ir->value[x].shape];
     if (s.ndim < 1) {
-        KU_ERR(KUMI_EINVAL, "graph: %s%s: layer norm of a scalar", g->scope, name);
+        KU_ERR(KUMI_EINVAL, "graph: %s%s: layer norm of a scalar; give a value with dimensions",
+               g->scope, name);
         return ku_builder_fail(g);
     }
     struct ku_shape last = {.ndim = 1, .dim = {s.dim[s.ndim - 1]}};

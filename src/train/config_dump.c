@@ -95,15 +95,37 @@ static int is_same(const json_t *a, const json_t *b)
     return json_object_size(a) == json_object_size(b);
 }
 
-/* The key with both values; of a whole model its name has to do. */
+static void add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is);
+
+/* The members of two objects that differ, as "model.n_layer". */
+static void add_members(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
+{
+    const json_t *both[] = {is, was};
+    const char *key;
+    json_t *value;
+    char path[256];
+    for (int i = 0; i < 2; i++)
+        json_object_foreach((json_t *)(uintptr_t)both[i], key, value)
+        {
+            const json_t *other = json_object_get(both[!i], key);
+            snprintf(path, sizeof path, "%.100s.%.100s", name, key);
+            if (i == 0 ? !(other && is_same(other, value)) : other == NULL)
+                add_change(out, path, i ? value : other, i ? NULL : value);
+        }
+}
+
+/* The key with both values; of objects those of their members. */
 static void add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
 {
+    if (json_is_object(was) && json_is_object(is)) {
+        add_members(out, name, was, is);
+        return;
+    }
     const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
     char *old = was ? ku_json_print(was, as_written) : NULL,
          *now = is ? ku_json_print(is, as_written) : NULL;
-    ku_str_add(out, "%s%s", out->bytes ? ", " : "", name);
-    if (!json_is_object(was) && !json_is_object(is))
-        ku_str_add(out, " (was %.60s, is %.60s)", old ? old : "not there", now ? now : "not there");
+    ku_str_add(out, "%s%s (was %.60s, is %.60s)", out->bytes ? ", " : "", name,
+               old ? old : "not given", now ? now : "not given");
     ku_free(old);
     ku_free(now);
 }

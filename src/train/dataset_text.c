@@ -56,9 +56,9 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
         const char *path, *wanted;
     } rule[] = {
         {c->data_segments && !m->facts.is_causal, "data.segments",
-         "this model looks at a sample as a whole; use false (gpt2 and llama can)"},
+         "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {has_docs && m->facts.is_masked, "data.train",
-         "jsonl has labels of its own; a masked language model learns from text"},
+         "jsonl files bring their own labels; a masked language model trains on text"},
         {(has_docs || is_pairs) && c->data_weights.n > 0, "data.weights",
          "it is for text; leave it out"},
         {c->data_separator != KU_NULL && (has_docs || !c->data_segments), "data.separator",
@@ -167,7 +167,7 @@ int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, in
     KU_TRY(ku_dataset_check_text(c, m));
     if (is_jsonl(c) && held->stride > 0)
         return ku_config_refuse(c, "data.train", ku_json_at(c->root, "data.train"),
-                                "documents have no stride; evaluate without one, or a text");
+                                "documents have no stride; leave --stride out, or evaluate a text");
     if (is_jsonl(c))
         return open_jsonl(c, m, seq_len, held, progress, out);
     KU_TRY(open_text(c, m, seq_len, held, progress, &text));

@@ -7,16 +7,16 @@
 const struct ku_known ku_known_transports[] = {
     {"shm", "processes of one host, by shared memory; what auto takes", 1},
     {"thread", "ranks as threads of one process", 1},
-    {"gloo", "not here; shm does its work on one host", 0},
-    {"mpi", "not here; mpirun and srun may start the ranks, shm carries the data", 0},
-    {"nccl", "not here, it is for GPUs; shm does its work on one host", 0},
-    {"tcp", "not here; jobs stay on one host, where shm does its work", 0},
+    {"gloo", "not supported; shm connects the ranks of one host", 0},
+    {"mpi", "not supported; mpirun and srun may start the ranks, which shm connects", 0},
+    {"nccl", "not supported, it is for GPUs; shm connects the ranks of one host", 0},
+    {"tcp", "not supported; the ranks of a job are on one host, where shm connects them", 0},
     {NULL, NULL, 0},
 };
 const struct ku_known ku_known_devices[] = {
     {"cpu", "own kernels, chosen by instruction set; f32, bf16 and f16", 1},
     {"ref", "plain loops in f64, one thread: the oracle", 1},
-    {"cuda", "not here", 0},
+    {"cuda", "not supported", 0},
     {NULL, NULL, 0},
 };
 

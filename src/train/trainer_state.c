@@ -148,7 +148,7 @@ int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_P
         if (status != KUMI_ENOCKPT)
             return status;
         if (t->job->rank == 0) {
-            KU_LOG(CKPT, WARN, "%s; taking the one before", ku_err_get()->text);
+            KU_LOG(CKPT, WARN, "%s; loading the one before it", ku_err_get()->text);
             status = ku_ckpt_find(dir, *step, &c);
             if (status == KUMI_OK) {
                 snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);

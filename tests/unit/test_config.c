@@ -164,7 +164,7 @@ static const struct bad {
     /* JSON */
     {"", NULL, "json: c.json:1:1: '[' or '{' expected near end of file"},
     {"{\"model\": }", NULL, "json: c.json:1:11: unexpected token near '}'"},
-    {"[1]", NULL, "config: c.json:1:1: : [1]; a configuration is an object"},
+    {"[1]", NULL, "config: c.json:1:1: [1]; a configuration is an object"},
     {GOOD ",\n \"train\":{\"steps\":1,\n\"steps\":2}}", NULL,
      "json: c.json:3:7: duplicate object key near '\"steps\"'"},
     {GOOD "} x", NULL, "json: c.json:1:54: end of file expected near 'x'"},
@@ -185,21 +185,23 @@ static const struct bad {
     {NULL, "train.steps.x=5",
      "config: --set train.steps.x=5: train.steps: {\"x\":5}; an integer "
      "from 1 to 1e+15"},
-    {NULL, "data.train.x=5", "config: --set data.train.x=5: this path leads through no object"},
-    {NULL, "data.train[1]=b", "config: --set data.train[1]=b: this path leads through no object"},
+    {NULL, "data.train.x=5",
+     "config: --set data.train.x=5: the path passes through a value that is not an object"},
+    {NULL, "data.train[1]=b",
+     "config: --set data.train[1]=b: the path passes through a value that is not an object"},
     {NULL, "train.steps", "config: --set train.steps: not of the form section.key=value"},
     {NULL, "=5", "config: --set =5: not of the form section.key=value"},
     {NULL, "train=5", "config: --set train=5: train: 5; a section is an object"},
     {NULL, "model=gpt2", "config: --set model=gpt2: model: \"gpt2\"; a section is an object"},
-    {NULL, "data.tokenizer=\xff", "config: --set data.tokenizer=\xff: the value is no UTF-8 text"},
+    {NULL, "data.tokenizer=\xff", "config: --set data.tokenizer=\xff: the value is not UTF-8"},
     /* what must be there */
     {"{\"data\":{\"train\":\"a\"}}", NULL,
-     "config: c.json:1:1: model: missing; say which model: {\"model_type\":\"gpt2\",..} or "
+     "config: c.json:1:1: model: missing; give a model: {\"model_type\":\"gpt2\",..} or "
      "{\"path\":DIR}"},
     {MODEL "\"data\":{}}", NULL,
-     "config: c.json:1:1: data.train: missing; name the training files"},
+     "config: c.json:1:1: data.train: missing; give the training files"},
     {MODEL "\"data\":{\"train\":null}}", NULL,
-     "config: c.json:1:40: data.train: missing; name the training files"},
+     "config: c.json:1:40: data.train: missing; give the training files"},
     {MODEL "\"data\":[]}", NULL, "config: c.json:1:32: data: []; a section is an object"},
     /* types */
     {GOOD ",\n\"train\":{\"steps\":\"5\"}}", NULL,
@@ -273,8 +275,8 @@ static const struct bad {
     {NULL, "optimizer.groups=[1]",
      "config: --set optimizer.groups=[1]: optimizer.groups[0]: 1; a group is an object"},
     {NULL, "optimizer.groups=[{\"lr_mult\":2}]",
-     "config: --set optimizer.groups=[{\"lr_mult\":2}]: optimizer.groups[0]: {\"lr_mult\":2}; say "
-     "which parameters: \"match\""},
+     "config: --set optimizer.groups=[{\"lr_mult\":2}]: optimizer.groups[0]: {\"lr_mult\":2}; give "
+     "\"match\", a pattern of parameter names"},
     {NULL, "optimizer.groups=[{\"match\":[]}]",
      "config: --set optimizer.groups=[{\"match\":[]}]: optimizer.groups[0].match: []; a pattern or "
      "a "
@@ -297,15 +299,16 @@ static const struct bad {
      "config: --set parallel.isa=sse: parallel.isa: \"sse\"; one of: base avx2 avx512 avx512bf16 "
      "amx (or null)"},
     {NULL, "parallel.transport=gloo",
-     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; not here; shm "
-     "does its work on one host; one of: auto shm thread"},
+     "config: --set parallel.transport=gloo: parallel.transport: \"gloo\"; not supported; "
+     "shm connects the ranks of one host; one of: auto shm thread"},
     {NULL, "parallel.transport=nccl",
-     "config: --set parallel.transport=nccl: parallel.transport: \"nccl\"; not here, it is for "
-     "GPUs; shm does its work on one host; one of: auto shm thread"},
+     "config: --set parallel.transport=nccl: parallel.transport: \"nccl\"; not supported, "
+     "it is for GPUs; shm connects the ranks of one host; one of: auto shm thread"},
     {NULL, "parallel.transport=ucx",
      "config: --set parallel.transport=ucx: parallel.transport: \"ucx\"; one of: auto shm thread"},
     {NULL, "parallel.device=cuda",
-     "config: --set parallel.device=cuda: parallel.device: \"cuda\"; not here; one of: cpu ref"},
+     "config: --set parallel.device=cuda: parallel.device: \"cuda\"; not supported; one of: cpu "
+     "ref"},
     {NULL, "data.format=u64",
      "config: --set data.format=u64: data.format: \"u64\"; one of: u16 u32 (or null)"},
     /* keys that belong together */
@@ -332,7 +335,7 @@ static const struct bad {
      "config: --set memory.offload=host: memory.offload: \"host\"; an object: "
      "{\"optimizer\": \"host\"}, or \"file\" with a \"path\""},
     {NULL, "memory.offload.activations=file",
-     "config: c.json:1:1: memory.offload.path: missing; name a folder "
+     "config: c.json:1:1: memory.offload.path: missing; give a folder "
      "on a local disk"},
     {NULL, "memory.offload.ratio=2",
      "config: --set memory.offload.ratio=2: memory.offload.ratio: 2; a number from 0 to 1"},
@@ -403,7 +406,7 @@ static const struct bad {
      "101 or 152, or 6 n + 2 up to 1202 (20, 32, 44, 56, 110)"},
     {NULL, "model={\"model_type\":\"resnet\",\"shortcut\":\"A\"}",
      "config: --set model={\"model_type\":\"resnet\",\"shortcut\":\"A\"}: model.shortcut: \"A\"; "
-     "it goes with basic blocks, give B"},
+     "it needs basic blocks; give B"},
     {NULL, "model={\"model_type\":\"resnet\",\"depths\":[2,0]}",
      "config: --set model={\"model_type\":\"resnet\",\"depths\":[2,0]}: model.depths: [2,0]; 1 to "
      "1000 blocks in each stage"},
@@ -682,12 +685,12 @@ static void test_compare(void **state)
         {"{\"a\":1}", "{\"a\":2}", "a (was 1, is 2)", 1},
         {"{\"a\":1}", "{\"a\":null}", "a (was 1, is null)", 1},
         {"{\"a\":1,\"gone\":2}", "{\"a\":1,\"new\":2}",
-         "new (was not there, is 2), gone (was 2, is not there)", 2},
+         "new (was not given, is 2), gone (was 2, is not given)", 2},
         {"{\"a\":[1,2]}", "{\"a\":[1]}", "a (was [1,2], is [1])", 1},
         {"{\"a\":[1]}", "{\"a\":[1,2]}", "a (was [1], is [1,2])", 1},
         {"{\"m\":{\"x\":{\"y\":1}}}", "{\"m\":{\"x\":{\"y\":1.0}}}", "", 0},
-        {"{\"m\":{\"x\":1}}", "{\"m\":{\"x\":1,\"y\":1}}", "m", 1},
-        {"{\"m\":{\"x\":1,\"y\":1}}", "{\"m\":{\"x\":1}}", "m", 1},
+        {"{\"m\":{\"x\":1}}", "{\"m\":{\"x\":1,\"y\":1}}", "m.y (was not given, is 1)", 1},
+        {"{\"m\":{\"x\":1,\"y\":1}}", "{\"m\":{\"x\":1}}", "m.y (was 1, is not given)", 1},
         {"{\"a\":true,\"b\":\"s\"}", "{\"a\":false,\"b\":\"t\"}",
          "a (was true, is false), b (was \"s\", is \"t\")", 2},
         {"{\"a\":\"1\"}", "{\"a\":1.0}", "a (was \"1\", is 1.0)", 1},
@@ -699,7 +702,7 @@ static void test_compare(void **state)
         {"{}", "{\"optimizer.betas\":[0.9,0.5]}", "optimizer.betas (was [0.9,0.999], is [0.9,0.5])",
          1},
         {"{}", "{\"train.label\":0,\"train\":0}",
-         "train.label (was not there, is 0), train (was not there, is 0)", 2},
+         "train.label (was not given, is 0), train (was not given, is 0)", 2},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
