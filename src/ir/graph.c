@@ -279,7 +279,7 @@ static int add_port(struct ku_graph *g, enum intern_kind kind, const char *name,
     struct ku_port **list = kind == INTERN_INPUT ? &g->input : &g->output;
     uint32_t *n = kind == INTERN_INPUT ? &g->n_inputs : &g->n_outputs;
     if (find_named(g, kind, name))
-        return KU_ERR(KUMI_EINVAL, "graph: port %s: named twice", name);
+        return KU_ERR(KUMI_EINVAL, "graph: port %s: another port has this name", name);
     ku_id text = ku_graph_name(g, name);
     if (value == 0 || text == 0)
         return KUMI_ENOMEM;
@@ -311,7 +311,7 @@ ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind 
     if (ku_shape_check(shape, name) < 0)
         return 0;
     if (ku_graph_find_tensor(g, name)) {
-        KU_ERR(KUMI_EINVAL, "graph: %s: two tensors of this name", name);
+        KU_ERR(KUMI_EINVAL, "graph: %s: another tensor has this name", name);
         return 0;
     }
     ku_id text = ku_graph_name(g, name), id = ku_graph_shape(g, shape);

@@ -95,7 +95,7 @@ static int verify_placement(const struct ku_graph *g, ku_id id)
         return verify_convert(g, id);
     for (int i = 0; i < n->n_in && n->phase != KU_PH_O; i++)
         if (ku_layout_has(&g->layout[g->value[ku_in(g, n, i)].layout], KU_Z))
-            return broken(g, id, "reads blocks that nobody gathered");
+            return broken(g, id, "reads blocks that were not gathered");
     if (ku_place_infer(g, id, out) < 0)
         return broken(g, id, ku_err_get()->text);
     for (int i = 0; i < n->n_out; i++)

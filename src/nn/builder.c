@@ -2,7 +2,6 @@
 #define KUMI_NO_SOURCE /* the functions themselves */
 #include "nn/builder.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -180,8 +179,8 @@ kumi_value kumi_param(struct kumi_graph *g, const char *name, const char *dims,
     static const struct kumi_init zeros;
     init = init ? init : &zeros;
     if (!ku_builder_check_counts(g, name, dims, count) ||
-        !ku_builder_check_number(g, "mean", init->mean, -FLT_MAX, FLT_MAX) ||
-        !ku_builder_check_number(g, "std", init->std, 0, FLT_MAX) ||
+        !ku_builder_check_number(g, "mean", init->mean, -KU_MAX_NUMBER, KU_MAX_NUMBER) ||
+        !ku_builder_check_number(g, "std", init->std, 0, KU_MAX_NUMBER) ||
         !ku_builder_check_number(g, "pad_first", (double)init->pad_first, 0, 1 << 30))
         return 0;
     if (dims[0] == '\0') {
@@ -250,7 +249,7 @@ static int check_linear(struct kumi_graph *g, kumi_value x, const char *name,
     if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, x, name) ||
         (o->weight && !ku_builder_check_floating(g, o->weight, name)) ||
         (o->bias && !ku_builder_check_floating(g, o->bias, name)) ||
-        !ku_builder_check_number(g, "std", o->std, 0, FLT_MAX) ||
+        !ku_builder_check_number(g, "std", o->std, 0, KU_MAX_NUMBER) ||
         !ku_builder_check_number(g, "contract", o->contract, 0, KU_MAX_DIMS))
         return 0;
     if (o->weight || (o->out && o->out[0] && o->out_count))
@@ -348,7 +347,7 @@ kumi_value kumi_scale(struct kumi_graph *g, kumi_value x, double factor)
     struct ku_attrs a = ku_attrs_default;
     a.value = factor;
     if (!ku_builder_check_floating(g, x, "scale") ||
-        !ku_builder_check_number(g, "scale", factor, -FLT_MAX, FLT_MAX))
+        !ku_builder_check_number(g, "scale", factor, -KU_MAX_NUMBER, KU_MAX_NUMBER))
         return 0;
     return ku_builder_node(
         g, &(struct ku_make){.op = KU_OP_scale, .n_in = 1, .in = {x}, .attr = &a}, "");
@@ -357,11 +356,12 @@ kumi_value kumi_scale(struct kumi_graph *g, kumi_value x, double factor)
 kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name, double eps)
 {
     if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, x, name) ||
-        !ku_builder_check_number(g, "eps", eps, 0, FLT_MAX))
+        !ku_builder_check_number(g, "eps", eps, 0, KU_MAX_NUMBER))
         return 0;
     struct ku_shape s = g->ir->shape[g->ir->value[x].shape];
     if (s.ndim < 1) {
-        KU_ERR(KUMI_EINVAL, "graph: %s%s: layer norm of a scalar", g->scope, name);
+        KU_ERR(KUMI_EINVAL, "graph: %s%s: layer norm of a scalar; give a value with dimensions",
+               g->scope, name);
         return ku_builder_fail(g);
     }
     struct ku_shape last = {.ndim = 1, .dim = {s.dim[s.ndim - 1]}};
@@ -397,7 +397,7 @@ kumi_value kumi_attention_within(struct kumi_graph *g, kumi_value qkv, kumi_valu
                                  int causal, double dropout, double scale)
 {
     if (!ku_builder_check_floating(g, qkv, "attention") || !check_p(g, dropout) ||
-        !ku_builder_check_number(g, "attention scale", scale, 0, FLT_MAX))
+        !ku_builder_check_number(g, "attention scale", scale, 0, KU_MAX_NUMBER))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     a.causal = causal != 0;
@@ -418,7 +418,7 @@ kumi_value kumi_attention_kv(struct kumi_graph *g, kumi_value q, kumi_value k, k
     if (!ku_builder_check_floating(g, q, "attention") ||
         !ku_builder_check_floating(g, k, "attention") ||
         !ku_builder_check_floating(g, v, "attention") || !check_p(g, o->dropout) ||
-        !ku_builder_check_number(g, "attention scale", o->scale, 0, FLT_MAX))
+        !ku_builder_check_number(g, "attention scale", o->scale, 0, KU_MAX_NUMBER))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     a.causal = o->causal != 0;

@@ -5,6 +5,7 @@
 #include "ir/graph.h"
 #include "kumi/graph.h"
 
+#define KU_MAX_NUMBER 0x1p127 /* of attributes: finite in f32 */
 /* Of a name with its scope, NUL included; a part (".num_batches_tracked") still fits behind it. */
 enum { KU_MAX_NAME_BYTES = 224, KU_MAX_SCOPE_BYTES = 256, KU_MAX_SCOPES = 16 };
 

@@ -75,7 +75,8 @@ kumi_value kumi_conv2d(struct kumi_graph *g, kumi_value x, const char *name,
     a.pad_h = o->padding[0], a.pad_w = o->padding[1];
     a.groups = o->groups ? o->groups : 1;
     if (a.groups < 1 || o->out < 1 || channels % a.groups != 0 || o->out % a.groups != 0) {
-        KU_ERR(KUMI_EINVAL, "graph: %s%s: %lld to %lld channels in %lld groups; it divides both",
+        KU_ERR(KUMI_EINVAL,
+               "graph: %s%s: %lld to %lld channels in %lld groups; give a divisor of both",
                g->scope, name, (long long)channels, (long long)o->out, (long long)a.groups);
         return ku_builder_fail(g);
     }

@@ -3,18 +3,17 @@
 #define KUMI_NO_SOURCE /* the functions themselves */
 #include "nn/builder.h"
 
-#include <float.h>
-
 #include "base/err.h"
 
 kumi_value kumi_rms_norm(struct kumi_graph *g, kumi_value x, const char *name, double eps)
 {
     if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, x, name) ||
-        !ku_builder_check_number(g, "eps", eps, 0, FLT_MAX))
+        !ku_builder_check_number(g, "eps", eps, 0, KU_MAX_NUMBER))
         return 0;
     struct ku_shape s = g->ir->shape[g->ir->value[x].shape];
     if (s.ndim < 1) {
-        KU_ERR(KUMI_EINVAL, "graph: %s%s: norm of a scalar", g->scope, name);
+        KU_ERR(KUMI_EINVAL, "graph: %s%s: norm of a scalar; give a value with dimensions", g->scope,
+               name);
         return ku_builder_fail(g);
     }
     struct ku_shape last = {.ndim = 1, .dim = {s.dim[s.ndim - 1]}};
@@ -31,10 +30,10 @@ kumi_value kumi_rope(struct kumi_graph *g, kumi_value x, const struct kumi_rope 
     o = o ? o : &none;
     if (!ku_builder_check_floating(g, x, "rope") ||
         !ku_builder_check_number(g, "rope type", o->type, KUMI_ROPE_DEFAULT, KUMI_ROPE_LLAMA3) ||
-        !ku_builder_check_number(g, "rope theta", o->theta, 0, DBL_MAX) ||
-        !ku_builder_check_number(g, "rope factor", o->factor, 0, DBL_MAX) ||
-        !ku_builder_check_number(g, "rope low_freq_factor", o->low_freq_factor, 0, DBL_MAX) ||
-        !ku_builder_check_number(g, "rope high_freq_factor", o->high_freq_factor, 0, DBL_MAX))
+        !ku_builder_check_number(g, "rope theta", o->theta, 0, KU_MAX_NUMBER) ||
+        !ku_builder_check_number(g, "rope factor", o->factor, 0, KU_MAX_NUMBER) ||
+        !ku_builder_check_number(g, "rope low_freq_factor", o->low_freq_factor, 0, KU_MAX_NUMBER) ||
+        !ku_builder_check_number(g, "rope high_freq_factor", o->high_freq_factor, 0, KU_MAX_NUMBER))
         return 0;
     struct ku_attrs a = ku_attrs_default;
     _Static_assert((int)KUMI_ROPE_LINEAR == (int)KU_ROPE_LINEAR &&

@@ -59,7 +59,8 @@ static int check(const struct kumi_llama *c)
                       "%lld; give head_dim",
                       (long long)c->hidden_size, (long long)c->num_attention_heads);
     if (s.width < 2 || s.width % 2)
-        return KU_ERR(KUMI_EINVAL, "model: llama: heads of width %lld; rotary positions need pairs",
+        return KU_ERR(KUMI_EINVAL,
+                      "model: llama: head_dim %lld; rotary positions need an even number",
                       (long long)s.width);
     return KUMI_OK;
 }

@@ -18,7 +18,7 @@ void kumi_mlp_defaults(struct kumi_mlp *c)
 static int check(const struct kumi_mlp *c, const struct kumi_shape_of_batch *b)
 {
     if (c->n_input < 1 || c->n_input > KUMI_MLP_MAX_INPUT)
-        return KU_ERR(KUMI_EINVAL, "model: mlp: %d input dimensions; 1 to %d", c->n_input,
+        return KU_ERR(KUMI_EINVAL, "model: mlp: %d input dimensions; give 1 to %d", c->n_input,
                       KUMI_MLP_MAX_INPUT);
     if (c->n_hidden < 0 || c->n_hidden > KUMI_MLP_MAX_HIDDEN)
         return KU_ERR(KUMI_EINVAL, "model: mlp: %d hidden layers; at most %d", c->n_hidden,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batch norm, and the buffers that follow it. */
 #define KUMI_NO_SOURCE /* the functions themselves */
-#include <float.h>
 #include <stdio.h>
 
 #include "base/err.h"
@@ -32,7 +31,7 @@ kumi_value kumi_batch_norm(struct kumi_graph *g, kumi_value x, const char *name,
     static const struct kumi_batch_norm defaults = {0};
     const struct kumi_batch_norm *o = options ? options : &defaults;
     if (!ku_builder_check_name(g, name) || !ku_builder_check_floating(g, x, name) ||
-        !ku_builder_check_number(g, "eps", o->eps, 0, FLT_MAX) ||
+        !ku_builder_check_number(g, "eps", o->eps, 0, KU_MAX_NUMBER) ||
         !ku_builder_check_number(g, "momentum", o->momentum, 0, 1))
         return 0;
     struct ku_shape s = g->ir->shape[g->ir->value[x].shape], scalar = {0};

@@ -42,9 +42,10 @@ static int plan_listed(const struct kumi_resnet *c, struct plan *p)
     }
     for (int s = p->n_stages; s < 4; s++)
         if (s == 0 || c->depths[s] != 0)
-            return KU_ERR(KUMI_EINVAL,
-                          "resnet: depths: stage %d has %lld blocks; 1 to 1000, and none behind 0",
-                          p->n_stages + 1, (long long)c->depths[p->n_stages]);
+            return KU_ERR(
+                KUMI_EINVAL,
+                "resnet: depths: stage %d has %lld blocks; give 1 to 1000, and none after a 0",
+                p->n_stages + 1, (long long)c->depths[p->n_stages]);
     return KUMI_OK;
 }
 
@@ -84,7 +85,7 @@ static int plan_of(const struct kumi_resnet *c, struct plan *p)
     if (c->shortcut != KUMI_SHORTCUT_AUTO)
         p->has_pad = c->shortcut == KUMI_SHORTCUT_PAD;
     if (p->has_pad && p->expansion > 1)
-        return KU_ERR(KUMI_EINVAL, "resnet: shortcut: A; it goes with basic blocks, give B");
+        return KU_ERR(KUMI_EINVAL, "resnet: shortcut: A; it needs basic blocks; give B");
     const struct {
         const char *key;
         int64_t value, least, most;

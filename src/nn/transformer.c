@@ -40,7 +40,7 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size);
     if (b->has_segments)
         return KU_ERR(KUMI_EINVAL,
-                      "model: transformer: it looks at a sample as a whole: no segments");
+                      "model: transformer: it attends over the whole sample; leave has_segments 0");
     if (c->d_model % c->num_heads)
         return KU_ERR(KUMI_EINVAL,
                       "model: transformer: d_model %lld is not divisible by num_heads %lld",

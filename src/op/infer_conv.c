@@ -69,7 +69,7 @@ static int slide_back(const char *op, const struct ku_attrs *a, const struct ku_
     like.shape.dim[2] = extent(&dy->shape.dim[2], a->in_w);
     KU_TRY(slide(op, a, &like, &y));
     if (!ku_shape_is_equal(&y, &dy->shape))
-        return misfit(op, "dy has not the extents that the window gives", dy);
+        return misfit(op, "dy's extents differ from what the window gives", dy);
     *x = like.shape;
     return KUMI_OK;
 }
@@ -82,10 +82,10 @@ static int check_weight(const char *op, const struct ku_attrs *a, const struct k
         d[3].name != 'w')
         return misfit(op, "weight is [outputs, i inputs of a group, h rows, w columns]", w);
     if (d[2].count != a->kernel_h || d[3].count != a->kernel_w)
-        return misfit(op, "the weight has not the window's extents", w);
+        return misfit(op, "the weight's extents differ from the window's", w);
     if (a->groups < 1 || d[0].count % a->groups != 0)
         return KU_ERR(KUMI_EINVAL,
-                      "op: %s: %lld outputs in %lld groups; a divisor of both channels", op,
+                      "op: %s: %lld outputs in %lld groups; give a divisor of both channels", op,
                       (long long)d[0].count, (long long)a->groups);
     return KUMI_OK;
 }
@@ -127,9 +127,9 @@ INFER(conv2d_dw)
     KU_TRY(slide("conv2d_dw", a, &in[0], &y));
     if (!is_image(&in[1]) || x[0].count != dy[0].count || y.dim[1].count != dy[1].count ||
         y.dim[2].count != dy[2].count)
-        return misfit("conv2d_dw", "dy has not the extents that the window gives", &in[1]);
+        return misfit("conv2d_dw", "dy's extents differ from what the window gives", &in[1]);
     if (a->groups < 1 || x[3].count % a->groups != 0 || dy[3].count % a->groups != 0)
-        return KU_ERR(KUMI_EINVAL, "op: conv2d_dw: %lld groups; a divisor of both channels",
+        return KU_ERR(KUMI_EINVAL, "op: conv2d_dw: %lld groups; give a divisor of both channels",
                       (long long)a->groups);
     out[0].dtype = wanted(a, wide(in[1].dtype));
     int64_t count[4] = {dy[3].count, x[3].count / a->groups, a->kernel_h, a->kernel_w};

@@ -67,10 +67,9 @@ int ku_shape_check(const struct ku_shape *s, const char *what)
                           (long long)d->count, (long long)d->seen);
         for (int j = 0; j < i; j++)
             if (s->dim[j].name == d->name)
-                return KU_ERR(
-                    KUMI_EINVAL,
-                    "shape: %s: dimension name %c stands twice; names are unique in a shape", what,
-                    d->name);
+                return KU_ERR(KUMI_EINVAL,
+                              "shape: %s: two dimensions are named %c; names are unique in a shape",
+                              what, d->name);
         if (__builtin_mul_overflow(total, d->count, &total) || total > (int64_t)1 << 48)
             return KU_ERR(KUMI_EINVAL, "shape: %s: more than 2^48 elements", what);
     }

@@ -61,7 +61,7 @@ static int count_sets(const char *const *set, int *n)
     for (*n = 0; set && set[*n]; (*n)++)
         if (!is_taken(set[*n]))
             return KU_ERR(KUMI_EINVAL,
-                          "trainer: set: %.100s: not a trainer's; it takes keys of optimizer, "
+                          "trainer: set: %.100s: not a key of a trainer; it takes optimizer, "
                           "schedule, precision, memory, parallel (not transport, timeout_s), and "
                           "train.{micro_batch, accumulation, virtual_shards, steps, threads, seed, "
                           "clip_norm, label_smoothing, freeze, ema, ema_warmup}",
@@ -170,8 +170,8 @@ static int check_schedule(const struct ku_config *c)
     for (int i = 0; i < c->schedule_milestones.n; i++)
         has_epochs |= c->schedule_milestones.item[i].is_epochs;
     if (has_epochs)
-        return KU_ERR(KUMI_EINVAL, "trainer: set: schedule: in epochs, which a trainer does not "
-                                   "know; give steps");
+        return KU_ERR(KUMI_EINVAL, "trainer: set: schedule: it counts epochs, and a trainer has "
+                                   "steps alone; give steps");
     ku_rule_schedule(c, &a);
     int has_total =
         (a.schedule == KU_SCHED_WARMUP_DECAY_LR || a.schedule == KU_SCHED_WARMUP_COSINE_LR) &&
@@ -182,7 +182,7 @@ static int check_schedule(const struct ku_config *c)
                a.schedule == KU_SCHED_WARMUP_COSINE_LR;
     if (ends && !has_total && c->schedule_decay_steps.n < 0 && c->train_steps == KU_NULL)
         return KU_ERR(KUMI_EINVAL,
-                      "trainer: schedule.type: %s: it ends, and nobody says where; give "
+                      "trainer: schedule.type: %s: the schedule needs an end: give "
                       "schedule.decay_steps, or the length of the run as train.steps",
                       c->schedule_type);
     return KUMI_OK;

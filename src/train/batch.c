@@ -128,7 +128,7 @@ int ku_batch_resolve(struct ku_batch *out)
         return KU_ERR(
             KUMI_EINVAL,
             "batch: virtual_shards %lld x micro_batch %lld x k %lld exceeds 2^30 samples; "
-            "give less",
+            "give smaller values",
             (long long)v, (long long)b.micro_batch, (long long)b.k);
     b.global_batch = v * b.micro_batch * b.k;
     b.accumulation = b.k * each;

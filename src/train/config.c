@@ -108,8 +108,8 @@ int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *
 {
     const size_t as_written = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15); /* 0.9 */
     char at[KU_WHERE_BYTES], *text = v ? ku_json_print(v, as_written) : NULL;
-    int status = KU_ERR(KUMI_EINVAL, "config: %s: %s: %.80s; %s", ku_config_where(o, path, at),
-                        path, text ? text : "missing", wanted);
+    int status = KU_ERR(KUMI_EINVAL, "config: %s: %s%s%.80s; %s", ku_config_where(o, path, at),
+                        path, *path ? ": " : "", text ? text : "missing", wanted);
     ku_free(text);
     return status;
 }
@@ -466,11 +466,13 @@ static int apply_sets(json_t *root, const char *const *set, int n_sets)
         if (value == NULL)
             value = json_string(eq + 1);
         if (value == NULL)
-            return KU_ERR(KUMI_EINVAL, "config: --set %.200s: the value is no UTF-8 text", set[i]);
+            return KU_ERR(KUMI_EINVAL, "config: --set %.200s: the value is not UTF-8", set[i]);
         int status = ku_json_set(root, path, value);
         if (status == KUMI_EINVAL)
-            return KU_ERR(KUMI_EINVAL, "config: --set %.200s: this path leads through no object",
-                          set[i]);
+            return KU_ERR(
+                KUMI_EINVAL,
+                "config: --set %.200s: the path passes through a value that is not an object",
+                set[i]);
         KU_TRY(status);
     }
     return KUMI_OK;
@@ -549,9 +551,9 @@ static int read_keys(struct ku_config *cfg)
     cfg->model = json_object_get(cfg->root, "model");
     if (cfg->model == NULL)
         return ku_config_refuse(o, "model", NULL,
-                                "say which model: {\"model_type\":\"gpt2\",..} or {\"path\":DIR}");
+                                "give a model: {\"model_type\":\"gpt2\",..} or {\"path\":DIR}");
     if (cfg->data_train.n == 0)
-        return ku_config_refuse(o, "data.train", NULL, "name the training files");
+        return ku_config_refuse(o, "data.train", NULL, "give the training files");
     KU_TRY(check_together(cfg));
     KU_TRY(ku_precision_check(cfg));
     return ku_rule_check(cfg);

@@ -101,8 +101,9 @@ static int read_group(const struct ku_config *cfg, const char *path, const json_
         snprintf(at, sizeof at, "%s.%.100s", path, name);
         KU_TRY(read_key(cfg, at, name, x, group));
     }
-    return group->match.n ? KUMI_OK
-                          : ku_config_refuse(cfg, path, value, "say which parameters: \"match\"");
+    return group->match.n
+               ? KUMI_OK
+               : ku_config_refuse(cfg, path, value, "give \"match\", a pattern of parameter names");
 }
 
 int ku_config_read_groups(const struct ku_config *cfg, const char *path, const json_t *value,

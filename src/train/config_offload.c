@@ -95,6 +95,6 @@ int ku_config_read_offload(const struct ku_config *cfg, const char *path, const 
                    k->activations == KU_OFFLOAD_FILE;
     snprintf(member, sizeof member, "%s.path", path);
     if (to_files && k->path == NULL)
-        return ku_config_refuse(cfg, member, NULL, "name a folder on a local disk");
+        return ku_config_refuse(cfg, member, NULL, "give a folder on a local disk");
     return KUMI_OK;
 }

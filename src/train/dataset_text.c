@@ -56,7 +56,7 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
         const char *path, *wanted;
     } rule[] = {
         {c->data_segments && !m->facts.is_causal, "data.segments",
-         "this model looks at a sample as a whole; use false (gpt2 and llama can)"},
+         "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {has_docs && m->facts.is_masked, "data.train",
          "documents are for models that continue texts; a masked language model learns from text "
          "files"},
@@ -167,7 +167,7 @@ int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, in
     KU_TRY(ku_dataset_check_text(c, m));
     if (is_jsonl(c) && held->stride > 0)
         return ku_config_refuse(c, "data.train", ku_json_at(c->root, "data.train"),
-                                "documents have no stride; evaluate without one, or a text");
+                                "documents have no stride; leave --stride out, or evaluate a text");
     if (is_jsonl(c))
         return open_jsonl(c, m, seq_len, held, progress, out);
     KU_TRY(open_text(c, m, seq_len, held, progress, &text));

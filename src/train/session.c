@@ -287,9 +287,10 @@ static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].op == KU_OP_batch_norm_sums) {
             json_t *v = json_string(s->cfg.data_last_batch);
-            int status = ku_config_refuse(&s->cfg, "data.last_batch", v,
-                                          "drop or wrap: batch norm would count what fills a short "
-                                          "batch");
+            int status =
+                ku_config_refuse(&s->cfg, "data.last_batch", v,
+                                 "drop or wrap: batch norm would include the rows that fill "
+                                 "a short batch");
             json_decref(v);
             return status;
         }
@@ -328,9 +329,9 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
                                    (enum ku_aio_kind)s->cfg.memory_offload.io};
     if (s->cfg.memory_offload.params && !o.compile.offload.params && job->rank == 0)
         KU_LOG(TRAIN, WARN,
-               "memory.offload.params: the ranks of this host share one copy, which "
-               "they read in place; parallel.share_host_state false and zero 3 "
-               "stream them");
+               "memory.offload.params: without effect: the ranks of this host share one "
+               "copy of the parameters; to offload them, use parallel.share_host_state false "
+               "and parallel.zero 3");
     o.device_opts.n_threads = n_threads(s, job->local_n);
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
     o.device_opts.n_cpus = ku_job_n_cpus(job);

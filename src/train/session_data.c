@@ -149,7 +149,7 @@ int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int
         sum += s->loader[i] ? ku_loader_n_skipped(s->loader[i]) : 0;
     KU_TRY(ku_agree_sum(job, &sum, 1));
     if (sum > 0 && job->rank == 0)
-        KU_LOG(DATA, WARN, "%lld sample%s could not be read and counted for nothing",
+        KU_LOG(DATA, WARN, "%lld sample%s could not be read and did not count in the loss",
                (long long)sum, sum == 1 ? "" : "s");
     *n = sum;
     return KUMI_OK;

@@ -137,7 +137,7 @@ int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval,
         *value = value_of(&m);
         return KUMI_OK;
     }
-    return KU_ERR(KUMI_EINVAL, "trainer: metric %s: the graph has none of this name", name);
+    return KU_ERR(KUMI_EINVAL, "trainer: metric %s: the graph has no metric of this name", name);
 }
 
 void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_result_metrics *out)

@@ -59,7 +59,7 @@ expect 5 "offload: $dir/none: No such file or directory; memory.offload.path nam
 expect 5 "offload: $dir/none: No such file or directory" -n 2 --set "$(offload none none file "$dir/none")"
 expect 5 "offload: $dir/c.json: making a file: Not a directory" --set "$(offload file none none "$dir/c.json")"
 expect 5 'offload: /proc: ' --set "$(offload file none none /proc)"
-expect 2 'memory.offload.path: missing; name a folder on a local disk' --set 'memory.offload={"optimizer":"file"}'
+expect 2 'memory.offload.path: missing; give a folder on a local disk' --set 'memory.offload={"optimizer":"file"}'
 expect 2 'memory.offload.optimizer: "cpu"; one of: none host file' --set 'memory.offload={"optimizer":"cpu"}'
 expect 2 'memory.offload.optimiser: unknown key; did you mean optimizer?' --set 'memory.offload={"optimiser":"host"}'
 expect 2 'memory.offload.buffer_count: 0; an integer from 1 to 64' --set 'memory.offload={"buffer_count":0}'

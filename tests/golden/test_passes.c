@@ -481,7 +481,7 @@ static void refusals(void **state)
         {"kumi graph 2\n", "x:1: the text does not begin"},
         {"kumi graph 1\nfoo\n", "x:2: no such kind of line"},
         {"kumi graph 1\ninput %1 f33 [n=2] {} a\n", "x:2: no such dtype"},
-        {"kumi graph 1\ninput %1 f32 [n=2 n=3] {} a\n", "stands twice"},
+        {"kumi graph 1\ninput %1 f32 [n=2 n=3] {} a\n", "two dimensions are named n"},
         {"kumi graph 1\ninput %1 f32 [n=2] {} a\ninput %1 f32 [n=2] {} b\n",
          "x:3: this value is made twice"},
         {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=2] {} = F act(%7) @\n",

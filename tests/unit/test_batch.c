@@ -104,11 +104,11 @@ static const struct refusal {
     {1,
      {0, 1 << 30, 1 << 30, 1}, /* 2^60 */
      "batch: virtual_shards 1 x micro_batch 1073741824 x k 1073741824 exceeds 2^30 samples; "
-     "give less"},
+     "give smaller values"},
     {1,
      {0, 1 << 30, 1 << 30, 1 << 20}, /* 2^80 in all: must not wrap */
      "batch: virtual_shards 1048576 x micro_batch 1073741824 x k 1024 exceeds 2^30 samples; "
-     "give less"},
+     "give smaller values"},
 };
 
 /* Shards of a rank are its micro-batches then, for each rank count that divides them. */

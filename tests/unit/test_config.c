@@ -164,7 +164,7 @@ static const struct bad {
     /* JSON */
     {"", NULL, "json: c.json:1:1: '[' or '{' expected near end of file"},
     {"{\"model\": }", NULL, "json: c.json:1:11: unexpected token near '}'"},
-    {"[1]", NULL, "config: c.json:1:1: : [1]; a configuration is an object"},
+    {"[1]", NULL, "config: c.json:1:1: [1]; a configuration is an object"},
     {GOOD ",\n \"train\":{\"steps\":1,\n\"steps\":2}}", NULL,
      "json: c.json:3:7: duplicate object key near '\"steps\"'"},
     {GOOD "} x", NULL, "json: c.json:1:54: end of file expected near 'x'"},
@@ -185,21 +185,23 @@ static const struct bad {
     {NULL, "train.steps.x=5",
      "config: --set train.steps.x=5: train.steps: {\"x\":5}; an integer "
      "from 1 to 1e+15"},
-    {NULL, "data.train.x=5", "config: --set data.train.x=5: this path leads through no object"},
-    {NULL, "data.train[1]=b", "config: --set data.train[1]=b: this path leads through no object"},
+    {NULL, "data.train.x=5",
+     "config: --set data.train.x=5: the path passes through a value that is not an object"},
+    {NULL, "data.train[1]=b",
+     "config: --set data.train[1]=b: the path passes through a value that is not an object"},
     {NULL, "train.steps", "config: --set train.steps: not of the form section.key=value"},
     {NULL, "=5", "config: --set =5: not of the form section.key=value"},
     {NULL, "train=5", "config: --set train=5: train: 5; a section is an object"},
     {NULL, "model=gpt2", "config: --set model=gpt2: model: \"gpt2\"; a section is an object"},
-    {NULL, "data.tokenizer=\xff", "config: --set data.tokenizer=\xff: the value is no UTF-8 text"},
+    {NULL, "data.tokenizer=\xff", "config: --set data.tokenizer=\xff: the value is not UTF-8"},
     /* what must be there */
     {"{\"data\":{\"train\":\"a\"}}", NULL,
-     "config: c.json:1:1: model: missing; say which model: {\"model_type\":\"gpt2\",..} or "
+     "config: c.json:1:1: model: missing; give a model: {\"model_type\":\"gpt2\",..} or "
      "{\"path\":DIR}"},
     {MODEL "\"data\":{}}", NULL,
-     "config: c.json:1:1: data.train: missing; name the training files"},
+     "config: c.json:1:1: data.train: missing; give the training files"},
     {MODEL "\"data\":{\"train\":null}}", NULL,
-     "config: c.json:1:40: data.train: missing; name the training files"},
+     "config: c.json:1:40: data.train: missing; give the training files"},
     {MODEL "\"data\":[]}", NULL, "config: c.json:1:32: data: []; a section is an object"},
     /* types */
     {GOOD ",\n\"train\":{\"steps\":\"5\"}}", NULL,
@@ -273,8 +275,8 @@ static const struct bad {
     {NULL, "optimizer.groups=[1]",
      "config: --set optimizer.groups=[1]: optimizer.groups[0]: 1; a group is an object"},
     {NULL, "optimizer.groups=[{\"lr_mult\":2}]",
-     "config: --set optimizer.groups=[{\"lr_mult\":2}]: optimizer.groups[0]: {\"lr_mult\":2}; say "
-     "which parameters: \"match\""},
+     "config: --set optimizer.groups=[{\"lr_mult\":2}]: optimizer.groups[0]: {\"lr_mult\":2}; give "
+     "\"match\", a pattern of parameter names"},
     {NULL, "optimizer.groups=[{\"match\":[]}]",
      "config: --set optimizer.groups=[{\"match\":[]}]: optimizer.groups[0].match: []; a pattern or "
      "a "
@@ -333,7 +335,7 @@ static const struct bad {
      "config: --set memory.offload=host: memory.offload: \"host\"; an object: "
      "{\"optimizer\": \"host\"}, or \"file\" with a \"path\""},
     {NULL, "memory.offload.activations=file",
-     "config: c.json:1:1: memory.offload.path: missing; name a folder "
+     "config: c.json:1:1: memory.offload.path: missing; give a folder "
      "on a local disk"},
     {NULL, "memory.offload.ratio=2",
      "config: --set memory.offload.ratio=2: memory.offload.ratio: 2; a number from 0 to 1"},
@@ -404,7 +406,7 @@ static const struct bad {
      "101 or 152, or 6 n + 2 up to 1202 (20, 32, 44, 56, 110)"},
     {NULL, "model={\"model_type\":\"resnet\",\"shortcut\":\"A\"}",
      "config: --set model={\"model_type\":\"resnet\",\"shortcut\":\"A\"}: model.shortcut: \"A\"; "
-     "it goes with basic blocks, give B"},
+     "it needs basic blocks; give B"},
     {NULL, "model={\"model_type\":\"resnet\",\"depths\":[2,0]}",
      "config: --set model={\"model_type\":\"resnet\",\"depths\":[2,0]}: model.depths: [2,0]; 1 to "
      "1000 blocks in each stage"},
