@@ -26,7 +26,9 @@ KUMI_API int kumi_launch_parse_n(const char *text, int *n);
  * Run a program on n ranks of this host, as `kumi run` does: each sees RANK WORLD_SIZE LOCAL_RANK
  * LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT.
  *
- *   argv        NULL-terminated
+ *   argv        NULL-terminated. argv[0] "/proc/self/exe" starts this executable again: it is taken
+ *               to print an error before it ends with a code of docs/exit-codes.md. Of any other
+ *               program the first rank that ends with a code other than 0 is named on stderr
  *   threads     of each rank; 0 = its share of the cores
  *   exit_code   what the job ended with (docs/exit-codes.md)
  *

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/str.h"
 #include "base/term.h"
 #include "kumi/launch.h"
@@ -30,24 +33,42 @@ int cli_end(int status, int is_reported)
     return -status;
 }
 
+int cli_write(const char *text, size_t bytes)
+{
+    errno = 0;
+    if (fwrite(text, 1, bytes, stdout) == bytes && !ferror(stdout) &&
+        (bytes > 0 || fflush(stdout) == 0))
+        return KUMI_OK;
+    if (errno == 0) /* an earlier call failed: what is left in the buffer fails likewise */
+        (void)fflush(stdout);
+    return KU_ERR(KUMI_ESTORAGE, "stdout: %s; the output is incomplete",
+                  errno ? ku_os_why() : "writing failed");
+}
+
 int cli_print(int status, char *text)
 {
     if (status == KUMI_OK && text)
-        fputs(text, stdout);
+        status = cli_write(text, strlen(text));
     kumi_text_free(text);
     return cli_end(status, 0);
 }
 
-static int unknown(const struct cli_command *self, const char *name,
+static const char *dashes(const char *name)
+{
+    return name[0] && name[1] ? "--" : "-";
+}
+
+/* typed: the option as the user wrote it, dashes included. */
+static int unknown(const struct cli_command *self, const char *typed, const char *name,
                    const struct cli_option *option, int n)
 {
     const char *names[32];
     for (int i = 0; i < n; i++)
         names[i] = option[i].name;
     const char *near = ku_str_nearest(name, names, n);
-    return cli_usage("kumi %s: --%.60s: unknown option; %s%s%s", self->name, name,
-                     near ? "did you mean --" : "see `kumi help ", near ? near : self->name,
-                     near ? "?" : "`");
+    return cli_usage("kumi %s: %s: unknown option; %s%s%s%s", self->name, typed,
+                     near ? "did you mean " : "see `kumi help ", near ? dashes(near) : "",
+                     near ? near : self->name, near ? "?" : "`");
 }
 
 static int append(struct cli_list *list, const char *item)
@@ -71,7 +92,8 @@ int cli_deepspeed(struct cli_list *set, const char *file, int is_strict,
     return code == 0 && is_strict ? append(set, "deepspeed_strict=true") : code;
 }
 
-static int set(const struct cli_command *self, const struct cli_option *o, const char *value)
+static int set(const struct cli_command *self, const struct cli_option *o, const char *typed,
+               const char *value)
 {
     char *end = NULL;
     switch (o->type) {
@@ -92,7 +114,7 @@ static int set(const struct cli_command *self, const struct cli_option *o, const
         return append(o->out, value);
     }
     if (end == value || *end != '\0')
-        return cli_usage("kumi %s: --%s: '%.60s' is no number", self->name, o->name, value);
+        return cli_usage("kumi %s: %s: %.60s: not a number", self->name, typed, value);
     return 0;
 }
 
@@ -100,28 +122,30 @@ static int set(const struct cli_command *self, const struct cli_option *o, const
 static int parse_option(const struct cli_command *self, int argc, char **argv, int *at,
                         const struct cli_option *option, int n)
 {
-    char name[64];
-    const char *text = argv[*at] + (argv[*at][1] == '-' ? 2 : 1), *eq = strchr(text, '=');
-    snprintf(name, sizeof name, "%.*s", (int)(eq ? eq - text : 60), text);
+    char typed[64];
+    const char *eq = strchr(argv[*at], '=');
+    snprintf(typed, sizeof typed, "%.*s", eq && eq - argv[*at] < 60 ? (int)(eq - argv[*at]) : 60,
+             argv[*at]);
+    const char *name = typed + (typed[1] == '-' ? 2 : 1);
     for (int i = 0; i < n; i++) {
         if (strcmp(option[i].name, name) != 0)
             continue;
         int takes_none = option[i].type == CLI_FLAG || option[i].type == CLI_OPTIONAL;
         const char *value = eq ? eq + 1 : takes_none ? "" : *at + 1 < argc ? argv[++*at] : NULL;
         if (value == NULL)
-            return cli_usage("kumi %s: --%s: a value is missing", self->name, name);
+            return cli_usage("kumi %s: %s: a value is missing", self->name, typed);
         if (eq && option[i].type == CLI_FLAG)
-            return cli_usage("kumi %s: --%s: takes no value", self->name, name);
-        return set(self, &option[i], value);
+            return cli_usage("kumi %s: %s: takes no value", self->name, typed);
+        return set(self, &option[i], typed, value);
     }
-    return unknown(self, name, option, n);
+    return unknown(self, typed, name, option, n);
 }
 
 static void help(const struct cli_command *self, const struct cli_option *option, int n)
 {
     printf("usage: %s\n\n%s\n", self->usage, self->line);
     for (int i = 0; i < n; i++)
-        printf("  %s%-16s %s\n", option[i].name[1] ? "--" : "-", option[i].name, option[i].what);
+        printf("  %s%-16s %s\n", dashes(option[i].name), option[i].name, option[i].what);
 }
 
 int cli_parse(const struct cli_command *self, int argc, char **argv,

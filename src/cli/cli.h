@@ -51,6 +51,9 @@ void cli_free(const struct cli_option *option, int n_options, struct cli_args *a
 int cli_end(int status, int is_reported);
 int cli_usage(const char *format, ...)
     __attribute__((format(printf, 1, 2))); /* prints, returns 2 */
+/* Writes to stdout, buffered; 0 bytes: what is buffered goes out. KUMI_ESTORAGE: this or earlier
+ * output is lost. main() asks once more at the end of every command. */
+int cli_write(const char *text, size_t bytes);
 /* Writes a text from kumi/run.h to stdout and frees it. */
 int cli_print(int status, char *text);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -12,11 +11,12 @@
 
 enum { MAX_PROMPT_BYTES = 64 << 20 };
 
-/* As it comes: a person reads along. */
+/* At once: a person reads along. Output that is lost is reported at the end. */
 static void emit(void *ctx, const char *text, size_t bytes)
 {
     (void)ctx;
-    (void)ku_os_write_full(STDOUT_FILENO, text, bytes);
+    (void)cli_write(text, bytes);
+    (void)cli_write("", 0);
 }
 /* Of several texts. */
 static void begin(void *ctx, int64_t i)

@@ -31,15 +31,12 @@ static int convert(const char *where, int is_encode)
     if (code == 0) {
         int status = is_encode ? kumi_tokenizer_encode(where, ku_str_get(&in), in.bytes, &text)
                                : kumi_tokenizer_decode(where, ku_str_get(&in), &text, &bytes);
+        if (status == KUMI_OK)
+            status = cli_write(text, is_encode ? strlen(text) : bytes);
         if (status == KUMI_OK && is_encode)
-            puts(text);
-        else if (status == KUMI_OK)
-            code = ku_os_write_full(STDOUT_FILENO, text, bytes) < 0
-                       ? cli_usage("tokenizer: standard output: %s", ku_os_why())
-                       : 0;
+            status = cli_write("\n", 1);
         kumi_text_free(text);
-        if (status < 0)
-            code = cli_end(status, 0);
+        code = cli_end(status, 0);
     }
     ku_str_fini(&in);
     return code;

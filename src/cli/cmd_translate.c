@@ -71,9 +71,9 @@ static int translate(struct kumi_translate_options *o)
     KU_TRY_OUT(kumi_translate(o));
     if (out.failed)
         status = KUMI_ENOMEM;
-    else if (ku_os_write_full(STDOUT_FILENO, ku_str_get(&out), out.bytes) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "translate: output: %s", ku_os_why());
-    else if (speed.s > 0)
+    else
+        status = cli_write(ku_str_get(&out), out.bytes);
+    if (status == KUMI_OK && speed.s > 0)
         ku_term_line("%lld sentences, %lld tokens, %.1f sentences/s, %.1f tokens/s",
                      (long long)speed.sentences, (long long)speed.tokens,
                      (double)speed.sentences / speed.s, (double)speed.tokens / speed.s);

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/os.h"
+#include "base/os_proc.h"
 #include "base/str.h"
 #include "cli/cli.h"
 #include "kumi/status.h"
@@ -69,22 +73,57 @@ const struct cli_command cli_commands[] = {
     {NULL, NULL, NULL, NULL},
 };
 
-/* A broken invariant was printed by who found it. */
+/* A broken invariant was printed where it was found. */
 static void end_as_bug(int sig)
 {
     (void)sig;
     _exit(-KUMI_EBUG);
 }
 
-int main(int argc, char **argv)
+/* A closed descriptor 0, 1 or 2 would be given to the next file that is opened, and what is printed
+ * would go there. Its place is taken so that its use fails. */
+static void reserve_standard_files(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)ku_os_open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY, 0);
+}
+
+/*
+ * A training run is asked to stop by signals, from its first instruction on: they are blocked, also
+ * in the ranks that it starts, until the run reads them. A training run, and every rank, outlives
+ * the reader of its output; any other command ends by SIGPIPE as most programs do. Files over
+ * RLIMIT_FSIZE are errors of the call that writes; the program of `kumi run` sees the signal.
+ */
+static void prepare_signals(const char *command)
+{
+    int is_training = strcmp(command, "train") == 0;
+    sigset_t stops;
+    ku_os_stop_signals(&stops);
+    signal(SIGABRT, end_as_bug);
+    if (is_training)
+        sigprocmask(SIG_BLOCK, &stops, NULL);
+    if (is_training || getenv("KUMI_CONTROL_FD"))
+        signal(SIGPIPE, SIG_IGN);
+    if (strcmp(command, "run") != 0)
+        signal(SIGXFSZ, SIG_IGN);
+}
+
+/* Output that was lost is an error, whichever command printed it; an earlier error counts more. */
+static int check_output(int code)
+{
+    int status = cli_write("", 0);
+    return code != 0 ? code : cli_end(status, 0);
+}
+
+static int run_command(int argc, char **argv)
 {
     const char *names[32];
     int n = 0;
-    signal(SIGABRT, end_as_bug);
     if (argc < 2)
         return cmd_help(NULL, 0, NULL), 2;
     if (strcmp(argv[1], "--version") == 0)
-        return puts("kumi " KUMI_VERSION) < 0;
+        return puts("kumi " KUMI_VERSION), 0;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
         return cmd_help(NULL, 0, NULL);
     for (const struct cli_command *c = cli_commands; c->name; c++) {
@@ -95,4 +134,11 @@ int main(int argc, char **argv)
     const char *near = ku_str_nearest(argv[1], names, n);
     return cli_usage("command: %.60s: unknown; %s%s%s", argv[1], near ? "did you mean " : "see ",
                      near ? near : "`kumi help`", near ? "?" : "");
+}
+
+int main(int argc, char **argv)
+{
+    reserve_standard_files();
+    prepare_signals(argc > 1 ? argv[1] : "");
+    return check_output(run_command(argc, argv));
 }

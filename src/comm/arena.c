@@ -82,9 +82,10 @@ static int share(struct ku_job *job, struct ku_arena *a, const char *name)
     snprintf(label, sizeof label, "kumi-%s", name);
     if (job->local_rank == 0) {
         fd = ku_os_memfd_sealed(label, a->bytes);
-        if (fd < 0)
-            return KU_ERR(KUMI_ENOMEM, "arena %s: memory file of %zu bytes: %s", name, a->bytes,
-                          strerror(errno));
+        if (fd < 0) {
+            snprintf(label, sizeof label, "arena %s", name);
+            return ku_segment_refused(label, a->bytes);
+        }
         for (int r = 1; r < job->priv->n_sockets && !status; r++)
             if (ku_os_local_send(job->priv->socket[r], &a->id, sizeof a->id, fd) < 0)
                 status = KU_ERR(errno == EPIPE || errno == ECONNRESET ? KUMI_EPEER : KUMI_ENOMEM,

@@ -14,11 +14,13 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/os_ipc.h"
+#include "base/os_proc.h"
 #include "comm/private.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { N_YIELDS = 20, SPIN_NS = 2 * 1000 * 1000, SPINS_PER_LOOK = 64 };
 
@@ -33,6 +35,7 @@ int ku_job_raise(struct ku_job *job, int culprit)
 {
     if (ku_segment_abort(job->seg, ku_err_get(), culprit)) {
         ku_flight_add(job->priv->flight, KU_FLIGHT_FAIL, 0, KU_N_COLL_KINDS, 0, 0);
+        atomic_store(&job->seg->root_said, 1);
         ku_err_print();
         ku_flight_dump(job->seg);
     }
@@ -65,13 +68,12 @@ static int is_dead(struct ku_job *job, struct ku_rank_line *line)
     return state == KU_RANK_JOINED || state == KU_RANK_LEAVING;
 }
 
-static int raise_death(struct ku_job *job, int local, const char *how)
+int ku_err_death(struct ku_segment *seg, int local, int status, const char *how)
 {
     char last[160];
-    ku_flight_last(job->seg, local, last, sizeof last);
-    KU_ERR_SCOPE(KUMI_EPEER, KUMI_SCOPE_JOB, "rank died: rank %d: %s; its last operation: %s",
-                 local, how, last);
-    return ku_job_raise(job, local);
+    ku_flight_last(seg, local, last, sizeof last);
+    return KU_ERR_SCOPE(status, KUMI_SCOPE_JOB, "rank died: rank %d: %s%s%s", local, how,
+                        last[0] ? "; its last operation: " : "", last);
 }
 
 static int raise_left(struct ku_job *job, int local, struct ku_work *work)
@@ -85,6 +87,13 @@ static int raise_left(struct ku_job *job, int local, struct ku_work *work)
                  "every rank",
                  local, job->rank, mine);
     return ku_job_raise(job, local);
+}
+
+/* The launcher was asked to stop the job and has passed the signal on: whether a rank ended by it,
+ * the launcher alone can tell, and does so at once. */
+static int is_being_stopped(const struct ku_job *job)
+{
+    return ku_job_stop(job) && strcmp(job->launcher, "kumi") == 0;
 }
 
 int ku_exit_is_ours(int code)
@@ -105,19 +114,21 @@ int ku_job_look(struct ku_job *job, struct ku_work *work)
             uint32_t code = atomic_load(&line->exit_status);
             if (code == 0)
                 return raise_left(job, r, work);
+            snprintf(how, sizeof how, "ended with exit code %u", code);
             if (ku_exit_is_ours((int)code)) {
-                /* It said why before it ended: no second line. */
-                KU_ERR_SCOPE(-(int)code, KUMI_SCOPE_JOB, "rank %d ended with exit code %u", r,
-                             code);
+                /* A rank of kumi said why before it ended: no second line from here. Of another
+                 * program's rank the launcher prints it. */
+                ku_err_death(job->seg, r, -(int)code, how);
                 ku_segment_abort(job->seg, ku_err_get(), r);
                 return ku_job_root(job);
             }
-            snprintf(how, sizeof how, "ended with exit code %u", code);
-            return raise_death(job, r, how);
+            ku_err_death(job->seg, r, KUMI_EPEER, how);
+            return ku_job_raise(job, r);
         }
-        if (is_dead(job, line)) {
+        if (is_dead(job, line) && !is_being_stopped(job)) {
             atomic_store(&line->state, KU_RANK_DIED);
-            return raise_death(job, r, "killed or crashed");
+            ku_err_death(job->seg, r, KUMI_EPEER, "killed or crashed");
+            return ku_job_raise(job, r);
         }
     }
     return 0;
@@ -153,20 +164,37 @@ static int end_of_chain(struct ku_job *job, int local)
     return local; /* a ring: everybody waits for somebody */
 }
 
+/* The first rank whose process is stopped, on the chain of waits that begins at `local`; -1: none.
+ */
+static int stopped_on_chain(struct ku_job *job, int local)
+{
+    for (int hops = 0, at = local; hops < job->local_n && at >= 0; hops++) {
+        struct ku_rank_line *line = ku_segment_line(job->seg, at);
+        if (ku_os_is_stopped((pid_t)atomic_load(&line->pid)))
+            return at;
+        at = (int)atomic_load(&line->awaits) - 1;
+    }
+    return -1;
+}
+
 static int raise_timeout(struct ku_job *job, struct ku_waiter *w, struct ku_work *work)
 {
-    char last[160], mine[160];
-    int next = (int)atomic_load(&ku_segment_line(job->seg, w->awaited)->awaits) - 1;
-    ku_flight_last(job->seg, w->awaited, last, sizeof last);
+    char last[160], mine[160], hint[160] = "";
+    int stopped = stopped_on_chain(job, w->awaited), culprit = stopped < 0 ? w->awaited : stopped;
+    struct ku_rank_line *line = ku_segment_line(job->seg, culprit);
+    ku_flight_last(job->seg, culprit, last, sizeof last);
     ku_work_describe(work, mine, sizeof mine);
+    if (stopped >= 0)
+        snprintf(hint, sizeof hint, "; its process %u is stopped: kill -CONT %u continues it",
+                 atomic_load(&line->pid), atomic_load(&line->pid));
+    else if (atomic_load(&line->awaits) && atomic_load(&line->looks) != w->looks)
+        snprintf(hint, sizeof hint,
+                 "; it waits as well: are collectives called in the same order on all ranks?");
     KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
-                 "time-out: rank %d: stood still for %.1f s while rank %d waited in %s; its last "
-                 "operation: %s%s",
-                 w->awaited, (double)w->stood_ns * 1e-9, job->rank, mine, last,
-                 next >= 0
-                     ? "; it waits as well: are collectives called in the same order on all ranks?"
-                     : "");
-    return ku_job_raise(job, w->awaited);
+                 "time-out: rank %d: stood still for %.1f s while rank %d waited in %s%s%s%s",
+                 culprit, (double)w->stood_ns * 1e-9, job->rank, mine,
+                 last[0] ? "; its last operation: " : "", last, hint);
+    return ku_job_raise(job, culprit);
 }
 
 /* `ns` more have passed. */
@@ -176,15 +204,17 @@ static int count_time(struct ku_job *job, struct ku_waiter *w, struct ku_work *w
         return 0;
     int awaited = awaited_by(work);
     atomic_store(&job->priv->line->awaits, (uint32_t)(awaited + 1));
+    atomic_fetch_add(&job->priv->line->looks, 1);
     if (awaited < 0)
         return 0;
     if (awaited != job->local_rank)
         awaited = end_of_chain(job, awaited);
-    uint64_t progress =
-        atomic_load_explicit(&ku_segment_line(job->seg, awaited)->progress, memory_order_relaxed);
+    struct ku_rank_line *line = ku_segment_line(job->seg, awaited);
+    uint64_t progress = atomic_load_explicit(&line->progress, memory_order_relaxed);
     if (awaited != w->awaited || progress != w->progress) {
         w->awaited = awaited;
         w->progress = progress;
+        w->looks = atomic_load(&line->looks);
         w->stood_ns = 0;
         return 0;
     }

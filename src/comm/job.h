@@ -65,8 +65,8 @@ static inline void ku_job_tick(struct ku_job *job)
 /* CPUs that the host's ranks have together, each of which may be bound to its own; quotas count. */
 int ku_job_n_cpus(const struct ku_job *job);
 
-/* From now on SIGINT and SIGTERM set the job's stop word. Call before the process starts further
- * threads. */
+/* From now on SIGINT, SIGTERM and SIGHUP set the job's stop word; so do those that were blocked and
+ * wait. Call before the process starts further threads. */
 int ku_job_heed_signals(struct ku_job *job);
 /* The signal that asked the job to stop, 0 if none. Cheap; reduce it with the loss so that all
  * ranks act at one step. */

@@ -3,7 +3,12 @@
  * The launcher's life: make the segment, start a guard and n ranks, then sleep in sigtimedwait
  * until all have ended. It moves no data and owns no thread. Ranks get SIGKILL from the kernel when
  * it dies (PDEATHSIG); the guard, which waits for the end of a pipe that only the launcher holds,
- * then kills the ranks' whole process group, so their children go too.
+ * then kills the ranks' whole process group, so their children go too. A guard that is killed
+ * itself is replaced.
+ *
+ * A rank that ends otherwise than with 0 is a failure, unless it ended by the signal that asked the
+ * job to stop. Ranks of kumi print the reason of an exit code of docs/exit-codes.md themselves; of
+ * any other program the launcher names the first rank that failed, and counts the rest.
  */
 #include "comm/launch.h"
 
@@ -14,6 +19,8 @@
 #include "base/os.h"
 #include "base/os_ipc.h"
 #include "base/os_proc.h"
+#include "base/log.h"
+#include "base/term.h"
 #include "comm/pin.h"
 #include "comm/private.h"
 
@@ -40,14 +47,17 @@ struct launch {
     int (*fn)(void *arg);
     void *arg;
     int n, n_alive, threads, port;
-    pid_t *pid; /* 0: ended */
-    pid_t group, launcher;
+    int is_kumi;                  /* argv is kumi itself */
+    pid_t *pid;                   /* 0: ended */
+    pid_t group, launcher, guard; /* guard 0: there is none */
     struct ku_segment *seg;
     int segment_fd, guard_fd, exec_fd[2];
     uint64_t job_id;
     sigset_t waited, old;
-    int code;         /* of the first failure that we saw */
-    int first_signal; /* that asked to stop */
+    int code;              /* of the first failure that we saw */
+    int n_failed, n_named; /* ranks that failed before the rest was killed; 1: one was printed */
+    int is_stopped;        /* a rank ended by first_signal: the others may take their time */
+    int first_signal;      /* that asked to stop */
     int64_t first_ns, kill_ns;
     struct ku_pin *pin;
 };
@@ -138,8 +148,7 @@ static void become_rank(const struct launch *l, int rank)
     _exit(127);
 }
 
-/* Reads process groups until the launcher is gone, then kills the last one named; 0 is "all is
- * well". */
+/* Reads process groups until the launcher is gone, then kills the last one named. */
 static void guard(int fd)
 {
     pid_t group = 0, next;
@@ -154,24 +163,60 @@ static void guard(int fd)
     _exit(0);
 }
 
-static int start_guard(struct launch *l, pid_t *pid)
+static int start_guard(struct launch *l)
 {
     int p[2];
     if (ku_os_pipe(p) < 0)
         return KU_ERR(KUMI_ENOMEM, "launch: pipe: %s", strerror(errno));
-    *pid = ku_os_fork();
-    if (*pid == 0) {
+    pid_t pid = ku_os_fork();
+    if (pid == 0) {
         ku_os_close(p[1]);
         guard(p[0]);
     }
     ku_os_close(p[0]);
+    if (pid < 0) {
+        ku_os_close(p[1]);
+        return KU_ERR(KUMI_ENOMEM, "launch: guard process: %s", strerror(errno));
+    }
+    l->guard = pid;
     l->guard_fd = p[1];
-    return *pid > 0 ? 0 : KU_ERR(KUMI_ENOMEM, "launch: guard process: %s", strerror(errno));
+    return 0;
 }
 
-static void tell_guard(const struct launch *l, pid_t group)
+/* A guard that has been killed makes this fail (SIGPIPE is blocked); it is replaced when it is
+ * reaped. */
+static void tell_guard(const struct launch *l)
 {
-    (void)ku_os_write_full(l->guard_fd, &group, sizeof group);
+    (void)ku_os_write_full(l->guard_fd, &l->group, sizeof l->group);
+}
+
+static void end_guard(struct launch *l)
+{
+    if (l->guard > 0) {
+        kill(l->guard, SIGKILL); /* at once, also if it is stopped */
+        waitpid(l->guard, NULL, 0);
+        ku_os_close(l->guard_fd);
+    }
+    l->guard = 0;
+    l->guard_fd = -1;
+}
+
+static void reap_guard(struct launch *l)
+{
+    if (l->guard <= 0 || waitpid(l->guard, NULL, WNOHANG) != l->guard)
+        return;
+    ku_os_close(l->guard_fd);
+    l->guard = 0;
+    l->guard_fd = -1;
+    if (start_guard(l) < 0) {
+        KU_LOG(LAUNCH, WARN,
+               "%s: it was killed and cannot be replaced; if the launcher is killed too, children "
+               "of the ranks are left behind",
+               ku_err_get()->text);
+        return;
+    }
+    KU_LOG(LAUNCH, WARN, "the guard process was killed; another has taken its place");
+    tell_guard(l);
 }
 
 static int start_ranks(struct launch *l)
@@ -189,7 +234,7 @@ static int start_ranks(struct launch *l)
                           strerror(errno));
         if (!l->group) {
             l->group = pid;
-            tell_guard(l, pid);
+            tell_guard(l);
         }
         setpgid(pid, l->group);
         l->pid[r] = pid;
@@ -203,27 +248,69 @@ static int start_ranks(struct launch *l)
     return 0;
 }
 
+/* The exit code of a rank as a shell shows it. */
+static int code_of(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* It ended because it was asked to: by the signal that was passed on to it, or as a training run
+ * that has saved its state. */
+static int is_stop(const struct launch *l, int rank, int status)
+{
+    uint32_t state = atomic_load(&ku_segment_line(l->seg, rank)->state);
+    if (!WIFSIGNALED(status) && WEXITSTATUS(status) == -KUMI_ESTOPPED)
+        return l->first_signal || state == KU_RANK_LEFT;
+    return l->first_signal && code_of(status) == 128 + l->first_signal;
+}
+
+/* Ranks that wait for one that ended by the signal learn why. */
+static void note_stop(struct launch *l, int status)
+{
+    l->is_stopped = 1;
+    l->code = l->code ? l->code : -KUMI_ESTOPPED;
+    if (code_of(status) == -KUMI_ESTOPPED) /* it said so */
+        return;
+    KU_ERR_SCOPE(KUMI_ESTOPPED, KUMI_SCOPE_JOB, "stopped: signal %d (%s)", l->first_signal,
+                 strsignal(l->first_signal));
+    if (ku_segment_abort(l->seg, ku_err_get(), -1)) {
+        atomic_store(&l->seg->root_said, 1);
+        ku_term_line("kumi: %s", ku_err_get()->text);
+    }
+}
+
+/* Prints the root cause, or this thread's record if it came second to one that was kept silent. */
+static void name_failure(struct launch *l)
+{
+    struct kumi_error root;
+    atomic_store(&l->seg->root_said, 1);
+    l->n_named = 1;
+    if (ku_segment_root(l->seg, &root) < 0)
+        ku_err_put(&root);
+    ku_err_print();
+    ku_flight_dump(l->seg);
+}
+
 /* The launcher saw a failure: root cause, unless a rank decided it. */
 static void blame(struct launch *l, int rank, int status)
 {
-    char last[160], how[64];
+    char how[64];
     int64_t now = ku_clock_ns();
     int code = WIFSIGNALED(status) ? 0 : WEXITSTATUS(status);
+    int is_own = ku_exit_is_ours(code);
+    l->n_failed += !l->kill_ns || now < l->kill_ns;
     l->kill_ns = l->kill_ns ? l->kill_ns : now + GRACE_NS;
     if (!l->code)
         l->code = WIFSIGNALED(status) ? -KUMI_EPEER : code;
-    ku_flight_last(l->seg, rank, last, sizeof last);
     if (code)
         snprintf(how, sizeof how, "ended with exit code %d", code);
     else
         snprintf(how, sizeof how, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    KU_ERR_SCOPE(ku_exit_is_ours(code) ? -code : KUMI_EPEER, KUMI_SCOPE_JOB,
-                 "rank died: rank %d: %s; its last operation: %s", rank, how, last);
-    if (ku_segment_abort(l->seg, ku_err_get(), rank) && !ku_exit_is_ours(code)) {
-        ku_err_print();
-        ku_flight_dump(l->seg);
-    }
+    ku_err_death(l->seg, rank, is_own ? -code : KUMI_EPEER, how);
+    ku_segment_abort(l->seg, ku_err_get(), rank);
+    if (!(is_own && l->is_kumi) && !atomic_load(&l->seg->root_said))
+        name_failure(l);
 }
 
 static void reap(struct launch *l)
@@ -234,9 +321,12 @@ static void reap(struct launch *l)
             continue;
         l->pid[r] = 0;
         l->n_alive--;
-        if (status)
+        if (status && is_stop(l, r, status))
+            note_stop(l, status);
+        else if (status)
             blame(l, r, status);
     }
+    reap_guard(l);
 }
 
 static void forward(struct launch *l, int sig)
@@ -257,8 +347,10 @@ static void take_signal(struct launch *l, int sig)
     } else if (now - l->first_ns >= 1000000000) {
         KU_ERR_SCOPE(KUMI_ESTOPPED, KUMI_SCOPE_JOB, "stopped: a second signal %d (%s)", sig,
                      strsignal(sig));
-        if (ku_segment_abort(l->seg, ku_err_get(), -1))
+        if (ku_segment_abort(l->seg, ku_err_get(), -1)) {
+            atomic_store(&l->seg->root_said, 1);
             ku_err_print();
+        }
         l->code = 128 + sig;
         l->kill_ns = now;
     }
@@ -273,11 +365,13 @@ static void watch(struct launch *l)
         if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP)
             take_signal(l, sig);
         reap(l);
-        if (atomic_load(&l->seg->abort_word) && !l->kill_ns)
+        if (atomic_load(&l->seg->abort_word) && !l->kill_ns && !l->is_stopped)
             l->kill_ns = ku_clock_ns() + GRACE_NS;
         if (l->kill_ns && ku_clock_ns() >= l->kill_ns)
             kill(-l->group, SIGKILL);
     }
+    if (l->n_named && l->n_failed > 1)
+        ku_term_line("kumi: %d more of the %d ranks failed", l->n_failed - 1, l->n);
 }
 
 static int exit_code(const struct launch *l)
@@ -317,21 +411,17 @@ static int prepare(struct launch *l, const struct ku_launch_opts *opts)
     return ku_segment_create(l->n, l->job_id, &l->segment_fd, &l->seg);
 }
 
-static void release(struct launch *l, pid_t guard_pid)
+static void release(struct launch *l)
 {
     int fds[] = {l->segment_fd, l->exec_fd[0], l->exec_fd[1]};
-    if (l->n_alive || l->kill_ns) {
+    if (l->n_alive || l->kill_ns || l->first_signal) { /* children of ranks as well */
         if (l->group > 0)
             kill(-l->group, SIGKILL);
         for (int r = 0; r < l->n; r++)
             if (l->pid && l->pid[r])
                 waitpid(l->pid[r], NULL, 0);
     }
-    if (guard_pid > 0) {
-        tell_guard(l, 0);
-        ku_os_close(l->guard_fd);
-        waitpid(guard_pid, NULL, 0);
-    }
+    end_guard(l);
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             ku_os_close(fds[i]);
@@ -342,30 +432,24 @@ static void release(struct launch *l, pid_t guard_pid)
 
 static int launch(struct launch *l, const struct ku_launch_opts *opts, int *code)
 {
-    pid_t guard_pid = 0;
     struct timespec now = {0};
-    int status = prepare(l, opts);
-    if (status < 0) {
-        release(l, 0);
-        return status;
-    }
-    sigemptyset(&l->waited);
-    sigaddset(&l->waited, SIGCHLD);
-    sigaddset(&l->waited, SIGINT);
-    sigaddset(&l->waited, SIGTERM);
-    sigaddset(&l->waited, SIGHUP);
+    sigset_t ours;
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGCHLD);
+    sigaddset(&ours, SIGPIPE); /* of a guard that was killed, or of a message */
+    sigaddset(&ours, SIGXFSZ);
+    ku_os_stop_signals(&l->waited);
+    sigorset(&l->waited, &l->waited, &ours);
     sigprocmask(SIG_BLOCK, &l->waited, &l->old);
-    KU_TRY_OUT(start_guard(l, &guard_pid));
+    int status = prepare(l, opts);
+    KU_TRY_OUT(status);
+    KU_TRY_OUT(start_guard(l));
     KU_TRY_OUT(start_ranks(l));
     watch(l);
     *code = exit_code(l);
 out:
-    release(l, guard_pid);
-    /* SIGCHLDs of the reaped ranks are not the caller's. */
-    sigset_t child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    while (sigtimedwait(&child, NULL, &now) > 0)
+    release(l);
+    while (sigtimedwait(&ours, NULL, &now) > 0) /* they are not the caller's */
         continue;
     sigprocmask(SIG_SETMASK, &l->old, NULL);
     return status;
@@ -373,7 +457,7 @@ out:
 
 int ku_launch(char *const *argv, int n, const struct ku_launch_opts *opts, int *code)
 {
-    struct launch l = {.argv = argv, .n = n};
+    struct launch l = {.argv = argv, .n = n, .is_kumi = strcmp(argv[0], KU_LAUNCH_SELF) == 0};
     return launch(&l, opts, code);
 }
 
@@ -390,7 +474,7 @@ static int n_threads(void)
 int kumi_launch(int (*fn)(void *arg), void *arg, int n)
 {
     KU_GIVEN(fn, "fn");
-    struct launch l = {.fn = fn, .arg = arg, .n = n};
+    struct launch l = {.fn = fn, .arg = arg, .n = n, .is_kumi = 1};
     struct kumi_error error;
     int code = 0;
     if (n_threads() > 1)

@@ -10,11 +10,15 @@
  * MASTER_PORT, KUMI_RANK KUMI_WORLD_SIZE KUMI_JOB KUMI_CONTROL_FD (the segment) and KUMI_THREADS (a
  * rank's share of the cores).
  *
- * SIGINT and SIGTERM set the segment's stop word, and are passed on to ranks that do not heed it; a
- * second one at least 1 s later ends the job. After a rank fails the others get 1 s. If the
- * launcher itself is killed, a guard process and the kernel kill the ranks. On a failure one line
- * with the root cause is printed, by whoever saw it first.
+ * SIGINT, SIGTERM and SIGHUP set the segment's stop word, and are passed on to ranks that do not
+ * heed it; a second one at least 1 s later ends the job. A rank that ends by such a signal was
+ * stopped, it did not fail. After a rank fails the others get 1 s. If the launcher itself is
+ * killed, a guard process and the kernel kill the ranks. On a failure one line with the root cause
+ * is printed, by the process that saw it first.
  */
+/* argv[0] of a launcher that starts its own executable: the ranks of such a job print the reason of
+ * an exit code of docs/exit-codes.md themselves. */
+#define KU_LAUNCH_SELF "/proc/self/exe"
 struct ku_launch_opts {
     int threads; /* per rank; 0: cores / n, at least 1 */
     int no_pin;  /* do not bind ranks to cores (they are bound where n * threads <= cores) */

@@ -80,7 +80,8 @@ void ku_job_free(struct ku_job *job);
 /* fault.c */
 struct ku_waiter {
     int n_yields, awaited;
-    uint32_t n_spins;
+    uint32_t n_spins,
+        looks; /* looks, progress: of the awaited rank, when it began to stand still */
     uint64_t progress;
     int64_t spin_ns, stood_ns; /* when spinning began; how long the awaited rank stood still */
     int64_t slept_ns;          /* since the last look around */
@@ -92,6 +93,9 @@ int ku_job_idle(struct ku_job *job, struct ku_waiter *waiter, struct ku_work *wo
 int ku_job_look(struct ku_job *job, struct ku_work *work);
 /* An exit code of docs/exit-codes.md: who ends with one has printed its line. */
 int ku_exit_is_ours(int code);
+/* Decides "rank died: rank <local>: <how>; its last operation: ..", with this status, which it
+ * returns. */
+int ku_err_death(struct ku_segment *seg, int local, int status, const char *how);
 /* This thread's record becomes the root cause, if none is there; prints it then. Returns the root
  * cause's status. */
 int ku_job_raise(struct ku_job *job, int culprit);

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/os_ipc.h"
+#include "base/os_proc.h"
 #include "comm/private.h"
 
 #include <errno.h>
@@ -65,8 +66,12 @@ static int check_uid(int fd)
 static int look(struct ku_segment *seg)
 {
     struct kumi_error root;
+    int signal = seg ? 0 : ku_os_stop_pending(); /* our own launcher's ranks join, then stop */
     if (seg && ku_segment_root(seg, &root) < 0)
         return ku_err_put(&root);
+    if (signal)
+        return KU_ERR(KUMI_ESTOPPED, "stopped: signal %d (%s): before all ranks had joined", signal,
+                      strsignal(signal));
     return 0;
 }
 

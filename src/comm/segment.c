@@ -100,13 +100,22 @@ static int init_segment(struct ku_segment *seg, int n_local, uint64_t job_id)
     return 0;
 }
 
+int ku_segment_refused(const char *what, size_t bytes)
+{
+    if (errno == EFBIG) /* a memory file is a file */
+        return KU_ERR(KUMI_ESTORAGE,
+                      "%s: %zu bytes of shared memory: %s; raise the limit of a file's size "
+                      "(ulimit -f), or train with one rank",
+                      what, bytes, strerror(errno));
+    return KU_ERR(KUMI_ENOMEM, "%s: %zu bytes of shared memory: %s", what, bytes, strerror(errno));
+}
+
 int ku_segment_create(int n_local, uint64_t job_id, int *fd, struct ku_segment **seg)
 {
     size_t bytes = ku_segment_bytes(n_local);
     int made = ku_os_memfd_sealed("kumi-control", bytes);
     if (made < 0)
-        return KU_ERR(KUMI_ENOMEM, "control segment: memfd of %zu bytes: %s", bytes,
-                      strerror(errno));
+        return ku_segment_refused("control segment", bytes);
     struct ku_segment *s =
         ku_os_mmap(bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, made, 0);
     int status =
@@ -240,28 +249,31 @@ static void event_text(const struct ku_flight_event *e, char *text, size_t cap)
 {
     uint64_t word = atomic_load_explicit(&e->what, memory_order_relaxed);
     uint64_t what = word >> 16;
-    if (what == KU_COLL_BARRIER || what == KU_COLL_ARENA || what == KU_COLL_LEAVE) {
-        snprintf(text, cap, "%s (work %llu of comm %u)", ku_coll_kind_name((enum ku_coll_kind)what),
-                 (unsigned long long)atomic_load_explicit(&e->seq, memory_order_relaxed),
-                 (unsigned)(word >> 8 & 0xff));
-        return;
-    }
-    snprintf(text, cap, "%s %s x %llu (work %llu of comm %u)",
-             ku_coll_kind_name((enum ku_coll_kind)(what & 0xff)),
-             kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)),
-             (unsigned long long)atomic_load_explicit(&e->count, memory_order_relaxed),
-             (unsigned long long)atomic_load_explicit(&e->seq, memory_order_relaxed),
-             (unsigned)(word >> 8 & 0xff));
+    unsigned slot = (unsigned)(word >> 8 & 0xff);
+    char comm[16] = "world", count[48] = "";
+    if (slot > 0) /* 0 is the world's */
+        snprintf(comm, sizeof comm, "%u", slot);
+    if (what != KU_COLL_BARRIER && what != KU_COLL_ARENA && what != KU_COLL_LEAVE)
+        snprintf(count, sizeof count, " %s x %llu",
+                 kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)),
+                 (unsigned long long)atomic_load_explicit(&e->count, memory_order_relaxed));
+    snprintf(text, cap, "%s%s (work %llu of comm %s)",
+             ku_coll_kind_name((enum ku_coll_kind)(what & 0xff)), count,
+             (unsigned long long)atomic_load_explicit(&e->seq, memory_order_relaxed), comm);
 }
 
 void ku_flight_last(struct ku_segment *seg, int local, char *text, size_t cap)
 {
     const struct ku_flight *f = ku_segment_flight(seg, local);
     uint64_t n = atomic_load_explicit(&f->n, memory_order_acquire);
-    if (n == 0)
-        snprintf(text, cap, "nothing yet");
-    else
-        event_text(&f->event[(n - 1) % KU_FLIGHT_EVENTS], text, cap);
+    text[0] = '\0';
+    for (uint64_t i = n; i > 0 && n - i < 2; i--) { /* a rank that fails notes that as its last */
+        const struct ku_flight_event *e = &f->event[(i - 1) % KU_FLIGHT_EVENTS];
+        if ((atomic_load_explicit(&e->what, memory_order_relaxed) & 0xff) == KU_FLIGHT_FAIL)
+            continue;
+        event_text(e, text, cap);
+        return;
+    }
 }
 
 void ku_flight_dump(struct ku_segment *seg)

@@ -41,7 +41,7 @@ enum {
         50 * 1000 * 1000 /* no sleep is longer: on waking one looks for aborts, deaths, deadlines */
 };
 #define KU_SEGMENT_MAGIC 0x6b756d69u
-#define KU_SEGMENT_ABI   3u
+#define KU_SEGMENT_ABI   4u
 
 enum ku_rank_state {
     KU_RANK_ABSENT,
@@ -81,6 +81,8 @@ struct ku_rank_line {
     ku_a32 pid;
     ku_a32 awaits; /* rank + 1 that it waits for at the moment, 0 none: deadlines follow the chain
                       to its end */
+    ku_a32 looks;  /* times that it looked around while it waited: a rank that is stopped in a wait
+                      does not */
     ku_a32 exit_status;           /* valid in EXITED */
     ku_a64 cpus[KU_OS_CPU_WORDS]; /* where it may run; set before it joins */
     pthread_mutex_t
@@ -145,6 +147,7 @@ struct ku_segment {
     _Alignas(128) ku_a64
         abort_word;         /* (any) 0, or set once: 1 << 63 | -status << 32 | culprit + 1 */
     ku_a32 root_ready;      /* `root` is written */
+    ku_a32 root_said;       /* (any) and printed */
     ku_a32 stop;            /* (any) signal number: finish the step, save, leave */
     ku_a32 n_asleep;        /* (any) ranks asleep: who stores a flag rings only if there are any */
     struct kumi_error root; /* by the winner of abort_word */
@@ -154,6 +157,9 @@ struct ku_segment {
 size_t ku_segment_bytes(int n_local);
 /* A new segment in a sealed memfd, mapped. Blocks: no. Errors: KUMI_ENOMEM. */
 int ku_segment_create(int n_local, uint64_t job_id, int *fd, struct ku_segment **seg);
+/* Decides what the system's refusal (errno) of a memory file of so many bytes means: KUMI_ESTORAGE
+ * for a limit of files, else ENOMEM. */
+int ku_segment_refused(const char *what, size_t bytes);
 /* A new segment in anonymous shared memory, for ranks as threads. */
 int ku_segment_create_private(int n_local, struct ku_segment **seg);
 /* Maps a segment received by descriptor; checks seals, size, magic and ABI. Errors: KUMI_EINVAL. */
@@ -181,7 +187,7 @@ void ku_segment_ring_all(struct ku_segment *seg);
 /* Adds an event to a rank's ring (10 ns). Only that rank calls it. */
 void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind kind, uint32_t slot, uint64_t what,
                    uint64_t seq, uint64_t count);
-/* "all_reduce f32 x 1000 (work 12 of comm 0)": the rank's last started operation; "nothing yet". */
+/* "all_reduce f32 x 1000 (work 12 of comm 3)": the rank's last operation; empty: it began none. */
 void ku_flight_last(struct ku_segment *seg, int local, char *text, size_t cap);
 /* Writes every rank's last events to the log (comm:debug). */
 void ku_flight_dump(struct ku_segment *seg);

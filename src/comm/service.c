@@ -39,6 +39,9 @@ static void take_signal(struct ku_service *s, int64_t *first_ns)
         *first_ns = now;
         atomic_store(&s->seg->stop, info.ssi_signo);
     } else if (now - *first_ns >= 1000000000) {
+        KU_ERR(KUMI_ESTOPPED, "stopped: a second signal %u (%s)", info.ssi_signo,
+               strsignal((int)info.ssi_signo));
+        ku_err_print();
         _exit(128 + (int)info.ssi_signo);
     }
 }
@@ -119,9 +122,7 @@ int ku_service_heed(struct ku_job *job)
     if (!job->priv->service)
         KU_TRY(ku_service_start(job));
     struct ku_service *s = job->priv->service;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
+    ku_os_stop_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     if (ku_os_signalfd(s->signal_fd, &set) < 0)
         return KU_ERR(KUMI_ENOMEM, "signals: descriptor: %s", strerror(errno));

@@ -114,16 +114,14 @@ void ku_work_describe(const struct ku_work *w, char *text, size_t cap)
     const struct ku_coll *c = &w->coll;
     int is_sum = c->kind == KU_COLL_ALL_REDUCE || c->kind == KU_COLL_REDUCE ||
                  c->kind == KU_COLL_REDUCE_SCATTER;
-    if (c->kind == KU_COLL_BARRIER || c->kind == KU_COLL_ARENA || c->kind == KU_COLL_LEAVE) {
-        snprintf(text, cap, "%s (work %llu of comm %s)",
-                 c->name ? c->name : ku_coll_kind_name(c->kind), (unsigned long long)w->seq,
-                 w->comm->name);
-        return;
-    }
-    snprintf(text, cap, "%s%s%s %s x %lld%s%s (work %llu of comm %s)", c->name ? c->name : "",
-             c->name ? ": " : "", ku_coll_kind_name(c->kind), kumi_dtype_name(c->dtype),
-             (long long)w->total, is_sum ? " " : "", is_sum ? reduce[c->reduce] : "",
-             (unsigned long long)w->seq, w->comm->name);
+    int has_name = c->name && c->name[0]; /* an instruction of the whole model has an empty path */
+    char count[64] = "";
+    if (c->kind != KU_COLL_BARRIER && c->kind != KU_COLL_ARENA && c->kind != KU_COLL_LEAVE)
+        snprintf(count, sizeof count, " %s x %lld%s%s", kumi_dtype_name(c->dtype),
+                 (long long)w->total, is_sum ? " " : "", is_sum ? reduce[c->reduce] : "");
+    snprintf(text, cap, "%s%s%s%s (work %llu of comm %s)", has_name ? c->name : "",
+             has_name ? ": " : "", ku_coll_kind_name(c->kind), count, (unsigned long long)w->seq,
+             w->comm->name);
 }
 
 /* One side of a mismatch: "all_reduce(f32 x 10, sum)". */

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/os_proc.h"
 #include "base/term.h"
 #include "ckpt/snapshot.h"
 #include "train/deepspeed.h"
@@ -539,8 +540,9 @@ static int stop_word(struct run *r, int64_t *word)
 
 static int loop(struct run *r)
 {
-    int64_t word = 0;
-    while (r->step < r->end) {
+    int64_t word;
+    KU_TRY(stop_word(r, &word)); /* while the run was prepared */
+    while (!word && r->step < r->end) {
         KU_TRY(one_step(r));
         int64_t step = r->step;
         KU_TRY(look_after(r, 0));
@@ -699,7 +701,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
         status = run_all(&r);
     struct kumi_error error = *ku_err_get();
     result->is_reported = status < 0;
-    if (status == KUMI_ESTOPPED && is_first(&r))
+    if (status == KUMI_ESTOPPED && is_first(&r) && !ku_job_has_failed(job))
         ku_term_line("kumi: %s", error.text);
     else if (status < 0 && status != KUMI_ESTOPPED)
         status = ku_job_fail(job);
@@ -744,9 +746,7 @@ static int train_threads(const struct kumi_train_options *options, const struct 
     t.result = ku_calloc((size_t)options->ranks, sizeof *t.result);
     if (t.result == NULL)
         return KUMI_ENOMEM;
-    sigemptyset(&stops);
-    sigaddset(&stops, SIGINT);
-    sigaddset(&stops, SIGTERM);
+    ku_os_stop_signals(&stops);
     pthread_sigmask(SIG_BLOCK, &stops, &old);
     int status = ku_job_threads(options->ranks, &opts, train_thread, &t);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -5,6 +5,7 @@
 #include "suite.h"
 
 #include "comm/launch.h"
+#include "comm/private.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -96,6 +97,7 @@ static void test_faults(void **state)
         {0, 4, 0, KUMI_EPEER, 100, "rank 0: killed"},
         {0, 8, 5, KUMI_EPEER, 100, "rank 5: killed"},
         {1, 3, 2, KUMI_ETIMEDOUT, 900, "time-out: rank 2"},
+        {1, 3, 0, KUMI_ETIMEDOUT, 900, "is stopped: kill -CONT"},
         {2, 3, 1, KUMI_EMISMATCH, 100, "rank 1 left the job"},
         {4, 2, 0, KUMI_EPEER, 100, "rank 0: killed"},
         {4, 4, 2, KUMI_EPEER, 100, "rank 2: killed"},
@@ -126,6 +128,33 @@ static void test_faults(void **state)
             munmap(s, sizeof *s);
         }
     }
+}
+
+static int describe(struct ku_job *job, void *arg)
+{
+    const struct {
+        struct ku_coll coll;
+        const char *is;
+    } rows[] = {{{.kind = KU_COLL_BARRIER, .name = ""}, "barrier (work 0 of comm world)"},
+                {{.kind = KU_COLL_BARRIER, .name = "h.3"}, "h.3: barrier (work 0 of comm world)"},
+                {{.kind = KU_COLL_ALL_REDUCE, .name = ""},
+                 "all_reduce f32 x 0 sum (work 0 of comm world)"}};
+    (void)arg;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ku_work work;
+        char text[160];
+        KU_TRY(ku_work_init(&work, job->world, &rows[i].coll));
+        ku_work_describe(&work, text, sizeof text);
+        assert_string_equal(text, rows[i].is);
+    }
+    return 0;
+}
+
+/* A message names the collective also where the program's instruction has no name. */
+static void test_names(void **state)
+{
+    (void)state;
+    assert_int_equal(ku_job_threads(1, NULL, describe, NULL), 0);
 }
 
 static int run_forever(void *arg)
@@ -216,12 +245,12 @@ static void test_signals(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), -KUMI_ESTOPPED);
-    s->form = 0; /* not heeded: passed on, and the ranks die of it */
+    s->form = 0; /* not heeded: passed on, and the ranks end by it; none of them failed */
     s->joined = 0;
     pid = start_launcher(s, 3);
     kill(pid, SIGTERM);
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(WEXITSTATUS(status), -KUMI_EPEER);
+    assert_int_equal(WEXITSTATUS(status), -KUMI_ESTOPPED);
     munmap(s, sizeof *s);
 }
 
@@ -274,9 +303,9 @@ static void test_exit_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),     cmocka_unit_test(test_launcher_killed),
-        cmocka_unit_test(test_signals),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_names),           cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_launcher_killed), cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_exit_codes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# kumi run: how the user's program ended, in one line that names the rank, whatever the code; a signal stops it, and nothing is left.
+set -u
+kumi=$1/kumi failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+say() { echo "$*"; failed=1; }
+ends() { # code lines.. -- options and program
+    local code=$1 wanted=
+    shift
+    while [ "$1" != -- ]; do wanted+="$1"$'\n' && shift; done
+    shift
+    got=$(timeout 60 "$kumi" run "$@" 2>&1 >/dev/null)$'\n'
+    local is=$?
+    [ "$got" = $'\n' ] && got=
+    [ "$is" = "$code" ] && [ "$got" = "$wanted" ] || say "kumi run $*: exit $is, wanted $code: $got"
+}
+one='[ $RANK = 1 ] || exit 0; '
+for code in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 57 70 77 143 255; do
+    ends $code "kumi: error: rank died: rank 1: ended with exit code $code" -- -n 2 -- sh -c "$one exit $code"
+done
+ends 6 'kumi: error: rank died: rank 1: killed by signal 11 (Segmentation fault)' -- -n 2 -- sh -c "$one kill -SEGV \$\$"
+got=$("$kumi" run -n 3 -- sh -c 'exit 3' 2>&1 >/dev/null | sed 's/rank [012]:/rank R:/')
+[ "$got" = "kumi: error: rank died: rank R: ended with exit code 3"$'\n'"kumi: 2 more of the 3 ranks failed" ] || say "three ranks end with 3: $got"
+ends 0 -- -n 3 -- true
+
+# the first signal stops the program, and the processes that it started
+"$kumi" run -n 2 -- sh -c 'sleep 4711 & wait' 2>"$dir/err" &
+pid=$!
+sleep 0.3
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 10 ] && [ "$(cat "$dir/err")" = 'kumi: stopped: signal 15 (Terminated)' ] || say "SIGTERM: exit $code: $(cat "$dir/err")"
+[ -z "$(pgrep -f '^sleep 4711$')" ] || say 'a process of a rank is left after SIGTERM'
+# a program that takes its time, and says how it ended
+"$kumi" run -n 2 -- bash -c 'trap "sleep 0.8; exit \$RANK" TERM; while :; do sleep 0.1; done' 2>"$dir/err" &
+pid=$!
+sleep 0.3
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 1 ] && [ "$(cat "$dir/err")" = 'kumi: error: rank died: rank 1: ended with exit code 1' ] || say "SIGTERM to a program that catches it: exit $code: $(cat "$dir/err")"
+exit $failed

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Signals at every moment of a start, the launcher's guard killed, limits of the process: one line, the right exit code, no process left.
+set -u
+kumi=$1/kumi source=$2 failed=0
+[ -x "$kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$source" || exit 1
+small=(configs/shakespeare-fast.json --set train.virtual_shards=4 --set train.global_batch=8 --set train.eval_tokens=2048 --set model.n_layer=1)
+say() { echo "$*"; failed=1; }
+ranks() { pgrep -f -- "^/proc/self/exe train .*--out $1( |\$)"; }
+started() { for _ in $(seq 100); do [ "$(ranks "$1" | wc -l)" -ge "$2" ] && [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; say "ranks of $1 did not start"; }
+
+# SIGKILL of the launcher's guard, then of the launcher: another guard takes its place, no process is left
+"$kumi" train "${small[@]}" -n 2 --out "$dir/guard" --set train.steps=1000000 2>"$dir/err" >/dev/null &
+pid=$!
+started "$dir/guard" 2
+guard=$(pgrep -P $pid -f -- "^$kumi train ")
+kill -KILL "$guard"
+for _ in $(seq 50); do grep -q 'the guard process was killed' "$dir/err" && break; sleep 0.1; done
+[ "$(pgrep -c -P $pid)" = 3 ] && [ "$(pgrep -P $pid -f -- "^$kumi train ")" != "$guard" ] || say "the guard killed: $(tail -1 "$dir/err")"
+kill -KILL $pid
+wait $pid 2>/dev/null
+sleep 1
+[ -z "$(pgrep -f -- "--out $dir/guard( |\$)")" ] || say "processes are left after the guard and the launcher were killed"
+
+# a signal that asks to stop, at any moment of the start: exit 10, the state saved, no process left
+python3 -B tests/fault/signals.py "$kumi" "$(mktemp -d -p "$dir")" 30 >"$dir/err" || say "signals at the start: $(cat "$dir/err")"
+
+# such a signal while the ranks join another launcher's job
+RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000)) MASTER_ADDR=127.0.0.1 "$kumi" train "${small[@]}" --out "$dir/join" 2>"$dir/err" >/dev/null &
+pid=$!
+sleep 0.5
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 10 ] && grep -q 'stopped: signal 15 (Terminated): before all ranks had joined' "$dir/err" || say "SIGTERM while ranks join: exit $code: $(cat "$dir/err")"
+
+# SIGHUP is ignored where nohup says so
+(trap '' HUP; exec "$kumi" train "${small[@]}" -n 2 --out "$dir/nohup" --set train.steps=1000000 2>"$dir/err" >/dev/null) &
+pid=$!
+started "$dir/nohup" 2
+kill -HUP $pid
+sleep 0.3
+[ "$(ranks "$dir/nohup" | wc -l)" = 2 ] || say "SIGHUP under nohup: $(tail -1 "$dir/err")"
+kill -TERM $pid
+wait $pid
+[ $? = 10 ] || say "SIGTERM after SIGHUP: $(tail -1 "$dir/err")"
+
+# a limit of files' size: a checkpoint that exceeds it is not written and training goes on; shared memory is told apart
+(ulimit -f 1500; "$kumi" train "${small[@]}" -n 1 --out "$dir/limit" --set train.steps=30 --set checkpoint.every=10 2>"$dir/err" >/dev/null)
+code=$?
+[ $code = 5 ] && grep -q 'File too large.*training goes on' "$dir/err" || say "file size limit: exit $code: $(tail -1 "$dir/err")"
+(ulimit -f 1500; "$kumi" train "${small[@]}" -n 2 --out "$dir/limit2" 2>"$dir/err" >/dev/null)
+code=$?
+[ $code = 5 ] && grep -q '^kumi: error: control segment: [0-9]* bytes of shared memory: File too large; raise the limit' "$dir/err" || say "file size limit, 2 ranks: exit $code: $(tail -1 "$dir/err")"
+exit $failed
