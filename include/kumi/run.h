@@ -76,18 +76,23 @@ KUMI_API int kumi_train_in_threads(const struct kumi_settings *settings);
  * in training. With data or a stride it is over all of a held-out stream.
  */
 struct kumi_eval_options {
-    const char *run;
+    const char
+        *run; /* run directory, checkpoint, or, with data, a directory that transformers loads
+               */
     const char *const
         *data; /* [n_data] files or globs in place of the run's data.val; none: its own
                 */
     int n_data;
+    /* Of a directory that transformers loads: */
+    const char *tokenizer; /* as data.tokenizer; NULL: its own, or bytes if vocab_size is 256 */
+    int64_t seq_len;       /* targets of a window; 0: as many as it has positions, at most 1024 */
     int64_t stride; /* text: windows of data.seq_len targets, so many tokens apart, of which the
                      * last `stride` count (all of the first): each token but the first counts once;
                      * 0: windows side by side, without the rest that fills none */
     int ema;        /* the averages of the weights in their place (train.ema) */
 };
 struct kumi_eval_result {
-    int64_t step, tokens; /* targets that count */
+    int64_t step, tokens; /* step -1: of a directory of weights; tokens: targets that count */
     double loss, perplexity;
     int64_t bytes;        /* of the text that the targets stand for; 0: not known */
     double bits_per_byte; /* with bytes: the loss of all targets in bits, over bytes */
@@ -118,6 +123,7 @@ struct kumi_sample_options {
     uint64_t seed;
     int ema;          /* of a run: the averages of the weights in their place (train.ema) */
     const char *stop; /* a text ends before the first of these among what was made; NULL: none */
+    const char *tokenizer; /* "byte", a directory, or a tokenizer.json; NULL: the model's own */
     /* Called with a text's prompt and with each piece of it, whole characters where the text has
      * them; by another thread, while the caller of kumi_sample waits. One text after the other:
      * the first as it is made. */
@@ -133,8 +139,10 @@ struct kumi_sample_speed {
 };
 /*
  * Continue a text, as one process, whatever job the environment describes. The same call gives the
- * same text. Of a directory that transformers loads, the tokenizer is its own, or bytes if
- * vocab_size is 256; of a run or checkpoint, that of its configuration.
+ * same text. A text ends at an end-of-sequence token: eos_token_id (one or several) of the model's
+ * generation_config.json, else of its config.json, else the tokenizer's. Of a directory that
+ * transformers loads, the tokenizer is its own, or bytes if vocab_size is 256; of a run or
+ * checkpoint, the one it was trained with, of which the checkpoint has a copy.
  *
  * Errors: KUMI_ENOCKPT, EINVAL (options; a prompt outside the vocabulary), EINPUT (model,
  * tokenizer), ENUMERIC (logits that are not finite), ENOMEM, EDEVICE.
@@ -152,6 +160,9 @@ KUMI_API int kumi_sample(const struct kumi_sample_options *options);
  */
 struct kumi_translate_options {
     const char *run; /* run directory or checkpoint */
+    /* "byte", a directory, a tokenizer.json or a NAME.vocab, of the source and of the target; NULL:
+     * the run's own. A run with one vocabulary for both takes the first for both. */
+    const char *tokenizer, *target_tokenizer;
     const char *const *source;
     int64_t n;      /* sentences; an empty one gives an empty one */
     int64_t beam;   /* 0 = 1: greedy */

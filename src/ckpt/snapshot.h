@@ -3,6 +3,7 @@
 #define KU_CKPT_SNAPSHOT_H
 
 #include "base/json.h"
+#include "ckpt/companions.h"
 #include "ckpt/tensor.h"
 
 /*
@@ -13,6 +14,7 @@
  *     model/model.safetensors
  *     optimizer/optimizer.safetensors
  *     <each of these>.xxh3                 checksums of its pieces (ckpt/pieces.h)
+ *     model/tokenizer.json, …              companions, with checksums in the manifest
  *
  * A snapshot is made in DIR/.tmp-step-00000500 and renamed when every byte is on the disk, so a
  * name without a dot is a whole snapshot, whenever the power fails. Files are the same bytes for
@@ -48,10 +50,11 @@ struct ku_ckpt_desc {
     json_t *libraries;        /* name: version */
     const char *isa;
     const char *data_fingerprint;
-    const char *digest;                /* "sha256:…", or NULL: not computed */
-    int keep;                          /* newest snapshots that verify and stay; 0: all */
-    struct ku_ckpt_verified *verified; /* for keep; NULL: every commit reads them all */
-    struct ku_ckpt_tick tick;          /* progress of a commit that reads */
+    const char *digest;                     /* "sha256:…", or NULL: not computed */
+    const struct ku_companions *companions; /* of the committing rank alone; NULL: none */
+    int keep;                               /* newest snapshots that verify and stay; 0: all */
+    struct ku_ckpt_verified *verified;      /* for keep; NULL: every commit reads them all */
+    struct ku_ckpt_tick tick;               /* progress of a commit that reads */
 };
 
 /*
@@ -99,7 +102,7 @@ struct ku_ckpt {
     char *path;
     int64_t step, update;
     /* root: format version step update digest numerics_hash numerics data_fingerprint isa libraries
-     * state config chunk_bytes files */
+     * state config chunk_bytes files companions */
     struct ku_json manifest;
     uint64_t manifest_sum; /* checksum of its text: equal sums, equal snapshots */
     struct {
@@ -143,6 +146,9 @@ int ku_ckpt_read_only(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tens
                       int n_ranks);
 /* find and read until one is whole: for one rank. */
 int ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n, struct ku_ckpt *c);
+
+/* Hold the companions against their checksums. Errors: KUMI_ENOCKPT with the first that differs. */
+int ku_ckpt_check_companions(const struct ku_ckpt *c);
 
 /* What `kumi ckpt list` prints, newest first. */
 struct ku_ckpt_entry {

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/str.h"
 #include "ckpt/scan.h"
 #include "ckpt/snapshot.h"
 
@@ -56,11 +61,63 @@ static int verify_file(const struct ku_ckpt *c, int file, struct verifier *v)
     return status;
 }
 
+/* A companion against what the manifest says of it. */
+static int check_companion(const struct ku_ckpt *c, const json_t *entry)
+{
+    const char *name = json_string_value(json_object_get(entry, "path"));
+    const char *sum = json_string_value(json_object_get(entry, "xxh3"));
+    char *path = name ? ku_asprintf("%s/%s", c->path, name) : NULL, *data = NULL, hex[17];
+    size_t bytes;
+    int status = KUMI_OK;
+    if (name == NULL || sum == NULL || strstr(name, ".."))
+        status = KU_ERR(KUMI_ENOCKPT,
+                        "checkpoint: %s/manifest.json: companions without path or "
+                        "xxh3",
+                        c->path);
+    else if (path == NULL)
+        status = KUMI_ENOMEM;
+    else if (ku_os_slurp(path, KU_COMPANION_BYTES_MAX, &data, &bytes) < 0)
+        status =
+            KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: damaged: %s: %s", path, ku_os_why());
+    if (status == KUMI_OK) {
+        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)ku_hash64(data, bytes));
+        if (strcmp(hex, sum) != 0)
+            status = KU_ERR(KUMI_ENOCKPT, "checkpoint: damaged: %s: its checksum is another", path);
+    }
+    ku_free(data);
+    ku_free(path);
+    return status;
+}
+
+/* tell: of each that is damaged; NULL: the first ends it. */
+static int check_companions(const struct ku_ckpt *c, struct verifier *v)
+{
+    const json_t *list = json_object_get(c->manifest.root, "companions");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i);
+        const char *name = json_string_value(json_object_get(entry, "path"));
+        int status = check_companion(c, entry);
+        if (status == KUMI_ENOCKPT && v)
+            tell(v, &(struct ku_ckpt_damage){.file = name ? name : "companions",
+                                             .what = ku_err_get()->text});
+        else
+            KU_TRY(status);
+    }
+    return KUMI_OK;
+}
+
+int ku_ckpt_check_companions(const struct ku_ckpt *c)
+{
+    return check_companions(c, NULL);
+}
+
 static int verify_files(const struct ku_ckpt *c, struct verifier *v)
 {
     int status = KUMI_OK;
     for (int i = 0; i < KU_CKPT_N_FILES && status == KUMI_OK; i++)
         status = verify_file(c, i, v);
+    if (status == KUMI_OK)
+        status = check_companions(c, v);
     return v->first.status < 0 && (status == KUMI_OK || status == KUMI_ENOCKPT)
                ? ku_err_put(&v->first)
                : status;

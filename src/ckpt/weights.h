@@ -3,6 +3,7 @@
 #define KU_CKPT_WEIGHTS_H
 
 #include "base/json.h"
+#include "ckpt/companions.h"
 #include "ckpt/safetensors.h"
 
 /* How a Hugging Face model's names relate to ours. All-zero: names are equal and every tensor is
@@ -75,10 +76,12 @@ int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
  *   dtype         of floating tensors; KUMI_N_DTYPES: as they are
  *   shard_bytes   most bytes of tensors in a file, where more than one fits; 0: one file
  *   config        text of config.json
+ *   companions    files that go with it; NULL: none
  *
  * Errors: KUMI_ESTORAGE, EBUSY, EINPUT (a value is beyond dtype's range), ENOMEM.
  */
 int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtype,
-                     uint64_t shard_bytes, const char *config);
+                     uint64_t shard_bytes, const char *config,
+                     const struct ku_companions *companions);
 
 #endif

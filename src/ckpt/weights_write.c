@@ -141,7 +141,8 @@ static int write_index(const struct writer *x)
     return status;
 }
 
-static int write_all(struct writer *x, uint64_t shard_bytes, const char *config)
+static int write_all(struct writer *x, uint64_t shard_bytes, const char *config,
+                     const struct ku_companions *companions)
 {
     for (int i = 0; i < x->w->n; i++)
         if (x->w->from[i].tensor)
@@ -156,11 +157,14 @@ static int write_all(struct writer *x, uint64_t shard_bytes, const char *config)
     if (x->n_shards > 1)
         KU_TRY(write_index(x));
     KU_TRY(write_text(x, "config.json", config));
+    if (companions && ku_companions_write(companions, x->dir) < 0)
+        return failed(x->dir);
     return ku_os_fsync_dir(x->dir) < 0 ? failed(x->dir) : KUMI_OK;
 }
 
 /* Into a folder beside it, which gets the name when it is whole. */
-static int write_beside(struct writer *x, const char *dir, uint64_t shard_bytes, const char *config)
+static int write_beside(struct writer *x, const char *dir, uint64_t shard_bytes, const char *config,
+                        const struct ku_companions *companions)
 {
     struct stat info;
     char *temporary;
@@ -171,7 +175,7 @@ static int write_beside(struct writer *x, const char *dir, uint64_t shard_bytes,
     if (lock_fd < 0)
         return failed(dir);
     x->dir = temporary;
-    int status = write_all(x, shard_bytes, config);
+    int status = write_all(x, shard_bytes, config, companions);
     if (status == KUMI_OK && ku_os_rename(temporary, dir) < 0)
         status = failed(dir);
     if (status < 0) {
@@ -185,7 +189,8 @@ static int write_beside(struct writer *x, const char *dir, uint64_t shard_bytes,
 }
 
 int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtype,
-                     uint64_t shard_bytes, const char *config)
+                     uint64_t shard_bytes, const char *config,
+                     const struct ku_companions *companions)
 {
     struct writer x = {.w = w};
     size_t bytes = strlen(dir);
@@ -201,7 +206,7 @@ int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtyp
             w->tensor[i].dtype = dtype;
     int status = final && x.order && x.shard && x.in && x.out ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK)
-        status = write_beside(&x, final, shard_bytes, config);
+        status = write_beside(&x, final, shard_bytes, config, companions);
     if (status == KUMI_OK)
         ku_weights_say(w);
     ku_free(x.in);

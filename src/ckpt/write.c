@@ -219,6 +219,32 @@ static int describe_files(const struct ku_ckpt_writer *w, json_t *files)
     return KUMI_OK;
 }
 
+/* [{"path": "model/tokenizer.json", "bytes": .., "xxh3": ".."}, ..] */
+static json_t *describe_companions(const struct ku_companions *c)
+{
+    json_t *list = json_array();
+    for (int i = 0; c && i < c->n; i++) {
+        char hex[17];
+        snprintf(hex, sizeof hex, "%016llx",
+                 (unsigned long long)ku_hash64(c->file[i].data, c->file[i].bytes));
+        json_array_append_new(list, json_pack("{s:o, s:I, s:s}", "path",
+                                              json_sprintf("model/%s", c->file[i].name), "bytes",
+                                              (json_int_t)c->file[i].bytes, "xxh3", hex));
+    }
+    return list;
+}
+
+static int write_companions(const struct ku_ckpt_writer *w)
+{
+    char *folder = ku_asprintf("%s/model", w->temporary);
+    int status = folder ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK && w->desc.companions &&
+        ku_companions_write(w->desc.companions, folder) < 0)
+        status = ku_ckpt_storage_error(folder);
+    ku_free(folder);
+    return status;
+}
+
 static int print_manifest(const struct ku_ckpt_writer *w, char **text)
 {
     const struct ku_ckpt_desc *d = &w->desc;
@@ -227,13 +253,14 @@ static int print_manifest(const struct ku_ckpt_writer *w, char **text)
     int status;
     KU_TRY_OUT(describe_files(w, files));
     KU_TRY_OUT(hash_json(numerics, hash));
-    root = json_pack("{s:s, s:i, s:I, s:I, s:s?, s:s, s:O, s:s?, s:s, s:o, s:o, s:o, s:i, s:O}",
-                     "format", "kumi-checkpoint", "version", KU_CKPT_VERSION, "step",
-                     (json_int_t)d->step, "update", (json_int_t)d->update, "digest", d->digest,
-                     "numerics_hash", hash, "numerics", numerics, "data_fingerprint",
-                     d->data_fingerprint, "isa", d->isa != NULL ? d->isa : "", "libraries",
-                     or_empty(d->libraries), "state", or_empty(d->state), "config",
-                     or_empty(d->config), "chunk_bytes", KU_CHUNK_BYTES, "files", files);
+    root = json_pack(
+        "{s:s, s:i, s:I, s:I, s:s?, s:s, s:O, s:s?, s:s, s:o, s:o, s:o, s:i, s:O, s:o}", "format",
+        "kumi-checkpoint", "version", KU_CKPT_VERSION, "step", (json_int_t)d->step, "update",
+        (json_int_t)d->update, "digest", d->digest, "numerics_hash", hash, "numerics", numerics,
+        "data_fingerprint", d->data_fingerprint, "isa", d->isa != NULL ? d->isa : "", "libraries",
+        or_empty(d->libraries), "state", or_empty(d->state), "config", or_empty(d->config),
+        "chunk_bytes", KU_CHUNK_BYTES, "files", files, "companions",
+        describe_companions(d->companions));
     *text = root != NULL ? ku_json_print(root, JSON_INDENT(2)) : NULL;
     if (*text == NULL)
         status = KU_ERR(KUMI_ENOMEM, "checkpoint: %s: the manifest could not be printed", w->final);
@@ -300,6 +327,7 @@ static int sync_folders(const struct ku_ckpt_writer *w)
 int ku_ckpt_writer_commit(struct ku_ckpt_writer *w)
 {
     int status;
+    KU_TRY_OUT(write_companions(w));
     KU_TRY_OUT(write_manifest(w));
     KU_TRY_OUT(sync_folders(w));
     KU_TRY_OUT(ku_ckpt_place_put(w->temporary, w->final));

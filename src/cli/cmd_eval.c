@@ -15,9 +15,9 @@ static json_t *real(double x)
 
 static void print_json(const struct kumi_eval_result *r)
 {
-    json_t *o = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)r->step,
-                          r->is_by_samples ? "samples" : "tokens", (json_int_t)r->tokens,
-                          "val_loss", real(r->loss));
+    json_t *o = json_pack(
+        "{s:o, s:I, s:o}", "step", r->step < 0 ? json_null() : json_integer(r->step),
+        r->is_by_samples ? "samples" : "tokens", (json_int_t)r->tokens, "val_loss", real(r->loss));
     for (int i = 0; i < r->metrics.n && o; i++) {
         char name[40];
         snprintf(name, sizeof name, "val_%s", r->metrics.item[i].name);
@@ -39,8 +39,9 @@ static void print_json(const struct kumi_eval_result *r)
 
 static void print_result(const struct kumi_eval_result *r)
 {
-    printf("step %lld, %lld %s\n", (long long)r->step, (long long)r->tokens,
-           r->is_by_samples ? "samples" : "tokens");
+    if (r->step >= 0)
+        printf("step %lld, ", (long long)r->step);
+    printf("%lld %s\n", (long long)r->tokens, r->is_by_samples ? "samples" : "tokens");
     for (int i = 0; i < r->metrics.n; i++)
         printf("%s: %.4f\n", r->metrics.item[i].name, r->metrics.item[i].value);
     if (!r->is_by_samples)
@@ -81,6 +82,8 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
         {"n", CLI_TEXT, "ranks on this host, or auto", &n},
         {"data", CLI_LIST, "a file or glob in place of the run's validation split", &data},
         {"stride", CLI_INT, "tokens between windows, of which as many count", &o.stride},
+        {"tokenizer", CLI_TEXT, "of a directory of weights (default: its own)", &o.tokenizer},
+        {"seq-len", CLI_INT, "of a directory: targets of a window (default 1024)", &o.seq_len},
         {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
         {"json", CLI_FLAG, "one JSON object", &as_json},
         {"bleu", CLI_FLAG, "translate, and score that", &is_bleu},

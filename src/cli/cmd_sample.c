@@ -114,6 +114,8 @@ int cmd_sample(const struct cli_command *self, int argc, char **argv)
         {"top-k", CLI_INT, "among the k likeliest; 0: all", &top_k},
         {"top-p", CLI_NUM, "among the fewest whose probabilities add up to p; 0: all", &o.top_p},
         {"stop", CLI_TEXT, "a text ends before the first of these", &o.stop},
+        {"tokenizer", CLI_TEXT, "byte, a directory, or a tokenizer.json (default: the model's)",
+         &o.tokenizer},
         {"dtype", CLI_TEXT, "f32, bf16 or f16 to compute in (default: as trained)", &o.dtype},
         {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
         {"seed", CLI_INT, "same seed, same text (default 1337)", &seed}};

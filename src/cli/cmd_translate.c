@@ -94,6 +94,9 @@ int cmd_translate(const struct cli_command *self, int argc, char **argv)
         {"alpha", CLI_NUM, "length penalty (default 0.6)", &o.alpha},
         {"n-best", CLI_INT, "texts of each sentence, best first (default 1)", &n_best},
         {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
+        {"tokenizer", CLI_TEXT, "of sources, or of both sides, in place of the run's",
+         &o.tokenizer},
+        {"target-tokenizer", CLI_TEXT, "of targets, in place of the run's", &o.target_tokenizer},
         {"batch", CLI_INT, "sentences side by side (default 16)", &batch}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);

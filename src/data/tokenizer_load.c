@@ -8,6 +8,7 @@
 #include "base/os.h"
 #include "data/bpe_train.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,31 @@ static int as_input(int status)
     return KU_ERR(KUMI_EINPUT, "%s", e.text);
 }
 
+/*
+ * Whole numbers beyond 64 bits, such as the model_max_length of 10^30 that transformers writes
+ * for "none", become the real numbers of as many characters: 1000000000000000019 -> "1e18" and
+ * blanks.
+ */
+static void shorten_integers(char *text)
+{
+    enum { DIGITS_MAX = 18 };
+    int in_string = 0;
+    for (char *p = text; *p; p++) {
+        if (*p == '\\' && in_string && p[1])
+            p++;
+        else if (*p == '"')
+            in_string = !in_string;
+        size_t n = in_string ? 0 : strspn(p, "0123456789");
+        if (n == 0)
+            continue;
+        if (n > DIGITS_MAX && (p == text || !strchr(".eE+", p[-1])) && !strchr(".eE", p[n])) {
+            int used = snprintf(p + 1, n, "e%zu", n - 1);
+            memset(p + 1 + used, ' ', n - 1 - (size_t)used);
+        }
+        p += n - 1;
+    }
+}
+
 int ku_tokenizer_read_json(const char *path, struct ku_json *doc)
 {
     char *text;
@@ -36,6 +62,7 @@ int ku_tokenizer_read_json(const char *path, struct ku_json *doc)
     if (ku_os_slurp(path, FILE_BYTES_MAX, &text, &bytes) < 0)
         return KU_ERR(ku_os_status(KUMI_EINPUT), "tokenizer: %s: %s; make it readable", path,
                       ku_os_why());
+    shorten_integers(text);
     int status = as_input(ku_json_parse(path, text, bytes, doc));
     ku_free(text);
     return status;

@@ -33,7 +33,7 @@ struct place {
 
 static void place_fini(struct place *p)
 {
-    for (int i = 0; i < p->n; i++)
+    for (int i = 0; p->path && i < p->n; i++)
         ku_free(p->path[i]);
     ku_free(p->path);
     ku_free(p->entry);
@@ -70,12 +70,9 @@ static int describe_one(const char *path, struct place *p)
 
 static int find_all(const char *path, struct place *p)
 {
-    struct stat info;
     int is_one = holds(path, "manifest.json"), is_run = holds(path, "checkpoints");
     if (is_one < 0 || is_run < 0)
         return KUMI_ENOMEM;
-    if (ku_os_stat(path, &info) < 0)
-        return KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: %s: %s", path, ku_os_why());
     if (is_one)
         KU_TRY(describe_one(path, p));
     else

@@ -4,6 +4,7 @@
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "ckpt/weights.h"
@@ -41,18 +42,22 @@ static int read_text(const char *file, char **out, size_t *bytes)
                : KUMI_OK;
 }
 
+static int parse_config(const char *file, const char *text, struct ku_json *doc)
+{
+    int status = ku_json_parse(file, text, strlen(text), doc);
+    if (status == KUMI_OK || status == KUMI_ENOMEM)
+        return status;
+    const struct kumi_error e = *ku_err_get();
+    return KU_ERR(KUMI_EINPUT, "weights: %.400s", e.text);
+}
+
 /* config.json again, saying which dtype the weights beside it have; replaces *text. */
 static int say_dtype(const char *file, enum kumi_dtype dtype, char **text)
 {
     struct ku_json doc;
     if (dtype == KUMI_N_DTYPES)
         return KUMI_OK;
-    int status = ku_json_parse(file, *text, strlen(*text), &doc);
-    if (status < 0) {
-        const struct kumi_error e = *ku_err_get();
-        return KU_ERR(e.status == KUMI_ENOMEM ? KUMI_ENOMEM : KUMI_EINPUT, "weights: %.400s",
-                      e.text);
-    }
+    KU_TRY(parse_config(file, *text, &doc));
     /* transformers calls it dtype from version 5 on, torch_dtype before */
     const char *key = json_object_get(doc.root, "dtype") ? "dtype" : "torch_dtype";
     json_object_set_new(doc.root, key, json_string(torch_dtype(dtype)));
@@ -93,6 +98,7 @@ static int take_averages(struct ku_weights *w, const struct ku_st *averages)
 int ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
                         const struct ku_st *averages, void (*tick)(void *), void *ctx)
 {
+    struct ku_companions companions = {0};
     struct ku_weights w;
     enum kumi_dtype dtype;
     size_t bytes;
@@ -102,6 +108,8 @@ int ku_export_directory(const char *dir, const char *to, const struct kumi_weigh
     if (status == KUMI_OK)
         status = say_dtype(file, dtype, &config);
     if (status == KUMI_OK)
+        status = ku_companions_read(&companions, dir, KU_COMPANION_ALL);
+    if (status == KUMI_OK)
         status = ku_weights_open(dir, NULL, 0, NULL, &w);
     if (status == KUMI_OK) {
         w.tick = tick;
@@ -109,9 +117,10 @@ int ku_export_directory(const char *dir, const char *to, const struct kumi_weigh
         if (averages)
             status = take_averages(&w, averages);
         if (status == KUMI_OK)
-            status = ku_weights_write(&w, to, dtype, o->shard_bytes, config);
+            status = ku_weights_write(&w, to, dtype, o->shard_bytes, config, &companions);
         ku_weights_close(&w);
     }
+    ku_companions_fini(&companions);
     ku_free(config);
     ku_free(file);
     return status;
@@ -137,6 +146,78 @@ static int export_averages(const struct ku_ckpt *c, const char *dir, const char 
     return status;
 }
 
+/* The model's tensors as files have them. */
+static int describe(const struct ku_graph *g, struct ku_ckpt_tensor **out, int *n)
+{
+    struct ku_ckpt_tensor *list = ku_calloc(g->n_tensors, sizeof *list);
+    *n = 0;
+    for (ku_id t = 1; t < g->n_tensors && list; t++) {
+        if (!ku_tensor_is_model(&g->tensor[t]))
+            continue;
+        struct ku_ckpt_tensor *x = &list[(*n)++];
+        *x = (struct ku_ckpt_tensor){.name = g->tensor[t].name,
+                                     .dtype = (enum kumi_dtype)g->tensor[t].dtype};
+        x->ndim = ku_tensor_file_shape(g, t, x->dim);
+        memcpy(x->padded, x->dim, sizeof x->padded);
+    }
+    *out = list;
+    return list ? KUMI_OK : KUMI_ENOMEM;
+}
+
+/* Holds the weights of a directory against a model: all differences in one list. *g has the names
+ * that w borrows: it goes after w, also on failure. */
+static int open_model(const struct ku_model *m, const char *dir, const struct ku_weights_opts *how,
+                      struct ku_graph **g, struct ku_weights *w)
+{
+    struct kumi_shape_of_batch one = {.n = 1, .t = 1};
+    struct ku_ckpt_tensor *tensor = NULL;
+    int n;
+    *g = NULL;
+    KU_TRY(ku_model_graph(m, &one, g));
+    int status = describe(*g, &tensor, &n);
+    if (status == KUMI_OK)
+        status = ku_weights_open(dir, tensor, n, how, w);
+    ku_free(tensor);
+    return status;
+}
+
+/* A directory's weights against its own config.json, where that is of a model that kumi has. */
+static int check_directory(const char *dir, const struct kumi_weights_options *o)
+{
+    struct ku_model m = {0};
+    struct ku_graph *g;
+    struct ku_json doc;
+    struct ku_weights w;
+    size_t bytes;
+    char *text = NULL, *file = ku_asprintf("%s/config.json", dir);
+    int status = file ? read_text(file, &text, &bytes) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = parse_config(file, text, &doc);
+    if (status == KUMI_OK) {
+        const char *type = json_string_value(json_object_get(doc.root, "model_type"));
+        int is_known = ku_model_is_known(type);
+        if (!is_known)
+            KU_LOG(CKPT, WARN,
+                   "%s: model_type %s: not one of kumi's; names and shapes of its "
+                   "weights are not checked",
+                   file, type ? type : "missing");
+        status = is_known ? ku_model_parse(file, text, bytes, &m) : KUMI_OK;
+        ku_json_fini(&doc);
+    }
+    if (status == KUMI_OK && m.family) {
+        struct ku_weights_opts how = ku_model_names(&m);
+        how.allow_missing |= o->allow_missing;
+        status = open_model(&m, dir, &how, &g, &w);
+        if (status == KUMI_OK)
+            ku_weights_close(&w);
+        ku_graph_destroy(g);
+    }
+    ku_model_fini(&m);
+    ku_free(text);
+    ku_free(file);
+    return status;
+}
+
 int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weights_options *options)
 {
     KU_GIVEN(source, "source");
@@ -144,14 +225,18 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
     static const struct kumi_weights_options none;
     const struct kumi_weights_options *o = options ? options : &none;
     struct ku_ckpt c;
-    if (ku_stored_is_weights(source))
-        return o->ema ? KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", source)
-                      : ku_export_directory(source, to, o, NULL, NULL, NULL);
+    if (ku_stored_is_weights(source)) {
+        if (o->ema)
+            return KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", source);
+        KU_TRY(check_directory(source, o));
+        return ku_export_directory(source, to, o, NULL, NULL, NULL);
+    }
     KU_TRY(ku_stored_find(source, &c)); /* every byte of the model was checked */
     char *dir = ku_asprintf("%s/model", c.path);
-    int status = dir == NULL ? KUMI_ENOMEM
-                 : o->ema    ? export_averages(&c, dir, to, o)
-                             : ku_export_directory(dir, to, o, NULL, NULL, NULL);
+    int status = dir ? ku_ckpt_check_companions(&c) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = o->ema ? export_averages(&c, dir, to, o)
+                        : ku_export_directory(dir, to, o, NULL, NULL, NULL);
     ku_free(dir);
     ku_ckpt_close(&c);
     return status;
@@ -179,52 +264,31 @@ static int parse_map(const struct kumi_weights_options *o, json_t **out)
     return status;
 }
 
-/* The model's tensors as files have them. */
-static int describe(const struct ku_graph *g, struct ku_ckpt_tensor **out, int *n)
-{
-    struct ku_ckpt_tensor *list = ku_calloc(g->n_tensors, sizeof *list);
-    *n = 0;
-    for (ku_id t = 1; t < g->n_tensors && list; t++) {
-        if (!ku_tensor_is_model(&g->tensor[t]))
-            continue;
-        struct ku_ckpt_tensor *x = &list[(*n)++];
-        *x = (struct ku_ckpt_tensor){.name = g->tensor[t].name,
-                                     .dtype = (enum kumi_dtype)g->tensor[t].dtype};
-        x->ndim = ku_tensor_file_shape(g, t, x->dim);
-        memcpy(x->padded, x->dim, sizeof x->padded);
-    }
-    *out = list;
-    return list ? KUMI_OK : KUMI_ENOMEM;
-}
-
 static int import_model(const struct ku_model *m, const char *source, const char *to,
                         const struct kumi_weights_options *o, const char *config)
 {
     struct ku_weights_opts how = ku_model_names(m);
-    struct kumi_shape_of_batch one = {.n = 1, .t = 1};
-    struct ku_ckpt_tensor *tensor = NULL;
+    struct ku_companions companions = {0};
     struct ku_graph *g = NULL;
     struct ku_weights w;
     enum kumi_dtype dtype;
-    int n;
     json_t *map = NULL;
-    int status = KUMI_OK;
+    int status;
     KU_TRY_OUT(parse_dtype(o, &dtype));
     KU_TRY_OUT(parse_map(o, &map));
     if (o->n_map > 0)
         how.map = map;
     how.allow_missing |= o->allow_missing;
-    KU_TRY_OUT(ku_model_graph(m, &one, &g));
-    KU_TRY_OUT(describe(g, &tensor, &n));
-    KU_TRY_OUT(ku_weights_open(source, tensor, n, &how, &w));
+    KU_TRY_OUT(ku_companions_read(&companions, source, KU_COMPANION_ALL));
+    KU_TRY_OUT(open_model(m, source, &how, &g, &w));
     for (int i = 0; i < w.n; i++)
         if (w.from[i].tensor)
             w.tensor[i].dtype = w.from[i].tensor->dtype;
-    status = ku_weights_write(&w, to, dtype, o->shard_bytes, config);
+    status = ku_weights_write(&w, to, dtype, o->shard_bytes, config, &companions);
     ku_weights_close(&w);
 out:
-    ku_free(tensor);
     ku_graph_destroy(g);
+    ku_companions_fini(&companions);
     json_decref(map);
     return status;
 }

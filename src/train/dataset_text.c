@@ -177,8 +177,7 @@ int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, in
     return KUMI_OK;
 }
 
-/* Whether a file's tokens are those of data.tokenizer: "byte" is only what texts are read with. */
-static int is_tokenized(const struct ku_config *c)
+int ku_dataset_is_tokenized(const struct ku_config *c)
 {
     const struct ku_list *list[] = {&c->data_train, &c->data_val};
     if (strcmp(c->data_tokenizer, "byte") != 0)
@@ -195,7 +194,7 @@ int ku_dataset_token_bytes(const struct ku_config *c, int64_t vocab_count, int32
     struct ku_tokenizer *t;
     int status = KUMI_OK;
     *bytes = NULL;
-    if (!is_tokenized(c))
+    if (!ku_dataset_is_tokenized(c))
         return KUMI_OK;
     KU_TRY(ku_tokenizer_open(c->data_tokenizer, &t));
     int32_t *table = ku_calloc((size_t)vocab_count, sizeof *table);

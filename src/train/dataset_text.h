@@ -28,6 +28,9 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m);
 const char *ku_dataset_kind(const struct ku_config *c, const struct ku_model *m);
 /* Whether the kind is text or jsonl. */
 int ku_dataset_is_text(const struct ku_config *c);
+/* Whether the tokens are those of data.tokenizer. Token files and documents under "byte", which is
+ * only what texts are read with, have tokens of their own. */
+int ku_dataset_is_tokenized(const struct ku_config *c);
 
 /*
  * Bytes of the text that each token below vocab_count stands for, -1 where the tokenizer knows

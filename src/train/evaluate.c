@@ -16,7 +16,7 @@
 #include "train/session.h"
 #include "train/stored.h"
 
-enum { N_SETS = 6 };
+enum { N_SETS = 6, DIRECTORY_SEQ_LEN = 1024 };
 struct evaluation {
     const struct kumi_eval_options *o;
     struct kumi_eval_result *result;
@@ -24,6 +24,7 @@ struct evaluation {
     struct ku_session s;
     char *set[N_SETS]; /* over the run's configuration */
     int n_sets;
+    int is_directory;     /* of weights, not of a run */
     int32_t *token_bytes; /* by token; NULL: not known */
 };
 
@@ -89,6 +90,51 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
                                  .virtual_shards = e->job->n,
                                  .k = 1,
                                  .n_parts = global / micro};
+    s->n_steps = s->decay_steps = 1; /* no step is taken */
+    s->is_eval_only = 1;
+    return KUMI_OK;
+}
+
+/* Of a directory of weights: its model, the data and tokenizer of the options, samples one by one.
+ */
+static int configure_directory(struct evaluation *e)
+{
+    struct ku_session *s = &e->s;
+    const struct kumi_eval_options *o = e->o;
+    const char *where;
+    json_t *root = json_pack("{s:{s:s}, s:{s:s}}", "model", "path", o->run, "data", "train", "");
+    char *text = root ? ku_json_print(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (text == NULL)
+        return KUMI_ENOMEM;
+    int status = ku_config_parse("eval", text, strlen(text), (const char *const *)e->set, e->n_sets,
+                                 &s->cfg);
+    ku_free(text);
+    KU_TRY(status);
+    KU_TRY(ku_model_read(&s->cfg, &s->model));
+    const int64_t most = s->model.facts.max_positions;
+    if (!s->model.facts.is_causal)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: a %s is evaluated as a run, by its own data; directories of "
+                      "weights only where a model continues texts",
+                      o->run, ku_model_type(&s->model));
+    s->seq_len = o->seq_len ? o->seq_len : most < DIRECTORY_SEQ_LEN ? most : DIRECTORY_SEQ_LEN;
+    if (s->seq_len < 1 || s->seq_len > most)
+        return KU_ERR(KUMI_EINVAL, "eval: --seq-len: %lld; the model has %lld positions",
+                      (long long)o->seq_len, (long long)most);
+    KU_TRY(ku_stored_tokenizer(o->run, o->tokenizer, s->model.facts.vocab_size, &where));
+    char *own = ku_strdup(where);
+    if (own == NULL)
+        return KUMI_ENOMEM;
+    ku_free(s->cfg.data_tokenizer);
+    s->cfg.data_tokenizer = own;
+    s->batch = (struct ku_batch){.n_ranks = e->job->n,
+                                 .global_batch = e->job->n,
+                                 .micro_batch = 1,
+                                 .accumulation = 1,
+                                 .virtual_shards = e->job->n,
+                                 .k = 1,
+                                 .n_parts = 1};
     s->n_steps = s->decay_steps = 1; /* no step is taken */
     s->is_eval_only = 1;
     return KUMI_OK;
@@ -186,14 +232,9 @@ static int evaluate_text(struct evaluation *e)
     return KUMI_OK;
 }
 
-static int evaluate(struct evaluation *e, const struct ku_ckpt *c)
+/* With the state in place. */
+static int evaluate(struct evaluation *e)
 {
-    KU_TRY(configure(e, c));
-    KU_TRY(open_data(e));
-    KU_TRY(ku_session_create_trainer(&e->s, e->job));
-    KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
-    if (e->o->ema)
-        KU_TRY(ku_trainer_load_ema(e->s.t, c->path));
     int64_t n_skipped;
     KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
     KU_TRY(ku_session_count_skipped(&e->s, e->job, &n_skipped));
@@ -206,6 +247,31 @@ static int evaluate(struct evaluation *e, const struct ku_ckpt *c)
     return KUMI_OK;
 }
 
+static int evaluate_checkpoint(struct evaluation *e, const struct ku_ckpt *c)
+{
+    KU_TRY(configure(e, c));
+    KU_TRY(open_data(e));
+    KU_TRY(ku_session_create_trainer(&e->s, e->job));
+    KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
+    if (e->o->ema)
+        KU_TRY(ku_trainer_load_ema(e->s.t, c->path));
+    return evaluate(e);
+}
+
+static int evaluate_directory(struct evaluation *e)
+{
+    KU_TRY(configure_directory(e));
+    KU_TRY(open_data(e));
+    KU_TRY(ku_session_create_trainer(&e->s, e->job));
+    e->result->step = -1;
+    struct ku_trainer *t = e->s.t;
+    int n = ku_trainer_n_readers(t), rank = n > 1 ? e->job->rank : 0;
+    int status = ku_stored_weights(e->o->run, &e->s.model, t->tensor, t->n_tensors, rank, n);
+    KU_TRY(ku_agree_worst(e->job, status));
+    KU_TRY(ku_trainer_derive(t));
+    return evaluate(e);
+}
+
 /* Until a checkpoint's every byte is right. */
 static int evaluate_newest(struct evaluation *e)
 {
@@ -216,7 +282,7 @@ static int evaluate_newest(struct evaluation *e)
         KU_TRY(find(e, before, &damage, &found));
         KU_TRY(ku_agree_local(e->job, ku_ckpt_open(found.path, &c)));
         before = c.step;
-        int status = evaluate(e, &c);
+        int status = evaluate_checkpoint(e, &c);
         ku_ckpt_close(&c);
         if (status != KUMI_ENOCKPT || e->s.t == NULL)
             return status;
@@ -248,6 +314,20 @@ static int make_sets(struct evaluation *e)
         return KU_ERR(KUMI_EINVAL,
                       "eval: stride: %lld; give 1 or more, or 0 for windows side by side",
                       (long long)o->stride);
+    if (o->n_data < 0)
+        return KU_ERR(KUMI_EINVAL, "eval: %d files; give 0 or more", o->n_data);
+    if (!e->is_directory && (o->tokenizer || o->seq_len))
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: --tokenizer and --seq-len are for directories of weights; a run "
+                      "has its own",
+                      o->run);
+    if (e->is_directory && o->ema)
+        return KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", o->run);
+    if (e->is_directory && o->n_data == 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: a directory of weights has no data of its own; name some with "
+                      "--data",
+                      o->run);
     KU_TRY(add_set(e, "data.last_batch", json_string("wrap")));
     KU_TRY(add_set(e, "parallel.share_host_state", json_true()));
     KU_TRY(add_set(e, "memory", json_object()));
@@ -268,12 +348,15 @@ static int make_sets(struct evaluation *e)
 int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
                     struct kumi_eval_result *result)
 {
-    struct evaluation e = {.o = options, .result = result, .job = job};
+    struct evaluation e = {.o = options,
+                           .result = result,
+                           .job = job,
+                           .is_directory = ku_stored_is_weights(options->run)};
     memset(result, 0, sizeof *result);
     result->rank = job->rank;
     int status = make_sets(&e);
     if (status == KUMI_OK)
-        status = evaluate_newest(&e);
+        status = e.is_directory ? evaluate_directory(&e) : evaluate_newest(&e);
     if (status < 0) /* before the session goes, which the others would have to join in */
         status = ku_job_fail(job);
     struct kumi_error error = *ku_err_get();

@@ -42,8 +42,9 @@ struct ku_model_family {
     size_t config_bytes;      /* of the struct that all functions below get as `config` */
     const struct ku_member *member;
     int n_members;
-    const char *const *inert; /* further keys that are accepted: check reads them, or nobody does;
-                                 NULL-terminated, or NULL */
+    const char *const *inert;   /* further keys that are accepted: check reads them, or nobody does;
+                                   NULL-terminated, or NULL */
+    const char *const *printed; /* keys of other spellings that `print` stands for; NULL: none */
     void (*defaults)(void *config);
     /* What rows cannot see: keys that depend on each other, objects. NULL: nothing. */
     int (*check)(const struct ku_model_source *s, const json_t *model, void *config);

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "nn/builder.h"
 #include "train/family.h"
 
@@ -176,6 +177,26 @@ static int find_family(const struct ku_model_source *s, const json_t *model,
     return status;
 }
 
+/* What config.json says beside what we print ourselves: of the file that a training starts from,
+ * and of the configuration over it. */
+static int keep_rest(const json_t *model, struct ku_model *m)
+{
+    static const char *const own[] = {"model_type",    "path",        "map",   "allow_missing",
+                                      "architectures", "torch_dtype", "dtype", NULL};
+    const struct ku_model_family *f = m->family;
+    m->rest = json_copy((json_t *)(uintptr_t)model);
+    for (const char *const *name = own; m->rest && *name; name++)
+        json_object_del(m->rest, *name);
+    for (const char *const *name = f->printed; m->rest && name && *name; name++)
+        json_object_del(m->rest, *name);
+    for (int i = 0; m->rest && i < f->n_members; i++) {
+        json_object_del(m->rest, f->member[i].name);
+        if (f->member[i].alias)
+            json_object_del(m->rest, f->member[i].alias);
+    }
+    return m->rest ? KUMI_OK : KUMI_ENOMEM;
+}
+
 static int read_object(const struct ku_model_source *s, const json_t *model, struct ku_model *m)
 {
     const struct ku_model_family *f;
@@ -200,7 +221,7 @@ static int read_object(const struct ku_model_source *s, const json_t *model, str
     if (f->check)
         KU_TRY(f->check(s, model, m->config));
     f->facts(m->config, &m->facts);
-    return KUMI_OK;
+    return keep_rest(model, m);
 }
 
 /* The configuration's keys over a config.json's; what is overridden may be spelled otherwise. */
@@ -230,10 +251,23 @@ static int override(const struct ku_model_source *s, json_t *model)
     return KUMI_OK;
 }
 
-static int read_directory(const struct ku_config *cfg, const char *dir, struct ku_model *m)
+/* The config.json of dir, or of `stored` where there is none any more. */
+static char *find_config(const char *dir, const char *stored)
+{
+    struct stat info;
+    char *file = ku_asprintf("%s/config.json", dir);
+    if (file && stored && ku_os_stat(file, &info) < 0) {
+        ku_free(file);
+        file = ku_asprintf("%s/config.json", stored);
+    }
+    return file;
+}
+
+static int read_directory(const struct ku_config *cfg, const char *dir, const char *stored,
+                          struct ku_model *m)
 {
     struct ku_json doc;
-    char *file = ku_asprintf("%s/config.json", dir);
+    char *file = find_config(dir, stored);
     m->path = ku_strdup(dir);
     if (file == NULL || m->path == NULL) {
         ku_free(file);
@@ -277,6 +311,11 @@ static int read_taking(const struct ku_model_source *s, const json_t *model, str
 
 int ku_model_read(const struct ku_config *cfg, struct ku_model *m)
 {
+    return ku_model_read_again(cfg, NULL, m);
+}
+
+int ku_model_read_again(const struct ku_config *cfg, const char *stored, struct ku_model *m)
+{
     struct ku_model_source s = {cfg, NULL};
     json_t *path = json_object_get(cfg->model, "path");
     memset(m, 0, sizeof *m);
@@ -288,8 +327,8 @@ int ku_model_read(const struct ku_config *cfg, struct ku_model *m)
         KU_TRY(find_family(&s, cfg->model, &f));
         KU_TRY(check_names(cfg, f));
     }
-    int status =
-        path ? read_directory(cfg, json_string_value(path), m) : read_object(&s, cfg->model, m);
+    int status = path ? read_directory(cfg, json_string_value(path), stored, m)
+                      : read_object(&s, cfg->model, m);
     if (status == KUMI_OK)
         status = read_taking(&s, cfg->model, m);
     if (status < 0)
@@ -315,6 +354,7 @@ void ku_model_fini(struct ku_model *m)
     ku_free(m->config);
     ku_free(m->path);
     json_decref(m->map);
+    json_decref(m->rest);
     memset(m, 0, sizeof *m);
 }
 
@@ -358,6 +398,8 @@ char *ku_model_print(const struct ku_model *m)
             json_object_set_new(o, f->member[i].name, print_member(&f->member[i], m->config)) < 0;
     if (!failed && f->print)
         failed |= f->print(m->config, o) < 0;
+    if (!failed)
+        failed |= json_object_update_missing(o, m->rest) < 0;
     if (!failed && json_object_set_new(o, "torch_dtype", json_string("float32")) == 0)
         text = ku_json_print(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     if (text)
@@ -365,6 +407,14 @@ char *ku_model_print(const struct ku_model *m)
     ku_free(text);
     json_decref(o);
     return copy;
+}
+
+int ku_model_is_known(const char *type)
+{
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (type && strcmp(type, families[i]->type) == 0)
+            return 1;
+    return 0;
 }
 
 const char *ku_model_type(const struct ku_model *m)

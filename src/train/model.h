@@ -27,12 +27,19 @@ struct ku_model {
     const struct ku_model_family *family;
     void *config; /* the family's struct */
     struct ku_model_facts facts;
-    char *path;  /* directory whose weights are the start; NULL: none */
-    json_t *map; /* {"its name of a tensor": "ours"}; NULL: none */
+    char *path;   /* directory whose weights are the start; NULL: none */
+    json_t *map;  /* {"its name of a tensor": "ours"}; NULL: none */
+    json_t *rest; /* keys that say nothing of the computation (eos_token_id, ..), for the
+                     config.json of those who do read them */
     int allow_missing;
 };
 /* Errors: KUMI_EINVAL with the key's place; KUMI_EINPUT: no config.json in the directory. */
 int ku_model_read(const struct ku_config *cfg, struct ku_model *m);
+/* The same for a resume. stored: the checkpoint's directory with a config.json, which is read where
+ * the configuration names a directory that is gone; NULL: none. */
+int ku_model_read_again(const struct ku_config *cfg, const char *stored, struct ku_model *m);
+/* Whether a model_type is one of ours. */
+int ku_model_is_known(const char *type);
 /* From the text of a config.json alone (checkpoints). */
 int ku_model_parse(const char *name, const char *text, size_t bytes, struct ku_model *m);
 void ku_model_fini(struct ku_model *m);

@@ -36,6 +36,8 @@ static const struct ku_member members[] = {
 static const char *const inert[] = {"rope_parameters", "rope_theta", "rope_scaling",
                                     "pretraining_tp", NULL};
 
+static const char *const printed[] = {"rope_parameters", NULL};
+
 static void defaults(void *config)
 {
     kumi_llama_defaults(config);
@@ -224,6 +226,7 @@ const struct ku_model_family ku_model_llama = {.type = "llama",
                                                .member = members,
                                                .n_members = sizeof members / sizeof members[0],
                                                .inert = inert,
+                                               .printed = printed,
                                                .defaults = defaults,
                                                .check = check,
                                                .print = print,

@@ -229,16 +229,18 @@ int ku_pairs_save_vocab(const struct ku_pairs *p, const char *dir)
 }
 
 /* The run's own file, or what the configuration says; words without the file are counted anew. */
-static int open_stored(const struct ku_config *c, const char *dir, int which, struct ku_vocab **out)
+static int open_stored(const struct ku_config *c, const char *dir, const char *const wanted[2],
+                       int which, struct ku_vocab **out)
 {
     static const struct ku_progress nobody;
-    const char *tokenizer =
-        which && c->data_target_tokenizer ? c->data_target_tokenizer : c->data_tokenizer;
+    const char *tokenizer = wanted[which] ? wanted[which]
+                            : which       ? c->data_target_tokenizer
+                                          : c->data_tokenizer;
     struct stat info;
     char *path = ku_asprintf("%s/%s", dir, file_names[which]);
     if (path == NULL)
         return KUMI_ENOMEM;
-    int is_there = ku_os_stat(path, &info) == 0;
+    int is_there = wanted[which] == NULL && ku_os_stat(path, &info) == 0;
     int status =
         open_vocab(c, is_there ? path : tokenizer, which ? &c->data_train_target : &c->data_train,
                    c->data_target_tokenizer ? NULL : &c->data_train_target, &nobody, out);
@@ -246,12 +248,18 @@ static int open_stored(const struct ku_config *c, const char *dir, int which, st
     return status;
 }
 
-int ku_pairs_open_vocab(const struct ku_config *c, const char *dir, struct ku_pairs *p)
+int ku_pairs_open_vocab(const struct ku_config *c, const char *dir, const char *const tokenizer[2],
+                        struct ku_pairs *p)
 {
-    int status = open_stored(c, dir, 0, &p->src);
+    if (tokenizer[1] && c->data_target_tokenizer == NULL)
+        return KU_ERR(KUMI_EINVAL,
+                      "translate: --target-tokenizer: %s: %s has one vocabulary for both sides; "
+                      "give --tokenizer alone",
+                      tokenizer[1], dir);
+    int status = open_stored(c, dir, tokenizer, 0, &p->src);
     p->tgt = p->src;
     if (status == KUMI_OK && c->data_target_tokenizer)
-        status = open_stored(c, dir, 1, &p->tgt);
+        status = open_stored(c, dir, tokenizer, 1, &p->tgt);
     if (status < 0)
         ku_pairs_fini(p);
     return status;

@@ -51,7 +51,9 @@ int64_t ku_pairs_targets(const struct ku_pairs *p);
 /* The vocabularies of words, as DIR/source.vocab and DIR/target.vocab; of tokenizers nothing is
  * written. Errors: KUMI_ESTORAGE. */
 int ku_pairs_save_vocab(const struct ku_pairs *p, const char *dir);
-/* Those of a run at DIR: its files, or what the configuration names. For translation. */
-int ku_pairs_open_vocab(const struct ku_config *c, const char *dir, struct ku_pairs *p);
+/* Those of a run at DIR: its files, or what the configuration names. For translation.
+ *   tokenizer   in their place, of source and target; NULL: they are not replaced */
+int ku_pairs_open_vocab(const struct ku_config *c, const char *dir, const char *const tokenizer[2],
+                        struct ku_pairs *p);
 
 #endif

@@ -52,6 +52,7 @@ struct run {
     char *checkpoints;              /* OUT/checkpoints, on every rank */
     char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
     struct ku_origin was;           /* its */
+    char *stored;                   /* its model/ */
     struct ku_profile *profile;     /* NULL: none is wanted */
     struct ku_trial *trial;         /* NULL: this is a run */
     int64_t step, last_saved, saving_step, end, begin_ns;
@@ -126,7 +127,11 @@ static int configure_session(struct run *r)
         return ku_session_configure(&r->s, set->config, set->set, set->n_sets, NULL, r->job->n);
     KU_TRY(ku_ckpt_open(r->found, &c));
     json_t *was = json_object_get(c.manifest.root, "numerics");
-    int status = ku_session_configure(&r->s, set->config, set->set, set->n_sets, was, r->job->n);
+    r->stored = ku_asprintf("%s/model", r->found);
+    r->s.stored = r->stored;
+    int status = r->stored == NULL ? KUMI_ENOMEM
+                                   : ku_session_configure(&r->s, set->config, set->set, set->n_sets,
+                                                          was, r->job->n);
     if (status == KUMI_OK)
         status = check_numerics(r, was);
     ku_origin_of(&c, &r->was);
@@ -286,6 +291,7 @@ static int prepare(struct run *r)
         r->end = r->o->until;
     KU_TRY(ku_session_create_trainer(&r->s, r->job));
     KU_TRY(ku_session_open_saving(&r->s));
+    KU_TRY(ku_session_take_companions(&r->s, r->job));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));
     KU_TRY(check_complete(r));
     if (!r->is_complete && r->step < r->end)
@@ -711,6 +717,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
     ku_session_fini(&r.s);
     ku_rundir_close(&r.dir);
     ku_free(r.checkpoints);
+    ku_free(r.stored);
     if (status < 0)
         ku_err_put(&error);
     return status;

@@ -12,6 +12,7 @@
 #include "data/tokenizer.h"
 #include "data/words.h"
 #include "kumi/run.h"
+#include "train/dataset_text.h"
 #include "train/infer.h"
 #include "train/model.h"
 #include "train/pick.h"
@@ -32,23 +33,15 @@ struct sample {
     char *weights, *checkpoint; /* directory with model.safetensors; that it is of, or NULL */
     struct ku_infer_opts infer;
     struct ku_tokenizer *tokenizer;
-    int64_t n_ids; /* that the model may say and the tokenizer can write */
-    int64_t n;     /* texts */
+    struct ku_stored_ends ends; /* tokens that end a text */
+    int64_t n_ids;              /* that the model may say and the tokenizer can write */
+    int64_t n;                  /* texts */
     struct text *text;
     double *logits;         /* [n][vocab_size] */
     uint32_t *id;           /* [n]: the newest tokens */
     unsigned char *is_done; /* [n] */
     struct ku_pick pick;
 };
-
-static int has(const char *dir, const char *name)
-{
-    struct stat st;
-    char *path = ku_asprintf("%s/%s", dir, name);
-    int found = path && ku_os_stat(path, &st) == 0;
-    ku_free(path);
-    return found;
-}
 
 static int set_device(struct sample *s, const char *device, const char *isa, int64_t threads)
 {
@@ -86,15 +79,9 @@ static int open_directory(struct sample *s, const char *dir)
     KU_TRY(status);
     KU_TRY(set_device(s, "cpu", NULL, 0));
     s->infer.compute = KUMI_F32;
-    if (has(dir, "tokenizer.json") || (has(dir, "vocab.json") && has(dir, "merges.txt")) ||
-        (has(dir, "encoder.json") && has(dir, "vocab.bpe")))
-        return ku_tokenizer_open(dir, &s->tokenizer);
-    if (s->model.facts.vocab_size == BYTE_VOCAB)
-        return ku_tokenizer_open("byte", &s->tokenizer);
-    return KU_ERR(KUMI_EINPUT,
-                  "sample: %s: no tokenizer for a vocabulary of %lld; put tokenizer.json, or "
-                  "vocab.json and merges.txt, beside the model",
-                  dir, (long long)s->model.facts.vocab_size);
+    const char *where;
+    KU_TRY(ku_stored_tokenizer(dir, s->o->tokenizer, s->model.facts.vocab_size, &where));
+    return ku_tokenizer_open(where, &s->tokenizer);
 }
 
 /* Tokens of unknown meaning: a run on token files whose configuration names no tokenizer. */
@@ -107,34 +94,45 @@ static int check_tokens_are_text(const struct ku_config *cfg, const char *run, i
         return KUMI_OK;
     return KU_ERR(KUMI_EINVAL,
                   "sample: %s: trained on tokens (%s), and data.tokenizer does not say whose; "
-                  "export the model and put its tokenizer's files beside it",
+                  "name it with --tokenizer",
                   run, file);
 }
 
-static int use_config(struct sample *s, const struct ku_config *cfg)
+/* The one that was asked for, or the run's: its configuration's, or the one that came with the
+ * weights it started from. */
+static int open_tokenizer(struct sample *s, const struct ku_config *cfg, const char *dir)
+{
+    const char *where = s->o->tokenizer ? s->o->tokenizer : cfg->data_tokenizer;
+    if (s->o->tokenizer == NULL && !ku_dataset_is_tokenized(cfg) &&
+        ku_companions_has_tokenizer(dir))
+        where = dir;
+    else if (s->o->tokenizer == NULL)
+        KU_TRY(check_tokens_are_text(cfg, s->o->run, s->model.facts.vocab_size));
+    return ku_tokenizer_open(where, &s->tokenizer);
+}
+
+static int use_config(struct sample *s, const struct ku_config *cfg, const char *dir)
 {
     KU_TRY(ku_model_read(cfg, &s->model));
-    KU_TRY(check_tokens_are_text(cfg, s->o->run, s->model.facts.vocab_size));
     KU_TRY(ku_dtype_parse(cfg->precision_compute, &s->infer.compute));
     s->infer.keep_f32 = (const char *const *)cfg->precision_keep_f32.item;
     KU_TRY(set_device(s, cfg->parallel_device, cfg->parallel_isa,
                       cfg->train_threads == KU_NULL ? 0 : cfg->train_threads));
-    return ku_tokenizer_open(cfg->data_tokenizer, &s->tokenizer);
+    return open_tokenizer(s, cfg, dir);
 }
 
 static int open_checkpoint(struct sample *s)
 {
     struct ku_ckpt c;
     KU_TRY(ku_stored_find(s->o->run, &c));
-    int status = ku_stored_config(&c, NULL, 0, &s->cfg);
+    s->weights = ku_asprintf("%s/model", c.path);
+    s->checkpoint = ku_strdup(c.path);
+    s->infer.averages = s->o->ema ? s->checkpoint : NULL;
+    int status = s->weights && s->checkpoint ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK)
-        status = use_config(s, &s->cfg);
-    if (status == KUMI_OK) {
-        s->weights = ku_asprintf("%s/model", c.path);
-        s->checkpoint = ku_strdup(c.path);
-        s->infer.averages = s->o->ema ? s->checkpoint : NULL;
-        status = s->weights && s->checkpoint ? KUMI_OK : KUMI_ENOMEM;
-    }
+        status = ku_stored_config(&c, NULL, 0, &s->cfg);
+    if (status == KUMI_OK)
+        status = use_config(s, &s->cfg, s->weights);
     ku_ckpt_close(&c);
     return status;
 }
@@ -263,14 +261,25 @@ static int has_ended(const struct sample *s, struct ku_str *pending)
     return 0;
 }
 
+static int is_end(const struct sample *s, uint32_t id)
+{
+    for (int i = 0; i < s->ends.n; i++)
+        if (s->ends.id[i] == id)
+            return 1;
+    return 0;
+}
+
 /* Token number `number` of text i, from the logits. */
 static int add_token(struct sample *s, int64_t i, int64_t number)
 {
     struct text *t = &s->text[i];
     double *logits = s->logits + i * s->model.facts.vocab_size;
     KU_TRY(ku_pick(&s->pick, logits, s->n_ids, s->o->seed + (uint64_t)i, number, &s->id[i]));
-    KU_TRY(ku_tokenizer_decode(s->tokenizer, &s->id[i], 1, &t->pending));
-    s->is_done[i] = (unsigned char)has_ended(s, &t->pending);
+    s->is_done[i] = (unsigned char)is_end(s, s->id[i]);
+    if (!s->is_done[i]) {
+        KU_TRY(ku_tokenizer_decode(s->tokenizer, &s->id[i], 1, &t->pending));
+        s->is_done[i] = (unsigned char)has_ended(s, &t->pending);
+    }
     hand_out(s, t, s->is_done[i]);
     return KUMI_OK;
 }
@@ -354,6 +363,7 @@ static int prepare(struct sample *s)
                          : open_directory(s, dir));
     else
         KU_TRY(open_checkpoint(s));
+    KU_TRY(ku_stored_read_ends(s->weights, s->tokenizer, &s->ends));
     if (s->o->dtype)
         KU_TRY(ku_dtype_parse(s->o->dtype, &s->infer.compute));
     KU_TRY(encode_prompts(s));

@@ -51,6 +51,19 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
     return ku_batch_resolve(&s->batch);
 }
 
+/* A resume goes on with the checkpoint's tokenizer where the configuration's is gone. */
+static int find_tokenizer(struct ku_session *s)
+{
+    char **where = &s->cfg.data_tokenizer;
+    struct stat info;
+    if (s->stored == NULL || strchr(*where, '/') == NULL || ku_os_stat(*where, &info) == 0 ||
+        !ku_companions_has_tokenizer(s->stored))
+        return KUMI_OK;
+    ku_free(*where);
+    *where = ku_strdup(s->stored);
+    return *where ? KUMI_OK : KUMI_ENOMEM;
+}
+
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks)
 {
@@ -59,8 +72,9 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     s->groups = ku_rule_groups(&s->cfg);
     if (s->groups == NULL)
         return KUMI_ENOMEM;
-    KU_TRY(ku_model_read(&s->cfg, &s->model));
+    KU_TRY(ku_model_read_again(&s->cfg, s->stored, &s->model));
     KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
+    KU_TRY(find_tokenizer(s));
     if (s->cfg.deepspeed && was == NULL) /* a resume takes what it lacks from the checkpoint */
         KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &theirs));
     KU_TRY(configure_batch(s, was, n_ranks));
@@ -376,6 +390,7 @@ void ku_session_fini(struct ku_session *s)
     ku_free(s->recompute_level);
     json_decref(s->numerics);
     ku_free(s->groups);
+    ku_companions_fini(&s->companions);
     ku_model_fini(&s->model);
     ku_config_fini(&s->cfg);
     memset(s, 0, sizeof *s);

@@ -20,8 +20,11 @@
 struct ku_session {
     struct ku_config cfg;
     struct ku_model model;
-    int is_eval_only;             /* the trainer evaluates, and holds parameters alone */
-    const struct ku_graph *graph; /* a program's own, in place of model; NULL */
+    const char *stored; /* of a resume: the checkpoint's model/, for what the configuration names
+                           and is gone; NULL. Borrowed until fini */
+    struct ku_companions companions; /* rank 0's, of every checkpoint */
+    int is_eval_only;                /* the trainer evaluates, and holds parameters alone */
+    const struct ku_graph *graph;    /* a program's own, in place of model; NULL */
     struct ku_batch batch;
     struct ku_sharding sharding;
     struct ku_data *data;
@@ -86,6 +89,12 @@ int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int
 /* Loss over the evaluation samples. Collective. */
 int ku_session_evaluate(struct ku_session *s, double *loss);
 
+/*
+ * Read the files that go with the model into checkpoints: those of the checkpoint that is resumed,
+ * else of model.path and data.tokenizer. A model whose keys say nothing of an end of text takes
+ * the tokenizer's. Collective. Errors: KUMI_EINPUT, ENOMEM.
+ */
+int ku_session_take_companions(struct ku_session *s, struct ku_job *job);
 /* First values: random, or model.path's weights. Collective. */
 int ku_session_first_state(struct ku_session *s);
 /*

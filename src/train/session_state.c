@@ -5,9 +5,12 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "ckpt/digest.h"
 #include "ckpt/snapshot.h"
+#include "data/tokenizer.h"
 #include "train/agree.h"
+#include "train/dataset_text.h"
 #include "train/origin.h"
 #include "train/session.h"
 #include "train/stored.h"
@@ -22,6 +25,98 @@ int ku_session_first_state(struct ku_session *s)
         ku_stored_weights(s->model.path, &s->model, s->t->tensor, s->t->n_tensors, rank, n);
     KU_TRY(ku_agree(s->t->job, status));
     return ku_trainer_derive(s->t);
+}
+
+/* A tokenizer's files: "byte", "word" and NAME.vocab are none. */
+static int read_tokenizer(struct ku_companions *c, const char *where)
+{
+    const char *end = strrchr(where, '.');
+    struct stat info;
+    if (strcmp(where, "byte") == 0 || strcmp(where, "word") == 0 ||
+        (end && strcmp(end, ".vocab") == 0) || ku_os_stat(where, &info) < 0)
+        return KUMI_OK;
+    return S_ISDIR(info.st_mode) ? ku_companions_read(c, where, KU_COMPANION_TOKENIZER)
+                                 : ku_companions_read_tokenizer(c, where);
+}
+
+/* Whether the companions of the checkpoint that is resumed are whole; damage is said. */
+static int is_whole(const char *stored)
+{
+    struct ku_ckpt c;
+    char *path = ku_asprintf("%.*s", (int)(strlen(stored) - strlen("/model")), stored);
+    int status = path ? ku_ckpt_open(path, &c) : KUMI_ENOMEM;
+    if (status == KUMI_OK) {
+        status = ku_ckpt_check_companions(&c);
+        ku_ckpt_close(&c);
+    }
+    if (status < 0)
+        KU_LOG(CKPT, WARN, "%s; later checkpoints go without it", ku_err_get()->text);
+    ku_free(path);
+    return status == KUMI_OK;
+}
+
+static int read_companions(struct ku_session *s)
+{
+    const struct ku_config *cfg = &s->cfg;
+    struct ku_companions *c = &s->companions;
+    const char *const from[] = {s->stored && is_whole(s->stored) ? s->stored : NULL, s->model.path};
+    const int is_byte = strcmp(cfg->data_tokenizer, "byte") == 0;
+    const int is_text = ku_dataset_is_text(cfg) && ku_dataset_is_tokenized(cfg);
+    if (!s->model.facts.is_pairs || cfg->data_target_tokenizer == NULL)
+        KU_TRY(read_tokenizer(c, cfg->data_tokenizer));
+    int has_tokenizer = c->n > 0;
+    for (int i = 0; i < 2; i++) {
+        if (from[i] == NULL)
+            continue;
+        if (is_byte && !is_text && !has_tokenizer) { /* what the files' tokens mean */
+            KU_TRY(ku_companions_read(c, from[i], KU_COMPANION_TOKENIZER));
+            has_tokenizer = ku_companions_has_tokenizer(from[i]);
+        }
+        KU_TRY(ku_companions_read(c, from[i], KU_COMPANION_MODEL));
+    }
+    if (is_byte && is_text && from[1] && s->model.facts.vocab_size != 256 &&
+        ku_companions_has_tokenizer(from[1]))
+        KU_LOG(TRAIN, WARN,
+               "data.tokenizer: \"byte\": texts are read as bytes, while %s has a tokenizer; set "
+               "data.tokenizer to that directory to train on its tokens",
+               from[1]);
+    return KUMI_OK;
+}
+
+/* The id of the token that ends a text; -1: there is none below the model's vocabulary. */
+static int find_end_of_text(const struct ku_session *s, int64_t *end)
+{
+    const char *where = s->cfg.data_tokenizer;
+    struct ku_tokenizer *t;
+    uint32_t id;
+    *end = -1;
+    if (!s->model.facts.is_causal || json_object_get(s->model.rest, "eos_token_id"))
+        return KUMI_OK;
+    if (strcmp(where, "byte") == 0 && s->companions.n > 0) /* of tokens from files */
+        where = s->stored && ku_companions_has_tokenizer(s->stored) ? s->stored : s->model.path;
+    if (where == NULL || strcmp(where, "byte") == 0 ||
+        (where == s->model.path && !ku_companions_has_tokenizer(where)))
+        return KUMI_OK;
+    KU_TRY(ku_tokenizer_open(where, &t));
+    if (ku_tokenizer_end_of_text(t, &id) && id < s->model.facts.vocab_size)
+        *end = id;
+    ku_tokenizer_destroy(t);
+    return KUMI_OK;
+}
+
+int ku_session_take_companions(struct ku_session *s, struct ku_job *job)
+{
+    int64_t end = -1;
+    int status = KUMI_OK;
+    if (job->rank == 0)
+        status = read_companions(s);
+    if (job->rank == 0 && status == KUMI_OK)
+        status = find_end_of_text(s, &end);
+    KU_TRY(ku_agree_local(job, status));
+    KU_TRY(ku_agree_bytes(job, &end, sizeof end));
+    if (end >= 0 && json_object_set_new(s->model.rest, "eos_token_id", json_integer(end)) < 0)
+        return KUMI_ENOMEM;
+    return KUMI_OK;
 }
 
 static void forget(struct ku_session *s)
@@ -46,6 +141,7 @@ static int describe(struct ku_session *s, const char *dir, int64_t step, struct 
                                .libraries = s->saved.libraries,
                                .state = s->saved.state,
                                .data_fingerprint = s->data ? s->data->fingerprint : "",
+                               .companions = &s->companions,
                                .keep = (int)s->cfg.checkpoint_keep,
                                .verified = &s->verified};
     return s->saved.model && s->saved.config && s->saved.libraries && s->saved.state

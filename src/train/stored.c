@@ -12,14 +12,19 @@
 #include "ckpt/scan.h"
 #include "ckpt/weights.h"
 
-enum { MAX_CONFIG_BYTES = 1 << 20 };
+enum { MAX_CONFIG_BYTES = 1 << 20, BYTE_VOCAB = 256 };
 
-/* The manifest's configuration with the model's keys in it, as text; NULL: no memory. */
-static char *config_text(const struct ku_ckpt *c, json_t *model)
+/* The manifest's configuration as text; NULL: the record says why not. Model and tokenizer are the
+ * checkpoint's own, wherever they came from. */
+static char *config_text(const struct ku_ckpt *c, const char *dir)
 {
-    json_t *config = json_copy(json_object_get(c->manifest.root, "config"));
+    json_t *config = json_deep_copy(json_object_get(c->manifest.root, "config"));
+    json_t *data = json_object_get(config, "data");
+    const char *tokenizer = json_string_value(json_object_get(data, "tokenizer"));
     char *text = NULL;
-    if (config && json_object_set(config, "model", model) == 0)
+    if (tokenizer && strcmp(tokenizer, "byte") != 0 && ku_companions_has_tokenizer(dir))
+        json_object_set_new(data, "tokenizer", json_string(dir));
+    if (config && json_object_set_new(config, "model", json_pack("{s:s}", "path", dir)) == 0)
         text = ku_json_print(config, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     else
         KU_ERR(KUMI_ENOCKPT, "checkpoint: %s/manifest.json: no configuration in it", c->path);
@@ -30,20 +35,18 @@ static char *config_text(const struct ku_ckpt *c, json_t *model)
 int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
                      struct ku_config *cfg)
 {
-    char *file = ku_asprintf("%s/%s", c->path, ku_ckpt_file_name(KU_CKPT_FILE_CONFIG));
-    char *name = ku_asprintf("%s/manifest.json: config", c->path), *text = NULL;
-    struct ku_json model = {0};
-    int status = file && name ? ku_json_load(file, MAX_CONFIG_BYTES, &model) : KUMI_ENOMEM;
+    char *dir = ku_asprintf("%s/model", c->path), *text = NULL;
+    char *name = ku_asprintf("%s/manifest.json: config", c->path);
+    int status = dir && name ? ku_ckpt_check_companions(c) : KUMI_ENOMEM;
     if (status == KUMI_OK) {
-        text = config_text(c, model.root);
-        ku_json_fini(&model);
+        text = config_text(c, dir);
         status = text ? KUMI_OK : ku_err_get()->status;
     }
     if (status == KUMI_OK)
         status = ku_config_parse(name, text, strlen(text), set, n_sets, cfg);
     ku_free(text);
     ku_free(name);
-    ku_free(file);
+    ku_free(dir);
     return status;
 }
 
@@ -60,6 +63,69 @@ int ku_stored_is_weights(const char *dir)
 {
     return holds(dir, "config.json") &&
            (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"));
+}
+
+int ku_stored_tokenizer(const char *dir, const char *wanted, int64_t vocab_count,
+                        const char **where)
+{
+    *where = wanted                             ? wanted
+             : ku_companions_has_tokenizer(dir) ? dir
+             : vocab_count == BYTE_VOCAB        ? "byte"
+                                                : NULL;
+    return *where ? KUMI_OK
+                  : KU_ERR(KUMI_EINPUT,
+                           "model: %s: no tokenizer for a vocabulary of %lld; name one with "
+                           "--tokenizer, or put tokenizer.json, or vocab.json and merges.txt, "
+                           "beside the model",
+                           dir, (long long)vocab_count);
+}
+
+/* eos_token_id of a file. 1: *out has them; 0: it says nothing, or is not there. */
+static int read_ends(const char *dir, const char *name, struct ku_stored_ends *out)
+{
+    struct ku_json doc;
+    int found = 0;
+    char *path = ku_asprintf("%s/%s", dir, name);
+    if (path == NULL)
+        return KUMI_ENOMEM;
+    int status = holds(dir, name) ? ku_json_load(path, MAX_CONFIG_BYTES, &doc) : 1;
+    if (status == KUMI_OK) {
+        json_t *list = json_object_get(doc.root, "eos_token_id");
+        size_t n = json_is_array(list) ? json_array_size(list) : !(!list || json_is_null(list));
+        int is_bad = n > KU_STORED_ENDS_MAX;
+        for (size_t i = 0; i < n && !is_bad; i++) {
+            json_t *id = json_is_array(list) ? json_array_get(list, i) : list;
+            is_bad = !json_is_integer(id) || json_integer_value(id) < -1 ||
+                     json_integer_value(id) > INT32_MAX;
+            if (!is_bad && json_integer_value(id) >= 0) /* -1: none, as some files have it */
+                out->id[out->n++] = (uint32_t)json_integer_value(id);
+        }
+        found = list != NULL;
+        if (is_bad)
+            status = KU_ERR(KUMI_EINPUT,
+                            "model: %s: eos_token_id: give a token's number, or a list "
+                            "of at most %d",
+                            path, (int)KU_STORED_ENDS_MAX);
+        ku_json_fini(&doc);
+    } else if (status < 0 && status != KUMI_ENOMEM) {
+        const struct kumi_error e = *ku_err_get();
+        status = KU_ERR(KUMI_EINPUT, "model: %.400s", e.text);
+    }
+    ku_free(path);
+    return status < 0 ? status : found;
+}
+
+int ku_stored_read_ends(const char *dir, const struct ku_tokenizer *t, struct ku_stored_ends *out)
+{
+    uint32_t id;
+    *out = (struct ku_stored_ends){.n = 0};
+    int found = read_ends(dir, "generation_config.json", out);
+    if (found == 0)
+        found = read_ends(dir, "config.json", out);
+    KU_TRY(found);
+    if (!found && ku_tokenizer_end_of_text(t, &id))
+        out->id[out->n++] = id;
+    return KUMI_OK;
 }
 
 int ku_stored_weights(const char *dir, const struct ku_model *model,

@@ -3,6 +3,7 @@
 #define KU_TRAIN_STORED_H
 
 #include "ckpt/snapshot.h"
+#include "data/tokenizer.h"
 #include "train/config.h"
 #include "train/model.h"
 
@@ -25,6 +26,25 @@ int ku_stored_is_weights(const char *dir);
  */
 int ku_stored_weights(const char *dir, const struct ku_model *model,
                       const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks);
+
+/* The tokenizer of such a directory: `wanted` if not NULL, its own, or "byte" for a vocabulary of
+ * 256. Borrowed. Errors: KUMI_EINPUT: there is none. */
+int ku_stored_tokenizer(const char *dir, const char *wanted, int64_t vocab_count,
+                        const char **where);
+/*
+ * The tokens that end a text: eos_token_id, a number or a list, of generation_config.json, else of
+ * config.json, else the tokenizer's end of text.
+ *
+ *   dir   with config.json
+ *
+ * Errors: KUMI_EINPUT: a file that is no JSON, ids that are no whole numbers, or too many.
+ */
+enum { KU_STORED_ENDS_MAX = 64 };
+struct ku_stored_ends {
+    uint32_t id[KU_STORED_ENDS_MAX];
+    int n;
+};
+int ku_stored_read_ends(const char *dir, const struct ku_tokenizer *t, struct ku_stored_ends *out);
 
 /*
  * Load rank's part (of n_ranks that share it) of the averages of the weights (train.ema) from a

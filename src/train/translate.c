@@ -57,6 +57,19 @@ static int check_options(struct translate *t)
                : KU_ERR(KUMI_EINVAL, "translate: alpha: %g; give 0 to 100", o->alpha);
 }
 
+/* A tokenizer given in place of the run's must not have more tokens than the model. */
+static int check_vocab(const struct ku_vocab *v, const char *what, int64_t model_count)
+{
+    int64_t count = ku_vocab_count(v);
+    return count <= model_count
+               ? KUMI_OK
+               : KU_ERR(
+                     KUMI_EINVAL,
+                     "translate: %s: a vocabulary of %lld, the model's has %lld; give the one it "
+                     "was trained with",
+                     what, (long long)count, (long long)model_count);
+}
+
 static int use_config(struct translate *t, const struct ku_config *c)
 {
     int64_t threads = c->train_threads == KU_NULL ? ku_os_n_cpus() : c->train_threads;
@@ -64,7 +77,10 @@ static int use_config(struct translate *t, const struct ku_config *c)
     if (!t->model.facts.is_pairs)
         return KU_ERR(KUMI_EINVAL, "translate: %s: a model of type %s reads no sources", t->o->run,
                       ku_model_type(&t->model));
-    KU_TRY(ku_pairs_open_vocab(c, t->o->run, &t->pairs));
+    const char *const tokenizer[] = {t->o->tokenizer, t->o->target_tokenizer};
+    KU_TRY(ku_pairs_open_vocab(c, t->o->run, tokenizer, &t->pairs));
+    KU_TRY(check_vocab(t->pairs.src, "--tokenizer", t->model.facts.src_vocab_size));
+    KU_TRY(check_vocab(t->pairs.tgt, "--target-tokenizer", t->model.facts.vocab_size));
     KU_TRY(ku_dtype_parse(c->precision_compute, &t->how.compute));
     t->how.keep_f32 = (const char *const *)c->precision_keep_f32.item;
     t->how.device = ku_device_find(c->parallel_device);

@@ -114,7 +114,7 @@ no 2 "kumi translate: --alpha: 'x' is no number" 'e1\n' "${pairs[@]}" --alpha x
 no 3 'translate: line 2: 13 tokens; the model reads 12 (data.max_source_len): cut it' 'e1\n1 2 3 4 5 6 7 8 9 10 11 12 13\n' "${pairs[@]}"
 no 3 'translate: a zero byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
 no 3 'data: sentences:2: byte 4 (0xff) is no UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"
-no 4 "checkpoint: $dir/none: no snapshot here" 'e1\n' translate "$dir/none"
+no 4 "checkpoint: $dir/none: there is no such directory" 'e1\n' translate "$dir/none"
 no 2 "ema: $dir/text/checkpoints/step-00000001: this run keeps no averages of its weights; train with train.ema above 0" '' sample "$dir/text" --ema
 no 2 "translate: $dir/text: a model of type gpt2 reads no sources" 'e1\n' translate "$dir/text"
 no 2 "translate: $dir/image: a model of type resnet reads no sources" 'e1\n' translate "$dir/image"
@@ -124,7 +124,7 @@ for files in '' "--source $dir/val.en --reference $dir/val.ja"; do
     # shellcheck disable=SC2086
     no 2 "eval: $dir/image: a model of type resnet translates nothing; --bleu is for runs of sentence pairs" '' eval "$dir/image" --bleu $files
 done
-no 4 "checkpoint: $dir/none: no snapshot here" '' eval "$dir/none" --bleu
+no 4 "checkpoint: $dir/none: there is no such directory" '' eval "$dir/none" --bleu
 no 3 "data: $dir/none: No such file or directory" '' "${bleu[@]}" --source "$dir/val.en" --reference "$dir/none"
 no 3 "data: $dir/none: No such file or directory" '' "${bleu[@]}" --source "$dir/none" --reference "$dir/val.ja"
 no 3 "eval: $dir/val.en has 37 lines, $dir/train.ja 150; they must match" '' "${bleu[@]}" --source "$dir/val.en" --reference "$dir/train.ja"

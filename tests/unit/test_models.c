@@ -104,7 +104,7 @@ static void test_spellings(void **state)
          "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4.0,\"rope_theta\":10000.0}"},
         {"\"rope_theta\":7.0,\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}",
          "\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2.0,\"rope_theta\":7.0}"},
-        {"\"rope_scaling\":null", "\"pretraining_tp\":1"},
+        {"\"rope_scaling\":null", "\"rope_parameters\":null"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
