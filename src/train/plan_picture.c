@@ -352,6 +352,9 @@ int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const c
                       enum kumi_plan_axis axis)
 {
     KU_GIVEN(path, "path");
+    if ((int)axis != KUMI_PLAN_INSTRUCTIONS && (int)axis != KUMI_PLAN_TIME)
+        return KU_ERR(KUMI_EINVAL, "plan: axis: %d; give %d (instructions) or %d (time)", (int)axis,
+                      KUMI_PLAN_INSTRUCTIONS, KUMI_PLAN_TIME);
     struct ku_plan plan;
     struct ku_plan_picture d = {
         .config = settings->config, .plan = &plan, .is_time = axis == KUMI_PLAN_TIME};
