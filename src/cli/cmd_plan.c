@@ -101,7 +101,7 @@ int cmd_plan(const struct cli_command *self, int argc, char **argv)
          &o.axis},
         {"limit", CLI_TEXT, "of a rank's memory, as 16GiB: exit 13 if the plan needs more",
          &o.limit},
-        {"roofline", CLI_FLAG, "the least time of a step, by op", &o.roofline},
+        {"roofline", CLI_FLAG, "the min time of a step at the roofline, by op", &o.roofline},
         {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &o.deepspeed},
         {"strict", CLI_FLAG, "keys that DeepSpeed ignores are errors", &o.is_strict},
         {"params", CLI_TEXT, "instead of CONFIG: state of so many parameters, as 175e9", &o.params},

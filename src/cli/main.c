@@ -34,7 +34,7 @@ const struct cli_command cli_commands[] = {
     {"translate", "translate sentences with a trained model of pairs",
      "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] [--ema] < INPUT",
      cmd_translate},
-    {"plan", "memory and least time of a configuration, without running it",
+    {"plan", "memory and min time of a configuration, without running it",
      "kumi plan CONFIG [-n N] [--memory|--stages|--roofline] [--picture FILE [--axis A]]\n"
      "          [--limit 16GiB] [--json] [--set key=value] [--deepspeed FILE] [--strict]\n"
      "       kumi plan --params N [-n N] [--zero Z] [--replicate R] [--optimizer O] [--precision "

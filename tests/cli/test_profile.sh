@@ -15,6 +15,8 @@ run=(train configs/shakespeare-fast.json -n 2 --set train.steps=8 --set train.gl
 [ "$(grep digest "$dir/p.txt")" = "$(grep digest "$dir/plain.txt")" ] || say 'profiling changed the digest'
 [ ! -e "$dir/plain/profile.txt" ] || say 'a run without --profile wrote a profile'
 grep -qx 'steps 4 to 6, 2 ranks; times are means over steps and ranks' "$dir/p.txt" || say "the command prints no table: $(cat "$dir/p.txt")"
+"$kumi" "${run[@]}" -n 1 --out "$dir/one" --profile=4 --set train.steps=4 >"$dir/one.txt" 2>&1 && grep -q '^steps 4 to 4, 1 rank; ' "$dir/one.txt" ||
+    say "one rank: $(cat "$dir/one.txt")"
 python3 - "$dir/p" <<'P' || failed=1
 import json, sys
 rows, total, ranks = [], None, []
