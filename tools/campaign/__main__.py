@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of ways to harm a training, each reproducible alone, and a table of what was lost.
+"""Harms trainings in thousands of ways, each reproducible alone, and counts what was lost.
 
     python3 tools/campaign BUILD [--seed S] [--kills N] [--signals N] [--corruptions N] [--hostile N] [--jobs J] [--keep DIR]
     python3 tools/campaign BUILD --only kills:17        the same experiment alone, its folder kept
@@ -28,7 +28,7 @@ import kills
 import signals
 
 KINDS = {"kills": kills, "signals": signals, "corruptions": corruptions, "hostile": hostile}
-COUNTS = {"kills": 160, "signals": 140, "corruptions": 260, "hostile": None}
+COUNTS = {"kills": 160, "signals": 140, "corruptions": 400, "hostile": None}
 
 
 def arguments():
@@ -55,8 +55,9 @@ def chosen(a, bench):
         count = getattr(a, kind)
         if count is None:
             count = 0 if is_any else COUNTS[kind] or module.count(bench)
-        if kind == "hostile" and count and count < module.count(bench): # a sample of the table
-            pairs += [(kind, i) for i in base.random.Random(a.seed).sample(range(module.count(bench)), count)]
+        if kind == "hostile" and count and count < module.count(bench): # a sample of the quick rows
+            quick = [i for i in range(module.count(bench)) if module.is_quick(bench.rows[i])]
+            pairs += [(kind, i) for i in base.random.Random(a.seed).sample(quick, count)]
         else:
             pairs += [(kind, i) for i in range(min(count, module.count(bench)) if kind == "hostile" else count)]
     return pairs

@@ -52,8 +52,7 @@ def tree(path):
             elif os.path.isdir(full):
                 found[key] = "folder"
             elif os.path.isfile(full):
-                with open(full, "rb") as f:
-                    found[key] = hashlib.sha256(f.read()).hexdigest()
+                found[key] = hashlib.sha256(read(full)).hexdigest()
             else:
                 found[key] = "special"
     return found

@@ -234,6 +234,10 @@ def resumed(x, name, how, is_any_good):
 
 
 def copy_special(source, target, **kw):
+    if os.path.isfile(source) and not os.access(source, os.R_OK):
+        put(target, b"")
+        os.chmod(target, 0)
+        return target
     if os.path.isfile(source) or os.path.islink(source):
         return shutil.copy2(source, target, **kw)
     os.mkfifo(target)

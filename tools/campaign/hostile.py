@@ -6,7 +6,7 @@ import os
 import struct
 import subprocess
 
-from base import CONFIG, EXIT, Process
+from base import CONFIG, EXIT, LOSS, Process
 
 DEADLINE_S = 10
 FEW = ("--until", "2", "--max-time", "5")
@@ -22,14 +22,16 @@ class Row:
       argv    of kumi; or `each`, several of these, each run after the other
       files   what is written before: name -> bytes, text, an object to be JSON, or a function that gives one of these
       env     variables; None unsets one
+      check   called with the experiment's folder afterwards: what is wrong, or None
+      is_mute its standard error cannot be read
       shell   bash before `exec kumi`, as "ulimit -f 1"; with the word %KUMI% in it, all of the command
     """
 
-    def __init__(self, name, codes, *argv, each=None, files=None, env=None, shell=None, deadline_s=DEADLINE_S, needs=None):
+    def __init__(self, name, codes, *argv, each=None, files=None, env=None, shell=None, deadline_s=DEADLINE_S, needs=None, check=None, is_mute=False):
         self.name, self.codes = name, codes if isinstance(codes, tuple) else (codes,)
         self.each = each or [argv]
         self.files, self.env, self.shell = files or {}, env or {}, shell
-        self.deadline_s, self.needs = deadline_s, needs
+        self.deadline_s, self.needs, self.check, self.is_mute = deadline_s, needs, check, is_mute
 
 
 def content(value):
@@ -74,6 +76,10 @@ def count(bench):
     return len(bench.rows)
 
 
+def is_quick(row):
+    return row.deadline_s <= DEADLINE_S and len(row.each) < 6
+
+
 def lay_out(x, files):
     for name, value in files.items():
         path = f"{x.dir}/{name}"
@@ -115,7 +121,14 @@ def one(x):
         p = Process(x, args, env, None)
         code = p.wait(row.deadline_s)
         x.no_orphans(p) # a shell's other processes have written what they had to
-        x.judge(p, code, row.codes)
+        if row.is_mute:
+            if code not in row.codes and code is not None:
+                x.note(EXIT, f"exit {code}, expected {row.codes}: {p.shown()}")
+        else:
+            x.judge(p, code, row.codes)
+        wrong = row.check(x.dir) if row.check else None
+        if wrong:
+            x.note(LOSS, f"{p.shown()}: {wrong}")
         if len(p.err) > 1 << 20:
             x.note(EXIT, f"{len(p.err)} bytes on standard error: {p.shown()}")
         if code is None:

@@ -30,7 +30,7 @@ def texts():
     }
     rows = [Row(f"configuration: {name}", (2, 3), each=CONFIG_ARGV, files={"a.json": text}) for name, text in table.items()]
     rows.append(Row("configuration: 100,000 files", ANY, each=CONFIG_ARGV, files={"a.json": lambda: changed(data={"train": ["text"] * 100000})}, deadline_s=30))
-    rows.append(Row("configuration: a long path", (0, 2, 3), each=CONFIG_ARGV, files={"a.json": lambda: changed(data={"train": LONG})})) # a plan reads no data
+    rows.append(Row("configuration: a long path", (0, 2, 3), each=CONFIG_ARGV, files={"a.json": lambda: changed(data={"train": LONG})}, deadline_s=30)) # a plan reads no data
     rows += [Row(f"section {s} is {v}", (2,), each=CONFIG_ARGV, files={"a.json": changed(**{s: json.loads(v)})})
              for s, v in (("train", "[]"), ("train", '"x"'), ("data", "3"), ("optimizer", "[1]"), ("checkpoint", "true"), ("parallel", '{"zero":{}}'), ("memory", "[[]]"), ("precision", "0"))]
     rows += [Row(f"configuration: {path}", (2,), "train", path, "--out", "o") for path in ("nowhere", ".", "/dev/null", "/dev/zero", "/proc/self/mem", "/dev/stdin", "")]

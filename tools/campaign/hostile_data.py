@@ -151,7 +151,7 @@ def text_data():
     pairs = lambda: {"model": PAIRS, "data": {"kind": "parallel", "train": "a.en", "train_target": "a.ja", "tokenizer": "word", "max_source_len": 12, "max_target_len": 12, "val_fraction": 0.1}, "train": {"global_batch": 2, "steps": 2}}
     for name, en, ja in (("of unequal length", "a\nb\n", "a\n"), ("of no bytes", "", ""), ("of blank lines", "\n" * 50, "\n" * 50), ("that are no UTF-8", b"\xff\n" * 20, b"a\n" * 20), ("of NULs", b"a\0b\n" * 20, b"a\n" * 20),
                          ("with a line of 20 MB", b"a " * 10**7 + b"\n", b"a\n"), ("of one word of 5 MB", b"a" * 5 * 10**6 + b"\n" * 1, b"a\n")):
-        rows.append(Row(f"pairs {name}", (0, 3) if name == "of NULs" else INPUT, "train", "p.json", "--out", "o", *FEW, files={"p.json": pairs, "a.en": en, "a.ja": ja}))
+        rows.append(Row(f"pairs {name}", (0, 3) if name == "of NULs" else BAD, "train", "p.json", "--out", "o", *FEW, files={"p.json": pairs, "a.en": en, "a.ja": ja}))
     return rows
 
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Environments, command lines, limits of the system and places that cannot be written to."""
+import glob
+
+from base import read
+from base import rows as rows_of
 from hostile import ANY, FEW, TRAIN, Row, has_limits, has_tmpfs
 
 USAGE = (2,)
@@ -59,6 +63,15 @@ def of_a_run():
     return rows
 
 
+def metrics_are_whole(folder):
+    """A file that took the place of a closed descriptor would hold what was printed."""
+    for name in glob.glob(f"{folder}/*/metrics.jsonl"):
+        text = read(name)
+        if len(rows_of(text)) != text.count(b"\n") or not text.endswith(b"\n"):
+            return "metrics.jsonl holds other text"
+    return "the lock holds text" if any(read(n) for n in glob.glob(f"{folder}/*/lock")) else None
+
+
 def outputs():
     """What cannot be written ends with 5, whatever command writes it."""
     prepare = '"$1" train config.json --out r --until 2 >/dev/null 2>&1; '
@@ -68,8 +81,8 @@ def outputs():
     rows = [Row(f"a full disk behind standard output: {' '.join(c)}", (5,), *c, files=files, shell=prepare + "%KUMI% <text >/dev/full") for c in commands]
     rows.append(Row("a full disk behind standard output: decode", (5,), "tokenizer", "decode", "--tokenizer", "byte", files={"ids": "72 105 10\n" * 20000}, shell="%KUMI% <ids >/dev/full"))
     rows += [Row(f"a closed standard output: {' '.join(c)}", (5,), *c, files=files, shell=prepare + "%KUMI% <text >&-") for c in commands]
-    rows += [Row(f"closed standard error: {c[0]}", (0,), *c, shell=prepare + "%KUMI% 2>&-") for c in (("train", "config.json", "--out", "new", "--until", "2"), ("train", "config.json", "--out", "new", "--until", "2", "-n", "2"), ("eval", "r"))]
-    rows += [Row(f"everything closed: {c[0]} {' '.join(c[4:])}", (0, 5), *c, shell="%KUMI% <&- >&- 2>&-") for c in (("train", "config.json", "--out", "new", "--until", "2"), ("train", "config.json", "--out", "new", "--until", "2", "-n", "2"), ("train", "config.json", "--out", "new", "--set", "parallel.transport=thread", "-n", "2"))]
+    rows += [Row(f"closed standard error: {c[0]}", (0,), *c, shell=prepare + "%KUMI% 2>&-", check=metrics_are_whole) for c in (("train", "config.json", "--out", "new", "--until", "2"), ("train", "config.json", "--out", "new", "--until", "2", "-n", "2"), ("eval", "r"))]
+    rows += [Row(f"everything closed: {c[0]} {' '.join(c[4:])}", (0, 5), *c, shell="%KUMI% <&- >&- 2>&-", is_mute=True, check=metrics_are_whole) for c in (("train", "config.json", "--out", "new", "--until", "2"), ("train", "config.json", "--out", "new", "--until", "2", "-n", "2"), ("train", "config.json", "--out", "new", "--set", "parallel.transport=thread", "-n", "2"))]
     rows.append(Row("a working folder that is gone", (2, 5), "train", "config.json", "--out", "o", shell="mkdir gone; cd gone; rmdir ../gone; %KUMI%"))
     return rows
 

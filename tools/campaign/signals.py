@@ -27,7 +27,7 @@ def moment(x):
 
 
 def begin(x, *more):
-    """A training, and who plays in it at a random moment; None: it ended before."""
+    """A training, and its processes at a random moment; None: it ended before."""
     x.bench.equip(x)
     p = x.kumi("train", "config.json", "--out", "run", *random_layout(x.rng), *more)
     m = moment(x)
@@ -119,7 +119,7 @@ def stuck(x):
     """A rank that stays stopped: exit 7, with the collective in which the others wait."""
     x.title = "a rank stopped for good"
     x.bench.equip(x)
-    p = x.kumi("train", "config.json", "--out", "run", "-n", x.rng.choice((2, 4)), "--set", f"parallel.timeout_s={x.bench.patience:.0f}")
+    p = x.kumi("train", "config.json", "--out", "run", "-n", x.rng.choice((2, 4)), "--set", f"parallel.timeout_s={max(2, x.bench.patience):.0f}")
     if not moment_reached(p, f"{x.dir}/run", ("lines", x.rng.randint(1, 40), x.rng.random() * 0.01)):
         return
     cast = Cast(p)
