@@ -105,7 +105,10 @@ static int set(const struct cli_command *self, const struct cli_option *o, const
         *(const char **)o->out = value;
         return 0;
     case CLI_INT:
+        errno = 0;
         *(int64_t *)o->out = strtoll(value, &end, 10);
+        if (errno == ERANGE)
+            return cli_usage("kumi %s: --%s: %.60s: beyond 2^63", self->name, o->name, value);
         break;
     case CLI_NUM:
         *(double *)o->out = strtod(value, &end);

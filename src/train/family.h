@@ -64,6 +64,8 @@ int ku_model_refuse(const struct ku_model_source *s, const char *key, const json
 /* The same where the value at fault is that of several keys together. */
 int ku_model_refuse_int(const struct ku_model_source *s, const char *key, int64_t value,
                         const char *wanted);
+/* Weights of a quantization_config are not plain. */
+int ku_model_refuse_quantized(const struct ku_model_source *s, const json_t *model);
 /* Whether the configuration itself gives the key, over a config.json that it names. */
 int ku_model_overrides(const struct ku_model_source *s, const char *key);
 /* The name under which the model gives a member: its alias or its own. */

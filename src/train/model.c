@@ -70,6 +70,14 @@ int ku_model_refuse_int(const struct ku_model_source *s, const char *key, int64_
     return status;
 }
 
+int ku_model_refuse_quantized(const struct ku_model_source *s, const json_t *model)
+{
+    const json_t *v = json_object_get(model, "quantization_config");
+    return v == NULL || json_is_null(v)
+               ? KUMI_OK
+               : ku_model_refuse(s, "quantization_config", v, "null: plain weights are read");
+}
+
 const char *ku_member_spelling(const json_t *model, const struct ku_member *m)
 {
     return m->alias && json_object_get(model, m->alias) ? m->alias : m->name;

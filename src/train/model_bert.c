@@ -61,6 +61,7 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     if (positions &&
         !(json_is_string(positions) && strcmp(json_string_value(positions), "absolute") == 0))
         return ku_model_refuse(s, "position_embedding_type", positions, "it must be absolute");
+    KU_TRY(ku_model_refuse_quantized(s, model));
     if (c->hidden_size % c->num_attention_heads)
         return ku_model_refuse_int(s, "hidden_size", c->hidden_size,
                                    "it must be divisible by num_attention_heads");

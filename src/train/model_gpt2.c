@@ -55,6 +55,7 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     const json_t *cross = json_object_get(model, "add_cross_attention");
     if (cross && !json_is_false(cross))
         return ku_model_refuse(s, "add_cross_attention", cross, "it must be false");
+    KU_TRY(ku_model_refuse_quantized(s, model));
     if (c->n_embd % c->n_head == 0)
         return KUMI_OK;
     /* over a config.json, the key that the configuration gives is the one to change */

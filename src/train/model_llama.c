@@ -81,6 +81,8 @@ static int read_rope(const struct ku_model_source *s, const char *key, const jso
     if (!json_is_object(o))
         return ku_model_refuse(s, key, o, "{\"rope_type\": ..}");
     KU_TRY(read_rope_type(s, key, o, rope));
+    if (rope->type != KUMI_ROPE_DEFAULT && json_object_get(o, "factor") == NULL)
+        return ku_model_refuse(s, key, o, "a factor, which this rope_type needs");
     KU_TRY(read_positive(s, key, o, "rope_theta", "a rope_theta above 0", &rope->theta));
     KU_TRY(read_positive(s, key, o, "factor", "a factor above 0", &rope->factor));
     KU_TRY(read_positive(s, key, o, "low_freq_factor", "a low_freq_factor above 0",
@@ -146,14 +148,12 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     struct kumi_llama *c = config;
     const json_t *both = json_object_get(model, "rope_parameters");
     const json_t *tp = json_object_get(model, "pretraining_tp");
-    const json_t *quantized = json_object_get(model, "quantization_config");
     KU_TRY(read_spellings(s, model, &c->rope));
     KU_TRY(check_rope(s, both ? "rope_parameters" : "rope_scaling",
                       both ? both : json_object_get(model, "rope_scaling"), c));
     if (tp && !(json_is_integer(tp) && json_integer_value(tp) == 1))
         return ku_model_refuse(s, "pretraining_tp", tp, "it must be 1");
-    if (quantized && !json_is_null(quantized))
-        return ku_model_refuse(s, "quantization_config", quantized, "null: plain weights are read");
+    KU_TRY(ku_model_refuse_quantized(s, model));
     int64_t keys = c->num_key_value_heads ? c->num_key_value_heads : c->num_attention_heads;
     if (c->num_attention_heads % keys)
         return ku_model_refuse_int(s, "num_key_value_heads", keys,

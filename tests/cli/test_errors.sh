@@ -40,6 +40,7 @@ expect 2 "config: $dir/type.json:3:11: train.steps: \"x\"; an integer from 1 to 
 expect 2 'config: --set train.steps=0: train.steps: 0;' train $config --set train.steps=0 --out "$dir/o"
 expect 2 'it must be divisible by n_head, 3' train $config --set model.n_head=3 --out "$dir/o"
 expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config -n 0
+expect 2 'kumi train: --until: 99999999999999999999: beyond 2^63' train $config --until 99999999999999999999
 expect 2 'rank count: -n: 100000; give a number from 1 to 512, or auto' train $config -n 100000
 expect 2 'train.virtual_shards: 2 on 3 ranks' train $config -n 3 --out "$dir/o"
 expect 2 'batch: train.global_batch: 4 is less than virtual_shards = 8; give at least 8, or fewer ranks' \

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A sample of the campaign of kills, signals, corruptions and hostile inputs (tools/campaign): nothing is lost, hangs, stays or ends unexplained.
+set -u
+build=$1 source=$2
+[ -x "$build/kumi" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+counts=(--kills 8 --signals 10 --corruptions 16 --hostile 40)
+grep -q '__[at]san_init' "$build/kumi" && counts=(--kills 2 --signals 2 --corruptions 3 --hostile 8)
+python3 -B "$source/tools/campaign" "$build" "${counts[@]}" --seed 14 --jobs 2 --patience 4 --keep "$dir"
