@@ -43,7 +43,7 @@ got=$("$kumi" train "$dir/c.json" --out "$dir/plain" --resume -n 2 --set checkpo
 
 # the plan counts what lies where
 "$kumi" plan "$dir/c.json" --memory -n 2 --set "$(offload file none none)" >"$dir/plan" 2>&1 || say "plan: $(cat "$dir/plan")"
-grep -q '^file    a rank, on disk ' "$dir/plan" && grep -q '^and on disk: ' "$dir/plan" && ! grep -q '^  optimizer ' "$dir/plan" || say "plan: $(cat "$dir/plan")"
+grep -q '^file    rank, on disk ' "$dir/plan" && grep -q '^and on disk: ' "$dir/plan" && ! grep -q '^  optimizer ' "$dir/plan" || say "plan: $(cat "$dir/plan")"
 "$kumi" plan "$dir/c.json" --memory -n 1 --set train.global_batch=4 >"$dir/plan" 2>&1
 grep -q -- '--set memory.offload.optimizer=file ' "$dir/plan" || say "plan says nothing of what offload would remove: $(cat "$dir/plan")"
 
@@ -55,7 +55,7 @@ expect() { # code text command..
     [ $is = "$code" ] && printf '%s' "$got" | grep -qF -- "$text" || say "$*: wanted $code: $text; got $is: $got"
     [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" = 1 ] || say "$*: not one error line: $got"
 }
-expect 5 "offload: $dir/none: No such file or directory; memory.offload.path names a folder on a disk" --set "$(offload file none none "$dir/none")"
+expect 5 "offload: $dir/none: No such file or directory; memory.offload.path must name a folder on a disk" --set "$(offload file none none "$dir/none")"
 expect 5 "offload: $dir/none: No such file or directory" -n 2 --set "$(offload none none file "$dir/none")"
 expect 5 "offload: $dir/c.json: making a file: Not a directory" --set "$(offload file none none "$dir/c.json")"
 expect 5 'offload: /proc: ' --set "$(offload file none none /proc)"
@@ -71,6 +71,6 @@ if [ "$(id -u)" = 0 ] && mkdir "$dir/small" && mount -t tmpfs -o size=64k tmpfs 
 fi
 if [ -d /dev/shm ] && [ -w /dev/shm ]; then
     got=$(train shm -n 2 --set "$(offload file none none /dev/shm)")
-    [ "$got" = "$plain" ] && grep -q 'offload: /dev/shm: lies in memory (tmpfs)' "$dir/err" || say "a folder in memory: $got: $(cat "$dir/err")"
+    [ "$got" = "$plain" ] && grep -q 'offload: /dev/shm: is on tmpfs, that is in memory' "$dir/err" || say "a folder in memory: $got: $(cat "$dir/err")"
 fi
 exit $failed

@@ -99,7 +99,7 @@ END
 
 # the plan holds what workers read ahead: of each rank 8 rows of 3072 f32 and a class, two steps for training and two for evaluation
 plan() { "$kumi" plan "$dir/c.json" -n 2 "$@"; }
-[[ $(plan --set data.workers=2) == *"rows read ahead (data.workers, data.prefetch), a rank"*" 393728"$'\n'* ]] || say "plan: $(plan --set data.workers=2 | head -12)"
+[[ $(plan --set data.workers=2) == *"samples read ahead (data.workers, data.prefetch), for each rank"*" 393728"$'\n'* ]] || say "plan: $(plan --set data.workers=2 | head -12)"
 python3 - "$(plan --json)" "$(plan --json --set data.workers=3 --set data.prefetch=4)" <<'END' || say "plan --json: other rows read ahead"
 import json, sys
 none, some = map(json.loads, sys.argv[1:])

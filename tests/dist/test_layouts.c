@@ -499,7 +499,7 @@ static void refused(void **state)
     } row[] = {
         {ON(2, "train.virtual_shards=6"), "6 on 2 ranks; each rank takes a power of two of them"},
         {{.n = 3}, "8 on 3 ranks; each rank takes a power of two of them: use 1, 2, 4, 8 ranks"},
-        {ON(4, OWN, "parallel.zero=2", "parallel.shard=3"), "replicate x shard is the job's 4"},
+        {ON(4, OWN, "parallel.zero=2", "parallel.shard=3"), "replicate x shard must be 4, "},
         {ON(6, "train.virtual_shards=12", "train.micro_batch=null", OWN, "parallel.zero=1",
             "parallel.replicate=4"),
          "replicate x shard must be 6"},
