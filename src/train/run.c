@@ -195,12 +195,18 @@ static int load_checkpoint(struct run *r)
 static int open_metrics(struct run *r)
 {
     const char *compute = r->s.cfg.precision_compute;
-    double peak_flops;
-    ku_limits_read(ku_session_cores(&r->s, r->job->local_n), r->job->n, &r->limits);
-    if (ku_peak_read(compute, r->limits.n_cores, &peak_flops) < 0) {
-        KU_LOG(TRAIN, INFO, "%s: mfu is not known without", ku_err_get()->text);
-        peak_flops = 0;
-    }
+    int n_cores = ku_session_cores(&r->s, r->job->local_n);
+    double peak_flops = 0;
+    if (r->trial)
+        ku_limits_read(n_cores, r->job->n, &r->limits);
+    else
+        ku_limits_measure(r->job, n_cores, &r->limits);
+    if (strcmp(compute, "bf16") == 0)
+        peak_flops = r->limits.flops_bf16;
+    else if (strcmp(compute, "f64") != 0) /* f16 is multiplied in f32 */
+        peak_flops = r->limits.flops_f32;
+    if (!(peak_flops > 0) && r->trial == NULL)
+        KU_LOG(TRAIN, WARN, "mfu is null: no matrix peak is known for %s", compute);
     return ku_metrics_open(r->dir.path, r->step, r->s.flops_per_item, peak_flops, &r->metrics);
 }
 
