@@ -81,6 +81,8 @@ enum { KU_OS_CPU_WORDS = 16 };
 int ku_os_n_cpus(void);
 /* The CPUs that this thread may run on, a bit each; those beyond 1023 are left out. */
 void ku_os_cpus(uint64_t mask[KU_OS_CPU_WORDS]);
+/* Binds this thread to those CPUs. 0, -1. */
+int ku_os_set_cpus(const uint64_t mask[KU_OS_CPU_WORDS]);
 int ku_os_n_cpus_host(void); /* by the quotas alone: whatever this process was bound to */
 /* Bytes: the least of MemAvailable and what each of our control groups still allows, page cache
  * that nobody uses counted as free. UINT64_MAX when the system does not say. */

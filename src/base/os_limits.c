@@ -197,6 +197,16 @@ void ku_os_cpus(uint64_t mask[KU_OS_CPU_WORDS])
             mask[i / 64] |= UINT64_C(1) << i % 64;
 }
 
+int ku_os_set_cpus(const uint64_t mask[KU_OS_CPU_WORDS])
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < KU_OS_CPU_WORDS * 64 && i < CPU_SETSIZE; i++)
+        if (mask[i / 64] >> i % 64 & 1)
+            CPU_SET(i, &set);
+    return sched_setaffinity(0, sizeof set, &set);
+}
+
 int ku_os_n_cpus(void)
 {
     cpu_set_t set;

@@ -132,15 +132,22 @@ static void host_free(struct ku_host *host)
     ku_free(host);
 }
 
+void ku_job_cpus(const struct ku_job *job, uint64_t mask[KU_OS_CPU_WORDS])
+{
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++) {
+        mask[i] = 0;
+        for (int r = 0; r < job->local_n; r++)
+            mask[i] |= atomic_load(&ku_segment_line(job->seg, r)->cpus[i]);
+    }
+}
+
 int ku_job_n_cpus(const struct ku_job *job)
 {
+    uint64_t mask[KU_OS_CPU_WORDS];
     int n = 0;
-    for (int i = 0; i < KU_OS_CPU_WORDS; i++) {
-        uint64_t any = 0;
-        for (int r = 0; r < job->local_n; r++)
-            any |= atomic_load(&ku_segment_line(job->seg, r)->cpus[i]);
-        n += __builtin_popcountll(any);
-    }
+    ku_job_cpus(job, mask);
+    for (int i = 0; i < KU_OS_CPU_WORDS; i++)
+        n += __builtin_popcountll(mask[i]);
     return ku_os_n_cpus_under("", n);
 }
 

@@ -62,6 +62,8 @@ static inline void ku_job_tick(struct ku_job *job)
     atomic_store_explicit(&line->progress, now + 1, memory_order_relaxed);
 }
 
+/* The CPUs that any of the host's ranks may run on, a bit each. */
+void ku_job_cpus(const struct ku_job *job, uint64_t mask[KU_OS_CPU_WORDS]);
 /* CPUs that the host's ranks have together, each of which may be bound to its own; quotas count. */
 int ku_job_n_cpus(const struct ku_job *job);
 

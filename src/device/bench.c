@@ -118,24 +118,45 @@ static int touch_rate(struct peak_job *j, int64_t n_tiles, struct ku_spread *out
     return KUMI_OK;
 }
 
-int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out)
+/* The limits of memory. */
+static int memory_peak(struct peak_job *j, struct ku_peak *p)
+{
+    const int64_t n_tiles = STREAM_BYTES / STREAM_TILE_BYTES;
+    int status = KUMI_ENOMEM;
+    j->a = ku_malloc_aligned(4096, STREAM_BYTES);
+    j->b = ku_malloc_aligned(4096, STREAM_BYTES);
+    if (j->a == NULL || j->b == NULL)
+        goto out;
+    KU_TRY_OUT(touch_rate(j, n_tiles, &p->touch));
+    memset(j->a, 0, STREAM_BYTES);
+    memset(j->b, 0, STREAM_BYTES);
+    p->stream = better(rate_of(j, JOB_COPY, n_tiles, 2.0 * STREAM_BYTES),
+                       rate_of(j, JOB_IN_PLACE, n_tiles, 2.0 * STREAM_BYTES));
+out:
+    ku_free(j->a);
+    ku_free(j->b);
+    return status;
+}
+
+int ku_peak_is_disturbed(const struct ku_peak *peak)
+{
+    const struct ku_spread *all[] = {&peak->f32, &peak->bf16, &peak->stream};
+    int is_disturbed = 0;
+    for (int i = 0; i < 3; i++)
+        is_disturbed |= all[i]->median < 0.9 * all[i]->most;
+    return is_disturbed;
+}
+
+int ku_bench_peak(const struct ku_device_opts *opts, int is_quick, struct ku_peak *out)
 {
     void *dev = NULL;
     KU_TRY(ku_device_cpu.open(opts, &dev));
     struct ku_cpu *cpu = dev;
-    int status = KUMI_ENOMEM;
-    const int64_t n_tiles = STREAM_BYTES / STREAM_TILE_BYTES;
     struct peak_job j = {.cpu = cpu};
-    j.a = ku_malloc_aligned(4096, STREAM_BYTES);
-    j.b = ku_malloc_aligned(4096, STREAM_BYTES);
-    if (j.a == NULL || j.b == NULL)
-        goto out;
     struct ku_peak p = {.isa = cpu->isa, .n_threads = ku_pool_n_threads(cpu->pool)};
-    KU_TRY_OUT(touch_rate(&j, n_tiles, &p.touch));
-    memset(j.a, 0, STREAM_BYTES);
-    memset(j.b, 0, STREAM_BYTES);
-    p.stream = better(rate_of(&j, JOB_COPY, n_tiles, 2.0 * STREAM_BYTES),
-                      rate_of(&j, JOB_IN_PLACE, n_tiles, 2.0 * STREAM_BYTES));
+    int status = KUMI_OK;
+    if (!is_quick)
+        KU_TRY_OUT(memory_peak(&j, &p));
     p.f32 = matrix_peak(&j, &cpu->ops->gemm, 1);
     p.bf16 = cpu->gemm_bf16 ? matrix_peak(&j, cpu->gemm_bf16, 2) : p.f32;
     p.touch_bytes = p.touch.median;
@@ -144,8 +165,6 @@ int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out)
     p.flops_bf16 = p.bf16.most;
     *out = p;
 out:
-    ku_free(j.a);
-    ku_free(j.b);
     ku_device_cpu.close(dev);
     return status;
 }

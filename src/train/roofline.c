@@ -3,8 +3,12 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <time.h>
 
+#include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "device/bench.h"
 #include "train/peak.h"
 
 void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out)
@@ -26,6 +30,32 @@ void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out)
     char *path = n_known ? ku_peak_path() : NULL;
     snprintf(out->source, sizeof out->source, "%s", path ? path : "");
     ku_free(path);
+}
+
+void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out)
+{
+    const struct ku_device_opts opts = {.n_threads = n_cores,
+                                        .n_runnable_threads = n_cores,
+                                        .n_cpus = n_cores,
+                                        .isa = ku_cpu_isa()};
+    uint64_t own[KU_OS_CPU_WORDS], all[KU_OS_CPU_WORDS];
+    struct ku_peak peak = {0};
+    int is_kept = 1;
+    if (ku_peak_is_due(n_cores, time(NULL))) {
+        ku_os_cpus(own);
+        ku_job_cpus(job, all);
+        (void)ku_os_set_cpus(all);
+        if (ku_bench_peak(&opts, 1, &peak) < 0)
+            KU_LOG(TRAIN, WARN, "%s: the matrix peak is not measured", ku_err_get()->text);
+        else if ((is_kept = ku_peak_write(&peak, time(NULL)) == KUMI_OK) == 0)
+            KU_LOG(TRAIN, INFO, "%s: the matrix peak is not kept", ku_err_get()->text);
+        (void)ku_os_set_cpus(own);
+    }
+    ku_limits_read(n_cores, job->n, out);
+    if (!is_kept) {
+        out->flops_f32 = fmax(out->flops_f32, peak.flops_f32);
+        out->flops_bf16 = fmax(out->flops_bf16, peak.flops_bf16);
+    }
 }
 
 int ku_limits_are_known(const struct ku_limits *l)

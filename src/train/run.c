@@ -49,6 +49,7 @@ struct run {
     struct ku_rundir dir;
     struct ku_metrics *metrics;     /* rank 0 */
     struct ku_limits limits;        /* rank 0 */
+    double peak_flops;              /* of them, in the dtype of the products; 0: not known */
     char *checkpoints;              /* OUT/checkpoints, on every rank */
     char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
     struct ku_origin was;           /* its */
@@ -174,16 +175,21 @@ static int load_checkpoint(struct run *r)
     return KUMI_OK;
 }
 
-static int open_metrics(struct run *r)
+/* What the machine allows, for mfu; measured while the other ranks wait for the first step. */
+static void know_limits(struct run *r)
 {
     const char *compute = r->s.cfg.precision_compute;
-    double peak_flops;
-    ku_limits_read(ku_session_cores(&r->s, r->job->local_n), r->job->n, &r->limits);
-    if (ku_peak_read(compute, r->limits.n_cores, &peak_flops) < 0) {
-        KU_LOG(TRAIN, INFO, "%s; mfu is null", ku_err_get()->text);
-        peak_flops = 0;
-    }
-    return ku_metrics_open(r->dir.path, r->step, r->s.flops_per_item, peak_flops, &r->metrics);
+    int n_cores = ku_session_cores(&r->s, r->job->local_n);
+    if (r->trial)
+        ku_limits_read(n_cores, r->job->n, &r->limits);
+    else
+        ku_limits_measure(r->job, n_cores, &r->limits);
+    if (strcmp(compute, "bf16") == 0)
+        r->peak_flops = r->limits.flops_bf16;
+    else if (strcmp(compute, "f64") != 0) /* f16 is multiplied in f32 */
+        r->peak_flops = r->limits.flops_f32;
+    if (!(r->peak_flops > 0) && r->trial == NULL)
+        KU_LOG(TRAIN, WARN, "mfu is null: no matrix peak is known for %s", compute);
 }
 
 static int create_profile(struct run *r)
@@ -204,7 +210,7 @@ static int write_first(struct run *r)
         KU_TRY(ku_resume_cut(r->dir.path, r->step));
     if (r->s.pairs.data)
         KU_TRY(ku_pairs_save_vocab(&r->s.pairs, r->dir.path));
-    return open_metrics(r);
+    return ku_metrics_open(r->dir.path, r->step, r->s.flops_per_item, r->peak_flops, &r->metrics);
 }
 
 /* Nothing is written into the directory before the first step is done: a run that fails earlier
@@ -298,6 +304,8 @@ static int prepare(struct run *r)
         KU_TRY(create_profile(r));
     if (r->o->is_trial)
         KU_TRY(ku_trial_create(r->end - r->step, &r->trial));
+    if (is_first(r) && !r->is_complete)
+        know_limits(r);
     if (is_first(r))
         announce(r);
     return KUMI_OK;

@@ -13,7 +13,8 @@ small=(configs/shakespeare-fast.json -n 2 --set model.n_layer=2 --set train.thre
     --set train.eval_tokens=1024)
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/run" \
     >"$dir/out" 2>"$dir/err" || say "train: $(cat "$dir/err")"
-grep -q 'mfu' "$dir/err" && say "mfu without a measured peak: $(cat "$dir/err")"
+grep -q 'tok/s  mfu [0-9]*\.[0-9] %' "$dir/err" || say "no mfu at the first start: $(cat "$dir/err")"
+cp "$dir/cache/peak.json" "$dir/first.json" || say "the first start keeps no peak"
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=1 --set train.eval_every=10 --out "$dir/whole" \
     --until 7 >"$dir/out" 2>"$dir/err" || say "train --until: $(cat "$dir/err")"
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=1 --set train.eval_every=10 --out "$dir/whole" \
@@ -26,21 +27,23 @@ python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]);
 "$kumi" ckpt digest "$dir/run" >"$dir/digest" || say "ckpt digest failed"
 
 # a peak that was measured: mfu is against that of the 2 cores in use, at the run's dtype
-mkdir "$dir/cache"
 "$kumi" info --json >"$dir/info.json" || say "info --json failed"
 python3 -c '
 import json, sys
 cpu = json.load(sys.stdin)["cpu"]
-rows = [{"cpu": cpu["model"], "isa": cpu["isa"], "threads": n, "f32": n * 2e9, "bf16": n * 1e13, "stream": n * 1e12} for n in (1, 2, 64)]
+# two starts agree, and the last was not before today: nothing is measured
+rows = [{"cpu": cpu["model"], "isa": cpu["isa"], "threads": n, "f32": n * 2e9, "bf16": n * 1e13, "stream": n * 1e12, "last": "9999-12-31",
+         "starts": {"f32": [n * 2e9] * 2, "bf16": [n * 1e13] * 2, "stream": [n * 1e12] * 2}} for n in (1, 2, 64)]
 rows.append({"cpu": "another", "isa": cpu["isa"], "threads": 2, "f32": 1e9, "bf16": 1e9, "stream": 1e9})
 json.dump(rows, sys.stdout)' <"$dir/info.json" >"$dir/cache/peak.json" || say "no peak.json"
 "$kumi" train "${small[@]}" --set train.steps=20 --set train.log_every=5 --set train.eval_every=10 --out "$dir/peak" \
     >"$dir/out" 2>"$dir/err" || say "train with a peak: $(cat "$dir/err")"
 "$kumi" plan "${small[@]}" --roofline --json >"$dir/roofline.json" || say "plan --roofline failed"
 grep -q 'tok/s  mfu [0-9]*\.[0-9] %' "$dir/err" || say "no mfu in: $(cat "$dir/err")"
-rm -r "$dir/cache"
-KUMI_LOG=info "$kumi" train "${small[@]}" --set train.steps=1 --out "$dir/hint" >"$dir/out" 2>"$dir/err"
-[ "$(grep -c 'run `kumi bench peak`' "$dir/err")" = 1 ] || say "no hint, or several: $(cat "$dir/err")"
+# where nothing can be kept, mfu is against what this start measured
+KUMI_CACHE=/proc/nowhere KUMI_LOG=train:info "$kumi" train "${small[@]}" --set train.steps=1 --out "$dir/unkept" >"$dir/out" 2>"$dir/err" || say "train without a cache: $(cat "$dir/err")"
+[ "$(grep -c 'the matrix peak is not kept' "$dir/err")" = 1 ] || say "no line about the cache, or several: $(cat "$dir/err")"
+grep -q '"mfu":0\.' "$dir/unkept/metrics.jsonl" || say "no mfu without a cache: $(cat "$dir/unkept/metrics.jsonl")"
 cat >"$dir/check.py" <<'END'
 import json, os, sys
 dir = sys.argv[1]
@@ -86,9 +89,12 @@ assert summary["median_tps"] > 0 and summary["median_step_ms"] > 0, summary
 
 # mfu: 6 N + 12 layers width length, N without positions, over the peak of two cores
 flops = 6 * (256 * 128 + 2 * 12 * 128 * 128) + 12 * 2 * 128 * 64 # of the matrices, and attention
-assert summary["mfu"] is None and all(r["mfu"] is None for r in steps), summary
+first = json.load(open(dir + "/first.json"))
+assert len(first) == 1 and all(len(first[0]["starts"][d]) == 1 for d in ("f32", "bf16")) and first[0]["starts"]["stream"] == [], first
+assert summary["mfu"] > 0 and all(r["mfu"] > 0 for r in steps), summary
 assert summary["step_over_roofline"] is None and set(summary["limits"]) == {"cores", "flops", "stream_bytes", "source"}
-assert summary["limits"]["flops"] == {"f32": None, "bf16": None} and summary["limits"]["source"] is None, summary
+assert summary["limits"]["flops"] == {d: first[0][d] for d in ("f32", "bf16")} and summary["limits"]["stream_bytes"] is None, summary
+assert summary["limits"]["source"] == dir + "/cache/peak.json", summary
 peak = json.load(open(dir + "/peak/summary.json"))
 n = peak["limits"]["cores"]
 assert peak["limits"] == {"cores": n, "flops": {"f32": n * 2e9, "bf16": n * 1e13}, "stream_bytes": n * 1e12,

@@ -13,7 +13,7 @@ plan=(plan configs/shakespeare-char.json -n 2 --set train.threads=1)
 "$kumi" "${plan[@]}" --roofline >"$dir/text" 2>&1 || say "--roofline: $(cat "$dir/text")"
 [ -s "$dir/cache/peak.json" ] || say 'limits were measured, but not kept'
 "$kumi" "${plan[@]}" --roofline --json >"$dir/first.json" || say '--roofline --json failed'
-sed -i 's/"f32": \([0-9.e+]*\)/"f32": 1e6/; s/"stream": \([0-9.e+]*\)/"stream": 1e15/' "$dir/cache/peak.json"
+sed -i 's/"f32": \([0-9.e+][0-9.e+]*\)/"f32": 1e6/; s/"stream": \([0-9.e+][0-9.e+]*\)/"stream": 1e15/' "$dir/cache/peak.json"
 "$kumi" "${plan[@]}" --roofline --json >"$dir/slow.json" || say '--roofline --json failed on other limits'
 python3 - "$dir" <<'P' || failed=1
 import json, re, sys

@@ -267,6 +267,8 @@ static void see(void *ctx, const char *text)
     json_decref(row);
 }
 
+enum { DAY = 1767571200 }; /* 2026-01-05 */
+
 static int bench(const char *what, int threads, int as_json, struct lines *l)
 {
     const struct kumi_bench_options b = {
@@ -286,7 +288,7 @@ static void test_bench(void **state)
     assert_status(ku_peak_read("f32", 1, &one), KUMI_OK);
     assert_status(ku_peak_read("f32", 4, &four), KUMI_OK);
     assert_status(ku_peak_read("bf16", 1, &bf16), KUMI_OK);
-    assert_true(one > 1e8 && bf16 >= one * 0.5 && four == 4 * one);
+    assert_true(one > 0 && bf16 > 0 && four == 4 * one); /* how large they are is not a test's */
 
     struct ku_bench_out out = {.line = see, .ctx = &l, .as_json = 1, .only = "layer_norm_dgb"};
     l = (struct lines){0};
@@ -320,6 +322,69 @@ static void test_bench(void **state)
     assert_error(bench("comm", 513, 0, &l), KUMI_EINVAL, "--threads: 513");
 }
 
+/* A start beside other load shows less than the machine allows, for all its figures or for one:
+ * limits are the best of all starts, and measured again until a second start confirms them. */
+static void test_peak_starts(void **state)
+{
+    const struct files *f = *state;
+    static const struct {
+        int day;
+        double f32, bf16, stream;   /* measured */
+        double best_f32, best_bf16; /* kept */
+        int confirmed_f32, is_due;  /* afterwards, on that day */
+        const char *date;           /* when a best was reached */
+    } row[] = {{0, 431e9, 202e9, 0, 431e9, 202e9, 0, 1, "2026-01-05"},
+               {0, 200e9, 900e9, 0, 431e9, 900e9, 0, 1, "2026-01-05"},
+               {1, 430e9, 500e9, 9e9, 431e9, 900e9, 1, 1, "2026-01-06"},
+               {2, 100e9, 899e9, 0, 431e9, 900e9, 1, 0, "2026-01-06"},
+               {3, 100e9, 100e9, 0, 431e9, 900e9, 1, 0, "2026-01-06"},
+               {4, 433e9, 100e9, 8e9, 433e9, 900e9, 1, 0, "2026-01-09"}};
+    enum { N = sizeof row / sizeof row[0] };
+    struct ku_peak_kept kept;
+    char path[128];
+    snprintf(path, sizeof path, "%s/peak.json", f->folder);
+    unlink(path);
+    assert_int_equal(ku_peak_look(3, &kept), 0);
+    assert_int_equal(ku_peak_is_due(3, DAY), 1);
+    for (int i = 0; i < N; i++) {
+        const time_t now = DAY + row[i].day * 86400;
+        const struct ku_peak p = {.isa = ku_cpu_isa(),
+                                  .n_threads = 3,
+                                  .flops_f32 = row[i].f32,
+                                  .flops_bf16 = row[i].bf16,
+                                  .stream_bytes = row[i].stream};
+        if (i > 0 && row[i].day > row[i - 1].day)
+            assert_int_equal(ku_peak_is_due(3, now), 1);
+        assert_status(ku_peak_write(&p, now), KUMI_OK);
+        assert_int_equal(ku_peak_look(3, &kept), 1);
+        assert_true(kept.figure[KU_PEAK_F32].best == row[i].best_f32);
+        assert_true(kept.figure[KU_PEAK_BF16].best == row[i].best_bf16);
+        assert_int_equal(kept.figure[KU_PEAK_F32].n_starts, i + 1);
+        assert_int_equal(kept.figure[KU_PEAK_F32].is_confirmed, row[i].confirmed_f32);
+        assert_int_equal(ku_peak_is_due(3, now), row[i].is_due);
+        assert_string_equal(kept.date, row[i].date);
+    }
+    assert_int_equal(kept.figure[KU_PEAK_STREAM].n_starts, 2);
+    assert_int_equal(kept.figure[KU_PEAK_STREAM].is_confirmed, 0);
+    assert_int_equal(ku_peak_is_due(2, DAY), 1);
+    /* another machine of this CPU model; a row of an earlier version, which may be repeated */
+    static const char others[] =
+        "[{\"cpu\":\"%s\",\"machine\":\"another\",\"isa\":\"%s\",\"threads\":3,"
+        "\"f32\":1e12},{\"cpu\":\"%s\",\"isa\":\"%s\",\"threads\":3,\"f32\":4e9}]";
+    char text[512];
+    int n = snprintf(text, sizeof text, others, ku_cpu_model(), ku_cpu_isa_name(ku_cpu_isa()),
+                     ku_cpu_model(), ku_cpu_isa_name(ku_cpu_isa()));
+    file_write(path, text, (size_t)n);
+    assert_int_equal(ku_peak_look(3, &kept), 1);
+    assert_true(kept.figure[KU_PEAK_F32].best == 4e9 && kept.figure[KU_PEAK_F32].n_starts == 1);
+    assert_int_equal(ku_peak_is_due(3, DAY), 1);
+    /* a spread tells a start that was disturbed in part */
+    struct ku_peak p = {.f32 = {1, 9.5, 10}, .bf16 = {1, 10, 10}, .stream = {1, 9.1, 10}};
+    assert_int_equal(ku_peak_is_disturbed(&p), 0);
+    p.bf16.median = 8;
+    assert_int_equal(ku_peak_is_disturbed(&p), 1);
+}
+
 /* Rows of other machines stay, one's own is replaced, a broken file is begun anew. */
 static void test_peak_cache(void **state)
 {
@@ -334,12 +399,12 @@ static void test_peak_cache(void **state)
     assert_error(ku_peak_read("f32", 2, &flops), KUMI_EINPUT, path);
     file_write(path, other, sizeof other - 1);
     assert_error(ku_peak_read("f32", 64, &flops), KUMI_EINPUT, path);
-    assert_status(ku_peak_write(&p), KUMI_OK);
+    assert_status(ku_peak_write(&p, DAY), KUMI_OK);
     p.flops_f32 = 3e9;
-    assert_status(ku_peak_write(&p), KUMI_OK);
+    assert_status(ku_peak_write(&p, DAY), KUMI_OK);
     p.n_threads = 1;
     p.flops_f32 = 1e9;
-    assert_status(ku_peak_write(&p), KUMI_OK);
+    assert_status(ku_peak_write(&p, DAY), KUMI_OK);
     struct ku_json doc;
     assert_status(ku_json_load(path, 1 << 20, &doc), KUMI_OK);
     assert_int_equal(json_array_size(doc.root), 4);
@@ -355,18 +420,18 @@ static void test_peak_cache(void **state)
     }
     assert_error(ku_peak_read("f64", 1, &flops), KUMI_EINPUT, "f64");
     assert_int_equal(setenv("KUMI_CACHE", "/proc/nowhere", 1), 0);
-    assert_error(ku_peak_write(&p), KUMI_ESTORAGE, "/proc/nowhere");
+    assert_error(ku_peak_write(&p, DAY), KUMI_ESTORAGE, "/proc/nowhere");
     assert_error(ku_peak_read("f32", 1, &flops), KUMI_EINPUT, "/proc/nowhere");
     assert_int_equal(setenv("KUMI_CACHE", f->folder, 1), 0);
-    with_faults(ku_peak_write(&p));
+    with_faults(ku_peak_write(&p, DAY));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),     cmocka_unit_test(test_data),
-        cmocka_unit_test(test_tokenizer), cmocka_unit_test(test_ckpt),
-        cmocka_unit_test(test_info),      cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_peak_cache)};
+        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_data),
+        cmocka_unit_test(test_tokenizer),   cmocka_unit_test(test_ckpt),
+        cmocka_unit_test(test_info),        cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_peak_starts), cmocka_unit_test(test_peak_cache)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
