@@ -43,9 +43,9 @@ struct ku_ckpt_desc {
     json_t *libraries;        /* name: version */
     const char *isa;
     const char *data_fingerprint;
-    const char *digest; /* "sha256:…", or NULL: not computed */
+    const char *digest;                     /* "sha256:…", or NULL: not computed */
     const struct ku_companions *companions; /* of the committing rank alone; NULL: none */
-    int keep;           /* newest snapshots that stay; 0: all */
+    int keep;                               /* newest snapshots that stay; 0: all */
 };
 
 /*

@@ -48,16 +48,16 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
         const char *path, *wanted;
     } rule[] = {
         {c->data_segments && !m->facts.is_causal, "data.segments",
-         "this model looks at a sample as a whole; use false (gpt2 and llama can)"},
+         "the model has no causal attention; use false (gpt2 and llama have it)"},
         {has_docs && m->facts.is_masked, "data.train",
          "documents are for models that continue texts; a masked language model learns from text "
          "files"},
         {(has_docs || is_pairs) && c->data_weights.n > 0, "data.weights",
-         "it is for text; leave it out"},
+         "it is for text files; omit it"},
         {c->data_separator != KU_NULL && !has_docs && !c->data_segments, "data.separator",
          "it is for text with data.segments true, and for jsonl; leave it out"},
         {is_word(c->data_on_long, is_pairs ? "cut" : "drop"), "data.on_long",
-         is_pairs ? "a pair is left out (drop) or an error" : "a document is cut or an error"},
+         is_pairs ? "drop or error for sentence pairs" : "cut or error for documents"},
     };
     for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
         if (rule[i].is_wrong)
@@ -159,7 +159,7 @@ int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, in
     KU_TRY(ku_dataset_check_text(c, m));
     if (is_jsonl(c) && held->stride > 0)
         return ku_config_refuse(c, "data.train", ku_json_at(c->root, "data.train"),
-                                "documents have no stride; evaluate without one, or a text");
+                                "a stride is for text files; evaluate documents without one");
     if (is_jsonl(c))
         return open_jsonl(c, m, seq_len, held, progress, out);
     KU_TRY(open_text(c, m, seq_len, held, progress, &text));

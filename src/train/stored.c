@@ -232,7 +232,7 @@ int ku_stored_find(const char *dir, struct ku_ckpt *out)
         ku_ckpt_close(&c);
         if (status != KUMI_ENOCKPT)
             return status;
-        KU_LOG(CKPT, WARN, "%s; looking for the one before", ku_err_get()->text);
+        KU_LOG(CKPT, WARN, "%s; trying the previous one", ku_err_get()->text);
         if (damage.status == KUMI_OK)
             damage = *ku_err_get();
     }

@@ -241,7 +241,7 @@ static void refuses(void **state)
         {bert, {NULL}, "a masked language model learns from text", KUMI_EINVAL},
         {gpt2,
          {"data.weights=[1]"},
-         "data.weights: [1]; it is for text; leave it out",
+         "data.weights: [1]; it is for text files; omit it",
          KUMI_EINVAL},
         {gpt2,
          {text, "data.separator=10"},
