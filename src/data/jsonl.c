@@ -508,6 +508,11 @@ int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
         status = open_stream(&o, 0, opts->train, opts->n_train);
     if (status == KUMI_OK)
         status = open_stream(&o, 1, opts->val, opts->n_val);
+    if (status == KUMI_OK && opts->separator && o.tokenizer == NULL)
+        status = KU_ERR(KUMI_EINVAL,
+                        "data: data.separator: %lld; it is for texts, and these documents are "
+                        "tokens; omit it",
+                        (long long)*opts->separator);
     if (status == KUMI_OK)
         status = make_splits(x, opts);
     if (status == KUMI_OK)
