@@ -301,9 +301,11 @@ KUMI_API int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only
 /*
  * Weights in and out, as directories that transformers loads: config.json with model.safetensors,
  * or with shards and their index. Values pass through one buffer and change only where a narrower
- * dtype rounds them, once.
+ * dtype rounds them, once. Keys of config.json that kumi does not own, generation_config.json and
+ * the tokenizer's files go with them.
  *
- *   export   the newest checkpoint's model, or that of such a directory
+ *   export   the newest checkpoint's model, or that of such a directory, whose weights are held
+ *            against its config.json
  *   import   someone's directory, under the names that our models have, complete and of the right
  *            shapes
  *   to       made here
@@ -315,12 +317,12 @@ struct kumi_weights_options {
     const char *dtype;    /* "f32", "bf16", "f16": of floating tensors; NULL: as they are */
     uint64_t shard_bytes; /* most bytes of tensors in a file; 0: one file */
     int ema;              /* export alone: a checkpoint's averages of the weights (train.ema) */
+    int allow_missing;    /* of a directory: tensors that are not there are left out */
     /* import alone: */
     const char *model;      /* a config.json, or a training's configuration, whose section `model`
                              * counts; NULL: the directory's own */
     const char *const *map; /* [n_map] "name in the files=our name" */
     int n_map;
-    int allow_missing; /* tensors that are not there are left out */
 };
 KUMI_API int kumi_ckpt_export(const char *source, const char *to,
                               const struct kumi_weights_options *options);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/diff.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
-#include "base/log.h"
 
-enum { TEXT_BYTES = 240 /* what fits into a record beside the counts and the path */ };
+/* What a list shows: so many tensors, in what fits into a record beside counts and path. Extra ones
+ * stand last; a part is theirs, for they often are the missing ones by another name. */
+enum { SHOWN_MAX = 10, EXTRA_MIN = 3, TEXT_BYTES = 220, EXTRA_BYTES = 90 };
 
 static void add(struct ku_diff *d, const char *text)
 {
-    ku_str_add(&d->text, "%s%s", d->text.bytes > 0 ? ", " : "", text);
     ku_str_append(&d->lines, text, strlen(text) + 1);
 }
 
@@ -53,20 +54,48 @@ void ku_diff_shape(struct ku_diff *d, const struct ku_st_tensor *is,
     d->n_misshapen++;
 }
 
+static int is_extra(const char *line)
+{
+    return strncmp(line, "extra ", 6) == 0;
+}
+
+/* Adds the lines of one sort, at most n of them and up to `bytes` of text in all. Returns how many.
+ */
+static int show(const struct ku_diff *d, int extra, int n, size_t bytes, struct ku_str *out)
+{
+    const char *line = ku_str_get(&d->lines), *end = line + d->lines.bytes;
+    int shown = 0;
+    for (; line < end && shown < n; line += strlen(line) + 1) {
+        if (is_extra(line) != extra)
+            continue;
+        if (out->bytes > 0 && out->bytes + strlen(line) > bytes)
+            break;
+        ku_str_add(out, "%s%s", out->bytes > 0 ? ", " : "", line);
+        shown++;
+    }
+    return shown;
+}
+
 int ku_diff_finish(struct ku_diff *d, const char *what, const char *where)
 {
-    int status = KUMI_OK, is_long = d->text.bytes > TEXT_BYTES;
-    if (d->n_missing + d->n_extra + d->n_misshapen > 0) {
-        const char *line = ku_str_get(&d->lines), *end = line + d->lines.bytes;
-        for (; is_long && line < end; line += strlen(line) + 1)
-            KU_LOG(CKPT, ERROR, "%s: %s: %s", what, where, line);
+    const int n = d->n_missing + d->n_extra + d->n_misshapen;
+    struct ku_str list = {0};
+    int status = KUMI_OK;
+    if (n > 0) {
+        int n_extra = d->n_extra < EXTRA_MIN ? d->n_extra : EXTRA_MIN;
+        int shown =
+            show(d, 0, SHOWN_MAX - n_extra, TEXT_BYTES - (n_extra ? EXTRA_BYTES : 0), &list);
+        shown += show(d, 1, SHOWN_MAX - shown, TEXT_BYTES, &list);
+        char more[32] = "";
+        if (shown < n)
+            snprintf(more, sizeof more, " and %d more", n - shown);
         status = KU_ERR(KUMI_EINPUT,
                         "%s: %.100s: %d missing, %d extra, %d misshapen: %.*s%s; is this the model "
                         "that was saved?",
                         what, where, d->n_missing, d->n_extra, d->n_misshapen, (int)TEXT_BYTES,
-                        ku_str_get(&d->text), is_long ? " … (all above)" : "");
+                        ku_str_get(&list), more);
     }
-    ku_str_fini(&d->text);
+    ku_str_fini(&list);
     ku_str_fini(&d->lines);
     return status;
 }

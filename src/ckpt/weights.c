@@ -191,7 +191,6 @@ static int match(const struct matcher *m)
     KU_TRY_OUT(match_rest(m, &d));
     return ku_diff_finish(&d, "weights", w->dir);
 out:
-    ku_str_fini(&d.text);
     ku_str_fini(&d.lines);
     return status;
 }
@@ -204,7 +203,7 @@ static int check_dtypes(struct ku_weights *w)
             continue;
         enum kumi_dtype wanted = w->tensor[i].dtype;
         if (t->dtype == KUMI_N_DTYPES || ku_dtype_is_float(t->dtype) != ku_dtype_is_float(wanted))
-            return KU_ERR(KUMI_EINPUT, "weights: %s: %.120s: dtype %s; %s is wanted",
+            return KU_ERR(KUMI_EINPUT, "weights: %s: %.120s: dtype %s; the model needs %s",
                           w->from[i].file->path, t->name, t->type, kumi_dtype_name(wanted));
         w->report.n_rounded += ku_dtype_is_float(wanted) && t->dtype != wanted &&
                                kumi_dtype_bytes(t->dtype) >= kumi_dtype_bytes(wanted);

@@ -50,7 +50,7 @@ struct ku_weights {
  *   opts     NULL: as all-zero
  *
  * Owns: w, until ku_weights_close. Errors: KUMI_EINPUT: files malformed; or missing, extra and
- * misshapen tensors in one complete list.
+ * misshapen tensors in one list (ckpt/diff.h).
  */
 int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
                     const struct ku_weights_opts *opts, struct ku_weights *w);

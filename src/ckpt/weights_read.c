@@ -130,10 +130,10 @@ static int check_whole(const struct ku_st *f)
     if (ku_os_fstat(f->fd, &info) < 0)
         return unreadable(f);
     if ((uint64_t)info.st_size != f->file_bytes)
-        return KU_ERR(KUMI_EINPUT,
-                      "safetensors: %s: %lld bytes, %llu when opened; leave it alone while it is "
-                      "read",
-                      f->path, (long long)info.st_size, (unsigned long long)f->file_bytes);
+        return KU_ERR(
+            KUMI_EINPUT,
+            "safetensors: %s: %lld bytes, %llu when opened; do not change it while it is read",
+            f->path, (long long)info.st_size, (unsigned long long)f->file_bytes);
     return KUMI_OK;
 }
 

@@ -23,7 +23,8 @@ int cmd_ckpt(const struct cli_command *self, int argc, char **argv)
         {"ema", CLI_FLAG, "export: the averages of the weights (train.ema)", &weights.ema},
         {"model", CLI_TEXT, "import: a config.json or a training's configuration", &weights.model},
         {"map", CLI_LIST, "import: THEIRS=OURS, a tensor's name; repeatable", &map},
-        {"allow-missing", CLI_FLAG, "import: tensors may be missing", &weights.allow_missing}};
+        {"allow-missing", CLI_FLAG, "export of a directory, import: tensors may be missing",
+         &weights.allow_missing}};
     enum { N_OPTIONS = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N_OPTIONS, 2, 2, &args);
     if (code != 0)

@@ -72,7 +72,7 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
         {"to", CLI_TEXT, "encode: a *.bin token file, in place of numbers on stdout", &to},
         {"overwrite", CLI_FLAG, "encode: --to replaces a file of that name", &overwrite},
         {"vocab", CLI_INT, "train: tokens in all; default 30000", &vocab},
-        {"min-frequency", CLI_INT, "train: least count of a pair that is merged; default 2",
+        {"min-frequency", CLI_INT, "train: minimum count of a pair that is merged; default 2",
          &frequency},
         {"special", CLI_LIST, "train: a special token; may be given several times", &special},
         {"out", CLI_TEXT, "train: a *.json, or a folder; default tokenizer.json", &out},

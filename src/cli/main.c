@@ -23,16 +23,19 @@ const struct cli_command cli_commands[] = {
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint",
      "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--ema] [--json]\n"
+     "       kumi eval DIR --data FILE.. [-n N] [--tokenizer DIR] [--seq-len T] [--stride S] "
+     "[--json]\n"
      "       kumi eval RUN --bleu [--beam B] [--alpha A] [--ema]\n"
      "          [--source FILE --reference FILE] [--json]",
      cmd_eval},
-    {"sample", "text from a run's newest checkpoint",
-     "kumi sample RUN [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
+    {"sample", "text from a run's newest checkpoint, or a directory that transformers loads",
+     "kumi sample RUN|DIR [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
      "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT]\n"
-     "            [--dtype f32|bf16|f16] [--ema] [--seed S]",
+     "            [--tokenizer DIR] [--dtype f32|bf16|f16] [--ema] [--seed S]",
      cmd_sample},
     {"translate", "translate sentences with a trained model of pairs",
-     "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] [--ema] < INPUT",
+     "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] [--ema]\n"
+     "               [--tokenizer DIR] [--target-tokenizer DIR] < INPUT",
      cmd_translate},
     {"plan", "memory and min time of a configuration, without running it",
      "kumi plan CONFIG [-n N] [--memory|--stages|--roofline] [--picture FILE [--axis A]]\n"
@@ -62,6 +65,7 @@ const struct cli_command cli_commands[] = {
      cmd_bench},
     {"tokenizer", "text to token ids and back, and vocabularies learnt from text",
      "kumi tokenizer encode|decode --tokenizer DIR < INPUT\n"
+     "       kumi tokenizer encode --tokenizer DIR --to FILE.bin [--overwrite] < INPUT\n"
      "       kumi tokenizer train [--vocab N] [--min-frequency F] [--special TOKEN].. "
      "[--out DIR|FILE] [--json] FILE..",
      cmd_tokenizer},

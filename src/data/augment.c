@@ -70,10 +70,11 @@ static int check_size(const struct ku_augment_opts *o, int64_t h, int64_t c, enu
                       (long long)c);
     if (dtype == KUMI_F32 && (o->channels != c || o->resize || o->crop == KU_CROP_RESIZED))
         return KU_ERR(KUMI_EINVAL,
-                      "data: f32 images are cropped and mirrored, not resized or made grey; give "
-                      "u8, or leave data.resize, channels and data.crop \"resized\" out");
+                      "data: f32 images cannot be resized or converted to grey; use u8 images, or "
+                      "omit data.resize, channels and data.crop \"resized\"");
     if (o->dtype != KUMI_F32 && (o->dtype != KUMI_U8 || dtype != KUMI_U8))
-        return KU_ERR(KUMI_EINVAL, "data: samples of %s from images of %s; f32 goes with both",
+        return KU_ERR(KUMI_EINVAL,
+                      "data: samples of %s cannot be made from images of %s; use f32 samples",
                       kumi_dtype_name(o->dtype), kumi_dtype_name(dtype));
     return KUMI_OK;
 }

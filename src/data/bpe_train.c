@@ -379,7 +379,7 @@ static int start_vocab(const struct ku_bpe_train_opts *o, struct ku_bpe_trained 
                       "tokens) to %d",
                       (long long)o->vocab_count, (long long)least, o->n_special, KU_BPE_VOCAB_MAX);
     if (o->min_frequency < 1)
-        return KU_ERR(KUMI_EINVAL, "tokenizer: a least frequency of %lld; give 1 or more",
+        return KU_ERR(KUMI_EINVAL, "tokenizer: a minimum frequency of %lld; give 1 or more",
                       (long long)o->min_frequency);
     KU_TRY(ku_bpe_create(&out->vocab));
     for (int i = 0; i < o->n_special; i++)

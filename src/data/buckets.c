@@ -118,8 +118,8 @@ static int cut(struct ku_buckets *b, const struct ku_buckets_opts *o)
     int64_t rows = b->shape[b->n_shapes - 1].rows;
     if (o->last == KU_LAST_DROP && b->n_full == 0)
         return KU_ERR(KUMI_EINVAL,
-                      "batch: %lld rows of %lld samples, and data.last_batch drops what is short; "
-                      "give smaller batches, or wrap or short",
+                      "batch: %lld rows, but only %lld samples, so data.last_batch drop leaves no "
+                      "batch; give smaller batches, or wrap or short",
                       (long long)rows, (long long)left);
     if (left > 0 && o->last != KU_LAST_DROP)
         b->n_rest = o->last == KU_LAST_WRAP ? rows : left;

@@ -156,8 +156,8 @@ int ku_buckets_choose(const struct ku_buckets_opts *opts, const int32_t *src_len
     int64_t src = g->src.len[g->src.n - 1], tgt = g->tgt.len[g->tgt.n - 1];
     if (rows_of(opts, src, tgt) < 1) {
         status = KU_ERR(KUMI_EINVAL,
-                        "batch: %lld tokens have no room for %lld rows of %lld, the longest "
-                        "sample; give at least %lld tokens, or a lower limit of length",
+                        "batch: %lld tokens cannot hold %lld rows of %lld, the longest sample; "
+                        "give at least %lld tokens, or a lower length limit",
                         (long long)opts->batch_tokens, (long long)opts->multiple,
                         (long long)(src > tgt ? src : tgt),
                         (long long)(opts->multiple * (src > tgt ? src : tgt)));

@@ -296,8 +296,8 @@ static int make_ports(struct images *x, const struct ku_augment_opts *o)
     o = &x->augment.o;
     if (s->is_flat && (o->height != s->h || o->width != s->w || o->crop != KU_CROP_NONE ||
                        o->flip > 0.0 || o->resize))
-        return KU_ERR(KUMI_EINVAL, "data: vectors are not cropped, mirrored or resized; leave "
-                                   "image_size, data.crop, data.flip and data.resize out");
+        return KU_ERR(KUMI_EINVAL, "data: vectors cannot be cropped, mirrored or resized; omit "
+                                   "image_size, data.crop, data.flip and data.resize");
     x->port[0] = (struct ku_data_port){.name = "images", .dtype = o->dtype, .ndim = 3};
     x->port[0].dim[0] = o->height;
     x->port[0].dim[1] = o->width;

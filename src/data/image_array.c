@@ -152,7 +152,8 @@ static int add_part(struct array *x, const struct ku_image_source *src,
         x->store.is_flat = h.ndim == 2;
     }
     if (!same_form(&form, &x->form) || (h.ndim == 2) != x->store.is_flat)
-        return KU_ERR(KUMI_EINPUT, "data: %s: another form than %s; all have to have one", name,
+        return KU_ERR(KUMI_EINPUT,
+                      "data: %s: shape or type differs from that of %s; all files must agree", name,
                       x->part[0].file.name);
     x->image_bytes = (size_t)(form.h * form.w * form.c) * (form.dtype == KUMI_F32 ? 4 : 1);
     x->store.n += h.dim[0];

@@ -79,8 +79,8 @@ static int add_labels_of(const char *images, struct ku_files *labels)
     const char *word = strstr(file, "images"), *three = strstr(file, "idx3");
     if (!word || !three || three < word)
         return KU_ERR(KUMI_EINVAL,
-                      "data: %s: its labels are not known by its name; give train_labels, "
-                      "val_labels",
+                      "data: %s: no file of labels belongs to this name; give data.train_labels, "
+                      "data.val_labels",
                       images);
     char *path = ku_asprintf("%.*slabels%.*sidx1%s", (int)(word - images), images,
                              (int)(three - word - 6), word + 6, three + 4);

@@ -103,7 +103,7 @@ static void write_index(int fd, const char *path, const struct stat *shard, stru
     h.hash = htole64(ku_hash64(x->entry, bytes));
     if (ku_os_ftruncate(fd, 0) < 0 || ku_os_pwrite_full(fd, x->entry, bytes, sizeof h) < 0 ||
         ku_os_pwrite_full(fd, &h, sizeof h, 0) < 0)
-        KU_LOG(DATA, WARN, "cache: %s: %s; the shard will be walked again", path, ku_os_why());
+        KU_LOG(DATA, WARN, "cache: %s: %s; the shard will be indexed again", path, ku_os_why());
     swap_entries(x);
 }
 
@@ -128,7 +128,7 @@ static int lock_index(const char *cache, const char *path, const struct ku_file 
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
     if (*fd < 0)
-        KU_LOG(DATA, WARN, "cache: %s: %s; shards are walked at every start", path, ku_os_why());
+        KU_LOG(DATA, WARN, "cache: %s: %s; shards are indexed at every start", path, ku_os_why());
     return KUMI_OK;
 }
 
@@ -141,7 +141,7 @@ int ku_tar_cached(const struct ku_file *f, const char *cache, const struct ku_pr
     if (!cache)
         return ku_tar_walk(f, progress, out);
     if (ku_os_stat(f->name, &st) < 0)
-        return KU_ERR(KUMI_EINPUT, "data: %s: %s; leave it alone while it is in use", f->name,
+        return KU_ERR(KUMI_EINPUT, "data: %s: %s; do not change it while it is in use", f->name,
                       ku_os_why());
     uint64_t name = ku_hash64_mix((uint64_t)st.st_dev, (uint64_t)st.st_ino);
     char *path = ku_asprintf("%s/tar-%016llx.idx", cache, (unsigned long long)name);

@@ -218,7 +218,7 @@ static int encode_doc(const struct encoding *e, json_t *doc, struct ku_tokens *o
         return refuse(e, text);
     }
     if (n < 2)
-        return refuse(e, "fewer than two tokens; nothing follows the first");
+        return refuse(e, "fewer than two tokens; a document needs one to read and one to predict");
     KU_TRY(ku_tokens_reserve(out, 2 * (n - 1)));
     to = out->id + out->count;
     for (size_t i = 0; i < n; i++) {
@@ -410,8 +410,8 @@ static int index_docs(struct jsonl *x, struct stream *s, enum ku_jsonl_long on_l
         int64_t n = s->start[i + 1] - s->start[i];
         if (n > x->seq_len && on_long == KU_LONG_ERROR)
             return KU_ERR(KUMI_EINPUT,
-                          "data: %s%s: document %lld has %lld tokens; data.seq_len takes %lld: "
-                          "raise it, pack, or let documents be cut",
+                          "data: %s%s: document %lld has %lld tokens; data.seq_len holds %lld: "
+                          "raise it, set data.pack, or data.on_long cut",
                           s->file[0].source.name, s->n > 1 ? " and others" : "", (long long)i + 1,
                           (long long)n + 1, (long long)x->seq_len + 1);
         x->n_cut += n > x->seq_len;
@@ -461,7 +461,7 @@ static int make_splits(struct jsonl *x, const struct ku_jsonl_opts *o)
     for (int i = 0; i < KU_N_SPLITS; i++)
         x->data.n_items[i] = n_positions(x, &x->split[i], x->data.n_samples[i]);
     if (x->n_cut > 0 && ku_err_get_rank() <= 0)
-        KU_LOG(DATA, WARN, "%s: %lld of %lld documents are longer than data.seq_len and cut",
+        KU_LOG(DATA, WARN, "%s: %lld of %lld documents are longer than data.seq_len and were cut",
                (train->n ? train : val)->file[0].source.name, (long long)x->n_cut,
                (long long)(train->n_docs + val->n_docs));
     return KUMI_OK;
@@ -508,6 +508,11 @@ int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
         status = open_stream(&o, 0, opts->train, opts->n_train);
     if (status == KUMI_OK)
         status = open_stream(&o, 1, opts->val, opts->n_val);
+    if (status == KUMI_OK && opts->separator && o.tokenizer == NULL)
+        status = KU_ERR(KUMI_EINVAL,
+                        "data: data.separator: %lld; it is for texts, and these documents are "
+                        "tokens; omit it",
+                        (long long)*opts->separator);
     if (status == KUMI_OK)
         status = make_splits(x, opts);
     if (status == KUMI_OK)

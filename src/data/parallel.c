@@ -227,7 +227,7 @@ static int is_sample(const struct parallel *p, const struct ku_parallel_opts *o,
     if (is_long && o->on_long == KU_ODD_ERROR)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s:%lld: %lld tokens; the limit is %lld: raise it, shorten the "
-                      "sentence, or drop what is longer",
+                      "sentence, or drop longer pairs",
                       name, (long long)line + 1, (long long)n[odd_side],
                       (long long)p->len_max[odd_side]);
     int kind = is_empty ? 0 : 1;

@@ -23,9 +23,8 @@ int ku_sampler_init(struct ku_sampler *s, int64_t n_samples, int64_t global_batc
     KU_ASSERT(n_samples >= 1 && global_batch >= 1);
     if (last == KU_LAST_DROP && n_samples < global_batch)
         return KU_ERR(KUMI_EINVAL,
-                      "batch: train.global_batch: %lld of %lld samples, and data.last_batch drops "
-                      "what is short; "
-                      "give at most %lld, or wrap or short",
+                      "batch: train.global_batch: %lld, but only %lld samples, so data.last_batch "
+                      "drop leaves no batch; give at most %lld, or wrap or short",
                       (long long)global_batch, (long long)n_samples, (long long)n_samples);
     int64_t full = n_samples / global_batch, rest = n_samples % global_batch;
     *s = (struct ku_sampler){.n_samples = n_samples,

@@ -124,8 +124,8 @@ static int read_exactly(int fd, const char *name, void *data, size_t bytes, uint
                       (unsigned long long)at, ku_os_why());
     if ((size_t)n < bytes)
         return KU_ERR(KUMI_EINPUT,
-                      "data: %s: ends at byte %llu, was longer when opened; leave it alone while "
-                      "it is in use",
+                      "data: %s: ends at byte %llu, but was longer when opened; do not change it "
+                      "while it is in use",
                       name, (unsigned long long)at + (uint64_t)n);
     return KUMI_OK;
 }
@@ -267,7 +267,7 @@ static int read_raw(const struct ku_source *s, uint64_t at, void *data, size_t b
     }
     int fd = s->fd >= 0 ? s->fd : ku_os_open(s->path, O_RDONLY, 0);
     if (fd < 0)
-        return KU_ERR(KUMI_EINPUT, "data: %s: %s; leave it alone while it is in use", s->path,
+        return KU_ERR(KUMI_EINPUT, "data: %s: %s; do not change it while it is in use", s->path,
                       ku_os_why());
     int status = read_exactly(fd, s->path, data, bytes, at);
     if (fd != s->fd)

@@ -171,14 +171,15 @@ static int index_lock(struct work *w, const char *path)
     if (ku_os_mkdirs(w->cache) == 0)
         w->index = ku_os_open(path, O_RDWR | O_CREAT, 0644);
     if (w->index < 0) {
-        KU_LOG(DATA, WARN, "cache: %s: %s; what it lacks stays in memory", w->cache, ku_os_why());
+        KU_LOG(DATA, WARN, "cache: %s: %s; tokens that it does not have stay in memory", w->cache,
+               ku_os_why());
         return KUMI_OK;
     }
     while (ku_os_lock(w->index) < 0) {
         if (errno !=
             EWOULDBLOCK) { /* a file system without locks: two ranks could write one file */
-            KU_LOG(DATA, WARN, "cache: %s: lock: %s; what it lacks stays in memory", w->cache,
-                   ku_os_why());
+            KU_LOG(DATA, WARN, "cache: %s: lock: %s; tokens that it does not have stay in memory",
+                   w->cache, ku_os_why());
             ku_os_close(w->index);
             w->index = -1;
             return KUMI_OK;
@@ -264,7 +265,7 @@ static int open_cached(const struct work *w, struct ku_source *s)
     if (fd < 0)
         return 0;
     if (!header_read(fd, w->key, &h)) {
-        KU_LOG(DATA, WARN, "cache: %s: damaged; tokenized again", w->tokens_path);
+        KU_LOG(DATA, WARN, "cache: %s: damaged; the text is tokenized again", w->tokens_path);
         ku_os_close(fd);
         return 0;
     }

@@ -299,7 +299,7 @@ static int weigh(struct text *x, const struct ku_text_opts *o)
         if (share > SAMPLES_MAX)
             return KU_ERR(KUMI_EINVAL,
                           "data: weight %g of %s: an epoch would have more than %g samples; give "
-                          "weights nearer to each other",
+                          "closer weights",
                           o->weight[i], o->train[i], SAMPLES_MAX);
         struct part *p = &s->part[i];
         p->n_draws = llround(share);

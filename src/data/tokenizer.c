@@ -71,7 +71,7 @@ static int encode_word(struct ku_tokenizer *t, const unsigned char *at, const un
     if (bad > 0)
         return KU_ERR(
             KUMI_EINPUT,
-            "text: word at byte %llu: no token for byte 0x%02x; take a tokenizer with all 256",
+            "text: word at byte %llu: no token for byte 0x%02x; use a tokenizer with all 256 bytes",
             (unsigned long long)t->window_at, at[bad - 1]);
     return (int)bad;
 }

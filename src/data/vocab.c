@@ -299,7 +299,7 @@ int ku_vocab_decode(const struct ku_vocab *v, const uint32_t *id, size_t count, 
 int ku_vocab_print(const struct ku_vocab *v, struct ku_str *out)
 {
     if (v->tokenizer)
-        return KU_ERR(KUMI_EINVAL, "vocabulary: of a tokenizer; keep its tokenizer.json");
+        return KU_ERR(KUMI_EINVAL, "vocabulary: it is a tokenizer's; keep its tokenizer.json");
     for (uint32_t i = 0; i < v->words.n; i++) {
         ku_str_append(out, ku_word_text(&v->words, i), v->words.word[i].bytes);
         ku_str_append(out, "\n", 1);

@@ -94,7 +94,8 @@ static int find_best(struct search *s, int64_t sentence)
             const double p = s->log_p[row * vocab + v];
             if (!(p <= 0))
                 return KU_ERR(KUMI_ENUMERIC,
-                              "beam: the log-probability of token %lld is %g: the model is broken",
+                              "beam: the log-probability of token %lld is %g; the model's weights "
+                              "are not finite, or too large",
                               (long long)v, p);
             const struct candidate c = {s->sum[row] + p, row, (uint32_t)v};
             if (c.sum > -HUGE_VAL)
@@ -219,8 +220,10 @@ static int run(struct search *s)
 static int check(const struct ku_beam_opts *o)
 {
     if (o->n_sentences < 0 || o->vocab_size < 1 || o->beam_size < 1)
-        return KU_ERR(KUMI_EINVAL, "beam: %lld sentences, vocabulary %lld, beam size %lld",
-                      (long long)o->n_sentences, (long long)o->vocab_size, (long long)o->beam_size);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "beam: %lld sentences, vocabulary %lld, beam size %lld; give 1 or more of each",
+            (long long)o->n_sentences, (long long)o->vocab_size, (long long)o->beam_size);
     if (o->n_best < 0 || o->n_best > o->beam_size)
         return KU_ERR(KUMI_EINVAL, "beam: n-best: %lld; give 1 to the beam size, %lld",
                       (long long)o->n_best, (long long)o->beam_size);

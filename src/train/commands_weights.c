@@ -227,7 +227,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
     struct ku_ckpt c;
     if (ku_stored_is_weights(source)) {
         if (o->ema)
-            return KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", source);
+            return KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", source);
         KU_TRY(check_directory(source, o));
         return ku_export_directory(source, to, o, NULL, NULL, NULL);
     }
@@ -301,7 +301,7 @@ static int read_training(const char *file, char **text, size_t bytes, struct ku_
     int status = ku_model_read(&c, m);
     if (status == KUMI_OK && m->facts.is_pairs && m->facts.vocab_size == 0)
         status = KU_ERR(KUMI_EINVAL,
-                        "weights: %s: the sizes of the vocabularies are the data's; give "
+                        "weights: %s: the vocabulary sizes come from the data; give "
                         "model.src_vocab_size and model.tgt_vocab_size",
                         file);
     ku_config_fini(&c);

@@ -36,7 +36,7 @@ int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int6
     if (is_given && (f->max_positions == 0 || f->is_pairs))
         return refuse_number(c, "data.seq_len", c->data_seq_len,
                              f->is_pairs ? "pairs have data.max_source_len and data.max_target_len"
-                                         : "the model reads no sequences; leave it out");
+                                         : "the model reads no sequences; omit it");
     *out = is_given ? c->data_seq_len : f->max_positions ? f->max_positions : 1;
     if (f->is_pairs) {
         *out = c->data_max_target_len + 1;

@@ -61,11 +61,11 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
          "documents are for models that continue texts; a masked language model learns from text "
          "files"},
         {(has_docs || is_pairs) && c->data_weights.n > 0, "data.weights",
-         "it is for text; leave it out"},
+         "it is for text files; omit it"},
         {c->data_separator != KU_NULL && !has_docs && !c->data_segments, "data.separator",
          "it is for text with data.segments true, and for jsonl; leave it out"},
         {is_word(c->data_on_long, is_pairs ? "cut" : "drop"), "data.on_long",
-         is_pairs ? "a pair is left out (drop) or an error" : "a document is cut or an error"},
+         is_pairs ? "drop or error for sentence pairs" : "cut or error for documents"},
     };
     for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
         if (rule[i].is_wrong)

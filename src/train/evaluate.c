@@ -115,8 +115,8 @@ static int configure_directory(struct evaluation *e)
     const int64_t most = s->model.facts.max_positions;
     if (!s->model.facts.is_causal)
         return KU_ERR(KUMI_EINVAL,
-                      "eval: %s: a %s is evaluated as a run, by its own data; directories of "
-                      "weights only where a model continues texts",
+                      "eval: %s: a directory of weights of type %s cannot be evaluated; only gpt2 "
+                      "and llama can, others as runs",
                       o->run, ku_model_type(&s->model));
     s->seq_len = o->seq_len ? o->seq_len : most < DIRECTORY_SEQ_LEN ? most : DIRECTORY_SEQ_LEN;
     if (s->seq_len < 1 || s->seq_len > most)
@@ -162,8 +162,8 @@ static int open_data(struct evaluation *e)
         s->model.facts.max_positions > 0 && !s->model.facts.is_pairs && ku_dataset_is_text(&s->cfg);
     if (e->o->stride > 0 && (!is_text || !s->model.facts.is_causal))
         return KU_ERR(KUMI_EINVAL,
-                      "eval: stride %lld: only models that continue texts have windows to "
-                      "stride over, and this is a %s; leave it out",
+                      "eval: stride %lld: only gpt2 and llama on text have windows, and this is a "
+                      "%s; omit it",
                       (long long)e->o->stride, ku_model_type(&s->model));
     if (e->o->n_data > 0 && s->model.facts.is_pairs)
         return KU_ERR(KUMI_EINVAL,
@@ -171,8 +171,10 @@ static int open_data(struct evaluation *e)
                       "own data.val",
                       e->o->data[0]);
     if (e->o->stride > s->seq_len)
-        return KU_ERR(KUMI_EINVAL, "eval: stride %lld: a window has %lld tokens (data.seq_len)",
-                      (long long)e->o->stride, (long long)s->seq_len);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "eval: stride %lld: a window has %lld tokens (data.seq_len); give at most as many",
+            (long long)e->o->stride, (long long)s->seq_len);
     if (!is_held_out(e) || !is_text)
         KU_TRY(ku_session_open_data(s, e->job));
     else
@@ -322,7 +324,7 @@ static int make_sets(struct evaluation *e)
                       "has its own",
                       o->run);
     if (e->is_directory && o->ema)
-        return KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", o->run);
+        return KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", o->run);
     if (e->is_directory && o->n_data == 0)
         return KU_ERR(KUMI_EINVAL,
                       "eval: %s: a directory of weights has no data of its own; name some with "
@@ -338,7 +340,7 @@ static int make_sets(struct evaluation *e)
         json_array_append_new(files, json_string(o->data[i]));
     if (json_array_size(files) != (size_t)o->n_data) {
         json_decref(files);
-        return KU_ERR(KUMI_EINVAL, "eval: a name of a file that is no UTF-8");
+        return KU_ERR(KUMI_EINVAL, "eval: the name of a file is not UTF-8");
     }
     KU_TRY(add_set(e, "data.weights", json_null()));
     KU_TRY(add_set(e, "data.train", json_incref(files)));

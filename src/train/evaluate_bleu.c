@@ -69,12 +69,11 @@ static int check_run(const char *run, const struct ku_config *c)
 {
     struct ku_model m;
     KU_TRY(ku_model_read(c, &m));
-    int status = m.facts.is_pairs
-                     ? KUMI_OK
-                     : KU_ERR(KUMI_EINVAL,
-                              "eval: %s: a model of type %s translates nothing; --bleu is for runs "
-                              "of sentence pairs",
-                              run, ku_model_type(&m));
+    int status = m.facts.is_pairs ? KUMI_OK
+                                  : KU_ERR(KUMI_EINVAL,
+                                           "eval: %s: a model of type %s cannot translate; --bleu "
+                                           "is for runs of sentence pairs",
+                                           run, ku_model_type(&m));
     ku_model_fini(&m);
     return status;
 }
@@ -97,8 +96,8 @@ static int find_files(const struct kumi_bleu_options *o, struct ku_config *c, co
         return KUMI_OK;
     if (c->data_val.n != 1 || c->data_val_target.n != 1)
         return KU_ERR(KUMI_EINVAL,
-                      "eval: %s: the run has no one file of validation pairs (data.val, "
-                      "data.val_target); name source and reference",
+                      "eval: %s: the run does not have exactly one file of validation pairs "
+                      "(data.val, data.val_target); name source and reference",
                       o->run);
     *source = c->data_val.item[0];
     *reference = c->data_val_target.item[0];

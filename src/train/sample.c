@@ -93,8 +93,8 @@ static int check_tokens_are_text(const struct ku_config *cfg, const char *run, i
         strcmp(file + bytes - 4, ".bin") != 0)
         return KUMI_OK;
     return KU_ERR(KUMI_EINVAL,
-                  "sample: %s: trained on tokens (%s), and data.tokenizer does not say whose; "
-                  "name it with --tokenizer",
+                  "sample: %s: trained on token files (%s), and data.tokenizer does not name their "
+                  "tokenizer; name it with --tokenizer",
                   run, file);
 }
 
@@ -147,7 +147,8 @@ static int check_options(const struct kumi_sample_options *o)
     if (o->tokens < 0)
         return KU_ERR(KUMI_EINVAL, "sample: tokens: %lld; give 0 or more", (long long)o->tokens);
     if (!(o->top_p >= 0 && o->top_p <= 1))
-        return KU_ERR(KUMI_EINVAL, "sample: top-p: %g; give a share in [0, 1], 0 or 1 for all",
+        return KU_ERR(KUMI_EINVAL,
+                      "sample: top-p: %g; give a probability from 0 to 1; 0 and 1 keep all tokens",
                       o->top_p);
     if (o->n < 0 || o->n > MAX_TEXTS)
         return KU_ERR(KUMI_EINVAL, "sample: batch: %lld; give 1 to %d texts", (long long)o->n,
@@ -171,8 +172,8 @@ static int encode_prompt(struct sample *s, struct text *t)
     for (size_t i = 0; i < t->tokens.count; i++)
         if (t->tokens.id[i] >= vocab)
             return KU_ERR(KUMI_EINVAL,
-                          "sample: prompt: token %zu is %u, the model's vocabulary has %lld; leave "
-                          "out what the model was not trained on",
+                          "sample: prompt: token %zu is %u, the model's vocabulary has %lld; "
+                          "remove that text",
                           i, t->tokens.id[i], (long long)vocab);
     ku_str_append(&t->pending, t->prompt, strlen(t->prompt));
     return t->pending.failed ? KUMI_ENOMEM : KUMI_OK;
@@ -359,7 +360,7 @@ static int prepare(struct sample *s)
     const char *dir = s->o->run;
     KU_TRY(check_options(s->o));
     if (ku_stored_is_weights(dir))
-        KU_TRY(s->o->ema ? KU_ERR(KUMI_EINVAL, "ema: %s: averages are in checkpoints alone", dir)
+        KU_TRY(s->o->ema ? KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", dir)
                          : open_directory(s, dir));
     else
         KU_TRY(open_checkpoint(s));

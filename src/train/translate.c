@@ -75,8 +75,10 @@ static int use_config(struct translate *t, const struct ku_config *c)
     int64_t threads = c->train_threads == KU_NULL ? ku_os_n_cpus() : c->train_threads;
     KU_TRY(ku_model_read(c, &t->model));
     if (!t->model.facts.is_pairs)
-        return KU_ERR(KUMI_EINVAL, "translate: %s: a model of type %s reads no sources", t->o->run,
-                      ku_model_type(&t->model));
+        return KU_ERR(
+            KUMI_EINVAL,
+            "translate: %s: a model of type %s cannot translate; give a run of sentence pairs",
+            t->o->run, ku_model_type(&t->model));
     const char *const tokenizer[] = {t->o->tokenizer, t->o->target_tokenizer};
     KU_TRY(ku_pairs_open_vocab(c, t->o->run, tokenizer, &t->pairs));
     KU_TRY(check_vocab(t->pairs.src, "--tokenizer", t->model.facts.src_vocab_size));

@@ -138,7 +138,7 @@ int ku_translator_create(struct ku_job *job, const struct ku_model *model, const
     int status;
     KU_ASSERT(job->n == 1 && o->n_rows > 0 && o->src_max > 0 && o->tgt_max > 0);
     if (!model->facts.is_pairs)
-        return KU_ERR(KUMI_EINVAL, "model: %s: reads no sources, so it translates nothing",
+        return KU_ERR(KUMI_EINVAL, "model: %s: cannot translate; only models of sentence pairs can",
                       ku_model_type(model));
     t = ku_calloc(1, sizeof *t);
     if (t == NULL)

@@ -98,6 +98,18 @@ no 2 'data.separator: null; the tokenizer names no token that ends a text' train
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.bin" --out "$dir/bin"
 [ "$("$kumi" ckpt digest "$dir/bin")" = "$("$kumi" ckpt digest "$dir/without")" ] || fail "a text and its token file train differently"
 
+# a checkpoint has a copy of its tokenizer, and says which token ends a text
+ok ckpt export "$dir/without" --to "$dir/hf-without"
+grep -q '"eos_token_id": 656' "$dir/hf-without/config.json" || fail "eos_token_id: $(cat "$dir/hf-without/config.json")"
+cmp "$dir/pair/vocab.json" "$dir/hf-without/vocab.json" || fail "tokenizer of a run"
+mv "$dir/pair" "$dir/gone"
+ok sample "$dir/without" --tokens 3
+ok eval "$dir/without" --data "$dir/held.txt"
+mv "$dir/gone" "$dir/pair"
+cp "$dir"/pair/* "$dir/hf-without"
+ok train "$dir/gpt2.json" --set model="{\"path\":\"$dir/hf-without\"}" --out "$dir/bytes-by-mistake"
+grep -q 'data.tokenizer: "byte": texts are read as bytes, while ' "$dir/log" || fail "bytes: $(cat "$dir/log")"
+
 # weights of a directory, some of them frozen
 cat >"$dir/llama.json" <<J
 {"model":{"model_type":"llama","num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":1,"hidden_size":16,"intermediate_size":24,"max_position_embeddings":8,
@@ -120,8 +132,8 @@ done
 
 ok sample "$dir/run-yes" --tokens 3
 no 2 'stride 9: a window has 8 tokens' eval "$dir/run-no" --stride 9
-no 2 'stride -1' eval "$dir/run-no" --stride=-1
-no 2 'documents have no stride' eval "$dir/docs-true" --stride 2
+no 2 'eval: stride -1; give 1 or more tokens, or 0 for none' eval "$dir/run-no" --stride=-1
+no 2 'a stride is for text files; evaluate documents without one' eval "$dir/docs-true" --stride 2
 no 3 'missing.txt: No such file' eval "$dir/run-no" --data "$dir/missing.txt"
 printf 'short' >"$dir/short.txt"
 no 3 '5 tokens for validation, a sample of data.seq_len 8 takes 9' eval "$dir/run-no" --data "$dir/short.txt"

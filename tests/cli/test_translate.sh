@@ -116,13 +116,13 @@ no 3 'translate: a zero byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
 no 3 'data: sentences:2: byte 4 (0xff) is no UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"
 no 4 "checkpoint: $dir/none: there is no such directory" 'e1\n' translate "$dir/none"
 no 2 "ema: $dir/text/checkpoints/step-00000001: this run keeps no averages of its weights; train with train.ema above 0" '' sample "$dir/text" --ema
-no 2 "translate: $dir/text: a model of type gpt2 reads no sources" 'e1\n' translate "$dir/text"
-no 2 "translate: $dir/image: a model of type resnet reads no sources" 'e1\n' translate "$dir/image"
+no 2 "translate: $dir/text: a model of type gpt2 cannot translate" 'e1\n' translate "$dir/text"
+no 2 "translate: $dir/image: a model of type resnet cannot translate" 'e1\n' translate "$dir/image"
 for files in '' "--source $dir/val.en --reference $dir/val.ja"; do
     # shellcheck disable=SC2086
-    no 2 "eval: $dir/text: a model of type gpt2 translates nothing; --bleu is for runs of sentence pairs" '' eval "$dir/text" --bleu $files
+    no 2 "eval: $dir/text: a model of type gpt2 cannot translate; --bleu is for runs of sentence pairs" '' eval "$dir/text" --bleu $files
     # shellcheck disable=SC2086
-    no 2 "eval: $dir/image: a model of type resnet translates nothing; --bleu is for runs of sentence pairs" '' eval "$dir/image" --bleu $files
+    no 2 "eval: $dir/image: a model of type resnet cannot translate; --bleu is for runs of sentence pairs" '' eval "$dir/image" --bleu $files
 done
 no 4 "checkpoint: $dir/none: there is no such directory" '' eval "$dir/none" --bleu
 no 3 "data: $dir/none: No such file or directory" '' "${bleu[@]}" --source "$dir/val.en" --reference "$dir/none"

@@ -141,6 +141,69 @@ last = sorted(glob.glob(D + "/out/checkpoints/step-*"))[-1]
 trained = one(last + "/model/model.safetensors")
 assert {k: ("BF16", s, bf16(d)) for k, (_, s, d) in trained.items()} == load("run") and dtype("run") == "bfloat16"
 P
+# what goes with a model goes into its checkpoints and exports: keys of config.json, generation_config.json, the tokenizer
+python3 - "$dir" <<'P'
+import json, shutil, string, sys
+d = sys.argv[1] + "/start"
+shutil.copytree(sys.argv[1] + "/good", d)
+config = json.load(open(d + "/config.json"))
+json.dump(config | {"eos_token_id": 3, "bos_token_id": 1, "pad_token_id": None, "summary_type": "mean", "custom": {"a": [1.5]}}, open(d + "/config.json", "w"))
+json.dump({c: i for i, c in enumerate(string.ascii_letters + string.digits[:9])}, open(d + "/vocab.json", "w"))
+json.dump({"pad_token": "c", "model_max_length": 10**30}, open(d + "/tokenizer_config.json", "w"))
+json.dump({"eos_token_id": list(range(61)), "temperature": 0.5}, open(d + "/generation_config.json", "w"))
+open(d + "/merges.txt", "w").write("#version: 0.2\n")
+P
+printf '{"model":{"path":"%s/start","n_positions":8},"data":{"train":"%s/good.bin","format":"u16"},"train":{"steps":1,"global_batch":2}}' "$dir" "$dir" >"$dir/start.json"
+ok train "$dir/start.json" --out "$dir/begun" -n 2
+cp -r "$dir/start" "$dir/kept"
+rm -r "$dir/start" # a resume, also elsewhere, has all that it needs
+mv "$dir/begun" "$dir/moved"
+ok train "$dir/start.json" --out "$dir/moved" --resume --set train.steps=2
+ok ckpt verify "$dir/moved"
+ok ckpt export "$dir/moved" --to "$dir/carried"
+ok ckpt export "$dir/carried" --to "$dir/carried2" --dtype bf16
+ok ckpt import "$dir/carried" --to "$dir/carried3"
+for name in carried carried2 carried3; do
+    for file in vocab.json merges.txt tokenizer_config.json generation_config.json; do
+        cmp "$dir/kept/$file" "$dir/$name/$file" || failed=1
+    done
+    python3 -c 'import json, sys
+was, now = (json.load(open(f"{d}/config.json")) for d in sys.argv[1:])
+lost = {k: (v, now.get(k)) for k, v in was.items() if now.get(k, 0) != v and k not in ("torch_dtype", "dtype")}
+sys.exit(str(lost) if lost else 0)' "$dir/kept" "$dir/$name" || { echo "$name: keys of config.json"; failed=1; }
+done
+# every token ends a text there; with another tokenizer, or without those ids, texts go on
+for from in moved carried; do
+    [ "$("$kumi" sample "$dir/$from" --prompt abc --tokens 5 2>/dev/null)" = abc ] || { echo "$from: end of sequence"; failed=1; }
+done
+python3 -c 'import json, sys
+v = json.load(open(sys.argv[1] + "/kept/vocab.json"))
+json.dump({c: 60 - i for c, i in v.items()}, open(sys.argv[1] + "/other.json", "w"))' "$dir"
+mkdir "$dir/other"
+mv "$dir/other.json" "$dir/other/vocab.json"
+cp "$dir/kept/merges.txt" "$dir/other"
+rm "$dir/carried2/generation_config.json"
+sed -i 's/"eos_token_id": 3/"eos_token_id": null/' "$dir/carried2/config.json"
+own=$("$kumi" sample "$dir/carried2" --prompt abc --tokens 5 --temperature 0 2>/dev/null)
+other=$("$kumi" sample "$dir/carried2" --prompt abc --tokens 5 --temperature 0 --tokenizer "$dir/other" 2>/dev/null)
+[ ${#own} = 8 ] && [ ${#other} = 8 ] && [ "$own" != "$other" ] || { echo "--tokenizer: $own, $other"; failed=1; }
+rm "$dir/carried3/vocab.json" "$dir/carried3/merges.txt"
+no 3 'no tokenizer for a vocabulary of 61; name one with --tokenizer' sample "$dir/carried3"
+printf '{"eos_token_id": "x"}' >"$dir/carried2/generation_config.json"
+no 3 "generation_config.json: eos_token_id: give a token's number, or a list" sample "$dir/carried2" --prompt abc
+printf ' ' >>"$dir"/moved/checkpoints/step-00000002/model/vocab.json
+no 4 'model/vocab.json: its checksum is another' ckpt verify "$dir/moved"
+no 4 'model/vocab.json: its checksum is another' sample "$dir/moved"
+# a directory is evaluated on what is named; a run that begins with a directory's weights has that loss
+printf 'abcdefghijklmnopqrstuvwxyzabcdefgh' >"$dir/held.txt"
+"$kumi" tokenizer encode --tokenizer "$dir/kept" --to "$dir/held.bin" <"$dir/held.txt" >"$dir/said" || failed=1
+got=$("$kumi" eval "$dir/carried" --data "$dir/held.txt" --json)
+[ "$got" = "$("$kumi" eval "$dir/carried" --data "$dir/held.bin" --seq-len 8 -n 2 --json)" ] && [[ $got == *'"step":null,"tokens":32,'*'"bytes":32,'* ]] || { echo "eval: $got"; failed=1; }
+no 2 'a directory of weights has no data of its own' eval "$dir/carried"
+no 2 '--seq-len: 9; the model has 8 positions' eval "$dir/carried" --data "$dir/held.bin" --seq-len 9
+no 2 '--tokenizer and --seq-len are for directories' eval "$dir/out" --seq-len 8
+# an export of a directory holds its weights against its config.json
+no 3 "$dir/differs: 2 missing, 1 extra, 1 misshapen" ckpt export "$dir/differs" --to "$dir/x"
 no 11 "weights: $dir/half: it exists; name a new folder" ckpt export "$dir/is_F32" --to "$dir/half"
 no 2 '--to DIR is missing' ckpt export "$dir/is_F32"
 no 2 '--shard-size: 2 apples' ckpt export "$dir/is_F32" --to "$dir/x" --shard-size '2 apples'
@@ -149,7 +212,7 @@ no 3 "$dir/differs: 2 missing, 1 extra, 1 misshapen" ckpt import "$dir/differs" 
 sed 's/"steps"/"stepz"/' "$dir/inline.json" >"$dir/typo.json"
 no 2 'train.stepz: unknown key; did you mean steps?' ckpt import "$dir/is_F32" --model "$dir/typo.json" --to "$dir/x"
 printf '{"model":{"model_type":"transformer"},"data":{"train":"x"}}' >"$dir/pairs.json"
-no 2 'the sizes of the vocabularies are the data'"'"'s; give model.src_vocab_size and model.tgt_vocab_size' ckpt import "$dir/is_F32" --model "$dir/pairs.json" --to "$dir/x"
+no 2 'the vocabulary sizes come from the data; give model.src_vocab_size and model.tgt_vocab_size' ckpt import "$dir/is_F32" --model "$dir/pairs.json" --to "$dir/x"
 no 4 'no snapshot' ckpt export "$dir" --to "$dir/x"
 no 4 "checkpoint: $dir/absent: there is no such directory" ckpt export "$dir/absent" --to "$dir/x"
 [ ! -e "$dir/x" ] && [ -z "$(compgen -G "$dir/x.*")" ] || { echo 'something is left of a failed export'; failed=1; }

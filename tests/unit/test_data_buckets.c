@@ -269,12 +269,12 @@ static void refusals(void **state)
         {10, {2, 0, 0, 1, 0, SHORT, 1, 0}, "batch: 0 tokens; give 1 or more"},
         {10,
          {2, 0, 30, 4, 0, SHORT, 1, 0},
-         "batch: 30 tokens have no room for 4 rows of 9, the longest sample; give at least 36 "
-         "tokens, or a lower limit of length"},
+         "batch: 30 tokens cannot hold 4 rows of 9, the longest sample; give at least 36 tokens, "
+         "or a lower length limit"},
         {10,
          {2, 64, 0, 1, 0, DROP, 1, 0},
-         "batch: 64 rows of 10 samples, and data.last_batch drops what is short; give smaller "
-         "batches, or wrap or short"},
+         "batch: 64 rows, but only 10 samples, so data.last_batch drop leaves no batch; give "
+         "smaller batches, or wrap or short"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {

@@ -607,7 +607,7 @@ static void names_wrong_idx(void **state)
     }
     o.n_train_labels = 0;
     assert_refused(&o, KUMI_EINVAL,
-                   "data: @/wrong.idx: its labels are not known by its name; give…");
+                   "data: @/wrong.idx: no file of labels belongs to this name; give…");
 }
 
 /* An .npy file: version 1 or 2, this dictionary, then n bytes counting from 0. */

@@ -221,7 +221,7 @@ static void refusals(void **state)
         {"{\"input_ids\": [1, \"\xff\"]}", ".jsonl:1: byte 20 (0xff) is no UTF-8", 4},
         {"{\"input_ids\": [1, 2], \"input_ids\": [1, 2]}", "duplicate object key", 4},
         {"\n\n", "no tokens in 2 bytes of text", 4},
-        {"{\"input_ids\": [1, 2, 3, 4, 5, 6]}", "document 1 has 6 tokens; data.seq_len takes 5", 4},
+        {"{\"input_ids\": [1, 2, 3, 4, 5, 6]}", "document 1 has 6 tokens; data.seq_len holds 5", 4},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

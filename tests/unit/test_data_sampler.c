@@ -108,10 +108,9 @@ static void refuses_an_empty_epoch(void **state)
     enum ku_last_batch last;
     (void)state;
     assert_int_equal(ku_sampler_init(&s, 4, 5, KU_LAST_DROP, 0, 0), KUMI_EINVAL);
-    assert_string_equal(
-        ku_err_get()->text,
-        "batch: train.global_batch: 5 of 4 samples, and data.last_batch drops what is "
-        "short; give at most 4, or wrap or short");
+    assert_string_equal(ku_err_get()->text,
+                        "batch: train.global_batch: 5, but only 4 samples, so data.last_batch drop "
+                        "leaves no batch; give at most 4, or wrap or short");
     assert_int_equal(ku_last_batch_parse("wrap", &last), 0);
     assert_int_equal(last, KU_LAST_WRAP);
     assert_int_equal(ku_last_batch_parse("Drop", &last), KUMI_EINVAL);

@@ -234,8 +234,8 @@ static void names_a_token_out_of_range(void **state)
                  "(model.vocab_size)");
     assert_int_equal(truncate(train[1], 30), 0);
     assert_error(ku_text_read(d, KU_SPLIT_TRAIN, 2, tokens, targets), KUMI_EINPUT,
-                 "data: @/bad.bin: ends at byte 30, was longer when opened; leave it alone while "
-                 "it is in use");
+                 "data: @/bad.bin: ends at byte 30, but was longer when opened; do not change it "
+                 "while it is in use");
     ku_data_destroy(d);
 }
 

@@ -320,7 +320,7 @@ static void names_a_byte_without_token(void **state)
     assert_int_equal(ku_tokenizer_encode(t, "ab ac", 5, &got), KUMI_EINPUT);
     assert_string_equal(
         ku_err_get()->text,
-        "text: word at byte 2: no token for byte 0x63; take a tokenizer with all 256");
+        "text: word at byte 2: no token for byte 0x63; use a tokenizer with all 256 bytes");
     got.id[0] = 4; /* a gap between ids */
     struct ku_str back = {0};
     assert_int_equal(ku_tokenizer_decode(t, got.id, 1, &back), KUMI_EINVAL);
