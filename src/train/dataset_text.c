@@ -167,7 +167,7 @@ int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, in
     KU_TRY(ku_dataset_check_text(c, m));
     if (is_jsonl(c) && held->stride > 0)
         return ku_config_refuse(c, "data.train", ku_json_at(c->root, "data.train"),
-                                "documents have no stride; leave --stride out, or evaluate a text");
+                                "a stride is for text files; evaluate documents without one");
     if (is_jsonl(c))
         return open_jsonl(c, m, seq_len, held, progress, out);
     KU_TRY(open_text(c, m, seq_len, held, progress, &text));
