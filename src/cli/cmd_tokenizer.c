@@ -52,7 +52,7 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
     const struct cli_option option[] = {
         {"tokenizer", CLI_TEXT, "byte, a directory, or a tokenizer.json", &where},
         {"vocab", CLI_INT, "train: tokens in all; default 30000", &vocab},
-        {"min-frequency", CLI_INT, "train: least count of a pair that is merged; default 2",
+        {"min-frequency", CLI_INT, "train: min count of a pair that is merged; default 2",
          &frequency},
         {"special", CLI_LIST, "train: a special token; may be given several times", &special},
         {"out", CLI_TEXT, "train: a *.json, or a folder; default tokenizer.json", &out},
@@ -69,8 +69,9 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
     else if (!is_train && !where)
         code = cli_usage("kumi tokenizer: --tokenizer is missing; usage: %s", self->usage);
     else if (is_train ? where != NULL : has_train_option || args.n > 1)
-        code = cli_usage("kumi tokenizer: %s: an option or argument that is not its own; usage: %s",
-                         verb, self->usage);
+        code =
+            cli_usage("kumi tokenizer: %s: an option or argument does not apply to it; usage: %s",
+                      verb, self->usage);
     else if (vocab < 0 || frequency < 0)
         code = cli_usage("kumi tokenizer train: --vocab and --min-frequency are above 0");
     else if (!is_train)

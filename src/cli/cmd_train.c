@@ -31,8 +31,8 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
 {
     if (r->digest[0] == '\0')
         return; /* not rank 0 */
-    printf("%s%lld steps, %lld updates", is_stopped ? "stopped: " : "", (long long)r->step,
-           (long long)r->update);
+    printf("%s%lld step%s, %lld update%s", is_stopped ? "stopped: " : "", (long long)r->step,
+           r->step == 1 ? "" : "s", (long long)r->update, r->update == 1 ? "" : "s");
     if (r->median_tps > 0) /* of steps behind the third */
         printf(", %.0f %s/s (median)", r->median_tps, r->is_by_samples ? "samples" : "tokens");
     puts("");
@@ -62,7 +62,7 @@ static int explain(const struct kumi_settings *settings, const char *n_text, con
     int n = 1;
     char *text = NULL;
     if (*what && strcmp(what, "all") != 0)
-        return cli_usage("kumi train: --explain-deepspeed=%.60s: --explain-deepspeed, or "
+        return cli_usage("kumi train: --explain-deepspeed=%.60s: give --explain-deepspeed or "
                          "--explain-deepspeed=all",
                          what);
     int status = n_text ? kumi_launch_parse_n(n_text, &n) : KUMI_OK;
@@ -97,8 +97,8 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         {"profile", CLI_OPTIONAL,
          "where the time of steps went, as in =5-8 (default: four early ones)", &o.profile},
         {"profile-by", CLI_TEXT, "rows of its table: op, path, shape or source", &o.profile_by},
-        {"profile-sort", CLI_TEXT, "by time, calls or name", &o.profile_sort},
-        {"profile-rows", CLI_INT, "the first so many", &rows},
+        {"profile-sort", CLI_TEXT, "order of its rows: time, calls or name", &o.profile_sort},
+        {"profile-rows", CLI_INT, "rows of the table that are printed", &rows},
         {"trial", CLI_FLAG, "to measure: steps alone, no evaluation and no checkpoint",
          &o.is_trial},
         {"allow-change", CLI_FLAG, "resume although numerics keys differ", &o.allow_change},
@@ -123,7 +123,7 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
     else if (table)
         code = explain(&o.settings, n, table, as_json);
     else if (as_json)
-        code = cli_usage("kumi train: --json: it is for --explain-deepspeed");
+        code = cli_usage("kumi train: --json: only with --explain-deepspeed");
     else if (resume && *resume && strcmp(resume, "auto") != 0)
         code = cli_usage("kumi train: --resume=%.60s: --resume or --resume=auto", resume);
     else if (o.is_trial && resume)

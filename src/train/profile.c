@@ -306,8 +306,9 @@ static void print_table(struct ku_profile *p, struct ku_str *out)
           p->sort[0] == 't'   ? by_time
           : p->sort[0] == 'c' ? by_calls
                               : by_name);
-    ku_str_add(out, "steps %lld to %lld, %d ranks; times of a step, mean of the ranks\n",
-               (long long)p->first + 1, (long long)(p->first + p->n_steps), p->t->job->n);
+    ku_str_add(out, "steps %lld to %lld, %d rank%s; times of a step, mean of the ranks\n",
+               (long long)p->first + 1, (long long)(p->first + p->n_steps), p->t->job->n,
+               p->t->job->n == 1 ? "" : "s");
     ku_str_add(out, "%-44s %7s %10s %10s %4s %10s %4s %8s %9s %8s %8s\n", p->by, "calls", "ms",
                "slowest", "rank", "fastest", "rank", "share", "GFLOP/s", "GB/s", "of limit");
     for (int i = 0; i < p->n_rows && (p->max_rows == 0 || i < p->max_rows); i++)
