@@ -210,7 +210,7 @@ int ku_json_set(json_t *root, const char *path, json_t *value)
         path = next_step(path, key, sizeof key, &index);
         if (!json_is_object(root) || key[0] == '\0') {
             json_decref(value);
-            return KU_ERR(KUMI_EINVAL, "json: %s: a step of this path is not an object", whole);
+            return KU_ERR(KUMI_EINVAL, "json: %s: a part of this path is not an object", whole);
         }
         if (*path == '\0')
             return json_object_set_new(root, key, value) == 0

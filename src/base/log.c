@@ -40,7 +40,7 @@ static void refuse(const char *word, size_t bytes, const char *what, const char 
         return;
     for (int i = 0; i < n; i++)
         at += snprintf(list + at, sizeof list - (size_t)at, " %s", names[i]);
-    ku_term_line("kumi: KUMI_LOG: %.*s: no such %s; there are%s%s; write \"info\" or "
+    ku_term_line("kumi: KUMI_LOG: %.*s: unknown %s; one of%s%s; write \"info\" or "
                  "\"comm:debug,ckpt:info\"",
                  (int)(bytes < 80 ? bytes : 80), word, what, list, more);
 }

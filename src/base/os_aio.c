@@ -134,7 +134,7 @@ static int start_threads(struct ku_aio *a)
            pthread_create(&a->thread[a->n_threads], NULL, thread_main, a) == 0)
         a->n_threads++;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return a->n_threads ? KUMI_OK : KU_ERR(KUMI_ENOMEM, "offload: no thread can be started");
+    return a->n_threads ? KUMI_OK : KU_ERR(KUMI_ENOMEM, "offload: a thread cannot be started");
 }
 
 /* -- io_uring ---------------------------------------------------------------------------------- */

@@ -86,12 +86,13 @@ int cmd_bench(const struct cli_command *self, int argc, char **argv)
     int64_t threads = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "comm: ranks (default 2); scaling: rank counts (default 1,2,4,8)", &n},
-        {"threads", CLI_INT, "compute threads (default: the cores; scaling: 1 of a rank)",
-         &threads},
+        {"threads", CLI_INT, "compute threads (default: the cores; scaling: 1 per rank)", &threads},
         {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both); op: f16", &b.dtype},
-        {"bytes", CLI_INT, "comm: of a vector (default 8, 65536, 1048576, 67108864)", &b.bytes},
-        {"weak", CLI_FLAG, "scaling: the same batch per rank, not in all", &s.is_weak},
-        {"steps", CLI_INT, "scaling: of each training (default 18)", &s.steps},
+        {"bytes", CLI_INT, "comm: size of the vector (default 8, 65536, 1048576, 67108864)",
+         &b.bytes},
+        {"weak", CLI_FLAG, "scaling: the batch per rank stays the same, not the global batch",
+         &s.is_weak},
+        {"steps", CLI_INT, "scaling: steps of each training run (default 18)", &s.steps},
         {"set", CLI_LIST, "scaling, data: section.key=value over the file", &set},
         {"json", CLI_FLAG, "a JSON object a line", &b.as_json}};
     enum { N = sizeof option / sizeof option[0] };
@@ -105,7 +106,7 @@ int cmd_bench(const struct cli_command *self, int argc, char **argv)
     s.settings.n_sets = set.n;
     const char *stray = stray_option(&b, &s, n);
     if (stray)
-        code = cli_usage("kumi bench %.60s: %s has no meaning there", b.what, stray);
+        code = cli_usage("kumi bench %.60s: %s does not apply to it", b.what, stray);
     else if (strcmp(b.what, "scaling") == 0)
         code = scaling(&b, &s, n);
     else if (strcmp(b.what, "data") == 0)

@@ -14,14 +14,14 @@ int cmd_ckpt(const struct cli_command *self, int argc, char **argv)
     struct kumi_weights_options weights = {0};
     const struct cli_option option[] = {
         {"json", CLI_FLAG, "list: a JSON array", &as_json},
-        {"params", CLI_FLAG, "digest: of parameters only", &params},
+        {"params", CLI_FLAG, "digest: of the parameters alone", &params},
         {"to", CLI_TEXT, "export, import: the directory to make", &to},
         {"dtype", CLI_TEXT, "export, import: f32, bf16 or f16 (default: as they are)",
          &weights.dtype},
-        {"shard-size", CLI_TEXT, "export, import: most bytes of a file, as 2GB (default: one file)",
+        {"shard-size", CLI_TEXT, "export, import: max bytes of a file, as 2GB (default: one file)",
          &shard},
         {"ema", CLI_FLAG, "export: the averages of the weights (train.ema)", &weights.ema},
-        {"model", CLI_TEXT, "import: a config.json or a training's configuration", &weights.model},
+        {"model", CLI_TEXT, "import: a config.json, or the configuration of a run", &weights.model},
         {"map", CLI_LIST, "import: THEIRS=OURS, a tensor's name; repeatable", &map},
         {"allow-missing", CLI_FLAG, "export of a directory, import: tensors may be missing",
          &weights.allow_missing}};

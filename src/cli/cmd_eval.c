@@ -81,16 +81,17 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host, or auto", &n},
         {"data", CLI_LIST, "a file or glob in place of the run's validation split", &data},
-        {"stride", CLI_INT, "tokens between windows, of which as many count", &o.stride},
+        {"stride", CLI_INT, "tokens from one window to the next, and scored in each", &o.stride},
         {"tokenizer", CLI_TEXT, "of a directory of weights (default: its own)", &o.tokenizer},
         {"seq-len", CLI_INT, "of a directory: targets of a window (default 1024)", &o.seq_len},
         {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
         {"json", CLI_FLAG, "one JSON object", &as_json},
-        {"bleu", CLI_FLAG, "translate, and score that", &is_bleu},
-        {"beam", CLI_INT, "with --bleu (default 1)", &beam},
-        {"alpha", CLI_NUM, "with --bleu (default 0.6)", &bleu.alpha},
-        {"source", CLI_TEXT, "with --bleu: sentences (default: data.val)", &bleu.source},
-        {"reference", CLI_TEXT, "with --bleu: their translations", &bleu.reference}};
+        {"bleu", CLI_FLAG, "translate, and score the translations", &is_bleu},
+        {"beam", CLI_INT, "with --bleu: beam size (default 1)", &beam},
+        {"alpha", CLI_NUM, "with --bleu: length penalty (default 0.6)", &bleu.alpha},
+        {"source", CLI_TEXT, "with --bleu: sentences to translate (default: data.val)",
+         &bleu.source},
+        {"reference", CLI_TEXT, "with --bleu: reference translations of them", &bleu.reference}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)

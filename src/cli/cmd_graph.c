@@ -14,7 +14,7 @@ int cmd_graph(const struct cli_command *self, int argc, char **argv)
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks (default 1)", &n_text},
         {"set", CLI_LIST, "section.key=value over the file", &set},
-        {"rank", CLI_INT, "whose program (all ranks of a class have one)", &rank},
+        {"rank", CLI_INT, "rank whose program is printed (default 0)", &rank},
         {"after", CLI_TEXT, "a pass, or lower: the program (default)", &after},
         {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &deepspeed},
         {"dot", CLI_FLAG, "as Graphviz", &as_dot}};

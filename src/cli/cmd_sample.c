@@ -58,7 +58,7 @@ static int cut_lines(const char *path, char *text, struct kumi_sample_options *o
             *text++ = '\0';
     }
     if (n == 0)
-        return KU_ERR(KUMI_EINPUT, "sample: %s: no prompts; give one a line", path);
+        return KU_ERR(KUMI_EINPUT, "sample: %s: no prompts; give one per line", path);
     o->prompts = *prompts;
     o->n = n;
     return KUMI_OK;
@@ -105,14 +105,15 @@ int cmd_sample(const struct cli_command *self, int argc, char **argv)
     int64_t tokens = 100, top_k = 0, seed = 1337, batch = 1;
     const char *prompt_file = NULL, *prompts_file = NULL;
     const struct cli_option option[] = {
-        {"prompt", CLI_TEXT, "how the text begins (default: a newline)", &o.prompt},
+        {"prompt", CLI_TEXT, "the prompt (default: a newline)", &o.prompt},
         {"prompt-file", CLI_TEXT, "the same, from a file", &prompt_file},
-        {"prompts", CLI_TEXT, "a file with a prompt a line: a text for each", &prompts_file},
+        {"prompts", CLI_TEXT, "a file with one prompt per line: one text each", &prompts_file},
         {"batch", CLI_INT, "texts of the prompt, with seeds S, S + 1, .. (default 1)", &batch},
-        {"tokens", CLI_INT, "how many to make (default 100)", &tokens},
-        {"temperature", CLI_NUM, "1: as trained; 0: the likeliest always", &o.temperature},
-        {"top-k", CLI_INT, "among the k likeliest; 0: all", &top_k},
-        {"top-p", CLI_NUM, "among the fewest whose probabilities add up to p; 0: all", &o.top_p},
+        {"tokens", CLI_INT, "tokens to generate (default 100)", &tokens},
+        {"temperature", CLI_NUM, "1: as trained; 0: always the most likely token", &o.temperature},
+        {"top-k", CLI_INT, "sample among the k most likely tokens; 0: all", &top_k},
+        {"top-p", CLI_NUM, "sample among the fewest tokens whose probabilities sum to p; 0: all",
+         &o.top_p},
         {"stop", CLI_TEXT, "a text ends before the first of these", &o.stop},
         {"tokenizer", CLI_TEXT, "byte, a directory, or a tokenizer.json (default: the model's)",
          &o.tokenizer},

@@ -72,7 +72,7 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
         {"to", CLI_TEXT, "encode: a *.bin token file, in place of numbers on stdout", &to},
         {"overwrite", CLI_FLAG, "encode: --to replaces a file of that name", &overwrite},
         {"vocab", CLI_INT, "train: tokens in all; default 30000", &vocab},
-        {"min-frequency", CLI_INT, "train: minimum count of a pair that is merged; default 2",
+        {"min-frequency", CLI_INT, "train: min count of a pair that is merged; default 2",
          &frequency},
         {"special", CLI_LIST, "train: a special token; may be given several times", &special},
         {"out", CLI_TEXT, "train: a *.json, or a folder; default tokenizer.json", &out},
@@ -90,8 +90,9 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
         code = cli_usage("kumi tokenizer: --tokenizer is missing; usage: %s", self->usage);
     else if ((is_train ? where != NULL : has_train_option || args.n > 1) || (to && !is_encode) ||
              (overwrite && !to))
-        code = cli_usage("kumi tokenizer: %s: an option or argument that is not its own; usage: %s",
-                         verb, self->usage);
+        code =
+            cli_usage("kumi tokenizer: %s: an option or argument does not apply to it; usage: %s",
+                      verb, self->usage);
     else if (vocab < 0 || frequency < 0)
         code = cli_usage("kumi tokenizer train: --vocab and --min-frequency are above 0");
     else if (to)

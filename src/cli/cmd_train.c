@@ -83,7 +83,7 @@ static int explain(const struct kumi_settings *settings, const char *n_text, con
     int n = 1;
     char *text = NULL;
     if (*what && strcmp(what, "all") != 0)
-        return cli_usage("kumi train: --explain-deepspeed=%.60s: --explain-deepspeed, or "
+        return cli_usage("kumi train: --explain-deepspeed=%.60s: give --explain-deepspeed or "
                          "--explain-deepspeed=all",
                          what);
     int status = n_text ? kumi_launch_parse_n(n_text, &n) : KUMI_OK;
@@ -120,8 +120,8 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
         {"profile", CLI_OPTIONAL,
          "where the time of steps went, as in =5-8 (default: four early ones)", &o.profile},
         {"profile-by", CLI_TEXT, "rows of its table: op, path, shape or source", &o.profile_by},
-        {"profile-sort", CLI_TEXT, "by time, calls or name", &o.profile_sort},
-        {"profile-rows", CLI_INT, "the first so many", &rows},
+        {"profile-sort", CLI_TEXT, "order of its rows: time, calls or name", &o.profile_sort},
+        {"profile-rows", CLI_INT, "rows of the table that are printed", &rows},
         {"trial", CLI_FLAG, "to measure: steps alone, no evaluation and no checkpoint",
          &o.is_trial},
         {"allow-change", CLI_FLAG, "resume although numerics keys differ", &o.allow_change},
@@ -145,7 +145,7 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
     else if (table)
         code = explain(&o.settings, n, table, as_json);
     else if (as_json)
-        code = cli_usage("kumi train: --json: it is for --explain-deepspeed");
+        code = cli_usage("kumi train: --json: only with --explain-deepspeed");
     else if (resume && (code = take_resume(resume, &o)) != 0)
         ;
     else if (until < 0 || o.max_time_s < 0)

@@ -90,14 +90,14 @@ int cmd_translate(const struct cli_command *self, int argc, char **argv)
     struct cli_args args;
     int64_t beam = 1, n_best = 1, batch = 16;
     const struct cli_option option[] = {
-        {"beam", CLI_INT, "texts that are followed at once (default 1: greedy)", &beam},
+        {"beam", CLI_INT, "beam size (default 1: greedy)", &beam},
         {"alpha", CLI_NUM, "length penalty (default 0.6)", &o.alpha},
-        {"n-best", CLI_INT, "texts of each sentence, best first (default 1)", &n_best},
+        {"n-best", CLI_INT, "translations printed per sentence, best first (default 1)", &n_best},
         {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
         {"tokenizer", CLI_TEXT, "of sources, or of both sides, in place of the run's",
          &o.tokenizer},
         {"target-tokenizer", CLI_TEXT, "of targets, in place of the run's", &o.target_tokenizer},
-        {"batch", CLI_INT, "sentences side by side (default 16)", &batch}};
+        {"batch", CLI_INT, "sentences translated together (default 16)", &batch}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)

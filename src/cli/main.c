@@ -33,7 +33,7 @@ const struct cli_command cli_commands[] = {
      "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT]\n"
      "            [--tokenizer DIR] [--dtype f32|bf16|f16] [--ema] [--seed S]",
      cmd_sample},
-    {"translate", "translate sentences with a trained model of pairs",
+    {"translate", "translate sentences with a trained seq2seq model",
      "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] [--ema]\n"
      "               [--tokenizer DIR] [--target-tokenizer DIR] < INPUT",
      cmd_translate},
@@ -56,22 +56,22 @@ const struct cli_command cli_commands[] = {
      cmd_ckpt},
     {"run", "run a program on N ranks of this host",
      "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},
-    {"bench", "limits of this machine, speed of ops and collectives",
+    {"bench", "limits of this machine; speed of ops and collectives",
      "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16] "
      "[--bytes B] [--json]\n"
      "       kumi bench scaling CONFIG [-n N,N..] [--weak] [--threads T] [--steps S] "
      "[--set key=value] [--json]\n"
      "       kumi bench data CONFIG [--set key=value] [--json]",
      cmd_bench},
-    {"tokenizer", "text to token ids and back, and vocabularies learnt from text",
+    {"tokenizer", "text to token ids and back; learn a vocabulary from text",
      "kumi tokenizer encode|decode --tokenizer DIR < INPUT\n"
      "       kumi tokenizer encode --tokenizer DIR --to FILE.bin [--overwrite] < INPUT\n"
      "       kumi tokenizer train [--vocab N] [--min-frequency F] [--special TOKEN].. "
      "[--out DIR|FILE] [--json] FILE..",
      cmd_tokenizer},
-    {"data", "read everything a configuration points to",
+    {"data", "read and check all data of a configuration",
      "kumi data verify CONFIG [--set key=value]", cmd_data},
-    {"info", "what this machine and build are", "kumi info [--json]", cmd_info},
+    {"info", "properties of this machine and build", "kumi info [--json]", cmd_info},
     {"help", "this, a command's options, or every key of a configuration",
      "kumi help [COMMAND|config|deepspeed] [--markdown]", cmd_help},
     {NULL, NULL, NULL, NULL},

@@ -83,7 +83,7 @@ int kumi_comm_leave(struct kumi_comm *world)
         return KU_ERR(KUMI_EINVAL, "leave: comm %s: give the world, as kumi_comm_join made it",
                       world->c->name);
     if (job->priv->n_started && !ku_job_has_failed(job))
-        return KU_ERR(KUMI_EINVAL, "leave: %d works are in flight; wait for them first",
+        return KU_ERR(KUMI_EINVAL, "leave: operations in flight: %d; wait for them first",
                       job->priv->n_started);
     free_works(job);
     ku_free(world);
@@ -124,7 +124,8 @@ int kumi_comm_free(struct kumi_comm *comm)
     if (!comm)
         return 0;
     if (comm->c == comm->c->job->world)
-        return KU_ERR(KUMI_EINVAL, "free: the world; call kumi_comm_leave");
+        return KU_ERR(KUMI_EINVAL,
+                      "free: the world communicator cannot be freed; call kumi_comm_leave");
     int status = ku_comm_destroy(comm->c);
     if (status != KUMI_EINVAL)
         ku_free(comm);
@@ -151,7 +152,8 @@ int kumi_comm_dealloc(struct kumi_comm *world, void *memory)
         if (a->base && ku_arena_part(a, job->local_rank) == memory)
             return ku_arena_destroy(job, a);
     }
-    return memory ? KU_ERR(KUMI_EINVAL, "dealloc: %p: not from kumi_comm_alloc of this job", memory)
+    return memory ? KU_ERR(KUMI_EINVAL, "dealloc: %p: not allocated by kumi_comm_alloc in this job",
+                           memory)
                   : 0;
 }
 
@@ -234,7 +236,7 @@ static int translate(const struct kumi_comm *comm, const struct kumi_collective 
     if (comm == NULL)
         return KU_ERR(KUMI_EINVAL, "collective: comm: NULL is not allowed here");
     if ((unsigned)from->kind > KUMI_RECV)
-        return KU_ERR(KUMI_EINVAL, "collective: kind: %d is none", (int)from->kind);
+        return KU_ERR(KUMI_EINVAL, "collective: kind: %d: unknown", (int)from->kind);
     *o = (struct ku_coll){.kind = (enum ku_coll_kind)from->kind,
                           .dtype = from->dtype,
                           .reduce = from->reduce,

@@ -36,7 +36,7 @@ static int take_names(struct kumi_mesh *m, const struct kumi_mesh_axis *axes, in
         if (name == NULL || *name == '\0' || strlen(name) >= sizeof m->axis[a].name)
             return KU_ERR(KUMI_EINVAL, "mesh: axis %d: a name has 1 to 11 letters", a);
         if (find(m, name) >= 0)
-            return KU_ERR(KUMI_EINVAL, "mesh: axis %s stands twice", name);
+            return KU_ERR(KUMI_EINVAL, "mesh: axis %s: named twice", name);
         memcpy(m->axis[a].name, name, strlen(name) + 1);
         m->axis[a].extent = axes[a].extent;
         m->n_axes++;

@@ -61,7 +61,7 @@ static int receive_fd(struct ku_job *job, uint32_t id, int *fd)
         KU_TRY(ku_job_look(job, NULL));
         if (waited_ns > job->priv->timeout_ns) {
             KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
-                         "time-out: rank 0: did not hand out memory");
+                         "time-out: rank 0: did not hand out the shared memory");
             return ku_job_raise(job, 0);
         }
         if (why != EAGAIN)

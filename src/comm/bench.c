@@ -347,11 +347,13 @@ int ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,
     memset(b->private_memory, 0, 2 * (size_t)b->max_bytes); /* touched */
     KU_TRY_OUT(ku_arena_create(job, "bench", 0, 2 * (size_t)b->max_bytes + LINE, &b->arena));
     KU_TRY_OUT(time_all(b));
-    status = b->n_rows ? b->n_rows
-                       : KU_ERR(KUMI_EINVAL,
-                                "bench: %.60s: no collective begins so (of this dtype); `kumi "
-                                "bench comm` lists all",
-                                opts->only ? opts->only : "--dtype");
+    status =
+        b->n_rows
+            ? b->n_rows
+            : KU_ERR(KUMI_EINVAL,
+                     "bench: %.60s: no collective has a name that begins so (of this dtype); `kumi "
+                     "bench comm` lists all",
+                     opts->only ? opts->only : "--dtype");
 out:
     if (b->arena && !ku_job_has_failed(job))
         ku_arena_destroy(job, b->arena);

@@ -146,7 +146,8 @@ int ku_chaos_parse(const char *text, struct ku_chaos *chaos)
     if (!text || !*text)
         return 0;
     if (strlen(text) >= sizeof copy)
-        return KU_ERR(KUMI_EINVAL, "chaos: %.20s…: longer than %zu letters", text, sizeof copy - 1);
+        return KU_ERR(KUMI_EINVAL, "chaos: %.20s…: more than %zu characters", text,
+                      sizeof copy - 1);
     memcpy(copy, text, strlen(text) + 1);
     char *rest = copy;
     for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {

@@ -205,9 +205,9 @@ static int check_counts(const struct ku_comm *comm, const struct ku_coll *c)
 int ku_coll_check(const struct ku_comm *comm, const struct ku_coll *c)
 {
     if ((unsigned)c->kind >= KU_N_COLL_KINDS)
-        return KU_ERR(KUMI_EINVAL, "collective: kind: %d is none", (int)c->kind);
+        return KU_ERR(KUMI_EINVAL, "collective: kind: %d: unknown", (int)c->kind);
     if (!kumi_dtype_bytes(c->dtype) || !kumi_dtype_bytes(c->wire))
-        return KU_ERR(KUMI_EINVAL, "collective: %s: dtype: %d is none", ku_coll_kind_name(c->kind),
+        return KU_ERR(KUMI_EINVAL, "collective: %s: dtype: %d: unknown", ku_coll_kind_name(c->kind),
                       (int)c->dtype);
     if ((has_root(c->kind) || is_p2p(c->kind)) && (c->root < 0 || c->root >= comm->n))
         return KU_ERR(KUMI_EINVAL, "collective: %s: %s: %d; comm %s has ranks 0 to %d",

@@ -153,7 +153,7 @@ int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
     struct ku_comm *c = NULL;
     uint64_t used = 0, high = 0;
     if (parent->priv->head || parent->priv->p2p)
-        return KU_ERR(KUMI_EINVAL, "split: comm %s: has works in flight; wait for them first",
+        return KU_ERR(KUMI_EINVAL, "split: comm %s: operations are in flight; wait for them first",
                       parent->name);
     struct ticket *all = ku_malloc((size_t)parent->n * sizeof *all);
     if (!all)
@@ -234,8 +234,8 @@ int ku_comm_destroy(struct ku_comm *c)
     if (!c)
         return 0;
     if (c->priv->head || c->priv->p2p)
-        return KU_ERR(KUMI_EINVAL, "communicator: %s: has works in flight; wait for them first",
-                      c->name);
+        return KU_ERR(KUMI_EINVAL,
+                      "communicator: %s: operations are in flight; wait for them first", c->name);
     int status = run_simple(c, KU_COLL_BARRIER, NULL, NULL, 0);
     if (!status)
         status = check_channels(c);

@@ -395,7 +395,7 @@ static int prepare(struct launch *l, const struct ku_launch_opts *opts)
                       KU_MAX_LOCAL);
     if (ku_env_job(&env) == 0 && env.n > 1)
         return KU_ERR(KUMI_EINVAL,
-                      "rank count: -n says %d ranks, the environment (%s) %d; use one of the two",
+                      "rank count: -n: %d, but the environment (%s) says %d; use one of the two",
                       l->n, env.launcher, env.n);
     l->threads = opts && opts->threads > 0 ? opts->threads : cpus / l->n > 0 ? cpus / l->n : 1;
     l->port = pick_port();
@@ -478,11 +478,11 @@ int kumi_launch(int (*fn)(void *arg), void *arg, int n)
     struct kumi_error error;
     int code = 0;
     if (n_threads() > 1)
-        return KU_ERR(KUMI_EINVAL,
-                      "launch: this process has %d threads, which a fork would lose; launch before "
-                      "they start, "
-                      "or use kumi run",
-                      n_threads());
+        return KU_ERR(
+            KUMI_EINVAL,
+            "launch: this process has %d threads, and a fork keeps one; launch before they "
+            "start, or use kumi run",
+            n_threads());
     KU_TRY(launch(&l, NULL, &code));
     if (!code)
         return 0;

@@ -62,8 +62,9 @@ struct ku_pin *ku_pin_create(int n, int threads)
         failed = hwloc_get_nbobjs_by_type(pin->topology, HWLOC_OBJ_PU) < n * threads ||
                  distribute(pin, threads) < 0;
     if (failed) {
-        KU_LOG(COMM, INFO, "ranks are not bound to cores: %d x %d threads, %d hardware threads", n,
-               threads, hwloc_get_nbobjs_by_type(pin->topology, HWLOC_OBJ_PU));
+        KU_LOG(COMM, INFO,
+               "ranks are not bound to cores: %d x %d threads need more than %d hardware threads",
+               n, threads, hwloc_get_nbobjs_by_type(pin->topology, HWLOC_OBJ_PU));
         ku_pin_destroy(pin);
         return NULL;
     }

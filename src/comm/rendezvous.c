@@ -55,10 +55,10 @@ static int check_uid(int fd)
     if (ku_os_local_peer_uid(fd, &uid) < 0)
         return refused("", "user of the other end");
     if (uid != geteuid())
-        return KU_ERR(
-            KUMI_EINVAL,
-            "join: the job's socket belongs to user %lu, we are %lu; choose another job id",
-            (unsigned long)uid, (unsigned long)geteuid());
+        return KU_ERR(KUMI_EINVAL,
+                      "join: the job's socket belongs to user %lu, this process to user %lu; "
+                      "choose another job id",
+                      (unsigned long)uid, (unsigned long)geteuid());
     return 0;
 }
 
@@ -92,17 +92,19 @@ static int welcome(const struct ku_env_job *env, int fd, int segment_fd, int *so
         ku_os_close(fd);
         return KU_ERR(
             KUMI_EINVAL,
-            "join: a process came as rank %d of %d, this job has %d ranks%s; start every rank "
-            "once, with one "
-            "version of kumi",
+            "join: a process connected as rank %d of %d to a job of %d%s; start every rank once, "
+            "with one version of kumi",
             h.rank, h.n, env->n,
-            h.rank > 0 && h.rank < env->n && sockets[h.rank] >= 0 ? " and that rank already" : "");
+            h.rank > 0 && h.rank < env->n && sockets[h.rank] >= 0
+                ? " in which that rank is connected already"
+                : "");
     }
     struct hello answer = {
         .magic = KU_SEGMENT_MAGIC, .abi = KU_SEGMENT_ABI, .job_id = env->job_id, .n = env->n};
     if (ku_os_local_send(fd, &answer, sizeof answer, segment_fd) < 0) {
         ku_os_close(fd);
-        return KU_ERR(KUMI_EPEER, "join: rank %d went away: %s", h.rank, strerror(errno));
+        return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", h.rank,
+                      strerror(errno));
     }
     sockets[h.rank] = fd;
     return 1;
@@ -117,10 +119,10 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
             int missing = 1;
             while (sockets[missing] >= 0)
                 missing++;
-            return KU_ERR(
-                KUMI_ETIMEDOUT,
-                "join: rank %d of %d did not come in time (%d came); see that all were started",
-                missing, env->n, n_here);
+            return KU_ERR(KUMI_ETIMEDOUT,
+                          "join: rank %d of %d did not connect in time (%d did); check that all "
+                          "ranks were started",
+                          missing, env->n, n_here);
         }
         int fd = ku_os_local_accept(listener, KU_SLEEP_NS);
         if (fd < 0 && errno != EAGAIN)
@@ -166,22 +168,25 @@ static int follow(const struct ku_env_job *env, const char *name, int64_t deadli
         if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN)
             return refused(name, "socket @");
         if (ku_clock_ns() > deadline)
-            return KU_ERR(KUMI_ETIMEDOUT,
-                          "join: rank 0 of %d did not come in time; see that all were started",
-                          env->n);
+            return KU_ERR(
+                KUMI_ETIMEDOUT,
+                "join: rank 0 of %d did not connect in time; check that all ranks were started",
+                env->n);
         usleep(1000);
     }
     sockets[0] = fd;
     KU_TRY(check_uid(fd));
     if (ku_os_local_send(fd, &h, sizeof h, -1) < 0)
-        return KU_ERR(KUMI_EPEER, "join: rank 0 went away: %s", strerror(errno));
+        return KU_ERR(KUMI_EPEER, "join: rank 0 closed the connection: %s", strerror(errno));
     while (ku_os_local_recv(fd, &h, sizeof h, &segment_fd, KU_SLEEP_NS) < 0) {
         int why = errno;
         KU_TRY(look(*seg));
         if (why != EAGAIN || ku_clock_ns() > deadline)
-            return KU_ERR(KUMI_EPEER,
-                          "join: rank 0 turned rank %d away or ended; its own message says why",
-                          env->rank);
+            return KU_ERR(
+                KUMI_EPEER,
+                "join: rank 0 refused rank %d or ended; the error that rank 0 printed gives "
+                "the reason",
+                env->rank);
     }
     int status = *seg ? 0 : ku_segment_map(segment_fd, seg);
     if (segment_fd >= 0)

@@ -156,8 +156,8 @@ int ku_segment_map(int fd, struct ku_segment **seg)
     if (ku_os_memfd_check(fd, &bytes) < 0)
         return KU_ERR(
             KUMI_EINVAL,
-            "control segment: descriptor %d: no sealed memory file (%s); start with kumi run", fd,
-            strerror(errno));
+            "control segment: descriptor %d: not a sealed memory file (%s); start with kumi run",
+            fd, strerror(errno));
     if (bytes < sizeof(struct ku_segment))
         return KU_ERR(KUMI_EINVAL,
                       "control segment: descriptor %d: only %zu bytes; start with kumi run", fd,

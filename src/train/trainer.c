@@ -208,12 +208,12 @@ static int check_memory(const struct ku_trainer *t)
     double gib = 1.0 / (1 << 30);
     return KU_ERR(
         KUMI_ENOMEM,
-        "memory: plan of %d ranks on this host: %.2f GiB, available %.2f GiB, short of %.2f; per "
+        "memory: plan of %d rank%s on this host: %.2f GiB, available %.2f GiB, short of %.2f; per "
         "rank state "
         "%.2f, gradients %.2f, activations %.2f, workspace %.2f GiB; lower train.micro_batch or "
         "the ranks",
-        t->job->local_n, (double)total * gib, (double)free_bytes * gib,
-        (double)(total - free_bytes) * gib,
+        t->job->local_n, t->job->local_n == 1 ? "" : "s", (double)total * gib,
+        (double)free_bytes * gib, (double)(total - free_bytes) * gib,
         (double)(r.at_peak[KU_CL_PARAM] + r.at_peak[KU_CL_OPTIMIZER] + r.at_peak[KU_CL_DERIVED]) *
             gib,
         (double)(r.at_peak[KU_CL_GRAD] + r.at_peak[KU_CL_PARTIAL]) * gib,

@@ -87,9 +87,9 @@ refused 'a configuration is missing' scaling -n 1
 refused 'give 8 to' scaling configs/nanogpt-cpu.json --steps 3
 refused 'no op has a name that begins so' op nothing
 refused 'f32, bf16 or f16' op --dtype f64
-refused '--weak has no meaning there' peak --weak
-refused '-n has no meaning there' data configs/nanogpt-cpu.json -n 2
-refused '--bytes has no meaning there' scaling configs/nanogpt-cpu.json --bytes 8
+refused '--weak does not apply to it' peak --weak
+refused '-n does not apply to it' data configs/nanogpt-cpu.json -n 2
+refused '--bytes does not apply to it' scaling configs/nanogpt-cpu.json --bytes 8
 refused 'give a multiple of 4' comm -n 2 --bytes 7
 [ "$(wc -l <"$dir/err")" = 1 ] || say "both ranks say it: $(cat "$dir/err")"
 "$kumi" train configs/nanogpt-cpu.json -n 2 --set model.n_layer=1 --trial --until 5 --out "$dir/run" >"$dir/out" 2>"$dir/err" || say "--trial: $(cat "$dir/err")"

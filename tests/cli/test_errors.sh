@@ -31,6 +31,9 @@ printf 'short' >"$dir/short.txt"
 
 expect 2 'command: trian: unknown; did you mean train?' trian
 expect 2 'kumi train: --ou: unknown option; did you mean --out?' train --ou x
+expect 2 'kumi run: -n: a value is missing' run -n
+expect 2 'kumi bench: --steps: x: not a number' bench scaling --steps=x
+expect 2 'kumi run: -m: unknown option; did you mean -n?' run -m 2
 expect 2 "json: $dir/none.json: cannot be read: No such file or directory" train "$dir/none.json"
 expect 2 "json: $dir: cannot be read: Is a directory" train "$dir"
 expect 2 "json: $dir/syntax.json:1:9: unexpected token near end of file" train "$dir/syntax.json"
@@ -47,7 +50,7 @@ expect 2 'batch: train.global_batch: 4 is less than virtual_shards = 8; give at 
     train $config --set train.virtual_shards=8 --set train.global_batch=4 -n 8 --out "$dir/o"
 expect 2 'batch: train.global_batch: 32 is no multiple of virtual_shards x micro_batch = 6; nearest: 30, 36' \
     train $config --set train.micro_batch=3 --out "$dir/o"
-RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 expect 2 'rank count: -n says 2 ranks, the environment (RANK and WORLD_SIZE) 4; use one of the two' \
+RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 expect 2 'rank count: -n: 2, but the environment (RANK and WORLD_SIZE) says 4; use one of the two' \
     train $config -n 2 --out "$dir/o"
 expect 3 "data: $dir/none.txt: No such file or directory" train $config --set data.train="$dir/none.txt" --out "$dir/o"
 (

@@ -28,8 +28,8 @@ train '*:error,comm:info'
 [ "$(n ' comm info:')" = 2 ] && [ "$(n ' exec info:')" = 0 ] || say "*:error,comm:info: $(cat "$dir/err")"
 
 # one line, from one rank; what is right of the rest counts
-subsystem='^kumi: KUMI_LOG: cmm:debug: no such subsystem; there are base comm launch pass exec ckpt data train and \*; write '
-level='^kumi: KUMI_LOG: comm:loud: no such level; there are error warn info debug; write '
+subsystem='^kumi: KUMI_LOG: cmm:debug: unknown subsystem; one of base comm launch pass exec ckpt data train and \*; write '
+level='^kumi: KUMI_LOG: comm:loud: unknown level; one of error warn info debug; write '
 train cmm:debug,comm:info
 [ "$(n 'KUMI_LOG')" = 1 ] && [ "$(n "$subsystem")" = 1 ] && [ "$(n ' comm info:')" = 2 ] || say "cmm: $(cat "$dir/err")"
 train comm:loud

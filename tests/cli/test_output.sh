@@ -48,7 +48,7 @@ lost data verify $config
 lost graph $config
 lost plan $config
 lost plan $config --stages
-lost bench op layer_norm_dgb --threads 1 --json
+lost bench comm barrier -n 2 --json
 lost ckpt list "$dir/run" --json
 lost ckpt verify "$dir/run"
 lost ckpt digest "$dir/run"

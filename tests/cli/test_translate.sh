@@ -105,12 +105,12 @@ no() { # code text input command..: one line
 pairs=(translate "$dir/pairs") bleu=(eval "$dir/pairs" --bleu)
 no 2 'translate: --beam, --n-best, --batch: at least 1' 'e1\n' "${pairs[@]}" --beam 0
 no 2 'translate: beam: 65; give 1 to 64' 'e1\n' "${pairs[@]}" --beam 65
-no 2 "kumi translate: --beam: 'two' is no number" 'e1\n' "${pairs[@]}" --beam two
+no 2 "kumi translate: --beam: two: not a number" 'e1\n' "${pairs[@]}" --beam two
 no 2 'translate: n-best: 2; give 1 to the beam, 1' 'e1\n' "${pairs[@]}" --n-best 2
 no 2 'translate: n-best: -1; give 1 to the beam, 3' 'e1\n' "${pairs[@]}" --beam 3 --n-best -1
 no 2 'translate: batch: 1025; give 1 to 1024' 'e1\n' "${pairs[@]}" --beam 4 --batch 1025
 for alpha in -1 100.1 nan inf; do no 2 "translate: alpha: $alpha; give 0 to 100" 'e1\n' "${pairs[@]}" --alpha $alpha; done
-no 2 "kumi translate: --alpha: 'x' is no number" 'e1\n' "${pairs[@]}" --alpha x
+no 2 "kumi translate: --alpha: x: not a number" 'e1\n' "${pairs[@]}" --alpha x
 no 3 'translate: line 2: 13 tokens; the model reads 12 (data.max_source_len): cut it' 'e1\n1 2 3 4 5 6 7 8 9 10 11 12 13\n' "${pairs[@]}"
 no 3 'translate: a zero byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
 no 3 'data: sentences:2: byte 4 (0xff) is no UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"

@@ -186,12 +186,12 @@ static void test_printed(void **state)
         {log_all, "*:error,ckpt:info", "kumi comm error: a 1\nkumi[3] ckpt info: d\n"},
         {log_all, ",error,,", "kumi comm error: a 1\n"},
         {log_all, "error,coms:debug",
-         "kumi: KUMI_LOG: coms:debug: no such subsystem; there are base comm launch pass exec ckpt "
+         "kumi: KUMI_LOG: coms:debug: unknown subsystem; one of base comm launch pass exec ckpt "
          "data "
          "train and *; write \"info\" or \"comm:debug,ckpt:info\"\n"
          "kumi comm error: a 1\n"},
         {log_all, "error,comm:loud",
-         "kumi: KUMI_LOG: comm:loud: no such level; there are error warn info debug; write "
+         "kumi: KUMI_LOG: comm:loud: unknown level; one of error warn info debug; write "
          "\"info\" or "
          "\"comm:debug,ckpt:info\"\n"
          "kumi comm error: a 1\n"},

@@ -311,7 +311,8 @@ static void test_bench(void **state)
     assert_int_equal(l.n, 2);
     assert_int_equal(l.n_found, 2);
     out.only = "scatter_reduce";
-    assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL, "no collective begins so");
+    assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL,
+                 "no collective has a name that begins so");
     out = (struct ku_bench_out){.line = see, .ctx = &l, .bytes = 3};
     assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL, "--bytes: 3; give a multiple of 4");
     char *text;
