@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Environments, command lines, limits of the system and places that cannot be written to."""
 import glob
+import os
 
 from base import read
 from base import rows as rows_of
@@ -46,6 +47,17 @@ def command_lines():
                ("translate", "nowhere"), ("data", "verify", "nowhere"), ("tokenizer", "encode", "--tokenizer", "nowhere"), ("tokenizer", "train", "nowhere"), ("tokenizer", "train", "/dev/null"), ("tokenizer", "train", ".")]
     rows += [Row(f"kumi {' '.join(argv)}", (0, 2, 3, 4) if argv[1] in ("list", "verify") else (2, 3, 4), *argv) for argv in missing]
     return rows
+
+
+def run_is_there(folder):
+    return None if os.path.isdir(f"{folder}/r/checkpoints/step-00000002") else "the run that --overwrite was to replace is gone"
+
+
+def overwriting():
+    """A run that cannot begin leaves the one that it was to replace."""
+    bad = (("--set", "train.stepz=1"), ("--set", "data.train=nowhere"), ("-n", "3"), ("--set", "parallel.isa=x"), ("--set", "memory.offload={\"optimizer\":\"file\",\"path\":\"/proc/x\"}"), ("--resume",), ("--resume=auto",),
+           ("--set", "model.n_embd=1000000", "--set", "model.vocab_size=100000000"))
+    return [Row(f"--overwrite by a run with {' '.join(b)}", (2, 3, 5, 13, 14), "train", "config.json", "--out", "r", "--overwrite", *b, shell='"$1" train config.json --out r --until 2 >/dev/null 2>&1; %KUMI%', check=run_is_there) for b in bad]
 
 
 def of_a_run():
@@ -118,4 +130,4 @@ def limits():
 
 def rows(bench):
     del bench
-    return environments() + command_lines() + of_a_run() + outputs() + limits()
+    return environments() + command_lines() + of_a_run() + outputs() + limits() + overwriting()
