@@ -23,7 +23,8 @@ enum {
     STREAM_BYTES = 128 << 20, /* far more than a last-level cache share */
     STREAM_TILE_BYTES = 1 << 20,
     PEAK_ROUNDS = 1 << 18,
-    PRODUCT_UNITS = 256 /* both operands in the first cache */
+    QUICK_NS = 25 * 1000 * 1000, /* of four rates */
+    PRODUCT_UNITS = 256          /* both operands in the first cache */
 };
 
 struct peak_job {
@@ -32,6 +33,9 @@ struct peak_job {
     float *a, *b; /* streams */
     unsigned char *fresh;
     int kind;
+    int64_t budget_ns;       /* of a rate: no further try begins later; 0: no limit */
+    void (*tick)(void *ctx); /* after every try; NULL: none */
+    void *ctx;
 };
 enum { JOB_REGISTERS, JOB_PRODUCT, JOB_COPY, JOB_IN_PLACE, JOB_TOUCH };
 
@@ -72,21 +76,25 @@ static int64_t run_once(struct peak_job *j, int64_t n_tiles)
     t = ku_clock_ns() - t;
     return t > 0 ? t : 1;
 }
-/* Of KU_PEAK_TRIES times, with so many units of work in each. */
-static struct ku_spread spread_of(int64_t ns[KU_PEAK_TRIES], double units)
+/* Of n times, with so many units of work in each. */
+static struct ku_spread spread_of(int64_t *ns, int n, double units)
 {
-    qsort(ns, KU_PEAK_TRIES, sizeof ns[0], by_value);
-    return (struct ku_spread){.least = units * 1e9 / (double)ns[KU_PEAK_TRIES - 1],
-                              .median = units * 1e9 / (double)ns[KU_PEAK_TRIES / 2],
+    qsort(ns, (size_t)n, sizeof ns[0], by_value);
+    return (struct ku_spread){.least = units * 1e9 / (double)ns[n - 1],
+                              .median = units * 1e9 / (double)ns[n / 2],
                               .most = units * 1e9 / (double)ns[0]};
 }
 static struct ku_spread rate_of(struct peak_job *j, int kind, int64_t n_tiles, double units)
 {
-    int64_t ns[KU_PEAK_TRIES];
+    int64_t ns[KU_PEAK_TRIES], begin = ku_clock_ns();
+    int n = 0;
     j->kind = kind;
-    for (int i = 0; i < KU_PEAK_TRIES; i++)
-        ns[i] = run_once(j, n_tiles);
-    return spread_of(ns, units);
+    do {
+        ns[n++] = run_once(j, n_tiles);
+        if (j->tick)
+            j->tick(j->ctx);
+    } while (n < KU_PEAK_TRIES && (!j->budget_ns || ku_clock_ns() - begin < j->budget_ns));
+    return spread_of(ns, n, units);
 }
 static struct ku_spread better(struct ku_spread a, struct ku_spread b)
 {
@@ -114,7 +122,7 @@ static int touch_rate(struct peak_job *j, int64_t n_tiles, struct ku_spread *out
         ns[i] = run_once(j, n_tiles);
         ku_os_munmap(j->fresh, STREAM_BYTES);
     }
-    *out = spread_of(ns, STREAM_BYTES);
+    *out = spread_of(ns, KU_PEAK_TRIES, STREAM_BYTES);
     return KUMI_OK;
 }
 
@@ -147,18 +155,18 @@ int ku_peak_is_disturbed(const struct ku_peak *peak)
     return is_disturbed;
 }
 
-int ku_bench_peak(const struct ku_device_opts *opts, int is_quick, struct ku_peak *out)
+static int peak(const struct ku_device_opts *opts, struct peak_job *j, struct ku_peak *out)
 {
     void *dev = NULL;
     KU_TRY(ku_device_cpu.open(opts, &dev));
     struct ku_cpu *cpu = dev;
-    struct peak_job j = {.cpu = cpu};
+    j->cpu = cpu;
     struct ku_peak p = {.isa = cpu->isa, .n_threads = ku_pool_n_threads(cpu->pool)};
     int status = KUMI_OK;
-    if (!is_quick)
-        KU_TRY_OUT(memory_peak(&j, &p));
-    p.f32 = matrix_peak(&j, &cpu->ops->gemm, 1);
-    p.bf16 = cpu->gemm_bf16 ? matrix_peak(&j, cpu->gemm_bf16, 2) : p.f32;
+    if (!j->budget_ns)
+        KU_TRY_OUT(memory_peak(j, &p));
+    p.f32 = matrix_peak(j, &cpu->ops->gemm, 1);
+    p.bf16 = cpu->gemm_bf16 ? matrix_peak(j, cpu->gemm_bf16, 2) : p.f32;
     p.touch_bytes = p.touch.median;
     p.stream_bytes = p.stream.most;
     p.flops_f32 = p.f32.most;
@@ -167,6 +175,19 @@ int ku_bench_peak(const struct ku_device_opts *opts, int is_quick, struct ku_pea
 out:
     ku_device_cpu.close(dev);
     return status;
+}
+
+int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out)
+{
+    struct peak_job j = {0};
+    return peak(opts, &j, out);
+}
+
+int ku_bench_peak_quick(const struct ku_device_opts *opts, void (*tick)(void *ctx), void *ctx,
+                        struct ku_peak *out)
+{
+    struct peak_job j = {.budget_ns = QUICK_NS, .tick = tick, .ctx = ctx};
+    return peak(opts, &j, out);
 }
 
 /* -- ops

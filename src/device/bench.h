@@ -18,9 +18,11 @@ struct ku_peak {
     struct ku_spread f32, bf16, stream, touch; /* where those stand among KU_PEAK_TRIES */
 };
 enum { KU_PEAK_TRIES = 7 };
-/* is_quick: the matrix peaks alone, which take less than 0.1 s; else all, which takes two seconds.
- * Errors: of the device's open, KUMI_ENOMEM. */
-int ku_bench_peak(const struct ku_device_opts *opts, int is_quick, struct ku_peak *out);
+/* Takes two seconds. Errors: of the device's open, KUMI_ENOMEM. */
+int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out);
+/* The matrix peaks alone, the others are 0: about 0.1 s. tick (or NULL) is called every few ms. */
+int ku_bench_peak_quick(const struct ku_device_opts *opts, void (*tick)(void *ctx), void *ctx,
+                        struct ku_peak *out);
 /* 1: the median of a spread is far below its best: other load disturbed it. */
 int ku_peak_is_disturbed(const struct ku_peak *peak);
 

@@ -76,9 +76,9 @@ static int measure(const struct ku_device_opts *opts, struct ku_peak *p, struct 
 {
     enum { ROUNDS = 3 };
     struct ku_peak again;
-    KU_TRY(ku_bench_peak(opts, 0, p));
+    KU_TRY(ku_bench_peak(opts, p));
     for (int i = 1; i < ROUNDS && ku_peak_is_disturbed(p); i++) {
-        KU_TRY(ku_bench_peak(opts, 0, &again));
+        KU_TRY(ku_bench_peak(opts, &again));
         take_better(p, &again);
     }
     if (ku_peak_write(p, time(NULL)) < 0) /* the figures are worth having all the same */

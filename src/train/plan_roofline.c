@@ -37,7 +37,7 @@ int ku_plan_limits(const struct ku_plan *p, struct ku_limits *l)
         return KUMI_OK;
     const struct ku_device_opts opts = {
         .n_threads = n_cores, .n_runnable_threads = n_cores, .isa = ku_cpu_isa()};
-    KU_TRY(ku_bench_peak(&opts, 0, &peak));
+    KU_TRY(ku_bench_peak(&opts, &peak));
     if (ku_peak_write(&peak, time(NULL)) == KUMI_OK) {
         ku_limits_read(n_cores, n, l);
         return KUMI_OK;

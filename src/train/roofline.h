@@ -18,7 +18,7 @@ struct ku_limits {
 /* As they are kept for this machine; what was not measured is 0. */
 void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out);
 /* The same at a run's start: the matrix peaks are measured first where that is due (train/peak.h),
- * in less than 0.1 s. By one rank, on the CPUs of all, which wait for it meanwhile. */
+ * in about 0.1 s. By one rank, on the CPUs of all, which wait for it meanwhile. */
 void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out);
 int ku_limits_are_known(const struct ku_limits *l);
 /* {"cores", "flops": {"f32", "bf16"}, "stream_bytes", "source"}, null where unknown. Owned by the
