@@ -78,10 +78,13 @@ const struct cli_command cli_commands[] = {
 };
 
 /* A broken invariant was printed where it was found. */
-static void end_as_bug(int sig)
+static void end_as_bug(int sig, siginfo_t *info, void *context)
 {
-    (void)sig;
-    _exit(-KUMI_EBUG);
+    (void)context;
+    if (info->si_pid == getpid())
+        _exit(-KUMI_EBUG);
+    signal(sig, SIG_DFL); /* sent by another process, a watchdog for instance: no bug was met */
+    raise(sig);
 }
 
 /* A closed descriptor 0, 1 or 2 would be given to the next file that is opened, and what is printed
@@ -104,7 +107,8 @@ static void prepare_signals(const char *command)
     int is_training = strcmp(command, "train") == 0;
     sigset_t stops;
     ku_os_stop_signals(&stops);
-    signal(SIGABRT, end_as_bug);
+    struct sigaction abort_action = {.sa_sigaction = end_as_bug, .sa_flags = SA_SIGINFO};
+    sigaction(SIGABRT, &abort_action, NULL);
     if (is_training)
         sigprocmask(SIG_BLOCK, &stops, NULL);
     if (is_training || getenv("KUMI_CONTROL_FD"))

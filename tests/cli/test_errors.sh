@@ -73,7 +73,7 @@ expect 5 'cannot be made:' train $config --out /proc/x/y
 expect 13 'short of' train configs/gpt2-124m.json --set train.global_batch=3000 --out "$dir/o"
 mkdir -p "$dir/run/checkpoints"
 thread=(--set parallel.transport=thread)
-expect 2 'shm connects the ranks of one host; one of: auto shm thread' train $config -n 2 --set parallel.transport=nccl
+expect 2 'shm serves the ranks of one host; one of: auto shm thread' train $config -n 2 --set parallel.transport=nccl
 expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config "${thread[@]}" -n 0
 expect 2 'train.virtual_shards: 2 on 3 ranks' train $config "${thread[@]}" -n 3 --out "$dir/o"
 expect 3 "data: $dir/none.txt: No such file or directory" train $config "${thread[@]}" -n 2 --set data.train="$dir/none.txt" --out "$dir/o"

@@ -132,7 +132,7 @@ done
 
 ok sample "$dir/run-yes" --tokens 3
 no 2 'stride 9: a window has 8 tokens' eval "$dir/run-no" --stride 9
-no 2 'eval: stride -1; give 1 or more tokens, or 0 for none' eval "$dir/run-no" --stride=-1
+no 2 'eval: stride: -1; give 1 or more, or 0 for windows side by side' eval "$dir/run-no" --stride=-1
 no 2 'a stride is for text files; evaluate documents without one' eval "$dir/docs-true" --stride 2
 no 3 'missing.txt: No such file' eval "$dir/run-no" --data "$dir/missing.txt"
 printf 'short' >"$dir/short.txt"
