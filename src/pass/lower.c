@@ -111,6 +111,7 @@ static int add_state(struct ku_lower *l)
         p->arena_bytes[arena] += (p->buffer[b].bytes + align - 1) & ~(align - 1);
         p->state[p->n_states++] = (struct ku_program_state){.name = x->name_id,
                                                             .shape = x->shape,
+                                                            .of = x->of,
                                                             .kind = x->kind,
                                                             .dtype = x->dtype,
                                                             .arena = (uint8_t)arena,
