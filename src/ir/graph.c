@@ -20,17 +20,18 @@ enum {
     CAP_REFS,
     CAP_INPUT,
     CAP_OUTPUT,
-    CAP_BUCKET
+    CAP_BUCKET,
+    CAP_TENSOR_OF
 };
 
 /* Interning: open addressing over (kind, id); the contents are hashed, compared and stored once.
- * Tensors and ports are found by their names in the same table; a port's id is its place + 1. */
+ * Ports are found by their names in the same table (a port's id is its place + 1), tensors by the
+ * ids of theirs. */
 enum intern_kind {
     INTERN_SHAPE,
     INTERN_LAYOUT,
     INTERN_ATTR,
     INTERN_NAME,
-    INTERN_TENSOR,
     INTERN_INPUT,
     INTERN_OUTPUT
 };
@@ -75,8 +76,6 @@ static int is_same(const struct ku_graph *g, const struct slot *s, const void *d
         return memcmp(&g->attr[s->id], data, sizeof(struct ku_attrs)) == 0;
     case INTERN_NAME:
         return strcmp(g->name[s->id], data) == 0;
-    case INTERN_TENSOR:
-        return strcmp(g->tensor[s->id].name, data) == 0;
     case INTERN_INPUT:
         return strcmp(g->input[s->id - 1].name, data) == 0;
     case INTERN_OUTPUT:
@@ -179,7 +178,8 @@ ku_id ku_graph_name(struct ku_graph *g, const char *text)
     ku_id id = intern_find(g, INTERN_NAME, hash, text, &free);
     if (id || free == NULL)
         return id;
-    if (KU_GROW(&g->name, g->n_names, &g->cap[CAP_NAME]) < 0)
+    if (KU_GROW(&g->name, g->n_names, &g->cap[CAP_NAME]) < 0 ||
+        KU_GROW(&g->tensor_of, g->n_names, &g->cap[CAP_TENSOR_OF]) < 0)
         return 0;
     g->name[g->n_names] = ku_strdup(text);
     if (g->name[g->n_names] == NULL)
@@ -216,6 +216,7 @@ static int add_blanks(struct ku_graph *g)
     KU_TRY(KU_GROW(&g->layout, g->n_layouts, &g->cap[CAP_LAYOUT]));
     KU_TRY(KU_GROW(&g->attr, g->n_attrs, &g->cap[CAP_ATTR]));
     KU_TRY(KU_GROW(&g->name, g->n_names, &g->cap[CAP_NAME]));
+    KU_TRY(KU_GROW(&g->tensor_of, g->n_names, &g->cap[CAP_TENSOR_OF]));
     g->n_values = g->n_nodes = g->n_tensors = g->n_uses = 1;
     g->n_shapes = g->n_layouts = g->n_attrs = g->n_names = 1;
     struct ku_layout common = ku_layout_all(KU_C);
@@ -258,6 +259,7 @@ void ku_graph_destroy(struct ku_graph *g)
     ku_free(g->layout);
     ku_free(g->attr);
     ku_free(g->name);
+    ku_free(g->tensor_of);
     ku_free(g->refs);
     ku_free(g->input);
     ku_free(g->output);
@@ -310,17 +312,18 @@ ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind 
 {
     if (ku_shape_check(shape, name) < 0)
         return 0;
-    if (ku_graph_find_tensor(g, name)) {
+    ku_id text = ku_graph_name(g, name), id = ku_graph_shape(g, shape);
+    if (text && g->tensor_of[text]) {
         KU_ERR(KUMI_EINVAL, "graph: %s: another tensor has this name", name);
         return 0;
     }
-    ku_id text = ku_graph_name(g, name), id = ku_graph_shape(g, shape);
     ku_id value = ku_graph_value(g, dtype, id, KU_STATE);
-    if (!text || !value || KU_GROW(&g->tensor, g->n_tensors, &g->cap[CAP_TENSOR]) < 0 ||
-        note_named(g, INTERN_TENSOR, name, g->n_tensors) < 0)
+    if (!text || !value || KU_GROW(&g->tensor, g->n_tensors, &g->cap[CAP_TENSOR]) < 0)
         return 0;
+    g->tensor_of[text] = g->n_tensors;
     g->value[value].tensor = g->n_tensors;
     g->tensor[g->n_tensors] = (struct ku_tensor){.name = g->name[text],
+                                                 .name_id = text,
                                                  .kind = (uint8_t)kind,
                                                  .dtype = (uint8_t)dtype,
                                                  .trainable = kind == KU_T_PARAM,
@@ -460,7 +463,7 @@ ku_id ku_graph_find_output(const struct ku_graph *g, const char *name)
 
 ku_id ku_graph_find_tensor(const struct ku_graph *g, const char *name)
 {
-    return find_named(g, INTERN_TENSOR, name);
+    return g->tensor_of[find_named(g, INTERN_NAME, name)]; /* 0 has none */
 }
 
 ku_id ku_graph_find_name(const struct ku_graph *g, const char *text)
@@ -502,6 +505,7 @@ static int copy_all(const struct ku_graph *g, struct ku_graph *c)
     KU_TRY(COPY(c, g, shape, n_shapes, CAP_SHAPE));
     KU_TRY(COPY(c, g, layout, n_layouts, CAP_LAYOUT));
     KU_TRY(COPY(c, g, attr, n_attrs, CAP_ATTR));
+    KU_TRY(COPY(c, g, tensor_of, n_names, CAP_TENSOR_OF));
     KU_TRY(COPY(c, g, refs, n_refs, CAP_REFS));
     KU_TRY(COPY(c, g, input, n_inputs, CAP_INPUT));
     KU_TRY(COPY(c, g, output, n_outputs, CAP_OUTPUT));
@@ -536,7 +540,7 @@ int ku_graph_copy(const struct ku_graph *g, struct ku_graph **out)
     c->n_attrs = g->n_attrs, c->n_refs = g->n_refs, c->n_inputs = g->n_inputs;
     c->n_outputs = g->n_outputs, c->n_buckets = g->n_buckets;
     for (ku_id t = 1; t < c->n_tensors; t++)
-        c->tensor[t].name = c->name[ku_graph_find_name(c, g->tensor[t].name)];
+        c->tensor[t].name = c->name[g->tensor[t].name_id];
     for (uint32_t i = 0; i < c->n_inputs; i++)
         c->input[i].name = c->name[ku_graph_find_name(c, g->input[i].name)];
     for (uint32_t i = 0; i < c->n_outputs; i++)

@@ -48,6 +48,7 @@ enum ku_tensor_kind {
 enum ku_tier { KU_TIER_NONE, KU_TIER_HOST, KU_TIER_FILE, KU_N_TIERS };
 struct ku_tensor {
     const char *name; /* "h.0.attn.c_attn.weight", "h.0.attn.c_attn.weight.exp_avg" */
+    ku_id name_id;    /* interned */
     uint8_t kind, dtype, trainable, used, tier;
     ku_id shape, value, next;
     ku_id of;         /* the parameter that an optimizer tensor, derived one or buffer belongs to */
@@ -72,11 +73,12 @@ struct ku_use {
 struct ku_node {
     uint16_t op;
     uint8_t phase, n_in, n_out;
-    int16_t stage;    /* of the pipeline */
-    uint32_t in, out; /* spans of graph->refs */
-    ku_id attr, path; /* path: module path, an interned name */
-    ku_id source;     /* "gpt2.c:88", the line that built it, interned; 0: none */
-    uint32_t stream;  /* of random ops; clones keep it */
+    int16_t stage;     /* of the pipeline */
+    uint32_t in, out;  /* spans of graph->refs */
+    ku_id attr, path;  /* path: module path, an interned name */
+    ku_id source;      /* "gpt2.c:88", the line that built it, interned; 0: none */
+    uint32_t stream;   /* of random ops; clones keep it */
+    uint64_t verified; /* ku_graph_verify's business */
 };
 
 /* A named result: read by the trainer after the program. */
@@ -114,6 +116,7 @@ struct ku_graph {
     struct ku_layout *layout;
     struct ku_attrs *attr;
     char **name;
+    ku_id *tensor_of; /* per name: the tensor that has it, 0 = none */
     ku_id *refs;
     struct ku_port *input, *output;
     struct ku_bucket *bucket;
@@ -199,9 +202,10 @@ int ku_graph_drop_dead(struct ku_graph *g);
  * The rules that hold between passes (KUMI_EBUG when broken, naming node and rule): operands are
  * made before they are read; types are what inference says; placements follow the ops' rules once
  * placement ran; no P is left where sums must be complete; every trainable use has a gradient once
- * autodiff ran; every state version but the last is read before the next is written.
+ * autodiff ran; every state version but the last is read before the next is written. A node whose
+ * operation, types and placements are as they were when they held is not inferred again.
  */
-int ku_graph_verify(const struct ku_graph *g);
+int ku_graph_verify(struct ku_graph *g);
 
 /* Text form (src/ir/text.c). Printing appends to out; parsing builds a new graph. */
 struct ku_str;

@@ -126,6 +126,7 @@ struct ku_program_port {
 /* A state tensor as the program knows it; equal for all programs of a job (one state plan). */
 struct ku_program_state {
     ku_id name, shape;
+    uint32_t of; /* the state that this one belongs to, + 1; 0: none */
     uint8_t kind, dtype, arena, is_kept;
     int32_t first_block;
     ku_id blocks; /* layout with Z on the axes over which this tensor's blocks are dealt; 0: none */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "ir/graph.h"
 #include "ir/place.h"
@@ -136,15 +137,38 @@ static int verify_state(const struct ku_graph *g)
     return status;
 }
 
-int ku_graph_verify(const struct ku_graph *g)
+/* All that a node's types and placements are verified by. */
+static uint64_t fingerprint(const struct ku_graph *g, ku_id id)
+{
+    const struct ku_node *n = &g->node[id];
+    uint32_t word[3 + 3 * (KU_MAX_IN + KU_MAX_OUT)];
+    int at = 0;
+    word[at++] = (g->has & KU_HAS_PLACEMENT) | (uint32_t)n->phase << 8 | (uint32_t)n->op << 16;
+    word[at++] = (uint32_t)n->n_in << 16 | n->n_out;
+    word[at++] = n->attr;
+    for (int i = 0; i < n->n_in + n->n_out; i++) {
+        const struct ku_value *v =
+            &g->value[i < n->n_in ? ku_in(g, n, i) : ku_out(g, id, i - n->n_in)];
+        word[at++] = v->dtype;
+        word[at++] = v->shape;
+        word[at++] = v->layout;
+    }
+    return ku_hash64(word, (size_t)at * sizeof *word);
+}
+
+int ku_graph_verify(struct ku_graph *g)
 {
     for (ku_id id = 1; id < g->n_nodes; id++) {
         if (g->node[id].op == KU_OP_NONE)
             continue;
         KU_TRY(verify_operands(g, id));
+        uint64_t now = fingerprint(g, id);
+        if (g->node[id].verified == now)
+            continue;
         KU_TRY(verify_types(g, id));
         if (g->has & KU_HAS_PLACEMENT)
             KU_TRY(verify_placement(g, id));
+        g->node[id].verified = now;
     }
     if (g->has & KU_HAS_GRADIENTS)
         for (ku_id u = 1; u < g->n_uses; u++) {

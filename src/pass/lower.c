@@ -109,8 +109,9 @@ static int add_state(struct ku_lower *l)
         p->buffer[b].offset = p->arena_bytes[arena];
         size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
         p->arena_bytes[arena] += (p->buffer[b].bytes + align - 1) & ~(align - 1);
-        p->state[p->n_states++] = (struct ku_program_state){.name = ku_graph_find_name(g, x->name),
+        p->state[p->n_states++] = (struct ku_program_state){.name = x->name_id,
                                                             .shape = x->shape,
+                                                            .of = x->of,
                                                             .kind = x->kind,
                                                             .dtype = x->dtype,
                                                             .arena = (uint8_t)arena,
@@ -180,6 +181,7 @@ static int add_output_rows(struct ku_lower *l)
 static void analyse(struct ku_lower *l)
 {
     const struct ku_graph *g = l->g;
+    uint32_t n_folds = 0;
     for (ku_id v = 1; v < g->n_values; v++)
         l->fold[v].bucket = -1;
     for (ku_id u = 1; u < g->n_uses; u++)
@@ -207,6 +209,7 @@ static void analyse(struct ku_lower *l)
             continue;
         if (is_micro_phase(g->node[g->value[from].def].phase)) {
             l->fold[from].convert = n;
+            l->fold[from].level = &l->level[(size_t)n_folds++ * (size_t)l->n_levels];
             l->fold[from].is_stack = g->attr[node->attr].stack > 0;
             l->fold[from].by_micro = (int)g->attr[node->attr].by_micro;
         } else if (l->dp > 1 && !ku_bucket_is_gather(g, n))
@@ -244,7 +247,7 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
         f->level[level] = f->sum;
         return KUMI_OK;
     }
-    for (; level < KU_MAX_LEVELS; level++)
+    for (; level < l->n_levels; level++)
         if (f->level[level]) { /* odd ones are carried up */
             KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
             f->sum = f->level[level];
@@ -372,6 +375,15 @@ static int dp_axes(const struct ku_lower *l)
     return (n[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (n[KU_AX_SHARD] > 1) << KU_AX_SHARD;
 }
 
+/* Room for the levels of all values that O may complete; NULL: no memory. */
+static ku_id *new_levels(const struct ku_lower *l)
+{
+    size_t n = 1;
+    for (ku_id id = 1; id < l->g->n_nodes; id++)
+        n += l->g->node[id].op == KU_OP_convert && l->g->node[id].phase == KU_PH_O;
+    return ku_calloc(n * (size_t)l->n_levels, sizeof(ku_id));
+}
+
 /* Whether owners write what others read where it lies; below stage 3 a gather tells them. */
 static int writes_shared_state(const struct ku_lower *l)
 {
@@ -410,6 +422,9 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.n_mb = g->mesh.extent[KU_AX_MB];
     l.n_vs = g->mesh.extent[KU_AX_VS];
     l.n_micro = l.n_mb * l.n_vs;
+    for (l.n_levels = 1; l.n_vs >> l.n_levels;)
+        l.n_levels++;
+    l.level = new_levels(&l);
     p->mesh = g->mesh;
     p->share_host_state = o->share_host_state && l.dp > 1;
     p->zero = ku_zero_is_private(o) ? o->zero : 0;
@@ -424,8 +439,8 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     if (g->mesh.mb_outer)
         l.shard_sum = ku_calloc(g->n_values * (size_t)l.n_vs, sizeof *l.shard_sum);
     int status = KUMI_ENOMEM;
-    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.stats && l.workspace &&
-        (l.shard_sum || !g->mesh.mb_outer))
+    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.stats && l.level &&
+        l.workspace && (l.shard_sum || !g->mesh.mb_outer))
         status = ku_gather_init(&l);
     if (status == KUMI_OK)
         status = lower_all(&l);
@@ -437,6 +452,7 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     ku_free(l.fold);
     ku_free(l.bucket);
     ku_free(l.stats);
+    ku_free(l.level);
     ku_free(l.start);
     ku_free(l.workspace);
     ku_free(l.shard_sum);

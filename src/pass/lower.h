@@ -5,7 +5,6 @@
 #include "pass/pass.h"
 
 enum { KU_CAP_INSTR, KU_CAP_BUFFER, KU_CAP_OPERAND }; /* of ku_program.cap */
-enum { KU_MAX_LEVELS = 32 /* of the tree over virtual shards: 2^32 shards */ };
 
 /* A value that micro-batches make and that O completes: the fold over mb, then the tree over vs;
  * by_micro the tree over vs and the collective of each micro-batch, then the fold over mb. */
@@ -14,9 +13,9 @@ struct ku_fold_state {
     int is_stack;  /* over mb side by side: buffers have the shape of the convert's result */
     int by_micro;  /* the sum over shards and ranks of each micro-batch is added to `kept` */
     ku_id sum;     /* buffer of the shard at hand; at the end, of the rank's whole part */
-    ku_id kept;  /* buffer of the blocks that the rank keeps of the sum over ranks; 0 = in place */
-    ku_id piece; /* by_micro: of the sum over shards of ranks that replicas are to add; 0 = none */
-    ku_id level[KU_MAX_LEVELS];
+    ku_id kept;   /* buffer of the blocks that the rank keeps of the sum over ranks; 0 = in place */
+    ku_id piece;  /* by_micro: of the sum over shards of ranks that replicas are to add; 0 = none */
+    ku_id *level; /* [ku_lower.n_levels], of values that are folded */
     int32_t bucket; /* -1: none */
 };
 
@@ -63,6 +62,8 @@ struct ku_lower {
     int vs, mb;    /* where it stands */
     uint8_t phase; /* of collectives that start while it runs */
     int n_micro, n_mb, n_vs, dp;
+    int n_levels;     /* of the tree over virtual shards */
+    ku_id *level;     /* of all folded values */
     ku_id *shard_sum; /* with mb outer, per value and shard: the sum of the shard so far */
 };
 /* The buffer of the shard at hand for a folded value. */

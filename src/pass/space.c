@@ -17,10 +17,19 @@
  * rectangle whose addresses a node has already climbs no further.
  *
  * A set is a span (most are), or a treap of spans that knows the widest gap below each.
+ *
+ * Stacks that interleave (each layer's activations of several sizes) have as many gaps as layers
+ * that only the union of all sets rules out. So a long interval is asked for its core first, the
+ * whole nodes of one level in it, and the answer is kept: nothing is ever given back, so for
+ * rectangles as large it can only move up. Long intervals share few cores, and each core goes
+ * through its gaps once a size.
  */
 #include "pass/space.h"
 
+#include <string.h>
+
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 /* Of a treap ordered by address; 0 = none. Spans do not touch. */
@@ -34,7 +43,14 @@ struct set {
     uint32_t root;         /* 0: one span, or none */
 };
 
+/* Where the lowest gap during a core was, for rectangles of so many bytes or more. */
+struct core {
+    uint32_t first, last; /* last 0: a free slot */
+    size_t bytes, align, at;
+};
+
 enum { FANOUT_BITS = 2, MAX_LEVELS = 32 / FANOUT_BITS, MAX_SETS = 8 * MAX_LEVELS };
+enum { MIN_CORE_LEVEL = 3 /* shorter intervals meet few rectangles */ };
 
 struct ku_space {
     struct span *span;                 /* [n_spans] */
@@ -43,6 +59,8 @@ struct ku_space {
     int n_levels;                   /* level 0 has the leaves, the last one the root alone */
     struct set *covers[MAX_LEVELS]; /* per level, per node */
     struct set *within[MAX_LEVELS]; /* likewise; of level 0 the same as covers */
+    struct core *core;              /* [core_mask + 1] by hash, at most half of them taken */
+    uint32_t n_cores, core_mask;
     uint64_t steps;
 };
 
@@ -78,6 +96,7 @@ void ku_space_destroy(struct ku_space *s)
         if (k > 0)
             ku_free(s->within[k]);
     }
+    ku_free(s->core);
     ku_free(s->span);
     ku_free(s);
 }
@@ -352,6 +371,74 @@ static int take(struct ku_space *s, int k, uint32_t node, size_t begin, size_t e
     return KUMI_OK;
 }
 
+/* The lowest aligned address from `at` on that is free in all sets. Those that have just moved it
+ * are asked first. */
+static size_t lowest_of_all(struct ku_space *s, const struct set **set, int n, size_t at,
+                            size_t bytes, size_t align)
+{
+    for (int i = 0; i < n; i++) {
+        const struct set *x = set[i];
+        size_t next = lowest_in(s, x, at, bytes, align);
+        if (next == at)
+            continue;
+        at = next;
+        memmove(&set[1], &set[0], (size_t)i * sizeof *set);
+        set[0] = x;
+        i = 0;
+    }
+    return at;
+}
+
+static struct core *find_core(const struct ku_space *s, uint32_t first, uint32_t last)
+{
+    uint32_t at = (uint32_t)ku_hash64_mix(first, last) & s->core_mask;
+    while (s->core[at].last && (s->core[at].first != first || s->core[at].last != last))
+        at = (at + 1) & s->core_mask;
+    return &s->core[at];
+}
+
+static int grow_cores(struct ku_space *s)
+{
+    struct core *old = s->core;
+    uint32_t n = old ? s->core_mask + 1 : 0, mask = n ? 2 * n - 1 : 63;
+    if (2 * s->n_cores < n)
+        return KUMI_OK;
+    struct core *grown = ku_calloc((size_t)mask + 1, sizeof *grown);
+    if (grown == NULL)
+        return KUMI_ENOMEM;
+    s->core = grown;
+    s->core_mask = mask;
+    for (uint32_t i = 0; i < n; i++)
+        if (old[i].last)
+            *find_core(s, old[i].first, old[i].last) = old[i];
+    ku_free(old);
+    return KUMI_OK;
+}
+
+/* Moves *at up to the lowest gap during the cores of [first, last], from the smallest on: of each
+ * level the nodes in it, if there are two. */
+static int lowest_in_cores(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes,
+                           size_t align, size_t *at)
+{
+    const struct set *set[MAX_SETS];
+    for (int k = s->n_levels - 1; k >= MIN_CORE_LEVEL; k--) {
+        const int shift = k * FANOUT_BITS;
+        const uint64_t begin = ((uint64_t)first + (1u << shift) - 1) >> shift;
+        const uint64_t end = ((uint64_t)last + 1) >> shift;
+        if (end < begin + 2)
+            continue;
+        const uint32_t a = (uint32_t)(begin << shift), b = (uint32_t)(end << shift) - 1;
+        KU_TRY(grow_cores(s));
+        struct core *c = find_core(s, a, b);
+        s->n_cores += c->last == 0;
+        if (c->last && bytes >= c->bytes && align == c->align && c->at > *at)
+            *at = c->at;
+        *at = lowest_of_all(s, set, sets_of(s, a, b, set), *at, bytes, align);
+        *c = (struct core){a, b, bytes, align, *at};
+    }
+    return KUMI_OK;
+}
+
 int ku_space_place(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes, size_t align,
                    size_t base, size_t *offset)
 {
@@ -362,12 +449,8 @@ int ku_space_place(struct ku_space *s, uint32_t first, uint32_t last, size_t byt
     *offset = base;
     if (bytes == 0)
         return KUMI_OK;
-    int n = sets_of(s, first, last, set);
-    for (int agree = 0, i = 0; agree < n; i = i + 1 == n ? 0 : i + 1) {
-        size_t next = lowest_in(s, set[i], at, bytes, align);
-        agree = next == at ? agree + 1 : 1;
-        at = next;
-    }
+    KU_TRY(lowest_in_cores(s, first, last, bytes, align, &at));
+    at = lowest_of_all(s, set, sets_of(s, first, last, set), at, bytes, align);
     *offset = at;
     for (int k = 0; k < s->n_levels && l < r; k++) {
         peel(&l, &r, &a, &b, &c, &d);

@@ -7,6 +7,7 @@
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "train/commands.h"
 #include "train/picture.h"
 
@@ -20,24 +21,22 @@ const char *ku_plan_kind_name(int kind)
     return kind_name[kind];
 }
 
-/* Whether forward reads a copy of this parameter: state of the name "wte.weight:bf16". */
-static int has_copy(const struct ku_program *p, ku_id name)
+/* [n_names]: whether forward reads a copy of the parameter of this name ("wte.weight:bf16"); NULL:
+ * no memory. */
+static unsigned char *note_copies(const struct ku_program *p)
 {
-    const char *text = p->name_of[name];
-    size_t n = strlen(text);
-    for (uint32_t s = 0; s < p->n_states; s++)
-        if (p->state[s].kind == KU_T_DERIVED &&
-            strncmp(p->name_of[p->state[s].name], text, n) == 0 &&
-            p->name_of[p->state[s].name][n] == ':')
-            return 1;
-    return 0;
+    unsigned char *has_copy = ku_calloc(p->n_names, 1);
+    for (uint32_t s = 0; s < p->n_states && has_copy; s++)
+        if (p->state[s].kind == KU_T_DERIVED && p->state[s].of)
+            has_copy[p->state[p->state[s].of - 1].name] = 1;
+    return has_copy;
 }
 
-static enum ku_plan_kind kind_of(const struct ku_program *p, const struct ku_buffer *b)
+static enum ku_plan_kind kind_of(const struct ku_buffer *b, const unsigned char *has_copy)
 {
     switch ((enum ku_class)b->cls) {
     case KU_CL_PARAM:
-        return has_copy(p, b->name) ? KU_KIND_MASTER : KU_KIND_PARAMS;
+        return has_copy[b->name] ? KU_KIND_MASTER : KU_KIND_PARAMS;
     case KU_CL_DERIVED:
     case KU_CL_BUFFER:
         return KU_KIND_PARAMS;
@@ -75,18 +74,23 @@ static int is_alive(const struct ku_buffer *b, uint32_t instr)
     return b->home == 0 && b->first != UINT32_MAX && b->first <= instr && instr <= b->last;
 }
 
-void ku_plan_stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
+int ku_plan_stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
 {
     const struct ku_program *p = plan->program[KU_PROG_TRAIN];
     const uint64_t n = (uint64_t)plan->s.batch.n_ranks;
     struct ku_memory_report r;
     uint64_t shared[KU_N_KINDS] = {0}, used = 0;
+    unsigned char *has_copy = note_copies(p);
+    if (has_copy == NULL)
+        return KUMI_ENOMEM;
     memset(out->bytes, 0, sizeof out->bytes);
     ku_program_memory(p, &r);
     for (ku_id b = 1; b < p->n_buffers; b++)
         if (is_alive(&p->buffer[b], r.peak_instr))
-            (p->buffer[b].arena == KU_AR_HOST ? shared : out->bytes)[kind_of(p, &p->buffer[b])] +=
+            (p->buffer[b].arena == KU_AR_HOST ? shared
+                                              : out->bytes)[kind_of(&p->buffer[b], has_copy)] +=
                 p->buffer[b].bytes;
+    ku_free(has_copy);
     out->bytes[KU_KIND_OTHER] += ku_session_staging_bytes(&plan->s) + plan->loader_bytes;
     for (int k = 0; k < KU_N_KINDS; k++)
         used += out->bytes[k] += shared[k] / n;
@@ -94,6 +98,7 @@ void ku_plan_stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
     out->table_bytes = plan->table_bytes;
     out->rank_bytes = plan->host_bytes / n;
     out->bytes[KU_KIND_IDLE] = out->rank_bytes > used ? out->rank_bytes - used : 0;
+    return KUMI_OK;
 }
 
 /* What all layouts have in common. */
@@ -121,9 +126,9 @@ static int plan_stage(const struct kumi_settings *settings, int i, struct ku_pla
     if (i == 0)
         note_job(&plan, s);
     snprintf(stage->name, sizeof stage->name, i == SHARED ? "shared" : "zero %d", i);
-    ku_plan_stage_of(&plan, stage);
+    int status = ku_plan_stage_of(&plan, stage);
     ku_plan_fini(&plan);
-    return KUMI_OK;
+    return status;
 }
 
 static int print(const struct ku_plan_stages *s, char **text)

@@ -37,7 +37,7 @@ struct ku_plan_stages {
 };
 
 /* The bytes of a compiled plan by kind, at the training program's fullest instruction. */
-void ku_plan_stage_of(const struct ku_plan *p, struct ku_plan_stage *out);
+int ku_plan_stage_of(const struct ku_plan *p, struct ku_plan_stage *out);
 /* Stacked bars. path: checked (train/picture.h). */
 int ku_plan_stages_draw(const struct ku_plan_stages *s, const char *path);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/trainer.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -58,21 +59,60 @@ int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
     return params ? note_params(graph, params, n_params) : KUMI_OK;
 }
 
-/* The first instruction that writes a tensor of the state, counted from 1; 0: none does. */
-static uint32_t first_write(const struct ku_program *p, const struct ku_program_state *s)
+static int by_place(const void *a, const void *b)
 {
-    for (uint32_t at = 0; at < p->n_instrs; at++) {
+    const struct ku_program_state *x = *(const struct ku_program_state *const *)a,
+                                  *y = *(const struct ku_program_state *const *)b;
+    if (x->arena != y->arena)
+        return x->arena < y->arena ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* Notes for each state that lies where `b` does that instruction `at` writes it. place: sorted. */
+static void note_write(const struct ku_program *p, const struct ku_program_state *const *place,
+                       const struct ku_buffer *b, uint32_t at, uint32_t *turn)
+{
+    uint32_t low = 0, high = p->n_states;
+    const struct ku_program_state key = {.arena = b->arena, .offset = b->offset}, *const wanted =
+                                                                                      &key;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (by_place(&place[mid], &wanted) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (; low < p->n_states && by_place(&place[low], &wanted) == 0; low++) {
+        size_t s = (size_t)(place[low] - p->state);
+        if (place[low]->bytes == b->bytes && turn[s] == 0)
+            turn[s] = at + 1;
+    }
+}
+
+/* [n_states]: the first instruction that writes a tensor of the state, counted from 1; 0: none
+ * does. NULL: no memory. */
+static uint32_t *first_writes(const struct ku_program *p)
+{
+    uint32_t *turn = ku_calloc(p->n_states + 1, sizeof *turn);
+    const struct ku_program_state **place = ku_calloc(p->n_states + 1, sizeof *place);
+    for (uint32_t s = 0; s < p->n_states && place; s++)
+        place[s] = &p->state[s];
+    if (place && p->n_states)
+        qsort(place, p->n_states, sizeof *place, by_place);
+    for (uint32_t at = 0; at < p->n_instrs && turn && place; at++) {
         const struct ku_instr *i = &p->instr[at];
         uint32_t n = i->kind == KU_COMPUTE                        ? i->n_out
                      : i->kind == KU_START && i->op == KU_X_WRITE ? i->n_parts
                                                                   : 0;
-        for (uint32_t k = i->n_in; k < i->n_in + n; k++) {
-            const struct ku_buffer *b = &p->buffer[p->operand[i->operand + k].buffer];
-            if (b->arena == s->arena && b->offset == s->offset && b->bytes == s->bytes)
-                return at + 1;
-        }
+        for (uint32_t k = i->n_in; k < i->n_in + n; k++)
+            note_write(p, place, &p->buffer[p->operand[i->operand + k].buffer], at, turn);
     }
-    return 0;
+    if (place == NULL) {
+        ku_free(turn);
+        turn = NULL;
+    }
+    ku_free(place);
+    return turn;
 }
 
 static int move_stored(const struct ku_ckpt_store *store, int is_write, uint64_t at, void *data,
@@ -132,8 +172,11 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     struct ku_ckpt_tensor *list =
         ku_calloc(1, n_states * (sizeof *list + 2 * n_local * sizeof(struct ku_ckpt_part)) +
                          n_local * sizeof(struct ku_ckpt_store));
-    if (list == NULL)
+    uint32_t *turn = list ? first_writes(p) : NULL;
+    if (turn == NULL) {
+        ku_free(list);
         return KUMI_ENOMEM;
+    }
     struct ku_ckpt_part *part = (struct ku_ckpt_part *)(void *)&list[n_states];
     struct ku_ckpt_store *store = (struct ku_ckpt_store *)(void *)&part[2 * n_local * n_states];
     for (size_t r = 0; r < n_local; r++)
@@ -154,7 +197,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
             out->part = part;
             part += out->n_parts = list_parts(p, x, memory, store, part);
         }
-        out->turn = first_write(p, x);
+        out->turn = turn[s];
         out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
         out->ndim = ku_tensor_file_shape(g, id, out->dim);
         memcpy(out->padded, out->dim, sizeof out->padded);
@@ -162,6 +205,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         if (out->ndim && shape->dim[0].seen)
             out->padded[0] = out->dim[0] / shape->dim[0].seen * shape->dim[0].count;
     }
+    ku_free(turn);
     *tensor = list;
     return KUMI_OK;
 }
@@ -232,9 +276,15 @@ static int load(struct ku_trainer *t, const struct ku_program *program, struct k
 static int check_shape(const struct ku_program *a, const struct ku_program *b, int i)
 {
     int same = a->n_instrs == b->n_instrs && a->n_states == b->n_states;
-    for (uint32_t s = 0; s < a->n_states && same; s++)
+    uint32_t *turn = first_writes(a), *other = first_writes(b);
+    int is_made = turn && other;
+    for (uint32_t s = 0; s < a->n_states && same && is_made; s++)
         same = a->state[s].offset == b->state[s].offset && a->state[s].bytes == b->state[s].bytes &&
-               first_write(a, &a->state[s]) == first_write(b, &b->state[s]);
+               turn[s] == other[s];
+    ku_free(turn);
+    ku_free(other);
+    if (!is_made)
+        return KUMI_ENOMEM;
     return same ? KUMI_OK
                 : KU_ERR(KUMI_EINVAL,
                          "trainer: batch shape %d: its model has other parameters or layers than "
