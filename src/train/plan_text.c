@@ -21,6 +21,13 @@ struct advice {
     uint64_t host_bytes;
 };
 enum { MAX_ADVICE = 10 };
+/* Each way is compiled in full, so that its bytes are true. Programs of more instructions get none:
+ * GPT-3's 96 layers and 16 micro-batches have 90,000. */
+enum { MAX_ADVISED_INSTRUCTIONS = 1 << 17 };
+static int is_advised(const struct ku_plan *p)
+{
+    return p->program[KU_PROG_TRAIN]->n_instrs <= MAX_ADVISED_INSTRUCTIONS;
+}
 
 /* Tries settings over the user's; kept if they are admitted and hold less. */
 static int try_advice(const struct ku_plan *p, const struct kumi_settings *settings,
@@ -70,6 +77,8 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
         micro--;
     struct advice a = {.price = "more and smaller micro-batches; other order of sums"};
     *n_kept = 0;
+    if (!is_advised(p))
+        return KUMI_OK;
     if (micro >= 1) {
         snprintf(a.set[0], sizeof a.set[0], "train.micro_batch=%lld", (long long)micro);
         snprintf(a.set[1], sizeof a.set[1], "train.global_batch=%lld", (long long)b->global_batch);
@@ -197,6 +206,12 @@ static void print_advice(const struct ku_plan *p, const struct advice *a, int n,
     char text[16], less[16];
     if (n)
         ku_str_add(out, "\nways to need less:\n");
+    else if (!is_advised(p))
+        ku_str_add(
+            out,
+            "\nways to need less are not computed for a program of more than %d instructions; "
+            "try memory.recompute and memory.offload\n",
+            MAX_ADVISED_INSTRUCTIONS);
     for (int i = 0; i < n; i++)
         ku_str_add(out, "  --set %-32s %s, %s less; %s\n", a[i].set[0],
                    ku_text_bytes(a[i].host_bytes, text),
