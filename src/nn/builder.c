@@ -9,6 +9,7 @@
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/limits.h"
 #include "base/mem.h"
 
 int kumi_graph_create(struct kumi_graph **out)
@@ -130,6 +131,14 @@ static const char *full_name(const struct kumi_graph *g, const char *name, const
     return out;
 }
 
+int ku_builder_check_layers(const char *family, const char *key, int64_t n_layers)
+{
+    if (n_layers <= KU_MAX_LAYERS)
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL, "model: %s: %s %lld; at most %d layers", family, key,
+                  (long long)n_layers, KU_MAX_LAYERS);
+}
+
 ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
 {
     char path[KU_MAX_SCOPE_BYTES];
@@ -139,6 +148,11 @@ ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
         if (!ku_builder_check_value(g, m->in[i], ku_ops[m->op].name))
             return 0;
     full_name(g, name, "", path);
+    if (g->ir->n_nodes > KU_MAX_MODEL_OPS) {
+        KU_ERR(KUMI_EINVAL, "graph: %s: the model has more than %d operations, the limit", path,
+               KU_MAX_MODEL_OPS);
+        return ku_builder_fail(g);
+    }
     size_t bytes = strlen(path);
     if (bytes && path[bytes - 1] == '.')
         path[bytes - 1] = '\0';

@@ -108,7 +108,8 @@ static int add_state(struct ku_lower *l)
         p->buffer[b].micro = -1;
         p->buffer[b].offset = p->arena_bytes[arena];
         size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
-        p->arena_bytes[arena] += (p->buffer[b].bytes + align - 1) & ~(align - 1);
+        KU_TRY(ku_add_size(p->arena_bytes[arena], (p->buffer[b].bytes + align - 1) & ~(align - 1),
+                           &p->arena_bytes[arena]));
         p->state[p->n_states++] = (struct ku_program_state){.name = x->name_id,
                                                             .shape = x->shape,
                                                             .of = x->of,

@@ -92,7 +92,9 @@ static int place_items(struct ku_program *p, int arena, struct item *item, uint3
                        uint32_t n_times)
 {
     struct ku_space *space;
-    size_t base = p->arena_bytes[arena];
+    size_t base = p->arena_bytes[arena], most = base;
+    for (uint32_t i = 0; i < n; i++)
+        KU_TRY(ku_add_size(most, item[i].bytes, &most)); /* so that no offset overflows */
     KU_TRY(ku_space_create(n_times, &space));
     int status = KUMI_OK;
     for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {

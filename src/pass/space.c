@@ -19,10 +19,10 @@
  * A set is a span (most are), or a treap of spans that knows the widest gap below each.
  *
  * Stacks that interleave (each layer's activations of several sizes) have as many gaps as layers
- * that only the union of all sets rules out. So a long interval is asked for its core first, the
- * whole nodes of one level in it, and the answer is kept: nothing is ever given back, so for
- * rectangles as large it can only move up. Long intervals share few cores, and each core goes
- * through its gaps once a size.
+ * that only the union of all sets rules out. So where the sets do not agree soon, a long interval
+ * is asked for its cores, the whole nodes of a level in it, and the answers are kept: nothing is
+ * ever given back, so for rectangles as large they can only move up. Long intervals share few
+ * cores, and each core goes through its gaps once a size.
  */
 #include "pass/space.h"
 
@@ -50,7 +50,10 @@ struct core {
 };
 
 enum { FANOUT_BITS = 2, MAX_LEVELS = 32 / FANOUT_BITS, MAX_SETS = 8 * MAX_LEVELS };
-enum { MIN_CORE_LEVEL = 3 /* shorter intervals meet few rectangles */ };
+enum {
+    MIN_CORE_LEVEL = 3, /* shorter intervals meet few rectangles */
+    MAX_MOVES = 24      /* until cores are asked: most intervals need fewer */
+};
 
 struct ku_space {
     struct span *span;                 /* [n_spans] */
@@ -360,28 +363,55 @@ static int sets_of(const struct ku_space *s, uint32_t first, uint32_t last,
     return n;
 }
 
-/* A rectangle that covers node `node` of level k. */
-static int take(struct ku_space *s, int k, uint32_t node, size_t begin, size_t end)
+/* A rectangle that covers nodes [a, b) of level k. *is_new: some of it was not within one. */
+static int cover(struct ku_space *s, int k, uint32_t a, uint32_t b, size_t begin, size_t end,
+                 int *is_new)
 {
-    int is_new;
-    KU_TRY(add(s, &s->covers[k][node], begin, end, &is_new));
-    for (is_new = 1; k < s->n_levels && is_new; k++, node >>= FANOUT_BITS)
+    int is_news = 0;
+    for (; a < b; a++) {
+        KU_TRY(add(s, &s->covers[k][a], begin, end, &is_news));
         if (k > 0)
-            KU_TRY(add(s, &s->within[k][node], begin, end, &is_new));
+            KU_TRY(add(s, &s->within[k][a], begin, end, &is_news));
+        *is_new |= is_news;
+    }
     return KUMI_OK;
 }
 
-/* The lowest aligned address from `at` on that is free in all sets. Those that have just moved it
- * are asked first. */
-static size_t lowest_of_all(struct ku_space *s, const struct set **set, int n, size_t at,
-                            size_t bytes, size_t align)
+/* Up both ends of the interval: what is new within a node may be new within the one above. */
+static int take(struct ku_space *s, uint32_t first, uint32_t last, size_t begin, size_t end)
 {
-    for (int i = 0; i < n; i++) {
+    uint32_t l = first, r = last + 1, a, b, c, d;
+    int is_new[2] = {0, 0};
+    for (int k = 0; k < s->n_levels && (l < r || is_new[0] || is_new[1]); k++) {
+        const uint32_t node[2] = {first >> k * FANOUT_BITS, last >> k * FANOUT_BITS};
+        if (node[0] == node[1]) { /* one path from here on */
+            is_new[0] |= is_new[1];
+            is_new[1] = 0;
+        }
+        for (int side = 0; side < 2; side++)
+            if (is_new[side])
+                KU_TRY(add(s, &s->within[k][node[side]], begin, end, &is_new[side]));
+        if (l >= r)
+            continue;
+        peel(&l, &r, &a, &b, &c, &d);
+        KU_TRY(cover(s, k, a, b, begin, end, &is_new[0]));
+        KU_TRY(cover(s, k, c, d, begin, end, &is_new[1]));
+    }
+    return KUMI_OK;
+}
+
+/* The lowest aligned address from `at` on that is free in all sets, or, after *n_moves moves, a
+ * lower one. Sets that have just moved it are asked first. */
+static size_t lowest_of_all(struct ku_space *s, const struct set **set, int n, size_t at,
+                            size_t bytes, size_t align, uint32_t *n_moves)
+{
+    for (int i = 0; i < n && *n_moves; i++) {
         const struct set *x = set[i];
         size_t next = lowest_in(s, x, at, bytes, align);
         if (next == at)
             continue;
         at = next;
+        --*n_moves;
         memmove(&set[1], &set[0], (size_t)i * sizeof *set);
         set[0] = x;
         i = 0;
@@ -421,6 +451,7 @@ static int lowest_in_cores(struct ku_space *s, uint32_t first, uint32_t last, si
                            size_t align, size_t *at)
 {
     const struct set *set[MAX_SETS];
+    uint32_t n_moves = UINT32_MAX;
     for (int k = s->n_levels - 1; k >= MIN_CORE_LEVEL; k--) {
         const int shift = k * FANOUT_BITS;
         const uint64_t begin = ((uint64_t)first + (1u << shift) - 1) >> shift;
@@ -433,7 +464,7 @@ static int lowest_in_cores(struct ku_space *s, uint32_t first, uint32_t last, si
         s->n_cores += c->last == 0;
         if (c->last && bytes >= c->bytes && align == c->align && c->at > *at)
             *at = c->at;
-        *at = lowest_of_all(s, set, sets_of(s, a, b, set), *at, bytes, align);
+        *at = lowest_of_all(s, set, sets_of(s, a, b, set), *at, bytes, align, &n_moves);
         *c = (struct core){a, b, bytes, align, *at};
     }
     return KUMI_OK;
@@ -443,21 +474,19 @@ int ku_space_place(struct ku_space *s, uint32_t first, uint32_t last, size_t byt
                    size_t base, size_t *offset)
 {
     const struct set *set[MAX_SETS];
-    uint32_t l = first, r = last + 1, a, b, c, d;
     size_t at = base;
+    uint32_t n_moves = MAX_MOVES;
     KU_ASSERT(first <= last && last < s->n_times && bytes % align == 0 && base % align == 0);
     *offset = base;
     if (bytes == 0)
         return KUMI_OK;
-    KU_TRY(lowest_in_cores(s, first, last, bytes, align, &at));
-    at = lowest_of_all(s, set, sets_of(s, first, last, set), at, bytes, align);
-    *offset = at;
-    for (int k = 0; k < s->n_levels && l < r; k++) {
-        peel(&l, &r, &a, &b, &c, &d);
-        for (; a < b; a++)
-            KU_TRY(take(s, k, a, at, at + bytes));
-        for (; c < d; c++)
-            KU_TRY(take(s, k, c, at, at + bytes));
+    int n = sets_of(s, first, last, set);
+    at = lowest_of_all(s, set, n, at, bytes, align, &n_moves);
+    if (n_moves == 0) {
+        KU_TRY(lowest_in_cores(s, first, last, bytes, align, &at));
+        n_moves = UINT32_MAX;
+        at = lowest_of_all(s, set, n, at, bytes, align, &n_moves);
     }
-    return KUMI_OK;
+    *offset = at;
+    return take(s, first, last, at, at + bytes);
 }
