@@ -59,6 +59,11 @@ static int write_tokens(const struct kumi_token_file_options *o, struct ku_token
 
 int kumi_tokenizer_write(const struct kumi_token_file_options *o, int64_t *n_tokens)
 {
+    KU_GIVEN(o, "options");
+    KU_GIVEN(o->tokenizer, "options.tokenizer");
+    KU_GIVEN(o->to, "options.to");
+    KU_GIVEN(o->read, "options.read");
+    KU_GIVEN(n_tokens, "n_tokens");
     struct ku_tokenizer *t = NULL;
     struct ku_token_file *f = NULL;
     const size_t bytes = strlen(o->to);

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/term.h"
 #include "device/scalars.h"
 #include "op/schedule.h"
 #include "train/dataset_text.h"
@@ -225,12 +226,12 @@ static void warn_end(const struct ku_session *s, const struct ku_attrs *a)
     const char *unit = strcmp(s->cfg.schedule_per, "epoch") == 0 ? "epoch" : "step";
     if (!has_end || s->cfg.schedule_decay_steps.n >= 0 || a->decay == length)
         return;
-    fprintf(stderr,
-            "kumi: schedule.decay_steps: the schedule still ends at %s %lld, as in the checkpoint; "
-            "the run now ends at %s %lld, with learning rate %g; schedule.decay_steps=%lld with "
-            "--allow-change moves the end\n",
-            unit, (long long)a->decay, unit, (long long)length,
-            ku_schedule_lr(a, s->n_steps > 0 ? s->n_steps - 1 : 0), (long long)length);
+    ku_term_line(
+        "kumi: schedule.decay_steps: the schedule still ends at %s %lld, as in the checkpoint; "
+        "the run now ends at %s %lld, with learning rate %g; schedule.decay_steps=%lld with "
+        "--allow-change moves the end",
+        unit, (long long)a->decay, unit, (long long)length,
+        ku_schedule_lr(a, s->n_steps > 0 ? s->n_steps - 1 : 0), (long long)length);
 }
 
 static void warn_schedule(const struct ku_session *s)
@@ -249,15 +250,15 @@ static void warn_schedule(const struct ku_session *s)
     const double warmup =
         (double)a->period * (has_own ? a->args.v[KU_WARMUP_STEPS] : (double)a->warmup);
     if (most <= 0)
-        fprintf(stderr,
-                "kumi: schedule: the learning rate is 0 in all %lld steps, so nothing is trained; "
-                "see optimizer.lr and the keys of schedule.type %s\n",
-                (long long)n, s->cfg.schedule_type);
+        ku_term_line(
+            "kumi: schedule: the learning rate is 0 in all %lld steps, so nothing is trained; "
+            "see optimizer.lr and the keys of schedule.type %s",
+            (long long)n, s->cfg.schedule_type);
     else if (warmup >= (double)n && a->schedule != KU_SCHED_NOAM)
-        fprintf(stderr,
-                "kumi: schedule.%s: the warm-up takes %g steps, the run %lld: the learning rate "
-                "ends at %g before it reaches its peak\n",
-                has_own ? "warmup_num_steps" : "warmup_steps", warmup, (long long)n, most);
+        ku_term_line(
+            "kumi: schedule.%s: the warm-up takes %g steps, the run %lld: the learning rate "
+            "ends at %g before it reaches its peak",
+            has_own ? "warmup_num_steps" : "warmup_steps", warmup, (long long)n, most);
     warn_end(s, a);
 }
 
@@ -266,8 +267,8 @@ void ku_effect_warn(const struct ku_session *s)
     struct ku_str keys = {0};
     const int n = ku_effect_list(s, &keys);
     if (n > 0)
-        fprintf(stderr, "kumi: config: %s no effect: %s\n",
-                n == 1 ? "this key has" : "these keys have", ku_str_get(&keys));
+        ku_term_line("kumi: config: %s no effect: %s", n == 1 ? "this key has" : "these keys have",
+                     ku_str_get(&keys));
     ku_str_fini(&keys);
     warn_schedule(s);
 }

@@ -351,6 +351,7 @@ static void finish(struct ku_plan_picture *d)
 int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path,
                       enum kumi_plan_axis axis)
 {
+    KU_GIVEN(settings, "settings");
     KU_GIVEN(path, "path");
     if ((int)axis != KUMI_PLAN_INSTRUCTIONS && (int)axis != KUMI_PLAN_TIME)
         return KU_ERR(KUMI_EINVAL, "plan: axis: %d; give %d (instructions) or %d (time)", (int)axis,

@@ -73,7 +73,7 @@ cifar=(train "$dir/folder.json" --set data.kind=cifar10 --out "$dir/out" --overw
 no 3 "data: $dir/cifar/long.bin: 6155 bytes; a file of cifar10 has 3073 bytes a record; copy it again" "${cifar[@]}" --set data.train="$dir/cifar/long.bin"
 no 3 "data: $dir/cifar/folder/data_batch_1.bin: 36876 bytes; a file of cifar10 has 10000 records of 3073 bytes a record; copy it again" "${cifar[@]}" --set data.train="$dir/cifar/folder"
 no 3 "data: $dir/cifar/ok.bin: 36876 bytes; a file of cifar100 has 3074 bytes a record; copy it again" "${cifar[@]}" --set data.kind=cifar100 --set data.train="$dir/cifar/ok.bin"
-no 2 'batch: train.global_batch: 40 of 12 samples, and data.last_batch drops what is short' "${cifar[@]}" --set data.train="$dir/cifar/ok.bin" --set train.global_batch=40
+no 2 'batch: train.global_batch: 40, but only 12 samples' "${cifar[@]}" --set data.train="$dir/cifar/ok.bin" --set train.global_batch=40
 
 hf() { no 3 "model: $dir/hf/$1/config.json: $2" train "$dir/hf/$1.json" --out "$dir/out" --overwrite; }
 hf mistral 'model_type: "mistral"; one of: gpt2 llama bert mlp resnet transformer'

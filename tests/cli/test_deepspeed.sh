@@ -75,8 +75,8 @@ put '{train_batch_size: 8, "optimizer": {"type": "Adam", "params": {"lr": 0.1}}}
 expect 'it contradicts optimizer.lr: 3' "${bad[@]}" --set optimizer.lr=3
 expect "json: $dir/none.json: cannot be read" train "$dir/bare.json" --deepspeed "$dir/none.json"
 expect 'no DeepSpeed configuration in it; give --deepspeed FILE, or a key "deepspeed"' train "$dir/bare.json" --explain-deepspeed
-expect 'kumi train: --explain-deepspeed=some: --explain-deepspeed, or --explain-deepspeed=all' train $config --explain-deepspeed=some
-expect 'kumi train: --json: it is for --explain-deepspeed' train $config --json
+expect 'kumi train: --explain-deepspeed=some: give --explain-deepspeed or --explain-deepspeed=all' train $config --explain-deepspeed=some
+expect 'kumi train: --json: only with --explain-deepspeed' train $config --json
 put '{train_batch_size: 8, train_micro_batch_size_per_gup: 1}'
 got=$("$kumi" "${bad[@]}" --overwrite 2>&1 >/dev/null) || fail "an unknown key at the top: $got"
 printf '%s' "$got" | grep -qF "kumi: $dir/bad.json:1:23: train_micro_batch_size_per_gup: unknown key; did you mean train_micro_batch_size_per_gpu? DeepSpeed ignores it, too" ||

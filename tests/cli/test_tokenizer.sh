@@ -55,11 +55,11 @@ expect 2 'learn: usage: kumi tokenizer' learn
 expect 2 '--tokenizer is missing' encode
 expect 2 'no text to learn from' train --vocab 300
 expect 2 'a vocabulary of 200 tokens; give 256' train --vocab 200 "$text"
-expect 2 'not its own' train --tokenizer byte "$text"
-expect 2 'not its own' encode --tokenizer byte --vocab 300
-expect 2 'not its own' encode --tokenizer byte "$text"
-expect 2 'not its own' encode --tokenizer byte --overwrite
-expect 2 'not its own' decode --tokenizer byte --to "$dir/x.bin"
+expect 2 'does not apply to it' train --tokenizer byte "$text"
+expect 2 'does not apply to it' encode --tokenizer byte --vocab 300
+expect 2 'does not apply to it' encode --tokenizer byte "$text"
+expect 2 'does not apply to it' encode --tokenizer byte --overwrite
+expect 2 'does not apply to it' decode --tokenizer byte --to "$dir/x.bin"
 expect 2 '--to: ids.txt: give a name that ends in .bin' encode --tokenizer byte --to ids.txt
 expect 11 "$dir/ids.bin: it exists; --overwrite replaces it" encode --tokenizer byte --to "$dir/ids.bin"
 expect 5 "$dir/none/x.bin: No such file" encode --tokenizer byte --to "$dir/none/x.bin"

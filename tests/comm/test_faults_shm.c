@@ -278,7 +278,7 @@ static void test_refusals(void **state)
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "4", 1);
     assert_int_equal(kumi_launch(run_argument, NULL, 2), KUMI_EINVAL);
-    assert_non_null(strstr(ku_err_get()->text, "the environment (RANK and WORLD_SIZE) 4"));
+    assert_non_null(strstr(ku_err_get()->text, "the environment (RANK and WORLD_SIZE) says 4"));
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
 }

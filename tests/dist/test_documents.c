@@ -236,7 +236,7 @@ static void refuses(void **state)
     } rows[] = {
         {bert,
          {text, "data.segments=true"},
-         "data.segments: true; the model has no causal",
+         "data.segments: true; this model attends over the whole sample",
          KUMI_EINVAL},
         {bert, {NULL}, "a masked language model learns from text", KUMI_EINVAL},
         {gpt2,
@@ -264,7 +264,7 @@ static void refuses(void **state)
         {pairs, {"data.on_long=cut"}, "data.on_long: \"cut\"; drop or error", KUMI_EINVAL},
         {pairs,
          {"data.segments=true"},
-         "data.segments: true; the model has no causal",
+         "data.segments: true; this model attends over the whole sample",
          KUMI_EINVAL},
         {pairs, {"data.weights=[1]"}, "data.weights: [1]; it is for text", KUMI_EINVAL},
         {gpt2, {text, "data.kind=jsonl"}, "a.txt:1:", KUMI_EINPUT},

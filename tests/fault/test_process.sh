@@ -51,7 +51,7 @@ wait $pid
 # a limit of files' size: a checkpoint that exceeds it is not written and training goes on; shared memory is told apart
 (ulimit -f 1500; "$kumi" train "${small[@]}" -n 1 --out "$dir/limit" --set train.steps=30 --set checkpoint.every=10 2>"$dir/err" >/dev/null)
 code=$?
-[ $code = 5 ] && grep -q 'File too large.*training goes on' "$dir/err" || say "file size limit: exit $code: $(tail -1 "$dir/err")"
+[ $code = 5 ] && grep -q 'File too large.*training continues' "$dir/err" || say "file size limit: exit $code: $(tail -1 "$dir/err")"
 (ulimit -f 1500; "$kumi" train "${small[@]}" -n 2 --out "$dir/limit2" 2>"$dir/err" >/dev/null)
 code=$?
 [ $code = 5 ] && grep -q '^kumi: error: control segment: [0-9]* bytes of shared memory: File too large; raise the limit' "$dir/err" || say "file size limit, 2 ranks: exit $code: $(tail -1 "$dir/err")"

@@ -103,7 +103,7 @@ static void refusals(void **state)
         {{words, 1, NULL, 255, 0, NULL, 0, 0}, KUMI_EINVAL, "a vocabulary of 255 tokens; give 256"},
         {{words, 1, NULL, 260, 0, special, 5, 0}, KUMI_EINVAL, "260 tokens; give 261"},
         {{words, 1, NULL, 1 << 25, 0, NULL, 0, 0}, KUMI_EINVAL, "to 16777216"},
-        {{words, 1, NULL, 300, -1, NULL, 0, 0}, KUMI_EINVAL, "least frequency of -1"},
+        {{words, 1, NULL, 300, -1, NULL, 0, 0}, KUMI_EINVAL, "a minimum frequency of -1"},
         {{words, 1, NULL, 300, 0, twice, 2, 0}, KUMI_EINVAL, "'<s>': given twice"},
         {{words, 1, NULL, 300, 0, blank, 2, 0}, KUMI_EINVAL, "'a b': given twice"},
         {{words, 1, NULL, 300, 0, byte, 1, 0}, KUMI_EINVAL, "how files spell a byte"},
