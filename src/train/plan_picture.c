@@ -433,7 +433,7 @@ int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const c
 {
     struct ku_plan plan;
     KU_TRY(ku_picture_check(path));
-    KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL));
+    KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL, NULL));
     int status = ku_picture_write(path, WIDTH, HEIGHT, draw,
                                   &(struct picture){.config = settings->config, .plan = &plan});
     ku_plan_fini(&plan);

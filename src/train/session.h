@@ -19,6 +19,7 @@
 struct ku_session {
     struct ku_config cfg;
     struct ku_model model;
+    struct ku_watch watch;        /* of the compiler; all zero: none */
     int is_eval_only;             /* the trainer evaluates, and holds parameters alone */
     const struct ku_graph *graph; /* a program's own, in place of model; NULL */
     struct ku_batch batch;
