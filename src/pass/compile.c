@@ -33,6 +33,12 @@ const char *const *ku_pass_names(void)
     return names;
 }
 
+static void tell(const struct ku_compile_opts *o, const char *program, const char *pass)
+{
+    if (o->watch.see)
+        o->watch.see(o->watch.ctx, program, pass);
+}
+
 int ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t,
                      const char *stop_after)
 {
@@ -44,6 +50,7 @@ int ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o, const 
         if (pass->training_only && !o->is_training)
             continue;
         KU_ASSERT((g->has & pass->needs) == pass->needs);
+        tell(o, o->is_training ? "train" : "eval", pass->name);
         KU_TRY(pass->run(g, o, t));
         g->has |= pass->gives;
         int status = ku_graph_verify(g);
@@ -77,9 +84,11 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
     if (p == NULL)
         return KUMI_ENOMEM;
     snprintf(p->name, sizeof p->name, "%s", name);
+    tell(o, name, "lower");
     int status = ku_pass_lower(g, o, t, p);
     if (status == KUMI_OK)
         status = ku_pass_stream(p, o);
+    tell(o, name, "memory");
     if (status == KUMI_OK)
         status = ku_pass_memory(p);
     if (status == KUMI_OK)

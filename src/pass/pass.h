@@ -17,6 +17,12 @@ struct ku_offload {
     int64_t buffer_bytes; /* a whole tensor may need a larger one */
 };
 
+/* Called before each pass, from the thread that compiles. see NULL: not at all. */
+struct ku_watch {
+    void (*see)(void *ctx, const char *program, const char *pass);
+    void *ctx;
+};
+
 /* What the passes are told: numerics first, then layout (which may not change a bit). */
 struct ku_compile_opts {
     /* numerics */
@@ -57,6 +63,7 @@ struct ku_compile_opts {
     const char *const *recompute_match;   /* patterns of module paths; NULL = all */
     const unsigned char *recompute_level; /* per unit, in place of `recompute`; NULL = none given */
     struct ku_offload offload;
+    struct ku_watch watch;
 };
 enum ku_recompute { KU_RECOMPUTE_NONE, KU_RECOMPUTE_SELECTIVE, KU_RECOMPUTE_FULL, KU_N_RECOMPUTE };
 /* Attributes of the optimizer that parameters of some names have of their own. */

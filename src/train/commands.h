@@ -3,6 +3,7 @@
 #define KU_TRAIN_COMMANDS_H
 
 #include <jansson.h>
+#include <pthread.h>
 
 #include "base/str.h"
 #include "kumi/run.h"
@@ -22,6 +23,15 @@ struct ku_progress_line {
     int is_terminal, has_line;
     int64_t last_ns;
 };
+/* Where the compiler is, on such a line, once it takes long. Threads: any may compile. */
+struct ku_compile_line {
+    struct ku_progress_line line;
+    int64_t begin_ns;
+    pthread_mutex_t lock; /* of the line */
+};
+/* l is borrowed as long as the watch is used, that is, until end. */
+struct ku_watch ku_compile_line_start(struct ku_compile_line *l);
+void ku_compile_line_end(struct ku_compile_line *l);
 /* p is borrowed as long as the progress is used. */
 struct ku_progress ku_progress_line_start(struct ku_progress_line *p);
 void ku_progress_line_end(struct ku_progress_line *p);

@@ -60,11 +60,15 @@ int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const cha
     KU_GIVEN(text, "text");
     struct ku_session s = {0};
     struct ku_str out = {0};
+    struct ku_compile_line line;
     int is_program, status;
     KU_TRY(check_after(after, as_dot, &is_program));
     KU_TRY(ku_commands_configure(&s, settings, n_ranks, NULL));
     KU_TRY_OUT(ku_commands_open_shapes(&s));
-    KU_TRY_OUT(print(&s, after, is_program, as_dot, &out));
+    s.watch = ku_compile_line_start(&line);
+    status = print(&s, after, is_program, as_dot, &out);
+    ku_compile_line_end(&line);
+    KU_TRY_OUT(status);
     status = ku_text_take(&out, text);
 out:
     ku_str_fini(&out);

@@ -7,6 +7,7 @@
 #include "train/commands.h"
 
 enum { PROGRESS_NS = 200000000 };
+#define SILENT_NS INT64_C(2000000000) /* what compiles sooner says nothing */
 
 static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes)
 {
@@ -36,4 +37,33 @@ void ku_progress_line_end(struct ku_progress_line *p)
 {
     if (p->has_line)
         ku_term_clear();
+}
+
+static void see(void *ctx, const char *program, const char *pass)
+{
+    struct ku_compile_line *l = ctx;
+    int64_t now = ku_clock_ns();
+    if (!l->line.is_terminal || now - l->begin_ns < SILENT_NS || pthread_mutex_trylock(&l->lock))
+        return;
+    if (now - l->line.last_ns >= PROGRESS_NS) {
+        l->line.last_ns = now;
+        l->line.has_line = 1;
+        fprintf(stderr, "\rkumi: compiling %.30s: pass %.20s, %.1f s\033[K", program, pass,
+                (double)(now - l->begin_ns) * 1e-9);
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+struct ku_watch ku_compile_line_start(struct ku_compile_line *l)
+{
+    *l = (struct ku_compile_line){.begin_ns = ku_clock_ns()};
+    pthread_mutex_init(&l->lock, NULL);
+    ku_progress_line_start(&l->line);
+    return (struct ku_watch){see, l};
+}
+
+void ku_compile_line_end(struct ku_compile_line *l)
+{
+    ku_progress_line_end(&l->line);
+    pthread_mutex_destroy(&l->lock);
 }

@@ -41,8 +41,10 @@ struct ku_infer {
 
 static struct ku_compile_opts compile_opts(const struct ku_infer_opts *o)
 {
-    struct ku_compile_opts c = {
-        .compute = o->compute, .keep_f32 = o->keep_f32, .rule = ku_attrs_default};
+    struct ku_compile_opts c = {.compute = o->compute,
+                                .keep_f32 = o->keep_f32,
+                                .rule = ku_attrs_default,
+                                .watch = o->watch};
     for (int a = 0; a < KU_N_AXES; a++)
         c.mesh.extent[a] = 1;
     return c;

@@ -4,6 +4,7 @@
 
 #include "device/device.h"
 #include "exec/exec.h"
+#include "pass/pass.h"
 #include "train/model.h"
 
 /*
@@ -22,7 +23,8 @@ struct ku_infer_opts {
                              of dir; NULL: they are not */
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;
-    int64_t n_rows;     /* at least 1 */
+    struct ku_watch watch; /* of the compiler */
+    int64_t n_rows;        /* at least 1 */
     int64_t max_tokens; /* that a row will hold, at least 1; more than max_positions is as that */
 };
 struct ku_infer;

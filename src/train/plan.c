@@ -57,11 +57,16 @@ static int compile_all(struct ku_plan *p)
 }
 
 int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
-                 const char *const *more)
+                 const char *const *more, const struct ku_watch *watch)
 {
+    struct ku_compile_line line;
     memset(p, 0, sizeof *p);
     KU_TRY(ku_commands_configure(&p->s, settings, n_ranks, more));
+    p->s.watch = watch ? *watch : ku_compile_line_start(&line);
     int status = compile_all(p);
+    p->s.watch = (struct ku_watch){0};
+    if (watch == NULL)
+        ku_compile_line_end(&line);
     if (status < 0) {
         ku_plan_fini(p);
         return status;

@@ -16,9 +16,10 @@ struct ku_plan {
     uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks and what they share */
     uint64_t table_bytes;            /* page tables of all ranks, 8 bytes a page */
 };
-/* more: settings over the user's, NULL-terminated; NULL: none. Nothing to finish on failure. */
+/* more: settings over the user's, NULL-terminated; NULL: none. watch: of a line that covers more
+ * than this plan; NULL: a line of its own. Nothing to finish on failure. */
 int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
-                 const char *const *more);
+                 const char *const *more, const struct ku_watch *watch);
 void ku_plan_fini(struct ku_plan *p);
 
 /* The machine's limits for the plan's cores; what is not kept is measured, and kept. */

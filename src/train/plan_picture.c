@@ -360,7 +360,7 @@ int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const c
     struct ku_plan_picture d = {
         .config = settings->config, .plan = &plan, .is_time = axis == KUMI_PLAN_TIME};
     KU_TRY(ku_picture_check(path));
-    KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL));
+    KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL, NULL));
     int status = prepare(&d);
     if (status == KUMI_OK)
         status = ku_picture_write(path, KU_PICTURE_WIDTH, KU_PICTURE_HEIGHT, draw, &d);

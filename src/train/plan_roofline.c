@@ -137,7 +137,7 @@ int kumi_plan_roofline(const struct kumi_settings *settings, int n_ranks, int as
     KU_GIVEN(text, "text");
     struct ku_plan p;
     struct roofline r = {.n_rows = 0};
-    KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL));
+    KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL, NULL));
     int status = ku_plan_limits(&p, &r.limits);
     if (status == KUMI_OK) {
         collect(&p, &r);

@@ -112,7 +112,8 @@ static void note_job(const struct ku_plan *p, struct ku_plan_stages *s)
     s->n_params = p->s.n_params;
 }
 
-static int plan_stage(const struct kumi_settings *settings, int i, struct ku_plan_stages *s)
+static int plan_stage(const struct kumi_settings *settings, int i, const struct ku_watch *watch,
+                      struct ku_plan_stages *s)
 {
     struct ku_plan_stage *stage = &s->stage[i];
     struct ku_plan plan;
@@ -122,7 +123,7 @@ static int plan_stage(const struct kumi_settings *settings, int i, struct ku_pla
         i == 0 ? "parallel.shard=null" : NULL, "parallel.replicate=null", NULL};
     const char *const shared[] = {"parallel.share_host_state=true", NULL};
     snprintf(zero, sizeof zero, "parallel.zero=%d", i);
-    KU_TRY(ku_plan_init(&plan, settings, s->n_ranks, i == SHARED ? shared : own));
+    KU_TRY(ku_plan_init(&plan, settings, s->n_ranks, i == SHARED ? shared : own, watch));
     if (i == 0)
         note_job(&plan, s);
     snprintf(stage->name, sizeof stage->name, i == SHARED ? "shared" : "zero %d", i);
@@ -196,10 +197,15 @@ int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
     char bytes[16], limit[16];
     if (o->picture)
         KU_TRY(ku_picture_check(o->picture));
-    for (int i = 0; i < KU_N_STAGES; i++) {
-        KU_TRY(plan_stage(settings, i, &s));
+    struct ku_compile_line line;
+    struct ku_watch watch = ku_compile_line_start(&line);
+    int status = KUMI_OK;
+    for (int i = 0; i < KU_N_STAGES && status == KUMI_OK; i++) {
+        status = plan_stage(settings, i, &watch, &s);
         least = s.stage[i].rank_bytes < least->rank_bytes ? &s.stage[i] : least;
     }
+    ku_compile_line_end(&line);
+    KU_TRY(status);
     if (o->picture)
         KU_TRY(ku_plan_stages_draw(&s, o->picture));
     KU_TRY(o->as_json ? print_json(&s, text) : print(&s, text));

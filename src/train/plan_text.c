@@ -3,6 +3,8 @@
  * The memory plan, for people and as JSON. What is compiled here is what a run compiles, so the
  * bytes are those that it will map: per arena the largest of all programs.
  */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,28 +31,72 @@ static int is_advised(const struct ku_plan *p)
     return p->program[KU_PROG_TRAIN]->n_instrs <= MAX_ADVISED_INSTRUCTIONS;
 }
 
-/* Tries settings over the user's; kept if they are admitted and hold less. */
-static int try_advice(const struct ku_plan *p, const struct kumi_settings *settings,
-                      const struct advice *a, struct advice *kept, int *n_kept)
+/* Plans of settings over the user's, tried by a few threads. */
+struct trials {
+    const struct kumi_settings *settings;
+    const struct ku_watch *watch;
+    struct advice advice[MAX_ADVICE];
+    struct kumi_error error[MAX_ADVICE]; /* status KUMI_OK: host_bytes is known */
+    int n, n_ranks;
+    atomic_int next;
+};
+
+static struct advice *add_trial(struct trials *t, const char *price)
 {
-    struct ku_plan other;
-    const char *more[4] = {a->set[0], a->set[1], a->set[2], NULL};
-    for (int i = 2; i > 0 && more[i][0] == '\0'; i--)
-        more[i] = NULL;
-    int status = ku_plan_init(&other, settings, p->s.batch.n_ranks, more);
-    if (status < 0) /* or a budget of memory.recompute does not hold with it */
-        return status == KUMI_EINVAL || status == KUMI_ENOMEM ? KUMI_OK : status;
-    if (other.host_bytes < p->host_bytes) {
-        kept[*n_kept] = *a;
-        kept[(*n_kept)++].host_bytes = other.host_bytes;
+    KU_ASSERT(t->n < MAX_ADVICE);
+    t->advice[t->n].price = price;
+    return &t->advice[t->n++];
+}
+
+static void *try_next(void *arg)
+{
+    struct trials *t = arg;
+    for (int i = atomic_fetch_add(&t->next, 1); i < t->n; i = atomic_fetch_add(&t->next, 1)) {
+        struct advice *a = &t->advice[i];
+        struct ku_plan other;
+        const char *more[4] = {a->set[0], a->set[1], a->set[2], NULL};
+        for (int k = 2; k > 0 && more[k][0] == '\0'; k--)
+            more[k] = NULL;
+        if (ku_plan_init(&other, t->settings, t->n_ranks, more, t->watch) < 0) {
+            t->error[i] = *ku_err_get();
+            continue;
+        }
+        a->host_bytes = other.host_bytes;
+        ku_plan_fini(&other);
     }
-    ku_plan_fini(&other);
+    return NULL;
+}
+
+/* Each on a core of its own; a thread that cannot start leaves its work to the others. */
+static void try_all(struct trials *t)
+{
+    pthread_t thread[MAX_ADVICE];
+    int n = ku_os_n_cpus() < t->n ? ku_os_n_cpus() : t->n, n_started = 0;
+    while (n_started < n - 1 && pthread_create(&thread[n_started], NULL, try_next, t) == 0)
+        n_started++;
+    try_next(t);
+    for (int i = 0; i < n_started; i++)
+        pthread_join(thread[i], NULL);
+}
+
+/* Those that are admitted and hold less than the plan. */
+static int keep_less(const struct trials *t, const struct ku_plan *p, struct advice *kept,
+                     int *n_kept)
+{
+    for (int i = 0; i < t->n; i++) {
+        const int status = t->error[i].status;
+        if (status == KUMI_EINVAL || status == KUMI_ENOMEM)
+            continue; /* or a budget of memory.recompute does not hold with it */
+        if (status < 0)
+            return ku_err_put(&t->error[i]);
+        if (t->advice[i].host_bytes < p->host_bytes)
+            kept[(*n_kept)++] = t->advice[i];
+    }
     return KUMI_OK;
 }
 
 /* To files, where the user names a folder for them. What lies in host memory already is no less. */
-static int advise_offload(const struct ku_plan *p, const struct kumi_settings *settings,
-                          struct advice *kept, int *n_kept)
+static void advise_offload(const struct ku_plan *p, struct trials *t)
 {
     const struct ku_offload_key *k = &p->s.cfg.memory_offload;
     const struct {
@@ -58,59 +104,61 @@ static int advise_offload(const struct ku_plan *p, const struct kumi_settings *s
         int now;
     } row[] = {{"optimizer", k->optimizer}, {"params", k->params}, {"activations", k->activations}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        struct advice a = {.price = "reads and writes a disk in each step; same bits"};
         if (row[i].now == KU_OFFLOAD_FILE)
             continue;
-        snprintf(a.set[0], sizeof a.set[0], "memory.offload.%s=file", row[i].what);
-        snprintf(a.set[1], sizeof a.set[1], "memory.offload.path=%.30s", k->path ? k->path : ".");
-        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+        struct advice *a = add_trial(t, "reads and writes a disk in each step; same bits");
+        snprintf(a->set[0], sizeof a->set[0], "memory.offload.%s=file", row[i].what);
+        snprintf(a->set[1], sizeof a->set[1], "memory.offload.path=%.30s", k->path ? k->path : ".");
     }
-    return KUMI_OK;
+}
+
+static void advise_recompute(const struct ku_plan *p, struct trials *t)
+{
+    static const char *const recompute[] = {"selective", "full"};
+    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
+        struct advice *a = add_trial(t, i ? "recomputes the layers' forward; same bits"
+                                          : "recomputes attention and cheap operations; same bits");
+        snprintf(a->set[0], sizeof a->set[0], "memory.recompute=%s", recompute[i]);
+    }
 }
 
 static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
-                  struct advice *kept, int *n_kept)
+                  const struct ku_watch *watch, struct advice *kept, int *n_kept)
 {
     const struct ku_batch *b = &p->s.batch;
+    struct trials t = {.settings = settings, .watch = watch, .n_ranks = b->n_ranks};
+    struct advice *a;
     int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
     while (micro > 1 && of_shard % micro != 0)
         micro--;
-    struct advice a = {.price = "more and smaller micro-batches; other order of sums"};
     *n_kept = 0;
     if (!is_advised(p))
         return KUMI_OK;
     if (micro >= 1) {
-        snprintf(a.set[0], sizeof a.set[0], "train.micro_batch=%lld", (long long)micro);
-        snprintf(a.set[1], sizeof a.set[1], "train.global_batch=%lld", (long long)b->global_batch);
-        snprintf(a.set[2], sizeof a.set[2], "train.accumulation=null");
-        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+        a = add_trial(&t, "more and smaller micro-batches; other order of sums");
+        snprintf(a->set[0], sizeof a->set[0], "train.micro_batch=%lld", (long long)micro);
+        snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
+                 (long long)b->global_batch);
+        snprintf(a->set[2], sizeof a->set[2], "train.accumulation=null");
     }
-    static const char *const recompute[] = {"selective", "full"};
-    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
-        a = (struct advice){.price = i ? "recomputes the layers' forward; same bits"
-                                       : "recomputes attention and cheap operations; same bits"};
-        snprintf(a.set[0], sizeof a.set[0], "memory.recompute=%s", recompute[i]);
-        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
-    }
-    KU_TRY(advise_offload(p, settings, kept, n_kept));
-    if (!p->s.cfg.parallel_share_host_state && b->n_ranks > 1) {
-        a = (struct advice){.set = {"parallel.share_host_state=true"}, .price = "same bits"};
-        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
-    }
+    advise_recompute(p, &t);
+    advise_offload(p, &t);
+    if (!p->s.cfg.parallel_share_host_state && b->n_ranks > 1)
+        snprintf(add_trial(&t, "same bits")->set[0], sizeof a->set[0],
+                 "parallel.share_host_state=true");
     if (b->virtual_shards > b->n_ranks) {
-        a = (struct advice){.price = "other order of sums, which then depends on the rank count"};
-        snprintf(a.set[0], sizeof a.set[0], "train.virtual_shards=%d", b->n_ranks);
-        snprintf(a.set[1], sizeof a.set[1], "train.global_batch=%lld", (long long)b->global_batch);
-        snprintf(a.set[2], sizeof a.set[2], "train.micro_batch=%lld", (long long)b->micro_batch);
-        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
+        a = add_trial(&t, "other order of sums, which then depends on the rank count");
+        snprintf(a->set[0], sizeof a->set[0], "train.virtual_shards=%d", b->n_ranks);
+        snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
+                 (long long)b->global_batch);
+        snprintf(a->set[2], sizeof a->set[2], "train.micro_batch=%lld", (long long)b->micro_batch);
     }
     if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
-        strcmp(p->s.cfg.parallel_device, "cpu") == 0) {
-        a = (struct advice){.set = {"precision.compute=bf16"},
-                            .price = "activations rounded to bf16; other bits"};
-        KU_TRY(try_advice(p, settings, &a, kept, n_kept));
-    }
-    return KUMI_OK;
+        strcmp(p->s.cfg.parallel_device, "cpu") == 0)
+        snprintf(add_trial(&t, "activations rounded to bf16; other bits")->set[0], sizeof a->set[0],
+                 "precision.compute=bf16");
+    try_all(&t);
+    return keep_less(&t, p, kept, n_kept);
 }
 
 static const char *who_sees(int arena, const struct ku_plan *p)
@@ -322,11 +370,17 @@ int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_j
     struct ku_plan p;
     struct advice advice[MAX_ADVICE];
     int n_advice, status;
-    KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL));
-    KU_TRY_OUT(advise(&p, settings, advice, &n_advice));
-    status =
-        as_json ? plan_json(&p, advice, n_advice, text) : plan_print(&p, advice, n_advice, text);
-out:
+    struct ku_compile_line line;
+    struct ku_watch watch = ku_compile_line_start(&line);
+    status = ku_plan_init(&p, settings, n_ranks, NULL, &watch);
+    if (status < 0) {
+        ku_compile_line_end(&line);
+        return status;
+    }
+    status = advise(&p, settings, &watch, advice, &n_advice);
+    ku_compile_line_end(&line);
+    if (status == KUMI_OK)
+        status = (as_json ? plan_json : plan_print)(&p, advice, n_advice, text);
     ku_plan_fini(&p);
     return status;
 }
@@ -337,7 +391,7 @@ int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks, uint64_t 
     struct ku_memory_report r;
     struct ku_str classes = {0};
     char text[16], limit[16], less[16];
-    KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL));
+    KU_TRY(ku_plan_init(&p, settings, n_ranks, NULL, NULL));
     uint64_t bytes = p.host_bytes / (uint64_t)n_ranks;
     ku_program_memory(p.program[KU_PROG_TRAIN], &r);
     for (int c = 0; c < KU_N_CLASSES; c++)

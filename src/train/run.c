@@ -24,6 +24,7 @@
 #include "train/deepspeed.h"
 #include "train/effect.h"
 #include "train/agree.h"
+#include "train/commands.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
 #include "train/origin.h"
@@ -285,6 +286,19 @@ static void announce(struct run *r)
     say_resumed(r);
 }
 
+/* The first rank says where it is, if compiling takes long. */
+static int create_trainer(struct run *r)
+{
+    struct ku_compile_line line;
+    if (!is_first(r))
+        return ku_session_create_trainer(&r->s, r->job);
+    r->s.watch = ku_compile_line_start(&line);
+    int status = ku_session_create_trainer(&r->s, r->job);
+    r->s.watch = (struct ku_watch){0};
+    ku_compile_line_end(&line);
+    return status;
+}
+
 static int prepare(struct run *r)
 {
     KU_TRY(open_directory(r));
@@ -295,7 +309,7 @@ static int prepare(struct run *r)
     r->end = r->s.n_steps;
     if (r->o->until > 0 && r->o->until < r->end)
         r->end = r->o->until;
-    KU_TRY(ku_session_create_trainer(&r->s, r->job));
+    KU_TRY(create_trainer(r));
     KU_TRY(ku_session_open_saving(&r->s));
     KU_TRY(ku_session_take_companions(&r->s, r->job));
     KU_TRY(r->found[0] ? load_checkpoint(r) : ku_session_first_state(&r->s));

@@ -12,6 +12,7 @@
 #include "data/tokenizer.h"
 #include "data/words.h"
 #include "kumi/run.h"
+#include "train/commands.h"
 #include "train/dataset_text.h"
 #include "train/infer.h"
 #include "train/model.h"
@@ -342,8 +343,12 @@ static int run(struct ku_job *job, void *arg)
 {
     struct sample *s = arg;
     struct ku_infer *m;
-    KU_TRY(ku_infer_create(job, &s->model, s->weights, &s->infer, &m));
-    int status = make_texts(s, m);
+    struct ku_compile_line line;
+    s->infer.watch = ku_compile_line_start(&line);
+    int status = ku_infer_create(job, &s->model, s->weights, &s->infer, &m);
+    ku_compile_line_end(&line);
+    KU_TRY(status);
+    status = make_texts(s, m);
     struct ku_infer_work w = ku_infer_work(m);
     if (status == KUMI_OK && s->o->speed)
         *s->o->speed = (struct kumi_sample_speed){.prompt_tokens = w.prompt_tokens,

@@ -160,6 +160,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     const struct ku_config *c = &s->cfg;
     *o = (struct ku_compile_opts){
         .is_training = !s->is_eval_only,
+        .watch = s->watch,
         .freeze = (const char *const *)c->train_freeze.item,
         .rule = ku_attrs_default,
         .bucket_bytes = (int64_t)(c->parallel_bucket_mb * 0x1p20),

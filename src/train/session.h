@@ -20,8 +20,9 @@
 struct ku_session {
     struct ku_config cfg;
     struct ku_model model;
-    const char *stored; /* of a resume: the checkpoint's model/, for what the configuration names
-                           and is gone; NULL. Borrowed until fini */
+    struct ku_watch watch; /* of the compiler; all zero: none */
+    const char *stored;    /* of a resume: the checkpoint's model/, for what the configuration names
+                              and is gone; NULL. Borrowed until fini */
     struct ku_companions companions; /* rank 0's, of every checkpoint */
     int is_eval_only;                /* the trainer evaluates, and holds parameters alone */
     const struct ku_graph *graph;    /* a program's own, in place of model; NULL */

@@ -60,7 +60,7 @@ static void volumes(void **state)
         struct ku_plan p;
         while (s.n_sets < 5 && row[i].set[s.n_sets])
             s.n_sets++;
-        assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_OK);
+        assert_status(ku_plan_init(&p, &s, 4, NULL, NULL), KUMI_OK);
         struct sums got = sums_of(&p);
         if (fabs(got.reduced - row[i].reduced) > 1e-9 ||
             fabs(got.gathered - row[i].gathered) > 1e-9 || fabs(got.spread - row[i].spread) > 1e-9)
@@ -80,7 +80,7 @@ static void resharding(void **state)
     struct kumi_settings s = {.config = f->config, .set = set, .n_sets = 5};
     struct ku_plan p;
     double n_read_once = 256 * 64 + 8 * 64 + 3 * (3 + 1 + 4 + 1 + 2) * 64 + 64;
-    assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_OK);
+    assert_status(ku_plan_init(&p, &s, 4, NULL, NULL), KUMI_OK);
     struct sums got = sums_of(&p);
     assert_true(fabs(got.reduced - 1) < 1e-9);
     assert_true(fabs(got.gathered - (2 - n_read_once / (double)p.s.n_params)) < 1e-9);
@@ -100,7 +100,7 @@ static void groups(void **state)
     double gathered[2] = {0};
     for (int group = 0; group < 2; group++) {
         s.n_sets = 4 + group;
-        assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_OK);
+        assert_status(ku_plan_init(&p, &s, 4, NULL, NULL), KUMI_OK);
         int n = ku_plan_volumes(p.program[KU_PROG_TRAIN], row[group]), n_groups = 0;
         for (int i = 0; i < n; i++) {
             gathered[group] +=
@@ -133,10 +133,10 @@ static void live_parameters(void **state)
     struct ku_plan p;
     int64_t root = 2 * 256 * 64 + 8 * 64 + 2 * 64, module = 12 * 64 * 64 + 13 * 64;
     uint32_t at;
-    assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_EINVAL);
+    assert_status(ku_plan_init(&p, &s, 4, NULL, NULL), KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text, "parallel.max_live_parameters: 1000; program "));
     s.n_sets = 4;
-    assert_status(ku_plan_init(&p, &s, 4, NULL), KUMI_OK);
+    assert_status(ku_plan_init(&p, &s, 4, NULL, NULL), KUMI_OK);
     int64_t live = ku_program_live_parameters(p.program[KU_PROG_TRAIN], &at);
     assert_true(live > module && live <= root + 2 * module);
     ku_plan_fini(&p);
