@@ -48,8 +48,10 @@ static void see(void *ctx, const char *program, const char *pass)
     if (now - l->line.last_ns >= PROGRESS_NS) {
         l->line.last_ns = now;
         l->line.has_line = 1;
-        fprintf(stderr, "\rkumi: compiling %.30s: pass %.20s, %.1f s\033[K", program, pass,
-                (double)(now - l->begin_ns) * 1e-9);
+        char text[128];
+        snprintf(text, sizeof text, "kumi: compiling %.30s: pass %.20s, %.1f s", program, pass,
+                 (double)(now - l->begin_ns) * 1e-9);
+        ku_term_progress(text);
     }
     pthread_mutex_unlock(&l->lock);
 }
