@@ -19,6 +19,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+enum { VERDICT_MS = 1000 };
+
 struct hello {
     uint32_t magic, abi;
     uint64_t job_id;
@@ -75,8 +77,20 @@ static int look(struct ku_segment *seg)
     return 0;
 }
 
+/* The other rank has ended. kumi's own launcher reaps it and names it within moments; its line then
+ * is this rank's error too. */
+static int await_verdict(struct ku_segment *seg)
+{
+    for (int ms = 0; seg && ms < VERDICT_MS; ms++) {
+        KU_TRY(look(seg));
+        usleep(1000);
+    }
+    return 0;
+}
+
 /* One rank that connected. Strangers and wrong hellos are turned away, duplicates are an error. */
-static int welcome(const struct ku_env_job *env, int fd, int segment_fd, int *sockets)
+static int welcome(const struct ku_env_job *env, int fd, int segment_fd, struct ku_segment *seg,
+                   int *sockets)
 {
     struct hello h;
     int none = -1;
@@ -102,9 +116,10 @@ static int welcome(const struct ku_env_job *env, int fd, int segment_fd, int *so
     struct hello answer = {
         .magic = KU_SEGMENT_MAGIC, .abi = KU_SEGMENT_ABI, .job_id = env->job_id, .n = env->n};
     if (ku_os_local_send(fd, &answer, sizeof answer, segment_fd) < 0) {
+        const int why = errno;
         ku_os_close(fd);
-        return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", h.rank,
-                      strerror(errno));
+        KU_TRY(await_verdict(segment_fd < 0 ? seg : NULL));
+        return KU_ERR(KUMI_EPEER, "join: rank %d closed the connection: %s", h.rank, strerror(why));
     }
     sockets[h.rank] = fd;
     return 1;
@@ -129,7 +144,7 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
             return refused("", "socket");
         if (fd < 0)
             continue;
-        int status = welcome(env, fd, segment_fd, sockets);
+        int status = welcome(env, fd, segment_fd, seg, sockets);
         if (status < 0)
             return status;
         n_here += status;
@@ -176,17 +191,22 @@ static int follow(const struct ku_env_job *env, const char *name, int64_t deadli
     }
     sockets[0] = fd;
     KU_TRY(check_uid(fd));
-    if (ku_os_local_send(fd, &h, sizeof h, -1) < 0)
-        return KU_ERR(KUMI_EPEER, "join: rank 0 closed the connection: %s", strerror(errno));
+    if (ku_os_local_send(fd, &h, sizeof h, -1) < 0) {
+        const int why = errno;
+        KU_TRY(await_verdict(*seg));
+        return KU_ERR(KUMI_EPEER, "join: rank 0 closed the connection: %s", strerror(why));
+    }
     while (ku_os_local_recv(fd, &h, sizeof h, &segment_fd, KU_SLEEP_NS) < 0) {
         int why = errno;
         KU_TRY(look(*seg));
-        if (why != EAGAIN || ku_clock_ns() > deadline)
+        if (why != EAGAIN || ku_clock_ns() > deadline) {
+            KU_TRY(await_verdict(*seg));
             return KU_ERR(
                 KUMI_EPEER,
                 "join: rank 0 refused rank %d or ended; the error that rank 0 printed gives "
                 "the reason",
                 env->rank);
+        }
     }
     int status = *seg ? 0 : ku_segment_map(segment_fd, seg);
     if (segment_fd >= 0)
