@@ -3,7 +3,6 @@
 
 #include "base/arg.h"
 #include "base/err.h"
-#include "nn/builder.h"
 
 /* A function of the model alone, so that no layout changes it. */
 enum { VOCAB_PAD = 128 };
@@ -37,7 +36,6 @@ static int check(const struct kumi_bert *c, const struct kumi_shape_of_batch *b)
                       (long long)c->vocab_size, (long long)c->hidden_size,
                       (long long)c->intermediate_size, (long long)c->num_hidden_layers,
                       (long long)c->num_attention_heads, (long long)c->type_vocab_size);
-    KU_TRY(ku_builder_check_layers("bert", "num_hidden_layers", c->num_hidden_layers));
     if (c->hidden_size % c->num_attention_heads)
         return KU_ERR(KUMI_EINVAL,
                       "model: bert: hidden_size %lld is not divisible by num_attention_heads %lld",

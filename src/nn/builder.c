@@ -131,14 +131,6 @@ static const char *full_name(const struct kumi_graph *g, const char *name, const
     return out;
 }
 
-int ku_builder_check_layers(const char *family, const char *key, int64_t n_layers)
-{
-    if (n_layers <= KU_MAX_LAYERS)
-        return KUMI_OK;
-    return KU_ERR(KUMI_EINVAL, "model: %s: %s %lld; at most %d layers", family, key,
-                  (long long)n_layers, KU_MAX_LAYERS);
-}
-
 ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
 {
     char path[KU_MAX_SCOPE_BYTES];

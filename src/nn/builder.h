@@ -29,9 +29,6 @@ int ku_builder_has_failed(const struct kumi_graph *g);
 kumi_value ku_builder_fail(struct kumi_graph *g);
 /* The forward node of an op; its first result. `name` becomes the module path. */
 ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name);
-/* KUMI_EINVAL where a model of this family has more layers than KU_MAX_LAYERS; key: as users write
- * their number. */
-int ku_builder_check_layers(const char *family, const char *key, int64_t n_layers);
 /* A layer's parameter, <name>.<part>: in files a matrix whose rows are the first `rows` dims, or a
  * vector when those are all; rows = 0: in files as it is. */
 kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *part,

@@ -39,7 +39,6 @@ static int check(const struct kumi_gpt2 *c, const struct kumi_shape_of_batch *b)
             "%lld; all must be at least 1",
             (long long)c->n_layer, (long long)c->n_head, (long long)c->n_embd,
             (long long)c->n_positions, (long long)c->vocab_size);
-    KU_TRY(ku_builder_check_layers("gpt2", "n_layer", c->n_layer));
     if (c->n_embd % c->n_head)
         return KU_ERR(KUMI_EINVAL, "model: gpt2: n_embd %lld is not divisible by n_head %lld",
                       (long long)c->n_embd, (long long)c->n_head);

@@ -48,7 +48,6 @@ static int check(const struct kumi_llama *c)
                       (long long)c->vocab_size, (long long)c->hidden_size,
                       (long long)c->intermediate_size, (long long)c->num_hidden_layers,
                       (long long)c->num_attention_heads);
-    KU_TRY(ku_builder_check_layers("llama", "num_hidden_layers", c->num_hidden_layers));
     if (s.keys < 1 || s.keys * s.group != c->num_attention_heads)
         return KU_ERR(KUMI_EINVAL,
                       "model: llama: num_attention_heads %lld is not divisible by "

@@ -38,10 +38,6 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
                       (long long)c->d_model, (long long)c->encoder_layers,
                       (long long)c->decoder_layers, (long long)c->num_heads, (long long)c->ffn_dim,
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size);
-    KU_TRY(ku_builder_check_layers("transformer", "encoder_layers", c->encoder_layers));
-    KU_TRY(ku_builder_check_layers("transformer", "decoder_layers", c->decoder_layers));
-    KU_TRY(ku_builder_check_layers("transformer", "encoder_layers + decoder_layers",
-                                   (int64_t)c->encoder_layers + c->decoder_layers));
     if (b->has_segments)
         return KU_ERR(KUMI_EINVAL,
                       "model: transformer: it attends over the whole sample; leave has_segments 0");

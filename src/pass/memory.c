@@ -95,12 +95,12 @@ static int place_items(struct ku_program *p, int arena, struct item *item, uint3
     size_t base = p->arena_bytes[arena], most = base;
     for (uint32_t i = 0; i < n; i++)
         KU_TRY(ku_add_size(most, item[i].bytes, &most)); /* so that no offset overflows */
-    KU_TRY(ku_space_create(n_times, &space));
+    KU_TRY(ku_space_create(n_times, base, &space));
     int status = KUMI_OK;
     for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {
         size_t *offset = &p->buffer[item[i].buffer].offset;
         status = ku_space_place(space, item[i].first, item[i].last, item[i].bytes, item[i].align,
-                                base, offset);
+                                offset);
         if (*offset + item[i].bytes > p->arena_bytes[arena])
             p->arena_bytes[arena] = *offset + item[i].bytes;
     }

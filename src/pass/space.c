@@ -19,10 +19,13 @@
  * A set is a span (most are), or a treap of spans that knows the widest gap below each.
  *
  * Stacks that interleave (each layer's activations of several sizes) have as many gaps as layers
- * that only the union of all sets rules out. So where the sets do not agree soon, a long interval
- * is asked for its cores, the whole nodes of a level in it, and the answers are kept: nothing is
- * ever given back, so for rectangles as large they can only move up. Long intervals share few
- * cores, and each core goes through its gaps once a size.
+ * that only the union of all sets rules out. Where the sets do not agree soon, parts of the
+ * question are asked, whose answers are no higher and are kept: nothing is ever given back, so for
+ * rectangles as large they can only move up. Each part goes through its gaps once a size, and many
+ * rectangles share it:
+ *
+ *     path    what covers a node above an end of the interval, from the root down
+ *     core    what is taken during the whole nodes of a level in the interval
  */
 #include "pass/space.h"
 
@@ -43,37 +46,41 @@ struct set {
     uint32_t root;         /* 0: one span, or none */
 };
 
-/* Where the lowest gap during a core was, for rectangles of so many bytes or more. */
-struct core {
-    uint32_t first, last; /* last 0: a free slot */
+/* Where the lowest gap of a part was, for rectangles of so many bytes or more. */
+struct part {
+    uint32_t a,
+        b; /* a core's first and last time; a node and IS_PATH + its level; b 0: a free slot */
     size_t bytes, align, at;
 };
+#define IS_PATH UINT32_C(0x80000000)
 
 enum { FANOUT_BITS = 2, MAX_LEVELS = 32 / FANOUT_BITS, MAX_SETS = 8 * MAX_LEVELS };
 enum {
     MIN_CORE_LEVEL = 3, /* shorter intervals meet few rectangles */
-    MAX_MOVES = 24      /* until cores are asked: most intervals need fewer */
+    MAX_MOVES = 24      /* until parts are asked: most intervals need fewer */
 };
 
 struct ku_space {
     struct span *span;                 /* [n_spans] */
     uint32_t n_spans, cap_spans, free; /* free: a list through `left` */
     uint32_t n_times;
+    size_t base;
     int n_levels;                   /* level 0 has the leaves, the last one the root alone */
     struct set *covers[MAX_LEVELS]; /* per level, per node */
     struct set *within[MAX_LEVELS]; /* likewise; of level 0 the same as covers */
-    struct core *core;              /* [core_mask + 1] by hash, at most half of them taken */
-    uint32_t n_cores, core_mask;
+    struct part *part;              /* [part_mask + 1] by hash, at most half of them taken */
+    uint32_t n_parts, part_mask;
     uint64_t steps;
 };
 
-int ku_space_create(uint32_t n_times, struct ku_space **out)
+int ku_space_create(uint32_t n_times, size_t base, struct ku_space **out)
 {
     struct ku_space *s = ku_calloc(1, sizeof *s);
     if (s == NULL)
         return KUMI_ENOMEM;
     KU_ASSERT(n_times > 0 && n_times <= UINT32_MAX / 4);
     s->n_times = n_times;
+    s->base = base;
     s->n_spans = 1;
     for (uint32_t n = n_times;; n = ((n - 1) >> FANOUT_BITS) + 1) {
         int k = s->n_levels++;
@@ -99,7 +106,7 @@ void ku_space_destroy(struct ku_space *s)
         if (k > 0)
             ku_free(s->within[k]);
     }
-    ku_free(s->core);
+    ku_free(s->part);
     ku_free(s->span);
     ku_free(s);
 }
@@ -419,39 +426,68 @@ static size_t lowest_of_all(struct ku_space *s, const struct set **set, int n, s
     return at;
 }
 
-static struct core *find_core(const struct ku_space *s, uint32_t first, uint32_t last)
+static struct part *find_part(const struct ku_space *s, uint32_t a, uint32_t b)
 {
-    uint32_t at = (uint32_t)ku_hash64_mix(first, last) & s->core_mask;
-    while (s->core[at].last && (s->core[at].first != first || s->core[at].last != last))
-        at = (at + 1) & s->core_mask;
-    return &s->core[at];
+    uint32_t at = (uint32_t)ku_hash64_mix(a, b) & s->part_mask;
+    while (s->part[at].b && (s->part[at].a != a || s->part[at].b != b))
+        at = (at + 1) & s->part_mask;
+    return &s->part[at];
 }
 
-static int grow_cores(struct ku_space *s)
+static int grow_parts(struct ku_space *s)
 {
-    struct core *old = s->core;
-    uint32_t n = old ? s->core_mask + 1 : 0, mask = n ? 2 * n - 1 : 63;
-    if (2 * s->n_cores < n)
+    struct part *old = s->part;
+    uint32_t n = old ? s->part_mask + 1 : 0, mask = n ? 2 * n - 1 : 63;
+    if (2 * s->n_parts < n)
         return KUMI_OK;
-    struct core *grown = ku_calloc((size_t)mask + 1, sizeof *grown);
+    struct part *grown = ku_calloc((size_t)mask + 1, sizeof *grown);
     if (grown == NULL)
         return KUMI_ENOMEM;
-    s->core = grown;
-    s->core_mask = mask;
+    s->part = grown;
+    s->part_mask = mask;
     for (uint32_t i = 0; i < n; i++)
-        if (old[i].last)
-            *find_core(s, old[i].first, old[i].last) = old[i];
+        if (old[i].b)
+            *find_part(s, old[i].a, old[i].b) = old[i];
     ku_free(old);
     return KUMI_OK;
 }
 
-/* Moves *at up to the lowest gap during the cores of [first, last], from the smallest on: of each
- * level the nodes in it, if there are two. */
+/* Moves *at, an answer of fewer of these sets, up to theirs. */
+static int lowest_in_part(struct ku_space *s, uint32_t a, uint32_t b, const struct set **set, int n,
+                          size_t bytes, size_t align, size_t *at)
+{
+    uint32_t n_moves = UINT32_MAX;
+    KU_TRY(grow_parts(s));
+    struct part *p = find_part(s, a, b);
+    s->n_parts += p->b == 0;
+    if (p->b && bytes >= p->bytes && align == p->align && p->at > *at)
+        *at = p->at;
+    *at = lowest_of_all(s, set, n, *at, bytes, align, &n_moves);
+    *p = (struct part){a, b, bytes, align, *at};
+    return KUMI_OK;
+}
+
+/* *at is base, here and below: what other sets have moved up is no answer of a part. */
+static int lowest_on_path(struct ku_space *s, uint32_t time, size_t bytes, size_t align, size_t *at)
+{
+    const struct set *path[MAX_LEVELS], *set[MAX_LEVELS];
+    int n = 0;
+    for (int k = s->n_levels - 1; k > 0; k--) {
+        const uint32_t node = time >> k * FANOUT_BITS;
+        if (s->covers[k][node].high == 0)
+            continue;
+        path[n++] = &s->covers[k][node];
+        memcpy(set, path, (size_t)n * sizeof *set);
+        KU_TRY(lowest_in_part(s, node, IS_PATH + (uint32_t)k, set, n, bytes, align, at));
+    }
+    return KUMI_OK;
+}
+
+/* From the smallest core on: of each level the nodes in [first, last], if there are two. */
 static int lowest_in_cores(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes,
                            size_t align, size_t *at)
 {
     const struct set *set[MAX_SETS];
-    uint32_t n_moves = UINT32_MAX;
     for (int k = s->n_levels - 1; k >= MIN_CORE_LEVEL; k--) {
         const int shift = k * FANOUT_BITS;
         const uint64_t begin = ((uint64_t)first + (1u << shift) - 1) >> shift;
@@ -459,31 +495,37 @@ static int lowest_in_cores(struct ku_space *s, uint32_t first, uint32_t last, si
         if (end < begin + 2)
             continue;
         const uint32_t a = (uint32_t)(begin << shift), b = (uint32_t)(end << shift) - 1;
-        KU_TRY(grow_cores(s));
-        struct core *c = find_core(s, a, b);
-        s->n_cores += c->last == 0;
-        if (c->last && bytes >= c->bytes && align == c->align && c->at > *at)
-            *at = c->at;
-        *at = lowest_of_all(s, set, sets_of(s, a, b, set), *at, bytes, align, &n_moves);
-        *c = (struct core){a, b, bytes, align, *at};
+        KU_TRY(lowest_in_part(s, a, b, set, sets_of(s, a, b, set), bytes, align, at));
     }
     return KUMI_OK;
 }
 
+/* The highest of what the parts of [first, last] say. */
+static int lowest_in_parts(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes,
+                           size_t align, size_t *at)
+{
+    size_t before = s->base, after = s->base, between = s->base;
+    KU_TRY(lowest_on_path(s, first, bytes, align, &before));
+    KU_TRY(lowest_on_path(s, last, bytes, align, &after));
+    KU_TRY(lowest_in_cores(s, first, last, bytes, align, &between));
+    *at = max(*at, max(between, max(before, after)));
+    return KUMI_OK;
+}
+
 int ku_space_place(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes, size_t align,
-                   size_t base, size_t *offset)
+                   size_t *offset)
 {
     const struct set *set[MAX_SETS];
-    size_t at = base;
+    size_t at = s->base;
     uint32_t n_moves = MAX_MOVES;
-    KU_ASSERT(first <= last && last < s->n_times && bytes % align == 0 && base % align == 0);
-    *offset = base;
+    KU_ASSERT(first <= last && last < s->n_times && bytes % align == 0 && s->base % align == 0);
+    *offset = s->base;
     if (bytes == 0)
         return KUMI_OK;
     int n = sets_of(s, first, last, set);
     at = lowest_of_all(s, set, n, at, bytes, align, &n_moves);
     if (n_moves == 0) {
-        KU_TRY(lowest_in_cores(s, first, last, bytes, align, &at));
+        KU_TRY(lowest_in_parts(s, first, last, bytes, align, &at));
         n_moves = UINT32_MAX;
         at = lowest_of_all(s, set, n, at, bytes, align, &n_moves);
     }

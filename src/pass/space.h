@@ -12,8 +12,8 @@
  */
 struct ku_space;
 
-/* n_times: times are 0 .. n_times - 1. KUMI_ENOMEM. */
-int ku_space_create(uint32_t n_times, struct ku_space **space);
+/* n_times: times are 0 .. n_times - 1, at least one. base: the lowest offset. KUMI_ENOMEM. */
+int ku_space_create(uint32_t n_times, size_t base, struct ku_space **space);
 void ku_space_destroy(struct ku_space *space); /* NULL is fine */
 
 /*
@@ -21,13 +21,12 @@ void ku_space_destroy(struct ku_space *space); /* NULL is fine */
  *
  *   first, last   the times, both included
  *   bytes         a multiple of align; 0 takes nothing and lies at base
- *   align         a power of two
- *   base          the lowest offset allowed, a multiple of align
+ *   align         a power of two that divides base
  *
  * Errors: ENOMEM.
  */
 int ku_space_place(struct ku_space *space, uint32_t first, uint32_t last, size_t bytes,
-                   size_t align, size_t base, size_t *offset);
+                   size_t align, size_t *offset);
 
 /* Elementary steps so far (visits of a span of addresses): what a test holds against n log n. */
 uint64_t ku_space_steps(const struct ku_space *space);

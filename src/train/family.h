@@ -18,6 +18,7 @@
 /* A key and where its value goes in the family's struct. */
 enum ku_member_type {
     KU_M_INT,      /* int64_t, 1 to 2^30 */
+    KU_M_LAYERS,   /* int64_t, 1 to KU_MAX_LAYERS */
     KU_M_PROB,     /* double in [0, 1) */
     KU_M_POSITIVE, /* double above 0 */
     KU_M_BOOL,     /* int */

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "nn/builder.h"
@@ -98,6 +99,7 @@ static int read_member(const struct ku_model_source *s, const struct ku_member *
                        const json_t *v, void *config)
 {
     char *at = (char *)config + m->offset;
+    char wanted[64];
     int64_t whole;
     double real = json_is_number(v) ? json_number_value(v) : -1;
     switch (m->type) {
@@ -106,6 +108,13 @@ static int read_member(const struct ku_model_source *s, const struct ku_member *
             return KUMI_OK;
         if (ku_json_int(v, &whole) < 0 || whole < 1 || whole > 1 << 30)
             return ku_model_refuse(s, name, v, "an integer from 1 to 2^30");
+        memcpy(at, &whole, sizeof whole);
+        return KUMI_OK;
+    case KU_M_LAYERS:
+        if (ku_json_int(v, &whole) < 0 || whole < 1 || whole > KU_MAX_LAYERS) {
+            snprintf(wanted, sizeof wanted, "an integer from 1 to %d, the limit", KU_MAX_LAYERS);
+            return ku_model_refuse(s, name, v, wanted);
+        }
         memcpy(at, &whole, sizeof whole);
         return KUMI_OK;
     case KU_M_PROB:
@@ -375,6 +384,7 @@ static json_t *print_member(const struct ku_member *m, const void *config)
     int word;
     switch (m->type) {
     case KU_M_INT:
+    case KU_M_LAYERS:
         memcpy(&whole, at, sizeof whole);
         return m->is_nullable && whole == 0 ? json_null() : json_integer(whole);
     case KU_M_PROB:

@@ -13,7 +13,7 @@ static const struct ku_word activations[] = {
 #define AT(member) offsetof(struct kumi_gpt2, member)
 /* Both spellings of GPT2Config's attribute map. */
 static const struct ku_member members[] = {
-    {"n_layer", "num_hidden_layers", KU_M_INT, AT(n_layer), 0, NULL},
+    {"n_layer", "num_hidden_layers", KU_M_LAYERS, AT(n_layer), 0, NULL},
     {"n_head", "num_attention_heads", KU_M_INT, AT(n_head), 0, NULL},
     {"n_embd", "hidden_size", KU_M_INT, AT(n_embd), 0, NULL},
     {"n_positions", "max_position_embeddings", KU_M_INT, AT(n_positions), 0, NULL},

@@ -20,7 +20,7 @@ static const struct ku_member members[] = {
     {"vocab_size", NULL, KU_M_INT, AT(vocab_size), 0, NULL},
     {"hidden_size", NULL, KU_M_INT, AT(hidden_size), 0, NULL},
     {"intermediate_size", NULL, KU_M_INT, AT(intermediate_size), 0, NULL},
-    {"num_hidden_layers", NULL, KU_M_INT, AT(num_hidden_layers), 0, NULL},
+    {"num_hidden_layers", NULL, KU_M_LAYERS, AT(num_hidden_layers), 0, NULL},
     {"num_attention_heads", NULL, KU_M_INT, AT(num_attention_heads), 0, NULL},
     {"num_key_value_heads", NULL, KU_M_INT, AT(num_key_value_heads), 1, NULL},
     {"head_dim", NULL, KU_M_INT, AT(head_dim), 1, NULL},

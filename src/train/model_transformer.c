@@ -12,8 +12,8 @@ static const struct ku_word positions[] = {{"sinusoidal", 0}, {"learned", 1}, {N
 #define AT(member) offsetof(struct kumi_transformer, member)
 static const struct ku_member members[] = {
     {"d_model", "hidden_size", KU_M_INT, AT(d_model), 0, NULL},
-    {"encoder_layers", NULL, KU_M_INT, AT(encoder_layers), 0, NULL},
-    {"decoder_layers", NULL, KU_M_INT, AT(decoder_layers), 0, NULL},
+    {"encoder_layers", NULL, KU_M_LAYERS, AT(encoder_layers), 0, NULL},
+    {"decoder_layers", NULL, KU_M_LAYERS, AT(decoder_layers), 0, NULL},
     {"num_heads", "num_attention_heads", KU_M_INT, AT(num_heads), 0, NULL},
     {"ffn_dim", "intermediate_size", KU_M_INT, AT(ffn_dim), 0, NULL},
     {"src_vocab_size", NULL, KU_M_INT, AT(src_vocab_size), 1, NULL},

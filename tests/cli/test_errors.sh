@@ -41,6 +41,9 @@ expect 2 "json: $dir/twice.json:1:19: duplicate object key near '\"model\"'" tra
 expect 2 "config: $dir/key.json:3:11: train.stepz: unknown key; did you mean steps?" train "$dir/key.json" --out "$dir/o"
 expect 2 "config: $dir/type.json:3:11: train.steps: \"x\"; an integer from 1 to 1e+15" train "$dir/type.json" --out "$dir/o"
 expect 2 'config: --set train.steps=0: train.steps: 0;' train $config --set train.steps=0 --out "$dir/o"
+expect 2 'config: --set model.n_layer=1000000000: model.n_layer: 1000000000; an integer from 1 to 16384, the limit' \
+    train $config --set model.n_layer=1000000000 --out "$dir/o"
+expect 2 'shape: h.0.attn.c_attn.weight: more than 2^48 elements' plan $config --set model.n_embd=1073741824
 expect 2 'it must be divisible by n_head, 3' train $config --set model.n_head=3 --out "$dir/o"
 expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config -n 0
 expect 2 'kumi train: --until: 99999999999999999999: beyond 2^63' train $config --until 99999999999999999999

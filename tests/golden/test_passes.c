@@ -118,16 +118,22 @@ static void compare(const char *name, const struct ku_str *text)
     ku_free(want);
 }
 
-/* Text is a fixed point of parse and print, and what is read verifies. */
+/* Text is a fixed point of parse and print, and what is read verifies. A copy has the same text. */
 static void read_back(const char *name, const struct ku_str *text)
 {
-    struct ku_graph *again;
-    struct ku_str second = {0}, third = {0};
+    struct ku_graph *again, *copy;
+    struct ku_str second = {0}, third = {0}, of_copy = {0};
     if (ku_graph_parse(name, text->text, text->bytes, &again) < 0)
         fail_msg("%s: %s", name, ku_err_get()->text);
     assert_int_equal(ku_graph_verify(again), 0);
     assert_int_equal(ku_graph_print(again, &second), 0);
+    assert_int_equal(ku_graph_copy(again, &copy), 0);
     ku_graph_destroy(again);
+    assert_int_equal(ku_graph_verify(copy), 0);
+    assert_int_equal(ku_graph_print(copy, &of_copy), 0);
+    assert_string_equal(second.text, of_copy.text);
+    ku_graph_destroy(copy);
+    ku_str_fini(&of_copy);
     assert_int_equal(ku_graph_parse(name, second.text, second.bytes, &again), 0);
     assert_int_equal(ku_graph_print(again, &third), 0);
     assert_string_equal(second.text, third.text);
