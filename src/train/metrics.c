@@ -286,10 +286,15 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
     say(m, l, tps);
 }
 
+int ku_metrics_has_eval(const struct ku_metrics *m, int64_t step)
+{
+    const json_t *last = json_array_get(m->curve, json_array_size(m->curve) - 1);
+    return last && json_integer_value(json_array_get(last, 0)) == step;
+}
+
 void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double val_loss,
                      const struct kumi_result_metrics *val)
 {
-    const json_t *last = json_array_get(m->curve, json_array_size(m->curve) - 1);
     char b[2][32];
     struct ku_str row = {0}, text = {0};
     json_t *accuracy = NULL;
@@ -300,8 +305,7 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double va
                number(epoch, b[0]), number(val_loss, b[1]));
     add_values(&row, "val_", val);
     ku_str_add(&row, "}\n");
-    if (last == NULL ||
-        json_integer_value(json_array_get(last, 0)) != step) { /* each stands once */
+    if (!ku_metrics_has_eval(m, step)) { /* each stands once */
         if (!row.failed)
             write_row(m, row.text, row.bytes);
         add_point(m, step, val_loss, json_incref(accuracy));

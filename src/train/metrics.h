@@ -47,6 +47,8 @@ double ku_metrics_median_tps(const struct ku_metrics *m);
 double ku_metrics_median_step_ms(const struct ku_metrics *m);
 /* Model FLOP/s over the peak at so many tokens/s; NaN: unknown. */
 double ku_metrics_mfu(const struct ku_metrics *m, double tps);
+/* Whether the newest evaluation is of this step. */
+int ku_metrics_has_eval(const struct ku_metrics *m, int64_t step);
 /* The points (step, val_loss and, of classifiers, val_accuracy) so far, as a JSON array of arrays.
  * Owned by the caller. */
 json_t *ku_metrics_curve(const struct ku_metrics *m);

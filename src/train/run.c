@@ -566,10 +566,25 @@ static int stop_word(struct run *r, int64_t *word)
     return ku_agree_max(r->job, word);
 }
 
+/* A run that was stopped at a step whose evaluation was due makes it when it is resumed. */
+static int evaluate_missed(struct run *r)
+{
+    int64_t is_missing = 0;
+    if (r->found[0] == '\0' || r->step >= r->end || !is_due(r->s.cfg.train_eval_every, r->step, r))
+        return KUMI_OK;
+    KU_TRY(begin_writing(r));
+    if (is_first(r))
+        is_missing = !ku_metrics_has_eval(r->metrics, r->step);
+    KU_TRY(ku_agree_max(r->job, &is_missing));
+    return is_missing ? evaluate(r) : KUMI_OK;
+}
+
 static int loop(struct run *r)
 {
     int64_t word;
     KU_TRY(stop_word(r, &word)); /* while the run was prepared */
+    if (!word)
+        KU_TRY(evaluate_missed(r));
     while (!word && r->step < r->end) {
         KU_TRY(one_step(r));
         int64_t step = r->step;
