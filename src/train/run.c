@@ -570,7 +570,8 @@ static int stop_word(struct run *r, int64_t *word)
 static int evaluate_missed(struct run *r)
 {
     int64_t is_missing = 0;
-    if (r->found[0] == '\0' || r->step >= r->end || !is_due(r->s.cfg.train_eval_every, r->step, r))
+    if (r->found[0] == '\0' || r->step == 0 || r->step >= r->end ||
+        !is_due(r->s.cfg.train_eval_every, r->step, r))
         return KUMI_OK;
     KU_TRY(begin_writing(r));
     if (is_first(r))
