@@ -423,7 +423,7 @@ static const struct bad {
     {"{" GPT2 "\n \"hidden_size\":100}}", NULL,
      "config: c.json:3:2: model.hidden_size: 100; it must be divisible by n_head, 12"},
     {"{" GPT2 "\n \"num_hidden_layers\":0}}", NULL,
-     "config: c.json:3:2: model.num_hidden_layers: 0; an integer from 1 to 2^30"},
+     "config: c.json:3:2: model.num_hidden_layers: 0; an integer from 1 to 16384, the limit"},
     {"{" GPT2 "\n \"n_embd\":120, \"hidden_size\":768}}", NULL,
      "config: c.json:3:16: model.hidden_size: 768; its other spelling is given too, with another "
      "value"},
@@ -465,7 +465,7 @@ static const struct bad {
      NULL, "config: c.json:1:63: model.n_layers: unknown key; did you mean n_layer?"},
     {NULL, "model={\"model_type\":\"gpt2\",\"n_layer\":0}",
      "config: --set model={\"model_type\":\"gpt2\",\"n_layer\":0}: model.n_layer: 0; an integer "
-     "from 1 to 2^30"},
+     "from 1 to 16384, the limit"},
 };
 
 static void test_refuses(void **state)
