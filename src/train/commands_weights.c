@@ -193,6 +193,11 @@ static int check_directory(const char *dir, const struct kumi_weights_options *o
     int status = file ? read_text(file, &text, &bytes) : KUMI_ENOMEM;
     if (status == KUMI_OK)
         status = parse_config(file, text, &doc);
+    if (status == KUMI_OK && !json_is_object(doc.root)) {
+        ku_json_fini(&doc);
+        status =
+            KU_ERR(KUMI_EINPUT, "weights: %s: not a JSON object; give a model's config.json", file);
+    }
     if (status == KUMI_OK) {
         const char *type = json_string_value(json_object_get(doc.root, "model_type"));
         int is_known = ku_model_is_known(type);
