@@ -402,7 +402,7 @@ ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *make)
                            .n_in = (uint8_t)m.n_in,
                            .n_out = (uint8_t)m.n_out,
                            .in = g->n_refs,
-                           .attr = ku_graph_attr(g, attr),
+                           .attr = m.attr ? ku_graph_attr(g, attr) : 1, /* the defaults */
                            .path = ku_graph_name(g, m.path ? m.path : ""),
                            .source = m.source,
                            .stream = m.stream};

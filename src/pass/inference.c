@@ -16,7 +16,6 @@ static int infer(struct ku_graph *g, ku_id *to)
 {
     for (ku_id n = 1; n < g->n_nodes; n++) {
         struct ku_node *node = &g->node[n];
-        struct ku_attrs a = g->attr[node->attr];
         for (int i = 0; i < node->n_in; i++)
             g->refs[node->in + (uint32_t)i] = replaced(to, ku_in(g, node, i));
         if (node->op == KU_OP_dropout) {
@@ -27,7 +26,8 @@ static int infer(struct ku_graph *g, ku_id *to)
             to[ku_out(g, n, 1)] = ku_in(g, node, 2);
             g->node[g->value[ku_in(g, node, 0)].def].op = KU_OP_NONE;
             node->op = KU_OP_NONE;
-        } else if (a.p != 0 || a.smoothing != 0) {
+        } else if (g->attr[node->attr].p != 0 || g->attr[node->attr].smoothing != 0) {
+            struct ku_attrs a = g->attr[node->attr];
             a.p = a.smoothing = 0;
             node->attr = ku_graph_attr(g, &a);
             if (g->node[n].attr == 0)
