@@ -6,7 +6,7 @@
 
 #include "dist.h"
 
-enum { DELAY_MS = 20, TILE_NS = 500000, N_STEPS = 2 };
+enum { DELAY_MS = 20, TILE_NS = 500000, N_STEPS = 2, MAX_RUNS = 10 };
 
 /* Time in waits of a step for gathers of forward and of backward, and for reductions; the least of
  * the steps. */
@@ -85,38 +85,55 @@ static struct seen run(struct dist_case c)
     return s;
 }
 
-/* Each waits for the others' arrival and for their end, or is hidden but for a few. */
-static void expect_hidden(const struct seen *late, const struct seen *hidden, enum what what)
+/* Without overlap each of the waits lasts at least the arrival of data and of the end. With it at
+ * most half of that time is exposed. */
+static const char *not_hidden(const struct seen *late, const struct seen *hidden, enum what what)
 {
+    static char text[160];
     assert_true(late->n[what] >= 6 && late->n[what] == hidden->n[what]);
-    if (late->exposed_ns[what] < late->n[what] * 2 * DELAY_MS * INT64_C(900000))
-        fail_msg("%d: %d waits, %.1f ms", (int)what, late->n[what],
-                 (double)late->exposed_ns[what] * 1e-6);
-    if (hidden->exposed_ns[what] * 2 > late->exposed_ns[what])
-        fail_msg("%d: %.1f ms in waits, %.1f where nothing hides them", (int)what,
-                 (double)hidden->exposed_ns[what] * 1e-6, (double)late->exposed_ns[what] * 1e-6);
+    double late_ms = (double)late->exposed_ns[what] * 1e-6,
+           hidden_ms = (double)hidden->exposed_ns[what] * 1e-6;
+    if (late_ms < late->n[what] * 2 * DELAY_MS * 0.9)
+        fail_msg("%d: %d waits take %.1f ms", (int)what, late->n[what], late_ms);
+    if (hidden_ms * 2 <= late_ms)
+        return NULL;
+    snprintf(text, sizeof text, "%d: %.1f ms exposed with overlap, %.1f without", (int)what,
+             hidden_ms, late_ms);
+    return text;
+}
+
+/* A rank that gets no core is late itself, which counts as exposed time: the best of several runs
+ * decides. Missing overlap fails in every one. */
+static void expect_hidden(struct dist_case without, struct dist_case with, unsigned whats)
+{
+    const char *text = "";
+    for (int run_i = 0; run_i < MAX_RUNS && text; run_i++) {
+        struct seen late = run(without), hidden = run(with);
+        text = NULL;
+        for (int what = 0; what < N_WHATS && !text; what++)
+            if (whats >> what & 1)
+                text = not_hidden(&late, &hidden, (enum what)what);
+    }
+    if (text)
+        fail_msg("%s", text);
 }
 
 static void prefetch_hides_gathers(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
-        return;
-    struct seen late = run((struct dist_case){.zero = 3, .k = 1}),
-                ahead = run((struct dist_case){.zero = 3, .k = 1, .prefetch = 1});
-    expect_hidden(&late, &ahead, FORWARD);
-    expect_hidden(&late, &ahead, BACKWARD);
+    if (!DIST_RACES_ONLY)
+        expect_hidden((struct dist_case){.zero = 3, .k = 1},
+                      (struct dist_case){.zero = 3, .k = 1, .prefetch = 1},
+                      1u << FORWARD | 1u << BACKWARD);
 }
 
 /* The reductions of a micro-batch end behind the forward of the next. */
 static void next_micro_batch_hides_reductions(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
-        return;
-    struct seen late = run((struct dist_case){.zero = 2, .k = 4, .by_micro = 1, .no_overlap = 1}),
-                hidden = run((struct dist_case){.zero = 2, .k = 4, .by_micro = 1});
-    expect_hidden(&late, &hidden, REDUCTIONS);
+    if (!DIST_RACES_ONLY)
+        expect_hidden((struct dist_case){.zero = 2, .k = 4, .by_micro = 1, .no_overlap = 1},
+                      (struct dist_case){.zero = 2, .k = 4, .by_micro = 1}, 1u << REDUCTIONS);
 }
 
 int main(void)
