@@ -307,3 +307,14 @@ int ku_json_int(const json_t *v, int64_t *out)
     *out = (int64_t)x;
     return 0;
 }
+
+int ku_text_json(json_t *value, char **text)
+{
+    char *printed = value ? ku_json_print(value, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
+    struct ku_str out = {0};
+    json_decref(value);
+    ku_str_add(&out, "%s\n", printed ? printed : "");
+    out.failed |= printed == NULL;
+    ku_free(printed);
+    return ku_text_take(&out, text);
+}

@@ -44,5 +44,8 @@ int ku_json_set(json_t *root, const char *path, json_t *value);
 char *ku_json_print(const json_t *v, size_t flags);
 /* An integer, also from 5e8. 0, or -1 when v is none. */
 int ku_json_int(const json_t *v, int64_t *out);
+/* Prints a value, whose reference it takes, and a newline. *text is for kumi_text_free. NULL value:
+ * KUMI_ENOMEM. */
+int ku_text_json(json_t *value, char **text);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/mem.h"
 
 static int make_room(struct ku_str *s, size_t more)
@@ -136,4 +137,32 @@ int ku_str_glob(const char *pattern, const char *text)
     while (*pattern == '*')
         pattern++;
     return *pattern == '\0';
+}
+
+int ku_text_take(struct ku_str *s, char **text)
+{
+    ku_str_append(s, "", 0); /* nothing to say is a text, too */
+    if (s->failed) {
+        ku_str_fini(s);
+        return KU_ERR(KUMI_ENOMEM, "memory: no room for the text of the answer");
+    }
+    *text = s->text;
+    *s = (struct ku_str){0};
+    return KUMI_OK;
+}
+
+const char *ku_text_bytes(uint64_t bytes, char out[16])
+{
+    static const char *const unit[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double x = (double)bytes / 1024;
+    int u = 0;
+    while (x >= 999.995 && u < 5) {
+        x /= 1024;
+        u++;
+    }
+    if (bytes < 1024)
+        snprintf(out, 16, "%8u B", (unsigned)bytes);
+    else
+        snprintf(out, 16, "%6.2f %s", x, unit[u]);
+    return out;
 }

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /*
  * A growing text. After a failed append (no memory) the text stays as it was and `failed` is set;
@@ -23,6 +24,10 @@ void ku_str_addv(struct ku_str *s, const char *format, va_list args)
 void ku_str_append(struct ku_str *s, const void *data, size_t bytes);
 const char *ku_str_get(const struct ku_str *s); /* never NULL */
 void ku_str_fini(struct ku_str *s);
+/* Hands a finished text out (for kumi_text_free) and empties s. KUMI_ENOMEM if an append failed. */
+int ku_text_take(struct ku_str *s, char **text);
+/* "9.65 MiB", right-aligned in 10 letters, without blanks after it. */
+const char *ku_text_bytes(uint64_t bytes, char out[16]);
 
 /* Number of edits (insert, delete, replace, swap of neighbours) from a to b: for "did you mean". */
 int ku_str_distance(const char *a, const char *b);

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "data/word_count.h"
 #include "data/words.h"
 

@@ -41,6 +41,13 @@ struct ku_progress {
     void *ctx;
 };
 
+/* The status of the call; 0 without a listener. */
+static inline int ku_progress_call(const struct ku_progress *p, const char *what,
+                                   uint64_t done_bytes, uint64_t total_bytes)
+{
+    return p && p->call ? p->call(p->ctx, what, done_bytes, total_bytes) : 0;
+}
+
 struct ku_data_ops {
     const char *kind; /* "text" */
     void (*destroy)(struct ku_data *d);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/bpe.h"
+#include "data/line_feed.h"
 #include "data/lines.h"
 #include "data/source.h"
 #include "data/text.h"

@@ -4,8 +4,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "data/source.h"
-#include "data/words.h"
+#include "base/utf8.h"
+#include "data/input_file.h"
 
 #include <string.h>
 
@@ -25,7 +25,7 @@ int ku_lines_open(const char *path, int keep_ends, struct ku_lines **out)
     if (!l)
         return KUMI_ENOMEM;
     *l = (struct ku_lines){.fd = -1, .keep_ends = keep_ends, .path = ku_strdup(path)};
-    int status = l->path ? ku_source_open_file(path, &l->fd, &l->total_bytes) : KUMI_ENOMEM;
+    int status = l->path ? ku_input_open(path, &l->fd, &l->total_bytes) : KUMI_ENOMEM;
     if (status < 0) {
         ku_lines_close(l);
         return status;
@@ -127,62 +127,4 @@ uint64_t ku_lines_done_bytes(const struct ku_lines *l)
 uint64_t ku_lines_total_bytes(const struct ku_lines *l)
 {
     return l->total_bytes;
-}
-
-static int is_blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-static int feed_line(struct ku_line_feed *f, const char *text, size_t bytes, struct ku_tokens *out)
-{
-    f->line++;
-    if (bytes > KU_LINE_BYTES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; break it", f->path,
-                      (long long)f->line, KU_LINE_BYTES_MAX);
-    KU_TRY(ku_line_check(f->path, f->line, text, bytes));
-    while (bytes > 0 && is_blank(text[bytes - 1]))
-        bytes--;
-    return f->each(f->ctx, text, bytes, out);
-}
-
-int ku_line_feed(void *feed, const void *text, size_t bytes, struct ku_tokens *out)
-{
-    struct ku_line_feed *f = feed;
-    for (const char *at = text, *end = at + bytes, *stop; at < end; at = stop + 1) {
-        stop = memchr(at, '\n', (size_t)(end - at));
-        if (stop && f->rest.bytes == 0) {
-            KU_TRY(feed_line(f, at, (size_t)(stop - at), out));
-            continue;
-        }
-        ku_str_append(&f->rest, at, (size_t)((stop ? stop : end) - at));
-        if (f->rest.failed)
-            return KUMI_ENOMEM;
-        if (!stop && f->rest.bytes <= KU_LINE_BYTES_MAX)
-            return KUMI_OK;
-        KU_TRY(feed_line(f, f->rest.text, f->rest.bytes, out));
-        f->rest.bytes = 0;
-    }
-    return KUMI_OK;
-}
-
-int ku_line_feed_finish(void *feed, struct ku_tokens *out)
-{
-    struct ku_line_feed *f = feed;
-    if (f->rest.bytes > 0)
-        KU_TRY(feed_line(f, f->rest.text, f->rest.bytes, out));
-    f->rest.bytes = 0;
-    return KUMI_OK;
-}
-
-void ku_line_feed_reset(void *feed)
-{
-    struct ku_line_feed *f = feed;
-    f->rest.bytes = 0;
-    f->line = 0;
-}
-
-void ku_line_feed_fini(struct ku_line_feed *f)
-{
-    ku_str_fini(&f->rest);
 }

@@ -2,8 +2,6 @@
 #ifndef KU_DATA_LINES_H
 #define KU_DATA_LINES_H
 
-#include "data/tokenizer.h"
-
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,22 +27,6 @@ int ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes);
 int64_t ku_lines_number(const struct ku_lines *l); /* of the last line, from 1 */
 uint64_t ku_lines_done_bytes(const struct ku_lines *l);
 uint64_t ku_lines_total_bytes(const struct ku_lines *l);
-
-/*
- * Tokens of a text that is encoded line by line, as struct ku_encoder feeds it (source.h): `each`
- * gets every line, valid UTF-8, without its end and blanks before it. All zero but path, each, ctx.
- */
-struct ku_line_feed {
-    const char *path;
-    int (*each)(void *ctx, const char *text, size_t bytes, struct ku_tokens *out);
-    void *ctx;
-    struct ku_str rest; /* of a line whose end has not come */
-    int64_t line;       /* of the last line, from 1 */
-};
-int ku_line_feed(void *feed, const void *text, size_t bytes, struct ku_tokens *out);
-int ku_line_feed_finish(void *feed, struct ku_tokens *out);
-void ku_line_feed_reset(void *feed);
-void ku_line_feed_fini(struct ku_line_feed *f);
 
 /* EINPUT "<path>:<line>: byte <n> is no UTF-8" unless the line is valid. */
 int ku_line_check(const char *path, int64_t line, const void *text, size_t bytes);

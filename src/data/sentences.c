@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "data/bpe.h"
+#include "data/line_feed.h"
 #include "data/lines.h"
 
 #include <stdio.h>

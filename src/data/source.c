@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "data/input_file.h"
 #include "data/text.h"
 #include "data/token_file.h"
 
@@ -17,12 +18,6 @@
 /* A file's identity is its length and so many of its 4 KiB blocks, spread evenly: no start reads
  * all data. */
 enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
-
-int ku_progress_call(const struct ku_progress *p, const char *what, uint64_t done_bytes,
-                     uint64_t total_bytes)
-{
-    return p && p->call ? p->call(p->ctx, what, done_bytes, total_bytes) : KUMI_OK;
-}
 
 int ku_source_cache(const char *folder, char **path)
 {
@@ -82,38 +77,6 @@ int ku_source_glob(const char *pattern, int (*each)(void *ctx, const char *name)
         status = each(ctx, found.gl_pathv[i]);
     globfree(&found);
     return status;
-}
-
-/* Where to get the data that our configurations name. */
-static const char *page_of(const char *name)
-{
-    return strstr(name, "small_parallel_enja") ? " (docs/translation.md tells where to get it)"
-           : strstr(name, "tinyshakespeare")   ? " (docs/text.md tells where to get it)"
-                                               : "";
-}
-
-int ku_source_open_file(const char *name, int *fd, uint64_t *bytes)
-{
-    struct stat st;
-    /* Not blocking: a pipe without a writer is named, not waited for. */
-    int opened = ku_os_open(name, O_RDONLY | O_NONBLOCK, 0);
-    if (opened < 0)
-        return KU_ERR(KUMI_EINPUT, "data: %s: %s; give a file that can be read%s", name,
-                      ku_os_why(), page_of(name));
-    const char *fault = NULL;
-    if (ku_os_fstat(opened, &st) < 0)
-        fault = ku_os_why();
-    else if (!S_ISREG(st.st_mode))
-        fault = S_ISDIR(st.st_mode) ? "a directory" : "no regular file";
-    else if (st.st_size == 0)
-        fault = "empty";
-    if (fault) {
-        ku_os_close(opened);
-        return KU_ERR(KUMI_EINPUT, "data: %s: %s; give a file with text or tokens", name, fault);
-    }
-    *fd = opened;
-    *bytes = (uint64_t)st.st_size;
-    return KUMI_OK;
 }
 
 static int read_exactly(int fd, const char *name, void *data, size_t bytes, uint64_t at)
@@ -177,7 +140,7 @@ int ku_source_bytes(const char *name, struct ku_source *out)
 {
     int fd = -1;
     uint64_t bytes = 0;
-    KU_TRY(ku_source_open_file(name, &fd, &bytes));
+    KU_TRY(ku_input_open(name, &fd, &bytes));
     return make(name, fd, 1, 0, bytes, out);
 }
 
@@ -220,7 +183,7 @@ int ku_source_bin(const char *name, const char *format, struct ku_source *out)
     uint64_t bytes = 0;
     if (token_bytes < 0)
         return KU_ERR(KUMI_EINVAL, "token files: data.format: '%s'; give u16 or u32", format);
-    KU_TRY(ku_source_open_file(name, &fd, &bytes));
+    KU_TRY(ku_input_open(name, &fd, &bytes));
     int llmc = llmc_token_bytes(fd, name, bytes), status = llmc;
     if (llmc > 0)
         token_bytes = llmc;

@@ -63,10 +63,6 @@ enum { KU_SOURCE_CHUNK = 2048 };
 int ku_source_read(const struct ku_source *s, int64_t first, int n, int64_t vocab_count,
                    uint32_t *out);
 
-/* Shared by the two files behind this header. */
-int ku_source_open_file(const char *name, int *fd, uint64_t *bytes);
-int ku_progress_call(const struct ku_progress *p, const char *what, uint64_t done_bytes,
-                     uint64_t total_bytes);
 /* A cached file's own checksum. */
 int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress);
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "data/input_file.h"
 #include "data/source.h"
 
 #include "base/err.h"
@@ -460,7 +461,7 @@ int ku_source_encode(const char *name, const struct ku_encoder *encoder, const c
                      .index = -1};
     struct ku_source s = {.fd = -1};
     int status;
-    KU_TRY_OUT(ku_source_open_file(name, &w.fd, &w.text_bytes));
+    KU_TRY_OUT(ku_input_open(name, &w.fd, &w.text_bytes));
     if (ku_os_fstat(w.fd, &w.st) < 0) {
         status = KU_ERR(KUMI_EINPUT, "data: %s: %s; check the storage", name, ku_os_why());
         goto out;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/utf8.h"
 #include "data/tokenizer_impl.h"
 
 #include "base/err.h"

@@ -35,29 +35,4 @@ void ku_words_destroy(struct ku_words *s);
 int ku_words_next(struct ku_words *s, const unsigned char *at, const unsigned char *end,
                   int is_last, const unsigned char **stop, int *keep);
 
-/* Length of the longest prefix of [at, end) that is valid UTF-8. */
-size_t ku_utf8_valid(const unsigned char *at, const unsigned char *end);
-/* 1 when [at, end) is a proper prefix of some valid character (1 to 3 bytes). */
-int ku_utf8_is_partial(const unsigned char *at, const unsigned char *end);
-
-/* One character of valid UTF-8. */
-static inline uint32_t ku_utf8_get(const unsigned char *at, size_t *bytes)
-{
-    uint32_t c = at[0];
-    if (c < 0x80) {
-        *bytes = 1;
-        return c;
-    }
-    if (c < 0xE0) {
-        *bytes = 2;
-        return (c & 31) << 6 | (at[1] & 63u);
-    }
-    if (c < 0xF0) {
-        *bytes = 3;
-        return (c & 15) << 12 | (at[1] & 63u) << 6 | (at[2] & 63u);
-    }
-    *bytes = 4;
-    return (c & 7) << 18 | (at[1] & 63u) << 12 | (at[2] & 63u) << 6 | (at[3] & 63u);
-}
-
 #endif

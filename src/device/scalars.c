@@ -6,6 +6,7 @@
 
 #include "base/exact.h"
 #include "op/scaler.h"
+#include "op/schedule.h"
 #include "tensor/dtype.h"
 
 /* Loss sum and valid count into the report; the number that divides, at least 1. */
@@ -86,12 +87,6 @@ void ku_loss_scalars(const struct ku_call *c)
     report_loss(c->in[0].data, c->in[1].data, c->out[0].data);
 }
 
-double ku_ema_decay(const struct ku_attrs *a, double t)
-{
-    const double young = (1 + t) / (10 + t);
-    return t == 1 ? 0 : a->ema_warmup && young < a->ema ? young : a->ema;
-}
-
 void ku_trust_norms(const struct ku_call *c)
 {
     const int64_t *words = c->in[0].data;
@@ -102,17 +97,4 @@ void ku_trust_norms(const struct ku_call *c)
         memcpy(&sum, &words[i * KU_EXACT_WORDS], sizeof sum);
         norm[i] = sqrt(ku_exact_round(&sum));
     }
-}
-
-double ku_trust_lars(const struct ku_attrs *a, const double *norms, double scale)
-{
-    const double p = norms[2 * a->index], g = norms[2 * a->index + 1] * fabs(scale);
-    return p > 0 && g > 0 ? a->trust_coefficient * p / (g + a->weight_decay * p + a->eps) : 1;
-}
-
-double ku_trust_lamb(const struct ku_attrs *a, const double *norms)
-{
-    const double p = norms[2 * a->index], u = norms[2 * a->index + 1];
-    const double ratio = p > 0 && u > 0 ? p / u : 1;
-    return ratio < a->min_coeff ? a->min_coeff : ratio > a->max_coeff ? a->max_coeff : ratio;
 }

@@ -29,4 +29,20 @@ static inline int ku_schedule_is_deepspeed(int64_t schedule)
     return schedule >= KU_SCHED_LR_RANGE_TEST;
 }
 
+/*
+ * A learning rate is a function of the update count, from 0, and the attributes alone: `period`
+ * updates share one, as PyTorch's scheduler.step() once an epoch.
+ */
+double ku_schedule_lr(const struct ku_attrs *a, int64_t update);
+double ku_schedule_ds_lr(const struct ku_attrs *a, int64_t period); /* DeepSpeed's */
+double ku_schedule_ds_momentum(const struct ku_attrs *a, int64_t period);
+/* The momentum (beta1 of Adam and LAMB): `otherwise`, unless the schedule moves it. */
+double ku_schedule_momentum(const struct ku_attrs *a, double otherwise, int64_t update);
+/* What the update of a layer-wise optimizer is multiplied by, from its tensor's two norms: that of
+ * the parameter, and that of the gradient as it arrives (lars) or of the update (lamb). */
+double ku_trust_lars(const struct ku_attrs *a, const double *norms, double scale);
+double ku_trust_lamb(const struct ku_attrs *a, const double *norms);
+/* Decay of an average of weights in update t, from 1. */
+double ku_ema_decay(const struct ku_attrs *a, double t);
+
 #endif

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "op/schedule.h"
+#include "train/model.h"
 #include "train/rule.h"
 
 /* Samples of the global batch. */
@@ -150,7 +151,8 @@ static int parse(const struct kumi_trainer_options *o, int64_t n, struct ku_conf
     json_t *root = sections_of(o, n);
     char *text = root ? ku_json_print(root, JSON_REAL_PRECISION(17)) : NULL;
     json_decref(root);
-    status = text ? ku_config_parse("trainer options", text, strlen(text), o->set, n_sets, cfg)
+    status = text ? ku_config_parse("trainer options", text, strlen(text), o->set, n_sets,
+                                    ku_model_hidden_size, cfg)
                   : KU_ERR(KUMI_ENOMEM, "trainer: no memory for its options");
     ku_free(text);
     cfg->set = NULL; /* the caller's */

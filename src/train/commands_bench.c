@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
 #include <math.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/str.h"
 #include "device/bench.h"
-#include "train/commands.h"
 #include "train/commands_bench.h"
 #include "train/peak.h"
 

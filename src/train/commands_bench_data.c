@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
 #include <stdlib.h>
 
 #include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "train/commands.h"
+#include "base/str.h"
+#include "train/configure.h"
 #include "train/rows.h"
+#include "train/session.h"
 
 /* Long enough for a median, short enough to wait for. */
 enum { MOST_STEPS = 1000 };
@@ -87,7 +92,7 @@ int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **te
     struct timing *t = ku_calloc(1, sizeof *t);
     if (t == NULL)
         return KUMI_ENOMEM;
-    int status = ku_commands_configure(&s, settings, 1, NULL);
+    int status = ku_settings_configure(&s, settings, 1, NULL);
     KU_TRY_OUT(status);
     KU_TRY_OUT(ku_session_open_data(&s, NULL));
     KU_TRY_OUT(measure(&s, t));

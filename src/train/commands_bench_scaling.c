@@ -3,6 +3,8 @@
  * How a configuration's training scales: `kumi train --trial` with so many ranks each, one after
  * the other, then what every rank noted of its steps.
  */
+#include "kumi/run.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +16,10 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "kumi/launch.h"
-#include "train/commands.h"
 #include "train/commands_bench.h"
+#include "train/configure.h"
 #include "train/scaling.h"
+#include "train/session.h"
 
 enum { MAX_COUNTS = 16, MAX_STEPS = 100000, DEFAULT_STEPS = 18, MAX_RANK_BYTES = 1 << 26 };
 
@@ -75,7 +78,7 @@ static int check(struct scaling *s)
                 "bench: scaling: a batch of %lld at %d ranks gives a fraction at %d ranks",
                 (long long)s->batch, o->n[0], o->n[i]);
         const char *const more[] = {s->set[0], s->set[1], i ? s->set[2] : NULL, NULL};
-        KU_TRY(ku_commands_configure(&session, &o->settings, o->n[i], more));
+        KU_TRY(ku_settings_configure(&session, &o->settings, o->n[i], more));
         if (i == 0)
             find_batch(s, &session);
         int64_t possible = session.n_steps;

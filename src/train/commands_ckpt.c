@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of a run directory, of its folder checkpoints/, or one checkpoint alone. */
+#include "kumi/run.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/str.h"
 #include "ckpt/digest.h"
 #include "ckpt/snapshot.h"
-#include "train/commands.h"
 
 /* Whether `path/name` is there. 1, 0, or KUMI_ENOMEM. */
 static int holds(const char *path, const char *name)

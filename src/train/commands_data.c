@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
 #include "base/arg.h"
 #include "base/err.h"
-#include "train/commands.h"
+#include "base/str.h"
+#include "train/configure.h"
 #include "train/dataset.h"
+#include "train/model.h"
+#include "train/progress_line.h"
+#include "train/session.h"
 
 static void print_split(const char *name, const struct ku_data *d, enum ku_data_split split,
                         const struct ku_list *files, struct ku_str *out)
@@ -65,7 +70,7 @@ static int verify_pairs(const struct kumi_settings *settings, struct ku_str *out
     struct ku_progress_line line;
     const struct ku_progress progress = ku_progress_line_start(&line);
     struct ku_session s = {0};
-    int status = ku_commands_configure(&s, settings, 1, NULL);
+    int status = ku_settings_configure(&s, settings, 1, NULL);
     if (status == KUMI_OK)
         status = ku_session_open_data(&s, NULL);
     if (status == KUMI_OK)
@@ -92,8 +97,9 @@ int kumi_data_verify(const struct kumi_settings *settings, char **text)
     struct ku_model model = {0};
     struct ku_str out = {0};
     int status;
-    KU_TRY(ku_commands_check(settings));
-    KU_TRY_OUT(ku_config_load(settings->config, settings->set, settings->n_sets, &cfg));
+    KU_TRY(ku_settings_check(settings));
+    KU_TRY_OUT(ku_config_load(settings->config, settings->set, settings->n_sets,
+                              ku_model_hidden_size, &cfg));
     KU_TRY_OUT(ku_model_read(&cfg, &model));
     KU_TRY_OUT(model.facts.is_pairs ? verify_pairs(settings, &out) : verify(&cfg, &model, &out));
     status = ku_text_take(&out, text);

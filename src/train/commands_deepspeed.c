@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
 #include <stdio.h>
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "comm/segment.h"
-#include "train/commands.h"
+#include "train/configure.h"
 #include "train/deepspeed.h"
+#include "train/model.h"
+#include "train/session.h"
 
 static void print_batch(const struct ku_ds_batch *b, int n_ranks, struct ku_str *out)
 {
@@ -31,11 +37,12 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
     struct ku_ds_batch batch;
     struct ku_str out = {0};
     json_t *keys = NULL;
-    KU_TRY(ku_commands_check(settings));
+    KU_TRY(ku_settings_check(settings));
     if (n_ranks < 1 || n_ranks > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
                       KU_MAX_LOCAL);
-    KU_TRY(ku_config_open(settings->config, settings->set, settings->n_sets, &cfg));
+    KU_TRY(ku_config_open(settings->config, settings->set, settings->n_sets, ku_model_hidden_size,
+                          &cfg));
     if (cfg.deepspeed == NULL) {
         ku_config_fini(&cfg);
         return KU_ERR(KUMI_EINVAL,

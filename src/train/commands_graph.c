@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
 #include <string.h>
 
 #include "base/arg.h"
 #include "base/err.h"
-#include "train/commands.h"
+#include "base/str.h"
+#include "train/configure.h"
+#include "train/progress_line.h"
 #include "train/recompute.h"
+#include "train/session.h"
 
 /* What --after may name: a graph pass, or the whole way down to the program. */
 static int check_after(const char *after, int as_dot, int *is_program)
@@ -33,7 +38,7 @@ static int check_after(const char *after, int as_dot, int *is_program)
 static int print(struct ku_session *s, const char *after, int is_program, int as_dot,
                  struct ku_str *out)
 {
-    struct ku_target target = ku_commands_target(s);
+    struct ku_target target = ku_session_target(s);
     struct ku_compile_opts o;
     struct ku_graph *g = NULL;
     struct ku_program *p = NULL;
@@ -63,8 +68,8 @@ int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const cha
     struct ku_compile_line line;
     int is_program, status;
     KU_TRY(check_after(after, as_dot, &is_program));
-    KU_TRY(ku_commands_configure(&s, settings, n_ranks, NULL));
-    KU_TRY_OUT(ku_commands_open_shapes(&s));
+    KU_TRY(ku_settings_configure(&s, settings, n_ranks, NULL));
+    KU_TRY_OUT(ku_session_open_shapes(&s));
     s.watch = ku_compile_line_start(&line);
     status = print(&s, after, is_program, as_dot, &out);
     ku_compile_line_end(&line);

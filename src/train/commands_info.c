@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include "kumi/run.h"
+
 #include <hwloc.h>
 #include <openssl/crypto.h>
 #include <pcre2.h>
@@ -16,11 +18,12 @@
 
 #include "base/arg.h"
 #include "base/cpu.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/os_aio.h"
+#include "base/str.h"
 #include "data/decode.h"
-#include "train/commands.h"
 #include "train/known.h"
 
 static json_t *known_json(const struct ku_known *k)

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -6,9 +8,9 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/str.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
-#include "train/commands.h"
 
 int kumi_tokenizer_encode(const char *tokenizer, const char *text, size_t bytes, char **ids)
 {

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
 #include <string.h>
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/str.h"
 #include "data/bpe.h"
 #include "data/bpe_train.h"
-#include "train/commands.h"
+#include "train/progress_line.h"
 
 enum { VOCAB_DEFAULT = 30000, FREQUENCY_DEFAULT = 2 }; /* ByteLevelBPETokenizer.train's */
 

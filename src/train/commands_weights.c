@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights in and out. */
+#include "kumi/run.h"
+
 #include <string.h>
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "ckpt/weights.h"
-#include "train/commands.h"
 #include "train/export.h"
+#include "train/model.h"
+#include "train/session.h"
 #include "train/stored.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
@@ -302,7 +306,7 @@ out:
 static int read_training(const char *file, char **text, size_t bytes, struct ku_model *m)
 {
     struct ku_config c;
-    KU_TRY(ku_config_parse(file, *text, bytes, NULL, 0, &c));
+    KU_TRY(ku_config_parse(file, *text, bytes, NULL, 0, ku_model_hidden_size, &c));
     int status = ku_model_read(&c, m);
     if (status == KUMI_OK && m->facts.is_pairs && m->facts.vocab_size == 0)
         status = KU_ERR(KUMI_EINVAL,

@@ -560,7 +560,7 @@ static int read_keys(struct ku_config *cfg)
 }
 
 int ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, struct ku_config *cfg)
+                    int n_sets, ku_model_width *width, struct ku_config *cfg)
 {
     memset(cfg, 0, sizeof *cfg);
     KU_TRY(ku_arg_list("config", "settings.set", set, n_sets));
@@ -576,7 +576,7 @@ int ku_config_begin(const char *name, const char *text, size_t bytes, const char
     if (status == KUMI_OK)
         status = drop_others(cfg->root, set, n_sets);
     if (status == KUMI_OK)
-        status = ku_deepspeed_translate(cfg);
+        status = ku_deepspeed_translate(cfg, width);
     if (status < 0)
         ku_config_fini(cfg);
     return status;
@@ -590,30 +590,32 @@ int ku_config_finish(struct ku_config *cfg)
 }
 
 int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, struct ku_config *cfg)
+                    int n_sets, ku_model_width *width, struct ku_config *cfg)
 {
-    KU_TRY(ku_config_begin(name, text, bytes, set, n_sets, cfg));
+    KU_TRY(ku_config_begin(name, text, bytes, set, n_sets, width, cfg));
     int status = ku_config_finish(cfg);
     if (status < 0)
         ku_config_fini(cfg);
     return status;
 }
 
-int ku_config_open(const char *path, const char *const *set, int n_sets, struct ku_config *cfg)
+int ku_config_open(const char *path, const char *const *set, int n_sets, ku_model_width *width,
+                   struct ku_config *cfg)
 {
     struct ku_json doc;
     memset(cfg, 0, sizeof *cfg);
     if (path == NULL)
         return KU_ERR(KUMI_EINVAL, "config: no file is given; name one, as in configs/");
     KU_TRY(ku_json_load(path, MAX_CONFIG_BYTES, &doc));
-    int status = ku_config_begin(path, doc.text, doc.bytes, set, n_sets, cfg);
+    int status = ku_config_begin(path, doc.text, doc.bytes, set, n_sets, width, cfg);
     ku_json_fini(&doc);
     return status;
 }
 
-int ku_config_load(const char *path, const char *const *set, int n_sets, struct ku_config *cfg)
+int ku_config_load(const char *path, const char *const *set, int n_sets, ku_model_width *width,
+                   struct ku_config *cfg)
 {
-    KU_TRY(ku_config_open(path, set, n_sets, cfg));
+    KU_TRY(ku_config_open(path, set, n_sets, width, cfg));
     int status = ku_config_finish(cfg);
     if (status < 0)
         ku_config_fini(cfg);

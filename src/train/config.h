@@ -102,22 +102,32 @@ struct ku_config {
 };
 
 /*
+ * The width of the configured model, by which DeepSpeed sizes buckets that are "auto"
+ * (ku_model_hidden_size); *width 0: the model has none.
+ */
+typedef int ku_model_width(const struct ku_config *cfg, int64_t *width);
+
+/*
  * Reads a file and options.
  *
  *   set   n_sets texts "section.key=value"; the value is JSON, else a string
  *
+ *   width  NULL: DeepSpeed's "auto" sizes are refused
+ *
  * Errors: KUMI_EINVAL: one line with file:line:column (or the --set), the key, the value, what is
  * allowed or the nearest key.
  */
-int ku_config_load(const char *path, const char *const *set, int n_sets, struct ku_config *cfg);
+int ku_config_load(const char *path, const char *const *set, int n_sets, ku_model_width *width,
+                   struct ku_config *cfg);
 /* From text; name is for messages. */
 int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, struct ku_config *cfg);
+                    int n_sets, ku_model_width *width, struct ku_config *cfg);
 /* The two halves of these: what the user wrote, with a DeepSpeed configuration translated but not
  * yet counted; and everything checked. A failed second half leaves what there is to fini. */
 int ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, struct ku_config *cfg);
-int ku_config_open(const char *path, const char *const *set, int n_sets, struct ku_config *cfg);
+                    int n_sets, ku_model_width *width, struct ku_config *cfg);
+int ku_config_open(const char *path, const char *const *set, int n_sets, ku_model_width *width,
+                   struct ku_config *cfg);
 int ku_config_finish(struct ku_config *cfg);
 void ku_config_fini(struct ku_config *cfg);
 

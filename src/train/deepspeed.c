@@ -378,7 +378,7 @@ static int open_document(struct ku_config *cfg, const json_t *v)
     return json_is_object(ds->root) ? KUMI_OK : ku_ds_refuse(cfg, "", ds->root, "an object");
 }
 
-int ku_deepspeed_translate(struct ku_config *cfg)
+int ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width)
 {
     json_t *v = json_incref(json_object_get(cfg->root, "deepspeed"));
     json_t *strict = json_incref(json_object_get(cfg->root, "deepspeed_strict"));
@@ -389,6 +389,7 @@ int ku_deepspeed_translate(struct ku_config *cfg)
         cfg->deepspeed = ku_calloc(1, sizeof *cfg->deepspeed);
         status = cfg->deepspeed ? open_document(cfg, v) : KUMI_ENOMEM;
         if (status == KUMI_OK) {
+            cfg->deepspeed->width = width;
             cfg->deepspeed->is_strict = json_is_true(strict);
             status = walk_block(cfg, "", "", cfg->deepspeed->root, "", 0);
         }

@@ -31,7 +31,8 @@ struct ku_ds_set { /* a key that takes its value from here */
 struct ku_deepspeed {
     struct ku_json doc; /* the file; name NULL: the object stands in kumi's configuration */
     json_t *root;
-    int is_strict; /* "deepspeed_strict": a key that DeepSpeed ignores is an error */
+    ku_model_width *width; /* fills "auto" in; NULL: nothing does */
+    int is_strict;         /* "deepspeed_strict": a key that DeepSpeed ignores is an error */
     struct ku_ds_item *item;
     struct ku_ds_set *set;
     uint32_t n_items, n_sets, cap_items, cap_sets;
@@ -44,7 +45,7 @@ struct ku_deepspeed {
  * Errors: KUMI_EINVAL: what is wrong in any build: a file that cannot be read, a type, an unknown
  * key in a block that DeepSpeed checks, keys that contradict each other.
  */
-int ku_deepspeed_translate(struct ku_config *cfg);
+int ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width);
 /* Puts the keys that it sets into cfg->root. Errors: KUMI_EINVAL: a key is refused, or contradicts
  * the configuration. */
 int ku_deepspeed_merge(struct ku_config *cfg);

@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "train/deepspeed_impl.h"
-#include "train/model.h"
 
 json_t *ku_ds_default(const struct ku_ds_row *row)
 {
@@ -111,38 +110,12 @@ int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const c
     return KUMI_OK;
 }
 
-/* The width that Hugging Face's trainer sizes buckets by; 0: the model has none. */
-static int hidden_size(const struct ku_config *cfg, int64_t *width)
-{
-    static const char *const name[] = {"hidden_size", "n_embd", "d_model"};
-    struct ku_config view = *cfg; /* the model is read before the other sections are */
-    struct ku_model m;
-    *width = 0;
-    view.model = json_object_get(cfg->root, "model");
-    if (!json_is_object(view.model))
-        return KUMI_OK; /* said when that section is checked */
-    KU_TRY(ku_model_read(&view, &m));
-    char *text = ku_model_print(&m);
-    json_t *config = text ? json_loads(text, 0, NULL) : NULL, *list;
-    for (size_t i = 0; i < sizeof name / sizeof name[0] && *width == 0; i++)
-        ku_json_int(json_object_get(config, name[i]), width);
-    list = json_object_get(config, "hidden_sizes");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        int64_t each = 0;
-        ku_json_int(json_array_get(list, i), &each);
-        *width = each > *width ? each : *width;
-    }
-    json_decref(config);
-    ku_free(text);
-    ku_model_fini(&m);
-    return text ? KUMI_OK : KUMI_ENOMEM;
-}
-
 static int fill_by_width(const struct ku_config *cfg, const struct ku_ds_row *row,
                          const char *spelled, json_t **value)
 {
-    int64_t h;
-    KU_TRY(hidden_size(cfg, &h));
+    int64_t h = 0;
+    if (cfg->deepspeed->width)
+        KU_TRY(cfg->deepspeed->width(cfg, &h));
     if (h <= 0 || h > INT32_MAX)
         return KU_ERR(KUMI_EINVAL,
                       "config: deepspeed: %s: \"auto\": The model's config file has neither "

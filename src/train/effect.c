@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/term.h"
-#include "device/scalars.h"
+#include "op/schedule.h"
 #include "op/schedule.h"
 #include "train/dataset_text.h"
 #include "train/deepspeed.h"

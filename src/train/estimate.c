@@ -5,11 +5,14 @@
  * precisions here. Activations, buckets and uneven blocks are not in it; `kumi plan CONFIG` knows
  * them to the byte.
  */
+#include "kumi/run.h"
+
 #include <string.h>
 
 #include "base/arg.h"
 #include "base/err.h"
-#include "train/commands.h"
+#include "base/json.h"
+#include "base/str.h"
 
 /* Moments that an optimizer keeps, in f32, per parameter. */
 static const struct {

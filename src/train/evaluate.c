@@ -13,6 +13,7 @@
 #include "ckpt/snapshot.h"
 #include "train/agree.h"
 #include "train/dataset_text.h"
+#include "train/model.h"
 #include "train/session.h"
 #include "train/stored.h"
 
@@ -108,7 +109,7 @@ static int configure_directory(struct evaluation *e)
     if (text == NULL)
         return KUMI_ENOMEM;
     int status = ku_config_parse("eval", text, strlen(text), (const char *const *)e->set, e->n_sets,
-                                 &s->cfg);
+                                 ku_model_hidden_size, &s->cfg);
     ku_free(text);
     KU_TRY(status);
     KU_TRY(ku_model_read(&s->cfg, &s->model));

@@ -500,3 +500,29 @@ double ku_graph_model_flops(const struct ku_graph *g)
     }
     return 3 * flops;
 }
+
+int ku_model_hidden_size(const struct ku_config *cfg, int64_t *width)
+{
+    static const char *const name[] = {"hidden_size", "n_embd", "d_model"};
+    struct ku_config view = *cfg; /* the model is read before the other sections are */
+    struct ku_model m;
+    *width = 0;
+    view.model = json_object_get(cfg->root, "model");
+    if (!json_is_object(view.model))
+        return KUMI_OK; /* said when that section is checked */
+    KU_TRY(ku_model_read(&view, &m));
+    char *text = ku_model_print(&m);
+    json_t *config = text ? json_loads(text, 0, NULL) : NULL, *list;
+    for (size_t i = 0; i < sizeof name / sizeof name[0] && *width == 0; i++)
+        ku_json_int(json_object_get(config, name[i]), width);
+    list = json_object_get(config, "hidden_sizes");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        int64_t each = 0;
+        ku_json_int(json_array_get(list, i), &each);
+        *width = each > *width ? each : *width;
+    }
+    json_decref(config);
+    ku_free(text);
+    ku_model_fini(&m);
+    return text ? KUMI_OK : KUMI_ENOMEM;
+}

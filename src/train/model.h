@@ -45,6 +45,8 @@ int ku_model_parse(const char *name, const char *text, size_t bytes, struct ku_m
 void ku_model_fini(struct ku_model *m);
 /* config.json as transformers reads it. Owned by the caller; NULL: no memory. */
 char *ku_model_print(const struct ku_model *m);
+/* ku_model_width: the width by which Hugging Face's trainer sizes buckets. */
+int ku_model_hidden_size(const struct ku_config *cfg, int64_t *width);
 const char *ku_model_type(const struct ku_model *m); /* "gpt2" */
 /* The sizes of the data's vocabularies, for models of pairs that give none themselves. */
 int ku_model_fit(struct ku_model *m, int64_t src_vocab, int64_t tgt_vocab);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "train/commands.h"
+#include "base/str.h"
 
 const char *ku_picture_bytes(uint64_t bytes, char out[16])
 {

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "train/configure.h"
+#include "train/progress_line.h"
 #include "train/recompute.h"
 
 void ku_plan_fini(struct ku_plan *p)
@@ -18,7 +20,7 @@ void ku_plan_fini(struct ku_plan *p)
 /* A batch shape's programs; those of the shape that maps most are kept. */
 static int compile(struct ku_plan *p, int shape)
 {
-    struct ku_target target = ku_commands_target(&p->s);
+    struct ku_target target = ku_session_target(&p->s);
     struct ku_program *program[KU_N_PROGS] = {0};
     struct ku_compile_opts o;
     struct ku_graph *g = NULL;
@@ -50,7 +52,7 @@ static int compile(struct ku_plan *p, int shape)
 
 static int compile_all(struct ku_plan *p)
 {
-    KU_TRY(ku_commands_open_shapes(&p->s));
+    KU_TRY(ku_session_open_shapes(&p->s));
     for (int i = 0; i < ku_session_n_shapes(&p->s); i++)
         KU_TRY(compile(p, i));
     return KUMI_OK;
@@ -61,7 +63,7 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
 {
     struct ku_compile_line line;
     memset(p, 0, sizeof *p);
-    KU_TRY(ku_commands_configure(&p->s, settings, n_ranks, more));
+    KU_TRY(ku_settings_configure(&p->s, settings, n_ranks, more));
     p->s.watch = watch ? *watch : ku_compile_line_start(&line);
     int status = compile_all(p);
     p->s.watch = (struct ku_watch){0};

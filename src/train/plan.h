@@ -2,8 +2,9 @@
 #ifndef KU_TRAIN_PLAN_H
 #define KU_TRAIN_PLAN_H
 
-#include "train/commands.h"
+#include "kumi/run.h"
 #include "train/roofline.h"
+#include "train/session.h"
 
 /* The programs of a configuration on n ranks of one host, compiled as a run compiles them: what the
  * readers behind `kumi plan` have in common. */

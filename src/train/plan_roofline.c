@@ -8,7 +8,9 @@
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "device/bench.h"
 #include "train/peak.h"
 #include "train/plan.h"

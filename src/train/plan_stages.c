@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A configuration under each stage of ZeRO: the plans of five layouts, side by side. */
+#include "kumi/run.h"
 #include "train/plan_stages.h"
 
 #include <stdio.h>
@@ -7,9 +8,13 @@
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "train/commands.h"
+#include "base/str.h"
+#include "train/configure.h"
 #include "train/picture.h"
+#include "train/progress_line.h"
+#include "train/session.h"
 
 enum { SHARED = KU_N_STAGES - 1 };
 static const char *const kind_name[KU_N_KINDS] = {
@@ -189,7 +194,7 @@ int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
 {
     static const struct kumi_plan_stages_options none;
     const struct kumi_plan_stages_options *o = options ? options : &none;
-    KU_TRY(ku_commands_check(settings));
+    KU_TRY(ku_settings_check(settings));
     KU_GIVEN(text, "text");
     struct ku_plan_stages s = {
         .config = settings->config, .n_ranks = n_ranks, .limit_bytes = o->limit_bytes};

@@ -10,10 +10,13 @@
 
 #include "base/arg.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/os.h"
+#include "base/str.h"
 #include "train/plan.h"
 #include "train/plan_volume.h"
 #include "train/precision.h"
+#include "train/progress_line.h"
 #include "train/recompute.h"
 
 /* A way to hold less, and what it comes to. */

@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "pass/recompute.h"
-#include "train/plan.h"
 
 /* A choice for the blocks so far: what it keeps and costs, and how it was come by. */
 struct point {

@@ -24,13 +24,14 @@
 #include "train/deepspeed.h"
 #include "train/effect.h"
 #include "train/agree.h"
-#include "train/commands.h"
 #include "train/metrics.h"
+#include "train/model.h"
 #include "train/nonfinite.h"
 #include "train/origin.h"
 #include "train/peak.h"
 #include "train/precision.h"
 #include "train/profile.h"
+#include "train/progress_line.h"
 #include "train/roofline.h"
 #include "train/recompute.h"
 #include "train/resume.h"
@@ -713,7 +714,7 @@ static struct joining joining_of(const struct kumi_settings *set)
     const char *threads = getenv("KUMI_THREADS");
     if (threads)
         j.opts.threads = (int)strtol(threads, NULL, 10);
-    if (ku_config_load(set->config, set->set, set->n_sets, &cfg) == KUMI_OK) {
+    if (ku_config_load(set->config, set->set, set->n_sets, ku_model_hidden_size, &cfg) == KUMI_OK) {
         j.opts.timeout_ns = (int64_t)(cfg.parallel_timeout_s * 1e9);
         j.is_threaded = strcmp(cfg.parallel_transport, "thread") == 0;
         ku_config_fini(&cfg);

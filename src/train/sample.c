@@ -8,15 +8,17 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/utf8.h"
 #include "comm/job.h"
 #include "data/tokenizer.h"
 #include "data/words.h"
 #include "kumi/run.h"
-#include "train/commands.h"
 #include "train/dataset_text.h"
 #include "train/infer.h"
 #include "train/model.h"
 #include "train/pick.h"
+#include "train/progress_line.h"
+#include "train/session.h"
 #include "train/stored.h"
 
 enum { MAX_MODEL_BYTES = 1 << 20, BYTE_VOCAB = 256, MAX_TEXTS = 1 << 16 };

@@ -15,6 +15,7 @@
 #include "train/dataset.h"
 #include "train/dataset_text.h"
 #include "train/deepspeed.h"
+#include "train/model.h"
 #include "train/precision.h"
 #include "train/recompute.h"
 #include "train/rule.h"
@@ -68,7 +69,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
                          const json_t *was, int n_ranks)
 {
     struct ku_ds_batch theirs;
-    KU_TRY(ku_config_load(path, set, n_sets, &s->cfg));
+    KU_TRY(ku_config_load(path, set, n_sets, ku_model_hidden_size, &s->cfg));
     s->groups = ku_rule_groups(&s->cfg);
     if (s->groups == NULL)
         return KUMI_ENOMEM;

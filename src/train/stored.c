@@ -11,6 +11,7 @@
 #include "ckpt/pieces.h"
 #include "ckpt/scan.h"
 #include "ckpt/weights.h"
+#include "train/model.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20, BYTE_VOCAB = 256 };
 
@@ -43,7 +44,7 @@ int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets
         status = text ? KUMI_OK : ku_err_get()->status;
     }
     if (status == KUMI_OK)
-        status = ku_config_parse(name, text, strlen(text), set, n_sets, cfg);
+        status = ku_config_parse(name, text, strlen(text), set, n_sets, ku_model_hidden_size, cfg);
     ku_free(text);
     ku_free(name);
     ku_free(dir);

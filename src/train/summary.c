@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "train/plan_volume.h"
+#include "train/sim_volume.h"
 
 enum { MAX_SUMMARY_BYTES = 64 << 20 };
 

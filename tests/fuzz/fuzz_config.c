@@ -17,7 +17,8 @@ static void check_dump(const struct ku_config *cfg)
     json_t *dump = ku_config_dump(cfg), *was = ku_config_numerics(cfg), *is;
     char *text = ku_json_print(dump, JSON_COMPACT);
     KU_ASSERT(text != NULL);
-    KU_ASSERT(ku_config_parse("dump", text, strlen(text), NULL, 0, &again) == KUMI_OK);
+    KU_ASSERT(ku_config_parse("dump", text, strlen(text), NULL, 0, ku_model_hidden_size, &again) ==
+              KUMI_OK);
     is = ku_config_numerics(&again);
     KU_ASSERT(ku_config_compare(was, is, &names) == 0);
     ku_str_fini(&names);
@@ -41,7 +42,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     KU_ASSERT(set != NULL);
     if (nul)
         memcpy(set, nul + 1, bytes - n - 1);
-    int status = ku_config_parse("fuzz", (const char *)data, n, sets, nul != NULL, &cfg);
+    int status = ku_config_parse("fuzz", (const char *)data, n, sets, nul != NULL,
+                                 ku_model_hidden_size, &cfg);
     if (status == KUMI_OK) {
         check_dump(&cfg);
         status = json_object_get(cfg.model, "path") ? KUMI_OK : ku_model_read(&cfg, &model);

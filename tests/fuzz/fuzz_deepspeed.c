@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "fuzz.h"
 #include "train/deepspeed.h"
+#include "train/model.h"
 
 /*
  * A DeepSpeed configuration as a file: refused with one line, or translated to keys that a
@@ -23,13 +24,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct ku_str text = {0};
     int fd = ku_fuzz_file(data, bytes, path, sizeof path);
     snprintf(set, sizeof set, "deepspeed=%s", path);
-    int status = ku_config_parse("fuzz", config, sizeof config - 1, sets, 1, &cfg);
+    int status =
+        ku_config_parse("fuzz", config, sizeof config - 1, sets, 1, ku_model_hidden_size, &cfg);
     close(fd);
     if (status == KUMI_OK) {
         json_t *dump = ku_config_dump(&cfg), *was = ku_config_numerics(&cfg), *is;
         char *printed = ku_json_print(dump, JSON_COMPACT);
         KU_ASSERT(printed != NULL);
-        KU_ASSERT(ku_config_parse("dump", printed, strlen(printed), NULL, 0, &again) == KUMI_OK);
+        KU_ASSERT(ku_config_parse("dump", printed, strlen(printed), NULL, 0, ku_model_hidden_size,
+                                  &again) == KUMI_OK);
         is = ku_config_numerics(&again);
         KU_ASSERT(ku_config_compare(was, is, &text) == 0);
         ku_str_fini(&text);

@@ -3,6 +3,7 @@
 #define TESTS_OP_BOUND_H
 
 #include "device/scalars.h"
+#include "op/schedule.h"
 #include "op/attention.h"
 #include "op/call.h"
 

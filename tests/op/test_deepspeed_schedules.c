@@ -20,6 +20,7 @@ static const struct {
     uint64_t sum[CHECKSUM_BLOCKS];
 } row[] = {
 #include "../fixtures/deepspeed/schedules.h"
+#include "op/schedule.h"
 };
 
 static void test_schedules(void **state)

@@ -35,6 +35,7 @@ struct schedule_row {
 static const struct schedule_row schedules[] = {
 #define SCHEDULE(attrs, ...) {attrs, {__VA_ARGS__, -1}},
 #include "../fixtures/optim/schedules.h"
+#include "op/schedule.h"
 #undef SCHEDULE
 };
 

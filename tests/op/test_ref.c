@@ -6,6 +6,7 @@
  */
 #include "device/scalars.h"
 #include "op/check.h"
+#include "op/schedule.h"
 
 static void test_table(void **state)
 {

@@ -13,6 +13,7 @@
 
 #include "device/scalars.h"
 #include "op/check.h"
+#include "op/schedule.h"
 
 /* Of all rows below. */
 #define LR    0.02

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: train */
+#include "kumi/run.h"
 #include "test_commands.h"
 
+#include "base/json.h"
+#include "base/str.h"
 #include "ckpt/digest.h"
 #include "device/bench.h"
-#include "train/commands.h"
 #include "train/commands_bench.h"
 #include "train/peak.h"
 

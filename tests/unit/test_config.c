@@ -22,7 +22,7 @@ static const char minimal[] = "{\"model\": {\"model_type\": \"gpt2\"},\n \"data\
 
 static int parse(const char *text, const char *const *set, int n_sets, struct ku_config *cfg)
 {
-    return ku_config_parse("c.json", text, strlen(text), set, n_sets, cfg);
+    return ku_config_parse("c.json", text, strlen(text), set, n_sets, ku_model_hidden_size, cfg);
 }
 
 static void test_defaults(void **state)
@@ -494,10 +494,11 @@ static void test_unreadable(void **state)
 {
     struct ku_config c;
     (void)state;
-    assert_int_equal(ku_config_load("/nonexistent/c.json", NULL, 0, &c), KUMI_EINVAL);
+    assert_int_equal(ku_config_load("/nonexistent/c.json", NULL, 0, ku_model_hidden_size, &c),
+                     KUMI_EINVAL);
     assert_string_equal(ku_err_get()->text, "json: /nonexistent/c.json: cannot be read: No such "
                                             "file or directory");
-    assert_int_equal(ku_config_load("/", NULL, 0, &c), KUMI_EINVAL);
+    assert_int_equal(ku_config_load("/", NULL, 0, ku_model_hidden_size, &c), KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text, "json: /: cannot be read: "));
 }
 
@@ -799,7 +800,7 @@ static void test_examples(void **state)
         if (strstr(names[i], ".json") == NULL)
             continue; /* a folder */
         snprintf(path, sizeof path, "%s/%s", KUMI_SOURCE_DIR "/configs", names[i]);
-        assert_int_equal(ku_config_load(path, NULL, 0, &c), KUMI_OK);
+        assert_int_equal(ku_config_load(path, NULL, 0, ku_model_hidden_size, &c), KUMI_OK);
         assert_int_equal(ku_model_read(&c, &m), KUMI_OK);
         ku_model_fini(&m);
         ku_config_fini(&c);

@@ -22,6 +22,7 @@
 #include "kumi/run.h"
 #include "train/deepspeed.h"
 #include "train/deepspeed_impl.h"
+#include "train/model.h"
 
 #define GOOD                                                                                       \
     "{\"model\":{\"model_type\":\"gpt2\",\"n_embd\":32,\"n_head\":4},\"data\":{\"train\":\"a\"}"
@@ -30,7 +31,7 @@
 static int begin(const char *more, const char *deepspeed, struct ku_config *cfg)
 {
     char *text = ku_asprintf(GOOD "%s,\n\"deepspeed\":%s}", more, deepspeed);
-    int status = ku_config_begin("c.json", text, strlen(text), NULL, 0, cfg);
+    int status = ku_config_begin("c.json", text, strlen(text), NULL, 0, ku_model_hidden_size, cfg);
     ku_free(text);
     return status;
 }
@@ -38,7 +39,7 @@ static int begin(const char *more, const char *deepspeed, struct ku_config *cfg)
 static int whole(const char *more, const char *deepspeed, struct ku_config *cfg)
 {
     char *text = ku_asprintf(GOOD "%s,\n\"deepspeed\":%s}", more, deepspeed);
-    int status = ku_config_parse("c.json", text, strlen(text), NULL, 0, cfg);
+    int status = ku_config_parse("c.json", text, strlen(text), NULL, 0, ku_model_hidden_size, cfg);
     ku_free(text);
     return status;
 }
@@ -584,7 +585,9 @@ static void test_auto(void **state)
     const char *text = "{\"model\":{\"model_type\":\"mlp\",\"input\":[4],\"hidden\":[3],"
                        "\"num_classes\":2},\"data\":{\"train\":\"a\"},\"deepspeed\":"
                        "{\"zero_optimization\":{\"reduce_bucket_size\":\"auto\"}}}";
-    assert_int_equal(ku_config_begin("c.json", text, strlen(text), NULL, 0, &c), KUMI_EINVAL);
+    assert_int_equal(
+        ku_config_begin("c.json", text, strlen(text), NULL, 0, ku_model_hidden_size, &c),
+        KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text, "neither `hidden_size` nor `hidden_sizes` entry"));
 }
 
@@ -637,7 +640,9 @@ static void test_file(void **state)
     assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
     close(fd);
     snprintf(setting, sizeof setting, "deepspeed=%s", path);
-    assert_int_equal(ku_config_parse("c.json", GOOD "}", sizeof GOOD, &set, 1, &c), KUMI_EINVAL);
+    assert_int_equal(
+        ku_config_parse("c.json", ku_model_hidden_size, GOOD "}", sizeof GOOD, &set, 1, &c),
+        KUMI_EINVAL);
     snprintf(wanted, sizeof wanted,
              "config: %s:5:15: optimizer.params.lr: optimizer.lr: -2; a number from 0 to 1e+30",
              path);
@@ -747,7 +752,8 @@ static void test_memory(void **state)
         char *config = ku_asprintf(GOOD ",\n\"deepspeed\":%s}", text), fault[32];
         snprintf(fault, sizeof fault, "mem:%d", at);
         ku_fault_set(fault);
-        status = ku_config_parse("c.json", config, strlen(config), NULL, 0, &c);
+        status =
+            ku_config_parse("c.json", config, strlen(config), NULL, 0, ku_model_hidden_size, &c);
         ku_fault_set(NULL);
         ku_free(config);
     }

@@ -23,8 +23,9 @@ static int list(const char *path, const char *text, const char *const *set, int 
                 struct ku_str *out)
 {
     struct ku_session s = {0};
-    int status = text ? ku_config_parse("c.json", text, strlen(text), set, n_sets, &s.cfg)
-                      : ku_config_load(path, set, n_sets, &s.cfg);
+    int status = text ? ku_config_parse("c.json", text, strlen(text), set, n_sets,
+                                        ku_model_hidden_size, &s.cfg)
+                      : ku_config_load(path, set, n_sets, ku_model_hidden_size, &s.cfg);
     if (status == KUMI_OK)
         status = ku_model_read(&s.cfg, &s.model);
     if (status == KUMI_OK)
@@ -105,6 +106,7 @@ static void test_table(void **state)
     } table[] = {
 #define EFFECT(path, facet, words, value) {path, words},
 #include "train/effect.def"
+#include "train/model.h"
 #undef EFFECT
     };
     (void)state;

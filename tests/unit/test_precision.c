@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "op/precision.h"
+#include "train/model.h"
 #include "train/precision.h"
 
 /* Whether some op's gradient is made of this one. */
@@ -73,7 +74,7 @@ static void test_options(void **state)
             text, sizeof text,
             "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a\"},\"precision\":%s}",
             row[i].precision);
-        if (ku_config_parse("c.json", text, strlen(text), NULL, 0, &c) < 0)
+        if (ku_config_parse("c.json", text, strlen(text), NULL, 0, ku_model_hidden_size, &c) < 0)
             fail_msg("%s: %s", row[i].precision, ku_err_get()->text);
         assert_int_equal(ku_precision_opts(&c, &o), KUMI_OK);
         ku_precision_print(&c, &header);

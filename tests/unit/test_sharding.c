@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "train/model.h"
 #include "train/sharding.h"
 
 static int resolve(const char *keys, int n, struct ku_sharding *s)
@@ -20,7 +21,7 @@ static int resolve(const char *keys, int n, struct ku_sharding *s)
         text, sizeof text,
         "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a.txt\"},\"parallel\":{%s}}",
         keys);
-    int status = ku_config_parse("c.json", text, strlen(text), NULL, 0, &c);
+    int status = ku_config_parse("c.json", text, strlen(text), NULL, 0, ku_model_hidden_size, &c);
     assert_int_equal(status, KUMI_OK);
     status = ku_sharding_resolve(&c, n, s);
     ku_config_fini(&c);

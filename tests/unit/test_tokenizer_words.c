@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/random.h"
+#include "base/utf8.h"
 #include "data/words.h"
 
 static const char gpt2[] =

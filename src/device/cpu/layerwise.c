@@ -7,6 +7,7 @@
 #include "base/exact.h"
 #include "device/cpu/cpu.h"
 #include "device/scalars.h"
+#include "op/schedule.h"
 
 enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
 

@@ -7,6 +7,7 @@
 #include "base/exact.h"
 #include "device/cpu/cpu.h"
 #include "device/scalars.h"
+#include "op/schedule.h"
 #include "tensor/dtype.h"
 
 /* -- optimizers

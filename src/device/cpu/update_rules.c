@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 #include "device/scalars.h"
+#include "op/schedule.h"
 
 static enum ku_rule_kind kind_of(int op)
 {

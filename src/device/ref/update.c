@@ -6,6 +6,7 @@
 #include "base/exact.h"
 #include "device/ref/ref.h"
 #include "device/scalars.h"
+#include "op/schedule.h"
 
 /* -- sums -----------------------------------------------------------------------------------------
  */

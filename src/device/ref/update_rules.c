@@ -4,6 +4,7 @@
 
 #include "device/ref/ref.h"
 #include "device/scalars.h"
+#include "op/schedule.h"
 
 /* One step's constants, and one element: s in the op's order. */
 struct rule {

@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include "device/scalars.h"
+#include "op/schedule.h"
 #include "op/schedule.h"
 
 static double lr_range_test(const double *v, int64_t u)

@@ -2,7 +2,7 @@
 /* Learning rate and momentum as functions of the update count. */
 #include <math.h>
 
-#include "device/scalars.h"
+#include "op/schedule.h"
 
 enum { N_PHASES = 3 };
 
@@ -113,4 +113,23 @@ double ku_schedule_lr(const struct ku_attrs *a, int64_t update)
         return ku_schedule_ds_lr(a, u);
     }
     return lr;
+}
+
+double ku_ema_decay(const struct ku_attrs *a, double t)
+{
+    const double young = (1 + t) / (10 + t);
+    return t == 1 ? 0 : a->ema_warmup && young < a->ema ? young : a->ema;
+}
+
+double ku_trust_lars(const struct ku_attrs *a, const double *norms, double scale)
+{
+    const double p = norms[2 * a->index], g = norms[2 * a->index + 1] * fabs(scale);
+    return p > 0 && g > 0 ? a->trust_coefficient * p / (g + a->weight_decay * p + a->eps) : 1;
+}
+
+double ku_trust_lamb(const struct ku_attrs *a, const double *norms)
+{
+    const double p = norms[2 * a->index], u = norms[2 * a->index + 1];
+    const double ratio = p > 0 && u > 0 ? p / u : 1;
+    return ratio < a->min_coeff ? a->min_coeff : ratio > a->max_coeff ? a->max_coeff : ratio;
 }

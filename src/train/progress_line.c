@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "train/progress_line.h"
+
 #include <stdio.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/term.h"
-#include "train/commands.h"
 
 enum { PROGRESS_NS = 200000000 };
 #define SILENT_NS INT64_C(2000000000) /* what compiles sooner says nothing */

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/configure.h"
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "comm/segment.h"
+#include "device/device.h"
+#include "train/deepspeed.h"
+
+enum { MAX_MORE = 6 };
+
+int ku_settings_check(const struct kumi_settings *settings)
+{
+    if (settings == NULL || settings->config == NULL)
+        return KU_ERR(KUMI_EINVAL, "config: no file is given; name one, as in configs/");
+    return ku_arg_list("config", "settings.set", settings->set, settings->n_sets);
+}
+
+/* The user's settings, then ours, which win. */
+static int join_settings(const struct kumi_settings *settings, const char *const *more,
+                         const char ***all, int *n_all)
+{
+    int n = 0;
+    const char **set = ku_calloc((size_t)settings->n_sets + MAX_MORE + 1, sizeof *set);
+    if (set == NULL)
+        return KUMI_ENOMEM;
+    for (; n < settings->n_sets; n++)
+        set[n] = settings->set[n];
+    for (int i = 0; more && more[i]; i++) {
+        KU_ASSERT(i < MAX_MORE);
+        set[n++] = more[i];
+    }
+    *all = set;
+    *n_all = n;
+    return KUMI_OK;
+}
+
+int ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings, int n_ranks,
+                          const char *const *more)
+{
+    const char **set;
+    int n;
+    KU_TRY(ku_settings_check(settings));
+    if (n_ranks < 1 || n_ranks > KU_MAX_LOCAL)
+        return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
+                      KU_MAX_LOCAL);
+    KU_TRY(join_settings(settings, more, &set, &n));
+    int status = ku_session_configure(s, settings->config, set, n, NULL, n_ranks);
+    if (status < 0)
+        ku_session_fini(s);
+    if (status == KUMI_OK)
+        ku_deepspeed_warn(&s->cfg);
+    s->cfg.set = NULL; /* ours, and gone now */
+    s->cfg.n_sets = 0;
+    ku_free(set);
+    return status;
+}
+
+int ku_session_open_shapes(struct ku_session *s)
+{
+    return s->model.facts.is_pairs ? ku_session_open_data(s, NULL) : KUMI_OK;
+}
+
+struct ku_target ku_session_target(const struct ku_session *s)
+{
+    const struct ku_device_ops *device = ku_device_find(s->cfg.parallel_device);
+    KU_ASSERT(device != NULL);
+    return (struct ku_target){.query = device->query, .ranks_per_host = s->batch.n_ranks};
+}
