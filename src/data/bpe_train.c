@@ -6,7 +6,6 @@
 #include "base/utf8.h"
 #include "data/bpe.h"
 #include "data/lines.h"
-#include "data/source.h"
 #include "data/words.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "data/source.h"
+#include "data/input_file.h"
 
 #include <endian.h>
 #include <fcntl.h>
@@ -75,7 +75,7 @@ static int expand(struct ku_files *f, const char *pattern, int depth)
     const char *open = strchr(pattern, '{'), *close = open ? strchr(open, '}') : NULL;
     struct stat st;
     if (!close || ku_os_stat(pattern, &st) == 0)
-        return ku_source_glob(pattern, add_match, f);
+        return ku_input_glob(pattern, add_match, f);
     long from, to;
     int width;
     if (depth == BRACES_MAX)

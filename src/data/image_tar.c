@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "data/source.h"
+#include "data/input_file.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -248,7 +248,7 @@ static int open_all(struct tar *x, const struct ku_image_source *src, const stru
     x->first = ku_calloc(files->n, sizeof *x->first);
     if (!x->file || !x->index || !x->first)
         return KUMI_ENOMEM;
-    KU_TRY(ku_source_cache(src->opts->cache, &cache));
+    KU_TRY(ku_input_cache(src->opts->cache, &cache));
     int status = KUMI_OK;
     for (uint32_t i = 0; i < files->n && status == KUMI_OK; i++)
         status = add_shard(x, src, cache, files->name[i]);

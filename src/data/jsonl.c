@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/bpe.h"
+#include "data/input_file.h"
 #include "data/line_feed.h"
 #include "data/lines.h"
 #include "data/source.h"
@@ -425,7 +426,7 @@ static int open_stream(struct opening *o, int which, const char *const *name, in
     struct jsonl *x = o->jsonl;
     o->stream = &x->stream[which];
     for (int i = 0; i < n; i++)
-        KU_TRY(ku_source_glob(name[i], add_file, o));
+        KU_TRY(ku_input_glob(name[i], add_file, o));
     return x->pack || n == 0 ? KUMI_OK : index_docs(x, o->stream, o->opts->on_long);
 }
 
@@ -504,7 +505,7 @@ int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
             .name = name[i], .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
     x->data = (struct ku_data){
         .ops = &jsonl_ops, .port = x->port, .n_ports = x->segments ? 3 : 2, .item = "tokens"};
-    int status = ku_source_cache(opts->cache, &o.cache);
+    int status = ku_input_cache(opts->cache, &o.cache);
     if (status == KUMI_OK)
         status = open_stream(&o, 0, opts->train, opts->n_train);
     if (status == KUMI_OK)

@@ -3,6 +3,7 @@
 #define KU_DATA_JSONL_H
 
 #include "data/data.h"
+#include "data/input_file.h"
 
 /*
  * Documents as data: files of one JSON object a line. The first line says which form a file has:

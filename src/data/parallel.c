@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "data/input_file.h"
 #include "data/sentences.h"
 
 #include <endian.h>
@@ -328,7 +329,7 @@ int ku_parallel_open(const struct ku_parallel_opts *opts, struct ku_data **out)
                                .port = p->port,
                                .n_ports = KU_PARALLEL_PORTS,
                                .item = "target tokens"};
-    int status = ku_source_cache(opts->cache, &cache);
+    int status = ku_input_cache(opts->cache, &cache);
     if (status == KUMI_OK)
         status = open_splits(p, opts, cache);
     ku_free(cache);

@@ -4,6 +4,7 @@
 
 #include "data/buckets.h"
 #include "data/data.h"
+#include "data/input_file.h"
 #include "data/vocab.h"
 
 /*

@@ -19,24 +19,6 @@
  * all data. */
 enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
 
-int ku_source_cache(const char *folder, char **path)
-{
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"KUMI_CACHE", ""}, {"XDG_CACHE_HOME", "/kumi"}, {"HOME", "/.cache/kumi"}};
-    const char *below = "";
-    for (int i = 0; i < 3 && !folder; i++) {
-        folder = getenv(places[i].variable);
-        folder = folder && *folder ? folder : NULL;
-        below = places[i].below;
-    }
-    *path = NULL;
-    if (!folder)
-        return KUMI_OK;
-    *path = ku_asprintf("%s%s", folder, below);
-    return *path ? KUMI_OK : KUMI_ENOMEM;
-}
-
 int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction)
 {
     if (n_train < 1)
@@ -51,32 +33,6 @@ int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double va
         return KU_ERR(KUMI_EINVAL, "data: data.val_fraction: %g; give at least 0 and less than 1",
                       val_fraction);
     return KUMI_OK;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-int ku_source_glob(const char *pattern, int (*each)(void *ctx, const char *name), void *ctx)
-{
-    struct stat st;
-    glob_t found = {0};
-    if (!strpbrk(pattern, "*?[") || ku_os_stat(pattern, &st) == 0)
-        return each(ctx, pattern);
-    int failed = glob(pattern, GLOB_NOSORT, NULL, &found), status = KUMI_OK;
-    if (failed == GLOB_NOSPACE)
-        status =
-            KU_ERR(KUMI_ENOMEM, "data: %s: too many files for the memory; give a narrower pattern",
-                   pattern);
-    else if (failed || found.gl_pathc == 0)
-        status = KU_ERR(KUMI_EINPUT, "data: %s: no file matches; correct the pattern", pattern);
-    else
-        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_name);
-    for (size_t i = 0; status == KUMI_OK && i < found.gl_pathc; i++)
-        status = each(ctx, found.gl_pathv[i]);
-    globfree(&found);
-    return status;
 }
 
 static int read_exactly(int fd, const char *name, void *data, size_t bytes, uint64_t at)

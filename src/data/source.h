@@ -45,16 +45,8 @@ void ku_source_fini(struct ku_source *s);
 /* Closes the file until the next read; for those that have very many. */
 void ku_source_park(struct ku_source *s);
 
-/* The cache folder: `folder`, else $KUMI_CACHE, $XDG_CACHE_HOME/kumi, $HOME/.cache/kumi. *path for
- * ku_free; NULL: there is none. */
-int ku_source_cache(const char *folder, char **path);
-
 /* What every data of tokens asks of its options. EINVAL with the key. */
 int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction);
-
-/* Calls each for a file, or for the files of a glob ('*', '?', '['; sorted by their bytes, whatever
- * the locale). Errors: EINPUT when none matches, ENOMEM; what `each` returns. */
-int ku_source_glob(const char *pattern, int (*each)(void *ctx, const char *name), void *ctx);
 
 /* At most this many tokens a call. */
 enum { KU_SOURCE_CHUNK = 2048 };

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "data/input_file.h"
 #include "data/source.h"
 
 #include <endian.h>
@@ -215,7 +216,7 @@ static int open_source(struct opening *o, const char *name, struct ku_source *s)
         return ku_source_bytes(name, s);
     if (!o->tokenizer) {
         KU_TRY(ku_tokenizer_open(where, &o->tokenizer));
-        KU_TRY(ku_source_cache(o->opts->cache, &o->cache));
+        KU_TRY(ku_input_cache(o->opts->cache, &o->cache));
     }
     return ku_source_text(name, o->tokenizer, o->cache, &o->opts->progress, s);
 }
@@ -392,7 +393,7 @@ static int open_streams(struct opening *o)
         int n = i < n_train ? per : opts->n_val;
         o->stream = &x->stream[x->n_streams++];
         for (int k = 0; k < n; k++)
-            KU_TRY(ku_source_glob(name[k], stream_add_file, o));
+            KU_TRY(ku_input_glob(name[k], stream_add_file, o));
     }
     return KUMI_OK;
 }

@@ -6,7 +6,6 @@
 #include "base/mem.h"
 #include "data/bpe.h"
 #include "data/lines.h"
-#include "data/source.h"
 #include "data/tokenizer_impl.h"
 #include "data/word_count.h"
 

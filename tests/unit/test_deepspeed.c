@@ -641,7 +641,7 @@ static void test_file(void **state)
     close(fd);
     snprintf(setting, sizeof setting, "deepspeed=%s", path);
     assert_int_equal(
-        ku_config_parse("c.json", ku_model_hidden_size, GOOD "}", sizeof GOOD, &set, 1, &c),
+        ku_config_parse("c.json", GOOD "}", sizeof GOOD, &set, 1, ku_model_hidden_size, &c),
         KUMI_EINVAL);
     snprintf(wanted, sizeof wanted,
              "config: %s:5:15: optimizer.params.lr: optimizer.lr: -2; a number from 0 to 1e+30",
