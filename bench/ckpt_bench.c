@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "ckpt/snapshot.h"
+#include "ckpt/snapshot/snapshot.h"
 
 enum { LAYERS = 12, C = 768, MOST = 512, MOST_RANKS = 64 };
 

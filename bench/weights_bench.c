@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/os_ipc.h"
+#include "base/os/ipc.h"
 #include "ckpt/weights.h"
 
 enum { MOST_RANKS = 64 };

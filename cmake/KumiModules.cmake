@@ -35,6 +35,13 @@ function(kumi_module name)
     set(KUMI_MODULES "${KUMI_MODULES}" CACHE INTERNAL "")
 endfunction()
 
+# A subfolder of a module, with the siblings that it may include. The tidy test reads these rows.
+function(kumi_folder name)
+    if(NOT IS_DIRECTORY ${PROJECT_SOURCE_DIR}/src/${name})
+        message(FATAL_ERROR "kumi_folder(${name}): src/${name} does not exist")
+    endif()
+endfunction()
+
 # libkumi.a and libkumi.so from all modules; only kumi_* leaves the shared one.
 function(kumi_libraries)
     set(objects)

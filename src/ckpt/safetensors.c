@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 
 enum { WORD_BYTES = 8, PIECE_BYTES = 4 << 20 };
 

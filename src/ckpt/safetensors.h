@@ -2,7 +2,7 @@
 #ifndef KU_CKPT_SAFETENSORS_H
 #define KU_CKPT_SAFETENSORS_H
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/str.h"
 #include "ckpt/tensor.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "ckpt/safetensors.h"
 
 /* A shard is a plain file beside its index: an index from elsewhere must not make us open other

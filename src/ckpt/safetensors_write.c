@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
 

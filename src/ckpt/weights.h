@@ -2,7 +2,7 @@
 #ifndef KU_CKPT_WEIGHTS_H
 #define KU_CKPT_WEIGHTS_H
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "ckpt/companions.h"
 #include "ckpt/safetensors.h"
 
@@ -56,8 +56,8 @@ int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
                     const struct ku_weights_opts *opts, struct ku_weights *w);
 /*
  * Reads rank's part (of n_ranks) of every file into the memory of the tensors that lie there,
- * converting (f64 to f32 rounds once), through four windows of 2 MiB (ckpt/ahead.h). Padding is not
- * touched. Errors: KUMI_EINPUT.
+ * converting (f64 to f32 rounds once), through four windows of 2 MiB (ckpt/read_ahead.h). Padding
+ * is not touched. Errors: KUMI_EINPUT.
  */
 int ku_weights_read(struct ku_weights *w, int rank, int n_ranks);
 /* What a user should know of how they were taken, to the log: rank 0 of read, and write, do. */

@@ -16,8 +16,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "ckpt/ahead.h"
+#include "base/os/os.h"
+#include "ckpt/read_ahead.h"
 #include "ckpt/weights.h"
 
 enum { CUT_BYTES = 4096, ALIGNED_BYTES = 64 << 10 };

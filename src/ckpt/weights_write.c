@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "ckpt/weights.h"
 
 enum { PIECE_COUNT = 1 << 18 /* elements */, WIDEST = 8 };

@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/term.h"
 #include "cli/cli.h"
 #include "kumi/run.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/str.h"
 #include "cli/cli.h"
 #include "kumi/run.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "cli/cli.h"
 #include "kumi/launch.h"
 #include "kumi/run.h"

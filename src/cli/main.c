@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/os.h"
-#include "base/os_proc.h"
+#include "base/os/os.h"
+#include "base/os/process.h"
 #include "base/str.h"
 #include "cli/cli.h"
 #include "kumi/status.h"

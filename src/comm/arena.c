@@ -2,8 +2,8 @@
 #include "comm/arena.h"
 
 #include "base/err.h"
-#include "base/os.h"
-#include "base/os_ipc.h"
+#include "base/os/os.h"
+#include "base/os/ipc.h"
 #include "comm/private.h"
 
 #include <errno.h>

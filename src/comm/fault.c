@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "base/os_ipc.h"
-#include "base/os_proc.h"
+#include "base/os/ipc.h"
+#include "base/os/process.h"
 #include "comm/private.h"
 
 #include <errno.h>

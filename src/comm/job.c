@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "comm/pin.h"
 #include "comm/private.h"
 

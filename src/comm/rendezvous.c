@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "base/os_ipc.h"
-#include "base/os_proc.h"
+#include "base/os/os.h"
+#include "base/os/ipc.h"
+#include "base/os/process.h"
 #include "comm/private.h"
 
 #include <errno.h>

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "base/os.h"
-#include "base/os_ipc.h"
+#include "base/os/os.h"
+#include "base/os/ipc.h"
 #include "comm/coll.h"
 
 #include <errno.h>

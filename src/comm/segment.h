@@ -2,7 +2,7 @@
 #ifndef KU_COMM_SEGMENT_H
 #define KU_COMM_SEGMENT_H
 
-#include "base/os.h"
+#include "base/os/os.h"
 #include "kumi/status.h"
 
 #include <pthread.h>

@@ -6,7 +6,7 @@
  * consistent, so either they see the flag or the storer sees them.
  */
 #include "base/err.h"
-#include "base/os_ipc.h"
+#include "base/os/ipc.h"
 #include "comm/private.h"
 #include "comm/stream.h"
 

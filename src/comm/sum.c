@@ -9,7 +9,7 @@
  */
 #include "comm/sum.h"
 
-#include "base/cpu.h"
+#include "base/cpu_features.h"
 #include "base/err.h"
 #include "comm/stream.h"
 

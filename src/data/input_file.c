@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 
 /* Where to get the data that our configurations name. */
 static const char *page_of(const char *name)

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/utf8.h"
 #include "data/input_file.h"
 

@@ -2,7 +2,7 @@
 #ifndef KU_DEVICE_DEVICE_H
 #define KU_DEVICE_DEVICE_H
 
-#include "base/cpu.h"
+#include "base/cpu_features.h"
 #include "op/target.h"
 
 /*

@@ -20,8 +20,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "base/os_ipc.h"
+#include "base/os/os.h"
+#include "base/os/ipc.h"
 
 enum {
     MAX_THREADS = 1024,

@@ -4,7 +4,7 @@
 
 #include "comm/coll.h"
 #include "device/device.h"
-#include "exec/tier.h"
+#include "exec/offload_target.h"
 #include "ir/program.h"
 
 /*

@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "ir/graph.h"
-#include "ir/place.h"
+#include "ir/placement_rules.h"
 
 static int broken(const struct ku_graph *g, ku_id node, const char *rule)
 {

@@ -66,7 +66,7 @@
     X(F, clip, 0, 0)                 /* step_scalars: largest gradient norm, 0 = none */           \
     X(F, clip_value, 0, 0)           /* clip_value: largest element of a gradient, 0 = none */     \
     X(F, loss_scale, 0, 0)           /* loss_scaler: the first scale; 0 = no scaler */             \
-    X(E, scaler, 0, ku_attr_scalers) /* and its rule: base/loss_scale.h */                         \
+    X(E, scaler, 0, ku_attr_scalers) /* and its rule: op/loss_scale.h */                           \
     X(I, scale_window, 1000, 0)                                                                    \
     X(I, hysteresis, 2, 0)                                                                         \
     X(I, consecutive_hysteresis, 0, 0)                                                             \

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "ir/place.h"
+#include "ir/placement_rules.h"
 #include "pass/pass.h"
 
 /* The compiler, in one straight list (DESIGN 3): what each pass needs, and what it establishes. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * States every rounding, by the table of op/precision.def. compute = f32 changes nothing. bf16,
+ * States every rounding, by the table of op/dtype_rule.def. compute = f32 changes nothing. bf16,
  * f16: matrices and tables are read through a copy in it (derived state, written by the optimizer
  * with the parameter) or, without a master, are stored in it alone; activations have it, everything
  * else about parameters stays f32: gain, bias, master. Under keep_f32 nodes read and write f32,
@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "op/precision.h"
+#include "op/dtype_rule.h"
 #include "pass/pass.h"
 
 /* The copy of a parameter in another dtype: "wte.weight:bf16". */

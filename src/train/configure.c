@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "comm/segment.h"
 #include "device/device.h"
-#include "train/deepspeed.h"
+#include "config/deepspeed.h"
 
 enum { MAX_MORE = 6 };
 

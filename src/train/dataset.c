@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "data/image.h"
+#include "data/image/image.h"
 #include "train/dataset_text.h"
 
 static int refuse_number(const struct ku_config *c, const char *key, int64_t value,

@@ -3,8 +3,8 @@
 #define KU_TRAIN_DATASET_H
 
 #include "data/data.h"
-#include "train/config.h"
-#include "train/model.h"
+#include "config/config.h"
+#include "model/model.h"
 
 /* The data of a configuration, of whichever kind, as its model reads them. */
 

@@ -6,10 +6,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "data/jsonl.h"
-#include "data/masked.h"
-#include "data/text.h"
-#include "data/tokenizer.h"
+#include "data/text/jsonl.h"
+#include "data/text/masked.h"
+#include "data/text/token_files.h"
+#include "data/tokenizer/tokenizer.h"
 
 static int ends_in(const char *name, const char *end)
 {

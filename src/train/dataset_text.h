@@ -3,8 +3,8 @@
 #define KU_TRAIN_DATASET_TEXT_H
 
 #include "data/data.h"
-#include "train/config.h"
-#include "train/model.h"
+#include "config/config.h"
+#include "model/model.h"
 
 /* Text and documents of tokens (data.kind text and jsonl), as a configuration names them. */
 

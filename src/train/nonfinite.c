@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/exact.h"
 #include "base/mem.h"
-#include "train/agree.h"
+#include "comm/consensus.h"
 
 /* Which gradient a buffer is, or a part of: its parameter's word in stats. */
 struct search {

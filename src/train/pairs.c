@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 
 static const char *const file_names[] = {KU_PAIRS_VOCAB_FILES};
 

@@ -2,11 +2,11 @@
 #ifndef KU_TRAIN_PAIRS_H
 #define KU_TRAIN_PAIRS_H
 
-#include "data/buckets.h"
-#include "data/parallel.h"
-#include "data/vocab.h"
-#include "train/batch.h"
-#include "train/config.h"
+#include "data/pairs/buckets.h"
+#include "data/pairs/parallel_corpus.h"
+#include "data/tokenizer/vocab.h"
+#include "config/batch_relation.h"
+#include "config/config.h"
 
 /*
  * The sentence pairs of a configuration: vocabularies, data, and batches of few shapes. Every shape

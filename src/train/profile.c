@@ -7,11 +7,11 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/str.h"
-#include "train/agree.h"
+#include "comm/consensus.h"
 #include "train/profile_trace.h"
-#include "train/roofline.h"
+#include "sim/roofline.h"
 
 enum { MAX_STEPS = 1000, DEFAULT_SKIP = 2, DEFAULT_STEPS = 4, MAX_RANK_LINES = 16 };
 /* Where a rank's time went. */

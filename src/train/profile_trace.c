@@ -7,9 +7,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/str.h"
-#include "train/agree.h"
+#include "comm/consensus.h"
 
 enum { LANE_STEP, LANE_COMPUTE, LANE_COMM, LANE_WAIT, LANE_DATA, LANE_CHECKPOINT, N_LANES };
 

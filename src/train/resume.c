@@ -7,8 +7,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/term.h"
-#include "ckpt/place.h"
-#include "ckpt/snapshot.h"
+#include "ckpt/snapshot/directory.h"
+#include "ckpt/snapshot/snapshot.h"
 
 /* "10, 20, 30", from steps in descending order; of many the newest. */
 static void print_steps(const int64_t *steps, int n, struct ku_str *out)

@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/term.h"
 #include "train/pairs.h"
 

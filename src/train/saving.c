@@ -19,10 +19,10 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "base/os_ipc.h"
-#include "base/os_proc.h"
-#include "train/agree.h"
+#include "base/os/os.h"
+#include "base/os/ipc.h"
+#include "base/os/process.h"
+#include "comm/consensus.h"
 
 enum { SLEEP_NS = 20000000 /* between two looks at the others' health: <= 50 ms */ };
 enum phase { IDLE, WRITING, COMMITTING };

@@ -7,18 +7,18 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "train/agree.h"
+#include "base/os/os.h"
+#include "comm/consensus.h"
 #include "train/dataset.h"
 #include "train/dataset_text.h"
-#include "train/deepspeed.h"
-#include "train/model.h"
-#include "train/precision.h"
-#include "train/recompute.h"
-#include "train/rule.h"
+#include "config/deepspeed.h"
+#include "model/model.h"
+#include "config/precision_policy.h"
+#include "train/recompute_budget.h"
+#include "config/optimizer.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };
 

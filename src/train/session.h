@@ -2,15 +2,15 @@
 #ifndef KU_TRAIN_SESSION_H
 #define KU_TRAIN_SESSION_H
 
-#include "ckpt/keep.h"
+#include "ckpt/snapshot/retention.h"
 #include "data/loader.h"
 #include "data/data.h"
-#include "train/batch.h"
-#include "train/config.h"
-#include "train/model.h"
+#include "config/batch_relation.h"
+#include "config/config.h"
+#include "model/model.h"
 #include "train/pairs.h"
 #include "train/saving.h"
-#include "train/sharding.h"
+#include "config/sharding.h"
 #include "train/trainer.h"
 
 /*
@@ -40,7 +40,7 @@ struct ku_session {
     struct ku_update_group *groups; /* cfg's, for the compiler; NULL: nothing is trained */
     json_t *numerics;               /* the keys with derived values, as manifests keep them */
     unsigned char
-        *recompute_level; /* per block, of memory.recompute's budget (train/recompute.h) */
+        *recompute_level; /* per block, of memory.recompute's budget (train/recompute_budget.h) */
     int n_recompute;
     struct ku_trainer *t;
     struct ku_saving *saving;         /* NULL unless checkpoint.async */

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "train/agree.h"
+#include "comm/consensus.h"
 #include "train/dataset.h"
 #include "train/session.h"
 

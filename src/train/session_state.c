@@ -5,15 +5,15 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "ckpt/digest.h"
-#include "ckpt/snapshot.h"
-#include "data/tokenizer.h"
-#include "train/agree.h"
+#include "ckpt/snapshot/snapshot.h"
+#include "data/tokenizer/tokenizer.h"
+#include "comm/consensus.h"
 #include "train/dataset_text.h"
-#include "train/origin.h"
+#include "train/provenance.h"
 #include "train/session.h"
-#include "train/stored.h"
+#include "model/pretrained.h"
 
 int ku_session_first_state(struct ku_session *s)
 {

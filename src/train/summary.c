@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "train/sim_volume.h"
+#include "base/os/os.h"
+#include "sim/volume.h"
 
 enum { MAX_SUMMARY_BYTES = 64 << 20 };
 

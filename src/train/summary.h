@@ -3,7 +3,7 @@
 #define KU_TRAIN_SUMMARY_H
 
 #include "train/metrics.h"
-#include "train/roofline.h"
+#include "sim/roofline.h"
 #include "train/trainer.h"
 
 /* DIR/summary.json, which a run writes at its end. By rank 0. */

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "ckpt/digest.h"
 
 static int note_params(const struct ku_graph *g, char ***params, int *n_params)

@@ -3,10 +3,10 @@
 #define KU_TRAIN_TRAINER_H
 
 #include "base/exact.h"
-#include "ckpt/snapshot.h"
+#include "ckpt/snapshot/snapshot.h"
 #include "exec/exec.h"
 #include "kumi/run.h"
-#include "op/scaler.h"
+#include "op/loss_scaler.h"
 #include "pass/pass.h"
 
 /*
@@ -71,7 +71,7 @@ struct ku_trainer {
     int64_t compile_ns;
     struct ku_trainer_scaler {
         struct ku_attrs rule;
-        double *words; /* this rank's state, op/scaler.h; NULL: there is no loss scaler */
+        double *words; /* this rank's state, op/loss_scaler.h; NULL: there is no loss scaler */
     } scaler;
     int64_t n_steps, step_bytes; /* run by this rank; what it stored in collectives of theirs */
 };

@@ -6,8 +6,8 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "train/agree.h"
-#include "train/stored.h"
+#include "comm/consensus.h"
+#include "model/pretrained.h"
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
 #include "train/session.h"

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "base/os.h"
+#include "base/os/os.h"
 #include "comm/api.h"
 #include "dist.h"
 #include "kumi/comm.h"

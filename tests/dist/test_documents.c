@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/str.h"
 #include "train/session.h"
 

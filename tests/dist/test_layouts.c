@@ -22,12 +22,12 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/random.h"
 #include "comm/job.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
-#include "train/api_options.h"
+#include "app/api_options.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 9, STEPS = 5, AT = 2 }; /* it takes that much longer */

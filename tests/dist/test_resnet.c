@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/random.h"
 #include "comm/job.h"
 #include "kumi/model.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /*
  * Against PyTorch: small residual networks of torchvision's blocks with torch.optim.SGD, as
  * tools/fixtures/resnet wrote down; on one rank, and on two with synchronised statistics, which
@@ -17,14 +17,14 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "ckpt/safetensors.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
 #include "tensor/dtype.h"
-#include "train/agree.h"
+#include "comm/consensus.h"
 #include "train/trainer.h"
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/resnet"

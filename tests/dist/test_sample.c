@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/str.h"
-#include "ckpt/snapshot.h"
+#include "ckpt/snapshot/snapshot.h"
 #include "kumi/run.h"
-#include "train/evaluate.h"
+#include "infer/evaluate.h"
 #include "train/session.h"
 
 enum { STEPS = 120, N_TEXT = 2600, PERIOD = 13 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /*
  * The encoder-decoder Transformer against PyTorch with torch.optim.Adam, as
  * tools/fixtures/transformer wrote down: sentences of unequal lengths from text files, so that
@@ -10,9 +10,9 @@
 
 #include <unistd.h>
 
-#include "data/vocab.h"
-#include "train/beam.h"
-#include "train/translator.h"
+#include "data/tokenizer/vocab.h"
+#include "infer/beam.h"
+#include "infer/translator.h"
 
 static const char *const models[] = {"post-shared", "pre-separate", "pre-tied", "post-untied",
                                      NULL};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /*
  * Llama and BERT against Hugging Face's with torch.optim.AdamW, as tools/fixtures/transformers
  * wrote down. Weights come through model.path; the ports are filled from data.safetensors, whatever
@@ -8,7 +8,7 @@
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/transformers"
 #include "peer.h"
 
-#include "train/infer.h"
+#include "infer/generator.h"
 
 static const char *const models[] = {"llama-tied",    "llama-untied", "llama3",
                                      "llama-dynamic", "bert",         NULL};

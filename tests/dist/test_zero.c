@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "resume.h"
-#include "train/plan_volume.h"
+#include "plan/volume_table.h"
 
 static struct dist_case base_case(const char *device, enum kumi_dtype compute)
 {

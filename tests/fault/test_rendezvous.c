@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/os_ipc.h"
+#include "base/os/ipc.h"
 #include "comm/private.h"
 
 #include <setjmp.h>

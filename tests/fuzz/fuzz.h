@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
-#include "base/os.h"
+#include "base/os/os.h"
 
 /*
  * What a fuzz_<name>.c defines: takes any bytes and asserts what must hold. It is linked twice,

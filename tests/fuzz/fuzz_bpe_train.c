@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor data */
 #include "base/err.h"
-#include "base/os.h"
-#include "data/bpe_train.h"
-#include "data/tokenizer.h"
+#include "base/os/os.h"
+#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/tokenizer.h"
 #include "fuzz.h"
 
 #include <string.h>

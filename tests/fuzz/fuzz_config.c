@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 #include <stdint.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "fuzz.h"
-#include "train/config.h"
-#include "train/model.h"
+#include "config/config.h"
+#include "model/model.h"
 
 /* What was accepted dumps to a text that is accepted again, with the same numerics keys. */
 static void check_dump(const struct ku_config *cfg)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "fuzz.h"
-#include "train/deepspeed.h"
-#include "train/model.h"
+#include "config/deepspeed.h"
+#include "model/model.h"
 
 /*
  * A DeepSpeed configuration as a file: refused with one line, or translated to keys that a

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/hjson.h"
+#include "base/json/hjson.h"
 #include "base/mem.h"
 #include "fuzz.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor data */
 #include "base/err.h"
-#include "data/decode.h"
+#include "data/image/decode.h"
 #include "fuzz.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor data */
 #include "base/err.h"
-#include "base/os.h"
-#include "data/jsonl.h"
+#include "base/os/os.h"
+#include "data/text/jsonl.h"
 #include "fuzz.h"
 
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 #include <string.h>
 
 #include "base/err.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/mem.h"
 #include "fuzz.h"
-#include "train/model.h"
+#include "model/model.h"
 
 /* Few layers of sizes at which a graph is described at once. */
 static int is_small(const char *text)

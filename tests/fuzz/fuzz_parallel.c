@@ -2,9 +2,9 @@
 /* links: base tensor data */
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "data/bleu.h"
-#include "data/parallel.h"
+#include "base/os/os.h"
+#include "data/pairs/bleu.h"
+#include "data/pairs/parallel_corpus.h"
 #include "fuzz.h"
 
 #include <stdlib.h>

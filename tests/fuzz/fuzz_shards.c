@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "ckpt/safetensors.h"
 #include "fuzz.h"
 

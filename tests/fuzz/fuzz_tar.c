@@ -2,8 +2,8 @@
 /* links: base tensor data */
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "data/image_tar.h"
+#include "base/os/os.h"
+#include "data/image/tar.h"
 #include "fuzz.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor data */
 #include "base/err.h"
-#include "base/os.h"
-#include "data/source.h"
+#include "base/os/os.h"
+#include "data/text/source.h"
 #include "fuzz.h"
 
 /* The first byte says which data.format is given, the rest is the file. What opens can be read to

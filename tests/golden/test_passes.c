@@ -17,7 +17,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/str.h"
 #include "nn/builder.h"
 #include "pass/pass.h"

@@ -2,7 +2,7 @@
 #ifndef TESTS_OP_BOUND_H
 #define TESTS_OP_BOUND_H
 
-#include "device/scalars.h"
+#include "device/step_scalars.h"
 #include "op/schedule.h"
 #include "op/attention.h"
 #include "op/call.h"

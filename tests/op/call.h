@@ -19,7 +19,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "device/device.h"
-#include "op/scaler.h"
+#include "op/loss_scaler.h"
 #include "op/table.h"
 #include "tensor/dtype.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "device/scalars.h"
+#include "device/step_scalars.h"
 #include "op/check.h"
 #include "../fixtures/deepspeed/checksum.h"
 

@@ -4,7 +4,7 @@
  * Op loss_scaler beside the pure state machine, over 10,000 steps of seeded overflows each, on both
  * devices; and what the same state means to loss_seed and step_scalars.
  */
-#include "device/scalars.h"
+#include "device/step_scalars.h"
 #include "op/check.h"
 
 enum { STEPS = 10000 };

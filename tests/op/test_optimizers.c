@@ -2,7 +2,7 @@
 /* links: base tensor op device */
 /* Optimizers, averages and schedules against PyTorch in f64 (tools/fixtures/optim/make.py): ref in
  * f64, cpu in f32. */
-#include "device/scalars.h"
+#include "device/step_scalars.h"
 #include "op/check.h"
 
 enum { N_STEPS = 50, N_MATRIX = 15, N_VECTOR = 4, N_ALL = N_MATRIX + N_VECTOR };

@@ -4,7 +4,7 @@
  * The ref device: every op of the table in all float dtypes; values that are known from elsewhere
  * (the other tests hold everything against ref); and what it refuses.
  */
-#include "device/scalars.h"
+#include "device/step_scalars.h"
 #include "op/check.h"
 #include "op/schedule.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "device/scalars.h"
+#include "device/step_scalars.h"
 #include "op/check.h"
 #include "op/schedule.h"
 

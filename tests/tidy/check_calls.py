@@ -11,8 +11,8 @@ RULES = [
     ("open openat creat close read pread readv write pwrite writev fsync fdatasync ftruncate fallocate posix_fallocate "
      "stat fstat lstat mkdir rmdir rename renameat2 unlink opendir readdir closedir flock mmap munmap memfd_create "
      "socket bind listen accept accept4 connect send sendmsg recv recvmsg fopen fdopen fread fwrite fclose fgets",
-     ["src/base/os.c", "src/base/os_ipc.c", "src/base/os_limits.c", "src/base/os_temporary.c"],
-     "use base/os.h or base/os_ipc.h"),
+     ["src/base/os/os.c", "src/base/os/ipc.c", "src/base/os/limits.c", "src/base/os/temporary.c"],
+     "use base/os/os.h or base/os/ipc.h"),
     ("exit _exit _Exit quick_exit abort", ["src/base/err.c", "src/cli/"], "return a status, or KU_ASSERT"),
     ("strcpy stpcpy strcat strncat strncpy sprintf vsprintf gets atoi atol atoll atof strtok rand srand random "
      "tmpnam tempnam mktemp system popen alloca", [], "it is unsafe, or depends on hidden state"),
@@ -53,7 +53,7 @@ EXAMPLES = [
     ({"src/ir/a.c": "p = malloc(3);"}, "src/ir/a.c:1: malloc(): use base/mem.h"),
     ({"src/ir/a.c": "p = ku_malloc(3); ops->open(x); t.read (y); /* free(p) */ s = \"exit(1)\";"}, None),
     ({"src/comm/a.c": "\n\nn = read (fd, p, 3);"}, "src/comm/a.c:3: read()"),
-    ({"src/base/os.c": "n = read(fd, p, 3);"}, None),
+    ({"src/base/os/os.c": "n = read(fd, p, 3);"}, None),
     ({"src/base/term.c": "write(2, p, 3);"}, None),
     ({"src/base/str.c": "strcpy(a, b);"}, "strcpy()"),
     ({"src/train/a.c": "fputs(a, stderr);"}, "src/train/a.c:1: stderr: use base/term.h"),

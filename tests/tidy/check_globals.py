@@ -15,7 +15,7 @@ ALLOWED = {
     ("fault.c", "calls_left"): "the countdown to it",
     ("log.c", "once"): "KUMI_LOG is read once",
     ("log.c", "level_of"): "constant after that",
-    ("cpu.c", "brand"): "the CPU's name, per thread",
+    ("cpu_features.c", "brand"): "the CPU's name, per thread",
 }
 
 # "0000000000000000 l     O .bss   0000000000000004 name": what can be written, thread-local or not. Constants with

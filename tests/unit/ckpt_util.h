@@ -15,8 +15,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "ckpt/snapshot.h"
+#include "base/os/os.h"
+#include "ckpt/snapshot/snapshot.h"
 
 /* A folder of its own for each test; removed by folder_remove. */
 static inline void folder_make(char out[64])

@@ -15,8 +15,8 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "base/os_aio.h"
+#include "base/os/os.h"
+#include "base/os/aio.h"
 
 enum { PAGE = 4096, MIB = 1 << 20, MANY = 100, PATIENCE_NS = 50000000 };
 

@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
-#include "base/hjson.h"
+#include "base/json/hjson.h"
 #include "base/mem.h"
 
 static const struct {

@@ -12,7 +12,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/mem.h"
 
 static const char text[] = "{\n"

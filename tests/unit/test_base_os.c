@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "base/os_ipc.h"
+#include "base/os/os.h"
+#include "base/os/ipc.h"
 
 /* Each test works in a folder of its own, which is also the working directory; in memory where
  * that is to be had, since hundreds of trials sync. */

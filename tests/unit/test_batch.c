@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train base */
+/* links: app plan infer train model config base */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "train/batch.h"
+#include "config/batch_relation.h"
 
 /* n ranks, then B, micro_batch, accumulation, V as given (0: null) and as resolved, and k. */
 static void test_resolves(void **state)

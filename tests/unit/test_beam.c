@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train base */
+/* links: app plan infer train model config base */
 /* Beam search on models so small that every text can be looked at. */
 #include <math.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 
 #include "base/err.h"
 #include "base/random.h"
-#include "train/beam.h"
+#include "infer/beam.h"
 
 enum { VOCAB = 4, END = 1, FIRST = 2, MAX_TOKENS = 6, MAX_ROWS = 4096, MAX_TEXTS = 4096 };
 

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "base/fault.h"
-#include "data/bleu.h"
+#include "data/pairs/bleu.h"
 #include "data/lines.h"
 
 static void assert_close(const char *name, const char *what, double got, double expected)

@@ -2,9 +2,9 @@
 #include "ckpt_util.h"
 
 #include "base/fault.h"
-#include "base/os.h"
-#include "data/bpe_train.h"
-#include "data/tokenizer.h"
+#include "base/os/os.h"
+#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/tokenizer.h"
 #include "kumi/run.h"
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/tokenizer_train/"

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 
 #include "base/fault.h"
-#include "ckpt/ahead.h"
+#include "ckpt/read_ahead.h"
 #include "ckpt_util.h"
 
 enum { MIB = 1 << 20, WINDOW = 2 * MIB };

@@ -3,7 +3,7 @@
 #include "unit/ckpt_util.h"
 
 #include "ckpt/digest.h"
-#include "ckpt/keep.h"
+#include "ckpt/snapshot/retention.h"
 #include "ckpt/safetensors.h"
 
 static void save(const struct state *s, const char *dir, int64_t step, int n_ranks, int keep)

@@ -2,7 +2,7 @@
 /* links: comm tensor base */
 /* The reduction kernels: every instruction set gives the bits of the base one; the tree; wires;
  * NaN; blocks and owners. */
-#include "base/cpu.h"
+#include "base/cpu_features.h"
 #include "base/mem.h"
 #include "base/random.h"
 #include "comm/sum.h"

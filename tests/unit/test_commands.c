@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 #include "kumi/run.h"
 #include "test_commands.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/str.h"
 #include "ckpt/digest.h"
-#include "device/bench.h"
-#include "train/commands_bench.h"
-#include "train/peak.h"
+#include "device/peak_bench.h"
+#include "app/bench.h"
+#include "sim/machine_limits.h"
 
 static void test_bytes(void **state)
 {

@@ -7,7 +7,7 @@
 #include "ckpt_util.h"
 
 #include "base/fault.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "kumi/run.h"
 
 struct files {

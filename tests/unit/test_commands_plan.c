@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 #include "test_commands.h"
 
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/os.h"
-#include "device/bench.h"
+#include "base/os/os.h"
+#include "device/peak_bench.h"
 #include "pass/pass.h"
-#include "train/peak.h"
+#include "sim/machine_limits.h"
 #include "train/session.h"
 
 static struct kumi_settings settings_of(const struct files *f, const char *const *set)

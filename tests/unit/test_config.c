@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,10 +12,10 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "train/config.h"
-#include "train/model.h"
-#include "train/rule.h"
+#include "base/os/os.h"
+#include "config/config.h"
+#include "model/model.h"
+#include "config/optimizer.h"
 
 static const char minimal[] = "{\"model\": {\"model_type\": \"gpt2\"},\n \"data\": {\"train\": "
                               "\"a.txt\"}}";

@@ -21,7 +21,7 @@
 
 #include "unit/tiles.h"
 
-#include "device/cpu/amx_body.h"
+#include "device/cpu/gemm/amx_body.h"
 
 struct product_case {
     int64_t m, k, n;

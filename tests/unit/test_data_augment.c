@@ -14,8 +14,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "data/augment.h"
+#include "base/os/os.h"
+#include "data/image/augment.h"
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/images/"
 enum { W = 19, H = 13 };

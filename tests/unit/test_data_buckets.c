@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/random.h"
-#include "data/buckets.h"
+#include "data/pairs/buckets.h"
 #include "data/sampler.h"
 
 #define DROP  KU_LAST_DROP

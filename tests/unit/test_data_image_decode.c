@@ -12,8 +12,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "data/decode.h"
+#include "base/os/os.h"
+#include "data/image/decode.h"
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/images/"
 enum { W = 19, H = 13, MOST = 1 << 20 };

@@ -15,9 +15,9 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "data/decode.h"
-#include "data/image.h"
+#include "base/os/os.h"
+#include "data/image/decode.h"
+#include "data/image/image.h"
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/images/"
 enum { W = 19, H = 13, RECORD = 3073 };

@@ -3,8 +3,8 @@
 #include "ckpt_util.h"
 
 #include "base/fault.h"
-#include "data/jsonl.h"
-#include "data/text.h"
+#include "data/text/jsonl.h"
+#include "data/text/token_files.h"
 
 #define NO KU_NO_TARGET
 

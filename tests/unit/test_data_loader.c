@@ -17,11 +17,11 @@
 
 #include "base/err.h"
 #include "base/fault.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "base/random.h"
-#include "data/image.h"
+#include "data/image/image.h"
 #include "data/loader.h"
-#include "data/text.h"
+#include "data/text/token_files.h"
 
 /*
  * Data that counts its reads: x holds sample and number, targets the sample; samples that are bad

@@ -11,7 +11,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "data/masked.h"
+#include "data/text/masked.h"
 
 enum { T = 50, N = 4000, MASK = 9, VOCAB = 10 };
 

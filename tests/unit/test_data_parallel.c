@@ -3,8 +3,8 @@
 #include "ckpt_util.h"
 
 #include "base/fault.h"
-#include "base/os.h"
-#include "data/parallel.h"
+#include "base/os/os.h"
+#include "data/pairs/parallel_corpus.h"
 
 #define NO    KU_NO_TARGET
 #define SMALL KUMI_SOURCE_DIR "/tests/fixtures/tokenizer/small"

@@ -17,10 +17,10 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "data/text.h"
-#include "data/token_file.h"
-#include "data/tokenizer.h"
+#include "base/os/os.h"
+#include "data/text/token_files.h"
+#include "data/text/token_file.h"
+#include "data/tokenizer/tokenizer.h"
 
 #define SMALL KUMI_SOURCE_DIR "/tests/fixtures/tokenizer/small"
 

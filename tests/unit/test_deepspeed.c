@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /*
  * Every key of a DeepSpeed configuration: what it becomes, or why nothing has to be done, or what
  * it is refused with. Keys of kumi's that a build lacks are refused; which those are is looked up,
@@ -20,9 +20,9 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "kumi/run.h"
-#include "train/deepspeed.h"
-#include "train/deepspeed_impl.h"
-#include "train/model.h"
+#include "config/deepspeed.h"
+#include "config/deepspeed/deepspeed_impl.h"
+#include "model/model.h"
 
 #define GOOD                                                                                       \
     "{\"model\":{\"model_type\":\"gpt2\",\"n_embd\":32,\"n_head\":4},\"data\":{\"train\":\"a\"}"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /* Keys that are given and have no effect: each row of the table, and none in configs/. */
 #include <glob.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "train/effect.h"
+#include "train/ineffective_keys.h"
 
 static const char gpt2[] = "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a.txt\"}}";
 static const char image[] = "{\"model\":{\"model_type\":\"resnet\",\"depth\":20},"
@@ -105,8 +105,8 @@ static void test_table(void **state)
         const char *path, *words;
     } table[] = {
 #define EFFECT(path, facet, words, value) {path, words},
-#include "train/effect.def"
-#include "train/model.h"
+#include "train/ineffective_keys.def"
+#include "model/model.h"
 #undef EFFECT
     };
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: base */
+/* links: op tensor base */
 /* The loss scaler against an installed DeepSpeed's DynamicLossScaler, over 10,000 steps of seeded
  * overflows (tools/fixtures/deepspeed/make.py). */
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "base/loss_scale.h"
+#include "op/loss_scale.h"
 #include "../fixtures/deepspeed/checksum.h"
 
 static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /* Lines of metrics.jsonl: a model's own metrics, and what counts samples. */
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "train/metrics.h"
 
 static json_t *line_of(char **text)

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/random.h"
-#include "pass/mincut.h"
+#include "pass/remat/mincut.h"
 
 enum { MAX_VERTICES = 9, MAX_EDGES = 40 };
 struct edge {

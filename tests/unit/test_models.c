@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /* Hugging Face's keys of Llama and BERT: spellings, defaults, what is printed, what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "kumi/model.h"
 #include "op/rope.h"
-#include "train/model.h"
+#include "model/model.h"
 
 static int parse(const char *text, struct ku_model *m)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /* What ranks communicate in a step, by stage: 2, 2, 2 and 3 times the parameters. */
 #include "test_commands.h"
 
 #include <math.h>
 
-#include "train/plan_volume.h"
+#include "plan/volume_table.h"
 
 /* No weight has two uses, and hardly any is read by forward alone. */
 #define MODEL                                                                                      \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /* The table of the ops' precision, and what a configuration's section precision becomes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +10,9 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "op/precision.h"
-#include "train/model.h"
-#include "train/precision.h"
+#include "op/dtype_rule.h"
+#include "model/model.h"
+#include "config/precision_policy.h"
 
 /* Whether some op's gradient is made of this one. */
 static int is_of_gradients(const char *name)
@@ -33,7 +33,7 @@ static void test_every_op(void **state)
         const int is_seed = op == KU_OP_loss_seed;
         if (ku_op_precision[op].cls == KU_PREC_NONE && !is_of_gradients(ku_ops[op].name) &&
             !is_seed)
-            fail_msg("op %s has no precision: add a row to src/op/precision.def", ku_ops[op].name);
+            fail_msg("op %s has no precision: add a row to src/op/dtype_rule.def", ku_ops[op].name);
     }
     for (int op = KU_OP_convert; op < KU_N_OPS; op++)
         assert_int_equal(ku_op_precision[op].cls, KU_PREC_NONE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /*
  * A run's directory: an old run is there until the new run's first step is done, whichever system
  * call a kill or a failure meets; names are unique; later checkpoints are set aside.
@@ -18,7 +18,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/os/os.h"
 #include "train/resume.h"
 #include "train/rundir.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: train */
+/* links: app plan infer train model config */
 /* Which layouts of the data-parallel ranks are admitted, and what is said of the others. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "train/model.h"
-#include "train/sharding.h"
+#include "model/model.h"
+#include "config/sharding.h"
 
 static int resolve(const char *keys, int n, struct ku_sharding *s)
 {

@@ -15,8 +15,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "data/tokenizer.h"
+#include "base/os/os.h"
+#include "data/tokenizer/tokenizer.h"
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/tokenizer"
 

@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/random.h"
 #include "base/utf8.h"
-#include "data/words.h"
+#include "data/tokenizer/words.h"
 
 static const char gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";

@@ -2,7 +2,7 @@
 /* Batch norm: statistics down the columns of rows of channels. */
 #include <math.h>
 
-#include "device/norm.h"
+#include "device/norm_channels.h"
 #include "device/ref/ref.h"
 
 /* batch_norm_sums: n, sum x, sum x^2 per channel; the squares by way of the mean, which cancels

@@ -5,7 +5,7 @@
 
 #include "base/exact.h"
 #include "device/ref/ref.h"
-#include "device/scalars.h"
+#include "device/step_scalars.h"
 #include "op/schedule.h"
 
 /* -- sums -----------------------------------------------------------------------------------------

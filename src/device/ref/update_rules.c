@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "device/ref/ref.h"
-#include "device/scalars.h"
+#include "device/step_scalars.h"
 #include "op/schedule.h"
 
 /* One step's constants, and one element: s in the op's order. */

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/log.h"
+#include "base/os/os.h"
+#include "base/str.h"
+#include "device/peak_bench.h"
+#include "app/bench.h"
+#include "sim/machine_limits.h"
+
+int ku_bench_line(const struct ku_bench_out *o, struct ku_str *text)
+{
+    char *line;
+    KU_TRY(ku_text_take(text, &line));
+    o->line(o->ctx, line);
+    kumi_text_free(line);
+    return KUMI_OK;
+}
+
+int ku_bench_line_json(const struct ku_bench_out *o, json_t *row, int ranks, int threads)
+{
+    char *line = NULL;
+    json_t *machine =
+        json_pack("{s:s, s:i, s:s, s:i, s:i}", "cpu", ku_cpu_model(), "cores", ku_os_n_cpus_host(),
+                  "isa", ku_cpu_isa_name(ku_cpu_isa()), "ranks", ranks, "threads", threads);
+    if (row && machine && json_object_update_missing(row, machine) == 0)
+        line = ku_json_print(row, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    json_decref(row);
+    json_decref(machine);
+    if (line == NULL)
+        return KU_ERR(KUMI_ENOMEM, "memory: no memory for a line of output");
+    o->line(o->ctx, line);
+    kumi_text_free(line);
+    return KUMI_OK;
+}
+
+int ku_bench_head(const struct ku_bench_out *o, int ranks, int threads)
+{
+    struct ku_str text = {0};
+    if (o->as_json)
+        return KUMI_OK;
+    ku_str_add(&text, "%s, %d core%s, %s; %d rank%s x %d thread%s", ku_cpu_model(),
+               ku_os_n_cpus_host(), ku_os_n_cpus_host() == 1 ? "" : "s",
+               ku_cpu_isa_name(ku_cpu_isa()), ranks, ranks == 1 ? "" : "s", threads,
+               threads == 1 ? "" : "s");
+    return ku_bench_line(o, &text);
+}
+
+static struct ku_device_opts device_opts(int threads)
+{
+    int n = threads > 0 ? threads : ku_os_n_cpus();
+    return (struct ku_device_opts){.n_threads = n, .n_runnable_threads = n, .isa = ku_cpu_isa()};
+}
+
+static void take_better(struct ku_peak *best, const struct ku_peak *p)
+{
+    const struct {
+        struct ku_spread *best;
+        const struct ku_spread *other;
+    } row[] = {{&best->f32, &p->f32}, {&best->bf16, &p->bf16}, {&best->stream, &p->stream}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        if (row[i].other->most > row[i].best->most)
+            *row[i].best = *row[i].other;
+    best->flops_f32 = best->f32.most;
+    best->flops_bf16 = best->bf16.most;
+    best->stream_bytes = best->stream.most;
+}
+
+/* Measures a start, again while other load disturbs it, and keeps it; then the limits are the best
+ * of all starts. */
+static int measure(const struct ku_device_opts *opts, struct ku_peak *p, struct ku_peak_kept *kept)
+{
+    enum { ROUNDS = 3 };
+    struct ku_peak again;
+    KU_TRY(ku_bench_peak(opts, p));
+    for (int i = 1; i < ROUNDS && ku_peak_is_disturbed(p); i++) {
+        KU_TRY(ku_bench_peak(opts, &again));
+        take_better(p, &again);
+    }
+    if (ku_peak_write(p, time(NULL)) < 0) /* the figures are worth having all the same */
+        KU_LOG(TRAIN, WARN, "%s", ku_err_get()->text);
+    if (!ku_peak_look(p->n_threads, kept))
+        return KUMI_OK;
+    p->flops_f32 = fmax(p->flops_f32, kept->figure[KU_PEAK_F32].best);
+    p->flops_bf16 = fmax(p->flops_bf16, kept->figure[KU_PEAK_BF16].best);
+    p->stream_bytes = fmax(p->stream_bytes, kept->figure[KU_PEAK_STREAM].best);
+    return KUMI_OK;
+}
+
+struct peak_row {
+    const char *what, *unit;
+    double value;
+    struct ku_spread spread;
+    int figure; /* enum ku_peak_figure; KU_N_PEAK_FIGURES: none of those that are kept */
+};
+
+static int print_peak(const struct ku_bench_out *o, const struct peak_row *row,
+                      const struct ku_peak_kept *kept, int threads)
+{
+    const struct ku_spread *s = &row->spread;
+    int is_kept = row->figure < KU_N_PEAK_FIGURES && kept->figure[row->figure].n_starts > 0;
+    int n_starts = is_kept ? kept->figure[row->figure].n_starts : 1;
+    int is_confirmed = is_kept && kept->figure[row->figure].is_confirmed;
+    struct ku_str text = {0};
+    if (o->as_json)
+        return ku_bench_line_json(o,
+                                  json_pack("{s:s, s:f, s:s, s:f, s:f, s:f, s:i, s:i, s:b, s:o}",
+                                            "what", row->what, "value", row->value, "unit",
+                                            row->unit, "median", s->median, "least", s->least,
+                                            "most", s->most, "runs", (int)KU_PEAK_TRIES, "starts",
+                                            n_starts, "confirmed", is_confirmed, "date",
+                                            is_kept ? json_string(kept->date) : json_null()),
+                                  1, threads);
+    ku_str_add(&text, "%-12s %10.2f %10.2f %10.2f %10.2f   %s", row->what, row->value * 1e-9,
+               s->median * 1e-9, s->least * 1e-9, s->most * 1e-9, row->unit);
+    if (is_kept)
+        ku_str_add(&text, ", best of %d start%s%s", n_starts, n_starts == 1 ? "" : "s",
+                   is_confirmed ? "" : " (?)");
+    return ku_bench_line(o, &text);
+}
+
+int ku_bench_peak_run(const struct ku_bench_out *o, int threads)
+{
+    const struct ku_device_opts opts = device_opts(threads);
+    struct ku_peak p;
+    struct ku_peak_kept kept = {0};
+    struct ku_str text = {0};
+    KU_TRY(measure(&opts, &p, &kept));
+    const struct peak_row row[] = {
+        {"f32", "flop/s", p.flops_f32, p.f32, KU_PEAK_F32},
+        {"bf16", "flop/s", p.flops_bf16, p.bf16, KU_PEAK_BF16},
+        {"stream", "bytes/s", p.stream_bytes, p.stream, KU_PEAK_STREAM},
+        {"first touch", "bytes/s", p.touch_bytes, p.touch, KU_N_PEAK_FIGURES}};
+    KU_TRY(ku_bench_head(o, 1, p.n_threads));
+    if (!o->as_json) {
+        ku_str_add(&text, "%-12s %10s %10s %10s %10s   giga per second, of %d", "limit", "limit",
+                   "median", "least", "most", (int)KU_PEAK_TRIES);
+        KU_TRY(ku_bench_line(o, &text));
+    }
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        KU_TRY(print_peak(o, &row[i], &kept, p.n_threads));
+    if (o->as_json || kept.date[0] == '\0')
+        return KUMI_OK;
+    ku_str_add(&text, "limits: the best of all starts, last raised on %s", kept.date);
+    for (int f = 0; f < KU_N_PEAK_FIGURES; f++)
+        if (!kept.figure[f].is_confirmed) {
+            ku_str_add(&text, "; (?): no second start came within 5 %% of it: run `kumi bench "
+                              "peak` again, without other load");
+            break;
+        }
+    return ku_bench_line(o, &text);
+}
+
+struct op_rows {
+    const struct ku_bench_out *out;
+    int threads;
+};
+
+/* The share of the roofline, or why there is none: operands in cache owe memory nothing, and reads
+ * alone may be faster than the stream that also writes. */
+static void print_share(const struct ku_bench_row *r, struct ku_str *text)
+{
+    double share = 100 * r->limit_ns / (r->median_ns > 0 ? (double)r->median_ns : 1);
+    if (r->is_in_cache)
+        ku_str_add(text, " %8s", "cache");
+    else if (share > 100)
+        ku_str_add(text, " %8s", "> 100 %");
+    else
+        ku_str_add(text, " %6.1f %%", share);
+}
+
+static int op_row(void *ctx, const struct ku_bench_row *r)
+{
+    const struct op_rows *rows = ctx;
+    const struct ku_bench_out *o = rows->out;
+    struct ku_str text = {0};
+    double ns = r->median_ns > 0 ? (double)r->median_ns : 1; /* flop/ns and bytes/ns are G/s */
+    if (o->as_json)
+        return ku_bench_line_json(
+            o,
+            json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:f, s:f, s:f, s:s}", "what", r->name,
+                      "dtype", kumi_dtype_name(r->dtype), "shape", r->shape, "p50_ns",
+                      (json_int_t)r->median_ns, "least_ns", (json_int_t)r->least_ns, "most_ns",
+                      (json_int_t)r->most_ns, "runs", r->n_runs, "flops", r->flops, "bytes",
+                      r->bytes, "limit_ns", r->limit_ns, "operands",
+                      r->is_in_cache ? "cache" : "memory"),
+            1, rows->threads);
+    ku_str_add(&text, "%-20s %-4s %10.1f %10.1f %10.1f %4d %8.2f %8.2f", r->name,
+               kumi_dtype_name(r->dtype), ns * 1e-3, (double)r->least_ns * 1e-3,
+               (double)r->most_ns * 1e-3, r->n_runs, r->flops / ns, r->bytes / ns);
+    print_share(r, &text);
+    ku_str_add(&text, "  %s", r->shape);
+    return ku_bench_line(o, &text);
+}
+
+int ku_bench_op_run(const struct ku_bench_out *o, int threads)
+{
+    static const enum kumi_dtype dtypes[] = {KUMI_F32, KUMI_BF16, KUMI_F16};
+    struct ku_bench_opts opts = {.device = device_opts(threads), .only = o->only};
+    struct op_rows rows = {o, opts.device.n_threads};
+    struct ku_peak peak;
+    struct ku_peak_kept kept = {0};
+    if (o->only && !ku_bench_op_is_known(o->only))
+        return KU_ERR(KUMI_EINVAL,
+                      "bench: %.60s: no op has a name that begins so; `kumi bench op` lists all",
+                      o->only);
+    KU_TRY(measure(&opts.device, &peak, &kept));
+    KU_TRY(ku_bench_head(o, 1, rows.threads));
+    if (!o->as_json) {
+        struct ku_str text = {0};
+        ku_str_add(&text, "%-20s %-4s %10s %10s %10s %4s %8s %8s %8s  %s", "op", "", "median us",
+                   "min", "max", "runs", "GFLOP/s", "GB/s", "of limit", "shapes");
+        KU_TRY(ku_bench_line(o, &text));
+    }
+    for (int i = 0; i < 3; i++) {
+        opts.dtype = dtypes[i];
+        if (o->dtype == NULL ? i < 2 : strcmp(o->dtype, kumi_dtype_name(dtypes[i])) == 0)
+            KU_TRY(ku_bench_op(&opts, &peak, op_row, &rows));
+    }
+    return KUMI_OK;
+}
+
+int kumi_bench(const struct kumi_bench_options *b)
+{
+    KU_GIVEN(b, "options");
+    KU_GIVEN(b->what, "options.what");
+    KU_GIVEN(b->line, "options.line");
+    const struct ku_bench_out out = {.line = b->line,
+                                     .ctx = b->ctx,
+                                     .as_json = b->as_json,
+                                     .only = b->only,
+                                     .dtype = b->dtype,
+                                     .bytes = b->bytes};
+    int is_op = strcmp(b->what, "op") == 0, is_comm = strcmp(b->what, "comm") == 0;
+    if (b->threads < 0 || b->threads > KU_BENCH_THREADS_MAX)
+        return KU_ERR(KUMI_EINVAL, "bench: --threads: %d; give 1 to %d, or 0 for the cores",
+                      b->threads, (int)KU_BENCH_THREADS_MAX);
+    if (!is_op && !is_comm && (b->only || b->dtype))
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: %s applies to op and comm only", b->what,
+                      b->only ? b->only : "--dtype");
+    if (!is_comm && b->bytes)
+        return KU_ERR(KUMI_EINVAL, "bench: %.60s: --bytes applies to comm only", b->what);
+    if (b->dtype && strcmp(b->dtype, "f32") != 0 && strcmp(b->dtype, "bf16") != 0 &&
+        !(is_op && strcmp(b->dtype, "f16") == 0))
+        return KU_ERR(KUMI_EINVAL, "bench: --dtype: %.60s; give %s", b->dtype,
+                      is_op ? "f32, bf16 or f16" : "f32 or bf16");
+    if (is_op)
+        return ku_bench_op_run(&out, b->threads);
+    if (strcmp(b->what, "peak") == 0)
+        return ku_bench_peak_run(&out, b->threads);
+    if (is_comm)
+        return ku_bench_comm_run(&out, b->threads);
+    return KU_ERR(KUMI_EINVAL, "bench: %.60s: unknown; one of peak, op, comm, scaling, data",
+                  b->what);
+}

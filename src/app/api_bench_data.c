@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
+#include <stdlib.h>
+
+#include "base/arg.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "train/configure.h"
+#include "data/batch_rows.h"
+#include "train/session.h"
+
+/* Long enough for a median, short enough to wait for. */
+enum { MOST_STEPS = 1000 };
+static const int64_t most_ns = INT64_C(2000000000);
+
+struct timing {
+    int64_t step_tokens, ns[MOST_STEPS]; /* tokens: in the mean */
+    int n;
+    double tokens_per_s;
+};
+
+static int compare(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* A port's bytes for the largest batch. */
+static size_t port_bytes(const struct ku_session *s, const struct ku_data_port *port)
+{
+    size_t most = 0;
+    if (s->pairs.data == NULL)
+        return (size_t)s->batch.global_batch * ku_data_row_bytes(port);
+    for (int i = 0; i <= ku_pairs_last_shape(&s->pairs); i++) {
+        struct ku_bucket_shape shape = ku_pairs_shape(&s->pairs, i);
+        size_t bytes = (size_t)shape.rows * ku_pairs_row_bytes(port, &shape);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* A batch, whole. */
+static int read_batch(const struct ku_session *s, int64_t step, void *const *to, int64_t *tokens)
+{
+    if (s->pairs.data == NULL) {
+        *tokens = s->batch.global_batch * s->seq_len;
+        return ku_rows_train(s->data, &s->sampler, step, 0, s->batch.global_batch, to);
+    }
+    int64_t rows =
+        ku_pairs_shape(&s->pairs, ku_pairs_shape_at(&s->pairs, KU_SPLIT_TRAIN, step)).rows;
+    KU_TRY(ku_pairs_rows(&s->pairs, KU_SPLIT_TRAIN, step, 0, rows, to));
+    const int32_t *len = to[KU_PARALLEL_TGT_LEN];
+    *tokens = 0;
+    for (int64_t r = 0; r < ku_buckets_batch(s->pairs.buckets[KU_SPLIT_TRAIN], step); r++)
+        *tokens += len[r];
+    return KUMI_OK;
+}
+
+/* Whole global batches, one after the other, as a rank that has them all to itself reads them. */
+static int measure(const struct ku_session *s, struct timing *t)
+{
+    int64_t begin = ku_clock_ns(), total_ns = 0, tokens, total_tokens = 0;
+    void *to[KU_DATA_PORTS_MAX] = {0};
+    int status = KUMI_OK;
+    for (int i = 0; i < s->data->n_ports && status == KUMI_OK; i++) {
+        to[i] = ku_calloc(1, port_bytes(s, &s->data->port[i]));
+        status = to[i] ? KUMI_OK : KUMI_ENOMEM;
+    }
+    while (status == KUMI_OK && t->n < MOST_STEPS && ku_clock_ns() - begin < most_ns) {
+        int64_t before = ku_clock_ns();
+        status = read_batch(s, t->n, to, &tokens);
+        total_ns += t->ns[t->n++] = ku_clock_ns() - before;
+        total_tokens += status == KUMI_OK ? tokens : 0;
+    }
+    for (int i = 0; i < KU_DATA_PORTS_MAX; i++)
+        ku_free(to[i]);
+    qsort(t->ns, (size_t)t->n, sizeof *t->ns, compare);
+    t->step_tokens = t->n ? total_tokens / t->n : 0;
+    t->tokens_per_s = (double)total_tokens / ((double)(total_ns + 1) * 1e-9);
+    return status;
+}
+
+int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **text)
+{
+    KU_GIVEN(text, "text");
+    struct ku_session s = {0};
+    struct ku_str out = {0};
+    struct timing *t = ku_calloc(1, sizeof *t);
+    if (t == NULL)
+        return KUMI_ENOMEM;
+    int status = ku_settings_configure(&s, settings, 1, NULL);
+    KU_TRY_OUT(status);
+    KU_TRY_OUT(ku_session_open_data(&s, NULL));
+    KU_TRY_OUT(measure(&s, t));
+    double p50_us = (double)t->ns[t->n / 2] * 1e-3, most_us = (double)t->ns[t->n - 1] * 1e-3;
+    const char *items = s.pairs.data ? "target tokens" : s.data->item ? s.data->item : "samples";
+    if (as_json) {
+        status = ku_text_json(json_pack("{s:i, s:I, s:f, s:f, s:f}", "steps", t->n, "step_tokens",
+                                        (json_int_t)t->step_tokens, "tokens_per_s", t->tokens_per_s,
+                                        "p50_us", p50_us, "max_us", most_us),
+                              text);
+    } else {
+        ku_str_add(&out,
+                   "%d batches of %lld %s: %.0f %s/s; per batch median %.1f us, max %.1f us\n",
+                   t->n, (long long)t->step_tokens, items, t->tokens_per_s, items, p50_us, most_us);
+        status = ku_text_take(&out, text);
+    }
+out:
+    ku_session_fini(&s);
+    ku_free(t);
+    return status;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of a run directory, of its folder checkpoints/, or one checkpoint alone. */
+#include "kumi/run.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "base/str.h"
+#include "ckpt/digest.h"
+#include "ckpt/snapshot/snapshot.h"
+
+/* Whether `path/name` is there. 1, 0, or KUMI_ENOMEM. */
+static int holds(const char *path, const char *name)
+{
+    struct stat info;
+    char *full = ku_asprintf("%s/%s", path, name);
+    if (full == NULL)
+        return KUMI_ENOMEM;
+    int is_there = ku_os_stat(full, &info) == 0;
+    ku_free(full);
+    return is_there;
+}
+
+/* What a user names: one checkpoint, or the folder that holds them. */
+struct place {
+    char *folder; /* of the entries; "" for one checkpoint, whose name is its path */
+    struct ku_ckpt_entry *entry;
+    char **path; /* [n] of each */
+    int n, is_one;
+};
+
+static void place_fini(struct place *p)
+{
+    for (int i = 0; p->path && i < p->n; i++)
+        ku_free(p->path[i]);
+    ku_free(p->path);
+    ku_free(p->entry);
+    ku_free(p->folder);
+}
+
+/* The entry of one checkpoint; the name is its folder's. */
+static int describe_one(const char *path, struct place *p)
+{
+    struct ku_ckpt c;
+    const char *end = path + strlen(path), *begin;
+    struct ku_ckpt_entry *e = p->entry = ku_calloc(1, sizeof *e);
+    if (e == NULL)
+        return KUMI_ENOMEM;
+    while (end > path + 1 && end[-1] == '/')
+        end--;
+    for (begin = end; begin > path && begin[-1] != '/';)
+        begin--;
+    snprintf(e->name, sizeof e->name, "%.*s", (int)(end - begin > 31 ? 31 : end - begin), begin);
+    p->n = p->is_one = 1;
+    int status = ku_ckpt_open(path, &c);
+    if (status < 0) {
+        snprintf(e->problem, sizeof e->problem, "%.255s", ku_err_get()->text);
+        return status == KUMI_ENOCKPT ? KUMI_OK : status;
+    }
+    e->is_usable = 1;
+    e->step = c.step;
+    e->update = c.update;
+    for (int i = 0; i < KU_CKPT_N_FILES; i++)
+        e->bytes += c.file[i].bytes;
+    ku_ckpt_close(&c);
+    return KUMI_OK;
+}
+
+static int find_all(const char *path, struct place *p)
+{
+    int is_one = holds(path, "manifest.json"), is_run = holds(path, "checkpoints");
+    if (is_one < 0 || is_run < 0)
+        return KUMI_ENOMEM;
+    if (is_one)
+        KU_TRY(describe_one(path, p));
+    else
+        KU_TRY(ku_ckpt_list(path, &p->entry, &p->n));
+    if (p->n == 0)
+        return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: no snapshot here", path);
+    p->folder = ku_asprintf("%s%s", path, !is_one && is_run ? "/checkpoints" : "");
+    p->path = ku_calloc((size_t)p->n, sizeof *p->path);
+    if (p->folder == NULL || p->path == NULL)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < p->n; i++) {
+        p->path[i] = is_one ? ku_strdup(path) : ku_asprintf("%s/%s", p->folder, p->entry[i].name);
+        if (p->path[i] == NULL)
+            return KUMI_ENOMEM;
+    }
+    return KUMI_OK;
+}
+
+static json_t *entry_json(const struct ku_ckpt_entry *e, const char *path)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:o, s:s}", "name", e->name, "step",
+                     (json_int_t)e->step, "update", (json_int_t)e->update, "bytes",
+                     (json_int_t)e->bytes, "usable", e->is_usable, "problem",
+                     e->is_usable ? json_null() : json_string(e->problem), "path", path);
+}
+
+int kumi_ckpt_list(const char *run, int as_json, char **text)
+{
+    KU_GIVEN(run, "run");
+    KU_GIVEN(text, "text");
+    struct place p = {0};
+    struct ku_str out = {0};
+    json_t *rows = as_json ? json_array() : NULL;
+    char bytes[16];
+    int status;
+    KU_TRY_OUT(find_all(run, &p));
+    if (!as_json)
+        ku_str_add(&out, "%-24s %10s %10s %10s\n", "checkpoint", "step", "update", "size");
+    for (int i = 0; i < p.n; i++) {
+        const struct ku_ckpt_entry *e = &p.entry[i];
+        if (as_json)
+            json_array_append_new(rows, entry_json(e, p.path[i]));
+        else if (e->is_usable)
+            ku_str_add(&out, "%-24s %10lld %10lld %10s\n", e->name, (long long)e->step,
+                       (long long)e->update, ku_text_bytes(e->bytes, bytes));
+        else
+            ku_str_add(&out, "%-24s not usable: %s\n", e->name, e->problem);
+    }
+    status = as_json ? ku_text_json(json_incref(rows), text) : ku_text_take(&out, text);
+out:
+    json_decref(rows);
+    ku_str_fini(&out);
+    place_fini(&p);
+    return status;
+}
+
+static void note_damage(void *ctx, const struct ku_ckpt_damage *d)
+{
+    struct ku_str *out = ctx;
+    ku_str_add(out, "  damaged: %s", d->file);
+    if (d->tensor)
+        ku_str_add(out, ": %s", d->tensor);
+    if (d->bytes)
+        ku_str_add(out, ": bytes %llu to %llu", (unsigned long long)d->at,
+                   (unsigned long long)(d->at + d->bytes));
+    ku_str_add(out, ": %s\n", d->what);
+}
+
+int kumi_ckpt_verify(const char *run_or_checkpoint, char **text)
+{
+    KU_GIVEN(run_or_checkpoint, "run_or_checkpoint");
+    KU_GIVEN(text, "text");
+    struct place p = {0};
+    struct ku_str out = {0};
+    struct kumi_error first = {0};
+    char bytes[16];
+    int status;
+    *text = NULL;
+    KU_TRY_OUT(find_all(run_or_checkpoint, &p));
+    for (int i = 0; i < p.n; i++) {
+        struct ku_str damage = {0};
+        status = ku_ckpt_verify(p.path[i], note_damage, &damage);
+        if (status < 0 && first.status == KUMI_OK)
+            first = *ku_err_get();
+        if (status == KUMI_OK)
+            ku_str_add(&out, "%s: intact, %s\n", p.path[i],
+                       ku_text_bytes(p.entry[i].bytes, bytes) + strspn(bytes, " "));
+        else
+            ku_str_add(&out, "%s: damaged\n%s", p.path[i], ku_str_get(&damage));
+        ku_str_fini(&damage);
+        if (status < 0 && status != KUMI_ENOCKPT)
+            goto out;
+    }
+    status = ku_text_take(&out, text); /* also of damaged ones */
+    if (status == KUMI_OK && first.status < 0)
+        status = ku_err_put(&first);
+out:
+    ku_str_fini(&out);
+    place_fini(&p);
+    return status;
+}
+
+int kumi_ckpt_digest(const char *run_or_checkpoint, int parameters_only, char digest[72])
+{
+    KU_GIVEN(run_or_checkpoint, "run_or_checkpoint");
+    KU_GIVEN(digest, "digest");
+    struct ku_ckpt c;
+    _Static_assert(KU_DIGEST_TEXT_BYTES <= 72, "a digest's text fits");
+    KU_TRY(ku_ckpt_find(run_or_checkpoint, INT64_MAX, &c));
+    int status = ku_digest_snapshot(c.path, parameters_only, digest);
+    ku_ckpt_close(&c);
+    return status;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
+#include <stdio.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/str.h"
+#include "comm/segment.h"
+#include "train/configure.h"
+#include "config/deepspeed.h"
+#include "model/model.h"
+#include "train/session.h"
+
+static void print_batch(const struct ku_ds_batch *b, int n_ranks, struct ku_str *out)
+{
+    ku_str_add(out,
+               "batch: train_batch_size %lld = train_micro_batch_size_per_gpu %lld x "
+               "gradient_accumulation_steps %lld x %d rank%s\n",
+               (long long)b->train, (long long)b->micro, (long long)b->accumulation, n_ranks,
+               n_ranks == 1 ? "" : "s");
+}
+
+static json_t *batch_json(const struct ku_ds_batch *b, int n_ranks)
+{
+    return json_pack("{s:I, s:I, s:I, s:i}", "train_batch_size", (json_int_t)b->train,
+                     "train_micro_batch_size_per_gpu", (json_int_t)b->micro,
+                     "gradient_accumulation_steps", (json_int_t)b->accumulation, "ranks", n_ranks);
+}
+
+int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int is_all, int as_json,
+                        char **text)
+{
+    KU_GIVEN(text, "text");
+    struct ku_config cfg;
+    struct ku_ds_batch batch;
+    struct ku_str out = {0};
+    json_t *keys = NULL;
+    KU_TRY(ku_settings_check(settings));
+    if (n_ranks < 1 || n_ranks > KU_MAX_LOCAL)
+        return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
+                      KU_MAX_LOCAL);
+    KU_TRY(ku_config_open(settings->config, settings->set, settings->n_sets, ku_model_hidden_size,
+                          &cfg));
+    if (cfg.deepspeed == NULL) {
+        ku_config_fini(&cfg);
+        return KU_ERR(KUMI_EINVAL,
+                      "config: %s: no DeepSpeed configuration in it; give "
+                      "--deepspeed FILE, or a key \"deepspeed\"",
+                      settings->config);
+    }
+    if (as_json)
+        keys = ku_deepspeed_json(cfg.deepspeed);
+    else
+        ku_deepspeed_print(cfg.deepspeed, settings->config, is_all, &out);
+    int status = ku_config_finish(&cfg);
+    if (status == KUMI_OK)
+        status = ku_deepspeed_batch(&cfg, n_ranks, &batch);
+    const struct kumi_error why = *ku_err_get();
+    if (status == KUMI_OK && !as_json)
+        print_batch(&batch, n_ranks, &out);
+    json_t *root = as_json ? json_pack("{s:o, s:o*, s:s*}", "keys", keys, "batch",
+                                       status == KUMI_OK ? batch_json(&batch, n_ranks) : NULL,
+                                       "error", status < 0 ? why.text : NULL)
+                           : NULL;
+    ku_config_fini(&cfg);
+    const int printed = as_json ? ku_text_json(root, text) : ku_text_take(&out, text);
+    return printed < 0 ? printed : status < 0 ? ku_err_put(&why) : KUMI_OK;
+}
+
+char *kumi_deepspeed_help(int as_markdown)
+{
+    struct ku_str s = {0};
+    char *text = NULL;
+    ku_deepspeed_help(as_markdown, &s);
+    return ku_text_take(&s, &text) == KUMI_OK ? text : NULL;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kumi/run.h"
+
+#include <string.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "train/configure.h"
+#include "train/progress_line.h"
+#include "train/recompute_budget.h"
+#include "train/session.h"
+
+/* What --after may name: a graph pass, or the whole way down to the program. */
+static int check_after(const char *after, int as_dot, int *is_program)
+{
+    const char *const *name = ku_pass_names();
+    *is_program = after ? strcmp(after, "lower") == 0 : !as_dot;
+    if (*is_program && as_dot)
+        return KU_ERR(KUMI_EINVAL, "graph: --after lower: a program has no Graphviz form; omit "
+                                   "--dot, or name a pass of the graph");
+    if (*is_program || after == NULL)
+        return KUMI_OK;
+    struct ku_str names = {0};
+    for (int i = 0; name[i]; i++) {
+        if (strcmp(name[i], after) == 0) {
+            ku_str_fini(&names);
+            return KUMI_OK;
+        }
+        ku_str_add(&names, "%s ", name[i]);
+    }
+    int status = KU_ERR(KUMI_EINVAL, "graph: --after %.64s: no such pass; one of %slower", after,
+                        ku_str_get(&names));
+    ku_str_fini(&names);
+    return status;
+}
+
+static int print(struct ku_session *s, const char *after, int is_program, int as_dot,
+                 struct ku_str *out)
+{
+    struct ku_target target = ku_session_target(s);
+    struct ku_compile_opts o;
+    struct ku_graph *g = NULL;
+    struct ku_program *p = NULL;
+    int status;
+    KU_TRY(ku_session_compile_opts(s, &o));
+    KU_TRY(ku_session_solve_recompute(s, &target, &o));
+    KU_TRY(ku_session_graph(s, s->pairs.data ? ku_pairs_last_shape(&s->pairs) : 0, &g));
+    KU_TRY_OUT(ku_compile_graph(g, &o, &target, is_program ? NULL : after));
+    if (is_program) {
+        KU_TRY_OUT(ku_compile_program(g, "train", &o, &target, &p));
+        status = ku_program_print(p, 1, out);
+    } else {
+        status = as_dot ? ku_graph_print_dot(g, out) : ku_graph_print(g, out);
+    }
+out:
+    ku_program_destroy(p);
+    ku_graph_destroy(g);
+    return status;
+}
+
+int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,
+                    int as_dot, char **text)
+{
+    KU_GIVEN(text, "text");
+    struct ku_session s = {0};
+    struct ku_str out = {0};
+    struct ku_compile_line line;
+    int is_program, status;
+    KU_TRY(check_after(after, as_dot, &is_program));
+    KU_TRY(ku_settings_configure(&s, settings, n_ranks, NULL));
+    KU_TRY_OUT(ku_session_open_shapes(&s));
+    s.watch = ku_compile_line_start(&line);
+    status = print(&s, after, is_program, as_dot, &out);
+    ku_compile_line_end(&line);
+    KU_TRY_OUT(status);
+    status = ku_text_take(&out, text);
+out:
+    ku_str_fini(&out);
+    ku_session_fini(&s);
+    return status;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "kumi/run.h"
+
+#include <hwloc.h>
+#include <openssl/crypto.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+#ifdef KUMI_CAIRO
+#include <cairo.h>
+#define CAIRO_VERSION_TEXT cairo_version_string()
+#else
+#define CAIRO_VERSION_TEXT NULL
+#endif
+
+#include "base/arg.h"
+#include "base/cpu_features.h"
+#include "base/json/json.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "base/os/aio.h"
+#include "base/str.h"
+#include "data/image/decode.h"
+#include "config/alternatives.h"
+
+static json_t *known_json(const struct ku_known *k)
+{
+    json_t *rows = json_array();
+    for (; k->name; k++)
+        json_array_append_new(rows, json_pack("{s:s, s:b, s:s}", "name", k->name, "exists",
+                                              k->exists, "what", k->what));
+    return rows;
+}
+
+/* A version; null: this build does without. */
+static json_t *optional(const char *version)
+{
+    return version ? json_string(version) : json_null();
+}
+
+/* As loaded now, not as compiled against. */
+static json_t *libraries(void)
+{
+    char pcre2[64] = "", text[64];
+    unsigned hwloc = hwloc_get_api_version(), xxh = XXH_versionNumber();
+    json_t *o = json_object();
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
+    json_object_set_new(o, "jansson", json_string(jansson_version_str()));
+    json_object_set_new(o, "openssl", json_string(OpenSSL_version(OPENSSL_VERSION_STRING)));
+    json_object_set_new(o, "pcre2", json_string(pcre2));
+    snprintf(text, sizeof text, "%u.%u.%u", xxh / 10000, xxh / 100 % 100, xxh % 100);
+    json_object_set_new(o, "xxhash", json_string(text));
+    json_object_set_new(o, "cairo", optional(CAIRO_VERSION_TEXT));
+    json_object_set_new(o, "libjpeg", optional(ku_jpeg_version()));
+    json_object_set_new(o, "libpng", optional(ku_png_version()));
+    json_object_set_new(o, "liburing", optional(ku_aio_uring_version()));
+    snprintf(text, sizeof text, "%u.%u.%u", hwloc >> 16, hwloc >> 8 & 255, hwloc & 255);
+    json_object_set_new(o, "hwloc", json_string(text));
+    return o;
+}
+
+/* The word in brackets of a file such as transparent_hugepage/enabled. */
+static void chosen(const char *path, char *out, size_t bytes)
+{
+    char *text = NULL, *from, *to;
+    size_t n;
+    snprintf(out, bytes, "unknown");
+    if (ku_os_slurp(path, 1 << 16, &text, &n) < 0)
+        return;
+    if ((from = strchr(text, '[')) != NULL && (to = strchr(from, ']')) != NULL)
+        snprintf(out, bytes, "%.*s", (int)(to - from - 1), from + 1);
+    ku_free(text);
+}
+
+static json_t *memory(void)
+{
+    char huge[32];
+    uint64_t available = ku_os_mem_available();
+    json_int_t page = sysconf(_SC_PAGESIZE);
+    chosen("/sys/kernel/mm/transparent_hugepage/enabled", huge, sizeof huge);
+    return json_pack("{s:I, s:o, s:I, s:s}", "total_bytes",
+                     (json_int_t)sysconf(_SC_PHYS_PAGES) * page, "available_bytes",
+                     available == UINT64_MAX ? json_null() : json_integer((json_int_t)available),
+                     "page_bytes", page, "huge_pages", huge);
+}
+
+static json_t *collect(void)
+{
+    return json_pack("{s:s, s:{s:s, s:s, s:i, s:i}, s:o, s:o, s:o, s:o}", "version", KUMI_VERSION,
+                     "cpu", "model", ku_cpu_model(), "isa", ku_cpu_isa_name(ku_cpu_isa()), "cores",
+                     ku_os_n_cpus(), "cores_of_machine", (int)sysconf(_SC_NPROCESSORS_ONLN),
+                     "memory", memory(), "transports", known_json(ku_known_transports), "devices",
+                     known_json(ku_known_devices), "libraries", libraries());
+}
+
+static uint64_t number(const json_t *object, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(object, key));
+}
+
+static void print_known(const char *title, const struct ku_known *k, struct ku_str *out)
+{
+    for (int i = 0; k[i].name; i++)
+        ku_str_add(out, "%-11s %-7s %s\n", i ? "" : title, k[i].name, k[i].what);
+}
+
+static int print(const json_t *info, char **text)
+{
+    struct ku_str out = {0};
+    const json_t *m = json_object_get(info, "memory"), *cpu = json_object_get(info, "cpu");
+    char total[16], available[16];
+    const char *name;
+    json_t *version;
+    int i = 0;
+    ku_text_bytes(number(m, "total_bytes"), total);
+    ku_text_bytes(number(m, "available_bytes"), available);
+    ku_str_add(&out, "kumi        %s\n", KUMI_VERSION);
+    ku_str_add(&out, "cpu         %s\n", json_string_value(json_object_get(cpu, "model")));
+    ku_str_add(&out, "isa         %s\n", json_string_value(json_object_get(cpu, "isa")));
+    ku_str_add(&out, "cores       %llu for this process, %llu in the machine\n",
+               (unsigned long long)number(cpu, "cores"),
+               (unsigned long long)number(cpu, "cores_of_machine"));
+    ku_str_add(&out, "memory      %s, available %s\n", total + strspn(total, " "),
+               json_is_null(json_object_get(m, "available_bytes"))
+                   ? "unknown"
+                   : available + strspn(available, " "));
+    ku_str_add(&out, "pages       %llu bytes; transparent huge pages: %s\n",
+               (unsigned long long)number(m, "page_bytes"),
+               json_string_value(json_object_get(m, "huge_pages")));
+    print_known("transports", ku_known_transports, &out);
+    print_known("devices", ku_known_devices, &out);
+    json_object_foreach(json_object_get(info, "libraries"), name, version)
+    {
+        ku_str_add(&out, "%-11s %-7s %s\n", i++ ? "" : "libraries", name,
+                   json_is_null(version) ? "not in this build" : json_string_value(version));
+    }
+    return ku_text_take(&out, text);
+}
+
+int kumi_info_text(int as_json, char **text)
+{
+    KU_GIVEN(text, "text");
+    json_t *info = collect();
+    if (as_json || info == NULL)
+        return ku_text_json(info, text);
+    int status = print(info, text);
+    json_decref(info);
+    return status;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights in and out. */
+#include "kumi/run.h"
+
+#include <string.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/json/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "ckpt/weights.h"
+#include "model/export.h"
+#include "model/model.h"
+#include "train/session.h"
+#include "model/pretrained.h"
+
+enum { MAX_CONFIG_BYTES = 1 << 20 };
+
+static int parse_dtype(const struct kumi_weights_options *o, enum kumi_dtype *out)
+{
+    *out = KUMI_N_DTYPES;
+    if (o->dtype == NULL)
+        return KUMI_OK;
+    KU_TRY(ku_dtype_parse(o->dtype, out));
+    return ku_dtype_is_float(*out)
+               ? KUMI_OK
+               : KU_ERR(KUMI_EINVAL, "weights: dtype: %s; f32, bf16, f16 or f64", o->dtype);
+}
+
+/* The name that Hugging Face's configurations have for it. */
+static const char *torch_dtype(enum kumi_dtype dtype)
+{
+    return dtype == KUMI_BF16  ? "bfloat16"
+           : dtype == KUMI_F16 ? "float16"
+           : dtype == KUMI_F64 ? "float64"
+                               : "float32";
+}
+
+/* The text of a file that is read as a whole; to be freed. */
+static int read_text(const char *file, char **out, size_t *bytes)
+{
+    return ku_os_slurp(file, MAX_CONFIG_BYTES, out, bytes) < 0
+               ? KU_ERR(ku_os_status(KUMI_EINPUT), "weights: %s: %s", file, ku_os_why())
+               : KUMI_OK;
+}
+
+static int parse_config(const char *file, const char *text, struct ku_json *doc)
+{
+    int status = ku_json_parse(file, text, strlen(text), doc);
+    if (status == KUMI_OK || status == KUMI_ENOMEM)
+        return status;
+    const struct kumi_error e = *ku_err_get();
+    return KU_ERR(KUMI_EINPUT, "weights: %.400s", e.text);
+}
+
+/* config.json again, saying which dtype the weights beside it have; replaces *text. */
+static int say_dtype(const char *file, enum kumi_dtype dtype, char **text)
+{
+    struct ku_json doc;
+    if (dtype == KUMI_N_DTYPES)
+        return KUMI_OK;
+    KU_TRY(parse_config(file, *text, &doc));
+    /* transformers calls it dtype from version 5 on, torch_dtype before */
+    const char *key = json_object_get(doc.root, "dtype") ? "dtype" : "torch_dtype";
+    json_object_set_new(doc.root, key, json_string(torch_dtype(dtype)));
+    char *print = ku_json_print(doc.root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    char *line = print ? ku_asprintf("%s\n", print) : NULL;
+    ku_free(print);
+    ku_json_fini(&doc);
+    if (line == NULL)
+        return KUMI_ENOMEM;
+    ku_free(*text);
+    *text = line;
+    return KUMI_OK;
+}
+
+/* Each parameter's average in its place; those that were not trained stay. */
+static int take_averages(struct ku_weights *w, const struct ku_st *averages)
+{
+    int n = 0;
+    for (int i = 0; i < w->n; i++) {
+        char *name = ku_asprintf("%s.ema", w->tensor[i].name);
+        const struct ku_st_tensor *x = name ? ku_st_find(averages, name) : NULL;
+        ku_free(name);
+        if (name == NULL)
+            return KUMI_ENOMEM;
+        if (x == NULL)
+            continue;
+        w->from[i].file = averages;
+        w->from[i].tensor = x;
+        n++;
+    }
+    return n ? KUMI_OK
+             : KU_ERR(KUMI_EINVAL,
+                      "ema: %s: holds no averages of the weights; train with train.ema "
+                      "above 0",
+                      averages->path);
+}
+
+int ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
+                        const struct ku_st *averages, void (*tick)(void *), void *ctx)
+{
+    struct ku_companions companions = {0};
+    struct ku_weights w;
+    enum kumi_dtype dtype;
+    size_t bytes;
+    KU_TRY(parse_dtype(o, &dtype));
+    char *config = NULL, *file = ku_asprintf("%s/config.json", dir);
+    int status = file ? read_text(file, &config, &bytes) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = say_dtype(file, dtype, &config);
+    if (status == KUMI_OK)
+        status = ku_companions_read(&companions, dir, KU_COMPANION_ALL);
+    if (status == KUMI_OK)
+        status = ku_weights_open(dir, NULL, 0, NULL, &w);
+    if (status == KUMI_OK) {
+        w.tick = tick;
+        w.tick_ctx = ctx;
+        if (averages)
+            status = take_averages(&w, averages);
+        if (status == KUMI_OK)
+            status = ku_weights_write(&w, to, dtype, o->shard_bytes, config, &companions);
+        ku_weights_close(&w);
+    }
+    ku_companions_fini(&companions);
+    ku_free(config);
+    ku_free(file);
+    return status;
+}
+
+/* The file of a checkpoint's optimizer, every byte of it checked. */
+static int export_averages(const struct ku_ckpt *c, const char *dir, const char *to,
+                           const struct kumi_weights_options *o)
+{
+    struct ku_st st;
+    char *path = ku_asprintf("%s/%s", c->path, ku_ckpt_file_name(KU_CKPT_FILE_OPTIMIZER));
+    int status = path ? ku_stored_check(c, KU_CKPT_FILE_OPTIMIZER) : KUMI_ENOMEM;
+    if (status == KUMI_OK && c->update == 0)
+        status = KU_ERR(KUMI_EINVAL, "ema: %s: no update has been made, so there are no averages",
+                        c->path);
+    if (status == KUMI_OK)
+        status = ku_st_open(path, &st);
+    if (status == KUMI_OK) {
+        status = ku_export_directory(dir, to, o, &st, NULL, NULL);
+        ku_st_close(&st);
+    }
+    ku_free(path);
+    return status;
+}
+
+/* The model's tensors as files have them. */
+static int describe(const struct ku_graph *g, struct ku_ckpt_tensor **out, int *n)
+{
+    struct ku_ckpt_tensor *list = ku_calloc(g->n_tensors, sizeof *list);
+    *n = 0;
+    for (ku_id t = 1; t < g->n_tensors && list; t++) {
+        if (!ku_tensor_is_model(&g->tensor[t]))
+            continue;
+        struct ku_ckpt_tensor *x = &list[(*n)++];
+        *x = (struct ku_ckpt_tensor){.name = g->tensor[t].name,
+                                     .dtype = (enum kumi_dtype)g->tensor[t].dtype};
+        x->ndim = ku_tensor_file_shape(g, t, x->dim);
+        memcpy(x->padded, x->dim, sizeof x->padded);
+    }
+    *out = list;
+    return list ? KUMI_OK : KUMI_ENOMEM;
+}
+
+/* Holds the weights of a directory against a model: all differences in one list. *g has the names
+ * that w borrows: it goes after w, also on failure. */
+static int open_model(const struct ku_model *m, const char *dir, const struct ku_weights_opts *how,
+                      struct ku_graph **g, struct ku_weights *w)
+{
+    struct kumi_shape_of_batch one = {.n = 1, .t = 1};
+    struct ku_ckpt_tensor *tensor = NULL;
+    int n;
+    *g = NULL;
+    KU_TRY(ku_model_graph(m, &one, g));
+    int status = describe(*g, &tensor, &n);
+    if (status == KUMI_OK)
+        status = ku_weights_open(dir, tensor, n, how, w);
+    ku_free(tensor);
+    return status;
+}
+
+/* A directory's weights against its own config.json, where that is of a model that kumi has. */
+static int check_directory(const char *dir, const struct kumi_weights_options *o)
+{
+    struct ku_model m = {0};
+    struct ku_graph *g;
+    struct ku_json doc;
+    struct ku_weights w;
+    size_t bytes;
+    char *text = NULL, *file = ku_asprintf("%s/config.json", dir);
+    int status = file ? read_text(file, &text, &bytes) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = parse_config(file, text, &doc);
+    if (status == KUMI_OK && !json_is_object(doc.root)) {
+        ku_json_fini(&doc);
+        status =
+            KU_ERR(KUMI_EINPUT, "weights: %s: not a JSON object; give a model's config.json", file);
+    }
+    if (status == KUMI_OK) {
+        const char *type = json_string_value(json_object_get(doc.root, "model_type"));
+        int is_known = ku_model_is_known(type);
+        if (!is_known)
+            KU_LOG(CKPT, WARN,
+                   "%s: model_type %s: not one of kumi's; names and shapes of its "
+                   "weights are not checked",
+                   file, type ? type : "missing");
+        status = is_known ? ku_model_parse(file, text, bytes, &m) : KUMI_OK;
+        ku_json_fini(&doc);
+    }
+    if (status == KUMI_OK && m.family) {
+        struct ku_weights_opts how = ku_model_names(&m);
+        how.allow_missing |= o->allow_missing;
+        status = open_model(&m, dir, &how, &g, &w);
+        if (status == KUMI_OK)
+            ku_weights_close(&w);
+        ku_graph_destroy(g);
+    }
+    ku_model_fini(&m);
+    ku_free(text);
+    ku_free(file);
+    return status;
+}
+
+int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weights_options *options)
+{
+    KU_GIVEN(source, "source");
+    KU_GIVEN(to, "to");
+    static const struct kumi_weights_options none;
+    const struct kumi_weights_options *o = options ? options : &none;
+    struct ku_ckpt c;
+    if (ku_stored_is_weights(source)) {
+        if (o->ema)
+            return KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", source);
+        KU_TRY(check_directory(source, o));
+        return ku_export_directory(source, to, o, NULL, NULL, NULL);
+    }
+    KU_TRY(ku_stored_find(source, &c)); /* every byte of the model was checked */
+    char *dir = ku_asprintf("%s/model", c.path);
+    int status = dir ? ku_ckpt_check_companions(&c) : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = o->ema ? export_averages(&c, dir, to, o)
+                        : ku_export_directory(dir, to, o, NULL, NULL, NULL);
+    ku_free(dir);
+    ku_ckpt_close(&c);
+    return status;
+}
+
+/* {"theirs": "ours"} from "theirs=ours". */
+static int parse_map(const struct kumi_weights_options *o, json_t **out)
+{
+    json_t *map = json_object();
+    int status = map ? KUMI_OK : KUMI_ENOMEM;
+    for (int i = 0; i < o->n_map && status == KUMI_OK; i++) {
+        const char *equal = strchr(o->map[i], '=');
+        char *theirs =
+            equal ? ku_asprintf("%.*s", (int)(equal - o->map[i]), o->map[i]) : ku_strdup("");
+        if (equal == NULL || equal == o->map[i] || equal[1] == '\0')
+            status = KU_ERR(KUMI_EINVAL, "weights: map: %s; give THEIRS=OURS", o->map[i]);
+        else if (theirs == NULL || json_object_set_new(map, theirs, json_string(equal + 1)) < 0)
+            status = KU_ERR(KUMI_ENOMEM, "weights: no memory");
+        ku_free(theirs);
+    }
+    if (status < 0)
+        json_decref(map);
+    else
+        *out = map;
+    return status;
+}
+
+static int import_model(const struct ku_model *m, const char *source, const char *to,
+                        const struct kumi_weights_options *o, const char *config)
+{
+    struct ku_weights_opts how = ku_model_names(m);
+    struct ku_companions companions = {0};
+    struct ku_graph *g = NULL;
+    struct ku_weights w;
+    enum kumi_dtype dtype;
+    json_t *map = NULL;
+    int status;
+    KU_TRY_OUT(parse_dtype(o, &dtype));
+    KU_TRY_OUT(parse_map(o, &map));
+    if (o->n_map > 0)
+        how.map = map;
+    how.allow_missing |= o->allow_missing;
+    KU_TRY_OUT(ku_companions_read(&companions, source, KU_COMPANION_ALL));
+    KU_TRY_OUT(open_model(m, source, &how, &g, &w));
+    for (int i = 0; i < w.n; i++)
+        if (w.from[i].tensor)
+            w.tensor[i].dtype = w.from[i].tensor->dtype;
+    status = ku_weights_write(&w, to, dtype, o->shard_bytes, config, &companions);
+    ku_weights_close(&w);
+out:
+    ku_graph_destroy(g);
+    ku_companions_fini(&companions);
+    json_decref(map);
+    return status;
+}
+
+/* Section `model` of a training's configuration; *text becomes the config.json that says it. */
+static int read_training(const char *file, char **text, size_t bytes, struct ku_model *m)
+{
+    struct ku_config c;
+    KU_TRY(ku_config_parse(file, *text, bytes, NULL, 0, ku_model_hidden_size, &c));
+    int status = ku_model_read(&c, m);
+    if (status == KUMI_OK && m->facts.is_pairs && m->facts.vocab_size == 0)
+        status = KU_ERR(KUMI_EINVAL,
+                        "weights: %s: the vocabulary sizes come from the data; give "
+                        "model.src_vocab_size and model.tgt_vocab_size",
+                        file);
+    ku_config_fini(&c);
+    char *own = status == KUMI_OK ? ku_model_print(m) : NULL;
+    if (own) {
+        ku_free(*text);
+        *text = own;
+    }
+    return status == KUMI_OK && own == NULL ? KUMI_ENOMEM : status;
+}
+
+/* A config.json, or a training's configuration, which has sections. */
+static int read_model(const char *file, char **text, size_t bytes, struct ku_model *m)
+{
+    struct ku_json doc;
+    KU_TRY(ku_json_parse(file, *text, bytes, &doc));
+    int has_sections = json_is_object(json_object_get(doc.root, "model"));
+    ku_json_fini(&doc);
+    return has_sections ? read_training(file, text, bytes, m)
+                        : ku_model_parse(file, *text, bytes, m);
+}
+
+int kumi_ckpt_import(const char *source, const char *to, const struct kumi_weights_options *options)
+{
+    KU_GIVEN(source, "source");
+    KU_GIVEN(to, "to");
+    static const struct kumi_weights_options none;
+    const struct kumi_weights_options *o = options ? options : &none;
+    KU_GIVEN_LIST(o->map, o->n_map, "options.map");
+    struct ku_model m = {0};
+    enum kumi_dtype dtype;
+    char *file = o->model ? ku_strdup(o->model) : ku_asprintf("%s/config.json", source);
+    char *text = NULL;
+    size_t bytes;
+    int status = file ? KUMI_OK : KUMI_ENOMEM;
+    KU_TRY_OUT(status);
+    KU_TRY_OUT(parse_dtype(o, &dtype));
+    if (ku_os_slurp(file, MAX_CONFIG_BYTES, &text, &bytes) < 0) {
+        status = KU_ERR(ku_os_status(KUMI_EINPUT),
+                        "weights: %s: %s; name the model's config.json with --model FILE", file,
+                        ku_os_why());
+        const struct kumi_error missing = *ku_err_get();
+        struct ku_weights w; /* what cannot be read in any case says more */
+        KU_TRY_OUT(o->model ? status : ku_weights_open(source, NULL, 0, NULL, &w));
+        ku_weights_close(&w);
+        status = ku_err_put(&missing);
+    }
+    KU_TRY_OUT(status);
+    KU_TRY_OUT(read_model(file, &text, bytes, &m));
+    KU_TRY_OUT(say_dtype(file, dtype, &text));
+    status = import_model(&m, source, to, o, text);
+out:
+    ku_free(text);
+    ku_free(file);
+    ku_model_fini(&m);
+    return status;
+}

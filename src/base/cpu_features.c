@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/cpu_features.h"
+
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "base/err.h"
+
+static const char *const isa_name[KU_N_ISAS] = {"base", "avx2", "avx512", "avx512bf16", "amx"};
+
+#if defined(__x86_64__)
+/* AMX tiles need the kernel's permission (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18). */
+static int may_use_amx(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & (1u << 24)) || !(d & (1u << 22)))
+        return 0;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+enum ku_isa ku_cpu_isa(void)
+{
+    unsigned a, b, c, d;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C))
+        return KU_ISA_BASE;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+        return KU_ISA_AVX2;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & (1u << 5)))
+        return KU_ISA_AVX512;
+    return may_use_amx() ? KU_ISA_AMX : KU_ISA_AVX512BF16;
+}
+
+const char *ku_cpu_model(void)
+{
+    static _Thread_local unsigned brand[13]; /* 48 letters and a NUL */
+    unsigned a, b, c, d;
+    if (!__get_cpuid(0x80000000u, &a, &b, &c, &d) || a < 0x80000004u)
+        return "unknown CPU";
+    for (unsigned i = 0; i < 3; i++)
+        __get_cpuid(0x80000002u + i, &brand[4 * i], &brand[4 * i + 1], &brand[4 * i + 2],
+                    &brand[4 * i + 3]);
+    brand[12] = 0;
+    const char *text = (const char *)brand;
+    while (*text == ' ')
+        text++;
+    return text;
+}
+#else
+enum ku_isa ku_cpu_isa(void)
+{
+    return KU_ISA_BASE;
+}
+
+const char *ku_cpu_model(void)
+{
+    return "unknown CPU";
+}
+#endif
+
+const char *ku_cpu_isa_name(enum ku_isa i)
+{
+    return (int)i >= 0 && i < KU_N_ISAS ? isa_name[i] : "?";
+}
+
+int ku_cpu_isa_parse(const char *name, enum ku_isa *out)
+{
+    for (int i = 0; i < KU_N_ISAS; i++)
+        if (strcmp(isa_name[i], name) == 0) {
+            *out = (enum ku_isa)i;
+            return KUMI_OK;
+        }
+    return KU_ERR(KUMI_EINVAL, "parallel.isa: %s: unknown; one of base avx2 avx512 avx512bf16 amx",
+                  name);
+}

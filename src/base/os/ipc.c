@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/os/ipc.h"
+
+#include "base/fault.h"
+#include "base/os/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+int ku_os_memfd_sealed(const char *name, size_t bytes)
+{
+    int fd = ku_os_memfd(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -1;
+    if (ku_os_ftruncate(fd, (off_t)bytes) < 0 || ku_fault_is_due(KU_FAULT_OS) ||
+        fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+        int saved = errno;
+        ku_os_close(fd);
+        errno = saved;
+        return -1;
+    }
+    return fd;
+}
+
+int ku_os_memfd_check(int fd, size_t *bytes)
+{
+    struct stat st;
+    int seals = ku_fault_is_due(KU_FAULT_OS) ? -1 : fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || ku_os_fstat(fd, &st) < 0)
+        return -1;
+    if ((seals & SEALS) != SEALS) {
+        errno = EPERM;
+        return -1;
+    }
+    *bytes = (size_t)st.st_size;
+    return 0;
+}
+
+int ku_os_keep_on_exec(int fd, int keep)
+{
+    return ku_fault_is_due(KU_FAULT_OS) ? -1 : fcntl(fd, F_SETFD, keep ? 0 : FD_CLOEXEC);
+}
+
+void ku_os_populate(void *at, size_t bytes)
+{
+    if (!bytes)
+        return;
+    (void)madvise(at, bytes, MADV_HUGEPAGE);
+    (void)madvise(at, bytes, MADV_POPULATE_WRITE);
+}
+
+void ku_os_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns)
+{
+    struct timespec t = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+}
+
+void ku_os_futex_wake(_Atomic uint32_t *word, int n)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
+}
+
+static int local_socket(const char *name, struct sockaddr_un *address, socklen_t *len)
+{
+    size_t n = strlen(name);
+    if (n + 1 > sizeof address->sun_path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memset(address, 0, sizeof *address);
+    address->sun_family = AF_UNIX;
+    memcpy(address->sun_path + 1, name, n); /* a leading NUL: abstract */
+    *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+    return ku_fault_is_due(KU_FAULT_OS) ? -1 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+}
+
+static int close_keeping_errno(int fd)
+{
+    int saved = errno;
+    ku_os_close(fd);
+    errno = saved;
+    return -1;
+}
+
+int ku_os_local_listen(const char *name, int backlog)
+{
+    struct sockaddr_un address;
+    socklen_t len;
+    int fd = local_socket(name, &address, &len);
+    if (fd < 0)
+        return -1;
+    if (ku_fault_is_due(KU_FAULT_OS) || bind(fd, (const struct sockaddr *)&address, len) < 0 ||
+        listen(fd, backlog) < 0)
+        return close_keeping_errno(fd);
+    return fd;
+}
+
+int ku_os_local_connect(const char *name)
+{
+    struct sockaddr_un address;
+    socklen_t len;
+    int fd = local_socket(name, &address, &len);
+    if (fd < 0)
+        return -1;
+    if (ku_fault_is_due(KU_FAULT_OS) || connect(fd, (const struct sockaddr *)&address, len) < 0)
+        return close_keeping_errno(fd);
+    return fd;
+}
+
+/* 0 when fd is readable; -1 with EAGAIN when it did not become so. */
+static int wait_readable(int fd, int64_t timeout_ns)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int64_t ms = timeout_ns / 1000000;
+    int n = poll(&p, 1, ms > INT_MAX ? INT_MAX : (int)ms);
+    if (n > 0)
+        return 0;
+    if (n == 0 || errno == EINTR)
+        errno = EAGAIN;
+    return -1;
+}
+
+int ku_os_local_accept(int fd, int64_t timeout_ns)
+{
+    if (wait_readable(fd, timeout_ns) < 0 || ku_fault_is_due(KU_FAULT_OS))
+        return -1;
+    return accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+}
+
+int ku_os_local_peer_uid(int fd, uid_t *uid)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    if (ku_fault_is_due(KU_FAULT_OS) || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
+        return -1;
+    *uid = who.uid;
+    return 0;
+}
+
+int ku_os_local_send(int fd, const void *data, size_t bytes, int fd_out)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.room = {0}};
+    char copy[256];
+    if (bytes > sizeof copy) {
+        errno = EMSGSIZE;
+        return -1;
+    }
+    memcpy(copy, data, bytes);
+    struct iovec v = {.iov_base = copy, .iov_len = bytes};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    if (fd_out >= 0) {
+        m.msg_control = control.room;
+        m.msg_controllen = sizeof control.room;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &fd_out, sizeof(int));
+    }
+    ssize_t n;
+    if (ku_fault_is_due(KU_FAULT_OS))
+        return -1;
+    do
+        n = sendmsg(fd, &m, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)bytes ? 0 : -1;
+}
+
+int ku_os_local_recv(int fd, void *data, size_t bytes, int *fd_in, int64_t timeout_ns)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec v = {.iov_base = data, .iov_len = bytes};
+    struct msghdr m = {.msg_iov = &v,
+                       .msg_iovlen = 1,
+                       .msg_control = control.room,
+                       .msg_controllen = sizeof control.room};
+    *fd_in = -1;
+    if (wait_readable(fd, timeout_ns) < 0 || ku_fault_is_due(KU_FAULT_OS))
+        return -1;
+    ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+    if (n < 0)
+        return -1;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+        memcpy(fd_in, CMSG_DATA(c), sizeof(int));
+    if (n != (ssize_t)bytes || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+        if (*fd_in >= 0)
+            ku_os_close(*fd_in);
+        *fd_in = -1;
+        errno = n ? EBADMSG : ECONNRESET;
+        return -1;
+    }
+    return 0;
+}

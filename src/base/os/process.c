@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/os/process.h"
+
+#include "base/fault.h"
+#include "base/os/os.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+pid_t ku_os_fork(void)
+{
+    return ku_fault_is_due(KU_FAULT_OS) ? -1 : fork();
+}
+
+int ku_os_pipe(int fd[2])
+{
+    return ku_fault_is_due(KU_FAULT_OS) ? -1 : pipe2(fd, O_CLOEXEC);
+}
+
+int ku_os_eventfd(void)
+{
+    return ku_fault_is_due(KU_FAULT_OS) ? -1 : eventfd(0, EFD_CLOEXEC);
+}
+void ku_os_ring(int eventfd)
+{
+    (void)eventfd_write(eventfd, 1);
+}
+
+int ku_os_signalfd(int fd, const sigset_t *set)
+{
+    return ku_fault_is_due(KU_FAULT_OS) ? -1 : signalfd(fd, set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+void ku_os_stop_signals(sigset_t *set)
+{
+    struct sigaction now;
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    if (sigaction(SIGHUP, NULL, &now) < 0 || now.sa_handler != SIG_IGN)
+        sigaddset(set, SIGHUP);
+}
+
+int ku_os_stop_pending(void)
+{
+    static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
+    sigset_t pending;
+    if (sigpending(&pending) == 0)
+        for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++)
+            if (sigismember(&pending, stops[i]) == 1)
+                return stops[i];
+    return 0;
+}
+
+/* "pid (name) state ...": the name may hold any character, so the last parenthesis counts. */
+int ku_os_is_stopped(pid_t pid)
+{
+    char path[32], text[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = ku_os_open(path, O_RDONLY, 0);
+    ssize_t bytes = fd < 0 ? -1 : ku_os_read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        ku_os_close(fd);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    const char *end = strrchr(text, ')');
+    return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
+}
+
+void ku_os_be_patient(void)
+{
+    struct sched_param none = {0};
+    (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/digest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "ckpt/snapshot/region_reader.h"
+#include "ckpt/snapshot/snapshot.h"
+
+enum { PIECE_BYTES = 1 << 20 };
+
+static void add_number(struct ku_sha256 *h, uint64_t x, int bytes)
+{
+    unsigned char le[8];
+    for (int i = 0; i < bytes; i++)
+        le[i] = (unsigned char)(x >> 8 * i);
+    ku_sha256_update(h, le, (size_t)bytes);
+}
+
+static void add_text(struct ku_sha256 *h, const char *text)
+{
+    add_number(h, strlen(text), 4);
+    ku_sha256_update(h, text, strlen(text));
+}
+
+static void add_head(struct ku_sha256 *h, const char *name, const char *type, const int64_t *dim,
+                     int ndim)
+{
+    add_text(h, name);
+    add_text(h, type);
+    add_number(h, (uint64_t)ndim, 4);
+    for (int i = 0; i < ndim; i++)
+        add_number(h, (uint64_t)dim[i], 8);
+}
+
+static void finish(struct ku_sha256 *h, char out[KU_DIGEST_TEXT_BYTES])
+{
+    unsigned char digest[32];
+    ku_sha256_final(h, digest);
+    memcpy(out, "sha256:", 7);
+    ku_sha256_hex(digest, out + 7);
+}
+
+static int compare(const void *x, const void *y)
+{
+    const struct ku_ckpt_tensor *a = *(const struct ku_ckpt_tensor *const *)x;
+    const struct ku_ckpt_tensor *b = *(const struct ku_ckpt_tensor *const *)y;
+    if (a->group != b->group)
+        return a->group < b->group ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+static int add_tensor(struct ku_sha256 *h, const struct ku_ckpt_tensor *t, void *buffer)
+{
+    size_t each = kumi_dtype_bytes(t->dtype);
+    int64_t count = ku_ckpt_tensor_count(t), most = PIECE_BYTES / (int64_t)each;
+    add_head(h, t->name, ku_st_type_name(t->dtype), t->dim, t->ndim);
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = count - at < most ? count - at : most;
+        KU_TRY(ku_ckpt_tensor_gather(t, at, n, buffer));
+        ku_sha256_update(h, buffer, (size_t)n * each);
+    }
+    return KUMI_OK;
+}
+
+int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
+                     char out[KU_DIGEST_TEXT_BYTES])
+{
+    struct ku_sha256 h = {0};
+    KU_TRY(ku_ckpt_tensors_check(tensor, n));
+    const struct ku_ckpt_tensor **sorted = ku_calloc((size_t)n + 1, sizeof *sorted);
+    void *buffer = ku_malloc(PIECE_BYTES);
+    int status = sorted == NULL || buffer == NULL ? KUMI_ENOMEM : ku_sha256_init(&h);
+    if (status == KUMI_OK) {
+        for (int i = 0; i < n; i++)
+            sorted[i] = &tensor[i];
+        qsort(sorted, (size_t)n, sizeof *sorted, compare);
+        for (int i = 0; i < n && status == KUMI_OK; i++)
+            if (sorted[i]->group == KU_CKPT_MODEL || !parameters_only)
+                status = add_tensor(&h, sorted[i], buffer);
+        finish(&h, out);
+    }
+    ku_free(buffer);
+    ku_free(sorted);
+    return status;
+}
+
+/* Tensors of unlike widths are not in the file's order of names, so pieces are fetched by tensor.
+ */
+static int add_file(struct ku_sha256 *h, const struct ku_ckpt *c, int file, void *buffer)
+{
+    struct ku_scan s;
+    int status = KUMI_OK;
+    KU_TRY(ku_scan_open(c, file, &s));
+    for (int i = 0; i < s.st.n; i++) {
+        const struct ku_st_tensor *t = s.st.by_name[i];
+        add_head(h, t->name, t->type, t->dim, t->ndim);
+        for (uint64_t at = 0, n; at < t->bytes; at += n) {
+            int64_t p = ku_scan_piece_at(&s, t->at + at);
+            n = p < 0 ? 0 : s.piece[p].bytes;
+            if (n == 0 || n > t->bytes - at) {
+                status =
+                    KU_ERR(KUMI_ENOCKPT, "checkpoint: damaged: %s.xxh3: no piece begins at %llu",
+                           s.path, (unsigned long long)(t->at + at));
+                goto out;
+            }
+            KU_TRY_OUT(ku_st_read_bytes(&s.st, t, at, buffer, (size_t)n));
+            if (ku_hash64(buffer, (size_t)n) != s.piece[p].sum) {
+                status = ku_scan_damaged(&s, &s.piece[p]);
+                goto out;
+            }
+            ku_sha256_update(h, buffer, (size_t)n);
+        }
+    }
+out:
+    ku_scan_close(&s);
+    return status;
+}
+
+int ku_digest_snapshot(const char *path, int parameters_only, char out[KU_DIGEST_TEXT_BYTES])
+{
+    struct ku_sha256 h = {0};
+    struct ku_ckpt c;
+    char text[KU_DIGEST_TEXT_BYTES];
+    KU_TRY(ku_ckpt_open(path, &c));
+    void *buffer = ku_malloc(KU_CHUNK_BYTES);
+    int status = buffer == NULL ? KUMI_ENOMEM : ku_sha256_init(&h);
+    if (status == KUMI_OK) {
+        status = add_file(&h, &c, KU_CKPT_FILE_MODEL, buffer);
+        if (status == KUMI_OK && !parameters_only)
+            status = add_file(&h, &c, KU_CKPT_FILE_OPTIMIZER, buffer);
+        finish(&h, text); /* also gives the context back */
+        if (status == KUMI_OK)
+            memcpy(out, text, sizeof text);
+    }
+    ku_free(buffer);
+    ku_ckpt_close(&c);
+    return status;
+}

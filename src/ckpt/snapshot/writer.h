@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_CKPT_SNAPSHOT_WRITER_H
+#define KU_CKPT_SNAPSHOT_WRITER_H
+
+#include "base/str.h"
+#include "ckpt/snapshot/file_layout.h"
+#include "ckpt/snapshot/snapshot.h"
+
+/* What the phases of writing share: write.c plans, begins and commits, write_part.c writes. */
+struct ku_ckpt_out_file {
+    char *path, *sums_path; /* inside the temporary folder */
+    struct ku_str head;
+    const struct ku_ckpt_tensor **tensor; /* in file order */
+    uint64_t *end; /* [n_tensors + 1]: of the head, then of each tensor; the last: the file's */
+    int n_tensors;
+    struct ku_piece *piece;
+    int64_t n_pieces;
+};
+
+struct ku_ckpt_writer {
+    struct ku_ckpt_desc desc;
+    char *temporary, *final;
+    struct ku_ckpt_out_file file[KU_CKPT_N_FILES];
+};
+
+static inline uint64_t ku_ckpt_out_bytes(const struct ku_ckpt_out_file *f)
+{
+    return f->end[f->n_tensors];
+}
+
+/* KUMI_ESTORAGE: path and errno. */
+int ku_ckpt_storage_error(const char *path);
+
+#endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "config/deepspeed/deepspeed_impl.h"
+
+static const char *const source_name[] = {"file", "default", "auto"};
+static const char *const verdict_name[] = {"applied", "no effect", "refused", "unknown"};
+
+enum { MOST_WIDTH = 56 };
+
+static void add_value(struct ku_str *out, const json_t *v)
+{
+    char *text = ku_json_print(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+    ku_str_add(out, "%.60s", text ? text : "");
+    ku_free(text);
+}
+
+/* "parallel.zero = 2, .." */
+static void add_effect(struct ku_str *out, const struct ku_ds_item *item)
+{
+    const char *path;
+    json_t *v;
+    int n = 0;
+    json_object_foreach(item->effect, path, v)
+    {
+        ku_str_add(out, "%s%s = ", n++ ? ", " : "", path);
+        add_value(out, v);
+    }
+}
+
+static int is_shown(const struct ku_ds_item *item, int is_all)
+{
+    return is_all || item->source != KU_DS_DEFAULT || item->verdict == KU_DS_APPLIED;
+}
+
+/* The text columns of an item: key, value, source, effect. */
+static void columns(const struct ku_ds_item *item, struct ku_str text[4])
+{
+    ku_str_add(&text[0], "%s", item->key);
+    add_value(&text[1], item->value);
+    ku_str_add(&text[2], "%s", source_name[item->source]);
+    add_effect(&text[3], item);
+}
+
+void ku_deepspeed_print(const struct ku_deepspeed *ds, const char *name, int is_all,
+                        struct ku_str *out)
+{
+    static const char *const head[] = {"key", "value", "source", "becomes"};
+    size_t width[4];
+    for (int c = 0; c < 4; c++)
+        width[c] = strlen(head[c]);
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass)
+            ku_str_add(out, "%s\n%-*s  %-*s  %-*s  %-*s  verdict\n",
+                       ds->doc.name ? ds->doc.name : name, (int)width[0], head[0], (int)width[1],
+                       head[1], (int)width[2], head[2], (int)width[3], head[3]);
+        for (uint32_t i = 0; i < ds->n_items; i++) {
+            const struct ku_ds_item *item = &ds->item[i];
+            struct ku_str text[4] = {{0}};
+            if (!is_shown(item, is_all))
+                continue;
+            columns(item, text);
+            for (int c = 0; c < 4; c++) {
+                const size_t n = strlen(ku_str_get(&text[c]));
+                if (n > width[c] && n <= MOST_WIDTH)
+                    width[c] = n;
+            }
+            for (int c = 0; c < 4; c++) {
+                if (pass)
+                    ku_str_add(out, "%-*s  ", (int)width[c], ku_str_get(&text[c]));
+                ku_str_fini(&text[c]);
+            }
+            if (pass)
+                ku_str_add(out, "%s%s%s\n", verdict_name[item->verdict], item->why ? ": " : "",
+                           item->why ? item->why : "");
+        }
+    }
+}
+
+json_t *ku_deepspeed_json(const struct ku_deepspeed *ds)
+{
+    json_t *keys = json_array();
+    for (uint32_t i = 0; i < ds->n_items; i++) {
+        const struct ku_ds_item *item = &ds->item[i];
+        json_t *effect = item->effect ? json_incref(item->effect) : json_object();
+        json_t *row = json_pack("{s:s, s:O, s:s, s:o, s:s, s:s*}", "key", item->key, "value",
+                                item->value, "source", source_name[item->source], "becomes", effect,
+                                "verdict", verdict_name[item->verdict], "why", item->why);
+        if (keys == NULL || row == NULL || json_array_append_new(keys, row) < 0) {
+            json_decref(keys);
+            KU_ERR(KUMI_ENOMEM, "deepspeed: no memory");
+            return NULL;
+        }
+    }
+    return keys;
+}
+
+/* The keys that a target names, as a reader wants them. */
+static void add_target(struct ku_str *out, const char *target)
+{
+    char words[256], *rest = words;
+    int n = 0;
+    snprintf(words, sizeof words, "%s", target);
+    for (char *word; (word = strsep(&rest, " ")) != NULL;) {
+        word += strspn(word, "?!");
+        word[strcspn(word, ":#")] = '\0';
+        ku_str_add(out, "%s%s", n++ ? ", " : "", word);
+    }
+}
+
+static void add_row(struct ku_str *out, int is_markdown, const char *block, const char *key,
+                    const char *of, const char *value, enum ku_ds_verdict verdict,
+                    const char *target, const char *help)
+{
+    struct ku_str name = {0}, becomes = {0};
+    ku_str_add(&name, "%s%s%s", is_markdown ? "" : block, is_markdown || !*block ? "" : ".", key);
+    add_target(&becomes, target);
+    const char *to = ku_str_get(&becomes);
+    if (is_markdown)
+        ku_str_add(out, "| `%s`%s%s%s | `%s` | %s%s%s%s%s%s |\n", name.text, *of ? " (" : "", of,
+                   *of ? ")" : "", value, verdict_name[verdict], *to ? ": `" : "", to,
+                   *to ? "`" : "", *help ? (*to ? "; " : ": ") : "", help);
+    else
+        ku_str_add(out, "  %-*s %-12s %s%s%s%s%s\n", MOST_WIDTH, name.text, value,
+                   verdict_name[verdict], *to ? ": " : "", to, *help ? (*to ? "; " : ": ") : "",
+                   help);
+    ku_str_fini(&name);
+    ku_str_fini(&becomes);
+}
+
+void ku_deepspeed_help(int is_markdown, struct ku_str *out)
+{
+    for (int b = 0; b < ku_ds_n_blocks; b++) {
+        const char *block = ku_ds_blocks[b].block;
+        if (is_markdown)
+            ku_str_add(out, "\n### %s%s%s\n\n| key | default | what it becomes |\n|---|---|---|\n",
+                       *block ? "`" : "", *block ? block : "At the top", *block ? "`" : "");
+        for (int i = 0; i < ku_ds_n_choices; i++) {
+            const struct ku_ds_choice *c = &ku_ds_choices[i];
+            char name[64];
+            snprintf(name, sizeof name, "type = %s", c->name);
+            if (strcmp(c->block, block) == 0)
+                add_row(out, is_markdown, block, name, "", "null",
+                        *c->target ? KU_DS_APPLIED : KU_DS_REFUSED, c->target, c->help);
+        }
+        for (int i = 0; i < ku_ds_n_rows; i++) {
+            const struct ku_ds_row *r = &ku_ds_rows[i];
+            if (strcmp(r->block, block) == 0 && r->type != KU_DS_BLOCK &&
+                (*r->target || r->verdict != KU_DS_APPLIED))
+                add_row(out, is_markdown, block, r->key, r->of, r->value, r->verdict, r->target,
+                        r->help);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config/optimizer.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "op/loss_scaler.h"
+#include "op/schedule.h"
+
+static int is_word(const char *key, const char *word)
+{
+    return strcmp(key, word) == 0;
+}
+
+double ku_rule_lr_factor(const struct ku_config *c, int64_t global_batch)
+{
+    const struct ku_lr_scaling *s = &c->optimizer_lr_scaling;
+    if (s->rule == KU_SCALING_NONE)
+        return 1;
+    double ratio = (double)global_batch / (double)s->base_batch;
+    return s->rule == KU_SCALING_SQRT ? sqrt(ratio) : ratio;
+}
+
+/* "matrices", "all", or patterns. */
+static int choice(const struct ku_list *list, const char *const **patterns)
+{
+    *patterns = (const char *const *)list->item;
+    if (list->is_word && is_word(list->item[0], "matrices"))
+        return KU_DECAY_MATRICES;
+    return list->is_word && is_word(list->item[0], "all") ? KU_DECAY_ALL : KU_DECAY_PATTERNS;
+}
+
+struct ku_update_group *ku_rule_groups(const struct ku_config *c)
+{
+    const struct ku_groups *from = &c->optimizer_groups;
+    struct ku_update_group *to = ku_calloc((size_t)from->n + 1, sizeof *to);
+    for (int i = 0; to && i < from->n; i++) {
+        const struct ku_group *g = &from->item[i];
+        to[i].match = (const char *const *)g->match.item;
+#define X(name, least, most)                                                                       \
+    if (!isnan(g->name)) {                                                                         \
+        to[i].set[to[i].n_set].offset = offsetof(struct ku_attrs, name);                           \
+        to[i].set[to[i].n_set++].value = g->name;                                                  \
+    }
+        KU_GROUP_KEYS(X)
+#undef X
+    }
+    return to;
+}
+
+/* RMSProp keeps what it needs: an op each. */
+static int optimizer_of(const struct ku_config *c)
+{
+    const int has_momentum = c->optimizer_momentum > 0 || is_word(c->schedule_type, "one_cycle");
+    if (!is_word(c->optimizer_type, "rmsprop"))
+        return ku_op_find(c->optimizer_type);
+    if (has_momentum)
+        return c->optimizer_centered ? KU_OP_rmsprop_both : KU_OP_rmsprop_momentum;
+    return c->optimizer_centered ? KU_OP_rmsprop_centered : KU_OP_rmsprop;
+}
+
+void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct ku_compile_opts *o)
+{
+    struct ku_attrs *a = &o->rule;
+    a->eps = c->optimizer_eps;
+    o->optimizer = optimizer_of(c);
+    if (o->optimizer == KU_OP_adafactor) {
+        const double f32 = 0x1p-23, f64 = 0x1p-52;
+        a->eps = !isnan(c->optimizer_eps1) ? c->optimizer_eps1 : o->compute == KUMI_F64 ? f64 : f32;
+    }
+    a->beta2_decay = c->optimizer_beta2_decay;
+    a->eps2 = c->optimizer_eps2;
+    a->clip_threshold = c->optimizer_clip_threshold;
+    o->initial_accumulator_value = c->optimizer_initial_accumulator_value;
+    a->lr = c->optimizer_lr * ku_rule_lr_factor(c, global_batch);
+    a->beta1 = c->optimizer_betas.v[0];
+    a->beta2 = c->optimizer_betas.v[1];
+    a->bias_correction = c->optimizer_bias_correction;
+    a->weight_decay = c->optimizer_weight_decay;
+    a->momentum = c->optimizer_momentum;
+    a->dampening = c->optimizer_dampening;
+    a->nesterov = c->optimizer_nesterov;
+    a->alpha = c->optimizer_alpha;
+    a->lr_decay = c->optimizer_lr_decay;
+    a->ema = c->train_ema;
+    a->ema_warmup = c->train_ema_warmup;
+    a->trust_coefficient = c->optimizer_trust_coefficient;
+    a->min_coeff = c->optimizer_min_coeff;
+    a->max_coeff = c->optimizer_max_coeff;
+    o->decay = choice(&c->optimizer_decay, &o->decay_patterns);
+    o->adapt = choice(&c->optimizer_adapt, &o->adapt_patterns);
+}
+
+static int schedule_of(const struct ku_config *c)
+{
+    int i = 0;
+    while (ku_attr_schedules[i] && !is_word(ku_attr_schedules[i], c->schedule_type))
+        i++;
+    return i;
+}
+
+int ku_rule_loss_scale(enum kumi_dtype compute, double scale, struct ku_attrs *a)
+{
+    if (isnan(scale) && compute != KUMI_F16) {
+        a->loss_scale = 0;
+        return KUMI_OK;
+    }
+    if (!isnan(scale) && scale != 0) {
+        a->scaler = KU_LOSS_SCALE_STATIC;
+        a->loss_scale = (double)(float)scale; /* backward starts in f32 */
+    }
+    return ku_scaler_check(a);
+}
+
+int ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o)
+{
+    const int is_torch = is_word(c->precision_scaler, "torch");
+    struct ku_attrs *a = &o->rule;
+    a->scaler = is_torch ? KU_LOSS_SCALE_PYTORCH : KU_LOSS_SCALE_DEEPSPEED;
+    a->scale_window = c->precision_window != KU_NULL ? c->precision_window : is_torch ? 2000 : 1000;
+    a->hysteresis = c->precision_hysteresis;
+    a->consecutive_hysteresis = c->precision_consecutive_hysteresis;
+    a->min_scale = c->precision_min_scale;
+    a->growth_factor = c->precision_growth_factor;
+    a->backoff_factor = c->precision_backoff_factor;
+    a->loss_scale = ldexp(1, (int)c->precision_initial_scale_power);
+    return ku_rule_loss_scale(o->compute, c->precision_loss_scale, a);
+}
+
+/* ds_one_cycle moves betas alone, as DeepSpeed's. */
+static int is_cycling(const struct ku_config *c)
+{
+    static const char *const with_betas[] = {"adamw", "adam", "lamb", "lion"};
+    if (is_word(c->schedule_type, "one_cycle"))
+        return 1;
+    for (size_t i = 0; i < sizeof with_betas / sizeof with_betas[0]; i++)
+        if (is_word(c->optimizer_type, with_betas[i]))
+            return is_word(c->schedule_type, "ds_one_cycle");
+    return 0;
+}
+
+void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a)
+{
+    a->schedule = schedule_of(c);
+    a->warmup_lr = c->schedule_warmup_start_lr;
+    a->min_lr = c->schedule_min_lr;
+    a->gamma = c->schedule_gamma;
+    a->power = c->schedule_power;
+    a->d_model = c->schedule_d_model == KU_NULL ? 1 : c->schedule_d_model;
+    a->pct_start = c->schedule_pct_start;
+    a->div_factor = c->schedule_div_factor;
+    a->final_div_factor = c->schedule_final_div_factor;
+    a->three_phase = c->schedule_three_phase;
+    a->anneal = is_word(c->schedule_anneal, "linear") ? KU_ANNEAL_LINEAR : KU_ANNEAL_COS;
+    a->cycle_momentum = c->schedule_cycle_momentum && is_cycling(c);
+    a->base_momentum = c->schedule_base_momentum;
+    a->max_momentum = c->schedule_max_momentum;
+}
+
+void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku_attrs *a)
+{
+    const int64_t first = c->schedule_cycle_first_step_size, total = c->schedule_total_num_steps;
+    const int64_t second = c->schedule_cycle_second_step_size, steps = c->schedule_warmup_num_steps;
+    double *v = a->args.v;
+    a->args = (struct ku_args){{0}};
+    if (a->schedule == KU_SCHED_MULTI_STEP) {
+        for (int i = 0; i < c->schedule_milestones.n; i++)
+            v[i] = (double)milestone[i];
+    } else if (a->schedule == KU_SCHED_LR_RANGE_TEST) {
+        v[KU_RANGE_MIN_LR] = c->schedule_lr_range_test_min_lr;
+        v[KU_RANGE_STEP_SIZE] = (double)c->schedule_lr_range_test_step_size;
+        v[KU_RANGE_STEP_RATE] = c->schedule_lr_range_test_step_rate;
+        v[KU_RANGE_STAIRCASE] = c->schedule_lr_range_test_staircase;
+    } else if (a->schedule == KU_SCHED_DS_ONE_CYCLE) {
+        v[KU_CYCLE_MIN_LR] = c->schedule_cycle_min_lr;
+        v[KU_CYCLE_MAX_LR] = c->schedule_cycle_max_lr;
+        v[KU_CYCLE_FIRST_SIZE] = (double)first;
+        v[KU_CYCLE_SECOND_SIZE] = (double)(second == KU_NULL ? first : second);
+        v[KU_CYCLE_DECAY_SIZE] = (double)c->schedule_decay_step_size;
+        v[KU_CYCLE_DECAY_LR] = c->schedule_decay_lr_rate;
+        v[KU_CYCLE_MIN_MOM] = c->schedule_cycle_min_mom;
+        v[KU_CYCLE_MAX_MOM] = c->schedule_cycle_max_mom;
+        v[KU_CYCLE_DECAY_MOM] = c->schedule_decay_mom_rate;
+    } else if (ku_schedule_is_deepspeed(a->schedule)) {
+        const int is_cosine = a->schedule == KU_SCHED_WARMUP_COSINE_LR;
+        const double most = c->schedule_warmup_max_lr;
+        v[KU_WARMUP_MIN] = is_cosine ? c->schedule_warmup_min_ratio : c->schedule_warmup_min_lr;
+        v[KU_WARMUP_MAX] = is_cosine ? c->schedule_cos_min_ratio : isnan(most) ? a->lr : most;
+        v[KU_WARMUP_STEPS] = steps < 2 ? 2 : (double)steps;
+        v[KU_WARMUP_IS_LINEAR] = is_word(c->schedule_warmup_type, "linear");
+        v[KU_WARMUP_TOTAL] = (double)(total == KU_NULL ? a->decay : total);
+    }
+}
+
+int ku_rule_check(const struct ku_config *c)
+{
+    const int is_cycle = is_word(c->schedule_type, "one_cycle");
+    const int is_ds_cycle = is_word(c->schedule_type, "ds_one_cycle");
+    const int has_momentum = c->optimizer_momentum > 0 || (is_cycle && c->schedule_cycle_momentum);
+    const int is_dynamic = c->precision_loss_scale == 0 ||
+                           (isnan(c->precision_loss_scale) && is_word(c->precision_compute, "f16"));
+    const struct {
+        int is_wrong;
+        const char *path, *wanted;
+    } rule[] = {
+        {is_dynamic && c->precision_window == 0, "precision.window", "at least 1 step"},
+        {is_dynamic && c->precision_min_scale <= 0, "precision.min_scale", "a number above 0"},
+        {c->optimizer_nesterov && (!has_momentum || c->optimizer_dampening != 0),
+         "optimizer.nesterov", "it needs optimizer.momentum above 0 and dampening 0"},
+        {c->optimizer_min_coeff > c->optimizer_max_coeff, "optimizer.min_coeff",
+         "it exceeds optimizer.max_coeff"},
+        {is_word(c->schedule_type, "noam") && c->schedule_d_model == KU_NULL, "schedule.d_model",
+         "noam needs the model's width"},
+        {is_word(c->schedule_type, "multi_step") && c->schedule_milestones.n == 0,
+         "schedule.milestones", "multi_step needs at least one"},
+        {is_cycle && c->schedule_warmup_steps.n != 0, "schedule.warmup_steps",
+         "one_cycle warms up for schedule.pct_start of its steps; use 0"},
+        {ku_schedule_is_deepspeed(schedule_of(c)) && c->schedule_warmup_steps.n != 0,
+         "schedule.warmup_steps", "DeepSpeed's schedules warm up by keys of their own; use 0"},
+        {is_ds_cycle && isnan(c->schedule_cycle_min_lr), "schedule.cycle_min_lr",
+         "ds_one_cycle needs it"},
+        {is_ds_cycle && isnan(c->schedule_cycle_max_lr), "schedule.cycle_max_lr",
+         "ds_one_cycle needs it"},
+    };
+    for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
+        if (rule[i].is_wrong)
+            return ku_config_refuse(c, rule[i].path, ku_json_at(c->root, rule[i].path),
+                                    rule[i].wanted);
+    return KUMI_OK;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DATA_BATCH_ROWS_H
+#define KU_DATA_BATCH_ROWS_H
+
+#include "data/data.h"
+#include "data/sampler.h"
+
+/*
+ * Rows of batches, as models read them: [first, first + n) of a step's batch, or samples [first,
+ * first + n) of the first n_samples of the validation split. A row without a sample is zero, and
+ * its targets are such that no loss counts them.
+ *
+ *   to   [d->n_ports], where row `first` of each of the data's ports goes; rows lie side by side
+ *
+ * Errors: KUMI_EINPUT.
+ */
+int ku_rows_train(const struct ku_data *d, const struct ku_sampler *s, int64_t step, int64_t first,
+                  int64_t n, void *const *to);
+int ku_rows_val(const struct ku_data *d, int64_t n_samples, int64_t first, int64_t n,
+                void *const *to);
+
+#endif

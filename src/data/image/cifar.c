@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "data/image/store.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/*
+ * CIFAR's binary version: records of 1 label byte (CIFAR-100: 2, coarse and fine) and 32 x 32
+ * pixels, a plane of red, of green, of blue.
+ */
+enum { SIDE = 32, PLANE = SIDE * SIDE, PIXELS = 3 * PLANE };
+
+struct cifar {
+    struct ku_image_store store;
+    struct ku_file *file;
+    int64_t *first; /* of each file's images; first[n_files]: the number of all */
+    uint32_t n_files;
+    int label_bytes, label_at;
+};
+
+static void cifar_close(struct ku_image_store *s)
+{
+    struct cifar *x = (struct cifar *)s;
+    for (uint32_t i = 0; i < x->n_files; i++)
+        ku_file_close(&x->file[i]);
+    ku_free(x->file);
+    ku_free(x->first);
+    ku_free(x);
+}
+
+static uint32_t file_of(const struct cifar *x, int64_t i)
+{
+    uint32_t k = 0; /* there are five, not five thousand */
+    while (x->first[k + 1] <= i)
+        k++;
+    return k;
+}
+
+static int cifar_read(const struct ku_image_store *s, int64_t i, struct ku_image_work *work,
+                      struct ku_pixels *out, int32_t *label)
+{
+    const struct cifar *x = (const struct cifar *)s;
+    uint32_t k = file_of(x, i);
+    size_t record = (size_t)x->label_bytes + PIXELS;
+    KU_TRY(ku_scratch_need(&work->file, record));
+    KU_TRY(ku_file_read(&x->file[k], (uint64_t)(i - x->first[k]) * record, work->file.data, record,
+                        work->why, sizeof work->why));
+    *label = work->file.data[x->label_at];
+    *out = (struct ku_pixels){
+        work->file.data + x->label_bytes, KUMI_U8, SIDE, SIDE, 3, SIDE, 1, PLANE};
+    return KUMI_OK;
+}
+
+static void cifar_name(const struct ku_image_store *s, int64_t i, char *text, size_t bytes)
+{
+    const struct cifar *x = (const struct cifar *)s;
+    uint32_t k = file_of(x, i);
+    snprintf(text, bytes, "%s: record %lld", x->file[k].name, (long long)(i - x->first[k]));
+}
+
+static int cifar_identify(const struct ku_image_store *s, struct ku_sha256 *h)
+{
+    const struct cifar *x = (const struct cifar *)s;
+    for (uint32_t i = 0; i < x->n_files; i++)
+        KU_TRY(ku_file_identify(&x->file[i], h));
+    return KUMI_OK;
+}
+
+static const struct ku_image_store_ops cifar_ops = {cifar_close, cifar_read, cifar_name,
+                                                    cifar_identify};
+
+/* The files of a folder, and how many records each has. */
+struct layout {
+    const char *kind, *below, *train[5], *val;
+    int n_train, records_train, records_val;
+};
+static const struct layout layouts[] = {
+    {"cifar10",
+     "cifar-10-batches-bin",
+     {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+      "data_batch_5.bin"},
+     "test_batch.bin",
+     5,
+     10000,
+     10000},
+    {"cifar100", "cifar-100-binary", {"train.bin"}, "test.bin", 1, 50000, 10000}};
+
+/* Adds one file; records: how many it has to hold, 0: any number. */
+static int add_file(struct cifar *x, const char *name, int64_t records, const char *kind)
+{
+    uint64_t each = (uint64_t)x->label_bytes + PIXELS;
+    struct ku_file *f = &x->file[x->n_files];
+    KU_TRY(ku_file_open(name, "CIFAR records, or the folder with them (docs/workloads.md)", 1, f));
+    x->n_files++;
+    if (f->bytes % each != 0 || (records && f->bytes != (uint64_t)records * each))
+        return KU_ERR(KUMI_EINPUT,
+                      "data: %s: %llu bytes; a file of %s has %s%llu bytes a record; copy it again",
+                      name, (unsigned long long)f->bytes, kind,
+                      !records           ? ""
+                      : records == 10000 ? "10000 records of "
+                                         : "50000 records of ",
+                      (unsigned long long)each);
+    x->first[x->n_files] = x->first[x->n_files - 1] + (int64_t)(f->bytes / each);
+    return KUMI_OK;
+}
+
+static int add_folder(struct cifar *x, const char *root, const struct layout *l,
+                      enum ku_data_split split)
+{
+    struct stat st;
+    int n = split == KU_SPLIT_TRAIN ? l->n_train : 1, status = KUMI_OK;
+    char *below = ku_asprintf("%s/%s", root, l->below);
+    if (!below)
+        return KUMI_ENOMEM;
+    const char *folder = ku_os_stat(below, &st) == 0 ? below : root;
+    for (int i = 0; i < n && status == KUMI_OK; i++) {
+        char *name = ku_asprintf("%s/%s", folder, split == KU_SPLIT_TRAIN ? l->train[i] : l->val);
+        int64_t records = split == KU_SPLIT_TRAIN ? l->records_train : l->records_val;
+        status = name ? add_file(x, name, records, l->kind) : KUMI_ENOMEM;
+        ku_free(name);
+    }
+    ku_free(below);
+    return status;
+}
+
+static int open_files(struct cifar *x, const struct ku_image_source *src, const struct layout *l,
+                      const struct ku_files *files)
+{
+    struct stat st;
+    size_t room = files->n + 5;
+    x->file = ku_calloc(room, sizeof *x->file);
+    x->first = ku_calloc(room + 1, sizeof *x->first);
+    if (!x->file || !x->first)
+        return KUMI_ENOMEM;
+    if (files->n == 1 && ku_os_stat(files->name[0], &st) == 0 && S_ISDIR(st.st_mode))
+        KU_TRY(add_folder(x, files->name[0], l, src->split));
+    else
+        for (uint32_t i = 0; i < files->n; i++)
+            KU_TRY(add_file(x, files->name[i], 0, l->kind));
+    x->store.n = x->first[x->n_files];
+    return KUMI_OK;
+}
+
+int ku_cifar_open(const struct ku_image_source *src, struct ku_image_store **out)
+{
+    const struct layout *l = &layouts[strcmp(src->opts->kind, "cifar100") == 0];
+    const char *labels = src->opts->labels ? src->opts->labels : "fine";
+    int is_100 = l == &layouts[1], is_coarse = strcmp(labels, "coarse") == 0;
+    struct ku_files files = {0};
+    if (!is_coarse && strcmp(labels, "fine") != 0)
+        return KU_ERR(KUMI_EINVAL, "data: data.labels: '%s'; give fine or coarse", labels);
+    if (is_coarse && !is_100)
+        return KU_ERR(KUMI_EINVAL, "data: data.labels: coarse; only cifar100 has such labels");
+    struct cifar *x = ku_calloc(1, sizeof *x);
+    if (!x)
+        return KUMI_ENOMEM;
+    x->store = (struct ku_image_store){.ops = &cifar_ops,
+                                       .n_classes = !is_100     ? 10
+                                                    : is_coarse ? 20
+                                                                : 100,
+                                       .h = SIDE,
+                                       .w = SIDE,
+                                       .c = 3,
+                                       .dtype = KUMI_U8};
+    x->label_bytes = is_100 ? 2 : 1;
+    x->label_at = is_100 && !is_coarse;
+    int status = KUMI_OK;
+    for (int i = 0; i < src->n_paths && status == KUMI_OK; i++)
+        status = ku_files_add(&files, src->path[i]);
+    if (status == KUMI_OK)
+        status = open_files(x, src, l, &files);
+    ku_files_fini(&files);
+    if (status < 0) {
+        cifar_close(&x->store);
+        return status;
+    }
+    *out = &x->store;
+    return KUMI_OK;
+}

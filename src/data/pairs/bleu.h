@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DATA_PAIRS_BLEU_H
+#define KU_DATA_PAIRS_BLEU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Corpus BLEU and chrF as sacreBLEU defines them, one reference a sentence: the counts of n-grams,
+ * summed over sentences, in any order and over any number of ranks, give the figure.
+ *
+ *   BLEU   up to 4-grams of words (split at Unicode white space: tok=none), brevity penalty,
+ *          exponential smoothing. Source: Papineni et al., ACL 2002; Post, WMT 2018; Chen and
+ *          Cherry, WMT 2014, method 3. Signature: nrefs:1|case:mixed|eff:no|tok:none|smooth:exp
+ *   chrF   up to 6-grams of characters without white space, beta 2. Source: Popovic, WMT 2015.
+ *          Signature: nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no
+ */
+enum { KU_BLEU_ORDER = 4, KU_CHRF_ORDER = 6 };
+
+/* All zero is no sentence. Sums of all fields are the counts of both. */
+struct ku_bleu {
+    int64_t n_sentences;
+    int64_t hyp_len, ref_len; /* words */
+    int64_t correct[KU_BLEU_ORDER], total[KU_BLEU_ORDER];
+    int64_t chr_hyp[KU_CHRF_ORDER], chr_ref[KU_CHRF_ORDER], chr_match[KU_CHRF_ORDER];
+};
+
+/* Counts a sentence. Bytes that are no UTF-8 are characters that no reference has. ENOMEM. */
+int ku_bleu_add(struct ku_bleu *b, const char *hypothesis, size_t hypothesis_bytes,
+                const char *reference, size_t reference_bytes);
+/* Counts of two parts of a corpus. */
+void ku_bleu_merge(struct ku_bleu *b, const struct ku_bleu *other);
+
+struct ku_bleu_score {
+    double bleu;                     /* 0 to 100 */
+    double precision[KU_BLEU_ORDER]; /* 0 to 100, smoothed */
+    double brevity_penalty;          /* 0 to 1 */
+    double chrf;                     /* 0 to 100 */
+};
+/*
+ * effective_order   1: only the orders that the hypotheses are long enough for, as sacreBLEU does
+ *                   for single sentences; 0: all four, as for a corpus
+ */
+struct ku_bleu_score ku_bleu_score(const struct ku_bleu *b, int effective_order);
+
+#endif

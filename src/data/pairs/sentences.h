@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_DATA_PAIRS_SENTENCES_H
+#define KU_DATA_PAIRS_SENTENCES_H
+
+#include "data/text/source.h"
+#include "data/tokenizer/vocab.h"
+
+/* A file of one sentence a line, as tokens: sentence i is tokens [start[i], start[i + 1] - 1) of
+ * `source`, which has a mark behind each. */
+struct ku_sentences {
+    struct ku_source source;
+    struct ku_vocab *vocab;
+    int64_t *start; /* [n + 1] */
+    int64_t n;
+};
+
+/* A line of nothing but blanks is a sentence of no tokens. Errors: EINPUT with file:line, ENOMEM.
+ */
+int ku_sentences_open(const char *path, struct ku_vocab *vocab, const char *cache,
+                      const struct ku_progress *progress, struct ku_sentences *out);
+void ku_sentences_fini(struct ku_sentences *s);
+static inline int64_t ku_sentence_count(const struct ku_sentences *s, int64_t i)
+{
+    return s->start[i + 1] - s->start[i] - 1;
+}
+/* Reads the tokens of one sentence. Threads: any number at once. */
+int ku_sentence_read(const struct ku_sentences *s, int64_t i, int32_t *out);
+
+#endif

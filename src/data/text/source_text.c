@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "data/input_file.h"
+#include "data/text/source.h"
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/*
+ * Tokens of a text, kept in a cache folder:
+ *
+ *     text-<hash of device and inode>.idx    what the text's SHA-256 was, at which length and
+ * times; the lock of the text tokens-<32 hex digits>.bin             a header, then the tokens;
+ * named by SHA-256 of text, tokenizer and form
+ *
+ * Who holds the lock hashes the text where the index does not know it, and tokenizes it where its
+ * tokens are not there; the others wait, and then find both. Token files appear by rename, whole or
+ * not at all. An index line is believed only if file times were 2 s old when it was written (coarse
+ * clocks of file systems could hide a change).
+ */
+enum { BLOCK_BYTES = 1 << 20, SETTLED_NS = 2000000000, POLL_NS = 20000000 };
+
+struct header {
+    char magic[8];
+    uint32_t token_bytes, zero;
+    uint64_t count, vocab_count;
+    unsigned char key[32];
+    uint64_t tokens_hash; /* over blocks of 1 MiB */
+    uint64_t header_hash; /* over all before it */
+};
+_Static_assert(sizeof(struct header) == 80, "no padding in a file's header");
+static const char magic[8] = {'k', 'u', 'm', 'i', 't', 'o', 'k', '1'};
+
+struct work {
+    const char *name, *cache;
+    const struct ku_encoder *encoder;
+    const struct ku_progress *progress;
+    int fd; /* of the text */
+    struct stat st;
+    uint64_t text_bytes;
+    int index; /* descriptor of the index, locked; -1: the cache cannot be written */
+    unsigned char text_id[32], key[32];
+    char *tokens_path;
+};
+
+/* Where tokens go: a file behind its header, or, with fd = -1, memory. */
+struct sink {
+    int fd, token_bytes;
+    unsigned char *data; /* a block; or all tokens */
+    size_t bytes, cap;
+    uint64_t hash, count;
+};
+
+static int progress_call(const struct work *w, const char *verb, uint64_t done_bytes)
+{
+    char what[256];
+    snprintf(what, sizeof what, "%s %.200s", verb, w->name);
+    return ku_progress_call(w->progress, what, done_bytes, w->text_bytes);
+}
+
+/* Reads the text once, block by block. Every block goes to `each`, then to the progress. */
+static int read_text(const struct work *w, const char *verb,
+                     int (*each)(void *ctx, const void *data, size_t bytes), void *ctx)
+{
+    unsigned char *block = ku_malloc(BLOCK_BYTES);
+    int status = block ? KUMI_OK : KUMI_ENOMEM;
+    for (uint64_t at = 0; at < w->text_bytes && status >= 0;) {
+        uint64_t left = w->text_bytes - at;
+        size_t bytes = left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES;
+        ssize_t n = ku_os_pread_full(w->fd, block, bytes, (off_t)at);
+        if (n < 0)
+            status = KU_ERR(KUMI_EINPUT, "data: %s: byte %llu: %s; check the storage", w->name,
+                            (unsigned long long)at, ku_os_why());
+        else if ((size_t)n < bytes)
+            status = KU_ERR(KUMI_EINPUT, "data: %s: became shorter while it was read; start again",
+                            w->name);
+        else
+            status = each(ctx, block, bytes);
+        at += bytes;
+        if (status >= 0)
+            status = progress_call(w, verb, at);
+    }
+    ku_free(block);
+    return status;
+}
+
+static int hash_block(void *ctx, const void *data, size_t bytes)
+{
+    ku_sha256_update(ctx, data, bytes);
+    return KUMI_OK;
+}
+
+static int hash_text(const struct work *w, unsigned char id[32])
+{
+    struct ku_sha256 h;
+    KU_TRY(ku_sha256_init(&h));
+    int status = read_text(w, "reading", hash_block, &h);
+    ku_sha256_final(&h, id);
+    return status;
+}
+
+/* ---- the index
+ * ------------------------------------------------------------------------------------------- */
+
+static int64_t ns_of(struct timespec t)
+{
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The line for the text as it is now, up to its hash. */
+static int index_line(const struct work *w, char *line, size_t bytes)
+{
+    return snprintf(line, bytes, "kumi-text 1 %llu %lld %lld %llu %llu ",
+                    (unsigned long long)w->st.st_size, (long long)ns_of(w->st.st_mtim),
+                    (long long)ns_of(w->st.st_ctim), (unsigned long long)w->st.st_dev,
+                    (unsigned long long)w->st.st_ino);
+}
+
+static int index_read(struct work *w, int fd)
+{
+    char line[256], found[256], hex[65];
+    int n = index_line(w, line, sizeof line);
+    ssize_t got = ku_os_pread_full(fd, found, sizeof found - 1, 0);
+    if (got != n + 65 || memcmp(line, found, (size_t)n) != 0 || found[n + 64] != '\n')
+        return 0;
+    for (int i = 0; i < 32; i++) {
+        unsigned byte;
+        char pair[3] = {found[n + 2 * i], found[n + 2 * i + 1], '\0'};
+        if (sscanf(pair, "%2x", &byte) != 1)
+            return 0;
+        w->text_id[i] = (unsigned char)byte;
+    }
+    ku_sha256_hex(w->text_id, hex);
+    return memcmp(hex, found + n, 64) == 0;
+}
+
+static void index_write(const struct work *w, struct timespec before)
+{
+    char line[256], hex[65];
+    int64_t settled = ns_of(before) - SETTLED_NS;
+    if (ns_of(w->st.st_mtim) > settled || ns_of(w->st.st_ctim) > settled)
+        return;
+    int n = index_line(w, line, sizeof line);
+    ku_sha256_hex(w->text_id, hex);
+    snprintf(line + n, sizeof line - (size_t)n, "%s\n", hex);
+    /* A torn line does not parse, and is then written again. */
+    if (ku_os_ftruncate(w->index, 0) == 0 &&
+        ku_os_pwrite_full(w->index, line, (size_t)n + 65, 0) < 0)
+        KU_LOG(DATA, WARN, "cache: %s: %s; the text will be hashed again", w->cache, ku_os_why());
+}
+
+static int index_path(const struct work *w, char **path)
+{
+    uint64_t name = ku_hash64_mix((uint64_t)w->st.st_dev, (uint64_t)w->st.st_ino);
+    *path = ku_asprintf("%s/text-%016llx.idx", w->cache, (unsigned long long)name);
+    return *path ? KUMI_OK : KUMI_ENOMEM;
+}
+
+/* Opens and locks the index, or leaves w->index = -1 where the cache cannot be written. */
+static int index_lock(struct work *w, const char *path)
+{
+    if (ku_os_mkdirs(w->cache) == 0)
+        w->index = ku_os_open(path, O_RDWR | O_CREAT, 0644);
+    if (w->index < 0) {
+        KU_LOG(DATA, WARN, "cache: %s: %s; tokens that it does not have stay in memory", w->cache,
+               ku_os_why());
+        return KUMI_OK;
+    }
+    while (ku_os_lock(w->index) < 0) {
+        if (errno !=
+            EWOULDBLOCK) { /* a file system without locks: two ranks could write one file */
+            KU_LOG(DATA, WARN, "cache: %s: lock: %s; tokens that it does not have stay in memory",
+                   w->cache, ku_os_why());
+            ku_os_close(w->index);
+            w->index = -1;
+            return KUMI_OK;
+        }
+        KU_TRY(progress_call(w, "waiting for the tokens of", 0));
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+    return KUMI_OK;
+}
+
+/* Finds the text's hash, and from it the name of its tokens' file. */
+static int find_key(struct work *w)
+{
+    char *path = NULL, hex[65];
+    int known = 0, status, fd = -1;
+    if (w->cache) {
+        KU_TRY_OUT(index_path(w, &path));
+        KU_TRY_OUT(index_lock(w, path));
+        fd = w->index < 0 ? ku_os_open(path, O_RDONLY, 0) : -1;
+        known = (w->index >= 0 || fd >= 0) && index_read(w, w->index >= 0 ? w->index : fd);
+    }
+    if (!known) {
+        struct timespec before;
+        clock_gettime(CLOCK_REALTIME, &before);
+        KU_TRY_OUT(hash_text(w, w->text_id));
+        if (w->index >= 0)
+            index_write(w, before);
+    }
+    struct ku_sha256 h;
+    const char *fingerprint = w->encoder->fingerprint;
+    KU_TRY_OUT(ku_sha256_init(&h));
+    ku_sha256_update(&h, magic, sizeof magic);
+    ku_sha256_update(&h, w->text_id, 32);
+    ku_sha256_update(&h, fingerprint, strlen(fingerprint));
+    ku_sha256_final(&h, w->key);
+    ku_sha256_hex(w->key, hex);
+    if (w->cache) {
+        w->tokens_path = ku_asprintf("%s/tokens-%.32s.bin", w->cache, hex);
+        status = w->tokens_path ? KUMI_OK : KUMI_ENOMEM;
+    }
+out:
+    if (fd >= 0)
+        ku_os_close(fd);
+    ku_free(path);
+    return status;
+}
+
+/* ---- the tokens' file
+ * ------------------------------------------------------------------------------------ */
+
+static uint64_t header_hash(const struct header *h)
+{
+    return ku_hash64(h, offsetof(struct header, header_hash));
+}
+
+static void header_swap(struct header *h) /* host <-> little endian */
+{
+    h->token_bytes = htole32(h->token_bytes);
+    h->count = htole64(h->count);
+    h->vocab_count = htole64(h->vocab_count);
+    h->tokens_hash = htole64(h->tokens_hash);
+}
+
+/* Reads and checks a header. Returns 1, or 0 for a file that is none of ours, short, or of another
+ * text. */
+static int header_read(int fd, const unsigned char key[32], struct header *h)
+{
+    struct stat st;
+    if (ku_os_fstat(fd, &st) < 0 || ku_os_pread_full(fd, h, sizeof *h, 0) != (ssize_t)sizeof *h)
+        return 0;
+    if (memcmp(h->magic, magic, sizeof magic) != 0 || le64toh(h->header_hash) != header_hash(h))
+        return 0;
+    header_swap(h);
+    return memcmp(h->key, key, 32) == 0 && (h->token_bytes == 2 || h->token_bytes == 4) &&
+           (uint64_t)st.st_size == sizeof *h + h->count * h->token_bytes;
+}
+
+/* Opens the cached tokens. Returns 1, 0 when there are none, or an error. */
+static int open_cached(const struct work *w, struct ku_source *s)
+{
+    struct header h;
+    int fd = w->tokens_path ? ku_os_open(w->tokens_path, O_RDONLY, 0) : -1;
+    if (fd < 0)
+        return 0;
+    if (!header_read(fd, w->key, &h)) {
+        KU_LOG(DATA, WARN, "cache: %s: damaged; the text is tokenized again", w->tokens_path);
+        ku_os_close(fd);
+        return 0;
+    }
+    s->path = ku_strdup(w->tokens_path);
+    s->fd = fd;
+    s->at = sizeof h;
+    s->token_bytes = (int)h.token_bytes;
+    s->count = (int64_t)h.count;
+    s->is_cache = 1;
+    return s->path ? 1 : KUMI_ENOMEM;
+}
+
+/* Writes the block that is full or last. KUMI_ESTORAGE without a record: errno says why, and memory
+ * can take over. */
+static int sink_flush(struct sink *k)
+{
+    if (k->bytes == 0)
+        return KUMI_OK;
+    k->hash = ku_hash64_mix(k->hash, ku_hash64(k->data, k->bytes));
+    if (ku_os_write_full(k->fd, k->data, k->bytes) < 0)
+        return KUMI_ESTORAGE;
+    k->bytes = 0;
+    return KUMI_OK;
+}
+
+static int sink_put(struct sink *k, const uint32_t *id, size_t count)
+{
+    size_t width = (size_t)k->token_bytes;
+    k->count += count;
+    if (k->fd < 0 && k->bytes + count * width > k->cap) {
+        size_t cap = (k->bytes + count * width) / 2 * 3 + BLOCK_BYTES;
+        unsigned char *data = ku_realloc(k->data, cap, 1);
+        if (!data)
+            return KUMI_ENOMEM;
+        k->data = data;
+        k->cap = cap;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half = htole16((uint16_t)id[i]);
+        uint32_t whole = htole32(id[i]);
+        memcpy(k->data + k->bytes, width == 2 ? (const void *)&half : (const void *)&whole, width);
+        k->bytes += width;
+        if (k->fd >= 0 && k->bytes == BLOCK_BYTES)
+            KU_TRY(sink_flush(k));
+    }
+    return KUMI_OK;
+}
+
+struct tokenizing {
+    struct work *w;
+    struct sink *sink;
+    struct ku_tokens tokens;
+    struct ku_sha256 text;
+};
+
+static int tokenize_block(void *ctx, const void *data, size_t bytes)
+{
+    struct tokenizing *z = ctx;
+    ku_sha256_update(&z->text, data, bytes);
+    z->tokens.count = 0;
+    const struct ku_encoder *e = z->w->encoder;
+    KU_TRY(e->feed(e->ctx, data, bytes, &z->tokens));
+    return sink_put(z->sink, z->tokens.id, z->tokens.count);
+}
+
+/* Names the file in an error of the tokenizer's, which knows only text. */
+static int name_file(const struct work *w, int status)
+{
+    if (status != KUMI_EINPUT || strncmp(ku_err_get()->text, "data:", 5) == 0)
+        return status;
+    return KU_ERR(KUMI_EINPUT, "data: %s: %s", w->name, ku_err_get()->text);
+}
+
+static int tokenize(struct work *w, struct sink *k)
+{
+    struct tokenizing z = {.w = w, .sink = k};
+    unsigned char id[32];
+    KU_TRY(ku_sha256_init(&z.text));
+    const struct ku_encoder *e = w->encoder;
+    e->reset(e->ctx);
+    int status = read_text(w, "tokenizing", tokenize_block, &z);
+    ku_sha256_final(&z.text, id);
+    if (status >= 0) {
+        z.tokens.count = 0;
+        status = e->finish(e->ctx, &z.tokens);
+    }
+    if (status >= 0)
+        status = sink_put(k, z.tokens.id, z.tokens.count);
+    if (status >= 0 && k->fd >= 0)
+        status = sink_flush(k);
+    if (status >= 0 && memcmp(id, w->text_id, 32) != 0)
+        status = KU_ERR(KUMI_EINPUT, "data: %s: changed while it was read; start again", w->name);
+    e->reset(e->ctx);
+    ku_tokens_fini(&z.tokens);
+    return name_file(w, status);
+}
+
+static int width_of(const struct work *w)
+{
+    return w->encoder->vocab_count <= 65536 ? 2 : 4;
+}
+
+static int write_header(const struct work *w, const struct sink *k)
+{
+    struct header h = {.token_bytes = (uint32_t)k->token_bytes,
+                       .count = k->count,
+                       .vocab_count = (uint64_t)w->encoder->vocab_count,
+                       .tokens_hash = k->hash};
+    memcpy(h.magic, magic, sizeof magic);
+    memcpy(h.key, w->key, 32);
+    header_swap(&h);
+    h.header_hash = htole64(header_hash(&h));
+    return ku_os_pwrite_full(k->fd, &h, sizeof h, 0) < 0 ? KUMI_ESTORAGE : KUMI_OK;
+}
+
+/* Tokenizes into the cache. KUMI_ESTORAGE without a record when it cannot be written. */
+static int fill_cache(struct work *w)
+{
+    static const char zeros[sizeof(struct header)];
+    uint64_t place =
+        ku_hash64_mix((uint64_t)w->st.st_dev, (uint64_t)w->st.st_ino); /* under this text's lock */
+    char *temporary = ku_asprintf("%s.%016llx", w->tokens_path, (unsigned long long)place);
+    struct sink k = {
+        .fd = -1, .token_bytes = width_of(w), .data = ku_malloc(BLOCK_BYTES), .cap = BLOCK_BYTES};
+    int status = temporary && k.data ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK) {
+        k.fd = ku_os_open(temporary, O_RDWR | O_CREAT | O_TRUNC, 0644);
+        status =
+            k.fd < 0 || ku_os_write_full(k.fd, zeros, sizeof zeros) < 0 ? KUMI_ESTORAGE : KUMI_OK;
+    }
+    if (status == KUMI_OK)
+        status = tokenize(w, &k);
+    if (status == KUMI_OK)
+        status = write_header(w, &k);
+    if (status == KUMI_OK && (ku_os_fsync(k.fd) < 0 || ku_os_rename(temporary, w->tokens_path) < 0))
+        status = KUMI_ESTORAGE;
+    int why = errno;
+    if (k.fd >= 0) {
+        ku_os_close(k.fd);
+        if (status < 0)
+            ku_os_unlink(temporary);
+    }
+    if (status == KUMI_OK)
+        ku_os_fsync_dir(w->cache); /* not durable is no fault: a lost file is made again */
+    ku_free(k.data);
+    ku_free(temporary);
+    errno = why;
+    return status;
+}
+
+static int fill_memory(struct work *w, struct ku_source *s)
+{
+    struct sink k = {.fd = -1, .token_bytes = width_of(w)};
+    int status = tokenize(w, &k);
+    if (status < 0) {
+        ku_free(k.data);
+        return status;
+    }
+    s->memory = k.data;
+    s->token_bytes = k.token_bytes;
+    s->count = (int64_t)k.count;
+    return KUMI_OK;
+}
+
+static int find_or_fill(struct work *w, struct ku_source *s)
+{
+    KU_TRY(find_key(w));
+    memcpy(s->id, w->key, 32);
+    int found = open_cached(w, s);
+    if (found)
+        return found;
+    if (w->index >= 0) {
+        int status = fill_cache(w);
+        if (status == KUMI_OK && (found = open_cached(w, s)))
+            return found;
+        if (status < 0 && status != KUMI_ESTORAGE)
+            return status;
+        KU_LOG(DATA, WARN, "cache: %s: %s; the tokens of %s stay in memory", w->cache, ku_os_why(),
+               w->name);
+    }
+    return fill_memory(w, s);
+}
+
+int ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
+                     const struct ku_progress *progress, struct ku_source *out)
+{
+    struct work w = {.name = name,
+                     .cache = cache,
+                     .encoder = encoder,
+                     .progress = progress,
+                     .fd = -1,
+                     .index = -1};
+    struct ku_source s = {.fd = -1};
+    int status;
+    KU_TRY_OUT(ku_input_open(name, &w.fd, &w.text_bytes));
+    if (ku_os_fstat(w.fd, &w.st) < 0) {
+        status = KU_ERR(KUMI_EINPUT, "data: %s: %s; check the storage", name, ku_os_why());
+        goto out;
+    }
+    s.name = ku_strdup(name);
+    KU_TRY_OUT(s.name ? KUMI_OK : KUMI_ENOMEM);
+    KU_TRY_OUT(find_or_fill(&w, &s));
+    if (s.count == 0) {
+        status = KU_ERR(KUMI_EINPUT,
+                        "data: %s: no tokens in %llu bytes of text; give another file or tokenizer",
+                        name, (unsigned long long)w.text_bytes);
+        goto out;
+    }
+    *out = s;
+    s = (struct ku_source){.fd = -1};
+    status = KUMI_OK;
+out:
+    ku_source_fini(&s);
+    if (w.index >= 0)
+        ku_os_close(w.index); /* and with it the lock */
+    if (w.fd >= 0)
+        ku_os_close(w.fd);
+    ku_free(w.tokens_path);
+    return status;
+}
+
+static int tokenizer_feed(void *ctx, const void *text, size_t bytes, struct ku_tokens *out)
+{
+    return ku_tokenizer_feed(ctx, text, bytes, out);
+}
+
+static int tokenizer_finish(void *ctx, struct ku_tokens *out)
+{
+    return ku_tokenizer_finish(ctx, out);
+}
+
+static void tokenizer_reset(void *ctx)
+{
+    ku_tokenizer_reset(ctx);
+}
+
+int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
+                   const struct ku_progress *progress, struct ku_source *out)
+{
+    struct ku_encoder encoder = {t,
+                                 ku_tokenizer_fingerprint(t),
+                                 ku_tokenizer_vocab_count(t),
+                                 tokenizer_feed,
+                                 tokenizer_finish,
+                                 tokenizer_reset};
+    return ku_source_encode(name, &encoder, cache, progress, out);
+}
+
+int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress)
+{
+    struct header h;
+    unsigned char *block = ku_malloc(BLOCK_BYTES);
+    if (!block)
+        return KUMI_ENOMEM;
+    uint64_t hash = 0, total = (uint64_t)s->count * (uint64_t)s->token_bytes;
+    int fd = ku_os_open(s->path, O_RDONLY, 0), status = KUMI_OK;
+    int good = fd >= 0 && ku_os_pread_full(fd, &h, sizeof h, 0) == (ssize_t)sizeof h;
+    for (uint64_t at = 0; good && at < total && status >= 0; at += BLOCK_BYTES) {
+        size_t bytes = total - at < BLOCK_BYTES ? (size_t)(total - at) : BLOCK_BYTES;
+        good = ku_os_pread_full(fd, block, bytes, (off_t)(sizeof h + at)) == (ssize_t)bytes;
+        if (good)
+            hash = ku_hash64_mix(hash, ku_hash64(block, bytes));
+        status = ku_progress_call(progress, "checking the cache", at + bytes, total);
+    }
+    if (status >= 0 && (!good || hash != le64toh(h.tokens_hash)))
+        status =
+            KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens, %s, are damaged; remove that file",
+                   s->name, s->path);
+    if (fd >= 0)
+        ku_os_close(fd);
+    ku_free(block);
+    return status;
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "data/text/token_files.h"
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "data/input_file.h"
+#include "data/text/source.h"
+
+#include <endian.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Files beyond the first so many are opened for each read (3 us), so that no job runs out of
+ * descriptors. */
+enum {
+    OPEN_FILES_MAX = 256,
+    FILES_MAX = 1 << 20,
+    VERIFY_STEP_BYTES = 1 << 20,
+    LOOK_TOKENS = 1 << 20, /* in which a separator is expected: some ms of reading */
+};
+static const double SAMPLES_MAX = 1e15; /* of an epoch */
+
+/* Files as one sequence: source[i] holds tokens [start[i],
+ * start[i+1]). */
+struct stream {
+    struct ku_source *source;
+    int64_t *start;
+    uint32_t n, cap, cap_start;
+};
+/*
+ * Tokens [first, first + count) of a stream. Its n_samples samples stand at n_draws numbers of the
+ * split, one after another, from first_draw on: each of them n_draws / n_samples times.
+ */
+struct part {
+    const struct stream *stream;
+    int64_t first, count, n_samples;
+    int64_t first_draw, n_draws;
+    int64_t stride; /* from sample to sample: T, or that of windows */
+};
+struct split {
+    struct part *part; /* one; with weights, one for each entry of data.train */
+    uint32_t n, cap;
+};
+struct text {
+    struct ku_data data;
+    struct ku_data_port port[3];
+    int64_t seq_len, vocab_count;
+    int64_t separator; /* the token that ends a document; -1: no segments */
+    struct stream *stream;
+    uint32_t n_streams, n_train_streams, cap_streams;
+    struct split split[KU_N_SPLITS];
+    uint32_t n_open;
+};
+
+static const struct text *text_of(const struct ku_data *d)
+{
+    return (const struct text *)d;
+}
+
+static void text_destroy(struct ku_data *d)
+{
+    struct text *x = (struct text *)d;
+    for (uint32_t i = 0; i < x->n_streams; i++) {
+        for (uint32_t j = 0; j < x->stream[i].n; j++)
+            ku_source_fini(&x->stream[i].source[j]);
+        ku_free(x->stream[i].source);
+        ku_free(x->stream[i].start);
+    }
+    for (int i = 0; i < KU_N_SPLITS; i++)
+        ku_free(x->split[i].part);
+    ku_free(x->stream);
+    ku_free(x);
+}
+
+/* Tokens [first, first + n) of a stream, across files. n <= KU_SOURCE_CHUNK. */
+static int stream_read(const struct stream *s, int64_t first, int n, int64_t vocab_count,
+                       uint32_t *out)
+{
+    uint32_t low = 0, high = s->n; /* start[low] <= first < start[high] */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (s->start[middle] <= first)
+            low = middle;
+        else
+            high = middle;
+    }
+    for (; n > 0; low++) {
+        int64_t in_file = first - s->start[low], left = s->source[low].count - in_file;
+        int part = left < n ? (int)left : n;
+        KU_TRY(ku_source_read(&s->source[low], in_file, part, vocab_count, out));
+        out += part;
+        first += part;
+        n -= part;
+    }
+    return KUMI_OK;
+}
+
+static const struct part *part_of(const struct split *s, int64_t sample)
+{
+    uint32_t low = 0, high = s->n; /* first_draw[low] <= sample < first_draw[high] */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (s->part[middle].first_draw <= sample)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &s->part[low];
+}
+
+int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample, int32_t *tokens,
+                 int32_t *targets)
+{
+    const struct text *x = text_of(d);
+    KU_ASSERT(sample >= 0 && sample < d->n_samples[split]);
+    uint32_t chunk[KU_SOURCE_CHUNK];
+    const struct part *part = part_of(&x->split[split], sample);
+    int64_t nth = (sample - part->first_draw) % part->n_samples;
+    int64_t at = part->first + nth * part->stride, n_left = x->seq_len + 1, k = 0;
+    if (n_left > part->first + part->count - at) /* the last window */
+        n_left = part->first + part->count - at;
+    while (n_left > 0) {
+        int n = n_left < KU_SOURCE_CHUNK ? (int)n_left : KU_SOURCE_CHUNK;
+        KU_TRY(stream_read(part->stream, at + k, n, x->vocab_count, chunk));
+        n_left -= n;
+        for (int i = 0; i < n; i++, k++) {
+            if (k < x->seq_len)
+                tokens[k] = (int32_t)chunk[i];
+            if (k > 0)
+                targets[k - 1] = (int32_t)chunk[i];
+        }
+    }
+    for (k--; k < x->seq_len; k++) { /* the last token is a target alone */
+        tokens[k] = 0;
+        targets[k] = KU_NO_TARGET;
+    }
+    for (k = 0; nth > 0 && k < x->seq_len - part->stride; k++)
+        targets[k] = KU_NO_TARGET;
+    return KUMI_OK;
+}
+
+static int text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
+                     int64_t number, void *const *port)
+{
+    const struct text *x = text_of(d);
+    const int32_t *tokens = port[0];
+    int32_t *segments = x->separator >= 0 ? port[2] : NULL, segment = 0;
+    (void)number;
+    KU_TRY(ku_text_read(d, split, sample, port[0], port[1]));
+    for (int64_t k = 0; segments && k < x->seq_len; k++) {
+        segments[k] = segment;
+        segment += tokens[k] == x->separator;
+    }
+    return KUMI_OK;
+}
+
+static int source_verify(const struct ku_source *s, int64_t vocab_count,
+                         const struct ku_progress *progress)
+{
+    uint32_t chunk[KU_SOURCE_CHUNK];
+    uint64_t total = (uint64_t)s->count * (uint64_t)s->token_bytes, told = 0;
+    if (s->is_cache)
+        KU_TRY(ku_source_check_cache(s, progress));
+    for (int64_t at = 0; at < s->count;) {
+        int n = s->count - at < KU_SOURCE_CHUNK ? (int)(s->count - at) : KU_SOURCE_CHUNK;
+        KU_TRY(ku_source_read(s, at, n, vocab_count, chunk));
+        at += n;
+        uint64_t done = (uint64_t)at * (uint64_t)s->token_bytes;
+        if (done - told >= VERIFY_STEP_BYTES || done == total) {
+            KU_TRY(ku_progress_call(progress, s->name, done, total));
+            told = done;
+        }
+    }
+    return KUMI_OK;
+}
+
+static int text_verify(const struct ku_data *d, const struct ku_progress *progress)
+{
+    const struct text *x = text_of(d);
+    for (uint32_t i = 0; i < x->n_streams; i++)
+        for (uint32_t j = 0; j < x->stream[i].n; j++)
+            KU_TRY(source_verify(&x->stream[i].source[j], x->vocab_count, progress));
+    return KUMI_OK;
+}
+
+static const struct ku_data_ops text_ops = {
+    .kind = "text", .destroy = text_destroy, .read = text_read, .verify = text_verify};
+
+/* ---- opening
+ * --------------------------------------------------------------------------------------------- */
+
+struct opening {
+    const struct ku_text_opts *opts;
+    struct ku_tokenizer *tokenizer; /* NULL until a text needs one */
+    char *cache;
+    struct text *text;
+    struct stream *stream; /* that files are added to */
+};
+
+static int is_bin(const char *name)
+{
+    size_t bytes = strlen(name);
+    return bytes >= 4 && strcmp(name + bytes - 4, ".bin") == 0;
+}
+
+static int open_source(struct opening *o, const char *name, struct ku_source *s)
+{
+    const char *where = o->opts->tokenizer ? o->opts->tokenizer : "byte";
+    if (is_bin(name))
+        return ku_source_bin(name, o->opts->format, s);
+    if (strcmp(where, "byte") == 0)
+        return ku_source_bytes(name, s);
+    if (!o->tokenizer) {
+        KU_TRY(ku_tokenizer_open(where, &o->tokenizer));
+        KU_TRY(ku_input_cache(o->opts->cache, &o->cache));
+    }
+    return ku_source_text(name, o->tokenizer, o->cache, &o->opts->progress, s);
+}
+
+static int stream_add(struct opening *o, struct stream *s, const char *name)
+{
+    if (s->n == FILES_MAX)
+        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; join some", name, FILES_MAX);
+    KU_TRY(KU_GROW(&s->source, s->n, &s->cap));
+    KU_TRY(ku_grow((void **)&s->start, sizeof *s->start, s->n, 2, &s->cap_start));
+    struct ku_source *source = &s->source[s->n];
+    KU_TRY(open_source(o, name, source));
+    if (++o->text->n_open > OPEN_FILES_MAX)
+        ku_source_park(source);
+    s->start[s->n + 1] = s->start[s->n] + source->count;
+    s->n++;
+    return KUMI_OK;
+}
+
+static int stream_add_file(void *ctx, const char *name)
+{
+    struct opening *o = ctx;
+    return stream_add(o, o->stream, name);
+}
+
+static int check_opts(const struct ku_text_opts *o)
+{
+    KU_TRY(ku_source_check(o->n_train + o->n_val, o->seq_len, o->vocab_count, o->val_fraction));
+    if (o->stride < 0 || o->stride > o->seq_len)
+        return KU_ERR(KUMI_EINVAL, "data: a stride of %lld; give 1 to data.seq_len, %lld",
+                      (long long)o->stride, (long long)o->seq_len);
+    for (int i = 0; o->weight && i < o->n_train; i++)
+        if (!(o->weight[i] > 0.0 && o->weight[i] < 1e300))
+            return KU_ERR(KUMI_EINVAL, "data: weight %g of %s; give more than 0, or leave it out",
+                          o->weight[i], o->train[i]);
+    if (o->segments && (o->separator < 0 || o->separator >= o->vocab_count))
+        return KU_ERR(KUMI_EINVAL,
+                      "data: documents end with token %lld; the vocabulary has %lld "
+                      "(model.vocab_size)",
+                      (long long)o->separator, (long long)o->vocab_count);
+    return KUMI_OK;
+}
+
+/* stride 0: samples of T tokens, without the rest. */
+static int add_part(struct text *x, enum ku_data_split split, const struct stream *s, int64_t first,
+                    int64_t count, int64_t stride)
+{
+    struct split *to = &x->split[split];
+    const int64_t least = stride ? 2 : x->seq_len + 1;
+    if (count < least)
+        return KU_ERR(KUMI_EINPUT,
+                      "data: %s%s: %lld tokens for %s, a sample of data.seq_len %lld takes %lld; "
+                      "give more data or a shorter seq_len",
+                      s->source[0].name, s->n > 1 ? " and others" : "", (long long)count,
+                      split == KU_SPLIT_TRAIN ? "training" : "validation", (long long)x->seq_len,
+                      (long long)least);
+    KU_TRY(KU_GROW(&to->part, to->n, &to->cap));
+    int64_t n = (count - 1) / x->seq_len, behind = count - 1 - x->seq_len;
+    if (stride)
+        n = behind > 0 ? 1 + (behind + stride - 1) / stride : 1;
+    to->part[to->n++] = (struct part){
+        s, first, count, n, x->data.n_samples[split], n, stride ? stride : x->seq_len};
+    x->data.n_samples[split] += n;
+    x->data.n_items[split] += count;
+    return KUMI_OK;
+}
+
+/*
+ * Numbers in proportion to the weights: so many that every sample has one, so the entry that is
+ * longest for its weight has each once, others several times.
+ */
+static int weigh(struct text *x, const struct ku_text_opts *o)
+{
+    struct split *s = &x->split[KU_SPLIT_TRAIN];
+    double each = 0.0; /* numbers for a weight of 1 */
+    int64_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        each = fmax(each, (double)s->part[i].n_samples / o->weight[i]);
+    for (uint32_t i = 0; i < s->n; i++) {
+        double share = each * o->weight[i];
+        if (share > SAMPLES_MAX)
+            return KU_ERR(KUMI_EINVAL,
+                          "data: weight %g of %s: an epoch would have more than %g samples; give "
+                          "closer weights",
+                          o->weight[i], o->train[i], SAMPLES_MAX);
+        struct part *p = &s->part[i];
+        p->n_draws = llround(share);
+        p->n_draws = p->n_draws < p->n_samples ? p->n_samples : p->n_draws;
+        p->first_draw = n;
+        n += p->n_draws;
+    }
+    x->data.n_samples[KU_SPLIT_TRAIN] = n;
+    return KUMI_OK;
+}
+
+static int make_splits(struct text *x, const struct ku_text_opts *o)
+{
+    uint32_t n_train = x->n_train_streams;
+    for (uint32_t i = 0; i < n_train; i++) {
+        const struct stream *s = &x->stream[i];
+        int64_t count = s->start[s->n], first = count;
+        if (x->n_streams == n_train && o->val_fraction > 0.0)
+            first =
+                (int64_t)((1.0 - o->val_fraction) * (double)count); /* nanoGPT: int(0.9 * len) */
+        KU_TRY(add_part(x, KU_SPLIT_TRAIN, s, 0, first, 0));
+        if (first < count)
+            KU_TRY(add_part(x, KU_SPLIT_VAL, s, first, count - first, o->stride));
+    }
+    for (uint32_t i = n_train; i < x->n_streams; i++)
+        KU_TRY(add_part(x, KU_SPLIT_VAL, &x->stream[i], 0, x->stream[i].start[x->stream[i].n],
+                        o->stride));
+    return o->weight ? weigh(x, o) : KUMI_OK;
+}
+
+/* Without a separator every sample is one document, and segments have no effect: that is said. */
+static int check_separator(const struct text *x)
+{
+    const struct stream *s = &x->stream[0];
+    int64_t count = s->start[s->n] < LOOK_TOKENS ? s->start[s->n] : LOOK_TOKENS;
+    uint32_t chunk[KU_SOURCE_CHUNK];
+    for (int64_t at = 0; at < count; at += KU_SOURCE_CHUNK) {
+        int n = count - at < KU_SOURCE_CHUNK ? (int)(count - at) : KU_SOURCE_CHUNK;
+        KU_TRY(stream_read(s, at, n, INT64_MAX, chunk));
+        for (int i = 0; i < n; i++)
+            if (chunk[i] == x->separator)
+                return KUMI_OK;
+    }
+    if (ku_err_get_rank() <= 0)
+        KU_LOG(DATA, WARN,
+               "%s%s: no token %lld (data.separator) among the first %lld: data.segments separates "
+               "no documents there",
+               s->source[0].name, s->n > 1 ? " and others" : "", (long long)x->separator,
+               (long long)count);
+    return KUMI_OK;
+}
+
+/* Over the files, split by split; then what weights and documents add to it. */
+static int make_fingerprint(struct text *x, int is_weighted)
+{
+    struct ku_sha256 h;
+    unsigned char digest[32];
+    KU_TRY(ku_sha256_init(&h));
+    for (uint32_t i = 0; i < x->n_streams || i < 2; i++) {
+        uint64_t n = i < x->n_streams ? htole64(x->stream[i].n) : 0;
+        ku_sha256_update(&h, &n, sizeof n);
+        for (uint32_t j = 0; i < x->n_streams && j < x->stream[i].n; j++)
+            ku_sha256_update(&h, x->stream[i].source[j].id, 32);
+    }
+    for (uint32_t i = 0; is_weighted && i < x->split[KU_SPLIT_TRAIN].n; i++) {
+        uint64_t n = htole64((uint64_t)x->split[KU_SPLIT_TRAIN].part[i].n_draws);
+        ku_sha256_update(&h, &n, sizeof n);
+    }
+    if (x->separator >= 0) {
+        uint64_t separator = htole64((uint64_t)x->separator);
+        ku_sha256_update(&h, &separator, sizeof separator);
+    }
+    ku_sha256_final(&h, digest);
+    ku_sha256_hex(digest, x->data.fingerprint);
+    return KUMI_OK;
+}
+
+/* Streams of the files: of all of data.train, or of each entry if they are weighed; of data.val. */
+static int open_streams(struct opening *o)
+{
+    struct text *x = o->text;
+    const struct ku_text_opts *opts = o->opts;
+    int n_train = opts->weight ? opts->n_train : opts->n_train > 0;
+    int per = opts->weight ? 1 : opts->n_train;
+    x->n_train_streams = (uint32_t)n_train;
+    KU_TRY(
+        ku_grow((void **)&x->stream, sizeof *x->stream, 0, (uint32_t)n_train + 1, &x->cap_streams));
+    for (int i = 0; i < n_train + (opts->n_val > 0); i++) {
+        const char *const *name = i < n_train ? opts->train + i * per : opts->val;
+        int n = i < n_train ? per : opts->n_val;
+        o->stream = &x->stream[x->n_streams++];
+        for (int k = 0; k < n; k++)
+            KU_TRY(ku_input_glob(name[k], stream_add_file, o));
+    }
+    return KUMI_OK;
+}
+
+int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out)
+{
+    KU_TRY(check_opts(opts));
+    struct text *x = ku_calloc(1, sizeof *x);
+    if (!x)
+        return KUMI_ENOMEM;
+    struct opening o = {.opts = opts, .text = x};
+    static const char *const name[] = {"tokens", "targets", "segments"};
+    x->seq_len = opts->seq_len;
+    x->vocab_count = opts->vocab_count;
+    x->separator = opts->segments ? opts->separator : -1;
+    for (int i = 0; i < 3; i++)
+        x->port[i] = (struct ku_data_port){
+            .name = name[i], .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
+    x->data = (struct ku_data){
+        .ops = &text_ops, .port = x->port, .n_ports = opts->segments ? 3 : 2, .item = "tokens"};
+    int status = open_streams(&o);
+    if (status == KUMI_OK)
+        status = make_splits(x, opts);
+    if (status == KUMI_OK)
+        status = make_fingerprint(x, opts->weight != NULL);
+    if (status == KUMI_OK && x->separator >= 0)
+        status = check_separator(x);
+    ku_tokenizer_destroy(o.tokenizer);
+    ku_free(o.cache);
+    if (status < 0) {
+        text_destroy(&x->data);
+        return status;
+    }
+    *out = &x->data;
+    return KUMI_OK;
+}

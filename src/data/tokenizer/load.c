@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "data/tokenizer/tokenizer_impl.h"
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/json/json.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "data/tokenizer/bpe_train.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Reading tokenizers' files. They spell a token as text, one character per byte
+ * (ku_token_unspell). */
+enum {
+    FILE_BYTES_MAX = 256 << 20, /* the largest in use have some 30 MB */
+    TOKENS_MAX = 1 << 24,
+    ID_GAP_MAX = 1 << 20, /* ids may skip, but not so that a small file asks for much memory */
+    TOKEN_BYTES_MAX = 1 << 16,
+};
+
+/* A configuration's error is a data file's here. */
+static int as_input(int status)
+{
+    if (status != KUMI_EINVAL)
+        return status;
+    struct kumi_error e = *ku_err_get();
+    return KU_ERR(KUMI_EINPUT, "%s", e.text);
+}
+
+/*
+ * Whole numbers beyond 64 bits, such as the model_max_length of 10^30 that transformers writes
+ * for "none", become the real numbers of as many characters: 1000000000000000019 -> "1e18" and
+ * blanks.
+ */
+static void shorten_integers(char *text)
+{
+    enum { DIGITS_MAX = 18 };
+    int in_string = 0;
+    for (char *p = text; *p; p++) {
+        if (*p == '\\' && in_string && p[1])
+            p++;
+        else if (*p == '"')
+            in_string = !in_string;
+        size_t n = in_string ? 0 : strspn(p, "0123456789");
+        if (n == 0)
+            continue;
+        if (n > DIGITS_MAX && (p == text || !strchr(".eE+", p[-1])) && !strchr(".eE", p[n])) {
+            int used = snprintf(p + 1, n, "e%zu", n - 1);
+            memset(p + 1 + used, ' ', n - 1 - (size_t)used);
+        }
+        p += n - 1;
+    }
+}
+
+int ku_tokenizer_read_json(const char *path, struct ku_json *doc)
+{
+    char *text;
+    size_t bytes;
+    if (ku_os_slurp(path, FILE_BYTES_MAX, &text, &bytes) < 0)
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "tokenizer: %s: %s; make it readable", path,
+                      ku_os_why());
+    shorten_integers(text);
+    int status = as_input(ku_json_parse(path, text, bytes, doc));
+    ku_free(text);
+    return status;
+}
+
+/* vocab: {"spelled token": id, …} */
+static int load_vocab(struct ku_tokenizer *t, const char *path, json_t *vocab)
+{
+    size_t count = json_object_size(vocab);
+    if (!json_is_object(vocab) || count == 0 || count > TOKENS_MAX)
+        return KU_ERR(KUMI_EINPUT,
+                      "tokenizer: %s: vocabulary of %zu tokens; give an object of 1 to %d", path,
+                      count, TOKENS_MAX);
+    KU_TRY(ku_bpe_create(&t->bpe));
+    const char *spelled;
+    json_t *value;
+    unsigned char *token = ku_malloc(TOKEN_BYTES_MAX);
+    if (!token)
+        return KUMI_ENOMEM;
+    int status = KUMI_OK;
+    json_object_foreach(vocab, spelled, value)
+    {
+        size_t bytes = strlen(spelled);
+        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (id < 0 || (uint64_t)id >= count + ID_GAP_MAX || bytes > TOKEN_BYTES_MAX) {
+            status = KU_ERR(KUMI_EINPUT,
+                            "tokenizer: %s: token '%.40s': id %lld, %zu bytes; ids are whole "
+                            "numbers from 0 to %zu",
+                            path, spelled, (long long)id, bytes, count + ID_GAP_MAX - 1);
+            break;
+        }
+        int findable = ku_token_unspell((const unsigned char *)spelled, bytes, token, &bytes);
+        status = ku_bpe_add_token(t->bpe, (uint32_t)id, token, bytes, findable);
+        if (status > 0)
+            status = KU_ERR(KUMI_EINPUT,
+                            "tokenizer: %s: token '%.40s': its %s %lld is given twice; remove one",
+                            path, spelled, status == 1 ? "id" : "text, id", (long long)id);
+        if (status < 0)
+            break;
+    }
+    ku_free(token);
+    return status;
+}
+
+/* One merge, both sides spelled. `where` is the file and line, or the file and number. */
+static int add_merge(struct ku_tokenizer *t, const char *path, size_t number, const char *left,
+                     size_t left_bytes, const char *right, size_t right_bytes)
+{
+    static const char *const missing[] = {"", "the left side", "the right side", "the product"};
+    unsigned char *bytes = ku_malloc(left_bytes + right_bytes);
+    if (!bytes)
+        return KUMI_ENOMEM;
+    size_t n_left = 0, n_right = 0;
+    int status = 1;
+    if (left_bytes && ku_token_unspell((const unsigned char *)left, left_bytes, bytes, &n_left)) {
+        status = 2;
+        if (right_bytes &&
+            ku_token_unspell((const unsigned char *)right, right_bytes, bytes + n_left, &n_right))
+            status = ku_bpe_add_merge(t->bpe, bytes, n_left, bytes + n_left, n_right);
+    }
+    ku_free(bytes);
+    if (status > 0)
+        return KU_ERR(KUMI_EINPUT,
+                      "tokenizer: %s: merge %zu '%.*s %.*s': %s is no token of the vocabulary; "
+                      "give the two files of one tokenizer",
+                      path, number, (int)(left_bytes < 40 ? left_bytes : 40), left,
+                      (int)(right_bytes < 40 ? right_bytes : 40), right, missing[status]);
+    return status;
+}
+
+/* vocab.bpe, merges.txt: an optional line "#version: …", then "left right" per line in order of
+ * rank. */
+static int load_merges(struct ku_tokenizer *t, const char *path)
+{
+    char *text;
+    size_t bytes, number = 0;
+    if (ku_os_slurp(path, FILE_BYTES_MAX, &text, &bytes) < 0)
+        return KU_ERR(ku_os_status(KUMI_EINPUT), "tokenizer: %s: %s; make it readable", path,
+                      ku_os_why());
+    int status = KUMI_OK;
+    for (char *line = text, *end = text + bytes, *next; line < end && status == KUMI_OK;
+         line = next) {
+        char *stop = memchr(line, '\n', (size_t)(end - line));
+        next = stop ? stop + 1 : end;
+        stop = stop ? stop : end;
+        stop -= stop > line && stop[-1] == '\r';
+        number++;
+        if (stop == line || (number == 1 && bytes >= 8 && memcmp(text, "#version", 8) == 0))
+            continue;
+        char *blank = memchr(line, ' ', (size_t)(stop - line));
+        if (!blank || blank == line || blank + 1 == stop ||
+            memchr(blank + 1, ' ', (size_t)(stop - blank - 1)))
+            status =
+                KU_ERR(KUMI_EINPUT,
+                       "tokenizer: %s:%zu: '%.40s'; a line is two tokens with one blank between",
+                       path, number, line);
+        else
+            status = add_merge(t, path, number, line, (size_t)(blank - line), blank + 1,
+                               (size_t)(stop - blank - 1));
+    }
+    ku_free(text);
+    return status;
+}
+
+static int add_stage(struct ku_tokenizer *t, const char *path, const char *pattern, int drop_gaps)
+{
+    if (t->n_stages == KU_STAGES_MAX)
+        return KU_ERR(KUMI_EINPUT,
+                      "tokenizer: %s: more than %d pre-tokenizers; join their patterns", path,
+                      KU_STAGES_MAX);
+    int status = pattern ? ku_words_regex(pattern, drop_gaps, &t->stage[t->n_stages])
+                         : ku_words_gpt2(&t->stage[t->n_stages]);
+    if (status == KUMI_EINPUT) {
+        struct kumi_error e = *ku_err_get();
+        return KU_ERR(KUMI_EINPUT, "tokenizer: %s: %.300s", path, e.text);
+    }
+    KU_TRY(status);
+    t->n_stages++;
+    return KUMI_OK;
+}
+
+static int by_length(const void *a, const void *b)
+{
+    const struct ku_added *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    return memcmp(x->data, y->data, x->bytes);
+}
+
+/* Ends the loading: the fingerprint covers vocabulary, merges, `rules` (how text is cut) and added
+ * tokens. */
+static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
+{
+    unsigned char digest[32];
+    struct ku_sha256 h;
+    KU_TRY(ku_bpe_seal(t->bpe, digest));
+    for (int i = 0; i < 2; i++)
+        if (t->added[i].n > 1)
+            qsort(t->added[i].added, t->added[i].n, sizeof *t->added[i].added, by_length);
+    KU_TRY(ku_sha256_init(&h));
+    ku_sha256_update(&h, digest, sizeof digest);
+    ku_sha256_update(&h, rules, rules_bytes);
+    ku_sha256_update(&h, ku_str_get(&t->special), t->special.bytes);
+    ku_sha256_final(&h, digest);
+    ku_sha256_hex(digest, t->fingerprint);
+    return t->special.failed ? KUMI_ENOMEM : KUMI_OK;
+}
+
+int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *dir, const char *vocab_path,
+                           const char *merges_path)
+{
+    struct ku_json doc = {0};
+    int status;
+    KU_TRY(ku_tokenizer_read_json(vocab_path, &doc));
+    KU_TRY_OUT(load_vocab(t, vocab_path, doc.root));
+    KU_TRY_OUT(load_merges(t, merges_path));
+    KU_TRY_OUT(add_stage(t, merges_path, NULL, 0));
+    KU_TRY_OUT(ku_tokenizer_load_special(t, dir, 1));
+    status = seal(t, "gpt2", 4);
+out:
+    ku_json_fini(&doc);
+    return status;
+}
+
+/* ---- tokenizer.json
+ * ------------------------------------------------------------------------------------ */
+
+int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead)
+{
+    char *text = value ? ku_json_print(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    int status = KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s: %.80s; kumi takes %s", path, part,
+                        text ? text : "missing", instead);
+    ku_free(text);
+    return status;
+}
+
+static const char *type_of(json_t *object)
+{
+    const char *type = json_string_value(json_object_get(object, "type"));
+    return type ? type : "";
+}
+
+static int is_absent(json_t *value)
+{
+    return !value || json_is_null(value);
+}
+
+/* A flag with a default. Returns 0 or 1; -1 for a value that is none. */
+static int flag(json_t *object, const char *key, int absent)
+{
+    json_t *value = json_object_get(object, key);
+    return !value ? absent : json_is_boolean(value) ? json_is_true(value) : -1;
+}
+
+static int load_byte_level(struct ku_tokenizer *t, const char *path, json_t *rule)
+{
+    int prefix = flag(rule, "add_prefix_space", 1), regex = flag(rule, "use_regex", 1);
+    if (prefix < 0 || regex < 0)
+        return ku_tokenizer_refuse(path, "pre_tokenizer", rule,
+                                   "add_prefix_space and use_regex as true or false");
+    if (prefix)
+        t->prefix_stage = t->n_stages;
+    return regex ? add_stage(t, path, NULL, 0) : KUMI_OK;
+}
+
+static int load_split(struct ku_tokenizer *t, const char *path, json_t *rule)
+{
+    const char *pattern =
+        json_string_value(json_object_get(json_object_get(rule, "pattern"), "Regex"));
+    const char *behavior = json_string_value(json_object_get(rule, "behavior"));
+    int invert = flag(rule, "invert", 0);
+    int isolated = behavior && strcmp(behavior, "Isolated") == 0;
+    int removed = behavior && strcmp(behavior, "Removed") == 0;
+    if (!pattern || invert < 0 || !(isolated || (removed && invert)))
+        return ku_tokenizer_refuse(
+            path, "pre_tokenizer", rule,
+            "Split with a Regex and behavior Isolated, or Removed with invert");
+    return add_stage(t, path, pattern, removed);
+}
+
+/* One pre-tokenizer. ByteLevel ends the list, since what follows it would see spelled bytes. */
+static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int is_last)
+{
+    const char *type = type_of(rule);
+    if (strcmp(type, "ByteLevel") == 0 && is_last)
+        return load_byte_level(t, path, rule);
+    if (strcmp(type, "Split") == 0 && !is_last)
+        return load_split(t, path, rule);
+    if (strcmp(type, "Digits") == 0 && !is_last && flag(rule, "individual_digits", 0) >= 0)
+        return add_stage(t, path, flag(rule, "individual_digits", 0) ? "\\p{N}" : "\\p{N}+", 0);
+    return ku_tokenizer_refuse(path, "pre_tokenizer", rule,
+                               "any of Split, Digits and then ByteLevel");
+}
+
+static int load_rules(struct ku_tokenizer *t, const char *path, json_t *rules)
+{
+    if (strcmp(type_of(rules), "Sequence") != 0)
+        return load_rule(t, path, rules, 1);
+    json_t *list = json_object_get(rules, "pretokenizers");
+    size_t n = json_array_size(list);
+    if (n == 0)
+        return ku_tokenizer_refuse(path, "pre_tokenizer", rules,
+                                   "any of Split, Digits and then ByteLevel");
+    for (size_t i = 0; i < n; i++)
+        KU_TRY(load_rule(t, path, json_array_get(list, i), i + 1 == n));
+    return KUMI_OK;
+}
+
+static int load_merge_list(struct ku_tokenizer *t, const char *path, json_t *merges)
+{
+    size_t n = json_array_size(merges);
+    if (!json_is_array(merges) || n > TOKENS_MAX)
+        return ku_tokenizer_refuse(path, "model.merges", NULL, "an array of pairs");
+    for (size_t i = 0; i < n; i++) {
+        json_t *pair = json_array_get(merges, i);
+        const char *left = json_string_value(json_is_array(pair) ? json_array_get(pair, 0) : pair),
+                   *right;
+        size_t left_bytes;
+        if (json_is_array(pair) && json_array_size(pair) == 2) {
+            right = json_string_value(json_array_get(pair, 1));
+            left_bytes = left ? strlen(left) : 0;
+        } else {
+            right = left ? strchr(left, ' ') : NULL;
+            left_bytes = right ? (size_t)(right - left) : 0;
+            right = right && !strchr(right + 1, ' ') ? right + 1 : NULL;
+        }
+        if (!left || !right || json_array_size(pair) > 2)
+            return ku_tokenizer_refuse(path, "model.merges", pair,
+                                       "pairs as \"left right\" or [\"left\", \"right\"]");
+        KU_TRY(add_merge(t, path, i + 1, left, left_bytes, right, strlen(right)));
+    }
+    return KUMI_OK;
+}
+
+static int load_model(struct ku_tokenizer *t, const char *path, json_t *model)
+{
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    json_t *dropout = json_object_get(model, "dropout");
+    if (!is_absent(dropout) && json_number_value(dropout) != 0.0)
+        return ku_tokenizer_refuse(path, "model.dropout", dropout, "null");
+    for (int i = 0; i < 2; i++) {
+        json_t *affix = json_object_get(model, affixes[i]);
+        if (!is_absent(affix) && json_string_length(affix) > 0)
+            return ku_tokenizer_refuse(path, affixes[i], affix, "null or \"\"");
+    }
+    KU_TRY(load_vocab(t, path, json_object_get(model, "vocab")));
+    KU_TRY(load_merge_list(t, path, json_object_get(model, "merges")));
+    if (flag(model, "ignore_merges", 0) == 1)
+        ku_bpe_ignore_merges(t->bpe);
+    return KUMI_OK;
+}
+
+int ku_tokenizer_add(struct ku_tokenizer *t, const char *path, const char *key, json_t *entry,
+                     int64_t id)
+{
+    json_t *content = json_is_object(entry) ? json_object_get(entry, "content") : entry;
+    size_t bytes = json_string_length(content);
+    int normalized = flag(entry, "normalized", json_is_object(entry));
+    if (bytes == 0 || bytes > TOKEN_BYTES_MAX || id < 0 ||
+        (uint64_t)id >= (uint64_t)ku_bpe_vocab_count(t->bpe) + ID_GAP_MAX)
+        return ku_tokenizer_refuse(path, key, entry, "a content and an id near the vocabulary");
+    if (flag(entry, "single_word", 0) || flag(entry, "lstrip", 0) || flag(entry, "rstrip", 0) ||
+        normalized < 0)
+        return ku_tokenizer_refuse(path, key, entry, "single_word, lstrip and rstrip as false");
+    uint32_t old_bytes;
+    const char *text = json_string_value(content);
+    const unsigned char *old = ku_bpe_token(t->bpe, (uint32_t)id, &old_bytes);
+    if (!old)
+        KU_TRY(ku_bpe_add_token(t->bpe, (uint32_t)id, text, bytes, 0));
+    else if (old_bytes != bytes || memcmp(old, text, bytes) != 0)
+        return ku_tokenizer_refuse(path, key, entry,
+                                   "an id that the vocabulary gives to the same token");
+    struct ku_added_set *set = &t->added[normalized];
+    KU_TRY(KU_GROW(&set->added, set->n, &set->cap));
+    unsigned char *data = ku_malloc(bytes);
+    if (!data)
+        return KUMI_ENOMEM;
+    memcpy(data, text, bytes);
+    set->added[set->n++] = (struct ku_added){.data = data, .bytes = bytes, .id = (uint32_t)id};
+    set->is_first[data[0]] = 1;
+    if (bytes > t->added_bytes_max)
+        t->added_bytes_max = bytes;
+    return KUMI_OK;
+}
+
+static int load_added(struct ku_tokenizer *t, const char *path, json_t *list)
+{
+    if (!is_absent(list) && !json_is_array(list))
+        return ku_tokenizer_refuse(path, "added_tokens", list, "an array");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *entry = json_array_get(list, i), *id = json_object_get(entry, "id");
+        KU_TRY(ku_tokenizer_add(t, path, "added_tokens", entry,
+                                json_is_integer(id) ? json_integer_value(id) : -1));
+    }
+    return KUMI_OK;
+}
+
+/* Parts that must be absent, or a Sequence of nothing, or (decoder) ByteLevel. */
+static int check_part(const char *path, json_t *root, const char *part, const char *allowed,
+                      const char *list_key)
+{
+    json_t *value = json_object_get(root, part), *list = json_object_get(value, list_key), *item;
+    size_t i;
+    if (is_absent(value) || (allowed && strcmp(type_of(value), allowed) == 0))
+        return KUMI_OK;
+    if (strcmp(type_of(value), "Sequence") != 0 || !json_is_array(list))
+        return ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
+    json_array_foreach(list, i, item)
+    {
+        if (!allowed || strcmp(type_of(item), allowed) != 0)
+            return ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
+    }
+    return KUMI_OK;
+}
+
+/* What kind it is, before its parts are looked at; old files of BPE have no type. */
+static int check_type(const char *path, json_t *root)
+{
+    json_t *model = json_object_get(root, "model");
+    const char *type = type_of(model);
+    return *type == '\0' || strcmp(type, "BPE") == 0
+               ? KUMI_OK
+               : ku_tokenizer_refuse(path, "model.type", json_object_get(model, "type"), "BPE");
+}
+
+int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const char *path)
+{
+    struct ku_json doc = {0};
+    char *rules = NULL;
+    int status;
+    KU_TRY(ku_tokenizer_read_json(path, &doc));
+    json_t *pre = json_object_get(doc.root, "pre_tokenizer"),
+           *added = json_object_get(doc.root, "added_tokens");
+    KU_TRY_OUT(check_type(path, doc.root));
+    KU_TRY_OUT(check_part(path, doc.root, "normalizer", NULL, "normalizers"));
+    KU_TRY_OUT(check_part(path, doc.root, "decoder", "ByteLevel", "decoders"));
+    KU_TRY_OUT(load_rules(t, path, pre));
+    KU_TRY_OUT(load_model(t, path, json_object_get(doc.root, "model")));
+    KU_TRY_OUT(load_added(t, path, added));
+    if (dir)
+        KU_TRY_OUT(ku_tokenizer_load_special(t, dir, 0));
+    json_t *both = json_pack("[OO?]", pre, added);
+    rules = both ? ku_json_print(both, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    json_decref(both);
+    status = rules ? seal(t, rules, strlen(rules))
+                   : KU_ERR(KUMI_ENOMEM, "tokenizer: %s: out of memory; free some", path);
+out:
+    ku_free(rules);
+    ku_json_fini(&doc);
+    return status;
+}

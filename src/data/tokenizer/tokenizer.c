@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/utf8.h"
+#include "data/tokenizer/tokenizer_impl.h"
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/*
+ * Encoding. Text goes into a window; from its start, whatever no later text can change is cut off
+ * and encoded:
+ *
+ *     text      up to the next added token                       (segments)
+ *     segment   runs of valid UTF-8 | runs of invalid bytes      (runs; an invalid run is a word)
+ *     run       stage 0 -> stage 1 -> … each cuts what it gets   (words)
+ *     word      the vocabulary's merges                          (tokens)
+ *
+ * What depends on the text behind the window stays there until more is fed or the text ends.
+ */
+enum { FEED_BYTES = 256 << 10 };
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+void ku_tokenizer_reset(struct ku_tokenizer *t)
+{
+    t->window_bytes = 0;
+    t->window_at = 0;
+    t->is_start = 1;
+    if (t->cap_window > 4 * FEED_BYTES) {
+        ku_free(t->window);
+        t->window = NULL;
+        t->cap_window = 0;
+    }
+    if (t->bpe)
+        ku_bpe_trim(t->bpe);
+}
+
+/* Makes room for `bytes` of text in the window, and for the blank before it. */
+static int window_reserve(struct ku_tokenizer *t, size_t bytes)
+{
+    if (t->window && bytes <= t->cap_window)
+        return KUMI_OK;
+    size_t cap = bytes < 2 * FEED_BYTES ? 2 * FEED_BYTES : bytes + bytes / 2;
+    unsigned char *window = ku_realloc(t->window, cap + 1, 1);
+    if (!window)
+        return KUMI_ENOMEM;
+    t->window = window;
+    t->cap_window = cap;
+    return KUMI_OK;
+}
+
+static int too_long(const struct ku_tokenizer *t)
+{
+    return KU_ERR(KUMI_EINPUT,
+                  "text: word at byte %llu: more than %d bytes; break it with blanks or lines",
+                  (unsigned long long)t->window_at, KU_WORD_BYTES_MAX);
+}
+
+static int encode_word(struct ku_tokenizer *t, const unsigned char *at, const unsigned char *stop,
+                       struct ku_tokens *out)
+{
+    if (stop - at > KU_WORD_BYTES_MAX)
+        return too_long(t);
+    int64_t bad = ku_bpe_encode(t->bpe, at, (size_t)(stop - at), out);
+    if (bad > 0)
+        return KU_ERR(
+            KUMI_EINPUT,
+            "text: word at byte %llu: no token for byte 0x%02x; use a tokenizer with all 256 bytes",
+            (unsigned long long)t->window_at, at[bad - 1]);
+    return (int)bad;
+}
+
+/* Sends a whole word through the stages from `number` on. */
+static int descend(struct ku_tokenizer *t, int number, const unsigned char *at,
+                   const unsigned char *end, struct ku_tokens *out)
+{
+    if (number == t->prefix_stage && number > 0 && *at != ' ') { /* once in a chain: one scratch */
+        size_t bytes = (size_t)(end - at);
+        if (bytes >= t->cap_scratch) {
+            ku_free(t->scratch);
+            t->cap_scratch = 0;
+            t->scratch = ku_malloc(2 * bytes + 64);
+            if (!t->scratch)
+                return KUMI_ENOMEM;
+            t->cap_scratch = 2 * bytes + 64;
+        }
+        t->scratch[0] = ' ';
+        memcpy(t->scratch + 1, at, bytes);
+        at = t->scratch;
+        end = at + bytes + 1;
+    }
+    if (number == t->n_stages)
+        return encode_word(t, at, end, out);
+    while (at < end) {
+        const unsigned char *stop;
+        int keep;
+        KU_TRY(ku_words_next(t->stage[number], at, end, 1, &stop, &keep));
+        if (keep)
+            KU_TRY(descend(t, number + 1, at, stop, out));
+        at = stop;
+    }
+    return KUMI_OK;
+}
+
+/*
+ * Cuts a run of valid UTF-8 into words. *done is how far it came: short of `end` when what is left
+ * waits for more text.
+ */
+static int encode_run(struct ku_tokenizer *t, const unsigned char *at, const unsigned char *end,
+                      int is_last, struct ku_tokens *out, const unsigned char **done)
+{
+    *done = at;
+    if (t->is_start && t->prefix_stage == 0 && *at != ' ')
+        t->window[--at - t->window] = ' ';
+    while (at < end) {
+        const unsigned char *stop = end;
+        int keep = 1, found = t->n_stages == 0
+                                  ? is_last
+                                  : ku_words_next(t->stage[0], at, end, is_last, &stop, &keep);
+        if (found <= 0)
+            return found;
+        if (keep)
+            KU_TRY(descend(t, t->n_stages > 0 ? 1 : 0, at, stop, out));
+        t->window_at += (uint64_t)(stop - *done);
+        *done = at = stop;
+        t->is_start = 0;
+    }
+    return KUMI_OK;
+}
+
+/* The same for a segment. */
+static int encode_segment(struct ku_tokenizer *t, const unsigned char *at, const unsigned char *end,
+                          int is_last, struct ku_tokens *out, const unsigned char **done)
+{
+    for (*done = at; at < end;) {
+        size_t valid = ku_utf8_valid(at, end);
+        if (valid > 0) {
+            const unsigned char *stop = at + valid;
+            KU_TRY(encode_run(t, at, stop, is_last || stop < end, out, done));
+            if (*done < stop)
+                return KUMI_OK;
+            at = stop;
+            continue;
+        }
+        const unsigned char *stop = at;
+        while (stop < end && ku_utf8_valid(stop, stop + min_size(4, (size_t)(end - stop))) == 0)
+            stop++;
+        if (stop == end && !is_last)
+            return KUMI_OK;
+        KU_TRY(encode_word(t, at, stop, out));
+        t->window_at += (uint64_t)(stop - at);
+        t->is_start = 0;
+        *done = at = stop;
+    }
+    return KUMI_OK;
+}
+
+/* The first added token that starts in [at, limit) and ends by `end`, or NULL; *found is its place.
+ */
+static const struct ku_added *added_find(const struct ku_added_set *set, const unsigned char *at,
+                                         const unsigned char *limit, const unsigned char *end,
+                                         const unsigned char **found)
+{
+    if (set->n == 0)
+        return NULL;
+    for (; at < limit; at++) {
+        if (!set->is_first[*at])
+            continue;
+        for (uint32_t i = 0; i < set->n; i++) {
+            const struct ku_added *added = &set->added[i];
+            if (added->bytes <= (size_t)(end - at) && memcmp(added->data, at, added->bytes) == 0) {
+                *found = at;
+                return added;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* An added token's place in the window. */
+struct place {
+    const struct ku_added *added; /* NULL: none, at = the limit */
+    const unsigned char *at;
+};
+
+/*
+ * The next added token of both sets from `at` on: one of the second only in what lies before the
+ * next of the first, which is searched once and kept in *first.
+ */
+static struct place added_next(const struct ku_tokenizer *t, const unsigned char *at,
+                               const unsigned char *limit, const unsigned char *end,
+                               struct place *first)
+{
+    if (!first->at || first->at < at) {
+        first->at = limit;
+        first->added = added_find(&t->added[0], at, limit, end, &first->at);
+    }
+    struct place second;
+    second.added =
+        added_find(&t->added[1], at, first->at, first->added ? first->at : end, &second.at);
+    return second.added ? second : *first;
+}
+
+/* How much of the window may be cut while more text is to come: no added token and no character
+ * stands across its end. */
+static const unsigned char *window_limit(const struct ku_tokenizer *t, const unsigned char *at,
+                                         const unsigned char *end)
+{
+    size_t back = t->added_bytes_max - 1;
+    const unsigned char *limit = (size_t)(end - at) > back ? end - back : at;
+    for (int n = 1; n <= 3 && limit - at >= n; n++)
+        if (ku_utf8_is_partial(limit - n, limit))
+            return limit - n;
+    return limit;
+}
+
+/* Encodes what the window's text decides, and moves the rest to its start. */
+static int drain(struct ku_tokenizer *t, int is_last, struct ku_tokens *out)
+{
+    const unsigned char *at = t->window + 1, *end = at + t->window_bytes, *done = at;
+    const unsigned char *limit = is_last ? end : window_limit(t, at, end);
+    struct place first = {0};
+    while (at < limit) {
+        struct place next = added_next(t, at, limit, end, &first);
+        KU_TRY(encode_segment(t, at, next.at, is_last || next.added, out, &done));
+        at = done;
+        if (done < next.at || !next.added)
+            break;
+        KU_TRY(ku_tokens_reserve(out, 1));
+        out->id[out->count++] = next.added->id;
+        at += next.added->bytes;
+        t->window_at += next.added->bytes;
+        t->is_start = 1;
+    }
+    t->window_bytes = (size_t)(end - at);
+    memmove(t->window + 1, at, t->window_bytes);
+    return KUMI_OK;
+}
+
+static int feed_bytes(const unsigned char *text, size_t bytes, struct ku_tokens *out)
+{
+    KU_TRY(ku_tokens_reserve(out, bytes));
+    for (size_t i = 0; i < bytes; i++)
+        out->id[out->count + i] = text[i];
+    out->count += bytes;
+    return KUMI_OK;
+}
+
+int ku_tokenizer_feed(struct ku_tokenizer *t, const void *text, size_t bytes, struct ku_tokens *out)
+{
+    const unsigned char *p = text;
+    if (!t->bpe)
+        return feed_bytes(p, bytes, out);
+    while (bytes > 0) {
+        size_t n = min_size(bytes, FEED_BYTES);
+        KU_TRY(window_reserve(t, t->window_bytes + n));
+        memcpy(t->window + 1 + t->window_bytes, p, n);
+        t->window_bytes += n;
+        p += n;
+        bytes -= n;
+        KU_TRY(drain(t, 0, out));
+        if (t->window_bytes >
+            KU_WORD_BYTES_MAX + t->added_bytes_max + 4) /* window_limit's distance from the end */
+            return too_long(t);
+    }
+    return KUMI_OK;
+}
+
+int ku_tokenizer_finish(struct ku_tokenizer *t, struct ku_tokens *out)
+{
+    if (t->bpe && t->window_bytes > 0)
+        KU_TRY(drain(t, 1, out));
+    ku_tokenizer_reset(t);
+    return KUMI_OK;
+}
+
+int ku_tokenizer_encode(struct ku_tokenizer *t, const void *text, size_t bytes,
+                        struct ku_tokens *out)
+{
+    ku_tokenizer_reset(t);
+    KU_TRY(ku_tokenizer_feed(t, text, bytes, out));
+    return ku_tokenizer_finish(t, out);
+}
+
+int ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t count,
+                        struct ku_str *out)
+{
+    uint32_t bytes;
+    int64_t vocab_count = ku_tokenizer_vocab_count(t);
+    for (size_t i = 0; i < count; i++)
+        if (t->bpe ? !ku_bpe_token(t->bpe, id[i], &bytes) : id[i] > 255)
+            return KU_ERR(KUMI_EINVAL,
+                          "token %u: number %zu: not in the vocabulary of %lld; give tokens of "
+                          "this tokenizer",
+                          id[i], i + 1, (long long)vocab_count);
+    for (size_t i = 0; i < count; i++) {
+        unsigned char byte = (unsigned char)id[i];
+        const unsigned char *data = t->bpe ? ku_bpe_token(t->bpe, id[i], &bytes) : &byte;
+        ku_str_append(out, data, t->bpe ? bytes : 1);
+    }
+    return out->failed ? KUMI_ENOMEM : KUMI_OK;
+}
+
+int ku_tokenizer_is_byte(const struct ku_tokenizer *t)
+{
+    return !t->bpe;
+}
+
+int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t)
+{
+    return t->bpe ? ku_bpe_vocab_count(t->bpe) : 256;
+}
+
+int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id)
+{
+    const size_t bytes = strlen(text);
+    for (int set = 0; set < 2; set++)
+        for (uint32_t i = 0; i < t->added[set].n; i++) {
+            const struct ku_added *a = &t->added[set].added[i];
+            if (a->bytes == bytes && memcmp(a->data, text, bytes) == 0) {
+                *id = a->id;
+                return 1;
+            }
+        }
+    return t->bpe ? ku_bpe_find(t->bpe, text, bytes, id) : 0;
+}
+
+int ku_tokenizer_end_of_text(const struct ku_tokenizer *t, uint32_t *id)
+{
+    static const char *const known[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+    if (t->end >= 0) {
+        *id = (uint32_t)t->end;
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (ku_tokenizer_find(t, known[i], id))
+            return 1;
+    return 0;
+}
+
+const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t)
+{
+    return t->fingerprint;
+}
+
+/* path = directory / name, and whether a file is there. */
+static int join(const char *directory, const char *name, char *path, size_t bytes)
+{
+    struct stat st;
+    int n = snprintf(path, bytes, "%s/%s", directory, name);
+    return n > 0 && (size_t)n < bytes && ku_os_stat(path, &st) == 0;
+}
+
+/* Finds out which files are there, and loads them. */
+static int load(struct ku_tokenizer *t, const char *where)
+{
+    static const char *const pair[][2] = {{"encoder.json", "vocab.bpe"},
+                                          {"vocab.json", "merges.txt"}};
+    char a[4096], b[4096];
+    struct stat st;
+    if (ku_os_stat(where, &st) < 0)
+        return KU_ERR(KUMI_EINPUT,
+                      "tokenizer: %s: %s; give \"byte\", a directory or a tokenizer.json", where,
+                      ku_os_why());
+    if (!S_ISDIR(st.st_mode))
+        return ku_tokenizer_load_json(t, NULL, where);
+    if (join(where, "tokenizer.json", a, sizeof a))
+        return ku_tokenizer_load_json(t, where, a);
+    for (int i = 0; i < 2; i++) {
+        int has_vocab = join(where, pair[i][0], a, sizeof a),
+            has_merges = join(where, pair[i][1], b, sizeof b);
+        if (has_vocab && has_merges)
+            return ku_tokenizer_load_pair(t, where, a, b);
+        if (has_vocab || has_merges)
+            return KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s without %s; add it", where,
+                          pair[i][!has_vocab], pair[i][has_vocab]);
+    }
+    return KU_ERR(KUMI_EINPUT,
+                  "tokenizer: %s: no tokenizer.json, encoder.json + vocab.bpe or vocab.json + "
+                  "merges.txt; add them",
+                  where);
+}
+
+int ku_tokenizer_open(const char *where, struct ku_tokenizer **out)
+{
+    struct ku_tokenizer *t = ku_calloc(1, sizeof *t);
+    if (!t)
+        return KUMI_ENOMEM;
+    t->is_start = 1;
+    t->prefix_stage = -1;
+    t->added_bytes_max = 1;
+    t->end = -1;
+    int status = KUMI_OK;
+    if (strcmp(where, "byte") == 0)
+        memcpy(t->fingerprint, "byte", sizeof "byte");
+    else
+        status = load(t, where);
+    if (status < 0) {
+        ku_tokenizer_destroy(t);
+        return status;
+    }
+    *out = t;
+    return KUMI_OK;
+}
+
+void ku_tokenizer_destroy(struct ku_tokenizer *t)
+{
+    if (!t)
+        return;
+    ku_bpe_destroy(t->bpe);
+    for (int i = 0; i < t->n_stages; i++)
+        ku_words_destroy(t->stage[i]);
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t j = 0; j < t->added[i].n; j++)
+            ku_free(t->added[i].added[j].data);
+        ku_free(t->added[i].added);
+    }
+    ku_str_fini(&t->special);
+    ku_free(t->window);
+    ku_free(t->scratch);
+    ku_free(t);
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "infer/evaluate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "ckpt/snapshot/snapshot.h"
+#include "comm/consensus.h"
+#include "train/dataset_text.h"
+#include "model/model.h"
+#include "train/session.h"
+#include "model/pretrained.h"
+
+enum { N_SETS = 6, DIRECTORY_SEQ_LEN = 1024 };
+struct evaluation {
+    const struct kumi_eval_options *o;
+    struct kumi_eval_result *result;
+    struct ku_job *job;
+    struct ku_session s;
+    char *set[N_SETS]; /* over the run's configuration */
+    int n_sets;
+    int is_directory;     /* of weights, not of a run */
+    int32_t *token_bytes; /* by token; NULL: not known */
+};
+
+/* What rank 0 found, for all. */
+struct found {
+    char path[4096];
+};
+
+static int find(struct evaluation *e, int64_t before, const struct kumi_error *damage,
+                struct found *found)
+{
+    struct ku_ckpt c;
+    int status = KUMI_OK;
+    memset(found, 0, sizeof *found);
+    if (e->job->rank == 0) {
+        status = ku_ckpt_find(e->o->run, before, &c);
+        if (status == KUMI_ENOCKPT && damage->status < 0)
+            status = ku_err_put(damage); /* says more than "none before" */
+        if (status == KUMI_OK) {
+            size_t bytes = strlen(c.path);
+            if (bytes < sizeof found->path)
+                memcpy(found->path, c.path, bytes + 1);
+            else
+                status = KU_ERR(KUMI_EINVAL, "eval: %.200s…: %zu bytes; give a shorter path",
+                                c.path, bytes);
+            ku_ckpt_close(&c);
+        }
+    }
+    KU_TRY(ku_agree_local(e->job, status));
+    return ku_agree_bytes(e->job, found, sizeof *found);
+}
+
+/*
+ * The batch is this evaluation's own: each rank runs one micro-batch at a time, V = the rank count.
+ * That moves no bit. A micro-batch holds the same samples whatever V and the global batch are, as
+ * the global batch is cut into micro-batches in order; its size, on which kernels may depend, stays
+ * that of the run; and the loss is an exact sum over tokens, rounded once. So any rank count will
+ * do. Pairs keep the run's batch shapes too (n_parts).
+ *
+ * Memory is one copy of the parameters on the host, which its ranks read in place, whatever stage
+ * of ZeRO the run had: no replicas, no gradients, no optimizer.
+ */
+static int configure(struct evaluation *e, const struct ku_ckpt *c)
+{
+    struct ku_session *s = &e->s;
+    json_t *numerics = json_object_get(c->manifest.root, "numerics");
+    int64_t micro, global;
+    KU_TRY(ku_stored_config(c, (const char *const *)e->set, e->n_sets, &s->cfg));
+    KU_TRY(ku_model_read(&s->cfg, &s->model));
+    if (ku_json_int(json_object_get(numerics, "train.micro_batch"), &micro) < 0 || micro < 1 ||
+        ku_json_int(json_object_get(numerics, "train.global_batch"), &global) < 0 ||
+        global < micro || ku_json_int(json_object_get(numerics, "data.seq_len"), &s->seq_len) < 0 ||
+        s->seq_len < 1 ||
+        (s->model.facts.max_positions && s->seq_len > s->model.facts.max_positions))
+        return KU_ERR(KUMI_ENOCKPT,
+                      "checkpoint: %s/manifest.json: no train.micro_batch, train.global_batch "
+                      "or data.seq_len among its numerics keys",
+                      c->path);
+    s->batch = (struct ku_batch){.n_ranks = e->job->n,
+                                 .global_batch = micro * e->job->n,
+                                 .micro_batch = micro,
+                                 .accumulation = 1,
+                                 .virtual_shards = e->job->n,
+                                 .k = 1,
+                                 .n_parts = global / micro};
+    s->n_steps = s->decay_steps = 1; /* no step is taken */
+    s->is_eval_only = 1;
+    return KUMI_OK;
+}
+
+/* Of a directory of weights: its model, the data and tokenizer of the options, samples one by one.
+ */
+static int configure_directory(struct evaluation *e)
+{
+    struct ku_session *s = &e->s;
+    const struct kumi_eval_options *o = e->o;
+    const char *where;
+    json_t *root = json_pack("{s:{s:s}, s:{s:s}}", "model", "path", o->run, "data", "train", "");
+    char *text = root ? ku_json_print(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (text == NULL)
+        return KUMI_ENOMEM;
+    int status = ku_config_parse("eval", text, strlen(text), (const char *const *)e->set, e->n_sets,
+                                 ku_model_hidden_size, &s->cfg);
+    ku_free(text);
+    KU_TRY(status);
+    KU_TRY(ku_model_read(&s->cfg, &s->model));
+    const int64_t most = s->model.facts.max_positions;
+    if (!s->model.facts.is_causal)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: a directory of weights of type %s cannot be evaluated; only gpt2 "
+                      "and llama can, others as runs",
+                      o->run, ku_model_type(&s->model));
+    s->seq_len = o->seq_len ? o->seq_len : most < DIRECTORY_SEQ_LEN ? most : DIRECTORY_SEQ_LEN;
+    if (s->seq_len < 1 || s->seq_len > most)
+        return KU_ERR(KUMI_EINVAL, "eval: --seq-len: %lld; the model has %lld positions",
+                      (long long)o->seq_len, (long long)most);
+    KU_TRY(ku_stored_tokenizer(o->run, o->tokenizer, s->model.facts.vocab_size, &where));
+    char *own = ku_strdup(where);
+    if (own == NULL)
+        return KUMI_ENOMEM;
+    ku_free(s->cfg.data_tokenizer);
+    s->cfg.data_tokenizer = own;
+    s->batch = (struct ku_batch){.n_ranks = e->job->n,
+                                 .global_batch = e->job->n,
+                                 .micro_batch = 1,
+                                 .accumulation = 1,
+                                 .virtual_shards = e->job->n,
+                                 .k = 1,
+                                 .n_parts = 1};
+    s->n_steps = s->decay_steps = 1; /* no step is taken */
+    s->is_eval_only = 1;
+    return KUMI_OK;
+}
+
+static int tick(void *job, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what, (void)done, (void)total;
+    ku_job_tick(job);
+    return KUMI_OK;
+}
+
+static int is_held_out(const struct evaluation *e)
+{
+    return e->o->n_data > 0 || e->o->stride > 0;
+}
+
+/* What is evaluated: the run's own samples, or all of a held-out stream. */
+static int open_data(struct evaluation *e)
+{
+    struct ku_session *s = &e->s;
+    const struct ku_held_out held = {e->o->stride, e->o->n_data > 0};
+    const struct ku_progress progress = {tick, e->job};
+    const int is_text =
+        s->model.facts.max_positions > 0 && !s->model.facts.is_pairs && ku_dataset_is_text(&s->cfg);
+    if (e->o->stride > 0 && (!is_text || !s->model.facts.is_causal))
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: stride %lld: only gpt2 and llama on text have windows, and this is a "
+                      "%s; omit it",
+                      (long long)e->o->stride, ku_model_type(&s->model));
+    if (e->o->n_data > 0 && s->model.facts.is_pairs)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: data: %s: a run of sentence pairs is evaluated on its "
+                      "own data.val",
+                      e->o->data[0]);
+    if (e->o->stride > s->seq_len)
+        return KU_ERR(
+            KUMI_EINVAL,
+            "eval: stride %lld: a window has %lld tokens (data.seq_len); give at most as many",
+            (long long)e->o->stride, (long long)s->seq_len);
+    if (!is_held_out(e) || !is_text)
+        KU_TRY(ku_session_open_data(s, e->job));
+    else
+        KU_TRY(ku_dataset_open_text(&s->cfg, &s->model, s->seq_len, &held, &progress, &s->data));
+    if (is_held_out(e))
+        s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];
+    if (s->eval_samples == 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: the run has no validation split: data.val is null and "
+                      "data.val_fraction 0",
+                      e->o->run);
+    if (is_text && s->model.facts.is_causal)
+        KU_TRY(ku_dataset_token_bytes(&s->cfg, s->model.facts.vocab_size, &e->token_bytes));
+    return KUMI_OK;
+}
+
+/* Bytes that the targets stand for: each rank looks at its share of the samples. sum: bytes,
+ * targets that stand for none. */
+static int count_bytes(const struct evaluation *e, int64_t sum[2])
+{
+    const struct ku_data *d = e->s.data;
+    const size_t row = ku_data_row_bytes(&d->port[0]); /* all ports are alike */
+    int32_t *rows = ku_malloc(row * (size_t)d->n_ports), *target = NULL;
+    void *port[KU_DATA_PORTS_MAX];
+    int status = rows ? KUMI_OK : KUMI_ENOMEM;
+    for (int i = 0; i < d->n_ports; i++) {
+        port[i] = (char *)rows + (size_t)i * row;
+        if (strcmp(d->port[i].name, "targets") == 0)
+            target = port[i];
+    }
+    KU_ASSERT(target != NULL);
+    for (int64_t at = e->job->rank; at < e->s.eval_samples && status == KUMI_OK; at += e->job->n) {
+        status = ku_data_read(d, KU_SPLIT_VAL, at, at, port);
+        for (int64_t i = 0; i < e->s.seq_len && status == KUMI_OK; i++) {
+            int32_t bytes = target[i] < 0 ? 0 : e->token_bytes[target[i]];
+            sum[0] += bytes > 0 ? bytes : 0;
+            sum[1] += bytes < 0;
+        }
+        ku_job_tick(e->job);
+    }
+    ku_free(rows);
+    return status;
+}
+
+static int evaluate_text(struct evaluation *e)
+{
+    struct kumi_eval_result *r = e->result;
+    int64_t sum[2] = {0, 0};
+    KU_TRY(ku_agree_local(e->job, count_bytes(e, sum)));
+    KU_TRY(ku_agree_sum(e->job, sum, 2));
+    if (sum[0] == 0 || sum[1] > 0)
+        return KUMI_OK;
+    const double each = r->loss * ((double)r->tokens / (double)sum[0]);
+    r->bytes = sum[0];
+    r->bits_per_byte = each / log(2);
+    r->byte_perplexity = exp(each);
+    return KUMI_OK;
+}
+
+/* With the state in place. */
+static int evaluate(struct evaluation *e)
+{
+    int64_t n_skipped;
+    KU_TRY(ku_session_evaluate(&e->s, &e->result->loss));
+    KU_TRY(ku_session_count_skipped(&e->s, e->job, &n_skipped));
+    e->result->tokens = e->s.t->eval_tokens;
+    e->result->perplexity = exp(e->result->loss);
+    if (e->token_bytes)
+        KU_TRY(evaluate_text(e));
+    e->result->is_by_samples = ku_session_is_by_samples(&e->s);
+    ku_trainer_metrics(e->s.t, 1, &e->result->metrics);
+    return KUMI_OK;
+}
+
+static int evaluate_checkpoint(struct evaluation *e, const struct ku_ckpt *c)
+{
+    KU_TRY(configure(e, c));
+    KU_TRY(open_data(e));
+    KU_TRY(ku_session_create_trainer(&e->s, e->job));
+    KU_TRY(ku_session_load(&e->s, c->path, &e->result->step));
+    if (e->o->ema)
+        KU_TRY(ku_trainer_load_ema(e->s.t, c->path));
+    return evaluate(e);
+}
+
+static int evaluate_directory(struct evaluation *e)
+{
+    KU_TRY(configure_directory(e));
+    KU_TRY(open_data(e));
+    KU_TRY(ku_session_create_trainer(&e->s, e->job));
+    e->result->step = -1;
+    struct ku_trainer *t = e->s.t;
+    int n = ku_trainer_n_readers(t), rank = n > 1 ? e->job->rank : 0;
+    int status = ku_stored_weights(e->o->run, &e->s.model, t->tensor, t->n_tensors, rank, n);
+    KU_TRY(ku_agree_worst(e->job, status));
+    KU_TRY(ku_trainer_derive(t));
+    return evaluate(e);
+}
+
+/* Until a checkpoint's every byte is right. */
+static int evaluate_newest(struct evaluation *e)
+{
+    struct kumi_error damage = {0};
+    struct found found;
+    for (int64_t before = INT64_MAX;;) {
+        struct ku_ckpt c;
+        KU_TRY(find(e, before, &damage, &found));
+        KU_TRY(ku_agree_local(e->job, ku_ckpt_open(found.path, &c)));
+        before = c.step;
+        int status = evaluate_checkpoint(e, &c);
+        ku_ckpt_close(&c);
+        if (status != KUMI_ENOCKPT || e->s.t == NULL)
+            return status;
+        if (e->job->rank == 0)
+            KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", ku_err_get()->text);
+        if (damage.status == KUMI_OK)
+            damage = *ku_err_get();
+        ku_free(e->token_bytes);
+        e->token_bytes = NULL;
+        ku_session_fini(&e->s);
+    }
+}
+
+static int add_set(struct evaluation *e, const char *key, json_t *value)
+{
+    char *text = value ? ku_json_print(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    json_decref(value);
+    KU_ASSERT(e->n_sets < N_SETS);
+    e->set[e->n_sets] = text ? ku_asprintf("%s=%s", key, text) : NULL;
+    ku_free(text);
+    return e->set[e->n_sets++] ? KUMI_OK : KUMI_ENOMEM;
+}
+
+/* The training split is at most opened, not read: a batch larger than it is no error here. */
+static int make_sets(struct evaluation *e)
+{
+    const struct kumi_eval_options *o = e->o;
+    if (o->stride < 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: stride: %lld; give 1 or more, or 0 for windows side by side",
+                      (long long)o->stride);
+    if (o->n_data < 0)
+        return KU_ERR(KUMI_EINVAL, "eval: %d files; give 0 or more", o->n_data);
+    if (!e->is_directory && (o->tokenizer || o->seq_len))
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: --tokenizer and --seq-len are for directories of weights; a run "
+                      "has its own",
+                      o->run);
+    if (e->is_directory && o->ema)
+        return KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", o->run);
+    if (e->is_directory && o->n_data == 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: a directory of weights has no data of its own; name some with "
+                      "--data",
+                      o->run);
+    KU_TRY(add_set(e, "data.last_batch", json_string("wrap")));
+    KU_TRY(add_set(e, "parallel.share_host_state", json_true()));
+    KU_TRY(add_set(e, "memory", json_object()));
+    if (o->n_data == 0)
+        return KUMI_OK;
+    json_t *files = json_array();
+    for (int i = 0; i < o->n_data; i++)
+        json_array_append_new(files, json_string(o->data[i]));
+    if (json_array_size(files) != (size_t)o->n_data) {
+        json_decref(files);
+        return KU_ERR(KUMI_EINVAL, "eval: the name of a file is not UTF-8");
+    }
+    KU_TRY(add_set(e, "data.weights", json_null()));
+    KU_TRY(add_set(e, "data.train", json_incref(files)));
+    return add_set(e, "data.val", files);
+}
+
+int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
+                    struct kumi_eval_result *result)
+{
+    struct evaluation e = {.o = options,
+                           .result = result,
+                           .job = job,
+                           .is_directory = ku_stored_is_weights(options->run)};
+    memset(result, 0, sizeof *result);
+    result->rank = job->rank;
+    int status = make_sets(&e);
+    if (status == KUMI_OK)
+        status = e.is_directory ? evaluate_directory(&e) : evaluate_newest(&e);
+    if (status < 0) /* before the session goes, which the others would have to join in */
+        status = ku_job_fail(job);
+    struct kumi_error error = *ku_err_get();
+    ku_session_fini(&e.s);
+    ku_free(e.token_bytes);
+    for (int i = 0; i < N_SETS; i++)
+        ku_free(e.set[i]);
+    return status < 0 ? ku_err_put(&error) : KUMI_OK;
+}
+
+int kumi_eval(const char *run, struct kumi_eval_result *result)
+{
+    return kumi_evaluate(&(struct kumi_eval_options){.run = run}, result);
+}
+
+int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_result *result)
+{
+    KU_GIVEN(options, "options");
+    KU_GIVEN(options->run, "options.run");
+    KU_GIVEN_LIST(options->data, options->n_data, "options.data");
+    KU_GIVEN(result, "result");
+    struct ku_job *job = NULL;
+    const char *threads = getenv("KUMI_THREADS");
+    struct ku_job_opts o = {.threads = threads ? (int)strtol(threads, NULL, 10) : 1,
+                            .timeout_ns = 60LL * 1000000000};
+    memset(result, 0, sizeof *result);
+    int status = ku_job_join(&o, &job);
+    if (status < 0) { /* a rank that joined may have met its error, and printed it, already */
+        result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
+        return status;
+    }
+    status = ku_evaluate_run(job, options, result);
+    result->is_reported = status < 0;
+    struct kumi_error error = *ku_err_get();
+    int left = ku_job_leave(job);
+    return status < 0 ? ku_err_put(&error) : left;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Corpus BLEU of a trained model of pairs. */
+#include <string.h>
+
+#include "base/arg.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "data/pairs/bleu.h"
+#include "data/lines.h"
+#include "kumi/run.h"
+#include "model/pretrained.h"
+
+/* A file's lines, each with a zero behind it. */
+struct lines {
+    struct ku_str text;
+    const char **line;
+    int64_t n;
+};
+
+static int read_lines(const char *path, struct lines *out)
+{
+    struct ku_lines *file;
+    const char *text;
+    size_t bytes;
+    KU_TRY(ku_lines_open(path, 0, &file));
+    int status;
+    while ((status = ku_lines_next(file, &text, &bytes)) > 0 && !memchr(text, 0, bytes)) {
+        ku_str_append(&out->text, text, bytes);
+        ku_str_append(&out->text, "", 1);
+        out->n++;
+    }
+    ku_lines_close(file);
+    if (status > 0)
+        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a zero byte; give lines of text", path,
+                      (long long)out->n + 1);
+    KU_TRY(status);
+    out->line = ku_calloc((size_t)out->n + 1, sizeof *out->line);
+    if (out->line == NULL || out->text.failed)
+        return KUMI_ENOMEM;
+    const char *at = ku_str_get(&out->text);
+    for (int64_t i = 0; i < out->n; i++, at += strlen(at) + 1)
+        out->line[i] = at;
+    return KUMI_OK;
+}
+
+static void lines_fini(struct lines *l)
+{
+    ku_free(l->line);
+    ku_str_fini(&l->text);
+}
+
+struct scoring {
+    struct ku_bleu counts;
+    const struct lines *reference;
+    int status;
+};
+
+static void score(void *ctx, int64_t sentence, int64_t rank, const char *text)
+{
+    struct scoring *s = ctx;
+    const char *wanted = s->reference->line[sentence];
+    if (rank == 0 && s->status == KUMI_OK)
+        s->status = ku_bleu_add(&s->counts, text, strlen(text), wanted, strlen(wanted));
+}
+
+/* Of a run of sentence pairs; others are refused before a file is asked for. */
+static int check_run(const char *run, const struct ku_config *c)
+{
+    struct ku_model m;
+    KU_TRY(ku_model_read(c, &m));
+    int status = m.facts.is_pairs ? KUMI_OK
+                                  : KU_ERR(KUMI_EINVAL,
+                                           "eval: %s: a model of type %s cannot translate; --bleu "
+                                           "is for runs of sentence pairs",
+                                           run, ku_model_type(&m));
+    ku_model_fini(&m);
+    return status;
+}
+
+/* The files of the validation split, where none are given. */
+static int find_files(const struct kumi_bleu_options *o, struct ku_config *c, const char **source,
+                      const char **reference)
+{
+    struct ku_ckpt ckpt;
+    *source = o->source;
+    *reference = o->reference;
+    if (!*source != !*reference)
+        return KU_ERR(KUMI_EINVAL, "eval: give both files, source and reference, or none");
+    KU_TRY(ku_stored_find(o->run, &ckpt));
+    int status = ku_stored_config(&ckpt, NULL, 0, c);
+    ku_ckpt_close(&ckpt);
+    KU_TRY(status);
+    KU_TRY(check_run(o->run, c));
+    if (*source)
+        return KUMI_OK;
+    if (c->data_val.n != 1 || c->data_val_target.n != 1)
+        return KU_ERR(KUMI_EINVAL,
+                      "eval: %s: the run does not have exactly one file of validation pairs "
+                      "(data.val, data.val_target); name source and reference",
+                      o->run);
+    *source = c->data_val.item[0];
+    *reference = c->data_val_target.item[0];
+    return KUMI_OK;
+}
+
+static int measure(const struct kumi_bleu_options *o, const char *source, const char *reference,
+                   struct kumi_bleu_result *result)
+{
+    struct lines src = {0}, ref = {0};
+    struct scoring s = {.reference = &ref};
+    struct kumi_translate_options t = {.run = o->run,
+                                       .beam = o->beam,
+                                       .alpha = o->alpha,
+                                       .ema = o->ema,
+                                       .emit = score,
+                                       .ctx = &s,
+                                       .speed = &result->speed};
+    int status = read_lines(source, &src);
+    if (status == KUMI_OK)
+        status = read_lines(reference, &ref);
+    if (status == KUMI_OK && src.n != ref.n)
+        status = KU_ERR(KUMI_EINPUT, "eval: %s has %lld lines, %s %lld; they must match", source,
+                        (long long)src.n, reference, (long long)ref.n);
+    t.source = src.line;
+    t.n = src.n;
+    if (status == KUMI_OK)
+        status = kumi_translate(&t);
+    if (status == KUMI_OK)
+        status = s.status;
+    if (status == KUMI_OK) {
+        struct ku_bleu_score score_of = ku_bleu_score(&s.counts, 0);
+        result->bleu = score_of.bleu;
+        result->chrf = score_of.chrf;
+        result->brevity_penalty = score_of.brevity_penalty;
+        memcpy(result->precision, score_of.precision, sizeof result->precision);
+        result->sentences = s.counts.n_sentences;
+    }
+    lines_fini(&src);
+    lines_fini(&ref);
+    return status;
+}
+
+int kumi_eval_bleu(const struct kumi_bleu_options *options, struct kumi_bleu_result *result)
+{
+    KU_GIVEN(options, "options");
+    KU_GIVEN(options->run, "options.run");
+    KU_GIVEN(result, "result");
+    struct ku_config c = {0};
+    const char *source, *reference;
+    memset(result, 0, sizeof *result);
+    int status = find_files(options, &c, &source, &reference);
+    if (status == KUMI_OK)
+        status = measure(options, source, reference, result);
+    ku_config_fini(&c);
+    return status;
+}

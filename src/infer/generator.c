@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "infer/generator.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "pass/pass.h"
+#include "model/pretrained.h"
+#include "train/trainer.h"
+
+/* Tokens that a program takes of each row: one, and pieces of prompts. Behind 256 products are as
+ * fast as they get, and activations need not grow with the prompt. */
+enum { N_LENGTHS = 4 };
+static const int64_t lengths[N_LENGTHS] = {1, 16, 64, 256};
+
+struct length {
+    int64_t t;
+    struct ku_program *program;
+    struct ku_exec *exec; /* NULL until first needed */
+};
+
+struct ku_infer {
+    struct ku_job *job;
+    const struct ku_device_ops *ops;
+    void *device;
+    const struct ku_model *model;
+    struct length program[N_LENGTHS];
+    int n_programs;
+    struct ku_program *derive; /* compute copies of the parameters */
+    struct ku_memory *memory;
+    int64_t n_rows, places;  /* places: tokens of a row */
+    uint32_t *id;            /* [n_rows][places] */
+    int64_t *count, *n_kept; /* [n_rows] tokens; of those, with keys and values */
+    unsigned char *is_asked; /* [n_rows]: takes part in the run */
+    void *scratch;           /* rows of a cache while they are moved; NULL until first needed */
+    struct ku_infer_work work;
+};
+
+static struct ku_compile_opts compile_opts(const struct ku_infer_opts *o)
+{
+    struct ku_compile_opts c = {.compute = o->compute,
+                                .keep_f32 = o->keep_f32,
+                                .rule = ku_attrs_default,
+                                .watch = o->watch};
+    for (int a = 0; a < KU_N_AXES; a++)
+        c.mesh.extent[a] = 1;
+    return c;
+}
+
+static int check_graph(const struct ku_infer *m, const struct ku_graph *g)
+{
+    if (ku_graph_find_input(g, "positions") && ku_graph_find_output(g, "logits"))
+        return KUMI_OK;
+    return KU_ERR(KUMI_EINVAL, "model: %s: cannot continue texts; gpt2 and llama can",
+                  ku_model_type(m->model));
+}
+
+/* All lengths have the same tensors in the same order, hence one place for each; *g is the
+ * longest's graph, for the caller to destroy. */
+static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_graph **g)
+{
+    struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
+    struct ku_compile_opts c = compile_opts(o);
+    for (int i = 0; i < N_LENGTHS; i++) {
+        struct length *l = &m->program[i];
+        l->t = lengths[i] < m->places ? lengths[i] : m->places;
+        struct kumi_shape_of_batch batch = {
+            .n = m->n_rows, .t = l->t, .is_inference = 1, .cache = m->places};
+        ku_graph_destroy(*g);
+        *g = NULL;
+        KU_TRY(ku_model_graph(m->model, &batch, g));
+        KU_TRY(check_graph(m, *g));
+        KU_TRY(ku_compile_graph(*g, &c, &target, NULL));
+        KU_TRY(ku_compile_program(*g, i ? "prefill" : "decode", &c, &target, &l->program));
+        m->n_programs++;
+        if (l->t == m->places)
+            break;
+    }
+    return ku_compile_init(*g, 1, &c, &target, &m->derive);
+}
+
+static int allocate(struct ku_infer *m)
+{
+    const struct ku_program *all[N_LENGTHS + 1];
+    size_t total = 0;
+    for (int i = 0; i < m->n_programs; i++)
+        all[i] = m->program[i].program;
+    all[m->n_programs] = m->derive;
+    for (int a = 0; a < KU_N_ARENAS; a++) {
+        size_t most = 0;
+        for (int i = 0; i <= m->n_programs; i++)
+            if (all[i]->arena_bytes[a] > most)
+                most = all[i]->arena_bytes[a];
+        KU_TRY(ku_add_size(total, most, &total));
+    }
+    uint64_t free_bytes = ku_os_mem_available();
+    if (total > free_bytes)
+        return KU_ERR(KUMI_ENOMEM,
+                      "memory: parameters and %lld texts of %lld tokens: %.2f GiB, available %.2f "
+                      "GiB; ask for fewer texts or tokens, or free memory",
+                      (long long)m->n_rows, (long long)m->places, (double)total * 0x1p-30,
+                      (double)free_bytes * 0x1p-30);
+    m->id = ku_calloc((size_t)(m->n_rows * m->places), sizeof *m->id);
+    m->count = ku_calloc((size_t)m->n_rows, sizeof *m->count);
+    m->n_kept = ku_calloc((size_t)m->n_rows, sizeof *m->n_kept);
+    m->is_asked = ku_calloc((size_t)m->n_rows, 1);
+    if (!m->id || !m->count || !m->n_kept || !m->is_asked)
+        return KUMI_ENOMEM;
+    return ku_memory_create(m->job, all, m->n_programs + 1, NULL, &m->memory);
+}
+
+static int load_weights(struct ku_infer *m, const struct ku_graph *g, const char *dir,
+                        const char *averages)
+{
+    struct ku_ckpt_tensor *tensor;
+    struct ku_exec *derive;
+    int n;
+    KU_TRY(ku_trainer_describe(m->program[0].program, g, m->memory, &tensor, &n));
+    int status = ku_stored_weights(dir, m->model, tensor, n, 0, 1);
+    if (status == KUMI_OK && averages)
+        status = ku_stored_averages(averages, tensor, n, 0, 1);
+    ku_free(tensor);
+    KU_TRY(status);
+    KU_TRY(ku_exec_load(m->memory, m->derive, m->ops, m->device, NULL, &derive));
+    status = ku_exec_run(derive);
+    ku_exec_unload(derive);
+    return status;
+}
+
+int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
+                    const struct ku_infer_opts *o, struct ku_infer **out)
+{
+    struct ku_infer *m = ku_calloc(1, sizeof *m);
+    struct ku_graph *g = NULL;
+    int status;
+    KU_ASSERT(job->n == 1 && o->max_tokens > 0 && o->n_rows > 0);
+    if (m == NULL)
+        return KUMI_ENOMEM;
+    m->job = job;
+    m->ops = o->device;
+    m->model = model;
+    m->n_rows = o->n_rows;
+    m->places =
+        o->max_tokens < model->facts.max_positions ? o->max_tokens : model->facts.max_positions;
+    KU_TRY_OUT(compile(m, o, &g));
+    KU_TRY_OUT(m->ops->open(&o->device_opts, &m->device));
+    KU_TRY_OUT(allocate(m));
+    KU_TRY_OUT(load_weights(m, g, dir, o->averages));
+    *out = m;
+    m = NULL;
+out:
+    ku_graph_destroy(g);
+    ku_infer_destroy(m);
+    return status;
+}
+
+void ku_infer_destroy(struct ku_infer *m)
+{
+    if (m == NULL)
+        return;
+    for (int i = 0; i < m->n_programs; i++)
+        ku_exec_unload(m->program[i].exec);
+    ku_memory_destroy(m->memory);
+    if (m->device)
+        m->ops->close(m->device);
+    for (int i = 0; i < m->n_programs; i++)
+        ku_program_destroy(m->program[i].program);
+    ku_program_destroy(m->derive);
+    ku_free(m->id);
+    ku_free(m->count);
+    ku_free(m->n_kept);
+    ku_free(m->is_asked);
+    ku_free(m->scratch);
+    ku_free(m);
+}
+
+/*
+ * What a row brings to a run of t tokens. Tokens behind its last one are zeros: what they leave in
+ * the cache lies behind the text and is overwritten before anybody sees it. Rows that take no part
+ * stand before all places, where nothing is kept.
+ */
+static int64_t fill_row(struct ku_infer *m, const struct ku_exec *e, int64_t row, int64_t t)
+{
+    int32_t *tokens = (int32_t *)ku_exec_port(e, 1, "tokens", NULL) + row * t;
+    int32_t *ids = ku_exec_port(e, 1, "position_ids", NULL);
+    const int64_t at = m->n_kept[row], left = m->is_asked[row] ? m->count[row] - at : 0;
+    const int64_t n = left < t ? left : t;
+    for (int64_t i = 0; i < t; i++)
+        tokens[i] = i < n ? (int32_t)m->id[row * m->places + at + i] : 0;
+    for (int64_t i = 0; ids && i < t; i++)
+        ids[row * t + i] = (int32_t)(i < n ? at + i : 0);
+    ((int32_t *)ku_exec_port(e, 1, "positions", NULL))[row] = (int32_t)(n > 0 ? at : -t);
+    ((int32_t *)ku_exec_port(e, 1, "index", NULL))[row] = (int32_t)(n > 0 ? n - 1 : 0);
+    return n;
+}
+
+static void take_logits(const struct ku_infer *m, const struct length *l, int64_t row,
+                        double *logits)
+{
+    const struct ku_program_port *port = ku_program_find_port(l->program, 0, "logits");
+    const void *out = ku_exec_port(l->exec, 0, "logits", NULL);
+    const int64_t vocab = m->model->facts.vocab_size;
+    const int64_t first = ku_shape_count(&l->program->shape[port->shape]) / m->n_rows * row;
+    for (int64_t v = 0; v < vocab; v++)
+        logits[row * vocab + v] = ku_load_f64(out, (enum kumi_dtype)port->dtype, first + v);
+}
+
+/* One run: keeps up to t tokens of each row that is asked, and takes the logits of those whose text
+ * ends with it. Returns how many were kept, or an error. */
+static int64_t run(struct ku_infer *m, struct length *l, double *logits)
+{
+    int64_t total = 0;
+    if (l->exec == NULL)
+        KU_TRY(ku_exec_load(m->memory, l->program, m->ops, m->device, NULL, &l->exec));
+    int64_t begin = ku_clock_ns();
+    for (int64_t row = 0; row < m->n_rows; row++)
+        total += fill_row(m, l->exec, row, l->t);
+    KU_TRY(ku_exec_run(l->exec));
+    for (int64_t row = 0; row < m->n_rows; row++) {
+        int64_t left = m->is_asked[row] ? m->count[row] - m->n_kept[row] : 0;
+        m->n_kept[row] += left < l->t ? left : l->t;
+        if (left > 0 && left <= l->t)
+            take_logits(m, l, row, logits);
+    }
+    int64_t ns = ku_clock_ns() - begin;
+    if (l->t == 1) {
+        m->work.tokens += total, m->work.steps++, m->work.ns += ns;
+    } else {
+        m->work.prompt_tokens += total, m->work.prompt_ns += ns;
+    }
+    return total;
+}
+
+/* Runs until all rows that are asked have keys and values of all their tokens. */
+static int catch_up(struct ku_infer *m, double *logits)
+{
+    for (;;) {
+        int64_t most = 0;
+        int i = 0;
+        for (int64_t row = 0; row < m->n_rows; row++)
+            if (m->is_asked[row] && m->count[row] - m->n_kept[row] > most)
+                most = m->count[row] - m->n_kept[row];
+        if (most == 0)
+            return KUMI_OK;
+        while (i < m->n_programs - 1 && m->program[i].t < most)
+            i++;
+        int64_t n = run(m, &m->program[i], logits);
+        if (n < 0)
+            return (int)n;
+    }
+}
+
+int ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, double *logits)
+{
+    for (int64_t row = 0; row < m->n_rows; row++) {
+        const struct ku_infer_text *x = &text[row];
+        int64_t n = x->n < m->places ? x->n : m->places;
+        KU_ASSERT(n > 0);
+        memcpy(m->id + row * m->places, x->token + x->n - n, (size_t)n * sizeof *m->id);
+        m->count[row] = n;
+        m->n_kept[row] = 0;
+        m->is_asked[row] = 1;
+    }
+    return catch_up(m, logits);
+}
+
+/* Rows whose window slides are asked by themselves, so that the others go on one by one. */
+int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char *is_done,
+                  double *logits)
+{
+    int64_t n_full = 0;
+    for (int64_t row = 0; row < m->n_rows; row++) {
+        uint32_t *id = m->id + row * m->places;
+        int is_full = m->count[row] == m->places;
+        m->is_asked[row] = !(is_done && is_done[row]);
+        if (!m->is_asked[row])
+            continue;
+        if (is_full) {
+            memmove(id, id + 1, (size_t)(m->places - 1) * sizeof *id);
+            m->count[row]--;
+            m->n_kept[row] = 0;
+            m->is_asked[row] = 2;
+            n_full++;
+        }
+        id[m->count[row]++] = token[row];
+    }
+    for (int64_t row = 0; row < m->n_rows && n_full; row++)
+        m->is_asked[row] = m->is_asked[row] == 1;
+    KU_TRY(catch_up(m, logits));
+    for (int64_t row = 0; row < m->n_rows && n_full; row++)
+        m->is_asked[row] = !(is_done && is_done[row]);
+    return n_full ? catch_up(m, logits) : KUMI_OK;
+}
+
+/* The first tokens of all heads of a row of a cache [n, h, s, d], to or from `packed`; their bytes.
+ */
+static size_t move_row(struct ku_infer *m, const struct ku_program_state *x, int64_t row,
+                       int64_t n_tokens, unsigned char *packed, int is_out)
+{
+    const struct ku_dim *dim = m->program[0].program->shape[x->shape].dim;
+    const size_t width = (size_t)dim[3].count * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
+    const size_t bytes = (size_t)n_tokens * width, head = (size_t)dim[2].count * width;
+    unsigned char *at = ku_memory_state(m->memory, x);
+    at += (size_t)(row * dim[1].count) * head;
+    for (int64_t h = 0; h < dim[1].count; h++, at += head, packed += bytes)
+        memcpy(is_out ? packed : at, is_out ? at : packed, bytes);
+    return (size_t)dim[1].count * bytes;
+}
+
+static void select_cache(struct ku_infer *m, const struct ku_program_state *x,
+                         const int64_t *parent)
+{
+    unsigned char *at = m->scratch;
+    for (int64_t row = 0; row < m->n_rows; row++)
+        if (parent[row] != row)
+            at += move_row(m, x, parent[row], m->n_kept[parent[row]], at, 1);
+    at = m->scratch;
+    for (int64_t row = 0; row < m->n_rows; row++)
+        if (parent[row] != row)
+            at += move_row(m, x, row, m->n_kept[parent[row]], at, 0);
+}
+
+int ku_infer_reorder(struct ku_infer *m, const int64_t *parent)
+{
+    const struct ku_program *p = m->program[0].program;
+    size_t most = (size_t)(m->n_rows * (m->places + 1)) * sizeof(int64_t);
+    for (uint32_t s = 0; s < p->n_states; s++)
+        if (p->state[s].kind == KU_T_CACHE && p->state[s].bytes > most)
+            most = p->state[s].bytes;
+    if (m->scratch == NULL)
+        m->scratch = ku_malloc(most);
+    if (m->scratch == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t s = 0; s < p->n_states; s++)
+        if (p->state[s].kind == KU_T_CACHE)
+            select_cache(m, &p->state[s], parent);
+    memcpy(m->scratch, m->id, (size_t)(m->n_rows * m->places) * sizeof *m->id);
+    for (int64_t row = 0; row < m->n_rows; row++)
+        memcpy(m->id + row * m->places, (uint32_t *)m->scratch + parent[row] * m->places,
+               (size_t)m->places * sizeof *m->id);
+    int64_t *count = m->scratch;
+    for (int k = 0; k < 2; k++) {
+        int64_t *x = k ? m->n_kept : m->count;
+        memcpy(count, x, (size_t)m->n_rows * sizeof *x);
+        for (int64_t row = 0; row < m->n_rows; row++)
+            x[row] = count[parent[row]];
+    }
+    return KUMI_OK;
+}
+
+struct ku_infer_work ku_infer_work(const struct ku_infer *m)
+{
+    return m->work;
+}

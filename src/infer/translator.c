@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "infer/translator.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/os/os.h"
+#include "pass/pass.h"
+#include "model/pretrained.h"
+#include "train/trainer.h"
+
+/* Sources are padded to the first of these that holds them, or to the longest. */
+enum { N_LENGTHS = 4, N_PROGRAMS = N_LENGTHS + 1 };
+static const int64_t lengths[N_LENGTHS] = {8, 16, 32, INT64_MAX};
+
+struct part {
+    int64_t s; /* tokens of a source; 0: the program that makes targets */
+    struct ku_program *program;
+    struct ku_exec *exec;
+};
+
+struct ku_translator {
+    const struct ku_device_ops *ops;
+    void *device;
+    const struct ku_model *model;
+    struct part part[N_PROGRAMS]; /* the target's first */
+    int n_parts;
+    struct ku_program *derive;
+    struct ku_memory *memory;
+    int64_t n_rows, src_max, tgt_max, n_made; /* n_made: tokens of every target so far */
+    void *scratch;                            /* a cache */
+};
+
+static int check_memory(const struct ku_program *const *all, int n)
+{
+    size_t total = 0;
+    for (int a = 0; a < KU_N_ARENAS; a++) {
+        size_t most = 0;
+        for (int i = 0; i < n; i++)
+            if (all[i]->arena_bytes[a] > most)
+                most = all[i]->arena_bytes[a];
+        KU_TRY(ku_add_size(total, most, &total));
+    }
+    uint64_t free_bytes = ku_os_mem_available();
+    return total <= free_bytes
+               ? KUMI_OK
+               : KU_ERR(KUMI_ENOMEM,
+                        "memory: parameters and sentences: %.2f GiB, available %.2f GiB; lower "
+                        "--batch or --beam",
+                        (double)total * 0x1p-30, (double)free_bytes * 0x1p-30);
+}
+
+/* All programs have the same tensors in the same order, hence one place for each; what only the
+ * other would do is dead and dropped. */
+static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c,
+                        const struct ku_target *target, int64_t s, struct ku_graph **g)
+{
+    struct part *p = &t->part[t->n_parts];
+    struct kumi_shape_of_batch b = {.n = t->n_rows,
+                                    .t = 1,
+                                    .s = s ? s : 1,
+                                    .is_inference = 1,
+                                    .is_source = s > 0,
+                                    .cache = t->tgt_max,
+                                    .source_cache = t->src_max};
+    p->s = s;
+    ku_graph_destroy(*g);
+    *g = NULL;
+    KU_TRY(ku_model_graph(t->model, &b, g));
+    KU_TRY(ku_compile_graph(*g, c, target, NULL));
+    ku_graph_drop_dead(*g);
+    KU_TRY(ku_compile_program(*g, s ? "source" : "target", c, target, &p->program));
+    t->n_parts++;
+    return KUMI_OK;
+}
+
+static int compile(struct ku_translator *t, const struct ku_translator_opts *o, struct ku_graph **g)
+{
+    struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
+    struct ku_compile_opts c = {
+        .compute = o->compute, .keep_f32 = o->keep_f32, .rule = ku_attrs_default};
+    for (int a = 0; a < KU_N_AXES; a++)
+        c.mesh.extent[a] = 1;
+    KU_TRY(compile_part(t, &c, &target, 0, g));
+    for (int i = 0; i < N_LENGTHS; i++) {
+        int64_t s = lengths[i] < t->src_max ? lengths[i] : t->src_max;
+        KU_TRY(compile_part(t, &c, &target, s, g));
+        if (s == t->src_max)
+            break;
+    }
+    return ku_compile_init(*g, 1, &c, &target, &t->derive);
+}
+
+static int allocate(struct ku_translator *t, struct ku_job *job)
+{
+    const struct ku_program *all[N_PROGRAMS + 1];
+    size_t most = 0;
+    for (int i = 0; i < t->n_parts; i++)
+        all[i] = t->part[i].program;
+    all[t->n_parts] = t->derive;
+    KU_TRY(check_memory(all, t->n_parts + 1));
+    for (uint32_t s = 0; s < all[0]->n_states; s++)
+        if (all[0]->state[s].kind == KU_T_CACHE && all[0]->state[s].bytes > most)
+            most = all[0]->state[s].bytes;
+    t->scratch = ku_malloc(most);
+    return t->scratch ? ku_memory_create(job, all, t->n_parts + 1, NULL, &t->memory) : KUMI_ENOMEM;
+}
+
+static int load(struct ku_translator *t, const struct ku_graph *g, const char *dir,
+                const char *averages)
+{
+    struct ku_ckpt_tensor *tensor;
+    struct ku_exec *derive;
+    int n;
+    KU_TRY(ku_trainer_describe(t->part[0].program, g, t->memory, &tensor, &n));
+    int status = ku_stored_weights(dir, t->model, tensor, n, 0, 1);
+    if (status == KUMI_OK && averages)
+        status = ku_stored_averages(averages, tensor, n, 0, 1);
+    ku_free(tensor);
+    KU_TRY(status);
+    KU_TRY(ku_exec_load(t->memory, t->derive, t->ops, t->device, NULL, &derive));
+    status = ku_exec_run(derive);
+    ku_exec_unload(derive);
+    for (int i = 0; i < t->n_parts && status == KUMI_OK; i++)
+        status =
+            ku_exec_load(t->memory, t->part[i].program, t->ops, t->device, NULL, &t->part[i].exec);
+    return status;
+}
+
+int ku_translator_create(struct ku_job *job, const struct ku_model *model, const char *dir,
+                         const struct ku_translator_opts *o, struct ku_translator **out)
+{
+    struct ku_translator *t;
+    struct ku_graph *g = NULL;
+    int64_t most = model->facts.max_positions;
+    int status;
+    KU_ASSERT(job->n == 1 && o->n_rows > 0 && o->src_max > 0 && o->tgt_max > 0);
+    if (!model->facts.is_pairs)
+        return KU_ERR(KUMI_EINVAL, "model: %s: cannot translate; only models of sentence pairs can",
+                      ku_model_type(model));
+    t = ku_calloc(1, sizeof *t);
+    if (t == NULL)
+        return KUMI_ENOMEM;
+    t->ops = o->device;
+    t->model = model;
+    t->n_rows = o->n_rows;
+    t->src_max = o->src_max < most ? o->src_max : most;
+    t->tgt_max = o->tgt_max < most ? o->tgt_max : most;
+    KU_TRY_OUT(compile(t, o, &g));
+    KU_TRY_OUT(t->ops->open(&o->device_opts, &t->device));
+    KU_TRY_OUT(allocate(t, job));
+    KU_TRY_OUT(load(t, g, dir, o->averages));
+    *out = t;
+    t = NULL;
+out:
+    ku_graph_destroy(g);
+    ku_translator_destroy(t);
+    return status;
+}
+
+void ku_translator_destroy(struct ku_translator *t)
+{
+    if (t == NULL)
+        return;
+    for (int i = 0; i < t->n_parts; i++)
+        ku_exec_unload(t->part[i].exec);
+    ku_memory_destroy(t->memory);
+    if (t->device)
+        t->ops->close(t->device);
+    for (int i = 0; i < t->n_parts; i++)
+        ku_program_destroy(t->part[i].program);
+    ku_program_destroy(t->derive);
+    ku_free(t->scratch);
+    ku_free(t);
+}
+
+int ku_translator_read(struct ku_translator *t, const struct ku_translator_text *source)
+{
+    int64_t longest = 1;
+    int i = 1;
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        KU_ASSERT(source[row].n <= t->src_max);
+        longest = source[row].n > longest ? source[row].n : longest;
+    }
+    while (t->part[i].s < longest)
+        i++;
+    struct part *p = &t->part[i];
+    int32_t *src = ku_exec_port(p->exec, 1, "src", NULL);
+    int32_t *positions = ku_exec_port(p->exec, 1, "src_positions", NULL);
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        positions[row] = 0;
+        for (int64_t k = 0; k < p->s; k++)
+            src[row * p->s + k] = k < source[row].n ? (int32_t)source[row].token[k] : 0;
+    }
+    for (int k = 0; k < 2; k++) { /* the encoder's own, and for all targets */
+        struct ku_exec *e = k ? t->part[0].exec : p->exec;
+        int32_t *len = ku_exec_port(e, 1, "src_len", NULL);
+        for (int64_t row = 0; row < t->n_rows; row++)
+            len[row] = (int32_t)source[row].n;
+        if (k == 0)
+            KU_TRY(ku_exec_run(e));
+    }
+    t->n_made = 0;
+    return KUMI_OK;
+}
+
+/* logits of a row -> log-probabilities, in f64. */
+static void log_softmax(const void *logits, enum kumi_dtype dtype, int64_t first, int64_t n,
+                        double *out)
+{
+    double most = -HUGE_VAL, sum = 0;
+    for (int64_t v = 0; v < n; v++) {
+        out[v] = ku_load_f64(logits, dtype, first + v);
+        most = out[v] > most ? out[v] : most;
+    }
+    for (int64_t v = 0; v < n; v++)
+        sum += exp(out[v] - most);
+    for (int64_t v = 0; v < n; v++)
+        out[v] -= most + log(sum);
+}
+
+int ku_translator_step(void *translator, const uint32_t *token, const unsigned char *is_done,
+                       double *log_p)
+{
+    struct ku_translator *t = translator;
+    const struct part *p = &t->part[0];
+    const struct ku_program_port *port = ku_program_find_port(p->program, 0, "logits");
+    const int64_t vocab = t->model->facts.vocab_size;
+    int32_t *in = ku_exec_port(p->exec, 1, "tgt_in", NULL);
+    int32_t *at = ku_exec_port(p->exec, 1, "positions", NULL);
+    int32_t *ids = ku_exec_port(p->exec, 1, "position_ids", NULL);
+    KU_ASSERT(t->n_made < t->tgt_max);
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        in[row] = (int32_t)token[row];
+        at[row] = ids[row] = (int32_t)t->n_made;
+    }
+    KU_TRY(ku_exec_run(p->exec));
+    t->n_made++;
+    const void *out = ku_exec_port(p->exec, 0, "logits", NULL);
+    const int64_t width = ku_shape_count(&p->program->shape[port->shape]) / t->n_rows;
+    for (int64_t row = 0; row < t->n_rows; row++)
+        if (is_done == NULL || !is_done[row])
+            log_softmax(out, (enum kumi_dtype)port->dtype, row * width, vocab, log_p + row * vocab);
+    return KUMI_OK;
+}
+
+/* What targets have kept moves with them; rows of a sentence have one source. */
+int ku_translator_select(void *translator, const int64_t *parent)
+{
+    struct ku_translator *t = translator;
+    const struct ku_program *p = t->part[0].program;
+    for (uint32_t s = 0; s < p->n_states; s++) {
+        const struct ku_program_state *x = &p->state[s];
+        const struct ku_dim *dim = p->shape[x->shape].dim; /* n h s d */
+        if (x->kind != KU_T_CACHE || strstr(p->name_of[x->name], ".encoder_attn."))
+            continue;
+        size_t head =
+            (size_t)(dim[2].count * dim[3].count) * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
+        size_t kept = head / (size_t)dim[2].count * (size_t)t->n_made;
+        unsigned char *at = ku_memory_state(t->memory, x), *old = t->scratch;
+        for (int64_t k = 0; k < t->n_rows * dim[1].count; k++)
+            memcpy(old + (size_t)k * kept, at + (size_t)k * head, kept);
+        for (int64_t row = 0; row < t->n_rows; row++)
+            for (int64_t h = 0; h < dim[1].count && parent[row] != row; h++)
+                memcpy(at + (size_t)(row * dim[1].count + h) * head,
+                       old + (size_t)(parent[row] * dim[1].count + h) * kept, kept);
+    }
+    return KUMI_OK;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/family.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json/json.h"
+
+static const struct ku_word stems[] = {
+    {"imagenet", KUMI_STEM_IMAGENET}, {"cifar", KUMI_STEM_CIFAR}, {NULL, 0}};
+static const struct ku_word shortcuts[] = {{"auto", KUMI_SHORTCUT_AUTO},
+                                           {"A", KUMI_SHORTCUT_PAD},
+                                           {"B", KUMI_SHORTCUT_PROJECTION},
+                                           {NULL, 0}};
+static const struct ku_word layer_types[] = {{"basic", 0}, {"bottleneck", 1}, {NULL, 0}};
+
+#define AT(member) offsetof(struct kumi_resnet, member)
+static const struct ku_member members[] = {
+    {"depth", NULL, KU_M_INT, AT(depth), 0, NULL},
+    {"num_classes", "num_labels", KU_M_INT, AT(num_classes), 0, NULL},
+    {"num_channels", NULL, KU_M_INT, AT(num_channels), 0, NULL},
+    {"image_size", NULL, KU_M_INT, AT(image_size), 1, NULL},
+    {"width", "embedding_size", KU_M_INT, AT(width), 1, NULL},
+    {"layer_type", NULL, KU_M_WORD, AT(bottleneck), 0, layer_types},
+    {"stem", NULL, KU_M_WORD, AT(stem), 0, stems},
+    {"shortcut", NULL, KU_M_WORD, AT(shortcut), 0, shortcuts},
+    {"zero_init_residual", NULL, KU_M_BOOL, AT(zero_init_residual), 0, NULL},
+    {"sync_batch_norm", NULL, KU_M_BOOL, AT(sync_batch_norm), 0, NULL},
+    {"batch_norm_eps", NULL, KU_M_POSITIVE, AT(batch_norm_eps), 0, NULL},
+    {"batch_norm_momentum", NULL, KU_M_PROB, AT(batch_norm_momentum), 0, NULL},
+};
+static const char *const inert[] = {"depths", NULL};
+
+static void defaults(void *config)
+{
+    kumi_resnet_defaults(config);
+}
+
+/* Blocks of each stage, which count before depth. */
+static int read_depths(const struct ku_model_source *s, const json_t *v, struct kumi_resnet *c)
+{
+    size_t n = json_array_size(v);
+    if (v == NULL || json_is_null(v))
+        return KUMI_OK;
+    for (size_t i = 0; i < n && n <= 4; i++)
+        if (ku_json_int(json_array_get(v, i), &c->depths[i]) < 0 || c->depths[i] < 1 ||
+            c->depths[i] > 1000)
+            return ku_model_refuse(s, "depths", v, "1 to 1000 blocks in each stage");
+    return n < 1 || n > 4 ? ku_model_refuse(s, "depths", v, "a list of 1 to 4 stages' blocks")
+                          : KUMI_OK;
+}
+
+/* What the builder says, "resnet: key: value; wanted", about the key. */
+static int refuse(const struct ku_model_source *s, const json_t *model)
+{
+    struct kumi_error e = *ku_err_get();
+    char *key = strstr(e.text, ": ") + 2, *end = strstr(key, ": "), *wanted = strstr(key, "; ");
+    KU_ASSERT(end != NULL && wanted != NULL);
+    *end = '\0';
+    return ku_model_refuse(s, key, json_object_get(model, key), wanted + 2);
+}
+
+static int check(const struct ku_model_source *s, const json_t *model, void *config)
+{
+    struct kumi_resnet *c = config;
+    KU_TRY(read_depths(s, json_object_get(model, "depths"), c));
+    return kumi_resnet_check(c, NULL) < 0 ? refuse(s, model) : KUMI_OK;
+}
+
+static int print(const void *config, json_t *out)
+{
+    const struct kumi_resnet *c = config;
+    json_t *list = c->depths[0] ? json_array() : json_null();
+    for (int i = 0; i < 4 && c->depths[i]; i++)
+        json_array_append_new(list, json_integer(c->depths[i]));
+    return json_object_set_new(out, "depths", list) < 0 ? KUMI_ENOMEM : KUMI_OK;
+}
+
+static void facts(const void *config, struct ku_model_facts *out)
+{
+    const struct kumi_resnet *c = config;
+    int64_t size = 0;
+    kumi_resnet_check(c, &size);
+    out->n_classes = c->num_classes;
+    out->image[0] = out->image[1] = size;
+    out->image[2] = c->num_channels;
+}
+
+static int build(struct kumi_graph *g, const void *config, const struct kumi_shape_of_batch *b)
+{
+    return kumi_resnet_build(g, config, b);
+}
+
+const struct ku_model_family ku_model_resnet = {.type = "resnet",
+                                                .config_bytes = sizeof(struct kumi_resnet),
+                                                .member = members,
+                                                .n_members = sizeof members / sizeof members[0],
+                                                .inert = inert,
+                                                .defaults = defaults,
+                                                .check = check,
+                                                .print = print,
+                                                .facts = facts,
+                                                .build = build};

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_OP_DTYPE_RULE_H
+#define KU_OP_DTYPE_RULE_H
+
+#include "op/op.h"
+
+/* The precision of the ops of a model: precision.def says what the classes mean. */
+enum ku_precision_class {
+    KU_PREC_NONE, /* no forward op */
+    KU_PREC_COMPUTE,
+    KU_PREC_F32,
+    KU_PREC_AS_READ
+};
+struct ku_op_precision {
+    enum ku_precision_class cls;
+    const char *operands, *help;
+};
+extern const struct ku_op_precision ku_op_precision[KU_N_OPS];
+
+/* Whether an operand is read in precision.compute. */
+int ku_op_is_compute(int op, int operand);
+
+#endif

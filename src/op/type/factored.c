@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Result types of Adafactor's ops. */
+#include "base/exact.h"
+#include "op/type.h"
+
+/* Whole matrices of rows x cols, and the words of their rows and columns. */
+static int check_factors(const struct ku_attrs *a, const char *op, const struct ku_type *x,
+                         const struct ku_type *factors)
+{
+    const int64_t each = a->rows * a->cols, count = ku_shape_count(&x->shape);
+    if (a->rows < 1 || a->cols < 1 || a->rows_seen < 1 || a->rows_seen > a->rows ||
+        count % each != 0)
+        return misfit(op, "is no whole number of matrices", x);
+    if (factors->dtype != KUMI_I64 || factors->shape.ndim != 1 || a->first_word < 0 ||
+        a->first_word + 2 * count / each * (a->rows + a->cols) > factors->shape.dim[0].count)
+        return misfit(op, "factors needs two words of each row and column", factors);
+    return KUMI_OK;
+}
+static int check_sums(const struct ku_attrs *a, const char *op, const struct ku_type *t,
+                      enum kumi_dtype dtype, int64_t words)
+{
+    if (t->dtype != dtype || t->shape.ndim != 1 || a->index < 0 || a->count < 1 ||
+        (a->index + 1) * words > t->shape.dim[0].count)
+        return misfit(op, "needs two sums or norms of each tensor, and its count", t);
+    return KUMI_OK;
+}
+/* Factors of x: row_var, col_var, 1 / mean. */
+static int check_vars(const struct ku_attrs *a, const char *op, const struct ku_type *x,
+                      const struct ku_type *var)
+{
+    const int64_t count = ku_shape_count(&x->shape);
+    if (a->rows < 1 || a->cols < 1 || ku_shape_count(&var[0].shape) * a->cols != count ||
+        ku_shape_count(&var[1].shape) * a->rows != count ||
+        ku_shape_count(&var[2].shape) * a->rows * a->cols != count)
+        return misfit(op, "rows, columns and matrices differ from the parameter's", x);
+    return KUMI_OK;
+}
+
+INFER(factor_sums)
+{
+    (void)n_in;
+    out[0] = in[2];
+    return check_factors(a, "factor_sums", &in[0], &in[2]);
+}
+INFER(factor_means)
+{
+    const int64_t n = a->rows > 0 ? ku_shape_count(&in[1].shape) / a->rows : 0;
+    (void)n_in;
+    if (a->rows < 1 || a->cols < 1 || ku_shape_count(&in[1].shape) != n * a->rows ||
+        ku_shape_count(&in[2].shape) != n * a->cols)
+        return misfit("factor_means", "rows and columns are not those of whole matrices", &in[1]);
+    out[0] = in[1];
+    out[1] = in[2];
+    out[2].dtype = KUMI_F64;
+    out[2].shape = ku_shape_of("w", &n);
+    return KUMI_OK;
+}
+INFER(factor_norms)
+{
+    (void)n_in;
+    if (!ku_shape_is_equal(&in[0].shape, &in[1].shape))
+        return misfit("factor_norms", "parameter and gradient differ in shape", &in[1]);
+    KU_TRY(check_vars(a, "factor_norms", &in[0], &in[2]));
+    out[0] = in[6];
+    return check_sums(a, "factor_norms", &in[6], KUMI_I64, 2 * KU_EXACT_WORDS);
+}
+static void results(const struct ku_attrs *a, const struct ku_type *p, struct ku_type *out)
+{
+    out[0] = out[1] = *p;
+    out[1].dtype = wanted(a, p->dtype);
+}
+INFER(adafactor)
+{
+    (void)n_in;
+    if (!ku_shape_is_equal(&in[0].shape, &in[1].shape))
+        return misfit("adafactor", "parameter and gradient differ in shape", &in[1]);
+    KU_TRY(check_vars(a, "adafactor", &in[0], &in[2]));
+    results(a, &in[0], out);
+    return check_sums(a, "adafactor", &in[6], KUMI_F64, 2);
+}
+INFER(variance_norms)
+{
+    (void)n_in;
+    for (int i = 1; i < 3; i++)
+        if (!ku_shape_is_equal(&in[i].shape, &in[0].shape))
+            return misfit("variance_norms", "variance and gradient have the parameter's shape",
+                          &in[i]);
+    out[0] = in[1];
+    out[1] = in[4];
+    return check_sums(a, "variance_norms", &in[4], KUMI_I64, 2 * KU_EXACT_WORDS);
+}
+INFER(adafactor_vector)
+{
+    (void)n_in;
+    for (int i = 1; i < 3; i++)
+        if (!ku_shape_is_equal(&in[i].shape, &in[0].shape))
+            return misfit("adafactor_vector", "variance and gradient have the parameter's shape",
+                          &in[i]);
+    results(a, &in[0], out);
+    return check_sums(a, "adafactor_vector", &in[4], KUMI_F64, 2);
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reverse-mode differentiation of the loss. Walks the forward nodes backwards; a node whose result
+ * has an adjoint emits its op's gradient template (op.h), as far as operands need it. The adjoint
+ * of a value with several readers is a left fold in reverse use order. A parameter's gradient stays
+ * per use: partial on every axis where the use is replicated; only the update pass reduces it.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "ir/placement_rules.h"
+#include "pass/update.h"
+
+struct diff {
+    struct ku_graph *g;
+    enum kumi_dtype grads; /* of parameters' gradients */
+    ku_id n_values;        /* of the forward graph */
+    ku_id *adjoint;        /* per forward value */
+    ku_id last;            /* the node of the template's statement before */
+    ku_id *first_use;      /* per forward node: index of its first use, 0 = none */
+    ku_id *next_use;       /* per use: of the same node */
+    unsigned char *wanted; /* depends on a trainable parameter */
+    unsigned char *data;   /* depends on an input port: its gradient is I, else W */
+};
+
+/* The parameter behind a state value, also through its compute copy. */
+static ku_id parameter_of(const struct ku_graph *g, ku_id value)
+{
+    if (g->value[value].role != KU_STATE)
+        return 0;
+    ku_id t = g->value[value].tensor;
+    return g->tensor[t].kind == KU_T_DERIVED ? g->tensor[t].of : t;
+}
+
+static int is_frozen(const struct ku_compile_opts *o, const char *name)
+{
+    for (int i = 0; o->freeze && o->freeze[i]; i++)
+        if (ku_str_glob(o->freeze[i], name))
+            return 1;
+    return 0;
+}
+
+static int analyse(struct diff *d, const struct ku_compile_opts *o)
+{
+    struct ku_graph *g = d->g;
+    for (ku_id u = g->n_uses - 1; u > 0; u--) {
+        d->next_use[u] = d->first_use[g->use[u].node];
+        d->first_use[g->use[u].node] = u;
+    }
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        struct ku_tensor *x = &g->tensor[t];
+        if (x->kind == KU_T_PARAM && is_frozen(o, x->name))
+            x->trainable = 0;
+        if (x->kind == KU_T_PARAM && !x->used)
+            KU_LOG(PASS, WARN, "parameter %s is not used: no gradient, no update", x->name);
+    }
+    for (ku_id v = 1; v < g->n_values; v++) {
+        ku_id p = parameter_of(g, v);
+        d->wanted[v] = p && g->tensor[p].trainable;
+        d->data[v] = g->value[v].role == KU_INPUT;
+    }
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        unsigned char wanted = 0, data = 0;
+        for (int i = 0; i < node->n_in; i++) {
+            wanted |= d->wanted[ku_in(g, node, i)];
+            data |= d->data[ku_in(g, node, i)];
+        }
+        for (int i = 0; i < node->n_out; i++) {
+            d->wanted[ku_out(g, n, i)] = wanted;
+            d->data[ku_out(g, n, i)] = data;
+        }
+    }
+    return KUMI_OK;
+}
+
+/* One statement of a template: targets g<k>.. and either a passed-on adjoint or an op with
+ * operands. */
+struct statement {
+    int target[KU_MAX_OUT], n_targets, op, n_in;
+    char kind[KU_MAX_IN]; /* 'i', 'o', 'd', 't' */
+    int index[KU_MAX_IN];
+};
+
+/* n_in: of the node that is differentiated */
+static const char *parse_statement(const char *p, int n_in, struct statement *s)
+{
+    memset(s, 0, sizeof *s);
+    while (*p == ' ' || *p == ';')
+        p++;
+    if (*p == '\0')
+        return NULL;
+    for (; *p == 'g' || *p == ','; p++)
+        if (*p == 'g')
+            s->target[s->n_targets++] = *++p - '0';
+    KU_ASSERT(*p == '=');
+    p++;
+    char op[32];
+    size_t bytes = strcspn(p, "(;");
+    KU_ASSERT(bytes < sizeof op);
+    memcpy(op, p, bytes);
+    op[bytes] = '\0';
+    p += bytes;
+    if (*p != '(') { /* "g0=d0" */
+        s->kind[0] = op[0];
+        s->index[0] = op[1] - '0';
+        return p;
+    }
+    s->op = ku_op_find(op);
+    KU_ASSERT(s->op != KU_OP_NONE);
+    for (p++; *p != ')'; p++) {
+        if (*p == ',')
+            continue;
+        const int first = p[1] - '0', has_rest = p[2] == '+';
+        for (int i = first; has_rest ? i < n_in : i == first; i++) {
+            s->kind[s->n_in] = *p;
+            s->index[s->n_in++] = i;
+        }
+        p += has_rest ? 2 : 1;
+    }
+    return p + 1;
+}
+
+/* `value` in the dtype of gradients. */
+static ku_id as_gradient(struct diff *d, ku_id node, ku_id value)
+{
+    struct ku_graph *g = d->g;
+    struct ku_attrs a = ku_attrs_default;
+    if (g->value[value].dtype == d->grads)
+        return value;
+    a.dtype = d->grads;
+    ku_id cast = ku_graph_node(g, &(struct ku_make){.op = KU_OP_cast,
+                                                    .phase = g->node[g->value[value].def].phase,
+                                                    .n_in = 1,
+                                                    .in = {value},
+                                                    .attr = &a,
+                                                    .path = g->name[g->node[node].path],
+                                                    .source = g->node[node].source});
+    return cast && ku_place_node(g, cast) == KUMI_OK ? ku_out(g, cast, 0) : 0;
+}
+
+/* Adds to the adjoint of a forward value; notes it as a use's gradient where the operand is a
+ * parameter. */
+static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
+{
+    struct ku_graph *g = d->g;
+    ku_id v = ku_in(g, &g->node[node], operand);
+    if (parameter_of(g, v)) {
+        adjoint = as_gradient(d, node, adjoint);
+        if (adjoint == 0)
+            return ku_err_get()->status;
+        for (ku_id u = d->first_use[node]; u; u = d->next_use[u])
+            if (g->use[u].operand == operand)
+                g->use[u].grad = adjoint;
+        return KUMI_OK;
+    }
+    if (d->adjoint[v] == 0) {
+        d->adjoint[v] = adjoint;
+        return KUMI_OK;
+    }
+    ku_id sum = ku_graph_node(g, &(struct ku_make){.op = KU_OP_add,
+                                                   .phase = d->data[v] ? KU_PH_I : KU_PH_W,
+                                                   .n_in = 2,
+                                                   .in = {d->adjoint[v], adjoint},
+                                                   .path = g->name[g->node[node].path],
+                                                   .source = g->node[node].source});
+    if (sum == 0)
+        return ku_err_get()->status;
+    d->adjoint[v] = ku_out(g, sum, 0);
+    return ku_place_node(g, sum);
+}
+
+static ku_id operand_of(const struct diff *d, ku_id node, char kind, int index)
+{
+    const struct ku_graph *g = d->g;
+    switch (kind) {
+    case 'i':
+        return ku_in(g, &g->node[node], index);
+    case 'o':
+        return ku_out(g, node, index);
+    case 't':
+        return ku_out(g, d->last, index);
+    default:
+        return d->adjoint[ku_out(g, node, index)];
+    }
+}
+
+/* Whether somebody needs a statement's results, and whether one of them depends on input data: its
+ * targets, and those of the next statement if that reads them. */
+static void look_at(const struct diff *d, ku_id node, const struct statement *s,
+                    const struct statement *next, int *is_wanted, int *is_data)
+{
+    const struct ku_graph *g = d->g;
+    for (int i = 0; i < s->n_targets; i++) {
+        if (s->target[i] >= g->node[node].n_in)
+            continue; /* the bias that is not there */
+        ku_id v = ku_in(g, &g->node[node], s->target[i]);
+        *is_wanted |= d->wanted[v];
+        *is_data |= d->data[v];
+    }
+    if (next && memchr(next->kind, 't', (size_t)next->n_in))
+        look_at(d, node, next, NULL, is_wanted, is_data);
+}
+
+/* Whether a statement makes gradients of parameters alone, by an op that can add to them: then it
+ * writes them in their dtype itself. */
+static int is_gradient(const struct diff *d, ku_id node, const struct statement *s)
+{
+    const struct ku_graph *g = d->g;
+    for (int i = 0; i < s->n_targets; i++)
+        if (s->target[i] < g->node[node].n_in &&
+            !parameter_of(g, ku_in(g, &g->node[node], s->target[i])))
+            return 0;
+    return (ku_ops[s->op].traits & KU_OP_ACCUM) && ku_ops[s->op].max_out == s->n_targets;
+}
+
+/* Sums of a micro-batch that are wanted over all data-parallel ranks. */
+static int sync_operands(struct diff *d, const struct statement *s, struct ku_make *m)
+{
+    for (int i = 0; i < s->n_in; i++)
+        if (s->kind[i] == 't' && m->attr->sync) {
+            m->in[i] = ku_place_sync(d->g, m->in[i], m->phase, m->path, m->source);
+            if (m->in[i] == 0)
+                return ku_err_get()->status;
+        }
+    return KUMI_OK;
+}
+
+static int emit(struct diff *d, ku_id node, const struct statement *s, const struct statement *next)
+{
+    struct ku_graph *g = d->g;
+    int is_wanted = 0, is_data = 0;
+    look_at(d, node, s, next, &is_wanted, &is_data);
+    if (!is_wanted)
+        return KUMI_OK;
+    if (s->op == KU_OP_NONE)
+        return contribute(d, node, s->target[0], operand_of(d, node, s->kind[0], s->index[0]));
+    struct ku_attrs a = g->attr[g->node[node].attr];
+    if (s->op == KU_OP_cast)
+        a.dtype = g->value[ku_in(g, &g->node[node], 0)].dtype;
+    if (kumi_dtype_bytes(d->grads) < kumi_dtype_bytes(KUMI_F32) && is_gradient(d, node, s))
+        a.dtype = d->grads;
+    struct ku_make m = {.op = s->op,
+                        .phase = is_data ? KU_PH_I : KU_PH_W,
+                        .n_in = s->n_in,
+                        .attr = &a,
+                        .path = g->name[g->node[node].path],
+                        .source = g->node[node].source,
+                        .stream = g->node[node].stream};
+    for (int i = 0; i < s->n_in; i++)
+        m.in[i] = operand_of(d, node, s->kind[i], s->index[i]);
+    KU_TRY(sync_operands(d, s, &m));
+    ku_id made = ku_graph_node(g, &m);
+    if (made == 0)
+        return ku_err_get()->status;
+    KU_TRY(ku_place_node(g, made));
+    d->last = made;
+    for (int i = 0; i < s->n_targets; i++)
+        if (s->target[i] < g->node[node].n_in && d->wanted[ku_in(g, &g->node[node], s->target[i])])
+            KU_TRY(contribute(d, node, s->target[i], ku_out(g, made, i)));
+    return KUMI_OK;
+}
+
+static int differentiate(struct diff *d, ku_id node)
+{
+    const struct ku_graph *g = d->g;
+    const struct ku_op_info *info = &ku_ops[g->node[node].op];
+    int has_adjoint = 0;
+    for (int i = 0; i < g->node[node].n_out; i++)
+        has_adjoint |= d->adjoint[ku_out(g, node, i)] != 0;
+    if (!has_adjoint || !d->wanted[ku_out(g, node, 0)])
+        return KUMI_OK;
+    if (info->grad[0] == '\0')
+        return KU_ERR(KUMI_EINVAL, "autodiff: %s: op %s has no gradient",
+                      g->name[g->node[node].path], info->name);
+    struct statement s, next;
+    int n_in = g->node[node].n_in;
+    const char *p = parse_statement(info->grad, n_in, &s);
+    while (p != NULL) {
+        p = parse_statement(p, n_in, &next);
+        KU_TRY(emit(d, node, &s, p ? &next : NULL));
+        s = next;
+    }
+    return KUMI_OK;
+}
+
+/* Backward starts at 2^-shift, the least power of two that is not below the loss positions of a
+ * micro-batch. */
+static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
+{
+    const struct ku_value *v =
+        &g->value[ku_in(g, &g->node[g->value[loss].def], 0)]; /* what is summed */
+    int64_t positions = ku_shape_count(&g->shape[v->shape]), shift = 0;
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (g->layout[v->layout].at[a].kind == KU_S)
+            positions /= g->mesh.extent[a];
+    while (((int64_t)1 << shift) < positions)
+        shift++;
+    return shift;
+}
+
+/* An exact power of two, times the loss scale if there is one; the update divides the rest out. */
+static int seed(struct diff *d, const struct ku_compile_opts *o)
+{
+    struct ku_graph *g = d->g;
+    ku_id loss = ku_graph_find_output(g, "loss_sum");
+    if (loss == 0)
+        return KU_ERR(KUMI_EINVAL,
+                      "autodiff: the model has no loss; end it with kumi_loss_cross_entropy");
+    struct ku_attrs a = ku_attrs_default;
+    a.shift = loss_shift(g, loss);
+    a.dtype = o->compute == KUMI_F64 ? KUMI_F64 : KUMI_F32;
+    ku_update_scaler_attrs(&o->rule, &a);
+    ku_id scaler = ku_update_scaler_state(g, o);
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_loss_seed,
+                                                    .phase = KU_PH_A,
+                                                    .n_in = scaler != 0,
+                                                    .in = {scaler},
+                                                    .attr = &a,
+                                                    .path = "loss"});
+    if (node == 0)
+        return ku_err_get()->status;
+    d->adjoint[loss] = ku_out(g, node, 0);
+    return ku_place_node(g, node);
+}
+
+int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+{
+    (void)t;
+    ku_id n_forward = g->n_nodes;
+    struct diff d = {.g = g, .n_values = g->n_values};
+    d.grads = o->compute == KUMI_F64 ? KUMI_F64 : o->grads;
+    d.adjoint = ku_calloc(g->n_values, sizeof *d.adjoint);
+    d.first_use = ku_calloc(g->n_nodes, sizeof *d.first_use);
+    d.next_use = ku_calloc(g->n_uses, sizeof *d.next_use);
+    d.wanted = ku_calloc(g->n_values, 1);
+    d.data = ku_calloc(g->n_values, 1);
+    int status =
+        d.adjoint && d.first_use && d.next_use && d.wanted && d.data ? KUMI_OK : KUMI_ENOMEM;
+    if (status == KUMI_OK)
+        status = analyse(&d, o);
+    if (status == KUMI_OK)
+        status = seed(&d, o);
+    for (ku_id n = n_forward - 1; n > 0 && status == KUMI_OK; n--)
+        status = differentiate(&d, n);
+    ku_free(d.adjoint);
+    ku_free(d.first_use);
+    ku_free(d.next_use);
+    ku_free(d.wanted);
+    ku_free(d.data);
+    return status;
+}

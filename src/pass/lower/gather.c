@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When the parameters of a unit are gathered (stage 3). A block of forward or backward reads its
+ * units one after the other; each is started `prefetch` units before it is read and waited for at
+ * its first read. Its memory is the step's like any other: the memory pass gives it back behind the
+ * last read.
+ *
+ *     units      h.0       h.1       h.2          prefetch 1
+ *     starts     h.0 h.1   h.2
+ *     waits      h.0       h.1       h.2
+ *
+ * Owners write their blocks in O alone, when every gather has been waited for by all.
+ */
+#include "base/err.h"
+#include "base/mem.h"
+#include "pass/lower/lower.h"
+
+static const ku_id *converts(const struct ku_lower *l, uint32_t unit)
+{
+    return &l->g->refs[l->g->bucket[unit].first];
+}
+
+static int phase_of(const struct ku_lower *l, uint32_t unit)
+{
+    return l->g->node[converts(l, unit)[0]].phase;
+}
+
+static int start(struct ku_lower *l, uint32_t unit)
+{
+    const struct ku_graph *g = l->g;
+    struct ku_unit_state *s = &l->unit[unit];
+    uint32_t n = g->bucket[unit].n;
+    if (s->turn == l->turn)
+        return KUMI_OK;
+    struct ku_operand *part = ku_calloc(n, sizeof *part);
+    int status = part ? KUMI_OK : KUMI_ENOMEM;
+    for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {
+        ku_id convert = converts(l, unit)[i], from = ku_in(g, &g->node[convert], 0);
+        ku_id to = ku_out(g, convert, 0);
+        l->buffer[to] = ku_lower_buffer(l, to, KU_AR_STEP, KU_CL_GATHER);
+        status = l->buffer[to] ? KUMI_OK : ku_err_get()->status;
+        part[i] = ku_lower_operand(l, from, l->buffer[from], g->value[from].layout);
+        part[i].out = l->buffer[to];
+    }
+    if (status == KUMI_OK)
+        status = ku_lower_start(l, KU_X_ALL_GATHER, ku_lower_axes(l, converts(l, unit)[0]), 0, NULL,
+                                part, n, g->node[converts(l, unit)[0]].path, &s->handle);
+    ku_free(part);
+    s->turn = l->turn;
+    s->is_waited = 0;
+    return status;
+}
+
+static ku_id module_of(const struct ku_lower *l, uint32_t unit)
+{
+    return l->g->node[converts(l, unit)[0]].path;
+}
+
+/* Of those from number `at` on that are read in this phase: the rest of `module` (a gather for each
+ * dtype), and the modules behind it, as many as are gathered ahead. */
+static int start_next(struct ku_lower *l, uint32_t at, int phase, ku_id module)
+{
+    int n = l->o->overlap ? l->o->prefetch : 0;
+    for (; at < l->n_units; at++) {
+        uint32_t unit = l->unit_order[at];
+        if (phase_of(l, unit) != phase)
+            continue;
+        if (module_of(l, unit) != module && n-- == 0)
+            break;
+        module = module_of(l, unit);
+        KU_TRY(start(l, unit));
+    }
+    return KUMI_OK;
+}
+
+int ku_gather_begin(struct ku_lower *l, int phase)
+{
+    l->turn++;
+    return start_next(l, 0, phase, 0);
+}
+
+int ku_gather_use(struct ku_lower *l, ku_id convert)
+{
+    uint32_t unit = l->unit_of[convert] - 1;
+    struct ku_unit_state *s = &l->unit[unit];
+    KU_TRY(start(l, unit));
+    if (s->is_waited)
+        return KUMI_OK;
+    s->is_waited = 1;
+    KU_TRY(start_next(l, s->place + 1, phase_of(l, unit), module_of(l, unit)));
+    KU_TRY(ku_lower_wait(l, s->handle));
+    for (uint32_t i = 0; i < l->g->bucket[unit].n; i++)
+        if (l->slice[converts(l, unit)[i]])
+            KU_TRY(ku_lower_slice(l, l->slice[converts(l, unit)[i]]));
+    return KUMI_OK;
+}
+
+int ku_gather_is_slice(const struct ku_graph *g, ku_id node)
+{
+    const struct ku_node *n = &g->node[node];
+    return n->op == KU_OP_convert && n->phase == KU_PH_F &&
+           ku_layout_has(&g->layout[g->value[ku_out(g, node, 0)].layout], KU_Z);
+}
+
+/* What a group keeps of a gather goes with it; its blocks are dealt as the parameter's are. */
+static void find_slices(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        if (!ku_gather_is_slice(g, n))
+            continue;
+        ku_id gather = g->value[ku_in(g, &g->node[n], 0)].def;
+        l->slice[gather] = n;
+        l->owner[ku_out(g, n, 0)] = g->value[ku_in(g, &g->node[gather], 0)].tensor;
+    }
+}
+
+int ku_gather_init(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    l->unit = ku_calloc(g->n_buckets + 1, sizeof *l->unit);
+    l->unit_order = ku_calloc(g->n_buckets + 1, sizeof *l->unit_order);
+    l->unit_of = ku_calloc(g->n_nodes, sizeof *l->unit_of);
+    l->slice = ku_calloc(g->n_nodes, sizeof *l->slice);
+    if (!l->unit || !l->unit_order || !l->unit_of || !l->slice)
+        return KUMI_ENOMEM;
+    find_slices(l);
+    for (uint32_t b = 0; b < g->n_buckets; b++)
+        for (uint32_t i = 0; i < g->bucket[b].n; i++)
+            l->unit_of[converts(l, b)[i]] = b + 1;
+    for (ku_id n = 1; n < g->n_nodes; n++) { /* in the order in which they are read */
+        uint32_t b = l->unit_of[n] - 1;
+        if (l->unit_of[n] == 0 || g->node[n].phase == KU_PH_O || converts(l, b)[0] != n)
+            continue;
+        l->unit[b].place = l->n_units;
+        l->unit_order[l->n_units++] = b;
+    }
+    return KUMI_OK;
+}
+
+void ku_gather_fini(struct ku_lower *l)
+{
+    ku_free(l->unit);
+    ku_free(l->unit_order);
+    ku_free(l->unit_of);
+    ku_free(l->slice);
+}

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the graph to the flat program of a rank: block A, then F and B of every micro-batch, then O.
+ * Each value gets a numbered buffer per instance; convert nodes become what they are: folds while
+ * micro-batches run, collectives between ranks, nothing where an axis has one member. Lifetimes
+ * come out; offsets are the memory pass's.
+ *
+ *   folds   the k micro-batches of a shard add up in order (an op with an accumulate form adds in
+ * place); shards pair like binary counting: after shard s, as many partial sums merge as s has
+ * trailing ones. That is the neighbour tree (0,1) (2,3) .. with log2(V/dp) partial sums alive. By
+ * micro-batch, each number's shards pair alike, ranks add that, and it is added to what they keep.
+ *   stacks  what is to lie side by side over mb is made in its place of the shard's stack; stacks
+ * of shards merge as above. buckets a bucket's collective starts where its last operand is complete
+ * (overlap) and is waited for where O first needs it.
+ */
+#include "pass/lower/lower.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+static int is_micro_phase(int phase)
+{
+    return phase == KU_PH_F || phase == KU_PH_I || phase == KU_PH_W;
+}
+
+static int copy_tables(const struct ku_graph *g, struct ku_program *p)
+{
+    p->shape = ku_calloc(g->n_shapes, sizeof *p->shape);
+    p->layout = ku_calloc(g->n_layouts, sizeof *p->layout);
+    p->attr = ku_calloc(g->n_attrs, sizeof *p->attr);
+    p->name_of = ku_calloc(g->n_names, sizeof *p->name_of);
+    if (!p->shape || !p->layout || !p->attr || !p->name_of)
+        return KUMI_ENOMEM;
+    memcpy(p->shape, g->shape, g->n_shapes * sizeof *p->shape);
+    memcpy(p->layout, g->layout, g->n_layouts * sizeof *p->layout);
+    memcpy(p->attr, g->attr, g->n_attrs * sizeof *p->attr);
+    p->n_shapes = g->n_shapes, p->n_layouts = g->n_layouts, p->n_attrs = g->n_attrs;
+    for (ku_id i = 1; i < g->n_names; i++) {
+        p->name_of[i] = ku_strdup(g->name[i]);
+        p->n_names = i + 1;
+        if (p->name_of[i] == NULL)
+            return KUMI_ENOMEM;
+    }
+    return KUMI_OK;
+}
+
+/* What a state's last version is gathered from: itself, or the owners' blocks of it. */
+static ku_id before_gather(const struct ku_graph *g, ku_id value)
+{
+    ku_id def = g->value[value].def;
+    return def && ku_bucket_is_gather(g, def) ? ku_in(g, &g->node[def], 0) : value;
+}
+
+static int state_arena(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    if (x->kind == KU_T_COUNTER || x->kind == KU_T_CACHE)
+        return KU_AR_STATE;
+    if (x->tier != KU_TIER_NONE)
+        return x->tier == KU_TIER_HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
+    return l->p->share_host_state ? KU_AR_HOST : l->p->zero ? KU_AR_SHARD : KU_AR_STATE;
+}
+
+static int is_kept_state(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    return (l->p->zero || x->tier) &&
+           ku_layout_has(&l->g->layout[l->g->value[x->value].layout], KU_Z);
+}
+
+/* How the blocks of a tensor that ranks keep apart are dealt. */
+static ku_id blocks_of(const struct ku_lower *l, const struct ku_tensor *x)
+{
+    ku_id kept = l->g->value[x->value].layout;
+    if (state_arena(l, x) != KU_AR_SHARD && x->tier == KU_TIER_NONE)
+        return 0;
+    if (is_kept_state(l, x))
+        return kept;
+    kept = l->g->value[before_gather(l->g, x->next)].layout;
+    return ku_layout_has(&l->g->layout[kept], KU_Z) ? kept : 0;
+}
+
+/* State lies in the order of the tensors, so that programs with fewer tensors (evaluation) share
+ * the plan's beginning. */
+static int add_state(struct ku_lower *l)
+{
+    static const uint8_t cls[] = {
+        [KU_T_PARAM] = KU_CL_PARAM,     [KU_T_OPTIMIZER] = KU_CL_OPTIMIZER,
+        [KU_T_DERIVED] = KU_CL_DERIVED, [KU_T_COUNTER] = KU_CL_COUNTER,
+        [KU_T_BUFFER] = KU_CL_BUFFER,   [KU_T_CACHE] = KU_CL_ACTIVATION};
+    const struct ku_graph *g = l->g;
+    struct ku_program *p = l->p;
+    p->state = ku_calloc(g->n_tensors, sizeof *p->state);
+    if (p->state == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_tensor *x = &g->tensor[t];
+        int arena = state_arena(l, x), is_kept = is_kept_state(l, x);
+        ku_id b = is_kept ? ku_lower_kept_buffer(l, x->value, g->value[x->value].layout, arena,
+                                                 cls[x->kind])
+                          : ku_lower_buffer(l, x->value, arena, cls[x->kind]);
+        if (b == 0)
+            return ku_err_get()->status;
+        l->buffer[x->value] = l->state[x->next] = b;
+        l->state[before_gather(g, x->next)] = b;
+        l->owner[before_gather(g, x->next)] = t;
+        p->buffer[b].micro = -1;
+        p->buffer[b].offset = p->arena_bytes[arena];
+        size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
+        KU_TRY(ku_add_size(p->arena_bytes[arena], (p->buffer[b].bytes + align - 1) & ~(align - 1),
+                           &p->arena_bytes[arena]));
+        p->state[p->n_states++] = (struct ku_program_state){.name = x->name_id,
+                                                            .shape = x->shape,
+                                                            .of = x->of,
+                                                            .kind = x->kind,
+                                                            .dtype = x->dtype,
+                                                            .arena = (uint8_t)arena,
+                                                            .is_kept = (uint8_t)is_kept,
+                                                            .blocks = blocks_of(l, x),
+                                                            .first_block = x->first_block,
+                                                            .offset = p->buffer[b].offset,
+                                                            .bytes = p->buffer[b].bytes};
+        p->buffer[b].name = p->state[p->n_states - 1].name;
+    }
+    return KUMI_OK;
+}
+
+static struct ku_program_port port_of(const struct ku_lower *l, const struct ku_port *port)
+{
+    const struct ku_value *v = &l->g->value[port->value];
+    return (struct ku_program_port){.name = ku_graph_find_name(l->g, port->name),
+                                    .buffer = l->buffer[port->value],
+                                    .shape = v->shape,
+                                    .layout = v->layout,
+                                    .dtype = v->dtype};
+}
+
+/* A port's buffer holds the rank's samples of the whole step, micro-batch after micro-batch. */
+static int add_port_buffer(struct ku_lower *l, ku_id v)
+{
+    struct ku_program *p = l->p;
+    ku_id b = ku_lower_buffer(l, v, KU_AR_INPUT, KU_CL_INPUT);
+    if (b == 0)
+        return ku_err_get()->status;
+    l->buffer[v] = b;
+    p->buffer[b].micro = -1;
+    if (l->g->layout[l->g->value[v].layout].at[KU_AX_MB].kind == KU_S)
+        p->buffer[b].bytes *= (size_t)l->n_micro;
+    p->buffer[b].offset = p->arena_bytes[KU_AR_INPUT];
+    p->arena_bytes[KU_AR_INPUT] += (p->buffer[b].bytes + 63) & ~(size_t)63;
+    return KUMI_OK;
+}
+
+static int add_inputs(struct ku_lower *l)
+{
+    struct ku_program *p = l->p;
+    p->input = ku_calloc(l->g->n_inputs + 1, sizeof *p->input);
+    if (p->input == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t i = 0; i < l->g->n_inputs; i++) {
+        KU_TRY(add_port_buffer(l, l->g->input[i].value));
+        p->input[p->n_inputs++] = port_of(l, &l->g->input[i]);
+    }
+    return KUMI_OK;
+}
+
+/* Outputs with rows of every micro-batch; of the others the step's last value is read. */
+static int add_output_rows(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    for (uint32_t i = 0; i < g->n_outputs; i++) {
+        ku_id v = g->output[i].value;
+        if (g->value[v].def && l->buffer[v] == 0 &&
+            g->layout[g->value[v].layout].at[KU_AX_MB].kind == KU_S)
+            KU_TRY(add_port_buffer(l, v));
+    }
+    return KUMI_OK;
+}
+
+/* Who is folded, who belongs to which parameter, what must lie where peers can address it. */
+static void analyse(struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    uint32_t n_folds = 0;
+    for (ku_id v = 1; v < g->n_values; v++)
+        l->fold[v].bucket = -1;
+    for (ku_id u = 1; u < g->n_uses; u++)
+        l->owner[g->use[u].grad] = g->use[u].tensor;
+    l->owner[0] = 0;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        if (node->op == KU_OP_convert && node->phase != KU_PH_O && l->dp > 1 &&
+            !ku_bucket_is_gather(g, n) && !ku_gather_is_slice(g, n))
+            l->wire[ku_in(g, node, 0)] = 1;
+        if (node->op == KU_OP_convert && node->n_in > 1) {
+            ku_id stats = ku_in(g, node, 1);
+            l->stats[ku_out(g, n, 1)] = l->stats[stats] ? l->stats[stats] : stats;
+        }
+        if (node->op == KU_OP_NONE || node->phase != KU_PH_O)
+            continue;
+        ku_id from = node->n_in ? ku_in(g, node, 0) : 0;
+        if (node->op == KU_OP_convert || node->op == KU_OP_add || node->op == KU_OP_clip_value)
+            l->owner[ku_out(g, n, 0)] = l->owner[from];
+        else if (node->op == KU_OP_widen)
+            l->owner[ku_out(g, n, 0)] = ku_lower_owner(l, from);
+        else if (from && l->owner[from] && ku_op_pair(ku_ops[node->op].inout, 0) == 0)
+            l->owner[ku_out(g, n, 0)] = l->owner[from]; /* of a parameter that was widened */
+        if (node->op != KU_OP_convert)
+            continue;
+        if (is_micro_phase(g->node[g->value[from].def].phase)) {
+            l->fold[from].convert = n;
+            l->fold[from].level = &l->level[(size_t)n_folds++ * (size_t)l->n_levels];
+            l->fold[from].is_stack = g->attr[node->attr].stack > 0;
+            l->fold[from].by_micro = (int)g->attr[node->attr].by_micro;
+        } else if (l->dp > 1 && !ku_bucket_is_gather(g, n))
+            l->wire[from] = 1;
+    }
+    for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains lie in one place */
+        const struct ku_node *node = &g->node[n];
+        for (int i = 0; node->op != KU_OP_NONE && i < node->n_out; i++) {
+            int pair = ku_op_pair(ku_ops[node->op].inout, i);
+            if (pair >= 0 && l->wire[ku_out(g, n, i)])
+                l->wire[ku_in(g, node, pair)] = 1;
+        }
+    }
+    for (uint32_t b = 0; b < g->n_buckets; b++) {
+        l->bucket[b].n_open = g->bucket[b].n;
+        for (uint32_t i = 0; i < g->bucket[b].n; i++)
+            if (g->node[g->refs[g->bucket[b].first + i]].phase == KU_PH_O)
+                l->fold[ku_in(g, &g->node[g->refs[g->bucket[b].first + i]], 0)].bucket = (int32_t)b;
+    }
+}
+
+/* After a shard's last micro-batch, by_micro after each: merge as many partial sums as the shard's
+ * number has trailing ones. */
+static int carry(struct ku_lower *l, ku_id value, int shard)
+{
+    struct ku_fold_state *f = &l->fold[value];
+    int level = 0;
+    f->sum = *ku_lower_sum(l, value);
+    for (; (shard >> level) & 1; level++) {
+        KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
+        f->sum = f->level[level];
+        f->level[level] = 0;
+    }
+    if (shard < l->n_vs - 1) {
+        f->level[level] = f->sum;
+        return KUMI_OK;
+    }
+    for (; level < l->n_levels; level++)
+        if (f->level[level]) { /* odd ones are carried up */
+            KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
+            f->sum = f->level[level];
+            f->level[level] = 0;
+        }
+    return ku_bucket_ready(l, value);
+}
+
+/* All-reduces a small value of a micro-batch, here and now: its one reader comes next. */
+static int lower_sync(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    uint32_t handle;
+    l->buffer[to] = l->buffer[from];
+    if (l->dp == 1)
+        return KUMI_OK;
+    struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
+    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n), KU_FOLD_SUM, NULL, &part, 1,
+                          g->node[n].path, &handle));
+    return ku_lower_wait(l, handle);
+}
+
+static int lower_block(struct ku_lower *l, int is_backward, int u)
+{
+    const struct ku_graph *g = l->g;
+    struct ku_coord at = {0};
+    ku_mesh_micro(&g->mesh, u, &at);
+    l->micro = u;
+    l->vs = at.at[KU_AX_VS], l->mb = at.at[KU_AX_MB];
+    l->phase = is_backward ? KU_PH_W : KU_PH_F;
+    if (is_backward && g->mesh.mb_outer)
+        KU_TRY(ku_bucket_settle(l));
+    KU_TRY(ku_gather_begin(l, is_backward ? KU_PH_I : KU_PH_F));
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        const struct ku_node *node = &g->node[n];
+        int is_mine =
+            is_backward ? node->phase == KU_PH_I || node->phase == KU_PH_W : node->phase == KU_PH_F;
+        if (node->op == KU_OP_NONE || !is_mine)
+            continue;
+        if (node->op == KU_OP_convert) {
+            if (!ku_gather_is_slice(g, n))
+                KU_TRY(ku_bucket_is_gather(g, n) ? ku_gather_use(l, n) : lower_sync(l, n));
+            continue;
+        }
+        KU_TRY(ku_lower_compute(l, n));
+        for (int i = 0; i < node->n_out; i++) {
+            const struct ku_fold_state *f = &l->fold[ku_out(g, n, i)];
+            if (f->convert && (f->by_micro || l->mb == l->n_mb - 1))
+                KU_TRY(carry(l, ku_out(g, n, i), l->vs));
+        }
+    }
+    return KUMI_OK;
+}
+
+/* A convert in O: its bucket is started if it is not, and waited for once; the result lies where
+ * the operand lay. */
+static int lower_convert(struct ku_lower *l, ku_id n)
+{
+    const struct ku_graph *g = l->g;
+    ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
+    const struct ku_fold_state *f = &l->fold[from];
+    l->buffer[to] = f->convert ? f->sum : l->buffer[from];
+    if (g->node[n].n_in > 1)
+        l->buffer[ku_out(g, n, 1)] = l->buffer[ku_in(g, &g->node[n], 1)];
+    if (f->convert && f->by_micro)
+        l->buffer[to] = f->kept;
+    if (l->dp == 1)
+        return KUMI_OK;
+    if (!f->convert && ku_layout_has(&g->layout[g->value[to].layout], KU_Z) &&
+        !ku_layout_has(&g->layout[g->value[from].layout], KU_P)) /* a rank's blocks of the whole */
+        return KUMI_OK;
+    if (f->convert && f->bucket < 0) /* equal on all ranks already */
+        return KUMI_OK;
+    if (f->convert) {
+        KU_TRY(ku_bucket_finish(l, (uint32_t)f->bucket));
+        l->buffer[to] = f->kept ? f->kept : f->sum;
+        return KUMI_OK;
+    }
+    uint32_t handle;
+    struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
+    KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n),
+                          (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1, g->node[n].path,
+                          &handle));
+    return ku_lower_wait(l, handle);
+}
+
+static int lower_once(struct ku_lower *l, int phase)
+{
+    l->micro = -1;
+    l->phase = KU_PH_O;
+    for (ku_id n = 1; n < l->g->n_nodes; n++) {
+        const struct ku_node *node = &l->g->node[n];
+        if (node->op == KU_OP_NONE || node->phase != phase)
+            continue;
+        if (ku_bucket_is_gather(l->g, n)) {
+            KU_TRY(phase == KU_PH_A ? ku_gather_use(l, n) : ku_bucket_gather(l, n));
+        } else if (node->op == KU_OP_convert) {
+            KU_TRY(lower_convert(l, n));
+        } else {
+            KU_TRY(ku_lower_compute(l, n));
+            for (int i = 0; i < node->n_out; i++)
+                KU_TRY(ku_bucket_ready(l, ku_out(l->g, n, i)));
+        }
+    }
+    return KUMI_OK;
+}
+
+static int add_outputs(struct ku_lower *l)
+{
+    struct ku_program *p = l->p;
+    p->output = ku_calloc(l->g->n_outputs + 1, sizeof *p->output);
+    if (p->output == NULL)
+        return KUMI_ENOMEM;
+    for (uint32_t i = 0; i < l->g->n_outputs; i++) {
+        p->output[p->n_outputs] = port_of(l, &l->g->output[i]);
+        p->buffer[p->output[p->n_outputs++].buffer].last = p->n_instrs;
+    }
+    return KUMI_OK;
+}
+
+static int dp_axes(const struct ku_lower *l)
+{
+    const int *n = l->g->mesh.extent;
+    return (n[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (n[KU_AX_SHARD] > 1) << KU_AX_SHARD;
+}
+
+/* Room for the levels of all values that O may complete; NULL: no memory. */
+static ku_id *new_levels(const struct ku_lower *l)
+{
+    size_t n = 1;
+    for (ku_id id = 1; id < l->g->n_nodes; id++)
+        n += l->g->node[id].op == KU_OP_convert && l->g->node[id].phase == KU_PH_O;
+    return ku_calloc(n * (size_t)l->n_levels, sizeof(ku_id));
+}
+
+/* Whether owners write what others read where it lies; below stage 3 a gather tells them. */
+static int writes_shared_state(const struct ku_lower *l)
+{
+    for (ku_id n = 1; n < l->g->n_nodes; n++)
+        if (ku_ops[l->g->node[n].op].traits & KU_OP_UPDATE)
+            return l->p->share_host_state || l->p->zero == 3;
+    return 0;
+}
+
+static int lower_all(struct ku_lower *l)
+{
+    KU_TRY(copy_tables(l->g, l->p));
+    KU_TRY(add_state(l));
+    KU_TRY(add_inputs(l));
+    KU_TRY(add_output_rows(l));
+    analyse(l);
+    KU_TRY(ku_gather_begin(l, KU_PH_A));
+    KU_TRY(lower_once(l, KU_PH_A));
+    for (int u = 0; u < l->n_micro; u++) {
+        KU_TRY(lower_block(l, 0, u));
+        KU_TRY(lower_block(l, 1, u));
+    }
+    KU_TRY(lower_once(l, KU_PH_O));
+    if (writes_shared_state(l)) { /* everybody's next read sees everybody's blocks */
+        uint32_t handle;
+        KU_TRY(ku_lower_start(l, KU_X_BARRIER, dp_axes(l), 0, NULL, NULL, 0, 1, &handle));
+        KU_TRY(ku_lower_wait(l, handle));
+    }
+    return add_outputs(l);
+}
+
+int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
+                  const struct ku_target *t, struct ku_program *p)
+{
+    struct ku_lower l = {.g = g, .o = o, .target = t, .p = p, .dp = ku_mesh_dp(&g->mesh)};
+    l.n_mb = g->mesh.extent[KU_AX_MB];
+    l.n_vs = g->mesh.extent[KU_AX_VS];
+    l.n_micro = l.n_mb * l.n_vs;
+    for (l.n_levels = 1; l.n_vs >> l.n_levels;)
+        l.n_levels++;
+    l.level = new_levels(&l);
+    p->mesh = g->mesh;
+    p->share_host_state = o->share_host_state && l.dp > 1;
+    p->zero = ku_zero_is_private(o) ? o->zero : 0;
+    l.buffer = ku_calloc(g->n_values, sizeof *l.buffer);
+    l.state = ku_calloc(g->n_values, sizeof *l.state);
+    l.owner = ku_calloc(g->n_values, sizeof *l.owner);
+    l.wire = ku_calloc(g->n_values, 1);
+    l.fold = ku_calloc(g->n_values, sizeof *l.fold);
+    l.bucket = ku_calloc(g->n_buckets + 1, sizeof *l.bucket);
+    l.stats = ku_calloc(g->n_values, sizeof *l.stats);
+    l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
+    if (g->mesh.mb_outer)
+        l.shard_sum = ku_calloc(g->n_values * (size_t)l.n_vs, sizeof *l.shard_sum);
+    int status = KUMI_ENOMEM;
+    if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.stats && l.level &&
+        l.workspace && (l.shard_sum || !g->mesh.mb_outer))
+        status = ku_gather_init(&l);
+    if (status == KUMI_OK)
+        status = lower_all(&l);
+    ku_gather_fini(&l);
+    ku_free(l.buffer);
+    ku_free(l.state);
+    ku_free(l.owner);
+    ku_free(l.wire);
+    ku_free(l.fold);
+    ku_free(l.bucket);
+    ku_free(l.stats);
+    ku_free(l.level);
+    ku_free(l.start);
+    ku_free(l.workspace);
+    ku_free(l.shard_sum);
+    return status;
+}

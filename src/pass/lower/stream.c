@@ -1,0 +1,621 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What lies in tiers is computed with in windows: buffers of the step that are read from the tier
+ * ahead of their use and written back behind it. Lowering has written operands as if tiers were
+ * memory; here they become windows, and starts and waits of reads and writes come between the
+ * instructions.
+ *
+ *   pieces   an element-by-element update of a large tensor becomes several, each of a run of
+ *            blocks, so that no window holds a whole tensor
+ *   visits   a buffer (or a piece of it) from the first instruction that uses its window to the
+ * last groups   visits that begin one after the other, up to buffer_bytes: read together
+ *
+ *     group     0        1        2          buffer_count 3: one is read ahead, one written behind
+ *     reads     0 1      2        3
+ *     waits     r0       r1       r2 w0
+ *     writes         0        1        2
+ *
+ * A visit whose read would start before the last one of the same bytes is over is that one's
+ * continuation. Activations that backward reads and forward made are written where a visit ends in
+ * between; those that never leave their window go nowhere.
+ */
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "pass/lower/lower.h"
+
+struct visit {
+    ku_id tier, window;
+    struct ku_operand like; /* what is read and written: the buffer in the tier, its piece */
+    uint32_t first, last;   /* instructions */
+    uint32_t group;
+    uint32_t before, next_end; /* of the same buffer, + 1; of those with this `last`, + 1 */
+    uint8_t reads, writes, is_wire, goes_on; /* goes_on: a later visit reads what this one leaves */
+};
+struct group {
+    uint32_t at, first_visit, n_visits;
+    uint32_t handle; /* of its read; 0: nothing to wait for */
+    size_t bytes;
+    int is_late; /* its read starts where it is needed: the bytes are written just before */
+};
+/* Writes that start together, and the parts of all such starts. */
+struct batch {
+    uint32_t handle, group; /* group: that had begun last */
+    int is_over;            /* it is waited for */
+};
+struct write {
+    uint32_t visit, batch, next; /* next: of the same buffer, + 1 */
+};
+
+struct stream {
+    struct ku_program *p;
+    const struct ku_offload *o;
+    int ahead, behind;
+    ku_id *spilled;     /* per buffer: where it goes; 0 = nowhere */
+    uint32_t *visit_of; /* per operand, + 1 */
+    uint32_t *latest;   /* per buffer: its last visit so far, + 1 */
+    uint32_t *wait_of;  /* per handle */
+    uint32_t *ends;     /* per instruction: the first visit that ends there, + 1 */
+    struct visit *visit;
+    struct group *group;
+    struct batch *batch;                /* [n_batches], of which n_settled are over */
+    struct write *write;                /* [n_writes] */
+    uint32_t *first_write, *last_write; /* per buffer: those not known to be over, + 1 */
+    struct ku_instr *made;
+    uint32_t n_visits, n_groups, n_batches, n_settled, n_writes, n_made;
+    uint32_t n_read; /* groups whose reads started */
+    uint32_t cap_visits, cap_groups, cap_batches, cap_writes, cap_made;
+};
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + KU_TIER_ALIGN_BYTES - 1) & ~(size_t)(KU_TIER_ALIGN_BYTES - 1);
+}
+
+static int is_tier(const struct ku_program *p, ku_id buffer)
+{
+    return ku_arena_is_tier(p->buffer[buffer].arena);
+}
+
+static int add_made(struct stream *s, const struct ku_instr *i)
+{
+    KU_TRY(KU_GROW(&s->made, s->n_made, &s->cap_made));
+    s->made[s->n_made++] = *i;
+    return KUMI_OK;
+}
+
+/* The instructions made so far take the place of the program's. */
+static void take_made(struct stream *s)
+{
+    ku_free(s->p->instr);
+    s->p->instr = s->made;
+    s->p->n_instrs = s->n_made;
+    s->p->cap[KU_CAP_INSTR] = s->cap_made;
+    s->made = NULL;
+    s->n_made = s->cap_made = 0;
+}
+
+/* -- pieces ------------------------------------------------------------------------------------ */
+
+/* Elements of a piece, and in *shape the operands that are cut; 0: it is not. */
+static int64_t piece_count(const struct stream *s, const struct ku_instr *i, ku_id *shape)
+{
+    const struct ku_program *p = s->p;
+    size_t each = 0;
+    int64_t most = 0;
+    if (i->kind != KU_COMPUTE || i->phase != KU_PH_O || !(ku_ops[i->op].traits & KU_OP_ELEMENT))
+        return 0;
+    for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
+        const struct ku_operand *o = &p->operand[i->operand + k];
+        const struct ku_buffer *b = &p->buffer[o->buffer];
+        size_t bytes = kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+        int is_again = 0; /* what is updated in place stands twice */
+        for (uint32_t j = 0; j < k; j++)
+            is_again |= p->operand[i->operand + j].buffer == o->buffer;
+        if (!is_tier(p, o->buffer) || is_again)
+            continue;
+        each += bytes;
+        if ((int64_t)(b->bytes / bytes) > most) {
+            most = (int64_t)(b->bytes / bytes);
+            *shape = o->shape;
+        }
+    }
+    int64_t count = each ? s->o->buffer_bytes / (int64_t)each / KU_BLOCK_COUNT * KU_BLOCK_COUNT : 0;
+    count = count < KU_BLOCK_COUNT ? KU_BLOCK_COUNT : count;
+    return most > count ? count : 0;
+}
+
+static int cut_instr(struct stream *s, const struct ku_instr *whole, ku_id shape, int64_t count)
+{
+    struct ku_program *p = s->p;
+    const uint32_t n = (uint32_t)whole->n_in + whole->n_out;
+    int64_t most = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const struct ku_operand *o = &p->operand[whole->operand + k];
+        int64_t kept =
+            (int64_t)(p->buffer[o->buffer].bytes / kumi_dtype_bytes((enum kumi_dtype)o->dtype));
+        most = is_tier(p, o->buffer) && kept > most ? kept : most;
+    }
+    for (int64_t piece = 0; piece * count < most; piece++) {
+        struct ku_instr i = *whole;
+        i.operand = p->n_operands;
+        for (uint32_t k = 0; k < n; k++) {
+            struct ku_operand o = p->operand[whole->operand + k];
+            if (o.shape == shape) {
+                o.piece = (int32_t)piece;
+                o.piece_count = count;
+            }
+            KU_TRY(KU_GROW(&p->operand, p->n_operands, &p->cap[KU_CAP_OPERAND]));
+            p->operand[p->n_operands++] = o;
+        }
+        KU_TRY(add_made(s, &i));
+    }
+    return KUMI_OK;
+}
+
+static int cut_updates(struct stream *s)
+{
+    for (uint32_t at = 0; at < s->p->n_instrs; at++) {
+        struct ku_instr i = s->p->instr[at];
+        ku_id shape = 0;
+        int64_t count = piece_count(s, &i, &shape);
+        KU_TRY(count ? cut_instr(s, &i, shape, count) : add_made(s, &i));
+    }
+    take_made(s);
+    return KUMI_OK;
+}
+
+/* -- activations ------------------------------------------------------------------------------- */
+
+/* Which of a buffer's uses there are. */
+enum { BY_FORWARD = 1, BY_BACKWARD = 2, BY_OTHERS = 4 };
+
+static void note_uses(const struct ku_program *p, unsigned char *uses)
+{
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        int by = i->kind != KU_COMPUTE                        ? BY_OTHERS
+                 : i->phase == KU_PH_F                        ? BY_FORWARD
+                 : i->phase == KU_PH_I || i->phase == KU_PH_W ? BY_BACKWARD
+                                                              : BY_OTHERS;
+        uint32_t n = i->kind == KU_START ? i->n_in + i->n_parts : (uint32_t)i->n_in + i->n_out;
+        for (uint32_t k = 0; k < n && i->kind != KU_WAIT; k++) {
+            const struct ku_operand *o = &p->operand[i->operand + k];
+            uses[o->buffer] |= (unsigned char)by;
+            uses[o->addend] |= BY_OTHERS;
+            uses[o->out] |= BY_OTHERS;
+        }
+    }
+    for (uint32_t i = 0; i < p->n_outputs; i++)
+        uses[p->output[i].buffer] |= BY_OTHERS;
+}
+
+/* What forward leaves for backward has a place in the tier, from one block of elements on: less is
+ * not worth a request. */
+static int spill_activations(struct stream *s)
+{
+    struct ku_program *p = s->p;
+    ku_id n = p->n_buffers;
+    unsigned char *uses = ku_calloc(n + 1, 1);
+    int status = uses ? KUMI_OK : KUMI_ENOMEM;
+    if (uses)
+        note_uses(p, uses);
+    for (ku_id b = 1; b < n && status == KUMI_OK; b++) {
+        struct ku_buffer x = p->buffer[b];
+        if (x.arena != KU_AR_STEP || x.cls != KU_CL_ACTIVATION || x.micro < 0 ||
+            uses[b] != (BY_FORWARD | BY_BACKWARD) ||
+            x.bytes < KU_BLOCK_COUNT * kumi_dtype_bytes((enum kumi_dtype)x.dtype))
+            continue;
+        x.arena = s->o->activations == KU_TIER_HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
+        x.cls = KU_CL_OFFLOAD;
+        s->spilled[b] = ku_program_add_buffer(p, &x);
+        status = s->spilled[b] ? KUMI_OK : KUMI_ENOMEM;
+    }
+    ku_free(uses);
+    return status;
+}
+
+/* -- visits ------------------------------------------------------------------------------------ */
+
+/* Ops that leave no byte of what they write as it was. */
+static int overwrites(int op)
+{
+    return op == KU_OP_fill || op == KU_OP_random_normal || op == KU_OP_random_uniform ||
+           op == KU_OP_derive;
+}
+
+static int is_same_piece(const struct ku_operand *a, const struct ku_operand *b)
+{
+    return a->piece == b->piece && a->piece_count == b->piece_count;
+}
+static int overlaps(const struct ku_operand *a, const struct ku_operand *b)
+{
+    return a->piece_count != b->piece_count || a->piece == b->piece;
+}
+
+static size_t window_bytes(const struct ku_program *p, const struct ku_operand *like)
+{
+    size_t bytes = p->buffer[like->buffer].bytes;
+    size_t each = kumi_dtype_bytes((enum kumi_dtype)like->dtype);
+    size_t piece = (size_t)like->piece_count * each, from = piece * (size_t)like->piece;
+    if (piece)
+        bytes = bytes - from < piece ? bytes - from : piece;
+    return round_up(bytes);
+}
+
+/* The instruction in front of which a group's read starts, if it stays within the group at hand, or
+ * begins a new one at `at`. */
+static uint32_t read_at(const struct stream *s, int is_new, uint32_t at)
+{
+    uint32_t g = is_new ? s->n_groups : s->n_groups - 1, ahead = (uint32_t)s->ahead;
+    if (ahead == 0)
+        return is_new ? at : s->group[g].at;
+    return s->n_groups == 0 ? at : s->group[g < ahead ? 0 : g - ahead].at;
+}
+
+static int add_visit(struct stream *s, const struct visit *v, int is_new, int is_late)
+{
+    if (is_new) {
+        KU_TRY(KU_GROW(&s->group, s->n_groups, &s->cap_groups));
+        s->group[s->n_groups++] =
+            (struct group){.at = v->first, .first_visit = s->n_visits, .is_late = is_late};
+    }
+    struct group *g = &s->group[s->n_groups - 1];
+    KU_TRY(KU_GROW(&s->visit, s->n_visits, &s->cap_visits));
+    s->visit[s->n_visits] = *v;
+    s->visit[s->n_visits].group = s->n_groups - 1;
+    s->visit[s->n_visits].before = s->latest[v->tier];
+    g->n_visits++;
+    g->bytes += window_bytes(s->p, &v->like);
+    s->latest[v->tier] = ++s->n_visits;
+    return KUMI_OK;
+}
+
+/* An instruction's use of what lies in a tier: it continues the last visit, or is a new one. */
+static int use(struct stream *s, uint32_t operand, const struct visit *v)
+{
+    const struct group *g = s->n_groups ? &s->group[s->n_groups - 1] : NULL;
+    int is_late = 0;
+    int is_new = g == NULL || (g->at != v->first && g->bytes + window_bytes(s->p, &v->like) >
+                                                        (size_t)s->o->buffer_bytes);
+    uint32_t start = v->reads ? read_at(s, is_new, v->first) : v->first;
+    for (uint32_t u = s->latest[v->tier]; u; u = s->visit[u - 1].before) {
+        struct visit *x = &s->visit[u - 1];
+        if (is_same_piece(&x->like, &v->like) && x->last >= start) {
+            x->last = v->last > x->last ? v->last : x->last;
+            x->writes |= v->writes;
+            x->is_wire |= v->is_wire;
+            s->visit_of[operand] = u;
+            return KUMI_OK;
+        }
+        if (overlaps(&x->like, &v->like))
+            x->goes_on = 1;
+        is_late |= x->writes && overlaps(&x->like, &v->like) && x->last >= start;
+    }
+    KU_TRY(add_visit(s, v, is_new || is_late, is_late));
+    s->visit_of[operand] = s->n_visits;
+    return KUMI_OK;
+}
+
+static int use_operand(struct stream *s, const struct ku_instr *i, uint32_t at, uint32_t k)
+{
+    struct ku_program *p = s->p;
+    struct ku_operand *o = &p->operand[i->operand + k];
+    ku_id tier = s->spilled[o->buffer] ? s->spilled[o->buffer] : o->buffer;
+    if (!is_tier(p, tier))
+        return KUMI_OK;
+    struct visit v = {.tier = tier, .like = *o, .first = at, .last = at};
+    v.like.buffer = tier;
+    if (i->kind == KU_START) {
+        KU_ASSERT(i->op == KU_X_ALL_GATHER && o->addend == 0 && !is_tier(p, o->out));
+        v.last = s->wait_of[i->handle];
+        v.reads = v.is_wire = 1;
+        v.like.out = 0;
+    } else {
+        v.writes = k >= i->n_in;
+        v.reads = !v.writes && !(overwrites(i->op) && ku_op_pair(ku_ops[i->op].inout, 0) == (int)k);
+    }
+    return use(s, i->operand + k, &v);
+}
+
+static int find_visits(struct stream *s)
+{
+    struct ku_program *p = s->p;
+    for (uint32_t at = 0; at < p->n_instrs; at++)
+        if (p->instr[at].kind == KU_WAIT)
+            s->wait_of[p->instr[at].handle] = at;
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        uint32_t n = i->kind == KU_START  ? i->n_in + i->n_parts
+                     : i->kind == KU_WAIT ? 0
+                                          : (uint32_t)i->n_in + i->n_out;
+        for (uint32_t k = 0; k < n; k++)
+            KU_TRY(use_operand(s, i, at, k));
+    }
+    return KUMI_OK;
+}
+
+/* -- windows ----------------------------------------------------------------------------------- */
+
+static int is_state(const struct stream *s, const struct visit *v)
+{
+    return s->p->buffer[v->tier].cls != KU_CL_OFFLOAD;
+}
+/* An activation that never leaves its window needs none. */
+static int is_at_home(const struct stream *s, const struct visit *v)
+{
+    return !is_state(s, v) && !v->goes_on && v->before == 0;
+}
+static int is_written(const struct stream *s, const struct visit *v)
+{
+    return v->writes && (is_state(s, v) || v->goes_on);
+}
+
+static int make_windows(struct stream *s)
+{
+    struct ku_program *p = s->p;
+    for (uint32_t i = 0; i < s->n_visits; i++) {
+        struct visit *v = &s->visit[i];
+        struct ku_buffer b = p->buffer[v->tier];
+        v->next_end = s->ends[v->last];
+        s->ends[v->last] = i + 1;
+        if (is_at_home(s, v))
+            continue;
+        b.arena = v->is_wire ? KU_AR_WIRE : KU_AR_STEP;
+        b.cls = KU_CL_WINDOW;
+        b.micro = p->instr[v->first].micro;
+        b.bytes = window_bytes(p, &v->like);
+        b.offset = 0;
+        v->window = ku_program_add_buffer(p, &b);
+        if (v->window == 0)
+            return KUMI_ENOMEM;
+    }
+    for (uint32_t k = 0; k < p->n_operands; k++)
+        if (s->visit_of[k] && s->visit[s->visit_of[k] - 1].window)
+            p->operand[k].buffer = s->visit[s->visit_of[k] - 1].window;
+    return KUMI_OK;
+}
+
+/* -- reads and writes -------------------------------------------------------------------------- */
+
+static int add_part(struct stream *s, const struct visit *v)
+{
+    struct ku_operand o = v->like;
+    o.out = v->window;
+    KU_TRY(KU_GROW(&s->p->operand, s->p->n_operands, &s->p->cap[KU_CAP_OPERAND]));
+    s->p->operand[s->p->n_operands++] = o;
+    return KUMI_OK;
+}
+
+/* A start of the parts from operand `first` on, beside instruction `at`. */
+static int add_start(struct stream *s, int exchange, uint32_t at, uint32_t first, uint32_t *handle)
+{
+    struct ku_program *p = s->p;
+    *handle = 0;
+    if (p->n_operands == first)
+        return KUMI_OK;
+    *handle = ++p->n_handles;
+    return add_made(s, &(struct ku_instr){.kind = KU_START,
+                                          .phase = p->instr[at].phase,
+                                          .op = (uint16_t)exchange,
+                                          .stage = p->instr[at].stage,
+                                          .micro = p->instr[at].micro,
+                                          .operand = first,
+                                          .n_parts = p->n_operands - first,
+                                          .attr = 1,
+                                          .path = p->buffer[p->operand[first].buffer].name,
+                                          .handle = *handle});
+}
+
+static int add_wait(struct stream *s, uint32_t at, int exchange, uint32_t handle)
+{
+    const struct ku_instr *i = &s->p->instr[at < s->p->n_instrs ? at : at - 1];
+    return add_made(s, &(struct ku_instr){.kind = KU_WAIT,
+                                          .phase = i->phase,
+                                          .op = (uint16_t)exchange,
+                                          .stage = i->stage,
+                                          .micro = i->micro,
+                                          .attr = 1,
+                                          .path = 1,
+                                          .handle = handle});
+}
+
+static int wait_for(struct stream *s, uint32_t at, struct batch *b)
+{
+    if (b->is_over)
+        return KUMI_OK;
+    b->is_over = 1; /* with all of its parts */
+    return add_wait(s, at, KU_X_WRITE, b->handle);
+}
+
+/* Waits for writes of groups up to number `group`. */
+static int settle_groups(struct stream *s, uint32_t at, int64_t group)
+{
+    for (; s->n_settled < s->n_batches && (int64_t)s->batch[s->n_settled].group <= group;
+         s->n_settled++)
+        KU_TRY(wait_for(s, at, &s->batch[s->n_settled]));
+    return KUMI_OK;
+}
+
+/* Waits for writes that overlap a visit, oldest first. */
+static int settle(struct stream *s, uint32_t at, const struct visit *v)
+{
+    uint32_t last = 0;
+    for (uint32_t *link = &s->first_write[v->tier]; *link;) {
+        struct write *w = &s->write[*link - 1];
+        const struct visit *x = &s->visit[w->visit];
+        if (overlaps(&x->like, &v->like))
+            KU_TRY(wait_for(s, at, &s->batch[w->batch]));
+        if (s->batch[w->batch].is_over) {
+            *link = w->next;
+        } else {
+            last = *link;
+            link = &w->next;
+        }
+    }
+    s->last_write[v->tier] = last;
+    return KUMI_OK;
+}
+
+static int add_write(struct stream *s, uint32_t visit)
+{
+    ku_id tier = s->visit[visit].tier;
+    KU_TRY(KU_GROW(&s->write, s->n_writes, &s->cap_writes));
+    s->write[s->n_writes++] = (struct write){.visit = visit, .batch = s->n_batches};
+    if (s->first_write[tier])
+        s->write[s->last_write[tier] - 1].next = s->n_writes;
+    else
+        s->first_write[tier] = s->n_writes;
+    s->last_write[tier] = s->n_writes;
+    return KUMI_OK;
+}
+
+static int start_read(struct stream *s, uint32_t group, uint32_t at)
+{
+    struct group *g = &s->group[group];
+    for (uint32_t i = g->first_visit; i < g->first_visit + g->n_visits; i++)
+        if (s->visit[i].reads && s->visit[i].window)
+            KU_TRY(settle(s, at, &s->visit[i]));
+    uint32_t first = s->p->n_operands;
+    for (uint32_t i = g->first_visit; i < g->first_visit + g->n_visits; i++)
+        if (s->visit[i].reads && s->visit[i].window)
+            KU_TRY(add_part(s, &s->visit[i]));
+    return add_start(s, KU_X_READ, at, first, &g->handle);
+}
+
+static int begin_group(struct stream *s, uint32_t group, uint32_t at)
+{
+    KU_TRY(settle_groups(s, at, (int64_t)group - 1 - s->behind));
+    for (; s->n_read < s->n_groups && s->n_read <= group + (uint32_t)s->ahead; s->n_read++) {
+        if (s->group[s->n_read].is_late && s->n_read > group)
+            break;
+        KU_TRY(start_read(s, s->n_read, at));
+    }
+    return s->group[group].handle ? add_wait(s, at, KU_X_READ, s->group[group].handle) : KUMI_OK;
+}
+
+/* Behind instruction `at`: what was written in windows that end there. */
+static int end_visits(struct stream *s, uint32_t at, uint32_t n_begun)
+{
+    uint32_t handle;
+    for (uint32_t i = s->ends[at]; i; i = s->visit[i - 1].next_end)
+        if (is_written(s, &s->visit[i - 1]))
+            KU_TRY(settle(s, at, &s->visit[i - 1]));
+    uint32_t first = s->p->n_operands;
+    for (uint32_t i = s->ends[at]; i; i = s->visit[i - 1].next_end) {
+        if (!is_written(s, &s->visit[i - 1]))
+            continue;
+        KU_TRY(add_part(s, &s->visit[i - 1]));
+        KU_TRY(add_write(s, i - 1));
+    }
+    KU_TRY(add_start(s, KU_X_WRITE, at, first, &handle));
+    if (handle == 0)
+        return KUMI_OK;
+    KU_TRY(KU_GROW(&s->batch, s->n_batches, &s->cap_batches));
+    s->batch[s->n_batches++] = (struct batch){.handle = handle, .group = n_begun - 1};
+    return KUMI_OK;
+}
+
+static int weave(struct stream *s)
+{
+    uint32_t group = 0, n = s->p->n_instrs;
+    for (uint32_t at = 0; at < n; at++) {
+        for (; group < s->n_groups && s->group[group].at == at; group++)
+            KU_TRY(begin_group(s, group, at));
+        KU_TRY(add_made(s, &s->p->instr[at]));
+        KU_TRY(end_visits(s, at, group));
+    }
+    KU_TRY(settle_groups(s, n, INT64_MAX));
+    take_made(s);
+    return KUMI_OK;
+}
+
+/* -- lifetimes --------------------------------------------------------------------------------- */
+
+static void touch(struct ku_program *p, ku_id buffer, uint32_t at)
+{
+    struct ku_buffer *b = &p->buffer[buffer];
+    b->first = at < b->first ? at : b->first;
+    b->last = at > b->last ? at : b->last;
+}
+
+static void touch_operands(struct ku_program *p, const struct ku_instr *i, uint32_t at)
+{
+    uint32_t n = i->kind == KU_START ? i->n_in + i->n_parts : (uint32_t)i->n_in + i->n_out;
+    for (uint32_t k = 0; k < n; k++) {
+        const struct ku_operand *o = &p->operand[i->operand + k];
+        touch(p, o->buffer, at);
+        touch(p, o->addend, at);
+        touch(p, o->out, at);
+    }
+    touch(p, i->workspace, at);
+}
+
+/* All anew: who waits for a start holds its operands until then. */
+static int live_again(struct ku_program *p)
+{
+    const struct ku_instr **start = ku_calloc(p->n_handles + 1, sizeof *start);
+    if (start == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id b = 0; b < p->n_buffers; b++) {
+        p->buffer[b].first = UINT32_MAX;
+        p->buffer[b].last = 0;
+    }
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        if (i->kind == KU_START)
+            start[i->handle] = i;
+        touch_operands(p, i->kind == KU_WAIT ? start[i->handle] : i, at);
+    }
+    for (uint32_t i = 0; i < p->n_outputs; i++)
+        p->buffer[p->output[i].buffer].last = p->n_instrs;
+    ku_free(start);
+    return KUMI_OK;
+}
+
+static int run(struct stream *s)
+{
+    struct ku_program *p = s->p;
+    KU_TRY(cut_updates(s));
+    s->spilled = ku_calloc(2 * (size_t)p->n_buffers + 1, sizeof *s->spilled);
+    if (s->spilled == NULL)
+        return KUMI_ENOMEM;
+    if (s->o->activations)
+        KU_TRY(spill_activations(s));
+    s->visit_of = ku_calloc(p->n_operands + 1, sizeof *s->visit_of);
+    s->latest = ku_calloc(3 * ((size_t)p->n_buffers + 1), sizeof *s->latest);
+    s->wait_of = ku_calloc(p->n_handles + 1, sizeof *s->wait_of);
+    s->ends = ku_calloc(p->n_instrs + 1, sizeof *s->ends);
+    if (!s->visit_of || !s->latest || !s->wait_of || !s->ends)
+        return KUMI_ENOMEM;
+    s->first_write = s->latest + p->n_buffers + 1;
+    s->last_write = s->first_write + p->n_buffers + 1;
+    KU_TRY(find_visits(s));
+    KU_TRY(make_windows(s));
+    KU_TRY(weave(s));
+    return live_again(p);
+}
+
+int ku_pass_stream(struct ku_program *p, const struct ku_compile_opts *o)
+{
+    struct stream s = {.p = p, .o = &o->offload};
+    int has_state = p->arena_bytes[KU_AR_OFFLOAD] || p->arena_bytes[KU_AR_FILE];
+    if (!has_state && !o->offload.activations)
+        return KUMI_OK;
+    int count = o->offload.buffer_count;
+    s.ahead = count > 2 ? count - 2 : count - 1;
+    s.behind = count > 2;
+    int status = run(&s);
+    ku_free(s.spilled);
+    ku_free(s.visit_of);
+    ku_free(s.latest);
+    ku_free(s.wait_of);
+    ku_free(s.ends);
+    ku_free(s.visit);
+    ku_free(s.group);
+    ku_free(s.batch);
+    ku_free(s.write);
+    ku_free(s.made);
+    return status;
+}

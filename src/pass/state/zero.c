@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ownership of state by canonical blocks: what a rank keeps is placed Z on the axes that deal
+ * blocks (docs/sharding.md). Gradients turn from C to Z, and Z goes through the element-wise nodes
+ * of O.
+ *
+ *     shared state   the host's ranks have one copy: owners update, everybody reads in place
+ *                    (RUNTIME 9). Every stage is this program.
+ *     private state  stage 1 and up: a rank keeps its blocks of the optimizer and of master
+ *                    parameters with a compute copy; what forward reads is gathered after the
+ *                    update. Stage 3: a rank keeps its blocks of that too (zero_params.c)
+ */
+#include "base/err.h"
+#include "ir/placement_rules.h"
+#include "base/mem.h"
+#include "pass/zero.h"
+
+int ku_zero_is_private(const struct ku_compile_opts *o)
+{
+    return o->zero > 0 && !o->share_host_state && o->mesh.extent[KU_AX_SHARD] > 1;
+}
+
+int ku_zero_block_axes(const struct ku_compile_opts *o)
+{
+    const struct ku_mesh *m = &o->mesh;
+    if (ku_zero_is_private(o))
+        return 1 << KU_AX_SHARD;
+    return (m->extent[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (m->extent[KU_AX_SHARD] > 1)
+                                                                     << KU_AX_SHARD;
+}
+
+ku_id ku_zero_in_blocks(struct ku_graph *g, ku_id layout, int axes)
+{
+    struct ku_layout l = g->layout[layout];
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (axes >> a & 1)
+            l.at[a] = (struct ku_place){.kind = KU_Z};
+    return ku_graph_layout(g, &l);
+}
+
+/* Tensors' first owners: they run on from one to the next, so that the ranks' totals differ by one
+ * block at most. */
+static void deal_blocks(struct ku_graph *g, int dp)
+{
+    int64_t first = 0;
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        struct ku_tensor *x = &g->tensor[t];
+        if (x->kind == KU_T_COUNTER)
+            continue;
+        if (x->of) { /* optimizer state and copies lie with their parameter */
+            x->first_block = g->tensor[x->of].first_block;
+            continue;
+        }
+        int64_t n_blocks =
+            (ku_shape_count(&g->shape[x->shape]) + KU_BLOCK_COUNT - 1) / KU_BLOCK_COUNT;
+        x->first_block = (int32_t)first;
+        first = (first + n_blocks) % dp;
+    }
+}
+
+static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
+{
+    const struct ku_value *from = &g->value[ku_in(g, n, 0)];
+    return n->op == KU_OP_convert && n->phase == KU_PH_O && g->node[from->def].phase != KU_PH_F &&
+           from->role == KU_TEMP;
+}
+
+/* The sum over ranks that blocks make necessary: what the nodes of `op` read first (statistics, the
+ * sums of layer-wise optimizers) is partial now. */
+static int complete_sums(struct ku_graph *g, int op, int axes)
+{
+    ku_id reader = 0;
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == op)
+            reader = n;
+    if (reader == 0)
+        return KUMI_OK;
+    ku_id sums = ku_in(g, &g->node[reader], 0);
+    const char *path = g->name[g->node[reader].path];
+    struct ku_attrs a = ku_attrs_default;
+    a.axes = axes;
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = KU_PH_O,
+                                                    .n_in = 1,
+                                                    .in = {sums},
+                                                    .attr = &a,
+                                                    .path = path});
+    if (node == 0)
+        return ku_err_get()->status;
+    for (ku_id n = 1; n < node; n++)
+        if (g->node[n].op == op && ku_in(g, &g->node[n], 0) == sums)
+            g->refs[g->node[n].in] = ku_out(g, node, 0);
+    for (uint32_t i = 0; i < g->n_outputs; i++)
+        if (g->output[i].value == sums)
+            g->output[i].value = ku_out(g, node, 0);
+    return ku_graph_sort(g);
+}
+
+/* What every rank has made whole and state shall hold (derive): owners write their blocks of it. */
+static int cut_derived(struct ku_graph *g, int axes)
+{
+    struct ku_layout whole = ku_layout_all(KU_C);
+    ku_id layout = ku_zero_in_blocks(g, ku_graph_layout(g, &whole), axes);
+    for (ku_id n = 1, n_nodes = g->n_nodes; n < n_nodes; n++) {
+        if (g->node[n].op != KU_OP_derive || g->node[n].phase != KU_PH_O)
+            continue;
+        struct ku_attrs a = ku_attrs_default;
+        a.axes = axes;
+        ku_id cut = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                       .phase = KU_PH_O,
+                                                       .n_in = 1,
+                                                       .in = {ku_in(g, &g->node[n], 0)},
+                                                       .attr = &a,
+                                                       .path = g->name[g->node[n].path]});
+        if (cut == 0)
+            return ku_err_get()->status;
+        g->value[ku_out(g, cut, 0)].layout = layout;
+        g->refs[g->node[n].in] = ku_out(g, cut, 0);
+    }
+    return ku_graph_sort(g);
+}
+
+unsigned char *ku_zero_note_reads(const struct ku_graph *g)
+{
+    unsigned char *reads = ku_calloc(g->n_tensors, 1);
+    for (ku_id n = 1; n < g->n_nodes && reads; n++) {
+        const struct ku_node *node = &g->node[n];
+        int how = node->phase != KU_PH_O                    ? KU_READ_BEFORE_O
+                  : ku_ops[node->op].traits & KU_OP_ELEMENT ? 0
+                                                            : KU_READ_WHOLE;
+        for (int i = 0; node->op != KU_OP_NONE && i < node->n_in; i++) {
+            ku_id v = ku_in(g, node, i), t = g->value[v].tensor;
+            if (g->value[v].role == KU_STATE && g->tensor[t].value == v)
+                reads[t] |= (unsigned char)how;
+        }
+    }
+    return reads;
+}
+
+/* What private state a rank keeps blocks of; the same for every program of a job. */
+static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
+{
+    unsigned char *reads = ku_zero_note_reads(g);
+    int status = reads ? KUMI_OK : KUMI_ENOMEM;
+    for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++) {
+        const struct ku_tensor *x = &g->tensor[t];
+        if (!(x->kind == KU_T_OPTIMIZER && !(reads[t] & KU_READ_WHOLE)) &&
+            !(x->kind == KU_T_PARAM && ku_zero_is_master(g, reads, t)) &&
+            !ku_zero_is_dealt(g, o, t))
+            continue;
+        ku_id layout = ku_zero_in_blocks(g, g->value[x->value].layout, axes);
+        g->value[x->value].layout = layout;
+        status = layout ? KUMI_OK : KUMI_ENOMEM;
+    }
+    ku_free(reads);
+    return status;
+}
+
+int ku_zero_gather(struct ku_graph *g)
+{
+    for (ku_id t = 1; t < g->n_tensors; t++) {
+        const struct ku_tensor x = g->tensor[t];
+        ku_id layout = g->value[x.value].layout;
+        if (ku_layout_has(&g->layout[layout], KU_Z) ||
+            !ku_layout_has(&g->layout[g->value[x.next].layout], KU_Z))
+            continue;
+        ku_id node = ku_graph_node(
+            g,
+            &(struct ku_make){
+                .op = KU_OP_convert, .phase = KU_PH_O, .n_in = 1, .in = {x.next}, .path = x.name});
+        if (node == 0)
+            return ku_err_get()->status;
+        g->value[ku_out(g, node, 0)].layout = layout;
+        g->tensor[t].next = ku_out(g, node, 0);
+    }
+    return KUMI_OK;
+}
+
+/* The rank's blocks of private state, and gathers where they are read. */
+static int deal_state(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
+{
+    ku_id *whole = ku_calloc(g->n_tensors, sizeof *whole);
+    if (whole == NULL)
+        return KUMI_ENOMEM;
+    for (ku_id t = 1; t < g->n_tensors; t++)
+        whole[t] = g->value[g->tensor[t].value].layout;
+    int status = keep_blocks(g, o, axes);
+    if (status == KUMI_OK)
+        status = ku_zero_gather_params(g, o, whole);
+    ku_free(whole);
+    return status;
+}
+
+static int cut_update(struct ku_graph *g, int axes, int is_private)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (is_gradient(g, &g->node[n])) {
+            struct ku_value *v = &g->value[ku_out(g, n, 0)];
+            v->layout = ku_zero_in_blocks(g, v->layout, axes);
+        }
+    for (ku_id x = 1; x < g->n_tensors; x++) /* owners move running statistics */
+        if (g->tensor[x].kind == KU_T_BUFFER && !is_private) {
+            struct ku_value *v = &g->value[g->tensor[x].value];
+            v->layout = ku_zero_in_blocks(g, v->layout, axes);
+        }
+    KU_TRY(complete_sums(g, KU_OP_step_scalars, axes));
+    KU_TRY(complete_sums(g, KU_OP_factor_means, axes));
+    KU_TRY(complete_sums(g, KU_OP_trust_norms, axes));
+    if (!is_private)
+        KU_TRY(cut_derived(g, axes));
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
+            g->node[n].op != KU_OP_NONE)
+            KU_TRY(ku_place_node(g, n));
+    return is_private ? ku_zero_gather(g) : KUMI_OK;
+}
+
+int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+{
+    (void)t;
+    int dp = ku_mesh_dp(&g->mesh), is_private = ku_zero_is_private(o), axes = ku_zero_block_axes(o);
+    deal_blocks(g, is_private ? o->mesh.extent[KU_AX_SHARD] : dp);
+    if (dp == 1 || (!o->share_host_state && !is_private))
+        return KUMI_OK;
+    if (is_private)
+        KU_TRY(deal_state(g, o, axes));
+    return o->is_training ? cut_update(g, axes, is_private) : KUMI_OK;
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Builds phase O: gradients of all uses are completed (one convert each: folds over mb and vs, then
+ * over the data-parallel ranks; with mb the outer time axis, mb last), uses of one parameter are
+ * added in use order, the exact norm is taken, loss, norm, learning rate and the decision to apply
+ * become one report, and the optimizer writes the next state. Parts of the loss and of metrics are
+ * completed alike.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/exact.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "ir/placement_rules.h"
+#include "pass/update.h"
+
+/* Every mesh axis: a convert in O leaves nothing partial. */
+enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
+
+static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int wire, int by_micro,
+                      const char *path)
+{
+    struct ku_attrs a = ku_attrs_default;
+    a.axes = ALL_AXES;
+    a.reduce = reduce;
+    a.wire = wire;
+    a.by_micro = by_micro;
+    ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
+                                                    .phase = KU_PH_O,
+                                                    .n_in = 1,
+                                                    .in = {value},
+                                                    .attr = &a,
+                                                    .path = path});
+    return node ? ku_out(g, node, 0) : 0; /* its layout is C: what ku_graph_value gives */
+}
+
+ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
+{
+    m.phase = KU_PH_O;
+    ku_id node = ku_graph_node(g, &m);
+    return node && ku_place_node(g, node) == KUMI_OK ? node : 0;
+}
+
+ku_id ku_update_source(const struct ku_graph *g, ku_id tensor)
+{
+    ku_id first = g->tensor[tensor].first_use;
+    return first ? g->node[g->use[first].node].source : 0;
+}
+
+/* What f32 gradients round to on their way, -1 = as they are. */
+static int wire_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id grad)
+{
+    return g->value[grad].dtype == KUMI_F32 && o->reduce != KUMI_F32 ? (int)o->reduce : -1;
+}
+
+/* The complete gradient of a parameter: its uses, in use order. next: of the same tensor, 0 = none.
+ */
+static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+                      const ku_id *next)
+{
+    ku_id sum = 0;
+    for (ku_id u = g->tensor[tensor].first_use; u; u = next[u]) {
+        if (g->use[u].grad == 0)
+            continue;
+        ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, wire_of(g, o, g->use[u].grad),
+                              g->mesh.mb_outer, g->tensor[tensor].name);
+        if (part && sum) {
+            ku_id node = ku_update_once(g, (struct ku_make){.op = KU_OP_add,
+                                                            .n_in = 2,
+                                                            .in = {sum, part},
+                                                            .path = g->tensor[tensor].name,
+                                                            .source = ku_update_source(g, tensor)});
+            part = node ? ku_out(g, node, 0) : 0;
+        }
+        if (part == 0)
+            return 0;
+        sum = part;
+    }
+    return sum;
+}
+
+/* Per use, the next one of the same tensor; NULL: no memory. */
+static ku_id *chain_uses(const struct ku_graph *g)
+{
+    ku_id *next = ku_calloc(g->n_uses, sizeof *next);
+    ku_id *first = ku_calloc(g->n_tensors, sizeof *first);
+    for (ku_id u = g->n_uses - 1; u > 0 && next && first; u--) {
+        next[u] = first[g->use[u].tensor];
+        first[g->use[u].tensor] = u;
+    }
+    int is_whole = next && first;
+    ku_free(first);
+    if (!is_whole)
+        ku_free(next);
+    return is_whole ? next : NULL;
+}
+
+/* Loss and metrics: outputs that forward left partial. */
+static int complete_outputs(struct ku_graph *g)
+{
+    for (uint32_t i = 0; i < g->n_outputs; i++) {
+        const struct ku_value *v = &g->value[g->output[i].value];
+        if (!ku_layout_has(&g->layout[v->layout], KU_P))
+            continue;
+        int is_max = strncmp(g->output[i].name, "metric.max.", 11) == 0;
+        ku_id done = complete(g, g->output[i].value, is_max ? KU_FOLD_MAX : KU_FOLD_SUM, -1, 0,
+                              g->output[i].name);
+        if (done == 0)
+            return ku_err_get()->status;
+        g->output[i].value = done;
+    }
+    return KUMI_OK;
+}
+
+ku_id ku_update_own(struct ku_graph *g, ku_id param, const char *suffix, enum ku_tensor_kind kind,
+                    enum kumi_dtype dtype, const struct ku_shape *shape)
+{
+    char name[KU_NAME_BYTES];
+    snprintf(name, sizeof name, "%s%s%s", param ? g->tensor[param].name : "", param ? "." : "",
+             suffix);
+    ku_id t = ku_graph_tensor(g, name, kind, dtype, shape);
+    if (t && param) {
+        g->tensor[t].of = param;
+        g->tensor[t].file_rows = g->tensor[param].file_rows;
+        g->value[g->tensor[t].value].layout = g->value[g->tensor[param].value].layout;
+    }
+    return t;
+}
+
+int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
+                      const char *const *patterns)
+{
+    int64_t dim[KU_MAX_DIMS];
+    switch ((enum ku_decay)decay) {
+    case KU_DECAY_ALL:
+        return 1;
+    case KU_DECAY_MATRICES:
+        return ku_tensor_file_shape(g, tensor, dim) >= 2;
+    case KU_DECAY_PATTERNS:
+        for (int i = 0; patterns[i]; i++)
+            if (ku_str_glob(patterns[i], g->tensor[tensor].name))
+                return 1;
+    }
+    return 0;
+}
+
+/* An optimizer's own tensors, by PyTorch's names, in the order of the op's operands. */
+enum { MAX_OWN = 3 };
+static const char *const *own_names(int op)
+{
+    static const char *const names[KU_N_OPS][MAX_OWN + 1] = {
+        [KU_OP_adamw] = {"exp_avg", "exp_avg_sq"},
+        [KU_OP_adam] = {"exp_avg", "exp_avg_sq"},
+        [KU_OP_lamb] = {"exp_avg", "exp_avg_sq"},
+        [KU_OP_sgd] = {"momentum_buffer"},
+        [KU_OP_lars] = {"momentum_buffer"},
+        [KU_OP_adagrad] = {"sum"},
+        [KU_OP_lion] = {"exp_avg"},
+        [KU_OP_rmsprop] = {"square_avg"},
+        [KU_OP_rmsprop_momentum] = {"square_avg", "momentum_buffer"},
+        [KU_OP_rmsprop_centered] = {"square_avg", "grad_avg"},
+        [KU_OP_rmsprop_both] = {"square_avg", "momentum_buffer", "grad_avg"}};
+    KU_ASSERT(names[op][0] != NULL);
+    return names[op];
+}
+
+int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
+                    struct ku_update_node *u)
+{
+    const char *const *own = own_names(op);
+    struct ku_shape shape = g->shape[g->tensor[u->tensor].shape];
+    struct ku_attrs first = ku_attrs_default;
+    u->copy = g->tensor[u->tensor].copy;
+    u->state[0] = u->tensor;
+    u->attr = ku_update_attrs(g, o, u->tensor);
+    u->attr.dtype = u->copy ? g->tensor[u->copy].dtype : -1;
+    first.value = op == KU_OP_adagrad ? o->initial_accumulator_value : 0;
+    ku_id init = ku_graph_attr(g, &first);
+    if (init == 0)
+        return ku_err_get()->status;
+    for (u->n_own = 0; own[u->n_own]; u->n_own++) {
+        ku_id t = ku_update_own(g, u->tensor, own[u->n_own], KU_T_OPTIMIZER,
+                                ku_update_wide(g, u->tensor), &shape);
+        if (t == 0)
+            return ku_err_get()->status;
+        g->tensor[t].init_attr = init;
+        u->state[u->n_own + 1] = t;
+    }
+    return KUMI_OK;
+}
+
+int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op, ku_id tensor,
+                      ku_id grad, ku_id report)
+{
+    struct ku_update_node u = {.tensor = tensor, .grad = grad, .report = report};
+    KU_TRY(ku_update_begin(g, o, op, &u));
+    struct ku_make m = {.op = op,
+                        .source = ku_update_source(g, tensor),
+                        .attr = &u.attr,
+                        .n_in = u.n_own + 3,
+                        .n_out = u.n_own + 1 + (u.copy != 0),
+                        .path = g->tensor[tensor].name};
+    m.in[0] = ku_update_read(g, tensor, grad);
+    for (int i = 1; i <= u.n_own; i++)
+        m.in[i] = g->tensor[u.state[i]].value;
+    m.in[u.n_own + 1] = grad;
+    m.in[u.n_own + 2] = report;
+    ku_id node = m.in[0] ? ku_update_once(g, m) : 0;
+    if (node == 0)
+        return ku_err_get()->status;
+    for (int i = 1; i <= u.n_own; i++)
+        g->tensor[u.state[i]].next = ku_out(g, node, i);
+    if (u.copy)
+        g->tensor[u.copy].next = ku_out(g, node, u.n_own + 1);
+    return ku_update_write(g, o, tensor, ku_out(g, node, 0));
+}
+
+/* stats: the exact sum of squares of all gradients, and a count of non-finite elements each. */
+static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
+{
+    struct ku_attrs a = ku_attrs_default;
+    for (ku_id t = 1; t < n_params; t++)
+        a.words += grad[t] != 0;
+    a.words += KU_EXACT_WORDS;
+    ku_id node =
+        ku_update_once(g, (struct ku_make){.op = KU_OP_stats_zero, .attr = &a, .path = "norm"});
+    a = ku_attrs_default;
+    for (ku_id t = 1; t < n_params && node; t++) {
+        if (grad[t] == 0)
+            continue;
+        node = ku_update_once(g, (struct ku_make){.op = KU_OP_sumsq,
+                                                  .n_in = 2,
+                                                  .in = {grad[t], ku_out(g, node, 0)},
+                                                  .attr = &a,
+                                                  .path = g->tensor[t].name,
+                                                  .source = ku_update_source(g, t)});
+        a.index++;
+    }
+    return node ? ku_out(g, node, 0) : 0;
+}
+
+/* Where backward started. */
+static int64_t loss_shift(const struct ku_graph *g)
+{
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_loss_seed)
+            return g->attr[g->node[n].attr].shift;
+    return 0;
+}
+
+static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts *o, ku_id *grad,
+                               ku_id n_params)
+{
+    int64_t one = 1;
+    struct ku_shape word = ku_shape_of("w", &one);
+    struct ku_attrs a = o->rule;
+    a.shift = loss_shift(g);
+    ku_id count = ku_update_own(g, 0, "update", KU_T_COUNTER, KUMI_I64, &word);
+    ku_id stats = statistics(g, grad, n_params), scaler = ku_update_scaler_state(g, o);
+    if (count == 0 || stats == 0)
+        return ku_err_get()->status;
+    ku_id node =
+        ku_update_once(g, (struct ku_make){.op = KU_OP_step_scalars,
+                                           .n_in = 4 + (scaler != 0),
+                                           .in = {stats, ku_graph_find_output(g, "loss_sum"),
+                                                  ku_graph_find_output(g, "loss_valid"),
+                                                  g->tensor[count].value, scaler},
+                                           .attr = &a,
+                                           .path = "norm"});
+    if (node == 0)
+        return ku_err_get()->status;
+    g->tensor[count].next = ku_out(g, node, 1);
+    KU_TRY(ku_graph_output(g, "report", ku_out(g, node, 0)));
+    KU_TRY(ku_graph_output(g, "stats", stats));
+    ku_id report = ku_out(g, node, 0);
+    KU_TRY(ku_update_scaler(g, o, report));
+    KU_TRY(ku_update_clip_values(g, o, grad, n_params, report));
+    if (o->optimizer == KU_OP_lars || o->optimizer == KU_OP_lamb)
+        KU_TRY(ku_update_layerwise(g, o, grad, n_params, report));
+    else if (o->optimizer == KU_OP_adafactor)
+        KU_TRY(ku_update_adafactor(g, o, grad, n_params, report));
+    else
+        for (ku_id t = 1; t < n_params; t++)
+            if (grad[t])
+                KU_TRY(ku_update_element(g, o, o->optimizer, t, grad[t], report));
+    for (ku_id t = 1; t < n_params; t++)
+        if (grad[t])
+            KU_TRY(ku_update_average(g, o, t, grad[t], report));
+    return KUMI_OK;
+}
+
+int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
+{
+    (void)t;
+    KU_TRY(complete_outputs(g));
+    if (!o->is_training) {
+        ku_id loss = ku_graph_find_output(g, "loss_sum"),
+              valid = ku_graph_find_output(g, "loss_valid");
+        if (loss == 0)
+            return KUMI_OK; /* inference: logits only */
+        ku_id node = ku_update_once(
+            g, (struct ku_make){
+                   .op = KU_OP_loss_scalars, .n_in = 2, .in = {loss, valid}, .path = "loss"});
+        return node ? ku_graph_output(g, "report", ku_out(g, node, 0)) : ku_err_get()->status;
+    }
+    KU_TRY(ku_update_check_groups(g, o));
+    KU_TRY(ku_update_track(g));
+    ku_id n_params = g->n_tensors;
+    ku_id *grad = ku_calloc(n_params, sizeof *grad), *next = chain_uses(g);
+    int status = grad && next ? KUMI_OK : KUMI_ENOMEM;
+    for (ku_id p = 1; p < n_params && status == KUMI_OK; p++)
+        if (g->tensor[p].kind == KU_T_PARAM && g->tensor[p].trainable && g->tensor[p].used) {
+            grad[p] = gradient(g, o, p, next);
+            status = grad[p] ? KUMI_OK : ku_err_get()->status;
+        }
+    if (status == KUMI_OK)
+        status = report_and_optimize(g, o, grad, n_params);
+    ku_free(grad);
+    ku_free(next);
+    return status;
+}

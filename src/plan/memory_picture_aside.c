@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Right of the panels: the colours, the instruction at the peak, the largest tensors there. */
+#include "plan/memory_picture.h"
+
+#ifdef KUMI_CAIRO
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+enum { LEFT = KU_ASIDE_LEFT, RIGHT = KU_ASIDE_RIGHT, ROW = 21, TEXT = LEFT + 30 };
+
+/* -- groups ------------------------------------------------------------------------------------ */
+
+/* "h.11.mlp.c_fc" -> "h.*.mlp.c_fc" */
+static void pattern_of(const char *path, char out[64])
+{
+    size_t n = 0;
+    for (const char *c = path; *c && n + 1 < 64;) {
+        int begins = isdigit((unsigned char)*c) && (c == path || c[-1] == '.');
+        size_t digits = begins ? strspn(c, "0123456789") : 0;
+        int is_number = digits > 0 && (c[digits] == '.' || c[digits] == '\0');
+        out[n++] = is_number ? '*' : *c;
+        c += is_number ? digits : 1;
+    }
+    out[n] = '\0';
+}
+
+/* Which instruction makes it decides the group, and which of the results it is. */
+static struct ku_picture_group group_of(const struct ku_program *p, ku_id id)
+{
+    const struct ku_buffer *b = &p->buffer[id];
+    const struct ku_instr *maker = &p->instr[b->first];
+    struct ku_picture_group g = {.cls = b->cls, .bytes = b->bytes, .count = 1, .first = id};
+    g.op = maker->kind == KU_COMPUTE ? ku_ops[maker->op].name
+           : maker->kind == KU_START ? ku_exchange_name(maker->op)
+                                     : "wait";
+    for (int k = 1; k < maker->n_out && maker->kind == KU_COMPUTE; k++)
+        if (p->operand[maker->operand + maker->n_in + (uint32_t)k].buffer == id)
+            g.result = k;
+    pattern_of(p->name_of[b->name], g.path);
+    return g;
+}
+
+static int is_same(const struct ku_picture_group *a, const struct ku_picture_group *b)
+{
+    return a->cls == b->cls && a->result == b->result && a->op == b->op &&
+           strcmp(a->path, b->path) == 0;
+}
+
+static int is_at_peak(const struct ku_plan_picture *d, const struct ku_buffer *b)
+{
+    return ku_picture_is_drawn(b) && ku_picture_is_transient(b) &&
+           b->first <= d->report.peak_instr && b->last >= d->report.peak_instr;
+}
+
+static int largest_first(const void *a, const void *b)
+{
+    const struct ku_picture_group *x = a, *y = b;
+    return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
+                                : strcmp(x->path, y->path);
+}
+
+int ku_picture_find_groups(struct ku_plan_picture *d)
+{
+    uint32_t cap = 0;
+    for (ku_id b = 1; b < d->p->n_buffers; b++) {
+        int at = 0;
+        if (!is_at_peak(d, &d->p->buffer[b]))
+            continue;
+        struct ku_picture_group g = group_of(d->p, b);
+        while (at < d->n_groups && !is_same(&d->group[at], &g))
+            at++;
+        if (at < d->n_groups) {
+            d->group[at].count++;
+            d->group[at].bytes += g.bytes;
+            continue;
+        }
+        KU_TRY(KU_GROW(&d->group, (uint32_t)d->n_groups, &cap));
+        d->group[d->n_groups++] = g;
+    }
+    if (d->n_groups > 0)
+        qsort(d->group, (size_t)d->n_groups, sizeof *d->group, largest_first);
+    for (int i = 0, number = 0; i < d->n_groups && i < KU_MAX_LISTED; i++) {
+        int is_shown = 0;
+        for (ku_id b = 1; b < d->p->n_buffers && !is_shown; b++)
+            is_shown = ku_picture_group_of(d, b) == &d->group[i] &&
+                       ku_panel_is_thick(d, &d->p->buffer[b], 1);
+        d->group[i].number = is_shown ? ++number : 0;
+    }
+    return KUMI_OK;
+}
+
+const struct ku_picture_group *ku_picture_group_of(const struct ku_plan_picture *d, ku_id buffer)
+{
+    if (!is_at_peak(d, &d->p->buffer[buffer]))
+        return NULL;
+    struct ku_picture_group g = group_of(d->p, buffer);
+    for (int i = 0; i < d->n_groups; i++)
+        if (is_same(&d->group[i], &g))
+            return &d->group[i];
+    return NULL;
+}
+
+/* -- drawing ----------------------------------------------------------------------------------- */
+
+static void draw_heading(const struct ku_plan_picture *d, double y, const char *text)
+{
+    ku_picture_font(d->cr, 14, 1);
+    ku_picture_colour(d->cr, 0x111111);
+    ku_picture_text(d->cr, LEFT, y, 0, text);
+}
+
+/* A coloured box (colour 0: none), a name, cut at its front where it is too long, and bytes. */
+static void draw_row(const struct ku_plan_picture *d, double y, unsigned colour, const char *name,
+                     uint64_t bytes)
+{
+    char text[16];
+    cairo_text_extents_t e, right;
+    int is_cut = 0;
+    if (colour)
+        ku_picture_box(d->cr, colour, LEFT, y - 12, 20, 14);
+    ku_picture_font(d->cr, 13, 0);
+    ku_picture_colour(d->cr, 0x222222);
+    ku_picture_bytes(bytes, text);
+    ku_picture_text(d->cr, RIGHT, y, 1, text);
+    cairo_text_extents(d->cr, text, &right);
+    double room = RIGHT - TEXT - right.x_advance - 10;
+    for (cairo_text_extents(d->cr, name, &e); *name && e.x_advance > room - (is_cut ? 14 : 0);
+         cairo_text_extents(d->cr, ++name, &e))
+        is_cut = 1;
+    if (is_cut)
+        ku_picture_text(d->cr, TEXT, y, 0, "...");
+    ku_picture_text(d->cr, TEXT + (is_cut ? 14 : 0), y, 0, name);
+}
+
+static double draw_classes(const struct ku_plan_picture *d, double y)
+{
+    const struct ku_memory_report *r = &d->report;
+    size_t alive = 0;
+    draw_heading(d, y, "Class, bytes at the peak");
+    y += 3;
+    for (int c = 0; c < KU_N_CLASSES; c++) {
+        int is_there = 0;
+        for (ku_id b = 1; b < d->p->n_buffers && !is_there; b++)
+            is_there = d->p->buffer[b].cls == c && ku_picture_is_drawn(&d->p->buffer[b]);
+        if (!is_there && r->at_peak[c] == 0)
+            continue;
+        alive += r->at_peak[c];
+        draw_row(d, y += ROW, ku_class_colour[c], ku_class_name(c), r->at_peak[c]);
+    }
+    if (r->peak_bytes > alive)
+        draw_row(d, y += ROW, 0xebebeb, "mapped, unused at the peak", r->peak_bytes - alive);
+    draw_row(d, y += ROW, 0, "total of a rank", r->peak_bytes);
+    return y;
+}
+
+/* The instruction's label, and what its parts say. */
+static double draw_peak(const struct ku_plan_picture *d, double y)
+{
+    static const char *const phase[KU_N_PHASES] = {
+        [KU_PH_A] = "once, ahead",      [KU_PH_F] = "forward", [KU_PH_I] = "input gradients",
+        [KU_PH_W] = "weight gradients", [KU_PH_O] = "update",
+    };
+    const struct ku_instr *i = &d->p->instr[d->report.peak_instr];
+    struct ku_str where = {0};
+    char text[128], micro[40] = "";
+    snprintf(text, sizeof text, "Peak: instruction %u of %u", d->report.peak_instr, d->p->n_instrs);
+    draw_heading(d, y, text);
+    ku_plan_print_instr(d->p, d->report.peak_instr, &where);
+    ku_picture_font(d->cr, 13, 0);
+    ku_picture_colour(d->cr, 0x222222);
+    ku_picture_text(d->cr, LEFT, y += ROW, 0, ku_str_get(&where));
+    ku_str_fini(&where);
+    if (i->micro >= 0)
+        snprintf(micro, sizeof micro, ", micro-batch %d", i->micro);
+    snprintf(text, sizeof text, "stage %d, phase %s (%s)%s", i->stage, ku_phase_name(i->phase),
+             phase[i->phase], micro);
+    ku_picture_colour(d->cr, 0x555555);
+    ku_picture_text(d->cr, LEFT, y += ROW - 3, 0, text);
+    return y;
+}
+
+/* "h.*.mlp.c_fc: linear_dw x 12"; "linear[1]": its second result. */
+static void draw_groups(const struct ku_plan_picture *d, double y)
+{
+    char text[256], result[16], count[16];
+    uint64_t rest = 0;
+    draw_heading(d, y, "Largest buffers of the step at the peak");
+    ku_picture_font(d->cr, 13, 0);
+    ku_picture_colour(d->cr, 0x555555);
+    ku_picture_text(d->cr, LEFT, y += ROW - 3, 0, "module (*: layers): op[result] x buffers");
+    y += 3;
+    for (int i = 0; i < d->n_groups; i++) {
+        const struct ku_picture_group *g = &d->group[i];
+        if (i >= KU_MAX_LISTED) {
+            rest += g->bytes;
+            continue;
+        }
+        const char *path = g->count > 1 ? g->path : d->p->name_of[d->p->buffer[g->first].name];
+        result[0] = count[0] = '\0';
+        if (g->result > 0)
+            snprintf(result, sizeof result, "[%d]", g->result);
+        if (g->count > 1)
+            snprintf(count, sizeof count, " x %d", g->count);
+        snprintf(text, sizeof text, "%.200s%s%s%s%s", path, *path ? ": " : "", g->op, result,
+                 count);
+        draw_row(d, y += ROW, ku_class_colour[g->cls], text, g->bytes);
+        snprintf(text, sizeof text, "%d", g->number);
+        ku_picture_font(d->cr, 12, 1);
+        ku_picture_colour(d->cr, 0x111111);
+        if (g->number)
+            ku_picture_text(d->cr, LEFT + 10, y - 1, 0.5, text);
+    }
+    snprintf(text, sizeof text, "%d more", d->n_groups - KU_MAX_LISTED);
+    if (rest)
+        draw_row(d, y += ROW, 0, text, rest);
+}
+
+void ku_picture_draw_aside(const struct ku_plan_picture *d)
+{
+    double y = draw_classes(d, 34);
+    y = draw_peak(d, y + 40);
+    draw_groups(d, y + 40);
+}
+#endif

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One panel of the memory plan: the buffers of an arena as bars, offset over the axis.
+ *
+ *   thick bar    6 units high and 3 wide, or more: a rectangle of its own
+ *   thin bar     merged into a grid of 1 x 1 cells: in each column of the panel a cell is filled if
+ *                the buffers alive at any time within that column cover half of it, with the colour
+ *                of the class that covers most
+ *
+ * All cells of a class are one path, so that no seam or moire comes from their edges, and a model
+ * of any size gives a picture of bounded size.
+ */
+#include "plan/memory_picture.h"
+
+#ifdef KUMI_CAIRO
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+enum { COLUMNS = KU_PANEL_COLUMNS };
+static const double thick_height = 6, thick_width = 3, number_height = 13, number_width = 22;
+
+struct span {
+    double x0, x1, y0, y1; /* y0: the higher offset */
+};
+
+static const struct ku_panel *panel_of(const struct ku_plan_picture *d, int arena)
+{
+    for (int i = 0; i < d->n_panels; i++)
+        if (d->panel[i].arena == arena)
+            return &d->panel[i];
+    return NULL;
+}
+
+static double y_of(const struct ku_plan_picture *d, const struct ku_panel *panel, double offset)
+{
+    return panel->top + panel->height * (1 - offset / (double)d->p->arena_bytes[panel->arena]);
+}
+
+/* What stays there for the whole step is drawn from edge to edge. */
+static struct span span_of(const struct ku_plan_picture *d, const struct ku_panel *panel,
+                           const struct ku_buffer *b)
+{
+    int comes_and_goes = ku_picture_is_transient(b);
+    return (struct span){.x0 = comes_and_goes ? ku_panel_x(d, b->first) : KU_PANEL_LEFT,
+                         .x1 = comes_and_goes ? ku_panel_x(d, b->last + 1) : KU_PANEL_RIGHT,
+                         .y0 = y_of(d, panel, (double)(b->offset + b->bytes)),
+                         .y1 = y_of(d, panel, (double)b->offset)};
+}
+
+int ku_panel_is_thick(const struct ku_plan_picture *d, const struct ku_buffer *b, int for_number)
+{
+    const struct ku_panel *panel = panel_of(d, b->arena);
+    if (panel == NULL)
+        return 0;
+    struct span s = span_of(d, panel, b);
+    return s.y1 - s.y0 >= (for_number ? number_height : thick_height) &&
+           s.x1 - s.x0 >= (for_number ? number_width : thick_width);
+}
+
+/* Adds a thin bar to the part of each cell that its class covers. */
+static void cover(const struct ku_plan_picture *d, const struct ku_panel *panel,
+                  const struct ku_buffer *b, float *covered)
+{
+    struct span s = span_of(d, panel, b);
+    int x0 = (int)floor(s.x0) - KU_PANEL_LEFT, x1 = (int)ceil(s.x1) - KU_PANEL_LEFT;
+    x1 = x1 <= x0 ? x0 + 1 : x1;
+    for (int y = (int)s.y0 - panel->top; y < panel->height && y + panel->top < s.y1; y++) {
+        double top = fmax(s.y0, y + panel->top), bottom = fmin(s.y1, y + panel->top + 1);
+        for (int x = x0; x < x1 && x < COLUMNS && bottom > top; x++)
+            covered[y * COLUMNS + x] += (float)(bottom - top);
+    }
+}
+
+int ku_panel_init(const struct ku_plan_picture *d, struct ku_panel *panel)
+{
+    size_t n = (size_t)panel->height * COLUMNS;
+    panel->cell = ku_calloc(n, 1);
+    float *plane = ku_calloc(3 * n, sizeof *plane);
+    if (panel->cell == NULL || plane == NULL) {
+        ku_free(plane);
+        return KUMI_ENOMEM;
+    }
+    float *covered = plane, *best = plane + n, *all = plane + 2 * n;
+    for (int c = 0; c < KU_N_CLASSES; c++) {
+        int is_there = 0;
+        for (ku_id b = 1; b < d->p->n_buffers; b++) {
+            const struct ku_buffer *x = &d->p->buffer[b];
+            if (x->arena != panel->arena || x->cls != c || !ku_picture_is_drawn(x) ||
+                ku_panel_is_thick(d, x, 0))
+                continue;
+            cover(d, panel, x, covered);
+            is_there = 1;
+        }
+        for (size_t i = 0; i < n && is_there; i++) {
+            if (covered[i] > best[i])
+                panel->cell[i] = (uint8_t)(1 + c);
+            best[i] = fmaxf(best[i], covered[i]);
+            all[i] += covered[i];
+            covered[i] = 0;
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        if (all[i] < 0.5f)
+            panel->cell[i] = 0;
+    ku_free(plane);
+    return KUMI_OK;
+}
+
+void ku_panel_fini(struct ku_panel *panel)
+{
+    ku_free(panel->cell);
+    panel->cell = NULL;
+}
+
+static int is_run(const uint8_t *cell, int n, int value)
+{
+    for (int i = 0; i < n; i++)
+        if (cell[i] != value)
+            return 0;
+    return 1;
+}
+
+/* The cells of a class as few rectangles of one path: to the right first, then down. */
+static void draw_cells(const struct ku_plan_picture *d, const struct ku_panel *panel, int value)
+{
+    uint8_t *cell = panel->cell;
+    for (int y = 0; y < panel->height; y++) {
+        for (int x = 0, n, rows; x < COLUMNS; x += n) {
+            for (n = 0; x + n < COLUMNS && cell[y * COLUMNS + x + n] == value;)
+                n++;
+            for (rows = n > 0; n > 0 && y + rows < panel->height &&
+                               is_run(&cell[(y + rows) * COLUMNS + x], n, value);)
+                rows++;
+            for (int r = 0; r < rows; r++)
+                memset(&cell[(y + r) * COLUMNS + x], 0, (size_t)n);
+            if (n > 0)
+                cairo_rectangle(d->cr, KU_PANEL_LEFT + x, panel->top + y, n, rows);
+            n += n == 0;
+        }
+    }
+    ku_picture_colour(d->cr, ku_class_colour[value - 1]);
+    cairo_fill(d->cr);
+}
+
+static void draw_number(const struct ku_plan_picture *d, ku_id buffer, double x, double y)
+{
+    const struct ku_picture_group *g = ku_picture_group_of(d, buffer);
+    char text[16];
+    if (g == NULL || g->number == 0)
+        return;
+    double peak = ku_peak_x(d);
+    if (fabs(x - peak) < 9)
+        x = peak + 11;
+    snprintf(text, sizeof text, "%d", g->number);
+    ku_picture_font(d->cr, 12, 1);
+    ku_picture_colour(d->cr, 0x111111);
+    ku_picture_text(d->cr, x, y, 0.5, text);
+}
+
+/* The thick bars: of each class one path, then all outlines as one, then the numbers. */
+static void draw_thick(const struct ku_plan_picture *d, const struct ku_panel *panel)
+{
+    enum { OUTLINE = KU_N_CLASSES, NUMBER, N_PASSES };
+    for (int pass = 0; pass < N_PASSES; pass++) {
+        for (ku_id id = 1; id < d->p->n_buffers; id++) {
+            const struct ku_buffer *b = &d->p->buffer[id];
+            if (b->arena != panel->arena || (pass < OUTLINE && b->cls != pass) ||
+                !ku_picture_is_drawn(b) || !ku_panel_is_thick(d, b, pass == NUMBER))
+                continue;
+            struct span s = span_of(d, panel, b);
+            if (pass < NUMBER)
+                cairo_rectangle(d->cr, s.x0, s.y0, s.x1 - s.x0, s.y1 - s.y0);
+            else
+                draw_number(d, id, s.x0 + 11, (s.y0 + s.y1) / 2 + 4);
+        }
+        if (pass < OUTLINE) {
+            ku_picture_colour(d->cr, ku_class_colour[pass]);
+            cairo_fill(d->cr);
+        } else if (pass == OUTLINE) {
+            cairo_set_source_rgba(d->cr, 1, 1, 1, 0.8);
+            cairo_set_line_width(d->cr, 0.6);
+            cairo_stroke(d->cr);
+        }
+    }
+}
+
+static void draw_y_axis(const struct ku_plan_picture *d, const struct ku_panel *panel)
+{
+    double bytes = (double)d->p->arena_bytes[panel->arena], scale;
+    const char *unit = ku_picture_unit(bytes, &scale);
+    char text[32];
+    double step = ku_picture_step(bytes / scale / fmax(2, floor(panel->height / 34.0)));
+    ku_picture_font(d->cr, 13, 0);
+    cairo_set_line_width(d->cr, 1);
+    for (double at = 0; at * scale <= bytes * 1.000001; at += step) {
+        double y = y_of(d, panel, at * scale);
+        snprintf(text, sizeof text, "%g", at);
+        ku_picture_colour(d->cr, 0x333333);
+        ku_picture_line(d->cr, KU_PANEL_LEFT - 5, y, KU_PANEL_LEFT, y);
+        ku_picture_text(d->cr, KU_PANEL_LEFT - 9, y + 4.5, 1, text);
+    }
+    cairo_save(d->cr);
+    cairo_translate(d->cr, 20, panel->top + panel->height / 2.0);
+    cairo_rotate(d->cr, -M_PI / 2);
+    snprintf(text, sizeof text, panel->height < 100 ? "%s" : "offset, %s", unit);
+    ku_picture_text(d->cr, 0, 0, 0.5, text);
+    cairo_restore(d->cr);
+}
+
+static const char *const what[KU_N_ARENAS] = {
+    [KU_AR_HOST] = "state that the host's ranks share",
+    [KU_AR_STATE] = "state of this rank",
+    [KU_AR_SHARD] = "shards of this rank, which the host's ranks read",
+    [KU_AR_WIRE] = "operands of collectives, which the host's ranks read",
+    [KU_AR_STEP] = "private to this rank, within the step",
+    [KU_AR_INPUT] = "inputs, filled before the step",
+    [KU_AR_OFFLOAD] = "host memory of this rank, reached through windows",
+    [KU_AR_FILE] = "on disk, reached through windows"};
+
+void ku_panel_draw(const struct ku_plan_picture *d, const struct ku_panel *panel)
+{
+    ku_picture_box(d->cr, 0xf5f5f5, KU_PANEL_LEFT, panel->top, KU_PANEL_COLUMNS, panel->height);
+    for (int c = 0; c < KU_N_CLASSES; c++)
+        draw_cells(d, panel, 1 + c);
+    draw_thick(d, panel);
+    ku_picture_colour(d->cr, 0x333333);
+    cairo_set_line_width(d->cr, 1);
+    cairo_rectangle(d->cr, KU_PANEL_LEFT, panel->top, KU_PANEL_COLUMNS, panel->height);
+    cairo_stroke(d->cr);
+    draw_y_axis(d, panel);
+}
+
+/* Black text on white, so that no line crosses it. Returns its width. */
+static double draw_on_white(const struct ku_plan_picture *d, double x, double y, const char *text)
+{
+    cairo_text_extents_t e;
+    cairo_text_extents(d->cr, text, &e);
+    ku_picture_box(d->cr, 0xffffff, x - 2, y - 12, e.x_advance + 4, 16);
+    ku_picture_colour(d->cr, 0x333333);
+    ku_picture_text(d->cr, x, y, 0, text);
+    return e.x_advance;
+}
+
+/* The arena in bold, then what it is. */
+static void draw_arena(const struct ku_plan_picture *d, int arena, double y, const char *more)
+{
+    char text[128], bytes[16];
+    ku_picture_font(d->cr, 14, 1);
+    double x = KU_PANEL_LEFT + draw_on_white(d, KU_PANEL_LEFT, y, ku_arena_name(arena));
+    ku_picture_font(d->cr, 13, 0);
+    snprintf(text, sizeof text, "%s%s: %s", what[arena], more,
+             ku_picture_bytes(d->p->arena_bytes[arena], bytes));
+    draw_on_white(d, x + 12, y, text);
+}
+
+void ku_panel_draw_caption(const struct ku_plan_picture *d, const struct ku_panel *panel)
+{
+    draw_arena(d, panel->arena, panel->top - 8, "");
+}
+
+/* -- what stays for the whole step ------------------------------------------------------------- */
+
+/* A class of the arena in its part of the bar, named where its name fits. */
+static double draw_class(const struct ku_plan_picture *d, int arena, int cls, double x, double y,
+                         double per_byte)
+{
+    size_t sum = 0;
+    char text[2][64], bytes[16];
+    for (ku_id b = 1; b < d->p->n_buffers; b++)
+        if (d->p->buffer[b].arena == arena && d->p->buffer[b].cls == cls)
+            sum += d->p->buffer[b].bytes;
+    double width = per_byte * (double)sum;
+    if (width < 0.5)
+        return width;
+    ku_picture_box(d->cr, ku_class_colour[cls], x, y, width, KU_BAND_BAR);
+    snprintf(text[0], sizeof text[0], "%s %s", ku_class_name(cls), ku_picture_bytes(sum, bytes));
+    snprintf(text[1], sizeof text[1], "%s", ku_class_name(cls));
+    ku_picture_font(d->cr, 13, 0);
+    ku_picture_colour(d->cr, ku_picture_ink(ku_class_colour[cls]));
+    for (int i = 0; i < 2; i++) {
+        cairo_text_extents_t e;
+        cairo_text_extents(d->cr, text[i], &e);
+        if (e.x_advance + 8 > width)
+            continue;
+        ku_picture_text(d->cr, x + width / 2, y + KU_BAND_BAR / 2.0 + 4.5, 0.5, text[i]);
+        break;
+    }
+    return width;
+}
+
+void ku_band_draw(const struct ku_plan_picture *d, int arena, double y, double per_byte)
+{
+    double x = KU_PANEL_LEFT;
+    draw_arena(d, arena, y - 7, ", constant");
+    for (int c = 0; c < KU_N_CLASSES; c++)
+        x += draw_class(d, arena, c, x, y, per_byte);
+    ku_picture_colour(d->cr, 0x333333);
+    cairo_set_line_width(d->cr, 1);
+    cairo_rectangle(d->cr, KU_PANEL_LEFT, y, per_byte * (double)d->p->arena_bytes[arena],
+                    KU_BAND_BAR);
+    cairo_stroke(d->cr);
+}
+#endif

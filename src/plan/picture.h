@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_PLAN_PICTURE_H
+#define KU_PLAN_PICTURE_H
+
+#include <stdint.h>
+
+/* What the pictures of `kumi plan` have in common: files, letters, lines. */
+#ifdef KUMI_CAIRO
+#include <cairo.h>
+void ku_picture_colour(cairo_t *cr, unsigned rgb);
+/* Black or white, whichever reads on a colour. */
+unsigned ku_picture_ink(unsigned rgb);
+void ku_picture_font(cairo_t *cr, double size, int is_bold);
+/* align: 0 left, 0.5 centred, 1 right of x; y is the baseline. */
+void ku_picture_text(cairo_t *cr, double x, double y, double align, const char *text);
+void ku_picture_line(cairo_t *cr, double x0, double y0, double x1, double y1);
+void ku_picture_box(cairo_t *cr, unsigned rgb, double x, double y, double width, double height);
+#else
+typedef struct ku_no_cairo cairo_t;
+#endif
+/* "9.65 MiB", without the blanks that align columns of text. */
+const char *ku_picture_bytes(uint64_t bytes, char out[16]);
+/* The least of 1, 2, 5 x 10^k that is not below x > 0: what lies between two marks of an axis. */
+double ku_picture_step(double x);
+/* The largest of B, KiB, .., TiB that is not above so many bytes, and its bytes. */
+const char *ku_picture_unit(double bytes, double *unit_bytes);
+/* The same of us, ms and s. */
+const char *ku_picture_time_unit(double ns, double *unit_ns);
+
+/* KUMI_OK for a path whose ending is that of a picture. Errors: KUMI_EINVAL: another ending, or a
+ * build without cairo. */
+int ku_picture_check(const char *path);
+/*
+ * Draws, on white, and replaces the file.
+ *
+ *   path            checked: *.svg, *.png (two pixels a unit) or *.pdf
+ *   width, height   in units
+ *
+ * Errors: KUMI_ESTORAGE, ENOMEM.
+ */
+int ku_picture_write(const char *path, int width, int height,
+                     void (*draw)(cairo_t *cr, const void *ctx), const void *ctx);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "train/configure.h"
+#include "train/progress_line.h"
+#include "train/recompute_budget.h"
+
+void ku_plan_fini(struct ku_plan *p)
+{
+    for (int i = 0; i < KU_N_PROGS; i++)
+        ku_program_destroy(p->program[i]);
+    ku_session_fini(&p->s);
+    memset(p, 0, sizeof *p);
+}
+
+/* A batch shape's programs; those of the shape that maps most are kept. */
+static int compile(struct ku_plan *p, int shape)
+{
+    struct ku_target target = ku_session_target(&p->s);
+    struct ku_program *program[KU_N_PROGS] = {0};
+    struct ku_compile_opts o;
+    struct ku_graph *g = NULL;
+    size_t bytes[2] = {0};
+    KU_TRY(ku_session_compile_opts(&p->s, &o));
+    KU_TRY(ku_session_solve_recompute(&p->s, &target, &o));
+    KU_TRY(ku_session_graph(&p->s, shape, &g));
+    p->s.n_params = ku_graph_n_params(g);
+    p->loader_bytes = ku_session_loader_bytes(&p->s, g);
+    int status = ku_trainer_plan(g, &o, &target, program, NULL, NULL);
+    ku_graph_destroy(g);
+    for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++) {
+        for (int i = 0; i < KU_N_PROGS; i++)
+            if (program[i]->arena_bytes[a] > p->arena_bytes[a])
+                p->arena_bytes[a] = program[i]->arena_bytes[a];
+        int is_memory = a != KU_AR_FILE;
+        bytes[0] += is_memory ? program[KU_PROG_TRAIN]->arena_bytes[a] : 0;
+        bytes[1] += is_memory && shape ? p->program[KU_PROG_TRAIN]->arena_bytes[a] : 0;
+    }
+    int is_kept = status == KUMI_OK && bytes[0] > bytes[1];
+    for (int i = 0; i < KU_N_PROGS; i++) {
+        ku_program_destroy(is_kept ? p->program[i] : program[i]);
+        if (is_kept)
+            p->program[i] = program[i];
+    }
+    p->shape = is_kept ? shape : p->shape;
+    return status;
+}
+
+static int compile_all(struct ku_plan *p)
+{
+    KU_TRY(ku_session_open_shapes(&p->s));
+    for (int i = 0; i < ku_session_n_shapes(&p->s); i++)
+        KU_TRY(compile(p, i));
+    return KUMI_OK;
+}
+
+int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                 const char *const *more, const struct ku_watch *watch)
+{
+    struct ku_compile_line line;
+    memset(p, 0, sizeof *p);
+    KU_TRY(ku_settings_configure(&p->s, settings, n_ranks, more));
+    p->s.watch = watch ? *watch : ku_compile_line_start(&line);
+    int status = compile_all(p);
+    p->s.watch = (struct ku_watch){0};
+    if (watch == NULL)
+        ku_compile_line_end(&line);
+    if (status < 0) {
+        ku_plan_fini(p);
+        return status;
+    }
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        p->rank_bytes += a == KU_AR_HOST || a == KU_AR_FILE ? 0 : p->arena_bytes[a];
+    p->rank_bytes += ku_session_staging_bytes(&p->s) + p->loader_bytes;
+    p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
+    p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
+    return KUMI_OK;
+}
+
+int64_t ku_plan_tokens(const struct ku_plan *p)
+{
+    if (p->s.pairs.data == NULL)
+        return p->s.batch.global_batch * p->s.seq_len;
+    struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);
+    return shape.rows * shape.tgt_len;
+}
+
+void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
+{
+    const struct ku_batch *b = &p->s.batch;
+    if (p->s.pairs.data == NULL) {
+        int is_image = p->s.model.facts.image[0] != 0;
+        ku_str_add(out,
+                   "global batch %lld = %lld virtual shard%s x %lld micro-batch%s of %lld %s%s",
+                   (long long)b->global_batch, (long long)b->virtual_shards,
+                   b->virtual_shards == 1 ? "" : "s", (long long)b->k, b->k == 1 ? "" : "es",
+                   (long long)b->micro_batch, is_image ? "image" : "sample",
+                   b->micro_batch == 1 ? "" : "s");
+        if (!is_image)
+            ku_str_add(out, ", %lld tokens a sample", (long long)p->s.seq_len);
+        return;
+    }
+    struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);
+    ku_session_print_batch(&p->s, out);
+    ku_str_add(out, "; shown: %lld pairs of %lld source and %lld target positions",
+               (long long)shape.rows, (long long)shape.src_len, (long long)shape.tgt_len);
+}
+
+void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)
+{
+    if (at >= p->n_instrs)
+        return;
+    const struct ku_instr *i = &p->instr[at];
+    ku_str_add(out, "%d%s", i->stage, ku_phase_name(i->phase));
+    if (i->micro >= 0)
+        ku_str_add(out, "%d", i->micro);
+    ku_str_add(out, " %s %s",
+               i->kind == KU_WAIT    ? "wait"
+               : i->kind == KU_START ? ku_exchange_name(i->op)
+                                     : ku_ops[i->op].name,
+               p->name_of[i->path]);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_PLAN_STAGES_H
+#define KU_PLAN_STAGES_H
+
+#include "plan/plan.h"
+
+/* What a rank's bytes are for, in the words of ZeRO: classes of buffers, put together. */
+enum ku_plan_kind {
+    KU_KIND_PARAMS, /* that forward reads, and running statistics */
+    KU_KIND_GRADS,  /* and what of them is summed */
+    KU_KIND_MASTER, /* f32 parameters of which forward reads a copy */
+    KU_KIND_OPTIMIZER,
+    KU_KIND_ACTIVATIONS, /* and their gradients */
+    KU_KIND_COMM,        /* parameters while they are gathered */
+    KU_KIND_WORKSPACE,
+    KU_KIND_OFFLOADED,
+    KU_KIND_OTHER, /* inputs, scalars, rows read ahead, staging of checkpoints */
+    KU_KIND_IDLE,  /* mapped, and not in use where the training program is fullest */
+    KU_N_KINDS
+};
+const char *ku_plan_kind_name(int kind);
+
+/* A rank of one layout: its own arenas and its share of what the host's ranks have in common. */
+struct ku_plan_stage {
+    char name[16]; /* "zero 2", "shared" */
+    uint64_t bytes[KU_N_KINDS], rank_bytes, host_bytes, table_bytes;
+};
+enum { KU_N_STAGES = 5 };
+struct ku_plan_stages {
+    const char *config;
+    char compute[8];
+    int n_ranks;
+    int64_t n_params;
+    uint64_t limit_bytes; /* 0: none */
+    char batch[256];
+    struct ku_plan_stage stage[KU_N_STAGES]; /* zero 0 to 3 with state of their own, shared state */
+};
+
+/* The bytes of a compiled plan by kind, at the training program's fullest instruction. */
+int ku_plan_stage_of(const struct ku_plan *p, struct ku_plan_stage *out);
+/* Stacked bars. path: checked (plan/picture.h). */
+int ku_plan_stages_draw(const struct ku_plan_stages *s, const char *path);
+
+#endif

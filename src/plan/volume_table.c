@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/volume_table.h"
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t summed_bytes(const struct ku_program *p)
+{
+    uint64_t bytes = 0;
+    for (ku_id b = 1; b < p->n_buffers; b++)
+        if (p->buffer[b].cls == KU_CL_GRAD && p->buffer[b].home == 0 &&
+            (p->mesh.mb_outer ? p->buffer[b].micro < 0
+                              : p->buffer[b].arena == KU_AR_WIRE && !p->buffer[b].is_kept))
+            bytes += p->buffer[b].bytes;
+    return bytes;
+}
+
+/* What micro-batches that add up cost, where a rank needs only blocks of the sum. */
+static void print_summed(const struct ku_program *p, const char *grads, struct ku_str *out)
+{
+    char text[16];
+    int k = p->mesh.extent[KU_AX_MB];
+    ku_text_bytes(summed_bytes(p), text);
+    if (p->mesh.mb_outer)
+        ku_str_add(out,
+                   "  each of %d micro-batches is reduced (parallel.grad_sync: micro); a rank "
+                   "accumulates %s\n",
+                   k, text + strspn(text, " "));
+    else if (p->zero >= 2 && ku_mesh_n_micro(&p->mesh) > 1)
+        ku_str_add(
+            out,
+            "  gradients of %d micro-batches accumulate before they are reduced: %s of whole "
+            "gradients in %s%s\n",
+            ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
+            k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
+}
+
+void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
+{
+    const struct ku_sharding *s = &p->s.sharding;
+    const struct ku_program *train = p->program[KU_PROG_TRAIN];
+    struct ku_volume row[KU_MAX_VOLUMES];
+    char text[2][16];
+    if (p->s.batch.n_ranks == 1)
+        return;
+    ku_str_add(out, "\nzero %d: %d replica%s x %d shard%s", s->zero, s->replicate,
+               s->replicate == 1 ? "" : "s", s->shard, s->shard == 1 ? "" : "s");
+    if (train->share_host_state)
+        ku_str_add(out,
+                   "; the host's ranks share the state, so all stages are the same program, and no "
+                   "parameters are gathered");
+    ku_str_add(out, "\n  %-17s %-16s %12s %12s %12s\n", "per step and rank", "mesh axis",
+               "elements", "ring sends", "shm writes");
+    int n = ku_plan_volumes(train, row);
+    for (int i = 0; i < n; i++) {
+        char over[48] = "", factor[32];
+        for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+            if (row[i].axes >> a & 1)
+                snprintf(over + strlen(over), sizeof over - strlen(over), "%s%s",
+                         over[0] ? " x " : "", ku_axis_name(a));
+        snprintf(
+            over + strlen(over), sizeof over - strlen(over), row[i].group ? "/%d (%d)" : " (%d)",
+            row[i].group ? p->s.sharding.shard / row[i].group : row[i].n_ranks, row[i].n_ranks);
+        snprintf(factor, sizeof factor, "%.2f x model", row[i].elements / (double)p->s.n_params);
+        ku_str_add(out, "  %-17s %-16s %12s %12s %12s\n", ku_exchange_name(row[i].exchange), over,
+                   factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
+                   ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));
+    }
+    print_summed(train, p->s.cfg.precision_grads, out);
+}
+
+json_t *ku_plan_volumes_json(const struct ku_plan *p)
+{
+    struct ku_volume row[KU_MAX_VOLUMES];
+    json_t *list = json_array();
+    int n = ku_plan_volumes(p->program[KU_PROG_TRAIN], row);
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:i, s:f, s:f, s:f}", "exchange",
+                                        ku_exchange_name(row[i].exchange), "ranks", row[i].n_ranks,
+                                        "elements", row[i].elements, "ring_bytes",
+                                        row[i].ring_bytes, "stored_bytes", row[i].stored_bytes));
+    return json_pack("{s:i, s:i, s:i, s:o}", "zero", p->s.sharding.zero, "replicate",
+                     p->s.sharding.replicate, "shard", p->s.sharding.shard, "a_step", list);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/volume.h"
+
+#include "tensor/dtype.h"
+
+static int members(const struct ku_mesh *m, int axes)
+{
+    int n = 1;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        n *= axes >> a & 1 ? m->extent[a] : 1;
+    return n;
+}
+
+/* Sums of loss and metrics are integers. */
+static int is_of_tensors(const struct ku_buffer *b)
+{
+    return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED ||
+            b->cls == KU_CL_WINDOW || b->cls == KU_CL_GATHER) &&
+           ku_dtype_is_float((enum kumi_dtype)b->dtype);
+}
+
+/* Adds a part of a start: what a ring would send, and what a rank stores where memory is shared. */
+static void add_part(const struct ku_program *p, const struct ku_instr *i,
+                     const struct ku_operand *o, struct ku_volume *v)
+{
+    double count = (double)ku_shape_count(&p->shape[o->shape]), n = v->n_ranks;
+    double bytes = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
+    if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z))
+        count /= p->mesh.extent[KU_AX_SHARD]; /* of the blocks that a rank keeps, on average */
+    double sent = count * (n - 1) / n * (i->op == KU_X_ALL_REDUCE ? 2 : 1);
+    double stored = i->op == KU_X_REDUCE_SCATTER          ? count / n
+                    : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n
+                                                          : count;
+    v->elements += count;
+    v->ring_bytes += sent * (double)kumi_dtype_bytes((enum kumi_dtype)i->wire);
+    v->stored_bytes += stored * bytes;
+}
+
+int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLUMES])
+{
+    int n = 0;
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        const struct ku_operand *o = &p->operand[i->operand + i->n_in];
+        if (i->kind != KU_START || i->n_parts == 0 || ku_exchange_is_tier(i->op) ||
+            !is_of_tensors(&p->buffer[o->buffer]))
+            continue;
+        int k = 0;
+        while (k < n &&
+               (row[k].exchange != i->op || row[k].axes != i->axes || row[k].group != i->group))
+            k++;
+        if (k == KU_MAX_VOLUMES)
+            continue;
+        if (k == n)
+            row[n++] =
+                (struct ku_volume){.exchange = (uint8_t)i->op,
+                                   .axes = i->axes,
+                                   .group = i->group,
+                                   .n_ranks = i->group ? i->group : members(&p->mesh, i->axes)};
+        for (uint32_t j = 0; j < i->n_parts; j++)
+            add_part(p, i, &o[j], &row[k]);
+    }
+    return n;
+}
+
+/* Bytes of gradients that stay from a step's first micro-batch to its last. */
