@@ -99,7 +99,7 @@ static int explain(const struct kumi_settings *settings, const char *n_text, con
 int cmd_train(const struct cli_command *self, int argc, char **argv)
 {
     struct kumi_train_options o = {0};
-    struct kumi_train_result result;
+    struct kumi_train_result result = {0};
     struct cli_args args;
     struct cli_list set = {0};
     const char *n = NULL, *resume = NULL, *max_time = NULL, *deepspeed = NULL, *table = NULL;

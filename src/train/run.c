@@ -846,7 +846,6 @@ int kumi_train(const struct kumi_train_options *options, struct kumi_train_resul
     KU_GIVEN(options, "options");
     KU_GIVEN(options->settings.config, "options.settings.config");
     KU_GIVEN(result, "result");
-    KU_TRY(check_options(options));
     struct joining j = joining_of(&options->settings);
     struct ku_job *job = NULL;
     memset(result, 0, sizeof *result);

@@ -38,6 +38,8 @@ expect 2 "json: $dir/none.json: cannot be read: No such file or directory" train
 expect 2 "json: $dir: cannot be read: Is a directory" train "$dir"
 expect 2 "json: $dir/syntax.json:1:9: unexpected token near end of file" train "$dir/syntax.json"
 expect 2 "json: $dir/twice.json:1:19: duplicate object key near '\"model\"'" train "$dir/twice.json"
+expect 2 'train: --out: empty; name a directory' train "$dir/key.json" --out ''
+expect 2 'run directory: a path of 8000 bytes; at most' train "$dir/key.json" --out "$(printf "y/%.0s" {1..4000})"
 expect 2 "config: $dir/key.json:3:11: train.stepz: unknown key; did you mean steps?" train "$dir/key.json" --out "$dir/o"
 expect 2 "config: $dir/type.json:3:11: train.steps: \"x\"; an integer from 1 to 1e+15" train "$dir/type.json" --out "$dir/o"
 expect 2 'config: --set train.steps=0: train.steps: 0;' train $config --set train.steps=0 --out "$dir/o"

@@ -103,7 +103,7 @@ cp "$dir/r/summary.json" "$dir/summary"
 cp "$dir/r/metrics.jsonl" "$dir/metrics"
 python3 -c 'import json, sys; s = json.load(open(sys.argv[1])); s["val_loss"] = None; json.dump(s, open(sys.argv[1], "w"))' "$dir/r/summary.json"
 make --out "$dir/r" --resume --set train.steps=10
-python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]); b["memory_pss_bytes"] = a["memory_pss_bytes"]; assert a == b, (a, b)' "$dir/summary" "$dir/r/summary.json" || say "the completed summary differs"
+python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]); b["memory_pss_bytes"] = a["memory_pss_bytes"]; b["limits"] = a["limits"]; assert a == b, (a, b)' "$dir/summary" "$dir/r/summary.json" || say "the completed summary differs"
 cmp "$dir/metrics" "$dir/r/metrics.jsonl" || say "the completed run has other lines"
 rm "$dir/r/summary.json"
 make --out "$dir/r" --resume --set train.steps=10
