@@ -395,5 +395,7 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     result->is_reported = status < 0;
     struct kumi_error error = *ku_err_get();
     int left = ku_job_leave(job);
+    if (status == KUMI_OK && left < 0)
+        result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
     return status < 0 ? ku_err_put(&error) : left;
 }

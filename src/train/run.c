@@ -869,7 +869,9 @@ int kumi_train(const struct kumi_train_options *options, struct kumi_train_resul
     }
     struct kumi_error error = *ku_err_get();
     int left = ku_job_leave(job);
-    if (status == KUMI_OK && left < 0)
+    if (status == KUMI_OK && left < 0) {
+        result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return left;
+    }
     return status < 0 ? (ku_err_put(&error), status) : KUMI_OK;
 }

@@ -43,4 +43,22 @@ kill -TERM $pid
 wait $pid
 code=$?
 [ $code = 1 ] && [ "$(cat "$dir/err")" = 'kumi: error: rank died: rank 1: ended with exit code 1' ] || say "SIGTERM to a program that catches it: exit $code: $(cat "$dir/err")"
+
+# a rank that dies while the others finish or leave the job is named once, whichever of its last arrivals it is
+head -c 4096 /dev/zero | tr '\0' a >"$dir/text"
+printf '{"model":{"model_type":"gpt2","n_layer":1,"n_head":1,"n_embd":8,"n_positions":8,"vocab_size":256},"data":{"train":"%s/text","tokenizer":"byte"},"train":{"steps":1,"global_batch":2,"eval_every":0},"checkpoint":{"every":0}}' "$dir" >"$dir/config.json"
+dies_at() { # n-th arrival of rank 1 -> exit code, lines in err
+    KUMI_CHAOS=kill=1@$1 timeout 60 "$kumi" train "$dir/config.json" -n 2 --out "$dir/run" --overwrite >"$dir/out" 2>"$dir/err"
+}
+last=1 never=4096
+while [ $((never - last)) -gt 1 ]; do
+    middle=$(((last + never) / 2))
+    if dies_at $middle; then never=$middle; else last=$middle; fi
+done
+for n in $last $((last - 1)) $((last - 2)) $((last - 3)); do
+    dies_at $n
+    code=$?
+    [ "$(grep -c 'error: rank died: rank 1: killed by signal 9' "$dir/err")" = 1 ] && [ $code = 6 ] || say "killed at arrival $n of $last: exit $code: $(cat "$dir/err")"
+done
+[ $last -gt 4 ] || say "rank 1 arrives $last times"
 exit $failed

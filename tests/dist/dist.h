@@ -19,20 +19,7 @@
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 
-/* ThreadSanitizer is 20 times slower and looks for races between ranks: one run of each kind of
- * collective. Of a list of layouts, each DIST_SAMPLE-th: what AddressSanitizer (4 times slower)
- * looks for, others of the list show as well; bits are compared where nothing is sanitized. */
-#if defined(__SANITIZE_THREAD__)
-#define DIST_RACES_ONLY 1
-#define DIST_SAMPLE     5
-#else
-#define DIST_RACES_ONLY 0
-#if defined(__SANITIZE_ADDRESS__)
-#define DIST_SAMPLE 3
-#else
-#define DIST_SAMPLE 1
-#endif
-#endif
+#include "sample.h"
 
 /*
  * One training run of a small GPT-2 on made-up tokens, as a function of a layout: the digest at its

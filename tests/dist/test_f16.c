@@ -65,8 +65,11 @@ static void layouts(void **state)
         dist_run(&c);
         expect_equal(&one, &c);
     }
+    struct sample s = {.address = 8};
     for (int zero = 0; zero <= 3; zero++)
-        for (int n = 2; n <= 4 && !DIST_RACES_ONLY; n *= 2) {
+        for (int n = 2; n <= 4 && !sample_races_only(); n *= 2) {
+            if (!sample_takes(&s, zero * 8 + n, zero, 4 + n))
+                continue;
             struct dist_case c = base_case("cpu", zero);
             c.n = n, c.no_sharing = 1, c.replicate = zero == 2 && n == 4 ? 2 : 0;
             c.prefetch = 1, c.recompute = n == 4 ? KU_RECOMPUTE_FULL : KU_RECOMPUTE_NONE;

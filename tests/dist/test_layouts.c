@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The matrix of layouts: a GPT-2 with dropout and a ResNet-20, 30 steps each, end with one digest
+ * The matrix of layouts: a GPT-2 with dropout and a ResNet-20, 12 steps each, end with one digest
  * under every stage of ZeRO, rank count, split into shards and replicas, accumulation,
  * recomputation, bucket size and overlap, also where another layout goes on from a checkpoint, or
  * where the first was killed.
@@ -29,64 +29,73 @@
 #include "nn/builder.h"
 #include "app/api_options.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 9, STEPS = 5, AT = 2 }; /* it takes that much longer */
-#else
-enum { STRIDE = 1 /* of the layouts */, STEPS = 30, AT = 10 /* steps of what is resumed */ };
-#endif
+#include "sample.h"
+
+/* STEPS: f16 overflows, recovers and grows its scale again. Short: first state, two updates, the
+ * last of them a resumed one. */
+enum { STEPS = 12, SHORT_STEPS = 2 };
+static int n_steps(void)
+{
+    return sample_count(STEPS, SHORT_STEPS);
+}
+/* The step that another layout goes on from. */
+static int resumed_at(void)
+{
+    return sample_count(5, 1);
+}
 enum { VOCAB = 257, IMAGE = 9, CLASSES = 7 };
 enum { MAX_SETS = 6, MAX_ALL = 32 };
 
 static const struct model {
     const char *name;
-    int is_resnet, v, micro, k, t, steps;
+    int is_resnet, v, micro, k, t, layers, steps; /* steps: 0: as many as all */
     const char *set[MAX_SETS];
 } gpt2 = {.name = "gpt2",
           .v = 8,
           .micro = 1,
           .k = 2,
           .t = 16,
-          .steps = STEPS,
+          .layers = 3,
           .set = {"optimizer.lr=3e-3", "optimizer.weight_decay=0.1", "train.clip_norm=1"}},
   resnet = {.name = "resnet20",
             .is_resnet = 1,
             .v = 8,
             .micro = 2,
             .k = 1,
-            .steps = STEPS,
-            .set = {"optimizer.type=sgd", "optimizer.lr=0.05", "optimizer.momentum=0.9"}},
+            .set = {"optimizer.type=sgd", "optimizer.lr=0.01", "optimizer.momentum=0.9"}},
   /* 4,096 tokens of a micro-batch add up in each weight's gradient */
     wide = {.name = "gpt2 of 4,096 tokens",
             .v = 2,
             .micro = 64,
             .k = 1,
             .t = 64,
-            .steps = 3,
+            .layers = 2,
+            .steps = 2,
             .set = {"optimizer.lr=3e-3"}};
 
 static const struct numerics {
     const char *name, *set[MAX_SETS];
     int n_skipped; /* steps that at least are no updates: overflows */
-    int stride;    /* every so many layouts; 0 = all */
+    int plain;     /* one layout in so many; 0 = all */
 } numerics[] = {
     {.name = "f32", .set = {"precision.compute=f32"}},
     {.name = "bf16", .set = {"precision.compute=bf16"}},
     {.name = "f16, overflowing",
      .set = {"precision.compute=f16", "precision.initial_scale_power=24", "precision.window=6"},
      .n_skipped = 2,
-     .stride = 2},
+     .plain = 2},
     {.name = "bf16 by micro-batch",
      .set = {"precision.compute=bf16", "parallel.grad_sync=micro"},
-     .stride = 3},
+     .plain = 3},
     {.name = "bf16 without a master",
      .set = {"precision.compute=bf16", "precision.master=false",
              "precision.stochastic_rounding=true", "precision.grads=bf16"},
-     .stride = 3},
+     .plain = 3},
     {.name = "f16 by micro-batch, on the wire bf16",
      .set = {"precision.compute=f16", "precision.initial_scale_power=24",
              "parallel.grad_sync=micro", "precision.reduce=bf16"},
      .n_skipped = 2,
-     .stride = 5},
+     .plain = 5},
 };
 enum { N_NUMERICS = sizeof numerics / sizeof numerics[0] };
 
@@ -163,7 +172,7 @@ static int build_gpt2(const struct model *m, struct kumi_graph *g)
 {
     struct kumi_gpt2 c;
     kumi_gpt2_defaults(&c);
-    c.n_layer = 6, c.n_head = 3, c.n_embd = 48, c.n_positions = m->t, c.vocab_size = VOCAB;
+    c.n_layer = m->layers, c.n_head = 3, c.n_embd = 48, c.n_positions = m->t, c.vocab_size = VOCAB;
     c.resid_pdrop = c.embd_pdrop = c.attn_pdrop = 0.1;
     return kumi_gpt2_build(
         g, &c, &(struct kumi_shape_of_batch){.n = (int64_t)m->v * m->micro * m->k, .t = m->t});
@@ -173,7 +182,7 @@ static int build_resnet(const struct model *m, struct kumi_graph *g)
 {
     struct kumi_resnet c;
     kumi_resnet_defaults(&c);
-    c.depth = 20, c.num_classes = CLASSES, c.image_size = IMAGE;
+    c.depth = 20, c.width = 8, c.num_classes = CLASSES, c.image_size = IMAGE;
     return kumi_resnet_build(g, &c,
                              &(struct kumi_shape_of_batch){.n = (int64_t)m->v * m->micro * m->k});
 }
@@ -231,10 +240,10 @@ static int take_steps(struct run *r, struct ku_job *job, struct ku_trainer *t)
 {
     for (int step = r->from; step < r->to; step++) {
         const double *report;
-        if (r->dir && step == AT) {
+        if (r->dir && step == resumed_at()) {
             json_t *state = ku_trainer_scaler_json(t);
             struct ku_ckpt_desc d = {
-                .dir = r->dir, .step = AT, .model_config = "{}", .state = state};
+                .dir = r->dir, .step = step, .model_config = "{}", .state = state};
             int status = ku_trainer_save(t, &d, KUMI_OK);
             json_decref(state);
             KU_TRY(status);
@@ -305,7 +314,7 @@ static struct run run_of(const struct model *m, const struct numerics *x, const 
     static const char *const common[MAX_SETS] = {"train.seed=11", "train.virtual_shards=8"};
     static const char *const two[MAX_SETS] = {"train.seed=11", "train.virtual_shards=2"};
     const char *const *list[] = {m->v == 8 ? common : two, m->set, x->set, h->set};
-    struct run r = {.model = m, .numerics = x, .to = m->steps};
+    struct run r = {.model = m, .numerics = x, .to = m->steps ? m->steps : n_steps()};
     int n = 0;
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < MAX_SETS && list[k][i]; i++)
@@ -361,12 +370,14 @@ static void expect_equal(const struct run *a, const struct run *b, const char *w
 static struct run alone(const struct model *m, const struct numerics *x)
 {
     static const struct half one = {.n = 1};
-    struct run r = run_half(m, x, &one, NULL, 0, m->steps);
+    struct run r = run_half(m, x, &one, NULL, 0, m->steps ? m->steps : n_steps());
     double first = 0, last = 0;
-    for (int i = 0; i < 5 && m->steps == STEPS; i++)
+    if (r.to < STEPS)
+        return r;
+    for (int i = 0; i < 5; i++)
         first += r.loss[i], last += r.loss[STEPS - 1 - i];
-    assert_true(STRIDE > 1 || m->steps < STEPS || last < first); /* it learns */
-    assert_true(m->steps < STEPS || r.n_skipped >= x->n_skipped);
+    assert_true(last < first); /* it learns */
+    assert_true(r.n_skipped >= x->n_skipped);
     return r;
 }
 
@@ -378,21 +389,29 @@ static void check_layout(const struct run *one, const struct layout *l, int i)
         r = run_half(one->model, one->numerics, &l->first, NULL, 0, one->to);
     } else {
         assert_non_null(mkdtemp(dir));
-        run_half(one->model, one->numerics, &l->first, dir, 0, AT + 1);
-        r = run_half(one->model, one->numerics, &l->then, dir, AT, one->to);
+        run_half(one->model, one->numerics, &l->first, dir, 0, resumed_at() + 1);
+        r = run_half(one->model, one->numerics, &l->then, dir, resumed_at(), one->to);
         assert_int_equal(ku_os_rmtree(dir), 0);
     }
     expect_equal(one, &r, "layout", i);
 }
 
+/* Of each numerics at least one layout, and one of each three neighbours in the table. */
 static void check_matrix(const struct model *m)
 {
+    static struct sample s = {.address = 24};
     for (int k = 0; k < N_NUMERICS; k++) {
         const struct numerics *x = &numerics[k];
+        const int first = m->is_resnet * N_NUMERICS + k;
         struct run one = alone(m, x);
-        for (int i = 0; i < N_LAYOUTS; i += STRIDE * (x->stride ? x->stride : 1))
-            check_layout(&one, &layout[i], i);
+        s.plain = x->plain;
+        for (int l = 0; l < N_LAYOUTS; l++) {
+            const int i = (l + 5 * first) % N_LAYOUTS;
+            if (sample_takes(&s, first * N_LAYOUTS + i, i / 3, N_LAYOUTS + first))
+                check_layout(&one, &layout[i], i);
+        }
     }
+    sample_end(&s, "layouts");
 }
 
 static void of_gpt2(void **state)
@@ -412,20 +431,28 @@ static void of_long_sums(void **state)
         ON(1, "train.threads=3"),
         ON(2, OWN, "parallel.zero=3", "memory.recompute=full", "train.threads=2"),
         ON(2, OWN, "parallel.zero=2", SMALL)};
+    struct model m = wide;
     (void)state;
-    for (int k = 0; k < N_NUMERICS; k += STRIDE) {
-        struct run one = alone(&wide, &numerics[k]);
-        for (int i = 0; i < 3; i += STRIDE) {
-            struct run r = run_half(&wide, &numerics[k], &half[i], NULL, 0, wide.steps);
+    m.t = sample_count(wide.t, 8); /* threads take parts of 512 tokens as they do of 4,096 */
+    struct sample s = {.address = 8};
+    for (int k = 0; k < N_NUMERICS; k++) {
+        struct run one = {.to = 0};
+        for (int i = 0; i < 3; i++) {
+            if (!sample_takes(&s, k * 3 + i, -1, -1) && k + i > 0)
+                continue;
+            if (one.to == 0)
+                one = alone(&m, &numerics[k]);
+            struct run r = run_half(&m, &numerics[k], &half[i], NULL, 0, m.steps);
             expect_equal(&one, &r, "half", i);
         }
     }
+    sample_end(&s, "layouts of long sums");
 }
 
 static int exists(const char *dir)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/step-%08d", dir, AT);
+    snprintf(path, sizeof path, "%s/step-%08d", dir, resumed_at());
     return access(path, F_OK) == 0;
 }
 
@@ -458,7 +485,7 @@ static void killed_and_resumed(void **state)
         kill(child, SIGKILL);
         waitpid(child, &ended, 0);
         assert_true(WIFSIGNALED(ended));
-        struct run r = run_half(m, x, &row[i].then, dir, AT, m->steps);
+        struct run r = run_half(m, x, &row[i].then, dir, resumed_at(), one.to);
         expect_equal(&one, &r, "killed", i);
         assert_int_equal(ku_os_rmtree(dir), 0);
     }
@@ -476,17 +503,17 @@ static void free_order(void **state)
     char dir[] = "/tmp/kumi-layouts-XXXXXX";
     (void)state;
     struct run tree = alone(&gpt2, &numerics[0]);
-    struct run one = run_half(&gpt2, &numerics[0], &two, NULL, 0, STEPS);
-    struct run r = run_half(&gpt2, &numerics[0], &micro, NULL, 0, STEPS);
+    struct run one = run_half(&gpt2, &numerics[0], &two, NULL, 0, n_steps());
+    struct run r = run_half(&gpt2, &numerics[0], &micro, NULL, 0, n_steps());
     expect_equal(&one, &r, "free", 0);
-    r = run_half(&gpt2, &numerics[0], &zero, NULL, 0, STEPS);
+    r = run_half(&gpt2, &numerics[0], &zero, NULL, 0, n_steps());
     expect_equal(&one, &r, "free", 1);
     assert_string_not_equal(tree.digest, one.digest);
     assert_non_null(mkdtemp(dir));
-    run_half(&gpt2, &numerics[0], &two, dir, 0, AT + 1);
-    r = run_half(&gpt2, &numerics[0], &four, dir, AT, STEPS);
+    run_half(&gpt2, &numerics[0], &two, dir, 0, resumed_at() + 1);
+    r = run_half(&gpt2, &numerics[0], &four, dir, resumed_at(), n_steps());
     assert_string_not_equal(r.digest, one.digest);
-    struct run plain = run_half(&gpt2, &numerics[0], &micro_four, dir, AT, STEPS);
+    struct run plain = run_half(&gpt2, &numerics[0], &micro_four, dir, resumed_at(), n_steps());
     expect_equal(&plain, &r, "free, resumed", 2);
     assert_int_equal(ku_os_rmtree(dir), 0);
 }

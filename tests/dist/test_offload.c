@@ -10,12 +10,12 @@ static struct dist_case base_case(enum kumi_dtype compute)
                           .v = 4,
                           .micro = 2,
                           .k = 2,
-                          .steps = 3,
+                          .steps = sample_count(3, 2),
                           .device = "cpu",
                           .compute = compute,
                           .model = dist_model(),
                           .tier = {.path = "."},
-                          .t = 32};
+                          .t = sample_count(32, 8)};
     c.model.n_embd = 96, c.model.n_positions = 32; /* tensors of several blocks, and of less */
     c.model.vocab_size = 301;
     return c;
@@ -69,14 +69,31 @@ static struct dist_case laid_out(const struct dist_case *one, const struct layou
     return c;
 }
 
-/* Each, or every third of them; others at the next call. */
-static void check_layouts(const struct dist_case *one, int stride)
+/* What lies where; how files are read and written, and the stage around it. */
+enum { N_PLACES = 27, N_WAYS = 8 };
+static int place_of(const struct layout *l)
 {
+    return (l->optimizer * 3 + l->params) * 3 + l->activations;
+}
+static int way_of(const struct layout *l)
+{
+    return (l->io == KU_AIO_THREADS) * 4 + l->zero;
+}
+
+/* Each layout, or one in `plain`; others at the next call. */
+static void check_layouts(const struct dist_case *one, int plain)
+{
+    static struct sample sample = {.address = 6, .thread = 10};
     static int n_calls;
     struct dist_case alone = *one;
-    stride *= DIST_SAMPLE;
+    sample.plain = plain;
     dist_run(&alone);
-    for (int i = n_calls++ % stride; i < N_LAYOUTS; i += stride) {
+    for (int k = 0; k < N_LAYOUTS; k++) {
+        const int i = (k + 5 * n_calls) % N_LAYOUTS;
+        const int place = sample_races_only() ? -1 : place_of(&layout[i]);
+        const int way = n_calls ? N_WAYS + n_calls : way_of(&layout[i]);
+        if (!sample_takes(&sample, n_calls * N_LAYOUTS + i, place, N_PLACES + way))
+            continue;
         struct dist_case c = laid_out(one, &layout[i]);
         dist_run(&c);
         for (int s = 0; s < c.steps; s++)
@@ -87,6 +104,8 @@ static void check_layouts(const struct dist_case *one, int stride)
             fail_msg("layout %d: digests differ", i);
         assert_memory_equal(&alone.eval_loss, &c.eval_loss, 8);
     }
+    n_calls++;
+    sample_end(&sample, "layouts");
 }
 
 static void f32(void **state)
@@ -107,7 +126,7 @@ static void optimizers(void **state)
     (void)state;
     static const int optimizer[] = {KU_OP_sgd,  KU_OP_rmsprop_both, KU_OP_lamb,
                                     KU_OP_lars, KU_OP_adafactor,    KU_OP_lion};
-    if (DIST_RACES_ONLY)
+    if (sample_races_only())
         skip();
     for (int i = 0; i < 6; i++) {
         struct dist_case c = base_case(i % 2 ? KUMI_BF16 : KUMI_F32);
@@ -162,22 +181,29 @@ static void resume_elsewhere(void **state)
     struct dist_case one = base_case(KUMI_BF16);
     dist_run(&one);
     const struct layout alone = {.n = 1};
-    for (int i = 0; i <= N_LAYOUTS; i += DIST_SAMPLE) {
+    struct sample s = {.address = 6, .thread = 12};
+    for (int i = 0; i <= N_LAYOUTS; i++) {
+        if (!sample_takes(&s, i, i < N_LAYOUTS ? layout[i].zero : 0, -1))
+            continue;
         struct dist_case first = laid_out(&one, i ? &layout[i - 1] : &alone);
         struct dist_case then = laid_out(&one, i < N_LAYOUTS ? &layout[i] : &alone);
         dist_resume(&one, &first, &then, 1, i);
     }
+    sample_end(&s, "pairs of layouts");
 }
 
 static void processes(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
+    if (sample_races_only())
         skip();
     struct dist_case one = base_case(KUMI_BF16);
     dist_run(&one);
-    for (int i = 0; i < N_LAYOUTS; i += 3 * DIST_SAMPLE)
-        dist_processes(&one, laid_out(&one, &layout[i]), i);
+    struct sample s = {.plain = 3, .address = 9, .thread = 9};
+    for (int i = 0; i < N_LAYOUTS; i++)
+        if (sample_takes(&s, i, layout[i].zero, -1))
+            dist_processes(&one, laid_out(&one, &layout[i]), i);
+    sample_end(&s, "layouts");
 }
 
 int main(int argc, char **argv)

@@ -121,7 +121,7 @@ static void expect_hidden(struct dist_case without, struct dist_case with, unsig
 static void prefetch_hides_gathers(void **state)
 {
     (void)state;
-    if (!DIST_RACES_ONLY)
+    if (!sample_races_only())
         expect_hidden((struct dist_case){.zero = 3, .k = 1},
                       (struct dist_case){.zero = 3, .k = 1, .prefetch = 1},
                       1u << FORWARD | 1u << BACKWARD);
@@ -131,7 +131,7 @@ static void prefetch_hides_gathers(void **state)
 static void next_micro_batch_hides_reductions(void **state)
 {
     (void)state;
-    if (!DIST_RACES_ONLY)
+    if (!sample_races_only())
         expect_hidden((struct dist_case){.zero = 2, .k = 4, .by_micro = 1, .no_overlap = 1},
                       (struct dist_case){.zero = 2, .k = 4, .by_micro = 1}, 1u << REDUCTIONS);
 }

@@ -119,13 +119,13 @@ static double half_excess(const struct run *r, const struct expected *e, double 
     const double u = strcmp(r->compute, "f16") == 0 ? 0x1p-11 : 0x1p-8;
     double worst = 0, sum = 0;
     read_more(r->model, "sensitivity", sensitivity, STEPS);
-    for (int t = 0; t < STEPS; t++) {
+    for (int t = 0; t < n_steps(); t++) {
         double sigma = u / sqrt(3.0) * sensitivity[t], off = fabs(r->loss[t] - e->loss[t]);
         double share = off / (4 * sigma + u * fabs(e->loss[0] - e->loss[t]));
         sum += off * off / (sigma * sigma);
         worst = share <= worst ? worst : share;
     }
-    *rms = sqrt(sum / STEPS);
+    *rms = sqrt(sum / n_steps());
     return fmax(worst, *rms / 2);
 }
 
@@ -146,7 +146,7 @@ static void half_of(const char *model, const char *compute, const char *isa)
                         .other = other};
         run(&r);
         expect_within(&r, "share of the bound", half_excess(&r, &e, &rms), 1);
-        worst = fmax(worst, worst_of(r.loss, e.loss, STEPS));
+        worst = fmax(worst, worst_of(r.loss, e.loss, n_steps()));
         if (layout == 3)
             print_message("%-7skumi %-4s on %-12s loss %.2e, %.2f sigma in the mean\n", model,
                           compute, isa, worst, rms);
@@ -182,6 +182,8 @@ static void sees_differences(void **state)
     struct expected e;
     double rms;
     (void)state;
+    if (sample_is_short())
+        skip(); /* deviations grow over all steps */
     read_expected("tied", &e);
     for (size_t i = 0; i < sizeof f32_rows / sizeof f32_rows[0]; i++)
         check_sees("tied", f32_rows[i]);

@@ -88,8 +88,11 @@ static int compare_logits(struct ku_session *s, const struct ku_st *truth, doubl
     const int64_t n_positions = t->dim[1], vocab = t->dim[2];
     double want[256], got;
     int32_t target;
+    struct sample positions = {.address = 8};
     assert_true(vocab <= 256);
     for (int64_t at = 0; at < t->dim[0] * n_positions; at++) {
+        if (!sample_takes(&positions, (int)at, (int)(at / n_positions), -1))
+            continue;
         KU_TRY(ku_st_read_bytes(truth, y, (uint64_t)at * 4, &target, 4));
         KU_TRY(ku_st_read_bytes(truth, t, (uint64_t)(at * vocab) * 8, want, (size_t)vocab * 8));
         for (int32_t v = 0; v < vocab && target >= 0; v++) {
@@ -392,6 +395,8 @@ static void sees_differences(void **state)
         {"pre-tied", "model.activation_function=gelu"},
     };
     (void)state;
+    if (sample_is_short())
+        skip(); /* deviations grow over all steps */
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         check_sees(row[i].model, row[i].other);
 }

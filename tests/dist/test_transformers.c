@@ -183,6 +183,8 @@ static void sees_differences(void **state)
         {"bert", "optimizer.decay=all"},
     };
     (void)state;
+    if (sample_is_short())
+        skip(); /* deviations grow over all steps */
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         check_sees(row[i].model, row[i].other);
 }

@@ -11,11 +11,11 @@ static struct dist_case base_case(const char *device, enum kumi_dtype compute)
                           .v = 8,
                           .micro = 1,
                           .k = 2,
-                          .steps = 4,
+                          .steps = sample_count(4, 2),
                           .device = device,
                           .compute = compute,
                           .model = dist_model(),
-                          .t = 11};
+                          .t = sample_count(11, 5)};
     c.model.n_embd = 48; /* tensors of several blocks, of one, and of less */
     c.model.vocab_size = 301;
     return c;
@@ -83,18 +83,30 @@ static struct dist_case laid_out(const struct dist_case *one, const struct layou
     return c;
 }
 
-/* Each, or every second or third of them; others at the next call. */
-static void check_layouts(const struct dist_case *one, int stride)
+enum { N_CLASSES = 16 };
+static int class_of(const struct layout *l)
 {
+    return l->zero * 4 + (l->replicate > 1) * 2 + l->sharing;
+}
+
+/* Each layout, or one in `plain`; others at the next call. */
+static void check_layouts(const struct dist_case *one, int plain)
+{
+    static struct sample s = {.address = 8, .thread = 16};
     static int n_calls;
     struct dist_case alone = *one;
-    stride *= DIST_SAMPLE;
+    s.plain = plain;
     dist_run(&alone);
-    for (int i = n_calls++ % stride; i < N_LAYOUTS; i += stride) {
+    for (int k = 0; k < N_LAYOUTS; k++) {
+        const int i = (k + 5 * n_calls) % N_LAYOUTS;
+        if (!sample_takes(&s, n_calls * N_LAYOUTS + i, class_of(&layout[i]), N_CLASSES + n_calls))
+            continue;
         struct dist_case c = laid_out(one, &layout[i]);
         dist_run(&c);
         expect_equal(&alone, &c);
     }
+    n_calls++;
+    sample_end(&s, "layouts");
 }
 
 static void cpu_f32(void **state)
@@ -124,7 +136,7 @@ static void by_micro(void **state)
 static void by_micro_lamb(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
+    if (sample_races_only())
         skip();
     struct dist_case c = base_case("cpu", KUMI_BF16);
     c.by_micro = 1;
@@ -142,7 +154,7 @@ static void cpu_bf16(void **state)
 static void ref_f64(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
+    if (sample_races_only())
         skip();
     struct dist_case c = base_case("ref", KUMI_F64);
     c.steps = 2;
@@ -152,7 +164,7 @@ static void ref_f64(void **state)
 static void lamb(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
+    if (sample_races_only())
         skip();
     struct dist_case c = base_case("cpu", KUMI_BF16);
     c.optimizer = KU_OP_lamb;
@@ -164,7 +176,7 @@ static void lamb(void **state)
 static void adafactor(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
+    if (sample_races_only())
         skip();
     struct dist_case c = base_case("cpu", KUMI_F32);
     c.optimizer = KU_OP_adafactor;
@@ -201,11 +213,14 @@ static int exchanged_rank(struct ku_job *job, void *arg)
 static void moves_what_is_planned(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
+    if (sample_races_only())
         skip();
     struct dist_case one = base_case("cpu", KUMI_BF16);
     one.steps = 2;
-    for (int i = 0; i < 2 * N_LAYOUTS; i += DIST_SAMPLE) {
+    struct sample s = {.address = 6, .thread = 16};
+    for (int i = 0; i < 2 * N_LAYOUTS; i++) {
+        if (!sample_takes(&s, i, class_of(&layout[i / 2]), -1))
+            continue;
         struct exchanged x = {.c = laid_out(&one, &layout[i / 2])};
         double moved = 0;
         x.c.by_micro = i % 2;
@@ -219,6 +234,7 @@ static void moves_what_is_planned(void **state)
             fail_msg("layout %d, n=%d zero=%d, by_micro=%d: %.1f bytes moved, %.1f planned", i / 2,
                      x.c.n, x.c.zero, x.c.by_micro, moved, x.planned_bytes);
     }
+    sample_end(&s, "layouts");
 }
 
 static void resume_elsewhere(void **state)
@@ -227,22 +243,29 @@ static void resume_elsewhere(void **state)
     struct dist_case one = base_case("cpu", KUMI_BF16);
     dist_run(&one);
     const struct layout alone = {.n = 1, .sharing = 1};
-    for (int i = 0; i <= N_LAYOUTS; i += DIST_SAMPLE) {
+    struct sample s = {.address = 8, .thread = 16};
+    for (int i = 0; i <= N_LAYOUTS; i++) {
+        if (!sample_takes(&s, i, i < N_LAYOUTS ? layout[i].zero : 0, -1))
+            continue;
         struct dist_case first = laid_out(&one, i ? &layout[i - 1] : &alone);
         struct dist_case then = laid_out(&one, i < N_LAYOUTS ? &layout[i] : &alone);
-        dist_resume(&one, &first, &then, 2, i);
+        dist_resume(&one, &first, &then, one.steps / 2, i);
     }
+    sample_end(&s, "pairs of layouts");
 }
 
 static void processes(void **state)
 {
     (void)state;
-    if (DIST_RACES_ONLY)
+    if (sample_races_only())
         skip();
     struct dist_case one = base_case("cpu", KUMI_BF16);
     dist_run(&one);
-    for (int i = 0; i < N_LAYOUTS; i += 2 * DIST_SAMPLE)
-        dist_processes(&one, laid_out(&one, &layout[i]), i);
+    struct sample s = {.plain = 2, .address = 8, .thread = 16};
+    for (int i = 0; i < N_LAYOUTS; i++)
+        if (sample_takes(&s, i, layout[i].zero, -1))
+            dist_processes(&one, laid_out(&one, &layout[i]), i);
+    sample_end(&s, "layouts");
 }
 
 int main(int argc, char **argv)

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -19,6 +20,7 @@
 #include "device/device.h"
 #include "tensor/dtype.h"
 
+#include "sample.h"
 #include "unit/tiles.h"
 
 #include "device/cpu/gemm/amx_body.h"
@@ -58,16 +60,6 @@ static double at(const struct ku_view *v, int64_t i)
 {
     return ku_load_f64(v->data, v->dtype, i);
 }
-/* All of its elements; the caller's to free. */
-static double *widened(const struct ku_view *v)
-{
-    int64_t n = ku_shape_count(&v->shape);
-    double *x = ku_calloc((size_t)n + 1, sizeof *x);
-    assert_non_null(x);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = at(v, i);
-    return x;
-}
 static double eps_of(enum kumi_dtype d)
 {
     return d == KUMI_BF16 ? 0x1p-8 : 0x1p-24;
@@ -91,128 +83,202 @@ static void run(void *dev, struct ku_call *c)
     ku_free(c->workspace);
 }
 
-/* |got - sum| <= (k + 2) eps32 sum|ab| + one rounding of the result (two where it is added). */
-static void expect(const struct ku_view *out, int64_t i, double want, double sum_abs, int64_t k,
-                   double slack)
+/* A result in f64: rows of `a` times columns of `b`, of `depth` elements each. */
+struct truth {
+    int64_t count, depth;
+    double *sum, *sum_abs;
+};
+/* Element k of row i of the left factor, or of column i of the right one, is at[i * line + k *
+ * step]. */
+struct factor {
+    const double *at;
+    int64_t n, line, step;
+};
+
+/* Elements of a view in f64; free with ku_free. */
+static double *widened(const struct ku_view *v)
 {
-    double got = at(out, i);
-    double bound = (double)(k + 2) * 0x1p-24 * sum_abs +
-                   slack * eps_of(out->dtype) * (fabs(want) + sum_abs * 0x1p-10) + 1e-37;
-    if (!(fabs(got - want) <= bound))
-        fail_msg("element %lld: %.9g, expected %.9g within %.3g", (long long)i, got, want, bound);
+    int64_t n = ku_shape_count(&v->shape);
+    double *x = ku_calloc((size_t)n + 1, sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = at(v, i);
+    return x;
 }
 
-static void check_linear(void *dev, const struct product_case *p, enum kumi_dtype dtype)
+SAMPLE_UNCHECKED static struct truth truth_of(struct factor a, struct factor b, int64_t depth,
+                                              const double *bias)
 {
-    struct ku_attrs a = ku_attrs_default;
-    a.trans = p->trans, a.act = p->act;
-    struct ku_call c = {.op = KU_OP_linear, .n_in = 2 + p->bias, .n_out = p->n_out, .attr = &a};
-    c.in[0] = view(dtype, "tc", (int64_t[]){p->m, p->k});
-    c.in[1] = p->trans ? view(dtype, "fc", (int64_t[]){p->n, p->k})
-                       : view(dtype, "cf", (int64_t[]){p->k, p->n});
-    if (p->bias)
-        c.in[2] = view(dtype, "f", (int64_t[]){p->n});
-    for (int i = 0; i < p->n_out; i++)
-        c.out[i] = view(dtype, "tf", (int64_t[]){p->m, p->n});
-    run(dev, &c);
-    const struct ku_view *raw = &c.out[p->n_out - 1];
-    double *a64 = widened(&c.in[0]), *b64 = widened(&c.in[1]);
-    for (int64_t i = 0; i < p->m && (p->act == 0 || p->n_out == 2); i++)
-        for (int64_t j = 0; j < p->n; j++) {
-            double sum = p->bias ? at(&c.in[2], j) : 0, sum_abs = fabs(sum);
-            for (int64_t k = 0; k < p->k; k++) {
-                double x = a64[i * p->k + k] * b64[p->trans ? j * p->k + k : k * p->n + j];
-                sum += x, sum_abs += fabs(x);
+    struct truth t = {.count = a.n * b.n, .depth = depth};
+    t.sum = ku_calloc((size_t)t.count + 1, sizeof *t.sum);
+    t.sum_abs = ku_calloc((size_t)t.count + 1, sizeof *t.sum_abs);
+    assert_true(t.sum && t.sum_abs);
+    for (int64_t i = 0; i < a.n; i++)
+        for (int64_t j = 0; j < b.n; j++) {
+            const double *x = a.at + i * a.line, *y = b.at + j * b.line;
+            double sum = bias ? bias[j] : 0, sum_abs = fabs(sum);
+            for (int64_t k = 0; k < depth; k++) {
+                double product = x[k * a.step] * y[k * b.step];
+                sum += product, sum_abs += fabs(product);
             }
-            expect(raw, i * p->n + j, sum, sum_abs, p->k, 1);
+            t.sum[i * b.n + j] = sum, t.sum_abs[i * b.n + j] = sum_abs;
         }
+    return t;
+}
+static void truth_fini(struct truth *t)
+{
+    ku_free(t->sum), ku_free(t->sum_abs);
+}
+
+/* A case in one dtype: its operands, and the truth of its results. */
+struct product {
+    const struct product_case *p;
+    struct ku_attrs attrs;
+    struct ku_view x, w, bias, dy;
+    struct truth y, dx, dw;
+};
+
+static void product_init(struct product *o, const struct product_case *p, enum kumi_dtype dtype)
+{
+    const int64_t m = p->m, n = p->n, k = p->k, trans = p->trans;
+    *o = (struct product){.p = p, .attrs = ku_attrs_default};
+    o->attrs.trans = p->trans;
+    o->x = view(dtype, "tc", (int64_t[]){m, k});
+    o->w = trans ? view(dtype, "fc", (int64_t[]){n, k}) : view(dtype, "cf", (int64_t[]){k, n});
+    o->bias = view(dtype, "f", (int64_t[]){n});
+    o->dy = view(dtype, "tf", (int64_t[]){m, n});
+    double *x = widened(&o->x), *w = widened(&o->w), *b = widened(&o->bias), *dy = widened(&o->dy);
+    struct factor x_tokens = {x, m, k, 1}, x_channels = {x, k, 1, k}, dy_tokens = {dy, m, n, 1},
+                  dy_features = {dy, n, 1, n}, w_features = {w, n, trans ? k : 1, trans ? 1 : n},
+                  w_channels = {w, k, trans ? 1 : n, trans ? k : 1};
+    o->y = truth_of(x_tokens, w_features, k, p->bias ? b : NULL);
+    o->dx = truth_of(dy_tokens, w_channels, n, NULL);
+    o->dw = trans ? truth_of(dy_features, x_channels, m, NULL)
+                  : truth_of(x_channels, dy_features, m, NULL);
+    ku_free(x), ku_free(w), ku_free(b), ku_free(dy);
+}
+static void product_fini(struct product *o)
+{
+    struct ku_view *v[] = {&o->x, &o->w, &o->bias, &o->dy};
+    for (int i = 0; i < 4; i++)
+        ku_free(v[i]->data);
+    truth_fini(&o->y), truth_fini(&o->dx), truth_fini(&o->dw);
+}
+
+/* Emulated: products of bf16 pass through tiles in C, those of f32 are not checked again. */
+struct device {
+    char name[32];
+    void *dev;
+    int is_emulated;
+};
+
+/* A result to be written: of NaN. */
+static struct ku_view unwritten(const struct ku_view *like, enum kumi_dtype dtype)
+{
+    struct ku_view v = *like;
+    size_t bytes = ((size_t)ku_shape_count(&v.shape) + 1) * kumi_dtype_bytes(dtype);
+    v.dtype = dtype;
+    v.data = ku_malloc(bytes);
+    assert_non_null(v.data);
+    memset(v.data, 0xff, bytes);
+    return v;
+}
+
+/* |got - sum| <= (depth + 2) eps32 sum|ab| + one rounding of the result. times 2: dw was added to
+ * itself, which is one more rounding. */
+static void expect(const struct device *d, const char *what, const struct ku_view *out,
+                   const struct truth *t, int times)
+{
+    const double slack = times * eps_of(out->dtype), depth = (double)(t->depth + 2) * 0x1p-24;
+    for (int64_t i = 0; i < t->count; i++) {
+        double got = at(out, i), want = times * t->sum[i], sum_abs = times * t->sum_abs[i];
+        double bound = depth * sum_abs + slack * (fabs(want) + sum_abs * 0x1p-10) + 1e-37;
+        if (!(fabs(got - want) <= bound))
+            fail_msg("%s: %s: element %lld: %.9g, expected %.9g within %.3g", d->name, what,
+                     (long long)i, got, want, bound);
+    }
+}
+
+static void check_linear(const struct device *d, const struct product *o)
+{
+    const struct product_case *p = o->p;
+    struct ku_attrs a = o->attrs;
+    a.act = p->act;
+    struct ku_call c = {.op = KU_OP_linear, .n_in = 2 + p->bias, .n_out = p->n_out, .attr = &a};
+    c.in[0] = o->x, c.in[1] = o->w, c.in[2] = o->bias;
+    for (int i = 0; i < p->n_out; i++)
+        c.out[i] = unwritten(&o->dy, o->x.dtype);
+    run(d->dev, &c);
+    const struct ku_view *raw = &c.out[p->n_out - 1];
+    if (p->act == 0 || p->n_out == 2)
+        expect(d, "linear", raw, &o->y, 1);
     for (int64_t i = 0; i < p->m * p->n && p->n_out == 2 && p->act == KU_ACT_RELU; i++)
         assert_true(at(&c.out[0], i) == fmax(at(raw, i), 0));
-    ku_free(a64), ku_free(b64);
-    for (int i = 0; i < c.n_in; i++)
-        ku_free(c.in[i].data);
     for (int i = 0; i < c.n_out; i++)
         ku_free(c.out[i].data);
 }
 
-static void check_gradients(void *dev, const struct product_case *p, enum kumi_dtype dtype)
+static void check_gradients(const struct device *d, const struct product *o)
 {
-    struct ku_attrs a = ku_attrs_default;
-    a.trans = p->trans;
-    struct ku_view x = view(dtype, "tc", (int64_t[]){p->m, p->k});
-    struct ku_view dy = view(dtype, "tf", (int64_t[]){p->m, p->n});
-    struct ku_view w = p->trans ? view(dtype, "fc", (int64_t[]){p->n, p->k})
-                                : view(dtype, "cf", (int64_t[]){p->k, p->n});
-    struct ku_view dw = w, dx = view(dtype, "tc", (int64_t[]){p->m, p->k});
-    dw.dtype = KUMI_F32;
-    dw.data = ku_calloc((size_t)(p->n * p->k) + 1, 4);
-    struct ku_call c = {.op = KU_OP_linear_dx, .n_in = 2, .n_out = 1, .attr = &a};
-    c.in[0] = dy, c.in[1] = w, c.out[0] = dx;
-    run(dev, &c);
+    struct ku_view dx = unwritten(&o->x, o->x.dtype), dw = unwritten(&o->w, KUMI_F32);
+    struct ku_call c = {.op = KU_OP_linear_dx, .n_in = 2, .n_out = 1, .attr = &o->attrs};
+    c.in[0] = o->dy, c.in[1] = o->w, c.out[0] = dx;
+    run(d->dev, &c);
     c.op = KU_OP_linear_dw;
-    c.in[0] = x, c.in[1] = dy, c.out[0] = dw;
-    run(dev, &c);
+    c.in[0] = o->x, c.in[1] = o->dy, c.out[0] = dw;
+    run(d->dev, &c);
     c.accumulate = 1; /* twice: dw doubles */
-    run(dev, &c);
-    double *x64 = widened(&x), *dy64 = widened(&dy), *w64 = widened(&w);
-    for (int64_t i = 0; i < p->m; i++)
-        for (int64_t k = 0; k < p->k; k++) {
-            double sum = 0, sum_abs = 0;
-            for (int64_t j = 0; j < p->n; j++) {
-                double g = dy64[i * p->n + j] * w64[p->trans ? j * p->k + k : k * p->n + j];
-                sum += g, sum_abs += fabs(g);
-            }
-            expect(&dx, i * p->k + k, sum, sum_abs, p->n, 1);
-        }
-    for (int64_t k = 0; k < p->k; k++)
-        for (int64_t j = 0; j < p->n; j++) {
-            double sum = 0, sum_abs = 0;
-            for (int64_t i = 0; i < p->m; i++) {
-                double g = x64[i * p->k + k] * dy64[i * p->n + j];
-                sum += g, sum_abs += fabs(g);
-            }
-            expect(&dw, p->trans ? j * p->k + k : k * p->n + j, 2 * sum, 2 * sum_abs, p->m, 2);
-        }
-    ku_free(x64), ku_free(dy64), ku_free(w64);
-    ku_free(x.data), ku_free(dy.data), ku_free(w.data), ku_free(dw.data), ku_free(dx.data);
+    run(d->dev, &c);
+    expect(d, "linear_dx", &dx, &o->dx, 1);
+    expect(d, "linear_dw", &dw, &o->dw, 2);
+    ku_free(dx.data), ku_free(dw.data);
 }
 
-static void check_cases(void *dev, int first_dtype)
+static struct device device_open(enum ku_isa isa, int n_threads)
 {
-    for (int i = 0; i < N_CASES; i++)
-        for (int bf16 = first_dtype; bf16 < 2; bf16++) {
-            check_linear(dev, &cases[i], bf16 ? KUMI_BF16 : KUMI_F32);
-            if (cases[i].bias == 0 || i % 2)
-                check_gradients(dev, &cases[i], bf16 ? KUMI_BF16 : KUMI_F32);
-        }
+    struct ku_device_opts o = {.n_threads = n_threads, .isa = isa};
+    struct device d = {.dev = NULL};
+    assert_int_equal(ku_device_cpu.open(&o, &d.dev), 0);
+    snprintf(d.name, sizeof d.name, "%s", ku_cpu_isa_name(isa));
+    return d;
 }
 
-static void emulated_tiles(void **state)
+/* One truth serves all devices. */
+static void check_case(const struct device *device, int n, int i, enum kumi_dtype dtype)
 {
-    static const struct ku_gemm_micro emulated = {AMX_MR,    AMX_NR,   AMX_SIDE,       amx_parts,
-                                                  amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup,
-                                                  NULL,      0};
-    struct ku_device_opts o = {.n_threads = 1, .isa = KU_ISA_AMX};
-    void *dev;
-    float sink[16] = {1};
-    (void)state;
-    assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
-    ((struct ku_cpu *)dev)->gemm_bf16 = &emulated;
-    check_cases(dev, 1);
-    ku_device_cpu.close(dev);
-    emulated.peak(1, sink);
+    struct product o;
+    product_init(&o, &cases[i], dtype);
+    for (int d = 0; d < n; d++) {
+        if (device[d].is_emulated && dtype != KUMI_BF16)
+            continue;
+        check_linear(&device[d], &o);
+        if (cases[i].bias == 0 || i % 2)
+            check_gradients(&device[d], &o);
+    }
+    product_fini(&o);
 }
 
 static void every_case(void **state)
 {
+    static const struct ku_gemm_micro emulated = {AMX_MR,    AMX_NR,   AMX_SIDE,       amx_parts,
+                                                  amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup,
+                                                  NULL,      0};
+    struct device device[KU_ISA_AMX + 2];
+    int n = 0;
+    float sink[16] = {1};
     (void)state;
-    for (int isa = KU_ISA_BASE; isa <= (int)ku_cpu_isa(); isa++) {
-        struct ku_device_opts o = {.n_threads = 2, .isa = (enum ku_isa)isa};
-        void *dev;
-        assert_int_equal(ku_device_cpu.open(&o, &dev), 0);
-        check_cases(dev, 0);
-        ku_device_cpu.close(dev);
-    }
+    for (int isa = KU_ISA_BASE; isa <= (int)ku_cpu_isa(); isa++)
+        device[n++] = device_open((enum ku_isa)isa, 2);
+    device[n] = device_open(KU_ISA_AMX, 1);
+    ((struct ku_cpu *)device[n].dev)->gemm_bf16 = &emulated;
+    snprintf(device[n].name, sizeof device[n].name, "emulated tiles");
+    device[n++].is_emulated = 1;
+    for (int i = 0; i < N_CASES; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            check_case(device, n, i, bf16 ? KUMI_BF16 : KUMI_F32);
+    for (int d = 0; d < n; d++)
+        ku_device_cpu.close(device[d].dev);
+    emulated.peak(1, sink);
 }
 
 /* Where libraries split the contraction over threads: 4,096 tokens, width 48. */
@@ -310,8 +376,7 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_case), cmocka_unit_test(emulated_tiles),
-        cmocka_unit_test(threads_keep_bits), cmocka_unit_test(rows_keep_bits),
-        cmocka_unit_test(refusals)};
+        cmocka_unit_test(every_case), cmocka_unit_test(threads_keep_bits),
+        cmocka_unit_test(rows_keep_bits), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

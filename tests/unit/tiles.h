@@ -7,13 +7,14 @@
 #ifndef TESTS_UNIT_TILES_H
 #define TESTS_UNIT_TILES_H
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <cmocka.h>
+
+#include "sample.h"
 
 static _Thread_local struct tile_file {
     int rows[8], row_bytes[8];
@@ -45,28 +46,33 @@ static void tiles_store(int t, void *at, int64_t stride)
     for (int r = 0; r < tiles.rows[t]; r++)
         memcpy((char *)at + r * stride, tiles.data[t][r], (size_t)tiles.row_bytes[t]);
 }
-static float tiles_bf16(const unsigned char *p)
+/* All elements of a tile, 32 in each row. */
+SAMPLE_UNCHECKED static void tiles_widen(int t, float out[16][32])
 {
-    uint32_t bits = (uint32_t)(p[0] | p[1] << 8) << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    for (int r = 0; r < 16; r++)
+        for (int i = 0; i < 32; i++) {
+            const unsigned char *p = tiles.data[t][r] + 2 * i;
+            uint32_t bits = (uint32_t)(p[0] | p[1] << 8) << 16;
+            memcpy(&out[r][i], &bits, sizeof bits);
+        }
 }
-static void tiles_dp(int c, int a, int b)
+/* A product of two bf16 is exact in f32, so a sum of it rounds once, as a fused one does. */
+SAMPLE_UNCHECKED static void tiles_dp(int c, int a, int b)
 {
+    float left[16][32], right[16][32], sum[16];
     assert_int_equal(tiles.rows[c], tiles.rows[a]);
     assert_int_equal(tiles.row_bytes[c], tiles.row_bytes[b]);
     assert_int_equal(tiles.row_bytes[a], tiles.rows[b] * 4);
-    for (int m = 0; m < tiles.rows[c]; m++)
-        for (int n = 0; n < tiles.row_bytes[c] / 4; n++) {
-            float sum;
-            memcpy(&sum, tiles.data[c][m] + 4 * n, sizeof sum);
-            for (int k = 0; k < tiles.rows[b]; k++)
-                for (int half = 0; half < 2; half++)
-                    sum = fmaf(tiles_bf16(tiles.data[a][m] + 4 * k + 2 * half),
-                               tiles_bf16(tiles.data[b][k] + 4 * n + 2 * half), sum);
-            memcpy(tiles.data[c][m] + 4 * n, &sum, sizeof sum);
-        }
+    tiles_widen(a, left);
+    tiles_widen(b, right);
+    for (int m = 0; m < tiles.rows[c]; m++) {
+        memcpy(sum, tiles.data[c][m], sizeof sum);
+        for (int k = 0; k < tiles.rows[b]; k++)
+            for (int half = 0; half < 2; half++)
+                for (int n = 0; n < 16; n++)
+                    sum[n] += left[m][2 * k + half] * right[k][2 * n + half];
+        memcpy(tiles.data[c][m], sum, (size_t)tiles.row_bytes[c]);
+    }
 }
 
 #define TILE_CONFIG(c)           tiles_config(c)

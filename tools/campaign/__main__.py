@@ -16,6 +16,7 @@ import concurrent.futures
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -100,6 +101,7 @@ def table(done, kinds):
 def main():
     a = arguments()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the commands would ignore it
     folder = a.keep or tempfile.mkdtemp(prefix="kumi-campaign-")
     bench = base.Bench(a.build, folder, a.seed, a.patience)
     if not os.access(bench.kumi, os.X_OK):
