@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/term.h"
 
@@ -52,7 +53,7 @@ static void arm(const char *spec)
 
 static void read_environment(void)
 {
-    arm(getenv("KUMI_FAULT"));
+    arm(ku_env("KUMI_FAULT"));
 }
 
 void ku_fault_set(const char *spec)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/term.h"
 
@@ -33,7 +34,7 @@ static int find(const char *const *names, int n, const char *word, size_t bytes)
 static void refuse(const char *word, size_t bytes, const char *what, const char *const *names,
                    int n, const char *more)
 {
-    const char *rank = getenv("KUMI_RANK") ? getenv("KUMI_RANK") : getenv("RANK");
+    const char *rank = ku_env("KUMI_RANK") ? ku_env("KUMI_RANK") : ku_env("RANK");
     char list[128];
     int at = 0;
     if (rank && strcmp(rank, "0") != 0)
@@ -69,7 +70,7 @@ static void set_one(const char *word, size_t bytes)
 static void read_levels(void)
 {
     memset(level_of, KU_LOG_WARN, sizeof level_of);
-    const char *text = getenv("KUMI_LOG");
+    const char *text = ku_env("KUMI_LOG");
     while (text && *text) {
         size_t bytes = strcspn(text, ",");
         if (bytes)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/term.h"
 
+#include "base/env.h"
 #include "base/mem.h"
 
 #include <stdarg.h>
@@ -17,8 +18,8 @@ enum { ERASE_BYTES = sizeof ERASE - 1, LINE_BYTES = 2048, MAX_COLUMNS = 1024 };
 
 int ku_term_is_on(void)
 {
-    const char *term = getenv("TERM");
-    return term && *term && strcmp(term, "dumb") != 0 && isatty(STDERR_FILENO);
+    const char *term = ku_env("TERM");
+    return term && strcmp(term, "dumb") != 0 && isatty(STDERR_FILENO);
 }
 
 /* A message that cannot be written is lost: there is no other place for it. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
@@ -215,7 +216,7 @@ int cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code)
     *exit_code = cli_end(kumi_launch_parse_n(n_text, &n), 0);
     if (*exit_code != 0)
         return 0;
-    if (n == 1 && getenv("RANK") == NULL)
+    if (n == 1 && ku_env("RANK") == NULL)
         return 1;
     char **copy = without_n(argc, argv);
     status = copy ? kumi_launch_program(copy, n, 0, exit_code) : KUMI_ENOMEM;

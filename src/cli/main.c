@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
 #include "base/str.h"
@@ -111,7 +112,7 @@ static void prepare_signals(const char *command)
     sigaction(SIGABRT, &abort_action, NULL);
     if (is_training)
         sigprocmask(SIG_BLOCK, &stops, NULL);
-    if (is_training || getenv("KUMI_CONTROL_FD"))
+    if (is_training || ku_env("KUMI_CONTROL_FD"))
         signal(SIGPIPE, SIG_IGN);
     if (strcmp(command, "run") != 0)
         signal(SIGXFSZ, SIG_IGN);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/job.h"
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -49,7 +50,7 @@ static int watch_exit(struct ku_job *job)
 static int set_options(struct ku_job *job, const struct ku_job_opts *opts)
 {
     struct ku_job_private *p = job->priv;
-    const char *chaos = opts->chaos ? opts->chaos : getenv("KUMI_CHAOS");
+    const char *chaos = opts->chaos ? opts->chaos : ku_env("KUMI_CHAOS");
     const char *transport = opts->transport ? opts->transport : "auto";
     int threads = opts->threads > 0 ? opts->threads : 1;
     if (strcmp(transport, "auto") && strcmp(transport, p->host->is_threads ? "thread" : "shm"))

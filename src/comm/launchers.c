@@ -3,6 +3,7 @@
  * Who started us. One row per launcher, the most specific first; the first complete row wins, rows
  * are never mixed (mpirun inside Slurm sets both).
  */
+#include "base/env.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "comm/private.h"
@@ -65,8 +66,7 @@ static const struct row rows[] = {
 
 static const char *value_of(const char *name)
 {
-    const char *text = name ? getenv(name) : NULL;
-    return text && *text ? text : NULL;
+    return name ? ku_env(name) : NULL;
 }
 
 /* A whole number in [low, high]. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
@@ -70,18 +71,8 @@ int ku_input_glob(const char *pattern, int (*each)(void *ctx, const char *name),
 
 int ku_input_cache(const char *folder, char **path)
 {
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"KUMI_CACHE", ""}, {"XDG_CACHE_HOME", "/kumi"}, {"HOME", "/.cache/kumi"}};
-    const char *below = "";
-    for (int i = 0; i < 3 && !folder; i++) {
-        folder = getenv(places[i].variable);
-        folder = folder && *folder ? folder : NULL;
-        below = places[i].below;
-    }
-    *path = NULL;
-    if (!folder)
-        return KUMI_OK;
-    *path = ku_asprintf("%s%s", folder, below);
+    if (folder == NULL)
+        return ku_env_cache(path);
+    *path = ku_strdup(folder);
     return *path ? KUMI_OK : KUMI_ENOMEM;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/arg.h"
+#include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -382,8 +383,7 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     KU_GIVEN_LIST(options->data, options->n_data, "options.data");
     KU_GIVEN(result, "result");
     struct ku_job *job = NULL;
-    const char *threads = getenv("KUMI_THREADS");
-    struct ku_job_opts o = {.threads = threads ? (int)strtol(threads, NULL, 10) : 1,
+    struct ku_job_opts o = {.threads = ku_env_threads() ? ku_env_threads() : 1,
                             .timeout_ns = 60LL * 1000000000};
     memset(result, 0, sizeof *result);
     int status = ku_job_join(&o, &job);

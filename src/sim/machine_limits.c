@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/json/json.h"
@@ -17,15 +18,9 @@ enum { MAX_CACHE_BYTES = 1 << 20 }; /* some 10,000 rows */
 /* FOLDER/peak.json and, if wanted, its folder made. NULL: the error record says why. */
 static char *cache_path(int is_written)
 {
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"KUMI_CACHE", ""}, {"XDG_CACHE_HOME", "/kumi"}, {"HOME", "/.cache/kumi"}};
     char *folder = NULL, *path = NULL;
-    for (int i = 0; i < 3 && folder == NULL; i++) {
-        const char *value = getenv(places[i].variable);
-        if (value && *value && (folder = ku_asprintf("%s%s", value, places[i].below)) == NULL)
-            return NULL;
-    }
+    if (ku_env_cache(&folder) < 0)
+        return NULL;
     if (folder == NULL)
         KU_ERR(KUMI_EINPUT, "peak: no cache folder; set KUMI_CACHE or HOME");
     else if (is_written && ku_os_mkdirs(folder) < 0)

@@ -14,6 +14,7 @@
 
 #include "base/arg.h"
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -711,9 +712,9 @@ static struct joining joining_of(const struct kumi_settings *set)
 {
     struct ku_config cfg;
     struct joining j = {.opts = {.threads = 1, .timeout_ns = INT64_C(60000000000)}};
-    const char *threads = getenv("KUMI_THREADS");
+    int threads = ku_env_threads();
     if (threads)
-        j.opts.threads = (int)strtol(threads, NULL, 10);
+        j.opts.threads = threads;
     if (ku_config_load(set->config, set->set, set->n_sets, ku_model_hidden_size, &cfg) == KUMI_OK) {
         j.opts.timeout_ns = (int64_t)(cfg.parallel_timeout_s * 1e9);
         j.is_threaded = strcmp(cfg.parallel_transport, "thread") == 0;
@@ -786,7 +787,7 @@ static int train_threads(const struct kumi_train_options *options, const struct 
     struct ku_job_opts opts = j->opts;
     struct threads t = {.options = options};
     sigset_t stops, old;
-    if (getenv("KUMI_THREADS") == NULL)
+    if (ku_env_threads() == 0)
         opts.threads = ku_os_n_cpus() / options->ranks; /* 0 is 1 */
     opts.transport = "thread";
     t.result = ku_calloc((size_t)options->ranks, sizeof *t.result);

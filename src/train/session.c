@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/log.h"
@@ -254,11 +255,10 @@ int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
 
 static int n_threads(const struct ku_session *s, int local_n)
 {
-    const char *share = getenv("KUMI_THREADS");
     if (s->cfg.train_threads != KU_NULL)
         return (int)s->cfg.train_threads;
-    long n = share ? strtol(share, NULL, 10) : ku_os_n_cpus() / local_n;
-    return n < 1 ? 1 : n > 4096 ? 4096 : (int)n;
+    int n = ku_env_threads() ? ku_env_threads() : ku_os_n_cpus() / local_n;
+    return n < 1 ? 1 : n > 4096 ? 4096 : n;
 }
 
 int ku_session_cores(const struct ku_session *s, int local_n)

@@ -13,6 +13,7 @@ RULES = [
      "socket bind listen accept accept4 connect send sendmsg recv recvmsg fopen fdopen fread fwrite fclose fgets",
      ["src/base/os/os.c", "src/base/os/ipc.c", "src/base/os/limits.c", "src/base/os/temporary.c"],
      "use base/os/os.h or base/os/ipc.h"),
+    ("getenv secure_getenv", ["src/base/env.c"], "use base/env.h"),
     ("exit _exit _Exit quick_exit abort", ["src/base/err.c", "src/cli/"], "return a status, or KU_ASSERT"),
     ("strcpy stpcpy strcat strncat strncpy sprintf vsprintf gets atoi atol atoll atof strtok rand srand random "
      "tmpnam tempnam mktemp system popen alloca", [], "it is unsafe, or depends on hidden state"),
@@ -50,6 +51,8 @@ def check(tree):
 
 EXAMPLES = [
     ({"src/base/mem.c": "p = malloc(3);"}, None),
+    ({"src/base/env.c": "p = getenv(name);"}, None),
+    ({"src/cli/main.c": "p = getenv(name);"}, "use base/env.h"),
     ({"src/ir/a.c": "p = malloc(3);"}, "src/ir/a.c:1: malloc(): use base/mem.h"),
     ({"src/ir/a.c": "p = ku_malloc(3); ops->open(x); t.read (y); /* free(p) */ s = \"exit(1)\";"}, None),
     ({"src/comm/a.c": "\n\nn = read (fd, p, 3);"}, "src/comm/a.c:3: read()"),

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_BASE_ENV_H
+#define KU_BASE_ENV_H
+
+/* Environment variables. env.c alone calls getenv(). */
+
+/* The value of a variable; NULL: it is unset or empty. Borrowed from the environment. */
+const char *ku_env(const char *name);
+
+/* KUMI_THREADS, compute threads of a rank, as the launcher sets it; 0: unset. */
+int ku_env_threads(void);
+
+/*
+ * The cache directory: $KUMI_CACHE, else $XDG_CACHE_HOME/kumi, else $HOME/.cache/kumi.
+ *
+ *   *path  for ku_free; NULL: none of the three is set
+ *
+ * Errors: KUMI_ENOMEM.
+ */
+int ku_env_cache(char **path);
+
+#endif
