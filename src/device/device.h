@@ -10,7 +10,7 @@
  * memory. Every instruction of a program is bound once, at load time, and then launched once per
  * step:
  *
- *     open -> query (workspace) -> bind (ku_call -> ku_kernel) -> launch, launch, .. -> unbind -> close
+ *     open -> query (workspace) -> bind (call -> kernel) -> launch, launch, .. -> unbind -> close
  *
  * bind chooses the kernel, checks dtypes and allocates. launch never allocates and fails for no
  * reason that bind can check. Its results depend on the call's shapes and the instruction set
@@ -38,7 +38,7 @@ struct ku_call {
     int op, n_in, n_out;
     int accumulate; /* output 0 (layer_norm_dgb: both outputs) is added to, not overwritten */
     const struct ku_attrs *attr;
-    /* Stream id of a random op: the key of base/random.h, with seed and step of the control input. */
+    /* Stream id of a random op: part of the key of base/random.h, with the seed and the step. */
     uint32_t stream;
     struct ku_view in[KU_MAX_IN], out[KU_MAX_OUT];
     void *workspace; /* ku_target_op.workspace_bytes, 64-byte aligned; undefined at entry */
@@ -47,7 +47,7 @@ struct ku_call {
 struct ku_device_opts {
     int n_threads;   /* of the pool; 0 = 1 */
     enum ku_isa isa; /* upper limit; the machine may offer less */
-    /* Compute threads of all ranks on this host: threads spin only if they fit n_cpus; 0 = n_threads */
+    /* Compute threads of all ranks on this host; they spin only if they fit n_cpus. 0 = n_threads */
     int n_runnable_threads;
     int n_cpus;     /* CPUs that those threads share; 0 = the CPUs of this thread */
     int first_cpu;  /* not read by the devices */
@@ -58,7 +58,7 @@ struct ku_kernel; /* defined by each device */
 
 struct ku_device_ops {
     const char *name;
-    /* Opens the device of one rank. Errors: KUMI_EDEVICE, KUMI_ENOMEM. */
+    /* Opens the device of one rank. Errors: KUMI_EINVAL, KUMI_EDEVICE, KUMI_ENOMEM. */
     int (*open)(const struct ku_device_opts *opts, void **dev);
     void (*close)(void *dev); /* NULL is allowed */
     /*

@@ -16,8 +16,8 @@
  *     launch  for each phase: the thread pool runs tile 0 .. n_tiles - 1
  *     tile    calls the inner loops of the instruction set (isa.h) on one row or run of elements
  *
- * The shapes of the op alone decide how an element is computed, and each tile writes its own bytes,
- * so results do not depend on the number of threads.
+ * The shapes of the op alone decide how an element is computed, and each tile writes its own bytes
+ * (or adds integers atomically), so results do not depend on the number of threads.
  *
  *     cpu/<family>/*.c        bind functions and tiles
  *     cpu/<family>/*_body.h   inner loops, compiled once per instruction set by isa/isa_*.c

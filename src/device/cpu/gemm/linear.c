@@ -2,11 +2,9 @@
 /*
  * Matrix products: linear, linear_dx, linear_dw (few rows: linear_thin.c).
  *
- *     out[m, n]: tiles of up to MAX_ROWS x TILE_COLS; per tile, for each chunk of the contraction:
- *
- *               b chunk -> panels of nr columns, packed once, stay in L2
- *     a group     [ n_units ][ nr ] [ nr ] ...
- *     of mr rows -> mr x nr sums in registers -> f32 sums of the tile
+ *     out[m, n]   tiles of up to MAX_ROWS x TILE_COLS; for each CHUNK_UNITS of the contraction:
+ *     b           columns of the tile -> panels [n_units][nr], packed once per chunk, stay in L2
+ *     a           group of mr rows x panel -> mr x nr sums in registers -> f32 sums of the tile
  *
  * After the last chunk bias, activation and rounding run while the rows are in L1. During the
  * product the tile prefetches what it packs next and the lines of its results; results too large

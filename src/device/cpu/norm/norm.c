@@ -57,7 +57,8 @@ static int64_t n_slices_of(int64_t n_rows, int64_t width)
 }
 
 /*
- * Workspace: vectors [padded] f32; then two sums [padded] f64 per slice; then two f32 sums per run.
+ * Workspace: vectors [padded] f32; then per slice two sums [padded] f64; then per slice the two f32
+ * sums of its current run.
  */
 size_t ku_cpu_workspace_norm(const struct ku_op_case *c)
 {

@@ -4,8 +4,7 @@
  * elements of one row, whose variances are by * var[i].
  */
 
-typedef uint64_t words8
-    __attribute__((vector_size(64))); /* sums wrap modulo 2^64 until the constants are subtracted */
+typedef uint64_t words8 __attribute__((vector_size(64))); /* partial sums wrap modulo 2^64 */
 typedef uint64_t words8_mem __attribute__((vector_size(64), aligned(8), may_alias));
 
 /*
