@@ -13,19 +13,22 @@
  * of addition gives the same bits.
  *
  * Squares are of the raw gradients; the scale factor of the report enters with the means. Let B be
- * the smallest power of four above the squared norm of all gradients. A square is held to units of
- * 2^-88 B in two int64:
+ * the power of four above the squared norm of all gradients (ku_factor_exponent). A square is
+ * rounded to units of 2^-88 B, in two int64:
  *
  *     hi   units of 2^-50 B; the sum stays below 2^51
  *     lo   the remainder in units of 2^-88 B; each at most 2^37 in magnitude, so 2^25 of them fit
  *
- * Smaller parts are rounded off: elements below 2^-44 of the norm. Adding 1.5 2^52 units leaves an
+ * Smaller parts are rounded off: elements below 2^-44 sqrt(B). Adding 1.5 2^52 units leaves an
  * integer below 2^51 in the low bits of an f64, rounded to nearest even; every vector instruction
  * set can do this.
  */
 enum { KU_FACTOR_HI_BITS = 50, KU_FACTOR_LO_BITS = 38 };
 
-/* The smallest e with 2^e above the norm of the raw gradients, limited to [-480, 480]. */
+/*
+ * The smallest e with 2^e above NORM / SCALE, limited to [-480, 480]. That is the norm of the raw
+ * gradients, or norm / clip times as much in a step whose gradients are clipped.
+ */
 static inline int ku_factor_exponent(const double *report)
 {
     const double norm = report[KU_REPORT_NORM] / report[KU_REPORT_SCALE];

@@ -47,7 +47,7 @@ struct ku_call {
 struct ku_device_opts {
     int n_threads;   /* of the pool; 0 = 1 */
     enum ku_isa isa; /* upper limit; the machine may offer less */
-    /* Compute threads of all ranks on this host; they spin only if they fit n_cpus. 0 = n_threads */
+    /* Compute threads of all ranks on this host; they spin if they fit n_cpus. 0 = n_threads */
     int n_runnable_threads;
     int n_cpus;     /* CPUs that those threads share; 0 = the CPUs of this thread */
     int first_cpu;  /* not read by the devices */
@@ -58,7 +58,11 @@ struct ku_kernel; /* defined by each device */
 
 struct ku_device_ops {
     const char *name;
-    /* Opens the device of one rank. Errors: KUMI_EINVAL, KUMI_EDEVICE, KUMI_ENOMEM. */
+    /*
+     * Opens the device of one rank.
+     *
+     * Errors: KUMI_EINVAL, KUMI_EDEVICE, KUMI_ENOMEM.
+     */
     int (*open)(const struct ku_device_opts *opts, void **dev);
     void (*close)(void *dev); /* NULL is allowed */
     /*

@@ -95,7 +95,7 @@ struct ku_finish {
 };
 
 /*
- * A product of two matrices: C has up to mr rows of one group of a and nr columns of one panel of b.
+ * A product of matrices: C has up to mr rows of one group of a and nr columns of one panel of b.
  * Each element is one chain of fused multiply-adds over the contraction in ascending order, so its
  * bits depend on the length of the contraction alone. A unit is one f32, or two bf16 that are
  * adjacent in the contraction.
