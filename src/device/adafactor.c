@@ -20,7 +20,7 @@ struct ku_adafactor ku_adafactor_of(const struct ku_attrs *a, const double *repo
     return f;
 }
 
-/* out = var + w (mean - var), of n sums of so many elements each. */
+/* out = var + w (mean - var), for n sums of squares over n_elements elements each. */
 static void move(const struct ku_view *out, const struct ku_view *var, const int64_t *sum,
                  double unit, double w, int64_t n, int64_t n_elements)
 {

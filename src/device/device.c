@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+/*
+ * The table of devices. A new device adds its ku_device_ops here.
+ */
 const struct ku_device_ops *ku_device_find(const char *name)
 {
     static const struct ku_device_ops *const all[] = {&ku_device_ref, &ku_device_cpu};

@@ -6,19 +6,26 @@
 #include "op/target.h"
 
 /*
- * A device turns one call (an op, its attributes, where its operands lie) into a kernel at load
- * time, and launches kernels in a queue. All allocation, code generation and choice happen in bind;
- * launch never allocates, never fails for reasons that bind could know, and gives bits that depend
- * on the call's shapes and the instruction set alone, not on the number of threads
- * (docs/numerics.md).
+ * The device interface. A device is opened once per rank; it owns the thread pool and the scratch
+ * memory. Every instruction of a program is bound once, at load time, and then launched once per
+ * step:
+ *
+ *     open -> query (workspace) -> bind (call -> kernel) -> launch, launch, .. -> unbind -> close
+ *
+ * bind chooses the kernel, checks dtypes and allocates. launch never allocates and fails for no
+ * reason that bind can check. Its results depend on the call's shapes and the instruction set
+ * alone, not on the number of threads (docs/numerics.md).
+ *
+ *     ref/   plain loops in f64, one thread: the definition of every op
+ *     cpu/   tuned kernels in f32, bf16 and f16 on a thread pool
  */
 
 /*
- * An operand. Data are dense and row-major over the local shape's counts. start[d] is where the
- * local part begins in the logical tensor, whose extents are logical[d]: random numbers and sample
- * numbers use global coordinates. An operand cut into canonical blocks (Z) is flat: ndim 1, count
- * elements from element start[0] of the flattened logical tensor, start[0] a multiple of
- * KU_BLOCK_COUNT.
+ * An operand: a local shard of a logical tensor. Data is dense and row-major over the counts of
+ * `shape`. start[d] is the first index of the shard in the logical tensor, logical[d] the extent of
+ * that tensor: random numbers and sample numbers use global indices. A shard in canonical chunks
+ * (placement Z) is flat: ndim 1, starting at element start[0] of the flattened logical tensor;
+ * start[0] is a multiple of KU_BLOCK_COUNT.
  */
 struct ku_view {
     void *data;
@@ -29,50 +36,63 @@ struct ku_view {
 
 struct ku_call {
     int op, n_in, n_out;
-    int accumulate; /* output 0 (of layer_norm_dgb: both) += instead of = */
+    int accumulate; /* output 0 (layer_norm_dgb: both outputs) is added to, not overwritten */
     const struct ku_attrs *attr;
-    uint32_t
-        stream; /* of random ops: with the control port's seed and step it keys base/random.h */
+    /* Stream id of a random op: part of the key of base/random.h, with the seed and the step. */
+    uint32_t stream;
     struct ku_view in[KU_MAX_IN], out[KU_MAX_OUT];
-    void *workspace; /* ku_target_op.workspace_bytes, 64-byte aligned; garbage at entry */
+    void *workspace; /* ku_target_op.workspace_bytes, 64-byte aligned; undefined at entry */
 };
 
 struct ku_device_opts {
-    int n_threads;          /* of the queue's pool; 0 = 1 */
-    enum ku_isa isa;        /* not above this one */
-    int n_runnable_threads; /* on this host by all ranks: the pool spins only if they fit n_cpus;
-                               0 = n_threads */
-    int n_cpus; /* that all of those run on, wherever this rank is bound; 0 = this thread's own */
-    int first_cpu;  /* pool thread i is bound to cpu[i] when cpu is given */
-    const int *cpu; /* n_threads ids, or NULL = not bound */
+    int n_threads;   /* of the pool; 0 = 1 */
+    enum ku_isa isa; /* upper limit; the machine may offer less */
+    /* Compute threads of all ranks on this host; they spin if they fit n_cpus. 0 = n_threads */
+    int n_runnable_threads;
+    int n_cpus;     /* CPUs that those threads share; 0 = the CPUs of this thread */
+    int first_cpu;  /* not read by the devices */
+    const int *cpu; /* n_threads CPU ids: pool thread i is bound to cpu[i]; NULL = not bound */
 };
 
-struct ku_kernel; /* a device's own */
+struct ku_kernel; /* defined by each device */
 
 struct ku_device_ops {
     const char *name;
-    /* A rank's device: context, pool, queue in one. Errors: KUMI_EDEVICE, KUMI_ENOMEM. */
+    /*
+     * Opens the device of one rank.
+     *
+     * Errors: KUMI_EINVAL, KUMI_EDEVICE, KUMI_ENOMEM.
+     */
     int (*open)(const struct ku_device_opts *opts, void **dev);
-    void (*close)(void *dev); /* NULL is fine */
-    /* Fills op/target.h's answer; pure. dev may be NULL (planning without a device). */
+    void (*close)(void *dev); /* NULL is allowed */
+    /*
+     * Answers as op/target.h describes, without side effects. dev may be NULL (planning without a
+     * device).
+     */
     int (*query)(void *dev, const struct ku_op_case *c, struct ku_target_op *out);
-    /* The call's pointers stay valid as long as the kernel. Errors: KUMI_EINVAL (a dtype or form
-     * this device lacks: named), KUMI_ENOMEM, KUMI_EDEVICE. */
+    /*
+     * Creates the kernel of a call. The call's pointers must stay valid until unbind. Errors:
+     * KUMI_EINVAL (names the unsupported dtype or form), KUMI_ENOMEM, KUMI_EDEVICE.
+     */
     int (*bind)(void *dev, const struct ku_call *call, struct ku_kernel **kernel);
     void (*unbind)(void *dev, struct ku_kernel *kernel);
-    /* Runs the kernel; on CPUs it is done on return. hook (may be NULL) is called by the pool's
-     * first thread between tiles, at most about 1 ms apart, so that communication progresses. */
+    /*
+     * Runs the kernel; on CPUs it has finished on return. Thread 0 calls `hook` (may be NULL)
+     * between tiles, at intervals of at most about 1 ms, so that communication progresses.
+     */
     int (*launch)(void *dev, struct ku_kernel *kernel, void (*hook)(void *), void *hook_ctx);
-    /* What op sumsq does, but on the caller's thread, be it between tiles of a launch: adds the
-     * squares of x, flat canonical blocks, to stats, and its elements that are not finite to a word
-     * of it. For collectives, which call it while a sum is in the caches. */
+    /*
+     * Op sumsq on the caller's thread, also between tiles of a launch: adds the squares of x (flat
+     * canonical chunks) to stats and the number of non-finite elements to stats[word]. Collectives
+     * call it on each reduced chunk while it is still in cache.
+     */
     void (*add_squares)(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
 };
 
-extern const struct ku_device_ops
-    ku_device_ref; /* plain loops in f64, one thread: the oracle, for every dtype */
-extern const struct ku_device_ops
-    ku_device_cpu; /* own kernels on a pool of threads: f32, bf16 and f16 */
-const struct ku_device_ops *ku_device_find(const char *name); /* NULL: none */
+/* The oracle: plain loops in f64, one thread, every dtype. */
+extern const struct ku_device_ops ku_device_ref;
+/* Tuned kernels on a thread pool: f32, bf16 and f16. */
+extern const struct ku_device_ops ku_device_cpu;
+const struct ku_device_ops *ku_device_find(const char *name); /* NULL: no such device */
 
 #endif

@@ -21,7 +21,7 @@ void ku_norm_moments(const struct ku_call *c)
         if (n > 0) {
             mean = get(s, width + j) / n;
             var = get(s, 2 * width + j) / n - mean * mean;
-            var = var < 0 ? 0 : var; /* NaN stays */
+            var = var < 0 ? 0 : var; /* a NaN stays */
         }
         put(&c->out[0], j, mean);
         put(&c->out[1], j, var);

@@ -4,17 +4,17 @@
 
 #include "device/device.h"
 
-/* What batch norm computes per channel, in f64 and rounded once: the same on ref and cpu. */
+/* The per-channel parts of batch norm, shared by all devices: computed in f64 and rounded once. */
 
 /*
- * batch_norm_moments: mean = s1 / n, var = s2 / n - mean^2, never below 0; unbiased: n / (n - 1)
- * var, or var where n is 1.
+ * Op batch_norm_moments: mean = s1 / n, var = max(s2 / n - mean^2, 0); the unbiased variance is var
+ * n / (n - 1), or var where n = 1.
  */
 void ku_norm_moments(const struct ku_call *c);
 /*
- * batch_norm_track: for each micro-batch number in turn, running = (1 - momentum) running +
- * momentum scale new, where new is the sum over shards; of a range of channels where the running
- * tensors are cut into blocks.
+ * Op batch_norm_track: for each micro-batch index in order, running = (1 - momentum) running +
+ * momentum scale new, where new is the sum over shards. Covers a range of channels when the running
+ * tensors are partitioned.
  */
 void ku_norm_track(const struct ku_call *c);
 

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How it works. One 64-bit word holds {job number, tiles left}. Taking a tile is one
- * compare-and-swap that lowers "left"; the taker reads the job's description only afterwards, when
- * the job cannot end before this very tile is done. So threads that come late simply find nothing
- * left, and the caller waits for tiles, never for threads: with more threads than cores it does the
- * work itself.
+ * How it works. One 64-bit atomic, `word`, holds the job number and the number of tiles left:
  *
- * A thread without work spins while the host has cores to spare, then yields a few times, then
- * sleeps on the bell. `asleep` is raised before the word is looked at a last time, and read after
- * the word is published, so one of both sides sees the other.
+ *     63        32 31         0
+ *     | job number | tiles left |
+ *
+ * A thread takes a tile with one compare-and-swap that decrements "tiles left". It reads the job's
+ * description only after that, and the job cannot end before this tile is done. Late threads find
+ * no tile left. The caller waits for tiles, not for threads: with more threads than cores it does
+ * the work itself.
+ *
+ * An idle thread spins while the host has free cores, then yields a few times, then sleeps on the
+ * futex `bell`. A worker increments `asleep` before its last read of `word`; the caller reads
+ * `asleep` after writing `word`. So either the worker sees the job or the caller sees the sleeper.
  */
 #include "device/pool.h"
 
@@ -25,9 +29,9 @@
 
 enum {
     MAX_THREADS = 1024,
-    N_SPINS = 4000, /* about 50 us: longer than the gap between two kernels of a step */
-    N_YIELDS = 20,  /* eight ranks on two cores: barrier 6.5 us, against 28 with a futex at once */
-    SLEEP_NS = 50000000, /* no sleep is longer, so a lost wake-up costs time, not the run */
+    N_SPINS = 4000,      /* about 50 us: longer than the gap between two kernels of a step */
+    N_YIELDS = 20,       /* barrier of 8 ranks on 2 cores: 6.5 us; 28 us with a futex at once */
+    SLEEP_NS = 50000000, /* upper limit of a sleep: a lost wake-up costs time, not the run */
     HOOK_SLEEP_NS = 500000,
     HOOK_EVERY_NS = 200000
 };
@@ -46,7 +50,7 @@ struct ku_pool {
     _Alignas(64) ku_tile_fn *fn; /* the job: written before `word`, read after a tile is taken */
     void *ctx;
     uint32_t n_tiles;
-    ku_hook_fn *hook; /* thread 0 alone */
+    ku_hook_fn *hook; /* called by thread 0 alone */
     void *hook_ctx;
     int64_t hook_ns;
     int n_threads, n_started, n_spins;
@@ -75,7 +79,9 @@ void ku_pool_poll(struct ku_pool *p, int thread)
         run_hook(p);
 }
 
-/* Takes a tile of whatever job is on. The number of tiles left after it, or -1 when none was left.
+/*
+ * Takes a tile of the current job. Returns the number of tiles left after it, or -1 if there is
+ * none.
  */
 static int64_t take(struct ku_pool *p)
 {
@@ -100,7 +106,7 @@ static void work(struct ku_pool *p, int thread)
     }
 }
 
-/* Until there is work or the end: spin, yield, sleep. */
+/* Waits for a job or the end of the pool: spin, yield, sleep. */
 static void wait_for_work(struct ku_pool *p)
 {
     for (int i = 0; i < p->n_spins; i++) {
@@ -218,7 +224,7 @@ int ku_pool_n_threads(const struct ku_pool *p)
     return p->n_threads;
 }
 
-/* The caller found no tile left: the last ones are in other threads' hands. */
+/* Called by thread 0 when no tile is left: waits for the tiles that other threads still run. */
 static void wait_for_done(struct ku_pool *p)
 {
     int spins = p->n_spins;

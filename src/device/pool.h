@@ -5,40 +5,46 @@
 #include <stdint.h>
 
 /*
- * A fork-join pool of own threads. A job is n tiles; whoever is free takes the next one, so nothing
- * may depend on who runs a tile. Thread 0 is the caller: it works too, and a job never waits for a
- * thread that has not begun a tile, so an oversubscribed host costs time slices, not deadlock.
+ * A fork-join thread pool. A job is n tiles; every free thread takes the next tile, so results must
+ * not depend on which thread runs a tile. Thread 0 is the caller and works too. A job never waits
+ * for a thread that has not started a tile: an oversubscribed host loses time, but does not
+ * deadlock.
  */
 struct ku_pool;
 
 struct ku_pool_opts {
-    int n_threads;          /* the caller included; 0 = 1 */
-    int n_runnable_threads; /* on this host; threads spin only if these fit n_cpus. 0 = n_threads */
-    int n_cpus;             /* that all of those run on; 0 = this thread's own */
+    int n_threads;          /* including the caller; 0 = 1 */
+    int n_runnable_threads; /* on this host; threads spin only if they fit n_cpus; 0 = n_threads */
+    int n_cpus;             /* CPUs that those threads share; 0 = the CPUs of this thread */
     const int *cpu;         /* thread i >= 1 is bound to cpu[i]; NULL = not bound */
-    int bind_caller;        /* bind thread 0 (the caller of create) to cpu[0] as well */
+    int bind_caller;        /* also bind thread 0 (the caller of create) to cpu[0] */
 };
 
 typedef void ku_tile_fn(void *ctx, int64_t tile, int thread);
 typedef void ku_hook_fn(void *ctx);
 
-/* Errors: KUMI_ENOMEM, KUMI_EDEVICE (threads or binding; nothing is left behind). */
+/*
+ * Errors: KUMI_EINVAL, KUMI_ENOMEM, KUMI_EDEVICE (threads or binding); on failure no thread is
+ * left.
+ */
 int ku_pool_create(const struct ku_pool_opts *opts, struct ku_pool **out);
-void ku_pool_destroy(struct ku_pool *pool); /* NULL is fine; no job may run */
+void ku_pool_destroy(struct ku_pool *pool); /* NULL is allowed; no job may run */
 int ku_pool_n_threads(const struct ku_pool *pool);
 
 /*
- * Run fn(ctx, tile, thread) for every tile of [0, n_tiles), return when all are done. One caller at
- * a time.
+ * Run fn(ctx, tile, thread) for every tile of [0, n_tiles) and return when all are done.
  *
- *   hook   called by thread 0 between tiles, in long tiles by ku_pool_poll, and while it waits, at
- *          most about a millisecond apart; NULL = none
+ *   hook   called by thread 0 between tiles, from ku_pool_poll inside long tiles, and while it
+ *          waits, at intervals of at most about 1 ms; NULL = none
  *
- * Never allocates. With one thread it is a plain loop.
+ * Threads: one caller at a time. Never allocates. With one thread it is a plain loop.
  */
 void ku_pool_run(struct ku_pool *pool, int64_t n_tiles, ku_tile_fn *fn, void *ctx, ku_hook_fn *hook,
                  void *hook_ctx);
-/* To be called inside tiles that take longer than a fraction of a millisecond; any thread may. */
+/*
+ * Runs the hook if it is due. Tiles that take longer than a fraction of a millisecond call it;
+ * every thread may.
+ */
 void ku_pool_poll(struct ku_pool *pool, int thread);
 
 #endif

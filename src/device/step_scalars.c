@@ -9,7 +9,10 @@
 #include "op/schedule.h"
 #include "tensor/dtype.h"
 
-/* Loss sum and valid count into the report; the number that divides, at least 1. */
+/*
+ * Writes the loss sum, mean loss and valid count to the report. Returns the divisor: the valid
+ * count, at least 1.
+ */
 static double report_loss(const void *loss_sum, const void *valid, double *report)
 {
     struct ku_exact sum;
@@ -24,7 +27,7 @@ static double report_loss(const void *loss_sum, const void *valid, double *repor
     return n;
 }
 
-/* Of the scaler's state that an op may have as operand `at`. */
+/* The loss scale in operand `at`, the loss scaler's state; 1 if the call has no such operand. */
 static double loss_scale(const struct ku_call *c, int at)
 {
     return c->n_in > at ? ku_scaler_state(c->attr, c->in[at].data).scale : 1;
@@ -52,10 +55,10 @@ double ku_clip_limit(const struct ku_call *c)
 }
 
 /*
- * Gradients arrive as sums over valid tokens times S 2^-shift, S the loss scale (1 without a
- * scaler). scale0 = 2^shift / (N S) undoes that, clipping (PyTorch's clip_grad_norm_) makes SCALE =
- * scale0 min(1, clip / (norm + 1e-6)). A loss or a gradient that is not finite makes APPLY 0 and
- * leaves the update count.
+ * Gradients arrive as sums over valid tokens times S 2^-shift, where S is the loss scale (1 without
+ * a scaler). scale0 = 2^shift / (N S) undoes that. Clipping follows PyTorch's clip_grad_norm_:
+ * SCALE = scale0 min(1, clip / (norm + 1e-6)). A non-finite loss or gradient sets APPLY to 0 and
+ * leaves the update count unchanged.
  */
 void ku_step_scalars(const struct ku_call *c)
 {

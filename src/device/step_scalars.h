@@ -5,15 +5,17 @@
 #include "device/device.h"
 
 /*
- * Kernels of the ops that compute the scalars of a step (op/schedule.h), in f64 and the same on
- * every device. Of the call they read the operands' data and the attributes alone.
+ * Kernels of the ops that compute the scalars of a step (op/schedule.h), in f64 and shared by all
+ * devices. They read only the operands' data and the attributes of the call.
  */
 void ku_trust_norms(const struct ku_call *call);  /* op trust_norms */
 void ku_step_scalars(const struct ku_call *call); /* op step_scalars */
 void ku_loss_scaler(const struct ku_call *call);  /* op loss_scaler */
 double ku_loss_seed(const struct ku_call *call);  /* op loss_seed */
-/* op clip_value: the largest size of an element as it arrives, of the gradient's dtype; infinite
- * in a step without update. */
+/*
+ * Op clip_value: the max magnitude of a gradient element, rounded to the gradient's dtype and
+ * scaled like the gradient; infinity in a step without an update.
+ */
 double ku_clip_limit(const struct ku_call *call);
 void ku_loss_scalars(const struct ku_call *call); /* op loss_scalars */
 

@@ -9,17 +9,29 @@
 #include "op/window.h"
 
 /*
- * The cpu device. A kernel is up to KU_CPU_MAX_PHASES phases of tiles; a phase begins when the one
- * before is done. Tiles are cut by the operation's shape alone and each writes its own bytes, so
- * results do not depend on the number of threads. Files: one per family of operations; what they
- * compute, one row or one run of elements at a time, is in the bodies compiled per instruction set.
+ * The cpu device. A kernel has up to KU_CPU_MAX_PHASES phases; a phase is a set of independent
+ * tiles, and a phase starts when the previous one has finished:
+ *
+ *     bind    one function per op checks dtypes, computes sizes and lists the phases
+ *     launch  for each phase: the thread pool runs tile 0 .. n_tiles - 1
+ *     tile    calls the inner loops of the instruction set (isa.h) on one row or run of elements
+ *
+ * The shapes of the op alone decide how an element is computed, and each tile writes its own bytes
+ * (or adds integers atomically), so results do not depend on the number of threads.
+ *
+ *     cpu/<family>/*.c        bind functions and tiles
+ *     cpu/<family>/*_body.h   inner loops, compiled once per instruction set by isa/isa_*.c
  */
 enum {
     KU_CPU_MAX_PHASES = 3,
-    /* Private to a thread, kept between kernels: tiles of products (256 + 210 + 130 KiB) and of
-     * attention (1.4 MiB at a head width of 512). */
+    /*
+     * Scratch of one thread, reused by all kernels: tiles of matrix products (256 + 210 + 130 KiB)
+     * and of attention (1.4 MiB at a head width of 512).
+     */
     KU_CPU_SCRATCH_BYTES = 2 << 20,
-    /* Elements of an elementwise tile: 64 KiB of f32, about 10 us. A multiple of KU_BLOCK_COUNT. */
+    /*
+     * Elements of an elementwise tile: 64 KiB of f32, about 10 us. A multiple of KU_BLOCK_COUNT.
+     */
     KU_CPU_TILE_COUNT = 16384
 };
 
@@ -27,8 +39,8 @@ struct ku_cpu {
     struct ku_pool *pool;
     enum ku_isa isa;
     const struct ku_isa_ops *ops;
-    const struct ku_isa_pairs *pairs;      /* NULL: bf16 is widened to f32 units, as f16 always */
-    const struct ku_gemm_micro *gemm_bf16; /* of pairs, or of matrix tiles */
+    const struct ku_isa_pairs *pairs;      /* bf16 dot products; NULL: bf16 is widened to f32 */
+    const struct ku_gemm_micro *gemm_bf16; /* of pairs, or AMX */
     const struct ku_gemm_micro *slim_f32, *slim_bf16; /* half as wide; NULL: none */
     unsigned char *scratch;                           /* n_threads * KU_CPU_SCRATCH_BYTES */
 };
@@ -36,8 +48,10 @@ struct ku_cpu {
 struct ku_kernel;
 typedef void ku_cpu_tile_fn(const struct ku_kernel *k, int64_t tile, int thread);
 
-/* out[m, n] = a b, operands in their places: element (i, k) of a at i a_row + k a_col, of b
- * likewise; one of both strides is 1. */
+/*
+ * out[m, n] = a b, read without copying: element (i, k) of a at i a_row + k a_col, of b likewise.
+ * One of the two strides is 1.
+ */
 struct ku_cpu_product {
     int64_t m, n, k;
     const void *a, *b;
@@ -45,14 +59,14 @@ struct ku_cpu_product {
     enum kumi_dtype dtype, bias_dtype;
     const void *bias;
     int64_t tile_rows, n_row_tiles, n_units;
-    const struct ku_gemm_micro *slim; /* of few columns, instead of the dtype's; or NULL */
-    int is_transposed;                /* out[n, m]: of a weight gradient the shorter side is a */
+    const struct ku_gemm_micro *slim; /* replaces the dtype's kernel for few columns; or NULL */
+    int is_transposed;                /* out is [n, m]; weight gradients only */
 };
 
 /*
- * How an image slides over another: position of the source that tap `tap` of destination d reads is
- * d stride - pad + tap dilation; backwards (from results to what they were made of)
- * (d + pad - tap dilation) / stride where that is whole.
+ * One spatial axis of a convolution. Destination d reads source position d stride - pad + tap
+ * dilation. With is_back (from results to inputs) it reads (d + pad - tap dilation) / stride where
+ * that is an integer.
  */
 struct ku_cpu_axis {
     int64_t src, dst, taps, stride, pad, dilation;
@@ -60,16 +74,17 @@ struct ku_cpu_axis {
 };
 struct ku_cpu_conv {
     struct ku_cpu_axis h, w;
-    int64_t n, src_c, dst_c, groups; /* channels of whole pixels */
-    int64_t k, cols;                 /* contracted and resulting channels of a group */
-    int is_patched;                  /* pixels of scratch hold whole windows */
-    int is_lined;                    /* of weight gradients: rows are runs of lines */
-    int64_t tap_units, units;        /* of a tap; of a pixel of scratch */
-    int64_t total_units, n_panels;   /* of the contraction; of a group's columns */
+    int64_t n, src_c, dst_c, groups; /* channels of all groups */
+    int64_t k, cols;                 /* per group: channels contracted, channels of the result */
+    int is_patched;                  /* a pixel of scratch holds its whole window (im2col) */
+    int is_lined;                    /* weight gradients: rows of a product are runs along a line */
+    int64_t tap_units, units;        /* of one tap; of one pixel in scratch */
+    int64_t total_units, n_panels;   /* of the contraction; panels per group */
     int64_t rows, tile_h, tile_w;    /* images, lines and columns of a tile */
     int64_t n_row_tiles, n_h_tiles, n_w_tiles, n_col_parts;
-    int64_t n_slices, slice_n, chunk_n; /* of weight gradients: images */
-    int64_t block_c, n_blocks, tile_f;  /* rows of a tile, such parts of a group; columns */
+    int64_t n_slices, slice_n, chunk_n; /* weight gradients: images per slice, per pass */
+    /* weight gradients: input channels per tile, tiles per group, output channels per tile */
+    int64_t block_c, n_blocks, tile_f;
 };
 
 struct ku_kernel {
@@ -81,11 +96,10 @@ struct ku_kernel {
         ku_cpu_tile_fn *fn;
         int64_t n_tiles;
     } phase[KU_CPU_MAX_PHASES];
-    /* Sizes that the family's tiles read: filled by bind. */
     int64_t count;                 /* elements, or rows */
     int64_t width;                 /* of a row */
     int64_t per_tile;              /* elements or rows */
-    int64_t n_slices;              /* fixed parts of a reduction */
+    int64_t n_slices;              /* fixed slices of a reduction */
     struct ku_cpu_product product; /* linear */
     struct ku_attention attention;
     double *table;           /* rope: frequencies; owned, or NULL */
@@ -93,29 +107,33 @@ struct ku_kernel {
     struct ku_cpu_conv conv;
 };
 
-/* Of one canonical block, in the workspace of the ops of layer-wise optimizers: the squares of the
- * parameter, and of what moves it. */
+/*
+ * Sums of one canonical chunk in the workspace of layer-wise optimizers: squares of the parameter,
+ * and of its gradient or update.
+ */
 struct ku_cpu_trust {
     double sum[2];
 };
-/* Adds all blocks' to the tensor's two exact sums. */
+/* Adds the sums of all chunks to the tensor's two exact sums. */
 void ku_cpu_add_trust(const struct ku_kernel *k, int64_t *trust);
 
-/* One function per op (KU_OP in ops.def), so that a missing kernel does not link: checks dtypes,
- * fills sizes and phases. Errors: KUMI_EINVAL. */
+/*
+ * One bind function per op (KU_OP in ops.def); a missing kernel is a link error. It checks dtypes
+ * and fills sizes and phases. Errors: KUMI_EINVAL.
+ */
 #define KU_OP(name, ...) int ku_cpu_bind_##name(struct ku_kernel *k);
 #include "op/ops.def"
 #undef KU_OP
 
-/* linear and linear_dx of few rows, their product filled in: linear_thin.c. */
+/* linear and linear_dx of few rows, with k->product filled in: linear_thin.c. */
 int ku_cpu_is_thin(const struct ku_kernel *k);
 void ku_cpu_bind_thin(struct ku_kernel *k);
 
 /* Bytes of workspace of the ops that need some: pure functions of the case. */
 size_t ku_cpu_workspace_product(const struct ku_op_case *c);     /* linear, _dx, _dw */
 size_t ku_cpu_workspace_conv(const struct ku_op_case *c);        /* conv2d, _dx, _dw */
-size_t ku_cpu_workspace_conv_panels(const struct ku_op_case *c); /* of that, by conv_slide.c */
-size_t ku_cpu_workspace_conv_slices(const struct ku_op_case *c); /* and conv_dw.c */
+size_t ku_cpu_workspace_conv_panels(const struct ku_op_case *c); /* as above: slide.c and line.c */
+size_t ku_cpu_workspace_conv_slices(const struct ku_op_case *c); /* as above: weight_gradient.c */
 size_t ku_cpu_workspace_slices(const struct ku_op_case *c);      /* linear_db, layer_norm_dgb */
 size_t ku_cpu_workspace_norm(const struct ku_op_case *c);        /* batch_norm_* */
 size_t ku_cpu_workspace_lists(const struct ku_op_case *c);       /* embedding_dw */
@@ -123,12 +141,11 @@ size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
 size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
 size_t ku_cpu_workspace_trust(const struct ku_op_case *c);  /* trust_sums, lamb_moments */
 
-/* The device's entry (device.h). */
+/* ku_device_ops.add_squares */
 void ku_cpu_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
 
-/* -- for the families ---------------------------------------------------------------------- */
 void ku_cpu_phase(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_tiles);
-/* A phase over `count` things, per_tile in each tile. */
+/* Elements [*from, *from + *n) of tile `tile`, with per_tile elements of `count` in each tile. */
 void ku_cpu_range(const struct ku_kernel *k, int64_t tile, int64_t *from, int64_t *n);
 static inline float *ku_cpu_scratch(const struct ku_kernel *k, int thread)
 {
@@ -142,12 +159,13 @@ static inline int64_t ku_cpu_count(const struct ku_view *v)
 {
     return ku_shape_count(&v->shape);
 }
-/* The flat index in the logical tensor of local element `at`, and how many elements from there on
- * follow each other in both. */
+/*
+ * The flat index in the logical tensor of local element `at`. *n: the number of elements from there
+ * on that are contiguous in both.
+ */
 int64_t ku_cpu_global(const struct ku_view *v, int64_t at, int64_t *n);
 /* Product of dims [from, to). */
 int64_t ku_cpu_extent(const struct ku_shape *s, int from, int to);
-/* Address of element i. */
 static inline void *ku_cpu_at(const struct ku_view *v, int64_t i)
 {
     size_t bytes = v->dtype == KUMI_F32                            ? 4
@@ -155,20 +173,21 @@ static inline void *ku_cpu_at(const struct ku_view *v, int64_t i)
                                                                    : kumi_dtype_bytes(v->dtype);
     return (char *)v->data + (size_t)i * bytes;
 }
-/* Of a dtype that this device computes with. */
 static inline int ku_cpu_is_float(const struct ku_view *v)
 {
     return v->dtype == KUMI_F32 || v->dtype == KUMI_BF16 || v->dtype == KUMI_F16;
 }
-/* Orders streamed stores before whatever tells others of them. */
+/* Orders non-temporal stores before the stores that publish them. */
 static inline void ku_cpu_fence(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_sfence();
 #endif
 }
-/* Products: the kernel of their dtype; units (f32, f16 widened to it, or two bf16) of n_k elements
- * of the contraction, up to the kernel's step: what is over is zero. */
+/*
+ * Kernel and units of a matrix product. n_k elements of the contraction become units (f32, f16
+ * widened to f32, or two bf16), rounded up to the kernel's step; the rest is zero.
+ */
 static inline int ku_cpu_has_pairs(const struct ku_kernel *k)
 {
     return k->product.dtype == KUMI_BF16 && k->cpu->gemm_bf16 != NULL;
@@ -185,27 +204,31 @@ static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)
     int64_t n = ku_cpu_has_pairs(k) ? (n_k + 1) / 2 : n_k;
     return (n + step - 1) / step * step;
 }
-int ku_cpu_bind_product(struct ku_kernel *k); /* k->product to phases */
-/* n_x pixels of line y of the source in zeros, from x on, which may be negative: a group's channels
- * from c on. */
+int ku_cpu_bind_product(struct ku_kernel *k); /* fills the phases from k->product */
+/*
+ * n_x pixels of line y of the zero-padded source, from column x on (x may be negative): the
+ * channels of a group from c on.
+ */
 struct ku_cpu_line {
     int64_t n, y, x, n_x, c;
 };
 void ku_cpu_pad_line(const struct ku_kernel *k, struct ku_cpu_line line, char *to);
-/* So many channels or fewer do not fill the rows of a product: what a window holds of a line does.
- */
+/* Up to this many channels do not fill the rows of a product; a window's run along a line does. */
 enum { KU_CPU_FEW_CHANNELS = 8 };
-/* Of convolutions, k->conv is begun; 0 = not for this kernel. */
+/*
+ * Algorithms of convolution; k->conv is filled in part. They return 0 if they cannot run this
+ * kernel.
+ */
 int ku_cpu_bind_line(struct ku_kernel *k);
 int ku_cpu_bind_slide(struct ku_kernel *k);
 int ku_cpu_bind_conv_dw(struct ku_kernel *k);
-/* f32, bf16 or f16, or KUMI_EINVAL that names op, operand and remedy. */
+/* f32, bf16 or f16, else KUMI_EINVAL with op, operand and remedy. */
 int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);
 int ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,
                  enum kumi_dtype dtype);
-/* All float operands of the call likewise. */
+/* The same for all float operands of the call. */
 int ku_cpu_check_all(const struct ku_kernel *k);
-/* Words of the control port (last input) and the op's dropout, read at launch. */
+/* The op's dropout, from the control input (last input); read at launch. */
 struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k);
 
 #endif

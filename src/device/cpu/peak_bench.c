@@ -16,15 +16,12 @@
 #include "op/window.h"
 #include "tensor/dtype.h"
 
-/* -- peak
- * ------------------------------------------------------------------------------------------- */
-
 enum {
-    STREAM_BYTES = 128 << 20, /* far more than a last-level cache share */
+    STREAM_BYTES = 128 << 20, /* far more than a core's share of the last-level cache */
     STREAM_TILE_BYTES = 1 << 20,
     PEAK_ROUNDS = 1 << 18,
-    QUICK_NS = 25 * 1000 * 1000, /* of four rates */
-    PRODUCT_UNITS = 256          /* both operands in the first cache */
+    QUICK_NS = 25 * 1000 * 1000, /* budget per rate, of four rates */
+    PRODUCT_UNITS = 256          /* both operands fit L1 */
 };
 
 struct peak_job {
@@ -33,7 +30,7 @@ struct peak_job {
     float *a, *b; /* streams */
     unsigned char *fresh;
     int kind;
-    int64_t budget_ns;       /* of a rate: no further try begins later; 0: no limit */
+    int64_t budget_ns;       /* per rate: no further try begins later; 0: no limit */
     void (*tick)(void *ctx); /* after every try; NULL: none */
     void *ctx;
 };
@@ -76,7 +73,7 @@ static int64_t run_once(struct peak_job *j, int64_t n_tiles)
     t = ku_clock_ns() - t;
     return t > 0 ? t : 1;
 }
-/* Of n times, with so many units of work in each. */
+/* Rates of n times, with `units` of work each. */
 static struct ku_spread spread_of(int64_t *ns, int n, double units)
 {
     qsort(ns, (size_t)n, sizeof ns[0], by_value);
@@ -109,7 +106,7 @@ static struct ku_spread matrix_peak(struct peak_job *j, const struct ku_gemm_mic
     return better(rate_of(j, JOB_REGISTERS, n, g->peak_flops * PEAK_ROUNDS * n),
                   rate_of(j, JOB_PRODUCT, n, units * n));
 }
-/* Memory that nobody touched, every time. */
+/* First touch: maps fresh memory for every try. */
 static int touch_rate(struct peak_job *j, int64_t n_tiles, struct ku_spread *out)
 {
     int64_t ns[KU_PEAK_TRIES];
@@ -126,7 +123,6 @@ static int touch_rate(struct peak_job *j, int64_t n_tiles, struct ku_spread *out
     return KUMI_OK;
 }
 
-/* The limits of memory. */
 static int memory_peak(struct peak_job *j, struct ku_peak *p)
 {
     const int64_t n_tiles = STREAM_BYTES / STREAM_TILE_BYTES;
@@ -190,20 +186,18 @@ int ku_bench_peak_quick(const struct ku_device_opts *opts, void (*tick)(void *ct
     return peak(opts, &j, out);
 }
 
-/* -- ops
- * -------------------------------------------------------------------------------------------- */
-
 enum {
     MAX_RUNS = 200,
     MIN_RUNS = 5,
     MAX_COPIES = 256,
-    ROUND_BYTES = 256 << 20 /* of all copies: several times what a few cores have of a last cache */
+    ROUND_BYTES = 256 << 20 /* of all copies: several times the last-level cache of a few cores */
 };
 
 /*
- * One row: an op and its operands' dims by letter (extent_of). Before the letters: ! f32 whatever
- * the dtype, ^ f64, # i32, ~ u16; alone: @ the control port, % the report, & the statistics,
- * $ norms, = the words of the embedding's rows and columns.
+ * One benchmark: an op and the dims of its operands, one letter each (extent_of, image_extent).
+ *
+ *     prefix   ! f32 whatever the dtype, ^ f64, # i32, ~ u16
+ *     alone    @ control input, % report, & statistics, $ norms, = Adafactor's row and column sums
  */
 struct bench_case {
     const char *name, *in[KU_MAX_IN];
@@ -211,14 +205,14 @@ struct bench_case {
     struct bench_image {
         int channels, out, side, kernel, stride; /* side 0: no image */
     } image;
-    struct ku_attrs attr; /* what stays zero and must not, settle_attrs fills */
+    struct ku_attrs attr; /* settle_attrs fills attributes that must not be zero */
 };
-/* Convolutions of images of 64 samples, with a padding of half the kernel. */
+/* Convolutions of 64 images, padded by half the kernel. */
 #define CONV(label, ...)                                                                           \
     ROW(conv2d, "conv2d." label, 1, .in = {"byxc", "kihw"}, .image = {__VA_ARGS__}),               \
         ROW(conv2d_dx, "conv2d_dx." label, 1, .in = {"bpqk", "kihw"}, .image = {__VA_ARGS__}),     \
         ROW(conv2d_dw, "conv2d_dw." label, 1, .in = {"byxc", "bpqk"}, .image = {__VA_ARGS__})
-/* Batch norm of such images, as behind a convolution. */
+/* Batch norm of such images, as after a convolution. */
 #define NORM(label, ...)                                                                           \
     ROW(batch_norm_sums, "batch_norm_sums." label, 1, .in = {"byxc"}, .image = {__VA_ARGS__}),     \
         ROW(batch_norm, "batch_norm.relu." label, 1, .in = {"byxc", "!c", "!c", "!c", "!c"},       \
@@ -251,7 +245,7 @@ static const struct bench_case rows[] = {
     ROW(linear, "linear.fc", 2, .in = {"ntc", "cf", "f"}, .attr = {.act = KU_ACT_GELU_TANH}),
     ROW(linear, "linear.out", 1, .in = {"ntf", "fc", "c"}),
     ROW(linear, "linear.head", 1, .in = {"ntc", "vc"}, .attr = {.trans = 1}),
-    /* a generated token of one sample and of eight: bound by reading the weight */
+    /* generation of a token for one sample and for eight: bound by reading the weight */
     ROW(linear, "linear.qkv.decode", 1, .in = {"1c", "cg", "g"}),
     ROW(linear, "linear.out.decode", 1, .in = {"1f", "fc", "c"}),
     ROW(linear, "linear.out.decode8", 1, .in = {"8f", "fc", "c"}),
@@ -374,7 +368,7 @@ static int64_t extent_of(const struct ku_bench_opts *o, char letter)
         return o->tokens;
     case 'h':
         return o->heads;
-    case 'k': /* heads of keys, of four heads of queries each */
+    case 'k': /* heads of keys; four heads of queries each */
         return o->heads % 4 ? o->heads : o->heads / 4;
     case 'r':
         return o->heads % 4 ? 1 : 4;
@@ -386,7 +380,7 @@ static int64_t extent_of(const struct ku_bench_opts *o, char letter)
         return 3 * c;
     case 'v':
         return o->vocabulary;
-    case 'z': /* what one of two ranks owns of the token embedding */
+    case 'z': /* the share of one of two ranks of the token embedding */
         return o->vocabulary * c / 2;
     case '1':
     case '3':
@@ -470,7 +464,9 @@ static struct ku_type type_of(const struct ku_bench_opts *o, const struct bench_
     return t;
 }
 
-/* Values that no op minds: small numbers, token ids inside the vocabulary, a report that applies.
+/*
+ * Values that are valid for every op: small numbers, token ids inside the vocabulary, a report that
+ * applies.
  */
 static void fill_operand(const struct ku_bench_opts *o, struct ku_view *v, char kind)
 {
@@ -513,7 +509,7 @@ static int view_create(const struct ku_type *t, struct ku_view *v)
     return KUMI_OK;
 }
 
-/* Calls of one op, each with its own operands, bound. */
+/* Bound calls of one op, each with its own operands. */
 struct copies {
     struct ku_call call[MAX_COPIES];
     struct ku_kernel *kernel[MAX_COPIES];
@@ -521,7 +517,7 @@ struct copies {
     int is_in_cache;
 };
 
-/* like: NULL, or a call whose operands are copied. */
+/* like: a call whose operands are copied, or NULL. */
 static int call_create(const struct ku_bench_opts *o, const struct bench_case *row,
                        const struct ku_op_case *c, size_t workspace_bytes,
                        const struct ku_call *like, struct ku_call *call)
@@ -554,7 +550,7 @@ static void call_destroy(struct ku_call *call)
     ku_free(call->workspace);
 }
 
-/* As many copies as it takes, and the roofline's sizes. */
+/* Creates enough copies to exceed the caches, and computes the op's cost. */
 static int copies_create(void *dev, const struct ku_bench_opts *o, const struct bench_case *row,
                          const struct ku_attrs *attr, struct copies *all, struct ku_cost *cost)
 {
@@ -574,7 +570,7 @@ static int copies_create(void *dev, const struct ku_bench_opts *o, const struct 
     wanted = wanted < MAX_COPIES ? wanted : MAX_COPIES;
     all->is_in_cache = cost->bytes * (double)wanted < ROUND_BYTES / 2;
     while (all->n < (int)wanted) {
-        int i = all->n++; /* counted first: what is half made is destroyed, too */
+        int i = all->n++; /* counted first, so that a half-made copy is destroyed too */
         KU_TRY(call_create(o, row, &c, target.workspace_bytes, i ? &all->call[0] : NULL,
                            &all->call[i]));
         KU_TRY(ku_device_cpu.bind(dev, &all->call[i], &all->kernel[i]));
@@ -593,7 +589,7 @@ static void copies_destroy(void *dev, struct copies *all)
 static int time_kernel(void *dev, const struct copies *all, int64_t time_ns, struct ku_bench_row *r)
 {
     int64_t ns[MAX_RUNS], begin = ku_clock_ns();
-    KU_TRY(ku_device_cpu.launch(dev, all->kernel[0], NULL, NULL)); /* scratch, branch history */
+    KU_TRY(ku_device_cpu.launch(dev, all->kernel[0], NULL, NULL)); /* warm-up */
     r->n_runs = 0;
     do {
         struct ku_kernel *kernel = all->kernel[(r->n_runs + 1) % all->n];

@@ -3,10 +3,10 @@
 #define KU_DEVICE_CPU_SIMD_H
 
 /*
- * Sixteen lanes of f32, in the compilers' vector extension: one body serves every instruction set,
- * which the file that includes it chooses by its flags (isa_base.c, isa_avx2.c, isa_avx512.c).
- * Sixteen lanes everywhere, so that sums have the same tree on every machine. bf16 and f16 are
- * widened when they are read and rounded, to nearest even, when a result is written.
+ * Vectors of sixteen f32 lanes in the compilers' vector extension. One source serves every
+ * instruction set; the compile flags of the including file choose it (isa_base.c, isa_avx2.c,
+ * isa_avx512.c). The number of lanes is the same everywhere, so sums have the same tree on every
+ * machine. bf16 and f16 are widened when read and rounded to nearest even when written.
  */
 #include <math.h>
 #include <stdint.h>
@@ -25,7 +25,7 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 #define INLINE static inline __attribute__((always_inline, unused))
-#define KERNEL static __attribute__((unused)) /* a file takes of a body what it needs */
+#define KERNEL static __attribute__((unused)) /* a file uses only some of the functions of a body */
 
 enum { LANES = 16 };
 typedef float vf __attribute__((vector_size(64)));
@@ -72,7 +72,9 @@ INLINE vf sqrt_f(vf a)
 #endif
 }
 
-/* bf16 bits <-> f32. Rounding is to nearest even; a NaN becomes a quiet NaN. */
+/*
+ * bf16 bits <-> f32. Rounds to nearest even; a NaN becomes a quiet NaN.
+ */
 INLINE vf widen_bf16(vh h)
 {
 #if defined(__AVX512F__)
@@ -81,7 +83,7 @@ INLINE vf widen_bf16(vh h)
     return (vf)(__builtin_convertvector(h, vu) << 16);
 #endif
 }
-/* Its upper halves are the bf16. */
+/* The upper 16 bits of each lane are the bf16. */
 INLINE vu round_upper(vf x)
 {
     vu u = (vu)x, r = u + ((u >> 16 & 1u) + 0x7fffu);
@@ -97,7 +99,7 @@ INLINE vh narrow_bf16(vf x)
 {
     vu r = round_upper(x);
 #if defined(__AVX512BW__)
-    /* the upper halves of all lanes, gathered by one permutation */
+    /* gathers the upper halves of all lanes in one permutation */
     const vi odd = {0x030001, 0x070005, 0x0b0009, 0x0f000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d};
     return (vh)_mm512_castsi512_si256(_mm512_permutexvar_epi16((__m512i)odd, (__m512i)r));
 #else
@@ -105,8 +107,10 @@ INLINE vh narrow_bf16(vf x)
 #endif
 }
 
-/* f16 bits <-> f32, likewise; subnormal numbers are kept, and what is above 65,504 by half a unit
- * or more is infinite. */
+/*
+ * f16 bits <-> f32, likewise. Subnormals are kept; values of at least 65,520 (65,504 and half a
+ * unit) become infinite.
+ */
 INLINE vf widen_f16(vh h)
 {
 #if defined(__AVX512F__)
@@ -124,7 +128,7 @@ INLINE vf widen_f16(vh h)
     vu u = __builtin_convertvector(h, vu), low = (u & 0x7fffu) << 13;
     vu sign = (u & 0x8000u) << 16, is_nan = (vu)(low > 0x0f800000u) & 0x400000u;
     vi top = (vi)(low >= 0x0f800000u);
-    vf x = (vf)low * 0x1p112f; /* the exponent's bias: 127 - 15 */
+    vf x = (vf)low * 0x1p112f; /* the difference of exponent biases: 127 - 15 */
     return (vf)((vu)select_f(top, (vf)(low | 0x7f800000u | is_nan), x) | sign);
 #endif
 }
@@ -144,7 +148,7 @@ INLINE vh narrow_f16(vf x)
 #else
     vu u = (vu)x, sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     vu r = (a + 0xfffu + (a >> 13 & 1u) - 0x38000000u) >> 13;
-    vu tiny = (vu)((vf)a + 0.5f) - 0x3f000000u; /* 0.5 has units of 2^-24, as subnormal f16 */
+    vu tiny = (vu)((vf)a + 0.5f) - 0x3f000000u; /* 0.5f has the unit of subnormal f16, 2^-24 */
     r = (vu)select_f((vi)(a < 0x38800000u), (vf)tiny, (vf)r);
     r = (vu)select_f((vi)(a >= 0x47800000u), (vf)(0x7c00u - (vu){0}), (vf)r);
     r = (vu)select_f((vi)(a > 0x7f800000u), (vf)(0x7e00u | (u >> 13 & 0x3ffu)), (vf)r);
@@ -164,7 +168,9 @@ INLINE int64_t bytes_of(enum kumi_dtype dtype)
     return dtype == KUMI_F32 ? 4 : 2;
 }
 
-/* Sixteen elements of p from index i on; the dtype is a constant wherever these are inlined. */
+/*
+ * Sixteen elements of p from index i. The dtype is a constant wherever these are inlined.
+ */
 INLINE vf load(enum kumi_dtype dtype, const void *p, int64_t i)
 {
     if (dtype != KUMI_F32)
@@ -178,7 +184,7 @@ INLINE void store(enum kumi_dtype dtype, void *p, int64_t i, vf x)
     else
         *(vf_mem *)((float *)p + i) = x;
 }
-/* The n < 16 elements behind the last full vector; the other lanes are zero. */
+/* The n < 16 elements after the last full vector; the other lanes are zero. */
 INLINE vf load_n(enum kumi_dtype dtype, const void *p, int64_t i, int64_t n)
 {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -241,9 +247,11 @@ INLINE vi first_lanes(int64_t n)
 #define LOW_1  0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
 #define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
 
-/* Sixteen vectors, transposed in place: rounds that swap the off-diagonal blocks of two vectors.
- * Shuffles of vectors wider than the machine's become a move a lane, 1,024 of them at each call:
- * there one function does it in memory. */
+/*
+ * Transposes sixteen vectors in place; each round swaps off-diagonal blocks of two vectors. A
+ * shuffle wider than the machine's vectors compiles to one move per lane (1,024 per call), so
+ * narrower machines use one out-of-line function that works in memory.
+ */
 #ifdef __AVX512F__
 #define ROUND(block)                                                                               \
     UNROLL                                                                                         \
@@ -269,7 +277,7 @@ static __attribute__((noinline, unused)) void transpose_16(vu v[16])
 }
 #endif
 
-/* Sums of the lanes of sixteen vectors: of v[i] in lane i. */
+/* Lane i of the result is the sum of the lanes of v[i]. */
 #define ADD_ROUND(block)                                                                           \
     UNROLL                                                                                         \
     for (int r = 0; r < (block); r++) {                                                            \
@@ -281,7 +289,7 @@ INLINE vf sum_lanes_16(vf v[16])
     ADD_ROUND(8) ADD_ROUND(4) ADD_ROUND(2) ADD_ROUND(1) return v[0];
 }
 
-/* Neighbours, then pairs of pairs: the same tree everywhere. */
+/* The sum of the lanes: neighbours, then pairs of pairs; the same tree on every machine. */
 INLINE float sum_lanes(vf v)
 {
     v += SHUFFLE(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
@@ -300,13 +308,14 @@ INLINE float max_lanes(vf v)
 }
 
 /*
- * e^x, relative error below 2e-7 where the result is normal; 0 below -87.3 (the result would be
- * subnormal), infinity above 88.72, NaN stays. x = n ln 2 + r, |r| <= ln 2 / 2, ln 2 in two parts
- * so that n ln2_hi is exact; Taylor to r^7 (the next term is 5e-9), scaled by 2^(n-1) and 2.
+ * e^x. Relative error below 2e-7 where the result is normal; 0 below -87.3 (the result would be
+ * subnormal), infinity above 88.72, a NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 is split
+ * in two parts so that n ln2_hi is exact. Taylor series to r^7 (the next term is 5e-9), scaled by
+ * 2^(n-1) and by 2.
  */
 INLINE vf exp_f(vf x)
 {
-    vf inside = min_f(splat(89.0f), max_f(splat(-88.0f), x)); /* NaN passes: it is the second */
+    vf inside = min_f(splat(89.0f), max_f(splat(-88.0f), x)); /* a NaN passes as second operand */
 #if defined(__AVX512F__)
     __m512 n = _mm512_roundscale_ps((__m512)(inside * 1.44269504088896341f), 0);
     vf r = inside - (vf)n * 0.693359375f + (vf)n * 2.12194440e-4f;
@@ -335,13 +344,13 @@ INLINE vf exp_f(vf x)
 #endif
 }
 /*
- * 2^x for EXP2_ZERO <= x <= 126, 0 at EXP2_ZERO: x = n + r, |r| <= 1/2, both exact; the polynomial
- * in r is a minimax fit with p(0) = 1, relative error 2.6e-9 before rounding.
+ * 2^x for EXP2_ZERO <= x <= 126; 0 at EXP2_ZERO. x = n + r with |r| <= 1/2, both exact. The
+ * polynomial in r is a minimax fit with p(0) = 1, relative error 2.6e-9 before rounding.
  */
 #if defined(__AVX512F__)
 #define EXP2_ZERO splat(-152.0f)
 #else
-#define EXP2_ZERO splat(-127.0f) /* an exponent of zero */
+#define EXP2_ZERO splat(-127.0f) /* gives an exponent field of zero */
 #endif
 INLINE vf exp2_f(vf x)
 {
@@ -364,7 +373,7 @@ INLINE vf exp2_f(vf x)
     return p * (vf)(((vi)shifted - 0x4b400000 + 127) << 23);
 #endif
 }
-/* 1 / x, within 2 ulp, for normal x whose reciprocal is normal. */
+/* 1 / x within 2 ulp, for normal x whose reciprocal is normal. */
 INLINE vf reciprocal(vf x)
 {
 #if defined(__AVX512F__)
@@ -376,7 +385,7 @@ INLINE vf reciprocal(vf x)
 }
 
 /*
- * Philox-4x32-10 (base/random.h) for sixteen counters {c0, c1, step, stream}: words w0 … w3 of each
+ * Philox-4x32-10 (base/random.h) for sixteen counters {c0, c1, step, stream}: w[0] .. w[3] of each
  * lane's block.
  */
 #if defined(__AVX512F__)

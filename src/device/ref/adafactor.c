@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adafactor. Also on flat runs of blocks. */
+/* Adafactor; operands may be flat runs of canonical chunks. */
 #include <math.h>
 #include <string.h>
 
@@ -7,13 +7,13 @@
 #include "device/adafactor.h"
 #include "device/ref/ref.h"
 
-/* Element i of this call in the whole tensor. */
+/* Index of element i of this call in the whole tensor. */
 static int64_t place(const struct ku_view *x, int64_t i)
 {
     return x->shape.ndim == 1 ? x->start[0] + i : i;
 }
 
-/* factor_sums: each square of the gradient to its row's and its column's words */
+/* factor_sums: adds each square of the gradient to the sums of its row and its column. */
 void ku_ref_factor_sums(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_attrs *a = c->attr;
@@ -40,7 +40,7 @@ void ku_ref_factor_means(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_factor_means(c);
 }
 
-/* g scaled / sqrt(max(row_var' col_var' / mean, eps^2)), operands from `in` on */
+/* g scale / sqrt(max(row_var col_var / mean, eps^2)), with the new variances. */
 static double factored_update(const struct ku_call *c, const struct ku_adafactor *f, int64_t i)
 {
     const struct ku_attrs *a = c->attr;
@@ -57,7 +57,7 @@ static double plain_update(const struct ku_call *c, const struct ku_adafactor *f
 
 typedef double update_fn(const struct ku_call *c, const struct ku_adafactor *f, int64_t i);
 
-/* Adds the squares of p and of the update, block by block, to the tensor's two sums. */
+/* Adds the squares of p and of the update, chunk by chunk, to the tensor's two sums. */
 static void add_norms(const struct ku_call *c, struct ku_ref_poll *poll, update_fn *update,
                       const double *report, int64_t *trust)
 {
@@ -85,7 +85,7 @@ void ku_ref_factor_norms(const struct ku_call *c, struct ku_ref_poll *poll)
         add_norms(c, poll, factored_update, report, c->out[0].data);
 }
 
-/* variance_norms: variance = variance + w (g^2 - variance), and the sums */
+/* variance_norms: variance = variance + w (g^2 - variance), and the sums. */
 void ku_ref_variance_norms(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const double *report = c->in[3].data;
@@ -99,7 +99,9 @@ void ku_ref_variance_norms(const struct ku_call *c, struct ku_ref_poll *poll)
     add_norms(c, poll, plain_update, report, c->out[1].data); /* in[1] is out[0] */
 }
 
-/* p = p (1 - lr wd) - rate update, rate = max(eps2, rms p) min(lr, 1 / sqrt(t)) / max(1, rms u / d)
+/*
+ * p = p (1 - lr wd) - rate update, rate = max(eps2, rms p) min(lr, 1 / sqrt(t)) / max(1, rms u /
+ * d).
  */
 static void apply(const struct ku_call *c, struct ku_ref_poll *poll, update_fn *update,
                   const double *report, const double *norms)
@@ -109,7 +111,7 @@ static void apply(const struct ku_call *c, struct ku_ref_poll *poll, update_fn *
         if (report[KU_REPORT_APPLY] != 0)
             ku_ref_put(&c->out[0], i,
                        ku_ref_get(&c->in[0], i) * f.keep - f.rate * update(c, &f, i));
-        if (c->n_out > 1) /* of the parameter as it was stored */
+        if (c->n_out > 1) /* of the parameter as stored */
             ku_ref_put(&c->out[1], i, ku_ref_get(&c->out[0], i));
         ku_ref_worked(poll, 3);
     }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over packed qkv, and over q, k and v apart. For one sample and head of queries, with q
- * its rows, and k, v those of the head of keys that it reads:
+ * Attention over packed qkv, and over separate q, k and v. For one sample and query head, where q
+ * are its rows and k, v those of the key head that it reads:
  *
- *     s[i,j] = scale q[i].k[j]           of the keys j that i sees; scale 0 = 1 / sqrt(d)
+ *     s[i,j] = scale q[i].k[j]           for the keys j that i sees; scale 0 = 1 / sqrt(d)
  *     lse[i] = log sum_j e^s[i,j]        p[i,j] = e^(s[i,j] - lse[i])
  *     z[i,j] = 0 or 1 / (1 - dropout)    by the flat index of (n, h, i, j), n and h global
  *     o[i]   = sum_j p[i,j] z[i,j] v[j]
  *
- * Query i stands at key n_keys - n_queries + i, or where positions say. It sees keys before the
- * sample's length, when causal none behind its own, and with segments those whose number is that of
- * its own key.
+ * Query i has the position of key n_keys - n_queries + i, or the one in `positions`. It sees keys
+ * before the sample's length; if causal, no key after its own position; with segments, only keys of
+ * its own segment.
  */
 #include <math.h>
 
@@ -39,11 +39,10 @@ size_t ku_ref_workspace_attention(const struct ku_op_case *c)
     for (int i = 0; i < c->n_in; i++)
         shape[i] = &c->in[i].shape;
     struct ku_attention a = ku_attention_of(c->op, c->attr, c->n_in, shape);
-    return (size_t)(a.group * a.n_queries * a.n_keys) * 2 *
-           sizeof(double); /* p and ds of one head of keys */
+    return (size_t)(a.group * a.n_queries * a.n_keys) * 2 * sizeof(double);
 }
 
-/* Where a row of queries or of keys begins. */
+/* Index of the first element of a row of queries or keys. */
 static int64_t q_at(const struct head *h, const struct ku_attn_rows *rows, int64_t query)
 {
     return ku_attn_at(rows, h->sample, query, h->head);
@@ -93,7 +92,7 @@ static double keep(const struct head *h, int64_t query, int64_t key)
                        (uint64_t)(((row + h->head) * h->a.n_queries + query) * h->a.n_keys + key));
 }
 
-/* s of one query into p[], returns the log-sum-exp. */
+/* s of one query into p[]; returns the log-sum-exp. */
 static double scores(const struct head *h, int64_t query, double *p)
 {
     double most = (double)-INFINITY, sum = 0;
@@ -105,7 +104,7 @@ static double scores(const struct head *h, int64_t query, double *p)
     }
     for (int64_t key = 0; key < h->a.n_keys; key++)
         sum += sees(h, query, key) ? exp(p[key] - most) : 0;
-    return most + log(sum); /* of nothing: -infinity */
+    return most + log(sum); /* -infinity without keys */
 }
 
 static void attend(const struct head *h, int64_t query, double *p)
@@ -139,7 +138,7 @@ void ku_ref_attention_kv(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_ref_attention(c, poll);
 }
 
-/* p z and ds = p (z do.v - do.o) scale of one head, from the saved o and lse; 0 where unseen. */
+/* p z and ds = p (z do.v - do.o) scale of one head, from the saved o and lse; 0 where masked. */
 static void head_matrices(const struct head *h, double *pz, double *ds, struct ku_ref_poll *poll)
 {
     const struct ku_attention *a = &h->a;
@@ -177,8 +176,10 @@ static void adjoint_of_queries(const struct head *h, const struct ku_view *dq, c
         }
 }
 
-/* Of a head of keys, h->head its first head of queries: dk[j] = sum ds[i,j] q[i], dv[j] =
- * sum p z[i,j] do[i] over the queries i of all its heads. */
+/*
+ * For the key head of h->head (its first query head): dk[j] = sum ds[i,j] q[i], dv[j] = sum p
+ * z[i,j] do[i], over the queries i of all its query heads.
+ */
 static void adjoint_of_keys(const struct head *h, const struct ku_view *dk,
                             const struct ku_view *dv, const double *pz, const double *ds,
                             struct ku_ref_poll *poll)
@@ -207,7 +208,7 @@ void ku_ref_attention_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     struct head h = head_of(c);
     const struct ku_attention *a = &h.a;
-    const int64_t count = a->n_queries * a->n_keys; /* of a matrix */
+    const int64_t count = a->n_queries * a->n_keys; /* of one matrix */
     double *pz = c->workspace, *ds = pz + a->group * count;
     for (h.sample = 0; h.sample < a->n_samples; h.sample++)
         for (int64_t first = 0; first < a->n_heads * a->group; first += a->group) {

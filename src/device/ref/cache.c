@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What decoding with cached keys and values needs beside attention. */
+/* Ops of decoding with a key-value cache. */
 #include "device/ref/ref.h"
 
 /* pick: y[n, t, ..] = x[n, t, index, ..] */
@@ -14,7 +14,7 @@ void ku_ref_pick(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* cache_write: cache[n, h, position[n] + i, d] = x[n, i, h, d] where there is such a place */
+/* cache_write: cache[n, h, position[n] + i, d] = x[n, i, h, d]; positions outside are skipped */
 void ku_ref_cache_write(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[1], *cache = &c->out[0];

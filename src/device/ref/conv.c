@@ -5,7 +5,9 @@
 #include "device/ref/ref.h"
 #include "op/window.h"
 
-/* The flat index of pixel (y, x) of sample n; -1 in the padding. */
+/*
+ * The flat index of the pixel of sample n under tap (i, j) of result (oy, ox); -1 in the padding.
+ */
 static int64_t pixel_at(const struct ku_window *w, int64_t n, int64_t oy, int64_t ox, int64_t i,
                         int64_t j)
 {
@@ -15,8 +17,8 @@ static int64_t pixel_at(const struct ku_window *w, int64_t n, int64_t oy, int64_
 }
 
 /*
- * conv2d: y[n,oy,ox,f] = sum_(i,h,w) x[n, oy stride - pad + h dilation, ..., g i + i] w[f,i,h,w] +
- * bias[f], f in group g; x is zero outside.
+ * conv2d: y[n,oy,ox,f] = bias[f] + sum_(i,h,w) x[n, oy stride - pad + h dilation, .., g C + i]
+ * w[f,i,h,w], where f is in group g of C input channels; x is zero outside.
  */
 void ku_ref_conv2d(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -41,7 +43,7 @@ void ku_ref_conv2d(const struct ku_call *c, struct ku_ref_poll *poll)
         }
 }
 
-/* The result (oy, ox) whose window has its element (i, j) on pixel (y, x); -1: none. */
+/* The result (oy, ox) whose window has tap (i, j) on pixel (y, x); -1: none. */
 static int64_t result_at(const struct ku_window *w, int64_t n, int64_t y, int64_t x, int64_t i,
                          int64_t j)
 {
@@ -52,8 +54,10 @@ static int64_t result_at(const struct ku_window *w, int64_t n, int64_t y, int64_
     return oy >= w->out_h || ox >= w->out_w ? -1 : (n * w->out_h + oy) * w->out_w + ox;
 }
 
-/* conv2d_dx: dx[p,c] = sum_(f,h,w) dy[q,f] w[f,i,h,w] over the results q whose window has its
- * element (h, w) on pixel p */
+/*
+ * conv2d_dx: dx[p,c] = sum_(f,h,w) dy[q,f] w[f,i,h,w] over the results q whose tap (h, w) is on
+ * pixel p.
+ */
 void ku_ref_conv2d_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *dy = &c->in[0], *weight = &c->in[1], *dx = &c->out[0];
@@ -75,7 +79,7 @@ void ku_ref_conv2d_dx(const struct ku_call *c, struct ku_ref_poll *poll)
         }
 }
 
-/* conv2d_dw: dw[f,i,h,w] = sum over results q of dy[q,f] x[pixel of q's element (h, w), i] */
+/* conv2d_dw: dw[f,i,h,w] = sum over results q of dy[q,f] x[pixel under tap (h, w) of q, i]. */
 void ku_ref_conv2d_dw(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[0], *dy = &c->in[1];
@@ -96,8 +100,10 @@ void ku_ref_conv2d_dw(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* max_pool: the greatest element of the window inside of x, and its number i kernel_w + j in the
- * window: the first of equals, the last NaN if there is one (as PyTorch). */
+/*
+ * max_pool: the max element of the window inside x, and its index i kernel_w + j in the window. The
+ * first of equal elements; the last NaN if there is one (as PyTorch).
+ */
 void ku_ref_max_pool(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[0];
@@ -119,7 +125,7 @@ void ku_ref_max_pool(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* max_pool_dx: dx[p,c] = sum of dy[q,c] over the results q whose place is pixel p */
+/* max_pool_dx: dx[p,c] = sum of dy[q,c] over the results q whose max is pixel p */
 void ku_ref_max_pool_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *dy = &c->in[0];
@@ -140,7 +146,7 @@ void ku_ref_max_pool_dx(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* How many elements of the window of result (oy, ox) are averaged. */
+/* The number of elements that the mean of result p divides by. */
 static double divisor(const struct ku_call *c, const struct ku_window *w, int64_t p)
 {
     int64_t count = 0;
@@ -151,8 +157,10 @@ static double divisor(const struct ku_call *c, const struct ku_window *w, int64_
     return (double)count;
 }
 
-/* avg_pool: the sum over the window inside of x, divided by the number of its elements: of all
- * with count_pad, else of those inside */
+/*
+ * avg_pool: the sum over the window inside x, divided by the number of its elements: all with
+ * count_pad, else those inside.
+ */
 void ku_ref_avg_pool(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[0];
@@ -171,7 +179,9 @@ void ku_ref_avg_pool(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* avg_pool_dx: dx[p,c] = sum of dy[q,c] / divisor of q over the results q whose window holds p */
+/*
+ * avg_pool_dx: dx[p,c] = sum of dy[q,c] / divisor of q over the results q whose window contains p
+ */
 void ku_ref_avg_pool_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *dy = &c->in[0];
@@ -191,7 +201,7 @@ void ku_ref_avg_pool_dx(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* flatten: y[n, (c h + i) w + j] = x[n,i,j,c]; unflatten the other way */
+/* flatten: y[n, (c h + i) w + j] = x[n,i,j,c]; unflatten: the inverse */
 static void turn(const struct ku_call *c, const struct ku_view *image, int is_back,
                  struct ku_ref_poll *poll)
 {
@@ -212,7 +222,7 @@ void ku_ref_unflatten(const struct ku_call *c, struct ku_ref_poll *poll)
     turn(c, &c->out[0], 1, poll);
 }
 
-/* pad_last, crop_last: rows of one width copied into or out of rows of another. */
+/* pad_last, crop_last: copies rows of one width to rows of another. */
 static void resize_last(const struct ku_call *c, struct ku_ref_poll *poll, int64_t first)
 {
     struct ku_ref_rows from = ku_ref_rows(&c->in[0]), to = ku_ref_rows(&c->out[0]);

@@ -5,8 +5,10 @@
 #include "base/random.h"
 #include "device/ref/ref.h"
 
-/* tanh form: 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3), which keeps
- * its relative accuracy where 1 + tanh u cancels; likewise erfc instead of 1 + erf. */
+/*
+ * GELU, tanh form: 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3), which
+ * keeps relative accuracy where 1 + tanh u cancels; for the same reason erfc instead of 1 + erf.
+ */
 static const double SQRT_2_OVER_PI = 0.79788456080286535588, CUBIC = 0.044715,
                     SQRT_HALF = 0.70710678118654752440, RSQRT_2_PI = 0.39894228040143267794;
 
@@ -68,7 +70,6 @@ double ku_ref_keep(const struct ku_call *c, uint64_t index)
     return (double)ku_random_uniform(word) >= c->attr->p ? 1 / (1 - c->attr->p) : 0;
 }
 
-/* -- element by element ----------------------------------------------------------------------- */
 typedef double element_fn(const struct ku_call *c, int64_t i);
 static void each(const struct ku_call *c, struct ku_ref_poll *poll, element_fn *fn)
 {
@@ -97,14 +98,14 @@ EACH(mul, IN(0) * IN(1))
 EACH(cast, IN(0))
 EACH(rename, IN(0))
 EACH(derive, IN(0))
-/* expand: the one element of input 0, in the shape of input 1 */
+/* expand: the element of input 0, in the shape of input 1 */
 EACH(expand, ((void)i, ku_ref_get(&c->in[0], 0)))
-/* dropout: 0, or x / (1 - p); the index is flat over the logical tensor, padding included */
+/* dropout: 0, or x / (1 - p); the index is flat over the logical tensor with padding */
 EACH(dropout, ku_ref_keep(c, (uint64_t)ku_ref_global_index(&c->out[0], i, c->out[0].logical)) == 0
                   ? 0
                   : IN(0) / (1 - c->attr->p))
 
-/* Whether local element i lies in padding. */
+/* Whether local element i is padding. */
 static int is_padding(const struct ku_view *v, int64_t i)
 {
     for (int d = v->shape.ndim - 1; d >= 0; i /= v->shape.dim[d--].count)
@@ -130,8 +131,8 @@ EACH(fill, is_padding(&c->out[0], i) ? 0 : c->attr->value)
 
 /*
  * random_normal: value + std z, z standard normal by the element's flat index in the logical tensor
- * without its padding, so that padding changes no value; padding is zero. (A dim that is cut and
- * padded can only be the first, whose extent no index needs.)
+ * without padding, so that padding changes no value; padding is zero. (Only the first dim can be
+ * both split and padded, and no index depends on its extent.)
  */
 static double element_random(const struct ku_call *c, int64_t i, int is_uniform)
 {
@@ -167,12 +168,9 @@ void ku_ref_random_uniform(const struct ku_call *c, struct ku_ref_poll *poll)
     each(c, poll, element_uniform);
 }
 
-/* -- rows ---------------------------------------------------------------------------------------
- */
-
 /*
- * embedding: y[i] = 0 + table[ids[i]]. A part of the table (its dim 0 from start[0] on) that does
- * not hold the row gives zeros: its part of a sum.
+ * embedding: y[i] = 0 + table[ids[i]]. A shard of the table (rows from start[0] on) without the row
+ * gives zeros: its part of the sum over ranks.
  */
 void ku_ref_embedding(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -244,8 +242,7 @@ void ku_ref_sinusoid(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* add_rows_dw: dtable[t] = sum over samples of dy[.., t, ..]; rows that no position reaches are 0
- */
+/* add_rows_dw: dtable[t] = sum over samples of dy[.., t, ..]; rows without a position are 0 */
 void ku_ref_add_rows_dw(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *dy = &c->in[0], *dw = &c->out[0];
@@ -262,7 +259,7 @@ void ku_ref_add_rows_dw(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* select: y[n] = x[n, index[n]]; zeros where this part of x does not hold the position */
+/* select: y[n] = x[n, index[n]]; zeros if this shard of x does not have the position */
 void ku_ref_select(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[0];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LARS and LAMB. Also on flat runs of blocks. */
+/* LARS and LAMB; operands may be flat runs of canonical chunks. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "device/step_scalars.h"
 #include "op/schedule.h"
 
-/* Squares of one canonical block, in sumsq's order. */
+/* Squares of one canonical chunk, in the order of sumsq. */
 struct squares {
     double lane[16];
 };
@@ -23,7 +23,7 @@ static double total(struct squares *s)
             s->lane[l] = s->lane[2 * l] + s->lane[2 * l + 1];
     return s->lane[0];
 }
-/* Sum `which` (0: of the parameter, 1: of what moves it) of this call's tensor. */
+/* Adds to sum `which` of this call's tensor (0: the parameter, 1: its gradient or update). */
 static void add_exact(const struct ku_call *c, int64_t *trust, int which, struct squares *s)
 {
     int64_t *words = &trust[(2 * c->attr->index + which) * KU_EXACT_WORDS];
@@ -33,7 +33,7 @@ static void add_exact(const struct ku_call *c, int64_t *trust, int which, struct
     memcpy(words, &sum, sizeof sum);
 }
 
-/* trust_sums: the sums of squares of p and g, block by block as sumsq */
+/* trust_sums: sums of squares of p and g, chunk by chunk as sumsq */
 void ku_ref_trust_sums(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     int64_t count = ku_ref_count(&c->in[0]);
@@ -56,7 +56,7 @@ void ku_ref_trust_norms(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_trust_norms(c);
 }
 
-/* One step's constants. */
+/* Constants of one step. */
 struct lamb {
     double lr, scale, beta1, beta2, c1, c2, eps, weight_decay;
 };
@@ -81,8 +81,8 @@ static double lamb_update(const struct lamb *l, double p, double m, double v)
 
 /*
  * lamb_moments: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, and the sums of squares of p and of
- * u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd p, with m and v before they are rounded. A
- * skipped update (APPLY 0) changes nothing.
+ * u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd p, with m and v before rounding. A skipped
+ * update (APPLY 0) changes nothing.
  */
 void ku_ref_lamb_moments(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -107,7 +107,7 @@ void ku_ref_lamb_moments(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* lamb: p = p - lr clamp(|p| / |u|) u, u as above from the moments as they are kept */
+/* lamb: p = p - lr clamp(|p| / |u|) u, u as above from the stored moments */
 void ku_ref_lamb(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const double *report = c->in[3].data;
@@ -119,14 +119,16 @@ void ku_ref_lamb(const struct ku_call *c, struct ku_ref_poll *poll)
             ku_ref_put(
                 &c->out[0], i,
                 p - rate * lamb_update(&l, p, ku_ref_get(&c->in[1], i), ku_ref_get(&c->in[2], i)));
-        if (c->n_out > 1) /* of the parameter as it was stored */
+        if (c->n_out > 1) /* of the parameter as stored */
             ku_ref_put(&c->out[1], i, ku_ref_get(&c->out[0], i));
         ku_ref_worked(poll, 3);
     }
 }
 
-/* lars: d = ratio (g + wd p), m = d in the first update, else momentum m + (1 - dampening) d;
- * p = p - lr m, or - lr (d + momentum m) with nesterov */
+/*
+ * lars: d = ratio (g + wd p); m = d in the first update, else momentum m + (1 - dampening) d; p = p
+ * - lr m, with nesterov p - lr (d + momentum m).
+ */
 void ku_ref_lars(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_attrs *a = c->attr;
@@ -143,7 +145,7 @@ void ku_ref_lars(const struct ku_call *c, struct ku_ref_poll *poll)
             ku_ref_put(&c->out[1], i, m);
             ku_ref_put(&c->out[0], i, p - lr * (a->nesterov ? d + mu * m : m));
         }
-        if (c->n_out > 2) /* of the parameter as it was stored */
+        if (c->n_out > 2) /* of the parameter as stored */
             ku_ref_put(&c->out[2], i, ku_ref_get(&c->out[0], i));
         ku_ref_worked(poll, 3);
     }

@@ -2,7 +2,10 @@
 /* Matrix products: linear, linear_dx, linear_dw, linear_db. */
 #include "device/ref/ref.h"
 
-/* x is [m][k], the weight [k][f] (or [f][k] with trans), the result [m][f]; each a run of dims. */
+/*
+ * x is [m][k], the weight [k][f] ([f][k] with trans), the result [m][f]; each may span several
+ * dims.
+ */
 struct matrix {
     int64_t m, k, f;
     int trans;
@@ -25,8 +28,8 @@ static int64_t weight_at(const struct matrix *s, int64_t k, int64_t f)
 }
 
 /*
- * linear: z[m,f] = round(sum_k x[m,k] w[k,f] + bias[f]); y = z, or with act y = round(act(z)), of
- * the rounded z, so that fusing the activation changes no bit. The second output is z.
+ * linear: z[m,f] = round(sum_k x[m,k] w[k,f] + bias[f]); y = z, or with act y = round(act(z)). act
+ * takes the rounded z, so that fusing the activation changes no bit. The second output is z.
  */
 void ku_ref_linear(const struct ku_call *c, struct ku_ref_poll *poll)
 {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch norm: statistics down the columns of rows of channels. */
+/* Batch norm: statistics down the columns of rows of channels; and count_up. */
 #include <math.h>
 
 #include "device/norm_channels.h"
 #include "device/ref/ref.h"
 
-/* batch_norm_sums: n, sum x, sum x^2 per channel; the squares by way of the mean, which cancels
- * least. */
+/*
+ * batch_norm_sums: n, sum x, sum x^2 per channel. The squares are computed about the mean, which
+ * cancels less.
+ */
 void ku_ref_batch_norm_sums(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[0];
@@ -33,7 +35,7 @@ void ku_ref_batch_norm_moments(const struct ku_call *c, struct ku_ref_poll *poll
     ku_ref_worked(poll, 6 * c->in[0].shape.dim[1].count);
 }
 
-/* The value rounded to a dtype, and back. */
+/* x rounded to a dtype, as f64. */
 static double rounded(enum kumi_dtype dtype, double x)
 {
     double bits = 0;
@@ -41,7 +43,9 @@ static double rounded(enum kumi_dtype dtype, double x)
     return ku_load_f64(&bits, dtype, 0);
 }
 
-/* batch_norm: z = (x - mean) rstd gain + bias, y = act(z), or act(z rounded + r) rounded once more.
+/*
+ * batch_norm: z = (x - mean) rstd gain + bias; y = act(z), or with r round(act(round(round(z) +
+ * r))).
  */
 void ku_ref_batch_norm(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -62,7 +66,7 @@ void ku_ref_batch_norm(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* dz: dy, through ReLU if there is a result to look at. */
+/* dz: dy, with the mask of ReLU if its result y is an input. */
 static double adjoint(const struct ku_call *c, int64_t i)
 {
     double dy = ku_ref_get(&c->in[0], i);
@@ -93,8 +97,10 @@ void ku_ref_batch_norm_dsums(const struct ku_call *c, struct ku_ref_poll *poll)
         ku_ref_put(&c->out[3], i, adjoint(c, i));
 }
 
-/* batch_norm_dx: dx = gain rstd (dz - sum dz / n - xhat sum(dz xhat) / n), n and sums of all that
- * the statistics are over. */
+/*
+ * batch_norm_dx: dx = gain rstd (dz - sum dz / n - xhat sum(dz xhat) / n), with n and sums over
+ * everything that the statistics cover.
+ */
 void ku_ref_batch_norm_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[1], *sums = &c->in[5];
@@ -120,7 +126,7 @@ void ku_ref_batch_norm_track(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_ref_worked(poll, ku_ref_count(&c->in[2]));
 }
 
-/* count_up: x + words */
+/* count_up: x + the attribute `words` */
 void ku_ref_count_up(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     int64_t n = ku_ref_count(&c->in[0]), *x = c->out[0].data;

@@ -20,8 +20,8 @@ static ref_fn *const run_of[KU_N_OPS] = {
 };
 
 /*
- * The dtypes that an op takes and gives: f any float, i i32, u u16, w i64, d f64, s a sum (f32, f64
- * or i64), * any. Optional operands stand last on their side.
+ * The dtypes of an op's inputs and outputs: f any float, i i32, u u16, w i64, d f64, s a sum (f32,
+ * f64 or i64), * any. Optional operands are last on their side.
  */
 static const char *const form_of[KU_N_OPS] = {
     [KU_OP_embedding] = "fi>f",
@@ -54,7 +54,7 @@ static const char *const form_of[KU_N_OPS] = {
     [KU_OP_batch_norm] = "ffffff>f",
     [KU_OP_batch_norm_dsums] = "fffff>ffdf",
     [KU_OP_batch_norm_dx] = "fffffd>f",
-    [KU_OP_attention] = "f**>ff", /* masks and control: inference checks them */
+    [KU_OP_attention] = "f**>ff", /* inference checks masks and the control input */
     [KU_OP_attention_dx] = "ffff**>f",
     [KU_OP_attention_kv] = "fff***>ff",
     [KU_OP_attention_kv_dx] = "ffffff***>fff",
@@ -255,7 +255,7 @@ static int ref_launch(void *dev, struct ku_kernel *k, void (*hook)(void *), void
     return KUMI_OK;
 }
 
-/* Placement changes are the executor's: check() lets none through. */
+/* The executor changes placements; check() rejects this op. */
 void ku_ref_convert(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     (void)c, (void)poll;

@@ -6,16 +6,20 @@
 #include "tensor/dtype.h"
 
 /*
- * The reference device: what every op computes, as plain loops. Operands of any float dtype are
- * widened to f64, all arithmetic is f64, a result is rounded once, to the dtype of its view; the
- * accumulate form is round(out + value). Above each kernel stands its definition.
+ * The reference device: the definition of every op, as plain loops. Operands of any float dtype are
+ * widened to f64, arithmetic is f64, and a result is rounded once, to the dtype of its view; the
+ * accumulate form is round(out + value). The comment above each kernel is its definition.
+ *
+ *     y[i] = round(f(x[i], ..))    ku_ref_put(out, i, f(ku_ref_get(in, i), ..))
+ *
+ * Other devices are tested against it (tests/op). One file per family of ops, as in cpu/.
  */
 
-/* Between bits of work: the executor's hook, so that communication progresses. */
+/* Calls the executor's hook between parts of the work, so that communication progresses. */
 struct ku_ref_poll {
     void (*hook)(void *); /* NULL: none */
     void *ctx;
-    int64_t work; /* elements read since the last call */
+    int64_t work; /* elements read since the last call of the hook */
 };
 /* 2^16 elements take 0.1 to 0.3 ms. */
 enum { KU_REF_POLL_WORK = 1 << 16 };
@@ -29,7 +33,7 @@ static inline void ku_ref_worked(struct ku_ref_poll *poll, int64_t n_elements)
     }
 }
 
-/* One function per op, so that a missing kernel does not link. */
+/* One function per op; a missing kernel is a link error. */
 #define KU_OP(name, ...) void ku_ref_##name(const struct ku_call *c, struct ku_ref_poll *poll);
 #include "op/ops.def"
 #undef KU_OP
@@ -38,10 +42,9 @@ static inline void ku_ref_worked(struct ku_ref_poll *poll, int64_t n_elements)
 size_t ku_ref_workspace_attention(const struct ku_op_case *c);
 size_t ku_ref_workspace_rope(const struct ku_op_case *c);
 
-/* The device's entry (device.h). */
+/* ku_device_ops.add_squares */
 void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
 
-/* -- for the kernels ------------------------------------------------------------------------ */
 static inline double ku_ref_get(const struct ku_view *v, int64_t i)
 {
     if (v->dtype == KUMI_F32)
@@ -54,7 +57,7 @@ static inline void ku_ref_put(const struct ku_view *v, int64_t i, double x)
 {
     ku_store_f64(v->data, v->dtype, i, x);
 }
-/* Of ops with an accumulate form. */
+/* Writes a result of an op with an accumulate form. */
 static inline void ku_ref_result(const struct ku_call *c, int out, int64_t i, double x)
 {
     ku_ref_put(&c->out[out], i, c->accumulate ? ku_ref_get(&c->out[out], i) + x : x);
@@ -80,14 +83,14 @@ static inline struct ku_ref_rows ku_ref_rows(const struct ku_view *v)
     int last = v->shape.ndim - 1;
     return (struct ku_ref_rows){ku_ref_extent(v, 0, last), v->shape.dim[last].count};
 }
-/* Targets that take part in the loss. */
+/* Whether a target takes part in the loss. */
 static inline int ku_ref_is_valid(const struct ku_call *c, int32_t target)
 {
     return target >= 0 && target != c->attr->ignore;
 }
-/* The local element's flat index in the logical tensor, whose extents are `whole`. */
+/* The flat index of local element i in the logical tensor of the extents `whole`. */
 int64_t ku_ref_global_index(const struct ku_view *v, int64_t i, const int64_t *whole);
-/* 0, or 1 / (1 - p): what dropout multiplies the element of this global index by. */
+/* Dropout's factor for the element of this global index: 0, or 1 / (1 - p). */
 double ku_ref_keep(const struct ku_call *c, uint64_t index);
 /* An activation (enum ku_act) and its derivative. */
 double ku_ref_activate(int act, double x);

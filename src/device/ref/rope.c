@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rotary positions. With angle = position times the frequency of pair j (op/rope.h), of each row of
- * width d
+ * Rotary position embedding. For each row of width d, with angle = position * frequency of pair j
+ * (op/rope.h):
  *
  *     y[j]       = x[j] cos(angle) - x[j + d/2] sin(angle)
  *     y[j + d/2] = x[j + d/2] cos(angle) + x[j] sin(angle)
  *
- * and with minus the angle back. Token t of a sample stands at position t of the logical tensor, at
- * positions[n] + t, or at positions[n, t].
+ * The gradient uses -angle. The position of token t of a sample is t in the logical tensor, or
+ * positions[n] + t, or positions[n, t].
  */
 #include "op/rope.h"
 

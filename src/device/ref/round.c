@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters without a master: read in f32, rounded when they are stored. */
+/* Parameters without an f32 master copy: widened to f32 for the update, rounded when stored. */
 #include "base/random.h"
 #include "device/ref/ref.h"
 
-/* widen: p, in the place of `like` */
+/* widen: p, with the placement of `like` */
 void ku_ref_widen(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     for (int64_t i = 0; i < ku_ref_count(&c->out[0]); i++)
@@ -11,8 +11,10 @@ void ku_ref_widen(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_ref_worked(poll, ku_ref_count(&c->out[0]));
 }
 
-/* stochastic_round: away from zero where word 2^-32 < the distance to the neighbour that is nearer
- * to zero, in units of the neighbours' distance; word by the element's flat index, padding included
+/*
+ * stochastic_round: rounds away from zero where word 2^-32 < the distance to the neighbour nearer
+ * to zero, in units of the distance of both neighbours; `word` is the random number of the
+ * element's flat index with padding.
  */
 void ku_ref_stochastic_round(const struct ku_call *c, struct ku_ref_poll *poll)
 {

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops on rows of the last dim: layer norm and softmax cross-entropy. */
+/* Ops on rows of the last dim: layer norm, RMS norm, softmax cross-entropy, top_k. */
 #include <math.h>
 
 #include "device/ref/ref.h"
 
 /*
- * layer_norm: mean = sum_j x[j] / c, var = sum_j (x[j] - mean)^2 / c (biased), rstd = 1 / sqrt(var
- * + eps), y[j] = (x[j] - mean) rstd gain[j] + bias[j]; mean and rstd are rounded only when saved.
+ * layer_norm, over rows of c elements; mean and rstd are rounded only when saved:
+ *
+ *     mean = sum_j x[j] / c
+ *     var  = sum_j (x[j] - mean)^2 / c           (biased)
+ *     rstd = 1 / sqrt(var + eps)
+ *     y[j] = (x[j] - mean) rstd gain[j] + bias[j]
  */
 void ku_ref_layer_norm(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -34,7 +38,8 @@ void ku_ref_layer_norm(const struct ku_call *c, struct ku_ref_poll *poll)
 
 /*
  * layer_norm_dx: with xhat = (x - mean) rstd from the saved mean and rstd, and g = dy gain,
- * dx[j] = rstd (g[j] - sum g / c - xhat[j] sum(g xhat) / c)
+ *
+ *     dx[j] = rstd (g[j] - sum g / c - xhat[j] sum(g xhat) / c)
  */
 void ku_ref_layer_norm_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -130,10 +135,13 @@ void ku_ref_rms_norm_dg(const struct ku_call *c, struct ku_ref_poll *poll)
 }
 
 /*
- * softmax_xent: lse = log sum_j e^x[j] over the seen part of the row; loss = lse - (1 - s)
- * x[target]
- * - s sum_j x[j] / seen with smoothing s, 0 where the target is ignored, NaN where it is not below
- * the seen extent (loaders refuse those).
+ * softmax_xent, over the logits without padding, with label smoothing s:
+ *
+ *     lse  = log sum_j e^x[j]
+ *     loss = lse - (1 - s) x[target] - s sum_j x[j] / seen
+ *
+ * 0 where the target is ignored; NaN where it is not below the extent without padding (`seen`);
+ * loaders reject such targets.
  */
 void ku_ref_softmax_xent(const struct ku_call *c, struct ku_ref_poll *poll)
 {
@@ -162,8 +170,10 @@ void ku_ref_softmax_xent(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* softmax_xent_dx: dx[j] = dloss (e^(x[j] - lse) - (1 - s) [j = target] - s / seen); 0 where
- * ignored and in padding */
+/*
+ * softmax_xent_dx: dx[j] = dloss (e^(x[j] - lse) - (1 - s) [j = target] - s / seen); 0 for ignored
+ * targets and in padding.
+ */
 void ku_ref_softmax_xent_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const struct ku_view *x = &c->in[1];
@@ -184,9 +194,9 @@ void ku_ref_softmax_xent_dx(const struct ku_call *c, struct ku_ref_poll *poll)
 }
 
 /*
- * top_k: 1 where fewer than `top` of the seen logits are before the target's: greater, or equal
- * with a lower index. 0 where the target is ignored or not seen, or its logit is NaN; a NaN
- * elsewhere is before nothing.
+ * top_k: 1 where fewer than `top` of the logits without padding rank before the target's: greater,
+ * or equal with a lower index. 0 where the target is ignored or out of range, or its logit is NaN;
+ * other NaN logits rank before none.
  */
 void ku_ref_top_k(const struct ku_call *c, struct ku_ref_poll *poll)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Once a step: exact sums, statistics, scalars, optimizers. Also on flat runs of blocks. */
+/*
+ * Ops that run once per step: exact sums, statistics, scalars, optimizers. Operands may be flat
+ * runs of canonical chunks.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -8,10 +11,7 @@
 #include "device/step_scalars.h"
 #include "op/schedule.h"
 
-/* -- sums -----------------------------------------------------------------------------------------
- */
-
-/* exact_sum: the sum of all elements, exactly; accumulating adds to the sum that is there. */
+/* exact_sum: the exact sum of all elements; accumulate adds to the existing sum. */
 void ku_ref_exact_sum(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     struct ku_exact sum;
@@ -25,7 +25,7 @@ void ku_ref_exact_sum(const struct ku_call *c, struct ku_ref_poll *poll)
     memcpy(c->out[0].data, &sum, sizeof sum);
 }
 
-/* count_valid: how many targets are neither negative nor `ignore` */
+/* count_valid: the number of targets that are neither negative nor `ignore` */
 void ku_ref_count_valid(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const int32_t *target = c->in[0].data;
@@ -36,7 +36,7 @@ void ku_ref_count_valid(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_ref_worked(poll, n);
 }
 
-/* max_all: the greatest element; NaN if there is one, -infinity of nothing */
+/* max_all: the max element; NaN if there is one, -infinity without elements */
 void ku_ref_max_all(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     double most = (double)-INFINITY;
@@ -48,8 +48,10 @@ void ku_ref_max_all(const struct ku_call *c, struct ku_ref_poll *poll)
     *(double *)c->out[0].data = most;
 }
 
-/* fold: a + b, or with reduce=max the greater (NaN wins), into a's bytes; words add as integers.
- * With `wire` a, b and their sum, all f32, round to it. */
+/*
+ * fold: a + b, or with reduce=max the max (NaN wins), in place of a; i64 add as integers. With
+ * `wire` a, b and their sum, all f32, are rounded to that dtype.
+ */
 static void fold_wire(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const enum kumi_dtype wire = (enum kumi_dtype)c->attr->wire;
@@ -83,9 +85,6 @@ void ku_ref_fold(const struct ku_call *c, struct ku_ref_poll *poll)
     }
 }
 
-/* -- statistics, scalars --------------------------------------------------------------------------
- */
-
 void ku_ref_stats_zero(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     (void)poll;
@@ -93,8 +92,9 @@ void ku_ref_stats_zero(const struct ku_call *c, struct ku_ref_poll *poll)
 }
 
 /*
- * The sum of squares of one canonical block in f64, in an order that vectors share: element i goes
- * to lane i mod 16, ascending; then neighbouring lanes add up, and neighbouring pairs, to one.
+ * The sum of squares of one canonical chunk in f64, in an order that suits vectors: element i goes
+ * to lane i mod 16, ascending; then neighbouring lanes are added, then neighbouring pairs, and so
+ * on.
  */
 static double block_sumsq(const struct ku_view *x, int64_t from, int64_t n, int64_t *n_bad)
 {
@@ -110,8 +110,10 @@ static double block_sumsq(const struct ku_view *x, int64_t from, int64_t n, int6
     return lane[0];
 }
 
-/* Adds the blocks' sums to the exact sum in `stats`, and the number of elements that are not finite
- * to a word of it. */
+/*
+ * Adds the sums of the chunks to the exact sum in `stats`, and the number of non-finite elements to
+ * stats[word].
+ */
 static void add_squares(const struct ku_view *x, int64_t *stats, int64_t word,
                         struct ku_ref_poll *poll)
 {
@@ -136,7 +138,7 @@ void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int6
     add_squares(x, stats, word, &poll);
 }
 
-/* loss_seed: 2^-shift, times the loss scale */
+/* loss_seed: 2^-shift times the loss scale */
 void ku_ref_loss_seed(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     (void)poll;
@@ -155,7 +157,7 @@ void ku_ref_loss_scaler(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_loss_scaler(c);
 }
 
-/* clip_value: elements beyond the limit become it; NaN stays */
+/* clip_value: limits elements to [-limit, limit]; a NaN stays */
 void ku_ref_clip_value(const struct ku_call *c, struct ku_ref_poll *poll)
 {
     const double limit = ku_clip_limit(c);
@@ -172,14 +174,11 @@ void ku_ref_loss_scalars(const struct ku_call *c, struct ku_ref_poll *poll)
     ku_loss_scalars(c);
 }
 
-/* -- optimizers
- * ------------------------------------------------------------------------------------- */
-
-/* One step's constants, and one element's state. */
+/* Constants of one step, and the state of one element. */
 struct rule {
     const struct ku_attrs *a;
     double lr, t, scale, momentum, beta1;
-    int l2; /* weight decay is added to the gradient, not taken from the parameter */
+    int l2; /* weight decay is added to the gradient, not applied to the parameter */
 };
 struct element {
     double p, m, v, g;
@@ -187,8 +186,9 @@ struct element {
 typedef void rule_fn(const struct rule *r, struct element *e);
 
 /*
- * A skipped update (APPLY 0) leaves the state; the compute copy is round(p) either way, for it may
- * be a fresh buffer. Operands: n_state tensors in place, the gradient (times SCALE), the report.
+ * A skipped update (APPLY 0) leaves the state. The compute copy is round(p) in any case, because it
+ * may be a fresh buffer. Operands: n_state tensors in place, the gradient (times SCALE), the
+ * report.
  */
 static void optimize(const struct ku_call *c, struct ku_ref_poll *poll, int n_state, rule_fn *fn)
 {
@@ -216,15 +216,17 @@ static void optimize(const struct ku_call *c, struct ku_ref_poll *poll, int n_st
             if (n_state > 2)
                 ku_ref_put(&c->out[2], i, e.v);
         }
-        if (c->n_out > n_state) /* of the parameter as it was stored */
+        if (c->n_out > n_state) /* of the parameter as stored */
             ku_ref_put(&c->out[n_state], i, ku_ref_get(&c->out[0], i));
     }
 }
 
 /*
  * adamw, adam: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, then
- * p = p (1 - lr wd) - lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps); adam has wd in g
- * instead. Without bias_correction, 1 takes the place of 1 - b^t.
+ *
+ *     p = p (1 - lr wd) - lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+ *
+ * adam adds wd p to g instead. Without bias_correction, 1 - b^t is replaced by 1.
  */
 static void adam(const struct rule *r, struct element *e)
 {
@@ -246,8 +248,10 @@ void ku_ref_adam(const struct ku_call *c, struct ku_ref_poll *poll)
     optimize(c, poll, 3, adam);
 }
 
-/* sgd: m = g in the first update, else momentum m + (1 - dampening) g; p = p - lr m, or - lr (g +
- * momentum m) with nesterov. Without momentum there is nothing to dampen, as in PyTorch. */
+/*
+ * sgd: m = g in the first update, else momentum m + (1 - dampening) g; p = p - lr m, with nesterov
+ * p - lr (g + momentum m). Without momentum there is no dampening, as in PyTorch.
+ */
 static void sgd(const struct rule *r, struct element *e)
 {
     double mu = r->momentum, add = mu != 0 ? 1 - r->a->dampening : 1;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adagrad, Lion, RMSProp; averages of weights. Also on flat runs of blocks. */
+/*
+ * Adagrad, Lion, RMSProp; exponential moving averages of weights. Operands may be flat runs of
+ * canonical chunks.
+ */
 #include <math.h>
 
 #include "device/ref/ref.h"
 #include "device/step_scalars.h"
 #include "op/schedule.h"
 
-/* One step's constants, and one element: s in the op's order. */
+/* Constants of one step, and one element; s: its state in the order of the op. */
 struct rule {
     const struct ku_attrs *a;
     double lr, t, momentum, beta1;
@@ -17,8 +20,10 @@ struct element {
 };
 typedef void rule_fn(const struct rule *r, struct element *e);
 
-/* Operands: the parameter and its state in place, the gradient (times SCALE), the report. A skipped
- * update (APPLY 0) leaves the state; the compute copy is round(p) either way. */
+/*
+ * Operands: the parameter and its state in place, the gradient (times SCALE), the report. A skipped
+ * update (APPLY 0) leaves the state; the compute copy is round(p) in any case.
+ */
 static void optimize(const struct ku_call *c, struct ku_ref_poll *poll, rule_fn *fn)
 {
     const int n_state = ku_ops[c->op].min_out;
@@ -44,12 +49,15 @@ static void optimize(const struct ku_call *c, struct ku_ref_poll *poll, rule_fn 
             for (int s = 1; s < n_state; s++)
                 ku_ref_put(&c->out[s], i, e.s[s - 1]);
         }
-        if (c->n_out > n_state) /* of the parameter as it was stored */
+        if (c->n_out > n_state) /* of the parameter as stored */
             ku_ref_put(&c->out[n_state], i, ku_ref_get(&c->out[0], i));
     }
 }
 
-/* sum = sum + g^2, p = p - lr / (1 + (t - 1) lr_decay) g / (sqrt(sum) + eps); wd in g */
+/*
+ * sum = sum + g^2, p = p - lr / (1 + (t - 1) lr_decay) g / (sqrt(sum) + eps), where g includes wd
+ * p.
+ */
 static void adagrad(const struct rule *r, struct element *e)
 {
     const double g = e->g + r->a->weight_decay * e->p;
@@ -73,9 +81,11 @@ void ku_ref_lion(const struct ku_call *c, struct ku_ref_poll *poll)
     optimize(c, poll, lion);
 }
 
-/* v = alpha v + (1 - alpha) g^2, d = g / (sqrt(v) + eps), centered with v - mean^2 for v, mean =
- * alpha mean + (1 - alpha) g; p = p - lr d, or with momentum b = momentum b + d, p = p - lr b. wd
- * in g. v - mean^2 is not negative but for its rounding. */
+/*
+ * v = alpha v + (1 - alpha) g^2, d = g / (sqrt(v) + eps), where g includes wd p. Centered: mean =
+ * alpha mean + (1 - alpha) g, and d uses v - mean^2, which only rounding can make negative. p = p -
+ * lr d; with momentum b = momentum b + d, p = p - lr b.
+ */
 static void rmsprop(const struct rule *r, struct element *e)
 {
     const double alpha = r->a->alpha, g = e->g + r->a->weight_decay * e->p;

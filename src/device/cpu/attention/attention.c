@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention: tiles forward are (sample, head of queries, 32 queries), backward (sample, head of
- * keys); attn_body.h. Of one query: (sample, head of keys); attn_decode_body.h. */
+/*
+ * Attention: chooses the inner loop and cuts the call into tiles.
+ *
+ *     one query, no dropout     (sample, head of keys)            decode_body.h
+ *     short bf16 sequences      several heads                     short_body.h
+ *     forward                   (sample, query head, queries)     attn_body.h or dot_pairs_body.h
+ *     backward                  (sample, head of keys)            attn_body.h or dot_pairs_body.h
+ */
 #include <math.h>
 
 #include "base/err.h"
@@ -21,7 +27,7 @@ static const void *row_of(const struct ku_kernel *k, const struct ku_attn_rows *
     return ku_cpu_at(&k->call.in[rows->operand], ku_attn_at(rows, sample, 0, head));
 }
 
-/* `head` counts heads of queries. */
+/* head: index of the query head. */
 static void describe(const struct ku_kernel *k, int64_t sample, int64_t head, int thread,
                      struct ku_attn_tile *t, struct ku_dropout *drop)
 {
@@ -95,13 +101,13 @@ static void tile_attention(const struct ku_kernel *k, int64_t tile, int thread)
     struct ku_attn_tile t;
     struct ku_dropout drop = ku_cpu_dropout(k);
     describe(k, sample, head, thread, &t, &drop);
-    /* causal: the last queries see the most keys; the longest tiles first */
+    /* causal: the last queries see the most keys; the longest tiles start first */
     t.q0 = (k->n_slices - 1 - tile % k->n_slices) * k->per_tile;
     t.out = ku_cpu_at(&k->call.out[0], ku_attn_at(&a.o, sample, 0, head));
     t.lse = (float *)k->call.out[1].data + ku_attn_lse_at(&a, sample, head);
     (in_pairs(k) ? k->cpu->pairs->attn_forward : k->cpu->ops->attn_forward)(&t);
 }
-/* One query, all heads that read a head of keys. */
+/* One query, all query heads that share a head of keys. */
 static void tile_decode(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_attention a = k->attention;
@@ -120,7 +126,7 @@ static int is_decode(const struct ku_kernel *k, const struct ku_attention *a)
            a->group * (a->width + 8) * 2 * (int64_t)sizeof(float) <= KU_CPU_SCRATCH_BYTES;
 }
 
-/* The gradients of one head of keys and of the queries that read it. */
+/* Gradients of one head of keys and of the query heads that share it. */
 static void describe_dx(const struct ku_kernel *k, int64_t pair, int thread, struct ku_attn_tile *t,
                         struct ku_dropout *drop)
 {
@@ -147,7 +153,10 @@ static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int threa
     (in_pairs(k) ? k->cpu->pairs->attn_backward : k->cpu->ops->attn_backward)(&t);
 }
 
-/* Few queries and keys: several heads a tile, so that it is worth handing out. */
+/*
+ * Few queries and keys: a tile takes several heads, so that its work exceeds the cost of scheduling
+ * it.
+ */
 static int is_short(const struct ku_kernel *k)
 {
     const struct ku_attention *a = &k->attention;
@@ -161,8 +170,10 @@ static void bind_short(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_heads)
     k->per_tile = 1 + (1 << 16) / (a->n_queries * a->n_keys * a->width + 1);
     ku_cpu_phase(k, fn, ku_cpu_tiles(k->count, k->per_tile));
 }
-/* The rows of a head of the next sample, which lie too far apart for the machine to guess. Inline:
- * gcc takes a function that only prefetches for one without effect. */
+/*
+ * Prefetches the rows of a head of the next sample, which are too far apart for the hardware
+ * prefetcher. Inline, because gcc drops calls of a function that only prefetches.
+ */
 static inline __attribute__((always_inline)) void fetch_next(const struct ku_kernel *k,
                                                              const void *x,
                                                              const struct ku_attn_rows *rows,

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention in tiles that stay in cache (FlashAttention-2, Dao 2023, algorithms 1 and 2), turned by
- * ninety degrees: a tile is GEMM_NR queries, one per vector lane, against KEYS keys.
+ * Attention in tiles that stay in cache (FlashAttention-2, Dao 2023, algorithms 1 and 2),
+ * transposed: a tile is GEMM_NR queries, one per vector lane, against KEYS keys.
  *
- *     S^T[key][query] = K Q^T          rows of K are read where they lie, Q^T is packed once
- *     P^T = exp(S^T scale - max)       maximum, sum and log-sum-exp are lanes: no horizontal sums
- *     O^T[d][query] += V^T P^T         V is read where it lies, P^T is already a packed panel
+ *     S^T[key][query] = K Q^T          rows of K are read in place, Q^T is packed once
+ *     P^T = exp(S^T scale - max)       max, sum and log-sum-exp are per lane: no horizontal sums
+ *     O^T[d][query] += V^T P^T         V is read in place, P^T is already a packed panel
  *
- * and likewise backward. bf16 and f16 keys and values are widened tile by tile; arithmetic is f32.
- * Where the machine multiplies pairs of bf16, attn_pairs_body.h does it instead.
+ * The backward pass works likewise. bf16 and f16 keys and values are widened tile by tile;
+ * arithmetic is f32. Machines with bf16 dot products use dot_pairs_body.h for bf16.
  */
 #include "device/cpu/attention/attn_common.h"
 
@@ -21,7 +21,7 @@ INLINE void product(int64_t rows, int64_t n_units, const float *a, int64_t rs, i
               c + i * ldc, ldc, add, a, 0);
 }
 
-/* A tile of keys or values as f32: where it lies, or widened into buf. */
+/* A tile of keys or values as f32: in place, or widened into buf. */
 struct rows {
     const float *at;
     int64_t ld;
@@ -37,8 +37,8 @@ static struct rows widen_rows(const struct ku_attn_tile *t, const void *x, int64
 }
 
 /*
- * S^T to P^T for one tile of keys; moves the running maximum (of s factor, factor = scale log2 e)
- * and sum, and rescales O^T where it holds something.
+ * S^T to P^T for one tile of keys. Updates the running max (of s factor, factor = scale log2 e) and
+ * sum, and rescales O^T if it holds a partial result.
  */
 static void softmax_tile(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, int mixed,
                          int add, float *s, const uint32_t *keep, float *top, float *sum, float *o)
@@ -58,7 +58,7 @@ static void softmax_tile(const struct ku_attn_tile *t, int64_t k0, int64_t n_key
         }
         m = max_f(m, old);
         store_n(KUMI_F32, top, at, n, m);
-        m = select_f(m > splat(-INFINITY), m, (vf){0}); /* a lane that saw nothing yet */
+        m = select_f(m > splat(-INFINITY), m, (vf){0}); /* a lane that has seen no key yet */
         vf shrink = exp2_f(max_f(old - m, EXP2_ZERO));
         l *= shrink;
         for (int64_t k = 0; k < n_keys; k++) {
@@ -116,12 +116,12 @@ static void attn_forward(const struct ku_attn_tile *t)
     }
 }
 
-/* Scratch of the backward pass; panels of width GEMM_NR. */
+/* Scratch of the backward pass; panels have width GEMM_NR. */
 struct back {
     float *qt, *dot, *q, *d_o; /* Q^T, dO^T [d][queries]; Q, dO as panels [queries][nr] */
     float *s, *dp;             /* [keys][queries] */
     uint32_t *keep;            /* KEEP_WORDS */
-    float *dk, *dv;            /* [keys][d up to a multiple of nr] */
+    float *dk, *dv;            /* [keys][d rounded up to a multiple of nr] */
     float *wide_k, *wide_v, *row;
     int64_t d_pad, n_panels;
 };
@@ -152,7 +152,7 @@ static void back_tile(const struct ku_attn_tile *t, const struct back *b, int64_
     }
 }
 
-/* Queries from q0 on against the keys of a tile. */
+/* Queries from q0 on against one tile of keys. */
 static void back_queries(const struct ku_attn_tile *t, const struct back *b, int64_t q0, int64_t k0,
                          int64_t n_keys, struct rows k, struct rows v)
 {
@@ -210,7 +210,7 @@ static void put_queries(const struct ku_attn_tile *t, int64_t q0, float *row)
         cast(element_out(t, t->dq, (q0 + i) * t->ld_q), t->dtype, row + i * t->d, KUMI_F32, t->d);
 }
 
-/* Rows k0 on of dK and dV. */
+/* Writes rows of dK and dV from k0 on. */
 static void put_keys(const struct ku_attn_tile *t, int64_t k0, int64_t n, const float *dk,
                      const float *dv, int64_t d_pad)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention in f32 (attn_body.h) and in pairs of bf16 (attn_pairs_body.h) share. */
+/*
+ * Shared by attention in f32 (attn_body.h) and in dot-product pairs (dot_pairs_body.h): dropout
+ * bits, masks and the buffers of the backward pass.
+ */
 enum {
     KEYS = 112 /* 8 x 14 rows, 4 x 28 of Philox blocks; K, V, dK, dV tiles: 28 KiB each at d = 64 */
 };
@@ -14,14 +17,16 @@ INLINE void *element_out(const struct ku_attn_tile *t, void *x, int64_t i)
     return (char *)x + i * bytes_of(t->dtype);
 }
 
-/* Lanes (of 16) that a query tile occupies: GEMM_NR may be 8. */
+/*
+ * Vectors, and lanes of a vector, that a tile of queries occupies: GEMM_NR may be 8.
+ */
 #define PARTS      ((int)QUERIES < (int)LANES ? 1 : (int)QUERIES / (int)LANES)
 #define LANE_COUNT ((int)QUERIES < (int)LANES ? (int)QUERIES : (int)LANES)
 
 enum { KEEP_WORDS = (KEYS + 31) / 32 * QUERIES };
 /*
- * Bit k % 32 of keep[k / 32 * width + q]: query q0 + q of global element (n, h, query, k0 + k)
- * keeps it. Rows of up to 64 keys are drawn as one run, others one by one.
+ * Bit k % 32 of keep[k / 32 * width + q] is set if query q0 + q keeps global element (n, h, query,
+ * k0 + k). Rows of up to 64 keys are drawn as one run, longer ones row by row.
  */
 static void draw_keep(const struct ku_attn_tile *t, int64_t q0, int64_t n_q, int64_t k0,
                       int64_t n_keys, uint32_t *keep, int64_t width)
@@ -36,7 +41,7 @@ static void draw_keep(const struct ku_attn_tile *t, int64_t q0, int64_t n_q, int
                 keep[k / 32 * width + q + i] = bits_at(bits, (int64_t)(first % 4) + i * t->s + k);
     }
 }
-/* x of lanes `at` on times 1 / (1 - p) or 0, by the bit of key k. */
+/* x of lanes from `at` on, times 1 / (1 - p) or 0 by the bit of key k. */
 INLINE vf drop_key(const struct ku_attn_tile *t, const uint32_t *keep, int64_t width, int64_t k,
                    int64_t at, vf x)
 {
@@ -51,7 +56,7 @@ INLINE vf drop_key(const struct ku_attn_tile *t, const uint32_t *keep, int64_t w
 #endif
 }
 
-/* Queries, one per lane: the keys where they stand, and their segments. */
+/* Queries, one per lane: whether they exist, their key positions and their segments. */
 struct lanes {
     vi in, at, segment;
 };
@@ -63,7 +68,7 @@ INLINE struct lanes lanes_of(const struct ku_attn_tile *t, int64_t q0)
         l.segment[i] = t->segment[t->offset + q0 + i];
     return l;
 }
-/* The lanes whose query may look at key k. */
+/* The lanes whose query sees key k. */
 INLINE vi visible(const struct ku_attn_tile *t, const struct lanes *l, int64_t k)
 {
     vi in = t->causal ? l->in & (l->at >= (int32_t)k - (vi){0}) : l->in;
@@ -71,19 +76,19 @@ INLINE vi visible(const struct ku_attn_tile *t, const struct lanes *l, int64_t k
 }
 
 #define LOG2_E 1.44269504088896341f
-/* 2^(s factor - top), 0 where the query does not look at the key; x = s factor - top <= 0. */
+/* 2^(s factor - top), 0 where the query does not see the key; x = s factor - top <= 0. */
 INLINE vf weight(vf x, int edge, vi looks)
 {
     vf p = exp2_f(max_f(x, EXP2_ZERO));
     return edge ? select_f(looks, p, (vf){0}) : p;
 }
 
-/* Of keys [k0, k0 + n), those that the queries before q_end see. */
+/* The number of keys of [k0, k0 + n) that queries before q_end can see. */
 INLINE int64_t seen_keys(const struct ku_attn_tile *t, int64_t q_end, int64_t k0, int64_t n)
 {
     return t->causal && q_end + t->offset - k0 < n ? q_end + t->offset - k0 : n;
 }
-/* Where the first tile of queries begins that sees key k0 or one behind it. */
+/* Start of the first tile of queries that sees key k0 or a later one. */
 INLINE int64_t first_query(const struct ku_attn_tile *t, int64_t k0)
 {
     return t->causal && k0 > t->offset ? (k0 - t->offset) / QUERIES * QUERIES : 0;
@@ -101,7 +106,10 @@ static struct range range_of(const int32_t *segment, int64_t n)
     }
     return r;
 }
-/* Whether queries look at keys by their segments: none at any (surely), some, all at all. */
+/*
+ * Overlap of queries and keys by segments. APART: no query sees any key; MIXED: needs a mask;
+ * TOGETHER: every query sees every key.
+ */
 enum { APART, MIXED, TOGETHER };
 static int segments_of(const struct ku_attn_tile *t, int64_t q0, int64_t n_q, int64_t k0,
                        int64_t n_keys)
@@ -115,7 +123,7 @@ static int segments_of(const struct ku_attn_tile *t, int64_t q0, int64_t n_q, in
     return q.least == k.most && k.least == q.most ? TOGETHER : MIXED;
 }
 
-/* The i-th head of queries of a tile of the backward pass, alone. */
+/* The i-th query head of a backward tile. */
 static struct ku_attn_tile head_of(const struct ku_attn_tile *t, int64_t i)
 {
     struct ku_attn_tile one = *t;
@@ -145,7 +153,7 @@ static void sum_out_d_out(const struct ku_attn_tile *t)
     }
 }
 
-/* The adjoint of q begins with zeros: where a first tile of keys need not write to it. */
+/* Whether dq starts from zeros: the first tile of keys need not write all of it. */
 INLINE int is_zeroed(const struct ku_attn_tile *t)
 {
     return t->segment != NULL || t->n_seen == 0;
@@ -160,7 +168,7 @@ static void begin_heads(const struct ku_attn_tile *t)
     }
 }
 
-/* Zeros in dK and dV: of keys that nobody sees. */
+/* Zeros in dK and dV of the keys that no query sees. */
 static void put_unseen_keys(const struct ku_attn_tile *t)
 {
     const size_t bytes = (size_t)(t->d * bytes_of(t->dtype));

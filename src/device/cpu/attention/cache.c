@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What decoding with cached keys and values needs beside attention: rows copied. */
+/* Ops of decoding with a key-value cache: pick and cache_write, copies of rows. */
 #include <string.h>
 
 #include "base/err.h"
@@ -10,7 +10,10 @@ static size_t row_bytes(const struct ku_kernel *k)
     return (size_t)k->width * kumi_dtype_bytes(k->call.out[0].dtype);
 }
 
-/* Rows of `width` elements, about KU_CPU_TILE_COUNT elements a tile; row_count: that one moves. */
+/*
+ * Rows of `width` elements, about KU_CPU_TILE_COUNT elements per tile; row_count: elements that one
+ * row moves.
+ */
 static int bind_rows(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_rows, int64_t width,
                      int64_t row_count)
 {
@@ -40,7 +43,9 @@ int ku_cpu_bind_pick(struct ku_kernel *k)
     return bind_rows(k, tile_pick, ku_cpu_extent(x, 0, 2), width, width);
 }
 
-/* A row of the phase is a head of a sample: `width` elements of each of its tokens. */
+/*
+ * A row of the phase is one head of one sample: `width` elements of each token.
+ */
 static void tile_cache_write(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[1], *cache = &k->call.out[0];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of one query a sample: matrix times vector, bound by reading K and V, which a tile does
- * once for all heads of queries that share them. A tile of keys is scored sixteen at a time, one
- * per lane (sixteen dot products, whose lanes are added in a tree of shuffles); the running maximum
- * and sum are scalars, and o gathers in groups of DECODE_COLS elements that stay in registers.
+ * Attention of one query per sample: matrix times vector. The time is that of reading K and V,
+ * which a tile reads once for all query heads that share them (GQA). Keys are scored sixteen at a
+ * time, one per lane (sixteen dot products, whose lanes a tree of shuffles adds). The running max
+ * and sum are scalars; o is accumulated in groups of DECODE_COLS elements that stay in registers.
  */
 enum { DECODE_KEYS = 64, DECODE_COLS = 4 * (int)LANES };
 
-/* q.k of keys [k, k + 16), of which n are there. */
+/* q.k of keys [k, k + 16), of which n exist. */
 INLINE vf dots(enum kumi_dtype dtype, const void *k, int64_t ld, int64_t n, const float *q,
                int64_t d)
 {
@@ -61,7 +61,7 @@ INLINE void gather_rest(enum kumi_dtype dtype, const void *v, int64_t ld, int64_
     }
 }
 
-/* One head of queries: what it keeps from tile to tile of keys. */
+/* State of one query head across tiles of keys. */
 struct decode_head {
     float *q, *o; /* [d] */
     float top, sum;
@@ -94,7 +94,7 @@ INLINE void decode_tile(const struct ku_attn_tile *t, enum kumi_dtype dtype, int
     gather_rest(dtype, element(t, v, c), t->ld_k, n, p, factor, h->o + c, t->d - c);
 }
 
-/* n_heads heads of one query that sees keys [0, n_seen). */
+/* n_heads heads of one query over keys [0, n_seen). */
 static void attn_decode(const struct ku_attn_tile *t)
 {
     struct decode_head *head = (struct decode_head *)(void *)t->scratch;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of bf16 with products of pairs (attn_body.h in f32 units is the other): the same tiles,
- * at twice the rate. Scores, probabilities and sums are f32; probabilities and adjoints of scores
- * are rounded to bf16 where they enter the next product, as FlashAttention does. Heads of an odd
- * width do not pair and are left to the other.
+ * Attention of bf16 with dot-product pairs: the same tiles as attn_body.h at twice the rate.
+ * Scores, probabilities and sums are f32; probabilities and score gradients are rounded to bf16 as
+ * operands of the next product, as FlashAttention does. Heads of odd width have no pairs and use
+ * attn_body.h.
  *
- *     S^T = K Q^T, dP^T = V dO^T       pairs along d: rows of K and V as they lie
+ *     S^T = K Q^T, dP^T = V dO^T       pairs along d: rows of K and V in place
  *     O += P V, dQ^T += K^T dS^T       pairs along keys: V and K interleaved by two keys
- *     dV += P^T dO, dK += dS^T Q       pairs along queries: rows of P^T and dS^T as they lie
+ *     dV += P^T dO, dK += dS^T Q       pairs along queries: rows of P^T and dS^T in place
  */
-/* c[rows][nr] (+)= a b for any number of rows; row i of `next` is fetched with row i of a. */
+/* c[rows][nr] (+)= a b for any number of rows; row i of `next` is prefetched with row i of a. */
 INLINE void pairs_product_next(int64_t rows, int64_t n_units, const void *a, int64_t rs, int64_t cs,
                                const uint32_t *b, float *c, int64_t ldc, int add, const void *next,
                                int64_t next_bytes)
@@ -23,7 +23,7 @@ INLINE void pairs_product(int64_t rows, int64_t n_units, const void *a, int64_t 
 {
     pairs_product_next(rows, n_units, a, rs, cs, b, c, ldc, add, a, 0);
 }
-/* {a, b} of each lane, and all of a behind all of b. */
+/* pair_lanes: {a, b} of each lane. pair_row: all of `first`, then all of `second`. */
 INLINE vu pair_lanes(vf a, vf b)
 {
     const vi even = {0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005,
@@ -38,8 +38,8 @@ INLINE vu pair_row(vf first, vf second)
 }
 
 /*
- * S^T to pairs of P^T for one tile of keys; moves the running maximum (of s factor, factor = scale
- * log2 e) and sum. shrunk: what the move makes of O's rows.
+ * S^T to pairs of P^T for one tile of keys. Updates the running max (of s factor, factor = scale
+ * log2 e) and sum. shrunk: the factor that rescales each row of O.
  */
 static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_keys, int mixed,
                           const float *s, const uint32_t *keep, float *top, float *sum,
@@ -59,7 +59,7 @@ static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_ke
         }
         m = max_f(m, old);
         store(KUMI_F32, top, at, m);
-        m = select_f(m > splat(-INFINITY), m, (vf){0}); /* a lane that saw nothing yet */
+        m = select_f(m > splat(-INFINITY), m, (vf){0}); /* a lane that has seen no key yet */
         vf shrink = exp2_f(max_f(old - m, EXP2_ZERO));
         l *= shrink;
         for (int64_t k = 0; k < n_keys; k += 2) {
@@ -78,7 +78,7 @@ static void pairs_softmax(const struct ku_attn_tile *t, int64_t k0, int64_t n_ke
     }
 }
 
-/* Rows of what lies transposed in [d][queries], times factor[row] if given. */
+/* Writes rows of a matrix stored as [d][queries], times factor[row] if given. */
 static void put_rows(const struct ku_attn_tile *t, void *out, int64_t ld, const float *transposed,
                      int64_t n_q, const float *factor, float *row)
 {
@@ -91,20 +91,22 @@ static void put_rows(const struct ku_attn_tile *t, void *out, int64_t ld, const 
     }
 }
 
-/* A tile of queries of a tile of the forward pass, and what it keeps from keys to keys. */
+/* One tile of queries in the forward pass and its state across tiles of keys. */
 struct pairs_block {
     struct ku_attn_tile t;
     float *o, *top, *sum; /* [queries][d_pad], [queries] */
     uint32_t *q;          /* Q^T: pairs along d, [d / 2][queries] */
-    int64_t n_q, d_pad;   /* d up to a multiple of nr */
+    int64_t n_q, d_pad;   /* d rounded up to a multiple of nr */
     int add;
 };
-/* What all blocks use in turn: scores, their pairs, and V in panels of nr columns, pairs along
- * keys. */
+/*
+ * Shared by all tiles of queries in turn: scores, their pairs, and V in panels of nr columns, pairs
+ * along keys.
+ */
 struct pairs_buffers {
     float *s;
     uint32_t *p, *v;
-    int is_packed; /* v holds these keys */
+    int is_packed; /* v holds the current keys */
 };
 static void pairs_begin(const struct ku_attn_tile *t, struct pairs_block *b, float **at)
 {
@@ -118,7 +120,7 @@ static void pairs_begin(const struct ku_attn_tile *t, struct pairs_block *b, flo
     for (int i = 0; i < QUERIES; i++)
         b->top[i] = -INFINITY, b->sum[i] = 0;
 }
-/* O = O shrunk + P V of a tile of keys. */
+/* O = O shrunk + P V for one tile of keys. */
 static void pairs_values(struct pairs_block *b, struct pairs_buffers *u, const float *shrunk,
                          int64_t k0, int64_t n_keys, int64_t n_tile)
 {
@@ -131,7 +133,7 @@ static void pairs_values(struct pairs_block *b, struct pairs_buffers *u, const f
         }
     for (int64_t j = 0; j < t->d; j += GEMM_NR) {
         uint32_t *v = u->v + j * (KEYS / 2);
-        if (!u->is_packed) /* fetched while scores were made */
+        if (!u->is_packed) /* prefetched during the scores */
             pack_rows(v, GEMM_NR, element(t, t->v, k0 * t->ld_k + j), KUMI_BF16, t->ld_k, n_tile,
                       t->d - j < GEMM_NR ? t->d - j : GEMM_NR, 1);
         pairs_product_next(b->n_q, (n_keys + 1) / 2, u->p, 1, QUERIES, v, b->o + j, b->d_pad,
@@ -158,8 +160,10 @@ static void pairs_keys(struct pairs_block *b, struct pairs_buffers *u, int64_t k
     pairs_values(b, u, shrunk, k0, n_keys, n_tile);
     ku_pool_poll(t->pool, t->thread);
 }
-/* Rows of sums, times factor[row] if given, rounded by the instruction: what is subnormal is zero,
- * as in its products. */
+/*
+ * Writes rows of sums, times factor[row] if given. The instruction rounds and flushes subnormals to
+ * zero, as in its products.
+ */
 static void put_sums(const float *sum, int64_t d_pad, int64_t n, int64_t d, const float *factor,
                      uint16_t *out, int64_t ld)
 {
@@ -186,7 +190,9 @@ static void pairs_end(struct pairs_block *b)
     put_sums(b->o, b->d_pad, b->n_q, t->d, b->sum, element_out(t, t->out, t->q0 * t->ld_o),
              t->ld_o);
 }
-/* Several tiles of queries: V is interleaved once for all. */
+/*
+ * Several tiles of queries: V is interleaved once for all.
+ */
 static void pairs_forward(const struct ku_attn_tile *t)
 {
     struct pairs_block block[KU_ATTN_BLOCKS];
@@ -214,13 +220,13 @@ static void pairs_forward(const struct ku_attn_tile *t)
 
 /* Scratch of the backward pass. */
 struct pairs_back {
-    float *s, *dp, *dk, *dv, *row; /* dk, dv: [keys][d up to a multiple of nr] */
+    float *s, *dp, *dk, *dv, *row; /* dk, dv: [keys][d rounded up to a multiple of nr] */
     uint32_t *qt, *dot;            /* Q^T, dO^T: pairs along d, [d / 2][queries] */
     uint32_t *q, *d_o;             /* Q, dO: pairs along queries, panels of nr */
     uint32_t *keep;                /* KEEP_WORDS */
     uint32_t *k;                   /* K: pairs along keys, [keys / 2][d] */
-    uint32_t *p_row, *ds_row,
-        *ds; /* pairs along queries [keys][nr / 2], along keys [keys / 2][nr] */
+    /* Pairs: p_row, ds_row along queries [keys][nr / 2]; ds along keys [keys / 2][nr]. */
+    uint32_t *p_row, *ds_row, *ds;
     int64_t d_pad;
 };
 static struct pairs_back pairs_scratch(const struct ku_attn_tile *t)
@@ -248,7 +254,7 @@ static struct pairs_back pairs_scratch(const struct ku_attn_tile *t)
     return b;
 }
 
-/* P^T and dS^T from S^T and dP^T, rounded, as the next products want them. */
+/* P^T and dS^T from S^T and dP^T, rounded and paired for the next products. */
 static void pairs_adjoint(const struct ku_attn_tile *t, const struct pairs_back *b, int64_t q0,
                           int64_t k0, int64_t n_keys, int mixed)
 {
@@ -285,7 +291,7 @@ static void pairs_adjoint(const struct ku_attn_tile *t, const struct pairs_back 
     }
 }
 
-/* Queries from q0 on against the keys of a tile. */
+/* Queries from q0 on against one tile of keys. */
 static void pairs_queries(const struct ku_attn_tile *t, const struct pairs_back *b, int64_t q0,
                           int64_t k0, int64_t n_tile)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary positions (device/ref/rope.c says what they are): a tile is some tokens with all their
- * heads, so that cosines and sines are made once a token. */
+/*
+ * Rotary position embedding (definition: device/ref/rope.c). A tile is some tokens with all their
+ * heads, so that cosines and sines are computed once per token.
+ */
 #include "op/rope.h"
 
 #include "base/err.h"

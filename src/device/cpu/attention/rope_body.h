@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary positions: included once per instruction set behind elem_body.h (isa_*.c). */
+/*
+ * Rotary position embedding. Included once per instruction set after elem_body.h (isa_*.c).
+ */
 
 INLINE vd8 round_d(vd8 x)
 {
@@ -15,9 +17,10 @@ INLINE vd8 round_d(vd8 x)
 typedef int64_t vl8 __attribute__((vector_size(64)));
 
 /*
- * Sine and cosine of x: x = n pi/2 + r, pi/2 in two parts of 33 bits and the rest, so that n times
- * each of the first is exact below 2^20 quarters, and good to 1e-15 n far behind; |r| <= pi/4, and
- * FreeBSD's polynomials there (below 1 ulp). Quarters change places and signs.
+ * Sine and cosine of x = n pi/2 + r with |r| <= pi/4. pi/2 is split into two parts of 33 bits and a
+ * rest, so that n times each of the first two is exact for n below 2^20, and r is good to 1e-15 n
+ * far beyond. Polynomials of FreeBSD's msun (below 1 ulp). The quadrant swaps the results and sets
+ * the signs.
  */
 INLINE void sine_cosine(vd8 x, vd8 *sine, vd8 *cosine)
 {

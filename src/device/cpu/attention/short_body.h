@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of up to SHORT queries over up to SHORT keys, in pairs of bf16: all of a head at once,
- * so that no maximum moves and nothing is packed twice. Queries are lanes where scores are made, of
- * one vector if they fit it; results come out as rows, with columns of d in the lanes, so that no
- * query that is not there is multiplied and nothing is turned back.
+ * Attention of up to SHORT queries over up to SHORT keys in dot-product pairs: a whole head at
+ * once, so that the max is final and nothing is packed twice. Queries are the lanes of the scores,
+ * in one vector if they fit. Results are computed as rows with columns of d in the lanes: missing
+ * queries cost nothing and no result is transposed back.
  *
- *     S^T = K Q^T, dP^T = V dO^T    pairs along d: rows of K and V as they lie; lanes are queries
+ *     S^T = K Q^T, dP^T = V dO^T    pairs along d: rows of K and V in place; lanes are queries
  *     O = P V, dQ = dS K            pairs along keys: V and K interleaved by two; rows are queries
  *     dV = P^T dO, dK = dS^T Q      pairs along queries: dO and Q interleaved; rows are keys
  */
 enum { SHORT = KU_ATTN_SHORT };
 
 /*
- * log2 x, relative error below 2e-7, for normal x: x = 2^n m, sqrt(1/2) <= m < sqrt(2), and with
- * f = (m - 1) / (m + 1) log m = 2 atanh f: the series to f^9 (the next term is below 4e-9 f).
+ * log2 x, relative error below 2e-7, for normal x. x = 2^n m with sqrt(1/2) <= m < sqrt(2); with f
+ * = (m - 1) / (m + 1), log m = 2 atanh f, by the series to f^9 (the next term is below 4e-9 f).
  */
 INLINE vf log2_f(vf x)
 {
@@ -28,7 +28,9 @@ INLINE vf log2_f(vf x)
     return n + p * f * (2 * LOG2_E);
 }
 
-/* W lanes of queries: 16 or 32; sums of results: d up to a multiple of GEMM_NR. */
+/*
+ * Buffers of one head. w: lanes of queries, 16 or 32; d_pad: d rounded up to a multiple of GEMM_NR.
+ */
 struct short_tile {
     int64_t n_q, n_keys, w, d_pad;
     uint32_t *qt, *dot;       /* Q^T, dO^T: [d / 2][w] */
@@ -63,8 +65,10 @@ static void short_begin(const struct ku_attn_tile *t, struct short_tile *b)
 #undef TAKE
 }
 
-/* Columns [j, j + 32) of sixteen rows, turned: lane i of row u of out = pair u of row i. Blocks of
- * four pairs go to their quarter of a vector as they are loaded. */
+/*
+ * Transposes columns [j, j + 32) of sixteen rows: lane i of row u of out = pair u of row i. Four
+ * pairs at a time are loaded directly into their quarter of a vector.
+ */
 INLINE void short_turn_16(const uint16_t *const row[LANES], int64_t j, uint32_t *out, int64_t w)
 {
     for (int64_t c = 0; c < 4; c++, j += 8, out += 4 * w) {
@@ -86,7 +90,7 @@ INLINE void short_turn_16(const uint16_t *const row[LANES], int64_t j, uint32_t 
         *(vu_mem *)(out + 3 * w) = (vu)_mm512_unpackhi_epi64(b, e);
     }
 }
-/* panel[d / 2][w] = the rows of queries turned, pairs along d. */
+/* panel[d / 2][w]: the transposed rows of queries, pairs along d. */
 static void short_turn(const struct ku_attn_tile *t, const struct short_tile *b, const uint16_t *x,
                        int64_t ld, uint32_t *panel)
 {
@@ -117,8 +121,7 @@ static void short_scores(const struct ku_attn_tile *t, const struct short_tile *
                                element(t, x, i * t->ld_k), t->ld_k / 2, 1, panel, c + i * b->w,
                                b->w, 0, x, 0);
 }
-/* c[rows][d] (+)= pairs of a times rows x of n elements of the contraction; a: rs, cs as micro's.
- */
+/* c[rows][d] (+)= pairs of a times n rows of x; rs, cs: strides of a as in micro(). */
 static void short_rows(const struct ku_attn_tile *t, const struct short_tile *b, int64_t rows,
                        const uint32_t *a, int64_t rs, int64_t cs, const uint16_t *x, int64_t ld,
                        int64_t n, float *c, int add)
@@ -129,10 +132,10 @@ static void short_rows(const struct ku_attn_tile *t, const struct short_tile *b,
         pairs_product(rows, (n + 1) / 2, a, rs, cs, b->panel, c + j, b->d_pad, add);
     }
 }
-/* The queries, of lanes `at` on, that see a key. */
+/* The queries, in lanes from `at` on, that see a key. */
 INLINE __mmask16 short_sees(const struct ku_attn_tile *t, int64_t key, int64_t at)
 {
-    const int64_t first = t->causal ? key - t->offset - at : 0; /* the first of them */
+    const int64_t first = t->causal ? key - t->offset - at : 0; /* the first lane */
     return first <= 0 ? 0xffff : first >= LANES ? 0 : (__mmask16)(0xffffu << first);
 }
 INLINE vf seen_or(__mmask16 sees, vf x, float otherwise)
@@ -140,7 +143,7 @@ INLINE vf seen_or(__mmask16 sees, vf x, float otherwise)
     return (vf)_mm512_mask_blend_ps(sees, _mm512_set1_ps(otherwise), (__m512)x);
 }
 
-/* S^T to pairs of P^T, sums' reciprocals and log-sum-exps. */
+/* S^T to pairs of P^T; also the reciprocals of the sums and the log-sum-exps. */
 static void short_softmax(const struct ku_attn_tile *t, const struct short_tile *b)
 {
     const vf factor = splat(t->scale * LOG2_E);
@@ -200,7 +203,7 @@ static void short_delta(const struct ku_attn_tile *t, const struct short_tile *b
         store(KUMI_F32, b->over, at, sum_lanes_16(v));
     }
 }
-/* P^T and dS^T from S^T and dP^T, rounded, as the next products want them. */
+/* P^T and dS^T from S^T and dP^T, rounded and paired for the next products. */
 static void short_adjoint(const struct ku_attn_tile *t, const struct short_tile *b)
 {
     const vf factor = splat(t->scale * LOG2_E);

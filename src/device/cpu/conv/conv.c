@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Convolution: which way a call takes. A 1 x 1 window that moves by one is a matrix product; all
- * others multiply patches where they lie (conv_line.c, conv_slide.c, conv_dw.c). Windows too large
- * for a thread's scratch follow the definition.
+ * Convolution: chooses the algorithm of a call.
+ *
+ *     1 x 1, stride 1, no padding    matrix product over pixels       gemm/linear.c
+ *     few channels                   runs along a line                line.c
+ *     other forward, input gradient  implicit GEMM over images        slide.c
+ *     weight gradient                one product per tap              weight_gradient.c
+ *     window too large for scratch   the definition, device/ref       tile_definition
  */
 #include <string.h>
 
@@ -44,7 +48,7 @@ void ku_cpu_pad_line(const struct ku_kernel *k, struct ku_cpu_line l, char *to)
     memset(to + (size_t)end * bytes, 0, (size_t)(l.n_x - end) * bytes);
 }
 
-/* y[pixels, f] = x[pixels, c] w[f, c]: a matrix product, its parts named. */
+/* y[pixels, f] = x[pixels, c] w[f, c] as a matrix product. */
 static int bind_pixels(struct ku_kernel *k)
 {
     const struct ku_window *w = &k->window;
@@ -81,7 +85,10 @@ static struct ku_cpu_axis axis_of(int64_t in, int64_t out, int64_t taps, int64_t
                                 .is_back = is_back};
 }
 
-/* Columns that a kernel half as wide covers with fewer; no matrix tiles for few channels. */
+/*
+ * Takes the kernel of half width if it covers the columns with fewer lanes; no AMX for few
+ * channels.
+ */
 static void choose_micro(struct ku_kernel *k)
 {
     const struct ku_gemm_micro *wide = ku_cpu_micro(k),

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights of convolutions to panels and back (isa.h): included once per instruction set behind
- * pack_body.h. */
+/*
+ * Packs and unpacks weights of convolutions (isa.h). Included once per instruction set after
+ * pack_body.h.
+ */
 
-/* Sixteen or fewer elements of a row as 32-bit lanes: f32, or the bits of bf16 for pairs. */
+/* Up to sixteen elements of a row as 32-bit lanes: f32, or (pairs) the bits of bf16. */
 INLINE vu load_lanes(const void *p, enum kumi_dtype t, int64_t at, int64_t n, int pairs)
 {
     if (pairs)
@@ -22,7 +24,7 @@ INLINE void store_lanes(uint32_t *to, int64_t n, vu v, int is_upper)
         to[j] = is_upper ? to[j] | v[j] << 16 : v[j];
 }
 
-/* Columns are outermost in the weight: 16 columns of 16 elements at a time, turned. */
+/* Columns are the outermost dim of the weight: transposes 16 columns of 16 elements at a time. */
 INLINE void conv_pack_cols(const struct ku_conv_panel *p, enum kumi_dtype t, int pairs)
 {
     const int64_t n_e = p->k * p->taps;
@@ -45,7 +47,7 @@ INLINE void conv_pack_cols(const struct ku_conv_panel *p, enum kumi_dtype t, int
         }
 }
 
-/* Columns are next to the taps: rows are taken apart. */
+/* Columns are adjacent to the taps in the weight: element by element. */
 INLINE uint32_t lane_of(const void *w, enum kumi_dtype t, int64_t at, int pairs)
 {
     uint32_t bits;
@@ -93,7 +95,7 @@ KERNEL void conv_pack(const struct ku_conv_panel *p, enum kumi_dtype dtype, int 
     }
 }
 
-/* Sums [taps][k][ld] of 16 columns at a time become rows [column][k][tap] of the gradient. */
+/* Sums [taps][k][ld], 16 columns at a time, to rows [column][k][tap] of the gradient. */
 INLINE void conv_unpack_as(const struct ku_conv_sums *p, enum kumi_dtype t)
 {
     const int64_t n_e = p->k * p->taps;
@@ -124,7 +126,7 @@ KERNEL void conv_unpack(const struct ku_conv_sums *p, enum kumi_dtype dtype)
     BY_DTYPE(dtype, conv_unpack_as(p, T));
 }
 
-/* Pixels to the panels of their columns. */
+/* Packs one pixel into one panel of its columns. */
 INLINE void pack_part(uint32_t *to, const struct ku_conv_row *r, enum kumi_dtype t, int64_t at,
                       int64_t n_left, int pairs)
 {
@@ -160,7 +162,10 @@ KERNEL void pack_split(const struct ku_conv_row *r, enum kumi_dtype dtype, int p
         BY_DTYPE(dtype, pack_split_as(r, T, 0));
 }
 
-/* n pieces of `units`, up to 15 units more: in ascending order, the next one covers them. */
+/*
+ * n runs of `units`, each written up to 15 units too far; in ascending order the next run
+ * overwrites the excess.
+ */
 KERNEL void copy_pieces(float *to, int64_t to_step, const float *from, int64_t from_step,
                         int64_t units, int64_t n)
 {

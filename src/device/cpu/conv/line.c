@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conv2d, and conv2d_dx of stride 1 (the same with the window turned over), of few channels: three
- * colours, or sixteen. What a window holds of a line is one run of elements, and the rows of a
- * product are pixels along a line, a few elements apart in one padded copy of it; a run for every
- * line of the window is a part of the contraction. Lines outside of the source are left out, the
- * padding beside a line is multiplied.
+ * conv2d, and conv2d_dx of stride 1 (a convolution with the mirrored window), for few channels,
+ * such as RGB or sixteen. One line of a window is one contiguous run of elements. The rows of a
+ * product are pixels along a line, a few elements apart in one padded copy of it; each line of the
+ * window is one part of the contraction:
  *
- * Pairs of bf16 are read at even distances: if pixels lie an odd number of elements apart, every
- * second one makes a row. A run of odd length ends with half a unit, whose weight is zero.
+ *     padded line   |0 0 0|a b c|d e f|g h i|..   3 channels per pixel, 3 taps, stride 1
+ *     row 0          <--------------->             a run of 9 elements, in place
+ *     row 1                <--------------->       the next pixel: 3 elements further
  *
- * Every element is one chain of multiply-adds over (line, column, channel) of the window.
+ * Lines outside the source are skipped; the padding beside a line is multiplied. bf16 pairs must
+ * start at even elements: if pixels are an odd number of elements apart, a product takes every
+ * second pixel. A run of odd length ends with half a unit, whose weight is zero.
+ *
+ * Each element is one chain of multiply-adds over (line, column, channel) of the window.
  */
 #include <string.h>
 
@@ -17,14 +21,14 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    MOST_RUN = 48, /* longer ones: conv_slide.c */
+    MOST_RUN = 48, /* longer runs: slide.c */
     TILE_COLS = 64,
     TILE_LINES = 8,
     COPY_UNITS = 128 << 10,
     MOST_ROWS = 32,
     MOST_TAPS = 16, /* lines of a window */
     LINE_BYTES = 64,
-    LINE_UNITS = 16 /* behind a line: what its last run may reach */
+    LINE_UNITS = 16 /* room after a line for the end of its last run */
 };
 _Static_assert((2 * COPY_UNITS + MOST_ROWS * TILE_COLS + TILE_COLS) * 4 <= KU_CPU_SCRATCH_BYTES,
                "a tile's parts fit the thread's scratch");
@@ -37,12 +41,12 @@ static int64_t run_of(const struct ku_cpu_conv *v)
 {
     return v->w.taps * v->k;
 }
-/* Pixels of a padded line that n results meet. */
+/* Pixels of a padded line that n results need. */
 static int64_t pixels_of(const struct ku_cpu_conv *v, int64_t n)
 {
     return (n - 1) * v->w.stride + v->w.taps;
 }
-/* Of a line of the copy, in units. */
+/* Stride of a line of the copy, in units. */
 static int64_t pitch_of(const struct ku_kernel *k)
 {
     const struct ku_cpu_conv *v = &k->conv;
@@ -50,9 +54,7 @@ static int64_t pitch_of(const struct ku_kernel *k)
     return (ku_cpu_has_pairs(k) ? (n + 1) / 2 : n) + LINE_UNITS;
 }
 
-/* -- weights ------------------------------------------------------------------------------- */
-
-/* Runs of the window's lines, as rows of a panel. */
+/* Packs one panel: each line of the window is a run of rows. */
 static void tile_runs(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_conv *v = &k->conv;
@@ -76,11 +78,9 @@ static void tile_runs(const struct ku_kernel *k, int64_t tile, int thread)
     }
 }
 
-/* -- products ------------------------------------------------------------------------------ */
-
 struct tile {
     int64_t group, n, y0, n_y;
-    int64_t y, n_lines, pitch; /* of the copy: first line, lines, units of one */
+    int64_t y, n_lines, pitch; /* copy: first line, number of lines, units per line */
     float *copy, *sum, *bias;
 };
 static void copy_lines(const struct ku_kernel *k, const struct tile *t)
@@ -100,12 +100,12 @@ static void copy_lines(const struct ku_kernel *k, const struct tile *t)
     }
 }
 
-/* Pixels of line y of the result by a block of columns. */
+/* Line y of the result for the columns [col, col + n_cols). */
 struct line {
     const struct tile *tile;
-    struct ku_gemm_part part[MOST_TAPS]; /* of the first pixel */
+    struct ku_gemm_part part[MOST_TAPS]; /* for the first pixel */
     int64_t y, n_parts, col, n_cols;
-    const char *next; /* of the source: what is read soon */
+    const char *next; /* a source address to prefetch */
 };
 static void list_parts(const struct ku_kernel *k, struct line *l, const float *panel)
 {
@@ -120,7 +120,7 @@ static void list_parts(const struct ku_kernel *k, struct line *l, const float *p
                                       panel + h * v->units * ku_cpu_micro(k)->nr, v->units};
     }
 }
-/* `rows` of them from x on, each `step` from the next. */
+/* Computes `rows` pixels from x, `step` apart. */
 static void run_pixels(const struct ku_kernel *k, const struct line *l, int64_t x, int64_t step,
                        int64_t rows)
 {
@@ -146,7 +146,7 @@ static void run_pixels(const struct ku_kernel *k, const struct line *l, int64_t 
         for (int64_t i = 0; i < l->n_parts; i++)
             part[i].b = (const float *)part[i].b + v->total_units * micro->nr;
     }
-    if (l->n_parts == 0) /* no line of the window lies inside */
+    if (l->n_parts == 0) /* no line of the window is inside the source */
         memset(t->sum, 0, (size_t)(rows * TILE_COLS) * sizeof *t->sum);
     k->cpu->ops->finish_rows(&to, rows, t->sum, TILE_COLS);
 }

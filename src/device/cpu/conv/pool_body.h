@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pixel of a pooling, all channels (isa.h): included once per instruction set behind
- * elem_body.h. */
+/*
+ * One pixel of pooling, all channels (isa.h). Included once per instruction set after elem_body.h.
+ */
 
 INLINE void store_places(uint16_t *p, int64_t i, int64_t n, vi place)
 {

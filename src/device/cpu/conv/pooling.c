@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * max_pool, avg_pool, their gradients, flatten and unflatten. A tile is a run of rows of pixels of
- * the result. For each pixel the elements of its window that lie inside are listed in the thread's
- * scratch; the loop over channels follows the list.
+ * max_pool, avg_pool, their gradients, flatten, unflatten, pad_last and crop_last. A tile is a run
+ * of lines of the result. For each pixel the elements of its window inside the source are listed in
+ * the thread's scratch; the loop over channels follows the list.
  */
 #include <string.h>
 
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 
-/* Results [from, to) along one dim whose windows hold position p: dilation is 1. */
+/* Results [from, to) along one dim whose windows contain position p (dilation 1). */
 struct span {
     int64_t from, to;
 };
@@ -26,7 +26,7 @@ static struct span inside_of(int64_t o, int64_t pad, int64_t kernel, int64_t str
     return (struct span){first > 0 ? first : 0, first + kernel < n ? first + kernel : n};
 }
 
-/* What a tile writes: rows of pixels of x (of gradients) or y. */
+/* The source pixels of one result pixel: at[] element offsets, number[] as in ku_pool_pixel. */
 struct list {
     int64_t *at;
     int32_t *number;
@@ -48,7 +48,7 @@ static int32_t divisor(const struct ku_kernel *k, int64_t oy, int64_t ox)
                                        : (y.to - y.from) * (x.to - x.from));
 }
 
-/* Elements of the window of result (n, oy, ox). */
+/* Lists the elements of the window of result (n, oy, ox). */
 static void list_window(const struct ku_kernel *k, int64_t n, int64_t oy, int64_t ox,
                         struct list *l)
 {
@@ -67,7 +67,7 @@ static void list_window(const struct ku_kernel *k, int64_t n, int64_t oy, int64_
         }
 }
 
-/* Results whose windows hold pixel (n, y, x). */
+/* Lists the results whose windows contain pixel (n, y, x). */
 static void list_results(const struct ku_kernel *k, int64_t n, int64_t y, int64_t x, struct list *l)
 {
     const struct ku_window *w = &k->window;
@@ -75,7 +75,7 @@ static void list_results(const struct ku_kernel *k, int64_t n, int64_t y, int64_
     struct span rows = results_of(y, w->pad_h, w->kernel_h, w->stride_h, w->out_h);
     struct span cols = results_of(x, w->pad_w, w->kernel_w, w->stride_w, w->out_w);
     l->n = 0;
-    /* windows' elements in ascending order: results in descending order */
+    /* results in descending order give window elements in ascending order */
     for (int64_t i = rows.to - 1; i >= rows.from; i--)
         for (int64_t j = cols.to - 1; j >= cols.from; j--) {
             int64_t place =
@@ -115,7 +115,9 @@ static void tile_pool(const struct ku_kernel *k, int64_t tile, int thread)
     }
 }
 
-/* Means of one pixel: every s-th is taken, or put back among zeros. */
+/*
+ * Pooling with a 1 x 1 window: copies every stride-th pixel, or writes pixels back between zeros.
+ */
 static void tile_every(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_window *w = &k->window;
@@ -178,7 +180,7 @@ int ku_cpu_bind_avg_pool_dx(struct ku_kernel *k)
     return bind_pool(k, &k->call.out[0], &k->call.in[0]);
 }
 
-/* A tile is a sample: its image [area][c] turned to [c][area], or back. */
+/* A tile is a sample: transposes its image [area][c] to [c][area], or back. */
 static void tile_turn(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *from = &k->call.in[0];
@@ -217,8 +219,6 @@ int ku_cpu_bind_unflatten(struct ku_kernel *k)
 {
     return bind_turn(k, &k->call.out[0], 1);
 }
-
-/* -- zeros around the last dim -------------------------------------------------------------- */
 
 static void tile_resize_last(const struct ku_kernel *k, int64_t tile, int thread)
 {

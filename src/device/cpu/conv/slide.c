@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conv2d and conv2d_dx: both slide over a source and give a destination; the gradient reads dy at
- * the pixels whose window holds the destination, with the taps in an order in which neighbouring
- * taps read neighbouring pixels (backwards, those of one remainder by the stride together).
+ * conv2d and conv2d_dx. Both slide a window over a source and produce a destination; for the
+ * gradient the source is dy, read at the pixels whose window contains the destination.
  *
- * The rows of a product are one destination pixel of several images, so every row has the same
- * taps inside of the source: padding is never multiplied, whatever window, stride or dilation.
- * Columns are the weights, packed once per call as [tap][channel] panels. A tile copies the lines
- * of the source that it needs, image behind image, to its scratch (a line of the cache apart, so
- * that rows do not collide there); the taps of a line that lie side by side are one part of the
- * contraction, read where they lie. Where such parts are short (three colours) the copy holds whole
- * windows instead.
+ *     rows      one destination pixel of several images: all rows have the same valid taps,
+ *               so padding is never multiplied, for any window, stride and dilation
+ *     columns   weights, packed once per call as [tap][channel] panels
+ *     a         the needed lines of the source, copied image after image to the scratch
  *
- * Every element is one chain of multiply-adds over (tap, channel) in the order of the panels,
- * whatever the tiles: they may follow the number of threads.
+ * Taps are ordered so that consecutive taps read adjacent pixels; in the gradient, taps with the
+ * same remainder modulo the stride are grouped. Adjacent taps of a line form one part of the
+ * contraction, read in place from the copy. Images in the copy start one cache line apart modulo 4
+ * KiB, so that rows do not collide in L1. Where the parts would be short (few channels) the copy
+ * holds whole windows (im2col).
+ *
+ * Each element is one chain of multiply-adds over (tap, channel) in panel order, whatever the tiles
+ * are; tiles may therefore depend on the number of threads.
  */
 #include <string.h>
 
@@ -22,8 +24,8 @@
 
 enum {
     TILE_COLS = 64,
-    CHUNK_UNITS = 1024,          /* of the contraction: 64 columns are 256 KiB */
-    COPY_UNITS = 112 << 10,      /* wanted of the copied source: 448 KiB */
+    CHUNK_UNITS = 1024,          /* of the contraction: 256 KiB for 64 columns */
+    COPY_UNITS = 112 << 10,      /* target for the copied source: 448 KiB */
     MOST_COPY_UNITS = 256 << 10, /* half of the scratch */
     SUM_ROWS = 2048,             /* 512 KiB of sums */
     TABLE_INTS = 9 << 10,
@@ -35,7 +37,7 @@ _Static_assert((MOST_COPY_UNITS + SUM_ROWS * TILE_COLS + TILE_COLS + TABLE_INTS)
                    KU_CPU_SCRATCH_BYTES,
                "a tile's parts fit the thread's scratch");
 
-/* The source's position under a tap, or -1. */
+/* The position in the source under a tap, or -1. */
 static int64_t position(const struct ku_cpu_axis *a, int64_t dst, int64_t tap)
 {
     int64_t p = a->is_back ? dst + a->pad - tap * a->dilation
@@ -49,7 +51,10 @@ static int64_t position(const struct ku_cpu_axis *a, int64_t dst, int64_t tap)
     }
     return p < a->src ? p : -1;
 }
-/* Taps in the order of the panels: backwards, those of one remainder by the stride together. */
+/*
+ * Taps in panel order; in the gradient, taps with the same remainder modulo the stride are
+ * adjacent.
+ */
 static void order_taps(const struct ku_cpu_axis *a, int32_t *tap_of)
 {
     int64_t n = 0, x = a->stride, y = a->dilation;
@@ -91,8 +96,6 @@ static int64_t most_span(const struct ku_cpu_axis *a, int64_t n)
     return most < a->src ? most : a->src;
 }
 
-/* -- weights ------------------------------------------------------------------------------- */
-
 static void tile_weights(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_conv *v = &k->conv;
@@ -128,8 +131,6 @@ static void tile_weights(const struct ku_kernel *k, int64_t tile, int thread)
     k->cpu->ops->conv_pack(&p, k->product.dtype, ku_cpu_has_pairs(k));
 }
 
-/* -- the source ---------------------------------------------------------------------------- */
-
 struct tile {
     int64_t group, n0, rows, y0, n_y, x0, n_x, panel, end_panel;
     struct span sy, sx; /* of the source, in the copy */
@@ -137,7 +138,7 @@ struct tile {
     float *copy, *sum, *bias;
     int32_t *tap_h, *tap_w;
 };
-/* Of n lines of the copy; rows begin a line of the cache apart, modulo 4 KiB. */
+/* Units from image to image of the copy: one cache line above a multiple of 4 KiB. */
 static int64_t pitch_of(int64_t units)
 {
     return (units + 1023) / 1024 * 1024 + LINE_UNITS;
@@ -149,7 +150,7 @@ static const char *source_at(const struct ku_kernel *k, const struct tile *t, in
     int64_t pixel = ((t->n0 + row) * v->h.src + y) * v->w.src + x;
     return ku_cpu_at(&k->call.in[0], pixel * v->src_c + t->group * v->k);
 }
-/* Channels of n pixels, each `units` in the copy, zeros behind. */
+/* Copies the channels of n pixels, padded with zeros to `units` per pixel. */
 static void copy_pixels(const struct ku_kernel *k, const char *from, int64_t n, int64_t units,
                         float *to)
 {
@@ -197,9 +198,7 @@ static void copy_source(const struct ku_kernel *k, const struct tile *t)
     }
 }
 
-/* -- products ------------------------------------------------------------------------------ */
-
-/* Taps of one line that lie side by side, in the panels and in the copy. */
+/* Adjacent taps of one line: first slot in the panel, position in the copy, number. */
 struct run {
     int64_t slot, at, n;
 };
@@ -227,7 +226,7 @@ struct parts {
     int64_t n;
     int load;
 };
-/* Columns of a block by the parts listed, into rows of sums. */
+/* Runs the listed parts for n_panels panels of columns and clears the list. */
 static void multiply(const struct ku_kernel *k, const struct tile *t, struct parts *p,
                      int64_t n_panels, float *sum)
 {
@@ -242,7 +241,7 @@ static void multiply(const struct ku_kernel *k, const struct tile *t, struct par
     p->n = 0;
 }
 
-/* What one tile multiplies at a time: panels [panel, panel + n_panels), units [from, to). */
+/* The part of the weights in progress: n_panels panels from `panel`, units [from, to). */
 struct block {
     const float *panel;
     int64_t n_panels, from, to;
@@ -272,7 +271,7 @@ static void slide(const struct ku_kernel *k, const struct tile *t, const struct 
         }
     }
     multiply(k, t, &p, b->n_panels, sum);
-    if (!p.load && b->to == v->total_units) /* a pixel that no window holds */
+    if (!p.load && b->to == v->total_units) /* a pixel that no window contains */
         memset(sum, 0, (size_t)(t->rows * TILE_COLS) * sizeof *sum);
 }
 static void patch(const struct ku_kernel *k, const struct tile *t, const struct block *b,
@@ -305,7 +304,7 @@ static void fetch_results(const struct ku_finish *f, int64_t rows)
             __builtin_prefetch((char *)f->out + at, 1);
 }
 
-/* All pixels of a tile by one block of the weights. */
+/* All pixels of a tile with one part of the weights. */
 static void run_block(const struct ku_kernel *k, const struct tile *t, const struct block *b,
                       int64_t col, int64_t n_cols, int thread)
 {
@@ -384,8 +383,6 @@ static void tile_slide(const struct ku_kernel *k, int64_t tile, int thread)
     }
 }
 
-/* -- tiles --------------------------------------------------------------------------------- */
-
 static int64_t copy_units(const struct ku_cpu_conv *v)
 {
     int64_t pixels = v->is_patched ? v->tile_h * v->tile_w
@@ -396,7 +393,9 @@ static int is_small(const struct ku_cpu_conv *v, int64_t most)
 {
     return copy_units(v) <= most && v->rows * v->tile_h * v->tile_w <= SUM_ROWS;
 }
-/* Whole lines of as many images as a product has rows; then as many lines as fit. */
+/*
+ * Starts with whole lines of as many images as a product has rows, then adds lines while they fit.
+ */
 static int choose_tile(struct ku_kernel *k)
 {
     struct ku_cpu_conv *v = &k->conv;
@@ -430,7 +429,7 @@ int ku_cpu_bind_slide(struct ku_kernel *k)
     const int n_threads = ku_pool_n_threads(k->cpu->pool);
     const int64_t nr = ku_cpu_micro(k)->nr;
     if (!choose_tile(k)) {
-        v->is_patched = 1; /* windows that reach far: what they hold fits */
+        v->is_patched = 1; /* windows with a large reach: the copy of whole windows may fit */
         if (!choose_tile(k))
             return 0;
     }
@@ -448,7 +447,7 @@ int ku_cpu_bind_slide(struct ku_kernel *k)
     return 1;
 }
 
-/* Panels, in the wider of both units, up to the widest panel and step of any instruction set. */
+/* Panels as f32 units, with room for the widest panel and step of any instruction set. */
 enum { MOST_NR = 32, MOST_STEP = 16 };
 size_t ku_cpu_workspace_conv_panels(const struct ku_op_case *c)
 {

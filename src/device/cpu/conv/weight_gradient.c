@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conv2d_dw: for every tap a product of x, moved by the tap, and dy, contracted over the pixels at
- * which the tap lies inside of x: padding is never multiplied.
+ * conv2d_dw: for each tap, a product of x (shifted by the tap) and dy, contracted over the pixels
+ * at which the tap is inside x. Padding is never multiplied.
  *
- * A tile is a slice of the images, up to block_c channels of x and tile_f of dy, all taps; its
- * sums stay in the scratch. It takes some images and lines at a time and packs both operands as
- * panels [pixel][image][channel]: pixels of x by their remainder by the stride first, so that what
- * a tap meets along a line lies together. A part of the contraction is a line of pixels times the
- * images. Where x has few channels (three colours) its rows are whole windows instead.
+ * A tile is a slice of the images, up to block_c channels of x and tile_f of dy, and all taps; its
+ * sums stay in the scratch. It processes some images and lines at a time and packs both operands
+ * into panels [pixel][image][channel]. Pixels of x are grouped by their remainder modulo the
+ * stride, so that the pixels of one tap along a line are contiguous:
  *
- * Slices are a function of the shape alone; so is the order within them. Several slices leave f32
- * sums in the workspace, which a second phase adds in order.
+ *     stride 2, line of x   0 1 2 3 4 5 6 7
+ *     packed                0 2 4 6 | 1 3 5 7
+ *
+ * One part of the contraction is a line of pixels times the images. If x has few channels (RGB),
+ * the rows of the product are whole window lines instead (is_lined).
+ *
+ * The slices and the order inside them depend on the shape alone. Several slices leave f32 sums in
+ * the workspace; a second phase adds them in order.
  */
 #include <string.h>
 
@@ -19,14 +24,14 @@
 
 enum {
     LEAST_COLS = 64,
-    SUM_FLOATS = 80 << 10,   /* wanted of a tile's sums: 320 KiB */
-    PANEL_UNITS = 150 << 10, /* wanted of both operands' panels: 600 KiB */
-    MOST_TAPS = 2048,        /* whose sums of one channel are 512 KiB */
-    LEAST_TILES = 8,         /* fewer tiles than these are cut into slices */
-    LEAST_IMAGES = 4,        /* of a slice */
-    CHUNK_UNITS = 4,         /* of images taken at a time, if their lines are many */
+    SUM_FLOATS = 80 << 10,   /* target for a tile's sums: 320 KiB */
+    PANEL_UNITS = 150 << 10, /* target for the panels of both operands: 600 KiB */
+    MOST_TAPS = 2048,        /* the sums of one channel are then 512 KiB */
+    LEAST_TILES = 8,         /* with fewer tiles, images are cut into slices */
+    LEAST_IMAGES = 4,        /* min of a slice */
+    CHUNK_UNITS = 4,         /* units of images per pass, if their lines are many */
     MOST_PARTS = 16,
-    MOST_WINDOW = 1024, /* elements of a window whose lines are rows */
+    MOST_WINDOW = 1024, /* max elements of a window whose lines are rows */
     LINE_FLOATS = 16 << 10
 };
 _Static_assert((MOST_TAPS * LEAST_COLS + PANEL_UNITS + 2 * LINE_FLOATS) * 4 < KU_CPU_SCRATCH_BYTES,
@@ -34,9 +39,9 @@ _Static_assert((MOST_TAPS * LEAST_COLS + PANEL_UNITS + 2 * LINE_FLOATS) * 4 < KU
 
 struct tile {
     int64_t slice, group, c0, n_c, f0, n_f;
-    int64_t n0, n, n_units;   /* images, and units of a pixel */
+    int64_t n0, n, n_units;   /* images, and units per pixel */
     int64_t y0, n_y, x0, n_x; /* results */
-    int64_t y, n_lines, n_q;  /* of x that they meet: first line, lines, columns by the stride */
+    int64_t y, n_lines, n_q;  /* lines of x in use: first, number; columns per remainder */
     int64_t part, width;      /* of a panel of x: columns, and units of a row */
     int64_t x_panel, dy_panel;
     float *sum, *xs, *dys, *row;
@@ -53,13 +58,13 @@ static int64_t rows_of(const struct ku_cpu_conv *v)
 {
     return v->is_lined ? v->w.taps * v->k : v->k;
 }
-/* Rows of a product: as equal as possible; matrix tiles want their side. */
+/* Rows of a product: as equal as possible; AMX needs its full tile. */
 static int64_t part_of(const struct ku_kernel *k, int64_t n_c)
 {
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
     return micro->regroup ? micro->mr : ku_cpu_tiles(n_c, ku_cpu_tiles(n_c, micro->mr));
 }
-/* Whole vectors are quick to write. */
+/* Whole vectors are faster to write. */
 static int64_t width_of(const struct ku_kernel *k, int64_t part)
 {
     return ku_cpu_micro(k)->mr > 8 ? (part + 15) / 16 * 16 : part;
@@ -68,7 +73,7 @@ static int64_t reach_of(const struct ku_cpu_axis *a)
 {
     return (a->taps - 1) * a->dilation;
 }
-/* Columns of a line of x, by the stride, that n results meet. */
+/* Columns per remainder modulo the stride of a line of x that n results need. */
 static int64_t columns_of(const struct ku_cpu_conv *v, int64_t n)
 {
     return n + reach_of(&v->w) / v->w.stride;
@@ -77,7 +82,7 @@ static int64_t lines_of(const struct ku_cpu_conv *v, int64_t n)
 {
     return least((n - 1) * v->h.stride + reach_of(&v->h) + 1, v->h.src);
 }
-/* Pixels and elements of a padded line. */
+/* pixels_of, line_of: pixels and elements of a padded line that n results need. */
 static int64_t pixels_of(const struct ku_cpu_conv *v, int64_t n)
 {
     return (n - 1) * v->w.stride + v->w.taps;
@@ -87,9 +92,7 @@ static int64_t line_of(const struct ku_cpu_conv *v, int64_t n)
     return pixels_of(v, n) * v->k;
 }
 
-/* -- panels -------------------------------------------------------------------------------- */
-
-/* Whether some tap of some result lies at p (with padding). */
+/* Whether any tap of any result reads position p (counted with padding). */
 static int is_met(const struct ku_cpu_axis *a, int64_t p)
 {
     for (int64_t t = 0; t < a->taps; t++)
@@ -102,7 +105,7 @@ static const char *pixel_at(const struct ku_view *v, int64_t n, int64_t y, int64
     const struct ku_dim *d = v->shape.dim;
     return ku_cpu_at(v, ((n * d[1].count + y) * d[2].count + x) * d[3].count + c);
 }
-/* Pixels of one image, or of two, to panels. */
+/* Packs pixels of dy; with pairs, two images per unit. */
 static void pack_dy(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_view *dy = &k->call.in[1];
@@ -126,7 +129,7 @@ static void pack_dy(const struct ku_kernel *k, const struct tile *t)
             k->cpu->ops->pack_split(&r, dy->dtype, per_unit == 2);
         }
 }
-/* Lines of one image, or of two, to units. */
+/* Packs padded lines of x; with pairs, two images per unit. */
 static void pack_lines(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_cpu_conv *v = &k->conv;
@@ -146,7 +149,7 @@ static void pack_lines(const struct ku_kernel *k, const struct tile *t)
             k->cpu->ops->pack_rows(to, n, t->row, k->product.dtype, n, n_images, n, per_unit == 2);
         }
 }
-/* Pixels of line y of x that have one remainder by the stride. */
+/* Packs the pixels of line y of x with one remainder modulo the stride. */
 static void pack_phase(const struct ku_kernel *k, const struct tile *t, int64_t u, int64_t y,
                        int64_t phase)
 {
@@ -187,7 +190,7 @@ static void pack(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_gemm_micro *micro = ku_cpu_micro(k);
     const int64_t n_x = ku_cpu_tiles(t->n_c, t->part), n_dy = ku_cpu_tiles(t->n_f, micro->nr);
-    if (t->n_units * (ku_cpu_has_pairs(k) ? 2 : 1) > t->n + 1) { /* up to the kernel's step */
+    if (t->n_units * (ku_cpu_has_pairs(k) ? 2 : 1) > t->n + 1) { /* units up to the kernel's step */
         memset(t->xs, 0, (size_t)(n_x * t->x_panel) * sizeof *t->xs);
         memset(t->dys, 0, (size_t)(n_dy * t->dy_panel) * sizeof *t->dys);
     }
@@ -200,9 +203,7 @@ static void pack(const struct ku_kernel *k, const struct tile *t)
         micro->regroup(t->xs + i * t->x_panel, t->x_panel / t->width);
 }
 
-/* -- products ------------------------------------------------------------------------------ */
-
-/* Rows of all channels, by the parts that one tap meets. */
+/* All rows and columns of one tap over the listed parts. */
 static void multiply(const struct ku_kernel *k, const struct tile *t, int64_t tap,
                      const struct ku_gemm_part *part, int64_t n_parts)
 {
@@ -220,7 +221,7 @@ static void multiply(const struct ku_kernel *k, const struct tile *t, int64_t ta
                              t->sum + (tap * t->n_c + c) * v->tile_f + f, v->tile_f, 1, p[0].a, 0);
         }
 }
-/* Results [from, to) of the block whose tap lies inside, along one dim. */
+/* Results [*from, *to) along one dim for which the tap is inside x. */
 static void inside(const struct ku_cpu_axis *a, int64_t tap, int64_t first, int64_t n,
                    int64_t *from, int64_t *to)
 {
@@ -251,7 +252,7 @@ static void run_tap(const struct ku_kernel *k, const struct tile *t, int64_t h, 
         }
     }
 }
-/* The same of a line of the window: image behind image. */
+/* One line of the window, for is_lined: image after image. */
 static void run_window_line(const struct ku_kernel *k, const struct tile *t, int64_t h)
 {
     const struct ku_cpu_conv *v = &k->conv;
@@ -284,7 +285,7 @@ static void run_block(const struct ku_kernel *k, struct tile *t, int thread)
     t->n_q = columns_of(v, t->n_x);
     t->x_panel = t->n_lines * v->w.stride * t->n_q * t->n_units * t->width;
     t->dys = t->xs + n_cg * t->x_panel;
-    if (v->is_lined) { /* a row is an element further, a pixel some */
+    if (v->is_lined) { /* rows are one element apart, pixels stride * k */
         t->dys = t->xs + t->n_units * t->n_lines * line_of(v, t->n_x);
         t->x_panel = t->part, t->width = v->w.stride * v->k;
     }
@@ -300,7 +301,7 @@ static void run_block(const struct ku_kernel *k, struct tile *t, int thread)
     ku_pool_poll(k->cpu->pool, thread);
 }
 
-/* The tile's sums to the gradient, or to its slice of the workspace. */
+/* Writes the tile's sums to the gradient, or to its slice of the workspace. */
 static void unpack(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_cpu_conv *v = &k->conv;
@@ -359,17 +360,17 @@ static void tile_slices(const struct ku_kernel *k, int64_t tile, int thread)
     k->cpu->ops->finish(ku_cpu_at(out, from), out->dtype, sum, k->call.accumulate, n);
 }
 
-/* -- tiles --------------------------------------------------------------------------------- */
-
-/* By the shape alone: the workspace follows. */
+/* Depends on the shape alone, because the workspace does. */
 static int64_t slices_of(int64_t n, int64_t n_tiles)
 {
     int64_t wanted = n_tiles > 0 ? ku_cpu_tiles(LEAST_TILES, n_tiles) : 1;
     int64_t most = n / LEAST_IMAGES > 0 ? n / LEAST_IMAGES : 1;
     return least(wanted, most);
 }
-/* Columns and rows of a tile: packing x costs 1 / columns and, by its denser pixels, the strides;
- * packing dy 1 / rows. */
+/*
+ * Rows and columns of a tile. Packing costs 1 / columns for x (times the strides, because its
+ * pixels are denser) and 1 / rows for dy.
+ */
 static void block_of(struct ku_cpu_conv *v)
 {
     const int64_t taps = taps_of(v), strides = v->is_lined ? 1 : v->h.stride * v->w.stride;
@@ -404,7 +405,7 @@ static int does_fit(const struct ku_kernel *k, const struct ku_cpu_conv *v)
         lines = lines_of(v, v->tile_h) * line_of(v, v->tile_w), rows = 1;
     return (lines * rows + v->tile_h * v->tile_w * f) * units <= PANEL_UNITS;
 }
-/* Few images and whole lines; then lines, then images, as many as fit. */
+/* Starts with few images and whole lines, then adds lines, then images, while they fit. */
 static int choose_block(const struct ku_kernel *k, struct ku_cpu_conv *v)
 {
     const int per_unit = ku_cpu_has_pairs(k) ? 2 : 1;

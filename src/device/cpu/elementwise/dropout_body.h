@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which elements dropout keeps (base/random.h, docs/numerics.md), as bits: included once per
- * instruction set behind elem_body.h.
+ * Which elements dropout keeps (base/random.h, docs/numerics.md), as bits. Included once per
+ * instruction set after elem_body.h.
  *
- * With AVX-512 a lane of 64 bits is one counter. Of the words c0 … c3 of a round only the lower
- * halves of lanes count, so that the 64-bit products are the next round's c1 and c3 as they are,
- * and their upper halves, shifted down, are what is added to c0 and c2: two products, two shifts
- * and two sums of three a round.
+ * With AVX-512 each 64-bit lane is one Philox counter. The next round reads only the lower halves
+ * of the lanes c0 .. c3. So the 64-bit products serve directly as the next c1 and c3, and shifted
+ * down by 32 bits they enter the sums (exclusive or) of c0 and c2. A round is two products, two
+ * shifts and two three-operand exclusive ors.
  */
 #if defined(__AVX512F__)
-/* The words of blocks block … block + 15: element 4 block + i is lane i % 16 of w[i / 16]. */
+/*
+ * The random numbers of blocks block .. block + 15: element 4 block + i is lane i % 16 of w[i /
+ * 16].
+ */
 INLINE void philox_words(const struct ku_dropout *d, uint64_t block, __m512i w[4])
 {
     const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
@@ -42,12 +45,13 @@ INLINE void philox_words(const struct ku_dropout *d, uint64_t block, __m512i w[4
         w[2 * i + 1] = _mm512_unpackhi_epi64(x, y);
     }
 }
-/* Bit i: element 4 block + i is kept, its upper 24 bits being at least d->least. */
+/* Bit i: element 4 block + i is kept, because its upper 24 bits are at least d->least. */
 INLINE uint64_t keep_64(const struct ku_dropout *d, uint64_t block)
 {
     if (d->least == 0)
         return ~(uint64_t)0;
-    const __m512i below = _mm512_set1_epi32((int)((d->least << 8) - 1)); /* of 2^24: all words */
+    /* least = 2^24 gives 2^32 - 1: no element is kept */
+    const __m512i below = _mm512_set1_epi32((int)((d->least << 8) - 1));
     __m512i w[4];
     philox_words(d, block, w);
     uint64_t bits = 0;
@@ -71,14 +75,16 @@ INLINE uint64_t keep_64(const struct ku_dropout *d, uint64_t block)
 }
 #endif
 
-/* Bit i: element first / 4 * 4 + i is kept; at least n bits from element `first` on. */
+/*
+ * Bit i: element first / 4 * 4 + i is kept. Covers at least n elements from `first`.
+ */
 INLINE void keep_bits(const struct ku_dropout *d, uint64_t first, int64_t n, uint64_t *bits)
 {
     n += (int64_t)(first % 4);
     for (int64_t i = 0; i < n; i += 64)
         bits[i / 64] = keep_64(d, first / 4 + (uint64_t)i / 4);
 }
-/* Bits [at, at + 32), of two words. */
+/* Bits [at, at + 32), which may span two uint64. */
 INLINE uint32_t bits_at(const uint64_t *bits, int64_t at)
 {
     const uint64_t *b = bits + at / 64;
@@ -95,7 +101,10 @@ INLINE vf keep_lanes(vf x, uint32_t bits, float scale)
     return select_f(on, x * scale, (vf){0});
 #endif
 }
-/* 64 elements; a product of bf16 that is not a number has a payload that rounding leaves alone. */
+/*
+ * 64 elements. For bf16 a NaN of the product has zero lower bits, so rounding needs no special
+ * case.
+ */
 INLINE void dropout_64(void *dst, const void *x, enum kumi_dtype t, int64_t at, uint64_t bits,
                        float scale)
 {

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element by element: included once per instruction set (isa_*.c). */
+/*
+ * Elementwise loops. Included once per instruction set (isa_*.c).
+ */
 
-/* Runs the statement for each vector of [0, n): LOAD and STORE are full or partial vectors. */
+/*
+ * Runs the statement for each vector of [0, n): LOAD and STORE access full or partial vectors.
+ */
 #define FOR_VECTORS(n, ...)                                                                        \
     do {                                                                                           \
         int64_t i = 0;                                                                             \
@@ -22,7 +26,7 @@
         else                                                                                       \
             store_n(dtype, p, i, some, x);                                                         \
     } while (0)
-/* Runs the statement in the copy of the code in which the dtype is a constant, T. */
+/* Runs the statement in a copy of the code in which the dtype is a constant, T. */
 #define BY_DTYPE_AS(T, dtype, ...)                                                                 \
     do {                                                                                           \
         if ((dtype) == KUMI_BF16) {                                                                \
@@ -77,7 +81,7 @@ KERNEL void scale(void *dst, const void *x, float by, enum kumi_dtype t, int64_t
 
 INLINE void clamp_as(void *dst, const void *x, float limit, enum kumi_dtype t, int64_t n)
 {
-    const vf most = splat(limit), least = splat(-limit); /* NaN, the second, stays */
+    const vf most = splat(limit), least = splat(-limit); /* a NaN, the second operand, stays */
     FOR_VECTORS(n, STORE(t, dst, min_f(most, max_f(least, LOAD(t, x)))));
 }
 KERNEL void clamp(void *dst, const void *x, float limit, enum kumi_dtype t, int64_t n)
@@ -86,22 +90,25 @@ KERNEL void clamp(void *dst, const void *x, float limit, enum kumi_dtype t, int6
 }
 
 /*
- * GELU. tanh form: x / (1 + e), e = e^-2u, u = sqrt(2/pi) (x + 0.044715 x^3), which keeps relative
- * accuracy on the negative side where 1 + tanh cancels. erf form: x erfc(-x / sqrt 2) / 2 with
- * W. J. Cody's kind of fit (Numerical Recipes, erfcc: relative error 1.2e-7).
+ * GELU. tanh form: x / (1 + e) with e = e^-2u, u = sqrt(2/pi) (x + 0.044715 x^3); it keeps relative
+ * accuracy for negative x, where 1 + tanh u cancels. erf form: x erfc(-x / sqrt 2) / 2, with erfc
+ * from Numerical Recipes (erfcc: relative error 1.2e-7).
  */
 INLINE vf gelu_e(vf x)
 {
-    /* -2 sqrt(2/pi) log2 e, and 0.044715 times that; the limits keep e / (1 + e) from being NaN */
+    /*
+     * constants: -2 sqrt(2/pi) log2 e, and 0.044715 times that; the limits avoid a NaN in e / (1 +
+     * e)
+     */
     vf t = x * (-2.3022082f + -0.10294324f * (x * x));
     return exp2_f(max_f(min_f(t, splat(115.0f)), splat(-126.0f)));
 }
-INLINE vf logistic(vf x) /* the limits as above: x logistic(x) has a slope then, too */
+INLINE vf logistic(vf x) /* limits as above, so that the slope of x logistic(x) is finite too */
 {
     vf t = x * -1.44269504f;
     return reciprocal(1.0f + exp2_f(max_f(min_f(t, splat(126.0f)), splat(-126.0f))));
 }
-INLINE vf normal_cdf(vf x) /* and what the derivative needs of it */
+INLINE vf normal_cdf(vf x)
 {
     vf z = (vf)((vi)x & 0x7fffffff) * 0.70710678118654752f;
     vf t = reciprocal(1.0f + 0.5f * z);
@@ -121,7 +128,7 @@ INLINE vf normal_cdf(vf x) /* and what the derivative needs of it */
 INLINE vf act_f(int act, vf x)
 {
     if (act == KU_ACT_RELU)
-        return max_f((vf){0}, x); /* NaN, the second, stays */
+        return max_f((vf){0}, x); /* a NaN, the second operand, stays */
     if (act == KU_ACT_GELU_TANH)
         return x * reciprocal(1.0f + gelu_e(x));
     if (act == KU_ACT_GELU_ERF)
@@ -201,7 +208,7 @@ KERNEL void glu(void *dst, const void *gate, const void *up, int act, enum kumi_
     BY_ACT(act, ONE);
 #undef ONE
 }
-/* The value and the slope of act: logistic forms share their exponential. */
+/* Value and slope of act; SiLU computes its exponential once for both. */
 INLINE void act_both(int act, vf x, vf *value, vf *slope)
 {
     if (act == KU_ACT_SILU) {
@@ -263,7 +270,9 @@ KERNEL void finish(void *dst, enum kumi_dtype t, const float *sum, int accumulat
     BY_DTYPE(t, finish_as(dst, T, sum, accumulate, n));
 }
 
-/* Past the caches: full lines only, no line is read; the caller fences before it hands on. */
+/*
+ * Non-temporal stores of full cache lines, which read no line. The caller must call ku_cpu_fence.
+ */
 INLINE void stream_f32(float *dst, const float *x, int64_t n)
 {
     int64_t i = 0;
@@ -336,7 +345,7 @@ KERNEL void finish_rows(const struct ku_finish *f, int64_t n_rows, const float *
 #undef ONE
 }
 
-/* The same, turned: column j of the sums is row j of out; n_rows are elements of it. */
+/* The transpose: column j of the sums is row j of out, of n_rows elements. */
 INLINE void finish_cols_as(const struct ku_finish *f, enum kumi_dtype t, int64_t n_rows,
                            const float *sum, int64_t ld_sum)
 {

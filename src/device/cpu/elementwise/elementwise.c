@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops on one element at a time, and copies of rows: add, mul, act, cast, dropout, embedding,
- * add_rows, select, expand, fill, random_normal, derive. */
+/*
+ * Ops on one element at a time, and copies of rows: add, mul, scale, act, glu, cast, dropout, fill,
+ * random_normal, embedding, add_rows, sinusoid, select, expand, derive.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +20,10 @@ static int bind_flat(struct ku_kernel *k, ku_cpu_tile_fn *fn)
     return KUMI_OK;
 }
 
-/* Operands of one dtype: infer says so, a hand-made call might not. */
+/*
+ * Checks that operands have the dtype of the output. Inference ensures it; a hand-made call may
+ * not.
+ */
 static int check_equal(const struct ku_kernel *k, int n_in)
 {
     for (int i = 0; i < n_in; i++)
@@ -133,7 +138,10 @@ int ku_cpu_bind_glu_dx(struct ku_kernel *k)
     return check_equal(k, 3);
 }
 
-/* Also derive (into its output's bytes) and the float casts; other dtypes go through ku_convert. */
+/*
+ * cast, rename, derive and widen. Dtypes that this device does not compute with go through
+ * ku_convert.
+ */
 static void tile_cast(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0], *y = &k->call.out[0];
@@ -161,15 +169,14 @@ int ku_cpu_bind_derive(struct ku_kernel *k)
     return ku_cpu_bind_cast(k);
 }
 
-/* -- by global element index ------------------------------------------------------------------- */
-
 /*
- * A local part lies in the logical tensor as runs of elements that follow each other there as well:
- * all trailing dims that are whole, and the cut one before them. A flat (Z) operand is one run.
+ * A local shard is a sequence of runs: elements that are contiguous in the logical tensor too. A
+ * run spans all trailing dims that are whole, and the partitioned dim before them. A flat (Z)
+ * operand is one run.
  */
 struct runs {
     int64_t length; /* of a run */
-    int n_outer;    /* dims before it */
+    int n_outer;    /* dims before the run */
 };
 static struct runs runs_of(const struct ku_view *v)
 {
@@ -182,7 +189,7 @@ static struct runs runs_of(const struct ku_view *v)
     }
     return r;
 }
-/* Global flat index of the first element of run `i`, under the extents `whole`. */
+/* Global flat index of the first element of run `i`, for a tensor of the extents `whole`. */
 static int64_t run_start(const struct ku_view *v, const struct runs *r, int64_t i,
                          const int64_t *whole)
 {
@@ -240,7 +247,7 @@ static void tile_fill(const struct ku_kernel *k, int64_t tile, int thread)
     int64_t from, n;
     (void)thread;
     ku_cpu_range(k, tile, &from, &n);
-    if (k->attr.value == 0 && !signbit(k->attr.value)) { /* padding is zero, too */
+    if (k->attr.value == 0 && !signbit(k->attr.value)) { /* padding is zero too */
         memset(ku_cpu_at(y, from), 0, (size_t)n * kumi_dtype_bytes(y->dtype));
         return;
     }
@@ -255,8 +262,10 @@ int ku_cpu_bind_fill(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* Indices count the seen extents, so padding changes no value; padding itself is zero. A run along
- * the last dim has indices in a row. */
+/*
+ * Indices count extents without padding, so padding changes no value; padding itself is zero.
+ * Indices along the last dim are consecutive.
+ */
 static void draw(const struct ku_kernel *k, uint64_t seed, int64_t first, int64_t n, float *z)
 {
     if (k->call.op == KU_OP_random_normal) {
@@ -305,7 +314,7 @@ static void tile_random(const struct ku_kernel *k, int64_t tile, int thread)
 int ku_cpu_bind_random_normal(struct ku_kernel *k)
 {
     k->count = ku_cpu_count(&k->call.out[0]);
-    k->per_tile = KU_CPU_TILE_COUNT; /* 2 to 9 ns each */
+    k->per_tile = KU_CPU_TILE_COUNT; /* 2 to 9 ns per element */
     ku_cpu_phase(k, tile_random, ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
 }
@@ -314,10 +323,7 @@ int ku_cpu_bind_random_uniform(struct ku_kernel *k)
     return ku_cpu_bind_random_normal(k);
 }
 
-/* -- rows ----------------------------------------------------------------------------------------
- */
-
-/* Rows of `width` elements, about KU_CPU_TILE_COUNT elements a tile. */
+/* Rows of `width` elements, about KU_CPU_TILE_COUNT elements per tile. */
 static int bind_rows(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_rows, int64_t width)
 {
     k->count = n_rows;
@@ -328,7 +334,8 @@ static int bind_rows(struct ku_kernel *k, ku_cpu_tile_fn *fn, int64_t n_rows, in
 }
 
 /*
- * y = 0 + table[id]. A part of the table that does not hold the row adds nothing: zero.
+ * y = 0 + table[id]. A shard of the table without the row gives zeros: its part of the sum over
+ * ranks.
  */
 static void tile_embedding(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -342,7 +349,7 @@ static void tile_embedding(const struct ku_kernel *k, int64_t tile, int thread)
         void *to = ku_cpu_at(y, i * k->width);
         memset(to, 0, (size_t)k->width * kumi_dtype_bytes(y->dtype));
         if (row >= 0 &&
-            row < n_rows) /* adding to zero turns -0.0 into +0.0, as parts of a sum do */
+            row < n_rows) /* adding to zero turns -0.0 into +0.0, as the sum over shards does */
             k->cpu->ops->add(to, to, ku_cpu_at(table, row * k->width), y->dtype, k->width);
     }
 }
@@ -357,9 +364,10 @@ int ku_cpu_bind_embedding(struct ku_kernel *k)
 }
 
 /*
- * dw[v] = sum of dy over the tokens with id v, ascending. One list of tokens per row (`first`, then
- * `next`), built backwards so that it reads forwards; then rows are independent, each is written
- * once, and those that no token names are zero (or stay, when accumulating).
+ * dw[v] = sum of dy over the tokens with id v, ascending. tile_lists builds one linked list of
+ * tokens per row (`first`, then `next`), from the last token to the first, so that it reads in
+ * ascending order. Then rows are independent, and each is written once. Rows without a token are
+ * zero (unchanged when accumulating).
  */
 static void tile_lists(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -450,7 +458,9 @@ int ku_cpu_bind_add_rows(struct ku_kernel *k)
                      ku_cpu_extent(&x->shape, lead + 1, x->shape.ndim));
 }
 
-/* A row is a position. In f64, as angles grow with it. */
+/*
+ * A row is a position. Angles are f64 because they grow with the position.
+ */
 static void tile_sinusoid(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *y = &k->call.out[0];
@@ -473,7 +483,7 @@ int ku_cpu_bind_sinusoid(struct ku_kernel *k)
     return bind_rows(k, tile_sinusoid, y->shape.dim[0].count, y->shape.dim[1].count);
 }
 
-/* dtable[p] = sum over samples of dy[.., p, ..], ascending; rows no position reaches are zero. */
+/* dtable[p] = sum over samples of dy[.., p, ..], ascending; rows without a position are zero. */
 static void tile_add_rows_dw(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *dy = &k->call.in[0], *dw = &k->call.out[0];
@@ -534,7 +544,7 @@ int ku_cpu_bind_select(struct ku_kernel *k)
                      ku_cpu_extent(&x->shape, 2, x->shape.ndim));
 }
 
-/* A scalar in every element. */
+/* y[..] = x, a scalar */
 static void tile_expand(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *y = &k->call.out[0];

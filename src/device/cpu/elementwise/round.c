@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters without a master: read in f32, rounded when they are stored. */
+/* Parameters without an f32 master copy: widened to f32 for the update, rounded when stored. */
 #include "base/err.h"
 #include "device/cpu/cpu.h"
 

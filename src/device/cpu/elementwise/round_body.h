@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stochastic rounding: included once per instruction set behind dropout_body.h (isa_*.c). */
+/*
+ * Stochastic rounding. Included once per instruction set after dropout_body.h (isa_*.c).
+ */
 #include "tensor/dtype.h"
 
-/* The words of blocks block … block + 15: element 4 block + i has word[i]. */
+/* The random numbers of blocks block .. block + 15: element 4 block + i has word[i]. */
 INLINE void words_64(const struct ku_dropout *d, uint64_t block, uint32_t word[64])
 {
 #if defined(__AVX512F__)
@@ -21,7 +23,7 @@ INLINE void words_64(const struct ku_dropout *d, uint64_t block, uint32_t word[6
 #endif
 }
 
-/* As ku_round_random, with the words of elements from `first` on. */
+/* ku_round_random with the random numbers of elements from `first` on. */
 KERNEL void stochastic_round(void *dst, enum kumi_dtype t, const float *x, int64_t n,
                              const struct ku_dropout *d, uint64_t first)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops on rows: layer norm, softmax cross-entropy, and sums over rows in fixed slices. */
+/*
+ * Ops on rows: layer norm, RMS norm, softmax cross-entropy, top_k, and sums over rows in fixed
+ * slices.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -115,12 +118,9 @@ int ku_cpu_bind_rms_norm_dx(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* -- sums over rows
- * -------------------------------------------------------------------------------- */
-
 /*
- * Sums down the columns of [rows][width]: rows are cut into slices, a function of their number
- * alone; a tile sums one slice into the workspace, a second phase adds the slices in their order.
+ * Sums down the columns of [rows][width]. Rows are cut into slices by their number alone. A tile
+ * sums one slice into the workspace; a second phase adds the slices in order.
  */
 enum { SLICE_ROWS = 64, MAX_SLICES = 64, FINISH_COLS = 1024 };
 static int64_t slice_rows(int64_t n_rows)
@@ -239,10 +239,7 @@ int ku_cpu_bind_rms_norm_dg(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* -- softmax cross-entropy
- * -------------------------------------------------------------------------- */
-
-/* The width of logits that counts: padding of the vocabulary does not. */
+/* The number of logits without the padding of the vocabulary. */
 static int64_t seen_width(const struct ku_view *x)
 {
     return x->shape.dim[x->shape.ndim - 1].seen;
@@ -252,7 +249,7 @@ static int is_ignored(const struct ku_kernel *k, int32_t target)
     return target < 0 || target == k->attr.ignore;
 }
 
-/* The logit that the target's distribution expects. */
+/* The expected logit under the (smoothed) target distribution. */
 static double smoothed_logit(const struct ku_kernel *k, const void *row, const struct ku_view *x,
                              int32_t target)
 {
@@ -274,7 +271,7 @@ static void tile_softmax_xent(const struct ku_kernel *k, int64_t tile, int threa
         lse[r] = k->cpu->ops->log_sum_exp(row, x->dtype, seen);
         if (is_ignored(k, target[r]))
             loss[r] = 0;
-        else if (target[r] >= seen) /* the loader refuses such tokens: never a silent number */
+        else if (target[r] >= seen) /* the loader rejects such tokens: a NaN is visible */
             loss[r] = NAN;
         else
             loss[r] = (float)((double)lse[r] - smoothed_logit(k, row, x, target[r]));
@@ -304,7 +301,7 @@ int ku_cpu_bind_softmax_xent(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* dlogits = dloss (softmax - onehot, smoothed), in place where the planner likes. */
+/* dlogits = dloss (softmax - smoothed one-hot target), in place if the memory planner chose so. */
 static void tile_softmax_xent_dx(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[1], *dx = &k->call.out[0];

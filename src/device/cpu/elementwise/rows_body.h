@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows and reductions: included once per instruction set behind elem_body.h (isa_*.c). */
+/*
+ * Rows and reductions. Included once per instruction set after elem_body.h (isa_*.c).
+ */
 
 INLINE float row_sum(const void *x, enum kumi_dtype t, int64_t n)
 {
@@ -8,7 +10,7 @@ INLINE float row_sum(const void *x, enum kumi_dtype t, int64_t n)
     return sum_lanes(s);
 }
 
-/* Two passes: the mean, then the squares of what remains (one pass over squares would cancel). */
+/* Two passes: the mean, then squares of the differences; squares of x would cancel. */
 INLINE void layer_norm_as(void *y, float *mean_out, float *rstd_out, const void *x,
                           enum kumi_dtype t, const void *gain, const void *bias, enum kumi_dtype tg,
                           int64_t n, double eps)
@@ -26,7 +28,7 @@ INLINE void layer_norm_as(void *y, float *mean_out, float *rstd_out, const void 
         s += d * d;
         rest += d;
     }
-    /* the rounded mean is off by delta: put it right in both */
+    /* delta: the rounding error of the mean, corrected in variance and result */
     double delta = (double)sum_lanes(rest) / (double)n;
     double var = (double)sum_lanes(s) / (double)n - delta * delta;
     double exact_mean = (double)mean + delta;
@@ -50,7 +52,7 @@ INLINE void layer_norm_dx_as(void *dx, const void *dy, const void *x, enum kumi_
 {
     vf s = {0}, sx = {0};
     FOR_VECTORS(n, {
-        vf g = LOAD(t, dy) * LOAD(tg, gain); /* zero behind the end, so those lanes add nothing */
+        vf g = LOAD(t, dy) * LOAD(tg, gain); /* zero after the end: those lanes add nothing */
         s += g;
         sx += g * ((LOAD(t, x) - mean) * rstd);
     });
@@ -66,7 +68,7 @@ static void layer_norm_dx(void *dx, const void *dy, const void *x, enum kumi_dty
     BY_DTYPE_AS(TG, tg, BY_DTYPE(t, layer_norm_dx_as(dx, dy, x, T, gain, TG, mean, rstd, n)));
 }
 
-/* Squares only add up: one pass. */
+/* One pass: sums of squares do not cancel. */
 INLINE void rms_norm_as(void *y, float *rstd_out, const void *x, enum kumi_dtype t,
                         const void *gain, enum kumi_dtype tg, int64_t n, double eps)
 {
@@ -102,19 +104,19 @@ static void rms_norm_dx(void *dx, const void *dy, const void *x, enum kumi_dtype
 }
 
 /*
- * x log2 e - (high + low), for e^(x - y) as a power of two: the product and the difference are
- * rounded once. bf16 needs neither the rest of log2 e (1.9e-8) nor of y.
+ * x log2 e - (high + low), for e^(x - y) as a power of two; product and difference are rounded
+ * once. bf16 needs neither the remainder of log2 e (1.9e-8) nor that of y.
  */
 INLINE vf log2_of(enum kumi_dtype t, vf x, float high, float low)
 {
     vf d = x * 1.44269504f - high;
     if (t != KUMI_BF16)
         d = (x * 1.92596303e-8f + d) - low;
-    return max_f(d, EXP2_ZERO); /* NaN stays: it is the second */
+    return max_f(d, EXP2_ZERO); /* a NaN, the second operand, stays */
 }
 /*
- * log sum e^x in one read: pieces of 1,024 (they stay in the first cache), each with its own
- * maximum, joined in f64.
+ * log sum e^x in one read: chunks of 1,024 elements (they stay in L1), each with its own max,
+ * combined in f64.
  */
 INLINE float log_sum_exp_as(const void *x, enum kumi_dtype t, int64_t n)
 {
@@ -164,7 +166,7 @@ static void softmax_scaled(void *dst, const void *x, enum kumi_dtype t, float ls
 {
     BY_DTYPE(t, softmax_scaled_as(dst, x, T, lse, factor, minus, n));
 }
-/* In pieces of 1,024, which add up in f64. */
+/* The sum in chunks of 1,024 elements, which are added in f64. */
 static double sum(const void *x, enum kumi_dtype t, int64_t n)
 {
     double total = 0;
@@ -193,7 +195,7 @@ static int64_t n_above(const void *x, enum kumi_dtype t, int64_t n, float than, 
     BY_DTYPE(t, return n_above_as(x, T, n, than, or_equal));
 }
 
-/* GCC 12 would convert quarters and put them together. */
+/* Explicit, because GCC 12 converts quarters of a vector and joins them. */
 INLINE vd8 widen8(const float *x)
 {
 #ifdef __AVX512F__
@@ -207,8 +209,8 @@ INLINE vd8 widen8(const float *x)
 }
 
 /*
- * Sums of squares: sixteen f64 lanes, added in a fixed tree. A square is exact in f64, so a fused
- * multiply-add changes no bit.
+ * Sums of squares: sixteen f64 lanes, added in a fixed tree. The square of an f32 is exact in f64,
+ * so a fused multiply-add changes no bit.
  */
 struct squares {
     vd8 low, high;

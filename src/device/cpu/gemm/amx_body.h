@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inner loop of bf16 products on matrix tiles (Intel AMX): 32 x 32 sums in four tiles of 16 x
- * 16, two tiles of a and two of b, four products per four loads. A tile of a is 16 rows of 16 units
- * as they lie in memory, so groups of a that are packed are blocks of [mr][16 units]; a tile of b
- * is 16 units of a panel. The includer defines what a tile instruction does (TILE_CONFIG, _RELEASE,
- * _ZERO, _LOAD, _STORE, _DP; tile numbers are literals): the machine's own, or an emulation, which
- * is how this file is tested where there is no AMX.
+ * The inner loop of bf16 products on Intel AMX. A call computes 32 x 32 sums in four tiles of 16 x
+ * 16:
+ *
+ *               b: tile 6   tile 7
+ *     a: tile 4    tile 0   tile 1     rows  0 .. 15
+ *        tile 5    tile 2   tile 3     rows 16 .. 31
+ *
+ * so four products need four loads. A tile of a is 16 rows of 16 units in place; a packed group of
+ * a is therefore blocks of [mr][16 units]. A tile of b is 16 units of a panel. The includer defines
+ * the tile instructions (TILE_CONFIG, _RELEASE, _ZERO, _LOAD, _STORE, _DP; tile numbers are
+ * literals): the real ones, or an emulation to test this file on machines without AMX.
  */
-enum { AMX_SIDE = 16 /* rows of a tile, units of its row */, AMX_MR = 32, AMX_NR = 32 };
+enum { AMX_SIDE = 16 /* rows of a tile, units of a tile row */, AMX_MR = 32, AMX_NR = 32 };
 
 struct amx_config { /* the operand of ldtilecfg */
     uint8_t palette, start_row, reserved[14];
@@ -16,7 +21,9 @@ struct amx_config { /* the operand of ldtilecfg */
 };
 _Static_assert(sizeof(struct amx_config) == 64, "as ldtilecfg reads it");
 
-/* Tiles 0 1 / 2 3: sums of the upper and lower rows; 4, 5: a; 6, 7: b. No tile has no rows. */
+/*
+ * upper, lower: rows of tiles 0, 1 and 2, 3. A tile without rows is not configured.
+ */
 static void amx_configure(int upper, int lower)
 {
     struct amx_config c = {.palette = 1};
@@ -28,7 +35,7 @@ static void amx_configure(int upper, int lower)
     TILE_CONFIG(&c);
 }
 
-/* lower: whether there are more than 16 rows; a constant in both copies. */
+/* lower: there are more than 16 rows; a constant in both copies. */
 static inline __attribute__((always_inline)) void
 amx_rows(const int lower, const struct ku_gemm_part *part, int64_t n_parts, int64_t row_bytes,
          int64_t block_bytes, float *c, int64_t ldc, int load, const char *next, int64_t next_bytes)
@@ -119,7 +126,7 @@ enum { AMX_UNROLLED = 4 };
 static void amx_peak(int64_t n_rounds, float *sink)
 {
     amx_configure(AMX_SIDE, AMX_SIDE);
-    TILE_LOAD(4, sink, 0); /* sixteen times the same row */
+    TILE_LOAD(4, sink, 0); /* the same row sixteen times */
     TILE_LOAD(5, sink, 0);
     TILE_LOAD(6, sink, 0);
     TILE_LOAD(7, sink, 0);

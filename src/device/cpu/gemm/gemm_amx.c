@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of bf16 with sums in f32 on matrix tiles: up to 1,024 multiply-adds a cycle, sixteen
- * times vdpbf16ps. */
+/*
+ * bf16 products with f32 sums on AMX: up to 1,024 multiply-adds per cycle, sixteen times vdpbf16ps.
+ */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "device/cpu/isa.h"
 #include "device/cpu/simd.h"
 
-/* gcc 12 declares eight of the configuration's 64 bytes as read: without the barrier the others
- * need not be written. */
+/*
+ * gcc 12 declares only eight of the 64 bytes as read; without the barrier it may drop the stores of
+ * the others.
+ */
 #define TILE_CONFIG(c)                                                                             \
     do {                                                                                           \
         __asm__ volatile("" : : "r"(c) : "memory");                                                \
@@ -24,5 +27,5 @@
 const struct ku_gemm_micro ku_gemm_amx = {
     AMX_MR, AMX_NR, AMX_SIDE, amx_parts, amx_micro, amx_peak, AMX_PEAK_FLOPS, amx_regroup, NULL, 0};
 #else
-typedef int ku_gemm_none; /* an empty file is not C */
+typedef int ku_gemm_none; /* a translation unit must not be empty */
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The inner loop of matrix products, included once per instruction set and unit. The includer
- * defines GEMM_BYTES (of a vector), GEMM_MR, GEMM_UNIT (float, or int32_t for bf16 pairs),
- * GEMM_DEPTH (products per lane: 1 or 2), GEMM_MADD(acc, unit, b) and GEMM_PEAK_MADD(acc, b). Two
- * vectors wide, or GEMM_VECTORS, GEMM_MR rows high: all accumulators, the vectors of b and a
+ * defines GEMM_BYTES (of a vector), GEMM_MR (rows), GEMM_UNIT (float, or int32_t for bf16 pairs),
+ * GEMM_DEPTH (products per lane: 1 or 2), GEMM_MADD(acc, unit, b), GEMM_PEAK_MADD(acc, b), and
+ * GEMM_VECTORS (width in vectors) if it is not 2. All accumulators, the vectors of b and one
  * broadcast fit the registers (AVX-512: 14 x 2 + 2 + 1 = 31 of 32, or 28 x 1 + 1 + 1).
  */
 #if !defined(GEMM_VECTORS)
@@ -12,9 +12,11 @@
 enum { GEMM_VL = GEMM_BYTES / 4, GEMM_NR = GEMM_VECTORS * GEMM_VL };
 typedef float gemm_v __attribute__((vector_size(GEMM_BYTES)));
 typedef float gemm_vmem __attribute__((vector_size(GEMM_BYTES), aligned(4), may_alias));
-typedef GEMM_UNIT gemm_unit __attribute__((aligned(2), may_alias)); /* bf16 rows may begin at 2 */
+typedef GEMM_UNIT gemm_unit __attribute__((aligned(2), may_alias)); /* bf16: 2-byte aligned */
 enum { GEMM_BASES = GEMM_MR > 16 ? 7 : 4 };
-/* rows is a constant in each of the copies that micro() picks; narrow: rs == 1, else cs == 1. */
+/*
+ * rows is a constant in each copy that micro_parts() selects. narrow_rows: rs == 1, else cs == 1.
+ */
 static inline __attribute__((always_inline)) void
 micro_rows(const int rows, const int narrow_rows, const struct ku_gemm_part *part, int64_t n_parts,
            int64_t rs, int64_t cs, float *c, int64_t ldc, int load, const char *next,
@@ -31,7 +33,7 @@ micro_rows(const int rows, const int narrow_rows, const struct ku_gemm_part *par
     do {
         const gemm_unit *a = part->a;
         const float *b = part->b;
-        /* a base for every four rows with rs, 2 rs, 3 rs: few address registers */
+        /* one base per four rows, with offsets rs, 2 rs, 3 rs: few address registers */
         const gemm_unit *base[GEMM_BASES];
         UNROLL
         for (int q = 0; q < GEMM_BASES; q++)
@@ -49,7 +51,7 @@ micro_rows(const int rows, const int narrow_rows, const struct ku_gemm_part *par
                 for (int v = 0; v < GEMM_VECTORS; v++)
                     acc[i][v] = GEMM_MADD(acc[i][v], x, w[v]);
             }
-            /* a line of a row per step: sixteen steps fetch what sixteen steps will read */
+            /* one cache line per iteration: 16 iterations fetch what 16 iterations will read */
             __builtin_prefetch(next + (k & 15) * next_bytes + (k >> 4) * 64, 0, 2);
             b += GEMM_NR;
             a += cs;
@@ -123,7 +125,7 @@ KERNEL void micro(int rows, int64_t n_units, const void *a, int64_t rs, int64_t 
     micro_parts(rows, &whole, 1, rs, cs, c, ldc, load, next, next_bytes);
 }
 
-/* The instruction's own limit: chains of multiply-adds in registers alone. */
+/* The limit of the instruction: chains of multiply-adds in registers only. */
 enum { GEMM_CHAINS = 12, GEMM_UNROLLED = 4 };
 #define GEMM_PEAK_FLOPS (2.0 * GEMM_DEPTH * (int)GEMM_VL * GEMM_CHAINS * GEMM_UNROLLED)
 KERNEL void peak(int64_t n_rounds, float *sink)
@@ -131,7 +133,7 @@ KERNEL void peak(int64_t n_rounds, float *sink)
     gemm_v acc[GEMM_CHAINS], b = *(const gemm_vmem *)sink;
     UNROLL
     for (int i = 0; i < GEMM_CHAINS; i++)
-        acc[i] = b * (float)i; /* all different, or they would be merged into one */
+        acc[i] = b * (float)i; /* all different, so that the compiler cannot merge them */
     for (int64_t n = 0; n < n_rounds; n++) {
         UNROLL
         for (int u = 0; u < GEMM_UNROLLED; u++) {

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrix products: linear (but of a few rows: linear_thin.c), linear_dx, linear_dw.
+ * Matrix products: linear, linear_dx, linear_dw (few rows: linear_thin.c).
  *
- * A tile is up to MAX_ROWS rows by TILE_COLS columns. For each piece of CHUNK_UNITS of the
- * contraction it packs the columns of b into panels (once, they stay in the second cache) and runs
- * groups of mr rows of a over them; sums stay in f32 until the last piece, where bias, activation
- * and rounding follow while the rows are in the first cache. Meanwhile it fetches what it packs
- * next and the lines its results go to; results that no cache would keep are streamed past them.
- * Rows of a are read where they lie, but for dtypes that need widening (copied, group by group),
- * for strides that collide in the first cache (spread once) and for weight gradients, whose a lies
- * crosswise (packed once; both into the workspace). Kernels that take several units at once (matrix
- * tiles) get zeros up to the next step.
+ *     out[m, n]   tiles of up to MAX_ROWS x TILE_COLS; for each CHUNK_UNITS of the contraction:
+ *     b           columns of the tile -> panels [n_units][nr], packed once per chunk, stay in L2
+ *     a           group of mr rows x panel -> mr x nr sums in registers -> f32 sums of the tile
  *
- * Every element is one chain of multiply-adds over the contraction in ascending order, wherever it
- * lies and whoever computes it. On an EPYC Genoa, one core: 115 of 118 GFLOP/s in f32
- * inside a tile, 232 of 236 in bf16.
+ * After the last chunk bias, activation and rounding run while the rows are in L1. During the
+ * product the tile prefetches what it packs next and the lines of its results; results too large
+ * for any cache are written with non-temporal stores.
+ *
+ * Rows of a are read in place, with three exceptions: dtypes that need widening (copied group by
+ * group), strides that collide in L1 (copied once to the workspace with a padded stride), and
+ * weight gradients, whose a is stored by columns (packed once to the workspace). Kernels with a
+ * step above 1 (AMX) get zeros up to the next step.
+ *
+ * Each element is one chain of multiply-adds over the contraction in ascending order, independent
+ * of tiles and threads. One core of an EPYC Genoa: 115 of 118 GFLOP/s in f32 inside a tile, 232 of
+ * 236 in bf16.
  */
 #include <string.h>
 
@@ -22,16 +25,16 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    MAX_ROWS = 840, /* packing a column costs about a hundredth of multiplying 512 rows by it */
+    MAX_ROWS = 840, /* packing a column costs about 1 % of multiplying 512 rows by it */
     MIN_ROWS = 64,
-    TILES_A_THREAD = 4, /* wanted in small products, so that threads end together */
+    TILES_A_THREAD = 4, /* min tiles per thread in small products, for load balance */
     TILE_COLS = 64,     /* two panels of 32, four of 16, eight of 8 */
     CHUNK_UNITS = 1024, /* panels: 64 x 4 KiB = 256 KiB */
     MAX_MR = 32,
     MAX_STEP = 16,
     LINE_BYTES = 64,
     CACHE_BYTES = 16 << 20, /* half of a last-level cache that several cores share */
-    COPY_PAD_UNITS = 16     /* rows of the copy begin a cache line apart, modulo the cache's size */
+    COPY_PAD_UNITS = 16     /* rows of the copy start a cache line apart, modulo the cache's size */
 };
 _Static_assert((TILE_COLS * CHUNK_UNITS + MAX_ROWS * TILE_COLS + TILE_COLS +
                 MAX_MR * (CHUNK_UNITS + COPY_PAD_UNITS)) *
@@ -40,7 +43,10 @@ _Static_assert((TILE_COLS * CHUNK_UNITS + MAX_ROWS * TILE_COLS + TILE_COLS +
                    KU_CPU_SCRATCH_BYTES,
                "the tile's parts fit the thread's scratch");
 
-/* Zeroes what the packing of n_k elements left of its units, each `width` wide. */
+/*
+ * Zeroes the units after the n_k packed elements, up to the kernel's step; each unit row is `width`
+ * wide.
+ */
 static void pad_units(const struct ku_kernel *k, float *panel, int64_t width, int64_t n_k)
 {
     int64_t packed = ku_cpu_has_pairs(k) ? (n_k + 1) / 2 : n_k, n = ku_cpu_units(k, n_k);
@@ -51,8 +57,10 @@ static const void *offset(const struct ku_cpu_product *p, const void *x, int64_t
     return (const char *)x + i * (int64_t)kumi_dtype_bytes(p->dtype);
 }
 
-/* Crosswise a, packed: groups of mr rows, as the kernel wants them. A tile of the phase is 8
- * groups. */
+/*
+ * Packs an a that is stored by columns into groups of mr rows. A tile of the phase is PACK_GROUPS
+ * groups.
+ */
 enum { PACK_GROUPS = 8, PACK_K = 128 };
 static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -75,8 +83,8 @@ static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
 }
 
 /*
- * Rows of a whose stride is a multiple of 4 KiB share a set of the first cache, which has fewer
- * ways than a group has rows: they are copied once, a line apart.
+ * Rows of a whose stride is a multiple of 4 KiB map to the same set of L1, which has fewer ways
+ * than a group has rows. They are copied once, with a stride one cache line longer.
  */
 enum { COPY_ROWS = 32 };
 static int has_colliding_rows(int64_t k, enum kumi_dtype dtype)
@@ -97,10 +105,10 @@ static void tile_spread_a(const struct ku_kernel *k, int64_t tile, int thread)
                           p->dtype, ku_cpu_at(&k->call.in[0], i * p->k), p->dtype, p->k);
 }
 
-/* One tile's place and buffers. */
+/* Position and buffers of one tile. */
 struct tile {
     int64_t row, n_rows, col, n_cols, k0, n_k;
-    float *panels, *sum, *copy, *bias; /* copy: a group's rows of a; bias: in f32 */
+    float *panels, *sum, *copy, *bias; /* copy: rows of a of one group; bias: in f32 */
 };
 
 static void pack_b(const struct ku_kernel *k, const struct tile *t)
@@ -120,7 +128,7 @@ static void pack_b(const struct ku_kernel *k, const struct tile *t)
     }
 }
 
-/* Where the micro kernel reads a group of rows. */
+/* Address and strides of a group of rows for the micro kernel. */
 struct place {
     const void *at;
     int64_t rs, cs;
@@ -157,7 +165,10 @@ static struct place place_a(const struct ku_kernel *k, const struct tile *t, int
     return (struct place){t->copy, stride, 1};
 }
 
-/* What is written once and read much later: weight gradients, and logits that no cache holds. */
+/*
+ * Whether results are written with non-temporal stores: f32 weight gradients, and logits larger
+ * than the cache.
+ */
 static int is_streamed(const struct ku_kernel *k)
 {
     const struct ku_view *out = &k->call.out[0];
@@ -169,7 +180,7 @@ static int is_streamed(const struct ku_kernel *k)
            k->attr.act == KU_ACT_NONE &&
            ku_shape_count(&out->shape) * (int64_t)kumi_dtype_bytes(out->dtype) > CACHE_BYTES;
 }
-/* Where the group of rows that begins at i ends up: bias, activation, rounding, accumulation. */
+/* Destination and epilogue of the group of rows at i: bias, activation, rounding, accumulation. */
 static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *t, int64_t i)
 {
     const struct ku_cpu_product *p = &k->product;
@@ -186,7 +197,7 @@ static struct ku_finish finish_of(const struct ku_kernel *k, const struct tile *
                               .accumulate = c->accumulate,
                               .stream = is_streamed(k)};
 }
-/* Takes the lines that a group's results will be written to into the cache while it multiplies. */
+/* Prefetches the lines that a group's results will be written to. */
 static void fetch_results(const struct ku_finish *f, int64_t rows)
 {
     const int64_t bytes = (int64_t)kumi_dtype_bytes(f->dtype);
@@ -198,7 +209,7 @@ static void fetch_results(const struct ku_finish *f, int64_t rows)
         }
 }
 
-/* A finished tile of out[n, m]: its columns become rows. */
+/* Writes a finished tile of out[n, m]: its columns become rows. */
 static void finish_transposed(const struct ku_kernel *k, const struct tile *t)
 {
     const struct ku_cpu_product *p = &k->product;
@@ -211,7 +222,10 @@ static void finish_transposed(const struct ku_kernel *k, const struct tile *t)
     k->cpu->ops->finish_cols(&f, t->n_rows, t->sum, TILE_COLS);
 }
 
-/* What a tile packs next: rows of b of row_bytes, stride apart, fetched in turn. */
+/*
+ * The operand that the tile packs next: rows of b, row_bytes long, `stride` bytes apart, prefetched
+ * in order.
+ */
 struct ahead {
     const char *row;
     int64_t n_rows, row_bytes, stride, at;
@@ -253,7 +267,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
         int rows = (int)(t->n_rows - i < micro->mr ? t->n_rows - i : micro->mr);
         struct place a = place_a(k, t, t->row + i, rows);
         struct ku_finish to = finish_of(k, t, t->row + i);
-        float *sum = whole ? t->sum : t->sum + i * TILE_COLS; /* whole: stays in the first cache */
+        float *sum = whole ? t->sum : t->sum + i * TILE_COLS; /* whole: sums stay in L1 */
         const char *next = i + rows < t->n_rows ? a_address(k, t, t->row + i + rows) : a.at;
         int64_t next_bytes = p->a_col == 1 ? a_bytes : n_units * 4;
         fetch_ahead(ahead, n_lines);
@@ -268,7 +282,7 @@ static void run_chunk(const struct ku_kernel *k, const struct tile *t, struct ah
     }
 }
 
-/* Neighbouring tiles share the larger operand's part, which then comes from memory once. */
+/* Consecutive tiles share a part of the larger operand, which then comes from memory once. */
 static void tile_place(const struct ku_cpu_product *p, int64_t tile, struct tile *t)
 {
     const int64_t n_col_tiles = ku_cpu_tiles(p->n, TILE_COLS);
@@ -287,7 +301,7 @@ static void tile_chunk(const struct ku_kernel *k, int64_t k0, struct tile *t)
 static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_cpu_product *p = &k->product;
-    const int64_t after = tile + ku_pool_n_threads(k->cpu->pool); /* most likely this thread's */
+    const int64_t after = tile + ku_pool_n_threads(k->cpu->pool); /* likely this thread's next */
     struct tile t, next;
     tile_place(p, tile, &t);
     t.panels = ku_cpu_scratch(k, thread);
@@ -322,8 +336,8 @@ static void tile_product(const struct ku_kernel *k, int64_t tile, int thread)
 }
 
 /*
- * Rows of a tile: a multiple of mr (84 of 14, 6 and 4; 96 of 32), fewer where tiles would be too
- * few for the threads: no element's bits depend on it.
+ * Rows of a tile: a multiple of mr (84 for mr = 14, 6 and 4; 96 for 32). Fewer rows if there would
+ * be too few tiles for the threads; the bits do not depend on it.
  */
 static int64_t tile_rows_of(int64_t m, int64_t n, int mr, int n_threads)
 {
@@ -405,7 +419,7 @@ int ku_cpu_bind_linear_dw(struct ku_kernel *k)
     struct ku_cpu_product *p = &k->product;
     int64_t n_x = ku_cpu_extent(&x->shape, lead, x->shape.ndim);
     int64_t n_y = ku_cpu_extent(&dy->shape, lead, dy->shape.ndim);
-    const int is_y_first = n_y < n_x; /* the shorter side is packed whole, as a */
+    const int is_y_first = n_y < n_x; /* the shorter operand is packed whole, as a */
     p->k = ku_cpu_extent(&x->shape, 0, lead);
     p->m = is_y_first ? n_y : n_x, p->n = is_y_first ? n_x : n_y;
     p->a = is_y_first ? dy->data : x->data, p->b = is_y_first ? x->data : dy->data;
@@ -415,8 +429,10 @@ int ku_cpu_bind_linear_dw(struct ku_kernel *k)
     return ku_cpu_bind_product(k);
 }
 
-/* The packed a of a weight gradient, in the wider of both units, up to the next group and step;
- * rows that are spread. */
+/*
+ * linear_dw: the packed a, as f32 units, with room for one more group and step. Others: rows with
+ * the padded stride.
+ */
 size_t ku_cpu_workspace_product(const struct ku_op_case *c)
 {
     const struct ku_type *x = &c->in[0], *dy = &c->in[1];

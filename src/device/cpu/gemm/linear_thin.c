@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * linear and linear_dx of a few rows: what generates tokens. Bound by reading the weight, it packs
- * nothing; the bits are those of the product in tiles (linear.c). Tiles are runs of columns, whose
- * width no bit depends on.
+ * linear and linear_dx of few rows, as in token generation. The time is that of reading the weight,
+ * so nothing is packed. Bits equal those of linear.c. A tile is a run of columns; no bit depends on
+ * its width.
  */
 #include <string.h>
 
@@ -10,14 +10,15 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    MAX_IN_PLACE = 8, /* ways of the first cache */
+    MAX_IN_PLACE = 8, /* ways of L1 */
     LINE_UNITS = 16,
-    MIN_TURNED = 8, /* rows; and lanes that multiply nothing: as long as transposing takes */
+    /* rows for which transposing the product pays off, and max lanes without a row */
+    MIN_TURNED = 8,
     MAX_IDLE = 12,
-    MAX_ZIPPED = 40, /* rows whose pairs are made on the way: more are faster in tiles */
-    STEP_COLS = 64,  /* whole lines */
+    MAX_ZIPPED = 40, /* max rows of x for a bf16 weight by rows, interleaved on the fly */
+    STEP_COLS = 64,  /* whole cache lines */
     MAX_COLS = 512,
-    NEAR_SUMS = 6144,        /* 24 KiB: they stay in the first cache */
+    NEAR_SUMS = 6144,        /* 24 KiB: they stay in L1 */
     MAX_SUMS = 16384,        /* 64 KiB */
     MAX_COPY_COUNT = 3 << 17 /* units of x where it is copied: 1.5 MiB */
 };
@@ -32,8 +33,10 @@ static const struct ku_gemm_micro *micro_of(const struct ku_kernel *k)
 {
     return has_pairs(k) ? k->cpu->gemm_bf16 : &k->cpu->ops->gemm;
 }
-/* Rows of x are units where they lie (f32, or whole pairs), and too few to collide in the first
- * cache; copies begin an odd number of lines apart. */
+/*
+ * Whether rows of x are used in place: they are units as stored (f32, or whole pairs), and too few
+ * to collide in L1. Copies have a stride of an odd number of cache lines.
+ */
 static int is_in_place(const struct ku_kernel *k)
 {
     return k->product.m <= MAX_IN_PLACE &&
@@ -54,7 +57,7 @@ int ku_cpu_is_thin(const struct ku_kernel *k)
            (is_in_place(k) || p->m * copy_stride(k) <= MAX_COPY_COUNT);
 }
 
-/* x in units. */
+/* Sets t's rows of x in units: in place, or copied. */
 static void place_rows(const struct ku_kernel *k, struct ku_gemm_thin *t, float *copy)
 {
     const struct ku_cpu_product *p = &k->product;
@@ -73,7 +76,7 @@ static void place_rows(const struct ku_kernel *k, struct ku_gemm_thin *t, float 
     }
 }
 
-/* What a thread's scratch holds: sums, bias, and x. */
+/* Layout of a thread's scratch. */
 struct thin_scratch {
     float *sum, *turned, *bias, *x;
 };
@@ -83,7 +86,7 @@ static struct thin_scratch scratch_of(const struct ku_kernel *k, int thread)
     return (struct thin_scratch){at, at + MAX_SUMS, at + 2 * MAX_SUMS,
                                  at + 2 * MAX_SUMS + MAX_COLS};
 }
-/* Columns [j, j + n) of the result, from rows of sums. */
+/* Writes columns [j, j + n) of the result from rows of sums. */
 static void finish(const struct ku_kernel *k, int64_t j, int64_t n, const float *sum,
                    int64_t ld_sum, float *bias)
 {
@@ -125,9 +128,9 @@ static void tile_thin(const struct ku_kernel *k, int64_t tile, int thread)
 }
 
 /*
- * A weight that lies by columns need not be transposed where the rows of x nearly fill vectors: the
- * product is turned round. The weight's columns are the rows of the inner loop, as they lie, and x
- * is its panels; the sums are transposed at the end. Each element is the same chain.
+ * A weight stored by columns need not be transposed if the rows of x nearly fill vectors. Then the
+ * product is transposed: the weight's columns, in place, are the rows of the inner loop, x is
+ * packed into its panels, and the sums are transposed at the end. Each element is the same chain.
  */
 static const struct ku_gemm_micro *slim_of(const struct ku_kernel *k)
 {
@@ -152,7 +155,7 @@ static void tile_turned(const struct ku_kernel *k, int64_t tile, int thread)
     const int64_t n_units = pairs ? p->k / 2 : p->k;
     const int64_t ld_sum = ku_cpu_tiles(p->m, LINE_UNITS) * LINE_UNITS;
     const int64_t ld_bytes = ld * (int64_t)kumi_dtype_bytes(p->dtype);
-    const int at_once = MAX_IN_PLACE - 1; /* and a line of the panel */
+    const int at_once = MAX_IN_PLACE - 1; /* one way of L1 remains for the panel */
     for (int64_t r = 0; r < p->m; r += wide->nr) {
         const int width = p->m - r > slim->nr ? wide->nr : slim->nr;
         k->cpu->ops->pack_cols(s.x + r * n_units, width, ku_cpu_at(&k->call.in[0], r * p->k),
@@ -174,7 +177,7 @@ static void tile_turned(const struct ku_kernel *k, int64_t tile, int thread)
     finish(k, j, n, s.turned, k->per_tile, s.bias);
 }
 
-/* The same number of tiles for each thread, as wide as sums allow: long runs of memory. */
+/* The same number of tiles for each thread, as wide as the sums allow: long contiguous reads. */
 void ku_cpu_bind_thin(struct ku_kernel *k)
 {
     const int64_t n = k->product.n, n_threads = ku_pool_n_threads(k->cpu->pool);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Panels of matrix products (isa.h): included once per instruction set behind elem_body.h. */
+/*
+ * Packs panels of matrix products (isa.h). Included once per instruction set after elem_body.h.
+ */
 
 INLINE void pack_row_f32(float *out, int64_t width, const void *src, enum kumi_dtype t, int64_t at,
                          int64_t n)
@@ -22,10 +24,11 @@ INLINE vu load_halves(const uint16_t *p, int64_t n) /* n <= 16; the rest is zero
     return __builtin_convertvector(h, vu);
 #endif
 }
-INLINE vu zip_halves(const uint16_t *a, const uint16_t *b) /* {a[j], b[j]}, sixteen of them */
+INLINE vu zip_halves(const uint16_t *a, const uint16_t *b) /* {a[j], b[j]} for sixteen j */
 {
 #if defined(__AVX512BW__)
-    vi order; /* lane 2 j of the first, lane 2 j + 1 of the second: words j and 32 + j */
+    /* 16-bit indices of lane j: j in a, 32 + j in b */
+    vi order;
     UNROLL
     for (int j = 0; j < LANES; j++)
         order[j] = j | (32 + j) << 16;
@@ -37,7 +40,7 @@ INLINE vu zip_halves(const uint16_t *a, const uint16_t *b) /* {a[j], b[j]}, sixt
            __builtin_convertvector(*(const vh_mem *)b, vu) << 16;
 #endif
 }
-/* Two rows of bf16 interleaved: unit j = {a[j], b[j]}. */
+/* Interleaves two rows of bf16: unit j = {a[j], b[j]}. */
 INLINE void pack_row_pairs(uint32_t *out, int64_t width, const uint16_t *a, const uint16_t *b,
                            int64_t n)
 {
@@ -66,7 +69,10 @@ KERNEL void pack_rows(void *panel, int64_t width, const void *src, enum kumi_dty
         BY_DTYPE(dtype, pack_row_f32((float *)panel + k * width, width, src, T, k * ld, n_cols));
 }
 
-/* Units [k, k + 16) of one column; unit = f32, or a bf16 widened, or two bf16 side by side. */
+/*
+ * Sixteen units of one column from element `at`; a unit is an f32, a widened bf16 or f16, or two
+ * adjacent bf16.
+ */
 INLINE vu load_units(const void *src, enum kumi_dtype t, int64_t at, int64_t n_k, int pairs)
 {
     if (pairs) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products one vector wide, of f32: columns that would leave half of two vectors empty. */
+/* f32 products one vector wide, for columns that would leave half of two vectors empty. */
 #if defined(__x86_64__)
 #define GEMM_BYTES              64
 #define GEMM_VECTORS            1
@@ -16,5 +16,5 @@
 const struct ku_gemm_micro ku_slim_avx512 = {GEMM_MR, GEMM_NR,         1,    micro_parts, micro,
                                              peak,    GEMM_PEAK_FLOPS, NULL, NULL,        0};
 #else
-typedef int ku_slim_none; /* an empty file is not C */
+typedef int ku_slim_none; /* a translation unit must not be empty */
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products one vector wide, of pairs of bf16: columns that would leave half of two vectors empty.
+/*
+ * bf16 dot-product pairs one vector wide, for columns that would leave half of two vectors empty.
  */
 #if defined(__x86_64__)
 #define GEMM_BYTES   64
@@ -19,5 +20,5 @@
 const struct ku_gemm_micro ku_slim_avx512bf16 = {GEMM_MR, GEMM_NR,         1,    micro_parts, micro,
                                                  peak,    GEMM_PEAK_FLOPS, NULL, NULL,        0};
 #else
-typedef int ku_slim_none; /* an empty file is not C */
+typedef int ku_slim_none; /* a translation unit must not be empty */
 #endif

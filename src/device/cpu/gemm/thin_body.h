@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of a few rows (ku_gemm_thin), behind gemm_body.h: bound by reading the weight, which is
- * read once, where it lies. Sixteen columns are the lanes, so that every element stays one chain of
- * multiply-adds in ascending order, as in micro(); of a weight that lies by columns sixteen by
- * sixteen units are transposed in registers.
+ * Products of few rows (ku_gemm_thin). Included after gemm_body.h. The time is that of reading the
+ * weight, which is read once, in place. Sixteen columns are the lanes, so each element is one chain
+ * of multiply-adds in ascending order, as in micro(). If the weight is stored by columns, 16 x 16
+ * units are transposed in registers.
  */
 enum {
-    THIN_DEPTH = LANES, /* units of k that sums take at once, in registers */
-    /* rows at once: at least as many chains as a multiply-add takes cycles, 4 or (of pairs) 6 */
+    THIN_DEPTH = LANES, /* units of k per update of the sums, held in registers */
+    /*
+     * Rows at once: at least as many chains as a multiply-add has cycles of latency, 4 or (pairs)
+     * 6.
+     */
     THIN_CHAINS = 4 * GEMM_DEPTH,
-    THIN_AHEAD = 128,           /* units of a column fetched ahead: 16 columns, 8 KiB */
-    THIN_NEAR_BYTES = 256 << 10 /* of 16 columns: a quarter of a second cache */
+    THIN_AHEAD = 128,           /* units of a column prefetched ahead: 16 columns, 8 KiB */
+    THIN_NEAR_BYTES = 256 << 10 /* of 16 columns: a quarter of L2 */
 };
-/* Where sixteen vectors of the weight and the sums fit the registers. */
+/* More rows if sixteen vectors of the weight and the sums fit the registers. */
 #if defined(__AVX512F__)
 enum { THIN_MOST_ROWS = 64 };
 #else
@@ -26,7 +29,7 @@ enum { THIN_MOST_ROWS = 8 };
 #endif
 enum { THIN_PAIRS = GEMM_DEPTH == 2 };
 
-/* A unit of columns [j, j + 16), of which n are there; row k + 1 of w may be missing. */
+/* A unit of columns [j, j + 16), of which n exist; row k + 1 of w may be missing. */
 INLINE vu thin_unit(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int64_t k, int64_t j,
                     int64_t n)
 {
@@ -39,7 +42,7 @@ INLINE vu thin_unit(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int64_t
     return k + 1 < t->n_k ? low | load_halves(w + t->ld_w, n) << 16 : low;
 }
 
-/* sum += x w over n units of so many rows of x: chains that do not wait for each other. */
+/* sum += x w over n units and n_rows rows of x; the chains are independent. */
 INLINE void thin_chains(const int n_rows, const int n, const gemm_unit *x, int64_t ld_x,
                         const vu *w, float *sum, int64_t ld_sum)
 {
@@ -57,7 +60,7 @@ INLINE void thin_chains(const int n_rows, const int n, const gemm_unit *x, int64
     for (int r = 0; r < n_rows; r++)
         store(KUMI_F32, sum, r * ld_sum, acc[r]);
 }
-/* All rows, so many chains at once: n units from u0 on, sixteen columns from j on. */
+/* All rows, n_chains at once: n units from u0, sixteen columns from j. */
 INLINE void thin_add(const struct ku_gemm_thin *t, const int n_chains, const int n, const vu *w,
                      int64_t u0, int64_t j)
 {
@@ -76,7 +79,7 @@ INLINE void thin_add(const struct ku_gemm_thin *t, const int n_chains, const int
         thin_chains(1, n, x, t->ld_x, w, sum, t->ld_sum);
 }
 
-/* Weight by rows: n units from u0 on, added to all columns' sums. */
+/* Weight by rows: adds n units from u0 to the sums of all columns. */
 INLINE void thin_block(const struct ku_gemm_thin *t, const int n_chains, const int n,
                        enum kumi_dtype dtype, int64_t u0)
 {
@@ -114,14 +117,16 @@ INLINE void thin_by_rows(const struct ku_gemm_thin *t, const int n_chains, const
         thin_block(t, 1, 1, dtype, u);
 }
 
-/* Weight by columns. Sixteen of them lie in a row of memory: what the next ones need is fetched in
- * that order into the second cache, block by block; of longer ones a few blocks ahead. */
+/*
+ * Weight by columns. Sixteen columns are contiguous in memory: the data of the next columns is
+ * prefetched to L2 in memory order, block by block; for longer columns, THIN_AHEAD units ahead.
+ */
 INLINE void thin_fetch(const struct ku_gemm_thin *t, int64_t bytes, int64_t j, int64_t k)
 {
     const char *next = (const char *)t->w + j * t->ld_w * bytes;
     int64_t stride = 64;
     if (LANES * t->ld_w * bytes <= THIN_NEAR_BYTES) {
-        next += (2 * LANES * t->ld_w + k * LANES) * bytes; /* behind the two that are worked on */
+        next += (2 * LANES * t->ld_w + k * LANES) * bytes; /* after the two groups in progress */
     } else {
         stride = t->ld_w * bytes;
         k += THIN_AHEAD * (THIN_PAIRS + 1);
@@ -131,7 +136,7 @@ INLINE void thin_fetch(const struct ku_gemm_thin *t, int64_t bytes, int64_t j, i
         __builtin_prefetch(next + c * stride, 0, 2);
 }
 
-/* Units from k on of columns [j, j + 16), added to their sums. */
+/* Adds sixteen units (with pairs 32 elements) from k of columns [j, j + 16) to their sums. */
 INLINE void thin_square(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int64_t j, int64_t k)
 {
     const int64_t per = THIN_PAIRS + 1, step = per * LANES, left = t->n_k - k;
@@ -152,7 +157,7 @@ INLINE void thin_square(const struct ku_gemm_thin *t, enum kumi_dtype dtype, int
     for (int64_t u = 0; left < step && u < (left + per - 1) / per; u++)
         thin_add(t, 1, 1, v + u, k / per + u, j);
 }
-/* Two groups of sixteen columns in turn: two chains that do not wait for each other. */
+/* Alternates between two groups of sixteen columns: two independent chains. */
 INLINE void thin_by_columns(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
 {
     for (int64_t j0 = 0; j0 < t->n_cols; j0 += 2 * LANES)
@@ -168,7 +173,7 @@ INLINE void thin_as(const struct ku_gemm_thin *t, enum kumi_dtype dtype)
     for (int r = 0; r < t->n_rows; r++)
         memset(t->sum + r * t->ld_sum, 0, (size_t)t->ld_sum * sizeof *t->sum);
     if (t->by_rows && t->n_rows <= THIN_CHAINS)
-        thin_by_rows(t, 1, THIN_DEPTH / 2, dtype); /* few chains need not wait for each other */
+        thin_by_rows(t, 1, THIN_DEPTH / 2, dtype); /* so few rows need no chains in parallel */
     else if (t->by_rows)
         thin_by_rows(t, THIN_CHAINS, THIN_DEPTH, dtype);
     else

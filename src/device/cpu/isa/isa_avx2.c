@@ -9,5 +9,5 @@
 #define GEMM_PEAK_MADD(acc, b)  ((acc) * (b) + (b))
 #include "device/cpu/isa/isa_body.h"
 #else
-typedef int ku_isa_none; /* an empty file is not C */
+typedef int ku_isa_none; /* a translation unit must not be empty */
 #endif

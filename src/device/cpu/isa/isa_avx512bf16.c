@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of bf16 with sums in f32, and attention: pairs through vdpbf16ps, twice the rate of f32.
- */
+/* bf16 matrix products with f32 sums, and attention, on vdpbf16ps: twice the rate of f32. */
 #if defined(__x86_64__)
 #define GEMM_BYTES 64
 #define GEMM_MR    14
@@ -32,5 +31,5 @@ const struct ku_isa_pairs ku_pairs_avx512bf16 = {
     .attn_short_backward = short_backward,
 };
 #else
-typedef int ku_pairs_none; /* an empty file is not C */
+typedef int ku_pairs_none; /* a translation unit must not be empty */
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All bodies of one instruction set, and its table. The includer defines ISA_OPS and the GEMM_* of
- * gemm_body.h. */
+/*
+ * All inner loops of one instruction set and their table. The includer defines ISA_OPS and the
+ * GEMM_* macros of gemm_body.h.
+ */
 #include "device/cpu/isa.h"
 #include "device/cpu/simd.h"
 #include "op/attr.h"

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batch norm. x is rows of channels. Few channels fill no vector: then a row of the kernels is
- * `fold` rows of x, and its columns are their channels, side by side. What is per column is
- * computed once, into the workspace, in the kernels' order (ku_norm_place).
+ * Batch norm. x is rows of channels. If the channels do not fill the vectors, one row of the
+ * kernels is `fold` rows of x, and its columns are their channels side by side:
  *
- * Sums over rows: slices, a function of the shape alone, each in runs whose sums are f32; runs and
- * slices add up in f64 in their order, at last the columns of a channel.
+ *     x, 7 rows of 24 channels, fold 3:   0 1 2 | 3 4 5 | 6     two rows of 72 columns, one of 24
  *
- *     x, 7 rows of 24 channels:   0 1 2 | 3 4 5 | 6     two rows of 72 columns, and one of 24
+ * Per-column vectors (mean, scale, ..) are computed once into the workspace in the kernels' order
+ * (ku_norm_place).
+ *
+ * Sums over rows use slices, whose number depends on the shape alone. A slice is cut into runs with
+ * f32 sums. Runs and slices are added in f64 in order, and last the columns of each channel.
  */
 #include "device/norm_channels.h"
 
@@ -19,16 +21,16 @@
 #include "tensor/dtype.h"
 
 enum {
-    FOLD_COLS = 64, /* at least so many columns: two pairs of vectors */
-    RUN_ROWS = 128, /* of the kernels: terms of a sum in f32 */
+    FOLD_COLS = 64, /* min columns: two pairs of vectors */
+    RUN_ROWS = 128, /* rows of a kernel call: terms of an f32 sum */
     MAX_SLICES = 64,
-    SLICE_ROWS = 256, /* at least, so that adding slices costs nothing beside making them */
+    SLICE_ROWS = 256, /* min, so that adding slices costs little beside computing them */
     SLICE_COUNT = 1 << 17,
     FINISH_COLS = 1024, /* a multiple of KU_NORM_PAIR */
     TILE_COUNT = 2 * KU_CPU_TILE_COUNT,
-    LEAST_ROWS = 16, /* of a tile: four streams */
+    LEAST_ROWS = 16, /* min rows of a tile: four streams */
     LINE_BYTES = 64,
-    CACHE_BYTES = 4 << 20 /* more: its reader finds little of it in a cache that others share */
+    CACHE_BYTES = 4 << 20 /* larger results do not stay in a shared cache until they are read */
 };
 enum { MEAN, SCALE, BIAS, SLOPE, N_VECTORS };
 
@@ -36,7 +38,7 @@ static int64_t fold_of(int64_t width)
 {
     return width ? ku_cpu_tiles(FOLD_COLS, width) : 1;
 }
-/* Columns, and room for the last pair. */
+/* Columns rounded up to a whole pair. */
 static int64_t padded(int64_t width)
 {
     return ku_cpu_tiles(fold_of(width) * width, KU_NORM_PAIR) * KU_NORM_PAIR;
@@ -54,7 +56,10 @@ static int64_t n_slices_of(int64_t n_rows, int64_t width)
     return n_rows ? ku_cpu_tiles(n_rows, slice_rows(n_rows, width)) : 1;
 }
 
-/* Vectors [padded] f32; then the slices' two sums [padded] f64 each, then those of runs, f32. */
+/*
+ * Workspace: vectors [padded] f32; then per slice two sums [padded] f64; then per slice the two f32
+ * sums of its current run.
+ */
 size_t ku_cpu_workspace_norm(const struct ku_op_case *c)
 {
     const struct ku_shape *x = &c->in[c->op == KU_OP_batch_norm_dsums].shape;
@@ -81,7 +86,7 @@ static void clear_vectors(const struct ku_kernel *k)
 {
     memset(vector_at(k, 0), 0, (size_t)(N_VECTORS * padded(k->width)) * sizeof(float));
 }
-/* Of channel j, in all its columns. */
+/* Sets vector i of channel j in all its columns. */
 static void set_vector(const struct ku_kernel *k, int i, int64_t j, double value)
 {
     const enum kumi_dtype t = k->call.in[0].dtype;
@@ -90,8 +95,10 @@ static void set_vector(const struct ku_kernel *k, int i, int64_t j, double value
         vector_at(k, i)[ku_norm_place(t, at)] = rounded == rounded ? rounded : NAN;
 }
 
-/* Rows of x, which is operand `x`; every float operand behind it but f64 sums is of `form`: x like
- * x, v a vector. */
+/*
+ * Rows of x, which is operand `x`. form, per operand: x the dtype of x, v an f32 vector, d f64
+ * sums.
+ */
 static int bind_rows(struct ku_kernel *k, int x, const char *form)
 {
     const struct ku_call *c = &k->call;
@@ -115,9 +122,10 @@ static double rstd_of(const struct ku_kernel *k, const struct ku_view *var, int6
     return 1 / sqrt((double)((const float *)var->data)[j] + k->attr.eps);
 }
 
-/* -- rows ---------------------------------------------------------------------------------- */
-
-/* Result rows that nobody reads in place and no cache would keep. */
+/*
+ * Whether the result is written with non-temporal stores: not in place, aligned, and larger than
+ * the cache.
+ */
 static int is_streamed(const struct ku_kernel *k, const struct ku_view *out)
 {
     const size_t bytes = kumi_dtype_bytes(out->dtype);
@@ -128,7 +136,7 @@ static int is_streamed(const struct ku_kernel *k, const struct ku_view *out)
            (size_t)(fold_of(k->width) * k->width) * bytes % LINE_BYTES == 0 &&
            (size_t)(k->count * k->width) * bytes > CACHE_BYTES;
 }
-/* The call's rows from `row` on. */
+/* The kernel arguments for the call's rows from `row` on. */
 static struct ku_norm rows_at(const struct ku_kernel *k, int64_t row)
 {
     const struct ku_call *c = &k->call;
@@ -163,8 +171,10 @@ static void (*kernel_of(const struct ku_kernel *k))(const struct ku_norm *)
            : k->call.op == KU_OP_batch_norm_dsums ? ops->norm_dsums
                                                   : ops->norm_dx;
 }
-/* The kernel over n rows from `from` on: whole rows of columns, then what is left of one. Sums, if
- * any: [2][padded]. */
+/*
+ * Runs the kernel over n rows from `from`: whole rows of columns, then the rest of one. sums:
+ * [2][padded], or NULL.
+ */
 static void run_rows(const struct ku_kernel *k, int64_t from, int64_t n, float *sums)
 {
     const int64_t fold = fold_of(k->width), rest = n % fold;
@@ -218,8 +228,10 @@ static void bind_slices(struct ku_kernel *k, ku_cpu_tile_fn *vectors, ku_cpu_til
     ku_cpu_phase(k, tile_slice, k->n_slices);
     ku_cpu_phase(k, finish, ku_cpu_tiles(k->width, FINISH_COLS));
 }
-/* Of the tile's channels [from, from + n), the slices' sums into those of the first. More than one
- * column of a channel is one tile. */
+/*
+ * Adds the sums of all slices to those of the first, for the tile's channels [*from, *from + *n).
+ * If a channel has several columns there is only one tile.
+ */
 static void add_slices(const struct ku_kernel *k, int64_t tile, int64_t *from, int64_t *n)
 {
     const int64_t pad = padded(k->width);
@@ -243,9 +255,7 @@ static double channel_sum(const struct ku_kernel *k, int x, int64_t j)
     return all;
 }
 
-/* -- statistics ---------------------------------------------------------------------------- */
-
-/* Sums are about the first row a: sum x = n a + s, sum x^2 = n a^2 + 2 a s + q. */
+/* Sums are relative to the first row, a: sum x = n a + s, sum x^2 = n a^2 + 2 a s + q. */
 static void tile_about(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_view *x = &k->call.in[0];
@@ -315,8 +325,6 @@ int ku_cpu_bind_count_up(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* -- forward ------------------------------------------------------------------------------- */
-
 static void tile_scale(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_call *c = &k->call;
@@ -338,8 +346,6 @@ int ku_cpu_bind_batch_norm(struct ku_kernel *k)
     bind_elements(k, tile_scale);
     return KUMI_OK;
 }
-
-/* -- backward ------------------------------------------------------------------------------ */
 
 static void tile_mean(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -374,7 +380,7 @@ int ku_cpu_bind_batch_norm_dsums(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* scale (dz - g - (x - mean) rstd gx), scale = gain rstd */
+/* dx = scale (dz - g - (x - mean) rstd gx), scale = gain rstd */
 static void tile_slopes(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_call *c = &k->call;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batch norm, down the columns of rows of channels: included once per instruction set behind
+ * Batch norm down the columns of rows of channels. Included once per instruction set after
  * elem_body.h (isa_*.c).
  *
- * Columns are taken in pairs of vectors. Of bf16 a pair is one vector of memory, whose even
- * elements are the first vector and odd elements the second: widening is a shift and a mask, and
- * what is per channel lies in that order (ku_norm_place).
+ * Columns are processed in pairs of vectors. In bf16 a pair is one vector of memory; its even
+ * elements are the first vector, the odd ones the second, so widening is a shift and a mask.
+ * Per-channel vectors have the same order (ku_norm_place).
  *
- * Columns that registers hold are done in one go. Of wider rows, four at a time share what is per
- * channel. They lie a quarter of all rows apart: four streams
- * that each read memory in its order. Of four neighbours a pair each comes at half the speed or
- * less, since what the machine fetches ahead follows one line with the next.
+ * Columns that fit the registers are processed in one pass. Of wider rows, four at a time share the
+ * loads of the per-channel vectors. These four rows are a quarter of all rows apart: four streams,
+ * each sequential in memory. Four adjacent rows, one pair each, run at half the speed or less,
+ * because the hardware prefetcher follows a line with the next one.
  */
 enum { PAIR = KU_NORM_PAIR };
 _Static_assert(PAIR == 2 * LANES, "a pair is two vectors");
@@ -22,8 +22,8 @@ _Static_assert(PAIR == 2 * LANES, "a pair is two vectors");
     for (int v = 0; v < (n); v++)
 
 /*
- * Runs call(p, n, r, step, j, some) for n rows r, r + step, .. of columns from j on: p whole pairs,
- * or what is left of one. Machines of narrower vectors have no registers for two pairs.
+ * Runs call(p, n, r, step, j, some) for n rows r, r + step, .. of columns from j: p whole pairs, or
+ * the rest of one. Machines with narrower vectors lack the registers for two pairs.
  */
 #define FOR_COLUMNS(width, call, n, r, step)                                                       \
     do {                                                                                           \
@@ -75,7 +75,7 @@ INLINE void store_bytes(void *p, vu bytes, int64_t n, int is_streamed)
     else
         memcpy(p, &bytes, (size_t)n);
 }
-/* Of what its dtype holds already: nothing is rounded (f16 may be). */
+/* Stores values that the dtype represents exactly; only f16 goes through a rounding conversion. */
 INLINE void store_pair(enum kumi_dtype t, void *p, int64_t i, int64_t some, const vf z[2],
                        int is_streamed)
 {
@@ -93,8 +93,10 @@ INLINE void store_pair(enum kumi_dtype t, void *p, int64_t i, int64_t some, cons
     }
     store_bytes((uint16_t *)p + i, both, some * 2, is_streamed);
 }
-/* To nearest even, as round_upper, whose care for NaNs is not needed: those of what bf16 and
- * vectors without payload (ku_norm) make are quiet and have no lower half. */
+/*
+ * Rounds to nearest even, as round_upper without its handling of NaNs: NaNs from bf16 inputs and
+ * from vectors without payload (ku_norm) are quiet and have zero lower halves.
+ */
 INLINE vu nearest_upper(vf x)
 {
 #if defined(__AVX512F__)
@@ -132,7 +134,7 @@ INLINE void store_vectors(int n_pairs, float *p, int64_t j, const vf *from)
 {
     EACH(v, 2 * n_pairs) store(KUMI_F32, p, j + v * LANES, from[v]);
 }
-/* Of columns from `some` on: zero, as what load_pair fills them with. */
+/* Zeroes the columns from `some` on, as load_pair does. */
 INLINE void clear_rest(vf v[2], enum kumi_dtype t, int64_t some)
 {
     if (some == PAIR)
@@ -144,8 +146,10 @@ INLINE void clear_rest(vf v[2], enum kumi_dtype t, int64_t some)
     }
 }
 
-/* Sums about `mean`, a sample of each column: squares of what remains do not cancel as squares of
- * the elements would. */
+/*
+ * Sums relative to `mean`, a sample of each column: squares of the differences do not cancel as
+ * squares of the elements would.
+ */
 INLINE void norm_sums_as(const struct ku_norm *o, int p, int64_t n, int64_t r, int64_t step,
                          int64_t j, int64_t some, enum kumi_dtype t)
 {
@@ -186,7 +190,7 @@ INLINE void norm_apply_as(const struct ku_norm *o, int p, int64_t n, int64_t r, 
         const int64_t i = (r + k * step) * o->width + j + v * PAIR;
         load_pair(z, t, o->x, i, some);
         EACH(h, 2) z[h] = (z[h] - mean[2 * v + h]) * scale[2 * v + h] + bias[2 * v + h];
-        if (has_r) { /* rounded before and behind the sum, as two nodes would */
+        if (has_r) { /* rounded before and after the sum, as two ops would */
             load_pair(add, t, o->r, i, some);
             round_pair(t, z);
             EACH(h, 2) z[h] += add[h];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adafactor. */
+/*
+ * Adafactor: sums of squares by row and column (factor_sums), their means, the norms of parameter
+ * and update, and the update. device/adafactor.h describes the integer sums.
+ */
 #include "device/adafactor.h"
 
 #include "base/err.h"
@@ -7,7 +10,7 @@
 
 enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
 
-/* Element 0 of this call in the whole tensor. */
+/* Index in the whole tensor of element 0 of this call. */
 static int64_t base_of(const struct ku_view *x)
 {
     return x->shape.ndim == 1 ? x->start[0] : 0;
@@ -20,11 +23,10 @@ static int64_t whole_count(const struct ku_view *x)
     return total;
 }
 
-/* -- sums ---------------------------------------------------------------------------------------
+/*
+ * A tile: a part of a matrix. It sums into local arrays and adds them to the shared sums at the
+ * end, atomically. The sums are integers, so order and thread change no bit.
  */
-
-/* A tile: at most so many rows and columns of a matrix, whose words it adds to everybody's at its
- * end. They are integers: who adds what, and when, moves no bit. */
 struct part {
     int64_t matrix, row, col, n_rows, n_cols;
 };
@@ -56,7 +58,7 @@ static void add_words(int64_t *to, int64_t *const from[2], int64_t n)
                 __atomic_fetch_add(&to[2 * i + w], from[w][i], __ATOMIC_RELAXED);
 }
 
-/* The call may begin and end inside of a row: such rows go alone. */
+/* The call may begin and end inside a row; incomplete rows are processed one by one. */
 static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_attrs *a = &k->attr;
@@ -79,7 +81,7 @@ static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread
         part.n_rows = 1;
         if (lo >= hi)
             continue;
-        if (lo == from && hi == last) /* and as many as are whole */
+        if (lo == from && hi == last) /* together with the complete rows that follow */
             part.n_rows = least_of(at.n_rows - r, (end - last) / a->cols + 1);
         part.x = (const float *)g->data + (lo - begin);
         part.n_cols = hi - lo;
@@ -124,9 +126,6 @@ int ku_cpu_bind_factor_means(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* -- norms, updates -----------------------------------------------------------------------------
- */
-
 static struct ku_factored factored_of(const struct ku_kernel *k, const double *report,
                                       const double *norms)
 {
@@ -138,7 +137,10 @@ static struct ku_factored factored_of(const struct ku_kernel *k, const double *r
                                 .rate = (float)a.rate};
 }
 
-/* Elements [from, from + n) of the call, run by run of a row: their squares to sum, or moved. */
+/*
+ * Elements [from, from + n) of the call, one run per row: adds their squares to sum, or (sum ==
+ * NULL) updates them.
+ */
 static void walk_rows(const struct ku_kernel *k, struct ku_factored *f, int64_t from, int64_t n,
                       double *sum)
 {
@@ -197,8 +199,10 @@ static void tile_norms_last(const struct ku_kernel *k, int64_t tile, int thread)
         ku_cpu_add_trust(k, c->out[is_vector].data);
 }
 
-/* A skipped update leaves the state; the compute copy is written in any case: it may be a fresh
- * buffer. */
+/*
+ * A skipped update leaves the state. The compute copy is written in any case: it may be a fresh
+ * buffer.
+ */
 static void tile_apply(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const struct ku_call *c = &k->call;
@@ -218,7 +222,10 @@ static void tile_apply(const struct ku_kernel *k, int64_t tile, int thread)
         k->cpu->ops->cast(ku_cpu_at(&c->out[1], from), c->out[1].dtype, p + from, KUMI_F32, n);
 }
 
-/* forms: f float state or gradient, F updated in place with output 0, d report and norms. */
+/*
+ * forms, per operand: f f32, F f32 updated in place with output 0, d f64 (report, norms), w int64
+ * sums updated in place.
+ */
 static int bind_all(struct ku_kernel *k, const char *forms)
 {
     const struct ku_call *c = &k->call;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adafactor: included once per instruction set behind update_body.h (isa_*.c). A run of elements of
- * one row, whose variances are by * var[i]. */
+/*
+ * Adafactor. Included once per instruction set after update_body.h (isa_*.c). Works on a run of
+ * elements of one row, whose variances are by * var[i].
+ */
 
-typedef uint64_t words8 __attribute__((vector_size(64))); /* words go round 2^64 on their way */
+typedef uint64_t words8 __attribute__((vector_size(64))); /* partial sums wrap modulo 2^64 */
 typedef uint64_t words8_mem __attribute__((vector_size(64), aligned(8), may_alias));
 
 /*
- * Both words of eight squares, each with the bits of its rounding constant in it: those of n
- * squares are taken off once. A square of f32 is exact in f64, and so is what the first rounding
- * leaves, so a fused multiply-add changes no bit.
+ * hi and lo of eight squares, each still containing the bits of its rounding constant; factor_sums
+ * subtracts those of all squares at once. The square of an f32 and the remainder of the first
+ * rounding are exact in f64, so a fused multiply-add changes no bit.
  */
 INLINE void factor_words(vd8 x, const double round[2], words8 word[2])
 {
@@ -24,7 +26,7 @@ INLINE uint64_t total_words(words8 v)
         sum += v[l];
     return sum;
 }
-/* Eight columns of n rows: a column's words are read and written once for all of them. */
+/* Eight columns of n rows: the sums of a column are read and written once for all rows. */
 INLINE void factor_columns(const struct ku_factor_part *p, const vd8 *x, int n, int64_t i,
                            words8 sum[][2])
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LARS and LAMB: sums of squares of canonical blocks, and the updates that their norms scale. */
+/*
+ * LARS and LAMB: sums of squares per canonical chunk, and the updates scaled by the resulting
+ * norms.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +20,9 @@ size_t ku_cpu_workspace_trust(const struct ku_op_case *c)
            sizeof(struct ku_cpu_trust);
 }
 
-/* What report says of this step; LAMB's operands are the caller's. */
+/*
+ * The scalars of this step. The caller sets LAMB's operands.
+ */
 static struct ku_update lamb_of(const struct ku_kernel *k, const double *report)
 {
     const struct ku_attrs *a = &k->attr;
@@ -50,9 +55,6 @@ static void set_tiles(struct ku_kernel *k, ku_cpu_tile_fn *fn)
     k->per_tile = KU_CPU_TILE_COUNT;
     ku_cpu_phase(k, fn, ku_cpu_tiles(k->count, k->per_tile));
 }
-
-/* -- sums ---------------------------------------------------------------------------------------
- */
 
 static void tile_trust_sums(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -156,10 +158,9 @@ int ku_cpu_bind_trust_norms(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* -- updates ------------------------------------------------------------------------------------
- */
-
-/* A skipped update leaves the state; the compute copy is still written: it may be a fresh buffer.
+/*
+ * A skipped update leaves the state. The compute copy is written in any case: it may be a fresh
+ * buffer.
  */
 static void write_copy(const struct ku_kernel *k, int out, int64_t from, int64_t n)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adagrad, Lion, RMSProp; averages of weights. */
+/* Adagrad, Lion, RMSProp; exponential moving averages of weights. */
 #include <string.h>
 
 #include "base/err.h"
@@ -46,7 +46,9 @@ static struct ku_rule rule_of(const struct ku_kernel *k, int n_state, const doub
     return u;
 }
 
-/* A skipped update leaves the state; its compute copy is still written: it may be a fresh buffer.
+/*
+ * A skipped update leaves the state. The compute copy is written in any case: it may be a fresh
+ * buffer.
  */
 static void tile_rule(const struct ku_kernel *k, int64_t tile, int thread)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adagrad, Lion, RMSProp: included once per instruction set behind update_body.h (isa_*.c). */
+/*
+ * Adagrad, Lion, RMSProp. Included once per instruction set after update_body.h (isa_*.c).
+ */
 
 #define RULE_BEGIN                                                                                 \
     const char *g0 = (const char *)u->g + from * bytes_of(tg);                                     \
@@ -11,7 +13,7 @@ INLINE void adagrad_as(const struct ku_rule *u, int64_t from, int64_t n, enum ku
     FOR_VECTORS(n, {
         vf p = LOAD(KUMI_F32, p0), g = LOAD(tg, g0) * u->scale + u->weight_decay * p;
         vf sum = LOAD(KUMI_F32, s0) + g * g;
-        /* behind the end 0 / (0 + eps) may be NaN, which nobody reads */
+        /* lanes after the end may be NaN, 0 / (0 + eps); they are not stored */
         p -= u->lr * g / (sqrt_f(sum) + u->eps);
         STORE(KUMI_F32, s0, sum);
         STORE(KUMI_F32, p0, p);

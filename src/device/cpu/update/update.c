@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Once a step: optimizers, exact sums and statistics, scalars. */
+/*
+ * Ops that run once per step: optimizers, exact sums and statistics, scalars. Reductions run in two
+ * phases: tiles write partial results to the workspace, then one tile adds them in order.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -10,10 +13,10 @@
 #include "op/schedule.h"
 #include "tensor/dtype.h"
 
-/* -- optimizers
- * ------------------------------------------------------------------------------------- */
-
-/* What report says of this step, folded into the factors of one pass. n_state: adam 3, sgd 2. */
+/*
+ * Computes the factors of one pass from the scalars of the step. n_state: adam 3, sgd 2. Returns 0
+ * if the update is skipped.
+ */
 static int prepare(const struct ku_kernel *k, int n_state, struct ku_update *u)
 {
     const struct ku_call *c = &k->call;
@@ -51,7 +54,9 @@ static int prepare(const struct ku_kernel *k, int n_state, struct ku_update *u)
     return report[KU_REPORT_APPLY] != 0;
 }
 
-/* A skipped update leaves the state; its compute copy is still written: it may be a fresh buffer.
+/*
+ * A skipped update leaves the state. The compute copy is written in any case: it may be a fresh
+ * buffer.
  */
 static void tile_update(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -102,18 +107,15 @@ int ku_cpu_bind_sgd(struct ku_kernel *k)
     return bind_update(k, 2);
 }
 
-/* -- exact sums
- * ------------------------------------------------------------------------------------- */
-
-/* Words of the i64 vector from `first` on, as an exact sum. */
+/* Reads an exact sum from int64. */
 static void load_exact(struct ku_exact *e, const void *words)
 {
     memcpy(e, words, sizeof *e);
 }
 
 /*
- * Tiles leave their parts in the workspace, a last tile adds them up: one exact sum per tile
- * (exact_sum), one f64 and one count per canonical block (sumsq), one f64 per tile (max_all).
+ * Partial results in the workspace: one exact sum per tile (exact_sum), one f64 and one count per
+ * canonical chunk (sumsq), one f64 per tile (max_all). A last tile adds them up.
  */
 struct block_part {
     double sum;
@@ -175,7 +177,7 @@ int ku_cpu_bind_exact_sum(struct ku_kernel *k)
     return bind_reduce(k, tile_exact_sum, tile_exact_last);
 }
 
-/* Of the block of x that begins at element `from`. */
+/* The sum of the chunk of x that starts at element `from`. */
 static struct block_part square_block(const struct ku_cpu *cpu, const struct ku_view *x,
                                       int64_t count, int64_t from)
 {
@@ -254,10 +256,7 @@ int ku_cpu_bind_max_all(struct ku_kernel *k)
     return bind_reduce(k, tile_max, tile_max_last);
 }
 
-/* -- folds of partial results --------------------------------------------------------------------
- */
-
-/* a + b or the greater, in a's bytes; a NaN stays one. */
+/* Op fold: a += b, or a = max(a, b) with a NaN kept. */
 #define FOLD(type)                                                                                 \
     do {                                                                                           \
         type *a = (type *)c->out[0].data + from;                                                   \
@@ -285,7 +284,10 @@ static void tile_fold(const struct ku_kernel *k, int64_t tile, int thread)
         k->cpu->ops->add(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->out[0], from),
                          ku_cpu_at(&c->in[1], from), c->out[0].dtype, n);
 }
-/* A node of the tree whose wire is narrower: what two ranks would do (comm/sum.h). */
+/*
+ * A node of the sum tree whose wire dtype is narrower: the same rounding as between two ranks
+ * (comm/sum.h).
+ */
 static void tile_fold_wire(const struct ku_kernel *k, int64_t tile, int thread)
 {
     const enum kumi_dtype wire = (enum kumi_dtype)k->attr.wire;
@@ -324,9 +326,6 @@ int ku_cpu_bind_fold(struct ku_kernel *k)
                  ku_cpu_tiles(k->count, k->per_tile));
     return KUMI_OK;
 }
-
-/* -- scalars
- * ---------------------------------------------------------------------------------------- */
 
 static void tile_count_valid(const struct ku_kernel *k, int64_t tile, int thread)
 {
@@ -421,7 +420,7 @@ int ku_cpu_bind_loss_scalars(struct ku_kernel *k)
     return KUMI_OK;
 }
 
-/* Placement changes are the executor's. */
+/* The executor changes placements. */
 int ku_cpu_bind_convert(struct ku_kernel *k)
 {
     (void)k;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: included once per instruction set behind rows_body.h (isa_*.c). */
+/*
+ * Optimizers. Included once per instruction set after rows_body.h (isa_*.c).
+ */
 
 #define STORE_COPY(p)                                                                              \
     do {                                                                                           \
@@ -69,7 +71,7 @@ INLINE void lamb_moments_as(const struct ku_update *u, int64_t from, int64_t n, 
         STORE(KUMI_F32, m0, m);
         STORE(KUMI_F32, v0, v);
         add_squares(&p2, p);
-        /* behind the end 0 / (0 + eps) would be NaN without eps */
+        /* lanes after the end: 0 / (0 + eps) would be NaN for eps = 0 */
         vf move = lamb_update(u, p, m, v);
         add_squares(&u2, some == LANES ? move : select_f(first_lanes(some), move, (vf){0}));
     });
