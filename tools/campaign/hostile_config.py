@@ -83,9 +83,9 @@ def models():
         codes = ANY if v == 10**9 and key == "vocab_size" else (2, 3, 12, 13) # that many bytes may be there
         rows.append(Row(f"model {base['model_type']}: {key} {shown[:30]}", codes, each=CONFIG_ARGV, files={"a.json": config}))
     rows += [
-        Row("plan of 400 layers", (0,), "plan", "config.json", "--set", "model.n_layer=400"),
+        Row("plan of 400 layers", (0,), "plan", "config.json", "--set", "model.n_layer=400", deadline_s=60),
         Row("plan of a ResNet of 1,202 layers", (0,), "plan", "a.json", files={"a.json": {"model": RESNET | {"depth": 1202, "image_size": 32}, "data": {"kind": "cifar10", "train": "none"}}}),
-        Row("plan of 10,000 layers", (0, 2), "plan", "config.json", "--set", "model.n_layer=10000", deadline_s=40),
+        Row("plan of 10,000 layers", (0, 2), "plan", "config.json", "--set", "model.n_layer=10000", deadline_s=300),
         Row("a batch of 10^9", (2, 3, 13), *TRAIN, "--set", "train.global_batch=1000000000"),
         Row("65,536 shards", (0, 2, 3, 13), *TRAIN, "--set", "train.virtual_shards=65536", "--set", "train.global_batch=65536"),
         Row("samples longer than the text", (2, 3), *TRAIN, "--set", "data.seq_len=65536", "--set", "model.n_positions=65536"),
