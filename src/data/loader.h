@@ -31,7 +31,7 @@ struct ku_loader_opts {
      * sample s * global_batch + p, up to n_samples; later positions have no sample.
      */
     const struct ku_sampler *sampler;
-    int64_t global_batch, n_samples;  /* only if sampler is NULL */
+    int64_t global_batch, n_samples; /* only if sampler is NULL */
     /* Positions that this rank reads in each step, in the order of its requests; copied. */
     const struct ku_loader_range *range;
     int n_ranges;

@@ -27,8 +27,7 @@ int ku_last_batch_parse(const char *name, enum ku_last_batch *out); /* EINVAL wi
 
 struct ku_sampler {
     int64_t n_samples, global_batch, steps_per_epoch;
-    int64_t
-        epoch_positions; /* valid positions of an epoch; `number` advances by it */
+    int64_t epoch_positions; /* valid positions of an epoch; `number` advances by it */
     uint64_t seed;
     enum ku_last_batch last;
     int shuffle;
