@@ -31,9 +31,7 @@ enum ku_data_split { KU_SPLIT_TRAIN, KU_SPLIT_VAL, KU_N_SPLITS };
 enum { KU_PORT_DIMS_MAX = 4, KU_DATA_PORTS_MAX = 8 };
 /* Which length of a batch's shape (pairs/buckets.h) gives a port's first dimension. */
 enum ku_data_length { KU_LENGTH_FIXED, KU_LENGTH_SRC, KU_LENGTH_TGT };
-/*
- * One named array of a sample. The graph's input is [n, dim…].
- */
+/* One named array of a sample; the graph's input is [n, dim…]. */
 struct ku_data_port {
     const char *name; /* "tokens", "targets" */
     enum kumi_dtype dtype;
@@ -42,10 +40,7 @@ struct ku_data_port {
     enum ku_data_length length;
 };
 struct ku_bucket_shape;
-/*
- * Target value of a position without a target, as PyTorch's ignore_index. The loss ignores every
- * negative target.
- */
+/* A position without a target, as PyTorch's ignore_index; the loss ignores negative targets. */
 enum { KU_NO_TARGET = -100 };
 
 struct ku_data;
@@ -90,9 +85,7 @@ struct ku_data_ops {
                     int32_t *tgt_len);
     int (*read_shape)(const struct ku_data *d, enum ku_data_split split, int64_t sample,
                       int64_t number, const struct ku_bucket_shape *shape, void *const *port);
-    /*
-     * Reads everything once. Errors: EINPUT for the first fault found.
-     */
+    /* Reads everything once; errors: EINPUT for the first fault found. */
     int (*verify)(const struct ku_data *d, const struct ku_progress *progress);
 };
 

@@ -5,10 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- * Reads a text file line by line, in memory bounded by its longest line. Checks that every line is
- * valid UTF-8.
- */
+/* Reads lines of a text file, which must be UTF-8, in memory bounded by the longest line. */
 struct ku_lines;
 
 enum { KU_LINE_BYTES_MAX = 16 << 20 }; /* a line is held in memory as a whole */

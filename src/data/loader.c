@@ -42,8 +42,8 @@ struct ku_loader {
     int64_t n_skipped;
     int rank, n_ports;
 
-    pthread_mutex_t lock; /* Protects all below. A row itself belongs to the worker that reads it
-                           * until n_left counts it. */
+    /* Protects all below, except rows: a worker owns a row until it decrements n_left. */
+    pthread_mutex_t lock;
     pthread_cond_t work, ready;
     int64_t base;      /* step of the earliest slot in use */
     int64_t next_step; /* step and row that the next free worker takes */
@@ -153,9 +153,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/*
- * Waits at most 50 ms for a signal on `ready`, then calls tick. The caller holds the lock.
- */
+/* Waits at most 50 ms for a signal on `ready`, then calls tick; the caller holds the lock. */
 static int wait_ready(struct ku_loader *l)
 {
     struct timespec t;

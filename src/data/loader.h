@@ -64,8 +64,8 @@ void ku_loader_destroy(struct ku_loader *l);
  *   range   index of the range
  *   to      [data->n_ports]: address of the range's first row in each port; rows are contiguous
  *
- * Blocks: until the rows are read. Threads: one at a time. Allocates nothing. Errors: EINPUT (the
- * first row that cannot be read), any status of tick, ENOMEM.
+ * Blocks: until the rows are read. Threads: one at a time. Allocates nothing.
+ * Errors: EINPUT (the first row that cannot be read), any status of tick, ENOMEM.
  */
 int ku_loader_read(struct ku_loader *l, int64_t step, int range, void *const *to);
 /* Samples skipped so far, among the requested rows. */

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* A continuation: the text of a row followed by a token. */
+/* A continuation: the hypothesis of a row followed by a token. */
 struct candidate {
     double sum;
     int64_t row;
@@ -19,8 +19,8 @@ struct search {
     const struct ku_beam_model *m;
     int64_t k, n_rows, longest;
     double *log_p;          /* [n_rows][vocab_size] */
-    double *sum;            /* [n_rows]: log-probability of open texts; -inf: no text */
-    uint32_t *text, *other; /* [n_rows][longest]; `other` receives the next step's texts */
+    double *sum;            /* [n_rows]: log-probability of open hypotheses; -inf: none */
+    uint32_t *text, *other; /* [n_rows][longest]; `other` receives the next step's */
     uint32_t *token;        /* [n_rows]: newest tokens */
     int64_t *parent;        /* [n_rows] */
     unsigned char *is_done; /* [n_rows] */
@@ -106,7 +106,7 @@ static int find_best(struct search *s, int64_t sentence)
     return KUMI_OK;
 }
 
-/* Adds a text of n tokens to the results if it is among the best k. */
+/* Adds a hypothesis of n tokens to the results if it is among the best k. */
 static void keep(struct search *s, int64_t sentence, const uint32_t *token, int64_t n, double sum,
                  int has_end)
 {
@@ -127,7 +127,7 @@ static void keep(struct search *s, int64_t sentence, const uint32_t *token, int6
     memcpy(s->ended_token + (x.token - s->ended_token), token, (size_t)n * sizeof *token);
 }
 
-/* Turns the ranked candidates into results (end token) and open texts of `length` tokens. */
+/* Turns the ranked candidates into results (end token) and open hypotheses of `length` tokens. */
 static void branch(struct search *s, int64_t sentence, int64_t length)
 {
     int64_t row = sentence * s->k;
@@ -157,7 +157,7 @@ static void branch(struct search *s, int64_t sentence, int64_t length)
 static int is_settled(const struct search *s, int64_t sentence)
 {
     const struct ku_beam_text *ended = &s->ended[sentence * s->k];
-    const double most = s->sum[sentence * s->k]; /* open texts are sorted, best first */
+    const double most = s->sum[sentence * s->k]; /* open hypotheses are sorted, best first */
     if (!(most > -HUGE_VAL))
         return 1;
     if (s->k == 1)
@@ -166,7 +166,7 @@ static int is_settled(const struct search *s, int64_t sentence)
            most / penalty(s->o, s->o->max_tokens[sentence]) <= ended[s->k - 1].score;
 }
 
-/* Open texts at the length limit become results without an end. */
+/* Open hypotheses at the length limit become results without an end. */
 static void close_open(struct search *s, int64_t sentence, int64_t length)
 {
     for (int64_t row = sentence * s->k; row < (sentence + 1) * s->k; row++)
@@ -250,7 +250,7 @@ static int allocate(struct search *s)
     s->log_p = ku_malloc(logits);
     s->sum = ku_calloc(rows + 1, sizeof *s->sum);
     s->text = ku_malloc(tokens + 1);
-    s->other = ku_malloc(tokens + 1); /* one more row, for texts that end */
+    s->other = ku_malloc(tokens + 1); /* one more row, for those that end */
     s->token = ku_calloc(rows + 1, sizeof *s->token);
     s->parent = ku_calloc(rows + 1, sizeof *s->parent);
     s->is_done = ku_calloc(rows + 1, 1);

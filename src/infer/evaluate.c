@@ -394,7 +394,7 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
                             .timeout_ns = 60LL * 1000000000};
     memset(result, 0, sizeof *result);
     int status = ku_job_join(&o, &job);
-    if (status < 0) { /* another thread of the job may have printed the error already */
+    if (status < 0) { /* the job may have printed the error already */
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return status;
     }

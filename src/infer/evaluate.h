@@ -12,8 +12,8 @@
  *
  *   options   options->run as for ku_ckpt_find
  *
- * Collective: over the job; a failure ends the job (ku_job_fail). Errors: ENOCKPT, EINVAL (no
- * validation split), EINPUT (the data), and the job's root cause.
+ * Collective: over the job; a failure ends the job (ku_job_fail).
+ * Errors: ENOCKPT, EINVAL (no validation split), EINPUT (the data), and the job's root cause.
  */
 int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
                     struct kumi_eval_result *result);

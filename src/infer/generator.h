@@ -8,8 +8,8 @@
 #include "model/model.h"
 
 /*
- * Text generation with a trained causal model. It holds the parameters, and for n_rows texts a KV
- * cache, so that each token costs one run of one token (plus reading the cache). Prompts run in
+ * Text generation with a trained causal model. It holds the parameters, and a KV cache of n_rows
+ * sequences, so that each token costs one run of one token (plus reading the cache). Prompts run in
  * pieces of 16, 64 or 256 tokens ("prefill"), then one token per row and run ("decode"); all
  * programs share one memory plan and are loaded on first use:
  *
@@ -38,8 +38,8 @@ struct ku_infer;
  *   job   has one rank
  *   dir   holds model.safetensors with Hugging Face's names
  *
- * Owns: *out, until ku_infer_destroy. Errors: EINVAL (a model without a KV cache), EINPUT (the
- * weights), ENOMEM, EDEVICE.
+ * Owns: *out, until ku_infer_destroy.
+ * Errors: EINVAL (a model without a KV cache), EINPUT (the weights), ENOMEM, EDEVICE.
  */
 int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
                     const struct ku_infer_opts *o, struct ku_infer **out);
@@ -67,9 +67,7 @@ int ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, double
  */
 int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char *is_done,
                   double *logits);
-/*
- * Row i becomes a copy of row parent[i]; parent [n_rows]. Errors: ENOMEM.
- */
+/* Row i becomes a copy of row parent[i]; parent [n_rows]; errors: ENOMEM. */
 int ku_infer_reorder(struct ku_infer *m, const int64_t *parent);
 
 /* Tokens processed so far, and the time it took. */

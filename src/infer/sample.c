@@ -264,9 +264,7 @@ static void hand_out(struct sample *s, struct text *t, int is_end)
     t->pending.bytes = held;
 }
 
-/*
- * Cuts the text at the stop string. Returns 1 if it was found.
- */
+/* Cuts the text at the stop string; returns 1 if it was found. */
 static int has_ended(const struct sample *s, struct ku_str *pending)
 {
     const size_t stop = s->o->stop ? strlen(s->o->stop) : 0;

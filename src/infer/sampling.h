@@ -13,10 +13,10 @@ struct ku_rank {
     uint32_t id;
 };
 struct ku_pick {
-    double temperature;   /* 0: the most probable token */
-    int64_t top_k;        /* only the k most probable; 0: all */
-    double top_p;         /* of these only the fewest with total probability >= top_p (nucleus
-                           * sampling: Holtzman et al. 2020); 0 or 1: all */
+    double temperature; /* 0: the most probable token */
+    int64_t top_k;      /* only the k most probable; 0: all */
+    /* of these the fewest with probability >= top_p (nucleus, Holtzman et al. 2020); 0, 1: all */
+    double top_p;
     struct ku_rank *rank; /* [n] scratch */
 };
 /*

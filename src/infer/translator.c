@@ -196,8 +196,7 @@ int ku_translator_read(struct ku_translator *t, const struct ku_translator_text 
         for (int64_t k = 0; k < p->s; k++)
             src[row * p->s + k] = k < source[row].n ? (int32_t)source[row].token[k] : 0;
     }
-    for (int k = 0; k < 2; k++) { /* lengths for the encoder, and for cross attention in the
-                                   * target program */
+    for (int k = 0; k < 2; k++) { /* for the encoder, and for the target's cross attention */
         struct ku_exec *e = k ? t->part[0].exec : p->exec;
         int32_t *len = ku_exec_port(e, 1, "src_len", NULL);
         for (int64_t row = 0; row < t->n_rows; row++)

@@ -27,8 +27,8 @@ struct ku_translator;
  *   job   has one rank
  *   dir   holds model.safetensors
  *
- * Owns: *out, until ku_translator_destroy. Errors: EINVAL (not a translation model), EINPUT (the
- * weights), ENOMEM, EDEVICE.
+ * Owns: *out, until ku_translator_destroy.
+ * Errors: EINVAL (not a translation model), EINPUT (the weights), ENOMEM, EDEVICE.
  */
 int ku_translator_create(struct ku_job *job, const struct ku_model *model, const char *dir,
                          const struct ku_translator_opts *o, struct ku_translator **out);

@@ -32,9 +32,7 @@ struct ku_array_format {
     int (*parse)(const char *name, const unsigned char *data, size_t bytes, uint64_t file_bytes,
                  struct ku_array_header *out);
 };
-/*
- * Opens n image files and their n label files. Errors: EINPUT, EINVAL, ENOMEM.
- */
+/* Opens n image files and their n label files; errors: EINPUT, EINVAL, ENOMEM. */
 int ku_array_open(const struct ku_image_source *src, const struct ku_array_format *format,
                   const struct ku_files *images, const struct ku_files *labels,
                   struct ku_image_store **out);

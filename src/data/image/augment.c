@@ -171,7 +171,7 @@ struct place {
 };
 
 /*
- * An integer in [0, n). Each value takes floor or ceil(2^32 / n) of the 2^32 words, so
+ * An integer in [0, n). Each value takes floor or ceil(2^32 / n) of the 2^32 inputs, so
  * probabilities differ by at most n / 2^32, relatively.
  */
 static int64_t below(uint32_t word, int64_t n)

@@ -27,20 +27,20 @@ struct ku_augment_opts {
     int channels;          /* 1 or 3; 0: as the images */
     enum ku_crop crop;     /* of the training split */
     int64_t padding;       /* pixels on each side; only with random */
-    int64_t resize;        /* shorter side before none and random crops; 0: no resize if all images
-                      * have one size, else the sample's shorter side times 256/224 */
-    double flip;           /* fraction of training images that is mirrored */
-    double scale[2];       /* range of the box's area, relative to the image; {0, 0}: 0.08 to 1 */
-    double ratio[2];       /* range of the box's width / height; {0, 0}: 3/4 to 4/3 */
-    int n_mean;            /* entries of mean and std: 0 (mean 0, std 1), 1 (for all channels) or
-                      * channels */
+    /*
+     * shorter side before none and random crops; 0: no resize if all images have one size, else
+     * the sample's shorter side times 256/224
+     */
+    int64_t resize;
+    double flip;     /* fraction of training images that is mirrored */
+    double scale[2]; /* range of the box's area, relative to the image; {0, 0}: 0.08 to 1 */
+    double ratio[2]; /* range of the box's width / height; {0, 0}: 3/4 to 4/3 */
+    int n_mean;      /* entries of mean, std: 0 (0 and 1), 1 (all channels) or channels */
     double mean[KU_IMAGE_CHANNELS_MAX], std[KU_IMAGE_CHANNELS_MAX];
     enum kumi_dtype dtype; /* f32, or u8: raw pixels, for a graph that normalizes */
     uint64_t seed;
 };
-/*
- * Sets n_mean, mean, std by name: none cifar10 cifar100 mnist imagenet half. Errors: EINVAL.
- */
+/* Sets n_mean, mean, std by name: none cifar10 cifar100 mnist imagenet half; errors: EINVAL. */
 int ku_normalize_parse(const char *name, struct ku_augment_opts *o);
 
 struct ku_augment {

@@ -4,9 +4,7 @@
 
 #include "data/image/pixels.h"
 
-/*
- * Decoder of one thread. Zero-initialize it.
- */
+/* Decoder of one thread; zero-initialize it. */
 struct ku_decoder {
     struct ku_scratch image; /* the pixels */
     struct ku_scratch work;  /* libpng's work memory */
@@ -34,9 +32,7 @@ int ku_decode_jpeg(struct ku_decoder *d, const unsigned char *data, size_t bytes
                    int64_t *w);
 int ku_decode_png(struct ku_decoder *d, const unsigned char *data, size_t bytes, int64_t *h,
                   int64_t *w);
-/*
- * Checks the sides against the limits and allocates d->image. Errors: EINPUT (why), ENOMEM.
- */
+/* Checks the sides against the limits and allocates d->image; errors: EINPUT (why), ENOMEM. */
 int ku_decode_room(struct ku_decoder *d, int64_t h, int64_t w, int64_t bytes_each);
 
 #endif

@@ -21,8 +21,7 @@
 enum { SCANS_MAX = 100, ROWS = 8 };
 
 struct job {
-    struct jpeg_error_mgr errors; /* first member: the library's pointer to it is a pointer to
-                                   * the job */
+    struct jpeg_error_mgr errors; /* first: the library's pointer to it points to the job */
     struct jpeg_decompress_struct jpeg;
     struct jpeg_progress_mgr progress;
     jmp_buf on_error;

@@ -76,9 +76,7 @@ static void feed(png_structp png, png_bytep out, size_t bytes)
     j->at += bytes;
 }
 
-/*
- * Converts everything to RGB with 8 bits. Drops transparency, as Pillow's convert("RGB").
- */
+/* Converts everything to RGB with 8 bits; drops transparency, as Pillow's convert("RGB"). */
 static void set_transforms(png_structp png, png_infop info)
 {
     int colour = png_get_color_type(png, info);

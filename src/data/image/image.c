@@ -20,8 +20,7 @@ struct images {
     struct ku_data data;
     struct ku_data_port port[2];
     struct ku_image_store *store[KU_N_SPLITS]; /* val: NULL if train's store holds both splits */
-    int64_t *held;                             /* then the numbers of val's images in it,
-                                                * ascending */
+    int64_t *held;                             /* then val's images in it, ascending */
     struct ku_augment augment;
     struct pool *pool;
     int64_t n_classes, limit; /* labels must be below it; 0: any label */

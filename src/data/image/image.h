@@ -38,8 +38,7 @@ struct ku_image_opts {
     int n_train_labels;
     const char *const *val_labels;
     int n_val_labels;
-    double val_fraction; /* in [0, 1): fixed random choice, the same for all seeds; rounded to
-                          * whole images */
+    double val_fraction; /* in [0, 1): a random choice, fixed for all seeds, of whole images */
     const char *labels;  /* cifar100: "fine" (default), "coarse" */
     const char *layout;  /* npy: "nhwc", "nchw"; NULL: the one that gives 1 or 3 channels */
     int64_t n_classes;   /* valid labels are below it; 0: any label is valid */
@@ -52,8 +51,8 @@ struct ku_image_opts {
  * Open the files and index the images. Any number of threads may read; each read takes one of the
  * object's buffer sets, which are created on demand and grow to the largest image.
  *
- * Owns: *out, until ku_data_destroy. Blocks: while another rank builds the same index. Errors:
- * EINPUT (file and position), EINVAL (an option), ENOMEM.
+ * Owns: *out, until ku_data_destroy. Blocks: while another rank builds the same index.
+ * Errors: EINPUT (file and position), EINVAL (an option), ENOMEM.
  */
 int ku_image_open(const struct ku_image_opts *opts, struct ku_data **out);
 /* 1 if `kind` is one of the kinds above. */

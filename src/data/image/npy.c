@@ -28,9 +28,7 @@ static void skip_blanks(struct text *t)
         t->at++;
 }
 
-/*
- * Skips blanks and consumes character c. Returns 1 if it was there.
- */
+/* Skips blanks and consumes character c; returns 1 if it was there. */
 static int take(struct text *t, char c)
 {
     skip_blanks(t);

@@ -31,9 +31,7 @@ struct ku_scratch {
     unsigned char *data;
     size_t bytes;
 };
-/*
- * Makes room for `bytes`; discards the contents if it grows. Returns 0 or ENOMEM.
- */
+/* Makes room for `bytes`; discards the contents if it grows; returns 0 or ENOMEM. */
 int ku_scratch_need(struct ku_scratch *b, size_t bytes);
 void ku_scratch_fini(struct ku_scratch *b);
 

@@ -32,9 +32,7 @@ struct ku_image_store_ops {
                 struct ku_pixels *out, int32_t *label);
     /* Prefix of errors about image i: "train/data_batch_1.bin: record 17". */
     void (*name)(const struct ku_image_store *s, int64_t i, char *text, size_t bytes);
-    /*
-     * Hashes what identifies the contents. Errors: EINPUT, ENOMEM.
-     */
+    /* Hashes what identifies the contents; errors: EINPUT, ENOMEM. */
     int (*identify)(const struct ku_image_store *s, struct ku_sha256 *h);
 };
 struct ku_image_store {
@@ -54,9 +52,7 @@ struct ku_image_source {
     const char *const *path, *const *labels;
     int n_paths, n_labels;
 };
-/*
- * *out is set only on success. Errors: EINPUT, EINVAL, ENOMEM.
- */
+/* *out is set only on success; errors: EINPUT, EINVAL, ENOMEM. */
 int ku_cifar_open(const struct ku_image_source *src, struct ku_image_store **out);
 int ku_folder_open(const struct ku_image_source *src, struct ku_image_store **out);
 int ku_tar_open(const struct ku_image_source *src, struct ku_image_store **out);
@@ -83,14 +79,10 @@ struct ku_file {
     int fd; /* -1: opened for each read */
     uint64_t bytes;
 };
-/*
- * Opens a file. what: "CIFAR records", for the hint. Errors: EINPUT with the name, ENOMEM.
- */
+/* Opens a file. what: "CIFAR records", for the hint; errors: EINPUT with the name, ENOMEM. */
 int ku_file_open(const char *name, const char *what, int keep_open, struct ku_file *f);
 void ku_file_close(struct ku_file *f);
-/*
- * Reads exactly `bytes` bytes. Errors: EINPUT with the reason in why. Threads: any number.
- */
+/* Reads exactly `bytes` bytes; errors: EINPUT with the reason in why; threads: any number. */
 int ku_file_read(const struct ku_file *f, uint64_t at, void *data, size_t bytes, char *why,
                  size_t why_bytes);
 /* The same with an error record: "data: NAME: why". */

@@ -64,9 +64,7 @@ static void swap_entries(struct ku_tar_index *x)
     }
 }
 
-/*
- * Reads the index. Returns 1 if it exists and is valid, 0 if not, or ENOMEM.
- */
+/* Reads the index; returns 1 if it exists and is valid, 0 if not, or ENOMEM. */
 static int read_index(int fd, const struct stat *shard, struct ku_tar_index *out)
 {
     struct header want = header_of(shard), h;

@@ -97,9 +97,7 @@ static int is_zero(const unsigned char *b)
     return 1;
 }
 
-/*
- * Reads the header at `at` into w->block. Returns 1, 0 at the end of the archive, or an error.
- */
+/* Reads the header at `at` into w->block; returns 1, 0 at the end of the archive, or an error. */
 static int read_header(struct walk *w, uint64_t at, struct member *m)
 {
     uint64_t left = w->f->bytes - at;

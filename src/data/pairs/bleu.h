@@ -18,9 +18,7 @@
  */
 enum { KU_BLEU_ORDER = 4, KU_CHRF_ORDER = 6 };
 
-/*
- * Counts of a corpus; all zero for an empty one. Counts of two corpora add up field by field.
- */
+/* Counts of a corpus; all zero for an empty one; counts of two corpora add up field by field. */
 struct ku_bleu {
     int64_t n_sentences;
     int64_t hyp_len, ref_len; /* words */

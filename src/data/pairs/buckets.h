@@ -68,17 +68,11 @@ int64_t ku_buckets_steps_per_epoch(const struct ku_buckets *b);
 
 /* The shape of a step, 0 to n_shapes - 1. */
 int ku_buckets_shape_at(const struct ku_buckets *b, int64_t step);
-/*
- * Number of positions of this step that hold a sample: the shape's rows, or fewer in a short batch.
- * They are the first ones.
- */
+/* Number of leading positions that hold a sample: the shape's rows, or fewer in a short batch. */
 int64_t ku_buckets_batch(const struct ku_buckets *b, int64_t step);
-/*
- * The sample at a position of a step, 0 <= position < the shape's rows; -1 after the end of a short
- * batch.
- */
+/* The sample at position 0 to rows - 1 of a step; -1 after the end of a short batch. */
 int64_t ku_buckets_at(const struct ku_buckets *b, int64_t step, int64_t position);
-/* The number of that draw over all epochs; each draw has its own number. -1 as above. */
+/* The number of that draw, unique over all epochs; -1 as above. */
 int64_t ku_buckets_number(const struct ku_buckets *b, int64_t step, int64_t position);
 
 /* Fraction of an epoch's tokens, source and target, that is padding: 0 to 1. */

@@ -275,7 +275,7 @@ static int choose_samples(const struct parallel *p, const struct ku_parallel_opt
     return KUMI_OK;
 }
 
-/* Hash of the token ids' keys, the length limits and the numbers of samples. */
+/* Hash of the files' ids, the length limits, and the numbers of files and samples. */
 static int make_fingerprint(struct parallel *p)
 {
     struct ku_sha256 h;

@@ -43,8 +43,8 @@ struct ku_parallel_files {
 struct ku_parallel_opts {
     struct ku_parallel_files files[KU_N_SPLITS];
     struct ku_vocab *src_vocab, *tgt_vocab; /* borrowed until destroy; may be the same */
-    int64_t src_len_max, tgt_len_max;       /* tokens per sentence without <s> and </s>; 1 to
-                                             * KU_SENTENCE_TOKENS_MAX */
+    /* tokens per sentence without <s> and </s>; 1 to KU_SENTENCE_TOKENS_MAX */
+    int64_t src_len_max, tgt_len_max;
     enum ku_parallel_odd on_empty, on_long;
     const char *cache; /* folder; NULL: as ku_input_cache */
     struct ku_progress progress;
@@ -56,8 +56,9 @@ enum { KU_SENTENCE_TOKENS_MAX = 1 << 16 };
  * shapes; read_shape pads to one of them, read pads to the limits (t = tgt_len_max + 1).
  *
  * Memory: 20 bytes per line. Owns: *out, until ku_data_destroy. Blocks: while another rank
- * tokenizes. Errors: EINPUT (missing, empty, not UTF-8, unequal numbers of lines, no sample left,
- * …), EINVAL, ENOMEM.
+ * tokenizes.
+ * Errors: EINPUT (missing, empty, not UTF-8, unequal numbers of lines, no sample left, …), EINVAL,
+ * ENOMEM.
  */
 int ku_parallel_open(const struct ku_parallel_opts *opts, struct ku_data **out);
 

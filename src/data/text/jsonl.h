@@ -36,8 +36,7 @@ struct ku_jsonl_opts {
     int n_val;
     double val_fraction;        /* in [0, 1); 0: no validation split */
     const char *tokenizer;      /* for strings, as ku_tokenizer_open; NULL: "byte" */
-    const int64_t *separator;   /* token after each string; NULL: the tokenizer's end of text, if
-                                 * any */
+    const int64_t *separator;   /* after each string; NULL: the tokenizer's end of text, if any */
     const char *cache;          /* folder; NULL: as ku_input_cache */
     int64_t seq_len;            /* T, 1 to KU_SEQ_LEN_MAX */
     int64_t vocab_count;        /* 1 to 2^31 */
@@ -50,9 +49,9 @@ struct ku_jsonl_opts {
  * Open the files.
  *
  * Memory: the files' names; without pack also 8 bytes per document. Owns: *out, until
- * ku_data_destroy. Blocks: while another rank reads the same file. Errors: EINPUT with file:line
- * (not JSON, neither input_ids nor text, unequal lengths, a token outside the vocabulary, fewer
- * than two tokens), EINVAL, ENOMEM.
+ * ku_data_destroy. Blocks: while another rank reads the same file.
+ * Errors: EINPUT with file:line (not JSON, neither input_ids nor text, unequal lengths, a token
+ * outside the vocabulary, fewer than two tokens), EINVAL, ENOMEM.
  */
 int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out);
 /* Number of documents that were cut, over both splits. */

@@ -26,7 +26,7 @@ static void masked_destroy(struct ku_data *d)
     ku_free(m);
 }
 
-/* Uses three random words per token: selection, kind of replacement, replacement token. */
+/* Uses three random numbers per token: selection, kind of replacement, replacement token. */
 static void mask_token(const struct masked *m, enum ku_data_split split, uint64_t index,
                        int32_t *token, int32_t *target)
 {

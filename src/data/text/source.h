@@ -30,15 +30,11 @@ struct ku_source {
     unsigned char id[32]; /* input to the data's fingerprint */
 };
 
-/*
- * Opens text whose bytes are its tokens. Errors: EINPUT; *out is set only on success.
- */
+/* Opens text whose bytes are its tokens; errors: EINPUT; *out is set only on success. */
 int ku_source_bytes(const char *name, struct ku_source *out);
 /* Opens a *.bin file. format of files without a header: "u16", "u32" or NULL. */
 int ku_source_bin(const char *name, const char *format, struct ku_source *out);
-/*
- * Turns text into tokens, piece by piece: feed, feed, …, finish. Each call appends to `out`.
- */
+/* Turns text into tokens, piece by piece: feed, feed, …, finish; each call appends to `out`. */
 struct ku_encoder {
     void *ctx;
     const char *fingerprint; /* identifies everything that affects the tokens */
@@ -60,15 +56,16 @@ void ku_source_fini(struct ku_source *s);
 /* Closes the file between reads; limits the number of open files. */
 void ku_source_park(struct ku_source *s);
 
-/*
- * Checks options common to all token data. Errors: EINVAL with the key.
- */
+/* Checks options common to all token data; errors: EINVAL with the key. */
 int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction);
 
 /* Maximum tokens per read. */
 enum { KU_SOURCE_CHUNK = 2048 };
-/* Reads tokens [first, first + n), each below vocab_count. Threads: any number at once. Errors:
- * EINPUT with file and byte. */
+/*
+ * Reads tokens [first, first + n), each below vocab_count.
+ *
+ * Threads: any number at once. Errors: EINPUT with file and byte.
+ */
 int ku_source_read(const struct ku_source *s, int64_t first, int n, int64_t vocab_count,
                    uint32_t *out);
 

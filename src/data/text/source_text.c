@@ -254,9 +254,7 @@ static int header_read(int fd, const unsigned char key[32], struct header *h)
            (uint64_t)st.st_size == sizeof *h + h->count * h->token_bytes;
 }
 
-/*
- * Opens the cached tokens. Returns 1, 0 if there are none, or an error.
- */
+/* Opens the cached tokens; returns 1, 0 if there are none, or an error. */
 static int open_cached(const struct work *w, struct ku_source *s)
 {
     struct header h;
@@ -390,8 +388,7 @@ static int fill_cache(struct work *w)
 {
     static const char zeros[sizeof(struct header)];
     uint64_t place =
-        ku_hash64_mix((uint64_t)w->st.st_dev, (uint64_t)w->st.st_ino); /* unique: the text's lock
-                                                                        * is held */
+        ku_hash64_mix((uint64_t)w->st.st_dev, (uint64_t)w->st.st_ino); /* unique under the lock */
     char *temporary = ku_asprintf("%s.%016llx", w->tokens_path, (unsigned long long)place);
     struct sink k = {
         .fd = -1, .token_bytes = width_of(w), .data = ku_malloc(BLOCK_BYTES), .cap = BLOCK_BYTES};

@@ -35,13 +35,9 @@ struct ku_token_file;
  */
 int ku_token_file_create(const char *path, int overwrite, int64_t vocab_count,
                          struct ku_token_file **out);
-/*
- * Appends tokens. Errors: ESTORAGE; EINVAL: more tokens than the header can count, 2^31 - 1.
- */
+/* Appends tokens; errors: ESTORAGE; EINVAL: more tokens than the header can count, 2^31 - 1. */
 int ku_token_file_add(struct ku_token_file *f, const uint32_t *id, size_t count);
-/*
- * Completes the file under its name; sets *count to the number of tokens. Errors: ESTORAGE.
- */
+/* Completes the file under its name; sets *count to the number of tokens; errors: ESTORAGE. */
 int ku_token_file_commit(struct ku_token_file *f, int64_t *count);
 /* Without a commit, removes the temporary file. */
 void ku_token_file_destroy(struct ku_token_file *f);

@@ -36,8 +36,7 @@
 struct ku_text_opts {
     const char *const *train; /* files or globs ('*', '?', '['; sorted by name) */
     int n_train;              /* 0: only data.val */
-    const char *const *val;   /* n_val 0: the last val_fraction f of train's n tokens, from token
-                               * (int64_t)((1 - f) n) on */
+    const char *const *val; /* n_val 0: train's n tokens from (int64_t)((1 - val_fraction) n) on */
     int n_val;
     double val_fraction;   /* in [0, 1); 0: no validation split */
     const char *tokenizer; /* as ku_tokenizer_open; NULL: "byte" */
@@ -55,15 +54,13 @@ struct ku_text_opts {
 /*
  * Open the files and tokenize those not in the cache.
  *
- * Owns: *out, until ku_data_destroy. Blocks: while another rank tokenizes the same text. Errors:
- * EINPUT (missing, empty, of odd length, a split shorter than one sample, …), EINVAL (format,
- * seq_len, …), ENOMEM.
+ * Owns: *out, until ku_data_destroy. Blocks: while another rank tokenizes the same text.
+ * Errors: EINPUT (missing, empty, of odd length, a split shorter than one sample, …), EINVAL
+ * (format, seq_len, …), ENOMEM.
  */
 int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out);
 
-/*
- * ku_data_read with named outputs: T tokens and T targets. Errors: EINPUT with file and byte.
- */
+/* ku_data_read with named outputs: T tokens and T targets; errors: EINPUT with file and byte. */
 int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample, int32_t *tokens,
                  int32_t *targets);
 

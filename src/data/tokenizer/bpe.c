@@ -48,8 +48,7 @@ struct ku_bpe {
     uint32_t n_texts, cap_texts, n_findable;
     unsigned char *blob;
     size_t blob_bytes, cap_blob;
-    uint32_t *found; /* hash table over the bytes of findable tokens, open addressing; NONE:
-                      * empty */
+    uint32_t *found; /* hash table over findable tokens, open addressing; NONE: empty */
     uint32_t found_mask;
     struct merge *merge; /* hash table over (left, right), open addressing */
     uint32_t merge_mask, n_merges, n_ranks;
@@ -268,8 +267,8 @@ int ku_bpe_add_merge(struct ku_bpe *b, const void *left, size_t left_bytes, cons
         return 1;
     if (!ku_bpe_find(b, right, right_bytes, &m.right))
         return 2;
-    size_t at = b->blob_bytes; /* the merged string is written after the last token, looked up,
-                                * and removed */
+    /* The merged string is written after the last token, looked up, and removed. */
+    size_t at = b->blob_bytes;
     KU_TRY(blob_append(b, left, left_bytes));
     KU_TRY(blob_append(b, right, right_bytes));
     b->blob_bytes = at;

@@ -33,9 +33,7 @@ void ku_bpe_ignore_merges(struct ku_bpe *b);
 int ku_bpe_seal(struct ku_bpe *b, unsigned char digest[32]);
 
 uint32_t ku_bpe_vocab_count(const struct ku_bpe *b);
-/*
- * Finds the token with these bytes. Returns 1 and the id, or 0.
- */
+/* Finds the token with these bytes; returns 1 and the id, or 0. */
 int ku_bpe_find(const struct ku_bpe *b, const void *data, size_t bytes, uint32_t *id);
 /* The bytes of a token, borrowed; NULL if the id is unused. */
 const unsigned char *ku_bpe_token(const struct ku_bpe *b, uint32_t id, uint32_t *bytes);

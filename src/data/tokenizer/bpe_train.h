@@ -48,8 +48,8 @@ struct ku_bpe_trained {
  * Learn merges from counted words. The result has fewer than vocab_count tokens if no remaining
  * pair occurs min_frequency times.
  *
- * Owns: *out, until ku_bpe_trained_fini. Errors: EINVAL (vocab_count, min_frequency, special),
- * ENOMEM; any status of progress.
+ * Owns: *out, until ku_bpe_trained_fini.
+ * Errors: EINVAL (vocab_count, min_frequency, special), ENOMEM; any status of progress.
  */
 int ku_bpe_train(const struct ku_word_count *words, const struct ku_bpe_train_opts *opts,
                  struct ku_bpe_trained *out);

@@ -12,9 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Reads tokenizer files. They write a token as text, one character per byte (ku_token_unspell).
- */
+/* Reads tokenizer files; they write a token as text, one character per byte (ku_token_unspell). */
 enum {
     FILE_BYTES_MAX = 256 << 20, /* the largest in use have about 30 MB */
     TOKENS_MAX = 1 << 24,
@@ -252,9 +250,7 @@ static int is_absent(json_t *value)
     return !value || json_is_null(value);
 }
 
-/*
- * Reads a boolean with a default. Returns 0 or 1, or -1 for another type.
- */
+/* Reads a boolean with a default; returns 0 or 1, or -1 for another type. */
 static int flag(json_t *object, const char *key, int absent)
 {
     json_t *value = json_object_get(object, key);
@@ -287,9 +283,7 @@ static int load_split(struct ku_tokenizer *t, const char *path, json_t *rule)
     return add_stage(t, path, pattern, removed);
 }
 
-/*
- * Loads one pre-tokenizer. ByteLevel must be the last, because its output is file notation.
- */
+/* Loads one pre-tokenizer. ByteLevel must be the last, because its output is file notation. */
 static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int is_last)
 {
     const char *type = type_of(rule);
@@ -424,9 +418,7 @@ static int check_part(const char *path, json_t *root, const char *part, const ch
     return KUMI_OK;
 }
 
-/*
- * Checks the model type before other parts. Old BPE files have no type.
- */
+/* Checks the model type before other parts; old BPE files have no type. */
 static int check_type(const char *path, json_t *root)
 {
     json_t *model = json_object_get(root, "model");

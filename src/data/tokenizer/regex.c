@@ -152,8 +152,7 @@ static int compile(struct ku_regex *r, const char *pattern, const char *rewritte
     pcre2_compile_context *ctx = pcre2_compile_context_create(r->memory);
     if (!ctx)
         return KUMI_ENOMEM;
-    pcre2_set_newline(ctx, PCRE2_NEWLINE_LF); /* '.' excludes only \n, independent of PCRE2's build
-                                          * options */
+    pcre2_set_newline(ctx, PCRE2_NEWLINE_LF); /* '.' excludes only \n in any build of PCRE2 */
     r->code = pcre2_compile((PCRE2_SPTR)rewritten, strlen(rewritten), PCRE2_UTF | PCRE2_UCP, &error,
                             &at, ctx);
     pcre2_compile_context_free(ctx);

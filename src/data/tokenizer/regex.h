@@ -4,9 +4,7 @@
 
 #include <stddef.h>
 
-/*
- * Regular expressions of tokenizers. Only regex.c uses PCRE2.
- */
+/* Regular expressions of tokenizers; only regex.c uses PCRE2. */
 struct ku_regex;
 
 /*

@@ -66,9 +66,7 @@ static int64_t find_id(const struct ku_tokenizer *t, const char *text, size_t by
     return -1;
 }
 
-/*
- * Adds a token with the id that the file gives, or -1. Returns its id, or an error.
- */
+/* Adds a token with the id that the file gives, or -1; returns its id, or an error. */
 static int64_t add(struct special *s, int file, const char *key, json_t *token, int64_t id)
 {
     struct ku_tokenizer *t = s->t;

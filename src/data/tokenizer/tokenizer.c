@@ -82,8 +82,7 @@ static int encode_word(struct ku_tokenizer *t, const unsigned char *at, const un
 static int descend(struct ku_tokenizer *t, int number, const unsigned char *at,
                    const unsigned char *end, struct ku_tokens *out)
 {
-    if (number == t->prefix_stage && number > 0 && *at != ' ') { /* at most once per word, so one
-                                                                  * scratch buffer suffices */
+    if (number == t->prefix_stage && number > 0 && *at != ' ') { /* at most once per word */
         size_t bytes = (size_t)(end - at);
         if (bytes >= t->cap_scratch) {
             ku_free(t->scratch);
@@ -272,9 +271,7 @@ int ku_tokenizer_feed(struct ku_tokenizer *t, const void *text, size_t bytes, st
         p += n;
         bytes -= n;
         KU_TRY(drain(t, 0, out));
-        if (t->window_bytes >
-            KU_WORD_BYTES_MAX + t->added_bytes_max + 4) /* max distance of window_limit from the
-                                                         * end */
+        if (t->window_bytes > KU_WORD_BYTES_MAX + t->added_bytes_max + 4) /* see window_limit */
             return too_long(t);
     }
     return KUMI_OK;
@@ -357,9 +354,7 @@ const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t)
     return t->fingerprint;
 }
 
-/*
- * path = directory / name. Returns 1 if that file exists.
- */
+/* path = directory / name; returns 1 if that file exists. */
 static int join(const char *directory, const char *name, char *path, size_t bytes)
 {
     struct stat st;

@@ -31,9 +31,7 @@
  */
 struct ku_tokenizer;
 
-/*
- * A growing list of tokens. Zero-initialize it.
- */
+/* A growing list of tokens; zero-initialize it. */
 struct ku_tokens {
     uint32_t *id;
     size_t count, cap;
@@ -45,8 +43,8 @@ void ku_tokens_fini(struct ku_tokens *tokens);
  *
  *   where   "byte", a directory, or a tokenizer.json
  *
- * Owns: *out, until ku_tokenizer_destroy. Errors: EINPUT (missing, malformed, or an unsupported
- * kind, which the message names), ENOMEM.
+ * Owns: *out, until ku_tokenizer_destroy.
+ * Errors: EINPUT (missing, malformed, or an unsupported kind, which the message names), ENOMEM.
  */
 int ku_tokenizer_open(const char *where, struct ku_tokenizer **out);
 void ku_tokenizer_destroy(struct ku_tokenizer *t);
@@ -54,9 +52,7 @@ void ku_tokenizer_destroy(struct ku_tokenizer *t);
 int ku_tokenizer_is_byte(const struct ku_tokenizer *t);
 /* One more than the largest token. */
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t);
-/*
- * Finds the token with this text, added or in the vocabulary. Returns 1 and the id, or 0.
- */
+/* Finds the token with this text, added or in the vocabulary; returns 1 and the id, or 0. */
 int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id);
 /*
  * Finds the end-of-text token: the eos_token of the directory's files, else the first that exists
@@ -86,9 +82,7 @@ int ku_tokenizer_feed(struct ku_tokenizer *t, const void *text, size_t bytes,
 int ku_tokenizer_finish(struct ku_tokenizer *t, struct ku_tokens *out);
 void ku_tokenizer_reset(struct ku_tokenizer *t);
 
-/*
- * Appends the bytes of the tokens. Errors: EINVAL (unknown token: nothing appended), ENOMEM.
- */
+/* Appends the bytes of the tokens; errors: EINVAL (unknown token: nothing appended), ENOMEM. */
 int ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t count,
                         struct ku_str *out);
 

@@ -30,8 +30,8 @@ struct ku_tokenizer {
     struct ku_bpe *bpe;                    /* NULL: a token is a byte */
     struct ku_words *stage[KU_STAGES_MAX]; /* each splits the words of the previous stage */
     int n_stages;
-    int prefix_stage; /* a blank is added before words that enter this stage without one; -1:
-                       * never. 0: before a text */
+    /* A blank is added before words that enter this stage without one; 0: a text; -1: never. */
+    int prefix_stage;
     /*
      * [0]: searched first; [1]: tokens with normalized = true, searched in the text between those,
      * as in Hugging Face's library.

@@ -42,23 +42,17 @@ void ku_vocab_destroy(struct ku_vocab *v);
 /* One more than the largest token, special tokens included. */
 int64_t ku_vocab_count(const struct ku_vocab *v);
 uint32_t ku_vocab_special(const struct ku_vocab *v, enum ku_vocab_special which);
-/*
- * 64 hex digits over everything that affects tokens. Borrowed.
- */
+/* 64 hex digits over everything that affects tokens; borrowed. */
 const char *ku_vocab_fingerprint(const struct ku_vocab *v);
 
-/*
- * Appends the tokens of one sentence, without special tokens around it. Errors: EINPUT, ENOMEM.
- */
+/* Appends the tokens of one sentence, without special tokens around it; errors: EINPUT, ENOMEM. */
 int ku_vocab_encode(struct ku_vocab *v, const char *text, size_t bytes, struct ku_tokens *out);
 /*
  * Appends the text up to the first </s>, without <pad> and <s>; unknown words are "<unk>". Errors:
  * EINVAL (no such token), ENOMEM.
  */
 int ku_vocab_decode(const struct ku_vocab *v, const uint32_t *id, size_t count, struct ku_str *out);
-/*
- * Appends the contents of a NAME.vocab file. Errors: EINVAL (not a vocabulary of words), ENOMEM.
- */
+/* Appends the contents of a NAME.vocab file; errors: EINVAL (not a vocabulary of words), ENOMEM. */
 int ku_vocab_print(const struct ku_vocab *v, struct ku_str *out);
 
 #endif

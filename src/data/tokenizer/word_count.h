@@ -5,9 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- * Distinct words and their counts, numbered in order of first occurrence. Zero-initialize it.
- */
+/* Distinct words and their counts, numbered in order of first occurrence; zero-initialize it. */
 struct ku_word {
     size_t at; /* in blob */
     uint32_t bytes;
@@ -24,13 +22,9 @@ struct ku_word_count {
 };
 
 void ku_word_count_fini(struct ku_word_count *c);
-/*
- * Counts a word once; bytes < 2^32. *number receives its number; may be NULL. Errors: ENOMEM.
- */
+/* Counts a word once; bytes < 2^32. *number receives its number; may be NULL; errors: ENOMEM. */
 int ku_word_count_add(struct ku_word_count *c, const void *data, size_t bytes, uint32_t *number);
-/*
- * Finds a counted word. Returns 1 and its number, or 0.
- */
+/* Finds a counted word; returns 1 and its number, or 0. */
 int ku_word_count_find(const struct ku_word_count *c, const void *data, size_t bytes,
                        uint32_t *number);
 static inline const unsigned char *ku_word_text(const struct ku_word_count *c, uint32_t number)
