@@ -6,13 +6,13 @@
 #include "data/sampler.h"
 
 /*
- * Rows of batches, as models read them: [first, first + n) of a step's batch, or samples [first,
- * first + n) of the first n_samples of the validation split. A row without a sample is zero, and
- * its targets are such that no loss counts them.
+ * Fill rows of a batch in the form models read: rows [first, first + n) of a training step's batch,
+ * or samples [first, first + n) of the first n_samples of the validation split. A row without a
+ * sample is zero, and its targets are KU_NO_TARGET, so the loss ignores them.
  *
- *   to   [d->n_ports], where row `first` of each of the data's ports goes; rows lie side by side
+ *   to   [d->n_ports]: address of row `first` of each port; rows are contiguous
  *
- * Errors: KUMI_EINPUT.
+ * Errors: EINPUT.
  */
 int ku_rows_train(const struct ku_data *d, const struct ku_sampler *s, int64_t step, int64_t first,
                   int64_t n, void *const *to);

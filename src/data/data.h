@@ -7,41 +7,57 @@
 #include <stdint.h>
 
 /*
- * Data of any kind, as the step loop sees them: splits of numbered samples, each a few named arrays
- * (ports) of fixed shape. A kind is one file with a table of this sort; its struct begins with
- * struct ku_data.
+ * The interface of every data set. A data set has a training and a validation split; a split is a
+ * sequence of numbered samples; a sample is one row in each of a few named arrays (ports) of fixed
+ * shape. Example, text with sequence length 1024:
+ *
+ *     port       dtype  dim      one batch of n samples
+ *     "tokens"   i32    [1024]   [n, 1024]
+ *     "targets"  i32    [1024]   [n, 1024]
+ *
+ * From sample numbers to a batch:
+ *
+ *     sampler.h          (step, position)  ->  sample number
+ *     ku_data_ops.read   sample number     ->  one row per port       text/ image/ pairs/
+ *     loader.h           worker threads read the rows of coming steps
+ *     batch_rows.h       the same without threads
+ *
+ * A kind of data (text, images, parallel corpus) implements struct ku_data_ops; its own struct
+ * begins with struct ku_data. Opening a data set computes a fingerprint of its contents, which the
+ * manifest of a run stores.
  */
 enum ku_data_split { KU_SPLIT_TRAIN, KU_SPLIT_VAL, KU_N_SPLITS };
 
 enum { KU_PORT_DIMS_MAX = 4, KU_DATA_PORTS_MAX = 8 };
-/* Which length of a batch's shape (buckets.h) is a port's first dimension. */
+/* Which length of a batch's shape (pairs/buckets.h) gives a port's first dimension. */
 enum ku_data_length { KU_LENGTH_FIXED, KU_LENGTH_SRC, KU_LENGTH_TGT };
-/* One sample's part of a port: the graph's input is [n, dim…]. */
+/* One named array of a sample; the graph's input is [n, dim…]. */
 struct ku_data_port {
     const char *name; /* "tokens", "targets" */
     enum kumi_dtype dtype;
     int ndim;
-    int64_t dim[KU_PORT_DIMS_MAX]; /* dim[0] is the longest, where it varies */
+    int64_t dim[KU_PORT_DIMS_MAX]; /* dim[0]: the maximum where the length varies */
     enum ku_data_length length;
 };
 struct ku_bucket_shape;
-/* A position without a target: PyTorch's ignore_index. The loss counts no negative target. */
+/* A position without a target, as PyTorch's ignore_index; the loss ignores negative targets. */
 enum { KU_NO_TARGET = -100 };
 
 struct ku_data;
 /*
- * Called with progress of long work, at least once per MiB read. A negative status stops the work
- * and is returned by the call.
+ * Progress callback for long work, called at least once per MiB read. A negative status stops the
+ * work and becomes the status of the call that does it.
  *
- *   what   "tokenizing data/a.txt"; total_bytes 0 when it is not known
+ *   what         the current work, such as "tokenizing data/a.txt"
+ *   total_bytes  0 if unknown
  */
 struct ku_progress {
     int (*call)(void *ctx, const char *what, uint64_t done_bytes,
-                uint64_t total_bytes); /* NULL: nobody listens */
+                uint64_t total_bytes); /* NULL: no callback */
     void *ctx;
 };
 
-/* The status of the call; 0 without a listener. */
+/* Calls the callback and returns its status; 0 without a callback. */
 static inline int ku_progress_call(const struct ku_progress *p, const char *what,
                                    uint64_t done_bytes, uint64_t total_bytes)
 {
@@ -53,37 +69,39 @@ struct ku_data_ops {
     void (*destroy)(struct ku_data *d);
     /*
      * Reads one sample into port[i], for each port in order. Allocates nothing.
-     *   number   of the draw over all epochs (ku_sampler_number), for kinds that augment
+     *
+     *   number   number of the draw over all epochs (ku_sampler_number), for kinds that augment
+     *
      * Threads: any number at once. Errors: EINPUT.
      */
     int (*read)(const struct ku_data *d, enum ku_data_split split, int64_t sample, int64_t number,
                 void *const *port);
     /*
-     * Of data whose samples vary in length (NULL: those that do not): the lengths of all samples,
-     * [n_samples] each, for ku_buckets_create; and read, padded to a shape that holds the sample.
-     * sample -1 is a position without one: all padding, no target.
+     * Only for data whose samples vary in length, else NULL. `lengths` gives the lengths of all
+     * samples, [n_samples] each, for ku_buckets_create. `read_shape` reads one sample padded to a
+     * shape that holds it; sample -1 gives a row of padding without targets.
      */
     void (*lengths)(const struct ku_data *d, enum ku_data_split split, int32_t *src_len,
                     int32_t *tgt_len);
     int (*read_shape)(const struct ku_data *d, enum ku_data_split split, int64_t sample,
                       int64_t number, const struct ku_bucket_shape *shape, void *const *port);
-    /* Reads everything once. Errors: EINPUT for the first thing that is wrong. */
+    /* Reads everything once; errors: EINPUT for the first fault found. */
     int (*verify)(const struct ku_data *d, const struct ku_progress *progress);
 };
 
 struct ku_data {
     const struct ku_data_ops *ops;
     int64_t n_samples[KU_N_SPLITS]; /* 0: the split is absent */
-    const char *item;               /* what samples are cut from: "tokens"; NULL: nothing */
+    const char *item;               /* unit that samples are cut from: "tokens"; NULL: none */
     int64_t n_items[KU_N_SPLITS];
     const struct ku_data_port *port;
     int n_ports;
-    char fingerprint[65]; /* of the contents, 64 hex digits: the manifest's */
+    char fingerprint[65]; /* 64 hex digits over the contents, stored in the manifest */
 };
 
 /* Bytes of one row of a port. */
 size_t ku_data_row_bytes(const struct ku_data_port *port);
-/* Makes a row of a port one without a sample: zero, and targets that no loss counts. */
+/* Fills a row that has no sample: zeros, and targets that the loss ignores. */
 void ku_data_blank(const struct ku_data_port *port, void *row);
 
 static inline void ku_data_destroy(struct ku_data *d)

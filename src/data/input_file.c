@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 
-/* Where to get the data that our configurations name. */
+/* A hint where to get the files that the example configurations use; "" for any other file. */
 static const char *page_of(const char *name)
 {
     return strstr(name, "small_parallel_enja") ? " (docs/translation.md tells where to get it)"
@@ -22,7 +22,7 @@ static const char *page_of(const char *name)
 int ku_input_open(const char *name, int *fd, uint64_t *bytes)
 {
     struct stat st;
-    /* Not blocking: a pipe without a writer is named, not waited for. */
+    /* O_NONBLOCK: a pipe without a writer gives an error instead of blocking. */
     int opened = ku_os_open(name, O_RDONLY | O_NONBLOCK, 0);
     if (opened < 0)
         return KU_ERR(KUMI_EINPUT, "data: %s: %s; give a file that can be read%s", name,

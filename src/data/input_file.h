@@ -9,15 +9,22 @@
  *
  *   bytes   receives its length, at least 1
  *
- * Errors: EINPUT: missing, unreadable, empty, a directory or another kind of file.
+ * Errors: EINPUT (missing, unreadable, empty, a directory or not a regular file).
  */
 int ku_input_open(const char *name, int *fd, uint64_t *bytes);
 
-/* Calls each for a file, or for the files of a glob ('*', '?', '['; sorted by their bytes, whatever
- * the locale). Errors: EINPUT when none matches, ENOMEM; what `each` returns. */
+/*
+ * Call `each` for one file, or for each file that matches a glob ('*', '?', '['). Matches are
+ * sorted by bytes, independent of the locale.
+ *
+ * Errors: EINPUT if nothing matches, ENOMEM, and any status that `each` returns.
+ */
 int ku_input_glob(const char *pattern, int (*each)(void *ctx, const char *name), void *ctx);
-/* The cache folder: `folder`, else $KUMI_CACHE, $XDG_CACHE_HOME/kumi, $HOME/.cache/kumi. *path for
- * ku_free; NULL: there is none. */
+/*
+ * The cache folder: `folder`, else $KUMI_CACHE, $XDG_CACHE_HOME/kumi or $HOME/.cache/kumi.
+ *
+ *   path   receives the name, to be released with ku_free; NULL if there is no cache folder
+ */
 int ku_input_cache(const char *folder, char **path);
 
 #endif

@@ -14,7 +14,7 @@ enum { READ_BYTES = 1 << 18 };
 struct ku_lines {
     char *path, *buffer;
     int fd, keep_ends, is_end;
-    size_t at, bytes, cap; /* of the buffer: [at, bytes) is read and not yet given out */
+    size_t at, bytes, cap; /* of the buffer; [at, bytes) is read but not yet returned */
     uint64_t total_bytes, read_bytes;
     int64_t number;
 };
@@ -45,7 +45,7 @@ void ku_lines_close(struct ku_lines *l)
     ku_free(l);
 }
 
-/* Reads more behind what is there, which moves to the buffer's start. */
+/* Moves the unread bytes to the start of the buffer and reads more after them. */
 static int fill(struct ku_lines *l)
 {
     if (l->at > 0)

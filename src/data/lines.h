@@ -5,30 +5,32 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A text file line by line, in memory bounded by its longest line. Every line is valid UTF-8. */
+/* Reads lines of a text file, which must be UTF-8, in memory bounded by the longest line. */
 struct ku_lines;
 
-enum { KU_LINE_BYTES_MAX = 16 << 20 }; /* a line is held as a whole; nobody's sentence is longer */
+enum { KU_LINE_BYTES_MAX = 16 << 20 }; /* a line is held in memory as a whole */
 
 /*
- *   keep_ends   0: lines come without "\n" or "\r\n"; 1: as they stand in the file
+ * Open a text file.
  *
- * Errors: EINPUT (missing, empty, no regular file), ENOMEM.
+ *   keep_ends   0: lines come without "\n" or "\r\n"; 1: as in the file
+ *
+ * Errors: EINPUT (missing, empty, not a regular file), ENOMEM.
  */
 int ku_lines_open(const char *path, int keep_ends, struct ku_lines **out);
-void ku_lines_close(struct ku_lines *l); /* NULL is fine */
+void ku_lines_close(struct ku_lines *l);
 
 /*
- * The next line: 1, or 0 behind the last. *text is borrowed until the next call.
+ * Get the next line. Returns 1, or 0 at the end of the file. *text is valid until the next call.
  *
- * Errors: EINPUT with file:line (bytes that are no UTF-8, a line above KU_LINE_BYTES_MAX), ENOMEM.
+ * Errors: EINPUT with file:line (invalid UTF-8, a line above KU_LINE_BYTES_MAX), ENOMEM.
  */
 int ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes);
-int64_t ku_lines_number(const struct ku_lines *l); /* of the last line, from 1 */
+int64_t ku_lines_number(const struct ku_lines *l); /* of the last line read, from 1 */
 uint64_t ku_lines_done_bytes(const struct ku_lines *l);
 uint64_t ku_lines_total_bytes(const struct ku_lines *l);
 
-/* EINPUT "<path>:<line>: byte <n> is no UTF-8" unless the line is valid. */
+/* Returns EINPUT, naming the first invalid byte, unless the line is valid UTF-8. */
 int ku_line_check(const char *path, int64_t line, const void *text, size_t bytes);
 
 #endif

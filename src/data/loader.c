@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How it works. A step's rows of this rank are numbered 0 … R - 1 through its ranges. The ring has
- * `prefetch` slots of R rows; step k of the order lies in slot k % prefetch. A worker takes the
- * next row of the earliest step that has a slot, reads it into its place, and counts it off; a slot
- * whose count is 0 is ready. The reader copies, and by asking for the next step frees the slot.
+ * How the loader works. This rank reads R rows per step, numbered 0 … R - 1 through its ranges. A
+ * ring of `prefetch` slots holds R rows per slot; step k uses slot k % prefetch.
  *
- * One lock holds it together: it is taken twice a row, for about 0.1 us, which threads that read
- * rows of microseconds and more do not feel.
+ *     prefetch 3:   slot 0 [step 6: ready]  slot 1 [step 7: 5 rows left]  slot 2 [step 8: empty]
+ *                        ^ base                   ^ next_step, next_row
+ *
+ * A worker takes the next row of the earliest step that has a slot, reads it into the slot and
+ * decrements the slot's n_left; a slot with n_left = 0 is ready. ku_loader_read copies rows out of
+ * a slot; a request for a later step releases the slots before it.
+ *
+ * One lock protects all of this. It is taken twice per row for about 0.1 us, which is small against
+ * the microseconds that reading a row takes.
  */
 #include "data/loader.h"
 
@@ -22,25 +27,26 @@
 enum { PREFETCH = 2, WAIT_NS = 50000000, LOGGED = 10 };
 
 struct slot {
-    int64_t n_left; /* rows that are not there yet */
+    int64_t n_left; /* rows not yet read */
     unsigned char *port[KU_DATA_PORTS_MAX];
-    unsigned char *is_bad; /* [R] */
+    unsigned char *is_bad; /* [R]: 1 if the row could not be read */
 };
 
 struct ku_loader {
     struct ku_loader_opts o;
     struct ku_sampler sampler;
     struct ku_loader_range *range;
-    int64_t *range_row; /* of each range's first row; [n_ranges] = R */
+    int64_t *range_row; /* number of each range's first row */
     int64_t n_rows, n_eval_steps;
     size_t row_bytes[KU_DATA_PORTS_MAX];
     int64_t n_skipped;
     int rank, n_ports;
 
-    pthread_mutex_t lock; /* protects all below; rows themselves belong to who counts them off */
+    /* Protects all below, except rows: a worker owns a row until it decrements n_left. */
+    pthread_mutex_t lock;
     pthread_cond_t work, ready;
-    int64_t base;      /* the step of the earliest slot that is in use */
-    int64_t next_step; /* the row that is taken next */
+    int64_t base;      /* step of the earliest slot in use */
+    int64_t next_step; /* step and row that the next free worker takes */
     int64_t next_row;
     int n_busy, is_paused, is_stopped;
     struct slot *slot;
@@ -57,8 +63,6 @@ int ku_on_error_parse(const char *name, enum ku_on_error *out)
     return KUMI_OK;
 }
 
-/* ---- one row */
-
 /* The sample at a position of a step, or -1, and the number of its draw. */
 static int64_t sample_of(const struct ku_loader *l, int64_t step, int64_t position, int64_t *number)
 {
@@ -71,7 +75,9 @@ static int64_t sample_of(const struct ku_loader *l, int64_t step, int64_t positi
     return sample < l->o.n_samples ? sample : -1;
 }
 
-/* Reads a row, or blanks one without a sample. Errors: as ku_data_read, the row is then blank, too.
+/*
+ * Reads a row, or blanks one without a sample. On an error of ku_data_read the row is blank as
+ * well.
  */
 static int fill_row(const struct ku_loader *l, int64_t step, int64_t position, void *const *to)
 {
@@ -84,7 +90,7 @@ static int fill_row(const struct ku_loader *l, int64_t step, int64_t position, v
     return status;
 }
 
-/* The same for a row that is asked for: skips it if it may. */
+/* The same for a row that the caller requested: applies on_error, which may skip the sample. */
 static int fill_asked(struct ku_loader *l, int64_t step, int range, int64_t i, void *const *to)
 {
     void *port[KU_DATA_PORTS_MAX];
@@ -97,8 +103,6 @@ static int fill_asked(struct ku_loader *l, int64_t step, int range, int64_t i, v
         KU_LOG(DATA, WARN, "skipped: %s", ku_err_get()->text);
     return KUMI_OK;
 }
-
-/* ---- the workers */
 
 static int64_t position_of(const struct ku_loader *l, int64_t row)
 {
@@ -149,9 +153,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* ---- the reader */
-
-/* Waits for a signal on `ready`, at most 50 ms, then asks tick. Under the lock. */
+/* Waits at most 50 ms for a signal on `ready`, then calls tick; the caller holds the lock. */
 static int wait_ready(struct ku_loader *l)
 {
     struct timespec t;
@@ -163,12 +165,15 @@ static int wait_ready(struct ku_loader *l)
     return l->o.tick ? l->o.tick(l->o.tick_ctx) : KUMI_OK;
 }
 
-/* Makes `step` the earliest that is kept. Under the lock. */
+/*
+ * Makes `step` the first step of the ring. A step inside the ring only releases the slots before
+ * it; any other step discards the ring's contents. The caller holds the lock.
+ */
 static int aim(struct ku_loader *l, int64_t step)
 {
     int status = KUMI_OK;
     if (step >= l->base && step < l->base + l->o.prefetch) {
-        for (; l->base < step; l->base++) { /* steps that nobody finished are not counted on */
+        for (; l->base < step; l->base++) { /* a step is released only when all its rows are read */
             struct slot *s = &l->slot[l->base % l->o.prefetch];
             while (l->next_step > l->base && s->n_left > 0 && status == KUMI_OK)
                 status = wait_ready(l);
@@ -195,7 +200,7 @@ static int aim(struct ku_loader *l, int64_t step)
     return status;
 }
 
-/* The step's number in the order of work, where evaluations follow each other without end. */
+/* The step's number in the order of work, where evaluations repeat without end. */
 static int64_t work_step(const struct ku_loader *l, int64_t step)
 {
     if (!l->n_eval_steps)
@@ -204,8 +209,10 @@ static int64_t work_step(const struct ku_loader *l, int64_t step)
     return now < l->base ? now + l->n_eval_steps : now;
 }
 
-/* A row that a worker could not read is read again, so that this thread has the record of it, and
- * what could not be read for a moment can be. */
+/*
+ * Copies one range out of a slot. A row that a worker could not read is read again in this thread,
+ * so that the error record belongs to this thread and a transient fault has a second chance.
+ */
 static int copy_rows(struct ku_loader *l, const struct slot *s, int64_t step, int range,
                      void *const *to)
 {
@@ -242,8 +249,6 @@ int64_t ku_loader_n_skipped(const struct ku_loader *l)
     return l->n_skipped;
 }
 
-/* ---- creation */
-
 static int64_t rows_of(const struct ku_loader_opts *o)
 {
     int64_t n = 0;
@@ -252,7 +257,7 @@ static int64_t rows_of(const struct ku_loader_opts *o)
     return n;
 }
 
-/* A port's rows of all slots begin at multiples of 64 bytes. */
+/* Bytes of one port's rows in a slot, rounded up to a multiple of 64. */
 static size_t port_bytes(size_t row_bytes, int64_t n_rows)
 {
     return ((size_t)n_rows * row_bytes + 63) / 64 * 64;

@@ -59,7 +59,7 @@ int64_t ku_sampler_batch(const struct ku_sampler *s, int64_t step)
     return left < s->global_batch ? left : s->global_batch;
 }
 
-/* Where the position stands in its epoch, or -1. */
+/* Index of the position in its epoch, or -1. */
 static int64_t in_epoch(const struct ku_sampler *s, int64_t step, int64_t position)
 {
     KU_ASSERT(step >= 0 && position >= 0 && position < s->global_batch);
@@ -72,7 +72,7 @@ int64_t ku_sampler_at(const struct ku_sampler *s, int64_t step, int64_t position
     int64_t at = in_epoch(s, step, position);
     if (at < 0)
         return -1;
-    at %= s->n_samples; /* wrap */
+    at %= s->n_samples; /* KU_LAST_WRAP: start again at the epoch's beginning */
     if (!s->shuffle)
         return at;
     struct ku_permutation order;

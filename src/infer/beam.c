@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* A continuation: token behind the text of a row. */
+/* A continuation: the hypothesis of a row followed by a token. */
 struct candidate {
     double sum;
     int64_t row;
@@ -19,14 +19,14 @@ struct search {
     const struct ku_beam_model *m;
     int64_t k, n_rows, longest;
     double *log_p;          /* [n_rows][vocab_size] */
-    double *sum;            /* [n_rows]: of open texts; -inf: the row has none */
-    uint32_t *text, *other; /* [n_rows][longest] */
-    uint32_t *token;        /* [n_rows]: the newest tokens */
+    double *sum;            /* [n_rows]: log-probability of open hypotheses; -inf: none */
+    uint32_t *text, *other; /* [n_rows][longest]; `other` receives the next step's */
+    uint32_t *token;        /* [n_rows]: newest tokens */
     int64_t *parent;        /* [n_rows] */
     unsigned char *is_done; /* [n_rows] */
-    struct candidate *best; /* [2 k], the worst first (a heap), then ranked */
+    struct candidate *best; /* [2 k], a heap with the worst first; ranked at the end of a step */
     int64_t n_best;
-    /* Results: k of a sentence, best first. */
+    /* Results: k per sentence, best first. */
     struct ku_beam_text *ended;
     uint32_t *ended_token; /* [n_sentences * k + 1][longest]; the last is spare */
 };
@@ -43,7 +43,7 @@ static int is_before(const struct candidate *a, const struct candidate *b)
     return a->row != b->row ? a->row < b->row : a->token < b->token;
 }
 
-/* Of n candidates the one at i may be before those below it. */
+/* Sifts entry i down in a heap of n candidates; the top is the worst. */
 static void sink(struct candidate *heap, int64_t n, int64_t i)
 {
     const struct candidate x = heap[i];
@@ -70,7 +70,7 @@ static void offer(struct search *s, const struct candidate *c)
     }
 }
 
-/* Best first. */
+/* Sorts the candidates, best first. */
 static void rank(struct search *s)
 {
     for (int64_t i = s->n_best / 2; i-- > 0;)
@@ -106,7 +106,7 @@ static int find_best(struct search *s, int64_t sentence)
     return KUMI_OK;
 }
 
-/* A text of n tokens becomes a result, if it is among the best k. */
+/* Adds a hypothesis of n tokens to the results if it is among the best k. */
 static void keep(struct search *s, int64_t sentence, const uint32_t *token, int64_t n, double sum,
                  int has_end)
 {
@@ -127,7 +127,7 @@ static void keep(struct search *s, int64_t sentence, const uint32_t *token, int6
     memcpy(s->ended_token + (x.token - s->ended_token), token, (size_t)n * sizeof *token);
 }
 
-/* The candidates' way: ends become results, others open texts of `length` tokens. */
+/* Turns the ranked candidates into results (end token) and open hypotheses of `length` tokens. */
 static void branch(struct search *s, int64_t sentence, int64_t length)
 {
     int64_t row = sentence * s->k;
@@ -157,7 +157,7 @@ static void branch(struct search *s, int64_t sentence, int64_t length)
 static int is_settled(const struct search *s, int64_t sentence)
 {
     const struct ku_beam_text *ended = &s->ended[sentence * s->k];
-    const double most = s->sum[sentence * s->k]; /* open texts stand best first */
+    const double most = s->sum[sentence * s->k]; /* open hypotheses are sorted, best first */
     if (!(most > -HUGE_VAL))
         return 1;
     if (s->k == 1)
@@ -166,7 +166,7 @@ static int is_settled(const struct search *s, int64_t sentence)
            most / penalty(s->o, s->o->max_tokens[sentence]) <= ended[s->k - 1].score;
 }
 
-/* Open texts that may not grow are results without an end. */
+/* Open hypotheses at the length limit become results without an end. */
 static void close_open(struct search *s, int64_t sentence, int64_t length)
 {
     for (int64_t row = sentence * s->k; row < (sentence + 1) * s->k; row++)
@@ -250,7 +250,7 @@ static int allocate(struct search *s)
     s->log_p = ku_malloc(logits);
     s->sum = ku_calloc(rows + 1, sizeof *s->sum);
     s->text = ku_malloc(tokens + 1);
-    s->other = ku_malloc(tokens + 1); /* a row more: for texts that end */
+    s->other = ku_malloc(tokens + 1); /* one more row, for those that end */
     s->token = ku_calloc(rows + 1, sizeof *s->token);
     s->parent = ku_calloc(rows + 1, sizeof *s->parent);
     s->is_done = ku_calloc(rows + 1, 1);
@@ -265,7 +265,7 @@ static int allocate(struct search *s)
     return KUMI_OK;
 }
 
-/* The first n_best of each sentence move up. */
+/* Compacts the results to the first n_best of each sentence. */
 static void hand_over(struct search *s, struct ku_beam_results *out)
 {
     const int64_t n_best = s->o->n_best ? s->o->n_best : 1;

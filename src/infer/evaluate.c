@@ -24,13 +24,13 @@ struct evaluation {
     struct kumi_eval_result *result;
     struct ku_job *job;
     struct ku_session s;
-    char *set[N_SETS]; /* over the run's configuration */
+    char *set[N_SETS]; /* overrides of the run's configuration */
     int n_sets;
-    int is_directory;     /* of weights, not of a run */
-    int32_t *token_bytes; /* by token; NULL: not known */
+    int is_directory;     /* a directory of weights, not a run */
+    int32_t *token_bytes; /* [vocab_size] bytes per token; NULL: unknown */
 };
 
-/* What rank 0 found, for all. */
+/* The checkpoint that rank 0 found, broadcast to all ranks. */
 struct found {
     char path[4096];
 };
@@ -44,7 +44,7 @@ static int find(struct evaluation *e, int64_t before, const struct kumi_error *d
     if (e->job->rank == 0) {
         status = ku_ckpt_find(e->o->run, before, &c);
         if (status == KUMI_ENOCKPT && damage->status < 0)
-            status = ku_err_put(damage); /* says more than "none before" */
+            status = ku_err_put(damage); /* more informative than "no checkpoint before" */
         if (status == KUMI_OK) {
             size_t bytes = strlen(c.path);
             if (bytes < sizeof found->path)
@@ -60,14 +60,14 @@ static int find(struct evaluation *e, int64_t before, const struct kumi_error *d
 }
 
 /*
- * The batch is this evaluation's own: each rank runs one micro-batch at a time, V = the rank count.
- * That moves no bit. A micro-batch holds the same samples whatever V and the global batch are, as
- * the global batch is cut into micro-batches in order; its size, on which kernels may depend, stays
- * that of the run; and the loss is an exact sum over tokens, rounded once. So any rank count will
- * do. Pairs keep the run's batch shapes too (n_parts).
+ * The batch of an evaluation: each rank runs one micro-batch at a time, and V is the number of
+ * ranks. The result has the same bits for any number of ranks: the global batch is cut into
+ * micro-batches in order, so a micro-batch holds the same samples for any V; its size, on which
+ * kernels may depend, is the run's; and the loss is an exact sum over tokens, rounded once. A
+ * parallel corpus also keeps the run's batch shapes (n_parts).
  *
- * Memory is one copy of the parameters on the host, which its ranks read in place, whatever stage
- * of ZeRO the run had: no replicas, no gradients, no optimizer.
+ * Memory: one copy of the parameters per host, read in place by its ranks, for any ZeRO stage of
+ * the run; no gradients, no optimizer state.
  */
 static int configure(struct evaluation *e, const struct ku_ckpt *c)
 {
@@ -92,12 +92,14 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
                                  .virtual_shards = e->job->n,
                                  .k = 1,
                                  .n_parts = global / micro};
-    s->n_steps = s->decay_steps = 1; /* no step is taken */
+    s->n_steps = s->decay_steps = 1; /* not used: no step is run */
     s->is_eval_only = 1;
     return KUMI_OK;
 }
 
-/* Of a directory of weights: its model, the data and tokenizer of the options, samples one by one.
+/*
+ * The configuration for a directory of weights: its model, data and tokenizer of the options,
+ * micro-batches of one sample.
  */
 static int configure_directory(struct evaluation *e)
 {
@@ -137,7 +139,7 @@ static int configure_directory(struct evaluation *e)
                                  .virtual_shards = e->job->n,
                                  .k = 1,
                                  .n_parts = 1};
-    s->n_steps = s->decay_steps = 1; /* no step is taken */
+    s->n_steps = s->decay_steps = 1; /* not used: no step is run */
     s->is_eval_only = 1;
     return KUMI_OK;
 }
@@ -154,7 +156,7 @@ static int is_held_out(const struct evaluation *e)
     return e->o->n_data > 0 || e->o->stride > 0;
 }
 
-/* What is evaluated: the run's own samples, or all of a held-out stream. */
+/* Opens the data: the run's own samples, or a whole held-out stream. */
 static int open_data(struct evaluation *e)
 {
     struct ku_session *s = &e->s;
@@ -193,12 +195,14 @@ static int open_data(struct evaluation *e)
     return KUMI_OK;
 }
 
-/* Bytes that the targets stand for: each rank looks at its share of the samples. sum: bytes,
- * targets that stand for none. */
+/*
+ * Counts the bytes of the targets' tokens; each rank counts a part of the samples. sum: bytes, and
+ * targets whose bytes are unknown.
+ */
 static int count_bytes(const struct evaluation *e, int64_t sum[2])
 {
     const struct ku_data *d = e->s.data;
-    const size_t row = ku_data_row_bytes(&d->port[0]); /* all ports are alike */
+    const size_t row = ku_data_row_bytes(&d->port[0]); /* all ports have the same row size */
     int32_t *rows = ku_malloc(row * (size_t)d->n_ports), *target = NULL;
     void *port[KU_DATA_PORTS_MAX];
     int status = rows ? KUMI_OK : KUMI_ENOMEM;
@@ -236,7 +240,7 @@ static int evaluate_text(struct evaluation *e)
     return KUMI_OK;
 }
 
-/* With the state in place. */
+/* Evaluates; parameters are loaded. */
 static int evaluate(struct evaluation *e)
 {
     int64_t n_skipped;
@@ -276,7 +280,7 @@ static int evaluate_directory(struct evaluation *e)
     return evaluate(e);
 }
 
-/* Until a checkpoint's every byte is right. */
+/* Evaluates the newest checkpoint; falls back to earlier ones while a checkpoint is damaged. */
 static int evaluate_newest(struct evaluation *e)
 {
     struct kumi_error damage = {0};
@@ -310,7 +314,10 @@ static int add_set(struct evaluation *e, const char *key, json_t *value)
     return e->set[e->n_sets++] ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* The training split is at most opened, not read: a batch larger than it is no error here. */
+/*
+ * Overrides of the configuration. data.last_batch wrap: the training split is not read, so a batch
+ * larger than it must not be an error.
+ */
 static int make_sets(struct evaluation *e)
 {
     const struct kumi_eval_options *o = e->o;
@@ -361,7 +368,7 @@ int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
     int status = make_sets(&e);
     if (status == KUMI_OK)
         status = e.is_directory ? evaluate_directory(&e) : evaluate_newest(&e);
-    if (status < 0) /* before the session goes, which the others would have to join in */
+    if (status < 0) /* before the session is destroyed, which is collective */
         status = ku_job_fail(job);
     struct kumi_error error = *ku_err_get();
     ku_session_fini(&e.s);
@@ -387,7 +394,7 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
                             .timeout_ns = 60LL * 1000000000};
     memset(result, 0, sizeof *result);
     int status = ku_job_join(&o, &job);
-    if (status < 0) { /* a rank that joined may have met its error, and printed it, already */
+    if (status < 0) { /* the job may have printed the error already */
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return status;
     }

@@ -6,13 +6,14 @@
 #include "kumi/run.h"
 
 /*
- * Evaluate a run's newest checkpoint that is whole. Without data and stride as the run itself does:
- * the loss has the bits of the val_loss of its step, whatever the rank counts then and now.
+ * Evaluate the newest intact checkpoint of a run, or a directory of weights. Without data and
+ * stride the loss has the same bits as the val_loss of that step in training, for any number of
+ * ranks.
  *
- *   run   as for ku_ckpt_find
+ *   options   options->run as for ku_ckpt_find
  *
- * Collective over the job, which a failure ends (ku_job_fail). Errors: KUMI_ENOCKPT, EINVAL (no
- * validation split), EINPUT (the data), and the job's root cause.
+ * Collective: over the job; a failure ends the job (ku_job_fail).
+ * Errors: ENOCKPT, EINVAL (no validation split), EINPUT (the data), and the job's root cause.
  */
 int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
                     struct kumi_eval_result *result);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Corpus BLEU of a trained model of pairs. */
+/*
+ * Corpus BLEU of a trained translation model: translates the source file and scores against the
+ * reference file.
+ */
 #include <string.h>
 
 #include "base/arg.h"
@@ -11,7 +14,7 @@
 #include "kumi/run.h"
 #include "model/pretrained.h"
 
-/* A file's lines, each with a zero behind it. */
+/* The lines of a file, each terminated by a zero byte. */
 struct lines {
     struct ku_str text;
     const char **line;
@@ -64,7 +67,7 @@ static void score(void *ctx, int64_t sentence, int64_t rank, const char *text)
         s->status = ku_bleu_add(&s->counts, text, strlen(text), wanted, strlen(wanted));
 }
 
-/* Of a run of sentence pairs; others are refused before a file is asked for. */
+/* Rejects runs without a parallel corpus before any file is opened. */
 static int check_run(const char *run, const struct ku_config *c)
 {
     struct ku_model m;
@@ -78,7 +81,7 @@ static int check_run(const char *run, const struct ku_config *c)
     return status;
 }
 
-/* The files of the validation split, where none are given. */
+/* Finds the files: those given, or the run's validation split. */
 static int find_files(const struct kumi_bleu_options *o, struct ku_config *c, const char **source,
                       const char **reference)
 {

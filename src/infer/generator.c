@@ -11,15 +11,17 @@
 #include "model/pretrained.h"
 #include "train/trainer.h"
 
-/* Tokens that a program takes of each row: one, and pieces of prompts. Behind 256 products are as
- * fast as they get, and activations need not grow with the prompt. */
+/*
+ * Tokens per row in one run of a program: one (decode), or a piece of a prompt (prefill). Larger
+ * pieces than 256 make matrix products no faster and activations larger.
+ */
 enum { N_LENGTHS = 4 };
 static const int64_t lengths[N_LENGTHS] = {1, 16, 64, 256};
 
 struct length {
     int64_t t;
     struct ku_program *program;
-    struct ku_exec *exec; /* NULL until first needed */
+    struct ku_exec *exec; /* loaded on first use */
 };
 
 struct ku_infer {
@@ -29,13 +31,13 @@ struct ku_infer {
     const struct ku_model *model;
     struct length program[N_LENGTHS];
     int n_programs;
-    struct ku_program *derive; /* compute copies of the parameters */
+    struct ku_program *derive; /* program that derives the compute-dtype copies of the parameters */
     struct ku_memory *memory;
-    int64_t n_rows, places;  /* places: tokens of a row */
+    int64_t n_rows, places;  /* places: max tokens of a row */
     uint32_t *id;            /* [n_rows][places] */
-    int64_t *count, *n_kept; /* [n_rows] tokens; of those, with keys and values */
-    unsigned char *is_asked; /* [n_rows]: takes part in the run */
-    void *scratch;           /* rows of a cache while they are moved; NULL until first needed */
+    int64_t *count, *n_kept; /* [n_rows]: tokens; tokens with keys and values in the cache */
+    unsigned char *is_asked; /* [n_rows]: takes part in the current run */
+    void *scratch;           /* rows of a cache while they are moved; allocated on first use */
     struct ku_infer_work work;
 };
 
@@ -58,8 +60,10 @@ static int check_graph(const struct ku_infer *m, const struct ku_graph *g)
                   ku_model_type(m->model));
 }
 
-/* All lengths have the same tensors in the same order, hence one place for each; *g is the
- * longest's graph, for the caller to destroy. */
+/*
+ * Compiles a program per length. All lengths have the same tensors in the same order, so they share
+ * one memory plan. *g is the graph of the longest; the caller destroys it.
+ */
 static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_graph **g)
 {
     struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
@@ -178,9 +182,9 @@ void ku_infer_destroy(struct ku_infer *m)
 }
 
 /*
- * What a row brings to a run of t tokens. Tokens behind its last one are zeros: what they leave in
- * the cache lies behind the text and is overwritten before anybody sees it. Rows that take no part
- * stand before all places, where nothing is kept.
+ * Fills the inputs of a row for a run of t tokens; returns the number of its tokens. Inputs after
+ * the last token are zeros: their keys and values are written after the text and overwritten before
+ * any use. A row that takes no part gets negative positions, at which nothing is written.
  */
 static int64_t fill_row(struct ku_infer *m, const struct ku_exec *e, int64_t row, int64_t t)
 {
@@ -208,8 +212,10 @@ static void take_logits(const struct ku_infer *m, const struct length *l, int64_
         logits[row * vocab + v] = ku_load_f64(out, (enum kumi_dtype)port->dtype, first + v);
 }
 
-/* One run: keeps up to t tokens of each row that is asked, and takes the logits of those whose text
- * ends with it. Returns how many were kept, or an error. */
+/*
+ * Runs a program once: caches up to t tokens of each participating row, and reads the logits of
+ * rows whose text ends in this run. Returns the number of tokens processed, or an error.
+ */
 static int64_t run(struct ku_infer *m, struct length *l, double *logits)
 {
     int64_t total = 0;
@@ -234,7 +240,7 @@ static int64_t run(struct ku_infer *m, struct length *l, double *logits)
     return total;
 }
 
-/* Runs until all rows that are asked have keys and values of all their tokens. */
+/* Runs until all participating rows have keys and values of all their tokens. */
 static int catch_up(struct ku_infer *m, double *logits)
 {
     for (;;) {
@@ -267,7 +273,10 @@ int ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, double
     return catch_up(m, logits);
 }
 
-/* Rows whose window slides are asked by themselves, so that the others go on one by one. */
+/*
+ * Rows whose window slides are recomputed in separate runs, so that the other rows use the
+ * one-token program.
+ */
 int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char *is_done,
                   double *logits)
 {
@@ -295,7 +304,9 @@ int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char
     return n_full ? catch_up(m, logits) : KUMI_OK;
 }
 
-/* The first tokens of all heads of a row of a cache [n, h, s, d], to or from `packed`; their bytes.
+/*
+ * Copies the first n_tokens of all heads of a row of a cache [n, h, s, d] to or from `packed`;
+ * returns their bytes.
  */
 static size_t move_row(struct ku_infer *m, const struct ku_program_state *x, int64_t row,
                        int64_t n_tokens, unsigned char *packed, int is_out)

@@ -8,45 +8,48 @@
 #include "model/model.h"
 
 /*
- * A trained model made ready to continue texts: parameters, and for n_rows texts side by side the
- * keys and values of their tokens, so that a token costs the same wherever it stands (but for
- * reading those). One program reads prompts, in pieces of a few lengths, another makes a token of
- * each row; both over one memory plan. A program is bound when it is first needed.
+ * Text generation with a trained causal model. It holds the parameters, and a KV cache of n_rows
+ * sequences, so that each token costs one run of one token (plus reading the cache). Prompts run in
+ * pieces of 16, 64 or 256 tokens ("prefill"), then one token per row and run ("decode"); all
+ * programs share one memory plan and are loaded on first use:
  *
- * A row holds at most max_positions tokens. The next one pushes the first out, which moves all
- * others: their keys and values are made anew, for each such token.
+ *     ku_infer_prompt    [16 | 64 | 256 tokens per row] …   -> logits of the next token
+ *     ku_infer_next      [1 token per row]                  -> logits of the next token
+ *     sampling.h         logits -> token
+ *
+ * A row holds at most max_positions tokens. A further token removes the first one, which changes
+ * the position of all others, so the row's cache is recomputed for each such token.
  */
 struct ku_infer_opts {
     enum kumi_dtype compute;
     const char *const *keep_f32; /* modules that compute in f32, as in training; NULL: none */
-    const char *averages; /* a checkpoint, whose averages of the weights are taken in place of those
-                             of dir; NULL: they are not */
+    const char *averages; /* checkpoint whose averaged weights replace those of dir; NULL: none */
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;
-    struct ku_watch watch; /* of the compiler */
+    struct ku_watch watch; /* compile progress callback */
     int64_t n_rows;        /* at least 1 */
-    int64_t max_tokens; /* that a row will hold, at least 1; more than max_positions is as that */
+    int64_t max_tokens;    /* of a row, at least 1; limited to max_positions */
 };
 struct ku_infer;
 
 /*
- * Compiles, allocates and loads parameters.
+ * Compile, allocate and load parameters.
  *
- *   job   of one rank
- *   dir   with model.safetensors under Hugging Face's names
+ *   job   has one rank
+ *   dir   holds model.safetensors with Hugging Face's names
  *
- * Owns: *out, until ku_infer_destroy. Errors: KUMI_EINVAL (a model that keeps no keys), EINPUT (the
- * weights), ENOMEM, EDEVICE.
+ * Owns: *out, until ku_infer_destroy.
+ * Errors: EINVAL (a model without a KV cache), EINPUT (the weights), ENOMEM, EDEVICE.
  */
 int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
                     const struct ku_infer_opts *o, struct ku_infer **out);
-void ku_infer_destroy(struct ku_infer *m); /* NULL is fine */
+void ku_infer_destroy(struct ku_infer *m);
 
 /*
- * Begins all rows anew, each with a text, of which the last max_positions tokens are seen; logits
- * are what the model says of the token behind it.
+ * Start all rows with a text each, cut to its last max_positions tokens, and compute the logits of
+ * the token after it.
  *
- *   token    [n_rows] texts, [n] each, n >= 1, ids below vocab_size
+ *   text     [n_rows]; n >= 1 tokens below vocab_size each
  *   logits   [n_rows][vocab_size], out
  */
 struct ku_infer_text {
@@ -55,20 +58,22 @@ struct ku_infer_text {
 };
 int ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, double *logits);
 /*
- * Puts a token behind each row's text.
+ * Append a token to each row's text and compute the logits of the next one.
  *
- *   is_done   [n_rows], rows that nobody will ask for again, until the next prompt or selection;
- *             NULL: none. Their logits stay as they are.
+ *   token     [n_rows]
+ *   is_done   [n_rows]; 1: the row is not used until the next prompt or reorder, and its logits are
+ *             not written; NULL: none
+ *   logits    [n_rows][vocab_size], out
  */
 int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char *is_done,
                   double *logits);
-/* Row i becomes what row parent[i] is, parent [n_rows]. Errors: KUMI_ENOMEM. */
+/* Row i becomes a copy of row parent[i]; parent [n_rows]; errors: ENOMEM. */
 int ku_infer_reorder(struct ku_infer *m, const int64_t *parent);
 
-/* What was done so far, and its time. */
+/* Tokens processed so far, and the time it took. */
 struct ku_infer_work {
-    int64_t prompt_tokens, prompt_ns; /* windows that were made anew are among them */
-    int64_t tokens, steps, ns;        /* one by one: `tokens` of all rows in `steps` runs */
+    int64_t prompt_tokens, prompt_ns; /* including recomputed windows */
+    int64_t tokens, steps, ns;        /* decode: `tokens` of all rows in `steps` runs */
 };
 struct ku_infer_work ku_infer_work(const struct ku_infer *m);
 

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trained model continues texts, token by token. */
+/*
+ * Continues prompts with a trained model, token by token. Text 0 is streamed; the others are
+ * emitted when all are finished. Output is held back while it may be an incomplete UTF-8 character
+ * or the start of the stop string.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,22 +30,22 @@ enum { MAX_MODEL_BYTES = 1 << 20, BYTE_VOCAB = 256, MAX_TEXTS = 1 << 16 };
 struct text {
     const char *prompt;
     struct ku_tokens tokens; /* of the prompt */
-    struct ku_str pending;   /* that was not handed out yet */
-    struct ku_str made;      /* of all texts but the first: what is handed out at the end */
+    struct ku_str pending;   /* decoded but not emitted yet */
+    struct ku_str made;      /* output of texts 1 …, emitted at the end */
 };
 struct sample {
     const struct kumi_sample_options *o;
-    struct ku_config cfg; /* of a run; zero: a directory of weights */
+    struct ku_config cfg; /* of a run; zero for a directory of weights */
     struct ku_model model;
-    char *weights, *checkpoint; /* directory with model.safetensors; that it is of, or NULL */
+    char *weights, *checkpoint; /* directory with model.safetensors; its checkpoint, or NULL */
     struct ku_infer_opts infer;
     struct ku_tokenizer *tokenizer;
     struct ku_stored_ends ends; /* tokens that end a text */
-    int64_t n_ids;              /* that the model may say and the tokenizer can write */
-    int64_t n;                  /* texts */
+    int64_t n_ids;              /* ids that exist in both model and tokenizer */
+    int64_t n;                  /* number of texts */
     struct text *text;
     double *logits;         /* [n][vocab_size] */
-    uint32_t *id;           /* [n]: the newest tokens */
+    uint32_t *id;           /* [n]: newest tokens */
     unsigned char *is_done; /* [n] */
     struct ku_pick pick;
 };
@@ -60,8 +64,10 @@ static int set_device(struct sample *s, const char *device, const char *isa, int
     return KUMI_OK;
 }
 
-/* A directory that transformers loads: its own tokenizer, or bytes where that is what the
- * vocabulary must mean. */
+/*
+ * Opens a directory in Hugging Face's format, with its own tokenizer, or bytes if the vocabulary
+ * requires it.
+ */
 static int open_directory(struct sample *s, const char *dir)
 {
     size_t bytes;
@@ -87,7 +93,10 @@ static int open_directory(struct sample *s, const char *dir)
     return ku_tokenizer_open(where, &s->tokenizer);
 }
 
-/* Tokens of unknown meaning: a run on token files whose configuration names no tokenizer. */
+/*
+ * Rejects a run on token files whose configuration names no tokenizer: the meaning of its tokens is
+ * unknown.
+ */
 static int check_tokens_are_text(const struct ku_config *cfg, const char *run, int64_t vocab_count)
 {
     const char *file = cfg->data_train.n > 0 ? cfg->data_train.item[0] : "";
@@ -101,8 +110,10 @@ static int check_tokens_are_text(const struct ku_config *cfg, const char *run, i
                   run, file);
 }
 
-/* The one that was asked for, or the run's: its configuration's, or the one that came with the
- * weights it started from. */
+/*
+ * Opens the tokenizer of the options, or the run's: from its configuration, or the one stored with
+ * the initial weights.
+ */
 static int open_tokenizer(struct sample *s, const struct ku_config *cfg, const char *dir)
 {
     const char *where = s->o->tokenizer ? s->o->tokenizer : cfg->data_tokenizer;
@@ -220,7 +231,7 @@ static int make_buffers(struct sample *s)
     return s->logits && s->id && s->is_done && s->pick.rank ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* Bytes at the end of a text that may be the beginning of a character, or of what ends it. */
+/* Number of bytes at the end that may be the start of a character or of the stop string. */
 static size_t held_bytes(const struct sample *s, const struct ku_str *pending)
 {
     const char *text = ku_str_get(pending);
@@ -253,7 +264,7 @@ static void hand_out(struct sample *s, struct text *t, int is_end)
     t->pending.bytes = held;
 }
 
-/* Cuts a text where it ends, if it does. */
+/* Cuts the text at the stop string; returns 1 if it was found. */
 static int has_ended(const struct sample *s, struct ku_str *pending)
 {
     const size_t stop = s->o->stop ? strlen(s->o->stop) : 0;
@@ -273,7 +284,7 @@ static int is_end(const struct sample *s, uint32_t id)
     return 0;
 }
 
-/* Token number `number` of text i, from the logits. */
+/* Samples token `number` of text i from its logits. */
 static int add_token(struct sample *s, int64_t i, int64_t number)
 {
     struct text *t = &s->text[i];
@@ -387,7 +398,7 @@ int kumi_sample(const struct kumi_sample_options *options)
         KU_GIVEN_LIST(options->prompts, options->n ? options->n : 1, "options.prompts");
     struct sample s = {.o = options};
     int status = prepare(&s);
-    if (status == KUMI_OK) /* a job of one, whatever the environment says */
+    if (status == KUMI_OK) /* one rank, whatever the environment says */
         status = ku_job_threads(1, NULL, run, &s);
     for (int64_t i = 0; s.text && i < s.n; i++) {
         ku_tokens_fini(&s.text[i].tokens);

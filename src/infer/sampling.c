@@ -8,13 +8,16 @@
 
 enum { STREAM = 0x73616d70 /* "samp" */ };
 
-/* Likelier; of equals the lower id. */
+/* Order by descending logit, then ascending id. */
 static int is_before(const struct ku_rank *x, const struct ku_rank *y)
 {
     return x->logit != y->logit ? x->logit > y->logit : x->id < y->id;
 }
 
-/* A heap whose first is before all others; few are taken out, so nothing is sorted. */
+/*
+ * Sifts down in a heap with the best entry first. Few entries are taken, so a heap is cheaper than
+ * sorting.
+ */
 static void sink(struct ku_rank *heap, int64_t n, int64_t i)
 {
     const struct ku_rank x = heap[i];
@@ -28,7 +31,10 @@ static void sink(struct ku_rank *heap, int64_t n, int64_t i)
     heap[i] = x;
 }
 
-/* The last that may be drawn. A share is that of what top_k leaves. */
+/*
+ * The last token in rank order that may be drawn. top_p is relative to the tokens that top_k
+ * leaves.
+ */
 static struct ku_rank last_of(const struct ku_pick *p, const double *logit, int64_t n, double most)
 {
     const int64_t k = p->top_k > 0 && p->top_k < n ? p->top_k : n;
@@ -43,7 +49,7 @@ static struct ku_rank last_of(const struct ku_pick *p, const double *logit, int6
         sink(heap, n, v);
     for (int64_t v = 0; v < n && k == n; v++)
         total += exp((logit[v] - most) / p->temperature);
-    /* the first k go behind the heap, likeliest last */
+    /* The first k move to the end of the array, best last. */
     int64_t taken = 0;
     while (taken < k && !(is_nucleus && k == n && sum >= p->top_p * total)) {
         last = heap[0];
@@ -83,7 +89,7 @@ int ku_pick(const struct ku_pick *p, double *logit, int64_t n, uint64_t seed, in
     if (p->temperature == 0 || !(first.logit > -HUGE_VAL))
         return KUMI_OK;
     const struct ku_rank last = last_of(p, logit, n, first.logit);
-    for (int64_t v = 0; v < n; v++) { /* from here on: weights */
+    for (int64_t v = 0; v < n; v++) { /* logit[] holds weights from here on */
         const struct ku_rank r = {logit[v], (uint32_t)v};
         logit[v] = is_before(&last, &r) ? 0 : exp((r.logit - first.logit) / p->temperature);
         total += logit[v];

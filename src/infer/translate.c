@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trained model of pairs translates sentences. */
+/*
+ * Translates sentences with a trained model: encodes them, sorts them by length, runs beam search
+ * in batches, and emits the results in input order.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +24,7 @@ enum { DEFAULT_BATCH = 16, MAX_BEAM = 64, MAX_ROWS = 4096, EXTRA_TOKENS = 16 };
 struct sentence {
     struct ku_tokens source;
     int64_t line;
-    char **text; /* [n_best], NULL where there are not so many */
+    char **text; /* [n_best], NULL: no such result */
 };
 
 struct translate {
@@ -29,10 +32,10 @@ struct translate {
     int64_t beam, n_best, batch, src_max, tgt_max;
     struct ku_config cfg;
     struct ku_model model;
-    struct ku_pairs pairs; /* vocabularies alone */
+    struct ku_pairs pairs; /* vocabularies only */
     char *weights, *checkpoint;
     struct ku_translator_opts how;
-    struct sentence *sentence; /* [o->n], by length */
+    struct sentence *sentence; /* [o->n], sorted by length */
     char **text;               /* [o->n][n_best] */
     int64_t tokens, ns;
 };
@@ -57,7 +60,7 @@ static int check_options(struct translate *t)
                : KU_ERR(KUMI_EINVAL, "translate: alpha: %g; give 0 to 100", o->alpha);
 }
 
-/* A tokenizer given in place of the run's must not have more tokens than the model. */
+/* Checks that a tokenizer given instead of the run's has no more tokens than the model. */
 static int check_vocab(const struct ku_vocab *v, const char *what, int64_t model_count)
 {
     int64_t count = ku_vocab_count(v);
@@ -155,7 +158,9 @@ static int decode(struct translate *t, const struct ku_beam_text *x, char **out)
     return status;
 }
 
-/* Sentences [first, first + n), with empty ones behind them where the batch is not full. */
+/*
+ * Translates sentences [first, first + n); a batch that is not full is padded with empty sentences.
+ */
 static int run_batch(struct translate *t, struct ku_translator *m, int64_t first, int64_t n,
                      struct ku_translator_text *source, int64_t *max_tokens)
 {
@@ -240,7 +245,7 @@ int kumi_translate(const struct kumi_translate_options *options)
         status = open_run(&t);
     if (status == KUMI_OK)
         status = encode(&t);
-    if (status == KUMI_OK && options->n > 0) /* a job of one, whatever the environment says */
+    if (status == KUMI_OK && options->n > 0) /* one rank, whatever the environment says */
         status = ku_job_threads(1, NULL, run, &t);
     if (status == KUMI_OK)
         hand_out(&t);

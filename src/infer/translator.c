@@ -11,12 +11,12 @@
 #include "model/pretrained.h"
 #include "train/trainer.h"
 
-/* Sources are padded to the first of these that holds them, or to the longest. */
+/* Sources are padded to the first of these lengths that holds them all, or to src_max. */
 enum { N_LENGTHS = 4, N_PROGRAMS = N_LENGTHS + 1 };
 static const int64_t lengths[N_LENGTHS] = {8, 16, 32, INT64_MAX};
 
 struct part {
-    int64_t s; /* tokens of a source; 0: the program that makes targets */
+    int64_t s; /* tokens of a source; 0: the target program */
     struct ku_program *program;
     struct ku_exec *exec;
 };
@@ -25,12 +25,12 @@ struct ku_translator {
     const struct ku_device_ops *ops;
     void *device;
     const struct ku_model *model;
-    struct part part[N_PROGRAMS]; /* the target's first */
+    struct part part[N_PROGRAMS]; /* the target program first */
     int n_parts;
     struct ku_program *derive;
     struct ku_memory *memory;
-    int64_t n_rows, src_max, tgt_max, n_made; /* n_made: tokens of every target so far */
-    void *scratch;                            /* a cache */
+    int64_t n_rows, src_max, tgt_max, n_made; /* n_made: tokens of each target so far */
+    void *scratch;                            /* one cache, for reordering */
 };
 
 static int check_memory(const struct ku_program *const *all, int n)
@@ -52,8 +52,10 @@ static int check_memory(const struct ku_program *const *all, int n)
                         (double)total * 0x1p-30, (double)free_bytes * 0x1p-30);
 }
 
-/* All programs have the same tensors in the same order, hence one place for each; what only the
- * other would do is dead and dropped. */
+/*
+ * Compiles one program. All programs have the same tensors in the same order, so they share one
+ * memory plan; nodes that only other programs need are dropped as dead.
+ */
 static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c,
                         const struct ku_target *target, int64_t s, struct ku_graph **g)
 {
@@ -194,7 +196,7 @@ int ku_translator_read(struct ku_translator *t, const struct ku_translator_text 
         for (int64_t k = 0; k < p->s; k++)
             src[row * p->s + k] = k < source[row].n ? (int32_t)source[row].token[k] : 0;
     }
-    for (int k = 0; k < 2; k++) { /* the encoder's own, and for all targets */
+    for (int k = 0; k < 2; k++) { /* for the encoder, and for the target's cross attention */
         struct ku_exec *e = k ? t->part[0].exec : p->exec;
         int32_t *len = ku_exec_port(e, 1, "src_len", NULL);
         for (int64_t row = 0; row < t->n_rows; row++)
@@ -206,7 +208,7 @@ int ku_translator_read(struct ku_translator *t, const struct ku_translator_text 
     return KUMI_OK;
 }
 
-/* logits of a row -> log-probabilities, in f64. */
+/* Converts the logits of a row to log-probabilities in f64. */
 static void log_softmax(const void *logits, enum kumi_dtype dtype, int64_t first, int64_t n,
                         double *out)
 {
@@ -246,7 +248,10 @@ int ku_translator_step(void *translator, const uint32_t *token, const unsigned c
     return KUMI_OK;
 }
 
-/* What targets have kept moves with them; rows of a sentence have one source. */
+/*
+ * Reorders the caches of the targets' self attention. The rows of a sentence have the same source,
+ * so those of cross attention stay.
+ */
 int ku_translator_select(void *translator, const int64_t *parent)
 {
     struct ku_translator *t = translator;

@@ -10,18 +10,22 @@
 
 enum { LABELS_AT_ONCE = 4096 };
 
-/* Each file of images is one array; all have one form. Labels lie in memory: 4 bytes an image. */
+/*
+ * Images and labels in array files (IDX, NumPy). Each image file holds one array, and all arrays
+ * have the same image shape. Labels are read at opening, 4 bytes per image; pixels are read on
+ * demand.
+ */
 struct part {
     struct ku_file file;
-    uint64_t at;   /* of its first image */
-    int64_t first; /* image's number */
+    uint64_t at;   /* byte offset of its first image */
+    int64_t first; /* number of its first image */
 };
 struct array {
     struct ku_image_store store;
     struct part *part;
     uint32_t n_parts;
     int32_t *label;
-    struct ku_pixels form; /* of an image, without its data */
+    struct ku_pixels form; /* shape, strides and dtype of one image; data is NULL */
     size_t image_bytes;
 };
 
@@ -89,7 +93,10 @@ static int read_header(const struct ku_array_format *format, const struct ku_fil
     return format->parse(f->name, data, bytes, f->bytes, h);
 }
 
-/* [n, h, w, c] or [n, c, h, w]: 1 for the second, 0, or -1 when it could be both or neither. */
+/*
+ * Detects the memory format of a 4-dimensional array. Returns 0 for [n, h, w, c], 1 for [n, c, h,
+ * w], -1 if both or neither fit.
+ */
 static int planes_first(const char *layout, const int64_t *dim)
 {
     if (layout)
@@ -171,7 +178,7 @@ static int64_t integer(const unsigned char *at, size_t width, int is_signed)
     return is_signed && v >> (8 * width - 1) ? (int64_t)v - ((int64_t)1 << 8 * width) : (int64_t)v;
 }
 
-/* The labels of part k, behind those of the parts before. */
+/* Reads the labels of part k into their positions in x->label. */
 static int read_labels(struct array *x, const struct ku_image_source *src,
                        const struct ku_array_format *format, const char *name, uint32_t k)
 {

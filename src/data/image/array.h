@@ -4,30 +4,35 @@
 
 #include "data/image/store.h"
 
-/* What a header says: an array of so many dimensions whose elements begin at a byte of the file. */
+/* Contents of a header: shape, element type, and the byte offset of the first element. */
 struct ku_array_header {
-    char type[4]; /* as npy spells it: "u1" "i8" "f4", little endian (IDX labels and pixels: u1) */
+    char type[4]; /* as in NumPy: "u1" "i8" "f4", little endian (IDX: "u1") */
     int ndim;
     int64_t dim[4];
     uint64_t at;
 };
 
-/* The header of an .npy or IDX file, from its first bytes (of `file_bytes`). The elements fill the
- * rest of the file. Errors: EINPUT with name and reason. */
+/*
+ * Parse the header of an .npy or IDX file from its first bytes.
+ *
+ *   file_bytes   length of the file; the elements must fill all of it after the header
+ *
+ * Errors: EINPUT with name and reason.
+ */
 enum { KU_NPY_HEADER_MAX = 4096, KU_IDX_HEADER_MAX = 20 };
 int ku_npy_parse(const char *name, const unsigned char *data, size_t bytes, uint64_t file_bytes,
                  struct ku_array_header *out);
 int ku_idx_parse(const char *name, const unsigned char *data, size_t bytes, uint64_t file_bytes,
                  struct ku_array_header *out);
 
-/* How to read a format's headers. */
+/* A file format: how to read its headers. */
 struct ku_array_format {
     const char *what; /* "a NumPy array" */
     size_t header_max;
     int (*parse)(const char *name, const unsigned char *data, size_t bytes, uint64_t file_bytes,
                  struct ku_array_header *out);
 };
-/* Images and labels, n files each. Errors: EINPUT, EINVAL, ENOMEM. */
+/* Opens n image files and their n label files; errors: EINPUT, EINVAL, ENOMEM. */
 int ku_array_open(const struct ku_image_source *src, const struct ku_array_format *format,
                   const struct ku_files *images, const struct ku_files *labels,
                   struct ku_image_store **out);

@@ -23,7 +23,7 @@ int ku_crop_parse(const char *name, enum ku_crop *out)
 
 int ku_normalize_parse(const char *name, struct ku_augment_opts *o)
 {
-    /* ImageNet's are torchvision's; CIFAR's and MNIST's are those of the training images. */
+    /* imagenet: torchvision's values; cifar and mnist: mean and std of the training images. */
     static const struct {
         const char *name;
         int n;
@@ -159,18 +159,21 @@ int ku_augment_init(struct ku_augment *a, const struct ku_augment_opts *opts, in
     return KUMI_OK;
 }
 
-/* ---- where a sample lies in its image */
-
 /*
- * The image is (first cut to the box and) scaled to rows x columns; the sample begins at (y, x) of
- * that, which may lie outside.
+ * Geometry of one sample. The image is cut to the box, which is scaled to rows x columns; the
+ * sample's top left corner is at (y, x) of the result and may lie outside:
+ *
+ *     image ── box (box_y, box_x, box_h, box_w) ──> rows x columns ── (y, x) ──> height x width
  */
 struct place {
     int64_t box_y, box_x, box_h, box_w, rows, columns, y, x;
     int is_mirrored;
 };
 
-/* An integer in [0, n): n < 2^27, so no value is more than 2^-5 % likelier than another. */
+/*
+ * An integer in [0, n). Each value takes floor or ceil(2^32 / n) of the 2^32 inputs, so
+ * probabilities differ by at most n / 2^32, relatively.
+ */
 static int64_t below(uint32_t word, int64_t n)
 {
     return (int64_t)((uint64_t)word * (uint64_t)n >> 32);
@@ -181,8 +184,11 @@ static double between(uint32_t word, const double range[2])
     return range[0] + (range[1] - range[0]) * ((double)word * 0x1p-32);
 }
 
-/* e^x for |x| <= log 100, from additions and products alone, so that no library's last bit moves a
- * crop: the series at x/64 (below 2^-60 of it is left out), squared six times. */
+/*
+ * e^x for |x| <= log 100, with additions and multiplications only, so that the crop does not depend
+ * on the math library. Sums the series at x/64 up to the 12th power (relative error below 2^-60)
+ * and squares the sum six times.
+ */
 static double exponential(double x)
 {
     double y = x * 0x1p-6, sum = 1.0;
@@ -199,8 +205,10 @@ static int64_t round_half_even(double x)
     return (int64_t)low + (rest > 0.5 || (rest == 0.5 && ((int64_t)low & 1)));
 }
 
-/* torchvision's RandomResizedCrop.get_params: ten attempts, then the largest centred part of an
- * admissible ratio. */
+/*
+ * torchvision's RandomResizedCrop.get_params: ten attempts, then the largest centred box of an
+ * admissible ratio.
+ */
 static void place_resized(const struct ku_augment *a, const struct ku_pixels *p, uint64_t number,
                           struct place *at)
 {
@@ -230,8 +238,10 @@ static void place_resized(const struct ku_augment *a, const struct ku_pixels *p,
     at->box_x = (p->w - at->box_w) / 2;
 }
 
-/* CenterCrop's offset: half the difference, to even; an image that is too small has the odd pixel
- * of its frame at the end. */
+/*
+ * CenterCrop's offset: half the difference, rounded to even. For a smaller image the extra zero of
+ * an odd difference is at the end.
+ */
 static int64_t center(int64_t has, int64_t wants)
 {
     return has >= wants ? round_half_even((double)(has - wants) / 2.0) : -((wants - has) / 2);
@@ -274,9 +284,7 @@ static int place_sample(const struct ku_augment *a, const struct ku_pixels *p, i
     return KUMI_OK;
 }
 
-/* ---- the sample */
-
-/* Columns [from, to) of the sample lie in the image; the others are zero pixels. */
+/* Columns [from, to) of the sample lie in the image; the others are zero. */
 struct span {
     int64_t from, to;
 };
@@ -319,7 +327,7 @@ static void put_u8(const struct ku_augment *a, const struct ku_pixels *p, const 
             to[c] = is_zero ? 0 : u[i * p->sx + c * p->sc];
 }
 
-/* Row by row: zeros, pixels, zeros; mirrored from the right. */
+/* Writes the sample row by row: zeros, pixels, zeros; from right to left if mirrored. */
 static void put(const struct ku_augment *a, const struct ku_pixels *p, const struct place *at,
                 void *out)
 {
@@ -345,7 +353,7 @@ static void put(const struct ku_augment *a, const struct ku_pixels *p, const str
     }
 }
 
-/* Scales the part of the image that the sample shows, and moves the place to it. */
+/* Scales only the part of the image that the sample shows, and moves the geometry to it. */
 static int scale(const struct ku_augment *a, const struct place *at, struct ku_pixels *p,
                  struct place *moved, struct ku_augment_work *w)
 {
@@ -357,7 +365,7 @@ static int scale(const struct ku_augment *a, const struct place *at, struct ku_p
                           at->x + columns.from,
                           rows.to - rows.from,
                           columns.to - columns.from};
-    if (r.h < 1 || r.w < 1) { /* padding alone */
+    if (r.h < 1 || r.w < 1) { /* the sample shows only padding */
         p->h = p->w = 0;
         return KUMI_OK;
     }
@@ -369,7 +377,7 @@ static int scale(const struct ku_augment *a, const struct place *at, struct ku_p
     return KUMI_OK;
 }
 
-/* Grey from RGB, or the other way, which is the one plane read three times. */
+/* Converts RGB to grey, or grey to RGB by reading the one plane three times (sc = 0). */
 static int change_channels(const struct ku_augment *a, struct ku_pixels *p,
                            struct ku_augment_work *w)
 {

@@ -9,15 +9,18 @@
 #include <string.h>
 
 /*
- * CIFAR's binary version: records of 1 label byte (CIFAR-100: 2, coarse and fine) and 32 x 32
- * pixels, a plane of red, of green, of blue.
+ * CIFAR's binary format: records of one label byte (CIFAR-100: two, coarse and fine) and 32 x 32
+ * pixels in planar order:
+ *
+ *     CIFAR-10    label          R[1024] G[1024] B[1024]     3073 bytes
+ *     CIFAR-100   coarse fine    R[1024] G[1024] B[1024]     3074 bytes
  */
 enum { SIDE = 32, PLANE = SIDE * SIDE, PIXELS = 3 * PLANE };
 
 struct cifar {
     struct ku_image_store store;
     struct ku_file *file;
-    int64_t *first; /* of each file's images; first[n_files]: the number of all */
+    int64_t *first; /* number of each file's first image; first[n_files]: total */
     uint32_t n_files;
     int label_bytes, label_at;
 };
@@ -34,7 +37,7 @@ static void cifar_close(struct ku_image_store *s)
 
 static uint32_t file_of(const struct cifar *x, int64_t i)
 {
-    uint32_t k = 0; /* there are five, not five thousand */
+    uint32_t k = 0; /* linear search: a split has at most a few files */
     while (x->first[k + 1] <= i)
         k++;
     return k;
@@ -73,7 +76,7 @@ static int cifar_identify(const struct ku_image_store *s, struct ku_sha256 *h)
 static const struct ku_image_store_ops cifar_ops = {cifar_close, cifar_read, cifar_name,
                                                     cifar_identify};
 
-/* The files of a folder, and how many records each has. */
+/* Files of the published folder, and the number of records in each. */
 struct layout {
     const char *kind, *below, *train[5], *val;
     int n_train, records_train, records_val;
@@ -89,7 +92,7 @@ static const struct layout layouts[] = {
      10000},
     {"cifar100", "cifar-100-binary", {"train.bin"}, "test.bin", 1, 50000, 10000}};
 
-/* Adds one file; records: how many it has to hold, 0: any number. */
+/* Adds one file. records: the number of records it must hold; 0: any. */
 static int add_file(struct cifar *x, const char *name, int64_t records, const char *kind)
 {
     uint64_t each = (uint64_t)x->label_bytes + PIXELS;

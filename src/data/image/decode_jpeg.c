@@ -6,18 +6,22 @@
 #include <stdio.h>
 
 #ifdef KUMI_JPEG
-/* The library's errors end in a long jump. All that outlives one stands in struct job, so no
- * variable of a function that is jumped back into changes behind its back. */
+/*
+ * libjpeg reports errors through longjmp. All state that must survive the jump is in struct job,
+ * because local variables of the function that called setjmp may lose their values.
+ */
 #include <jpeglib.h>
 #include <jerror.h>
 #include <setjmp.h>
 
-/* Each scan of a progressive file costs a pass over all its blocks: what encoders write has 10, at
- * most some dozens. */
+/*
+ * Each scan of a progressive file costs a pass over all its blocks. Encoders write about 10 scans,
+ * at most some dozens.
+ */
 enum { SCANS_MAX = 100, ROWS = 8 };
 
 struct job {
-    struct jpeg_error_mgr errors; /* first: the library's pointer to it is one to us */
+    struct jpeg_error_mgr errors; /* first: the library's pointer to it points to the job */
     struct jpeg_decompress_struct jpeg;
     struct jpeg_progress_mgr progress;
     jmp_buf on_error;
@@ -42,8 +46,10 @@ static void fail(j_common_ptr c)
     longjmp(j->on_error, 1);
 }
 
-/* Warnings about data that are lost or wrong are errors; one about bytes between two markers, or a
- * version, is none. */
+/*
+ * Warnings about lost or damaged data are errors. Others (extra bytes between markers, versions)
+ * are ignored.
+ */
 static void emit(j_common_ptr c, int level)
 {
     if (level >= 0)
@@ -80,7 +86,7 @@ static void watch(j_common_ptr c)
         refuse(j, "more than 100 scans; encode it again");
 }
 
-/* Pillow's: inverted, as Adobe writes it, then K taken from the rest. */
+/* Pillow's formula: values are stored inverted, as Adobe writes them; K is then subtracted. */
 static void rgb_of_cmyk(unsigned char *data, int64_t n)
 {
     unsigned char *out = data;
@@ -115,7 +121,7 @@ static void decode(struct job *j)
     jpeg_start_decompress(c);
     while (c->output_scanline < c->output_height) {
         JSAMPROW row[ROWS];
-        for (int i = 0; i < ROWS; i++) /* those behind the end are not written */
+        for (int i = 0; i < ROWS; i++) /* rows past the end are not written */
             row[i] = j->d->image.data + ((int64_t)c->output_scanline + i) * j->w * each;
         JDIMENSION left = c->output_height - c->output_scanline;
         jpeg_read_scanlines(c, row, left < ROWS ? left : ROWS);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #ifdef KUMI_PNG
-/* As in decode_jpeg.c: errors end in a long jump, and what outlives it stands in struct job. */
+/* As in decode_jpeg.c: errors use longjmp, and state that must survive is in struct job. */
 #include <png.h>
 #include <setjmp.h>
 #include <string.h>
@@ -14,8 +14,8 @@
 #include "base/mem.h"
 
 /*
- * libpng and zlib need 50 to 100 KB an image; they get it from a block that is used again, and what
- * is larger (rows of a very wide image) from the heap. A chunk beside the pixels has at most 8 MiB.
+ * libpng and zlib need 50 to 100 KB per image. They get it from a reused block of 256 KiB, and
+ * larger pieces (rows of a very wide image) from the heap. An ancillary chunk has at most 8 MiB.
  */
 enum { WORK_BYTES = 1 << 18, CHUNK_BYTES_MAX = 1 << 23, CHUNKS_MAX = 1000 };
 
@@ -76,7 +76,7 @@ static void feed(png_structp png, png_bytep out, size_t bytes)
     j->at += bytes;
 }
 
-/* Everything to RGB of 8 bits. Transparency is dropped, as it is by convert("RGB"). */
+/* Converts everything to RGB with 8 bits; drops transparency, as Pillow's convert("RGB"). */
 static void set_transforms(png_structp png, png_infop info)
 {
     int colour = png_get_color_type(png, info);

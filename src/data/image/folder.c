@@ -11,12 +11,15 @@
 #include <string.h>
 #include <strings.h>
 
-/* root/class/image: one block of names a class, one entry an image. */
+/*
+ * Images in root/class/image files, as torchvision's ImageFolder. Memory: one block of names per
+ * class and one pointer per image; files are opened on demand.
+ */
 enum { CLASSES_MAX = 1 << 20, IDENTIFIED = 64 };
 
 struct class_folder {
     char *name;
-    char **image; /* all the folder's names, those that are no images moved out: one block */
+    char **image; /* names of the images in the folder; one allocation with all names of it */
     int64_t first;
     int32_t label;
 };
@@ -59,7 +62,10 @@ static void folder_name(const struct ku_image_store *s, int64_t i, char *text, s
     snprintf(text, bytes, "%s/%s/%s", x->root, c->name, c->image[i - c->first]);
 }
 
-/* A file that cannot be opened is the image's fault alone, so `why` has it, not a record. */
+/*
+ * Reads image i. A file that cannot be read gives EINPUT with w->why and no error record, because
+ * only this image is affected.
+ */
 static int read_file(const struct folder *x, int64_t i, struct ku_image_work *w, size_t *bytes)
 {
     char name[4096];
@@ -95,7 +101,7 @@ static int folder_read(const struct ku_image_store *s, int64_t i, struct ku_imag
     return ku_image_decode(work, bytes, out);
 }
 
-/* All names, and the contents of some images. */
+/* Hashes all names and the contents of up to 64 images. */
 static int folder_identify(const struct ku_image_store *s, struct ku_sha256 *h)
 {
     const struct folder *x = (const struct folder *)s;
@@ -116,7 +122,7 @@ static int folder_identify(const struct ku_image_store *s, struct ku_sha256 *h)
         status = read_file(x, i * (s->n / n), &w, &bytes);
         if (status == KUMI_OK)
             ku_sha256_update(h, w.file.data, bytes);
-        else if (status == KUMI_EINPUT) /* reading it will say so, or skip it */
+        else if (status == KUMI_EINPUT) /* reported, or skipped, when the image is read */
             status = KUMI_OK;
     }
     ku_scratch_fini(&w.file);
@@ -138,7 +144,7 @@ static int is_image(const char *name)
     return 0;
 }
 
-/* A class of val has the number that it has in train. */
+/* A class of val gets the number it has in train. */
 static int label_of(const struct folder *x, const struct ku_image_source *src, const char *name,
                     int32_t *label)
 {

@@ -8,8 +8,9 @@
 #include <string.h>
 
 /*
- * IDX, MNIST's format: two zero bytes, the type (8: u8), the number of dimensions, each dimension
- * as a big-endian u32, the elements.
+ * IDX, the format of MNIST. All integers are big endian:
+ *
+ *     0 0 | type (8: u8) | ndim | dim[0] as u32 … dim[ndim - 1] | elements
  */
 int ku_idx_parse(const char *name, const unsigned char *data, size_t bytes, uint64_t file_bytes,
                  struct ku_array_header *out)
@@ -52,7 +53,7 @@ static const struct {
                            {{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
                             {"t10k-images.idx3-ubyte", "t10k-labels.idx1-ubyte"}}};
 
-/* A folder's files. The second spelling if it is there. */
+/* Adds the files of a folder; uses the second spelling of the names if that file exists. */
 static int add_folder(const char *root, enum ku_data_split split, struct ku_files *images,
                       struct ku_files *labels)
 {
@@ -72,7 +73,7 @@ static int add_folder(const char *root, enum ku_data_split split, struct ku_file
     return KUMI_OK;
 }
 
-/* "train-images-idx3-ubyte" has its labels in "train-labels-idx1-ubyte". */
+/* Derives the label file's name: "train-images-idx3-ubyte" gives "train-labels-idx1-ubyte". */
 static int add_labels_of(const char *images, struct ku_files *labels)
 {
     const char *slash = strrchr(images, '/'), *file = slash ? slash + 1 : images;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sets of buffers that no thread uses now. */
+/* Free buffer sets. */
 struct pool {
     pthread_mutex_t lock; /* protects free */
     struct ku_image_work *free;
@@ -19,11 +19,11 @@ struct pool {
 struct images {
     struct ku_data data;
     struct ku_data_port port[2];
-    struct ku_image_store *store[KU_N_SPLITS]; /* val: NULL where train's holds both */
-    int64_t *held;                             /* then the numbers of val's images, ascending */
+    struct ku_image_store *store[KU_N_SPLITS]; /* val: NULL if train's store holds both splits */
+    int64_t *held;                             /* then val's images in it, ascending */
     struct ku_augment augment;
     struct pool *pool;
-    int64_t n_classes, limit; /* limit: labels below it are right; 0: any */
+    int64_t n_classes, limit; /* labels must be below it; 0: any label */
 };
 
 static const struct kind {
@@ -50,8 +50,6 @@ int64_t ku_image_n_classes(const struct ku_data *d)
 {
     return ((const struct images *)d)->n_classes;
 }
-
-/* ---- buffers */
 
 static struct ku_image_work *take_work(struct pool *p)
 {
@@ -97,8 +95,6 @@ static void images_destroy(struct ku_data *d)
     ku_free(x);
 }
 
-/* ---- reading */
-
 int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out)
 {
     int status = ku_decode(&work->decoder, work->file.data, bytes, out);
@@ -107,8 +103,11 @@ int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *
     return status;
 }
 
-/* Where a split's sample lies. Train's i-th image is the i-th that is not held out: held[k] - k of
- * those stand before the k-th that is. */
+/*
+ * The store of a split's sample, and its number there. Without a store of its own, val is held out
+ * of train: train's i-th image is the i-th image that is not held out. held[k] - k of those come
+ * before held[k].
+ */
 static const struct ku_image_store *find(const struct images *x, enum ku_data_split split,
                                          int64_t *i)
 {
@@ -194,8 +193,6 @@ static int images_verify(const struct ku_data *d, const struct ku_progress *prog
 static const struct ku_data_ops images_ops = {
     .kind = "images", .destroy = images_destroy, .read = images_read, .verify = images_verify};
 
-/* ---- opening */
-
 int ku_label_check(const struct ku_image_source *src, const char *name, int64_t i, int64_t label)
 {
     int64_t n = src->opts->n_classes, most = n ? n - 1 : INT32_MAX;
@@ -228,8 +225,10 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The last images of one permutation are val's, in their own order: sequences stay sequences, and
- * classes that lie side by side are held out alike. */
+/*
+ * Holds out val's images: the last ones of a fixed permutation, sorted. Sorting keeps consecutive
+ * images in order, and a random choice takes the same fraction of every class.
+ */
 static int hold_out(struct images *x, double fraction)
 {
     int64_t n = x->store[KU_SPLIT_TRAIN]->n, held = (int64_t)(fraction * (double)n + 0.5);

@@ -13,7 +13,10 @@
 #include <string.h>
 
 enum { FILES_MAX = 1 << 20, NAME_MAX_BYTES = 4096, BRACES_MAX = 16 };
-/* A file's identity is its length and so many of its 4 KiB blocks: no start reads all data. */
+/*
+ * A file is identified by its length and 64 of its 4 KiB blocks, so that opening does not read all
+ * data.
+ */
 enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
 
 void ku_files_fini(struct ku_files *f)
@@ -43,7 +46,7 @@ static int add_match(void *files, const char *name)
 
 static int expand(struct ku_files *f, const char *pattern, int depth);
 
-/* One choice in place of [open, close]. */
+/* Expands the pattern with one choice in place of the braces [open, close]. */
 static int expand_one(struct ku_files *f, const char *pattern, const char *open, const char *close,
                       const char *choice, size_t bytes, int depth)
 {
@@ -56,7 +59,10 @@ static int expand_one(struct ku_files *f, const char *pattern, const char *open,
     return expand(f, name, depth + 1);
 }
 
-/* "000..147" as bash and WebDataset have it: as wide as the first number. 1 if it is one. */
+/*
+ * Parses "000..147" as bash and WebDataset do; *width is the width of the first number. Returns 1
+ * if it is a range.
+ */
 static int parse_range(const char *open, const char *close, long *from, long *to, int *width)
 {
     char *end, *stop;
@@ -109,7 +115,7 @@ int ku_file_open(const char *name, const char *what, int keep_open, struct ku_fi
 {
     struct stat st;
     const char *fault = NULL;
-    /* Not blocking: a pipe without a writer is named, not waited for. */
+    /* O_NONBLOCK: a pipe without a writer gives an error instead of blocking. */
     int fd = ku_os_open(name, O_RDONLY | O_NONBLOCK, 0);
     if (fd < 0 || ku_os_fstat(fd, &st) < 0)
         fault = ku_os_why();

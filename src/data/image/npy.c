@@ -6,8 +6,10 @@
 #include <string.h>
 
 /*
- * NumPy's format, versions 1 to 3: "\x93NUMPY", two bytes of version, the header's length (u16,
- * from version 2 on u32), and a Python dictionary with descr, fortran_order and shape.
+ * NumPy's format, versions 1 to 3. The header is a Python dictionary with descr, fortran_order and
+ * shape:
+ *
+ *     "\x93NUMPY" | version: 2 bytes | header length: u16 (from version 2: u32) | header | elements
  */
 struct text {
     const char *name, *at, *end;
@@ -26,7 +28,7 @@ static void skip_blanks(struct text *t)
         t->at++;
 }
 
-/* Takes a character, after blanks: 1 if it was there. */
+/* Skips blanks and consumes character c; returns 1 if it was there. */
 static int take(struct text *t, char c)
 {
     skip_blanks(t);

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Weights have 22 bits behind the point: 255 of them and the rounding half stay below 2^31. */
+/* Weights have 22 fractional bits: 255 times their sum plus the rounding half stays below 2^31. */
 enum { WEIGHT_BITS = 22 };
 
 int ku_scratch_need(struct ku_scratch *b, size_t bytes)
@@ -36,8 +36,10 @@ void ku_pixels_gray(const unsigned char *rgb, int64_t n, unsigned char *gray)
                                   16);
 }
 
-/* One dimension's weights: output i is the sum of weight[i n_max + k] times input first[i] + k, k <
- * n[i]. */
+/*
+ * Weights of one dimension. Output i is the sum over k < n[i] of weight[i n_max + k] times input
+ * first[i] + k.
+ */
 struct weights {
     int32_t *first, *n, *weight;
     int64_t n_max;
@@ -72,7 +74,7 @@ static void make_weights(int64_t in, int64_t out, int64_t from, int64_t count, s
     }
 }
 
-/* Lays out both dimensions' weights in `coef`. */
+/* Computes the weights of both dimensions, stored in `coef`. */
 static int both_weights(const struct ku_pixels *in, const struct ku_resize *r,
                         struct ku_scratch *coef, struct weights *across, struct weights *down)
 {
@@ -89,7 +91,7 @@ static int both_weights(const struct ku_pixels *in, const struct ku_resize *r,
     return KUMI_OK;
 }
 
-/* One row of the input to w output pixels. */
+/* Scales one input row to `count` output pixels. */
 static void scale_row(const unsigned char *row, const struct ku_pixels *in, const struct weights *w,
                       int64_t count, unsigned char *out)
 {
@@ -119,8 +121,9 @@ static void scale_row(const unsigned char *row, const struct ku_pixels *in, cons
 }
 
 /*
- * Each weight is off by at most half a unit of 2^-22, and at most a side of them are not 0, so a
- * sum stays below 255 2^22 + 255 side / 2, and with the rounding half below 2^30: nothing to clip.
+ * No clipping is needed. Each weight is off by at most half a unit of 2^-22, and at most `side`
+ * weights are nonzero, so a sum is at most 255 * 2^22 + 255 * side / 2, and with the rounding half
+ * it stays below 256 * 2^22 = 2^30.
  */
 _Static_assert(255 * (KU_IMAGE_SIDE_MAX / 2) < (1 << (WEIGHT_BITS - 1)), "a sum fits u8");
 

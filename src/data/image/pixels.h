@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 /*
- * Limits of images. A side is what fits a u16 with room for products in i32 and i64; the pixels are
- * 192 MiB of RGB, five times the largest image of ImageNet, so that a small file cannot ask for
- * more memory than a machine has; an encoded image is no larger than what it decodes to.
+ * Limits of images. SIDE_MAX: fits u16, and products of sides fit i32 and i64. PIXELS_MAX: 192 MiB
+ * of RGB, five times the largest image of ImageNet; bounds the memory that a small file can
+ * request. BYTES_MAX: an encoded image is not larger than its decoded form.
  */
 enum {
     KU_IMAGE_SIDE_MAX = 16384,
@@ -19,33 +19,33 @@ enum {
     KU_IMAGE_CHANNELS_MAX = 16
 };
 
-/* An image: element (y, x, c) is data[y sy + x sx + c sc]. u8 or f32. */
+/* An image, u8 or f32: element (y, x, c) is data[y sy + x sx + c sc]. */
 struct ku_pixels {
     const void *data;
     enum kumi_dtype dtype;
     int64_t h, w, c, sy, sx, sc;
 };
 
-/* Memory that grows to the most that was asked of it and is then used again. */
+/* A reusable buffer that grows to the largest size requested. */
 struct ku_scratch {
     unsigned char *data;
     size_t bytes;
 };
-/* Makes room, without what was there before. 0 or KUMI_ENOMEM. */
+/* Makes room for `bytes`; discards the contents if it grows; returns 0 or ENOMEM. */
 int ku_scratch_need(struct ku_scratch *b, size_t bytes);
 void ku_scratch_fini(struct ku_scratch *b);
 
 /*
- * Part of an image scaled with a triangle filter: Pillow's BILINEAR, byte for byte. Output pixel x
- * of `out_w` is the weighted mean of the input around (x + 1/2) s, s = in_w / out_w, with weights
- * falling linearly to 0 at distance max(1, s) (so a smaller image is smoothed), normalised and
- * rounded to 22 bits; rows first, rounded to u8, then columns. A pass that changes no length is the
- * identity.
+ * Scale an image with a triangle filter and compute a part of the result; equal to Pillow's
+ * BILINEAR byte for byte. Output pixel x of `out_w` is the weighted mean of the input around (x +
+ * 1/2) s, s = in_w / out_w. Weights fall linearly to 0 at distance max(1, s), so reduction smooths;
+ * they are normalized and rounded to 22 bits. Rows are scaled first and rounded to u8, then
+ * columns. A pass that keeps the length is the identity.
  *
- *   in     u8
- *   y, x, h, w   the part of the out_h x out_w result that is computed
- *   coef   used for the weights; temp: for the scaled rows
- *   out    h w in->c bytes, interleaved
+ *   in           u8
+ *   y, x, h, w   the part of the out_h x out_w result to compute
+ *   coef, temp   buffers for the weights and for the scaled rows
+ *   out          h * w * in->c bytes, interleaved
  *
  * Errors: ENOMEM.
  */
@@ -55,7 +55,10 @@ struct ku_resize {
 int ku_pixels_resize(const struct ku_pixels *in, const struct ku_resize *r, struct ku_scratch *coef,
                      struct ku_scratch *temp, unsigned char *out);
 
-/* u8 RGB, interleaved, to its luma: ITU-R 601 in 16 bits, as Pillow's "L". In place is fine. */
+/*
+ * Converts interleaved u8 RGB to luma: ITU-R 601 in 16-bit fixed point, as Pillow's "L". May run in
+ * place.
+ */
 void ku_pixels_gray(const unsigned char *rgb, int64_t n, unsigned char *gray);
 
 #endif

@@ -8,90 +8,91 @@
 
 struct ku_image_store;
 
-/* What one thread needs to read an image. */
+/* Buffers of one thread for reading images. */
 struct ku_image_work {
     struct ku_decoder decoder;
     struct ku_augment_work augment;
-    struct ku_scratch file; /* the image as it lies in a file */
+    struct ku_scratch file; /* the encoded image */
     struct ku_image_work *next;
-    char why[320]; /* what is wrong with the image, when read returns EINPUT without a record */
+    char why[320]; /* fault of the image, when read returns EINPUT without an error record */
 };
 
 /*
- * The images of one split in one format: numbered, each with a label. One file a format; its struct
- * begins with struct ku_image_store.
+ * The images of one split in one file format: numbered, each with a label. One file implements one
+ * format; its struct begins with struct ku_image_store.
  */
 struct ku_image_store_ops {
-    /* Takes what an open that failed left, too. */
+    /* Also accepts the partial object of a failed open. */
     void (*close)(struct ku_image_store *s);
     /*
-     * Pixels and label of image i; the pixels lie in *work until its next use.
-     * Threads: any number, each with its own work. Errors: EINPUT (work->why), ENOMEM.
+     * Reads pixels and label of image i. The pixels stay in *work until its next use. Threads: any
+     * number, each with its own work. Errors: EINPUT (work->why), ENOMEM.
      */
     int (*read)(const struct ku_image_store *s, int64_t i, struct ku_image_work *work,
                 struct ku_pixels *out, int32_t *label);
-    /* "train/data_batch_1.bin: record 17": what errors about image i begin with. */
+    /* Prefix of errors about image i: "train/data_batch_1.bin: record 17". */
     void (*name)(const struct ku_image_store *s, int64_t i, char *text, size_t bytes);
-    /* Feeds what identifies the contents. Errors: EINPUT, ENOMEM. */
+    /* Hashes what identifies the contents; errors: EINPUT, ENOMEM. */
     int (*identify)(const struct ku_image_store *s, struct ku_sha256 *h);
 };
 struct ku_image_store {
     const struct ku_image_store_ops *ops;
     int64_t n;         /* images, at least 1 */
     int64_t n_classes; /* 0: unknown */
-    int64_t h, w, c;   /* of each image; h, w = 0: they differ */
+    int64_t h, w, c;   /* of each image; h, w = 0: images differ in size */
     enum kumi_dtype dtype;
-    int is_flat; /* vectors, not images: the sample is [w] */
+    int is_flat; /* vectors, not images: a sample is [w] */
 };
 
-/* One split's files, as ku_image_opts has them. */
+/* The files of one split, from ku_image_opts. */
 struct ku_image_source {
     const struct ku_image_opts *opts;
     enum ku_data_split split;
-    const struct ku_image_store *train; /* for val: of the same kind */
+    const struct ku_image_store *train; /* for val: the train store, of the same kind */
     const char *const *path, *const *labels;
     int n_paths, n_labels;
 };
-/* *out is set only on success. Errors: EINPUT, EINVAL, ENOMEM. */
+/* *out is set only on success; errors: EINPUT, EINVAL, ENOMEM. */
 int ku_cifar_open(const struct ku_image_source *src, struct ku_image_store **out);
 int ku_folder_open(const struct ku_image_source *src, struct ku_image_store **out);
 int ku_tar_open(const struct ku_image_source *src, struct ku_image_store **out);
 int ku_idx_open(const struct ku_image_source *src, struct ku_image_store **out);
 int ku_npy_open(const struct ku_image_source *src, struct ku_image_store **out);
 
-/* ---- files, shared by the formats (files.c) */
+/* File helpers shared by the formats (image_files.c). */
 
-/* Names in one order. */
+/* An ordered list of file names. */
 struct ku_files {
     char **name;
     uint32_t n, cap;
 };
-/* Adds what a pattern means: "{000..147}" and "{a,b}" first, then a glob's matches in the order of
- * their bytes. Errors: EINPUT (nothing matches), ENOMEM. */
+/*
+ * Adds the files of a pattern: expands "{000..147}" and "{a,b}", then globs; matches are sorted by
+ * bytes. Errors: EINPUT (nothing matches), ENOMEM.
+ */
 int ku_files_add(struct ku_files *f, const char *pattern);
 int ku_files_add_name(struct ku_files *f, const char *name);
 void ku_files_fini(struct ku_files *f);
 
-/* A file that is open, or opened for each read. */
 struct ku_file {
     char *name;
     int fd; /* -1: opened for each read */
     uint64_t bytes;
 };
-/* what: "CIFAR records", for the hint. Errors: EINPUT with the name. */
+/* Opens a file. what: "CIFAR records", for the hint; errors: EINPUT with the name, ENOMEM. */
 int ku_file_open(const char *name, const char *what, int keep_open, struct ku_file *f);
 void ku_file_close(struct ku_file *f);
-/* Exactly so many bytes. EINPUT with the reason in why. Threads: any number. */
+/* Reads exactly `bytes` bytes; errors: EINPUT with the reason in why; threads: any number. */
 int ku_file_read(const struct ku_file *f, uint64_t at, void *data, size_t bytes, char *why,
                  size_t why_bytes);
-/* The same with a record: "data: NAME: why". */
+/* The same with an error record: "data: NAME: why". */
 int ku_file_get(const struct ku_file *f, uint64_t at, void *data, size_t bytes);
-/* Feeds the length and 64 blocks of 4 KiB, spread evenly. */
+/* Hashes the length and 64 blocks of 4 KiB, spread evenly. */
 int ku_file_identify(const struct ku_file *f, struct ku_sha256 *h);
 
-/* A whole image file into work->file, *bytes of it, decoded. */
+/* Decodes the first `bytes` bytes of work->file. */
 int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);
-/* EINVAL or EINPUT unless label < n_classes (0: any). */
+/* EINPUT unless 0 <= label < n_classes (n_classes 0: any up to INT32_MAX). */
 int ku_label_check(const struct ku_image_source *src, const char *name, int64_t i, int64_t label);
 
 #endif

@@ -16,10 +16,11 @@
 #include <time.h>
 
 /*
- * Where the samples of a shard lie is kept in the cache folder, in tar-<hash of device and
- * inode>.idx, which is also the lock of its making. It is believed while length and times of the
- * shard are what they were, and written only when those were 2 s old (coarse clocks of file systems
- * could hide a change). It has a checksum, so one that was cut short is made again.
+ * WebDataset shards, with a cached index of where each sample lies. The index is in the cache
+ * folder as tar-<hash of device and inode>.idx; its file lock also serializes its construction. It
+ * is valid while length, mtime and ctime of the shard are unchanged. It is written only if those
+ * times are at least 2 s old, because a file system with coarse time stamps could hide a later
+ * change. A checksum detects a truncated index, which is rebuilt.
  */
 enum { OPEN_FILES_MAX = 256, POLL_NS = 20000000 };
 static const int64_t settled_ns = INT64_C(2000000000);
@@ -34,11 +35,9 @@ struct tar {
     struct ku_image_store store;
     struct ku_file *file;
     struct ku_tar_index *index;
-    int64_t *first; /* of each shard's samples */
+    int64_t *first; /* number of each shard's first sample */
     uint32_t n_files;
 };
-
-/* ---- the cache */
 
 static int64_t ns_of(struct timespec t)
 {
@@ -55,7 +54,7 @@ static struct header header_of(const struct stat *st)
                            .inode = htole64((uint64_t)st->st_ino)};
 }
 
-/* Between the host's order and a file's; once more: back. */
+/* Converts entries between host and file byte order, in either direction. */
 static void swap_entries(struct ku_tar_index *x)
 {
     for (uint32_t i = 0; i < x->n; i++) {
@@ -65,7 +64,7 @@ static void swap_entries(struct ku_tar_index *x)
     }
 }
 
-/* 1 when the index was there and right; 0. */
+/* Reads the index; returns 1 if it exists and is valid, 0 if not, or ENOMEM. */
 static int read_index(int fd, const struct stat *shard, struct ku_tar_index *out)
 {
     struct header want = header_of(shard), h;
@@ -107,7 +106,7 @@ static void write_index(int fd, const char *path, const struct stat *shard, stru
     swap_entries(x);
 }
 
-/* A descriptor of the index, locked; -1 where none can be had. */
+/* Opens and locks the index. *fd = -1 if that is not possible. */
 static int lock_index(const char *cache, const char *path, const struct ku_file *f,
                       const struct ku_progress *progress, int *fd)
 {
@@ -157,12 +156,10 @@ int ku_tar_cached(const struct ku_file *f, const char *cache, const struct ku_pr
             write_index(fd, path, &st, before, out);
     }
     if (fd >= 0)
-        ku_os_close(fd); /* and with it the lock */
+        ku_os_close(fd); /* also releases the lock */
     ku_free(path);
     return status < 0 ? status : KUMI_OK;
 }
-
-/* ---- the store */
 
 static void tar_close(struct ku_image_store *s)
 {
@@ -203,7 +200,7 @@ static int tar_read(const struct ku_image_store *s, int64_t i, struct ku_image_w
     return ku_image_decode(work, e->bytes, out);
 }
 
-/* The member's name stands in the header before it. */
+/* The member's name is in the 512-byte header before its data. */
 static void tar_name(const struct ku_image_store *s, int64_t i, char *text, size_t bytes)
 {
     const struct ku_file *f;

@@ -4,7 +4,9 @@
 
 #include "data/image/store.h"
 
-/* A sample of a shard: where its image lies, and its class. In files little endian. */
+/*
+ * A sample of a shard: byte offset and length of its image, and its class. Little endian in files.
+ */
 struct ku_tar_entry {
     uint64_t at;
     uint32_t bytes;
@@ -17,17 +19,25 @@ struct ku_tar_index {
 };
 
 /*
- * Walks a shard: ustar, GNU's long names and base-256 numbers, pax's path and size. A sample is the
- * run of members whose names agree up to the first dot behind the last slash, with an image (.jpg,
- * .jpeg, .png) and .cls (a decimal number); others are left out.
+ * Index a shard. Reads ustar, GNU long names and base-256 numbers, and pax's path and size. A
+ * sample is a run of members with the same name up to the first dot after the last slash, with one
+ * image (.jpg, .jpeg, .png) and one .cls (a decimal number); other members are ignored:
  *
- * Errors: EINPUT with shard and byte; ENOMEM. *out is the caller's to ku_free, also then.
+ *     a/0001.jpg  a/0001.cls  a/0001.json | a/0002.cls  a/0002.jpg | …
+ *
+ * Errors: EINPUT with shard and byte; ENOMEM. The caller releases out->entry with ku_free, also
+ * after an error.
  */
 int ku_tar_walk(const struct ku_file *f, const struct ku_progress *progress,
                 struct ku_tar_index *out);
 
-/* The walk's result from the cache folder, or from a walk that is then kept there; NULL: nowhere.
- * Blocks while another process walks. */
+/*
+ * Get the index from the cache folder, or index the shard and store the index there.
+ *
+ *   cache   NULL: no cache
+ *
+ * Blocks: while another process indexes the same shard.
+ */
 int ku_tar_cached(const struct ku_file *f, const char *cache, const struct ku_progress *progress,
                   struct ku_tar_index *out);
 

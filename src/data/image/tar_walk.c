@@ -12,17 +12,17 @@
 enum {
     BLOCK = 512,
     NAME_BYTES = 1024,
-    EXTENDED_MAX = 1 << 16, /* of a pax or long-name member: names, not data */
+    EXTENDED_MAX = 1 << 16, /* of a pax or long-name member, which hold names only */
     LABEL_DIGITS = 10
 };
 
-/* A member's header, with what stood before it for it. */
+/* A member's header, combined with the extended headers before it. */
 struct member {
     uint64_t header_at, at, bytes;
     char type, name[NAME_BYTES];
 };
 
-/* The sample whose members are being met. */
+/* The sample whose members are being read. */
 struct sample {
     char key[NAME_BYTES];
     int has_image, has_label;
@@ -34,7 +34,7 @@ struct walk {
     const struct ku_progress *progress;
     struct ku_tar_index *index;
     struct sample now;
-    unsigned char block[2 * BLOCK]; /* a header and what follows: a small member needs no more */
+    unsigned char block[2 * BLOCK]; /* a header and the next block: enough for a small member */
     size_t block_bytes;
     char *extended; /* EXTENDED_MAX + 1 bytes */
     char long_name[NAME_BYTES];
@@ -47,7 +47,7 @@ static int refuse(const struct walk *w, uint64_t at, const char *why)
     return KU_ERR(KUMI_EINPUT, "data: %s: byte %llu: %s", w->f->name, (unsigned long long)at, why);
 }
 
-/* Octal digits with blanks around them, or, with the highest bit of the first byte, base 256. */
+/* Parses octal digits with blanks around them, or a base-256 number (first byte 0x80). */
 static int number_of(const unsigned char *field, int n, uint64_t *out)
 {
     uint64_t v = 0;
@@ -80,7 +80,7 @@ static int has_checksum(const unsigned char *block)
     return number_of(block + 148, 8, &stated) == 0 && stated == sum;
 }
 
-/* ustar's name: prefix and name, neither of which ends when it is full. */
+/* Joins ustar's prefix and name; a full field has no terminating zero. */
 static void ustar_name(const unsigned char *b, char *name)
 {
     const char *text = (const char *)b;
@@ -97,7 +97,7 @@ static int is_zero(const unsigned char *b)
     return 1;
 }
 
-/* The header at w->block. 1, 0 at the archive's end, or an error. */
+/* Reads the header at `at` into w->block; returns 1, 0 at the end of the archive, or an error. */
 static int read_header(struct walk *w, uint64_t at, struct member *m)
 {
     uint64_t left = w->f->bytes - at;
@@ -117,7 +117,7 @@ static int read_header(struct walk *w, uint64_t at, struct member *m)
     return 1;
 }
 
-/* "27 path=a/b.jpg\n": length of the whole, key, value. */
+/* Parses pax records "27 path=a/b.jpg\n": length of the record, key, value. */
 static int read_pax(struct walk *w, const struct member *m)
 {
     char *at = w->extended, *end = at + m->bytes;
@@ -142,7 +142,7 @@ static int read_pax(struct walk *w, const struct member *m)
     return KUMI_OK;
 }
 
-/* A member about the next one. */
+/* Reads an extended header, which describes the next member. */
 static int read_extended(struct walk *w, const struct member *m)
 {
     if (m->bytes > EXTENDED_MAX)
@@ -173,7 +173,7 @@ static int end_sample(struct walk *w, uint64_t at)
     return KUMI_OK;
 }
 
-/* A number in decimal, with blanks behind it. */
+/* Parses a decimal number, possibly with blanks after it. */
 static int read_label(struct walk *w, const struct member *m)
 {
     const char *text = (const char *)w->block + BLOCK;

@@ -11,17 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An n-gram of words' numbers or of characters, the rest 0. */
+/* An n-gram of word numbers or of characters; unused parts are 0. */
 struct gram {
     uint32_t part[KU_CHRF_ORDER];
 };
-/* A sentence, cut. */
+/* A sentence as a sequence of words or characters. */
 struct parts {
     uint32_t *part;
     size_t n;
 };
 
-/* Python's str.isspace, which str.split goes by. */
+/* White space as in Python's str.isspace, which str.split uses. */
 static int is_space(uint32_t c)
 {
     return (c >= 0x9 && c <= 0xD) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
@@ -29,7 +29,7 @@ static int is_space(uint32_t c)
            c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/* The character at `at`; a byte that begins none is one beyond Unicode. */
+/* The character at `at`; an invalid byte becomes a number beyond Unicode. */
 static uint32_t next_char(const unsigned char *at, const unsigned char *end, size_t *bytes)
 {
     size_t window = end - at < 4 ? (size_t)(end - at) : 4;
@@ -37,7 +37,9 @@ static uint32_t next_char(const unsigned char *at, const unsigned char *end, siz
     return ku_utf8_valid(at, at + window) > 0 ? ku_utf8_get(at, bytes) : 0x110000U + *at;
 }
 
-/* Cuts a sentence into words, numbered by `words`, and into characters. Room for `bytes` of each.
+/*
+ * Splits a sentence into words, numbered by `words`, and into characters. Both arrays have room for
+ * `bytes` elements.
  */
 static int cut(const char *text, size_t bytes, struct ku_word_count *words, struct parts *word,
                struct parts *chr)
@@ -63,7 +65,7 @@ static int compare(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct gram));
 }
 
-/* The n-grams of a sentence, sorted; how many. */
+/* Writes the n-grams of a sentence, sorted; returns their number. */
 static size_t sorted_grams(const struct parts *p, size_t order, struct gram *gram)
 {
     size_t n = p->n >= order ? p->n - order + 1 : 0;
@@ -76,7 +78,7 @@ static size_t sorted_grams(const struct parts *p, size_t order, struct gram *gra
     return n;
 }
 
-/* n-grams of each, and in both: each as often as in the one where it is rarer. */
+/* For each order: the number of n-grams of both sentences and of their multiset intersection. */
 static void match(const struct parts *hyp, const struct parts *ref, int n_orders,
                   struct gram *hyp_gram, struct gram *ref_gram, int64_t *n_hyp, int64_t *n_ref,
                   int64_t *n_match)
@@ -110,7 +112,7 @@ static void count(struct ku_bleu *b, const struct parts word[2], const struct pa
     }
     match(&chr[0], &chr[1], KU_CHRF_ORDER, gram[0], gram[1], hyp, ref, both);
     for (int i = 0; i < KU_CHRF_ORDER; i++) {
-        b->chr_hyp[i] += ref[i] > 0 ? hyp[i] : 0; /* not where the reference has none */
+        b->chr_hyp[i] += ref[i] > 0 ? hyp[i] : 0; /* only for orders that the reference has */
         b->chr_ref[i] += ref[i];
         b->chr_match[i] += both[i];
     }
@@ -200,7 +202,10 @@ struct ku_bleu_score ku_bleu_score(const struct ku_bleu *b, int effective_order)
     }
     if (effective_order)
         order = n_orders;
-    /* An order that no hypothesis is long enough for: the mean is that of a zero. */
+    /*
+     * If no hypothesis is long enough for some order, its precision is 0 and so is the geometric
+     * mean.
+     */
     s.bleu = n_orders < order ? 0.0 : s.brevity_penalty * exp(logs / order);
     return s;
 }

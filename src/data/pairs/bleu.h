@@ -6,8 +6,9 @@
 #include <stdint.h>
 
 /*
- * Corpus BLEU and chrF as sacreBLEU defines them, one reference a sentence: the counts of n-grams,
- * summed over sentences, in any order and over any number of ranks, give the figure.
+ * Corpus BLEU and chrF as sacreBLEU defines them, with one reference per sentence. The scores are
+ * functions of n-gram counts summed over sentences, so the order of sentences and their
+ * distribution over ranks do not matter.
  *
  *   BLEU   up to 4-grams of words (split at Unicode white space: tok=none), brevity penalty,
  *          exponential smoothing. Source: Papineni et al., ACL 2002; Post, WMT 2018; Chen and
@@ -17,7 +18,7 @@
  */
 enum { KU_BLEU_ORDER = 4, KU_CHRF_ORDER = 6 };
 
-/* All zero is no sentence. Sums of all fields are the counts of both. */
+/* Counts of a corpus; all zero for an empty one; counts of two corpora add up field by field. */
 struct ku_bleu {
     int64_t n_sentences;
     int64_t hyp_len, ref_len; /* words */
@@ -25,10 +26,13 @@ struct ku_bleu {
     int64_t chr_hyp[KU_CHRF_ORDER], chr_ref[KU_CHRF_ORDER], chr_match[KU_CHRF_ORDER];
 };
 
-/* Counts a sentence. Bytes that are no UTF-8 are characters that no reference has. ENOMEM. */
+/*
+ * Counts a sentence. An invalid UTF-8 byte is a character that matches no reference. Errors:
+ * ENOMEM.
+ */
 int ku_bleu_add(struct ku_bleu *b, const char *hypothesis, size_t hypothesis_bytes,
                 const char *reference, size_t reference_bytes);
-/* Counts of two parts of a corpus. */
+/* Adds the counts of another part of the corpus. */
 void ku_bleu_merge(struct ku_bleu *b, const struct ku_bleu *other);
 
 struct ku_bleu_score {
@@ -38,8 +42,10 @@ struct ku_bleu_score {
     double chrf;                     /* 0 to 100 */
 };
 /*
- * effective_order   1: only the orders that the hypotheses are long enough for, as sacreBLEU does
- *                   for single sentences; 0: all four, as for a corpus
+ * Compute the scores.
+ *
+ *   effective_order   1: use only orders for which the hypotheses have n-grams, as sacreBLEU does
+ *                     for single sentences; 0: all four, as for a corpus
  */
 struct ku_bleu_score ku_bleu_score(const struct ku_bleu *b, int effective_order);
 

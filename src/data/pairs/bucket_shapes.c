@@ -7,22 +7,22 @@
 #include <string.h>
 
 /*
- * Shapes (s1, t1) <= (s2, t2) <= … form a chain, and a sample goes to the first that holds it, so
- * with N(s, t) samples of source length <= s and target length <= t
+ * Shapes (s1, t1) <= (s2, t2) <= … form a chain, and a sample uses the first one that holds it. Let
+ * N(s, t) be the number of samples with source length <= s and target length <= t. Then
  *
  *     cost(k, s, t) = min over (s', t') < (s, t) of  cost(k - 1, s', t')
- *                     + (N(s, t) - N(s', t')) (s + t)                    tokens, padding counted
- *                     + rows(s', t') / 2 (s + t - s' - t')               what moves up, in the mean
+ *                     + (N(s, t) - N(s', t')) (s + t)          tokens of this shape with padding
+ *                     + rows(s', t') / 2 (s + t - s' - t')     mean cost of the remainder moved up
  *
- * is the least number of tokens that k shapes need for the samples that (s, t) holds. Lengths are
- * taken from at most GRID values a side, spread evenly over the samples, so the search is bounded:
- * at most (GRID^2 / 2)^2 x KU_SHAPES_MAX steps, some 70 million.
+ * is the minimum number of tokens that k shapes need for the samples that (s, t) holds. Each side
+ * uses at most GRID lengths, spread evenly over the samples, so the search takes at most (GRID^2 /
+ * 2)^2 x KU_SHAPES_MAX iterations, about 70 million.
  */
 enum { GRID = 64 };
 
 struct side {
     int n;
-    int64_t len[GRID]; /* ascending; the last is the longest */
+    int64_t len[GRID]; /* ascending; the last is the maximum */
 };
 struct grid {
     const struct ku_buckets_opts *opts;
@@ -39,7 +39,10 @@ static int64_t round_up(int64_t len, int64_t multiple)
     return (len + multiple - 1) / multiple * multiple;
 }
 
-/* Takes at most GRID of the lengths that occur: after each, 1/GRID of the samples at least. */
+/*
+ * Chooses at most GRID of the occurring lengths; consecutive ones have at least 1/GRID of the
+ * samples between them.
+ */
 static int side_init(struct side *side, const int32_t *len, int64_t n, int64_t multiple)
 {
     int64_t longest = 0, taken = 0, seen = 0;
@@ -101,7 +104,7 @@ static int64_t rows_of(const struct ku_buckets_opts *o, int64_t src, int64_t tgt
     return o->batch_tokens / (longer ? longer : 1) / o->multiple * o->multiple;
 }
 
-/* cost[k][i][j] from cost[k - 1]. */
+/* Computes cost[k][i][j] from cost[k - 1]. */
 static void extend(struct grid *g, int k, int i, int j)
 {
     int64_t each = g->src.len[i] + g->tgt.len[j], best = NEVER;
@@ -123,7 +126,7 @@ static void extend(struct grid *g, int k, int i, int j)
     g->from[k][i][j] = (uint16_t)from;
 }
 
-/* The cheapest chain up to the longest lengths, the fewest shapes among equals. */
+/* Finds the cheapest chain up to the maximum lengths; prefers fewer shapes at equal cost. */
 static int search(struct grid *g)
 {
     int best = 0, si = g->src.n - 1, tj = g->tgt.n - 1;

@@ -4,8 +4,11 @@
 
 #include "data/pairs/buckets.h"
 
-/* The shapes of least padding for these lengths, growing in both lengths. Errors: EINVAL when
- * batch_tokens has no room for `multiple` rows of the longest; ENOMEM. */
+/*
+ * Choose the shapes with the least padding for these lengths, ascending in both lengths.
+ *
+ * Errors: EINVAL if batch_tokens has no room for `multiple` rows of the longest sample; ENOMEM.
+ */
 int ku_buckets_choose(const struct ku_buckets_opts *opts, const int32_t *src_len,
                       const int32_t *tgt_len, int64_t n_samples,
                       struct ku_bucket_shape shape[KU_SHAPES_MAX], int *n_shapes);

@@ -10,30 +10,31 @@
 #include <string.h>
 
 /*
- * The samples of shape i, in the epoch's order, behind what the shape before left over, are its
- * pool:
+ * The pool of shape i is the remainder of shape i - 1 followed by shape i's own samples in epoch
+ * order. It is cut into full batches; the rest goes to the next pool:
  *
  *     pool 0   |batch 0 |batch 1 |rest|
  *     pool 1   |rest + own   |batch 2      |batch 3      |rest|
  *     pool 2   |rest + own       |batch 4          |rest|            <- the incomplete batch
  *
- * The sizes are the same in every epoch, so a position of a batch is a place in a pool, and a place
- * before the pool's own samples is one at the end of the pool before: n_shapes steps at most.
+ * The pool sizes are the same in every epoch, so a position of a batch maps to an index of a pool.
+ * An index before the pool's own samples maps to the end of the previous pool: at most n_shapes
+ * steps.
  */
 struct pool {
-    int64_t first;       /* of its own samples in `order` */
-    int64_t n_own;       /* samples */
-    int64_t n_before;    /* left over by the shape before */
-    int64_t first_batch; /* of the epoch's full batches, unshuffled */
-    int64_t n_batches;   /* full ones */
-    int64_t first_draw;  /* positions of the epoch's batches before it, unshuffled */
+    int64_t first;       /* index of its own first sample in `order` */
+    int64_t n_own;       /* number of own samples */
+    int64_t n_before;    /* remainder of the previous shape */
+    int64_t first_batch; /* number of its first full batch in the epoch, unshuffled */
+    int64_t n_batches;   /* full batches */
+    int64_t first_draw;  /* positions in the epoch's batches before it, unshuffled */
 };
 struct ku_buckets {
     int n_shapes;
     struct ku_bucket_shape shape[KU_SHAPES_MAX];
     struct pool pool[KU_SHAPES_MAX];
-    uint32_t *order;        /* samples by shape; NULL: one shape */
-    int64_t n_full, n_rest; /* full batches; positions of the epoch's incomplete one, 0: none */
+    uint32_t *order;        /* samples sorted by shape; NULL: one shape */
+    int64_t n_full, n_rest; /* full batches; positions of the incomplete one, 0: none */
     int64_t epoch_positions;
     uint64_t seed;
     int shuffle;
@@ -78,7 +79,7 @@ static int shape_of(const struct ku_buckets *b, int64_t src, int64_t tgt)
     return i;
 }
 
-/* Counting sort by shape. */
+/* Counting sort of the samples by shape. */
 static int sort_samples(struct ku_buckets *b, const int32_t *src_len, const int32_t *tgt_len,
                         int64_t n)
 {
@@ -127,7 +128,9 @@ static int cut(struct ku_buckets *b, const struct ku_buckets_opts *o)
     return KUMI_OK;
 }
 
-/* What an epoch draws is n_samples' tokens in the mean, whichever samples are left out or repeated.
+/*
+ * Compares tokens with and without padding. Samples left out or repeated count with the mean
+ * length.
  */
 static void count_padding(struct ku_buckets *b, const int32_t *src_len, const int32_t *tgt_len,
                           int64_t n)
@@ -210,8 +213,10 @@ int64_t ku_buckets_steps_per_epoch(const struct ku_buckets *b)
     return b->n_full + (b->n_rest > 0);
 }
 
-/* Keys of the permutations: one of an epoch's batches, one of each shape's samples. One shape has
- * ku_sampler's. */
+/*
+ * Permutations: stream KU_SHAPES_MAX for the epoch's batches, stream i for the samples of shape i.
+ * With one shape the permutation is that of ku_sampler.
+ */
 static uint64_t at_permuted(const struct ku_buckets *b, int64_t n, uint64_t stream, int64_t epoch,
                             int64_t i)
 {
@@ -223,7 +228,7 @@ static uint64_t at_permuted(const struct ku_buckets *b, int64_t n, uint64_t stre
     return ku_permutation_at(&order, (uint64_t)i);
 }
 
-/* The batch of a step as numbered without shuffling; n_full is the incomplete one. */
+/* The unshuffled number of a step's batch; n_full is the incomplete batch. */
 static int64_t batch_of(const struct ku_buckets *b, int64_t step)
 {
     int64_t per_epoch = ku_buckets_steps_per_epoch(b), i = step % per_epoch;
@@ -257,7 +262,7 @@ int64_t ku_buckets_batch(const struct ku_buckets *b, int64_t step)
     return valid(b, batch, shape_of_batch(b, batch));
 }
 
-/* The sample at a place of a shape's pool. */
+/* The sample at an index of a shape's pool. */
 static int64_t in_pool(const struct ku_buckets *b, int shape, int64_t epoch, int64_t place)
 {
     for (; place < b->pool[shape].n_before; shape--)

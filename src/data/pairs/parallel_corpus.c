@@ -13,21 +13,21 @@
 
 enum { FILES_MAX = 1 << 16, OPEN_FILES_MAX = 256 };
 
-/* Two files whose lines belong together. */
+/* A source and a target file; line i of one corresponds to line i of the other. */
 struct pair {
     struct ku_sentences side[2]; /* source, target */
-    int64_t first_line;          /* of all files joined */
+    int64_t first_line;          /* number of its first line, over all files */
 };
-/* Pairs that are left out for one reason. */
+/* Sentence pairs left out for one reason. */
 struct odd {
-    int64_t count, line; /* of the first, from 1, in `name` */
+    int64_t count, line; /* of the first one, from 1, in `name` */
     const char *name;
 };
 static const char *const odd_text[] = {"empty lines", "above the limit of length"};
 struct split {
     struct pair *pair;
     uint32_t n_pairs, cap_pairs;
-    uint32_t *line; /* of each sample, from 0, files joined */
+    uint32_t *line; /* line of each sample, from 0, over all files */
     struct ku_parallel_counts counts;
     struct odd odd[2]; /* empty, long */
 };
@@ -58,7 +58,7 @@ static void parallel_destroy(struct ku_data *d)
     ku_free(p);
 }
 
-/* The pair of files of a line, and the line in them. */
+/* Finds the file pair of a line, and the line's number in it. */
 static const struct pair *find_pair(const struct split *s, int64_t line, int64_t *in_pair)
 {
     uint32_t low = 0, high = s->n_pairs; /* first_line[low] <= line < first_line[high] */
@@ -167,8 +167,6 @@ static const struct ku_data_ops parallel_ops = {.kind = "parallel",
                                                 .read_shape = parallel_read_shape,
                                                 .verify = parallel_verify};
 
-/* ---- opening ---- */
-
 static int check_opts(const struct ku_parallel_opts *o)
 {
     const int64_t len[] = {o->src_len_max, o->tgt_len_max};
@@ -206,7 +204,10 @@ static int open_pair(struct parallel *p, const struct ku_parallel_opts *o, const
     return KUMI_OK;
 }
 
-/* Whether a pair stays. A pair that does not is counted; the first of a kind is named. */
+/*
+ * Returns 1 if the line becomes a sample. Otherwise counts it, and records the first line of each
+ * kind.
+ */
 static int is_sample(const struct parallel *p, const struct ku_parallel_opts *o, struct split *s,
                      const struct pair *pair, int64_t line)
 {
@@ -274,7 +275,7 @@ static int choose_samples(const struct parallel *p, const struct ku_parallel_opt
     return KUMI_OK;
 }
 
-/* Over the tokens' identities, the limits and what is left out. */
+/* Hash of the files' ids, the length limits, and the numbers of files and samples. */
 static int make_fingerprint(struct parallel *p)
 {
     struct ku_sha256 h;

@@ -11,8 +11,8 @@
 #include <string.h>
 
 /*
- * Sentences become tokens a line at a time, each followed by a mark: the token behind the
- * vocabulary's last, which no text can mean.
+ * Each line is tokenized and followed by an end mark: the id after the last of the vocabulary,
+ * which no text produces.
  */
 static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_tokens *out)
 {
@@ -24,7 +24,7 @@ static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_toke
     return KUMI_OK;
 }
 
-/* Finds the marks. */
+/* Finds the end marks. */
 static int index_sentences(struct ku_sentences *s)
 {
     uint32_t chunk[KU_SOURCE_CHUNK], mark = (uint32_t)ku_vocab_count(s->vocab);

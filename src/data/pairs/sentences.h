@@ -5,8 +5,12 @@
 #include "data/text/source.h"
 #include "data/tokenizer/vocab.h"
 
-/* A file of one sentence a line, as tokens: sentence i is tokens [start[i], start[i + 1] - 1) of
- * `source`, which has a mark behind each. */
+/*
+ * A tokenized file with one sentence per line. Sentence i is tokens [start[i], start[i + 1] - 1) of
+ * `source`; an end mark follows each sentence:
+ *
+ *     source   a b c | d e | f g h i |        start   0 4 7 12
+ */
 struct ku_sentences {
     struct ku_source source;
     struct ku_vocab *vocab;
@@ -14,7 +18,9 @@ struct ku_sentences {
     int64_t n;
 };
 
-/* A line of nothing but blanks is a sentence of no tokens. Errors: EINPUT with file:line, ENOMEM.
+/*
+ * Open and tokenize a file. A blank line is a sentence of no tokens. Errors: EINPUT with file:line,
+ * ENOMEM.
  */
 int ku_sentences_open(const char *path, struct ku_vocab *vocab, const char *cache,
                       const struct ku_progress *progress, struct ku_sentences *out);

@@ -18,31 +18,33 @@
 #include <string.h>
 
 /*
- * In the cache a position is two numbers: its token, with bit 31 set on the first of a document,
- * and 1 + what it learns, or 0 for nothing.
+ * In the cache a position is two u32: its token, with bit 31 set on the first of a document, and
+ * its label + 1, or 0 for no label. A document with tokens a b c and labels = tokens:
+ *
+ *     a | FIRST, b + 1        b, c + 1
  */
 enum { FILES_MAX = 1 << 20, OPEN_FILES_MAX = 256, CHUNK = KU_SOURCE_CHUNK / 2 };
 static const uint32_t FIRST = UINT32_C(1) << 31;
 
 struct file {
     struct ku_source source;
-    int64_t first; /* of its positions in the stream */
+    int64_t first; /* its first position in the stream */
 };
 struct stream {
     struct file *file;
     uint32_t n, cap;
     int64_t n_positions;
-    int64_t *start; /* of each document, and the end; NULL: packed */
+    int64_t *start; /* first position of each document, and the end; NULL: packed */
     int64_t n_docs;
 };
 struct split {
     const struct stream *stream;
-    int64_t first; /* sample of the stream */
+    int64_t first; /* first sample in the stream */
 };
 struct jsonl {
     struct ku_data data;
     struct ku_data_port port[3];
-    struct stream stream[2]; /* of train and val files */
+    struct stream stream[2]; /* train files, val files */
     struct split split[KU_N_SPLITS];
     int64_t seq_len, vocab_count, n_cut;
     int pack, segments;
@@ -66,7 +68,7 @@ static void jsonl_destroy(struct ku_data *d)
     ku_free(x);
 }
 
-/* Positions [first, first + n) of a stream, n <= CHUNK, as pairs. */
+/* Reads positions [first, first + n) of a stream, n <= CHUNK, two numbers each. */
 static int read_pairs(const struct stream *s, int64_t first, int n, uint32_t *out)
 {
     uint32_t low = 0, high = s->n; /* file[low].first <= first < file[high].first */
@@ -168,14 +170,12 @@ int64_t ku_jsonl_n_cut(const struct ku_data *d)
     return jsonl_of(d)->n_cut;
 }
 
-/* ---- lines ---- */
-
 struct encoding {
     struct ku_line_feed feed;
     int64_t vocab_count;
-    struct ku_tokenizer *tokenizer; /* NULL: documents are tokens, not texts */
+    struct ku_tokenizer *tokenizer; /* NULL: documents are token ids, not strings */
     int64_t separator;              /* -1: none */
-    struct ku_tokens ids;           /* of a text */
+    struct ku_tokens ids;           /* token ids of a string */
 };
 
 static int refuse(const struct encoding *e, const char *what)
@@ -183,7 +183,10 @@ static int refuse(const struct encoding *e, const char *what)
     return KU_ERR(KUMI_EINPUT, "data: %s:%lld: %s", e->feed.path, (long long)e->feed.line, what);
 }
 
-/* Element i of an array of tokens. */
+/*
+ * Element i of an array of token ids. least: the only negative number allowed (0: none), returned
+ * as 0; then other numbers are returned + 1.
+ */
 static int number_at(const struct encoding *e, const char *key, json_t *list, size_t i,
                      int64_t least, uint32_t *out)
 {
@@ -239,7 +242,7 @@ static int encode_doc(const struct encoding *e, json_t *doc, struct ku_tokens *o
     return KUMI_OK;
 }
 
-/* The tokens of a text, all of them to be learnt. */
+/* Encodes a string; every token but the first is a label. */
 static int encode_text(struct encoding *e, json_t *doc, struct ku_tokens *out)
 {
     json_t *text = json_object_get(doc, "text");
@@ -294,14 +297,12 @@ static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_toke
     return status;
 }
 
-/* ---- opening ---- */
-
 struct opening {
     const struct ku_jsonl_opts *opts;
     struct jsonl *jsonl;
-    struct stream *stream;          /* that files are added to */
-    struct ku_tokenizer *tokenizer; /* NULL until a text needs one */
-    int64_t separator;              /* its; -1: none */
+    struct stream *stream;          /* the one that files are added to */
+    struct ku_tokenizer *tokenizer; /* NULL until a string needs one */
+    int64_t separator;              /* of the tokenizer; -1: none */
     char *cache;
 };
 
@@ -312,7 +313,10 @@ static int is_blank(const char *line, size_t bytes)
     return bytes == 0;
 }
 
-/* Whether the first document of a file is a text. What is wrong with it is said when it is read. */
+/*
+ * Detects whether the first document of a file is a string. Faults of the document are reported
+ * when it is read.
+ */
 static int begins_with_text(const char *name, int *is_text)
 {
     struct ku_lines *lines;
@@ -384,7 +388,7 @@ static int add_file(void *ctx, const char *name)
     return KUMI_OK;
 }
 
-/* Finds where documents start, and the first that is too long. */
+/* Finds the start of each document; rejects or counts documents longer than seq_len. */
 static int index_docs(struct jsonl *x, struct stream *s, enum ku_jsonl_long on_long)
 {
     uint32_t pair[2 * CHUNK];

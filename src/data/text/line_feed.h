@@ -6,14 +6,15 @@
 #include "data/tokenizer/tokenizer.h"
 
 /*
- * Tokens of a text that is encoded line by line, as struct ku_encoder feeds it (source.h): `each`
- * gets every line, valid UTF-8, without its end and blanks before it. All zero but path, each, ctx.
+ * Splits fed text into lines, for a struct ku_encoder (source.h) that encodes line by line. `each`
+ * gets every line, valid UTF-8, without its end and trailing blanks. Set path, each and ctx; zero
+ * the rest.
  */
 struct ku_line_feed {
     const char *path;
     int (*each)(void *ctx, const char *text, size_t bytes, struct ku_tokens *out);
     void *ctx;
-    struct ku_str rest; /* of a line whose end has not come */
+    struct ku_str rest; /* start of a line whose end was not fed yet */
     int64_t line;       /* of the last line, from 1 */
 };
 int ku_line_feed(void *feed, const void *text, size_t bytes, struct ku_tokens *out);

@@ -16,7 +16,7 @@ struct masked {
     struct ku_data_port port[N_PORTS];
     struct ku_data *text;
     struct ku_masked_opts opts;
-    uint64_t least; /* a token is chosen where its 32 random bits are below it */
+    uint64_t least; /* a token is selected if its 32 random bits are below this */
 };
 
 static void masked_destroy(struct ku_data *d)
@@ -26,11 +26,11 @@ static void masked_destroy(struct ku_data *d)
     ku_free(m);
 }
 
-/* Words of a token: is it chosen, what becomes of it, which other token. */
+/* Uses three random numbers per token: selection, kind of replacement, replacement token. */
 static void mask_token(const struct masked *m, enum ku_data_split split, uint64_t index,
                        int32_t *token, int32_t *target)
 {
-    const uint32_t stream = 0x4d4c4d00u + (uint32_t)split; /* "MLM" */
+    const uint32_t stream = 0x4d4c4d00u + (uint32_t)split; /* "MLM", split */
     const struct ku_philox w = ku_philox(m->opts.seed, 0, stream, index);
     *target = NO_TARGET;
     if (w.word[0] >= m->least)
@@ -49,7 +49,7 @@ static int masked_read(const struct ku_data *d, enum ku_data_split split, int64_
     const struct masked *m = (const struct masked *)d;
     const int64_t n = m->port[TOKENS].dim[0];
     int32_t *token = port[TOKENS], *target = port[TARGETS];
-    void *const inner[] = {token, target}; /* the text's own targets are overwritten */
+    void *const inner[] = {token, target}; /* the text's own targets are overwritten below */
     KU_TRY(ku_data_read(m->text, split, sample, number, inner));
     const int64_t draw = split == KU_SPLIT_TRAIN ? number : sample;
     for (int64_t i = 0; i < n; i++)

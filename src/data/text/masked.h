@@ -6,20 +6,23 @@
 
 /*
  * Masked language modelling (Devlin et al. 2019, section 3.1) over data with the ports tokens and
- * targets: each token is chosen with `probability`; a chosen one becomes the mask in 80 of 100
- * cases, any token in 10, and stays in 10; targets are the chosen tokens, -100 elsewhere. What
- * happens to a token is a function of (seed, number of the draw over all epochs, place in the
- * sample), so every epoch masks anew and no layout shows; of a validation sample always the same.
+ * targets. Each token is selected with `probability`; a selected token becomes the mask token in 80
+ * %, a random token in 10 % and stays in 10 % of the cases. Targets are the selected tokens,
+ * KU_NO_TARGET elsewhere. The choice is a function of (seed, number of the draw over all epochs,
+ * position in the sample): it differs between epochs and does not depend on the parallel layout.
+ * For a validation sample it is always the same.
  *
- * Ports: tokens, targets, token_type_ids (zeros); i32 [T]; lengths (T); i32.
+ * Ports: tokens, targets, token_type_ids (zeros), i32 [T]; lengths (T), i32 [].
  */
 struct ku_masked_opts {
     double probability;  /* in (0, 1) */
-    int64_t mask_token;  /* id that stands for what is masked */
-    int64_t vocab_count; /* ids below it replace at random */
+    int64_t mask_token;  /* id of the mask token */
+    int64_t vocab_count; /* random replacements are below it */
     uint64_t seed;
 };
-/* Owns: *out, and in it `text`, also after a failure. Errors: ENOMEM. */
+/*
+ * Owns: *out, which owns `text`; `text` is destroyed on failure too. Errors: ENOMEM.
+ */
 int ku_masked_open(struct ku_data *text, const struct ku_masked_opts *opts, struct ku_data **out);
 
 #endif

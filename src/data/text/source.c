@@ -15,8 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A file's identity is its length and so many of its 4 KiB blocks, spread evenly: no start reads
- * all data. */
+/*
+ * A file is identified by its length and 64 of its 4 KiB blocks, spread evenly, so that opening
+ * does not read all data.
+ */
 enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
 
 int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction)
@@ -75,7 +77,7 @@ static int sample_id(int fd, const char *name, uint64_t bytes, int token_bytes,
     return status;
 }
 
-/* Takes over fd, also on failure. */
+/* Takes ownership of fd, also on failure. */
 static int make(const char *name, int fd, int token_bytes, uint64_t at, uint64_t bytes,
                 struct ku_source *out)
 {
@@ -100,8 +102,10 @@ int ku_source_bytes(const char *name, struct ku_source *out)
     return make(name, fd, 1, 0, bytes, out);
 }
 
-/* Bytes of a token if the file begins with one of llm.c's headers, which then has to be right; 0;
- * or an error. */
+/*
+ * Returns the bytes per token if the file begins with one of llm.c's magic numbers, and checks that
+ * header; 0 for other files; or an error.
+ */
 static int llmc_token_bytes(int fd, const char *name, uint64_t bytes)
 {
     int32_t header[3];

@@ -8,54 +8,68 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A sequence of tokens: a part of a file, or memory. Never mapped: a file that shrinks must be an
- * error, not a signal. */
+/*
+ * A sequence of tokens in a part of a file, or in memory. Files are read, not mapped: access to a
+ * mapped file that shrinks raises SIGBUS, a read returns an error.
+ *
+ * Where the tokens of a user's file come from:
+ *
+ *     text, tokenizer "byte"   the file itself, 1 byte per token      ku_source_bytes
+ *     *.bin                    the file itself, u16 or u32            ku_source_bin
+ *     other text               the cache folder, or memory            ku_source_text, _encode
+ */
 struct ku_source {
     char *name;      /* the user's file */
-    char *path;      /* of the file that holds the tokens; NULL: memory does */
-    int fd;          /* -1: opened for each read (or memory) */
+    char *path;      /* file that holds the tokens; NULL: they are in memory */
+    int fd;          /* -1: opened for each read, or memory */
     int token_bytes; /* 1, 2 or 4, little endian */
     uint64_t at;     /* bytes before the first token */
     int64_t count;
     unsigned char *memory;
-    int is_cache;         /* path is the cache's, not the user's */
-    unsigned char id[32]; /* what the data's fingerprint is made of */
+    int is_cache;         /* path is in the cache folder */
+    unsigned char id[32]; /* input to the data's fingerprint */
 };
 
-/* Text as bytes. Errors: EINPUT; *out is set only on success. */
+/* Opens text whose bytes are its tokens; errors: EINPUT; *out is set only on success. */
 int ku_source_bytes(const char *name, struct ku_source *out);
-/* A *.bin file. format: "u16", "u32" or NULL. */
+/* Opens a *.bin file. format of files without a header: "u16", "u32" or NULL. */
 int ku_source_bin(const char *name, const char *format, struct ku_source *out);
-/* What makes tokens of a text that comes in pieces: feed, feed, …, finish. Each appends. */
+/* Turns text into tokens, piece by piece: feed, feed, …, finish; each call appends to `out`. */
 struct ku_encoder {
     void *ctx;
-    const char *fingerprint; /* of everything that decides a token */
+    const char *fingerprint; /* identifies everything that affects the tokens */
     int64_t vocab_count;     /* one more than the largest token */
     int (*feed)(void *ctx, const void *text, size_t bytes, struct ku_tokens *out);
     int (*finish)(void *ctx, struct ku_tokens *out);
-    void (*reset)(void *ctx); /* forgets a text that was begun */
+    void (*reset)(void *ctx); /* discards a partly fed text */
 };
-/* Text through an encoder, from or by way of the cache folder (NULL: memory). */
+/*
+ * Opens text through an encoder. The tokens come from the cache folder, and are stored there if
+ * missing; cache NULL: memory.
+ */
 int ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
                      const struct ku_progress *progress, struct ku_source *out);
 /* The same with a tokenizer. */
 int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
                    const struct ku_progress *progress, struct ku_source *out);
 void ku_source_fini(struct ku_source *s);
-/* Closes the file until the next read; for those that have very many. */
+/* Closes the file between reads; limits the number of open files. */
 void ku_source_park(struct ku_source *s);
 
-/* What every data of tokens asks of its options. EINVAL with the key. */
+/* Checks options common to all token data; errors: EINVAL with the key. */
 int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction);
 
-/* At most this many tokens a call. */
+/* Maximum tokens per read. */
 enum { KU_SOURCE_CHUNK = 2048 };
-/* Reads tokens [first, first + n), each below vocab_count. Threads: any number at once. Errors:
- * EINPUT with file and byte. */
+/*
+ * Reads tokens [first, first + n), each below vocab_count.
+ *
+ * Threads: any number at once. Errors: EINPUT with file and byte.
+ */
 int ku_source_read(const struct ku_source *s, int64_t first, int n, int64_t vocab_count,
                    uint32_t *out);
 
-/* A cached file's own checksum. */
+/* Verifies a cached file's checksum. */
 int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress);
 
 #endif

@@ -17,16 +17,17 @@
 #include <time.h>
 
 /*
- * Tokens of a text, kept in a cache folder:
+ * Tokens of a text, stored in a cache folder:
  *
- *     text-<hash of device and inode>.idx    what the text's SHA-256 was, at which length and
- * times; the lock of the text tokens-<32 hex digits>.bin             a header, then the tokens;
- * named by SHA-256 of text, tokenizer and form
+ *     text-<hash of device and inode>.idx   one line: length, times and SHA-256 of the text. The
+ *                                           lock of the text
+ *     tokens-<32 hex digits>.bin            a header, then the tokens; named by the SHA-256 of
+ *                                           text, encoder and format
  *
- * Who holds the lock hashes the text where the index does not know it, and tokenizes it where its
- * tokens are not there; the others wait, and then find both. Token files appear by rename, whole or
- * not at all. An index line is believed only if file times were 2 s old when it was written (coarse
- * clocks of file systems could hide a change).
+ * The process that holds the lock hashes the text if the index line does not match, and tokenizes
+ * it if the token file is missing. Other processes wait for the lock, then use both files. A token
+ * file appears by rename, so it is complete. An index line is written only if the file's times are
+ * at least 2 s old, because a file system with coarse time stamps could hide a later change.
  */
 enum { BLOCK_BYTES = 1 << 20, SETTLED_NS = 2000000000, POLL_NS = 20000000 };
 
@@ -36,7 +37,7 @@ struct header {
     uint64_t count, vocab_count;
     unsigned char key[32];
     uint64_t tokens_hash; /* over blocks of 1 MiB */
-    uint64_t header_hash; /* over all before it */
+    uint64_t header_hash; /* over all fields before it */
 };
 _Static_assert(sizeof(struct header) == 80, "no padding in a file's header");
 static const char magic[8] = {'k', 'u', 'm', 'i', 't', 'o', 'k', '1'};
@@ -53,10 +54,10 @@ struct work {
     char *tokens_path;
 };
 
-/* Where tokens go: a file behind its header, or, with fd = -1, memory. */
+/* Destination of tokens: a file, after its header; or memory, if fd = -1. */
 struct sink {
     int fd, token_bytes;
-    unsigned char *data; /* a block; or all tokens */
+    unsigned char *data; /* the current block, or all tokens */
     size_t bytes, cap;
     uint64_t hash, count;
 };
@@ -68,7 +69,7 @@ static int progress_call(const struct work *w, const char *verb, uint64_t done_b
     return ku_progress_call(w->progress, what, done_bytes, w->text_bytes);
 }
 
-/* Reads the text once, block by block. Every block goes to `each`, then to the progress. */
+/* Reads the text once, block by block; passes each block to `each`, then reports progress. */
 static int read_text(const struct work *w, const char *verb,
                      int (*each)(void *ctx, const void *data, size_t bytes), void *ctx)
 {
@@ -109,15 +110,12 @@ static int hash_text(const struct work *w, unsigned char id[32])
     return status;
 }
 
-/* ---- the index
- * ------------------------------------------------------------------------------------------- */
-
 static int64_t ns_of(struct timespec t)
 {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* The line for the text as it is now, up to its hash. */
+/* Formats the index line of the text's current state, up to the hash. */
 static int index_line(const struct work *w, char *line, size_t bytes)
 {
     return snprintf(line, bytes, "kumi-text 1 %llu %lld %lld %llu %llu ",
@@ -153,7 +151,7 @@ static void index_write(const struct work *w, struct timespec before)
     int n = index_line(w, line, sizeof line);
     ku_sha256_hex(w->text_id, hex);
     snprintf(line + n, sizeof line - (size_t)n, "%s\n", hex);
-    /* A torn line does not parse, and is then written again. */
+    /* A partly written line does not parse and is replaced. */
     if (ku_os_ftruncate(w->index, 0) == 0 &&
         ku_os_pwrite_full(w->index, line, (size_t)n + 65, 0) < 0)
         KU_LOG(DATA, WARN, "cache: %s: %s; the text will be hashed again", w->cache, ku_os_why());
@@ -166,7 +164,7 @@ static int index_path(const struct work *w, char **path)
     return *path ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* Opens and locks the index, or leaves w->index = -1 where the cache cannot be written. */
+/* Opens and locks the index; leaves w->index = -1 if the cache cannot be written. */
 static int index_lock(struct work *w, const char *path)
 {
     if (ku_os_mkdirs(w->cache) == 0)
@@ -178,7 +176,7 @@ static int index_lock(struct work *w, const char *path)
     }
     while (ku_os_lock(w->index) < 0) {
         if (errno !=
-            EWOULDBLOCK) { /* a file system without locks: two ranks could write one file */
+            EWOULDBLOCK) { /* no locks on this file system: two ranks could write one file */
             KU_LOG(DATA, WARN, "cache: %s: lock: %s; tokens that it does not have stay in memory",
                    w->cache, ku_os_why());
             ku_os_close(w->index);
@@ -191,7 +189,7 @@ static int index_lock(struct work *w, const char *path)
     return KUMI_OK;
 }
 
-/* Finds the text's hash, and from it the name of its tokens' file. */
+/* Finds the text's hash and, from it, the name of its token file. */
 static int find_key(struct work *w)
 {
     char *path = NULL, hex[65];
@@ -228,9 +226,6 @@ out:
     return status;
 }
 
-/* ---- the tokens' file
- * ------------------------------------------------------------------------------------ */
-
 static uint64_t header_hash(const struct header *h)
 {
     return ku_hash64(h, offsetof(struct header, header_hash));
@@ -244,8 +239,9 @@ static void header_swap(struct header *h) /* host <-> little endian */
     h->tokens_hash = htole64(h->tokens_hash);
 }
 
-/* Reads and checks a header. Returns 1, or 0 for a file that is none of ours, short, or of another
- * text. */
+/*
+ * Reads and checks a header. Returns 1; 0 for a foreign or truncated file, or one of another text.
+ */
 static int header_read(int fd, const unsigned char key[32], struct header *h)
 {
     struct stat st;
@@ -258,7 +254,7 @@ static int header_read(int fd, const unsigned char key[32], struct header *h)
            (uint64_t)st.st_size == sizeof *h + h->count * h->token_bytes;
 }
 
-/* Opens the cached tokens. Returns 1, 0 when there are none, or an error. */
+/* Opens the cached tokens; returns 1, 0 if there are none, or an error. */
 static int open_cached(const struct work *w, struct ku_source *s)
 {
     struct header h;
@@ -279,8 +275,10 @@ static int open_cached(const struct work *w, struct ku_source *s)
     return s->path ? 1 : KUMI_ENOMEM;
 }
 
-/* Writes the block that is full or last. KUMI_ESTORAGE without a record: errno says why, and memory
- * can take over. */
+/*
+ * Writes the current block. Returns ESTORAGE without an error record, with errno set, so that the
+ * caller can fall back to memory.
+ */
 static int sink_flush(struct sink *k)
 {
     if (k->bytes == 0)
@@ -332,7 +330,7 @@ static int tokenize_block(void *ctx, const void *data, size_t bytes)
     return sink_put(z->sink, z->tokens.id, z->tokens.count);
 }
 
-/* Names the file in an error of the tokenizer's, which knows only text. */
+/* Adds the file name to an error of the tokenizer. */
 static int name_file(const struct work *w, int status)
 {
     if (status != KUMI_EINPUT || strncmp(ku_err_get()->text, "data:", 5) == 0)
@@ -382,12 +380,15 @@ static int write_header(const struct work *w, const struct sink *k)
     return ku_os_pwrite_full(k->fd, &h, sizeof h, 0) < 0 ? KUMI_ESTORAGE : KUMI_OK;
 }
 
-/* Tokenizes into the cache. KUMI_ESTORAGE without a record when it cannot be written. */
+/*
+ * Tokenizes into the cache. Returns ESTORAGE without an error record if the cache cannot be
+ * written.
+ */
 static int fill_cache(struct work *w)
 {
     static const char zeros[sizeof(struct header)];
     uint64_t place =
-        ku_hash64_mix((uint64_t)w->st.st_dev, (uint64_t)w->st.st_ino); /* under this text's lock */
+        ku_hash64_mix((uint64_t)w->st.st_dev, (uint64_t)w->st.st_ino); /* unique under the lock */
     char *temporary = ku_asprintf("%s.%016llx", w->tokens_path, (unsigned long long)place);
     struct sink k = {
         .fd = -1, .token_bytes = width_of(w), .data = ku_malloc(BLOCK_BYTES), .cap = BLOCK_BYTES};
@@ -410,7 +411,7 @@ static int fill_cache(struct work *w)
             ku_os_unlink(temporary);
     }
     if (status == KUMI_OK)
-        ku_os_fsync_dir(w->cache); /* not durable is no fault: a lost file is made again */
+        ku_os_fsync_dir(w->cache); /* failure is harmless: a lost file is made again */
     ku_free(k.data);
     ku_free(temporary);
     errno = why;
@@ -481,7 +482,7 @@ int ku_source_encode(const char *name, const struct ku_encoder *encoder, const c
 out:
     ku_source_fini(&s);
     if (w.index >= 0)
-        ku_os_close(w.index); /* and with it the lock */
+        ku_os_close(w.index); /* also releases the lock */
     if (w.fd >= 0)
         ku_os_close(w.fd);
     ku_free(w.tokens_path);

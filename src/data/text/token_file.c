@@ -9,7 +9,7 @@
 #include <endian.h>
 #include <string.h>
 
-/* dev/data/data_common.py of llm.c: "gpt-2" and "llama-3". */
+/* From llm.c's dev/data/data_common.py: "gpt-2" and "llama-3". */
 const struct ku_token_form ku_token_forms[KU_N_TOKEN_FORMS] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
 enum { BLOCK_BYTES = 1 << 20 };
@@ -20,7 +20,7 @@ struct ku_token_file {
     int fd;
     int64_t count;
     unsigned char *block;
-    size_t bytes; /* of the block */
+    size_t bytes; /* used bytes of the block */
 };
 
 static int failed(const struct ku_token_file *f)

@@ -14,35 +14,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Files beyond the first so many are opened for each read (3 us), so that no job runs out of
- * descriptors. */
+/* Files after the first 256 are opened for each read (3 us), to limit the number of descriptors. */
 enum {
     OPEN_FILES_MAX = 256,
     FILES_MAX = 1 << 20,
     VERIFY_STEP_BYTES = 1 << 20,
-    LOOK_TOKENS = 1 << 20, /* in which a separator is expected: some ms of reading */
+    LOOK_TOKENS = 1 << 20, /* checked for a separator: some ms of reading */
 };
-static const double SAMPLES_MAX = 1e15; /* of an epoch */
+static const double SAMPLES_MAX = 1e15; /* limit of an epoch */
 
-/* Files as one sequence: source[i] holds tokens [start[i],
- * start[i+1]). */
+/* Files as one sequence: source[i] holds tokens [start[i], start[i + 1]). */
 struct stream {
     struct ku_source *source;
     int64_t *start;
     uint32_t n, cap, cap_start;
 };
 /*
- * Tokens [first, first + count) of a stream. Its n_samples samples stand at n_draws numbers of the
- * split, one after another, from first_draw on: each of them n_draws / n_samples times.
+ * Tokens [first, first + count) of a stream, cut into n_samples samples. They take n_draws sample
+ * numbers of the split, from first_draw; number first_draw + k is sample k mod n_samples.
  */
 struct part {
     const struct stream *stream;
     int64_t first, count, n_samples;
     int64_t first_draw, n_draws;
-    int64_t stride; /* from sample to sample: T, or that of windows */
+    int64_t stride; /* distance between samples: T, or the windows' stride */
 };
 struct split {
-    struct part *part; /* one; with weights, one for each entry of data.train */
+    struct part *part; /* one; with weights, one per entry of data.train */
     uint32_t n, cap;
 };
 struct text {
@@ -76,7 +74,7 @@ static void text_destroy(struct ku_data *d)
     ku_free(x);
 }
 
-/* Tokens [first, first + n) of a stream, across files. n <= KU_SOURCE_CHUNK. */
+/* Reads tokens [first, first + n) of a stream, across files; n <= KU_SOURCE_CHUNK. */
 static int stream_read(const struct stream *s, int64_t first, int n, int64_t vocab_count,
                        uint32_t *out)
 {
@@ -121,7 +119,7 @@ int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t samp
     const struct part *part = part_of(&x->split[split], sample);
     int64_t nth = (sample - part->first_draw) % part->n_samples;
     int64_t at = part->first + nth * part->stride, n_left = x->seq_len + 1, k = 0;
-    if (n_left > part->first + part->count - at) /* the last window */
+    if (n_left > part->first + part->count - at) /* the last window may be shorter */
         n_left = part->first + part->count - at;
     while (n_left > 0) {
         int n = n_left < KU_SOURCE_CHUNK ? (int)n_left : KU_SOURCE_CHUNK;
@@ -134,7 +132,7 @@ int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t samp
                 targets[k - 1] = (int32_t)chunk[i];
         }
     }
-    for (k--; k < x->seq_len; k++) { /* the last token is a target alone */
+    for (k--; k < x->seq_len; k++) { /* the last token is only a target */
         tokens[k] = 0;
         targets[k] = KU_NO_TARGET;
     }
@@ -190,15 +188,12 @@ static int text_verify(const struct ku_data *d, const struct ku_progress *progre
 static const struct ku_data_ops text_ops = {
     .kind = "text", .destroy = text_destroy, .read = text_read, .verify = text_verify};
 
-/* ---- opening
- * --------------------------------------------------------------------------------------------- */
-
 struct opening {
     const struct ku_text_opts *opts;
     struct ku_tokenizer *tokenizer; /* NULL until a text needs one */
     char *cache;
     struct text *text;
-    struct stream *stream; /* that files are added to */
+    struct stream *stream; /* the one that files are added to */
 };
 
 static int is_bin(const char *name)
@@ -260,7 +255,7 @@ static int check_opts(const struct ku_text_opts *o)
     return KUMI_OK;
 }
 
-/* stride 0: samples of T tokens, without the rest. */
+/* Adds a part. stride 0: samples of T tokens, without the remainder. */
 static int add_part(struct text *x, enum ku_data_split split, const struct stream *s, int64_t first,
                     int64_t count, int64_t stride)
 {
@@ -285,13 +280,13 @@ static int add_part(struct text *x, enum ku_data_split split, const struct strea
 }
 
 /*
- * Numbers in proportion to the weights: so many that every sample has one, so the entry that is
- * longest for its weight has each once, others several times.
+ * Gives each entry a number of draws in proportion to its weight: the smallest numbers that draw
+ * every sample at least once. The entry with the most samples per weight is drawn once per sample.
  */
 static int weigh(struct text *x, const struct ku_text_opts *o)
 {
     struct split *s = &x->split[KU_SPLIT_TRAIN];
-    double each = 0.0; /* numbers for a weight of 1 */
+    double each = 0.0; /* draws for a weight of 1 */
     int64_t n = 0;
     for (uint32_t i = 0; i < s->n; i++)
         each = fmax(each, (double)s->part[i].n_samples / o->weight[i]);
@@ -331,7 +326,10 @@ static int make_splits(struct text *x, const struct ku_text_opts *o)
     return o->weight ? weigh(x, o) : KUMI_OK;
 }
 
-/* Without a separator every sample is one document, and segments have no effect: that is said. */
+/*
+ * Warns if the separator does not occur: then every sample is one document and segments have no
+ * effect.
+ */
 static int check_separator(const struct text *x)
 {
     const struct stream *s = &x->stream[0];
@@ -353,7 +351,7 @@ static int check_separator(const struct text *x)
     return KUMI_OK;
 }
 
-/* Over the files, split by split; then what weights and documents add to it. */
+/* Hash of the files, split by split; then of weights and separator, if used. */
 static int make_fingerprint(struct text *x, int is_weighted)
 {
     struct ku_sha256 h;
@@ -378,7 +376,7 @@ static int make_fingerprint(struct text *x, int is_weighted)
     return KUMI_OK;
 }
 
-/* Streams of the files: of all of data.train, or of each entry if they are weighed; of data.val. */
+/* Opens one stream for data.train, or one per entry if weighted, and one for data.val. */
 static int open_streams(struct opening *o)
 {
     struct text *x = o->text;

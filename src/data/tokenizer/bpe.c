@@ -8,17 +8,19 @@
 #include <string.h>
 
 /*
- * A word starts as its bytes' tokens. While a pair of neighbours has a rank, the pair of the least
- * rank, leftmost first, becomes one token (Sennrich et al., Neural Machine Translation of Rare
- * Words with Subword Units, 2016). Short words do so in two arrays, by a scan per merge; longer
- * ones with a list and a heap, O(n log n). Both give the same tokens.
+ * Byte pair encoding (Sennrich et al., Neural Machine Translation of Rare Words with Subword Units,
+ * 2016). A word starts as the tokens of its bytes. While some pair of neighbours has a merge, the
+ * pair of the lowest rank, leftmost first, is merged into one token:
  *
- * Words of natural text repeat, so a direct-mapped cache of 64-byte lines (4 MiB) answers most of
- * them.
+ *     l o w e r   ->   lo w e r   ->   low e r   ->   low er        ranks: l o 0, lo w 1, e r 2
+ *
+ * Short words use two arrays and a linear scan per merge; longer words a linked list and a heap,
+ * O(n log n). Both give the same tokens. A direct-mapped cache of 64-byte lines (4 MiB) answers
+ * most words, because words of natural text repeat.
  */
 enum {
     SHORT_BYTES = 64,    /* above it the heap is faster than the scan */
-    LINE_KEY_BYTES = 22, /* with two counts and LINE_TOKENS ids: one cache line */
+    LINE_KEY_BYTES = 22, /* key, two counts and LINE_TOKENS ids fill one cache line */
     LINE_TOKENS = 10,
     LINES = 1 << 16,
     TRIM_BYTES = 1 << 20,
@@ -46,20 +48,22 @@ struct ku_bpe {
     uint32_t n_texts, cap_texts, n_findable;
     unsigned char *blob;
     size_t blob_bytes, cap_blob;
-    uint32_t *found; /* open addressing over the findable tokens' bytes; NONE = empty */
+    uint32_t *found; /* hash table over findable tokens, open addressing; NONE: empty */
     uint32_t found_mask;
-    struct merge *merge; /* open addressing over (left, right) */
+    struct merge *merge; /* hash table over (left, right), open addressing */
     uint32_t merge_mask, n_merges, n_ranks;
     uint32_t byte[256]; /* token of a single byte, or NONE */
     int ignore_merges;
     struct line *line;
-    struct symbol *symbol; /* of long words */
+    struct symbol *symbol; /* list of a long word */
     uint64_t *heap;
     size_t cap_symbols, cap_heap;
 };
 
-/* A token in a long word's list: index of the neighbours, NONE at the ends; id = NONE when merged
- * away. */
+/*
+ * A token in a long word's list. prev, next: indices, NONE at the ends; id = NONE: merged into its
+ * left neighbour.
+ */
 struct symbol {
     uint32_t id, prev, next;
 };
@@ -126,7 +130,7 @@ const unsigned char *ku_bpe_token(const struct ku_bpe *b, uint32_t id, uint32_t 
     return b->blob + b->text[id].at;
 }
 
-/* The slot of these bytes in `found`: theirs, or the empty one where they belong. */
+/* The slot of these bytes in `found`: the occupied one, or the empty one where they belong. */
 static uint32_t *found_slot(const struct ku_bpe *b, const void *data, size_t bytes)
 {
     uint32_t i = (uint32_t)ku_hash64(data, bytes) & b->found_mask;
@@ -219,7 +223,7 @@ int ku_bpe_add_token(struct ku_bpe *b, uint32_t id, const void *data, size_t byt
 
 static inline struct merge *merge_slot(const struct ku_bpe *b, uint32_t left, uint32_t right)
 {
-    /* Fibonacci hashing of both ids: 2^64 / golden ratio, made odd. */
+    /* Fibonacci hashing of both ids: the factor is 2^64 / golden ratio, made odd. */
     uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
     uint32_t i = (uint32_t)(h >> 32) & b->merge_mask;
     while (b->merge[i].left != NONE && (b->merge[i].left != left || b->merge[i].right != right))
@@ -263,7 +267,8 @@ int ku_bpe_add_merge(struct ku_bpe *b, const void *left, size_t left_bytes, cons
         return 1;
     if (!ku_bpe_find(b, right, right_bytes, &m.right))
         return 2;
-    size_t at = b->blob_bytes; /* the product is spelled behind the last token and taken back */
+    /* The merged string is written after the last token, looked up, and removed. */
+    size_t at = b->blob_bytes;
     KU_TRY(blob_append(b, left, left_bytes));
     KU_TRY(blob_append(b, right, right_bytes));
     b->blob_bytes = at;
@@ -284,7 +289,7 @@ static void hash_u32(struct ku_sha256 *h, uint32_t x)
     ku_sha256_update(h, le, 4);
 }
 
-/* Over tokens by id and merges by rank, so files that say the same in another order agree. */
+/* Hashes tokens by id and merges by rank, so the order of entries in a file does not matter. */
 static int hash_all(struct ku_bpe *b, unsigned char digest[32])
 {
     uint32_t slots = b->merge_mask + 1,
@@ -320,7 +325,7 @@ static int hash_all(struct ku_bpe *b, unsigned char digest[32])
 
 int ku_bpe_seal(struct ku_bpe *b, unsigned char digest[32])
 {
-    KU_TRY(merge_grow(b)); /* also an empty table can be asked */
+    KU_TRY(merge_grow(b)); /* an empty table can be searched as well */
     KU_TRY(blob_append(b, NULL, 0));
     for (unsigned c = 0; c < 256; c++) {
         unsigned char byte = (unsigned char)c;
@@ -334,8 +339,9 @@ int ku_bpe_seal(struct ku_bpe *b, unsigned char digest[32])
     return hash_all(b, digest);
 }
 
-/* Merges n tokens in place and returns how many are left. rank[i] is that of the pair (id[i],
- * id[i+1]). */
+/*
+ * Merges n tokens in place and returns how many remain. rank[i] is the rank of (id[i], id[i + 1]).
+ */
 static size_t merge_short(const struct ku_bpe *b, uint32_t *id, size_t n)
 {
     uint32_t rank[SHORT_BYTES];
@@ -380,7 +386,9 @@ static void heap_up(uint64_t *heap, size_t i)
     heap[i] = x;
 }
 
-/* Room for a word of n bytes: each merge ends one entry and begins at most two, so 2n are enough.
+/*
+ * Makes room for a word of n bytes. Each merge removes one heap entry and adds at most two, so 2n
+ * suffice.
  */
 static int long_reserve(struct ku_bpe *b, size_t n)
 {
@@ -398,8 +406,10 @@ static int long_reserve(struct ku_bpe *b, size_t n)
     return KUMI_OK;
 }
 
-/* An entry of the heap: rank, then place; the least comes first. Entries of pairs that are gone
- * stay until they surface. */
+/*
+ * Pushes the pair at `at`. Entries order by rank, then position. Entries of pairs that no longer
+ * exist are skipped when popped.
+ */
 static size_t heap_push(const struct ku_bpe *b, size_t n, uint32_t at)
 {
     const struct symbol *s = &b->symbol[at];
@@ -470,7 +480,7 @@ void ku_bpe_trim(struct ku_bpe *b)
     b->cap_symbols = 0;
 }
 
-/* As ku_bpe_encode, without the cache; out has room. */
+/* ku_bpe_encode without the cache; `out` has room. */
 static int64_t encode_word(struct ku_bpe *b, const unsigned char *word, size_t bytes,
                            struct ku_tokens *out)
 {
@@ -501,7 +511,7 @@ int64_t ku_bpe_encode(struct ku_bpe *b, const unsigned char *word, size_t bytes,
     struct line *line = &b->line[ku_hash64(word, bytes) & (LINES - 1)];
     if (line->key_bytes == bytes && memcmp(line->key, word, bytes) == 0) {
         memcpy(out->id + out->count, line->id,
-               sizeof line->id); /* all ten: a constant size is faster */
+               sizeof line->id); /* all ten ids: a copy of constant size is faster */
         out->count += line->n_tokens;
         return KUMI_OK;
     }

@@ -12,16 +12,16 @@
 #include <string.h>
 
 /*
- * Words are runs of tokens, at first of bytes. The pair of neighbours that occurs most often (times
- * the words' counts) becomes a token, again and again. Counts are kept up to date by what each
- * merge changes; a heap has an entry for each pair, with the words where it may stand, and an entry
- * whose count is out of date goes back with the right one when it surfaces.
+ * Words are sequences of tokens, at first of bytes. Each iteration merges the most frequent pair of
+ * neighbours (weighted by the words' counts) into a token. A merge updates the counts of the pairs
+ * it changes. A heap holds an entry per pair with the words where the pair may occur; an entry
+ * whose count is out of date is pushed back with the current count when it reaches the top.
  *
- * What is Hugging Face's rule (tokenizers, BpeTrainer), not only Sennrich et al.'s: of pairs that
- * occur equally often, the one of the smaller (left, right) is first, and bytes are numbered in the
- * order of the characters that spell them; a pair's own count stays when it is merged, so where one
- * token can be made in two ways, a pair with it that comes back counts its old occurrences again,
- * and is merged in its new words only.
+ * The result follows Hugging Face's BpeTrainer (tokenizers), which differs from Sennrich et al. in
+ * these points: among pairs of equal count the one with the smaller (left, right) comes first,
+ * where bytes are numbered in the order of their characters in files; and a merged pair keeps its
+ * count. So if a pair occurs again later (its token can be made in two ways), its count includes
+ * the old occurrences, and only the new words are merged.
  */
 enum { PROGRESS_MERGES = 64 };
 static const uint32_t NONE = UINT32_MAX;
@@ -29,9 +29,9 @@ static const uint32_t NONE = UINT32_MAX;
 struct pair {
     uint32_t left, right;
     int64_t count;
-    uint32_t fresh;     /* words that the merge under way adds */
-    uint32_t last_word; /* the last of them */
-    size_t fill;        /* where they go */
+    uint32_t fresh;     /* words added by the current merge */
+    uint32_t last_word; /* the last word added */
+    size_t fill;        /* index in place[] for the next word */
 };
 struct entry {
     int64_t count;
@@ -53,7 +53,7 @@ struct trainer {
     uint32_t *symbol;
     struct pair *pair;
     uint32_t n_pairs, cap_pairs;
-    uint32_t *slot; /* open addressing over pairs: number + 1, 0 = empty */
+    uint32_t *slot; /* hash table over pairs, open addressing: number + 1, 0: empty */
     uint32_t slot_mask;
     struct entry *heap;
     uint32_t n_heap, cap_heap;
@@ -96,11 +96,9 @@ out:
     return status;
 }
 
-/* ---- pairs ---- */
-
 static uint32_t *slot_of(const struct trainer *t, uint32_t left, uint32_t right)
 {
-    /* Fibonacci hashing of both ids: 2^64 / golden ratio, made odd. */
+    /* Fibonacci hashing of both ids: the factor is 2^64 / golden ratio, made odd. */
     uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
     for (uint32_t i = (uint32_t)(h >> 32) & t->slot_mask;; i = (i + 1) & t->slot_mask) {
         const struct pair *p = &t->pair[t->slot[i] - (t->slot[i] != 0)];
@@ -128,8 +126,10 @@ static int grow_slots(struct trainer *t)
     return KUMI_OK;
 }
 
-/* Adds to a pair's count; more > 0 also notes the word. Words come one after another, so a word is
- * noted once for each pair. */
+/*
+ * Adds `more` to a pair's count; if more > 0, also records the word. Words are processed one at a
+ * time, so each word is recorded once per pair.
+ */
 static int change(struct trainer *t, uint32_t left, uint32_t right, uint32_t word, int64_t more)
 {
     KU_TRY(grow_slots(t));
@@ -154,8 +154,6 @@ static int change(struct trainer *t, uint32_t left, uint32_t right, uint32_t wor
     return KUMI_OK;
 }
 
-/* ---- the heap ---- */
-
 static int is_before(const struct trainer *t, const struct entry *a, const struct entry *b)
 {
     const struct pair *x = &t->pair[a->pair], *y = &t->pair[b->pair];
@@ -176,7 +174,7 @@ static int heap_push(struct trainer *t, struct entry e)
     return KUMI_OK;
 }
 
-/* Lets the entry at the top, which may have changed, sink to its place. */
+/* Sifts down the top entry, which may have changed. */
 static void heap_sink(struct trainer *t)
 {
     struct entry e = t->heap[0];
@@ -199,7 +197,7 @@ static struct entry heap_pop(struct trainer *t)
     return e;
 }
 
-/* Makes entries of the pairs that have fresh words and occur. */
+/* Makes heap entries for pairs that have fresh words and a positive count. */
 static int push_fresh(struct trainer *t)
 {
     size_t need = t->n_places + t->n_records;
@@ -231,13 +229,11 @@ static int push_fresh(struct trainer *t)
     return KUMI_OK;
 }
 
-/* ---- merging ---- */
-
 static int merge_in_word(struct trainer *t, uint32_t number, struct ku_bpe_merge m, uint32_t id)
 {
     struct word *w = &t->word[number];
     uint32_t *s = t->symbol + w->at, n = 0;
-    for (uint32_t i = 0; i < w->n; i++) { /* s[0, n) is done, s[i, w->n) is to do */
+    for (uint32_t i = 0; i < w->n; i++) { /* s[0, n) is output, s[i, w->n) is input */
         if (s[i] != m.left || i + 1 == w->n || s[i + 1] != m.right) {
             s[n++] = s[i];
             continue;
@@ -257,7 +253,7 @@ static int merge_in_word(struct trainer *t, uint32_t number, struct ku_bpe_merge
     return KUMI_OK;
 }
 
-/* The token of a merge: a new one, unless its bytes are a token already. */
+/* The token of a merge: the existing token with these bytes, or a new one. */
 static int add_product(struct ku_bpe_trained *out, struct ku_bpe_merge m, uint32_t *id)
 {
     uint32_t left_bytes, right_bytes;
@@ -277,7 +273,7 @@ static int add_product(struct ku_bpe_trained *out, struct ku_bpe_merge m, uint32
     return status;
 }
 
-/* Merges that were made twice keep the later rank, as in a table by pair. */
+/* Removes repeated merges; the last one counts, as in a table keyed by pair. */
 static int drop_repeated(struct trainer *t, struct ku_bpe_trained *out)
 {
     uint32_t n = out->n_merges, *rank = ku_calloc((size_t)t->n_pairs + 1, sizeof *rank);
@@ -322,9 +318,7 @@ static int merge_all(struct trainer *t, const struct ku_bpe_train_opts *o,
     return drop_repeated(t, out);
 }
 
-/* ---- setting up ---- */
-
-/* Token of each byte: bytes stand in the order of the characters that spell them. */
+/* Adds a token per byte, in the order of the characters that represent bytes in files. */
 static int add_bytes(struct ku_bpe_trained *out, uint32_t token[256])
 {
     uint32_t n = 0;

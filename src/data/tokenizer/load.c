@@ -12,16 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reading tokenizers' files. They spell a token as text, one character per byte
- * (ku_token_unspell). */
+/* Reads tokenizer files; they write a token as text, one character per byte (ku_token_unspell). */
 enum {
-    FILE_BYTES_MAX = 256 << 20, /* the largest in use have some 30 MB */
+    FILE_BYTES_MAX = 256 << 20, /* the largest in use have about 30 MB */
     TOKENS_MAX = 1 << 24,
-    ID_GAP_MAX = 1 << 20, /* ids may skip, but not so that a small file asks for much memory */
+    ID_GAP_MAX = 1 << 20, /* ids may have gaps; bounds the memory that a small file can request */
     TOKEN_BYTES_MAX = 1 << 16,
 };
 
-/* A configuration's error is a data file's here. */
+/* Turns EINVAL of the JSON parser into EINPUT. */
 static int as_input(int status)
 {
     if (status != KUMI_EINVAL)
@@ -31,9 +30,9 @@ static int as_input(int status)
 }
 
 /*
- * Whole numbers beyond 64 bits, such as the model_max_length of 10^30 that transformers writes
- * for "none", become the real numbers of as many characters: 1000000000000000019 -> "1e18" and
- * blanks.
+ * Replaces integers of more than 18 digits by a real number of as many characters, with the first
+ * digit and the exponent: 1000000000000000019 becomes "1e18" and blanks. transformers writes a
+ * model_max_length of 10^30 for "none", which does not fit 64 bits.
  */
 static void shorten_integers(char *text)
 {
@@ -68,7 +67,7 @@ int ku_tokenizer_read_json(const char *path, struct ku_json *doc)
     return status;
 }
 
-/* vocab: {"spelled token": id, …} */
+/* vocab: {"token": id, …} */
 static int load_vocab(struct ku_tokenizer *t, const char *path, json_t *vocab)
 {
     size_t count = json_object_size(vocab);
@@ -107,7 +106,7 @@ static int load_vocab(struct ku_tokenizer *t, const char *path, json_t *vocab)
     return status;
 }
 
-/* One merge, both sides spelled. `where` is the file and line, or the file and number. */
+/* Adds a merge given in file notation. number: its line or index, from 1. */
 static int add_merge(struct ku_tokenizer *t, const char *path, size_t number, const char *left,
                      size_t left_bytes, const char *right, size_t right_bytes)
 {
@@ -133,8 +132,10 @@ static int add_merge(struct ku_tokenizer *t, const char *path, size_t number, co
     return status;
 }
 
-/* vocab.bpe, merges.txt: an optional line "#version: …", then "left right" per line in order of
- * rank. */
+/*
+ * Reads vocab.bpe or merges.txt: an optional line "#version: …", then "left right" per line in
+ * order of rank.
+ */
 static int load_merges(struct ku_tokenizer *t, const char *path)
 {
     char *text;
@@ -192,8 +193,10 @@ static int by_length(const void *a, const void *b)
     return memcmp(x->data, y->data, x->bytes);
 }
 
-/* Ends the loading: the fingerprint covers vocabulary, merges, `rules` (how text is cut) and added
- * tokens. */
+/*
+ * Completes loading. The fingerprint covers vocabulary, merges, `rules` (pre-tokenization) and
+ * added tokens.
+ */
 static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
 {
     unsigned char digest[32];
@@ -227,9 +230,6 @@ out:
     return status;
 }
 
-/* ---- tokenizer.json
- * ------------------------------------------------------------------------------------ */
-
 int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead)
 {
     char *text = value ? ku_json_print(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
@@ -250,7 +250,7 @@ static int is_absent(json_t *value)
     return !value || json_is_null(value);
 }
 
-/* A flag with a default. Returns 0 or 1; -1 for a value that is none. */
+/* Reads a boolean with a default; returns 0 or 1, or -1 for another type. */
 static int flag(json_t *object, const char *key, int absent)
 {
     json_t *value = json_object_get(object, key);
@@ -283,7 +283,7 @@ static int load_split(struct ku_tokenizer *t, const char *path, json_t *rule)
     return add_stage(t, path, pattern, removed);
 }
 
-/* One pre-tokenizer. ByteLevel ends the list, since what follows it would see spelled bytes. */
+/* Loads one pre-tokenizer. ByteLevel must be the last, because its output is file notation. */
 static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int is_last)
 {
     const char *type = type_of(rule);
@@ -400,7 +400,7 @@ static int load_added(struct ku_tokenizer *t, const char *path, json_t *list)
     return KUMI_OK;
 }
 
-/* Parts that must be absent, or a Sequence of nothing, or (decoder) ByteLevel. */
+/* Checks a part that must be absent, an empty Sequence, or (decoder) ByteLevel. */
 static int check_part(const char *path, json_t *root, const char *part, const char *allowed,
                       const char *list_key)
 {
@@ -418,7 +418,7 @@ static int check_part(const char *path, json_t *root, const char *part, const ch
     return KUMI_OK;
 }
 
-/* What kind it is, before its parts are looked at; old files of BPE have no type. */
+/* Checks the model type before other parts; old BPE files have no type. */
 static int check_type(const char *path, json_t *root)
 {
     json_t *model = json_object_get(root, "model");

@@ -18,7 +18,7 @@ struct ku_regex {
     pcre2_jit_stack *stack;
 };
 
-/* A pattern longer than this is no tokenizer's (the longest in use has some 300 bytes). */
+/* The longest pattern in use has about 300 bytes. */
 enum { PATTERN_BYTES_MAX = 4096, JIT_STACK_BYTES = 32 << 10, JIT_STACK_BYTES_MAX = 8 << 20 };
 
 static void *pcre_malloc(size_t bytes, void *ctx)
@@ -39,7 +39,7 @@ static int refuse(const char *pattern, size_t at, const char *what)
                   what);
 }
 
-/* Copies the digits of \xHH, \x{H..} or \uHHHH as PCRE2's \x{H..}. *at stands on the x or u. */
+/* Writes \xHH, \x{H..} or \uHHHH as PCRE2's \x{H..}. *at is the index of the x or u. */
 static int rewrite_hex(const char *pattern, size_t *at, struct ku_str *out)
 {
     static const char digits[] = "0123456789abcdefABCDEF";
@@ -55,7 +55,7 @@ static int rewrite_hex(const char *pattern, size_t *at, struct ku_str *out)
     return KUMI_OK;
 }
 
-/* *at stands behind the backslash, and then on the last character of the escape. */
+/* *at is the index after the backslash; on return, the last character of the escape. */
 static int rewrite_escape(const char *pattern, size_t *at, struct ku_str *out)
 {
     char c = pattern[*at];
@@ -79,7 +79,7 @@ static int rewrite_escape(const char *pattern, size_t *at, struct ku_str *out)
         ku_str_add(out, "\\%.*s", (int)n + 1, pattern + *at);
         *at += n;
         return KUMI_OK;
-    case 'd': /* Nd in both */
+    case 'd': /* Unicode class Nd in both engines */
     case 'D':
     case 'n':
     case 'r':
@@ -97,7 +97,7 @@ static int rewrite_escape(const char *pattern, size_t *at, struct ku_str *out)
     }
 }
 
-/* Groups that mean the same in both engines. */
+/* Accepts only groups with the same meaning in both engines. */
 static int check_group(const char *pattern, size_t at)
 {
     const char *p = pattern + at + 1;
@@ -152,8 +152,7 @@ static int compile(struct ku_regex *r, const char *pattern, const char *rewritte
     pcre2_compile_context *ctx = pcre2_compile_context_create(r->memory);
     if (!ctx)
         return KUMI_ENOMEM;
-    pcre2_set_newline(ctx,
-                      PCRE2_NEWLINE_LF); /* '.' stops at \n alone, whatever PCRE2 was built with */
+    pcre2_set_newline(ctx, PCRE2_NEWLINE_LF); /* '.' excludes only \n in any build of PCRE2 */
     r->code = pcre2_compile((PCRE2_SPTR)rewritten, strlen(rewritten), PCRE2_UTF | PCRE2_UCP, &error,
                             &at, ctx);
     pcre2_compile_context_free(ctx);
@@ -194,8 +193,10 @@ int ku_regex_create(const char *pattern, struct ku_regex **out)
     r->match = pcre2_match_context_create(r->memory);
     if (!r->data || !r->match)
         goto out;
-    /* Where the system forbids writable code, or PCRE2 has no JIT here, the same answers come
-     * slower. */
+    /*
+     * Without JIT support or permission for executable memory, matching falls back to the
+     * interpreter.
+     */
     if (pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0) {
         r->stack = pcre2_jit_stack_create(JIT_STACK_BYTES, JIT_STACK_BYTES_MAX, r->memory);
         if (!r->stack)

@@ -4,24 +4,30 @@
 
 #include <stddef.h>
 
-/* Regular expressions of tokenizers over PCRE2: the only file that knows it. */
+/* Regular expressions of tokenizers; only regex.c uses PCRE2. */
 struct ku_regex;
 
 /*
- * Compiles a pattern in the syntax of tokenizer.json files (Oniguruma's), rewritten where PCRE2
- * means something else by it: \s is the property White_Space (PCRE2's \s adds U+180E), \v the
- * vertical tab. What has no equal is refused, as ku_words_regex says.
+ * Compile a pattern in the syntax of tokenizer.json files (Oniguruma's). Escapes that PCRE2
+ * interprets differently are rewritten: \s becomes the property White_Space (PCRE2's \s adds
+ * U+180E), \v the vertical tab. Constructs without an equivalent are rejected, see ku_words_regex.
+ *
+ * Errors: EINPUT, ENOMEM.
  */
 int ku_regex_create(const char *pattern, struct ku_regex **out);
 void ku_regex_destroy(struct ku_regex *r);
 
 struct ku_match {
     size_t start, stop; /* from `at` */
-    int group;          /* the last group that took part, 0 if none */
+    int group;          /* number of the last group that matched, 0 if none */
 };
 /*
- * Searches valid UTF-8. Returns 1; 0 for no match, or, unless is_last, when text behind end could
- * make or lengthen one; or an error.
+ * Search valid UTF-8 in [at, end).
+ *
+ *   is_last   0: more text may follow end
+ *
+ * Returns 1; 0 for no match, or, unless is_last, if text after end could create or extend a match;
+ * or an error.
  */
 int ku_regex_match(struct ku_regex *r, const unsigned char *at, const unsigned char *end,
                    int is_last, struct ku_match *m);

@@ -8,8 +8,10 @@
 
 #include <string.h>
 
-/* Spelling of tokens in files: printable Latin-1 stands for itself, the other 68 bytes (0 to 32,
- * 127 to 160, 173) for U+0100, U+0101, … in ascending order (OpenAI's bytes_to_unicode). */
+/*
+ * Notation of tokens in files: printable Latin-1 represents itself; the other 68 bytes (0 to 32,
+ * 127 to 160, 173) are U+0100, U+0101, … in ascending order (OpenAI's bytes_to_unicode).
+ */
 uint32_t ku_token_spell(unsigned byte)
 {
     if (byte <= 32)
@@ -19,7 +21,7 @@ uint32_t ku_token_spell(unsigned byte)
     return byte == 173 ? 323 : byte;
 }
 
-/* The byte that a character spells, or -1. */
+/* The byte that a character represents, or -1. */
 static int byte_of(uint32_t c)
 {
     int byte = c <= 255   ? (int)c
@@ -51,7 +53,7 @@ int ku_token_unspell(const unsigned char *text, size_t bytes, unsigned char *out
     return 1;
 }
 
-/* A special token, as a JSON string. */
+/* Appends a special token as a JSON string. */
 static int put_text(struct ku_str *out, const unsigned char *text, size_t bytes)
 {
     json_t *value = json_stringn((const char *)text, bytes);
@@ -64,7 +66,7 @@ static int put_text(struct ku_str *out, const unsigned char *text, size_t bytes)
     return KUMI_OK;
 }
 
-/* A token, spelled, as a JSON string; special ones are their own text. */
+/* Appends a token in file notation as a JSON string; a special token as its text. */
 static int put_token(const struct ku_bpe_trained *t, uint32_t id, struct ku_str *out)
 {
     uint32_t bytes = 0;

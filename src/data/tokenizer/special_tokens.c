@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens that are found in a text as wholes, from the files beside a vocabulary:
+ * Special tokens, which are searched in text as a whole, from the files next to a vocabulary:
  *
- *     tokenizer_config.json     added_tokens_decoder {"50256": token, ..}; eos_token and the others
- *                               below; add_prefix_space, where there is no tokenizer.json
- *     special_tokens_map.json   eos_token and the others, where tokenizer_config.json has them not
- *     added_tokens.json         {"text": id}, where there is no added_tokens_decoder
+ *     tokenizer_config.json     added_tokens_decoder {"50256": token, ..}; eos_token and the other
+ *                               names below; add_prefix_space, if there is no tokenizer.json
+ *     special_tokens_map.json   eos_token and the others, if not in tokenizer_config.json
+ *     added_tokens.json         {"text": id}, if there is no added_tokens_decoder
  *
- * A token is a text, or an object with content and flags. One without an id is the vocabulary's
- * token of that text, or takes the next free id, in the order below; so Hugging Face's library
- * does. What tokenizer.json has already stays as it is. GPT-2's vocabulary marks its
- * "<|endoftext|>" in no file: the library knows it, for all directories of vocab.json and
- * merges.txt.
+ * A token is a string, or an object with content and flags. A token without an id uses the
+ * vocabulary's token with that text, or else the next free id, in the order below, as in Hugging
+ * Face's library. Tokens of tokenizer.json are not changed. GPT-2's files do not mark
+ * "<|endoftext|>" as special; Hugging Face's library adds it in code, and so does this file for
+ * every directory with vocab.json and merges.txt.
  */
 #include "data/tokenizer/tokenizer_impl.h"
 
@@ -35,7 +35,7 @@ static const char *const files[] = {"tokenizer_config.json", "special_tokens_map
 struct special {
     struct ku_tokenizer *t;
     char *path[N_FILES];
-    struct ku_json doc[N_FILES]; /* root NULL: there is no such file */
+    struct ku_json doc[N_FILES]; /* root NULL: the file does not exist */
 };
 
 static json_t *content_of(json_t *token)
@@ -43,7 +43,7 @@ static json_t *content_of(json_t *token)
     return json_is_object(token) ? json_object_get(token, "content") : token;
 }
 
-/* The id of a token that is added already, or of the vocabulary's of that text; -1: of neither. */
+/* The id of an added token, or of the vocabulary's token with that text; -1: neither exists. */
 static int64_t find_id(const struct ku_tokenizer *t, const char *text, size_t bytes, int *is_added)
 {
     uint32_t id, n = ku_bpe_vocab_count(t->bpe);
@@ -57,7 +57,7 @@ static int64_t find_id(const struct ku_tokenizer *t, const char *text, size_t by
     *is_added = 0;
     if (ku_bpe_find(t->bpe, text, bytes, &id))
         return id;
-    for (id = 0; id < n; id++) { /* one that no word can mean */
+    for (id = 0; id < n; id++) { /* tokens that no word produces */
         uint32_t token_bytes;
         const unsigned char *token = ku_bpe_token(t->bpe, id, &token_bytes);
         if (token && token_bytes == bytes && memcmp(token, text, bytes) == 0)
@@ -66,7 +66,7 @@ static int64_t find_id(const struct ku_tokenizer *t, const char *text, size_t by
     return -1;
 }
 
-/* A token with the id that the file gives, or -1. Returns its id, or an error. */
+/* Adds a token with the id that the file gives, or -1; returns its id, or an error. */
 static int64_t add(struct special *s, int file, const char *key, json_t *token, int64_t id)
 {
     struct ku_tokenizer *t = s->t;
@@ -116,7 +116,7 @@ static int64_t parse_id(const char *text)
     return id;
 }
 
-/* {"id": token, ..} or {"text": id, ..}, in the order of the ids. */
+/* Adds {"id": token, ..} or {"text": id, ..} in ascending order of ids. */
 static int add_table(struct special *s, int file, const char *key, json_t *table)
 {
     size_t n = json_object_size(table), i = 0;
@@ -155,7 +155,10 @@ static int add_table(struct special *s, int file, const char *key, json_t *table
     return status;
 }
 
-/* The file that says what a name is, tokenizer_config.json before the other; *token NULL: none. */
+/*
+ * Finds a named token, first in tokenizer_config.json; *token is NULL if there is none. Returns the
+ * file.
+ */
 static int find_name(const struct special *s, const char *name, json_t **token)
 {
     for (int file = CONFIG; file <= MAP; file++) {
@@ -181,7 +184,7 @@ static int add_names(struct special *s)
     return KUMI_OK;
 }
 
-/* A list of tokens, or an object of named ones. */
+/* Adds a list of tokens, or an object of named ones. */
 static int add_list(struct special *s, int file, const char *key, json_t *list)
 {
     json_t *token;
@@ -201,7 +204,7 @@ static int add_list(struct special *s, int file, const char *key, json_t *list)
     return KUMI_OK;
 }
 
-/* The one that GPT-2's library knows without a file. */
+/* Adds GPT-2's "<|endoftext|>", which no file marks as special. */
 static int add_own(struct special *s)
 {
     static const char own[] = "<|endoftext|>";

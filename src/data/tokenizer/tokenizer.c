@@ -11,15 +11,16 @@
 #include <string.h>
 
 /*
- * Encoding. Text goes into a window; from its start, whatever no later text can change is cut off
- * and encoded:
+ * Encoding. Fed text goes into a buffer, the window. Text at its start that later text cannot
+ * affect is removed and encoded:
  *
  *     text      up to the next added token                       (segments)
  *     segment   runs of valid UTF-8 | runs of invalid bytes      (runs; an invalid run is a word)
- *     run       stage 0 -> stage 1 -> … each cuts what it gets   (words)
+ *     run       stage 0 -> stage 1 -> … each splits its input    (words)
  *     word      the vocabulary's merges                          (tokens)
  *
- * What depends on the text behind the window stays there until more is fed or the text ends.
+ * Text whose tokens may depend on what follows stays in the window until more is fed or the text
+ * ends.
  */
 enum { FEED_BYTES = 256 << 10 };
 
@@ -42,7 +43,7 @@ void ku_tokenizer_reset(struct ku_tokenizer *t)
         ku_bpe_trim(t->bpe);
 }
 
-/* Makes room for `bytes` of text in the window, and for the blank before it. */
+/* Makes room for `bytes` of text in the window, and for one blank before it. */
 static int window_reserve(struct ku_tokenizer *t, size_t bytes)
 {
     if (t->window && bytes <= t->cap_window)
@@ -77,11 +78,11 @@ static int encode_word(struct ku_tokenizer *t, const unsigned char *at, const un
     return (int)bad;
 }
 
-/* Sends a whole word through the stages from `number` on. */
+/* Passes a whole word through the stages from `number` on. */
 static int descend(struct ku_tokenizer *t, int number, const unsigned char *at,
                    const unsigned char *end, struct ku_tokens *out)
 {
-    if (number == t->prefix_stage && number > 0 && *at != ' ') { /* once in a chain: one scratch */
+    if (number == t->prefix_stage && number > 0 && *at != ' ') { /* at most once per word */
         size_t bytes = (size_t)(end - at);
         if (bytes >= t->cap_scratch) {
             ku_free(t->scratch);
@@ -110,8 +111,8 @@ static int descend(struct ku_tokenizer *t, int number, const unsigned char *at,
 }
 
 /*
- * Cuts a run of valid UTF-8 into words. *done is how far it came: short of `end` when what is left
- * waits for more text.
+ * Splits a run of valid UTF-8 into words and encodes them. *done is the end of the encoded part; it
+ * is before `end` if the rest needs more text.
  */
 static int encode_run(struct ku_tokenizer *t, const unsigned char *at, const unsigned char *end,
                       int is_last, struct ku_tokens *out, const unsigned char **done)
@@ -162,7 +163,9 @@ static int encode_segment(struct ku_tokenizer *t, const unsigned char *at, const
     return KUMI_OK;
 }
 
-/* The first added token that starts in [at, limit) and ends by `end`, or NULL; *found is its place.
+/*
+ * Finds the first added token that starts in [at, limit) and ends by `end`; NULL if there is none.
+ * *found is its start.
  */
 static const struct ku_added *added_find(const struct ku_added_set *set, const unsigned char *at,
                                          const unsigned char *limit, const unsigned char *end,
@@ -184,15 +187,15 @@ static const struct ku_added *added_find(const struct ku_added_set *set, const u
     return NULL;
 }
 
-/* An added token's place in the window. */
+/* Position of an added token in the window. */
 struct place {
-    const struct ku_added *added; /* NULL: none, at = the limit */
+    const struct ku_added *added; /* NULL: none, and at is the limit */
     const unsigned char *at;
 };
 
 /*
- * The next added token of both sets from `at` on: one of the second only in what lies before the
- * next of the first, which is searched once and kept in *first.
+ * The next added token of both sets, from `at`. Tokens of the second set count only before the next
+ * one of the first set, which is searched once and cached in *first.
  */
 static struct place added_next(const struct ku_tokenizer *t, const unsigned char *at,
                                const unsigned char *limit, const unsigned char *end,
@@ -208,8 +211,10 @@ static struct place added_next(const struct ku_tokenizer *t, const unsigned char
     return second.added ? second : *first;
 }
 
-/* How much of the window may be cut while more text is to come: no added token and no character
- * stands across its end. */
+/*
+ * End of the part of the window that may be encoded while more text may follow: no added token and
+ * no character extends across it.
+ */
 static const unsigned char *window_limit(const struct ku_tokenizer *t, const unsigned char *at,
                                          const unsigned char *end)
 {
@@ -221,7 +226,7 @@ static const unsigned char *window_limit(const struct ku_tokenizer *t, const uns
     return limit;
 }
 
-/* Encodes what the window's text decides, and moves the rest to its start. */
+/* Encodes the decided part of the window and moves the rest to its start. */
 static int drain(struct ku_tokenizer *t, int is_last, struct ku_tokens *out)
 {
     const unsigned char *at = t->window + 1, *end = at + t->window_bytes, *done = at;
@@ -266,8 +271,7 @@ int ku_tokenizer_feed(struct ku_tokenizer *t, const void *text, size_t bytes, st
         p += n;
         bytes -= n;
         KU_TRY(drain(t, 0, out));
-        if (t->window_bytes >
-            KU_WORD_BYTES_MAX + t->added_bytes_max + 4) /* window_limit's distance from the end */
+        if (t->window_bytes > KU_WORD_BYTES_MAX + t->added_bytes_max + 4) /* see window_limit */
             return too_long(t);
     }
     return KUMI_OK;
@@ -350,7 +354,7 @@ const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t)
     return t->fingerprint;
 }
 
-/* path = directory / name, and whether a file is there. */
+/* path = directory / name; returns 1 if that file exists. */
 static int join(const char *directory, const char *name, char *path, size_t bytes)
 {
     struct stat st;
@@ -358,7 +362,7 @@ static int join(const char *directory, const char *name, char *path, size_t byte
     return n > 0 && (size_t)n < bytes && ku_os_stat(path, &st) == 0;
 }
 
-/* Finds out which files are there, and loads them. */
+/* Detects the files of a tokenizer and loads them. */
 static int load(struct ku_tokenizer *t, const char *where)
 {
     static const char *const pair[][2] = {{"encoder.json", "vocab.bpe"},

@@ -8,25 +8,30 @@
 #include <stdint.h>
 
 /*
- * Text to tokens and back. Two kinds behind one interface: "byte" (a token is a byte) and
- * byte-level BPE, read from a directory with OpenAI's encoder.json + vocab.bpe, Hugging Face's
- * vocab.json + merges.txt or tokenizer.json (which wins where it lies beside the others), or from a
- * *.json file of the last kind. Special tokens of a directory are those of tokenizer_config.json,
- * special_tokens_map.json and added_tokens.json, and GPT-2's "<|endoftext|>".
+ * Converts text to tokens and back. There are two kinds of tokenizer:
  *
- * What is exact: GPT-2's pattern with Unicode properties, White_Space as \s. Letters and numbers
- * are those of the PCRE2 that kumi is linked with (Debian 12: Unicode 14). Bytes that are no UTF-8
- * stand apart: a run of them is one word, the text on either side is cut as though it ended there;
- * so decode(encode(x)) = x for all x, except that a tokenizer.json with add_prefix_space gives the
- * blank that it puts in front. Special and added tokens are found in the text as Hugging Face finds
- * them. Nothing is put around a text (no post-processor).
+ *     "byte"           a token is a byte
+ *     byte-level BPE   a directory with OpenAI's encoder.json + vocab.bpe, or Hugging Face's
+ *                      vocab.json + merges.txt or tokenizer.json (preferred), or a *.json file
  *
- * Threads: a tokenizer holds a window and a cache of words, so one thread at a time; each thread
+ *     text -> special tokens -> words (regex) -> merges of bytes -> ids
+ *
+ * A directory's special tokens come from tokenizer_config.json, special_tokens_map.json and
+ * added_tokens.json, plus GPT-2's "<|endoftext|>". They are found in text as in Hugging Face's
+ * library. No tokens are added around a text (no post-processor).
+ *
+ * GPT-2's pattern is implemented exactly, with Unicode properties and White_Space as \s; letters
+ * and numbers are those of the linked PCRE2 (Debian 12: Unicode 14). A run of invalid UTF-8 is one
+ * word, and the text on either side is split as if it ended there. decode(encode(x)) = x for all x,
+ * with two exceptions in tokenizer.json: add_prefix_space adds a blank, and a Split with behavior
+ * Removed drops text between words.
+ *
+ * Threads: one at a time per tokenizer, which holds a text window and a word cache. Each thread
  * opens its own.
  */
 struct ku_tokenizer;
 
-/* Growing list of tokens. All zero is empty; fini frees. */
+/* A growing list of tokens; zero-initialize it. */
 struct ku_tokens {
     uint32_t *id;
     size_t count, cap;
@@ -34,50 +39,54 @@ struct ku_tokens {
 void ku_tokens_fini(struct ku_tokens *tokens);
 
 /*
- * Opens a tokenizer.
+ * Open a tokenizer.
  *
  *   where   "byte", a directory, or a tokenizer.json
  *
  * Owns: *out, until ku_tokenizer_destroy.
- * Errors: EINPUT (missing, malformed, or a kind that kumi has not: the line names it), ENOMEM.
+ * Errors: EINPUT (missing, malformed, or an unsupported kind, which the message names), ENOMEM.
  */
 int ku_tokenizer_open(const char *where, struct ku_tokenizer **out);
-void ku_tokenizer_destroy(struct ku_tokenizer *t); /* NULL is fine */
+void ku_tokenizer_destroy(struct ku_tokenizer *t);
 
 int ku_tokenizer_is_byte(const struct ku_tokenizer *t);
 /* One more than the largest token. */
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t);
-/* The token that a text spells: an added one, or one of the vocabulary. 1 and the id, or 0. */
+/* Finds the token with this text, added or in the vocabulary; returns 1 and the id, or 0. */
 int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id);
-/* The token that ends a text: the eos_token of the directory's files, else "<|endoftext|>",
- * "<|end_of_text|>" or "</s>", the first that there is. 1 and the id, or 0. */
+/*
+ * Finds the end-of-text token: the eos_token of the directory's files, else the first that exists
+ * of "<|endoftext|>", "<|end_of_text|>", "</s>". Returns 1 and the id, or 0.
+ */
 int ku_tokenizer_end_of_text(const struct ku_tokenizer *t, uint32_t *id);
-/* "byte", or 64 hex digits over everything that decides a token: vocabulary, merges, patterns,
- * added tokens. Borrowed. */
+/*
+ * "byte", or 64 hex digits over everything that affects tokens: vocabulary, merges, patterns, added
+ * tokens. Borrowed.
+ */
 const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t);
 
 /*
- * Appends the tokens of one whole text.
+ * Append the tokens of one whole text.
  *
- * Errors: EINPUT (a byte without a token; a word above KU_WORD_BYTES_MAX), ENOMEM; tokens then
- * holds a part.
+ * Errors: EINPUT (a byte without a token; a word above KU_WORD_BYTES_MAX), ENOMEM; `out` then holds
+ * part of the tokens.
  */
 int ku_tokenizer_encode(struct ku_tokenizer *t, const void *text, size_t bytes,
                         struct ku_tokens *out);
 /*
- * The same in pieces of any length: feed, feed, …, finish gives what encode gives of the whole.
- * Memory is bounded by the longest word. After an error, or to give a text up, call reset.
+ * Encode in pieces of any length: feed, feed, …, finish gives the tokens of the whole text. Memory
+ * is bounded by the longest word. After an error, or to discard a text, call reset.
  */
 int ku_tokenizer_feed(struct ku_tokenizer *t, const void *text, size_t bytes,
                       struct ku_tokens *out);
 int ku_tokenizer_finish(struct ku_tokenizer *t, struct ku_tokens *out);
 void ku_tokenizer_reset(struct ku_tokenizer *t);
 
-/* Appends the bytes of count tokens. Errors: EINVAL (no such token: nothing appended), ENOMEM. */
+/* Appends the bytes of the tokens; errors: EINVAL (unknown token: nothing appended), ENOMEM. */
 int ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t count,
                         struct ku_str *out);
 
-/* A word is merged as a whole (20 to 44 bytes of memory per byte), so its length has a limit. */
+/* Limit of a word, which is merged as a whole and takes 20 to 44 bytes of memory per byte. */
 enum { KU_WORD_BYTES_MAX = 16 << 20 };
 
 #endif

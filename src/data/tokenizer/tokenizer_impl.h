@@ -7,61 +7,76 @@
 #include "data/tokenizer/words.h"
 #include "data/tokenizer/tokenizer.h"
 
-/* What the loader fills and the encoder runs. */
+/* The tokenizer object that load.c and special_tokens.c fill and tokenizer.c runs. */
 
 enum { KU_STAGES_MAX = 8 };
 
-/* A token that is found in the text before it is cut into words. */
+/* A token that is searched in text before the text is split into words. */
 struct ku_added {
     unsigned char *data;
     size_t bytes;
     uint32_t id;
 };
-/* Added tokens, the longest first: of those that fit at a place, the first fits best. */
+/*
+ * Added tokens, sorted by descending length, so that the first match at a position is the longest.
+ */
 struct ku_added_set {
     struct ku_added *added;
     uint32_t n, cap;
-    unsigned char is_first[256]; /* whether one begins with this byte */
+    unsigned char is_first[256]; /* 1 if some token begins with this byte */
 };
 
 struct ku_tokenizer {
     struct ku_bpe *bpe;                    /* NULL: a token is a byte */
-    struct ku_words *stage[KU_STAGES_MAX]; /* each cuts the words of the one before */
+    struct ku_words *stage[KU_STAGES_MAX]; /* each splits the words of the previous stage */
     int n_stages;
-    int prefix_stage; /* a blank goes before words that enter this stage without one; -1: nowhere.
-                         0: before texts */
-    /* Hugging Face searches these first, then, in what lies between, those that its normalizer
-     * might change. */
+    /* A blank is added before words that enter this stage without one; 0: a text; -1: never. */
+    int prefix_stage;
+    /*
+     * [0]: searched first; [1]: tokens with normalized = true, searched in the text between those,
+     * as in Hugging Face's library.
+     */
     struct ku_added_set added[2];
-    size_t added_bytes_max; /* of the longest, at least 1 */
-    int64_t end;            /* the token that ends a text; -1: the files name none */
-    struct ku_str special;  /* what the files beside a vocabulary add, for the fingerprint */
+    size_t added_bytes_max; /* length of the longest one, at least 1 */
+    int64_t end;            /* end-of-text token; -1: the files name none */
+    struct ku_str special;  /* tokens of the special-token files, input to the fingerprint */
     char fingerprint[65];
 
-    /* The window: text that is fed and not yet cut. One byte before it takes the blank of
-     * add_prefix_space. */
+    /*
+     * The window: text fed but not yet encoded. The byte before it is reserved for the blank of
+     * add_prefix_space.
+     */
     unsigned char *window;
     size_t window_bytes, cap_window;
-    uint64_t window_at;     /* in the text */
-    int is_start;           /* the window begins at the text's start or behind an added token */
-    unsigned char *scratch; /* a word with its blank */
+    uint64_t window_at;     /* its offset in the text */
+    int is_start;           /* the window begins at the start of the text or after an added token */
+    unsigned char *scratch; /* a word with the blank added */
     size_t cap_scratch;
 };
 
-/* Fill bpe, stages, added tokens and fingerprint from files. dir: whose special tokens are read
- * too; NULL: none. Errors: as ku_tokenizer_open; t is then partly filled. */
+/*
+ * Fill bpe, stages, added tokens and fingerprint from files. Errors: as ku_tokenizer_open; t is
+ * then partly filled.
+ *
+ *   dir   folder of the special-token files; NULL: none
+ */
 int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *dir, const char *vocab_path,
                            const char *merges_path);
 int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const char *path);
-/* The tokens that the files beside a vocabulary name, before the fingerprint is made. is_pair:
- * there is no tokenizer.json. */
+/*
+ * Adds the tokens of the special-token files, before the fingerprint is computed. is_pair: there is
+ * no tokenizer.json.
+ */
 int ku_tokenizer_load_special(struct ku_tokenizer *t, const char *dir, int is_pair);
 
-/* Shared by the loaders. */
+/* Helpers of the loaders. */
 int ku_tokenizer_read_json(const char *path, struct ku_json *doc);
-/* EINPUT "tokenizer: <path>: <part>: <value>; kumi takes <instead>". */
+/* Returns EINPUT "tokenizer: <path>: <part>: <value>; kumi takes <instead>". */
 int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead);
-/* A token that is found in texts as a whole: a string, or an object with content and flags. */
+/*
+ * Adds a token that is searched in text as a whole. entry: a string, or an object with content and
+ * flags.
+ */
 int ku_tokenizer_add(struct ku_tokenizer *t, const char *path, const char *key, json_t *entry,
                      int64_t id);
 

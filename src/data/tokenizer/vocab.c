@@ -16,8 +16,8 @@
 static const char *const special_text[KU_VOCAB_SPECIALS] = {"<pad>", "<s>", "</s>", "<unk>"};
 
 struct ku_vocab {
-    struct ku_word_count words;     /* numbered as tokens are, special ones first */
-    struct ku_tokenizer *tokenizer; /* NULL: words */
+    struct ku_word_count words;     /* numbered as the tokens, special tokens first */
+    struct ku_tokenizer *tokenizer; /* NULL: tokens are words */
     uint32_t special[KU_VOCAB_SPECIALS];
     int64_t count;
     char fingerprint[65];
@@ -28,7 +28,7 @@ static int is_blank(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* The next word of [at, end), or 0 bytes at the end. */
+/* Length of the next word in [*at, end), moving *at to it; 0 at the end. */
 static size_t next_word(const char **at, const char *end)
 {
     const char *stop;
@@ -46,7 +46,10 @@ static int add_special_words(struct ku_word_count *words)
     return KUMI_OK;
 }
 
-/* Counts a file's words behind the special ones, which a text cannot mean. */
+/*
+ * Counts a file's words. `words` begins with the special tokens, so a word with such a text is not
+ * a new word.
+ */
 static int count_file(const char *path, const struct ku_progress *progress,
                       struct ku_word_count *words)
 {
@@ -84,7 +87,7 @@ static int by_rank(const void *a, const void *b)
     return order ? order : x->bytes < y->bytes ? -1 : 1;
 }
 
-/* Takes over the words that are frequent enough, in their order. */
+/* Adds the words that are frequent enough, in descending order of frequency. */
 static int take_words(struct ku_vocab *v, const struct ku_word_count *counted,
                       const struct ku_vocab_opts *o)
 {

@@ -17,7 +17,7 @@ void ku_word_count_fini(struct ku_word_count *c)
     *c = (struct ku_word_count){0};
 }
 
-/* The slot of these bytes: theirs, or the empty one where they belong. */
+/* The slot of these bytes: the occupied one, or the empty one where they belong. */
 static uint32_t *slot_of(const struct ku_word_count *c, const void *data, size_t bytes)
 {
     uint32_t i = (uint32_t)ku_hash64(data, bytes) & c->slot_mask;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Distinct words and how often each was seen, numbered by first sight. All zero is empty. */
+/* Distinct words and their counts, numbered in order of first occurrence; zero-initialize it. */
 struct ku_word {
     size_t at; /* in blob */
     uint32_t bytes;
@@ -16,15 +16,15 @@ struct ku_word_count {
     uint32_t n, cap;
     unsigned char *blob;
     size_t blob_bytes, cap_blob;
-    uint32_t *slot; /* open addressing: number + 1 of a word, 0 = empty */
+    uint32_t *slot; /* hash table, open addressing: number + 1 of a word, 0: empty */
     uint32_t slot_mask;
-    int64_t total; /* of all counts */
+    int64_t total; /* sum of all counts */
 };
 
 void ku_word_count_fini(struct ku_word_count *c);
-/* Counts a word once more; bytes < 2^32. *number of it is out, NULL: nobody asks. ENOMEM. */
+/* Counts a word once; bytes < 2^32. *number receives its number; may be NULL; errors: ENOMEM. */
 int ku_word_count_add(struct ku_word_count *c, const void *data, size_t bytes, uint32_t *number);
-/* 1 and the number of a word that was counted, or 0. */
+/* Finds a counted word; returns 1 and its number, or 0. */
 int ku_word_count_find(const struct ku_word_count *c, const void *data, size_t bytes,
                        uint32_t *number);
 static inline const unsigned char *ku_word_text(const struct ku_word_count *c, uint32_t number)

@@ -13,20 +13,23 @@
  *
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *
- * In words: a contraction; or a run of letters, of numbers or of other signs, each with at most one
- * blank in front; or a run of white space, without its last character where a word follows. Written
- * by hand over four classes of characters: ASCII from a table, the rest from pages of 4,096 code
- * points that PCRE2 fills on first use.
+ * A word is a contraction; or a run of letters, of numbers or of other characters, each with at
+ * most one blank before it; or a run of white space, without its last character if a word follows:
+ *
+ *     "It's 42  miles"   ->   It | 's |  42 |   |  miles
+ *
+ * It is implemented by hand over four character classes: ASCII from a table, other characters from
+ * pages of 4,096 code points that PCRE2 fills on first use.
  */
 enum class { OTHER, LETTER, NUMBER, SPACE };
 
 enum { PAGE_BITS = 12, PAGE_CHARS = 1 << PAGE_BITS, N_PAGES = 0x110000 >> PAGE_BITS };
 
 struct ku_words {
-    struct ku_regex *regex; /* the pattern; for GPT-2's, the classes */
+    struct ku_regex *regex; /* the pattern; for GPT-2's, the character classes */
     int is_gpt2, drop_gaps;
     unsigned char ascii[128];
-    unsigned char *page[N_PAGES]; /* enum class of each character; NULL: not asked yet */
+    unsigned char *page[N_PAGES]; /* enum class of each character; NULL: not filled yet */
 };
 
 static size_t utf8_put(unsigned char *at, uint32_t c)
@@ -53,7 +56,9 @@ static size_t utf8_put(unsigned char *at, uint32_t c)
     return 4;
 }
 
-/* Spells the page's characters, asks PCRE2 for the runs of each class, and marks them. */
+/*
+ * Writes out the page's characters, lets PCRE2 find the runs of each class, and stores the classes.
+ */
 static int page_fill(struct ku_words *s, uint32_t number)
 {
     unsigned char *page = ku_calloc(PAGE_CHARS, 1), *text = ku_malloc(PAGE_CHARS * 4);
@@ -95,8 +100,7 @@ static inline int class_of(struct ku_words *s, const unsigned char *at, size_t *
     return s->page[c >> PAGE_BITS][c & (PAGE_CHARS - 1)];
 }
 
-/* Length of the contraction at an apostrophe, 0 if there is none, -1 if the text ends too early to
- * say. */
+/* Length of the contraction at an apostrophe; 0: none; -1: the text ends too early to decide. */
 static int contraction(const unsigned char *at, const unsigned char *end)
 {
     if (end - at < 2)
@@ -132,7 +136,7 @@ static int next_gpt2(struct ku_words *s, const unsigned char *at, const unsigned
         }
     }
     int first = class_of(s, p, &bytes);
-    if (*p == ' ' && p + 1 < end) { /* the blank goes with the run behind it */
+    if (*p == ' ' && p + 1 < end) { /* the blank belongs to the run after it */
         size_t next_bytes;
         int next = class_of(s, p + 1, &next_bytes);
         if (next != SPACE)
@@ -149,7 +153,10 @@ static int next_gpt2(struct ku_words *s, const unsigned char *at, const unsigned
         return c < 0 ? c : first;
     if (p == end && !is_last)
         return 0;
-    /* White space before a word leaves its last character to it, unless it is the only one. */
+    /*
+     * White space before a word leaves its last character to the word, unless it is a single
+     * character.
+     */
     *stop = first == SPACE && p < end && last > at ? last : p;
     return 1;
 }
@@ -197,7 +204,7 @@ int ku_words_regex(const char *pattern, int drop_gaps, struct ku_words **out)
 
 int ku_words_gpt2(struct ku_words **out)
 {
-    /* The groups' numbers are the classes'. */
+    /* group numbers equal enum class */
     KU_TRY(ku_words_regex("(\\p{L}+)|(\\p{N}+)|(\\s+)", 0, out));
     struct ku_words *s = *out;
     s->is_gpt2 = 1;
