@@ -80,3 +80,12 @@ int ku_cpu_isa_parse(const char *name, enum ku_isa *out)
     return KU_ERR(KUMI_EINVAL, "parallel.isa: %s: unknown; one of base avx2 avx512 avx512bf16 amx",
                   name);
 }
+
+int ku_cpu_isa_at_most(const char *name, enum ku_isa *out)
+{
+    enum ku_isa best = ku_cpu_isa(), named = best;
+    if (name)
+        KU_TRY(ku_cpu_isa_parse(name, &named));
+    *out = named < best ? named : best;
+    return KUMI_OK;
+}

@@ -7,6 +7,8 @@ enum ku_isa { KU_ISA_BASE, KU_ISA_AVX2, KU_ISA_AVX512, KU_ISA_AVX512BF16, KU_ISA
 enum ku_isa ku_cpu_isa(void); /* the best that this CPU and kernel (AMX permission) offer */
 const char *ku_cpu_isa_name(enum ku_isa i); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
 int ku_cpu_isa_parse(const char *name, enum ku_isa *out); /* KUMI_EINVAL with the list */
+/* The named instruction set, or this CPU's best where it has less; NULL: its best. KUMI_EINVAL. */
+int ku_cpu_isa_at_most(const char *name, enum ku_isa *out);
 const char *ku_cpu_model(void);                           /* "AMD EPYC 9xx4"; a static string */
 
 #endif

@@ -54,14 +54,7 @@ static int set_device(struct sample *s, const char *device, const char *isa, int
 {
     s->infer.device = ku_device_find(device);
     s->infer.device_opts.n_threads = threads > 0 ? (int)threads : ku_os_n_cpus();
-    s->infer.device_opts.isa = ku_cpu_isa();
-    if (isa) {
-        enum ku_isa pinned;
-        KU_TRY(ku_cpu_isa_parse(isa, &pinned));
-        if (pinned < s->infer.device_opts.isa)
-            s->infer.device_opts.isa = pinned;
-    }
-    return KUMI_OK;
+    return ku_cpu_isa_at_most(isa, &s->infer.device_opts.isa);
 }
 
 /*

@@ -90,7 +90,7 @@ static int use_config(struct translate *t, const struct ku_config *c)
     t->how.keep_f32 = (const char *const *)c->precision_keep_f32.item;
     t->how.device = ku_device_find(c->parallel_device);
     t->how.device_opts.n_threads = (int)threads;
-    t->how.device_opts.isa = ku_cpu_isa();
+    KU_TRY(ku_cpu_isa_at_most(c->parallel_isa, &t->how.device_opts.isa));
     int64_t most = t->model.facts.max_positions;
     t->src_max = c->data_max_source_len < most ? c->data_max_source_len : most;
     t->tgt_max = c->data_max_target_len + 1 < most ? c->data_max_target_len + 1 : most;

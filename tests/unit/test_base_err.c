@@ -252,6 +252,13 @@ static void test_isa(void **state)
         assert_int_equal(isa, i);
     }
     enum ku_isa isa = KU_ISA_AVX2;
+    assert_int_equal(ku_cpu_isa_at_most(NULL, &isa), KUMI_OK);
+    assert_int_equal(isa, ku_cpu_isa());
+    for (int i = 0; i < KU_N_ISAS; i++) {
+        assert_int_equal(ku_cpu_isa_at_most(ku_cpu_isa_name((enum ku_isa)i), &isa), KUMI_OK);
+        assert_int_equal(isa, i < (int)ku_cpu_isa() ? i : (int)ku_cpu_isa());
+    }
+    assert_int_equal(ku_cpu_isa_at_most("avx", &isa), KUMI_EINVAL);
     assert_int_equal(ku_cpu_isa_parse("avx", &isa), KUMI_EINVAL);
     assert_string_equal(kumi_last_error()->text,
                         "parallel.isa: avx: unknown; one of base avx2 avx512 avx512bf16 amx");

@@ -19,8 +19,8 @@
  * The shapes of the op alone decide how an element is computed, and each tile writes its own bytes
  * (or adds integers atomically), so results do not depend on the number of threads.
  *
- *     cpu/<family>/*.c        bind functions and tiles
- *     cpu/<family>/*_body.h   inner loops, compiled once per instruction set by isa/isa_*.c
+ *     cpu/<family>/NAME.c    bind functions and tiles
+ *     cpu/<family>/NAME_body.h inner loops, compiled once per instruction set by isa/isa_NAME.c
  */
 enum {
     KU_CPU_MAX_PHASES = 3,
