@@ -258,6 +258,7 @@ static void test_isa(void **state)
         assert_int_equal(ku_cpu_isa_at_most(ku_cpu_isa_name((enum ku_isa)i), &isa), KUMI_OK);
         assert_int_equal(isa, i < (int)ku_cpu_isa() ? i : (int)ku_cpu_isa());
     }
+    isa = KU_ISA_AVX2;
     assert_int_equal(ku_cpu_isa_at_most("avx", &isa), KUMI_EINVAL);
     assert_int_equal(ku_cpu_isa_parse("avx", &isa), KUMI_EINVAL);
     assert_string_equal(kumi_last_error()->text,
