@@ -6,7 +6,7 @@
 enum {
     KU_MAX_LAYERS =
         /* The deepest trained networks have 10,000 layers (Xiao et al. 2018). */
-        16384,
+    16384,
     KU_MAX_MODEL_OPS = 1 << 21 /* ops of the forward pass: 128 per layer */
 };
 

@@ -13,7 +13,7 @@
  *     value[]   4: f32, shape 7, placement 3, def = node 2         activation
  *               1: f32, shape 2, placement 1, tensor 1             state
  *               5: f32, shape 8, placement 3, def = node 3
- *     tensor[]  1: "h.0.mlp.c_fc.weight", value 1, next 11         11 = its version after the update
+ *     tensor[]  1: "h.0.mlp.c_fc.weight", value 1, next 11        11 = its version after the update
  *
  * Ids index the arrays; 0 is none. Nodes are appended and never moved; a phase is its nodes in list
  * order. Shapes, placements, attributes and names are interned: equal ids mean equal contents.

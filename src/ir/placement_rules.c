@@ -19,7 +19,7 @@ static int refuse(const struct ku_graph *g, const struct ku_node *n, int axis, i
 
 /* Placements of the operands on one axis. */
 struct brought {
-    char letter; /* letter of the split dim, 0 = none */
+    char letter; /* name of the split dim, 0 = none */
     int n_split, n_partial, n_blocks, n_common;
     int blocks; /* index of an operand in canonical chunks */
 };
@@ -55,7 +55,7 @@ static int look(const struct ku_graph *g, const struct ku_node *n, int axis, str
     return KUMI_OK;
 }
 
-/* Every operand that has the letter of a split must be split along it. */
+/* Every operand that has the split dim must be split along it. */
 static int check_split(const struct ku_graph *g, const struct ku_node *n, int axis, char letter)
 {
     for (int i = 0; i < n->n_in; i++) {

@@ -6,14 +6,14 @@
 
 /*
  * Placement inference: the placements of a node's results from those of its operands, axis by axis,
- * with the letters of the op's row (op/op.h).
+ * with the placement rule of the op (`map` and `sum`, op/op.h).
  *
  *     linear x[n c] w[c f] -> y[n f]      map "*", sum "*"
  *       x S(n), w R   -> y S(n)           the output has n
  *       x S(c), w S(c) -> y P             the output lacks c: partial sum
  *       x R,    w S(f) -> y S(f)
  *
- * On an axis with a split, operands without the letter must be R or C. P passes through linear ops
+ * On an axis with a split, operands without that dim must be R or C. P passes through linear ops
  * if the first operand has it (add: both). Ops on one micro-batch (KU_OP_MICRO) read P as it is.
  * Errors: KUMI_EINVAL names axis, op and operand.
  */

@@ -25,18 +25,18 @@
 
 /* Memory regions, by visibility and location. */
 enum ku_arena_kind {
-    KU_AR_HOST,    /* state, once per host, shared by its ranks, in logical order */
-    KU_AR_STATE,   /* state of this rank, private */
+    KU_AR_HOST,  /* state, once per host, shared by its ranks, in logical order */
+    KU_AR_STATE, /* state of this rank, private */
     /*
      * State of this rank that peers on the host address: ZeRO shards and gathered parameters.
      */
     KU_AR_SHARD,
-    KU_AR_WIRE,    /* operands of collectives: per rank, addressed by peers on the host */
-    KU_AR_STEP,    /* per rank, private: all buffers that end within the step, and result ports */
-    KU_AR_INPUT,   /* ports that the trainer fills, and rows that it reads back */
+    KU_AR_WIRE,  /* operands of collectives: per rank, addressed by peers on the host */
+    KU_AR_STEP,  /* per rank, private: all buffers that end within the step, and result ports */
+    KU_AR_INPUT, /* ports that the trainer fills, and rows that it reads back */
     /* Host memory of this rank with the state and activations offloaded by memory.offload. */
     KU_AR_OFFLOAD,
-    KU_AR_FILE,    /* the same in a file */
+    KU_AR_FILE, /* the same in a file */
     KU_N_ARENAS
 };
 /* Alignment of offloaded tensors and of their staging buffers: direct I/O requires it. */
@@ -77,9 +77,9 @@ struct ku_buffer {
     uint8_t
         /* The buffer holds this rank's owned chunks only, not the whole tensor. */
         is_kept;
-    ku_id value;   /* value of the graph that it holds, for text; 0 = workspace */
-    int32_t micro; /* micro-batch of the instance; -1 = once per step */
-    ku_id name;    /* state: the tensor's name; else the module path */
+    ku_id value;          /* value of the graph that it holds, for text; 0 = workspace */
+    int32_t micro;        /* micro-batch of the instance; -1 = once per step */
+    ku_id name;           /* state: the tensor's name; else the module path */
     uint32_t first, last; /* first UINT32_MAX: never accessed */
     ku_id home;           /* the buffer whose bytes it reuses (in-place results), 0 = none */
     size_t offset, bytes;
@@ -89,8 +89,8 @@ struct ku_buffer {
 struct ku_operand {
     ku_id buffer, shape, layout;
     uint8_t dtype;
-    ku_id addend;        /* start: buffer added to the sum, complete by then; 0 = none */
-    ku_id out;           /* start: buffer that receives the result; 0 = in place */
+    ku_id addend; /* start: buffer added to the sum, complete by then; 0 = none */
+    ku_id out;    /* start: buffer that receives the result; 0 = in place */
     /*
      * Start: element of stats that counts the sum's non-finite elements; the sum's squares are
      * added to stats too. 0 = neither.
@@ -193,7 +193,7 @@ ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a);
 const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
                                                    const char *name);
 /*
- * Hash of the communication on which ranks must agree: all start and wait instructions with the
+ * Hash of the communication that must be equal on all ranks: all start and wait instructions with the
  * types and placements of their operands.
  */
 uint64_t ku_program_hash(const struct ku_program *p);

@@ -38,7 +38,7 @@ static int check(const struct kumi_mlp *c, const struct kumi_shape_of_batch *b)
                     : KU_ERR(KUMI_EINVAL, "model: mlp: a batch of %lld samples", (long long)b->n);
 }
 
-/* Names of the input's dims: the last ones of h, w, c. */
+/* Names of the input's dims: the last n_input of h, w, c. */
 static const char *input_dims(const struct kumi_mlp *c)
 {
     return &"nhwc"[KUMI_MLP_MAX_INPUT - c->n_input + 1];

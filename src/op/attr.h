@@ -13,8 +13,10 @@
  *
  * X(type, name, default, enum)
  *
- *   type   I int64; F double; E int, printed as a name of `enum`; L list of doubles, printed without
- *          trailing zeros
+ *   type   I  int64
+ *          F  double
+ *          E  int, printed as a name of `enum`
+ *          L  list of doubles, printed without trailing zeros
  */
 #define KU_ATTRS(X)                                                                                \
     X(E, dtype, -1, ku_attr_dtypes)      /* result dtype if no input decides it */                 \
@@ -24,7 +26,7 @@
     X(E, act, KU_ACT_NONE, ku_attr_acts) /* act; epilogue of linear, batch_norm */                 \
     X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: table rows */               \
     X(I, rows_seen, 0, 0)                                                                          \
-    X(I, row_name, 0, 0)  /* and the letter of that dim */                                         \
+    X(I, row_name, 0, 0)  /* and the name of that dim */                                           \
     X(F, eps, 1e-5, 0)    /* layer_norm, batch_norm; optimizers */                                 \
     X(F, p, 0, 0)         /* dropout: probability of zero */                                       \
     X(I, causal, 0, 0)    /* attention */                                                          \

@@ -19,8 +19,8 @@
 enum ku_loss_scale_policy { KU_LOSS_SCALE_DEEPSPEED, KU_LOSS_SCALE_PYTORCH, KU_LOSS_SCALE_STATIC };
 struct ku_loss_scale_rule {
     enum ku_loss_scale_policy policy;
-    int64_t window;         /* steps, >= 1; DeepSpeed's default 1000, PyTorch's 2000 */
-    int64_t hysteresis;     /* deepspeed: overflows until the first halving, >= 1 */
+    int64_t window;     /* steps, >= 1; DeepSpeed's default 1000, PyTorch's 2000 */
+    int64_t hysteresis; /* deepspeed: overflows until the first halving, >= 1 */
     /* deepspeed: hysteresis is restored by 1: every step without overflow, 0: each doubling. */
     int is_consecutive;
     double least;           /* deepspeed: the minimum scale, > 0 */

@@ -6,15 +6,15 @@
 #include "tensor/placement.h"
 
 /*
- * The table of operations (ops.def). All facts about an op are in its row or in functions named
+ * The table of operations (ops.def). Everything about an op is in its row or in functions named
  * after it, so a missing part is a link error:
  *
  *   inputs, outputs  minimum and maximum number
  *   traits           KU_OP_* below
- *   map, sum         placement rule by dim letters: a split along a letter that the outputs have
- *                    passes to them if the letter is in `map`; a split along a letter that no output
- *                    has makes them partial sums (P) if it is in `sum`. "*" = every letter. Any other
- *                    split is refused.
+ *   map, sum         placement rule by the one-letter names of dims. A split along a dim that the
+ *                    outputs have passes to them if its name is in `map`. A split along a dim that
+ *                    no output has makes them partial sums (P) if its name is in `sum`. "*" =
+ *                    every name. Any other split is refused.
  *   inout            "o=i" pairs: output o uses the bytes of input i (state updates)
  *   alias            "o=i" pairs: output o may use the bytes of input i if i is not read later
  *   grad             the gradient as a sequence of ops (below); "" = not differentiable
@@ -49,7 +49,7 @@ enum ku_op_trait {
     KU_OP_ELEMENT = 64, /* element by element: may run on a range of canonical chunks (Z) */
     KU_OP_PRODUCT =
         /* Counts toward the model's FLOPs: matrix products, convolution, attention. */
-        128,
+    128,
     /*
      * reads the statistics of one micro-batch (partial over micro-batches) as they are, without
      * summing them; results without a split dim are partial again

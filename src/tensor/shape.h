@@ -36,7 +36,7 @@ int ku_shape_is_equal(const struct ku_shape *a,
 int ku_shape_find(const struct ku_shape *s, char name); /* the dim's index, or -1 */
 /* Number of elements, padding included; 1 for a scalar. */
 int64_t ku_shape_count(const struct ku_shape *s);
-int64_t ku_shape_seen(const struct ku_shape *s);  /* elements without padding */
+int64_t ku_shape_seen(const struct ku_shape *s); /* elements without padding */
 /*
  * Returns 0, or KUMI_EINVAL: too many dims, a negative count, seen > count, a name that is repeated
  * or not printable, more than 2^48 elements.

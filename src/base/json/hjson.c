@@ -27,7 +27,7 @@ struct reader {
     uint32_t cap;
     char open[KU_HJSON_MAX_DEPTH]; /* '{' or '[' of each open level */
     int depth;
-    size_t comma; /* 1 + offset in out of a comma that nothing follows yet; 0: none */
+    size_t comma;             /* 1 + offset in out of a comma that nothing follows yet; 0: none */
     int wants_key, has_value; /* has_value: a value ended, so , ] or } must follow */
 };
 

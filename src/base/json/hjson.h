@@ -12,8 +12,8 @@
  * over several lines, members without commas, no outer braces. Positions of errors and of
  * ku_json_where refer to the text as written.
  *
- * Limits: KU_HJSON_MAX_BYTES of text, KU_HJSON_MAX_DEPTH of nesting. Errors: KUMI_EINVAL with
- * "<name>:<line>:<column>"; KUMI_ENOMEM.
+ * Limits: KU_HJSON_MAX_BYTES of text, KU_HJSON_MAX_DEPTH of nesting.
+ * Errors: KUMI_EINVAL with "<name>:<line>:<column>"; KUMI_ENOMEM.
  */
 enum {
     KU_HJSON_MAX_BYTES = 1 << 20, /* a configuration of 20,000 lines */

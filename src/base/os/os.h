@@ -41,7 +41,7 @@ int ku_os_ftruncate(int fd, off_t bytes);
  * close.
  */
 int ku_os_lock(int fd);
-int ku_os_flock(int fd); /* the same as ku_os_lock */
+int ku_os_flock(int fd);                                /* the same as ku_os_lock */
 int ku_os_fsync_dir(const char *path);                  /* makes a rename in the folder durable */
 int ku_os_exchange(const char *one, const char *other); /* swaps two names atomically */
 int ku_os_allocate(int fd,
