@@ -82,7 +82,7 @@ static int tell(struct ku_job *job, int64_t place[2])
     return ku_coll_run(job->world, &coll);
 }
 
-/* Barrier: the first rank must not close its descriptor before the other ranks have opened the file. */
+/* Barrier: the first rank closes its descriptor after all ranks have opened the file. */
 static int all_have(struct ku_job *job)
 {
     struct ku_coll coll = {.kind = KU_COLL_BARRIER, .name = "offload"};

@@ -193,8 +193,8 @@ ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a);
 const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
                                                    const char *name);
 /*
- * Hash of the communication that must be equal on all ranks: all start and wait instructions with the
- * types and placements of their operands.
+ * Hash of the communication that must be equal on all ranks: all start and wait instructions with
+ * the types and placements of their operands.
  */
 uint64_t ku_program_hash(const struct ku_program *p);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verifier, run after every pass (rules: ku_graph_verify in ir/graph.h). For each node it checks
- * operands; then, unless the node's fingerprint is that of the last successful check, the inferred
- * types and, after placement, the inferred placements. Last come the rules over the whole graph:
- * gradients of uses and versions of the state.
+ * The verifier, run after every pass (rules: ku_graph_verify in ir/graph.h). For each node it
+ * checks operands; then, unless the node's fingerprint is that of the last successful check, the
+ * inferred types and, after placement, the inferred placements. Last come the rules over the whole
+ * graph: gradients of uses and versions of the state.
  */
 #include <string.h>
 

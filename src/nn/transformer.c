@@ -95,9 +95,9 @@ static kumi_value source_positions(const struct side *s)
 }
 
 /*
- * Replaces k and v by their caches. Target keys are appended to the target caches. Source keys are written by
- * the source program and only read by the target program. Both programs declare all caches, in the
- * same order.
+ * Replaces k and v by their caches. Target keys are appended to the target caches. Source keys are
+ * written by the source program and only read by the target program. Both programs declare all
+ * caches, in the same order.
  */
 static void keep(const struct side *s, int is_cross, kumi_value *k, kumi_value *v)
 {
