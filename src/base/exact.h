@@ -39,8 +39,7 @@ void ku_exact_merge(struct ku_exact *a, const struct ku_exact *b);
 void ku_exact_normalize(struct ku_exact *a);
 int ku_exact_is_finite(const struct ku_exact *a);
 double ku_exact_round(const struct ku_exact *a); /* rounded once, to nearest even */
-float ku_exact_round_f32(
-    /* The same rounded directly to f32, without double rounding. */
-    const struct ku_exact *a);
+/* The same rounded directly to f32, without double rounding. */
+float ku_exact_round_f32(const struct ku_exact *a);
 
 #endif

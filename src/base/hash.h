@@ -5,9 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- * Fast checksum and hash-table key: XXH3, 64 bits, seed 0.
- */
+/* Fast checksum and hash-table key: XXH3, 64 bits, seed 0. */
 uint64_t ku_hash64(const void *data, size_t bytes);
 uint64_t ku_hash64_mix(uint64_t a, uint64_t b);
 

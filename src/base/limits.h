@@ -4,9 +4,8 @@
 
 /* Upper bounds on a model, so that every accepted model compiles within about a minute. */
 enum {
-    KU_MAX_LAYERS =
-        /* The deepest trained networks have 10,000 layers (Xiao et al. 2018). */
-    16384,
+    /* The deepest trained networks have 10,000 layers (Xiao et al. 2018). */
+    KU_MAX_LAYERS = 16384,
     KU_MAX_MODEL_OPS = 1 << 21 /* ops of the forward pass: 128 per layer */
 };
 

@@ -57,9 +57,7 @@ static inline __attribute__((always_inline)) double log_of(double x)
            ((half - (s * (half + (odd + even)) + k * 1.90821492927058770002e-10)) - f);
 }
 
-/*
- * sin and cos on [-pi/4, pi/4]: FreeBSD's k_sin.c and k_cos.c.
- */
+/* sin and cos on [-pi/4, pi/4]: FreeBSD's k_sin.c and k_cos.c. */
 static inline __attribute__((always_inline)) double sin_of(double x)
 {
     double z = x * x;

@@ -255,11 +255,8 @@ int ku_graph_verify(struct ku_graph *g);
  */
 struct ku_str;
 int ku_graph_print(const struct ku_graph *g, struct ku_str *out);
-int ku_graph_parse(const char *name, const char *text, size_t bytes,
-                   /*
-                    * Errors: KUMI_EINVAL with name:line.
-                    */
-                   struct ku_graph **g);
+/* Errors: KUMI_EINVAL with name:line. */
+int ku_graph_parse(const char *name, const char *text, size_t bytes, struct ku_graph **g);
 int ku_graph_print_dot(const struct ku_graph *g, struct ku_str *out); /* Graphviz */
 
 const char *ku_tier_name(int tier);   /* "none" "host" "file", as in memory.offload */

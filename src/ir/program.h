@@ -27,9 +27,7 @@
 enum ku_arena_kind {
     KU_AR_HOST,  /* state, once per host, shared by its ranks, in logical order */
     KU_AR_STATE, /* state of this rank, private */
-    /*
-     * State of this rank that peers on the host address: ZeRO shards and gathered parameters.
-     */
+    /* State of this rank that peers on the host address: ZeRO shards and gathered parameters. */
     KU_AR_SHARD,
     KU_AR_WIRE,  /* operands of collectives: per rank, addressed by peers on the host */
     KU_AR_STEP,  /* per rank, private: all buffers that end within the step, and result ports */
@@ -74,9 +72,8 @@ enum ku_class {
 /* A buffer: one instance of one value, live from instruction `first` to `last`, both included. */
 struct ku_buffer {
     uint8_t arena, cls, dtype;
-    uint8_t
-        /* The buffer holds this rank's owned chunks only, not the whole tensor. */
-        is_kept;
+    /* The buffer holds this rank's owned chunks only, not the whole tensor. */
+    uint8_t is_kept;
     ku_id value;          /* value of the graph that it holds, for text; 0 = workspace */
     int32_t micro;        /* micro-batch of the instance; -1 = once per step */
     ku_id name;           /* state: the tensor's name; else the module path */
@@ -193,8 +190,9 @@ ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a);
 const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
                                                    const char *name);
 /*
- * Hash of the communication that must be equal on all ranks: all start and wait instructions with
- * the types and placements of their operands.
+ * Hash of the communication, which must be equal on all ranks: kind, axes, group, reduction, wire
+ * dtype and handle of all start and wait instructions; element count, dtype, buffer offsets and
+ * first_block of their parts.
  */
 uint64_t ku_program_hash(const struct ku_program *p);
 

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Multilayer perceptron on images. The first layer contracts all dims of the input:
+ *
+ *     images [n h w c] -> n_hidden x { layers.i (nn.Linear) -> activation -> dropout } -> classes [n v]
+ *
+ * Hidden dims are named f and g in turn, so that neighbouring layers have different names.
+ */
 #include "kumi/model.h"
 
 #include <stdio.h>

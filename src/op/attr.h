@@ -58,7 +58,7 @@
     X(F, lr_decay, 0, 0)       /* adagrad */                                                       \
     X(F, beta2_decay, -0.8, 0) /* adafactor; eps is PyTorch's eps[0] */                            \
     X(F, eps2, 1e-3, 0)                                                                            \
-    X(F, clip_threshold, 1, 0)        /* d */                                                      \
+    X(F, clip_threshold, 1, 0)        /* adafactor: d */                                           \
     X(I, cols, 0, 0)                  /* columns of a factored matrix, in files */                 \
     X(I, count, 0, 0)                 /* adafactor: elements without padding */                    \
     X(I, first_word, 0, 0)            /* factor_*: first word of the tensor */                     \
@@ -171,8 +171,7 @@ extern const struct ku_attrs ku_attrs_default;
  */
 struct ku_str;
 void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out);
-int ku_attrs_set(struct ku_attrs *a, const char *name,
-                 /* KUMI_EINVAL: unknown name or value. */
-                 const char *value);
+/* KUMI_EINVAL: unknown name or value. */
+int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value);
 
 #endif

@@ -47,9 +47,8 @@ enum ku_op_trait {
     KU_OP_UPDATE = 16,  /* writes state: runs in phase O, is never cloned or removed */
     KU_OP_EFFECT = 32,  /* never removed as dead code */
     KU_OP_ELEMENT = 64, /* element by element: may run on a range of canonical chunks (Z) */
-    KU_OP_PRODUCT =
-        /* Counts toward the model's FLOPs: matrix products, convolution, attention. */
-    128,
+    /* Counts toward the model's FLOPs: matrix products, convolution, attention. */
+    KU_OP_PRODUCT = 128,
     /*
      * reads the statistics of one micro-batch (partial over micro-batches) as they are, without
      * summing them; results without a split dim are partial again

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "op/op.h"
 
-/* Shared by the type inference files (op/type/*.c). */
+/* Shared by the type inference files in op/type/. */
 #define INFER(name)                                                                                \
     ku_infer_fn ku_infer_##name;                                                                   \
     int ku_infer_##name(const struct ku_attrs *a, int n_in, const struct ku_type *in,              \

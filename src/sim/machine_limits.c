@@ -88,9 +88,7 @@ static int64_t threads_of(const json_t *row)
     return json_integer_value(json_object_get(row, "threads"));
 }
 
-/*
- * This machine's row for n_threads, borrowed; NULL: none.
- */
+/* This machine's row for n_threads, borrowed; NULL: none. */
 static json_t *find_row(json_t *rows, enum ku_isa isa, int n_threads)
 {
     json_t *row;

@@ -29,7 +29,7 @@ void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out);
 void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out);
 int ku_limits_are_known(const struct ku_limits *l);
 /*
- * Prints {"cores", "flops": {"f32", "bf16"}, "stream_bytes", "source"}, null where unknown. Owned
+ * Returns {"cores", "flops": {"f32", "bf16"}, "stream_bytes", "source"}, null where unknown. Owned
  * by the caller.
  */
 json_t *ku_limits_json(const struct ku_limits *l);

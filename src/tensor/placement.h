@@ -25,8 +25,8 @@
  */
 enum ku_place_kind { KU_C, KU_R, KU_P, KU_S, KU_Z };
 struct ku_place {
-    uint16_t kind,
-        dim; /* dim: for S the index in the shape; for Z the group size g, 0 = the whole axis */
+    /* dim: for S the index in the shape; for Z the group size g, 0 = the whole axis */
+    uint16_t kind, dim;
 };
 struct ku_layout {
     struct ku_place at[KU_N_AXES];

@@ -24,9 +24,8 @@ int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_js
  */
 int ku_json_parse_from(const char *name, const char *text, size_t bytes, char *source,
                        uint32_t *origin, struct ku_json *doc);
-int ku_json_load(const char *path, size_t max_bytes,
-                 /* An unreadable file is KUMI_EINVAL with errno as text. */
-                 struct ku_json *doc);
+/* An unreadable file is KUMI_EINVAL with errno as text (KUMI_ENOMEM for ENOMEM). */
+int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc);
 void ku_json_fini(struct ku_json *doc);
 
 /*

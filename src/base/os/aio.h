@@ -35,9 +35,7 @@ struct ku_aio_op {
 };
 
 const char *ku_aio_uring_version(void); /* of liburing; NULL: not built in */
-/*
- * Errors: KUMI_EINVAL (io_uring was requested and is not available), KUMI_ENOMEM.
- */
+/* Errors: KUMI_EINVAL (io_uring was requested and is not available), KUMI_ENOMEM. */
 int ku_aio_create(enum ku_aio_kind kind, struct ku_aio **aio);
 void ku_aio_destroy(struct ku_aio *aio);           /* waits for pending requests */
 const char *ku_aio_name(const struct ku_aio *aio); /* "io_uring", "threads" */

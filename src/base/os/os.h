@@ -17,9 +17,8 @@
 int ku_os_open(const char *path, int flags, mode_t mode); /* always O_CLOEXEC */
 int ku_os_close(int fd);
 ssize_t ku_os_read(int fd, void *data, size_t bytes);
-ssize_t ku_os_read_full(int fd, void *data,
-                        /* Returns the bytes read; fewer only at the end of the file. */
-                        size_t bytes);
+/* Returns the bytes read; fewer only at the end of the file. */
+ssize_t ku_os_read_full(int fd, void *data, size_t bytes);
 ssize_t ku_os_pread_full(int fd, void *data, size_t bytes, off_t at); /* as ku_os_read_full */
 int ku_os_write_full(int fd, const void *data, size_t bytes);         /* 0, -1 */
 int ku_os_pwrite_full(int fd, const void *data, size_t bytes, off_t at);
@@ -44,9 +43,8 @@ int ku_os_lock(int fd);
 int ku_os_flock(int fd);                                /* the same as ku_os_lock */
 int ku_os_fsync_dir(const char *path);                  /* makes a rename in the folder durable */
 int ku_os_exchange(const char *one, const char *other); /* swaps two names atomically */
-int ku_os_allocate(int fd,
-                   /* Sets the length and reserves the space, so that ENOSPC is reported now. */
-                   off_t bytes);
+/* Sets the length and reserves the space, so that ENOSPC is reported now. */
+int ku_os_allocate(int fd, off_t bytes);
 /*
  * ku_os_open_anonymous opens a nameless file in a folder for reading and writing; it vanishes with
  * its last descriptor. ku_os_reopen opens another descriptor of an open file of a process of this
@@ -65,9 +63,8 @@ int ku_os_space(const char *path, struct ku_os_space *space);
  */
 int ku_os_list(const char *path, char ***names, int *n);
 int ku_os_memfd(const char *name, unsigned flags);
-void *ku_os_mmap(size_t bytes, int prot, int flags, int fd,
-                 /* Returns NULL on failure, never MAP_FAILED. */
-                 off_t at);
+/* Returns NULL on failure, never MAP_FAILED. */
+void *ku_os_mmap(size_t bytes, int prot, int flags, int fd, off_t at);
 int ku_os_munmap(void *at, size_t bytes);
 
 /*
@@ -99,9 +96,7 @@ int ku_os_status(int otherwise); /* KUMI_ENOMEM if errno is ENOMEM, else `otherw
  */
 enum { KU_OS_CPU_WORDS = 16 };
 int ku_os_n_cpus(void);
-/*
- * CPUs that this thread may run on, one bit each; CPUs beyond 1023 are left out.
- */
+/* CPUs that this thread may run on, one bit each; CPUs beyond 1023 are left out. */
 void ku_os_cpus(uint64_t mask[KU_OS_CPU_WORDS]);
 /*
  * Binds this thread to these CPUs. Returns 0 or -1.
