@@ -2,7 +2,7 @@
 /*
  * Multilayer perceptron on images. The first layer contracts all dims of the input:
  *
- *     images [n h w c] -> n_hidden x { layers.i (nn.Linear) -> activation -> dropout } -> classes [n v]
+ *     images [n h w c] -> n_hidden x { layers.i -> activation -> dropout } -> layers.n [n v]
  *
  * Hidden dims are named f and g in turn, so that neighbouring layers have different names.
  */
