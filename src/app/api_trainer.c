@@ -219,11 +219,13 @@ int kumi_trainer_read(const struct kumi_trainer *t, const char *name, float *out
     if (count != ku_ckpt_tensor_count(x))
         return KU_ERR(KUMI_EINVAL, "trainer: %s: has %lld elements, asked for %lld", name,
                       (long long)ku_ckpt_tensor_count(x), (long long)count);
-    for (int64_t at = 0; at < count;) {
-        int64_t from, n = ku_ckpt_tensor_run(x, at, &from);
+    _Alignas(16) unsigned char piece[4096];
+    const int64_t most = (int64_t)(sizeof piece / kumi_dtype_bytes(x->dtype));
+    for (int64_t at = 0; at < count; at += most) {
+        const int64_t n = count - at < most ? count - at : most;
+        KU_TRY(ku_ckpt_tensor_gather(x, at, n, piece));
         for (int64_t i = 0; i < n; i++)
-            out[at + i] = (float)ku_load_f64(x->data, x->dtype, from + i);
-        at += n;
+            out[at + i] = (float)ku_load_f64(piece, x->dtype, i);
     }
     return KUMI_OK;
 }

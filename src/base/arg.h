@@ -8,8 +8,8 @@
 #include "base/err.h"
 
 /*
- * First lines of a public function: it returns KUMI_EINVAL, or `result`, where a pointer that it
- * needs is NULL. `name` is the parameter's name in the header.
+ * Argument check at the start of a public function: returns KUMI_EINVAL, or `result`, if `pointer`
+ * is NULL. `name` is the parameter's name in the public header.
  *
  *     KU_GIVEN(trainer, "trainer");
  */
@@ -21,7 +21,10 @@
         }                                                                                          \
     } while (0)
 #define KU_GIVEN(pointer, name) KU_GIVEN_OR(KUMI_EINVAL, pointer, name)
-/* The same of a list of n strings, none of them NULL; without strings the list may be. */
+/*
+ * The same check for a list of n strings, none of which may be NULL. With n = 0 the list may be
+ * NULL.
+ */
 #define KU_GIVEN_LIST(list, n, name) KU_TRY(ku_arg_list(__func__, name, list, n))
 static inline int ku_arg_list(const char *function, const char *name, const char *const *list,
                               int64_t n)

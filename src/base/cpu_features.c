@@ -40,7 +40,7 @@ enum ku_isa ku_cpu_isa(void)
 
 const char *ku_cpu_model(void)
 {
-    static _Thread_local unsigned brand[13]; /* 48 letters and a NUL */
+    static _Thread_local unsigned brand[13]; /* 48 characters and a NUL */
     unsigned a, b, c, d;
     if (!__get_cpuid(0x80000000u, &a, &b, &c, &d) || a < 0x80000004u)
         return "unknown CPU";

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One record a thread; the only mutable state of this file. */
+/*
+ * One record per thread. This is the only mutable state of this file.
+ */
 static _Thread_local struct kumi_error last;
 static _Thread_local int rank_of_thread = -1;
 
@@ -42,7 +44,7 @@ int ku_err_set(int status, enum kumi_scope scope, const char *file, int line, co
     errno = saved;
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (char *c = text; *c; c++) /* names come from files and users; an error is one line */
+    for (char *c = text; *c; c++) /* text may come from files or users; an error is one line */
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = '?';
     memset(&last, 0, sizeof last);

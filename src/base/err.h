@@ -5,12 +5,16 @@
 #include "kumi/status.h"
 
 /*
- * Errors. The first function that decides an error writes the thread's record with KU_ERR and
- * returns the status; callers pass it on with KU_TRY. Text: lower case, "<what>: <where>: <values>;
- * <what to do>", without "kumi: error:" and without a full stop. errno in words: ku_os_why().
+ * Errors.
+ *
+ * The first function that decides on an error writes the thread's error record with KU_ERR and
+ * returns the status. Callers pass the status on with KU_TRY and leave the record alone.
+ *
+ * Message format: "<what>: <where>: <values>; <what to do>", lower case, without "kumi: error:" and
+ * without a full stop. ku_os_why() gives errno as text.
  *
  *     if (n < 1)
- *         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n, most);
+ *         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n, max);
  *     KU_TRY(ku_json_load(path, max_bytes, &doc));
  */
 #define KU_ERR(status, ...) ku_err_set((status), KUMI_SCOPE_CALL, __FILE__, __LINE__, __VA_ARGS__)
@@ -24,7 +28,8 @@
             return ku_try_status;                                                                  \
     } while (0)
 
-/* As KU_TRY in a function with a variable `status` and one label `out` that releases what it holds.
+/*
+ * KU_TRY for a function with a variable `status` and one label `out` that releases its resources.
  */
 #define KU_TRY_OUT(call)                                                                           \
     do {                                                                                           \
@@ -33,22 +38,28 @@
             goto out;                                                                              \
     } while (0)
 
-/* Writes the thread's record and returns status. */
+/* Writes the thread's record and returns `status`. */
 int ku_err_set(int status, enum kumi_scope scope, const char *file, int line, const char *format,
                ...) __attribute__((format(printf, 5, 6), cold));
-/* Copies a record made elsewhere (another thread's work, the segment's root cause) into this
- * thread's. Returns its status. */
+/*
+ * Copies a record from elsewhere (another thread, the root cause in shared memory) into this
+ * thread's record. Returns its status.
+ */
 int ku_err_put(const struct kumi_error *error);
-/* This thread's record, to copy into an object. */
+/*
+ * This thread's record. Copy it to keep it.
+ */
 const struct kumi_error *ku_err_get(void);
-/* The rank that records carry from now on, in this thread. -1 = outside a job. */
+/* Sets the rank that this thread's records carry from now on; -1 outside a job. */
 void ku_err_rank(int rank);
 int ku_err_get_rank(void);
-/* Prints "kumi: error: <text>" for the thread's record, one line, one write. */
+/* Prints "kumi: error: <text>" of the thread's record as one line, with one write. */
 void ku_err_print(void);
 
-/* A broken invariant of ours, also in release: prints the place and aborts (exit 70 from the
- * command). */
+/*
+ * Checks an invariant of kumi itself, in release builds too. If it is broken, prints file, line and
+ * condition and aborts; the `kumi` command exits with 70.
+ */
 #define KU_ASSERT(condition)                                                                       \
     do {                                                                                           \
         if (__builtin_expect(!(condition), 0))                                                     \

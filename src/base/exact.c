@@ -21,7 +21,9 @@ static void count_special(struct ku_exact *a, double x)
         a->n_neg_inf++;
 }
 
-/* A 53-bit significand at bit `at` of the fixed-point number covers at most three limbs. */
+/*
+ * Adds x. A 53-bit significand shifted to bit `at` of the fixed-point number spans at most 3 limbs.
+ */
 static inline void deposit(struct ku_exact *a, double x)
 {
     uint64_t bits;
@@ -87,7 +89,7 @@ void ku_exact_normalize(struct ku_exact *a)
     int64_t carry = 0;
     for (int i = 0; i < KU_EXACT_LIMBS - 1; i++) {
         int64_t x = a->limb[i] + carry;
-        carry = x >> RADIX_BITS; /* arithmetic: floor */
+        carry = x >> RADIX_BITS; /* arithmetic shift: rounds down */
         a->limb[i] = x - carry * ((int64_t)1 << RADIX_BITS);
     }
     a->limb[KU_EXACT_LIMBS - 1] += carry;
@@ -104,7 +106,10 @@ static int test_bit(const struct ku_exact *m, int64_t bit)
     return bit >= 0 && (m->limb[bit / RADIX_BITS] >> (bit % RADIX_BITS)) & 1;
 }
 
-/* The magnitude with `keep` significant bits, to nearest even, but not below bit `least`. */
+/*
+ * Rounds a magnitude to `keep` significant bits, to nearest even. No result bit is below bit
+ * `least`.
+ */
 static double round_magnitude(const struct ku_exact *m, int keep, int64_t least)
 {
     int64_t top = (int64_t)KU_EXACT_LIMBS * RADIX_BITS - 1;
@@ -156,5 +161,5 @@ double ku_exact_round(const struct ku_exact *a)
 
 float ku_exact_round_f32(const struct ku_exact *a)
 {
-    return (float)round_to(a, 24, BIAS - 149); /* exact: at most 24 bits, none below f32's least */
+    return (float)round_to(a, 24, BIAS - 149); /* the cast is exact */
 }

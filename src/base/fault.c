@@ -13,10 +13,10 @@
 #include "base/err.h"
 #include "base/term.h"
 
-/* Set once before any other thread can be here, counted down by all. */
+/* Set once, before other threads get here; all threads decrement calls_left. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_int armed;       /* enum ku_fault */
-static atomic_long calls_left; /* until the one that fails */
+static atomic_long calls_left; /* until the call that fails */
 
 static enum ku_fault parse(const char *spec, long *n)
 {

@@ -3,11 +3,14 @@
 #define KU_BASE_FAULT_H
 
 /*
- * Faults on purpose, for tests: KUMI_FAULT=mem:N fails the N-th allocation of the process, os:N the
- * N-th system call made through base (EIO), write:N every write from the N-th on (ENOSPC), kill:N
- * ends the process by SIGKILL in place of its N-th system call made through base, and bug:N finds
- * an invariant of ours broken at the N-th allocation. Read at the first use; a count below 1 or
- * another word is named once on stderr and ignored.
+ * Fault injection for tests. The environment variable KUMI_FAULT selects one fault. It is read at
+ * the first use; an unknown kind or a count below 1 is reported once on stderr and ignored.
+ *
+ *     mem:N    the N-th allocation of the process fails (ENOMEM)
+ *     os:N     the N-th system call made through base fails (EIO)
+ *     write:N  every write from the N-th on fails (ENOSPC)
+ *     kill:N   SIGKILL in place of the N-th system call made through base
+ *     bug:N    KU_ASSERT fails at the N-th allocation
  */
 enum ku_fault {
     KU_FAULT_NONE,
@@ -18,9 +21,13 @@ enum ku_fault {
     KU_FAULT_BUG
 };
 
-/* 1 when this call shall fail; sets errno. KU_FAULT_WRITE calls are system calls, too. */
+/*
+ * Returns 1 if this call must fail, with errno set. KU_FAULT_WRITE calls count as system calls too.
+ */
 int ku_fault_is_due(enum ku_fault kind);
-/* As if the process began now with KUMI_FAULT=spec; NULL: none. For tests, while one thread runs.
+/*
+ * Behaves as if the process started now with KUMI_FAULT=spec; NULL: no fault. For tests, with one
+ * thread running.
  */
 void ku_fault_set(const char *spec);
 

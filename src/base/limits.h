@@ -2,11 +2,11 @@
 #ifndef KU_BASE_LIMITS_H
 #define KU_BASE_LIMITS_H
 
-/* What a model may have at most, so that everything admitted compiles within about a minute. */
+/* Upper bounds on a model, so that every accepted model compiles within about a minute. */
 enum {
-    KU_MAX_LAYERS =
-        16384, /* the deepest networks that were trained have 10,000 (Xiao et al. 2018) */
-    KU_MAX_MODEL_OPS = 1 << 21 /* of its forward pass: 128 for each of so many layers */
+    /* The deepest trained networks have 10,000 layers (Xiao et al. 2018). */
+    KU_MAX_LAYERS = 16384,
+    KU_MAX_MODEL_OPS = 1 << 21 /* ops of the forward pass: 128 per layer */
 };
 
 #endif

@@ -30,7 +30,9 @@ static int find(const char *const *names, int n, const char *word, size_t bytes)
     return -1;
 }
 
-/* One line for a word that is no setting; of a job's processes only rank 0 says it. */
+/*
+ * Reports an invalid item of KUMI_LOG. In a job only rank 0 prints it.
+ */
 static void refuse(const char *word, size_t bytes, const char *what, const char *const *names,
                    int n, const char *more)
 {

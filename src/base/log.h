@@ -3,9 +3,11 @@
 #define KU_BASE_LOG_H
 
 /*
- * Messages on stderr, one write a line: "kumi[3] comm: text" (rank in a job, subsystem). KUMI_LOG
- * sets levels, later words over earlier ones: "info", or "*:error,comm:debug,ckpt:info". Default:
- * warn. An unknown subsystem or level in KUMI_LOG is named once.
+ * Log messages on stderr, one write per line: "kumi[3] comm: text" (rank in a job, subsystem).
+ *
+ * KUMI_LOG sets the levels as a comma-separated list in which later items override earlier ones:
+ * "info", or "*:error,comm:debug,ckpt:info". The default is warn. An unknown subsystem or level is
+ * reported once.
  */
 enum ku_log_level { KU_LOG_ERROR, KU_LOG_WARN, KU_LOG_INFO, KU_LOG_DEBUG };
 #define KU_LOG_SUBSYSTEMS(X)                                                                       \

@@ -6,28 +6,32 @@
 #include <stdint.h>
 
 /*
- * The only file that calls malloc. Every function returns NULL with the error record set
- * (KUMI_ENOMEM) when memory is short or a product overflows; 0 bytes give a unique pointer.
- * Faults can be injected (base/fault.h).
+ * Memory allocation. This is the only place that calls malloc. Every function returns NULL with the
+ * error record set (KUMI_ENOMEM) if memory is short or a size overflows; 0 bytes give a unique
+ * pointer. Faults can be injected (base/fault.h).
  */
 void *ku_malloc(size_t bytes);
 void *ku_calloc(size_t count, size_t bytes);
 void *ku_realloc(void *old, size_t count, size_t bytes); /* old stays valid on failure */
-void *ku_malloc_aligned(size_t align, size_t bytes);     /* freed with ku_free */
+void *ku_malloc_aligned(size_t align, size_t bytes);     /* free with ku_free */
 char *ku_strdup(const char *text);
 char *ku_asprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void ku_free(void *old); /* NULL is fine */
+void ku_free(void *old); /* NULL is allowed */
 
 /*
- * Growth of arrays: makes room for one more element behind *count.
+ * Makes room for one more element at the end of an array.
+ *
  *     struct ku_node *node; uint32_t n_nodes, cap_nodes;
  *     KU_TRY(KU_GROW(&g->node, g->n_nodes, &g->cap_nodes));
+ *
  * Returns 0 or KUMI_ENOMEM. New elements are zero.
  */
 #define KU_GROW(array, count, cap) ku_grow((void **)(array), sizeof **(array), (count), 1, (cap))
 int ku_grow(void **array, size_t bytes_each, uint32_t count, uint32_t more, uint32_t *cap);
 
-/* Checked size arithmetic: 0 and *out, or KUMI_ENOMEM ("size overflow"). */
+/*
+ * Checked size arithmetic. Returns 0 and sets *out, or returns KUMI_ENOMEM ("size overflow").
+ */
 int ku_mul_size(size_t a, size_t b, size_t *out);
 int ku_add_size(size_t a, size_t b, size_t *out);
 

@@ -7,10 +7,12 @@
 #include "base/err.h"
 
 /*
- * Normals in batches of N_BLOCKS Philox blocks: plain loops over arrays that the compiler turns
- * into vector code, once for each instruction set. Only IEEE +, -, *, /, sqrt and integers, none of
- * them contracted, so every set and every build gives the same bits, and no library's log or sin
- * has a say (docs/numerics.md). A lane of a batch never sees another.
+ * Normals are made in batches of N_BLOCKS Philox blocks, by plain loops over arrays that the
+ * compiler vectorizes, once per instruction set.
+ *
+ * The code uses only IEEE +, -, *, /, sqrt and integer operations without contraction, and no
+ * library log or sin. Every instruction set and every build therefore gives the same bits
+ * (docs/numerics.md). The lanes of a batch are independent.
  */
 enum { N_BLOCKS = 64, N_ELEMENTS = 4 * N_BLOCKS };
 
@@ -26,18 +28,20 @@ static inline __attribute__((always_inline)) uint64_t as_bits(double x)
     memcpy(&bits, &x, 8);
     return bits;
 }
-/* An integer below 2^32 to double, exact: the low bits of 2^52 + i, less 2^52. */
+/* Exact conversion of an integer below 2^32 to double: the low bits of 2^52 + i, minus 2^52. */
 static inline __attribute__((always_inline)) double from_u32(uint64_t i)
 {
     return as_double(i | UINT64_C(0x4330000000000000)) - 0x1p52;
 }
 
 /*
- * log(x), x > 0 and normal, below 1 ulp: x = 2^k m with sqrt(1/2) <= m < sqrt(2), f = m - 1,
- * s = f / (2 + f), log(m) = f - f*f/2 + s*(f*f/2 + R(s*s)). The minimax R is FreeBSD's e_log.c.
+ * log(x) for normal x > 0, error below 1 ulp. Coefficients of R: FreeBSD's e_log.c (minimax).
+ *
+ *     x = 2^k m, sqrt(1/2) <= m < sqrt(2);  f = m - 1;  s = f / (2 + f)
+ *     log(m) = f - f*f/2 + s*(f*f/2 + R(s*s))
  */
 #define ONE  (UINT64_C(0x3ff00000) << 32)
-#define ROOT (UINT64_C(0x3fe6a09e) << 32) /* sqrt(1/2), from below */
+#define ROOT (UINT64_C(0x3fe6a09e) << 32) /* sqrt(1/2), rounded down */
 static inline __attribute__((always_inline)) double log_of(double x)
 {
     uint64_t shifted = as_bits(x) + (ONE - ROOT);
@@ -76,11 +80,11 @@ static inline __attribute__((always_inline)) double cos_of(double x)
 }
 
 /*
- * Box & Muller 1958: two words give two normals, sqrt(-2 log u) of the turn b / 2^32.
+ * Box & Muller 1958: two words give two normals, radius * (cos, sin) of the angle b / 2^32 turns.
  *
- *   u   (a + 1/2) / 2^32
- *   b   the nearest quarter of a turn and what is left, exact; its sine and cosine change places
- *       and signs by the quarter
+ *   radius  sqrt(-2 log u), u = (a + 1/2) / 2^32
+ *   angle   split exactly into the nearest quarter turn and a remainder x; the quarter swaps sine
+ *           and cosine and sets their signs
  */
 static inline __attribute__((always_inline)) void normal_pair(uint32_t a, uint32_t b, float *even,
                                                               float *odd)
@@ -96,7 +100,7 @@ static inline __attribute__((always_inline)) void normal_pair(uint32_t a, uint32
     *odd = (float)as_double(s ^ either ^ s_sign);
 }
 
-/* Blocks [block, block + N_BLOCKS). */
+/* Fills out with the normals of Philox blocks [block, block + N_BLOCKS). */
 static inline __attribute__((always_inline)) void
 batch_body(uint64_t seed, uint32_t step, uint32_t stream, uint64_t block, float *out)
 {
@@ -180,8 +184,9 @@ void ku_permutation_init(struct ku_permutation *p, uint64_t n, uint64_t seed, ui
     *p = (struct ku_permutation){n, (uint64_t)key.word[1] << 32 | key.word[0], bits / 2};
 }
 
-/* Eight Feistel rounds; the round function is a 64-bit mix (splitmix64's finaliser) of half, round
- * and key. */
+/*
+ * Eight Feistel rounds. The round function is splitmix64's finalizer over half, round and key.
+ */
 static uint64_t feistel(const struct ku_permutation *p, uint64_t x)
 {
     uint64_t mask = ((uint64_t)1 << p->half_bits) - 1, left = x >> p->half_bits, right = x & mask;
@@ -202,7 +207,10 @@ uint64_t ku_permutation_at(const struct ku_permutation *p, uint64_t i)
     KU_ASSERT(i < p->n);
     do
         i = feistel(p, i);
-    while (i >= p->n); /* a cycle walk: ends, since the permutation of the larger set is a
-                          bijection; < 4 rounds on average */
+    /*
+     * Cycle walking: ends because the network is a bijection of the larger set; below 4 rounds on
+     * average.
+     */
+    while (i >= p->n);
     return i;
 }

@@ -5,9 +5,14 @@
 #include <stdint.h>
 
 /*
- * Random numbers are a function of (seed, step, stream, global element index): Philox-4x32-10
- * (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). Key = seed; counter =
- * {index/4 low, index/4 high, step, stream}; lane index%4 of the block is the element's word.
+ * Random numbers are a pure function of (seed, step, stream, global element index), so that every
+ * parallel layout draws the same numbers and a checkpoint needs no generator state.
+ *
+ * Generator: Philox-4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
+ *
+ *     key      {seed low, seed high}
+ *     counter  {index/4 low, index/4 high, step, stream}
+ *     result   4 words of 32 bits; element `index` takes word index % 4
  */
 struct ku_philox {
     uint32_t word[4];
@@ -34,17 +39,18 @@ static inline float ku_random_uniform(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;
 }
-/* Standard normal (Box-Muller in f64, rounded to f32): elements 2j and 2j+1 share words 2j, 2j+1.
+/*
+ * Standard normal (Box-Muller in f64, rounded to f32). Elements 2j and 2j+1 use words 2j and 2j+1.
  */
 float ku_random_normal(uint64_t seed, uint32_t step, uint32_t stream, uint64_t index);
-/* Elements [first, first + count) of the same. */
+/* Elements [first, first + count) of the same sequence. */
 void ku_random_normals(uint64_t seed, uint32_t step, uint32_t stream, uint64_t first, int64_t count,
                        float *out);
 
 /*
- * A seeded permutation of [0, n) in O(1) memory: a balanced Feistel network over the next even
- * power of two, walked until the value falls inside. A bijection for every n >= 1; key changes per
- * epoch.
+ * Seeded permutation of [0, n) in O(1) memory: a balanced Feistel network over the next even power
+ * of two, applied repeatedly until the value is below n. A bijection for every n >= 1. The key
+ * depends on seed and epoch.
  */
 struct ku_permutation {
     uint64_t n, key;

@@ -141,7 +141,7 @@ int ku_str_glob(const char *pattern, const char *text)
 
 int ku_text_take(struct ku_str *s, char **text)
 {
-    ku_str_append(s, "", 0); /* nothing to say is a text, too */
+    ku_str_append(s, "", 0); /* an empty string is a valid result */
     if (s->failed) {
         ku_str_fini(s);
         return KU_ERR(KUMI_ENOMEM, "memory: no room for the text of the answer");

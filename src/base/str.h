@@ -7,8 +7,9 @@
 #include <stdint.h>
 
 /*
- * A growing text. After a failed append (no memory) the text stays as it was and `failed` is set;
- * look once at the end.
+ * Growing string. After a failed append (no memory) the text is unchanged and `failed` is set;
+ * check it once at the end.
+ *
  *     struct ku_str s = {0};
  *     ku_str_add(&s, "%d ranks", n);
  *     ku_str_fini(&s);
@@ -24,18 +25,22 @@ void ku_str_addv(struct ku_str *s, const char *format, va_list args)
 void ku_str_append(struct ku_str *s, const void *data, size_t bytes);
 const char *ku_str_get(const struct ku_str *s); /* never NULL */
 void ku_str_fini(struct ku_str *s);
-/* Hands a finished text out (for kumi_text_free) and empties s. KUMI_ENOMEM if an append failed. */
+/*
+ * Moves the finished string to *text (freed with kumi_text_free) and empties s. KUMI_ENOMEM if an
+ * append failed.
+ */
 int ku_text_take(struct ku_str *s, char **text);
-/* "9.65 MiB", right-aligned in 10 letters, without blanks after it. */
+/* Formats "9.65 MiB", right-aligned in 10 characters. */
 const char *ku_text_bytes(uint64_t bytes, char out[16]);
 
-/* Number of edits (insert, delete, replace, swap of neighbours) from a to b: for "did you mean". */
+/* Number of edits (insert, delete, replace, swap of neighbours) from a to b, for "did you mean". */
 int ku_str_distance(const char *a, const char *b);
-/* The nearest of n names, or NULL if none is near enough to be meant (more than a third of the
- * letters differ). */
+/* The nearest of n names, or NULL if more than a third of the characters differ in all of them. */
 const char *ku_str_nearest(const char *word, const char *const *names, int n);
-/* fnmatch-like: '*' any run (also over dots), '?' one letter. Module paths and patterns of
- * train.freeze, optimizer.decay. */
+/*
+ * Glob match: '*' is any run of characters (dots included), '?' one character. Used for module
+ * paths and for the patterns of train.freeze and optimizer.decay.
+ */
 int ku_str_glob(const char *pattern, const char *text);
 
 #endif

@@ -22,7 +22,7 @@ int ku_term_is_on(void)
     return term && strcmp(term, "dumb") != 0 && isatty(STDERR_FILENO);
 }
 
-/* A message that cannot be written is lost: there is no other place for it. */
+/* A message that cannot be written is lost; there is no other output for it. */
 static void put(const char *text, size_t bytes)
 {
     ssize_t done = write(STDERR_FILENO, text, bytes);
@@ -51,7 +51,7 @@ void ku_term_line(const char *format, ...)
     va_copy(again, args);
     int bytes = vsnprintf(line, sizeof line, format, args);
     char *text = bytes < (int)sizeof line - 1 ? line : ku_malloc((size_t)bytes + 2);
-    if (text == NULL) { /* what fits */
+    if (text == NULL) { /* print what fits */
         text = line;
         bytes = (int)sizeof line - 2;
     } else if (text != line) {
@@ -75,8 +75,10 @@ static int n_columns(void)
     return w.ws_col < MAX_COLUMNS ? w.ws_col : MAX_COLUMNS;
 }
 
-/* Bytes of `text` that take at most `columns`. UTF-8: a character of three or four bytes may be two
- * columns wide, and is counted so. */
+/*
+ * Number of bytes of `text` that fit into `columns`. UTF-8 characters of 3 or 4 bytes are counted
+ * as two columns wide.
+ */
 static size_t cut(const char *text, int columns)
 {
     size_t end = 0;
@@ -93,7 +95,7 @@ static size_t cut(const char *text, int columns)
     return end;
 }
 
-/* The last column stays free: a character there leaves some terminals in the next row. */
+/* The last column stays empty: a character there moves some terminals to the next row. */
 void ku_term_progress(const char *text)
 {
     char line[ERASE_BYTES + 4 * MAX_COLUMNS] = ERASE;

@@ -5,20 +5,25 @@
 #include <stddef.h>
 
 /*
- * Lines on stderr. A line is one write, so that lines of several processes do not mix. On a
- * terminal a progress line may stand in the cursor's row, drawn by this process or by another: a
- * line erases it first. The cursor rests behind the progress text.
+ * Lines on stderr. Each line is one write, so that lines of several processes do not mix. On a
+ * terminal a progress line may occupy the cursor's row, drawn by this or another process; printing
+ * a line erases it first. The cursor stays after the progress text.
  */
-/* 1: stderr is a terminal that can erase a row (TERM is set and not "dumb"). */
+/* 1 if stderr is a terminal that can erase a row (TERM is set and not "dumb"). */
 int ku_term_is_on(void);
-/* Prints one line; the newline is added. Threads: any. */
+/*
+ * Prints one line and adds the newline. Threads: any.
+ */
 void ku_term_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* The same for a finished line, newline included. Allocates nothing. */
+/*
+ * Prints a finished line, newline included. Does not allocate.
+ */
 void ku_term_write(const char *line, size_t bytes);
-/* Draws `text` as the progress line, cut to the width that the terminal has now. Nothing where
- * ku_term_is_on() is 0. */
+/*
+ * Draws `text` as the progress line, cut to the terminal's current width. Does nothing if
+ * ku_term_is_on() is 0.
+ */
 void ku_term_progress(const char *text);
-/* Erases the progress line. */
 void ku_term_clear(void);
 
 #endif

@@ -5,7 +5,7 @@
 
 /*
  * Unicode 15, table 3-7 (well-formed byte sequences): the lead byte gives the length and the range
- * of the second byte, which excludes overlong forms, surrogates and what lies above U+10FFFF.
+ * of the second byte. The range excludes overlong forms, surrogates and code points above U+10FFFF.
  */
 static int lead(unsigned char c, unsigned char *low, unsigned char *high)
 {
@@ -30,8 +30,10 @@ static int lead(unsigned char c, unsigned char *low, unsigned char *high)
     return 0;
 }
 
-/* How many bytes at `at` agree with one character; *need is the length that its lead byte states
- * (0: no lead byte). */
+/*
+ * Number of bytes at `at` that match one character. *need is the length that the lead byte states;
+ * 0: not a lead byte.
+ */
 static int agree(const unsigned char *at, const unsigned char *end, int *need)
 {
     unsigned char low, high;

@@ -7,10 +7,10 @@
 
 /* Length of the longest prefix of [at, end) that is valid UTF-8. */
 size_t ku_utf8_valid(const unsigned char *at, const unsigned char *end);
-/* 1 when [at, end) is a proper prefix of some valid character (1 to 3 bytes). */
+/* 1 if [at, end) is a proper prefix (1 to 3 bytes) of some valid character. */
 int ku_utf8_is_partial(const unsigned char *at, const unsigned char *end);
 
-/* One character of valid UTF-8. */
+/* Decodes one character of valid UTF-8. */
 static inline uint32_t ku_utf8_get(const unsigned char *at, size_t *bytes)
 {
     uint32_t c = at[0];

@@ -1,4 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocation of a rank's arenas:
+ *
+ *     HOST                        one per host, shared by its ranks
+ *     SHARD, OFFLOAD, WIRE        one part per rank in shared memory
+ *     STATE, STEP, INPUT          private mappings of this rank
+ *     FILE                        one part per rank in an anonymous file
+ */
 #include <sys/mman.h>
 
 #include "base/err.h"
@@ -57,7 +65,10 @@ int ku_memory_create(struct ku_job *job, const struct ku_program *const *program
         for (int a = 0; a < KU_N_ARENAS; a++)
             if (program[i]->arena_bytes[a] > m->bytes[a])
                 m->bytes[a] = program[i]->arena_bytes[a];
-    /* Private first: who fails has no shared memory to give back, which takes all ranks. */
+    /*
+     * Private arenas first: a rank that fails here has no shared memory to release, which is
+     * collective.
+     */
     int status = KUMI_OK;
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++)
         if (is_private(a))

@@ -1,4 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loading walks over the instructions once and makes a bound op for each:
+ *
+ *     COMPUTE                  device kernel with operand addresses (bind_compute)
+ *     START, WAIT              collective of the handle, its parts as references (bind_start)
+ *     TIER_START, TIER_WAIT    transfer from or to an offload target (bind_transfer)
+ *
+ * A run executes the bound ops in order. The write barrier (`gate`) is called before an op that
+ * changes data of checkpoints. Outside computation, time is counted as exposed communication or as
+ * offload.
+ */
 #include "exec/exec.h"
 
 #include <string.h>
@@ -9,11 +20,11 @@
 #include "base/mem.h"
 #include "exec/poison.h"
 
-/* An instruction, bound. */
+/* A bound instruction. */
 enum step_kind { COMPUTE, START, WAIT, TIER_START, TIER_WAIT };
 struct step {
     uint8_t kind;     /* enum step_kind */
-    uint8_t is_gated; /* writes what checkpoints hold */
+    uint8_t is_gated; /* writes data that checkpoints contain */
     union {
         struct ku_kernel *kernel;
         struct ku_work *work;
@@ -21,7 +32,7 @@ struct step {
     };
 };
 
-/* A start whose sums are squared while they are in the caches. */
+/* A start that squares each reduced chunk while it is still in cache. */
 struct squares {
     const struct ku_device_ops *ops;
     void *device;
@@ -40,12 +51,12 @@ struct ku_exec {
     struct ku_work *work;           /* one per handle */
     struct squares *squares;        /* likewise */
     struct ku_transfer *transfer;   /* likewise */
-    struct ku_coll_part *part;      /* of all starts, one after the other */
+    struct ku_coll_part *part;      /* parts of all starts, concatenated */
     struct ku_tier_part *tier_part; /* likewise */
     struct ku_exec_times times;
-    uint32_t first_once;      /* instruction behind those of all micro-batches */
-    int64_t *stamp;           /* NULL: nobody wants to know */
-    struct ku_poison *poison; /* NULL outside AddressSanitizer's build */
+    uint32_t first_once;      /* first instruction after those of all micro-batches */
+    int64_t *stamp;           /* NULL: not recorded */
+    struct ku_poison *poison; /* NULL unless built with AddressSanitizer */
     ku_exec_gate *gate;
     void *gate_ctx;
 };
@@ -63,7 +74,7 @@ static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int m
     memcpy(v->logical, part.logical, sizeof v->logical);
 }
 
-/* Whether checkpoints hold it. */
+/* 1 if checkpoints contain the buffer. */
 static int is_saved(const struct ku_buffer *b)
 {
     return b->cls == KU_CL_PARAM || b->cls == KU_CL_OPTIMIZER || b->cls == KU_CL_BUFFER;
@@ -119,7 +130,7 @@ static void add_squares(void *ctx, int part, void *sum, int64_t count)
         s->ops->add_squares(s->device, &x, s->stats, o->stats_word);
 }
 
-/* The first input of a start is the stats that its sums go to. */
+/* The first input of such a start is the stats to which the squares are added. */
 static void bind_squares(struct ku_exec *e, const struct ku_instr *i, struct ku_coll *coll)
 {
     const struct ku_buffer *b = &e->program->buffer[e->program->operand[i->operand].buffer];
@@ -142,7 +153,9 @@ static struct ku_comm *comm_of(const struct ku_exec *e, int axes, int group)
     return e->comms.dp;
 }
 
-/* A buffer as collectives see it; private where it lies in memory that peers do not address. */
+/*
+ * A buffer as a reference for collectives. Private if its arena is not addressed by peers.
+ */
 static struct ku_ref ref_of(const struct ku_exec *e, ku_id buffer)
 {
     const struct ku_buffer *b = &e->program->buffer[buffer];
@@ -169,7 +182,7 @@ static struct ku_coll_part bind_part(const struct ku_exec *e, const struct ku_op
         part.kept |= p->buffer[o->addend].is_kept ? KU_KEPT_ADDEND : 0;
     }
     if (kind == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z)) {
-        struct ku_part own; /* replicas reduce the blocks that they have in common */
+        struct ku_part own; /* replicas reduce only the chunks that they have in common */
         ku_program_part(p, o, &e->coord, -1, &own);
         part.count = ku_shape_count(&own.shape);
         part.in.off += own.offset;
@@ -205,7 +218,7 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
     return ku_work_init(s->work, comm, &coll);
 }
 
-/* What the rank reads from its tiers, or writes there. */
+/* Binds a read from, or a write to, an offload target. */
 static void bind_transfer(struct ku_exec *e, const struct ku_instr *i, struct ku_tier_part *part,
                           struct step *s)
 {
@@ -326,11 +339,14 @@ void ku_exec_unload(struct ku_exec *e)
     ku_free(e);
 }
 
-/* Between tiles: move what others wait for, and say that this rank gets on. */
+/*
+ * Called between tiles of a kernel: progresses collectives of other ranks and reports that this
+ * rank is alive.
+ */
 static void between_tiles(void *job)
 {
     ku_job_tick(job);
-    (void)ku_job_progress(job); /* a failure comes back from the next wait */
+    (void)ku_job_progress(job); /* a failure is returned by the next wait */
 }
 
 static void show(const struct ku_exec *e, uint32_t at, ku_exec_see *see, void *ctx)

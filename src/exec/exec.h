@@ -8,74 +8,98 @@
 #include "ir/program.h"
 
 /*
- * Runs programs. Memory is made once for all programs of a job, as large as their plans say;
- * loading binds every instruction to a kernel or a collective; a step is a loop over instructions
- * that neither allocates nor decides anything.
+ * Executes programs (ir/program.h). Memory is allocated once for all programs of a job, as large as
+ * their memory plans require. Loading binds every instruction to a kernel, a collective or a
+ * transfer. A run is a loop over instructions that does not allocate and takes no decisions:
+ *
+ *     ku_memory_create   arenas for all programs          collective
+ *     ku_exec_load       instruction -> bound op          once per program, compares hashes
+ *     ku_exec_port       fill the input ports
+ *     ku_exec_run        COMPUTE      launch kernel; progress collectives between its tiles
+ *                        START        start collective    ..  WAIT       wait for it
+ *                        TIER_START   start file I/O      ..  TIER_WAIT  wait for it
+ *     ku_exec_port       read the results
  */
 
-/* A rank's arenas: state shared by the host's ranks, windows that peers address, and private
- * memory. */
+/*
+ * The arenas of a rank: state shared by the ranks of the host, buffers that peers address, and
+ * private memory.
+ */
 struct ku_memory {
     struct ku_job *job;
-    const struct ku_arena *host, *shard, *wire, *offload; /* NULL when no program has any */
+    const struct ku_arena *host, *shard, *wire, *offload; /* NULL if no program needs it */
     struct ku_tier_file *file;                            /* likewise */
-    unsigned char *base[KU_N_ARENAS];                     /* this rank's view; of the file none */
+    unsigned char *base[KU_N_ARENAS]; /* address in this process; NULL for the file arena */
     size_t bytes[KU_N_ARENAS];
 };
 /*
- * The arenas for these programs: each the largest that one of them needs. Collective over the job.
- * Private memory is backed and zero on return. Errors: KUMI_ENOMEM, those of ku_tier_file_open, and
- * the job's root cause.
+ * Creates the arenas for these programs. Each is as large as the largest need of a program. Private
+ * memory is backed and zero on return.
  *
- *   tier   where arena `file` is to lie; NULL: no program has one
+ *   tier   folder and method for the file arena; NULL: no program has one
+ *
+ * Collective: over the job.
+ * Errors: KUMI_ENOMEM, those of ku_tier_file_open, and the job's root cause.
  */
 int ku_memory_create(struct ku_job *job, const struct ku_program *const *program, int n_programs,
                      const struct ku_tier_opts *tier, struct ku_memory **memory);
-void ku_memory_destroy(struct ku_memory *memory); /* collective; NULL is fine */
-/* Where a tensor of the state lies, that is in no file. */
+void ku_memory_destroy(struct ku_memory *memory); /* collective; NULL is allowed */
+/* Address of a state tensor that is not in the file arena. */
 static inline void *ku_memory_state(const struct ku_memory *m, const struct ku_program_state *s)
 {
     return m->base[s->arena] + s->offset;
 }
 
 /*
- * Binds a program. Every rank of the job loads the same programs in the same order: their
- * communication is compared (KUMI_EMISMATCH). comms: NULL when the job has one rank. Borrows all
+ * Binds a program. Every rank of the job loads the same programs in the same order; a hash of their
+ * communication is compared (KUMI_EMISMATCH). comms: NULL if the job has one rank. Borrows all
  * arguments.
  */
 struct ku_exec;
-/* The communicators of the data-parallel axes. */
+/* Communicators of the data-parallel axes. */
 struct ku_exec_comms {
-    struct ku_comm *dp;                /* of all data-parallel ranks */
-    struct ku_comm *replicate, *shard; /* of one axis, where both have more than one rank */
-    struct ku_comm *group; /* of neighbours on axis shard, where parameters are kept in groups */
+    struct ku_comm *dp;                /* all data-parallel ranks */
+    struct ku_comm *replicate, *shard; /* one axis each, if both have more than one rank */
+    /* Neighbours on axis shard, for parameters sharded within groups. */
+    struct ku_comm *group;
 };
 int ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
                  const struct ku_device_ops *ops, void *device, const struct ku_exec_comms *comms,
                  struct ku_exec **exec);
-void ku_exec_unload(struct ku_exec *exec); /* NULL is fine */
-/* One run. Errors: the job's root cause; KUMI_EDEVICE. */
+void ku_exec_unload(struct ku_exec *exec); /* NULL is allowed */
+/*
+ * Runs the program once. Errors: the job's root cause; KUMI_EDEVICE.
+ */
 int ku_exec_run(struct ku_exec *exec);
-/* The same, and `see` gets each computation's results as soon as they are there: to find faults. */
+/*
+ * The same, with a callback that gets the results of each computation as soon as they are computed.
+ * For debugging.
+ */
 typedef void ku_exec_see(void *ctx, const struct ku_instr *instr, const struct ku_view *out);
 int ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
-/* Runs from now on ask `gate` before each instruction that writes a parameter, buffer or optimizer
- * tensor; it may wait, and < 0 ends the run. NULL: no longer. */
+/*
+ * Sets a write barrier: later runs call `gate` before each instruction that writes a parameter,
+ * buffer or optimizer tensor. It may block; a result < 0 ends the run. NULL removes it.
+ */
 typedef int ku_exec_gate(void *ctx, uint32_t instr);
 void ku_exec_set_gate(struct ku_exec *exec, ku_exec_gate *gate, void *ctx);
-/* Runs from now on note the clock before each instruction and at the end: stamp [n_instrs + 1] ns;
- * NULL: no longer. */
+/*
+ * Later runs store the time before each instruction and at the end in stamp [n_instrs + 1], in ns.
+ * NULL stops this.
+ */
 void ku_exec_stamp(struct ku_exec *exec, int64_t *stamp);
-/* A port's memory, and its bytes if wanted; NULL if the program has none of this name. */
+/*
+ * A port's address and, if bytes is not NULL, its size. NULL if the program has no such port.
+ */
 void *ku_exec_port(const struct ku_exec *exec, int is_input, const char *name, size_t *bytes);
 
-/* Where the time of the last run went. */
+/* Time breakdown of the last run. */
 struct ku_exec_times {
     int64_t run_ns;
-    int64_t exposed_ns; /* in waits of communication: what computation did not hide */
-    int64_t wait_ns;    /* of that, in which nothing moved because other ranks were not there */
-    int64_t tier_ns;    /* in waits and copies of what memory.offload reads and writes */
-    int64_t once_ns;    /* behind the last micro-batch, without waits: norm, clipping, update */
+    int64_t exposed_ns; /* waiting for communication that computation did not hide */
+    int64_t wait_ns;    /* part of exposed_ns without any transfer, because other ranks were late */
+    int64_t tier_ns;    /* waiting for, and copying, data of memory.offload */
+    int64_t once_ns;    /* after the last micro-batch, without waits: norm, clipping, update */
 };
 struct ku_exec_times ku_exec_times(const struct ku_exec *exec);
 

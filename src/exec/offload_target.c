@@ -13,12 +13,12 @@
 #include "base/os/os.h"
 #include "comm/coll.h"
 
-enum { SLICE_NS = 1000000 /* of a wait, between two looks at what others want */ };
+enum { SLICE_NS = 1000000 /* max wait between two checks of the job */ };
 
 struct ku_tier_file {
     struct ku_job *job;
     char *path;
-    int fd, direct_fd; /* the second past the page cache; -1: the file system has no such way */
+    int fd, direct_fd; /* direct_fd bypasses the page cache; -1: not supported */
     size_t part_bytes;
     struct ku_aio *aio;
     struct ku_tier_stats stats;
@@ -30,7 +30,9 @@ static int storage_error(const char *path, const char *what)
                   path, what, ku_os_why());
 }
 
-/* The file, by one rank, with its space. */
+/*
+ * Creates the file and reserves its space. Called by one rank per host.
+ */
 static int make(const struct ku_tier_file *f, size_t bytes, int *fd)
 {
     struct ku_os_space space;
@@ -65,7 +67,7 @@ static int make(const struct ku_tier_file *f, size_t bytes, int *fd)
     return KUMI_OK;
 }
 
-/* Where the first rank has the file, for all. */
+/* Broadcasts where the first rank has the file open: {pid, descriptor}. */
 static int tell(struct ku_job *job, int64_t place[2])
 {
     if (job->n == 1)
@@ -80,7 +82,7 @@ static int tell(struct ku_job *job, int64_t place[2])
     return ku_coll_run(job->world, &coll);
 }
 
-/* Nobody closes what another has still to open. */
+/* Barrier: the first rank closes its descriptor after all ranks have opened the file. */
 static int all_have(struct ku_job *job)
 {
     struct ku_coll coll = {.kind = KU_COLL_BARRIER, .name = "offload"};

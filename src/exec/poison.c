@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 
-/* Bytes that buffers take from one another in place, from the first's first to the last's last. */
+/* Live range of a buffer together with the buffers that reuse its bytes in place. */
 struct life {
     uint32_t first, last;
     size_t begin, end;

@@ -5,16 +5,23 @@
 #include "ir/program.h"
 
 /*
- * Under AddressSanitizer every byte of arena `step` that no living buffer holds is poisoned, from
- * instruction to instruction: a memory plan that ends a life too early, or a kernel that touches
- * what it was not given, is a report. Otherwise nothing happens.
+ * Checks the memory plan at run time. In AddressSanitizer builds, memory of arena `step` outside
+ * the live range of every buffer is poisoned between instructions. A plan that ends a live range
+ * too early, or a kernel that accesses memory outside its operands, is then reported. In other
+ * builds these functions do nothing.
+ *
+ *     instr    0    1    2    3    4
+ *     buf a    [---------]  x    x        x = poisoned
+ *     buf b    x    [---------]  x
  */
 struct ku_poison;
 
-/* Errors: KUMI_ENOMEM. Elsewhere *poison is NULL. Borrows p and the arena. */
+/*
+ * Borrows p and the arena. Without AddressSanitizer *poison is NULL. Errors: KUMI_ENOMEM.
+ */
 int ku_poison_create(const struct ku_program *p, unsigned char *arena, struct ku_poison **poison);
-void ku_poison_destroy(struct ku_poison *poison); /* NULL is fine; nothing is poisoned any more */
-/* At a run's begin, arena_bytes being the arena's; then before each of its instructions. */
+void ku_poison_destroy(struct ku_poison *poison); /* unpoisons the arena; NULL is allowed */
+/* ku_poison_begin is called at the start of a run, ku_poison_before before each instruction. */
 void ku_poison_begin(struct ku_poison *poison, size_t arena_bytes);
 void ku_poison_before(struct ku_poison *poison, uint32_t instr);
 

@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-/* Which cap[] belongs to which array. */
+/* Indices into cap[]. */
 enum {
     CAP_VALUE,
     CAP_NODE,
@@ -24,9 +24,10 @@ enum {
     CAP_TENSOR_OF
 };
 
-/* Interning: open addressing over (kind, id); the contents are hashed, compared and stored once.
- * Ports are found by their names in the same table (a port's id is its place + 1), tensors by the
- * ids of theirs. */
+/*
+ * Interning: open addressing over (kind, id). Contents are hashed, compared and stored once. Ports
+ * are found by name in the same table, with id = index + 1; tensors through the id of their name.
+ */
 enum intern_kind {
     INTERN_SHAPE,
     INTERN_LAYOUT,
@@ -42,7 +43,7 @@ struct slot {
 };
 struct index {
     struct slot *slot;
-    uint32_t n, mask; /* mask + 1 slots, at most half of them taken */
+    uint32_t n, mask; /* mask + 1 slots, at most half of them used */
 };
 
 static int index_grow(struct index *x)
@@ -84,7 +85,9 @@ static int is_same(const struct ku_graph *g, const struct slot *s, const void *d
     return 0;
 }
 
-/* The slot of equal contents, or the free one where they go; NULL: the table has none yet. */
+/*
+ * The slot of equal contents, or the free slot for them. NULL: the table has no slots yet.
+ */
 static struct slot *find_slot(const struct ku_graph *g, enum intern_kind kind, uint64_t hash,
                               const void *data)
 {
@@ -98,7 +101,7 @@ static struct slot *find_slot(const struct ku_graph *g, enum intern_kind kind, u
     return &x->slot[at];
 }
 
-/* The id of equal contents, or 0 and the slot where a new one goes. */
+/* The id of equal contents, or 0 and the slot for a new entry. */
 static ku_id intern_find(struct ku_graph *g, enum intern_kind kind, uint64_t hash, const void *data,
                          struct slot **free)
 {
@@ -188,7 +191,7 @@ ku_id ku_graph_name(struct ku_graph *g, const char *text)
     return g->n_names++;
 }
 
-/* What has this name; 0: nothing has. */
+/* The id of the object with this name; 0: none. */
 static ku_id find_named(const struct ku_graph *g, enum intern_kind kind, const char *name)
 {
     const struct slot *s = find_slot(g, kind, hash_text(name), name);
@@ -205,7 +208,7 @@ static int note_named(struct ku_graph *g, enum intern_kind kind, const char *nam
     return KUMI_OK;
 }
 
-/* Ids start at 1: element 0 of every array is a blank. */
+/* Ids start at 1: element 0 of every array is unused. */
 static int add_blanks(struct ku_graph *g)
 {
     KU_TRY(KU_GROW(&g->value, g->n_values, &g->cap[CAP_VALUE]));
@@ -380,7 +383,7 @@ static int infer(struct ku_graph *g, const struct ku_make *m, const struct ku_at
         in[i] = ku_type_of(g, m->in[i]);
     }
     int status = ku_op_infer(m->op, attr, m->n_in, in, m->n_out, out);
-    if (status < 0 && m->path && *m->path) { /* say where in the model */
+    if (status < 0 && m->path && *m->path) { /* add the module path */
         struct kumi_error e = *ku_err_get();
         return KU_ERR(status, "graph: %s: %.380s", m->path, e.text);
     }
@@ -402,7 +405,7 @@ ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *make)
                            .n_in = (uint8_t)m.n_in,
                            .n_out = (uint8_t)m.n_out,
                            .in = g->n_refs,
-                           .attr = m.attr ? ku_graph_attr(g, attr) : 1, /* the defaults */
+                           .attr = m.attr ? ku_graph_attr(g, attr) : 1, /* default attributes */
                            .path = ku_graph_name(g, m.path ? m.path : ""),
                            .source = m.source,
                            .stream = m.stream};
@@ -463,7 +466,7 @@ ku_id ku_graph_find_output(const struct ku_graph *g, const char *name)
 
 ku_id ku_graph_find_tensor(const struct ku_graph *g, const char *name)
 {
-    return g->tensor_of[find_named(g, INTERN_NAME, name)]; /* 0 has none */
+    return g->tensor_of[find_named(g, INTERN_NAME, name)]; /* tensor_of[0] is 0 */
 }
 
 ku_id ku_graph_find_name(const struct ku_graph *g, const char *text)

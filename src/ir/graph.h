@@ -5,35 +5,54 @@
 #include "op/op.h"
 
 /*
- * The graph: one flat SSA list for all ranks of a job. Ids index the arrays; 0 is none. Nodes are
- * appended and never moved; a phase's nodes in list order are its block. Shapes, layouts,
- * attributes and names are interned: equal ids mean equal contents.
+ * The graph: one flat SSA list of nodes for all ranks of a job. It is built by nn/, rewritten by
+ * the passes and lowered to one program per class of ranks (ir/program.h).
+ *
+ *     node[]    3: F linear  in (v4, v1)  out (v5)  attr 2  path "h.0.mlp.c_fc"
+ *                              |                 |
+ *     value[]   4: f32, shape 7, placement 3, def = node 2         activation
+ *               1: f32, shape 2, placement 1, tensor 1             state
+ *               5: f32, shape 8, placement 3, def = node 3
+ *     tensor[]  1: "h.0.mlp.c_fc.weight", value 1, next 11        11 = its version after the update
+ *
+ * Ids index the arrays; 0 is none. Nodes are appended and never moved; a phase is its nodes in list
+ * order. Shapes, placements, attributes and names are interned: equal ids mean equal contents.
  */
 
 /*
- * How often a node runs; when follows from dependencies. A: once a step, from state alone. F:
- * forward, per micro-batch. I and W: backward, per micro-batch; W iff the operand it differentiates
- * depends on no input data. O: once a step, at its end.
+ * How often a node runs. The order follows from dependencies.
+ *
+ *   A  once per step, from state alone
+ *   F  forward, per micro-batch
+ *   I  backward, per micro-batch: gradients of activations
+ *   W  backward, per micro-batch: gradients of operands that depend on no input data
+ *   O  once per step, at its end
  */
-enum { KU_NAME_BYTES = 320 /* longest name of a tensor or module path, NUL included */ };
+/* Maximum length of the name of a tensor or module path, NUL included. */
+enum { KU_NAME_BYTES = 320 };
 enum ku_phase { KU_PH_A, KU_PH_F, KU_PH_I, KU_PH_W, KU_PH_O, KU_N_PHASES };
 
-/* Where a value comes from: a node, a port that the trainer fills before the step, or the state. */
+/* Source of a value: a node, an input port that the trainer fills before the step, or the state. */
 enum ku_role { KU_TEMP, KU_INPUT, KU_STATE };
 
 struct ku_value {
-    ku_id def; /* the node, 0 for inputs and state */
+    ku_id def; /* the node that computes it; 0 for inputs and state */
     uint8_t result, dtype, role;
-    ku_id shape, layout, tensor; /* tensor: of state values, each version */
+    ku_id shape, layout, tensor; /* tensor: for state, set in each version */
 };
 
 /*
- * A tensor of the state. `value` is what the step reads; `next` the version that O leaves in the
- * same bytes (value itself if nothing writes it). A parameter has a way to make its first value;
- * optimizer tensors belong to a parameter and start at zero. A buffer (running statistics) is part
- * of the model in files and digests as a parameter is, but not trained; it lies with the parameter
- * that it belongs to. A cache holds what an earlier run left for this one (keys and values when
- * decoding): zero at first, in no file and no digest, cut by samples.
+ * A tensor of the state. `value` is what the step reads; `next` is the version that phase O leaves
+ * in the same bytes (`value` itself if no node writes it).
+ *
+ *   PARAM      has an initializer
+ *   OPTIMIZER  belongs to a parameter, starts at zero
+ *   DERIVED    computed from a parameter (compute copy)
+ *   COUNTER    counts updates
+ *   BUFFER     running statistics: in files and digests like a parameter, but not trained; placed
+ *              with the parameter it belongs to
+ *   CACHE      data that an earlier run left for this one (keys and values in decoding): starts at
+ *              zero, in no file or digest, split by samples
  */
 enum ku_tensor_kind {
     KU_T_PARAM,
@@ -43,51 +62,57 @@ enum ku_tensor_kind {
     KU_T_BUFFER,
     KU_T_CACHE
 };
-/* Where a tensor of the state lies: among the rank's other state, in host memory of its own, or in
- * a file. */
+/* Offload target of a state tensor: none (device memory), host memory, or a file. */
 enum ku_tier { KU_TIER_NONE, KU_TIER_HOST, KU_TIER_FILE, KU_N_TIERS };
 struct ku_tensor {
     const char *name; /* "h.0.attn.c_attn.weight", "h.0.attn.c_attn.weight.exp_avg" */
     ku_id name_id;    /* interned */
     uint8_t kind, dtype, trainable, used, tier;
     ku_id shape, value, next;
-    ku_id of;         /* the parameter that an optimizer tensor, derived one or buffer belongs to */
-    ku_id copy;       /* of a parameter: its first derived tensor, 0 = none (ku_graph_belong) */
+    ku_id of;         /* parameter that this tensor belongs to */
+    ku_id copy;       /* parameter: its first derived tensor, 0 = none (ku_graph_belong) */
     ku_id first_use;  /* index into graph->use, 0 = none */
-    ku_id init_attr;  /* of the op below */
+    ku_id init_attr;  /* attributes of init_op */
     uint16_t init_op; /* KU_OP_fill, KU_OP_random_normal or _uniform */
     uint32_t stream;
-    uint8_t file_rows;   /* in files the first file_rows dims are one, the others another (Hugging
-                            Face's matrices); all = a vector; 0 = as they are */
-    int32_t first_block; /* rank (mod N) that keeps the first canonical block: DESIGN "blocks",
-                            COMPILER 13 */
+    /*
+     * Shape in files: the first file_rows dims are flattened into one dim, the rest into another
+     * (Hugging Face's matrices). file_rows = ndim: a vector; 0: unchanged.
+     */
+    uint8_t file_rows;
+    /* Rank (mod N) that owns the first canonical chunk; see tensor/blocks.h. */
+    int32_t first_block;
 };
 
-/* The unit of gradients: (tensor, use), in use order; grad is the adjoint that backward leaves, 0
- * if there is none. */
+/*
+ * A use of a tensor by a node, in use order: the unit of gradients. `grad` is the adjoint that
+ * backward computes for this use, 0 if none.
+ */
 struct ku_use {
     ku_id tensor, node, grad;
-    int operand; /* of the node */
+    int operand; /* index of the operand of the node */
 };
 
 struct ku_node {
     uint16_t op;
     uint8_t phase, n_in, n_out;
-    int16_t stage;     /* of the pipeline */
+    int16_t stage;     /* pipeline stage */
     uint32_t in, out;  /* spans of graph->refs */
     ku_id attr, path;  /* path: module path, an interned name */
     ku_id source;      /* "gpt2.c:88", the line that built it, interned; 0: none */
-    uint32_t stream;   /* of random ops; clones keep it */
-    uint64_t verified; /* ku_graph_verify's business */
+    uint32_t stream;   /* of random ops; clones share it */
+    uint64_t verified; /* fingerprint of the last verification */
 };
 
-/* A named result: read by the trainer after the program. */
+/* A named result that the trainer reads after the program. */
 struct ku_port {
     const char *name;
     ku_id value;
 };
 
-/* What passes established: the verifier's rules grow with it. */
+/*
+ * What the passes have established so far. The verifier checks more as bits are added.
+ */
 enum ku_has {
     KU_HAS_PRECISION = 1,
     KU_HAS_PLACEMENT = 2,
@@ -97,8 +122,10 @@ enum ku_has {
     KU_HAS_BUCKETS = 32
 };
 
-/* Collectives that travel together: converts of one bucket, in the order in which their operands
- * are complete. */
+/*
+ * Collectives that are launched together: convert nodes of one bucket, in the order in which their
+ * operands are complete.
+ */
 struct ku_bucket {
     uint32_t first, n; /* span of graph->refs: node ids */
 };
@@ -116,54 +143,59 @@ struct ku_graph {
     struct ku_layout *layout;
     struct ku_attrs *attr;
     char **name;
-    ku_id *tensor_of; /* per name: the tensor that has it, 0 = none */
+    ku_id *tensor_of; /* per name id: the tensor with this name, 0 = none */
     ku_id *refs;
     struct ku_port *input, *output;
     struct ku_bucket *bucket;
     uint32_t n_streams;
-    uint32_t cap[16]; /* of the arrays above, graph.c's business */
-    void *index;      /* hash table behind interning */
+    uint32_t cap[16]; /* capacities of the arrays above, private to graph.c */
+    void *index;      /* hash table of the interned objects */
 };
 
 int ku_graph_create(struct ku_graph **g);
 void ku_graph_destroy(struct ku_graph *g);
-/* A copy with equal ids. */
+/* Copies the graph; ids are equal. */
 int ku_graph_copy(const struct ku_graph *g, struct ku_graph **copy);
 
-/* Interning: the id, or 0 with the error record set (no memory). */
+/*
+ * Interns. Returns the id, or 0 with the error record set (no memory).
+ */
 ku_id ku_graph_shape(struct ku_graph *g, const struct ku_shape *s);
 ku_id ku_graph_layout(struct ku_graph *g, const struct ku_layout *l);
 ku_id ku_graph_attr(struct ku_graph *g, const struct ku_attrs *a);
 ku_id ku_graph_name(struct ku_graph *g, const char *text);
 
-/* New elements; 0 with the error record set. Layout starts as C everywhere. */
+/*
+ * Append elements; 0 with the error record set. A new value has placement C on every axis.
+ */
 ku_id ku_graph_value(struct ku_graph *g, enum kumi_dtype dtype, ku_id shape, enum ku_role role);
 ku_id ku_graph_input(struct ku_graph *g, const char *name, enum kumi_dtype dtype,
                      const struct ku_shape *shape);
 ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind kind,
                       enum kumi_dtype dtype, const struct ku_shape *shape);
 int ku_graph_output(struct ku_graph *g, const char *name, ku_id value);
-/* `tensor` belongs to parameter `of`. */
+/* Sets that `tensor` belongs to parameter `of`. */
 void ku_graph_belong(struct ku_graph *g, ku_id tensor, ku_id of);
-/* A read of a parameter; nodes of phase F note theirs themselves. */
+/* Records a use of a tensor. ku_graph_node records those of phase F itself. */
 int ku_graph_use(struct ku_graph *g, const struct ku_use *use);
-/* Appends ids to refs: a span for a node that is rewritten. */
+/* Appends ids to refs: a span for a rewritten node. */
 int ku_graph_refs(struct ku_graph *g, const ku_id *id, uint32_t n);
 int ku_graph_bucket(struct ku_graph *g, const ku_id *node, uint32_t n);
 
 /*
- * Appends a node: infers the types of its results, makes them, and returns the node's id (0: error
- * record says what does not fit, with the path). Attributes NULL = defaults. A random op
+ * Appends a node, infers the types of its results, creates them, and returns the node's id. Returns
+ * 0 with the error record set if the operands do not fit; the message names the path. A random op
  * (KU_OP_RANDOM) with stream 0 gets the next free stream.
  */
 struct ku_make {
-    int op, phase, n_in, n_out; /* n_out 0 = the op's least */
+    int op, phase, n_in, n_out; /* n_out 0 = the op's minimum */
     ku_id in[KU_MAX_IN];
     const struct ku_attrs *attr;
     const char *path; /* NULL = "" */
     ku_id source;     /* 0: none */
     uint32_t stream;
-    int is_silent; /* parameters that it reads get no use: the caller notes what counts */
+    /* Record no uses of parameters; the caller records them. */
+    int is_silent;
 };
 ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *m);
 
@@ -180,41 +212,54 @@ static inline struct ku_type ku_type_of(const struct ku_graph *g, ku_id value)
     return (struct ku_type){(enum kumi_dtype)g->value[value].dtype,
                             g->shape[g->value[value].shape]};
 }
-/* Whether it belongs to the model itself: what weights in files hold. */
+/* 1 if the tensor is part of the model, i.e. stored in weight files. */
 static inline int ku_tensor_is_model(const struct ku_tensor *t)
 {
     return t->kind == KU_T_PARAM || t->kind == KU_T_BUFFER;
 }
-/* The shape in files, of what is seen: file_rows applied. Returns the number of dims. */
+/*
+ * The shape in files: without padding, with file_rows applied. Returns the number of dims.
+ */
 int ku_tensor_file_shape(const struct ku_graph *g, ku_id tensor, int64_t dim[KU_MAX_DIMS]);
 ku_id ku_graph_find_input(const struct ku_graph *g, const char *name);  /* value, 0 = none */
 ku_id ku_graph_find_output(const struct ku_graph *g, const char *name); /* value, 0 = none */
 ku_id ku_graph_find_tensor(const struct ku_graph *g, const char *name); /* 0 = none */
 ku_id ku_graph_find_name(const struct ku_graph *g, const char *text);   /* 0 = not interned */
-/* Puts nodes into an order in which every operand is made before it is read, changing the present
- * one as little as possible. */
+/*
+ * Sorts the nodes so that every value is computed before it is read, with few changes to the
+ * present order.
+ */
 int ku_graph_sort(struct ku_graph *g);
-/* Marks nodes whose results nobody reads as KU_OP_NONE, backwards; state writes and KU_OP_EFFECT
- * stay. Returns how many went. */
+/*
+ * Marks nodes whose results are never read as KU_OP_NONE, last to first. State writes and
+ * KU_OP_EFFECT stay. Returns the number of nodes marked.
+ */
 int ku_graph_drop_dead(struct ku_graph *g);
 
 /*
- * The rules that hold between passes (KUMI_EBUG when broken, naming node and rule): operands are
- * made before they are read; types are what inference says; placements follow the ops' rules once
- * placement ran; no P is left where sums must be complete; every trainable use has a gradient once
- * autodiff ran; every state version but the last is read before the next is written. A node whose
- * operation, types and placements are as they were when they held is not inferred again.
+ * Checks the invariants that hold between passes. KUMI_EBUG names node and invariant.
+ *
+ *   - values are computed before they are read
+ *   - types are those of inference
+ *   - after placement: placements follow the ops' placement rules
+ *   - no P remains where a complete sum is required
+ *   - after autodiff: every use of a trainable tensor has a gradient
+ *   - a version of a state tensor is not read after its bytes are overwritten
+ *
+ * A node is not inferred again if its op, types and placements are unchanged since the last check.
  */
 int ku_graph_verify(struct ku_graph *g);
 
-/* Text form (src/ir/text.c). Printing appends to out; parsing builds a new graph. */
+/*
+ * Text form (ir/print.c, ir/parse.c). Printing appends to out; parsing builds a new graph.
+ */
 struct ku_str;
 int ku_graph_print(const struct ku_graph *g, struct ku_str *out);
-int ku_graph_parse(const char *name, const char *text, size_t bytes,
-                   struct ku_graph **g); /* KUMI_EINVAL with name:line */
+/* Errors: KUMI_EINVAL with name:line. */
+int ku_graph_parse(const char *name, const char *text, size_t bytes, struct ku_graph **g);
 int ku_graph_print_dot(const struct ku_graph *g, struct ku_str *out); /* Graphviz */
 
-const char *ku_tier_name(int tier);   /* "none" "host" "file": memory.offload's words */
+const char *ku_tier_name(int tier);   /* "none" "host" "file", as in memory.offload */
 const char *ku_phase_name(int phase); /* "A" "F" "I" "W" "O" */
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the text that print.c writes. Every line is taken apart word by word; nodes go through the
- * builder, so what the text says of a result must be what inference says. Errors name file and
+ * Parses the text form written by print.c, line by line and word by word. Nodes are made with
+ * ku_graph_node, so the types stated in the text must equal the inferred ones. Errors name file and
  * line. Limits: lines of 8 KiB, ids below 2^22.
  */
 #include <stdlib.h>
@@ -17,9 +17,9 @@ enum { MAX_LINE_BYTES = 8192, MAX_ID = 1 << 22 };
 struct reader {
     const char *name;
     int line;
-    char *p; /* in the current line */
+    char *p; /* position in the current line */
     struct ku_graph *g;
-    ku_id *value; /* by the text's ids */
+    ku_id *value; /* indexed by the ids of the text */
     uint32_t n_value, cap_value;
 };
 
@@ -28,7 +28,7 @@ static int bad(const struct reader *r, const char *what)
     return KU_ERR(KUMI_EINVAL, "graph text: %s:%d: %s, at '%.40s'", r->name, r->line, what, r->p);
 }
 
-/* What the graph's functions refuse is a fault of the text, unless memory is short. */
+/* Reports an error of a graph function as an error in the text, except KUMI_ENOMEM. */
 static int as_bad(const struct reader *r)
 {
     const struct kumi_error *e = ku_err_get();
@@ -51,7 +51,7 @@ static int skip(struct reader *r, const char *text)
     return 1;
 }
 
-/* A word up to a blank or one of `ends`. */
+/* Reads characters up to a blank or one of `ends`. */
 static int word(struct reader *r, const char *ends, char *out, size_t bytes)
 {
     size_t n = 0;
@@ -187,7 +187,10 @@ static int set_layout(struct reader *r, ku_id v, const struct ku_layout *l)
     return r->g->value[v].layout ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* "name=value" words up to the end or '@': attributes, and whatever `other` takes. */
+/*
+ * Reads "name=value" items up to the end or '@'. `other` is called first and takes the items that
+ * are not attributes.
+ */
 static int attributes(struct reader *r, struct ku_attrs *a, uint32_t *stream,
                       int (*other)(struct reader *, const char *, const char *, void *), void *ctx)
 {
@@ -210,7 +213,9 @@ static int attributes(struct reader *r, struct ku_attrs *a, uint32_t *stream,
     return KUMI_OK;
 }
 
-/* Words of a state line beside attributes: 1 = taken, < 0: an error. */
+/*
+ * Items of a state line other than attributes. Returns 1 if taken, 0 if not, < 0 on error.
+ */
 static int tensor_word(struct reader *r, const char *name, const char *value, void *ctx)
 {
     static const char *const kind[] = {"param",   "optimizer", "derived",
@@ -317,7 +322,7 @@ static int node_word(struct reader *r, const char *name, const char *value, void
     return m->source ? 1 : ku_err_get()->status;
 }
 
-/* Uses come from "use" lines here, not from the builder. */
+/* Uses are read from "use" lines, so the node records none. */
 static int node_line(struct reader *r)
 {
     struct typed out[KU_MAX_OUT];

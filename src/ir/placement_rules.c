@@ -17,11 +17,11 @@ static int refuse(const struct ku_graph *g, const struct ku_node *n, int axis, i
                   g->name[n->path], ku_axis_name(axis), operand, why);
 }
 
-/* What the operands bring on one axis. */
+/* Placements of the operands on one axis. */
 struct brought {
-    char letter; /* of the split, 0 = none */
+    char letter; /* name of the split dim, 0 = none */
     int n_split, n_partial, n_blocks, n_common;
-    int blocks; /* an operand in blocks */
+    int blocks; /* index of an operand in canonical chunks */
 };
 
 static int look(const struct ku_graph *g, const struct ku_node *n, int axis, struct brought *b)
@@ -55,7 +55,7 @@ static int look(const struct ku_graph *g, const struct ku_node *n, int axis, str
     return KUMI_OK;
 }
 
-/* Along a split, every operand that has the letter must be split. */
+/* Every operand that has the split dim must be split along it. */
 static int check_split(const struct ku_graph *g, const struct ku_node *n, int axis, char letter)
 {
     for (int i = 0; i < n->n_in; i++) {
@@ -108,7 +108,7 @@ static int place_axis(const struct ku_graph *g, ku_id id, int axis, struct ku_la
     for (int o = 0; o < n->n_out; o++) {
         out[o].at[axis].kind = (uint8_t)kind;
         out[o].at[axis].dim = 0;
-        /* a result that no longer has the elements of the blocks (sumsq) is their partial sum */
+        /* a result with another shape (sumsq) is the partial sum over the chunks */
         if (kind == KU_Z && strcmp(ku_ops[n->op].sum, "*") == 0 &&
             g->value[ku_out(g, id, o)].shape != g->value[ku_in(g, n, b.blocks)].shape)
             out[o].at[axis].kind = KU_P;

@@ -5,17 +5,25 @@
 #include "ir/graph.h"
 
 /*
- * The placements of a node's results, from those of its operands, axis by axis, by the op's letters
- * (op.h): a split along a letter that outputs have stays a split there; a split along a letter that
- * they lack makes them partial. Forward operands beside a split must be R or C; P passes through
- * linear ops when it stands on the first operand (add: on both), and ops on one micro-batch read it
- * as it is (KU_OP_MICRO). KUMI_EINVAL names axis, op and operand.
+ * Placement inference: the placements of a node's results from those of its operands, axis by axis,
+ * with the placement rule of the op (`map` and `sum`, op/op.h).
+ *
+ *     linear x[n c] w[c f] -> y[n f]      map "*", sum "*"
+ *       x S(n), w R   -> y S(n)           the output has n
+ *       x S(c), w S(c) -> y P             the output lacks c: partial sum
+ *       x R,    w S(f) -> y S(f)
+ *
+ * On an axis with a split, operands without that dim must be R or C. P passes through linear ops
+ * if the first operand has it (add: both). Ops on one micro-batch (KU_OP_MICRO) read P as it is.
+ * Errors: KUMI_EINVAL names axis, op and operand.
  */
 int ku_place_infer(const struct ku_graph *g, ku_id node, struct ku_layout *out);
-/* The same, written to the results. */
+/* Infers the placements and sets them in the results. */
 int ku_place_node(struct ku_graph *g, ku_id node);
-/* A convert of `value` that makes partial sums over data-parallel ranks whole there, in any phase;
- * its result. 0 with the error record set. */
+/*
+ * Inserts a convert that completes the partial sums of `value` over data-parallel ranks, in any
+ * phase. Returns its result, or 0 with the error record set.
+ */
 ku_id ku_place_sync(struct ku_graph *g, ku_id value, int phase, const char *path, ku_id source);
 
 #endif

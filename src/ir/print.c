@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The graph as text, one line each, in an order that parse.c reads back:
+ * The text form of the graph, one line per item, in an order that parse.c can read:
  *
  *   kumi graph 1
  *   mesh pp=1 replicate=2 shard=1 tp=1 vs=1 mb=2
  *   state %1 f32 [v=256 c=128] {replicate:R ..} wte.weight param trainable used init=fill ..
  *   input %3 i32 [n=16 t=64] {replicate:S(n) ..} tokens
  *   %5 f32 [n=16 t=64 f=512] {..} = F linear(%4, %1) contract=1 source=gpt2.c:76 @h.0.mlp.c_fc
- *   use wte.weight %5 0 %9    (tensor, first result of the reading node, operand, gradient or %0)
+ *   use wte.weight %5 0 %9     (tensor, first result of the reading node, operand, gradient or %0)
  *   next wte.weight %11
  *   output loss_sum %7
- *   bucket %12 %13                  (first results of converts)
+ *   bucket %12 %13             (first results of convert nodes)
  */
 #include "base/str.h"
 #include "ir/graph.h"

@@ -29,7 +29,7 @@ void ku_program_destroy(struct ku_program *p)
 
 ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a)
 {
-    for (ku_id i = p->n_attrs - 1; i > 0; i--) /* the newest are asked for again */
+    for (ku_id i = p->n_attrs - 1; i > 0; i--) /* recent ones are requested most */
         if (memcmp(&p->attr[i], a, sizeof *a) == 0)
             return i;
     struct ku_attrs *grown = ku_realloc(p->attr, p->n_attrs + 1, sizeof *grown);
@@ -51,8 +51,7 @@ const struct ku_program_port *ku_program_find_port(const struct ku_program *p, i
     return NULL;
 }
 
-/* Data-parallel members of the axes over which blocks are dealt, and where this rank stands among
- * them. */
+/* Number of ranks over which chunks are partitioned, and this rank's index among them. */
 static int block_members(const struct ku_mesh *m, const struct ku_layout *l,
                          const struct ku_coord *c, int *me)
 {
@@ -92,7 +91,7 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
     if (ku_layout_has(layout, KU_Z) || o->piece_count) {
         int64_t begin, end, count = ku_shape_count(shape);
         ku_program_kept(&p->mesh, layout, count, o->first_block, coord, &begin, &end);
-        int64_t in_buffer = buffer->is_kept ? begin : 0; /* the element that it begins with */
+        int64_t in_buffer = buffer->is_kept ? begin : 0; /* first element in the buffer */
         if (o->piece_count) {
             begin = min_i64(begin + o->piece * o->piece_count, end);
             end = min_i64(begin + o->piece_count, end);
@@ -100,9 +99,9 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         }
         int64_t kept = end - begin;
         if (kept == 0)
-            begin = in_buffer = 0; /* nothing lies nowhere */
+            begin = in_buffer = 0; /* an empty part has offset 0 */
         out->shape = ku_shape_of("z", &kept);
-        /* parameters are padded in their first dim alone: at the end of the flattened tensor */
+        /* parameters are padded in their first dim only, i.e. at the end of the flattened tensor */
         int64_t seen = ku_shape_seen(shape) - begin;
         out->shape.dim[0].seen = seen < 0 ? 0 : seen < kept ? seen : kept;
         out->start[0] = begin;
@@ -144,7 +143,7 @@ void ku_program_types(const struct ku_program *p, uint32_t at, const struct ku_c
         *t = (struct ku_type){(enum kumi_dtype)o->dtype, part.shape};
     }
     *cost = ku_ops[i->op].cost(c->attr, c->n_in, c->in, c->n_out, c->out);
-    for (int k = 0; k < i->n_out && i->accumulate; k++) /* the sum so far is read */
+    for (int k = 0; k < i->n_out && i->accumulate; k++) /* the accumulator is read too */
         cost->bytes +=
             (double)ku_shape_count(&c->out[k].shape) * (double)kumi_dtype_bytes(c->out[k].dtype);
 }
@@ -194,10 +193,12 @@ const char *ku_arena_name(int arena)
     return arena >= 0 && arena < KU_N_ARENAS ? arena_name[arena] : "?";
 }
 
-/* Buffers that have bytes of their own during the step; state and ports always live. */
+/*
+ * 1 if the buffer has bytes of its own for a part of the step. State and ports are always live.
+ */
 static int is_transient(const struct ku_buffer *b)
 {
-    int is_offloaded = b->arena == KU_AR_OFFLOAD && b->micro >= 0; /* an activation */
+    int is_offloaded = b->arena == KU_AR_OFFLOAD && b->micro >= 0; /* offloaded activation */
     return (b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded) && b->home == 0 &&
            b->first != UINT32_MAX;
 }
@@ -212,7 +213,7 @@ static int64_t gathered_elements(const struct ku_buffer *b)
     return b->cls == KU_CL_GATHER ? (int64_t)(b->bytes / each) : 0;
 }
 
-/* The instruction where what is alive weighs most, and how much that is. */
+/* The instruction with the largest total weight of live buffers, and that weight. */
 static uint32_t find_peak(const struct ku_program *p, int64_t (*weight)(const struct ku_buffer *),
                           int64_t *most)
 {

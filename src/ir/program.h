@@ -6,35 +6,50 @@
 #include "op/target.h"
 
 /*
- * A program: what every rank of a class does in one step, as a flat list of instructions over
- * numbered buffers. It holds no rank: slices, random origins and kept blocks follow from shape,
- * placement and the rank's coordinate when it is loaded. Its tables of shapes, layouts, attributes
- * and names are its own, so that it outlives the graph.
+ * A program: what every rank of a class executes in one step, as a flat list of instructions over
+ * numbered buffers.
+ *
+ *     instruction   op, phase, micro-batch -> operands
+ *     operand       buffer + shape + placement (which slice of which logical tensor)
+ *     buffer        arena + offset + bytes, live from instruction `first` to `last`
+ *     arena         one memory region per kind below
+ *
+ *      12  0F2 linear h.0.mlp.c_fc   step+4096  <-  step+0, state+81920
+ *      40  0O  start reduce_scatter #3           13 gradients
+ *      41  0O  wait #3
+ *
+ * A program contains no rank number: slices, random origins and owned chunks follow from shape,
+ * placement and the rank's coordinate when it is loaded. It has its own tables of shapes,
+ * placements, attributes and names, so it outlives the graph.
  */
 
-/* Who sees the bytes, and where they lie. */
+/* Memory regions, by visibility and location. */
 enum ku_arena_kind {
-    KU_AR_HOST,    /* state, once per host, in logical order */
-    KU_AR_STATE,   /* state of this rank alone */
-    KU_AR_SHARD,   /* state of this rank that peers on the host address: ZeRO's blocks, and what is
-                      gathered */
-    KU_AR_WIRE,    /* per rank, but peers on the host address it: operands of collectives */
-    KU_AR_STEP,    /* per rank, private: everything that dies within the step, and result ports */
-    KU_AR_INPUT,   /* ports that the trainer fills, and rows that it reads back */
-    KU_AR_OFFLOAD, /* host memory of this rank, copied to and from: what memory.offload keeps there
-                    */
-    KU_AR_FILE,    /* the same in a file */
+    KU_AR_HOST,  /* state, once per host, shared by its ranks, in logical order */
+    KU_AR_STATE, /* state of this rank, private */
+    /* State of this rank that peers on the host address: ZeRO shards and gathered parameters. */
+    KU_AR_SHARD,
+    KU_AR_WIRE,  /* operands of collectives: per rank, addressed by peers on the host */
+    KU_AR_STEP,  /* per rank, private: all buffers that end within the step, and result ports */
+    KU_AR_INPUT, /* ports that the trainer fills, and rows that it reads back */
+    /* Host memory of this rank with the state and activations offloaded by memory.offload. */
+    KU_AR_OFFLOAD,
+    KU_AR_FILE, /* the same in a file */
     KU_N_ARENAS
 };
-/* What lies there begins at multiples of it, and so do windows: past the page cache nothing else
- * goes. */
+/* Alignment of offloaded tensors and of their staging buffers: direct I/O requires it. */
 enum { KU_TIER_ALIGN_BYTES = 4096 };
-/* Bytes there are reached through windows alone: starts of KU_X_READ and KU_X_WRITE. */
+/*
+ * 1 if the arena is an offload target. It is accessed only through staging buffers, by KU_X_READ
+ * and KU_X_WRITE.
+ */
 static inline int ku_arena_is_tier(int arena)
 {
     return arena == KU_AR_OFFLOAD || arena == KU_AR_FILE;
 }
-/* A label for reports; bytes are shared across classes. */
+/*
+ * Category of a buffer for memory reports. Bytes may be shared by buffers of several categories.
+ */
 enum ku_class {
     KU_CL_PARAM,
     KU_CL_OPTIMIZER,
@@ -48,45 +63,52 @@ enum ku_class {
     KU_CL_WORKSPACE,
     KU_CL_SCALAR,
     KU_CL_INPUT,
-    KU_CL_GATHER,  /* parameters of stage 3 while they are whole */
-    KU_CL_WINDOW,  /* parts of tiers while they are computed with */
-    KU_CL_OFFLOAD, /* state and activations in host memory; those in files are no memory */
+    KU_CL_GATHER,  /* gathered parameters (ZeRO stage 3) */
+    KU_CL_WINDOW,  /* staging buffers of offloaded tensors */
+    KU_CL_OFFLOAD, /* state and activations in host memory; files are not counted */
     KU_N_CLASSES
 };
 
-/* One instance of one value, live from instruction `first` to `last`, both included. */
+/* A buffer: one instance of one value, live from instruction `first` to `last`, both included. */
 struct ku_buffer {
     uint8_t arena, cls, dtype;
-    uint8_t
-        is_kept;   /* holds a rank's blocks alone, not the whole tensor with them in their places */
-    ku_id value;   /* of the graph: what it holds, for text; 0 = workspace */
-    int32_t micro; /* the instance; -1 = once a step */
-    ku_id name;    /* state: the tensor's; else the module path */
-    uint32_t first, last; /* first UINT32_MAX: nobody touches it */
-    ku_id home;           /* the buffer whose bytes it takes (in-place results), 0 = its own */
+    /* The buffer holds this rank's owned chunks only, not the whole tensor. */
+    uint8_t is_kept;
+    ku_id value;          /* value of the graph that it holds, for text; 0 = workspace */
+    int32_t micro;        /* micro-batch of the instance; -1 = once per step */
+    ku_id name;           /* state: the tensor's name; else the module path */
+    uint32_t first, last; /* first UINT32_MAX: never accessed */
+    ku_id home;           /* the buffer whose bytes it reuses (in-place results), 0 = none */
     size_t offset, bytes;
 };
 
-/* What an instruction reads or writes: a buffer seen as part of a logical tensor. */
+/* An operand of an instruction: a buffer as part of a logical tensor. */
 struct ku_operand {
     ku_id buffer, shape, layout;
     uint8_t dtype;
-    ku_id addend;        /* start: buffer that is added to the sum, complete by then; 0 = none */
-    ku_id out;           /* start: buffer that the result goes to; 0 = in place */
-    uint32_t stats_word; /* start: of stats, that counts the sum's non-finite elements; its squares
-                            are added too. 0 = neither */
-    int32_t first_block; /* layout with Z: who keeps block 0 */
-    int32_t slot;        /* of a stack: which of the parts that lie side by side in the buffer */
-    /* Of what the rank keeps, flattened, the piece-th run of piece_count elements; 0: all of it. A
-     * window holds its piece alone. */
+    ku_id addend; /* start: buffer added to the sum, complete by then; 0 = none */
+    ku_id out;    /* start: buffer that receives the result; 0 = in place */
+    /*
+     * Start: element of stats that counts the sum's non-finite elements; the sum's squares are
+     * added to stats too. 0 = neither.
+     */
+    uint32_t stats_word;
+    int32_t first_block; /* placement with Z: rank that owns the first chunk */
+    int32_t slot;        /* concatenated parts: index of the part in the buffer */
+    /*
+     * Restricts the operand to a run of the rank's flattened elements: run `piece` of piece_count
+     * elements. piece_count 0: all elements. A staging buffer holds one run.
+     */
     int32_t piece;
     int64_t piece_count;
 };
 
 enum ku_instr_kind { KU_COMPUTE, KU_START, KU_WAIT };
-/* What a start begins. Parts are in place; of a reduce-scatter each rank keeps its blocks, for an
- * all-gather it has them. Reads and writes are the rank's own: a part's buffer lies in a tier, its
- * `out` is the window. */
+/*
+ * What a start instruction begins. Parts are in place: after a reduce-scatter each rank has its
+ * owned chunks, before an all-gather it has them. READ and WRITE are local to the rank: a part's
+ * buffer is in an offload target and its `out` is the staging buffer.
+ */
 enum ku_exchange {
     KU_X_REDUCE_SCATTER,
     KU_X_ALL_REDUCE,
@@ -105,17 +127,21 @@ struct ku_instr {
     uint8_t kind, phase, n_in, n_out, accumulate;
     uint16_t op; /* compute: enum ku_op; start: enum ku_exchange */
     int16_t stage;
-    int32_t micro;            /* -1: once a step */
-    uint32_t operand;         /* span: inputs, then outputs; start: the parts, in place */
-    uint32_t n_parts;         /* start: how many parts (n_out is 0; n_in 1 if it adds to stats) */
-    ku_id attr, path, source; /* source: the node's; 0: none */
+    int32_t micro;            /* -1: once per step */
+    uint32_t operand;         /* span: inputs, then outputs; start: stats, then the parts */
+    uint32_t n_parts;         /* start; n_out is 0, n_in is 1 if it adds to stats */
+    ku_id attr, path, source; /* source: of the node; 0: none */
     uint32_t stream;
     uint32_t workspace; /* buffer, 0 = none */
-    uint8_t axes;       /* start: the communicator's mesh axes, a mask */
-    uint16_t group;     /* start: of so many neighbours on the one axis; 0: all */
+    uint8_t axes;       /* start: mesh axes of the communicator, a mask */
+    uint16_t group;     /* start: size of the group of neighbours on the axis; 0: the whole axis */
     uint8_t reduce;     /* start: enum ku_fold */
-    uint8_t wire;    /* start: the parts' dtype, or a narrower one that leaves and sums round to */
-    uint32_t handle; /* start opens it, the wait that names it closes it */
+    /*
+     * Start: dtype on the wire, the parts' own or a narrower one to which values and sums are
+     * rounded.
+     */
+    uint8_t wire;
+    uint32_t handle; /* opened by the start, closed by the wait with the same handle */
 };
 
 struct ku_program_port {
@@ -123,13 +149,15 @@ struct ku_program_port {
     uint8_t dtype;
 };
 
-/* A state tensor as the program knows it; equal for all programs of a job (one state plan). */
+/*
+ * A state tensor in the program. Equal for all programs of a job, which share one state plan.
+ */
 struct ku_program_state {
     ku_id name, shape;
-    uint32_t of; /* the state that this one belongs to, + 1; 0: none */
+    uint32_t of; /* 1 + index of the state that this one belongs to; 0: none */
     uint8_t kind, dtype, arena, is_kept;
     int32_t first_block;
-    ku_id blocks; /* layout with Z on the axes over which this tensor's blocks are dealt; 0: none */
+    ku_id blocks; /* placement with Z on the axes over which the chunks are partitioned; 0: none */
     size_t offset, bytes;
 };
 
@@ -137,14 +165,14 @@ struct ku_program {
     char name[32];
     struct ku_mesh mesh;
     int share_host_state;
-    int zero; /* stage of private state; 0: ranks keep all of it, or share it */
+    int zero; /* ZeRO stage of private state; 0: every rank has all of it, or it is shared */
     uint32_t n_instrs, n_buffers, n_operands, n_handles, n_states, n_inputs, n_outputs;
     struct ku_instr *instr;
     struct ku_buffer *buffer;
     struct ku_operand *operand;
     struct ku_program_state *state;
-    struct ku_program_port *input, *output; /* input buffers hold all micro-batches of the rank, in
-                                               the order in which they run */
+    /* An input buffer holds all micro-batches of the rank, in the order in which they run. */
+    struct ku_program_port *input, *output;
     uint32_t n_shapes, n_layouts, n_attrs, n_names;
     struct ku_shape *shape;
     struct ku_layout *layout;
@@ -155,38 +183,48 @@ struct ku_program {
 };
 
 void ku_program_destroy(struct ku_program *p);
-/* The id of an attribute set, added if it is new; 0: no memory. A walk over all of them. */
+/*
+ * The id of an attribute set, appended if new; 0: no memory. O(n_attrs).
+ */
 ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a);
 const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
                                                    const char *name);
-/* The communication that ranks must agree on: a hash of all start and wait instructions with their
- * operands' types and placements. */
+/*
+ * Hash of the communication, which must be equal on all ranks: kind, axes, group, reduction, wire
+ * dtype and handle of all start and wait instructions; element count, dtype, buffer offsets and
+ * first_block of their parts.
+ */
 uint64_t ku_program_hash(const struct ku_program *p);
 
-/* A rank's part of an operand, in its buffer. Z: flat, element range [start[0], start[0] + count)
- * of the logical tensor. */
+/*
+ * A rank's part of an operand, in its buffer. With Z it is flat: elements [start[0], start[0] +
+ * count) of the logical tensor.
+ */
 struct ku_part {
-    struct ku_shape shape; /* local; Z: one dim */
+    struct ku_shape shape; /* local; with Z: one dim */
     int64_t start[KU_MAX_DIMS], logical[KU_MAX_DIMS];
-    size_t offset; /* bytes from the buffer's begin */
+    size_t offset; /* bytes from the start of the buffer */
 };
 void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
                      const struct ku_coord *coord, int micro, struct ku_part *out);
 
-/* The elements of a flattened tensor that a rank keeps: [*begin, *end). layout: with Z. */
+/*
+ * The elements of a flattened tensor that a rank owns: [*begin, *end). `layout` has Z on some axis.
+ */
 void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout, int64_t count,
                      int64_t first_block, const struct ku_coord *coord, int64_t *begin,
                      int64_t *end);
 
-/* The types and cost of an instruction as the rank at `coord` runs it. All zero but for compute. */
+/*
+ * Types and cost of an instruction as run by the rank at `coord`. Zero unless it is a compute.
+ */
 void ku_program_types(const struct ku_program *p, uint32_t instr, const struct ku_coord *coord,
                       struct ku_op_case *types, struct ku_cost *cost);
 
 struct ku_str;
 int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str *out);
 
-/* The memory plan as people read it: bytes by class at the instruction where the arenas together
- * are fullest. */
+/* Memory report: bytes by category at the instruction where the arenas together are fullest. */
 struct ku_memory_row {
     const char *name; /* tensor, or module path and op */
     int32_t micro;
@@ -195,13 +233,15 @@ struct ku_memory_row {
 };
 struct ku_memory_report {
     size_t arena_bytes[KU_N_ARENAS];
-    size_t peak_bytes, at_peak[KU_N_CLASSES]; /* of this rank, state on the host counted whole,
-                                                 files not at all */
+    /*
+     * Bytes of this rank. Shared host state is counted in full, files are not counted.
+     */
+    size_t peak_bytes, at_peak[KU_N_CLASSES];
     uint32_t peak_instr, n_rows;
-    struct ku_memory_row row[16]; /* the largest alive there */
+    struct ku_memory_row row[16]; /* the largest buffers live at the peak */
 };
 void ku_program_memory(const struct ku_program *p, struct ku_memory_report *out);
-/* The most elements of gathered parameters that are alive at once, and where. */
+/* The maximum number of elements of gathered parameters live at once, and the instruction where. */
 int64_t ku_program_live_parameters(const struct ku_program *p, uint32_t *instr);
 const char *ku_class_name(int cls);
 const char *ku_arena_name(int arena);

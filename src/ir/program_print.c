@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program as text, for people: state, ports, then one instruction a line.
+ * Prints a program as text: state, ports, then one instruction per line (STAGE PHASE MICRO op,
+ * results <- operands, each with buffer, name, dtype, shape and placement).
  *
- *     12  2F0 linear   h.0.mlp.c_fc@0{n=8 t=64 f=512} <- h.0.ln_2@0 h.0.mlp.c_fc.weight
- * h.0.mlp.c_fc.bias 340      start    reduce_scatter #3 12 parts, 1048576 elements
+ *     12 2F0 linear b7:h.0.mlp.c_fc@0:f32[n=8 t=64 f=512]{..} <- b3:.. @h.0.mlp.c_fc
+ *    340 0W0 start reduce_scatter #3 shard ..
  */
 #include "base/str.h"
 #include "ir/program.h"

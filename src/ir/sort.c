@@ -5,8 +5,10 @@
 #include "base/mem.h"
 #include "ir/graph.h"
 
-/* Depth first over operands, in list order: an explicit stack, since a model may be as deep as it
- * likes. */
+/*
+ * Depth-first search over operands, in list order. Uses an explicit stack, since models may be
+ * arbitrarily deep.
+ */
 struct sort {
     const struct ku_graph *g;
     ku_id *order, *place, *stack; /* new order; place[old] = new id, 0 = not yet */

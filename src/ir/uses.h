@@ -5,9 +5,9 @@
 #include "ir/graph.h"
 
 /*
- * Which nodes read a value: one list per value, made in one walk over the graph. A pass that
- * rewrites operands adds the new readers; old entries stay, so whoever walks a list asks the node
- * again whether it still reads the value.
+ * Index of readers: for each value, a list of the nodes that read it, built in one pass over the
+ * graph. A pass that rewrites operands adds the new readers. Old entries remain, so a caller checks
+ * whether the node still reads the value.
  *
  *     for (uint32_t e = ku_readers_of(&r, value); e; e = r.entry[e].next)
  *         .. r.entry[e].node ..
@@ -21,11 +21,13 @@ struct ku_readers {
     uint32_t n, cap, n_values;
 };
 
-/* Of all nodes that are not dropped, in ascending order; a node that reads a value twice stands
- * twice. After a failure fini is still due. */
+/*
+ * Indexes all nodes except removed ones, in ascending order. A node that reads a value twice is
+ * listed twice. Call ku_readers_fini after a failure too.
+ */
 int ku_readers_init(struct ku_readers *r, const struct ku_graph *g);
 void ku_readers_fini(struct ku_readers *r);
-/* Puts `node` before the readers of `value`, a value that the graph had at init. */
+/* Adds `node` as the first reader of `value`, which existed at init. */
 int ku_readers_add(struct ku_readers *r, ku_id value, ku_id node);
 static inline uint32_t ku_readers_of(const struct ku_readers *r, ku_id value)
 {

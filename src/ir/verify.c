@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verifier, run after every pass (rules: ku_graph_verify in ir/graph.h). For each node it
+ * checks operands; then, unless the node's fingerprint is that of the last successful check, the
+ * inferred types and, after placement, the inferred placements. Last come the rules over the whole
+ * graph: gradients of uses and versions of the state.
+ */
 #include <string.h>
 
 #include "base/err.h"
@@ -14,7 +20,10 @@ static int broken(const struct ku_graph *g, ku_id node, const char *rule)
                   g->name[n->path], rule);
 }
 
-/* What a phase may read: earlier phases, and its own nodes before it. I and W form one block. */
+/*
+ * 1 if a node of phase `read` may read a result of phase `made`: an earlier phase, or the same one.
+ * I and W count as one phase.
+ */
 static int is_before(int made, int read)
 {
     static const int turn[KU_N_PHASES] = {
@@ -64,7 +73,9 @@ static int verify_types(const struct ku_graph *g, ku_id id)
     return KUMI_OK;
 }
 
-/* A convert that adds to stats adds blocks: what ranks keep of a sum is a partial sum of squares.
+/*
+ * A convert that adds to stats leaves canonical chunks: the chunks of each rank give a partial sum
+ * of squares.
  */
 static int verify_convert(const struct ku_graph *g, ku_id id)
 {
@@ -105,8 +116,10 @@ static int verify_placement(const struct ku_graph *g, ku_id id)
     return KUMI_OK;
 }
 
-/* After the update pass: every trainable tensor that is used gets a new version, and nothing reads
- * the old one behind it. */
+/*
+ * After the update pass: every trainable tensor in use gets a new version, and no node reads the
+ * old version after it is overwritten.
+ */
 static int verify_state(const struct ku_graph *g)
 {
     ku_id *writer = ku_calloc(g->n_values, sizeof *writer);
@@ -137,7 +150,7 @@ static int verify_state(const struct ku_graph *g)
     return status;
 }
 
-/* All that a node's types and placements are verified by. */
+/* Hash of everything that verification of a node's types and placements depends on. */
 static uint64_t fingerprint(const struct ku_graph *g, ku_id id)
 {
     const struct ku_node *n = &g->node[id];

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * BERT (Devlin et al. 2019) with the tensor names of Hugging Face's BertForMaskedLM. Post-norm:
+ *
+ *     embeddings: words + positions + token types -> LayerNorm
+ *     num_hidden_layers x { attention -> add -> LayerNorm -> MLP -> add -> LayerNorm }
+ *     cls.predictions: dense -> activation -> LayerNorm -> decoder tied to the word embeddings
+ */
 #include "kumi/model.h"
 
 #include "base/arg.h"
 #include "base/err.h"
 
-/* A function of the model alone, so that no layout changes it. */
+/* Vocabulary padding depends on the model alone, so that it is equal in every parallel layout. */
 enum { VOCAB_PAD = 128 };
 
 void kumi_bert_defaults(struct kumi_bert *c)
@@ -50,7 +57,7 @@ static int check(const struct kumi_bert *c, const struct kumi_shape_of_batch *b)
     return KUMI_OK;
 }
 
-/* nn.Linear to `width` elements. */
+/* Linear layer (nn.Linear) to `width` outputs. */
 static kumi_value dense(struct kumi_graph *g, const struct kumi_bert *c, kumi_value x,
                         const char *name, const char *out, int64_t width, int contract)
 {
@@ -62,7 +69,7 @@ static kumi_value dense(struct kumi_graph *g, const struct kumi_bert *c, kumi_va
                                              .std = c->initializer_range});
 }
 
-/* dense, dropout, the residual behind it, and the norm of their sum: post-norm. */
+/* Dense, dropout, add the residual, then the norm of the sum (post-norm). */
 static kumi_value output(struct kumi_graph *g, const struct kumi_bert *c, kumi_value x,
                          kumi_value residual, int contract)
 {
@@ -133,7 +140,9 @@ static kumi_value embed(struct kumi_graph *g, const struct kumi_bert *c,
     return kumi_dropout(g, x, c->hidden_dropout_prob);
 }
 
-/* The transform and the decoder, tied to the table of words. */
+/*
+ * The prediction head. Its decoder is tied to the word embeddings.
+ */
 static kumi_value predict(struct kumi_graph *g, const struct kumi_bert *c, kumi_value x,
                           kumi_value words)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define KUMI_NO_SOURCE /* the functions themselves */
+#define KUMI_NO_SOURCE /* this file defines the functions */
 #include "nn/builder.h"
 
 #include <math.h>
@@ -92,7 +92,7 @@ void kumi_graph_leave(struct kumi_graph *g)
     }
 }
 
-/* Nodes that no call inside of this one has noted are this one's. */
+/* Records the source line in all nodes added since the last call. */
 static int note_source(struct kumi_graph *g, const char *file, int line)
 {
     char text[KU_MAX_SCOPE_BYTES];
@@ -100,7 +100,7 @@ static int note_source(struct kumi_graph *g, const char *file, int line)
         return 1;
     const char *slash = strrchr(file, '/');
     snprintf(text, sizeof text, "%.200s:%d", slash ? slash + 1 : file, line);
-    for (char *p = text; *p; p++) /* a word of the graph's text form, and of pictures' labels */
+    for (char *p = text; *p; p++) /* must be one item of the text form and of labels in pictures */
         if (*p <= ' ' || *p > '~' || strchr("@\"\\", *p))
             *p = '_';
     ku_id source = ku_graph_name(g->ir, text);
@@ -123,7 +123,7 @@ int kumi_graph_closed(struct kumi_graph *g, const char *file, int line, int stat
     return note_source(g, file, line) ? status : kumi_graph_error(g);
 }
 
-/* "<scope><name>" and, for parts of a layer, ".<part>". */
+/* Builds "<scope><name>", followed by ".<part>" unless part is "". */
 static const char *full_name(const struct kumi_graph *g, const char *name, const char *part,
                              char out[KU_MAX_SCOPE_BYTES])
 {
@@ -148,7 +148,7 @@ ku_id ku_builder_node(struct kumi_graph *g, struct ku_make *m, const char *name)
     size_t bytes = strlen(path);
     if (bytes && path[bytes - 1] == '.')
         path[bytes - 1] = '\0';
-    m->phase = m->n_in ? KU_PH_F : KU_PH_A; /* what reads nothing is the same all step */
+    m->phase = m->n_in ? KU_PH_F : KU_PH_A; /* without inputs: constant during the step */
     m->path = path;
     ku_id node = ku_graph_node(g->ir, m);
     return node ? ku_out(g->ir, node, 0) : ku_builder_fail(g);
@@ -170,7 +170,7 @@ kumi_value kumi_input(struct kumi_graph *g, const char *name, enum kumi_dtype dt
     return kept(g, ku_graph_input(g->ir, name, dtype, &shape));
 }
 
-/* The step's control port (op/op.h), made when the first random op asks for it. */
+/* The step's control port (op/op.h), created by the first random op. */
 static ku_id control(struct kumi_graph *g)
 {
     ku_id value = ku_graph_find_input(g->ir, control_port);
@@ -213,7 +213,7 @@ kumi_value kumi_param(struct kumi_graph *g, const char *name, const char *dims,
     return t->init_attr ? t->value : ku_builder_fail(g);
 }
 
-/* Dims of a linear layer's weight, and the count that is summed over. */
+/* Shape of a linear layer's weight, and the number of elements summed over (fan-in). */
 static struct ku_shape weight_shape(const struct ku_shape *x, const struct kumi_linear *o,
                                     int contract, int64_t *fan_in)
 {
@@ -248,7 +248,7 @@ kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *
     return value;
 }
 
-/* A layer without a matrix of another's needs dims of its own. */
+/* A layer with its own weight needs dims for the result. */
 static int check_linear(struct kumi_graph *g, kumi_value x, const char *name,
                         const struct kumi_linear *o)
 {
@@ -381,7 +381,7 @@ kumi_value kumi_layer_norm(struct kumi_graph *g, kumi_value x, const char *name,
         name);
 }
 
-/* Dropout probabilities are [0, 1). */
+/* Checks that a dropout probability is in [0, 1). */
 static int check_p(struct kumi_graph *g, double p)
 {
     if (ku_builder_has_failed(g))
@@ -450,7 +450,7 @@ kumi_value kumi_activate(struct kumi_graph *g, kumi_value x, enum kumi_activatio
     if (act == KUMI_NO_ACTIVATION)
         return x;
     struct ku_attrs a = ku_attrs_default;
-    a.act = act; /* the two enums list the same in the same order */
+    a.act = act; /* both enums have the same order */
     _Static_assert((int)KUMI_RELU == (int)KU_ACT_RELU &&
                        (int)KUMI_GELU_TANH == (int)KU_ACT_GELU_TANH &&
                        (int)KUMI_GELU == (int)KU_ACT_GELU_ERF && (int)KUMI_SILU == (int)KU_ACT_SILU,

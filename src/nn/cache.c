@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding: attention over keys and values that earlier runs left. */
+/*
+ * Decoding: attention over keys and values cached by earlier runs.
+ *
+ *     cache [n, h, cache, d]   | rows 0 .. positions[n]-1: earlier tokens | t new rows | unused |
+ *
+ * cache_write stores the new keys and values from row positions[n] on; attention_kv masks later
+ * rows.
+ */
 #define KUMI_NO_SOURCE
 #include "nn/builder.h"
 
@@ -57,7 +64,7 @@ kumi_value ku_builder_cache_write(struct kumi_graph *g, ku_id cache, kumi_value 
     return next;
 }
 
-/* x behind what the scope's cache of this name holds. */
+/* Appends x to the cache of this name in the current scope. */
 static kumi_value append(struct kumi_graph *g, const char *name, kumi_value x, int64_t cache)
 {
     const int64_t n = g->ir->shape[g->ir->value[x].shape].dim[0].count;

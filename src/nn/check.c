@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the builder accepts: names, values, numbers. The first refusal is the graph's error. */
+/*
+ * Checks of the builder's arguments: names, values, numbers. The first failure is the graph's
+ * error.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +26,10 @@ kumi_value ku_builder_fail(struct kumi_graph *g)
     return 0;
 }
 
-/* Blanks, '@', '%' and '=' have a meaning in the graph's text, ':' in names of derived tensors. */
+/*
+ * Blanks, '@', '%' and '=' are syntax of the graph's text form; ':' is used in names of derived
+ * tensors.
+ */
 static int is_admitted(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layers on images [n, y, x, c]: convolution, pooling, padding, flattening. */
-#define KUMI_NO_SOURCE /* the functions themselves */
+#define KUMI_NO_SOURCE /* this file defines the functions */
 #include <math.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "nn/builder.h"
 
-/* {rows, columns} as given; 0 in the first = `otherwise`, in the second = the first. */
+/* {rows, columns}. 0 in given[0] means `otherwise`; 0 in given[1] means the same as given[0]. */
 struct pair {
     int64_t h, w;
 };
@@ -18,7 +18,9 @@ static struct pair pair_of(const int64_t given[2], struct pair otherwise)
     return (struct pair){given[0], given[1] ? given[1] : given[0]};
 }
 
-/* Attributes of a window on x, with x's extents; 0 and the builder failed where x is no image. */
+/*
+ * Sets window attributes with x's extents. Returns 0 with the builder failed if x is not an image.
+ */
 static int window_attrs(struct kumi_graph *g, kumi_value x, const char *name, struct ku_attrs *a)
 {
     const struct ku_shape *s;
@@ -38,7 +40,7 @@ static int window_attrs(struct kumi_graph *g, kumi_value x, const char *name, st
     return 1;
 }
 
-/* Weight and bias as PyTorch begins them. */
+/* Initializers of weight and bias as in PyTorch. */
 static void conv_inits(const struct kumi_conv2d *o, const struct ku_shape *w,
                        struct kumi_init *weight, struct kumi_init *bias)
 {
@@ -49,7 +51,7 @@ static void conv_inits(const struct kumi_conv2d *o, const struct ku_shape *w,
         weight->std = sqrt(2 / fan_out);
         return;
     }
-    weight->std = bias->std = sqrt(1 / (3 * fan_in)); /* uniform within sqrt(3) of it */
+    weight->std = bias->std = sqrt(1 / (3 * fan_in)); /* uniform in +-sqrt(3) std */
     weight->is_uniform = bias->is_uniform = 1;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers that came with Llama and its kin: rms_norm, rope, glu; and rename. */
-#define KUMI_NO_SOURCE /* the functions themselves */
+/* Layers of Llama-style decoders: rms_norm, rope, glu; and rename. */
+#define KUMI_NO_SOURCE /* this file defines the functions */
 #include "nn/builder.h"
 
 #include "base/err.h"

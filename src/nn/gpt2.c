@@ -1,4 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GPT-2 (Radford et al. 2019) with Hugging Face's tensor names. Pre-norm decoder:
+ *
+ *     wte[tokens] + wpe[positions]
+ *     n_layer x { x += attn(ln_1(x)); x += mlp(ln_2(x)) } -> ln_f -> lm_head (tied to wte)
+ *
+ * With a cache, positions come from port "position_ids" and attention reads the cached keys.
+ */
 #include "kumi/model.h"
 
 #include <math.h>
@@ -7,7 +15,7 @@
 #include "base/err.h"
 #include "nn/builder.h"
 
-/* A function of the model alone, so that no layout changes it. */
+/* Vocabulary padding depends on the model alone, so that it is equal in every parallel layout. */
 enum { VOCAB_PAD = 128 };
 
 void kumi_gpt2_defaults(struct kumi_gpt2 *c)
@@ -68,7 +76,9 @@ static kumi_value attention(struct kumi_graph *g, const struct kumi_gpt2 *c, kum
                                         ku_builder_pick(g, qkv, 2), b->cache, scale);
     else
         o = kumi_attention_within(g, qkv, segments, 1, c->attn_pdrop, scale);
-    /* residual projections start smaller: Radford et al. 2019, section 2.3 */
+    /*
+     * std of residual projections is scaled by 1/sqrt(2 layers): Radford et al. 2019, section 2.3
+     */
     kumi_value y = kumi_linear(
         g, o, "c_proj",
         &(struct kumi_linear){.out = "c",

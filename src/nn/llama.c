@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Llama (Touvron et al. 2023) with Hugging Face's tensor names. Pre-norm decoder with RMS norm,
+ * rotary positions, grouped-query attention and SwiGLU:
+ *
+ *     num_hidden_layers x { x += self_attn(input_layernorm(x));
+ *                           x += mlp(post_attention_layernorm(x)) } -> norm -> lm_head
+ */
 #include "kumi/model.h"
 
 #include "base/arg.h"
 #include "base/err.h"
 #include "nn/builder.h"
 
-/* A function of the model alone, so that no layout changes it. */
+/* Vocabulary padding depends on the model alone, so that it is equal in every parallel layout. */
 enum { VOCAB_PAD = 128 };
 
 void kumi_llama_defaults(struct kumi_llama *c)
@@ -25,7 +32,7 @@ void kumi_llama_defaults(struct kumi_llama *c)
 }
 
 struct sizes {
-    int64_t keys, group, width; /* heads of keys, heads of queries on each, elements of a head */
+    int64_t keys, group, width; /* key heads, query heads per key head, head width */
 };
 static struct sizes sizes_of(const struct kumi_llama *c)
 {
@@ -65,7 +72,7 @@ static int check(const struct kumi_llama *c)
     return KUMI_OK;
 }
 
-/* Heads of keys or values [n,t,h,d]; of queries with their group [n,t,h,r,d]. */
+/* Projects to key or value heads [n,t,h,d], or to grouped query heads [n,t,h,r,d]. */
 static kumi_value project(struct kumi_graph *g, const struct kumi_llama *c, kumi_value x,
                           const char *name, int is_query)
 {

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Multilayer perceptron on images. The first layer contracts all dims of the input:
+ *
+ *     images [n h w c] -> n_hidden x { layers.i -> activation -> dropout } -> layers.n [n v]
+ *
+ * Hidden dims are named f and g in turn, so that neighbouring layers have different names.
+ */
 #include "kumi/model.h"
 
 #include <stdio.h>
@@ -38,7 +45,7 @@ static int check(const struct kumi_mlp *c, const struct kumi_shape_of_batch *b)
                     : KU_ERR(KUMI_EINVAL, "model: mlp: a batch of %lld samples", (long long)b->n);
 }
 
-/* Names of the input's dims: the last ones of h, w, c. */
+/* Names of the input's dims: the last n_input of h, w, c. */
 static const char *input_dims(const struct kumi_mlp *c)
 {
     return &"nhwc"[KUMI_MLP_MAX_INPUT - c->n_input + 1];

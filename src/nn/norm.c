@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch norm, and the buffers that follow it. */
-#define KUMI_NO_SOURCE /* the functions themselves */
+/* Batch norm and its running statistics. */
+#define KUMI_NO_SOURCE /* this file defines the functions */
 #include <stdio.h>
 
 #include "base/err.h"
 #include "nn/builder.h"
 
-/* A state tensor that follows the model without being trained; it lies with a parameter of its
- * layer. */
+/*
+ * A state tensor that is part of the model but not trained. It is placed with a parameter of its
+ * layer.
+ */
 static kumi_value buffer(struct kumi_graph *g, const char *name, const char *part,
                          enum kumi_dtype dtype, const struct ku_shape *s, double first, ku_id of)
 {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Residual networks: He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016.
- * Tensors are called as torchvision calls them:
+ * Tensor names are torchvision's:
  *
  *   conv1 bn1 | layer1.0.conv1 .bn1 .conv2 .bn2 (.conv3 .bn3) (.downsample.0 .1) .. | fc
+ *
+ * Depths 18 to 152 are the ImageNet variants, 6 n + 2 the CIFAR variants (3 stages, width 16).
  */
 #include <math.h>
 #include <string.h>
@@ -15,7 +17,7 @@
 
 struct plan {
     int n_stages, n_blocks[4];
-    int expansion; /* 4: bottlenecks; 1: basic blocks */
+    int expansion; /* 4: bottleneck blocks; 1: basic blocks */
     int64_t width; /* of the first stage */
     int is_cifar, has_pad;
 };
@@ -31,7 +33,7 @@ void kumi_resnet_defaults(struct kumi_resnet *c)
                               .batch_norm_momentum = 0.1};
 }
 
-/* Stages as the configuration lists them. */
+/* Stages given by `depths` of the configuration. */
 static int plan_listed(const struct kumi_resnet *c, struct plan *p)
 {
     *p = (struct plan){.expansion = c->bottleneck ? 4 : 1, .width = 64};
@@ -124,7 +126,7 @@ static kumi_value norm(struct kumi_graph *g, kumi_value x, const char *name,
     return kumi_batch_norm(g, x, name, &o);
 }
 
-/* The block's input in its result's shape. */
+/* The block's input in the shape of its result. */
 static kumi_value shortcut(struct kumi_graph *g, kumi_value x, const struct plan *p,
                            const struct kumi_resnet *c, int64_t in, int64_t out, int64_t stride)
 {
@@ -183,7 +185,7 @@ static kumi_value body(struct kumi_graph *g, kumi_value x, const struct plan *p,
     struct kumi_linear fc = {.out = "v",
                              .out_count = &c->num_classes,
                              .out_in = 1,
-                             .std = sqrt(1 / (3.0 * (double)in))}; /* of PyTorch's uniform */
+                             .std = sqrt(1 / (3.0 * (double)in))}; /* PyTorch's uniform */
     return kumi_linear(g, x, "fc", &fc);
 }
 

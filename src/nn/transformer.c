@@ -1,4 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Encoder-decoder transformer (Vaswani et al. 2017) with the module names of Hugging Face's BART.
+ *
+ *     src -> embed -> encoder layers: self_attn, fc1, fc2          -> memory
+ *     tgt -> embed -> decoder layers: self_attn, encoder_attn, fc1, fc2 -> lm_head
+ *                                                   ^ memory
+ *
+ * Inference uses two programs with the same caches. The source program (is_source) runs the encoder
+ * and caches keys and values of `memory`; the target program reads them and appends its own.
+ */
 #include "kumi/model.h"
 
 #include <math.h>
@@ -7,7 +17,7 @@
 #include "base/err.h"
 #include "nn/builder.h"
 
-/* A function of the model alone, so that no layout changes it. */
+/* Vocabulary padding depends on the model alone, so that it is equal in every parallel layout. */
 enum { VOCAB_PAD = 128 };
 
 void kumi_transformer_defaults(struct kumi_transformer *c)
@@ -62,11 +72,11 @@ struct side {
     struct kumi_graph *g;
     const struct kumi_transformer *c;
     const struct kumi_shape_of_batch *b;
-    kumi_value lengths;  /* of the keys; 0: all count */
-    kumi_value sinusoid; /* positions that are not learned; 0 */
+    kumi_value lengths;  /* of the keys; 0: no masking */
+    kumi_value sinusoid; /* fixed positions; 0: learned */
 };
 
-/* nn.Linear over the last `contract` dims, begun as Glorot & Bengio 2010. */
+/* Linear layer over the last `contract` dims, initialized as in Glorot & Bengio 2010. */
 static kumi_value project(const struct side *s, kumi_value x, const char *name, const char *out,
                           const int64_t *out_count, int contract, int64_t wide)
 {
@@ -85,9 +95,9 @@ static kumi_value source_positions(const struct side *s)
 }
 
 /*
- * What attention reads instead of k and v where keys are kept. Targets append theirs; those of the
- * source are kept by the program that reads it and read by the other. Both programs have all
- * caches, in one order.
+ * Replaces k and v by their caches. Target keys are appended to the target caches. Source keys are
+ * written by the source program and only read by the target program. Both programs declare all
+ * caches, in the same order.
  */
 static void keep(const struct side *s, int is_cross, kumi_value *k, kumi_value *v)
 {
@@ -134,7 +144,7 @@ static kumi_value norm(const struct side *s, kumi_value x, const char *name)
     return kumi_layer_norm(s->g, x, name, s->c->layer_norm_eps);
 }
 
-/* x + dropout(y), and the norm behind it where norms stand there. */
+/* x + dropout(y), followed by the norm unless norm_first. */
 static kumi_value residual(const struct side *s, kumi_value x, kumi_value y, const char *norm_name)
 {
     kumi_value sum = kumi_add(s->g, x, kumi_dropout(s->g, y, s->c->dropout));
@@ -158,7 +168,7 @@ static kumi_value feed_forward(const struct side *s, kumi_value x)
                     "final_layer_norm");
 }
 
-/* at: i32 [n, t], where tokens stand; 0: from the first on. */
+/* at: i32 [n, t], token positions; 0: positions from 0. */
 static kumi_value embed(const struct side *s, kumi_value table, kumi_value ids, kumi_value at)
 {
     const struct kumi_transformer *c = s->c;

@@ -8,7 +8,7 @@ static int is_same_dim(const struct ku_shape *a, int i, const struct ku_shape *b
     return a->dim[i].count == b->dim[j].count && a->dim[i].name == b->dim[j].name;
 }
 
-/* Rows of an operand [samples, tokens, heads, .., width], or [samples, heads, tokens, width]. */
+/* Strides of an operand [samples, tokens, heads, .., width] or [samples, heads, tokens, width]. */
 static struct ku_attn_rows rows_of(const struct ku_shape *const *in, int operand, int heads)
 {
     const struct ku_dim *dim = in[operand]->dim;
@@ -24,18 +24,21 @@ static struct ku_attn_rows rows_of(const struct ku_shape *const *in, int operand
     return r;
 }
 
-/* The dim of k's heads: q's heads by name. */
+/* The dim of k that has the name of q's heads: 1 or 2. */
 static int heads_of(const struct ku_shape *q, const struct ku_shape *k)
 {
     return k->dim[1].name == q->dim[2].name ? 1 : 2;
 }
 
-/* attention: qkv, segments?, control; attention_dx: do, qkv, o, lse, segments?, control. */
+/*
+ * Operands of attention: qkv, segments?, control. Of attention_dx: do, qkv, o, lse, segments?,
+ * control.
+ */
 static struct ku_attention of_packed(int op, int n_in, const struct ku_shape *const *in)
 {
     const int is_dx = op == KU_OP_attention_dx, qkv = is_dx, masks = is_dx ? 4 : 1;
     const struct ku_dim *dim = in[qkv]->dim;
-    const int64_t one = dim[3].count * dim[4].count; /* q, k or v of a token */
+    const int64_t one = dim[3].count * dim[4].count; /* elements of q, k or v per token */
     struct ku_attention a = {.n_samples = dim[0].count,
                              .n_queries = dim[1].count,
                              .n_keys = dim[1].count,
@@ -57,8 +60,10 @@ static struct ku_attention of_packed(int op, int n_in, const struct ku_shape *co
     return a;
 }
 
-/* attention_kv: q, k, v, positions?, lengths?, segments?, control; attention_kv_dx: do, o, lse
- * before them. */
+/*
+ * Operands of attention_kv: q, k, v, positions?, lengths?, segments?, control. attention_kv_dx has
+ * do, o, lse before them.
+ */
 static struct ku_attention of_separate(int op, const struct ku_attrs *attr, int n_in,
                                        const struct ku_shape *const *in)
 {
@@ -106,7 +111,7 @@ static int misfit(const char *what, const struct ku_type *t)
                   ku_shape_print(&t->shape, text, sizeof text));
 }
 
-/* positions [n], lengths [n], segments [n, s], the control port last. */
+/* Checks positions [n], lengths [n], segments [n, s] and the control port, which is last. */
 static int check_masks(const struct ku_attrs *a, int n_in, const struct ku_type *in)
 {
     const struct ku_shape *q = &in[0].shape, *k = &in[1].shape;

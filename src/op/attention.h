@@ -5,24 +5,27 @@
 #include "op/op.h"
 
 /*
- * The geometry that attention (one packed operand) and attention_kv (q, k and v apart) share with
- * their gradients, so that one kernel serves all four. Keys and values have n_heads heads; each
- * serves `group` heads of queries in a row: query head i reads key head i / group.
+ * Geometry shared by attention (one packed qkv operand), attention_kv (separate q, k, v) and their
+ * gradients, so that one kernel serves all four. Keys and values have n_heads heads. Each serves
+ * `group` consecutive query heads: query head i reads key head i / group.
  */
 
-/* Rows of one operand: element (sample, token, head, j) lies at
- * first + sample * per_sample + token * ld + head * per_head + j. */
+/*
+ * Strides of one operand. Element (sample, token, head, j) is at
+ *
+ *     first + sample * per_sample + token * ld + head * per_head + j
+ */
 struct ku_attn_rows {
-    int operand; /* which input; results use the same rows */
+    int operand; /* index of the input; results use the same strides */
     int64_t first, per_sample, ld, per_head;
 };
 struct ku_attention {
     int64_t n_samples, n_queries, n_keys, n_heads, group, width;
     struct ku_attn_rows q, k, v, o, d_o;
-    int k_heads;                                    /* the dim of k's heads */
-    int lse, positions, lengths, segments, control; /* inputs; -1: it has none */
+    int k_heads;                                    /* dim of k that holds the heads */
+    int lse, positions, lengths, segments, control; /* input indices; -1: absent */
 };
-/* Of an op whose operands inference let through. */
+/* Geometry of an op whose operands passed inference. */
 struct ku_attention ku_attention_of(int op, const struct ku_attrs *attr, int n_in,
                                     const struct ku_shape *const *in);
 
@@ -31,14 +34,16 @@ static inline int64_t ku_attn_at(const struct ku_attn_rows *rows, int64_t sample
 {
     return rows->first + sample * rows->per_sample + token * rows->ld + head * rows->per_head;
 }
-/* Where the log-sum-exp of a head's first query lies; heads of queries. */
+/* Index of the log-sum-exp of a query head's first query. */
 static inline int64_t ku_attn_lse_at(const struct ku_attention *a, int64_t sample, int64_t head)
 {
     return (sample * a->n_heads * a->group + head) * a->n_queries;
 }
 
-/* The key at which a sample's first query stands; `position` is its word of `positions`. Beyond the
- * keys all places are alike. */
+/*
+ * Key position of a sample's first query, clamped to [0, n_keys]. `position`: the data of operand
+ * `positions`; NULL: the queries are the last tokens.
+ */
 static inline int64_t ku_attn_offset(const struct ku_attention *a, const int32_t *position,
                                      int64_t sample)
 {

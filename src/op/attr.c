@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* enum ku_loss_scale_policy */
+/* names of enum ku_loss_scale_policy */
 const char *const ku_attr_scalers[] = {"deepspeed", "torch", "static", NULL};
 const char *const ku_attr_dtypes[] = {"f32", "f64", "bf16", "f16", "i64", "i32", "u16", "u8", NULL};
 const char *const ku_attr_acts[] = {"none", "relu", "gelu_tanh", "gelu_erf", "silu", NULL};

@@ -7,83 +7,87 @@
 #include "kumi/dtype.h"
 
 /*
- * Attributes of nodes: one list, from which the struct, the text form, comparison and hashing
- * follow. An op reads those that its row in ops.def speaks of; all others keep their default, and
- * text leaves defaults out. X(type, name, default, enum)   type: I int64, F double, E an int
- * printed by the names of `enum`, L a list of doubles, without the zeros at its end
+ * Attributes of nodes. The struct, the text form, comparison and hashing are generated from this
+ * one list. An op reads the attributes named for it; all others keep their default and are not
+ * printed.
+ *
+ * X(type, name, default, enum)
+ *
+ *   type   I  int64
+ *          F  double
+ *          E  int, printed as a name of `enum`
+ *          L  list of doubles, printed without trailing zeros
  */
 #define KU_ATTRS(X)                                                                                \
-    X(E, dtype, -1, ku_attr_dtypes) /* result dtype where no input decides it: enum kumi_dtype */  \
-    X(I, contract, 1, 0)            /* linear: how many trailing dims of x are contracted */       \
-    X(I, outs, 1, 0) /* linear: how many trailing dims its result has beside x's leading ones */   \
-    X(I, trans, 0,                                                                                 \
-      0) /* linear: the weight is [out.., in..] (nn.Linear) instead of [in.., out..] */            \
-    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act; linear's and batch_norm's epilogue */             \
-    X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: rows of the table */        \
+    X(E, dtype, -1, ku_attr_dtypes)      /* result dtype if no input decides it */                 \
+    X(I, contract, 1, 0)                 /* linear: number of contracted dims of x */              \
+    X(I, outs, 1, 0)                     /* linear: number of new dims of the result */            \
+    X(I, trans, 0, 0)                    /* linear: weight [out.., in..] (nn.Linear) */            \
+    X(E, act, KU_ACT_NONE, ku_attr_acts) /* act; epilogue of linear, batch_norm */                 \
+    X(I, rows, 0, 0)                     /* embedding_dw, add_rows_dw: table rows */               \
     X(I, rows_seen, 0, 0)                                                                          \
-    X(I, row_name, 0, 0)  /* and the letter of that dim */                                         \
+    X(I, row_name, 0, 0)  /* and the name of that dim */                                           \
     X(F, eps, 1e-5, 0)    /* layer_norm, batch_norm; optimizers */                                 \
     X(F, p, 0, 0)         /* dropout: probability of zero */                                       \
     X(I, causal, 0, 0)    /* attention */                                                          \
-    X(F, scale, 0, 0)     /* attention: factor of q.k, 0 = 1/sqrt(head width); batch_norm_track */ \
+    X(F, scale, 0, 0)     /* attention: 0 = 1/sqrt(head width) */                                  \
     X(F, theta, 10000, 0) /* rope */                                                               \
     X(E, rope_type, KU_ROPE_DEFAULT, ku_attr_rope_types)                                           \
-    X(F, factor, 1, 0)   /* rope: of linear, dynamic, llama3 */                                    \
+    X(F, factor, 1, 0)   /* rope: linear, dynamic, llama3 */                                       \
     X(F, low_freq, 1, 0) /* rope: llama3 */                                                        \
     X(F, high_freq, 4, 0)                                                                          \
-    X(I, original, 0, 0)  /* rope: dynamic, llama3: positions that the model was trained on */     \
-    X(I, length, 0, 0)    /* rope: dynamic: positions that it is used on */                        \
-    X(I, positions, 0, 0) /* attention_kv: the operand behind v says where queries stand */        \
-    X(I, ignore, -100,                                                                             \
-      0) /* softmax_xent, count_valid: targets with this value, or negative, do not count */       \
-    X(F, smoothing, 0, 0) /* softmax_xent: share of the target that all classes get */             \
+    X(I, original, 0, 0)  /* rope: dynamic, llama3: trained positions */                           \
+    X(I, length, 0, 0)    /* rope: dynamic: positions in use */                                    \
+    X(I, positions, 0, 0) /* attention_kv: has operand positions */                                \
+    X(I, ignore, -100, 0) /* softmax_xent, count_valid: ignored target */                          \
+    X(F, smoothing, 0, 0) /* softmax_xent: share of all classes */                                 \
     X(I, top, 1, 0)       /* top_k */                                                              \
     X(F, value, 0, 0)     /* fill, scale; random_*: mean */                                        \
     X(F, std, 0, 0)       /* random_normal, random_uniform */                                      \
-    X(I, index, 0, 0)   /* sumsq, convert: which word; pick: which; trust_*, lars, lamb: tensor */ \
-    X(I, words, 0, 0)   /* stats: how many i64 */                                                  \
-    X(F, beta1, 0.9, 0) /* adam, adamw */                                                          \
+    X(I, index, 0, 0)     /* sumsq, convert: word; pick: element; trust_*, lars, lamb: tensor */   \
+    X(I, words, 0, 0)     /* stats: number of i64 */                                               \
+    X(F, beta1, 0.9, 0)   /* adam, adamw */                                                        \
     X(F, beta2, 0.999, 0)                                                                          \
     X(I, bias_correction, 1, 0) /* adam, adamw, lamb */                                            \
     X(F, weight_decay, 0, 0)    /* adamw (decoupled), adam and sgd (L2 in the gradient) */         \
-    X(F, momentum, 0, 0)        /* sgd, lars; batch_norm_track: weight of the new */               \
+    X(F, momentum, 0, 0)        /* sgd, lars; batch_norm_track: new weight */                      \
     X(F, dampening, 0, 0)                                                                          \
     X(I, nesterov, 0, 0)                                                                           \
-    X(F, lr_mult, 1, 0)        /* optimizers: of a parameter group */                              \
-    X(F, alpha, 0.99, 0)       /* rmsprop, with PyTorch's names as all here */                     \
+    X(F, lr_mult, 1, 0)        /* optimizers: of the parameter group */                            \
+    X(F, alpha, 0.99, 0)       /* rmsprop; names are PyTorch's */                                  \
     X(F, lr_decay, 0, 0)       /* adagrad */                                                       \
-    X(F, beta2_decay, -0.8, 0) /* adafactor; eps is PyTorch's first */                             \
+    X(F, beta2_decay, -0.8, 0) /* adafactor; eps is PyTorch's eps[0] */                            \
     X(F, eps2, 1e-3, 0)                                                                            \
-    X(F, clip_threshold, 1, 0)        /* d */                                                      \
-    X(I, cols, 0, 0)                  /* of a factored matrix, in files; `rows` beside them */     \
-    X(I, count, 0, 0)                 /* adafactor: elements, padding apart */                     \
-    X(I, first_word, 0, 0)            /* factor_*: of the tensor's words */                        \
+    X(F, clip_threshold, 1, 0)        /* adafactor: d */                                           \
+    X(I, cols, 0, 0)                  /* columns of a factored matrix, in files */                 \
+    X(I, count, 0, 0)                 /* adafactor: elements without padding */                    \
+    X(I, first_word, 0, 0)            /* factor_*: first word of the tensor */                     \
     X(F, ema, 0, 0)                   /* ema: decay */                                             \
-    X(I, ema_warmup, 0, 0)            /* ema: decay of update t at most (1 + t) / (10 + t) */      \
+    X(I, ema_warmup, 0, 0)            /* ema: decay <= (1 + t) / (10 + t) */                       \
     X(F, trust_coefficient, 0.001, 0) /* lars */                                                   \
     X(F, min_coeff, 0.01, 0)          /* lamb: limits of |p| / |update| */                         \
     X(F, max_coeff, 10, 0)                                                                         \
-    X(F, clip, 0, 0)                 /* step_scalars: largest gradient norm, 0 = none */           \
-    X(F, clip_value, 0, 0)           /* clip_value: largest element of a gradient, 0 = none */     \
-    X(F, loss_scale, 0, 0)           /* loss_scaler: the first scale; 0 = no scaler */             \
-    X(E, scaler, 0, ku_attr_scalers) /* and its rule: op/loss_scale.h */                           \
+    X(F, clip, 0, 0)                 /* step_scalars: max gradient norm, 0 = none */               \
+    X(F, clip_value, 0, 0)           /* clip_value: max |element|, 0 = none */                     \
+    X(F, loss_scale, 0, 0)           /* loss_scaler: first scale; 0 = no scaler */                 \
+    X(E, scaler, 0, ku_attr_scalers) /* its policy: op/loss_scale.h */                             \
     X(I, scale_window, 1000, 0)                                                                    \
     X(I, hysteresis, 2, 0)                                                                         \
     X(I, consecutive_hysteresis, 0, 0)                                                             \
     X(F, min_scale, 1, 0)                                                                          \
     X(F, growth_factor, 2, 0)                                                                      \
     X(F, backoff_factor, 0.5, 0)                                                                   \
-    X(I, shift, 0, 0) /* step_scalars, loss_seed: backward runs at 2^-shift */                     \
+    X(I, shift, 0, 0) /* step_scalars, loss_seed: backward times 2^-shift */                       \
     X(E, schedule, KU_SCHED_CONSTANT, ku_attr_schedules)                                           \
-    X(F, lr, 0, 0)     /* step_scalars: schedule's parameters, counted in periods */               \
-    X(I, period, 1, 0) /* updates after which the learning rate moves on: 1, or an epoch's */      \
+    X(F, lr, 0, 0)     /* step_scalars: schedule, in periods */                                    \
+    X(I, period, 1, 0) /* updates per learning rate: 1, or an epoch's */                           \
     X(F, min_lr, 0, 0)                                                                             \
     X(F, warmup_lr, 0, 0)                                                                          \
     X(I, warmup, 0, 0)                                                                             \
     X(I, decay, 0, 0)                                                                              \
     X(I, step_size, 0, 0)                                                                          \
     X(F, gamma, 0, 0)                                                                              \
-    X(L, args, {{0}}, 0)    /* of schedules with a list: op/schedule.h */                          \
+    X(L, args, {{0}}, 0)    /* list of a schedule: op/schedule.h */                                \
     X(F, power, 1, 0)       /* polynomial */                                                       \
     X(I, d_model, 1, 0)     /* noam; sinusoid: width */                                            \
     X(F, pct_start, 0.3, 0) /* one_cycle, with PyTorch's names */                                  \
@@ -91,15 +95,15 @@
     X(F, final_div_factor, 1e4, 0)                                                                 \
     X(I, three_phase, 0, 0)                                                                        \
     X(E, anneal, KU_ANNEAL_COS, ku_attr_anneals)                                                   \
-    X(I, cycle_momentum, 0, 0) /* momentum, and Adam's beta1, move against the learning rate */    \
+    X(I, cycle_momentum, 0, 0) /* momentum or beta1 moves against lr */                            \
     X(F, base_momentum, 0.85, 0)                                                                   \
     X(F, max_momentum, 0.95, 0)                                                                    \
     X(E, reduce, KU_FOLD_SUM, ku_attr_folds) /* convert from P: how parts combine */               \
-    X(E, wire, -1, ku_attr_dtypes) /* convert, fold: parts and sums round to it; -1: their own */  \
-    X(I, axes, 0, 0)               /* convert: bit set of mesh axes whose placement changes */     \
+    X(E, wire, -1, ku_attr_dtypes) /* convert, fold: parts and sums round to it; -1: no */         \
+    X(I, axes, 0, 0)               /* convert: mask of changed mesh axes */                        \
     X(I, remat, 0, 0)              /* convert: later phases clone it */                            \
-    X(I, by_micro, 0, 0) /* convert: over vs and ranks for each micro-batch, then over mb */       \
-    X(I, kernel_h, 1, 0) /* conv2d, max_pool, avg_pool: the window, rows and columns */            \
+    X(I, by_micro, 0, 0)           /* convert: reduce each micro-batch first */                    \
+    X(I, kernel_h, 1, 0)           /* conv2d, max_pool, avg_pool: window */                        \
     X(I, kernel_w, 1, 0)                                                                           \
     X(I, stride_h, 1, 0)                                                                           \
     X(I, stride_w, 1, 0)                                                                           \
@@ -108,13 +112,13 @@
     X(I, dilation_h, 1, 0)                                                                         \
     X(I, dilation_w, 1, 0)                                                                         \
     X(I, groups, 1, 0) /* conv2d */                                                                \
-    X(I, in_h, 0, 0)   /* extents of x; the gradient's result has them */                          \
+    X(I, in_h, 0, 0)   /* extents of x, for the gradient */                                        \
     X(I, in_w, 0, 0)                                                                               \
     X(I, count_pad, 1, 0) /* avg_pool: padding counts in the mean */                               \
-    X(I, before, 0, 0)    /* pad_last, crop_last: elements of zeros */                             \
+    X(I, before, 0, 0)    /* pad_last, crop_last: number of zeros */                               \
     X(I, behind, 0, 0)                                                                             \
-    X(I, stack, 0, 0) /* convert: over mb, that many parts side by side instead of their sum */    \
-    X(I, sync, 0, 0)  /* batch_norm_*: statistics over all data-parallel ranks */
+    X(I, stack, 0, 0) /* convert over mb: concatenate that many parts */                           \
+    X(I, sync, 0, 0)  /* batch_norm_*: over all data-parallel ranks */
 
 enum ku_act { KU_ACT_NONE, KU_ACT_RELU, KU_ACT_GELU_TANH, KU_ACT_GELU_ERF, KU_ACT_SILU };
 enum ku_schedule {
@@ -161,11 +165,13 @@ _Static_assert(sizeof(struct ku_attrs) % 8 == 0,
                "all members are made of 8 bytes, so bytes compare and hash");
 
 extern const struct ku_attrs ku_attrs_default;
-/* " name=value" for every attribute that differs from its default (17 digits for doubles: parses
- * back to the same bits). */
+/*
+ * Prints " name=value" for every attribute that differs from its default. Doubles have 17 digits,
+ * so they parse back to the same bits.
+ */
 struct ku_str;
 void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out);
-int ku_attrs_set(struct ku_attrs *a, const char *name,
-                 const char *value); /* KUMI_EINVAL: unknown name, value */
+/* KUMI_EINVAL: unknown name or value. */
+int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FLOPs and the least bytes an op can move, from local types: the roofline's and the simulator's
- * input. */
+/*
+ * Cost of an op from its local types: FLOPs and the minimum number of bytes moved. Input of the
+ * roofline and the simulator.
+ */
 #include <math.h>
 
 #include "op/op.h"
@@ -30,7 +32,7 @@ COST(elementwise)
                             bytes_of(n_in, in) + bytes_of(n_out, out)};
 }
 
-/* The smaller of both is read and written. */
+/* Reads and writes the smaller of source and result. */
 COST(copy)
 {
     (void)a, (void)n_out;
@@ -38,7 +40,7 @@ COST(copy)
     return (struct ku_cost){0, 2 * (x < y ? x : y)};
 }
 
-/* Only the rows that are named are read or written. */
+/* Reads or writes only the rows that are indexed. */
 COST(rows)
 {
     (void)a, (void)n_out;
@@ -47,8 +49,10 @@ COST(rows)
                             2 * bytes_of(1, row) + (n_in > 1 ? bytes_of(1, &in[1]) : 0)};
 }
 
-/* 2 m k n: the three matrices hold m k, k n and m n elements in some order, and their product is (m
- * k n)^2. */
+/*
+ * 2 m k n FLOPs: the matrices hold m k, k n and m n elements in some order; their product is (m k
+ * n)^2.
+ */
 COST(linear)
 {
     (void)a;
@@ -56,8 +60,10 @@ COST(linear)
     return (struct ku_cost){flops, bytes_of(n_in, in) + bytes_of(n_out, out)};
 }
 
-/* q.k and p.v forward; both again, and their three adjoint products, backward. Causal attention is
- * counted in full, and so are keys of other segments. */
+/*
+ * Forward: the products q.k and p.v. Backward: both again, and three products for the gradients.
+ * Causally masked keys and keys of other segments are counted.
+ */
 COST(attention)
 {
     (void)a;
@@ -69,7 +75,7 @@ COST(attention)
                             bytes_of(n_in, in) + bytes_of(n_out, out)};
 }
 
-/* Two per element of the weight and pixel of the result; multiplications by padding are counted. */
+/* 2 FLOPs per element of the weight and pixel of the result, padding included. */
 COST(conv2d)
 {
     const struct ku_type *w = out[0].shape.dim[1].name == 'i' ? &out[0] : &in[1];
@@ -79,7 +85,9 @@ COST(conv2d)
     return (struct ku_cost){2 * pixels * count_of(w), bytes_of(n_in, in) + bytes_of(n_out, out)};
 }
 
-/* The same for operands apart; keys that lengths and segments leave out are counted, too. */
+/*
+ * As attention, for separate operands. Keys masked by lengths or segments are counted.
+ */
 COST(attention_kv)
 {
     (void)a;

@@ -4,9 +4,9 @@
 
 #include "op/op.h"
 
-/* The precision of the ops of a model: precision.def says what the classes mean. */
+/* Compute precision of the model ops. dtype_rule.def defines the classes. */
 enum ku_precision_class {
-    KU_PREC_NONE, /* no forward op */
+    KU_PREC_NONE, /* not a forward op */
     KU_PREC_COMPUTE,
     KU_PREC_F32,
     KU_PREC_AS_READ
@@ -17,7 +17,7 @@ struct ku_op_precision {
 };
 extern const struct ku_op_precision ku_op_precision[KU_N_OPS];
 
-/* Whether an operand is read in precision.compute. */
+/* 1 if the operand is read in precision.compute. */
 int ku_op_is_compute(int op, int operand);
 
 #endif

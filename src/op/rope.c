@@ -9,7 +9,7 @@ static const double TWO_PI = 6.28318530717958647693;
 
 static double llama3(const struct ku_attrs *a, double angle)
 {
-    const double turns = (double)a->original * angle / TWO_PI; /* original / wave length */
+    const double turns = (double)a->original * angle / TWO_PI; /* original / wavelength */
     if (turns < a->low_freq)
         return angle / a->factor;
     if (turns > a->high_freq)

@@ -5,13 +5,13 @@
 #include "op/op.h"
 
 /*
- * Angle per position of each of the width / 2 pairs, f64: theta^(-2 j / width), changed as Hugging
- * Face's rope_type says:
+ * Rotation angle per position of each of the width / 2 pairs, in f64: theta^(-2 j / width),
+ * modified by Hugging Face's rope_type:
  *
- *   linear    over factor (position interpolation: Chen et al. 2023)
- *   dynamic   theta grows with what length has beyond original (NTK-aware; the same up to original)
- *   llama3    wave lengths above original / low_freq over factor, those below original / high_freq
- *             as they are, a smooth way between (Llama 3.1)
+ *   linear    divided by factor (position interpolation: Chen et al. 2023)
+ *   dynamic   theta grows with length / original (NTK-aware); unchanged for length <= original
+ *   llama3    wavelengths above original / low_freq are divided by factor, those below
+ *             original / high_freq are unchanged, with linear interpolation between (Llama 3.1)
  */
 void ku_rope_frequencies(const struct ku_attrs *a, int64_t width, double *angle);
 

@@ -5,9 +5,10 @@
 #include "op/attr.h"
 
 /*
- * What attribute `args` holds. multi_step: milestones, ascending, 0 = none. DeepSpeed's schedules:
- * their parameters, whose meaning is that of DeepSpeed's documentation; ds_one_cycle's momentum
- * moves with attribute cycle_momentum.
+ * Learning-rate schedules. These enums index attribute `args`. For multi_step it holds the
+ * milestones, ascending, 0 = none. For DeepSpeed's schedules it holds their parameters, with the
+ * meaning given in DeepSpeed's documentation; ds_one_cycle changes the momentum if attribute
+ * cycle_momentum is set.
  */
 enum { KU_RANGE_MIN_LR, KU_RANGE_STEP_SIZE, KU_RANGE_STEP_RATE, KU_RANGE_STAIRCASE };
 enum {
@@ -21,7 +22,10 @@ enum {
     KU_CYCLE_MAX_MOM,
     KU_CYCLE_DECAY_MOM
 };
-/* warmup_cosine_lr: MIN and MAX are ratios: least of the warm-up, least of the cosine. */
+/*
+ * For warmup_cosine_lr MIN and MAX are ratios: the minimum of the warm-up, the minimum of the
+ * cosine.
+ */
 enum { KU_WARMUP_MIN, KU_WARMUP_MAX, KU_WARMUP_STEPS, KU_WARMUP_IS_LINEAR, KU_WARMUP_TOTAL };
 
 static inline int ku_schedule_is_deepspeed(int64_t schedule)
@@ -30,19 +34,21 @@ static inline int ku_schedule_is_deepspeed(int64_t schedule)
 }
 
 /*
- * A learning rate is a function of the update count, from 0, and the attributes alone: `period`
- * updates share one, as PyTorch's scheduler.step() once an epoch.
+ * The learning rate is a function of the update count (from 0) and the attributes alone. `period`
+ * updates share one value, as with PyTorch's scheduler.step() once per epoch.
  */
 double ku_schedule_lr(const struct ku_attrs *a, int64_t update);
-double ku_schedule_ds_lr(const struct ku_attrs *a, int64_t period); /* DeepSpeed's */
+double ku_schedule_ds_lr(const struct ku_attrs *a, int64_t period); /* DeepSpeed's schedules */
 double ku_schedule_ds_momentum(const struct ku_attrs *a, int64_t period);
-/* The momentum (beta1 of Adam and LAMB): `otherwise`, unless the schedule moves it. */
+/* The momentum (beta1 of Adam and LAMB): `otherwise`, unless the schedule changes it. */
 double ku_schedule_momentum(const struct ku_attrs *a, double otherwise, int64_t update);
-/* What the update of a layer-wise optimizer is multiplied by, from its tensor's two norms: that of
- * the parameter, and that of the gradient as it arrives (lars) or of the update (lamb). */
+/*
+ * Trust ratio of a layer-wise optimizer, from the two norms of its tensor: that of the parameter,
+ * and that of the raw gradient (lars) or of the update (lamb).
+ */
 double ku_trust_lars(const struct ku_attrs *a, const double *norms, double scale);
 double ku_trust_lamb(const struct ku_attrs *a, const double *norms);
-/* Decay of an average of weights in update t, from 1. */
+/* Decay of the weight average (EMA) in update t, from 1. */
 double ku_ema_decay(const struct ku_attrs *a, double t);
 
 #endif

@@ -6,15 +6,16 @@
 #include "tensor/shape.h"
 
 /*
- * How a window slides over images x[n,y,x,c] and gives y[n,y,x,f]: convolution and pooling. Element
- * (i, j) of the window at result (oy, ox) lies on x at (oy stride_h - pad_h + i dilation_h, ox
- * stride_w - pad_w + j dilation_w), or outside, in the padding.
+ * Sliding window of convolution and pooling over images x[n,y,x,c] with result y[n,y,x,f]. Element
+ * (i, j) of the window at result (oy, ox) is at this position of x, or in the padding:
+ *
+ *     (oy stride_h - pad_h + i dilation_h, ox stride_w - pad_w + j dilation_w)
  */
 struct ku_window {
     int64_t n, in_h, in_w, c; /* of x */
     int64_t out_h, out_w, f;  /* of y */
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-    int64_t groups, group_c, group_f; /* channels of x and y in a group */
+    int64_t groups, group_c, group_f; /* channels of x and y per group */
 };
 
 static inline struct ku_window ku_window_of(const struct ku_attrs *a, const struct ku_shape *x,
@@ -40,7 +41,10 @@ static inline struct ku_window ku_window_of(const struct ku_attrs *a, const stru
                               .group_f = y->dim[3].count / a->groups};
 }
 
-/* How often the window fits: the result's extent, as PyTorch's; below 1 = not at all. */
+/*
+ * Number of window positions, i.e. the extent of the result, as in PyTorch. 0: the window does not
+ * fit.
+ */
 static inline int64_t ku_window_extent(int64_t in, int64_t kernel, int64_t stride, int64_t pad,
                                        int64_t dilation)
 {

@@ -15,7 +15,9 @@
 
 enum { MAX_CACHE_BYTES = 1 << 20 }; /* some 10,000 rows */
 
-/* FOLDER/peak.json and, if wanted, its folder made. NULL: the error record says why. */
+/*
+ * Returns FOLDER/peak.json and, if is_written, creates the folder. NULL with the error record set.
+ */
 static char *cache_path(int is_written)
 {
     char *folder = NULL, *path = NULL;
@@ -32,7 +34,9 @@ static char *cache_path(int is_written)
     return path;
 }
 
-/* The rows that are there. Owned by the caller; a file that is no array counts as none. */
+/*
+ * Loads the rows; owned by the caller. A file that is not an array counts as empty.
+ */
 static json_t *load_rows(const char *path)
 {
     struct ku_json doc;
@@ -43,8 +47,10 @@ static json_t *load_rows(const char *path)
     return rows;
 }
 
-/* Which machine this is, as far as the system tells: rows of a home folder that several of one CPU
- * model share stay apart. Empty: it does not tell (containers). */
+/*
+ * Hash of /etc/machine-id, which separates machines of one CPU model that share a home folder. ""
+ * if there is none (containers).
+ */
 static void machine_name(char name[20])
 {
     char *id = NULL;
@@ -55,7 +61,10 @@ static void machine_name(char name[20])
     ku_free(id);
 }
 
-/* A row that lacks the machine or its cores, as earlier versions wrote it, is this machine's. */
+/*
+ * 1 if the row belongs to this machine. Rows without machine or cores, written by earlier versions,
+ * do.
+ */
 static int is_here(const json_t *row, enum ku_isa isa)
 {
     char here[20];
@@ -74,7 +83,7 @@ static int64_t threads_of(const json_t *row)
     return json_integer_value(json_object_get(row, "threads"));
 }
 
-/* This machine's row of so many threads, borrowed; NULL: none. */
+/* This machine's row for n_threads, borrowed; NULL: none. */
 static json_t *find_row(json_t *rows, enum ku_isa isa, int n_threads)
 {
     json_t *row;
@@ -121,7 +130,7 @@ int ku_peak_read(const char *dtype, int cores, double *flops)
     if (path == NULL)
         return ku_err_get()->status;
     if (strcmp(dtype, "f16") == 0)
-        dtype = "f32"; /* what f16 is multiplied in */
+        dtype = "f32"; /* f16 products are computed in f32 */
     int status = find(path, dtype, cores, flops);
     ku_free(path);
     return status;
@@ -129,9 +138,7 @@ int ku_peak_read(const char *dtype, int cores, double *flops)
 
 static const char *const figure_name[KU_N_PEAK_FIGURES] = {"f32", "bf16", "stream"};
 
-/* Adds a start's value to those of a figure, largest first; the smallest beyond KU_PEAK_STARTS
- * goes.
- */
+/* Inserts a value into a list sorted in descending order and cuts the list to KU_PEAK_STARTS. */
 static void add_start(json_t *starts, double value)
 {
     size_t at = 0;
@@ -142,7 +149,9 @@ static void add_start(json_t *starts, double value)
         json_array_remove(starts, KU_PEAK_STARTS);
 }
 
-/* The values of a figure's starts, in the row; a row of an earlier version has one. */
+/*
+ * The values of a figure in the row. A row of an earlier version has one.
+ */
 static json_t *starts_of(json_t *row, const char *name)
 {
     json_t *all = json_object_get(row, "starts"), *starts = json_object_get(all, name);
@@ -179,7 +188,10 @@ static void day_of(time_t now, char day[KU_PEAK_DAY_BYTES])
         day[0] = '\0';
 }
 
-/* A limit is the best that was ever seen: a busy machine shows less. */
+/*
+ * Adds a start to a row. The limit is the maximum of all starts, since other load only lowers a
+ * value.
+ */
 static void merge(json_t *row, const struct ku_peak *peak, time_t now)
 {
     const double value[KU_N_PEAK_FIGURES] = {peak->flops_f32, peak->flops_bf16, peak->stream_bytes};

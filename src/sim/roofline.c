@@ -32,7 +32,7 @@ void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out)
     ku_free(path);
 }
 
-/* The ranks that wait meanwhile see that this one gets on. */
+/* Reports to the waiting ranks that this one is alive. */
 static void tick(void *job)
 {
     ku_job_tick(job);

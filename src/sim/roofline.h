@@ -8,28 +8,38 @@
 #include "ir/program.h"
 #include "tensor/dtype.h"
 
-/* What the cores of a job allow, all ranks together. 0: not measured. */
+/*
+ * Limits of the cores of a job, all ranks together. 0: not measured. They bound the time of an op
+ * from below (roofline model):
+ *
+ *     time >= max(FLOPs / peak FLOP/s, bytes moved / stream bytes/s)
+ */
 struct ku_limits {
     int n_cores, n_ranks;
-    double flops_f32, flops_bf16; /* matrix peaks, per second */
+    double flops_f32, flops_bf16; /* peak of matrix products, per second */
     double stream_bytes;          /* read + written, per second */
-    char source[512];             /* the file they were read from; "": none */
+    char source[512];             /* file that they were read from; "": none */
 };
-/* As they are kept for this machine; what was not measured is 0. */
+/* Reads the stored limits of this machine. */
 void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out);
-/* The same at a run's start: the matrix peaks are measured first where that is due
- * (sim/machine_limits.h), in about 0.1 s. By one rank, on the CPUs of all, which wait meanwhile. */
+/*
+ * Reads them at the start of a run. If a measurement is due (sim/machine_limits.h), it is made
+ * first, in about 0.1 s, by the calling rank on the CPUs of all ranks, while the others wait.
+ */
 void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out);
 int ku_limits_are_known(const struct ku_limits *l);
-/* {"cores", "flops": {"f32", "bf16"}, "stream_bytes", "source"}, null where unknown. Owned by the
- * caller. */
+/*
+ * Returns {"cores", "flops": {"f32", "bf16"}, "stream_bytes", "source"}, null where unknown. Owned
+ * by the caller.
+ */
 json_t *ku_limits_json(const struct ku_limits *l);
 
-/* The least time of an op on one rank, its share of the limits being 1 / n_ranks: the larger of
- * FLOP / peak and bytes / stream. 0: a limit is not known. */
+/* Minimum time of an op on one rank, which has 1 / n_ranks of the limits. 0: a limit is unknown. */
 double ku_roofline_ns(const struct ku_limits *l, const struct ku_op_case *c,
                       const struct ku_cost *cost);
-/* T: the sum over all computations of a program, on its first rank. Collectives are not in it. */
+/*
+ * Sum of ku_roofline_ns over all computations of a program on its first rank, without collectives.
+ */
 double ku_roofline_program_ns(const struct ku_limits *l, const struct ku_program *p);
 
 #endif

@@ -11,7 +11,9 @@ static int members(const struct ku_mesh *m, int axes)
     return n;
 }
 
-/* Sums of loss and metrics are integers. */
+/*
+ * 1 for gradients and parameters. Sums of loss and metrics are integers and excluded.
+ */
 static int is_of_tensors(const struct ku_buffer *b)
 {
     return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED ||
@@ -19,14 +21,14 @@ static int is_of_tensors(const struct ku_buffer *b)
            ku_dtype_is_float((enum kumi_dtype)b->dtype);
 }
 
-/* Adds a part of a start: what a ring would send, and what a rank stores where memory is shared. */
+/* Adds a part: the bytes that a ring sends, and the bytes stored in shared memory. */
 static void add_part(const struct ku_program *p, const struct ku_instr *i,
                      const struct ku_operand *o, struct ku_volume *v)
 {
     double count = (double)ku_shape_count(&p->shape[o->shape]), n = v->n_ranks;
     double bytes = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
     if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z))
-        count /= p->mesh.extent[KU_AX_SHARD]; /* of the blocks that a rank keeps, on average */
+        count /= p->mesh.extent[KU_AX_SHARD]; /* average number of elements that a rank owns */
     double sent = count * (n - 1) / n * (i->op == KU_X_ALL_REDUCE ? 2 : 1);
     double stored = i->op == KU_X_REDUCE_SCATTER          ? count / n
                     : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n
@@ -62,5 +64,3 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
     }
     return n;
 }
-
-/* Bytes of gradients that stay from a step's first micro-batch to its last. */

@@ -5,19 +5,22 @@
 #include "ir/program.h"
 
 /*
- * What a rank communicates in a step of the training program, by what and over which axes: a ring's
- * elements, N ranks counted (N - 1) / N for a reduce-scatter or all-gather and twice that for an
- * all-reduce, and the bytes that this transport stores for it.
+ * Communication volume of a rank in one step of the training program, per collective and mesh axes.
+ * The volume of a ring over N ranks is (N - 1) / N of the elements for a reduce-scatter or
+ * all-gather and twice that for an all-reduce. stored_bytes is what the shared-memory transport
+ * writes for it.
  */
 struct ku_volume {
     uint8_t exchange, axes; /* enum ku_exchange; a mask of mesh axes */
-    uint16_t group;         /* of so many neighbours on the one axis; 0: all */
+    uint16_t group;         /* size of the group of neighbours on the axis; 0: the whole axis */
     int n_ranks;
-    double elements; /* of one sweep over all ranks' parts, before the factor above */
+    double elements; /* elements of all parts, before the ring factor */
     double ring_bytes, stored_bytes;
 };
 enum { KU_MAX_VOLUMES = 16 };
-/* Of gradients and parameters; scalars are left out. Returns how many rows there are. */
+/*
+ * Volumes of gradients and parameters, without scalars. Returns the number of rows.
+ */
 int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLUMES]);
 
 #endif

@@ -3,11 +3,11 @@
 
 #include "base/err.h"
 
-/* How many of the ranks [0, rank) lie in the ring interval [first, first + len) mod n; len < n. */
+/* Number of ranks of [0, rank) in the ring interval [first, first + len) mod n, with len < n. */
 static int64_t n_extra_before(int64_t first, int64_t len, int64_t n, int64_t rank)
 {
     int64_t straight_end = first + len < n ? first + len : n;
-    int64_t wrapped_end = first + len - n; /* the interval's part that begins again at 0 */
+    int64_t wrapped_end = first + len - n; /* part that wraps around to 0 */
     int64_t count = 0;
     if (rank > first)
         count += (rank < straight_end ? rank : straight_end) - first;
@@ -33,7 +33,7 @@ int ku_blocks_owner(int64_t count, int64_t block_count, int64_t first_block, int
 {
     KU_ASSERT(at >= 0 && at < count);
     int low = 0, high = n - 1;
-    while (low < high) { /* the first rank whose range ends behind `at` */
+    while (low < high) { /* the first rank whose range ends after `at` */
         int64_t begin, end;
         int mid = low + (high - low) / 2;
         ku_blocks_range(count, block_count, first_block, n, mid, &begin, &end);

@@ -5,20 +5,28 @@
 #include <stdint.h>
 
 /*
- * Who keeps which elements of a flattened tensor: cut into b = ceil(count / block_count) blocks,
- * each of n ranks keeps, in rank order, floor(b / n) of them, and one more if (rank - first_block)
- * mod n < b mod n. `first_block` runs on from tensor to tensor by b mod n, so totals are equal to
- * one block.
+ * Partition of a flattened tensor over n ranks (ZeRO).
  *
- *   block_count   elements of a block; 0: single elements (a plain even cut)
+ * The tensor is cut into b = ceil(count / block_count) canonical chunks. Each rank owns, in rank
+ * order, floor(b / n) consecutive chunks, and one more if (rank - first_block) mod n < b mod n.
+ * From tensor to tensor `first_block` advances by b mod n, so the totals of two ranks differ by at
+ * most one chunk.
+ *
+ *     7 chunks, n = 4, first_block = 2
+ *     chunk   0   1   2   3   4   5   6
+ *     rank    0   0   1   2   2   3   3        ranks 2, 3 and 0 own the extra chunks
+ *
+ *   block_count   elements per chunk; 0: single elements (a plain even split)
  *   first_block   >= 0
- *   begin, end    the rank's half-open range of elements; begin == end when it keeps none
+ *   begin, end    the rank's half-open range of elements; begin == end if it owns none
  *
- * O(1). The ranges of ranks 0 … n-1 follow each other and cover [0, count).
+ * O(1). The ranges of ranks 0 … n-1 are consecutive and cover [0, count).
  */
 void ku_blocks_range(int64_t count, int64_t block_count, int64_t first_block, int n, int rank,
                      int64_t *begin, int64_t *end);
-/* The rank that keeps element `at` (0 <= at < count). O(log n). */
+/*
+ * The rank that owns element `at` (0 <= at < count). O(log n).
+ */
 int ku_blocks_owner(int64_t count, int64_t block_count, int64_t first_block, int n, int64_t at);
 
 #endif

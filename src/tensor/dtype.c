@@ -50,7 +50,7 @@ static uint32_t bits_of(float f)
 float ku_f16_to_f32(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, exponent = x >> 10 & 31, mantissa = x & 1023;
-    if (exponent == 31) /* infinity; a NaN becomes quiet and keeps its payload */
+    if (exponent == 31) /* infinity; a NaN becomes quiet, its payload is preserved */
         return float_of(sign | 0x7f800000 | (mantissa ? 0x400000 : 0) | mantissa << 13);
     if (exponent == 0) /* units of 2^-24, exact */
         return float_of(sign | bits_of((float)mantissa * 0x1p-24f));
@@ -138,8 +138,10 @@ double ku_load_f64(const void *data, enum kumi_dtype dtype, int64_t i)
     return 0;
 }
 
-/* To odd: a step to f32 that the next rounding to fewer bits cannot notice (Boldo & Melquiond
- * 2008). */
+/*
+ * Rounds to odd: a rounding to f32 that does not change the result of the next rounding to fewer
+ * bits (Boldo & Melquiond 2008).
+ */
 static float round_odd(double x)
 {
     float f = (float)x;
@@ -149,7 +151,7 @@ static float round_odd(double x)
     return float_of(fabs((double)f) < fabs(x) ? u + 1 : u - 1);
 }
 
-/* Likewise from i64 to f64: above 2^53 the bits that fall off leave the last one set. */
+/* The same from i64 to f64: above 2^53 the dropped bits set the last bit. */
 static double round_odd_i64(int64_t x)
 {
     uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;

@@ -28,14 +28,15 @@ static inline uint16_t ku_bf16_from_f32(float f)
         return (uint16_t)((u >> 16) | 0x40);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
 }
-/* f16 <-> f32, to nearest even, subnormals kept. */
+/* f16 <-> f32, to nearest even, with subnormals. */
 float ku_f16_to_f32(uint16_t x);
 uint16_t ku_f16_from_f32(float f);
 
 /*
- * Stochastic rounding: of x's two neighbours in a 16-bit dtype the one away from zero where `word`
- * 2^-32 is below x's distance to the other, in units of their distance, so that over uniform words
- * the mean is x. What the dtype holds stays as it is, NaN stays NaN (quiet).
+ * Stochastic rounding to a 16-bit dtype. Of the two neighbours of x, the one away from zero is
+ * taken if word * 2^-32 is below the distance of x from the other, in units of the distance between
+ * them. The mean over uniform words is x. Representable values are unchanged; NaN stays NaN
+ * (quiet).
  */
 static inline uint16_t ku_bf16_from_f32_random(float x, uint32_t word)
 {
@@ -46,18 +47,22 @@ static inline uint16_t ku_bf16_from_f32_random(float x, uint32_t word)
     return (uint16_t)((u >> 16) + ((word >> 16) < (u & 0xffffu)));
 }
 uint16_t ku_f16_from_f32_random(float x, uint32_t word);
-/* x[i] with word[i], into an array of a 16-bit float dtype. */
+/* Rounds x[i] with word[i] into an array of a 16-bit float dtype. */
 void ku_round_random(void *dst, enum kumi_dtype dtype, const float *x, const uint32_t *word,
                      int64_t count);
 
-/* x as it is behind a round trip through a narrower float dtype, in place. */
+/* Rounds x to a narrower float dtype and back, in place. */
 void ku_round_through(float *x, enum kumi_dtype dtype, int64_t count);
 
-/* Element i of an array of any dtype as f64, and back (rounded once to nearest even; integers
- * truncated, saturating). For ref, tests and tools. */
+/*
+ * Element i of an array of any dtype as f64, and back (rounded once to nearest even; integers are
+ * truncated and saturate). For the reference device, tests and tools.
+ */
 double ku_load_f64(const void *data, enum kumi_dtype dtype, int64_t i);
 void ku_store_f64(void *data, enum kumi_dtype dtype, int64_t i, double x);
-/* count elements from one dtype to another, rounding once. Vectorised for f32 <-> bf16. */
+/*
+ * Converts count elements, rounding once. Vectorized for f32 <-> bf16.
+ */
 void ku_convert(void *dst, enum kumi_dtype dst_dtype, const void *src, enum kumi_dtype src_dtype,
                 int64_t count);
 

@@ -5,30 +5,36 @@
 #include "tensor/shape.h"
 
 /*
- * The ranks along named axes, outermost first, so that tp neighbours share a host; after them two
- * time axes that each rank runs in turn: vs (its virtual shards) and mb (micro-batches of a shard).
- * The order of this enum is the nesting order.
+ * The mesh: ranks arranged along named axes, outermost first, so that tp neighbours share a host.
+ * Two time axes follow, which each rank runs in sequence: vs (its virtual shards) and mb
+ * (micro-batches of a shard). The order of this enum is the nesting order.
+ *
+ *     pp=2 shard=2 tp=2:   rank = (pp * 2 + shard) * 2 + tp
+ *         pp 0 | shard 0: ranks 0 1 | shard 1: ranks 2 3
+ *         pp 1 | shard 0: ranks 4 5 | shard 1: ranks 6 7
  */
 enum ku_axis { KU_AX_PP, KU_AX_REPLICATE, KU_AX_SHARD, KU_AX_TP, KU_AX_VS, KU_AX_MB, KU_N_AXES };
 enum { KU_AX_FIRST_TIME = KU_AX_VS };
 
 struct ku_mesh {
     int extent[KU_N_AXES];
-    int mb_outer; /* micro-batch 0 of every virtual shard runs before micro-batch 1 of any */
+    int mb_outer; /* 1: micro-batch 0 of every virtual shard runs before micro-batch 1 of any */
 };
-/* Where a rank stands; at[VS] and at[MB] come from the micro-batch at hand. */
+/* Coordinates of a rank. at[KU_AX_VS] and at[KU_AX_MB] are those of the current micro-batch. */
 struct ku_coord {
     int at[KU_N_AXES];
 };
 
 const char *ku_axis_name(int axis);  /* "pp", "replicate", "shard", "tp", "vs", "mb" */
-int ku_axis_parse(const char *name); /* -1: none */
+int ku_axis_parse(const char *name); /* -1: no such axis */
 int ku_mesh_n_ranks(const struct ku_mesh *m);
 int ku_mesh_dp(const struct ku_mesh *m); /* replicate * shard */
 struct ku_coord ku_mesh_coord(const struct ku_mesh *m, int rank);
 int ku_mesh_rank(const struct ku_mesh *m, const struct ku_coord *c);
-/* Micro-batches that a rank runs in a step, and where number u of them stands: u = vs * extent(mb)
- * + mb; with mb_outer u = mb * extent(vs) + vs. */
+/*
+ * Number of micro-batches that a rank runs per step, and the coordinates of micro-batch u: u = vs *
+ * extent(mb) + mb; with mb_outer u = mb * extent(vs) + vs.
+ */
 int ku_mesh_n_micro(const struct ku_mesh *m);
 void ku_mesh_micro(const struct ku_mesh *m, int u, struct ku_coord *c);
 

@@ -5,29 +5,43 @@
 #include "tensor/mesh.h"
 
 /*
- * What one mesh axis does to a value. C common: equal on all, the adjoint complete. R replicated:
- * equal on all, the adjoint partial. P: a partial sum. S: split along a dim. Z: canonical blocks of
- * the flattened tensor (after autodiff only); Z(g): each g neighbours on the axis hold them all.
- * Duals: C <-> C, R <-> P, S <-> S. S cuts nest outermost axis first; Z cuts what S left.
+ * Placement of a value: for each mesh axis, how the ranks along it hold the tensor (as DTensor's
+ * placements in PyTorch).
+ *
+ *   C     common: equal on all ranks, its gradient is complete
+ *   R     replicated: equal on all ranks, its gradient is a partial sum
+ *   P     partial sum: the value is the sum over the ranks
+ *   S(d)  split along dim d
+ *   Z     canonical chunks of the flattened tensor (ZeRO; only after autodiff)
+ *   Z(g)  the same; each group of g neighbours on the axis holds all chunks
+ *
+ * Placement of the gradient (dual): C <-> C, R <-> P, S <-> S. Splits along one dim nest, outermost
+ * axis first. Z partitions what the splits leave.
+ *
+ *     x [n=8 c=4] {shard:S(n) tp:S(c)}, shard=2, tp=2        rank (shard, tp)
+ *               c 0 1     c 2 3
+ *     n 0..3  | (0,0)  |  (0,1)  |
+ *     n 4..7  | (1,0)  |  (1,1)  |
  */
 enum ku_place_kind { KU_C, KU_R, KU_P, KU_S, KU_Z };
 struct ku_place {
-    uint16_t kind, dim; /* dim: of S, the index in the shape; of Z, g, 0 = the axis */
+    /* dim: for S the index in the shape; for Z the group size g, 0 = the whole axis */
+    uint16_t kind, dim;
 };
 struct ku_layout {
     struct ku_place at[KU_N_AXES];
 };
 
-enum { KU_BLOCK_COUNT = 4096 /* elements of a canonical block: 16 KiB of f32 */ };
+enum { KU_BLOCK_COUNT = 4096 /* elements of a canonical chunk: 16 KiB of f32 */ };
 
-struct ku_layout ku_layout_all(enum ku_place_kind kind); /* kind on every axis (not S) */
+struct ku_layout ku_layout_all(enum ku_place_kind kind); /* `kind` on every axis; not for S */
 int ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b);
 struct ku_place ku_place_dual(struct ku_place p);
 int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind); /* on any axis */
 
 /*
- * The part of a logical tensor that a coordinate holds: start and count per dim. Z is not looked at
- * (see tensor/blocks.h). Uneven cuts give the first parts one more.
+ * The slice of a logical tensor at a coordinate: start and count per dim. Z is ignored (see
+ * tensor/blocks.h). If a count is not divisible, the first slices get one element more.
  */
 struct ku_slice {
     int64_t start[KU_MAX_DIMS], count[KU_MAX_DIMS];
@@ -35,12 +49,12 @@ struct ku_slice {
 void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape,
                  const struct ku_layout *layout, const struct ku_coord *coord,
                  struct ku_slice *out);
-/* The local shape: ku_slice_of's counts under the logical names. */
+/* The local shape: the counts of ku_slice_of with the logical names. */
 void ku_local_shape(const struct ku_mesh *mesh, const struct ku_shape *shape,
                     const struct ku_layout *layout, const struct ku_coord *coord,
                     struct ku_shape *out);
 
-/* "{replicate:S(n) vs:S(n) mb:S(n)}": axes that are C are left out. */
+/* Prints "{replicate:S(n) vs:S(n) mb:S(n)}"; axes with C are left out. */
 char *ku_layout_print(const struct ku_layout *l, const struct ku_shape *s, char *out, size_t bytes);
 
 #endif

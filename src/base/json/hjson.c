@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text becomes JSON token by token: comments and trailing commas turn to blanks, keys get
- * quotes, all else is copied for the JSON parser to judge. Beside each byte that comes out stands
- * the offset of the byte it was read from, so that whoever looks at the JSON can name the place in
- * the text. What Hjson allows beyond that is found here, where it can be named.
+ * Translates Hjson to JSON token by token, then calls the JSON parser. Comments and trailing commas
+ * become blanks, keys get quotes, everything else is copied. origin[i] holds the offset in the
+ * source of output byte i, so that JSON errors are reported at their position in the source:
+ *
+ *     source  { rate: 5, # fast \n }
+ *     output  { "rate": 5   \n }
+ *     origin  0 1 2 2 3 4 5 6 ..
+ *
+ * Hjson features that are not supported are detected here, with a specific message.
  */
 #include "base/json/hjson.h"
 
@@ -20,10 +25,10 @@ struct reader {
     struct ku_str out;
     uint32_t *origin; /* [out.bytes] */
     uint32_t cap;
-    char open[KU_HJSON_MAX_DEPTH]; /* '{' or '[' of each level */
+    char open[KU_HJSON_MAX_DEPTH]; /* '{' or '[' of each open level */
     int depth;
-    size_t comma; /* in out, 1 + offset of a comma behind which nothing came yet; 0: none */
-    int wants_key, has_value; /* has_value: a value ended, so that , ] or } must follow */
+    size_t comma;             /* 1 + offset in out of a comma that nothing follows yet; 0: none */
+    int wants_key, has_value; /* has_value: a value ended, so , ] or } must follow */
 };
 
 static int refuse(const struct reader *r, const char *at, const char *what)
@@ -43,7 +48,7 @@ static int put(struct reader *r, const char *data, size_t bytes, const char *fro
     return r->out.failed ? KUMI_ENOMEM : KUMI_OK;
 }
 
-/* What stands at p up to `to`, as it is; moves on. */
+/* Copies the source from p up to `to` and advances p. */
 static int copy(struct reader *r, const char *to)
 {
     const char *from = r->p;
@@ -67,7 +72,9 @@ static int is_comment(const struct reader *r)
     return *r->p == '#' || starts(r, "//") || starts(r, "/*");
 }
 
-/* Blanks are copied; comments fall away, but for a blank that parts what stands around them. */
+/*
+ * Copies blanks. A comment becomes one blank, which separates the tokens around it.
+ */
 static int skip_blanks(struct reader *r)
 {
     while (r->p < r->end && (is_blank(*r->p) || is_comment(r))) {
@@ -161,7 +168,7 @@ static int close_level(struct reader *r)
     return copy(r, r->p + 1);
 }
 
-/* One token, inside of the outermost brackets. */
+/* Reads one token inside the outermost brackets. */
 static int read_token(struct reader *r)
 {
     const int is_object = r->open[r->depth - 1] == '{';

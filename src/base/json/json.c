@@ -24,7 +24,7 @@ static int refuse(const char *name, const json_error_t *error, const struct ku_j
                   size_t bytes)
 {
     int line = error->line < 1 ? 1 : error->line, column = error->column < 1 ? 1 : error->column;
-    /* jansson says nothing where an allocation of its own failed */
+    /* jansson reports no text if an allocation of its own failed */
     if (error->text[0] == '\0' || json_error_code(error) == json_error_out_of_memory)
         return KU_ERR(KUMI_ENOMEM, "json: %s: no memory", name);
     if (doc->origin && error->position > 0 && (size_t)error->position <= bytes)
@@ -83,7 +83,7 @@ void ku_json_fini(struct ku_json *doc)
     memset(doc, 0, sizeof *doc);
 }
 
-/* The scanner below walks text that jansson has accepted, so it only has to find ends. */
+/* The scanner below runs on text that jansson has accepted, so it only has to find ends. */
 static const char *skip_blank(const char *p)
 {
     while (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r')
@@ -122,7 +122,9 @@ static const char *skip_value(const char *p)
     return p;
 }
 
-/* One step of a path: a key or [index]. Returns what is left of the path. */
+/*
+ * Reads one element of a path, a key or [index]. Returns the rest of the path.
+ */
 static const char *next_step(const char *path, char *key, size_t bytes, long *index)
 {
     size_t n = 0;
@@ -142,7 +144,10 @@ static const char *next_step(const char *path, char *key, size_t bytes, long *in
     return *path == '.' ? path + 1 : path;
 }
 
-/* From an object's or array's begin to the member's key and value; NULL: none. */
+/*
+ * Finds a member of the object or array that starts at p. Returns its value and sets *key_at, or
+ * NULL.
+ */
 static const char *find_member(const char *p, const char *key, long index, const char **key_at)
 {
     char open = *p++;
@@ -232,8 +237,10 @@ static int append(const char *data, size_t bytes, void *out)
     return text->failed ? -1 : 0;
 }
 
-/* Writes at `to` a real number of `bytes` digits and signs in the shortest form that reads back as
- * the same double, and stays a real. Returns its end. */
+/*
+ * Writes at `to` a real number given in `bytes` characters, in the shortest form that reads back as
+ * the same double and still is a real. Returns the end.
+ */
 static char *put_real(char *to, const char *from, size_t bytes)
 {
     char given[40], text[40];
@@ -256,7 +263,9 @@ static char *put_real(char *to, const char *from, size_t bytes)
     return to + bytes;
 }
 
-/* 0.10000000000000001 becomes 0.1, in place: no text becomes longer. */
+/*
+ * Shortens reals in place (0.10000000000000001 becomes 0.1). No number becomes longer.
+ */
 static void shorten_reals(struct ku_str *text)
 {
     char *to = text->text;

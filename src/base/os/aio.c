@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Both kinds take a request apart into pieces of 4 MiB, so that several of them are under way, and
- * an error ends it at the first. Threads share a list of requests that still have pieces to give.
+ * Both backends split a request into pieces of 4 MiB, so that several pieces are in flight. The
+ * first error ends the request. Worker threads share one list of requests that still have pieces to
+ * submit:
+ *
+ *     first -> op A (asked 8 of 20 MiB) -> op B -> last
+ *                |
+ *                +-> piece -> thread or io_uring entry -> end_piece: n_busy--, done += bytes
  */
 #include "base/os/aio.h"
 
@@ -22,7 +27,7 @@
 enum { PIECE_BYTES = 4 << 20, N_THREADS = 4, DEPTH = 64 };
 
 struct ku_aio {
-    struct ku_aio_op *first, *last; /* those with pieces to hand out */
+    struct ku_aio_op *first, *last; /* requests with pieces left to submit */
     int is_ring;
 #ifdef KUMI_URING
     struct io_uring ring;
@@ -32,20 +37,22 @@ struct ku_aio {
         size_t at, bytes;
     } piece[DEPTH];
 #endif
-    /* Protects the list, the requests in it or under way, and stop. */
+    /* Protects the list, its requests, requests in flight, and stop. */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     pthread_t thread[N_THREADS];
     int n_threads, stop;
 };
 
-/* Over: nothing is under way, and nothing is left, or not wanted any more. */
+/* A request is over if no piece is in flight and all bytes are done or it failed. */
 static int is_over(const struct ku_aio_op *op)
 {
     return op->n_busy == 0 && (op->why || op->done == op->bytes);
 }
 
-/* The next piece of the list's first request; 0: there is none. */
+/*
+ * Takes the next piece of the first request. Returns its bytes; 0: the list is empty.
+ */
 static size_t take_piece(struct ku_aio *a, struct ku_aio_op **op, size_t *at)
 {
     struct ku_aio_op *o = *op = a->first;
@@ -60,7 +67,9 @@ static size_t take_piece(struct ku_aio *a, struct ku_aio_op **op, size_t *at)
     return n;
 }
 
-/* One that failed gives no more pieces. */
+/*
+ * Ends a piece. A failed request leaves the list.
+ */
 static void end_piece(struct ku_aio *a, struct ku_aio_op *op, size_t bytes, int why)
 {
     op->n_busy--;
@@ -75,7 +84,7 @@ static void end_piece(struct ku_aio *a, struct ku_aio_op *op, size_t bytes, int 
         }
 }
 
-/* -- threads ----------------------------------------------------------------------------------- */
+/* Threads. */
 
 static int move_piece(const struct ku_aio_op *op, size_t at, size_t bytes)
 {
@@ -128,7 +137,7 @@ static int wait_threads(struct ku_aio *a, const struct ku_aio_op *op, int64_t ti
 static int start_threads(struct ku_aio *a)
 {
     sigset_t all, old;
-    sigfillset(&all); /* the program's signals are not for these threads */
+    sigfillset(&all); /* the program's signals are handled by other threads */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     while (a->n_threads < N_THREADS &&
            pthread_create(&a->thread[a->n_threads], NULL, thread_main, a) == 0)
@@ -137,13 +146,13 @@ static int start_threads(struct ku_aio *a)
     return a->n_threads ? KUMI_OK : KU_ERR(KUMI_ENOMEM, "offload: a thread cannot be started");
 }
 
-/* -- io_uring ---------------------------------------------------------------------------------- */
+/* io_uring. */
 
 #ifdef KUMI_URING
 static void submit(struct ku_aio *a, struct piece *x)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&a->ring);
-    KU_ASSERT(sqe != NULL); /* as many entries as pieces */
+    KU_ASSERT(sqe != NULL); /* there are as many entries as pieces */
     off_t at = x->op->at + (off_t)x->at;
     if (x->op->is_write)
         io_uring_prep_write(sqe, x->op->fd, x->op->data + x->at, (unsigned)x->bytes, (uint64_t)at);
@@ -153,7 +162,7 @@ static void submit(struct ku_aio *a, struct piece *x)
     a->n_flying++;
 }
 
-/* As many pieces as there are places for. */
+/* Submits a piece for every free entry. */
 static void fill_ring(struct ku_aio *a)
 {
     int n = 0;
@@ -176,7 +185,7 @@ static void fill_ring(struct ku_aio *a)
         n++;
     }
     if (n)
-        (void)io_uring_submit(&a->ring); /* what it leaves goes with the next */
+        (void)io_uring_submit(&a->ring); /* entries not accepted now go with the next submit */
 }
 
 static void reap(struct ku_aio *a, struct io_uring_cqe *cqe)
@@ -185,7 +194,8 @@ static void reap(struct ku_aio *a, struct io_uring_cqe *cqe)
     int n = cqe->res;
     io_uring_cqe_seen(&a->ring, cqe);
     a->n_flying--;
-    if (n == -EINTR || n == -EAGAIN || (n > 0 && (size_t)n < x->bytes)) { /* the rest, again */
+    /* Interrupted or short: submit the remaining bytes again. */
+    if (n == -EINTR || n == -EAGAIN || (n > 0 && (size_t)n < x->bytes)) {
         size_t moved = n > 0 ? (size_t)n : 0;
         x->op->done += moved;
         x->at += moved;
@@ -227,7 +237,7 @@ static int open_ring(struct ku_aio *a)
 static void close_ring(struct ku_aio *a)
 {
     struct io_uring_cqe *cqe;
-    a->first = NULL; /* what was not begun never is */
+    a->first = NULL; /* requests not submitted yet are dropped */
     while (a->n_flying && io_uring_wait_cqe(&a->ring, &cqe) == 0) {
         io_uring_cqe_seen(&a->ring, cqe);
         a->n_flying--;
@@ -255,7 +265,7 @@ static void close_ring(struct ku_aio *a)
 }
 #endif
 
-/* ---------------------------------------------------------------------------------------------- */
+/* Public functions. */
 
 const char *ku_aio_uring_version(void)
 {

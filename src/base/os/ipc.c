@@ -85,7 +85,7 @@ static int local_socket(const char *name, struct sockaddr_un *address, socklen_t
     }
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
-    memcpy(address->sun_path + 1, name, n); /* a leading NUL: abstract */
+    memcpy(address->sun_path + 1, name, n); /* leading NUL: abstract namespace */
     *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
     return ku_fault_is_due(KU_FAULT_OS) ? -1 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 }
@@ -123,7 +123,7 @@ int ku_os_local_connect(const char *name)
     return fd;
 }
 
-/* 0 when fd is readable; -1 with EAGAIN when it did not become so. */
+/* Returns 0 if fd is readable within timeout_ns, else -1 with EAGAIN. */
 static int wait_readable(int fd, int64_t timeout_ns)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};

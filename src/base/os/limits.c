@@ -11,13 +11,16 @@
 #include <unistd.h>
 
 /*
- * What this process may use of the host. A control group binds its descendants, so every group from
- * our own up to the mount counts. /proc/self/cgroup names ours: "0::/a/b" under version 2,
- * "7:memory:/a/b" under version 1; in a container that path may not exist, but its ancestors do.
+ * Limits of this process on the host, from control groups. A group limits its descendants, so every
+ * group from our own up to the mount point is read. /proc/self/cgroup names our group: "0::/a/b" in
+ * version 2, "7:memory:/a/b" in version 1. In a container that path may not exist, but its
+ * ancestors do.
  */
 
-/* The text of a small file, "" if there is none. These reads are not for fault injection: no caller
- * can act on their failure. */
+/*
+ * Reads a small file into text, "" if it does not exist. No fault injection: callers cannot act on
+ * a failure.
+ */
 static void read_text(char *text, size_t bytes, const char *root, const char *path)
 {
     char full[PATH_MAX];
@@ -31,7 +34,7 @@ static void read_text(char *text, size_t bytes, const char *root, const char *pa
     text[got > 0 ? got : 0] = '\0';
 }
 
-/* What follows `key` at the begin of a line, or NULL. */
+/* The text after `key` at the start of a line, or NULL. */
 static const char *after_key(const char *text, const char *key)
 {
     for (const char *p = text; p; p = strchr(p, '\n'), p = p ? p + 1 : NULL)
@@ -40,7 +43,9 @@ static const char *after_key(const char *text, const char *key)
     return NULL;
 }
 
-/* A number without sign; 0 and *out untouched for "max", "-1" and nothing. */
+/*
+ * Parses an unsigned number. Returns 0 with *out unchanged for "max", "-1" and NULL.
+ */
 static int parse_number(const char *text, uint64_t *out)
 {
     char *end;
@@ -64,8 +69,7 @@ static int read_number(const char *root, const char *folder, const char *file, c
     return parse_number(key ? after_key(text, key) : text, out);
 }
 
-/* Our group's path for a controller ("" = version 2), without the newline. "" when there is none.
- */
+/* Path of our group for a controller ("" = version 2), without the newline. "" if there is none. */
 static void own_group(char *out, size_t bytes, const char *root, const char *controller)
 {
     char text[8192];
@@ -89,7 +93,7 @@ static void own_group(char *out, size_t bytes, const char *root, const char *con
     }
 }
 
-/* Calls look(folder) for our group and all above it, up to the mount itself. */
+/* Calls look(folder) for our group and all its ancestors up to the mount point. */
 static void for_each_group(const char *root, const char *mount, const char *controller,
                            void (*look)(const char *root, const char *folder, uint64_t *least),
                            uint64_t *least)
@@ -109,7 +113,9 @@ static void for_each_group(const char *root, const char *mount, const char *cont
     }
 }
 
-/* Room = limit - used, and files that nobody uses now count as free. */
+/*
+ * Lowers *least to limit - usage. Inactive page cache counts as free.
+ */
 static void look_memory(const char *root, const char *folder, uint64_t *least)
 {
     static const char *const name[][4] = {
@@ -127,7 +133,7 @@ static void look_memory(const char *root, const char *folder, uint64_t *least)
     }
 }
 
-/* Whole CPUs of the quota, at least one. */
+/* Lowers *least to the quota in whole CPUs, at least 1. */
 static void look_cpu(const char *root, const char *folder, uint64_t *least)
 {
     char path[PATH_MAX], text[128];

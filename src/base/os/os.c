@@ -232,7 +232,7 @@ int ku_os_open_anonymous(const char *folder)
     int fd = ku_os_open(folder, O_TMPFILE | O_RDWR | O_EXCL, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
         return fd;
-    char *path = ku_asprintf("%s/.kumi-XXXXXX", folder); /* a file system without such files */
+    char *path = ku_asprintf("%s/.kumi-XXXXXX", folder); /* file system without O_TMPFILE */
     if (path == NULL) {
         errno = ENOMEM;
         return -1;
@@ -269,7 +269,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* n names that lie one behind the other in text, as a sorted array with the text behind it. */
+/* Sorts n consecutive names of text into an array; array and text share one block. */
 static char **index_names(const char *text, size_t bytes, int n)
 {
     size_t pointers = ((size_t)n + 1) * sizeof(char *);
@@ -360,7 +360,7 @@ int ku_os_munmap(void *at, size_t bytes)
 int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes)
 {
     struct stat st;
-    int fd = ku_os_open(path, O_RDONLY | O_NONBLOCK, 0), saved; /* a FIFO must not hold us up */
+    int fd = ku_os_open(path, O_RDONLY | O_NONBLOCK, 0), saved; /* do not block on a FIFO */
     char *text = NULL;
     if (fd < 0)
         return -1;

@@ -58,7 +58,9 @@ int ku_os_stop_pending(void)
     return 0;
 }
 
-/* "pid (name) state ...": the name may hold any character, so the last parenthesis counts. */
+/*
+ * /proc/PID/stat is "pid (name) state ...". The name may contain ')', so the last one counts.
+ */
 int ku_os_is_stopped(pid_t pid)
 {
     char path[32], text[256];

@@ -5,25 +5,33 @@
 #include <signal.h>
 #include <sys/types.h>
 
-/* Processes and what they wait on. As base/os/os.h: results are the system's own; descriptors are
- * close-on-exec. */
+/*
+ * Processes, pipes and signals. Results are those of the system calls, as in base/os/os.h.
+ * Descriptors are close-on-exec.
+ */
 pid_t ku_os_fork(void);
 int ku_os_pipe(int fd[2]);
 int ku_os_eventfd(void);
-void ku_os_ring(int eventfd); /* wakes who polls it; a count of one cannot fail */
-/* fd < 0: a new one, else its set is replaced. */
+void ku_os_ring(int eventfd); /* wakes the poller; adding 1 cannot fail */
+/* fd < 0 creates a new descriptor; otherwise its signal set is replaced. */
 int ku_os_signalfd(int fd, const sigset_t *set);
 
-/* SIGINT, SIGTERM and SIGHUP, which ask a run to stop. SIGHUP is left out where the process began
- * with it ignored (nohup). */
+/*
+ * The signals that ask a run to stop: SIGINT, SIGTERM, and SIGHUP unless the process was started
+ * with it ignored (nohup).
+ */
 void ku_os_stop_signals(sigset_t *set);
-/* A stop signal that is blocked and waits for this process: its number, 0: none. */
+/* Number of a blocked stop signal that is pending for this process; 0: none. */
 int ku_os_stop_pending(void);
-/* 1: a signal or a debugger has stopped the process. 0: it runs or sleeps, or cannot be seen. */
+/*
+ * 1 if a signal or a debugger has stopped the process; 0 if it runs, sleeps or cannot be inspected.
+ */
 int ku_os_is_stopped(pid_t pid);
 
-/* This thread from now on: its wake-ups do not take the core from another that computes. Never
- * fails: where the system does not like it, nothing changes. */
+/*
+ * Sets SCHED_BATCH for this thread: its wake-ups do not preempt a computing thread. Never fails; no
+ * effect if the system refuses.
+ */
 void ku_os_be_patient(void);
 
 #endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files and folders are written under a temporary name and renamed when they are whole:
+ * Files and folders are written under a temporary name and renamed when they are complete:
  *
  *     runs/out.kumi-tmp-3f09c2a1  ->  runs/out
  *
- * The name is random, so no leftover stands in the way. The process that makes it holds a lock
- * (flock) on it, which the system releases when the process ends, however it ends. A temporary
- * name that can be locked therefore has no writer any more, and the next writer of the same path
- * removes it. A name can be taken away between its making and its locking; its maker sees that and
- * takes another. On a file system without locks nothing is removed.
+ * The name is random, so a leftover cannot collide. The process that creates it holds an flock on
+ * it. The system releases the lock when the process ends for any reason. A temporary name that can
+ * be locked therefore has no writer, and the next writer of the same path removes it.
+ *
+ * A name can be removed between its creation and its locking. The creator detects that and tries
+ * another name. On a file system without locks nothing is removed.
  */
 #include "base/os/os.h"
 
@@ -25,7 +26,7 @@
 #define MARK ".kumi-tmp-"
 enum { DIGITS = 8, TRIES = 100 };
 
-/* Whether `name` is a file or folder, and the one that fd has open. */
+/* 1 if `name` is a file or folder and the one that fd has open. */
 static int is_named(int fd, const char *name)
 {
     struct stat a, b;
@@ -42,7 +43,7 @@ static int make(const char *name, int is_folder)
     int fd = ku_os_open(name, O_RDONLY | O_DIRECTORY, 0), saved = errno;
     if (fd < 0)
         rmdir(name);
-    errno = fd < 0 && saved == ENOENT ? EEXIST : saved; /* taken away: another name */
+    errno = fd < 0 && saved == ENOENT ? EEXIST : saved; /* EEXIST: try another name */
     return fd;
 }
 
@@ -109,7 +110,7 @@ void ku_os_temporary_clean(const char *path)
     ku_free(folder);
 }
 
-/* The folder that a path lies in, synced. */
+/* fsync of the folder that contains path. */
 static int sync_folder(const char *path)
 {
     char *folder = ku_strdup(path);

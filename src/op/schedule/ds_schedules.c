@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's schedules. They count from last_batch_iteration = -1, which an update leaves one
- * higher: of update u, from 0, it is u - 1.
+ * DeepSpeed's schedules. They count from last_batch_iteration = -1 and add 1 per update, so update
+ * u (from 0) uses u - 1.
  */
 #include <math.h>
 
@@ -16,8 +16,10 @@ static double lr_range_test(const double *v, int64_t u)
     return v[KU_RANGE_MIN_LR] * (1 + v[KU_RANGE_STEP_RATE] * interval);
 }
 
-/* Where update u is of the way from the cycle's ends (0) to its middle (1); behind it -1, and
- * *decay the number of decay steps since. */
+/*
+ * Position of update u in the cycle: 0 at its ends, 1 in the middle. After the cycle -1, with
+ * *decay the number of decay steps since its end.
+ */
 static double cycle_scale(const double *v, int64_t u, double *decay)
 {
     const double first = v[KU_CYCLE_FIRST_SIZE], total = first + v[KU_CYCLE_SECOND_SIZE];
@@ -27,7 +29,7 @@ static double cycle_scale(const double *v, int64_t u, double *decay)
         *decay = (at - total) / v[KU_CYCLE_DECAY_SIZE];
     if (at > total)
         return -1;
-    if (at == total) /* the first update of a second cycle that never comes */
+    if (at == total) /* would be the first update of a second cycle */
         return 0;
     return at <= first ? at / first : (total - at) / (total - first);
 }
@@ -41,14 +43,14 @@ double ku_schedule_ds_momentum(const struct ku_attrs *a, int64_t u)
 {
     const double *v = a->args.v, high = v[KU_CYCLE_MAX_MOM];
     double decay, scale = cycle_scale(v, u, &decay);
-    if (u == 0) /* what the schedule sets when it is made, before its first step */
+    if (u == 0) /* value set when the schedule is created, before its first step */
         return v[KU_CYCLE_MIN_MOM];
     double m = scale < 0 ? high * (1 + v[KU_CYCLE_DECAY_MOM] * decay)
                          : high - (high - v[KU_CYCLE_MIN_MOM]) * scale;
-    return m < 1 ? m : 1 - 0x1p-20; /* DeepSpeed's goes on beyond 1, where moments diverge */
+    return m < 1 ? m : 1 - 0x1p-20; /* DeepSpeed's exceeds 1, where the moments diverge */
 }
 
-/* 0 to 1 while it < steps, as log(it + 1) or it; then `after`. */
+/* Warm-up factor: 0 to 1 while it < steps, as log(it + 1) or it; then `after`. */
 static double warmup(const double *v, double it, double after)
 {
     const double steps = v[KU_WARMUP_STEPS];

@@ -29,7 +29,7 @@ struct ku_loss_scale ku_scaler_state(const struct ku_attrs *a, const double *wor
     struct ku_loss_scale s;
     if (words[KU_SCALER_SCALE] == 0 && words[KU_SCALER_STEP] == 0) {
         int status = ku_loss_scale_start(&rule, a->loss_scale, &s);
-        KU_ASSERT(status == KUMI_OK); /* ku_scaler_check */
+        KU_ASSERT(status == KUMI_OK); /* checked by ku_scaler_check */
         return s;
     }
     return (struct ku_loss_scale){.scale = words[KU_SCALER_SCALE],

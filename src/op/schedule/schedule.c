@@ -6,7 +6,7 @@
 
 enum { N_PHASES = 3 };
 
-/* From `from` at 0 to `to` at 1. */
+/* Interpolates from `from` at part = 0 to `to` at part = 1. */
 static double anneal(const struct ku_attrs *a, double from, double to, double part)
 {
     if (a->anneal == KU_ANNEAL_LINEAR)
@@ -15,8 +15,8 @@ static double anneal(const struct ku_attrs *a, double from, double to, double pa
 }
 
 /*
- * Smith and Topin 2019 as PyTorch's OneCycleLR, whose steps count from 0: value[p] to value[p + 1]
- * in phase p, up to step end[p]; past the last it stays.
+ * Smith and Topin 2019, as PyTorch's OneCycleLR, whose steps count from 0. Phase p goes from
+ * value[p] to value[p + 1] and ends at step end[p]; after the last phase the value is constant.
  */
 static double one_cycle(const struct ku_attrs *a, int64_t u, const double value[N_PHASES + 1])
 {
@@ -52,7 +52,7 @@ double ku_schedule_momentum(const struct ku_attrs *a, double otherwise, int64_t 
     return one_cycle(a, u, (const double[]){high, low, high, high});
 }
 
-/* gamma to the number of milestones that were reached, as PyTorch's MultiStepLR. */
+/* gamma to the power of the number of milestones reached, as PyTorch's MultiStepLR. */
 static double multi_step(const struct ku_attrs *a, int64_t u)
 {
     int n = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Result types of the ops around caches of keys and values. */
+/* Type inference of the ops on key/value caches. */
 #include "op/type.h"
 
 static int is_same_dim(const struct ku_shape *a, int i, const struct ku_shape *b, int j)

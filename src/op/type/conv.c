@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Result types of convolution and pooling: images [n,y,x,c], weights [f,i,h,w] as in files. */
+/*
+ * Type inference of convolution and pooling. Images are [n,y,x,c], weights [f,i,h,w] as in files.
+ */
 #include "op/type.h"
 #include "op/window.h"
 
@@ -19,7 +21,7 @@ static struct ku_dim extent(const struct ku_dim *like, int64_t count)
     return (struct ku_dim){count, count, like->name};
 }
 
-enum { MOST = 1 << 15 /* of each: their products stay far below an overflow */ };
+enum { MOST = 1 << 15 /* so that products of them do not overflow */ };
 static int check_window(const char *op, const struct ku_attrs *a)
 {
     const struct {
@@ -38,7 +40,7 @@ static int check_window(const char *op, const struct ku_attrs *a)
     return KUMI_OK;
 }
 
-/* y's extents from x's, and the other way, from the attributes. */
+/* slide: y's extents from x's; slide_back: x's extents from y's. */
 static int slide(const char *op, const struct ku_attrs *a, const struct ku_type *x,
                  struct ku_shape *y)
 {
@@ -147,7 +149,7 @@ static int check_pool(const char *op, const struct ku_attrs *a)
                       "op: %s: padding %lldx%lld; at most half of the kernel %lldx%lld", op,
                       (long long)a->pad_h, (long long)a->pad_w, (long long)a->kernel_h,
                       (long long)a->kernel_w);
-    if (a->kernel_h * a->kernel_w > 65536) /* places are u16 */
+    if (a->kernel_h * a->kernel_w > 65536) /* indices are u16 */
         return KU_ERR(KUMI_EINVAL, "op: %s: kernel %lldx%lld; at most 65536 elements", op,
                       (long long)a->kernel_h, (long long)a->kernel_w);
     return KUMI_OK;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Result types of Adafactor's ops. */
+/* Type inference of Adafactor's ops. */
 #include "base/exact.h"
 #include "op/type.h"
 
-/* Whole matrices of rows x cols, and the words of their rows and columns. */
+/*
+ * Checks that x is a whole number of rows x cols matrices and that factors has two words for each
+ * row and column.
+ */
 static int check_factors(const struct ku_attrs *a, const char *op, const struct ku_type *x,
                          const struct ku_type *factors)
 {
@@ -24,7 +27,7 @@ static int check_sums(const struct ku_attrs *a, const char *op, const struct ku_
         return misfit(op, "needs two sums or norms of each tensor, and its count", t);
     return KUMI_OK;
 }
-/* Factors of x: row_var, col_var, 1 / mean. */
+/* Checks the factors of x: row_var, col_var, 1 / mean. */
 static int check_vars(const struct ku_attrs *a, const char *op, const struct ku_type *x,
                       const struct ku_type *var)
 {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Result types of batch norm. */
+/* Type inference of batch norm. */
 #include "op/type.h"
 
-/* [count, c], the dim called by its count: "3". */
+/*
+ * Shape [count, c]. The first dim is named by its count: '3'.
+ */
 static struct ku_shape rows_of(int64_t count, struct ku_dim c)
 {
     struct ku_dim rows = {count, count, (char)('0' + count)};
@@ -49,7 +51,7 @@ INFER(batch_norm_sums)
     return KUMI_OK;
 }
 
-/* The precision of the statistics is attr dtype: that of x in f64, else f32. */
+/* Attribute dtype gives the dtype of the statistics: f64 for x in f64, else f32. */
 INFER(batch_norm_moments)
 {
     const struct ku_shape *s = &in[0].shape;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Result types: one function for each way in which an op's results follow from its operands. */
+/* Type inference: one function for each way in which result types follow from operand types. */
 #include <string.h>
 
 #include "base/exact.h"
@@ -15,7 +15,10 @@ static int dims_are_equal(const struct ku_shape *a, int i, const struct ku_shape
     }
     return 1;
 }
-/* Appends dims [first, first + n) of src; too many are caught by ku_shape_check through ndim. */
+/*
+ * Appends dims [first, first + n) of src. ndim counts on past KU_MAX_DIMS, which ku_shape_check
+ * detects.
+ */
 static void take(struct ku_shape *s, const struct ku_shape *src, int first, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -29,7 +32,7 @@ INFER(same)
 {
     (void)a;
     out[0] = in[0];
-    for (int i = 1; i < n_in; i++) /* the control port is i64 */
+    for (int i = 1; i < n_in; i++) /* skips the control port (i64) */
         if (in[i].dtype != KUMI_I64 && in[i].shape.ndim == in[0].shape.ndim &&
             !ku_shape_is_equal(&in[i].shape, &in[0].shape))
             return misfit("elementwise", "operands differ in shape", &in[i]);
@@ -176,7 +179,10 @@ INFER(add_rows_dw)
     return KUMI_OK;
 }
 
-/* The contracted and the resulting dims of a weight: [k.., f..], or [f.., k..] with trans. */
+/*
+ * First dim of the weight's contracted (weight_k) and resulting (weight_f) dims: [k.., f..], or
+ * [f.., k..] with trans.
+ */
 static int weight_k(const struct ku_attrs *a)
 {
     return a->trans ? (int)a->outs : 0;
@@ -293,7 +299,7 @@ INFER(layer_norm_dgb)
     return KUMI_OK;
 }
 
-/* Of packed qkv: segments, if any, and the control port behind it. */
+/* Checks the operands after packed qkv: segments, if present, and the control port. */
 static int check_packed(const char *op, const struct ku_type *qkv, int n_rest,
                         const struct ku_type *rest)
 {
@@ -482,7 +488,7 @@ INFER(step_scalars)
     return KUMI_OK;
 }
 
-/* State operands, the gradient and the report: `n_state` tensors change in place. */
+/* Operands: n_state state tensors that change in place, the gradient and the report. */
 static int infer_optimizer(const struct ku_attrs *a, const struct ku_type *in, int n_state,
                            struct ku_type *out)
 {
@@ -523,7 +529,7 @@ static int resize_last(const char *op, const struct ku_attrs *a, int sign, const
                        struct ku_type *out)
 {
     out[0] = in[0];
-    const int64_t most = (int64_t)1 << 48; /* of a shape, too */
+    const int64_t most = (int64_t)1 << 48; /* the limit of a shape */
     if (in[0].shape.ndim < 1 || a->before < 0 || a->behind < 0 || a->before > most ||
         a->behind > most)
         return misfit(op, "needs a last dim, and no negative counts", &in[0]);
@@ -542,7 +548,7 @@ INFER(crop_last)
     return resize_last("crop_last", a, -1, in, out);
 }
 
-/* Two exact sums of each tensor, one tensor after the other. */
+/* Checks that trust holds two exact sums per tensor, tensor by tensor. */
 static int check_trust(const struct ku_attrs *a, const struct ku_type *trust)
 {
     if (trust->dtype != KUMI_I64 || trust->shape.ndim != 1 || a->index < 0 ||
