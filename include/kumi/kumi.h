@@ -23,8 +23,8 @@
  * - A parameter that may be NULL says so. Any other NULL, and a number out of range, is KUMI_EINVAL
  *   with the parameter's name.
  * - Arrays are dense and row-major. Counts are elements, bytes are bytes.
- * - "Collective": every rank of the communicator makes the call (of the world, without a communicator
- *   argument), in the same order, with equal arguments except for the data.
+ * - "Collective": every rank of the communicator makes the call (without a communicator: of the
+ *   world), in the same order, with equal arguments except for the data.
  * - One thread at a time uses an object. Different threads may use different objects.
  * - Nothing writes to standard output. Messages go to standard error, at the levels of KUMI_LOG.
  */

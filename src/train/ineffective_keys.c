@@ -103,7 +103,9 @@ static const char *device_word(const struct ku_session *s)
 {
     return s->cfg.parallel_device;
 }
-/* The stage that the compiler gets: state that the host's ranks share is not partitioned. */
+/*
+ * The ZeRO stage that the compiler gets. State that the host's ranks share is not partitioned.
+ */
 static const char *zero_word(const struct ku_session *s)
 {
     static const char *const stage[] = {"0", "1", "2", "3"};
@@ -174,8 +176,10 @@ static int has_word(const char *words, const char *word)
     return 0;
 }
 
-/* A value of the user's own, other than the default; what a DeepSpeed configuration says is
- * `kumi help deepspeed`'s to judge. */
+/*
+ * Whether the user has set the key to another value than the default. Keys that come from a
+ * DeepSpeed section are excluded; `kumi help deepspeed` covers them.
+ */
 static int is_given(const struct ku_config *c, const struct effect *e)
 {
     const json_t *v = ku_json_at(c->root, e->path);
@@ -213,7 +217,9 @@ int ku_effect_list(const struct ku_session *s, struct ku_str *out)
     return n;
 }
 
-/* The end of the schedule that a resumed run keeps, as what its values depend on. */
+/*
+ * A resumed run uses the schedule end of its checkpoint. Warn if the run now has another length.
+ */
 static void warn_end(const struct ku_session *s, const struct ku_attrs *a)
 {
     const int64_t length = ku_session_schedule_length(s);
