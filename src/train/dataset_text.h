@@ -42,8 +42,8 @@ int ku_dataset_is_tokenized(const struct ku_config *c);
  * Bytes of text that each token below vocab_count stands for; -1 for ids that the tokenizer does
  * not have.
  *
- *   *bytes   out: [vocab_count], freed with ku_free; NULL: unknown, because the files are token files
- *            and no tokenizer is named
+ *   *bytes   out: [vocab_count], freed with ku_free; NULL: unknown, because the files are token
+ *            files and no tokenizer is named
  *
  * Errors: KUMI_EINPUT (the tokenizer), ENOMEM.
  */

@@ -137,12 +137,11 @@ static int search(struct ku_session *s, const struct ku_target *t, struct ku_com
                   const struct frontier *f)
 {
     double budget = s->cfg.memory_recompute.budget_gib * 0x1p30, bytes = 0;
-    uint32_t low = f->first,
-             /*
-              * Invariant: the plan of `low` fits, or low is the smallest point; the plan of `high`
-              * does not fit.
-              */
-        high = f->n;
+    /*
+     * Invariant: the plan of `low` fits, or low is the smallest point; the plan of `high` does not
+     * fit.
+     */
+    uint32_t low = f->first, high = f->n;
     levels_of(f, low, s->n_recompute, s->recompute_level);
     KU_TRY(planned_bytes(s, t, o, &bytes));
     if (bytes > budget)

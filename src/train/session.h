@@ -57,9 +57,8 @@ struct ku_session {
     int64_t decay_steps;
     struct ku_update_group *groups; /* from cfg, for the compiler; NULL: no training */
     json_t *numerics;               /* numerics keys with derived values, as in manifests */
-    unsigned char
-        /* Per layer, from memory.recompute's budget (train/recompute_budget.h). */
-        *recompute_level;
+    /* Per layer, from memory.recompute's budget (train/recompute_budget.h). */
+    unsigned char *recompute_level;
     int n_recompute;
     struct ku_trainer *t;
     struct ku_saving *saving;         /* NULL unless checkpoint.async */
@@ -74,8 +73,8 @@ struct ku_session {
 /*
  * Load configuration and model, and resolve the batch for n ranks.
  *
- *   was   numerics keys of the checkpoint to resume, whose derived values apply where none are given;
- *         NULL: no resume
+ *   was   numerics keys of the checkpoint to resume, whose derived values apply where none are
+ *          given; NULL: no resume
  */
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks);
