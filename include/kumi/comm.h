@@ -73,7 +73,7 @@ KUMI_API int kumi_comm_join(const struct kumi_comm_options *options, struct kumi
 KUMI_API int kumi_comm_leave(struct kumi_comm *world);
 
 /*
- * Rank of the caller, and number of ranks. KUMI_EINVAL for NULL.
+ * Rank of the caller; number of ranks; KUMI_EINVAL for NULL.
  */
 KUMI_API int kumi_comm_rank(const struct kumi_comm *comm);
 KUMI_API int kumi_comm_size(const struct kumi_comm *comm);

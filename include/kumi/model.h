@@ -28,7 +28,7 @@ struct kumi_gpt2 {
 KUMI_API void kumi_gpt2_defaults(struct kumi_gpt2 *config);
 
 /*
- * The batch that a model is built for: n samples of t tokens.
+ * The batch that a model is built for: n samples of t tokens. Ports of gpt2, llama and bert:
  *
  *   port        shape        when
  *   tokens      i32 [n, t]   always

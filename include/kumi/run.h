@@ -12,7 +12,7 @@ extern "C" {
 
 /*
  * The commands of `kumi` as functions. A configuration is a file (docs/configuration.md) with
- * settings "section.key=value" that override it. Returned texts are freed with kumi_text_free.
+ * settings "section.key=value" that override it. Returned strings are freed with kumi_text_free.
  */
 struct kumi_settings {
     const char *config;     /* path of the file */
@@ -126,38 +126,38 @@ KUMI_API int kumi_eval(const char *run, struct kumi_eval_result *result);
 struct kumi_sample_options {
     const char *run;    /* run directory, checkpoint or Hugging Face directory */
     const char *prompt; /* NULL: a newline */
-    int64_t n;          /* texts, generated in one batch with seeds seed, seed + 1, ..; 0: 1 */
-    const char *const *prompts; /* [n], one prompt per text; NULL: all use `prompt` */
-    int64_t tokens;             /* maximum number of new tokens per text */
+    int64_t n;          /* completions, made in one batch with seeds seed, seed + 1, ..; 0: 1 */
+    const char *const *prompts; /* [n], one prompt per completion; NULL: all use `prompt` */
+    int64_t tokens;             /* maximum number of new tokens per completion */
     double temperature;         /* 0: greedy */
     int64_t top_k;              /* sample from the k most likely tokens; 0: all */
     double top_p;               /* nucleus sampling: probability mass; 0, 1: all */
     const char *dtype; /* compute dtype "f32", "bf16", "f16"; NULL: the run's; directory: f32 */
     uint64_t seed;
-    int ema;               /* of a run: use the averaged weights (train.ema) */
-    const char *stop;      /* stop string: a text ends before its first occurrence; NULL: none */
+    int ema;          /* of a run: use the averaged weights (train.ema) */
+    const char *stop; /* stop string: the output ends before its first occurrence; NULL: none */
     const char *tokenizer; /* "byte", directory or tokenizer.json; NULL: the model's own */
     /*
-     * Called with a text's prompt and then with each part of it; parts end at character boundaries
-     * where the text has them. It runs on another thread while kumi_sample blocks. Texts come one
-     * after the other; the first is streamed as it is generated.
+     * Called with the prompt and then with each part of its completion; parts end at character
+     * boundaries if the output is valid text. It runs on another thread while kumi_sample blocks.
+     * Completions come one after the other; the first is streamed as it is generated.
      */
     void (*emit)(void *ctx, const char *text, size_t bytes);
-    void (*begin)(void *ctx, int64_t i); /* before the first part of text i; NULL: none */
+    void (*begin)(void *ctx, int64_t i); /* before the first part of completion i; NULL: none */
     void *ctx;
     struct kumi_sample_speed *speed; /* out; NULL: not wanted */
 };
 /* Tokens and seconds: of prompts (and of windows that were recomputed), and of generation. */
 struct kumi_sample_speed {
-    int64_t prompt_tokens, tokens, steps; /* steps: decoder runs for `tokens` of all texts */
+    int64_t prompt_tokens, tokens, steps; /* steps: decoder runs for `tokens` of all completions */
     double prompt_s, s;
 };
 /*
- * Continue texts in this process, whatever job the environment describes. The same call gives the
- * same text. A text ends at an end-of-sequence token: eos_token_id (one or several) of the model's
- * generation_config.json, else of its config.json, else the tokenizer's. A Hugging Face directory
- * uses its own tokenizer, or bytes if vocab_size is 256. A run or checkpoint uses the tokenizer of
- * its training, of which the checkpoint has a copy.
+ * Complete prompts in this process, whatever job the environment describes. The same call gives the
+ * same output. A completion ends at an end-of-sequence token: eos_token_id (one or several) of the
+ * model's generation_config.json, else of its config.json, else the tokenizer's. A Hugging Face
+ * directory uses its own tokenizer, or bytes if vocab_size is 256. A run or checkpoint uses the
+ * tokenizer of its training, of which the checkpoint has a copy.
  *
  * Errors: KUMI_ENOCKPT, EINVAL (options; a prompt outside the vocabulary), EINPUT (model,
  * tokenizer), ENUMERIC (logits that are not finite), ENOMEM, EDEVICE.
@@ -167,7 +167,7 @@ KUMI_API int kumi_sample(const struct kumi_sample_options *options);
 /*
  * Translate sentences with an encoder-decoder model in this process, whatever job the environment
  * describes: greedily or by beam search. The score of n tokens is their log-probability divided by
- * ((5 + n) / 6)^alpha. The same call gives the same texts for every `batch`.
+ * ((5 + n) / 6)^alpha. The same call gives the same translations for every `batch`.
  *
  * Errors: KUMI_ENOCKPT, EINVAL (options; another kind of model), EINPUT (a sentence with too many
  * tokens), ENUMERIC, ENOMEM, EDEVICE. Source: Wu et al. 2016, equation 14.
@@ -182,17 +182,17 @@ struct kumi_translate_options {
     const char *const *source;
     int64_t n;      /* sentences; an empty sentence gives an empty text */
     int64_t beam;   /* beam width; 0, 1: greedy */
-    int64_t n_best; /* texts per sentence, at most beam; 0: 1 */
+    int64_t n_best; /* translations per sentence, at most beam; 0: 1 */
     double alpha;   /* exponent of the length penalty */
     int64_t batch;  /* sentences per batch; 0: 16 */
     int ema;        /* use the averaged weights (train.ema) */
-    /* Called for each text in order, best first. "": there are fewer than n_best. */
+    /* Called for each translation in order, best first. "": there are fewer than n_best. */
     void (*emit)(void *ctx, int64_t sentence, int64_t rank, const char *text);
     void *ctx;
     struct kumi_translate_speed *speed; /* out; NULL: not wanted */
 };
 struct kumi_translate_speed {
-    int64_t sentences, tokens; /* tokens: of the returned texts */
+    int64_t sentences, tokens; /* tokens: of the returned translations */
     double s;
 };
 KUMI_API int kumi_translate(const struct kumi_translate_options *options);
@@ -306,7 +306,7 @@ KUMI_API char *kumi_config_help(int as_markdown);
 
 /*
  * Print the effect of each key of the configuration's "deepspeed" section on n ranks
- * (docs/deepspeed.md): value, origin, kumi's key, and whether it is applied, has no effect or is
+ * (docs/deepspeed.md): value, source, kumi's key, and whether it is applied, has no effect or is
  * refused.
  *
  *   is_all   include keys that are not given; JSON always includes them

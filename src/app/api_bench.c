@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* `kumi bench peak` and `kumi bench op`, the output of all benchmarks, and their options. */
 #include "kumi/run.h"
 
 #include <math.h>

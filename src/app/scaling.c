@@ -1,4 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Medians of a timed run's step times, and the causes of the time beyond ideal scaling. With T the
+ * step time and r the ratio of rank counts (1 for weak scaling):
+ *
+ *   T(base) * r  ideal
+ *   + comm, wait   exposed communication beyond r times that of base
+ *   + cores        ideal * (rounds of ranks on the cores, relative to base, - 1)
+ *   + kernels      the rest
+ *   = T
+ */
 #include "app/scaling.h"
 
 #include <math.h>

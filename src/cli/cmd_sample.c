@@ -20,7 +20,7 @@ static void emit(void *ctx, const char *text, size_t bytes)
     (void)cli_write(text, bytes);
     (void)cli_write("", 0);
 }
-/* Header of each of several texts. */
+/* Header before each of several completions. */
 static void begin(void *ctx, int64_t i)
 {
     char line[48];

@@ -1,4 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reports given keys that have no effect. Each row of ineffective_keys.def names a key, a facet of
+ * the configuration and the facet's values with which the key has an effect:
+ *
+ *   EFFECT("optimizer.momentum", optimizer, "sgd lars rmsprop", "")
+ *
+ *   optimizer.type adamw, optimizer.momentum 0.9  ->  "optimizer.momentum (optimizer.type: adamw;
+ *                                                     it is for sgd lars rmsprop)"
+ *
+ * A key counts as given if its value is not the default. Warnings about the schedule follow.
+ */
 #include "train/ineffective_keys.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses a recompute level per layer. A point is a choice for the first layers: kept bytes and
- * recomputed work.
+ * Chooses a recompute level per layer. A point is a choice for the first layers: bytes of saved
+ * activations and recomputed work.
  *
  *   1. layer by layer: every point x every level, then drop the points that another one beats in
  *      both bytes and work; what remains is the Pareto frontier:
@@ -24,7 +24,10 @@
 #include "base/mem.h"
 #include "pass/remat/recompute.h"
 
-/* A choice of levels for the layers so far: kept bytes, work, and the point that it extends. */
+/*
+ * A choice of levels for the layers so far: bytes of saved activations, recomputed work, and the
+ * point it extends.
+ */
 struct point {
     double bytes, work;
     uint32_t before;
@@ -131,7 +134,7 @@ static int measure(const struct ku_session *s, const struct ku_target *t,
 }
 
 /*
- * Find the point with the most kept bytes, and so the least work, whose plan fits into the budget.
+ * Find the point with the maximum bytes, and so the minimum work, whose plan fits into the budget.
  */
 static int search(struct ku_session *s, const struct ku_target *t, struct ku_compile_opts *o,
                   const struct frontier *f)

@@ -133,7 +133,7 @@ static void remove_deleted(const struct ku_rundir *dir)
     ku_free(path);
 }
 
-/* Repair what killed runs left behind. */
+/* Complete or undo the steps of a run that was killed. */
 static int tidy(const struct ku_rundir *dir)
 {
     int n = put_back(dir);
