@@ -23,7 +23,7 @@ struct ku_metrics {
     int fd, is_terminal, failed;
     double flops_per_token, peak_flops;
     /*
-     * ^Step times of the run. When the arrays are full every second entry is dropped, which keeps
+     * Step times of the run. When the arrays are full every second entry is dropped, which keeps
      * the median accurate.
      */
     double step_ms[MAX_KEPT], tps[MAX_KEPT];
