@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 /*
- * The command `kumi`: one row of cli_commands per sub-command, one cmd_*.c file each, on the public
- * headers.
+ * The command `kumi`: one row of cli_commands per sub-command, one cmd_*.c file each, which use the
+ * public headers and base/.
  *
  *   main            signals, standard files
  *     cmd_x           option table -> cli_parse -> kumi_x() of kumi/run.h
