@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Save and load of a state of GPT-2 124M's size (1.49 GB in 440 tensors) by n ranks that share it,
- * against dd of the same disk, turn by turn: ckpt_bench DIR [RANKS [ROUNDS]]. Loads and their
- * peer are told to forget the files first, so both come from the disk.
+ * Saves and loads a state of the size of GPT-2 124M (1.49 GB in 440 tensors) with n ranks that
+ * share it, compared with dd on the same disk, in alternation: ckpt_bench DIR [RANKS [ROUNDS]]. The
+ * files are dropped from the page cache before each load, so that both read from the disk.
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -30,7 +30,7 @@ def worker(rank, a):
                 call()
                 if i >= 0:
                     times.append((time.perf_counter() - begin) * 1e6 / ways)
-        except Exception as error: # a backend without this collective is named, not fatal
+        except Exception as error: # a backend without this collective is reported, not an error
             if rank == 0:
                 print(json.dumps({"collective": name, "bytes": size, "error": str(error)[:100]}), flush=True)
             return

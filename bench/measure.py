@@ -15,7 +15,7 @@ MIB = 1 << 20
 GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "configs/enja.json"
 LLAMA = "configs/llama-tiny.json"
 RESNET18, RESNET20 = "configs/resnet18-cifar10.json", "configs/resnet20-cifar10.json"
-# how often an op of `kumi bench op` runs in a step of GPT-2 124M; the update in units of an owner's half of the embedding
+# runs of each op of `kumi bench op` in a step of GPT-2 124M; the update counts in units of half the embedding, one owned shard
 OPS = {"embedding": 1, "embedding_dw": 1, "add_rows": 1, "layer_norm": 25, "layer_norm_dx": 25, "layer_norm_dgb": 25, "linear.qkv": 12,
        "linear.proj": 12, "linear.fc": 12, "linear.out": 12, "linear.head": 1, "linear_dx.qkv": 12, "linear_dx.proj": 12, "linear_dx.fc": 12,
        "linear_dx.out": 12, "linear_dx.head": 1, "linear_dw.qkv": 12, "linear_dw.proj": 12, "linear_dw.fc": 12, "linear_dw.out": 12,
@@ -50,7 +50,7 @@ class Bench:
             kill_all(p.pid)
             out, err = p.communicate()
             err = f"no end after {limit_s} s"
-        finally: # also when we are stopped
+        finally: # also after SIGTERM
             if p.poll() is None:
                 kill_all(p.pid)
             stop.set()
@@ -386,7 +386,7 @@ def comm(b):
     for n in 2, 4, 8:
         take(f"kumi {n}", [b.kumi, "bench", "comm", "-n", str(n), "--json"])
     most = str(MIB if b.quick else 256 * MIB)
-    if not b.quick: # beyond what `kumi bench comm` does by itself
+    if not b.quick: # in addition to the default sizes of `kumi bench comm`
         take("kumi 2, 256 MiB", [b.kumi, "bench", "comm", "all_reduce", "-n", "2", "--bytes", most, "--json"])
         result["kumi 2"] = (result["kumi 2"] or []) + (result.pop("kumi 2, 256 MiB") or [])
     small = {"kumi 2": [b.kumi, "bench", "comm", "-n", "2", "--bytes", "8", "--json"]}

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives of an MPI, the peer of `kumi bench comm`: one JSON object a line, with the same
- * fields, measured alike: calls begin together behind a barrier, and the slowest rank counts.
- * mpi_comm [max bytes]: of one rank's vector, f32. mpicc -O2 -o mpi_comm mpi_comm.c
+ * Collectives of an MPI library for comparison with `kumi bench comm`: one JSON object per line
+ * with the same fields, measured in the same way. Calls start together after a barrier, and the
+ * slowest rank counts.
+ *
+ *   mpicc -O2 -o mpi_comm mpi_comm.c
+ *   mpi_comm [max bytes]      of one rank's vector, f32
  */
 #include <mpi.h>
 
@@ -21,7 +24,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* bytes is the whole vector: what every rank reduces or has gathered at the end. */
+/* bytes: of the whole vector, which every rank reduces or has gathered at the end. */
 static void once(enum kind kind, float *a, float *b, long bytes, int rank, int n)
 {
     int count = (int)(bytes / 4), part = count / n;
@@ -41,7 +44,7 @@ static void once(enum kind kind, float *a, float *b, long bytes, int rank, int n
     case BROADCAST:
         MPI_Bcast(a, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
         break;
-    case SEND_RECV: /* there and back: half of it is one way */
+    case SEND_RECV: /* round trip: half of it is one way */
         if (rank == 0) {
             MPI_Send(a, count, MPI_FLOAT, 1, 0, MPI_COMM_WORLD);
             MPI_Recv(b, count, MPI_FLOAT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -59,7 +62,7 @@ static void measure(enum kind kind, float *a, float *b, long bytes, int rank, in
 {
     static double us[MAX_RUNS];
     long runs = (1L << 29) / (bytes + 4096);
-    int batch = bytes <= 64 && n == 2 ? 10 : 1; /* it takes less than two looks at the clock */
+    int batch = bytes <= 64 && n == 2 ? 10 : 1; /* one call is shorter than two clock reads */
     runs = runs > MAX_RUNS ? MAX_RUNS : runs < 7 ? 7 : runs;
     if (n > 2 && runs > 101) /* ranks that spin on shared cores take ms */
         runs = 101;

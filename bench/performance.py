@@ -91,7 +91,7 @@ def write_table(results, path):
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # as Ctrl-C: what runs is ended, the folder removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # like Ctrl-C: ends child processes and removes the folder
     os.chdir(os.path.dirname(os.path.abspath(__file__)) + "/..")
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("section", nargs="*", metavar="SECTION", help="of: " + " ".join(measure.SECTIONS))
@@ -126,7 +126,7 @@ def measure_all(a, work, cpus):
     info = json.loads(subprocess.run([a.build + "/kumi", "info", "--json"], capture_output=True, text=True, check=True).stdout)
     machine = {"cpu": info["cpu"]["model"], "isa": info["cpu"]["isa"], "cpus": cpus, "versions": versions(env)}
     bench = measure.Bench(os.path.abspath(a.build), env, work, a.quick)
-    if "limits" not in sections: # mfu and rooflines are against the limits of the same run
+    if "limits" not in sections: # mfu and rooflines use the limits of the same run
         bench.attempt("limits", lambda: measure.limits(bench))
     for name in sections:
         print(f"{name} …", flush=True)

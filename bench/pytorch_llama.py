@@ -217,7 +217,7 @@ def train(rank, a, config):
         if step % per_epoch == 0:
             samples = torch.randperm(text.n_samples(0), generator=order)
         at = step % per_epoch * batch
-        ids, targets = text.read(0, samples[at:at + batch], masks)  # of all ranks, so that masks are one draw and their count is known
+        ids, targets = text.read(0, samples[at:at + batch], masks)  # rows of all ranks: one draw of masks, whose count every rank needs
         mine, lr = slice(rank * rows, (rank + 1) * rows), learning_rate(config, step, steps)
         held += t.step(ids[mine], targets[mine], lr, (targets >= 0).sum().item())
         row = {"step": step + 1, "epoch": (step + 1) / per_epoch}

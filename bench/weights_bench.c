@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads a directory of weights into memory that n processes share, as {"path": DIR} does, against
- * dd of the same files, turn by turn: weights_bench DIR [RANKS [ROUNDS]]. The memory is f32, and
- * there beforehand in every process, as state is. All are told to forget the files first.
+ * Loads a directory of weights into memory that n processes share, like {"path": DIR}, compared
+ * with dd of the same files, in alternation: weights_bench DIR [RANKS [ROUNDS]]. The memory is f32
+ * and populated in every process before, like the state of a run. The files are dropped from the
+ * page cache before each load.
  */
 #define _DEFAULT_SOURCE
 #include <fcntl.h>
@@ -36,7 +37,9 @@ static void forget(const struct ku_st_set *set)
     }
 }
 
-/* Every tensor of the files as f32; returns the bytes of memory. */
+/*
+ * Assign memory to every tensor, as f32. Returns the bytes.
+ */
 static size_t place(struct ku_weights *w, unsigned char *memory)
 {
     size_t bytes = 0;
@@ -48,7 +51,7 @@ static size_t place(struct ku_weights *w, unsigned char *memory)
     return bytes;
 }
 
-/* MiB that this process held at its peak beside what ranks share. */
+/* Peak MiB of this process without the memory that the ranks share. */
 static double own_mib(void)
 {
     char line[256];
@@ -63,7 +66,7 @@ static double own_mib(void)
     return (peak - shared) / 1024;
 }
 
-/* What ranks say of themselves. */
+/* Measurements of the ranks. */
 struct shared {
     _Atomic int n_ready;
     struct {
@@ -96,7 +99,9 @@ static void rank_main(const char *dir, unsigned char *memory, size_t bytes, int 
     _exit(0);
 }
 
-/* Seconds from the first rank's begin to the last one's end; the most CPU seconds and MiB of one.
+/*
+ * Seconds from the first rank's begin to the last rank's end; the maximum CPU seconds and MiB of a
+ * rank.
  */
 static double load(const char *dir, unsigned char *memory, size_t bytes, int n_ranks,
                    struct shared *s, double *cpu, double *mib)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Communicators alone: each rank brings a vector, all get the average, then the even and the odd
- * ranks pass a token round.
+ * Communicators only: all ranks average a vector; then the even and the odd ranks pass a token
+ * around.
  *
- *     kumi run -n 4 -- ./allreduce      (or plainly: one rank)
+ *     kumi run -n 4 -- ./allreduce      (or directly: one rank)
  */
 #include <kumi/comm.h>
 
@@ -11,8 +11,7 @@
 
 enum { COUNT = 1 << 20 };
 
-/* Around the ranks of a communicator: everybody sends to the right and receives from the left, at
- * the same time. */
+/* In a ring: every rank sends to the right and receives from the left at the same time. */
 static int pass_token(struct kumi_comm *comm, int32_t *token)
 {
     int me = kumi_comm_rank(comm), n = kumi_comm_size(comm);
@@ -40,7 +39,7 @@ static int run(struct kumi_comm *world)
 
     if ((status = kumi_comm_alloc(world, COUNT * sizeof(float), &memory)) < 0)
         return status;
-    float *x = memory; /* shared with the other ranks of the host: reduced where it lies */
+    float *x = memory; /* shared with the other ranks of the host, so reduced in place */
     for (int i = 0; i < COUNT; i++)
         x[i] = (float)(rank + i % 16);
     struct kumi_collective average = {.kind = KUMI_ALL_REDUCE,

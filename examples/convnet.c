@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A convolutional network of one's own: convnet [STEPS [RANKS]]. It tells noisy pictures of
- * stripes, checks and blobs apart: convolution, batch norm, a residual block, pooling, a linear
- * head. Every rank draws the whole batch, which is small here, and trains on its share of it; the
- * virtual shards make results equal for 1, 2 and 4 ranks.
+ * A convolutional network with its own training loop: convnet [STEPS [RANKS]].
+ *
+ * It classifies noisy images of stripes, checks and blobs with convolution, batch norm, a residual
+ * block, pooling and a linear head. Every rank generates the whole batch, which is small, and
+ * trains on its share. With 4 virtual shards the results are equal for 1, 2 and 4 ranks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ enum { N = 32, SIDE = 12, CLASSES = 4, WIDTH = 8 };
 
 static int n_steps = 60, n_ranks = 2;
 
-/* 3 x 3, as many rows and columns out as in (half with stride 2), batch norm. */
+/* 3 x 3 convolution, which keeps rows and columns (half of them with stride 2), and batch norm. */
 static kumi_value conv(struct kumi_graph *g, kumi_value x, const char *name, int64_t out,
                        int64_t stride)
 {
@@ -55,7 +56,7 @@ static unsigned draw(unsigned *seed)
     return *seed >> 16;
 }
 
-/* Rows, columns, checks and one blob, at a random place under noise. */
+/* Rows, columns, checks and one blob, at a random position with noise. */
 static void make_batch(unsigned seed, float *image, int32_t *label)
 {
     for (int i = 0; i < N; i++) {
@@ -86,7 +87,7 @@ static int loop(struct kumi_comm *world, struct kumi_trainer *trainer)
         if (status == 0 && kumi_comm_rank(world) == 0 && step % 10 == 0)
             printf("step %3d  loss %.4f\n", step, m.loss);
     }
-    make_batch(0, images, labels); /* never trained on; batch norm reads its running statistics */
+    make_batch(0, images, labels); /* held-out data; batch norm uses its running statistics */
     if (status == 0)
         status = kumi_trainer_evaluate(trainer, batch, 2, &loss);
     if (status == 0)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A small decoder of one's own: decoder [FILE [STEPS [RANKS]]]. RMS norm, rotary positions,
- * attention in which two heads of queries share one of keys and values, SwiGLU, a head tied to the
- * embedding. It learns the bytes of FILE (default: a proverb) and then continues the text greedily,
- * through the output "logits" of an evaluation.
+ * A small decoder with its own training loop: decoder [FILE [STEPS [RANKS]]].
+ *
+ * It has RMS norm, rotary positions, grouped-query attention (two query heads per key head),
+ * SwiGLU, and a head that is tied to the embedding. It trains on the bytes of FILE (default: a
+ * proverb) and then continues the text greedily, using the output "logits" of an evaluation.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +65,10 @@ static int build(struct kumi_graph *g)
     return kumi_loss_cross_entropy(g, x, wanted, -100);
 }
 
-/* The text goes on behind its first T / 2 bytes. Every rank continues its own rows, all alike. */
+/*
+ * Continue the text from its first T / 2 bytes. Every rank continues its own rows, which are all
+ * equal.
+ */
 static int sample(struct kumi_comm *world, struct kumi_trainer *trainer)
 {
     static float logits[N * T * VOCAB];
@@ -74,7 +78,7 @@ static int sample(struct kumi_comm *world, struct kumi_trainer *trainer)
     memcpy(out, text, T / 2);
     for (; n < T / 2 + N_SAMPLED && status == 0; n++) {
         int window = n < T ? n : T, best = 0;
-        for (int i = 0; i < N * T; i++) /* what stands behind the window reaches nobody */
+        for (int i = 0; i < N * T; i++) /* causal: bytes after the window have no effect */
             tokens[i] = i % T < window ? (unsigned char)out[n - window + i % T] : 0;
         status = kumi_trainer_evaluate(trainer, batch, 2, &loss);
         if (status == 0)
@@ -93,10 +97,10 @@ static int sample(struct kumi_comm *world, struct kumi_trainer *trainer)
 static int loop(struct kumi_comm *world, struct kumi_trainer *trainer)
 {
     struct kumi_metrics m = {0};
-    unsigned seed = 1; /* the same on every rank: each trains on its share of the batch */
+    unsigned seed = 1; /* equal on all ranks: each trains on its share of the batch */
     int status = 0;
     for (int step = 0; step < n_steps && status == 0; step++) {
-        for (int i = 0; i < N; i++) { /* rows from random places of the text */
+        for (int i = 0; i < N; i++) { /* rows start at random positions in the text */
             seed = seed * 1664525u + 1013904223u;
             int at = (int)((seed >> 8) % (unsigned)(n_text - T));
             for (int t = 0; t < T; t++) {

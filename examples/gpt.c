@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A character model of a text with a loop of one's own: gpt [FILE [STEPS [RANKS [DIR]]]]. With a
- * DIR, it saves its state there at the end, and goes on from what it finds there.
+ * A character model of a text with its own training loop: gpt [FILE [STEPS [RANKS [DIR]]]]. With
+ * DIR it saves its state there at the end, and continues from a state that it finds there.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static int create(struct kumi_comm *world, struct kumi_trainer **trainer)
     return status;
 }
 
-/* Every rank reads the whole batch, which is small here, and trains on its share. */
+/* Every rank reads the whole batch, which is small, and trains on its share. */
 static int loop(struct kumi_comm *world, struct kumi_trainer *trainer, const struct kumi_data *data)
 {
     static int32_t tokens[N * T], targets[N * T];
@@ -49,7 +49,7 @@ static int loop(struct kumi_comm *world, struct kumi_trainer *trainer, const str
     int64_t begin = 0;
     int status = 0;
     if (dir && (status = kumi_trainer_load(trainer, dir, &begin)) == KUMI_ENOCKPT)
-        status = 0; /* nothing there yet */
+        status = 0; /* no checkpoint yet */
     for (int64_t step = begin; step < begin + n_steps && status == 0; step++) {
         if ((status = kumi_data_train_batch(data, step, 0, N, tokens, targets)) == 0)
             status = kumi_trainer_step(trainer, batch, 2, &m);

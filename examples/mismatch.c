@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A wrong program, on purpose: ranks that do not call the same collectives. Instead of waiting for
- * ever, every rank gets one error that names both sides, and the job ends with exit code 8.
+ * An incorrect program: the ranks call different collectives. Instead of a deadlock every rank gets
+ * one error that names both sides, and the job ends with exit code 8.
  *
- *     kumi run -n 2 -- ./mismatch counts           rank 0 brings 1,000 elements, the others 999
- *     kumi run -n 2 -- ./mismatch only-rank-0      rank 0 alone asks for a sum
+ *     kumi run -n 2 -- ./mismatch counts           rank 0 has 1,000 elements, the others 999
+ *     kumi run -n 2 -- ./mismatch only-rank-0      only rank 0 calls all_reduce
  */
 #include <kumi/comm.h>
 
@@ -36,6 +36,6 @@ int main(int argc, char **argv)
         status = sum(world, kumi_comm_rank(world) == 0 ? COUNT : COUNT - 1);
     else if (kumi_comm_rank(world) == 0)
         status = sum(world, COUNT);
-    int left = kumi_comm_leave(world); /* a rank that leaves early is a mismatch, too */
+    int left = kumi_comm_leave(world); /* leaving early is a mismatch, too */
     return status < 0 ? -status : -left;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network of one's own on 4 ranks: is a point inside the unit circle? Run it as it is.
+ * A small network with its own training loop on 4 ranks: is a point inside a circle? It needs no
+ * arguments.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static int train(void *arg)
     struct kumi_graph *graph = NULL;
     struct kumi_trainer *trainer = NULL;
     struct kumi_metrics m = {0};
-    unsigned seed = 1; /* the same on every rank: each trains on its share of the batch */
+    unsigned seed = 1; /* equal on all ranks: each trains on its share of the batch */
     (void)arg;
     int status = kumi_comm_join(NULL, &world);
     if (status < 0)

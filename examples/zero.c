@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network of one's own under ZeRO-2: zero [RANKS]. Which arm of two spirals is a point on? Eight
- * residual blocks learn it with Lion, biases and norms without weight decay, a cosine schedule and
- * an average of the weights. First the ranks hold blocks of gradients and optimizer and make
- * activations again in backward, then they share one copy of everything: the same bits come out.
+ * ZeRO-2 with your own training loop: zero [RANKS].
+ *
+ * Eight residual blocks classify the points of two spirals. They are trained with Lion, a cosine
+ * schedule, averaged weights, and no weight decay for biases and norms. The first run partitions
+ * gradients and optimizer state and recomputes activations; in the second run the ranks share one
+ * copy of the state. Both give the same bits.
  */
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +32,7 @@ static float x[2 * N];
 static int32_t y[N];
 static const struct kumi_batch batch[] = {{"x", x}, {"y", y}};
 
-/* Points of a step: the same on every rank, which trains on its share of them. */
+/* The points of a step, equal on all ranks; each rank trains on its share. */
 static void draw(unsigned *seed)
 {
     for (int i = 0; i < N; i++) {
@@ -53,7 +55,7 @@ static int build(struct kumi_graph *g)
     kumi_value h = kumi_input(g, "x", KUMI_F32, "nd", (int64_t[]){N, 2});
     kumi_value wanted = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N});
     h = linear(g, h, "stem", "c", WIDTH);
-    for (int i = 0; i < N_BLOCKS; i++) { /* what memory.recompute takes for a unit */
+    for (int i = 0; i < N_BLOCKS; i++) { /* each block is a unit of memory.recompute */
         kumi_graph_enter(g, "blocks.%d", i);
         kumi_value z = linear(g, kumi_layer_norm(g, h, "norm", 0), "up", "f", 4 * WIDTH);
         h = kumi_add(g, h, linear(g, kumi_activate(g, z, KUMI_GELU), "down", "c", WIDTH));

@@ -10,7 +10,9 @@
 extern "C" {
 #endif
 
-/* Element types. Data on disk and wire is little endian. */
+/*
+ * Element types. Data in files and messages is little endian.
+ */
 enum kumi_dtype {
     KUMI_F32 = 0,
     KUMI_F64 = 1,
@@ -23,10 +25,8 @@ enum kumi_dtype {
     KUMI_N_DTYPES = 8
 };
 
-KUMI_API size_t
-kumi_dtype_bytes(enum kumi_dtype dtype); /* 8, 4, 2 or 1; 0 for a value that is none */
-KUMI_API const char *
-kumi_dtype_name(enum kumi_dtype dtype); /* "f32"; "?" for a value that is none */
+KUMI_API size_t kumi_dtype_bytes(enum kumi_dtype dtype);     /* 8, 4, 2 or 1; 0: not a dtype */
+KUMI_API const char *kumi_dtype_name(enum kumi_dtype dtype); /* "f32"; "?": not a dtype */
 
 #ifdef __cplusplus
 }

@@ -9,31 +9,38 @@ extern "C" {
 #endif
 
 /*
- * Run fn on n ranks, processes forked from this one on this host (what mp.spawn is in PyTorch).
- * Inside, fn joins with kumi_comm_join; a rank's exit code is fn's result, its negative if that is
- * a status.
+ * Run fn on n ranks, processes that are forked from this one on this host, like mp.spawn of
+ * PyTorch. fn joins the job with kumi_comm_join. A rank's exit code is fn's result, or its negative
+ * if that is a status.
  *
- *   n   1 … 512
+ *   n   1 to 512
  *
- * Blocks until all ranks ended. Errors: KUMI_EINVAL (n; or this process has other threads, which a
- * fork would lose); otherwise the job's root cause, or -exit code of the first rank that failed.
+ * Blocks: until all ranks have ended. Errors: KUMI_EINVAL (n; or this process has other threads,
+ * which a fork would not copy); otherwise the job's root cause, or -exit code of the first rank
+ * that failed.
  */
 KUMI_API int kumi_launch(int (*fn)(void *arg), void *arg, int n);
 
-/* "4", or "auto" for the cores of this machine. KUMI_EINVAL with the range. */
+/*
+ * Parse a rank count.
+ *
+ *   text   "4", or "auto": the cores of this machine
+ *
+ * Errors: KUMI_EINVAL with the allowed range.
+ */
 KUMI_API int kumi_launch_parse_n(const char *text, int *n);
 /*
- * Run a program on n ranks of this host, as `kumi run` does: each sees RANK WORLD_SIZE LOCAL_RANK
- * LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT.
+ * Run a program on n ranks of this host, as `kumi run` does. Each rank gets RANK WORLD_SIZE
+ * LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT in its environment.
  *
- *   argv        NULL-terminated. argv[0] "/proc/self/exe" starts this executable again: it is taken
- *               to print an error before it ends with a code of docs/exit-codes.md. Of any other
- *               program the first rank that ends with a code other than 0 is named on stderr
- *   threads     of each rank; 0 = its share of the cores
- *   exit_code   what the job ended with (docs/exit-codes.md)
+ *   argv        NULL-terminated. argv[0] "/proc/self/exe" starts this executable again, which must
+ *               print its error before it exits with a code of docs/exit-codes.md. For any other
+ *               program, the first rank with an exit code other than 0 is named on stderr
+ *   threads     of each rank; 0: its share of the cores
+ *   exit_code   out: of the job (docs/exit-codes.md)
  *
- * Blocks until all ranks ended. Errors: KUMI_EINVAL (n; the program cannot be executed; started by
- * another launcher), ENOMEM.
+ * Blocks: until all ranks have ended. Errors: KUMI_EINVAL (n; the program cannot be executed;
+ * started by another launcher), ENOMEM.
  */
 KUMI_API int kumi_launch_program(char *const *argv, int n, int threads, int *exit_code);
 

@@ -9,34 +9,49 @@ extern "C" {
 #endif
 
 /*
- * The ranks of a job along named axes, outermost first, and a communicator for each axis: what
- * PyTorch calls a device mesh.
+ * The ranks of a job along named axes, outermost first, with a communicator for each axis: a device
+ * mesh of PyTorch.
  *
  *     kumi_mesh_create(world, (struct kumi_mesh_axis[]){{"dp", 0}, {"tp", 2}}, 2, &mesh);
  *     kumi_all_reduce(kumi_mesh_comm(mesh, "tp"), …);
  *
- * A rank's number is its coordinates read as digits, so ranks that are neighbours on the last axis
- * have neighbouring numbers, and mostly one host.
+ * With 6 ranks, dp 3 x tp 2:
+ *
+ *               tp 0    tp 1
+ *     dp 0    rank 0  rank 1
+ *     dp 1    rank 2  rank 3
+ *     dp 2    rank 4  rank 5
+ *
+ * Neighbours on the last axis have adjacent rank numbers, so they are usually on one host.
  */
 struct kumi_mesh;
 struct kumi_mesh_axis {
-    const char *name; /* 1 to 11 letters, unlike the others */
-    int extent;       /* ranks along it; 0 on one axis: what is left over */
+    const char *name; /* 1 to 11 letters, unique */
+    int extent;       /* ranks along it; 0 on one axis: the remaining ranks */
 };
 enum { KUMI_MESH_AXES_MAX = 8 };
 
 /*
- * Collective over the world, with equal axes. Errors: KUMI_EINVAL: extents whose product is not the
- * world's size; names.
+ * Create a mesh.
+ *
+ *   axes     [n_axes], equal on all ranks; the product of the extents is the world's size
+ *   mesh     out: freed with kumi_mesh_destroy
+ *
+ * Collective over the world. Errors: KUMI_EINVAL (extents, names).
  */
 KUMI_API int kumi_mesh_create(struct kumi_comm *world, const struct kumi_mesh_axis *axes,
                               int n_axes, struct kumi_mesh **mesh);
-/* With its communicators. Collective over the world; takes NULL. */
+/*
+ * Destroy a mesh and its communicators. NULL is allowed. Collective over the world.
+ */
 KUMI_API int kumi_mesh_destroy(struct kumi_mesh *mesh);
 
-/* The ranks that differ from this one in that coordinate alone. Borrowed; NULL: no such axis. */
+/*
+ * Communicator of the ranks that differ from this one only in that coordinate. Borrowed; NULL: no
+ * such axis.
+ */
 KUMI_API struct kumi_comm *kumi_mesh_comm(const struct kumi_mesh *mesh, const char *axis);
-/* This rank's coordinate; -1: no such axis. */
+/* This rank's coordinate on an axis; -1: no such axis. */
 KUMI_API int kumi_mesh_coord(const struct kumi_mesh *mesh, const char *axis);
 
 #ifdef __cplusplus

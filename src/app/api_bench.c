@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* `kumi bench peak` and `kumi bench op`, the output of all benchmarks, and their options. */
 #include "kumi/run.h"
 
 #include <math.h>
@@ -73,8 +74,10 @@ static void take_better(struct ku_peak *best, const struct ku_peak *p)
     best->stream_bytes = best->stream.most;
 }
 
-/* Measures a start, again while other load disturbs it, and keeps it; then the limits are the best
- * of all starts. */
+/*
+ * Measure the limits, up to three times while other load disturbs the result, and store them. The
+ * limits are then the best of all stored measurements.
+ */
 static int measure(const struct ku_device_opts *opts, struct ku_peak *p, struct ku_peak_kept *kept)
 {
     enum { ROUNDS = 3 };
@@ -84,7 +87,7 @@ static int measure(const struct ku_device_opts *opts, struct ku_peak *p, struct 
         KU_TRY(ku_bench_peak(opts, &again));
         take_better(p, &again);
     }
-    if (ku_peak_write(p, time(NULL)) < 0) /* the figures are worth having all the same */
+    if (ku_peak_write(p, time(NULL)) < 0) /* the figures are valid without the file */
         KU_LOG(TRAIN, WARN, "%s", ku_err_get()->text);
     if (!ku_peak_look(p->n_threads, kept))
         return KUMI_OK;
@@ -98,7 +101,7 @@ struct peak_row {
     const char *what, *unit;
     double value;
     struct ku_spread spread;
-    int figure; /* enum ku_peak_figure; KU_N_PEAK_FIGURES: none of those that are kept */
+    int figure; /* enum ku_peak_figure; KU_N_PEAK_FIGURES: not a stored one */
 };
 
 static int print_peak(const struct ku_bench_out *o, const struct peak_row *row,
@@ -163,8 +166,10 @@ struct op_rows {
     int threads;
 };
 
-/* The share of the roofline, or why there is none: operands in cache owe memory nothing, and reads
- * alone may be faster than the stream that also writes. */
+/*
+ * Print the share of the roofline. Operands in cache have no share, since they need no memory
+ * bandwidth. Reads alone may exceed the stream limit, which includes writes.
+ */
 static void print_share(const struct ku_bench_row *r, struct ku_str *text)
 {
     double share = 100 * r->limit_ns / (r->median_ns > 0 ? (double)r->median_ns : 1);

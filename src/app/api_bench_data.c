@@ -13,12 +13,12 @@
 #include "data/batch_rows.h"
 #include "train/session.h"
 
-/* Long enough for a median, short enough to wait for. */
+/* Enough steps for a median within two seconds. */
 enum { MOST_STEPS = 1000 };
 static const int64_t most_ns = INT64_C(2000000000);
 
 struct timing {
-    int64_t step_tokens, ns[MOST_STEPS]; /* tokens: in the mean */
+    int64_t step_tokens, ns[MOST_STEPS]; /* step_tokens: mean */
     int n;
     double tokens_per_s;
 };
@@ -29,7 +29,7 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A port's bytes for the largest batch. */
+/* Bytes of a port for the largest batch. */
 static size_t port_bytes(const struct ku_session *s, const struct ku_data_port *port)
 {
     size_t most = 0;
@@ -43,7 +43,7 @@ static size_t port_bytes(const struct ku_session *s, const struct ku_data_port *
     return most;
 }
 
-/* A batch, whole. */
+/* Read a whole global batch. */
 static int read_batch(const struct ku_session *s, int64_t step, void *const *to, int64_t *tokens)
 {
     if (s->pairs.data == NULL) {
@@ -60,7 +60,7 @@ static int read_batch(const struct ku_session *s, int64_t step, void *const *to,
     return KUMI_OK;
 }
 
-/* Whole global batches, one after the other, as a rank that has them all to itself reads them. */
+/* Read whole global batches one after the other, as a single rank does. */
 static int measure(const struct ku_session *s, struct timing *t)
 {
     int64_t begin = ku_clock_ns(), total_ns = 0, tokens, total_tokens = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a configuration's training scales: `kumi train --trial` with so many ranks each, one after
- * the other, then what every rank noted of its steps.
+ * Measures how training scales: runs `kumi train --trial` once per rank count, then combines the
+ * step times that each rank has written (train/step_times.h, app/scaling.h).
  */
 #include "kumi/run.h"
 
@@ -27,12 +27,12 @@ struct scaling {
     const struct kumi_scaling_options *o;
     struct ku_bench_out out;
     int threads;
-    int64_t batch;         /* of the first count */
-    const char *batch_key; /* what says so */
+    int64_t batch;         /* of the first rank count */
+    const char *batch_key; /* the key that sets it */
     int64_t steps;
     int is_by_samples;
     char folder[64];
-    char set[3][64]; /* ours, over the user's */
+    char set[3][64]; /* settings that override the user's */
 };
 
 static int64_t batch_of(const struct scaling *s, int n)
@@ -47,7 +47,7 @@ static void settle(struct scaling *s, int n)
     snprintf(s->set[2], sizeof s->set[2], "%s=%lld", s->batch_key, (long long)batch_of(s, n));
 }
 
-/* Of pairs, tokens if data.batch_tokens is given. */
+/* The batch is in samples, or in tokens for sentence pairs with data.batch_tokens. */
 static void find_batch(struct scaling *s, const struct ku_session *session)
 {
     int is_in_tokens = session->model.facts.is_pairs && session->cfg.data_batch_tokens != KU_NULL;
@@ -56,7 +56,7 @@ static void find_batch(struct scaling *s, const struct ku_session *session)
     s->is_by_samples = session->model.facts.n_classes > 0;
 }
 
-/* Everything that would be refused is, before the first training starts. */
+/* Check all rank counts before the first run starts. */
 static int check(struct scaling *s)
 {
     const struct kumi_scaling_options *o = s->o;
@@ -90,7 +90,7 @@ static int check(struct scaling *s)
     return KUMI_OK;
 }
 
-/* The ranks as threads of this process, where the configuration says so. */
+/* Run the ranks as threads of this process, with parallel.transport thread. */
 static int train_here(const struct scaling *s, int n, const char *dir, const char **set, int n_sets)
 {
     struct kumi_train_result result;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of a run directory, of its folder checkpoints/, or one checkpoint alone. */
+/*
+ * Lists and verifies checkpoints: of a run directory, of its folder checkpoints/, or a single one.
+ */
 #include "kumi/run.h"
 
 #include <stdio.h>
@@ -14,7 +16,7 @@
 #include "ckpt/digest.h"
 #include "ckpt/snapshot/snapshot.h"
 
-/* Whether `path/name` is there. 1, 0, or KUMI_ENOMEM. */
+/* 1: `path/name` exists, 0: it does not, or KUMI_ENOMEM. */
 static int holds(const char *path, const char *name)
 {
     struct stat info;
@@ -26,11 +28,11 @@ static int holds(const char *path, const char *name)
     return is_there;
 }
 
-/* What a user names: one checkpoint, or the folder that holds them. */
+/* The checkpoints at the path that the user gave. */
 struct place {
-    char *folder; /* of the entries; "" for one checkpoint, whose name is its path */
+    char *folder; /* that contains the entries; not used for a single checkpoint */
     struct ku_ckpt_entry *entry;
-    char **path; /* [n] of each */
+    char **path; /* [n], of each entry */
     int n, is_one;
 };
 
@@ -43,7 +45,9 @@ static void place_fini(struct place *p)
     ku_free(p->folder);
 }
 
-/* The entry of one checkpoint; the name is its folder's. */
+/*
+ * Describe a single checkpoint. Its name is that of its folder.
+ */
 static int describe_one(const char *path, struct place *p)
 {
     struct ku_ckpt c;
@@ -169,7 +173,7 @@ int kumi_ckpt_verify(const char *run_or_checkpoint, char **text)
         if (status < 0 && status != KUMI_ENOCKPT)
             goto out;
     }
-    status = ku_text_take(&out, text); /* also of damaged ones */
+    status = ku_text_take(&out, text); /* also with damaged checkpoints */
     if (status == KUMI_OK && first.status < 0)
         status = ku_err_put(&first);
 out:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Public data: rows of text batches. */
+/* The public data interface (kumi/data.h): rows of batches of text. */
 #include "kumi/data.h"
 
 #include <string.h>

@@ -64,7 +64,7 @@ static void print_pairs(const struct ku_pairs *p, enum ku_data_split split, stru
             (long long)n.n_empty, (long long)n.n_long);
 }
 
-/* Pairs have vocabularies of their own, and batch shapes. */
+/* Sentence pairs have their own vocabularies and several batch shapes. */
 static int verify_pairs(const struct kumi_settings *settings, struct ku_str *out)
 {
     struct ku_progress_line line;

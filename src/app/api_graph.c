@@ -11,7 +11,7 @@
 #include "train/recompute_budget.h"
 #include "train/session.h"
 
-/* What --after may name: a graph pass, or the whole way down to the program. */
+/* Check --after: the name of a graph pass, or "lower" for the program. */
 static int check_after(const char *after, int as_dot, int *is_program)
 {
     const char *const *name = ku_pass_names();

@@ -35,13 +35,13 @@ static json_t *known_json(const struct ku_known *k)
     return rows;
 }
 
-/* A version; null: this build does without. */
+/* A version; null if this build lacks the library. */
 static json_t *optional(const char *version)
 {
     return version ? json_string(version) : json_null();
 }
 
-/* As loaded now, not as compiled against. */
+/* Versions of the libraries that are loaded, not of those at build time. */
 static json_t *libraries(void)
 {
     char pcre2[64] = "", text[64];
@@ -62,7 +62,7 @@ static json_t *libraries(void)
     return o;
 }
 
-/* The word in brackets of a file such as transparent_hugepage/enabled. */
+/* The word in brackets in files like transparent_hugepage/enabled. */
 static void chosen(const char *path, char *out, size_t bytes)
 {
     char *text = NULL, *from, *to;

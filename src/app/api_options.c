@@ -10,7 +10,7 @@
 #include "model/model.h"
 #include "config/optimizer.h"
 
-/* Samples of the global batch. */
+/* Number of samples of the global batch. */
 static int batch_of(const struct ku_graph *g, int64_t *n)
 {
     *n = 0;
@@ -31,8 +31,10 @@ static int batch_of(const struct ku_graph *g, int64_t *n)
               : KU_ERR(KUMI_EINVAL, "trainer: no port has a dim n: nothing to share among ranks");
 }
 
-/* Of the keys in `set`: what a trainer decides. The loop, the data and the job are the program's
- * own. "+": all keys of the section but those that follow. */
+/*
+ * Keys that `set` may contain: those that the trainer uses. Loop, data and job belong to the
+ * program. "+": all keys of the section except those that follow.
+ */
 static const struct {
     const char *section, *keys;
 } taken[] = {{"optimizer", "+"},
@@ -83,7 +85,10 @@ static json_t *given_text(const char *text)
     return text ? json_string(text) : NULL;
 }
 
-/* The members of the options as sections: what is zero keeps its default (s*: left out if NULL). */
+/*
+ * The members of the options as configuration sections. Zeros keep the defaults (s*: omitted if
+ * NULL).
+ */
 static json_t *sections_of(const struct kumi_trainer_options *o, int64_t n)
 {
     json_t *freeze = json_array();
@@ -111,7 +116,7 @@ static json_t *sections_of(const struct kumi_trainer_options *o, int64_t n)
                      given(o->loss_scale), "parallel", "device", given_text(o->device));
 }
 
-/* What JSON cannot hold. */
+/* Reject values that JSON cannot represent. */
 static int check_members(const struct kumi_trainer_options *o)
 {
     const struct {
@@ -155,12 +160,12 @@ static int parse(const struct kumi_trainer_options *o, int64_t n, struct ku_conf
                                     ku_model_hidden_size, cfg)
                   : KU_ERR(KUMI_ENOMEM, "trainer: no memory for its options");
     ku_free(text);
-    cfg->set = NULL; /* the caller's */
+    cfg->set = NULL; /* borrowed from the caller */
     cfg->n_sets = 0;
     return status;
 }
 
-/* There are steps, and no epochs; where a schedule ends has to be said. */
+/* A trainer counts steps and no epochs, and a decaying schedule needs an end. */
 static int check_schedule(const struct ku_config *c)
 {
     const struct ku_span *span[] = {&c->schedule_warmup_steps, &c->schedule_decay_steps,
@@ -190,7 +195,7 @@ static int check_schedule(const struct ku_config *c)
     return KUMI_OK;
 }
 
-/* What a checkpoint remembers: data and model are the program's business. */
+/* The numerics keys for checkpoints, without data and model, which belong to the program. */
 static int note_numerics(struct ku_session *s)
 {
     const char *key;
@@ -205,7 +210,7 @@ static int note_numerics(struct ku_session *s)
             json_object_del(s->numerics, key);
     }
     json_object_set_new(s->numerics, "train.micro_batch", json_integer(s->batch.micro_batch));
-    if (!s->batch.is_free) /* else whatever the rank count makes of it */
+    if (!s->batch.is_free) /* else it follows from the number of ranks */
         json_object_set_new(s->numerics, "train.virtual_shards",
                             json_integer(s->batch.virtual_shards));
     if (s->cfg.schedule_decay_steps.n < 0 && s->n_steps > 0)

@@ -6,11 +6,11 @@
 #include "train/session.h"
 
 /*
- * A session of a program's own graph and options: they become a configuration, over which
- * options->set counts, and are checked and compiled as any other. s is zero at entry; what is in it
- * on failure is for ku_session_fini.
+ * Create a session from a program's graph and options. The options become a configuration,
+ * options->set overrides it, and it is checked and compiled like any other.
  *
- *   graph   with ports over samples (dim n); the session's to read until its trainer is made
+ *   graph   with ports over samples (dim n); borrowed until the session's trainer exists
+ *   s       all zero at entry; to be finished with ku_session_fini even on failure
  *
  * Errors: KUMI_EINVAL: options, with the key.
  */

@@ -35,7 +35,7 @@ out:
 
 enum { PIECE_BYTES = 1 << 18 };
 
-/* The text to its tokens, piece by piece. */
+/* Tokenize the text in chunks. */
 static int write_tokens(const struct kumi_token_file_options *o, struct ku_tokenizer *t,
                         struct ku_token_file *f)
 {
@@ -92,7 +92,10 @@ static int is_blank(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* The next id at *at. 1, 0 at the end, KUMI_EINVAL for a word that is no id; number counts from 0.
+/*
+ * Parse the next id at *at. Returns 1; 0 at the end; KUMI_EINVAL for a word that is not an id.
+ *
+ *   number   ids parsed before, for the message
  */
 static int next_id(const char *ids, size_t *at, size_t number, uint32_t *id)
 {
@@ -127,7 +130,7 @@ int kumi_tokenizer_decode(const char *tokenizer, const char *ids, char **text, s
     struct ku_tokenizer *t = NULL;
     struct ku_str out = {0};
     size_t at = 0, n = 0;
-    uint32_t *id = ku_calloc(strlen(ids) / 2 + 1, sizeof *id); /* a digit and a blank each */
+    uint32_t *id = ku_calloc(strlen(ids) / 2 + 1, sizeof *id); /* min. 2 bytes per id */
     int status = id ? KUMI_OK : KUMI_ENOMEM;
     KU_TRY_OUT(status);
     KU_TRY_OUT(ku_tokenizer_open(tokenizer, &t));

@@ -13,9 +13,11 @@
 #include "data/tokenizer/bpe_train.h"
 #include "train/progress_line.h"
 
-enum { VOCAB_DEFAULT = 30000, FREQUENCY_DEFAULT = 2 }; /* ByteLevelBPETokenizer.train's */
+enum { VOCAB_DEFAULT = 30000, FREQUENCY_DEFAULT = 2 }; /* defaults of ByteLevelBPETokenizer.train */
 
-/* Where the file goes. A name that ends in .json is the file, any other a folder, made if need be.
+/*
+ * Path of the output file. A name that ends in .json is the file; any other name is a folder, which
+ * is created if necessary.
  */
 static int out_path(const char *out, char **path)
 {
@@ -65,7 +67,7 @@ static int train(const struct kumi_tokenizer_options *o, const struct ku_progres
                                      .special = o->special,
                                      .n_special = o->n_special,
                                      .progress = *progress};
-    KU_TRY_OUT(ku_bpe_train(&words, &opts, &trained)); /* options first: of no words at all */
+    KU_TRY_OUT(ku_bpe_train(&words, &opts, &trained)); /* checks the options first */
     ku_bpe_trained_fini(&trained);
     for (int i = 0; i < o->n_files; i++)
         KU_TRY_OUT(ku_bpe_count_words(o->file[i], progress, &words));

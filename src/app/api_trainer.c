@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public trainer: a session of the program's own graph; batches are cut to this rank's rows. */
+/*
+ * The public trainer (kumi/trainer.h). It holds a session whose graph comes from the program; each
+ * rank copies its own rows of a batch into the ports.
+ */
 #include "kumi/trainer.h"
 
 #include <stdio.h>
@@ -22,7 +25,7 @@
 
 struct kumi_trainer {
     struct ku_session s;
-    struct ku_ids ids; /* what numbers its ports may hold */
+    struct ku_ids ids; /* allowed ranges of the i32 ports */
     int64_t step;
 };
 
@@ -64,7 +67,9 @@ void kumi_trainer_destroy(struct kumi_trainer *t)
     ku_free(t);
 }
 
-/* The rows that this rank's micro-batches read of a port, or all of one without samples. */
+/*
+ * Copy the rows of a port that this rank's micro-batches read; the whole port if it has no samples.
+ */
 static int fill_port(const struct kumi_trainer *t, enum ku_trainer_program p,
                      const struct ku_program_port *port, const void *data)
 {
@@ -266,7 +271,7 @@ int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
     return status;
 }
 
-/* Rank 0: where the newest is, and whether it was made with the same options. */
+/* Rank 0: find the newest checkpoint and compare its options. */
 static int find_newest(const struct kumi_trainer *t, const char *dir, char *path)
 {
     struct ku_ckpt c;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights in and out. */
+/* Export and import of weights (kumi_ckpt_export, kumi_ckpt_import). */
 #include "kumi/run.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static int parse_dtype(const struct kumi_weights_options *o, enum kumi_dtype *ou
                : KU_ERR(KUMI_EINVAL, "weights: dtype: %s; f32, bf16, f16 or f64", o->dtype);
 }
 
-/* The name that Hugging Face's configurations have for it. */
+/* The name of a dtype in Hugging Face's configurations. */
 static const char *torch_dtype(enum kumi_dtype dtype)
 {
     return dtype == KUMI_BF16  ? "bfloat16"
@@ -38,7 +38,9 @@ static const char *torch_dtype(enum kumi_dtype dtype)
                                : "float32";
 }
 
-/* The text of a file that is read as a whole; to be freed. */
+/*
+ * Read a whole file. The caller frees *out.
+ */
 static int read_text(const char *file, char **out, size_t *bytes)
 {
     return ku_os_slurp(file, MAX_CONFIG_BYTES, out, bytes) < 0
@@ -55,14 +57,16 @@ static int parse_config(const char *file, const char *text, struct ku_json *doc)
     return KU_ERR(KUMI_EINPUT, "weights: %.400s", e.text);
 }
 
-/* config.json again, saying which dtype the weights beside it have; replaces *text. */
+/*
+ * Set the dtype key of a config.json. Replaces *text.
+ */
 static int say_dtype(const char *file, enum kumi_dtype dtype, char **text)
 {
     struct ku_json doc;
     if (dtype == KUMI_N_DTYPES)
         return KUMI_OK;
     KU_TRY(parse_config(file, *text, &doc));
-    /* transformers calls it dtype from version 5 on, torch_dtype before */
+    /* the key is dtype from transformers 5 on, torch_dtype before */
     const char *key = json_object_get(doc.root, "dtype") ? "dtype" : "torch_dtype";
     json_object_set_new(doc.root, key, json_string(torch_dtype(dtype)));
     char *print = ku_json_print(doc.root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
@@ -76,7 +80,9 @@ static int say_dtype(const char *file, enum kumi_dtype dtype, char **text)
     return KUMI_OK;
 }
 
-/* Each parameter's average in its place; those that were not trained stay. */
+/*
+ * Replace each parameter by its average. Parameters that are not trained have none.
+ */
 static int take_averages(struct ku_weights *w, const struct ku_st *averages)
 {
     int n = 0;
@@ -130,7 +136,7 @@ int ku_export_directory(const char *dir, const char *to, const struct kumi_weigh
     return status;
 }
 
-/* The file of a checkpoint's optimizer, every byte of it checked. */
+/* Export the averages from a checkpoint's optimizer file, after checking every byte of it. */
 static int export_averages(const struct ku_ckpt *c, const char *dir, const char *to,
                            const struct kumi_weights_options *o)
 {
@@ -150,7 +156,7 @@ static int export_averages(const struct ku_ckpt *c, const char *dir, const char 
     return status;
 }
 
-/* The model's tensors as files have them. */
+/* The model's tensors with the names and shapes of files. */
 static int describe(const struct ku_graph *g, struct ku_ckpt_tensor **out, int *n)
 {
     struct ku_ckpt_tensor *list = ku_calloc(g->n_tensors, sizeof *list);
@@ -168,8 +174,10 @@ static int describe(const struct ku_graph *g, struct ku_ckpt_tensor **out, int *
     return list ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* Holds the weights of a directory against a model: all differences in one list. *g has the names
- * that w borrows: it goes after w, also on failure. */
+/*
+ * Check the weights of a directory against a model, and report all differences at once. w borrows
+ * names from *g: the caller destroys *g after w, also on failure.
+ */
 static int open_model(const struct ku_model *m, const char *dir, const struct ku_weights_opts *how,
                       struct ku_graph **g, struct ku_weights *w)
 {
@@ -185,7 +193,7 @@ static int open_model(const struct ku_model *m, const char *dir, const struct ku
     return status;
 }
 
-/* A directory's weights against its own config.json, where that is of a model that kumi has. */
+/* Check a directory's weights against its config.json, if kumi has the model. */
 static int check_directory(const char *dir, const struct kumi_weights_options *o)
 {
     struct ku_model m = {0};
@@ -240,7 +248,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
         KU_TRY(check_directory(source, o));
         return ku_export_directory(source, to, o, NULL, NULL, NULL);
     }
-    KU_TRY(ku_stored_find(source, &c)); /* every byte of the model was checked */
+    KU_TRY(ku_stored_find(source, &c)); /* checks every byte of the model */
     char *dir = ku_asprintf("%s/model", c.path);
     int status = dir ? ku_ckpt_check_companions(&c) : KUMI_ENOMEM;
     if (status == KUMI_OK)
@@ -251,7 +259,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
     return status;
 }
 
-/* {"theirs": "ours"} from "theirs=ours". */
+/* {"name in the files": "kumi's name"} from "name in the files=kumi's name". */
 static int parse_map(const struct kumi_weights_options *o, json_t **out)
 {
     json_t *map = json_object();
@@ -302,7 +310,7 @@ out:
     return status;
 }
 
-/* Section `model` of a training's configuration; *text becomes the config.json that says it. */
+/* Read section `model` of a training configuration. *text becomes the equivalent config.json. */
 static int read_training(const char *file, char **text, size_t bytes, struct ku_model *m)
 {
     struct ku_config c;
@@ -322,7 +330,7 @@ static int read_training(const char *file, char **text, size_t bytes, struct ku_
     return status == KUMI_OK && own == NULL ? KUMI_ENOMEM : status;
 }
 
-/* A config.json, or a training's configuration, which has sections. */
+/* Read a config.json, or a training configuration, which has sections. */
 static int read_model(const char *file, char **text, size_t bytes, struct ku_model *m)
 {
     struct ku_json doc;
@@ -353,7 +361,7 @@ int kumi_ckpt_import(const char *source, const char *to, const struct kumi_weigh
                         "weights: %s: %s; name the model's config.json with --model FILE", file,
                         ku_os_why());
         const struct kumi_error missing = *ku_err_get();
-        struct ku_weights w; /* what cannot be read in any case says more */
+        struct ku_weights w; /* unreadable weights are the more useful error */
         KU_TRY_OUT(o->model ? status : ku_weights_open(source, NULL, 0, NULL, &w));
         ku_weights_close(&w);
         status = ku_err_put(&missing);

@@ -1,4 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Medians of a timed run's step times, and the causes of the time beyond ideal scaling. With T the
+ * step time and r the ratio of rank counts (1 for weak scaling):
+ *
+ *   T(base) * r  ideal
+ *   + comm, wait   exposed communication beyond r times that of base
+ *   + cores        ideal * (rounds of ranks on the cores, relative to base, - 1)
+ *   + kernels      the rest
+ *   = T
+ */
 #include "app/scaling.h"
 
 #include <math.h>
@@ -8,7 +18,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-enum { N_FIRST = 3 /* steps until memory, caches and the pool are warm */ };
+enum { N_FIRST = 3 /* steps until memory, caches and thread pool are warm */ };
 
 static int by_value(const void *a, const void *b)
 {
@@ -21,8 +31,10 @@ static double combine(double x, char how, double y)
     return how == '-' ? x - y : how == '/' ? x / y : x;
 }
 
-/* Sorted values of a column, minus another's or over them if given, without the first. *n: how
- * many. */
+/*
+ * Sorted values of a column, without the first steps. With `other`: minus (how '-') or divided by
+ * ('/') that column. *n: number of values.
+ */
 static int column(const json_t *times, const char *name, char how, const char *other, double **out,
                   int *n)
 {
@@ -77,7 +89,7 @@ int ku_scaling_add_rank(struct ku_scaling *s, int rank, const json_t *times)
     return KUMI_OK;
 }
 
-/* How many ranks the cores run at once. */
+/* Number of ranks that the cores run concurrently. */
 static double at_once(const struct ku_scaling *s, int n_cores)
 {
     return fmin(s->n_ranks, fmax(1, (double)n_cores / s->n_threads));

@@ -7,28 +7,34 @@
 
 enum { KU_SCALING_MAX_RANKS = 512 };
 
-/* A training of so many ranks. Times are medians over its steps behind the first few, in ms. */
+/*
+ * A timed run on n_ranks. Times are medians over its steps without the first few, in ms.
+ */
 struct ku_scaling {
     int n_ranks, n_threads, n_steps;
-    int is_by_samples; /* items are samples, not tokens */
-    double items, tps; /* of a step, all ranks: what its loss counts; and of a second */
+    int is_by_samples;              /* items are samples instead of tokens */
+    double items, tps;              /* items: loss positions per step, all ranks; tps: per second */
     double step_ms, p10_ms, p90_ms; /* step_ms: of rank 0 */
-    double comm_ms;                 /* mean of ranks: bytes moved while nothing computed */
-    double wait_ms;                 /* mean of ranks: nothing moved, others were not there */
+    double comm_ms;                 /* mean over ranks: transfers not hidden by computation */
+    double wait_ms;                 /* mean over ranks: waits for ranks that had not arrived */
     double rank_wait_ms[KU_SCALING_MAX_RANKS]; /* [n_ranks] */
 };
-/* Adds rank `rank` of a training from what it left (train/step_times.h). KUMI_EINPUT. */
+/*
+ * Add the step times of rank `rank` (train/step_times.h), an object of its file. Errors:
+ * KUMI_EINPUT.
+ */
 int ku_scaling_add_rank(struct ku_scaling *s, int rank, const json_t *times);
 
 /*
- * Where the time of a step goes beyond the ideal, which is the step of `base` spread over more
- * ranks (strong) or the same step (weak). All in ms; step_ms = ideal + comm + wait + cores +
- * kernels.
+ * Splits a step's time beyond the ideal into causes. The ideal is the step of `base` divided among
+ * more ranks (strong scaling), or the same step (weak scaling). All in ms:
  *
- *   comm, wait   beyond what base's part of them is
- *   cores        there are more threads than cores; part of the waits if these are longer
- *   kernels      what remains: kernels of smaller shapes, memory bandwidth that ranks share. < 0
- *                where the ranks gain, as by caches
+ *   step_ms = ideal + comm + wait + cores + kernels
+ *
+ *   comm, wait   above base's own share of them
+ *   cores        more threads than cores; at most what comm and wait leave
+ *   kernels      the rest: kernels on smaller shapes, shared memory bandwidth; < 0 if the ranks
+ *                gain, for example from caches
  */
 struct ku_scaling_split {
     double ideal_ms, efficiency, comm_ms, wait_ms, cores_ms, kernels_ms;

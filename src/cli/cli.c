@@ -40,7 +40,7 @@ int cli_write(const char *text, size_t bytes)
     if (fwrite(text, 1, bytes, stdout) == bytes && !ferror(stdout) &&
         (bytes > 0 || fflush(stdout) == 0))
         return KUMI_OK;
-    if (errno == 0) /* an earlier call failed: what is left in the buffer fails likewise */
+    if (errno == 0) /* an earlier call failed: flushing fails in the same way */
         (void)fflush(stdout);
     return KU_ERR(KUMI_ESTORAGE, "stdout: %s; the output is incomplete",
                   errno ? ku_os_why() : "writing failed");
@@ -59,7 +59,7 @@ static const char *dashes(const char *name)
     return name[0] && name[1] ? "--" : "-";
 }
 
-/* typed: the option as the user wrote it, dashes included. */
+/* typed: the option as the user wrote it, with dashes. */
 static int unknown(const struct cli_command *self, const char *typed, const char *name,
                    const struct cli_option *option, int n)
 {
@@ -122,7 +122,7 @@ static int set(const struct cli_command *self, const struct cli_option *o, const
     return 0;
 }
 
-/* One option at argv[*at]; moves on over its value. */
+/* Parse the option at argv[*at] and advance past its value. */
 static int parse_option(const struct cli_command *self, int argc, char **argv, int *at,
                         const struct cli_option *option, int n)
 {
@@ -190,7 +190,7 @@ void cli_free(const struct cli_option *option, int n_options, struct cli_args *a
     args->arg = NULL;
 }
 
-/* The same command line without -n: what each rank runs. */
+/* The command line without -n, which each rank executes. */
 static char **without_n(int argc, char **argv)
 {
     static const char self[] = "/proc/self/exe";

@@ -61,8 +61,10 @@ static int data(const struct kumi_bench_options *b, struct kumi_settings *settin
     return cli_print(status, text);
 }
 
-/* An option that was given and that this bench does not know; what op and comm take, kumi_bench
- * checks. */
+/*
+ * An option that does not apply to this benchmark; NULL: none. kumi_bench checks the options of op
+ * and comm.
+ */
 static const char *stray_option(const struct kumi_bench_options *b,
                                 const struct kumi_scaling_options *s, const char *n)
 {

@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "kumi/run.h"
 
-/* JSON has no NaN: null. */
+/* JSON has no NaN; it becomes null. */
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
@@ -76,7 +76,7 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     struct cli_list data = {0};
     const char *n = NULL;
     int as_json = 0, is_bleu = 0;
-    int64_t beam = INT64_MIN; /* not given; alpha: -HUGE_VAL */
+    int64_t beam = INT64_MIN; /* default: not given; for alpha -HUGE_VAL */
     struct kumi_bleu_options bleu = {.alpha = -HUGE_VAL};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks on this host, or auto", &n},

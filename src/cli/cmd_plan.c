@@ -15,7 +15,7 @@ struct options {
     int memory, stages, roofline, as_json, is_strict;
 };
 
-/* A number of parameters, "175e9", and no configuration. */
+/* Estimate from a number of parameters, "175e9", without a configuration. */
 static int estimate(struct options *o)
 {
     char *end, *text = NULL;
@@ -35,7 +35,7 @@ static int estimate(struct options *o)
     return cli_print(status, text);
 }
 
-/* All stages, also where none holds the limit. */
+/* Print all stages, even if none fits into the limit. */
 static int stages(const struct options *o, const struct kumi_settings *s, int n, uint64_t limit)
 {
     char *text = NULL;

@@ -11,14 +11,16 @@
 
 enum { MAX_PROMPT_BYTES = 64 << 20 };
 
-/* At once: a person reads along. Output that is lost is reported at the end. */
+/*
+ * Flush each part, so that the text streams. Lost output is reported at the end.
+ */
 static void emit(void *ctx, const char *text, size_t bytes)
 {
     (void)ctx;
     (void)cli_write(text, bytes);
     (void)cli_write("", 0);
 }
-/* Of several texts. */
+/* Header before each of several completions. */
 static void begin(void *ctx, int64_t i)
 {
     char line[48];
@@ -37,7 +39,7 @@ static int read_text(const char *path, char **text)
                   strlen(*text));
 }
 
-/* A prompt a line; `text` is cut up. */
+/* Split `text` into one prompt per line, in place. */
 static int cut_lines(const char *path, char *text, struct kumi_sample_options *o,
                      const char ***prompts)
 {

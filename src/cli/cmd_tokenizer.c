@@ -21,7 +21,7 @@ static int read_all(struct ku_str *s)
     }
 }
 
-/* Standard input to ids, or ids to text, on standard output. */
+/* Convert standard input to ids, or ids to text, on standard output. */
 static int convert(const char *where, int is_encode)
 {
     struct ku_str in = {0};
@@ -48,7 +48,7 @@ static int64_t read_piece(void *ctx, void *data, size_t bytes)
     return ku_os_read(STDIN_FILENO, data, bytes);
 }
 
-/* Standard input to a token file. */
+/* Convert standard input to a token file. */
 static int write_tokens(const char *where, const char *to, int overwrite)
 {
     const struct kumi_token_file_options o = {

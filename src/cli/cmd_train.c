@@ -33,7 +33,7 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
         return; /* not rank 0 */
     printf("%s%lld step%s, %lld update%s", is_stopped ? "stopped: " : "", (long long)r->step,
            r->step == 1 ? "" : "s", (long long)r->update, r->update == 1 ? "" : "s");
-    if (r->median_tps > 0) /* of steps behind the third */
+    if (r->median_tps > 0) /* of the steps after the third */
         printf(", %.0f %s/s (median)", r->median_tps, r->is_by_samples ? "samples" : "tokens");
     puts("");
     if (r->curve[0])
@@ -55,7 +55,9 @@ static int trains(struct kumi_train_options *o, const char *n, int argc, char **
     return *code == 0;
 }
 
-/* --resume, with "", "auto" or "step:N" after it. The exit code. */
+/*
+ * Parse --resume with the value "", "auto" or "step:N". Returns the exit code.
+ */
 static int take_resume(const char *text, struct kumi_train_options *o)
 {
     long long step = 0;
@@ -76,7 +78,7 @@ static int take_resume(const char *text, struct kumi_train_options *o)
     return 0;
 }
 
-/* The table and nothing else, for -n ranks, else one. */
+/* Print only the table, for -n ranks (default 1). */
 static int explain(const struct kumi_settings *settings, const char *n_text, const char *what,
                    int as_json)
 {
@@ -91,7 +93,7 @@ static int explain(const struct kumi_settings *settings, const char *n_text, con
         status = kumi_deepspeed_text(settings, n, *what != '\0', as_json, &text);
     if (text)
         fputs(text, stdout);
-    fflush(stdout); /* the table before what is wrong with it */
+    fflush(stdout); /* print the table before its errors */
     kumi_text_free(text);
     return cli_end(status, 0);
 }

@@ -37,7 +37,7 @@ static int read_all(struct ku_str *in)
     return in->failed ? KUMI_ENOMEM : KUMI_OK;
 }
 
-/* A sentence a line; `in` is cut up. */
+/* Split `in` into one sentence per line, in place. */
 static int cut_lines(struct ku_str *in, const char ***line, int64_t *n)
 {
     char *at = in->bytes ? in->text : NULL, *end = at ? at + in->bytes : NULL;

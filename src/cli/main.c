@@ -78,18 +78,22 @@ const struct cli_command cli_commands[] = {
     {NULL, NULL, NULL, NULL},
 };
 
-/* A broken invariant was printed where it was found. */
+/*
+ * SIGABRT of an assertion, which has already printed its message, ends with the exit code for bugs.
+ */
 static void end_as_bug(int sig, siginfo_t *info, void *context)
 {
     (void)context;
     if (info->si_pid == getpid())
         _exit(-KUMI_EBUG);
-    signal(sig, SIG_DFL); /* sent by another process, a watchdog for instance: no bug was met */
+    signal(sig, SIG_DFL); /* sent by another process such as a watchdog: not a bug */
     raise(sig);
 }
 
-/* A closed descriptor 0, 1 or 2 would be given to the next file that is opened, and what is printed
- * would go there. Its place is taken so that its use fails. */
+/*
+ * If descriptor 0, 1 or 2 is closed, the next opened file would get its number, and output would go
+ * into that file. /dev/null takes the number, opened so that its use fails.
+ */
 static void reserve_standard_files(void)
 {
     for (int fd = 0; fd < 3; fd++)
@@ -98,10 +102,15 @@ static void reserve_standard_files(void)
 }
 
 /*
- * A training run is asked to stop by signals, from its first instruction on: they are blocked, also
- * in the ranks that it starts, until the run reads them. A training run, and every rank, outlives
- * the reader of its output; any other command ends by SIGPIPE as most programs do. Files over
- * RLIMIT_FSIZE are errors of the call that writes; the program of `kumi run` sees the signal.
+ * Signal dispositions before the command starts:
+ *
+ *   stop signals   blocked for `train` and the ranks that it starts, until the run reads them, so
+ *                  that none is lost
+ *   SIGPIPE        ignored by `train` and by every rank, which outlive the reader of their output;
+ *                  other commands end by it, as most programs do
+ *   SIGXFSZ        ignored, so that writing beyond RLIMIT_FSIZE is an error of the write; not for
+ *                  `run`, whose program gets the signal
+ *   SIGABRT        see end_as_bug
  */
 static void prepare_signals(const char *command)
 {
@@ -118,7 +127,9 @@ static void prepare_signals(const char *command)
         signal(SIGXFSZ, SIG_IGN);
 }
 
-/* Output that was lost is an error, whichever command printed it; an earlier error counts more. */
+/*
+ * Lost output is an error of every command. An earlier error takes precedence.
+ */
 static int check_output(int code)
 {
     int status = cli_write("", 0);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The back of the envelope: what a model's state takes under each stage of ZeRO, from the number of
- * its parameters alone. Rajbhandari et al. 2020, section 3 and Table 1, with the optimizers and
- * precisions here. Activations, buckets and uneven blocks are not in it; `kumi plan CONFIG` knows
- * them to the byte.
+ * Estimate of the memory of a model's state under each stage of ZeRO, from the number of its
+ * parameters alone, for kumi's optimizers and precisions. Activations, buckets and uneven shards
+ * are not included; `kumi plan CONFIG` computes them exactly.
+ *
+ * Source: Rajbhandari et al. 2020, section 3 and Table 1.
  */
 #include "kumi/run.h"
 
@@ -14,7 +15,7 @@
 #include "base/json/json.h"
 #include "base/str.h"
 
-/* Moments that an optimizer keeps, in f32, per parameter. */
+/* Number of f32 moments per parameter. */
 static const struct {
     const char *name;
     int n_moments;
@@ -22,7 +23,7 @@ static const struct {
                   {"lars", 1},  {"adagrad", 1}, {"rmsprop", 1}, {"lion", 1}, {"adafactor", 0}};
 enum { N_OPTIMIZERS = sizeof optimizers / sizeof optimizers[0], N_STAGES = 4 };
 
-/* Bytes of a rank for each parameter of the model, by class; the last row is their sum. */
+/* Bytes per rank for each parameter of the model, by class; the last row is the sum. */
 enum { PARAMETERS, GRADIENTS, OPTIMIZER, ALL, N_ROWS };
 static const char *const row_name[N_ROWS] = {"parameters", "gradients", "optimizer", "total"};
 
@@ -51,7 +52,7 @@ static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N
                       "momentum), lars, adagrad, rmsprop, lion, adafactor",
                       optimizer);
     double kept = 4.0 * optimizers[at].n_moments +
-                  (compute < 4 && !e->no_master ? 4 : 0); /* the f32 master */
+                  (compute < 4 && !e->no_master ? 4 : 0); /* the f32 master copy */
     for (int z = 0; z < N_STAGES; z++) {
         double *row = table[z];
         row[PARAMETERS] = compute / (z >= 3 ? shard : 1);
@@ -62,7 +63,7 @@ static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N
     return KUMI_OK;
 }
 
-/* The stages that are asked for: [first, end). */
+/* The requested stages: [first, end). */
 static int span_of(const char *zero, int *first, int *end)
 {
     *first = 0, *end = N_STAGES;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory plan of the training program, drawn: one panel for each arena whose buffers come and
- * go, offset over instruction or time; what stays for the whole step is one bar by class.
+ * The memory plan of the training program as a picture. Arenas whose buffers have live ranges
+ * within the step are panels, offset over instruction or time. Arenas that are constant during the
+ * step are one bar each, by class.
  *
  *   +-- title ---------------------------+
  *   | host  [parameters|optimizer state] |  classes, bytes at the peak
@@ -11,8 +12,8 @@
  *   |        instruction, or time        |
  *   +------------------------------------+
  *
- * Panels have scales of their own: a panel's height grows with the root of its arena's bytes, so
- * that a small one can be read beside a large one.
+ * Each panel has its own scale: its height grows with the square root of its arena's bytes, so that
+ * a small one stays readable beside a large one.
  */
 #include "plan/memory_picture.h"
 
@@ -27,10 +28,18 @@
 
 #ifdef KUMI_CAIRO
 enum { LEFT = KU_PANEL_LEFT, RIGHT = KU_PANEL_RIGHT };
-/* Of the first band below the title, the panels' lower edge, between panels, one band, the ribbon
- * of phases and of micro-batches, from the mark of the peak to the first panel. */
+/*
+ * Vertical layout in canvas units.
+ *
+ *   TOP      first bar below the title
+ *   BOTTOM   lower edge of the panels
+ *   GAP      between panels
+ *   BAND     one bar
+ *   RIBBON   one ribbon (phases, micro-batches)
+ *   MARK     from the mark of the peak to the first panel
+ */
 enum { TOP = 96, BOTTOM = KU_PICTURE_HEIGHT - 66, GAP = 42, BAND = 50, RIBBON = 20, MARK = 26 };
-/* An arena below this share of all bytes is named, not drawn. */
+/* An arena below this share of all bytes is listed in the note, not drawn. */
 static const double min_share = 1e-3;
 
 const unsigned ku_class_colour[KU_N_CLASSES] = {
@@ -54,7 +63,7 @@ double ku_peak_x(const struct ku_plan_picture *d)
 
 int ku_picture_is_transient(const struct ku_buffer *b)
 {
-    int is_offloaded = ku_arena_is_tier(b->arena) && b->micro >= 0; /* an activation */
+    int is_offloaded = ku_arena_is_tier(b->arena) && b->micro >= 0; /* an offloaded activation */
     return b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded;
 }
 
@@ -84,7 +93,9 @@ static int is_many_micro(const struct ku_plan_picture *d)
     return ku_mesh_n_micro(&d->p->mesh) > 1;
 }
 
-/* Bands first, then the ribbon, then the panels. Returns where the ribbon begins. */
+/*
+ * Bars come first, then the ribbons, then the panels. Returns the top of the ribbons.
+ */
 static int ribbon_top(const struct ku_plan_picture *d)
 {
     int top = TOP;
@@ -115,8 +126,10 @@ static int lay_out(struct ku_plan_picture *d)
     return KUMI_OK;
 }
 
-/* Where instructions begin on the axis. Time is that of the roofline: the sum of the min times of
- * the computations; exchanges and waits take none. */
+/*
+ * Position of each instruction on the axis. Time is that of the roofline: the sum of the minimum
+ * times of the computations; communication takes none.
+ */
 static int find_begins(struct ku_plan_picture *d)
 {
     const struct ku_coord first = ku_mesh_coord(&d->p->mesh, 0);
@@ -137,8 +150,6 @@ static int find_begins(struct ku_plan_picture *d)
     return KUMI_OK;
 }
 
-/* -- drawing ----------------------------------------------------------------------------------- */
-
 static void draw_bands(const struct ku_plan_picture *d)
 {
     double max = 0, y = TOP;
@@ -153,7 +164,7 @@ static void draw_bands(const struct ku_plan_picture *d)
     }
 }
 
-/* The longest of the texts that fits between x and x1. */
+/* Draw the longest of the labels that fits between x and x1. */
 static void draw_label(const struct ku_plan_picture *d, double x, double x1, double y,
                        const char *const *text, int n)
 {
@@ -180,7 +191,7 @@ static int phase_at(const struct ku_program *p, uint32_t at)
     return at == 0 ? PREPARE : UPDATE;
 }
 
-/* Above the panels: which phase, and which micro-batch, an instruction belongs to. */
+/* The ribbons above the panels show phase and micro-batch of each instruction. */
 static void draw_ribbon(const struct ku_plan_picture *d)
 {
     static const char *const name[][3] = {[PREPARE] = {"preparation", "prep", "p"},
@@ -252,7 +263,7 @@ static void draw_note(const struct ku_plan_picture *d)
     ku_str_fini(&text);
 }
 
-/* A line through the instruction where the arenas together are fullest. */
+/* A line at the instruction with the maximum memory of all arenas together. */
 static void draw_peak(const struct ku_plan_picture *d)
 {
     const struct ku_panel *last = &d->panel[d->n_panels - 1];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Right of the panels: the colours, the instruction at the peak, the largest tensors there. */
+/* The part right of the panels: colours, the instruction at the peak, the largest tensors there. */
 #include "plan/memory_picture.h"
 
 #ifdef KUMI_CAIRO
@@ -12,8 +12,6 @@
 #include "base/mem.h"
 
 enum { LEFT = KU_ASIDE_LEFT, RIGHT = KU_ASIDE_RIGHT, ROW = 21, TEXT = LEFT + 30 };
-
-/* -- groups ------------------------------------------------------------------------------------ */
 
 /* "h.11.mlp.c_fc" -> "h.*.mlp.c_fc" */
 static void pattern_of(const char *path, char out[64])
@@ -29,7 +27,10 @@ static void pattern_of(const char *path, char out[64])
     out[n] = '\0';
 }
 
-/* Which instruction makes it decides the group, and which of the results it is. */
+/*
+ * A group has the same instruction (but for layer and micro-batch) and the same index among its
+ * results.
+ */
 static struct ku_picture_group group_of(const struct ku_program *p, ku_id id)
 {
     const struct ku_buffer *b = &p->buffer[id];
@@ -105,8 +106,6 @@ const struct ku_picture_group *ku_picture_group_of(const struct ku_plan_picture 
     return NULL;
 }
 
-/* -- drawing ----------------------------------------------------------------------------------- */
-
 static void draw_heading(const struct ku_plan_picture *d, double y, const char *text)
 {
     ku_picture_font(d->cr, 14, 1);
@@ -114,7 +113,7 @@ static void draw_heading(const struct ku_plan_picture *d, double y, const char *
     ku_picture_text(d->cr, LEFT, y, 0, text);
 }
 
-/* A coloured box (colour 0: none), a name, cut at its front where it is too long, and bytes. */
+/* A coloured box (colour 0: none), a name whose front is cut off if it is too long, and bytes. */
 static void draw_row(const struct ku_plan_picture *d, double y, unsigned colour, const char *name,
                      uint64_t bytes)
 {
@@ -158,7 +157,7 @@ static double draw_classes(const struct ku_plan_picture *d, double y)
     return y;
 }
 
-/* The instruction's label, and what its parts say. */
+/* The label of the peak instruction with an explanation. */
 static double draw_peak(const struct ku_plan_picture *d, double y)
 {
     static const char *const phase[KU_N_PHASES] = {

@@ -2,13 +2,13 @@
 /*
  * One panel of the memory plan: the buffers of an arena as bars, offset over the axis.
  *
- *   thick bar    6 units high and 3 wide, or more: a rectangle of its own
- *   thin bar     merged into a grid of 1 x 1 cells: in each column of the panel a cell is filled if
- *                the buffers alive at any time within that column cover half of it, with the colour
- *                of the class that covers most
+ *   thick bar    at least 6 units high and 3 wide: its own rectangle
+ *   thin bar     merged into a grid of 1 x 1 cells. A cell is filled if the buffers that are alive
+ *                at any time within its column cover half of it; its colour is that of the class
+ *                that covers most
  *
- * All cells of a class are one path, so that no seam or moire comes from their edges, and a model
- * of any size gives a picture of bounded size.
+ * All cells of a class form one path, so that cell edges cause no seams or moire. The size of the
+ * picture does not depend on the size of the model.
  */
 #include "plan/memory_picture.h"
 
@@ -24,7 +24,7 @@ enum { COLUMNS = KU_PANEL_COLUMNS };
 static const double thick_height = 6, thick_width = 3, number_height = 13, number_width = 22;
 
 struct span {
-    double x0, x1, y0, y1; /* y0: the higher offset */
+    double x0, x1, y0, y1; /* y0: top, the higher offset */
 };
 
 static const struct ku_panel *panel_of(const struct ku_plan_picture *d, int arena)
@@ -40,7 +40,7 @@ static double y_of(const struct ku_plan_picture *d, const struct ku_panel *panel
     return panel->top + panel->height * (1 - offset / (double)d->p->arena_bytes[panel->arena]);
 }
 
-/* What stays there for the whole step is drawn from edge to edge. */
+/* A constant buffer is drawn from edge to edge. */
 static struct span span_of(const struct ku_plan_picture *d, const struct ku_panel *panel,
                            const struct ku_buffer *b)
 {
@@ -61,7 +61,7 @@ int ku_panel_is_thick(const struct ku_plan_picture *d, const struct ku_buffer *b
            s.x1 - s.x0 >= (for_number ? number_width : thick_width);
 }
 
-/* Adds a thin bar to the part of each cell that its class covers. */
+/* Add a thin bar to the covered area of each cell. */
 static void cover(const struct ku_plan_picture *d, const struct ku_panel *panel,
                   const struct ku_buffer *b, float *covered)
 {
@@ -124,7 +124,10 @@ static int is_run(const uint8_t *cell, int n, int value)
     return 1;
 }
 
-/* The cells of a class as few rectangles of one path: to the right first, then down. */
+/*
+ * Draw the cells of a class as a few rectangles of one path: extended to the right first, then
+ * down.
+ */
 static void draw_cells(const struct ku_plan_picture *d, const struct ku_panel *panel, int value)
 {
     uint8_t *cell = panel->cell;
@@ -161,7 +164,7 @@ static void draw_number(const struct ku_plan_picture *d, ku_id buffer, double x,
     ku_picture_text(d->cr, x, y, 0.5, text);
 }
 
-/* The thick bars: of each class one path, then all outlines as one, then the numbers. */
+/* Draw the thick bars: one path per class, then all outlines, then the numbers. */
 static void draw_thick(const struct ku_plan_picture *d, const struct ku_panel *panel)
 {
     enum { OUTLINE = KU_N_CLASSES, NUMBER, N_PASSES };
@@ -234,7 +237,9 @@ void ku_panel_draw(const struct ku_plan_picture *d, const struct ku_panel *panel
     draw_y_axis(d, panel);
 }
 
-/* Black text on white, so that no line crosses it. Returns its width. */
+/*
+ * Black text on a white box, which covers lines below it. Returns the width.
+ */
 static double draw_on_white(const struct ku_plan_picture *d, double x, double y, const char *text)
 {
     cairo_text_extents_t e;
@@ -245,7 +250,7 @@ static double draw_on_white(const struct ku_plan_picture *d, double x, double y,
     return e.x_advance;
 }
 
-/* The arena in bold, then what it is. */
+/* The name of the arena in bold, then its description. */
 static void draw_arena(const struct ku_plan_picture *d, int arena, double y, const char *more)
 {
     char text[128], bytes[16];
@@ -262,9 +267,9 @@ void ku_panel_draw_caption(const struct ku_plan_picture *d, const struct ku_pane
     draw_arena(d, panel->arena, panel->top - 8, "");
 }
 
-/* -- what stays for the whole step ------------------------------------------------------------- */
-
-/* A class of the arena in its part of the bar, named where its name fits. */
+/*
+ * Draw one class of a constant arena, with its name if there is room. Returns the width.
+ */
 static double draw_class(const struct ku_plan_picture *d, int arena, int cls, double x, double y,
                          double per_byte)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory plan, for people and as JSON. What is compiled here is what a run compiles, so the
- * bytes are those that it will map: per arena the largest of all programs.
+ * The memory plan as a table and as JSON. It compiles the same programs as a run, so the bytes are
+ * exact: per arena the maximum over all programs.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,27 +19,32 @@
 #include "train/progress_line.h"
 #include "train/recompute_budget.h"
 
-/* A way to hold less, and what it comes to. */
+/* Settings that need less memory, and the memory they need. */
 struct advice {
-    char set[3][64]; /* the settings; those after the first only keep the rest as it is */
+    /*
+     * The settings. Those after the first keep other derived values unchanged.
+     */
+    char set[3][64];
     const char *price;
     uint64_t host_bytes;
 };
 enum { MAX_ADVICE = 10 };
-/* Each way is compiled in full, so that its bytes are true. Programs of more instructions get none:
- * GPT-3's 96 layers and 16 micro-batches have 90,000. */
+/*
+ * Each alternative is compiled in full, so its bytes are exact. Programs with more instructions get
+ * no advice: GPT-3 with 96 layers and 16 micro-batches has 90,000.
+ */
 enum { MAX_ADVISED_INSTRUCTIONS = 1 << 17 };
 static int is_advised(const struct ku_plan *p)
 {
     return p->program[KU_PROG_TRAIN]->n_instrs <= MAX_ADVISED_INSTRUCTIONS;
 }
 
-/* Plans of settings over the user's, tried by a few threads. */
+/* Plans with additional settings, compiled by several threads. */
 struct trials {
     const struct kumi_settings *settings;
     const struct ku_watch *watch;
     struct advice advice[MAX_ADVICE];
-    struct kumi_error error[MAX_ADVICE]; /* status KUMI_OK: host_bytes is known */
+    struct kumi_error error[MAX_ADVICE]; /* status KUMI_OK: host_bytes is set */
     int n, n_ranks;
     atomic_int next;
 };
@@ -70,7 +75,9 @@ static void *try_next(void *arg)
     return NULL;
 }
 
-/* Each on a core of its own; a thread that cannot start leaves its work to the others. */
+/*
+ * One thread per core. If a thread cannot start, the others do its work.
+ */
 static void try_all(struct trials *t)
 {
     pthread_t thread[MAX_ADVICE];
@@ -82,14 +89,14 @@ static void try_all(struct trials *t)
         pthread_join(thread[i], NULL);
 }
 
-/* Those that are admitted and hold less than the plan. */
+/* Keep the alternatives that are valid and need less memory than the plan. */
 static int keep_less(const struct trials *t, const struct ku_plan *p, struct advice *kept,
                      int *n_kept)
 {
     for (int i = 0; i < t->n; i++) {
         const int status = t->error[i].status;
         if (status == KUMI_EINVAL || status == KUMI_ENOMEM)
-            continue; /* or a budget of memory.recompute does not hold with it */
+            continue; /* invalid, or exceeds memory.recompute's budget */
         if (status < 0)
             return ku_err_put(&t->error[i]);
         if (t->advice[i].host_bytes < p->host_bytes)
@@ -98,7 +105,10 @@ static int keep_less(const struct trials *t, const struct ku_plan *p, struct adv
     return KUMI_OK;
 }
 
-/* To files, where the user names a folder for them. What lies in host memory already is no less. */
+/*
+ * Suggest offload to files. Offload to host memory is not suggested, since it takes the same
+ * memory.
+ */
 static void advise_offload(const struct ku_plan *p, struct trials *t)
 {
     const struct ku_offload_key *k = &p->s.cfg.memory_offload;
@@ -221,7 +231,7 @@ static void print_total(const struct ku_plan *p, struct ku_str *out)
                    (unsigned long long)available);
 }
 
-/* One program at its fullest instruction: bytes by class, and the largest tensors. */
+/* Print a program's peak: bytes by class, and the largest tensors. */
 static void print_peak(const struct ku_program *p, struct ku_str *out)
 {
     struct ku_memory_report r;
@@ -319,7 +329,10 @@ static json_t *peak_json(const struct ku_program *p)
     return out;
 }
 
-/* Of sentence pairs, those of validation behind those of training; none: a batch has one shape. */
+/*
+ * Shapes of sentence pairs: training first, then validation. Empty for other data, which has one
+ * shape.
+ */
 static json_t *shapes_json(const struct ku_plan *p)
 {
     json_t *list = json_array();

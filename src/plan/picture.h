@@ -4,36 +4,41 @@
 
 #include <stdint.h>
 
-/* What the pictures of `kumi plan` have in common: files, letters, lines. */
+/* Common parts of the pictures of `kumi plan`: files, text, lines. */
 #ifdef KUMI_CAIRO
 #include <cairo.h>
 void ku_picture_colour(cairo_t *cr, unsigned rgb);
-/* Black or white, whichever reads on a colour. */
+/* Black or white, whichever is readable on the colour. */
 unsigned ku_picture_ink(unsigned rgb);
 void ku_picture_font(cairo_t *cr, double size, int is_bold);
-/* align: 0 left, 0.5 centred, 1 right of x; y is the baseline. */
+/*
+ * Draw text at baseline y. align: 0: left of the text at x, 0.5: centred, 1: right of the text at
+ * x.
+ */
 void ku_picture_text(cairo_t *cr, double x, double y, double align, const char *text);
 void ku_picture_line(cairo_t *cr, double x0, double y0, double x1, double y1);
 void ku_picture_box(cairo_t *cr, unsigned rgb, double x, double y, double width, double height);
 #else
 typedef struct ku_no_cairo cairo_t;
 #endif
-/* "9.65 MiB", without the blanks that align columns of text. */
+/* "9.65 MiB", without the padding of ku_text_bytes. */
 const char *ku_picture_bytes(uint64_t bytes, char out[16]);
-/* The least of 1, 2, 5 x 10^k that is not below x > 0: what lies between two marks of an axis. */
+/* Distance between two marks of an axis: the smallest of 1, 2, 5 x 10^k that is >= x; x > 0. */
 double ku_picture_step(double x);
-/* The largest of B, KiB, .., TiB that is not above so many bytes, and its bytes. */
+/* The largest of B, KiB, .., TiB that is <= bytes, and its bytes. */
 const char *ku_picture_unit(double bytes, double *unit_bytes);
-/* The same of us, ms and s. */
+/* The same for us, ms and s. */
 const char *ku_picture_time_unit(double ns, double *unit_ns);
 
-/* KUMI_OK for a path whose ending is that of a picture. Errors: KUMI_EINVAL: another ending, or a
- * build without cairo. */
+/*
+ * Check that the path has the suffix of a picture. Errors: KUMI_EINVAL: another suffix, or a build
+ * without cairo.
+ */
 int ku_picture_check(const char *path);
 /*
- * Draws, on white, and replaces the file.
+ * Draw on a white background and replace the file.
  *
- *   path            checked: *.svg, *.png (two pixels a unit) or *.pdf
+ *   path            checked by ku_picture_check: *.svg, *.png (two pixels per unit) or *.pdf
  *   width, height   in units
  *
  * Errors: KUMI_ESTORAGE, ENOMEM.

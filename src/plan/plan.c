@@ -17,7 +17,7 @@ void ku_plan_fini(struct ku_plan *p)
     memset(p, 0, sizeof *p);
 }
 
-/* A batch shape's programs; those of the shape that maps most are kept. */
+/* Compile a batch shape. p keeps the programs of the shape that maps the most memory. */
 static int compile(struct ku_plan *p, int shape)
 {
     struct ku_target target = ku_session_target(&p->s);

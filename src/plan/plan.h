@@ -6,30 +6,49 @@
 #include "sim/roofline.h"
 #include "train/session.h"
 
-/* The programs of a configuration on n ranks of one host, compiled as a run compiles them: what the
- * readers behind `kumi plan` have in common. */
+/*
+ * `kumi plan`: the programs of a configuration on n ranks of one host, compiled exactly as for a
+ * run, and reports about them.
+ *
+ *                  ku_plan_init
+ *                       │  struct ku_plan: session, programs, bytes per arena
+ *       ┌───────────────┼──────────────────┬────────────────┐
+ *   memory_table    memory_picture     roofline_table     stages
+ *   text, JSON      panels, one per    minimum time       one plan per ZeRO stage,
+ *   + advice        arena              by op              table and bar chart
+ *   volume_table    picture: canvas                       stages_picture
+ *
+ * estimate.c needs no plan: it estimates from the number of parameters alone. No report needs a
+ * device; data files are needed only where they decide the batch shapes.
+ */
 struct ku_plan {
     struct ku_session s;
-    struct ku_program *program[KU_N_PROGS]; /* of the batch shape that maps most: */
+    struct ku_program *program[KU_N_PROGS]; /* of the batch shape that maps the most memory, */
     int shape;
-    size_t arena_bytes[KU_N_ARENAS]; /* what a run maps */
-    size_t loader_bytes;             /* rows read ahead, a rank */
-    uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks and what they share */
-    uint64_t table_bytes;            /* page tables of all ranks, 8 bytes a page */
+    size_t arena_bytes[KU_N_ARENAS]; /* mapped by a run */
+    size_t loader_bytes;             /* of rows read ahead, per rank */
+    uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks with the shared arena */
+    uint64_t table_bytes;            /* page tables of all ranks: 8 bytes per page */
 };
-/* more: settings over the user's, NULL-terminated; NULL: none. watch: of a line that covers more
- * than this plan; NULL: a line of its own. Nothing to finish on failure. */
+/*
+ * Compile a plan. Nothing needs to be finished on failure.
+ *
+ *   more    settings that override the user's, NULL-terminated; NULL: none
+ *   watch   of a progress line that covers several plans; NULL: a line of its own
+ */
 int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
                  const char *const *more, const struct ku_watch *watch);
 void ku_plan_fini(struct ku_plan *p);
 
-/* The machine's limits for the plan's cores; what is not kept is measured, and kept. */
+/*
+ * The machine's limits for the plan's cores. Missing ones are measured and stored.
+ */
 int ku_plan_limits(const struct ku_plan *p, struct ku_limits *out);
-/* Loss positions of a step, padding counted. */
+/* Loss positions of a step, including padding. */
 int64_t ku_plan_tokens(const struct ku_plan *p);
-/* The batch, or the batch shapes and the one that is shown. */
+/* Append the batch, or the batch shapes and the one that is shown. */
 void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out);
-/* "0W3 linear_dw h.0.mlp.c_fc": phase and micro-batch, what, where. */
+/* Append "0W3 linear_dw h.0.mlp.c_fc": stage, phase, micro-batch, op, module path. */
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The least time of a training step: T = sum over the program's computations of max(FLOP / matrix
- * peak, least bytes / stream bandwidth), by op. Collectives are not in it: they travel while others
- * compute.
+ * The minimum time of a training step, by op: T = sum over the program's computations of max(FLOP /
+ * matrix peak, minimum bytes / stream bandwidth). Collectives are not included, since they overlap
+ * with computation.
  */
 #include <stdlib.h>
 
@@ -16,10 +16,10 @@
 #include "plan/plan.h"
 #include "sim/roofline.h"
 
-/* All computations of one op on the first rank. */
+/* All computations with one op on the first rank. */
 struct row {
     int op;
-    int64_t calls, n_flop_bound; /* n_flop_bound: calls that the matrix peak limits */
+    int64_t calls, n_flop_bound; /* n_flop_bound: calls limited by the matrix peak */
     double flops, bytes, ns;
 };
 struct roofline {
@@ -27,7 +27,7 @@ struct roofline {
     struct ku_limits limits;
     int n_rows;
     double flops, bytes, ns; /* sums */
-    double tokens;           /* of a step, all ranks */
+    double tokens;           /* of a step, over all ranks */
 };
 
 int ku_plan_limits(const struct ku_plan *p, struct ku_limits *l)

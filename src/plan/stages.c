@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A configuration under each stage of ZeRO: the plans of five layouts, side by side. */
+/* Memory of a configuration under each stage of ZeRO: five plans side by side. */
 #include "kumi/run.h"
 #include "plan/stages.h"
 
@@ -26,8 +26,10 @@ const char *ku_plan_kind_name(int kind)
     return kind_name[kind];
 }
 
-/* [n_names]: whether forward reads a copy of the parameter of this name ("wte.weight:bf16"); NULL:
- * no memory. */
+/*
+ * [n_names]: whether forward reads a low-precision copy of the parameter with this name
+ * ("wte.weight:bf16"). NULL: no memory.
+ */
 static unsigned char *note_copies(const struct ku_program *p)
 {
     unsigned char *has_copy = ku_calloc(p->n_names, 1);
@@ -69,7 +71,7 @@ static enum ku_plan_kind kind_of(const struct ku_buffer *b, const unsigned char 
     return KU_KIND_OTHER;
 }
 
-/* Whether it takes memory at this instruction. */
+/* Whether the buffer occupies memory at this instruction. */
 static int is_alive(const struct ku_buffer *b, uint32_t instr)
 {
     if (b->arena == KU_AR_FILE)
@@ -106,7 +108,7 @@ int ku_plan_stage_of(const struct ku_plan *plan, struct ku_plan_stage *out)
     return KUMI_OK;
 }
 
-/* What all layouts have in common. */
+/* Properties that all plans have in common. */
 static void note_job(const struct ku_plan *p, struct ku_plan_stages *s)
 {
     struct ku_str batch = {0};

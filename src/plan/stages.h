@@ -4,23 +4,23 @@
 
 #include "plan/plan.h"
 
-/* What a rank's bytes are for, in the words of ZeRO: classes of buffers, put together. */
+/* The use of a rank's bytes in ZeRO's terms; each kind combines several classes of buffers. */
 enum ku_plan_kind {
     KU_KIND_PARAMS, /* that forward reads, and running statistics */
-    KU_KIND_GRADS,  /* and what of them is summed */
+    KU_KIND_GRADS,  /* and partial sums of them */
     KU_KIND_MASTER, /* f32 parameters of which forward reads a copy */
     KU_KIND_OPTIMIZER,
     KU_KIND_ACTIVATIONS, /* and their gradients */
-    KU_KIND_COMM,        /* parameters while they are gathered */
+    KU_KIND_COMM,        /* gathered parameters */
     KU_KIND_WORKSPACE,
     KU_KIND_OFFLOADED,
-    KU_KIND_OTHER, /* inputs, scalars, rows read ahead, staging of checkpoints */
-    KU_KIND_IDLE,  /* mapped, and not in use where the training program is fullest */
+    KU_KIND_OTHER, /* inputs, scalars, rows read ahead, checkpoint staging */
+    KU_KIND_IDLE,  /* mapped but unused at the training program's peak */
     KU_N_KINDS
 };
 const char *ku_plan_kind_name(int kind);
 
-/* A rank of one layout: its own arenas and its share of what the host's ranks have in common. */
+/* One plan's memory per rank: its own arenas and its share of the host's. */
 struct ku_plan_stage {
     char name[16]; /* "zero 2", "shared" */
     uint64_t bytes[KU_N_KINDS], rank_bytes, host_bytes, table_bytes;
@@ -33,12 +33,12 @@ struct ku_plan_stages {
     int64_t n_params;
     uint64_t limit_bytes; /* 0: none */
     char batch[256];
-    struct ku_plan_stage stage[KU_N_STAGES]; /* zero 0 to 3 with state of their own, shared state */
+    struct ku_plan_stage stage[KU_N_STAGES]; /* zero 0 to 3 with private state; shared state */
 };
 
-/* The bytes of a compiled plan by kind, at the training program's fullest instruction. */
+/* Bytes of a compiled plan by kind, at the training program's peak instruction. */
 int ku_plan_stage_of(const struct ku_plan *p, struct ku_plan_stage *out);
-/* Stacked bars. path: checked (plan/picture.h). */
+/* Draw stacked bars. path: checked by ku_picture_check. */
 int ku_plan_stages_draw(const struct ku_plan_stages *s, const char *path);
 
 #endif

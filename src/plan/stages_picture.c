@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank's memory by stage of ZeRO: a stacked bar each, from what lives as long as the run (below)
- * to what dies within a step, and what is mapped for other moments on top.
+ * A rank's memory by stage of ZeRO: one stacked bar per stage. State is at the bottom, then memory
+ * that lives within a step; memory that is unused at the peak is on top.
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,13 +20,13 @@ struct drawing {
     double most; /* bytes at the top of the axis */
 };
 
-/* Those of the arenas' picture. */
+/* The colours of the memory picture. */
 static const unsigned colour[KU_N_KINDS] = {
     [KU_KIND_PARAMS] = 0x4e79a7,      [KU_KIND_GRADS] = 0xe15759, [KU_KIND_MASTER] = 0x499894,
     [KU_KIND_OPTIMIZER] = 0xa0cbe8,   [KU_KIND_COMM] = 0xd37295,  [KU_KIND_WORKSPACE] = 0xb6992d,
     [KU_KIND_ACTIVATIONS] = 0x6aab5b, [KU_KIND_OTHER] = 0xbab0ac, [KU_KIND_OFFLOADED] = 0xb07aa1,
     [KU_KIND_IDLE] = 0xe4e4e4};
-/* From the floor up. */
+/* From bottom to top. */
 static const enum ku_plan_kind order[KU_N_KINDS] = {
     KU_KIND_PARAMS,      KU_KIND_MASTER,    KU_KIND_OPTIMIZER, KU_KIND_GRADS,     KU_KIND_COMM,
     KU_KIND_ACTIVATIONS, KU_KIND_WORKSPACE, KU_KIND_OTHER,     KU_KIND_OFFLOADED, KU_KIND_IDLE};
@@ -107,7 +107,7 @@ static void draw_limit(const struct drawing *d)
     ku_picture_text(d->cr, RIGHT - 4, y - 5, 1, text);
 }
 
-/* In the order of the stacks; the sums of all ranks below. */
+/* In the order of the stacks, with the sums over all ranks below. */
 static void draw_legend(const struct drawing *d, double y)
 {
     char bytes[16];

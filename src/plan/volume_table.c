@@ -16,7 +16,7 @@ static uint64_t summed_bytes(const struct ku_program *p)
     return bytes;
 }
 
-/* What micro-batches that add up cost, where a rank needs only blocks of the sum. */
+/* Print the gradient memory of accumulation over micro-batches. */
 static void print_summed(const struct ku_program *p, const char *grads, struct ku_str *out)
 {
     char text[16];

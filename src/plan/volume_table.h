@@ -5,7 +5,7 @@
 #include "plan/plan.h"
 #include "sim/volume.h"
 
-/* The layout of the ranks and these rows, as text and as JSON. */
+/* Communication volumes of the parallel layout, as text and as JSON. */
 void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out);
 json_t *ku_plan_volumes_json(const struct ku_plan *p);
 

@@ -17,7 +17,7 @@ int ku_settings_check(const struct kumi_settings *settings)
     return ku_arg_list("config", "settings.set", settings->set, settings->n_sets);
 }
 
-/* The user's settings, then ours, which win. */
+/* The user's settings, followed by those of the caller, which override them. */
 static int join_settings(const struct kumi_settings *settings, const char *const *more,
                          const char ***all, int *n_all)
 {
@@ -51,7 +51,7 @@ int ku_settings_configure(struct ku_session *s, const struct kumi_settings *sett
         ku_session_fini(s);
     if (status == KUMI_OK)
         ku_deepspeed_warn(&s->cfg);
-    s->cfg.set = NULL; /* ours, and gone now */
+    s->cfg.set = NULL; /* borrowed above, freed below */
     s->cfg.n_sets = 0;
     ku_free(set);
     return status;

@@ -5,17 +5,21 @@
 #include "kumi/run.h"
 #include "train/session.h"
 
-/* A session from the settings of kumi/run.h. */
+/* Creates a session from the settings of kumi/run.h. */
 
-/* KUMI_EINVAL without a file. */
+/* KUMI_EINVAL without a configuration file. */
 int ku_settings_check(const struct kumi_settings *settings);
-/* Configures a session for n ranks of one host, with up to 6 more settings (NULL-terminated; NULL:
- * none). s is zero at entry and is finished on failure. */
+/*
+ * Configure a session for n ranks of one host.
+ *
+ *   s      all zero at entry; finished on failure
+ *   more   up to 6 settings that override the user's, NULL-terminated; NULL: none
+ */
 int ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings, int n_ranks,
                           const char *const *more);
-/* Opens the data where they decide the batch shapes: sentence pairs. */
+/* Open the data if the batch shapes depend on it (sentence pairs). */
 int ku_session_open_shapes(struct ku_session *s);
-/* How the compiler sees the configured device. */
+/* The compiler's description of the configured device. */
 struct ku_target ku_session_target(const struct ku_session *s);
 
 #endif

@@ -17,7 +17,10 @@ static int refuse_number(const struct ku_config *c, const char *key, int64_t val
     return status;
 }
 
-/* A key's tokens, and `more` that the model reads with them. */
+/*
+ * Check a length key against the model's positions. `more`: tokens that the model reads in
+ * addition.
+ */
 static int check_length(const struct ku_config *c, const struct ku_model_facts *f, const char *key,
                         int64_t value, int64_t more)
 {
@@ -86,7 +89,7 @@ int ku_dataset_open(const struct ku_config *c, const struct ku_model *m, int64_t
     return ku_dataset_open_text(c, m, seq_len, NULL, progress, out);
 }
 
-/* "i32 [32, 32, 3]", of a sample. */
+/* Type of a sample: "i32 [32, 32, 3]". */
 static void add_type(struct ku_str *s, enum kumi_dtype dtype, const int64_t *dim, int ndim)
 {
     ku_str_add(s, "%s [", kumi_dtype_name(dtype));

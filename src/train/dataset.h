@@ -6,16 +6,22 @@
 #include "config/config.h"
 #include "model/model.h"
 
-/* The data of a configuration, of whichever kind, as its model reads them. */
+/* Opens the data of a configuration, of any kind, in the form that its model reads. */
 
-/* Loss positions of a sample: tokens of a sequence (data.seq_len, or the model's longest), 1 for
- * models that have none. Errors: KUMI_EINVAL. */
+/*
+ * Loss positions of a sample: tokens of a sequence (data.seq_len, or the model's maximum); 1 for
+ * models without sequences. Errors: KUMI_EINVAL.
+ */
 int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out);
-/* Owns: *out. Blocks: while text is tokenized. Errors: KUMI_EINPUT, EINVAL, ENOMEM. */
+/*
+ * Open the data. Owns: *out. Blocks: while text is tokenized. Errors: KUMI_EINPUT, EINVAL, ENOMEM.
+ */
 int ku_dataset_open(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
                     const struct ku_progress *progress, struct ku_data **out);
-/* Every input of the graph but `control` must be a port of the data of the same type, and the other
- * way round. Errors: KUMI_EINVAL with both sides. */
+/*
+ * Check that the inputs of the graph, except `control`, are exactly the ports of the data, with the
+ * same types. Errors: KUMI_EINVAL with both types.
+ */
 int ku_dataset_check(const struct ku_data *d, const struct ku_graph *g);
 
 #endif

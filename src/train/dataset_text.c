@@ -17,7 +17,7 @@ static int ends_in(const char *name, const char *end)
     return bytes >= n && strcmp(name + bytes - n, end) == 0;
 }
 
-/* data.kind, or what the names of the files say. */
+/* data.kind; if it is null, decided by the file names. */
 static int is_jsonl(const struct ku_config *c)
 {
     const struct ku_list *files = c->data_train.n ? &c->data_train : &c->data_val;
@@ -74,7 +74,7 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
     return KUMI_OK;
 }
 
-/* The token that ends a document. */
+/* Id of the token that ends a document. */
 static int find_separator(const struct ku_config *c, int64_t *out)
 {
     struct ku_tokenizer *t;
@@ -137,7 +137,9 @@ static int open_text(const struct ku_config *c, const struct ku_model *m, int64_
     return ku_text_open(&o, out);
 }
 
-/* Masks over text, for models that fill them in. Owns: text. */
+/*
+ * Add masking to text, for masked language models. Owns: text.
+ */
 static int open_masked(const struct ku_config *c, const struct ku_model *m, struct ku_data *text,
                        struct ku_data **out)
 {

@@ -6,38 +6,44 @@
 #include "config/config.h"
 #include "model/model.h"
 
-/* Text and documents of tokens (data.kind text and jsonl), as a configuration names them. */
+/* Opens text and tokenized documents (data.kind text and jsonl) of a configuration. */
 
-/* How evaluation reads a held-out stream; all zero: as training does. */
+/*
+ * Options of evaluation on a held-out stream. All zero: as in training.
+ */
 struct ku_held_out {
-    int64_t stride; /* of its windows, 1 to seq_len: struct ku_text_opts */
-    int is_alone;   /* data.val alone is opened */
+    int64_t stride; /* between windows, 1 to seq_len: see struct ku_text_opts */
+    int is_alone;   /* open data.val only */
 };
 /*
- *   held   NULL: as training does
+ * Open the data.
  *
- * Owns: *out. Blocks: while text is tokenized. Errors: KUMI_EINPUT, EINVAL (keys that do not go
- * with each other or with the model), ENOMEM.
+ *   held   NULL: as in training
+ *
+ * Owns: *out. Blocks: while text is tokenized. Errors: KUMI_EINPUT, EINVAL (keys that conflict with
+ * each other or with the model), ENOMEM.
  */
 int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
                          const struct ku_held_out *held, const struct ku_progress *progress,
                          struct ku_data **out);
-/* Keys of text that do not go with each other or with the model: KUMI_EINVAL. */
+/* KUMI_EINVAL if text keys conflict with each other or with the model. */
 int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m);
-/* data.kind, or what it is where that is null. */
+/* data.kind; if it is null, the kind that the model and the files imply. */
 const char *ku_dataset_kind(const struct ku_config *c, const struct ku_model *m);
 /* Whether the kind is text or jsonl. */
 int ku_dataset_is_text(const struct ku_config *c);
-/* Whether the tokens are those of data.tokenizer. Token files and documents under "byte", which is
- * only what texts are read with, have tokens of their own. */
+/*
+ * Whether data.tokenizer made the tokens. With "byte", which is for plain text, the tokens of token
+ * files and of jsonl documents come from another tokenizer.
+ */
 int ku_dataset_is_tokenized(const struct ku_config *c);
 
 /*
- * Bytes of the text that each token below vocab_count stands for, -1 where the tokenizer knows
- * none.
+ * Bytes of text that each token below vocab_count stands for; -1 for ids that the tokenizer does
+ * not have.
  *
- *   *bytes   [vocab_count], for ku_free; NULL: what the tokens stand for is not known, since the
- *            files are no text and no tokenizer is named
+ *   *bytes   out: [vocab_count], freed with ku_free; NULL: unknown, because the files are token
+ *            files and no tokenizer is named
  *
  * Errors: KUMI_EINPUT (the tokenizer), ENOMEM.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights in 16 bit beside each checkpoint (parallel.gather_16bit_on_save): the checkpoint's model,
- * which every rank has written a part of, goes through one buffer of rank 0 into a folder of its
- * own. No rank holds the whole.
+ * 16-bit weights beside each checkpoint (parallel.gather_16bit_on_save). All ranks have written
+ * their parts of the checkpoint's model; rank 0 then converts it through one buffer into a folder
+ * of its own. No rank ever holds the whole model.
  */
 #include <string.h>
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ static void tick(void *job)
     ku_job_tick(job);
 }
 
-/* What was there gives way when the new folder is whole. */
+/* The old folder is removed only when the new one is complete. */
 static int replace(const char *made, const char *to)
 {
     struct stat info;
@@ -34,7 +34,7 @@ static int gather(const struct ku_session *s, const char *from, const char *made
     const struct kumi_weights_options o = {
         .dtype = strcmp(s->cfg.precision_compute, "f16") == 0 ? "f16" : "bf16"};
     struct stat info;
-    if (ku_os_stat(made, &info) == 0 && ku_os_rmtree(made) < 0) /* of a run that was ended */
+    if (ku_os_stat(made, &info) == 0 && ku_os_rmtree(made) < 0) /* left by an interrupted run */
         return KU_ERR(ku_os_status(KUMI_ESTORAGE), "weights: %s: cannot be removed: %s", made,
                       ku_os_why());
     KU_TRY(ku_export_directory(from, made, &o, NULL, tick, s->t->job));

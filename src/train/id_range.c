@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-/* The operand of a node that numbers something, -1: none; and what it may hold. */
+/* Index of the operand that holds ids, and the allowed range; -1: the node has none. */
 static int rule_of(const struct ku_graph *g, const struct ku_node *node, struct ku_ids_rule *rule)
 {
     if (node->n_in < 2)
@@ -87,7 +87,7 @@ void ku_ids_fini(struct ku_ids *ids)
     *ids = (struct ku_ids){0};
 }
 
-/* Where the element stands: "n=3 t=17". */
+/* The position of the element is printed as "n=3 t=17". */
 static int refuse(const struct ku_ids_rule *rule, const struct ku_shape *shape, int64_t element,
                   int32_t number)
 {
@@ -111,7 +111,7 @@ static int refuse(const struct ku_ids_rule *rule, const struct ku_shape *shape, 
     return status;
 }
 
-/* Without a branch, so that compilers make vectors of it. */
+/* Free of branches, so that compilers vectorize it. */
 static int is_any_outside(const struct ku_ids_rule *rule, const int32_t *data, int64_t count)
 {
     const uint32_t below = (uint32_t)rule->below;

@@ -1,4 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reports given keys that have no effect. Each row of ineffective_keys.def names a key, a facet of
+ * the configuration and the facet's values with which the key has an effect:
+ *
+ *   EFFECT("optimizer.momentum", optimizer, "sgd lars rmsprop", "")
+ *
+ *   optimizer.type adamw, optimizer.momentum 0.9  ->  "optimizer.momentum (optimizer.type: adamw;
+ *                                                     it is for sgd lars rmsprop)"
+ *
+ * A key counts as given if its value is not the default. Warnings about the schedule follow.
+ */
 #include "train/ineffective_keys.h"
 
 #include <math.h>
@@ -103,7 +114,9 @@ static const char *device_word(const struct ku_session *s)
 {
     return s->cfg.parallel_device;
 }
-/* The stage that the compiler gets: state that the host's ranks share is not partitioned. */
+/*
+ * The ZeRO stage that the compiler gets. State that the host's ranks share is not partitioned.
+ */
 static const char *zero_word(const struct ku_session *s)
 {
     static const char *const stage[] = {"0", "1", "2", "3"};
@@ -174,8 +187,10 @@ static int has_word(const char *words, const char *word)
     return 0;
 }
 
-/* A value of the user's own, other than the default; what a DeepSpeed configuration says is
- * `kumi help deepspeed`'s to judge. */
+/*
+ * Whether the user has set the key to another value than the default. Keys that come from a
+ * DeepSpeed section are excluded; `kumi help deepspeed` covers them.
+ */
 static int is_given(const struct ku_config *c, const struct effect *e)
 {
     const json_t *v = ku_json_at(c->root, e->path);
@@ -213,7 +228,9 @@ int ku_effect_list(const struct ku_session *s, struct ku_str *out)
     return n;
 }
 
-/* The end of the schedule that a resumed run keeps, as what its values depend on. */
+/*
+ * A resumed run uses the schedule end of its checkpoint. Warn if the run now has another length.
+ */
 static void warn_end(const struct ku_session *s, const struct ku_attrs *a)
 {
     const int64_t length = ku_session_schedule_length(s);

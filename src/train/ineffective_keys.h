@@ -4,16 +4,18 @@
 
 #include "train/session.h"
 
-/* What a configuration says without being wrong, and without doing what its author may expect. */
+/* Finds settings of a valid configuration that probably do not do what the user expects. */
 
-/* The given keys that have no effect (effect.def), "a.b (c.d is x; it is for y z), ..", appended to
- * out. Returns how many. */
+/*
+ * Append the given keys that have no effect (ineffective_keys.def), "a.b (c.d: x; it is for y z),
+ * ..", to out. Returns their number.
+ */
 int ku_effect_list(const struct ku_session *s, struct ku_str *out);
 
 /*
- * One line on stderr for each of: keys without effect; a learning rate that is 0 in all steps; a
- * warm-up that the run does not outlast; a schedule whose end is the checkpoint's, where the run
- * has another length. The length of the run and the schedule must be known (ku_session_open_data).
+ * Print one line on stderr for each of: keys without effect; a learning rate of 0 in all steps; a
+ * warm-up that is longer than the run; a schedule end from the checkpoint in a run of another
+ * length. Needs the length of the run and the schedule (ku_session_open_data).
  */
 void ku_effect_warn(const struct ku_session *s);
 

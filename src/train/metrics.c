@@ -22,7 +22,10 @@ struct ku_metrics {
     char *path;
     int fd, is_terminal, failed;
     double flops_per_token, peak_flops;
-    /* step times of the run, thinned by halves when full: a median needs no more */
+    /*
+     * Step times of the run. When the arrays are full every second entry is dropped, which keeps
+     * the median accurate.
+     */
     double step_ms[MAX_KEPT], tps[MAX_KEPT];
     int n_kept;
     int64_t every, seen;
@@ -30,7 +33,9 @@ struct ku_metrics {
     double elapsed_ms;
 };
 
-/* A point of the curve, unless the loss is no number. accuracy: a new reference, NULL: none. */
+/*
+ * Add a point to the curve unless the loss is not finite. accuracy: a new reference; NULL: none.
+ */
 static void add_point(struct ku_metrics *m, int64_t step, double val_loss, json_t *accuracy)
 {
     json_t *point = isfinite(val_loss) ? json_pack("[I, f]", (json_int_t)step, val_loss) : NULL;
@@ -47,14 +52,14 @@ static int cannot_write(const char *path)
                   ku_os_why());
 }
 
-/* The lines that the run continues from go to `kept`, all else to `cut`. */
+/* Lines up to first_step go to `kept`, all others to `cut`. */
 static void split(struct ku_metrics *m, const char *text, size_t bytes, int64_t first_step,
                   struct ku_str *kept, struct ku_str *cut)
 {
     const char *stop, *end = text + bytes;
     for (const char *line = text; line < end; line = stop + 1) {
         stop = memchr(line, '\n', (size_t)(end - line));
-        if (stop == NULL) { /* of a run that was killed while it wrote */
+        if (stop == NULL) { /* the run was killed while writing */
             ku_str_append(cut, line, (size_t)(end - line));
             ku_str_append(cut, "\n", 1);
             return;
@@ -71,7 +76,10 @@ static void split(struct ku_metrics *m, const char *text, size_t bytes, int64_t 
     }
 }
 
-/* On the disk before metrics.jsonl loses them: a kill in between leaves lines twice, never none. */
+/*
+ * The lines are on disk before metrics.jsonl loses them. A kill in between duplicates lines and
+ * loses none.
+ */
 static int append(const char *path, const struct ku_str *lines)
 {
     int fd = ku_os_open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
@@ -83,7 +91,9 @@ static int append(const char *path, const struct ku_str *lines)
     return ku_os_close(fd) < 0 && status == KUMI_OK ? cannot_write(path) : status;
 }
 
-/* Lines of steps that will be done again move to metrics.cut.jsonl, so that each step stands once.
+/*
+ * Move lines of steps that will be repeated to metrics.cut.jsonl, so that metrics.jsonl has each
+ * step once.
  */
 static int cut_file(struct ku_metrics *m, const char *dir, int64_t first_step)
 {
@@ -185,7 +195,10 @@ static void keep(struct ku_metrics *m, double step_ms, double tps)
     m->tps[m->n_kept++] = tps;
 }
 
-/* Shortest text that reads back as the same double; JSON has no NaN or infinity: null. */
+/*
+ * The shortest text that parses to the same double. NaN and infinity, which JSON lacks, become
+ * null.
+ */
 static const char *number(double x, char out[32])
 {
     if (!isfinite(x))
@@ -305,7 +318,7 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double va
                number(epoch, b[0]), number(val_loss, b[1]));
     add_values(&row, "val_", val);
     ku_str_add(&row, "}\n");
-    if (!ku_metrics_has_eval(m, step)) { /* each stands once */
+    if (!ku_metrics_has_eval(m, step)) { /* write each evaluation once */
         if (!row.failed)
             write_row(m, row.text, row.bytes);
         add_point(m, step, val_loss, json_incref(accuracy));

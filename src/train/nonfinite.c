@@ -1,4 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds the first parameter and rank with a non-finite gradient:
+ *
+ *   1. save the buffers that a step changes even without an update (running statistics, loss scale)
+ *   2. mark each buffer that is a gradient, or a part of one, with its parameter's index
+ *   3. run the step again; after each instruction check the results that are marked
+ *   4. restore the saved buffers
+ *   5. take the minimum of (parameter, rank) over all ranks
+ */
 #include "train/nonfinite.h"
 
 #include <math.h>
@@ -9,14 +18,17 @@
 #include "base/mem.h"
 #include "comm/consensus.h"
 
-/* Which gradient a buffer is, or a part of: its parameter's word in stats. */
+/* Maps each buffer to the gradient that it is, or is a part of: its parameter's index in stats. */
 struct search {
     const struct ku_program *program;
     int *param_of;     /* [n_buffers]; -1: no gradient */
-    int loss, n_found; /* loss: the word behind the last parameter's; n_found: the first bad one */
+    int loss, n_found; /* loss: index after the last parameter; n_found: first non-finite index */
 };
 
-/* From the end: what is squared is a parameter's gradient, and so is what was added up to it. */
+/*
+ * Goes backwards: the operand of sumsq is a parameter's gradient, and the operands of an add that
+ * makes a gradient are parts of it.
+ */
 static void name_buffers(struct search *s)
 {
     const struct ku_program *p = s->program;
@@ -54,7 +66,7 @@ static void look(void *ctx, const struct ku_instr *i, const struct ku_view *out)
 {
     struct search *s = ctx;
     const struct ku_operand *o = &s->program->operand[i->operand + i->n_in];
-    if (i->phase == KU_PH_O) /* the ranks' parts are summed by now */
+    if (i->phase == KU_PH_O) /* here the parts of the ranks are already summed */
         return;
     for (int k = 0; k < i->n_out; k++) {
         int at = i->op == KU_OP_softmax_xent ? s->loss : s->param_of[o[k].buffer];
@@ -63,8 +75,10 @@ static void look(void *ctx, const struct ku_instr *i, const struct ku_view *out)
     }
 }
 
-/* The step moves buffers (running statistics) and the loss scale whether its update is applied or
- * not: they are kept meanwhile, those that the host's ranks share by the first. */
+/*
+ * A step changes buffers (running statistics) and the loss scale even if it applies no update, so
+ * these are saved. Buffers that the host's ranks share are saved by local rank 0.
+ */
 static int is_kept(const struct ku_trainer *t, const struct ku_program_state *x)
 {
     return (x->kind == KU_T_BUFFER || x->kind == KU_T_COUNTER) &&
@@ -115,7 +129,7 @@ out:
         ku_free(kept);
     ku_free(s.param_of);
     KU_TRY(status);
-    /* The least of (parameter, rank), by a maximum. */
+    /* Minimum of (parameter, rank), computed as a maximum. */
     int64_t key = -((int64_t)s.n_found * t->job->n + t->job->rank);
     KU_TRY(ku_agree_max(t->job, &key));
     int64_t found = -key / t->job->n;

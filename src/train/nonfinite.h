@@ -5,16 +5,16 @@
 #include "train/trainer.h"
 
 struct ku_nonfinite {
-    const char *tensor; /* the parameter whose gradient is not finite; NULL: the loss alone is */
-    int rank;           /* whose part of it is not; -1: only the sum over ranks */
+    const char *tensor; /* parameter with the non-finite gradient; NULL: only the loss */
+    int rank;           /* rank whose part is not finite; -1: only the sum over ranks is not */
 };
 /*
- * Of a step whose report says APPLY 0: the first parameter, in their order, in whose gradient some
- * rank's own part is not finite, and the lowest such rank. Runs the step again on the ports as they
- * are and looks at each part before the ranks add theirs up; the state stays as it is, buffers
- * included.
+ * For a step whose report has APPLY 0: find the first parameter, in parameter order, for which some
+ * rank's own part of the gradient is not finite, and the lowest such rank. Runs the step again on
+ * the current ports and checks each part before the ranks sum it. The state, buffers included, is
+ * unchanged.
  *
- * Collective: every rank gets the same answer. Errors: KUMI_ENOMEM, and the job's root cause.
+ * Collective: every rank gets the same result. Errors: KUMI_ENOMEM, and the job's root cause.
  */
 int ku_nonfinite_find(struct ku_trainer *t, int64_t step, struct ku_nonfinite *out);
 

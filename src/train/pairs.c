@@ -51,7 +51,7 @@ static int refuse_files(const struct ku_config *c, const char *key, const struct
     return status;
 }
 
-/* As many targets as sources. */
+/* There must be as many target files as source files. */
 static int check_files(const struct ku_config *c)
 {
     const struct ku_list *src[] = {&c->data_train, &c->data_val};
@@ -201,14 +201,14 @@ int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t ru
 int64_t ku_pairs_targets(const struct ku_pairs *p)
 {
     struct ku_parallel_counts n = ku_parallel_counts(p->data, KU_SPLIT_TRAIN);
-    return n.tgt_tokens + p->data->n_samples[KU_SPLIT_TRAIN]; /* and </s> */
+    return n.tgt_tokens + p->data->n_samples[KU_SPLIT_TRAIN]; /* plus one </s> per sentence */
 }
 
 static int save_one(const struct ku_vocab *v, const char *dir, const char *name)
 {
     struct ku_str text = {0};
     int status = ku_vocab_print(v, &text);
-    if (status == KUMI_EINVAL) { /* a tokenizer's: the configuration names it */
+    if (status == KUMI_EINVAL) { /* of a tokenizer, which the configuration names */
         ku_str_fini(&text);
         return KUMI_OK;
     }
@@ -228,7 +228,10 @@ int ku_pairs_save_vocab(const struct ku_pairs *p, const char *dir)
     return p->tgt == p->src ? KUMI_OK : save_one(p->tgt, dir, file_names[1]);
 }
 
-/* The run's own file, or what the configuration says; words without the file are counted anew. */
+/*
+ * Open the run's own vocabulary file, or what the configuration names. A word vocabulary without
+ * its file is counted again.
+ */
 static int open_stored(const struct ku_config *c, const char *dir, const char *const wanted[2],
                        int which, struct ku_vocab **out)
 {

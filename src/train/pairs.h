@@ -9,50 +9,69 @@
 #include "config/config.h"
 
 /*
- * The sentence pairs of a configuration: vocabularies, data, and batches of few shapes. Every shape
- * is a program of its own; those of validation follow those of training.
+ * The parallel corpus of a configuration: vocabularies, data, and batches of a few shapes. Every
+ * shape has its own program. Shapes are numbered 0 .. n_shapes - 1: first those of training, then
+ * those of validation.
  */
 struct ku_pairs {
-    struct ku_vocab *src, *tgt; /* may be one */
+    struct ku_vocab *src, *tgt; /* may be the same object */
     struct ku_data *data;
-    struct ku_buckets *buckets[KU_N_SPLITS]; /* NULL: the split is absent */
-    int64_t n_parts, n_at_once;              /* micro-batches of a batch, and of a program's run */
+    struct ku_buckets *buckets[KU_N_SPLITS]; /* NULL: no such split */
+    int64_t n_parts, n_at_once;              /* micro-batches per batch, and per run of a program */
 };
 /*
- * b: virtual shards and micro-batches, whose product divides the rows of every shape. Without
- * data.batch_tokens they are b's global batch. With n_parts shapes are those of such batches, of
- * which a program's run takes virtual_shards * k micro-batches: an evaluation by any number of
- * ranks has the micro-batches of the training's.
+ * Open vocabularies, data and buckets.
  *
- * Errors: KUMI_EINPUT, EINVAL, ENOMEM; p holds nothing then.
+ *   b   virtual shards and micro-batches; their product divides the rows of every shape. Without
+ *       data.batch_tokens, the rows are b's global batch. With b->n_parts, shapes have n_parts
+ *       micro-batches, and one run of a program takes virtual_shards * k of them. Evaluation on any
+ *       number of ranks then has the micro-batches of training.
+ *
+ * Errors: KUMI_EINPUT, EINVAL, ENOMEM; p is then empty.
  */
 int ku_pairs_open(const struct ku_config *c, const struct ku_batch *b,
                   const struct ku_progress *progress, struct ku_pairs *p);
 void ku_pairs_fini(struct ku_pairs *p);
 
 int ku_pairs_n_shapes(const struct ku_pairs *p);
-/* Shape number i, of 0 .. n_shapes - 1; its rows are those of a program's run. */
+/*
+ * Shape i, of 0 .. n_shapes - 1. Its rows are those of one run of a program.
+ */
 struct ku_bucket_shape ku_pairs_shape(const struct ku_pairs *p, int i);
-/* The largest of training, which plans and graphs show. */
+/* Index of the largest training shape, which plans and graph dumps show. */
 int ku_pairs_last_shape(const struct ku_pairs *p);
-/* Runs of programs that an epoch of a split takes; one a step of training. */
+/*
+ * Program runs in one epoch of a split. In training a run is a step.
+ */
 int64_t ku_pairs_n_runs(const struct ku_pairs *p, enum ku_data_split split);
-/* The shape of a run of a split. */
+/* Shape index of a run. */
 int ku_pairs_shape_at(const struct ku_pairs *p, enum ku_data_split split, int64_t run);
-/* Bytes of a row of a port in batches of that shape. */
+/* Bytes per row of a port in batches of this shape. */
 size_t ku_pairs_row_bytes(const struct ku_data_port *port, const struct ku_bucket_shape *shape);
-/* Rows [first, first + n) of a run, side by side: to [n_ports]. Errors: KUMI_EINPUT. */
+/*
+ * Read rows [first, first + n) of a run.
+ *
+ *   to   [n_ports], consecutive rows of each port
+ *
+ * Errors: KUMI_EINPUT.
+ */
 int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t run, int64_t first,
                   int64_t n, void *const *to);
-/* Targets of an epoch of training: what a step's loss positions add up to. */
+/* Targets in one epoch of training: the sum of the loss positions of its steps. */
 int64_t ku_pairs_targets(const struct ku_pairs *p);
 
 #define KU_PAIRS_VOCAB_FILES "source.vocab", "target.vocab"
-/* The vocabularies of words, as DIR/source.vocab and DIR/target.vocab; of tokenizers nothing is
- * written. Errors: KUMI_ESTORAGE. */
+/*
+ * Save word vocabularies as DIR/source.vocab and DIR/target.vocab. Nothing is written for
+ * tokenizers. Errors: KUMI_ESTORAGE.
+ */
 int ku_pairs_save_vocab(const struct ku_pairs *p, const char *dir);
-/* Those of a run at DIR: its files, or what the configuration names. For translation.
- *   tokenizer   in their place, of source and target; NULL: they are not replaced */
+/*
+ * Open the vocabularies of a run for translation: the files in DIR, or what the configuration
+ * names.
+ *
+ *   tokenizer   replacements for source and target; NULL: not replaced
+ */
 int ku_pairs_open_vocab(const struct ku_config *c, const char *dir, const char *const tokenizer[2],
                         struct ku_pairs *p);
 

@@ -1,4 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Per-instruction times of a few steps. The interpreter stores a clock stamp before each
+ * instruction:
+ *
+ *   stamp[step]    t0   t1   t2  ..  tn        time of instruction i = stamp[i + 1] - stamp[i]
+ *
+ * At the end each rank sums the times per row name (op, path, shape or source). Row names and costs
+ * are those of the first rank, so all ranks have the same rows; one sum over ranks then gathers the
+ * times. Rank 0 writes the table; the first ranks write the trace.
+ */
 #include "train/profile.h"
 
 #include <stdio.h>
@@ -14,14 +24,15 @@
 #include "sim/roofline.h"
 
 enum { MAX_STEPS = 1000, DEFAULT_SKIP = 2, DEFAULT_STEPS = 4, MAX_RANK_LINES = 16 };
-/* Where a rank's time went. */
+/* Categories of a rank's time. */
 enum { IN_COMPUTE, IN_START, IN_WAIT, IN_DATA, IN_CHECKPOINT, N_IN };
 
-/* What instructions with one name took, on this rank, then over all. */
+/* Instructions with the same name. */
 struct row {
     char *name;
-    int64_t calls, sum_ns, *rank_ns; /* of the profiled steps; sum over ranks, and [ranks] */
-    double flops, bytes, limit_ns;   /* of the first rank: the most that one has */
+    /* Of the profiled steps: after gather, sum_ns is the sum over ranks and rank_ns is [ranks]. */
+    int64_t calls, sum_ns, *rank_ns;
+    double flops, bytes, limit_ns; /* of the first rank */
 };
 
 struct ku_profile {
@@ -31,7 +42,7 @@ struct ku_profile {
     int max_rows;
     int64_t first, n_steps, n_done; /* steps [first, first + n_steps) */
     int64_t *stamp;                 /* [n_steps][n_instrs + 1] */
-    int *shape;                     /* [n_steps]: the batch shape, whose program ran */
+    int *shape;                     /* [n_steps]: batch shape of each step */
     struct row *row;
     int n_rows;
     int64_t *rank_ns; /* [rows][ranks], then [N_IN][ranks] */
@@ -40,7 +51,7 @@ struct ku_profile {
     struct ku_limits limits;
 };
 
-/* Programs of all batch shapes have as many instructions. */
+/* The programs of all batch shapes have the same number of instructions. */
 static size_t n_stamps(const struct ku_profile *p)
 {
     return p->t->program[KU_PROG_TRAIN]->n_instrs + (size_t)1;
@@ -88,7 +99,7 @@ static int take_steps(struct ku_profile *p, const char *steps, int64_t first_ste
     if (p->first > end_step)
         return KU_ERR(KUMI_EINVAL, "profile: %s: the run ends with step %lld", steps,
                       (long long)end_step);
-    p->first--; /* steps are named by their number when they are done */
+    p->first--; /* the user counts steps from 1 */
     return KUMI_OK;
 }
 
@@ -133,7 +144,9 @@ void ku_profile_destroy(struct ku_profile *p)
     ku_free(p);
 }
 
-/* The name under which an instruction counts. NULL: no memory. */
+/*
+ * Name of the row that an instruction counts in. NULL: no memory.
+ */
 static char *name_of(const struct ku_profile *p, const struct ku_program *program, uint32_t at,
                      const struct ku_op_case *c)
 {
@@ -169,7 +182,7 @@ static struct row *row_of(struct ku_profile *p, char *name)
     return &p->row[p->n_rows++];
 }
 
-/* What an instruction took in the steps of a shape. */
+/* Total time of an instruction over the profiled steps of a shape. */
 static int64_t ns_of(const struct ku_profile *p, int shape, uint32_t at)
 {
     int64_t ns = 0;
@@ -180,7 +193,9 @@ static int64_t ns_of(const struct ku_profile *p, int shape, uint32_t at)
     return ns;
 }
 
-/* Rows are named and costed by the first rank's shapes, so that all ranks have the same. */
+/*
+ * Names and costs of rows come from the first rank's shapes, so that all ranks have the same rows.
+ */
 static int collect_shape(struct ku_profile *p, int shape)
 {
     const struct ku_program *program = program_of(p, shape);
@@ -213,7 +228,10 @@ static int collect(struct ku_profile *p)
     return p->rank_ns ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* Everybody's times, on everybody: a rank adds its own to zeros. */
+/*
+ * All-gather of the times: each rank writes its own into an array of zeros, and the arrays are
+ * summed.
+ */
 static int gather(struct ku_profile *p)
 {
     int n = p->t->job->n;

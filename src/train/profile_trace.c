@@ -37,7 +37,9 @@ static void add_lanes(struct ku_str *out, int rank)
                    rank, i, lane[i]);
 }
 
-/* An exchange opens with its start and closes with its wait; several may be open. */
+/*
+ * An event that begins with the start and ends with the wait. Several may overlap.
+ */
 static void add_flight(struct ku_str *out, const struct ku_instr *i, const char *path, int rank,
                        int64_t step, int64_t at_ns)
 {
@@ -76,7 +78,9 @@ static void add_step(struct ku_str *out, const struct ku_trace *x, int64_t s, in
     }
 }
 
-/* This rank's turn: the first begins the file, the last ends it. */
+/*
+ * Write this rank's part. The first rank begins the file, the last one ends it.
+ */
 static int write_part(const struct ku_trace *x, const char *path, int64_t origin_ns, int is_last)
 {
     struct ku_str out = {0};
@@ -112,7 +116,7 @@ int ku_trace_write(const struct ku_trace *x, const char *dir)
     struct ku_job *job = x->t->job;
     int n = job->n < KU_PROFILE_TRACED_RANKS ? job->n : KU_PROFILE_TRACED_RANKS;
     int64_t origin_ns = -(x->n_marks ? x->mark[0].begin_ns : x->stamp[0]);
-    KU_TRY(ku_agree_max(job, &origin_ns)); /* the first of all ranks: one host, one clock */
+    KU_TRY(ku_agree_max(job, &origin_ns)); /* minimum over ranks; ranks of one host share a clock */
     origin_ns = -origin_ns;
     char *path = ku_asprintf("%s/profile.trace.json", dir);
     int status = path ? KUMI_OK : KUMI_ENOMEM;

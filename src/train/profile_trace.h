@@ -8,7 +8,7 @@ struct ku_profile_mark {
     enum ku_profile_what what;
     int64_t begin_ns, end_ns;
 };
-/* Stamps of steps [first, first + n_steps), [n_steps][n_instrs + 1], and their batch shapes. */
+/* Data of the profiled steps [first, first + n_steps). */
 struct ku_trace {
     const struct ku_trainer *t;
     int64_t first, n_steps;
@@ -18,10 +18,11 @@ struct ku_trace {
     int n_marks;
 };
 /*
- * DIR/profile.trace.json, in the trace event format of Chrome: a process a rank, with lanes for
- * steps, computation, communication (starts, and exchanges in flight from start to the end of their
- * wait), waiting, data and checkpoints. The first ranks write one after the other. Collective.
- * Errors: KUMI_ESTORAGE.
+ * Write DIR/profile.trace.json in Chrome's trace event format: one process per rank, with lanes for
+ * steps, compute, communication (starts, and collectives from start to the end of their wait),
+ * waits, data and checkpoints. The first ranks write one after the other.
+ *
+ * Collective. Errors: KUMI_ESTORAGE.
  */
 int ku_trace_write(const struct ku_trace *trace, const char *dir);
 

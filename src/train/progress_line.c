@@ -8,7 +8,7 @@
 #include "base/term.h"
 
 enum { PROGRESS_NS = 200000000 };
-#define SILENT_NS INT64_C(2000000000) /* what compiles sooner says nothing */
+#define SILENT_NS INT64_C(2000000000) /* shorter compilations print nothing */
 
 static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes)
 {

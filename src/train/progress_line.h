@@ -7,21 +7,23 @@
 #include "data/data.h"
 #include "pass/pass.h"
 
-/* Progress of long work: a line on stderr that rewrites itself, when somebody looks. */
+/* Progress of long work: one line on stderr that is rewritten in place, only on a terminal. */
 struct ku_progress_line {
     int is_terminal, has_line;
     int64_t last_ns;
 };
-/* Where the compiler is, on such a line, once it takes long. Threads: any may compile. */
+/*
+ * Progress of the compiler on such a line, after 2 s. Threads: any number may compile.
+ */
 struct ku_compile_line {
     struct ku_progress_line line;
     int64_t begin_ns;
-    pthread_mutex_t lock; /* of the line */
+    pthread_mutex_t lock; /* protects line */
 };
-/* l is borrowed as long as the watch is used, that is, until end. */
+/* l is borrowed until ku_compile_line_end. */
 struct ku_watch ku_compile_line_start(struct ku_compile_line *l);
 void ku_compile_line_end(struct ku_compile_line *l);
-/* p is borrowed as long as the progress is used. */
+/* p is borrowed while the progress is in use. */
 struct ku_progress ku_progress_line_start(struct ku_progress_line *p);
 void ku_progress_line_end(struct ku_progress_line *p);
 

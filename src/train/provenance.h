@@ -5,21 +5,23 @@
 #include "base/cpu_features.h"
 #include "ckpt/snapshot/snapshot.h"
 
-/* What a state's bits rest on beside the numerics keys: instruction set, build, data. */
+/* The bits of a state depend on these besides the numerics keys: instruction set, build, data. */
 struct ku_origin {
-    char isa[16], build[160], data[65]; /* data: the fingerprint; "": none */
+    char isa[16], build[160], data[65]; /* data: its fingerprint; "": none */
 };
-/* Of this program with that data. */
+/* Provenance of this program with this data; and that of a checkpoint. */
 void ku_origin_here(enum ku_isa isa, const char *data_fingerprint, struct ku_origin *o);
 void ku_origin_of(const struct ku_ckpt *c, struct ku_origin *o);
-/* For the manifest: kumi, compiler, libc. NULL: no memory. */
+/*
+ * Versions of kumi, compiler and libc for the manifest. NULL: no memory.
+ */
 json_t *ku_origin_libraries(void);
 /*
- * Hold here against the checkpoint's.
+ * Compare the checkpoint's provenance with the current one.
  *
- *   what   [400]: what differs of instruction set and build, with both values, or ""
+ *   what   [400] out: differences of instruction set and build, with both values, or ""
  *
- * Errors: KUMI_EINVAL: other data.
+ * Errors: KUMI_EINVAL: the data differ.
  */
 int ku_origin_compare(const struct ku_origin *was, const struct ku_origin *is, const char *path,
                       char what[400]);

@@ -1,4 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chooses a recompute level per layer. A point is a choice for the first layers: bytes of saved
+ * activations and recomputed work.
+ *
+ *   1. layer by layer: every point x every level, then drop the points that another one beats in
+ *      both bytes and work; what remains is the Pareto frontier:
+ *
+ *        work |*
+ *             | *             each * : one choice of levels for all layers so far
+ *             |   *  *        `before` links it to its choice for the previous layers
+ *             |          *
+ *             +------------- bytes
+ *
+ *   2. binary search over the last layer's frontier: compile the full plan for a point, and take
+ *      the point with the most bytes (the minimum work) whose plan fits into the budget
+ */
 #include "train/recompute_budget.h"
 
 #include <stdlib.h>
@@ -8,15 +24,18 @@
 #include "base/mem.h"
 #include "pass/remat/recompute.h"
 
-/* A choice for the blocks so far: what it keeps and costs, and how it was come by. */
+/*
+ * A choice of levels for the layers so far: bytes of saved activations, recomputed work, and the
+ * point it extends.
+ */
 struct point {
     double bytes, work;
     uint32_t before;
     unsigned char level;
 };
 struct frontier {
-    struct point *point;    /* all layers, one behind the other */
-    uint32_t n, cap, first; /* first: of the last layer */
+    struct point *point;    /* of all layers, one layer after the other */
+    uint32_t n, cap, first; /* first: start of the last layer's points */
 };
 
 static int by_bytes(const void *a, const void *b)
@@ -27,7 +46,9 @@ static int by_bytes(const void *a, const void *b)
     return (x->work > y->work) - (x->work < y->work);
 }
 
-/* Drops what another choice beats, in a sorted list; and, past the limit, every second. */
+/*
+ * Drop points that another point beats, in a sorted list. Past the limit, drop every second point.
+ */
 static uint32_t prune(struct point *p, uint32_t n)
 {
     uint32_t kept = 0;
@@ -72,7 +93,7 @@ static void levels_of(const struct frontier *f, uint32_t at, int n_units, unsign
         level[u] = f->point[at].level;
 }
 
-/* What a rank's plan comes to with the levels at hand: of all shapes and programs the most. */
+/* Bytes of a rank's plan with the current levels: the maximum over all shapes and programs. */
 static int planned_bytes(const struct ku_session *s, const struct ku_target *t,
                          const struct ku_compile_opts *o, double *bytes)
 {
@@ -107,18 +128,23 @@ static int measure(const struct ku_session *s, const struct ku_target *t,
     if (status == KUMI_OK)
         status = ku_recompute_measure(g, o, unit, n);
     for (int i = 0; i < *n && status == KUMI_OK; i++)
-        (*unit)[i].name = NULL; /* the graph's, which goes */
+        (*unit)[i].name = NULL; /* owned by the graph, which is freed */
     ku_graph_destroy(g);
     return status;
 }
 
-/* The most kept bytes, and so the least work, that the budget allows. */
+/*
+ * Find the point with the maximum bytes, and so the minimum work, whose plan fits into the budget.
+ */
 static int search(struct ku_session *s, const struct ku_target *t, struct ku_compile_opts *o,
                   const struct frontier *f)
 {
     double budget = s->cfg.memory_recompute.budget_gib * 0x1p30, bytes = 0;
-    uint32_t low = f->first,
-             high = f->n; /* `low` holds, or is the least there is; `high` does not */
+    /*
+     * Invariant: the plan of `low` fits, or low is the smallest point; the plan of `high` does not
+     * fit.
+     */
+    uint32_t low = f->first, high = f->n;
     levels_of(f, low, s->n_recompute, s->recompute_level);
     KU_TRY(planned_bytes(s, t, o, &bytes));
     if (bytes > budget)

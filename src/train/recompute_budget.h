@@ -5,20 +5,22 @@
 #include "train/session.h"
 
 /*
- * memory.recompute {"budget_gib": x}: which blocks recompute what, so that a rank's plan (its own
- * arenas and its share of the host's) stays within x with the least work. A knapsack over the
- * blocks, exact up to KU_MAX_FRONTIER choices that no other beats (identical blocks: hundreds of
- * them); of those the first whose plan, compiled in full, holds. The session keeps the answer. Does
- * nothing without a budget.
+ * memory.recompute {"budget_gib": x}: choose a recompute level for each layer, so that a rank's
+ * plan (its own arenas and its share of the host's) stays within x with minimum work. This is a
+ * knapsack over the layers, exact while the frontier has at most KU_MAX_FRONTIER points (identical
+ * layers: hundreds). The compiled plan decides what fits. The session keeps the result. Without a
+ * budget nothing happens.
  *
- *   o    gets the blocks' levels, the session's
+ *   o    gets the levels, which the session owns
  *
- * Errors: KUMI_ENOMEM: not even full recomputation holds, with what it comes to.
+ * Errors: KUMI_ENOMEM: even full recomputation exceeds the budget, with the bytes.
  */
 enum { KU_MAX_FRONTIER = 8192 };
 int ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
                                struct ku_compile_opts *o);
-/* "recomputed in blocks: nothing by 3, selective by 9", or ""; of a session whose budget is solved.
+/*
+ * Append "recomputed in blocks: nothing by 3, selective by 9", or nothing without a budget. Call it
+ * after ku_session_solve_recompute.
  */
 void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 

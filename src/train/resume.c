@@ -10,7 +10,7 @@
 #include "ckpt/snapshot/directory.h"
 #include "ckpt/snapshot/snapshot.h"
 
-/* "10, 20, 30", from steps in descending order; of many the newest. */
+/* "10, 20, 30", from steps in descending order; of a long list only the newest. */
 static void print_steps(const int64_t *steps, int n, struct ku_str *out)
 {
     enum { MAX_STEPS = 16 };

@@ -6,21 +6,21 @@
 #include "train/trainer.h"
 
 /*
- * The checkpoint that a run continues from. By one rank.
+ * Find the checkpoint that a run continues from. Called by one rank.
  *
  *   run     the run's directory
  *   how     YES or AUTO
- *   step    the step whose checkpoint it is; 0: the newest that is usable
- *   found   out; "": the run has no checkpoint, and AUTO starts afresh
+ *   step    step of the checkpoint; 0: the newest usable one
+ *   found   out: its path; "": the run has none, and AUTO starts afresh
  *
- * Errors: KUMI_ENOCKPT: none, none that is usable, or none of that step. A run that has checkpoints
+ * Errors: KUMI_ENOCKPT: no checkpoint, no usable one, or none of that step. A run with checkpoints
  * never starts afresh.
  */
 int ku_resume_find(const char *run, enum ku_resume how, int64_t step,
                    char found[KU_CKPT_PATH_BYTES]);
 /*
- * The run continues from `step`: checkpoints of later steps move to RUN/checkpoints.cut, where
- * nothing reads or removes them.
+ * Move checkpoints of steps after `step`, from which the run continues, to RUN/checkpoints.cut.
+ * Nothing reads or removes them there.
  *
  * Errors: KUMI_ESTORAGE, ENOCKPT.
  */

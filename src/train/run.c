@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A training run, as one of its ranks: directory, resume, the step loop, evaluation, checkpoints,
- * end. Whatever one rank decides (stop, time, a bad number) all ranks learn in one word per step,
- * so that they act at the same step.
+ * A training run, from the view of one rank:
+ *
+ *   prepare   directory, configuration, data, trainer, first state or checkpoint
+ *   loop      data -> step -> metrics -> poll checkpoint -> stop? -> evaluate, verify, save if due
+ *   finish    final checkpoint, evaluation, summary.json
+ *
+ * Decisions of a single rank (stop signal, time limit, non-finite value) are combined over all
+ * ranks once per step, so that all ranks act on them at the same step.
  */
 #include "kumi/run.h"
 
@@ -52,19 +57,20 @@ struct run {
     struct ku_rundir dir;
     struct ku_metrics *metrics;     /* rank 0 */
     struct ku_limits limits;        /* rank 0 */
-    double peak_flops;              /* of them, in the dtype of the products; 0: not known */
+    double peak_flops;              /* peak of limits for the matrix dtype; 0: unknown */
     char *checkpoints;              /* OUT/checkpoints, on every rank */
-    char found[KU_CKPT_PATH_BYTES]; /* the checkpoint to resume; empty: none */
-    struct ku_origin was;           /* its */
-    char *stored;                   /* its model/ */
-    struct ku_profile *profile;     /* NULL: none is wanted */
-    struct ku_trial *trial;         /* NULL: this is a run */
+    char found[KU_CKPT_PATH_BYTES]; /* checkpoint to resume from; empty: none */
+    struct ku_origin was;           /* provenance of that checkpoint */
+    char *stored;                   /* its model/ folder */
+    struct ku_profile *profile;     /* NULL: not requested */
+    struct ku_trial *trial;         /* NULL: not a timed run */
     int64_t step, last_saved, saving_step, end, begin_ns;
     int n_skipped, stop_word;
-    int has_begun;   /* the directory is this run's: a step was done, or none is left to do */
-    int is_complete; /* a resumed run with nothing left to do or to write */
-    double loss;     /* of the last step, NaN before the first */
-    int64_t pss_bytes, pss_ns; /* this rank's, and when that was */
+    /* A step was done, or none is left to do: files of this run are written into the directory. */
+    int has_begun;
+    int is_complete;           /* resumed, with nothing left to do or to write */
+    double loss;               /* of the last step, NaN before the first */
+    int64_t pss_bytes, pss_ns; /* memory of this rank, and when it was read */
 };
 
 static int is_first(const struct run *r)
@@ -72,7 +78,7 @@ static int is_first(const struct run *r)
     return r->job->rank == 0;
 }
 
-/* What rank 0 tells the others about the directory. */
+/* Directory and checkpoint, broadcast from rank 0. */
 struct opening {
     char out[512], found[KU_CKPT_PATH_BYTES];
 };
@@ -103,7 +109,10 @@ static int open_directory(struct run *r)
     return r->checkpoints ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* A resume continues the same numbers, or says which keys differ. */
+/*
+ * A resume with different numerics keys is an error that names them, or a message with
+ * --allow-change.
+ */
 static int check_numerics(struct run *r, const json_t *was)
 {
     struct ku_str names = {0};
@@ -151,7 +160,7 @@ static int configure(struct run *r)
     return KUMI_OK;
 }
 
-/* Other data are an error, another instruction set or build a message. */
+/* Different data are an error; another instruction set or build is a message. */
 static int check_origin(struct run *r)
 {
     struct ku_origin is;
@@ -168,7 +177,7 @@ static int check_origin(struct run *r)
 static int load_checkpoint(struct run *r)
 {
     KU_TRY(check_origin(r));
-    if (r->o->resume_step > 0) /* that one, and none before it */
+    if (r->o->resume_step > 0) /* only that one, no fallback */
         KU_TRY(ku_trainer_load(r->s.t, r->found, &r->step));
     else
         KU_TRY(ku_trainer_resume(r->s.t, r->checkpoints, r->found, &r->step));
@@ -178,7 +187,9 @@ static int load_checkpoint(struct run *r)
     return KUMI_OK;
 }
 
-/* What the machine allows, for mfu; measured while the other ranks wait for the first step. */
+/*
+ * Machine limits for mfu. Rank 0 measures while the other ranks wait for the first step.
+ */
 static void know_limits(struct run *r)
 {
     const char *compute = r->s.cfg.precision_compute;
@@ -189,7 +200,7 @@ static void know_limits(struct run *r)
         ku_limits_measure(r->job, n_cores, &r->limits);
     if (strcmp(compute, "bf16") == 0)
         r->peak_flops = r->limits.flops_bf16;
-    else if (strcmp(compute, "f64") != 0) /* f16 is multiplied in f32 */
+    else if (strcmp(compute, "f64") != 0) /* f16 products are computed in f32 */
         r->peak_flops = r->limits.flops_f32;
     if (!(r->peak_flops > 0) && r->trial == NULL)
         KU_LOG(TRAIN, WARN, "mfu is null: no matrix peak is known for %s", compute);
@@ -216,8 +227,10 @@ static int write_first(struct run *r)
     return ku_metrics_open(r->dir.path, r->step, r->s.flops_per_item, r->peak_flops, &r->metrics);
 }
 
-/* Nothing is written into the directory before the first step is done: a run that fails earlier
- * leaves it as it was. */
+/*
+ * Nothing is written into the directory before the first step is done, so a run that fails earlier
+ * leaves it unchanged.
+ */
 static int begin_writing(struct run *r)
 {
     if (r->has_begun)
@@ -226,8 +239,10 @@ static int begin_writing(struct run *r)
     return ku_agree_local(r->job, is_first(r) ? write_first(r) : KUMI_OK);
 }
 
-/* Whether a resumed run has anything left to do. A run that was killed or stopped at its last step
- * may lack the evaluation or summary.json. */
+/*
+ * Whether a resumed run has nothing left to do. A run that was killed or stopped at its last step
+ * may still lack the evaluation or summary.json.
+ */
 static int check_complete(struct run *r)
 {
     int64_t word = 0;
@@ -263,7 +278,7 @@ static void say_resumed(const struct run *r)
                      out);
 }
 
-/* The lines before the first step. */
+/* Print the lines before the first step. */
 static void announce(struct run *r)
 {
     struct ku_str batch = {0};
@@ -288,7 +303,7 @@ static void announce(struct run *r)
     say_resumed(r);
 }
 
-/* The first rank says where it is, if compiling takes long. */
+/* Rank 0 shows the compiler's progress if compilation takes long. */
 static int create_trainer(struct run *r)
 {
     struct ku_compile_line line;
@@ -327,7 +342,9 @@ static int prepare(struct run *r)
     return KUMI_OK;
 }
 
-/* A checkpoint of `step` was written or failed. A failure is a warning, unless it is the last one.
+/*
+ * Handle the result of the checkpoint of `step`. A failure is a warning, except for the last
+ * checkpoint.
  */
 static int note_saved(struct run *r, int64_t step, int status, int is_final)
 {
@@ -342,7 +359,7 @@ static int note_saved(struct run *r, int64_t step, int status, int is_final)
     return KUMI_OK;
 }
 
-/* Completes the checkpoint that is being written, if it is done; waits: when it is done. */
+/* Complete the pending checkpoint if it is done. waits: wait until it is. */
 static int look_after(struct run *r, int waits)
 {
     if (!ku_saving_is_pending(r->s.saving))
@@ -389,7 +406,7 @@ static int evaluate(struct run *r)
     return KUMI_OK;
 }
 
-/* An overflow that the loss scaler has answered. */
+/* Handle an overflow for which the loss scaler has already changed the scale. */
 static int overflow(struct run *r, double scale)
 {
     if (is_first(r))
@@ -398,13 +415,15 @@ static int overflow(struct run *r, double scale)
     int status = ku_trainer_check_scale(r->s.t);
     if (status < 0) {
         const struct kumi_error kept = *ku_err_get();
-        KU_TRY(look_after(r, 1)); /* what is being written is the last good state */
+        KU_TRY(look_after(r, 1)); /* the pending checkpoint is the last good state */
         ku_err_put(&kept);
     }
     return status;
 }
 
-/* Loss or gradient is not finite; the optimizer has not run. */
+/*
+ * Handle a non-finite loss or gradient. The optimizer has not run.
+ */
 static int nonfinite(struct run *r, const double *report, double scale)
 {
     struct ku_nonfinite first;
@@ -414,7 +433,7 @@ static int nonfinite(struct run *r, const double *report, double scale)
     if (r->n_skipped <= MAX_SKIPPED && !isnan(scale))
         return overflow(r, scale);
     if (!is_skipped)
-        KU_TRY(look_after(r, 1)); /* what is being written is the last good state */
+        KU_TRY(look_after(r, 1)); /* the pending checkpoint is the last good state */
     KU_TRY(ku_nonfinite_find(r->s.t, r->step, &first));
     if (first.rank >= 0)
         snprintf(whose, sizeof whose, "on rank %d", first.rank);
@@ -433,7 +452,7 @@ static int nonfinite(struct run *r, const double *report, double scale)
     return KUMI_OK;
 }
 
-/* The replicas of ranks that share nothing must be equal, bit for bit. */
+/* Check that replicas on ranks without shared state are bitwise equal. */
 static int verify_replicas(struct run *r)
 {
     const struct ku_trainer *t = r->s.t;
@@ -442,7 +461,7 @@ static int verify_replicas(struct run *r)
     for (int i = 0; i < t->n_tensors; i++) {
         const struct ku_ckpt_tensor *x = &t->tensor[i];
         size_t bytes = kumi_dtype_bytes(x->dtype);
-        if (x->data == NULL) /* blocks that nobody else has */
+        if (x->data == NULL) /* partitioned: no other rank has it */
             continue;
         for (int d = 0; d < x->ndim; d++)
             bytes *= (size_t)x->padded[d];
@@ -457,7 +476,7 @@ static int is_due(struct ku_span every, int64_t step, const struct run *r)
     return n > 0 && step % n == 0;
 }
 
-/* What is added up over ranks, in one collective: memory, and where the time of a step went. */
+/* Values that are summed over ranks in one collective: memory, and times of a step. */
 enum sums {
     SUM_HELD_BYTES,
     SUM_CAN_TELL,
@@ -465,12 +484,14 @@ enum sums {
     SUM_WAIT_NS,
     SUM_ONCE_NS,
     SUM_TIER_NS,
-    SUM_STEP_BYTES, /* stored for collectives, in all steps of this process */
+    SUM_STEP_BYTES, /* bytes stored for collectives in all steps of this process */
     N_SUMS
 };
 
-/* What all ranks hold, each seen at most max_age_ns ago (a look takes about 10 ms a GiB); 0 bytes:
- * a rank cannot tell. Collective. */
+/*
+ * Sums over ranks. The memory of a rank is read again if the last reading is older than max_age_ns
+ * (a reading takes about 10 ms per GiB). 0 bytes: some rank cannot read it. Collective.
+ */
 static int add_up(struct run *r, int64_t max_age_ns, int64_t sum[N_SUMS])
 {
     int64_t now = ku_clock_ns();
@@ -498,7 +519,7 @@ static int is_logged(const struct run *r)
     return every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);
 }
 
-/* Collective, for what the line of a logged step says of all ranks. */
+/* Collective on logged steps, whose line has sums over all ranks. */
 static int note_step(struct run *r, const double *report, int64_t data_ns)
 {
     int64_t sum[N_SUMS] = {0};
@@ -557,7 +578,7 @@ static int one_step(struct run *r)
     return note_step(r, report, data_ns);
 }
 
-/* 0 = go on; else why all ranks stop here. */
+/* 0: continue; else the reason why all ranks stop here. */
 static int stop_word(struct run *r, int64_t *word)
 {
     int signal = ku_job_stop(r->job);
@@ -568,7 +589,7 @@ static int stop_word(struct run *r, int64_t *word)
     return ku_agree_max(r->job, word);
 }
 
-/* A run that was stopped at a step whose evaluation was due makes it when it is resumed. */
+/* A run that was stopped at a step with an evaluation due makes up for it after the resume. */
 static int evaluate_missed(struct run *r)
 {
     int64_t is_missing = 0;
@@ -585,7 +606,7 @@ static int evaluate_missed(struct run *r)
 static int loop(struct run *r)
 {
     int64_t word;
-    KU_TRY(stop_word(r, &word)); /* while the run was prepared */
+    KU_TRY(stop_word(r, &word)); /* a signal during preparation */
     if (!word)
         KU_TRY(evaluate_missed(r));
     while (!word && r->step < r->end) {
@@ -614,7 +635,7 @@ static int loop(struct run *r)
     return ku_profile_write(r->profile, r->result->out, 1);
 }
 
-/* At most 16 points of the curve, the last among them. */
+/* At most 16 points of the curve, including the last. */
 static void note_curve(struct run *r)
 {
     enum { MOST = 16 };
@@ -645,7 +666,7 @@ static void note_state(struct run *r)
                  (long long)r->last_saved);
 }
 
-/* Of a run that was complete before: what its checkpoint holds. */
+/* For a run that was already complete: the contents of its checkpoint. */
 static int report_complete(struct run *r)
 {
     note_state(r);
@@ -701,8 +722,10 @@ static int run_all(struct run *r)
     return KUMI_OK;
 }
 
-/* What a job is told of a configuration before its ranks read it. One that cannot be read is
- * reported once, by the job. */
+/*
+ * Settings that a job needs before its ranks read the configuration. If the configuration cannot be
+ * read, the job reports the error once.
+ */
 struct joining {
     struct ku_job_opts opts;
     int is_threaded;
@@ -729,7 +752,7 @@ int kumi_train_in_threads(const struct kumi_settings *settings)
     return joining_of(settings).is_threaded;
 }
 
-/* One rank, a process or a thread, in a job that the caller joins and leaves. */
+/* Run one rank, a process or a thread, in a job that the caller joins and leaves. */
 static int train_rank(struct ku_job *job, int heeds_signals,
                       const struct kumi_train_options *options, struct kumi_train_result *result)
 {
@@ -766,7 +789,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
 struct threads {
     const struct kumi_train_options *options;
     struct kumi_train_result *result; /* [ranks] */
-    struct kumi_error stopped;        /* status 0: they were not */
+    struct kumi_error stopped;        /* status 0: not stopped */
 };
 
 static int train_thread(struct ku_job *job, void *arg)
@@ -777,10 +800,10 @@ static int train_thread(struct ku_job *job, void *arg)
         return status;
     if (job->rank == 0)
         t->stopped = *ku_err_get();
-    return KUMI_OK; /* a stopped rank leaves the job as one that is done */
+    return KUMI_OK; /* a stopped rank leaves the job like a finished one */
 }
 
-/* Rank 0's service thread takes the signals that ask to stop: no other thread may. */
+/* Stop signals are blocked in all threads except rank 0's service thread. */
 static int train_threads(const struct kumi_train_options *options, const struct joining *j,
                          struct kumi_train_result *result)
 {
@@ -788,7 +811,7 @@ static int train_threads(const struct kumi_train_options *options, const struct 
     struct threads t = {.options = options};
     sigset_t stops, old;
     if (ku_env_threads() == 0)
-        opts.threads = ku_os_n_cpus() / options->ranks; /* 0 is 1 */
+        opts.threads = ku_os_n_cpus() / options->ranks; /* 0 means 1 */
     opts.transport = "thread";
     t.result = ku_calloc((size_t)options->ranks, sizeof *t.result);
     if (t.result == NULL)
@@ -852,7 +875,7 @@ int kumi_train(const struct kumi_train_options *options, struct kumi_train_resul
     memset(result, 0, sizeof *result);
     result->val_loss = (double)NAN;
     int status = ku_job_join(&j.opts, &job);
-    if (status < 0) { /* a rank that joined may have met its error, and printed it, already */
+    if (status < 0) { /* a rank that has joined may already have printed the error */
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return status;
     }

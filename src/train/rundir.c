@@ -19,8 +19,10 @@ char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
     return ku_asprintf("%s/%s", dir->path, name);
 }
 
-/* Is there such a directory, or a file that is not empty? A run that failed before its first step
- * leaves neither. < 0: that cannot be known. */
+/*
+ * Whether there is such a directory, or a file that is not empty. A run that failed before its
+ * first step leaves neither. < 0: cannot be determined.
+ */
 static int holds(const struct ku_rundir *dir, const char *name)
 {
     struct stat st;
@@ -58,7 +60,9 @@ static int take_lock(struct ku_rundir *dir)
     return KUMI_OK;
 }
 
-/* What a run writes; nothing else in the directory is touched. */
+/*
+ * Files of a run. Nothing else in the directory is touched.
+ */
 static const char *const own[] = {
     "checkpoints", "checkpoints.cut", "metrics.jsonl", "metrics.cut.jsonl",  "summary.json",
     "weights",     "weights.new",     "profile.txt",   "profile.trace.json", KU_PAIRS_VOCAB_FILES};
@@ -70,7 +74,7 @@ static int cannot(const char *path, const char *what)
                   ku_os_why());
 }
 
-/* 1, 0: there is nothing of that name; < 0. */
+/* 1: moved; 0: no such file; < 0: failure. */
 static int move(const struct ku_rundir *dir, const char *from_folder, const char *to_folder,
                 const char *name)
 {
@@ -93,7 +97,10 @@ static int move(const struct ku_rundir *dir, const char *from_folder, const char
     return result;
 }
 
-/* Moves back what an interrupted ku_rundir_begin moved aside. Returns how much; < 0. */
+/*
+ * Move back the files that an interrupted ku_rundir_begin moved aside. Returns their number; < 0:
+ * failure.
+ */
 static int put_back(const struct ku_rundir *dir)
 {
     char **names, *aside = ku_rundir_file(dir, REPLACED);
@@ -116,7 +123,7 @@ static int put_back(const struct ku_rundir *dir)
     return status < 0 ? status : n_back;
 }
 
-/* A failure costs room on the disk, and nothing else. */
+/* A failure wastes disk space and has no other effect. */
 static void remove_deleted(const struct ku_rundir *dir)
 {
     char *path = ku_rundir_file(dir, DELETED);
@@ -126,7 +133,7 @@ static void remove_deleted(const struct ku_rundir *dir)
     ku_free(path);
 }
 
-/* What runs that were killed left half done. */
+/* Complete or undo the steps of a run that was killed. */
 static int tidy(const struct ku_rundir *dir)
 {
     int n = put_back(dir);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who may write what, and when:
+ * Threads of one rank while a checkpoint is written:
  *
- *   main thread     start ─ step ─ poll ─ step ─ … ─ poll: all are done ─ … ─ poll: it has its name
- *                              │ gate                        │
+ *   main thread     start ─ step ─ poll ─ step ─ … ─ poll: all written ─ … ─ poll: committed
+ *                              │ write barrier                │
  *   writing thread  copy, write, …, fsync      rank 0: manifest, rename, removal of the oldest
  *
- * Each rank has a word that all ranks of its host see: tensors with a turn below it are copied. On
- * shared state a rank's gate waits for all words, on a replica for its own.
+ * Each rank has a counter in shared memory: tensors whose turn is below it are copied. The turn of
+ * a tensor is the number of the instruction that overwrites it. Before that instruction a rank
+ * waits for the counters of all local ranks if the state is shared, and for its own if it is a
+ * replica.
  */
 #include "train/saving.h"
 
@@ -24,7 +26,7 @@
 #include "base/os/process.h"
 #include "comm/consensus.h"
 
-enum { SLEEP_NS = 20000000 /* between two looks at the others' health: <= 50 ms */ };
+enum { SLEEP_NS = 20000000 /* between two checks of the other ranks: <= 50 ms */ };
 enum phase { IDLE, WRITING, COMMITTING };
 
 struct word {
@@ -42,8 +44,8 @@ struct ku_saving {
     enum phase phase;
     pthread_t thread;
     int has_thread;
-    _Atomic uint32_t n_read;  /* pieces that a commit has read: progress, as turns are */
-    _Atomic uint32_t is_done; /* the thread's last word: status and error may be read */
+    _Atomic uint32_t n_read;  /* parts that a commit has read; counts as progress, like turns */
+    _Atomic uint32_t is_done; /* set last: status and error may be read */
     atomic_int stop;
     int status;
     struct kumi_error error;
@@ -74,7 +76,10 @@ static void count_read(void *ctx)
     atomic_fetch_add(&s->n_read, 1);
 }
 
-/* Before an instruction that writes state. Waiting counts as progress while writers advance. */
+/*
+ * Write barrier before an instruction that overwrites state. Waiting counts as progress while
+ * writers advance.
+ */
 static int gate(void *ctx, uint32_t instr)
 {
     struct ku_saving *s = ctx;
@@ -106,7 +111,7 @@ static void *work(void *arg)
     s->status = s->phase == WRITING ? ku_ckpt_writer_write_so(s->w, s->job->rank, s->job->n, &how)
                                     : ku_ckpt_writer_commit(s->w);
     s->error = *ku_err_get();
-    say_copied(s, UINT32_MAX); /* whatever it came to, nobody waits for it any more */
+    say_copied(s, UINT32_MAX); /* done or failed: no rank has to wait for it */
     atomic_store(&s->is_done, 1);
     ku_os_futex_wake(&s->is_done, 1);
     return NULL;
@@ -118,7 +123,7 @@ static void *work_patiently(void *arg)
     return work(arg);
 }
 
-/* In a thread; where none is to be had, here and now. */
+/* Run a phase in a thread; if none can be created, run it here. */
 static void begin_phase(struct ku_saving *s, enum phase phase)
 {
     sigset_t all, old;
@@ -127,7 +132,7 @@ static void begin_phase(struct ku_saving *s, enum phase phase)
     atomic_store(&s->is_done, phase == COMMITTING && s->job->rank != 0);
     if (atomic_load(&s->is_done))
         return;
-    sigfillset(&all); /* the program's signals are not for this thread */
+    sigfillset(&all); /* block all signals in the new thread */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     s->has_thread = pthread_create(&s->thread, NULL, work_patiently, s) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -156,7 +161,7 @@ int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int st
     KU_ASSERT(s->phase == IDLE);
     if (status == KUMI_OK)
         status = ku_ckpt_writer_create(&d, &s->w);
-    atomic_store(&own_word(s)->turn, 0); /* seen by all behind the next agreement */
+    atomic_store(&own_word(s)->turn, 0); /* visible to all ranks after the next ku_agree_worst */
     status = ku_agree_worst(s->job, status);
     if (status == KUMI_OK)
         status = ku_agree_worst(s->job, s->job->rank == 0 ? ku_ckpt_writer_begin(s->w) : KUMI_OK);
@@ -172,7 +177,7 @@ int ku_saving_is_pending(const struct ku_saving *s)
     return s != NULL && s->phase != IDLE;
 }
 
-/* Every rank's thread is done. */
+/* Called when the threads of all ranks are done. */
 static int advance(struct ku_saving *s)
 {
     join(s);

@@ -5,37 +5,40 @@
 #include "train/trainer.h"
 
 /*
- * Checkpoints that are written while training goes on. State is immutable from one update to the
- * next, so each rank's writing thread copies its part from the live arenas; before an instruction
- * writes a tensor of the state (a gate of exec) the rank waits until all who write it to the disk
- * have copied it. The writer follows the order of updates; with staging it copies ahead of the
- * disk.
+ * Asynchronous checkpoints, written while training continues. Between two updates the state does
+ * not change, so each rank's writing thread copies its part directly from the arenas. Before an
+ * instruction overwrites a tensor of the state, a write barrier in exec waits until all writing
+ * threads have copied it. The threads copy in the order of the updates; with a staging buffer they
+ * copy ahead of the disk.
  *
- *     start   the folder; every rank's thread begins
- *     poll    once a step: when every thread is done, rank 0's gives the checkpoint its name
- *     wait    until that is so
+ *     start   create the folder; the thread of each rank begins
+ *     poll    once per step: when all threads are done, rank 0's thread commits the checkpoint
+ *     wait    until it is committed
  *
- * All are collective and belong to the rank's main thread. A failure of any rank is every rank's
- * result (KUMI_ESTORAGE, KUMI_ENOMEM), leaves the checkpoints before it whole and does not end the
- * job.
+ * All calls are collective and made by the rank's main thread. A failure on any rank is the result
+ * on all ranks (KUMI_ESTORAGE, KUMI_ENOMEM); earlier checkpoints stay valid and the job continues.
  */
 struct ku_saving;
-/* For the trainer's life; staging as the trainer planned it. Collective. */
+/*
+ * Create for the trainer's lifetime, with the staging buffer that the trainer planned. Collective.
+ */
 int ku_saving_create(struct ku_trainer *t, struct ku_saving **s);
-/* Collective; NULL is fine. What is still being written is given up. */
+/*
+ * Collective; NULL is allowed. A pending checkpoint is abandoned.
+ */
 void ku_saving_destroy(struct ku_saving *s);
 
 /*
- * Begin to write the present state. Nothing may be pending.
+ * Begin to write the current state. No checkpoint may be pending.
  *
- *   desc     as ku_trainer_save; what it points to stays until the checkpoint is over
+ *   desc     as for ku_trainer_save; what it points to must stay valid until the checkpoint ends
  *   status   < 0: this rank could not prepare desc
  */
 int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int status);
-/* 1 from a start that succeeded until poll or wait said how it ended. */
+/* 1 from a successful start until poll or wait has returned the result. */
 int ku_saving_is_pending(const struct ku_saving *s);
-/* How the pending checkpoint ended, if it did: ku_saving_is_pending tells. */
+/* The result of the pending checkpoint, if it has ended, which ku_saving_is_pending tells. */
 int ku_saving_poll(struct ku_saving *s);
-int ku_saving_wait(struct ku_saving *s); /* 0 without one */
+int ku_saving_wait(struct ku_saving *s); /* 0 if none is pending */
 
 #endif

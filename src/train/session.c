@@ -28,7 +28,7 @@ static int64_t given(int64_t key)
     return key == KU_NULL ? 0 : key;
 }
 
-/* A numerics key that the user left null takes the checkpoint's value. */
+/* A numerics key that is null takes the checkpoint's value. */
 static int64_t from_checkpoint(int64_t key, const json_t *was, const char *name)
 {
     int64_t value;
@@ -53,7 +53,7 @@ static int configure_batch(struct ku_session *s, const json_t *was, int n_ranks)
     return ku_batch_resolve(&s->batch);
 }
 
-/* A resume goes on with the checkpoint's tokenizer where the configuration's is gone. */
+/* A resume uses the checkpoint's copy of the tokenizer if the configured one no longer exists. */
 static int find_tokenizer(struct ku_session *s)
 {
     char **where = &s->cfg.data_tokenizer;
@@ -77,7 +77,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     KU_TRY(ku_model_read_again(&s->cfg, s->stored, &s->model));
     KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
     KU_TRY(find_tokenizer(s));
-    if (s->cfg.deepspeed && was == NULL) /* a resume takes what it lacks from the checkpoint */
+    if (s->cfg.deepspeed && was == NULL) /* a resume takes missing values from the checkpoint */
         KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &theirs));
     KU_TRY(configure_batch(s, was, n_ranks));
     KU_TRY(ku_dataset_seq_len(&s->cfg, &s->model, &s->seq_len));
@@ -85,16 +85,16 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     s->numerics = ku_config_numerics(&s->cfg);
     if (s->numerics == NULL)
         return KU_ERR(KUMI_ENOMEM, "config: no memory");
-    if (s->cfg.schedule_decay_steps.n < 0) { /* another train.steps does not bend the schedule */
+    if (s->cfg.schedule_decay_steps.n < 0) { /* changing train.steps keeps the schedule */
         const char *per = json_string_value(json_object_get(was, "schedule.per"));
-        if (per == NULL || strcmp(per, s->cfg.schedule_per) == 0) /* else in another unit */
+        if (per == NULL || strcmp(per, s->cfg.schedule_per) == 0) /* else the unit differs */
             s->decay_steps = from_checkpoint(KU_NULL, was, "schedule.decay_steps");
         if (s->decay_steps > 0)
             json_object_set_new(s->numerics, "schedule.decay_steps", json_integer(s->decay_steps));
     }
     json_object_set_new(s->numerics, "train.global_batch", json_integer(s->batch.global_batch));
     json_object_set_new(s->numerics, "train.micro_batch", json_integer(s->batch.micro_batch));
-    if (!s->batch.is_free) /* else whatever the rank count makes of it */
+    if (!s->batch.is_free) /* else it follows from the number of ranks */
         json_object_set_new(s->numerics, "train.virtual_shards",
                             json_integer(s->batch.virtual_shards));
     json_object_set_new(s->numerics, "data.seq_len", json_integer(s->seq_len));
@@ -106,7 +106,7 @@ static int is_per_epoch(const struct ku_config *c)
     return strcmp(c->schedule_per, "epoch") == 0;
 }
 
-/* What the schedule counts: steps, or, with schedule.per "epoch", epochs whichever way written. */
+/* A span in the schedule's unit: steps, or epochs with schedule.per "epoch". */
 static int64_t schedule_span(const struct ku_session *s, struct ku_span span)
 {
     return is_per_epoch(&s->cfg) ? span.n : ku_span_steps(span, s->sampler.steps_per_epoch);
@@ -130,14 +130,14 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
     a->warmup = schedule_span(s, c->schedule_warmup_steps);
     a->decay = c->schedule_decay_steps.n >= 0 ? schedule_span(s, c->schedule_decay_steps)
                : s->decay_steps > 0           ? s->decay_steps
-                                    : ku_session_schedule_length(s); /* a plan, without data */
+                                    : ku_session_schedule_length(s); /* a plan without data */
     a->step_size = schedule_span(s, c->schedule_step_size);
     for (int i = 0; i < c->schedule_milestones.n; i++)
         at[i] = schedule_span(s, c->schedule_milestones.item[i]);
     ku_rule_args(c, at, a);
 }
 
-/* Parameters that ranks share, or that all have whole but one updates, are not streamed. */
+/* Shared parameters, and whole parameters that only one rank updates, are not offloaded. */
 static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
 {
     const struct ku_offload_key *k = &s->cfg.memory_offload;
@@ -174,7 +174,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
     o->mesh.extent[KU_AX_REPLICATE] = s->batch.n_ranks;
-    if (s->sharding.zero > 0 && !o->share_host_state) { /* shared state is one program */
+    if (s->sharding.zero > 0 && !o->share_host_state) { /* shared state is not partitioned */
         o->zero = s->sharding.zero;
         o->wrap = c->parallel_wrap.n ? (const char *const *)c->parallel_wrap.item : NULL;
         o->prefetch = (int)c->parallel_prefetch;
@@ -205,7 +205,9 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     return KUMI_OK;
 }
 
-/* Of all losses that the model has; on failure the graph is gone. */
+/*
+ * Set label smoothing on all losses of the model. On failure the graph is destroyed.
+ */
 static int smooth(struct ku_graph *g, double share)
 {
     for (ku_id n = 1; n < g->n_nodes && share > 0; n++) {
@@ -283,7 +285,7 @@ size_t ku_session_loader_bytes(const struct ku_session *s, const struct ku_graph
     int n = 0, has_val = c->data_val.n > 0 || c->data_val_fraction > 0;
     if (s->data)
         has_val = s->eval_samples > 0;
-    if (s->model.facts.is_pairs) /* rows are read when they are asked for */
+    if (s->model.facts.is_pairs) /* pairs are not read ahead */
         return 0;
     for (uint32_t i = 0; i < g->n_inputs && n < KU_DATA_PORTS_MAX; i++) {
         struct ku_type type = ku_type_of(g, g->input[i].value);
@@ -295,7 +297,10 @@ size_t ku_session_loader_bytes(const struct ku_session *s, const struct ku_graph
            ku_loader_bytes(row_bytes, n, rows, (int)c->data_workers, (int)c->data_prefetch);
 }
 
-/* Samples that are there to fill a batch are ignored by the loss, but would count in statistics. */
+/*
+ * Padding samples of a short batch do not count in the loss, but would count in batch norm
+ * statistics.
+ */
 static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
 {
     if (strcmp(s->cfg.data_last_batch, "short") != 0)
@@ -313,7 +318,7 @@ static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
     return KUMI_OK;
 }
 
-/* What is known of the model and what it reads, of all shapes. */
+/* Derive parameters and FLOP from the graphs of all shapes, and check the data against them. */
 static int look_at(struct ku_session *s, struct ku_graph *const *graph)
 {
     double flops = ku_graph_model_flops(graph[0]);

@@ -14,115 +14,162 @@
 #include "train/trainer.h"
 
 /*
- * A configuration brought to life on a job: everything that training, evaluation and plans share.
- * Filled in stages, each on the ones before; fini takes what there is.
+ * A session: a configuration with everything that training, evaluation and plans derive from it. It
+ * is filled in stages; each needs those before it, and fini frees what exists.
+ *
+ *     ku_session_configure        cfg, model, batch, sharding, numerics
+ *             │                          │ plans: ku_session_compile_opts, ku_session_graph
+ *     ku_session_open_data        data or pairs, sampler, n_steps, decay_steps
+ *             │
+ *     ku_session_create_trainer   compile, allocate: t, n_params, flops_per_item
+ *             │
+ *     ku_session_open_saving, take_companions
+ *             │
+ *     ku_session_first_state or ku_session_load
+ *             │
+ *     per step: ku_session_fill_train, ku_trainer_step; evaluate; save_start, save_poll
+ *
+ * The step itself belongs to the trainer (trainer.h), the order of a whole run to run.c.
  */
 struct ku_session {
     struct ku_config cfg;
     struct ku_model model;
     struct ku_watch watch; /* of the compiler; all zero: none */
-    const char *stored;    /* of a resume: the checkpoint's model/, for what the configuration names
-                              and is gone; NULL. Borrowed until fini */
-    struct ku_companions companions; /* rank 0's, of every checkpoint */
-    int is_eval_only;                /* the trainer evaluates, and holds parameters alone */
-    const struct ku_graph *graph;    /* a program's own, in place of model; NULL */
+    /*
+     * Of a resume: the checkpoint's model/ folder, for files that the configuration names but no
+     * longer exist; else NULL. Borrowed until fini.
+     */
+    const char *stored;
+    struct ku_companions companions; /* rank 0: files that go into every checkpoint */
+    int is_eval_only;                /* evaluation only: parameters without optimizer state */
+    const struct ku_graph *graph;    /* a program's own graph, instead of model; else NULL */
     struct ku_batch batch;
     struct ku_sharding sharding;
     struct ku_data *data;
-    struct ku_pairs pairs; /* of models of pairs; its data are the above */
+    struct ku_pairs pairs; /* of encoder-decoder models; data points to its data */
     struct ku_sampler sampler;
-    struct ku_loader *loader[2]; /* of training and evaluation, from their first rows on */
+    struct ku_loader *loader[2]; /* of training and evaluation; created at the first fill */
     int64_t seq_len;             /* loss positions of a sample: tokens, or 1 */
     int64_t n_steps, eval_samples;
-    int64_t n_params;      /* from create_trainer on, as the next */
-    double flops_per_item; /* of the model, forward and backward, for one loss position */
-    int64_t decay_steps; /* the schedule's end, as it counts, if none is given; 0: not yet known */
-    struct ku_update_group *groups; /* cfg's, for the compiler; NULL: nothing is trained */
-    json_t *numerics;               /* the keys with derived values, as manifests keep them */
-    unsigned char
-        *recompute_level; /* per block, of memory.recompute's budget (train/recompute_budget.h) */
+    int64_t n_params;      /* set by create_trainer, as is flops_per_item */
+    double flops_per_item; /* model FLOP, forward and backward, per loss position */
+    /* End of the schedule in its unit if none is configured; 0: not yet known. */
+    int64_t decay_steps;
+    struct ku_update_group *groups; /* from cfg, for the compiler; NULL: no training */
+    json_t *numerics;               /* numerics keys with derived values, as in manifests */
+    /* Per layer, from memory.recompute's budget (train/recompute_budget.h). */
+    unsigned char *recompute_level;
     int n_recompute;
     struct ku_trainer *t;
     struct ku_saving *saving;         /* NULL unless checkpoint.async */
-    struct ku_ckpt_verified verified; /* rank 0: the snapshots that need not be read again */
-    struct ku_stored { /* what the checkpoint that is being written is described by */
+    struct ku_ckpt_verified verified; /* rank 0: snapshots that are already verified */
+    /* Description of the checkpoint that is being written. */
+    struct ku_stored {
         char *model;
         json_t *config, *libraries, *state;
     } saved;
 };
 
-/* Configuration, model, batch relation for n ranks. `was`: the numerics keys of the checkpoint to
- * resume, whose derived values count where none are given; NULL. */
+/*
+ * Load configuration and model, and resolve the batch for n ranks.
+ *
+ *   was   numerics keys of the checkpoint to resume, whose derived values apply where none are
+ *          given; NULL: no resume
+ */
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks);
-/* Data, sampler, length of the run, schedule. job: whose progress word ticks; NULL. */
+/*
+ * Open data and sampler; determine the length of the run and of the schedule.
+ *
+ *   job   ticked while text is tokenized; may be NULL
+ */
 int ku_session_open_data(struct ku_session *s, struct ku_job *job);
-/* The length of the run as the schedule counts: a part of an epoch is one. */
+/*
+ * Length of the run in the schedule's unit. A partial epoch counts as one.
+ */
 int64_t ku_session_schedule_length(const struct ku_session *s);
-/* What the compiler is told. n_steps must be known: after open_data, or for plans. */
+/* The compiler's options. n_steps must be known: call it after open_data, or for plans. */
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
-/* Batch shapes: one, or those of the sentence pairs, known once data are open. */
+/* Number of batch shapes: 1, or that of the sentence pairs once data are open. */
 int ku_session_n_shapes(const struct ku_session *s);
-/* "global batch 16 = 2 shards x 8 x 1", or the shapes of sentence pairs, once data are open. */
+/*
+ * Append "global batch 16 = 2 shards x 8 x 1", or the shapes of sentence pairs once data are open.
+ */
 void ku_session_print_batch(const struct ku_session *s, struct ku_str *out);
 /* The model's graph for one global batch of a shape. */
 int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
-/* Cores that the compute threads of so many ranks of this host have, all together. */
+/* Cores for the compute threads of local_n ranks together. */
 int ku_session_cores(const struct ku_session *s, int local_n);
-/* What a rank holds to write checkpoints in the background; 0: they are not. */
+/* Staging bytes per rank for asynchronous checkpoints; 0: they are synchronous. */
 size_t ku_session_staging_bytes(const struct ku_session *s);
-/* What a rank holds of rows that are read ahead (data.workers), for training and evaluation.
- *   g   the model's graph, whose inputs are a row's ports */
+/*
+ * Bytes per rank of rows that are read ahead (data.workers), for training and evaluation.
+ *
+ *   g   the model's graph; its inputs are the ports of a row
+ */
 size_t ku_session_loader_bytes(const struct ku_session *s, const struct ku_graph *g);
-/* Compiles and allocates. Collective. */
+/*
+ * Compile and allocate. Collective.
+ */
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
 void ku_session_fini(struct ku_session *s);
 
-/* Fills the training ports for a step, and the evaluation ports for batch number b. Errors:
- * KUMI_EINPUT. */
+/*
+ * Fill the training ports for a step; and the evaluation ports for batch b. Errors: KUMI_EINPUT.
+ */
 int ku_session_fill_train(struct ku_session *s, int64_t step);
 int ku_session_fill_eval(struct ku_session *s, int64_t b);
-/* Whether what the loss counts are samples, not tokens of them. */
+/* Whether the loss counts samples instead of tokens. */
 int ku_session_is_by_samples(const struct ku_session *s);
-/* Samples, of all ranks, that could not be read and counted for nothing (data.on_error: skip), each
- * as often as it was asked for. The first rank says so. Collective. */
+/*
+ * Number of samples on all ranks that could not be read and did not count (data.on_error: skip),
+ * once per read. Rank 0 logs it. Collective.
+ */
 int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n);
-/* Loss over the evaluation samples. Collective. */
+/*
+ * Mean loss over the evaluation samples. Collective.
+ */
 int ku_session_evaluate(struct ku_session *s, double *loss);
 
 /*
- * Read the files that go with the model into checkpoints: those of the checkpoint that is resumed,
- * else of model.path and data.tokenizer. A model whose keys say nothing of an end of text takes
- * the tokenizer's. Collective. Errors: KUMI_EINPUT, ENOMEM.
+ * Read the files that accompany the model in checkpoints: from the checkpoint to resume, else from
+ * model.path and data.tokenizer. A model without an end-of-text id takes that of the tokenizer.
+ * Collective. Errors: KUMI_EINPUT, ENOMEM.
  */
 int ku_session_take_companions(struct ku_session *s, struct ku_job *job);
-/* First values: random, or model.path's weights. Collective. */
+/*
+ * Initialise the state: random, or model.path's weights. Collective.
+ */
 int ku_session_first_state(struct ku_session *s);
 /*
- * A checkpoint of the present state in dir (OUT/checkpoints). Collective. A failure leaves earlier
- * ones whole and is returned on all ranks (KUMI_ESTORAGE) without ending the job.
+ * Write a checkpoint of the current state into dir (OUT/checkpoints). Collective. Errors, on all
+ * ranks: KUMI_ESTORAGE; earlier checkpoints stay valid and the job continues.
  */
 int ku_session_save(struct ku_session *s, const char *dir, int64_t step);
 /*
- * The same with checkpoint.async: begun here and written while training goes on. poll (once a step)
- * and wait (before the next, and at the end) return how it ended, on all ranks alike; it has ended
- * when it is no longer pending. Collective. Without checkpoint.async start is save, and nothing is
- * ever pending.
+ * The same with checkpoint.async: start begins the checkpoint, which is written while training
+ * continues. poll (once per step) and wait (before the next start, and at the end) return its
+ * result on all ranks; it has ended when it is no longer pending. Collective. Without
+ * checkpoint.async, start saves synchronously and nothing is pending.
  */
-int ku_session_open_saving(struct ku_session *s); /* before the first */
+int ku_session_open_saving(struct ku_session *s); /* before the first start */
 int ku_session_save_start(struct ku_session *s, const char *dir, int64_t step);
 int ku_session_save_poll(struct ku_session *s);
 int ku_session_save_wait(struct ku_session *s);
-void ku_session_save_end(struct ku_session *s); /* gives up what is pending; fini calls it */
+void ku_session_save_end(struct ku_session *s); /* abandons a pending one; fini calls it */
 /*
- * The checkpoint of a step in 16 bit, as run/weights, in place of what stands there. Collective.
- * Errors: KUMI_ESTORAGE; KUMI_EINPUT: a value is beyond f16's range.
+ * Write the checkpoint of a step in 16 bit as run/weights, replacing an older one. Collective.
+ * Errors: KUMI_ESTORAGE; KUMI_EINPUT: a value exceeds the range of f16.
  */
 int ku_session_gather_16bit(struct ku_session *s, const char *dir, int64_t step, const char *run);
-/* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
- * damaged. */
+/*
+ * Load the state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks if a byte is
+ * damaged.
+ */
 int ku_session_load(struct ku_session *s, const char *path, int64_t *step);
-/* Every rank has read its part of the checkpoint at path: it counts in checkpoint.keep. By rank 0.
+/*
+ * Mark the checkpoint at path as verified for checkpoint.keep, after all ranks have read their
+ * parts. Rank 0 only.
  */
 void ku_session_add_verified(struct ku_session *s, const char *path);
 

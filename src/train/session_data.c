@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session's data: opened, sampled, and brought to the ports of a step. */
+/* A session's data: open, sample, and fill the ports of a step. */
 #include <math.h>
 #include <stdio.h>
 
@@ -18,7 +18,9 @@ static int tick(void *job, const char *what, uint64_t done, uint64_t total)
     return KUMI_OK;
 }
 
-/* The first so many samples of the validation split: eval_tokens, at least one sample, at most all.
+/*
+ * Evaluation uses the first samples of the validation split: eval_tokens, at least one sample, at
+ * most all.
  */
 static int64_t eval_samples(const struct ku_session *s)
 {
@@ -35,7 +37,9 @@ static int refuse_vocabularies(const struct ku_session *s)
         "source and target need one vocabulary: leave data.target_tokenizer out");
 }
 
-/* Sentence pairs: batches have the shapes of their buckets, and the model the vocabularies' sizes.
+/*
+ * Sentence pairs: the buckets define the batch shapes, and the vocabularies define the model's
+ * sizes.
  */
 static int open_pairs(struct ku_session *s, const struct ku_progress *progress)
 {
@@ -82,7 +86,7 @@ static int tick_loader(void *job)
     return tick(job, NULL, 0, 0);
 }
 
-/* The rows of this rank's micro-batches, in the order in which they run. */
+/* The loader reads the rows of this rank's micro-batches in execution order. */
 static int create_loader(struct ku_session *s, int is_eval, int64_t first_step)
 {
     int n_micro = ku_trainer_n_micro(s->t);

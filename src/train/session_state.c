@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session's state: first values, checkpoints. */
+/* A session's state: initial values and checkpoints. */
 #include <string.h>
 
 #include "base/err.h"
@@ -27,7 +27,7 @@ int ku_session_first_state(struct ku_session *s)
     return ku_trainer_derive(s->t);
 }
 
-/* A tokenizer's files: "byte", "word" and NAME.vocab are none. */
+/* Read a tokenizer's files. "byte", "word" and NAME.vocab have none. */
 static int read_tokenizer(struct ku_companions *c, const char *where)
 {
     const char *end = strrchr(where, '.');
@@ -39,7 +39,9 @@ static int read_tokenizer(struct ku_companions *c, const char *where)
                                  : ku_companions_read_tokenizer(c, where);
 }
 
-/* Whether the companions of the checkpoint that is resumed are whole; damage is said. */
+/*
+ * Whether the files beside the model in the resumed checkpoint are intact. Damage is logged.
+ */
 static int is_whole(const char *stored)
 {
     struct ku_ckpt c;
@@ -68,7 +70,7 @@ static int read_companions(struct ku_session *s)
     for (int i = 0; i < 2; i++) {
         if (from[i] == NULL)
             continue;
-        if (is_byte && !is_text && !has_tokenizer) { /* what the files' tokens mean */
+        if (is_byte && !is_text && !has_tokenizer) { /* tokenizer of the token files */
             KU_TRY(ku_companions_read(c, from[i], KU_COMPANION_TOKENIZER));
             has_tokenizer = ku_companions_has_tokenizer(from[i]);
         }
@@ -83,7 +85,7 @@ static int read_companions(struct ku_session *s)
     return KUMI_OK;
 }
 
-/* The id of the token that ends a text; -1: there is none below the model's vocabulary. */
+/* Id of the end-of-text token; -1: none below the model's vocabulary. */
 static int find_end_of_text(const struct ku_session *s, int64_t *end)
 {
     const char *where = s->cfg.data_tokenizer;
@@ -92,7 +94,7 @@ static int find_end_of_text(const struct ku_session *s, int64_t *end)
     *end = -1;
     if (!s->model.facts.is_causal || json_object_get(s->model.rest, "eos_token_id"))
         return KUMI_OK;
-    if (strcmp(where, "byte") == 0 && s->companions.n > 0) /* of tokens from files */
+    if (strcmp(where, "byte") == 0 && s->companions.n > 0) /* data are token files */
         where = s->stored && ku_companions_has_tokenizer(s->stored) ? s->stored : s->model.path;
     if (where == NULL || strcmp(where, "byte") == 0 ||
         (where == s->model.path && !ku_companions_has_tokenizer(where)))
@@ -128,7 +130,7 @@ static void forget(struct ku_session *s)
     memset(&s->saved, 0, sizeof s->saved);
 }
 
-/* The state at a step, described; `saved` holds what desc points to. */
+/* Describe the state at a step. s->saved owns what d points to. */
 static int describe(struct ku_session *s, const char *dir, int64_t step, struct ku_ckpt_desc *d)
 {
     s->saved = (struct ku_stored){ku_model_print(&s->model), ku_config_dump(&s->cfg),
@@ -158,7 +160,7 @@ int ku_session_save(struct ku_session *s, const char *dir, int64_t step)
     return status;
 }
 
-/* As long as a checkpoint is pending, its description stays. */
+/* The description stays while a checkpoint is pending. */
 static int forget_if_over(struct ku_session *s, int status)
 {
     if (!ku_saving_is_pending(s->saving))

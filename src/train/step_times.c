@@ -13,7 +13,7 @@ enum column { STEP, EXPOSED, WAIT, DATA, ITEMS, N_COLUMNS };
 
 struct ku_trial {
     int64_t n, cap;
-    int64_t (*row)[N_COLUMNS]; /* [cap], in ns; ITEMS: how many */
+    int64_t (*row)[N_COLUMNS]; /* [cap] in ns; ITEMS: a count */
 };
 
 int ku_trial_create(int64_t n_steps, struct ku_trial **out)

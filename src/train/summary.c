@@ -13,18 +13,20 @@
 
 enum { MAX_SUMMARY_BYTES = 64 << 20 };
 
-/* JSON has no NaN: null. */
+/* JSON has no NaN; it becomes null. */
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
 }
-/* A median of no steps is 0: null. */
+/* The median of no steps is 0; it becomes null. */
 static json_t *measured(double x)
 {
     return real(x > 0 ? x : (double)NAN);
 }
 
-/* What all ranks store in a step for collectives, as planned and as counted; NULL: one rank. */
+/*
+ * Bytes that all ranks store for collectives per step: planned and measured. NULL: one rank.
+ */
 static json_t *exchanged(const struct ku_trainer *t, int64_t step_bytes)
 {
     struct ku_volume row[KU_MAX_VOLUMES];
@@ -45,7 +47,9 @@ static char *path_of(const char *dir)
     return ku_asprintf("%s/summary.json", dir);
 }
 
-/* NULL: none that can be read. New reference. */
+/*
+ * NULL: missing or unreadable. New reference.
+ */
 static json_t *read_summary(const char *dir)
 {
     char *path = path_of(dir), *text = NULL;

@@ -6,25 +6,27 @@
 #include "sim/roofline.h"
 #include "train/trainer.h"
 
-/* DIR/summary.json, which a run writes at its end. By rank 0. */
+/* DIR/summary.json, written at the end of a run by rank 0. */
 struct ku_summary {
     const struct kumi_train_result *result;
     const struct ku_metrics *metrics;
     const struct ku_limits *limits;
     const struct ku_trainer *t;
-    double loss;        /* of the last step; NaN: this process made none */
-    int64_t held_bytes; /* by all ranks; 0: not known */
+    double loss;        /* of the last step; NaN: this process ran none */
+    int64_t held_bytes; /* memory of all ranks; 0: unknown */
     int64_t step_bytes; /* stored for collectives by all ranks, in all steps of this process */
     int64_t n_unread;   /* samples that could not be read */
 };
-/* What a process without steps cannot measure stays as summary.json of the same step has it.
- * Errors: KUMI_ESTORAGE, ENOMEM. */
+/*
+ * Write the file. A process that ran no steps keeps the measured values of an existing summary.json
+ * of the same step. Errors: KUMI_ESTORAGE, ENOMEM.
+ */
 int ku_summary_write(const char *dir, const struct ku_summary *s);
 /*
- * Whether summary.json is that of a run that ended after `step` steps.
+ * Whether summary.json is from a run that ended after `step` steps.
  *
- *   has_val    there is a validation split, so its loss must be there, too
- *   val_loss   out, with 1: NaN if there is none
+ *   has_val    there is a validation split, so the file must have its loss
+ *   val_loss   out: NaN if there is none
  */
 int ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss);
 

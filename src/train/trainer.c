@@ -17,7 +17,7 @@ static int note_params(const struct ku_graph *g, char ***params, int *n_params)
     int n = 0;
     if (name == NULL)
         return KUMI_ENOMEM;
-    for (ku_id t = 1; t < g->n_tensors; t++) { /* the order in which the update pass numbers them */
+    for (ku_id t = 1; t < g->n_tensors; t++) { /* the update pass numbers them in this order */
         const struct ku_tensor *x = &g->tensor[t];
         if (x->kind != KU_T_PARAM || !x->trainable || !x->used)
             continue;
@@ -30,7 +30,9 @@ static int note_params(const struct ku_graph *g, char ***params, int *n_params)
     return n && name[n - 1] == NULL ? KUMI_ENOMEM : KUMI_OK;
 }
 
-/* Training and evaluation; the graph becomes the one that training was lowered from. */
+/*
+ * Compile training and evaluation. Passes modify `graph`, the training graph.
+ */
 static int plan_shape(struct ku_graph *graph, const struct ku_compile_opts *o,
                       const struct ku_target *target, struct ku_program *program[2])
 {
@@ -68,7 +70,9 @@ static int by_place(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Notes for each state that lies where `b` does that instruction `at` writes it. place: sorted. */
+/*
+ * Record `at` as the first write of each state at b's position. place: states, sorted by position.
+ */
 static void note_write(const struct ku_program *p, const struct ku_program_state *const *place,
                        const struct ku_buffer *b, uint32_t at, uint32_t *turn)
 {
@@ -89,8 +93,10 @@ static void note_write(const struct ku_program *p, const struct ku_program_state
     }
 }
 
-/* [n_states]: the first instruction that writes a tensor of the state, counted from 1; 0: none
- * does. NULL: no memory. */
+/*
+ * [n_states]: number of the first instruction that writes a tensor of the state, from 1; 0: none.
+ * NULL: no memory.
+ */
 static uint32_t *first_writes(const struct ku_program *p)
 {
     uint32_t *turn = ku_calloc(p->n_states + 1, sizeof *turn);
@@ -121,8 +127,7 @@ static int move_stored(const struct ku_ckpt_store *store, int is_write, uint64_t
     return ku_tier_file_move(store->ctx, store->index, is_write, at, data, bytes);
 }
 
-/* Element `begin` of a tensor as local rank r has it, from byte `at` of its part of the arena on.
- */
+/* Part of a tensor in local rank r's arena, from byte `at` of the tensor on. */
 static struct ku_ckpt_part part_of(const struct ku_program_state *x, const struct ku_memory *memory,
                                    const struct ku_ckpt_store *store, int r, size_t at)
 {
@@ -133,11 +138,11 @@ static struct ku_ckpt_part part_of(const struct ku_program_state *x, const struc
 }
 
 /*
- * Where the elements of a tensor lie in the ranks' parts of an arena: the blocks that each rank
- * keeps, and, of what every rank has whole, all copies behind them (a replica's: its own). Returns
- * how many.
+ * Lists where the elements of a tensor are in the arenas of the local ranks: first the owned
+ * shards, then the copies of tensors that every rank has in full (of a replica only its own).
+ * Returns their number.
  *
- *   store   [local_n] their parts of arena file
+ *   store   [local_n] the ranks' parts of arena file
  */
 static int list_parts(const struct ku_program *p, const struct ku_program_state *x,
                       const struct ku_memory *memory, const struct ku_ckpt_store *store,
@@ -201,7 +206,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
         out->ndim = ku_tensor_file_shape(g, id, out->dim);
         memcpy(out->padded, out->dim, sizeof out->padded);
-        /* only a first dim is padded today: kumi_init.pad_first */
+        /* only a first dim is padded: kumi_init.pad_first */
         if (out->ndim && shape->dim[0].seen)
             out->padded[0] = out->dim[0] / shape->dim[0].seen * shape->dim[0].count;
     }
@@ -210,7 +215,9 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     return KUMI_OK;
 }
 
-/* All programs, each once, for the caller to free; NULL: no memory. */
+/*
+ * All programs, each once. The caller frees the array; NULL: no memory.
+ */
 static const struct ku_program **all_programs(const struct ku_trainer *t, int *n)
 {
     const struct ku_program **all = ku_calloc((size_t)(2 * t->n_shapes + KU_N_PROGS), sizeof *all);
@@ -226,7 +233,7 @@ static const struct ku_program **all_programs(const struct ku_trainer *t, int *n
 size_t ku_trainer_host_bytes(const struct ku_trainer *t)
 {
     size_t most[KU_N_ARENAS] = {0}, total = 0;
-    for (int a = 0; a < KU_N_ARENAS; a++) { /* programs take turns in the same arenas */
+    for (int a = 0; a < KU_N_ARENAS; a++) { /* programs use the same arenas in turn */
         for (int p = 0; p < KU_N_PROGS; p++)
             if (t->program[p]->arena_bytes[a] > most[a])
                 most[a] = t->program[p]->arena_bytes[a];
@@ -239,12 +246,12 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t)
     return total + (t->staging_bytes + t->loader_bytes) * (size_t)t->job->local_n;
 }
 
-/* The plan against the machine. */
+/* Check the plan against the available memory. */
 static int check_memory(const struct ku_trainer *t)
 {
     struct ku_memory_report r;
     size_t total = ku_trainer_host_bytes(t);
-    total += total / 4096 * 8 * (size_t)t->job->local_n; /* page tables of every rank */
+    total += total / 4096 * 8 * (size_t)t->job->local_n; /* page tables: 8 bytes per page */
     uint64_t free_bytes = ku_os_mem_available();
     if (total <= free_bytes)
         return KUMI_OK;
@@ -271,8 +278,10 @@ static int load(struct ku_trainer *t, const struct ku_program *program, struct k
                         exec);
 }
 
-/* Shapes share the state, and what is said of an instruction of one (a checkpoint's turns) holds
- * for all. */
+/*
+ * Programs of all shapes share the state, and the turns of a checkpoint refer to instructions of
+ * any of them, so both must be equal.
+ */
 static int check_shape(const struct ku_program *a, const struct ku_program *b, int i)
 {
     int same = a->n_instrs == b->n_instrs && a->n_states == b->n_states;
@@ -313,7 +322,7 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     return check_memory(t);
 }
 
-/* Data parallelism is all there is: its ranks are the job's. */
+/* Data parallelism is the only kind: its ranks are those of the job. */
 static int open_comms(struct ku_trainer *t, int group)
 {
     const struct ku_mesh *m = &t->program[KU_PROG_TRAIN]->mesh;
@@ -378,7 +387,7 @@ int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
     for (int i = 0; i < n; i++)
         ku_graph_destroy(graph[i]);
     if (status < 0) {
-        if (job->n > 1) /* the others wait for this rank: tell them why */
+        if (job->n > 1) /* the other ranks wait for this one: tell them why */
             status = ku_job_fail(job);
         ku_trainer_destroy(t);
         return status;

@@ -10,35 +10,47 @@
 #include "pass/pass.h"
 
 /*
- * What a training job is made of once it is compiled: programs over one state plan, a rank's
- * memory, a device. The step is: fill the ports, run the program, read the report. Configuration,
- * data, checkpoints and output are the caller's.
+ * The compiled form of a training job: programs over one state plan, a rank's memory, a device.
+ *
+ *     ku_trainer_create ── init_state or load ──┐
+ *                                               v
+ *                     fill ports (ku_trainer_port) ── ku_trainer_step ── read report ──┐
+ *                         ^                                                            │
+ *                         └────────────────────────────────────────────────────────────┘
+ *
+ *   program   runs                             state
+ *   INIT      once, for a new state            writes it
+ *   DERIVE    after tensors were written       recomputes the compute copies
+ *   TRAIN     per step, one per batch shape    updates it
+ *   EVAL      per batch, one per batch shape   reads it
+ *
+ * Configuration, data, checkpoint schedule and output belong to the caller (session.h).
  */
 enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DERIVE, KU_N_PROGS };
 
 enum { KU_CKPT_PATH_BYTES = 640 };
 
 struct ku_trainer_opts {
-    struct ku_compile_opts compile; /* is_training 0: evaluates alone, and holds nothing else */
+    struct ku_compile_opts compile; /* is_training 0: evaluation only, without optimizer state */
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;
     uint64_t seed;
-    size_t staging_bytes;     /* of checkpoints that are written in the background, a rank */
-    size_t loader_bytes;      /* of rows that are read ahead, a rank */
-    struct ku_tier_opts tier; /* where arena `file` is to lie */
+    size_t staging_bytes;     /* of asynchronous checkpoints, per rank */
+    size_t loader_bytes;      /* of rows read ahead, per rank */
+    struct ku_tier_opts tier; /* folder of arena `file` */
     int no_eval;
 };
 
-/* A batch shape's programs: KU_PROG_TRAIN and KU_PROG_EVAL. */
+/* Programs of a batch shape: KU_PROG_TRAIN and KU_PROG_EVAL. */
 struct ku_trainer_shape {
     struct ku_program *program[2];
     struct ku_exec *exec[2];
 };
 
-/* A metric of the graph and what an evaluation has added up of it: enum kumi_metric. */
+/* A metric of the graph (enum kumi_metric) and its sum over the evaluation. */
 struct ku_trainer_metric {
-    char *port;       /* of the programs */
-    const char *name; /* the user's, in port */
+    char *port;       /* name of the program's port */
+    const char *name; /* the user's name, points into port */
     int kind, n_runs;
     struct ku_exact sum;
     double max, count;
@@ -49,20 +61,20 @@ struct ku_trainer {
     const struct ku_device_ops *ops;
     void *device;
     uint64_t seed;
-    size_t staging_bytes;                   /* planned; who writes checkpoints maps it */
-    size_t loader_bytes;                    /* planned; loaders hold it */
-    int is_training;                        /* 0: both programs of a shape are its evaluation's */
-    enum ku_isa isa;                        /* not exceeded */
+    size_t staging_bytes;                   /* planned here, allocated by ku_saving */
+    size_t loader_bytes;                    /* planned here, allocated by loaders */
+    int is_training;                        /* 0: both programs of a shape are evaluation */
+    enum ku_isa isa;                        /* maximum instruction set */
     int n_threads;                          /* of this rank */
-    struct ku_program *program[KU_N_PROGS]; /* of the shape at hand */
-    struct ku_exec *exec[KU_N_PROGS];       /* of INIT and DERIVE only while they run */
-    struct ku_trainer_shape *shape;         /* all; they take turns in the same arenas */
-    int n_shapes, shape_at;                 /* and the one at hand */
+    struct ku_program *program[KU_N_PROGS]; /* of the current shape */
+    struct ku_exec *exec[KU_N_PROGS];       /* INIT and DERIVE: set only while they run */
+    struct ku_trainer_shape *shape;         /* all shapes; they use the same arenas in turn */
+    int n_shapes, shape_at;                 /* shape_at: the current shape */
     struct ku_exec_comms comms;
     struct ku_memory *memory;
-    struct ku_ckpt_tensor *tensor; /* state in files' terms, parameters and optimizer */
+    struct ku_ckpt_tensor *tensor; /* state as files have it: parameters and optimizer */
     int n_tensors;
-    char **param; /* names of the trainable parameters, by their word in stats */
+    char **param; /* names of the trainable parameters, by index in stats */
     int n_params;
     struct ku_exact eval_sum;
     int64_t eval_tokens;
@@ -71,39 +83,43 @@ struct ku_trainer {
     int64_t compile_ns;
     struct ku_trainer_scaler {
         struct ku_attrs rule;
-        double *words; /* this rank's state, op/loss_scaler.h; NULL: there is no loss scaler */
+        double *words; /* state on this rank, op/loss_scaler.h; NULL: no loss scaler */
     } scaler;
-    int64_t n_steps, step_bytes; /* run by this rank; what it stored in collectives of theirs */
+    int64_t n_steps, step_bytes; /* steps of this rank; bytes it stored in their collectives */
 };
 
 /*
- * Compiles training and evaluation of a model in each of its batch shapes, plans memory and holds
- * it against what the machine has, makes the arenas and binds the programs. Collective over the
- * job. The state is undefined until ku_trainer_init_state, or a load and ku_trainer_derive.
+ * Compile training and evaluation of a model for each batch shape, plan memory and check it against
+ * the machine, allocate the arenas and load the programs. The state is undefined until
+ * ku_trainer_init_state, or a load and ku_trainer_derive.
  *
- *   graph   [n], the same model for batches of different shapes; taken over in any case
+ *   graph   [n], the same model for different batch shapes; freed in any case
  *
- * Errors: KUMI_EINVAL, ENOMEM (exit 13: with the shortage by class), EDEVICE, and the job's root
- * cause.
+ * Collective over the job. Errors: KUMI_EINVAL, ENOMEM (exit 13, with the shortage by class),
+ * EDEVICE, and the job's root cause.
  */
 int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
                       const struct ku_trainer_opts *o, struct ku_trainer **t);
-/* From now on ports, steps and evaluation are those of batch shape i. At first: 0. */
+/*
+ * Select batch shape i for the following ports, steps and evaluations. Initially 0.
+ */
 void ku_trainer_use(struct ku_trainer *t, int i);
-void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is fine */
+void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is allowed */
 
-/* The plan alone, for one batch shape, without device and memory: what `kumi plan` and `kumi graph`
- * read. The caller destroys the programs. */
+/*
+ * Compile one batch shape without device and memory, for `kumi plan` and `kumi graph`. The caller
+ * destroys the programs.
+ */
 int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
                     const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
                     char ***params, int *n_params);
 
 /*
- * The state of a program as files see it: parameters, buffers, optimizer tensors; compute copies
- * and counters are not in it. Names are the program's.
+ * Describe the state of a program as files have it: parameters, buffers, optimizer tensors; not
+ * compute copies and counters. Names are borrowed from the program.
  *
  *   g        the graph that p was compiled from
- *   tensor   [*n], out: freed with ku_free
+ *   tensor   out: [*n], freed with ku_free
  */
 int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
                         const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n);
@@ -111,85 +127,109 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
 int ku_trainer_init_state(struct ku_trainer *t);
 int ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
 
-/* The averages of the weights (train.ema) take the parameters' place: those of the state, or of the
- * checkpoint at path. Collective. KUMI_EINVAL: there are none, or no update has been made. */
+/*
+ * Replace the parameters by their averages (train.ema): those of the state, or of the checkpoint at
+ * path. Collective. KUMI_EINVAL: there are none, or no update has been made.
+ */
 int ku_trainer_take_ema(struct ku_trainer *t);
 int ku_trainer_load_ema(struct ku_trainer *t, const char *path);
 
-/* How many ranks read a state, a part each: those that share it; replicas hold everything
- * themselves. */
+/*
+ * Number of ranks that each read a part of a state: all ranks that share it; 1 for replicas, which
+ * read all of it.
+ */
 int ku_trainer_n_readers(const struct ku_trainer *t);
 /*
- * A checkpoint of the present state in desc->dir; update and tensors are the trainer's. Collective.
- * A failure leaves earlier ones whole and is returned on all ranks (KUMI_ESTORAGE) without ending
- * the job.
+ * Write a checkpoint of the current state into desc->dir. The trainer fills in update and tensors.
  *
- *   status   < 0: this rank could not prepare desc; all return the worst
+ *   status   < 0: this rank could not prepare desc; all ranks return the worst status
+ *
+ * Collective. Errors, on all ranks: KUMI_ESTORAGE; earlier checkpoints stay valid and the job
+ * continues.
  */
 int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int status);
-/* desc for this trainer: what it knows itself is filled in. */
+/* desc, with the members that the trainer fills in. */
 struct ku_ckpt_desc ku_trainer_desc(const struct ku_trainer *t, const struct ku_ckpt_desc *desc);
-/* The state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks when a byte is
- * damaged. */
+/*
+ * Load the state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks if a byte is
+ * damaged.
+ */
 int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step);
 /*
- * The same, and where a byte is damaged the one before in dir, named in a warning, until one is
- * whole. KUMI_ENOCKPT: none is.
+ * The same; if a byte is damaged, log a warning and load the previous checkpoint in dir, and so on.
+ * KUMI_ENOCKPT: none is intact.
  *
- *   path   the first to try, equal on all ranks; becomes the one that was taken
+ *   path   in: the first to try, equal on all ranks; out: the one that was loaded
  */
 int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_PATH_BYTES],
                       int64_t *step);
 
 /*
- * Rows of the global batch that micro-batch u of this rank reads: [*first, *first + n) with n
- * returned; row r of it lies at element r of ku_trainer_rows' place in the port.
+ * Rows of the global batch that micro-batch u of this rank reads: [*first, *first + n), n returned.
+ * They lie one after the other from ku_trainer_port on.
  */
 int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first);
 int ku_trainer_n_micro(const struct ku_trainer *t);
-/* A port's place for micro-batch u, and the bytes of one row; NULL: no such port. */
+/*
+ * Address of a port's rows for micro-batch u, and the bytes of one row; NULL: no such port.
+ */
 void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p, const char *name,
                       int u, size_t *row_bytes);
 
-/* One step on filled ports. report: KU_REPORT_WORDS. A loss or gradient that is not finite is no
- * error here: KU_REPORT_APPLY is 0. */
+/*
+ * Run one step on filled ports. report: KU_REPORT_WORDS numbers. A non-finite loss or gradient is
+ * not an error here: KU_REPORT_APPLY is 0.
+ */
 int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report);
-/* The same step again, on the same ports, seen (exec.h). The report says nothing new. */
+/*
+ * Repeat the step on the same ports, with a callback per instruction (exec.h). The report is the
+ * same.
+ */
 int ku_trainer_step_seen(struct ku_trainer *t, int64_t step, ku_exec_see *see, void *ctx);
-/* Evaluation: begin, then run for each global batch of filled ports, then the mean loss over valid
- * targets. */
+/*
+ * Evaluation: begin, then run for each global batch of filled ports, then the mean loss over valid
+ * targets.
+ */
 void ku_trainer_eval_begin(struct ku_trainer *t);
 int ku_trainer_eval_run(struct ku_trainer *t);
 double ku_trainer_eval_loss(const struct ku_trainer *t);
 
-/* A metric of the last step (is_eval 0), or of the evaluation up to here; names in t->metric.
- * KUMI_EINVAL: the graph has none of this name. */
+/*
+ * A metric of the last step (is_eval 0) or of the evaluation so far; names are in t->metric.
+ * KUMI_EINVAL: no such metric.
+ */
 int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval, double *value);
-/* All of them; those beyond KUMI_MAX_RESULT_METRICS, or with longer names, are left out. */
+/* All metrics, without those beyond KUMI_MAX_RESULT_METRICS or with longer names. */
 void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_result_metrics *out);
 /* For ku_trainer_create, eval_run and destroy. */
 int ku_trainer_note_metrics(struct ku_trainer *t);
 void ku_trainer_eval_add(struct ku_trainer *t);
 void ku_trainer_drop_metrics(struct ku_trainer *t);
-/* Of the last step: the name of the first parameter whose gradient is not finite, or NULL. */
+/* Name of the first parameter with a non-finite gradient in the last step, or NULL. */
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
-/* A scalar of the state. */
+/* The number of updates, a scalar of the state. */
 int64_t *ku_trainer_update_count(const struct ku_trainer *t);
-/* Of the loss scaler, behind the last step: the scale, NaN without a scaler; the steps that were no
- * update, up to here. */
+/*
+ * Of the loss scaler after the last step: the scale (NaN: no scaler), and the number of steps so
+ * far without an update.
+ */
 double ku_trainer_loss_scale(const struct ku_trainer *t);
 int64_t ku_trainer_n_skipped(const struct ku_trainer *t);
-/* KUMI_ENUMERIC: it overflowed at its least scale. */
+/* KUMI_ENUMERIC: it overflowed at its minimum scale. */
 int ku_trainer_check_scale(const struct ku_trainer *t);
-/* As manifests keep it, under "state": {} without a scaler; owned by the caller. Load: what is not
- * there is as before the first step. */
+/*
+ * The scaler's state for manifests, under "state": {} without a scaler. The caller owns it. Load:
+ * missing members are as before the first step.
+ */
 json_t *ku_trainer_scaler_json(const struct ku_trainer *t);
 void ku_trainer_scaler_load(struct ku_trainer *t, const json_t *state);
 void ku_trainer_note_scaler(struct ku_trainer *t); /* for ku_trainer_create */
-/* What the host's ranks map together as planned: the shared arena once, all others, the staging of
- * checkpoints and the rows read ahead of each rank. */
+/*
+ * Planned bytes of all ranks of the host: the shared arena once; for each rank all other arenas,
+ * the staging of checkpoints and the rows read ahead.
+ */
 size_t ku_trainer_host_bytes(const struct ku_trainer *t);
-/* Tests and tools. */
+/* For tests and tools. */
 int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics that a graph names (kumi_graph_metric): of a step, and summed up over an evaluation. */
+/* Metrics that a graph defines (kumi_graph_metric): of a step, and summed over an evaluation. */
 #include <stdio.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ void ku_trainer_drop_metrics(struct ku_trainer *t)
     ku_free(t->metric);
 }
 
-/* Elements of the global batch that a metric is over. */
+/* Elements of the global batch that a metric covers. */
 static double count_of(const struct ku_program *p, const char *name)
 {
     for (uint32_t i = 0; i < p->n_instrs; i++) {
@@ -60,14 +60,14 @@ static double count_of(const struct ku_program *p, const char *name)
     return 1;
 }
 
-/* Targets of a run that count; 0: the graph has no loss. */
+/* Valid targets of a run; 0: the graph has no loss. */
 static double n_valid(const struct ku_exec *exec)
 {
     const int64_t *n = ku_exec_port(exec, 0, "loss_valid", NULL);
     return n ? (double)*n : 0;
 }
 
-/* Adds what a program's last run gave. */
+/* Add the result of a program's last run. */
 static void add_run(const struct ku_trainer *t, int program, struct ku_trainer_metric *m)
 {
     const struct ku_exec *exec = t->exec[program];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trainer's loss scaler: what the state says, in checkpoints and out of them. */
+/* A trainer's loss scaler: read from the state, and saved in checkpoints. */
 #include <math.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ int ku_trainer_check_scale(const struct ku_trainer *t)
     return status;
 }
 
-/* Names of the words in a manifest. */
+/* Names of the members in a manifest. */
 static const char *const names[] = {[KU_SCALER_SCALE] = "loss_scale",
                                     [KU_SCALER_STEP] = "scaler_steps",
                                     [KU_SCALER_LAST_OVERFLOW] = "last_overflow",

@@ -17,7 +17,7 @@ int ku_trainer_n_readers(const struct ku_trainer *t)
     return p->share_host_state || p->zero ? t->job->n : 1;
 }
 
-/* A rank that writes gigabytes gets on. */
+/* Writing gigabytes counts as progress. */
 static int tick(void *job, uint32_t turn)
 {
     (void)turn;
@@ -93,7 +93,7 @@ static const struct ku_ckpt_tensor *average_of(const struct ku_trainer *t, const
     return NULL;
 }
 
-/* Wherever they lie; padding is zero in both. */
+/* The tensors may be partitioned differently; padding is zero in both. */
 static int copy_tensor(const struct ku_ckpt_tensor *to, const struct ku_ckpt_tensor *from)
 {
     enum { PIECE = 1 << 17 };
@@ -110,7 +110,9 @@ static int copy_tensor(const struct ku_ckpt_tensor *to, const struct ku_ckpt_ten
     return status;
 }
 
-/* Of the parameters that are trained; others, and running statistics, have none. */
+/*
+ * Only trained parameters have averages; other parameters and running statistics keep their values.
+ */
 static int take_averages(struct ku_trainer *t)
 {
     int n = 0;
@@ -132,7 +134,7 @@ static int take_averages(struct ku_trainer *t)
 int ku_trainer_take_ema(struct ku_trainer *t)
 {
     const int is_reader = ku_trainer_n_readers(t) == 1 || t->job->rank == 0;
-    KU_TRY(ku_agree(t->job, KUMI_OK)); /* others may still read what is written now */
+    KU_TRY(ku_agree(t->job, KUMI_OK)); /* other ranks may still read it */
     KU_TRY(ku_agree(t->job, is_reader ? take_averages(t) : KUMI_OK));
     return ku_trainer_derive(t);
 }
