@@ -16,7 +16,7 @@ int ku_batch_is_admissible(int64_t v, int64_t n)
     return (each & (each - 1)) == 0;
 }
 
-/* Names the nearest multiples of unit. */
+/* Refuses a value that is no multiple of unit, with the nearest multiples. */
 static int refuse_multiple(const char *key, int64_t value, int64_t unit, const char *because)
 {
     int64_t below = value / unit * unit;

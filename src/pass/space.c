@@ -115,8 +115,6 @@ uint64_t ku_space_steps(const struct ku_space *s)
     return s->steps;
 }
 
-/* -- treaps of spans --------------------------------------------------------------------------- */
-
 /* A hash of the span's index alone (murmur3 mixer), so that every run builds the same trees. */
 static uint32_t priority(uint32_t span)
 {
@@ -288,8 +286,6 @@ static size_t lowest(struct ku_space *s, uint32_t root, size_t at, size_t bytes,
     return at;
 }
 
-/* -- sets -------------------------------------------------------------------------------------- */
-
 static int add(struct ku_space *s, struct set *set, size_t begin, size_t end, int *is_new)
 {
     *is_new = 1;
@@ -327,8 +323,6 @@ static size_t lowest_in(struct ku_space *s, const struct set *set, size_t at, si
         return at;
     return set->gap < bytes ? align_up(set->high, align) : lowest(s, set->root, at, bytes, align);
 }
-
-/* -- rectangles -------------------------------------------------------------------------------- */
 
 /* The nodes that make up [first, last], at most six per level: those of level k are [*a, *b) and
  * [*c, *d). Called for levels 0, 1, ..; *l and *r bound the remainder, in nodes of that level. */
@@ -482,8 +476,8 @@ static int lowest_on_path(struct ku_space *s, uint32_t time, size_t bytes, size_
     return KUMI_OK;
 }
 
-/* From the smallest core to the largest: per level the complete nodes in [first, last], if there are
- * at least two. */
+/* From the smallest core to the largest: per level the complete nodes in [first, last], if there
+ * are at least two. */
 static int lowest_in_cores(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes,
                            size_t align, size_t *at)
 {

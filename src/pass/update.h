@@ -7,11 +7,10 @@
 /*
  * Shared by the files of the update pass. update/update.c builds phase O:
  *
- *     gradients ── complete over mb, vs, ranks ── [add uses] ──┬── sumsq .. ──> stats
- *                                                              |                  |
- *     loss_sum, loss_valid ──────────────────────── step_scalars (report) <───────┘
- *                                                              v
- *     p, optimizer state, gradient ──────────────── optimizer ──> p', state', compute copy'
+ *     gradients of all uses ── convert, add ──> g of each parameter
+ *     every g               ── sumsq chain ──> stats
+ *     stats, loss, count    ── step_scalars ──> report
+ *     p, state, g, report   ── optimizer ──> p', state', compute copy'
  *
  * The report holds loss, gradient norm, learning rate and whether the step applies.
  */
