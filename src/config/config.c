@@ -88,8 +88,7 @@ const char *ku_config_place(const struct ku_config *o, const char *path, char ou
     int line, column;
     size_t bytes = strlen(path);
     for (int i = o->n_sets - 1; i >= 0; i--) {
-        size_t n =
-            strcspn(o->set[i], "="); /* --set of the path itself, of a parent or of a child */
+        size_t n = strcspn(o->set[i], "="); /* also matches a parent or child */
         size_t least = n < bytes ? n : bytes;
         char next = n < bytes ? path[least] : o->set[i][least];
         if (strncmp(o->set[i], path, least) == 0 && (n == bytes || next == '.' || next == '[')) {

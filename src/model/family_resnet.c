@@ -36,7 +36,7 @@ static void defaults(void *config)
     kumi_resnet_defaults(config);
 }
 
-/* Blocks of each stage, which count before depth. */
+/* Reads the number of residual blocks per stage, which overrides depth. */
 static int read_depths(const struct ku_model_source *s, const json_t *v, struct kumi_resnet *c)
 {
     size_t n = json_array_size(v);
@@ -50,7 +50,7 @@ static int read_depths(const struct ku_model_source *s, const json_t *v, struct 
                           : KUMI_OK;
 }
 
-/* What the builder says, "resnet: key: value; wanted", about the key. */
+/* Turns the builder's error "resnet: key: value; wanted" into one with the key's place. */
 static int refuse(const struct ku_model_source *s, const json_t *model)
 {
     struct kumi_error e = *ku_err_get();
