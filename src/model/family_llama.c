@@ -199,8 +199,7 @@ static void facts(const void *config, struct ku_model_facts *out)
     const struct kumi_llama *c = config;
     out->vocab_size = c->vocab_size;
     out->max_positions = c->max_position_embeddings;
-    if (c->rope.type == KUMI_ROPE_DYNAMIC &&
-        c->rope.factor > 1) /* longer sequences are permitted */
+    if (c->rope.type == KUMI_ROPE_DYNAMIC && c->rope.factor > 1) /* extends them */
         out->max_positions = (int64_t)floor(c->rope.factor * (double)out->max_positions);
     out->positions_key = "max_position_embeddings";
     out->is_causal = 1;
