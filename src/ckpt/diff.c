@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Builds one message with the differences between requested tensors and those in files.
+ */
 #include "ckpt/diff.h"
 
 #include <stdio.h>

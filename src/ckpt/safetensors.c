@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads safetensors files. The header is untrusted input: its length is checked against the file
+ * before it is read, then every tensor's dtype, shape and offsets, then, sorted by offset, that the
+ * tensors cover the data exactly. Lookups by name and by byte position are binary searches.
+ */
 #include "ckpt/safetensors.h"
 
 #include <fcntl.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens weights as one file or as shards. For shards, the index (weight_map: tensor -> file) and
+ * the headers of the shards must list the same tensors.
+ */
 #include <errno.h>
 #include <string.h>
 

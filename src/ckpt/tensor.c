@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies between file order (dense) and memory (padded, in one piece, in parts or in stores). All
+ * copies proceed in runs of elements that are contiguous in file and memory.
+ */
 #include "ckpt/tensor.h"
 
 #include <stdint.h>

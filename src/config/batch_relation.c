@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Derives missing batch sizes in this order: virtual_shards (default n_ranks), k from accumulation
+ * or from global_batch and micro_batch (default 1), micro_batch from global_batch; then
+ * global_batch and accumulation from these. A value that does not divide is refused with the
+ * nearest valid ones.
+ */
 #include "config/batch_relation.h"
 
 #include "base/err.h"

@@ -53,7 +53,7 @@ struct key_row {
     const char *help;
     size_t offset;
 };
-/* The column `most` is the list of words of an ENUM, and a number for other types. */
+/* The column `most` is the list of values of an ENUM, and a number for other types. */
 #define MOST_INT(most)       (most), NULL
 #define MOST_NUM(most)       (most), NULL
 #define MOST_BOOL(most)      (most), NULL
@@ -152,7 +152,7 @@ static const char *range_text(const struct key_row *row, char out[160])
     return out;
 }
 
-/* Refuses a word; for a name of another system the message tells the alternative. */
+/* Refuses the value of an ENUM; for a name of another system the message tells the alternative. */
 static int refuse_word(const struct ku_config *o, const struct key_row *row, const char *path,
                        const json_t *v)
 {
@@ -202,8 +202,8 @@ static int set_scaling(struct ku_lr_scaling *s, const json_t *v)
            ku_json_int(json_object_get(v, "base_batch"), &s->base_batch) < 0 || s->base_batch < 1;
 }
 
-/* A word, or an object with exactly one of policy, every and budget_gib, and optionally match. Each
- * key counts 1 and a valid value 4, so that a correct object counts 5. */
+/* A string, or an object with exactly one of policy, every and budget_gib, and optionally match.
+ * Each key counts 1 and a valid value 4, so that a correct object counts 5. */
 static int set_recompute(struct ku_recompute_key *r, const json_t *v)
 {
     const json_t *policy = json_is_object(v) ? json_object_get(v, "policy") : v,

@@ -17,7 +17,7 @@
  *
  * A kumi key that the configuration itself gives must have an equal value, except for implied
  * settings, which it overrides. For an absent DeepSpeed key its DeepSpeed default applies if the
- * kumi key is NUMERICS and its block is given; otherwise kumi's default.
+ * kumi key is NUMERICS and its section is given; otherwise kumi's default.
  */
 enum ku_ds_source { KU_DS_FILE, KU_DS_DEFAULT, KU_DS_AUTO };
 enum ku_ds_verdict { KU_DS_APPLIED, KU_DS_NO_EFFECT, KU_DS_REFUSED, KU_DS_UNKNOWN };

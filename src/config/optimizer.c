@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies the keys of the sections optimizer and schedule to the attributes of the compiler. The
+ * arguments of a schedule go to a->args, at the indices of op/schedule.h.
+ */
 #include "config/optimizer.h"
 
 #include <math.h>

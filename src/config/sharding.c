@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Resolves the stage from zero or strategy, then replicate and shard from each other and the number
+ * of ranks. A refusal lists all admissible splits.
+ */
 #include "config/sharding.h"
 
 #include <stdio.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Llama models (LlamaForCausalLM), with grouped-query attention and rotary positions of the types
+ * default, linear, dynamic and llama3.
+ */
 #include "model/family.h"
 
 #include <math.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ResNet classifiers. `depth` selects a standard network; `depths` gives the residual blocks of
+ * each stage instead. kumi_resnet_check (kumi/model.h) checks the combination.
+ */
 #include "model/family.h"
 
 #include <string.h>

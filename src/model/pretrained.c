@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pretrained models. A checkpoint has manifest.json with the run's configuration and model/ with
+ * config.json, weights and tokenizer; a transformers directory has the contents of model/ only.
+ */
 #include "model/pretrained.h"
 
 #include <string.h>

@@ -64,7 +64,7 @@ struct ku_compile_opts {
     const struct ku_update_group *groups; /* [n_groups]; the first match of a parameter applies */
     int n_groups;
     double initial_accumulator_value; /* of adagrad */
-    /* layout */
+    /* parallel layout and memory */
     int64_t bucket_bytes, first_bucket_bytes;
     int64_t gather_bucket_bytes; /* of all-gathers; 0: no limit */
     int overlap;                 /* collectives start as soon as their operands are complete */

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory of snapshots. Snapshots are named step-%08d; names that begin with .tmp- are
+ * incomplete or being removed. Commits and removals are renames, which are atomic.
+ */
 #include "ckpt/snapshot/directory.h"
 
 #include <errno.h>

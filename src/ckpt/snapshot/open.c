@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens and lists snapshots: parses the manifest and checks the sizes of the files. Contents are
+ * verified only when they are read.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Verified reads. Trust starts at the manifest:
+ *
+ *     manifest.json.xxh3 -> manifest.json -> each FILE.xxh3 -> pieces of FILE (header first)
+ */
 #include "ckpt/snapshot/region_reader.h"
 
 #include <fcntl.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Verifies a snapshot: all pieces of all files, then the companions.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Conditions between DeepSpeed keys, and DeepSpeed's batch relation, with DeepSpeed's own messages
+ * where it has one.
+ */
 #include <stdio.h>
 #include <string.h>
 

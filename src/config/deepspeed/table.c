@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Prints the translation of a DeepSpeed configuration as text and JSON, and the documentation of
+ * all keys from deepspeed.def.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Applies items to kumi's keys. Each target word gives a setting (key, value, implied or given).
+ * ku_ds_settle then compares all settings with the keys of the configuration:
+ *
+ *     configuration's key    given setting               implied setting
+ *     absent                 the setting applies         the setting applies
+ *     equal                  the setting applies         the setting applies
+ *     different              the item is refused         the configuration applies
+ */
 #include <stdio.h>
 #include <string.h>
 

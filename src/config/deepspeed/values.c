@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Values of DeepSpeed keys: type and range checks, "auto" as Hugging Face's trainer resolves it,
+ * and conversion to the units of kumi's keys.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
