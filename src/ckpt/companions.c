@@ -12,7 +12,7 @@
 #include "base/str.h"
 
 static const struct known {
-    const char *name, *old; /* old: the name that OpenAI gave it; NULL: none */
+    const char *name, *old; /* old: OpenAI's name; NULL: none */
     enum ku_companion_kind kind;
 } known[] = {
     {"generation_config.json", NULL, KU_COMPANION_MODEL},
@@ -41,7 +41,7 @@ static int has(const struct ku_companions *c, const char *name)
     return 0;
 }
 
-/* 1: read; 0: there is no such file, or one that is too large. */
+/* Returns 1 if read, 0 if the file is absent or too large, or < 0. */
 static int read_file(struct ku_companions *c, const char *path, const char *name)
 {
     struct ku_companion *f = &c->file[c->n];

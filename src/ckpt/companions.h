@@ -5,16 +5,16 @@
 #include <stddef.h>
 
 /*
- * Small files that go with a model wherever it goes: generation_config.json and those of its
- * tokenizer. They are read once, from the directory that a training starts from or a tokenizer's,
- * and written into every checkpoint and export, so that neither needs that directory any more.
+ * Small files that accompany a model: generation_config.json, preprocessor_config.json and the
+ * tokenizer's files. They are read once, from the directory of the pretrained weights or the
+ * tokenizer, and copied to every checkpoint and export, which therefore need no other directory.
  */
 enum {
     KU_COMPANIONS_MAX = 24,
-    KU_COMPANION_BYTES_MAX = 64 << 20 /* the largest tokenizer.json in use have some 30 MB */
+    KU_COMPANION_BYTES_MAX = 64 << 20 /* about twice the largest tokenizer.json in use (30 MB) */
 };
 struct ku_companion {
-    const char *name; /* "tokenizer.json", of a fixed list */
+    const char *name; /* static, from the list in companions.c */
     char *data;       /* owned */
     size_t bytes;
 };
@@ -22,26 +22,26 @@ struct ku_companions {
     struct ku_companion file[KU_COMPANIONS_MAX];
     int n;
 };
-/* Which files of a directory. */
+/* Which files of a directory to read. */
 enum ku_companion_kind {
     KU_COMPANION_MODEL = 1,     /* generation_config.json, preprocessor_config.json */
-    KU_COMPANION_TOKENIZER = 2, /* all that tokenizers of Hugging Face's and OpenAI's have */
+    KU_COMPANION_TOKENIZER = 2, /* files of Hugging Face's and OpenAI's tokenizers */
     KU_COMPANION_ALL = 3
 };
 
 /*
- * Adds the files of these kinds that dir has and `c` has not. OpenAI's encoder.json and vocab.bpe
- * become vocab.json and merges.txt, which are the same. A file above KU_COMPANION_BYTES_MAX is left
- * out and named in a warning.
+ * Add the files of these kinds in dir that `c` does not have yet. OpenAI's encoder.json and
+ * vocab.bpe become vocab.json and merges.txt (same contents). Larger files than
+ * KU_COMPANION_BYTES_MAX are skipped with a warning.
  *
- * Owns: c, until fini, also on failure. Errors: EINPUT (a file that cannot be read), ENOMEM.
+ * Owns: c, until fini, also on failure. Errors: EINPUT (unreadable file), ENOMEM.
  */
 int ku_companions_read(struct ku_companions *c, const char *dir, int kinds);
-/* The same of one file, a tokenizer.json by another name. */
+/* The same for one file with the contents of a tokenizer.json and any name. */
 int ku_companions_read_tokenizer(struct ku_companions *c, const char *path);
-/* Writes and syncs them in a folder that has none of them. -1 with errno. */
+/* Write and fsync the files to a directory that has none of them. Returns 0, or -1 with errno. */
 int ku_companions_write(const struct ku_companions *c, const char *dir);
-/* Whether a directory holds a tokenizer that kumi reads. */
+/* Whether a directory has a tokenizer that kumi reads. */
 int ku_companions_has_tokenizer(const char *dir);
 void ku_companions_fini(struct ku_companions *c);
 

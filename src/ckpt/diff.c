@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Builds one message with the differences between requested tensors and those in files.
+ */
 #include "ckpt/diff.h"
 
 #include <stdio.h>
@@ -6,8 +9,8 @@
 
 #include "base/err.h"
 
-/* What a list shows: so many tensors, in what fits into a record beside counts and path. Extra ones
- * stand last; a part is theirs, for they often are the missing ones by another name. */
+/* Limits of the list in a message: number of tensors and bytes. Extra tensors come last, with a
+ * reserved part, because they often are the missing ones under another name. */
 enum { SHOWN_MAX = 10, EXTRA_MIN = 3, TEXT_BYTES = 220, EXTRA_BYTES = 90 };
 
 static void add(struct ku_diff *d, const char *text)
@@ -59,8 +62,8 @@ static int is_extra(const char *line)
     return strncmp(line, "extra ", 6) == 0;
 }
 
-/* Adds the lines of one sort, at most n of them and up to `bytes` of text in all. Returns how many.
- */
+/* Adds the lines that are (extra) or are not extra tensors: at most n lines, `bytes` of text in
+ * total. Returns the number of lines. */
 static int show(const struct ku_diff *d, int extra, int n, size_t bytes, struct ku_str *out)
 {
     const char *line = ku_str_get(&d->lines), *end = line + d->lines.bytes;

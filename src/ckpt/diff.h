@@ -5,17 +5,16 @@
 #include "base/str.h"
 #include "ckpt/safetensors.h"
 
-/* The differences between the tensors that are wanted and those that files hold, as one message. */
+/* Collects the differences between the requested tensors and those in files, for one message. */
 struct ku_diff {
     int n_missing, n_extra, n_misshapen;
-    struct ku_str lines; /* "missing a", "b is [2,3] instead of [3,2]", …, each with its NUL */
+    struct ku_str lines; /* "missing a", "b is [2,3] instead of [3,2]", …, each NUL-terminated */
 };
 void ku_diff_missing(struct ku_diff *d, const char *name);
 void ku_diff_extra(struct ku_diff *d, const char *name);
 void ku_diff_shape(struct ku_diff *d, const struct ku_st_tensor *is,
                    const struct ku_ckpt_tensor *wanted);
-/* 0 without a difference; else KUMI_EINPUT with the counts, the first ten and how many more there
- * are. */
-int ku_diff_finish(struct ku_diff *d, const char *what, const char *where); /* also releases */
+/* Frees d. Returns 0 without differences, else EINPUT with the counts and the first ten. */
+int ku_diff_finish(struct ku_diff *d, const char *what, const char *where);
 
 #endif

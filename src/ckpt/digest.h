@@ -5,21 +5,25 @@
 #include "ckpt/tensor.h"
 
 /*
- * The digest of a state: SHA-256 over its logical tensors, parameters and buffers sorted by name,
- * then optimizer tensors sorted by name, each as
+ * The digest of a state: SHA-256 over its logical tensors, first parameters and buffers sorted by
+ * name, then optimizer tensors sorted by name. Each tensor, little endian (docs/numerics.md):
  *
- *     u32 bytes of the name, the name, u32 bytes of the type, the type ("F32"), u32 ndim, i64 dims
- * …, data
+ *     u32          bytes of the name
+ *     bytes        the name
+ *     u32          bytes of the type
+ *     bytes        the type ("F32")
+ *     u32          ndim
+ *     i64 [ndim]   dims
+ *     bytes        data, row-major, without padding
  *
- * little endian, data row-major without padding (docs/numerics.md). Equal for every layout, and for
- * the state in memory and its snapshot.
+ * Equal for every parallel layout, and for the state in memory and its snapshot.
  */
 enum { KU_DIGEST_TEXT_BYTES = 7 + 64 + 1 /* "sha256:", hex digits, NUL */ };
 
-/* parameters_only: leave out optimizer tensors. */
+/* Compute the digest of tensors in memory. parameters_only: without optimizer tensors. */
 int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
                      char out[KU_DIGEST_TEXT_BYTES]);
-/* Of a snapshot's folder, every byte verified on the way. KUMI_ENOCKPT. */
+/* Compute the digest of a snapshot directory and verify its checksums. Errors: ENOCKPT. */
 int ku_digest_snapshot(const char *path, int parameters_only, char out[KU_DIGEST_TEXT_BYTES]);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Window i lies in slot i % n_slots, and each slot has a thread that fills it, so as many reads are
- * under way as slots are free. Who takes windows reads none himself, unless there is only one:
+ * Segment i is read into slot i % n_slots (a staging buffer). Each slot has a thread that fills it,
+ * so one read per free slot is in flight. A single segment is read by the caller.
  *
- *     slots   | 4 | 5 | 2 | 3 |      window 2 is being hashed, 3 is there, 4 and 5 are on their way
+ *     slots   | 4 | 5 | 2 | 3 |      the caller hashes 2; 3 is read; 4 and 5 are in flight
  *
- * Slots are huge pages where the system has them: a request to the disk is then as long as a window
- * (of 4 KiB pages it takes 254 at most), and pinning them costs nothing.
+ * Slots are huge pages where available: then a disk request covers a whole segment (with 4 KiB
+ * pages at most 254 pages), and pinning the memory is cheap.
  */
 #include "ckpt/read_ahead.h"
 
@@ -24,17 +24,18 @@ enum { N_SLOTS = 4, WINDOW_BYTES = 2 << 20, DIRECT_ALIGN = 4096 };
 struct slot {
     struct ku_ahead *ahead;
     pthread_t thread;
-    int64_t first;    /* window, then every n_slots-th */
-    int is_full, why; /* why: errno of a read that failed, or 0 */
+    int64_t first;    /* first segment; then every n_slots-th */
+    int is_full, why; /* why: errno of the read, or 0 */
 };
 
 struct ku_ahead {
     int fd, direct_fd;
     uint64_t at, end;
-    int64_t n_windows, now; /* now: the next to hand out */
+    int64_t n_windows, now; /* now: the next to return */
     int n_slots, n_threads, stop;
     unsigned char *memory;
-    /* Protects is_full, why and stop, and with is_full whose the slot's bytes are. */
+    /* Protects is_full, why and stop. is_full also gives ownership of the slot's bytes: set, they
+     * are the caller's, else the thread's. */
     pthread_mutex_t lock;
     pthread_cond_t filled, taken;
     struct slot slot[N_SLOTS];
@@ -51,8 +52,8 @@ static unsigned char *window_data(const struct ku_ahead *a, int64_t i)
     return a->memory + (size_t)(i % a->n_slots) * WINDOW_BYTES;
 }
 
-/* Whole pages by O_DIRECT, the rest through the page cache, and all of it where the former fails.
- * Returns 0 or errno. */
+/* Reads whole pages with O_DIRECT and the rest through the page cache; if O_DIRECT fails, all
+ * through the page cache. Returns 0 or errno. */
 static int read_window(const struct ku_ahead *a, int64_t i)
 {
     unsigned char *data = window_data(a, i);
@@ -92,10 +93,10 @@ static void *slot_main(void *arg)
     return NULL;
 }
 
-/* Without a thread for each there are fewer slots; without any the one slot is read in next(). */
+/* If not all threads start, fewer slots are used; without any, ku_ahead_next reads. */
 static void start_threads(struct ku_ahead *a)
 {
-    pthread_mutex_lock(&a->lock); /* n_slots is settled before any of them looks */
+    pthread_mutex_lock(&a->lock); /* threads read n_slots only after it is final */
     int n = a->n_slots;
     for (; a->n_threads < n; a->n_threads++) {
         struct slot *s = &a->slot[a->n_threads];

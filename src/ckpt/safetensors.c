@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads safetensors files. The header is untrusted input: its length is checked against the file
+ * before it is read, then every tensor's dtype, shape and offsets, then, sorted by offset, that the
+ * tensors cover the data exactly. Lookups by name and by byte position are binary searches.
+ */
 #include "ckpt/safetensors.h"
 
 #include <fcntl.h>
@@ -11,7 +16,7 @@
 
 enum { WORD_BYTES = 8, PIECE_BYTES = 4 << 20 };
 
-/* The format's types; sub-byte ones are packed, so a tensor's bits must fill bytes. */
+/* Types of the format. Sub-byte types are packed; a tensor's bits must fill whole bytes. */
 static const struct {
     const char *name;
     int bits;
@@ -37,7 +42,7 @@ const char *ku_st_type_name(enum kumi_dtype dtype)
     return "?";
 }
 
-/* Names are printed in one-line errors and become keys of other files: no control characters. */
+/* Names appear in one-line messages and become keys of other files: no control characters. */
 static int check_name(const char *path, const char *name)
 {
     if (name[0] == '\0')
@@ -154,7 +159,7 @@ static int compare_names(const void *x, const void *y)
                   (*(struct ku_st_tensor *const *)y)->name);
 }
 
-/* In the data's order each tensor begins where the one before ends, and the last ends with the
+/* In data order, each tensor begins where the previous one ends, and the last ends with the
  * file. */
 static int check_places(const struct ku_st *st)
 {
@@ -217,7 +222,7 @@ static int parse_tensors(struct ku_st *st)
     return check_places(st);
 }
 
-/* The header's length against the file's, before anything believes it. */
+/* Checks the header's length against the file's before it is used. */
 static int check_lengths(const char *path, uint64_t header_bytes, uint64_t file_bytes)
 {
     if (file_bytes < WORD_BYTES + 2)
@@ -307,7 +312,7 @@ static int open_fd(const char *path, int fd, struct ku_st *st)
 
 int ku_st_open(const char *path, struct ku_st *st)
 {
-    int fd = ku_os_open(path, O_RDONLY | O_NONBLOCK, 0); /* a pipe must not hang us */
+    int fd = ku_os_open(path, O_RDONLY | O_NONBLOCK, 0); /* do not block on a pipe */
     if (fd < 0)
         return KU_ERR(ku_os_status(KUMI_EINPUT), "safetensors: %s: %s", path, ku_os_why());
     int status = open_fd(path, fd, st);

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens weights as one file or as shards. For shards, the index (weight_map: tensor -> file) and
+ * the headers of the shards must list the same tensors.
+ */
 #include <errno.h>
 #include <string.h>
 
@@ -7,8 +11,8 @@
 #include "base/os/os.h"
 #include "ckpt/safetensors.h"
 
-/* A shard is a plain file beside its index: an index from elsewhere must not make us open other
- * places. */
+/* A shard must be a file in the directory of its index: an untrusted index must not open other
+ * paths. */
 static int check_shard_name(const char *index, const char *tensor, json_t *v)
 {
     const char *s = json_string_value(v);
@@ -43,7 +47,7 @@ static int open_shard(const char *dir, const char *name, struct ku_st_set *set)
     return status;
 }
 
-/* Both ways: what the index names is in its shard, and the shards hold nothing else. */
+/* Every tensor of the index is in its shard, and the shards have no other tensors. */
 static int check_agreement(const char *index, json_t *map, const struct ku_st_set *set)
 {
     const char *name;
@@ -101,7 +105,7 @@ out:
     return status;
 }
 
-/* 1, 0, or KUMI_EINPUT where that cannot be told. */
+/* Returns 1 if the file exists, 0 if not, KUMI_EINPUT if unknown. */
 static int is_there(const char *path)
 {
     struct stat info;
@@ -121,7 +125,7 @@ static int ends_in(const char *name, const char *const *ending)
     return 0;
 }
 
-/* What others keep weights in, and what makes safetensors of it. */
+/* Refuses other weight formats, with the command that converts them. */
 static int refuse_form(const char *dir, const char *name)
 {
     static const char *const pickles[] = {".pth", ".pt", ".bin", ".ckpt", NULL};
@@ -150,7 +154,7 @@ static int refuse(const char *dir)
                                dir);
 }
 
-/* One file instead of a directory. */
+/* Opens a single file instead of a directory. */
 static int open_file(const char *path, struct ku_st_set *set)
 {
     set->file = ku_calloc(1, sizeof *set->file);

@@ -37,7 +37,7 @@ static json_t *describe(const struct ku_ckpt_tensor *t, uint64_t begin, uint64_t
 int ku_st_header_print(const struct ku_ckpt_tensor *const *t, int n, struct ku_str *out,
                        uint64_t *at)
 {
-    /* transformers refuses a file whose metadata names no framework. */
+    /* transformers refuses a file without "format" in its metadata */
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     uint64_t end = 0;
     int failed = root == NULL;

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies between file order (dense) and memory (padded, in one piece, in parts or in stores). All
+ * copies proceed in runs of elements that are contiguous in file and memory.
+ */
 #include "ckpt/tensor.h"
 
 #include <stdint.h>
@@ -66,8 +70,8 @@ int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t)
 
 int64_t ku_ckpt_tensor_run(const struct ku_ckpt_tensor *t, int64_t at, int64_t *memory_at)
 {
-    /* Behind the last padded dim everything is dense, and so are that dim's own dim[k] rows: blocks
-     * of `block` elements, one per index of the dims before k. */
+    /* Let k be the last padded dim. The dims after k are dense, and so are the dim[k] rows: runs of
+     * `block` elements, one per index of the dims before k. */
     int k = t->ndim - 1;
     int64_t block = 1, stride = 1;
     for (; k >= 0; k--) {
@@ -91,15 +95,15 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Where elements lie side by side: in memory, or in a store. */
+/* The location of contiguous elements: in memory (data), or in a store. */
 struct place {
     char *data;
     const struct ku_ckpt_store *store;
     uint64_t at;
 };
 
-/* Elements [at, *end) lie side by side in *place; *end comes down to where they stop. part: the
- * last one that was not it, -1 to begin. Returns 0: no other has them. */
+/* Finds the next part that contains element `at`, and lowers *end to the end of its contiguous
+ * elements. *part: the previous part, -1 to begin. Returns 0 if there is no further part. */
 static int place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, int *part,
                     struct place *place)
 {
@@ -141,7 +145,7 @@ int ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t co
     return KUMI_OK;
 }
 
-/* Can every value of `from` be held by `to`? Then no element needs a look. */
+/* Whether dtype `to` represents every value of `from`, so that elements need no check. */
 static int is_widening(enum kumi_dtype from, enum kumi_dtype to)
 {
     size_t wide = kumi_dtype_bytes(to), narrow = kumi_dtype_bytes(from);
@@ -153,12 +157,11 @@ static int is_widening(enum kumi_dtype from, enum kumi_dtype to)
         return wide > narrow;
     if (ku_dtype_is_float(from))
         return 0;
-    /* u16 and i32 need twice their bytes as a float; among integers the wider is signed. */
+    /* a float needs twice the bytes of u16, i32; of two integer types the wider is signed */
     return wide >= (ku_dtype_is_float(to) ? 2 * narrow : narrow + 1);
 }
 
-/* The first element that the conversion changed, or -1: converts back and compares. i64 is compared
- * as integers where it passes through f64. */
+/* The first element that the conversion changed, or -1: converts back and compares bytes. */
 static int64_t first_inexact(const void *out, enum kumi_dtype out_dtype, const void *in,
                              enum kumi_dtype in_dtype, int64_t count)
 {
@@ -169,7 +172,7 @@ static int64_t first_inexact(const void *out, enum kumi_dtype out_dtype, const v
         const char *y = (const char *)out + (size_t)i * out_bytes;
         double a = ku_load_f64(x, in_dtype, 0);
         if (a != a && ku_dtype_is_float(out_dtype))
-            continue; /* a NaN stays one */
+            continue; /* a NaN stays a NaN */
         ku_convert(back, in_dtype, y, out_dtype, 1);
         memcpy(was, x, in_bytes);
         if (memcmp(back, was, in_bytes) != 0)
@@ -178,7 +181,7 @@ static int64_t first_inexact(const void *out, enum kumi_dtype out_dtype, const v
     return -1;
 }
 
-/* Elements to a store, through memory of our own where they have to be converted. */
+/* Writes elements to a store; converts them in a staging buffer. */
 enum { STAGE_ELEMENTS = 4096 };
 static int store_run(const struct ku_ckpt_tensor *t, const struct place *to, int64_t n,
                      const void *in, enum kumi_dtype in_dtype, int look, int64_t *bad)
@@ -198,15 +201,15 @@ static int store_run(const struct ku_ckpt_tensor *t, const struct place *to, int
     return KUMI_OK;
 }
 
-/* As many of the n elements at `in` as lie side by side in one place, to all places that hold them:
- * *n becomes how many. *bad: the first that is not exact, or -1. */
+/* Writes the first of the *n elements at `in` that are contiguous in all parts that contain them,
+ * to all these parts. *n: their number. *bad: the first inexact element, or -1. */
 static int scatter_run(const struct ku_ckpt_tensor *t, int64_t place, int64_t *n, const void *in,
                        enum kumi_dtype in_dtype, int look, int64_t *bad)
 {
     int64_t end = place + *n;
     int part = -1;
     struct place to;
-    while (place_of(t, place, &end, &part, &to)) /* the shortest of all places */
+    while (place_of(t, place, &end, &part, &to)) /* end: the min over all parts */
         ;
     *n = end - place;
     *bad = part = -1;

@@ -5,36 +5,36 @@
 #include "tensor/dtype.h"
 #include "tensor/shape.h"
 
-/* Which file of a snapshot a tensor belongs to. */
+/* The file of a snapshot that a tensor belongs to. */
 enum ku_ckpt_group { KU_CKPT_MODEL, KU_CKPT_OPTIMIZER, KU_CKPT_N_GROUPS };
 
-/* A place that is no memory: bytes [at, at + bytes) of it come and go. Returns 0, or < 0 with the
- * error set. Threads: any. */
+/* Storage outside addressable memory (an offload target). move copies bytes [at, at + bytes) from
+ * it, or to it if is_write. Returns 0, or < 0 with the error set. Threads: any. */
 struct ku_ckpt_store {
     int (*move)(const struct ku_ckpt_store *store, int is_write, uint64_t at, void *data,
                 size_t bytes);
     const void *ctx;
-    int index; /* ctx's business */
+    int index; /* for ctx */
 };
-/* Elements [begin, end), in memory order, of a tensor that lies in several places. */
+/* Elements [begin, end), in memory order, of a tensor that is stored in several parts. */
 struct ku_ckpt_part {
     int64_t begin, end;
-    void *data;                        /* element begin, aligned for dtype; NULL: in a store, */
-    const struct ku_ckpt_store *store; /* from byte `at` on */
-    uint64_t at;
+    void *data; /* element `begin`, aligned for dtype; NULL: in store */
+    const struct ku_ckpt_store *store;
+    uint64_t at; /* byte of element `begin` in store */
 };
 
 /*
- * A tensor of the job's state: how it is called and shaped in files, and where it lies in memory.
- * Padding (padded > dim) is in memory alone; it is neither written nor hashed, and loads leave it
- * untouched.
+ * A state tensor: its name and shape in files, and its location in memory. Padding (padded > dim)
+ * exists only in memory: it is not written or hashed, and loading leaves it unchanged.
  *
- *   dim      [ndim] as in files
- *   padded   [ndim] as in memory, padded[i] >= dim[i]; row-major
- *   data     the whole logical tensor, aligned for dtype; with parts not looked at: NULL, or
- *            this rank's copy
- *   part     [n_parts] where it lies instead, every element at least once: the first that holds an
- *            element is read, all that hold it are written. n_parts 0: data
+ *     dim [2, 3], padded [2, 4]       memory   a b c . d e f .       file   a b c d e f
+ *
+ *   dim      [ndim] shape in files
+ *   padded   [ndim] shape in memory, padded[i] >= dim[i]; row-major
+ *   data     the whole logical tensor, aligned for dtype; ignored if there are parts
+ *   part     [n_parts] parts that cover every element at least once: an element is read from the
+ *            first part that contains it and written to all of them. n_parts 0: use data
  */
 struct ku_ckpt_tensor {
     const char *name;
@@ -46,31 +46,33 @@ struct ku_ckpt_tensor {
     const struct ku_ckpt_part *part;
     int n_parts;
     enum ku_ckpt_group group;
-    uint32_t turn; /* when training changes it: lower ones first. 0: never, or nobody asks */
+    uint32_t turn; /* order in which the update changes tensors, ascending; 0: never, or unused */
 };
 
-/* Names present and different, dims sane (at most 2^48 elements). KUMI_EINVAL. */
+/* Check that names are unique and not empty and shapes valid (at most 2^48 elements). Errors:
+ * EINVAL.
+ */
 int ku_ckpt_tensors_check(const struct ku_ckpt_tensor *t, int n);
 int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t); /* elements in files */
 
 /*
- * The one place that knows how file order maps to memory: element `at` of the file lies at element
- * *memory_at of data. Returns how many elements from there on follow each other in both.
+ * Map file order to memory order: element `at` of the file is element *memory_at of data. Returns
+ * the number of elements from there on that are contiguous in both.
  *
  *   at   0 <= at < count
  */
 int64_t ku_ckpt_tensor_run(const struct ku_ckpt_tensor *t, int64_t at, int64_t *memory_at);
 
-/* Copy elements [at, at + count) from memory to `out` in file order. Errors: a store's. */
+/* Copy elements [at, at + count) from memory to `out`, in file order. Errors: those of a store. */
 int ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out);
 
 /*
- * Copy elements [at, at + count) from `in`, in file order, to memory, converting.
+ * Copy elements [at, at + count) from `in`, in file order, to memory, with conversion.
  *
- *   in       aligned for in_dtype
- *   exact    refuse values that t->dtype cannot hold, instead of rounding them once
+ *   in       [count], aligned for in_dtype
+ *   exact    1: refuse values that t->dtype cannot represent; 0: round them to nearest even
  *
- * Errors: KUMI_EINPUT with the element (memory is then partly written); a store's.
+ * Errors: EINPUT, with the element (memory is then partly written); those of a store.
  */
 int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
                            const void *in, enum kumi_dtype in_dtype, int exact);

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matches the tensors of a model to those in files. A name is looked up by the user's map, else
+ * with or without the model's prefix, after the prefixes of PyTorch wrappers. Remaining tensors of
+ * the files must match an ignore pattern or be an equal copy of a tied tensor; otherwise they are
+ * extra.
+ */
 #include "ckpt/weights.h"
 
 #include <string.h>
@@ -16,10 +22,10 @@ struct matcher {
     const struct ku_weights_opts *opts;
 };
 
-/* What distributed wrappers and compilers put before every name of a state dict. */
+/* Prefixes that DistributedDataParallel and torch.compile add to every name of a state dict. */
 static const char *const wrappers[] = {"module.", "_orig_mod."};
 
-/* The longest chain of them that all names of the files begin with. */
+/* Sets w->wrapped to the longest sequence of these that all names in the files begin with. */
 static int find_wrapped(struct ku_weights *w)
 {
     struct ku_str chain = {0};
@@ -44,7 +50,7 @@ static int find_wrapped(struct ku_weights *w)
     return w->wrapped ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* As the model calls it: without wrappers and prefix. */
+/* A name without the prefixes of wrappers and model. */
 static const char *bare_name(const struct matcher *m, const char *name)
 {
     size_t bytes = m->opts->prefix != NULL ? strlen(m->opts->prefix) : 0;
@@ -63,7 +69,7 @@ static int find(const struct matcher *m, const char *prefix, const char *name,
     return KUMI_OK;
 }
 
-/* The file's name for one of ours that the user mapped; NULL: none. */
+/* The name in the files that opts->map gives for a kumi name; NULL: none. */
 static const char *mapped(const struct matcher *m, const char *name)
 {
     const char *old;
@@ -76,7 +82,7 @@ static const char *mapped(const struct matcher *m, const char *name)
     return NULL;
 }
 
-/* A name as it is, or with the prefix. Both at once could be different tensors. */
+/* Finds a tensor by map, or with or without the prefix. Both names at once are ambiguous. */
 static int look_up(const struct matcher *m, const char *name, struct ku_weights_from *out)
 {
     struct ku_weights_from plain = {0}, prefixed = {0};
@@ -128,7 +134,7 @@ static int compare_data(struct ku_weights_from a, struct ku_weights_from b, void
     return KUMI_OK;
 }
 
-/* Is this the second copy of a tied tensor? 1, 0, or < 0: it is, and differs. */
+/* Returns 1 if this is the second copy of a tied tensor, 0 if not, < 0 if the copies differ. */
 static int check_tied(const struct matcher *m, const struct ku_st *file,
                       const struct ku_st_tensor *t)
 {
@@ -154,7 +160,7 @@ static int check_tied(const struct matcher *m, const struct ku_st *file,
     return 1;
 }
 
-/* Tensors of the files that nobody asked for. */
+/* Handles the remaining tensors of the files: ignored, tied, or extra. */
 static int match_rest(const struct matcher *m, struct ku_diff *d)
 {
     const struct ku_st_set *set = &m->w->set;
@@ -211,7 +217,7 @@ static int check_dtypes(struct ku_weights *w)
     return KUMI_OK;
 }
 
-/* All that the files hold, as tensors of their own names. */
+/* Takes all tensors of the files, under their names. */
 static int take_all(struct ku_weights *w)
 {
     for (int i = 0; i < w->set.n; i++)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of each file are cut between the ranks at multiples of 4 KiB, whatever tensors lie
- * there, and a rank reads its run of them in windows of which several are under way:
+ * The bytes of each file are divided among the ranks at multiples of 4 KiB, independent of tensor
+ * boundaries. A rank reads its range in segments, several of which are in flight (read_ahead.c):
  *
- *     file    | header | a |     b     | c |          d          |
- *     rank                 0 0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1 1 1
- *     window  |       0       |       1      |       2      | …
+ *     file     | header | a |     b     | c |          d          |
+ *     rank              0 0 0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1 1 1 1
+ *     segment           |    0    |    1    |    0    |    1    |
  *
- * An element belongs to the window and the rank in which it begins. One that ends in the next,
- * which only a file of odd alignment has, is read once more by itself.
+ * An element belongs to the segment and rank in which it begins. An element that crosses a
+ * segment's end (only in files with unaligned data) is read separately.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@
 
 enum { CUT_BYTES = 4096, ALIGNED_BYTES = 64 << 10 };
 
-/* A tensor of the file, and the one of ours that it fills. */
+/* A tensor of the file and its destination. */
 struct part {
     const struct ku_st_tensor *from;
     const struct ku_ckpt_tensor *to;
@@ -30,7 +30,7 @@ struct part {
 
 struct reading {
     const struct ku_st *file;
-    struct part *part; /* [n_parts] in the order of the data */
+    struct part *part; /* [n_parts] in data order */
     int n_parts;
     char *aligned; /* [ALIGNED_BYTES] */
 };
@@ -56,7 +56,7 @@ static int put(const struct part *p, int64_t at, int64_t count, const void *data
                                   !ku_dtype_is_float(p->to->dtype));
 }
 
-/* Elements [at, end), by way of aligned memory where the file has them at odd places. */
+/* Copies elements [at, end), through an aligned buffer if the data is not aligned. */
 static int put_run(struct reading *r, const struct part *p, int64_t at, int64_t end,
                    const unsigned char *data)
 {
@@ -71,7 +71,7 @@ static int put_run(struct reading *r, const struct part *p, int64_t at, int64_t 
     return KUMI_OK;
 }
 
-/* The elements of a tensor that begin in the window [at, end) of the file. */
+/* Copies the elements of a tensor that begin in the segment [at, end) of the file. */
 static int take(struct reading *r, const struct part *p, uint64_t at, uint64_t end,
                 const unsigned char *window)
 {
@@ -90,7 +90,7 @@ static int take(struct reading *r, const struct part *p, uint64_t at, uint64_t e
     return put(p, (int64_t)whole, 1, r->aligned);
 }
 
-/* Where a rank's run begins. */
+/* The first byte of a rank's range. */
 static uint64_t cut(uint64_t begin, uint64_t end, int rank, int n_ranks)
 {
     uint64_t pages = (end - begin + CUT_BYTES - 1) / CUT_BYTES;
@@ -123,7 +123,7 @@ out:
     return status;
 }
 
-/* A file that others shorten meanwhile reads as zeros behind its end. */
+/* A file that is truncated while it is read gives zeros after its end: checks the size again. */
 static int check_whole(const struct ku_st *f)
 {
     struct stat info;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hugging Face's directories: model.safetensors, or model-00001-of-00003.safetensors and the rest
- * with model.safetensors.index.json. */
+/*
+ * Writes a directory in Hugging Face's format: model.safetensors, or shards
+ * model-00001-of-00003.safetensors .. with model.safetensors.index.json. It is written under a
+ * temporary name and renamed at the end.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -14,10 +17,10 @@ enum { PIECE_COUNT = 1 << 18 /* elements */, WIDEST = 8 };
 
 struct writer {
     struct ku_weights *w;
-    const char *dir;                     /* what is written into, and renamed at the end */
-    const struct ku_ckpt_tensor **order; /* [w->n] that exist, as they lie in the files */
+    const char *dir;                     /* the temporary directory */
+    const struct ku_ckpt_tensor **order; /* [n] tensors that exist, in file order */
     int n;
-    int *shard; /* [n] of each; they ascend */
+    int *shard; /* [n] shard of each tensor, ascending */
     int n_shards;
     unsigned char *in, *out; /* [PIECE_COUNT * WIDEST] */
 };
@@ -38,7 +41,7 @@ static uint64_t bytes_of(const struct ku_ckpt_tensor *t)
     return (uint64_t)ku_ckpt_tensor_count(t) * kumi_dtype_bytes(t->dtype);
 }
 
-/* As many tensors to a file as fit, in order; one that is larger has a file to itself. */
+/* Assigns tensors to shards in order, as many as fit; a larger tensor gets its own shard. */
 static void cut(struct writer *x, uint64_t shard_bytes)
 {
     uint64_t in_file = 0;
@@ -162,7 +165,7 @@ static int write_all(struct writer *x, uint64_t shard_bytes, const char *config,
     return ku_os_fsync_dir(x->dir) < 0 ? failed(x->dir) : KUMI_OK;
 }
 
-/* Into a folder beside it, which gets the name when it is whole. */
+/* Writes to a temporary directory next to `dir` and renames it when it is complete. */
 static int write_beside(struct writer *x, const char *dir, uint64_t shard_bytes, const char *config,
                         const struct ku_companions *companions)
 {

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Derives missing batch sizes in this order: virtual_shards (default n_ranks), k from accumulation
+ * or from global_batch and micro_batch (default 1), micro_batch from global_batch; then
+ * global_batch and accumulation from these. A value that does not divide is refused with the
+ * nearest valid ones.
+ */
 #include "config/batch_relation.h"
 
 #include "base/err.h"
@@ -16,7 +22,7 @@ int ku_batch_is_admissible(int64_t v, int64_t n)
     return (each & (each - 1)) == 0;
 }
 
-/* Names the nearest multiples of unit. */
+/* Refuses a value that is no multiple of unit, with the nearest multiples. */
 static int refuse_multiple(const char *key, int64_t value, int64_t unit, const char *because)
 {
     int64_t below = value / unit * unit;

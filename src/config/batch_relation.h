@@ -5,24 +5,33 @@
 #include <stdint.h>
 
 /*
- * The batch relation (docs/numerics.md): global_batch = n_ranks * micro_batch * accumulation =
- * virtual_shards * micro_batch * k. 0 = not given; resolve fills in what follows, with micro_batch
- * as large and k as small as the relation admits.
+ * The batch relation (docs/numerics.md):
  *
- * In free order shards are what ranks take, virtual_shards = n_ranks: those that were given say how
- * large a batch is and add up on a rank as its micro-batches do, so that bits depend on n_ranks.
+ *     global_batch = n_ranks * micro_batch * accumulation = virtual_shards * micro_batch * k
+ *
+ *     global_batch 32, 2 ranks, virtual_shards 4, micro_batch 4: accumulation 4, k 2
+ *
+ *     virtual shard     0         1         2         3
+ *     samples           0..7      8..15     16..23    24..31
+ *     rank              0         0         1         1
+ *
+ * 0 = not given. ku_batch_resolve derives missing values, with micro_batch as large and k as small
+ * as the relation permits.
+ *
+ * With parallel.order "free" the result has virtual_shards = n_ranks: the given value only sets the
+ * batch size, its shards accumulate on a rank like micro-batches, and bits depend on n_ranks.
  */
 struct ku_batch {
-    int n_ranks; /* of the data-parallel axes */
-    int is_free; /* parallel.order */
+    int n_ranks; /* data-parallel ranks */
+    int is_free; /* parallel.order is "free" */
     int64_t global_batch, micro_batch, accumulation, virtual_shards;
-    int64_t k;       /* micro-batches of a virtual shard; result */
-    int64_t n_parts; /* micro-batches of a run's batch that others evaluate, fewer or more at a
-                        time; 0: virtual_shards * k */
+    int64_t k;       /* micro-batches per virtual shard; result */
+    int64_t n_parts; /* evaluation on another rank count: micro-batches of the training run's
+                        batch; 0: virtual_shards * k */
 };
-/* Errors: KUMI_EINVAL with the values and the nearest that work. Nothing is changed then. */
+/* Fill in the missing values. Errors: EINVAL, with the nearest valid values (*b unchanged). */
 int ku_batch_resolve(struct ku_batch *b);
-/* Whether so many ranks admit V virtual shards: 1, or V / n a power of two. */
+/* Whether n_ranks can run V virtual shards: n_ranks is 1, or V / n_ranks a power of two. */
 int ku_batch_is_admissible(int64_t virtual_shards, int64_t n_ranks);
 
 #endif

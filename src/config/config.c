@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads a configuration: parses the file, applies --set, merges a DeepSpeed configuration, then
+ * checks every key against the table from keys.def and stores it at its offset in struct ku_config.
+ * Rules between keys are checked last.
+ */
 #include "config/config.h"
 
 #include <errno.h>
@@ -48,7 +53,7 @@ struct key_row {
     const char *help;
     size_t offset;
 };
-/* The column `most` is a word list for enums and a number otherwise. */
+/* The column `most` is the list of values of an ENUM, and a number for other types. */
 #define MOST_INT(most)       (most), NULL
 #define MOST_NUM(most)       (most), NULL
 #define MOST_BOOL(most)      (most), NULL
@@ -83,7 +88,7 @@ const char *ku_config_place(const struct ku_config *o, const char *path, char ou
     int line, column;
     size_t bytes = strlen(path);
     for (int i = o->n_sets - 1; i >= 0; i--) {
-        size_t n = strcspn(o->set[i], "="); /* the path itself, below it, or above it */
+        size_t n = strcspn(o->set[i], "="); /* also matches a parent or child */
         size_t least = n < bytes ? n : bytes;
         char next = n < bytes ? path[least] : o->set[i][least];
         if (strncmp(o->set[i], path, least) == 0 && (n == bytes || next == '.' || next == '[')) {
@@ -147,7 +152,7 @@ static const char *range_text(const struct key_row *row, char out[160])
     return out;
 }
 
-/* A word of another system is answered with what there is instead. */
+/* Refuses the value of an ENUM; for a name of another system the message tells the alternative. */
 static int refuse_word(const struct ku_config *o, const struct key_row *row, const char *path,
                        const json_t *v)
 {
@@ -171,7 +176,7 @@ static int set_span(struct ku_span *span, const json_t *v)
     return ku_json_int(v, &span->n) < 0 || span->n < 0;
 }
 
-/* All in one unit, so that "ascending" means something. */
+/* Ascending spans, all in steps or all in epochs. Returns 1 if they are not. */
 static int set_spans(struct ku_spans *spans, const json_t *v)
 {
     size_t n = json_array_size(v);
@@ -197,7 +202,8 @@ static int set_scaling(struct ku_lr_scaling *s, const json_t *v)
            ku_json_int(json_object_get(v, "base_batch"), &s->base_batch) < 0 || s->base_batch < 1;
 }
 
-/* A word, or {"policy" | "every" | "budget_gib": .., "match": ..}. */
+/* A string, or an object with exactly one of policy, every and budget_gib, and optionally match.
+ * Each key counts 1 and a valid value 4, so that a correct object counts 5. */
 static int set_recompute(struct ku_recompute_key *r, const json_t *v)
 {
     const json_t *policy = json_is_object(v) ? json_object_get(v, "policy") : v,
@@ -245,7 +251,7 @@ static int set_number(const struct ku_config *o, const struct key_row *row, cons
     return KUMI_OK;
 }
 
-/* "dynamic" is 0. */
+/* precision.loss_scale; "dynamic" is stored as 0. */
 static int set_scale(const struct ku_config *o, const char *path, const json_t *v, double *scale)
 {
     const char *word = json_string_value(v);
@@ -288,7 +294,7 @@ static int set_numbers(const struct ku_config *o, const struct key_row *row, con
     return KUMI_OK;
 }
 
-/* null where the default is null, or where a derived value takes its place. */
+/* Stores null, for keys whose default is null. */
 static void set_null(const struct key_row *row, void *member)
 {
     switch (row->type) {
@@ -314,7 +320,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_OFFLOAD:
     case T_RESHARD:
     case T_GROUPS:
-        return; /* zero already */
+        return; /* already zero */
     }
 }
 
@@ -478,10 +484,8 @@ static int apply_sets(json_t *root, const char *const *set, int n_sets)
     return KUMI_OK;
 }
 
-/*
- * Two ways to say one thing: a --set of one takes the place of the file's other. Where --set gives
- * both, they are checked against each other as two keys of a file are.
- */
+/* Pairs of keys with the same meaning: a --set of one removes the other from the file. If --set
+ * gives both, they are checked as two keys of a file are. */
 static const char *const either[][2] = {{"train.steps", "train.epochs"},
                                         {"parallel.zero", "parallel.strategy"}};
 
@@ -506,7 +510,7 @@ static int drop_others(json_t *root, const char *const *set, int n_sets)
     return KUMI_OK;
 }
 
-/* What no single row of the table sees. */
+/* Checks conditions between keys. */
 static int check_together(const struct ku_config *cfg)
 {
     const struct {

@@ -5,33 +5,41 @@
 #include "config/config.h"
 
 /*
- * A DeepSpeed configuration beside kumi's: the top-level key "deepspeed", an object or the path of
- * a file (base/json/hjson.h). deepspeed.def is the one list of its keys. It is translated to keys
- * of kumi's own, which pass through the same checks as those that a user writes; what the
- * configuration itself says has to agree. A key that DeepSpeed gives a default counts with that
- * default where it decides numbers, and where it is layout with kumi's.
+ * A DeepSpeed configuration inside kumi's: the top-level key "deepspeed", an object or the path of
+ * a file (base/json/hjson.h). It is translated to kumi's keys, which pass the same checks as keys
+ * that a user writes.
+ *
+ *     "deepspeed": {"zero_optimization": {"stage": 2}}  ──>  parallel.zero = 2
+ *
+ *     translate   every row of deepspeed.def becomes an item with value, source and verdict;
+ *                 applied items collect settings of kumi's keys
+ *     merge       the settings enter the configuration; refused items become an error
+ *
+ * A kumi key that the configuration itself gives must have an equal value, except for implied
+ * settings, which it overrides. For an absent DeepSpeed key its DeepSpeed default applies if the
+ * kumi key is NUMERICS and its section is given; otherwise kumi's default.
  */
 enum ku_ds_source { KU_DS_FILE, KU_DS_DEFAULT, KU_DS_AUTO };
 enum ku_ds_verdict { KU_DS_APPLIED, KU_DS_NO_EFFECT, KU_DS_REFUSED, KU_DS_UNKNOWN };
 struct ku_ds_item {
-    char *key;     /* "zero_optimization.stage", by its own name */
-    char *spelled; /* as it stands in the file, for its place */
+    char *key;     /* "zero_optimization.stage", without aliases */
+    char *spelled; /* as spelled in the file, to find its position */
     json_t *value;
     enum ku_ds_source source;
     enum ku_ds_verdict verdict;
-    json_t *effect; /* {"parallel.zero": 2}, what counts now; NULL: nothing */
-    char *why;      /* of the verdict; NULL: nothing to say */
+    json_t *effect; /* {"parallel.zero": 2}, the resulting values; NULL: none */
+    char *why;      /* reason of the verdict; NULL: none */
 };
-struct ku_ds_set { /* a key that takes its value from here */
+struct ku_ds_set { /* a setting of one of kumi's keys */
     char *path;
     json_t *value;
     uint32_t item;
-    int is_implied; /* gives way */
+    int is_implied; /* overridden by the configuration and by given keys */
 };
 struct ku_deepspeed {
-    struct ku_json doc; /* the file; name NULL: the object stands in kumi's configuration */
+    struct ku_json doc; /* the file; name NULL: an object inside kumi's configuration */
     json_t *root;
-    ku_model_width *width; /* fills "auto" in; NULL: nothing does */
+    ku_model_width *width; /* resolves "auto" sizes; NULL: they are refused */
     int is_strict;         /* "deepspeed_strict": a key that DeepSpeed ignores is an error */
     struct ku_ds_item *item;
     struct ku_ds_set *set;
@@ -39,41 +47,44 @@ struct ku_deepspeed {
 };
 
 /*
- * Takes "deepspeed" and "deepspeed_strict" out of cfg->root and translates what they say into
- * cfg->deepspeed. Without the key nothing happens.
+ * Remove "deepspeed" and "deepspeed_strict" from cfg->root and translate them to cfg->deepspeed.
+ * Does nothing without the key.
  *
- * Errors: KUMI_EINVAL: what is wrong in any build: a file that cannot be read, a type, an unknown
- * key in a block that DeepSpeed checks, keys that contradict each other.
+ * Errors: EINVAL, an unreadable file, a wrong type, an unknown key in a section that DeepSpeed
+ * checks, keys that contradict each other.
  */
 int ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width);
-/* Puts the keys that it sets into cfg->root. Errors: KUMI_EINVAL: a key is refused, or contradicts
- * the configuration. */
+/* Writes the settings to cfg->root. Errors: EINVAL, a key is refused or contradicts the
+ * configuration. */
 int ku_deepspeed_merge(struct ku_config *cfg);
 void ku_deepspeed_destroy(struct ku_deepspeed *ds);
 
-/* "ds.json:3:5: optimizer.params.lr", where the key at `path` comes from; NULL: not from here. */
+/* The DeepSpeed key that set `path`, "ds.json:3:5: optimizer.params.lr"; NULL: none. Returns
+ * out. */
 const char *ku_deepspeed_where(const struct ku_config *cfg, const char *path,
                                char out[KU_WHERE_BYTES]);
-/* A line on stderr for each key that DeepSpeed ignores. */
+/* Prints a warning on stderr for each key that DeepSpeed ignores. */
 void ku_deepspeed_warn(const struct ku_config *cfg);
 
-/* The batch as DeepSpeed solves it. */
+/* Batch sizes as DeepSpeed derives them. */
 struct ku_ds_batch {
     int64_t train, micro, accumulation;
 };
 /*
- * Holds train.{global_batch, micro_batch, accumulation} against DeepSpeed's relation,
- * train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * n_ranks.
- * Errors: KUMI_EINVAL with DeepSpeed's sentence, the rank count seen and what would fit.
+ * Check train.{global_batch, micro_batch, accumulation} by DeepSpeed's relation
+ * train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * n_ranks and
+ * derive missing values.
+ *
+ * Errors: EINVAL, with DeepSpeed's message, the rank count and values that fit.
  */
 int ku_deepspeed_batch(const struct ku_config *cfg, int n_ranks, struct ku_ds_batch *batch);
 
-/* Every key with its default and what it becomes. is_markdown: tables, one a block. */
+/* Prints all keys with their default and kumi's key. is_markdown: one table per section. */
 void ku_deepspeed_help(int is_markdown, struct ku_str *out);
-/* What became of each key; is_all: also of those that nobody gave. */
+/* Prints the verdict of each key; is_all: also of keys that are not given. */
 void ku_deepspeed_print(const struct ku_deepspeed *ds, const char *name, int is_all,
                         struct ku_str *out);
-/* The same as JSON, of all keys. Owned by the caller; NULL: no memory. */
+/* The same as JSON, for all keys. New reference; NULL: no memory. */
 json_t *ku_deepspeed_json(const struct ku_deepspeed *ds);
 
 #endif

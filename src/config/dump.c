@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a configuration says, for manifests, comparison and documents. Works on the JSON that
- * config.c checked. */
+/* Dump, comparison and documentation of a configuration, from the JSON that config.c checked. */
 #include <stdio.h>
 #include <string.h>
 
@@ -71,7 +70,7 @@ json_t *ku_config_numerics(const struct ku_config *cfg)
     return keys;
 }
 
-/* As json_equal, but 1 and 1.0 are one number. */
+/* See ku_config_is_same. */
 static int is_same(const json_t *a, const json_t *b)
 {
     const char *name;
@@ -97,7 +96,7 @@ static int is_same(const json_t *a, const json_t *b)
 
 static int add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is);
 
-/* The members that differ: "model.n_layer (was 2, is 3)". */
+/* Adds the members that differ: "model.n_layer (was 2, is 3)". Returns their number. */
 static int add_members(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
 {
     json_t *all = json_copy((json_t *)(uintptr_t)was), *value;
@@ -117,7 +116,7 @@ static int add_members(struct ku_str *out, const char *name, const json_t *was, 
     return n;
 }
 
-/* The key with both values. Returns how many keys differ. */
+/* Adds a key with both values. Returns the number of differing keys. */
 static int add_change(struct ku_str *out, const char *name, const json_t *was, const json_t *is)
 {
     if (json_is_object(was) && json_is_object(is))
@@ -132,8 +131,8 @@ static int add_change(struct ku_str *out, const char *name, const json_t *was, c
     return 1;
 }
 
-/* The value of a key under "section.key"; where it is absent, because whoever wrote the keys did
- * not have it yet, its default. New reference, NULL: neither. */
+/* The value of "section.key"; if absent (written by an older version), its default. New reference;
+ * NULL: no such key. */
 static json_t *value_in(const json_t *keys, const char *name)
 {
     json_t *v = json_object_get(keys, name);

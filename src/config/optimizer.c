@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies the keys of the sections optimizer and schedule to the attributes of the compiler. The
+ * arguments of a schedule go to a->args, at the indices of op/schedule.h.
+ */
 #include "config/optimizer.h"
 
 #include <math.h>
@@ -24,7 +28,7 @@ double ku_rule_lr_factor(const struct ku_config *c, int64_t global_batch)
     return s->rule == KU_SCALING_SQRT ? sqrt(ratio) : ratio;
 }
 
-/* "matrices", "all", or patterns. */
+/* A selection of parameters, "matrices", "all" or patterns, as enum ku_decay. */
 static int choice(const struct ku_list *list, const char *const **patterns)
 {
     *patterns = (const char *const *)list->item;
@@ -51,7 +55,7 @@ struct ku_update_group *ku_rule_groups(const struct ku_config *c)
     return to;
 }
 
-/* RMSProp keeps what it needs: an op each. */
+/* RMSProp has one op per combination of state tensors. */
 static int optimizer_of(const struct ku_config *c)
 {
     const int has_momentum = c->optimizer_momentum > 0 || is_word(c->schedule_type, "one_cycle");
@@ -110,7 +114,7 @@ int ku_rule_loss_scale(enum kumi_dtype compute, double scale, struct ku_attrs *a
     }
     if (!isnan(scale) && scale != 0) {
         a->scaler = KU_LOSS_SCALE_STATIC;
-        a->loss_scale = (double)(float)scale; /* backward starts in f32 */
+        a->loss_scale = (double)(float)scale; /* the seed of backward is f32 */
     }
     return ku_scaler_check(a);
 }
@@ -130,7 +134,7 @@ int ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o)
     return ku_rule_loss_scale(o->compute, c->precision_loss_scale, a);
 }
 
-/* ds_one_cycle moves betas alone, as DeepSpeed's. */
+/* Whether the schedule changes momentum or betas. ds_one_cycle changes only betas, as DeepSpeed. */
 static int is_cycling(const struct ku_config *c)
 {
     static const char *const with_betas[] = {"adamw", "adam", "lamb", "lion"};

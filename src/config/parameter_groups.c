@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of names, and parameter groups: [{"match": "*.bias", "weight_decay": 0, "lr_mult": 2}]. */
+/* Lists of strings, and parameter groups: [{"match": "*.bias", "weight_decay": 0, "lr_mult":
+ * 2}]. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checks and prints the section precision. The roundings are defined in op/dtype_rule.def
+ * and pass/precision.c.
+ */
 #include "config/precision_policy.h"
 
 #include <string.h>

@@ -5,15 +5,16 @@
 #include "pass/pass.h"
 #include "config/config.h"
 
-/* What a configuration's section precision says (docs/precision-policy.md). */
+/* The section precision (docs/precision-policy.md). */
 
-/* What no single key of it shows. Errors: KUMI_EINVAL. */
+/* Checks conditions between its keys. Errors: EINVAL. */
 int ku_precision_check(const struct ku_config *c);
-/* As the compiler is told. Patterns stay the configuration's. */
+/* Sets the compiler's precision options. Patterns are borrowed. */
 int ku_precision_opts(const struct ku_config *c, struct ku_compile_opts *o);
-/* compute, and what differs from its defaults, for headers: "bf16, no master, gradients bf16". */
+/* Prints compute and the values that differ from its defaults: "bf16, no master, gradients
+ * bf16". */
 void ku_precision_print(const struct ku_config *c, struct ku_str *out);
-/* The table of ops, for `kumi help precision`. */
+/* Prints the table of ops for `kumi help precision`. */
 void ku_precision_help(int as_markdown, struct ku_str *out);
 
 #endif

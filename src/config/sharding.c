@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Resolves the stage from zero or strategy, then replicate and shard from each other and the number
+ * of ranks. A refusal lists all admissible splits.
+ */
 #include "config/sharding.h"
 
 #include <stdio.h>
@@ -7,7 +11,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* FSDP's words. */
+/* FSDP's sharding strategies. */
 static const struct {
     const char *name;
     int zero, is_hybrid;
@@ -35,8 +39,8 @@ static int refuse_strategy(const struct ku_config *c, const char *wanted)
     return status;
 }
 
-/* Of n ranks, so many to a shard group: all, or a power of two, so that sums pair the same
- * neighbours (docs/numerics.md). */
+/* Whether n ranks can form groups of `shard`: all ranks, or a power of two, so that the canonical
+ * sums pair the same neighbours (docs/numerics.md). */
 static int is_admissible(int64_t shard, int n)
 {
     return shard >= 1 && n % shard == 0 && (shard == n || (shard & (shard - 1)) == 0);
@@ -59,7 +63,7 @@ static int refuse_product(const struct ku_config *c, const char *key, int64_t va
     return status;
 }
 
-/* The stage, and whether a strategy wants groups of ranks. */
+/* The ZeRO stage, and whether the strategy is hybrid. */
 static int read_stage(const struct ku_config *c, int *zero, int *is_hybrid)
 {
     int given = c->parallel_zero != KU_NULL;

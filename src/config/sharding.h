@@ -5,20 +5,24 @@
 #include "config/config.h"
 
 /*
- * How the data-parallel ranks share the state out: dp = replicate x shard (docs/sharding.md). Each
- * of `replicate` groups holds the state once, its `shard` ranks a part each: from stage 1 on of the
- * optimizer, from 2 on of gradients, with 3 of parameters.
+ * The parallel layout of ZeRO: dp = replicate x shard data-parallel ranks (docs/sharding.md). Each
+ * of the `replicate` groups has one copy of the state, partitioned over its `shard` ranks: stage 1
+ * optimizer state, stage 2 also gradients, stage 3 also parameters.
+ *
+ *     replicate 2 x shard 4      rank   0 1 2 3 | 4 5 6 7
+ *                                shard  0 1 2 3 | 0 1 2 3      replica 0 | replica 1
  */
 struct ku_sharding {
     int zero, replicate, shard;
-    int reshard; /* ranks that hold a module together between forward and backward: all of a shard
-                    group, fewer (a divisor), or 1: it stays whole */
+    int reshard; /* stage 3: ranks that partition a module between forward and backward: shard, a
+                    divisor of it, or 1: not partitioned then */
 };
 
 /*
- * The layout that parallel.zero, strategy, replicate and shard ask for on so many data-parallel
- * ranks. Errors: KUMI_EINVAL: keys that contradict each other or the rank count, with what is
- * admissible.
+ * Resolve parallel.zero, strategy, replicate, shard and reshard_after_forward for n_ranks
+ * data-parallel ranks.
+ *
+ * Errors: EINVAL, keys that contradict each other or n_ranks, with the admissible values.
  */
 int ku_sharding_resolve(const struct ku_config *c, int n_ranks, struct ku_sharding *out);
 

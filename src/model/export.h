@@ -6,10 +6,12 @@
 #include "kumi/run.h"
 
 /*
- * The weights of dir (config.json and safetensors) as a new directory that transformers loads.
+ * Write the weights of a directory to a new directory that transformers loads.
  *
- *   averages   the file that holds averages of the weights, to stand in their place; NULL: none
- *   tick       called now and then; NULL: nobody wants to know
+ *   dir        config.json and safetensors
+ *   to         the new directory; must not exist
+ *   averages   file with averages of the weights (train.ema), which replace them; NULL: none
+ *   tick       progress callback; NULL: none
  *
  * Errors: as ku_weights_write.
  */

@@ -84,8 +84,8 @@ static int build(struct kumi_graph *g, const void *config, const struct kumi_sha
 
 static void names(const void *config, struct ku_weights_opts *out)
 {
-    /* the pooler and the next-sentence head, which masked language modelling has no use for; a
-     * buffer; the bias under its other name */
+    /* pooler and next-sentence head (unused by masked language modelling), a buffer, and the second
+     * name of a bias */
     static const char *const ignore[] = {"bert.pooler.dense.*", "cls.seq_relationship.*",
                                          "bert.embeddings.position_ids",
                                          "cls.predictions.decoder.bias"};

@@ -11,7 +11,7 @@ static const struct ku_word activations[] = {
     {"relu", KUMI_RELU},           {NULL, 0}};
 
 #define AT(member) offsetof(struct kumi_gpt2, member)
-/* Both spellings of GPT2Config's attribute map. */
+/* With both spellings of GPT2Config's attribute_map. */
 static const struct ku_member members[] = {
     {"n_layer", "num_hidden_layers", KU_M_LAYERS, AT(n_layer), 0, NULL},
     {"n_head", "num_attention_heads", KU_M_INT, AT(n_head), 0, NULL},
@@ -30,7 +30,7 @@ static const struct ku_member members[] = {
     {"scale_attn_by_inverse_layer_idx", NULL, KU_M_BOOL, AT(scale_attn_by_inverse_layer_idx), 0,
      NULL},
 };
-enum { HEADS = 1, WIDTH = 2 /* rows of the above */ };
+enum { HEADS = 1, WIDTH = 2 /* rows of members */ };
 static const char *const inert[] = {"n_ctx",
                                     "reorder_and_upcast_attn",
                                     "summary_activation",
@@ -58,7 +58,7 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     KU_TRY(ku_model_refuse_quantized(s, model));
     if (c->n_embd % c->n_head == 0)
         return KUMI_OK;
-    /* over a config.json, the key that the configuration gives is the one to change */
+    /* names the key that the configuration overrides, if only one */
     int is_heads = ku_model_overrides(s, heads) && !ku_model_overrides(s, width);
     if (is_heads)
         snprintf(wanted, sizeof wanted, "it must divide n_embd, %lld", (long long)c->n_embd);
@@ -85,7 +85,7 @@ static int build(struct kumi_graph *g, const void *config, const struct kumi_sha
 
 static void names(const void *config, struct ku_weights_opts *out)
 {
-    /* masks that older versions of transformers wrote */
+    /* attention masks written by older versions of transformers */
     static const char *const ignore[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};
     const struct kumi_gpt2 *c = config;
     out->prefix = "transformer.";

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Llama models (LlamaForCausalLM), with grouped-query attention and rotary positions of the types
+ * default, linear, dynamic and llama3.
+ */
 #include "model/family.h"
 
 #include <math.h>
@@ -43,7 +47,9 @@ static void defaults(void *config)
     kumi_llama_defaults(config);
 }
 
-/* -- rotary positions: {"rope_parameters": {..}}, or rope_theta beside "rope_scaling": {..} or null
+/*
+ * Rotary positions have two spellings: {"rope_parameters": {"rope_theta", "rope_type", ..}}, and
+ * the older "rope_theta" with "rope_scaling": {"rope_type", ..} or null.
  */
 
 static const char *const rope_types[] = {"default", "linear", "dynamic", "llama3"};
@@ -65,7 +71,7 @@ static int read_rope_type(const struct ku_model_source *s, const char *key, cons
                           struct kumi_rope *rope)
 {
     const json_t *v = json_object_get(o, "rope_type");
-    v = v ? v : json_object_get(o, "type"); /* as older files spell it */
+    v = v ? v : json_object_get(o, "type"); /* spelling of older files */
     for (int i = 0; i < N_ROPE_TYPES; i++)
         if (v == NULL || (json_is_string(v) && strcmp(json_string_value(v), rope_types[i]) == 0)) {
             rope->type = (enum kumi_rope_type)i;
@@ -103,7 +109,7 @@ static int check_rope(const struct ku_model_source *s, const char *key, const js
                       struct kumi_llama *c)
 {
     struct kumi_rope *r = &c->rope;
-    if (r->type == KUMI_ROPE_DYNAMIC) /* as transformers has it: what it grows from is this */
+    if (r->type == KUMI_ROPE_DYNAMIC) /* as transformers: scaling starts at this length */
         r->original_max_position_embeddings = c->max_position_embeddings;
     if (r->type != KUMI_ROPE_LLAMA3)
         return KUMI_OK;
@@ -115,7 +121,7 @@ static int check_rope(const struct ku_model_source *s, const char *key, const js
     return KUMI_OK;
 }
 
-/* rope_theta and rope_scaling, as far as they are given. */
+/* Reads rope_theta and rope_scaling, where given. */
 static int read_older(const struct ku_model_source *s, const json_t *model, struct kumi_rope *rope)
 {
     const json_t *scaling = json_object_get(model, "rope_scaling");
@@ -127,7 +133,8 @@ static int read_older(const struct ku_model_source *s, const json_t *model, stru
     return KUMI_OK;
 }
 
-/* Both spellings at once: what the configuration says stands over a config.json's. */
+/* Reads both spellings. If both are given, the last one read wins: the configuration's over that of
+ * config.json, else rope_parameters. */
 static int read_spellings(const struct ku_model_source *s, const json_t *model, struct kumi_rope *r)
 {
     const json_t *both = json_object_get(model, "rope_parameters");
@@ -169,7 +176,7 @@ static int check(const struct ku_model_source *s, const json_t *model, void *con
     return KUMI_OK;
 }
 
-/* The spelling that all versions of transformers read. */
+/* Prints the older spelling, which all versions of transformers read. */
 static int print(const void *config, json_t *out)
 {
     const struct kumi_llama *c = config;
@@ -196,7 +203,7 @@ static void facts(const void *config, struct ku_model_facts *out)
     const struct kumi_llama *c = config;
     out->vocab_size = c->vocab_size;
     out->max_positions = c->max_position_embeddings;
-    if (c->rope.type == KUMI_ROPE_DYNAMIC && c->rope.factor > 1) /* it is used beyond them */
+    if (c->rope.type == KUMI_ROPE_DYNAMIC && c->rope.factor > 1) /* extends them */
         out->max_positions = (int64_t)floor(c->rope.factor * (double)out->max_positions);
     out->positions_key = "max_position_embeddings";
     out->is_causal = 1;
@@ -209,7 +216,7 @@ static int build(struct kumi_graph *g, const void *config, const struct kumi_sha
 
 static void names(const void *config, struct ku_weights_opts *out)
 {
-    /* tables that older versions of transformers wrote */
+    /* tables written by older versions of transformers */
     static const char *const ignore[] = {"model.layers.*.self_attn.rotary_emb.inv_freq"};
     const struct kumi_llama *c = config;
     out->ignore = ignore;

@@ -23,7 +23,7 @@ static void defaults(void *config)
     kumi_mlp_defaults(config);
 }
 
-/* A list of at least `least` and at most `most` positive integers; absent: what is there stays. */
+/* Reads a list of `least` to `most` positive integers; if absent, *to and *n are unchanged. */
 static int read_list(const struct ku_model_source *s, const json_t *model, const char *key,
                      int least, int most, int64_t *to, int *n)
 {
@@ -69,7 +69,7 @@ static void facts(const void *config, struct ku_model_facts *out)
 {
     const struct kumi_mlp *c = config;
     out->n_classes = c->num_classes;
-    for (int i = 0; i < 3; i++) /* a dimension that is not there is 1 */
+    for (int i = 0; i < 3; i++) /* leading dimensions default to 1 */
         out->image[i] = i < 3 - c->n_input ? 1 : c->input[i - (3 - c->n_input)];
 }
 

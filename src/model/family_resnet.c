@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ResNet classifiers. `depth` selects a standard network; `depths` gives the residual blocks of
+ * each stage instead. kumi_resnet_check (kumi/model.h) checks the combination.
+ */
 #include "model/family.h"
 
 #include <string.h>
@@ -36,7 +40,7 @@ static void defaults(void *config)
     kumi_resnet_defaults(config);
 }
 
-/* Blocks of each stage, which count before depth. */
+/* Reads the number of residual blocks per stage, which overrides depth. */
 static int read_depths(const struct ku_model_source *s, const json_t *v, struct kumi_resnet *c)
 {
     size_t n = json_array_size(v);
@@ -50,7 +54,7 @@ static int read_depths(const struct ku_model_source *s, const json_t *v, struct 
                           : KUMI_OK;
 }
 
-/* What the builder says, "resnet: key: value; wanted", about the key. */
+/* Turns the builder's error "resnet: key: value; wanted" into one with the key's place. */
 static int refuse(const struct ku_model_source *s, const json_t *model)
 {
     struct kumi_error e = *ku_err_get();

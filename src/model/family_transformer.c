@@ -30,7 +30,7 @@ static const struct ku_member members[] = {
     {"share_embeddings", NULL, KU_M_BOOL, AT(share_embeddings), 0, NULL},
     {"tie_word_embeddings", NULL, KU_M_BOOL, AT(tie_word_embeddings), 0, NULL},
 };
-enum { WIDTH = 0, HEADS = 3 /* rows of the above */ };
+enum { WIDTH = 0, HEADS = 3 /* rows of members */ };
 
 static void defaults(void *config)
 {

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads the section "model": finds the family by model_type, reads the members of its table from
+ * the configuration, from a config.json, or from both (the configuration overrides), and keeps the
+ * other keys of config.json for ku_model_print.
+ */
 #include "model/model.h"
 
 #include <stdio.h>
@@ -20,7 +25,7 @@ static const struct ku_model_family *const families[] = {&ku_model_gpt2,   &ku_m
                                                          &ku_model_resnet, &ku_model_transformer};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
-/* Keys of Hugging Face's files that say nothing of the computation. */
+/* Keys of Hugging Face's config.json that do not affect the computation. */
 static const char *const inert[] = {"model_type",
                                     "path",
                                     "map",
@@ -37,10 +42,10 @@ static const char *const inert[] = {"model_type",
                                     "_name_or_path",
                                     NULL};
 
-/* Where keys come from: the configuration, a config.json, or the one over the other. */
+/* The source of keys: the configuration, a config.json, or both. */
 struct ku_model_source {
-    const struct ku_config *cfg; /* NULL: a config.json alone */
-    const char *name;            /* of the config.json; NULL: none */
+    const struct ku_config *cfg; /* NULL: only a config.json */
+    const char *name;            /* path of the config.json; NULL: none */
 };
 
 int ku_model_overrides(const struct ku_model_source *s, const char *key)
@@ -152,7 +157,7 @@ static int add_names(const char *const *list, const char **names, int n)
     return n;
 }
 
-/* Every key of the configuration's model must be one that the family has. */
+/* Refuses keys of the configuration's model that the family does not have. */
 static int check_names(const struct ku_config *cfg, const struct ku_model_family *f)
 {
     const char *names[MAX_NAMES], *key;
@@ -194,8 +199,7 @@ static int find_family(const struct ku_model_source *s, const json_t *model,
     return status;
 }
 
-/* What config.json says beside what we print ourselves: of the file that a training starts from,
- * and of the configuration over it. */
+/* Keeps the keys of the model that ku_model_print does not print itself (m->rest). */
 static int keep_rest(const json_t *model, struct ku_model *m)
 {
     static const char *const own[] = {"model_type",    "path",        "map",   "allow_missing",
@@ -241,7 +245,7 @@ static int read_object(const struct ku_model_source *s, const json_t *model, str
     return keep_rest(model, m);
 }
 
-/* The configuration's keys over a config.json's; what is overridden may be spelled otherwise. */
+/* Overrides keys of a config.json by those of the configuration, under either spelling. */
 static int override(const struct ku_model_source *s, json_t *model)
 {
     const json_t *keys = s->cfg->model;
@@ -268,7 +272,7 @@ static int override(const struct ku_model_source *s, json_t *model)
     return KUMI_OK;
 }
 
-/* The config.json of dir, or of `stored` where there is none any more. */
+/* The path of dir's config.json; if it does not exist, of that in `stored`. */
 static char *find_config(const char *dir, const char *stored)
 {
     struct stat info;
@@ -305,7 +309,7 @@ static int read_directory(const struct ku_config *cfg, const char *dir, const ch
     return status;
 }
 
-/* How the weights at path are to be taken. */
+/* Reads map and allow_missing, the options for pretrained weights. */
 static int read_taking(const struct ku_model_source *s, const json_t *model, struct ku_model *m)
 {
     json_t *map = json_object_get(model, "map"), *v;
@@ -339,7 +343,7 @@ int ku_model_read_again(const struct ku_config *cfg, const char *stored, struct 
     if (path && !json_is_string(path))
         return ku_model_refuse(&s, "path", path,
                                "a directory with config.json and model.safetensors");
-    if (path && json_object_get(cfg->model, "model_type")) { /* before a file is looked for */
+    if (path && json_object_get(cfg->model, "model_type")) { /* checked before files are opened */
         const struct ku_model_family *f;
         KU_TRY(find_family(&s, cfg->model, &f));
         KU_TRY(check_names(cfg, f));
@@ -504,12 +508,12 @@ double ku_graph_model_flops(const struct ku_graph *g)
 int ku_model_hidden_size(const struct ku_config *cfg, int64_t *width)
 {
     static const char *const name[] = {"hidden_size", "n_embd", "d_model"};
-    struct ku_config view = *cfg; /* the model is read before the other sections are */
+    struct ku_config view = *cfg; /* the other sections are not read yet */
     struct ku_model m;
     *width = 0;
     view.model = json_object_get(cfg->root, "model");
     if (!json_is_object(view.model))
-        return KUMI_OK; /* said when that section is checked */
+        return KUMI_OK; /* reported when that section is checked */
     KU_TRY(ku_model_read(&view, &m));
     char *text = ku_model_print(&m);
     json_t *config = text ? json_loads(text, 0, NULL) : NULL, *list;

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pretrained models. A checkpoint has manifest.json with the run's configuration and model/ with
+ * config.json, weights and tokenizer; a transformers directory has the contents of model/ only.
+ */
 #include "model/pretrained.h"
 
 #include <string.h>
@@ -15,8 +19,8 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 20, BYTE_VOCAB = 256 };
 
-/* The manifest's configuration as text; NULL: the record says why not. Model and tokenizer are the
- * checkpoint's own, wherever they came from. */
+/* The manifest's configuration as text, with model and tokenizer replaced by the checkpoint's own.
+ * Freed by the caller; NULL: failed, with the error set. */
 static char *config_text(const struct ku_ckpt *c, const char *dir)
 {
     json_t *config = json_deep_copy(json_object_get(c->manifest.root, "config"));
@@ -81,7 +85,7 @@ int ku_stored_tokenizer(const char *dir, const char *wanted, int64_t vocab_count
                            dir, (long long)vocab_count);
 }
 
-/* eos_token_id of a file. 1: *out has them; 0: it says nothing, or is not there. */
+/* Reads eos_token_id of a file. Returns 1 if it is there, 0 if file or key is absent, or < 0. */
 static int read_ends(const char *dir, const char *name, struct ku_stored_ends *out)
 {
     struct ku_json doc;
@@ -98,7 +102,7 @@ static int read_ends(const char *dir, const char *name, struct ku_stored_ends *o
             json_t *id = json_is_array(list) ? json_array_get(list, i) : list;
             is_bad = !json_is_integer(id) || json_integer_value(id) < -1 ||
                      json_integer_value(id) > INT32_MAX;
-            if (!is_bad && json_integer_value(id) >= 0) /* -1: none, as some files have it */
+            if (!is_bad && json_integer_value(id) >= 0) /* some files have -1 for none */
                 out->id[out->n++] = (uint32_t)json_integer_value(id);
         }
         found = list != NULL;
@@ -140,7 +144,7 @@ int ku_stored_weights(const char *dir, const struct ku_model *model,
     return status;
 }
 
-/* Parameters under the names of their averages, where the file has one. */
+/* Lists the parameters that have an average in the file, renamed to it ("NAME.ema"). */
 static int name_averages(const struct ku_st *file, const struct ku_ckpt_tensor *tensor, int n,
                          struct ku_ckpt_tensor *out, int *n_out)
 {
@@ -220,7 +224,7 @@ int ku_stored_find(const char *dir, struct ku_ckpt *out)
     for (int64_t before = INT64_MAX;;) {
         int status = ku_ckpt_find(dir, before, &c);
         if (status == KUMI_ENOCKPT && damage.status < 0)
-            return ku_err_put(&damage); /* the newest one's says more than "no other" */
+            return ku_err_put(&damage); /* the newest one's damage, not "no snapshot before" */
         KU_TRY(status);
         status = ku_stored_check(&c, KU_CKPT_FILE_CONFIG);
         if (status == KUMI_OK)

@@ -8,7 +8,9 @@
 #include "ir/placement_rules.h"
 #include "pass/pass.h"
 
-/* The compiler, in one straight list (DESIGN 3): what each pass needs, and what it establishes. */
+/*
+ * The compiler as one list: {name, needed KU_HAS_* bits, bits it gives, training only, function}.
+ */
 static const struct ku_pass pass_list[] = {
     {"inference", 0, 0, 0, ku_pass_inference},
     {"precision", 0, KU_HAS_PRECISION, 0, ku_pass_precision},
@@ -101,8 +103,8 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
     return KUMI_OK;
 }
 
-/* A graph with the same tensors, whose O makes their first values, or only what is derived from
- * loaded ones. */
+/* Builds a graph with the same tensors whose phase O makes their initial values; is_load: only the
+ * derived tensors, from loaded parameters. */
 static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *init)
 {
     int64_t words = KU_CONTROL_WORDS;
@@ -154,7 +156,8 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
     return KUMI_OK;
 }
 
-/* On shared state each rank makes the blocks that it keeps. */
+/* Partitions the initialisation over the data-parallel axes, except counters: with host-shared
+ * state each rank fills its owned shard. */
 static int cut_init(struct ku_graph *init)
 {
     struct ku_layout blocks = ku_layout_all(KU_C);

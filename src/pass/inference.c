@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evaluation and sampling: nothing is dropped. A dropout node's reader reads its operand; attention
- * keeps all probabilities; batch norm reads the running statistics. The loss is that of the labels
- * as they are, not smoothed. */
+/*
+ * Evaluation and sampling. Dropout nodes are removed (their readers read the operand), attention
+ * dropout and label smoothing are set to 0, and batch norm reads the running statistics. Does
+ * nothing in training.
+ */
 #include "base/err.h"
 #include "base/mem.h"
 #include "pass/pass.h"
 
-/* `to`: per value, what is read in its place; 0: itself. */
+/* to: per value its replacement; 0: none. */
 static ku_id replaced(const ku_id *to, ku_id value)
 {
     return to[value] ? to[value] : value;

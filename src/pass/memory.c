@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Offsets in the arenas that live and die within the step. First, results take the bytes of an
- * operand that dies with the instruction where the op permits it (ops.def: alias); then buffers are
- * placed largest first, each at the lowest offset that is free during its whole life (Pisarchyk &
- * Lee 2020, greedy by size). Tiers hold the state first, activations behind it. The outcome is the
- * allocator's input: nothing is allocated in a step.
+ * Offsets of all buffers whose live range is inside the step.
+ *
+ *   1. alias    a result takes the bytes of an operand whose live range ends at the instruction,
+ *               where the op permits it (ops.def: alias)
+ *   2. place    per arena, buffers are placed largest first, each at the lowest offset that is free
+ *               during its whole live range (Pisarchyk & Lee 2020, greedy by size)
+ *
+ * Offload arenas hold the state first, then activations. Nothing is allocated during a step.
  */
 #include <stdlib.h>
 
@@ -22,8 +25,8 @@ static ku_id home_of(const struct ku_program *p, ku_id b)
     return b;
 }
 
-/* Output o of an instruction moves into an input that nobody reads later. A port's buffer lives
- * until behind the last instruction, so it is none. */
+/* Gives output o the bytes of input i if the input's live range ends here. The live range of an
+ * output port ends after the last instruction, so its buffer never qualifies. */
 static void alias(struct ku_program *p, uint32_t at, int o, int i)
 {
     const struct ku_instr *instr = &p->instr[at];
@@ -31,13 +34,13 @@ static void alias(struct ku_program *p, uint32_t at, int o, int i)
     ku_id in = p->operand[instr->operand + (uint32_t)i].buffer, home = home_of(p, in);
     struct ku_buffer *x = &p->buffer[out], *y = &p->buffer[home];
     if (x->cls == KU_CL_WINDOW ||
-        y->cls == KU_CL_WINDOW) /* windows are aligned, and filled ahead */
+        y->cls == KU_CL_WINDOW) /* staging buffers have another alignment and are filled ahead */
         return;
     if (x->arena != KU_AR_STEP || (y->arena != KU_AR_STEP && y->arena != KU_AR_WIRE) || x->home ||
         x->first != at || y->last != at || x->bytes != y->bytes || out == home)
         return;
     for (int k = 0; k < instr->n_in;
-         k++) /* the operand may be read twice only if element by element: not assumed */
+         k++) /* no alias if another operand has the same bytes: element order is not assumed */
         if (k != i && home_of(p, p->operand[instr->operand + (uint32_t)k].buffer) == home)
             return;
     x->home = home;
@@ -62,7 +65,7 @@ static void alias_all(struct ku_program *p)
 struct item {
     ku_id buffer;
     size_t bytes, align;
-    uint32_t first, last; /* instructions, then numbers of times */
+    uint32_t first, last; /* instructions; after number_times: times */
 };
 
 static int by_bytes(const void *a, const void *b)
@@ -73,8 +76,8 @@ static int by_bytes(const void *a, const void *b)
     return x->buffer < y->buffer ? -1 : 1;
 }
 
-/* Times of an arena's items: those at which one begins, in order, are all that tells whether two
- * meet. Returns how many there are. */
+/* Compresses instruction indices to times: only the instructions at which an item begins decide
+ * whether two live ranges overlap. Returns the number of times. */
 static uint32_t number_times(struct item *item, uint32_t n, uint32_t *begins, uint32_t n_instrs)
 {
     for (uint32_t i = 0; i < n; i++)

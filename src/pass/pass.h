@@ -9,77 +9,96 @@
 #include "op/target.h"
 #include "tensor/dtype.h"
 
-/* What lies in tiers (enum ku_tier), and how it comes and goes. All zero: nothing. */
+/*
+ * The compiler: passes that rewrite one graph, then passes that build one program per rank class.
+ *
+ *     graph ── inference, precision, placement, autodiff, update, zero, recompute,
+ *       |      offload, bucket, fuse            each followed by the verifier (ku_graph_verify)
+ *       v
+ *     lower     nodes become instructions over numbered buffers with live ranges
+ *     stream    offloaded tensors are read into staging buffers and written back
+ *     memory    every buffer gets an arena and an offset
+ *       v
+ *     program ── check, sim, exec
+ *
+ * Phases of nodes: A once per step from state alone; F forward, I input gradient and W weight
+ * gradient per micro-batch; O once per step at its end (reductions, optimizer).
+ * The subfolders hold one subject each: place, grad, update, state (ZeRO, buckets, offload), remat
+ * (activation checkpointing), fuse, lower. compile.c has the list of passes.
+ */
+
+/* Which tensors are offloaded, and through which staging buffers. All zero: none. */
 struct ku_offload {
-    uint8_t optimizer, params, activations;
-    double ratio;         /* of the optimizer's tensors, by elements; the rest stays */
-    int buffer_count;     /* windows that are alive at once, of about buffer_bytes each */
-    int64_t buffer_bytes; /* a whole tensor may need a larger one */
+    uint8_t optimizer, params, activations; /* enum ku_tier: the offload target of each kind */
+    double ratio;         /* 0 .. 1: share of the optimizer state to offload, by elements */
+    int buffer_count;     /* staging buffers alive at once, of about buffer_bytes each */
+    int64_t buffer_bytes; /* exceeded when a tensor that cannot be split needs more */
 };
 
-/* Called before each pass, from the thread that compiles. see NULL: not at all. */
+/* Callback before each pass, on the compiling thread. see NULL: none. */
 struct ku_watch {
     void (*see)(void *ctx, const char *program, const char *pass);
     void *ctx;
 };
 
-/* What the passes are told: numerics first, then layout (which may not change a bit). */
+/* Options of the passes: those that define the bits of a result first, then the parallel layout and
+ * memory options, which must leave every bit equal. */
 struct ku_compile_opts {
     /* numerics */
-    enum kumi_dtype compute; /* f32, bf16, f16 (f32 master, gradients, sums), f64 (device ref) */
-    enum kumi_dtype grads;   /* of a parameter's gradient, per use, and of its sums; f32 or less */
-    enum kumi_dtype reduce;  /* of f32 gradients between shards: each part and sum rounds to it */
-    int no_master;           /* what ops read in `compute` is stored in it alone */
-    int stochastic_rounding; /* of updates to such parameters */
-    const char *const *keep_f32; /* patterns of modules that compute in f32; NULL = none */
+    enum kumi_dtype compute; /* f32, bf16, f16 (with f32 master and sums), f64 (device ref) */
+    enum kumi_dtype grads;   /* of parameter gradients and their sums; f32 or narrower */
+    enum kumi_dtype reduce;  /* wire dtype of f32 gradients: each operand and sum rounds to it */
+    int no_master; /* parameters read in `compute` are stored in it, without an f32 master */
+    int stochastic_rounding;     /* of the updates of parameters without a master */
+    const char *const *keep_f32; /* patterns of module paths that compute in f32; NULL = none */
     struct ku_mesh mesh;         /* ranks, virtual shards per rank, micro-batches per shard */
     int is_training;             /* 0: forward, loss and metrics only */
     const char *const
         *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
     int optimizer; /* KU_OP_adamw, KU_OP_sgd, .. */
-    struct ku_attrs rule; /* optimizer's and schedule's attributes (op/attr.h), clip */
-    int decay;            /* which parameters decay: enum ku_decay */
+    struct ku_attrs rule; /* optimizer config: optimizer, schedule and clipping (op/attr.h) */
+    int decay;            /* which parameters get weight decay: enum ku_decay */
     const char *const *decay_patterns;
-    int adapt; /* which parameters lars and lamb scale by their norms, as decay */
+    int adapt; /* which parameters lars and lamb scale by their norms: enum ku_decay */
     const char *const *adapt_patterns;
-    const struct ku_update_group *groups; /* [n_groups]: of those that match, the first counts */
+    const struct ku_update_group *groups; /* [n_groups]; the first match of a parameter applies */
     int n_groups;
-    double initial_accumulator_value; /* of adagrad's sums */
-    /* layout */
+    double initial_accumulator_value; /* of adagrad */
+    /* parallel layout and memory */
     int64_t bucket_bytes, first_bucket_bytes;
-    int64_t gather_bucket_bytes; /* of gathers; 0: any */
+    int64_t gather_bucket_bytes; /* of all-gathers; 0: no limit */
     int overlap;                 /* collectives start as soon as their operands are complete */
-    int share_host_state;        /* state lies once per host; owners update their blocks */
-    int zero;                    /* stage, 0 to 3: what private state ranks deal among themselves */
-    /* stage 3 */
-    const char *const *wrap; /* patterns of modules that are units; NULL: members of lists */
-    int prefetch;            /* units whose gathers are under way ahead of the one at hand */
-    int keep_gathered;       /* units are gathered once a step, not for forward and backward */
-    int reshard_group;     /* ranks that hold a unit together between the two; 0: all of the axis */
-    int64_t persist_below; /* parameters of fewer elements stay whole */
-    int64_t max_live;      /* elements of gathered parameters alive at once; 0: any */
-    int recompute;         /* enum ku_recompute, of all units (recompute.c) */
-    int64_t recompute_every; /* full: units that keep only what enters the first; 0 = 1 */
-    const char *const *recompute_match;   /* patterns of module paths; NULL = all */
-    const unsigned char *recompute_level; /* per unit, in place of `recompute`; NULL = none given */
+    int share_host_state;        /* one copy of the state per host; each rank updates its shard */
+    int zero;                    /* ZeRO stage, 0 to 3, of state that ranks do not share */
+    /* ZeRO stage 3 */
+    const char *const *wrap; /* patterns of modules gathered as a unit; NULL: repeated layers */
+    int prefetch;            /* units gathered ahead of the one in use */
+    int keep_gathered;       /* gather once per step instead of for forward and for backward */
+    int reshard_group;       /* ranks that partition a unit between forward and backward; 0: all */
+    int64_t persist_below;   /* parameters with fewer elements are not partitioned */
+    int64_t max_live;        /* max elements of gathered parameters alive at once; 0: no limit */
+    /* activation checkpointing (remat/recompute.c) */
+    int recompute;                        /* enum ku_recompute, of all units */
+    int64_t recompute_every;              /* full: consecutive units per checkpoint; 0 = 1 */
+    const char *const *recompute_match;   /* patterns of module paths to recompute; NULL = all */
+    const unsigned char *recompute_level; /* per unit, overrides `recompute`; NULL = no override */
     struct ku_offload offload;
     struct ku_watch watch;
 };
 enum ku_recompute { KU_RECOMPUTE_NONE, KU_RECOMPUTE_SELECTIVE, KU_RECOMPUTE_FULL, KU_N_RECOMPUTE };
-/* Attributes of the optimizer that parameters of some names have of their own. */
+/* A parameter group: optimizer attributes that override the common ones for matching names. */
 enum { KU_MAX_GROUP_ATTRS = 5 };
 struct ku_update_group {
     const char *const *match; /* patterns, NULL-terminated */
     struct {
-        size_t offset; /* of a double in struct ku_attrs; weight_decay: whatever `decay` selects */
+        size_t offset; /* of a double in struct ku_attrs; weight_decay here overrides `decay` */
         double value;
     } set[KU_MAX_GROUP_ATTRS];
     int n_set;
 };
 enum ku_decay { KU_DECAY_MATRICES, KU_DECAY_ALL, KU_DECAY_PATTERNS };
 
-/* One pass: what must hold before it, what holds after it. `numerics`: it may change bits (named in
- * the run's header). */
+/* One graph pass. needs, gives: KU_HAS_* masks that hold before it and that it adds. */
 struct ku_pass {
     const char *name;
     uint32_t needs, gives;
@@ -96,42 +115,45 @@ int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
 int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,
                      const struct ku_target *t);
 int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-/* A part of fuse (fuse_batch_norm.c): batch norm with ReLU and residual sum. */
+/* Part of fuse (fuse/batch_norm.c): batch norm with ReLU and residual sum. */
 int ku_fuse_batch_norm(struct ku_graph *g);
-/* A part of update (track.c): O moves the running statistics of batch norm. */
+/* Part of update (update/running_statistics.c): phase O updates batch norm's running statistics. */
 int ku_update_track(struct ku_graph *g);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-/* Whether ranks keep blocks of private state: a stage above 0, and nothing is shared. */
+/* Whether ZeRO partitions the state: stage above 0, several shards, no host-shared state. */
 int ku_zero_is_private(const struct ku_compile_opts *o);
-/* Neighbours that hold a unit together between forward and backward, fewer than all; else 0. */
+/* The number of neighbouring ranks that partition a gathered unit between forward and backward; 0:
+ * reshard_group does not apply. */
 int ku_zero_group(const struct ku_compile_opts *o);
-/* What the update leaves in blocks and forward reads whole is gathered: one convert each, in O. */
+/* Adds an all-gather (a `convert` in O) for each tensor that the update leaves partitioned and
+ * forward reads whole. */
 int ku_zero_gather(struct ku_graph *g);
 int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t);
 int ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-/* Program passes. lower makes numbered buffers with lifetimes, stream brings what lies in tiers
- * through windows, memory gives offsets. */
+/* Program passes (lower/lower.c, lower/stream.c, memory.c), in this order. */
 int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
                   const struct ku_target *t, struct ku_program *p);
 int ku_pass_stream(struct ku_program *p, const struct ku_compile_opts *o);
 int ku_pass_memory(struct ku_program *p);
 
 /*
- * The compiler: runs all passes, each followed by the verifier. stop_after names a graph pass ("" =
- * none run, NULL = all); when given, only the graph comes out. The graph is changed in place.
+ * Run the graph passes in place, each followed by the verifier.
+ *
+ *   t            target description, or NULL
+ *   stop_after   name of the last pass to run; "build": none; NULL: all
  */
 int ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t,
                      const char *stop_after);
 int ku_compile_program(const struct ku_graph *g, const char *name, const struct ku_compile_opts *o,
                        const struct ku_target *t, struct ku_program **program);
-/* The program that makes the first state (is_load 0: all tensors; 1: only what is derived from
- * loaded ones). */
+/* Compile the program that makes the initial state. is_load 0: initialise all tensors; 1: compute
+ * only the derived tensors, from loaded parameters. */
 int ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compile_opts *o,
                     const struct ku_target *t, struct ku_program **program);
-/* Names of the graph passes in order, NULL-terminated: for help texts and --after. */
+/* Names of the graph passes in order, after "build"; NULL-terminated. For help and --after. */
 const char *const *ku_pass_names(void);
 
 #endif

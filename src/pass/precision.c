@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * States every rounding, by the table of op/dtype_rule.def. compute = f32 changes nothing. bf16,
- * f16: matrices and tables are read through a copy in it (derived state, written by the optimizer
- * with the parameter) or, without a master, are stored in it alone; activations have it, everything
- * else about parameters stays f32: gain, bias, master. Under keep_f32 nodes read and write f32,
- * with a cast where an operand is narrower. Ops compute in f32 and round once to their result. f64
- * (the oracle): all of the model is f64.
+ * Mixed precision: states every rounding in the graph, by the table of op/dtype_rule.def.
+ *
+ *   f32         no change
+ *   bf16, f16   activations have this dtype. Matrices and embedding tables are read through a copy
+ *               in it (derived state, which the optimizer writes with the parameter) or, without a
+ *               master, are stored in it alone. Gains, biases and masters stay f32. Nodes that
+ *               keep_f32 matches read and write f32, with a cast where an operand is narrower.
+ *   f64         the whole model is f64 (the reference)
+ *
+ * Ops compute in f32 and round once, to the dtype of their result.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +20,7 @@
 #include "op/dtype_rule.h"
 #include "pass/pass.h"
 
-/* The copy of a parameter in another dtype: "wte.weight:bf16". */
+/* The compute copy of a parameter, named for example "wte.weight:bf16"; made on first use. */
 static ku_id compute_copy(struct ku_graph *g, ku_id tensor, enum kumi_dtype dtype)
 {
     char *name = ku_asprintf("%s:%s", g->tensor[tensor].name, kumi_dtype_name(dtype));
@@ -33,7 +37,7 @@ static ku_id compute_copy(struct ku_graph *g, ku_id tensor, enum kumi_dtype dtyp
     return copy ? g->tensor[copy].value : 0;
 }
 
-/* Types of all results again, in order. */
+/* Infers the dtypes of a node's results again. */
 static int infer_again(struct ku_graph *g, ku_id node)
 {
     const struct ku_node *n = &g->node[node];
@@ -46,8 +50,7 @@ static int infer_again(struct ku_graph *g, ku_id node)
     return KUMI_OK;
 }
 
-/* An activation that reaches a matrix op in another precision (an f32 input port) is rounded first.
- */
+/* Casts a float operand of another dtype (for example of an f32 input port) to `dtype`. */
 static int cast_operand(struct ku_graph *g, ku_id node, int operand, enum kumi_dtype dtype)
 {
     ku_id v = ku_in(g, &g->node[node], operand);
@@ -68,7 +71,7 @@ static int cast_operand(struct ku_graph *g, ku_id node, int operand, enum kumi_d
     return KUMI_OK;
 }
 
-/* Of a node whose operands do not say in what it writes. */
+/* Sets the result dtype of a node whose operands do not determine it. */
 static int write_in(struct ku_graph *g, ku_id node, enum kumi_dtype dtype)
 {
     struct ku_attrs a = g->attr[g->node[node].attr];
@@ -80,7 +83,8 @@ static int write_in(struct ku_graph *g, ku_id node, enum kumi_dtype dtype)
     return KUMI_OK;
 }
 
-/* Whether a pattern says a module path, a module around it or, without a dot, one name in it. */
+/* Whether a pattern matches a module path, an enclosing module or, without a dot, one of its
+ * names. */
 static int matches(const char *pattern, const char *path)
 {
     const int is_name = strchr(pattern, '.') == NULL;
@@ -101,7 +105,8 @@ static int matches(const char *pattern, const char *path)
     }
 }
 
-/* The node's own module, or one whose parameter it reads: an output tied to a table is in both. */
+/* Whether a pattern matches the node's module or the module of a parameter that it reads: an output
+ * layer tied to the embedding belongs to both. */
 static int is_of(const struct ku_graph *g, ku_id node, const char *pattern)
 {
     const struct ku_node *n = &g->node[node];
@@ -128,7 +133,7 @@ static int is_kept(const struct ku_graph *g, const struct ku_compile_opts *o, ku
     return 0;
 }
 
-/* A list may serve several models, but some pattern is of a module of the one that is trained. */
+/* At least one pattern must match the trained model; the others may be for other models. */
 static int check_kept(const struct ku_graph *g, const struct ku_compile_opts *o)
 {
     const char *example = "";
@@ -150,7 +155,7 @@ static int reads_in_compute(const struct ku_graph *g, const struct ku_compile_op
     return ku_op_is_compute(g->node[n].op, operand) && !is_kept(g, o, n);
 }
 
-/* Without a master: what all its readers read in compute precision is stored in it. */
+/* Without a master: a parameter that all readers read in compute precision is stored in it. */
 static int store_narrow(struct ku_graph *g, const struct ku_compile_opts *o)
 {
     enum { IN_COMPUTE = 1, OTHERWISE = 2 };
@@ -167,7 +172,7 @@ static int store_narrow(struct ku_graph *g, const struct ku_compile_opts *o)
     return KUMI_OK;
 }
 
-/* A parameter that is read in compute precision: as it is stored, or its copy. */
+/* Makes a node read a parameter in compute precision: directly, or through its copy. */
 static int read_copy(struct ku_graph *g, ku_id node, int operand, enum kumi_dtype dtype)
 {
     ku_id tensor = g->value[ku_in(g, &g->node[node], operand)].tensor;
@@ -222,7 +227,7 @@ static int all_f64(struct ku_graph *g)
     return KUMI_OK;
 }
 
-/* Keys and values are kept in what the module that reads them computes in, as in training. */
+/* The KV cache has the compute dtype of the module that reads it, as in training. */
 static void store_caches(struct ku_graph *g, const struct ku_compile_opts *o)
 {
     for (ku_id t = 1; t < g->n_tensors; t++)

@@ -1,31 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tree over time whose nodes have four children. A rectangle covers O(log n) nodes whole; each
- * node has two sets of addresses:
+ * A segment tree over time whose nodes have four children. A rectangle covers O(log n) nodes
+ * completely. Each node has two sets of addresses:
  *
- *     covers   of rectangles that take the node's whole time, but not its parent's
+ *     covers   of rectangles that span the node's whole time, but not its parent's
  *     within   of all rectangles at or below it (of a leaf: those that cover it)
  *
  *     time     0   1   2   3   4   5   6   7   8 ..      [1, 8] covers leaves 1 to 3, node 4-7 and
  *              |-------------| |-------------| |-- ..    leaf 8
  *                  [=============================]
  *
- * What is taken during [first, last] is the union of `within` of the nodes that make the interval
- * up and of `covers` of all nodes above its ends. Each set knows the lowest gap from an address on;
- * they are asked in turn, from the root down, until all agree. Rectangles that lie side by side are
- * one span of a set, so stacks of activations and rows of temporaries make small sets; and a
- * rectangle whose addresses a node has already climbs no further.
+ * The addresses in use during [first, last] are the union of `within` of the nodes that make up the
+ * interval and of `covers` of all ancestors of its ends. Each set finds its lowest gap from an
+ * address on; the sets are queried in turn, from the root down, until one address is free in all.
+ * Adjacent rectangles merge into one span, so activations and temporaries make small sets. An
+ * insertion stops climbing at a node that already has the addresses.
  *
- * A set is a span (most are), or a treap of spans that knows the widest gap below each.
+ * A set is one span (the usual case) or a treap of spans with the widest gap of each subtree.
  *
- * Stacks that interleave (each layer's activations of several sizes) have as many gaps as layers
- * that only the union of all sets rules out. Where the sets do not agree soon, parts of the
- * question are asked, whose answers are no higher and are kept: nothing is ever given back, so for
- * rectangles as large they can only move up. Each part goes through its gaps once a size, and many
- * rectangles share it:
+ * Interleaved activations (several sizes per layer) leave one gap per layer that only the union of
+ * all sets excludes. After MAX_MOVES queries without a result, subsets of the sets ("parts") are
+ * queried first. The result of a part is a lower bound, and it is cached: addresses are never
+ * released, so for rectangles at least as large it only grows. Many rectangles share a part:
  *
- *     path    what covers a node above an end of the interval, from the root down
- *     core    what is taken during the whole nodes of a level in the interval
+ *     path    the `covers` of the ancestors of one end of the interval, from the root down
+ *     core    the addresses in use during the complete nodes of one level inside the interval
  */
 #include "pass/space.h"
 
@@ -35,29 +34,29 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-/* Of a treap ordered by address; 0 = none. Spans do not touch. */
+/* A node of a treap ordered by address; index 0 = none. Spans never touch each other. */
 struct span {
     size_t begin, end;
     size_t low, high, gap; /* of the subtree: its bounds, and the widest gap inside them */
     uint32_t left, right;
 };
 struct set {
-    size_t low, high, gap; /* as the root's; low == high: empty */
+    size_t low, high, gap; /* those of the root; low == high: empty */
     uint32_t root;         /* 0: one span, or none */
 };
 
-/* Where the lowest gap of a part was, for rectangles of so many bytes or more. */
+/* Cache entry: the lowest gap `at` of a part for rectangles of at least `bytes`. */
 struct part {
     uint32_t a,
-        b; /* a core's first and last time; a node and IS_PATH + its level; b 0: a free slot */
+        b; /* core: first and last time; path: node and IS_PATH + its level; b 0: a free slot */
     size_t bytes, align, at;
 };
 #define IS_PATH UINT32_C(0x80000000)
 
 enum { FANOUT_BITS = 2, MAX_LEVELS = 32 / FANOUT_BITS, MAX_SETS = 8 * MAX_LEVELS };
 enum {
-    MIN_CORE_LEVEL = 3, /* shorter intervals meet few rectangles */
-    MAX_MOVES = 24      /* until parts are asked: most intervals need fewer */
+    MIN_CORE_LEVEL = 3, /* shorter intervals overlap few rectangles */
+    MAX_MOVES = 24      /* queries before parts are used; most intervals need fewer */
 };
 
 struct ku_space {
@@ -65,10 +64,10 @@ struct ku_space {
     uint32_t n_spans, cap_spans, free; /* free: a list through `left` */
     uint32_t n_times;
     size_t base;
-    int n_levels;                   /* level 0 has the leaves, the last one the root alone */
+    int n_levels;                   /* level 0: the leaves; the last one: the root */
     struct set *covers[MAX_LEVELS]; /* per level, per node */
-    struct set *within[MAX_LEVELS]; /* likewise; of level 0 the same as covers */
-    struct part *part;              /* [part_mask + 1] by hash, at most half of them taken */
+    struct set *within[MAX_LEVELS]; /* per level, per node; level 0: the same as covers */
+    struct part *part;              /* [part_mask + 1] hash table, at most half full */
     uint32_t n_parts, part_mask;
     uint64_t steps;
 };
@@ -116,9 +115,7 @@ uint64_t ku_space_steps(const struct ku_space *s)
     return s->steps;
 }
 
-/* -- treaps of spans --------------------------------------------------------------------------- */
-
-/* A function of the span's number alone, so that every run builds the same trees. */
+/* A hash of the span's index alone (murmur3 mixer), so that every run builds the same trees. */
 static uint32_t priority(uint32_t span)
 {
     uint32_t x = span * UINT32_C(0x9e3779b9);
@@ -162,7 +159,7 @@ static uint32_t join(struct ku_space *s, uint32_t a, uint32_t b)
     return b;
 }
 
-/* Into the spans that end before `at` and the others. */
+/* Splits into the spans that end before `at` and the others. */
 static void split(struct ku_space *s, uint32_t root, size_t at, uint32_t *before, uint32_t *rest)
 {
     if (root == 0) {
@@ -176,7 +173,7 @@ static void split(struct ku_space *s, uint32_t root, size_t at, uint32_t *before
     }
 }
 
-/* Into the spans that begin up to `at` and the others. */
+/* Splits into the spans that begin at or below `at` and the others. */
 static void split_after(struct ku_space *s, uint32_t root, size_t at, uint32_t *upto,
                         uint32_t *rest)
 {
@@ -217,8 +214,8 @@ static uint32_t new_span(struct ku_space *s, size_t begin, size_t end)
     return at;
 }
 
-/* Widens the one span that [begin, end) touches. floor, ceiling: where it would touch the spans
- * before and after the subtree. */
+/* Widens the one span that [begin, end) touches. floor, ceiling: the bounds at which it would touch
+ * the spans before and after the subtree. */
 enum extent { HAS_ALL, IS_WIDER, TOUCHES_NONE, TOUCHES_MORE };
 static enum extent widen(struct ku_space *s, uint32_t at, size_t begin, size_t end, size_t floor,
                          size_t ceiling)
@@ -248,7 +245,7 @@ static enum extent widen(struct ku_space *s, uint32_t at, size_t begin, size_t e
     return result;
 }
 
-/* [begin, end) takes the place of all spans that it touches. */
+/* Replaces all spans that [begin, end) touches by their union with it. */
 static int insert(struct ku_space *s, uint32_t *root, size_t begin, size_t end)
 {
     uint32_t before, middle, after;
@@ -269,7 +266,7 @@ static size_t align_up(size_t at, size_t align)
     return (at + align - 1) & ~(align - 1);
 }
 
-/* The lowest aligned address from `at` on with `bytes` free in a subtree, or behind it. */
+/* The lowest aligned address >= `at` with `bytes` free in a subtree, or after it. */
 static size_t lowest(struct ku_space *s, uint32_t root, size_t at, size_t bytes, size_t align)
 {
     while (root) {
@@ -288,8 +285,6 @@ static size_t lowest(struct ku_space *s, uint32_t root, size_t at, size_t bytes,
     }
     return at;
 }
-
-/* -- sets -------------------------------------------------------------------------------------- */
 
 static int add(struct ku_space *s, struct set *set, size_t begin, size_t end, int *is_new)
 {
@@ -329,10 +324,8 @@ static size_t lowest_in(struct ku_space *s, const struct set *set, size_t at, si
     return set->gap < bytes ? align_up(set->high, align) : lowest(s, set->root, at, bytes, align);
 }
 
-/* -- rectangles -------------------------------------------------------------------------------- */
-
-/* The nodes that make [first, last] up, at most six of a level: those of level k are [*a, *b) and
- * [*c, *d). Called for levels 0, 1, ..; *l and *r are what is left, in nodes of that level. */
+/* The nodes that make up [first, last], at most six per level: those of level k are [*a, *b) and
+ * [*c, *d). Called for levels 0, 1, ..; *l and *r bound the remainder, in nodes of that level. */
 static void peel(uint32_t *l, uint32_t *r, uint32_t *a, uint32_t *b, uint32_t *c, uint32_t *d)
 {
     const uint32_t rest = (1 << FANOUT_BITS) - 1;
@@ -346,7 +339,7 @@ static void peel(uint32_t *l, uint32_t *r, uint32_t *a, uint32_t *b, uint32_t *c
     *r = *c >> FANOUT_BITS;
 }
 
-/* The sets whose union is what is taken at some time in [first, last]. */
+/* The sets whose union is the addresses in use at some time in [first, last]. */
 static int sets_of(const struct ku_space *s, uint32_t first, uint32_t last,
                    const struct set *set[MAX_SETS])
 {
@@ -370,7 +363,7 @@ static int sets_of(const struct ku_space *s, uint32_t first, uint32_t last,
     return n;
 }
 
-/* A rectangle that covers nodes [a, b) of level k. *is_new: some of it was not within one. */
+/* Adds a rectangle to nodes [a, b) of level k. *is_new is set if a node lacked some of it. */
 static int cover(struct ku_space *s, int k, uint32_t a, uint32_t b, size_t begin, size_t end,
                  int *is_new)
 {
@@ -384,7 +377,7 @@ static int cover(struct ku_space *s, int k, uint32_t a, uint32_t b, size_t begin
     return KUMI_OK;
 }
 
-/* Up both ends of the interval: what is new within a node may be new within the one above. */
+/* Inserts from the leaves up along both ends: a parent changes only if one of its nodes did. */
 static int take(struct ku_space *s, uint32_t first, uint32_t last, size_t begin, size_t end)
 {
     uint32_t l = first, r = last + 1, a, b, c, d;
@@ -407,8 +400,8 @@ static int take(struct ku_space *s, uint32_t first, uint32_t last, size_t begin,
     return KUMI_OK;
 }
 
-/* The lowest aligned address from `at` on that is free in all sets, or, after *n_moves moves, a
- * lower one. Sets that have just moved it are asked first. */
+/* The lowest aligned address >= `at` that is free in all sets; a lower bound of it when *n_moves
+ * reaches 0. The set that moved the address last is queried first. */
 static size_t lowest_of_all(struct ku_space *s, const struct set **set, int n, size_t at,
                             size_t bytes, size_t align, uint32_t *n_moves)
 {
@@ -452,7 +445,7 @@ static int grow_parts(struct ku_space *s)
     return KUMI_OK;
 }
 
-/* Moves *at, an answer of fewer of these sets, up to theirs. */
+/* Raises *at, a lower bound from fewer of these sets, to the result of all of them. */
 static int lowest_in_part(struct ku_space *s, uint32_t a, uint32_t b, const struct set **set, int n,
                           size_t bytes, size_t align, size_t *at)
 {
@@ -467,7 +460,7 @@ static int lowest_in_part(struct ku_space *s, uint32_t a, uint32_t b, const stru
     return KUMI_OK;
 }
 
-/* *at is base, here and below: what other sets have moved up is no answer of a part. */
+/* *at starts at base, here and below: an address raised by other sets must not enter the cache. */
 static int lowest_on_path(struct ku_space *s, uint32_t time, size_t bytes, size_t align, size_t *at)
 {
     const struct set *path[MAX_LEVELS], *set[MAX_LEVELS];
@@ -483,7 +476,8 @@ static int lowest_on_path(struct ku_space *s, uint32_t time, size_t bytes, size_
     return KUMI_OK;
 }
 
-/* From the smallest core on: of each level the nodes in [first, last], if there are two. */
+/* From the smallest core to the largest: per level the complete nodes in [first, last], if there
+ * are at least two. */
 static int lowest_in_cores(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes,
                            size_t align, size_t *at)
 {
@@ -500,7 +494,7 @@ static int lowest_in_cores(struct ku_space *s, uint32_t first, uint32_t last, si
     return KUMI_OK;
 }
 
-/* The highest of what the parts of [first, last] say. */
+/* The highest lower bound of the parts of [first, last]. */
 static int lowest_in_parts(struct ku_space *s, uint32_t first, uint32_t last, size_t bytes,
                            size_t align, size_t *at)
 {

@@ -6,29 +6,37 @@
 #include <stdint.h>
 
 /*
- * Address space over time: rectangles [first, last] x [offset, offset + bytes) that do not overlap,
- * each placed at the lowest offset that is free during its whole life. In practice a placement
- * costs O(log^2 n) whatever is alive (space.c).
+ * An arena's addresses over time: rectangles [first, last] x [offset, offset + bytes) that do not
+ * overlap, each placed at the lowest offset that is free during its whole live range. In practice a
+ * placement costs O(log^2 n), however many buffers are alive (space.c).
  */
 struct ku_space;
 
-/* n_times: times are 0 .. n_times - 1, at least one. base: the lowest offset. KUMI_ENOMEM. */
+/*
+ * Create an empty address space.
+ *
+ *   n_times   times are 0 .. n_times - 1; at least 1
+ *   base      the lowest offset, bytes
+ *
+ * Errors: ENOMEM.
+ */
 int ku_space_create(uint32_t n_times, size_t base, struct ku_space **space);
-void ku_space_destroy(struct ku_space *space); /* NULL is fine */
+void ku_space_destroy(struct ku_space *space); /* NULL: nothing */
 
 /*
- * Takes the lowest free offset.
+ * Reserve the lowest free offset.
  *
- *   first, last   the times, both included
- *   bytes         a multiple of align; 0 takes nothing and lies at base
+ *   first, last   the live range in times, both included
+ *   bytes         a multiple of align; 0 reserves nothing and gives base
  *   align         a power of two that divides base
+ *   offset        result, a multiple of align
  *
  * Errors: ENOMEM.
  */
 int ku_space_place(struct ku_space *space, uint32_t first, uint32_t last, size_t bytes,
                    size_t align, size_t *offset);
 
-/* Elementary steps so far (visits of a span of addresses): what a test holds against n log n. */
+/* Elementary operations on spans so far; a test compares them with n log n. */
 uint64_t ku_space_steps(const struct ku_space *space);
 
 #endif

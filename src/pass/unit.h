@@ -5,9 +5,12 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Repeated blocks by module path ("h.3", "encoder.layers.0", "layer2.1"): what stage 3 gathers
- * together and what recomputation keeps the input of. The bytes of `path` up to its first number,
- * which is not its first name; 0: it is in no block. */
+/*
+ * The length in bytes of the repeated layer's path ("h.3", "encoder.layers.0", "layer2.1") at the
+ * start of `path`: up to the first name that is a number, which is never the first name. 0: `path`
+ * is in no repeated layer. Such a layer is the default unit of ZeRO stage 3 gathers and of
+ * activation checkpointing.
+ */
 static inline size_t ku_unit_bytes(const char *path)
 {
     for (const char *dot = strchr(path, '.'); dot; dot = strchr(dot + 1, '.')) {

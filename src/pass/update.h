@@ -4,72 +4,83 @@
 
 #include "pass/pass.h"
 
-/* What the update pass (update.c) and the layer-wise optimizers (update_layerwise.c) share. */
+/*
+ * Shared by the files of the update pass. update/update.c builds phase O:
+ *
+ *     gradients of all uses ── convert, add ──> g of each parameter
+ *     every g               ── sumsq chain ──> stats
+ *     stats, loss, count    ── step_scalars ──> report
+ *     p, state, g, report   ── optimizer ──> p', state', compute copy'
+ *
+ * The report holds loss, gradient norm, learning rate and whether the step applies.
+ */
 
-/* A node of phase O, placed; 0 on failure. */
+/* Adds a node in phase O with its placement; 0 on failure. */
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m);
-/* The line that first uses a parameter: that of its gradient's and its update's nodes. */
+/* The source line of a parameter's first use, given to its gradient and update nodes. */
 ku_id ku_update_source(const struct ku_graph *g, ku_id tensor);
-/* Whether a choice of parameters (matrices, all, patterns) has this one. */
+/* Whether a selection of parameters (enum ku_decay, patterns) contains this one. */
 int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
                       const char *const *patterns);
 
-/* One parameter's optimizer: its state, operands in place and results. */
+/* The optimizer of one parameter. */
 struct ku_update_node {
     ku_id tensor, grad, report;
-    int n_own;      /* tensors of the optimizer's own */
-    ku_id state[4]; /* the parameter, then its own */
-    ku_id copy;     /* in compute precision, written with the parameter; 0 = none */
+    int n_own;      /* tensors of optimizer state */
+    ku_id state[4]; /* the parameter, then the optimizer state */
+    ku_id copy;     /* compute copy, written with the parameter; 0 = none */
     struct ku_attrs attr;
 };
-/* Makes the optimizer's own tensors for op (KU_OP_sgd, adamw, lars, ..) and its attributes. */
+/* Creates the optimizer state for op (KU_OP_sgd, adamw, lars, ..) and fills u from u->tensor. */
 int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
                     struct ku_update_node *u);
-/* An element-wise optimizer, whole: p, own .., g, report -> p', own' .. [, copy]. */
+/* Adds an element-wise optimizer: p, state .., g, report -> p', state' .. [, copy]. */
 int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op, ku_id tensor,
                       ku_id grad, ku_id report);
 
-/* update_scaler.c: the loss scaler's state as the step reads it, made at the first call; 0: there
- * is no scaler, or no memory. */
+/* update/loss_scaler_nodes.c */
+/* The loss scaler's state at the start of the step, created at the first call; 0: no scaler, or no
+ * memory. */
 ku_id ku_update_scaler_state(struct ku_graph *g, const struct ku_compile_opts *o);
-/* The scaler's part of a rule. */
+/* Copies the loss scaler's attributes of an optimizer config. */
 void ku_update_scaler_attrs(const struct ku_attrs *rule, struct ku_attrs *a);
-/* The scaler's move behind a report; nothing without a scaler. */
+/* Adds the loss scaler's update after the report; nothing without a scaler. */
 int ku_update_scaler(struct ku_graph *g, const struct ku_compile_opts *o, ku_id report);
-/* Gradients clipped by value in place of themselves, where o->rule.clip_value is above 0. */
+/* Replaces grad[] by gradients clipped by value; nothing if o->rule.clip_value is 0. */
 int ku_update_clip_values(struct ku_graph *g, const struct ku_compile_opts *o, ku_id *grad,
                           ku_id n_params, ku_id report);
-/* update_narrow.c: a parameter without a master. The dtype in which an optimizer keeps its state
- * and reads the parameter: f32, f64 of f64. */
+/* update/narrow_wire.c: parameters without a master */
+/* The dtype of optimizer state and of the parameter as the optimizer reads it: f32; f64 of f64. */
 enum kumi_dtype ku_update_wide(const struct ku_graph *g, ku_id tensor);
-/* What the optimizer reads of a parameter: itself, or a copy in that dtype, in the blocks of `grad`
- * (once the zero pass has dealt them). 0 on failure. */
+/* The parameter as the optimizer reads it: itself, or widened to that dtype, with the placement of
+ * `grad`. 0 on failure. */
 ku_id ku_update_read(struct ku_graph *g, ku_id tensor, ku_id grad);
-/* `value`, what the optimizer made of that, becomes the parameter's next version. */
+/* Makes `value`, the optimizer's result, the parameter's next version, rounded if it is narrow. */
 int ku_update_write(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id value);
-/* The next version as ku_update_read has it. 0 on failure. */
+/* ku_update_read of the parameter's next version. 0 on failure. */
 ku_id ku_update_read_next(struct ku_graph *g, ku_id tensor, ku_id grad);
 
-/* Adafactor of all parameters with a gradient; operands as for ku_update_layerwise. */
+/* Adds Adafactor for all parameters with a gradient; parameters as for ku_update_layerwise. */
 int ku_update_adafactor(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
                         ku_id n_params, ku_id report);
-/* update_groups.c: the attributes of one parameter: the rule's, its group's over them. */
+/* update/groups.c: the optimizer attributes of one parameter, with its group's overrides. */
 struct ku_attrs ku_update_attrs(const struct ku_graph *g, const struct ku_compile_opts *o,
                                 ku_id tensor);
-/* KUMI_EINVAL: a group's pattern that no parameter has. */
+/* Errors: EINVAL, a group's pattern matches no parameter. */
 int ku_update_check_groups(const struct ku_graph *g, const struct ku_compile_opts *o);
-/* The average of a parameter, behind its update. Nothing where o->rule.ema is 0. */
+/* Adds a parameter's exponential moving average after its update; nothing if o->rule.ema is 0. */
 int ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id grad,
                       ku_id report);
-/* A tensor "param.suffix" of the state, or "suffix" with param 0; 0 on failure. */
+/* Creates the state tensor "param.suffix", or "suffix" if param is 0; 0 on failure. */
 ku_id ku_update_own(struct ku_graph *g, ku_id param, const char *suffix, enum ku_tensor_kind kind,
                     enum kumi_dtype dtype, const struct ku_shape *shape);
 
 /*
- * LARS and LAMB of all parameters with a gradient: the adapted ones by their norms, which are exact
- * sums over all ranks' blocks, the others as sgd and adamw do.
+ * Add LARS or LAMB for all parameters with a gradient: those that o->adapt selects scale by their
+ * norms (exact sums over all shards), the others use sgd or adamw.
  *
- *   grad   [n_params] complete gradients by tensor, 0 = none
+ *   grad     [n_params] complete gradients by tensor, 0 = none
+ *   report   the step's report
  */
 int ku_update_layerwise(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
                         ku_id n_params, ku_id report);

@@ -4,33 +4,38 @@
 
 #include "pass/pass.h"
 
-/* What the zero pass (zero.c), its stage 3 (zero_params.c) and offload (offload.c) share. */
+/*
+ * Shared by the zero pass (state/zero.c), its stage 3 (state/zero_params.c) and offload
+ * (state/offload.c). A partitioned tensor has placement Z: its canonical chunks of KU_BLOCK_COUNT
+ * elements are distributed over the ranks, and a rank's chunks are its local shard.
+ */
 
-/* The axes over which blocks are dealt, as a mask. */
+/* The mesh axes over which state is partitioned, as a mask. */
 int ku_zero_block_axes(const struct ku_compile_opts *o);
-/* `layout` with blocks on these axes. */
+/* `layout` with placement Z on these axes. */
 ku_id ku_zero_in_blocks(struct ku_graph *g, ku_id layout, int axes);
-/* Who reads a tensor as the step finds it: a mask. */
+/* Which nodes read the value of a tensor at the start of the step: a mask. */
 enum ku_zero_read {
-    KU_READ_BEFORE_O = 1, /* another phase than the update's */
-    KU_READ_WHOLE = 2     /* the update, all of it at once (Adafactor's factors): it stays whole */
+    KU_READ_BEFORE_O = 1, /* nodes outside phase O */
+    KU_READ_WHOLE = 2 /* phase O, not element by element (Adafactor's factors): not partitioned */
 };
-/* [n_tensors] masks; NULL: no memory. The caller frees them. */
+/* [n_tensors] masks of enum ku_zero_read, freed by the caller; NULL: no memory. */
 unsigned char *ku_zero_note_reads(const struct ku_graph *g);
-/* A parameter that forward reads through a copy alone: its master is for the update. */
+/* Whether forward reads this parameter only through its compute copy, so that it is a master. */
 static inline int ku_zero_is_master(const struct ku_graph *g, const unsigned char *reads, ku_id t)
 {
     return g->tensor[t].copy && !(reads[t] & KU_READ_BEFORE_O);
 }
 
-/* Whether stage 3 deals this parameter or compute copy: it has at least persist_below elements. */
+/* Whether stage 3 partitions this parameter or compute copy: it has at least persist_below
+ * elements. */
 int ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor);
-/* Forward and backward read dealt parameters through gathers. whole [n_tensors]: their layouts
- * before they were dealt. */
+/* Makes forward and backward read partitioned parameters through all-gathers. whole [n_tensors]:
+ * their placements before partitioning. */
 int ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *whole);
 
-/* Adds what this rank's group keeps of a unit's parameter that forward gathered (reshard_group): a
- * convert whole -> Z(g), which moves nothing between ranks. 0: no memory. */
+/* Adds the local shard that a rank retains of a gathered parameter (reshard_group): a `convert`
+ * whole -> Z(g) without communication. 0: no memory. */
 ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id whole);
 
 #endif

@@ -88,7 +88,8 @@ int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_
     return status;
 }
 
-/* Tensors of unlike widths are not in the file's order of names, so pieces are fetched by tensor.
+/* Reads tensor by tensor: tensors are hashed by name, but in the file they are sorted by width
+ * first.
  */
 static int add_file(struct ku_sha256 *h, const struct ku_ckpt *c, int file, void *buffer)
 {
@@ -132,7 +133,7 @@ int ku_digest_snapshot(const char *path, int parameters_only, char out[KU_DIGEST
         status = add_file(&h, &c, KU_CKPT_FILE_MODEL, buffer);
         if (status == KUMI_OK && !parameters_only)
             status = add_file(&h, &c, KU_CKPT_FILE_OPTIMIZER, buffer);
-        finish(&h, text); /* also gives the context back */
+        finish(&h, text); /* also frees the hash context */
         if (status == KUMI_OK)
             memcpy(out, text, sizeof text);
     }

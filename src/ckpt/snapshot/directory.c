@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory of snapshots. Snapshots are named step-%08d; names that begin with .tmp- are
+ * incomplete or being removed. Commits and removals are renames, which are atomic.
+ */
 #include "ckpt/snapshot/directory.h"
 
 #include <errno.h>
@@ -10,7 +14,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 
-/* "step-00000500" -> 500; -1 for anything else, other spellings of the number included. */
+/* "step-00000500" -> 500; -1 for any other name, including other spellings of the number. */
 static int64_t parse_name(const char *name)
 {
     int64_t step = 0;
@@ -85,7 +89,7 @@ int ku_ckpt_place_put(const char *temporary, const char *final)
         return KU_ERR(ku_os_status(KUMI_ESTORAGE),
                       "checkpoint: %s: cannot be renamed to its final name: %s", final,
                       ku_os_why());
-    /* A snapshot of this step, for instance a damaged one that a resumed run passed over. */
+    /* the name exists, for example a damaged snapshot that the resume skipped */
     if (ku_os_exchange(temporary, final) < 0)
         return KU_ERR(ku_os_status(KUMI_ESTORAGE),
                       "checkpoint: %s: cannot be exchanged with the new one: %s", final,
@@ -105,7 +109,7 @@ void ku_ckpt_place_remove(const char *dir, int64_t step)
     ku_free(to);
 }
 
-/* A name that is taken gets a suffix, -2 or above: the snapshot there stays. */
+/* Moves one snapshot; if the name exists, adds a suffix from -2 on. */
 static int move_one(const char *dir, int64_t step, const char *to)
 {
     enum { MAX_TRIES = 10000 };

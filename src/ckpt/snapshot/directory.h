@@ -4,33 +4,34 @@
 
 #include <stdint.h>
 
-/* The folder of snapshots: which there are, how one gets its name, how the old ones go. */
+/* The directory of snapshots: listing, commit by rename, removal. */
 #define KU_CKPT_TEMPORARY                                                                          \
-    ".tmp-" /* what begins so is no snapshot, and is removed by the next writer */
+    ".tmp-" /* prefix of incomplete snapshots, which the next writer removes */
 
 /*
- * The steps of the snapshots in dir, descending; a folder that is not there has none.
+ * List the steps of the snapshots in dir, descending; none if dir does not exist.
  *
- *   steps   ku_malloc memory
+ *   steps   result [*n]; the caller frees it
  *
- * Errors: KUMI_ENOCKPT: dir cannot be read.
+ * Errors: ENOCKPT, dir cannot be read.
  */
 int ku_ckpt_place_list(const char *dir, int64_t **steps, int *n);
-/* Remove what writers that died left. KUMI_ESTORAGE. */
+/* Remove incomplete snapshots of crashed writers. Errors: ESTORAGE. */
 int ku_ckpt_place_clean(const char *dir);
-/* Give the temporary folder its name, in one step, also where the name is taken (the old one is
- * removed). KUMI_ESTORAGE. */
+/* Rename the temporary directory to its final name atomically. An existing snapshot is replaced.
+ * Errors: ESTORAGE. */
 int ku_ckpt_place_put(const char *temporary, const char *final);
-/* Remove the snapshot of a step, by way of a name that is not a snapshot's, so that one half
- * removed is never read. A failure is a warning. */
+/* Remove the snapshot of a step. It is renamed to a temporary name first, so that a partly removed
+ * snapshot is never read. Failure logs a warning. */
 void ku_ckpt_place_remove(const char *dir, int64_t step);
 /*
- * Move the snapshots of steps above `after` into the folder `to`, the oldest first, so that the
- * newest of them is the last to go. Where a name is taken, a suffix makes it unique.
+ * Move the snapshots of steps above `after` to the directory `to`, oldest first, so that after an
+ * interruption the newest is still in place. An existing name gets a suffix.
  *
- *   to   made if there is something to move
+ *   to        created if there is a snapshot to move
+ *   n_moved   result
  *
- * Errors: KUMI_ESTORAGE; KUMI_ENOCKPT: dir cannot be read.
+ * Errors: ESTORAGE; ENOCKPT, dir cannot be read.
  */
 int ku_ckpt_place_aside(const char *dir, int64_t after, const char *to, int *n_moved);
 

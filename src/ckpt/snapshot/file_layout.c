@@ -13,7 +13,7 @@ uint64_t ku_pieces_n_chunks(uint64_t bytes)
     return bytes / KU_CHUNK_BYTES + (bytes % KU_CHUNK_BYTES != 0);
 }
 
-/* Cuts into `p`, or only counts where p is NULL. */
+/* Writes the pieces to `p` unless it is NULL. Returns their number. */
 static int64_t cut(const uint64_t *end, int n_parts, struct ku_piece *p)
 {
     int64_t n = 0;
@@ -71,7 +71,7 @@ void ku_pieces_print(const struct ku_piece *p, char line[KU_PIECE_LINE_BYTES])
     memcpy(line, text, KU_PIECE_LINE_BYTES);
 }
 
-/* n hex digits, lower case as printed: one text for one number. */
+/* Parses n hex digits, lower case only, so that each number has one spelling. */
 static int parse_hex(const char *text, int n, uint64_t *out)
 {
     uint64_t v = 0;

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens and lists snapshots: parses the manifest and checks the sizes of the files. Contents are
+ * verified only when they are read.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -128,7 +132,7 @@ void ku_ckpt_close(struct ku_ckpt *c)
     *c = (struct ku_ckpt){0};
 }
 
-/* 1, 0, or < 0. */
+/* Returns 1 if the file exists, 0 if not, < 0 if unknown. */
 static int is_there(const char *dir, const char *name)
 {
     struct stat info;
@@ -152,7 +156,7 @@ static int check_exists(const char *dir)
                           dir);
 }
 
-/* The folder with the snapshots of a run, or of what is that folder itself. */
+/* The directory of snapshots: DIR/checkpoints of a run, or DIR itself. The caller frees *folder. */
 static int folder_of(const char *dir, char **folder)
 {
     int is_run = is_there(dir, "checkpoints");

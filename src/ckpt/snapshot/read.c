@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads a snapshot. The tensors of both safetensors files are matched first, so that a mismatch
+ * changes no memory. Then each rank scans its chunks of every file, verifies each piece and copies
+ * it to its tensor.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,11 +14,11 @@
 #include "ckpt/snapshot/region_reader.h"
 #include "ckpt/snapshot/snapshot.h"
 
-/* One file and where its tensors go: to[i] takes st.tensor[i]. */
+/* One file and the destinations of its tensors: st.tensor[i] is read into to[i], NULL: skipped. */
 struct source {
     struct ku_scan scan;
     const struct ku_ckpt_tensor **to;
-    int n_asked; /* of its tensors */
+    int n_asked; /* requested tensors of this file */
 };
 
 struct reader {
@@ -35,7 +40,7 @@ static int check_dtype(const struct source *f, const struct ku_st_tensor *t)
     return KUMI_OK;
 }
 
-/* May tensors of this file be there that nobody asks for? */
+/* Whether the file may have tensors that are not requested. */
 static int may_hold_more(const struct reader *r, int file, int is_part)
 {
     return is_part && (file == KU_CKPT_FILE_OPTIMIZER || r->file[file].n_asked == 0);
@@ -67,16 +72,16 @@ static int match(const struct ku_ckpt *c, struct reader *r, const struct ku_ckpt
     return KUMI_OK;
 }
 
-/* A run that stores parameters in 16 bits, and resumes one that does not, rounds them. */
+/* Whether a conversion may round: a run that stores parameters in 16 bits may resume one that does
+ * not. */
 static int is_rounded(enum kumi_dtype from, enum kumi_dtype to)
 {
     return ku_dtype_is_float(from) && ku_dtype_is_float(to) &&
            kumi_dtype_bytes(to) <= kumi_dtype_bytes(KUMI_BF16);
 }
 
-/* Pieces end where tensors end, so one that starts in a tensor lies in it, unless the checksum file
- * is of another file: then its own checksum would not agree, but lengths are held against the
- * tensor all the same. */
+/* Copies a piece to its tensor. A piece that begins in a tensor ends in it, unless the checksum
+ * file belongs to another file; its length is checked nevertheless. */
 static int take(void *ctx, const struct ku_piece *p, const unsigned char *data, int is_good)
 {
     struct source *f = ctx;

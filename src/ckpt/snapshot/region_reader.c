@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Verified reads. Trust starts at the manifest:
+ *
+ *     manifest.json.xxh3 -> manifest.json -> each FILE.xxh3 -> pieces of FILE (header first)
+ */
 #include "ckpt/snapshot/region_reader.h"
 
 #include <fcntl.h>
@@ -10,7 +15,7 @@
 #include "base/os/os.h"
 #include "ckpt/read_ahead.h"
 
-/* A problem of a file below a snapshot is a damaged snapshot; short memory stays what it is. */
+/* Turns an error of a snapshot's file into ENOCKPT (damaged snapshot), except ENOMEM. */
 static int as_damage(int status)
 {
     const struct kumi_error e = *ku_err_get();
@@ -23,7 +28,7 @@ static int unreadable(const char *path)
     return KU_ERR(ku_os_status(KUMI_ENOCKPT), "checkpoint: %s: %s", path, ku_os_why());
 }
 
-/* PATH.xxh3, which must have the checksum `sum` unless that is NULL. */
+/* Loads PATH.xxh3 and checks it against `sum`, if not NULL. */
 static int load_sums(const char *path, uint64_t file_bytes, const uint64_t *sum,
                      struct ku_piece **piece, int64_t *n)
 {
@@ -32,8 +37,7 @@ static int load_sums(const char *path, uint64_t file_bytes, const uint64_t *sum,
     int status = KUMI_OK;
     if (sums_path == NULL)
         return KUMI_ENOMEM;
-    /* Pieces are at least a byte, so a list can be 43 times its file, and that only for absurd
-     * ones. */
+    /* a piece has at least one byte, so the list has at most 43 times the file's size */
     max_bytes = file_bytes < SIZE_MAX / KU_PIECE_LINE_BYTES
                     ? (size_t)file_bytes * KU_PIECE_LINE_BYTES
                     : SIZE_MAX;
@@ -81,8 +85,8 @@ static int check_header(void *ctx, const struct ku_piece *p, const unsigned char
     return is_good ? KUMI_OK : ku_scan_damaged(s, p);
 }
 
-/* Header bytes are checked before the header is believed; it says where it ends, so that is checked
- * first. */
+/* Verifies the checksums of the header's pieces before the header is parsed. The header's length is
+ * needed for that: it is read first, and verified with them. */
 static int open_header(struct ku_scan *s)
 {
     unsigned char word[8];
@@ -94,7 +98,7 @@ static int open_header(struct ku_scan *s)
     int64_t n = 0;
     while (n < s->n_pieces && s->piece[n].at < header_bytes && s->piece[n].at < s->bytes)
         n++;
-    /* The scan is by chunks; what it finds behind the header is not its business. */
+    /* the scan reads whole chunks: limit it to the header's pieces */
     int64_t all = s->n_pieces;
     s->n_pieces = n < 1 ? (all > 0) : n;
     const struct ku_piece *last = s->n_pieces ? &s->piece[s->n_pieces - 1] : NULL;

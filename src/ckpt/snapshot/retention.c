@@ -41,7 +41,7 @@ static void forget(struct ku_ckpt_verified *verified, int64_t step)
         *at = verified->one[--verified->n];
 }
 
-/* 1, 0: damaged; < 0: it could not be told. */
+/* Returns 1 if the snapshot is good, 0 if damaged, < 0 if unknown. */
 static int is_good(const char *dir, int64_t step, struct ku_ckpt_verified *verified,
                    struct ku_ckpt_tick tick)
 {
@@ -64,7 +64,7 @@ static int is_good(const char *dir, int64_t step, struct ku_ckpt_verified *verif
     return 0;
 }
 
-/* The snapshot that this process has written, whatever stood there before. */
+/* Records the snapshot that this process has just written, replacing an older record. */
 static void add_written(const char *dir, int64_t step, struct ku_ckpt_verified *verified)
 {
     struct ku_ckpt c;

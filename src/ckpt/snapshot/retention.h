@@ -5,13 +5,13 @@
 #include "ckpt/snapshot/snapshot.h"
 
 /*
- * Which snapshots of a folder stay. Only those that verify count, so damaged ones never push out
- * good ones.
+ * Decides which snapshots of a directory are kept. Only verified snapshots count towards
+ * checkpoint.keep, so that damaged ones never displace good ones.
  *
- * To verify is to read every byte, which is too much to do at each commit. This process does it
- * once for each snapshot that it finds, and not at all for those that it wrote or resumed from. It
- * remembers the checksum of the manifest; from then on a snapshot counts while its manifest has
- * that checksum and its files have the lengths that the manifest says.
+ * Verification reads every byte, too slow for each commit. This process verifies each snapshot that
+ * it finds once, and does not verify those that it wrote or resumed from. It stores the checksum of
+ * the manifest; afterwards a snapshot counts while its manifest has that checksum and its files
+ * have the sizes in the manifest.
  */
 struct ku_ckpt_verified_one {
     int64_t step;
@@ -23,13 +23,16 @@ struct ku_ckpt_verified {
     uint32_t n, cap;
 };
 void ku_ckpt_verified_fini(struct ku_ckpt_verified *verified);
-/* Remember that every byte of a snapshot is good. A failure only costs a later read. */
+/* Record a snapshot as verified. If memory is short, it is verified again later. */
 void ku_ckpt_verified_add(struct ku_ckpt_verified *verified, const struct ku_ckpt *c);
 
 /*
- * Remove the snapshots that are older than the newest `keep` that verify; never `step`, which was
- * written a moment ago. A damaged snapshot is named in one warning. What cannot be removed or
- * verified stays, with a warning.
+ * Remove the snapshots that are older than the newest `keep` verified ones, except `step`, which
+ * was just written. A damaged snapshot gives one warning. A snapshot that cannot be removed or
+ * verified is kept, with a warning.
+ *
+ *   verified   NULL: verify all
+ *   tick       progress callback of the verification
  */
 void ku_ckpt_prune(const char *dir, int64_t step, int keep, struct ku_ckpt_verified *verified,
                    struct ku_ckpt_tick tick);

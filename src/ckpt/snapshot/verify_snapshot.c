@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Verifies a snapshot: all pieces of all files, then the companions.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +44,7 @@ static int look(void *ctx, const struct ku_piece *p, const unsigned char *data, 
                                      .at = p->at,
                                      .bytes = p->bytes,
                                      .what = "checksum mismatch"});
-    return v->report != NULL ? KUMI_OK : v->first.status; /* the first damage decides */
+    return v->report != NULL ? KUMI_OK : v->first.status; /* without report: stop */
 }
 
 static int verify_file(const struct ku_ckpt *c, int file, struct verifier *v)
@@ -61,7 +64,7 @@ static int verify_file(const struct ku_ckpt *c, int file, struct verifier *v)
     return status;
 }
 
-/* A companion against what the manifest says of it. */
+/* Verifies a companion against its checksum in the manifest. */
 static int check_companion(const struct ku_ckpt *c, const json_t *entry)
 {
     const char *name = json_string_value(json_object_get(entry, "path"));
@@ -89,7 +92,7 @@ static int check_companion(const struct ku_ckpt *c, const json_t *entry)
     return status;
 }
 
-/* tell: of each that is damaged; NULL: the first ends it. */
+/* v: report all damages to it; NULL: stop at the first. */
 static int check_companions(const struct ku_ckpt *c, struct verifier *v)
 {
     const json_t *list = json_object_get(c->manifest.root, "companions");

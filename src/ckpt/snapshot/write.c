@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file's content is a function of the descriptions alone: head bytes, then tensors in
- * ku_st_sort's order. All ranks compute the same plan (pieces and their places) without a word
- * between them; each writes its part of it (write_part.c).
+ * Plans, begins and commits a snapshot. The contents of a file depend only on the tensor
+ * descriptions: header, then tensors in the order of ku_st_sort. All ranks therefore compute the
+ * same plan (pieces and positions) without communication; each writes its part (write_part.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -127,7 +127,7 @@ static int make_file(const char *path, uint64_t bytes)
     int fd = ku_os_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0)
         return ku_ckpt_storage_error(path);
-    /* Space that is short is better known now than after gigabytes. */
+    /* allocates the space now, so that a full disk is detected before writing */
     int status = ku_os_allocate(fd, (off_t)bytes) < 0 ? ku_ckpt_storage_error(path) : KUMI_OK;
     if (ku_os_close(fd) < 0 && status == KUMI_OK)
         status = ku_ckpt_storage_error(path);
@@ -164,7 +164,8 @@ int ku_ckpt_writer_begin(struct ku_ckpt_writer *w)
     return status;
 }
 
-/* Every line must be there: a rank that did not write its part left zeros. */
+/* Computes the checksum of a .xxh3 file. All lines must be valid: a rank that did not write its
+ * part left zeros. */
 static int sum_file(const struct ku_ckpt_out_file *f, uint64_t *sum)
 {
     char *text;
@@ -285,7 +286,7 @@ static int write_small(const char *folder, const char *name, const void *data, s
     return status;
 }
 
-/* The manifest's own checksums have the form of the others, so one reader does for all. */
+/* The manifest has a .xxh3 file in the same format, so that one reader handles all files. */
 static int write_manifest(const struct ku_ckpt_writer *w)
 {
     char *text = NULL, *lines = NULL;

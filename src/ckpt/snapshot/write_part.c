@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank's part of a snapshot: its chunks of every file, in windows of 4 MiB. A window is copied
- * from the tensors into a slot and hashed there, then written from it. Windows go in the order in
- * which the tensors in them will change next, so that those who want to change them wait least:
+ * Writes a rank's part of a snapshot: its chunks of every file, in segments of 4 MiB. A segment is
+ * copied from the tensors to a slot (a staging buffer), hashed, and written from there. Segments
+ * are ordered by when the update will next change their tensors, so that the update waits as little
+ * as possible:
  *
- *     windows   | 0 | 1 | 2 | 3 | 4 | 5 |      3 slots: 0 to 2 are copied at once,
- *     slots     | 3 | 1 | 2 |                  3 when 0 is on the disk
+ *     segments   | 0 | 1 | 2 | 3 | 4 | 5 |      3 slots: 0 to 2 are copied at once,
+ *     slots      | 3 | 1 | 2 |                  3 after 0 is written
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,13 +23,13 @@ enum { WINDOW_CHUNKS = KU_CKPT_WINDOW_BYTES / KU_CHUNK_BYTES, DIRECT_ALIGN = 409
 
 struct window {
     int file;
-    uint32_t turn;       /* the first of its tensors to change; UINT32_MAX: none will */
+    uint32_t turn;       /* min turn of its tensors that change; UINT32_MAX: none */
     uint64_t first, end; /* chunks */
 };
 
-/* A file as this rank writes it. */
+/* This rank's part of a file. */
 struct share {
-    int fd, direct_fd; /* -1: not open; the second with O_DIRECT */
+    int fd, direct_fd; /* -1: not open; direct_fd: with O_DIRECT */
     uint64_t first, end;
     int64_t begin_piece, end_piece;
 };
@@ -39,10 +40,10 @@ struct part {
     struct share share[KU_CKPT_N_FILES];
     struct window *window;
     int64_t n_windows, n_slots;
-    unsigned char *slot, *own; /* own: a slot of ours, where none was given */
+    unsigned char *slot, *own; /* own: allocated slot, if no staging is given */
 };
 
-/* The bytes of one piece, and their checksum. */
+/* Copies the bytes of one piece and computes their checksum. */
 static int fill(const struct ku_ckpt_out_file *f, struct ku_piece *p, unsigned char *out)
 {
     if (p->part == 0) {
@@ -70,8 +71,8 @@ static int copy_window(struct part *p, int64_t i)
     return KUMI_OK;
 }
 
-/* Whole pages go past the page cache, the rest through it. A file system that refuses the former
- * gets all of it the second way. */
+/* Writes whole pages with O_DIRECT and the rest through the page cache; if the file system refuses
+ * O_DIRECT (EINVAL), all through the page cache. */
 static int write_window(struct part *p, int64_t i)
 {
     const struct window *x = &p->window[i];
@@ -94,7 +95,7 @@ static int write_window(struct part *p, int64_t i)
     return KUMI_OK;
 }
 
-/* Windows before `n` are copied: who waits to change their tensors may. */
+/* Segments before `n` are copied: lets their tensors change. */
 static int tell(const struct part *p, int64_t n)
 {
     uint32_t turn = n < p->n_windows ? p->window[n].turn : UINT32_MAX;
@@ -156,7 +157,7 @@ static int compare_windows(const void *x, const void *y)
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
-/* Which chunks are ours, the files that have any open, and the windows in order. */
+/* Determines this rank's chunks, opens their files, and lists the segments in order. */
 static int open_part(struct part *p, int rank, int n_ranks)
 {
     size_t most = 0;

@@ -6,12 +6,12 @@
 #include "ckpt/snapshot/file_layout.h"
 #include "ckpt/snapshot/snapshot.h"
 
-/* What the phases of writing share: write.c plans, begins and commits, write_part.c writes. */
+/* Shared by the phases of writing: write.c plans, begins and commits; write_part.c writes. */
 struct ku_ckpt_out_file {
-    char *path, *sums_path; /* inside the temporary folder */
-    struct ku_str head;
+    char *path, *sums_path;               /* in the temporary directory */
+    struct ku_str head;                   /* safetensors header, or the text of config.json */
     const struct ku_ckpt_tensor **tensor; /* in file order */
-    uint64_t *end; /* [n_tensors + 1]: of the head, then of each tensor; the last: the file's */
+    uint64_t *end;                        /* [n_tensors + 1] end of the head, then of each tensor */
     int n_tensors;
     struct ku_piece *piece;
     int64_t n_pieces;
@@ -28,7 +28,7 @@ static inline uint64_t ku_ckpt_out_bytes(const struct ku_ckpt_out_file *f)
     return f->end[f->n_tensors];
 }
 
-/* KUMI_ESTORAGE: path and errno. */
+/* Sets the error for path with errno. Returns KUMI_ESTORAGE. */
 int ku_ckpt_storage_error(const char *path);
 
 #endif

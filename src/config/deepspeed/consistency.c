@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Conditions between DeepSpeed keys, and DeepSpeed's batch relation, with DeepSpeed's own messages
+ * where it has one.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -54,7 +58,7 @@ int ku_ds_check_rules(const struct ku_config *cfg)
 
 enum { WORDS_BYTES = 256 };
 
-/* "16 or 18": the multiples of unit beside a value. */
+/* Prints the multiples of unit next to a value: "16 or 18". */
 static void nearest(int64_t value, int64_t unit, char out[WORDS_BYTES])
 {
     const int64_t below = value / unit * unit;
@@ -64,8 +68,8 @@ static void nearest(int64_t value, int64_t unit, char out[WORDS_BYTES])
         snprintf(out, WORDS_BYTES, "%lld", (long long)(below ? below : unit));
 }
 
-/* What fits, given what the user fixed: a batch, and where they work out, micro-batches or ranks.
- */
+/* Refuses a batch with values that fit the ones that the user gave: a batch size and, if integers
+ * result, gradient_accumulation_steps or a rank count. */
 static int refuse_relation(const struct ku_config *cfg, const char *sentence,
                            const struct ku_ds_batch *b, const struct ku_ds_batch *given, int world)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks a DeepSpeed configuration by the table: every row of a block becomes an item, given or not,
- * with a value, where that comes from, and a verdict. Rows that are applied collect settings of
- * kumi's keys (deepspeed_target.c); only when all have been seen are these merged, so that the
- * table can be printed even where some are refused.
+ * Walks a DeepSpeed configuration along the table deepspeed.def: every row of a section becomes an
+ * item with a value, its source (file, default, auto) and a verdict. Applied rows add settings of
+ * kumi's keys (target_keys.c). The settings are merged after the whole walk, so that the table of
+ * verdicts can be printed even if some keys are refused.
  */
 #include "config/deepspeed.h"
 
@@ -45,18 +45,18 @@ const int ku_ds_n_rows = sizeof ku_ds_rows / sizeof ku_ds_rows[0];
 const int ku_ds_n_blocks = sizeof ku_ds_blocks / sizeof ku_ds_blocks[0];
 const int ku_ds_n_choices = sizeof ku_ds_choices / sizeof ku_ds_choices[0];
 
-#define STAGE "zero_optimization.stage" /* stands before the keys of stage 3 */
+#define STAGE "zero_optimization.stage" /* its row precedes the keys of stage 3 */
 enum { MAX_KEY_BYTES = 256, MAX_NAMES = 256 };
 
-/* A block under way. */
+/* The section that is being walked. */
 struct walk {
     const struct ku_ds_block *block;
     const json_t *object; /* NULL: not given */
-    const char *spelled;  /* "zero_optimization.", as written */
-    const char *of;       /* the type that decides which rows there are; "": none does */
-    int is_off;           /* its gate is closed */
-    int is_void;          /* its type is none that there is: nothing can be said of its keys */
-    int is_child_void;    /* the same of the blocks in it */
+    const char *spelled;  /* "zero_optimization.", as spelled in the file */
+    const char *of;       /* value of "type", which selects the rows; "": all rows */
+    int is_off;           /* the section is switched off by its gate key */
+    int is_void;          /* its "type" is absent or not supported: its keys are not checked */
+    int is_child_void;    /* the same for sections inside it */
 };
 
 int ku_ds_has_word(const char *words, const char *word, int any_case)
@@ -112,7 +112,7 @@ json_t *ku_ds_own(const struct ku_config *cfg, const char *path)
     return v == NULL || json_is_null(v) ? NULL : v;
 }
 
-/* One more item; takes value's reference. */
+/* Adds an item; takes over the reference of value. */
 static int add_item(struct ku_deepspeed *ds, const struct walk *w, const char *key,
                     const char *spelled, json_t *value, struct ku_ds_item **out)
 {
@@ -142,8 +142,8 @@ static int is_of(const struct walk *w, const struct ku_ds_row *row)
            (*row->of == '\0' || ku_ds_has_word(row->of, w->of, 0));
 }
 
-/* The value under the row's name or another spelling, and that spelling. Two at once are refused
- * with DeepSpeed's sentence. */
+/* Finds the value under the row's key or an alias, and the spelling used. Two spellings at once are
+ * refused with DeepSpeed's message. */
 static int look_up(const struct ku_config *cfg, const struct walk *w, const struct ku_ds_row *row,
                    char name[MAX_KEY_BYTES], json_t **value)
 {
@@ -174,7 +174,7 @@ static int look_up(const struct ku_config *cfg, const struct walk *w, const stru
     return KUMI_OK;
 }
 
-/* {"enabled": false} and false are ways to say that something is off. */
+/* Whether a value means off: null, false or {"enabled": false}. */
 static int is_off(const json_t *v)
 {
     return json_is_null(v) || json_is_false(v) ||
@@ -199,7 +199,7 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
             return say_why(item, KU_DS_NO_EFFECT, text);
     }
     if (row->verdict == KU_DS_APPLIED && *row->target == '\0')
-        return say_why(item, KU_DS_NO_EFFECT, ""); /* a type: its choice decides */
+        return say_why(item, KU_DS_NO_EFFECT, ""); /* "type": see take_choice */
     if (row->verdict == KU_DS_APPLIED)
         return ku_ds_apply(cfg, at, row->target, row->value, 0, w->object != NULL);
     if (row->verdict == KU_DS_REFUSED) {
@@ -215,7 +215,7 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
 static int walk_block(struct ku_config *cfg, const char *name, const char *spelled,
                       const json_t *object, const char *of, int is_void);
 
-/* A member that is a block of its own. */
+/* Walks a member that is a section. */
 static int take_block(struct ku_config *cfg, const struct walk *w, const struct ku_ds_row *row,
                       const char *name, json_t *v)
 {
@@ -225,10 +225,10 @@ static int take_block(struct ku_config *cfg, const struct walk *w, const struct 
     snprintf(block, sizeof block, "%s%s%s", parent, *parent ? "." : "", row->key);
     snprintf(spelled, sizeof spelled, "%s%s", w->spelled, name);
     if (json_is_boolean(v) && strcmp(block, "zero_optimization") == 0)
-        v = old = json_pack("{s:i}", "stage", json_is_true(v)); /* the form of old */
+        v = old = json_pack("{s:i}", "stage", json_is_true(v)); /* older form: a boolean */
     if (v && json_is_null(v))
         v = NULL;
-    if (v == NULL && *w->of) /* a type without parameters has their defaults */
+    if (v == NULL && *w->of) /* a type without params has their defaults */
         v = old = json_object();
     if (v && !json_is_object(v))
         return ku_ds_refuse(cfg, spelled, v, "an object");
@@ -264,7 +264,7 @@ static int take_row(struct ku_config *cfg, const struct walk *w, const struct ku
     return decide(cfg, w, row, ds->n_items - 1);
 }
 
-/* The type of a block that has one: decides what follows. */
+/* Handles the key "type" of a section, which selects the rows that follow. */
 static int take_choice(struct ku_config *cfg, struct walk *w)
 {
     struct ku_deepspeed *ds = cfg->deepspeed;
@@ -285,7 +285,7 @@ static int take_choice(struct ku_config *cfg, struct walk *w)
     w->is_child_void = c == NULL || *c->target == '\0';
     w->of = c ? c->name : "";
     if (!json_is_string(type))
-        return KUMI_OK; /* no type: no optimizer, or no schedule, of DeepSpeed's */
+        return KUMI_OK; /* no type: DeepSpeed has no optimizer or scheduler */
     snprintf(key, sizeof key, "%s.type", w->block->block);
     const uint32_t at = (uint32_t)(ku_ds_find(ds, key) - ds->item);
     if (c && *c->target)
@@ -300,7 +300,7 @@ static int take_choice(struct ku_config *cfg, struct walk *w)
     return say_why(&ds->item[at], KU_DS_REFUSED, text);
 }
 
-/* A member that no row names. */
+/* Handles a member: no error if a row has its name or alias; otherwise it is unknown. */
 static int take_unknown(struct ku_config *cfg, const struct walk *w, const char *key, json_t *v)
 {
     struct ku_ds_item *item;
@@ -335,7 +335,7 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
                   w->of && *w->of ? " of type " : "", w->of ? w->of : "");
 }
 
-/* A gate's value that closes it. */
+/* Whether a gate key's value switches the section off. */
 static int is_no(const json_t *v)
 {
     return json_is_false(v) || (json_is_string(v) && strcmp(json_string_value(v), "none") == 0);

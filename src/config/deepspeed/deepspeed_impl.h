@@ -4,7 +4,15 @@
 
 #include "config/deepspeed.h"
 
-/* What the files that translate a DeepSpeed configuration share. */
+/*
+ * Shared by the files that translate a DeepSpeed configuration.
+ *
+ *     deepspeed.c    walks the configuration, one item per table row
+ *     values.c       reads values, fills "auto", converts values for kumi's keys
+ *     target_keys.c  collects the settings of kumi's keys
+ *     consistency.c  conditions between keys, batch relation
+ *     table.c        prints the items
+ */
 
 enum ku_ds_type {
     KU_DS_INT,
@@ -16,7 +24,7 @@ enum ku_ds_type {
     KU_DS_BLOCK,
     KU_DS_ANY
 };
-struct ku_ds_row { /* deepspeed.def says what the columns mean */
+struct ku_ds_row { /* a row of deepspeed.def */
     const char *block, *of, *key;
     enum ku_ds_type type;
     const char *value, *allowed, *aliases;
@@ -36,35 +44,37 @@ extern const struct ku_ds_block ku_ds_blocks[];
 extern const struct ku_ds_choice ku_ds_choices[];
 extern const int ku_ds_n_rows, ku_ds_n_blocks, ku_ds_n_choices;
 
-/* Whether `word` is one of the words of a text, letters of either case alike if any_case. */
+/* Whether `word` is in a list of words separated by blanks; any_case: case-insensitive. */
 int ku_ds_has_word(const char *words, const char *word, int any_case);
-/* "c.json:3:5: <key as written>". */
+/* The place of a key for messages, "c.json:3:5: <key as spelled>". Returns out. */
 const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES]);
 int ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t *value,
                  const char *wanted); /* KUMI_EINVAL */
-/* The value of a key by its full name, default or given; NULL: there is none. Borrowed. */
+/* The item of a key by its full name; NULL: none so far. Borrowed. */
 const struct ku_ds_item *ku_ds_find(const struct ku_deepspeed *ds, const char *key);
-/* What the configuration itself says of "section.key"; NULL: nothing. Borrowed. */
+/* The value of kumi's key "section.key" in the configuration; NULL: absent or null. Borrowed. */
 json_t *ku_ds_own(const struct ku_config *cfg, const char *path);
 
-/* deepspeed_value.c */
+/* values.c */
 /* The default of a row. New reference. */
 json_t *ku_ds_default(const struct ku_ds_row *row);
-/* The value as the row's type has it (5e8 is an integer). New reference. Errors: KUMI_EINVAL. */
+/* Checks a value and converts it to the row's type (5e8 is an integer). New reference. Errors:
+ * EINVAL. */
 int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
                const json_t *v, json_t **value);
-/* What the Hugging Face trainer fills in for "auto". New reference. */
+/* The value of "auto", as Hugging Face's trainer fills it in. New reference. */
 int ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
                int is_checked, json_t **value);
-/* What a target's `way` makes of a value. New reference; NULL: nothing is set. */
+/* Converts a value by a target's `way`. New reference; NULL: the key is not set. */
 json_t *ku_ds_convert(const char *way, const json_t *value);
 
-/* deepspeed_target.c: what an item's value does, by the targets that are named. is_choice: words
- * count whatever the value; is_present: the item's block was given. */
+/* target_keys.c: applies an item to its targets. is_choice: key=word applies whatever the value;
+ * is_present: the item's section is given. */
 int ku_ds_apply(struct ku_config *cfg, uint32_t item, const char *targets, const char *fallback,
                 int is_choice, int is_present);
-int ku_ds_settle(struct ku_config *cfg); /* when all have been seen */
-/* deepspeed_rules.c: what no single key shows. Errors: KUMI_EINVAL. */
+/* Compares the settings with the configuration, after all items. */
+int ku_ds_settle(struct ku_config *cfg);
+/* consistency.c: checks conditions between keys. Errors: EINVAL. */
 int ku_ds_check_rules(const struct ku_config *cfg);
 
 #endif

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Prints the translation of a DeepSpeed configuration as text and JSON, and the documentation of
+ * all keys from deepspeed.def.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +22,7 @@ static void add_value(struct ku_str *out, const json_t *v)
     ku_free(text);
 }
 
-/* "parallel.zero = 2, .." */
+/* Adds "parallel.zero = 2, ..". */
 static void add_effect(struct ku_str *out, const struct ku_ds_item *item)
 {
     const char *path;
@@ -36,7 +40,7 @@ static int is_shown(const struct ku_ds_item *item, int is_all)
     return is_all || item->source != KU_DS_DEFAULT || item->verdict == KU_DS_APPLIED;
 }
 
-/* The text columns of an item: key, value, source, effect. */
+/* The columns of an item: key, value, source, effect. */
 static void columns(const struct ku_ds_item *item, struct ku_str text[4])
 {
     ku_str_add(&text[0], "%s", item->key);
@@ -98,7 +102,7 @@ json_t *ku_deepspeed_json(const struct ku_deepspeed *ds)
     return keys;
 }
 
-/* The keys that a target names, as a reader wants them. */
+/* Adds the keys of a target without its syntax. */
 static void add_target(struct ku_str *out, const char *target)
 {
     char words[256], *rest = words;

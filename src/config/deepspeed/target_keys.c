@@ -1,4 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Applies items to kumi's keys. Each target word gives a setting (key, value, implied or given).
+ * ku_ds_settle then compares all settings with the keys of the configuration:
+ *
+ *     configuration's key    given setting               implied setting
+ *     absent                 the setting applies         the setting applies
+ *     equal                  the setting applies         the setting applies
+ *     different              the item is refused         the configuration applies
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,10 +17,10 @@
 
 enum { MAX_TARGET_BYTES = 256 };
 
-/* One word of a target, taken apart. */
+/* One parsed word of a target (syntax: deepspeed.def). */
 struct target {
     char path[MAX_TARGET_BYTES], way[MAX_TARGET_BYTES], word[MAX_TARGET_BYTES];
-    const char *usual; /* what a build without the key does; "": not said */
+    const char *usual; /* the part after '#'; "": none */
     int is_implied, is_inverse, has_word;
 };
 
@@ -31,7 +40,7 @@ static void take_apart(const char *text, struct target *t)
     t->usual = text[end] ? text + end + 1 : "";
 }
 
-/* What the target is to become; NULL: nothing, as things stand. */
+/* The value for the target key; NULL: it is not set. New reference. */
 static json_t *wanted(const struct target *t, const json_t *value, int is_choice)
 {
     if (json_is_null(value))
@@ -44,7 +53,7 @@ static json_t *wanted(const struct target *t, const json_t *value, int is_choice
     return word ? word : json_string(t->word);
 }
 
-/* Ends an item with what a key has, between two texts. */
+/* Gives an item the verdict refused, with the message before + path: value + after. */
 static int refuse(struct ku_ds_item *item, const char *before, const char *path, const json_t *v,
                   const char *after)
 {
@@ -67,8 +76,8 @@ static int show(struct ku_ds_item *item, const char *path, json_t *v)
                : KU_ERR(KUMI_ENOMEM, "deepspeed: %s: no memory", path);
 }
 
-/* Notes that a key is to take a value. One that was given counts before what is implied; of two
- * that were given, the one that means to replace. */
+/* Records a setting of a key. Given settings override implied ones; of two given settings, one with
+ * '!' overrides the other, else the second is refused. */
 static int set(struct ku_deepspeed *ds, uint32_t at, const struct target *t, json_t *v)
 {
     struct ku_ds_item *item = &ds->item[at];
@@ -94,7 +103,7 @@ static int set(struct ku_deepspeed *ds, uint32_t at, const struct target *t, jso
     return ds->set[ds->n_sets++].path ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* The item says no to a word: then the configuration may not say that word. */
+/* An item of the form key=word with value false: refused if the configuration gives that word. */
 static int deny(struct ku_config *cfg, struct ku_ds_item *item, const struct target *t)
 {
     json_t *own = ku_ds_own(cfg, t->path);
@@ -148,7 +157,8 @@ int ku_ds_apply(struct ku_config *cfg, uint32_t at, const char *targets, const c
     return KUMI_OK;
 }
 
-/* Against what the configuration itself says, which counts before what is implied. */
+/* Compares the settings with the configuration's own keys, which override implied settings and
+ * contradict others. */
 int ku_ds_settle(struct ku_config *cfg)
 {
     struct ku_deepspeed *ds = cfg->deepspeed;
@@ -166,7 +176,7 @@ int ku_ds_settle(struct ku_config *cfg)
         if (!s->is_implied)
             KU_TRY(refuse(item, "it contradicts ", s->path, own, text));
         else if (item->source == KU_DS_DEFAULT)
-            item->verdict = KU_DS_NO_EFFECT; /* its effect shows what counts */
+            item->verdict = KU_DS_NO_EFFECT; /* its effect shows the final value */
         json_decref(s->value);
         s->value = json_incref(own);
     }

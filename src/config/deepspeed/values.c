@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Values of DeepSpeed keys: type and range checks, "auto" as Hugging Face's trainer resolves it,
+ * and conversion to the units of kumi's keys.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +17,7 @@ json_t *ku_ds_default(const struct ku_ds_row *row)
     return json_loads(row->value, JSON_DECODE_ANY, NULL);
 }
 
-/* Words that DeepSpeed itself answers with. */
+/* DeepSpeed's own message for a wrong value; NULL: none. */
 static const char *own_words(const struct ku_ds_row *row, const json_t *v, char out[256])
 {
     if (strcmp(row->key, "communication_data_type") == 0) {
@@ -56,7 +60,8 @@ static int is_within(const struct ku_ds_row *row, double x)
     return x >= least && x <= most;
 }
 
-/* As DeepSpeed's models read them: true, 1 and "true" are one. -1: none of these. */
+/* A boolean as DeepSpeed's pydantic models read it: true, 1 and "true" are equal. -1: no
+ * boolean. */
 static int truth(const json_t *v)
 {
     const char *word = json_string_value(v);
@@ -129,7 +134,7 @@ static int fill_by_width(const struct ku_config *cfg, const struct ku_ds_row *ro
     return KUMI_OK;
 }
 
-/* What the configuration says, or else what it means by saying nothing. New reference. */
+/* The configuration's value of a key, else its default. New reference. */
 static json_t *own_or_default(const struct ku_config *cfg, const char *path)
 {
     struct ku_config_key key;
@@ -139,7 +144,8 @@ static json_t *own_or_default(const struct ku_config *cfg, const char *path)
     return ku_config_find(path, &key) ? json_loads(key.value, JSON_DECODE_ANY, NULL) : json_null();
 }
 
-/* Keys whose "auto" is the training argument's value, here that of kumi's key. */
+/* Keys whose "auto" is a training argument in Hugging Face's trainer: here the value of a kumi
+ * key. */
 static const char *own_key(const struct ku_ds_row *row)
 {
     static const char *const keys[][3] = {
@@ -171,7 +177,7 @@ static json_t *first_own(const struct ku_config *cfg, const char *a, const char 
     return json_incref(own ? own : ku_ds_own(cfg, b));
 }
 
-/* The optimizer's rate: DeepSpeed's, else the configuration's. */
+/* The learning rate: DeepSpeed's, else the configuration's. */
 static json_t *fill_lr(const struct ku_config *cfg)
 {
     const struct ku_ds_item *lr = ku_ds_find(cfg->deepspeed, "optimizer.params.lr");
@@ -188,7 +194,7 @@ int ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const c
     *value = NULL;
     if (own) {
         *value = own_or_default(cfg, own);
-    } else if (is_switch && eq) { /* fp16, bf16: as the configuration computes */
+    } else if (is_switch && eq) { /* fp16, bf16: on if precision.compute has it */
         json_t *compute = ku_ds_own(cfg, "precision.compute");
         *value = json_boolean(compute && json_is_string(compute) &&
                               strcmp(json_string_value(compute), eq + 1) == 0);
@@ -238,13 +244,13 @@ json_t *ku_ds_convert(const char *way, const json_t *value)
         return word_of(dtypes, value);
     if (strcmp(way, "device") == 0)
         return word_of(devices, value);
-    if (strcmp(way, "mib") == 0) /* elements, four bytes each */
+    if (strcmp(way, "mib") == 0) /* elements of 4 bytes: 2^18 per MiB */
         return json_real(x / 0x1p18);
     if (strcmp(way, "scale") == 0)
         return x == 0 ? json_string("dynamic") : json_real(x);
     if (strcmp(way, "first") == 0 || strcmp(way, "second") == 0)
         return json_incref(json_array_get(value, *way == 's'));
-    if (strcmp(way, "group") == 0) /* a group of one is none */
+    if (strcmp(way, "group") == 0) /* a group of one rank: no hybrid sharding */
         return x > 1 ? json_integer((json_int_t)x) : NULL;
     KU_ASSERT(*way == '\0');
     return json_incref((json_t *)(uintptr_t)value);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batch norm with what follows it in a residual block, and the same backwards:
+ * Fuses batch norm with the ops that follow it in a residual layer, forward and backward:
  *
- *   relu(batch_norm(x) + r), relu(batch_norm(x))   one kernel: it rounds where the nodes did
- *   act_dx(dy, z) of ReLU                          reads y: z > 0 where y > 0, so z need not be
- * kept batch_norm_dsums(act_dx(dy, y), ..)            one kernel, which leaves act_dx's result too
+ *   relu(batch_norm(x) + r)               one kernel, with the roundings of the separate nodes
+ *   relu(batch_norm(x))                   the same
+ *   act_dx(dy, z) of ReLU                 reads y instead: z > 0 where y > 0, so z is not kept
+ *   batch_norm_dsums(act_dx(dy, y), ..)   one kernel, which also writes the result of act_dx
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -15,7 +16,7 @@ struct fusion {
     struct ku_graph *g;
     struct ku_readers readers;
     unsigned char *is_output; /* per value */
-    ku_id *fused_into;        /* per batch norm node: the node that does its work, 0 = none */
+    ku_id *fused_into;        /* per batch norm node: the node that replaces it, 0 = none */
 };
 
 static ku_id made_by(const struct ku_graph *g, ku_id value, int op)
@@ -23,7 +24,7 @@ static ku_id made_by(const struct ku_graph *g, ku_id value, int op)
     ku_id def = g->value[value].def;
     return def && g->node[def].op == op ? def : 0;
 }
-/* A batch norm that nothing was fused into. */
+/* The batch norm that makes `value`, if nothing is fused into it; else 0. */
 static ku_id plain_norm(const struct ku_graph *g, ku_id value)
 {
     ku_id norm = made_by(g, value, KU_OP_batch_norm);
@@ -39,7 +40,8 @@ static int reads(const struct ku_graph *g, ku_id node, ku_id value, int *operand
     return 0;
 }
 
-/* Whether `value` is read by `reader` alone, and by act_dx as what ReLU was applied to. */
+/* Whether `value` is no output and its only readers are `reader` and act_dx nodes that read it as
+ * ReLU's operand. */
 static int is_inner(const struct fusion *f, ku_id value, ku_id reader)
 {
     const struct ku_graph *g = f->g;
@@ -53,7 +55,7 @@ static int is_inner(const struct fusion *f, ku_id value, ku_id reader)
     return !f->is_output[value];
 }
 
-/* The node becomes another one with these operands; its results stay. */
+/* Turns `node` into node `like` with these operands and attributes; its results stay. */
 static int become(struct fusion *f, ku_id node, ku_id like, const struct ku_attrs *a,
                   const ku_id *in, int n_in)
 {
@@ -76,7 +78,7 @@ static int become(struct fusion *f, ku_id node, ku_id like, const struct ku_attr
     return KUMI_OK;
 }
 
-/* Gradients read ReLU's result in place of what it was applied to. */
+/* Makes the ReLU gradients that read the operand z read the result y. */
 static int read_result(struct fusion *f, ku_id z, ku_id y)
 {
     struct ku_graph *g = f->g;
@@ -123,7 +125,7 @@ static int fuse_forward(struct fusion *f, ku_id act)
     return KUMI_OK;
 }
 
-/* act_dx takes over the sums of the first batch norm that reads its result. */
+/* Fuses the batch_norm_dsums of the first batch norm that reads the result of this act_dx. */
 static int fuse_backward(struct fusion *f, ku_id mask)
 {
     struct ku_graph *g = f->g;
@@ -174,7 +176,7 @@ static int fuse_all(struct fusion *f)
     for (ku_id u = 1; u < g->n_uses; u++)
         if (f->fused_into[g->use[u].node])
             g->use[u].node = f->fused_into[g->use[u].node];
-    return ku_graph_sort(g); /* what sums read may be made again behind the mask */
+    return ku_graph_sort(g); /* operands of the sums may be recomputed after `mask` */
 }
 
 int ku_fuse_batch_norm(struct ku_graph *g)

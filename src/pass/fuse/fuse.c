@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fusion into one kernel, with every rounding that the graph states. linear + act: the activation
- * becomes linear's epilogue, which keeps the rounded pre-activation as its second result and
- * applies act to that. convert [+ add] + sumsq: the collective adds a parameter's other use and the
- * squares of what it has just summed, from the caches, instead of more reads of the gradient. Batch
- * norm: fuse_batch_norm.c.
+ * Fusion of nodes into one kernel. Every rounding that the graph states is preserved.
+ *
+ *   linear + act               the activation becomes the epilogue of linear, which writes the
+ *                              rounded pre-activation as its second result and applies act to it
+ *   convert [+ add] + sumsq    the collective adds the gradient of a tied parameter's other use and
+ *                              the squares of each reduced chunk while it is in cache, instead of
+ *                              reading the gradient again
+ *   batch norm                 batch_norm.c
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -34,14 +37,14 @@ static int fuse_act(struct ku_graph *g, ku_id act)
     return KUMI_OK;
 }
 
-/* The chain of stats: nodes in order, and the value that each one makes. */
+/* The chain of sumsq nodes in order, and the stats value that each one makes. */
 struct chain {
     ku_id *node, *value, zero;
     uint32_t n, n_fused;
 };
 
-/* The convert that leaves blocks of `value`, 0 = none. Where replicas are yet to be summed, the
- * squares are not those of the whole. */
+/* The `convert` that makes a partitioned `value`, 0 = none. Also 0 if a sum over replicas follows:
+ * the squares would be those of partial sums. */
 static ku_id convert_of(const struct ku_graph *g, ku_id value)
 {
     const struct ku_value *x = &g->value[value];
@@ -55,8 +58,8 @@ static ku_id convert_of(const struct ku_graph *g, ku_id value)
     return x->def;
 }
 
-/* The collective that can do a sumsq's work: that whose blocks it reads, or, of two uses that it
- * reads the sum of, that which backward completes last. */
+/* The collective that can include a sumsq: the one whose shard it reads; if it reads the sum of two
+ * uses, the one whose operand backward completes last. 0: none. */
 static ku_id host_of(const struct ku_graph *g, ku_id sumsq)
 {
     ku_id x = ku_in(g, &g->node[sumsq], 0), add = g->value[x].def;
@@ -66,12 +69,12 @@ static ku_id host_of(const struct ku_graph *g, ku_id sumsq)
           b = convert_of(g, ku_in(g, &g->node[add], 1));
     if (a == 0 || b == 0 || a == b || g->attr[g->node[a].attr].wire >= 0 ||
         g->attr[g->node[a].attr].by_micro)
-        return 0; /* a collective that rounds on its way adds nothing to what arrives; by
-                   * micro-batch, it adds what came before */
+        return 0; /* with a narrow wire a collective has no addend; by_micro uses the addend for
+                   * the earlier micro-batches */
     return g->value[ku_in(g, &g->node[a], 0)].def > g->value[ku_in(g, &g->node[b], 0)].def ? a : b;
 }
 
-/* Node `n` reads `in` and makes `out`. */
+/* Replaces operands and results of node `n`. */
 static int rewrite(struct ku_graph *g, ku_id n, const ku_id *in, int n_in, const ku_id *out,
                    int n_out)
 {
@@ -90,7 +93,8 @@ static int rewrite(struct ku_graph *g, ku_id n, const ku_id *in, int n_in, const
     return KUMI_OK;
 }
 
-/* `host` makes what the sumsq reads, the sum of two uses included, and the next value of stats. */
+/* Moves a sumsq, and the sum of two uses that it reads, into the collective `host`, which then
+ * makes the next value of stats as well. */
 static int fuse_sumsq(struct ku_graph *g, ku_id sumsq, ku_id host, ku_id stats, ku_id value)
 {
     ku_id x = ku_in(g, &g->node[sumsq], 0), add = g->value[x].def, own = ku_out(g, host, 0);
@@ -110,7 +114,8 @@ static int fuse_sumsq(struct ku_graph *g, ku_id sumsq, ku_id host, ku_id stats, 
     return rewrite(g, host, in, 2 + is_sum, out, 2);
 }
 
-/* Collectives end in any order, and before what follows them reads: converts come first. */
+/* Links the chain again, collectives first: they complete in any order, but before the remaining
+ * sumsq nodes read stats. */
 static int relink(struct ku_graph *g, const struct chain *c)
 {
     ku_id stats = ku_out(g, c->zero, 0);

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reverse-mode differentiation of the loss. Walks the forward nodes backwards; a node whose result
- * has an adjoint emits its op's gradient template (op.h), as far as operands need it. The adjoint
- * of a value with several readers is a left fold in reverse use order. A parameter's gradient stays
- * per use: partial on every axis where the use is replicated; only the update pass reduces it.
+ * has an adjoint emits its op's gradient template, except for operands that need no gradient. A
+ * template (op/op.h) is a list of statements:
+ *
+ *     g0=linear_dx(d0,i1); g1=linear_dw(i0,d0)    g gradient of an operand, d adjoint of a result,
+ *     g0=d0                                       i operand, o result, t result of the previous
+ *                                                 statement; i1+ means operands 1 and up
+ *
+ * The adjoint of a value with several readers is summed in reverse use order. A parameter's
+ * gradient stays per use, partial on every axis where the use is replicated; only the update pass
+ * reduces it.
  */
 #include <math.h>
 #include <string.h>
@@ -17,17 +24,17 @@
 
 struct diff {
     struct ku_graph *g;
-    enum kumi_dtype grads; /* of parameters' gradients */
+    enum kumi_dtype grads; /* dtype of parameter gradients */
     ku_id n_values;        /* of the forward graph */
     ku_id *adjoint;        /* per forward value */
-    ku_id last;            /* the node of the template's statement before */
+    ku_id last;            /* the node of the template's previous statement */
     ku_id *first_use;      /* per forward node: index of its first use, 0 = none */
-    ku_id *next_use;       /* per use: of the same node */
+    ku_id *next_use;       /* per use: the next use of the same node */
     unsigned char *wanted; /* depends on a trainable parameter */
     unsigned char *data;   /* depends on an input port: its gradient is I, else W */
 };
 
-/* The parameter behind a state value, also through its compute copy. */
+/* The parameter of a state value, which may be its compute copy; 0: no state. */
 static ku_id parameter_of(const struct ku_graph *g, ku_id value)
 {
     if (g->value[value].role != KU_STATE)
@@ -78,7 +85,7 @@ static int analyse(struct diff *d, const struct ku_compile_opts *o)
     return KUMI_OK;
 }
 
-/* One statement of a template: targets g<k>.. and either a passed-on adjoint or an op with
+/* One statement of a template: targets g<k>.. and either an adjoint (op KU_OP_NONE) or an op with
  * operands. */
 struct statement {
     int target[KU_MAX_OUT], n_targets, op, n_in;
@@ -86,7 +93,9 @@ struct statement {
     int index[KU_MAX_IN];
 };
 
-/* n_in: of the node that is differentiated */
+/* Parses one statement. n_in: of the node that is differentiated. Returns the rest, NULL at the
+ * end.
+ */
 static const char *parse_statement(const char *p, int n_in, struct statement *s)
 {
     memset(s, 0, sizeof *s);
@@ -125,7 +134,7 @@ static const char *parse_statement(const char *p, int n_in, struct statement *s)
     return p + 1;
 }
 
-/* `value` in the dtype of gradients. */
+/* `value` cast to the dtype of parameter gradients; 0 on failure. */
 static ku_id as_gradient(struct diff *d, ku_id node, ku_id value)
 {
     struct ku_graph *g = d->g;
@@ -143,8 +152,8 @@ static ku_id as_gradient(struct diff *d, ku_id node, ku_id value)
     return cast && ku_place_node(g, cast) == KUMI_OK ? ku_out(g, cast, 0) : 0;
 }
 
-/* Adds to the adjoint of a forward value; notes it as a use's gradient where the operand is a
- * parameter. */
+/* Adds to the adjoint of an operand; if the operand is a parameter, stores it as the gradient of
+ * the use. */
 static int contribute(struct diff *d, ku_id node, int operand, ku_id adjoint)
 {
     struct ku_graph *g = d->g;
@@ -189,15 +198,15 @@ static ku_id operand_of(const struct diff *d, ku_id node, char kind, int index)
     }
 }
 
-/* Whether somebody needs a statement's results, and whether one of them depends on input data: its
- * targets, and those of the next statement if that reads them. */
+/* Sets *is_wanted if a statement's results are needed and *is_data if one of them depends on input
+ * data: looks at its targets, and at those of the next statement if that reads its results. */
 static void look_at(const struct diff *d, ku_id node, const struct statement *s,
                     const struct statement *next, int *is_wanted, int *is_data)
 {
     const struct ku_graph *g = d->g;
     for (int i = 0; i < s->n_targets; i++) {
         if (s->target[i] >= g->node[node].n_in)
-            continue; /* the bias that is not there */
+            continue; /* an absent optional operand (bias) */
         ku_id v = ku_in(g, &g->node[node], s->target[i]);
         *is_wanted |= d->wanted[v];
         *is_data |= d->data[v];
@@ -206,8 +215,8 @@ static void look_at(const struct diff *d, ku_id node, const struct statement *s,
         look_at(d, node, next, NULL, is_wanted, is_data);
 }
 
-/* Whether a statement makes gradients of parameters alone, by an op that can add to them: then it
- * writes them in their dtype itself. */
+/* Whether a statement makes only parameter gradients, by an op that can accumulate: such an op
+ * writes the gradient dtype itself. */
 static int is_gradient(const struct diff *d, ku_id node, const struct statement *s)
 {
     const struct ku_graph *g = d->g;
@@ -218,7 +227,7 @@ static int is_gradient(const struct diff *d, ku_id node, const struct statement 
     return (ku_ops[s->op].traits & KU_OP_ACCUM) && ku_ops[s->op].max_out == s->n_targets;
 }
 
-/* Sums of a micro-batch that are wanted over all data-parallel ranks. */
+/* Synchronised batch norm: reduces the batch's sums over all data-parallel ranks. */
 static int sync_operands(struct diff *d, const struct statement *s, struct ku_make *m)
 {
     for (int i = 0; i < s->n_in; i++)
@@ -288,12 +297,12 @@ static int differentiate(struct diff *d, ku_id node)
     return KUMI_OK;
 }
 
-/* Backward starts at 2^-shift, the least power of two that is not below the loss positions of a
- * micro-batch. */
+/* Backward starts at 2^-shift, where 2^shift is the min power of two >= the number of loss
+ * positions of a micro-batch. */
 static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
 {
     const struct ku_value *v =
-        &g->value[ku_in(g, &g->node[g->value[loss].def], 0)]; /* what is summed */
+        &g->value[ku_in(g, &g->node[g->value[loss].def], 0)]; /* the summed loss terms */
     int64_t positions = ku_shape_count(&g->shape[v->shape]), shift = 0;
     for (int a = 0; a < KU_N_AXES; a++)
         if (g->layout[v->layout].at[a].kind == KU_S)
@@ -303,7 +312,8 @@ static int64_t loss_shift(const struct ku_graph *g, ku_id loss)
     return shift;
 }
 
-/* An exact power of two, times the loss scale if there is one; the update divides the rest out. */
+/* Adds the seed: 2^-shift, times the loss scale if there is one. It is an exact power of two; the
+ * update applies the remaining factor. */
 static int seed(struct diff *d, const struct ku_compile_opts *o)
 {
     struct ku_graph *g = d->g;

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The collectives of buckets. A bucket starts where its last operand is complete (overlap), and is
- * waited for where O first needs it. Where gradients are not to stay whole (stage 2 and up), or
- * replicas reduce what shards have reduced, it moves on while backward runs: when a bucket starts,
- * the one before the last is finished with, and its operands' memory is free:
+ * The collectives of buckets. With overlap a bucket starts where its last operand is complete; it
+ * is waited for where O first reads it.
  *
- *     bucket   0        1        2           3
- *     starts   scatter  scatter  scatter     scatter
- *     ends                       0 -> kept   1 -> kept
+ * Some buckets also finish during backward, to free the memory of whole gradients: ZeRO stage 2 and
+ * up, and hybrid sharding (a reduce-scatter over shards, then an all-reduce over replicas). When a
+ * bucket starts, the third last is finished and the second last starts its second collective:
  *
- * So it does where each micro-batch is reduced (grad_sync: micro): from the second on a collective
- * adds what is kept of those before it, and it ends while the next micro-batch runs: before that
- * one's backward at the latest, so that no two micro-batches' gradients lie side by side.
+ *     bucket     0               1               2               3
+ *     starts     reduce-scatter  reduce-scatter  reduce-scatter  reduce-scatter
+ *     finishes                                   0 -> shard      1 -> shard
+ *
+ * grad_sync: micro reduces every micro-batch: from the second on, the collective adds the local
+ * shard of the earlier ones. It finishes before the backward of the next micro-batch, so whole
+ * gradients of two micro-batches never exist at once.
  */
 #include "base/err.h"
 #include "base/exact.h"
@@ -29,7 +31,7 @@ static const ku_id *converts(const struct ku_lower *l, uint32_t b)
     return &l->g->refs[l->g->bucket[b].first];
 }
 
-/* The axes on which a bucket leaves blocks, and those on which it leaves sums. */
+/* The axes of a bucket's reduce-scatter (result partitioned), and those of its all-reduce. */
 static int block_axes(const struct ku_lower *l, uint32_t b)
 {
     ku_id to = ku_out(l->g, converts(l, b)[0], 0);
@@ -45,13 +47,13 @@ static int sum_axes(const struct ku_lower *l, uint32_t b)
     return ku_lower_axes(l, converts(l, b)[0]) & ~block_axes(l, b);
 }
 
-/* Whether each micro-batch is reduced and added to what the rank keeps. */
+/* Whether each micro-batch is reduced and added to the local shard (grad_sync: micro). */
 static int is_by_micro(const struct ku_lower *l, uint32_t b)
 {
     return (int)l->g->attr[l->g->node[converts(l, b)[0]].attr].by_micro;
 }
 
-/* Whether it is finished with while backward runs. */
+/* Whether the bucket finishes during backward. */
 static int moves_on(const struct ku_lower *l, uint32_t b)
 {
     int axes = block_axes(l, b);
@@ -59,7 +61,7 @@ static int moves_on(const struct ku_lower *l, uint32_t b)
            (is_by_micro(l, b) || (axes && (l->p->zero >= 2 || sum_axes(l, b))));
 }
 
-/* Where a convert adds squares: converts stand in front of the chain that begins in A. */
+/* The stats value that a convert adds squares to: converts precede the chain that begins in A. */
 static ku_id stats_of(const struct ku_lower *l, ku_id convert)
 {
     ku_id v = ku_in(l->g, &l->g->node[convert], 1);
@@ -68,13 +70,13 @@ static ku_id stats_of(const struct ku_lower *l, ku_id convert)
     return v;
 }
 
-/* The folded value whose sum over ranks this is. */
+/* The accumulated value whose sum over ranks is `value`. */
 static ku_id sum_of(const struct ku_lower *l, ku_id value)
 {
     return ku_in(l->g, &l->g->node[l->g->value[value].def], 0);
 }
 
-/* The reduction that was just started rounds as its converts say. */
+/* Sets the wire dtype of the reduction that was just started. */
 static void set_wire(struct ku_lower *l, ku_id convert)
 {
     const int64_t wire = l->g->attr[l->g->node[convert].attr].wire;
@@ -82,7 +84,8 @@ static void set_wire(struct ku_lower *l, ku_id convert)
         l->p->instr[l->p->n_instrs - 1].wire = (uint8_t)wire;
 }
 
-/* Memory of its own for what a rank keeps of a reduced value: its blocks, or all of it. */
+/* A new buffer for a reduced value: for the local shard if it is partitioned, else for all of
+ * it. */
 static ku_id keep(struct ku_lower *l, ku_id value, int arena)
 {
     ku_id layout = l->g->value[value].layout;
@@ -91,10 +94,10 @@ static ku_id keep(struct ku_lower *l, ku_id value, int arena)
                : ku_lower_buffer(l, value, arena, KU_CL_GRAD);
 }
 
-/* Where reduced values go, so that their own memory is free. */
+/* Gives reduced values separate buffers, so that the memory of the whole gradients becomes free. */
 static int keep_reduced(struct ku_lower *l, uint32_t b)
 {
-    int arena = sum_axes(l, b) ? KU_AR_WIRE : KU_AR_STEP; /* replicas address them */
+    int arena = sum_axes(l, b) ? KU_AR_WIRE : KU_AR_STEP; /* replicas read it in place */
     for (uint32_t i = 0; i < l->g->bucket[b].n; i++) {
         ku_id convert = converts(l, b)[i], to = ku_out(l->g, convert, 0);
         struct ku_fold_state *f = &l->fold[ku_in(l->g, &l->g->node[convert], 0)];
@@ -111,8 +114,8 @@ static int keep_reduced(struct ku_lower *l, uint32_t b)
     return KUMI_OK;
 }
 
-/* The last collective of a micro-batch adds what those before it have left; that of replicas may
- * start while the next one runs. */
+/* The last collective of a micro-batch adds the result of the earlier ones. Uses the bucket's own
+ * mb: the all-reduce over replicas may start during the next micro-batch. */
 static void add_earlier(const struct ku_lower *l, const struct ku_fold_state *f,
                         struct ku_operand *part)
 {
@@ -121,7 +124,7 @@ static void add_earlier(const struct ku_lower *l, const struct ku_fold_state *f,
         part->addend = f->kept;
 }
 
-/* A convert's part of its bucket's collective, and the stats that it adds to. */
+/* The operand of one convert in its bucket's collective, and the stats that it adds to. */
 static struct ku_operand part_of(const struct ku_lower *l, ku_id convert, struct ku_operand *stats)
 {
     const struct ku_graph *g = l->g;
@@ -168,7 +171,7 @@ static int start_reduction(struct ku_lower *l, uint32_t b)
     return status;
 }
 
-/* Replicas sum the blocks that they keep alike. */
+/* Starts the all-reduce of the local shards over replicas. */
 static int start_spreading(struct ku_lower *l, uint32_t b)
 {
     const struct ku_graph *g = l->g;
@@ -194,7 +197,7 @@ static int start_spreading(struct ku_lower *l, uint32_t b)
     return status;
 }
 
-/* Owners' blocks go to everybody, in place. */
+/* Starts an all-gather of owned shards, in place. */
 static int start_gathers(struct ku_lower *l, const ku_id *convert, uint32_t n, uint32_t *handle)
 {
     const struct ku_graph *g = l->g;
@@ -213,7 +216,8 @@ static int start_gathers(struct ku_lower *l, const ku_id *convert, uint32_t n, u
 
 static int start_bucket(struct ku_lower *l, uint32_t b);
 
-/* Works run in start order, so what a sum is added to is complete when its bucket started first. */
+/* Starts the buckets of addends first: collectives run in start order, so an addend is complete
+ * when its bucket started earlier. */
 static int start_addends(struct ku_lower *l, uint32_t b)
 {
     const struct ku_graph *g = l->g;
@@ -240,11 +244,11 @@ static int advance(struct ku_lower *l, uint32_t b)
     return is_over ? KUMI_OK : start_spreading(l, b);
 }
 
-/* Those under way, oldest first: the third last is finished with, the second last moves on. */
+/* Makes room for bucket b: of the buckets in flight the oldest finishes and the next advances. */
 static int make_way(struct ku_lower *l, uint32_t b)
 {
     uint32_t *f = l->in_flight;
-    for (int i = 0; i < 3 && is_by_micro(l, b); i++) /* the micro-batch before */
+    for (int i = 0; i < 3 && is_by_micro(l, b); i++) /* of the previous micro-batch */
         if (f[i] == b + 1) {
             KU_TRY(ku_bucket_finish(l, b));
             f[i] = 0;
@@ -290,7 +294,7 @@ int ku_bucket_settle(struct ku_lower *l)
     return KUMI_OK;
 }
 
-/* Of one rank: a micro-batch's part joins those before it. */
+/* One rank only: adds a micro-batch's gradient to the earlier ones. */
 static int add_alone(struct ku_lower *l, ku_id value)
 {
     struct ku_fold_state *f = &l->fold[value];
@@ -307,7 +311,7 @@ int ku_bucket_ready(struct ku_lower *l, ku_id value)
         return l->fold[value].by_micro ? add_alone(l, value) : KUMI_OK;
     if (b < 0 || --l->bucket[b].n_open > 0)
         return KUMI_OK;
-    l->bucket[b].n_open = l->g->bucket[b].n; /* of the next micro-batch */
+    l->bucket[b].n_open = l->g->bucket[b].n; /* for the next micro-batch */
     if (!l->o->overlap && !moves_on(l, (uint32_t)b))
         return KUMI_OK;
     KU_TRY(start_bucket(l, (uint32_t)b));
@@ -322,6 +326,6 @@ int ku_bucket_gather(struct ku_lower *l, ku_id n)
     l->buffer[ku_out(l->g, n, 0)] = l->buffer[from];
     if (b >= 0)
         return ku_bucket_finish(l, (uint32_t)b);
-    KU_TRY(start_gathers(l, &n, 1, &handle)); /* of the first state */
+    KU_TRY(start_gathers(l, &n, 1, &handle)); /* of the initial state */
     return ku_lower_wait(l, handle);
 }

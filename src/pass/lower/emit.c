@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lowering's hands: buffers, operands, instructions and their lifetimes. */
+/* Adds buffers, operands and instructions to the program and updates live ranges. */
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "pass/lower/lower.h"
 
-/* Bytes of a rank's part: the largest over ranks, at the first coordinate (uneven cuts give the
- * first parts more). */
+/* Max bytes of a rank's part. Uneven splits give the first coordinates more, so it is the part of
+ * coordinate 0. */
 static size_t local_bytes(const struct ku_lower *l, ku_id value)
 {
     const struct ku_value *v = &l->g->value[value];
@@ -123,12 +123,12 @@ int ku_lower_axes(const struct ku_lower *l, ku_id convert)
     int axes = 0;
     for (int a = 0; a < KU_AX_FIRST_TIME; a++)
         if (g->mesh.extent[a] > 1 && from->at[a].kind != to->at[a].kind &&
-            (from->at[a].kind == KU_P || from->at[a].kind == KU_Z)) /* C and R are equal data */
+            (from->at[a].kind == KU_P || from->at[a].kind == KU_Z)) /* C and R hold equal data */
             axes |= 1 << a;
     return axes;
 }
 
-/* Blocks of a group are brought together by that group. */
+/* The group size of an all-gather of Z(g) shards; 0: all ranks of the axis. */
 static uint16_t group_of(const struct ku_lower *l, int axes, const struct ku_operand *part)
 {
     const struct ku_place *at = l->g->layout[part->layout].at;
@@ -170,7 +170,7 @@ int ku_lower_wait(struct ku_lower *l, uint32_t handle)
     KU_ASSERT(handle > 0 && handle <= p->n_handles);
     struct ku_instr wait = p->instr[l->start[handle]];
     KU_ASSERT(wait.kind == KU_START && wait.handle == handle);
-    /* the members own the buffers until here */
+    /* the collective uses its buffers until here */
     for (uint32_t k = 0; k < wait.n_in + wait.n_parts; k++)
         touch_operand(p, &p->operand[wait.operand + k], p->n_instrs);
     wait.kind = KU_WAIT;
@@ -180,7 +180,7 @@ int ku_lower_wait(struct ku_lower *l, uint32_t handle)
     return add_instr(p, &wait);
 }
 
-/* The program's id of `a`, looked up once for each entry of a table. */
+/* The program's id of `a`, cached in *made. */
 static ku_id attr_of(struct ku_program *p, const struct ku_attrs *a, ku_id *made)
 {
     if (*made == 0)
@@ -188,7 +188,7 @@ static ku_id attr_of(struct ku_program *p, const struct ku_attrs *a, ku_id *made
     return *made;
 }
 
-/* The value whose type the buffers of a fold have. */
+/* The value whose type the buffers of an accumulated value have. */
 static ku_id folded_as(const struct ku_lower *l, ku_id value)
 {
     const struct ku_fold_state *f = &l->fold[value];
@@ -249,8 +249,8 @@ int ku_lower_slice(struct ku_lower *l, ku_id n)
     return add_instr(l->p, &i);
 }
 
-/* Element-wise nodes with an operand in blocks work on those blocks of all operands of that shape.
- */
+/* The placement Z of an element-wise node with a partitioned operand, and its shape: the node
+ * computes the local shard of all operands of that shape. 0: none. */
 static ku_id block_layout(const struct ku_lower *l, const struct ku_node *n, ku_id id, ku_id *shape)
 {
     const struct ku_graph *g = l->g;
@@ -278,8 +278,8 @@ static int class_of(const struct ku_lower *l, const struct ku_node *n)
 }
 
 /*
- * The buffer of a result. Folded values gather in the shard's sum; a rank's whole part ends in the
- * first shard's, which therefore lies where peers can address it.
+ * The buffer of a result. Gradients accumulate in the sum of their virtual shard; the rank's total
+ * ends in the sum of the first shard, so that one is in memory that peers can address.
  */
 static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
 {
@@ -289,7 +289,7 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     int pair = ku_op_pair(ku_ops[n->op].inout, i);
     if (pair >= 0)
         return l->buffer[ku_in(g, n, pair)];
-    if (l->buffer[v] && l->p->buffer[l->buffer[v]].arena == KU_AR_INPUT) /* an output's rows */
+    if (l->buffer[v] && l->p->buffer[l->buffer[v]].arena == KU_AR_INPUT) /* rows of an output */
         return l->buffer[v];
     if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
         return l->state[v];
@@ -309,8 +309,8 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     return *sum;
 }
 
-/* Whether a node may add into the shard's sums: it has the form, and all its results are folded
- * over mb first. */
+/* Whether a node accumulates in place: its op supports it, and all its results are accumulated over
+ * mb first. */
 static int is_accumulating(const struct ku_lower *l, ku_id id)
 {
     const struct ku_node *n = &l->g->node[id];
@@ -360,7 +360,7 @@ static int add_workspace(struct ku_lower *l, ku_id id, struct ku_instr *instr)
     return instr->workspace ? KUMI_OK : KUMI_ENOMEM;
 }
 
-/* Operands of a node, inputs then outputs. */
+/* Adds the operands of a node, inputs then outputs. */
 static int add_operands(struct ku_lower *l, ku_id id, const ku_id *result)
 {
     const struct ku_graph *g = l->g;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the parameters of a unit are gathered (stage 3). A block of forward or backward reads its
- * units one after the other; each is started `prefetch` units before it is read and waited for at
- * its first read. Its memory is the step's like any other: the memory pass gives it back behind the
- * last read.
+ * Schedules the all-gathers of ZeRO stage 3. Forward or backward of a micro-batch reads its units
+ * in order; each gather starts `prefetch` units before its first read and is waited for there. The
+ * buffer is an ordinary buffer of the step: its live range ends at the last read.
  *
  *     units      h.0       h.1       h.2          prefetch 1
  *     starts     h.0 h.1   h.2
  *     waits      h.0       h.1       h.2
  *
- * Owners write their blocks in O alone, when every gather has been waited for by all.
+ * Ranks write their owned shards only in O, after all gathers have completed on all ranks.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -56,8 +55,8 @@ static ku_id module_of(const struct ku_lower *l, uint32_t unit)
     return l->g->node[converts(l, unit)[0]].path;
 }
 
-/* Of those from number `at` on that are read in this phase: the rest of `module` (a gather for each
- * dtype), and the modules behind it, as many as are gathered ahead. */
+/* Starts gathers from number `at` in reading order: the remaining ones of `module` (one gather per
+ * dtype) and those of the next `prefetch` modules that this phase reads. */
 static int start_next(struct ku_lower *l, uint32_t at, int phase, ku_id module)
 {
     int n = l->o->overlap ? l->o->prefetch : 0;
@@ -102,7 +101,7 @@ int ku_gather_is_slice(const struct ku_graph *g, ku_id node)
            ku_layout_has(&g->layout[g->value[ku_out(g, node, 0)].layout], KU_Z);
 }
 
-/* What a group keeps of a gather goes with it; its blocks are dealt as the parameter's are. */
+/* Finds the slice of each gather (reshard_group); it is partitioned like the parameter. */
 static void find_slices(struct ku_lower *l)
 {
     const struct ku_graph *g = l->g;
@@ -128,7 +127,7 @@ int ku_gather_init(struct ku_lower *l)
     for (uint32_t b = 0; b < g->n_buckets; b++)
         for (uint32_t i = 0; i < g->bucket[b].n; i++)
             l->unit_of[converts(l, b)[i]] = b + 1;
-    for (ku_id n = 1; n < g->n_nodes; n++) { /* in the order in which they are read */
+    for (ku_id n = 1; n < g->n_nodes; n++) { /* in reading order */
         uint32_t b = l->unit_of[n] - 1;
         if (l->unit_of[n] == 0 || g->node[n].phase == KU_PH_O || converts(l, b)[0] != n)
             continue;

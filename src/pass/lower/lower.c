@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the graph to the flat program of a rank: block A, then F and B of every micro-batch, then O.
- * Each value gets a numbered buffer per instance; convert nodes become what they are: folds while
- * micro-batches run, collectives between ranks, nothing where an axis has one member. Lifetimes
- * come out; offsets are the memory pass's.
+ * Lowers the graph to the flat program of a rank class: phase A, then F and B (= I and W) of every
+ * micro-batch, then O. Each value gets a numbered buffer per micro-batch. A `convert` node becomes
+ * accumulation over micro-batches, collectives between ranks, or nothing where an axis has one
+ * member. Live ranges are set here; the memory pass sets offsets.
  *
- *   folds   the k micro-batches of a shard add up in order (an op with an accumulate form adds in
- * place); shards pair like binary counting: after shard s, as many partial sums merge as s has
- * trailing ones. That is the neighbour tree (0,1) (2,3) .. with log2(V/dp) partial sums alive. By
- * micro-batch, each number's shards pair alike, ranks add that, and it is added to what they keep.
- *   stacks  what is to lie side by side over mb is made in its place of the shard's stack; stacks
- * of shards merge as above. buckets a bucket's collective starts where its last operand is complete
- * (overlap) and is waited for where O first needs it.
+ *   accumulate    The k micro-batches of a virtual shard add up in order; an op with an accumulate
+ *                 form adds in place. Shards then pair like binary counting: after shard s, as many
+ *                 partial sums merge as s has trailing one bits. This is the tree (0,1) (2,3) ..
+ *                 with log2(V/dp) partial sums alive.
+ *
+ *                     shard 0     1           2     3
+ *                     s0          s0+s1       s2    (s0+s1)+(s2+s3)
+ *
+ *   by_micro      The shards of each micro-batch index pair in the same way, ranks reduce that sum,
+ *                 and the result is added to the local shard (grad_sync: micro).
+ *   concatenate   Each micro-batch writes its slot of the shard's buffer; shards merge as above.
+ *   buckets       bucket_collectives.c
  */
 #include "pass/lower/lower.h"
 
@@ -47,7 +52,7 @@ static int copy_tables(const struct ku_graph *g, struct ku_program *p)
     return KUMI_OK;
 }
 
-/* What a state's last version is gathered from: itself, or the owners' blocks of it. */
+/* The operand of a state value's final gather: its partitioned version, or the value itself. */
 static ku_id before_gather(const struct ku_graph *g, ku_id value)
 {
     ku_id def = g->value[value].def;
@@ -69,7 +74,7 @@ static int is_kept_state(const struct ku_lower *l, const struct ku_tensor *x)
            ku_layout_has(&l->g->layout[l->g->value[x->value].layout], KU_Z);
 }
 
-/* How the blocks of a tensor that ranks keep apart are dealt. */
+/* The placement Z by which a private or offloaded tensor is partitioned; 0: none. */
 static ku_id blocks_of(const struct ku_lower *l, const struct ku_tensor *x)
 {
     ku_id kept = l->g->value[x->value].layout;
@@ -81,8 +86,8 @@ static ku_id blocks_of(const struct ku_lower *l, const struct ku_tensor *x)
     return ku_layout_has(&l->g->layout[kept], KU_Z) ? kept : 0;
 }
 
-/* State lies in the order of the tensors, so that programs with fewer tensors (evaluation) share
- * the plan's beginning. */
+/* State is laid out in tensor order, so that a program with fewer tensors (evaluation) has a prefix
+ * of the same plan. */
 static int add_state(struct ku_lower *l)
 {
     static const uint8_t cls[] = {
@@ -136,7 +141,7 @@ static struct ku_program_port port_of(const struct ku_lower *l, const struct ku_
                                     .dtype = v->dtype};
 }
 
-/* A port's buffer holds the rank's samples of the whole step, micro-batch after micro-batch. */
+/* A port's buffer holds the rank's samples of the whole step, in micro-batch order. */
 static int add_port_buffer(struct ku_lower *l, ku_id v)
 {
     struct ku_program *p = l->p;
@@ -165,7 +170,8 @@ static int add_inputs(struct ku_lower *l)
     return KUMI_OK;
 }
 
-/* Outputs with rows of every micro-batch; of the others the step's last value is read. */
+/* Buffers of outputs that have rows for every micro-batch; other outputs have one value per
+ * step. */
 static int add_output_rows(struct ku_lower *l)
 {
     const struct ku_graph *g = l->g;
@@ -178,7 +184,8 @@ static int add_output_rows(struct ku_lower *l)
     return KUMI_OK;
 }
 
-/* Who is folded, who belongs to which parameter, what must lie where peers can address it. */
+/* Sets per value: accumulation (fold), the parameter that it belongs to (owner), and whether it
+ * must be in memory that peers can address (wire). */
 static void analyse(struct ku_lower *l)
 {
     const struct ku_graph *g = l->g;
@@ -205,7 +212,7 @@ static void analyse(struct ku_lower *l)
         else if (node->op == KU_OP_widen)
             l->owner[ku_out(g, n, 0)] = ku_lower_owner(l, from);
         else if (from && l->owner[from] && ku_op_pair(ku_ops[node->op].inout, 0) == 0)
-            l->owner[ku_out(g, n, 0)] = l->owner[from]; /* of a parameter that was widened */
+            l->owner[ku_out(g, n, 0)] = l->owner[from]; /* an update of a widened parameter */
         if (node->op != KU_OP_convert)
             continue;
         if (is_micro_phase(g->node[g->value[from].def].phase)) {
@@ -216,7 +223,7 @@ static void analyse(struct ku_lower *l)
         } else if (l->dp > 1 && !ku_bucket_is_gather(g, n))
             l->wire[from] = 1;
     }
-    for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains lie in one place */
+    for (ku_id n = g->n_nodes - 1; n > 0; n--) { /* in-place chains share one buffer */
         const struct ku_node *node = &g->node[n];
         for (int i = 0; node->op != KU_OP_NONE && i < node->n_out; i++) {
             int pair = ku_op_pair(ku_ops[node->op].inout, i);
@@ -232,8 +239,8 @@ static void analyse(struct ku_lower *l)
     }
 }
 
-/* After a shard's last micro-batch, by_micro after each: merge as many partial sums as the shard's
- * number has trailing ones. */
+/* After a shard's last micro-batch (by_micro: after each), merges as many partial sums as the
+ * shard's index has trailing one bits. */
 static int carry(struct ku_lower *l, ku_id value, int shard)
 {
     struct ku_fold_state *f = &l->fold[value];
@@ -249,7 +256,7 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
         return KUMI_OK;
     }
     for (; level < l->n_levels; level++)
-        if (f->level[level]) { /* odd ones are carried up */
+        if (f->level[level]) { /* an unpaired sum goes up unchanged */
             KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
             f->sum = f->level[level];
             f->level[level] = 0;
@@ -257,7 +264,8 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
     return ku_bucket_ready(l, value);
 }
 
-/* All-reduces a small value of a micro-batch, here and now: its one reader comes next. */
+/* All-reduces a small value of a micro-batch (synchronised batch norm) and waits at once: its only
+ * reader is the next node. */
 static int lower_sync(struct ku_lower *l, ku_id n)
 {
     const struct ku_graph *g = l->g;
@@ -304,8 +312,8 @@ static int lower_block(struct ku_lower *l, int is_backward, int u)
     return KUMI_OK;
 }
 
-/* A convert in O: its bucket is started if it is not, and waited for once; the result lies where
- * the operand lay. */
+/* A `convert` in O: finishes its bucket, or runs its own all-reduce. The result is in the operand's
+ * buffer or in the separate buffer of the local shard. */
 static int lower_convert(struct ku_lower *l, ku_id n)
 {
     const struct ku_graph *g = l->g;
@@ -319,9 +327,10 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     if (l->dp == 1)
         return KUMI_OK;
     if (!f->convert && ku_layout_has(&g->layout[g->value[to].layout], KU_Z) &&
-        !ku_layout_has(&g->layout[g->value[from].layout], KU_P)) /* a rank's blocks of the whole */
+        !ku_layout_has(&g->layout[g->value[from].layout],
+                       KU_P)) /* the local shard of a whole value: no transfer */
         return KUMI_OK;
-    if (f->convert && f->bucket < 0) /* equal on all ranks already */
+    if (f->convert && f->bucket < 0) /* already equal on all ranks */
         return KUMI_OK;
     if (f->convert) {
         KU_TRY(ku_bucket_finish(l, (uint32_t)f->bucket));
@@ -376,7 +385,7 @@ static int dp_axes(const struct ku_lower *l)
     return (n[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (n[KU_AX_SHARD] > 1) << KU_AX_SHARD;
 }
 
-/* Room for the levels of all values that O may complete; NULL: no memory. */
+/* Allocates the tree levels of all values that O may complete; NULL: no memory. */
 static ku_id *new_levels(const struct ku_lower *l)
 {
     size_t n = 1;
@@ -385,7 +394,8 @@ static ku_id *new_levels(const struct ku_lower *l)
     return ku_calloc(n * (size_t)l->n_levels, sizeof(ku_id));
 }
 
-/* Whether owners write what others read where it lies; below stage 3 a gather tells them. */
+/* Whether ranks read state in place that other ranks update. Below stage 3 the gather after the
+ * update orders these accesses. */
 static int writes_shared_state(const struct ku_lower *l)
 {
     for (ku_id n = 1; n < l->g->n_nodes; n++)
@@ -408,7 +418,7 @@ static int lower_all(struct ku_lower *l)
         KU_TRY(lower_block(l, 1, u));
     }
     KU_TRY(lower_once(l, KU_PH_O));
-    if (writes_shared_state(l)) { /* everybody's next read sees everybody's blocks */
+    if (writes_shared_state(l)) { /* the next step reads the shards of all ranks */
         uint32_t handle;
         KU_TRY(ku_lower_start(l, KU_X_BARRIER, dp_axes(l), 0, NULL, NULL, 0, 1, &handle));
         KU_TRY(ku_lower_wait(l, handle));

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What lies in tiers is computed with in windows: buffers of the step that are read from the tier
- * ahead of their use and written back behind it. Lowering has written operands as if tiers were
- * memory; here they become windows, and starts and waits of reads and writes come between the
- * instructions.
+ * Streams offloaded tensors through staging buffers: buffers of the step that are read from the
+ * offload target ahead of their use and written back after it. Lowering emits operands as if the
+ * target were memory; this pass replaces them and inserts starts and waits of reads and writes.
  *
- *   pieces   an element-by-element update of a large tensor becomes several, each of a run of
- *            blocks, so that no window holds a whole tensor
- *   visits   a buffer (or a piece of it) from the first instruction that uses its window to the
- * last groups   visits that begin one after the other, up to buffer_bytes: read together
+ *   pieces        an element-wise update of a large tensor becomes several instructions, each for a
+ *                 run of chunks, so that no staging buffer holds a whole tensor
+ *   struct visit  one live range of a staging buffer (`window`), from the first instruction that
+ *                 uses it to the last
+ *   struct group  consecutive live ranges, up to buffer_bytes in total: read together
  *
- *     group     0        1        2          buffer_count 3: one is read ahead, one written behind
- *     reads     0 1      2        3
+ *     group     0        1        2          buffer_count 3: one group is read ahead, one written
+ *     reads     0 1      2        3          after its use
  *     waits     r0       r1       r2 w0
  *     writes         0        1        2
  *
- * A visit whose read would start before the last one of the same bytes is over is that one's
- * continuation. Activations that backward reads and forward made are written where a visit ends in
- * between; those that never leave their window go nowhere.
+ * If the read of a live range would start before the previous one of the same bytes ends, it
+ * extends that one instead. An activation is written only if a live range ends between forward and
+ * backward; one with a single live range stays in its buffer.
  */
 #include <string.h>
 
@@ -27,22 +27,23 @@
 
 struct visit {
     ku_id tier, window;
-    struct ku_operand like; /* what is read and written: the buffer in the tier, its piece */
+    struct ku_operand like; /* the transferred bytes: offloaded buffer and piece */
     uint32_t first, last;   /* instructions */
     uint32_t group;
-    uint32_t before, next_end; /* of the same buffer, + 1; of those with this `last`, + 1 */
-    uint8_t reads, writes, is_wire, goes_on; /* goes_on: a later visit reads what this one leaves */
+    uint32_t before,
+        next_end; /* previous of the same buffer, + 1; next with the same `last`, + 1 */
+    uint8_t reads, writes, is_wire, goes_on; /* goes_on: a later one uses its bytes */
 };
 struct group {
     uint32_t at, first_visit, n_visits;
-    uint32_t handle; /* of its read; 0: nothing to wait for */
+    uint32_t handle; /* of its read; 0: no read */
     size_t bytes;
-    int is_late; /* its read starts where it is needed: the bytes are written just before */
+    int is_late; /* read where needed: its bytes are written just before */
 };
-/* Writes that start together, and the parts of all such starts. */
+/* Writes that start together (one handle), and one write of such a batch. */
 struct batch {
-    uint32_t handle, group; /* group: that had begun last */
-    int is_over;            /* it is waited for */
+    uint32_t handle, group; /* group: the last that had begun */
+    int is_over;            /* already waited for */
 };
 struct write {
     uint32_t visit, batch, next; /* next: of the same buffer, + 1 */
@@ -52,19 +53,19 @@ struct stream {
     struct ku_program *p;
     const struct ku_offload *o;
     int ahead, behind;
-    ku_id *spilled;     /* per buffer: where it goes; 0 = nowhere */
+    ku_id *spilled;     /* per buffer: its offloaded buffer; 0 = none */
     uint32_t *visit_of; /* per operand, + 1 */
-    uint32_t *latest;   /* per buffer: its last visit so far, + 1 */
+    uint32_t *latest;   /* per buffer: its last live range so far, + 1 */
     uint32_t *wait_of;  /* per handle */
-    uint32_t *ends;     /* per instruction: the first visit that ends there, + 1 */
+    uint32_t *ends;     /* per instruction: the first live range that ends there, + 1 */
     struct visit *visit;
     struct group *group;
-    struct batch *batch;                /* [n_batches], of which n_settled are over */
+    struct batch *batch;                /* [n_batches]; the first n_settled are complete */
     struct write *write;                /* [n_writes] */
-    uint32_t *first_write, *last_write; /* per buffer: those not known to be over, + 1 */
+    uint32_t *first_write, *last_write; /* per buffer: pending writes, + 1 */
     struct ku_instr *made;
     uint32_t n_visits, n_groups, n_batches, n_settled, n_writes, n_made;
-    uint32_t n_read; /* groups whose reads started */
+    uint32_t n_read; /* groups whose reads have started */
     uint32_t cap_visits, cap_groups, cap_batches, cap_writes, cap_made;
 };
 
@@ -85,7 +86,7 @@ static int add_made(struct stream *s, const struct ku_instr *i)
     return KUMI_OK;
 }
 
-/* The instructions made so far take the place of the program's. */
+/* Replaces the program's instructions by those made so far. */
 static void take_made(struct stream *s)
 {
     ku_free(s->p->instr);
@@ -96,9 +97,8 @@ static void take_made(struct stream *s)
     s->n_made = s->cap_made = 0;
 }
 
-/* -- pieces ------------------------------------------------------------------------------------ */
-
-/* Elements of a piece, and in *shape the operands that are cut; 0: it is not. */
+/* Elements per piece of an update, a multiple of KU_BLOCK_COUNT, and in *shape the shape of the
+ * operands to split; 0: the instruction is not split. */
 static int64_t piece_count(const struct stream *s, const struct ku_instr *i, ku_id *shape)
 {
     const struct ku_program *p = s->p;
@@ -110,7 +110,7 @@ static int64_t piece_count(const struct stream *s, const struct ku_instr *i, ku_
         const struct ku_operand *o = &p->operand[i->operand + k];
         const struct ku_buffer *b = &p->buffer[o->buffer];
         size_t bytes = kumi_dtype_bytes((enum kumi_dtype)o->dtype);
-        int is_again = 0; /* what is updated in place stands twice */
+        int is_again = 0; /* an in-place operand occurs twice */
         for (uint32_t j = 0; j < k; j++)
             is_again |= p->operand[i->operand + j].buffer == o->buffer;
         if (!is_tier(p, o->buffer) || is_again)
@@ -166,9 +166,7 @@ static int cut_updates(struct stream *s)
     return KUMI_OK;
 }
 
-/* -- activations ------------------------------------------------------------------------------- */
-
-/* Which of a buffer's uses there are. */
+/* Uses of a buffer, a mask. */
 enum { BY_FORWARD = 1, BY_BACKWARD = 2, BY_OTHERS = 4 };
 
 static void note_uses(const struct ku_program *p, unsigned char *uses)
@@ -191,8 +189,8 @@ static void note_uses(const struct ku_program *p, unsigned char *uses)
         uses[p->output[i].buffer] |= BY_OTHERS;
 }
 
-/* What forward leaves for backward has a place in the tier, from one block of elements on: less is
- * not worth a request. */
+/* Adds an offloaded buffer for each activation that forward leaves for backward. Activations below
+ * KU_BLOCK_COUNT elements stay in memory: too small for a request. */
 static int spill_activations(struct stream *s)
 {
     struct ku_program *p = s->p;
@@ -216,9 +214,7 @@ static int spill_activations(struct stream *s)
     return status;
 }
 
-/* -- visits ------------------------------------------------------------------------------------ */
-
-/* Ops that leave no byte of what they write as it was. */
+/* Ops that overwrite every byte of their result, so that it need not be read first. */
 static int overwrites(int op)
 {
     return op == KU_OP_fill || op == KU_OP_random_normal || op == KU_OP_random_uniform ||
@@ -244,8 +240,8 @@ static size_t window_bytes(const struct ku_program *p, const struct ku_operand *
     return round_up(bytes);
 }
 
-/* The instruction in front of which a group's read starts, if it stays within the group at hand, or
- * begins a new one at `at`. */
+/* The instruction before which the read starts: of the current group, or (is_new) of a group that
+ * begins at `at`. */
 static uint32_t read_at(const struct stream *s, int is_new, uint32_t at)
 {
     uint32_t g = is_new ? s->n_groups : s->n_groups - 1, ahead = (uint32_t)s->ahead;
@@ -272,7 +268,7 @@ static int add_visit(struct stream *s, const struct visit *v, int is_new, int is
     return KUMI_OK;
 }
 
-/* An instruction's use of what lies in a tier: it continues the last visit, or is a new one. */
+/* Records a use of an offloaded buffer: extends its last live range or begins a new one. */
 static int use(struct stream *s, uint32_t operand, const struct visit *v)
 {
     const struct group *g = s->n_groups ? &s->group[s->n_groups - 1] : NULL;
@@ -336,13 +332,11 @@ static int find_visits(struct stream *s)
     return KUMI_OK;
 }
 
-/* -- windows ----------------------------------------------------------------------------------- */
-
 static int is_state(const struct stream *s, const struct visit *v)
 {
     return s->p->buffer[v->tier].cls != KU_CL_OFFLOAD;
 }
-/* An activation that never leaves its window needs none. */
+/* An activation with a single live range stays in its own buffer: no staging buffer. */
 static int is_at_home(const struct stream *s, const struct visit *v)
 {
     return !is_state(s, v) && !v->goes_on && v->before == 0;
@@ -377,8 +371,6 @@ static int make_windows(struct stream *s)
     return KUMI_OK;
 }
 
-/* -- reads and writes -------------------------------------------------------------------------- */
-
 static int add_part(struct stream *s, const struct visit *v)
 {
     struct ku_operand o = v->like;
@@ -388,7 +380,8 @@ static int add_part(struct stream *s, const struct visit *v)
     return KUMI_OK;
 }
 
-/* A start of the parts from operand `first` on, beside instruction `at`. */
+/* Adds a read or write of the parts from operand `first` on, near instruction `at`. *handle 0: no
+ * parts. */
 static int add_start(struct stream *s, int exchange, uint32_t at, uint32_t first, uint32_t *handle)
 {
     struct ku_program *p = s->p;
@@ -425,7 +418,7 @@ static int wait_for(struct stream *s, uint32_t at, struct batch *b)
 {
     if (b->is_over)
         return KUMI_OK;
-    b->is_over = 1; /* with all of its parts */
+    b->is_over = 1; /* a wait completes all parts of the batch */
     return add_wait(s, at, KU_X_WRITE, b->handle);
 }
 
@@ -438,7 +431,7 @@ static int settle_groups(struct stream *s, uint32_t at, int64_t group)
     return KUMI_OK;
 }
 
-/* Waits for writes that overlap a visit, oldest first. */
+/* Waits for writes that overlap a live range, oldest first. */
 static int settle(struct stream *s, uint32_t at, const struct visit *v)
 {
     uint32_t last = 0;
@@ -495,7 +488,7 @@ static int begin_group(struct stream *s, uint32_t group, uint32_t at)
     return s->group[group].handle ? add_wait(s, at, KU_X_READ, s->group[group].handle) : KUMI_OK;
 }
 
-/* Behind instruction `at`: what was written in windows that end there. */
+/* After instruction `at`: starts the writes of the live ranges that end there. */
 static int end_visits(struct stream *s, uint32_t at, uint32_t n_begun)
 {
     uint32_t handle;
@@ -531,8 +524,6 @@ static int weave(struct stream *s)
     return KUMI_OK;
 }
 
-/* -- lifetimes --------------------------------------------------------------------------------- */
-
 static void touch(struct ku_program *p, ku_id buffer, uint32_t at)
 {
     struct ku_buffer *b = &p->buffer[buffer];
@@ -552,7 +543,7 @@ static void touch_operands(struct ku_program *p, const struct ku_instr *i, uint3
     touch(p, i->workspace, at);
 }
 
-/* All anew: who waits for a start holds its operands until then. */
+/* Sets all live ranges again; the operands of a start are live until its wait. */
 static int live_again(struct ku_program *p)
 {
     const struct ku_instr **start = ku_calloc(p->n_handles + 1, sizeof *start);

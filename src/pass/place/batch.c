@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data parallelism: dim n is split over replicate, shard, vs and mb; parameters are replicated
- * there. The rest follows by the ops' rules. Batch statistics that are to be those of all ranks get
- * their collective here. */
+/*
+ * Data parallelism: places input ports and state; the ops' placement rules give the rest.
+ *
+ *   input ports   S(n) on replicate, shard, vs and mb
+ *   parameters    R on these axes
+ *   KV caches     S(0) on these axes
+ *
+ * Synchronised batch norm gets its collective here.
+ */
 #include "base/err.h"
 #include "ir/placement_rules.h"
 #include "pass/pass.h"
@@ -37,7 +43,7 @@ static int place_state(struct ku_graph *g)
     struct ku_layout l = ku_layout_all(KU_C), cut = l;
     for (int a = 0; a < N_BATCH_AXES; a++) {
         l.at[batch_axis[a]].kind = KU_R;
-        cut.at[batch_axis[a]] = (struct ku_place){KU_S, 0}; /* a cache's samples */
+        cut.at[batch_axis[a]] = (struct ku_place){KU_S, 0}; /* samples of a KV cache */
     }
     ku_id id = ku_graph_layout(g, &l), samples = ku_graph_layout(g, &cut);
     if (id == 0 || samples == 0)
@@ -50,8 +56,9 @@ static int place_state(struct ku_graph *g)
     return KUMI_OK;
 }
 
-/* Statistics of the micro-batches that all ranks have at a time: a rank may run one shard only, or
- * the ranks that there happen to be would decide what is normalised together. */
+/* Statistics over the micro-batches that all ranks run at the same time. Each rank must run exactly
+ * one virtual shard; otherwise the number of ranks would decide which samples are normalised
+ * together. */
 static int sync_statistics(struct ku_graph *g, ku_id node)
 {
     const struct ku_node *n = &g->node[node];

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dinic's max-flow: repeat a breadth-first search that gives vertices their distance from the
+ * source, then push flow along paths of rising distance until none is left. At the end, a search
+ * from the sink against the residual edges gives the sink's side of the cut.
+ */
 #include "pass/remat/mincut.h"
 
 #include <string.h>
@@ -6,11 +11,11 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* Edge e and its reverse e ^ 1 stand side by side. Vertex lists are chained through `next`. */
+/* Edge e and its reverse e ^ 1 are adjacent in the arrays. `next` chains the edges of a vertex. */
 struct ku_cut {
     uint32_t n_vertices, n_edges, most;
     uint32_t *to, *next;
-    int64_t *left;                                /* capacity that is not used */
+    int64_t *left;                                /* residual capacity */
     uint32_t *first, *at, *level, *queue, *trail; /* per vertex */
 };
 #define NO_EDGE UINT32_MAX
@@ -64,8 +69,8 @@ void ku_cut_edge(struct ku_cut *c, uint32_t from, uint32_t to, int64_t capacity)
     half(c, to, from, 0);
 }
 
-/* Levels by breadth: from the source along edges with room, or to the sink against them. 0: not
- * reached. */
+/* Breadth-first levels along residual edges from the source, or against them from the sink. The
+ * root has level 1; 0: not reached. */
 static void reach(struct ku_cut *c, uint32_t root, int against)
 {
     uint32_t head = 0, tail = 0;
@@ -82,7 +87,7 @@ static void reach(struct ku_cut *c, uint32_t root, int against)
     }
 }
 
-/* One path from source to sink along rising levels; what went through, 0: there is none left. */
+/* Pushes flow along one path of rising levels. Returns the flow; 0: no path is left. */
 static int64_t augment(struct ku_cut *c, uint32_t source, uint32_t sink)
 {
     uint32_t depth = 0, v = source;

@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Activation checkpointing (Chen et al. 2016; Korthikanti et al. 2022): values that backward reads
- * are made again from others instead of being kept.
+ * Activation checkpointing (Chen et al. 2016; Korthikanti et al. 2022): backward recomputes values
+ * instead of storing them.
  *
- *   units   the repeated blocks, by module path: up to the first number ("h.3"). `every` k of one
- * stem form a group full       all of a group is made again from what enters it selective
- * attention, and what the op table marks cheap (norms, activations, dropout, sums): which of their
- *              results are kept is the least cut, in bytes, between what must be kept and what
- * backward reads
+ *   units       the repeated layers, by module path up to the first number ("h.3");
+ *               recompute_every = k joins k consecutive units with the same stem to a group
+ *   full        a group is recomputed from its inputs
+ *   selective   attention, and the ops that the op table marks cheap (norms, activations, dropout,
+ *               sums), are recomputed
  *
- * Both are one problem: results of nodes that may not run again, inputs, state and what leaves a
- * full group are given; the least cut says what else to keep. Clones stand where backward first
- * reads them, keep their random stream, and repeat no collective: bits are equal.
+ * Both levels are one problem. Given are inputs, state, results of nodes that may not run again and
+ * values that leave a full group. A minimum cut in bytes between these and the values that backward
+ * reads decides which other values to store:
+ *
+ *     2v ── bytes(v) ──> 2v+1       cut: v is stored
+ *     source ── inf ──> 2v           v cannot be recomputed
+ *     2u+1 ── inf ──> 2v             v is recomputed from u
+ *     2v+1 ── inf ──> sink           backward reads v
+ *
+ * Clones are placed where backward first reads them, have the
+ * same random stream, and repeat no collective, so all bits are equal.
  */
 #include "pass/remat/recompute.h"
 #include "pass/zero.h"
@@ -27,7 +35,7 @@
 #include "pass/unit.h"
 
 enum {
-    MIN_SHARE = 16 /* results that are less than this part of what is read (statistics) are kept */
+    MIN_SHARE = 16 /* results below 1/16 of the operand's bytes (statistics) are always stored */
 };
 
 struct remat {
@@ -35,16 +43,16 @@ struct remat {
     const struct ku_compile_opts *o;
     ku_id n_nodes, n_values;
     ku_id *unit, *group; /* per node: names, 0 = none */
-    ku_id *number;       /* per name: of the unit, from 1 in order */
+    ku_id *number;       /* per name: the unit's number, from 1 in node order */
     ku_id *unit_name;    /* per number */
     int n_units;
-    unsigned char *level;        /* per node */
-    unsigned char *may, *wanted; /* per node: it may run again; it does, in phase W (1) or I (2) */
-    unsigned char *given, *needed; /* per value: kept whatever we do; backward reads it */
-    ku_id *gather;                 /* per state value: its gather in backward (ZeRO-3), 0 = none */
-    ku_id *slice;                  /* per gathered value: what its group keeps of it, 0 = none */
-    unsigned char *side; /* of the cut: [2 v] before and [2 v + 1] behind the keeping of v */
-    ku_id *clone;        /* per value */
+    unsigned char *level;          /* per node */
+    unsigned char *may, *wanted;   /* per node: may be recomputed; is, in phase W (1) or I (2) */
+    unsigned char *given, *needed; /* per value: stored in any case; read by backward */
+    ku_id *gather;       /* per state value: its all-gather in backward (ZeRO-3), 0 = none */
+    ku_id *slice;        /* per gathered value: its local shard (reshard_group), 0 = none */
+    unsigned char *side; /* [2 n_values] sides of the cut, by vertex */
+    ku_id *clone;        /* per value: its recomputed copy */
 };
 
 static void fini(struct remat *r)
@@ -65,7 +73,7 @@ static int is_forward(const struct ku_graph *g, ku_id value)
     const struct ku_value *v = &g->value[value];
     return v->role == KU_TEMP && g->node[v->def].phase == KU_PH_F;
 }
-/* A parameter's blocks brought together (ZeRO-3): backward has a gather of its own. */
+/* Whether `value` is a gathered parameter (ZeRO-3); backward has its own gather. */
 static int is_gather(const struct ku_graph *g, ku_id value)
 {
     const struct ku_node *def = &g->node[g->value[value].def];
@@ -91,7 +99,7 @@ static int64_t bytes_of(const struct ku_graph *g, ku_id value)
     return ku_shape_count(&t.shape) * (int64_t)kumi_dtype_bytes(t.dtype);
 }
 
-/* Whose operand was made last: what has no path of its own belongs there. */
+/* The node that makes the last operand of `n`: a node without a path belongs to its unit. */
 static ku_id last_operand(const struct ku_graph *g, ku_id n)
 {
     ku_id last = 0;
@@ -103,7 +111,7 @@ static ku_id last_operand(const struct ku_graph *g, ku_id n)
     return last;
 }
 
-/* Names of units and groups, interned. */
+/* Sets units and groups of all forward nodes, and numbers the units. */
 static int name_units(struct remat *r)
 {
     struct ku_graph *g = r->g;
@@ -149,7 +157,7 @@ static int is_matched(const struct ku_compile_opts *o, const char *path)
     return o->recompute_match == NULL;
 }
 
-/* -1: that of the options */
+/* The level of a node. all: the level of every unit, -1: as the options say. */
 static int level_of(const struct remat *r, ku_id n, int all)
 {
     const struct ku_compile_opts *o = r->o;
@@ -203,13 +211,12 @@ static int analyse(struct remat *r, int all)
                 r->needed[v] = 1;
             else if (g->node[n].phase == KU_PH_F && is_forward(g, v) &&
                      r->level[def] == KU_RECOMPUTE_FULL && r->group[n] != r->group[def])
-                r->given[v] = 1; /* it leaves its group */
+                r->given[v] = 1; /* the value leaves its group */
         }
     return KUMI_OK;
 }
 
-/* Vertices: 0 what cannot be made again, 1 backward, 2 v and 2 v + 1 around the keeping of value v.
- */
+/* Vertices: 0 source, 1 sink, 2 v and 2 v + 1 the ends of value v's edge. */
 static int cut(struct remat *r)
 {
     const struct ku_graph *g = r->g;
@@ -244,7 +251,7 @@ static int is_again(const struct remat *r, ku_id v)
     return v < r->n_values && !r->given[v] && r->side[2 * v];
 }
 
-/* Which nodes run again, readers before what they read. */
+/* Marks the nodes to recompute, readers before the nodes that they read. */
 static void want(struct remat *r)
 {
     const struct ku_graph *g = r->g;
@@ -282,7 +289,7 @@ static int init(struct remat *r, struct ku_graph *g, const struct ku_compile_opt
     return name_units(r);
 }
 
-/* The parameter or copy that is gathered, of whichever part (ku_zero_slice). */
+/* The state value that a chain of gathers and slices (ku_zero_slice) starts from. */
 static ku_id gathered_state(const struct ku_graph *g, ku_id value)
 {
     while (g->value[value].role != KU_STATE && g->node[g->value[value].def].op == KU_OP_convert)
@@ -290,7 +297,7 @@ static ku_id gathered_state(const struct ku_graph *g, ku_id value)
     return value;
 }
 
-/* What a clone reads of a gathered parameter. */
+/* Replaces *value, a parameter gathered in forward, by its gather in backward. */
 static int gathered(struct remat *r, ku_id *value)
 {
     struct ku_graph *g = r->g;
@@ -352,11 +359,11 @@ static int clone_node(struct remat *r, ku_id n)
     return KUMI_OK;
 }
 
-/* ReLU's gradient asks whether its operand is positive, and its result is where that is: of the
- * two, the result is read elsewhere too. */
+/* Makes ReLU's gradient read the result instead of the operand: both are positive at the same
+ * elements, and the result has other readers, so it is stored anyway. */
 static int read_results_of_relu(struct ku_graph *g)
 {
-    ku_id *result = ku_calloc(g->n_values, sizeof *result); /* per operand of a ReLU */
+    ku_id *result = ku_calloc(g->n_values, sizeof *result); /* per operand of a ReLU: its result */
     if (result == NULL)
         return KUMI_ENOMEM;
     for (ku_id n = 1; n < g->n_nodes; n++) {
@@ -427,7 +434,8 @@ static double work_of(const struct ku_graph *g, ku_id n)
     return c.flops > c.bytes * KU_FLOP_PER_BYTE ? c.flops : c.bytes * KU_FLOP_PER_BYTE;
 }
 
-/* What is kept: read by backward or by what runs again, and not made again. */
+/* Adds up per unit the bytes of stored values (read by backward or a clone, and not recomputed) and
+ * the cost of recomputation. */
 static void add_up(struct remat *r, int level, struct ku_recompute_unit *unit)
 {
     const struct ku_graph *g = r->g;

@@ -5,16 +5,24 @@
 #include "pass/pass.h"
 
 /*
- * What a unit (a repeated block: "h.3", "layers.2", "layer1.0") costs at each level: what backward
- * keeps of a micro-batch until it comes to the unit, and the time that recomputing takes, in units
- * of FLOP (a byte moved counts as KU_FLOP_PER_BYTE).
+ * The cost of a unit (a repeated layer: "h.3", "layers.2", "layer1.0") at each level: bytes stored
+ * per micro-batch until backward reaches the unit, and work of recomputation in FLOP, where a byte
+ * moved counts as KU_FLOP_PER_BYTE.
  */
-enum { KU_FLOP_PER_BYTE = 16 /* of machines from CPUs (8) to GPUs (300): cheap ops stay cheap */ };
+enum {
+    KU_FLOP_PER_BYTE = 16 /* machines: 8 (CPU) to 300 (GPU); low, so that cheap ops stay cheap */
+};
 struct ku_recompute_unit {
-    const char *name; /* the graph's */
+    const char *name; /* owned by the graph */
     double bytes[KU_N_RECOMPUTE], work[KU_N_RECOMPUTE];
 };
-/* Of a graph that pass zero has left. The caller frees *unit. */
+/*
+ * Measure all units of a graph that the zero pass has finished.
+ *
+ *   unit, n   result [*n]; the caller frees *unit
+ *
+ * Errors: ENOMEM.
+ */
 int ku_recompute_measure(struct ku_graph *g, const struct ku_compile_opts *o,
                          struct ku_recompute_unit **unit, int *n);
 

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives that travel together. Gradients in the order in which backward completes them, up to
- * bucket_bytes each, the first up to first_bucket_bytes so that it starts early (DDP's rule); the
- * small sums of loss and metrics in one bucket per fold; gathers in the order of updates, those of
- * parameters by unit, up to gather_bucket_bytes. Elements are reduced one by one, so no
- * grouping can change a bit.
+ * Groups collectives into buckets, one collective each.
+ *
+ *   SUMS      gradients in the order in which backward completes them, up to bucket_bytes; the
+ *             first bucket up to first_bucket_bytes so that it starts early (as PyTorch's DDP). The
+ *             small sums of loss and metrics: one bucket per reduction op.
+ *   GATHERS   all-gathers after the update, in the order of the updates
+ *   UNITS     all-gathers of stage 3 parameters, by unit; both up to gather_bucket_bytes
+ *
+ * Each element is reduced on its own, so the grouping cannot change a bit.
  */
 #include <string.h>
 
@@ -27,7 +31,7 @@ static int is_rank_convert(const struct ku_graph *g, ku_id n)
             g->layout[from->layout].at[KU_AX_SHARD].kind == KU_P);
 }
 
-/* What forward and backward of this step read of a parameter in blocks. */
+/* An all-gather of a partitioned parameter that forward or backward reads. */
 static int is_unit_gather(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
@@ -35,7 +39,7 @@ static int is_unit_gather(const struct ku_graph *g, ku_id n)
            ku_layout_has(&g->layout[g->value[ku_in(g, node, 0)].layout], KU_Z);
 }
 
-/* What the update left in blocks and the next step reads whole. */
+/* An all-gather of a tensor that the update leaves partitioned and the next step reads whole. */
 static int is_gather(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
@@ -43,9 +47,10 @@ static int is_gather(const struct ku_graph *g, ku_id n)
            ku_layout_has(&g->layout[g->value[ku_in(g, node, 0)].layout], KU_Z);
 }
 
-/* What one bucket may hold: one dtype, one fold, one kind of result; of parameters, one unit. */
+/* The properties that all converts of a bucket share. Outside O also the unit (path) and the
+ * operand's placement (of), which gives the group of ranks. */
 struct key {
-    ku_id layout, of, path; /* outside O: of one group of ranks (the operand's layout), one unit */
+    ku_id layout, of, path;
     int64_t dtype, phase, reduce, wire, by_micro;
 };
 
@@ -56,7 +61,7 @@ static struct key key_of(const struct ku_graph *g, ku_id n)
     const struct ku_attrs *a = &g->attr[node->attr];
     int is_unit = node->phase != KU_PH_O;
     struct key k;
-    memset(&k, 0, sizeof k); /* the bytes are hashed */
+    memset(&k, 0, sizeof k); /* padding is hashed too */
     k.layout = to->layout;
     k.of = is_unit ? g->value[ku_in(g, node, 0)].layout : 0;
     k.path = is_unit ? node->path : 0;
@@ -72,17 +77,18 @@ static int64_t bytes_of(const struct ku_graph *g, ku_id n)
            (int64_t)kumi_dtype_bytes((enum kumi_dtype)v->dtype);
 }
 
-/* Converts sorted by the node that completes their operand. */
+/* Lists the converts of a kind, sorted by the node that completes their operand. Returns their
+ * number; UINT32_MAX: no memory. */
 static uint32_t in_completion_order(const struct ku_graph *g, enum kind kind, ku_id *list)
 {
     ku_id *by_def = ku_calloc(2 * (size_t)g->n_nodes, sizeof *by_def);
     uint32_t n = 0;
     if (by_def == NULL)
         return UINT32_MAX;
-    for (ku_id c = 1; c < g->n_nodes && kind == UNITS; c++) /* state is there */
+    for (ku_id c = 1; c < g->n_nodes && kind == UNITS; c++) /* operands are state: node order */
         if (is_unit_gather(g, c))
             list[n++] = c;
-    ku_id *next = by_def + g->n_nodes; /* converts of one node are chained, in order */
+    ku_id *next = by_def + g->n_nodes; /* chains the converts whose operands one node makes */
     for (ku_id c = g->n_nodes - 1; c > 0; c--) {
         if (kind == UNITS || !(kind == GATHERS ? is_gather(g, c) : is_rank_convert(g, c)))
             continue;
@@ -97,20 +103,20 @@ static uint32_t in_completion_order(const struct ku_graph *g, enum kind kind, ku
     return n;
 }
 
-/* Converts of one key join the bucket that is open for it, until that is full. Buckets stand in the
- * order of their first converts. */
+/* A convert joins the open bucket of its key until that is full. Buckets are ordered by their first
+ * convert. */
 struct open {
     struct key key;
-    uint32_t group; /* the one that is open, + 1; 0: a free slot */
+    uint32_t group; /* the open one, + 1; 0: a free slot */
 };
 struct filling {
     struct ku_graph *g;
-    ku_id *list, *group_of; /* [n] converts in order, and where each goes */
+    ku_id *list, *group_of; /* [n] converts in order, and the group of each */
     struct group {
         int64_t bytes, limit;
         uint32_t n, first;
     } * group;
-    struct open *open; /* [mask + 1] by the keys' hashes */
+    struct open *open; /* [mask + 1] hash table by key */
     uint32_t n, n_groups, mask;
 };
 
@@ -152,7 +158,7 @@ static void assign(struct filling *f, const struct ku_compile_opts *o, enum kind
     }
 }
 
-/* Lists each group's converts side by side, and makes the buckets. */
+/* Sorts the converts by group and makes one bucket per group. */
 static int make_buckets(struct filling *f, ku_id *sorted)
 {
     uint32_t at = 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which tensors of the state lie in host memory of their own or in a file (ZeRO-Offload, Ren et al.
- * 2021; ZeRO-Infinity, Rajbhandari et al. 2021), `tier` of a tensor:
+ * Chooses the offload target (`tier`) of each state tensor: separate host memory or a file
+ * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021).
  *
- *     optimizer   its own tensors, and masters of parameters that forward reads through a copy
- *     params      what forward reads: parameters, or their copies in compute precision
+ *     optimizer   optimizer state, and masters of parameters that forward reads through a copy
+ *     params      parameters that forward reads, or their compute copies
  *
- * A rank keeps there what it keeps at all: its blocks, also of state that the host's ranks share,
- * where nobody but the owner touches the optimizer's. What small a parameter may be is
- * persist_below's business. How the bytes come and go is the stream pass's (stream.c).
+ * A rank offloads its local shard. With host-shared state the offloaded optimizer state is
+ * partitioned too, because only its owner reads and writes it. Parameters with fewer than
+ * persist_below elements are not offloaded. The stream pass (lower/stream.c) adds the transfers.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -18,7 +18,7 @@ struct tiers {
     const struct ku_graph *g;
     const struct ku_compile_opts *o;
     unsigned char *reads; /* ku_zero_note_reads */
-    double *so_far, all;  /* per tensor: elements of parameters up to this one; of all */
+    double *so_far, all;  /* elements of all parameters up to each tensor; of all */
 };
 
 static int note(struct tiers *x)
@@ -35,14 +35,14 @@ static int note(struct tiers *x)
     return KUMI_OK;
 }
 
-/* Whether each rank has its own copy of the whole state. */
+/* Whether each rank has a private copy of the whole state. */
 static int is_replicated(const struct ku_graph *g, const struct ku_compile_opts *o)
 {
     return ku_mesh_dp(&g->mesh) == 1 || (!o->share_host_state && !ku_zero_is_private(o));
 }
 
-/* The optimizer's share that goes is that of the first parameters, the same for every program of a
- * job. */
+/* offload.ratio of the optimizer state is offloaded, starting with the first parameters: the same
+ * choice in every program of a job. */
 static enum ku_tier tier_of(const struct tiers *all, ku_id t)
 {
     const struct ku_graph *g = all->g;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ownership of state by canonical blocks: what a rank keeps is placed Z on the axes that deal
- * blocks (docs/sharding.md). Gradients turn from C to Z, and Z goes through the element-wise nodes
- * of O.
+ * ZeRO: partitions the state by canonical chunks of KU_BLOCK_COUNT elements (docs/sharding.md). A
+ * partitioned tensor has placement Z on the sharding axes. Gradients change from C to Z (the
+ * all-reduce becomes a reduce-scatter), and Z propagates through the element-wise nodes of O.
  *
- *     shared state   the host's ranks have one copy: owners update, everybody reads in place
- *                    (RUNTIME 9). Every stage is this program.
- *     private state  stage 1 and up: a rank keeps its blocks of the optimizer and of master
- *                    parameters with a compute copy; what forward reads is gathered after the
- *                    update. Stage 3: a rank keeps its blocks of that too (zero_params.c)
+ *     chunk     0    1    2    3    4    5       6 chunks, 4 ranks, first_block 1: a rank owns
+ *     owner     0    1    1    2    2    3       consecutive chunks; ranks 1 and 2 get one more
+ *
+ *     shared state    the ranks of a host share one copy: each rank updates its owned shard, all
+ *                     read in place. Every stage gives this program.
+ *     private state   stage 1 and up: a rank stores its shard of the optimizer state and of
+ *                     masters; parameters that forward reads are gathered after the update. Stage
+ *                     3: these are partitioned too (zero_params.c).
  */
 #include "base/err.h"
 #include "ir/placement_rules.h"
@@ -38,8 +41,8 @@ ku_id ku_zero_in_blocks(struct ku_graph *g, ku_id layout, int axes)
     return ku_graph_layout(g, &l);
 }
 
-/* Tensors' first owners: they run on from one to the next, so that the ranks' totals differ by one
- * block at most. */
+/* Sets first_block, the first rank that owns one chunk more (tensor/blocks.h), continuing from
+ * tensor to tensor so that the totals of any two ranks differ by at most one chunk. */
 static void deal_blocks(struct ku_graph *g, int dp)
 {
     int64_t first = 0;
@@ -47,7 +50,7 @@ static void deal_blocks(struct ku_graph *g, int dp)
         struct ku_tensor *x = &g->tensor[t];
         if (x->kind == KU_T_COUNTER)
             continue;
-        if (x->of) { /* optimizer state and copies lie with their parameter */
+        if (x->of) { /* optimizer state and copies: as their parameter */
             x->first_block = g->tensor[x->of].first_block;
             continue;
         }
@@ -65,8 +68,8 @@ static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
            from->role == KU_TEMP;
 }
 
-/* The sum over ranks that blocks make necessary: what the nodes of `op` read first (statistics, the
- * sums of layer-wise optimizers) is partial now. */
+/* Inserts the sum over ranks that partitioning requires: the first operand of the nodes of `op`
+ * (statistics, sums of layer-wise optimizers) is now partial. */
 static int complete_sums(struct ku_graph *g, int op, int axes)
 {
     ku_id reader = 0;
@@ -96,7 +99,7 @@ static int complete_sums(struct ku_graph *g, int op, int axes)
     return ku_graph_sort(g);
 }
 
-/* What every rank has made whole and state shall hold (derive): owners write their blocks of it. */
+/* Partitions the operand of `derive` in O: every rank has it whole and writes its owned shard. */
 static int cut_derived(struct ku_graph *g, int axes)
 {
     struct ku_layout whole = ku_layout_all(KU_C);
@@ -137,7 +140,8 @@ unsigned char *ku_zero_note_reads(const struct ku_graph *g)
     return reads;
 }
 
-/* What private state a rank keeps blocks of; the same for every program of a job. */
+/* Gives placement Z to the private state that is partitioned: the same in every program of a
+ * job. */
 static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
 {
     unsigned char *reads = ku_zero_note_reads(g);
@@ -176,7 +180,7 @@ int ku_zero_gather(struct ku_graph *g)
     return KUMI_OK;
 }
 
-/* The rank's blocks of private state, and gathers where they are read. */
+/* Partitions private state and adds the gathers of parameters that forward and backward read. */
 static int deal_state(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
 {
     ku_id *whole = ku_calloc(g->n_tensors, sizeof *whole);
@@ -198,7 +202,8 @@ static int cut_update(struct ku_graph *g, int axes, int is_private)
             struct ku_value *v = &g->value[ku_out(g, n, 0)];
             v->layout = ku_zero_in_blocks(g, v->layout, axes);
         }
-    for (ku_id x = 1; x < g->n_tensors; x++) /* owners move running statistics */
+    for (ku_id x = 1; x < g->n_tensors;
+         x++) /* each rank updates its owned shard of running statistics */
         if (g->tensor[x].kind == KU_T_BUFFER && !is_private) {
             struct ku_value *v = &g->value[g->tensor[x].value];
             v->layout = ku_zero_in_blocks(g, v->layout, axes);

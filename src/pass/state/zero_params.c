@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stage 3: parameters in blocks, gathered where they are read. The unit is a module (wrap): its
- * parameters are gathered together, once for forward and once more for backward of every
- * micro-batch (`remat`), and what belongs to no unit, or is not to be given back between the two,
- * once a step in A. A gather is a convert Z -> whole whose path is the unit's; lowering decides
- * when it starts. With a group (reshard_group) a rank keeps its group's blocks of what forward has
- * gathered, Z(g), and backward gathers those inside the group.
+ * ZeRO stage 3: partitioned parameters are gathered where they are read. The parameters of a unit
+ * (a module that `wrap` matches) are gathered together:
+ *
+ *     in a unit                  for forward and again for backward of every micro-batch
+ *     in no unit, keep_gathered  once per step, in phase A
+ *     reshard_group g            forward gathers all shards; the rank retains Z(g), its shard among
+ *                                g neighbours; backward gathers within these g ranks
+ *
+ * A gather is a `convert` Z -> whole with the unit's path; lowering decides when it starts
+ * (lower/gather.c).
  */
 #include <string.h>
 
@@ -17,8 +21,8 @@
 #include "pass/unit.h"
 #include "pass/zero.h"
 
-/* The unit of a tensor: the outermost of its modules that matches `wrap`, by default its repeated
- * block; "" = none. */
+/* The unit of a tensor: its outermost module that matches `wrap`; without `wrap`, its repeated
+ * layer; "" = none. */
 static const char *unit_of(const struct ku_compile_opts *o, const char *tensor,
                            char out[KU_NAME_BYTES])
 {
@@ -53,7 +57,8 @@ static int is_backward(int phase)
     return phase == KU_PH_I || phase == KU_PH_W;
 }
 
-/* Nodes of these phases read `to` in place of `from`; how many reads there are, if `to` is 0. */
+/* Makes the forward or backward nodes that read `from` read `to` (0: unchanged). Returns the number
+ * of reads. */
 static int redirect(struct ku_graph *g, const struct ku_readers *r, ku_id from, ku_id to,
                     int of_backward)
 {
@@ -93,7 +98,7 @@ ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id w
     return ku_out(g, node, 0);
 }
 
-/* What is read whole: where the tensor's value was before it was dealt. */
+/* Adds a gather of `from`. layout: the placement before partitioning. 0 on failure. */
 static ku_id gather(struct ku_graph *g, ku_id from, int phase, const char *unit, ku_id layout)
 {
     ku_id node = ku_graph_node(g, &(struct ku_make){.op = KU_OP_convert,
@@ -108,7 +113,7 @@ static ku_id gather(struct ku_graph *g, ku_id from, int phase, const char *unit,
     return ku_out(g, node, 0);
 }
 
-/* readers: of the graph before its first gather */
+/* readers: of the graph before the first gather was added */
 static int gather_reads(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
                         ku_id layout, const struct ku_readers *readers)
 {

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adafactor (Shazeer & Stern 2018). What files have as a matrix, or as several (dims before the
- * last two), keeps a mean of squares a row and a column, row_var and col_var; anything else one an
- * element, variance. Three times over a tensor, with two small reductions over ranks between:
+ * Adafactor (Shazeer & Stern 2018). A tensor whose checkpoint shape is a matrix, or several
+ * matrices (dims before the last two), has a mean of squares per row and per column, row_var and
+ * col_var; any other tensor has one per element, variance. Three passes over each tensor with two
+ * small reductions over ranks between them:
  *
- *     factor_sums(g)                 integers a row and a column, of all tensors one vector  |
- * ranks factor_means(row_var, col_var) the next of both, whole, on every rank factor_norms(p, g)
- * |p|^2 and |update|^2, of all tensors one vector         | ranks adafactor(p, g) p'; derive: the
- * next row_var and col_var to their place
+ *     factor_sums(g)                   exact sums per row and column; one vector for all tensors
+ *                                      -- reduced over ranks --
+ *     factor_means(row_var, col_var)   row_var' and col_var', whole, on every rank
+ *     factor_norms(p, g)               |p|^2 and |update|^2; one vector for all tensors
+ *                                      -- reduced over ranks --
+ *     adafactor(p, g)                  p'
+ *     derive                           stores row_var' and col_var'
  *
- * Every rank reads the old row_var and col_var before it starts the second reduction, and owners
- * write them behind it: on shared state no reader can meet a writer.
+ * Every rank reads row_var and col_var before it starts the second reduction, and each rank writes
+ * its owned shard after it, so host-shared state has no race.
  */
 #include <string.h>
 
@@ -22,7 +26,7 @@
 struct item {
     struct ku_update_node u;
     int is_factored;
-    ku_id var[3]; /* row_var' col_var' 1 / mean, or variance' */
+    ku_id var[3]; /* row_var', col_var', 1 / mean; or variance' */
 };
 struct adafactor {
     struct ku_graph *g;
@@ -30,10 +34,11 @@ struct adafactor {
     ku_id report, norms;
     struct item *item; /* [n] */
     int n;
-    int64_t n_words; /* of factors */
+    int64_t n_words; /* words of the vector of row and column sums */
 };
 
-/* One dim of all the matrices' rows or columns; padded where the parameter's first dim is. */
+/* Creates row_var or col_var: one dim with the rows or columns of all matrices. seen: the count
+ * without padding. */
 static ku_id own_factor(struct ku_graph *g, ku_id tensor, const char *suffix, char name,
                         int64_t count, int64_t seen)
 {
@@ -75,7 +80,7 @@ static int begin(struct adafactor *l, ku_id tensor, ku_id grad)
     x->u.attr.first_word = l->n_words;
     l->n_words += 2 * n_matrices * (rows + cols);
     const int64_t all_rows = n_matrices * rows, all_cols = n_matrices * cols;
-    const int is_long = ndim > 2; /* padding is of whole matrices */
+    const int is_long = ndim > 2; /* then the padding consists of whole matrices */
     x->u.state[1] = own_factor(g, tensor, "row_var", 'R', all_rows,
                                padded ? all_rows / padded * seen : all_rows);
     x->u.state[2] = own_factor(g, tensor, "col_var", 'Q', all_cols,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a parameter has of its own: its group's attributes, its average. */
+/* Parameter groups (optimizer attributes per name pattern) and exponential moving averages. */
 #include <string.h>
 
 #include "base/err.h"
@@ -18,7 +18,7 @@ struct ku_attrs ku_update_attrs(const struct ku_graph *g, const struct ku_compil
                                 ku_id tensor)
 {
     struct ku_attrs a = o->rule;
-    ku_update_scaler_attrs(&ku_attrs_default, &a); /* those of other nodes */
+    ku_update_scaler_attrs(&ku_attrs_default, &a); /* attributes of other nodes */
     a.clip_value = 0;
     int has_decay = ku_update_selects(g, tensor, o->decay, o->decay_patterns), at = 0;
     while (at < o->n_groups && !matches(&o->groups[at], g->tensor[tensor].name))

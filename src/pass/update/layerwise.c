@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LARS and LAMB. The ratio of a tensor's norm to that of what moves it takes two exact sums a
- * tensor. Those of all tensors lie in one vector, which ranks reduce once:
+ * LARS (You et al. 2017) and LAMB (You et al. 2020). The trust ratio |p| / |update| needs two exact
+ * sums per tensor. The sums of all tensors form one vector, which is reduced over ranks once:
  *
- *     lars   trust_sums(p, g) of each tensor ............................ | the ratio
- *     lamb   lamb_moments(p, m, v, g): m', v', |p|^2 and |update|^2 of each | the ratio; the update
- *            is computed again from m' and v', which costs less than keeping it
- *                                                  trust_norms, one vector |
+ *     lars                                   lamb
+ *     trust_sums(p, g)       per tensor      lamb_moments(p, m, v, g)   m', v' and the sums
+ *     trust_norms            once            trust_norms
+ *     lars(p, m, g, norms)   per tensor      lamb(p, m', v', norms)     computes the update again,
+ *                                                                       which is cheaper than
+ *                                                                       storing it
  *
- * Sums of integer limbs: no layout can move a bit of a ratio. The zero pass puts the reduction
- * before trust_norms where ranks own blocks.
+ * The sums are integer limbs, so the ratio has the same bits under every parallel layout. The zero
+ * pass inserts the reduction before trust_norms where state is partitioned.
  */
 #include "base/err.h"
 #include "base/exact.h"
@@ -20,11 +22,11 @@ struct layerwise {
     struct ku_graph *g;
     const struct ku_compile_opts *o;
     ku_id report, norms;
-    struct ku_update_node *node; /* [n] of the adapted tensors */
+    struct ku_update_node *node; /* [n] the tensors that o->adapt selects */
     int n;
 };
 
-/* Adds a tensor's two sums to the vector; LAMB's moments are then in their next version. */
+/* Adds a tensor's two sums to the vector; for LAMB also updates the moments. */
 static ku_id add_sums(struct layerwise *l, struct ku_update_node *u, ku_id trust)
 {
     struct ku_graph *g = l->g;
@@ -68,7 +70,7 @@ static int make_norms(struct layerwise *l)
     return l->norms ? KUMI_OK : ku_err_get()->status;
 }
 
-/* lars: p, m, g, report, norms; lamb: p, m', v', report, norms, whose moments are written. */
+/* Operands of lars: p, m, g, report, norms; of lamb: p, m', v', report, norms. */
 static int apply(struct layerwise *l, struct ku_update_node *u)
 {
     struct ku_graph *g = l->g;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stands between a report and the optimizers: the loss scaler, whose state moves by what the
- * report decided, and clipping by value. The scaler's state is a tensor that backward starts from
- * (autodiff.c) and step_scalars divides by.
+ * Nodes between the report and the optimizers: the loss scaler, updated by the report's decision to
+ * apply or skip the step, and gradient clipping by value. The scaler's state is a tensor: backward
+ * multiplies its seed by the scale (grad/autodiff.c), step_scalars divides by it.
  */
 #include "base/err.h"
 #include "op/loss_scaler.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters without a master. What is stored in 16 bits is read in f32 by the optimizer, whose
- * state is f32, and rounded when it is stored again, to nearest or stochastically:
+ * Parameters without a master. The optimizer widens a 16-bit parameter to f32, its state is f32,
+ * and the result is rounded when it is stored, to nearest or stochastically:
  *
  *     p bf16 ── widen ──> f32 ── adamw, sgd, .. ──> f32 ── cast or stochastic_round ──> p' bf16
  *
- * What lies between is one parameter's (of ZeRO's blocks: the rank's), while its update runs.
+ * The f32 values exist for one parameter at a time (with ZeRO: for the rank's shard of it).
  */
 #include "base/err.h"
 #include "pass/update.h"
@@ -42,7 +42,7 @@ ku_id ku_update_read_next(struct ku_graph *g, ku_id tensor, ku_id grad)
     return widen(g, tensor, g->tensor[tensor].next, grad);
 }
 
-/* The step's control port; models without a random op have none yet. */
+/* The step's control port, created if the model has no random op. */
 static ku_id control(struct ku_graph *g)
 {
     const int64_t words = KU_CONTROL_WORDS;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Running statistics. Forward leaves each micro-batch's mean and unbiased variance, which lie side
- * by side over mb and are added over shards by their tree; O moves the running tensors once per
- * micro-batch number by the shards' mean, whether the optimizer runs or not.
+ * Running statistics of batch norm. Forward leaves the mean and unbiased variance of every
+ * micro-batch: concatenated over mb, summed over shards by the canonical tree. Phase O updates the
+ * running tensors once per micro-batch index with the mean over shards, whether or not the step
+ * applies.
  */
 #include "base/err.h"
 #include "ir/placement_rules.h"
 #include "pass/pass.h"
 
-/* Writes the next version of `n` tensors, made from them and one more value. */
+/* Adds a node that makes the next version of `n` tensors from them and from value `from` (0: none).
+ */
 static int move(struct ku_graph *g, int op, const struct ku_attrs *a, const ku_id *tensor, int n,
                 ku_id from, ku_id like)
 {
@@ -53,7 +55,7 @@ static int track(struct ku_graph *g, ku_id node)
     a = ku_attrs_default;
     a.words = k;
     KU_TRY(move(g, KU_OP_count_up, &a, tensor + 2, 1, 0, node));
-    g->node[node].n_in = 1; /* the running tensors are O's from here on */
+    g->node[node].n_in = 1; /* from here on only O reads the running tensors */
     return KUMI_OK;
 }
 

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Builds phase O: gradients of all uses are completed (one convert each: folds over mb and vs, then
- * over the data-parallel ranks; with mb the outer time axis, mb last), uses of one parameter are
- * added in use order, the exact norm is taken, loss, norm, learning rate and the decision to apply
- * become one report, and the optimizer writes the next state. Parts of the loss and of metrics are
- * completed alike.
+ * Builds phase O, the end of the step:
+ *
+ *   1. The gradient of each use is completed by one `convert`: accumulated over mb and vs, then
+ *      reduced over the data-parallel ranks (with mb_outer, over mb last). Loss and metrics
+ *      likewise.
+ *   2. The uses of a tied parameter are added in use order.
+ *   3. sumsq nodes compute the exact gradient norm and the counts of non-finite elements (stats).
+ *   4. step_scalars makes the report: loss, norm, learning rate and whether the step applies.
+ *   5. The optimizer writes the next state.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +20,7 @@
 #include "ir/placement_rules.h"
 #include "pass/update.h"
 
-/* Every mesh axis: a convert in O leaves nothing partial. */
+/* Every mesh axis: no value is partial after a `convert` in O. */
 enum { ALL_AXES = (1 << KU_N_AXES) - 1 };
 
 static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int wire, int by_micro,
@@ -33,7 +37,7 @@ static ku_id complete(struct ku_graph *g, ku_id value, enum ku_fold reduce, int 
                                                     .in = {value},
                                                     .attr = &a,
                                                     .path = path});
-    return node ? ku_out(g, node, 0) : 0; /* its layout is C: what ku_graph_value gives */
+    return node ? ku_out(g, node, 0) : 0; /* placement C, the default of ku_graph_value */
 }
 
 ku_id ku_update_once(struct ku_graph *g, struct ku_make m)
@@ -49,14 +53,14 @@ ku_id ku_update_source(const struct ku_graph *g, ku_id tensor)
     return first ? g->node[g->use[first].node].source : 0;
 }
 
-/* What f32 gradients round to on their way, -1 = as they are. */
+/* The wire dtype of a gradient; -1: its own dtype. */
 static int wire_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id grad)
 {
     return g->value[grad].dtype == KUMI_F32 && o->reduce != KUMI_F32 ? (int)o->reduce : -1;
 }
 
-/* The complete gradient of a parameter: its uses, in use order. next: of the same tensor, 0 = none.
- */
+/* The complete gradient of a parameter, summed over its uses in use order; 0 on failure. next: see
+ * chain_uses. */
 static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
                       const ku_id *next)
 {
@@ -81,7 +85,7 @@ static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id
     return sum;
 }
 
-/* Per use, the next one of the same tensor; NULL: no memory. */
+/* Per use the next use of the same tensor, 0 = none; NULL: no memory. */
 static ku_id *chain_uses(const struct ku_graph *g)
 {
     ku_id *next = ku_calloc(g->n_uses, sizeof *next);
@@ -97,7 +101,7 @@ static ku_id *chain_uses(const struct ku_graph *g)
     return is_whole ? next : NULL;
 }
 
-/* Loss and metrics: outputs that forward left partial. */
+/* Completes loss and metrics: the outputs that forward leaves partial. */
 static int complete_outputs(struct ku_graph *g)
 {
     for (uint32_t i = 0; i < g->n_outputs; i++) {
@@ -146,7 +150,7 @@ int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
     return 0;
 }
 
-/* An optimizer's own tensors, by PyTorch's names, in the order of the op's operands. */
+/* State tensors of each optimizer, by PyTorch's names, in the order of the op's operands. */
 enum { MAX_OWN = 3 };
 static const char *const *own_names(int op)
 {
@@ -217,7 +221,8 @@ int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int o
     return ku_update_write(g, o, tensor, ku_out(g, node, 0));
 }
 
-/* stats: the exact sum of squares of all gradients, and a count of non-finite elements each. */
+/* stats: the exact sum of squares of all gradients, then one count of non-finite elements per
+ * gradient. */
 static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
 {
     struct ku_attrs a = ku_attrs_default;
@@ -241,7 +246,7 @@ static ku_id statistics(struct ku_graph *g, const ku_id *grad, ku_id n_params)
     return node ? ku_out(g, node, 0) : 0;
 }
 
-/* Where backward started. */
+/* The shift of the loss_seed node: backward starts at 2^-shift. */
 static int64_t loss_shift(const struct ku_graph *g)
 {
     for (ku_id n = 1; n < g->n_nodes; n++)
