@@ -294,6 +294,45 @@ static void averages(void **state)
     kumi_comm_leave(world);
 }
 
+/* What lies in a file or in blocks reads as what lies in memory. */
+static void reading(void **state)
+{
+    static const char *const where[][4] = {
+        {NULL},
+        {"memory.offload.params=file", "memory.offload.optimizer=file", NULL, NULL},
+        {"parallel.share_host_state=false", "parallel.zero=3", "parallel.persist_below=0", NULL}};
+    static const char *const name[] = {"wte.weight", "wte.weight.exp_avg", "ln_f.weight"};
+    static int32_t tokens[N * T], targets[N * T];
+    const struct kumi_batch batch[] = {{"tokens", tokens}, {"targets", targets}};
+    static float first[3][VOCAB * 12], value[VOCAB * 12];
+    struct kumi_comm *world;
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof path, "memory.offload.path=%s", dir);
+    for (int i = 0; i < N * T; i++)
+        tokens[i] = i * 5 % VOCAB, targets[i] = (i * 5 + 5) % VOCAB;
+    assert_int_equal(kumi_comm_join(NULL, &world), 0);
+    for (size_t i = 0; i < sizeof where / sizeof where[0]; i++) {
+        const char *set[5] = {where[i][0], where[i][1], where[i][2], NULL, NULL};
+        struct kumi_trainer *trainer;
+        if (i == 1)
+            set[2] = path;
+        if (create(world, &(struct kumi_trainer_options){.set = set}, &trainer) < 0 ||
+            kumi_trainer_step(trainer, batch, 2, NULL) < 0)
+            fail_msg("%zu: %s", i, kumi_last_error()->text);
+        for (int k = 0; k < 3; k++) {
+            const int64_t count = k < 2 ? VOCAB * 12 : 12;
+            if (kumi_trainer_read(trainer, name[k], value, count) < 0)
+                fail_msg("%zu: %s", i, kumi_last_error()->text);
+            if (i == 0)
+                memcpy(first[k], value, sizeof value);
+            assert_memory_equal(value, first[k], (size_t)count * sizeof *value);
+        }
+        kumi_trainer_destroy(trainer);
+    }
+    kumi_comm_leave(world);
+}
+
 static void faults(void **state)
 {
     static const char *const set[] = {"memory.recompute={\"budget_gib\": 1}", "train.ema=0.5",
@@ -338,7 +377,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_a_configuration),
-                                       cmocka_unit_test(refuses), cmocka_unit_test(refuses_runs),
-                                       cmocka_unit_test(averages), cmocka_unit_test(faults)};
+                                       cmocka_unit_test(refuses),
+                                       cmocka_unit_test(refuses_runs),
+                                       cmocka_unit_test(averages),
+                                       cmocka_unit_test(reading),
+                                       cmocka_unit_test(faults)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
