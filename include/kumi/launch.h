@@ -27,10 +27,11 @@ KUMI_API int kumi_launch_parse_n(const char *text, int *n);
  * LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT.
  *
  *   argv        NULL-terminated. argv[0] "/proc/self/exe" starts this executable again: it is taken
- *               to print an error before it ends with a code of docs/exit-codes.md. Of any other
- *               program the first rank that ends with a code other than 0 is named on stderr
+ *               to print an error before it ends with a code of docs/reference/exit-codes.md. Of
+ *               any other program the first rank that ends with a code other than 0 is named on
+ *               stderr
  *   threads     of each rank; 0 = its share of the cores
- *   exit_code   what the job ended with (docs/exit-codes.md)
+ *   exit_code   what the job ended with (docs/reference/exit-codes.md)
  *
  * Blocks until all ranks ended. Errors: KUMI_EINVAL (n; the program cannot be executed; started by
  * another launcher), ENOMEM.

@@ -11,8 +11,9 @@ extern "C" {
 #endif
 
 /*
- * What the command does, as functions. A configuration is a file (docs/configuration.md) with
- * settings "section.key=value" over it. Texts that are handed out are freed with kumi_text_free.
+ * What the command does, as functions. A configuration is a file (docs/reference/configuration.md)
+ * with settings "section.key=value" over it. Texts that are handed out are freed with
+ * kumi_text_free.
  */
 struct kumi_settings {
     const char *config;     /* the file */
@@ -270,9 +271,9 @@ KUMI_API int kumi_config_text(const struct kumi_settings *settings, char **json)
 KUMI_API char *kumi_config_help(int as_markdown);
 
 /*
- * What each key of the configuration's "deepspeed" section becomes on n ranks (docs/deepspeed.md):
- * value, where it comes from, kumi's key, and whether it is applied, has no effect or is refused.
- * is_all: of keys that nobody gave, too; JSON has them always.
+ * What each key of the configuration's "deepspeed" section becomes on n ranks
+ * (docs/reference/deepspeed.md): value, where it comes from, kumi's key, and whether it is applied,
+ * has no effect or is refused. is_all: of keys that nobody gave, too; JSON has them always.
  *
  * Errors: those of the configuration; *text is set as well where keys are refused, or do not fit.
  */

@@ -16,7 +16,7 @@ extern "C" {
 
 /*
  * What a call returns: 0, or a negative status. A command that fails with status s exits with code
- * -s (docs/exit-codes.md), so there is one list, not two.
+ * -s (docs/reference/exit-codes.md), so there is one list, not two.
  */
 enum kumi_status {
     KUMI_OK = 0,

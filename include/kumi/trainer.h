@@ -46,10 +46,10 @@ struct kumi_trainer_options {
     uint64_t seed;             /* of first values and dropout */
     const char *const *freeze; /* patterns of parameters that stay as they are, NULL-terminated */
     double loss_scale; /* > 0: what the loss is multiplied by in backward; 0: none, but with "f16"
-                        * dynamic from 65536, by DeepSpeed's rule (docs/precision.md) */
+                        * dynamic from 65536, by DeepSpeed's rule (docs/reference/precision.md) */
     /*
      * Everything else, as a configuration says it and over the members above: texts
-     * "section.key=value" with the keys, defaults and checks of docs/configuration.md,
+     * "section.key=value" with the keys, defaults and checks of docs/reference/configuration.md,
      * NULL-terminated; NULL: none.
      *
      *     {"parallel.share_host_state=false", "parallel.zero=2", "memory.recompute=full",
@@ -68,7 +68,8 @@ struct kumi_trainer_options {
  * Compile, plan, allocate and initialise. Takes what the graph holds; the builder is empty
  * afterwards.
  *
- *   world   all ranks of the job; n must divide into the virtual shards as docs/numerics.md says
+ *   world   all ranks of the job; n must divide into the virtual shards as
+ *           docs/internals/numerics.md says
  *
  * Collective. Errors: KUMI_EINVAL (the model's first mistake; sizes that do not divide; options,
  * with the key), ENOMEM (with the shortage), the job's root cause.
@@ -140,7 +141,7 @@ KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *n
 /* The averages of the weights (train.ema) take the parameters' place, for evaluation and reading:
  * their steps are over. Collective. KUMI_EINVAL: there are none, or no update has been made. */
 KUMI_API int kumi_trainer_take_ema(struct kumi_trainer *trainer);
-/* "sha256:…" over parameters and optimizer state (docs/numerics.md). text: 72 bytes. */
+/* "sha256:…" over parameters and optimizer state (docs/internals/numerics.md). text: 72 bytes. */
 KUMI_API int kumi_trainer_digest(const struct kumi_trainer *trainer, char *text);
 
 /*

@@ -10,7 +10,7 @@
  * Normals in batches of N_BLOCKS Philox blocks: plain loops over arrays that the compiler turns
  * into vector code, once for each instruction set. Only IEEE +, -, *, /, sqrt and integers, none of
  * them contracted, so every set and every build gives the same bits, and no library's log or sin
- * has a say (docs/numerics.md). A lane of a batch never sees another.
+ * has a say (docs/internals/numerics.md). A lane of a batch never sees another.
  */
 enum { N_BLOCKS = 64, N_ELEMENTS = 4 * N_BLOCKS };
 

@@ -11,8 +11,8 @@
  *     u32 bytes of the name, the name, u32 bytes of the type, the type ("F32"), u32 ndim, i64 dims
  * …, data
  *
- * little endian, data row-major without padding (docs/numerics.md). Equal for every layout, and for
- * the state in memory and its snapshot.
+ * little endian, data row-major without padding (docs/internals/numerics.md). Equal for every
+ * layout, and for the state in memory and its snapshot.
  */
 enum { KU_DIGEST_TEXT_BYTES = 7 + 64 + 1 /* "sha256:", hex digits, NUL */ };
 

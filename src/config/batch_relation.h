@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /*
- * The batch relation (docs/numerics.md): global_batch = n_ranks * micro_batch * accumulation =
- * virtual_shards * micro_batch * k. 0 = not given; resolve fills in what follows, with micro_batch
- * as large and k as small as the relation admits.
+ * The batch relation (docs/internals/numerics.md): global_batch = n_ranks * micro_batch *
+ * accumulation = virtual_shards * micro_batch * k. 0 = not given; resolve fills in what follows,
+ * with micro_batch as large and k as small as the relation admits.
  *
  * In free order shards are what ranks take, virtual_shards = n_ranks: those that were given say how
  * large a batch is and add up on a rank as its micro-batches do, so that bits depend on n_ranks.

@@ -9,9 +9,9 @@
 #include "base/str.h"
 
 /*
- * A run's configuration: one JSON file (docs/configuration.md) and --set options over it. keys.def
- * is the one list of keys; the struct below has a member section_key for each. null is KU_NULL,
- * NaN, NULL, or n < 0.
+ * A run's configuration: one JSON file (docs/reference/configuration.md) and --set options over it.
+ * keys.def is the one list of keys; the struct below has a member section_key for each. null is
+ * KU_NULL, NaN, NULL, or n < 0.
  */
 #define KU_NULL INT64_MIN
 struct ku_list {

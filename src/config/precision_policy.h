@@ -5,7 +5,7 @@
 #include "pass/pass.h"
 #include "config/config.h"
 
-/* What a configuration's section precision says (docs/precision-policy.md). */
+/* What a configuration's section precision says (docs/reference/precision-policy.md). */
 
 /* What no single key of it shows. Errors: KUMI_EINVAL. */
 int ku_precision_check(const struct ku_config *c);

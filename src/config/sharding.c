@@ -36,7 +36,7 @@ static int refuse_strategy(const struct ku_config *c, const char *wanted)
 }
 
 /* Of n ranks, so many to a shard group: all, or a power of two, so that sums pair the same
- * neighbours (docs/numerics.md). */
+ * neighbours (docs/internals/numerics.md). */
 static int is_admissible(int64_t shard, int n)
 {
     return shard >= 1 && n % shard == 0 && (shard == n || (shard & (shard - 1)) == 0);

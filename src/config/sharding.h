@@ -5,9 +5,9 @@
 #include "config/config.h"
 
 /*
- * How the data-parallel ranks share the state out: dp = replicate x shard (docs/sharding.md). Each
- * of `replicate` groups holds the state once, its `shard` ranks a part each: from stage 1 on of the
- * optimizer, from 2 on of gradients, with 3 of parameters.
+ * How the data-parallel ranks share the state out: dp = replicate x shard
+ * (docs/reference/sharding.md). Each of `replicate` groups holds the state once, its `shard` ranks
+ * a part each: from stage 1 on of the optimizer, from 2 on of gradients, with 3 of parameters.
  */
 struct ku_sharding {
     int zero, replicate, shard;

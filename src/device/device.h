@@ -10,7 +10,7 @@
  * time, and launches kernels in a queue. All allocation, code generation and choice happen in bind;
  * launch never allocates, never fails for reasons that bind could know, and gives bits that depend
  * on the call's shapes and the instruction set alone, not on the number of threads
- * (docs/numerics.md).
+ * (docs/internals/numerics.md).
  */
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ownership of state by canonical blocks: what a rank keeps is placed Z on the axes that deal
- * blocks (docs/sharding.md). Gradients turn from C to Z, and Z goes through the element-wise nodes
- * of O.
+ * blocks (docs/reference/sharding.md). Gradients turn from C to Z, and Z goes through the
+ * element-wise nodes of O.
  *
  *     shared state   the host's ranks have one copy: owners update, everybody reads in place
  *                    (RUNTIME 9). Every stage is this program.

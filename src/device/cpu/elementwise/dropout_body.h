@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which elements dropout keeps (base/random.h, docs/numerics.md), as bits: included once per
- * instruction set behind elem_body.h.
+ * Which elements dropout keeps (base/random.h, docs/internals/numerics.md), as bits: included once
+ * per instruction set behind elem_body.h.
  *
  * With AVX-512 a lane of 64 bits is one counter. Of the words c0 … c3 of a round only the lower
  * halves of lanes count, so that the 64-bit products are the next round's c1 and c3 as they are,
