@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures kumi and its peers side by side on this machine and writes the table of docs/performance.md.
+"""Measures kumi and its peers side by side on this machine and writes the table of docs/reference/performance.md.
 
     bench/performance.sh                   everything, about 40 minutes on two cores
     bench/performance.sh comm gpt2         these sections anew, then the table from all results
@@ -13,6 +13,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,9 @@ import measure
 import table
 
 TORCH = "torch==2.15.*"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+DOC = "docs/reference/performance.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+COMPARISON = re.compile(r"<!-- measured:comparison -->\n.*?<!-- /measured -->", re.S) # README's copy of the table's block
 
 
 def environment(folder):
@@ -87,6 +90,11 @@ def write_table(results, path):
     head, rest = text.split(BEGIN, 1)
     with open(path, "w") as f:
         f.write(head + BEGIN + "\n" + table.markdown(results) + END + rest.split(END, 1)[1])
+    with open("README.md") as f:
+        readme = f.read()
+    if path == DOC and results:
+        with open("README.md", "w") as f:
+            f.write(COMPARISON.sub(lambda _: table.comparison(results), readme))
     print(f"{path} has the table")
 
 
@@ -100,7 +108,7 @@ def main():
     p.add_argument("--cpus", help="CPUs to run on, as in 0,1 (default: two that share no core)")
     p.add_argument("--quick", action="store_true", help="try everything with few steps; figures mean nothing")
     p.add_argument("--table", action="store_true", help="write the table from the results that are there")
-    p.add_argument("--doc", default="docs/performance.md", help="the file with the table")
+    p.add_argument("--doc", default=DOC, help="the file with the table")
     a = p.parse_args()
     unknown = [s for s in a.section if s not in measure.SECTIONS]
     if unknown:

@@ -8,7 +8,7 @@
 The first prints one JSON line with target tokens per second, padding not counted, after a step of every shape. The second trains and
 appends a line for every --log-every steps, and loss and greedy BLEU of the development set; at the end those of both sets, by the
 weights and, with train.ema, by their average; translations of --test go to LOG.jsonl.txt. Model, first values' distributions, label
-smoothing, vocabularies, Adam, Noam, train.ema are the configuration's; batches follow kumi's rule (docs/text.md) over --shapes, which
+smoothing, vocabularies, Adam, Noam, train.ema are the configuration's; batches follow kumi's rule (docs/reference/text.md) over --shapes, which
 `kumi data verify CONFIG` prints; without --shapes there are as many of equal counts under the same budget of tokens. With
 --procs > 1 it is DistributedDataParallel over Gloo; each process has its part of a batch's rows.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/performance.md from the results of bench/performance.py: a row a target."""
+"""The table of docs/reference/performance.md from the results of bench/performance.py: a row a target."""
 MIB = 1 << 20
 SIZES = {8: "8 B", 65536: "64 KiB", MIB: "1 MiB", 64 * MIB: "64 MiB", 256 * MIB: "256 MiB"}
 
@@ -275,7 +275,7 @@ def markdown(files):
            + ", ".join(f"{k} {v}" for k, v in versions(files).items() if v) + "."]
     if any(f["quick"] for f in files.values()):
         out.append("**A trial of the scripts with few steps: these figures mean nothing.**")
-    out += ["", "| | measured (target) | |", "|---|---|---|"]
+    out += ["", comparison(files), "", "| | measured (target) | |", "|---|---|---|"]
     for name, checks, verdict in lines_of(files):
         cells = [f"{label} {text if text is not None else '–'} ({target_of((label, v, t, m, text))})" for label, v, t, m, text in checks]
         out.append(f"| {name} | {'; '.join(cells)} | {verdict} |")
@@ -283,6 +283,19 @@ def markdown(files):
     if lacks:
         out += ["", "Not measured:", ""] + [f"* {note}" for note in lacks]
     return "\n".join(out) + "\n" + details(files)
+
+
+def comparison(files):
+    """Tokens per second beside PyTorch: a block of its own, which README repeats."""
+    r = Results(files)
+    out = ["<!-- measured:comparison -->",
+           "| tokens a second | kumi, 2 ranks × 1 thread | PyTorch DDP over Gloo, 2 × 1 | PyTorch, 1 process × 2 threads |",
+           "|---|--:|--:|--:|"]
+    for section, title in ("gpt2", "GPT-2 124M, 1,024 tokens a step"), ("nanogpt", "nanoGPT's CPU setting"):
+        for dtype in "f32", "bf16":
+            cells = [r.tps(section, f"kumi 2x1 {dtype}"), r.best(section, "2x1", dtype), r.best(section, "1x2", dtype)]
+            out.append(f"| {title}, {dtype} | " + " | ".join(f"{c:,.0f}" if c else "–" for c in cells) + " |")
+    return "\n".join(out + ["<!-- /measured -->"])
 
 
 def versions(files):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The table of docs/sharding.md: what `kumi plan --stages` plans for each stage of ZeRO, and the sum of the ranks' proportional
+# The table of docs/reference/sharding.md: what `kumi plan --stages` plans for each stage of ZeRO, and the sum of the ranks' proportional
 # set sizes (Pss, /proc/PID/smaps_rollup) behind step 3 of such a run, seen from outside.
 #   bench/zero_memory.sh CONFIG RANKS [section.key=value ...]
 # Needs memory for stage 0 on all ranks, and data/tinyshakespeare.txt; KUMI=build/kumi. STAGES="0 1 2 3 shared" leaves some out.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""digest.py [--params] RUN/checkpoints/step-00000500: its digest from its files (docs/numerics.md)"""
+"""digest.py [--params] RUN/checkpoints/step-00000500: its digest from its files (docs/internals/numerics.md)"""
 import hashlib, json, struct, sys
 
 def add_file(digest, path):

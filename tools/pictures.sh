@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Draws the curves of README and docs from their points in docs/images/data, into docs/images or the folder that is given.
-# The pictures of memory plans come from `kumi plan --picture`; the commands stand beside them in docs/memory.md and docs/sharding.md.
+# The pictures of memory plans come from `kumi plan --picture`; the commands stand beside them in docs/reference/memory.md and docs/reference/sharding.md.
 set -eu
 cd "$(dirname "$0")/.."
 to=${1:-docs/images} data=docs/images/data

@@ -16,7 +16,7 @@ extern "C" {
 
 /*
  * Return values: 0, or a negative status. A command that fails with status s exits with code -s
- * (docs/exit-codes.md), so there is a single list.
+ * (docs/reference/exit-codes.md), so there is a single list.
  */
 enum kumi_status {
     KUMI_OK = 0,

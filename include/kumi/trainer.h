@@ -52,12 +52,12 @@ struct kumi_trainer_options {
     const char *const *freeze; /* name patterns of frozen parameters, NULL-terminated */
     /*
      * > 0: fixed loss scale. 0: none; with "f16" dynamic from 65536 by DeepSpeed's algorithm
-     * (docs/precision.md).
+     * (docs/reference/precision.md).
      */
     double loss_scale;
     /*
      * All other settings, which override the members above: strings "section.key=value" with the
-     * keys, defaults and checks of docs/configuration.md, NULL-terminated; NULL: none.
+     * keys, defaults and checks of docs/reference/configuration.md, NULL-terminated; NULL: none.
      *
      *     {"parallel.share_host_state=false", "parallel.zero=2", "memory.recompute=full",
      *      "optimizer.groups=[{\"match\": \"*.bias\", \"weight_decay\": 0}]", NULL}
@@ -75,7 +75,7 @@ struct kumi_trainer_options {
  * Compile, plan, allocate and initialise. The contents of the graph move into the trainer; the
  * builder is empty afterwards.
  *
- *   world     all ranks of the job; n must divide into the virtual shards (docs/numerics.md)
+ *   world     all ranks of the job; n must divide into the virtual shards (docs/internals/numerics.md)
  *   options   NULL: defaults
  *
  * Collective. Errors: KUMI_EINVAL (the model's first mistake; sizes that do not divide; options,
@@ -165,7 +165,7 @@ KUMI_API int kumi_trainer_read(const struct kumi_trainer *trainer, const char *n
  */
 KUMI_API int kumi_trainer_take_ema(struct kumi_trainer *trainer);
 /*
- * Get the digest "sha256:…" over parameters and optimizer state (docs/numerics.md).
+ * Get the digest "sha256:…" over parameters and optimizer state (docs/internals/numerics.md).
  *
  *   text   out: 72 bytes
  */

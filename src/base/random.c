@@ -12,7 +12,7 @@
  *
  * The code uses only IEEE +, -, *, /, sqrt and integer operations without contraction, and no
  * library log or sin. Every instruction set and every build therefore gives the same bits
- * (docs/numerics.md). The lanes of a batch are independent.
+ * (docs/internals/numerics.md). The lanes of a batch are independent.
  */
 enum { N_BLOCKS = 64, N_ELEMENTS = 4 * N_BLOCKS };
 

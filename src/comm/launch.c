@@ -7,8 +7,9 @@
  * itself is replaced.
  *
  * A rank that ends otherwise than with 0 is a failure, unless it ended by the signal that asked the
- * job to stop. Ranks of kumi print the reason of an exit code of docs/exit-codes.md themselves; of
- * any other program the launcher names the first rank that failed, and counts the rest.
+ * job to stop. Ranks of kumi print the reason of an exit code of docs/reference/exit-codes.md
+ * themselves; of any other program the launcher names the first rank that failed, and counts the
+ * rest.
  */
 #include "comm/launch.h"
 

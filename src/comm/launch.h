@@ -17,7 +17,7 @@
  * is printed, by the process that saw it first.
  */
 /* argv[0] of a launcher that starts its own executable: the ranks of such a job print the reason of
- * an exit code of docs/exit-codes.md themselves. */
+ * an exit code of docs/reference/exit-codes.md themselves. */
 #define KU_LAUNCH_SELF "/proc/self/exe"
 struct ku_launch_opts {
     int threads; /* per rank; 0: cores / n, at least 1 */
@@ -27,9 +27,9 @@ struct ku_launch_opts {
  * clear line. */
 int ku_launch_parse_n(const char *text, int *n);
 /*
- * Run argv (NULL-terminated) n times. *exit_code as docs/exit-codes.md says; 128 + signal after a
- * second signal. Errors: KUMI_EINVAL (n; the program cannot be executed; beside another launcher's
- * variables), ENOMEM.
+ * Run argv (NULL-terminated) n times. *exit_code as docs/reference/exit-codes.md says; 128 + signal
+ * after a second signal. Errors: KUMI_EINVAL (n; the program cannot be executed; beside another
+ * launcher's variables), ENOMEM.
  */
 int ku_launch(char *const *argv, int n, const struct ku_launch_opts *opts, int *exit_code);
 

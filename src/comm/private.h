@@ -91,7 +91,7 @@ struct ku_waiter {
 int ku_job_idle(struct ku_job *job, struct ku_waiter *waiter, struct ku_work *work);
 /* Looks at the abort word, life words and states. 0, or the root cause. */
 int ku_job_look(struct ku_job *job, struct ku_work *work);
-/* An exit code of docs/exit-codes.md: who ends with one has printed its line. */
+/* An exit code of docs/reference/exit-codes.md: who ends with one has printed its line. */
 int ku_exit_is_ours(int code);
 /* Decides "rank died: rank <local>: <how>; its last operation: ..", with this status, which it
  * returns. */

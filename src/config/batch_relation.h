@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /*
- * The batch relation (docs/numerics.md):
+ * The batch relation (docs/internals/numerics.md):
  *
  *     global_batch = n_ranks * micro_batch * accumulation = virtual_shards * micro_batch * k
  *

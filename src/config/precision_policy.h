@@ -5,7 +5,7 @@
 #include "pass/pass.h"
 #include "config/config.h"
 
-/* The section precision (docs/precision-policy.md). */
+/* The section precision (docs/reference/precision-policy.md). */
 
 /* Checks conditions between its keys. Errors: EINVAL. */
 int ku_precision_check(const struct ku_config *c);

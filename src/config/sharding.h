@@ -5,7 +5,7 @@
 #include "config/config.h"
 
 /*
- * The parallel layout of ZeRO: dp = replicate x shard data-parallel ranks (docs/sharding.md). Each
+ * The parallel layout of ZeRO: dp = replicate x shard data-parallel ranks (docs/reference/sharding.md). Each
  * of the `replicate` groups has one copy of the state, partitioned over its `shard` ranks: stage 1
  * optimizer state, stage 2 also gradients, stage 3 also parameters.
  *

@@ -14,9 +14,10 @@
 /* A hint where to get the files that the example configurations use; "" for any other file. */
 static const char *page_of(const char *name)
 {
-    return strstr(name, "small_parallel_enja") ? " (docs/translation.md tells where to get it)"
-           : strstr(name, "tinyshakespeare")   ? " (docs/text.md tells where to get it)"
-                                               : "";
+    return strstr(name, "small_parallel_enja")
+               ? " (docs/reference/translation.md tells where to get it)"
+           : strstr(name, "tinyshakespeare") ? " (docs/reference/text.md tells where to get it)"
+                                             : "";
 }
 
 int ku_input_open(const char *name, int *fd, uint64_t *bytes)

@@ -14,7 +14,7 @@
  *
  * bind chooses the kernel, checks dtypes and allocates. launch never allocates and fails for no
  * reason that bind can check. Its results depend on the call's shapes and the instruction set
- * alone, not on the number of threads (docs/numerics.md).
+ * alone, not on the number of threads (docs/internals/numerics.md).
  *
  *     ref/   plain loops in f64, one thread: the definition of every op
  *     cpu/   tuned kernels in f32, bf16 and f16 on a thread pool

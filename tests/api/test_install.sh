@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `make install` leaves is enough to build and run a program: the commands and files of docs/library.md, as they stand there.
+# What `make install` leaves is enough to build and run a program: the commands and files of docs/guide/own-model.md, as they stand there.
 build=$1 source=$2
 [ -e "$build/libkumi.so" ] && [ -e "$build/libkumi.a" ] || { echo "libkumi is not built"; exit 77; }
 if grep -q '^KUMI_SANITIZE:STRING=.' "$build/CMakeCache.txt"; then
@@ -24,9 +24,9 @@ cmp "$source/docs/kumi.1" "$root/share/man/man1/kumi.1"
 mkdir "$work/own"
 cd "$work/own"
 unset RANK
-python3 - "$source/docs/library.md" <<'P'
+python3 - "$source/docs/guide/own-model.md" <<'P'
 import re, sys
-block = re.findall(r"^```(\w+)\n(.*?)^```$", open(sys.argv[1]).read(), re.M | re.S)
+block = [b for b in re.findall(r"^```(\w+)\n(.*?)^```$", open(sys.argv[1]).read(), re.M | re.S) if b[0] != "json"]
 assert [kind for kind, _ in block] == ["c", "sh", "sh", "sh", "cmake", "sh"], [kind for kind, _ in block]
 for i, (kind, text) in enumerate(block):
     open({"c": "circle.c", "cmake": "CMakeLists.txt"}.get(kind, f"{i}.sh"), "w").write(text)

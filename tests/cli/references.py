@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 kumi, source = sys.argv[1:]
+README_LINES = 80
 FOLDERS = r"(?:src|include|tests|docs|tools|bench|configs|examples|cmake)"
 
 
@@ -50,14 +51,19 @@ def files(path, text):
         pattern = re.sub(r"<\w+>", "*", name)
         if not glob.glob(os.path.join(source, pattern)) and not glob.glob(os.path.join(source, pattern + ".*")) and name not in BUILT:
             yield f"{name}: no such file"
+    for name in set(re.findall(r"`([\w-]+\.(?:c|h|def))`", text)):
+        if name not in SOURCES and name not in OF_READERS:
+            yield f"{name}: no such file"
 
 
+SOURCES = {name for top in ("src", "include", "tests", "bench", "examples") for _, _, names in os.walk(os.path.join(source, top)) for name in names}
+OF_READERS = {"circle.c"}
 BUILT = {"bench/weights_bench", "bench/ckpt_bench", "bench/mpi_comm", "examples/allreduce", "bench/results"}  # in build/, or made by the bench
 
 
 def functions(path, text):
     for name in sorted(set(re.findall(r"\bkumi_\w+\b", text))):
-        if name.endswith("_") or name.isupper() or re.match(r"kumi_STATIC_", name):  # a prefix; pkg-config's in CMake
+        if name.endswith("_") or name.isupper() or re.match(r"kumi_STATIC_|kumi_(folder|module)$", name):  # a prefix; names in CMake
             continue
         if not re.search(rf"\b{name}\b", PUBLIC):
             yield f"{name}: not in include/kumi"
@@ -66,7 +72,7 @@ def functions(path, text):
 def keys(path, text):
     for name in sorted(set(re.findall(r"`((?:data|train|optimizer|schedule|precision|memory|parallel|checkpoint)\.[a-z_0-9]+)[`:.\[= ]", text))):
         is_file = name.endswith((".c", ".bin", ".json"))
-        if name not in KEYS and not is_file and path != "docs/deepspeed.md":
+        if name not in KEYS and not is_file and path != "docs/reference/deepspeed.md":
             yield f"{name}: no such key"
 
 
@@ -95,13 +101,70 @@ def commands(path, text):
 
 
 def documents(path, text):
-    """In comments and messages: docs/PAGE.md, and "NAME in docs/PAGE.md"."""
-    for page in set(re.findall(r"\bdocs/([\w-]+\.md)", text)):
+    """In comments and messages: docs/FOLDER/PAGE.md, and "NAME in docs/FOLDER/PAGE.md"."""
+    for page in set(re.findall(r"\bdocs/([\w/-]+\.md)", text)):
         if not os.path.exists(os.path.join(source, "docs", page)):
             yield f"docs/{page}: no such page"
-    for name, page in re.findall(r"\b(\w*_\w+) in docs/([\w-]+\.md)", text):
+    for name, page in re.findall(r"\b(\w*_\w+) in docs/([\w/-]+\.md)", text):
         if os.path.exists(os.path.join(source, "docs", page)) and name not in read(f"docs/{page}"):
             yield f"{name} in docs/{page}: not there"
+
+
+def unreached(pages):
+    """Pages that no chain of links leads to from README."""
+    seen, left = set(), ["README.md"]
+    while left:
+        path = left.pop()
+        if path in seen or not path.endswith(".md"):
+            continue
+        seen.add(path)
+        for target in re.findall(r"\]\(([^)\s#]+)", pages.get(path, "")):
+            left.append(os.path.normpath(os.path.join(os.path.dirname(path), target)))
+    return [f"{path}: no page links to it" for path in sorted(pages) if path not in seen]
+
+
+BLOCK = re.compile(r"<!-- measured:([\w-]+) -->\n(.*?)<!-- /measured -->\n?", re.S)
+FIGURE = re.compile(r"\d[\d,.]* ?(?:tok/s|tokens/s|images/s|samples/s|GB/s|GiB/s|G?FLOP/s|ms|µs|us|ns|%)(?!\w)")
+
+
+def measured(pages):
+    """Figures of README and the guide stand in blocks, each as the page with the measurements has it."""
+    blocks = {}
+    for path, text in pages.items():
+        if path.startswith(("docs/reference/", "docs/internals/")):
+            for name, block in BLOCK.findall(text):
+                if name in blocks:
+                    yield f"{path}: measured:{name}: it stands on another page as well"
+                blocks[name] = block
+    for path, text in pages.items():
+        if path != "README.md" and not path.startswith("docs/guide/"):
+            continue
+        for name, block in BLOCK.findall(text):
+            if blocks.get(name) != block:
+                yield f"{path}: measured:{name}: not as on a page of docs/reference or docs/internals"
+        for figure in FIGURE.findall(BLOCK.sub("", text)):
+            yield f"{path}: {figure}: a figure outside of a block <!-- measured:NAME -->"
+        if text.count("<!-- measured:") != len(BLOCK.findall(text)):
+            yield f"{path}: a block <!-- measured:NAME --> without its end"
+
+
+def complete(pages):
+    """docs/reference/commands.md has each command with its options, environment.md each variable."""
+    parts = dict(re.findall(r"^## kumi (\w+)\n(.*?)(?=^## |\Z)", pages["docs/reference/commands.md"], re.M | re.S))
+    for command, options in sorted(OPTIONS.items()):
+        if command not in parts:
+            yield f"docs/reference/commands.md: lacks kumi {command}"
+            continue
+        for option in sorted(options - {"--help", "--markdown"}):
+            if f"\n| `{option}` | " not in parts[command]:
+                yield f"docs/reference/commands.md: kumi {command} lacks {option}"
+    names = set()
+    for folder, _, files_here in os.walk(os.path.join(source, "src")):
+        for name in files_here:
+            names.update(re.findall(r'getenv\("([A-Z_]+)"\)', read(os.path.relpath(os.path.join(folder, name), source))))
+    for name in sorted(names):
+        if f"`{name}`" not in pages["docs/reference/environment.md"]:
+            yield f"docs/reference/environment.md: lacks {name}"
 
 
 PUBLIC = "".join(read(f"include/kumi/{h}") for h in os.listdir(os.path.join(source, "include/kumi")))
@@ -114,22 +177,33 @@ for line in run("help", "config", "--markdown").splitlines():
 OPTIONS = {c: {"--help", *re.findall(r"^  (--?[a-z][a-z-]*) ", run("help", c), re.M)}
            for c in re.findall(r"^  kumi ([a-z]+) ", run("help"), re.M)}
 OPTIONS["help"] |= {"--markdown"}
-PAGES = ["README.md", "bench/README.md"] + sorted("docs/" + f for f in os.listdir(os.path.join(source, "docs")) if f.endswith(".md"))
+PAGES = ["README.md", "bench/README.md"] + sorted(
+    os.path.relpath(path, source) for path in glob.glob(os.path.join(source, "docs/**/*.md"), recursive=True))
 IN_PAGES = (links, files, functions, keys, commands)
-BAD = """[a](none.md) [b](#none) `src/none.c` kumi_none() `train.none` `kumi none x` `kumi train C --none`
+BAD = """[a](none.md) [b](#none) `src/none.c` `none.h` kumi_none() `train.none` `kumi none x` `kumi train C --none`
     build/kumi plan configs/none.json -n 2
-/* kumi_x in docs/text.md, docs/none.md */
+/* kumi_x in docs/reference/text.md, docs/none.md */
 """
-WANTED = {"link to none.md: no such file", "link to #none: no such section", "src/none.c: no such file", "configs/none.json: no such file",
+WANTED = {"none.h: no such file", "link to none.md: no such file", "link to #none: no such section", "src/none.c: no such file", "configs/none.json: no such file",
           "kumi_none: not in include/kumi", "kumi_x: not in include/kumi", "train.none: no such key", "kumi none: no such command", "kumi train --none: no such option",
-          "kumi plan configs/none.json: no such file", "docs/none.md: no such page", "docs/none.md: no such file", "kumi_x in docs/text.md: not there"}
+          "kumi plan configs/none.json: no such file", "docs/none.md: no such page", "docs/none.md: no such file", "kumi_x in docs/reference/text.md: not there"}
 found = {line for check in (*IN_PAGES, documents) for line in check("docs/bad.md", BAD)}
 assert found == WANTED, found ^ WANTED
+TREE = {"README.md": "[a](docs/a.md#x)\n<!-- measured:m -->\n1\n<!-- /measured -->\n7 tokens/s\n", "docs/a.md": "[b](b.md)", "docs/b.md": "",
+        "docs/c.md": "", "docs/reference/p.md": "<!-- measured:m -->\n2\n<!-- /measured -->\n"}
+assert unreached(TREE) == ["docs/c.md: no page links to it", "docs/reference/p.md: no page links to it"]
+assert [line.split(": ")[1] for line in measured(TREE)] == ["measured:m", "7 tokens/s"]
 assert len(KEYS) > 100 and len(OPTIONS) > 12, (KEYS, OPTIONS)
 
 failed = 0
-for path in PAGES:
-    text = read(path)
+pages = {path: read(path) for path in PAGES}
+lines = unreached(pages) + list(measured(pages)) + list(complete(pages))
+if pages["README.md"].count("\n") > README_LINES:
+    lines.append(f"README.md: {pages['README.md'].count(chr(10))} lines; at most {README_LINES}")
+for line in lines:
+    print(line)
+    failed = 1
+for path, text in pages.items():
     for line in [line for check in IN_PAGES for line in check(path, text)]:
         print(f"{path}: {line}")
         failed = 1

@@ -1,31 +1,31 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# docs/configuration.md holds every key with its default and mark as the program has them; docs/exit-codes.md every code;
+# docs/reference/configuration.md holds every key with its default and mark as the program has them; docs/reference/exit-codes.md every code;
 # the man page every command, option, variable and code, without a warning of the formatter. The curves are those of their points.
 set -u
 kumi=$1/kumi source=$2 failed=0
 [ -x "$kumi" ] || exit 77
 while IFS= read -r line; do
     case $line in
-    '| `'*) grep -qF -- "$line" "$source/docs/configuration.md" || { echo "docs/configuration.md lacks: $line"; failed=1; } ;;
+    '| `'*) grep -qF -- "$line" "$source/docs/reference/configuration.md" || { echo "docs/reference/configuration.md lacks: $line"; failed=1; } ;;
     esac
 done < <("$kumi" help config --markdown)
-stale=$(comm -13 <("$kumi" help config --markdown | grep '^| `' | sort) <(sed -n '/^## `data`/,$p' "$source/docs/configuration.md" | grep '^| `' | sort))
-[ -z "$stale" ] || { echo "docs/configuration.md holds what the program does not have: $stale"; failed=1; }
+stale=$(comm -13 <("$kumi" help config --markdown | grep '^| `' | sort) <(sed -n '/^## `data`/,$p' "$source/docs/reference/configuration.md" | grep '^| `' | sort))
+[ -z "$stale" ] || { echo "docs/reference/configuration.md holds what the program does not have: $stale"; failed=1; }
 rows=0
 while IFS= read -r line; do
     case $line in
-    '| `'* | '#'*) rows=$((rows + 1)); grep -qxF -- "$line" "$source/docs/deepspeed.md" || { echo "docs/deepspeed.md lacks: $line"; failed=1; } ;;
+    '| `'* | '#'*) rows=$((rows + 1)); grep -qxF -- "$line" "$source/docs/reference/deepspeed.md" || { echo "docs/reference/deepspeed.md lacks: $line"; failed=1; } ;;
     esac
 done < <("$kumi" help deepspeed --markdown)
 [ "$rows" -gt 200 ] || { echo "kumi help deepspeed lists $rows keys"; failed=1; }
 rows=0
 while IFS= read -r line; do
-    rows=$((rows + 1)); grep -qxF -- "$line" "$source/docs/precision-policy.md" || { echo "docs/precision-policy.md lacks: $line"; failed=1; }
+    rows=$((rows + 1)); grep -qxF -- "$line" "$source/docs/reference/precision-policy.md" || { echo "docs/reference/precision-policy.md lacks: $line"; failed=1; }
 done < <("$kumi" help precision --markdown)
 [ "$rows" -gt 30 ] || { echo "kumi help precision lists $rows ops"; failed=1; }
 for code in $(sed -n 's/^    KUMI_E[A-Z]* = -\([0-9]*\).*/\1/p' "$source/include/kumi/status.h"); do
-    grep -q "^| $code |" "$source/docs/exit-codes.md" || { echo "docs/exit-codes.md lacks code $code"; failed=1; }
+    grep -q "^| $code |" "$source/docs/reference/exit-codes.md" || { echo "docs/reference/exit-codes.md lacks code $code"; failed=1; }
 done
 
 page=$(sed 's/\\-/-/g; s/"//g' "$source/docs/kumi.1") # as it reads: "\-" is a dash

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# README's commands, one after the other as they stand there, on smaller models and fewer steps: each does something, and
-# the digest of the run that 4 ranks began and 2 went on with is that of 2 ranks alone.
+# The commands of README and of the guide's first training, one after the other as they stand there, on smaller models and fewer
+# steps: each does something, the digests of README's two runs are equal, and the digest of the run that 4 ranks began and 2 went
+# on with is that of 2 ranks alone.
 set -u
 kumi=$1/kumi build=$1 source=$2 failed=0
 [ -x "$kumi" ] || exit 77
@@ -40,11 +41,12 @@ while IFS= read -r line; do
     esac
     case $command in
     *--resume*) grep -q '^step 6/6 ' err || say "$line: does not go on: $(cat err)" ;;
-    *'ckpt digest'*) cp out digest ;;
+    *'ckpt digest'*) cp out "digest-$(basename ${command##* })"; cp out digest ;;
     *--picture*) [ -s "$(echo "$command" | sed 's/.*--picture \([^ ]*\).*/\1/')" ] || grep -q cairo err || say "$line: no picture" ;;
     esac
-done < <(sed -n 's/^    \(build\/kumi .*\)/\1/p' "$source/README.md")
-[ "$n" -ge 13 ] || say "only $n commands of README.md ran"
+done < <(sed -n 's/^    \(build\/kumi .*\)/\1/p' "$source/README.md" "$source/docs/guide/first-training.md")
+[ "$n" -ge 17 ] || say "only $n commands ran"
+cmp digest-one digest-four || say "README's digests differ"
 # shellcheck disable=SC2086
 "$kumi" train configs/shakespeare-char.json -n 2 --out runs/two $tiny --set train.steps=6 --set train.virtual_shards=4 >out 2>err || say "2 ranks: $(cat err)"
 "$kumi" ckpt digest runs/two | cmp - digest || say 'the digests differ'

@@ -10,7 +10,7 @@ trap 'rm -rf "$dir"' EXIT
 cd "$source" || exit 1
 export KUMI_CACHE=$dir/cache
 say() { echo "$*"; failed=1; }
-head -c 20000 docs/numerics.md >"$dir/text" # any text
+head -c 20000 docs/internals/numerics.md >"$dir/text" # any text
 config=(configs/shakespeare-fast.json --set "data.train=$dir/text" --set data.val_fraction=0.1 --set model.n_layer=2 --set model.n_embd=96
     --set train.threads=1 --set train.virtual_shards=4 --set train.micro_batch=1 --set train.global_batch=12 --set train.steps=3
     --set train.eval_tokens=128 --set data.seq_len=32 --set parallel.persist_below=0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links: base tensor op device */
-/* The formulas of docs/configuration.md, "Schedules", said again, update by update; and warm-up
- * beside Hugging Face's. */
+/* The formulas of docs/reference/configuration.md, "Schedules", said again, update by update; and
+ * warm-up beside Hugging Face's. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "ckpt/digest.h"
 
-/* The bytes that docs/numerics.md spells out, put together by hand for two tensors. */
+/* The bytes that docs/internals/numerics.md spells out, put together by hand for two tensors. */
 static void by_hand(void **unused)
 {
     (void)unused;

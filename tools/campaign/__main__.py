@@ -9,7 +9,7 @@ signals      every other signal, alone and in pairs, from the first instruction 
 corruptions  every file of runs and of exported weights is damaged in a dozen ways, then read by every command
 hostile      a table of configurations, models, data, environments, command lines and limits
 
-A finding is one line on standard output. Exit code 1 if there is any. docs/campaign.md says what is expected.
+A finding is one line on standard output. Exit code 1 if there is any. docs/internals/campaign.md says what is expected.
 """
 import argparse
 import concurrent.futures

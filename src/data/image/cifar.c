@@ -97,7 +97,8 @@ static int add_file(struct cifar *x, const char *name, int64_t records, const ch
 {
     uint64_t each = (uint64_t)x->label_bytes + PIXELS;
     struct ku_file *f = &x->file[x->n_files];
-    KU_TRY(ku_file_open(name, "CIFAR records, or the folder with them (docs/workloads.md)", 1, f));
+    KU_TRY(ku_file_open(
+        name, "CIFAR records, or the folder with them (docs/reference/workloads.md)", 1, f));
     x->n_files++;
     if (f->bytes % each != 0 || (records && f->bytes != (uint64_t)records * each))
         return KU_ERR(KUMI_EINPUT,

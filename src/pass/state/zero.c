@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO: partitions the state by canonical chunks of KU_BLOCK_COUNT elements (docs/sharding.md). A
+ * ZeRO: partitions the state by canonical chunks of KU_BLOCK_COUNT elements (docs/reference/sharding.md). A
  * partitioned tensor has placement Z on the sharding axes. Gradients change from C to Z (the
  * all-reduce becomes a reduce-scatter), and Z propagates through the element-wise nodes of O.
  *

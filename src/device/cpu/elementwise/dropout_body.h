@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which elements dropout keeps (base/random.h, docs/numerics.md), as bits. Included once per
+ * Which elements dropout keeps (base/random.h, docs/internals/numerics.md), as bits. Included once per
  * instruction set after elem_body.h.
  *
  * With AVX-512 each 64-bit lane is one Philox counter. The next round reads only the lower halves
