@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The public face: argument records become struct ku_coll, everything else is comm/coll.h.
+ * The public functions of kumi/comm.h. They check the arguments and translate them to struct
+ * ku_coll.
  */
 #include "kumi/comm.h"
 
@@ -15,7 +16,7 @@ struct kumi_comm {
 };
 struct kumi_work {
     struct ku_work w;
-    struct kumi_work *next; /* in the job's list of idle ones */
+    struct kumi_work *next; /* next in the job's list of idle works */
 };
 
 _Static_assert((int)KUMI_BARRIER == KU_COLL_BARRIER && (int)KUMI_ALL_REDUCE == KU_COLL_ALL_REDUCE &&
@@ -169,8 +170,10 @@ static int refuse_null(const struct ku_coll *o, const char *name)
                   (long long)o->count);
 }
 
-/* In place means: the same buffer where in and out have one size, else this rank's block of the
- * longer one. */
+/*
+ * Refuse NULL and overlap. In place is allowed: equal buffers where in and out have equal sizes,
+ * else the shorter buffer is this rank's block of the longer one.
+ */
 static int check_buffers(const struct ku_comm *c, const struct ku_coll *o)
 {
     int64_t each = (int64_t)kumi_dtype_bytes(o->dtype), block = o->count, before = 0, all = 0;
@@ -316,7 +319,7 @@ int kumi_batch(struct kumi_comm *comm, const struct kumi_collective *collectives
     struct kumi_work **works = ku_malloc((size_t)(n ? n : 1) * sizeof *works);
     int n_started = 0, status = works ? 0 : KUMI_ENOMEM;
     struct ku_coll checked;
-    for (int i = 0; i < n && !status; i++) /* all or none start */
+    for (int i = 0; i < n && !status; i++) /* check all before the first starts */
         status = translate(comm, &collectives[i], &checked);
     for (; n_started < n && !status; n_started++)
         status = kumi_work_start(comm, &collectives[n_started], &works[n_started]);

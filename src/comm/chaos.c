@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport `chaos` wraps another and makes it worse on request: flags and messages become
- * visible only `delay` (plus up to `jitter`, which reorders them) after they were sent, whether or
- * not the sender makes progress meanwhile, as on a network. That shows overlap where ranks share
- * cores. A rank's n-th arrival can be dropped (the others time out), carry a corrupt fingerprint
+ * The transport `chaos` wraps `shm` and injects faults.
+ *
+ * Delay: a flag or message becomes visible only `delay` plus up to `jitter` after it was sent, as
+ * on a network. Every store of a flag also stores the time of its arrival, and the reader ignores
+ * the flag until then. The sender need not make progress meanwhile, so a test can measure overlap
+ * even where ranks share cores. Jitter reorders messages.
+ *
+ * Faults: the n-th arrival of a rank can be dropped (the others time out), get a wrong fingerprint
  * (they report a mismatch), or kill the rank.
  */
 #include "base/clock.h"
@@ -22,7 +26,7 @@ static ku_a64 *stamp_word(struct ku_flags *f, enum ku_flag flag, uint64_t number
                                  : &f->at_ns[flag - KU_FLAG_DONE];
 }
 
-/* When something sent now arrives. */
+/* Time at which a message sent now arrives */
 static uint64_t arrival_ns(struct ku_job *job)
 {
     struct ku_chaos *c = &job->priv->chaos;
@@ -95,7 +99,9 @@ const struct ku_transport ku_transport_chaos = {.name = "chaos",
                                                 .recv = chaos_recv,
                                                 .sleep_ns = 200 * 1000};
 
-/* "20ms", "5us", "1s", "300" (ns). 0 or -1. */
+/*
+ * Parse "20ms", "5us", "1s" or "300" (ns). Returns 0 or -1.
+ */
 static int parse_time(const char *text, int64_t *ns)
 {
     char *end;
@@ -111,7 +117,9 @@ static int parse_time(const char *text, int64_t *ns)
     return 0;
 }
 
-/* "R@N" */
+/*
+ * Parse "R@N". Returns 0 or -1.
+ */
 static int parse_at(const char *text, int *rank, int64_t *at)
 {
     long long n;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Communicators. A comm is a slot: a column of flags that its members use; comms without a common
- * member may share one. Slots are agreed on by one exchange over the parent. Flags are never reset:
- * the new comm's numbers begin beyond all that any member's flags hold.
+ * Communicators. A comm owns a slot: a row of flags, channels and stages in the segment, one column
+ * per rank. Comms without a common member may share a slot. A split exchanges each rank's bit mask
+ * of used slots over the parent and takes the lowest slot that is free on all ranks.
+ *
+ * Flags are never reset. The numbers of a new comm begin above all numbers in the flags of any
+ * member, so a flag of the slot's previous comm is never taken for a new one.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -69,14 +72,14 @@ int ku_comm_world(struct ku_job *job)
     return 0;
 }
 
-/* What each rank brings to a split. */
+/* Contribution of each rank to a split */
 struct ticket {
     int32_t color, key;
     uint64_t used_slots, high;
 };
 struct member {
     int32_t key;
-    int rank; /* in parent */
+    int rank; /* rank in parent */
 };
 
 static int by_key(const void *a, const void *b)
@@ -87,7 +90,7 @@ static int by_key(const void *a, const void *b)
     return x->rank - y->rank;
 }
 
-/* All numbers of this rank's flags, in any slot, are at most this. */
+/* Upper bound of all numbers in this rank's flags, in any slot */
 static uint64_t high_of(const struct ku_job *job)
 {
     uint64_t high = job->priv->slot_high;
@@ -98,7 +101,9 @@ static uint64_t high_of(const struct ku_job *job)
     return high;
 }
 
-/* Fills me, n and the members; keeps {first, stride} where they say it all. */
+/*
+ * Set me, n and the members. A regular comm stores {first, stride} in place of a list.
+ */
 static int set_members(struct ku_comm *c, const struct ku_comm *parent, const struct ticket *all,
                        int color)
 {
@@ -176,7 +181,7 @@ int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
         KU_TRY_OUT(comm_new(job, name, (uint32_t)__builtin_ctzll(~used), high + KU_RING, &c));
         KU_TRY_OUT(set_members(c, parent, all, color));
     }
-    /* Nobody uses the slot before all members' flags begin at the new base. */
+    /* All members' flags must hold the new base before any member uses the slot. */
     KU_TRY_OUT(run_simple(parent, KU_COLL_BARRIER, NULL, NULL, 0));
     *out = c;
     c = NULL;
@@ -211,7 +216,10 @@ int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, in
     return 0;
 }
 
-/* Letters leave without being waited for: one that nobody took would meet the slot's next comm. */
+/*
+ * Eager messages are sent without waiting for the receiver. One that was never received would reach
+ * the next comm of the slot, so it is an error here.
+ */
 static int check_channels(struct ku_comm *c)
 {
     for (int i = 0; i < c->n; i++) {

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting, and what can go wrong meanwhile.
+ * Waiting, and detection of failures meanwhile.
  *
- * How to rest: spin while the host's runnable threads have a core each (2 ms, then as the others);
- * else 20 sched_yields, then sleep on the rank's bell, at most 50 ms. Measured on 2 cores, 8 ranks:
- * sleeping at once 28-40 us a barrier, this way 6.5.
+ * How a rank waits:
  *
- * Deadlines count the time in which the awaited rank stood still. If that rank waits itself, the
- * one at the end of the chain counts. A slice is at most 50 ms however long we were stopped
- * ourselves.
+ *     the host has a core per thread    spins 2 ms, then sleeps
+ *     else                              20 sched_yield, then sleeps
+ *
+ * It sleeps on its futex `bell`, at most 50 ms. Measured with 8 ranks on 2 cores, a barrier takes
+ * 28-40 us with immediate sleep and 6.5 us with the yields.
+ *
+ * After each 25 ms of sleep the rank checks the abort flag, the life mutexes and the states of all
+ * other ranks. A deadline counts the time in which the awaited rank makes no progress. If the
+ * awaited rank waits itself, the last rank of that chain counts. One sleep counts at most 50 ms, so
+ * a rank that was stopped itself does not blame another.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -52,8 +57,10 @@ int ku_job_has_failed(const struct ku_job *job)
     return atomic_load(&job->seg->abort_word) != 0;
 }
 
-/* Its service thread is gone without a word. A rank that left properly changes its state before it
- * lets go. */
+/*
+ * Whether the rank's process ended inside the job: its life mutex is free, but its state still says
+ * that it is in the job. A rank that leaves changes its state before it releases the mutex.
+ */
 static int is_dead(struct ku_job *job, struct ku_rank_line *line)
 {
     if (job->priv->host->is_threads)
@@ -63,7 +70,7 @@ static int is_dead(struct ku_job *job, struct ku_rank_line *line)
         return 0;
     if (taken == 0 || taken == EOWNERDEAD)
         pthread_mutex_unlock(
-            &line->life); /* not made consistent: from now on ENOTRECOVERABLE for all */
+            &line->life); /* not made consistent: it is ENOTRECOVERABLE for all from now on */
     uint32_t state = atomic_load(&line->state);
     return state == KU_RANK_JOINED || state == KU_RANK_LEAVING;
 }
@@ -89,8 +96,10 @@ static int raise_left(struct ku_job *job, int local, struct ku_work *work)
     return ku_job_raise(job, local);
 }
 
-/* The launcher was asked to stop the job and has passed the signal on: whether a rank ended by it,
- * the launcher alone can tell, and does so at once. */
+/*
+ * The launcher has forwarded a stop signal. Only the launcher can tell whether a rank ended by that
+ * signal, and it reports it at once.
+ */
 static int is_being_stopped(const struct ku_job *job)
 {
     return ku_job_stop(job) && strcmp(job->launcher, "kumi") == 0;
@@ -116,8 +125,10 @@ int ku_job_look(struct ku_job *job, struct ku_work *work)
                 return raise_left(job, r, work);
             snprintf(how, sizeof how, "ended with exit code %u", code);
             if (ku_exit_is_ours((int)code)) {
-                /* A rank of kumi said why before it ended: no second line from here. Of another
-                 * program's rank the launcher prints it. */
+                /*
+                 * A rank of kumi has printed the reason before it ended, so nothing is printed
+                 * here. For the rank of another program the launcher prints the line.
+                 */
                 ku_err_death(job->seg, r, -(int)code, how);
                 ku_segment_abort(job->seg, ku_err_get(), r);
                 return ku_job_root(job);
@@ -140,7 +151,7 @@ int ku_job_check(struct ku_job *job)
     return ku_job_progress(job);
 }
 
-/* The local rank that a work waits for, or -1. */
+/* The local rank that a work waits for; -1: none */
 static int awaited_by(const struct ku_work *w)
 {
     const struct ku_work *head = w->path == KU_PATH_P2P ? w : w->comm->priv->head;
@@ -151,7 +162,7 @@ static int awaited_by(const struct ku_work *w)
     return ku_comm_local(head->comm, head->missing);
 }
 
-/* The rank at the end of the chain of waits that begins at `local`. */
+/* The last rank of the chain of waits that begins at `local` */
 static int end_of_chain(struct ku_job *job, int local)
 {
     int at = local;
@@ -161,11 +172,10 @@ static int end_of_chain(struct ku_job *job, int local)
             return at;
         at = next;
     }
-    return local; /* a ring: everybody waits for somebody */
+    return local; /* a cycle */
 }
 
-/* The first rank whose process is stopped, on the chain of waits that begins at `local`; -1: none.
- */
+/* The first rank with a stopped process on the chain of waits that begins at `local`; -1: none */
 static int stopped_on_chain(struct ku_job *job, int local)
 {
     for (int hops = 0, at = local; hops < job->local_n && at >= 0; hops++) {
@@ -197,7 +207,7 @@ static int raise_timeout(struct ku_job *job, struct ku_waiter *w, struct ku_work
     return ku_job_raise(job, culprit);
 }
 
-/* `ns` more have passed. */
+/* Count `ns` of waiting against the deadline. */
 static int count_time(struct ku_job *job, struct ku_waiter *w, struct ku_work *work, int64_t ns)
 {
     if (!work)
@@ -222,8 +232,11 @@ static int count_time(struct ku_job *job, struct ku_waiter *w, struct ku_work *w
     return w->stood_ns >= job->priv->timeout_ns ? raise_timeout(job, w, work) : 0;
 }
 
-/* Who waits for a rank that is in kumi_comm_leave waits in vain, unless on the world, where the
- * fingerprints tell it, or where it came before it left: what it said then is looked for again. */
+/*
+ * A rank that waits for one that is in kumi_comm_leave would wait for ever. On the world the
+ * fingerprints report it. Elsewhere it is an error, unless the leaver arrived at the work before it
+ * left: its flags are tested once more.
+ */
 static int look_for_leavers(struct ku_job *job, struct ku_work *work)
 {
     int awaited = work ? awaited_by(work) : -1;
@@ -245,8 +258,10 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Sleeps until the bell, unless something advances when looked at a last time. Returns ns slept, or
- * a status. */
+/*
+ * Sleep until a wake-up, unless a last test advances a work. `asleep` is set before the test, so no
+ * wake-up is lost. Returns the ns slept, or a status.
+ */
 static int64_t sleep_on_bell(struct ku_job *job, struct ku_work *work)
 {
     struct ku_rank_line *line = job->priv->line;
@@ -277,7 +292,7 @@ int ku_job_idle(struct ku_job *job, struct ku_waiter *w, struct ku_work *work)
             w->spin_ns = now;
         if (now - w->spin_ns < SPIN_NS)
             return 0;
-        w->n_spins--; /* from now on every call comes here */
+        w->n_spins--; /* every further call gets here */
     } else if (w->n_yields < N_YIELDS) {
         w->n_yields++;
         sched_yield();

@@ -13,8 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What exit() finds: a process that ends inside a job says with what code, before its life word
- * goes. Outlives the job. */
+/*
+ * Argument of the exit handler. A process that ends inside a job stores its exit code before its
+ * life mutex is released. The cell outlives the job.
+ */
 struct ku_exit_cell {
     struct ku_job *job;
     pid_t pid;
@@ -160,7 +162,7 @@ static int enter(struct ku_job *job)
     return 0;
 }
 
-/* The segment and the sockets to the other ranks. */
+/* Get the segment and the sockets to the other ranks. */
 static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host *host,
                 int **sockets, int *n_sockets)
 {
@@ -213,7 +215,9 @@ out:
     return status;
 }
 
-/* Collective; then this rank's state says that nobody needs to look at its life word. */
+/*
+ * Collective. Afterwards the state tells the others not to check this rank's life mutex.
+ */
 static int part(struct ku_job *job)
 {
     struct ku_coll leave = {.kind = KU_COLL_LEAVE};
@@ -251,7 +255,7 @@ void ku_job_ask_stop(struct ku_job *job, int signal)
     atomic_store(&job->seg->stop, (uint32_t)signal);
 }
 
-/* One rank as a thread. */
+/* A rank as a thread */
 struct rank_thread {
     pthread_t thread;
     struct ku_host *host;
@@ -268,7 +272,7 @@ static int run_rank(struct rank_thread *t)
     struct ku_job *job = NULL;
     int status = ku_job_new(t->host, t->rank, t->n, t->opts, &job);
     if (status < 0) {
-        /* The others wait for a rank that does not come. */
+        /* This rank will not join; release those that wait for it. */
         ku_segment_abort(t->host->seg, ku_err_get(), t->rank);
         return status;
     }
@@ -335,7 +339,7 @@ int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_jo
     for (int i = 0; i < n_started; i++)
         pthread_join(t[i].thread, NULL);
     for (int i = 0; i < n_started && !status; i++)
-        if (t[i].status < 0) /* a rank may fail without a word */
+        if (t[i].status < 0) /* fn may fail without an error record */
             status = t[i].error.status < 0 ? ku_err_put(&t[i].error) : t[i].status;
     struct kumi_error root;
     if (status < 0 && ku_segment_root(host->seg, &root) < 0)

@@ -9,83 +9,102 @@ struct ku_comm;
 
 /* All-zero means defaults. */
 struct ku_job_opts {
-    int64_t timeout_ns;      /* how long an awaited rank may stand still; default 600 s */
+    int64_t timeout_ns;      /* max time without progress of an awaited rank; default 600 s */
     int64_t join_timeout_ns; /* default 60 s */
-    int threads; /* runnable threads of this rank, for the choice between spinning and sleeping;
-                    default 1 */
+    /* runnable threads of this rank; decides between spinning and sleeping; default 1 */
+    int threads;
     const char *transport; /* "auto" (default), "shm", "thread" */
-    const char *chaos;     /* "delay=20ms,jitter=5ms,drop=R@N,corrupt=R@N,kill=R@N,seed=S"; default:
-                              KUMI_CHAOS */
+    /* "delay=20ms,jitter=5ms,drop=R@N,corrupt=R@N,kill=R@N,seed=S"; default: KUMI_CHAOS */
+    const char *chaos;
 };
 
-/* One rank's view of the job. Used by one thread at a time; no state is shared between jobs of one
- * process. */
+/*
+ * One rank's view of the job. One thread at a time may use it. Jobs of one process share no state.
+ */
 struct ku_job {
     int rank, n;             /* in the job */
     int local_rank, local_n; /* on this host */
-    const char *launcher;    /* who started us: "kumi", "torchrun", "openmpi", …, "none" */
+    const char *launcher;    /* "kumi", "torchrun", "openmpi", …, "none" */
     struct ku_segment *seg;
     struct ku_comm *world; /* all ranks, slot 0 */
     struct ku_job_private *priv;
 };
 
 /*
- * Join the job that the environment describes: the launcher's control descriptor, or another
- * launcher's variables on one host, or alone (n = 1) without either.
+ * Join the job that the environment describes: through the launcher's control descriptor, or
+ * through another launcher's variables on one host. Without either the job has one rank.
  *
- * Collective. Blocks: <= join_timeout_ns. Starts the service thread (life word; signals, if
- * heeded), which moves no data. Errors: KUMI_EINVAL (variables), EPEER, ETIMEDOUT (naming the
- * missing rank), ENOMEM.
+ *   opts   NULL: defaults
+ *   job    set on success; ku_job_leave frees it
+ *
+ * Starts the service thread, which holds the life mutex and receives signals. It moves no data.
+ *
+ * Collective. Blocks: at most join_timeout_ns.
+ * Errors: KUMI_EINVAL (variables), EPEER, ETIMEDOUT (names the missing rank), ENOMEM.
  */
 int ku_job_join(const struct ku_job_opts *opts, struct ku_job **job);
-/* Leave. Collective; takes NULL. Leaving while others wait for this rank is a mismatch there
- * (KUMI_EMISMATCH). */
+/*
+ * Leave the job and free it. Takes NULL. Collective: a rank that still waits for this one reports
+ * KUMI_EMISMATCH.
+ */
 int ku_job_leave(struct ku_job *job);
 
 /*
  * Run fn on n ranks that are threads of this process, each with its own job (transport `thread`).
- * Returns the first failing rank's status by rank order, or the root cause; 0 when all returned 0.
- * The function joins and leaves for fn; a rank whose fn returns early counts as having left.
+ * The function joins before fn and leaves after it. A rank whose fn returns early has left the job.
+ * Returns 0 when every fn returned 0; else the root cause, or without one the status of the lowest
+ * failed rank.
  */
 int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_job *job, void *arg),
                    void *arg);
 
-/* Advance every started work of this rank. ~1 ns without any. Callable between tiles. Returns 0, or
- * the job's root cause. */
+/*
+ * Advance every started work of this rank; ~1 ns without any. Callable between tiles. Returns 0, or
+ * the job's root cause.
+ */
 int ku_job_progress(struct ku_job *job);
-/* "I am alive and getting on": once per tile, chunk or MiB read. ~1 ns. */
+/*
+ * Report progress: once per tile, chunk or MiB read; ~1 ns. Deadlines run only while no progress is
+ * reported.
+ */
 static inline void ku_job_tick(struct ku_job *job)
 {
     struct ku_rank_line *line = ku_segment_line(job->seg, job->local_rank);
-    /* One writer: a plain increment in two relaxed halves, no locked instruction. */
+    /* The line has one writer, so relaxed load and store replace a locked increment. */
     uint64_t now = atomic_load_explicit(&line->progress, memory_order_relaxed);
     atomic_store_explicit(&line->progress, now + 1, memory_order_relaxed);
 }
 
-/* The CPUs that any of the host's ranks may run on, a bit each. */
+/* The union of the CPUs on which the host's ranks may run, one bit each. */
 void ku_job_cpus(const struct ku_job *job, uint64_t mask[KU_OS_CPU_WORDS]);
-/* CPUs that the host's ranks have together, each of which may be bound to its own; quotas count. */
+/* Number of CPUs in that union, limited by the cgroup's quota. */
 int ku_job_n_cpus(const struct ku_job *job);
 
-/* From now on SIGINT, SIGTERM and SIGHUP set the job's stop word; so do those that were blocked and
- * wait. Call before the process starts further threads. */
+/*
+ * From now on SIGINT, SIGTERM and SIGHUP set the job's stop flag, also those that were blocked and
+ * are pending. Call it before the process starts further threads.
+ */
 int ku_job_heed_signals(struct ku_job *job);
-/* The signal that asked the job to stop, 0 if none. Cheap; reduce it with the loss so that all
- * ranks act at one step. */
+/*
+ * The signal that asked the job to stop; 0 if none. Reduce it together with the loss, so that all
+ * ranks act at the same step.
+ */
 int ku_job_stop(const struct ku_job *job);
 void ku_job_ask_stop(struct ku_job *job, int signal);
 
-/* For waits of one's own, at most 50 ms apart: advances this rank's works and looks whether all
- * others are alive. 0, or the job's root cause. */
+/*
+ * Check that all other ranks are alive, and advance this rank's works. A caller with its own wait
+ * loop calls it at least every 50 ms. Returns 0, or the job's root cause.
+ */
 int ku_job_check(struct ku_job *job);
 
 /*
- * Report this thread's error as the end of the job: if no root cause exists it becomes the root
- * cause, is printed once, and all others leave their waits with it. Nothing is printed if another's
- * was first. Returns the root cause's status.
+ * End the job with this thread's error record. The first error becomes the root cause and is
+ * printed once; all other ranks leave their waits with it. Later errors are not printed. Returns
+ * the root cause's status.
  */
 int ku_job_fail(struct ku_job *job);
-/* 1 once the job's root cause was decided (and printed) by somebody. */
+/* 1 once the job has a root cause. */
 int ku_job_has_failed(const struct ku_job *job);
 
 #endif

@@ -5,31 +5,44 @@
 #include "kumi/launch.h"
 
 /*
- * The launcher: starts n ranks of a program on this host, in a process group of their own, and
- * stays until the last has ended. Ranks see RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR
- * MASTER_PORT, KUMI_RANK KUMI_WORLD_SIZE KUMI_JOB KUMI_CONTROL_FD (the segment) and KUMI_THREADS (a
- * rank's share of the cores).
+ * The launcher: starts n ranks of a program on this host, in their own process group, and runs
+ * until the last one has ended.
  *
- * SIGINT, SIGTERM and SIGHUP set the segment's stop word, and are passed on to ranks that do not
- * heed it; a second one at least 1 s later ends the job. A rank that ends by such a signal was
- * stopped, it did not fail. After a rank fails the others get 1 s. If the launcher itself is
- * killed, a guard process and the kernel kill the ranks. On a failure one line with the root cause
- * is printed, by the process that saw it first.
+ *     launcher ──┬── guard             kills the group if the launcher dies
+ *                ├── rank 0   ┐
+ *                ├── …        ├ one process group, the control segment inherited
+ *                └── rank n-1 ┘
+ *
+ * Environment of a rank: RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT,
+ * KUMI_RANK KUMI_WORLD_SIZE KUMI_JOB, KUMI_CONTROL_FD (the segment) and KUMI_THREADS (a rank's
+ * share of the cores).
+ *
+ * SIGINT, SIGTERM and SIGHUP set the segment's stop flag, and are forwarded to ranks that do not
+ * read it. A second one at least 1 s later ends the job. A rank that ends by such a signal has not
+ * failed. After a failure the other ranks end within 1 s. The process that sees a failure first
+ * prints one line with the root cause.
  */
-/* argv[0] of a launcher that starts its own executable: the ranks of such a job print the reason of
- * an exit code of docs/exit-codes.md themselves. */
+/*
+ * argv[0] of a launcher that starts its own executable. The ranks of such a job print the reason
+ * for an exit code of docs/exit-codes.md themselves.
+ */
 #define KU_LAUNCH_SELF "/proc/self/exe"
 struct ku_launch_opts {
     int threads; /* per rank; 0: cores / n, at least 1 */
-    int no_pin;  /* do not bind ranks to cores (they are bound where n * threads <= cores) */
+    int no_pin;  /* 1: do not bind ranks; 0: bind them where n * threads <= cores */
 };
-/* "-n" of a command: a number from 1 to KU_MAX_LOCAL or "auto" (the cores). KUMI_EINVAL with one
- * clear line. */
+/*
+ * Parse "-n" of a command: a number from 1 to KU_MAX_LOCAL, or "auto" (the number of cores).
+ * Errors: KUMI_EINVAL.
+ */
 int ku_launch_parse_n(const char *text, int *n);
 /*
- * Run argv (NULL-terminated) n times. *exit_code as docs/exit-codes.md says; 128 + signal after a
- * second signal. Errors: KUMI_EINVAL (n; the program cannot be executed; beside another launcher's
- * variables), ENOMEM.
+ * Run argv (NULL-terminated) on n ranks.
+ *
+ *   exit_code   as in docs/exit-codes.md; 128 + signal after a second signal
+ *
+ * Errors: KUMI_EINVAL (n; the program cannot be executed; another launcher's variables are set),
+ * ENOMEM.
  */
 int ku_launch(char *const *argv, int n, const struct ku_launch_opts *opts, int *exit_code);
 

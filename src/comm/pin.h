@@ -3,14 +3,16 @@
 #define KU_COMM_PIN_H
 
 /*
- * Cores for ranks: n disjoint sets of `threads` hardware threads each, spread over the machine
- * (hwloc), within what this process may use. NULL when the machine has too few or its topology is
- * unknown: then nobody is bound.
+ * Binding of ranks to cores (hwloc): n disjoint sets of `threads` hardware threads, spread over the
+ * CPUs that this process may use. ku_pin_create returns NULL if there are too few or if the
+ * topology is unknown; then ranks are not bound.
  */
 struct ku_pin;
 struct ku_pin *ku_pin_create(int n, int threads);
 void ku_pin_destroy(struct ku_pin *pin); /* takes NULL */
-void ku_pin_apply(const struct ku_pin *pin,
-                  int rank); /* binds the calling thread and those that it makes; NULL: nothing */
+/*
+ * Bind the calling thread and the threads that it creates. NULL: no effect.
+ */
+void ku_pin_apply(const struct ku_pin *pin, int rank);
 
 #endif

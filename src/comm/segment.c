@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Layout, creation and mapping of the control segment; the root cause; the flight recorder.
- */
+/* The control segment: offsets, creation and mapping; the root cause; the flight recorder. */
 #include "comm/segment.h"
 
 #include "base/clock.h"
@@ -22,7 +20,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
 _Static_assert(sizeof(struct ku_segment) % 128 == 0, "rank lines follow the header");
 _Static_assert(sizeof(struct ku_entry) == 128, "an arrival and its payload are two lines");
 
-/* Offsets of the parts behind the header, for n ranks. */
+/* Offsets of the parts after the header, for n ranks */
 struct layout {
     size_t lines, flights, flags, channels, stages, bytes;
 };
@@ -102,7 +100,7 @@ static int init_segment(struct ku_segment *seg, int n_local, uint64_t job_id)
 
 int ku_segment_refused(const char *what, size_t bytes)
 {
-    if (errno == EFBIG) /* a memory file is a file */
+    if (errno == EFBIG) /* file size limits apply to a memfd */
         return KU_ERR(KUMI_ESTORAGE,
                       "%s: %zu bytes of shared memory: %s; raise the limit of a file's size "
                       "(ulimit -f), or train with one rank",
@@ -205,7 +203,7 @@ int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int
     if (!atomic_compare_exchange_strong(&seg->abort_word, &none, word))
         return 0;
     seg->root = *error;
-    seg->root.scope = KUMI_SCOPE_JOB; /* whatever it was to the rank that met it */
+    seg->root.scope = KUMI_SCOPE_JOB; /* whatever scope the rank gave it */
     atomic_store(&seg->root_ready, 1);
     ku_segment_ring_all(seg);
     return 1;
@@ -222,7 +220,7 @@ int ku_segment_root(struct ku_segment *seg, struct kumi_error *out)
         *out = seg->root;
         return out->status;
     }
-    /* The winner was killed between the word and the text. */
+    /* The rank that set abort_word was killed before it wrote the text. */
     *out = (struct kumi_error){.status = -(int32_t)(word >> 32 & 0x7fffffff),
                                .scope = KUMI_SCOPE_JOB,
                                .rank = (int32_t)(word & 0xffffffffu) - 1};
@@ -244,14 +242,14 @@ void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind kind, uint32_t 
     atomic_store_explicit(&flight->n, n + 1, memory_order_release);
 }
 
-/* "all_reduce f32 x 1000 (work 12 of comm 0)" */
+/* As "all_reduce f32 x 1000 (work 12 of comm 0)" */
 static void event_text(const struct ku_flight_event *e, char *text, size_t cap)
 {
     uint64_t word = atomic_load_explicit(&e->what, memory_order_relaxed);
     uint64_t what = word >> 16;
     unsigned slot = (unsigned)(word >> 8 & 0xff);
     char comm[16] = "world", count[48] = "";
-    if (slot > 0) /* 0 is the world's */
+    if (slot > 0) /* slot 0 is the world's */
         snprintf(comm, sizeof comm, "%u", slot);
     if (what != KU_COLL_BARRIER && what != KU_COLL_ARENA && what != KU_COLL_LEAVE)
         snprintf(count, sizeof count, " %s x %llu",
@@ -267,7 +265,8 @@ void ku_flight_last(struct ku_segment *seg, int local, char *text, size_t cap)
     const struct ku_flight *f = ku_segment_flight(seg, local);
     uint64_t n = atomic_load_explicit(&f->n, memory_order_acquire);
     text[0] = '\0';
-    for (uint64_t i = n; i > 0 && n - i < 2; i--) { /* a rank that fails notes that as its last */
+    /* the last event of a failed rank is the failure */
+    for (uint64_t i = n; i > 0 && n - i < 2; i--) {
         const struct ku_flight_event *e = &f->event[(i - 1) % KU_FLIGHT_EVENTS];
         if ((atomic_load_explicit(&e->what, memory_order_relaxed) & 0xff) == KU_FLIGHT_FAIL)
             continue;

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transports `thread` and `shm`: flags in the segment. A store of a flag that may complete a
- * set rings the members that sleep; while nobody sleeps that costs one load. Sleepers set `asleep`
- * and count themselves in before they look at the flags a last time, all of it sequentially
- * consistent, so either they see the flag or the storer sees them.
+ * The transports `thread` and `shm`: flags and messages in the segment.
+ *
+ * A rank that stores a flag wakes the sleeping members if the flag may complete the set they wait
+ * for; while no rank sleeps that costs one load. No wake-up is lost:
+ *
+ *     sleeper                          rank that stores
+ *     asleep = 1; n_asleep++           flag = number
+ *     tests the flags a last time      if n_asleep > 0 and all flags are set:
+ *     sleeps on bell                       wakes the members with asleep = 1
+ *
+ * All accesses are sequentially consistent, so either the sleeper sees the flag, or the other rank
+ * sees the sleeper. The futex compares `bell`, which the wake-up increments.
  */
 #include "base/err.h"
 #include "base/os/ipc.h"
@@ -61,7 +69,9 @@ static int shm_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number)
     return 0;
 }
 
-/* Two chunks of this rank's stage, or 0. */
+/*
+ * Take two chunks of this rank's stage. Returns 0 if they are not free.
+ */
 static int take_chunks(struct ku_comm_private *p, uint32_t chunk[2])
 {
     uint32_t rest = p->free_chunks & (p->free_chunks - 1);
@@ -84,8 +94,10 @@ static int raise_message(const struct ku_comm *comm, int from, int64_t sent, uin
     return ku_job_raise(comm->job, comm->job->rank);
 }
 
-/* Is it this message's turn, and opened by its receiver? Then both sides' fingerprints are
- * compared. */
+/*
+ * Open a message if it is its turn; a staged one also needs the receiver and two chunks. Compares
+ * the fingerprints of both sides.
+ */
 static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_letter)
 {
     int to = ku_comm_local(comm, w->coll.root);
@@ -104,7 +116,7 @@ static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel 
     return 0;
 }
 
-/* Pieces that this rank took from the peer. */
+/* Pieces that this rank has taken from the peer */
 static uint32_t acked_back(const struct ku_comm *comm, const struct ku_work *w)
 {
     const struct ku_channel *back = ku_segment_channel(
@@ -112,7 +124,7 @@ static uint32_t acked_back(const struct ku_comm *comm, const struct ku_work *w)
     return (uint32_t)atomic_load_explicit(&back->acked, memory_order_relaxed);
 }
 
-/* Puts the next piece where its receiver looks for it. */
+/* Write the next piece to the channel. */
 static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int64_t left,
                  int is_letter)
 {
@@ -167,8 +179,10 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
     return 0;
 }
 
-/* Says what is expected, unless it is there. A letter comes without being asked for, so that is
- * said late: to a sender that has something longer in mind, before we sleep. */
+/*
+ * Tell the sender what this rank expects, unless a piece is there. An eager message comes without
+ * this. It is then done late, so that a sender of a longer message can report the mismatch.
+ */
 static void open_recv(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_there)
 {
     enum { N_LOOKS = 16 };
@@ -184,13 +198,13 @@ static void open_recv(struct ku_comm *comm, struct ku_work *w, struct ku_channel
     w->p2p.opened = 1;
 }
 
-/* The sender's view of the other direction, from a post of this one. */
+/* Take the acknowledgements of the other direction from a post of this one. */
 static void note_acks(struct ku_comm *comm, const struct ku_work *w, uint32_t acked)
 {
     struct ku_channel *back = ku_segment_channel(comm->job->seg, comm->slot, comm->job->local_rank,
                                                  ku_comm_local(comm, w->coll.root));
     uint32_t more = acked - (uint32_t)back->acked_seen;
-    if (more <= 2) /* else it is older than what was seen since */
+    if (more <= 2) /* else the count is older than acked_seen */
         back->acked_seen += more;
 }
 
