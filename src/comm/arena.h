@@ -26,10 +26,8 @@ struct ku_arena {
 };
 
 enum { KU_MAX_ARENAS = 256 };
-#define KU_PRIVATE UINT64_MAX /* not in an arena: peers cannot access it */
-#define KU_ARENA_COMMON                                                                            \
-/* ku_ref.flags: `off` is in the common range, the same bytes for every rank */
-UINT32_C(1)
+#define KU_PRIVATE       UINT64_MAX  /* not in an arena: peers cannot access it */
+#define KU_ARENA_COMMON  UINT32_C(1) /* ku_ref.flags: `off` is in the common range of all ranks */
 #define KU_ARENA_PRIVATE UINT32_C(2) /* ku_ref.flags: `ptr` is this rank's own memory */
 
 /*
