@@ -2,7 +2,7 @@
 #ifndef KU_COMM_API_H
 #define KU_COMM_API_H
 
-#include "comm/job.h"
+#include "job/job.h"
 #include "kumi/comm.h"
 
 /*

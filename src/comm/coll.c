@@ -6,6 +6,7 @@
 #include "comm/coll.h"
 
 #include "base/err.h"
+#include "comm/area.h"
 #include "comm/sum.h"
 
 #include <stddef.h>

@@ -3,7 +3,7 @@
 #define KU_COMM_COLL_H
 
 #include "comm/arena.h"
-#include "comm/job.h"
+#include "job/job.h"
 #include "kumi/comm.h"
 #include "kumi/dtype.h"
 
@@ -266,6 +266,16 @@ int ku_work_test(struct ku_work *work);
 int ku_work_wait(struct ku_work *work);
 /* init, start and wait in one call */
 int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
+/*
+ * Advance every started work of this rank; ~1 ns without any. Callable between tiles. Returns 0, or
+ * the job's root cause.
+ */
+int ku_job_progress(struct ku_job *job);
+/*
+ * Check that all other ranks are alive, and advance this rank's works. A caller with its own wait
+ * loop calls it at least every 50 ms. Returns 0, or the job's root cause.
+ */
+int ku_job_check(struct ku_job *job);
 /* Bytes that public calls of this rank copied through stages */
 uint64_t ku_job_staged_bytes(const struct ku_job *job);
 /* Time in which this rank moved bytes of compiled programs, in waits and between tiles */

@@ -134,7 +134,7 @@ static int bare_sum(struct bench *b, const struct call *call)
         src[i] = dst[i] = ku_arena_part(b->arena, i) + begin * 4;
     struct ku_sum s = {
         .n_src = job->n, .n_dst = job->n, .src = src, .dst = dst, .count = end - begin};
-    ku_sum(job->priv->kernels, &s);
+    ku_sum(job->comm->kernels, &s);
     return 0;
 }
 
@@ -313,7 +313,7 @@ static int time_all(struct bench *b)
     int n_sizes = b->opts->bytes ? 1 : N_SIZES;
     struct call limit = {.fn = bare_flags};
     double ns[2];
-    if (b->job->priv->may_spin) {
+    if (b->job->comm->may_spin) {
         KU_TRY(time_call(b, &limit, ns));
         b->flags_ns = ns[0];
     }

@@ -2,7 +2,7 @@
 #ifndef KU_COMM_COLLECTIVE_BENCH_H
 #define KU_COMM_COLLECTIVE_BENCH_H
 
-#include "comm/job.h"
+#include "job/job.h"
 #include "kumi/dtype.h"
 
 /*

@@ -29,12 +29,12 @@ static int comm_new(struct ku_job *job, const char *name, uint32_t slot, uint64_
     c->slot = slot;
     c->priv = p;
     snprintf(c->name, sizeof c->name, "%s", name);
-    p->flags = ku_segment_flags(job->seg, slot);
+    p->flags = ku_area_flags(job->seg, slot);
     p->free_chunks = (1u << KU_N_CHUNKS) - 1;
     p->seq = p->n_hidden = p->n_pieces = p->done_seen = p->checked = base;
-    p->next = job->priv->comms;
-    job->priv->comms = c;
-    job->priv->used_slots |= UINT64_C(1) << slot;
+    p->next = job->comm->comms;
+    job->comm->comms = c;
+    job->comm->used_slots |= UINT64_C(1) << slot;
     struct ku_flags *mine = &p->flags[job->local_rank];
     atomic_store(&mine->done, base);
     atomic_store(&mine->filled, base);
@@ -47,7 +47,7 @@ void ku_comm_free(struct ku_comm *c)
 {
     if (!c)
         return;
-    struct ku_job_private *p = c->job->priv;
+    struct ku_comm_rank *p = c->job->comm;
     for (struct ku_comm **link = &p->comms; *link; link = &(*link)->priv->next) {
         if (*link == c) {
             *link = c->priv->next;
@@ -93,8 +93,8 @@ static int by_key(const void *a, const void *b)
 /* Upper bound of all numbers in this rank's flags, in any slot */
 static uint64_t high_of(const struct ku_job *job)
 {
-    uint64_t high = job->priv->slot_high;
-    for (const struct ku_comm *c = job->priv->comms; c; c = c->priv->next) {
+    uint64_t high = job->comm->slot_high;
+    for (const struct ku_comm *c = job->comm->comms; c; c = c->priv->next) {
         high = c->priv->seq > high ? c->priv->seq : high;
         high = c->priv->n_pieces > high ? c->priv->n_pieces : high;
     }
@@ -154,7 +154,7 @@ int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
 {
     struct ku_job *job = parent->job;
     struct ticket mine = {
-        .color = color, .key = key, .used_slots = job->priv->used_slots, .high = high_of(job)};
+        .color = color, .key = key, .used_slots = job->comm->used_slots, .high = high_of(job)};
     struct ku_comm *c = NULL;
     uint64_t used = 0, high = 0;
     if (parent->priv->head || parent->priv->p2p)
@@ -224,7 +224,7 @@ static int check_channels(struct ku_comm *c)
 {
     for (int i = 0; i < c->n; i++) {
         struct ku_channel *ch =
-            ku_segment_channel(c->job->seg, c->slot, ku_comm_local(c, i), c->job->local_rank);
+            ku_area_channel(c->job->seg, c->slot, ku_comm_local(c, i), c->job->local_rank);
         if (atomic_load(&ch->posted) == atomic_load(&ch->acked))
             continue;
         KU_ERR_SCOPE(

@@ -2,7 +2,7 @@
 #ifndef KU_COMM_CONSENSUS_H
 #define KU_COMM_CONSENSUS_H
 
-#include "comm/job.h"
+#include "job/job.h"
 
 /*
  * Small decisions that all ranks of a job take together. All are collective over the job, except

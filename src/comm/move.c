@@ -79,7 +79,7 @@ static unsigned char *ref_at(const struct ku_job *job, const struct ku_ref *ref,
 {
     if (ref->flags & KU_ARENA_PRIVATE)
         return ref->ptr;
-    const struct ku_arena *a = &job->priv->host->arena[ref->arena];
+    const struct ku_arena *a = &job->comm->arenas->arena[ref->arena];
     return (ref->flags & KU_ARENA_COMMON ? a->base : ku_arena_part(a, local)) + ref->off;
 }
 
@@ -90,14 +90,14 @@ static struct ku_entry *entry_of(const struct ku_work *w, int member)
 
 static unsigned char *stage_of(const struct ku_work *w, int member)
 {
-    return ku_segment_stage(w->comm->job->seg, w->comm->slot, ku_comm_local(w->comm, member))
+    return ku_area_stage(w->comm->job->seg, w->comm->slot, ku_comm_local(w->comm, member))
         ->piece[w->stage % 2];
 }
 
 /* Address of a member's public buffer from its location: arena << 48 | offset in its part */
 static unsigned char *place_at(const struct ku_work *w, uint64_t place, int member)
 {
-    const struct ku_arena *a = &w->comm->job->priv->host->arena[place >> 48];
+    const struct ku_arena *a = &w->comm->job->comm->arenas->arena[place >> 48];
     return ku_arena_part(a, ku_comm_local(w->comm, member)) + (place & ((UINT64_C(1) << 48) - 1));
 }
 static unsigned char *in_of(const struct ku_work *w, int member)
@@ -133,13 +133,13 @@ static void reduce(const struct ku_work *w, const struct operands *o, const void
                        .addend = addend,
                        .divide = w->coll.reduce == KUMI_AVG ? w->comm->n : 0,
                        .n_streamed = n_streamed};
-    ku_sum(w->comm->job->priv->kernels, &s);
+    ku_sum(w->comm->job->comm->kernels, &s);
 }
 
 /* Elements to move next out of `left` > 0; 0: the budget is used up */
 static int64_t bite(struct ku_work *w, int64_t left)
 {
-    struct ku_job_private *p = w->comm->job->priv;
+    struct ku_comm_rank *p = w->comm->job->comm;
     if (p->budget_bytes == 0)
         return 0;
     int64_t count = min64(left, STEP_BYTES / (int64_t)each_bytes(w));
@@ -164,7 +164,7 @@ static void slice(const struct ku_work *w, int64_t count, int64_t first, int64_t
 static void count_bytes(const struct ku_work *w, int64_t count, int n_dst)
 {
     if (ku_dtype_is_float(w->coll.dtype))
-        w->comm->job->priv->moved_bytes += (uint64_t)count * (uint64_t)n_dst * each_bytes(w);
+        w->comm->job->comm->moved_bytes += (uint64_t)count * (uint64_t)n_dst * each_bytes(w);
 }
 
 /*
@@ -484,7 +484,7 @@ static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t
         ku_sum_scale(to, in + from * each, count, w->coll.dtype, w->coll.scale);
     else
         ku_stream_hand_over(to, in + from * each, (size_t)(count * each));
-    w->comm->job->priv->staged_bytes += (uint64_t)(count * each);
+    w->comm->job->comm->staged_bytes += (uint64_t)(count * each);
 }
 
 void ku_move_fill(struct ku_work *w)
@@ -530,7 +530,7 @@ void ku_move_drain(struct ku_work *w)
             copy(out + begin * each, stage_of(w, i) + begin * each, (end - begin) * each);
         else
             deliver(w, out + begin * each, stage_of(w, i) + begin * each, (end - begin) * each);
-        w->comm->job->priv->staged_bytes += (uint64_t)((end - begin) * each);
+        w->comm->job->comm->staged_bytes += (uint64_t)((end - begin) * each);
     }
 }
 

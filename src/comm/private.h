@@ -2,16 +2,17 @@
 #ifndef KU_COMM_PRIVATE_H
 #define KU_COMM_PRIVATE_H
 
+#include "comm/area.h"
 #include "comm/coll.h"
 #include "comm/sum.h"
 #include "comm/transport.h"
+#include "job/private.h"
 
 /*
- * Mappings that the ranks of one process share. Ranks as threads have one ku_host together.
+ * The arenas of a process. Ranks as threads share one table.
  */
-struct ku_host {
-    struct ku_segment *seg;
-    int is_threads, n_arenas; /* arena ids in use are below n_arenas */
+struct ku_arenas {
+    int n; /* ids in use are below n */
     /*
      * Indexed by id; base NULL: free. With threads, local rank 0 writes it between two barriers.
      */
@@ -36,19 +37,15 @@ struct ku_tickets {
     uint64_t *sent, *send_done, *received, *recv_done;
 };
 
-struct ku_service; /* thread that holds the life mutex */
 struct kumi_work;
 
-struct ku_job_private {
-    struct ku_host *host;
+/* State of a rank that all its comms share: job->comm */
+struct ku_comm_rank {
+    struct ku_arenas *arenas;
     struct ku_chaos chaos;
     const struct ku_transport *transport;
     const struct ku_sum_kernels *kernels;
-    struct ku_flight *flight;
-    struct ku_rank_line *line;
-    int64_t timeout_ns;
-    /* threads of this rank; 1: every runnable thread of the host has a core */
-    int threads, may_spin;
+    int may_spin;          /* every runnable thread of the host has a core */
     int64_t budget_bytes;  /* bytes that KU_STEP_MOVE may still move in this call; < 0: no limit */
     int has_moved;         /* a work advanced since this was cleared */
     struct ku_comm *comms; /* all comms of this rank, linked by priv->next */
@@ -59,12 +56,7 @@ struct ku_job_private {
     uint64_t staged_bytes;
     int64_t moved_ns;
     uint64_t moved_bytes;
-    int *socket; /* local rank 0: one per rank; others: [0], to rank 0; -1: none */
-    int n_sockets;
-    struct ku_service *service;
-    struct ku_exit_cell *exit_cell;
     struct kumi_work *free_works;
-    int n_public_works;
 };
 
 struct ku_comm_private {
@@ -80,11 +72,7 @@ struct ku_comm_private {
     struct ku_comm *next;
 };
 
-/* job.c */
-int ku_job_new(struct ku_host *host, int rank, int n, const struct ku_job_opts *opts,
-               struct ku_job **job);
-void ku_job_free(struct ku_job *job);
-/* fault.c: state of one wait */
+/* wait.c: state of one wait */
 struct ku_waiter {
     int n_yields, awaited;
     /* `looks` and `progress` are those of the awaited rank when it stopped making progress. */
@@ -94,32 +82,9 @@ struct ku_waiter {
     int64_t slept_ns;          /* since the last check of the other ranks */
 };
 /*
- * Wait until something may have changed. `work` is the awaited one (NULL: a socket). Returns 0, or
- * the root cause.
+ * Wait until something may have changed for `work`. Returns 0, or the root cause.
  */
-int ku_job_idle(struct ku_job *job, struct ku_waiter *waiter, struct ku_work *work);
-/*
- * Check the abort flag and the other ranks' life mutexes and states. Returns 0, or the root cause.
- */
-int ku_job_look(struct ku_job *job, struct ku_work *work);
-/*
- * 1 for an exit code of docs/exit-codes.md: a rank of kumi prints its error before it ends with
- * one.
- */
-int ku_exit_is_ours(int code);
-/*
- * Record "rank died: rank <local>: <how>; its last operation: .." with this status. Returns it.
- */
-int ku_err_death(struct ku_segment *seg, int local, int status, const char *how);
-/*
- * Make this thread's error record the root cause and print it, unless there is a root cause.
- * Returns the root cause's status.
- */
-int ku_job_raise(struct ku_job *job, int culprit);
-/*
- * Copy the root cause into this thread's error record. Returns its status, or 0 without one.
- */
-int ku_job_root(struct ku_job *job);
+int ku_job_idle(struct ku_job *job, struct ku_waiter *waiter, const struct ku_work *work);
 /* work.c */
 int ku_job_advance(struct ku_job *job);
 void ku_work_describe(const struct ku_work *work, char *text, size_t cap);
@@ -140,24 +105,5 @@ int ku_comm_run_own(struct ku_comm *comm, const struct ku_coll *coll);
 void ku_comm_free(struct ku_comm *comm);
 /* chaos.c */
 int ku_chaos_parse(const char *text, struct ku_chaos *chaos);
-/* launchers.c */
-struct ku_env_job {
-    const char *launcher;
-    int rank, n, local_rank, local_n, control_fd; /* -1: none */
-    uint64_t job_id;
-};
-/*
- * Read the launcher's environment variables. Without any the launcher is "none" and n is 1.
- * KUMI_EINVAL for incomplete or impossible values.
- */
-int ku_env_job(struct ku_env_job *out);
-/* rendezvous.c */
-int ku_rendezvous(const struct ku_env_job *env, int64_t timeout_ns, struct ku_segment **seg,
-                  int **sockets, int *n_sockets);
-void ku_rendezvous_name(uint64_t job_id, char name[64]);
-/* service.c */
-int ku_service_start(struct ku_job *job);
-void ku_service_stop(struct ku_job *job);
-int ku_service_heed(struct ku_job *job);
 
 #endif

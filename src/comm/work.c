@@ -65,7 +65,7 @@ static void fingerprint(struct ku_work *w)
 
 static struct ku_tickets *tickets_of(struct ku_comm *comm)
 {
-    return &comm->job->priv->tickets[comm->slot];
+    return &comm->job->comm->tickets[comm->slot];
 }
 
 static int make_tickets(struct ku_comm *comm)
@@ -218,8 +218,8 @@ static uint64_t place_of(const struct ku_work *w, const void *at)
 {
     struct ku_job *job = w->comm->job;
     size_t each = kumi_dtype_bytes(w->coll.dtype);
-    for (uint64_t id = 0; id < (uint64_t)job->priv->host->n_arenas; id++) {
-        const struct ku_arena *a = &job->priv->host->arena[id];
+    for (uint64_t id = 0; id < (uint64_t)job->comm->arenas->n; id++) {
+        const struct ku_arena *a = &job->comm->arenas->arena[id];
         if (!a->base || !a->part_bytes)
             continue;
         const unsigned char *part = ku_arena_part(a, job->local_rank), *p = at;
@@ -263,7 +263,7 @@ static uint64_t least_done(const struct ku_comm *c)
  */
 static int settle(struct ku_comm *c, uint64_t seq, int *missing)
 {
-    const struct ku_transport *t = c->job->priv->transport;
+    const struct ku_transport *t = c->job->comm->transport;
     struct ku_comm_private *p = c->priv;
     if (p->checked >= seq || p->posted < seq)
         return 0;
@@ -284,7 +284,7 @@ static int settle(struct ku_comm *c, uint64_t seq, int *missing)
 static int arrive(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
-    struct ku_job_private *p = c->job->priv;
+    struct ku_comm_rank *p = c->job->comm;
     if (w->seq > c->priv->done_seen + KU_RING) {
         uint64_t over = w->seq - KU_RING;
         int missing = 0, status = settle(c, over, &missing);
@@ -314,7 +314,7 @@ static int arrive(struct ku_work *w)
 
 static int await(struct ku_work *w, enum ku_flag flag, uint64_t number)
 {
-    int status = w->comm->job->priv->transport->arrived(w->comm, flag, number, &w->missing);
+    int status = w->comm->job->comm->transport->arrived(w->comm, flag, number, &w->missing);
     if (status)
         return status;
     w->missing = 0;
@@ -368,8 +368,8 @@ static int finish(struct ku_work *w)
     ku_flight_add(c->job->priv->flight, KU_FLIGHT_DONE, c->slot, w->what, w->seq,
                   (uint64_t)w->total);
     ku_job_tick(c->job);
-    c->job->priv->n_started--;
-    c->job->priv->has_moved = 1;
+    c->job->comm->n_started--;
+    c->job->comm->has_moved = 1;
     return 0;
 }
 
@@ -396,7 +396,7 @@ static int reads(const struct ku_work *w)
  */
 static int announce(struct ku_work *w, enum ku_flag flag, int each)
 {
-    const struct ku_transport *t = w->comm->job->priv->transport;
+    const struct ku_transport *t = w->comm->job->comm->transport;
     if (!each && w->piece > 0)
         return 0;
     KU_TRY(t->arrive(w->comm, flag, w->stage));
@@ -412,7 +412,7 @@ static int move(struct ku_work *w)
         return ku_move_step(w);
     int64_t begin = ku_clock_ns();
     int status = ku_move_step(w);
-    w->comm->job->priv->moved_ns += ku_clock_ns() - begin;
+    w->comm->job->comm->moved_ns += ku_clock_ns() - begin;
     return status;
 }
 
@@ -422,7 +422,7 @@ static int move(struct ku_work *w)
 static int take_step(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
-    const struct ku_transport *t = c->job->priv->transport;
+    const struct ku_transport *t = c->job->comm->transport;
     int status;
     switch ((enum ku_step_op)w->step[w->pc]) {
     case KU_STEP_ARRIVE:
@@ -487,7 +487,7 @@ static int run(struct ku_work *w)
             return status;
         if (status == 0)
             w->pc++;
-        w->comm->job->priv->has_moved = 1;
+        w->comm->job->comm->has_moved = 1;
     }
     return finish(w);
 }
@@ -522,7 +522,7 @@ static int advance_comm(struct ku_comm *c)
 
 int ku_job_advance(struct ku_job *job)
 {
-    struct ku_job_private *p = job->priv;
+    struct ku_comm_rank *p = job->comm;
     if (atomic_load_explicit(&job->seg->abort_word, memory_order_acquire))
         return ku_job_root(job);
     if (!p->n_started)
@@ -536,11 +536,11 @@ int ku_job_advance(struct ku_job *job)
 int ku_job_progress(struct ku_job *job)
 {
     enum { HOOK_BYTES = 512 * 1024 }; /* about 0.1 ms, between two tiles of the caller */
-    if (!job->priv->n_started)
+    if (!job->comm->n_started)
         return 0;
-    job->priv->budget_bytes = HOOK_BYTES;
+    job->comm->budget_bytes = HOOK_BYTES;
     int status = ku_job_advance(job);
-    job->priv->budget_bytes = -1;
+    job->comm->budget_bytes = -1;
     return status;
 }
 
@@ -572,7 +572,7 @@ int ku_work_start(struct ku_work *w)
     w->missing = 0;
     w->next = NULL;
     w->state = KU_WORK_STARTED;
-    c->job->priv->n_started++;
+    c->job->comm->n_started++;
     if (w->path == KU_PATH_P2P) {
         start_p2p(w);
     } else {
@@ -614,11 +614,11 @@ int ku_work_wait(struct ku_work *w)
     if (status < 0 || w->state != KU_WORK_STARTED)
         return status;
     for (;;) {
-        job->priv->has_moved = 0;
+        job->comm->has_moved = 0;
         status = ku_job_advance(job);
         if (status < 0 || w->state == KU_WORK_FINISHED)
             break;
-        if (job->priv->has_moved) {
+        if (job->comm->has_moved) {
             waiter.spin_ns = waiter.n_spins = 0; /* moving data is not waiting */
             waiter.n_yields = 0;
             continue;
@@ -641,15 +641,15 @@ int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll)
 
 uint64_t ku_job_staged_bytes(const struct ku_job *job)
 {
-    return job->priv->staged_bytes;
+    return job->comm->staged_bytes;
 }
 
 int64_t ku_job_moved_ns(const struct ku_job *job)
 {
-    return job->priv->moved_ns;
+    return job->comm->moved_ns;
 }
 
 uint64_t ku_job_moved_bytes(const struct ku_job *job)
 {
-    return job->priv->moved_bytes;
+    return job->comm->moved_bytes;
 }

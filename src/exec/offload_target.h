@@ -3,7 +3,7 @@
 #define KU_EXEC_OFFLOAD_TARGET_H
 
 #include "base/os/aio.h"
-#include "comm/job.h"
+#include "job/job.h"
 
 /*
  * A file in which the ranks of a host keep what does not lie in memory (memory.offload), a part

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "comm/consensus.h"
+#include "comm/world.h"
 #include "train/dataset_text.h"
 #include "model/model.h"
 #include "train/session.h"
@@ -386,7 +387,7 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     struct ku_job_opts o = {.threads = threads ? (int)strtol(threads, NULL, 10) : 1,
                             .timeout_ns = 60LL * 1000000000};
     memset(result, 0, sizeof *result);
-    int status = ku_job_join(&o, &job);
+    int status = ku_comm_join(&o, &job);
     if (status < 0) { /* a rank that joined may have met its error, and printed it, already */
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return status;
@@ -394,6 +395,6 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     status = ku_evaluate_run(job, options, result);
     result->is_reported = status < 0;
     struct kumi_error error = *ku_err_get();
-    int left = ku_job_leave(job);
+    int left = ku_comm_leave(job);
     return status < 0 ? ku_err_put(&error) : left;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_COMM_PIN_H
-#define KU_COMM_PIN_H
+#ifndef KU_JOB_PIN_H
+#define KU_JOB_PIN_H
 
 /*
  * Binding of ranks to cores (hwloc): n disjoint sets of `threads` hardware threads, spread over the

@@ -17,7 +17,7 @@
 #include "base/os/os.h"
 #include "base/os/ipc.h"
 #include "base/os/process.h"
-#include "comm/private.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -166,15 +166,15 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
     return 0;
 }
 
-static int lead(const struct ku_env_job *env, const char *name, int64_t deadline,
-                struct ku_segment **seg, int *sockets)
+static int lead(const struct ku_job_client *client, const struct ku_env_job *env, const char *name,
+                int64_t deadline, struct ku_segment **seg, int *sockets)
 {
     int segment_fd = -1, status = 0;
     int listener = ku_os_local_listen(name, env->n);
     if (listener < 0)
         return refused(name, "socket @");
     if (!*seg)
-        status = ku_segment_create(env->n, env->job_id, &segment_fd, seg);
+        status = ku_segment_create(client, env->n, env->job_id, &segment_fd, seg);
     if (!status)
         status = gather(env, listener, segment_fd, *seg, deadline, sockets);
     if (segment_fd >= 0)
@@ -183,8 +183,8 @@ static int lead(const struct ku_env_job *env, const char *name, int64_t deadline
     return status;
 }
 
-static int follow(const struct ku_env_job *env, const char *name, int64_t deadline,
-                  struct ku_segment **seg, int *sockets)
+static int follow(const struct ku_job_client *client, const struct ku_env_job *env,
+                  const char *name, int64_t deadline, struct ku_segment **seg, int *sockets)
 {
     struct hello h = {.magic = KU_SEGMENT_MAGIC,
                       .abi = KU_SEGMENT_ABI,
@@ -222,14 +222,14 @@ static int follow(const struct ku_env_job *env, const char *name, int64_t deadli
                 env->rank);
         }
     }
-    int status = *seg ? 0 : ku_segment_map(segment_fd, seg);
+    int status = *seg ? 0 : ku_segment_map(client, segment_fd, seg);
     if (segment_fd >= 0)
         ku_os_close(segment_fd);
     return status;
 }
 
-int ku_rendezvous(const struct ku_env_job *env, int64_t timeout_ns, struct ku_segment **seg,
-                  int **sockets, int *n_sockets)
+int ku_rendezvous(const struct ku_job_client *client, const struct ku_env_job *env,
+                  int64_t timeout_ns, struct ku_segment **seg, int **sockets, int *n_sockets)
 {
     char name[64];
     int64_t deadline = ku_clock_ns() + timeout_ns;
@@ -245,6 +245,6 @@ int ku_rendezvous(const struct ku_env_job *env, int64_t timeout_ns, struct ku_se
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
     ku_rendezvous_name(env->job_id, name);
-    return env->rank == 0 ? lead(env, name, deadline, seg, *sockets)
-                          : follow(env, name, deadline, seg, *sockets);
+    return env->rank == 0 ? lead(client, env, name, deadline, seg, *sockets)
+                          : follow(client, env, name, deadline, seg, *sockets);
 }

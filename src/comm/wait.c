@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting, and detection of failures meanwhile.
+ * Waiting for a work.
  *
  * How a rank waits:
  *
@@ -17,133 +17,14 @@
  */
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/log.h"
 #include "base/os/ipc.h"
 #include "base/os/process.h"
 #include "comm/private.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { N_YIELDS = 20, SPIN_NS = 2 * 1000 * 1000, SPINS_PER_LOOK = 64 };
-
-int ku_job_root(struct ku_job *job)
-{
-    struct kumi_error root;
-    int status = ku_segment_root(job->seg, &root);
-    return status < 0 ? ku_err_put(&root) : 0;
-}
-
-int ku_job_raise(struct ku_job *job, int culprit)
-{
-    if (ku_segment_abort(job->seg, ku_err_get(), culprit)) {
-        ku_flight_add(job->priv->flight, KU_FLIGHT_FAIL, 0, KU_N_COLL_KINDS, 0, 0);
-        atomic_store(&job->seg->root_said, 1);
-        ku_err_print();
-        ku_flight_dump(job->seg);
-    }
-    return ku_job_root(job);
-}
-
-int ku_job_fail(struct ku_job *job)
-{
-    return ku_job_raise(job, job->rank);
-}
-
-int ku_job_has_failed(const struct ku_job *job)
-{
-    return atomic_load(&job->seg->abort_word) != 0;
-}
-
-/*
- * Whether the rank's process ended inside the job: its life mutex is free, but its state still says
- * that it is in the job. A rank that leaves changes its state before it releases the mutex.
- */
-static int is_dead(struct ku_job *job, struct ku_rank_line *line)
-{
-    if (job->priv->host->is_threads)
-        return 0;
-    int taken = pthread_mutex_trylock(&line->life);
-    if (taken == EBUSY)
-        return 0;
-    if (taken == 0 || taken == EOWNERDEAD)
-        pthread_mutex_unlock(
-            &line->life); /* not made consistent: it is ENOTRECOVERABLE for all from now on */
-    uint32_t state = atomic_load(&line->state);
-    return state == KU_RANK_JOINED || state == KU_RANK_LEAVING;
-}
-
-int ku_err_death(struct ku_segment *seg, int local, int status, const char *how)
-{
-    char last[160];
-    ku_flight_last(seg, local, last, sizeof last);
-    return KU_ERR_SCOPE(status, KUMI_SCOPE_JOB, "rank died: rank %d: %s%s%s", local, how,
-                        last[0] ? "; its last operation: " : "", last);
-}
-
-static int raise_left(struct ku_job *job, int local, struct ku_work *work)
-{
-    char mine[160] = "a collective of all ranks";
-    if (work)
-        ku_work_describe(work, mine, sizeof mine);
-    KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
-                 "mismatched collectives: rank %d left the job while rank %d waits for it in %s; "
-                 "call the same collectives on "
-                 "every rank",
-                 local, job->rank, mine);
-    return ku_job_raise(job, local);
-}
-
-/*
- * The launcher has forwarded a stop signal. Only the launcher can tell whether a rank ended by that
- * signal, and it reports it at once.
- */
-static int is_being_stopped(const struct ku_job *job)
-{
-    return ku_job_stop(job) && strcmp(job->launcher, "kumi") == 0;
-}
-
-int ku_exit_is_ours(int code)
-{
-    return (code >= 2 && code <= 14) || code == 70;
-}
-
-int ku_job_look(struct ku_job *job, struct ku_work *work)
-{
-    KU_TRY(ku_job_root(job));
-    for (int r = 0; r < job->local_n; r++) {
-        struct ku_rank_line *line = ku_segment_line(job->seg, r);
-        uint32_t state = atomic_load(&line->state);
-        if (r == job->local_rank || state == KU_RANK_ABSENT || state == KU_RANK_LEFT)
-            continue;
-        if (state == KU_RANK_EXITED) {
-            char how[64];
-            uint32_t code = atomic_load(&line->exit_status);
-            if (code == 0)
-                return raise_left(job, r, work);
-            snprintf(how, sizeof how, "ended with exit code %u", code);
-            if (ku_exit_is_ours((int)code)) {
-                /*
-                 * A rank of kumi has printed the reason before it ended, so nothing is printed
-                 * here. For the rank of another program the launcher prints the line.
-                 */
-                ku_err_death(job->seg, r, -(int)code, how);
-                ku_segment_abort(job->seg, ku_err_get(), r);
-                return ku_job_root(job);
-            }
-            ku_err_death(job->seg, r, KUMI_EPEER, how);
-            return ku_job_raise(job, r);
-        }
-        if (is_dead(job, line) && !is_being_stopped(job)) {
-            atomic_store(&line->state, KU_RANK_DIED);
-            ku_err_death(job->seg, r, KUMI_EPEER, "killed or crashed");
-            return ku_job_raise(job, r);
-        }
-    }
-    return 0;
-}
 
 int ku_job_check(struct ku_job *job)
 {
@@ -187,12 +68,12 @@ static int stopped_on_chain(struct ku_job *job, int local)
     return -1;
 }
 
-static int raise_timeout(struct ku_job *job, struct ku_waiter *w, struct ku_work *work)
+static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
     char last[160], mine[160], hint[160] = "";
     int stopped = stopped_on_chain(job, w->awaited), culprit = stopped < 0 ? w->awaited : stopped;
     struct ku_rank_line *line = ku_segment_line(job->seg, culprit);
-    ku_flight_last(job->seg, culprit, last, sizeof last);
+    ku_flight_last(job->seg, job->priv->host->client, culprit, last, sizeof last);
     ku_work_describe(work, mine, sizeof mine);
     if (stopped >= 0)
         snprintf(hint, sizeof hint, "; its process %u is stopped: kill -CONT %u continues it",
@@ -208,10 +89,9 @@ static int raise_timeout(struct ku_job *job, struct ku_waiter *w, struct ku_work
 }
 
 /* Count `ns` of waiting against the deadline. */
-static int count_time(struct ku_job *job, struct ku_waiter *w, struct ku_work *work, int64_t ns)
+static int count_time(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work,
+                      int64_t ns)
 {
-    if (!work)
-        return 0;
     int awaited = awaited_by(work);
     atomic_store(&job->priv->line->awaits, (uint32_t)(awaited + 1));
     atomic_fetch_add(&job->priv->line->looks, 1);
@@ -237,9 +117,9 @@ static int count_time(struct ku_job *job, struct ku_waiter *w, struct ku_work *w
  * fingerprints report it. Elsewhere it is an error, unless the leaver arrived at the work before it
  * left: its flags are tested once more.
  */
-static int look_for_leavers(struct ku_job *job, struct ku_work *work)
+static int look_for_leavers(struct ku_job *job, const struct ku_work *work, const char *text)
 {
-    int awaited = work ? awaited_by(work) : -1;
+    int awaited = awaited_by(work);
     if (awaited < 0 || awaited == job->local_rank ||
         (work->comm == job->world && work->path != KU_PATH_P2P))
         return 0;
@@ -248,7 +128,7 @@ static int look_for_leavers(struct ku_job *job, struct ku_work *work)
     KU_TRY(ku_job_advance(job));
     return work->state == KU_WORK_FINISHED || awaited_by(work) != awaited
                ? 0
-               : raise_left(job, awaited, work);
+               : ku_job_raise_left(job, awaited, text);
 }
 
 static void pause_cpu(void)
@@ -262,18 +142,18 @@ static void pause_cpu(void)
  * Sleep until a wake-up, unless a last test advances a work. `asleep` is set before the test, so no
  * wake-up is lost. Returns the ns slept, or a status.
  */
-static int64_t sleep_on_bell(struct ku_job *job, struct ku_work *work)
+static int64_t sleep_on_bell(struct ku_job *job, const struct ku_work *work)
 {
     struct ku_rank_line *line = job->priv->line;
     uint32_t bell = atomic_load(&line->bell);
     atomic_store(&line->asleep, 1);
     atomic_fetch_add(&job->seg->n_asleep, 1);
-    job->priv->has_moved = 0;
+    job->comm->has_moved = 0;
     int status = ku_job_advance(job);
     int64_t slept = 0;
-    if (!status && !job->priv->has_moved && (!work || work->state == KU_WORK_STARTED)) {
+    if (!status && !job->comm->has_moved && work->state == KU_WORK_STARTED) {
         int64_t from = ku_clock_ns();
-        ku_os_futex_wait(&line->bell, bell, job->priv->transport->sleep_ns);
+        ku_os_futex_wait(&line->bell, bell, job->comm->transport->sleep_ns);
         slept = ku_clock_ns() - from;
     }
     atomic_fetch_sub(&job->seg->n_asleep, 1);
@@ -281,9 +161,9 @@ static int64_t sleep_on_bell(struct ku_job *job, struct ku_work *work)
     return status < 0 ? status : slept;
 }
 
-int ku_job_idle(struct ku_job *job, struct ku_waiter *w, struct ku_work *work)
+int ku_job_idle(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
-    if (job->priv->may_spin) {
+    if (job->comm->may_spin) {
         pause_cpu();
         if (++w->n_spins % SPINS_PER_LOOK)
             return 0;
@@ -303,9 +183,11 @@ int ku_job_idle(struct ku_job *job, struct ku_waiter *w, struct ku_work *work)
         return (int)slept;
     w->slept_ns += slept;
     if (w->slept_ns >= KU_SLEEP_NS / 2) {
+        char text[160];
         w->slept_ns = 0;
-        KU_TRY(ku_job_look(job, work));
-        KU_TRY(look_for_leavers(job, work));
+        ku_work_describe(work, text, sizeof text);
+        KU_TRY(ku_job_look(job, text));
+        KU_TRY(look_for_leavers(job, work, text));
     }
     return count_time(job, w, work, slept);
 }

@@ -29,7 +29,7 @@ static ku_a64 *stamp_word(struct ku_flags *f, enum ku_flag flag, uint64_t number
 /* Time at which a message sent now arrives */
 static uint64_t arrival_ns(struct ku_job *job)
 {
-    struct ku_chaos *c = &job->priv->chaos;
+    struct ku_chaos *c = &job->comm->chaos;
     uint64_t at = (uint64_t)(ku_clock_ns() + c->delay_ns);
     if (c->jitter_ns)
         at += ku_random_u32(c->seed, (uint32_t)job->rank, 0, (uint64_t)c->n_arrivals) %
@@ -40,7 +40,7 @@ static uint64_t arrival_ns(struct ku_job *job)
 static int chaos_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number)
 {
     struct ku_job *job = comm->job;
-    struct ku_chaos *c = &job->priv->chaos;
+    struct ku_chaos *c = &job->comm->chaos;
     struct ku_flags *f = &comm->priv->flags[job->local_rank];
     c->n_arrivals++;
     if (c->kill_rank == job->rank && c->kill_at == c->n_arrivals)
@@ -73,8 +73,8 @@ static int chaos_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t numbe
 static int chaos_send(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_job *job = comm->job;
-    struct ku_channel *ch = ku_segment_channel(job->seg, comm->slot, job->local_rank,
-                                               ku_comm_local(comm, w->coll.root));
+    struct ku_channel *ch =
+        ku_area_channel(job->seg, comm->slot, job->local_rank, ku_comm_local(comm, w->coll.root));
     uint64_t posted = atomic_load(&ch->posted);
     int status = ku_transport_shm.send(comm, w);
     if (atomic_load(&ch->posted) != posted)
@@ -85,8 +85,8 @@ static int chaos_send(struct ku_comm *comm, struct ku_work *w)
 static int chaos_recv(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_job *job = comm->job;
-    struct ku_channel *ch = ku_segment_channel(job->seg, comm->slot,
-                                               ku_comm_local(comm, w->coll.root), job->local_rank);
+    struct ku_channel *ch =
+        ku_area_channel(job->seg, comm->slot, ku_comm_local(comm, w->coll.root), job->local_rank);
     if (atomic_load(&ch->at_ns) > (uint64_t)ku_clock_ns())
         return 1;
     return ku_transport_shm.recv(comm, w);

@@ -101,7 +101,7 @@ static int raise_message(const struct ku_comm *comm, int from, int64_t sent, uin
 static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_letter)
 {
     int to = ku_comm_local(comm, w->coll.root);
-    if (comm->job->priv->tickets[comm->slot].send_done[to] + 1 != w->p2p.ticket)
+    if (comm->job->comm->tickets[comm->slot].send_done[to] + 1 != w->p2p.ticket)
         return 1;
     if (!is_letter) {
         if (atomic_load(&ch->want) < w->p2p.ticket)
@@ -119,7 +119,7 @@ static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel 
 /* Pieces that this rank has taken from the peer */
 static uint32_t acked_back(const struct ku_comm *comm, const struct ku_work *w)
 {
-    const struct ku_channel *back = ku_segment_channel(
+    const struct ku_channel *back = ku_area_channel(
         comm->job->seg, comm->slot, ku_comm_local(comm, w->coll.root), comm->job->local_rank);
     return (uint32_t)atomic_load_explicit(&back->acked, memory_order_relaxed);
 }
@@ -141,8 +141,8 @@ static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch,
         memcpy(p->letter, from, now);
     else if (now)
         ku_stream_hand_over(
-            ku_segment_stage(comm->job->seg, comm->slot, comm->job->local_rank)->chunk[p->chunk],
-            from, now);
+            ku_area_stage(comm->job->seg, comm->slot, comm->job->local_rank)->chunk[p->chunk], from,
+            now);
     w->p2p.at += now;
     atomic_store_explicit(&ch->posted, posted + 1, memory_order_relaxed);
     atomic_store(&p->number, posted + 1);
@@ -152,7 +152,7 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, to = ku_comm_local(comm, w->coll.root);
-    struct ku_channel *ch = ku_segment_channel(seg, comm->slot, me, to);
+    struct ku_channel *ch = ku_area_channel(seg, comm->slot, me, to);
     int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
     int is_letter = bytes <= KU_LETTER_BYTES;
     if (!w->p2p.opened) {
@@ -166,7 +166,7 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
             posted - (ch->acked_seen = atomic_load(&ch->acked)) >= 2)
             return 1;
         post(comm, w, ch, bytes - w->p2p.at, is_letter);
-        comm->job->priv->has_moved = 1;
+        comm->job->comm->has_moved = 1;
         ring(seg, to);
     }
     if (!is_letter) {
@@ -175,7 +175,7 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
             return 1;
         comm->priv->free_chunks |= 1u << w->p2p.chunk[0] | 1u << w->p2p.chunk[1];
     }
-    comm->job->priv->tickets[comm->slot].send_done[to] = w->p2p.ticket;
+    comm->job->comm->tickets[comm->slot].send_done[to] = w->p2p.ticket;
     return 0;
 }
 
@@ -201,8 +201,8 @@ static void open_recv(struct ku_comm *comm, struct ku_work *w, struct ku_channel
 /* Take the acknowledgements of the other direction from a post of this one. */
 static void note_acks(struct ku_comm *comm, const struct ku_work *w, uint32_t acked)
 {
-    struct ku_channel *back = ku_segment_channel(comm->job->seg, comm->slot, comm->job->local_rank,
-                                                 ku_comm_local(comm, w->coll.root));
+    struct ku_channel *back = ku_area_channel(comm->job->seg, comm->slot, comm->job->local_rank,
+                                              ku_comm_local(comm, w->coll.root));
     uint32_t more = acked - (uint32_t)back->acked_seen;
     if (more <= 2) /* else the count is older than acked_seen */
         back->acked_seen += more;
@@ -212,8 +212,8 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, from = ku_comm_local(comm, w->coll.root);
-    struct ku_channel *ch = ku_segment_channel(seg, comm->slot, from, me);
-    struct ku_tickets *t = &comm->job->priv->tickets[comm->slot];
+    struct ku_channel *ch = ku_area_channel(seg, comm->slot, from, me);
+    struct ku_tickets *t = &comm->job->comm->tickets[comm->slot];
     uint64_t acked = atomic_load_explicit(&ch->acked, memory_order_relaxed);
     if (t->recv_done[from] + 1 != w->p2p.ticket)
         return 1;
@@ -229,12 +229,12 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
             memcpy((unsigned char *)w->coll.out + w->p2p.at,
                    w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype) <= KU_LETTER_BYTES
                        ? p->letter
-                       : ku_segment_stage(seg, comm->slot, from)->chunk[p->chunk],
+                       : ku_area_stage(seg, comm->slot, from)->chunk[p->chunk],
                    p->bytes);
         w->p2p.at += p->bytes;
         note_acks(comm, w, p->acked);
         atomic_store(&ch->acked, ++acked);
-        comm->job->priv->has_moved = 1;
+        comm->job->comm->has_moved = 1;
         ring(seg, from);
     }
     t->recv_done[from] = w->p2p.ticket;

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
-#include "comm/private.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -5,7 +5,7 @@
  */
 #include "base/err.h"
 #include "base/hash.h"
-#include "comm/private.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <stdio.h>

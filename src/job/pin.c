@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "comm/pin.h"
+#include "job/pin.h"
 
 #include "base/log.h"
 #include "base/mem.h"

@@ -14,9 +14,8 @@
  * job to stop. Ranks of kumi print the reason for a code of docs/exit-codes.md themselves. For
  * other programs the launcher names the first rank that failed and counts the others.
  */
-#include "comm/launch.h"
+#include "job/launch.h"
 
-#include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -25,8 +24,8 @@
 #include "base/os/process.h"
 #include "base/log.h"
 #include "base/term.h"
-#include "comm/pin.h"
-#include "comm/private.h"
+#include "job/pin.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -50,6 +49,7 @@ enum {
 };
 
 struct launch {
+    const struct ku_job_client *client;
     char *const *argv;
     int (*fn)(void *arg);
     void *arg;
@@ -309,7 +309,7 @@ static void name_failure(struct launch *l)
     if (ku_segment_root(l->seg, &root) < 0)
         ku_err_put(&root);
     ku_err_print();
-    ku_flight_dump(l->seg);
+    ku_flight_dump(l->seg, l->client);
 }
 
 /*
@@ -330,7 +330,7 @@ static void blame(struct launch *l, int rank, int status)
     else
         snprintf(how, sizeof how, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    ku_err_death(l->seg, rank, is_own ? -code : KUMI_EPEER, how);
+    ku_err_death(l->seg, l->client, rank, is_own ? -code : KUMI_EPEER, how);
     ku_segment_abort(l->seg, ku_err_get(), rank);
     if (!(is_own && l->is_kumi) && !atomic_load(&l->seg->root_said))
         name_failure(l);
@@ -431,7 +431,7 @@ static int prepare(struct launch *l, const struct ku_launch_opts *opts)
         return KUMI_ENOMEM;
     if (!(opts && opts->no_pin) && l->n * l->threads <= cpus)
         l->pin = ku_pin_create(l->n, l->threads);
-    return ku_segment_create(l->n, l->job_id, &l->segment_fd, &l->seg);
+    return ku_segment_create(l->client, l->n, l->job_id, &l->segment_fd, &l->seg);
 }
 
 static void release(struct launch *l)
@@ -478,9 +478,11 @@ out:
     return status;
 }
 
-int ku_launch(char *const *argv, int n, const struct ku_launch_opts *opts, int *code)
+int ku_launch(const struct ku_job_client *client, char *const *argv, int n,
+              const struct ku_launch_opts *opts, int *code)
 {
-    struct launch l = {.argv = argv, .n = n, .is_kumi = strcmp(argv[0], KU_LAUNCH_SELF) == 0};
+    struct launch l = {
+        .client = client, .argv = argv, .n = n, .is_kumi = strcmp(argv[0], KU_LAUNCH_SELF) == 0};
     return launch(&l, opts, code);
 }
 
@@ -494,10 +496,9 @@ static int n_threads(void)
     return n;
 }
 
-int kumi_launch(int (*fn)(void *arg), void *arg, int n)
+int ku_launch_function(const struct ku_job_client *client, int (*fn)(void *arg), void *arg, int n)
 {
-    KU_GIVEN(fn, "fn");
-    struct launch l = {.fn = fn, .arg = arg, .n = n, .is_kumi = 1};
+    struct launch l = {.client = client, .fn = fn, .arg = arg, .n = n, .is_kumi = 1};
     struct kumi_error error;
     int code = 0;
     if (n_threads() > 1)

@@ -1,11 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_COMM_JOB_H
-#define KU_COMM_JOB_H
+#ifndef KU_JOB_JOB_H
+#define KU_JOB_JOB_H
 
-#include "comm/arena.h"
-#include "comm/segment.h"
+#include "job/segment.h"
 
 struct ku_comm;
+struct ku_comm_rank;
+
+/*
+ * The job: how the ranks of a host start, watch each other and fail together. It moves no tensors;
+ * that is the client's part (src/comm).
+ *
+ *     launch.c       starts ranks, forwards signals, reports the first failure
+ *     launchers.c    reads the environment of kumi, torchrun, mpirun or srun
+ *     rendezvous.c   connects the ranks of a host by Unix sockets
+ *     segment.c      the control segment: states, root cause, flight recorder
+ *     service.c      one thread per rank: life mutex, stop signals
+ *     fault.c        detects dead ranks; the first error becomes the root cause of all ranks
+ *     pin.c          binds ranks to cores
+ *
+ * States of a rank: ABSENT ─> JOINED ─> LEAVING ─> LEFT. A rank that calls exit() before LEFT is
+ * EXITED. One whose life mutex is free in JOINED or LEAVING is DIED.
+ */
 
 /* All-zero means defaults. */
 struct ku_job_opts {
@@ -26,43 +42,40 @@ struct ku_job {
     int local_rank, local_n; /* on this host */
     const char *launcher;    /* "kumi", "torchrun", "openmpi", …, "none" */
     struct ku_segment *seg;
-    struct ku_comm *world; /* all ranks, slot 0 */
+    struct ku_comm *world;     /* the client's: communicator of all ranks */
+    struct ku_comm_rank *comm; /* the client's: its state of this rank */
     struct ku_job_private *priv;
 };
 
 /*
- * Join the job that the environment describes: through the launcher's control descriptor, or
+ * Enter the job that the environment describes: through the launcher's control descriptor, or
  * through another launcher's variables on one host. Without either the job has one rank.
  *
  *   opts   NULL: defaults
- *   job    set on success; ku_job_leave frees it
+ *   job    set on success; ku_job_close frees it
  *
- * Starts the service thread, which holds the life mutex and receives signals. It moves no data.
+ * Starts the service thread, which holds the life mutex and receives signals. It moves no data. The
+ * rank's state stays KU_RANK_ABSENT: the client sets it, and JOINED before the first collective.
  *
- * Collective. Blocks: at most join_timeout_ns.
+ * Blocks: at most join_timeout_ns.
  * Errors: KUMI_EINVAL (variables), EPEER, ETIMEDOUT (names the missing rank), ENOMEM.
  */
-int ku_job_join(const struct ku_job_opts *opts, struct ku_job **job);
+int ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *opts,
+                struct ku_job **job);
 /*
- * Leave the job and free it. Takes NULL. Collective: a rank that still waits for this one reports
- * KUMI_EMISMATCH.
+ * Stop the service thread and free the job. Takes NULL. Not collective.
  */
-int ku_job_leave(struct ku_job *job);
+void ku_job_close(struct ku_job *job);
 
 /*
- * Run fn on n ranks that are threads of this process, each with its own job (transport `thread`).
- * The function joins before fn and leaves after it. A rank whose fn returns early has left the job.
- * Returns 0 when every fn returned 0; else the root cause, or without one the status of the lowest
- * failed rank.
+ * Run fn on n ranks that are threads of this process, each with its own job. The function opens the
+ * job before fn and closes it after. A rank whose fn fails has ended (KU_RANK_EXITED), unless it
+ * has left. Returns 0 when every fn returned 0; else the root cause, or without one the status of
+ * the lowest failed rank.
  */
-int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_job *job, void *arg),
-                   void *arg);
+int ku_job_threads(const struct ku_job_client *client, int n, const struct ku_job_opts *opts,
+                   int (*fn)(struct ku_job *job, void *arg), void *arg);
 
-/*
- * Advance every started work of this rank; ~1 ns without any. Callable between tiles. Returns 0, or
- * the job's root cause.
- */
-int ku_job_progress(struct ku_job *job);
 /*
  * Report progress: once per tile, chunk or MiB read; ~1 ns. Deadlines run only while no progress is
  * reported.
@@ -91,12 +104,6 @@ int ku_job_heed_signals(struct ku_job *job);
  */
 int ku_job_stop(const struct ku_job *job);
 void ku_job_ask_stop(struct ku_job *job, int signal);
-
-/*
- * Check that all other ranks are alive, and advance this rank's works. A caller with its own wait
- * loop calls it at least every 50 ms. Returns 0, or the job's root cause.
- */
-int ku_job_check(struct ku_job *job);
 
 /*
  * End the job with this thread's error record. The first error becomes the root cause and is

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_COMM_LAUNCH_H
-#define KU_COMM_LAUNCH_H
+#ifndef KU_JOB_LAUNCH_H
+#define KU_JOB_LAUNCH_H
 
-#include "kumi/launch.h"
+#include "job/segment.h"
 
 /*
  * The launcher: starts n ranks of a program on this host, in their own process group, and runs
@@ -44,6 +44,12 @@ int ku_launch_parse_n(const char *text, int *n);
  * Errors: KUMI_EINVAL (n; the program cannot be executed; another launcher's variables are set),
  * ENOMEM.
  */
-int ku_launch(char *const *argv, int n, const struct ku_launch_opts *opts, int *exit_code);
+int ku_launch(const struct ku_job_client *client, char *const *argv, int n,
+              const struct ku_launch_opts *opts, int *exit_code);
+/*
+ * Run fn(arg) in n forked processes. Returns 0, or the status of the first failed rank. The calling
+ * process must have one thread. Errors as ku_launch.
+ */
+int ku_launch_function(const struct ku_job_client *client, int (*fn)(void *arg), void *arg, int n);
 
 #endif
