@@ -34,8 +34,8 @@ KUMI_API int kumi_launch_parse_n(const char *text, int *n);
  * LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT in its environment.
  *
  *   argv        NULL-terminated. argv[0] "/proc/self/exe" starts this executable again, which must
- *               print its error before it exits with a code of docs/reference/exit-codes.md. For any other
- *               program, the first rank with an exit code other than 0 is named on stderr
+ *               print its error before it exits with a code of docs/reference/exit-codes.md. For
+ *               any other program, the first rank with an exit code other than 0 is named on stderr
  *   threads     of each rank; 0: its share of the cores
  *   exit_code   out: of the job (docs/reference/exit-codes.md)
  *

@@ -11,8 +11,9 @@ extern "C" {
 #endif
 
 /*
- * The commands of `kumi` as functions. A configuration is a file (docs/reference/configuration.md) with
- * settings "section.key=value" that override it. Returned strings are freed with kumi_text_free.
+ * The commands of `kumi` as functions. A configuration is a file (docs/reference/configuration.md)
+ * with settings "section.key=value" that override it. Returned strings are freed with
+ * kumi_text_free.
  */
 struct kumi_settings {
     const char *config;     /* path of the file */
@@ -306,8 +307,8 @@ KUMI_API char *kumi_config_help(int as_markdown);
 
 /*
  * Print the effect of each key of the configuration's "deepspeed" section on n ranks
- * (docs/reference/deepspeed.md): value, source, kumi's key, and whether it is applied, has no effect or is
- * refused.
+ * (docs/reference/deepspeed.md): value, source, kumi's key, and whether it is applied, has no
+ * effect or is refused.
  *
  *   is_all   include keys that are not given; JSON always includes them
  *

@@ -75,7 +75,8 @@ struct kumi_trainer_options {
  * Compile, plan, allocate and initialise. The contents of the graph move into the trainer; the
  * builder is empty afterwards.
  *
- *   world     all ranks of the job; n must divide into the virtual shards (docs/internals/numerics.md)
+ *   world     all ranks of the job; n must divide into the virtual shards
+ *             (docs/internals/numerics.md)
  *   options   NULL: defaults
  *
  * Collective. Errors: KUMI_EINVAL (the model's first mistake; sizes that do not divide; options,

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "comm/collective_bench.h"
+#include "comm/world.h"
 #include "app/bench.h"
 
 static int print_rows(const struct ku_bench_out *o, const struct ku_job *job,
@@ -56,15 +57,15 @@ static int run(struct ku_job *job, void *arg)
 int ku_bench_comm_run(const struct ku_bench_out *o, int threads)
 {
     struct ku_job *job = NULL;
-    KU_TRY(ku_job_join(NULL, &job));
+    KU_TRY(ku_comm_join(NULL, &job));
     int is_alone = job->n == 1;
     int status = is_alone ? KUMI_OK : run(job, (void *)(uintptr_t)o);
     struct kumi_error error = *ku_err_get();
-    int left = ku_job_leave(job);
+    int left = ku_comm_leave(job);
     if (status < 0)
         return ku_err_put(&error);
     KU_TRY(left);
     if (!is_alone)
         return KUMI_OK;
-    return ku_job_threads(threads > 0 ? threads : 2, NULL, run, (void *)(uintptr_t)o);
+    return ku_comm_threads(threads > 0 ? threads : 2, NULL, run, (void *)(uintptr_t)o);
 }

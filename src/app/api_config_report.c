@@ -8,7 +8,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "comm/segment.h"
+#include "job/segment.h"
 #include "device/device.h"
 #include "train/configure.h"
 #include "config/deepspeed.h"

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/json/json.h"
 #include "base/str.h"
-#include "comm/segment.h"
+#include "job/segment.h"
 #include "train/configure.h"
 #include "config/deepspeed.h"
 #include "model/model.h"

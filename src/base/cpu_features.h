@@ -11,6 +11,6 @@ const char *ku_cpu_isa_name(enum ku_isa i); /* "base", "avx2", "avx512", "avx512
 int ku_cpu_isa_parse(const char *name, enum ku_isa *out); /* KUMI_EINVAL with the list */
 /* The named set, or this CPU's best set where it has less; NULL: its best. KUMI_EINVAL. */
 int ku_cpu_isa_at_most(const char *name, enum ku_isa *out);
-const char *ku_cpu_model(void);                           /* e.g. "AMD EPYC 9xx4"; static */
+const char *ku_cpu_model(void); /* e.g. "AMD EPYC 9xx4"; static */
 
 #endif

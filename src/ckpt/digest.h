@@ -6,7 +6,8 @@
 
 /*
  * The digest of a state: SHA-256 over its logical tensors, first parameters and buffers sorted by
- * name, then optimizer tensors sorted by name. Each tensor, little endian (docs/internals/numerics.md):
+ * name, then optimizer tensors sorted by name. Each tensor, little endian
+ * (docs/internals/numerics.md):
  *
  *     u32          bytes of the name
  *     bytes        the name

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The public face: argument records become struct ku_coll, everything else is comm/coll.h.
+ * The public functions of kumi/comm.h. They check the arguments and translate them to struct
+ * ku_coll.
  */
 #include "kumi/comm.h"
 
@@ -9,13 +10,14 @@
 #include "base/mem.h"
 #include "comm/api.h"
 #include "comm/private.h"
+#include "comm/world.h"
 
 struct kumi_comm {
     struct ku_comm *c;
 };
 struct kumi_work {
     struct ku_work w;
-    struct kumi_work *next; /* in the job's list of idle ones */
+    struct kumi_work *next; /* next in the job's list of idle works */
 };
 
 _Static_assert((int)KUMI_BARRIER == KU_COLL_BARRIER && (int)KUMI_ALL_REDUCE == KU_COLL_ALL_REDUCE &&
@@ -57,21 +59,21 @@ int kumi_comm_join(const struct kumi_comm_options *options, struct kumi_comm **w
         o.threads = options->threads;
         o.chaos = options->chaos;
     }
-    KU_TRY(ku_job_join(&o, &job));
+    KU_TRY(ku_comm_join(&o, &job));
     int status = ku_comm_api_wrap(job->world, world);
     if (status < 0)
-        ku_job_leave(job);
+        ku_comm_leave(job);
     return status;
 }
 
 static void free_works(struct ku_job *job)
 {
-    for (struct kumi_work *w = job->priv->free_works; w;) {
+    for (struct kumi_work *w = job->comm->free_works; w;) {
         struct kumi_work *next = w->next;
         ku_free(w);
         w = next;
     }
-    job->priv->free_works = NULL;
+    job->comm->free_works = NULL;
 }
 
 int kumi_comm_leave(struct kumi_comm *world)
@@ -82,12 +84,12 @@ int kumi_comm_leave(struct kumi_comm *world)
     if (world->c != job->world)
         return KU_ERR(KUMI_EINVAL, "leave: comm %s: give the world, as kumi_comm_join made it",
                       world->c->name);
-    if (job->priv->n_started && !ku_job_has_failed(job))
+    if (job->comm->n_started && !ku_job_has_failed(job))
         return KU_ERR(KUMI_EINVAL, "leave: operations in flight: %d; wait for them first",
-                      job->priv->n_started);
+                      job->comm->n_started);
     free_works(job);
     ku_free(world);
-    return ku_job_leave(job);
+    return ku_comm_leave(job);
 }
 
 int kumi_comm_rank(const struct kumi_comm *comm)
@@ -148,7 +150,7 @@ int kumi_comm_dealloc(struct kumi_comm *world, void *memory)
     KU_GIVEN(world, "world");
     struct ku_job *job = world->c->job;
     for (int i = 0; memory && i < KU_MAX_ARENAS; i++) {
-        const struct ku_arena *a = &job->priv->host->arena[i];
+        const struct ku_arena *a = &job->comm->arenas->arena[i];
         if (a->base && ku_arena_part(a, job->local_rank) == memory)
             return ku_arena_destroy(job, a);
     }
@@ -169,8 +171,10 @@ static int refuse_null(const struct ku_coll *o, const char *name)
                   (long long)o->count);
 }
 
-/* In place means: the same buffer where in and out have one size, else this rank's block of the
- * longer one. */
+/*
+ * Refuse NULL and overlap. In place is allowed: equal buffers where in and out have equal sizes,
+ * else the shorter buffer is this rank's block of the longer one.
+ */
 static int check_buffers(const struct ku_comm *c, const struct ku_coll *o)
 {
     int64_t each = (int64_t)kumi_dtype_bytes(o->dtype), block = o->count, before = 0, all = 0;
@@ -267,7 +271,7 @@ int kumi_work_start(struct kumi_comm *comm, const struct kumi_collective *collec
     KU_GIVEN(comm, "comm");
     KU_GIVEN(collective, "collective");
     KU_GIVEN(work, "work");
-    struct ku_job_private *p = comm->c->job->priv;
+    struct ku_comm_rank *p = comm->c->job->comm;
     struct kumi_work *w = p->free_works;
     struct ku_coll coll;
     KU_TRY(translate(comm, collective, &coll));
@@ -289,7 +293,7 @@ int kumi_work_start(struct kumi_comm *comm, const struct kumi_collective *collec
 
 static int give_back(struct kumi_work *work, int result)
 {
-    struct ku_job_private *p = work->w.comm->job->priv;
+    struct ku_comm_rank *p = work->w.comm->job->comm;
     work->next = p->free_works;
     p->free_works = work;
     return result;
@@ -316,7 +320,7 @@ int kumi_batch(struct kumi_comm *comm, const struct kumi_collective *collectives
     struct kumi_work **works = ku_malloc((size_t)(n ? n : 1) * sizeof *works);
     int n_started = 0, status = works ? 0 : KUMI_ENOMEM;
     struct ku_coll checked;
-    for (int i = 0; i < n && !status; i++) /* all or none start */
+    for (int i = 0; i < n && !status; i++) /* check all before the first starts */
         status = translate(comm, &collectives[i], &checked);
     for (; n_started < n && !status; n_started++)
         status = kumi_work_start(comm, &collectives[n_started], &works[n_started]);

@@ -2,12 +2,14 @@
 #ifndef KU_COMM_API_H
 #define KU_COMM_API_H
 
-#include "comm/job.h"
+#include "job/job.h"
 #include "kumi/comm.h"
 
-/* The job behind a public communicator. Borrowed. */
+/*
+ * The job of a public communicator. Borrowed.
+ */
 struct ku_job *ku_comm_api_job(const struct kumi_comm *comm);
-/* A public communicator around c, which kumi_comm_free takes back with it. */
+/* Wrap c in a public communicator. kumi_comm_free frees both. */
 struct ku_comm;
 int ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out);
 

@@ -44,7 +44,7 @@ static int take_names(struct kumi_mesh *m, const struct kumi_mesh_axis *axes, in
     return KUMI_OK;
 }
 
-/* Fills in the extent that is 0; their product is n_ranks. */
+/* Compute the extent that is 0, and check that the extents multiply to n_ranks. */
 static int take_extents(struct kumi_mesh *m, int n_ranks)
 {
     int64_t product = 1;

@@ -50,7 +50,9 @@ static int map_fd(struct ku_arena *a, const char *name, int fd)
                             strerror(errno));
 }
 
-/* The descriptor from rank 0 that came over its socket; looks at the job's health meanwhile. */
+/*
+ * Receive the descriptor from rank 0. Checks the other ranks while it waits.
+ */
 static int receive_fd(struct ku_job *job, uint32_t id, int *fd)
 {
     uint32_t got;
@@ -73,7 +75,7 @@ static int receive_fd(struct ku_job *job, uint32_t id, int *fd)
     return 0;
 }
 
-/* Local rank 0 makes the memory and hands it out; the others map what they get. */
+/* Local rank 0 creates the memory and sends its descriptor; the others map it. */
 static int share(struct ku_job *job, struct ku_arena *a, const char *name)
 {
     char label[64];
@@ -105,10 +107,10 @@ static int share(struct ku_job *job, struct ku_arena *a, const char *name)
     return status;
 }
 
-static int free_id(const struct ku_host *host, uint32_t *id)
+static int free_id(const struct ku_arenas *arenas, uint32_t *id)
 {
     for (*id = 0; *id < KU_MAX_ARENAS; ++*id)
-        if (!host->arena[*id].base)
+        if (!arenas->arena[*id].base)
             return 0;
     return KU_ERR(KUMI_ENOMEM, "arena: all %d are in use; free memory that is no longer needed",
                   KU_MAX_ARENAS);
@@ -116,13 +118,15 @@ static int free_id(const struct ku_host *host, uint32_t *id)
 
 static int agree(struct ku_job *job, size_t common, size_t part)
 {
-    /* The fingerprint of this step compares the sizes; it also keeps thread ranks from reading the
-     * table too early. */
+    /*
+     * The fingerprint compares the sizes. As a barrier it also orders the accesses of thread ranks
+     * to the table of arenas.
+     */
     struct ku_coll coll = {.kind = KU_COLL_ARENA, .count = (int64_t)(common / 2 + part)};
     return ku_comm_run_own(job->world, &coll);
 }
 
-/* What this rank's share of the memory is, touched once, by its own core. */
+/* Populate this rank's share from its own core (first touch). */
 static void populate(const struct ku_job *job, const struct ku_arena *a)
 {
     size_t each = a->common_bytes / (size_t)a->n_local / PAGE_BYTES * PAGE_BYTES;
@@ -135,42 +139,45 @@ static void populate(const struct ku_job *job, const struct ku_arena *a)
 int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, size_t part_bytes,
                     const struct ku_arena **arena)
 {
-    struct ku_host *host = job->priv->host;
+    struct ku_arenas *all = job->comm->arenas;
+    int is_threads = job->priv->host->is_threads;
     struct ku_arena a = {0};
     KU_TRY(lay_out(&a, job->local_n, common_bytes, part_bytes));
     KU_TRY(agree(job, common_bytes, part_bytes));
-    KU_TRY(free_id(host, &a.id)); /* the same on all: creations and destructions are collective */
-    int makes = !host->is_threads || job->local_rank == 0;
-    if (host->is_threads)
-        KU_TRY(agree(job, 0, 0)); /* all have looked for the id before rank 0 takes it */
+    /* equal on all ranks, because create and destroy are collective */
+    KU_TRY(free_id(all, &a.id));
+    int makes = !is_threads || job->local_rank == 0;
+    if (is_threads)
+        KU_TRY(agree(job, 0, 0)); /* all have chosen the id before rank 0 fills the entry */
     int status = makes ? share(job, &a, name) : 0;
     if (status < 0)
         return job->n > 1 ? ku_job_raise(job, job->rank) : status;
     if (makes) {
-        host->arena[a.id] = a;
-        if (host->n_arenas <= (int)a.id)
-            host->n_arenas = (int)a.id + 1;
+        all->arena[a.id] = a;
+        if (all->n <= (int)a.id)
+            all->n = (int)a.id + 1;
     }
     status = agree(job, common_bytes, part_bytes);
     if (status < 0)
         return status;
-    populate(job, &host->arena[a.id]);
-    *arena = &host->arena[a.id];
+    populate(job, &all->arena[a.id]);
+    *arena = &all->arena[a.id];
     return agree(job, common_bytes, part_bytes);
 }
 
 int ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena)
 {
-    struct ku_host *host = job->priv->host;
+    struct ku_arenas *all = job->comm->arenas;
+    int is_threads = job->priv->host->is_threads;
     if (!arena)
         return 0;
     uint32_t id = arena->id;
     int status = agree(job, id, 1);
     if (status < 0)
         return status;
-    if (!host->is_threads || job->local_rank == 0) {
-        ku_os_munmap(host->arena[id].base, host->arena[id].bytes);
-        host->arena[id] = (struct ku_arena){0};
+    if (!is_threads || job->local_rank == 0) {
+        ku_os_munmap(all->arena[id].base, all->arena[id].bytes);
+        all->arena[id] = (struct ku_arena){0};
     }
     return agree(job, id, 2);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a collective is made of, without running it: names, fingerprints, the path it takes and the
- * steps of each path.
+ * Static description of collectives: names, fingerprints, the choice of the path, and the ops of
+ * each path. Nothing here runs a collective.
  */
 #include "comm/coll.h"
 
 #include "base/err.h"
+#include "comm/area.h"
 #include "comm/sum.h"
 
 #include <stddef.h>
@@ -113,8 +114,10 @@ int64_t ku_coll_inline_count(const struct ku_coll *c, int n)
     return has_blocks ? c->count * n : c->count;
 }
 
-/* Small enough that every rank can send all it has with its arrival. (count <= INT64_MAX / 8 / n:
- * ku_coll_check.) */
+/*
+ * Whether every rank's data fits in its arrival. The product cannot overflow: ku_coll_check limits
+ * count to INT64_MAX / 8 / n.
+ */
 static int fits_inline(const struct ku_coll *c, int n)
 {
     return !c->counts &&
@@ -184,7 +187,7 @@ static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
 
 static int check_counts(const struct ku_comm *comm, const struct ku_coll *c)
 {
-    int64_t limit = INT64_MAX / 8 / comm->n; /* n blocks of the widest type */
+    int64_t limit = INT64_MAX / 8 / comm->n; /* n blocks of 8-byte elements fit */
     if (c->count < 0 || c->count > limit)
         return KU_ERR(KUMI_EINVAL, "collective: %s: count: %lld; give 0 to %lld",
                       ku_coll_kind_name(c->kind), (long long)c->count, (long long)limit);

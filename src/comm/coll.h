@@ -3,29 +3,51 @@
 #define KU_COMM_COLL_H
 
 #include "comm/arena.h"
-#include "comm/job.h"
+#include "job/job.h"
 #include "kumi/comm.h"
 #include "kumi/dtype.h"
 
 /*
- * Collectives. A collective is compiled by a pure function to a list of steps; a work is a cursor
- * over them; one interpreter runs both compiled programs and public calls. A work is compiled once
- * and started any number of times without allocation:
+ * Collectives between the ranks of a host.
  *
- *     ku_work_init(&w, comm, &coll);   … each step:   ku_work_start(&w); compute; ku_work_wait(&w);
+ * A collective (struct ku_coll) runs as a work (struct ku_work). A pure function maps it to a path,
+ * which is a list of ops (enum ku_step_op); the interpreter in work.c advances a cursor over them.
+ * An op that must wait returns "not yet", so any number of works can be in flight without a thread.
+ * Compiled programs and public calls use the same interpreter. A work is compiled once and started
+ * any number of times without allocation:
  *
- * Between start and wait the comm's members own the buffers (RUNTIME: ownership in phases). Works
- * of one comm run in start order; several comms and works may be in flight. Canonical order: sums
- * follow the neighbour tree over the comm's ranks, (0,1), (2,3), … then pairs of pairs, an odd one
- * carried up; results depend on n and data alone.
+ *     ku_work_init(&w, comm, &coll);
+ *     for (each step) {
+ *         ku_work_start(&w);    writes this rank's arrival: fingerprint, location, small payload
+ *         compute();            ku_job_progress() between tiles advances w
+ *         ku_work_wait(&w);     spins or sleeps until the result is complete
+ *     }
+ *
+ *     which bytes move            path            buffers
+ *     ------------------------    ------------    ---------------------------------------------
+ *     payload of the arrival      INLINE          at most 88 bytes per rank
+ *     rank r sums slice r of      PROGRAM         parts at equal offsets of an arena
+ *       all ranks' buffers        DIRECT          public call, all buffers in arenas
+ *     as before, by pieces        STAGED, .._SUM  public call, private memory: through the stages
+ *     sender and receiver         P2P             send, recv
+ *
+ * Every arrival carries a fingerprint of the call. The ranks compare them before a byte of a result
+ * is written. Between start and wait the members of the comm own the buffers. Works of one comm run
+ * in start order; several comms and works may be in flight.
+ *
+ * Sums follow the neighbour tree over the comm's ranks: (0,1), (2,3), …, then pairs of pairs; an
+ * odd node is carried up. The result depends on n and on the data alone.
  */
 enum ku_coll_kind {
-    KU_COLL_BARRIER, /* start = I arrived; wait = all arrived. As `release`: who reads in place
-                        starts it, the next writer waits */
+    /*
+     * start: this rank has arrived; wait: all have arrived. As `release`: readers start it, the
+     * next writer waits for it.
+     */
+    KU_COLL_BARRIER,
     KU_COLL_ALL_REDUCE,
-    KU_COLL_REDUCE_SCATTER, /* each rank ends with what it keeps; program form: at its place in
-                               `out` */
-    KU_COLL_ALL_GATHER,     /* each rank begins with what it keeps */
+    /* Each rank ends with its own shard; in a program at that shard's offset in `out`. */
+    KU_COLL_REDUCE_SCATTER,
+    KU_COLL_ALL_GATHER, /* each rank begins with its own shard */
     KU_COLL_BROADCAST,
     KU_COLL_REDUCE,
     KU_COLL_GATHER,
@@ -42,59 +64,73 @@ enum ku_coll_kind {
 const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
 
 /*
- * One piece of a compiled collective: `count` elements at in and out (which may be the same), at
- * the same place on every rank. What a rank keeps of it: ku_blocks_range(count, block_count,
- * first_block, n, rank). A place in `kept` holds each rank's own range alone, not the whole with
- * the range in its place: in of an all_gather, out and addend of a reduce_scatter. What only this
- * rank writes (out of both) may be private.
+ * One part of a compiled collective: `count` elements of `in` and `out` (which may be equal), at
+ * the same offset on every rank. The shard of a rank is ku_blocks_range(count, block_count,
+ * first_block, n, rank). A reference in the mask `kept` points at a buffer that holds the rank's
+ * own shard alone; the others point at the whole vector. KU_KEPT_IN is for all_gather, OUT and
+ * ADDEND for reduce_scatter. Memory that only this rank writes (`out` of both) may be private.
  */
 enum { KU_KEPT_IN = 1, KU_KEPT_OUT = 2, KU_KEPT_ADDEND = 4 };
 struct ku_coll_part {
     struct ku_ref in, out;
-    struct ku_ref addend; /* reduce_scatter and all_reduce, with has_addend: added to the sum
-                             before it is stored; complete where this rank keeps it when the
-                             work's turn comes. all_reduce: equal on all ranks */
+    /*
+     * reduce_scatter and all_reduce, with has_addend: added to the sum before it is stored. Its
+     * shard of this rank must be complete when the work runs. all_reduce: equal on all ranks.
+     */
+    struct ku_ref addend;
     int64_t count, first_block;
     int32_t block_count, has_addend;
     int kept; /* mask of KU_KEPT_* */
 };
 
-/* Who wants to see sums while they are in the caches: `count` elements of a part that this rank has
- * just summed, from its next unseen block on, whole blocks but for the last of the part. On the
- * rank's own thread, in whatever call moves bytes; must not wait. */
+/*
+ * Callback on each reduced block while it is still in cache.
+ *
+ *   part    index in ku_coll.part
+ *   sum     `count` sums of this rank's shard, contiguous after those of the call before; whole
+ *           blocks, except at the end of the part
+ *
+ * Runs on the rank's own thread in whatever call moves bytes. It must not block.
+ */
 typedef void ku_coll_see(void *ctx, int part, void *sum, int64_t count);
 
 struct ku_coll {
     enum ku_coll_kind kind;
     enum kumi_dtype dtype;
-    enum kumi_dtype
-        wire; /* dtype, or narrower for f32: then every leaf and node of the tree rounds to it */
+    /* dtype, or narrower for f32 data: then every leaf and node of the tree rounds to it. */
+    enum kumi_dtype wire;
     enum kumi_reduce reduce;
-    int root;     /* rank in comm: broadcast, reduce, gather, scatter; the peer of send and recv */
-    double scale; /* premul_sum: this rank's factor */
-    const char *name; /* for messages; NULL: the kind */
+    /* Rank in comm: of broadcast, reduce, gather, scatter; the peer of send and recv. */
+    int root;
+    double scale;     /* premul_sum: this rank's factor */
+    const char *name; /* in messages; NULL: the kind */
 
-    /* Compiled programs: owned memory. Barrier and n_parts = 0 move nothing. Borrowed; outlives the
-     * work. */
+    /*
+     * Compiled programs: owned memory. A barrier has no parts. The array is borrowed and must
+     * outlive the work.
+     */
     const struct ku_coll_part *part;
     int n_parts;
-    ku_coll_see *see; /* reduce_scatter: of the blocks that this rank keeps; NULL: nobody */
+    ku_coll_see *see; /* reduce_scatter; NULL: none */
     void *see_ctx;
 
-    /* Public calls (n_parts = 0): any memory. Blocks are packed in rank order; counts NULL: `count`
-     * each. Borrowed until wait returns. */
+    /*
+     * Public calls (n_parts = 0): any memory. Blocks lie packed in rank order. The arrays are
+     * borrowed until wait returns.
+     */
     const void *in;
     void *out;
-    int64_t count;              /* elements of the vector, or of one rank's block */
-    const int64_t *counts;      /* v forms: block r has counts[r]; all_to_all: what I send to r */
-    const int64_t *recv_counts; /* all_to_all: what I receive from r */
+    int64_t count; /* elements of the vector, or of one rank's block */
+    /* v forms: elements of block r; all_to_all: sent to r; NULL: `count` */
+    const int64_t *counts;
+    const int64_t *recv_counts; /* all_to_all_v: elements received from r */
 };
 
 struct ku_comm {
     struct ku_job *job;
     uint32_t slot;
     int me, n;
-    int first, stride; /* member i is local rank first + i * stride, if list is NULL */
+    int first, stride; /* without `list`, member i is local rank first + i * stride */
     int *list;
     char name[24];
     struct ku_comm_private *priv;
@@ -105,65 +141,84 @@ static inline int ku_comm_local(const struct ku_comm *c, int member)
 }
 
 /*
- * Split `parent` by colour; members ordered by (key, rank in parent). color < 0: no comm (*comm =
- * NULL). Collective over parent, which must have no work in flight.
+ * Split `parent` by colour. The members of a colour are ordered by (key, rank in parent).
+ *
+ *   color   < 0: this rank gets no comm (*comm = NULL)
+ *
+ * Collective over parent, which must have no work in flight.
  */
 int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
                   struct ku_comm **comm);
-/* The members first, first + stride, … (n of them) of the world, among which this rank is.
- * Collective over the world: every rank names its own. */
+/*
+ * Create the comm of the world's ranks first, first + stride, … (n of them), which include this
+ * rank. Collective over the world: every rank gives the comm that it is in.
+ */
 int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, int n,
                  struct ku_comm **comm);
-/* Collective over comm; takes NULL. */
+/*
+ * Free the comm. Takes NULL. Collective over comm.
+ */
 int ku_comm_destroy(struct ku_comm *comm);
-/* All ranks hold the same 64-bit hash, or KUMI_EMISMATCH names who differs. Collective, blocks.
- * `name`: "program train". */
+/*
+ * Compare a 64-bit hash over the ranks; KUMI_EMISMATCH names a rank that differs. `name` is for the
+ * message, as "program train". Collective. Blocks.
+ */
 int ku_comm_check_hash(struct ku_comm *comm, const char *name, uint64_t hash);
 
-/* Steps of the interpreter; each may say "not yet". */
+/*
+ * Ops of the interpreter. The AWAIT ops, MOVE and P2P can return "not yet".
+ */
 enum ku_step_op {
-    KU_STEP_ARRIVE,     /* my part is written; my fingerprint, places and payload are out */
-    KU_STEP_AWAIT,      /* all arrived; fingerprints agree */
-    KU_STEP_CHOOSE,     /* public calls: direct if every rank passed owned memory, else staged */
-    KU_STEP_INLINE,     /* result from the payloads */
-    KU_STEP_PUBLISH,    /* all_to_all_v: my counts into my stage */
-    KU_STEP_COUNTS,     /* all_to_all_v: everybody's counts agree; they give the number of pieces */
-    KU_STEP_AWAIT_FREE, /* everybody is done with what my stage held here before */
-    KU_STEP_FILL,       /* private input -> my stage */
+    KU_STEP_ARRIVE, /* publish fingerprint, locations and payload of this rank */
+    KU_STEP_AWAIT,  /* all have arrived, with equal fingerprints */
+    /* public calls: DIRECT if all buffers are owned memory, else a staged path */
+    KU_STEP_CHOOSE,
+    KU_STEP_INLINE,     /* compute the result from the payloads */
+    KU_STEP_PUBLISH,    /* all_to_all_v: write this rank's counts to its stage */
+    KU_STEP_COUNTS,     /* all_to_all_v: compare all counts; they give the number of pieces */
+    KU_STEP_AWAIT_FREE, /* all members have released what this rank's stage held */
+    KU_STEP_FILL,       /* copy private input to this rank's stage */
     KU_STEP_FILLED,
     KU_STEP_AWAIT_FILLED,
     KU_STEP_MOVE, /* sum or copy between the ranks' memory */
     KU_STEP_FREED,
-    KU_STEP_RESULT, /* the next piece of the stages holds sums of this one */
-    KU_STEP_DRAIN,  /* the others' sums -> private output */
-    KU_STEP_NEXT,   /* the next piece, if any */
+    KU_STEP_RESULT, /* the next piece of the stages holds the sums of this one */
+    KU_STEP_DRAIN,  /* copy the other ranks' sums to private output */
+    KU_STEP_NEXT,   /* go on with the next piece, if any */
     KU_STEP_DONE,
     KU_STEP_AWAIT_DONE,
     KU_STEP_P2P,
     KU_STEP_END
 };
 enum ku_coll_path {
-    KU_PATH_BARRIER, /* nothing moves */
-    KU_PATH_INLINE,  /* at most KU_INLINE_BYTES a rank */
-    KU_PATH_POSTED,  /* of these, a broadcast's root: nobody has anything for it */
+    KU_PATH_BARRIER, /* no data */
+    KU_PATH_INLINE,  /* at most KU_INLINE_BYTES per rank */
+    KU_PATH_POSTED,  /* root of an inline broadcast: does not wait */
     KU_PATH_PROGRAM, /* parts in owned memory */
-    KU_PATH_PUBLIC,  /* how a public call begins */
-    KU_PATH_DIRECT,  /* how it goes on */
+    KU_PATH_PUBLIC,  /* first part of a public call, up to CHOOSE */
+    KU_PATH_DIRECT,  /* second part: owned memory */
     KU_PATH_STAGED,
-    KU_PATH_STAGED_SUM, /* all_reduce, reduce: each rank sums a slice, results go out by the stages
-                         */
-    KU_PATH_STAGED_V,   /* all_to_all_v */
+    /* all_reduce and reduce: each rank sums a slice and hands it out through its stage */
+    KU_PATH_STAGED_SUM,
+    KU_PATH_STAGED_V, /* all_to_all_v */
     KU_PATH_P2P
 };
-/* The steps of a path, up to KU_STEP_END; and the path on which rank `me` of n begins. Pure. */
+/*
+ * The ops of a path, up to KU_STEP_END; and the path on which rank `me` of n begins. Pure
+ * functions.
+ */
 const uint8_t *ku_coll_steps(enum ku_coll_path path);
 enum ku_coll_path ku_coll_path(const struct ku_coll *coll, int n, int me);
-/* Elements that a rank of n sends with its arrival on the inline path. */
+/* Elements in the payload of a rank on the inline path */
 int64_t ku_coll_inline_count(const struct ku_coll *coll, int n);
-/* Kind, dtype, wire, reduction and root in one word, as fingerprints and the flight recorder carry
- * them (48 bits). */
+/*
+ * Kind, dtype, wire, reduction and root in one value of 48 bits, for fingerprints and the flight
+ * recorder
+ */
 uint64_t ku_coll_what(const struct ku_coll *coll);
-/* Checks arguments. KUMI_EINVAL. */
+/*
+ * Check the arguments. Errors: KUMI_EINVAL.
+ */
 int ku_coll_check(const struct ku_comm *comm, const struct ku_coll *coll);
 
 enum ku_work_state { KU_WORK_IDLE, KU_WORK_STARTED, KU_WORK_FINISHED };
@@ -172,39 +227,60 @@ struct ku_work {
     struct ku_coll coll;
     const uint8_t *step;
     uint8_t pc, state, path, arrived;
-    int missing;  /* member that the current await lacks; those before it are there */
-    uint64_t seq; /* of this start on its comm */
+    int missing;  /* first member that the current await misses; those before it are there */
+    uint64_t seq; /* number of this start on its comm */
     uint64_t what, extra;
     int64_t total; /* elements, for the fingerprint */
-    int64_t piece, n_pieces,
-        piece_count;            /* staged: current, number, elements per block and piece */
-    uint64_t stage, last_stage; /* staged: number of the piece of the stages in use, and of the last
-                                   one of this work; counted over the comm's life */
-    int64_t part, at;           /* cursor of MOVE: part (or peer) and element in it */
-    struct ku_work *next;       /* in the comm's queue */
+    /* Staged: current piece, number of pieces, elements per block and piece */
+    int64_t piece, n_pieces, piece_count;
+    /*
+     * Staged: current piece of the stages, and the last one of this work; counted over the comm's
+     * life
+     */
+    uint64_t stage, last_stage;
+    int64_t part, at;     /* cursor of MOVE: part, and element in it */
+    struct ku_work *next; /* next in the comm's queue */
     struct {
-        uint64_t ticket, n_left; /* message number; pieces not yet posted or taken */
+        uint64_t ticket, n_left; /* sequence number; pieces not yet posted or taken */
         int64_t at;              /* bytes moved */
         uint32_t chunk[2];
         int opened, n_looks;
     } p2p;
 };
-/* Checks and compiles. `coll` is copied; its arrays are borrowed. Errors: KUMI_EINVAL. */
+/*
+ * Check and compile. `coll` is copied, its arrays are borrowed. Errors: KUMI_EINVAL.
+ */
 int ku_work_init(struct ku_work *work, struct ku_comm *comm, const struct ku_coll *coll);
-/* My part is written. Never blocks. Errors: the job's root cause. */
+/*
+ * Start: this rank's input is written. Never blocks. Errors: the job's root cause.
+ */
 int ku_work_start(struct ku_work *work);
-/* Advances all works of the rank, then says whether this one is finished: 1, 0, or < 0. */
+/*
+ * Advance all works of the rank. Returns 1 when this one is finished, 0 when not, or a status.
+ */
 int ku_work_test(struct ku_work *work);
-/* Until the result is complete. Blocks; advances all works of the rank. Errors: KUMI_EPEER,
- * ETIMEDOUT, EMISMATCH: the job's root cause. */
+/*
+ * Wait until the result is complete; advances all works of the rank. Blocks. Errors: the job's root
+ * cause (KUMI_EPEER, ETIMEDOUT, EMISMATCH).
+ */
 int ku_work_wait(struct ku_work *work);
-/* init, start, wait. */
+/* init, start and wait in one call */
 int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
-/* Bytes that public calls of this rank copied through stages. */
+/*
+ * Advance every started work of this rank; ~1 ns without any. Callable between tiles. Returns 0, or
+ * the job's root cause.
+ */
+int ku_job_progress(struct ku_job *job);
+/*
+ * Check that all other ranks are alive, and advance this rank's works. A caller with its own wait
+ * loop calls it at least every 50 ms. Returns 0, or the job's root cause.
+ */
+int ku_job_check(struct ku_job *job);
+/* Bytes that public calls of this rank copied through stages */
 uint64_t ku_job_staged_bytes(const struct ku_job *job);
-/* Time in which this rank moved the bytes of programs, in waits and between tiles. */
+/* Time in which this rank moved bytes of compiled programs, in waits and between tiles */
 int64_t ku_job_moved_ns(const struct ku_job *job);
-/* Bytes of floating numbers that it stored for them: sums, to whomever, and copies. */
+/* Bytes of floating-point elements that this rank stored for them: sums, on any rank, and copies */
 uint64_t ku_job_moved_bytes(const struct ku_job *job);
 
 #endif

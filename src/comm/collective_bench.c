@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives against the memory roofline. Every call starts behind a barrier; a row has the times
- * of the slowest rank. Two loops without any bookkeeping give the limits, measured by the same
- * ranks on the same memory: one stores a flag and waits for the others', the other reads slice r of
- * all copies and stores to all copies (2 S bytes a rank).
+ * Measures collectives against the memory roofline. Every call starts after a barrier; a row has
+ * the times of the slowest rank.
+ *
+ * Two loops without bookkeeping give the limits, on the same ranks and memory:
+ *
+ *     small   store a flag, then wait for the flags of all other ranks
+ *     large   read slice r of all copies and store to slice r of all copies (2 S bytes per rank)
  */
 #include "comm/collective_bench.h"
 
@@ -20,10 +23,10 @@
 enum {
     MAX_SAMPLES = 1001,
     LEAST_SAMPLES = 5,
-    ROW_NS = 25 * 1000 * 1000, /* some 100 rows in some 5 s, with what is too long for it */
-    BATCH = 10,                /* small calls take less than a look at the clock */
+    ROW_NS = 25 * 1000 * 1000, /* about 100 rows in 5 s, plus the rows of slow calls */
+    BATCH = 10,                /* a small call takes less time than reading the clock */
     SMALL_BYTES = 4096,
-    MANY = 1000, /* operations that wait for nobody, between two looks */
+    MANY = 1000, /* calls of an operation that does not wait, between two clock reads */
     LINE = 64
 };
 enum memory { OWNED, PRIVATE, PROGRAM, NO_MEMORY };
@@ -34,17 +37,17 @@ enum { N_SIZES = sizeof sizes / sizeof *sizes };
 struct bench {
     struct ku_job *job;
     const struct ku_bench_comm_opts *opts;
-    const struct ku_arena *arena; /* in, out, a line for a flag */
+    const struct ku_arena *arena; /* in, out, one line for a flag */
     unsigned char *private_memory;
     int64_t max_bytes;
     struct ku_bench_comm_row *rows;
     int n_rows;
-    double flags_ns, sum_ns[N_SIZES]; /* the limits */
+    double flags_ns, sum_ns[N_SIZES]; /* limits */
     uint64_t flag;
     double ns[MAX_SAMPLES];
 };
 
-/* What one row calls, batch times. */
+/* The call that a row measures */
 struct call {
     int (*fn)(struct bench *b, const struct call *call);
     int64_t bytes;
@@ -82,12 +85,12 @@ static int time_once(struct bench *b, struct call *call, int batch, double *ns)
     return 0;
 }
 
-/* ns[0]: median, ns[1]: 99th percentile, of the slowest rank. */
+/* ns[0]: median, ns[1]: 99th percentile, of the slowest rank */
 static int time_call(struct bench *b, struct call *call, double ns[2])
 {
     int batch = call->bytes < SMALL_BYTES ? BATCH : 1;
     double once = 0, least = 1e18;
-    for (int i = 0; i < 3; i++) { /* warm, and how long it takes */
+    for (int i = 0; i < 3; i++) { /* warm-up; also estimates the time of a call */
         KU_TRY(time_once(b, call, batch, &once));
         least = once < least ? once : least;
     }
@@ -131,7 +134,7 @@ static int bare_sum(struct bench *b, const struct call *call)
         src[i] = dst[i] = ku_arena_part(b->arena, i) + begin * 4;
     struct ku_sum s = {
         .n_src = job->n, .n_dst = job->n, .src = src, .dst = dst, .count = end - begin};
-    ku_sum(job->priv->kernels, &s);
+    ku_sum(job->comm->kernels, &s);
     return 0;
 }
 
@@ -143,7 +146,7 @@ static int run_work(struct bench *b, const struct call *call)
     return ku_work_wait(w);
 }
 
-/* As run_work and without it, many times. */
+/* run_work MANY times; run_none is the same loop without it. */
 static int run_many(struct bench *b, const struct call *call)
 {
     for (int i = 0; i < MANY; i++)
@@ -160,7 +163,9 @@ static int run_none(struct bench *b, const struct call *call)
     return 0;
 }
 
-/* There and back between ranks 0 and 1; the others wait at the next barrier. */
+/*
+ * A round trip between ranks 0 and 1. The others wait at the next barrier.
+ */
 static int ping_pong(struct bench *b, const struct call *call)
 {
     struct ku_coll c = call->work.coll;
@@ -174,7 +179,7 @@ static int ping_pong(struct bench *b, const struct call *call)
     return 0;
 }
 
-/* Bytes that the busiest rank must read and write, in units of the vector. */
+/* Bytes that the busiest rank must read and write, divided by the bytes of the vector */
 static double least_traffic(enum ku_coll_kind kind, int n)
 {
     switch (kind) {
@@ -218,7 +223,9 @@ static void add_row(struct bench *b, const char *what, const char *how, const st
     snprintf(row->what, sizeof row->what, "%s", what);
 }
 
-/* The collective that a row measures. `part` is the caller's. */
+/*
+ * The collective that a row measures. It borrows `part`.
+ */
 static struct ku_coll coll_of(const struct bench *b, enum ku_coll_kind kind, enum memory memory,
                               enum kumi_dtype dtype, int64_t bytes, struct ku_coll_part *part)
 {
@@ -271,8 +278,10 @@ static int time_kind(struct bench *b, enum ku_coll_kind kind, enum memory memory
     return 0;
 }
 
-/* What an operation costs that moves nothing and waits for nobody: arguments, sequence number,
- * flags, deadline and flight recorder, less the loop. */
+/*
+ * Cost of an operation that moves no data and does not wait: arguments, sequence number, flags,
+ * deadline and flight recorder. The cost of the loop is subtracted.
+ */
 static int time_bookkeeping(struct bench *b)
 {
     static const char what[] = "bookkeeping";
@@ -304,7 +313,7 @@ static int time_all(struct bench *b)
     int n_sizes = b->opts->bytes ? 1 : N_SIZES;
     struct call limit = {.fn = bare_flags};
     double ns[2];
-    if (b->job->priv->may_spin) {
+    if (b->job->comm->may_spin) {
         KU_TRY(time_call(b, &limit, ns));
         b->flags_ns = ns[0];
     }
@@ -317,7 +326,7 @@ static int time_all(struct bench *b)
     KU_TRY(time_bookkeeping(b));
     KU_TRY(time_kind(b, KU_COLL_BARRIER, NO_MEMORY, KUMI_F32, 0));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        int n_memories = k < 2 ? 3 : 2, n_dtypes = k < 3 ? 2 : 1; /* programs; reductions */
+        int n_memories = k < 2 ? 3 : 2, n_dtypes = k < 3 ? 2 : 1; /* with programs; reductions */
         for (int h = 0; h < n_memories; h++)
             for (int d = 0; d < n_dtypes; d++)
                 for (int i = 0; i < n_sizes; i++)
@@ -344,7 +353,7 @@ int ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,
                    : 0);
     b->private_memory = ku_calloc((size_t)b->max_bytes, 2);
     KU_TRY_OUT(b->private_memory ? 0 : KUMI_ENOMEM);
-    memset(b->private_memory, 0, 2 * (size_t)b->max_bytes); /* touched */
+    memset(b->private_memory, 0, 2 * (size_t)b->max_bytes); /* populate the pages */
     KU_TRY_OUT(ku_arena_create(job, "bench", 0, 2 * (size_t)b->max_bytes + LINE, &b->arena));
     KU_TRY_OUT(time_all(b));
     status =

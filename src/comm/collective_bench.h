@@ -2,39 +2,49 @@
 #ifndef KU_COMM_COLLECTIVE_BENCH_H
 #define KU_COMM_COLLECTIVE_BENCH_H
 
-#include "comm/job.h"
+#include "job/job.h"
 #include "kumi/dtype.h"
 
-/* One line of `kumi bench comm`. Times are of the slowest rank: median and 99th percentile of many
- * calls that begin together. */
+/*
+ * One row of `kumi bench comm`. Times are of the slowest rank: median and 99th percentile over many
+ * calls that start together.
+ */
 struct ku_bench_comm_row {
-    char what[16];   /* "all_reduce"; "ping_pong": half of there and back; "bookkeeping": an
-                        operation that waits for nobody */
-    const char *how; /* where the buffers are: "owned", "private"; "program": compiled, owned, in
-                        place; "" without data */
+    /*
+     * "all_reduce", …; "ping_pong": half of a round trip; "bookkeeping": an operation that does not
+     * wait
+     */
+    char what[16];
+    /*
+     * Where the buffers are: "owned", "private"; "program": compiled, owned, in place; "": no data
+     */
+    const char *how;
     enum kumi_dtype dtype;
-    int64_t bytes; /* of the whole vector: blocks are bytes / ranks */
+    int64_t bytes; /* of the whole vector; a block has bytes / ranks */
     double p50_ns, p99_ns;
     double gb_s;       /* bytes / p50 */
-    double elements_s; /* bytes / bytes of the dtype / p50 */
-    double ratio;      /* limit / p50; the limit is that of the same ranks storing and seeing one
-                          flag each (to 88 bytes), else that of a loop without flags which reads and
-                          writes as many bytes as this collective must; 0: none, ranks
-                          without a core each */
+    double elements_s; /* elements / p50 */
+    /*
+     * limit / p50; 0: no limit, because the ranks have no core each. The limit is the time of the
+     * same ranks in a loop without bookkeeping: up to 88 bytes each stores a flag and waits for the
+     * others'; above, each reads and writes the bytes that this collective must.
+     */
+    double ratio;
 };
 
 /* All-zero means defaults. */
 struct ku_bench_comm_opts {
-    const char *only;  /* rows whose collective begins so; NULL: all */
-    const char *dtype; /* "f32", "bf16"; NULL: both */
-    int64_t bytes;     /* this size alone; 0: 8 B, 64 KiB, 1 MiB, 64 MiB */
+    const char *only;  /* rows whose collective begins with this; NULL: all */
+    const char *dtype; /* "f32" or "bf16"; NULL: both */
+    int64_t bytes;     /* this size only; 0: 8 B, 64 KiB, 1 MiB, 64 MiB */
 };
 enum { KU_BENCH_COMM_ROWS = 160 };
 /*
- * Measure. Collective over the job; rank 0's rows are the result.
+ * Measure all rows. Collective over the job; rank 0's rows are the result.
  *
- *   rows   [KU_BENCH_COMM_ROWS]; the number filled is returned, or a status
+ *   rows   [KU_BENCH_COMM_ROWS]
  *
+ * Returns the number of rows, or a status.
  * Errors: KUMI_EINVAL (options), ENOMEM; the job's root cause.
  */
 int ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Communicators. A comm is a slot: a column of flags that its members use; comms without a common
- * member may share one. Slots are agreed on by one exchange over the parent. Flags are never reset:
- * the new comm's numbers begin beyond all that any member's flags hold.
+ * Communicators. A comm owns a slot: a row of flags, channels and stages in the segment, one column
+ * per rank. Comms without a common member may share a slot. A split exchanges each rank's bit mask
+ * of used slots over the parent and takes the lowest slot that is free on all ranks.
+ *
+ * Flags are never reset. The numbers of a new comm begin above all numbers in the flags of any
+ * member, so a flag of the slot's previous comm is never taken for a new one.
  */
 #include "base/err.h"
 #include "base/mem.h"
@@ -26,12 +29,12 @@ static int comm_new(struct ku_job *job, const char *name, uint32_t slot, uint64_
     c->slot = slot;
     c->priv = p;
     snprintf(c->name, sizeof c->name, "%s", name);
-    p->flags = ku_segment_flags(job->seg, slot);
+    p->flags = ku_area_flags(job->seg, slot);
     p->free_chunks = (1u << KU_N_CHUNKS) - 1;
     p->seq = p->n_hidden = p->n_pieces = p->done_seen = p->checked = base;
-    p->next = job->priv->comms;
-    job->priv->comms = c;
-    job->priv->used_slots |= UINT64_C(1) << slot;
+    p->next = job->comm->comms;
+    job->comm->comms = c;
+    job->comm->used_slots |= UINT64_C(1) << slot;
     struct ku_flags *mine = &p->flags[job->local_rank];
     atomic_store(&mine->done, base);
     atomic_store(&mine->filled, base);
@@ -44,7 +47,7 @@ void ku_comm_free(struct ku_comm *c)
 {
     if (!c)
         return;
-    struct ku_job_private *p = c->job->priv;
+    struct ku_comm_rank *p = c->job->comm;
     for (struct ku_comm **link = &p->comms; *link; link = &(*link)->priv->next) {
         if (*link == c) {
             *link = c->priv->next;
@@ -69,14 +72,14 @@ int ku_comm_world(struct ku_job *job)
     return 0;
 }
 
-/* What each rank brings to a split. */
+/* Contribution of each rank to a split */
 struct ticket {
     int32_t color, key;
     uint64_t used_slots, high;
 };
 struct member {
     int32_t key;
-    int rank; /* in parent */
+    int rank; /* rank in parent */
 };
 
 static int by_key(const void *a, const void *b)
@@ -87,18 +90,20 @@ static int by_key(const void *a, const void *b)
     return x->rank - y->rank;
 }
 
-/* All numbers of this rank's flags, in any slot, are at most this. */
+/* Upper bound of all numbers in this rank's flags, in any slot */
 static uint64_t high_of(const struct ku_job *job)
 {
-    uint64_t high = job->priv->slot_high;
-    for (const struct ku_comm *c = job->priv->comms; c; c = c->priv->next) {
+    uint64_t high = job->comm->slot_high;
+    for (const struct ku_comm *c = job->comm->comms; c; c = c->priv->next) {
         high = c->priv->seq > high ? c->priv->seq : high;
         high = c->priv->n_pieces > high ? c->priv->n_pieces : high;
     }
     return high;
 }
 
-/* Fills me, n and the members; keeps {first, stride} where they say it all. */
+/*
+ * Set me, n and the members. A regular comm stores {first, stride} in place of a list.
+ */
 static int set_members(struct ku_comm *c, const struct ku_comm *parent, const struct ticket *all,
                        int color)
 {
@@ -149,7 +154,7 @@ int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
 {
     struct ku_job *job = parent->job;
     struct ticket mine = {
-        .color = color, .key = key, .used_slots = job->priv->used_slots, .high = high_of(job)};
+        .color = color, .key = key, .used_slots = job->comm->used_slots, .high = high_of(job)};
     struct ku_comm *c = NULL;
     uint64_t used = 0, high = 0;
     if (parent->priv->head || parent->priv->p2p)
@@ -176,7 +181,7 @@ int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
         KU_TRY_OUT(comm_new(job, name, (uint32_t)__builtin_ctzll(~used), high + KU_RING, &c));
         KU_TRY_OUT(set_members(c, parent, all, color));
     }
-    /* Nobody uses the slot before all members' flags begin at the new base. */
+    /* All members' flags must hold the new base before any member uses the slot. */
     KU_TRY_OUT(run_simple(parent, KU_COLL_BARRIER, NULL, NULL, 0));
     *out = c;
     c = NULL;
@@ -211,12 +216,15 @@ int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, in
     return 0;
 }
 
-/* Letters leave without being waited for: one that nobody took would meet the slot's next comm. */
+/*
+ * Eager messages are sent without waiting for the receiver. One that was never received would reach
+ * the next comm of the slot, so it is an error here.
+ */
 static int check_channels(struct ku_comm *c)
 {
     for (int i = 0; i < c->n; i++) {
         struct ku_channel *ch =
-            ku_segment_channel(c->job->seg, c->slot, ku_comm_local(c, i), c->job->local_rank);
+            ku_area_channel(c->job->seg, c->slot, ku_comm_local(c, i), c->job->local_rank);
         if (atomic_load(&ch->posted) == atomic_load(&ch->acked))
             continue;
         KU_ERR_SCOPE(

@@ -45,7 +45,7 @@ int ku_agree(struct ku_job *job, int status)
 {
     if (job->n == 1)
         return status;
-    if (status < 0) /* the others learn it where they wait for us */
+    if (status < 0) /* the others learn it in their next wait */
         return ku_job_fail(job);
     int64_t word = 0;
     return ku_agree_max(job, &word);
@@ -83,7 +83,8 @@ int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_
 int ku_agree_worst(struct ku_job *job, int status)
 {
     struct kumi_error error = *ku_err_get();
-    int64_t word = -(int64_t)status * job->n + job->rank; /* of equal ones the highest rank's */
+    /* among equal statuses the highest rank wins */
+    int64_t word = -(int64_t)status * job->n + job->rank;
     if (job->n == 1)
         return status;
     if (status == KUMI_OK)

@@ -2,29 +2,36 @@
 #ifndef KU_COMM_CONSENSUS_H
 #define KU_COMM_CONSENSUS_H
 
-#include "comm/job.h"
-
-/* Small decisions that all ranks of a job take together. Collective over the job; errors: the job's
- * root cause. */
+#include "job/job.h"
 
 /*
- * status is what this rank's part of something came to. 0 on all ranks if it was 0 on all; else the
- * job is over: a rank that failed reports its error, and everybody returns the root cause.
+ * Small decisions that all ranks of a job take together. All are collective over the job, except
+ * ku_agree_local. Errors: the job's root cause.
+ */
+
+/*
+ * Returns 0 on all ranks if `status` is 0 on all. Else the job ends: a failed rank reports its
+ * error, and every rank returns the root cause.
  */
 int ku_agree(struct ku_job *job, int status);
-/* For what only this rank saw: its failure ends the job; a success asks nobody. Not collective. */
+/*
+ * For an event that only this rank sees: an error ends the job, 0 has no effect. Not collective.
+ */
 int ku_agree_local(struct ku_job *job, int status);
-/* The worst of everybody's status, on everybody and with its message, without ending the job: a
- * full disk is no reason to stop. Collective. */
+/*
+ * Returns the worst status of all ranks, with its message, on every rank. The job goes on, as after
+ * a full disk.
+ */
 int ku_agree_worst(struct ku_job *job, int status);
-/* The greatest of everybody's words. */
+/* Maximum of *word over the ranks */
 int ku_agree_max(struct ku_job *job, int64_t *word);
-/* The sums of everybody's words, exact: [n]. */
+/* Exact sums of word[n] over the ranks */
 int ku_agree_sum(struct ku_job *job, int64_t *word, int n);
-/* Rank 0's bytes on every rank. */
+/* Broadcast rank 0's bytes. */
 int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
 
-/* Everybody's bytes are equal (KUMI_ENUMERIC names `what` and the rank that differs from rank 0).
+/*
+ * Compare the bytes of all ranks. KUMI_ENUMERIC names `what` and a rank that differs from rank 0.
  */
 int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_t bytes);
 

@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "comm/launch.h"
+#include "kumi/launch.h"
 
 #include "base/arg.h"
+#include "comm/area.h"
+#include "job/launch.h"
 
 int kumi_launch_parse_n(const char *text, int *n)
 {
     KU_GIVEN(text, "text");
     KU_GIVEN(n, "n");
     return ku_launch_parse_n(text, n);
+}
+
+int kumi_launch(int (*fn)(void *arg), void *arg, int n)
+{
+    KU_GIVEN(fn, "fn");
+    return ku_launch_function(&ku_comm_client, fn, arg, n);
 }
 
 int kumi_launch_program(char *const *argv, int n, int threads, int *exit_code)
@@ -20,5 +28,5 @@ int kumi_launch_program(char *const *argv, int n, int threads, int *exit_code)
                       "launch: threads: %d; give 1 or more, or 0 for a share of the cores",
                       threads);
     struct ku_launch_opts o = {.threads = threads};
-    return ku_launch(argv, n, &o, exit_code);
+    return ku_launch(&ku_comm_client, argv, n, &o, exit_code);
 }

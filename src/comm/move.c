@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of a work that touches data. Three forms, by where the bytes are:
+ * The part of a work that moves data. Three forms, by the memory of the buffers:
  *
- *   program   parts at the same place in every rank's owned memory (arena, offset)
- *   direct    one buffer per rank in owned memory; the places came with the arrivals
- *   staged    private memory, in pieces of 256 KiB through the ranks' stages, which hold two: one
- * is filled while the others take the one before. A piece holds one window, or n windows of
- * piece_count elements, one per destination rank, where each rank gets something else. Nobody
- * stages what only it reads.
+ *     program   parts at equal offsets of every rank's owned memory
+ *     direct    one buffer per rank in owned memory; its location came with the arrival
+ *     staged    private memory, in pieces of 256 KiB through the ranks' stages. A stage holds two
+ *               pieces: one is filled while the other ranks read the previous one
  *
- * All-reduce: rank r reduces slice r of all copies and stores it to all of them: 2 S bytes of
- * traffic, each read once. Staged, it finds the others' slice r in their stages and its own where
- * it is, and puts the sums into its output and its stage, from which the others take them.
+ * A piece is one section; where each rank gets different data, it is n sections of piece_count
+ * elements, one per destination rank. A rank does not stage data that only it reads.
+ *
+ * All-reduce: rank r reduces slice r of all copies and stores it to all copies. That is 2 S bytes
+ * of traffic, each byte read once. For n = 3:
+ *
+ *                  rank 0's copy    rank 1's copy    rank 2's copy
+ *     sums by      [ 0 | 1 | 2 ]    [ 0 | 1 | 2 ]    [ 0 | 1 | 2 ]     slice r: read 3, write 3
+ *
+ * Staged, rank r reads slice r from the other ranks' stages and from its own input. It stores the
+ * sums in its output and in its stage, from which the other ranks copy them.
  */
 #include "base/err.h"
 #include "comm/private.h"
@@ -23,15 +29,15 @@
 
 enum {
     LINE_BYTES = 64,
-    STEP_BYTES = 128 * 1024, /* per rank's copy between two looks at the budget */
-    LARGE_BYTES = 4 << 20    /* twice that and more of in and out leave the last cache level */
+    STEP_BYTES = 128 * 1024, /* per copy, between two checks of the budget */
+    LARGE_BYTES = 4 << 20    /* in and out together then exceed the last cache level */
 };
 
 /* Sources and destinations of one reduction; on the stack: 8 KiB. */
 struct operands {
     const void *src[KU_MAX_LOCAL];
     void *dst[KU_MAX_LOCAL];
-    int n_dst, n_streamed; /* the last so many dst are stages that others read next */
+    int n_dst, n_streamed; /* the last n_streamed dst are stages that other ranks read next */
 };
 
 static int64_t min64(int64_t a, int64_t b)
@@ -49,14 +55,16 @@ static int is_large(const struct ku_work *w)
     return w->total >= LARGE_BYTES / (int64_t)each_bytes(w);
 }
 
-/* A copy within a work: never overlapping, but for a buffer onto itself. */
+/*
+ * Copy within a work. The ranges are equal or do not overlap.
+ */
 static void copy(void *to, const void *from, int64_t bytes)
 {
     if (bytes > 0 && to != from)
         memcpy(to, from, (size_t)bytes);
 }
 
-/* A copy to where the result of a work belongs. */
+/* Copy into the result of a work; past the caches if it is large. */
 static void deliver(const struct ku_work *w, void *to, const void *from, int64_t bytes)
 {
     if (!is_large(w) || bytes < LINE_BYTES || to == from) {
@@ -71,7 +79,7 @@ static unsigned char *ref_at(const struct ku_job *job, const struct ku_ref *ref,
 {
     if (ref->flags & KU_ARENA_PRIVATE)
         return ref->ptr;
-    const struct ku_arena *a = &job->priv->host->arena[ref->arena];
+    const struct ku_arena *a = &job->comm->arenas->arena[ref->arena];
     return (ref->flags & KU_ARENA_COMMON ? a->base : ku_arena_part(a, local)) + ref->off;
 }
 
@@ -82,14 +90,14 @@ static struct ku_entry *entry_of(const struct ku_work *w, int member)
 
 static unsigned char *stage_of(const struct ku_work *w, int member)
 {
-    return ku_segment_stage(w->comm->job->seg, w->comm->slot, ku_comm_local(w->comm, member))
+    return ku_area_stage(w->comm->job->seg, w->comm->slot, ku_comm_local(w->comm, member))
         ->piece[w->stage % 2];
 }
 
-/* Where a member's public buffer is: arena << 48 | offset in its part. */
+/* Address of a member's public buffer from its location: arena << 48 | offset in its part */
 static unsigned char *place_at(const struct ku_work *w, uint64_t place, int member)
 {
-    const struct ku_arena *a = &w->comm->job->priv->host->arena[place >> 48];
+    const struct ku_arena *a = &w->comm->job->comm->arenas->arena[place >> 48];
     return ku_arena_part(a, ku_comm_local(w->comm, member)) + (place & ((UINT64_C(1) << 48) - 1));
 }
 static unsigned char *in_of(const struct ku_work *w, int member)
@@ -125,13 +133,13 @@ static void reduce(const struct ku_work *w, const struct operands *o, const void
                        .addend = addend,
                        .divide = w->coll.reduce == KUMI_AVG ? w->comm->n : 0,
                        .n_streamed = n_streamed};
-    ku_sum(w->comm->job->priv->kernels, &s);
+    ku_sum(w->comm->job->comm->kernels, &s);
 }
 
-/* Elements of the next bite of a range of `left` (0 < left), or 0 when the budget is spent. */
+/* Elements to move next out of `left` > 0; 0: the budget is used up */
 static int64_t bite(struct ku_work *w, int64_t left)
 {
-    struct ku_job_private *p = w->comm->job->priv;
+    struct ku_comm_rank *p = w->comm->job->comm;
     if (p->budget_bytes == 0)
         return 0;
     int64_t count = min64(left, STEP_BYTES / (int64_t)each_bytes(w));
@@ -142,8 +150,10 @@ static int64_t bite(struct ku_work *w, int64_t left)
     return count;
 }
 
-/* This rank's slice of an all-reduce: whole cache lines, so no two ranks write one; the odd line
- * goes round with `first`. */
+/*
+ * This rank's slice of an all-reduce. Slices are whole cache lines, so no line has two writers.
+ * `first` rotates the ranks that get an extra line.
+ */
 static void slice(const struct ku_work *w, int64_t count, int64_t first, int64_t *begin,
                   int64_t *end)
 {
@@ -154,10 +164,12 @@ static void slice(const struct ku_work *w, int64_t count, int64_t first, int64_t
 static void count_bytes(const struct ku_work *w, int64_t count, int n_dst)
 {
     if (ku_dtype_is_float(w->coll.dtype))
-        w->comm->job->priv->moved_bytes += (uint64_t)count * (uint64_t)n_dst * each_bytes(w);
+        w->comm->job->comm->moved_bytes += (uint64_t)count * (uint64_t)n_dst * each_bytes(w);
 }
 
-/* Elements [at, at + count); the range that this rank keeps begins at element `begin`. */
+/*
+ * Elements [at, at + count) of a part. This rank's shard begins at element `begin`.
+ */
 static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part, int64_t begin,
                               int64_t at, int64_t count)
 {
@@ -187,7 +199,7 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
     return count;
 }
 
-/* What this rank writes of a part: [begin, end); all_gather and broadcast copy in program_copy. */
+/* Sum the range [begin, end) that this rank writes of each part. */
 static int program_sums(struct ku_work *w)
 {
     for (; w->part < w->coll.n_parts; w->part++, w->at = 0) {
@@ -238,7 +250,7 @@ int64_t ku_move_block_count(const struct ku_work *w, int rank)
     return w->coll.counts ? w->coll.counts[rank] : w->coll.count;
 }
 
-/* First element of a rank's block in the packed buffer. */
+/* First element of a rank's block in the packed buffer */
 static int64_t block_begin(const struct ku_work *w, const int64_t *counts, int rank)
 {
     int64_t begin = 0;
@@ -249,8 +261,9 @@ static int64_t block_begin(const struct ku_work *w, const int64_t *counts, int r
     return begin;
 }
 
-/* A reduction of public buffers: [begin, end) of everybody's input; all-reduce writes all, others
- * one. */
+/*
+ * Reduce elements [begin, end) of all inputs. all_reduce stores to all outputs, the others to one.
+ */
 static int direct_reduce(struct ku_work *w, int64_t begin, int64_t end)
 {
     struct ku_comm *c = w->comm;
@@ -292,7 +305,7 @@ static int direct_step(struct ku_work *w)
     case KU_COLL_BROADCAST:
         deliver(w, out_of(w, c->me), out_of(w, w->coll.root), w->coll.count * each);
         return 0;
-    case KU_COLL_GATHER: /* every rank stores its block at the root */
+    case KU_COLL_GATHER: /* each rank stores its block at the root */
         deliver(w, out_of(w, w->coll.root) + block_begin(w, w->coll.counts, c->me) * each,
                 in_of(w, c->me), ku_move_block_count(w, c->me) * each);
         return 0;
@@ -324,20 +337,23 @@ static int direct_step(struct ku_work *w)
     return 0;
 }
 
-/* Elements of the current piece of a block of `count`. */
+/* Elements of the current piece, for a block of `count` */
 static int64_t piece_of(const struct ku_work *w, int64_t count)
 {
     int64_t left = count - w->piece * w->piece_count;
     return left < 0 ? 0 : min64(left, w->piece_count);
 }
 
-/* This rank's own input may be read in place, unless its factor or its alignment forbid that. */
+/* Whether this rank must stage its own input: to scale it, or to align it */
 static int stages_own(const struct ku_work *w)
 {
     return w->coll.reduce == KUMI_PREMUL_SUM || (uintptr_t)w->coll.in % each_bytes(w) != 0;
 }
 
-/* Sums elements of the stages' piece at `window`; my own are at element `own` of my input. */
+/*
+ * Sum `count` elements at `window` of the stages' piece. This rank's own input begins at element
+ * `own`.
+ */
 static void staged_sum(struct ku_work *w, struct operands *o, int64_t window, int64_t own,
                        int64_t count)
 {
@@ -349,8 +365,10 @@ static void staged_sum(struct ku_work *w, struct operands *o, int64_t window, in
     reduce(w, o, NULL, count);
 }
 
-/* All-reduce and reduce: my slice of the piece goes to my output and into the next piece of my
- * stage. */
+/*
+ * all_reduce and reduce: sum this rank's slice of the piece into its output and into the next piece
+ * of its stage.
+ */
 static void staged_slice(struct ku_work *w)
 {
     struct operands o;
@@ -456,7 +474,7 @@ int ku_move_step(struct ku_work *w)
                : program_copies(w);
 }
 
-/* One window of my stage from my input, scaled if this rank's factor is part of the reduction. */
+/* Fill one section of this rank's stage from its input; scales it for premul_sum. */
 static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t count)
 {
     int64_t each = (int64_t)each_bytes(w);
@@ -466,7 +484,7 @@ static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t
         ku_sum_scale(to, in + from * each, count, w->coll.dtype, w->coll.scale);
     else
         ku_stream_hand_over(to, in + from * each, (size_t)(count * each));
-    w->comm->job->priv->staged_bytes += (uint64_t)(count * each);
+    w->comm->job->comm->staged_bytes += (uint64_t)(count * each);
 }
 
 void ku_move_fill(struct ku_work *w)
@@ -508,15 +526,15 @@ void ku_move_drain(struct ku_work *w)
         ku_blocks_range(count, LINE_BYTES / each, 0, w->comm->n, i, &begin, &end);
         if (i == w->comm->me || begin == end)
             continue;
-        if (w->coll.in == w->coll.out) /* in cache since it was staged */
+        if (w->coll.in == w->coll.out) /* still in cache from staging */
             copy(out + begin * each, stage_of(w, i) + begin * each, (end - begin) * each);
         else
             deliver(w, out + begin * each, stage_of(w, i) + begin * each, (end - begin) * each);
-        w->comm->job->priv->staged_bytes += (uint64_t)((end - begin) * each);
+        w->comm->job->comm->staged_bytes += (uint64_t)((end - begin) * each);
     }
 }
 
-/* My payload, for works small enough to ride with the arrival. */
+/* Write this rank's payload, for works on the inline path. */
 void ku_move_payload(struct ku_work *w, struct ku_entry *entry)
 {
     const struct ku_coll *coll = &w->coll;
@@ -542,7 +560,7 @@ void ku_move_inline(struct ku_work *w)
         coll->n_parts ? ref_at(c->job, &coll->part->out, c->job->local_rank) : coll->out;
     if (!bytes)
         return;
-    int64_t mine = 0; /* where my block is in a rank's payload */
+    int64_t mine = 0; /* offset of this rank's block in a payload */
     switch (coll->kind) {
     case KU_COLL_REDUCE_SCATTER:
         mine = c->me * bytes;
@@ -591,7 +609,7 @@ void ku_move_inline(struct ku_work *w)
     }
 }
 
-/* all_to_all_v: [2][n] counts, sent and received, in front of my stage. */
+/* all_to_all_v: this rank's stage begins with [2][n] counts, sent and received. */
 void ku_move_publish(struct ku_work *w)
 {
     size_t row = (size_t)w->comm->n * sizeof(int64_t);

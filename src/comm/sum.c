@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reduction over the ranks' copies. The neighbour tree is walked with a binary counter: block i
- * of a source is pushed; while i has trailing ones, the two topmost nodes (equal in size) combine.
- * What is left at the end combines from the top down, which carries an odd one up exactly as
- * pairing level by level does: for n = 7, ((01)(23)) ((45) 6). A node is one 4 KiB block, so the
- * whole walk stays in the first cache level, and the root goes from its two children straight to
- * the destinations.
+ * The reduction over the ranks' copies in the order of the neighbour tree.
+ *
+ * The tree is walked with a binary counter: source i is pushed on a stack; for each trailing one
+ * bit of i the two top nodes, which have equal size, combine. At the end the remaining nodes
+ * combine from the top down. That carries an odd node up, exactly as level-by-level pairing does.
+ * For n = 7:
+ *
+ *     push       0   1      2      3          4          5          6
+ *     stack      0   (01)   (01)2  ((01)(23)) ..4        ..(45)     ..(45)6
+ *     result     ((01)(23)) ((45)6)
+ *
+ * A node is one block of 4 KiB, so the walk stays in the L1 cache. The root is computed from its
+ * two children directly into the destinations.
  */
 #include "comm/sum.h"
 
@@ -20,10 +27,13 @@
 
 enum {
     BLOCK_BYTES = 4096,
-    STREAM_BYTES = 512, /* a block that bypasses the caches: reads go on while it leaves (64 MiB, 2
-                           ranks: 4.3 ms, with 4 KiB 6.4); or one with an addend, so that all
-                           streams are read at once (76 MiB: 14.9 ms, with 4 KiB 17.3) */
-    MAX_LEVELS = 11     /* log2 of KU_MAX_LOCAL, and one */
+    /*
+     * Bytes of a block that bypasses the caches, or that has an addend. Smaller blocks let reads go
+     * on while the stores drain: 64 MiB on 2 ranks take 4.3 ms, with 4 KiB 6.4. With an addend all
+     * streams are read at once: 76 MiB take 14.9 ms, with 4 KiB 17.3.
+     */
+    STREAM_BYTES = 512,
+    MAX_LEVELS = 11 /* log2 of KU_MAX_LOCAL, plus one */
 };
 
 const struct ku_sum_kernels *ku_sum_choose(void)
@@ -77,7 +87,9 @@ int ku_sum_check(enum kumi_dtype dtype, enum kumi_dtype wire, enum kumi_reduce r
     return 0;
 }
 
-/* x / n for the elements of a block, in the dtype's own precision (16 bits: in f32, rounded). */
+/*
+ * Divide the elements of a block by n in the dtype's own precision; 16-bit types in f32, rounded.
+ */
 static void divide_block(void *data, int64_t count, enum kumi_dtype dtype, int n)
 {
     if (dtype == KUMI_F32) {
@@ -119,7 +131,7 @@ void ku_sum_scale(void *out, const void *in, int64_t count, enum kumi_dtype dtyp
     }
 }
 
-/* Nodes of the walk. node[i] points at a source (a leaf in place) or into room[i]. */
+/* Stack of the walk. node[i] points at a source or into room[i]. */
 struct walk {
     _Alignas(64) unsigned char room[MAX_LEVELS][2][BLOCK_BYTES];
     const void *node[MAX_LEVELS + 1];
@@ -127,8 +139,10 @@ struct walk {
     int n;
 };
 
-/* The two topmost nodes become one. The result goes to the half of the lower node's room that the
- * operand is not in. */
+/*
+ * Combine the two top nodes. The result goes to the half of the lower node's room that does not
+ * hold the operand.
+ */
 static void combine(struct walk *w, ku_pair *pair, int64_t count)
 {
     int i = w->n - 2;
@@ -139,8 +153,10 @@ static void combine(struct walk *w, ku_pair *pair, int64_t count)
     w->n--;
 }
 
-/* The walk over one block, up to the root's two children (one source: that is it); leaves start at
- * element `at` of each source. */
+/*
+ * Walk over the block at element `at` of each source, up to the two children of the root. With one
+ * source that node remains.
+ */
 static void reduce_block(struct walk *w, const struct ku_sum *s, ku_pair *pair, int64_t at,
                          int64_t count)
 {
@@ -167,8 +183,10 @@ static int is_room(const struct walk *w, const void *node)
     return p >= from && p < from + sizeof w->room;
 }
 
-/* The root straight into the destinations: an L1 copy between would cost half of the speed. 0 if
- * its operands do not allow that: a leaf in place may be overwritten by the first pair. */
+/*
+ * Compute the root directly into the destinations; a copy through L1 would halve the speed. Returns
+ * 0 if that is impossible: with more than two destinations the first pair may overwrite a leaf.
+ */
 static int store_root(const struct walk *w, const struct ku_sum *s, ku_pair *pair, size_t offset,
                       int64_t count)
 {
@@ -185,7 +203,7 @@ static int store_root(const struct walk *w, const struct ku_sum *s, ku_pair *pai
     return 1;
 }
 
-/* What is made of a root in memory of its own before it is stored: `last` or the root itself. */
+/* The root of a block before it is stored: converted and divided in `last`, or as it is */
 static const void *finish_root(struct walk *w, const struct ku_sum *s, ku_pair *pair,
                                unsigned char *last, int64_t count)
 {

@@ -4,8 +4,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Eight f16 at a time through f32; the rest through a padded copy, so every element takes the same
- * path. */
+/*
+ * Eight f16 at a time through f32. The rest goes through a padded copy, so every element takes the
+ * same path.
+ */
 #define KU_F16_PAIR(name, op)                                                                      \
     static void name##_8(uint16_t *o, const uint16_t *x, const uint16_t *y)                        \
     {                                                                                              \

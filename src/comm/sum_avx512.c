@@ -4,7 +4,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Sixteen f16 at a time through f32; the rest through a padded copy. */
+/*
+ * Sixteen f16 at a time through f32. The rest goes through a padded copy.
+ */
 #define KU_F16_PAIR(name, op)                                                                      \
     static void name##_16(uint16_t *o, const uint16_t *x, const uint16_t *y)                       \
     {                                                                                              \

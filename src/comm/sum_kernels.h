@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pair kernels as plain loops, compiled once per instruction set by the file that defines
- * KU_SUM_TABLE. No kernel multiplies and adds, so contraction cannot make the sets differ. Integer
- * arithmetic wraps.
+ * KU_SUM_TABLE. No kernel both multiplies and adds, so contraction cannot make the sets differ.
+ * Integer arithmetic wraps.
  */
 #include "comm/sum.h"
 #include "tensor/dtype.h"
@@ -11,13 +11,16 @@
 
 #define KU_OP_SUM(a, b)  ((a) + (b))
 #define KU_OP_PROD(a, b) ((a) * (b))
-/* A NaN on either side is the result. */
+/* If either operand is NaN, the result is NaN. */
 #define KU_OP_MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define KU_OP_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
-/* An output may be an input: element i is read before it is written, and nothing else is there. */
+/*
+ * An output may be an input: element i is read before it is written, and iterations are
+ * independent.
+ */
 #if defined(__clang__)
-/* what cannot become vector code (f16 without its instructions) is no fault */
+/* a loop that cannot be vectorized is fine (f16 without the instructions) */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #define KU_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -65,8 +68,8 @@ KU_PAIR_LOOP(i64_prod, uint64_t, uint64_t, KU_AS_IS, KU_AS_IS, KU_OP_PROD)
 KU_PAIRS(u8, uint8_t, uint8_t, KU_AS_IS, KU_AS_IS)
 
 /*
- * bf16, two elements to a 32-bit lane: each half is an f32 after a mask or a shift, so nothing is
- * widened and narrowed again (2 x the speed). Rounds as ku_bf16_from_f32; lanes need no alignment.
+ * bf16, two elements per 32-bit lane. Each half becomes an f32 by a mask or a shift, without
+ * widening the vector: twice the speed. Rounds as ku_bf16_from_f32. Lanes may be unaligned.
  */
 typedef uint32_t __attribute__((aligned(2), may_alias)) ku_bf16x2;
 static inline float ku_bf16_float(uint32_t u)
@@ -75,7 +78,7 @@ static inline float ku_bf16_float(uint32_t u)
     memcpy(&f, &u, 4);
     return f;
 }
-/* The bf16 in the upper half; the lower is rubbish. */
+/* The bf16 in the upper half; the lower half is undefined. */
 static inline uint32_t ku_bf16_round(float f)
 {
     uint32_t u;
@@ -118,7 +121,7 @@ KU_BF16_PAIR(bf16_min, KU_OP_MIN)
 KU_BF16_PAIR(bf16_max, KU_OP_MAX)
 KU_BF16_PAIR(bf16_prod, KU_OP_PROD)
 
-#ifdef KU_F16_PAIR /* the including file has a vector form: KU_F16_PAIR(name, OP) */
+#ifdef KU_F16_PAIR /* the including file has a vector form KU_F16_PAIR(name, OP) */
 KU_F16_PAIR(f16_sum, KU_OP_SUM)
 KU_F16_PAIR(f16_min, KU_OP_MIN)
 KU_F16_PAIR(f16_max, KU_OP_MAX)

@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The interpreter. A work is a cursor over the steps of its path; `run` takes steps until one says
- * "not yet". Works of a comm run in start order, but all of them arrive as early as the ring of
- * arrivals allows, so a fast rank is KU_RING works ahead of a slow one and no rank waits for an
- * arrival that was possible. Sends and receives stand beside that queue.
+ * The interpreter of works. A work is a cursor over the ops of its path; `run` executes ops until
+ * one returns "not yet".
  *
- * The root of a small broadcast posts: its payload lies in its arrival, and it goes on at once. Who
- * receives compares all fingerprints before it writes. The root compares when it next waits for all
- * members, before anything of that work is written, or when the ring is full; until then it is not
- * `done`, so nobody's fingerprints of the posted work go.
+ * Works of a comm run in start order, but each arrives as early as the ring of arrivals allows. So
+ * a fast rank can be KU_RING works ahead of a slow one. Sends and receives have a queue of their
+ * own.
+ *
+ *     comm->priv->head ─> work 7 ─> work 8 ─> work 9          run: 7; arrived: 7, 8, 9
+ *     comm->priv->p2p  ─> send   ─> recv                      each runs on its own
+ *
+ * The root of an inline broadcast posts (KU_PATH_POSTED): its payload is in its arrival, and it
+ * goes on at once. The receivers compare all fingerprints before they write. The root compares them
+ * later: when it next waits for all members, or when the ring is full, and in any case before a
+ * later work writes. Until then its `done` does not cover the posted work, so no member overwrites
+ * the fingerprints.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -27,7 +33,7 @@ static int64_t sum_counts(const int64_t *counts, int n)
     return sum;
 }
 
-/* Fingerprint: elements, and a hash of what the counts and parts are. */
+/* Fingerprint: the number of elements, and a hash of the counts and parts */
 static void fingerprint(struct ku_work *w)
 {
     const struct ku_coll *c = &w->coll;
@@ -50,7 +56,7 @@ static void fingerprint(struct ku_work *w)
                 w->extra = ku_hash64_mix(w->extra, ku_hash64(row, sizeof row));
         }
     } else if (c->kind == KU_COLL_ALL_TO_ALL && c->counts) {
-        w->total = 0; /* each rank has its own; compared in KU_STEP_COUNTS */
+        w->total = 0; /* differs between ranks; compared in KU_STEP_COUNTS */
     } else if (c->counts) {
         w->total = sum_counts(c->counts, w->comm->n);
         w->extra = ku_hash64(c->counts, (size_t)w->comm->n * sizeof *c->counts);
@@ -59,7 +65,7 @@ static void fingerprint(struct ku_work *w)
 
 static struct ku_tickets *tickets_of(struct ku_comm *comm)
 {
-    return &comm->job->priv->tickets[comm->slot];
+    return &comm->job->comm->tickets[comm->slot];
 }
 
 static int make_tickets(struct ku_comm *comm)
@@ -76,7 +82,7 @@ static int make_tickets(struct ku_comm *comm)
     return 0;
 }
 
-/* Elements per block and piece, and the number of pieces, of a staged call. */
+/* Elements per block and piece, and the number of pieces, of a staged call */
 static void cut_pieces(struct ku_work *w)
 {
     int64_t each = (int64_t)kumi_dtype_bytes(w->coll.dtype), most = w->coll.count;
@@ -84,7 +90,7 @@ static void cut_pieces(struct ku_work *w)
                             w->coll.kind == KU_COLL_ALL_TO_ALL
                         ? w->comm->n
                         : 1;
-    w->piece_count = KU_STAGE_BYTES / n_windows / 64 * 64 / each; /* windows are line-aligned */
+    w->piece_count = KU_STAGE_BYTES / n_windows / 64 * 64 / each; /* sections are line-aligned */
     if (w->coll.counts && w->coll.kind != KU_COLL_ALL_TO_ALL) {
         most = 0;
         for (int i = 0; i < w->comm->n; i++)
@@ -98,7 +104,7 @@ int ku_work_init(struct ku_work *w, struct ku_comm *comm, const struct ku_coll *
     memset(w, 0, sizeof *w);
     w->comm = comm;
     w->coll = *coll;
-    if (coll->wire == KUMI_F32) /* zero: as the data */
+    if (coll->wire == KUMI_F32) /* zero: same as the data */
         w->coll.wire = coll->dtype;
     KU_TRY(ku_coll_check(comm, &w->coll));
     w->path = (uint8_t)ku_coll_path(coll, comm->n, comm->me);
@@ -114,7 +120,7 @@ void ku_work_describe(const struct ku_work *w, char *text, size_t cap)
     const struct ku_coll *c = &w->coll;
     int is_sum = c->kind == KU_COLL_ALL_REDUCE || c->kind == KU_COLL_REDUCE ||
                  c->kind == KU_COLL_REDUCE_SCATTER;
-    int has_name = c->name && c->name[0]; /* an instruction of the whole model has an empty path */
+    int has_name = c->name && c->name[0]; /* an op of the whole model has an empty path */
     char count[64] = "";
     if (c->kind != KU_COLL_BARRIER && c->kind != KU_COLL_ARENA && c->kind != KU_COLL_LEAVE)
         snprintf(count, sizeof count, " %s x %lld%s%s", kumi_dtype_name(c->dtype),
@@ -124,7 +130,7 @@ void ku_work_describe(const struct ku_work *w, char *text, size_t cap)
              w->comm->name);
 }
 
-/* One side of a mismatch: "all_reduce(f32 x 10, sum)". */
+/* One side of a mismatch, as "all_reduce(f32 x 10, sum)" */
 static void side_text(uint64_t what, uint64_t count, char *text, size_t cap)
 {
     static const char *const reduce[] = {"sum", "avg", "min", "max", "prod", "premul_sum"};
@@ -156,7 +162,7 @@ static int raise_mismatch(const struct ku_comm *c, uint64_t seq, int other)
     side_text(ours->what, ours->count, mine, sizeof mine);
     side_text(theirs->what, theirs->count, yours, sizeof yours);
     if (theirs->what == KU_COLL_LEAVE || ours->what == KU_COLL_LEAVE) {
-        /* Not a different collective but none at all: say so. */
+        /* One side called no collective at all: report that. */
         int am_leaver = ours->what == KU_COLL_LEAVE;
         int leaver = am_leaver ? c->me : other, waiter = am_leaver ? other : c->me;
         KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
@@ -176,7 +182,7 @@ static int raise_mismatch(const struct ku_comm *c, uint64_t seq, int other)
     return ku_job_raise(c->job, c->me);
 }
 
-/* Of works that I posted: who is done with one has compared all members, me included. */
+/* Posted works: a member whose `done` covers one has compared the fingerprints of all members. */
 static void learn_checked(struct ku_comm *c)
 {
     struct ku_comm_private *p = c->priv;
@@ -187,8 +193,10 @@ static void learn_checked(struct ku_comm *c)
     }
 }
 
-/* All members have arrived at work `seq`: they call what I call, in it and in those before it that
- * I posted without waiting. */
+/*
+ * All members have arrived at work `seq`. Compare its fingerprints, and those of the posted works
+ * before it.
+ */
 static int check_fingerprints(struct ku_comm *c, uint64_t seq)
 {
     if (c->priv->checked < c->priv->posted)
@@ -203,13 +211,15 @@ static int check_fingerprints(struct ku_comm *c, uint64_t seq)
     return 0;
 }
 
-/* Place of a public buffer for peers: arena << 48 | offset; KU_PRIVATE when they cannot see it. */
+/*
+ * Location of a public buffer for peers: arena << 48 | offset; KU_PRIVATE if they cannot access it
+ */
 static uint64_t place_of(const struct ku_work *w, const void *at)
 {
     struct ku_job *job = w->comm->job;
     size_t each = kumi_dtype_bytes(w->coll.dtype);
-    for (uint64_t id = 0; id < (uint64_t)job->priv->host->n_arenas; id++) {
-        const struct ku_arena *a = &job->priv->host->arena[id];
+    for (uint64_t id = 0; id < (uint64_t)job->comm->arenas->n; id++) {
+        const struct ku_arena *a = &job->comm->arenas->arena[id];
         if (!a->base || !a->part_bytes)
             continue;
         const unsigned char *part = ku_arena_part(a, job->local_rank), *p = at;
@@ -219,7 +229,7 @@ static uint64_t place_of(const struct ku_work *w, const void *at)
     return KU_PRIVATE;
 }
 
-/* Places of the buffers that peers touch in the direct form; 0 for those that nobody looks at. */
+/* Publish the locations of the buffers that peers access in the direct form; 0 for unused ones. */
 static void publish_places(struct ku_work *w, struct ku_entry *e)
 {
     const struct ku_coll *c = &w->coll;
@@ -228,13 +238,15 @@ static void publish_places(struct ku_work *w, struct ku_entry *e)
     int uses_out = (c->kind != KU_COLL_REDUCE && c->kind != KU_COLL_GATHER) || am_root;
     e->place.in = uses_in ? place_of(w, c->in) : 0;
     e->place.out = uses_out ? place_of(w, c->out) : 0;
-    /* The stages scale, know everybody's counts, and make an exchange in place safe. */
+    /* Scaling, unequal counts and an exchange in place need the stages. */
     if (c->reduce == KUMI_PREMUL_SUM ||
         (c->kind == KU_COLL_ALL_TO_ALL && (c->counts || c->in == c->out)))
         e->place.in = KU_PRIVATE;
 }
 
-/* How far all are: asked of their lines once in KU_RING works, not at each. */
+/*
+ * Minimum of `done` over all members. Read once in KU_RING works.
+ */
 static uint64_t least_done(const struct ku_comm *c)
 {
     uint64_t least = UINT64_MAX;
@@ -245,11 +257,13 @@ static uint64_t least_done(const struct ku_comm *c)
     return least;
 }
 
-/* Works that I posted are done when all have arrived at them and call the same. 1 while somebody is
- * missing. */
+/*
+ * Finish posted works up to `seq`: compare their fingerprints once all members have arrived.
+ * Returns 1 while a member is missing.
+ */
 static int settle(struct ku_comm *c, uint64_t seq, int *missing)
 {
-    const struct ku_transport *t = c->job->priv->transport;
+    const struct ku_transport *t = c->job->comm->transport;
     struct ku_comm_private *p = c->priv;
     if (p->checked >= seq || p->posted < seq)
         return 0;
@@ -264,11 +278,13 @@ static int settle(struct ku_comm *c, uint64_t seq, int *missing)
     return t->arrive(c, KU_FLAG_DONE, p->checked);
 }
 
-/* 1 while the entry's last use is not over everywhere. */
+/*
+ * Arrive at a work. Returns 1 while the last use of its ring entry is not over on all members.
+ */
 static int arrive(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
-    struct ku_job_private *p = c->job->priv;
+    struct ku_comm_rank *p = c->job->comm;
     if (w->seq > c->priv->done_seen + KU_RING) {
         uint64_t over = w->seq - KU_RING;
         int missing = 0, status = settle(c, over, &missing);
@@ -281,7 +297,8 @@ static int arrive(struct ku_work *w)
     }
     struct ku_entry *e = entry_at(c, w->seq, c->me);
     if (w->path == KU_PATH_INLINE && w->coll.kind == KU_COLL_BROADCAST)
-        __builtin_prefetch(entry_at(c, w->seq, w->coll.root)); /* on its way while I store mine */
+        /* fetch it while this rank stores its own */
+        __builtin_prefetch(entry_at(c, w->seq, w->coll.root));
     e->what = w->what;
     e->count = (uint64_t)w->total;
     e->extra = w->extra;
@@ -297,7 +314,7 @@ static int arrive(struct ku_work *w)
 
 static int await(struct ku_work *w, enum ku_flag flag, uint64_t number)
 {
-    int status = w->comm->job->priv->transport->arrived(w->comm, flag, number, &w->missing);
+    int status = w->comm->job->comm->transport->arrived(w->comm, flag, number, &w->missing);
     if (status)
         return status;
     w->missing = 0;
@@ -312,7 +329,7 @@ static void take_path(struct ku_work *w, enum ku_coll_path path)
     w->piece = w->part = w->at = 0;
 }
 
-/* All members decide alike: they see the same entries. */
+/* All members choose the same path, because they read the same entries. */
 static void choose(struct ku_work *w)
 {
     struct ku_comm_private *p = w->comm->priv;
@@ -351,12 +368,12 @@ static int finish(struct ku_work *w)
     ku_flight_add(c->job->priv->flight, KU_FLIGHT_DONE, c->slot, w->what, w->seq,
                   (uint64_t)w->total);
     ku_job_tick(c->job);
-    c->job->priv->n_started--;
-    c->job->priv->has_moved = 1;
+    c->job->comm->n_started--;
+    c->job->comm->has_moved = 1;
     return 0;
 }
 
-/* Does this rank put pieces into its stage, does it take some out of the others'? */
+/* Whether this rank writes pieces to its stage, and whether it reads pieces of other stages */
 static int fills(const struct ku_work *w)
 {
     int am_root = w->comm->me == w->coll.root;
@@ -373,33 +390,39 @@ static int reads(const struct ku_work *w)
     return w->coll.kind != KU_COLL_GATHER || am_root;
 }
 
-/* The flag of a piece. Who does nothing to any of them says so at the first: two flags, because
- * only the number that sleepers wait for rings them. */
+/*
+ * Set the flag of a piece. A rank that does not take part in the pieces sets it for all of them at
+ * the first: one store for the number that sleepers wait for, and one for the last number.
+ */
 static int announce(struct ku_work *w, enum ku_flag flag, int each)
 {
-    const struct ku_transport *t = w->comm->job->priv->transport;
+    const struct ku_transport *t = w->comm->job->comm->transport;
     if (!each && w->piece > 0)
         return 0;
     KU_TRY(t->arrive(w->comm, flag, w->stage));
     return each || w->stage == w->last_stage ? 0 : t->arrive(w->comm, flag, w->last_stage);
 }
 
-/* Bytes of programs are timed: what a wait takes beyond is waiting for others. */
+/*
+ * Moving the bytes of programs is timed. The rest of a wait is waiting for other ranks.
+ */
 static int move(struct ku_work *w)
 {
     if (w->path != KU_PATH_PROGRAM)
         return ku_move_step(w);
     int64_t begin = ku_clock_ns();
     int status = ku_move_step(w);
-    w->comm->job->priv->moved_ns += ku_clock_ns() - begin;
+    w->comm->job->comm->moved_ns += ku_clock_ns() - begin;
     return status;
 }
 
-/* One step: 0 go on, 1 not yet, < 0. Steps that change the path set pc themselves and return 2. */
+/*
+ * Execute one op. Returns 0: go on, 1: not yet, 2: the op has set the cursor itself, < 0: status.
+ */
 static int take_step(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
-    const struct ku_transport *t = c->job->priv->transport;
+    const struct ku_transport *t = c->job->comm->transport;
     int status;
     switch ((enum ku_step_op)w->step[w->pc]) {
     case KU_STEP_ARRIVE:
@@ -455,7 +478,7 @@ static int take_step(struct ku_work *w)
     return 0;
 }
 
-/* 0 finished, 1 not yet, < 0. */
+/* Returns 0: finished, 1: not yet, < 0: status. */
 static int run(struct ku_work *w)
 {
     while (w->step[w->pc] != KU_STEP_END) {
@@ -464,7 +487,7 @@ static int run(struct ku_work *w)
             return status;
         if (status == 0)
             w->pc++;
-        w->comm->job->priv->has_moved = 1;
+        w->comm->job->comm->has_moved = 1;
     }
     return finish(w);
 }
@@ -499,7 +522,7 @@ static int advance_comm(struct ku_comm *c)
 
 int ku_job_advance(struct ku_job *job)
 {
-    struct ku_job_private *p = job->priv;
+    struct ku_comm_rank *p = job->comm;
     if (atomic_load_explicit(&job->seg->abort_word, memory_order_acquire))
         return ku_job_root(job);
     if (!p->n_started)
@@ -512,12 +535,12 @@ int ku_job_advance(struct ku_job *job)
 
 int ku_job_progress(struct ku_job *job)
 {
-    enum { HOOK_BYTES = 512 * 1024 }; /* some 0.1 ms: callers stand between two tiles */
-    if (!job->priv->n_started)
+    enum { HOOK_BYTES = 512 * 1024 }; /* about 0.1 ms, between two tiles of the caller */
+    if (!job->comm->n_started)
         return 0;
-    job->priv->budget_bytes = HOOK_BYTES;
+    job->comm->budget_bytes = HOOK_BYTES;
     int status = ku_job_advance(job);
-    job->priv->budget_bytes = -1;
+    job->comm->budget_bytes = -1;
     return status;
 }
 
@@ -541,14 +564,15 @@ int ku_work_start(struct ku_work *w)
     struct ku_comm *c = w->comm;
     struct ku_comm_private *p = c->priv;
     KU_ASSERT(w->state != KU_WORK_STARTED);
-    KU_TRY(ku_job_root(c->job)); /* the queue holds works whose callers have returned with it */
+    /* after a failure the queue holds works whose callers have returned */
+    KU_TRY(ku_job_root(c->job));
     w->path = (uint8_t)ku_coll_path(&w->coll, c->n, c->me);
     take_path(w, (enum ku_coll_path)w->path);
     w->arrived = 0;
     w->missing = 0;
     w->next = NULL;
     w->state = KU_WORK_STARTED;
-    c->job->priv->n_started++;
+    c->job->comm->n_started++;
     if (w->path == KU_PATH_P2P) {
         start_p2p(w);
     } else {
@@ -590,12 +614,12 @@ int ku_work_wait(struct ku_work *w)
     if (status < 0 || w->state != KU_WORK_STARTED)
         return status;
     for (;;) {
-        job->priv->has_moved = 0;
+        job->comm->has_moved = 0;
         status = ku_job_advance(job);
         if (status < 0 || w->state == KU_WORK_FINISHED)
             break;
-        if (job->priv->has_moved) {
-            waiter.spin_ns = waiter.n_spins = 0; /* a long transfer is no long wait */
+        if (job->comm->has_moved) {
+            waiter.spin_ns = waiter.n_spins = 0; /* moving data is not waiting */
             waiter.n_yields = 0;
             continue;
         }
@@ -617,15 +641,15 @@ int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll)
 
 uint64_t ku_job_staged_bytes(const struct ku_job *job)
 {
-    return job->priv->staged_bytes;
+    return job->comm->staged_bytes;
 }
 
 int64_t ku_job_moved_ns(const struct ku_job *job)
 {
-    return job->priv->moved_ns;
+    return job->comm->moved_ns;
 }
 
 uint64_t ku_job_moved_bytes(const struct ku_job *job)
 {
-    return job->priv->moved_bytes;
+    return job->comm->moved_bytes;
 }

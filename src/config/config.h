@@ -9,7 +9,8 @@
 #include "base/str.h"
 
 /*
- * A run's configuration: a JSON file (docs/reference/configuration.md), overridden by --set options.
+ * A run's configuration: a JSON file (docs/reference/configuration.md), overridden by --set
+ * options.
  *
  *     file ── json_parse ──┐
  *     --set ───────────────┴─> root ── deepspeed: translate, merge ──> root ── keys.def ──> struct

@@ -5,9 +5,10 @@
 #include "config/config.h"
 
 /*
- * The parallel layout of ZeRO: dp = replicate x shard data-parallel ranks (docs/reference/sharding.md). Each
- * of the `replicate` groups has one copy of the state, partitioned over its `shard` ranks: stage 1
- * optimizer state, stage 2 also gradients, stage 3 also parameters.
+ * The parallel layout of ZeRO: dp = replicate x shard data-parallel ranks
+ * (docs/reference/sharding.md). Each of the `replicate` groups has one copy of the state,
+ * partitioned over its `shard` ranks: stage 1 optimizer state, stage 2 also gradients, stage 3 also
+ * parameters.
  *
  *     replicate 2 x shard 4      rank   0 1 2 3 | 4 5 6 7
  *                                shard  0 1 2 3 | 0 1 2 3      replica 0 | replica 1

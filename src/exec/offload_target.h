@@ -3,7 +3,7 @@
 #define KU_EXEC_OFFLOAD_TARGET_H
 
 #include "base/os/aio.h"
-#include "comm/job.h"
+#include "job/job.h"
 
 /*
  * Offload target on disk: one anonymous file per host with one part per rank (memory.offload).

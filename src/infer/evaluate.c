@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "comm/consensus.h"
+#include "comm/world.h"
 #include "train/dataset_text.h"
 #include "model/model.h"
 #include "train/session.h"
@@ -393,7 +394,7 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     struct ku_job_opts o = {.threads = ku_env_threads() ? ku_env_threads() : 1,
                             .timeout_ns = 60LL * 1000000000};
     memset(result, 0, sizeof *result);
-    int status = ku_job_join(&o, &job);
+    int status = ku_comm_join(&o, &job);
     if (status < 0) { /* the job may have printed the error already */
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return status;
@@ -401,7 +402,7 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     status = ku_evaluate_run(job, options, result);
     result->is_reported = status < 0;
     struct kumi_error error = *ku_err_get();
-    int left = ku_job_leave(job);
+    int left = ku_comm_leave(job);
     if (status == KUMI_OK && left < 0)
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
     return status < 0 ? ku_err_put(&error) : left;

@@ -2,7 +2,7 @@
 #ifndef KU_INFER_EVALUATE_H
 #define KU_INFER_EVALUATE_H
 
-#include "comm/job.h"
+#include "job/job.h"
 #include "kumi/run.h"
 
 /*

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/utf8.h"
-#include "comm/job.h"
+#include "comm/world.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/words.h"
 #include "kumi/run.h"
@@ -392,7 +392,7 @@ int kumi_sample(const struct kumi_sample_options *options)
     struct sample s = {.o = options};
     int status = prepare(&s);
     if (status == KUMI_OK) /* one rank, whatever the environment says */
-        status = ku_job_threads(1, NULL, run, &s);
+        status = ku_comm_threads(1, NULL, run, &s);
     for (int64_t i = 0; s.text && i < s.n; i++) {
         ku_tokens_fini(&s.text[i].tokens);
         ku_str_fini(&s.text[i].pending);

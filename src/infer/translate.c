@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "comm/job.h"
+#include "comm/world.h"
 #include "data/lines.h"
 #include "kumi/run.h"
 #include "infer/beam.h"
@@ -246,7 +246,7 @@ int kumi_translate(const struct kumi_translate_options *options)
     if (status == KUMI_OK)
         status = encode(&t);
     if (status == KUMI_OK && options->n > 0) /* one rank, whatever the environment says */
-        status = ku_job_threads(1, NULL, run, &t);
+        status = ku_comm_threads(1, NULL, run, &t);
     if (status == KUMI_OK)
         hand_out(&t);
     for (int64_t i = 0; i < options->n && t.sentence; i++)

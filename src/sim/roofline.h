@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "comm/job.h"
+#include "job/job.h"
 #include "ir/program.h"
 #include "tensor/dtype.h"
 

@@ -4,7 +4,7 @@
 #include "base/arg.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "comm/segment.h"
+#include "job/segment.h"
 #include "device/device.h"
 #include "config/deepspeed.h"
 

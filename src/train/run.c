@@ -30,6 +30,7 @@
 #include "config/deepspeed.h"
 #include "train/ineffective_keys.h"
 #include "comm/consensus.h"
+#include "comm/world.h"
 #include "train/metrics.h"
 #include "model/model.h"
 #include "train/nonfinite.h"
@@ -818,7 +819,7 @@ static int train_threads(const struct kumi_train_options *options, const struct 
         return KUMI_ENOMEM;
     ku_os_stop_signals(&stops);
     pthread_sigmask(SIG_BLOCK, &stops, &old);
-    int status = ku_job_threads(options->ranks, &opts, train_thread, &t);
+    int status = ku_comm_threads(options->ranks, &opts, train_thread, &t);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     *result = t.result[0];
     for (int i = 1; i < options->ranks; i++)
@@ -874,7 +875,7 @@ int kumi_train(const struct kumi_train_options *options, struct kumi_train_resul
     struct ku_job *job = NULL;
     memset(result, 0, sizeof *result);
     result->val_loss = (double)NAN;
-    int status = ku_job_join(&j.opts, &job);
+    int status = ku_comm_join(&j.opts, &job);
     if (status < 0) { /* a rank that has joined may already have printed the error */
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return status;
@@ -886,13 +887,13 @@ int kumi_train(const struct kumi_train_options *options, struct kumi_train_resul
         status = ku_job_fail(job);
         result->is_reported = 1;
     } else if (options->ranks > 1) {
-        KU_TRY(ku_job_leave(job));
+        KU_TRY(ku_comm_leave(job));
         return train_threads(options, &j, result);
     } else {
         status = train_rank(job, 1, options, result);
     }
     struct kumi_error error = *ku_err_get();
-    int left = ku_job_leave(job);
+    int left = ku_comm_leave(job);
     if (status == KUMI_OK && left < 0) {
         result->is_reported = ku_err_get()->scope == KUMI_SCOPE_JOB;
         return left;

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "comm/coll.h"
+#include "comm/world.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 #include "suite.h"
 
-#include "comm/launch.h"
+#include "kumi/launch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,11 +12,11 @@
 static int run(void *arg)
 {
     struct ku_job *job;
-    int status = ku_job_join(NULL, &job);
+    int status = ku_comm_join(NULL, &job);
     if (status < 0)
         return status;
     status = suite_run(job, *(int *)arg);
-    int left = ku_job_leave(job);
+    int left = ku_comm_leave(job);
     return status < 0 ? status : left;
 }
 

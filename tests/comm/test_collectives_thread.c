@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 /* tsan */
 #include "suite.h"
 
@@ -25,7 +25,7 @@ static void test_suite(void **state)
 #else
         int is_long = ranks[i] == 2 || ranks[i] == 3;
 #endif
-        assert_int_equal(ku_job_threads(ranks[i], NULL, run, &is_long), 0);
+        assert_int_equal(ku_comm_threads(ranks[i], NULL, run, &is_long), 0);
     }
 }
 

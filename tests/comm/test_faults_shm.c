@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 /* Ranks as processes that die, stop, leave or are stopped, and what the others and the launcher
  * make of it. */
 #include "suite.h"
 
-#include "comm/launch.h"
 #include "comm/private.h"
+#include "comm/world.h"
+#include "job/launch.h"
+#include "kumi/launch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +58,7 @@ static int run_until_fault(void *arg)
     struct ku_job *job;
     struct ku_job_opts opts = {.timeout_ns = 400000000};
     float *x = calloc(100000, sizeof *x);
-    int status = ku_job_join(&opts, &job);
+    int status = ku_comm_join(&opts, &job);
     if (status < 0)
         return status;
     s->pid[job->rank] = getpid();
@@ -81,7 +83,7 @@ static int run_until_fault(void *arg)
     s->status[job->rank] = status;
     memcpy(s->text[job->rank], ku_err_get()->text, sizeof s->text[0]);
     free(x);
-    ku_job_leave(job);
+    ku_comm_leave(job);
     return status;
 }
 
@@ -154,14 +156,14 @@ static int describe(struct ku_job *job, void *arg)
 static void test_names(void **state)
 {
     (void)state;
-    assert_int_equal(ku_job_threads(1, NULL, describe, NULL), 0);
+    assert_int_equal(ku_comm_threads(1, NULL, describe, NULL), 0);
 }
 
 static int run_forever(void *arg)
 {
     struct shared *s = arg;
     struct ku_job *job;
-    KU_TRY(ku_job_join(NULL, &job));
+    KU_TRY(ku_comm_join(NULL, &job));
     s->pid[job->rank] = getpid();
     s->joined++;
     if (s->form == 1)
@@ -178,7 +180,7 @@ static int run_forever(void *arg)
         if (status < 0)
             return status;
         if (any && s->form == 1) {
-            status = ku_job_leave(job);
+            status = ku_comm_leave(job);
             return status < 0 ? status : KUMI_ESTOPPED;
         }
     }
@@ -273,7 +275,7 @@ static void test_refusals(void **state)
     assert_int_equal(ku_launch_parse_n("512", &n), 0);
     assert_int_equal(n, 512);
     assert_int_equal(ku_launch_parse_n("auto", &n), 0);
-    assert_int_equal(ku_launch(missing, 2, NULL, &code), KUMI_EINVAL);
+    assert_int_equal(ku_launch(&ku_comm_client, missing, 2, NULL, &code), KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text, "/nonexistent/program"));
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "4", 1);
@@ -295,7 +297,7 @@ static void test_exit_codes(void **state)
                  codes[i]);
         char shell[] = "/bin/sh", flag[] = "-c";
         char *const argv[] = {shell, flag, script, NULL};
-        assert_int_equal(ku_launch(argv, 2, NULL, &code), 0);
+        assert_int_equal(ku_launch(&ku_comm_client, argv, 2, NULL, &code), 0);
         assert_int_equal(code, codes[i]);
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 /* tsan */
 /* Ranks that call different things: every rank gets the same root cause, with both sides, before a
  * byte is written. */
@@ -142,7 +142,7 @@ static int lose_letter(struct ku_job *job, void *arg)
 static void test_lost_letter(void **state)
 {
     (void)state;
-    assert_int_equal(ku_job_threads(2, NULL, lose_letter, NULL), KUMI_EMISMATCH);
+    assert_int_equal(ku_comm_threads(2, NULL, lose_letter, NULL), KUMI_EMISMATCH);
     assert_non_null(strstr(ku_err_get()->text, "comm pair: rank 0 sent one that rank 1 has not"));
 }
 
@@ -151,7 +151,7 @@ static void test_rows(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct outcome o = {.row = &rows[i]};
-        assert_int_equal(ku_job_threads(2, NULL, run_row, &o), KUMI_EMISMATCH);
+        assert_int_equal(ku_comm_threads(2, NULL, run_row, &o), KUMI_EMISMATCH);
         assert_string_equal(o.error[0].text, o.error[1].text);
         if (rows[i].rank0.kind != KU_COLL_SEND && strcmp(rows[i].name, "all_to_all_v") != 0)
             assert_non_null(strstr(o.error[0].text, "comm world, call 1: "));
@@ -173,7 +173,7 @@ static void test_hash(void **state)
 {
     int passed = 0;
     (void)state;
-    assert_int_equal(ku_job_threads(3, NULL, run_hash, &passed), KUMI_EMISMATCH);
+    assert_int_equal(ku_comm_threads(3, NULL, run_hash, &passed), KUMI_EMISMATCH);
     assert_non_null(strstr(ku_err_get()->text, "rank 2 has 000000000000002b"));
     assert_int_equal(passed, 1);
 }
@@ -198,7 +198,7 @@ static void test_leaving_early(void **state)
 {
     (void)state;
     for (int form = 0; form < 3; form++) {
-        assert_int_equal(ku_job_threads(3, NULL, run_leaver, &form), KUMI_EMISMATCH);
+        assert_int_equal(ku_comm_threads(3, NULL, run_leaver, &form), KUMI_EMISMATCH);
         assert_non_null(strstr(ku_err_get()->text, "rank 1 left the job"));
     }
 }
@@ -220,7 +220,7 @@ static void test_time_out(void **state)
 {
     struct ku_job_opts opts = {.timeout_ns = 300000000};
     (void)state;
-    assert_int_equal(ku_job_threads(2, &opts, run_silent, NULL), KUMI_ETIMEDOUT);
+    assert_int_equal(ku_comm_threads(2, &opts, run_silent, NULL), KUMI_ETIMEDOUT);
     assert_non_null(strstr(ku_err_get()->text, "time-out: rank 0"));
 }
 
@@ -242,7 +242,7 @@ static void test_progress_is_no_time_out(void **state)
 {
     struct ku_job_opts opts = {.timeout_ns = 300000000};
     (void)state;
-    assert_int_equal(ku_job_threads(3, &opts, run_slow, NULL), 0);
+    assert_int_equal(ku_comm_threads(3, &opts, run_slow, NULL), 0);
 }
 
 static int run_chaos(struct ku_job *job, void *arg)
@@ -260,11 +260,11 @@ static void test_chaos(void **state)
 {
     struct ku_job_opts opts = {.timeout_ns = 200000000, .chaos = "drop=1@9"};
     (void)state;
-    assert_int_equal(ku_job_threads(2, &opts, run_chaos, NULL), KUMI_ETIMEDOUT);
+    assert_int_equal(ku_comm_threads(2, &opts, run_chaos, NULL), KUMI_ETIMEDOUT);
     opts.chaos = "corrupt=0@9";
-    assert_int_equal(ku_job_threads(2, &opts, run_chaos, NULL), KUMI_EMISMATCH);
+    assert_int_equal(ku_comm_threads(2, &opts, run_chaos, NULL), KUMI_EMISMATCH);
     opts.chaos = "delay=1us,drop";
-    assert_int_equal(ku_job_threads(1, &opts, run_chaos, NULL), KUMI_EINVAL);
+    assert_int_equal(ku_comm_threads(1, &opts, run_chaos, NULL), KUMI_EINVAL);
 }
 
 struct bad {
@@ -303,9 +303,9 @@ static int run_bad(struct ku_job *job, void *arg)
 static void test_bad_arguments(void **state)
 {
     (void)state;
-    assert_int_equal(ku_job_threads(1, NULL, run_bad, NULL), 0);
-    assert_int_equal(ku_job_threads(0, NULL, run_bad, NULL), KUMI_EINVAL);
-    assert_int_equal(ku_job_threads(100000, NULL, run_bad, NULL), KUMI_EINVAL);
+    assert_int_equal(ku_comm_threads(1, NULL, run_bad, NULL), 0);
+    assert_int_equal(ku_comm_threads(0, NULL, run_bad, NULL), KUMI_EINVAL);
+    assert_int_equal(ku_comm_threads(100000, NULL, run_bad, NULL), KUMI_EINVAL);
 }
 
 /* Where a failed collective's frame was, others' variables are now: the next call leaves them be.
@@ -349,7 +349,7 @@ static void test_dead_job(void **state)
 {
     struct dead d = {0};
     (void)state;
-    assert_int_equal(ku_job_threads(2, NULL, run_dead, &d), KUMI_ENUMERIC);
+    assert_int_equal(ku_comm_threads(2, NULL, run_dead, &d), KUMI_ENUMERIC);
     assert_int_equal(d.again[0], KUMI_ENUMERIC);
     assert_int_equal(d.again[1], KUMI_ENUMERIC);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 /* tsan */
 /* Collectives as compiled programs use them: parts in arenas, works started again and again,
  * several in flight. */
@@ -163,7 +163,7 @@ static void test_parts(void **state)
 {
     (void)state;
     for (int n = 1; n <= 8; n++)
-        assert_int_equal(ku_job_threads(n, NULL, run_parts, NULL), 0);
+        assert_int_equal(ku_comm_threads(n, NULL, run_parts, NULL), 0);
 }
 
 /* The tree, the slow way: pair neighbours level by level, an odd one carried up. */
@@ -210,7 +210,7 @@ static void test_canonical_order(void **state)
 {
     (void)state;
     for (int n = 1; n <= 11; n++)
-        assert_int_equal(ku_job_threads(n, NULL, run_order, NULL), 0);
+        assert_int_equal(ku_comm_threads(n, NULL, run_order, NULL), 0);
 }
 
 /* Three comms over the ranks, works on each started in another order on each rank, 20 deep: more
@@ -267,7 +267,7 @@ static void test_many_in_flight(void **state)
 {
     (void)state;
     for (int n = 1; n <= 5; n++)
-        assert_int_equal(ku_job_threads(n, NULL, run_many, NULL), 0);
+        assert_int_equal(ku_comm_threads(n, NULL, run_many, NULL), 0);
 }
 
 static int run_mesh(struct ku_job *job, void *arg)
@@ -293,7 +293,7 @@ static int run_mesh(struct ku_job *job, void *arg)
 static void test_mesh(void **state)
 {
     (void)state;
-    assert_int_equal(ku_job_threads(6, NULL, run_mesh, NULL), 0);
+    assert_int_equal(ku_comm_threads(6, NULL, run_mesh, NULL), 0);
 }
 
 /* Waits 20 ms a flag; computing meanwhile, with progress from between the tiles, hides it. */
@@ -338,7 +338,7 @@ static void test_overlap_hides_delay(void **state)
     int64_t exposed[4];
     struct ku_job_opts opts = {.chaos = "delay=20ms"};
     (void)state;
-    assert_int_equal(ku_job_threads(2, &opts, run_overlap, exposed), 0);
+    assert_int_equal(ku_comm_threads(2, &opts, run_overlap, exposed), 0);
     assert_true(exposed[0] >= 3 * 2 * 20000000LL * 9 / 10); /* two flags a step */
     assert_true(exposed[1] * 5 <= exposed[0]);
     assert_true(exposed[2] > 0 && (exposed[2] - exposed[3]) * 5 <=
@@ -355,7 +355,7 @@ static void test_suite_under_jitter(void **state)
 {
     struct ku_job_opts opts = {.chaos = "jitter=20us,seed=7"};
     (void)state;
-    assert_int_equal(ku_job_threads(3, &opts, run_suite, NULL), 0);
+    assert_int_equal(ku_comm_threads(3, &opts, run_suite, NULL), 0);
 }
 
 int main(void)

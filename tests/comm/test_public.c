@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 /* The public calls, as a program beside other threads uses them, started by each launcher we know.
  */
-#include "comm/launch.h"
+#include "comm/area.h"
+#include "job/launch.h"
+#include "kumi/launch.h"
 #include "kumi/mesh.h"
 
 #include <setjmp.h>
@@ -173,7 +175,7 @@ static void test_own_launcher_exec(void **state)
     char *const argv[] = {self, word, NULL};
     int code = -1;
     (void)state;
-    assert_int_equal(ku_launch(argv, 3, NULL, &code), 0);
+    assert_int_equal(ku_launch(&ku_comm_client, argv, 3, NULL, &code), 0);
     assert_int_equal(code, 0);
 }
 

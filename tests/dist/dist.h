@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 #include "base/random.h"
-#include "comm/job.h"
+#include "comm/world.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
 #include "tensor/dtype.h"
@@ -238,7 +238,7 @@ static inline int dist_rank(struct ku_job *job, void *arg)
 
 static inline void dist_run(struct dist_case *c)
 {
-    int status = ku_job_threads(c->n, NULL, dist_rank, c);
+    int status = ku_comm_threads(c->n, NULL, dist_rank, c);
     if (status < 0)
         fail_msg("n=%d zero=%d replicate=%d: %s", c->n, c->zero, c->replicate, ku_err_get()->text);
 }

@@ -20,6 +20,7 @@
 #include "base/json/json.h"
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
+#include "comm/world.h"
 #include "train/session.h"
 
 #include "sample.h"
@@ -223,7 +224,7 @@ static int rank_main(struct ku_job *job, void *arg)
 
 static void run(struct run *r)
 {
-    if (ku_job_threads(r->n, NULL, rank_main, r) < 0)
+    if (ku_comm_threads(r->n, NULL, rank_main, r) < 0)
         fail_msg("%s, %s on %s, %d ranks: %s", r->model, r->compute, r->device, r->n,
                  ku_err_get()->text);
 }

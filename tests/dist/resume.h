@@ -6,6 +6,7 @@
 
 #include "base/os/os.h"
 #include "comm/api.h"
+#include "comm/world.h"
 #include "dist.h"
 #include "kumi/comm.h"
 #include "kumi/launch.h"
@@ -66,8 +67,8 @@ static inline void dist_resume(const struct dist_case *one, const struct dist_ca
     char dir[] = "/tmp/kumi-resume-XXXXXX";
     assert_non_null(mkdtemp(dir));
     struct dist_half a = {*first, dir, 0, at}, b = {*then, dir, at, one->steps};
-    if (ku_job_threads(a.c.n, NULL, dist_half_rank, &a) < 0 ||
-        ku_job_threads(b.c.n, NULL, dist_half_rank, &b) < 0)
+    if (ku_comm_threads(a.c.n, NULL, dist_half_rank, &a) < 0 ||
+        ku_comm_threads(b.c.n, NULL, dist_half_rank, &b) < 0)
         fail_msg("layout %d: %s", layout, ku_err_get()->text);
     if (strcmp(b.c.digest, one->digest) != 0)
         fail_msg("layout %d: digests differ", layout);

@@ -162,7 +162,7 @@ static int train(struct ku_job *job, void *arg)
 
 static void run(struct accuracy_case *c)
 {
-    if (ku_job_threads(c->n, NULL, train, c) < 0)
+    if (ku_comm_threads(c->n, NULL, train, c) < 0)
         fail_msg("n=%d: %s", c->n, ku_err_get()->text);
 }
 

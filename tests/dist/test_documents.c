@@ -76,7 +76,7 @@ static struct run configured(const char *model, const char *const *set)
 
 static void go(struct run *r)
 {
-    if (ku_job_threads(r->n, NULL, train, r) < 0)
+    if (ku_comm_threads(r->n, NULL, train, r) < 0)
         fail_msg("%s", ku_err_get()->text);
 }
 
@@ -273,7 +273,7 @@ static void refuses(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const char *const set[] = {rows[i].set[0], rows[i].set[1], rows[i].set[2], NULL};
         struct run r = configured(rows[i].model, set);
-        int status = ku_job_threads(1, NULL, train, &r);
+        int status = ku_comm_threads(1, NULL, train, &r);
         if (status != rows[i].status || strstr(ku_err_get()->text, rows[i].words) == NULL)
             fail_msg("row %zu: %d: %s", i, status, ku_err_get()->text);
     }

@@ -192,7 +192,7 @@ static void at_the_least_scale(void **state)
     (void)state;
     struct spent s = {.c = base_case("cpu", 0)};
     s.c.n = 4, s.c.loss_scale = 8, s.c.steps = 20;
-    assert_int_equal(ku_job_threads(s.c.n, NULL, spend, &s), KUMI_OK);
+    assert_int_equal(ku_comm_threads(s.c.n, NULL, spend, &s), KUMI_OK);
     for (int r = 0; r < s.c.n; r++)
         assert_int_equal(s.status[r], KUMI_ENUMERIC);
     assert_int_equal(s.n_steps, 5); /* one of hysteresis, 8 to 4 to 2 to 1 */

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "comm/api.h"
-#include "comm/job.h"
+#include "comm/world.h"
 #include "kumi/launch.h"
 #include "kumi/model.h"
 #include "kumi/trainer.h"
@@ -147,7 +147,7 @@ static void check(int as_threads)
 {
     memset(met, 0, RANKS * sizeof *met);
     if (as_threads)
-        ku_job_threads(plan.n, NULL, as_thread, NULL);
+        ku_comm_threads(plan.n, NULL, as_thread, NULL);
     else
         kumi_launch(as_process, NULL, plan.n);
     const int want = plan.bad->want ? KUMI_EINVAL : KUMI_OK;

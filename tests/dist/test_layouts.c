@@ -24,7 +24,7 @@
 #include "base/err.h"
 #include "base/os/os.h"
 #include "base/random.h"
-#include "comm/job.h"
+#include "comm/world.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
 #include "app/api_options.h"
@@ -329,7 +329,7 @@ static struct run run_of(const struct model *m, const struct numerics *x, const 
 
 static void run(struct run *r, int n)
 {
-    if (ku_job_threads(n, NULL, rank_main, r) < 0)
+    if (ku_comm_threads(n, NULL, rank_main, r) < 0)
         fail_msg("%s, %s, %d ranks, %s: %s", r->model->name, r->numerics->name, n,
                  r->set[0] ? r->set[0] : "", ku_err_get()->text);
 }
@@ -534,7 +534,7 @@ static void refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct run r = run_of(&gpt2, &numerics[0], &row[i].half, NULL);
-        int status = ku_job_threads(row[i].half.n, NULL, rank_main, &r);
+        int status = ku_comm_threads(row[i].half.n, NULL, rank_main, &r);
         if (status != KUMI_EINVAL || strstr(ku_err_get()->text, row[i].part) == NULL)
             fail_msg("%zu: %d, %s", i, status, ku_err_get()->text);
     }

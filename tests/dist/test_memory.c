@@ -132,7 +132,7 @@ static void step_allocates_nothing(void **state)
                                   .model = dist_model()}};
         w.c.model.n_embd = 96;
         offload(&w.c, (enum ku_tier)(i / 2), 65536);
-        if (ku_job_threads(n, NULL, watch, &w) < 0)
+        if (ku_comm_threads(n, NULL, watch, &w) < 0)
             fail_msg("%s", ku_err_get()->text);
         assert_int_equal(w.calls, 0);
         assert_int_equal(w.heap_before, w.heap_after);
@@ -246,7 +246,7 @@ static void stages_hold_less(void **state)
                               .no_sharing = 1,
                               .zero = zero};
         c.model.n_layer = 4, c.model.n_embd = 256, c.model.n_head = 4;
-        if (ku_job_threads(4, NULL, map_bytes, &c) < 0)
+        if (ku_comm_threads(4, NULL, map_bytes, &c) < 0)
             fail_msg("%s", ku_err_get()->text);
         shard[zero] = c.norm[KU_AR_SHARD] + c.norm[KU_AR_STATE];
         wire[zero] = c.norm[KU_AR_WIRE];
@@ -278,7 +278,7 @@ static void reducing_each_holds_less(void **state)
                                   .no_sharing = zero > 0, /* 0: shared */
                                   .zero = zero};
             c.model.n_layer = 8, c.model.n_embd = 256, c.model.n_head = 4;
-            if (ku_job_threads(4, NULL, map_bytes, &c) < 0)
+            if (ku_comm_threads(4, NULL, map_bytes, &c) < 0)
                 fail_msg("%s", ku_err_get()->text);
             held[i] = c.norm[KU_AR_WIRE] + c.norm[KU_AR_STEP];
             grads = i ? grads : c.norm[KU_AR_WIRE];

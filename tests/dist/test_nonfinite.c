@@ -86,7 +86,7 @@ static struct fault fault(int n, int shard, const char *device)
 
 static void check(struct fault *f)
 {
-    if (ku_job_threads(f->c.n, NULL, fault_rank, f) < 0)
+    if (ku_comm_threads(f->c.n, NULL, fault_rank, f) < 0)
         fail_msg("n=%d: %s", f->c.n, ku_err_get()->text);
     for (int r = 0; r < f->c.n && f->shard >= 0; r++) {
         assert_int_equal(f->found[r].rank, f->shard / (V / f->c.n));

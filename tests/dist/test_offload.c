@@ -164,8 +164,8 @@ static void arenas_are_smaller(void **state)
             with = laid_out(&without, &l);
             without = with;
             without.offload = (struct ku_offload){0};
-            assert_int_equal(ku_job_threads(2, NULL, map_bytes, &without), 0);
-            assert_int_equal(ku_job_threads(2, NULL, map_bytes, &with), 0);
+            assert_int_equal(ku_comm_threads(2, NULL, map_bytes, &without), 0);
+            assert_int_equal(ku_comm_threads(2, NULL, map_bytes, &with), 0);
             double gone = without.norm[arena] - with.norm[arena];
             assert_true(gone > 0);
             /* a tensor begins at a page in a tier, at a line elsewhere */

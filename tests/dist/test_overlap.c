@@ -80,7 +80,7 @@ static struct seen run(struct dist_case c)
     s.c.no_sharing = 1, s.c.bucket_bytes = 1 << 30;
     s.c.device = "cpu", s.c.model = dist_model();
     s.c.model.n_layer = c.zero == 3 ? 6 : 2;
-    if (ku_job_threads(2, &opts, rank, &s) < 0)
+    if (ku_comm_threads(2, &opts, rank, &s) < 0)
         fail_msg("%s", ku_err_get()->text);
     return s;
 }

@@ -201,7 +201,7 @@ static int passed_rank(struct ku_job *job, void *arg)
 }
 static void pass(struct passed *r)
 {
-    if (ku_job_threads(r->c.n, NULL, passed_rank, r) < 0)
+    if (ku_comm_threads(r->c.n, NULL, passed_rank, r) < 0)
         fail_msg("from %d to %d: %s", r->from, r->to, ku_err_get()->text);
 }
 

@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "base/os/os.h"
 #include "base/random.h"
-#include "comm/job.h"
+#include "comm/world.h"
 #include "kumi/model.h"
 #include "nn/builder.h"
 #include "train/trainer.h"
@@ -168,7 +168,7 @@ static int rank_main(struct ku_job *job, void *arg)
 
 static void run(struct run *r)
 {
-    int status = ku_job_threads(r->n, NULL, rank_main, r);
+    int status = ku_comm_threads(r->n, NULL, rank_main, r);
     if (status < 0)
         fail_msg("n=%d: %s", r->n, ku_err_get()->text);
 }
@@ -354,7 +354,7 @@ static void sync_is_refused(void **state)
     (void)state;
     struct run r = base("cpu", KUMI_F32);
     r.sync = 1, r.n = 2;
-    assert_int_equal(ku_job_threads(r.n, NULL, rank_main, &r), KUMI_EINVAL);
+    assert_int_equal(ku_comm_threads(r.n, NULL, rank_main, &r), KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text, "ranks: 2, train.virtual_shards: 4"));
 }
 

@@ -25,6 +25,7 @@
 #include "nn/builder.h"
 #include "tensor/dtype.h"
 #include "comm/consensus.h"
+#include "comm/world.h"
 #include "train/trainer.h"
 
 #include "sample.h"
@@ -336,7 +337,7 @@ static void check(int model, const char *device, enum kumi_dtype compute, int n)
     if (!is_taken(model, device, compute, n))
         return;
     read_fixture(&r);
-    if (ku_job_threads(r.n, NULL, rank_main, &r) < 0)
+    if (ku_comm_threads(r.n, NULL, rank_main, &r) < 0)
         fail_msg("%s, %d ranks: %s", r.name, r.n, ku_err_get()->text);
     ku_st_close(&r.file);
     print_message("%-20s %s on %s, %d ranks: loss %.1e of PyTorch's %.1e, gradient %.1e %.1e, "

@@ -91,7 +91,7 @@ static void run_create_model(struct run *r, int n, const char *model, const char
         " \"optimizer\": {\"lr\": 0.01}, \"schedule\": {\"warmup_steps\": 5}}",
         model, r->text, STEPS);
     write_file(r->config, config, (size_t)bytes);
-    int status = ku_job_threads(n, NULL, train, r);
+    int status = ku_comm_threads(n, NULL, train, r);
     if (status < 0)
         fail_msg("%s", ku_err_get()->text);
 }
@@ -306,7 +306,7 @@ static int evaluate(struct ku_job *job, void *arg)
 static void expect_eval(const struct run *r, int n, int64_t step, double loss)
 {
     struct eval_case c = {.run = r->dir};
-    if (ku_job_threads(n, NULL, evaluate, &c) < 0)
+    if (ku_comm_threads(n, NULL, evaluate, &c) < 0)
         fail_msg("%d ranks: %s", n, ku_err_get()->text);
     assert_int_equal(c.result.step, step);
     if (memcmp(&c.result.loss, &loss, sizeof loss) != 0)
@@ -391,7 +391,7 @@ static void evaluates_averages(void **state)
             a[i].set[a[i].n_sets++] = k < 4 ? numerics[k] : layout[i][k - 4];
         if (i == 0)
             run_create(&r, 2, a[i].set, a[i].n_sets);
-        if (ku_job_threads(layout[i][3][0] - '0', NULL, take_averages, &a[i]) < 0)
+        if (ku_comm_threads(layout[i][3][0] - '0', NULL, take_averages, &a[i]) < 0)
             fail_msg("layout %d: %s", i, ku_err_get()->text);
         assert_memory_equal(&a[i].loss, &a[0].loss, sizeof a[0].loss);
     }
@@ -399,7 +399,7 @@ static void evaluates_averages(void **state)
     for (int n = 1; n <= 3; n++) {
         struct eval_case c = {.run = r.dir, .ema = 1};
         expect_eval(&r, n, 20, r.val_loss);
-        if (ku_job_threads(n, NULL, evaluate, &c) < 0)
+        if (ku_comm_threads(n, NULL, evaluate, &c) < 0)
             fail_msg("%d ranks: %s", n, ku_err_get()->text);
         assert_memory_equal(&c.result.loss, &a[0].loss, sizeof a[0].loss);
     }
@@ -440,8 +440,8 @@ static void evaluation_holds_parameters(void **state)
     struct run r;
     run_create(&r, 1, set, 3);
     struct mapped all = {.r = &r}, m = {.r = &r, .is_eval_only = 1};
-    assert_int_equal(ku_job_threads(2, NULL, map, &all), 0);
-    assert_int_equal(ku_job_threads(2, NULL, map, &m), 0);
+    assert_int_equal(ku_comm_threads(2, NULL, map, &all), 0);
+    assert_int_equal(ku_comm_threads(2, NULL, map, &m), 0);
     assert_int_equal(all.params, m.params);
     assert_int_equal(all.state, 4 * all.params); /* two moments and an average */
     assert_int_equal(m.state, m.params);

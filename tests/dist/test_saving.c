@@ -67,7 +67,7 @@ static int saving_rank(struct ku_job *job, void *arg)
 
 static void run(struct saving_case *x)
 {
-    if (ku_job_threads(x->c.n, NULL, saving_rank, x) < 0)
+    if (ku_comm_threads(x->c.n, NULL, saving_rank, x) < 0)
         fail_msg("n=%d: %s", x->c.n, ku_err_get()->text);
 }
 
@@ -165,7 +165,7 @@ static void refused(void **state)
     struct saving_case x = case_of(2, "/dev/null/x");
     x.c.model.vocab_size = 61;
     x.staging_bytes = 4 << 20;
-    if (ku_job_threads(2, NULL, refused_rank, &x) < 0)
+    if (ku_comm_threads(2, NULL, refused_rank, &x) < 0)
         fail_msg("%s", ku_err_get()->text);
 }
 

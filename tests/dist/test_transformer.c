@@ -149,7 +149,7 @@ static void logits(void **state)
         read_expected(models[m], &e);
         for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
             struct question q = {models[m], row[i].device, row[i].compute, 0};
-            if (ku_job_threads(1, NULL, ask, &q) < 0)
+            if (ku_comm_threads(1, NULL, ask, &q) < 0)
                 fail_msg("%s: %s", models[m], ku_err_get()->text);
             double bound = i ? 4 * e.logits_f32 : 1e-12;
             print_message("%s on %s: logits off by %.2e, bound %.2e\n", models[m], row[i].device,
@@ -312,7 +312,7 @@ static int teach(struct ku_job *job, void *talk)
 
 static void job_of_one(int (*f)(struct ku_job *, void *), struct talk *k)
 {
-    if (ku_job_threads(1, NULL, f, k) < 0)
+    if (ku_comm_threads(1, NULL, f, k) < 0)
         fail_msg("%s on %s: %s", k->model, k->device, ku_err_get()->text);
 }
 

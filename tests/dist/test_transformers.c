@@ -140,7 +140,7 @@ static void logits(void **state)
         read_expected(models[m], &e);
         for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
             struct question q = {models[m], row[i].device, row[i].compute, 0, NULL};
-            if (ku_job_threads(1, NULL, ask, &q) < 0)
+            if (ku_comm_threads(1, NULL, ask, &q) < 0)
                 fail_msg("%s: %s", models[m], ku_err_get()->text);
             double bound = i ? 4 * e.logits_f32 : 1e-12;
             print_message("%s on %s: logits off by %.2e, bound %.2e\n", models[m], row[i].device,
@@ -162,7 +162,7 @@ static void kept_in_f32(void **state)
                                 {models[m], "cpu", KUMI_BF16, 0, all},
                                 {models[m], "cpu", KUMI_BF16, 0, NULL}};
         for (int i = 0; i < 3; i++)
-            if (ku_job_threads(1, NULL, ask, &q[i]) < 0)
+            if (ku_comm_threads(1, NULL, ask, &q[i]) < 0)
                 fail_msg("%s: %s", models[m], ku_err_get()->text);
         assert_true(q[1].worst == q[0].worst && q[2].worst > q[0].worst);
     }

@@ -226,7 +226,7 @@ static void moves_what_is_planned(void **state)
         x.c.by_micro = i % 2;
         if (x.c.n == 1)
             continue;
-        if (ku_job_threads(x.c.n, NULL, exchanged_rank, &x) < 0)
+        if (ku_comm_threads(x.c.n, NULL, exchanged_rank, &x) < 0)
             fail_msg("layout %d: %s", i / 2, ku_err_get()->text);
         for (int r = 0; r < x.c.n; r++)
             moved += (double)x.moved_bytes[r];

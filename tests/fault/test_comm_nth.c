@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 /* The n-th allocation or system call of a rank fails: the job ends with a reason, on all ranks, and
  * nothing hangs. */
 #include "base/err.h"
 #include "base/fault.h"
 #include "comm/coll.h"
-#include "comm/launch.h"
+#include "comm/world.h"
+#include "kumi/launch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,13 +58,13 @@ static int use_process(void *arg)
     struct ku_job *job;
     int rank = atoi(getenv("RANK"));
     ku_fault_set(rank == t->victim ? t->spec : NULL);
-    int status = ku_job_join(&(struct ku_job_opts){.join_timeout_ns = 300000000}, &job);
+    int status = ku_comm_join(&(struct ku_job_opts){.join_timeout_ns = 300000000}, &job);
     if (status < 0)
         return status;
     status = use_job(job, NULL);
     if (status < 0)
         return ku_job_fail(job);
-    return ku_job_leave(job);
+    return ku_comm_leave(job);
 }
 
 /* Runs a trial in a child: its exit code, or -1 if it hung or crashed. */
@@ -78,7 +79,7 @@ static int run_trial(const struct trial *t, int as_threads)
             _exit(99);
         if (as_threads)
             ku_fault_set(t->spec);
-        status = as_threads ? ku_job_threads(3, NULL, use_job, NULL)
+        status = as_threads ? ku_comm_threads(3, NULL, use_job, NULL)
                             : kumi_launch(use_process, (void *)(uintptr_t)t, 3);
         _exit(-status);
     }

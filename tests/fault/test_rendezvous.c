@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 /* A rank that the system gives no socket says so, with the code of what is lacking: no peer died.
  */
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/ipc.h"
+#include "comm/area.h"
 #include "comm/private.h"
 
 #include <setjmp.h>
@@ -65,7 +66,7 @@ static void refusals(void **state)
         if (r->is_full) /* stays so */
             no_more_files();
         ku_fault_set(r->fault);
-        int status = ku_rendezvous(&env, 20000000, &seg, &sockets, &n);
+        int status = ku_rendezvous(&ku_comm_client, &env, 20000000, &seg, &sockets, &n);
         ku_fault_set(NULL);
         if (status != r->status || strstr(ku_err_get()->text, r->text) == NULL)
             fail_msg("%s: %d, %s", r->name, status, ku_err_get()->text);

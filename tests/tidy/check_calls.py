@@ -23,11 +23,11 @@ RULES = [
 ALLOWED = {
     ("src/base/term.c", "write"): "a message is one write, and not failed on purpose",
     ("src/cli/cli.c", "fwrite"): "standard output; a failure is the command's",
-    ("src/comm/launch.c", "socket"): "asks for a free port; a failure has an answer",
-    ("src/comm/launch.c", "bind"): "likewise",
-    ("src/comm/launch.c", "exit"): "the end of a forked rank",
-    ("src/comm/launch.c", "_exit"): "the end of a forked process that never became a rank",
-    ("src/comm/service.c", "_exit"): "the second signal stops a process at once",
+    ("src/job/launch.c", "socket"): "asks for a free port; a failure has an answer",
+    ("src/job/launch.c", "bind"): "likewise",
+    ("src/job/launch.c", "exit"): "the end of a forked rank",
+    ("src/job/launch.c", "_exit"): "the end of a forked process that never became a rank",
+    ("src/job/service.c", "_exit"): "the second signal stops a process at once",
 }
 
 CALL = re.compile(r"(?<![\w.>])(" + "|".join(n for names, _, _ in RULES for n in names.split()) + r")[ \t]*\(")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links: comm tensor base */
+/* links: comm job tensor base */
 /* The reduction kernels: every instruction set gives the bits of the base one; the tree; wires;
  * NaN; blocks and owners. */
 #include "base/cpu_features.h"

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "comm/world.h"
 #include "device/peak_bench.h"
 #include "pass/pass.h"
 #include "sim/machine_limits.h"
@@ -59,7 +60,7 @@ static void test_plan_is_what_is_mapped(void **state)
             struct mapped m = {.settings = &s};
             char *text = NULL, path[64];
             int64_t own = 0, host;
-            assert_status(ku_job_threads(n, NULL, map, &m), KUMI_OK);
+            assert_status(ku_comm_threads(n, NULL, map, &m), KUMI_OK);
             assert_status(kumi_plan_memory(&s, n, 1, &text), KUMI_OK);
             json_t *plan = take_json(text);
             for (int a = 0; a < KU_N_ARENAS; a++) {

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/os/os.h"
+#include "comm/world.h"
 #include "train/session.h"
 
 /* A configuration and its data as files without a place on disk. */
@@ -202,7 +203,7 @@ static int create_short(struct ku_job *job, void *arg)
 }
 static void test_short_batches(void **state)
 {
-    assert_int_equal(ku_job_threads(1, NULL, create_short, *state), KUMI_EINVAL);
+    assert_int_equal(ku_comm_threads(1, NULL, create_short, *state), KUMI_EINVAL);
     assert_non_null(
         strstr(ku_err_get()->text, "data.last_batch: \"short\"; drop or wrap: batch norm"));
 }

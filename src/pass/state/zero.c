@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO: partitions the state by canonical chunks of KU_BLOCK_COUNT elements (docs/reference/sharding.md). A
- * partitioned tensor has placement Z on the sharding axes. Gradients change from C to Z (the
- * all-reduce becomes a reduce-scatter), and Z propagates through the element-wise nodes of O.
+ * ZeRO: partitions the state by canonical chunks of KU_BLOCK_COUNT elements
+ * (docs/reference/sharding.md). A partitioned tensor has placement Z on the sharding axes.
+ * Gradients change from C to Z (the all-reduce becomes a reduce-scatter), and Z propagates through
+ * the element-wise nodes of O.
  *
  *     chunk     0    1    2    3    4    5       6 chunks, 4 ranks, first_block 1: a rank owns
  *     owner     0    1    1    2    2    3       consecutive chunks; ranks 1 and 2 get one more

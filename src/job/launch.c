@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The launcher's life: make the segment, start a guard and n ranks, then sleep in sigtimedwait
- * until all have ended. It moves no data and owns no thread. Ranks get SIGKILL from the kernel when
- * it dies (PDEATHSIG); the guard, which waits for the end of a pipe that only the launcher holds,
- * then kills the ranks' whole process group, so their children go too. A guard that is killed
- * itself is replaced.
+ * The launcher.
  *
- * A rank that ends otherwise than with 0 is a failure, unless it ended by the signal that asked the
- * job to stop. Ranks of kumi print the reason of an exit code of docs/reference/exit-codes.md
- * themselves; of any other program the launcher names the first rank that failed, and counts the
- * rest.
+ *     create the segment ─> fork the guard ─> fork n ranks ─> sigtimedwait loop ─> release
+ *                                                              reap, forward signals
+ *
+ * It moves no data and owns no thread. When it dies, the kernel sends SIGKILL to the ranks
+ * (PDEATHSIG). Their children are killed by the guard: it blocks in a read on a pipe whose only
+ * other end the launcher holds, and on end of file it kills the ranks' process group. A guard that
+ * was killed is replaced.
+ *
+ * A rank fails if it ends with a code other than 0, unless it ended by the signal that asked the
+ * job to stop. Ranks of kumi print the reason for a code of docs/reference/exit-codes.md
+ * themselves. For other programs the launcher names the first rank that failed and counts the
+ * others.
  */
-#include "comm/launch.h"
+#include "job/launch.h"
 
-#include "base/arg.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -22,8 +25,8 @@
 #include "base/os/process.h"
 #include "base/log.h"
 #include "base/term.h"
-#include "comm/pin.h"
-#include "comm/private.h"
+#include "job/pin.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,26 +42,33 @@
 #include <unistd.h>
 
 enum {
-    GRACE_NS =
-        500 * 1000 * 1000 /* from a failure to SIGKILL; the rest of the second is the kernel's */
+    /*
+     * From a failure to SIGKILL. The kernel may take the other half of the 1 s in which the job
+     * ends.
+     */
+    GRACE_NS = 500 * 1000 * 1000
 };
 
 struct launch {
+    const struct ku_job_client *client;
     char *const *argv;
     int (*fn)(void *arg);
     void *arg;
     int n, n_alive, threads, port;
     int is_kumi;                  /* argv is kumi itself */
-    pid_t *pid;                   /* 0: ended */
-    pid_t group, launcher, guard; /* guard 0: there is none */
+    pid_t *pid;                   /* 0: has ended */
+    pid_t group, launcher, guard; /* guard 0: none */
     struct ku_segment *seg;
     int segment_fd, guard_fd, exec_fd[2];
     uint64_t job_id;
     sigset_t waited, old;
-    int code;              /* of the first failure that we saw */
-    int n_failed, n_named; /* ranks that failed before the rest was killed; 1: one was printed */
-    int is_stopped;        /* a rank ended by first_signal: the others may take their time */
-    int first_signal;      /* that asked to stop */
+    int code;              /* exit code of the first failure */
+    int n_failed, n_named; /* ranks that failed before kill_ns; 1: a failure was printed */
+    /*
+     * A rank ended by first_signal. The others may take their time.
+     */
+    int is_stopped;
+    int first_signal; /* stop signal */
     int64_t first_ns, kill_ns;
     struct ku_pin *pin;
 };
@@ -80,8 +90,10 @@ int ku_launch_parse_n(const char *text, int *n)
     return 0;
 }
 
-/* A port of the loopback that nobody uses right now: for programs that meet there themselves. kumi
- * never binds it. */
+/*
+ * A free port of the loopback interface, for programs that open their own connection there. kumi
+ * does not bind it.
+ */
 static int pick_port(void)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -120,7 +132,9 @@ static void set_environment(const struct launch *l, int rank)
     set_number("MASTER_PORT", l->port);
 }
 
-/* In the new process. Never returns. */
+/*
+ * Runs in the new process. Never returns.
+ */
 static void become_rank(const struct launch *l, int rank)
 {
     setpgid(0, l->group);
@@ -128,7 +142,7 @@ static void become_rank(const struct launch *l, int rank)
     if (getppid() != l->launcher)
         _exit(128 + SIGKILL);
     ku_os_close(l->guard_fd);
-    if (isatty(0)) { /* a background group that reads its terminal is stopped */
+    if (isatty(0)) { /* a background process group that reads its terminal is stopped */
         int null = ku_os_open("/dev/null", O_RDONLY, 0);
         if (null >= 0)
             dup2(null, 0);
@@ -149,7 +163,10 @@ static void become_rank(const struct launch *l, int rank)
     _exit(127);
 }
 
-/* Reads process groups until the launcher is gone, then kills the last one named. */
+/*
+ * The guard process. Each read gives the ranks' process group; at the end of file the launcher is
+ * dead.
+ */
 static void guard(int fd)
 {
     pid_t group = 0, next;
@@ -184,8 +201,7 @@ static int start_guard(struct launch *l)
     return 0;
 }
 
-/* A guard that has been killed makes this fail (SIGPIPE is blocked); it is replaced when it is
- * reaped. */
+/* The write fails if the guard was killed (SIGPIPE is blocked). reap_guard replaces it. */
 static void tell_guard(const struct launch *l)
 {
     (void)ku_os_write_full(l->guard_fd, &l->group, sizeof l->group);
@@ -194,7 +210,7 @@ static void tell_guard(const struct launch *l)
 static void end_guard(struct launch *l)
 {
     if (l->guard > 0) {
-        kill(l->guard, SIGKILL); /* at once, also if it is stopped */
+        kill(l->guard, SIGKILL); /* SIGKILL works also if it is stopped */
         waitpid(l->guard, NULL, 0);
         ku_os_close(l->guard_fd);
     }
@@ -225,7 +241,7 @@ static int start_ranks(struct launch *l)
     int why = 0;
     if (ku_os_pipe(l->exec_fd) < 0)
         return KU_ERR(KUMI_ENOMEM, "launch: pipe: %s", strerror(errno));
-    fflush(NULL); /* or every rank prints what is buffered */
+    fflush(NULL); /* else every rank prints the buffered output */
     for (int r = 0; r < l->n; r++) {
         pid_t pid = ku_os_fork();
         if (pid == 0)
@@ -249,14 +265,16 @@ static int start_ranks(struct launch *l)
     return 0;
 }
 
-/* The exit code of a rank as a shell shows it. */
+/* The exit code of a rank, as a shell reports it */
 static int code_of(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* It ended because it was asked to: by the signal that was passed on to it, or as a training run
- * that has saved its state. */
+/*
+ * Whether a rank ended because it was asked to: by the forwarded signal, or as a training run that
+ * has saved its state.
+ */
 static int is_stop(const struct launch *l, int rank, int status)
 {
     uint32_t state = atomic_load(&ku_segment_line(l->seg, rank)->state);
@@ -265,12 +283,12 @@ static int is_stop(const struct launch *l, int rank, int status)
     return l->first_signal && code_of(status) == 128 + l->first_signal;
 }
 
-/* Ranks that wait for one that ended by the signal learn why. */
+/* Make the stop the root cause, for ranks that still wait for the one that ended. */
 static void note_stop(struct launch *l, int status)
 {
     l->is_stopped = 1;
     l->code = l->code ? l->code : -KUMI_ESTOPPED;
-    if (code_of(status) == -KUMI_ESTOPPED) /* it said so */
+    if (code_of(status) == -KUMI_ESTOPPED) /* the rank has printed it */
         return;
     KU_ERR_SCOPE(KUMI_ESTOPPED, KUMI_SCOPE_JOB, "stopped: signal %d (%s)", l->first_signal,
                  strsignal(l->first_signal));
@@ -280,7 +298,10 @@ static void note_stop(struct launch *l, int status)
     }
 }
 
-/* Prints the root cause, or this thread's record if it came second to one that was kept silent. */
+/*
+ * Print the root cause. If the root cause was set without being printed, it replaces this thread's
+ * record.
+ */
 static void name_failure(struct launch *l)
 {
     struct kumi_error root;
@@ -289,10 +310,12 @@ static void name_failure(struct launch *l)
     if (ku_segment_root(l->seg, &root) < 0)
         ku_err_put(&root);
     ku_err_print();
-    ku_flight_dump(l->seg);
+    ku_flight_dump(l->seg, l->client);
 }
 
-/* The launcher saw a failure: root cause, unless a rank decided it. */
+/*
+ * Record the failure of a rank. It becomes the root cause unless a rank has set one.
+ */
 static void blame(struct launch *l, int rank, int status)
 {
     char how[64];
@@ -308,7 +331,7 @@ static void blame(struct launch *l, int rank, int status)
     else
         snprintf(how, sizeof how, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    ku_err_death(l->seg, rank, is_own ? -code : KUMI_EPEER, how);
+    ku_err_death(l->seg, l->client, rank, is_own ? -code : KUMI_EPEER, how);
     ku_segment_abort(l->seg, ku_err_get(), rank);
     if (!(is_own && l->is_kumi) && !atomic_load(&l->seg->root_said))
         name_failure(l);
@@ -357,7 +380,7 @@ static void take_signal(struct launch *l, int sig)
     }
 }
 
-/* Until the last rank has ended. */
+/* Run until the last rank has ended. */
 static void watch(struct launch *l)
 {
     struct timespec slice = {.tv_nsec = KU_SLEEP_NS};
@@ -380,7 +403,7 @@ static int exit_code(const struct launch *l)
     struct kumi_error root;
     if (l->code >= 128)
         return l->code;
-    /* A code of the program's own tells more than our "a rank died". */
+    /* the program's own code says more than "a rank died" */
     if (l->code && (!ku_segment_root(l->seg, &root) || root.status == KUMI_EPEER))
         return l->code;
     int status = ku_segment_root(l->seg, &root);
@@ -409,13 +432,13 @@ static int prepare(struct launch *l, const struct ku_launch_opts *opts)
         return KUMI_ENOMEM;
     if (!(opts && opts->no_pin) && l->n * l->threads <= cpus)
         l->pin = ku_pin_create(l->n, l->threads);
-    return ku_segment_create(l->n, l->job_id, &l->segment_fd, &l->seg);
+    return ku_segment_create(l->client, l->n, l->job_id, &l->segment_fd, &l->seg);
 }
 
 static void release(struct launch *l)
 {
     int fds[] = {l->segment_fd, l->exec_fd[0], l->exec_fd[1]};
-    if (l->n_alive || l->kill_ns || l->first_signal) { /* children of ranks as well */
+    if (l->n_alive || l->kill_ns || l->first_signal) { /* also kills the ranks' children */
         if (l->group > 0)
             kill(-l->group, SIGKILL);
         for (int r = 0; r < l->n; r++)
@@ -437,7 +460,7 @@ static int launch(struct launch *l, const struct ku_launch_opts *opts, int *code
     sigset_t ours;
     sigemptyset(&ours);
     sigaddset(&ours, SIGCHLD);
-    sigaddset(&ours, SIGPIPE); /* of a guard that was killed, or of a message */
+    sigaddset(&ours, SIGPIPE); /* from a write to a killed guard, or of a message */
     sigaddset(&ours, SIGXFSZ);
     ku_os_stop_signals(&l->waited);
     sigorset(&l->waited, &l->waited, &ours);
@@ -450,15 +473,17 @@ static int launch(struct launch *l, const struct ku_launch_opts *opts, int *code
     *code = exit_code(l);
 out:
     release(l);
-    while (sigtimedwait(&ours, NULL, &now) > 0) /* they are not the caller's */
+    while (sigtimedwait(&ours, NULL, &now) > 0) /* the caller must not receive them */
         continue;
     sigprocmask(SIG_SETMASK, &l->old, NULL);
     return status;
 }
 
-int ku_launch(char *const *argv, int n, const struct ku_launch_opts *opts, int *code)
+int ku_launch(const struct ku_job_client *client, char *const *argv, int n,
+              const struct ku_launch_opts *opts, int *code)
 {
-    struct launch l = {.argv = argv, .n = n, .is_kumi = strcmp(argv[0], KU_LAUNCH_SELF) == 0};
+    struct launch l = {
+        .client = client, .argv = argv, .n = n, .is_kumi = strcmp(argv[0], KU_LAUNCH_SELF) == 0};
     return launch(&l, opts, code);
 }
 
@@ -472,10 +497,9 @@ static int n_threads(void)
     return n;
 }
 
-int kumi_launch(int (*fn)(void *arg), void *arg, int n)
+int ku_launch_function(const struct ku_job_client *client, int (*fn)(void *arg), void *arg, int n)
 {
-    KU_GIVEN(fn, "fn");
-    struct launch l = {.fn = fn, .arg = arg, .n = n, .is_kumi = 1};
+    struct launch l = {.client = client, .fn = fn, .arg = arg, .n = n, .is_kumi = 1};
     struct kumi_error error;
     int code = 0;
     if (n_threads() > 1)

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Layout, creation and mapping of the control segment; the root cause; the flight recorder.
- */
-#include "comm/segment.h"
+/* The control segment: offsets, creation and mapping; the root cause; the flight recorder. */
+#include "job/segment.h"
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
-#include "comm/coll.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,11 +17,10 @@
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
                "atomics work across processes");
 _Static_assert(sizeof(struct ku_segment) % 128 == 0, "rank lines follow the header");
-_Static_assert(sizeof(struct ku_entry) == 128, "an arrival and its payload are two lines");
 
-/* Offsets of the parts behind the header, for n ranks. */
+/* Offsets of the parts after the header, for n ranks */
 struct layout {
-    size_t lines, flights, flags, channels, stages, bytes;
+    size_t lines, flights, client, bytes;
 };
 
 static size_t align_up(size_t at, size_t to)
@@ -32,60 +28,33 @@ static size_t align_up(size_t at, size_t to)
     return (at + to - 1) / to * to;
 }
 
-/* No product overflows: n <= KU_MAX_LOCAL, so the total stays below 2^36. */
-static struct layout layout_of(size_t n)
+/* No product overflows: n <= KU_MAX_LOCAL, and the client's area stays below 2^36 bytes. */
+static struct layout layout_of(const struct ku_job_client *client, int n_local)
 {
     struct layout l;
+    size_t n = (size_t)n_local;
     l.lines = sizeof(struct ku_segment);
     l.flights = align_up(l.lines + n * sizeof(struct ku_rank_line), 4096);
-    l.flags = align_up(l.flights + n * sizeof(struct ku_flight), 4096);
-    l.channels = align_up(l.flags + KU_SLOTS * n * sizeof(struct ku_flags), 4096);
-    l.stages = align_up(l.channels + KU_SLOTS * n * n * sizeof(struct ku_channel), 4096);
-    l.bytes = l.stages + KU_SLOTS * n * sizeof(struct ku_stage);
+    l.client = align_up(l.flights + n * sizeof(struct ku_flight), 4096);
+    l.bytes = l.client + client->area_bytes(n_local);
     return l;
-}
-
-static void *at_offset(struct ku_segment *seg, size_t offset)
-{
-    return (char *)seg + offset;
-}
-
-size_t ku_segment_bytes(int n_local)
-{
-    return layout_of((size_t)n_local).bytes;
 }
 
 struct ku_flight *ku_segment_flight(struct ku_segment *seg, int local)
 {
-    return (struct ku_flight *)at_offset(seg, layout_of((size_t)seg->n_local).flights) + local;
+    size_t at = align_up(
+        sizeof(struct ku_segment) + (size_t)seg->n_local * sizeof(struct ku_rank_line), 4096);
+    return (struct ku_flight *)(void *)((char *)seg + at) + local;
 }
 
-struct ku_flags *ku_segment_flags(struct ku_segment *seg, uint32_t slot)
-{
-    size_t n = (size_t)seg->n_local;
-    return (struct ku_flags *)at_offset(seg, layout_of(n).flags) + slot * n;
-}
-
-struct ku_channel *ku_segment_channel(struct ku_segment *seg, uint32_t slot, int from, int to)
-{
-    size_t n = (size_t)seg->n_local;
-    struct ku_channel *all = at_offset(seg, layout_of(n).channels);
-    return all + (slot * n + (size_t)from) * n + (size_t)to;
-}
-
-struct ku_stage *ku_segment_stage(struct ku_segment *seg, uint32_t slot, int local)
-{
-    size_t n = (size_t)seg->n_local;
-    return (struct ku_stage *)at_offset(seg, layout_of(n).stages) + slot * n + (size_t)local;
-}
-
-static int init_segment(struct ku_segment *seg, int n_local, uint64_t job_id)
+static int init_segment(struct ku_segment *seg, const struct layout *l, int n_local,
+                        uint64_t job_id)
 {
     pthread_mutexattr_t attr;
     seg->abi = KU_SEGMENT_ABI;
     seg->n_local = n_local;
-    seg->n_slots = KU_SLOTS;
-    seg->bytes = ku_segment_bytes(n_local);
+    seg->bytes = l->bytes;
+    seg->client_off = l->client;
     seg->job_id = job_id;
     seg->cycles0 = ku_clock_cycles();
     seg->ns0 = ku_clock_ns();
@@ -102,7 +71,7 @@ static int init_segment(struct ku_segment *seg, int n_local, uint64_t job_id)
 
 int ku_segment_refused(const char *what, size_t bytes)
 {
-    if (errno == EFBIG) /* a memory file is a file */
+    if (errno == EFBIG) /* file size limits apply to a memfd */
         return KU_ERR(KUMI_ESTORAGE,
                       "%s: %zu bytes of shared memory: %s; raise the limit of a file's size "
                       "(ulimit -f), or train with one rank",
@@ -110,9 +79,11 @@ int ku_segment_refused(const char *what, size_t bytes)
     return KU_ERR(KUMI_ENOMEM, "%s: %zu bytes of shared memory: %s", what, bytes, strerror(errno));
 }
 
-int ku_segment_create(int n_local, uint64_t job_id, int *fd, struct ku_segment **seg)
+int ku_segment_create(const struct ku_job_client *client, int n_local, uint64_t job_id, int *fd,
+                      struct ku_segment **seg)
 {
-    size_t bytes = ku_segment_bytes(n_local);
+    struct layout l = layout_of(client, n_local);
+    size_t bytes = l.bytes;
     int made = ku_os_memfd_sealed("kumi-control", bytes);
     if (made < 0)
         return ku_segment_refused("control segment", bytes);
@@ -122,7 +93,7 @@ int ku_segment_create(int n_local, uint64_t job_id, int *fd, struct ku_segment *
         s ? 0
           : KU_ERR(KUMI_ENOMEM, "control segment: mapping %zu bytes: %s", bytes, strerror(errno));
     if (!status)
-        status = init_segment(s, n_local, job_id);
+        status = init_segment(s, &l, n_local, job_id);
     if (status < 0) {
         if (s)
             ku_os_munmap(s, bytes);
@@ -134,15 +105,17 @@ int ku_segment_create(int n_local, uint64_t job_id, int *fd, struct ku_segment *
     return 0;
 }
 
-int ku_segment_create_private(int n_local, struct ku_segment **seg)
+int ku_segment_create_private(const struct ku_job_client *client, int n_local,
+                              struct ku_segment **seg)
 {
-    size_t bytes = ku_segment_bytes(n_local);
+    struct layout l = layout_of(client, n_local);
+    size_t bytes = l.bytes;
     struct ku_segment *s = ku_os_mmap(bytes, PROT_READ | PROT_WRITE,
                                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!s)
         return KU_ERR(KUMI_ENOMEM, "control segment: mapping %zu bytes: %s", bytes,
                       strerror(errno));
-    int status = init_segment(s, n_local, 0);
+    int status = init_segment(s, &l, n_local, 0);
     if (status < 0)
         ku_os_munmap(s, bytes);
     else
@@ -150,7 +123,7 @@ int ku_segment_create_private(int n_local, struct ku_segment **seg)
     return status;
 }
 
-int ku_segment_map(int fd, struct ku_segment **seg)
+int ku_segment_map(const struct ku_job_client *client, int fd, struct ku_segment **seg)
 {
     size_t bytes = 0;
     if (ku_os_memfd_check(fd, &bytes) < 0)
@@ -168,8 +141,11 @@ int ku_segment_map(int fd, struct ku_segment **seg)
         return KU_ERR(KUMI_ENOMEM, "control segment: mapping %zu bytes: %s", bytes,
                       strerror(errno));
     int n = s->n_local;
-    if (s->magic != KU_SEGMENT_MAGIC || s->abi != KU_SEGMENT_ABI || n < 1 || n > KU_MAX_LOCAL ||
-        s->bytes != bytes || bytes != ku_segment_bytes(n)) {
+    struct layout l = {0};
+    if (n >= 1 && n <= KU_MAX_LOCAL)
+        l = layout_of(client, n);
+    if (s->magic != KU_SEGMENT_MAGIC || s->abi != KU_SEGMENT_ABI || s->bytes != bytes ||
+        bytes != l.bytes || s->client_off != l.client) {
         ku_os_munmap(s, bytes);
         return KU_ERR(KUMI_EINVAL,
                       "control segment: descriptor %d: made by another version of kumi; use one "
@@ -205,7 +181,7 @@ int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int
     if (!atomic_compare_exchange_strong(&seg->abort_word, &none, word))
         return 0;
     seg->root = *error;
-    seg->root.scope = KUMI_SCOPE_JOB; /* whatever it was to the rank that met it */
+    seg->root.scope = KUMI_SCOPE_JOB; /* whatever scope the rank gave it */
     atomic_store(&seg->root_ready, 1);
     ku_segment_ring_all(seg);
     return 1;
@@ -222,7 +198,7 @@ int ku_segment_root(struct ku_segment *seg, struct kumi_error *out)
         *out = seg->root;
         return out->status;
     }
-    /* The winner was killed between the word and the text. */
+    /* The rank that set abort_word was killed before it wrote the text. */
     *out = (struct kumi_error){.status = -(int32_t)(word >> 32 & 0x7fffffff),
                                .scope = KUMI_SCOPE_JOB,
                                .rank = (int32_t)(word & 0xffffffffu) - 1};
@@ -244,39 +220,32 @@ void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind kind, uint32_t 
     atomic_store_explicit(&flight->n, n + 1, memory_order_release);
 }
 
-/* "all_reduce f32 x 1000 (work 12 of comm 0)" */
-static void event_text(const struct ku_flight_event *e, char *text, size_t cap)
+static void event_text(const struct ku_job_client *client, const struct ku_flight_event *e,
+                       char *text, size_t cap)
 {
     uint64_t word = atomic_load_explicit(&e->what, memory_order_relaxed);
-    uint64_t what = word >> 16;
-    unsigned slot = (unsigned)(word >> 8 & 0xff);
-    char comm[16] = "world", count[48] = "";
-    if (slot > 0) /* 0 is the world's */
-        snprintf(comm, sizeof comm, "%u", slot);
-    if (what != KU_COLL_BARRIER && what != KU_COLL_ARENA && what != KU_COLL_LEAVE)
-        snprintf(count, sizeof count, " %s x %llu",
-                 kumi_dtype_name((enum kumi_dtype)(what >> 8 & 0xf)),
-                 (unsigned long long)atomic_load_explicit(&e->count, memory_order_relaxed));
-    snprintf(text, cap, "%s%s (work %llu of comm %s)",
-             ku_coll_kind_name((enum ku_coll_kind)(what & 0xff)), count,
-             (unsigned long long)atomic_load_explicit(&e->seq, memory_order_relaxed), comm);
+    client->event_text((uint32_t)(word >> 8 & 0xff), word >> 16,
+                       atomic_load_explicit(&e->seq, memory_order_relaxed),
+                       atomic_load_explicit(&e->count, memory_order_relaxed), text, cap);
 }
 
-void ku_flight_last(struct ku_segment *seg, int local, char *text, size_t cap)
+void ku_flight_last(struct ku_segment *seg, const struct ku_job_client *client, int local,
+                    char *text, size_t cap)
 {
     const struct ku_flight *f = ku_segment_flight(seg, local);
     uint64_t n = atomic_load_explicit(&f->n, memory_order_acquire);
     text[0] = '\0';
-    for (uint64_t i = n; i > 0 && n - i < 2; i--) { /* a rank that fails notes that as its last */
+    /* the last event of a failed rank is the failure */
+    for (uint64_t i = n; i > 0 && n - i < 2; i--) {
         const struct ku_flight_event *e = &f->event[(i - 1) % KU_FLIGHT_EVENTS];
         if ((atomic_load_explicit(&e->what, memory_order_relaxed) & 0xff) == KU_FLIGHT_FAIL)
             continue;
-        event_text(e, text, cap);
+        event_text(client, e, text, cap);
         return;
     }
 }
 
-void ku_flight_dump(struct ku_segment *seg)
+void ku_flight_dump(struct ku_segment *seg, const struct ku_job_client *client)
 {
     static const char *const name[] = {"none", "start", "done", "wait", "fail"};
     enum { SHOWN = 16 };
@@ -291,7 +260,7 @@ void ku_flight_dump(struct ku_segment *seg)
             uint64_t kind = atomic_load_explicit(&e->what, memory_order_relaxed) & 0xff;
             uint64_t cycles = atomic_load_explicit(&e->cycles, memory_order_relaxed);
             char text[96];
-            event_text(e, text, sizeof text);
+            event_text(client, e, text, sizeof text);
             KU_LOG(COMM, DEBUG, "flight: rank %d: %.6f s: %s %s", r,
                    (double)(cycles - seg->cycles0) * ns * 1e-9,
                    name[kind <= KU_FLIGHT_FAIL ? kind : 0], text);

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the ranks of a host find each other: local rank 0 listens on an abstract Unix socket named by
- * user and job, the others connect. Both sides check the other's user. The connections stay, to
- * hand out descriptors of memory; the segment itself comes from the launcher, or from rank 0 over
- * the connection.
+ * How the ranks of a host find each other.
+ *
+ *     rank 0                                  rank r
+ *     listen on abstract socket of user+job   connect, until it succeeds
+ *     accept                       <── hello  magic, version, job, rank, n
+ *     check user and hello         ──> hello  with the segment's descriptor, if rank 0 created it
+ *                                             check user, map the segment
+ *
+ * Under kumi's own launcher the segment was inherited and only the connections are made. They stay
+ * open, to pass descriptors of arenas.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -11,7 +17,7 @@
 #include "base/os/os.h"
 #include "base/os/ipc.h"
 #include "base/os/process.h"
-#include "comm/private.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -32,7 +38,9 @@ void ku_rendezvous_name(uint64_t job_id, char name[64])
     snprintf(name, 64, "kumi.%lu.%016llx", (unsigned long)geteuid(), (unsigned long long)job_id);
 }
 
-/* The system refuses a socket; no peer is at fault. */
+/*
+ * Record the system's refusal of a socket. No peer is at fault.
+ */
 static int refused(const char *name, const char *what)
 {
     switch (errno) {
@@ -64,11 +72,12 @@ static int check_uid(int fd)
     return 0;
 }
 
-/* The job is over before it began: the launcher, or a rank, gave up. */
+/* The job may end before all ranks have joined: by the root cause, or by a pending stop signal. */
 static int look(struct ku_segment *seg)
 {
     struct kumi_error root;
-    int signal = seg ? 0 : ku_os_stop_pending(); /* our own launcher's ranks join, then stop */
+    /* ranks of kumi's launcher join first, then stop */
+    int signal = seg ? 0 : ku_os_stop_pending();
     if (seg && ku_segment_root(seg, &root) < 0)
         return ku_err_put(&root);
     if (signal)
@@ -77,8 +86,10 @@ static int look(struct ku_segment *seg)
     return 0;
 }
 
-/* The other rank has ended. kumi's own launcher reaps it and names it within moments; its line then
- * is this rank's error too. */
+/*
+ * The other rank has ended. kumi's launcher reaps it within moments and sets the root cause, which
+ * becomes this rank's error too.
+ */
 static int await_verdict(struct ku_segment *seg)
 {
     for (int ms = 0; seg && ms < VERDICT_MS; ms++) {
@@ -88,7 +99,10 @@ static int await_verdict(struct ku_segment *seg)
     return 0;
 }
 
-/* One rank that connected. Strangers and wrong hellos are turned away, duplicates are an error. */
+/*
+ * Handle one connection. Returns 1 for a new rank, and 0 if another user or job connected, which is
+ * dropped. Another version, a wrong rank and a duplicate are errors.
+ */
 static int welcome(const struct ku_env_job *env, int fd, int segment_fd, struct ku_segment *seg,
                    int *sockets)
 {
@@ -152,15 +166,15 @@ static int gather(const struct ku_env_job *env, int listener, int segment_fd,
     return 0;
 }
 
-static int lead(const struct ku_env_job *env, const char *name, int64_t deadline,
-                struct ku_segment **seg, int *sockets)
+static int lead(const struct ku_job_client *client, const struct ku_env_job *env, const char *name,
+                int64_t deadline, struct ku_segment **seg, int *sockets)
 {
     int segment_fd = -1, status = 0;
     int listener = ku_os_local_listen(name, env->n);
     if (listener < 0)
         return refused(name, "socket @");
     if (!*seg)
-        status = ku_segment_create(env->n, env->job_id, &segment_fd, seg);
+        status = ku_segment_create(client, env->n, env->job_id, &segment_fd, seg);
     if (!status)
         status = gather(env, listener, segment_fd, *seg, deadline, sockets);
     if (segment_fd >= 0)
@@ -169,8 +183,8 @@ static int lead(const struct ku_env_job *env, const char *name, int64_t deadline
     return status;
 }
 
-static int follow(const struct ku_env_job *env, const char *name, int64_t deadline,
-                  struct ku_segment **seg, int *sockets)
+static int follow(const struct ku_job_client *client, const struct ku_env_job *env,
+                  const char *name, int64_t deadline, struct ku_segment **seg, int *sockets)
 {
     struct hello h = {.magic = KU_SEGMENT_MAGIC,
                       .abi = KU_SEGMENT_ABI,
@@ -208,14 +222,14 @@ static int follow(const struct ku_env_job *env, const char *name, int64_t deadli
                 env->rank);
         }
     }
-    int status = *seg ? 0 : ku_segment_map(segment_fd, seg);
+    int status = *seg ? 0 : ku_segment_map(client, segment_fd, seg);
     if (segment_fd >= 0)
         ku_os_close(segment_fd);
     return status;
 }
 
-int ku_rendezvous(const struct ku_env_job *env, int64_t timeout_ns, struct ku_segment **seg,
-                  int **sockets, int *n_sockets)
+int ku_rendezvous(const struct ku_job_client *client, const struct ku_env_job *env,
+                  int64_t timeout_ns, struct ku_segment **seg, int **sockets, int *n_sockets)
 {
     char name[64];
     int64_t deadline = ku_clock_ns() + timeout_ns;
@@ -231,6 +245,6 @@ int ku_rendezvous(const struct ku_env_job *env, int64_t timeout_ns, struct ku_se
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
     ku_rendezvous_name(env->job_id, name);
-    return env->rank == 0 ? lead(env, name, deadline, seg, *sockets)
-                          : follow(env, name, deadline, seg, *sockets);
+    return env->rank == 0 ? lead(client, env, name, deadline, seg, *sockets)
+                          : follow(client, env, name, deadline, seg, *sockets);
 }

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport `chaos` wraps another and makes it worse on request: flags and messages become
- * visible only `delay` (plus up to `jitter`, which reorders them) after they were sent, whether or
- * not the sender makes progress meanwhile, as on a network. That shows overlap where ranks share
- * cores. A rank's n-th arrival can be dropped (the others time out), carry a corrupt fingerprint
+ * The transport `chaos` wraps `shm` and injects faults.
+ *
+ * Delay: a flag or message becomes visible only `delay` plus up to `jitter` after it was sent, as
+ * on a network. Every store of a flag also stores the time of its arrival, and the reader ignores
+ * the flag until then. The sender need not make progress meanwhile, so a test can measure overlap
+ * even where ranks share cores. Jitter reorders messages.
+ *
+ * Faults: the n-th arrival of a rank can be dropped (the others time out), get a wrong fingerprint
  * (they report a mismatch), or kill the rank.
  */
 #include "base/clock.h"
@@ -22,10 +26,10 @@ static ku_a64 *stamp_word(struct ku_flags *f, enum ku_flag flag, uint64_t number
                                  : &f->at_ns[flag - KU_FLAG_DONE];
 }
 
-/* When something sent now arrives. */
+/* Time at which a message sent now arrives */
 static uint64_t arrival_ns(struct ku_job *job)
 {
-    struct ku_chaos *c = &job->priv->chaos;
+    struct ku_chaos *c = &job->comm->chaos;
     uint64_t at = (uint64_t)(ku_clock_ns() + c->delay_ns);
     if (c->jitter_ns)
         at += ku_random_u32(c->seed, (uint32_t)job->rank, 0, (uint64_t)c->n_arrivals) %
@@ -36,7 +40,7 @@ static uint64_t arrival_ns(struct ku_job *job)
 static int chaos_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number)
 {
     struct ku_job *job = comm->job;
-    struct ku_chaos *c = &job->priv->chaos;
+    struct ku_chaos *c = &job->comm->chaos;
     struct ku_flags *f = &comm->priv->flags[job->local_rank];
     c->n_arrivals++;
     if (c->kill_rank == job->rank && c->kill_at == c->n_arrivals)
@@ -69,8 +73,8 @@ static int chaos_arrived(struct ku_comm *comm, enum ku_flag flag, uint64_t numbe
 static int chaos_send(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_job *job = comm->job;
-    struct ku_channel *ch = ku_segment_channel(job->seg, comm->slot, job->local_rank,
-                                               ku_comm_local(comm, w->coll.root));
+    struct ku_channel *ch =
+        ku_area_channel(job->seg, comm->slot, job->local_rank, ku_comm_local(comm, w->coll.root));
     uint64_t posted = atomic_load(&ch->posted);
     int status = ku_transport_shm.send(comm, w);
     if (atomic_load(&ch->posted) != posted)
@@ -81,8 +85,8 @@ static int chaos_send(struct ku_comm *comm, struct ku_work *w)
 static int chaos_recv(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_job *job = comm->job;
-    struct ku_channel *ch = ku_segment_channel(job->seg, comm->slot,
-                                               ku_comm_local(comm, w->coll.root), job->local_rank);
+    struct ku_channel *ch =
+        ku_area_channel(job->seg, comm->slot, ku_comm_local(comm, w->coll.root), job->local_rank);
     if (atomic_load(&ch->at_ns) > (uint64_t)ku_clock_ns())
         return 1;
     return ku_transport_shm.recv(comm, w);
@@ -95,7 +99,9 @@ const struct ku_transport ku_transport_chaos = {.name = "chaos",
                                                 .recv = chaos_recv,
                                                 .sleep_ns = 200 * 1000};
 
-/* "20ms", "5us", "1s", "300" (ns). 0 or -1. */
+/*
+ * Parse "20ms", "5us", "1s" or "300" (ns). Returns 0 or -1.
+ */
 static int parse_time(const char *text, int64_t *ns)
 {
     char *end;
@@ -111,7 +117,9 @@ static int parse_time(const char *text, int64_t *ns)
     return 0;
 }
 
-/* "R@N" */
+/*
+ * Parse "R@N". Returns 0 or -1.
+ */
 static int parse_at(const char *text, int *rank, int64_t *at)
 {
     long long n;

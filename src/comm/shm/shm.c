@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transports `thread` and `shm`: flags in the segment. A store of a flag that may complete a
- * set rings the members that sleep; while nobody sleeps that costs one load. Sleepers set `asleep`
- * and count themselves in before they look at the flags a last time, all of it sequentially
- * consistent, so either they see the flag or the storer sees them.
+ * The transports `thread` and `shm`: flags and messages in the segment.
+ *
+ * A rank that stores a flag wakes the sleeping members if the flag may complete the set they wait
+ * for; while no rank sleeps that costs one load. No wake-up is lost:
+ *
+ *     sleeper                          rank that stores
+ *     asleep = 1; n_asleep++           flag = number
+ *     tests the flags a last time      if n_asleep > 0 and all flags are set:
+ *     sleeps on bell                       wakes the members with asleep = 1
+ *
+ * All accesses are sequentially consistent, so either the sleeper sees the flag, or the other rank
+ * sees the sleeper. The futex compares `bell`, which the wake-up increments.
  */
 #include "base/err.h"
 #include "base/os/ipc.h"
@@ -61,7 +69,9 @@ static int shm_arrive(struct ku_comm *comm, enum ku_flag flag, uint64_t number)
     return 0;
 }
 
-/* Two chunks of this rank's stage, or 0. */
+/*
+ * Take two chunks of this rank's stage. Returns 0 if they are not free.
+ */
 static int take_chunks(struct ku_comm_private *p, uint32_t chunk[2])
 {
     uint32_t rest = p->free_chunks & (p->free_chunks - 1);
@@ -84,12 +94,14 @@ static int raise_message(const struct ku_comm *comm, int from, int64_t sent, uin
     return ku_job_raise(comm->job, comm->job->rank);
 }
 
-/* Is it this message's turn, and opened by its receiver? Then both sides' fingerprints are
- * compared. */
+/*
+ * Open a message if it is its turn; a staged one also needs the receiver and two chunks. Compares
+ * the fingerprints of both sides.
+ */
 static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_letter)
 {
     int to = ku_comm_local(comm, w->coll.root);
-    if (comm->job->priv->tickets[comm->slot].send_done[to] + 1 != w->p2p.ticket)
+    if (comm->job->comm->tickets[comm->slot].send_done[to] + 1 != w->p2p.ticket)
         return 1;
     if (!is_letter) {
         if (atomic_load(&ch->want) < w->p2p.ticket)
@@ -104,15 +116,15 @@ static int open_send(struct ku_comm *comm, struct ku_work *w, struct ku_channel 
     return 0;
 }
 
-/* Pieces that this rank took from the peer. */
+/* Pieces that this rank has taken from the peer */
 static uint32_t acked_back(const struct ku_comm *comm, const struct ku_work *w)
 {
-    const struct ku_channel *back = ku_segment_channel(
+    const struct ku_channel *back = ku_area_channel(
         comm->job->seg, comm->slot, ku_comm_local(comm, w->coll.root), comm->job->local_rank);
     return (uint32_t)atomic_load_explicit(&back->acked, memory_order_relaxed);
 }
 
-/* Puts the next piece where its receiver looks for it. */
+/* Write the next piece to the channel. */
 static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int64_t left,
                  int is_letter)
 {
@@ -129,8 +141,8 @@ static void post(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch,
         memcpy(p->letter, from, now);
     else if (now)
         ku_stream_hand_over(
-            ku_segment_stage(comm->job->seg, comm->slot, comm->job->local_rank)->chunk[p->chunk],
-            from, now);
+            ku_area_stage(comm->job->seg, comm->slot, comm->job->local_rank)->chunk[p->chunk], from,
+            now);
     w->p2p.at += now;
     atomic_store_explicit(&ch->posted, posted + 1, memory_order_relaxed);
     atomic_store(&p->number, posted + 1);
@@ -140,7 +152,7 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, to = ku_comm_local(comm, w->coll.root);
-    struct ku_channel *ch = ku_segment_channel(seg, comm->slot, me, to);
+    struct ku_channel *ch = ku_area_channel(seg, comm->slot, me, to);
     int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
     int is_letter = bytes <= KU_LETTER_BYTES;
     if (!w->p2p.opened) {
@@ -154,7 +166,7 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
             posted - (ch->acked_seen = atomic_load(&ch->acked)) >= 2)
             return 1;
         post(comm, w, ch, bytes - w->p2p.at, is_letter);
-        comm->job->priv->has_moved = 1;
+        comm->job->comm->has_moved = 1;
         ring(seg, to);
     }
     if (!is_letter) {
@@ -163,12 +175,14 @@ static int shm_send(struct ku_comm *comm, struct ku_work *w)
             return 1;
         comm->priv->free_chunks |= 1u << w->p2p.chunk[0] | 1u << w->p2p.chunk[1];
     }
-    comm->job->priv->tickets[comm->slot].send_done[to] = w->p2p.ticket;
+    comm->job->comm->tickets[comm->slot].send_done[to] = w->p2p.ticket;
     return 0;
 }
 
-/* Says what is expected, unless it is there. A letter comes without being asked for, so that is
- * said late: to a sender that has something longer in mind, before we sleep. */
+/*
+ * Tell the sender what this rank expects, unless a piece is there. An eager message comes without
+ * this. It is then done late, so that a sender of a longer message can report the mismatch.
+ */
 static void open_recv(struct ku_comm *comm, struct ku_work *w, struct ku_channel *ch, int is_there)
 {
     enum { N_LOOKS = 16 };
@@ -184,13 +198,13 @@ static void open_recv(struct ku_comm *comm, struct ku_work *w, struct ku_channel
     w->p2p.opened = 1;
 }
 
-/* The sender's view of the other direction, from a post of this one. */
+/* Take the acknowledgements of the other direction from a post of this one. */
 static void note_acks(struct ku_comm *comm, const struct ku_work *w, uint32_t acked)
 {
-    struct ku_channel *back = ku_segment_channel(comm->job->seg, comm->slot, comm->job->local_rank,
-                                                 ku_comm_local(comm, w->coll.root));
+    struct ku_channel *back = ku_area_channel(comm->job->seg, comm->slot, comm->job->local_rank,
+                                              ku_comm_local(comm, w->coll.root));
     uint32_t more = acked - (uint32_t)back->acked_seen;
-    if (more <= 2) /* else it is older than what was seen since */
+    if (more <= 2) /* else the count is older than acked_seen */
         back->acked_seen += more;
 }
 
@@ -198,8 +212,8 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
 {
     struct ku_segment *seg = comm->job->seg;
     int me = comm->job->local_rank, from = ku_comm_local(comm, w->coll.root);
-    struct ku_channel *ch = ku_segment_channel(seg, comm->slot, from, me);
-    struct ku_tickets *t = &comm->job->priv->tickets[comm->slot];
+    struct ku_channel *ch = ku_area_channel(seg, comm->slot, from, me);
+    struct ku_tickets *t = &comm->job->comm->tickets[comm->slot];
     uint64_t acked = atomic_load_explicit(&ch->acked, memory_order_relaxed);
     if (t->recv_done[from] + 1 != w->p2p.ticket)
         return 1;
@@ -215,12 +229,12 @@ static int shm_recv(struct ku_comm *comm, struct ku_work *w)
             memcpy((unsigned char *)w->coll.out + w->p2p.at,
                    w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype) <= KU_LETTER_BYTES
                        ? p->letter
-                       : ku_segment_stage(seg, comm->slot, from)->chunk[p->chunk],
+                       : ku_area_stage(seg, comm->slot, from)->chunk[p->chunk],
                    p->bytes);
         w->p2p.at += p->bytes;
         note_acks(comm, w, p->acked);
         atomic_store(&ch->acked, ++acked);
-        comm->job->priv->has_moved = 1;
+        comm->job->comm->has_moved = 1;
         ring(seg, from);
     }
     t->recv_done[from] = w->p2p.ticket;

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The service thread of a rank: it holds the life word (a robust mutex, which the kernel gives up
- * within 0.1 ms of the process's end, however it ends) and takes the signals that ask to stop. It
- * moves no data. A handler could not do this without a global variable: the thread reads a signalfd
- * instead.
+ * The service thread of a rank. It holds the life mutex, a robust mutex that the kernel releases
+ * within 0.1 ms of the process's end, however it ends. It also receives the stop signals, through a
+ * signalfd: a signal handler would need a global variable. It moves no data.
  */
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
-#include "comm/private.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -28,7 +27,7 @@ struct ku_service {
     ku_a32 is_up, quits;
 };
 
-/* First signal: stop at a step's end. A second one at least 1 s later: stop at once. */
+/* The first signal stops the job at the end of a step, a second one at least 1 s later at once. */
 static void take_signal(struct ku_service *s, int64_t *first_ns)
 {
     struct signalfd_siginfo info;
@@ -90,7 +89,7 @@ int ku_service_start(struct ku_job *job)
         close_service(s);
         return status;
     }
-    sigfillset(&all); /* the program's signals are not for this thread */
+    sigfillset(&all); /* this thread takes none of the program's signals */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int failed = pthread_create(&s->thread, NULL, serve, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

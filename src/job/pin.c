@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "comm/pin.h"
+#include "job/pin.h"
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -13,7 +13,7 @@ struct ku_pin {
     hwloc_cpuset_t set[];
 };
 
-/* What the process may run on, or all. */
+/* Restrict the topology to the CPUs of this process, if they can be determined. */
 static void restrict_to_own(hwloc_topology_t topology)
 {
     hwloc_bitmap_t own = hwloc_bitmap_alloc();

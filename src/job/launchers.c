@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who started us. One row per launcher, the most specific first; the first complete row wins, rows
- * are never mixed (mpirun inside Slurm sets both).
+ * Detection of the launcher by its environment variables. One row per launcher, the most specific
+ * first. The first complete row wins; rows are never mixed (mpirun inside Slurm sets both).
  */
 #include "base/env.h"
 #include "base/err.h"
 #include "base/hash.h"
-#include "comm/private.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@
 
 struct row {
     const char *name, *proof, *rank, *n, *local_rank, *local_n;
-    const char
-        *job_id[3]; /* what tells jobs of one user on one host apart; unset ones are skipped */
+    /* Variables that identify a job of one user on one host; unset ones are skipped */
+    const char *job_id[3];
 };
 static const struct row rows[] = {
     {"kumi",
@@ -69,7 +69,7 @@ static const char *value_of(const char *name)
     return name ? ku_env(name) : NULL;
 }
 
-/* A whole number in [low, high]. */
+/* Parse an integer in [low, high]. */
 static int number_of(const struct row *row, const char *name, int low, int high, int *out)
 {
     const char *text = value_of(name);
@@ -83,8 +83,10 @@ static int number_of(const struct row *row, const char *name, int low, int high,
     return 0;
 }
 
-/* Without a job id the common parent stands for the job: launchers start a host's ranks from one
- * process. */
+/*
+ * Hash of the job's id. Without an id the parent process identifies the job, because a launcher
+ * starts all ranks of a host from one process.
+ */
 static uint64_t job_id_of(const struct row *row)
 {
     char text[512];

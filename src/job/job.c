@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "comm/job.h"
+#include "job/job.h"
 
-#include "base/env.h"
 #include "base/err.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "comm/pin.h"
-#include "comm/private.h"
+#include "job/pin.h"
+#include "job/private.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* What exit() finds: a process that ends inside a job says with what code, before its life word
- * goes. Outlives the job. */
+/*
+ * Argument of the exit handler. A process that ends inside a job stores its exit code before its
+ * life mutex is released. The cell outlives the job.
+ */
 struct ku_exit_cell {
     struct ku_job *job;
     pid_t pid;
@@ -47,30 +47,9 @@ static int watch_exit(struct ku_job *job)
     return 0;
 }
 
-static int set_options(struct ku_job *job, const struct ku_job_opts *opts)
+static int new_job(struct ku_host *host, int rank, int n, const struct ku_job_opts *opts,
+                   struct ku_job **out)
 {
-    struct ku_job_private *p = job->priv;
-    const char *chaos = opts->chaos ? opts->chaos : ku_env("KUMI_CHAOS");
-    const char *transport = opts->transport ? opts->transport : "auto";
-    int threads = opts->threads > 0 ? opts->threads : 1;
-    if (strcmp(transport, "auto") && strcmp(transport, p->host->is_threads ? "thread" : "shm"))
-        return KU_ERR(KUMI_EINVAL,
-                      "transport: %s: not for these ranks; there are auto, shm (processes) and "
-                      "thread (threads)",
-                      transport);
-    KU_TRY(ku_chaos_parse(chaos, &p->chaos));
-    p->transport = p->chaos.is_on ? &ku_transport_chaos : &ku_transport_shm;
-    p->timeout_ns = opts->timeout_ns > 0 ? opts->timeout_ns : INT64_C(600000000000);
-    p->threads = threads;
-    p->budget_bytes = -1;
-    p->kernels = ku_sum_choose();
-    return 0;
-}
-
-int ku_job_new(struct ku_host *host, int rank, int n, const struct ku_job_opts *opts,
-               struct ku_job **out)
-{
-    static const struct ku_job_opts defaults;
     struct ku_job *job = ku_calloc(1, sizeof *job);
     struct ku_job_private *p = ku_calloc(1, sizeof *p);
     if (!job || !p) {
@@ -86,13 +65,8 @@ int ku_job_new(struct ku_host *host, int rank, int n, const struct ku_job_opts *
     p->host = host;
     p->line = ku_segment_line(host->seg, rank);
     p->flight = ku_segment_flight(host->seg, rank);
-    int status = set_options(job, opts ? opts : &defaults);
-    if (!status)
-        status = ku_comm_world(job);
-    if (status < 0) {
-        ku_job_free(job);
-        return status;
-    }
+    p->timeout_ns = opts && opts->timeout_ns > 0 ? opts->timeout_ns : INT64_C(600000000000);
+    p->threads = opts && opts->threads > 0 ? opts->threads : 1;
     if (n > 1)
         ku_err_rank(rank);
     atomic_store(&p->line->pid, (uint32_t)getpid());
@@ -104,7 +78,7 @@ int ku_job_new(struct ku_host *host, int rank, int n, const struct ku_job_opts *
     return 0;
 }
 
-void ku_job_free(struct ku_job *job)
+static void free_job(struct ku_job *job)
 {
     if (!job)
         return;
@@ -112,10 +86,6 @@ void ku_job_free(struct ku_job *job)
     ku_service_stop(job);
     if (p->exit_cell)
         p->exit_cell->job = NULL;
-    while (p->comms)
-        ku_comm_free(p->comms);
-    for (int i = 0; i < KU_SLOTS; i++)
-        ku_free(p->tickets[i].sent);
     for (int i = 0; i < p->n_sockets; i++)
         if (p->socket[i] >= 0)
             ku_os_close(p->socket[i]);
@@ -126,9 +96,6 @@ void ku_job_free(struct ku_job *job)
 
 static void host_free(struct ku_host *host)
 {
-    for (int i = 0; i < KU_MAX_ARENAS; i++)
-        if (host->arena[i].base)
-            ku_os_munmap(host->arena[i].base, host->arena[i].bytes);
     ku_segment_unmap(host->seg);
     ku_free(host);
 }
@@ -152,22 +119,13 @@ int ku_job_n_cpus(const struct ku_job *job)
     return ku_os_n_cpus_under("", n);
 }
 
-static int enter(struct ku_job *job)
-{
-    struct ku_coll barrier = {.kind = KU_COLL_BARRIER, .name = "join"};
-    atomic_store(&job->priv->line->state, KU_RANK_JOINED);
-    KU_TRY(ku_comm_run_own(job->world, &barrier));
-    job->priv->may_spin = job->local_n * job->priv->threads <= ku_job_n_cpus(job);
-    return 0;
-}
-
-/* The segment and the sockets to the other ranks. */
+/* Get the segment and the sockets to the other ranks. */
 static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host *host,
                 int **sockets, int *n_sockets)
 {
     struct ku_env_job e = *env;
     if (e.control_fd >= 0) {
-        KU_TRY(ku_segment_map(e.control_fd, &host->seg));
+        KU_TRY(ku_segment_map(host->client, e.control_fd, &host->seg));
         ku_os_close(e.control_fd);
         e.job_id = host->seg->job_id;
         if (host->seg->n_local != e.n)
@@ -175,11 +133,12 @@ static int meet(const struct ku_env_job *env, int64_t timeout_ns, struct ku_host
                           e.n, host->seg->n_local);
     }
     if (e.n > 1)
-        return ku_rendezvous(&e, timeout_ns, &host->seg, sockets, n_sockets);
-    return host->seg ? 0 : ku_segment_create_private(1, &host->seg);
+        return ku_rendezvous(host->client, &e, timeout_ns, &host->seg, sockets, n_sockets);
+    return host->seg ? 0 : ku_segment_create_private(host->client, 1, &host->seg);
 }
 
-int ku_job_join(const struct ku_job_opts *opts, struct ku_job **out)
+int ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *opts,
+                struct ku_job **out)
 {
     struct ku_env_job env;
     struct ku_job *job = NULL;
@@ -190,18 +149,15 @@ int ku_job_join(const struct ku_job_opts *opts, struct ku_job **out)
     struct ku_host *host = ku_calloc(1, sizeof *host);
     if (!host)
         return KUMI_ENOMEM;
+    host->client = client;
     KU_TRY_OUT(meet(&env, timeout, host, &sockets, &n_sockets));
-    KU_TRY_OUT(ku_job_new(host, env.rank, env.n, opts, &job));
+    KU_TRY_OUT(new_job(host, env.rank, env.n, opts, &job));
     job->launcher = env.launcher;
     job->priv->socket = sockets;
     job->priv->n_sockets = n_sockets;
     sockets = NULL;
     KU_TRY_OUT(ku_service_start(job));
     KU_TRY_OUT(watch_exit(job));
-    KU_TRY_OUT(enter(job));
-    if (env.n > 1)
-        KU_LOG(COMM, INFO, "rank %d of %d joined (started by %s, transport %s)", env.rank, env.n,
-               env.launcher, job->priv->transport->name);
     *out = job;
     return 0;
 out:
@@ -209,32 +165,19 @@ out:
         if (sockets[i] >= 0)
             ku_os_close(sockets[i]);
     ku_free(sockets);
-    ku_job_free(job);
+    free_job(job);
     host_free(host);
     return status;
 }
 
-/* Collective; then this rank's state says that nobody needs to look at its life word. */
-static int part(struct ku_job *job)
-{
-    struct ku_coll leave = {.kind = KU_COLL_LEAVE};
-    atomic_store(&job->priv->line->state, KU_RANK_LEAVING);
-    ku_segment_ring_all(job->seg);
-    int status = ku_comm_run_own(job->world, &leave);
-    atomic_store(&job->priv->line->state, KU_RANK_LEFT);
-    return status;
-}
-
-int ku_job_leave(struct ku_job *job)
+void ku_job_close(struct ku_job *job)
 {
     if (!job)
-        return 0;
+        return;
     struct ku_host *host = job->priv->host;
-    int status = part(job);
-    ku_job_free(job);
+    free_job(job);
     if (!host->is_threads)
         host_free(host);
-    return status;
 }
 
 int ku_job_heed_signals(struct ku_job *job)
@@ -252,7 +195,7 @@ void ku_job_ask_stop(struct ku_job *job, int signal)
     atomic_store(&job->seg->stop, (uint32_t)signal);
 }
 
-/* One rank as a thread. */
+/* A rank as a thread */
 struct rank_thread {
     pthread_t thread;
     struct ku_host *host;
@@ -267,24 +210,22 @@ struct rank_thread {
 static int run_rank(struct rank_thread *t)
 {
     struct ku_job *job = NULL;
-    int status = ku_job_new(t->host, t->rank, t->n, t->opts, &job);
+    int status = new_job(t->host, t->rank, t->n, t->opts, &job);
     if (status < 0) {
-        /* The others wait for a rank that does not come. */
+        /* This rank will not join; release those that wait for it. */
         ku_segment_abort(t->host->seg, ku_err_get(), t->rank);
         return status;
     }
     job->launcher = "threads";
-    status = enter(job);
-    if (!status)
-        status = t->fn(job, t->arg);
-    if (status < 0) {
-        atomic_store(&job->priv->line->exit_status, (uint32_t)-status);
-        atomic_store(&job->priv->line->state, KU_RANK_EXITED);
+    struct ku_rank_line *line = job->priv->line;
+    status = t->fn(job, t->arg);
+    if (status < 0 && atomic_load(&line->state) != KU_RANK_LEFT) {
+        atomic_store(&line->exit_status, (uint32_t)-status);
+        atomic_store(&line->state, KU_RANK_EXITED);
         ku_segment_ring_all(job->seg);
-        ku_job_free(job);
-        return status;
     }
-    return ku_job_leave(job);
+    free_job(job);
+    return status;
 }
 
 static void *rank_main(void *arg)
@@ -311,8 +252,8 @@ static int start_ranks(struct rank_thread *t, int n, int *n_started)
     return 0;
 }
 
-int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_job *job, void *arg),
-                   void *arg)
+int ku_job_threads(const struct ku_job_client *client, int n, const struct ku_job_opts *opts,
+                   int (*fn)(struct ku_job *job, void *arg), void *arg)
 {
     if (n < 1 || n > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "ranks as threads: %d; give 1 to %d", n, KU_MAX_LOCAL);
@@ -328,7 +269,8 @@ int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_jo
         return KUMI_ENOMEM;
     }
     host->is_threads = 1;
-    KU_TRY_OUT(ku_segment_create_private(n, &host->seg));
+    host->client = client;
+    KU_TRY_OUT(ku_segment_create_private(client, n, &host->seg));
     for (int i = 0; i < n; i++)
         t[i] = (struct rank_thread){
             .host = host, .opts = opts, .pin = pin, .fn = fn, .arg = arg, .rank = i, .n = n};
@@ -336,7 +278,7 @@ int ku_job_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_jo
     for (int i = 0; i < n_started; i++)
         pthread_join(t[i].thread, NULL);
     for (int i = 0; i < n_started && !status; i++)
-        if (t[i].status < 0) /* a rank may fail without a word */
+        if (t[i].status < 0) /* fn may fail without an error record */
             status = t[i].error.status < 0 ? ku_err_put(&t[i].error) : t[i].status;
     struct kumi_error root;
     if (status < 0 && ku_segment_root(host->seg, &root) < 0)

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_COMM_WORLD_H
+#define KU_COMM_WORLD_H
+
+#include "job/job.h"
+
+/*
+ * A job with its world communicator. On return from ku_comm_join all ranks have joined.
+ */
+
+/*
+ * Join the job that the environment describes (ku_job_open), and create its world.
+ *
+ *   opts   NULL: defaults
+ *   job    set on success; ku_comm_leave frees it
+ *
+ * Collective. Blocks: at most join_timeout_ns, then for the ranks that have connected.
+ * Errors: those of ku_job_open; KUMI_EINVAL (transport, chaos); the job's root cause.
+ */
+int ku_comm_join(const struct ku_job_opts *opts, struct ku_job **job);
+/*
+ * Leave the job and free it. Takes NULL. Collective: a rank that still waits for this one reports
+ * KUMI_EMISMATCH.
+ */
+int ku_comm_leave(struct ku_job *job);
+/*
+ * Run fn on n ranks that are threads of this process, each with its own job (transport `thread`).
+ * The function joins before fn and leaves after it. A rank whose fn fails has left the job. Returns
+ * 0 when every fn returned 0; else the root cause, or without one the status of the lowest failed
+ * rank.
+ */
+int ku_comm_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_job *job, void *arg),
+                    void *arg);
+
+#endif

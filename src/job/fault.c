@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Detection of failures, and the root cause.
+ *
+ * The first error that ends the job becomes its root cause: the rank that wins abort_word stores
+ * its record in the segment and prints it, and every other rank copies it when it next looks. A
+ * rank that waits looks at least every 50 ms at the abort flag and at the other ranks' states and
+ * life mutexes. So a rank that died without a message is found by all that wait.
+ */
+#include "base/err.h"
+#include "job/private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* As `what` of an event: no operation of the client. */
+enum { WHAT_FAILURE = 0xff };
+
+int ku_job_root(struct ku_job *job)
+{
+    struct kumi_error root;
+    int status = ku_segment_root(job->seg, &root);
+    return status < 0 ? ku_err_put(&root) : 0;
+}
+
+int ku_job_raise(struct ku_job *job, int culprit)
+{
+    if (ku_segment_abort(job->seg, ku_err_get(), culprit)) {
+        ku_flight_add(job->priv->flight, KU_FLIGHT_FAIL, 0, WHAT_FAILURE, 0, 0);
+        atomic_store(&job->seg->root_said, 1);
+        ku_err_print();
+        ku_flight_dump(job->seg, job->priv->host->client);
+    }
+    return ku_job_root(job);
+}
+
+int ku_job_fail(struct ku_job *job)
+{
+    return ku_job_raise(job, job->rank);
+}
+
+int ku_job_has_failed(const struct ku_job *job)
+{
+    return atomic_load(&job->seg->abort_word) != 0;
+}
+
+/*
+ * Whether the rank's process ended inside the job: its life mutex is free, but its state still says
+ * that it is in the job. A rank that leaves changes its state before it releases the mutex.
+ */
+static int is_dead(struct ku_job *job, struct ku_rank_line *line)
+{
+    if (job->priv->host->is_threads)
+        return 0;
+    int taken = pthread_mutex_trylock(&line->life);
+    if (taken == EBUSY)
+        return 0;
+    if (taken == 0 || taken == EOWNERDEAD)
+        pthread_mutex_unlock(
+            &line->life); /* not made consistent: it is ENOTRECOVERABLE for all from now on */
+    uint32_t state = atomic_load(&line->state);
+    return state == KU_RANK_JOINED || state == KU_RANK_LEAVING;
+}
+
+int ku_err_death(struct ku_segment *seg, const struct ku_job_client *client, int local, int status,
+                 const char *how)
+{
+    char last[160];
+    ku_flight_last(seg, client, local, last, sizeof last);
+    return KU_ERR_SCOPE(status, KUMI_SCOPE_JOB, "rank died: rank %d: %s%s%s", local, how,
+                        last[0] ? "; its last operation: " : "", last);
+}
+
+int ku_job_raise_left(struct ku_job *job, int local, const char *awaited)
+{
+    KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
+                 "mismatched collectives: rank %d left the job while rank %d waits for it in %s; "
+                 "call the same collectives on "
+                 "every rank",
+                 local, job->rank, awaited ? awaited : "a collective of all ranks");
+    return ku_job_raise(job, local);
+}
+
+/*
+ * The launcher has forwarded a stop signal. Only the launcher can tell whether a rank ended by that
+ * signal, and it reports it at once.
+ */
+static int is_being_stopped(const struct ku_job *job)
+{
+    return ku_job_stop(job) && strcmp(job->launcher, "kumi") == 0;
+}
+
+int ku_exit_is_ours(int code)
+{
+    return (code >= 2 && code <= 14) || code == 70;
+}
+
+int ku_job_look(struct ku_job *job, const char *awaited)
+{
+    KU_TRY(ku_job_root(job));
+    for (int r = 0; r < job->local_n; r++) {
+        struct ku_rank_line *line = ku_segment_line(job->seg, r);
+        uint32_t state = atomic_load(&line->state);
+        if (r == job->local_rank || state == KU_RANK_ABSENT || state == KU_RANK_LEFT)
+            continue;
+        if (state == KU_RANK_EXITED) {
+            char how[64];
+            uint32_t code = atomic_load(&line->exit_status);
+            if (code == 0)
+                return ku_job_raise_left(job, r, awaited);
+            snprintf(how, sizeof how, "ended with exit code %u", code);
+            if (ku_exit_is_ours((int)code)) {
+                /*
+                 * A rank of kumi has printed the reason before it ended, so nothing is printed
+                 * here. For the rank of another program the launcher prints the line.
+                 */
+                ku_err_death(job->seg, job->priv->host->client, r, -(int)code, how);
+                ku_segment_abort(job->seg, ku_err_get(), r);
+                return ku_job_root(job);
+            }
+            ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, how);
+            return ku_job_raise(job, r);
+        }
+        if (is_dead(job, line) && !is_being_stopped(job)) {
+            atomic_store(&line->state, KU_RANK_DIED);
+            ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, "killed or crashed");
+            return ku_job_raise(job, r);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_JOB_PRIVATE_H
+#define KU_JOB_PRIVATE_H
+
+#include "job/job.h"
+
+/*
+ * Mapping that the ranks of one process share. Ranks as threads have one ku_host together.
+ */
+struct ku_host {
+    struct ku_segment *seg;
+    const struct ku_job_client *client;
+    int is_threads;
+};
+
+struct ku_service; /* thread that holds the life mutex */
+
+struct ku_job_private {
+    struct ku_host *host;
+    struct ku_flight *flight;
+    struct ku_rank_line *line;
+    int64_t timeout_ns;
+    int threads;
+    int *socket; /* local rank 0: one per rank; others: [0], to rank 0; -1: none */
+    int n_sockets;
+    struct ku_service *service;
+    struct ku_exit_cell *exit_cell;
+};
+
+/* fault.c */
+/*
+ * Check the abort flag and the other ranks' life mutexes and states. `awaited` describes what this
+ * rank waits for, in messages (NULL: a collective). Returns 0, or the root cause.
+ */
+int ku_job_look(struct ku_job *job, const char *awaited);
+/* Raise: local rank `local` has left the job while this rank waits for it in `awaited`. */
+int ku_job_raise_left(struct ku_job *job, int local, const char *awaited);
+/*
+ * 1 for an exit code of docs/reference/exit-codes.md: a rank of kumi prints its error before it
+ * ends with one.
+ */
+int ku_exit_is_ours(int code);
+/*
+ * Record "rank died: rank <local>: <how>; its last operation: .." with this status. Returns it.
+ */
+int ku_err_death(struct ku_segment *seg, const struct ku_job_client *client, int local, int status,
+                 const char *how);
+/*
+ * Make this thread's error record the root cause and print it, unless there is a root cause.
+ * Returns the root cause's status.
+ */
+int ku_job_raise(struct ku_job *job, int culprit);
+/*
+ * Copy the root cause into this thread's error record. Returns its status, or 0 without one.
+ */
+int ku_job_root(struct ku_job *job);
+/* launchers.c */
+struct ku_env_job {
+    const char *launcher;
+    int rank, n, local_rank, local_n, control_fd; /* -1: none */
+    uint64_t job_id;
+};
+/*
+ * Read the launcher's environment variables. Without any the launcher is "none" and n is 1.
+ * KUMI_EINVAL for incomplete or impossible values.
+ */
+int ku_env_job(struct ku_env_job *out);
+/* rendezvous.c */
+int ku_rendezvous(const struct ku_job_client *client, const struct ku_env_job *env,
+                  int64_t timeout_ns, struct ku_segment **seg, int **sockets, int *n_sockets);
+void ku_rendezvous_name(uint64_t job_id, char name[64]);
+/* service.c */
+int ku_service_start(struct ku_job *job);
+void ku_service_stop(struct ku_job *job);
+int ku_service_heed(struct ku_job *job);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_JOB_SEGMENT_H
+#define KU_JOB_SEGMENT_H
+
+#include "base/os/os.h"
+#include "kumi/status.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * The control segment: shared memory through which the ranks of a host coordinate. It is one sealed
+ * memfd (with ranks as threads: anonymous memory), created by the launcher or by local rank 0.
+ * Membership is possession of the descriptor; there is no name to open.
+ *
+ *     header          magic, sizes, abort flag and root cause, stop flag
+ *     rank lines      [n]   state, progress counter, wake-up futex, life mutex
+ *     flight rings    [n]   last 256 events of each rank
+ *     client area           shared memory of the communicators (struct ku_job_client)
+ *
+ * The mapping is sparse: untouched parts take no memory. All shared fields are C11 atomics,
+ * sequentially consistent unless their comment says otherwise. Fences are not used, because
+ * ThreadSanitizer does not model them. Every field has one writer, except those marked (any). Plain
+ * fields are published by the atomic next to them.
+ */
+typedef _Atomic uint32_t ku_a32;
+typedef _Atomic uint64_t ku_a64;
+
+enum {
+    KU_MAX_LOCAL = 512,     /* ranks of a host: the largest servers have 384 hardware threads */
+    KU_FLIGHT_EVENTS = 256, /* power of two */
+    /*
+     * Max sleep. A rank that wakes checks for aborts, deaths and deadlines.
+     */
+    KU_SLEEP_NS = 50 * 1000 * 1000
+};
+#define KU_SEGMENT_MAGIC 0x6b756d69u
+#define KU_SEGMENT_ABI   5u
+
+/*
+ * The layer above the job, which communicates in the client area. A table of constants and pure
+ * functions: the launcher uses it without being a rank.
+ */
+struct ku_job_client {
+    /* Bytes of the client area for n_local ranks; sparse and zero at first. */
+    size_t (*area_bytes)(int n_local);
+    /* Text of an event of the flight recorder, as "all_reduce f32 x 1000 (work 12 of comm 3)" */
+    void (*event_text)(uint32_t slot, uint64_t what, uint64_t seq, uint64_t count, char *text,
+                       size_t cap);
+};
+
+enum ku_rank_state {
+    KU_RANK_ABSENT,
+    KU_RANK_JOINED,
+    KU_RANK_LEAVING,
+    KU_RANK_LEFT,
+    KU_RANK_EXITED,
+    KU_RANK_DIED
+};
+
+/*
+ * The flight recorder. Its stores are relaxed: a torn event only garbles a line of a dump.
+ */
+enum ku_flight_kind {
+    KU_FLIGHT_NONE,
+    KU_FLIGHT_START,
+    KU_FLIGHT_DONE,
+    KU_FLIGHT_WAIT,
+    KU_FLIGHT_FAIL
+};
+struct ku_flight_event {
+    ku_a64 cycles; /* raw; converted with the two clock pairs when printed */
+    ku_a64 what;   /* kind | slot << 8 | the client's code of the operation << 16 */
+    ku_a64 seq;
+    ku_a64 count;
+};
+struct ku_flight {
+    _Alignas(128) ku_a64 n; /* number of events so far; event i is at [i % KU_FLIGHT_EVENTS] */
+    struct ku_flight_event event[KU_FLIGHT_EVENTS];
+};
+
+struct ku_rank_line {
+    _Alignas(128) ku_a32 asleep; /* 1 while it sleeps on `bell` */
+    ku_a32 bell;                 /* (any) futex: incremented to wake the rank */
+    /*
+     * Incremented per tile, chunk, MiB read and collective. A deadline runs only while it is
+     * constant.
+     */
+    _Alignas(128) ku_a64 progress;
+    _Alignas(128) ku_a32 state; /* enum ku_rank_state; (any) may set DIED */
+    ku_a32 heeds_stop;          /* 1: it acts on `stop` itself, the launcher forwards no signal */
+    ku_a32 pid;
+    /*
+     * Rank + 1 that it waits for, 0: none. A deadline counts for the last rank of this chain.
+     */
+    ku_a32 awaits;
+    /*
+     * Checks done while waiting. A rank whose process is stopped does not increment it.
+     */
+    ku_a32 looks;
+    ku_a32 exit_status;           /* valid in EXITED */
+    ku_a64 cpus[KU_OS_CPU_WORDS]; /* where it may run; set before it joins */
+    /*
+     * Robust, held by the rank's service thread. The kernel releases it within 0.1 ms of a SIGKILL.
+     */
+    pthread_mutex_t life;
+};
+
+struct ku_segment {
+    uint32_t magic, abi;
+    int32_t n_local;
+    uint64_t bytes, client_off; /* of the segment; start of the client area */
+    uint64_t job_id;
+    uint64_t cycles0; /* first clock pair, with ns0 */
+    int64_t ns0;
+    /* (any) 0, or set once: 1 << 63 | -status << 32 | culprit + 1 */
+    _Alignas(128) ku_a64 abort_word;
+    ku_a32 root_ready;      /* `root` is written */
+    ku_a32 root_said;       /* (any) the root cause was printed */
+    ku_a32 stop;            /* (any) signal number: finish the step, save, leave */
+    ku_a32 n_asleep;        /* (any) sleeping ranks; with 0 the store of a flag wakes none */
+    struct kumi_error root; /* written by the rank that set abort_word */
+};
+
+/*
+ * Create a segment in a sealed memfd, and map it. Does not block. Errors: KUMI_ENOMEM.
+ */
+int ku_segment_create(const struct ku_job_client *client, int n_local, uint64_t job_id, int *fd,
+                      struct ku_segment **seg);
+/*
+ * Record the error for a memfd of `bytes` bytes that the system refused (errno): KUMI_ESTORAGE for
+ * a file size limit, else KUMI_ENOMEM. Returns it.
+ */
+int ku_segment_refused(const char *what, size_t bytes);
+/* Create a segment in anonymous shared memory, for ranks as threads. */
+int ku_segment_create_private(const struct ku_job_client *client, int n_local,
+                              struct ku_segment **seg);
+/*
+ * Map a segment from its descriptor, after a check of seals, size, magic and ABI. Errors:
+ * KUMI_EINVAL.
+ */
+int ku_segment_map(const struct ku_job_client *client, int fd, struct ku_segment **seg);
+void ku_segment_unmap(struct ku_segment *seg);
+
+static inline struct ku_rank_line *ku_segment_line(struct ku_segment *seg, int local)
+{
+    return (struct ku_rank_line *)(void *)(seg + 1) + local;
+}
+struct ku_flight *ku_segment_flight(struct ku_segment *seg, int local);
+/* The client area, aligned to a page */
+static inline void *ku_segment_area(struct ku_segment *seg)
+{
+    return (char *)seg + seg->client_off;
+}
+
+/*
+ * Set the root cause. Returns 1 to the first caller, which prints it, and 0 to all others. Any
+ * thread may call it.
+ */
+int ku_segment_abort(struct ku_segment *seg, const struct kumi_error *error, int culprit);
+/*
+ * Copy the root cause; waits at most 100 ms for its text. Returns its status, or 0 without one.
+ */
+int ku_segment_root(struct ku_segment *seg, struct kumi_error *out);
+/* Wake every sleeping rank. */
+void ku_segment_ring_all(struct ku_segment *seg);
+
+/*
+ * Add an event to a rank's ring (10 ns). Only that rank calls it.
+ */
+void ku_flight_add(struct ku_flight *flight, enum ku_flight_kind kind, uint32_t slot, uint64_t what,
+                   uint64_t seq, uint64_t count);
+/*
+ * The rank's last operation, as "all_reduce f32 x 1000 (work 12 of comm 3)"; empty before the
+ * first.
+ */
+void ku_flight_last(struct ku_segment *seg, const struct ku_job_client *client, int local,
+                    char *text, size_t cap);
+/* Write every rank's last events to the log (comm:debug). */
+void ku_flight_dump(struct ku_segment *seg, const struct ku_job_client *client);
+
+#endif
