@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "op/schedule.h"
-#include "op/schedule.h"
 
 static double lr_range_test(const double *v, int64_t u)
 {
