@@ -3,8 +3,6 @@
  * The memory plan as a table and as JSON. It compiles the same programs as a run, so the bytes are
  * exact: per arena the maximum over all programs.
  */
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,166 +11,11 @@
 #include "base/json/json.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "plan/advice.h"
 #include "plan/plan.h"
 #include "plan/volume_table.h"
 #include "config/precision_policy.h"
-#include "train/progress_line.h"
 #include "train/recompute_budget.h"
-
-/* Settings that need less memory, and the memory they need. */
-struct advice {
-    /*
-     * The settings. Those after the first keep other derived values unchanged.
-     */
-    char set[3][64];
-    const char *price;
-    uint64_t host_bytes;
-};
-enum { MAX_ADVICE = 10 };
-/*
- * Each alternative is compiled in full, so its bytes are exact. Programs with more instructions get
- * no advice: GPT-3 with 96 layers and 16 micro-batches has 90,000.
- */
-enum { MAX_ADVISED_INSTRUCTIONS = 1 << 17 };
-static int is_advised(const struct ku_plan *p)
-{
-    return p->program[KU_PROG_TRAIN]->n_instrs <= MAX_ADVISED_INSTRUCTIONS;
-}
-
-/* Plans with additional settings, compiled by several threads. */
-struct trials {
-    const struct kumi_settings *settings;
-    const struct ku_watch *watch;
-    struct advice advice[MAX_ADVICE];
-    struct kumi_error error[MAX_ADVICE]; /* status KUMI_OK: host_bytes is set */
-    int n, n_ranks;
-    atomic_int next;
-};
-
-static struct advice *add_trial(struct trials *t, const char *price)
-{
-    KU_ASSERT(t->n < MAX_ADVICE);
-    t->advice[t->n].price = price;
-    return &t->advice[t->n++];
-}
-
-static void *try_next(void *arg)
-{
-    struct trials *t = arg;
-    for (int i = atomic_fetch_add(&t->next, 1); i < t->n; i = atomic_fetch_add(&t->next, 1)) {
-        struct advice *a = &t->advice[i];
-        struct ku_plan other;
-        const char *more[4] = {a->set[0], a->set[1], a->set[2], NULL};
-        for (int k = 2; k > 0 && more[k][0] == '\0'; k--)
-            more[k] = NULL;
-        if (ku_plan_init(&other, t->settings, t->n_ranks, more, t->watch) < 0) {
-            t->error[i] = *ku_err_get();
-            continue;
-        }
-        a->host_bytes = other.host_bytes;
-        ku_plan_fini(&other);
-    }
-    return NULL;
-}
-
-/*
- * One thread per core. If a thread cannot start, the others do its work.
- */
-static void try_all(struct trials *t)
-{
-    pthread_t thread[MAX_ADVICE];
-    int n = ku_os_n_cpus() < t->n ? ku_os_n_cpus() : t->n, n_started = 0;
-    while (n_started < n - 1 && pthread_create(&thread[n_started], NULL, try_next, t) == 0)
-        n_started++;
-    try_next(t);
-    for (int i = 0; i < n_started; i++)
-        pthread_join(thread[i], NULL);
-}
-
-/* Keep the alternatives that are valid and need less memory than the plan. */
-static int keep_less(const struct trials *t, const struct ku_plan *p, struct advice *kept,
-                     int *n_kept)
-{
-    for (int i = 0; i < t->n; i++) {
-        const int status = t->error[i].status;
-        if (status == KUMI_EINVAL || status == KUMI_ENOMEM)
-            continue; /* invalid, or exceeds memory.recompute's budget */
-        if (status < 0)
-            return ku_err_put(&t->error[i]);
-        if (t->advice[i].host_bytes < p->host_bytes)
-            kept[(*n_kept)++] = t->advice[i];
-    }
-    return KUMI_OK;
-}
-
-/*
- * Suggest offload to files. Offload to host memory is not suggested, since it takes the same
- * memory.
- */
-static void advise_offload(const struct ku_plan *p, struct trials *t)
-{
-    const struct ku_offload_key *k = &p->s.cfg.memory_offload;
-    const struct {
-        const char *what;
-        int now;
-    } row[] = {{"optimizer", k->optimizer}, {"params", k->params}, {"activations", k->activations}};
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        if (row[i].now == KU_OFFLOAD_FILE)
-            continue;
-        struct advice *a = add_trial(t, "reads and writes a disk in each step; same bits");
-        snprintf(a->set[0], sizeof a->set[0], "memory.offload.%s=file", row[i].what);
-        snprintf(a->set[1], sizeof a->set[1], "memory.offload.path=%.30s", k->path ? k->path : ".");
-    }
-}
-
-static void advise_recompute(const struct ku_plan *p, struct trials *t)
-{
-    static const char *const recompute[] = {"selective", "full"};
-    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
-        struct advice *a = add_trial(t, i ? "recomputes the layers' forward; same bits"
-                                          : "recomputes attention and cheap operations; same bits");
-        snprintf(a->set[0], sizeof a->set[0], "memory.recompute=%s", recompute[i]);
-    }
-}
-
-static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
-                  const struct ku_watch *watch, struct advice *kept, int *n_kept)
-{
-    const struct ku_batch *b = &p->s.batch;
-    struct trials t = {.settings = settings, .watch = watch, .n_ranks = b->n_ranks};
-    struct advice *a;
-    int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
-    while (micro > 1 && of_shard % micro != 0)
-        micro--;
-    *n_kept = 0;
-    if (!is_advised(p))
-        return KUMI_OK;
-    if (micro >= 1) {
-        a = add_trial(&t, "more and smaller micro-batches; other order of sums");
-        snprintf(a->set[0], sizeof a->set[0], "train.micro_batch=%lld", (long long)micro);
-        snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
-                 (long long)b->global_batch);
-        snprintf(a->set[2], sizeof a->set[2], "train.accumulation=null");
-    }
-    advise_recompute(p, &t);
-    advise_offload(p, &t);
-    if (!p->s.cfg.parallel_share_host_state && b->n_ranks > 1)
-        snprintf(add_trial(&t, "same bits")->set[0], sizeof a->set[0],
-                 "parallel.share_host_state=true");
-    if (b->virtual_shards > b->n_ranks) {
-        a = add_trial(&t, "other order of sums, which then depends on the rank count");
-        snprintf(a->set[0], sizeof a->set[0], "train.virtual_shards=%d", b->n_ranks);
-        snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
-                 (long long)b->global_batch);
-        snprintf(a->set[2], sizeof a->set[2], "train.micro_batch=%lld", (long long)b->micro_batch);
-    }
-    if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
-        strcmp(p->s.cfg.parallel_device, "cpu") == 0)
-        snprintf(add_trial(&t, "activations rounded to bf16; other bits")->set[0], sizeof a->set[0],
-                 "precision.compute=bf16");
-    try_all(&t);
-    return keep_less(&t, p, kept, n_kept);
-}
 
 static const char *who_sees(int arena, const struct ku_plan *p)
 {
@@ -262,24 +105,24 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
     }
 }
 
-static void print_advice(const struct ku_plan *p, const struct advice *a, int n, struct ku_str *out)
+static void print_advice(const struct ku_plan *p, const struct ku_advice *a, int n,
+                         struct ku_str *out)
 {
     char text[16], less[16];
-    if (n)
+    if (n < 0)
+        ku_str_add(out,
+                   "\nways to need less are not computed for a step of more than %d forward "
+                   "operations; try memory.recompute and memory.offload\n",
+                   KU_MAX_ADVISED_OPS);
+    else if (n > 0)
         ku_str_add(out, "\nways to need less:\n");
-    else if (!is_advised(p))
-        ku_str_add(
-            out,
-            "\nways to need less are not computed for a program of more than %d instructions; "
-            "try memory.recompute and memory.offload\n",
-            MAX_ADVISED_INSTRUCTIONS);
     for (int i = 0; i < n; i++)
         ku_str_add(out, "  --set %-32s %s, %s less; %s\n", a[i].set[0],
                    ku_text_bytes(a[i].host_bytes, text),
                    ku_text_bytes(p->host_bytes - a[i].host_bytes, less), a[i].price);
 }
 
-static int plan_print(const struct ku_plan *p, const struct advice *a, int n_advice, char **text)
+static int plan_print(const struct ku_plan *p, const struct ku_advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
     struct ku_str out = {0}, again = {0};
@@ -347,7 +190,7 @@ static json_t *shapes_json(const struct ku_plan *p)
     return list;
 }
 
-static int plan_json(const struct ku_plan *p, const struct advice *a, int n_advice, char **text)
+static int plan_json(const struct ku_plan *p, const struct ku_advice *a, int n_advice, char **text)
 {
     const struct ku_batch *b = &p->s.batch;
     uint64_t available = ku_os_mem_available();
@@ -384,19 +227,10 @@ int kumi_plan_memory(const struct kumi_settings *settings, int n_ranks, int as_j
 {
     KU_GIVEN(text, "text");
     struct ku_plan p;
-    struct advice advice[MAX_ADVICE];
-    int n_advice, status;
-    struct ku_compile_line line;
-    struct ku_watch watch = ku_compile_line_start(&line);
-    status = ku_plan_init(&p, settings, n_ranks, NULL, &watch);
-    if (status < 0) {
-        ku_compile_line_end(&line);
-        return status;
-    }
-    status = advise(&p, settings, &watch, advice, &n_advice);
-    ku_compile_line_end(&line);
-    if (status == KUMI_OK)
-        status = (as_json ? plan_json : plan_print)(&p, advice, n_advice, text);
+    struct ku_advice advice[KU_MAX_ADVICE];
+    int n_advice;
+    KU_TRY(ku_plan_init_advised(&p, settings, n_ranks, advice, &n_advice));
+    int status = (as_json ? plan_json : plan_print)(&p, advice, n_advice, text);
     ku_plan_fini(&p);
     return status;
 }

@@ -52,18 +52,26 @@ static int compile(struct ku_plan *p, int shape)
 
 static int compile_all(struct ku_plan *p)
 {
-    KU_TRY(ku_session_open_shapes(&p->s));
     for (int i = 0; i < ku_session_n_shapes(&p->s); i++)
         KU_TRY(compile(p, i));
     return KUMI_OK;
 }
 
-int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
-                 const char *const *more, const struct ku_watch *watch)
+int ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                 const char *const *more)
 {
-    struct ku_compile_line line;
     memset(p, 0, sizeof *p);
     KU_TRY(ku_settings_configure(&p->s, settings, n_ranks, more));
+    int status = ku_session_open_shapes(&p->s);
+    if (status < 0)
+        ku_plan_fini(p);
+    return status;
+}
+
+int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch)
+{
+    struct ku_compile_line line;
+    const uint64_t n_ranks = (uint64_t)p->s.batch.n_ranks;
     p->s.watch = watch ? *watch : ku_compile_line_start(&line);
     int status = compile_all(p);
     p->s.watch = (struct ku_watch){0};
@@ -76,9 +84,16 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
     for (int a = 0; a < KU_N_ARENAS; a++)
         p->rank_bytes += a == KU_AR_HOST || a == KU_AR_FILE ? 0 : p->arena_bytes[a];
     p->rank_bytes += ku_session_staging_bytes(&p->s) + p->loader_bytes;
-    p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * (uint64_t)n_ranks;
-    p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * (uint64_t)n_ranks;
+    p->host_bytes = p->arena_bytes[KU_AR_HOST] + p->rank_bytes * n_ranks;
+    p->table_bytes = (p->arena_bytes[KU_AR_HOST] + p->rank_bytes) / 4096 * 8 * n_ranks;
     return KUMI_OK;
+}
+
+int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                 const char *const *more, const struct ku_watch *watch)
+{
+    KU_TRY(ku_plan_open(p, settings, n_ranks, more));
+    return ku_plan_compile(p, watch);
 }
 
 int64_t ku_plan_tokens(const struct ku_plan *p)

@@ -31,11 +31,20 @@ struct ku_plan {
     uint64_t table_bytes;            /* page tables of all ranks: 8 bytes per page */
 };
 /*
- * Compile a plan. Nothing needs to be finished on failure.
+ * Read the settings and the batch shapes; nothing is compiled. ku_plan_compile follows.
+ * Nothing needs to be finished on failure, of either.
  *
  *   more    settings that override the user's, NULL-terminated; NULL: none
+ */
+int ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                 const char *const *more);
+/*
+ * Compile the programs of all batch shapes.
+ *
  *   watch   of a progress line that covers several plans; NULL: a line of its own
  */
+int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch);
+/* Both. */
 int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
                  const char *const *more, const struct ku_watch *watch);
 void ku_plan_fini(struct ku_plan *p);

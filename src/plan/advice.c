@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ways to need less memory. Each alternative is a list of settings on top of the user's; it is
+ * compiled like the plan itself, and kept if it is valid and needs less. The plan is the first task
+ * of a queue, the alternatives the others, and one thread per core takes tasks:
+ *
+ *     core 0   plan             micro-batch       offload.params ..
+ *     core 1   recompute=full   offload.optim..   compute=bf16 ..
+ */
+#include "plan/advice.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/os/os.h"
+#include "train/progress_line.h"
+
+struct trials {
+    struct ku_plan *plan; /* opened; task 0 compiles it */
+    const struct kumi_settings *settings;
+    const struct ku_watch *watch;
+    struct ku_advice advice[KU_MAX_ADVICE]; /* task i + 1 */
+    struct kumi_error plan_error, error[KU_MAX_ADVICE];
+    int n;
+    atomic_int next;
+};
+
+static struct ku_advice *add_trial(struct trials *t, const char *price)
+{
+    KU_ASSERT(t->n < KU_MAX_ADVICE);
+    t->advice[t->n].price = price;
+    return &t->advice[t->n++];
+}
+
+static int try_settings(struct trials *t, struct ku_advice *a)
+{
+    struct ku_plan other;
+    const char *more[4] = {a->set[0], a->set[1], a->set[2], NULL};
+    for (int k = 2; k > 0 && more[k][0] == '\0'; k--)
+        more[k] = NULL;
+    KU_TRY(ku_plan_init(&other, t->settings, t->plan->s.batch.n_ranks, more, t->watch));
+    a->host_bytes = other.host_bytes;
+    ku_plan_fini(&other);
+    return KUMI_OK;
+}
+
+static void *run_tasks(void *arg)
+{
+    struct trials *t = arg;
+    for (int i = atomic_fetch_add(&t->next, 1); i <= t->n; i = atomic_fetch_add(&t->next, 1)) {
+        if (i > 0 && try_settings(t, &t->advice[i - 1]) < 0)
+            t->error[i - 1] = *ku_err_get();
+        if (i == 0 && ku_plan_compile(t->plan, t->watch) < 0) {
+            t->plan_error = *ku_err_get();
+            atomic_store(&t->next, t->n + 1); /* alternatives to no plan have no use */
+        }
+    }
+    return NULL;
+}
+
+/* If a thread cannot start, the others do its work. */
+static int run_all(struct trials *t)
+{
+    pthread_t thread[KU_MAX_ADVICE];
+    int n = ku_os_n_cpus() - 1 < t->n ? ku_os_n_cpus() - 1 : t->n, n_started = 0;
+    while (n_started < n && pthread_create(&thread[n_started], NULL, run_tasks, t) == 0)
+        n_started++;
+    run_tasks(t);
+    for (int i = 0; i < n_started; i++)
+        pthread_join(thread[i], NULL);
+    return t->plan_error.status < 0 ? ku_err_put(&t->plan_error) : KUMI_OK;
+}
+
+/* Keep the alternatives that are valid and need less memory than the plan. */
+static int keep_less(const struct trials *t, struct ku_advice *kept, int *n_kept)
+{
+    for (int i = 0; i < t->n; i++) {
+        const int status = t->error[i].status;
+        if (status == KUMI_EINVAL || status == KUMI_ENOMEM)
+            continue; /* invalid, or exceeds memory.recompute's budget */
+        if (status < 0)
+            return ku_err_put(&t->error[i]);
+        if (t->advice[i].host_bytes < t->plan->host_bytes)
+            kept[(*n_kept)++] = t->advice[i];
+    }
+    return KUMI_OK;
+}
+
+static void advise_batch(const struct ku_batch *b, struct trials *t)
+{
+    struct ku_advice *a;
+    int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
+    while (micro > 1 && of_shard % micro != 0)
+        micro--;
+    if (micro >= 1) {
+        a = add_trial(t, "more and smaller micro-batches; other order of sums");
+        snprintf(a->set[0], sizeof a->set[0], "train.micro_batch=%lld", (long long)micro);
+        snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
+                 (long long)b->global_batch);
+        snprintf(a->set[2], sizeof a->set[2], "train.accumulation=null");
+    }
+    if (b->virtual_shards > b->n_ranks) {
+        a = add_trial(t, "other order of sums, which then depends on the rank count");
+        snprintf(a->set[0], sizeof a->set[0], "train.virtual_shards=%d", b->n_ranks);
+        snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
+                 (long long)b->global_batch);
+        snprintf(a->set[2], sizeof a->set[2], "train.micro_batch=%lld", (long long)b->micro_batch);
+    }
+}
+
+static void advise_recompute(const struct ku_plan *p, struct trials *t)
+{
+    static const char *const recompute[] = {"selective", "full"};
+    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
+        struct ku_advice *a = add_trial(t, i ? "recomputes the layers' forward; same bits"
+                                             : "recomputes attention and cheap operations; "
+                                               "same bits");
+        snprintf(a->set[0], sizeof a->set[0], "memory.recompute=%s", recompute[i]);
+    }
+}
+
+/*
+ * Suggest offload to files. Offload to host memory is not suggested, since it takes the same
+ * memory.
+ */
+static void advise_offload(const struct ku_plan *p, struct trials *t)
+{
+    const struct ku_offload_key *k = &p->s.cfg.memory_offload;
+    const struct {
+        const char *what;
+        int now;
+    } row[] = {{"optimizer", k->optimizer}, {"params", k->params}, {"activations", k->activations}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        if (row[i].now == KU_OFFLOAD_FILE)
+            continue;
+        struct ku_advice *a = add_trial(t, "reads and writes a disk in each step; same bits");
+        snprintf(a->set[0], sizeof a->set[0], "memory.offload.%s=file", row[i].what);
+        snprintf(a->set[1], sizeof a->set[1], "memory.offload.path=%.30s", k->path ? k->path : ".");
+    }
+}
+
+static void advise(const struct ku_plan *p, struct trials *t)
+{
+    struct ku_advice *a;
+    advise_batch(&p->s.batch, t);
+    advise_recompute(p, t);
+    advise_offload(p, t);
+    if (!p->s.cfg.parallel_share_host_state && p->s.batch.n_ranks > 1) {
+        a = add_trial(t, "same bits");
+        snprintf(a->set[0], sizeof a->set[0], "parallel.share_host_state=true");
+    }
+    if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
+        strcmp(p->s.cfg.parallel_device, "cpu") == 0) {
+        a = add_trial(t, "activations rounded to bf16; other bits");
+        snprintf(a->set[0], sizeof a->set[0], "precision.compute=bf16");
+    }
+}
+
+static int is_advised(const struct ku_plan *p, bool *is)
+{
+    struct ku_graph *g;
+    KU_TRY(ku_session_graph(&p->s, 0, &g));
+    *is = p->s.batch.k * (int64_t)g->n_nodes <= KU_MAX_ADVISED_OPS;
+    ku_graph_destroy(g);
+    return KUMI_OK;
+}
+
+int ku_plan_init_advised(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                         struct ku_advice *advice, int *n)
+{
+    bool is;
+    struct ku_compile_line line;
+    struct ku_watch watch = ku_compile_line_start(&line);
+    struct trials t = {.plan = p, .settings = settings, .watch = &watch};
+    *n = 0;
+    int status = ku_plan_open(p, settings, n_ranks, NULL);
+    if (status == KUMI_OK && (status = is_advised(p, &is)) < 0)
+        ku_plan_fini(p);
+    if (status == KUMI_OK) {
+        if (is)
+            advise(p, &t);
+        status = run_all(&t);
+        if (status == KUMI_OK && (status = keep_less(&t, advice, n)) < 0)
+            ku_plan_fini(p);
+    }
+    ku_compile_line_end(&line);
+    if (status == KUMI_OK && !is)
+        *n = -1;
+    return status;
+}
