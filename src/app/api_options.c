@@ -6,7 +6,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "op/schedule.h"
 #include "model/model.h"
 #include "config/optimizer.h"
 
@@ -171,7 +170,6 @@ static int check_schedule(const struct ku_config *c)
     const struct ku_span *span[] = {&c->schedule_warmup_steps, &c->schedule_decay_steps,
                                     &c->schedule_step_size};
     int has_epochs = strcmp(c->schedule_per, "epoch") == 0;
-    struct ku_attrs a = ku_attrs_default;
     for (int i = 0; i < 3; i++)
         has_epochs |= span[i]->is_epochs;
     for (int i = 0; i < c->schedule_milestones.n; i++)
@@ -179,15 +177,7 @@ static int check_schedule(const struct ku_config *c)
     if (has_epochs)
         return KU_ERR(KUMI_EINVAL, "trainer: set: schedule: it counts epochs, and a trainer has "
                                    "steps alone; give steps");
-    ku_rule_schedule(c, &a);
-    int has_total =
-        (a.schedule == KU_SCHED_WARMUP_DECAY_LR || a.schedule == KU_SCHED_WARMUP_COSINE_LR) &&
-        c->schedule_total_num_steps != KU_NULL;
-    int ends = a.schedule == KU_SCHED_LINEAR || a.schedule == KU_SCHED_COSINE ||
-               a.schedule == KU_SCHED_WSD || a.schedule == KU_SCHED_ONE_CYCLE ||
-               a.schedule == KU_SCHED_POLYNOMIAL || a.schedule == KU_SCHED_WARMUP_DECAY_LR ||
-               a.schedule == KU_SCHED_WARMUP_COSINE_LR;
-    if (ends && !has_total && c->schedule_decay_steps.n < 0 && c->train_steps == KU_NULL)
+    if (ku_rule_needs_end(c) && c->train_steps == KU_NULL)
         return KU_ERR(KUMI_EINVAL,
                       "trainer: schedule.type: %s: the schedule needs an end: give "
                       "schedule.decay_steps, or the length of the run as train.steps",

@@ -164,6 +164,14 @@ void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a)
     a->max_momentum = c->schedule_max_momentum;
 }
 
+bool ku_rule_needs_end(const struct ku_config *c)
+{
+    const int schedule = schedule_of(c);
+    const bool has_total =
+        ku_schedule_is_deepspeed(schedule) && c->schedule_total_num_steps != KU_NULL;
+    return ku_schedule_has_end(schedule) && !has_total && c->schedule_decay_steps.n < 0;
+}
+
 void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku_attrs *a)
 {
     const int64_t first = c->schedule_cycle_first_step_size, total = c->schedule_total_num_steps;

@@ -233,14 +233,8 @@ int ku_effect_list(const struct ku_session *s, struct ku_str *out)
 static void warn_end(const struct ku_session *s, const struct ku_attrs *a)
 {
     const int64_t length = ku_session_schedule_length(s);
-    const int has_end =
-        a->schedule == KU_SCHED_LINEAR || a->schedule == KU_SCHED_COSINE ||
-        a->schedule == KU_SCHED_WSD || a->schedule == KU_SCHED_ONE_CYCLE ||
-        a->schedule == KU_SCHED_POLYNOMIAL ||
-        ((a->schedule == KU_SCHED_WARMUP_DECAY_LR || a->schedule == KU_SCHED_WARMUP_COSINE_LR) &&
-         s->cfg.schedule_total_num_steps == KU_NULL);
     const char *unit = strcmp(s->cfg.schedule_per, "epoch") == 0 ? "epoch" : "step";
-    if (!has_end || s->cfg.schedule_decay_steps.n >= 0 || a->decay == length)
+    if (!ku_rule_needs_end(&s->cfg) || a->decay == length)
         return;
     ku_term_line(
         "kumi: schedule.decay_steps: the schedule still ends at %s %lld, as in the checkpoint; "

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "op/schedule.h"
 #include "train/ineffective_keys.h"
 
 static const char gpt2[] = "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a.txt\"}}";
@@ -120,6 +121,25 @@ static void test_table(void **state)
     }
 }
 
+/* The schedules that read schedule.decay_steps are those of which op/schedule.h says an end. */
+static void test_schedule_ends(void **state)
+{
+    char words[160] = "";
+    (void)state;
+    for (int i = 0; ku_attr_schedules[i]; i++)
+        if (ku_schedule_has_end(i)) {
+            strcat(words, *words ? " " : "");
+            strcat(words, ku_attr_schedules[i]);
+        }
+    const char *of_table = NULL;
+#define EFFECT(path, facet, words, value)                                                          \
+    if (strcmp(path, "schedule.decay_steps") == 0)                                                 \
+        of_table = words;
+#include "train/ineffective_keys.def"
+#undef EFFECT
+    assert_string_equal(of_table, words);
+}
+
 static void test_own_configurations(void **state)
 {
     glob_t found;
@@ -140,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_schedule_ends),
         cmocka_unit_test(test_own_configurations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
