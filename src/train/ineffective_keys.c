@@ -13,11 +13,13 @@
 #include "train/ineffective_keys.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/json/json.h"
+#include "base/mem.h"
 #include "base/term.h"
 #include "op/schedule.h"
 #include "train/dataset_text.h"
@@ -123,6 +125,11 @@ static const char *zero_word(const struct ku_session *s)
         return "without effect under parallel.share_host_state true";
     return stage[s->sharding.zero];
 }
+/* "true" only where a stage could partition the state that the ranks share. */
+static const char *shared_word(const struct ku_session *s)
+{
+    return s->sharding.zero > 0 && s->cfg.parallel_share_host_state ? "true" : "false";
+}
 static const char *zero_or_offload_word(const struct ku_session *s)
 {
     return yes_or_no(strcmp(zero_word(s), "3") == 0 || s->cfg.memory_offload.params);
@@ -154,6 +161,7 @@ static const struct facet {
     {"offload_optimizer", "memory.offload.optimizer", offload_optimizer_word},
     {"device", "parallel.device", device_word},
     {"zero", "parallel.zero", zero_word},
+    {"shared", "parallel.share_host_state", shared_word},
     {"zero_or_offload", "parallel.zero 3 or memory.offload.params", zero_or_offload_word},
     {"depths", "model.depths given", depths_word},
 };
@@ -207,24 +215,61 @@ static int is_given(const struct ku_config *c, const struct effect *e)
     return !is_default;
 }
 
+/* Adds why the key of a row has no effect: "parallel.zero: 0; it is for 3". False: it has one. */
+static bool add_reason(const struct ku_session *s, const struct effect *e, struct ku_str *out)
+{
+    const int is_not = e->words[0] == '!';
+    const struct facet *f = facet_of(e);
+    const char *word = f->word(s);
+    if (has_word(e->words + is_not, word) != is_not)
+        return false;
+    ku_str_add(out, "%s: %s", f->label, word);
+    if (!is_not && strcmp(e->words, "yes") != 0 && strcmp(e->words, "no") != 0)
+        ku_str_add(out, "; it is for %s", e->words);
+    return true;
+}
+
 int ku_effect_list(const struct ku_session *s, struct ku_str *out)
 {
     int n = 0;
     for (int i = 0; i < N_EFFECTS; i++) {
-        const struct effect *e = &effects[i];
-        const int is_not = e->words[0] == '!';
-        if (!is_given(&s->cfg, e))
-            continue;
-        const struct facet *f = facet_of(e);
-        const char *word = f->word(s);
-        if (has_word(e->words + is_not, word) != is_not)
-            continue;
-        ku_str_add(out, "%s%s (%s: %s", n++ ? ", " : "", e->path, f->label, word);
-        if (!is_not && strcmp(e->words, "yes") != 0 && strcmp(e->words, "no") != 0)
-            ku_str_add(out, "; it is for %s", e->words);
-        ku_str_add(out, ")");
+        struct ku_str reason = {0};
+        if (is_given(&s->cfg, &effects[i]) && add_reason(s, &effects[i], &reason))
+            ku_str_add(out, "%s%s (%s)", n++ ? ", " : "", effects[i].path, ku_str_get(&reason));
+        ku_str_fini(&reason);
     }
     return n;
+}
+
+/* The same for a key by its path. */
+static bool add_reason_of(const struct ku_session *s, const char *path, struct ku_str *out)
+{
+    for (int i = 0; i < N_EFFECTS; i++)
+        if (strcmp(effects[i].path, path) == 0)
+            return add_reason(s, &effects[i], out);
+    return false;
+}
+
+void ku_effect_deepspeed(const struct ku_session *s)
+{
+    const char *path;
+    json_t *value;
+    for (uint32_t i = 0; s->cfg.deepspeed && i < s->cfg.deepspeed->n_items; i++) {
+        struct ku_ds_item *item = &s->cfg.deepspeed->item[i];
+        struct ku_str reason = {0};
+        int n_effects = 0;
+        json_object_foreach(item->effect, path, value)
+        {
+            ku_str_add(&reason, reason.bytes ? ", " : "");
+            n_effects += !add_reason_of(s, path, &reason);
+        }
+        if (item->verdict == KU_DS_APPLIED && n_effects == 0) {
+            item->verdict = KU_DS_NO_EFFECT;
+            ku_free(item->why);
+            item->why = ku_strdup(ku_str_get(&reason));
+        }
+        ku_str_fini(&reason);
+    }
 }
 
 /*

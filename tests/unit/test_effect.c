@@ -77,6 +77,11 @@ static const struct row {
      {"parallel.prefetch=3", "parallel.zero=3"},
      "parallel.prefetch (parallel.zero: without effect under parallel.share_host_state true;"},
     {gpt2, {"parallel.prefetch=3", "parallel.zero=3", "parallel.share_host_state=false"}, ""},
+    {gpt2, {"parallel.zero=1"}, "parallel.zero (parallel.share_host_state: true)"},
+    {gpt2, {"parallel.strategy=FULL_SHARD"}, "parallel.strategy (parallel.share_host_state: true)"},
+    {gpt2, {"parallel.zero=2", "parallel.shard=2"}, ", parallel.shard (parallel.share_host_state"},
+    {gpt2, {"parallel.zero=0", "parallel.replicate=4"}, ""},
+    {gpt2, {"memory.offload={\"optimizer\": \"host\", \"pin\": false}"}, "memory.offload.pin ("},
     {gpt2, {"train.ema_warmup=true"}, "train.ema_warmup (train.ema: 0)"},
     {image, {"model.depths=[2, 2]"}, "model.depth (model.depths given: yes)"},
     {gpt2, {"optimizer.alpha=0.5", "schedule.power=2"}, ", schedule.power ("}, /* one line */
