@@ -24,6 +24,7 @@
 #include "op/schedule.h"
 #include "train/dataset_text.h"
 #include "config/deepspeed.h"
+#include "config/keys.h"
 #include "config/optimizer.h"
 
 static const char *yes_or_no(int is_so)
@@ -185,15 +186,6 @@ static const struct facet *facet_of(const struct effect *e)
     return &facets[i];
 }
 
-static int has_word(const char *words, const char *word)
-{
-    const size_t bytes = strlen(word);
-    for (const char *p = words; *p; p += strcspn(p, " "), p += *p == ' ')
-        if (strcspn(p, " ") == bytes && memcmp(p, word, bytes) == 0)
-            return 1;
-    return 0;
-}
-
 /*
  * Whether the user has set the key to another value than the default. Keys that come from a
  * DeepSpeed section are excluded; `kumi help deepspeed` covers them.
@@ -201,15 +193,14 @@ static int has_word(const char *words, const char *word)
 static int is_given(const struct ku_config *c, const struct effect *e)
 {
     const json_t *v = ku_json_at(c->root, e->path);
-    struct ku_config_key key = {.value = e->value};
+    const struct ku_key *key = ku_key_find(e->path);
     char where[KU_WHERE_BYTES];
     if (v == NULL || json_is_null(v) || ku_deepspeed_where(c, e->path, where))
         return 0;
     if (e->value == NULL)
         return 1;
-    const int is_known = e->value[0] || ku_config_find(e->path, &key);
-    KU_ASSERT(is_known);
-    json_t *own = json_loads(key.value, JSON_DECODE_ANY, NULL);
+    KU_ASSERT(e->value[0] || key);
+    json_t *own = e->value[0] ? json_loads(e->value, JSON_DECODE_ANY, NULL) : ku_key_default(key);
     const int is_default = own && ku_config_is_same(own, v);
     json_decref(own);
     return !is_default;
@@ -221,7 +212,7 @@ static bool add_reason(const struct ku_session *s, const struct effect *e, struc
     const int is_not = e->words[0] == '!';
     const struct facet *f = facet_of(e);
     const char *word = f->word(s);
-    if (has_word(e->words + is_not, word) != is_not)
+    if ((ku_str_find_word(e->words + is_not, word) >= 0) != is_not)
         return false;
     ku_str_add(out, "%s: %s", f->label, word);
     if (!is_not && strcmp(e->words, "yes") != 0 && strcmp(e->words, "no") != 0)
