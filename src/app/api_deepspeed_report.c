@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "job/segment.h"
 #include "train/configure.h"
+#include "train/ineffective_keys.h"
 #include "config/deepspeed.h"
 #include "model/model.h"
 #include "train/session.h"
@@ -33,7 +34,8 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
                         char **text)
 {
     KU_GIVEN(text, "text");
-    struct ku_config cfg;
+    struct ku_session s = {0};
+    struct ku_config *cfg = &s.cfg;
     struct ku_ds_batch batch;
     struct ku_str out = {0};
     json_t *keys = NULL;
@@ -42,29 +44,32 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
         return KU_ERR(KUMI_EINVAL, "rank count: -n: %d; give a number from 1 to %d", n_ranks,
                       KU_MAX_LOCAL);
     KU_TRY(ku_config_open(settings->config, settings->set, settings->n_sets, ku_model_hidden_size,
-                          &cfg));
-    if (cfg.deepspeed == NULL) {
-        ku_config_fini(&cfg);
+                          cfg));
+    if (cfg->deepspeed == NULL) {
+        ku_config_fini(cfg);
         return KU_ERR(KUMI_EINVAL,
                       "config: %s: no DeepSpeed configuration in it; give "
                       "--deepspeed FILE, or a key \"deepspeed\"",
                       settings->config);
     }
-    if (as_json)
-        keys = ku_deepspeed_json(cfg.deepspeed);
-    else
-        ku_deepspeed_print(cfg.deepspeed, settings->config, is_all, &out);
-    int status = ku_config_finish(&cfg);
+    int status = ku_config_finish(cfg);
     if (status == KUMI_OK)
-        status = ku_deepspeed_batch(&cfg, n_ranks, &batch);
+        status = ku_deepspeed_batch(cfg, n_ranks, &batch);
     const struct kumi_error why = *ku_err_get();
+    if (status == KUMI_OK && ku_model_read(cfg, &s.model) == KUMI_OK &&
+        ku_sharding_resolve(cfg, n_ranks, &s.sharding) == KUMI_OK)
+        ku_effect_deepspeed(&s);
+    if (as_json)
+        keys = ku_deepspeed_json(cfg->deepspeed);
+    else
+        ku_deepspeed_print(cfg->deepspeed, settings->config, is_all, &out);
     if (status == KUMI_OK && !as_json)
         print_batch(&batch, n_ranks, &out);
     json_t *root = as_json ? json_pack("{s:o, s:o*, s:s*}", "keys", keys, "batch",
                                        status == KUMI_OK ? batch_json(&batch, n_ranks) : NULL,
                                        "error", status < 0 ? why.text : NULL)
                            : NULL;
-    ku_config_fini(&cfg);
+    ku_session_fini(&s);
     const int printed = as_json ? ku_text_json(root, text) : ku_text_take(&out, text);
     return printed < 0 ? printed : status < 0 ? ku_err_put(&why) : KUMI_OK;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "app/api_options.h"
 
-#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
-#include "base/mem.h"
-#include "op/schedule.h"
-#include "model/model.h"
+#include "config/keys.h"
 #include "config/optimizer.h"
 
 /* Number of samples of the global batch. */
@@ -31,135 +31,121 @@ static int batch_of(const struct ku_graph *g, int64_t *n)
               : KU_ERR(KUMI_EINVAL, "trainer: no port has a dim n: nothing to share among ranks");
 }
 
-/*
- * Keys that `set` may contain: those that the trainer uses. Loop, data and job belong to the
- * program. "+": all keys of the section except those that follow.
- */
-static const struct {
-    const char *section, *keys;
-} taken[] = {{"optimizer", "+"},
-             {"schedule", "+"},
-             {"precision", "+"},
-             {"memory", "+"},
-             {"parallel", "+ transport timeout_s "},
-             {"train", " micro_batch accumulation virtual_shards steps threads seed clip_norm "
-                       "label_smoothing freeze ema ema_warmup "}};
-
-static int is_taken(const char *set)
+/* Whether a key is one of a program's trainer; an unknown one of its sections is refused later. */
+static bool is_of_program(const char *set)
 {
-    size_t n = strcspn(set, "=");
-    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
-        size_t section = strlen(taken[i].section);
-        char key[64];
-        if (n <= section || strncmp(set, taken[i].section, section) != 0 || set[section] != '.')
-            continue;
-        snprintf(key, sizeof key, " %.*s ", (int)(n - section - 1), set + section + 1);
-        return (taken[i].keys[0] == '+') != (strstr(taken[i].keys, key) != NULL);
-    }
-    return 0;
+    char path[128];
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(set, "="), set);
+    const struct ku_key *key = ku_key_find(path);
+    const size_t n = strcspn(path, ".");
+    bool has_section = false;
+    for (int i = 0; i < ku_n_keys; i++)
+        has_section |= ku_keys[i].visibility == KU_KEY_PROGRAM && path[n] == '.' &&
+                       strlen(ku_keys[i].section) == n && memcmp(ku_keys[i].section, path, n) == 0;
+    return key ? key->visibility == KU_KEY_PROGRAM : has_section;
 }
 
 static int count_sets(const char *const *set, int *n)
 {
     for (*n = 0; set && set[*n]; (*n)++)
-        if (!is_taken(set[*n]))
+        if (!is_of_program(set[*n]))
             return KU_ERR(KUMI_EINVAL,
-                          "trainer: set: %.100s: not a key of a trainer; it takes optimizer, "
-                          "schedule, precision, memory, parallel (not transport, timeout_s), and "
-                          "train.{micro_batch, accumulation, virtual_shards, steps, threads, seed, "
-                          "clip_norm, label_smoothing, freeze, ema, ema_warmup}",
+                          "trainer: set: %.100s: not a key of a trainer; it takes those that "
+                          "kumi/trainer.h names at kumi_trainer_options.set",
                           set[*n]);
     return KUMI_OK;
 }
 
-static json_t *given(double x)
+/* Members of the options that set a key; one that is 0 or NULL keeps the key's default. */
+enum member_type { M_FLAG, M_INT, M_INT64, M_NUMBER, M_TEXT, M_LIST };
+static const struct member {
+    const char *path;
+    enum member_type type;
+    size_t offset;
+} members[] = {
+#define MEMBER(path, type, name)                                                                   \
+    {                                                                                              \
+        path, type, offsetof(struct kumi_trainer_options, name)                                    \
+    }
+    MEMBER("train.micro_batch", M_INT64, micro_batch),
+    MEMBER("train.virtual_shards", M_INT, virtual_shards),
+    MEMBER("train.freeze", M_LIST, freeze),
+    MEMBER("optimizer.type", M_TEXT, optimizer),
+    MEMBER("optimizer.lr", M_NUMBER, lr),
+    MEMBER("optimizer.eps", M_NUMBER, eps),
+    MEMBER("optimizer.weight_decay", M_NUMBER, weight_decay),
+    MEMBER("optimizer.momentum", M_NUMBER, momentum),
+    MEMBER("optimizer.dampening", M_NUMBER, dampening),
+    MEMBER("optimizer.nesterov", M_FLAG, nesterov),
+    MEMBER("optimizer.trust_coefficient", M_NUMBER, trust_coefficient),
+    MEMBER("optimizer.min_coeff", M_NUMBER, min_coeff),
+    MEMBER("optimizer.max_coeff", M_NUMBER, max_coeff),
+    MEMBER("schedule.warmup_steps", M_INT64, warmup_steps),
+    MEMBER("schedule.decay_steps", M_INT64, decay_steps),
+    MEMBER("schedule.min_lr", M_NUMBER, min_lr),
+    MEMBER("precision.compute", M_TEXT, precision),
+    MEMBER("precision.loss_scale", M_NUMBER, loss_scale),
+    MEMBER("parallel.device", M_TEXT, device),
+#undef MEMBER
+};
+
+static int set_int(struct ku_config *cfg, const char *path, int64_t value)
 {
-    return x != 0 ? json_real(x) : NULL;
-}
-static json_t *given_count(int64_t n)
-{
-    return n != 0 ? json_integer(n) : NULL;
-}
-static json_t *given_text(const char *text)
-{
-    return text ? json_string(text) : NULL;
+    return value != 0 ? ku_config_set_int(cfg, path, value) : KUMI_OK;
 }
 
-/*
- * The members of the options as configuration sections. Zeros keep the defaults (s*: omitted if
- * NULL).
- */
-static json_t *sections_of(const struct kumi_trainer_options *o, int64_t n)
+static int set_member(struct ku_config *cfg, const struct kumi_trainer_options *o,
+                      const struct member *m)
 {
-    json_t *freeze = json_array();
-    for (int i = 0; o->freeze && o->freeze[i]; i++)
-        json_array_append_new(freeze, json_string(o->freeze[i]));
-    json_t *train =
-        json_pack("{s:I, s:o*, s:o*, s:I, s:f, s:i, s:o}", "global_batch", (json_int_t)n,
-                  "micro_batch", given_count(o->micro_batch), "virtual_shards",
-                  given_count(o->virtual_shards), "seed", (json_int_t)o->seed, "clip_norm",
-                  o->clip_norm, "threads", o->threads != 0 ? o->threads : 1, "freeze", freeze);
-    json_t *optimizer = json_pack(
-        "{s:o*, s:o*, s:[f, f], s:o*, s:f, s:f, s:f, s:b, s:o*, s:o*, s:o*}", "type",
-        given_text(o->optimizer), "lr", given(o->lr), "betas", o->beta1 != 0 ? o->beta1 : 0.9,
-        o->beta2 != 0 ? o->beta2 : 0.999, "eps", given(o->eps), "weight_decay", o->weight_decay,
-        "momentum", o->momentum, "dampening", o->dampening, "nesterov", o->nesterov != 0,
-        "trust_coefficient", given(o->trust_coefficient), "min_coeff", given(o->min_coeff),
-        "max_coeff", given(o->max_coeff));
-    json_t *schedule =
-        json_pack("{s:s, s:I, s:o*, s:f}", "type", o->decay_steps > 0 ? "cosine" : "constant",
-                  "warmup_steps", (json_int_t)o->warmup_steps, "decay_steps",
-                  given_count(o->decay_steps), "min_lr", o->min_lr);
-    return json_pack("{s:{}, s:{s:s}, s:o, s:o, s:o, s:{s:o*, s:o*}, s:{s:o*}}", "model", "data",
-                     "train", "of the program", "train", train, "optimizer", optimizer, "schedule",
-                     schedule, "precision", "compute", given_text(o->precision), "loss_scale",
-                     given(o->loss_scale), "parallel", "device", given_text(o->device));
-}
-
-/* Reject values that JSON cannot represent. */
-static int check_members(const struct kumi_trainer_options *o)
-{
-    const struct {
-        const char *name;
-        double value;
-    } member[] = {{"lr", o->lr},
-                  {"beta1", o->beta1},
-                  {"beta2", o->beta2},
-                  {"eps", o->eps},
-                  {"weight_decay", o->weight_decay},
-                  {"momentum", o->momentum},
-                  {"dampening", o->dampening},
-                  {"trust_coefficient", o->trust_coefficient},
-                  {"min_coeff", o->min_coeff},
-                  {"max_coeff", o->max_coeff},
-                  {"clip_norm", o->clip_norm},
-                  {"min_lr", o->min_lr},
-                  {"loss_scale", o->loss_scale}};
-    for (size_t i = 0; i < sizeof member / sizeof member[0]; i++)
-        if (!isfinite(member[i].value))
-            return KU_ERR(KUMI_EINVAL, "trainer: options: %s: %g; give a finite number",
-                          member[i].name, member[i].value);
-    for (int i = 0; o->freeze && o->freeze[i]; i++) {
-        json_t *pattern = json_string(o->freeze[i]);
-        if (pattern == NULL)
-            return KU_ERR(KUMI_EINVAL, "trainer: options: freeze[%d] is not UTF-8", i);
-        json_decref(pattern);
+    const void *at = (const char *)o + m->offset;
+    switch (m->type) {
+    case M_FLAG:
+        return *(const int *)at ? ku_config_set_bool(cfg, m->path, 1) : KUMI_OK;
+    case M_INT:
+        return set_int(cfg, m->path, *(const int *)at);
+    case M_INT64:
+        return set_int(cfg, m->path, *(const int64_t *)at);
+    case M_NUMBER: {
+        const double x = *(const double *)at;
+        return x != 0 ? ku_config_set_number(cfg, m->path, x) : KUMI_OK;
+    }
+    case M_TEXT: {
+        const char *text = *(const char *const *)at;
+        return text ? ku_config_set_text(cfg, m->path, text) : KUMI_OK;
+    }
+    case M_LIST: {
+        const char *const *list = *(const char *const *const *)at;
+        return list ? ku_config_set_list(cfg, m->path, list) : KUMI_OK;
+    }
     }
     return KUMI_OK;
 }
 
-static int parse(const struct kumi_trainer_options *o, int64_t n, struct ku_config *cfg)
+/* Members whose default differs from the key's, and keys that no member sets. */
+static int set_others(struct ku_config *cfg, const struct kumi_trainer_options *o, int64_t n)
 {
-    int n_sets, status;
-    KU_TRY(check_members(o));
+    KU_TRY(ku_config_set(cfg, "model", json_object()));
+    KU_TRY(ku_config_set_text(cfg, "data.train", "of the program"));
+    KU_TRY(ku_config_set_int(cfg, "train.global_batch", n));
+    KU_TRY(ku_config_set_int(cfg, "train.seed", (int64_t)o->seed));
+    KU_TRY(ku_config_set_int(cfg, "train.threads", o->threads ? o->threads : 1));
+    KU_TRY(ku_config_set_number(cfg, "train.clip_norm", o->clip_norm));
+    KU_TRY(ku_config_set_text(cfg, "schedule.type", o->decay_steps > 0 ? "cosine" : "constant"));
+    return ku_config_set_pair(cfg, "optimizer.betas", o->beta1 != 0 ? o->beta1 : 0.9,
+                              o->beta2 != 0 ? o->beta2 : 0.999);
+}
+
+/* A configuration of the options, overridden by options->set. */
+static int configure(const struct kumi_trainer_options *o, int64_t n, struct ku_config *cfg)
+{
+    int n_sets;
     KU_TRY(count_sets(o->set, &n_sets));
-    json_t *root = sections_of(o, n);
-    char *text = root ? ku_json_print(root, JSON_REAL_PRECISION(17)) : NULL;
-    json_decref(root);
-    status = text ? ku_config_parse("trainer options", text, strlen(text), o->set, n_sets,
-                                    ku_model_hidden_size, cfg)
-                  : KU_ERR(KUMI_ENOMEM, "trainer: no memory for its options");
-    ku_free(text);
+    KU_TRY(ku_config_start("trainer options", cfg));
+    KU_TRY(set_others(cfg, o, n));
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
+        KU_TRY(set_member(cfg, o, &members[i]));
+    KU_TRY(ku_config_override(cfg, o->set, n_sets));
+    int status = ku_config_finish(cfg);
     cfg->set = NULL; /* borrowed from the caller */
     cfg->n_sets = 0;
     return status;
@@ -171,7 +157,6 @@ static int check_schedule(const struct ku_config *c)
     const struct ku_span *span[] = {&c->schedule_warmup_steps, &c->schedule_decay_steps,
                                     &c->schedule_step_size};
     int has_epochs = strcmp(c->schedule_per, "epoch") == 0;
-    struct ku_attrs a = ku_attrs_default;
     for (int i = 0; i < 3; i++)
         has_epochs |= span[i]->is_epochs;
     for (int i = 0; i < c->schedule_milestones.n; i++)
@@ -179,15 +164,7 @@ static int check_schedule(const struct ku_config *c)
     if (has_epochs)
         return KU_ERR(KUMI_EINVAL, "trainer: set: schedule: it counts epochs, and a trainer has "
                                    "steps alone; give steps");
-    ku_rule_schedule(c, &a);
-    int has_total =
-        (a.schedule == KU_SCHED_WARMUP_DECAY_LR || a.schedule == KU_SCHED_WARMUP_COSINE_LR) &&
-        c->schedule_total_num_steps != KU_NULL;
-    int ends = a.schedule == KU_SCHED_LINEAR || a.schedule == KU_SCHED_COSINE ||
-               a.schedule == KU_SCHED_WSD || a.schedule == KU_SCHED_ONE_CYCLE ||
-               a.schedule == KU_SCHED_POLYNOMIAL || a.schedule == KU_SCHED_WARMUP_DECAY_LR ||
-               a.schedule == KU_SCHED_WARMUP_COSINE_LR;
-    if (ends && !has_total && c->schedule_decay_steps.n < 0 && c->train_steps == KU_NULL)
+    if (ku_rule_needs_end(c) && c->train_steps == KU_NULL)
         return KU_ERR(KUMI_EINVAL,
                       "trainer: schedule.type: %s: the schedule needs an end: give "
                       "schedule.decay_steps, or the length of the run as train.steps",
@@ -228,7 +205,7 @@ int ku_api_configure(const struct kumi_trainer_options *o, const struct ku_graph
 {
     int64_t n;
     KU_TRY(batch_of(graph, &n));
-    KU_TRY(parse(o, n, &s->cfg));
+    KU_TRY(configure(o, n, &s->cfg));
     KU_TRY(check_schedule(&s->cfg));
     s->graph = graph;
     s->groups = ku_rule_groups(&s->cfg);

@@ -117,6 +117,19 @@ const char *ku_str_nearest(const char *word, const char *const *names, int n)
     return best;
 }
 
+int ku_str_find_word(const char *words, const char *word)
+{
+    const size_t bytes = strlen(word);
+    int i = 0;
+    for (const char *p = words; *p; i++) {
+        const size_t n = strcspn(p, " ");
+        if (n == bytes && memcmp(p, word, n) == 0)
+            return i;
+        p += n + (p[n] == ' ');
+    }
+    return -1;
+}
+
 int ku_str_glob(const char *pattern, const char *text)
 {
     const char *star = NULL, *again = NULL;

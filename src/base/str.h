@@ -37,6 +37,8 @@ const char *ku_text_bytes(uint64_t bytes, char out[16]);
 int ku_str_distance(const char *a, const char *b);
 /* The nearest of n names, or NULL if more than a third of the characters differ in all of them. */
 const char *ku_str_nearest(const char *word, const char *const *names, int n);
+/* The index of a word in a list of words separated by single blanks; -1: it is not there. */
+int ku_str_find_word(const char *words, const char *word);
 /*
  * Glob match: '*' is any run of characters (dots included), '?' one character. Used for module
  * paths and for the patterns of train.freeze and optimizer.decay.

@@ -12,13 +12,16 @@
  * A run's configuration: a JSON file (docs/reference/configuration.md), overridden by --set
  * options.
  *
- *     file ── json_parse ──┐
- *     --set ───────────────┴─> root ── deepspeed: translate, merge ──> root ── keys.def ──> struct
+ *     file ── json_parse ────────────┐
+ *     --set ─────────────────────────┼─> root ── keys.def: check, store ──> struct
+ *     deepspeed: translate ─> setters┤
+ *     options of a program ─> setters┘
  *
  * keys.def is the only list of keys; struct ku_config has a member section_key for each of them. A
- * null value is KU_NULL, NaN, NULL, or n < 0. Every message names its place: file:line:column or
- * the --set. The other files of this folder translate sections for the compiler: optimizer.c
- * (optimizer, schedule, loss scale), precision_policy.c, sharding.c (ZeRO), batch_relation.c.
+ * null value is KU_NULL, NaN, NULL, or n < 0 (key_types.def). Every message names its place:
+ * file:line:column or the --set. keys.c has the table, key_types.c the readers. optimizer.c
+ * (optimizer, schedule, loss scale), precision_policy.c, sharding.c (ZeRO) and batch_relation.c
+ * translate sections for the compiler.
  */
 #define KU_NULL INT64_MIN
 struct ku_list {
@@ -41,15 +44,11 @@ struct ku_numbers {
     double *v; /* [n]; NULL = null */
     int n;
 };
-/* Keys of a parameter group except match; NaN = not given. "betas" gives beta1 and beta2. */
-#define KU_GROUP_KEYS(X)                                                                           \
-    X(lr_mult, 0, 1e30)                                                                            \
-    X(weight_decay, 0, 1e30) X(eps, 0, 1) X(beta1, 0, 0.9999999) X(beta2, 0, 0.9999999)
+/* optimizer.groups: keys that parameters whose names match have of their own; NaN: not given. */
 struct ku_group {
     struct ku_list match;
-#define X(name, least, most) double name;
-    KU_GROUP_KEYS(X)
-#undef X
+    double lr_mult, weight_decay, eps;
+    struct ku_pair betas;
 };
 struct ku_groups {
     struct ku_group *item; /* [n] */
@@ -80,24 +79,12 @@ struct ku_offload_key {
 /* parallel.reshard_after_forward: true, false, or a number of ranks. */
 enum { KU_RESHARD_ALL = 0, KU_RESHARD_NONE = 1 };
 
-#define KU_KEY_INT       int64_t
-#define KU_KEY_NUM       double
-#define KU_KEY_BOOL      int
-#define KU_KEY_TEXT      char *
-#define KU_KEY_ENUM      char *
-#define KU_KEY_LIST      struct ku_list
-#define KU_KEY_SPAN      struct ku_span
-#define KU_KEY_PAIR      struct ku_pair
-#define KU_KEY_SPANS     struct ku_spans
-#define KU_KEY_SCALING   struct ku_lr_scaling
-#define KU_KEY_NUMBERS   struct ku_numbers
-#define KU_KEY_RECOMPUTE struct ku_recompute_key
-#define KU_KEY_OFFLOAD   struct ku_offload_key
-#define KU_KEY_RESHARD   int64_t
-#define KU_KEY_GROUPS    struct ku_groups
-#define KU_KEY_SCALE     double /* NaN: null; 0: "dynamic" */
+#define TYPE(name, member, null, reader, finisher) typedef member ku_key_##name;
+#include "config/key_types.def"
+#undef TYPE
 struct ku_config {
-#define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
+#define KEY(section, key, type, value, allowed, mark, visibility, help)                            \
+    ku_key_##type section##_##key;
 #include "config/keys.def"
 #undef KEY
     struct ku_deepspeed *deepspeed; /* from the key "deepspeed"; NULL: none */
@@ -135,6 +122,28 @@ int ku_config_begin(const char *name, const char *text, size_t bytes, const char
 int ku_config_open(const char *path, const char *const *set, int n_sets, ku_model_width *width,
                    struct ku_config *cfg);
 int ku_config_finish(struct ku_config *cfg);
+/*
+ * A configuration without a file: start, give values with the setters, override, finish. A setter
+ * records a value as a line of a file does, and finish checks and stores it by the key's row.
+ *
+ *   name   in place of "file:line:column" in messages
+ *   path   "section.key"
+ *
+ * Errors: EINVAL (a number that is not finite, a string that is not UTF-8), ENOMEM.
+ */
+int ku_config_start(const char *name, struct ku_config *cfg);
+int ku_config_set_int(struct ku_config *cfg, const char *path, int64_t value);
+int ku_config_set_bool(struct ku_config *cfg, const char *path, int value);
+int ku_config_set_number(struct ku_config *cfg, const char *path, double value);
+int ku_config_set_pair(struct ku_config *cfg, const char *path, double first, double second);
+int ku_config_set_text(struct ku_config *cfg, const char *path, const char *value);
+/* list: NULL-terminated */
+int ku_config_set_list(struct ku_config *cfg, const char *path, const char *const *list);
+/* Any value, also of a member of a key; takes the reference. NULL: ENOMEM. */
+int ku_config_set(struct ku_config *cfg, const char *path, json_t *value);
+/* Applies --set options; of two keys with the same meaning the one that is set replaces the other.
+ * The strings are borrowed until ku_config_fini. */
+int ku_config_override(struct ku_config *cfg, const char *const *set, int n_sets);
 void ku_config_fini(struct ku_config *cfg);
 
 /* The place of a key for messages: "file:line:column", or the --set. Returns out. */
@@ -149,16 +158,16 @@ int ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t
                      const char *wanted);
 int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
                              const char *const *names, int n);
-/* parameter_groups.c: reads optimizer.groups. The caller owns *groups, also on failure. */
-int ku_config_read_groups(const struct ku_config *cfg, const char *path, const json_t *value,
-                          struct ku_groups *groups);
-void ku_groups_fini(struct ku_groups *groups);
-/* offload_path.c: reads memory.offload. The caller owns *key, also on failure. */
-int ku_config_read_offload(const struct ku_config *cfg, const char *path, const json_t *value,
-                           struct ku_offload_key *key);
-/* Reads a string or a list of strings. Returns 1 if the value is neither. */
-int ku_list_read(struct ku_list *list, const json_t *value);
-void ku_list_fini(struct ku_list *list);
+/* The index of a name, or a refusal that names the nearest. */
+int ku_config_find_name(const struct ku_config *cfg, const char *path, const char *name,
+                        const char *const *names, int n);
+/* A condition between keys that a configuration breaks if is_wrong; the message names `path`. */
+struct ku_config_rule {
+    int is_wrong;
+    const char *path, *wanted;
+};
+/* Refuses the first broken rule. */
+int ku_config_check_rules(const struct ku_config *cfg, const struct ku_config_rule *rule, size_t n);
 /* All keys with their values, including defaults, in table order. New reference; NULL: no
  * memory. */
 json_t *ku_config_dump(const struct ku_config *cfg);
@@ -177,13 +186,6 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out);
 /* One line per key for `kumi help config`; is_markdown: one table per section, for the document. */
 void ku_config_help(int is_markdown, struct ku_str *out);
 
-/* Looks up "section.key"; a longer path finds the object key that contains it. Returns whether it
- * exists. */
-struct ku_config_key {
-    const char *value, *words; /* default as JSON text; words of an ENUM, else NULL */
-    int is_layout;
-};
-int ku_config_find(const char *path, struct ku_config_key *key);
 /* Whether two values are equal; unlike json_equal, 1 equals 1.0. */
 int ku_config_is_same(const json_t *a, const json_t *b);
 

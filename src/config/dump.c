@@ -5,53 +5,26 @@
 
 #include "base/json/json.h"
 #include "base/mem.h"
-#include "config/config.h"
-
-struct row {
-    const char *section, *key, *type, *value, *mark, *help, *words;
-};
-#define WORDS_INT(most)       NULL
-#define WORDS_NUM(most)       NULL
-#define WORDS_BOOL(most)      NULL
-#define WORDS_TEXT(most)      NULL
-#define WORDS_LIST(most)      NULL
-#define WORDS_SPAN(most)      NULL
-#define WORDS_PAIR(most)      NULL
-#define WORDS_SPANS(most)     NULL
-#define WORDS_SCALING(most)   NULL
-#define WORDS_NUMBERS(most)   NULL
-#define WORDS_RECOMPUTE(most) NULL
-#define WORDS_OFFLOAD(most)   NULL
-#define WORDS_RESHARD(most)   NULL
-#define WORDS_GROUPS(most)    NULL
-#define WORDS_SCALE(most)     NULL
-#define WORDS_ENUM(most)      most
-static const struct row table[] = {
-#define KEY(section, key, type, value, least, most, mark, help)                                    \
-    {#section, #key, #type, value, #mark, help, WORDS_##type(most)},
-#include "config/keys.def"
-#undef KEY
-};
-enum { N_KEYS = sizeof table / sizeof table[0] };
+#include "config/keys.h"
 
 /* The value as the user gave it, else the default. New reference. */
-static json_t *value_of(const struct ku_config *cfg, const struct row *row)
+static json_t *value_of(const struct ku_config *cfg, const struct ku_key *key)
 {
-    json_t *v = json_object_get(json_object_get(cfg->root, row->section), row->key);
-    return v ? json_incref(v) : json_loads(row->value, JSON_DECODE_ANY, NULL);
+    json_t *v = json_object_get(json_object_get(cfg->root, key->section), key->name);
+    return v ? json_incref(v) : ku_key_default(key);
 }
 
 json_t *ku_config_dump(const struct ku_config *cfg)
 {
     json_t *root = json_object();
     json_object_set(root, "model", cfg->model);
-    for (int i = 0; i < N_KEYS; i++) {
-        json_t *section = json_object_get(root, table[i].section);
+    for (int i = 0; i < ku_n_keys; i++) {
+        json_t *section = json_object_get(root, ku_keys[i].section);
         if (section == NULL) {
             section = json_object();
-            json_object_set_new(root, table[i].section, section);
+            json_object_set_new(root, ku_keys[i].section, section);
         }
-        json_object_set_new(section, table[i].key, value_of(cfg, &table[i]));
+        json_object_set_new(section, ku_keys[i].name, value_of(cfg, &ku_keys[i]));
     }
     return root;
 }
@@ -61,11 +34,11 @@ json_t *ku_config_numerics(const struct ku_config *cfg)
     json_t *keys = json_object();
     char name[128];
     json_object_set(keys, "model", cfg->model);
-    for (int i = 0; i < N_KEYS; i++) {
-        if (strcmp(table[i].mark, "NUMERICS") != 0)
+    for (int i = 0; i < ku_n_keys; i++) {
+        if (ku_keys[i].mark != KU_KEY_NUMERICS)
             continue;
-        snprintf(name, sizeof name, "%s.%s", table[i].section, table[i].key);
-        json_object_set_new(keys, name, value_of(cfg, &table[i]));
+        snprintf(name, sizeof name, "%s.%s", ku_keys[i].section, ku_keys[i].name);
+        json_object_set_new(keys, name, value_of(cfg, &ku_keys[i]));
     }
     return keys;
 }
@@ -136,13 +109,8 @@ static int add_change(struct ku_str *out, const char *name, const json_t *was, c
 static json_t *value_in(const json_t *keys, const char *name)
 {
     json_t *v = json_object_get(keys, name);
-    for (int i = 0; i < N_KEYS && v == NULL; i++) {
-        size_t n = strlen(table[i].section);
-        if (strncmp(name, table[i].section, n) == 0 && name[n] == '.' &&
-            strcmp(name + n + 1, table[i].key) == 0)
-            return json_loads(table[i].value, JSON_DECODE_ANY, NULL);
-    }
-    return json_incref(v);
+    const struct ku_key *key = v ? NULL : ku_key_find(name);
+    return key ? ku_key_default(key) : json_incref(v);
 }
 
 static int compare_key(const char *name, const json_t *was, const json_t *is, struct ku_str *out)
@@ -174,36 +142,22 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out)
 void ku_config_help(int is_markdown, struct ku_str *out)
 {
     const char *section = "";
-    for (int i = 0; i < N_KEYS; i++) {
-        const struct row *r = &table[i];
-        if (strcmp(section, r->section) != 0 && is_markdown)
+    for (int i = 0; i < ku_n_keys; i++) {
+        const struct ku_key *k = &ku_keys[i];
+        const char *words = k->allowed.words;
+        if (strcmp(section, k->section) != 0 && is_markdown)
             ku_str_add(out, "\n## `%s`\n\n| key | default | kind | what |\n|---|---|---|---|\n",
-                       r->section);
-        section = r->section;
-        const char *mark = strcmp(r->mark, "LAYOUT") == 0 ? "layout" : "numerics";
+                       k->section);
+        section = k->section;
+        const char *mark = k->mark == KU_KEY_LAYOUT ? "layout" : "numerics";
         if (is_markdown)
-            ku_str_add(out, "| `%s` | `%s` | %s | %s%s%s%s |\n", r->key, r->value, mark, r->help,
-                       r->words ? " (" : "", r->words ? r->words : "", r->words ? ")" : "");
+            ku_str_add(out, "| `%s` | `%s` | %s | %s", k->name, k->value, mark, k->help);
         else
-            ku_str_add(out, "  %s.%-*s %-12s %-8s %s%s%s%s\n", r->section,
-                       (int)(27 - strlen(r->section)), r->key, r->value, mark, r->help,
-                       r->words ? " (" : "", r->words ? r->words : "", r->words ? ")" : "");
+            ku_str_add(out, "  %s.%-*s %-12s %-8s %s", k->section, (int)(27 - strlen(k->section)),
+                       k->name, k->value, mark, k->help);
+        ku_str_add(out, "%s%s%s%s\n", words ? " (" : "", words ? words : "", words ? ")" : "",
+                   is_markdown ? " |" : "");
     }
-}
-
-int ku_config_find(const char *path, struct ku_config_key *key)
-{
-    char name[256];
-    for (int i = 0; i < N_KEYS; i++) {
-        const struct row *row = &table[i];
-        size_t n = (size_t)snprintf(name, sizeof name, "%s.%s", row->section, row->key);
-        if (strncmp(name, path, n) != 0 || (path[n] != '\0' && path[n] != '.'))
-            continue;
-        *key = (struct ku_config_key){row->value, path[n] ? NULL : row->words,
-                                      strcmp(row->mark, "LAYOUT") == 0};
-        return 1;
-    }
-    return 0;
 }
 
 int ku_config_is_same(const json_t *a, const json_t *b)

@@ -44,13 +44,19 @@ struct ku_update_group *ku_rule_groups(const struct ku_config *c)
     for (int i = 0; to && i < from->n; i++) {
         const struct ku_group *g = &from->item[i];
         to[i].match = (const char *const *)g->match.item;
-#define X(name, least, most)                                                                       \
-    if (!isnan(g->name)) {                                                                         \
-        to[i].set[to[i].n_set].offset = offsetof(struct ku_attrs, name);                           \
-        to[i].set[to[i].n_set++].value = g->name;                                                  \
-    }
-        KU_GROUP_KEYS(X)
-#undef X
+        const struct {
+            size_t offset;
+            double value;
+        } key[] = {{offsetof(struct ku_attrs, lr_mult), g->lr_mult},
+                   {offsetof(struct ku_attrs, weight_decay), g->weight_decay},
+                   {offsetof(struct ku_attrs, eps), g->eps},
+                   {offsetof(struct ku_attrs, beta1), g->betas.v[0]},
+                   {offsetof(struct ku_attrs, beta2), g->betas.v[1]}};
+        for (size_t k = 0; k < sizeof key / sizeof key[0]; k++)
+            if (!isnan(key[k].value)) {
+                to[i].set[to[i].n_set].offset = key[k].offset;
+                to[i].set[to[i].n_set++].value = key[k].value;
+            }
     }
     return to;
 }
@@ -164,6 +170,14 @@ void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a)
     a->max_momentum = c->schedule_max_momentum;
 }
 
+bool ku_rule_needs_end(const struct ku_config *c)
+{
+    const int schedule = schedule_of(c);
+    const bool has_total =
+        ku_schedule_is_deepspeed(schedule) && c->schedule_total_num_steps != KU_NULL;
+    return ku_schedule_has_end(schedule) && !has_total && c->schedule_decay_steps.n < 0;
+}
+
 void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku_attrs *a)
 {
     const int64_t first = c->schedule_cycle_first_step_size, total = c->schedule_total_num_steps;
@@ -190,9 +204,9 @@ void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku
         v[KU_CYCLE_DECAY_MOM] = c->schedule_decay_mom_rate;
     } else if (ku_schedule_is_deepspeed(a->schedule)) {
         const int is_cosine = a->schedule == KU_SCHED_WARMUP_COSINE_LR;
-        const double most = c->schedule_warmup_max_lr;
+        const double max = c->schedule_warmup_max_lr;
         v[KU_WARMUP_MIN] = is_cosine ? c->schedule_warmup_min_ratio : c->schedule_warmup_min_lr;
-        v[KU_WARMUP_MAX] = is_cosine ? c->schedule_cos_min_ratio : isnan(most) ? a->lr : most;
+        v[KU_WARMUP_MAX] = is_cosine ? c->schedule_cos_min_ratio : isnan(max) ? a->lr : max;
         v[KU_WARMUP_STEPS] = steps < 2 ? 2 : (double)steps;
         v[KU_WARMUP_IS_LINEAR] = is_word(c->schedule_warmup_type, "linear");
         v[KU_WARMUP_TOTAL] = (double)(total == KU_NULL ? a->decay : total);
@@ -206,10 +220,7 @@ int ku_rule_check(const struct ku_config *c)
     const int has_momentum = c->optimizer_momentum > 0 || (is_cycle && c->schedule_cycle_momentum);
     const int is_dynamic = c->precision_loss_scale == 0 ||
                            (isnan(c->precision_loss_scale) && is_word(c->precision_compute, "f16"));
-    const struct {
-        int is_wrong;
-        const char *path, *wanted;
-    } rule[] = {
+    const struct ku_config_rule rule[] = {
         {is_dynamic && c->precision_window == 0, "precision.window", "at least 1 step"},
         {is_dynamic && c->precision_min_scale <= 0, "precision.min_scale", "a number above 0"},
         {c->optimizer_nesterov && (!has_momentum || c->optimizer_dampening != 0),
@@ -229,9 +240,5 @@ int ku_rule_check(const struct ku_config *c)
         {is_ds_cycle && isnan(c->schedule_cycle_max_lr), "schedule.cycle_max_lr",
          "ds_one_cycle needs it"},
     };
-    for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
-        if (rule[i].is_wrong)
-            return ku_config_refuse(c, rule[i].path, ku_json_at(c->root, rule[i].path),
-                                    rule[i].wanted);
-    return KUMI_OK;
+    return ku_config_check_rules(c, rule, sizeof rule / sizeof rule[0]);
 }

@@ -2,6 +2,8 @@
 #ifndef KU_CONFIG_OPTIMIZER_H
 #define KU_CONFIG_OPTIMIZER_H
 
+#include <stdbool.h>
+
 #include "pass/pass.h"
 #include "config/config.h"
 
@@ -21,6 +23,8 @@ void ku_rule_optimizer(const struct ku_config *c, int64_t global_batch, struct k
 struct ku_update_group *ku_rule_groups(const struct ku_config *c);
 /* Sets the schedule and its attributes, except those that count steps or epochs. */
 void ku_rule_schedule(const struct ku_config *c, struct ku_attrs *a);
+/* Whether the schedule has an end that neither decay_steps nor total_num_steps gives. */
+bool ku_rule_needs_end(const struct ku_config *c);
 /*
  * Set the schedule's arguments (op/schedule.h). Call last: reads a->lr, a->schedule and a->decay.
  *

@@ -26,10 +26,7 @@ int ku_precision_check(const struct ku_config *c)
     const char *compute = c->precision_compute, *params = c->precision_params,
                *grads = c->precision_grads, *reduce = c->precision_reduce;
     const int is_narrow = bytes_of(compute) < bytes_of("f32"), is_f64 = is_word(compute, "f64");
-    const struct {
-        int is_wrong;
-        const char *path, *wanted;
-    } rule[] = {
+    const struct ku_config_rule rule[] = {
         {params && !is_word(params, compute) && !(c->precision_master && is_word(params, "f32")),
          "precision.params",
          "parameters are stored in precision.compute, with a master in f32 beside it; leave it "
@@ -44,11 +41,7 @@ int ku_precision_check(const struct ku_config *c)
         {reduce && !is_word(reduce, grads) && !is_word(grads, "f32"), "precision.reduce",
          "gradients of 16 bits travel as they are; give precision.grads f32, or leave it out"},
     };
-    for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
-        if (rule[i].is_wrong)
-            return ku_config_refuse(c, rule[i].path, ku_json_at(c->root, rule[i].path),
-                                    rule[i].wanted);
-    return KUMI_OK;
+    return ku_config_check_rules(c, rule, sizeof rule / sizeof rule[0]);
 }
 
 int ku_precision_opts(const struct ku_config *c, struct ku_compile_opts *o)

@@ -30,6 +30,24 @@ static int storage_error(const char *path, const char *what)
                   path, what, ku_os_why());
 }
 
+/* Finds out about the folder, and creates it if only its last component is missing. */
+static int find_folder(const char *path, struct ku_os_space *space)
+{
+    int failed = ku_os_space(path, space) < 0;
+    if (failed && errno == ENOENT && (ku_os_mkdir(path, 0777) == 0 || errno == EEXIST))
+        failed = ku_os_space(path, space) < 0;
+    else if (failed && errno == ENOENT)
+        return KU_ERR(
+            KUMI_ESTORAGE,
+            "offload: %s: the folder that should contain it does not exist; create it, or "
+            "name another folder in memory.offload.path",
+            path);
+    return failed ? KU_ERR(KUMI_ESTORAGE,
+                           "offload: %s: %s; memory.offload.path must name a folder on a disk",
+                           path, ku_os_why())
+                  : KUMI_OK;
+}
+
 /*
  * Creates the file and reserves its space. Called by one rank per host.
  */
@@ -37,10 +55,7 @@ static int make(const struct ku_tier_file *f, size_t bytes, int *fd)
 {
     struct ku_os_space space;
     double gib = 0x1p-30;
-    if (ku_os_space(f->path, &space) < 0)
-        return KU_ERR(KUMI_ESTORAGE,
-                      "offload: %s: %s; memory.offload.path must name a folder on a disk", f->path,
-                      ku_os_why());
+    KU_TRY(find_folder(f->path, &space));
     if (space.is_memory)
         KU_LOG(EXEC, WARN,
                "offload: %s: is on tmpfs, that is in memory; name a folder on a disk in "

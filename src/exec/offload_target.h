@@ -21,12 +21,12 @@ struct ku_tier_opts {
 };
 struct ku_tier_file;
 /*
- * Opens the file.
+ * Opens the file. Creates the folder if it is missing in an existing one.
  *
  *   part_bytes   bytes per rank, equal on all ranks, a multiple of KU_TIER_ALIGN_BYTES
  *
  * Collective: over the job.
- * Errors: KUMI_ESTORAGE (no such folder, not writable, too little space), KUMI_EINVAL as
+ * Errors: KUMI_ESTORAGE (no folder to create it in, not writable, too little space), KUMI_EINVAL as
  * ku_aio_create; the job's root cause on all ranks.
  */
 int ku_tier_file_open(struct ku_job *job, const struct ku_tier_opts *o, size_t part_bytes,

@@ -2,6 +2,8 @@
 #ifndef KU_OP_SCHEDULE_H
 #define KU_OP_SCHEDULE_H
 
+#include <stdbool.h>
+
 #include "op/attr.h"
 
 /*
@@ -32,6 +34,9 @@ static inline int ku_schedule_is_deepspeed(int64_t schedule)
 {
     return schedule >= KU_SCHED_LR_RANGE_TEST;
 }
+
+/* Whether the schedule has an end: attribute decay, or KU_WARMUP_TOTAL of DeepSpeed's. */
+bool ku_schedule_has_end(int64_t schedule);
 
 /*
  * The learning rate is a function of the update count (from 0) and the attributes alone. `period`

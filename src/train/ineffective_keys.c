@@ -13,15 +13,18 @@
 #include "train/ineffective_keys.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/json/json.h"
+#include "base/mem.h"
 #include "base/term.h"
 #include "op/schedule.h"
 #include "train/dataset_text.h"
 #include "config/deepspeed.h"
+#include "config/keys.h"
 #include "config/optimizer.h"
 
 static const char *yes_or_no(int is_so)
@@ -123,6 +126,11 @@ static const char *zero_word(const struct ku_session *s)
         return "without effect under parallel.share_host_state true";
     return stage[s->sharding.zero];
 }
+/* "true" only where a stage could partition the state that the ranks share. */
+static const char *shared_word(const struct ku_session *s)
+{
+    return s->sharding.zero > 0 && s->cfg.parallel_share_host_state ? "true" : "false";
+}
 static const char *zero_or_offload_word(const struct ku_session *s)
 {
     return yes_or_no(strcmp(zero_word(s), "3") == 0 || s->cfg.memory_offload.params);
@@ -154,6 +162,7 @@ static const struct facet {
     {"offload_optimizer", "memory.offload.optimizer", offload_optimizer_word},
     {"device", "parallel.device", device_word},
     {"zero", "parallel.zero", zero_word},
+    {"shared", "parallel.share_host_state", shared_word},
     {"zero_or_offload", "parallel.zero 3 or memory.offload.params", zero_or_offload_word},
     {"depths", "model.depths given", depths_word},
 };
@@ -177,15 +186,6 @@ static const struct facet *facet_of(const struct effect *e)
     return &facets[i];
 }
 
-static int has_word(const char *words, const char *word)
-{
-    const size_t bytes = strlen(word);
-    for (const char *p = words; *p; p += strcspn(p, " "), p += *p == ' ')
-        if (strcspn(p, " ") == bytes && memcmp(p, word, bytes) == 0)
-            return 1;
-    return 0;
-}
-
 /*
  * Whether the user has set the key to another value than the default. Keys that come from a
  * DeepSpeed section are excluded; `kumi help deepspeed` covers them.
@@ -193,38 +193,74 @@ static int has_word(const char *words, const char *word)
 static int is_given(const struct ku_config *c, const struct effect *e)
 {
     const json_t *v = ku_json_at(c->root, e->path);
-    struct ku_config_key key = {.value = e->value};
+    const struct ku_key *key = ku_key_find(e->path);
     char where[KU_WHERE_BYTES];
     if (v == NULL || json_is_null(v) || ku_deepspeed_where(c, e->path, where))
         return 0;
     if (e->value == NULL)
         return 1;
-    const int is_known = e->value[0] || ku_config_find(e->path, &key);
-    KU_ASSERT(is_known);
-    json_t *own = json_loads(key.value, JSON_DECODE_ANY, NULL);
+    KU_ASSERT(e->value[0] || key);
+    json_t *own = e->value[0] ? json_loads(e->value, JSON_DECODE_ANY, NULL) : ku_key_default(key);
     const int is_default = own && ku_config_is_same(own, v);
     json_decref(own);
     return !is_default;
+}
+
+/* Adds why the key of a row has no effect: "parallel.zero: 0; it is for 3". False: it has one. */
+static bool add_reason(const struct ku_session *s, const struct effect *e, struct ku_str *out)
+{
+    const int is_not = e->words[0] == '!';
+    const struct facet *f = facet_of(e);
+    const char *word = f->word(s);
+    if ((ku_str_find_word(e->words + is_not, word) >= 0) != is_not)
+        return false;
+    ku_str_add(out, "%s: %s", f->label, word);
+    if (!is_not && strcmp(e->words, "yes") != 0 && strcmp(e->words, "no") != 0)
+        ku_str_add(out, "; it is for %s", e->words);
+    return true;
 }
 
 int ku_effect_list(const struct ku_session *s, struct ku_str *out)
 {
     int n = 0;
     for (int i = 0; i < N_EFFECTS; i++) {
-        const struct effect *e = &effects[i];
-        const int is_not = e->words[0] == '!';
-        if (!is_given(&s->cfg, e))
-            continue;
-        const struct facet *f = facet_of(e);
-        const char *word = f->word(s);
-        if (has_word(e->words + is_not, word) != is_not)
-            continue;
-        ku_str_add(out, "%s%s (%s: %s", n++ ? ", " : "", e->path, f->label, word);
-        if (!is_not && strcmp(e->words, "yes") != 0 && strcmp(e->words, "no") != 0)
-            ku_str_add(out, "; it is for %s", e->words);
-        ku_str_add(out, ")");
+        struct ku_str reason = {0};
+        if (is_given(&s->cfg, &effects[i]) && add_reason(s, &effects[i], &reason))
+            ku_str_add(out, "%s%s (%s)", n++ ? ", " : "", effects[i].path, ku_str_get(&reason));
+        ku_str_fini(&reason);
     }
     return n;
+}
+
+/* The same for a key by its path. */
+static bool add_reason_of(const struct ku_session *s, const char *path, struct ku_str *out)
+{
+    for (int i = 0; i < N_EFFECTS; i++)
+        if (strcmp(effects[i].path, path) == 0)
+            return add_reason(s, &effects[i], out);
+    return false;
+}
+
+void ku_effect_deepspeed(const struct ku_session *s)
+{
+    const char *path;
+    json_t *value;
+    for (uint32_t i = 0; s->cfg.deepspeed && i < s->cfg.deepspeed->n_items; i++) {
+        struct ku_ds_item *item = &s->cfg.deepspeed->item[i];
+        struct ku_str reason = {0};
+        int n_effects = 0;
+        json_object_foreach(item->effect, path, value)
+        {
+            ku_str_add(&reason, reason.bytes ? ", " : "");
+            n_effects += !add_reason_of(s, path, &reason);
+        }
+        if (item->verdict == KU_DS_APPLIED && n_effects == 0) {
+            item->verdict = KU_DS_NO_EFFECT;
+            ku_free(item->why);
+            item->why = ku_strdup(ku_str_get(&reason));
+        }
+        ku_str_fini(&reason);
+    }
 }
 
 /*
@@ -233,14 +269,8 @@ int ku_effect_list(const struct ku_session *s, struct ku_str *out)
 static void warn_end(const struct ku_session *s, const struct ku_attrs *a)
 {
     const int64_t length = ku_session_schedule_length(s);
-    const int has_end =
-        a->schedule == KU_SCHED_LINEAR || a->schedule == KU_SCHED_COSINE ||
-        a->schedule == KU_SCHED_WSD || a->schedule == KU_SCHED_ONE_CYCLE ||
-        a->schedule == KU_SCHED_POLYNOMIAL ||
-        ((a->schedule == KU_SCHED_WARMUP_DECAY_LR || a->schedule == KU_SCHED_WARMUP_COSINE_LR) &&
-         s->cfg.schedule_total_num_steps == KU_NULL);
     const char *unit = strcmp(s->cfg.schedule_per, "epoch") == 0 ? "epoch" : "step";
-    if (!has_end || s->cfg.schedule_decay_steps.n >= 0 || a->decay == length)
+    if (!ku_rule_needs_end(&s->cfg) || a->decay == length)
         return;
     ku_term_line(
         "kumi: schedule.decay_steps: the schedule still ends at %s %lld, as in the checkpoint; "

@@ -55,8 +55,16 @@ expect() { # code text command..
     [ $is = "$code" ] && printf '%s' "$got" | grep -qF -- "$text" || say "$*: wanted $code: $text; got $is: $got"
     [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" = 1 ] || say "$*: not one error line: $got"
 }
-expect 5 "offload: $dir/none: No such file or directory; memory.offload.path must name a folder on a disk" --set "$(offload file none none "$dir/none")"
-expect 5 "offload: $dir/none: No such file or directory" -n 2 --set "$(offload none none file "$dir/none")"
+# a missing folder is created in an existing one
+for n in 1 2; do
+    got=$(train new -n $n --set train.virtual_shards=2 --set "$(offload file none file "$dir/new-$n")")
+    [ "$got" = "$plain" ] && [ -d "$dir/new-$n" ] || say "a folder to create, $n ranks: $got: $(cat "$dir/err")"
+done
+[ -z "$(ls -A "$dir/new-1" "$dir/new-2" | grep -v :)" ] || say "a file is left in the folder"
+none='the folder that should contain it does not exist; create it, or name another folder in memory.offload.path'
+expect 5 "offload: $dir/none/a: $none" --set "$(offload file none none "$dir/none/a")"
+expect 5 "offload: $dir/none/a: $none" -n 2 --set "$(offload none none file "$dir/none/a")"
+expect 5 "offload: $dir/c.json/a: Not a directory; memory.offload.path must name a folder on a disk" --set "$(offload file none none "$dir/c.json/a")"
 expect 5 "offload: $dir/c.json: making a file: Not a directory" --set "$(offload file none none "$dir/c.json")"
 expect 5 'offload: /proc: ' --set "$(offload file none none /proc)"
 expect 2 'memory.offload.path: missing; give a folder on a local disk' --set 'memory.offload={"optimizer":"file"}'

@@ -5,6 +5,7 @@
  * set of numerics keys all layouts end with one digest, which is also that of kumi_train under a
  * configuration with the same keys.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,14 +15,18 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "app/api_options.h"
+#include "base/err.h"
 #include "base/fault.h"
 #include "base/os/os.h"
+#include "config/keys.h"
 #include "kumi/comm.h"
 #include "kumi/data.h"
 #include "kumi/launch.h"
 #include "kumi/model.h"
 #include "kumi/run.h"
 #include "kumi/trainer.h"
+#include "nn/builder.h"
 
 enum { N = 8, T = 9, VOCAB = 64, N_STEPS = 6, MOST = 16 };
 #define MODEL "\"n_layer\":3,\"n_head\":3,\"n_embd\":12,\"n_positions\":9,\"vocab_size\":64"
@@ -230,8 +235,8 @@ static void refuses(void **state)
         {"memory.recompute={\"budget_gib\": 1e-6}", "with all blocks recomputed a rank holds"},
         {"optimizer.groups=[{\"match\":\"*\",\"weightdecay\":0}]", "did you mean weight_decay?"},
         {"optimizer.lrr=1", "optimizer.lrr: unknown"},
-        {"train.eval_every=5",
-         "trainer: set: train.eval_every=5: not a key of a trainer; it takes"},
+        {"train.eval_every=5", "trainer: set: train.eval_every=5: not a key of a trainer; it takes "
+                               "those that kumi/trainer.h names"},
         {"parallel.transport=thread",
          "trainer: set: parallel.transport=thread: not a key of a trainer"},
         {"data.seq_len=5", "not a key of a trainer"},
@@ -256,6 +261,154 @@ static void refuses(void **state)
         assert_null(trainer);
     }
     kumi_comm_leave(world);
+}
+
+static struct ku_graph *graph_of(void)
+{
+    struct kumi_graph *graph;
+    struct ku_graph *taken;
+    struct kumi_gpt2 config;
+    kumi_gpt2_defaults(&config);
+    config.n_layer = 1, config.n_head = 3, config.n_embd = 12, config.n_positions = T,
+    config.vocab_size = VOCAB;
+    assert_int_equal(kumi_graph_create(&graph), 0);
+    assert_int_equal(kumi_gpt2_build(graph, &config, &(struct kumi_shape_of_batch){.n = N, .t = T}),
+                     0);
+    assert_int_equal(ku_builder_take(graph, &taken), 0);
+    kumi_graph_destroy(graph);
+    return taken;
+}
+
+static const char *const frozen[] = {"wte.*", "ln_f.*", NULL};
+static const char *const member_keys[] = {"optimizer.type=lamb",
+                                          "optimizer.lr=0.1",
+                                          "optimizer.betas=[0.8, 0.99]",
+                                          "optimizer.eps=1e-6",
+                                          "optimizer.weight_decay=0.3",
+                                          "optimizer.momentum=0.7",
+                                          "optimizer.nesterov=true",
+                                          "optimizer.trust_coefficient=0.01",
+                                          "optimizer.min_coeff=0.1",
+                                          "optimizer.max_coeff=3",
+                                          "train.clip_norm=0.25",
+                                          "schedule.warmup_steps=3",
+                                          "schedule.type=cosine",
+                                          "schedule.decay_steps=9",
+                                          "schedule.min_lr=0.001",
+                                          "train.micro_batch=2",
+                                          "train.virtual_shards=4",
+                                          "precision.compute=f16",
+                                          "precision.loss_scale=128",
+                                          "parallel.device=ref",
+                                          "train.threads=2",
+                                          "train.seed=11",
+                                          "train.freeze=[\"wte.*\", \"ln_f.*\"]",
+                                          NULL};
+
+/* Every member of the options is the key of the same meaning, with the same default. */
+static void members(void **state)
+{
+    static const char *const defaults[] = {"train.seed=0", "train.clip_norm=0", "train.threads=1",
+                                           NULL};
+    const struct kumi_trainer_options options[] = {{.set = member_keys},
+                                                   {.optimizer = "lamb",
+                                                    .lr = 0.1,
+                                                    .beta1 = 0.8,
+                                                    .beta2 = 0.99,
+                                                    .eps = 1e-6,
+                                                    .weight_decay = 0.3,
+                                                    .momentum = 0.7,
+                                                    .nesterov = 1,
+                                                    .trust_coefficient = 0.01,
+                                                    .min_coeff = 0.1,
+                                                    .max_coeff = 3,
+                                                    .clip_norm = 0.25,
+                                                    .warmup_steps = 3,
+                                                    .decay_steps = 9,
+                                                    .min_lr = 0.001,
+                                                    .micro_batch = 2,
+                                                    .virtual_shards = 4,
+                                                    .precision = "f16",
+                                                    .device = "ref",
+                                                    .threads = 2,
+                                                    .seed = 11,
+                                                    .freeze = frozen,
+                                                    .loss_scale = 128},
+                                                   {.set = defaults},
+                                                   {0}};
+    struct ku_session s[4];
+    struct ku_graph *graph = graph_of();
+    struct ku_str names = {0};
+    (void)state;
+    memset(s, 0, sizeof s);
+    for (int i = 0; i < 4; i++)
+        if (ku_api_configure(&options[i], graph, 1, &s[i]) < 0)
+            fail_msg("%d: %s", i, ku_err_get()->text);
+    for (int i = 0; i < 4; i += 2) {
+        ku_config_compare(s[i].numerics, s[i + 1].numerics, &names);
+        assert_string_equal(ku_str_get(&names), "");
+        assert_int_equal(s[i].cfg.train_threads, s[i + 1].cfg.train_threads);
+    }
+    assert_true(ku_config_compare(s[0].numerics, s[2].numerics, &names) > 20);
+    ku_str_fini(&names);
+    for (int i = 0; i < 4; i++)
+        ku_session_fini(&s[i]);
+    ku_graph_destroy(graph);
+}
+
+/* Members with wrong values are refused as their keys are. */
+static void refuses_members(void **state)
+{
+    static const char *const freeze[] = {"wte.*", "\xff", NULL};
+    static const struct {
+        struct kumi_trainer_options o;
+        const char *text;
+    } row[] = {
+        {{.lr = NAN}, "config: trainer options: optimizer.lr: nan; give a finite number"},
+        {{.beta2 = INFINITY},
+         "config: trainer options: optimizer.betas: inf; give a finite number"},
+        {{.clip_norm = -1},
+         "config: trainer options: train.clip_norm: -1.0; a number from 0 to 1e+30"},
+        {{.lr = -0.5}, "config: trainer options: optimizer.lr: -0.5; a number from 0 to 1e+30"},
+        {{.micro_batch = -2},
+         "config: trainer options: train.micro_batch: -2; an integer from 1 to 1000000000"},
+        {{.precision = "fp8"},
+         "config: trainer options: precision.compute: \"fp8\"; one of: f32 bf16 f16 f64"},
+        {{.freeze = freeze},
+         "config: trainer options: train.freeze: \xff; the string is not UTF-8"},
+        {{.nesterov = 1},
+         "config: trainer options: optimizer.nesterov: true; it needs "
+         "optimizer.momentum above 0 and dampening 0"},
+    };
+    struct ku_graph *graph = graph_of();
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_session s = {0};
+        assert_int_equal(ku_api_configure(&row[i].o, graph, 1, &s), KUMI_EINVAL);
+        assert_string_equal(ku_err_get()->text, row[i].text);
+        ku_session_fini(&s);
+    }
+    ku_graph_destroy(graph);
+}
+
+/* `set` takes the keys that the table marks for programs, and no other. */
+static void visibility(void **state)
+{
+    struct ku_graph *graph = graph_of();
+    (void)state;
+    for (int i = 0; i < ku_n_keys; i++) {
+        struct ku_session s = {0};
+        char key[128];
+        const char *const set[] = {key, NULL};
+        snprintf(key, sizeof key, "%s.%s=[[]]", ku_keys[i].section, ku_keys[i].name);
+        const struct kumi_trainer_options o = {.set = set};
+        assert_int_equal(ku_api_configure(&o, graph, 1, &s), KUMI_EINVAL);
+        if ((strstr(ku_err_get()->text, "not a key of a trainer") != NULL) !=
+            (ku_keys[i].visibility == KU_KEY_COMMAND))
+            fail_msg("%s: %s", key, ku_err_get()->text);
+        ku_session_fini(&s);
+    }
+    ku_graph_destroy(graph);
 }
 
 /* Averages that are asked for are there; of none the trainer says so. */
@@ -379,6 +532,9 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_a_configuration),
                                        cmocka_unit_test(refuses),
                                        cmocka_unit_test(refuses_runs),
+                                       cmocka_unit_test(members),
+                                       cmocka_unit_test(refuses_members),
+                                       cmocka_unit_test(visibility),
                                        cmocka_unit_test(averages),
                                        cmocka_unit_test(reading),
                                        cmocka_unit_test(faults)};

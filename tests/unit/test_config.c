@@ -221,12 +221,13 @@ static const struct bad {
     {NULL, "data.train=[\"a\",1]",
      "config: --set data.train=[\"a\",1]: data.train: [\"a\",1]; a string or a list of strings"},
     {NULL, "optimizer.betas=0.9",
-     "config: --set optimizer.betas=0.9: optimizer.betas: 0.9; two numbers in [0, 1)"},
+     "config: --set optimizer.betas=0.9: optimizer.betas: 0.9; two numbers from 0 to 0.9999999"},
     {NULL, "optimizer.betas=[0.9,1]",
-     "config: --set optimizer.betas=[0.9,1]: optimizer.betas: [0.9,1]; two numbers in [0, 1)"},
+     "config: --set optimizer.betas=[0.9,1]: optimizer.betas: [0.9,1]; two numbers from 0 to "
+     "0.9999999"},
     {NULL, "optimizer.betas=[0.9,0.9,0.9]",
-     "config: --set optimizer.betas=[0.9,0.9,0.9]: optimizer.betas: [0.9,0.9,0.9]; two numbers in "
-     "[0, 1)"},
+     "config: --set optimizer.betas=[0.9,0.9,0.9]: optimizer.betas: [0.9,0.9,0.9]; two numbers "
+     "from 0 to 0.9999999"},
     {NULL, "train.eval_every=1.5",
      "config: --set train.eval_every=1.5: train.eval_every: 1.5; a number of steps, or \"10ep\""},
     {NULL, "train.eval_every=10 ep",
@@ -289,10 +290,10 @@ static const struct bad {
      "number from 0 to 1"},
     {NULL, "optimizer.groups=[{\"match\":\"a\",\"betas\":[0.9,1]}]",
      "config: --set optimizer.groups=[{\"match\":\"a\",\"betas\":[0.9,1]}]: "
-     "optimizer.groups[0].betas: 1; a number from 0 to 0.9999999"},
+     "optimizer.groups[0].betas: [0.9,1]; two numbers from 0 to 0.9999999"},
     {NULL, "optimizer.groups=[{\"match\":\"a\",\"betas\":0.9}]",
      "config: --set optimizer.groups=[{\"match\":\"a\",\"betas\":0.9}]: "
-     "optimizer.groups[0].betas: 0.9; two numbers in [0, 1)"},
+     "optimizer.groups[0].betas: 0.9; two numbers from 0 to 0.9999999"},
     {NULL, "schedule.type=ds_one_cycle",
      "config: c.json:1:1: schedule.cycle_min_lr: missing; ds_one_cycle needs it"},
     {NULL, "parallel.isa=sse",
@@ -340,8 +341,8 @@ static const struct bad {
     {NULL, "memory.offload.ratio=2",
      "config: --set memory.offload.ratio=2: memory.offload.ratio: 2; a number from 0 to 1"},
     {NULL, "memory.offload.buffer_size=100",
-     "config: --set memory.offload.buffer_size=100: memory.offload.buffer_size: 100; a number of "
-     "elements from 4096 to 2^36"},
+     "config: --set memory.offload.buffer_size=100: memory.offload.buffer_size: 100; an integer "
+     "from 4096 to 68719476736"},
     {NULL, "memory.recompute={\"every\":2,\"budget_gib\":1}",
      "config: --set memory.recompute={\"every\":2,\"budget_gib\":1}: memory.recompute: "
      "{\"every\":2,\"budget_gib\":1}; \"none\", \"selective\", \"full\", {\"every\": 2}, "

@@ -59,18 +59,6 @@ struct walk {
     int is_child_void;    /* the same for sections inside it */
 };
 
-int ku_ds_has_word(const char *words, const char *word, int any_case)
-{
-    const size_t bytes = strlen(word);
-    for (const char *p = words; *p; p += *p == ' ') {
-        const size_t n = strcspn(p, " ");
-        if (n == bytes && (any_case ? strncasecmp(p, word, n) == 0 : memcmp(p, word, n) == 0))
-            return 1;
-        p += n;
-    }
-    return 0;
-}
-
 const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES])
 {
     const struct ku_deepspeed *ds = cfg->deepspeed;
@@ -139,7 +127,7 @@ static int say_why(struct ku_ds_item *item, enum ku_ds_verdict verdict, const ch
 static int is_of(const struct walk *w, const struct ku_ds_row *row)
 {
     return strcmp(row->block, w->block->block) == 0 &&
-           (*row->of == '\0' || ku_ds_has_word(row->of, w->of, 0));
+           (*row->of == '\0' || ku_str_find_word(row->of, w->of) >= 0);
 }
 
 /* Finds the value under the row's key or an alias, and the spelling used. Two spellings at once are
@@ -420,7 +408,7 @@ int ku_deepspeed_merge(struct ku_config *cfg)
     if (n > 0)
         return ku_ds_refuse(cfg, first->spelled, first->value, n > 1 ? text : first->why);
     for (uint32_t i = 0; ds && i < ds->n_sets; i++)
-        KU_TRY(ku_json_set(cfg->root, ds->set[i].path, json_incref(ds->set[i].value)));
+        KU_TRY(ku_config_set(cfg, ds->set[i].path, json_incref(ds->set[i].value)));
     return KUMI_OK;
 }
 

@@ -118,19 +118,20 @@ static int apply_one(struct ku_config *cfg, uint32_t at, struct target *t, const
                      int is_choice, int is_present)
 {
     struct ku_ds_item *item = &cfg->deepspeed->item[at];
-    struct ku_config_key key = {0};
-    const int has_key = ku_config_find(t->path, &key), is_given = item->source != KU_DS_DEFAULT;
+    const struct ku_key *key = ku_key_find(t->path);
+    const int is_given = item->source != KU_DS_DEFAULT;
     json_t *v = wanted(t, item->value, is_choice), *usual = NULL;
     const char *word = json_string_value(v);
     int status = KUMI_OK;
     if (v == NULL)
         return deny(cfg, item, t);
-    if (!has_key || (key.words && word && !ku_ds_has_word(key.words, word, 0))) {
+    if (key == NULL ||
+        (key->type == KU_TYPE_ENUM && word && ku_str_find_word(key->allowed.words, word) < 0)) {
         usual = json_loads(fallback, JSON_DECODE_ANY, NULL);
         if (!t->is_implied && is_given && !ku_config_is_same(usual, item->value) &&
             !(word && strcmp(word, t->usual) == 0))
             status = refuse(item, "not supported in this build: ", t->path, v, "");
-    } else if (is_given || (is_present && !key.is_layout)) {
+    } else if (is_given || (is_present && key->mark == KU_KEY_NUMERICS)) {
         status = set(cfg->deepspeed, at, t, v);
     }
     json_decref(usual);

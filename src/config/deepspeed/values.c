@@ -94,8 +94,8 @@ int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const c
         *value = is_good ? json_boolean(truth(v)) : NULL;
         break;
     case KU_DS_TEXT:
-        is_good = json_is_string(v) &&
-                  (*row->allowed == '\0' || ku_ds_has_word(row->allowed, json_string_value(v), 0));
+        is_good = json_is_string(v) && (*row->allowed == '\0' ||
+                                        ku_str_find_word(row->allowed, json_string_value(v)) >= 0);
         break;
     case KU_DS_PAIR:
         is_good = json_array_size(v) == 2 && json_is_number(json_array_get(v, 0)) &&
@@ -137,11 +137,9 @@ static int fill_by_width(const struct ku_config *cfg, const struct ku_ds_row *ro
 /* The configuration's value of a key, else its default. New reference. */
 static json_t *own_or_default(const struct ku_config *cfg, const char *path)
 {
-    struct ku_config_key key;
     json_t *own = ku_ds_own(cfg, path);
-    if (own)
-        return json_incref(own);
-    return ku_config_find(path, &key) ? json_loads(key.value, JSON_DECODE_ANY, NULL) : json_null();
+    const struct ku_key *key = ku_key_find(path);
+    return own ? json_incref(own) : key ? ku_key_default(key) : json_null();
 }
 
 /* Keys whose "auto" is a training argument in Hugging Face's trainer: here the value of a kumi

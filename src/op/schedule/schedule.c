@@ -6,6 +6,30 @@
 
 enum { N_PHASES = 3 };
 
+bool ku_schedule_has_end(int64_t schedule)
+{
+    switch ((enum ku_schedule)schedule) {
+    case KU_SCHED_LINEAR:
+    case KU_SCHED_COSINE:
+    case KU_SCHED_WSD:
+    case KU_SCHED_ONE_CYCLE:
+    case KU_SCHED_POLYNOMIAL:
+    case KU_SCHED_WARMUP_DECAY_LR:
+    case KU_SCHED_WARMUP_COSINE_LR:
+        return true;
+    case KU_SCHED_CONSTANT:
+    case KU_SCHED_STEP:
+    case KU_SCHED_INVERSE_SQRT:
+    case KU_SCHED_NOAM:
+    case KU_SCHED_MULTI_STEP:
+    case KU_SCHED_LR_RANGE_TEST:
+    case KU_SCHED_DS_ONE_CYCLE:
+    case KU_SCHED_WARMUP_LR:
+        return false;
+    }
+    return false;
+}
+
 /* Interpolates from `from` at part = 0 to `to` at part = 1. */
 static double anneal(const struct ku_attrs *a, double from, double to, double part)
 {
