@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "train/configure.h"
-#include "train/dataset.h"
+#include "batch/dataset.h"
 #include "model/model.h"
 #include "train/progress_line.h"
 #include "train/session.h"

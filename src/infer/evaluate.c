@@ -14,7 +14,7 @@
 #include "ckpt/snapshot/snapshot.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
-#include "train/dataset_text.h"
+#include "batch/dataset_text.h"
 #include "model/model.h"
 #include "train/session.h"
 #include "model/pretrained.h"

@@ -17,7 +17,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/words.h"
 #include "kumi/run.h"
-#include "train/dataset_text.h"
+#include "batch/dataset_text.h"
 #include "infer/generator.h"
 #include "model/model.h"
 #include "infer/sampling.h"

@@ -15,7 +15,7 @@
 #include "data/lines.h"
 #include "kumi/run.h"
 #include "infer/beam.h"
-#include "train/pairs.h"
+#include "batch/pairs.h"
 #include "model/pretrained.h"
 #include "infer/translator.h"
 

@@ -20,7 +20,7 @@
 #include "base/json/json.h"
 #include "base/term.h"
 #include "op/schedule.h"
-#include "train/dataset_text.h"
+#include "batch/dataset_text.h"
 #include "config/deepspeed.h"
 #include "config/optimizer.h"
 

@@ -8,7 +8,7 @@
 #include "config/batch_relation.h"
 #include "config/config.h"
 #include "model/model.h"
-#include "train/pairs.h"
+#include "batch/pairs.h"
 #include "train/saving.h"
 #include "config/sharding.h"
 #include "train/trainer.h"

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "comm/consensus.h"
-#include "train/dataset.h"
+#include "batch/dataset.h"
 #include "train/session.h"
 
 static int tick(void *job, const char *what, uint64_t done, uint64_t total)

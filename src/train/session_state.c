@@ -10,7 +10,7 @@
 #include "ckpt/snapshot/snapshot.h"
 #include "data/tokenizer/tokenizer.h"
 #include "comm/consensus.h"
-#include "train/dataset_text.h"
+#include "batch/dataset_text.h"
 #include "train/provenance.h"
 #include "train/session.h"
 #include "model/pretrained.h"

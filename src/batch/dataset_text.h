@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_DATASET_TEXT_H
-#define KU_TRAIN_DATASET_TEXT_H
+#ifndef KU_BATCH_DATASET_TEXT_H
+#define KU_BATCH_DATASET_TEXT_H
 
 #include "data/data.h"
 #include "config/config.h"

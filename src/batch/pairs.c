@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/pairs.h"
+#include "batch/pairs.h"
 
 #include <string.h>
 

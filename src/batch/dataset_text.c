@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/dataset_text.h"
+#include "batch/dataset_text.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/rundir.h"
+#include "train/run/rundir.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/term.h"
-#include "train/pairs.h"
+#include "batch/pairs.h"
 
 char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/dataset.h"
+#include "batch/dataset.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "data/image/image.h"
-#include "train/dataset_text.h"
+#include "batch/dataset_text.h"
 
 static int refuse_number(const struct ku_config *c, const char *key, int64_t value,
                          const char *wanted)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_PAIRS_H
-#define KU_TRAIN_PAIRS_H
+#ifndef KU_BATCH_PAIRS_H
+#define KU_BATCH_PAIRS_H
 
 #include "data/pairs/buckets.h"
 #include "data/pairs/parallel_corpus.h"
