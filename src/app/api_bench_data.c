@@ -10,7 +10,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "train/configure.h"
-#include "data/batch_rows.h"
 #include "train/session.h"
 
 /* Enough steps for a median within two seconds. */
@@ -29,39 +28,31 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Bytes of a port for the largest batch. */
-static size_t port_bytes(const struct ku_session *s, const struct ku_data_port *port)
+/* Bytes of a port for the largest batch of training. */
+static size_t port_bytes(const struct ku_batch_source *source, const struct ku_data_port *port)
 {
     size_t most = 0;
-    if (s->pairs.data == NULL)
-        return (size_t)s->batch.global_batch * ku_data_row_bytes(port);
-    for (int i = 0; i <= ku_pairs_last_shape(&s->pairs); i++) {
-        struct ku_bucket_shape shape = ku_pairs_shape(&s->pairs, i);
-        size_t bytes = (size_t)shape.rows * ku_pairs_row_bytes(port, &shape);
+    for (int i = 0; i <= source->ops->largest_shape(source); i++) {
+        struct ku_batch_shape shape = source->ops->shape(source, i);
+        size_t bytes = (size_t)shape.rows * ku_batch_row_bytes(port, &shape);
         most = bytes > most ? bytes : most;
     }
     return most;
 }
 
 /* Read a whole global batch. */
-static int read_batch(const struct ku_session *s, int64_t step, void *const *to, int64_t *tokens)
+static int read_batch(const struct ku_batch_source *source, int64_t step, void *const *to,
+                      int64_t *tokens)
 {
-    if (s->pairs.data == NULL) {
-        *tokens = s->batch.global_batch * s->seq_len;
-        return ku_rows_train(s->data, &s->sampler, step, 0, s->batch.global_batch, to);
-    }
-    int64_t rows =
-        ku_pairs_shape(&s->pairs, ku_pairs_shape_at(&s->pairs, KU_SPLIT_TRAIN, step)).rows;
-    KU_TRY(ku_pairs_rows(&s->pairs, KU_SPLIT_TRAIN, step, 0, rows, to));
-    const int32_t *len = to[KU_PARALLEL_TGT_LEN];
-    *tokens = 0;
-    for (int64_t r = 0; r < ku_buckets_batch(s->pairs.buckets[KU_SPLIT_TRAIN], step); r++)
-        *tokens += len[r];
+    const struct ku_batch_source_ops *ops = source->ops;
+    const int shape = ops->shape_at(source, KU_SPLIT_TRAIN, step);
+    KU_TRY(ops->rows(source, KU_SPLIT_TRAIN, step, 0, ops->shape(source, shape).rows, to));
+    *tokens = ops->n_targets(source, step, to);
     return KUMI_OK;
 }
 
 /* Read whole global batches one after the other, as a single rank does. */
-static int measure(const struct ku_session *s, struct timing *t)
+static int measure(const struct ku_batch_source *s, struct timing *t)
 {
     int64_t begin = ku_clock_ns(), total_ns = 0, tokens, total_tokens = 0;
     void *to[KU_DATA_PORTS_MAX] = {0};
@@ -95,9 +86,9 @@ int kumi_bench_data(const struct kumi_settings *settings, int as_json, char **te
     int status = ku_settings_configure(&s, settings, 1, NULL);
     KU_TRY_OUT(status);
     KU_TRY_OUT(ku_session_open_data(&s, NULL));
-    KU_TRY_OUT(measure(&s, t));
+    KU_TRY_OUT(measure(s.source, t));
     double p50_us = (double)t->ns[t->n / 2] * 1e-3, most_us = (double)t->ns[t->n - 1] * 1e-3;
-    const char *items = s.pairs.data ? "target tokens" : s.data->item ? s.data->item : "samples";
+    const char *items = s.source->data->item ? s.source->data->item : "samples";
     if (as_json) {
         status = ku_text_json(json_pack("{s:i, s:I, s:f, s:f, s:f}", "steps", t->n, "step_tokens",
                                         (json_int_t)t->step_tokens, "tokens_per_s", t->tokens_per_s,

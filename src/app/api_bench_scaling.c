@@ -47,12 +47,9 @@ static void settle(struct scaling *s, int n)
     snprintf(s->set[2], sizeof s->set[2], "%s=%lld", s->batch_key, (long long)batch_of(s, n));
 }
 
-/* The batch is in samples, or in tokens for sentence pairs with data.batch_tokens. */
 static void find_batch(struct scaling *s, const struct ku_session *session)
 {
-    int is_in_tokens = session->model.facts.is_pairs && session->cfg.data_batch_tokens != KU_NULL;
-    s->batch = is_in_tokens ? session->cfg.data_batch_tokens : session->batch.global_batch;
-    s->batch_key = is_in_tokens ? "data.batch_tokens" : "train.global_batch";
+    s->batch_key = session->source->ops->size_key(session->source, &s->batch);
     s->is_by_samples = session->model.facts.n_classes > 0;
 }
 

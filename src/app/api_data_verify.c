@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "train/configure.h"
-#include "train/dataset.h"
 #include "model/model.h"
 #include "train/progress_line.h"
 #include "train/session.h"
@@ -28,64 +27,48 @@ static void print_split(const char *name, const struct ku_data *d, enum ku_data_
     ku_str_add(out, "\n");
 }
 
-static int verify(const struct ku_config *c, const struct ku_model *m, struct ku_str *out)
+static int verify(struct ku_batch_source *source, struct ku_str *out)
 {
+    const struct ku_batch_source_ops *ops = source->ops;
     struct ku_progress_line line;
-    const struct ku_progress progress = ku_progress_line_start(&line);
-    struct ku_data *d = NULL;
-    int64_t seq_len;
-    KU_TRY(ku_dataset_seq_len(c, m, &seq_len));
-    int status = ku_dataset_open(c, m, seq_len, &progress, &d);
+    source->progress = ku_progress_line_start(&line);
+    int status = ops->has_shapes ? ku_batch_source_open(source, NULL) : ops->open_data(source);
     if (status == KUMI_OK)
-        status = ku_data_verify(d, &progress);
+        status = ku_data_verify(source->data, &source->progress);
     ku_progress_line_end(&line);
-    if (status == KUMI_OK) {
-        if (m->facts.vocab_size)
-            ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",
-                       (long long)seq_len, (long long)m->facts.vocab_size,
-                       c->data_tokenizer ? c->data_tokenizer : "byte");
-        print_split("train", d, KU_SPLIT_TRAIN, &c->data_train, out);
-        print_split("validation", d, KU_SPLIT_VAL, &c->data_val, out);
-        ku_str_add(out, "fingerprint: %s\n", d->fingerprint);
+    if (status < 0)
+        return status;
+    ops->print_data(source, out);
+    print_split("train", source->data, KU_SPLIT_TRAIN, &source->cfg->data_train, out);
+    ops->print_split(source, KU_SPLIT_TRAIN, out);
+    print_split("validation", source->data, KU_SPLIT_VAL, &source->cfg->data_val, out);
+    ops->print_split(source, KU_SPLIT_VAL, out);
+    if (ops->has_shapes) {
+        ops->print(source, out);
+        ku_str_add(out, "\n");
     }
-    ku_data_destroy(d);
+    ku_str_add(out, "fingerprint: %s\n", source->data->fingerprint);
+    return KUMI_OK;
+}
+
+/* A batch that does not depend on the number of ranks is enough where batches have one shape. */
+static int verify_one_shape(struct ku_config *cfg, struct ku_model *model, struct ku_str *out)
+{
+    struct ku_batch_source *source = NULL;
+    int64_t seq_len;
+    KU_TRY(ku_batch_source_of(cfg, model)->seq_len(cfg, model, &seq_len));
+    KU_TRY(ku_batch_source_create(cfg, model, NULL, seq_len, &source));
+    int status = verify(source, out);
+    ku_batch_source_destroy(source);
     return status;
 }
 
-static void print_pairs(const struct ku_pairs *p, enum ku_data_split split, struct ku_str *out)
+static int verify_shapes(const struct kumi_settings *settings, struct ku_str *out)
 {
-    struct ku_parallel_counts n = ku_parallel_counts(p->data, split);
-    if (p->data->n_samples[split])
-        ku_str_add(
-            out,
-            "  %lld lines: %lld tokens of source, %lld of target; left out: %lld empty, %lld "
-            "over-long\n",
-            (long long)n.lines, (long long)n.src_tokens, (long long)n.tgt_tokens,
-            (long long)n.n_empty, (long long)n.n_long);
-}
-
-/* Sentence pairs have their own vocabularies and several batch shapes. */
-static int verify_pairs(const struct kumi_settings *settings, struct ku_str *out)
-{
-    struct ku_progress_line line;
-    const struct ku_progress progress = ku_progress_line_start(&line);
     struct ku_session s = {0};
     int status = ku_settings_configure(&s, settings, 1, NULL);
     if (status == KUMI_OK)
-        status = ku_session_open_data(&s, NULL);
-    if (status == KUMI_OK)
-        status = ku_data_verify(s.data, &progress);
-    ku_progress_line_end(&line);
-    if (status == KUMI_OK) {
-        ku_str_add(out, "vocabularies: %lld and %lld tokens\n",
-                   (long long)ku_vocab_count(s.pairs.src), (long long)ku_vocab_count(s.pairs.tgt));
-        print_split("train", s.data, KU_SPLIT_TRAIN, &s.cfg.data_train, out);
-        print_pairs(&s.pairs, KU_SPLIT_TRAIN, out);
-        print_split("validation", s.data, KU_SPLIT_VAL, &s.cfg.data_val, out);
-        print_pairs(&s.pairs, KU_SPLIT_VAL, out);
-        ku_session_print_batch(&s, out);
-        ku_str_add(out, "\nfingerprint: %s\n", s.data->fingerprint);
-    }
+        status = verify(s.source, out);
     ku_session_fini(&s);
     return status;
 }
@@ -101,7 +84,8 @@ int kumi_data_verify(const struct kumi_settings *settings, char **text)
     KU_TRY_OUT(ku_config_load(settings->config, settings->set, settings->n_sets,
                               ku_model_hidden_size, &cfg));
     KU_TRY_OUT(ku_model_read(&cfg, &model));
-    KU_TRY_OUT(model.facts.is_pairs ? verify_pairs(settings, &out) : verify(&cfg, &model, &out));
+    KU_TRY_OUT(ku_batch_source_of(&cfg, &model)->has_shapes ? verify_shapes(settings, &out)
+                                                            : verify_one_shape(&cfg, &model, &out));
     status = ku_text_take(&out, text);
 out:
     ku_str_fini(&out);

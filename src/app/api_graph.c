@@ -45,7 +45,7 @@ static int print(struct ku_session *s, const char *after, int is_program, int as
     int status;
     KU_TRY(ku_session_compile_opts(s, &o));
     KU_TRY(ku_session_solve_recompute(s, &target, &o));
-    KU_TRY(ku_session_graph(s, s->pairs.data ? ku_pairs_last_shape(&s->pairs) : 0, &g));
+    KU_TRY(ku_session_graph(s, s->source->ops->largest_shape(s->source), &g));
     KU_TRY_OUT(ku_compile_graph(g, &o, &target, is_program ? NULL : after));
     if (is_program) {
         KU_TRY_OUT(ku_compile_program(g, "train", &o, &target, &p));

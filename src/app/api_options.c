@@ -220,6 +220,7 @@ int ku_api_configure(const struct kumi_trainer_options *o, const struct ku_graph
                                  .accumulation = or_zero(s->cfg.train_accumulation)};
     KU_TRY(ku_batch_resolve(&s->batch));
     s->seq_len = 1;
+    KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));
     s->n_steps = or_zero(s->cfg.train_steps);
     return note_numerics(s);
 }

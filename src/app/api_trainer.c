@@ -21,7 +21,7 @@
 #include "comm/consensus.h"
 #include "app/api_options.h"
 #include "train/ineffective_keys.h"
-#include "train/id_range.h"
+#include "ir/id_range.h"
 
 struct kumi_trainer {
     struct ku_session s;

@@ -14,7 +14,7 @@
 #include "ckpt/snapshot/snapshot.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
-#include "train/dataset_text.h"
+#include "batch/text_source.h"
 #include "model/model.h"
 #include "train/session.h"
 #include "model/pretrained.h"
@@ -145,13 +145,6 @@ static int configure_directory(struct evaluation *e)
     return KUMI_OK;
 }
 
-static int tick(void *job, const char *what, uint64_t done, uint64_t total)
-{
-    (void)what, (void)done, (void)total;
-    ku_job_tick(job);
-    return KUMI_OK;
-}
-
 static int is_held_out(const struct evaluation *e)
 {
     return e->o->n_data > 0 || e->o->stride > 0;
@@ -162,9 +155,9 @@ static int open_data(struct evaluation *e)
 {
     struct ku_session *s = &e->s;
     const struct ku_held_out held = {e->o->stride, e->o->n_data > 0};
-    const struct ku_progress progress = {tick, e->job};
-    const int is_text =
-        s->model.facts.max_positions > 0 && !s->model.facts.is_pairs && ku_dataset_is_text(&s->cfg);
+    const struct ku_progress progress = ku_session_tick(e->job);
+    KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));
+    const int is_text = s->model.facts.max_positions > 0 && s->source->ops == &ku_text_batches;
     if (e->o->stride > 0 && (!is_text || !s->model.facts.is_causal))
         return KU_ERR(KUMI_EINVAL,
                       "eval: stride %lld: only gpt2 and llama on text have windows, and this is a "
@@ -180,19 +173,18 @@ static int open_data(struct evaluation *e)
             KUMI_EINVAL,
             "eval: stride %lld: a window has %lld tokens (data.seq_len); give at most as many",
             (long long)e->o->stride, (long long)s->seq_len);
-    if (!is_held_out(e) || !is_text)
-        KU_TRY(ku_session_open_data(s, e->job));
-    else
-        KU_TRY(ku_dataset_open_text(&s->cfg, &s->model, s->seq_len, &held, &progress, &s->data));
+    if (is_held_out(e) && is_text)
+        ku_text_hold_out(s->source, &held);
+    KU_TRY(ku_batch_source_open(s->source, &progress));
     if (is_held_out(e))
-        s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];
-    if (s->eval_samples == 0)
+        s->source->eval_samples = s->source->data->n_samples[KU_SPLIT_VAL];
+    if (s->source->eval_samples == 0)
         return KU_ERR(KUMI_EINVAL,
                       "eval: %s: the run has no validation split: data.val is null and "
                       "data.val_fraction 0",
                       e->o->run);
     if (is_text && s->model.facts.is_causal)
-        KU_TRY(ku_dataset_token_bytes(&s->cfg, s->model.facts.vocab_size, &e->token_bytes));
+        KU_TRY(ku_text_token_bytes(&s->cfg, s->model.facts.vocab_size, &e->token_bytes));
     return KUMI_OK;
 }
 
@@ -202,7 +194,7 @@ static int open_data(struct evaluation *e)
  */
 static int count_bytes(const struct evaluation *e, int64_t sum[2])
 {
-    const struct ku_data *d = e->s.data;
+    const struct ku_data *d = e->s.source->data;
     const size_t row = ku_data_row_bytes(&d->port[0]); /* all ports have the same row size */
     int32_t *rows = ku_malloc(row * (size_t)d->n_ports), *target = NULL;
     void *port[KU_DATA_PORTS_MAX];
@@ -213,7 +205,8 @@ static int count_bytes(const struct evaluation *e, int64_t sum[2])
             target = port[i];
     }
     KU_ASSERT(target != NULL);
-    for (int64_t at = e->job->rank; at < e->s.eval_samples && status == KUMI_OK; at += e->job->n) {
+    for (int64_t at = e->job->rank; at < e->s.source->eval_samples && status == KUMI_OK;
+         at += e->job->n) {
         status = ku_data_read(d, KU_SPLIT_VAL, at, at, port);
         for (int64_t i = 0; i < e->s.seq_len && status == KUMI_OK; i++) {
             int32_t bytes = target[i] < 0 ? 0 : e->token_bytes[target[i]];
@@ -251,7 +244,7 @@ static int evaluate(struct evaluation *e)
     e->result->perplexity = exp(e->result->loss);
     if (e->token_bytes)
         KU_TRY(evaluate_text(e));
-    e->result->is_by_samples = ku_session_is_by_samples(&e->s);
+    e->result->is_by_samples = ku_batch_is_by_samples(e->s.source);
     ku_trainer_metrics(e->s.t, 1, &e->result->metrics);
     return KUMI_OK;
 }

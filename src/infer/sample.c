@@ -17,7 +17,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/words.h"
 #include "kumi/run.h"
-#include "train/dataset_text.h"
+#include "batch/text_source.h"
 #include "infer/generator.h"
 #include "model/model.h"
 #include "infer/sampling.h"
@@ -110,8 +110,7 @@ static int check_tokens_are_text(const struct ku_config *cfg, const char *run, i
 static int open_tokenizer(struct sample *s, const struct ku_config *cfg, const char *dir)
 {
     const char *where = s->o->tokenizer ? s->o->tokenizer : cfg->data_tokenizer;
-    if (s->o->tokenizer == NULL && !ku_dataset_is_tokenized(cfg) &&
-        ku_companions_has_tokenizer(dir))
+    if (s->o->tokenizer == NULL && !ku_text_is_tokenized(cfg) && ku_companions_has_tokenizer(dir))
         where = dir;
     else if (s->o->tokenizer == NULL)
         KU_TRY(check_tokens_are_text(cfg, s->o->run, s->model.facts.vocab_size));

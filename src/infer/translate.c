@@ -15,7 +15,7 @@
 #include "data/lines.h"
 #include "kumi/run.h"
 #include "infer/beam.h"
-#include "train/pairs.h"
+#include "batch/parallel_source.h"
 #include "model/pretrained.h"
 #include "infer/translator.h"
 
@@ -32,7 +32,7 @@ struct translate {
     int64_t beam, n_best, batch, src_max, tgt_max;
     struct ku_config cfg;
     struct ku_model model;
-    struct ku_pairs pairs; /* vocabularies only */
+    struct ku_vocab_pair vocab;
     char *weights, *checkpoint;
     struct ku_translator_opts how;
     struct sentence *sentence; /* [o->n], sorted by length */
@@ -83,9 +83,9 @@ static int use_config(struct translate *t, const struct ku_config *c)
             "translate: %s: a model of type %s cannot translate; give a run of sentence pairs",
             t->o->run, ku_model_type(&t->model));
     const char *const tokenizer[] = {t->o->tokenizer, t->o->target_tokenizer};
-    KU_TRY(ku_pairs_open_vocab(c, t->o->run, tokenizer, &t->pairs));
-    KU_TRY(check_vocab(t->pairs.src, "--tokenizer", t->model.facts.src_vocab_size));
-    KU_TRY(check_vocab(t->pairs.tgt, "--target-tokenizer", t->model.facts.vocab_size));
+    KU_TRY(ku_vocab_pair_open(c, t->o->run, tokenizer, &t->vocab));
+    KU_TRY(check_vocab(t->vocab.src, "--tokenizer", t->model.facts.src_vocab_size));
+    KU_TRY(check_vocab(t->vocab.tgt, "--target-tokenizer", t->model.facts.vocab_size));
     KU_TRY(ku_dtype_parse(c->precision_compute, &t->how.compute));
     t->how.keep_f32 = (const char *const *)c->precision_keep_f32.item;
     t->how.device = ku_device_find(c->parallel_device);
@@ -134,7 +134,7 @@ static int encode(struct translate *t)
         s->text = t->text + i * t->n_best;
         const size_t bytes = strlen(t->o->source[i]);
         KU_TRY(ku_line_check("sentences", i + 1, t->o->source[i], bytes));
-        KU_TRY(ku_vocab_encode(t->pairs.src, t->o->source[i], bytes, &s->source));
+        KU_TRY(ku_vocab_encode(t->vocab.src, t->o->source[i], bytes, &s->source));
         if ((int64_t)s->source.count > t->src_max)
             return KU_ERR(KUMI_EINPUT,
                           "translate: line %lld: %zu tokens; the model reads %lld (data."
@@ -148,7 +148,7 @@ static int encode(struct translate *t)
 static int decode(struct translate *t, const struct ku_beam_text *x, char **out)
 {
     struct ku_str text = {0};
-    int status = ku_vocab_decode(t->pairs.tgt, x->token, (size_t)x->n, &text);
+    int status = ku_vocab_decode(t->vocab.tgt, x->token, (size_t)x->n, &text);
     if (status == KUMI_OK) {
         *out = ku_strdup(ku_str_get(&text));
         status = *out ? KUMI_OK : KUMI_ENOMEM;
@@ -164,7 +164,7 @@ static int decode(struct translate *t, const struct ku_beam_text *x, char **out)
 static int run_batch(struct translate *t, struct ku_translator *m, int64_t first, int64_t n,
                      struct ku_translator_text *source, int64_t *max_tokens)
 {
-    const uint32_t nothing = ku_vocab_special(t->pairs.src, KU_VOCAB_EOS);
+    const uint32_t nothing = ku_vocab_special(t->vocab.src, KU_VOCAB_EOS);
     struct ku_beam_results r = {0};
     const struct ku_beam_model model = {ku_translator_step, ku_translator_select, m};
     const struct ku_beam_opts o = {.n_sentences = t->batch,
@@ -173,8 +173,8 @@ static int run_batch(struct translate *t, struct ku_translator *m, int64_t first
                                    .n_best = t->n_best,
                                    .alpha = t->o->alpha,
                                    .max_tokens = max_tokens,
-                                   .first = ku_vocab_special(t->pairs.tgt, KU_VOCAB_BOS),
-                                   .end = ku_vocab_special(t->pairs.tgt, KU_VOCAB_EOS)};
+                                   .first = ku_vocab_special(t->vocab.tgt, KU_VOCAB_BOS),
+                                   .end = ku_vocab_special(t->vocab.tgt, KU_VOCAB_EOS)};
     for (int64_t i = 0; i < t->batch; i++) {
         const struct ku_tokens *x = i < n ? &t->sentence[first + i].source : NULL;
         int is_empty = x == NULL || x->count == 0;
@@ -257,7 +257,7 @@ int kumi_translate(const struct kumi_translate_options *options)
     ku_free(t.sentence);
     ku_free(t.weights);
     ku_free(t.checkpoint);
-    ku_pairs_fini(&t.pairs);
+    ku_vocab_pair_fini(&t.vocab);
     ku_model_fini(&t.model);
     ku_config_fini(&t.cfg);
     return status;

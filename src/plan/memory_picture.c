@@ -296,14 +296,7 @@ static void draw_title(const struct ku_plan_picture *d)
     ku_str_fini(&text);
     ku_str_add(&text, "%d rank%s, %s, ", b->n_ranks, b->n_ranks == 1 ? "" : "s",
                d->plan->s.cfg.precision_compute);
-    if (d->plan->s.pairs.data)
-        ku_str_add(&text, "%lld target positions in %lld micro-batches",
-                   (long long)ku_plan_tokens(d->plan), (long long)(b->virtual_shards * b->k));
-    else
-        ku_str_add(&text, "global batch %lld in micro-batches of %lld", (long long)b->global_batch,
-                   (long long)b->micro_batch);
-    if (d->plan->s.pairs.data == NULL && d->plan->s.model.facts.image[0] == 0)
-        ku_str_add(&text, ", %lld tokens a sample", (long long)d->plan->s.seq_len);
+    d->plan->s.source->ops->print_title(d->plan->s.source, d->plan->shape, &text);
     ku_str_add(&text, "; a rank maps %s", ku_picture_bytes(d->report.peak_bytes, bytes));
     ku_picture_font(d->cr, 13, 0);
     ku_picture_text(d->cr, LEFT - 60, 56, 0, ku_str_get(&text));

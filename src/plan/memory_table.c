@@ -172,18 +172,16 @@ static json_t *peak_json(const struct ku_program *p)
     return out;
 }
 
-/*
- * Shapes of sentence pairs: training first, then validation. Empty for other data, which has one
- * shape.
- */
+/* Shapes that the data decide: training first, then validation. Empty for data with one shape. */
 static json_t *shapes_json(const struct ku_plan *p)
 {
     json_t *list = json_array();
-    for (int i = 0; p->s.pairs.data && i < ku_session_n_shapes(&p->s); i++) {
-        struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, i);
+    const struct ku_batch_source *source = p->s.source;
+    for (int i = 0; source->ops->has_shapes && i < source->ops->n_shapes(source); i++) {
+        struct ku_batch_shape shape = source->ops->shape(source, i);
         json_array_append_new(
             list, json_pack("{s:s, s:I, s:I, s:I, s:b}", "split",
-                            i > ku_pairs_last_shape(&p->s.pairs) ? "val" : "train", "rows",
+                            shape.split == KU_SPLIT_VAL ? "val" : "train", "rows",
                             (json_int_t)shape.rows, "source_len", (json_int_t)shape.src_len,
                             "target_len", (json_int_t)shape.tgt_len, "is_shown", i == p->shape));
     }

@@ -29,7 +29,7 @@ static int compile(struct ku_plan *p, int shape)
     KU_TRY(ku_session_solve_recompute(&p->s, &target, &o));
     KU_TRY(ku_session_graph(&p->s, shape, &g));
     p->s.n_params = ku_graph_n_params(g);
-    p->loader_bytes = ku_session_loader_bytes(&p->s, g);
+    p->loader_bytes = p->s.source->ops->read_ahead_bytes(p->s.source, g);
     int status = ku_trainer_plan(g, &o, &target, program, NULL, NULL);
     ku_graph_destroy(g);
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++) {
@@ -52,7 +52,7 @@ static int compile(struct ku_plan *p, int shape)
 
 static int compile_all(struct ku_plan *p)
 {
-    for (int i = 0; i < ku_session_n_shapes(&p->s); i++)
+    for (int i = 0; i < p->s.source->ops->n_shapes(p->s.source); i++)
         KU_TRY(compile(p, i));
     return KUMI_OK;
 }
@@ -98,31 +98,13 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
 
 int64_t ku_plan_tokens(const struct ku_plan *p)
 {
-    if (p->s.pairs.data == NULL)
-        return p->s.batch.global_batch * p->s.seq_len;
-    struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);
+    const struct ku_batch_shape shape = p->s.source->ops->shape(p->s.source, p->shape);
     return shape.rows * shape.tgt_len;
 }
 
 void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
 {
-    const struct ku_batch *b = &p->s.batch;
-    if (p->s.pairs.data == NULL) {
-        int is_image = p->s.model.facts.image[0] != 0;
-        ku_str_add(out,
-                   "global batch %lld = %lld virtual shard%s x %lld micro-batch%s of %lld %s%s",
-                   (long long)b->global_batch, (long long)b->virtual_shards,
-                   b->virtual_shards == 1 ? "" : "s", (long long)b->k, b->k == 1 ? "" : "es",
-                   (long long)b->micro_batch, is_image ? "image" : "sample",
-                   b->micro_batch == 1 ? "" : "s");
-        if (!is_image)
-            ku_str_add(out, ", %lld tokens a sample", (long long)p->s.seq_len);
-        return;
-    }
-    struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);
-    ku_session_print_batch(&p->s, out);
-    ku_str_add(out, "; shown: %lld pairs of %lld source and %lld target positions",
-               (long long)shape.rows, (long long)shape.src_len, (long long)shape.tgt_len);
+    p->s.source->ops->print_plan(p->s.source, p->shape, out);
 }
 
 void ku_plan_print_instr(const struct ku_program *p, uint32_t at, struct ku_str *out)

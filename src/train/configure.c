@@ -59,7 +59,7 @@ int ku_settings_configure(struct ku_session *s, const struct kumi_settings *sett
 
 int ku_session_open_shapes(struct ku_session *s)
 {
-    return s->model.facts.is_pairs ? ku_session_open_data(s, NULL) : KUMI_OK;
+    return s->source->ops->has_shapes ? ku_session_open_data(s, NULL) : KUMI_OK;
 }
 
 struct ku_target ku_session_target(const struct ku_session *s)

@@ -22,7 +22,6 @@
 #include "base/mem.h"
 #include "base/term.h"
 #include "op/schedule.h"
-#include "train/dataset_text.h"
 #include "config/deepspeed.h"
 #include "config/keys.h"
 #include "config/optimizer.h"
@@ -38,7 +37,7 @@ static const char *zero_or_more(double x)
 
 static const char *kind_word(const struct ku_session *s)
 {
-    return s->graph ? "the program's" : ku_dataset_kind(&s->cfg, &s->model);
+    return s->graph ? "the program's" : ku_batch_source_of(&s->cfg, &s->model)->kind(&s->cfg);
 }
 static const char *files_word(const struct ku_session *s)
 {

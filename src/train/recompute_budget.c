@@ -99,7 +99,7 @@ static int planned_bytes(const struct ku_session *s, const struct ku_target *t,
 {
     size_t most[KU_N_ARENAS] = {0};
     int status = KUMI_OK;
-    for (int shape = 0; shape < ku_session_n_shapes(s) && status == KUMI_OK; shape++) {
+    for (int shape = 0; shape < s->source->ops->n_shapes(s->source) && status == KUMI_OK; shape++) {
         struct ku_program *program[KU_N_PROGS] = {0};
         struct ku_graph *g = NULL;
         status = ku_session_graph(s, shape, &g);
@@ -123,7 +123,7 @@ static int measure(const struct ku_session *s, const struct ku_target *t,
                    const struct ku_compile_opts *o, struct ku_recompute_unit **unit, int *n)
 {
     struct ku_graph *g = NULL;
-    KU_TRY(ku_session_graph(s, s->pairs.data ? ku_pairs_last_shape(&s->pairs) : 0, &g));
+    KU_TRY(ku_session_graph(s, s->source->ops->largest_shape(s->source), &g));
     int status = ku_compile_graph(g, o, t, "zero");
     if (status == KUMI_OK)
         status = ku_recompute_measure(g, o, unit, n);

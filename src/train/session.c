@@ -13,8 +13,6 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "comm/consensus.h"
-#include "train/dataset.h"
-#include "train/dataset_text.h"
 #include "config/deepspeed.h"
 #include "model/model.h"
 #include "config/precision_policy.h"
@@ -75,12 +73,13 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     if (s->groups == NULL)
         return KUMI_ENOMEM;
     KU_TRY(ku_model_read_again(&s->cfg, s->stored, &s->model));
-    KU_TRY(ku_dataset_check_text(&s->cfg, &s->model));
+    KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->check(&s->cfg, &s->model));
     KU_TRY(find_tokenizer(s));
     if (s->cfg.deepspeed && was == NULL) /* a resume takes missing values from the checkpoint */
         KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &theirs));
     KU_TRY(configure_batch(s, was, n_ranks));
-    KU_TRY(ku_dataset_seq_len(&s->cfg, &s->model, &s->seq_len));
+    KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->seq_len(&s->cfg, &s->model, &s->seq_len));
+    KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));
     s->n_steps = s->cfg.train_steps != KU_NULL ? s->cfg.train_steps : DEFAULT_STEPS;
     s->numerics = ku_config_numerics(&s->cfg);
     if (s->numerics == NULL)
@@ -101,6 +100,12 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     return KUMI_OK;
 }
 
+/* 0: the data are not open. */
+static int64_t steps_per_epoch(const struct ku_session *s)
+{
+    return s->source ? s->source->steps_per_epoch : 0;
+}
+
 static int is_per_epoch(const struct ku_config *c)
 {
     return strcmp(c->schedule_per, "epoch") == 0;
@@ -109,12 +114,12 @@ static int is_per_epoch(const struct ku_config *c)
 /* A span in the schedule's unit: steps, or epochs with schedule.per "epoch". */
 static int64_t schedule_span(const struct ku_session *s, struct ku_span span)
 {
-    return is_per_epoch(&s->cfg) ? span.n : ku_span_steps(span, s->sampler.steps_per_epoch);
+    return is_per_epoch(&s->cfg) ? span.n : ku_span_steps(span, steps_per_epoch(s));
 }
 
 int64_t ku_session_schedule_length(const struct ku_session *s)
 {
-    int64_t per_epoch = s->sampler.steps_per_epoch;
+    int64_t per_epoch = steps_per_epoch(s);
     if (!is_per_epoch(&s->cfg) || per_epoch == 0)
         return s->n_steps;
     return s->n_steps / per_epoch + (s->n_steps % per_epoch != 0);
@@ -126,7 +131,7 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
     int64_t at[KU_MAX_SPANS];
     _Static_assert((int)KU_MAX_SPANS <= (int)KU_MAX_ARGS, "an attribute's list holds them");
     ku_rule_schedule(c, a);
-    a->period = is_per_epoch(c) && s->sampler.steps_per_epoch > 1 ? s->sampler.steps_per_epoch : 1;
+    a->period = is_per_epoch(c) && steps_per_epoch(s) > 1 ? steps_per_epoch(s) : 1;
     a->warmup = schedule_span(s, c->schedule_warmup_steps);
     a->decay = c->schedule_decay_steps.n >= 0 ? schedule_span(s, c->schedule_decay_steps)
                : s->decay_steps > 0           ? s->decay_steps
@@ -225,32 +230,11 @@ static int smooth(struct ku_graph *g, double share)
     return KUMI_OK;
 }
 
-int ku_session_n_shapes(const struct ku_session *s)
-{
-    return s->pairs.data ? ku_pairs_n_shapes(&s->pairs) : 1;
-}
-
-void ku_session_print_batch(const struct ku_session *s, struct ku_str *out)
-{
-    const struct ku_batch *b = &s->batch;
-    if (s->pairs.data) {
-        ku_str_add(out, "pairs in %lld shards x %lld, ", (long long)b->virtual_shards,
-                   (long long)b->k);
-        ku_buckets_print(s->pairs.buckets[KU_SPLIT_TRAIN], out);
-    } else {
-        ku_str_add(out, "global batch %lld = %lld shards x %lld x %lld", (long long)b->global_batch,
-                   (long long)b->virtual_shards, (long long)b->micro_batch, (long long)b->k);
-    }
-}
-
 int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
 {
-    struct kumi_shape_of_batch b = {
-        .n = s->batch.global_batch, .t = s->seq_len, .has_segments = s->cfg.data_segments};
-    if (s->pairs.data) {
-        struct ku_bucket_shape p = ku_pairs_shape(&s->pairs, shape);
-        b = (struct kumi_shape_of_batch){.n = p.rows, .s = p.src_len, .t = p.tgt_len};
-    }
+    const struct ku_batch_shape of = s->source->ops->shape(s->source, shape);
+    const struct kumi_shape_of_batch b = {
+        .n = of.rows, .s = of.src_len, .t = of.tgt_len, .has_segments = s->cfg.data_segments};
     KU_TRY(s->graph ? ku_graph_copy(s->graph, g) : ku_model_graph(&s->model, &b, g));
     return smooth(*g, s->cfg.train_label_smoothing);
 }
@@ -277,26 +261,6 @@ size_t ku_session_staging_bytes(const struct ku_session *s)
                                           : bytes / KU_CKPT_WINDOW_BYTES * KU_CKPT_WINDOW_BYTES;
 }
 
-size_t ku_session_loader_bytes(const struct ku_session *s, const struct ku_graph *g)
-{
-    const struct ku_config *c = &s->cfg;
-    const int64_t rows = s->batch.global_batch / s->batch.n_ranks;
-    size_t row_bytes[KU_DATA_PORTS_MAX];
-    int n = 0, has_val = c->data_val.n > 0 || c->data_val_fraction > 0;
-    if (s->data)
-        has_val = s->eval_samples > 0;
-    if (s->model.facts.is_pairs) /* pairs are not read ahead */
-        return 0;
-    for (uint32_t i = 0; i < g->n_inputs && n < KU_DATA_PORTS_MAX; i++) {
-        struct ku_type type = ku_type_of(g, g->input[i].value);
-        if (strcmp(g->input[i].name, "control") != 0)
-            row_bytes[n++] = (size_t)(ku_shape_count(&type.shape) / s->batch.global_batch) *
-                             kumi_dtype_bytes(type.dtype);
-    }
-    return (size_t)(1 + has_val) *
-           ku_loader_bytes(row_bytes, n, rows, (int)c->data_workers, (int)c->data_prefetch);
-}
-
 /*
  * Padding samples of a short batch do not count in the loss, but would count in batch norm
  * statistics.
@@ -318,22 +282,20 @@ static int refuse_short(const struct ku_session *s, const struct ku_graph *g)
     return KUMI_OK;
 }
 
-/* Derive parameters and FLOP from the graphs of all shapes, and check the data against them. */
-static int look_at(struct ku_session *s, struct ku_graph *const *graph)
+/* Derive parameters and FLOP from the graphs of all n shapes, and check the data against them. */
+static int look_at(struct ku_session *s, struct ku_graph *const *graph, int n)
 {
-    double flops = ku_graph_model_flops(graph[0]);
-    int64_t items = s->batch.global_batch * s->seq_len;
+    const struct ku_batch_source *source = s->source;
     KU_TRY(refuse_short(s, graph[0]));
     s->n_params = ku_graph_n_params(graph[0]);
-    if (s->pairs.data) { /* of an epoch */
-        flops = 0;
-        for (int64_t run = 0; run < ku_pairs_n_runs(&s->pairs, KU_SPLIT_TRAIN); run++)
-            flops += ku_graph_model_flops(graph[ku_pairs_shape_at(&s->pairs, KU_SPLIT_TRAIN, run)]);
-        items = ku_pairs_targets(&s->pairs);
-    } else if (s->data) {
-        KU_TRY(ku_dataset_check(s->data, graph[0]));
-    }
-    s->flops_per_item = flops / (double)items;
+    KU_TRY(source->ops->check_graph(source, graph[0]));
+    double *flops = ku_calloc((size_t)n, sizeof *flops);
+    if (flops == NULL)
+        return KUMI_ENOMEM;
+    for (int i = 0; i < n; i++)
+        flops[i] = ku_graph_model_flops(graph[i]);
+    s->flops_per_item = source->ops->flops_per_item(source, flops);
+    ku_free(flops);
     return KUMI_OK;
 }
 
@@ -365,35 +327,31 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
                           s->cfg.parallel_isa, ku_cpu_isa_name(o.device_opts.isa));
         o.device_opts.isa = pinned;
     }
-    int n = ku_session_n_shapes(s), status = KUMI_OK, made = 0;
+    int n = s->source->ops->n_shapes(s->source), status = KUMI_OK, made = 0;
     struct ku_graph **graph = ku_calloc((size_t)n, sizeof *graph);
     if (graph == NULL)
         return KUMI_ENOMEM;
     for (; made < n && status == KUMI_OK; made += status == KUMI_OK)
         status = ku_session_graph(s, made, &graph[made]);
     if (status == KUMI_OK)
-        status = look_at(s, graph);
+        status = look_at(s, graph, n);
     if (status == KUMI_OK)
-        o.loader_bytes = ku_session_loader_bytes(s, graph[0]);
+        o.loader_bytes = s->source->ops->read_ahead_bytes(s->source, graph[0]);
     if (status == KUMI_OK)
         status = ku_trainer_create(job, graph, n, &o, &s->t);
     else
         for (int i = 0; i < made; i++)
             ku_graph_destroy(graph[i]);
     ku_free(graph);
-    return status;
+    return status == KUMI_OK ? ku_session_resolve_feed(s) : status;
 }
 
 void ku_session_fini(struct ku_session *s)
 {
     ku_session_save_end(s);
-    for (int i = 0; i < 2; i++)
-        ku_loader_destroy(s->loader[i]);
+    ku_session_drop_feed(s);
+    ku_batch_source_destroy(s->source);
     ku_trainer_destroy(s->t);
-    if (s->pairs.data)
-        ku_pairs_fini(&s->pairs);
-    else
-        ku_data_destroy(s->data);
     ku_free(s->recompute_level);
     json_decref(s->numerics);
     ku_free(s->groups);

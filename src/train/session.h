@@ -3,12 +3,10 @@
 #define KU_TRAIN_SESSION_H
 
 #include "ckpt/snapshot/retention.h"
-#include "data/loader.h"
-#include "data/data.h"
 #include "config/batch_relation.h"
 #include "config/config.h"
 #include "model/model.h"
-#include "train/pairs.h"
+#include "batch/batch_source.h"
 #include "train/saving.h"
 #include "config/sharding.h"
 #include "train/trainer.h"
@@ -17,9 +15,9 @@
  * A session: a configuration with everything that training, evaluation and plans derive from it. It
  * is filled in stages; each needs those before it, and fini frees what exists.
  *
- *     ku_session_configure        cfg, model, batch, sharding, numerics
+ *     ku_session_configure        cfg, model, batch, sharding, source, numerics
  *             │                          │ plans: ku_session_compile_opts, ku_session_graph
- *     ku_session_open_data        data or pairs, sampler, n_steps, decay_steps
+ *     ku_session_open_data        the data of source, n_steps, decay_steps
  *             │
  *     ku_session_create_trainer   compile, allocate: t, n_params, flops_per_item
  *             │
@@ -45,12 +43,10 @@ struct ku_session {
     const struct ku_graph *graph;    /* a program's own graph, instead of model; else NULL */
     struct ku_batch batch;
     struct ku_sharding sharding;
-    struct ku_data *data;
-    struct ku_pairs pairs; /* of encoder-decoder models; data points to its data */
-    struct ku_sampler sampler;
-    struct ku_loader *loader[2]; /* of training and evaluation; created at the first fill */
-    int64_t seq_len;             /* loss positions of a sample: tokens, or 1 */
-    int64_t n_steps, eval_samples;
+    struct ku_batch_source *source; /* never opened if a program fills the ports */
+    struct ku_session_feed *feed;   /* ports of the source in the trainer's programs */
+    int64_t seq_len;                /* loss positions of a sample: tokens, or 1 */
+    int64_t n_steps;
     int64_t n_params;      /* set by create_trainer, as is flops_per_item */
     double flops_per_item; /* model FLOP, forward and backward, per loss position */
     /* End of the schedule in its unit if none is configured; 0: not yet known. */
@@ -84,18 +80,14 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
  *   job   ticked while text is tokenized; may be NULL
  */
 int ku_session_open_data(struct ku_session *s, struct ku_job *job);
+/* Progress that only ticks the job, for batch sources; job may be NULL. */
+struct ku_progress ku_session_tick(struct ku_job *job);
 /*
  * Length of the run in the schedule's unit. A partial epoch counts as one.
  */
 int64_t ku_session_schedule_length(const struct ku_session *s);
 /* The compiler's options. n_steps must be known: call it after open_data, or for plans. */
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
-/* Number of batch shapes: 1, or that of the sentence pairs once data are open. */
-int ku_session_n_shapes(const struct ku_session *s);
-/*
- * Append "global batch 16 = 2 shards x 8 x 1", or the shapes of sentence pairs once data are open.
- */
-void ku_session_print_batch(const struct ku_session *s, struct ku_str *out);
 /* The model's graph for one global batch of a shape. */
 int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
 /* Cores for the compute threads of local_n ranks together. */
@@ -103,24 +95,19 @@ int ku_session_cores(const struct ku_session *s, int local_n);
 /* Staging bytes per rank for asynchronous checkpoints; 0: they are synchronous. */
 size_t ku_session_staging_bytes(const struct ku_session *s);
 /*
- * Bytes per rank of rows that are read ahead (data.workers), for training and evaluation.
- *
- *   g   the model's graph; its inputs are the ports of a row
- */
-size_t ku_session_loader_bytes(const struct ku_session *s, const struct ku_graph *g);
-/*
  * Compile and allocate. Collective.
  */
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
 void ku_session_fini(struct ku_session *s);
+/* Resolve the ports that fills write, once; for create_trainer and fini. */
+int ku_session_resolve_feed(struct ku_session *s);
+void ku_session_drop_feed(struct ku_session *s);
 
 /*
  * Fill the training ports for a step; and the evaluation ports for batch b. Errors: KUMI_EINPUT.
  */
 int ku_session_fill_train(struct ku_session *s, int64_t step);
 int ku_session_fill_eval(struct ku_session *s, int64_t b);
-/* Whether the loss counts samples instead of tokens. */
-int ku_session_is_by_samples(const struct ku_session *s);
 /*
  * Number of samples on all ranks that could not be read and did not count (data.on_error: skip),
  * once per read. Rank 0 logs it. Collective.

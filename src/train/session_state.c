@@ -10,7 +10,7 @@
 #include "ckpt/snapshot/snapshot.h"
 #include "data/tokenizer/tokenizer.h"
 #include "comm/consensus.h"
-#include "train/dataset_text.h"
+#include "batch/text_source.h"
 #include "train/provenance.h"
 #include "train/session.h"
 #include "model/pretrained.h"
@@ -63,9 +63,9 @@ static int read_companions(struct ku_session *s)
     struct ku_companions *c = &s->companions;
     const char *const from[] = {s->stored && is_whole(s->stored) ? s->stored : NULL, s->model.path};
     const int is_byte = strcmp(cfg->data_tokenizer, "byte") == 0;
-    const int is_text = ku_dataset_is_text(cfg) && ku_dataset_is_tokenized(cfg);
-    if (!s->model.facts.is_pairs || cfg->data_target_tokenizer == NULL)
-        KU_TRY(read_tokenizer(c, cfg->data_tokenizer));
+    const int is_text = ku_text_is_kind(cfg) && ku_text_is_tokenized(cfg);
+    if (s->source->ops->tokenizer(cfg))
+        KU_TRY(read_tokenizer(c, s->source->ops->tokenizer(cfg)));
     int has_tokenizer = c->n > 0;
     for (int i = 0; i < 2; i++) {
         if (from[i] == NULL)
@@ -142,7 +142,8 @@ static int describe(struct ku_session *s, const char *dir, int64_t step, struct 
                                .config = s->saved.config,
                                .libraries = s->saved.libraries,
                                .state = s->saved.state,
-                               .data_fingerprint = s->data ? s->data->fingerprint : "",
+                               .data_fingerprint =
+                                   s->source->data ? s->source->data->fingerprint : "",
                                .companions = &s->companions,
                                .keep = (int)s->cfg.checkpoint_keep,
                                .verified = &s->verified};

@@ -483,13 +483,23 @@ int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first)
     return 0;
 }
 
-void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program program, const char *name,
+const struct ku_program_port *ku_trainer_find_port(const struct ku_trainer *t,
+                                                   enum ku_trainer_program p, const char *name)
+{
+    return ku_program_find_port(t->program[p], 1, name);
+}
+
+void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p, const char *name,
                       int u, size_t *row_bytes)
 {
+    const struct ku_program_port *port = ku_trainer_find_port(t, p, name);
+    return port ? ku_trainer_port_rows(t, p, port, u, row_bytes) : NULL;
+}
+
+void *ku_trainer_port_rows(const struct ku_trainer *t, enum ku_trainer_program program,
+                           const struct ku_program_port *port, int u, size_t *row_bytes)
+{
     const struct ku_program *p = t->program[program];
-    const struct ku_program_port *port = ku_program_find_port(p, 1, name);
-    if (port == NULL)
-        return NULL;
     struct ku_part part;
     port_part(t, p, port, u, &part);
     int64_t rows = part.shape.ndim ? part.shape.dim[0].count : 1;

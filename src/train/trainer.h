@@ -171,8 +171,18 @@ int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_P
 int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first);
 int ku_trainer_n_micro(const struct ku_trainer *t);
 /*
- * Address of a port's rows for micro-batch u, and the bytes of one row; NULL: no such port.
+ * An input port of the current batch shape, for ku_trainer_port_rows; NULL: no such port. It is
+ * valid as long as the trainer.
  */
+const struct ku_program_port *ku_trainer_find_port(const struct ku_trainer *t,
+                                                   enum ku_trainer_program p, const char *name);
+/*
+ * Address of a port's rows for micro-batch u, and the bytes of one row. t uses the shape in which
+ * the port was found.
+ */
+void *ku_trainer_port_rows(const struct ku_trainer *t, enum ku_trainer_program p,
+                           const struct ku_program_port *port, int u, size_t *row_bytes);
+/* The same by name; NULL: no such port. */
 void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p, const char *name,
                       int u, size_t *row_bytes);
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "train/nonfinite.h"
+#include "train/run/nonfinite.h"
 
 enum { RARE = 60, V = 4 };
 

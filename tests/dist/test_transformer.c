@@ -107,9 +107,9 @@ static int compare_logits(struct ku_session *s, const struct ku_st *truth, doubl
 /* Ports for evaluation hold what a step of training reads. */
 static int copy_ports(struct ku_session *s)
 {
-    for (int i = 0; i < s->data->n_ports; i++) {
+    for (int i = 0; i < s->source->data->n_ports; i++) {
         size_t bytes;
-        const char *name = s->data->port[i].name;
+        const char *name = s->source->data->port[i].name;
         void *from = ku_trainer_port(s->t, KU_PROG_TRAIN, name, 0, &bytes);
         void *to = ku_trainer_port(s->t, KU_PROG_EVAL, name, 0, &bytes);
         memmove(to, from, bytes * (size_t)s->batch.global_batch);

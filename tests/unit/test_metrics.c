@@ -19,7 +19,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "train/metrics.h"
+#include "train/run/metrics.h"
 
 static json_t *line_of(char **text)
 {

@@ -19,8 +19,8 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "train/resume.h"
-#include "train/rundir.h"
+#include "train/run/resume.h"
+#include "train/run/rundir.h"
 
 static const char *const old_run[] = {"checkpoints/step-00000001/manifest.json",
                                       "checkpoints/step-00000002/manifest.json",

@@ -100,7 +100,7 @@ static void test_per_epoch(void **state)
     struct ku_compile_opts o;
     assert_int_equal(ku_session_configure(&first, f->config, set, 3, NULL, 1), KUMI_OK);
     assert_int_equal(ku_session_open_data(&first, NULL), KUMI_OK);
-    int64_t per_epoch = first.sampler.steps_per_epoch;
+    int64_t per_epoch = first.source->steps_per_epoch;
     assert_in_range(per_epoch, 2, 39);
     assert_int_equal(ku_session_compile_opts(&first, &o), KUMI_OK);
     assert_int_equal(o.rule.period, per_epoch);
@@ -147,8 +147,8 @@ static void test_rule(void **state)
     assert_string_equal(o.adapt_patterns[0], "h.*");
     assert_int_equal(o.decay, KU_DECAY_MATRICES);
     assert_int_equal(o.rule.schedule, KU_SCHED_MULTI_STEP);
-    assert_int_equal((int)o.rule.args.v[0], s.sampler.steps_per_epoch);
-    assert_int_equal((int)o.rule.args.v[1], 2 * s.sampler.steps_per_epoch);
+    assert_int_equal((int)o.rule.args.v[0], s.source->steps_per_epoch);
+    assert_int_equal((int)o.rule.args.v[1], 2 * s.source->steps_per_epoch);
     assert_int_equal((int)o.rule.args.v[2], 0);
     assert_int_equal(o.rule.cycle_momentum, 0);
     assert_int_equal(ku_session_graph(&s, 0, &g), KUMI_OK);
@@ -158,7 +158,7 @@ static void test_rule(void **state)
             n_losses++;
         }
     assert_int_equal(n_losses, 1);
-    assert_int_equal(ku_session_is_by_samples(&s), 0);
+    assert_int_equal(ku_batch_is_by_samples(s.source), 0);
     ku_graph_destroy(g);
     ku_session_fini(&s);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/id_range.h"
+#include "ir/id_range.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/summary.h"
+#include "train/run/summary.h"
 
 #include <math.h>
 #include <stdio.h>

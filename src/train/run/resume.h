@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_RESUME_H
-#define KU_TRAIN_RESUME_H
+#ifndef KU_TRAIN_RUN_RESUME_H
+#define KU_TRAIN_RUN_RESUME_H
 
-#include "train/rundir.h"
+#include "train/run/rundir.h"
 #include "train/trainer.h"
 
 /*

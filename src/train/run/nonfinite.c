@@ -8,7 +8,7 @@
  *   4. restore the saved buffers
  *   5. take the minimum of (parameter, rank) over all ranks
  */
-#include "train/nonfinite.h"
+#include "train/run/nonfinite.h"
 
 #include <math.h>
 #include <string.h>

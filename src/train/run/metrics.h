@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_METRICS_H
-#define KU_TRAIN_METRICS_H
+#ifndef KU_TRAIN_RUN_METRICS_H
+#define KU_TRAIN_RUN_METRICS_H
 
 #include <jansson.h>
 #include <stdint.h>

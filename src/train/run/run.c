@@ -31,22 +31,22 @@
 #include "train/ineffective_keys.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
-#include "train/metrics.h"
+#include "train/run/metrics.h"
 #include "model/model.h"
-#include "train/nonfinite.h"
+#include "train/run/nonfinite.h"
 #include "train/provenance.h"
 #include "sim/machine_limits.h"
 #include "config/precision_policy.h"
-#include "train/profile.h"
+#include "train/run/profile.h"
 #include "train/progress_line.h"
 #include "sim/roofline.h"
 #include "train/recompute_budget.h"
-#include "train/resume.h"
+#include "train/run/resume.h"
 #include "config/optimizer.h"
-#include "train/rundir.h"
+#include "train/run/rundir.h"
 #include "train/session.h"
-#include "train/summary.h"
-#include "train/step_times.h"
+#include "train/run/summary.h"
+#include "train/run/step_times.h"
 
 enum { MAX_SKIPPED = 100, WORD_TIME = 1, WORD_SIGNAL = 2 };
 
@@ -166,7 +166,7 @@ static int check_origin(struct run *r)
 {
     struct ku_origin is;
     char what[400];
-    ku_origin_here(r->s.t->isa, r->s.data->fingerprint, &is);
+    ku_origin_here(r->s.t->isa, r->s.source->data->fingerprint, &is);
     int status = ku_origin_compare(&r->was, &is, r->found, what);
     if (what[0] && is_first(r))
         ku_term_line(
@@ -223,8 +223,7 @@ static int write_first(struct run *r)
     KU_TRY(ku_rundir_begin(&r->dir));
     if (r->found[0])
         KU_TRY(ku_resume_cut(r->dir.path, r->step));
-    if (r->s.pairs.data)
-        KU_TRY(ku_pairs_save_vocab(&r->s.pairs, r->dir.path));
+    KU_TRY(r->s.source->ops->save(r->s.source, r->dir.path));
     return ku_metrics_open(r->dir.path, r->step, r->s.flops_per_item, r->peak_flops, &r->metrics);
 }
 
@@ -250,9 +249,9 @@ static int check_complete(struct run *r)
     if (r->found[0] == '\0' || r->step < r->end)
         return KUMI_OK;
     if (is_first(r))
-        word =
-            ku_summary_is_of(r->dir.path, r->step, r->s.eval_samples > 0, &r->result->val_loss) ||
-            r->step > r->end || r->o->resume_step > 0;
+        word = ku_summary_is_of(r->dir.path, r->step, r->s.source->eval_samples > 0,
+                                &r->result->val_loss) ||
+               r->step > r->end || r->o->resume_step > 0;
     KU_TRY(ku_agree_max(r->job, &word));
     r->is_complete = word > 0;
     return KUMI_OK;
@@ -283,7 +282,7 @@ static void say_resumed(const struct run *r)
 static void announce(struct run *r)
 {
     struct ku_str batch = {0};
-    ku_session_print_batch(&r->s, &batch);
+    r->s.source->ops->print(r->s.source, &batch);
     ku_str_add(&batch, ", ");
     ku_precision_print(&r->s.cfg, &batch);
     ku_term_line("kumi: %s: %lld parameters, %d rank%s, %s on %s, %s",
@@ -390,7 +389,7 @@ static int save(struct run *r, int is_final)
 
 static double epoch_of(const struct run *r)
 {
-    return (double)r->step / (double)r->s.sampler.steps_per_epoch;
+    return (double)r->step / (double)r->s.source->steps_per_epoch;
 }
 
 static int evaluate(struct run *r)
@@ -400,9 +399,9 @@ static int evaluate(struct run *r)
         return KUMI_OK;
     KU_TRY(ku_session_evaluate(&r->s, &loss));
     r->result->val_loss = loss;
-    if (r->s.eval_samples)
+    if (r->s.source->eval_samples)
         ku_trainer_metrics(r->s.t, 1, &r->result->val_metrics);
-    if (is_first(r) && r->s.eval_samples)
+    if (is_first(r) && r->s.source->eval_samples)
         ku_metrics_eval(r->metrics, r->step, epoch_of(r), loss, &r->result->val_metrics);
     return KUMI_OK;
 }
@@ -473,7 +472,7 @@ static int verify_replicas(struct run *r)
 
 static int is_due(struct ku_span every, int64_t step, const struct run *r)
 {
-    int64_t n = ku_span_steps(every, r->s.sampler.steps_per_epoch);
+    int64_t n = ku_span_steps(every, r->s.source->steps_per_epoch);
     return n > 0 && step % n == 0;
 }
 
@@ -516,7 +515,7 @@ static int add_up(struct run *r, int64_t max_age_ns, int64_t sum[N_SUMS])
 
 static int is_logged(const struct run *r)
 {
-    int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.sampler.steps_per_epoch);
+    int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.source->steps_per_epoch);
     return every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);
 }
 
@@ -550,7 +549,7 @@ static int note_step(struct run *r, const double *report, int64_t data_ns)
         .held_bytes = sum[SUM_HELD_BYTES],
         .loss_scale = ku_trainer_loss_scale(r->s.t),
         .n_skipped = ku_trainer_n_skipped(r->s.t),
-        .samples = ku_session_is_by_samples(&r->s) ? r->s.batch.global_batch : 0,
+        .samples = ku_batch_is_by_samples(r->s.source) ? r->s.batch.global_batch : 0,
         .metrics = &metrics};
     ku_metrics_step(r->metrics, &line, is_logged(r));
     return KUMI_OK;
@@ -661,7 +660,7 @@ static void note_state(struct run *r)
     struct kumi_train_result *result = r->result;
     result->step = r->step;
     result->update = *ku_trainer_update_count(r->s.t);
-    result->is_by_samples = ku_session_is_by_samples(&r->s);
+    result->is_by_samples = ku_batch_is_by_samples(r->s.source);
     if (r->trial == NULL)
         snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,
                  (long long)r->last_saved);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/resume.h"
+#include "train/run/resume.h"
 
 #include <stdio.h>
 

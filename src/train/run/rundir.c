@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/rundir.h"
+#include "train/run/rundir.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/term.h"
-#include "train/pairs.h"
+#include "batch/parallel_source.h"
 
 char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
 {
@@ -65,7 +65,7 @@ static int take_lock(struct ku_rundir *dir)
  */
 static const char *const own[] = {
     "checkpoints", "checkpoints.cut", "metrics.jsonl", "metrics.cut.jsonl",  "summary.json",
-    "weights",     "weights.new",     "profile.txt",   "profile.trace.json", KU_PAIRS_VOCAB_FILES};
+    "weights",     "weights.new",     "profile.txt",   "profile.trace.json", KU_VOCAB_FILES};
 static const char REPLACED[] = ".replaced", DELETED[] = ".deleted";
 
 static int cannot(const char *path, const char *what)

@@ -1,15 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/dataset_text.h"
+#include "batch/text_source.h"
 
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "batch/fixed_shape.h"
 #include "data/text/jsonl.h"
 #include "data/text/masked.h"
 #include "data/text/token_files.h"
 #include "data/tokenizer/tokenizer.h"
+
+struct text_source {
+    struct ku_fixed_source fixed;
+    struct ku_held_out held;
+    int is_held_out;
+};
+
+static struct text_source *of(struct ku_batch_source *s)
+{
+    return (struct text_source *)(void *)s;
+}
 
 static int ends_in(const char *name, const char *end)
 {
@@ -29,15 +41,12 @@ static int is_jsonl(const struct ku_config *c)
     return files->n > 0;
 }
 
-const char *ku_dataset_kind(const struct ku_config *c, const struct ku_model *m)
+static const char *kind(const struct ku_config *c)
 {
-    return m->facts.is_pairs ? "parallel"
-           : c->data_kind    ? c->data_kind
-           : is_jsonl(c)     ? "jsonl"
-                             : "text";
+    return c->data_kind ? c->data_kind : is_jsonl(c) ? "jsonl" : "text";
 }
 
-int ku_dataset_is_text(const struct ku_config *c)
+int ku_text_is_kind(const struct ku_config *c)
 {
     return c->data_kind == NULL || strcmp(c->data_kind, "text") == 0 ||
            strcmp(c->data_kind, "jsonl") == 0;
@@ -48,30 +57,21 @@ static int is_word(const char *key, const char *word)
     return key && strcmp(key, word) == 0;
 }
 
-int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m)
+int ku_text_check(const struct ku_config *c, const struct ku_model *m)
 {
-    const int is_pairs = m->facts.is_pairs, has_docs = !is_pairs && is_jsonl(c);
-    const struct {
-        int is_wrong;
-        const char *path, *wanted;
-    } rule[] = {
+    const int has_docs = is_jsonl(c);
+    const struct ku_batch_rule rule[] = {
         {c->data_segments && !m->facts.is_causal, "data.segments",
          "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {has_docs && m->facts.is_masked, "data.train",
          "documents are for models that continue texts; a masked language model learns from text "
          "files"},
-        {(has_docs || is_pairs) && c->data_weights.n > 0, "data.weights",
-         "it is for text files; omit it"},
+        {has_docs && c->data_weights.n > 0, "data.weights", "it is for text files; omit it"},
         {c->data_separator != KU_NULL && !has_docs && !c->data_segments, "data.separator",
          "it is for text with data.segments true, and for jsonl; leave it out"},
-        {is_word(c->data_on_long, is_pairs ? "cut" : "drop"), "data.on_long",
-         is_pairs ? "drop or error for sentence pairs" : "cut or error for documents"},
+        {is_word(c->data_on_long, "drop"), "data.on_long", "cut or error for documents"},
     };
-    for (size_t i = 0; i < sizeof rule / sizeof rule[0]; i++)
-        if (rule[i].is_wrong)
-            return ku_config_refuse(c, rule[i].path, ku_json_at(c->root, rule[i].path),
-                                    rule[i].wanted);
-    return KUMI_OK;
+    return ku_batch_refuse_first(c, rule, sizeof rule / sizeof rule[0]);
 }
 
 /* Id of the token that ends a document. */
@@ -94,10 +94,10 @@ static int find_separator(const struct ku_config *c, int64_t *out)
                             "that ends a document, or data.segments false");
 }
 
-static int open_jsonl(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
-                      const struct ku_held_out *held, const struct ku_progress *progress,
-                      struct ku_data **out)
+static int open_jsonl(struct ku_batch_source *s)
 {
+    const struct ku_config *c = s->cfg;
+    const struct ku_held_out *held = &of(s)->held;
     struct ku_jsonl_opts o = {.train = (const char *const *)c->data_train.item,
                               .n_train = held->is_alone ? 0 : c->data_train.n,
                               .val = (const char *const *)c->data_val.item,
@@ -105,20 +105,23 @@ static int open_jsonl(const struct ku_config *c, const struct ku_model *m, int64
                               .val_fraction = c->data_val_fraction,
                               .tokenizer = c->data_tokenizer,
                               .separator = c->data_separator == KU_NULL ? NULL : &c->data_separator,
-                              .seq_len = seq_len,
-                              .vocab_count = m->facts.vocab_size,
+                              .seq_len = s->seq_len,
+                              .vocab_count = s->model->facts.vocab_size,
                               .pack = c->data_pack,
                               .segments = c->data_segments,
                               .on_long =
                                   is_word(c->data_on_long, "error") ? KU_LONG_ERROR : KU_LONG_CUT,
-                              .progress = *progress};
-    return ku_jsonl_open(&o, out);
+                              .progress = s->progress};
+    if (held->stride > 0)
+        return ku_config_refuse(c, "data.train", ku_json_at(c->root, "data.train"),
+                                "a stride is for text files; evaluate documents without one");
+    return ku_jsonl_open(&o, &s->data);
 }
 
-static int open_text(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
-                     const struct ku_held_out *held, const struct ku_progress *progress,
-                     struct ku_data **out)
+static int open_text(struct ku_batch_source *s, struct ku_data **out)
 {
+    const struct ku_config *c = s->cfg;
+    const struct ku_held_out *held = &of(s)->held;
     struct ku_text_opts o = {.train = (const char *const *)c->data_train.item,
                              .n_train = held->is_alone ? 0 : c->data_train.n,
                              .val = (const char *const *)c->data_val.item,
@@ -126,12 +129,12 @@ static int open_text(const struct ku_config *c, const struct ku_model *m, int64_
                              .val_fraction = c->data_val_fraction,
                              .tokenizer = c->data_tokenizer,
                              .format = c->data_format,
-                             .seq_len = seq_len,
+                             .seq_len = s->seq_len,
                              .stride = held->stride,
-                             .vocab_count = m->facts.vocab_size,
+                             .vocab_count = s->model->facts.vocab_size,
                              .weight = held->is_alone ? NULL : c->data_weights.v,
                              .segments = c->data_segments,
-                             .progress = *progress};
+                             .progress = s->progress};
     if (o.segments)
         KU_TRY(find_separator(c, &o.separator));
     return ku_text_open(&o, out);
@@ -140,46 +143,52 @@ static int open_text(const struct ku_config *c, const struct ku_model *m, int64_
 /*
  * Add masking to text, for masked language models. Owns: text.
  */
-static int open_masked(const struct ku_config *c, const struct ku_model *m, struct ku_data *text,
-                       struct ku_data **out)
+static int open_masked(struct ku_batch_source *s, struct ku_data *text)
 {
+    const struct ku_config *c = s->cfg;
     struct ku_masked_opts o = {.probability = c->data_mlm_probability,
                                .mask_token = c->data_mask_token,
-                               .vocab_count = m->facts.vocab_size,
+                               .vocab_count = s->model->facts.vocab_size,
                                .seed = (uint64_t)c->train_seed};
     if (c->data_mask_token == KU_NULL)
         o.mask_token = o.vocab_count - 1;
     if (o.mask_token < o.vocab_count)
-        return ku_masked_open(text, &o, out);
-    json_t *v = json_integer(o.mask_token);
-    int status = ku_config_refuse(c, "data.mask_token", v, "an id below the model's vocab_size");
-    json_decref(v);
+        return ku_masked_open(text, &o, &s->data);
+    int status = ku_batch_refuse_number(c, "data.mask_token", o.mask_token,
+                                        "an id below the model's vocab_size");
     ku_data_destroy(text);
     return status;
 }
 
-int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
-                         const struct ku_held_out *held, const struct ku_progress *progress,
-                         struct ku_data **out)
+static int open_data(struct ku_batch_source *s)
 {
-    static const struct ku_held_out as_training = {0, 0};
     struct ku_data *text;
-    if (held == NULL)
-        held = &as_training;
-    KU_TRY(ku_dataset_check_text(c, m));
-    if (is_jsonl(c) && held->stride > 0)
-        return ku_config_refuse(c, "data.train", ku_json_at(c->root, "data.train"),
-                                "a stride is for text files; evaluate documents without one");
-    if (is_jsonl(c))
-        return open_jsonl(c, m, seq_len, held, progress, out);
-    KU_TRY(open_text(c, m, seq_len, held, progress, &text));
-    if (m->facts.is_masked)
-        return open_masked(c, m, text, out);
-    *out = text;
+    KU_TRY(ku_text_check(s->cfg, s->model));
+    if (is_jsonl(s->cfg))
+        return open_jsonl(s);
+    KU_TRY(open_text(s, &text));
+    if (s->model->facts.is_masked)
+        return open_masked(s, text);
+    s->data = text;
     return KUMI_OK;
 }
 
-int ku_dataset_is_tokenized(const struct ku_config *c)
+void ku_text_hold_out(struct ku_batch_source *s, const struct ku_held_out *held)
+{
+    KU_ASSERT(s->ops == &ku_text_batches && s->data == NULL);
+    of(s)->held = *held;
+    of(s)->is_held_out = 1;
+}
+
+static int open_batches(struct ku_batch_source *s)
+{
+    if (!of(s)->is_held_out)
+        return ku_fixed_open(s);
+    s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];
+    return KUMI_OK;
+}
+
+int ku_text_is_tokenized(const struct ku_config *c)
 {
     const struct ku_list *list[] = {&c->data_train, &c->data_val};
     if (strcmp(c->data_tokenizer, "byte") != 0)
@@ -191,12 +200,12 @@ int ku_dataset_is_tokenized(const struct ku_config *c)
     return !is_jsonl(c);
 }
 
-int ku_dataset_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t **bytes)
+int ku_text_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t **bytes)
 {
     struct ku_tokenizer *t;
     int status = KUMI_OK;
     *bytes = NULL;
-    if (!ku_dataset_is_tokenized(c))
+    if (!ku_text_is_tokenized(c))
         return KUMI_OK;
     KU_TRY(ku_tokenizer_open(c->data_tokenizer, &t));
     int32_t *table = ku_calloc((size_t)vocab_count, sizeof *table);
@@ -217,3 +226,9 @@ int ku_dataset_token_bytes(const struct ku_config *c, int64_t vocab_count, int32
         *bytes = table;
     return status;
 }
+
+const struct ku_batch_source_ops ku_text_batches = {
+    KU_FIXED_SHAPE_OPS,     .bytes = sizeof(struct text_source),
+    .kind = kind,           .check = ku_text_check,
+    .open_data = open_data, .open = open_batches,
+};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_SUMMARY_H
-#define KU_TRAIN_SUMMARY_H
+#ifndef KU_TRAIN_RUN_SUMMARY_H
+#define KU_TRAIN_RUN_SUMMARY_H
 
-#include "train/metrics.h"
+#include "train/run/metrics.h"
 #include "sim/roofline.h"
 #include "train/trainer.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_PROFILE_H
-#define KU_TRAIN_PROFILE_H
+#ifndef KU_TRAIN_RUN_PROFILE_H
+#define KU_TRAIN_RUN_PROFILE_H
 
 #include "train/trainer.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_PROFILE_TRACE_H
-#define KU_TRAIN_PROFILE_TRACE_H
+#ifndef KU_TRAIN_RUN_PROFILE_TRACE_H
+#define KU_TRAIN_RUN_PROFILE_TRACE_H
 
-#include "train/profile.h"
+#include "train/run/profile.h"
 
 struct ku_profile_mark {
     enum ku_profile_what what;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_RUNDIR_H
-#define KU_TRAIN_RUNDIR_H
+#ifndef KU_TRAIN_RUN_RUNDIR_H
+#define KU_TRAIN_RUN_RUNDIR_H
 
 #include <stddef.h>
 

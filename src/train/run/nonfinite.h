@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_NONFINITE_H
-#define KU_TRAIN_NONFINITE_H
+#ifndef KU_TRAIN_RUN_NONFINITE_H
+#define KU_TRAIN_RUN_NONFINITE_H
 
 #include "train/trainer.h"
 

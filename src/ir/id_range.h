@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_ID_RANGE_H
-#define KU_TRAIN_ID_RANGE_H
+#ifndef KU_IR_ID_RANGE_H
+#define KU_IR_ID_RANGE_H
 
 #include "ir/program.h"
 

@@ -9,7 +9,7 @@
  * are those of the first rank, so all ranks have the same rows; one sum over ranks then gathers the
  * times. Rank 0 writes the table; the first ranks write the trace.
  */
-#include "train/profile.h"
+#include "train/run/profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #include "base/os/os.h"
 #include "base/str.h"
 #include "comm/consensus.h"
-#include "train/profile_trace.h"
+#include "train/run/profile_trace.h"
 #include "sim/roofline.h"
 
 enum { MAX_STEPS = 1000, DEFAULT_SKIP = 2, DEFAULT_STEPS = 4, MAX_RANK_LINES = 16 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/metrics.h"
+#include "train/run/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/profile_trace.h"
+#include "train/run/profile_trace.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_BATCH_PARALLEL_SOURCE_H
+#define KU_BATCH_PARALLEL_SOURCE_H
+
+#include "batch/batch_source.h"
+#include "data/tokenizer/vocab.h"
+
+/* Batches of a parallel corpus, for encoder-decoder models; and its vocabularies alone. */
+struct ku_vocab_pair {
+    struct ku_vocab *src, *tgt; /* may be the same object */
+};
+/* Files of a run with word vocabularies, written by ops->save; there are none of tokenizers. */
+#define KU_VOCAB_FILES "source.vocab", "target.vocab"
+/*
+ * Open the vocabularies of a run for translation: the files in DIR, or what the configuration
+ * names.
+ *
+ *   tokenizer   replacements for source and target; NULL: not replaced
+ */
+int ku_vocab_pair_open(const struct ku_config *c, const char *dir, const char *const tokenizer[2],
+                       struct ku_vocab_pair *p);
+void ku_vocab_pair_fini(struct ku_vocab_pair *p);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_BATCH_TEXT_SOURCE_H
+#define KU_BATCH_TEXT_SOURCE_H
+
+#include "batch/batch_source.h"
+
+/* Batches of text, token files and tokenized documents (data.kind text and jsonl). */
+
+/*
+ * Options of evaluation on a held-out stream. All zero: as in training.
+ */
+struct ku_held_out {
+    int64_t stride; /* between windows, 1 to seq_len: see struct ku_text_opts */
+    int is_alone;   /* open data.val only */
+};
+/*
+ * Evaluate on the whole of a held-out stream, and never train. Call it before open; s is a source
+ * of ku_text_batches.
+ */
+void ku_text_hold_out(struct ku_batch_source *s, const struct ku_held_out *held);
+/* ops->check of text, and of other data whose batches have one shape. */
+int ku_text_check(const struct ku_config *c, const struct ku_model *m);
+/* Whether data.kind is text or jsonl, or null. */
+int ku_text_is_kind(const struct ku_config *c);
+/*
+ * Whether data.tokenizer made the tokens. With "byte", which is for plain text, the tokens of token
+ * files and of jsonl documents come from another tokenizer.
+ */
+int ku_text_is_tokenized(const struct ku_config *c);
+
+/*
+ * Bytes of text that each token below vocab_count stands for; -1 for ids that the tokenizer does
+ * not have.
+ *
+ *   *bytes   out: [vocab_count], freed with ku_free; NULL: unknown, because the files are token
+ *            files and no tokenizer is named
+ *
+ * Errors: KUMI_EINPUT (the tokenizer), ENOMEM.
+ */
+int ku_text_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t **bytes);
+
+#endif
