@@ -148,7 +148,7 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
     if (!is_advised(p))
         return KUMI_OK;
     if (micro >= 1) {
-        a = add_trial(&t, "more and smaller micro-batches; other order of sums");
+        a = add_trial(&t, "more and smaller micro-batches; changes the order of sums");
         snprintf(a->set[0], sizeof a->set[0], "train.micro_batch=%lld", (long long)micro);
         snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
                  (long long)b->global_batch);
@@ -160,7 +160,7 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
         snprintf(add_trial(&t, "same bits")->set[0], sizeof a->set[0],
                  "parallel.share_host_state=true");
     if (b->virtual_shards > b->n_ranks) {
-        a = add_trial(&t, "other order of sums, which then depends on the rank count");
+        a = add_trial(&t, "changes the order of sums, which then depends on the rank count");
         snprintf(a->set[0], sizeof a->set[0], "train.virtual_shards=%d", b->n_ranks);
         snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
                  (long long)b->global_batch);
@@ -168,8 +168,8 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
     }
     if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
         strcmp(p->s.cfg.parallel_device, "cpu") == 0)
-        snprintf(add_trial(&t, "activations rounded to bf16; other bits")->set[0], sizeof a->set[0],
-                 "precision.compute=bf16");
+        snprintf(add_trial(&t, "activations rounded to bf16; changes the bits")->set[0],
+                 sizeof a->set[0], "precision.compute=bf16");
     try_all(&t);
     return keep_less(&t, p, kept, n_kept);
 }
@@ -214,7 +214,7 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
 static void print_total(const struct ku_plan *p, struct ku_str *out)
 {
     char text[16];
-    ku_str_add(out, "\na rank's own:          %s %20llu bytes\n",
+    ku_str_add(out, "\nprivate to a rank:     %s %20llu bytes\n",
                ku_text_bytes(p->rank_bytes, text), (unsigned long long)p->rank_bytes);
     ku_str_add(out, "this host, %3d rank%s %s %20llu bytes\n", p->s.batch.n_ranks,
                p->s.batch.n_ranks == 1 ? ":   " : "s:  ", ku_text_bytes(p->host_bytes, text),
@@ -250,7 +250,7 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
     if (r.peak_bytes > alive)
         ku_str_add(out, "  %-20s %s %15zu\n", "unused at peak",
                    ku_text_bytes(r.peak_bytes - alive, text), r.peak_bytes - alive);
-    ku_str_add(out, "  %-20s %s %15zu\n  largest buffers there:\n", "total",
+    ku_str_add(out, "  %-20s %s %15zu\n  largest buffers at the peak:\n", "total",
                ku_text_bytes(r.peak_bytes, text), r.peak_bytes);
     for (uint32_t i = 0; i < r.n_rows; i++) {
         const struct ku_memory_row *row = &r.row[i];
@@ -266,11 +266,11 @@ static void print_advice(const struct ku_plan *p, const struct advice *a, int n,
 {
     char text[16], less[16];
     if (n)
-        ku_str_add(out, "\nways to need less:\n");
+        ku_str_add(out, "\nways to reduce it:\n");
     else if (!is_advised(p))
         ku_str_add(
             out,
-            "\nways to need less are not computed for a program of more than %d instructions; "
+            "\nways to reduce it are not computed for a program of more than %d instructions; "
             "try memory.recompute and memory.offload\n",
             MAX_ADVISED_INSTRUCTIONS);
     for (int i = 0; i < n; i++)
@@ -419,7 +419,7 @@ int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks, uint64_t 
         status =
             KU_ERR(KUMI_ENOMEM,
                    "plan: --limit: a rank needs %s, %s more than the limit of %s; at the peak: %s; "
-                   "`kumi plan CONFIG --memory` lists ways to need less",
+                   "`kumi plan CONFIG --memory` lists ways to reduce it",
                    ku_text_bytes(bytes, text) + strspn(text, " "),
                    ku_text_bytes(bytes - limit_bytes, less) + strspn(less, " "),
                    ku_text_bytes(limit_bytes, limit) + strspn(limit, " "), ku_str_get(&classes));

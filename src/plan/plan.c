@@ -101,12 +101,12 @@ void ku_plan_print_batch(const struct ku_plan *p, struct ku_str *out)
                    (long long)b->micro_batch, is_image ? "image" : "sample",
                    b->micro_batch == 1 ? "" : "s");
         if (!is_image)
-            ku_str_add(out, ", %lld tokens a sample", (long long)p->s.seq_len);
+            ku_str_add(out, ", %lld tokens per sample", (long long)p->s.seq_len);
         return;
     }
     struct ku_bucket_shape shape = ku_pairs_shape(&p->s.pairs, p->shape);
     ku_session_print_batch(&p->s, out);
-    ku_str_add(out, "; shown: %lld pairs of %lld source and %lld target positions",
+    ku_str_add(out, "; planned: %lld pairs of %lld source and %lld target positions",
                (long long)shape.rows, (long long)shape.src_len, (long long)shape.tgt_len);
 }
 
