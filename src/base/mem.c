@@ -62,7 +62,7 @@ char *ku_asprintf(const char *format, ...)
     int bytes = vsnprintf(NULL, 0, format, args);
     char *text = NULL;
     if (bytes < 0)
-        KU_ERR(KUMI_ENOMEM, "memory: a text of more than 2 GiB");
+        KU_ERR(KUMI_ENOMEM, "memory: a string of more than 2 GiB");
     else
         text = ku_malloc((size_t)bytes + 1);
     if (text)

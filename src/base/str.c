@@ -157,7 +157,7 @@ int ku_text_take(struct ku_str *s, char **text)
     ku_str_append(s, "", 0); /* an empty string is a valid result */
     if (s->failed) {
         ku_str_fini(s);
-        return KU_ERR(KUMI_ENOMEM, "memory: no room for the text of the answer");
+        return KU_ERR(KUMI_ENOMEM, "memory: the output could not be allocated");
     }
     *text = s->text;
     *s = (struct ku_str){0};

@@ -190,7 +190,7 @@ void ku_fixed_print_plan(const struct ku_batch_source *s, int i, struct ku_str *
                (long long)b->micro_batch, has_images(s) ? "image" : "sample",
                b->micro_batch == 1 ? "" : "s");
     if (!has_images(s))
-        ku_str_add(out, ", %lld tokens a sample", (long long)s->seq_len);
+        ku_str_add(out, ", %lld tokens per sample", (long long)s->seq_len);
 }
 
 void ku_fixed_print_title(const struct ku_batch_source *s, int i, struct ku_str *out)
@@ -199,7 +199,7 @@ void ku_fixed_print_title(const struct ku_batch_source *s, int i, struct ku_str 
     ku_str_add(out, "global batch %lld in micro-batches of %lld", (long long)s->batch->global_batch,
                (long long)s->batch->micro_batch);
     if (!has_images(s))
-        ku_str_add(out, ", %lld tokens a sample", (long long)s->seq_len);
+        ku_str_add(out, ", %lld tokens per sample", (long long)s->seq_len);
 }
 
 void ku_fixed_print_data(const struct ku_batch_source *s, struct ku_str *out)

@@ -328,7 +328,7 @@ static void print_plan(const struct ku_batch_source *s, int i, struct ku_str *ou
 {
     struct ku_batch_shape b = shape(s, i);
     print(s, out);
-    ku_str_add(out, "; shown: %lld pairs of %lld source and %lld target positions",
+    ku_str_add(out, "; planned: %lld pairs of %lld source and %lld target positions",
                (long long)b.rows, (long long)b.src_len, (long long)b.tgt_len);
 }
 

@@ -281,8 +281,10 @@ static int read_at(const char *path, int fd, void *out, size_t bytes, uint64_t a
         return KU_ERR(ku_os_status(KUMI_EINPUT), "safetensors: %s: reading %zu bytes at %llu: %s",
                       path, bytes, (unsigned long long)at, ku_os_why());
     if ((size_t)n != bytes)
-        return KU_ERR(KUMI_EINPUT, "safetensors: %s: ends at byte %llu; %zu were to follow", path,
-                      (unsigned long long)(at + (uint64_t)n), bytes - (size_t)n);
+        return KU_ERR(
+            KUMI_EINPUT,
+            "safetensors: %s: ends at byte %llu; %zu more were expected; is the file whole?", path,
+            (unsigned long long)(at + (uint64_t)n), bytes - (size_t)n);
     return KUMI_OK;
 }
 

@@ -238,12 +238,11 @@ int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t c
         n = min_i64(ku_ckpt_tensor_run(t, at + done, &place), count - done);
         KU_TRY(scatter_run(t, place, &n, from, in_dtype, look, &bad));
         if (bad >= 0)
-            return KU_ERR(
-                KUMI_EINPUT,
-                "tensor: %s: element %lld: %.17g of dtype %s is not exact in %s; choose a "
-                "wider dtype",
-                t->name, (long long)(at + done + bad), ku_load_f64(from, in_dtype, bad),
-                kumi_dtype_name(in_dtype), kumi_dtype_name(t->dtype));
+            return KU_ERR(KUMI_EINPUT,
+                          "tensor: %s: element %lld: %.17g of dtype %s cannot be represented in "
+                          "%s; choose a wider dtype",
+                          t->name, (long long)(at + done + bad), ku_load_f64(from, in_dtype, bad),
+                          kumi_dtype_name(in_dtype), kumi_dtype_name(t->dtype));
     }
     return KUMI_OK;
 }

@@ -90,15 +90,16 @@ static int look_up(const struct matcher *m, const char *name, struct ku_weights_
     if (old != NULL) {
         out->tensor = ku_st_set_find(&m->w->set, old, &out->file);
         if (out->tensor == NULL)
-            return KU_ERR(KUMI_EINPUT, "weights: %s: map: no tensor %.120s (for %.120s)", m->w->dir,
-                          old, name);
+            return KU_ERR(KUMI_EINPUT,
+                          "weights: %s: map: the files have no tensor %.120s (for %.120s)",
+                          m->w->dir, old, name);
         return KUMI_OK;
     }
     KU_TRY(find(m, "", name, &plain));
     if (m->opts->prefix != NULL)
         KU_TRY(find(m, m->opts->prefix, name, &prefixed));
     if (plain.tensor != NULL && prefixed.tensor != NULL)
-        return KU_ERR(KUMI_EINPUT, "weights: %s: both %.120s and %.120s", m->w->dir,
+        return KU_ERR(KUMI_EINPUT, "weights: %s: has both %.120s and %.120s; remove one", m->w->dir,
                       plain.tensor->name, prefixed.tensor->name);
     m->w->report.has_prefix |= prefixed.tensor != NULL;
     *out = prefixed.tensor != NULL ? prefixed : plain;
@@ -153,7 +154,7 @@ static int check_tied(const struct matcher *m, const struct ku_st *file,
     KU_TRY(status);
     if (!is_equal)
         return KU_ERR(KUMI_EINPUT,
-                      "weights: %s: %.100s differs from %.100s, and the model ties them; set "
+                      "weights: %s: %.100s differs from %.100s, but the model ties them; set "
                       "tie_word_embeddings to false",
                       m->w->dir, t->name, original.tensor->name);
     m->w->report.has_tied = 1;

@@ -172,7 +172,7 @@ static int write_beside(struct writer *x, const char *dir, uint64_t shard_bytes,
     struct stat info;
     char *temporary;
     if (ku_os_stat(dir, &info) == 0)
-        return KU_ERR(KUMI_EBUSY, "weights: %s: it exists; name a new folder", dir);
+        return KU_ERR(KUMI_EBUSY, "weights: %s: already exists; give a new folder", dir);
     ku_os_temporary_clean(dir);
     int lock_fd = ku_os_temporary(dir, 1, &temporary);
     if (lock_fd < 0)

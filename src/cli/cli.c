@@ -87,7 +87,8 @@ int cli_deepspeed(struct cli_list *set, const char *file, int is_strict,
 {
     int code = 0;
     if (file && snprintf(text, CLI_DEEPSPEED_BYTES, "deepspeed=%s", file) >= CLI_DEEPSPEED_BYTES)
-        return cli_usage("--deepspeed: a path of %zu bytes; at most 4096", strlen(file));
+        return cli_usage("--deepspeed: the path has %zu bytes; at most 4096 are allowed",
+                         strlen(file));
     if (file)
         code = append(set, text);
     return code == 0 && is_strict ? append(set, "deepspeed_strict=true") : code;
@@ -109,7 +110,8 @@ static int set(const struct cli_command *self, const struct cli_option *o, const
         errno = 0;
         *(int64_t *)o->out = strtoll(value, &end, 10);
         if (errno == ERANGE)
-            return cli_usage("kumi %s: --%s: %.60s: beyond 2^63", self->name, o->name, value);
+            return cli_usage("kumi %s: --%s: %.60s: not below 2^63; give a smaller number",
+                             self->name, o->name, value);
         break;
     case CLI_NUM:
         *(double *)o->out = strtod(value, &end);

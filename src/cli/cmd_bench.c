@@ -89,14 +89,14 @@ int cmd_bench(const struct cli_command *self, int argc, char **argv)
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "comm: ranks (default 2); scaling: rank counts (default 1,2,4,8)", &n},
         {"threads", CLI_INT, "compute threads (default: the cores; scaling: 1 per rank)", &threads},
-        {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both); op: f16", &b.dtype},
+        {"dtype", CLI_TEXT, "op, comm: f32 or bf16 (default: both); op also f16", &b.dtype},
         {"bytes", CLI_INT, "comm: size of the vector (default 8, 65536, 1048576, 67108864)",
          &b.bytes},
-        {"weak", CLI_FLAG, "scaling: the batch per rank stays the same, not the global batch",
+        {"weak", CLI_FLAG, "scaling: constant batch per rank instead of a constant global batch",
          &s.is_weak},
         {"steps", CLI_INT, "scaling: steps of each training run (default 18)", &s.steps},
-        {"set", CLI_LIST, "scaling, data: section.key=value over the file", &set},
-        {"json", CLI_FLAG, "a JSON object a line", &b.as_json}};
+        {"set", CLI_LIST, "scaling, data: section.key=value, overrides the file", &set},
+        {"json", CLI_FLAG, "print one JSON object per line", &b.as_json}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 2, &args);
     if (code != 0)

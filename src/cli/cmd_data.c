@@ -8,7 +8,8 @@ int cmd_data(const struct cli_command *self, int argc, char **argv)
 {
     struct cli_args args;
     struct cli_list set = {0};
-    const struct cli_option option[] = {{"set", CLI_LIST, "section.key=value over the file", &set}};
+    const struct cli_option option[] = {
+        {"set", CLI_LIST, "section.key=value, overrides the file", &set}};
     int code = cli_parse(self, argc, argv, option, 1, 2, 2, &args);
     if (code != 0)
         return code < 0 ? 0 : code;

@@ -47,7 +47,7 @@ static void print_result(const struct kumi_eval_result *r)
     if (!r->is_by_samples)
         printf("perplexity: %.4f\n", r->perplexity);
     if (r->bytes > 0)
-        printf("of %lld bytes: perplexity %.4f, %.4f bits each\n", (long long)r->bytes,
+        printf("per byte (%lld bytes): perplexity %.4f, %.4f bits\n", (long long)r->bytes,
                r->byte_perplexity, r->bits_per_byte);
     printf("validation loss: %.4f\n", r->loss);
 }
@@ -79,19 +79,20 @@ int cmd_eval(const struct cli_command *self, int argc, char **argv)
     int64_t beam = INT64_MIN; /* default: not given; for alpha -HUGE_VAL */
     struct kumi_bleu_options bleu = {.alpha = -HUGE_VAL};
     const struct cli_option option[] = {
-        {"n", CLI_TEXT, "ranks on this host, or auto", &n},
-        {"data", CLI_LIST, "a file or glob in place of the run's validation split", &data},
-        {"stride", CLI_INT, "tokens from one window to the next, and scored in each", &o.stride},
-        {"tokenizer", CLI_TEXT, "of a directory of weights (default: its own)", &o.tokenizer},
-        {"seq-len", CLI_INT, "of a directory: targets of a window (default 1024)", &o.seq_len},
-        {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
-        {"json", CLI_FLAG, "one JSON object", &as_json},
-        {"bleu", CLI_FLAG, "translate, and score the translations", &is_bleu},
+        {"n", CLI_TEXT, "ranks on this host; auto: one per core", &n},
+        {"data", CLI_LIST, "a file or glob instead of the run's validation split", &data},
+        {"stride", CLI_INT, "distance of the windows in tokens; each scores that many", &o.stride},
+        {"tokenizer", CLI_TEXT, "of a directory of weights (default: the one in it)", &o.tokenizer},
+        {"seq-len", CLI_INT, "of a directory of weights: tokens per window (default 1024)",
+         &o.seq_len},
+        {"ema", CLI_FLAG, "use the averaged weights (train.ema)", &o.ema},
+        {"json", CLI_FLAG, "print one JSON object", &as_json},
+        {"bleu", CLI_FLAG, "translate, and score the translations by BLEU", &is_bleu},
         {"beam", CLI_INT, "with --bleu: beam size (default 1)", &beam},
         {"alpha", CLI_NUM, "with --bleu: length penalty (default 0.6)", &bleu.alpha},
-        {"source", CLI_TEXT, "with --bleu: sentences to translate (default: data.val)",
-         &bleu.source},
-        {"reference", CLI_TEXT, "with --bleu: reference translations of them", &bleu.reference}};
+        {"source", CLI_TEXT, "with --bleu: source sentences (default: data.val)", &bleu.source},
+        {"reference", CLI_TEXT, "with --bleu: reference translations (default: data.val_target)",
+         &bleu.reference}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)

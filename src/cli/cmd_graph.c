@@ -13,11 +13,11 @@ int cmd_graph(const struct cli_command *self, int argc, char **argv)
     int n = 1, as_dot = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks (default 1)", &n_text},
-        {"set", CLI_LIST, "section.key=value over the file", &set},
+        {"set", CLI_LIST, "section.key=value, overrides the file", &set},
         {"rank", CLI_INT, "rank whose program is printed (default 0)", &rank},
-        {"after", CLI_TEXT, "a pass, or lower: the program (default)", &after},
-        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &deepspeed},
-        {"dot", CLI_FLAG, "as Graphviz", &as_dot}};
+        {"after", CLI_TEXT, "print after this pass; lower (default): the program", &after},
+        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration on top of CONFIG", &deepspeed},
+        {"dot", CLI_FLAG, "print Graphviz", &as_dot}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)
@@ -29,7 +29,7 @@ int cmd_graph(const struct cli_command *self, int argc, char **argv)
     if (code != 0) {
         ;
     } else if (status == KUMI_OK && (rank < 0 || rank >= n)) {
-        code = cli_usage("kumi graph: --rank: %lld; from 0 to %d", (long long)rank, n - 1);
+        code = cli_usage("kumi graph: --rank: %lld; give 0 to %d", (long long)rank, n - 1);
     } else {
         if (status == KUMI_OK)
             status = kumi_graph_text(&s, n, after ? after : as_dot ? NULL : "lower", as_dot, &text);

@@ -9,7 +9,7 @@
 static void list_commands(void)
 {
     puts("kumi trains deep networks on many processes: one model, one program, the same bits under "
-         "every layout.\n");
+         "every parallel layout.\n");
     for (const struct cli_command *c = cli_commands; c->name; c++)
         printf("  kumi %-10s %s\n", c->name, c->line);
     puts("\n`kumi help COMMAND` and `kumi COMMAND --help` say more; `kumi help config` lists every "

@@ -23,11 +23,12 @@ static int estimate(struct options *o)
     o->estimate.n_params = strtod(o->params, &end);
     if (o->args.n > 0 || o->picture || o->stages || o->roofline || o->deepspeed || o->set.n ||
         o->limit)
-        return cli_usage("kumi plan: --params: stands for a configuration; only --memory, --zero, "
+        return cli_usage("kumi plan: --params replaces the configuration; only --memory, --zero, "
                          "--optimizer, --precision, --grads, --no-master, -n, --replicate and "
                          "--json go with it");
     if (*end != '\0' || end == o->params)
-        return cli_usage("kumi plan: --params: %.60s; a number, as 175e9", o->params);
+        return cli_usage(
+            "kumi plan: --params: %.60s: not a number above 0; give one, such as 175e9", o->params);
     if (status == KUMI_OK && o->replicate)
         status = kumi_launch_parse_n(o->replicate, &o->estimate.replicate);
     if (status == KUMI_OK)
@@ -64,18 +65,20 @@ static int plan(struct options *o)
                          "--replicate go with --params; a configuration has keys for them");
     if (o->roofline && (o->memory || o->picture || o->limit))
         return cli_usage(
-            "kumi plan: --roofline: not with --memory, --picture or --limit; one at a time");
+            "kumi plan: --roofline excludes --memory, --picture and --limit; give one");
     if (o->stages && (o->memory || o->roofline))
-        return cli_usage("kumi plan: --stages: not with --memory or --roofline; one at a time");
+        return cli_usage("kumi plan: --stages excludes --memory and --roofline; give one");
     if (o->axis && (o->picture == NULL || o->stages))
-        return cli_usage("kumi plan: --axis: for --picture of the memory plan alone");
+        return cli_usage("kumi plan: --axis goes only with --picture of the memory plan");
     enum kumi_plan_axis axis = KUMI_PLAN_INSTRUCTIONS;
     if (o->axis && strcmp(o->axis, "time") == 0)
         axis = KUMI_PLAN_TIME;
     else if (o->axis && strcmp(o->axis, "instructions") != 0)
-        return cli_usage("kumi plan: --axis: %.60s; instructions or time", o->axis);
+        return cli_usage("kumi plan: --axis: %.60s: unknown; give instructions or time", o->axis);
     if (o->limit && cli_bytes(o->limit, &limit) < 0)
-        return cli_usage("kumi plan: --limit: %.60s; give bytes, or as 500MB, 16GiB", o->limit);
+        return cli_usage(
+            "kumi plan: --limit: %.60s: not a size; give bytes, or a unit as in 500MB, 16GiB",
+            o->limit);
     int status = kumi_launch_parse_n(o->n, &n);
     if (status == KUMI_OK && o->stages)
         return stages(o, &s, n, limit);
@@ -93,28 +96,29 @@ int cmd_plan(const struct cli_command *self, int argc, char **argv)
     struct options o = {.n = "1"};
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks to plan for (default 1)", &o.n},
-        {"set", CLI_LIST, "section.key=value over the file", &o.set},
+        {"set", CLI_LIST, "section.key=value, overrides the file", &o.set},
         {"memory", CLI_FLAG, "the memory plan (the default)", &o.memory},
-        {"stages", CLI_FLAG, "a rank's memory under each stage of ZeRO, side by side", &o.stages},
-        {"picture", CLI_TEXT, "draw it too, in FILE.svg, FILE.png or FILE.pdf", &o.picture},
-        {"axis", CLI_TEXT, "of the picture: instructions (default) or time, at the roofline",
+        {"stages", CLI_FLAG, "a rank's memory under each ZeRO stage", &o.stages},
+        {"picture", CLI_TEXT, "also draw it, into FILE.svg, FILE.png or FILE.pdf", &o.picture},
+        {"axis", CLI_TEXT, "x axis of the picture: instructions (default) or roofline time",
          &o.axis},
-        {"limit", CLI_TEXT, "max memory of a rank, as 16GiB: exit 13 if the plan needs more",
+        {"limit", CLI_TEXT, "max memory of a rank, such as 16GiB; exit 13 if the plan needs more",
          &o.limit},
-        {"roofline", CLI_FLAG, "the min time of a step at the roofline, by op", &o.roofline},
-        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &o.deepspeed},
-        {"strict", CLI_FLAG, "keys that DeepSpeed ignores are errors", &o.is_strict},
-        {"params", CLI_TEXT, "instead of CONFIG: the state of a model with N parameters, as 175e9",
+        {"roofline", CLI_FLAG, "min time of a step at the roofline, by op", &o.roofline},
+        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration on top of CONFIG", &o.deepspeed},
+        {"strict", CLI_FLAG, "treat keys that DeepSpeed ignores as errors", &o.is_strict},
+        {"params", CLI_TEXT, "instead of CONFIG: state of a model of N parameters, such as 175e9",
          &o.params},
-        {"zero", CLI_TEXT, "with --params: this stage alone (default all)", &o.estimate.zero},
+        {"zero", CLI_TEXT, "with --params: only this ZeRO stage (default: all)", &o.estimate.zero},
         {"optimizer", CLI_TEXT, "with --params: the optimizer (default adamw)",
          &o.estimate.optimizer},
         {"precision", CLI_TEXT, "with --params: f32, bf16 (default) or f16", &o.estimate.precision},
         {"grads", CLI_TEXT, "with --params: f32 (default), bf16 or f16", &o.estimate.grads},
         {"no-master", CLI_FLAG, "with --params: no f32 copy of 16-bit parameters",
          &o.estimate.no_master},
-        {"replicate", CLI_TEXT, "with --params: groups of ranks (default 1)", &o.replicate},
-        {"json", CLI_FLAG, "one JSON object", &o.as_json}};
+        {"replicate", CLI_TEXT, "with --params: replicas of the sharded state (default 1)",
+         &o.replicate},
+        {"json", CLI_FLAG, "print one JSON object", &o.as_json}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 0, 1, &o.args);
     if (code != 0)

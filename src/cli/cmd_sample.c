@@ -35,7 +35,7 @@ static int read_text(const char *path, char **text)
         return KU_ERR(ku_os_status(KUMI_EINPUT), "sample: %s: %s", path, ku_os_why());
     if (strlen(*text) == bytes)
         return KUMI_OK;
-    return KU_ERR(KUMI_EINPUT, "sample: %s: a zero byte at %zu; a prompt is a text", path,
+    return KU_ERR(KUMI_EINPUT, "sample: %s: NUL byte at offset %zu; a prompt is plain text", path,
                   strlen(*text));
 }
 
@@ -53,7 +53,7 @@ static int cut_lines(const char *path, char *text, struct kumi_sample_options *o
         size_t bytes = strcspn(text, "\n");
         (*prompts)[i] = text;
         if (bytes == 0)
-            return KU_ERR(KUMI_EINPUT, "sample: %s: line %lld is empty; give a prompt on each",
+            return KU_ERR(KUMI_EINPUT, "sample: %s: line %lld is empty; give one prompt per line",
                           path, (long long)i + 1);
         text += bytes;
         if (*text)
@@ -72,7 +72,7 @@ static void print_speed(const struct kumi_sample_speed *s)
         ku_term_line("prefill: %lld tokens, %.1f tokens/s", (long long)s->prompt_tokens,
                      (double)s->prompt_tokens / s->prompt_s);
     if (s->s > 0)
-        ku_term_line("decode: %lld tokens, %.1f tokens/s, %.2f ms a step", (long long)s->tokens,
+        ku_term_line("decode: %lld tokens, %.1f tokens/s, %.2f ms per step", (long long)s->tokens,
                      (double)s->tokens / s->s, s->s * 1e3 / (double)s->steps);
 }
 
@@ -108,28 +108,30 @@ int cmd_sample(const struct cli_command *self, int argc, char **argv)
     const char *prompt_file = NULL, *prompts_file = NULL;
     const struct cli_option option[] = {
         {"prompt", CLI_TEXT, "the prompt (default: a newline)", &o.prompt},
-        {"prompt-file", CLI_TEXT, "the same, from a file", &prompt_file},
-        {"prompts", CLI_TEXT, "a file with one prompt per line: one text each", &prompts_file},
-        {"batch", CLI_INT, "texts of the prompt, with seeds S, S + 1, .. (default 1)", &batch},
+        {"prompt-file", CLI_TEXT, "read the prompt from this file", &prompt_file},
+        {"prompts", CLI_TEXT, "a file with one prompt per line; one sample each", &prompts_file},
+        {"batch", CLI_INT, "samples of the prompt, with seeds S, S + 1, .. (default 1)", &batch},
         {"tokens", CLI_INT, "tokens to generate (default 100)", &tokens},
-        {"temperature", CLI_NUM, "1: as trained; 0: always the most likely token", &o.temperature},
+        {"temperature", CLI_NUM, "1 (default): as trained; 0: the most likely token",
+         &o.temperature},
         {"top-k", CLI_INT, "sample among the k most likely tokens; 0: all", &top_k},
-        {"top-p", CLI_NUM, "sample among the fewest tokens whose probabilities sum to p; 0: all",
+        {"top-p", CLI_NUM, "sample among the most likely tokens of total probability p; 0: all",
          &o.top_p},
-        {"stop", CLI_TEXT, "a text ends before the first of these", &o.stop},
+        {"stop", CLI_TEXT, "end a sample before this string", &o.stop},
         {"tokenizer", CLI_TEXT, "byte, a directory, or a tokenizer.json (default: the model's)",
          &o.tokenizer},
-        {"dtype", CLI_TEXT, "f32, bf16 or f16 to compute in (default: as trained)", &o.dtype},
-        {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
-        {"seed", CLI_INT, "same seed, same text (default 1337)", &seed}};
+        {"dtype", CLI_TEXT, "compute dtype: f32, bf16 or f16 (default: as trained)", &o.dtype},
+        {"ema", CLI_FLAG, "use the averaged weights (train.ema)", &o.ema},
+        {"seed", CLI_INT, "seed of the random choices (default 1337)", &seed}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)
         return code < 0 ? 0 : code;
     if ((o.prompt != NULL) + (prompt_file != NULL) + (prompts_file != NULL) > 1)
-        code = cli_usage("sample: one of --prompt, --prompt-file and --prompts");
+        code =
+            cli_usage("sample: --prompt, --prompt-file and --prompts exclude each other; give one");
     else if (batch < 1 || (prompts_file && batch > 1))
-        code = cli_usage("sample: --batch: %lld; give at least 1, and none with --prompts",
+        code = cli_usage("sample: --batch: %lld; give 1 or more, and leave it out with --prompts",
                          (long long)batch);
     o.run = args.arg[0];
     o.n = batch;

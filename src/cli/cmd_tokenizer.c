@@ -16,7 +16,9 @@ static int read_all(struct ku_str *s)
         if (n < 0)
             return cli_usage("tokenizer: standard input: %s", ku_os_why());
         if (n == 0)
-            return s->failed ? cli_usage("tokenizer: standard input: too long for memory") : 0;
+            return s->failed
+                       ? cli_usage("tokenizer: standard input: does not fit in memory; split it")
+                       : 0;
         ku_str_append(s, piece, (size_t)n);
     }
 }
@@ -69,14 +71,13 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
     int as_json = 0, overwrite = 0;
     const struct cli_option option[] = {
         {"tokenizer", CLI_TEXT, "byte, a directory, or a tokenizer.json", &where},
-        {"to", CLI_TEXT, "encode: a *.bin token file, in place of numbers on stdout", &to},
-        {"overwrite", CLI_FLAG, "encode: --to replaces a file of that name", &overwrite},
-        {"vocab", CLI_INT, "train: tokens in all; default 30000", &vocab},
-        {"min-frequency", CLI_INT, "train: min count of a pair that is merged; default 2",
-         &frequency},
-        {"special", CLI_LIST, "train: a special token; may be given several times", &special},
-        {"out", CLI_TEXT, "train: a *.json, or a folder; default tokenizer.json", &out},
-        {"json", CLI_FLAG, "train: report as JSON", &as_json}};
+        {"to", CLI_TEXT, "encode: write a *.bin token file instead of ids on stdout", &to},
+        {"overwrite", CLI_FLAG, "encode: --to replaces an existing file", &overwrite},
+        {"vocab", CLI_INT, "train: vocabulary size (default 30000)", &vocab},
+        {"min-frequency", CLI_INT, "train: min count of a pair to merge (default 2)", &frequency},
+        {"special", CLI_LIST, "train: a special token; repeatable", &special},
+        {"out", CLI_TEXT, "train: a *.json file or a folder (default tokenizer.json)", &out},
+        {"json", CLI_FLAG, "train: print the report as JSON", &as_json}};
     enum { N_OPTIONS = sizeof option / sizeof *option, FILES_MAX = 1 << 20 };
     int code = cli_parse(self, argc, argv, option, N_OPTIONS, 1, FILES_MAX, &args);
     if (code != 0)
@@ -85,7 +86,7 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
     int is_encode = strcmp(verb, "encode") == 0, is_train = strcmp(verb, "train") == 0;
     int has_train_option = vocab || frequency || special.n || out || as_json;
     if (!is_train && !is_encode && strcmp(verb, "decode") != 0)
-        code = cli_usage("kumi tokenizer: %s: usage: %s", verb, self->usage);
+        code = cli_usage("kumi tokenizer: %s: unknown; usage: %s", verb, self->usage);
     else if (!is_train && !where)
         code = cli_usage("kumi tokenizer: --tokenizer is missing; usage: %s", self->usage);
     else if ((is_train ? where != NULL : has_train_option || args.n > 1) || (to && !is_encode) ||
@@ -94,7 +95,7 @@ int cmd_tokenizer(const struct cli_command *self, int argc, char **argv)
             cli_usage("kumi tokenizer: %s: an option or argument does not apply to it; usage: %s",
                       verb, self->usage);
     else if (vocab < 0 || frequency < 0)
-        code = cli_usage("kumi tokenizer train: --vocab and --min-frequency are above 0");
+        code = cli_usage("kumi tokenizer train: --vocab, --min-frequency: give 1 or more");
     else if (to)
         code = write_tokens(where, to, overwrite);
     else if (!is_train)

@@ -66,15 +66,15 @@ static int take_resume(const char *text, struct kumi_train_options *o)
     if (*text && !is_auto &&
         (strspn(text, "step:0123456789") != strlen(text) ||
          sscanf(text, "step:%lld%n", &step, &end) != 1 || text[end] != '\0' || step < 1))
-        return cli_usage("kumi train: --resume=%.60s: write --resume, --resume=auto or "
-                         "--resume=step:N, N from 1",
+        return cli_usage("kumi train: --resume=%.60s: unknown; give --resume, --resume=auto or "
+                         "--resume=step:N with N from 1",
                          text);
     o->resume_step = step;
     if (o->overwrite)
         return cli_usage("kumi train: --overwrite and --resume exclude each other; give one");
     if (o->is_trial)
-        return cli_usage("kumi train: --trial and --resume exclude each other; a trial saves no "
-                         "state");
+        return cli_usage(
+            "kumi train: --trial and --resume exclude each other; a timed run saves no state");
     return 0;
 }
 
@@ -109,29 +109,27 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
     int is_strict = 0, as_json = 0;
     int64_t until = 0, rows = 0;
     const struct cli_option option[] = {
-        {"n", CLI_TEXT, "ranks on this host, or auto: the cores", &n},
-        {"set", CLI_LIST, "section.key=value over the file, as often as wanted", &set},
+        {"n", CLI_TEXT, "ranks on this host; auto: one per core", &n},
+        {"set", CLI_LIST, "section.key=value, overrides the file; repeatable", &set},
         {"out", CLI_TEXT, "run directory (default: runs/<config>-<time>)", &o.out},
         {"resume", CLI_OPTIONAL,
-         "continue from the newest checkpoint; =auto: or start afresh without one; =step:N",
-         &resume},
+         "continue from the newest checkpoint; =auto: or start a new run; =step:N", &resume},
         {"until", CLI_INT, "stop after this step with a checkpoint", &until},
-        {"overwrite", CLI_FLAG, "replace the run that is there, once the first step is done",
-         &o.overwrite},
-        {"max-time", CLI_TEXT, "[[HH:]MM:]SS, then stop as SIGTERM does", &max_time},
-        {"profile", CLI_OPTIONAL,
-         "where the time of steps went, as in =5-8 (default: four early ones)", &o.profile},
-        {"profile-by", CLI_TEXT, "rows of its table: op, path, shape or source", &o.profile_by},
-        {"profile-sort", CLI_TEXT, "order of its rows: time, calls or name", &o.profile_sort},
-        {"profile-rows", CLI_INT, "rows of the table that are printed", &rows},
-        {"trial", CLI_FLAG, "to measure: steps alone, no evaluation and no checkpoint",
-         &o.is_trial},
-        {"allow-change", CLI_FLAG, "resume although numerics keys differ", &o.allow_change},
-        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration beside CONFIG", &deepspeed},
-        {"strict", CLI_FLAG, "keys that DeepSpeed ignores are errors", &is_strict},
+        {"overwrite", CLI_FLAG, "replace an existing run after the first step", &o.overwrite},
+        {"max-time", CLI_TEXT, "stop after [[HH:]MM:]SS with a checkpoint, as on SIGTERM",
+         &max_time},
+        {"profile", CLI_OPTIONAL, "time by op of steps =FIRST-LAST (default: four early steps)",
+         &o.profile},
+        {"profile-by", CLI_TEXT, "group the profile by op, path, shape or source", &o.profile_by},
+        {"profile-sort", CLI_TEXT, "sort the profile by time, calls or name", &o.profile_sort},
+        {"profile-rows", CLI_INT, "rows of the profile to print", &rows},
+        {"trial", CLI_FLAG, "timed run: no evaluation and no checkpoint", &o.is_trial},
+        {"allow-change", CLI_FLAG, "resume although numerics keys have changed", &o.allow_change},
+        {"deepspeed", CLI_TEXT, "a DeepSpeed configuration on top of CONFIG", &deepspeed},
+        {"strict", CLI_FLAG, "treat keys that DeepSpeed ignores as errors", &is_strict},
         {"explain-deepspeed", CLI_OPTIONAL,
-         "no run: what each of its keys becomes; =all: also those it does not give", &table},
-        {"json", CLI_FLAG, "that as one JSON object", &as_json},
+         "only print what each DeepSpeed key becomes; =all: also absent keys", &table},
+        {"json", CLI_FLAG, "with --explain-deepspeed: print one JSON object", &as_json},
     };
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
@@ -147,7 +145,7 @@ int cmd_train(const struct cli_command *self, int argc, char **argv)
     else if (table)
         code = explain(&o.settings, n, table, as_json);
     else if (as_json)
-        code = cli_usage("kumi train: --json: only with --explain-deepspeed");
+        code = cli_usage("kumi train: --json goes only with --explain-deepspeed");
     else if (resume && (code = take_resume(resume, &o)) != 0)
         ;
     else if (until < 0 || o.max_time_s < 0)

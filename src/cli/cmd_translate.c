@@ -26,10 +26,10 @@ static int read_all(struct ku_str *in)
     ssize_t n;
     while ((n = ku_os_read_full(STDIN_FILENO, piece, sizeof piece)) > 0) {
         if (memchr(piece, 0, (size_t)n))
-            return KU_ERR(KUMI_EINPUT, "translate: a zero byte in the input; give lines of text");
+            return KU_ERR(KUMI_EINPUT, "translate: NUL byte in the input; give lines of text");
         ku_str_append(in, piece, (size_t)n);
         if (in->bytes > MAX_BYTES)
-            return KU_ERR(KUMI_EINPUT, "translate: more than %d MiB; give it in parts",
+            return KU_ERR(KUMI_EINPUT, "translate: the input exceeds %d MiB; split it",
                           MAX_BYTES >> 20);
     }
     if (n < 0)
@@ -93,21 +93,22 @@ int cmd_translate(const struct cli_command *self, int argc, char **argv)
         {"beam", CLI_INT, "beam size (default 1: greedy)", &beam},
         {"alpha", CLI_NUM, "length penalty (default 0.6)", &o.alpha},
         {"n-best", CLI_INT, "translations printed per sentence, best first (default 1)", &n_best},
-        {"ema", CLI_FLAG, "the averages of the weights (train.ema)", &o.ema},
-        {"tokenizer", CLI_TEXT, "of sources, or of both sides, in place of the run's",
+        {"ema", CLI_FLAG, "use the averaged weights (train.ema)", &o.ema},
+        {"tokenizer", CLI_TEXT, "of the sources, or of both sides (default: the run's)",
          &o.tokenizer},
-        {"target-tokenizer", CLI_TEXT, "of targets, in place of the run's", &o.target_tokenizer},
-        {"batch", CLI_INT, "sentences translated together (default 16)", &batch}};
+        {"target-tokenizer", CLI_TEXT, "of the targets (default: the run's)", &o.target_tokenizer},
+        {"batch", CLI_INT, "sentences per batch (default 16)", &batch}};
     enum { N = sizeof option / sizeof option[0] };
     int code = cli_parse(self, argc, argv, option, N, 1, 1, &args);
     if (code != 0)
         return code < 0 ? 0 : code;
     o.run = args.arg[0];
     o.beam = beam, o.n_best = n_best, o.batch = batch;
-    code = cli_end(beam && n_best && batch
-                       ? translate(&o)
-                       : KU_ERR(KUMI_EINVAL, "translate: --beam, --n-best, --batch: at least 1"),
-                   0);
+    code =
+        cli_end(beam && n_best && batch
+                    ? translate(&o)
+                    : KU_ERR(KUMI_EINVAL, "translate: --beam, --n-best, --batch: give 1 or more"),
+                0);
     cli_free(option, N, &args);
     return code;
 }

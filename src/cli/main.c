@@ -20,7 +20,8 @@ const struct cli_command cli_commands[] = {
      "[--allow-change]\n"
      "           [--trial] [--profile[=FIRST-LAST]]\n"
      "           [--deepspeed FILE] [--strict] [--explain-deepspeed[=all] [--json]]\n"
-     "           [--profile-by op|path|shape] [--profile-sort time|calls|name] [--profile-rows N]",
+     "           [--profile-by op|path|shape|source] [--profile-sort time|calls|name] "
+     "[--profile-rows N]",
      cmd_train},
     {"eval", "validation loss of a run's newest checkpoint",
      "kumi eval RUN [-n N] [--data FILE].. [--stride S] [--ema] [--json]\n"
@@ -29,7 +30,7 @@ const struct cli_command cli_commands[] = {
      "       kumi eval RUN --bleu [--beam B] [--alpha A] [--ema]\n"
      "          [--source FILE --reference FILE] [--json]",
      cmd_eval},
-    {"sample", "text from a run's newest checkpoint, or a directory that transformers loads",
+    {"sample", "generate text from a run or a directory of weights",
      "kumi sample RUN|DIR [--prompt TEXT | --prompt-file FILE | --prompts FILE] [--batch N]\n"
      "            [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TEXT]\n"
      "            [--tokenizer DIR] [--dtype f32|bf16|f16] [--ema] [--seed S]",
@@ -49,16 +50,16 @@ const struct cli_command cli_commands[] = {
      "kumi graph CONFIG [-n N] [--rank R] [--after PASS] [--dot] [--set key=value] "
      "[--deepspeed FILE]",
      cmd_graph},
-    {"ckpt", "list, verify and digest checkpoints; weights in and out",
+    {"ckpt", "list, verify, digest, export and import checkpoints",
      "kumi ckpt list|verify|digest RUN [--json] [--params]\n"
      "       kumi ckpt export RUN|DIR --to DIR [--dtype f32|bf16|f16] [--shard-size 2GB] [--ema]\n"
      "       kumi ckpt import DIR --to DIR [--dtype ..] [--shard-size ..] [--model FILE]\n"
-     "                        [--map THEIRS=OURS].. [--allow-missing]",
+     "                        [--map SOURCE=TENSOR].. [--allow-missing]",
      cmd_ckpt},
     {"run", "run a program on N ranks of this host",
      "kumi run -n N|auto [--threads T] -- PROGRAM ARGS", cmd_run},
-    {"bench", "limits of this machine; speed of ops and collectives",
-     "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16] "
+    {"bench", "measure machine limits, ops, collectives and scaling",
+     "kumi bench peak|op [OP]|comm [COLLECTIVE] [-n N] [--threads T] [--dtype f32|bf16|f16] "
      "[--bytes B] [--json]\n"
      "       kumi bench scaling CONFIG [-n N,N..] [--weak] [--threads T] [--steps S] "
      "[--set key=value] [--json]\n"
@@ -73,8 +74,8 @@ const struct cli_command cli_commands[] = {
     {"data", "read and check all data of a configuration",
      "kumi data verify CONFIG [--set key=value]", cmd_data},
     {"info", "properties of this machine and build", "kumi info [--json]", cmd_info},
-    {"help", "this, a command's options, or every key of a configuration",
-     "kumi help [COMMAND|config|deepspeed] [--markdown]", cmd_help},
+    {"help", "print this list, a command's options or every key",
+     "kumi help [COMMAND|config|deepspeed|precision] [--markdown]", cmd_help},
     {NULL, NULL, NULL, NULL},
 };
 

@@ -82,8 +82,10 @@ int kumi_comm_leave(struct kumi_comm *world)
         return 0;
     struct ku_job *job = world->c->job;
     if (world->c != job->world)
-        return KU_ERR(KUMI_EINVAL, "leave: comm %s: give the world, as kumi_comm_join made it",
-                      world->c->name);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "leave: comm %s: not the world communicator; pass the one from kumi_comm_join",
+            world->c->name);
     if (job->comm->n_started && !ku_job_has_failed(job))
         return KU_ERR(KUMI_EINVAL, "leave: operations in flight: %d; wait for them first",
                       job->comm->n_started);

@@ -163,9 +163,11 @@ static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
     const char *kind = ku_coll_kind_name(c->kind);
     if (c->kind != KU_COLL_ALL_REDUCE && c->kind != KU_COLL_REDUCE_SCATTER &&
         c->kind != KU_COLL_ALL_GATHER && c->kind != KU_COLL_BROADCAST)
-        return KU_ERR(KUMI_EINVAL, "collective: %s: has no form over parts", kind);
+        return KU_ERR(KUMI_EINVAL, "collective: %s: does not support parts", kind);
     if (c->reduce == KUMI_PREMUL_SUM && is_reduction(c->kind))
-        return KU_ERR(KUMI_EINVAL, "collective: %s: premul_sum over parts; scale before it", kind);
+        return KU_ERR(KUMI_EINVAL,
+                      "collective: %s: premul_sum does not support parts; scale the input first",
+                      kind);
     for (int i = 0; i < c->n_parts; i++) {
         const struct ku_coll_part *p = &c->part[i];
         if (p->count < 0 || p->first_block < 0 || p->block_count < 0)
@@ -177,10 +179,13 @@ static int check_parts(const struct ku_comm *comm, const struct ku_coll *c)
         if (((p->in.flags | outs) & KU_ARENA_PRIVATE) && comm->n > 1 &&
             ku_coll_path(c, comm->n, comm->me) != KU_PATH_INLINE)
             return KU_ERR(KUMI_EINVAL,
-                          "collective: %s: part %d: private memory; parts lie in arenas", kind, i);
+                          "collective: %s: part %d: private memory; parts must be in arenas", kind,
+                          i);
         if ((p->in.flags & KU_ARENA_COMMON) && comm->n > 1 && is_reduction(c->kind))
-            return KU_ERR(KUMI_EINVAL, "collective: %s: part %d: its input is common to the ranks",
-                          kind, i);
+            return KU_ERR(
+                KUMI_EINVAL,
+                "collective: %s: part %d: its input is shared by the ranks; give each rank its own",
+                kind, i);
     }
     return 0;
 }

@@ -360,7 +360,7 @@ int ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,
         b->n_rows
             ? b->n_rows
             : KU_ERR(KUMI_EINVAL,
-                     "bench: %.60s: no collective has a name that begins so (of this dtype); `kumi "
+                     "bench: %.60s: no collective of this dtype has a name with this prefix; `kumi "
                      "bench comm` lists all",
                      opts->only ? opts->only : "--dtype");
 out:

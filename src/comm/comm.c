@@ -205,9 +205,8 @@ int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, in
     KU_TRY(ku_comm_split(job->world, first, job->rank, name, &c));
     if (c->n != n || c->list || c->first != first || (n > 1 && c->stride != stride)) {
         KU_ERR_SCOPE(KUMI_EMISMATCH, KUMI_SCOPE_JOB,
-                     "mesh: comm %s: rank %d means ranks %d, %d, … (%d of them), other ranks of it "
-                     "do not; give the same mesh "
-                     "on all ranks",
+                     "mesh: comm %s: rank %d has ranks %d, %d, … (%d in all), other ranks differ; "
+                     "give the same mesh on all ranks",
                      name, job->rank, first, first + stride, n);
         ku_comm_free(c);
         return ku_job_raise(job, job->rank);

@@ -75,8 +75,8 @@ int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_
     if (worst < 0)
         return KUMI_OK;
     return KU_ERR(KUMI_ENUMERIC,
-                  "replicas differ: %s: rank %lld is not equal to rank 0; the machine or the "
-                  "program is broken",
+                  "replicas differ: %s: rank %lld differs from rank 0; the memory of the machine "
+                  "or the program is faulty",
                   what, (long long)worst);
 }
 

@@ -80,9 +80,9 @@ static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct k
                  atomic_load(&line->pid), atomic_load(&line->pid));
     else if (atomic_load(&line->awaits) && atomic_load(&line->looks) != w->looks)
         snprintf(hint, sizeof hint,
-                 "; it waits as well: are collectives called in the same order on all ranks?");
+                 "; it waits too: check that all ranks call collectives in the same order");
     KU_ERR_SCOPE(KUMI_ETIMEDOUT, KUMI_SCOPE_JOB,
-                 "time-out: rank %d: stood still for %.1f s while rank %d waited in %s%s%s%s",
+                 "time-out: rank %d: no progress for %.1f s while rank %d waited in %s%s%s%s",
                  culprit, (double)w->stood_ns * 1e-9, job->rank, mine,
                  last[0] ? "; its last operation: " : "", last, hint);
     return ku_job_raise(job, culprit);

@@ -178,7 +178,7 @@ static int raise_mismatch(const struct ku_comm *c, uint64_t seq, int other)
                  "the same collective with "
                  "equal arguments on every rank",
                  c->name, (unsigned long long)(seq - c->priv->n_hidden), c->me, mine, other, yours,
-                 same ? " with other counts per rank or other parts" : "");
+                 same ? " with different counts per rank or parts" : "");
     return ku_job_raise(c->job, c->me);
 }
 

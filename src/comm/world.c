@@ -19,8 +19,8 @@ static int set_options(struct ku_job *job, const struct ku_job_opts *opts)
     if (strcmp(transport, "auto") &&
         strcmp(transport, job->priv->host->is_threads ? "thread" : "shm"))
         return KU_ERR(KUMI_EINVAL,
-                      "transport: %s: not for these ranks; there are auto, shm (processes) and "
-                      "thread (threads)",
+                      "transport: %s: unknown, or not for these ranks; give auto, shm (processes) "
+                      "or thread (threads)",
                       transport);
     KU_TRY(ku_chaos_parse(chaos, &p->chaos));
     p->transport = p->chaos.is_on ? &ku_transport_chaos : &ku_transport_shm;

@@ -32,7 +32,7 @@ int ku_input_open(const char *name, int *fd, uint64_t *bytes)
     if (ku_os_fstat(opened, &st) < 0)
         fault = ku_os_why();
     else if (!S_ISREG(st.st_mode))
-        fault = S_ISDIR(st.st_mode) ? "a directory" : "no regular file";
+        fault = S_ISDIR(st.st_mode) ? "a directory" : "not a regular file";
     else if (st.st_size == 0)
         fault = "empty";
     if (fault) {
@@ -57,9 +57,9 @@ int ku_input_glob(const char *pattern, int (*each)(void *ctx, const char *name),
         return each(ctx, pattern);
     int failed = glob(pattern, GLOB_NOSORT, NULL, &found), status = KUMI_OK;
     if (failed == GLOB_NOSPACE)
-        status =
-            KU_ERR(KUMI_ENOMEM, "data: %s: too many files for the memory; give a narrower pattern",
-                   pattern);
+        status = KU_ERR(
+            KUMI_ENOMEM,
+            "data: %s: not enough memory for the list of files; give a narrower pattern", pattern);
     else if (failed || found.gl_pathc == 0)
         status = KU_ERR(KUMI_EINPUT, "data: %s: no file matches; correct the pattern", pattern);
     else

@@ -53,7 +53,7 @@ static int fill(struct ku_lines *l)
     l->bytes -= l->at;
     l->at = 0;
     if (l->bytes > KU_LINE_BYTES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; break it", l->path,
+        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; split it", l->path,
                       (long long)l->number + 1, KU_LINE_BYTES_MAX);
     if (l->cap - l->bytes < READ_BYTES) {
         char *buffer = ku_realloc(l->buffer, 2 * l->bytes + READ_BYTES, 1);
@@ -79,8 +79,8 @@ int ku_line_check(const char *path, int64_t line, const void *text, size_t bytes
     if (valid == bytes)
         return KUMI_OK;
     return KU_ERR(KUMI_EINPUT,
-                  "data: %s:%lld: byte %zu (0x%02x) is no UTF-8; convert the file to UTF-8", path,
-                  (long long)line, valid + 1, at[valid]);
+                  "data: %s:%lld: byte %zu (0x%02x) is not valid UTF-8; convert the file to UTF-8",
+                  path, (long long)line, valid + 1, at[valid]);
 }
 
 int ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes)

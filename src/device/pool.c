@@ -135,8 +135,7 @@ static int bind_self(int cpu)
     CPU_SET(cpu, &set);
     if (pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0)
         return KU_ERR(KUMI_EDEVICE,
-                      "pool: bind to cpu %d: not permitted here; give cpus of the "
-                      "process's own set",
+                      "pool: bind to cpu %d: not in the process's affinity mask; give cpus of it",
                       cpu);
     return KUMI_OK;
 }

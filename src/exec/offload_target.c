@@ -58,8 +58,8 @@ static int make(const struct ku_tier_file *f, size_t bytes, int *fd)
     KU_TRY(find_folder(f->path, &space));
     if (space.is_memory)
         KU_LOG(EXEC, WARN,
-               "offload: %s: is on tmpfs, that is in memory; name a folder on a disk in "
-               "memory.offload.path",
+               "offload: %s: is on tmpfs, which is memory; set memory.offload.path to a folder on "
+               "a disk",
                f->path);
     if (space.free_bytes < bytes)
         return KU_ERR(KUMI_ESTORAGE,

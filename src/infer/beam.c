@@ -231,7 +231,8 @@ static int check(const struct ku_beam_opts *o)
         return KU_ERR(KUMI_EINVAL, "beam: length penalty: %g; give 0 or more", o->alpha);
     for (int64_t i = 0; i < o->n_sentences; i++)
         if (o->max_tokens[i] < 1)
-            return KU_ERR(KUMI_EINVAL, "beam: sentence %lld: at most %lld tokens; give 1 or more",
+            return KU_ERR(KUMI_EINVAL,
+                          "beam: sentence %lld: max length %lld tokens; give 1 or more",
                           (long long)i, (long long)o->max_tokens[i]);
     return KUMI_OK;
 }

@@ -121,7 +121,7 @@ static int configure_directory(struct evaluation *e)
     if (!s->model.facts.is_causal)
         return KU_ERR(KUMI_EINVAL,
                       "eval: %s: a directory of weights of type %s cannot be evaluated; only gpt2 "
-                      "and llama can, others as runs",
+                      "and llama can; evaluate a run instead",
                       o->run, ku_model_type(&s->model));
     s->seq_len = o->seq_len ? o->seq_len : most < DIRECTORY_SEQ_LEN ? most : DIRECTORY_SEQ_LEN;
     if (s->seq_len < 1 || s->seq_len > most)
@@ -316,8 +316,7 @@ static int make_sets(struct evaluation *e)
 {
     const struct kumi_eval_options *o = e->o;
     if (o->stride < 0)
-        return KU_ERR(KUMI_EINVAL,
-                      "eval: stride: %lld; give 1 or more, or 0 for windows side by side",
+        return KU_ERR(KUMI_EINVAL, "eval: stride: %lld; give 1 or more, or 0 for adjacent windows",
                       (long long)o->stride);
     if (o->n_data < 0)
         return KU_ERR(KUMI_EINVAL, "eval: %d files; give 0 or more", o->n_data);
@@ -327,12 +326,15 @@ static int make_sets(struct evaluation *e)
                       "has its own",
                       o->run);
     if (e->is_directory && o->ema)
-        return KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", o->run);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "ema: %s: a directory of weights has no averages; give a run, or leave out --ema",
+            o->run);
     if (e->is_directory && o->n_data == 0)
-        return KU_ERR(KUMI_EINVAL,
-                      "eval: %s: a directory of weights has no data of its own; name some with "
-                      "--data",
-                      o->run);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "eval: %s: a directory of weights has no data of its own; give files with --data",
+            o->run);
     KU_TRY(add_set(e, "data.last_batch", json_string("wrap")));
     KU_TRY(add_set(e, "parallel.share_host_state", json_true()));
     KU_TRY(add_set(e, "memory", json_object()));
@@ -343,7 +345,7 @@ static int make_sets(struct evaluation *e)
         json_array_append_new(files, json_string(o->data[i]));
     if (json_array_size(files) != (size_t)o->n_data) {
         json_decref(files);
-        return KU_ERR(KUMI_EINVAL, "eval: the name of a file is not UTF-8");
+        return KU_ERR(KUMI_EINVAL, "eval: a file name is not valid UTF-8");
     }
     KU_TRY(add_set(e, "data.weights", json_null()));
     KU_TRY(add_set(e, "data.train", json_incref(files)));

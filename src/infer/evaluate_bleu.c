@@ -35,7 +35,7 @@ static int read_lines(const char *path, struct lines *out)
     }
     ku_lines_close(file);
     if (status > 0)
-        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a zero byte; give lines of text", path,
+        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: NUL byte; give lines of text", path,
                       (long long)out->n + 1);
     KU_TRY(status);
     out->line = ku_calloc((size_t)out->n + 1, sizeof *out->line);

@@ -56,7 +56,8 @@ static int check_graph(const struct ku_infer *m, const struct ku_graph *g)
 {
     if (ku_graph_find_input(g, "positions") && ku_graph_find_output(g, "logits"))
         return KUMI_OK;
-    return KU_ERR(KUMI_EINVAL, "model: %s: cannot continue texts; gpt2 and llama can",
+    return KU_ERR(KUMI_EINVAL,
+                  "model: %s: models of this type cannot generate text; gpt2 and llama can",
                   ku_model_type(m->model));
 }
 
@@ -102,11 +103,12 @@ static int allocate(struct ku_infer *m)
     }
     uint64_t free_bytes = ku_os_mem_available();
     if (total > free_bytes)
-        return KU_ERR(KUMI_ENOMEM,
-                      "memory: parameters and %lld texts of %lld tokens: %.2f GiB, available %.2f "
-                      "GiB; ask for fewer texts or tokens, or free memory",
-                      (long long)m->n_rows, (long long)m->places, (double)total * 0x1p-30,
-                      (double)free_bytes * 0x1p-30);
+        return KU_ERR(
+            KUMI_ENOMEM,
+            "memory: parameters and %lld samples of %lld tokens: %.2f GiB, available %.2f "
+            "GiB; ask for fewer samples or tokens, or free memory",
+            (long long)m->n_rows, (long long)m->places, (double)total * 0x1p-30,
+            (double)free_bytes * 0x1p-30);
     m->id = ku_calloc((size_t)(m->n_rows * m->places), sizeof *m->id);
     m->count = ku_calloc((size_t)m->n_rows, sizeof *m->count);
     m->n_kept = ku_calloc((size_t)m->n_rows, sizeof *m->n_kept);

@@ -157,13 +157,14 @@ static int check_options(const struct kumi_sample_options *o)
                       "sample: top-p: %g; give a probability from 0 to 1; 0 and 1 keep all tokens",
                       o->top_p);
     if (o->n < 0 || o->n > MAX_TEXTS)
-        return KU_ERR(KUMI_EINVAL, "sample: batch: %lld; give 1 to %d texts", (long long)o->n,
+        return KU_ERR(KUMI_EINVAL, "sample: batch: %lld; give 1 to %d samples", (long long)o->n,
                       (int)MAX_TEXTS);
     if (o->dtype && strcmp(o->dtype, "f32") != 0 && strcmp(o->dtype, "bf16") != 0 &&
         strcmp(o->dtype, "f16") != 0)
-        return KU_ERR(KUMI_EINVAL, "sample: dtype: %.60s; f32, bf16 or f16", o->dtype);
+        return KU_ERR(KUMI_EINVAL, "sample: dtype: %.60s: unknown; give f32, bf16 or f16",
+                      o->dtype);
     if (o->stop && o->stop[0] == '\0')
-        return KU_ERR(KUMI_EINVAL, "sample: stop: empty; give a text, or none");
+        return KU_ERR(KUMI_EINVAL, "sample: stop: empty; give a string, or leave it out");
     return KUMI_OK;
 }
 
@@ -171,15 +172,16 @@ static int encode_prompt(struct sample *s, struct text *t)
 {
     int64_t vocab = s->model.facts.vocab_size;
     if (t->prompt[0] == '\0')
-        return KU_ERR(KUMI_EINVAL, "sample: prompt: empty; give a text, or none for a newline");
+        return KU_ERR(KUMI_EINVAL,
+                      "sample: prompt: empty; give text, or leave it out for a newline");
     KU_TRY(ku_tokenizer_encode(s->tokenizer, t->prompt, strlen(t->prompt), &t->tokens));
     if (t->tokens.count == 0)
-        return KU_ERR(KUMI_EINVAL, "sample: prompt: it has no tokens; give more text");
+        return KU_ERR(KUMI_EINVAL, "sample: prompt: encodes to no tokens; give more text");
     for (size_t i = 0; i < t->tokens.count; i++)
         if (t->tokens.id[i] >= vocab)
             return KU_ERR(KUMI_EINVAL,
-                          "sample: prompt: token %zu is %u, the model's vocabulary has %lld; "
-                          "remove that text",
+                          "sample: prompt: token %zu is %u, but the model's vocabulary has %lld; "
+                          "remove its text",
                           i, t->tokens.id[i], (long long)vocab);
     ku_str_append(&t->pending, t->prompt, strlen(t->prompt));
     return t->pending.failed ? KUMI_ENOMEM : KUMI_OK;
@@ -370,7 +372,10 @@ static int prepare(struct sample *s)
     const char *dir = s->o->run;
     KU_TRY(check_options(s->o));
     if (ku_stored_is_weights(dir))
-        KU_TRY(s->o->ema ? KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", dir)
+        KU_TRY(s->o->ema ? KU_ERR(KUMI_EINVAL,
+                                  "ema: %s: a directory of weights has no averages; give a run, or "
+                                  "leave out --ema",
+                                  dir)
                          : open_directory(s, dir));
     else
         KU_TRY(open_checkpoint(s));

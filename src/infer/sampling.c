@@ -80,7 +80,8 @@ int ku_pick(const struct ku_pick *p, double *logit, int64_t n, uint64_t seed, in
     for (int64_t v = 0; v < n; v++) {
         if (!(logit[v] < HUGE_VAL))
             return KU_ERR(KUMI_ENUMERIC,
-                          "sample: the logit of token %lld is %g: the model is broken",
+                          "sample: the logit of token %lld is %g; the model's weights are not "
+                          "finite, or too large",
                           (long long)v, logit[v]);
         if (logit[v] > first.logit)
             first = (struct ku_rank){logit[v], (uint32_t)v};

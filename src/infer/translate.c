@@ -64,13 +64,11 @@ static int check_options(struct translate *t)
 static int check_vocab(const struct ku_vocab *v, const char *what, int64_t model_count)
 {
     int64_t count = ku_vocab_count(v);
-    return count <= model_count
-               ? KUMI_OK
-               : KU_ERR(
-                     KUMI_EINVAL,
-                     "translate: %s: a vocabulary of %lld, the model's has %lld; give the one it "
-                     "was trained with",
-                     what, (long long)count, (long long)model_count);
+    return count <= model_count ? KUMI_OK
+                                : KU_ERR(KUMI_EINVAL,
+                                         "translate: %s: has %lld tokens, the model's vocabulary "
+                                         "%lld; give the tokenizer that it was trained with",
+                                         what, (long long)count, (long long)model_count);
 }
 
 static int use_config(struct translate *t, const struct ku_config *c)
@@ -137,8 +135,8 @@ static int encode(struct translate *t)
         KU_TRY(ku_vocab_encode(t->vocab.src, t->o->source[i], bytes, &s->source));
         if ((int64_t)s->source.count > t->src_max)
             return KU_ERR(KUMI_EINPUT,
-                          "translate: line %lld: %zu tokens; the model reads %lld (data."
-                          "max_source_len): cut it",
+                          "translate: line %lld: %zu tokens; at most %lld (data.max_source_len) "
+                          "are allowed: shorten it",
                           (long long)i + 1, s->source.count, (long long)t->src_max);
     }
     qsort(t->sentence, (size_t)t->o->n, sizeof *t->sentence, by_length);

@@ -378,7 +378,7 @@ static int infer(struct ku_graph *g, const struct ku_make *m, const struct ku_at
     struct ku_type in[KU_MAX_IN];
     for (int i = 0; i < m->n_in; i++) {
         if (m->in[i] == 0 || m->in[i] >= g->n_values)
-            return KU_ERR(KUMI_EINVAL, "graph: %s: operand %d of %s is no value",
+            return KU_ERR(KUMI_EINVAL, "graph: %s: operand %d of %s is not a value",
                           m->path ? m->path : "", i, ku_ops[m->op].name);
         in[i] = ku_type_of(g, m->in[i]);
     }

@@ -93,7 +93,7 @@ static int value(struct reader *r, ku_id *out)
     uint32_t id = 0;
     KU_TRY(text_id(r, &id));
     if (id >= r->n_value || r->value[id] == 0)
-        return bad(r, "this value is not made above");
+        return bad(r, "this value is not defined above");
     *out = r->value[id];
     return KUMI_OK;
 }
@@ -106,7 +106,7 @@ static int define(struct reader *r, uint32_t id, ku_id value)
         r->n_value = id + 1;
     }
     if (r->value[id])
-        return bad(r, "this value is made twice");
+        return bad(r, "this value is defined twice");
     r->value[id] = value;
     return KUMI_OK;
 }
@@ -118,7 +118,7 @@ static int shape(struct reader *r, struct ku_shape *s)
         return bad(r, "a shape is missing");
     while (!skip(r, "]")) {
         if (s->ndim == KU_MAX_DIMS || r->p[0] == '\0' || r->p[1] != '=')
-            return bad(r, "a dimension is name=count");
+            return bad(r, "a dimension must be name=count");
         struct ku_dim *d = &s->dim[s->ndim++];
         d->name = *r->p;
         r->p += 2;
@@ -142,21 +142,21 @@ static int layout(struct reader *r, const struct ku_shape *s, struct ku_layout *
         static const char kinds[] = "CRPSZ";
         const char *kind = a >= 0 && *r->p == ':' && r->p[1] ? strchr(kinds, r->p[1]) : NULL;
         if (kind == NULL)
-            return bad(r, "a placement is axis:C, R, P, Z or S(dim)");
+            return bad(r, "a placement must be axis:C, R, P, Z or S(dim)");
         r->p += 2;
         l->at[a].kind = (uint8_t)(kind - kinds);
         if (l->at[a].kind == KU_Z && skip(r, "(")) {
             int64_t group;
             KU_TRY(number(r, &group));
             if (group < 1 || group > UINT16_MAX || !skip(r, ")"))
-                return bad(r, "Z(g) is blocks of g neighbours");
+                return bad(r, "Z(g) needs a group size g from 1 to 65535");
             l->at[a].dim = (uint16_t)group;
         }
         if (l->at[a].kind != KU_S)
             continue;
         int dim = r->p[0] == '(' && r->p[1] && r->p[2] == ')' ? ku_shape_find(s, r->p[1]) : -1;
         if (dim < 0)
-            return bad(r, "S(dim) names no dimension of the shape");
+            return bad(r, "S(dim): the shape has no such dimension");
         l->at[a].dim = (uint8_t)dim;
         r->p += 3;
     }
@@ -306,7 +306,7 @@ static int check_results(struct reader *r, ku_id node, int n, const struct typed
         ku_id v = ku_out(r->g, node, i);
         struct ku_type t = ku_type_of(r->g, v);
         if (t.dtype != out[i].dtype || !ku_shape_is_equal(&t.shape, &out[i].shape))
-            return bad(r, "a result's type is not what its operands give");
+            return bad(r, "a result's type does not follow from its operands");
         KU_TRY(set_layout(r, v, &out[i].layout));
         KU_TRY(define(r, out[i].id, v));
     }
@@ -370,7 +370,7 @@ static int use_line(struct reader *r)
         KU_TRY(value(r, &grad));
     ku_id node = r->g->value[reader_value].def;
     if (tensor == 0 || node == 0 || operand < 0 || operand >= r->g->node[node].n_in)
-        return bad(r, "a use names tensor, reading node and operand");
+        return bad(r, "a use must name a tensor, the reading node and the operand");
     return ku_graph_use(r->g, &(struct ku_use){tensor, node, grad, (int)operand});
 }
 
@@ -412,10 +412,10 @@ static int mesh_line(struct reader *r)
         KU_TRY(word(r, "=", axis, sizeof axis));
         int a = ku_axis_parse(axis);
         if (a < 0 || !skip(r, "="))
-            return bad(r, "the mesh is axis=extent ..");
+            return bad(r, "the mesh must be axis=extent ..");
         KU_TRY(number(r, &extent));
         if (extent < 1 || extent > INT32_MAX)
-            return bad(r, "an extent is at least 1");
+            return bad(r, "an extent must be 1 or more");
         r->g->mesh.extent[a] = (int)extent;
         r->g->mesh.mb_outer |= a == KU_AX_MB && i == KU_AX_VS;
     }

@@ -63,11 +63,12 @@ static int check_split(const struct ku_graph *g, const struct ku_node *n, int ax
         struct ku_place p = g->layout[v->layout].at[axis];
         if (ku_shape_find(&g->shape[v->shape], letter) >= 0 && p.kind != KU_S)
             return refuse(g, n, axis, i,
-                          "has a dim along which another operand is split, but is whole");
+                          "is whole along a dim along which another operand is split");
         if (p.kind == KU_P && (ku_ops[n->op].traits & KU_OP_MICRO))
             continue;
         if (p.kind == KU_P || p.kind == KU_Z)
-            return refuse(g, n, axis, i, "a partial sum or blocks beside a split operand");
+            return refuse(g, n, axis, i,
+                          "is a partial sum or in blocks, but another operand is split");
     }
     return KUMI_OK;
 }
@@ -81,7 +82,7 @@ static int place_split(const struct ku_graph *g, ku_id id, int axis, const struc
     for (int o = 0; o < n->n_out; o++) {
         int dim = ku_shape_find(&g->shape[g->value[ku_out(g, id, o)].shape], b->letter);
         if (!has_letter(dim >= 0 ? info->map : info->sum, b->letter))
-            return refuse(g, n, axis, 0, "the op cannot be cut along this dim");
+            return refuse(g, n, axis, 0, "the op cannot be split along this dim");
         out[o].at[axis].kind = dim >= 0 ? KU_S : KU_P;
         out[o].at[axis].dim = (uint8_t)(dim >= 0 ? dim : 0);
     }
@@ -98,11 +99,11 @@ static int place_axis(const struct ku_graph *g, ku_id id, int axis, struct ku_la
     enum ku_place_kind kind = b.n_common == n->n_in ? KU_C : KU_R;
     if (b.n_blocks) {
         if (!(ku_ops[n->op].traits & KU_OP_ELEMENT))
-            return refuse(g, n, axis, 0, "blocks go through element-wise ops only");
+            return refuse(g, n, axis, 0, "only element-wise ops take blocks");
         kind = KU_Z;
     } else if (b.n_partial) {
         if (!(ku_ops[n->op].traits & (KU_OP_LINEAR | KU_OP_MICRO)))
-            return refuse(g, n, axis, 0, "a partial sum goes through linear ops only");
+            return refuse(g, n, axis, 0, "only linear ops take a partial sum");
         kind = KU_P;
     }
     for (int o = 0; o < n->n_out; o++) {

@@ -173,7 +173,7 @@ uint64_t ku_program_hash(const struct ku_program *p)
 static const char *const class_name[KU_N_CLASSES] = {
     "parameters",          "optimizer",       "compute copies", "counters",  "buffers", "gradients",
     "partial gradients",   "activations",     "adjoints",       "workspace", "scalars", "inputs",
-    "gathered parameters", "offload windows", "offloaded"};
+    "gathered parameters", "offload staging", "offloaded"};
 static const char *const arena_name[KU_N_ARENAS] = {"host", "state", "shard",   "wire",
                                                     "step", "input", "offload", "file"};
 static const char *const exchange_name[KU_N_EXCHANGES] = {"reduce_scatter", "all_reduce", "barrier",

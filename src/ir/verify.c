@@ -39,15 +39,15 @@ static int verify_operands(const struct ku_graph *g, ku_id id)
     for (int i = 0; i < n->n_in; i++) {
         ku_id v = ku_in(g, n, i);
         if (v == 0 || v >= g->n_values)
-            return broken(g, id, "an operand is no value");
+            return broken(g, id, "an operand is not a value");
         ku_id def = g->value[v].def;
         if (g->value[v].role != KU_TEMP)
             continue;
         if (def == 0 || g->node[def].op == KU_OP_NONE)
-            return broken(g, id, "an operand is never made");
+            return broken(g, id, "an operand is never defined");
         if (!is_before(g->node[def].phase, n->phase) ||
             (g->node[def].phase == n->phase && def >= id))
-            return broken(g, id, "an operand is made after it is read");
+            return broken(g, id, "an operand is used before its definition");
     }
     for (int i = 0; i < n->n_out; i++) {
         const struct ku_value *v = &g->value[ku_out(g, id, i)];
@@ -68,7 +68,7 @@ static int verify_types(const struct ku_graph *g, ku_id id)
     for (int i = 0; i < n->n_out; i++) {
         struct ku_type t = ku_type_of(g, ku_out(g, id, i));
         if (t.dtype != out[i].dtype || !ku_shape_is_equal(&t.shape, &out[i].shape))
-            return broken(g, id, "a result's type is not what its operands give");
+            return broken(g, id, "a result's type does not follow from its operands");
     }
     return KUMI_OK;
 }
@@ -81,11 +81,11 @@ static int verify_convert(const struct ku_graph *g, ku_id id)
 {
     const struct ku_node *n = &g->node[id];
     if ((n->n_in > 1) != (n->n_out > 1))
-        return broken(g, id, "stats goes in and comes out");
+        return broken(g, id, "stats must be both an operand and a result");
     if (n->n_in == 1)
         return KUMI_OK;
     if (g->attr[n->attr].by_micro && n->n_in > 2)
-        return broken(g, id, "adds what came before, and another use");
+        return broken(g, id, "adds both the previous sum and another use");
     const struct ku_layout *x = &g->layout[g->value[ku_out(g, id, 0)].layout];
     struct ku_layout stats = g->layout[g->value[ku_in(g, n, 1)].layout];
     for (int axis = 0; axis < KU_N_AXES; axis++)
@@ -93,9 +93,10 @@ static int verify_convert(const struct ku_graph *g, ku_id id)
             stats.at[axis].kind = KU_P;
     if (!ku_layout_has(x, KU_Z) ||
         !ku_layout_is_equal(&g->layout[g->value[ku_out(g, id, 1)].layout], &stats))
-        return broken(g, id, "squares of anything but blocks, or their sum is not partial");
+        return broken(g, id,
+                      "sums squares of a value that is not in blocks, or the sum is not partial");
     if (n->n_in > 2 && g->value[ku_in(g, n, 2)].layout != g->value[ku_out(g, id, 0)].layout)
-        return broken(g, id, "what is added to a sum is not placed as it is");
+        return broken(g, id, "the addend and the sum differ in placement");
     return KUMI_OK;
 }
 
@@ -107,12 +108,12 @@ static int verify_placement(const struct ku_graph *g, ku_id id)
         return verify_convert(g, id);
     for (int i = 0; i < n->n_in && n->phase != KU_PH_O; i++)
         if (ku_layout_has(&g->layout[g->value[ku_in(g, n, i)].layout], KU_Z))
-            return broken(g, id, "reads blocks that were not gathered");
+            return broken(g, id, "reads blocks that have not been gathered");
     if (ku_place_infer(g, id, out) < 0)
         return broken(g, id, ku_err_get()->text);
     for (int i = 0; i < n->n_out; i++)
         if (!ku_layout_is_equal(&g->layout[g->value[ku_out(g, id, i)].layout], &out[i]))
-            return broken(g, id, "a result's placement is not what the op's rule gives");
+            return broken(g, id, "a result's placement does not follow from the op's rule");
     return KUMI_OK;
 }
 
@@ -144,8 +145,8 @@ static int verify_state(const struct ku_graph *g)
         const struct ku_tensor *x = &g->tensor[t];
         if ((g->has & KU_HAS_GRADIENTS) && x->kind == KU_T_PARAM && x->trainable && x->used &&
             x->next == x->value)
-            status = KU_ERR(KUMI_EBUG, "verify: %s: trainable and used, but nothing updates it",
-                            x->name);
+            status =
+                KU_ERR(KUMI_EBUG, "verify: %s: trainable and used, but no op updates it", x->name);
     }
     return status;
 }

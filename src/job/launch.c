@@ -228,7 +228,7 @@ static void reap_guard(struct launch *l)
     if (start_guard(l) < 0) {
         KU_LOG(LAUNCH, WARN,
                "%s: it was killed and cannot be replaced; if the launcher is killed too, children "
-               "of the ranks are left behind",
+               "of the ranks keep running",
                ku_err_get()->text);
         return;
     }
@@ -503,11 +503,10 @@ int ku_launch_function(const struct ku_job_client *client, int (*fn)(void *arg),
     struct kumi_error error;
     int code = 0;
     if (n_threads() > 1)
-        return KU_ERR(
-            KUMI_EINVAL,
-            "launch: this process has %d threads, and a fork keeps one; launch before they "
-            "start, or use kumi run",
-            n_threads());
+        return KU_ERR(KUMI_EINVAL,
+                      "launch: this process has %d threads, and fork() keeps only one; launch "
+                      "before starting threads, or use kumi run",
+                      n_threads());
     KU_TRY(launch(&l, NULL, &code));
     if (!code)
         return 0;

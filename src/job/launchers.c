@@ -113,7 +113,7 @@ static int read_row(const struct row *row, struct ku_env_job *out)
     if (out->local_n != out->n)
         return KU_ERR(
             KUMI_EINVAL,
-            "job: %s: %d ranks, %d of them on this host; ranks of one job run on one host here",
+            "job: %s: %d ranks, %d of them on this host; all ranks of a job must run on one host",
             row->name, out->n, out->local_n);
     if (out->n > KU_MAX_LOCAL)
         return KU_ERR(KUMI_EINVAL, "job: %s: %d ranks; one host takes 1 to %d", row->name, out->n,
@@ -123,7 +123,7 @@ static int read_row(const struct row *row, struct ku_env_job *out)
         if (out->local_rank != out->rank)
             return KU_ERR(
                 KUMI_EINVAL,
-                "job: %s: rank %d is local rank %d; ranks of one job run on one host here",
+                "job: %s: rank %d is local rank %d; all ranks of a job must run on one host",
                 row->name, out->rank, out->local_rank);
     }
     if (row == rows && value_of("KUMI_CONTROL_FD"))

@@ -63,7 +63,7 @@ static int check_uid(int fd)
 {
     uid_t uid;
     if (ku_os_local_peer_uid(fd, &uid) < 0)
-        return refused("", "user of the other end");
+        return refused("", "user of the peer");
     if (uid != geteuid())
         return KU_ERR(KUMI_EINVAL,
                       "join: the job's socket belongs to user %lu, this process to user %lu; "
@@ -217,8 +217,7 @@ static int follow(const struct ku_job_client *client, const struct ku_env_job *e
             KU_TRY(await_verdict(*seg));
             return KU_ERR(
                 KUMI_EPEER,
-                "join: rank 0 refused rank %d or ended; the error that rank 0 printed gives "
-                "the reason",
+                "join: rank 0 refused rank %d or ended; see the error that rank 0 printed",
                 env->rank);
         }
     }

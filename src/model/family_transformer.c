@@ -66,7 +66,7 @@ static int fit(void *config, int64_t src_vocab, int64_t tgt_vocab)
         (c->tgt_vocab_size && c->tgt_vocab_size < tgt_vocab))
         return KU_ERR(KUMI_EINVAL,
                       "model: src_vocab_size %lld, tgt_vocab_size %lld; the data's vocabularies "
-                      "have %lld and %lld tokens: leave them out, or give at least these",
+                      "have %lld and %lld tokens: omit them, or give at least these",
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size,
                       (long long)src_vocab, (long long)tgt_vocab);
     c->src_vocab_size = c->src_vocab_size ? c->src_vocab_size : src_vocab;

@@ -81,7 +81,8 @@ int ku_model_refuse_quantized(const struct ku_model_source *s, const json_t *mod
     const json_t *v = json_object_get(model, "quantization_config");
     return v == NULL || json_is_null(v)
                ? KUMI_OK
-               : ku_model_refuse(s, "quantization_config", v, "null: plain weights are read");
+               : ku_model_refuse(s, "quantization_config", v,
+                                 "null: quantized weights are not supported");
 }
 
 const char *ku_member_spelling(const json_t *model, const struct ku_member *m)
@@ -236,8 +237,8 @@ static int read_object(const struct ku_model_source *s, const json_t *model, str
         if (v)
             KU_TRY(read_member(s, x, name, v, m->config));
         if (other && !json_equal(v, other))
-            return ku_model_refuse(s, name, v,
-                                   "its other spelling is given too, with another value");
+            return ku_model_refuse(
+                s, name, v, "the key is given under two names with different values; remove one");
     }
     if (f->check)
         KU_TRY(f->check(s, model, m->config));

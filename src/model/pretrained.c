@@ -108,8 +108,7 @@ static int read_ends(const char *dir, const char *name, struct ku_stored_ends *o
         found = list != NULL;
         if (is_bad)
             status = KU_ERR(KUMI_EINPUT,
-                            "model: %s: eos_token_id: give a token's number, or a list "
-                            "of at most %d",
+                            "model: %s: eos_token_id: give a token id, or a list of at most %d",
                             path, (int)KU_STORED_ENDS_MAX);
         ku_json_fini(&doc);
     } else if (status < 0 && status != KUMI_ENOMEM) {

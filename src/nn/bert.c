@@ -49,7 +49,7 @@ static int check(const struct kumi_bert *c, const struct kumi_shape_of_batch *b)
                       (long long)c->hidden_size, (long long)c->num_attention_heads);
     if (b->has_segments)
         return KU_ERR(KUMI_EINVAL,
-                      "model: bert: it attends over the whole sample; leave has_segments 0");
+                      "model: bert: attention covers the whole sample; set has_segments to 0");
     if (b->t > c->max_position_embeddings)
         return KU_ERR(KUMI_EINVAL,
                       "model: bert: sequences of %lld tokens; max_position_embeddings is %lld",

@@ -163,7 +163,9 @@ kumi_value kumi_input(struct kumi_graph *g, const char *name, enum kumi_dtype dt
         return 0;
     if ((unsigned)dtype >= KUMI_N_DTYPES || strcmp(name, control_port) == 0) {
         KU_ERR(KUMI_EINVAL, "graph: port %s: %s", name,
-               (unsigned)dtype >= KUMI_N_DTYPES ? "no such dtype" : "the step's own; rename yours");
+               (unsigned)dtype >= KUMI_N_DTYPES
+                   ? "no such dtype"
+                   : "reserved for the training step; choose another name");
         return ku_builder_fail(g);
     }
     struct ku_shape shape = ku_shape_of(dims, count);
@@ -297,7 +299,7 @@ kumi_value kumi_linear(struct kumi_graph *g, kumi_value x, const char *name,
         return 0;
     a.outs = g->ir->shape[g->ir->value[m.in[1]].shape].ndim - contract;
     if (a.outs < 1) {
-        KU_ERR(KUMI_EINVAL, "graph: %s%s: the weight has no dims beside the %d contracted",
+        KU_ERR(KUMI_EINVAL, "graph: %s%s: the weight has no dims besides the %d contracted",
                g->scope, name, contract);
         return ku_builder_fail(g);
     }
@@ -509,7 +511,7 @@ int kumi_loss_smoothed(struct kumi_graph *g, kumi_value logits, kumi_value targe
     if (!ku_builder_check_floating(g, logits, "loss") || !ku_builder_check_port(g, targets, "loss"))
         return kumi_graph_error(g);
     if (!(smoothing >= 0 && smoothing < 1)) {
-        KU_ERR(KUMI_EINVAL, "graph: %sloss: label smoothing: %g; give a share in [0, 1)", g->scope,
+        KU_ERR(KUMI_EINVAL, "graph: %sloss: label smoothing: %g; give a number in [0, 1)", g->scope,
                smoothing);
         ku_builder_fail(g);
         return kumi_graph_error(g);

@@ -67,7 +67,7 @@ int ku_builder_check_value(struct kumi_graph *g, kumi_value x, const char *what)
         return 0;
     if (x > 0 && x < g->ir->n_values)
         return 1;
-    KU_ERR(KUMI_EINVAL, "graph: %s%s: %u is no value of this graph", g->scope, what, x);
+    KU_ERR(KUMI_EINVAL, "graph: %s%s: %u is not a value of this graph", g->scope, what, x);
     ku_builder_fail(g);
     return 0;
 }
@@ -92,7 +92,7 @@ int ku_builder_check_port(struct kumi_graph *g, kumi_value x, const char *what)
     if (g->ir->value[x].role == KU_INPUT)
         return 1;
     KU_ERR(KUMI_EINVAL,
-           "graph: %s%s: takes a port (kumi_input), whose numbers are checked when it is filled",
+           "graph: %s%s: takes an input (kumi_input), whose values are checked when it is filled",
            g->scope, what);
     ku_builder_fail(g);
     return 0;

@@ -49,16 +49,17 @@ static int check(const struct kumi_transformer *c, const struct kumi_shape_of_ba
                       (long long)c->decoder_layers, (long long)c->num_heads, (long long)c->ffn_dim,
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size);
     if (b->has_segments)
-        return KU_ERR(KUMI_EINVAL,
-                      "model: transformer: it attends over the whole sample; leave has_segments 0");
+        return KU_ERR(
+            KUMI_EINVAL,
+            "model: transformer: attention covers the whole sample; set has_segments to 0");
     if (c->d_model % c->num_heads)
         return KU_ERR(KUMI_EINVAL,
                       "model: transformer: d_model %lld is not divisible by num_heads %lld",
                       (long long)c->d_model, (long long)c->num_heads);
     if (c->share_embeddings && c->src_vocab_size != c->tgt_vocab_size)
         return KU_ERR(KUMI_EINVAL,
-                      "model: transformer: share_embeddings needs one vocabulary; there are %lld "
-                      "and %lld tokens",
+                      "model: transformer: share_embeddings needs one vocabulary; the sides have "
+                      "%lld and %lld tokens",
                       (long long)c->src_vocab_size, (long long)c->tgt_vocab_size);
     if (b->t > c->max_positions || b->s > c->max_positions || b->cache > c->max_positions)
         return KU_ERR(KUMI_EINVAL,

@@ -119,21 +119,21 @@ static int check_masks(const struct ku_attrs *a, int n_in, const struct ku_type 
     int n_lengths = 0, n_segments = 0;
     if (first > 3 && (n_in < 5 || in[3].dtype != KUMI_I32 || in[3].shape.ndim != 1 ||
                       !is_same_dim(&in[3].shape, 0, k, 0)))
-        return misfit("positions are i32 [samples] and stand behind v", &in[3]);
+        return misfit("positions must be i32 [samples] and follow v", &in[3]);
     for (int i = first; i < n_in - 1; i++) {
         const struct ku_shape *m = &in[i].shape;
         if (in[i].dtype != KUMI_I32 || m->ndim < 1 || m->ndim > 2 || !is_same_dim(m, 0, k, 0) ||
             (m->ndim == 2 && !is_same_dim(m, 1, k, keys)))
-            return misfit("lengths are i32 [samples], segments i32 [samples, keys]", &in[i]);
+            return misfit("lengths must be i32 [samples], segments i32 [samples, keys]", &in[i]);
         n_lengths += m->ndim == 1;
         n_segments += m->ndim == 2;
         if (n_lengths > 1 || n_segments > 1)
-            return misfit("takes lengths once and segments once", &in[i]);
+            return misfit("takes at most one operand of lengths and one of segments", &in[i]);
         if (m->ndim == 2 && (first > 3 || q->dim[1].count > k->dim[keys].count))
             return misfit("segments need a key for every query, and no positions", &in[0]);
     }
     if (in[n_in - 1].dtype != KUMI_I64)
-        return misfit("the control port stands last", &in[n_in - 1]);
+        return misfit("the control port must be the last operand", &in[n_in - 1]);
     return KUMI_OK;
 }
 

@@ -83,7 +83,7 @@ static int parse_enum(const struct attr_row *row, const char *value, int64_t *ou
             *out = i;
             return KUMI_OK;
         }
-    return KU_ERR(KUMI_EINVAL, "attribute: %s=%s: no such value", row->name, value);
+    return KU_ERR(KUMI_EINVAL, "attribute: %s=%s: unknown value", row->name, value);
 }
 
 static int parse_list(const struct attr_row *row, const char *value, struct ku_args *out)

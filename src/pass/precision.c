@@ -144,9 +144,10 @@ static int check_kept(const struct ku_graph *g, const struct ku_compile_opts *o)
             return KUMI_OK;
         example = g->node[n].op == KU_OP_linear ? g->name[g->node[n].path] : example;
     }
-    return KU_ERR(KUMI_EINVAL,
-                  "precision.keep_f32: %.200s: no module has such a path; paths are like %.200s",
-                  o->keep_f32[0], example);
+    return KU_ERR(
+        KUMI_EINVAL,
+        "precision.keep_f32: %.200s: no module path matches; a path is for example %.200s",
+        o->keep_f32[0], example);
 }
 
 static int reads_in_compute(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id n,
@@ -250,9 +251,10 @@ int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
     if (o->compute == KUMI_F64)
         return all_f64(g);
     if (o->compute != KUMI_BF16 && o->compute != KUMI_F16)
-        return KU_ERR(KUMI_EINVAL,
-                      "precision.compute: %s; one of f32, bf16, f16, f64 (f64 on device ref alone)",
-                      kumi_dtype_name(o->compute));
+        return KU_ERR(
+            KUMI_EINVAL,
+            "precision.compute: %s; give one of f32, bf16, f16, f64 (f64 on device ref alone)",
+            kumi_dtype_name(o->compute));
     KU_TRY(check_kept(g, o));
     if (o->no_master)
         KU_TRY(store_narrow(g, o));

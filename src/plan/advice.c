@@ -97,14 +97,14 @@ static void advise_batch(const struct ku_batch *b, struct trials *t)
     while (micro > 1 && of_shard % micro != 0)
         micro--;
     if (micro >= 1) {
-        a = add_trial(t, "more and smaller micro-batches; other order of sums");
+        a = add_trial(t, "more and smaller micro-batches; changes the order of sums");
         snprintf(a->set[0], sizeof a->set[0], "train.micro_batch=%lld", (long long)micro);
         snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
                  (long long)b->global_batch);
         snprintf(a->set[2], sizeof a->set[2], "train.accumulation=null");
     }
     if (b->virtual_shards > b->n_ranks) {
-        a = add_trial(t, "other order of sums, which then depends on the rank count");
+        a = add_trial(t, "changes the order of sums, which then depends on the rank count");
         snprintf(a->set[0], sizeof a->set[0], "train.virtual_shards=%d", b->n_ranks);
         snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
                  (long long)b->global_batch);
@@ -155,7 +155,7 @@ static void advise(const struct ku_plan *p, struct trials *t)
     }
     if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
         strcmp(p->s.cfg.parallel_device, "cpu") == 0) {
-        a = add_trial(t, "activations rounded to bf16; other bits");
+        a = add_trial(t, "activations rounded to bf16; changes the bits");
         snprintf(a->set[0], sizeof a->set[0], "precision.compute=bf16");
     }
 }

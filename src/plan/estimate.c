@@ -33,7 +33,8 @@ static int bytes_of(const char *key, const char *name, double *bytes)
              : strcmp(name, "bf16") == 0 || strcmp(name, "f16") == 0 ? 2
                                                                      : 0;
     return *bytes > 0 ? KUMI_OK
-                      : KU_ERR(KUMI_EINVAL, "plan: --%s: %.60s; one of f32, bf16, f16", key, name);
+                      : KU_ERR(KUMI_EINVAL, "plan: --%s: %.60s: unknown; give f32, bf16 or f16",
+                               key, name);
 }
 
 static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N_ROWS])
@@ -48,7 +49,8 @@ static int per_parameter(const struct kumi_estimate *e, double table[N_STAGES][N
         at++;
     if (at == N_OPTIMIZERS)
         return KU_ERR(KUMI_EINVAL,
-                      "plan: --optimizer: %.60s; one of adamw, adam, lamb, sgd, momentum (SGD with "
+                      "plan: --optimizer: %.60s: unknown; give one of adamw, adam, lamb, sgd, "
+                      "momentum (SGD with "
                       "momentum), lars, adagrad, rmsprop, lion, adafactor",
                       optimizer);
     double kept = 4.0 * optimizers[at].n_moments +
@@ -112,7 +114,7 @@ int kumi_plan_estimate(const struct kumi_estimate *e, int as_json, char **text)
         return print_json(e, table, first, end, text);
     struct ku_str out = {0};
     ku_str_add(
-        &out, "state of %.0f parameters on %d rank%s = %d replica%s x %d shard%s, GB a rank\n\n",
+        &out, "state of %.0f parameters on %d rank%s = %d replica%s x %d shard%s, GB per rank\n\n",
         e->n_params, e->n_ranks, e->n_ranks == 1 ? "" : "s", replicate, replicate == 1 ? "" : "s",
         e->n_ranks / replicate, e->n_ranks == replicate ? "" : "s");
     ku_str_add(&out, "%-12s", "zero");

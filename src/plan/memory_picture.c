@@ -242,7 +242,8 @@ static void draw_x_axis(const struct ku_plan_picture *d)
         snprintf(text, sizeof text, "%g", at);
         ku_picture_text(d->cr, x, y + 19, 0.5, text);
     }
-    snprintf(text, sizeof text, "time at the roofline, %s (exchanges and waits take none)", unit);
+    snprintf(text, sizeof text, "time at the roofline, %s (communication and waits take none)",
+             unit);
     ku_picture_text(d->cr, (LEFT + RIGHT) / 2.0, y + 38, 0.5,
                     d->is_time ? text : "instruction of the training program");
 }
@@ -252,7 +253,7 @@ static void draw_note(const struct ku_plan_picture *d)
     struct ku_str text = {0};
     char bytes[16];
     ku_str_add(&text, "A bar is a buffer: its offset in the arena, from its first use to its last. "
-                      "Thin bars are merged by class, column by column.");
+                      "Thin bars are merged by class in each column.");
     for (int a = 0, n = 0; a < KU_N_ARENAS; a++)
         if (is_small(d->p, a) && d->p->arena_bytes[a] > 0)
             ku_str_add(&text, "%s %s %s", n++ ? "," : " Not drawn:", ku_arena_name(a),

@@ -153,7 +153,7 @@ static double draw_classes(const struct ku_plan_picture *d, double y)
     }
     if (r->peak_bytes > alive)
         draw_row(d, y += ROW, 0xebebeb, "mapped, unused at the peak", r->peak_bytes - alive);
-    draw_row(d, y += ROW, 0, "total of a rank", r->peak_bytes);
+    draw_row(d, y += ROW, 0, "total per rank", r->peak_bytes);
     return y;
 }
 
@@ -161,7 +161,7 @@ static double draw_classes(const struct ku_plan_picture *d, double y)
 static double draw_peak(const struct ku_plan_picture *d, double y)
 {
     static const char *const phase[KU_N_PHASES] = {
-        [KU_PH_A] = "once, ahead",      [KU_PH_F] = "forward", [KU_PH_I] = "input gradients",
+        [KU_PH_A] = "once per step",    [KU_PH_F] = "forward", [KU_PH_I] = "input gradients",
         [KU_PH_W] = "weight gradients", [KU_PH_O] = "update",
     };
     const struct ku_instr *i = &d->p->instr[d->report.peak_instr];

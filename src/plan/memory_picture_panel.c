@@ -215,14 +215,14 @@ static void draw_y_axis(const struct ku_plan_picture *d, const struct ku_panel *
 }
 
 static const char *const what[KU_N_ARENAS] = {
-    [KU_AR_HOST] = "state that the host's ranks share",
-    [KU_AR_STATE] = "state of this rank",
-    [KU_AR_SHARD] = "shards of this rank, which the host's ranks read",
-    [KU_AR_WIRE] = "operands of collectives, which the host's ranks read",
+    [KU_AR_HOST] = "state shared by the host's ranks",
+    [KU_AR_STATE] = "private state of this rank",
+    [KU_AR_SHARD] = "shards of this rank, read by the host's ranks",
+    [KU_AR_WIRE] = "operands of collectives, read by the host's ranks",
     [KU_AR_STEP] = "private to this rank, within the step",
     [KU_AR_INPUT] = "inputs, filled before the step",
-    [KU_AR_OFFLOAD] = "host memory of this rank, reached through windows",
-    [KU_AR_FILE] = "on disk, reached through windows"};
+    [KU_AR_OFFLOAD] = "host memory of this rank, through staging buffers",
+    [KU_AR_FILE] = "on disk, through staging buffers"};
 
 void ku_panel_draw(const struct ku_plan_picture *d, const struct ku_panel *panel)
 {

@@ -57,7 +57,7 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
 static void print_total(const struct ku_plan *p, struct ku_str *out)
 {
     char text[16];
-    ku_str_add(out, "\na rank's own:          %s %20llu bytes\n",
+    ku_str_add(out, "\nprivate to a rank:     %s %20llu bytes\n",
                ku_text_bytes(p->rank_bytes, text), (unsigned long long)p->rank_bytes);
     ku_str_add(out, "this host, %3d rank%s %s %20llu bytes\n", p->s.batch.n_ranks,
                p->s.batch.n_ranks == 1 ? ":   " : "s:  ", ku_text_bytes(p->host_bytes, text),
@@ -93,7 +93,7 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
     if (r.peak_bytes > alive)
         ku_str_add(out, "  %-20s %s %15zu\n", "unused at peak",
                    ku_text_bytes(r.peak_bytes - alive, text), r.peak_bytes - alive);
-    ku_str_add(out, "  %-20s %s %15zu\n  largest buffers there:\n", "total",
+    ku_str_add(out, "  %-20s %s %15zu\n  largest buffers at the peak:\n", "total",
                ku_text_bytes(r.peak_bytes, text), r.peak_bytes);
     for (uint32_t i = 0; i < r.n_rows; i++) {
         const struct ku_memory_row *row = &r.row[i];
@@ -111,11 +111,11 @@ static void print_advice(const struct ku_plan *p, const struct ku_advice *a, int
     char text[16], less[16];
     if (n < 0)
         ku_str_add(out,
-                   "\nways to need less are not computed for a step of more than %d forward "
+                   "\nways to reduce it are not computed for a step of more than %d forward "
                    "operations; try memory.recompute and memory.offload\n",
                    KU_MAX_ADVISED_OPS);
     else if (n > 0)
-        ku_str_add(out, "\nways to need less:\n");
+        ku_str_add(out, "\nways to reduce it:\n");
     for (int i = 0; i < n; i++)
         ku_str_add(out, "  --set %-32s %s, %s less; %s\n", a[i].set[0],
                    ku_text_bytes(a[i].host_bytes, text),
@@ -251,7 +251,7 @@ int kumi_plan_limit(const struct kumi_settings *settings, int n_ranks, uint64_t 
         status =
             KU_ERR(KUMI_ENOMEM,
                    "plan: --limit: a rank needs %s, %s more than the limit of %s; at the peak: %s; "
-                   "`kumi plan CONFIG --memory` lists ways to need less",
+                   "`kumi plan CONFIG --memory` lists ways to reduce it",
                    ku_text_bytes(bytes, text) + strspn(text, " "),
                    ku_text_bytes(bytes - limit_bytes, less) + strspn(less, " "),
                    ku_text_bytes(limit_bytes, limit) + strspn(limit, " "), ku_str_get(&classes));

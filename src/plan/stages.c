@@ -144,8 +144,7 @@ static int print(const struct ku_plan_stages *s, char **text)
     struct ku_str out = {0};
     char bytes[16];
     ku_str_add(
-        &out,
-        "memory of a rank by stage of ZeRO: %d rank%s on one host, %s\n%lld parameters; %s\n\n",
+        &out, "memory per rank by ZeRO stage: %d rank%s on one host, %s\n%lld parameters; %s\n\n",
         s->n_ranks, s->n_ranks == 1 ? "" : "s", s->compute, (long long)s->n_params, s->batch);
     ku_str_add(&out, "%-16s", "");
     for (int i = 0; i < KU_N_STAGES; i++)
@@ -219,7 +218,7 @@ int kumi_plan_stages(const struct kumi_settings *settings, int n_ranks,
     if (o->limit_bytes == 0 || least->rank_bytes <= o->limit_bytes)
         return KUMI_OK;
     return KU_ERR(KUMI_ENOMEM,
-                  "plan: --limit: no stage of ZeRO fits in %s a rank; the smallest, %s, needs %s",
+                  "plan: --limit: no ZeRO stage fits in %s per rank; the smallest, %s, needs %s",
                   ku_picture_bytes(o->limit_bytes, limit), least->name,
                   ku_picture_bytes(least->rank_bytes, bytes));
 }

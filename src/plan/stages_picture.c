@@ -142,7 +142,7 @@ static void draw(cairo_t *cr, const void *ctx)
         d.most = fmax(d.most, 1.04 * (double)d.s->stage[i].rank_bytes);
     ku_picture_colour(cr, 0x111111);
     ku_picture_font(cr, 19, 1);
-    snprintf(text, sizeof text, "Memory of a rank by stage of ZeRO: %.60s, %d rank%s",
+    snprintf(text, sizeof text, "Memory per rank by ZeRO stage: %.60s, %d rank%s",
              slash ? slash + 1 : d.s->config, d.s->n_ranks, d.s->n_ranks == 1 ? "" : "s");
     ku_picture_text(cr, LEFT - 58, 34, 0, text);
     ku_picture_font(cr, 13, 0);
@@ -157,8 +157,8 @@ static void draw(cairo_t *cr, const void *ctx)
     ku_picture_font(cr, 12, 0);
     ku_picture_colour(cr, 0x444444);
     ku_picture_text(cr, LEFT - 58, HEIGHT - 16, 0,
-                    "zero 0 to 3: each rank keeps its own state; shared: the host's ranks keep one "
-                    "copy, and 1 / n of it counts here");
+                    "zero 0 to 3: private state per rank; shared: one copy on the host, of which "
+                    "each of n ranks counts 1 / n");
 }
 #else
 static void draw(cairo_t *cr, const void *ctx)

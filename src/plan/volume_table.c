@@ -28,12 +28,11 @@ static void print_summed(const struct ku_program *p, const char *grads, struct k
                    "accumulates %s\n",
                    k, text + strspn(text, " "));
     else if (p->zero >= 2 && ku_mesh_n_micro(&p->mesh) > 1)
-        ku_str_add(
-            out,
-            "  gradients of %d micro-batches accumulate before they are reduced: %s of whole "
-            "gradients in %s%s\n",
-            ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
-            k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
+        ku_str_add(out,
+                   "  gradients of %d micro-batches accumulate before they are reduced: %s of full "
+                   "gradients in %s%s\n",
+                   ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
+                   k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
 }
 
 void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
@@ -47,9 +46,10 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
     ku_str_add(out, "\nzero %d: %d replica%s x %d shard%s", s->zero, s->replicate,
                s->replicate == 1 ? "" : "s", s->shard, s->shard == 1 ? "" : "s");
     if (train->share_host_state)
-        ku_str_add(out,
-                   "; the host's ranks share the state, so all stages are the same program, and no "
-                   "parameters are gathered");
+        ku_str_add(
+            out,
+            "; the host's ranks share the state, so all stages compile to the same program, and no "
+            "parameters are gathered");
     ku_str_add(out, "\n  %-17s %-16s %12s %12s %12s\n", "per step and rank", "mesh axis",
                "elements", "ring sends", "shm writes");
     int n = ku_plan_volumes(train, row);

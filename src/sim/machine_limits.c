@@ -26,7 +26,7 @@ static char *cache_path(int is_written)
     if (folder == NULL)
         KU_ERR(KUMI_EINPUT, "peak: no cache folder; set KUMI_CACHE or HOME");
     else if (is_written && ku_os_mkdirs(folder) < 0)
-        KU_ERR(ku_os_status(KUMI_ESTORAGE), "peak: %s: %s; set KUMI_CACHE to a folder of yours",
+        KU_ERR(ku_os_status(KUMI_ESTORAGE), "peak: %s: %s; set KUMI_CACHE to a writable folder",
                folder, ku_os_why());
     else
         path = ku_asprintf("%s/peak.json", folder);
@@ -237,7 +237,7 @@ int ku_peak_write(const struct ku_peak *measured, time_t now)
     int status = text ? KUMI_OK : KUMI_ENOMEM;
     if (text && ku_os_replace(path, text, strlen(text)) < 0)
         status = KU_ERR(ku_os_status(KUMI_ESTORAGE),
-                        "peak: %s: %s; set KUMI_CACHE to a folder of yours", path, ku_os_why());
+                        "peak: %s: %s; set KUMI_CACHE to a writable folder", path, ku_os_why());
     ku_free(text);
     ku_free(path);
     return status;

@@ -54,7 +54,7 @@ void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out)
         if (ku_bench_peak_quick(&opts, tick, job, &peak) < 0)
             KU_LOG(TRAIN, WARN, "%s: the matrix peak is not measured", ku_err_get()->text);
         else if ((is_kept = ku_peak_write(&peak, time(NULL)) == KUMI_OK) == 0)
-            KU_LOG(TRAIN, INFO, "%s: the matrix peak is not kept", ku_err_get()->text);
+            KU_LOG(TRAIN, INFO, "%s: the matrix peak was not saved", ku_err_get()->text);
         (void)ku_os_set_cpus(own);
     }
     ku_limits_read(n_cores, job->n, out);

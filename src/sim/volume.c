@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/volume.h"
 
+#include "base/err.h"
 #include "tensor/dtype.h"
 
 static int members(const struct ku_mesh *m, int axes)
@@ -51,8 +52,7 @@ int ku_plan_volumes(const struct ku_program *p, struct ku_volume row[KU_MAX_VOLU
         while (k < n &&
                (row[k].exchange != i->op || row[k].axes != i->axes || row[k].group != i->group))
             k++;
-        if (k == KU_MAX_VOLUMES)
-            continue;
+        KU_ASSERT(k < KU_MAX_VOLUMES);
         if (k == n)
             row[n++] =
                 (struct ku_volume){.exchange = (uint8_t)i->op,

@@ -17,7 +17,11 @@ struct ku_volume {
     double elements; /* elements of all parts, before the ring factor */
     double ring_bytes, stored_bytes;
 };
-enum { KU_MAX_VOLUMES = 16 };
+/*
+ * Every exchange over every set of rank axes, on the whole axis or in groups; a program has one size
+ * of groups (parallel.reshard_after_forward).
+ */
+enum { KU_MAX_VOLUMES = KU_N_EXCHANGES * (1 << KU_AX_FIRST_TIME) * 2 };
 /*
  * Volumes of gradients and parameters, without scalars. Returns the number of rows.
  */

@@ -63,8 +63,9 @@ int ku_shape_check(const struct ku_shape *s, const char *what)
             return KU_ERR(KUMI_EINVAL, "shape: %s: dimension %d has no usable one-letter name",
                           what, i);
         if (d->count < 0 || d->seen < 0 || d->seen > d->count)
-            return KU_ERR(KUMI_EINVAL, "shape: %s: %c=%lld:%lld; 0 <= seen <= count", what, d->name,
-                          (long long)d->count, (long long)d->seen);
+            return KU_ERR(KUMI_EINVAL,
+                          "shape: %s: %c=%lld:%lld (count:seen); give 0 <= seen <= count", what,
+                          d->name, (long long)d->count, (long long)d->seen);
         for (int j = 0; j < i; j++)
             if (s->dim[j].name == d->name)
                 return KU_ERR(KUMI_EINVAL,

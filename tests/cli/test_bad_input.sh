@@ -56,23 +56,23 @@ if "$kumi" info | grep -q '^ *libpng *[0-9]'; then
     for how in '' '-n 2 --set data.workers=2'; do # a worker meets it first, the rank that needs it says it
         # shellcheck disable=SC2206
         set=($how)
-        no 3 "data: $dir/cut/b/3.png: PNG: ends early; replace or remove it" "${images[@]}" --set data.train="$dir/cut" "${set[@]}"
+        no 3 "data: $dir/cut/b/3.png: PNG: the file is truncated; replace or remove it" "${images[@]}" --set data.train="$dir/cut" "${set[@]}"
         no 3 "data: $dir/flipped/b/3.png: PNG: IDAT: incorrect data check; replace or remove it" "${images[@]}" --set data.train="$dir/flipped" "${set[@]}"
     done
-    no 3 "data: $dir/empty/b/3.png: empty; an image is missing" "${images[@]}" --set data.train="$dir/empty"
+    no 3 "data: $dir/empty/b/3.png: an empty file; replace or remove it" "${images[@]}" --set data.train="$dir/empty"
     no 3 "data: $dir/text/b/3.png: not a JPEG or PNG image; convert or remove it" "${images[@]}" --set data.train="$dir/text"
     no 3 "data: $dir/good/a/9.png: No such file or directory; replace or remove it" "${images[@]}" --set data.train="$dir/good"
     for name in cut flipped empty text good; do
         got=$("$kumi" "${images[@]}" --set data.train="$dir/$name" --set data.on_error=skip 2>&1) && [[ $got == *'1 sample could not be read and did not count in the loss'* ]] ||
             { echo "skip $name: $got"; failed=1; }
     done
-    no 3 "data: $dir/hollow/b: a class without images (.jpg, .jpeg, .png); fill or remove it" "${images[@]}" --set data.train="$dir/hollow"
-    no 3 "data: $dir/flat: no folder in it; give the root of class folders" "${images[@]}" --set data.train="$dir/flat"
+    no 3 "data: $dir/hollow/b: no images (.jpg, .jpeg, .png) in this class folder; add some or remove it" "${images[@]}" --set data.train="$dir/hollow"
+    no 3 "data: $dir/flat: no class folders in it; give the folder that contains them" "${images[@]}" --set data.train="$dir/flat"
 fi
 cifar=(train "$dir/folder.json" --set data.kind=cifar10 --out "$dir/out" --overwrite)
-no 3 "data: $dir/cifar/long.bin: 6155 bytes; a file of cifar10 has 3073 bytes a record; copy it again" "${cifar[@]}" --set data.train="$dir/cifar/long.bin"
-no 3 "data: $dir/cifar/folder/data_batch_1.bin: 36876 bytes; a file of cifar10 has 10000 records of 3073 bytes a record; copy it again" "${cifar[@]}" --set data.train="$dir/cifar/folder"
-no 3 "data: $dir/cifar/ok.bin: 36876 bytes; a file of cifar100 has 3074 bytes a record; copy it again" "${cifar[@]}" --set data.kind=cifar100 --set data.train="$dir/cifar/ok.bin"
+no 3 "data: $dir/cifar/long.bin: 6155 bytes; a file of cifar10 has records of 3073 bytes; copy it again" "${cifar[@]}" --set data.train="$dir/cifar/long.bin"
+no 3 "data: $dir/cifar/folder/data_batch_1.bin: 36876 bytes; a file of cifar10 has 10000 records of 3073 bytes; copy it again" "${cifar[@]}" --set data.train="$dir/cifar/folder"
+no 3 "data: $dir/cifar/ok.bin: 36876 bytes; a file of cifar100 has records of 3074 bytes; copy it again" "${cifar[@]}" --set data.kind=cifar100 --set data.train="$dir/cifar/ok.bin"
 no 2 'batch: train.global_batch: 40, but only 12 samples' "${cifar[@]}" --set data.train="$dir/cifar/ok.bin" --set train.global_batch=40
 
 hf() { no 3 "model: $dir/hf/$1/config.json: $2" train "$dir/hf/$1.json" --out "$dir/out" --overwrite; }
@@ -81,11 +81,11 @@ hf typeless 'model_type: missing; one of: gpt2 llama'
 hf cross 'add_cross_attention: true; it must be false'
 hf act 'activation_function: "mish"; one of: gelu_new '
 hf yarn 'rope_scaling: "yarn"; a rope_type that is default, linear, dynamic or llama3'
-hf quantized 'quantization_config: {"quant_method":"gptq"}; null: plain weights are read'
+hf quantized 'quantization_config: {"quant_method":"gptq"}; null: quantized weights are not supported'
 hf grouped 'num_key_value_heads: 3; it must divide num_attention_heads'
 no 3 "weights: $dir/hf/weightless: neither model.safetensors nor model.safetensors.index.json" train "$dir/hf/weightless.json" --out "$dir/out" --overwrite
 for kind in WordPiece Unigram WordLevel; do
-    no 3 "tokenizer: $dir/tokenizer/$kind.json: model.type: \"$kind\"; kumi takes BPE" tokenizer encode --tokenizer "$dir/tokenizer/$kind.json"
-    no 3 "tokenizer: $dir/tokenizer/$kind.json: model.type: \"$kind\"; kumi takes BPE" train configs/shakespeare-fast.json --set data.tokenizer="$dir/tokenizer/$kind.json" --out "$dir/out" --overwrite
+    no 3 "tokenizer: $dir/tokenizer/$kind.json: model.type: \"$kind\"; kumi supports BPE" tokenizer encode --tokenizer "$dir/tokenizer/$kind.json"
+    no 3 "tokenizer: $dir/tokenizer/$kind.json: model.type: \"$kind\"; kumi supports BPE" train configs/shakespeare-fast.json --set data.tokenizer="$dir/tokenizer/$kind.json" --out "$dir/out" --overwrite
 done
 exit $failed

@@ -26,7 +26,7 @@ within 40 graph gpt2.json --set model.n_layer=400 -n 2 $private --set parallel.z
 within 40 graph gpt2.json --set model.n_layer=400 --set memory.offload.optimizer=file --set memory.offload.path=.
 within 80 graph resnet.json
 within 80 plan gpt2.json --set model.n_layer=200 -n 2
-grep -q '^ways to need less:$' out || say 'no advice'
+grep -q '^ways to reduce it:$' out || say 'no advice'
 within 60 train gpt2.json --set model.n_layer=400 --out run
 within 40 sample run --tokens 2
 within 20 ckpt export run --to weights

@@ -88,13 +88,13 @@ expect "config: $dir/bad.json:1:35: optimizer.type: \"Muon\"; it is not here; us
 put '{train_batch_size: 8, zero_optimization: {stagee: 1}}'
 expect "config: $dir/bad.json:1:43: zero_optimization.stagee: unknown key; did you mean stage?" "${bad[@]}"
 put '{train_batch_size: cpu}'
-expect "json: $dir/bad.json:1:20: hjson's strings without quotes are not read here" "${bad[@]}"
+expect "json: $dir/bad.json:1:20: hjson's unquoted strings are not supported" "${bad[@]}"
 put '{train_batch_size: 8, "optimizer": {"type": "Adam", "params": {"lr": 0.1}}}'
 expect 'it contradicts optimizer.lr: 3' "${bad[@]}" --set optimizer.lr=3
 expect "json: $dir/none.json: cannot be read" train "$dir/bare.json" --deepspeed "$dir/none.json"
 expect 'no DeepSpeed configuration in it; give --deepspeed FILE, or a key "deepspeed"' train "$dir/bare.json" --explain-deepspeed
 expect 'kumi train: --explain-deepspeed=some: give --explain-deepspeed or --explain-deepspeed=all' train $config --explain-deepspeed=some
-expect 'kumi train: --json: only with --explain-deepspeed' train $config --json
+expect 'kumi train: --json goes only with --explain-deepspeed' train $config --json
 put '{train_batch_size: 8, train_micro_batch_size_per_gup: 1}'
 got=$("$kumi" "${bad[@]}" --overwrite 2>&1 >/dev/null) || fail "an unknown key at the top: $got"
 printf '%s' "$got" | grep -qF "kumi: $dir/bad.json:1:23: train_micro_batch_size_per_gup: unknown key; did you mean train_micro_batch_size_per_gpu? DeepSpeed ignores it, too" ||

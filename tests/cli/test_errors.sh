@@ -48,7 +48,7 @@ expect 2 'config: --set model.n_layer=1000000000: model.n_layer: 1000000000; an 
 expect 2 'shape: h.0.attn.c_attn.weight: more than 2^48 elements' plan $config --set model.n_embd=1073741824
 expect 2 'it must be divisible by n_head, 3' train $config --set model.n_head=3 --out "$dir/o"
 expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config -n 0
-expect 2 'kumi train: --until: 99999999999999999999: beyond 2^63' train $config --until 99999999999999999999
+expect 2 'kumi train: --until: 99999999999999999999: not below 2^63; give a smaller number' train $config --until 99999999999999999999
 expect 2 'rank count: -n: 100000; give a number from 1 to 512, or auto' train $config -n 100000
 expect 2 'train.virtual_shards: 2 on 3 ranks' train $config -n 3 --out "$dir/o"
 expect 2 'batch: train.global_batch: 4 is less than virtual_shards = 8; give at least 8, or fewer ranks' \

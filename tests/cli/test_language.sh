@@ -50,7 +50,7 @@ got=$("$kumi" eval "$dir/run-no" --stride 8 --json)
 got=$("$kumi" eval "$dir/run-no" --json)
 [ "$(field "$got" tokens)" = 64 ] || fail "as in training: $got"
 got=$("$kumi" eval "$dir/run-no" --data "$dir/held.txt")
-[[ $got == *"step 6, 48 tokens"*"of 48 bytes: perplexity "*" bits each"* ]] || fail "side by side: $got"
+[[ $got == *"step 6, 48 tokens"*"per byte (48 bytes): perplexity "*" bits"* ]] || fail "side by side: $got"
 
 # bytes of a BPE's tokens; those of a file of numbers are not known
 words=$source/tests/fixtures/tokenizer/small
@@ -91,7 +91,7 @@ grep -q 'data.segments' "$dir/log" && fail "segments: $(cat "$dir/log")"
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.txt" --out "$dir/without"
 [ "$("$kumi" ckpt digest "$dir/with")" != "$("$kumi" ckpt digest "$dir/without")" ] || fail "segments have no effect"
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.segments=true --out "$dir/unseparated"
-grep -q 'no token 656 (data.separator) among the first [0-9]*: data.segments separates no documents there' "$dir/log" || fail "segments: $(cat "$dir/log")"
+grep -q 'no token 656 (data.separator) among the first [0-9]*: data.segments has no effect on them' "$dir/log" || fail "segments: $(cat "$dir/log")"
 no 2 'data.separator: null; the tokenizer names no token that ends a text' train "$dir/gpt2.json" --set data.segments=true --out "$dir/x"
 # a token file has the tokens of its text
 "$kumi" tokenizer encode --tokenizer "$dir/pair" --to "$dir/texts.bin" <"$dir/texts.txt" >/dev/null || fail "encode --to"
@@ -132,7 +132,7 @@ done
 
 ok sample "$dir/run-yes" --tokens 3
 no 2 'stride 9: a window has 8 tokens' eval "$dir/run-no" --stride 9
-no 2 'eval: stride: -1; give 1 or more, or 0 for windows side by side' eval "$dir/run-no" --stride=-1
+no 2 'eval: stride: -1; give 1 or more, or 0 for adjacent windows' eval "$dir/run-no" --stride=-1
 no 2 'a stride is for text files; evaluate documents without one' eval "$dir/docs-true" --stride 2
 no 3 'missing.txt: No such file' eval "$dir/run-no" --data "$dir/missing.txt"
 printf 'short' >"$dir/short.txt"

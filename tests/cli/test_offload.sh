@@ -79,6 +79,6 @@ if [ "$(id -u)" = 0 ] && mkdir "$dir/small" && mount -t tmpfs -o size=64k tmpfs 
 fi
 if [ -d /dev/shm ] && [ -w /dev/shm ]; then
     got=$(train shm -n 2 --set "$(offload file none none /dev/shm)")
-    [ "$got" = "$plain" ] && grep -q 'offload: /dev/shm: is on tmpfs, that is in memory' "$dir/err" || say "a folder in memory: $got: $(cat "$dir/err")"
+    [ "$got" = "$plain" ] && grep -q 'offload: /dev/shm: is on tmpfs, which is memory' "$dir/err" || say "a folder in memory: $got: $(cat "$dir/err")"
 fi
 exit $failed

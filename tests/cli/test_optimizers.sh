@@ -90,9 +90,9 @@ refuse() { # CODE TEXT ARGS..: one line
 }
 refuse 2 'this run keeps no averages of its weights' eval "$dir/sgd-1" --ema
 refuse 2 'this run keeps no averages of its weights' sample "$dir/sgd-1" --ema
-refuse 2 "ema: $dir/averages: only checkpoints have averages" sample "$dir/averages" --ema
+refuse 2 "ema: $dir/averages: a directory of weights has no averages; give a run, or leave out --ema" sample "$dir/averages" --ema
 refuse 2 'holds no averages of the weights' ckpt export "$dir/sgd-1" --ema --to "$dir/none"
 [ ! -e "$dir/none" ] || say "export --ema left a directory"
-refuse 2 'optimizer.groups: group 0: match: *.bais: no parameter has such a name' train "$dir/c.json" --out "$dir/no" \
+refuse 2 'optimizer.groups: group 0: match: *.bais: no parameter name matches' train "$dir/c.json" --out "$dir/no" \
     --set 'optimizer.groups=[{"match":"*.bais","lr_mult":2}]'
 exit $failed

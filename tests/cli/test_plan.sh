@@ -60,7 +60,7 @@ esac
 "$kumi" "${plan[@]}" --stages --limit 64GiB >"$dir/out" 2>"$dir/err" && [ ! -s "$dir/err" ] &&
     grep -q '^  *zero 0  *zero 1  *zero 2  *zero 3  *shared$' "$dir/out" || say "--stages: $(cat "$dir/err")"
 "$kumi" "${plan[@]}" --stages --limit 1MB >"$dir/out" 2>"$dir/err"
-[ $? = 13 ] && grep -q '^kumi: error: plan: --limit: no stage of ZeRO fits in ' "$dir/err" && [ -s "$dir/out" ] || say "--stages --limit 1MB: $(cat "$dir/err")"
+[ $? = 13 ] && grep -q '^kumi: error: plan: --limit: no ZeRO stage fits in ' "$dir/err" && [ -s "$dir/out" ] || say "--stages --limit 1MB: $(cat "$dir/err")"
 # Parameters of the published models; those of configs/plan are planned in full, over 128 ranks.
 count() { # parameters, arguments
     local want=$1 got

@@ -115,7 +115,7 @@ make --out "$dir/s" "${many[@]}"
 before=$(state "$dir/s")
 expect 4 "$dir/s: no checkpoint of step 3; the run has 2, 4, 6, 8" "${run[@]}" --out "$dir/s" --resume=step:3
 for word in step: step:0 step:-1 step:x step:4x 'step: 4' steps:4 4 Auto; do
-    expect 2 "--resume=$word: write --resume, --resume=auto or --resume=step:N, N from 1" "${run[@]}" --out "$dir/s" "--resume=$word"
+    expect 2 "--resume=$word: unknown; give --resume, --resume=auto or --resume=step:N with N from 1" "${run[@]}" --out "$dir/s" "--resume=$word"
 done
 expect 5 'offload' "${run[@]}" --out "$dir/s" --resume=step:4 --set 'memory.offload={"optimizer":"file","path":"/proc/none"}'
 expect 2 'optimizer.lr (was 0.004, is 3) differs from the checkpoint' "${run[@]}" --out "$dir/s" --resume=step:4 --set optimizer.lr=3

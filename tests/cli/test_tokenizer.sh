@@ -61,12 +61,12 @@ expect 2 'does not apply to it' encode --tokenizer byte "$text"
 expect 2 'does not apply to it' encode --tokenizer byte --overwrite
 expect 2 'does not apply to it' decode --tokenizer byte --to "$dir/x.bin"
 expect 2 '--to: ids.txt: give a name that ends in .bin' encode --tokenizer byte --to ids.txt
-expect 11 "$dir/ids.bin: it exists; --overwrite replaces it" encode --tokenizer byte --to "$dir/ids.bin"
+expect 11 "$dir/ids.bin: the file exists; --overwrite replaces it" encode --tokenizer byte --to "$dir/ids.bin"
 expect 5 "$dir/none/x.bin: No such file" encode --tokenizer byte --to "$dir/none/x.bin"
 expect 2 'above 0' train --vocab -5 "$text"
 expect 2 "special token '': empty" train --special '' "$text"
 expect 3 "data: $dir/none: No such file" train "$dir/none"
 printf 'a\n\xff\n' >"$dir/bad.txt"
-expect 3 "data: $dir/bad.txt:2: byte 1 (0xff) is no UTF-8" train "$dir/bad.txt"
+expect 3 "data: $dir/bad.txt:2: byte 1 (0xff) is not valid UTF-8" train "$dir/bad.txt"
 expect 5 "$text/x" train --out "$text/x" "$text"
 exit $failed

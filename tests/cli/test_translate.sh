@@ -103,7 +103,7 @@ no() { # code text input command..: one line
         fail "kumi $*: wanted $code: $text; got $is: $got"
 }
 pairs=(translate "$dir/pairs") bleu=(eval "$dir/pairs" --bleu)
-no 2 'translate: --beam, --n-best, --batch: at least 1' 'e1\n' "${pairs[@]}" --beam 0
+no 2 'translate: --beam, --n-best, --batch: give 1 or more' 'e1\n' "${pairs[@]}" --beam 0
 no 2 'translate: beam: 65; give 1 to 64' 'e1\n' "${pairs[@]}" --beam 65
 no 2 "kumi translate: --beam: two: not a number" 'e1\n' "${pairs[@]}" --beam two
 no 2 'translate: n-best: 2; give 1 to the beam, 1' 'e1\n' "${pairs[@]}" --n-best 2
@@ -111,9 +111,9 @@ no 2 'translate: n-best: -1; give 1 to the beam, 3' 'e1\n' "${pairs[@]}" --beam 
 no 2 'translate: batch: 1025; give 1 to 1024' 'e1\n' "${pairs[@]}" --beam 4 --batch 1025
 for alpha in -1 100.1 nan inf; do no 2 "translate: alpha: $alpha; give 0 to 100" 'e1\n' "${pairs[@]}" --alpha $alpha; done
 no 2 "kumi translate: --alpha: x: not a number" 'e1\n' "${pairs[@]}" --alpha x
-no 3 'translate: line 2: 13 tokens; the model reads 12 (data.max_source_len): cut it' 'e1\n1 2 3 4 5 6 7 8 9 10 11 12 13\n' "${pairs[@]}"
-no 3 'translate: a zero byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
-no 3 'data: sentences:2: byte 4 (0xff) is no UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"
+no 3 'translate: line 2: 13 tokens; at most 12 (data.max_source_len) are allowed: shorten it' 'e1\n1 2 3 4 5 6 7 8 9 10 11 12 13\n' "${pairs[@]}"
+no 3 'translate: NUL byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
+no 3 'data: sentences:2: byte 4 (0xff) is not valid UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"
 no 4 "checkpoint: $dir/none: there is no such directory" 'e1\n' translate "$dir/none"
 no 2 "ema: $dir/text/checkpoints/step-00000001: this run keeps no averages of its weights; train with train.ema above 0" '' sample "$dir/text" --ema
 no 2 "translate: $dir/text: a model of type gpt2 cannot translate" 'e1\n' translate "$dir/text"
@@ -129,7 +129,7 @@ no 3 "data: $dir/none: No such file or directory" '' "${bleu[@]}" --source "$dir
 no 3 "data: $dir/none: No such file or directory" '' "${bleu[@]}" --source "$dir/none" --reference "$dir/val.ja"
 no 3 "eval: $dir/val.en has 37 lines, $dir/train.ja 150; they must match" '' "${bleu[@]}" --source "$dir/val.en" --reference "$dir/train.ja"
 printf 'a\nb\0c\n' >"$dir/zero"
-no 3 "data: $dir/zero:2: a zero byte; give lines of text" '' "${bleu[@]}" --source "$dir/zero" --reference "$dir/val.ja"
+no 3 "data: $dir/zero:2: NUL byte; give lines of text" '' "${bleu[@]}" --source "$dir/zero" --reference "$dir/val.ja"
 no 2 'eval: give both files, source and reference, or none' '' "${bleu[@]}" --source "$dir/val.en"
 no 2 'kumi eval: --beam: 0; give 1 to 64' '' "${bleu[@]}" --beam 0
 no 2 'translate: beam: 65; give 1 to 64' '' "${bleu[@]}" --beam 65

@@ -50,7 +50,7 @@ try good 3 'weights: DIR: 12 missing, 0 extra, 0 misshapen: missing h.1.ln_1.wei
 try good 3 'wpe.weight is [8,12] instead of [8,24]' --set model.hidden_size=24
 try good 2 'config: --set model.n_head=5: model.n_head: 5; it must divide n_embd, 12' --set model.n_head=5
 try good 2 'config: --set model.attn_pdrop=2: model.attn_pdrop: 2; a probability in [0, 1)' --set model.attn_pdrop=2
-try good 2 "its other spelling is given too, with another value" --set model.n_embd=12 --set model.hidden_size=24
+try good 2 "the key is given under two names with different values; remove one" --set model.n_embd=12 --set model.hidden_size=24
 
 # weights of PyTorch's and Keras' own forms are known, and what converts them is named
 try torch 3 'weights: DIR/pytorch_model.bin: a pickle of PyTorch, which can run code when read; convert it: python3 tools/pth2safetensors.py FILE OUT'
@@ -59,7 +59,7 @@ try keras 3 'weights: DIR/tf_model.h5: an HDF5 file; convert it: python3 tools/p
 try wrapped 0 'all names begin with _orig_mod.module., which is removed'
 try renamed 3 'weights: DIR: 2 missing, 2 extra, 0 misshapen: '
 try renamed 0 'validation loss: ' --set model.map='{"tok_embeddings":"wte.weight","final_beta":"ln_f.bias"}'
-try renamed 3 'weights: DIR: map: no tensor nobody (for wte.weight)' --set model.map='{"nobody":"wte.weight"}'
+try renamed 3 'weights: DIR: map: the files have no tensor absent (for wte.weight)' --set model.map='{"absent":"wte.weight"}'
 try renamed 2 'model.map: "wte.weight"; {"name in the files"' --set model.map='"wte.weight"'
 try fewer 3 'weights: DIR: 2 missing, 0 extra, 0 misshapen: missing h.0.attn.c_proj.bias, missing ln_f.bias'
 try fewer 0 '2 tensors are missing' --set model.allow_missing=true
@@ -190,10 +190,10 @@ other=$("$kumi" sample "$dir/carried2" --prompt abc --tokens 5 --temperature 0 -
 rm "$dir/carried3/vocab.json" "$dir/carried3/merges.txt"
 no 3 'no tokenizer for a vocabulary of 61; name one with --tokenizer' sample "$dir/carried3"
 printf '{"eos_token_id": "x"}' >"$dir/carried2/generation_config.json"
-no 3 "generation_config.json: eos_token_id: give a token's number, or a list" sample "$dir/carried2" --prompt abc
+no 3 "generation_config.json: eos_token_id: give a token id, or a list" sample "$dir/carried2" --prompt abc
 printf ' ' >>"$dir"/moved/checkpoints/step-00000002/model/vocab.json
-no 4 'model/vocab.json: its checksum is another' ckpt verify "$dir/moved"
-no 4 'model/vocab.json: its checksum is another' sample "$dir/moved"
+no 4 'model/vocab.json: its checksum differs from the manifest's' ckpt verify "$dir/moved"
+no 4 'model/vocab.json: its checksum differs from the manifest's' sample "$dir/moved"
 # a directory is evaluated on what is named; a run that begins with a directory's weights has that loss
 printf 'abcdefghijklmnopqrstuvwxyzabcdefgh' >"$dir/held.txt"
 "$kumi" tokenizer encode --tokenizer "$dir/kept" --to "$dir/held.bin" <"$dir/held.txt" >"$dir/said" || failed=1
@@ -204,7 +204,7 @@ no 2 '--seq-len: 9; the model has 8 positions' eval "$dir/carried" --data "$dir/
 no 2 '--tokenizer and --seq-len are for directories' eval "$dir/out" --seq-len 8
 # an export of a directory holds its weights against its config.json
 no 3 "$dir/differs: 2 missing, 1 extra, 1 misshapen" ckpt export "$dir/differs" --to "$dir/x"
-no 11 "weights: $dir/half: it exists; name a new folder" ckpt export "$dir/is_F32" --to "$dir/half"
+no 11 "weights: $dir/half: already exists; give a new folder" ckpt export "$dir/is_F32" --to "$dir/half"
 no 2 '--to DIR is missing' ckpt export "$dir/is_F32"
 no 2 '--shard-size: 2 apples' ckpt export "$dir/is_F32" --to "$dir/x" --shard-size '2 apples'
 no 2 'dtype' ckpt export "$dir/is_F32" --to "$dir/x" --dtype f8

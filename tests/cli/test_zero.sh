@@ -73,7 +73,7 @@ refused 'parallel.allgather_bucket_mb: 0; ' --set parallel.allgather_bucket_mb=0
 # the plan says what each order costs, and the groups
 plan() { "$kumi" plan "${config[@]}" "${own[@]}" -n 4 --memory "$@" >"$dir/log" 2>&1 || say "plan: $(cat "$dir/log")"; }
 plan --set parallel.zero=2
-grep -q 'gradients of 3 micro-batches accumulate before they are reduced: .* of whole gradients in f32; parallel.grad_sync: micro reduces each' "$dir/log" ||
+grep -q 'gradients of 3 micro-batches accumulate before they are reduced: .* of full gradients in f32; parallel.grad_sync: micro reduces each' "$dir/log" ||
     say "plan of step: $(cat "$dir/log")"
 plan --set parallel.zero=3 --set parallel.reshard_after_forward=2 "${micro[@]}"
 grep -q 'each of 3 micro-batches is reduced (parallel.grad_sync: micro); a rank accumulates ' "$dir/log" || say "plan of micro: $(cat "$dir/log")"

@@ -557,7 +557,7 @@ static void small_vocabulary(void **state)
     assert_int_equal(p.text.bytes, 61);
     ku_str_fini(&p.text);
     o.prompt = "a\xFA";
-    expect_error(o, KUMI_EINVAL, "token 1 is 250, the model's vocabulary has 250");
+    expect_error(o, KUMI_EINVAL, "token 1 is 250, but the model's vocabulary has 250");
     run_destroy(&r);
 }
 

@@ -81,7 +81,7 @@ started "$dir/still" 2
 kill -STOP "$(ranks "$dir/still" | sed -n 1p)"
 wait $pid
 code=$?
-[ $code = 7 ] && tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: time-out: rank [01]: stood still for 2.0 s while rank [01] waited in [a-z].*; its process [0-9]* is stopped: kill -CONT' ||
+[ $code = 7 ] && tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: time-out: rank [01]: no progress for 2.0 s while rank [01] waited in [a-z].*; its process [0-9]* is stopped: kill -CONT' ||
     say "a rank stopped: exit $code: $(tail -1 "$dir/err")"
 
 # --max-time: as SIGTERM

@@ -229,7 +229,7 @@ static void precision_refused(void **state)
     (void)state;
     o.keep_f32 = keep;
     assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), KUMI_EINVAL);
-    assert_non_null(strstr(ku_err_get()->text, "h.*.attn: no module has such a path"));
+    assert_non_null(strstr(ku_err_get()->text, "h.*.attn: no module path matches"));
     ku_graph_destroy(g);
     g = network(24);
     o = options(1, KUMI_I32);
@@ -489,16 +489,16 @@ static void refusals(void **state)
         {"kumi graph 1\ninput %1 f33 [n=2] {} a\n", "x:2: no such dtype"},
         {"kumi graph 1\ninput %1 f32 [n=2 n=3] {} a\n", "two dimensions are named n"},
         {"kumi graph 1\ninput %1 f32 [n=2] {} a\ninput %1 f32 [n=2] {} b\n",
-         "x:3: this value is made twice"},
+         "x:3: this value is defined twice"},
         {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=2] {} = F act(%7) @\n",
-         "x:3: this value is not made above"},
+         "x:3: this value is not defined above"},
         {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=3] {} = F act(%1) act=relu @\n",
-         "type is not what"},
+         "does not follow from its operands"},
         {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=2] {} = F act(%1) act=swish @\n",
          "no such attribute or value"},
-        {"kumi graph 1\ninput %1 f32 [n=2] {tp:S(q)} a\n", "names no dimension"},
-        {"kumi graph 1\nmesh pp=0\n", "an extent is at least 1"},
-        {"kumi graph 1\noutput a %0\n", "this value is not made above"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {tp:S(q)} a\n", "the shape has no such dimension"},
+        {"kumi graph 1\nmesh pp=0\n", "an extent must be 1 or more"},
+        {"kumi graph 1\noutput a %0\n", "this value is not defined above"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct ku_graph *g;

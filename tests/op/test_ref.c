@@ -423,7 +423,7 @@ static void test_misfits(void **state)
         {"attention_kv", {"n1t2h2d3", "n1s2h2d3", "n1s2h2d3", "n1"}, "control port"},
         {"attention_kv", {"n1t2h4d3", "n1s2h2d3", "n1s2h2d3", "w4"}, "heads and width"},
         {"attention_kv", {"n1t2h2d3", "n1s2h2d3", "n1s3h2d3", "w4"}, "shape of k"},
-        {"attention_kv", {"n1t2h2d3", "n1s2h2d3", "n1s2h2d3", "n2", "w4"}, "lengths are i32"},
+        {"attention_kv", {"n1t2h2d3", "n1s2h2d3", "n1s2h2d3", "n2", "w4"}, "lengths must be i32"},
         {"rope", {"n1t2d3", NULL}, "even width"},
         {"rope", {"n1t2d4", "n1", NULL}, "positions are i32"},
         {"rms_norm", {"n3c4", "c5", NULL}, "gain"},

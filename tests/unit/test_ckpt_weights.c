@@ -82,7 +82,7 @@ static void names(void **unused)
          1},
         {{"wte.weight", "h.0.ln.weight", "=lm_head.weight"}, NULL, 0, 1, 0},
         {{"wte.weight", "h.0.ln.weight", "lm_head.weight"},
-         "lm_head.weight differs from wte.weight, and the model ties them",
+         "lm_head.weight differs from wte.weight, but the model ties them",
          0,
          0,
          0},

@@ -106,7 +106,7 @@ static void test_tokenizer(void **state)
                {KUMI_EINVAL, "byte", "1, 2", "id 1, byte 1: 1,"},
                {KUMI_EINVAL, "byte", "7 4294967296", "id 2, byte 3: 4294967296"},
                {KUMI_EINVAL, "byte", "7 18446744073709551617", "id 2, byte 3"},
-               {KUMI_EINVAL, "byte", "7 256", "token 256: number 2"},
+               {KUMI_EINVAL, "byte", "7 256", "token id 256 at position 2"},
                {KUMI_EINPUT, "/nowhere", "1", "/nowhere"}};
     text = NULL;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -314,7 +314,7 @@ static void test_bench(void **state)
     assert_int_equal(l.n_found, 2);
     out.only = "scatter_reduce";
     assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL,
-                 "no collective has a name that begins so");
+                 "no collective of this dtype has a name with this prefix");
     out = (struct ku_bench_out){.line = see, .ctx = &l, .bytes = 3};
     assert_error(ku_bench_comm_run(&out, 2), KUMI_EINVAL, "--bytes: 3; give a multiple of 4");
     char *text;

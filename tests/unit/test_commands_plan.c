@@ -163,7 +163,7 @@ static void test_plan_text(void **state)
     assert_status(kumi_plan_memory(&s, 2, 0, &text), KUMI_OK);
     static const char *const part[] = {"memory plan: 2 ranks on one host, cpu, f32\n",
                                        (" parameters; global batch 8 = 2 virtual shards x "
-                                        "1 micro-batch of 4 samples, 8 tokens a sample\n"),
+                                        "1 micro-batch of 4 samples, 8 tokens per sample\n"),
                                        "\nhost    host ",
                                        "\nthis host, ",
                                        "\ntrain: peak at instruction ",
@@ -371,7 +371,7 @@ static void test_stages_picture(void **state)
     int status = kumi_plan_stages(&s, 2, &o, &text);
     if (status == KUMI_EINVAL && strstr(kumi_last_error()->text, "libcairo2-dev"))
         skip();
-    assert_error(status, KUMI_ENOMEM, "plan: --limit: no stage of ZeRO fits in 1000 B a rank; ");
+    assert_error(status, KUMI_ENOMEM, "plan: --limit: no ZeRO stage fits in 1000 B per rank; ");
     assert_non_null(strstr(text, "unused at peak")); /* both are there all the same */
     kumi_text_free(text);
     assert_int_equal(ku_os_slurp(path, 1 << 24, &drawn, &bytes), 0);

@@ -426,8 +426,8 @@ static const struct bad {
     {"{" GPT2 "\n \"num_hidden_layers\":0}}", NULL,
      "config: c.json:3:2: model.num_hidden_layers: 0; an integer from 1 to 16384, the limit"},
     {"{" GPT2 "\n \"n_embd\":120, \"hidden_size\":768}}", NULL,
-     "config: c.json:3:16: model.hidden_size: 768; its other spelling is given too, with another "
-     "value"},
+     "config: c.json:3:16: model.hidden_size: 768; the key is given under two names with different "
+     "values; remove one"},
     {NULL, "model.n_head=0",
      "config: --set model.n_head=0: model.n_head: 0; an integer from 1 to "
      "2^30"},

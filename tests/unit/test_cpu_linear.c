@@ -359,7 +359,7 @@ static void refusals(void **state)
     assert_int_equal(ku_device_cpu.bind(dev, &c, &kernel), KUMI_EINVAL);
     assert_string_equal(
         kumi_last_error()->text,
-        "device cpu: linear: input 0 is f64; it computes f32, bf16 and f16, use device ref");
+        "device cpu: linear: input 0 is f64; it computes f32, bf16 and f16; use device ref");
     c.in[0].dtype = KUMI_F32; /* smaller than what is there */
     c.out[0].dtype = KUMI_F32;
     c.in[1].dtype = KUMI_BF16;

@@ -351,7 +351,7 @@ static void refuses_wrong_options(void **state)
          32,
          KUMI_U8,
          "data: image_size: 41 x 32 cannot be cropped from 32 x 32 with data.padding 4"},
-        {{.flip = 1.5}, 32, KUMI_U8, "data: data.flip: 1.5; give a share from 0 to 1"},
+        {{.flip = 1.5}, 32, KUMI_U8, "data: data.flip: 1.5; give a probability from 0 to 1"},
         {{.padding = 4}, 32, KUMI_U8, "data: data.padding: 4; give 0 to 1024, and only with"},
         {{.crop = KU_CROP_RANDOM, .padding = -1}, 32, KUMI_U8, "data: data.padding: -1;"},
         {{.resize = 31}, 32, KUMI_U8, "data: data.resize: 31; give 0, or from 32"},

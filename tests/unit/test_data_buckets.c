@@ -265,7 +265,7 @@ static void refusals(void **state)
         {10, {17, 4, 0, 1, 0, SHORT, 1, 0}, "batch: 17 shapes; give 1 to 16"},
         {10,
          {2, 6, 0, 4, 0, SHORT, 1, 0},
-         "batch: 6 rows are no multiple of virtual shards x micro-batches = 4"},
+         "batch: 6 rows are not a multiple of virtual shards x micro-batches = 4"},
         {10, {2, 0, 0, 1, 0, SHORT, 1, 0}, "batch: 0 tokens; give 1 or more"},
         {10,
          {2, 0, 30, 4, 0, SHORT, 1, 0},

@@ -157,7 +157,7 @@ static void refuses_what_is_no_image(void **state)
         const char *data;
         size_t bytes;
         const char *why;
-    } rows[] = {{"", 0, "empty; an image is missing"},
+    } rows[] = {{"", 0, "an empty file; replace or remove it"},
                 {"GIF89a", 6, "not a JPEG or PNG image; convert or remove it"},
                 {"\xff\xd8", 2, "not a JPEG or PNG image; convert or remove it"},
                 {"\x89PNG\r\n\x1a", 7, "not a JPEG or PNG image; convert or remove it"}};

@@ -189,8 +189,8 @@ static void reads_a_cifar_folder(void **state)
             int64_t bytes = half ? 5000 * RECORD : 10000 * RECORD + 1;
             assert_int_equal(truncate(in_folder(name), bytes), 0);
             snprintf(text, sizeof text,
-                     "data: @/%s: %lld bytes; a file of cifar10 has 10000 records of 3073 bytes a "
-                     "record; copy it again",
+                     "data: @/%s: %lld bytes; a file of cifar10 has 10000 records of 3073 bytes; "
+                     "copy it again",
                      name, (long long)bytes);
             assert_refused(&o, KUMI_EINPUT, text);
         }
@@ -312,7 +312,7 @@ static void reads_folders(void **state)
     assert_string_not_equal(d->fingerprint, before);
     ku_data_destroy(d);
     put_fixture("tree_val/fish/q.png", "png_rgb.png");
-    assert_refused(&o, KUMI_EINPUT, "data: @/tree_val/fish: no class of …");
+    assert_refused(&o, KUMI_EINPUT, "data: @/tree_val/fish: not a class of …");
 }
 
 static void names_wrong_folders(void **state)
@@ -325,20 +325,24 @@ static void names_wrong_folders(void **state)
     (void)state;
     if (!ku_jpeg_version() || !ku_png_version())
         skip();
-    assert_refused(&o, KUMI_EINPUT,
-                   "data: @/bad: No such file or directory; give the root of class "
-                   "folders");
+    assert_refused(
+        &o, KUMI_EINPUT,
+        "data: @/bad: No such file or directory; give the folder that contains the class folders");
     put("bad/file.png", "x", 1);
-    assert_refused(&o, KUMI_EINPUT, "data: @/bad: no folder in it; give the root of class folders");
+    assert_refused(&o, KUMI_EINPUT,
+                   "data: @/bad: no class folders in it; give the folder that contains them");
     put_fixture("bad/b/1.png", "png_rgb.png");
     put("bad/a/notes.txt", "x", 1);
-    assert_refused(&o, KUMI_EINPUT,
-                   "data: @/bad/a: a class without images (.jpg, .jpeg, .png); fill or remove it");
+    assert_refused(
+        &o, KUMI_EINPUT,
+        "data: @/bad/a: no images (.jpg, .jpeg, .png) in this class folder; add some or remove it");
     put("bad/a/cut.jpg", "\xff\xd8\xff", 3);
     o.n_classes = 1;
     assert_refused(&o, KUMI_EINPUT, "data: @/bad: 2 class folders; the model has 1 classes");
     o.n_train = 2;
-    assert_refused(&o, KUMI_EINVAL, "data: data.train: 2 paths; a folder of images has one root");
+    assert_refused(
+        &o, KUMI_EINVAL,
+        "data: data.train: 2 paths; give one, the folder that contains the class folders");
     o = image_opts("folder", root);
     d = open_images(&o);
     int status = ku_data_read(d, KU_SPLIT_TRAIN, 0, 0, (void *[]){out, &label});
@@ -467,34 +471,38 @@ static void names_wrong_tars(void **state)
     } rows[] = {
         {{"0.jpg"}, {"x"}, "0", 0, "byte 1024: 0: an image without a .cls"},
         {{"0.cls"}, {"1"}, "0", 0, "byte 1024: 0: a .cls without an image"},
-        {{"0.jpg", "0.cls"}, {"", "1"}, "00", 0, "byte 0: an empty member"},
-        {{"0.jpg", "0.cls"}, {"x", ""}, "00", 0, "byte 1024: an empty member"},
+        {{"0.jpg", "0.cls"}, {"", "1"}, "00", 0, "byte 0: an empty file"},
+        {{"0.jpg", "0.cls"}, {"x", ""}, "00", 0, "byte 1024: an empty file"},
         {{"0.jpg", "0.cls"},
          {"x", "cat"},
          "00",
          0,
-         "byte 1536: a .cls that is no class number (0, 1, 2, …"},
-        {{"0.jpg", "0.cls"}, {"x", "99999999999"}, "00", 0, "byte 1536: a .cls that is no class…"},
-        {{"0.jpg", "0.cls"}, {"x", "-1"}, "00", 0, "byte 1536: a .cls that is no class number…"},
-        {{"0.jpg", "0.png"}, {"x", "y"}, "00", 0, "byte 1024: a second member of that kind in…"},
-        {{"0.jpg", "0.cls"}, {"x", "1"}, "10", 0, "byte 0: a link or sparse file for a sample;…"},
+         "byte 1536: a .cls file without a class number (0, 1…"},
+        {{"0.jpg", "0.cls"},
+         {"x", "99999999999"},
+         "00",
+         0,
+         "byte 1536: a .cls file without a class…"},
+        {{"0.jpg", "0.cls"}, {"x", "-1"}, "00", 0, "byte 1536: a .cls file without a class…"},
+        {{"0.jpg", "0.png"}, {"x", "y"}, "00", 0, "byte 1024: a second file of this kind in…"},
+        {{"0.jpg", "0.cls"}, {"x", "1"}, "10", 0, "byte 0: a sample is a link or a sparse file;…"},
         {{"0.txt"}, {"x"}, "0", 0, "no sample (KEY.jpg and KEY.cls) in the archive"},
         {{"0.jpg", "0.cls"},
          {"x", "1"},
          "00",
          1024,
-         "byte 2048: the archive ends without its last block; it was cut short"},
+         "byte 2048: the archive's end marker is missing: it is truncated"},
         {{"0.jpg", "0.cls"},
          {"x", "1"},
          "00",
          1024 + 512,
-         "byte 1024: a member that reaches behind the archive's end: it was cut short"},
+         "byte 1024: a file extends past the end of the archive: it is truncated"},
         {{"0.jpg", "0.cls"},
          {"x", "1"},
          "00",
          1024 + 600,
-         "byte 1024: the archive ends without its last block; it was cut short"},
-        {{"p", "0.cls"}, {"xx path", "1"}, "x0", 0, "byte 0: pax header: no record of length…"},
+         "byte 1024: the archive's end marker is missing: it is truncated"},
+        {{"p", "0.cls"}, {"xx path", "1"}, "x0", 0, "byte 0: pax header: not a record of length…"},
     };
     static struct tar t;
     const char *train[] = {in_folder("wrong.tar")};
@@ -511,10 +519,10 @@ static void names_wrong_tars(void **state)
         assert_refused(&o, KUMI_EINPUT, text);
     }
     put("wrong.tar", "no tar", 6);
-    assert_refused(&o, KUMI_EINPUT, "data: @/wrong.tar: byte 0: the archive ends without…");
+    assert_refused(&o, KUMI_EINPUT, "data: @/wrong.tar: byte 0: the archive's end marker…");
     memset(t.data, 'x', 2048);
     put("wrong.tar", t.data, 2048);
-    assert_refused(&o, KUMI_EINPUT, "data: @/wrong.tar: byte 0: no tar header (its checksum is…");
+    assert_refused(&o, KUMI_EINPUT, "data: @/wrong.tar: byte 0: not a tar header (wrong checksum…");
     const char *none[] = {in_folder("none-{0..1}*.tar")};
     o.train = none;
     assert_refused(&o, KUMI_EINPUT, "data: @/none-0*.tar: no file matches; correct the pattern");
@@ -582,18 +590,18 @@ static void names_wrong_idx(void **state)
         const char *text;
     } rows[] = {
         {{0x1f, 0x8b, 8}, 18, "compressed; unpack it with gunzip"},
-        {{0, 0, 8}, 3, "no IDX file (MNIST's format)"},
-        {{1, 0, 8, 3}, 20, "no IDX file (MNIST's format)"},
-        {{0, 0, 0x0d, 3}, 20, "IDX elements of type 0x0d; u8 (0x08) is read"},
+        {{0, 0, 8}, 3, "not an IDX file (MNIST's format)"},
+        {{1, 0, 8, 3}, 20, "not an IDX file (MNIST's format)"},
+        {{0, 0, 0x0d, 3}, 20, "IDX elements of type 0x0d; only u8 (0x08) is supported"},
         {{0, 0, 8, 9}, 20, "IDX header of 9 dimensions in a file of 20 bytes; 1 to 4…"},
         {{0, 0, 8, 3, 0, 0}, 10, "IDX header of 3 dimensions in a file of 10 bytes; 1…"},
         {{0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3},
          20,
-         "4 bytes behind the IDX header, which counts 6; copy it again"},
+         "4 bytes after the IDX header, whose shape needs 6; copy it again"},
         {{0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255},
          20,
-         "4 bytes behind the IDX header, which counts 9223372036854775807; copy…"},
-        {{0, 0, 8, 3}, 16, "0 bytes behind the IDX header, which counts 0; copy it again"},
+         "4 bytes after the IDX header, whose shape needs 9223372036854775807; copy…"},
+        {{0, 0, 8, 3}, 16, "0 bytes after the IDX header, whose shape needs 0; copy it again"},
         {{0, 0, 8, 1, 0, 0, 0, 12}, 20, "1 dimensions, 0 x 0 with 1 channels; images have…"}};
     const char *train[1];
     struct ku_image_opts o = {
@@ -606,8 +614,7 @@ static void names_wrong_idx(void **state)
         assert_refused(&o, KUMI_EINPUT, text);
     }
     o.n_train_labels = 0;
-    assert_refused(&o, KUMI_EINVAL,
-                   "data: @/wrong.idx: no file of labels belongs to this name; give…");
+    assert_refused(&o, KUMI_EINVAL, "data: @/wrong.idx: no labels file matches this name; set…");
 }
 
 /* An .npy file: version 1 or 2, this dictionary, then n bytes counting from 0. */
@@ -656,7 +663,7 @@ static void reads_npy(void **state)
                                   .layout = rows[i].layout,
                                   .augment = {.dtype = KUMI_U8}};
         if (i == 0) { /* neither side says which are the channels */
-            assert_refused(&o, KUMI_EINPUT, "data: @/x.npy: [4, 3, 5, 3]: say with data.layout…");
+            assert_refused(&o, KUMI_EINPUT, "data: @/x.npy: [4, 3, 5, 3]: set data.layout…");
             continue;
         }
         struct ku_data *d = open_images(&o);
@@ -683,29 +690,31 @@ static void names_wrong_npy(void **state)
         size_t bytes;
         const char *text;
     } rows[] = {
-        {DICT("|u1", "(2, 3)"), 5, "5 bytes behind the NumPy header, its shape takes 6; write it…"},
-        {DICT("|u1", "(0, 3)"), 0, "0 bytes behind the NumPy header, its shape takes 0; write it…"},
-        {DICT("|u1", "()"), 1, "1 bytes behind the NumPy header, its shape takes 1; write it…"},
-        {DICT(">f4", "(2, 3)"), 24,
-         "NumPy header: elements of '>f4'; images are u1 or <f4, labels…"},
-        {DICT("<f8", "(2, 3)"), 48, "NumPy header: elements of '<f8'; images are…"},
+        {DICT("|u1", "(2, 3)"), 5,
+         "5 bytes after the NumPy header, whose shape needs 6; write it…"},
+        {DICT("|u1", "(0, 3)"), 0,
+         "0 bytes after the NumPy header, whose shape needs 0; write it…"},
+        {DICT("|u1", "()"), 1, "1 bytes after the NumPy header, whose shape needs 1; write it…"},
+        {DICT(">f4", "(2, 3)"), 24, "NumPy header: dtype '>f4'; images are u1 or <f4, labels…"},
+        {DICT("<f8", "(2, 3)"), 48, "NumPy header: dtype '<f8'; images are…"},
         {DICT("<i4", "(2, 3)"), 24, "elements of i4; images are u1 or <f4"},
         {DICT("|u1", "(1, 1, 1, 1, 1)"), 1, "NumPy header: shape: more than 4 dimensions"},
-        {DICT("|u1", "(99999999999999999999,)"), 1, "NumPy header: shape: a number beyond 63 bits"},
+        {DICT("|u1", "(99999999999999999999,)"), 1,
+         "NumPy header: shape: a dimension exceeds 63 bits"},
         {DICT("|u1", "(4294967296, 4294967296)"), 1,
-         "NumPy header: shape: a product beyond 63 bits"},
-        {DICT("|u1", "(2 3)"), 6, "NumPy header: shape: neither comma nor end"},
-        {DICT("|u1", "(-2, 3)"), 6, "NumPy header: shape: no number"},
+         "NumPy header: shape: the product exceeds 63 bits"},
+        {DICT("|u1", "(2 3)"), 6, "NumPy header: shape: a comma or ) is missing"},
+        {DICT("|u1", "(-2, 3)"), 6, "NumPy header: shape: not a number"},
         {"{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3)}", 6,
-         "NumPy header: columns first (fortran_order); save numpy.ascontiguousarray of it"},
+         "NumPy header: Fortran order; save numpy.ascontiguousarray of the array"},
         {"{'descr': '|u1', 'shape': (2, 3)}", 6,
          "NumPy header: descr, fortran_order or shape is missing"},
         {"{'descr': '|u1', 'descr': '|u1', 'shape': (2, 3)}", 6,
          "NumPy header: descr: given twice or without a value"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", 8,
-         "NumPy header: descr: no text; structured arrays are not read"},
-        {"{'descr': '|u1'", 6, "NumPy header: neither comma nor end behind a value"},
-        {"hello", 6, "NumPy header: no dictionary of descr, fortran_order and shape"},
+         "NumPy header: descr: not a string; structured arrays are not supported"},
+        {"{'descr': '|u1'", 6, "NumPy header: a comma or } is missing after a value"},
+        {"hello", 6, "NumPy header: not a dictionary of descr, fortran_order and shape"},
     };
     const char *train[1];
     struct ku_image_opts o = {
@@ -719,13 +728,14 @@ static void names_wrong_npy(void **state)
     }
     train[0] = put("wrong.npy", "\x93NUMPY\x09\x00\x01\x00", 10);
     assert_refused(&o, KUMI_EINPUT,
-                   "data: @/wrong.npy: NumPy header: version unknown; 1 to 3 are…");
+                   "data: @/wrong.npy: NumPy header: unknown version; 1 to 3 are…");
     train[0] = put("wrong.npy", "\x93NUMPY\x01\x00\xff\x0f", 10);
     assert_refused(&o, KUMI_EINPUT, "data: @/wrong.npy: NumPy header: longer than the file, or…");
     train[0] = put("wrong.npy", "PK", 2);
     assert_refused(&o, KUMI_EINPUT, "data: @/wrong.npy: NumPy header: missing; give a file that…");
     o.n_train_labels = 0;
-    assert_refused(&o, KUMI_EINVAL, "data: data.train_labels: 0 files, and 1 of images; give one…");
+    assert_refused(&o, KUMI_EINVAL,
+                   "data: data.train_labels: 0 files of labels for 1 files of images;…");
 }
 
 static void names_wrong_options(void **state)
@@ -738,7 +748,7 @@ static void names_wrong_options(void **state)
         const char *text;
     } rows[] = {
         {{.kind = "mnist", .train = train, .n_train = 1}, KUMI_EINVAL, "data: data.kind: 'mnist'…"},
-        {{.kind = "cifar10"}, KUMI_EINVAL, "data: data.train: no path; give one"},
+        {{.kind = "cifar10"}, KUMI_EINVAL, "data: data.train: empty; give a path"},
         {{.kind = "cifar10", .train = train, .n_train = 1, .val_fraction = 1.0},
          KUMI_EINVAL,
          "data: data.val_fraction: 1; give at least 0 and less than 1"},
@@ -753,10 +763,12 @@ static void names_wrong_options(void **state)
          "data: data.labels: 'super'; give fine or coarse"},
         {{.kind = "cifar100", .train = train, .n_train = 1},
          KUMI_EINPUT,
-         "data: @/o.bin: 30730 bytes; a file of cifar100 has 3074 bytes a record; copy it again"},
+         "data: @/o.bin: 30730 bytes; a file of cifar100 has records of 3074 bytes; copy it "
+         "again"},
         {{.kind = "cifar10", .train = cut, .n_train = 1},
          KUMI_EINPUT,
-         "data: @/cut.bin: 3 bytes; a file of cifar10 has 3073 bytes a record; copy it again"},
+         "data: @/cut.bin: 3 bytes; a file of cifar10 has records of 3073 bytes; copy it "
+         "again"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -205,20 +205,21 @@ static void refusals(void **state)
         {"{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 2\n", ".jsonl:2: json: line:1:", 4},
         {"[1, 2]\n", ".jsonl:1: no input_ids; a line is", 4},
         {"{\"input_ids\": 5}\n", ".jsonl:1: no input_ids", 4},
-        {"{\"text\": 5}\n", ".jsonl:1: no text, which the first line has", 4},
-        {"{\"text\": \"!\"}\n\n{\"input_ids\": [1]}\n", ".jsonl:3: no text, which the first", 4},
+        {"{\"text\": 5}\n", ".jsonl:1: no \"text\", which the first line has", 4},
+        {"{\"text\": \"!\"}\n\n{\"input_ids\": [1]}\n", ".jsonl:3: no \"text\", which the first",
+         4},
         {"{\"input_ids\": [1, 2]}\n{\"text\": \"ab\"}\n", ".jsonl:2: no input_ids; a line is", 4},
         {"{\"text\": \"!\"}\n", "no tokens in", 4},
         {"{\"text\": \"xyz\"}\n", ".jsonl:1: token 120 of data.tokenizer; the model's", 4},
         {"\n{\"input_ids\": [1]}\n", ".jsonl:2: fewer than two tokens", 4},
         {"{\"input_ids\": [1, 2, 3], \"labels\": [1, 2]}", "3 input_ids, 2 labels; give", 4},
         {"{\"input_ids\": [1, 2], \"labels\": 7}", "2 input_ids, 0 labels; give", 4},
-        {"{\"input_ids\": [1, 100]}", "input_ids[1]: 100; give numbers of tokens below 100", 4},
+        {"{\"input_ids\": [1, 100]}", "input_ids[1]: 100; give token ids below 100", 4},
         {"{\"input_ids\": [1, -100]}", "input_ids[1]: -100; give", 4},
         {"{\"input_ids\": [1.5, 1]}", "input_ids[0]: 1.5; give", 4},
         {"{\"input_ids\": [1, 2], \"labels\": [-100, -1]}", "labels[1]: -1; give", 4},
         {"{\"input_ids\": [1, 2], \"labels\": [0, null]}", "labels[1]: null; give", 4},
-        {"{\"input_ids\": [1, \"\xff\"]}", ".jsonl:1: byte 20 (0xff) is no UTF-8", 4},
+        {"{\"input_ids\": [1, \"\xff\"]}", ".jsonl:1: byte 20 (0xff) is not valid UTF-8", 4},
         {"{\"input_ids\": [1, 2], \"input_ids\": [1, 2]}", "duplicate object key", 4},
         {"\n\n", "no tokens in 2 bytes of text", 4},
         {"{\"input_ids\": [1, 2, 3, 4, 5, 6]}", "document 1 has 6 tokens; data.seq_len holds 5", 4},
@@ -337,9 +338,9 @@ static void segments_of_text(void **state)
     }
     ku_data_destroy(d);
     o.separator = 256;
-    assert_error(ku_text_open(&o, &d), KUMI_EINVAL, "documents end with token 256");
+    assert_error(ku_text_open(&o, &d), KUMI_EINVAL, "data.separator: token 256");
     o.separator = -1;
-    assert_error(ku_text_open(&o, &d), KUMI_EINVAL, "documents end with token -1");
+    assert_error(ku_text_open(&o, &d), KUMI_EINVAL, "data.separator: token -1");
 }
 
 /* Every allocation and system call fails once: an error, or the same data. */

@@ -255,12 +255,11 @@ static void refuses_what_is_no_data(void **state)
         {"x.txt", 8, NULL,
          "data: @/x.txt: 8 tokens for training, a sample of data.seq_len 8 takes 9; give more "
          "data or a shorter seq_len"},
-        {"x.bin", 18, NULL,
-         "data: @/x.bin: no llm.c header; say what it holds with data.format: u16 or u32"},
+        {"x.bin", 18, NULL, "data: @/x.bin: no llm.c header; set data.format to u16 or u32"},
         {"x.bin", 19, "u16",
-         "data: @/x.bin: 19 bytes are no whole number of u16; correct file or data.format"},
+         "data: @/x.bin: 19 bytes are not a whole number of u16; correct the file or data.format"},
         {"x.bin", 18, "u32",
-         "data: @/x.bin: 18 bytes are no whole number of u32; correct file or data.format"},
+         "data: @/x.bin: 18 bytes are not a whole number of u32; correct the file or data.format"},
         {"x.bin", 16, "u16",
          "data: @/x.bin: 8 tokens for training, a sample of data.seq_len 8 takes 9; give more "
          "data or a shorter seq_len"},
@@ -341,7 +340,7 @@ static void refuses_a_broken_header(void **state)
     } rows[] = {
         {{20240520, 2, 10},
          1044,
-         "data: @/h.bin: llm.c token file of version 2; kumi reads version 1"},
+         "data: @/h.bin: llm.c token file of version 2; version 1 is supported"},
         {{20240520, 1, 11},
          1044,
          "data: @/h.bin: its header counts 11 tokens of 2 bytes, 20 bytes follow; write it again"},
@@ -352,19 +351,15 @@ static void refuses_a_broken_header(void **state)
          1044,
          "data: @/h.bin: its header counts 4294967295 tokens of 2 bytes, 20 bytes follow; write it "
          "again"},
-        {{20240520, 1, 0}, 1024, "data: @/h.bin: no tokens behind the header; write it again"},
-        {{20240520, 1, 4},
-         1023,
-         "data: @/h.bin: no llm.c header; say what it holds with data.format: u16 or u32"},
+        {{20240520, 1, 0}, 1024, "data: @/h.bin: no tokens after the header; write it again"},
+        {{20240520, 1, 4}, 1023, "data: @/h.bin: no llm.c header; set data.format to u16 or u32"},
         {{20240801, 1, 5},
          1044,
-         "data: @/h.bin: llm.c token file of version 1; kumi reads version 7"},
+         "data: @/h.bin: llm.c token file of version 1; version 7 is supported"},
         {{20240801, 7, 10},
          1044,
          "data: @/h.bin: its header counts 10 tokens of 4 bytes, 20 bytes follow; write it again"},
-        {{20240521, 1, 10},
-         1044,
-         "data: @/h.bin: no llm.c header; say what it holds with data.format: u16 or u32"},
+        {{20240521, 1, 10}, 1044, "data: @/h.bin: no llm.c header; set data.format to u16 or u32"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

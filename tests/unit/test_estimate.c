@@ -96,9 +96,12 @@ static void refusals(void **state)
         const char *says;
     } row[] = {
         {{0, NULL, NULL, NULL, 1, 0, 0, NULL}, "plan: --params: 0; give 1 to 1e18"},
-        {{1e6, "adamax", NULL, NULL, 1, 0, 0, NULL}, "plan: --optimizer: adamax; one of adamw, "},
-        {{1e6, NULL, "fp8", NULL, 1, 0, 0, NULL}, "plan: --precision: fp8; one of f32, bf16, f16"},
-        {{1e6, NULL, NULL, "f64", 1, 0, 0, NULL}, "plan: --grads: f64; one of f32, bf16, f16"},
+        {{1e6, "adamax", NULL, NULL, 1, 0, 0, NULL},
+         "plan: --optimizer: adamax: unknown; give one of adamw, "},
+        {{1e6, NULL, "fp8", NULL, 1, 0, 0, NULL},
+         "plan: --precision: fp8: unknown; give f32, bf16 or f16"},
+        {{1e6, NULL, NULL, "f64", 1, 0, 0, NULL},
+         "plan: --grads: f64: unknown; give f32, bf16 or f16"},
         {{1e6, NULL, NULL, NULL, 1, 0, 0, "4"}, "plan: --zero: 4; give 0, 1, 2 or 3"},
         {{1e6, NULL, NULL, NULL, 1, 0, 0, "10"}, "plan: --zero: 10; give 0, 1, 2 or 3"},
         {{1e6, NULL, NULL, NULL, 6, 4, 0, NULL}, "plan: --replicate: 4 does not divide 6 ranks"},

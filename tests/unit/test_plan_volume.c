@@ -142,9 +142,42 @@ static void live_parameters(void **state)
     ku_plan_fini(&p);
 }
 
+/* Each combination of exchange, axes and group size has a row, and each row all of its instructions. */
+static void every_kind(void **state)
+{
+    static const uint8_t exchange[] = {KU_X_REDUCE_SCATTER, KU_X_ALL_REDUCE, KU_X_ALL_GATHER};
+    enum { MASKS = (1 << KU_AX_FIRST_TIME) - 1, KINDS = 3 * MASKS * 2, COUNT = 6 };
+    struct ku_shape shape = {.ndim = 1, .dim = {{COUNT, COUNT, 'n'}}};
+    struct ku_layout common = {0};
+    struct ku_buffer buffer = {.cls = KU_CL_GRAD, .dtype = KUMI_F32};
+    struct ku_operand operand = {.dtype = KUMI_F32};
+    struct ku_instr instr[2 * KINDS] = {{0}};
+    struct ku_volume row[KU_MAX_VOLUMES];
+    struct ku_program p = {.instr = instr,
+                           .n_instrs = 2 * KINDS,
+                           .operand = &operand,
+                           .shape = &shape,
+                           .layout = &common,
+                           .buffer = &buffer};
+    (void)state;
+    for (int a = 0; a < KU_N_AXES; a++)
+        p.mesh.extent[a] = 2;
+    for (int i = 0; i < 2 * KINDS; i++)
+        instr[i] = (struct ku_instr){.kind = KU_START,
+                                     .op = exchange[i % 3],
+                                     .axes = (uint8_t)(1 + i / 3 % MASKS),
+                                     .group = (uint16_t)(i / 3 / MASKS % 2 * 2),
+                                     .n_parts = 1,
+                                     .wire = KUMI_F32};
+    assert_int_equal(ku_plan_volumes(&p, row), KINDS);
+    for (int k = 0; k < KINDS; k++)
+        assert_true(row[k].elements == 2 * COUNT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(volumes), cmocka_unit_test(resharding),
-                                       cmocka_unit_test(groups), cmocka_unit_test(live_parameters)};
+                                       cmocka_unit_test(groups), cmocka_unit_test(live_parameters),
+                                       cmocka_unit_test(every_kind)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

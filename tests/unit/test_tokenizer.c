@@ -123,7 +123,7 @@ static void byte_is_itself(void **state)
     assert_int_equal(back.bytes, 256);
     assert_string_equal(
         ku_err_get()->text,
-        "token 256: number 4: not in the vocabulary of 256; give tokens of this tokenizer");
+        "token id 256 at position 4: not in the vocabulary of 256; give ids of this tokenizer");
     ku_tokens_fini(&got);
     ku_str_fini(&back);
     ku_tokenizer_destroy(t);
@@ -167,7 +167,7 @@ static void a_word_has_a_limit(void **state)
     assert_int_equal(status, KUMI_EINPUT);
     assert_string_equal(
         ku_err_get()->text,
-        "text: word at byte 9: more than 16777216 bytes; break it with blanks or lines");
+        "text: word at byte 9: more than 16777216 bytes; split it by spaces or newlines");
     ku_tokenizer_reset(t);
     got.count = 0;
     assert_int_equal(ku_tokenizer_encode(t, "a b", 3, &got), 0);
@@ -191,23 +191,23 @@ static const struct {
     const char *json, *text;
 } refused[] = {
     {"", "tokenizer.json:"},
-    {"[]", "pre_tokenizer: missing; kumi takes any of Split, Digits and then ByteLevel"},
+    {"[]", "pre_tokenizer: missing; kumi supports Split and Digits, with ByteLevel last"},
     {"{\"a\":1,\"a\":2}", "tokenizer.json:1:"},
-    {"{\"normalizer\":{\"type\":\"NFC\"}}", "normalizer: {\"type\":\"NFC\"}; kumi takes null"},
+    {"{\"normalizer\":{\"type\":\"NFC\"}}", "normalizer: {\"type\":\"NFC\"}; kumi supports null"},
     {"{\"decoder\":{\"type\":\"WordPiece\"}}",
-     "decoder: {\"type\":\"WordPiece\"}; kumi takes ByteLevel"},
+     "decoder: {\"type\":\"WordPiece\"}; kumi supports ByteLevel"},
     {"{\"pre_tokenizer\":{\"type\":\"Whitespace\"}}",
-     "pre_tokenizer: {\"type\":\"Whitespace\"}; kumi takes"},
+     "pre_tokenizer: {\"type\":\"Whitespace\"}; kumi supports"},
     {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[]}}", "pre_tokenizer:"},
     {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":1}}",
-     "add_prefix_space and use_regex as true or false"},
+     "true or false for add_prefix_space and use_regex"},
     {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"normalizer\":{\"type\":"
      "\"BertNormalizer\"},\"model\":{\"type\":\"WordPiece\"}}",
-     "model.type: \"WordPiece\"; kumi takes BPE"},
+     "model.type: \"WordPiece\"; kumi supports BPE"},
     {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"},\"model\":{\"type\":\"Unigram\"}}",
-     "model.type: \"Unigram\"; kumi takes BPE"},
+     "model.type: \"Unigram\"; kumi supports BPE"},
     {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}}",
-     "model.type: \"WordLevel\"; kumi takes BPE"},
+     "model.type: \"WordLevel\"; kumi supports BPE"},
     {HEAD "\"vocab\":{}}}", "vocabulary of 0 tokens"},
     {HEAD "\"vocab\":{\"a\":-1}}}", "token 'a': id -1"},
     {HEAD "\"vocab\":{\"a\":2000000}}}", "token 'a': id 2000000"},
@@ -215,27 +215,29 @@ static const struct {
     {HEAD "\"vocab\":{\"a\":0,\"b\":0}}}", "its id 0 is given twice"},
     {HEAD "\"vocab\":{\"a\":0}}}", "model.merges: missing"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}",
-     "merge 1 'a b': the right side is no token"},
-    {HEAD "\"vocab\":{\"a\":0},\"merges\":[\"b a\"]}}", "merge 1 'b a': the left side is no token"},
+     "merge 1 'a b': the right side is not in the vocabulary"},
+    {HEAD "\"vocab\":{\"a\":0},\"merges\":[\"b a\"]}}",
+     "merge 1 'b a': the left side is not in the vocabulary"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}",
-     "merge 1 'a a': the product is no token"},
-    {HEAD "\"vocab\":{\"a\":0},\"merges\":[\"aa\"]}}", "model.merges: \"aa\"; kumi takes pairs"},
+     "merge 1 'a a': the product is not in the vocabulary"},
+    {HEAD "\"vocab\":{\"a\":0},\"merges\":[\"aa\"]}}", "model.merges: \"aa\"; kumi supports pairs"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}}",
-     "model.merges: \"a a a\"; kumi takes pairs"},
-    {HEAD "\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "model.merges: [\"a\"]; kumi takes pairs"},
-    {HEAD "\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\",\"a\"]]}}", "kumi takes pairs"},
-    {HEAD "\"vocab\":{\"a\":0},\"merges\":[7]}}", "model.merges: 7; kumi takes pairs"},
-    {HEAD "\"dropout\":0.5}}", "model.dropout: 0.5; kumi takes null"},
-    {HEAD "\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix: \"</w>\"; kumi takes null"},
+     "model.merges: \"a a a\"; kumi supports pairs"},
+    {HEAD "\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}",
+     "model.merges: [\"a\"]; kumi supports pairs"},
+    {HEAD "\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\",\"a\"]]}}", "kumi supports pairs"},
+    {HEAD "\"vocab\":{\"a\":0},\"merges\":[7]}}", "model.merges: 7; kumi supports pairs"},
+    {HEAD "\"dropout\":0.5}}", "model.dropout: 0.5; kumi supports null"},
+    {HEAD "\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix: \"</w>\"; kumi supports null"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":[{\"id\":1,\"content\":\"x\","
           "\"lstrip\":true}]}",
-     "lstrip and rstrip as false"},
+     "only false for single_word, lstrip and rstrip"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]}",
-     "gives to the same token"},
+     "free or belongs to this token"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":[{\"id\":1,\"content\":\"\"}]}",
      "a content and an id"},
     {HEAD "\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":7}",
-     "added_tokens: 7; kumi takes an array"},
+     "added_tokens: 7; kumi supports an array"},
     {SPLIT("a("), "regex 'a(': missing closing parenthesis"},
     {SPLIT("\\\\w+"), "character 2: an escape that differs"},
     {SPLIT("x\\\\b"), "character 3: an escape that differs"},
@@ -247,10 +249,10 @@ static const struct {
     {SPLIT("[[:alpha:]]"), "character 2: an operation on sets"},
     {SPLIT("[]a]"), "an empty set"},
     {SPLIT("a{2}+"), "possessive in PCRE2"},
-    {SPLIT("a{,2}"), "an interval without its lower end"},
-    {SPLIT("a*"), "it matches the empty text"},
+    {SPLIT("a{,2}"), "an interval without a lower bound"},
+    {SPLIT("a*"), "a match of the empty string"},
     {SPLIT("\\\\x{110000}"), "regex '"},
-    {SPLIT("\\\\x{"), "not a code point"},
+    {SPLIT("\\\\x{"), "an invalid code point"},
     {SPLIT("\\\\pL"), "a property without braces"},
     {SPLIT("\\\\"), "an escape that differs"},
 };
@@ -281,7 +283,8 @@ static void refuses_broken_pairs(void **state)
         {"{\"a\":\"0\"}", "", "token 'a': id -1"},
         {"{\"a\":0,\"aa\":1}", "#version: 0.2\na a\na\n", "merges.txt:3: 'a"},
         {"{\"a\":0,\"aa\":1}", "a  a\n", "merges.txt:1: 'a  a"},
-        {"{\"a\":0,\"aa\":1}", "a a\naa a\n", "merge 2 'aa a': the product is no token"},
+        {"{\"a\":0,\"aa\":1}", "a a\naa a\n",
+         "merge 2 'aa a': the product is not in the vocabulary"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

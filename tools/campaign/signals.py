@@ -127,7 +127,7 @@ def stuck(x):
         return
     hit(x, [x.rng.choice(list(cast.ranks.values()))], signal.SIGSTOP)
     code = p.wait()
-    if x.judge(p, code, (7,)) and not re.search(rb"time-out: rank \d: stood still for [0-9.]+ s while rank \d waited in [a-z]\S+", p.errors()[0]):
+    if x.judge(p, code, (7,)) and not re.search(rb"time-out: rank \d: no progress for [0-9.]+ s while rank \d waited in [a-z]\S+", p.errors()[0]):
         x.note(EXIT, f"time-out without a collective: {p.tail()}")
     check_finished(x, "run")
 

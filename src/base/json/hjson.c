@@ -100,8 +100,9 @@ static int copy_string(struct reader *r)
     const char *q = r->p + 1;
     while (q < r->end && *q != '"' && *q != '\n')
         q += *q == '\\' && q + 1 < r->end ? 2 : 1;
-    return q < r->end && *q == '"' ? copy(r, q + 1)
-                                   : refuse(r, r->p, "this string has no end on its line");
+    return q < r->end && *q == '"'
+               ? copy(r, q + 1)
+               : refuse(r, r->p, "this string has no closing quote on its line");
 }
 
 static const char *end_of_word(const struct reader *r)
@@ -119,7 +120,7 @@ static int copy_key(struct reader *r)
     if (*from == '"')
         return copy_string(r);
     if (*from == '\'')
-        return refuse(r, from, "hjson's strings in single quotes are not read here; use \"\"");
+        return refuse(r, from, "hjson's single-quoted strings are not supported; use \"\"");
     if (to == from || memchr(from, '\\', (size_t)(to - from)))
         return refuse(r, from, "a key is missing here; write it in quotes");
     KU_TRY(put(r, "\"", 1, from, 0));
@@ -134,14 +135,14 @@ static int copy_word(struct reader *r)
     if (*from == '\'')
         return refuse(r, from,
                       n == 0 && starts(r, "'''")
-                          ? "hjson's strings of several lines are not read here; use \"\" and \\n"
-                          : "hjson's strings in single quotes are not read here; use \"\"");
+                          ? "hjson's multi-line strings are not supported; use \"\" and \\n"
+                          : "hjson's single-quoted strings are not supported; use \"\"");
     if (*from == '-' || (*from >= '0' && *from <= '9') ||
         (n == 4 && memcmp(from, "true", 4) == 0) || (n == 5 && memcmp(from, "false", 5) == 0) ||
         (n == 4 && memcmp(from, "null", 4) == 0))
         return copy(r, to);
     return refuse(r, from,
-                  n ? "hjson's strings without quotes are not read here; put it in \"\""
+                  n ? "hjson's unquoted strings are not supported; use \"\""
                     : "a value is missing here");
 }
 
@@ -158,7 +159,7 @@ static int open_level(struct reader *r)
 static int close_level(struct reader *r)
 {
     if (r->open[r->depth - 1] != (*r->p == '}' ? '{' : '['))
-        return refuse(r, r->p, "a bracket that closes none of its kind");
+        return refuse(r, r->p, "a closing bracket of the wrong kind");
     if (r->comma)
         r->out.text[r->comma - 1] = ' ';
     r->comma = 0;
@@ -177,7 +178,7 @@ static int read_token(struct reader *r)
         return close_level(r);
     if (c == ',') {
         if (!r->has_value)
-            return refuse(r, r->p, "a comma without a member before it");
+            return refuse(r, r->p, "a comma without a value before it");
         r->has_value = 0;
         r->wants_key = is_object;
         KU_TRY(copy(r, r->p + 1));
@@ -186,15 +187,14 @@ static int read_token(struct reader *r)
     }
     if (r->has_value)
         return refuse(r, r->p,
-                      "a comma is missing before this; hjson's members without are not "
-                      "read here");
+                      "a comma is missing before this; hjson's omitted commas are not supported");
     r->comma = 0;
     if (r->wants_key) {
         r->wants_key = 0;
         KU_TRY(copy_key(r));
         KU_TRY(skip_blanks(r));
         return r->p < r->end && *r->p == ':' ? copy(r, r->p + 1)
-                                             : refuse(r, r->p, "a colon is missing behind the key");
+                                             : refuse(r, r->p, "a colon is missing after the key");
     }
     if (c == '{' || c == '[')
         return open_level(r);
@@ -207,8 +207,7 @@ static int read_all(struct reader *r)
     KU_TRY(skip_blanks(r));
     if (r->p == r->end || (*r->p != '{' && *r->p != '['))
         return refuse(r, r->p,
-                      "an opening { is missing; hjson without the outer braces is not "
-                      "read here");
+                      "an opening { is missing; hjson's omitted outer braces are not supported");
     KU_TRY(open_level(r));
     while (r->depth > 0) {
         KU_TRY(skip_blanks(r));

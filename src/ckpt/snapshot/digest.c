@@ -104,7 +104,7 @@ static int add_file(struct ku_sha256 *h, const struct ku_ckpt *c, int file, void
             n = p < 0 ? 0 : s.piece[p].bytes;
             if (n == 0 || n > t->bytes - at) {
                 status =
-                    KU_ERR(KUMI_ENOCKPT, "checkpoint: damaged: %s.xxh3: no piece begins at %llu",
+                    KU_ERR(KUMI_ENOCKPT, "checkpoint: damaged: %s.xxh3: no checksum for byte %llu",
                            s.path, (unsigned long long)(t->at + at));
                 goto out;
             }

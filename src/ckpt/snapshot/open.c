@@ -37,9 +37,9 @@ static int parse_file(struct ku_ckpt *c, int i, json_t *v)
     json_t *bytes = json_object_get(v, "bytes");
     char again[17];
     if (path == NULL || strcmp(path, ku_ckpt_file_name(i)) != 0)
-        return not_a_manifest(c, "its list of files is not the one of this format version");
+        return not_a_manifest(c, "its list of files does not match this format version");
     if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 || hex == NULL)
-        return not_a_manifest(c, "a file has no bytes or no xxh3");
+        return not_a_manifest(c, "the size or xxh3 of a file is missing");
     c->file[i].bytes = (uint64_t)json_integer_value(bytes);
     if (sscanf(hex, "%16" SCNx64, &c->file[i].sum) != 1)
         return not_a_manifest(c, "an xxh3 is not a number");
@@ -58,14 +58,14 @@ static int parse_manifest(struct ku_ckpt *c)
     if (format == NULL || strcmp(format, "kumi-checkpoint") != 0)
         return not_a_manifest(c, "its format is not \"kumi-checkpoint\"");
     if (version != KU_CKPT_VERSION)
-        return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: format version %lld; this kumi reads %d",
+        return KU_ERR(KUMI_ENOCKPT, "checkpoint: %s: format version %lld; this kumi supports %d",
                       c->path, (long long)version, (int)KU_CKPT_VERSION);
     if (!json_is_integer(step) || !json_is_integer(update) || json_integer_value(step) < 0)
         return not_a_manifest(c, "step or update is missing");
     c->step = json_integer_value(step);
     c->update = json_integer_value(update);
     if (json_array_size(files) != KU_CKPT_N_FILES)
-        return not_a_manifest(c, "its list of files is not the one of this format version");
+        return not_a_manifest(c, "its list of files does not match this format version");
     for (int i = 0; i < KU_CKPT_N_FILES; i++)
         KU_TRY(parse_file(c, i, json_array_get(files, (size_t)i)));
     return KUMI_OK;

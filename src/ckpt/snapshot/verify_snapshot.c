@@ -73,10 +73,10 @@ static int check_companion(const struct ku_ckpt *c, const json_t *entry)
     size_t bytes;
     int status = KUMI_OK;
     if (name == NULL || sum == NULL || strstr(name, ".."))
-        status = KU_ERR(KUMI_ENOCKPT,
-                        "checkpoint: %s/manifest.json: companions without path or "
-                        "xxh3",
-                        c->path);
+        status =
+            KU_ERR(KUMI_ENOCKPT,
+                   "checkpoint: %s/manifest.json: the path or xxh3 of a companion file is missing",
+                   c->path);
     else if (path == NULL)
         status = KUMI_ENOMEM;
     else if (ku_os_slurp(path, KU_COMPANION_BYTES_MAX, &data, &bytes) < 0)
@@ -85,7 +85,9 @@ static int check_companion(const struct ku_ckpt *c, const json_t *entry)
     if (status == KUMI_OK) {
         snprintf(hex, sizeof hex, "%016llx", (unsigned long long)ku_hash64(data, bytes));
         if (strcmp(hex, sum) != 0)
-            status = KU_ERR(KUMI_ENOCKPT, "checkpoint: damaged: %s: its checksum is another", path);
+            status =
+                KU_ERR(KUMI_ENOCKPT,
+                       "checkpoint: damaged: %s: its checksum differs from the manifest's", path);
     }
     ku_free(data);
     ku_free(path);

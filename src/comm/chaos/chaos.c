@@ -167,7 +167,7 @@ int ku_chaos_parse(const char *text, struct ku_chaos *chaos)
                           "chaos: %s: %s; give delay=20ms jitter=5ms drop=R@N corrupt=R@N kill=R@N "
                           "(rank R's N-th "
                           "arrival) seed=S, joined by commas",
-                          word, value ? value : "no value");
+                          word, value ? value : "a value is missing");
     }
     chaos->is_on = 1;
     return 0;

@@ -116,8 +116,8 @@ static int form_of(const struct ku_image_source *src, const char *name,
     int first = h->ndim == 4 ? planes_first(src->opts->layout, dim) : 0;
     if (first < 0)
         return KU_ERR(KUMI_EINPUT,
-                      "data: %s: [%lld, %lld, %lld, %lld]: say with data.layout which are the "
-                      "channels: nhwc or nchw",
+                      "data: %s: [%lld, %lld, %lld, %lld]: set data.layout to nhwc or nchw, which "
+                      "says where the channels are",
                       name, (long long)dim[0], (long long)dim[1], (long long)dim[2],
                       (long long)dim[3]);
     p->h = h->ndim == 2 ? 1 : dim[first ? 2 : 1];
@@ -160,8 +160,8 @@ static int add_part(struct array *x, const struct ku_image_source *src,
     }
     if (!same_form(&form, &x->form) || (h.ndim == 2) != x->store.is_flat)
         return KU_ERR(KUMI_EINPUT,
-                      "data: %s: shape or type differs from that of %s; all files must agree", name,
-                      x->part[0].file.name);
+                      "data: %s: shape or type differs from that of %s; all files need the same",
+                      name, x->part[0].file.name);
     x->image_bytes = (size_t)(form.h * form.w * form.c) * (form.dtype == KUMI_F32 ? 4 : 1);
     x->store.n += h.dim[0];
     return KUMI_OK;
@@ -190,9 +190,9 @@ static int read_labels(struct array *x, const struct ku_image_source *src,
     KU_TRY(ku_file_open(name, format->what, 1, &f));
     int status = read_header(format, &f, &h);
     if (status == KUMI_OK && (h.ndim != 1 || (h.type[0] != 'u' && h.type[0] != 'i')))
-        status = KU_ERR(KUMI_EINPUT,
-                        "data: %s: %d dimensions of %s; labels are one dimension of integers", name,
-                        h.ndim, h.type);
+        status =
+            KU_ERR(KUMI_EINPUT, "data: %s: %d dimensions of %s; labels are a vector of integers",
+                   name, h.ndim, h.type);
     else if (status == KUMI_OK && h.dim[0] != n)
         status = KU_ERR(KUMI_EINPUT, "data: %s: %lld labels; %s has %lld images", name,
                         (long long)h.dim[0], x->part[k].file.name, (long long)n);
@@ -241,9 +241,10 @@ int ku_array_open(const struct ku_image_source *src, const struct ku_array_forma
     if (layout && strcmp(layout, "nhwc") != 0 && strcmp(layout, "nchw") != 0)
         return KU_ERR(KUMI_EINVAL, "data: data.layout: '%s'; give nhwc or nchw", layout);
     if (images->n != labels->n)
-        return KU_ERR(KUMI_EINVAL, "data: %s_labels: %u files, and %u of images; give one for each",
-                      src->split == KU_SPLIT_TRAIN ? "data.train" : "data.val", labels->n,
-                      images->n);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "data: %s_labels: %u files of labels for %u files of images; give one for each",
+            src->split == KU_SPLIT_TRAIN ? "data.train" : "data.val", labels->n, images->n);
     struct array *x = ku_calloc(1, sizeof *x);
     if (!x)
         return KUMI_ENOMEM;

@@ -60,10 +60,9 @@ static int check_size(const struct ku_augment_opts *o, int64_t h, int64_t c, enu
     if (o->height < 1 || o->width < 1 || o->height > KU_IMAGE_SIDE_MAX ||
         o->width > KU_IMAGE_SIDE_MAX || o->height * o->width > KU_IMAGE_PIXELS_MAX)
         return KU_ERR(KUMI_EINVAL,
-                      "data: image_size: %lld x %lld; %s sides of 1 to %d, and at most %d "
-                      "pixels",
+                      "data: image_size: %lld x %lld; %s sides of 1 to %d and at most %d pixels",
                       (long long)o->height, (long long)o->width,
-                      h ? "give" : "the images differ in size, so give one:", KU_IMAGE_SIDE_MAX,
+                      h ? "give" : "the images differ in size, so set it, with", KU_IMAGE_SIDE_MAX,
                       KU_IMAGE_PIXELS_MAX);
     if (o->channels != c && !((c == 1 || c == 3) && (o->channels == 1 || o->channels == 3)))
         return KU_ERR(KUMI_EINVAL, "data: channels: %d; the images have %lld", o->channels,
@@ -103,7 +102,7 @@ static int check_values(const struct ku_augment_opts *o)
 {
     int64_t shorter = o->height < o->width ? o->height : o->width;
     if (!(o->flip >= 0.0 && o->flip <= 1.0))
-        return KU_ERR(KUMI_EINVAL, "data: data.flip: %g; give a share from 0 to 1", o->flip);
+        return KU_ERR(KUMI_EINVAL, "data: data.flip: %g; give a probability from 0 to 1", o->flip);
     if (o->padding < 0 || o->padding > PADDING_MAX || (o->padding > 0 && o->crop != KU_CROP_RANDOM))
         return KU_ERR(KUMI_EINVAL,
                       "data: data.padding: %lld; give 0 to %d, and only with data.crop \"random\"",

@@ -102,9 +102,9 @@ static int add_file(struct cifar *x, const char *name, int64_t records, const ch
     x->n_files++;
     if (f->bytes % each != 0 || (records && f->bytes != (uint64_t)records * each))
         return KU_ERR(KUMI_EINPUT,
-                      "data: %s: %llu bytes; a file of %s has %s%llu bytes a record; copy it again",
-                      name, (unsigned long long)f->bytes, kind,
-                      !records           ? ""
+                      "data: %s: %llu bytes; a file of %s has %s%llu bytes; copy it again", name,
+                      (unsigned long long)f->bytes, kind,
+                      !records           ? "records of "
                       : records == 10000 ? "10000 records of "
                                          : "50000 records of ",
                       (unsigned long long)each);

@@ -31,7 +31,7 @@ int ku_decode(struct ku_decoder *d, const unsigned char *data, size_t bytes, str
     int status = KUMI_EINPUT;
     snprintf(d->why, sizeof d->why, "%s", "not a JPEG or PNG image; convert or remove it");
     if (bytes == 0)
-        snprintf(d->why, sizeof d->why, "%s", "empty; an image is missing");
+        snprintf(d->why, sizeof d->why, "%s", "an empty file; replace or remove it");
     else if (bytes >= 3 && data[0] == 0xff && data[1] == 0xd8 && data[2] == 0xff)
         status = ku_decode_jpeg(d, data, bytes, &h, &w);
     else if (bytes >= sizeof png && memcmp(data, png, sizeof png) == 0)

@@ -37,7 +37,7 @@ static void fail(j_common_ptr c)
     struct job *j = (struct job *)(void *)c->err;
     char text[JMSG_LENGTH_MAX];
     if (c->err->msg_code == JERR_OUT_OF_MEMORY) {
-        j->status = KU_ERR(KUMI_ENOMEM, "memory: libjpeg could not allocate any");
+        j->status = KU_ERR(KUMI_ENOMEM, "memory: libjpeg could not allocate");
     } else {
         c->err->format_message(c, text);
         j->status = KUMI_EINPUT;
@@ -83,7 +83,7 @@ static void watch(j_common_ptr c)
 {
     struct job *j = (struct job *)(void *)c->err;
     if (j->jpeg.input_scan_number > SCANS_MAX)
-        refuse(j, "more than 100 scans; encode it again");
+        refuse(j, "JPEG: more than 100 scans; encode it again");
 }
 
 /* Pillow's formula: values are stored inverted, as Adobe writes them; K is then subtracted. */
@@ -110,7 +110,7 @@ static void decode(struct job *j)
     int is_cmyk = c->jpeg_color_space == JCS_CMYK || c->jpeg_color_space == JCS_YCCK;
     if (!is_cmyk && c->jpeg_color_space != JCS_RGB && c->jpeg_color_space != JCS_YCbCr &&
         c->jpeg_color_space != JCS_GRAYSCALE)
-        refuse(j, "colours that are neither grey, RGB nor CMYK; convert it");
+        refuse(j, "JPEG: colours are not grey, RGB or CMYK; convert it");
     c->out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
     j->h = c->image_height;
     j->w = c->image_width;

@@ -71,7 +71,7 @@ static void feed(png_structp png, png_bytep out, size_t bytes)
 {
     struct job *j = png_get_io_ptr(png);
     if (bytes > j->bytes - j->at)
-        png_error(png, "ends early");
+        png_error(png, "the file is truncated");
     memcpy(out, j->data + j->at, bytes);
     j->at += bytes;
 }
@@ -107,7 +107,7 @@ static void decode(struct job *j)
     if (j->status < 0)
         longjmp(j->on_error, 1);
     if (png_get_rowbytes(png, j->info) != (size_t)j->w * 3)
-        png_error(png, "a layout of pixels that is not known");
+        png_error(png, "unsupported pixel format");
     for (int pass = 0; pass < n_passes; pass++)
         for (int64_t y = 0; y < j->h; y++)
             png_read_row(png, j->d->image.data + y * j->w * 3, NULL);

@@ -75,7 +75,7 @@ static int read_file(const struct folder *x, int64_t i, struct ku_image_work *w,
     if (fd < 0 || ku_os_fstat(fd, &st) < 0)
         snprintf(w->why, sizeof w->why, "%s", ku_os_why());
     else if (!S_ISREG(st.st_mode))
-        snprintf(w->why, sizeof w->why, "no regular file");
+        snprintf(w->why, sizeof w->why, "not a regular file");
     else if (st.st_size > KU_IMAGE_BYTES_MAX)
         snprintf(w->why, sizeof w->why, "%lld bytes; an image has at most %d",
                  (long long)st.st_size, KU_IMAGE_BYTES_MAX);
@@ -155,7 +155,7 @@ static int label_of(const struct folder *x, const struct ku_image_source *src, c
     for (*label = 0; *label < train->n_classes; ++*label)
         if (strcmp(train->class[*label].name, name) == 0)
             return KUMI_OK;
-    return KU_ERR(KUMI_EINPUT, "data: %s/%s: no class of %s; correct its name or remove it",
+    return KU_ERR(KUMI_EINPUT, "data: %s/%s: not a class of %s; correct its name or remove it",
                   x->root, name, train->root);
 }
 
@@ -177,9 +177,10 @@ static int add_class(struct folder *x, const struct ku_image_source *src, const 
         if (is_image(image[i]))
             image[n_images++] = image[i];
     if (status == KUMI_OK && n_images == 0)
-        status =
-            KU_ERR(KUMI_EINPUT,
-                   "data: %s: a class without images (.jpg, .jpeg, .png); fill or remove it", path);
+        status = KU_ERR(
+            KUMI_EINPUT,
+            "data: %s: no images (.jpg, .jpeg, .png) in this class folder; add some or remove it",
+            path);
     ku_free(path);
     char *own = status == KUMI_OK ? ku_strdup(name) : NULL;
     if (!own) {
@@ -212,13 +213,15 @@ static int add_classes(struct folder *x, const struct ku_image_source *src, char
         KU_TRY(add_class(x, src, names[i], &n_ignored));
     }
     if (x->n_classes == 0)
-        return KU_ERR(KUMI_EINPUT, "data: %s: no folder in it; give the root of class folders",
+        return KU_ERR(KUMI_EINPUT,
+                      "data: %s: no class folders in it; give the folder that contains them",
                       x->root);
     if (src->opts->n_classes && x->n_classes > src->opts->n_classes)
         return KU_ERR(KUMI_EINPUT, "data: %s: %d class folders; the model has %lld classes",
                       x->root, x->n_classes, (long long)src->opts->n_classes);
     if (n_ignored)
-        KU_LOG(DATA, WARN, "%s: %lld names in class folders are no .jpg, .jpeg or .png: left out",
+        KU_LOG(DATA, WARN,
+               "%s: %lld files in class folders are not .jpg, .jpeg or .png and are skipped",
                x->root, (long long)n_ignored);
     x->store.n_classes = src->train ? src->train->n_classes : x->n_classes;
     return KUMI_OK;
@@ -229,7 +232,8 @@ int ku_folder_open(const struct ku_image_source *src, struct ku_image_store **ou
     char **names = NULL;
     int n = 0;
     if (src->n_paths != 1)
-        return KU_ERR(KUMI_EINVAL, "data: %s: %d paths; a folder of images has one root",
+        return KU_ERR(KUMI_EINVAL,
+                      "data: %s: %d paths; give one, the folder that contains the class folders",
                       src->split == KU_SPLIT_TRAIN ? "data.train" : "data.val", src->n_paths);
     struct folder *x = ku_calloc(1, sizeof *x);
     if (!x)
@@ -238,8 +242,9 @@ int ku_folder_open(const struct ku_image_source *src, struct ku_image_store **ou
     x->root = ku_strdup(src->path[0]);
     int status = x->root ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK && ku_os_list(x->root, &names, &n) < 0)
-        status = KU_ERR(ku_os_status(KUMI_EINPUT), "data: %s: %s; give the root of class folders",
-                        x->root, ku_os_why());
+        status = KU_ERR(ku_os_status(KUMI_EINPUT),
+                        "data: %s: %s; give the folder that contains the class folders", x->root,
+                        ku_os_why());
     if (status == KUMI_OK)
         status = add_classes(x, src, names, n);
     ku_free(names);

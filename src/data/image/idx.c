@@ -19,16 +19,17 @@ int ku_idx_parse(const char *name, const unsigned char *data, size_t bytes, uint
     if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b)
         return KU_ERR(KUMI_EINPUT, "data: %s: compressed; unpack it with gunzip", name);
     if (bytes < 4 || data[0] != 0 || data[1] != 0)
-        return KU_ERR(KUMI_EINPUT, "data: %s: no IDX file (MNIST's format)", name);
+        return KU_ERR(KUMI_EINPUT, "data: %s: not an IDX file (MNIST's format)", name);
     if (data[2] != 8)
-        return KU_ERR(KUMI_EINPUT, "data: %s: IDX elements of type 0x%02x; u8 (0x08) is read", name,
+        return KU_ERR(KUMI_EINPUT,
+                      "data: %s: IDX elements of type 0x%02x; only u8 (0x08) is supported", name,
                       data[2]);
     h.ndim = data[3];
     if (h.ndim < 1 || h.ndim > 4 || bytes < 4 + 4 * (size_t)h.ndim)
-        return KU_ERR(KUMI_EINPUT,
-                      "data: %s: IDX header of %d dimensions in a file of %llu bytes; 1 to 4 are "
-                      "read",
-                      name, h.ndim, (unsigned long long)file_bytes);
+        return KU_ERR(
+            KUMI_EINPUT,
+            "data: %s: IDX header of %d dimensions in a file of %llu bytes; 1 to 4 are supported",
+            name, h.ndim, (unsigned long long)file_bytes);
     h.at = 4 + 4 * (uint64_t)h.ndim;
     int64_t count = 1;
     int is_large = 0;
@@ -40,8 +41,9 @@ int ku_idx_parse(const char *name, const unsigned char *data, size_t bytes, uint
     if (is_large || count == 0 || (uint64_t)count != file_bytes - h.at)
         return KU_ERR(
             KUMI_EINPUT,
-            "data: %s: %llu bytes behind the IDX header, which counts %lld; copy it again", name,
-            (unsigned long long)(file_bytes - h.at), (long long)(is_large ? INT64_MAX : count));
+            "data: %s: %llu bytes after the IDX header, whose shape needs %lld; copy it again",
+            name, (unsigned long long)(file_bytes - h.at),
+            (long long)(is_large ? INT64_MAX : count));
     *out = h;
     return KUMI_OK;
 }
@@ -79,10 +81,10 @@ static int add_labels_of(const char *images, struct ku_files *labels)
     const char *slash = strrchr(images, '/'), *file = slash ? slash + 1 : images;
     const char *word = strstr(file, "images"), *three = strstr(file, "idx3");
     if (!word || !three || three < word)
-        return KU_ERR(KUMI_EINVAL,
-                      "data: %s: no file of labels belongs to this name; give data.train_labels, "
-                      "data.val_labels",
-                      images);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "data: %s: no labels file matches this name; set data.train_labels or data.val_labels",
+            images);
     char *path = ku_asprintf("%.*slabels%.*sidx1%s", (int)(word - images), images,
                              (int)(three - word - 6), word + 6, three + 4);
     int status = path ? ku_files_add_name(labels, path) : KUMI_ENOMEM;

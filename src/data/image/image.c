@@ -209,7 +209,7 @@ static int check_opts(const struct ku_image_opts *o)
                       "data: data.kind: '%s'; give cifar10, cifar100, folder, tar, idx or npy",
                       o->kind ? o->kind : "");
     if (o->n_train < 1)
-        return KU_ERR(KUMI_EINVAL, "data: data.train: no path; give one");
+        return KU_ERR(KUMI_EINVAL, "data: data.train: empty; give a path");
     if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
         return KU_ERR(KUMI_EINVAL, "data: data.val_fraction: %g; give at least 0 and less than 1",
                       o->val_fraction);

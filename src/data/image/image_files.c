@@ -30,7 +30,7 @@ void ku_files_fini(struct ku_files *f)
 int ku_files_add_name(struct ku_files *f, const char *name)
 {
     if (f->n == FILES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; join some", name, FILES_MAX);
+        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; merge some", name, FILES_MAX);
     KU_TRY(KU_GROW(&f->name, f->n, &f->cap));
     f->name[f->n] = ku_strdup(name);
     if (!f->name[f->n])
@@ -120,7 +120,7 @@ int ku_file_open(const char *name, const char *what, int keep_open, struct ku_fi
     if (fd < 0 || ku_os_fstat(fd, &st) < 0)
         fault = ku_os_why();
     else if (!S_ISREG(st.st_mode))
-        fault = S_ISDIR(st.st_mode) ? "a folder" : "no regular file";
+        fault = S_ISDIR(st.st_mode) ? "a folder" : "not a regular file";
     else if (st.st_size == 0)
         fault = "empty";
     if (fault) {

@@ -55,7 +55,7 @@ static int parse_descr(struct text *t)
     char quote = take(t, '\'') ? '\'' : take(t, '"') ? '"' : '\0';
     const char *end = quote ? memchr(t->at, quote, (size_t)(t->end - t->at)) : NULL;
     if (!end)
-        return refuse(t, "descr: no text; structured arrays are not read");
+        return refuse(t, "descr: not a string; structured arrays are not supported");
     size_t n = (size_t)(end - t->at);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i]) == n && memcmp(known[i], t->at, n) == 0) {
@@ -65,7 +65,7 @@ static int parse_descr(struct text *t)
             return KUMI_OK;
         }
     return KU_ERR(KUMI_EINPUT,
-                  "data: %s: NumPy header: elements of '%.*s'; images are u1 or <f4, labels "
+                  "data: %s: NumPy header: dtype '%.*s'; images are u1 or <f4, labels "
                   "little-endian integers",
                   t->name, n < 20 ? (int)n : 20, t->at);
 }
@@ -73,21 +73,21 @@ static int parse_descr(struct text *t)
 static int parse_shape(struct text *t)
 {
     if (!take(t, '('))
-        return refuse(t, "shape: no tuple");
+        return refuse(t, "shape: not a tuple");
     for (t->h->ndim = 0; !take(t, ')'); t->h->ndim++) {
         int64_t v = 0;
         skip_blanks(t);
         const char *first = t->at;
         for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
             if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *t->at - '0', &v))
-                return refuse(t, "shape: a number beyond 63 bits");
+                return refuse(t, "shape: a dimension exceeds 63 bits");
         if (t->at == first)
-            return refuse(t, "shape: no number");
+            return refuse(t, "shape: not a number");
         if (t->h->ndim == 4)
             return refuse(t, "shape: more than 4 dimensions");
         t->h->dim[t->h->ndim] = v;
         if (!take(t, ',') && (t->at == t->end || *t->at != ')'))
-            return refuse(t, "shape: neither comma nor end");
+            return refuse(t, "shape: a comma or ) is missing");
     }
     return KUMI_OK;
 }
@@ -105,9 +105,9 @@ static int parse_entry(struct text *t)
         return parse_shape(t);
     }
     if (!take_word(t, "'fortran_order'") || t->has_order++ || !take(t, ':'))
-        return refuse(t, "no dictionary of descr, fortran_order and shape");
+        return refuse(t, "not a dictionary of descr, fortran_order and shape");
     if (take_word(t, "True"))
-        return refuse(t, "columns first (fortran_order); save numpy.ascontiguousarray of it");
+        return refuse(t, "Fortran order; save numpy.ascontiguousarray of the array");
     return take_word(t, "False") ? KUMI_OK : refuse(t, "fortran_order: neither True nor False");
 }
 
@@ -120,7 +120,7 @@ int ku_npy_parse(const char *name, const unsigned char *data, size_t bytes, uint
         return refuse(&t, "missing; give a file that numpy.save wrote");
     size_t before = data[6] == 1 ? 10 : 12, length = data[8] | (size_t)data[9] << 8;
     if (data[6] < 1 || data[6] > 3 || bytes < before)
-        return refuse(&t, "version unknown; 1 to 3 are read");
+        return refuse(&t, "unknown version; 1 to 3 are supported");
     if (data[6] > 1)
         length |= (size_t)data[10] << 16 | (size_t)data[11] << 24;
     if (length > bytes - before)
@@ -128,11 +128,11 @@ int ku_npy_parse(const char *name, const unsigned char *data, size_t bytes, uint
     t.at = (const char *)data + before;
     t.end = t.at + length;
     if (!take(&t, '{'))
-        return refuse(&t, "no dictionary of descr, fortran_order and shape");
+        return refuse(&t, "not a dictionary of descr, fortran_order and shape");
     while (!take(&t, '}')) {
         KU_TRY(parse_entry(&t));
         if (!take(&t, ',') && (t.at == t.end || *t.at != '}'))
-            return refuse(&t, "neither comma nor end behind a value");
+            return refuse(&t, "a comma or } is missing after a value");
     }
     if (!t.has_descr || !t.has_order || !t.has_shape)
         return refuse(&t, "descr, fortran_order or shape is missing");
@@ -140,12 +140,12 @@ int ku_npy_parse(const char *name, const unsigned char *data, size_t bytes, uint
     int64_t count = h.type[1] - '0';
     for (int i = 0; i < h.ndim; i++)
         if (__builtin_mul_overflow(count, h.dim[i], &count))
-            return refuse(&t, "shape: a product beyond 63 bits");
+            return refuse(&t, "shape: the product exceeds 63 bits");
     if (h.ndim == 0 || count == 0 || (uint64_t)count != file_bytes - h.at)
-        return KU_ERR(KUMI_EINPUT,
-                      "data: %s: %llu bytes behind the NumPy header, its shape takes %lld; write "
-                      "it again",
-                      name, (unsigned long long)(file_bytes - h.at), (long long)count);
+        return KU_ERR(
+            KUMI_EINPUT,
+            "data: %s: %llu bytes after the NumPy header, whose shape needs %lld; write it again",
+            name, (unsigned long long)(file_bytes - h.at), (long long)count);
     *out = h;
     return KUMI_OK;
 }

@@ -102,17 +102,17 @@ static int read_header(struct walk *w, uint64_t at, struct member *m)
 {
     uint64_t left = w->f->bytes - at;
     if (left < BLOCK)
-        return refuse(w, at, "the archive ends without its last block; it was cut short");
+        return refuse(w, at, "the archive's end marker is missing: it is truncated");
     w->block_bytes = left < sizeof w->block ? (size_t)left : sizeof w->block;
     KU_TRY(ku_file_get(w->f, at, w->block, w->block_bytes));
     if (is_zero(w->block))
         return 0;
     if (!has_checksum(w->block))
         return refuse(w, at,
-                      "no tar header (its checksum is wrong); copy or unpack the shard again");
+                      "not a tar header (wrong checksum); copy the shard again or unpack it");
     *m = (struct member){.header_at = at, .at = at + BLOCK, .type = (char)w->block[156]};
     if (number_of(w->block + 124, 12, &m->bytes) < 0)
-        return refuse(w, at, "tar header: the length is no number");
+        return refuse(w, at, "tar header: the length is not a number");
     ustar_name(w->block, m->name);
     return 1;
 }
@@ -126,7 +126,7 @@ static int read_pax(struct walk *w, const struct member *m)
         unsigned long n = strtoul(at, &blank, 10);
         if (n < 5 || n > (size_t)(end - at) || *blank != ' ' || at[n - 1] != '\n' ||
             !(value = memchr(blank, '=', n - (size_t)(blank - at))))
-            return refuse(w, m->header_at, "pax header: no record of length, key and value");
+            return refuse(w, m->header_at, "pax header: not a record of length, key and value");
         at[n - 1] = '\0';
         *value++ = '\0';
         if (strcmp(blank + 1, "path") == 0) {
@@ -135,7 +135,7 @@ static int read_pax(struct walk *w, const struct member *m)
             w->long_bytes = strtoull(value, &stop, 10);
             w->has_long_bytes = 1;
             if (*value < '0' || *value > '9' || *stop)
-                return refuse(w, m->header_at, "pax header: the length is no number");
+                return refuse(w, m->header_at, "pax header: the length is not a number");
         }
         at += n;
     }
@@ -180,14 +180,14 @@ static int read_label(struct walk *w, const struct member *m)
     size_t i = 0, n = (size_t)m->bytes;
     int64_t v = 0;
     if (n > BLOCK || n > w->block_bytes - BLOCK)
-        return refuse(w, m->at, "a .cls of more than 512 bytes; it holds a class number");
+        return refuse(w, m->at, "a .cls file of more than 512 bytes; it must hold a class number");
     for (; i < n && i < LABEL_DIGITS && text[i] >= '0' && text[i] <= '9'; i++)
         v = v * 10 + text[i] - '0';
     size_t digits = i;
     while (i < n && (text[i] == '\n' || text[i] == ' ' || text[i] == '\r'))
         i++;
     if (digits == 0 || i < n || v > INT32_MAX)
-        return refuse(w, m->at, "a .cls that is no class number (0, 1, 2, …)");
+        return refuse(w, m->at, "a .cls file without a class number (0, 1, 2, …)");
     w->now.entry.label = (int32_t)v;
     return KUMI_OK;
 }
@@ -215,12 +215,11 @@ static int add_member(struct walk *w, const struct member *m)
         return KUMI_OK;
     if (m->type != '0' && m->type != '\0' && m->type != '7')
         return refuse(w, m->header_at,
-                      "a link or sparse file for a sample; write the shard with "
-                      "plain files");
+                      "a sample is a link or a sparse file; write the shard with plain files");
     if (m->bytes == 0)
-        return refuse(w, m->header_at, "an empty member");
+        return refuse(w, m->header_at, "an empty file");
     if (image ? s->has_image++ : s->has_label++)
-        return refuse(w, m->header_at, "a second member of that kind in one sample");
+        return refuse(w, m->header_at, "a second file of this kind in one sample");
     if (label)
         return read_label(w, m);
     if (m->bytes > KU_IMAGE_BYTES_MAX)
@@ -244,8 +243,7 @@ static int walk_all(struct walk *w)
         if (!is_extended && w->has_long_bytes)
             m.bytes = w->long_bytes;
         if (m.bytes > w->f->bytes - m.at)
-            return refuse(w, at,
-                          "a member that reaches behind the archive's end: it was cut short");
+            return refuse(w, at, "a file extends past the end of the archive: it is truncated");
         if (is_extended) {
             KU_TRY(read_extended(w, &m));
         } else {

@@ -53,9 +53,10 @@ static int check_opts(const struct ku_buckets_opts *o, int64_t n_samples)
         return KU_ERR(KUMI_EINVAL, "batch: %d shapes; give 1 to %d", o->n_shapes_max,
                       KU_SHAPES_MAX);
     if (o->batch_rows < 0 || o->batch_rows % o->multiple != 0)
-        return KU_ERR(KUMI_EINVAL,
-                      "batch: %lld rows are no multiple of virtual shards x micro-batches = %lld",
-                      (long long)o->batch_rows, (long long)o->multiple);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "batch: %lld rows are not a multiple of virtual shards x micro-batches = %lld",
+            (long long)o->batch_rows, (long long)o->multiple);
     if (o->batch_rows == 0 && o->batch_tokens < 1)
         return KU_ERR(KUMI_EINVAL, "batch: %lld tokens; give 1 or more",
                       (long long)o->batch_tokens);

@@ -23,7 +23,7 @@ struct odd {
     int64_t count, line; /* of the first one, from 1, in `name` */
     const char *name;
 };
-static const char *const odd_text[] = {"empty lines", "above the limit of length"};
+static const char *const odd_text[] = {"empty lines", "above the length limit"};
 struct split {
     struct pair *pair;
     uint32_t n_pairs, cap_pairs;
@@ -183,7 +183,7 @@ static int open_pair(struct parallel *p, const struct ku_parallel_opts *o, const
                      struct split *s, const char *const name[2])
 {
     if (s->n_pairs == FILES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; join some", name[0], FILES_MAX);
+        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; merge some", name[0], FILES_MAX);
     KU_TRY(KU_GROW(&s->pair, s->n_pairs, &s->cap_pairs));
     struct pair *pair = &s->pair[s->n_pairs];
     pair->side[0].source.fd = pair->side[1].source.fd = -1;
@@ -262,12 +262,12 @@ static int choose_samples(const struct parallel *p, const struct ku_parallel_opt
     s->counts.n_long = s->odd[1].count;
     for (int i = 0; i < 2 && ku_err_get_rank() <= 0; i++)
         if (s->odd[i].count > 0)
-            KU_LOG(DATA, WARN, "%s: %lld of %lld pairs left out: %s, the first %s:%lld", name,
+            KU_LOG(DATA, WARN, "%s: %lld of %lld pairs are skipped: %s, the first %s:%lld", name,
                    (long long)s->odd[i].count, (long long)s->counts.lines, odd_text[i],
                    s->odd[i].name, (long long)s->odd[i].line);
     if (*n_samples == 0)
         return KU_ERR(KUMI_EINPUT,
-                      "data: %s: no pair is left: of %lld, %lld have an empty line and %lld are "
+                      "data: %s: no pairs remain: of %lld, %lld have an empty line and %lld are "
                       "above the limits of %lld and %lld tokens",
                       name, (long long)s->counts.lines, (long long)s->counts.n_empty,
                       (long long)s->counts.n_long, (long long)p->len_max[0],

@@ -196,7 +196,7 @@ static int number_at(const struct encoding *e, const char *key, json_t *list, si
         (value < 0 && value != least)) {
         char *text = ku_json_print(v, JSON_ENCODE_ANY | JSON_COMPACT);
         int status = KU_ERR(KUMI_EINPUT,
-                            "data: %s:%lld: %s[%zu]: %.40s; give numbers of tokens below %lld "
+                            "data: %s:%lld: %s[%zu]: %.40s; give token ids below %lld "
                             "(model.vocab_size)%s",
                             e->feed.path, (long long)e->feed.line, key, i, text ? text : "",
                             (long long)e->vocab_count, least < 0 ? ", or -100" : "");
@@ -248,8 +248,8 @@ static int encode_text(struct encoding *e, json_t *doc, struct ku_tokens *out)
     json_t *text = json_object_get(doc, "text");
     struct ku_tokens *ids = &e->ids;
     if (!json_is_string(text))
-        return refuse(
-            e, "no text, which the first line has; all lines of a file have {\"text\": \"..\"}");
+        return refuse(e, "no \"text\", which the first line has; every line of the file needs "
+                         "{\"text\": \"..\"}");
     ids->count = 0;
     int status =
         ku_tokenizer_encode(e->tokenizer, json_string_value(text), json_string_length(text), ids);
@@ -355,7 +355,7 @@ static int add_file(void *ctx, const char *name)
     struct opening *o = ctx;
     struct stream *s = o->stream;
     if (s->n == FILES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; join some", name, FILES_MAX);
+        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; merge some", name, FILES_MAX);
     KU_TRY(KU_GROW(&s->file, s->n, &s->cap));
     struct file *f = &s->file[s->n];
     struct encoding e = {.feed = {.path = name, .each = encode_line},
@@ -516,8 +516,8 @@ int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
         status = open_stream(&o, 1, opts->val, opts->n_val);
     if (status == KUMI_OK && opts->separator && o.tokenizer == NULL)
         status = KU_ERR(KUMI_EINVAL,
-                        "data: data.separator: %lld; it is for texts, and these documents are "
-                        "tokens; omit it",
+                        "data: data.separator: %lld; applies to text, but these documents are "
+                        "token ids; omit it",
                         (long long)*opts->separator);
     if (status == KUMI_OK)
         status = make_splits(x, opts);

@@ -15,7 +15,7 @@ static int feed_line(struct ku_line_feed *f, const char *text, size_t bytes, str
 {
     f->line++;
     if (bytes > KU_LINE_BYTES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; break it", f->path,
+        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; split it", f->path,
                       (long long)f->line, KU_LINE_BYTES_MAX);
     KU_TRY(ku_line_check(f->path, f->line, text, bytes));
     while (bytes > 0 && is_blank(text[bytes - 1]))

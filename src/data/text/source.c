@@ -123,7 +123,7 @@ static int llmc_token_bytes(int fd, const char *name, uint64_t bytes)
         return 0;
     if (version != form->version)
         return KU_ERR(KUMI_EINPUT,
-                      "data: %s: llm.c token file of version %d; kumi reads version %d", name,
+                      "data: %s: llm.c token file of version %d; version %d is supported", name,
                       version, form->version);
     const uint64_t width = (uint64_t)form->token_bytes, data = bytes - KU_TOKEN_HEADER_BYTES;
     if (data % width != 0 || data / width != count)
@@ -148,17 +148,16 @@ int ku_source_bin(const char *name, const char *format, struct ku_source *out)
     if (llmc > 0)
         token_bytes = llmc;
     else if (llmc == 0 && token_bytes == 0)
-        status = KU_ERR(KUMI_EINPUT,
-                        "data: %s: no llm.c header; say what it holds with data.format: u16 or u32",
-                        name);
-    else if (llmc == 0 && bytes % (uint64_t)token_bytes != 0)
         status =
-            KU_ERR(KUMI_EINPUT,
-                   "data: %s: %llu bytes are no whole number of %s; correct file or data.format",
-                   name, (unsigned long long)bytes, format);
+            KU_ERR(KUMI_EINPUT, "data: %s: no llm.c header; set data.format to u16 or u32", name);
+    else if (llmc == 0 && bytes % (uint64_t)token_bytes != 0)
+        status = KU_ERR(
+            KUMI_EINPUT,
+            "data: %s: %llu bytes are not a whole number of %s; correct the file or data.format",
+            name, (unsigned long long)bytes, format);
     uint64_t at = llmc > 0 ? KU_TOKEN_HEADER_BYTES : 0;
     if (status >= 0 && bytes == at)
-        status = KU_ERR(KUMI_EINPUT, "data: %s: no tokens behind the header; write it again", name);
+        status = KU_ERR(KUMI_EINPUT, "data: %s: no tokens after the header; write it again", name);
     if (status < 0) {
         ku_os_close(fd);
         return status;

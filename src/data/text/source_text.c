@@ -83,8 +83,9 @@ static int read_text(const struct work *w, const char *verb,
             status = KU_ERR(KUMI_EINPUT, "data: %s: byte %llu: %s; check the storage", w->name,
                             (unsigned long long)at, ku_os_why());
         else if ((size_t)n < bytes)
-            status = KU_ERR(KUMI_EINPUT, "data: %s: became shorter while it was read; start again",
-                            w->name);
+            status =
+                KU_ERR(KUMI_EINPUT,
+                       "data: %s: became shorter while it was read; start the run again", w->name);
         else
             status = each(ctx, block, bytes);
         at += bytes;
@@ -356,7 +357,8 @@ static int tokenize(struct work *w, struct sink *k)
     if (status >= 0 && k->fd >= 0)
         status = sink_flush(k);
     if (status >= 0 && memcmp(id, w->text_id, 32) != 0)
-        status = KU_ERR(KUMI_EINPUT, "data: %s: changed while it was read; start again", w->name);
+        status = KU_ERR(KUMI_EINPUT, "data: %s: changed while it was read; start the run again",
+                        w->name);
     e->reset(e->ctx);
     ku_tokens_fini(&z.tokens);
     return name_file(w, status);

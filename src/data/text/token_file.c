@@ -35,7 +35,7 @@ static int open_file(struct ku_token_file *f, int overwrite)
     if (f->path == NULL || f->block == NULL)
         return KUMI_ENOMEM;
     if (!overwrite && ku_os_stat(f->path, &st) == 0)
-        return KU_ERR(KUMI_EBUSY, "tokens: %s: it exists; --overwrite replaces it", f->path);
+        return KU_ERR(KUMI_EBUSY, "tokens: %s: the file exists; --overwrite replaces it", f->path);
     ku_os_temporary_clean(f->path);
     f->fd = ku_os_temporary(f->path, 0, &f->temporary);
     return f->fd < 0 || ku_os_write_full(f->fd, header, sizeof header) < 0 ? failed(f) : KUMI_OK;
@@ -70,10 +70,10 @@ int ku_token_file_add(struct ku_token_file *f, const uint32_t *id, size_t count)
 {
     const size_t width = (size_t)f->form->token_bytes;
     if (count > (size_t)(INT32_MAX - f->count))
-        return KU_ERR(KUMI_EINVAL,
-                      "tokens: %s: more than %d, which is what a header can count; cut the text "
-                      "into several files",
-                      f->path, INT32_MAX);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "tokens: %s: more than %d tokens, the max of a file; split the text into several files",
+            f->path, INT32_MAX);
     for (size_t i = 0; i < count; i++) {
         uint16_t half = htole16((uint16_t)id[i]);
         uint32_t whole = htole32(id[i]);

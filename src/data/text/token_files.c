@@ -219,7 +219,7 @@ static int open_source(struct opening *o, const char *name, struct ku_source *s)
 static int stream_add(struct opening *o, struct stream *s, const char *name)
 {
     if (s->n == FILES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; join some", name, FILES_MAX);
+        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; merge some", name, FILES_MAX);
     KU_TRY(KU_GROW(&s->source, s->n, &s->cap));
     KU_TRY(ku_grow((void **)&s->start, sizeof *s->start, s->n, 2, &s->cap_start));
     struct ku_source *source = &s->source[s->n];
@@ -241,15 +241,15 @@ static int check_opts(const struct ku_text_opts *o)
 {
     KU_TRY(ku_source_check(o->n_train + o->n_val, o->seq_len, o->vocab_count, o->val_fraction));
     if (o->stride < 0 || o->stride > o->seq_len)
-        return KU_ERR(KUMI_EINVAL, "data: a stride of %lld; give 1 to data.seq_len, %lld",
+        return KU_ERR(KUMI_EINVAL, "data: stride %lld; give 1 to %lld (data.seq_len)",
                       (long long)o->stride, (long long)o->seq_len);
     for (int i = 0; o->weight && i < o->n_train; i++)
         if (!(o->weight[i] > 0.0 && o->weight[i] < 1e300))
-            return KU_ERR(KUMI_EINVAL, "data: weight %g of %s; give more than 0, or leave it out",
+            return KU_ERR(KUMI_EINVAL, "data: weight %g of %s; give a number above 0, or omit it",
                           o->weight[i], o->train[i]);
     if (o->segments && (o->separator < 0 || o->separator >= o->vocab_count))
         return KU_ERR(KUMI_EINVAL,
-                      "data: documents end with token %lld; the vocabulary has %lld "
+                      "data: data.separator: token %lld; the vocabulary has %lld "
                       "(model.vocab_size)",
                       (long long)o->separator, (long long)o->vocab_count);
     return KUMI_OK;
@@ -295,7 +295,7 @@ static int weigh(struct text *x, const struct ku_text_opts *o)
         if (share > SAMPLES_MAX)
             return KU_ERR(KUMI_EINVAL,
                           "data: weight %g of %s: an epoch would have more than %g samples; give "
-                          "closer weights",
+                          "weights of similar size",
                           o->weight[i], o->train[i], SAMPLES_MAX);
         struct part *p = &s->part[i];
         p->n_draws = llround(share);
@@ -344,8 +344,8 @@ static int check_separator(const struct text *x)
     }
     if (ku_err_get_rank() <= 0)
         KU_LOG(DATA, WARN,
-               "%s%s: no token %lld (data.separator) among the first %lld: data.segments separates "
-               "no documents there",
+               "%s%s: no token %lld (data.separator) among the first %lld: data.segments has no "
+               "effect on them",
                s->source[0].name, s->n > 1 ? " and others" : "", (long long)x->separator,
                (long long)count);
     return KUMI_OK;

@@ -338,12 +338,12 @@ static int add_special(struct ku_bpe_trained *out, const char *text)
     const unsigned char *at = (const unsigned char *)text;
     size_t bytes = strlen(text), n = 0;
     const char *fault = bytes == 0                              ? "empty"
-                        : bytes > KU_BPE_SPECIAL_BYTES_MAX      ? "longer than 1024 bytes"
-                        : ku_utf8_valid(at, at + bytes) < bytes ? "no UTF-8"
+                        : bytes > KU_BPE_SPECIAL_BYTES_MAX      ? "it is longer than 1024 bytes"
+                        : ku_utf8_valid(at, at + bytes) < bytes ? "not valid UTF-8"
                                                                 : NULL;
     int spells = !fault && ku_token_unspell(at, bytes, raw, &n), added = 0;
     if (spells && n == 1)
-        fault = "how files spell a byte";
+        fault = "it is the notation of a byte in vocabulary files";
     if (!fault)
         added = ku_bpe_add_token(out->vocab, out->n_special, raw, n, spells);
     for (uint32_t i = 0; !fault && !added && !spells && i < out->n_special; i++) {
@@ -354,8 +354,8 @@ static int add_special(struct ku_bpe_trained *out, const char *text)
     if (added < 0)
         return added;
     if (fault || added > 0)
-        return KU_ERR(KUMI_EINVAL, "tokenizer: special token '%.40s': %s; give others", text,
-                      fault ? fault : "given twice");
+        return KU_ERR(KUMI_EINVAL, "tokenizer: special token '%.40s': %s; change it", text,
+                      fault ? fault : "it is given twice");
     out->n_special++;
     return KUMI_OK;
 }

@@ -72,9 +72,8 @@ static int load_vocab(struct ku_tokenizer *t, const char *path, json_t *vocab)
 {
     size_t count = json_object_size(vocab);
     if (!json_is_object(vocab) || count == 0 || count > TOKENS_MAX)
-        return KU_ERR(KUMI_EINPUT,
-                      "tokenizer: %s: vocabulary of %zu tokens; give an object of 1 to %d", path,
-                      count, TOKENS_MAX);
+        return KU_ERR(KUMI_EINPUT, "tokenizer: %s: vocabulary of %zu tokens; 1 to %d are supported",
+                      path, count, TOKENS_MAX);
     KU_TRY(ku_bpe_create(&t->bpe));
     const char *spelled;
     json_t *value;
@@ -125,8 +124,8 @@ static int add_merge(struct ku_tokenizer *t, const char *path, size_t number, co
     ku_free(bytes);
     if (status > 0)
         return KU_ERR(KUMI_EINPUT,
-                      "tokenizer: %s: merge %zu '%.*s %.*s': %s is no token of the vocabulary; "
-                      "give the two files of one tokenizer",
+                      "tokenizer: %s: merge %zu '%.*s %.*s': %s is not in the vocabulary; give "
+                      "files of the same tokenizer",
                       path, number, (int)(left_bytes < 40 ? left_bytes : 40), left,
                       (int)(right_bytes < 40 ? right_bytes : 40), right, missing[status]);
     return status;
@@ -156,10 +155,10 @@ static int load_merges(struct ku_tokenizer *t, const char *path)
         char *blank = memchr(line, ' ', (size_t)(stop - line));
         if (!blank || blank == line || blank + 1 == stop ||
             memchr(blank + 1, ' ', (size_t)(stop - blank - 1)))
-            status =
-                KU_ERR(KUMI_EINPUT,
-                       "tokenizer: %s:%zu: '%.40s'; a line is two tokens with one blank between",
-                       path, number, line);
+            status = KU_ERR(
+                KUMI_EINPUT,
+                "tokenizer: %s:%zu: '%.40s'; a line needs two tokens with one space between them",
+                path, number, line);
         else
             status = add_merge(t, path, number, line, (size_t)(blank - line), blank + 1,
                                (size_t)(stop - blank - 1));
@@ -172,7 +171,7 @@ static int add_stage(struct ku_tokenizer *t, const char *path, const char *patte
 {
     if (t->n_stages == KU_STAGES_MAX)
         return KU_ERR(KUMI_EINPUT,
-                      "tokenizer: %s: more than %d pre-tokenizers; join their patterns", path,
+                      "tokenizer: %s: more than %d pre-tokenizers; merge their patterns", path,
                       KU_STAGES_MAX);
     int status = pattern ? ku_words_regex(pattern, drop_gaps, &t->stage[t->n_stages])
                          : ku_words_gpt2(&t->stage[t->n_stages]);
@@ -233,7 +232,7 @@ out:
 int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead)
 {
     char *text = value ? ku_json_print(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    int status = KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s: %.80s; kumi takes %s", path, part,
+    int status = KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s: %.80s; kumi supports %s", path, part,
                         text ? text : "missing", instead);
     ku_free(text);
     return status;
@@ -262,7 +261,7 @@ static int load_byte_level(struct ku_tokenizer *t, const char *path, json_t *rul
     int prefix = flag(rule, "add_prefix_space", 1), regex = flag(rule, "use_regex", 1);
     if (prefix < 0 || regex < 0)
         return ku_tokenizer_refuse(path, "pre_tokenizer", rule,
-                                   "add_prefix_space and use_regex as true or false");
+                                   "true or false for add_prefix_space and use_regex");
     if (prefix)
         t->prefix_stage = t->n_stages;
     return regex ? add_stage(t, path, NULL, 0) : KUMI_OK;
@@ -294,7 +293,7 @@ static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int
     if (strcmp(type, "Digits") == 0 && !is_last && flag(rule, "individual_digits", 0) >= 0)
         return add_stage(t, path, flag(rule, "individual_digits", 0) ? "\\p{N}" : "\\p{N}+", 0);
     return ku_tokenizer_refuse(path, "pre_tokenizer", rule,
-                               "any of Split, Digits and then ByteLevel");
+                               "Split and Digits, with ByteLevel last");
 }
 
 static int load_rules(struct ku_tokenizer *t, const char *path, json_t *rules)
@@ -305,7 +304,7 @@ static int load_rules(struct ku_tokenizer *t, const char *path, json_t *rules)
     size_t n = json_array_size(list);
     if (n == 0)
         return ku_tokenizer_refuse(path, "pre_tokenizer", rules,
-                                   "any of Split, Digits and then ByteLevel");
+                                   "Split and Digits, with ByteLevel last");
     for (size_t i = 0; i < n; i++)
         KU_TRY(load_rule(t, path, json_array_get(list, i), i + 1 == n));
     return KUMI_OK;
@@ -363,18 +362,19 @@ int ku_tokenizer_add(struct ku_tokenizer *t, const char *path, const char *key, 
     int normalized = flag(entry, "normalized", json_is_object(entry));
     if (bytes == 0 || bytes > TOKEN_BYTES_MAX || id < 0 ||
         (uint64_t)id >= (uint64_t)ku_bpe_vocab_count(t->bpe) + ID_GAP_MAX)
-        return ku_tokenizer_refuse(path, key, entry, "a content and an id near the vocabulary");
+        return ku_tokenizer_refuse(path, key, entry,
+                                   "a content and an id within the vocabulary or right after it");
     if (flag(entry, "single_word", 0) || flag(entry, "lstrip", 0) || flag(entry, "rstrip", 0) ||
         normalized < 0)
-        return ku_tokenizer_refuse(path, key, entry, "single_word, lstrip and rstrip as false");
+        return ku_tokenizer_refuse(path, key, entry,
+                                   "only false for single_word, lstrip and rstrip");
     uint32_t old_bytes;
     const char *text = json_string_value(content);
     const unsigned char *old = ku_bpe_token(t->bpe, (uint32_t)id, &old_bytes);
     if (!old)
         KU_TRY(ku_bpe_add_token(t->bpe, (uint32_t)id, text, bytes, 0));
     else if (old_bytes != bytes || memcmp(old, text, bytes) != 0)
-        return ku_tokenizer_refuse(path, key, entry,
-                                   "an id that the vocabulary gives to the same token");
+        return ku_tokenizer_refuse(path, key, entry, "an id that is free or belongs to this token");
     struct ku_added_set *set = &t->added[normalized];
     KU_TRY(KU_GROW(&set->added, set->n, &set->cap));
     unsigned char *data = ku_malloc(bytes);

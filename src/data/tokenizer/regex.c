@@ -35,8 +35,9 @@ static void pcre_free(void *old, void *ctx)
 
 static int refuse(const char *pattern, size_t at, const char *what)
 {
-    return KU_ERR(KUMI_EINPUT, "regex '%s': character %zu: %s; write it without", pattern, at + 1,
-                  what);
+    return KU_ERR(KUMI_EINPUT,
+                  "regex '%s': character %zu: %s, which is not supported; rewrite the pattern",
+                  pattern, at + 1, what);
 }
 
 /* Writes \xHH, \x{H..} or \uHHHH as PCRE2's \x{H..}. *at is the index of the x or u. */
@@ -49,7 +50,7 @@ static int rewrite_hex(const char *pattern, size_t *at, struct ku_str *out)
     if (n > most && !is_braced)
         n = most;
     if (n == 0 || n > most || (pattern[*at] == 'u' && n < 4) || (is_braced && p[1 + n] != '}'))
-        return refuse(pattern, *at, "not a code point");
+        return refuse(pattern, *at, "an invalid code point");
     ku_str_add(out, "\\x{%.*s}", (int)n, p + is_braced);
     *at += n + (is_braced ? 2 : 0);
     return KUMI_OK;
@@ -129,7 +130,7 @@ static int rewrite(const char *pattern, struct ku_str *out)
         if (!in_class && c == '}' && pattern[i + 1] == '+')
             return refuse(pattern, i, "'}+' (repeated in Oniguruma, possessive in PCRE2)");
         if (!in_class && c == '{' && pattern[i + 1] == ',')
-            return refuse(pattern, i, "an interval without its lower end");
+            return refuse(pattern, i, "an interval without a lower bound");
         ku_str_append(out, &c, 1);
         if (!in_class && c == '[') {
             in_class = 1;
@@ -168,9 +169,9 @@ static int compile(struct ku_regex *r, const char *pattern, const char *rewritte
     pcre2_pattern_info(r->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
     pcre2_pattern_info(r->code, PCRE2_INFO_MATCHEMPTY, &empty);
     if (behind > 0)
-        return refuse(pattern, 0, "it looks at the text before the word");
+        return refuse(pattern, 0, "a lookbehind");
     if (empty)
-        return refuse(pattern, 0, "it matches the empty text");
+        return refuse(pattern, 0, "a match of the empty string");
     return KUMI_OK;
 }
 

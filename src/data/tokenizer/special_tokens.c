@@ -73,11 +73,13 @@ static int64_t add(struct special *s, int file, const char *key, json_t *token, 
     json_t *content = content_of(token);
     int is_added;
     if (!json_is_string(content) || json_string_length(content) == 0)
-        return ku_tokenizer_refuse(s->path[file], key, token, "a text, or an object with content");
+        return ku_tokenizer_refuse(s->path[file], key, token,
+                                   "a string, or an object with content");
     int64_t old = find_id(t, json_string_value(content), json_string_length(content), &is_added);
     if (old >= 0 && id >= 0 && old != id)
         return KU_ERR(
-            KUMI_EINPUT, "tokenizer: %s: %s: '%.60s': id %lld; the vocabulary gives it %lld",
+            KUMI_EINPUT,
+            "tokenizer: %s: %s: '%.60s': id %lld, but %lld in the vocabulary; correct one",
             s->path[file], key, json_string_value(content), (long long)id, (long long)old);
     if (is_added)
         return old;
@@ -143,7 +145,7 @@ static int add_table(struct special *s, int file, const char *key, json_t *table
         if (entry[i].token == NULL)
             status = KUMI_ENOMEM;
         else if (entry[i].id < 0)
-            status = KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s: '%.60s': no id; give a whole number",
+            status = KU_ERR(KUMI_EINPUT, "tokenizer: %s: %s: '%.60s': no id; add one",
                             s->path[file], key, entry[i].text);
         else if ((value = entry[i].token) != NULL) {
             int64_t id = add(s, file, key, value, entry[i].id);

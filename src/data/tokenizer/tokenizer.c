@@ -60,7 +60,7 @@ static int window_reserve(struct ku_tokenizer *t, size_t bytes)
 static int too_long(const struct ku_tokenizer *t)
 {
     return KU_ERR(KUMI_EINPUT,
-                  "text: word at byte %llu: more than %d bytes; break it with blanks or lines",
+                  "text: word at byte %llu: more than %d bytes; split it by spaces or newlines",
                   (unsigned long long)t->window_at, KU_WORD_BYTES_MAX);
 }
 
@@ -301,7 +301,7 @@ int ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t
     for (size_t i = 0; i < count; i++)
         if (t->bpe ? !ku_bpe_token(t->bpe, id[i], &bytes) : id[i] > 255)
             return KU_ERR(KUMI_EINVAL,
-                          "token %u: number %zu: not in the vocabulary of %lld; give tokens of "
+                          "token id %u at position %zu: not in the vocabulary of %lld; give ids of "
                           "this tokenizer",
                           id[i], i + 1, (long long)vocab_count);
     for (size_t i = 0; i < count; i++) {

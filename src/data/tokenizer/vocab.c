@@ -154,8 +154,8 @@ static int load_words(struct ku_vocab *v, const char *path)
         else
             status = ku_word_count_add(&v->words, text, bytes, &nth);
         if (status == KUMI_OK && nth != number)
-            status = KU_ERR(KUMI_EINPUT, "vocabulary: %s:%u: '%.*s' stands in line %u already",
-                            path, number + 1, (int)(bytes < 40 ? bytes : 40), text, nth + 1);
+            status = KU_ERR(KUMI_EINPUT, "vocabulary: %s:%u: '%.*s' is already in line %u", path,
+                            number + 1, (int)(bytes < 40 ? bytes : 40), text, nth + 1);
         KU_TRY_OUT(status);
     }
     if (status == KUMI_OK && v->words.n < KU_VOCAB_SPECIALS)
@@ -301,7 +301,8 @@ int ku_vocab_decode(const struct ku_vocab *v, const uint32_t *id, size_t count, 
 int ku_vocab_print(const struct ku_vocab *v, struct ku_str *out)
 {
     if (v->tokenizer)
-        return KU_ERR(KUMI_EINVAL, "vocabulary: it is a tokenizer's; keep its tokenizer.json");
+        return KU_ERR(KUMI_EINVAL,
+                      "vocabulary: it belongs to a tokenizer; save its tokenizer.json instead");
     for (uint32_t i = 0; i < v->words.n; i++) {
         ku_str_append(out, ku_word_text(&v->words, i), v->words.word[i].bytes);
         ku_str_append(out, "\n", 1);

@@ -37,7 +37,7 @@ static int grow(struct ku_word_count *c)
     if (2 * ((uint64_t)c->n + 1) <= slots)
         return KUMI_OK;
     if (slots > UINT32_MAX / 4)
-        return KU_ERR(KUMI_ENOMEM, "words: more than %u distinct ones; give less text", c->n);
+        return KU_ERR(KUMI_ENOMEM, "words: more than %u distinct words; give less text", c->n);
     slots = slots ? 2 * slots : SLOTS_MIN;
     uint32_t *slot = ku_calloc(slots, sizeof *slot);
     if (!slot)

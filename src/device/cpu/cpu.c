@@ -50,7 +50,7 @@ int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct
     if (ku_cpu_is_float(v))
         return KUMI_OK;
     return KU_ERR(KUMI_EINVAL,
-                  "device cpu: %s: %s is %s; it computes f32, bf16 and f16, use device ref",
+                  "device cpu: %s: %s is %s; it computes f32, bf16 and f16; use device ref",
                   ku_ops[k->call.op].name, what, kumi_dtype_name(v->dtype));
 }
 

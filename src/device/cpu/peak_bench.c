@@ -657,7 +657,8 @@ int ku_bench_op(const struct ku_bench_opts *opts, const struct ku_peak *peak,
     o.vocabulary = o.vocabulary ? o.vocabulary : 50304;
     o.time_ns = o.time_ns ? o.time_ns : 100000000;
     if (o.dtype != KUMI_F32 && o.dtype != KUMI_BF16 && o.dtype != KUMI_F16)
-        return KU_ERR(KUMI_EINVAL, "bench: dtype: %s; f32, bf16 or f16", kumi_dtype_name(o.dtype));
+        return KU_ERR(KUMI_EINVAL, "bench: dtype: %s; give f32, bf16 or f16",
+                      kumi_dtype_name(o.dtype));
     if (o.width % o.heads != 0)
         return KU_ERR(KUMI_EINVAL, "bench: width %lld is not divisible by %lld heads",
                       (long long)o.width, (long long)o.heads);

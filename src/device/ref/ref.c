@@ -163,8 +163,8 @@ static int check(const struct ku_call *c)
     const char *form = form_of[c->op];
     if (form == NULL)
         return KU_ERR(KUMI_EBUG,
-                      "device ref: %s: not a computation; lowering turns it into folds "
-                      "and collectives",
+                      "device ref: %s: not a computation; lowering turns it into accumulations and "
+                      "collectives",
                       info->name);
     if (c->n_in < info->min_in || c->n_in > info->max_in || c->n_out < info->min_out ||
         c->n_out > info->max_out)
@@ -185,12 +185,14 @@ static int check(const struct ku_call *c)
     if (c->accumulate && !(info->traits & KU_OP_ACCUM))
         return KU_ERR(KUMI_EINVAL, "device ref: %s: has no accumulate form", info->name);
     if ((info->traits & KU_OP_RANDOM) && !(c->attr->p >= 0 && c->attr->p < 1))
-        return KU_ERR(KUMI_EINVAL, "device ref: %s: p=%g; 0 <= p < 1", info->name, c->attr->p);
+        return KU_ERR(KUMI_EINVAL, "device ref: %s: p=%g; give 0 <= p < 1", info->name, c->attr->p);
     const int is_by_blocks =
         c->op == KU_OP_sumsq || c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments;
     if (is_by_blocks && c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
-        return KU_ERR(KUMI_EINVAL, "device ref: %s: part begins at element %lld; a multiple of %d",
-                      info->name, (long long)c->in[0].start[0], KU_BLOCK_COUNT);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "device ref: %s: the part begins at element %lld; it must begin at a multiple of %d",
+            info->name, (long long)c->in[0].start[0], KU_BLOCK_COUNT);
     return KUMI_OK;
 }
 

@@ -174,7 +174,7 @@ INFER(pool_dx)
     KU_TRY(slide_back("pool_dx", a, &in[0], &out[0].shape));
     KU_TRY(check_pool("pool_dx", a));
     if (n_in == 2 && (in[1].dtype != KUMI_U16 || !ku_shape_is_equal(&in[1].shape, &in[0].shape)))
-        return misfit("max_pool_dx", "places are u16 in the shape of dy", &in[1]);
+        return misfit("max_pool_dx", "argmax indices must be u16 in the shape of dy", &in[1]);
     out[0].dtype = in[0].dtype;
     return KUMI_OK;
 }

@@ -13,10 +13,10 @@ static int check_factors(const struct ku_attrs *a, const char *op, const struct 
     const int64_t each = a->rows * a->cols, count = ku_shape_count(&x->shape);
     if (a->rows < 1 || a->cols < 1 || a->rows_seen < 1 || a->rows_seen > a->rows ||
         count % each != 0)
-        return misfit(op, "is no whole number of matrices", x);
+        return misfit(op, "is not a whole number of matrices", x);
     if (factors->dtype != KUMI_I64 || factors->shape.ndim != 1 || a->first_word < 0 ||
         a->first_word + 2 * count / each * (a->rows + a->cols) > factors->shape.dim[0].count)
-        return misfit(op, "factors needs two words of each row and column", factors);
+        return misfit(op, "factors needs two i64 per row and column", factors);
     return KUMI_OK;
 }
 static int check_sums(const struct ku_attrs *a, const char *op, const struct ku_type *t,
@@ -24,7 +24,7 @@ static int check_sums(const struct ku_attrs *a, const char *op, const struct ku_
 {
     if (t->dtype != dtype || t->shape.ndim != 1 || a->index < 0 || a->count < 1 ||
         (a->index + 1) * words > t->shape.dim[0].count)
-        return misfit(op, "needs two sums or norms of each tensor, and its count", t);
+        return misfit(op, "needs two sums or norms per tensor, and its count", t);
     return KUMI_OK;
 }
 /* Checks the factors of x: row_var, col_var, 1 / mean. */

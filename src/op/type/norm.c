@@ -25,7 +25,7 @@ static int check_x(const char *op, const struct ku_type *x)
         return misfit(op, "x needs samples and a last dim of channels", x);
     char name = channels(&x->shape).name;
     if (name == '0' || name == '2' || name == '3')
-        return misfit(op, "the channels need another name", x);
+        return misfit(op, "the dim of channels needs a name of its own", x);
     return KUMI_OK;
 }
 static int check_vectors(const char *op, const struct ku_shape *x, const struct ku_type *in, int n)

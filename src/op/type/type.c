@@ -304,7 +304,7 @@ static int check_packed(const char *op, const struct ku_type *qkv, int n_rest,
                         const struct ku_type *rest)
 {
     if (rest[n_rest - 1].dtype != KUMI_I64)
-        return misfit(op, "the control port stands last", &rest[n_rest - 1]);
+        return misfit(op, "the control port must be the last operand", &rest[n_rest - 1]);
     if (n_rest == 2 && (rest[0].dtype != KUMI_I32 || rest[0].shape.ndim != 2 ||
                         !dims_are_equal(&rest[0].shape, 0, &qkv->shape, 0, 2)))
         return misfit(op, "segments are i32 [samples, tokens]", &rest[0]);
@@ -431,7 +431,7 @@ static int infer_stats(const struct ku_attrs *a, const char *op, const struct ku
 {
     if (in->dtype != KUMI_I64 || in->shape.ndim != 1 ||
         KU_EXACT_WORDS + a->index >= in->shape.dim[0].count)
-        return misfit(op, "stats needs the words of an exact sum and one per parameter", in);
+        return misfit(op, "stats needs the i64 of an exact sum and one per parameter", in);
     *out = *in;
     return KUMI_OK;
 }
@@ -444,9 +444,9 @@ INFER(convert)
 {
     out[0] = in[0];
     if (n_in > 2 && (in[2].dtype != in[0].dtype || !ku_shape_is_equal(&in[2].shape, &in[0].shape)))
-        return misfit("convert", "what is added to a sum differs from it in type", &in[2]);
+        return misfit("convert", "the addend differs from the sum in type", &in[2]);
     if (a->stack > 0 && (in[0].shape.ndim == KU_MAX_DIMS || n_in > 1))
-        return misfit("convert", "has no room for a dim of micro-batches", &in[0]);
+        return misfit("convert", "has no free dim for the micro-batches", &in[0]);
     if (a->stack > 0) {
         out[0].shape = (struct ku_shape){.ndim = 1, .dim = {{a->stack, a->stack, '0'}}};
         take(&out[0].shape, &in[0].shape, 0, in[0].shape.ndim);
@@ -535,7 +535,7 @@ static int resize_last(const char *op, const struct ku_attrs *a, int sign, const
         return misfit(op, "needs a last dim, and no negative counts", &in[0]);
     struct ku_dim *d = &out[0].shape.dim[in[0].shape.ndim - 1];
     d->count = d->seen = d->count + sign * (a->before + a->behind);
-    return d->count < 0 ? misfit(op, "has fewer elements than are cut off", &in[0]) : KUMI_OK;
+    return d->count < 0 ? misfit(op, "has fewer elements than are cropped", &in[0]) : KUMI_OK;
 }
 INFER(pad_last)
 {
@@ -553,14 +553,14 @@ static int check_trust(const struct ku_attrs *a, const struct ku_type *trust)
 {
     if (trust->dtype != KUMI_I64 || trust->shape.ndim != 1 || a->index < 0 ||
         a->index >= trust->shape.dim[0].count / (2 * KU_EXACT_WORDS))
-        return misfit("layer-wise optimizer", "trust needs two exact sums of each tensor", trust);
+        return misfit("layer-wise optimizer", "trust needs two exact sums per tensor", trust);
     return KUMI_OK;
 }
 static int check_norms(const struct ku_attrs *a, const struct ku_type *norms)
 {
     if (norms->dtype != KUMI_F64 || norms->shape.ndim != 1 || a->index < 0 ||
         a->index >= norms->shape.dim[0].count / 2)
-        return misfit("layer-wise optimizer", "norms needs two f64 of each tensor", norms);
+        return misfit("layer-wise optimizer", "norms needs two f64 per tensor", norms);
     return KUMI_OK;
 }
 INFER(trust_sums)

@@ -63,7 +63,8 @@ static int analyse(struct diff *d, const struct ku_compile_opts *o)
         if (x->kind == KU_T_PARAM && is_frozen(o, x->name))
             x->trainable = 0;
         if (x->kind == KU_T_PARAM && !x->used)
-            KU_LOG(PASS, WARN, "parameter %s is not used: no gradient, no update", x->name);
+            KU_LOG(PASS, WARN, "parameter %s is not used: it gets no gradient and no update",
+                   x->name);
     }
     for (ku_id v = 1; v < g->n_values; v++) {
         ku_id p = parameter_of(g, v);

@@ -46,8 +46,8 @@ int ku_update_check_groups(const struct ku_graph *g, const struct ku_compile_opt
                 }
             if (!found)
                 return KU_ERR(KUMI_EINVAL,
-                              "optimizer.groups: group %d: match: %.200s: no parameter has such a "
-                              "name; names are like %.200s",
+                              "optimizer.groups: group %d: match: %.200s: no parameter name "
+                              "matches; a name is for example %.200s",
                               at, pattern, example);
         }
     return KUMI_OK;

@@ -77,13 +77,13 @@ static int check_attention(struct ku_kernel *k, const struct ku_attention *a)
     if (a->lse >= 0)
         KU_TRY(ku_cpu_check(k, "log-sum-exp", &k->call.in[a->lse], KUMI_F32));
     if (a->width > KU_ATTN_MAX_WIDTH)
-        return KU_ERR(KUMI_EINVAL, "device cpu: %s: head width %lld; at most %d, use more heads",
+        return KU_ERR(KUMI_EINVAL, "device cpu: %s: head width %lld; at most %d: use more heads",
                       name, (long long)a->width, KU_ATTN_MAX_WIDTH);
     if (a->n_queries > INT32_MAX / 2 || a->n_keys > INT32_MAX / 2)
         return KU_ERR(KUMI_EINVAL, "device cpu: %s: %lld queries, %lld keys; at most 2^30", name,
                       (long long)a->n_queries, (long long)a->n_keys);
     if (!(k->attr.p >= 0 && k->attr.p < 1))
-        return KU_ERR(KUMI_EINVAL, "device cpu: %s: p=%g; 0 <= p < 1", name, k->attr.p);
+        return KU_ERR(KUMI_EINVAL, "device cpu: %s: p=%g; give 0 <= p < 1", name, k->attr.p);
     return KUMI_OK;
 }
 

@@ -228,7 +228,7 @@ static void tile_dropout(const struct ku_kernel *k, int64_t tile, int thread)
 int ku_cpu_bind_dropout(struct ku_kernel *k)
 {
     if (!(k->attr.p >= 0 && k->attr.p < 1))
-        return KU_ERR(KUMI_EINVAL, "device cpu: dropout: p=%g; 0 <= p < 1", k->attr.p);
+        return KU_ERR(KUMI_EINVAL, "device cpu: dropout: p=%g; give 0 <= p < 1", k->attr.p);
     KU_TRY(bind_flat(k, tile_dropout));
     return check_equal(k, 1);
 }
@@ -452,7 +452,7 @@ int ku_cpu_bind_add_rows(struct ku_kernel *k)
     if (first < 0 || first + n_t > table->shape.dim[0].count)
         return KU_ERR(KUMI_EINVAL,
                       "device cpu: add_rows: positions %lld to %lld are not in this part of the "
-                      "table; keep the table whole",
+                      "table; do not split the table",
                       (long long)x->start[lead], (long long)(x->start[lead] + n_t));
     return bind_rows(k, tile_add_rows, ku_cpu_extent(&x->shape, 0, lead + 1),
                      ku_cpu_extent(&x->shape, lead + 1, x->shape.ndim));

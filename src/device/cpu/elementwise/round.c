@@ -28,7 +28,8 @@ int ku_cpu_bind_stochastic_round(struct ku_kernel *k)
     KU_TRY(ku_cpu_check(k, "x", &k->call.in[0], KUMI_F32));
     KU_TRY(ku_cpu_check(k, "control", &k->call.in[1], KUMI_I64));
     if (k->call.out[0].dtype != KUMI_BF16 && k->call.out[0].dtype != KUMI_F16)
-        return KU_ERR(KUMI_EINVAL, "device cpu: stochastic_round: result is %s; bf16 or f16",
+        return KU_ERR(KUMI_EINVAL,
+                      "device cpu: stochastic_round: result is %s; it takes bf16 or f16",
                       kumi_dtype_name(k->call.out[0].dtype));
     k->count = ku_cpu_count(&k->call.out[0]);
     k->per_tile = KU_CPU_TILE_COUNT;

@@ -341,7 +341,7 @@ int ku_cpu_bind_batch_norm(struct ku_kernel *k)
 {
     KU_TRY(bind_rows(k, 0, k->call.n_in > 5 ? "xvvvvxx" : "xvvvvx"));
     if (k->attr.act != KU_ACT_NONE && k->attr.act != KU_ACT_RELU)
-        return KU_ERR(KUMI_EINVAL, "device cpu: batch_norm: act %s; none or relu",
+        return KU_ERR(KUMI_EINVAL, "device cpu: batch_norm: act %s; give none or relu",
                       ku_attr_acts[k->attr.act]);
     bind_elements(k, tile_scale);
     return KUMI_OK;

@@ -250,8 +250,10 @@ static int bind_norms(struct ku_kernel *k, const char *forms)
     const struct ku_call *c = &k->call;
     KU_TRY(bind_all(k, forms));
     if (base_of(&c->in[0]) % KU_BLOCK_COUNT != 0)
-        return KU_ERR(KUMI_EINVAL, "device cpu: %s: part begins at element %lld; a multiple of %d",
-                      ku_ops[c->op].name, (long long)base_of(&c->in[0]), KU_BLOCK_COUNT);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "device cpu: %s: the part begins at element %lld; it must begin at a multiple of %d",
+            ku_ops[c->op].name, (long long)base_of(&c->in[0]), KU_BLOCK_COUNT);
     ku_cpu_phase(k, tile_norms, ku_cpu_tiles(k->count, k->per_tile));
     ku_cpu_phase(k, tile_norms_last, 1);
     return KUMI_OK;

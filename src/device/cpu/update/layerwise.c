@@ -121,8 +121,10 @@ static int check_trust(struct ku_kernel *k, int in, int out)
         return KU_ERR(KUMI_EINVAL, "device cpu: %s: trust is updated in place; give one buffer",
                       ku_ops[c->op].name);
     if (c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
-        return KU_ERR(KUMI_EINVAL, "device cpu: %s: part begins at element %lld; a multiple of %d",
-                      ku_ops[c->op].name, (long long)c->in[0].start[0], KU_BLOCK_COUNT);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "device cpu: %s: the part begins at element %lld; it must begin at a multiple of %d",
+            ku_ops[c->op].name, (long long)c->in[0].start[0], KU_BLOCK_COUNT);
     return KUMI_OK;
 }
 int ku_cpu_bind_trust_sums(struct ku_kernel *k)

@@ -226,9 +226,10 @@ int ku_cpu_bind_sumsq(struct ku_kernel *k)
     if (c->in[1].data != c->out[0].data)
         return KU_ERR(KUMI_EINVAL, "device cpu: sumsq: stats is updated in place; give one buffer");
     if (c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
-        return KU_ERR(KUMI_EINVAL,
-                      "device cpu: sumsq: part begins at element %lld; a multiple of %d",
-                      (long long)c->in[0].start[0], KU_BLOCK_COUNT);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "device cpu: sumsq: the part begins at element %lld; it must begin at a multiple of %d",
+            (long long)c->in[0].start[0], KU_BLOCK_COUNT);
     return bind_reduce(k, tile_sumsq, tile_sumsq_last);
 }
 
@@ -311,7 +312,7 @@ int ku_cpu_bind_fold(struct ku_kernel *k)
     if (is_narrow)
         KU_TRY(ku_cpu_check_float(k, "sum", &c->out[0]));
     if ((is_narrow || k->attr.wire >= 0) && k->attr.reduce != KU_FOLD_SUM)
-        return KU_ERR(KUMI_EINVAL, "device cpu: fold: the greater of %s; it takes f32, f64, i64",
+        return KU_ERR(KUMI_EINVAL, "device cpu: fold: max of %s; it takes f32, f64, i64",
                       kumi_dtype_name(dtype));
     if (k->attr.wire >= 0)
         KU_TRY(ku_cpu_check(k, "sum", &c->out[0], KUMI_F32));
@@ -424,6 +425,6 @@ int ku_cpu_bind_loss_scalars(struct ku_kernel *k)
 int ku_cpu_bind_convert(struct ku_kernel *k)
 {
     (void)k;
-    return KU_ERR(KUMI_EBUG, "device cpu: convert: not a computation; lowering turns it into folds "
-                             "and collectives");
+    return KU_ERR(KUMI_EBUG, "device cpu: convert: not a computation; lowering turns it into "
+                             "accumulations and collectives");
 }
