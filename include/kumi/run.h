@@ -301,6 +301,14 @@ KUMI_API int kumi_plan_roofline(const struct kumi_settings *settings, int n_rank
  */
 KUMI_API int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,
                              int as_dot, char **text);
+/*
+ * Print the training program as one rank runs it: size, first index (where not 0) and offset of
+ * that rank's part of each operand.
+ *
+ *   rank     0 to n_ranks - 1
+ */
+KUMI_API int kumi_program_text(const struct kumi_settings *settings, int n_ranks, int rank,
+                               char **text);
 /* The resolved configuration; and all keys with default, mark and meaning. */
 KUMI_API int kumi_config_text(const struct kumi_settings *settings, char **json);
 KUMI_API char *kumi_config_help(int as_markdown);

@@ -35,8 +35,13 @@ static int check_after(const char *after, int as_dot, int *is_program)
     return status;
 }
 
-static int print(struct ku_session *s, const char *after, int is_program, int as_dot,
-                 struct ku_str *out)
+struct form {
+    const char *after; /* NULL: the last pass */
+    int is_program, as_dot;
+    int rank; /* of the program; -1: the first rank's sizes */
+};
+
+static int print(struct ku_session *s, const struct form *form, struct ku_str *out)
 {
     struct ku_target target = ku_session_target(s);
     struct ku_compile_opts o;
@@ -46,12 +51,13 @@ static int print(struct ku_session *s, const char *after, int is_program, int as
     KU_TRY(ku_session_compile_opts(s, &o));
     KU_TRY(ku_session_solve_recompute(s, &target, &o));
     KU_TRY(ku_session_graph(s, s->source->ops->largest_shape(s->source), &g));
-    KU_TRY_OUT(ku_compile_graph(g, &o, &target, is_program ? NULL : after));
-    if (is_program) {
+    KU_TRY_OUT(ku_compile_graph(g, &o, &target, form->is_program ? NULL : form->after));
+    if (form->is_program) {
         KU_TRY_OUT(ku_compile_program(g, "train", &o, &target, &p));
-        status = ku_program_print(p, 1, out);
+        const struct ku_coord at = ku_mesh_coord(&p->mesh, form->rank < 0 ? 0 : form->rank);
+        status = ku_program_print(p, form->rank < 0 ? NULL : &at, out);
     } else {
-        status = as_dot ? ku_graph_print_dot(g, out) : ku_graph_print(g, out);
+        status = form->as_dot ? ku_graph_print_dot(g, out) : ku_graph_print(g, out);
     }
 out:
     ku_program_destroy(p);
@@ -59,19 +65,17 @@ out:
     return status;
 }
 
-int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,
-                    int as_dot, char **text)
+static int text_of(const struct kumi_settings *settings, int n_ranks, const struct form *form,
+                   char **text)
 {
-    KU_GIVEN(text, "text");
     struct ku_session s = {0};
     struct ku_str out = {0};
     struct ku_compile_line line;
-    int is_program, status;
-    KU_TRY(check_after(after, as_dot, &is_program));
+    int status;
     KU_TRY(ku_settings_configure(&s, settings, n_ranks, NULL));
     KU_TRY_OUT(ku_session_open_shapes(&s));
     s.watch = ku_compile_line_start(&line);
-    status = print(&s, after, is_program, as_dot, &out);
+    status = print(&s, form, &out);
     ku_compile_line_end(&line);
     KU_TRY_OUT(status);
     status = ku_text_take(&out, text);
@@ -79,4 +83,22 @@ out:
     ku_str_fini(&out);
     ku_session_fini(&s);
     return status;
+}
+
+int kumi_graph_text(const struct kumi_settings *settings, int n_ranks, const char *after,
+                    int as_dot, char **text)
+{
+    struct form form = {.after = after, .as_dot = as_dot, .rank = -1};
+    KU_GIVEN(text, "text");
+    KU_TRY(check_after(after, as_dot, &form.is_program));
+    return text_of(settings, n_ranks, &form, text);
+}
+
+int kumi_program_text(const struct kumi_settings *settings, int n_ranks, int rank, char **text)
+{
+    KU_GIVEN(text, "text");
+    if (rank < 0 || (n_ranks > 0 && rank >= n_ranks))
+        return KU_ERR(KUMI_EINVAL, "graph: --rank: %d; give a number from 0 to %d", rank,
+                      n_ranks > 0 ? n_ranks - 1 : 0);
+    return text_of(settings, n_ranks, &(struct form){.is_program = 1, .rank = rank}, text);
 }

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "cli/cli.h"
 #include "kumi/launch.h"
 #include "kumi/run.h"
@@ -9,12 +11,12 @@ int cmd_graph(const struct cli_command *self, int argc, char **argv)
     struct cli_list set = {0};
     const char *n_text = "1", *after = NULL, *deepspeed = NULL;
     char setting[CLI_DEEPSPEED_BYTES];
-    int64_t rank = 0;
+    int64_t rank = INT64_MIN;
     int n = 1, as_dot = 0;
     const struct cli_option option[] = {
         {"n", CLI_TEXT, "ranks (default 1)", &n_text},
         {"set", CLI_LIST, "section.key=value, overrides the file", &set},
-        {"rank", CLI_INT, "rank whose program is printed (default 0)", &rank},
+        {"rank", CLI_INT, "the program as this rank runs it: size and start of each part", &rank},
         {"after", CLI_TEXT, "print after this pass; lower (default): the program", &after},
         {"deepspeed", CLI_TEXT, "a DeepSpeed configuration on top of CONFIG", &deepspeed},
         {"dot", CLI_FLAG, "print Graphviz", &as_dot}};
@@ -25,13 +27,19 @@ int cmd_graph(const struct cli_command *self, int argc, char **argv)
     code = cli_deepspeed(&set, deepspeed, 0, setting);
     struct kumi_settings s = {args.arg[0], set.item, set.n};
     char *text = NULL;
-    int status = kumi_launch_parse_n(n_text, &n);
+    int status = kumi_launch_parse_n(n_text, &n), has_rank = rank != INT64_MIN;
     if (code != 0) {
         ;
-    } else if (status == KUMI_OK && (rank < 0 || rank >= n)) {
-        code = cli_usage("kumi graph: --rank: %lld; give 0 to %d", (long long)rank, n - 1);
+    } else if (status == KUMI_OK && has_rank && (rank < 0 || rank >= n)) {
+        code = cli_usage("kumi graph: --rank: %lld; give a number from 0 to %d", (long long)rank,
+                         n - 1);
+    } else if (has_rank && (as_dot || (after && strcmp(after, "lower") != 0))) {
+        code = cli_usage("kumi graph: --rank: the ranks have one graph; omit --dot and --after, "
+                         "which print it, or --rank");
     } else {
-        if (status == KUMI_OK)
+        if (status == KUMI_OK && has_rank)
+            status = kumi_program_text(&s, n, (int)rank, &text);
+        else if (status == KUMI_OK)
             status = kumi_graph_text(&s, n, after ? after : as_dot ? NULL : "lower", as_dot, &text);
         code = cli_print(status, text);
     }

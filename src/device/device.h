@@ -5,6 +5,9 @@
 #include "base/cpu_features.h"
 #include "op/target.h"
 
+/* Bytes of workspace of the ops of one family (op/op.h): a pure function of the case. */
+typedef size_t ku_workspace_fn(const struct ku_op_case *c);
+
 /*
  * The device interface. A device is opened once per rank; it owns the thread pool and the scratch
  * memory. Every instruction of a program is bound once, at load time, and then launched once per
@@ -50,7 +53,6 @@ struct ku_device_opts {
     /* Compute threads of all ranks on this host; they spin if they fit n_cpus. 0 = n_threads */
     int n_runnable_threads;
     int n_cpus;     /* CPUs that those threads share; 0 = the CPUs of this thread */
-    int first_cpu;  /* not read by the devices */
     const int *cpu; /* n_threads CPU ids: pool thread i is bound to cpu[i]; NULL = not bound */
 };
 

@@ -408,6 +408,7 @@ ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *make)
                            .attr = m.attr ? ku_graph_attr(g, attr) : 1, /* default attributes */
                            .path = ku_graph_name(g, m.path ? m.path : ""),
                            .source = m.source,
+                           .stage = (int16_t)m.stage,
                            .stream = m.stream};
     if ((ku_ops[m.op].traits & KU_OP_RANDOM) && m.stream == 0)
         node.stream = ++g->n_streams;

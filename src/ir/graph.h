@@ -193,6 +193,7 @@ struct ku_make {
     const struct ku_attrs *attr;
     const char *path; /* NULL = "" */
     ku_id source;     /* 0: none */
+    int stage;        /* pipeline stage */
     uint32_t stream;
     /* Record no uses of parameters; the caller records them. */
     int is_silent;

@@ -316,6 +316,14 @@ static int check_results(struct reader *r, ku_id node, int n, const struct typed
 static int node_word(struct reader *r, const char *name, const char *value, void *ctx)
 {
     struct ku_make *m = ctx;
+    if (value && strcmp(name, "stage") == 0) {
+        char *end;
+        long stage = strtol(value, &end, 10);
+        if (*end || end == value || stage < 1 || stage > INT16_MAX)
+            return bad(r, "stage=: a number from 1 to 32767");
+        m->stage = (int)stage;
+        return 1;
+    }
     if (value == NULL || strcmp(name, "source") != 0)
         return 0;
     m->source = ku_graph_name(r->g, value);

@@ -148,27 +148,66 @@ void ku_program_types(const struct ku_program *p, uint32_t at, const struct ku_c
             (double)ku_shape_count(&c->out[k].shape) * (double)kumi_dtype_bytes(c->out[k].dtype);
 }
 
+static uint64_t mix(uint64_t h, int n, const uint64_t *word)
+{
+    for (int i = 0; i < n; i++)
+        h = ku_hash64_mix(h, word[i]);
+    return h;
+}
+#define MIX(h, ...)                                                                                \
+    mix(h, (int)(sizeof(uint64_t[]){__VA_ARGS__} / sizeof(uint64_t)), (uint64_t[]){__VA_ARGS__})
+
+/* Where a buffer is and how much of its tensor it holds. Buffer 0, "none", has offset 0. */
+static uint64_t hash_buffer(uint64_t h, const struct ku_program *p, ku_id buffer)
+{
+    const struct ku_buffer *b = &p->buffer[buffer];
+    KU_ASSERT(buffer < p->n_buffers);
+    return MIX(h, buffer != 0, b->arena, b->is_kept, b->offset, b->bytes);
+}
+
+static uint64_t hash_placed(uint64_t h, const struct ku_program *p, ku_id shape, ku_id layout)
+{
+    const struct ku_shape *s = &p->shape[shape];
+    for (int d = 0; d < s->ndim; d++)
+        h = MIX(h, (uint64_t)s->dim[d].count);
+    for (int a = 0; a < KU_N_AXES; a++)
+        h = MIX(h, p->layout[layout].at[a].kind, p->layout[layout].at[a].dim);
+    return h;
+}
+
+static uint64_t hash_operand(uint64_t h, const struct ku_program *p, const struct ku_operand *o)
+{
+    h = hash_placed(h, p, o->shape, o->layout);
+    h = hash_buffer(h, p, o->buffer);
+    h = hash_buffer(h, p, o->addend);
+    h = hash_buffer(h, p, o->out);
+    return MIX(h, o->dtype, o->stats_word, (uint64_t)o->first_block, (uint64_t)o->slot,
+               (uint64_t)o->piece, (uint64_t)o->piece_count);
+}
+
 uint64_t ku_program_hash(const struct ku_program *p)
 {
-    uint64_t h = p->n_handles;
+    uint64_t h = MIX(p->n_handles, p->arena_bytes[KU_AR_HOST], p->arena_bytes[KU_AR_SHARD],
+                     p->arena_bytes[KU_AR_WIRE], p->mesh.mb_outer != 0);
+    for (int a = 0; a < KU_N_AXES; a++)
+        h = MIX(h, (uint64_t)p->mesh.extent[a]);
+    for (uint32_t i = 0; i < p->n_states; i++) {
+        const struct ku_program_state *s = &p->state[i];
+        h = hash_placed(h, p, s->shape, s->blocks);
+        h = MIX(h, s->dtype, s->arena, s->is_kept, (uint64_t)s->first_block, s->offset, s->bytes);
+    }
     for (uint32_t i = 0; i < p->n_instrs; i++) {
         const struct ku_instr *x = &p->instr[i];
         if (x->kind == KU_COMPUTE)
             continue;
-        h = ku_hash64_mix(h, (uint64_t)x->kind | (uint64_t)x->op << 8 | (uint64_t)x->axes << 24 |
-                                 (uint64_t)x->reduce << 32 | (uint64_t)x->wire << 36 |
-                                 (uint64_t)x->handle << 40);
-        h = x->group ? ku_hash64_mix(h, x->group) : h;
-        for (uint32_t k = 0; k < x->n_parts; k++) {
-            const struct ku_operand *o = &p->operand[x->operand + x->n_in + k];
-            h = ku_hash64_mix(h, (uint64_t)ku_shape_count(&p->shape[o->shape]) ^ (uint64_t)o->dtype
-                                                                                     << 56);
-            h = ku_hash64_mix(h, p->buffer[o->buffer].offset + (uint64_t)o->first_block);
-            h = ku_hash64_mix(h, p->buffer[o->out].offset + (o->out != 0));
-        }
+        h = MIX(h, x->kind, x->op, x->axes, x->group, x->reduce, x->wire, x->handle, x->n_in,
+                x->n_parts);
+        for (uint32_t k = 0; k < x->n_in + x->n_parts; k++)
+            h = hash_operand(h, p, &p->operand[x->operand + k]);
     }
     return h;
 }
+#undef MIX
 
 static const char *const class_name[KU_N_CLASSES] = {
     "parameters",          "optimizer",       "compute copies", "counters",  "buffers", "gradients",

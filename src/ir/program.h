@@ -190,9 +190,10 @@ ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a);
 const struct ku_program_port *ku_program_find_port(const struct ku_program *p, int is_input,
                                                    const char *name);
 /*
- * Hash of the communication, which must be equal on all ranks: kind, axes, group, reduction, wire
- * dtype and handle of all start and wait instructions; element count, dtype, buffer offsets and
- * first_block of their parts.
+ * Hash of what the ranks do together, which must be equal on all of them: the mesh, the arenas that
+ * ranks share, the place and partition of all state; of every start and wait instruction kind,
+ * axes, group, reduction, wire dtype and handle; of their operands (stats, parts) shape, placement,
+ * dtype, run, stats element, and the buffers of operand, addend and result.
  */
 uint64_t ku_program_hash(const struct ku_program *p);
 
@@ -222,7 +223,9 @@ void ku_program_types(const struct ku_program *p, uint32_t instr, const struct k
                       struct ku_op_case *types, struct ku_cost *cost);
 
 struct ku_str;
-int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str *out);
+/* Prints the program. rank: sizes, first indices and offsets of that rank's parts; NULL: sizes and
+ * offsets of the first rank. */
+int ku_program_print(const struct ku_program *p, const struct ku_coord *rank, struct ku_str *out);
 
 /* Memory report: bytes by category at the instruction where the arenas together are fullest. */
 struct ku_memory_row {

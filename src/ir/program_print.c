@@ -5,18 +5,34 @@
  *
  *     12 2F0 linear b7:h.0.mlp.c_fc@0:f32[n=8 t=64 f=512]{..} <- b3:.. @h.0.mlp.c_fc
  *    340 0W0 start reduce_scatter #3 shard ..
+ *
+ * For one rank the first index of each part follows its shape, where it is not 0:
+ * [n=8 t=64](n=8) holds samples 8 to 15.
  */
 #include "base/str.h"
 #include "ir/program.h"
 
+static void print_start(const struct ku_part *part, struct ku_str *out)
+{
+    const char *before = "(";
+    for (int d = 0; d < part->shape.ndim; d++)
+        if (part->start[d]) {
+            ku_str_add(out, "%s%c=%lld", before, part->shape.dim[d].name,
+                       (long long)part->start[d]);
+            before = " ";
+        }
+    if (before[0] == ' ')
+        ku_str_add(out, ")");
+}
+
 static void print_operand(const struct ku_program *p, const struct ku_operand *o, int micro,
-                          int with_offsets, struct ku_str *out)
+                          const struct ku_coord *rank, struct ku_str *out)
 {
     const struct ku_buffer *b = &p->buffer[o->buffer];
-    struct ku_coord first = {0};
+    const struct ku_coord first = {0};
     struct ku_part part;
     char shape[512], layout[256];
-    ku_program_part(p, o, &first, micro, &part);
+    ku_program_part(p, o, rank ? rank : &first, micro, &part);
     ku_str_add(out, " b%u:%s", o->buffer, p->name_of[b->name]);
     if (b->micro >= 0)
         ku_str_add(out, "@%d", b->micro);
@@ -24,11 +40,13 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
         ku_str_add(out, "[%d]", o->slot);
     if (o->piece_count)
         ku_str_add(out, "/%d", o->piece);
-    ku_str_add(out, ":%s%s%s", kumi_dtype_name((enum kumi_dtype)o->dtype),
-               ku_shape_print(&part.shape, shape, sizeof shape),
-               ku_layout_print(&p->layout[o->layout], &p->shape[o->shape], layout, sizeof layout));
-    if (with_offsets)
-        ku_str_add(out, "%s+%zu", ku_arena_name(b->arena), b->offset + part.offset);
+    ku_str_add(out, ":%s%s", kumi_dtype_name((enum kumi_dtype)o->dtype),
+               ku_shape_print(&part.shape, shape, sizeof shape));
+    if (rank)
+        print_start(&part, out);
+    ku_str_add(out, "%s%s+%zu",
+               ku_layout_print(&p->layout[o->layout], &p->shape[o->shape], layout, sizeof layout),
+               ku_arena_name(b->arena), b->offset + part.offset);
     if (o->addend)
         ku_str_add(out, "+b%u", o->addend);
     if (o->out)
@@ -37,7 +55,7 @@ static void print_operand(const struct ku_program *p, const struct ku_operand *o
         ku_str_add(out, "->w%u", o->stats_word);
 }
 
-static void print_instr(const struct ku_program *p, uint32_t at, int with_offsets,
+static void print_instr(const struct ku_program *p, uint32_t at, const struct ku_coord *rank,
                         struct ku_str *out)
 {
     const struct ku_instr *i = &p->instr[at];
@@ -64,19 +82,18 @@ static void print_instr(const struct ku_program *p, uint32_t at, int with_offset
         ku_str_add(out, "%s%s", ku_ops[i->op].name, i->accumulate ? "+" : "");
     int n_out = i->kind == KU_START ? (int)i->n_parts : i->n_out;
     for (int k = 0; k < n_out; k++)
-        print_operand(p, &p->operand[i->operand + i->n_in + (uint32_t)k], i->micro, with_offsets,
-                      out);
+        print_operand(p, &p->operand[i->operand + i->n_in + (uint32_t)k], i->micro, rank, out);
     if (i->n_in)
         ku_str_add(out, " <-");
     for (int k = 0; k < i->n_in; k++)
-        print_operand(p, &p->operand[i->operand + (uint32_t)k], i->micro, with_offsets, out);
+        print_operand(p, &p->operand[i->operand + (uint32_t)k], i->micro, rank, out);
     ku_attrs_print(&p->attr[i->attr], out);
     if (i->stream)
         ku_str_add(out, " stream=%u", i->stream);
     ku_str_add(out, " @%s\n", p->name_of[i->path]);
 }
 
-int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str *out)
+int ku_program_print(const struct ku_program *p, const struct ku_coord *rank, struct ku_str *out)
 {
     ku_str_add(out, "kumi program 1 %s\nmesh", p->name);
     for (int a = 0; a < KU_N_AXES; a++)
@@ -98,6 +115,6 @@ int ku_program_print(const struct ku_program *p, int with_offsets, struct ku_str
     for (uint32_t i = 0; i < p->n_outputs; i++)
         ku_str_add(out, "output %s b%u\n", p->name_of[p->output[i].name], p->output[i].buffer);
     for (uint32_t at = 0; at < p->n_instrs; at++)
-        print_instr(p, at, with_offsets, out);
+        print_instr(p, at, rank, out);
     return out->failed ? KUMI_ENOMEM : KUMI_OK;
 }

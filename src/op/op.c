@@ -6,21 +6,31 @@
 #include "base/err.h"
 
 #define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, \
-              cost)                                                                                \
+              cost, operands, workspace)                                                           \
     ku_infer_fn ku_infer_##infer;                                                                  \
     ku_cost_fn ku_cost_##cost;
 #include "op/ops.def"
 #undef KU_OP
 
+#define ROW(name, s0, s1, s2, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias,    \
+            grad, infer, cost, operands, workspace)                                                \
+    [KU_OP_##name] = {                                                                             \
+        #name, min_in, max_in, min_out,          max_out,        traits,   map,         sum,       \
+        inout, alias,  grad,   ku_infer_##infer, ku_cost_##cost, operands, {s0, s1, s2}},
 const struct ku_op_info ku_ops[KU_N_OPS] = {
-    [KU_OP_NONE] = {.name = "none", .map = "", .sum = "", .inout = "", .alias = "", .grad = ""},
-#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, \
-              cost)                                                                                \
-    [KU_OP_##name] = {#name, min_in, max_in, min_out, max_out,          traits,        map,        \
-                      sum,   inout,  alias,  grad,    ku_infer_##infer, ku_cost_##cost},
+    [KU_OP_NONE] = {.name = "none",
+                    .map = "",
+                    .sum = "",
+                    .inout = "",
+                    .alias = "",
+                    .grad = "",
+                    .operands = ""},
+#define KU_OP(name, ...)                            ROW(name, NULL, NULL, NULL, __VA_ARGS__)
+#define KU_OPTIMIZER(name, s0, s1, s2, update, ...) ROW(name, s0, s1, s2, __VA_ARGS__)
 #include "op/ops.def"
 #undef KU_OP
 };
+#undef ROW
 
 int ku_op_find(const char *name)
 {

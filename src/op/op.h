@@ -20,6 +20,13 @@
  *   grad             the gradient as a sequence of ops (below); "" = not differentiable
  *   infer            result types from operand types and attributes
  *   cost             FLOPs and minimum bytes moved, from local types
+ *   operands         dtypes of inputs > outputs, one letter each, optional operands last on their
+ *                    side: f any float, i i32, u u16, w i64, d f64, s a sum (float or i64), * any.
+ *                    "" = not a computation: lowering turns it into other instructions
+ *   workspace        family of the ops whose memory during a launch is computed alike: each device
+ *                    defines ku_<device>_workspace_<family>; none = no memory
+ *   state, update    optimizers: names of their state tensors, which are PyTorch's, in the order of
+ *                    the operands; ku_update_<update> builds them (pass/update.h)
  *   ku_ref_<op>      the reference kernel (device/ref)
  *
  * Gradients, e.g. of linear: "g0=linear_dx(d0,i1); g1=linear_dw(i0,d0)".
@@ -53,10 +60,17 @@ enum ku_op_trait {
      * reads the statistics of one micro-batch (partial over micro-batches) as they are, without
      * summing them; results without a split dim are partial again
      */
-    KU_OP_MICRO = 256
+    KU_OP_MICRO = 256,
+    KU_OP_OVERWRITE = 512, /* output 0 has an input's bytes, writes all of them and reads none */
+    /* Selective recomputation runs it again whatever it costs (Korthikanti et al. 2022). */
+    KU_OP_SELECTIVE = 1024,
+    KU_OP_CHUNKS = 2048, /* sums inside canonical chunks: a flat input 0 begins with a chunk */
+    /* Input 0 has sums over whole tensors: summed over ranks first if they partition the update. */
+    KU_OP_TOTALS = 4096
 };
 
 enum { KU_MAX_IN = 10 /* one digit in gradient templates */, KU_MAX_OUT = 5 };
+enum { KU_MAX_STATE = 3 }; /* of an optimizer, per parameter */
 
 struct ku_type {
     enum kumi_dtype dtype;
@@ -77,6 +91,8 @@ struct ku_op_info {
     const char *map, *sum, *inout, *alias, *grad;
     ku_infer_fn *infer;
     ku_cost_fn *cost;
+    const char *operands;
+    const char *state[KU_MAX_STATE]; /* NULL after the last */
 };
 extern const struct ku_op_info ku_ops[KU_N_OPS];
 

@@ -60,9 +60,6 @@ int ku_update_write(struct ku_graph *g, const struct ku_compile_opts *o, ku_id t
 /* ku_update_read of the parameter's next version. 0 on failure. */
 ku_id ku_update_read_next(struct ku_graph *g, ku_id tensor, ku_id grad);
 
-/* Adds Adafactor for all parameters with a gradient; parameters as for ku_update_layerwise. */
-int ku_update_adafactor(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
-                        ku_id n_params, ku_id report);
 /* update/groups.c: the optimizer attributes of one parameter, with its group's overrides. */
 struct ku_attrs ku_update_attrs(const struct ku_graph *g, const struct ku_compile_opts *o,
                                 ku_id tensor);
@@ -76,13 +73,22 @@ ku_id ku_update_own(struct ku_graph *g, ku_id param, const char *suffix, enum ku
                     enum kumi_dtype dtype, const struct ku_shape *shape);
 
 /*
- * Add LARS or LAMB for all parameters with a gradient: those that o->adapt selects scale by their
- * norms (exact sums over all shards), the others use sgd or adamw.
+ * A builder adds the optimizer o->optimizer for all parameters with a gradient (column `update` of
+ * op/ops.def; a missing one is a link error).
+ *
+ *   elementwise  one op per parameter
+ *   layerwise    LARS, LAMB: parameters that o->adapt selects scale by their norms (exact sums over
+ *                all shards), the others use sgd or adamw
+ *   adafactor    sums by rows and columns
  *
  *   grad     [n_params] complete gradients by tensor, 0 = none
  *   report   the step's report
  */
-int ku_update_layerwise(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
-                        ku_id n_params, ku_id report);
+typedef int ku_update_fn(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
+                         ku_id n_params, ku_id report);
+#define KU_OP(...)
+#define KU_OPTIMIZER(name, s0, s1, s2, update, ...) ku_update_fn ku_update_##update;
+#include "op/ops.def"
+#undef KU_OP
 
 #endif

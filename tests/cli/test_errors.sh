@@ -48,6 +48,9 @@ expect 2 'config: --set model.n_layer=1000000000: model.n_layer: 1000000000; an 
 expect 2 'shape: h.0.attn.c_attn.weight: more than 2^48 elements' plan $config --set model.n_embd=1073741824
 expect 2 'it must be divisible by n_head, 3' train $config --set model.n_head=3 --out "$dir/o"
 expect 2 'rank count: -n: 0; give a number from 1 to 512, or auto' train $config -n 0
+expect 2 'kumi graph: --rank: 2; give a number from 0 to 1' graph $config -n 2 --rank 2
+expect 2 'kumi graph: --rank: -1; give a number from 0 to 0' graph $config --rank=-1
+expect 2 'kumi graph: --rank: the ranks have one graph; omit --dot and --after' graph $config --rank 0 --after build
 expect 2 'kumi train: --until: 99999999999999999999: not below 2^63; give a smaller number' train $config --until 99999999999999999999
 expect 2 'rank count: -n: 100000; give a number from 1 to 512, or auto' train $config -n 100000
 expect 2 'train.virtual_shards: 2 on 3 ranks' train $config -n 3 --out "$dir/o"

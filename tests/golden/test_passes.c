@@ -318,7 +318,7 @@ static void programs(void **state)
         o.reshard_group = row[i].group;
         assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
         assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
-        assert_int_equal(ku_program_print(p, 1, &text), 0);
+        assert_int_equal(ku_program_print(p, NULL, &text), 0);
         compare(row[i].name, &text);
         ku_str_fini(&text);
         ku_program_destroy(p);
@@ -385,7 +385,7 @@ static void offloads(void **state)
         struct ku_str graph = {0}, text = {0};
         struct ku_program *p = offload(&offloaded[i], &graph);
         int n_moves = 0;
-        assert_int_equal(ku_program_print(p, 1, &text), 0);
+        assert_int_equal(ku_program_print(p, NULL, &text), 0);
         compare(offloaded[i].name, &text);
         read_back(offloaded[i].name, &graph);
         for (uint32_t at = 0; at < p->n_instrs; at++) {
@@ -496,6 +496,10 @@ static void refusals(void **state)
          "does not follow from its operands"},
         {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=2] {} = F act(%1) act=swish @\n",
          "no such attribute or value"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=2] {} = F act(%1) stage=x @\n",
+         "stage=: a number from 1 to 32767"},
+        {"kumi graph 1\ninput %1 f32 [n=2] {} a\n%2 f32 [n=2] {} = F act(%1) stage=32768 @\n",
+         "stage=: a number from 1 to 32767"},
         {"kumi graph 1\ninput %1 f32 [n=2] {tp:S(q)} a\n", "the shape has no such dimension"},
         {"kumi graph 1\nmesh pp=0\n", "an extent must be 1 or more"},
         {"kumi graph 1\noutput a %0\n", "this value is not defined above"},
@@ -506,6 +510,99 @@ static void refusals(void **state)
         if (strstr(ku_err_get()->text, rows[i].says) == NULL)
             fail_msg("row %zu: %s", i, ku_err_get()->text);
     }
+}
+
+/* The pipeline stage of a node is part of the text. */
+static void stages(void **state)
+{
+    struct ku_graph *g = network(24);
+    struct ku_str text = {0};
+    int n = 0;
+    (void)state;
+    for (ku_id id = 1; id < g->n_nodes; id++)
+        g->node[id].stage = (int16_t)(id % 3);
+    assert_int_equal(ku_graph_print(g, &text), 0);
+    for (const char *at = text.text; (at = strstr(at, " stage=")) != NULL; at++)
+        n++;
+    assert_int_equal(n, g->n_nodes - 1 - (g->n_nodes - 1) / 3);
+    read_back("stages", &text);
+    struct ku_graph *again;
+    assert_int_equal(ku_graph_parse("stages", text.text, text.bytes, &again), 0);
+    for (ku_id id = 1; id < g->n_nodes; id++)
+        assert_int_equal(again->node[id].stage, g->node[id].stage);
+    ku_graph_destroy(again);
+    ku_graph_destroy(g);
+    ku_str_fini(&text);
+}
+
+/* What the ranks do together is hashed, field by field. */
+static void check_hash(struct ku_program *p, int *n_added, int *n_out, int *n_stats)
+{
+    const uint64_t hash = ku_program_hash(p);
+#define CHANGES(field)                                                                             \
+    do {                                                                                           \
+        (field)++;                                                                                 \
+        assert_true(ku_program_hash(p) != hash);                                                   \
+        (field)--;                                                                                 \
+        assert_true(ku_program_hash(p) == hash);                                                   \
+    } while (0)
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        struct ku_instr *i = &p->instr[at];
+        if (i->kind == KU_COMPUTE)
+            continue;
+        CHANGES(i->handle);
+        CHANGES(i->axes);
+        CHANGES(i->reduce);
+        CHANGES(i->group);
+        CHANGES(i->wire);
+        for (uint32_t k = 0; k < i->n_in + i->n_parts; k++) {
+            struct ku_operand *x = &p->operand[i->operand + k];
+            CHANGES(x->stats_word);
+            CHANGES(x->first_block);
+            CHANGES(x->slot);
+            CHANGES(x->piece);
+            CHANGES(x->piece_count);
+            CHANGES(x->dtype);
+            CHANGES(p->shape[x->shape].dim[0].count);
+            CHANGES(p->layout[x->layout].at[KU_AX_SHARD].kind);
+            CHANGES(p->buffer[x->buffer].is_kept);
+            CHANGES(p->buffer[x->buffer].offset);
+            CHANGES(p->buffer[x->buffer].arena);
+            if (x->addend)
+                CHANGES(p->buffer[x->addend].offset);
+            if (x->out)
+                CHANGES(p->buffer[x->out].offset);
+            *n_added += x->addend != 0, *n_out += x->out != 0, *n_stats += x->stats_word != 0;
+        }
+    }
+    for (uint32_t s = 0; s < p->n_states; s++) {
+        CHANGES(p->state[s].offset);
+        CHANGES(p->state[s].first_block);
+        CHANGES(p->state[s].is_kept);
+    }
+    CHANGES(p->mesh.extent[KU_AX_REPLICATE]);
+    CHANGES(p->arena_bytes[KU_AR_WIRE]);
+#undef CHANGES
+}
+static void hashes(void **state)
+{
+    int n_added = 0, n_out = 0, n_stats = 0;
+    (void)state;
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        struct ku_graph *g = network(48);
+        struct ku_compile_opts o = options(4, KUMI_F32);
+        struct ku_program *p;
+        deal(&o, 2);
+        o.mesh.extent[KU_AX_SHARD] /= replicas;
+        o.mesh.extent[KU_AX_REPLICATE] *= replicas;
+        o.mesh.mb_outer = 1;
+        assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+        assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
+        check_hash(p, &n_added, &n_out, &n_stats);
+        ku_program_destroy(p);
+        ku_graph_destroy(g);
+    }
+    assert_true(n_added && n_out && n_stats);
 }
 
 /* A node keeps the line that built it, through calls inside of calls, text, gradients, update. */
@@ -565,6 +662,8 @@ int main(void)
                                        cmocka_unit_test(plans_do_not_overlap),
                                        cmocka_unit_test(frozen_and_unused),
                                        cmocka_unit_test(refusals),
+                                       cmocka_unit_test(stages),
+                                       cmocka_unit_test(hashes),
                                        cmocka_unit_test(source_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

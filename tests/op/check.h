@@ -241,9 +241,7 @@ static inline int is_cuttable(const struct op_call *c, char letter)
             return 0;
     }
     /* canonical blocks are of whole tensors; a bias or activation belongs behind the sum */
-    if (c->op == KU_OP_factor_sums || c->op == KU_OP_factor_norms || c->op == KU_OP_variance_norms)
-        return 0;
-    if (c->op == KU_OP_sumsq || c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments)
+    if (info->traits & KU_OP_CHUNKS)
         return 0;
     return !(c->op == KU_OP_linear && is_contracted && (c->n_in > 2 || c->attr.act));
 }

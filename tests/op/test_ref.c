@@ -404,6 +404,8 @@ static void test_refused(void **state)
     refuse("adamw", "", "f:c3 f:c3 p:c3 x:c3 r:w8", 3, spoil_place, "in place");
     refuse("sumsq", "", "x:c300 e:w73", 1, spoil_start, "4096");
     refuse("trust_sums", "", "x:c300 x:c300 E:w144", 1, spoil_start, "4096");
+    refuse("factor_norms", "rows=3 cols=5 count=15", "f:c15 f:c15 p:a3 p:b5 d:w1 r:w8 E:w144", 1,
+           spoil_start, "4096");
     refuse("lamb", "", "f:c3 f:c3 p:c3 r:w8 d:w2", 1, spoil_place, "in place");
     refuse("dropout", "p=1", "x:n3 k", 1, spoil_nothing, "p=1");
     refuse("dropout", "p=-0.1", "x:n3 k", 1, spoil_nothing, "p=-0.1");
@@ -452,6 +454,40 @@ static void test_misfits(void **state)
     }
 }
 
+static int n_letters(const char *from, const char *to)
+{
+    for (const char *c = from; c < to; c++)
+        assert_non_null(strchr("fiuwds*", *c));
+    return (int)(to - from);
+}
+
+/* Every row says which operands it takes. Optimizers, and they alone, have state. */
+static void test_rows(void **state)
+{
+    static const char is_optimizer[KU_N_OPS] = {
+#define KU_OP(...)
+#define KU_OPTIMIZER(name, ...) [KU_OP_##name] = 1,
+#include "op/ops.def"
+#undef KU_OP
+    };
+    (void)state;
+    for (int op = 1; op < KU_N_OPS; op++) {
+        const struct ku_op_info *info = &ku_ops[op];
+        const char *in = info->operands, *out = strchr(in, '>');
+        print_message("%s\n", info->name);
+        assert_true((out == NULL) == (op == KU_OP_convert));
+        if (out) {
+            assert_int_equal(n_letters(in, out), info->max_in);
+            assert_int_equal(n_letters(out + 1, in + strlen(in)), info->max_out);
+        }
+        assert_int_equal(info->state[0] != NULL, is_optimizer[op]);
+        if (is_optimizer[op])
+            assert_true(info->traits & KU_OP_UPDATE);
+        if (info->traits & KU_OP_OVERWRITE)
+            assert_true(ku_op_pair(info->inout, 0) >= 0);
+    }
+}
+
 static void count_call(void *ctx)
 {
     ++*(int *)ctx;
@@ -484,7 +520,8 @@ int main(void)
         cmocka_unit_test(test_dropout),   cmocka_unit_test(test_normal),
         cmocka_unit_test(test_schedules), cmocka_unit_test(test_step_scalars),
         cmocka_unit_test(test_find),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_misfits),   cmocka_unit_test(test_hook),
+        cmocka_unit_test(test_misfits),   cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_hook),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -415,6 +415,24 @@ static void test_graph(void **state)
     kumi_text_free(last);
 }
 
+/* The global batch of 8 is cut over two ranks; the first layers' samples begin at 0 and at 4. */
+static void test_rank(void **state)
+{
+    struct kumi_settings s = settings_of(*state, NULL);
+    char *text[2];
+    for (int rank = 0; rank < 2; rank++)
+        assert_status(kumi_program_text(&s, 2, rank, &text[rank]), KUMI_OK);
+    assert_null(strstr(text[0], "](n=4)"));
+    assert_non_null(strstr(text[1], "](n=4)"));
+    assert_string_not_equal(text[0], text[1]);
+    kumi_text_free(text[0]);
+    kumi_text_free(text[1]);
+    assert_error(kumi_program_text(&s, 2, 2, &text[0]), KUMI_EINVAL,
+                 "--rank: 2; give a number from 0");
+    assert_error(kumi_program_text(&s, 2, -1, &text[0]), KUMI_EINVAL, "--rank: -1; give a number");
+    assert_error(kumi_program_text(&s, 0, 0, &text[0]), KUMI_EINVAL, "rank count: -n: 0");
+}
+
 static void test_config(void **state)
 {
     static const char *const set[] = {"optimizer.lr=0.5", NULL};
@@ -504,6 +522,7 @@ int main(void)
                                        cmocka_unit_test(test_stages_picture),
                                        cmocka_unit_test(test_roofline_measures),
                                        cmocka_unit_test(test_graph),
+                                       cmocka_unit_test(test_rank),
                                        cmocka_unit_test(test_config),
                                        cmocka_unit_test(test_refuses),
                                        cmocka_unit_test(test_faults)};

@@ -14,6 +14,24 @@ static bind_fn *const bind_of[KU_N_OPS] = {
 #include "op/ops.def"
 #undef KU_OP
 };
+static ku_workspace_fn *const workspace_of[KU_N_OPS] = {
+#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, \
+              cost, operands, workspace)                                                           \
+    [KU_OP_##name] = ku_cpu_workspace_##workspace,
+#include "op/ops.def"
+#undef KU_OP
+};
+
+size_t ku_cpu_workspace_none(const struct ku_op_case *c)
+{
+    (void)c;
+    return 0;
+}
+size_t ku_cpu_workspace_rope(const struct ku_op_case *c)
+{
+    (void)c;
+    return 0;
+}
 
 int64_t ku_cpu_extent(const struct ku_shape *s, int from, int to)
 {
@@ -144,26 +162,7 @@ static void cpu_close(void *dev)
 static int cpu_query(void *dev, const struct ku_op_case *c, struct ku_target_op *out)
 {
     (void)dev;
-    size_t bytes = 0;
-    if (c->op == KU_OP_linear || c->op == KU_OP_linear_dx || c->op == KU_OP_linear_dw)
-        bytes = ku_cpu_workspace_product(c);
-    else if (c->op == KU_OP_linear_db || c->op == KU_OP_layer_norm_dgb ||
-             c->op == KU_OP_rms_norm_dg)
-        bytes = ku_cpu_workspace_slices(c);
-    else if (c->op == KU_OP_batch_norm_sums || c->op == KU_OP_batch_norm ||
-             c->op == KU_OP_batch_norm_dsums || c->op == KU_OP_batch_norm_dx)
-        bytes = ku_cpu_workspace_norm(c);
-    else if (c->op == KU_OP_embedding_dw)
-        bytes = ku_cpu_workspace_lists(c);
-    else if (c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv_dx)
-        bytes = ku_cpu_workspace_attention_dx(c);
-    else if (c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments ||
-             c->op == KU_OP_factor_norms || c->op == KU_OP_variance_norms)
-        bytes = ku_cpu_workspace_trust(c);
-    else if (c->op == KU_OP_sumsq || c->op == KU_OP_exact_sum || c->op == KU_OP_max_all)
-        bytes = ku_cpu_workspace_blocks(c);
-    else if (c->op == KU_OP_conv2d || c->op == KU_OP_conv2d_dx || c->op == KU_OP_conv2d_dw)
-        bytes = ku_cpu_workspace_conv(c);
+    size_t bytes = workspace_of[c->op](c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
 }

@@ -129,17 +129,14 @@ void ku_cpu_add_trust(const struct ku_kernel *k, int64_t *trust);
 int ku_cpu_is_thin(const struct ku_kernel *k);
 void ku_cpu_bind_thin(struct ku_kernel *k);
 
-/* Bytes of workspace of the ops that need some: pure functions of the case. */
-size_t ku_cpu_workspace_product(const struct ku_op_case *c);     /* linear, _dx, _dw */
-size_t ku_cpu_workspace_conv(const struct ku_op_case *c);        /* conv2d, _dx, _dw */
-size_t ku_cpu_workspace_conv_panels(const struct ku_op_case *c); /* as above: slide.c and line.c */
-size_t ku_cpu_workspace_conv_slices(const struct ku_op_case *c); /* as above: weight_gradient.c */
-size_t ku_cpu_workspace_slices(const struct ku_op_case *c);      /* linear_db, layer_norm_dgb */
-size_t ku_cpu_workspace_norm(const struct ku_op_case *c);        /* batch_norm_* */
-size_t ku_cpu_workspace_lists(const struct ku_op_case *c);       /* embedding_dw */
-size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c);
-size_t ku_cpu_workspace_blocks(const struct ku_op_case *c); /* sumsq, exact_sum, max_all */
-size_t ku_cpu_workspace_trust(const struct ku_op_case *c);  /* trust_sums, lamb_moments */
+/* One workspace function per family, and the two kinds of conv. */
+#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, \
+              cost, operands, workspace)                                                           \
+    ku_workspace_fn ku_cpu_workspace_##workspace;
+#include "op/ops.def"
+#undef KU_OP
+ku_workspace_fn ku_cpu_workspace_conv_panels; /* slide.c and line.c */
+ku_workspace_fn ku_cpu_workspace_conv_slices; /* weight_gradient.c */
 
 /* ku_device_ops.add_squares */
 void ku_cpu_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);

@@ -19,106 +19,29 @@ static ref_fn *const run_of[KU_N_OPS] = {
 #undef KU_OP
 };
 
-/*
- * The dtypes of an op's inputs and outputs: f any float, i i32, u u16, w i64, d f64, s a sum (f32,
- * f64 or i64), * any. Optional operands are last on their side.
- */
-static const char *const form_of[KU_N_OPS] = {
-    [KU_OP_embedding] = "fi>f",
-    [KU_OP_embedding_dw] = "if>f",
-    [KU_OP_add_rows] = "ff>f",
-    [KU_OP_add_rows_dw] = "f>f",
-    [KU_OP_linear] = "fff>ff",
-    [KU_OP_linear_dx] = "ff>f",
-    [KU_OP_linear_dw] = "ff>f",
-    [KU_OP_linear_db] = "f>f",
-    [KU_OP_act] = "f>f",
-    [KU_OP_act_dx] = "ff>f",
-    [KU_OP_glu] = "ff>f",
-    [KU_OP_glu_dx] = "fff>ff",
-    [KU_OP_add] = "ff>f",
-    [KU_OP_mul] = "ff>f",
-    [KU_OP_scale] = "f>f",
-    [KU_OP_sinusoid] = ">f",
-    [KU_OP_dropout] = "fw>f",
-    [KU_OP_layer_norm] = "fff>fff",
-    [KU_OP_layer_norm_dx] = "fffff>f",
-    [KU_OP_layer_norm_dgb] = "ffff>ff",
-    [KU_OP_rms_norm] = "ff>ff",
-    [KU_OP_rms_norm_dx] = "ffff>f",
-    [KU_OP_rms_norm_dg] = "fff>f",
-    [KU_OP_rope] = "fi>f",
-    [KU_OP_rope_dx] = "fi>f",
-    [KU_OP_batch_norm_sums] = "f>d",
-    [KU_OP_batch_norm_moments] = "dffw>fff",
-    [KU_OP_batch_norm] = "ffffff>f",
-    [KU_OP_batch_norm_dsums] = "fffff>ffdf",
-    [KU_OP_batch_norm_dx] = "fffffd>f",
-    [KU_OP_attention] = "f**>ff", /* inference checks masks and the control input */
-    [KU_OP_attention_dx] = "ffff**>f",
-    [KU_OP_attention_kv] = "fff***>ff",
-    [KU_OP_attention_kv_dx] = "ffffff***>fff",
-    [KU_OP_softmax_xent] = "fi>ff",
-    [KU_OP_softmax_xent_dx] = "ffif>f",
-    [KU_OP_top_k] = "fi>f",
-    [KU_OP_select] = "fi>f",
-    [KU_OP_pick] = "f>f",
-    [KU_OP_cache_write] = "ffi>f",
-    [KU_OP_conv2d] = "fff>f",
-    [KU_OP_conv2d_dx] = "ff>f",
-    [KU_OP_conv2d_dw] = "ff>f",
-    [KU_OP_max_pool] = "f>fu",
-    [KU_OP_max_pool_dx] = "fu>f",
-    [KU_OP_avg_pool] = "f>f",
-    [KU_OP_avg_pool_dx] = "f>f",
-    [KU_OP_flatten] = "f>f",
-    [KU_OP_unflatten] = "f>f",
-    [KU_OP_rename] = "ff>f",
-    [KU_OP_pad_last] = "f>f",
-    [KU_OP_crop_last] = "f>f",
-    [KU_OP_cast] = "f>f",
-    [KU_OP_exact_sum] = "f>w",
-    [KU_OP_expand] = "ff>f",
-    [KU_OP_count_valid] = "i>w",
-    [KU_OP_max_all] = "f>d",
-    [KU_OP_loss_seed] = "d>f",
-    [KU_OP_fold] = "ss>s",
-    [KU_OP_stats_zero] = ">w",
-    [KU_OP_sumsq] = "fw>w",
-    [KU_OP_step_scalars] = "wwwwd>dw",
-    [KU_OP_loss_scaler] = "dd>d",
-    [KU_OP_clip_value] = "fd>f",
-    [KU_OP_loss_scalars] = "ww>d",
-    [KU_OP_adamw] = "ffffd>ffff",
-    [KU_OP_adam] = "ffffd>ffff",
-    [KU_OP_sgd] = "fffd>fff",
-    [KU_OP_adagrad] = "fffd>fff",
-    [KU_OP_lion] = "fffd>fff",
-    [KU_OP_rmsprop] = "fffd>fff",
-    [KU_OP_rmsprop_momentum] = "ffffd>ffff",
-    [KU_OP_rmsprop_centered] = "ffffd>ffff",
-    [KU_OP_rmsprop_both] = "fffffd>fffff",
-    [KU_OP_ema] = "ffd>f",
-    [KU_OP_widen] = "ff>f",
-    [KU_OP_stochastic_round] = "fw>f",
-    [KU_OP_factor_sums] = "fdw>w",
-    [KU_OP_factor_means] = "wffd>ffd",
-    [KU_OP_factor_norms] = "ffffddw>w",
-    [KU_OP_adafactor] = "ffffddd>ff",
-    [KU_OP_variance_norms] = "fffdw>fw",
-    [KU_OP_adafactor_vector] = "fffdd>ff",
-    [KU_OP_trust_sums] = "ffw>w",
-    [KU_OP_lamb_moments] = "ffffdw>ffw",
-    [KU_OP_trust_norms] = "w>d",
-    [KU_OP_lamb] = "fffdd>ff",
-    [KU_OP_lars] = "fffdd>fff",
-    [KU_OP_batch_norm_track] = "fff>ff",
-    [KU_OP_count_up] = "w>w",
-    [KU_OP_fill] = "*>*",
-    [KU_OP_random_normal] = "fw>f",
-    [KU_OP_random_uniform] = "fw>f",
-    [KU_OP_derive] = "ff>f",
+static ku_workspace_fn *const workspace_of[KU_N_OPS] = {
+#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, \
+              cost, operands, workspace)                                                           \
+    [KU_OP_##name] = ku_ref_workspace_##workspace,
+#include "op/ops.def"
+#undef KU_OP
 };
+
+/* The oracle computes these families without memory. */
+#define WITHOUT(family)                                                                            \
+    size_t ku_ref_workspace_##family(const struct ku_op_case *c)                                   \
+    {                                                                                              \
+        (void)c;                                                                                   \
+        return 0;                                                                                  \
+    }
+WITHOUT(none)
+WITHOUT(product)
+WITHOUT(slices)
+WITHOUT(norm)
+WITHOUT(lists)
+WITHOUT(trust)
+WITHOUT(chunks)
+WITHOUT(conv)
 
 static int is_of_form(char form, enum kumi_dtype d)
 {
@@ -160,8 +83,8 @@ static int check_side(const struct ku_call *c, const char *side, const char *for
 static int check(const struct ku_call *c)
 {
     const struct ku_op_info *info = &ku_ops[c->op];
-    const char *form = form_of[c->op];
-    if (form == NULL)
+    const char *form = info->operands;
+    if (form[0] == '\0')
         return KU_ERR(KUMI_EBUG,
                       "device ref: %s: not a computation; lowering turns it into accumulations and "
                       "collectives",
@@ -186,9 +109,8 @@ static int check(const struct ku_call *c)
         return KU_ERR(KUMI_EINVAL, "device ref: %s: has no accumulate form", info->name);
     if ((info->traits & KU_OP_RANDOM) && !(c->attr->p >= 0 && c->attr->p < 1))
         return KU_ERR(KUMI_EINVAL, "device ref: %s: p=%g; give 0 <= p < 1", info->name, c->attr->p);
-    const int is_by_blocks =
-        c->op == KU_OP_sumsq || c->op == KU_OP_trust_sums || c->op == KU_OP_lamb_moments;
-    if (is_by_blocks && c->in[0].shape.ndim == 1 && c->in[0].start[0] % KU_BLOCK_COUNT != 0)
+    if ((info->traits & KU_OP_CHUNKS) && c->in[0].shape.ndim == 1 &&
+        c->in[0].start[0] % KU_BLOCK_COUNT != 0)
         return KU_ERR(
             KUMI_EINVAL,
             "device ref: %s: the part begins at element %lld; it must begin at a multiple of %d",
@@ -211,12 +133,7 @@ static void ref_close(void *dev)
 static int ref_query(void *dev, const struct ku_op_case *c, struct ku_target_op *out)
 {
     (void)dev;
-    size_t bytes = 0;
-    if (c->op == KU_OP_attention || c->op == KU_OP_attention_dx || c->op == KU_OP_attention_kv ||
-        c->op == KU_OP_attention_kv_dx)
-        bytes = ku_ref_workspace_attention(c);
-    else if (c->op == KU_OP_rope || c->op == KU_OP_rope_dx)
-        bytes = ku_ref_workspace_rope(c);
+    size_t bytes = workspace_of[c->op](c);
     *out = (struct ku_target_op){.workspace_bytes = (bytes + 63) / 64 * 64};
     return KUMI_OK;
 }

@@ -38,9 +38,12 @@ static inline void ku_ref_worked(struct ku_ref_poll *poll, int64_t n_elements)
 #include "op/ops.def"
 #undef KU_OP
 
-/* Bytes of workspace: the matrices of attention, the frequencies of rope. */
-size_t ku_ref_workspace_attention(const struct ku_op_case *c);
-size_t ku_ref_workspace_rope(const struct ku_op_case *c);
+/* Bytes of workspace by family: the matrices of attention, the frequencies of rope. */
+#define KU_OP(name, min_in, max_in, min_out, max_out, traits, map, sum, inout, alias, grad, infer, \
+              cost, operands, workspace)                                                           \
+    ku_workspace_fn ku_ref_workspace_##workspace;
+#include "op/ops.def"
+#undef KU_OP
 
 /* ku_device_ops.add_squares */
 void ku_ref_add_squares(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);

@@ -214,13 +214,6 @@ static int spill_activations(struct stream *s)
     return status;
 }
 
-/* Ops that overwrite every byte of their result, so that it need not be read first. */
-static int overwrites(int op)
-{
-    return op == KU_OP_fill || op == KU_OP_random_normal || op == KU_OP_random_uniform ||
-           op == KU_OP_derive;
-}
-
 static int is_same_piece(const struct ku_operand *a, const struct ku_operand *b)
 {
     return a->piece == b->piece && a->piece_count == b->piece_count;
@@ -310,7 +303,9 @@ static int use_operand(struct stream *s, const struct ku_instr *i, uint32_t at, 
         v.like.out = 0;
     } else {
         v.writes = k >= i->n_in;
-        v.reads = !v.writes && !(overwrites(i->op) && ku_op_pair(ku_ops[i->op].inout, 0) == (int)k);
+        const struct ku_op_info *op = &ku_ops[i->op];
+        int is_overwritten = (op->traits & KU_OP_OVERWRITE) && ku_op_pair(op->inout, 0) == (int)k;
+        v.reads = !v.writes && !is_overwritten;
     }
     return use(s, i->operand + k, &v);
 }

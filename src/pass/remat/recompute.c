@@ -173,7 +173,7 @@ static int is_cheap(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
     int64_t read = 0, made = 0;
-    if (node->op == KU_OP_attention || node->op == KU_OP_attention_kv)
+    if (ku_ops[node->op].traits & KU_OP_SELECTIVE)
         return 1;
     for (int i = 0; i < node->n_in; i++)
         read = bytes_of(g, ku_in(g, node, i)) > read ? bytes_of(g, ku_in(g, node, i)) : read;

@@ -69,16 +69,25 @@ static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
            from->role == KU_TEMP;
 }
 
-/* Inserts the sum over ranks that partitioning requires: the first operand of the nodes of `op`
- * (statistics, sums of layer-wise optimizers) is now partial. */
-static int complete_sums(struct ku_graph *g, int op, int axes)
+/* The last node that reads sums which are not yet summed over ranks (KU_OP_TOTALS), of the first
+ * such sums; 0: none. */
+static ku_id find_incomplete(const struct ku_graph *g)
 {
-    ku_id reader = 0;
-    for (ku_id n = 1; n < g->n_nodes; n++)
-        if (g->node[n].op == op)
-            reader = n;
-    if (reader == 0)
-        return KUMI_OK;
+    ku_id reader = 0, sums = 0;
+    for (ku_id n = 1; n < g->n_nodes; n++) {
+        ku_id from = ku_ops[g->node[n].op].traits & KU_OP_TOTALS ? ku_in(g, &g->node[n], 0) : 0;
+        if (from == 0 || g->node[g->value[from].def].op == KU_OP_convert || (sums && from != sums))
+            continue;
+        sums = from;
+        reader = n;
+    }
+    return reader;
+}
+
+/* Inserts the sum over ranks that partitioning requires: operand 0 of `reader` (statistics, sums of
+ * layer-wise optimizers) is now partial. */
+static int complete_sums(struct ku_graph *g, ku_id reader, int axes)
+{
     ku_id sums = ku_in(g, &g->node[reader], 0);
     const char *path = g->name[g->node[reader].path];
     struct ku_attrs a = ku_attrs_default;
@@ -92,7 +101,7 @@ static int complete_sums(struct ku_graph *g, int op, int axes)
     if (node == 0)
         return ku_err_get()->status;
     for (ku_id n = 1; n < node; n++)
-        if (g->node[n].op == op && ku_in(g, &g->node[n], 0) == sums)
+        if ((ku_ops[g->node[n].op].traits & KU_OP_TOTALS) && ku_in(g, &g->node[n], 0) == sums)
             g->refs[g->node[n].in] = ku_out(g, node, 0);
     for (uint32_t i = 0; i < g->n_outputs; i++)
         if (g->output[i].value == sums)
@@ -209,9 +218,8 @@ static int cut_update(struct ku_graph *g, int axes, int is_private)
             struct ku_value *v = &g->value[g->tensor[x].value];
             v->layout = ku_zero_in_blocks(g, v->layout, axes);
         }
-    KU_TRY(complete_sums(g, KU_OP_step_scalars, axes));
-    KU_TRY(complete_sums(g, KU_OP_factor_means, axes));
-    KU_TRY(complete_sums(g, KU_OP_trust_norms, axes));
+    for (ku_id reader; (reader = find_incomplete(g)) != 0;)
+        KU_TRY(complete_sums(g, reader, axes));
     if (!is_private)
         KU_TRY(cut_derived(g, axes));
     for (ku_id n = 1; n < g->n_nodes; n++)

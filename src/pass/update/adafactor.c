@@ -64,8 +64,8 @@ static int begin(struct adafactor *l, ku_id tensor, ku_id grad)
     x->u.attr.index = l->n++;
     x->u.attr.count = ku_shape_seen(&shape);
     if (!x->is_factored) {
-        x->u.state[1] =
-            ku_update_own(g, tensor, "variance", KU_T_OPTIMIZER, ku_update_wide(g, tensor), &shape);
+        x->u.state[1] = ku_update_own(g, tensor, ku_ops[KU_OP_adafactor_vector].state[0],
+                                      KU_T_OPTIMIZER, ku_update_wide(g, tensor), &shape);
         return x->u.state[1] ? KUMI_OK : ku_err_get()->status;
     }
     const int64_t seen = shape.dim[0].seen, padded = shape.dim[0].count;
@@ -81,9 +81,9 @@ static int begin(struct adafactor *l, ku_id tensor, ku_id grad)
     l->n_words += 2 * n_matrices * (rows + cols);
     const int64_t all_rows = n_matrices * rows, all_cols = n_matrices * cols;
     const int is_long = ndim > 2; /* then the padding consists of whole matrices */
-    x->u.state[1] = own_factor(g, tensor, "row_var", 'R', all_rows,
+    x->u.state[1] = own_factor(g, tensor, ku_ops[KU_OP_adafactor].state[0], 'R', all_rows,
                                padded ? all_rows / padded * seen : all_rows);
-    x->u.state[2] = own_factor(g, tensor, "col_var", 'Q', all_cols,
+    x->u.state[2] = own_factor(g, tensor, ku_ops[KU_OP_adafactor].state[1], 'Q', all_cols,
                                is_long && padded ? all_cols / padded * seen : all_cols);
     return x->u.state[1] && x->u.state[2] ? KUMI_OK : ku_err_get()->status;
 }

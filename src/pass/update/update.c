@@ -150,30 +150,10 @@ int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
     return 0;
 }
 
-/* State tensors of each optimizer, by PyTorch's names, in the order of the op's operands. */
-enum { MAX_OWN = 3 };
-static const char *const *own_names(int op)
-{
-    static const char *const names[KU_N_OPS][MAX_OWN + 1] = {
-        [KU_OP_adamw] = {"exp_avg", "exp_avg_sq"},
-        [KU_OP_adam] = {"exp_avg", "exp_avg_sq"},
-        [KU_OP_lamb] = {"exp_avg", "exp_avg_sq"},
-        [KU_OP_sgd] = {"momentum_buffer"},
-        [KU_OP_lars] = {"momentum_buffer"},
-        [KU_OP_adagrad] = {"sum"},
-        [KU_OP_lion] = {"exp_avg"},
-        [KU_OP_rmsprop] = {"square_avg"},
-        [KU_OP_rmsprop_momentum] = {"square_avg", "momentum_buffer"},
-        [KU_OP_rmsprop_centered] = {"square_avg", "grad_avg"},
-        [KU_OP_rmsprop_both] = {"square_avg", "momentum_buffer", "grad_avg"}};
-    KU_ASSERT(names[op][0] != NULL);
-    return names[op];
-}
-
 int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
                     struct ku_update_node *u)
 {
-    const char *const *own = own_names(op);
+    const char *const *own = ku_ops[op].state;
     struct ku_shape shape = g->shape[g->tensor[u->tensor].shape];
     struct ku_attrs first = ku_attrs_default;
     u->copy = g->tensor[u->tensor].copy;
@@ -184,7 +164,7 @@ int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
     ku_id init = ku_graph_attr(g, &first);
     if (init == 0)
         return ku_err_get()->status;
-    for (u->n_own = 0; own[u->n_own]; u->n_own++) {
+    for (u->n_own = 0; u->n_own < KU_MAX_STATE && own[u->n_own]; u->n_own++) {
         ku_id t = ku_update_own(g, u->tensor, own[u->n_own], KU_T_OPTIMIZER,
                                 ku_update_wide(g, u->tensor), &shape);
         if (t == 0)
@@ -220,6 +200,23 @@ int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int o
         g->tensor[u.copy].next = ku_out(g, node, u.n_own + 1);
     return ku_update_write(g, o, tensor, ku_out(g, node, 0));
 }
+
+int ku_update_elementwise(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *grad,
+                          ku_id n_params, ku_id report)
+{
+    for (ku_id t = 1; t < n_params; t++)
+        if (grad[t])
+            KU_TRY(ku_update_element(g, o, o->optimizer, t, grad[t], report));
+    return KUMI_OK;
+}
+
+/* The builder of each optimizer; NULL: the op is none. */
+static ku_update_fn *const builder_of[KU_N_OPS] = {
+#define KU_OP(...)
+#define KU_OPTIMIZER(name, s0, s1, s2, update, ...) [KU_OP_##name] = ku_update_##update,
+#include "op/ops.def"
+#undef KU_OP
+};
 
 /* stats: the exact sum of squares of all gradients, then one count of non-finite elements per
  * gradient. */
@@ -282,14 +279,8 @@ static int report_and_optimize(struct ku_graph *g, const struct ku_compile_opts 
     ku_id report = ku_out(g, node, 0);
     KU_TRY(ku_update_scaler(g, o, report));
     KU_TRY(ku_update_clip_values(g, o, grad, n_params, report));
-    if (o->optimizer == KU_OP_lars || o->optimizer == KU_OP_lamb)
-        KU_TRY(ku_update_layerwise(g, o, grad, n_params, report));
-    else if (o->optimizer == KU_OP_adafactor)
-        KU_TRY(ku_update_adafactor(g, o, grad, n_params, report));
-    else
-        for (ku_id t = 1; t < n_params; t++)
-            if (grad[t])
-                KU_TRY(ku_update_element(g, o, o->optimizer, t, grad[t], report));
+    KU_ASSERT(o->optimizer > KU_OP_NONE && o->optimizer < KU_N_OPS && builder_of[o->optimizer]);
+    KU_TRY(builder_of[o->optimizer](g, o, grad, n_params, report));
     for (ku_id t = 1; t < n_params; t++)
         if (grad[t])
             KU_TRY(ku_update_average(g, o, t, grad[t], report));

@@ -249,8 +249,10 @@ int ku_cpu_bind_attention_kv(struct ku_kernel *k)
     return ku_cpu_bind_attention(k);
 }
 
-size_t ku_cpu_workspace_attention_dx(const struct ku_op_case *c)
+size_t ku_cpu_workspace_attention(const struct ku_op_case *c)
 {
+    if (c->op == KU_OP_attention || c->op == KU_OP_attention_kv)
+        return 0;
     const struct ku_shape *shape[KU_MAX_IN];
     for (int i = 0; i < c->n_in; i++)
         shape[i] = &c->in[i].shape;

@@ -124,7 +124,7 @@ struct block_part {
 enum { BLOCKS_PER_TILE = KU_CPU_TILE_COUNT / KU_BLOCK_COUNT };
 _Static_assert(KU_CPU_TILE_COUNT % KU_BLOCK_COUNT == 0, "tiles are whole blocks");
 
-size_t ku_cpu_workspace_blocks(const struct ku_op_case *c)
+size_t ku_cpu_workspace_chunks(const struct ku_op_case *c)
 {
     int64_t count = ku_shape_count(&c->in[0].shape);
     if (c->op == KU_OP_sumsq)
