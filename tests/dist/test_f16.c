@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * f16 with a loss scaler: equal bits under every layout while gradients overflow, a skipped step is
- * no update, and nobody but the gradients' rounding sees the scale. Ranks as threads. tsan
+ * no update, and only the rounding of gradients depends on the scale. Ranks as threads. tsan
  */
 #include "dist.h"
 
@@ -172,7 +172,7 @@ static int spend(struct ku_job *job, void *arg)
     KU_TRY(dist_trainer(job, &s->c, &t));
     KU_TRY(ku_trainer_init_state(t));
     KU_TRY(ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER, .name = "state"}));
-    for (int i = 0; i < t->n_tensors; i++) /* every rank writes the same: infinite in f16 */
+    for (int i = 0; i < t->n_tensors && job->rank == 0; i++) /* shared state; infinite in f16 */
         if (strstr(t->tensor[i].name, "wpe.weight") && t->tensor[i].group == KU_CKPT_MODEL)
             ((float *)t->tensor[i].data)[0] = 1e30f;
     KU_TRY(ku_trainer_derive(t));
