@@ -23,12 +23,8 @@ static enum ku_fault parse(const char *spec, long *n)
     static const struct {
         const char *word;
         enum ku_fault kind;
-    } table[] = {{"mem:", KU_FAULT_MEM},
-                 {"os:", KU_FAULT_OS},
-                 {"write:", KU_FAULT_WRITE},
-                 {"kill:", KU_FAULT_KILL},
-                 {"bug:", KU_FAULT_BUG},
-                 {"flip:", KU_FAULT_FLIP}};
+    } table[] = {{"mem:", KU_FAULT_MEM},   {"os:", KU_FAULT_OS},   {"write:", KU_FAULT_WRITE},
+                 {"kill:", KU_FAULT_KILL}, {"bug:", KU_FAULT_BUG}, {"flip:", KU_FAULT_FLIP}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         size_t bytes = strlen(table[i].word);
         char *end;

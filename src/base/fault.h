@@ -24,7 +24,8 @@ enum ku_fault {
 };
 
 /*
- * Returns 1 if this call must fail (or flip a bit), with errno set. KU_FAULT_WRITE calls count as system calls too.
+ * Returns 1 if this call must fail (KU_FAULT_FLIP: flip a bit), with errno set. KU_FAULT_WRITE
+ * calls count as system calls too.
  */
 int ku_fault_is_due(enum ku_fault kind);
 /*
