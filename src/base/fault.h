@@ -11,6 +11,7 @@
  *     write:N  every write from the N-th on fails (ENOSPC)
  *     kill:N   SIGKILL in place of the N-th system call made through base
  *     bug:N    KU_ASSERT fails at the N-th allocation
+ *     flip:N   a bit flips in the N-th tensor that is compared with its replicas
  */
 enum ku_fault {
     KU_FAULT_NONE,
@@ -18,11 +19,13 @@ enum ku_fault {
     KU_FAULT_OS,
     KU_FAULT_WRITE,
     KU_FAULT_KILL,
-    KU_FAULT_BUG
+    KU_FAULT_BUG,
+    KU_FAULT_FLIP
 };
 
 /*
- * Returns 1 if this call must fail, with errno set. KU_FAULT_WRITE calls count as system calls too.
+ * Returns 1 if this call must fail (KU_FAULT_FLIP: flip a bit), with errno set. KU_FAULT_WRITE
+ * calls count as system calls too.
  */
 int ku_fault_is_due(enum ku_fault kind);
 /*

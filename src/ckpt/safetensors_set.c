@@ -142,6 +142,9 @@ static int refuse(const char *dir)
 {
     char **names;
     int n, status = KUMI_OK;
+    struct stat info;
+    if (ku_os_stat(dir, &info) < 0 && errno == ENOENT)
+        return KU_ERR(KUMI_EINPUT, "weights: %s: there is no such directory", dir);
     if (ku_os_list(dir, &names, &n) == 0) {
         for (int i = 0; i < n && status == KUMI_OK; i++)
             status = refuse_form(dir, names[i]);

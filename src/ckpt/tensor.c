@@ -5,6 +5,7 @@
  */
 #include "ckpt/tensor.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,15 +162,30 @@ static int is_widening(enum kumi_dtype from, enum kumi_dtype to)
     return wide >= (ku_dtype_is_float(to) ? 2 * narrow : narrow + 1);
 }
 
-/* The first element that the conversion changed, or -1: converts back and compares bytes. */
-static int64_t first_inexact(const void *out, enum kumi_dtype out_dtype, const void *in,
-                             enum kumi_dtype in_dtype, int64_t count)
+/* What a conversion is checked for. */
+enum look { LOOK_NONE, LOOK_RANGE /* finite values stay finite */, LOOK_EXACT /* values stay */ };
+
+static enum look look_for(enum kumi_dtype from, enum kumi_dtype to, int exact)
+{
+    if (is_widening(from, to))
+        return LOOK_NONE;
+    return exact ? LOOK_EXACT : ku_dtype_is_float(to) ? LOOK_RANGE : LOOK_NONE;
+}
+
+/* The first element that fails the check, or -1. LOOK_EXACT converts back and compares bytes. */
+static int64_t first_bad(enum look look, const void *out, enum kumi_dtype out_dtype, const void *in,
+                         enum kumi_dtype in_dtype, int64_t count)
 {
     unsigned char back[8] = {0}, was[8] = {0};
     size_t out_bytes = kumi_dtype_bytes(out_dtype), in_bytes = kumi_dtype_bytes(in_dtype);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count && look != LOOK_NONE; i++) {
         const char *x = (const char *)in + (size_t)i * in_bytes;
         const char *y = (const char *)out + (size_t)i * out_bytes;
+        if (look == LOOK_RANGE) {
+            if (isinf(ku_load_f64(y, out_dtype, 0)) && !isinf(ku_load_f64(x, in_dtype, 0)))
+                return i;
+            continue;
+        }
         double a = ku_load_f64(x, in_dtype, 0);
         if (a != a && ku_dtype_is_float(out_dtype))
             continue; /* a NaN stays a NaN */
@@ -184,7 +200,7 @@ static int64_t first_inexact(const void *out, enum kumi_dtype out_dtype, const v
 /* Writes elements to a store; converts them in a staging buffer. */
 enum { STAGE_ELEMENTS = 4096 };
 static int store_run(const struct ku_ckpt_tensor *t, const struct place *to, int64_t n,
-                     const void *in, enum kumi_dtype in_dtype, int look, int64_t *bad)
+                     const void *in, enum kumi_dtype in_dtype, enum look look, int64_t *bad)
 {
     char stage[STAGE_ELEMENTS * 8];
     size_t each = kumi_dtype_bytes(t->dtype), in_each = kumi_dtype_bytes(in_dtype);
@@ -194,7 +210,7 @@ static int store_run(const struct ku_ckpt_tensor *t, const struct place *to, int
         if (in_dtype != t->dtype)
             ku_convert(stage, t->dtype, from, in_dtype, m);
         void *data = in_dtype == t->dtype ? (void *)(uintptr_t)from : stage;
-        *bad = look ? first_inexact(data, t->dtype, from, in_dtype, m) : -1;
+        *bad = first_bad(look, data, t->dtype, from, in_dtype, m);
         *bad += *bad < 0 ? 0 : at;
         KU_TRY(to->store->move(to->store, 1, to->at + (uint64_t)at * each, data, (size_t)m * each));
     }
@@ -204,7 +220,7 @@ static int store_run(const struct ku_ckpt_tensor *t, const struct place *to, int
 /* Writes the first of the *n elements at `in` that are contiguous in all parts that contain them,
  * to all these parts. *n: their number. *bad: the first inexact element, or -1. */
 static int scatter_run(const struct ku_ckpt_tensor *t, int64_t place, int64_t *n, const void *in,
-                       enum kumi_dtype in_dtype, int look, int64_t *bad)
+                       enum kumi_dtype in_dtype, enum look look, int64_t *bad)
 {
     int64_t end = place + *n;
     int part = -1;
@@ -222,7 +238,7 @@ static int scatter_run(const struct ku_ckpt_tensor *t, int64_t place, int64_t *n
             memcpy(to.data, in, (size_t)*n * kumi_dtype_bytes(t->dtype));
         else
             ku_convert(to.data, t->dtype, in, in_dtype, *n);
-        *bad = look ? first_inexact(to.data, t->dtype, in, in_dtype, *n) : -1;
+        *bad = first_bad(look, to.data, t->dtype, in, in_dtype, *n);
     }
     return KUMI_OK;
 }
@@ -231,7 +247,7 @@ int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t c
                            const void *in, enum kumi_dtype in_dtype, int exact)
 {
     size_t in_each = kumi_dtype_bytes(in_dtype);
-    int look = exact && !is_widening(in_dtype, t->dtype);
+    const enum look look = look_for(in_dtype, t->dtype, exact);
     for (int64_t done = 0, n; done < count; done += n) {
         int64_t place, bad;
         const char *from = (const char *)in + (size_t)done * in_each;
@@ -239,10 +255,11 @@ int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t c
         KU_TRY(scatter_run(t, place, &n, from, in_dtype, look, &bad));
         if (bad >= 0)
             return KU_ERR(KUMI_EINPUT,
-                          "tensor: %s: element %lld: %.17g of dtype %s cannot be represented in "
-                          "%s; choose a wider dtype",
+                          "tensor: %s: element %lld: %.17g of dtype %s %s %s; choose a wider dtype",
                           t->name, (long long)(at + done + bad), ku_load_f64(from, in_dtype, bad),
-                          kumi_dtype_name(in_dtype), kumi_dtype_name(t->dtype));
+                          kumi_dtype_name(in_dtype),
+                          look == LOOK_EXACT ? "cannot be represented in" : "exceeds the range of",
+                          kumi_dtype_name(t->dtype));
     }
     return KUMI_OK;
 }

@@ -70,7 +70,8 @@ int ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t co
  * Copy elements [at, at + count) from `in`, in file order, to memory, with conversion.
  *
  *   in       [count], aligned for in_dtype
- *   exact    1: refuse values that t->dtype cannot represent; 0: round them to nearest even
+ *   exact    1: refuse values that t->dtype cannot represent; 0: round them to nearest even, and
+ *            refuse finite values that exceed its range
  *
  * Errors: EINPUT, with the element (memory is then partly written); those of a store.
  */

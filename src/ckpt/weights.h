@@ -71,7 +71,7 @@ int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
 /*
  * Write the opened weights to a new directory that transformers loads: the tensors under kumi's
  * names, in one file or in shards with an index, and config.json. A narrower dtype rounds values
- * once, to nearest even.
+ * once, to nearest even; finite values that exceed its range are refused.
  *
  *   dir           created; on failure removed
  *   dtype         of floating-point tensors; KUMI_N_DTYPES: unchanged
@@ -79,7 +79,7 @@ int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
  *   config        text of config.json
  *   companions    further files; NULL: none
  *
- * Errors: EBUSY (dir exists), ESTORAGE, EINPUT (unreadable weights), ENOMEM.
+ * Errors: EBUSY (dir exists), ESTORAGE, EINPUT (unreadable weights, range of dtype), ENOMEM.
  */
 int ku_weights_write(struct ku_weights *w, const char *dir, enum kumi_dtype dtype,
                      uint64_t shard_bytes, const char *config,

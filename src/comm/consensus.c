@@ -2,7 +2,6 @@
 #include "comm/consensus.h"
 
 #include "base/err.h"
-#include "base/hash.h"
 #include "comm/coll.h"
 
 int ku_agree_max(struct ku_job *job, int64_t *word)
@@ -51,10 +50,8 @@ int ku_agree(struct ku_job *job, int status)
     return ku_agree_max(job, &word);
 }
 
-int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes)
+static int broadcast(struct ku_comm *comm, void *data, size_t bytes)
 {
-    if (job->n == 1)
-        return KUMI_OK;
     struct ku_coll coll = {.kind = KU_COLL_BROADCAST,
                            .dtype = KUMI_U8,
                            .wire = KUMI_U8,
@@ -62,22 +59,31 @@ int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes)
                            .in = data,
                            .out = data,
                            .count = (int64_t)bytes};
-    return ku_coll_run(job->world, &coll);
+    return ku_coll_run(comm, &coll);
 }
 
-int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_t bytes)
+int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes)
 {
-    int64_t mine = (int64_t)(ku_hash64(data, bytes) >> 1), first = mine, worst = -1;
-    KU_TRY(ku_agree_bytes(job, &first, sizeof first));
-    if (mine != first)
-        worst = job->rank;
-    KU_TRY(ku_agree_max(job, &worst));
-    if (worst < 0)
+    return job->n == 1 ? KUMI_OK : broadcast(job->world, data, bytes);
+}
+
+int ku_agree_equal(struct ku_job *job, struct ku_comm *comm, const char *what, uint64_t hash)
+{
+    struct {
+        uint64_t hash;
+        int64_t rank;
+    } first = {hash, job->rank};
+    int64_t differs = -1; /* the rank, and the first rank of its comm, as one number */
+    KU_TRY(broadcast(comm, &first, sizeof first));
+    if (first.hash != hash)
+        differs = (int64_t)job->rank * job->n + first.rank;
+    KU_TRY(ku_agree_max(job, &differs));
+    if (differs < 0)
         return KUMI_OK;
     return KU_ERR(KUMI_ENUMERIC,
-                  "replicas differ: %s: rank %lld differs from rank 0; the memory of the machine "
-                  "or the program is faulty",
-                  what, (long long)worst);
+                  "replicas differ: %s: rank %lld differs from rank %lld; the memory of the "
+                  "machine or the program is faulty",
+                  what, (long long)(differs / job->n), (long long)(differs % job->n));
 }
 
 int ku_agree_worst(struct ku_job *job, int status)

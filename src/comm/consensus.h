@@ -2,6 +2,8 @@
 #ifndef KU_COMM_CONSENSUS_H
 #define KU_COMM_CONSENSUS_H
 
+#include <stdint.h>
+
 #include "job/job.h"
 
 /*
@@ -30,9 +32,12 @@ int ku_agree_sum(struct ku_job *job, int64_t *word, int n);
 /* Broadcast rank 0's bytes. */
 int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
 
+struct ku_comm;
 /*
- * Compare the bytes of all ranks. KUMI_ENUMERIC names `what` and a rank that differs from rank 0.
+ * Compare a hash over the ranks of each `comm`, of which every rank of the job is in one.
+ * KUMI_ENUMERIC on all ranks of the job: `what`, a rank that differs from the first rank of its
+ * comm, and that rank.
  */
-int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_t bytes);
+int ku_agree_equal(struct ku_job *job, struct ku_comm *comm, const char *what, uint64_t hash);
 
 #endif

@@ -239,6 +239,15 @@ void ku_trainer_note_scaler(struct ku_trainer *t); /* for ku_trainer_create */
  * the staging of checkpoints and the rows read ahead.
  */
 size_t ku_trainer_host_bytes(const struct ku_trainer *t);
+/*
+ * Compare the copies of the state on different ranks (parameters and their compute copies, buffers,
+ * optimizer tensors, counters): of a tensor that every rank has, over all ranks; of a partitioned
+ * one, each rank's part over the replicas (parallel.replicate). State with one copy, shared or
+ * partitioned over all ranks, is not compared.
+ *
+ * Collective. Errors: KUMI_ENUMERIC on all ranks, with the tensor and two ranks that differ.
+ */
+int ku_trainer_verify_replicas(struct ku_trainer *t);
 /* For tests and tools. */
 int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);
 

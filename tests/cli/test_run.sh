@@ -27,18 +27,22 @@ got=$("$kumi" run -n 3 -- sh -c 'exit 3' 2>&1 >/dev/null | sed 's/rank [012]:/ra
 ends 0 -- -n 3 -- true
 
 # the first signal stops the program, and the processes that it started
+# await CMD: runs CMD until it succeeds, a minute at most (usual: below a second)
+await() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; return 1; }
+started() { [ "$(pgrep -fc '^sleep 4711$')" = 2 ]; }
+gone() { ! pgrep -f '^sleep 4711$' >/dev/null; }
 "$kumi" run -n 2 -- sh -c 'sleep 4711 & wait' 2>"$dir/err" &
 pid=$!
-sleep 0.3
+await started || say 'the program did not start'
 kill -TERM $pid
 wait $pid
 code=$?
 [ $code = 10 ] && [ "$(cat "$dir/err")" = 'kumi: stopped: signal 15 (Terminated)' ] || say "SIGTERM: exit $code: $(cat "$dir/err")"
-[ -z "$(pgrep -f '^sleep 4711$')" ] || say 'a process of a rank is left after SIGTERM'
+await gone || say 'a process of a rank is left after SIGTERM'
 # a program that takes its time, and says how it ended
-"$kumi" run -n 2 -- bash -c 'trap "sleep 0.8; exit \$RANK" TERM; while :; do sleep 0.1; done' 2>"$dir/err" &
+"$kumi" run -n 2 -- bash -c 'trap "sleep 0.8; exit \$RANK" TERM; : >"$1/ready$RANK"; while :; do sleep 0.1; done' bash "$dir" 2>"$dir/err" &
 pid=$!
-sleep 0.3
+await [ -e "$dir/ready0" ] && await [ -e "$dir/ready1" ] || say 'the program did not start'
 kill -TERM $pid
 wait $pid
 code=$?

@@ -215,5 +215,6 @@ printf '{"model":{"model_type":"transformer"},"data":{"train":"x"}}' >"$dir/pair
 no 2 'the vocabulary sizes come from the data; give model.src_vocab_size and model.tgt_vocab_size' ckpt import "$dir/is_F32" --model "$dir/pairs.json" --to "$dir/x"
 no 4 'no snapshot' ckpt export "$dir" --to "$dir/x"
 no 4 "checkpoint: $dir/absent: there is no such directory" ckpt export "$dir/absent" --to "$dir/x"
+no 3 "$dir/absent: there is no such directory" ckpt import "$dir/absent" --to "$dir/x"
 [ ! -e "$dir/x" ] && [ -z "$(compgen -G "$dir/x.*")" ] || { echo 'something is left of a failed export'; failed=1; }
 exit $failed

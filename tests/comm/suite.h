@@ -34,27 +34,6 @@ struct suite {
     int is_owned, in_place, shift; /* shift: elements by which buffers are off their alignment */
 };
 
-/*
- * Time in which somebody on this machine waited for a processor, which no rank can help; 0 where
- * the kernel does not tell. A limit on time is held against the calm clock, which stands still
- * then: as strict as on an idle machine for what was kumi's own doing.
- */
-static inline int64_t suite_pressure_ns(void)
-{
-    long long us = 0;
-    FILE *f = fopen("/proc/pressure/cpu", "r");
-    if (f == NULL)
-        return 0;
-    if (fscanf(f, "some avg10=%*f avg60=%*f avg300=%*f total=%lld", &us) != 1)
-        us = 0;
-    fclose(f);
-    return (int64_t)us * 1000;
-}
-static inline int64_t suite_calm_ns(void)
-{
-    return ku_clock_ns() - suite_pressure_ns();
-}
-
 /* Element i of rank r's input: whole, small, not symmetric in r and i. */
 static inline double input_of(int rank, int64_t i, enum kumi_reduce reduce)
 {

@@ -10,7 +10,11 @@ cd "$source" || exit 1
 small=(configs/shakespeare-fast.json --set train.virtual_shards=4 --set train.global_batch=8 --set train.eval_tokens=2048 --set model.n_layer=1)
 say() { echo "$*"; failed=1; }
 ranks() { pgrep -f -- "^/proc/self/exe train .*--out $1( |\$)"; }
-started() { for _ in $(seq 100); do [ "$(ranks "$1" | wc -l)" -ge "$2" ] && [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; say "ranks of $1 did not start"; }
+# await CMD: runs CMD until it succeeds, a minute at most (usual: below a second)
+await() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; return 1; }
+runs() { [ "$(ranks "$1" | wc -l)" -ge "$2" ] && [ -s "$1/metrics.jsonl" ]; }
+started() { await runs "$@" || say "ranks of $1 did not start"; }
+gone() { ! pgrep -f -- "--out $1( |\$)" >/dev/null; }
 
 # SIGKILL of the launcher's guard, then of the launcher: another guard takes its place, no process is left
 "$kumi" train "${small[@]}" -n 2 --out "$dir/guard" --set train.steps=1000000 2>"$dir/err" >/dev/null &
@@ -18,20 +22,21 @@ pid=$!
 started "$dir/guard" 2
 guard=$(pgrep -P $pid -f -- "^$kumi train ")
 kill -KILL "$guard"
-for _ in $(seq 50); do grep -q 'the guard process was killed' "$dir/err" && break; sleep 0.1; done
+await grep -q 'the guard process was killed' "$dir/err"
 [ "$(pgrep -c -P $pid)" = 3 ] && [ "$(pgrep -P $pid -f -- "^$kumi train ")" != "$guard" ] || say "the guard killed: $(tail -1 "$dir/err")"
 kill -KILL $pid
 wait $pid 2>/dev/null
-sleep 1
-[ -z "$(pgrep -f -- "--out $dir/guard( |\$)")" ] || say "processes are left after the guard and the launcher were killed"
+await gone "$dir/guard" || say "processes are left after the guard and the launcher were killed"
 
 # a signal that asks to stop, at any moment of the start: exit 10, the state saved, no process left
 python3 -B tests/fault/signals.py "$kumi" "$(mktemp -d -p "$dir")" 30 >"$dir/err" || say "signals at the start: $(cat "$dir/err")"
 
+# whether process $1 catches or blocks SIGTERM (bit 14)
+catches() { (( (0x$(sed -n 's/^SigCgt:\t//p' "/proc/$1/status") | 0x$(sed -n 's/^SigBlk:\t//p' "/proc/$1/status")) & 1 << 14 )); }
 # such a signal while the ranks join another launcher's job
 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000)) MASTER_ADDR=127.0.0.1 "$kumi" train "${small[@]}" --out "$dir/join" 2>"$dir/err" >/dev/null &
 pid=$!
-sleep 0.5
+await catches $pid
 kill -TERM $pid
 wait $pid
 code=$?

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs that are killed, stopped and resumed: nobody is left waiting, nothing is lost, and the digest is that of the uninterrupted run.
+# Runs that are killed, stopped and resumed: no rank is left, nothing is lost, and the digest is that of the uninterrupted run.
 set -u
 kumi=$1/kumi source=$2 failed=0
 [ -x "$kumi" ] || exit 77
@@ -11,7 +11,11 @@ small=(configs/shakespeare-fast.json --set train.virtual_shards=4 --set train.gl
 say() { echo "$*"; failed=1; }
 # ranks of the run whose directory is $1: children of its launcher that have it on their command line
 ranks() { pgrep -f -- "^/proc/self/exe train .*--out $1( |\$)"; }
-started() { for _ in $(seq 100); do [ "$(ranks "$1" | wc -l)" -ge "$2" ] && [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; say "ranks of $1 did not start"; }
+# await CMD: runs CMD until it succeeds, a minute at most (usual: below a second)
+await() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; return 1; }
+runs() { [ "$(ranks "$1" | wc -l)" -ge "$2" ] && [ -s "$1/metrics.jsonl" ]; }
+started() { await runs "$@" || say "ranks of $1 did not start"; }
+gone() { ! pgrep -f -- "--out $1( |\$)" >/dev/null; }
 
 # SIGTERM: the step is finished, a checkpoint written, exit 10; the resume ends as if nothing had happened
 "$kumi" train "${small[@]}" -n 2 --out "$dir/whole" --set train.steps=400 2>/dev/null >"$dir/whole.txt" || say "the whole run failed"
@@ -28,7 +32,7 @@ code=$?
 # ranks as threads of one process: equal bits; SIGTERM and the resume as with processes
 "$kumi" train "${small[@]}" -n 4 --out "$dir/threads" --set train.steps=400 --set parallel.transport=thread 2>"$dir/err" >/dev/null &
 pid=$!
-for _ in $(seq 100); do [ -s "$dir/threads/metrics.jsonl" ] && break; sleep 0.1; done
+await [ -s "$dir/threads/metrics.jsonl" ]
 [ -z "$(ranks "$dir/threads")" ] && [ "$(ls /proc/$pid/task 2>/dev/null | wc -l)" -ge 4 ] || say "transport thread: no threads, or other processes"
 kill -TERM $pid
 wait $pid
@@ -38,7 +42,7 @@ code=$?
 "$kumi" train "${small[@]}" -n 2 --out "$dir/threads" --set train.steps=400 --set parallel.transport=thread --resume >"$dir/threads.txt" 2>"$dir/err" || say "resume with threads: $(cat "$dir/err")"
 [ "$(grep digest "$dir/threads.txt")" = "$(grep digest "$dir/whole.txt")" ] || say "the digest of ranks as threads differs"
 
-# SIGKILL of a rank: exit 6, named, and nobody left after a second
+# SIGKILL of a rank: exit 6, named, and no rank left
 "$kumi" train "${small[@]}" -n 4 --out "$dir/killed" --set train.steps=1000000 2>"$dir/err" >/dev/null &
 pid=$!
 started "$dir/killed" 4
@@ -47,8 +51,7 @@ wait $pid
 code=$?
 [ $code = 6 ] || say "a rank killed: exit $code"
 tr '\r' '\n' <"$dir/err" | grep -q '^kumi: error: rank died: rank [0-3]: killed \(by signal 9\|or crashed\)' || say "a rank killed: $(tail -1 "$dir/err")"
-sleep 1
-[ -z "$(ranks "$dir/killed")" ] || say "ranks are left after a rank was killed"
+await gone "$dir/killed" || say "ranks are left after a rank was killed"
 
 # a second signal, a second later, while a rank stands still: all over at once
 "$kumi" train "${small[@]}" -n 2 --out "$dir/twice" --set train.steps=1000000 2>"$dir/err" >/dev/null &
@@ -62,17 +65,15 @@ wait $pid
 code=$?
 [ $code = 143 ] || say "a second signal: exit $code: $(tail -1 "$dir/err")"
 tr '\r' '\n' <"$dir/err" | grep -qx 'kumi: error: stopped: a second signal 15 (Terminated)' || say "a second signal: $(tail -1 "$dir/err")"
-sleep 0.5
-[ -z "$(ranks "$dir/twice")" ] || say "ranks are left after a second signal"
+await gone "$dir/twice" || say "ranks are left after a second signal"
 
-# SIGKILL of the launcher: no process left after a second
+# SIGKILL of the launcher: no process left
 "$kumi" train "${small[@]}" -n 2 --out "$dir/orphan" --set train.steps=1000000 2>/dev/null >/dev/null &
 pid=$!
 started "$dir/orphan" 2
 kill -KILL $pid
 wait $pid 2>/dev/null
-sleep 1
-[ -z "$(ranks "$dir/orphan")" ] || say "ranks are left after the launcher was killed"
+await gone "$dir/orphan" || say "ranks are left after the launcher was killed"
 
 # a rank that stands still: exit 7, named
 "$kumi" train "${small[@]}" -n 2 --out "$dir/still" --set train.steps=1000000 --set parallel.timeout_s=2 2>"$dir/err" >/dev/null &
@@ -92,7 +93,7 @@ code=$?
 # two runs in one directory: 11
 "$kumi" train "${small[@]}" -n 1 --out "$dir/busy" --set train.steps=1000000 2>/dev/null >/dev/null &
 pid=$!
-for _ in $(seq 100); do [ -s "$dir/busy/metrics.jsonl" ] && break; sleep 0.1; done
+await [ -s "$dir/busy/metrics.jsonl" ]
 "$kumi" train "${small[@]}" -n 1 --out "$dir/busy" --resume=auto 2>"$dir/err" >/dev/null
 code=$?
 [ $code = 11 ] && grep -q 'another run is using it' "$dir/err" || say "two runs in one directory: exit $code: $(cat "$dir/err")"
@@ -136,7 +137,7 @@ code=$?
 "$kumi" train "${small[@]}" "${async[@]}" -n 4 --out "$dir/async" --resume --set checkpoint.staging_mb=8 2>"$dir/err" >/dev/null &
 pid=$!
 sleep 1
-for _ in $(seq 100); do [ "$(ranks "$dir/async" | wc -l)" -ge 4 ] && break; sleep 0.1; done
+started "$dir/async" 4
 kill -KILL "$(ranks "$dir/async" | sed -n 2p)" 2>/dev/null
 wait $pid
 code=$?

@@ -93,11 +93,37 @@ static void memory_and_snapshot(void **unused)
     folder_remove(dir);
 }
 
+static int fail_move(const struct ku_ckpt_store *store, int is_write, uint64_t at, void *data,
+                     size_t bytes)
+{
+    (void)store, (void)is_write, (void)at, (void)data, (void)bytes;
+    return KU_ERR(KUMI_ESTORAGE, "store: read failed");
+}
+
+/* The output is set only on success. */
+static void failure_sets_nothing(void **unused)
+{
+    (void)unused;
+    const struct ku_ckpt_store store = {.move = fail_move};
+    const struct ku_ckpt_part part = {.end = 3, .store = &store};
+    struct ku_ckpt_tensor t = {.name = "a",
+                               .dtype = KUMI_F32,
+                               .ndim = 1,
+                               .dim = {3},
+                               .padded = {3},
+                               .part = &part,
+                               .n_parts = 1};
+    char digest[KU_DIGEST_TEXT_BYTES] = "as before";
+    assert_error(ku_digest_memory(&t, 1, 0, digest), KUMI_ESTORAGE, "store: read failed");
+    assert_string_equal(digest, "as before");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_hand),
         cmocka_unit_test(memory_and_snapshot),
+        cmocka_unit_test(failure_sets_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

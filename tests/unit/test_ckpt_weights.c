@@ -2,6 +2,8 @@
 /* links: ckpt tensor base */
 #include "unit/ckpt_util.h"
 
+#include <math.h>
+
 #include "ckpt/safetensors.h"
 #include "ckpt/weights.h"
 
@@ -304,6 +306,55 @@ static void shortened(void **unused)
     folder_remove(dir);
 }
 
+/* 65520 rounds to infinity in f16: reading and writing refuse it, and keep infinity and NaN. */
+static void range(void **unused)
+{
+    (void)unused;
+    static const struct {
+        float x;
+        enum kumi_dtype to;
+        const char *error;
+    } row[] = {{65519, KUMI_F16, NULL},
+               {65520, KUMI_F16, "exceeds the range of f16; choose a wider dtype"},
+               {-1e30f, KUMI_F16, "a: element 2: -1.0000000150474662e+30 of dtype f32 exceeds"},
+               {1e30f, KUMI_BF16, NULL},
+               {3.4e38f, KUMI_BF16, "exceeds the range of bf16"},
+               {INFINITY, KUMI_F16, NULL},
+               {NAN, KUMI_F16, NULL}};
+    char dir[64], path[128], to[128];
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        float data[3] = {1, 0.1f, row[i].x};
+        uint16_t read[3];
+        struct ku_ckpt_tensor t = {
+            .name = "a", .dtype = KUMI_F32, .ndim = 1, .dim = {3}, .padded = {3}, .data = data};
+        const struct ku_ckpt_tensor *sorted = &t;
+        struct ku_str s = {0};
+        struct ku_weights w;
+        struct stat info;
+        uint64_t at[2];
+        folder_make(dir);
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        snprintf(to, sizeof to, "%s/written", dir);
+        assert_status(ku_st_header_print(&sorted, 1, &s, at), KUMI_OK);
+        ku_str_append(&s, (const char *)data, sizeof data);
+        file_write(path, s.text, s.bytes);
+        ku_str_fini(&s);
+        assert_status(ku_weights_open(dir, NULL, 0, NULL, &w), KUMI_OK);
+        int status = ku_weights_write(&w, to, row[i].to, 0, "{}", NULL);
+        t.dtype = row[i].to, t.data = read, t.group = KU_CKPT_MODEL;
+        if (row[i].error) {
+            assert_error(status, KUMI_EINPUT, row[i].error);
+            assert_int_equal(ku_os_stat(to, &info), -1);
+            assert_error(ku_weights_load(dir, &t, 1, NULL, NULL), KUMI_EINPUT, row[i].error);
+        } else {
+            assert_status(status, KUMI_OK);
+            assert_status(ku_weights_load(dir, &t, 1, NULL, NULL), KUMI_OK);
+        }
+        ku_weights_close(&w);
+        folder_remove(dir);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +364,7 @@ int main(void)
         cmocka_unit_test(long_list),
         cmocka_unit_test(parts_of_ranks),
         cmocka_unit_test(shortened),
+        cmocka_unit_test(range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

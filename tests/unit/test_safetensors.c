@@ -332,6 +332,8 @@ static void shards(void **state)
     char dir[64], path[128];
     folder_make(dir);
     struct ku_st_set set;
+    snprintf(path, sizeof path, "%s/absent", dir);
+    assert_error(ku_st_set_open(path, &set), KUMI_EINPUT, "/absent: there is no such directory");
     assert_error(ku_st_set_open(dir, &set), KUMI_EINPUT, "neither model.safetensors nor");
     snprintf(path, sizeof path, "%s/pytorch_model.bin", dir);
     file_write(path, "x", 1);

@@ -70,6 +70,7 @@ int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_
                      char out[KU_DIGEST_TEXT_BYTES])
 {
     struct ku_sha256 h = {0};
+    char text[KU_DIGEST_TEXT_BYTES];
     KU_TRY(ku_ckpt_tensors_check(tensor, n));
     const struct ku_ckpt_tensor **sorted = ku_calloc((size_t)n + 1, sizeof *sorted);
     void *buffer = ku_malloc(PIECE_BYTES);
@@ -81,7 +82,9 @@ int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_
         for (int i = 0; i < n && status == KUMI_OK; i++)
             if (sorted[i]->group == KU_CKPT_MODEL || !parameters_only)
                 status = add_tensor(&h, sorted[i], buffer);
-        finish(&h, out);
+        finish(&h, text); /* also frees the hash context */
+        if (status == KUMI_OK)
+            memcpy(out, text, sizeof text);
     }
     ku_free(buffer);
     ku_free(sorted);

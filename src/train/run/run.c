@@ -452,24 +452,6 @@ static int nonfinite(struct run *r, const double *report, double scale)
     return KUMI_OK;
 }
 
-/* Check that replicas on ranks without shared state are bitwise equal. */
-static int verify_replicas(struct run *r)
-{
-    const struct ku_trainer *t = r->s.t;
-    if (r->job->n == 1 || t->program[KU_PROG_TRAIN]->share_host_state)
-        return KUMI_OK;
-    for (int i = 0; i < t->n_tensors; i++) {
-        const struct ku_ckpt_tensor *x = &t->tensor[i];
-        size_t bytes = kumi_dtype_bytes(x->dtype);
-        if (x->data == NULL) /* partitioned: no other rank has it */
-            continue;
-        for (int d = 0; d < x->ndim; d++)
-            bytes *= (size_t)x->padded[d];
-        KU_TRY(ku_agree_equal(r->job, x->name, x->data, bytes));
-    }
-    return KUMI_OK;
-}
-
 static int is_due(struct ku_span every, int64_t step, const struct run *r)
 {
     int64_t n = ku_span_steps(every, r->s.source->steps_per_epoch);
@@ -621,7 +603,7 @@ static int loop(struct run *r)
         int is_saved = is_due(r->s.cfg.checkpoint_every, step, r);
         if (r->s.cfg.train_verify_every.n < 0 ? is_saved
                                               : is_due(r->s.cfg.train_verify_every, step, r))
-            KU_TRY(verify_replicas(r));
+            KU_TRY(ku_trainer_verify_replicas(r->s.t));
         if (step < r->end && is_saved)
             KU_TRY(save(r, 0));
         if (step < r->end)

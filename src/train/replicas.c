@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Compares the copies of the state on different ranks by their hashes (train.verify_every).
+ *
+ *     replicate 2 x shard 2     rank     0     1     2     3
+ *     whole tensor              copies   abcd  abcd  abcd  abcd    compared over all ranks
+ *     partitioned tensor        copies   ab..  ..cd  ab..  ..cd    compared over 0 2 and over 1 3
+ */
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "comm/consensus.h"
+#include "tensor/dtype.h"
+#include "train/trainer.h"
+
+enum { PIECE_BYTES = 1 << 20 };
+
+/* Bytes of this rank's copy, or of its part of a partitioned tensor. */
+static size_t own_bytes(const struct ku_trainer *t, const struct ku_program_state *x)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    const int64_t count = ku_shape_count(&p->shape[x->shape]);
+    int64_t begin = 0, end = count;
+    struct ku_coord at = ku_mesh_coord(&p->mesh, t->job->rank);
+    if (x->is_kept)
+        ku_program_kept(&p->mesh, &p->layout[x->blocks], count, x->first_block, &at, &begin, &end);
+    return (size_t)(end - begin) * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
+}
+
+/* Hash of this rank's copy, piece by piece; file: a buffer for pieces of arena `file`. */
+static int hash_copy(const struct ku_trainer *t, const struct ku_program_state *x, void *file,
+                     uint64_t *hash)
+{
+    const size_t bytes = own_bytes(t, x);
+    const int is_in_file = x->arena == KU_AR_FILE;
+    uint64_t sum = 0;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        unsigned char *piece =
+            is_in_file ? file : (unsigned char *)ku_memory_state(t->memory, x) + at;
+        if (is_in_file)
+            KU_TRY(ku_tier_file_move(t->memory->file, t->job->local_rank, 0, x->offset + at, piece,
+                                     n));
+        if (at == 0 && ku_fault_is_due(KU_FAULT_FLIP))
+            piece[0] ^= 1;
+        sum = ku_hash64_mix(sum, ku_hash64(piece, n));
+    }
+    *hash = sum;
+    return KUMI_OK;
+}
+
+static int verify(struct ku_trainer *t, void *file)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    for (uint32_t s = 0; s < p->n_states; s++) {
+        const struct ku_program_state *x = &p->state[s];
+        struct ku_comm *comm = x->is_kept ? t->comms.replicate : t->job->world;
+        uint64_t hash = 0;
+        if (x->kind == KU_T_CACHE || comm == NULL)
+            continue;
+        KU_TRY(ku_agree_local(t->job, hash_copy(t, x, file, &hash)));
+        KU_TRY(ku_agree_equal(t->job, comm, p->name_of[x->name], hash));
+    }
+    return KUMI_OK;
+}
+
+int ku_trainer_verify_replicas(struct ku_trainer *t)
+{
+    if (t->job->n == 1 || t->program[KU_PROG_TRAIN]->share_host_state)
+        return KUMI_OK;
+    void *file = ku_malloc(PIECE_BYTES);
+    int status = ku_agree(t->job, file ? KUMI_OK : KUMI_ENOMEM);
+    if (status == KUMI_OK)
+        status = verify(t, file);
+    ku_free(file);
+    return status;
+}
