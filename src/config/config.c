@@ -40,6 +40,7 @@ enum key_type {
     T_OFFLOAD,
     T_RESHARD,
     T_GROUPS,
+    T_MODULES,
     T_SCALE
 };
 enum key_mark { NUMERICS, LAYOUT };
@@ -68,6 +69,7 @@ struct key_row {
 #define MOST_OFFLOAD(most)   (most), NULL
 #define MOST_RESHARD(most)   (most), NULL
 #define MOST_GROUPS(most)    (most), NULL
+#define MOST_MODULES(most)   (most), NULL
 #define MOST_SCALE(most)     (most), NULL
 #define MOST_ENUM(most)      0, (most)
 static const struct key_row table[] = {
@@ -320,6 +322,7 @@ static void set_null(const struct key_row *row, void *member)
     case T_OFFLOAD:
     case T_RESHARD:
     case T_GROUPS:
+    case T_MODULES:
         return; /* already zero */
     }
 }
@@ -368,6 +371,8 @@ static int set_member(const struct ku_config *o, const struct key_row *row, cons
         return set_numbers(o, row, path, v, member);
     case T_GROUPS:
         return ku_config_read_groups(o, path, v, member);
+    case T_MODULES:
+        return ku_config_read_modules(o, path, v, member);
     case T_OFFLOAD:
         return ku_config_read_offload(o, path, v, member);
     case T_RESHARD:
@@ -642,6 +647,8 @@ void ku_config_fini(struct ku_config *cfg)
             ku_free(((struct ku_offload_key *)member)->path);
         if (table[i].type == T_GROUPS)
             ku_groups_fini(member);
+        if (table[i].type == T_MODULES)
+            ku_modules_fini(member);
     }
     ku_deepspeed_destroy(cfg->deepspeed);
     json_decref(cfg->root);

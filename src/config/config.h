@@ -7,6 +7,7 @@
 
 #include "base/json/json.h"
 #include "base/str.h"
+#include "op/dtype_rule.h"
 
 /*
  * A run's configuration: a JSON file (docs/reference/configuration.md), overridden by --set
@@ -55,6 +56,11 @@ struct ku_groups {
     struct ku_group *item; /* [n] */
     int n;
 };
+/* precision.modules: the rules, and the lists that their patterns stand in. */
+struct ku_modules_key {
+    struct ku_precision_rules rules;
+    struct ku_list *match; /* [rules.n] */
+};
 enum ku_scaling_rule { KU_SCALING_NONE, KU_SCALING_LINEAR, KU_SCALING_SQRT };
 struct ku_lr_scaling {
     enum ku_scaling_rule rule;
@@ -95,6 +101,7 @@ enum { KU_RESHARD_ALL = 0, KU_RESHARD_NONE = 1 };
 #define KU_KEY_OFFLOAD   struct ku_offload_key
 #define KU_KEY_RESHARD   int64_t
 #define KU_KEY_GROUPS    struct ku_groups
+#define KU_KEY_MODULES   struct ku_modules_key
 #define KU_KEY_SCALE     double /* NaN: null; 0: "dynamic" */
 struct ku_config {
 #define KEY(section, key, type, value, least, most, mark, help) KU_KEY_##type section##_##key;
@@ -153,6 +160,10 @@ int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, cons
 int ku_config_read_groups(const struct ku_config *cfg, const char *path, const json_t *value,
                           struct ku_groups *groups);
 void ku_groups_fini(struct ku_groups *groups);
+/* precision_modules.c: reads precision.modules. The caller owns *key, also on failure. */
+int ku_config_read_modules(const struct ku_config *cfg, const char *path, const json_t *value,
+                           struct ku_modules_key *key);
+void ku_modules_fini(struct ku_modules_key *key);
 /* offload_path.c: reads memory.offload. The caller owns *key, also on failure. */
 int ku_config_read_offload(const struct ku_config *cfg, const char *path, const json_t *value,
                            struct ku_offload_key *key);

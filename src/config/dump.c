@@ -24,6 +24,7 @@ struct row {
 #define WORDS_OFFLOAD(most)   NULL
 #define WORDS_RESHARD(most)   NULL
 #define WORDS_GROUPS(most)    NULL
+#define WORDS_MODULES(most)   NULL
 #define WORDS_SCALE(most)     NULL
 #define WORDS_ENUM(most)      most
 static const struct row table[] = {

@@ -43,6 +43,7 @@ struct dist_case {
     enum kumi_dtype compute, grads, reduce; /* of f32 gradients */
     int no_master, stochastic_rounding;
     const char *const *keep_f32;
+    const struct ku_precision_rules *modules;
     const char *device; /* "ref", "cpu" */
     int optimizer;      /* 0 = KU_OP_adamw */
     double ema;
@@ -101,6 +102,7 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .no_master = c->no_master,
                                  .stochastic_rounding = c->stochastic_rounding,
                                  .keep_f32 = c->keep_f32,
+                                 .modules = c->modules,
                                  .is_training = 1,
                                  .optimizer = c->optimizer ? c->optimizer : KU_OP_adamw,
                                  .rule = ku_attrs_default,
