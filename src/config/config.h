@@ -7,6 +7,7 @@
 
 #include "base/json/json.h"
 #include "base/str.h"
+#include "op/dtype_rule.h"
 
 /*
  * A run's configuration: a JSON file (docs/reference/configuration.md), overridden by --set
@@ -53,6 +54,11 @@ struct ku_group {
 struct ku_groups {
     struct ku_group *item; /* [n] */
     int n;
+};
+/* precision.modules: the rules, and the lists that their patterns stand in. */
+struct ku_modules_key {
+    struct ku_precision_rules rules;
+    struct ku_list *match; /* [rules.n] */
 };
 enum ku_scaling_rule { KU_SCALING_NONE, KU_SCALING_LINEAR, KU_SCALING_SQRT };
 struct ku_lr_scaling {

@@ -335,6 +335,66 @@ static int read_groups(const struct value *v, void *to)
     return KUMI_OK;
 }
 
+/* precision.modules[i]: the words of a role stand for dtypes, in order. */
+static int read_module_rule(const struct value *v, struct ku_precision_rule *rule,
+                            struct ku_list *match)
+{
+    static const int dtypes[] = {KUMI_F32, KUMI_BF16, KUMI_F16};
+    struct {
+        struct ku_list match;
+        int role[KU_N_ROLES], cast_inputs;
+    } r = {.cast_inputs = 1};
+    const size_t at_role = (size_t)((char *)r.role - (char *)&r);
+    struct member members[KU_N_ROLES + 2] = {
+        {"match", KU_TYPE_LIST, KU_WORDS("a pattern of module paths or a list of them"), 0},
+        {"cast_inputs", KU_TYPE_BOOL, KU_ANY, (size_t)((char *)&r.cast_inputs - (char *)&r)}};
+    int n_roles = 0, status;
+    for (int i = 0; i < KU_N_ROLES; i++) {
+        r.role[i] = -1;
+        members[i + 2] =
+            (struct member){ku_precision_roles[i], KU_TYPE_CHOICE, KU_WORDS("f32 bf16 f16"),
+                            at_role + sizeof(int) * (size_t)i};
+    }
+    if (!json_is_object(v->json))
+        return refuse(v, "a rule is an object");
+    status = read_members(v, members, KU_N_ROLES + 2, &r);
+    *match = r.match;
+    KU_TRY(status);
+    for (int i = 0; i < KU_N_ROLES; i++) {
+        rule->dtype[i] = r.role[i] < 0 ? -1 : dtypes[r.role[i]];
+        n_roles += r.role[i] >= 0;
+    }
+    rule->casts_inputs = r.cast_inputs;
+    rule->match = (const char *const *)match->item;
+    if (match->n == 0)
+        return refuse(v, "give \"match\", a pattern of module paths");
+    if (n_roles == 0)
+        return refuse(v, "give at least one of param, compute, reduce, output, buffer");
+    if (!rule->casts_inputs && rule->dtype[KU_ROLE_COMPUTE] < 0)
+        return refuse(v, "cast_inputs is for rules that give compute");
+    return KUMI_OK;
+}
+
+static int read_modules(const struct value *v, void *to)
+{
+    struct ku_modules_key *key = to;
+    const size_t n = json_array_size(v->json);
+    char path[MAX_PATH];
+    if (!json_is_array(v->json))
+        return refuse(v, "a list of rules");
+    key->rules.rule = ku_calloc(n + 1, sizeof *key->rules.rule);
+    key->match = ku_calloc(n + 1, sizeof *key->match);
+    if (key->rules.rule == NULL || key->match == NULL)
+        return KUMI_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "%.100s[%zu]", v->path, i);
+        const struct value rule = {.cfg = v->cfg, .path = path, .json = json_array_get(v->json, i)};
+        key->rules.n = (int)i + 1;
+        KU_TRY(read_module_rule(&rule, &key->rules.rule[i], &key->match[i]));
+    }
+    return KUMI_OK;
+}
+
 static void keep(void *member)
 {
     (void)member;
@@ -361,6 +421,14 @@ static void fini_recompute(void *member)
 static void fini_offload(void *member)
 {
     ku_free(((struct ku_offload_key *)member)->path);
+}
+static void fini_modules(void *member)
+{
+    struct ku_modules_key *key = member;
+    for (int i = 0; i < key->rules.n; i++)
+        fini_list(&key->match[i]);
+    ku_free(key->match);
+    ku_free(key->rules.rule);
 }
 static void fini_groups(void *member)
 {

@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "config/precision_policy.h"
 #include "op/loss_scaler.h"
 #include "op/schedule.h"
 
@@ -137,7 +138,9 @@ int ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o)
     a->growth_factor = c->precision_growth_factor;
     a->backoff_factor = c->precision_backoff_factor;
     a->loss_scale = ldexp(1, (int)c->precision_initial_scale_power);
-    return ku_rule_loss_scale(o->compute, c->precision_loss_scale, a);
+    enum kumi_dtype compute;
+    KU_TRY(ku_dtype_parse(ku_precision_narrowest(c), &compute));
+    return ku_rule_loss_scale(compute, c->precision_loss_scale, a);
 }
 
 /* Whether the schedule changes momentum or betas. ds_one_cycle changes only betas, as DeepSpeed. */
@@ -218,8 +221,9 @@ int ku_rule_check(const struct ku_config *c)
     const int is_cycle = is_word(c->schedule_type, "one_cycle");
     const int is_ds_cycle = is_word(c->schedule_type, "ds_one_cycle");
     const int has_momentum = c->optimizer_momentum > 0 || (is_cycle && c->schedule_cycle_momentum);
-    const int is_dynamic = c->precision_loss_scale == 0 ||
-                           (isnan(c->precision_loss_scale) && is_word(c->precision_compute, "f16"));
+    const int is_dynamic =
+        c->precision_loss_scale == 0 ||
+        (isnan(c->precision_loss_scale) && is_word(ku_precision_narrowest(c), "f16"));
     const struct ku_config_rule rule[] = {
         {is_dynamic && c->precision_window == 0, "precision.window", "at least 1 step"},
         {is_dynamic && c->precision_min_scale <= 0, "precision.min_scale", "a number above 0"},

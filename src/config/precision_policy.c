@@ -21,19 +21,45 @@ static size_t bytes_of(const char *word)
     return word && ku_dtype_parse(word, &d) == KUMI_OK ? kumi_dtype_bytes(d) : 0;
 }
 
+static bool is_narrow(const char *word)
+{
+    return bytes_of(word) < bytes_of("f32");
+}
+
+const char *ku_precision_narrowest(const struct ku_config *c)
+{
+    const char *narrowest = c->precision_compute;
+    for (int i = 0; i < c->precision_modules.rules.n; i++) {
+        const int dtype = c->precision_modules.rules.rule[i].dtype[KU_ROLE_COMPUTE];
+        if (dtype == KUMI_F16 || (dtype == KUMI_BF16 && !is_narrow(narrowest)))
+            narrowest = kumi_dtype_name((enum kumi_dtype)dtype);
+    }
+    return narrowest;
+}
+
+/* Whether a module's parameters have no master. */
+static bool has_narrow_params(const struct ku_config *c)
+{
+    bool has = !c->precision_master && is_narrow(ku_precision_narrowest(c));
+    for (int i = 0; i < c->precision_modules.rules.n; i++)
+        has |= c->precision_modules.rules.rule[i].dtype[KU_ROLE_PARAM] > KUMI_F64;
+    return has;
+}
+
 int ku_precision_check(const struct ku_config *c)
 {
     const char *compute = c->precision_compute, *params = c->precision_params,
                *grads = c->precision_grads, *reduce = c->precision_reduce;
-    const int is_narrow = bytes_of(compute) < bytes_of("f32"), is_f64 = is_word(compute, "f64");
+    const bool is_f64 = is_word(compute, "f64");
     const struct ku_config_rule rule[] = {
         {params && !is_word(params, compute) && !(c->precision_master && is_word(params, "f32")),
          "precision.params",
          "parameters are stored in precision.compute, with a master in f32 beside it; leave it "
          "out"},
-        {c->precision_stochastic_rounding && (c->precision_master || !is_narrow),
-         "precision.stochastic_rounding",
+        {c->precision_stochastic_rounding && !has_narrow_params(c), "precision.stochastic_rounding",
          "it is for precision.master false and precision.compute bf16 or f16; use false"},
+        {is_f64 && c->precision_modules.rules.n > 0, "precision.modules",
+         "with precision.compute f64 the whole model is f64; leave it out"},
         {is_f64 && !is_word(grads, "f32"), "precision.grads",
          "with precision.compute f64 gradients are f64; leave it out"},
         {is_f64 && reduce && !is_word(reduce, "f32"), "precision.reduce",
@@ -41,7 +67,8 @@ int ku_precision_check(const struct ku_config *c)
         {reduce && !is_word(reduce, grads) && !is_word(grads, "f32"), "precision.reduce",
          "gradients of 16 bits travel as they are; give precision.grads f32, or leave it out"},
     };
-    return ku_config_check_rules(c, rule, sizeof rule / sizeof rule[0]);
+    KU_TRY(ku_config_check_rules(c, rule, sizeof rule / sizeof rule[0]));
+    return ku_modules_check(c);
 }
 
 int ku_precision_opts(const struct ku_config *c, struct ku_compile_opts *o)
@@ -54,6 +81,7 @@ int ku_precision_opts(const struct ku_config *c, struct ku_compile_opts *o)
     o->no_master = !c->precision_master;
     o->stochastic_rounding = c->precision_stochastic_rounding;
     o->keep_f32 = (const char *const *)c->precision_keep_f32.item;
+    o->modules = &c->precision_modules.rules;
     return KUMI_OK;
 }
 
@@ -70,6 +98,7 @@ void ku_precision_print(const struct ku_config *c, struct ku_str *out)
         ku_str_add(out, ", gradients reduced in %s", reduce);
     for (int i = 0; i < c->precision_keep_f32.n; i++)
         ku_str_add(out, "%s%s", i ? " " : ", f32: ", c->precision_keep_f32.item[i]);
+    ku_modules_print(&c->precision_modules, out);
 }
 
 void ku_precision_help(int as_markdown, struct ku_str *out)
@@ -88,5 +117,5 @@ void ku_precision_help(int as_markdown, struct ku_str *out)
                    "\ncompute: operands and result in precision.compute; f32: computed in f32, the "
                    "result in the dtype of\nwhat is read, statistics and losses f32; as read: the "
                    "result has the dtype of what is read.\nModules of precision.keep_f32 read and "
-                   "write f32 throughout.\n");
+                   "write f32 throughout; those of precision.modules have dtypes of their own.\n");
 }

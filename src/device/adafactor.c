@@ -1,7 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/adafactor.h"
 
+#include "device/step_scalars.h"
 #include "tensor/dtype.h"
+
+int ku_factor_exponent(const struct ku_attrs *a, const double *report)
+{
+    const double clip = ku_clip_factor(a, report[KU_REPORT_NORM]);
+    const double norm = report[KU_REPORT_NORM] / report[KU_REPORT_SCALE] * clip;
+    const int exponent = norm > 0 && isfinite(norm) ? ilogb(norm) + 1 : 0;
+    return exponent < -480 ? -480 : exponent > 480 ? 480 : exponent;
+}
+
+void ku_factor_rounds(const struct ku_attrs *a, const double *report, double round[2])
+{
+    const int unit = 2 * ku_factor_exponent(a, report) - KU_FACTOR_HI_BITS;
+    round[0] = ldexp(1.5, 52 + unit);
+    round[1] = ldexp(1.5, 52 + unit - KU_FACTOR_LO_BITS);
+}
 
 struct ku_adafactor ku_adafactor_of(const struct ku_attrs *a, const double *report,
                                     const double *norms)
@@ -43,7 +59,7 @@ void ku_factor_means(const struct ku_call *c)
     const int is_on = report[KU_REPORT_APPLY] != 0;
     const double w = is_on ? ku_adafactor_of(a, report, NULL).w : 0;
     const double unit =
-        is_on ? ldexp(scale * scale, 2 * ku_factor_exponent(report) - KU_FACTOR_HI_BITS) : 0;
+        is_on ? ldexp(scale * scale, 2 * ku_factor_exponent(a, report) - KU_FACTOR_HI_BITS) : 0;
     double *inverse = c->out[2].data;
     move(&c->out[0], &c->in[1], sum, unit, w, n_rows, a->cols);
     move(&c->out[1], &c->in[2], sum + 2 * n_rows, unit, w, n_cols, a->rows_seen);

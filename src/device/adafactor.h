@@ -26,22 +26,12 @@
 enum { KU_FACTOR_HI_BITS = 50, KU_FACTOR_LO_BITS = 38 };
 
 /*
- * The smallest e with 2^e above NORM / SCALE, limited to [-480, 480]. That is the norm of the raw
- * gradients, or norm / clip times as much in a step whose gradients are clipped.
+ * The smallest e with 2^e above the norm of the raw gradients, limited to [-480, 480]. NORM is from
+ * before clipping and SCALE from after it: NORM / SCALE times the factor of clipping is that norm.
  */
-static inline int ku_factor_exponent(const double *report)
-{
-    const double norm = report[KU_REPORT_NORM] / report[KU_REPORT_SCALE];
-    const int exponent = norm > 0 && isfinite(norm) ? ilogb(norm) + 1 : 0;
-    return exponent < -480 ? -480 : exponent > 480 ? 480 : exponent;
-}
+int ku_factor_exponent(const struct ku_attrs *a, const double *report);
 /* The constants that round a square to units of hi, and its remainder to units of lo. */
-static inline void ku_factor_rounds(const double *report, double round[2])
-{
-    const int unit = 2 * ku_factor_exponent(report) - KU_FACTOR_HI_BITS;
-    round[0] = ldexp(1.5, 52 + unit);
-    round[1] = ldexp(1.5, 52 + unit - KU_FACTOR_LO_BITS);
-}
+void ku_factor_rounds(const struct ku_attrs *a, const double *report, double round[2]);
 static inline int64_t ku_factor_word(double sum, double round)
 {
     int64_t a, b;

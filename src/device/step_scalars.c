@@ -54,10 +54,16 @@ double ku_clip_limit(const struct ku_call *c)
     return ku_load_f64(&limit, c->in[0].dtype, 0);
 }
 
+double ku_clip_factor(const struct ku_attrs *a, double norm)
+{
+    const double factor = a->clip > 0 ? a->clip / (norm + 1e-6) : 1;
+    return factor < 1 ? factor : 1;
+}
+
 /*
  * Gradients arrive as sums over valid tokens times S 2^-shift, where S is the loss scale (1 without
- * a scaler). scale0 = 2^shift / (N S) undoes that. Clipping follows PyTorch's clip_grad_norm_:
- * SCALE = scale0 min(1, clip / (norm + 1e-6)). A non-finite loss or gradient sets APPLY to 0 and
+ * a scaler). scale0 = 2^shift / (N S) undoes that. SCALE = scale0 times
+ * the factor of clipping. A non-finite loss or gradient sets APPLY to 0 and
  * leaves the update count unchanged.
  */
 void ku_step_scalars(const struct ku_call *c)
@@ -74,12 +80,11 @@ void ku_step_scalars(const struct ku_call *c)
     double norm = sqrt(ku_exact_round(&sum)) * scale0;
     for (int64_t i = KU_EXACT_WORDS; i < n_words; i++)
         n_bad += stats[i] != 0;
-    double clip = a->clip > 0 ? a->clip / (norm + 1e-6) : 1;
     int apply = n_bad == 0 && isfinite(report[KU_REPORT_LOSS]) && isfinite(norm);
     report[KU_REPORT_NORM] = norm;
     report[KU_REPORT_LR] = ku_schedule_lr(a, count);
     report[KU_REPORT_APPLY] = apply;
-    report[KU_REPORT_SCALE] = scale0 * (clip < 1 ? clip : 1);
+    report[KU_REPORT_SCALE] = scale0 * ku_clip_factor(a, norm);
     report[KU_REPORT_UPDATE] = (double)(count + 1);
     count += apply;
     memcpy(c->out[1].data, &count, sizeof count);

@@ -17,6 +17,8 @@ double ku_loss_seed(const struct ku_call *call);  /* op loss_seed */
  * scaled like the gradient; infinity in a step without an update.
  */
 double ku_clip_limit(const struct ku_call *call);
+/* The factor of clipping by norm, as PyTorch's clip_grad_norm_: min(1, clip / (norm + 1e-6)). */
+double ku_clip_factor(const struct ku_attrs *a, double norm);
 void ku_loss_scalars(const struct ku_call *call); /* op loss_scalars */
 
 #endif

@@ -45,6 +45,7 @@ static struct ku_compile_opts compile_opts(const struct ku_infer_opts *o)
 {
     struct ku_compile_opts c = {.compute = o->compute,
                                 .keep_f32 = o->keep_f32,
+                                .modules = o->modules,
                                 .rule = ku_attrs_default,
                                 .watch = o->watch};
     for (int a = 0; a < KU_N_AXES; a++)

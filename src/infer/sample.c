@@ -122,6 +122,7 @@ static int use_config(struct sample *s, const struct ku_config *cfg, const char 
     KU_TRY(ku_model_read(cfg, &s->model));
     KU_TRY(ku_dtype_parse(cfg->precision_compute, &s->infer.compute));
     s->infer.keep_f32 = (const char *const *)cfg->precision_keep_f32.item;
+    s->infer.modules = &cfg->precision_modules.rules;
     KU_TRY(set_device(s, cfg->parallel_device, cfg->parallel_isa,
                       cfg->train_threads == KU_NULL ? 0 : cfg->train_threads));
     return open_tokenizer(s, cfg, dir);

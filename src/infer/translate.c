@@ -86,6 +86,7 @@ static int use_config(struct translate *t, const struct ku_config *c)
     KU_TRY(check_vocab(t->vocab.tgt, "--target-tokenizer", t->model.facts.vocab_size));
     KU_TRY(ku_dtype_parse(c->precision_compute, &t->how.compute));
     t->how.keep_f32 = (const char *const *)c->precision_keep_f32.item;
+    t->how.modules = &c->precision_modules.rules;
     t->how.device = ku_device_find(c->parallel_device);
     t->how.device_opts.n_threads = (int)threads;
     KU_TRY(ku_cpu_isa_at_most(c->parallel_isa, &t->how.device_opts.isa));

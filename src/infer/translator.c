@@ -81,8 +81,10 @@ static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c
 static int compile(struct ku_translator *t, const struct ku_translator_opts *o, struct ku_graph **g)
 {
     struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
-    struct ku_compile_opts c = {
-        .compute = o->compute, .keep_f32 = o->keep_f32, .rule = ku_attrs_default};
+    struct ku_compile_opts c = {.compute = o->compute,
+                                .keep_f32 = o->keep_f32,
+                                .modules = o->modules,
+                                .rule = ku_attrs_default};
     for (int a = 0; a < KU_N_AXES; a++)
         c.mesh.extent[a] = 1;
     KU_TRY(compile_part(t, &c, &target, 0, g));

@@ -13,6 +13,7 @@
 struct ku_translator_opts {
     enum kumi_dtype compute;
     const char *const *keep_f32; /* modules that compute in f32, as in training; NULL: none */
+    const struct ku_precision_rules *modules; /* dtypes by module, as in training; NULL: none */
     const char *averages; /* checkpoint whose averaged weights replace those of dir; NULL: none */
     const struct ku_device_ops *device;
     struct ku_device_opts device_opts;

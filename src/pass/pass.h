@@ -6,6 +6,7 @@
 
 #include "ir/graph.h"
 #include "ir/program.h"
+#include "op/dtype_rule.h"
 #include "op/target.h"
 #include "tensor/dtype.h"
 
@@ -51,8 +52,9 @@ struct ku_compile_opts {
     int no_master; /* parameters read in `compute` are stored in it, without an f32 master */
     int stochastic_rounding;     /* of the updates of parameters without a master */
     const char *const *keep_f32; /* patterns of module paths that compute in f32; NULL = none */
-    struct ku_mesh mesh;         /* ranks, virtual shards per rank, micro-batches per shard */
-    int is_training;             /* 0: forward, loss and metrics only */
+    const struct ku_precision_rules *modules; /* dtypes by module; NULL = none */
+    struct ku_mesh mesh; /* ranks, virtual shards per rank, micro-batches per shard */
+    int is_training;     /* 0: forward, loss and metrics only */
     const char *const
         *freeze;   /* patterns of parameters without gradient, NULL-terminated; NULL = none */
     int optimizer; /* KU_OP_adamw, KU_OP_sgd, .. */

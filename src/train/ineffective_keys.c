@@ -25,6 +25,7 @@
 #include "config/deepspeed.h"
 #include "config/keys.h"
 #include "config/optimizer.h"
+#include "config/precision_policy.h"
 
 static const char *yes_or_no(int is_so)
 {
@@ -86,12 +87,12 @@ static const char *warmup_word(const struct ku_session *s)
 }
 static const char *compute_word(const struct ku_session *s)
 {
-    return s->cfg.precision_compute;
+    return ku_precision_narrowest(&s->cfg);
 }
 static const char *scaler_word(const struct ku_session *s)
 {
     const double scale = s->cfg.precision_loss_scale;
-    const int is_f16 = strcmp(s->cfg.precision_compute, "f16") == 0;
+    const int is_f16 = strcmp(ku_precision_narrowest(&s->cfg), "f16") == 0;
     if (scale == 0 || (isnan(scale) && is_f16))
         return s->cfg.precision_scaler;
     return isnan(scale) ? "none" : "fixed";

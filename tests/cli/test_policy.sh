@@ -24,6 +24,35 @@ run dealt "${policy[@]}" -n 2 --set parallel.share_host_state=false --set parall
 run plain --set precision.compute=bf16
 [ "$(digest one)" != "$(digest plain)" ] || say 'the policy changes nothing'
 
+# Dtypes by module of a Llama: one digest under every layout, the header, a resume under other rules, what reads the checkpoint.
+llama=(configs/llama-tiny.json --set train.steps=4 --set model.num_hidden_layers=2 --set model.hidden_size=32 --set model.intermediate_size=64
+    --set train.virtual_shards=2 --set train.global_batch=8 --set train.micro_batch=2 --set train.eval_tokens=512 --set train.threads=1)
+by_module='precision.modules=[{"match": "model.layers.*.mlp", "param": "bf16", "compute": "bf16", "reduce": "bf16", "output": "f32"},
+    {"match": "self_attn", "compute": "f16"}, {"match": ["embed_tokens", "norm"], "reduce": "f16"}]'
+train_llama() { # name, arguments
+    timeout 120 "$kumi" train "${llama[@]}" --set "$by_module" --out "$dir/$1" "${@:2}" >"$dir/$1.out" 2>"$dir/$1.err" || say "$1: $(tail -3 "$dir/$1.err")"
+}
+train_llama modules
+grep -q ', f32, model.layers.\*.mlp: param bf16 compute bf16 reduce bf16 output f32, self_attn: compute f16, embed_tokens norm: reduce f16 on ' \
+    "$dir/modules.err" || say "header: $(grep kumi: "$dir/modules.err")"
+layouts=('-n 2' '-n 2 --set parallel.share_host_state=false' '-n 2 --set parallel.share_host_state=false --set parallel.zero=3 --set memory.recompute=full'
+    '-n 2 --set parallel.share_host_state=false --set parallel.zero=3 --set memory.offload={"optimizer":"host","params":"host","activations":"host"}'
+    '--set memory.recompute=selective --set train.threads=2')
+for i in "${!layouts[@]}"; do
+    # shellcheck disable=SC2086
+    train_llama "modules$i" ${layouts[i]}
+    [ "$(digest modules)" = "$(digest "modules$i")" ] || say "dtypes by module: ${layouts[i]}: digests differ"
+done
+timeout 60 "$kumi" train "${llama[@]}" --out "$dir/modules" --resume --set train.steps=6 --set 'precision.modules=[{"match": "mlp", "compute": "bf16"}]' \
+    >/dev/null 2>"$dir/err"
+[ $? = 2 ] && grep -q 'precision.modules (was \[' "$dir/err" || say "other rules: $(cat "$dir/err")"
+train_llama modules --resume --set train.steps=6
+timeout 60 "$kumi" eval "$dir/modules" >"$dir/out" 2>"$dir/err" || say "eval by module: $(cat "$dir/err")"
+timeout 60 "$kumi" sample "$dir/modules" --prompt A --tokens 4 >"$dir/out" 2>"$dir/err" || say "sample by module: $(cat "$dir/err")"
+timeout 60 "$kumi" train "${llama[@]}" --out "$dir/refused" --set 'precision.modules=[{"match": "model.layers.*.mpl", "compute": "bf16"}]' >/dev/null 2>"$dir/err"
+[ $? = 2 ] && grep -q 'precision.modules\[0\]: match: model.layers.\*.mpl: no module has such a path; the nearest is model.layers.0.mlp' "$dir/err" ||
+    say "no such module: $(cat "$dir/err")"
+
 # DeepSpeed's words: the same run, and what became of them.
 printf '{"bf16":{"enabled":true,"bf16_master_weights_and_grads":true},"zero_optimization":{"stage":1},"communication_data_type":"bf16"}' >"$dir/ds.json"
 printf '{"bf16":{"enabled":true},"zero_optimization":{"stage":1}}' >"$dir/plain.json"

@@ -43,6 +43,7 @@ struct dist_case {
     enum kumi_dtype compute, grads, reduce; /* of f32 gradients */
     int no_master, stochastic_rounding;
     const char *const *keep_f32;
+    const struct ku_precision_rules *modules;
     const char *device; /* "ref", "cpu" */
     int optimizer;      /* 0 = KU_OP_adamw */
     double ema;
@@ -51,6 +52,7 @@ struct dist_case {
     double smoothing;   /* of labels */
     double loss_scale;  /* the first; 0 = no scaler */
     int scaler, window; /* of it: enum ku_loss_scale_policy, 0 = 1000 steps */
+    double clip;        /* largest norm of the gradients; 0 = 1 */
     double clip_value;  /* largest element of a gradient; 0 = any */
     struct kumi_gpt2 model;
     int64_t t;
@@ -100,6 +102,7 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .no_master = c->no_master,
                                  .stochastic_rounding = c->stochastic_rounding,
                                  .keep_f32 = c->keep_f32,
+                                 .modules = c->modules,
                                  .is_training = 1,
                                  .optimizer = c->optimizer ? c->optimizer : KU_OP_adamw,
                                  .rule = ku_attrs_default,
@@ -125,7 +128,7 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     o.mesh.extent[KU_AX_MB] = c->k;
     o.mesh.mb_outer = c->by_micro;
     o.rule.lr = 1e-2;
-    o.rule.clip = 1;
+    o.rule.clip = c->clip != 0 ? c->clip : 1;
     o.rule.weight_decay = 0.1;
     o.rule.eps = 1e-8;
     o.rule.ema = c->ema;

@@ -47,6 +47,9 @@ static const struct {
       "optimizer.decay=all", "schedule.type=polynomial", "schedule.power=2"}},
     {{"optimizer.type=rmsprop", "optimizer.centered=true", "optimizer.momentum=0.5",
       "train.micro_batch=1", "train.label_smoothing=0.1"}},
+    {{"precision.modules=[{\"match\":\"mlp\",\"compute\":\"bf16\",\"param\":\"bf16\",\"output\":"
+      "\"f32\"},"
+      "{\"match\":\"wte\",\"reduce\":\"bf16\"}]"}},
 };
 static const struct {
     int n;
@@ -176,7 +179,7 @@ static void of_configuration(size_t r, char digest[72])
 
 static void as_a_configuration(void **state)
 {
-    char first[4][72], other[72];
+    char first[sizeof rule / sizeof rule[0]][72], other[72];
     (void)state;
     for (size_t r = 0; r < sizeof rule / sizeof rule[0]; r++) {
         of_configuration(r, first[r]);

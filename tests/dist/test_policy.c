@@ -68,12 +68,27 @@ static void check_layouts(const char *name, struct dist_case *one, int policy_i,
 
 static const char *const attention[] = {"attn", "ln_f", NULL},
                          *const mlp[] = {"h.1.mlp", "wpe", NULL}, *const table[] = {"wte", NULL};
+
+/* Rules of modules: param, compute, reduce, output, buffer; -1: as in the whole model. */
+static const char *const all_mlp[] = {"h.*.mlp", NULL}, *const block[] = {"h.0", NULL},
+                         *const last[] = {"ln_f", NULL};
+static struct ku_precision_rule in_f32[] = {
+    {all_mlp, {KUMI_BF16, KUMI_BF16, KUMI_BF16, KUMI_F32, -1}, true},
+    {attention, {-1, KUMI_F16, -1, -1, -1}, true}};
+static struct ku_precision_rule in_bf16[] = {{last, {-1, KUMI_F32, -1, KUMI_BF16, -1}, true},
+                                             {block, {-1, KUMI_F16, KUMI_F16, KUMI_F32, -1}, true},
+                                             {table, {KUMI_BF16, -1, KUMI_BF16, -1, -1}, true}};
+static struct ku_precision_rule in_narrow[] = {{attention, {KUMI_F32, -1, KUMI_BF16, -1, -1}, true},
+                                               {mlp, {-1, KUMI_F32, -1, -1, -1}, false}};
+static const struct ku_precision_rules modules_f32 = {in_f32, 2}, modules_bf16 = {in_bf16, 3},
+                                       modules_narrow = {in_narrow, 2};
 static const struct policy {
     const char *name;
     enum kumi_dtype compute, grads, reduce;
     int no_master, stochastic_rounding, optimizer;
     const char *const *keep_f32;
     double ema;
+    const struct ku_precision_rules *modules;
 } policy[] = {
     {.name = "f32"},
     {.name = "f32, reduce bf16", .reduce = KUMI_BF16},
@@ -91,6 +106,13 @@ static const struct policy {
      .stochastic_rounding = 1},
     {.name = "attention f32", .compute = KUMI_BF16, .keep_f32 = attention},
     {.name = "modules f32", .compute = KUMI_BF16, .keep_f32 = mlp},
+    {.name = "modules of f32", .modules = &modules_f32},
+    {.name = "modules of bf16", .compute = KUMI_BF16, .modules = &modules_bf16},
+    {.name = "modules, no master",
+     .compute = KUMI_BF16,
+     .no_master = 1,
+     .stochastic_rounding = 1,
+     .modules = &modules_narrow},
     {.name = "table f32, no master",
      .compute = KUMI_BF16,
      .reduce = KUMI_BF16,
@@ -126,7 +148,7 @@ static struct dist_case case_of(const struct policy *p)
     struct dist_case c = base_case(p->compute);
     c.grads = p->grads, c.reduce = p->reduce, c.no_master = p->no_master;
     c.stochastic_rounding = p->stochastic_rounding, c.keep_f32 = p->keep_f32;
-    c.optimizer = p->optimizer, c.ema = p->ema;
+    c.optimizer = p->optimizer, c.ema = p->ema, c.modules = p->modules;
     return c;
 }
 
@@ -136,7 +158,8 @@ static int is_taken(int i)
 {
     static struct sample sample = {.thread = 6};
     const struct policy *p = &policy[i];
-    return sample_takes(&sample, i, p->reduce, 8 + p->compute + 8 * p->no_master);
+    return sample_takes(&sample, i, p->reduce,
+                        8 + (int)p->compute + 8 * p->no_master + 16 * (p->modules != NULL));
 }
 
 /* Every key shows in the bits: two policies of one optimizer never agree. */

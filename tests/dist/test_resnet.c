@@ -33,6 +33,7 @@ struct run {
     enum kumi_resnet_stem stem;
     enum kumi_dtype compute;
     const char *device;
+    const struct ku_precision_rules *modules;
     int by_micro; /* each micro-batch is reduced */
     int n, threads, no_sharing, no_overlap, zero, replicate, recompute;
     int64_t bucket_bytes;
@@ -49,6 +50,7 @@ struct run {
 static struct ku_compile_opts opts_of(const struct run *r)
 {
     struct ku_compile_opts o = {.compute = r->compute,
+                                .modules = r->modules,
                                 .is_training = 1,
                                 .optimizer = KU_OP_sgd,
                                 .rule = ku_attrs_default,
@@ -176,7 +178,7 @@ static void run(struct run *r)
 enum { N_NUMERICS = 64 };
 static int numerics_of(const struct run *r)
 {
-    return ((int)r->compute * 2 + r->by_micro) * 2 + r->sync;
+    return (((int)r->compute * 2 + r->by_micro) * 2 + r->sync) * 2 + (r->modules != NULL);
 }
 static int layout_of(const struct run *r)
 {
@@ -205,11 +207,9 @@ static struct run base(const char *device, enum kumi_dtype compute)
         .v = 4, .micro = 2, .k = 2, .depth = 8, .compute = compute, .device = device, .n = 1};
 }
 
-static void check_layouts(const char *device, enum kumi_dtype compute, int by_micro)
+static void check_layouts_of(struct run one)
 {
-    struct run one = base(device, compute), r;
-    one.by_micro = by_micro;
-    r = one;
+    struct run r = one;
     run(&one);
     assert_true(sample_is_short() || one.loss[2] < one.loss[0]);
     assert_int_equal(one.tracked,
@@ -224,11 +224,50 @@ static void check_layouts(const char *device, enum kumi_dtype compute, int by_mi
     expect_equal(&one, r);
     r.zero = r.replicate = 0;
     r.n = 2, r.no_sharing = 0, r.no_overlap = 1, r.bucket_bytes = 1000;
-    r.threads = strcmp(device, "cpu") == 0 ? 3 : 1;
+    r.threads = strcmp(one.device, "cpu") == 0 ? 3 : 1;
     expect_equal(&one, r);
     for (r = one, r.n = 1; r.n <= 2 && !sample_races_only(); r.n++)
         for (r.recompute = KU_RECOMPUTE_SELECTIVE; r.recompute < KU_N_RECOMPUTE; r.recompute++)
             expect_equal(&one, r);
+}
+static void check_layouts(const char *device, enum kumi_dtype compute, int by_micro)
+{
+    struct run one = base(device, compute);
+    one.by_micro = by_micro;
+    check_layouts_of(one);
+}
+
+/* Running statistics of 16 bits, and modules of three compute dtypes. */
+static const char *const first_layer[] = {"bn1", NULL}, *const blocks[] = {"layer2", NULL},
+                         *const norms[] = {"bn2", NULL}, *const last_layers[] = {"layer*", NULL};
+static struct ku_precision_rule rule[] = {
+    {blocks, {-1, KUMI_BF16, KUMI_BF16, KUMI_F32, KUMI_F16}, true},
+    {norms, {-1, KUMI_F16, -1, -1, KUMI_F32}, true},
+    {last_layers, {-1, KUMI_BF16, -1, -1, KUMI_BF16}, true},
+    {first_layer, {-1, -1, -1, -1, KUMI_BF16}, true}};
+static const struct ku_precision_rules rules = {rule, 4};
+static struct run of_modules(enum kumi_dtype compute)
+{
+    struct run one = base("cpu", compute);
+    one.modules = &rules;
+    return one;
+}
+static void modules(void **state)
+{
+    struct run f32 = of_modules(KUMI_F32), wide = f32, ref = f32;
+    (void)state;
+    check_layouts_of(f32);
+    check_layouts_of(of_modules(KUMI_BF16));
+    wide.modules = NULL;
+    run(&f32);
+    run(&wide);
+    assert_string_not_equal(f32.digest, wide.digest);
+    assert_true(f32.running[0] == (double)ku_bf16_to_f32(ku_bf16_from_f32((float)f32.running[0])));
+    for (int i = 0; i < 2; i++) /* rounded once a step, to 8 bits */
+        assert_true(fabs(f32.running[i] - wide.running[i]) < 0x1p-6 * fabs(wide.running[i]));
+    ref.device = "ref";
+    run(&ref);
+    assert_true(fabs(ref.loss[0] - f32.loss[0]) < 0.02 * ref.loss[0]);
 }
 static void cpu_f32(void **state)
 {
@@ -322,12 +361,11 @@ static void synchronised(void **state)
 
 /* Buffers are in checkpoints: stopped on two ranks and resumed on four, the bits of a run that was
  * not stopped. */
-static void resumed(void **state)
+static void check_resumed(struct run whole)
 {
     char dir[] = "/tmp/kumi-test-XXXXXX", path[64];
-    struct run whole = base("cpu", KUMI_F32), first = whole, second = whole;
+    struct run first = whole, second = whole;
     const int at = n_steps() / 2;
-    (void)state;
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/step-%08d", dir, at);
     run(&whole);
@@ -348,6 +386,13 @@ static void resumed(void **state)
     ku_os_rmtree(dir);
 }
 
+static void resumed(void **state)
+{
+    (void)state;
+    check_resumed(base("cpu", KUMI_F32));
+    check_resumed(of_modules(KUMI_F32));
+}
+
 /* As many ranks as shards, or nobody would know who is normalised together. */
 static void sync_is_refused(void **state)
 {
@@ -361,11 +406,11 @@ static void sync_is_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_f32),        cmocka_unit_test(cpu_bf16),
-        cmocka_unit_test(cpu_f16),        cmocka_unit_test(by_micro),
-        cmocka_unit_test(ref_f64),        cmocka_unit_test(three_shards),
-        cmocka_unit_test(synchronised),   cmocka_unit_test(resumed),
-        cmocka_unit_test(sync_is_refused)};
+        cmocka_unit_test(cpu_f32),      cmocka_unit_test(cpu_bf16),
+        cmocka_unit_test(cpu_f16),      cmocka_unit_test(by_micro),
+        cmocka_unit_test(ref_f64),      cmocka_unit_test(three_shards),
+        cmocka_unit_test(synchronised), cmocka_unit_test(resumed),
+        cmocka_unit_test(modules),      cmocka_unit_test(sync_is_refused)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -220,6 +220,33 @@ static void precision_policy(void **state)
     compare_graph("precision_reduce", &wire, NULL);
 }
 
+/* Rules of modules: casts where values enter and leave a module, a parameter without a master, a
+ * gradient that travels in bf16, a compute copy in f16, a norm that reads f16. */
+static void precision_modules(void **state)
+{
+    static const char *const up[] = {"up", NULL}, *const norm[] = {"ln", "nothing-else", NULL},
+                             *const down[] = {"down", NULL}, *const table[] = {"wte", NULL};
+    static struct ku_precision_rule rule[] = {
+        {up, {KUMI_BF16, KUMI_BF16, KUMI_BF16, KUMI_F32, -1}, true},
+        {norm, {-1, KUMI_F16, -1, -1, -1}, true},
+        {down, {KUMI_F32, KUMI_F16, -1, -1, -1}, true},
+        {table, {-1, -1, KUMI_F16, -1, -1}, true}};
+    static const struct ku_precision_rules rules = {rule, 4};
+    static const char *const known[] = {"ln", NULL};
+    struct ku_compile_opts o = options(2, KUMI_F32);
+    struct ku_graph *g = network(24);
+    (void)state;
+    o.modules = &rules;
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text,
+                           "precision.modules[1]: match: nothing-else: no module "
+                           "has such a path; paths are like"));
+    ku_graph_destroy(g);
+    rule[1].match = known;
+    compare_graph("precision_modules", &o, "precision");
+    compare_graph("precision_modules_full", &o, NULL);
+}
+
 /* Patterns that no module has, and a dtype that nothing computes in. */
 static void precision_refused(void **state)
 {
@@ -231,6 +258,41 @@ static void precision_refused(void **state)
     assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), KUMI_EINVAL);
     assert_non_null(strstr(ku_err_get()->text, "h.*.attn: no module path matches"));
     ku_graph_destroy(g);
+    static const struct {
+        const char *match[2];
+        int dtype[KU_N_ROLES];
+        const char *want;
+    } row[] = {
+        {{"dawn"},
+         {-1, KUMI_F32, -1, -1, -1},
+         "match: dawn: no module has such a path; the nearest is down"},
+        {{"down"},
+         {-1, -1, -1, -1, KUMI_BF16},
+         "buffer: bf16 of \"down\": the modules that this rule is the first to match have no "
+         "buffers"},
+        {{"logit"},
+         {-1, -1, KUMI_BF16, -1, -1},
+         "reduce: bf16 of \"logit\": the modules that this rule is the first to match have no "
+         "parameters"},
+        {{"head"},
+         {-1, KUMI_F16, -1, -1, -1},
+         "wte.weight is read in bf16 by one module and in f16 by another"},
+        {{"head"}, {-1, KUMI_F32, -1, -1, -1}, NULL},
+        {{"wte"}, {KUMI_F16, KUMI_F16, -1, -1, -1}, NULL},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_precision_rule rule = {.match = row[i].match, .casts_inputs = true};
+        const struct ku_precision_rules rules = {&rule, 1};
+        memcpy(rule.dtype, row[i].dtype, sizeof rule.dtype);
+        o = options(1, KUMI_BF16);
+        o.modules = &rules;
+        g = network(24);
+        const int status = ku_compile_graph(g, &o, NULL, NULL);
+        if (status != (row[i].want ? KUMI_EINVAL : KUMI_OK) ||
+            (row[i].want && strstr(ku_err_get()->text, row[i].want) == NULL))
+            fail_msg("rule %zu: %d: %s", i, status, ku_err_get()->text);
+        ku_graph_destroy(g);
+    }
     g = network(24);
     o = options(1, KUMI_I32);
     assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), KUMI_EINVAL);
@@ -654,6 +716,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(after_each_pass),
                                        cmocka_unit_test(layerwise),
                                        cmocka_unit_test(precision_policy),
+                                       cmocka_unit_test(precision_modules),
                                        cmocka_unit_test(precision_refused),
                                        cmocka_unit_test(half),
                                        cmocka_unit_test(recomputation),

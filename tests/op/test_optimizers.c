@@ -231,6 +231,36 @@ static void check_average(const struct op_device *d, double decay, const double 
     expect_figures(&x, "average", want);
 }
 
+/*
+ * Adafactor's sums by row and by column keep small elements, however large the norm is that
+ * clipping to 1 divides by: one element is `norm`, the others are norm 2^-30.
+ */
+static void check_clipped_factors(const struct op_device *d)
+{
+    static const double norms[] = {1, 0x1p20, 0x1p40, 0x1p60};
+    struct ku_attrs a;
+    parse_attrs("lr=0.1 clip=1", &a);
+    a.rows = a.rows_seen = 3, a.cols = 5, a.count = N_MATRIX;
+    for (size_t k = 0; k < sizeof norms / sizeof norms[0]; k++) {
+        struct param x = param_of(d, 0, 0);
+        const double small = norms[k] * 0x1p-30;
+        set_step(&x, &a, 0, 0);
+        for (int64_t i = 0; i < x.n; i++)
+            ku_store_f64(x.g, x.dtype, i, i == 0 ? norms[k] : small);
+        x.report[KU_REPORT_NORM] = norms[k];
+        x.report[KU_REPORT_SCALE] = ku_clip_factor(&a, norms[k]);
+        run(KU_OP_factor_sums, &a, &x, "gsf");
+        run(KU_OP_factor_means, &a, &x, "frcs");
+        const double root = small * x.report[KU_REPORT_SCALE], want = root * root;
+        for (int64_t i = 1; i < 3; i++) {
+            const double row = ku_load_f64(x.row, x.dtype, i), col = ku_load_f64(x.col, x.dtype, i);
+            if (!(fabs(row - want) <= 0x1p-20 * want && fabs(col - want) <= 0x1p-20 * want))
+                fail_msg("%s: norm %g: row_var %g, col_var %g; it is %g", d->name, norms[k], row,
+                         col, want);
+        }
+    }
+}
+
 static void check_device(const struct ku_device_ops *ops)
 {
     struct op_device d = device_open(ops, ku_cpu_isa(), 1);
@@ -238,6 +268,7 @@ static void check_device(const struct ku_device_ops *ops)
         check_optimizer(&d, &optimizers[i]);
     for (size_t i = 0; i < sizeof averages / sizeof averages[0]; i++)
         check_average(&d, averages[i].decay, averages[i].want);
+    check_clipped_factors(&d);
     device_close(&d);
 }
 

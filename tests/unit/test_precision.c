@@ -63,6 +63,16 @@ static void test_options(void **state)
         {"{\"compute\":\"bf16\",\"keep_f32\":[\"ln_*\",\"h.0.mlp\"]}", "bf16, f32: ln_* h.0.mlp",
          KUMI_BF16, KUMI_F32, KUMI_F32, 0},
         {"{\"master\":false}", "f32", KUMI_F32, KUMI_F32, KUMI_F32, 1},
+        {"{\"modules\":[{\"match\":[\"h.*.mlp\",\"wte\"],\"param\":\"bf16\",\"compute\":\"bf16\","
+         "\"output\":\"f32\"},"
+         "{\"match\":\"attn\",\"reduce\":\"f16\",\"compute\":\"f16\",\"cast_inputs\":false}],"
+         "\"stochastic_rounding\":true}",
+         "f32, h.*.mlp wte: param bf16 compute bf16 output f32, attn: compute f16 reduce f16, "
+         "inputs as they are",
+         KUMI_F32, KUMI_F32, KUMI_F32, 0},
+        {"{\"compute\":\"bf16\",\"grads\":\"bf16\",\"modules\":[{\"match\":\"wte\",\"reduce\":"
+         "\"bf16\",\"buffer\":\"f16\"}]}",
+         "bf16, gradients bf16, wte: reduce bf16 buffer f16", KUMI_BF16, KUMI_BF16, KUMI_BF16, 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
@@ -88,6 +98,56 @@ static void test_options(void **state)
     }
 }
 
+/* Combinations of the keys that nothing computes: one line with path, value, pattern and reason. */
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *precision, *want;
+    } row[] = {
+        {"\"modules\":{}", "precision.modules: {}; a list of rules"},
+        {"\"modules\":[7]", "precision.modules[0]: 7; a rule is an object"},
+        {"\"modules\":[{\"compute\":\"bf16\"}]", "give \"match\", a pattern of module paths"},
+        {"\"modules\":[{\"match\":[],\"compute\":\"bf16\"}]",
+         "precision.modules[0].match: []; a pattern"},
+        {"\"modules\":[{\"match\":\"a\"}]",
+         "give at least one of param, compute, reduce, output, buffer"},
+        {"\"modules\":[{\"match\":\"a\",\"ouput\":\"f32\"}]", "output"},
+        {"\"modules\":[{\"match\":\"a\",\"compute\":\"f64\"}]",
+         "precision.modules[0].compute: \"f64\"; one of: f32 bf16 f16"},
+        {"\"modules\":[{\"match\":\"a\",\"compute\":\"f8\"}]",
+         "precision.modules[0].compute: \"f8\"; one of: f32 bf16 f16"},
+        {"\"modules\":[{\"match\":\"a\",\"buffer\":\"i64\"}]",
+         "precision.modules[0].buffer: \"i64\"; one of: f32 bf16 f16"},
+        {"\"modules\":[{\"match\":\"a\",\"output\":\"f32\",\"cast_inputs\":false}]",
+         "cast_inputs is for rules that give compute"},
+        {"\"modules\":[{\"match\":\"a\",\"compute\":\"f32\",\"cast_inputs\":1}]",
+         "precision.modules[0].cast_inputs: 1; true or false"},
+        {"\"modules\":[{\"match\":\"a\",\"compute\":\"bf16\"},{\"match\":\"h.*.mlp\",\"param\":"
+         "\"bf16\"}]",
+         "precision.modules[1].param: \"bf16\"; of \"h.*.mlp\": these modules compute in f32;"},
+        {"\"compute\":\"bf16\",\"modules\":[{\"match\":\"a\",\"param\":\"f16\"}]",
+         "precision.modules[0].param: \"f16\"; of \"a\": these modules compute in bf16;"},
+        {"\"grads\":\"bf16\",\"modules\":[{\"match\":\"a\",\"reduce\":\"f32\"}]",
+         "precision.modules[0].reduce: \"f32\"; of \"a\": precision.grads is bf16, and gradients "
+         "of 16 bits travel as they are"},
+        {"\"stochastic_rounding\":true,\"modules\":[{\"match\":\"a\",\"compute\":\"bf16\"}]",
+         "precision.stochastic_rounding: true; it is for"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_config c;
+        char text[400];
+        snprintf(
+            text, sizeof text,
+            "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a\"},\"precision\":{%s}}",
+            row[i].precision);
+        const int status =
+            ku_config_parse("c.json", text, strlen(text), NULL, 0, ku_model_hidden_size, &c);
+        if (status != KUMI_EINVAL || strstr(ku_err_get()->text, row[i].want) == NULL)
+            fail_msg("%s: %d: %s", row[i].precision, status, ku_err_get()->text);
+    }
+}
+
 static void test_help(void **state)
 {
     (void)state;
@@ -103,6 +163,7 @@ static void test_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_op),
-                                       cmocka_unit_test(test_options), cmocka_unit_test(test_help)};
+                                       cmocka_unit_test(test_options),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_help)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ void ku_ref_factor_sums(const struct ku_call *c, struct ku_ref_poll *poll)
     for (int d = 0; d < c->in[0].shape.ndim; d++)
         total *= c->in[0].logical[d];
     int64_t *cols = rows + 2 * (total / a->cols);
-    ku_factor_rounds(report, round);
+    ku_factor_rounds(a, report, round);
     for (int64_t i = 0; i < count && report[KU_REPORT_APPLY] != 0; i++) {
         const int64_t at = place(&c->in[0], i), m = at / each;
         const double x = ku_ref_get(&c->in[0], i);

@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "ir/placement_rules.h"
+#include "pass/precision_rules.h"
 #include "pass/update.h"
 
 /* Every mesh axis: no value is partial after a `convert` in O. */
@@ -54,9 +55,11 @@ ku_id ku_update_source(const struct ku_graph *g, ku_id tensor)
 }
 
 /* The wire dtype of a gradient; -1: its own dtype. */
-static int wire_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id grad)
+static int wire_of(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+                   ku_id grad)
 {
-    return g->value[grad].dtype == KUMI_F32 && o->reduce != KUMI_F32 ? (int)o->reduce : -1;
+    const enum kumi_dtype wire = ku_precision_wire(g, o, tensor);
+    return g->value[grad].dtype == KUMI_F32 && wire != KUMI_F32 ? (int)wire : -1;
 }
 
 /* The complete gradient of a parameter, summed over its uses in use order; 0 on failure. next: see
@@ -68,7 +71,7 @@ static ku_id gradient(struct ku_graph *g, const struct ku_compile_opts *o, ku_id
     for (ku_id u = g->tensor[tensor].first_use; u; u = next[u]) {
         if (g->use[u].grad == 0)
             continue;
-        ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, wire_of(g, o, g->use[u].grad),
+        ku_id part = complete(g, g->use[u].grad, KU_FOLD_SUM, wire_of(g, o, tensor, g->use[u].grad),
                               g->mesh.mb_outer, g->tensor[tensor].name);
         if (part && sum) {
             ku_id node = ku_update_once(g, (struct ku_make){.op = KU_OP_add,

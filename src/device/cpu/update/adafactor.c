@@ -74,7 +74,7 @@ static void tile_factor_sums(const struct ku_kernel *k, int64_t tile, int thread
     (void)thread;
     if (report[KU_REPORT_APPLY] == 0 || first >= end)
         return;
-    ku_factor_rounds(report, part.round);
+    ku_factor_rounds(a, report, part.round);
     for (int64_t r = 0; r < at.n_rows; r += part.n_rows) {
         const int64_t from = first + r * a->cols, last = from + at.n_cols;
         const int64_t lo = from > begin ? from : begin, hi = least_of(last, end);
