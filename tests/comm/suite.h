@@ -35,9 +35,9 @@ struct suite {
 };
 
 /*
- * Time in which somebody on this machine waited for a processor, which no rank can help; 0 where
- * the kernel does not tell. A limit on time is held against the calm clock, which stands still
- * then: as strict as on an idle machine for what was kumi's own doing.
+ * Time in which any process of this machine waited for a processor; 0 where the kernel does not
+ * report it. Limits are compared with the calm clock, which excludes this time, so that load by
+ * other processes does not count against kumi.
  */
 static inline int64_t suite_pressure_ns(void)
 {

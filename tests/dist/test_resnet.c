@@ -348,7 +348,7 @@ static void resumed(void **state)
     ku_os_rmtree(dir);
 }
 
-/* As many ranks as shards, or nobody would know who is normalised together. */
+/* One rank per shard: the shard is what is normalised together. */
 static void sync_is_refused(void **state)
 {
     (void)state;
