@@ -18,8 +18,8 @@ struct ku_volume {
     double ring_bytes, stored_bytes;
 };
 /*
- * Every exchange over every set of rank axes, on the whole axis or in groups; a program has one size
- * of groups (parallel.reshard_after_forward).
+ * Every exchange over every set of rank axes, on the whole axis or in groups; a program has one
+ * size of groups (parallel.reshard_after_forward).
  */
 enum { KU_MAX_VOLUMES = KU_N_EXCHANGES * (1 << KU_AX_FIRST_TIME) * 2 };
 /*

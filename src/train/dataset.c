@@ -8,15 +8,6 @@
 #include "data/image/image.h"
 #include "train/dataset_text.h"
 
-static int refuse_number(const struct ku_config *c, const char *key, int64_t value,
-                         const char *wanted)
-{
-    json_t *v = json_integer(value);
-    int status = ku_config_refuse(c, key, v, wanted);
-    json_decref(v);
-    return status;
-}
-
 /*
  * Check a length key against the model's positions. `more`: tokens that the model reads in
  * addition.
@@ -29,7 +20,7 @@ static int check_length(const struct ku_config *c, const struct ku_model_facts *
         return KUMI_OK;
     snprintf(wanted, sizeof wanted, "%sit exceeds the model's %s", more ? "with <s> " : "",
              f->positions_key);
-    return refuse_number(c, key, value, wanted);
+    return ku_config_refuse_int(c, key, value, wanted);
 }
 
 int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)
@@ -37,9 +28,10 @@ int ku_dataset_seq_len(const struct ku_config *c, const struct ku_model *m, int6
     const struct ku_model_facts *f = &m->facts;
     int is_given = c->data_seq_len != KU_NULL;
     if (is_given && (f->max_positions == 0 || f->is_pairs))
-        return refuse_number(c, "data.seq_len", c->data_seq_len,
-                             f->is_pairs ? "pairs have data.max_source_len and data.max_target_len"
-                                         : "the model reads no sequences; omit it");
+        return ku_config_refuse_int(c, "data.seq_len", c->data_seq_len,
+                                    f->is_pairs
+                                        ? "pairs have data.max_source_len and data.max_target_len"
+                                        : "the model reads no sequences; omit it");
     *out = is_given ? c->data_seq_len : f->max_positions ? f->max_positions : 1;
     if (f->is_pairs) {
         *out = c->data_max_target_len + 1;

@@ -142,7 +142,7 @@ static void live_parameters(void **state)
     ku_plan_fini(&p);
 }
 
-/* Each combination of exchange, axes and group size has a row, and each row all of its instructions. */
+/* Each combination of exchange, axes and group has a row with the sum of its instructions. */
 static void every_kind(void **state)
 {
     static const uint8_t exchange[] = {KU_X_REDUCE_SCATTER, KU_X_ALL_REDUCE, KU_X_ALL_GATHER};
