@@ -269,7 +269,7 @@ static int parse_map(const struct kumi_weights_options *o, json_t **out)
         char *theirs =
             equal ? ku_asprintf("%.*s", (int)(equal - o->map[i]), o->map[i]) : ku_strdup("");
         if (equal == NULL || equal == o->map[i] || equal[1] == '\0')
-            status = KU_ERR(KUMI_EINVAL, "weights: map: %s; give THEIRS=OURS", o->map[i]);
+            status = KU_ERR(KUMI_EINVAL, "weights: map: %s; give SOURCE=TENSOR", o->map[i]);
         else if (theirs == NULL || json_object_set_new(map, theirs, json_string(equal + 1)) < 0)
             status = KU_ERR(KUMI_ENOMEM, "weights: no memory");
         ku_free(theirs);

@@ -65,16 +65,7 @@ int ku_batch_check_length(const struct ku_config *c, const struct ku_model *m, c
         return KUMI_OK;
     snprintf(wanted, sizeof wanted, "%sit exceeds the model's %s", more ? "with <s> " : "",
              m->facts.positions_key);
-    return ku_batch_refuse_number(c, key, value, wanted);
-}
-
-int ku_batch_refuse_number(const struct ku_config *c, const char *key, int64_t value,
-                           const char *wanted)
-{
-    json_t *v = json_integer(value);
-    int status = ku_config_refuse(c, key, v, wanted);
-    json_decref(v);
-    return status;
+    return ku_config_refuse_int(c, key, value, wanted);
 }
 
 int ku_batch_refuse_first(const struct ku_config *c, const struct ku_batch_rule *rule, size_t n)

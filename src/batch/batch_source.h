@@ -135,8 +135,6 @@ struct ku_batch_rule {
     const char *path, *wanted;
 };
 int ku_batch_refuse_first(const struct ku_config *c, const struct ku_batch_rule *rule, size_t n);
-int ku_batch_refuse_number(const struct ku_config *c, const char *key, int64_t value,
-                           const char *wanted);
 /*
  * KUMI_EINVAL if a length exceeds the model's positions.
  *

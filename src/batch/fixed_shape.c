@@ -21,8 +21,8 @@ int ku_fixed_seq_len(const struct ku_config *c, const struct ku_model *m, int64_
     const int64_t most = m->facts.max_positions;
     const int is_given = c->data_seq_len != KU_NULL;
     if (is_given && most == 0)
-        return ku_batch_refuse_number(c, "data.seq_len", c->data_seq_len,
-                                      "the model reads no sequences; omit it");
+        return ku_config_refuse_int(c, "data.seq_len", c->data_seq_len,
+                                    "the model reads no sequences; omit it");
     *out = is_given ? c->data_seq_len : most ? most : 1;
     return is_given ? ku_batch_check_length(c, m, "data.seq_len", *out, 0) : KUMI_OK;
 }

@@ -118,8 +118,8 @@ static int check(const struct ku_config *c, const struct ku_model *m)
 static int seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)
 {
     if (c->data_seq_len != KU_NULL)
-        return ku_batch_refuse_number(c, "data.seq_len", c->data_seq_len,
-                                      "pairs have data.max_source_len and data.max_target_len");
+        return ku_config_refuse_int(c, "data.seq_len", c->data_seq_len,
+                                    "pairs have data.max_source_len and data.max_target_len");
     *out = c->data_max_target_len + 1;
     KU_TRY(ku_batch_check_length(c, m, "data.max_source_len", c->data_max_source_len, 0));
     return ku_batch_check_length(c, m, "data.max_target_len", c->data_max_target_len, 1);

@@ -154,8 +154,8 @@ static int open_masked(struct ku_batch_source *s, struct ku_data *text)
         o.mask_token = o.vocab_count - 1;
     if (o.mask_token < o.vocab_count)
         return ku_masked_open(text, &o, &s->data);
-    int status = ku_batch_refuse_number(c, "data.mask_token", o.mask_token,
-                                        "an id below the model's vocab_size");
+    int status = ku_config_refuse_int(c, "data.mask_token", o.mask_token,
+                                      "an id below the model's vocab_size");
     ku_data_destroy(text);
     return status;
 }

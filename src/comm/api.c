@@ -216,11 +216,7 @@ static int check_buffers(const struct ku_comm *c, const struct ku_coll *o)
     case KU_COLL_SEND:
         return block > 0 && in == NULL ? refuse_null(o, "data") : 0;
     case KU_COLL_BARRIER:
-    case KU_COLL_HASH:
-    case KU_COLL_LEAVE:
-    case KU_COLL_ARENA:
-    case KU_COLL_SPLIT:
-    case KU_N_COLL_KINDS:
+    case KU_COLL_INTERNAL:
         return 0;
     }
     if ((in_count > 0 && in == NULL) || (out_count > 0 && out == NULL))

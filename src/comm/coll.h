@@ -61,6 +61,13 @@ enum ku_coll_kind {
     KU_COLL_SPLIT,
     KU_N_COLL_KINDS
 };
+/* The labels of a switch over kinds that no caller chooses. */
+#define KU_COLL_INTERNAL                                                                           \
+    KU_COLL_HASH:                                                                                  \
+    case KU_COLL_LEAVE:                                                                            \
+    case KU_COLL_ARENA:                                                                            \
+    case KU_COLL_SPLIT:                                                                            \
+    case KU_N_COLL_KINDS
 const char *ku_coll_kind_name(enum ku_coll_kind kind); /* "all_reduce" */
 
 /*

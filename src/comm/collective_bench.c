@@ -196,11 +196,7 @@ static double least_traffic(enum ku_coll_kind kind, int n)
     case KU_COLL_SEND:
     case KU_COLL_RECV:
     case KU_COLL_BARRIER:
-    case KU_COLL_HASH:
-    case KU_COLL_LEAVE:
-    case KU_COLL_ARENA:
-    case KU_COLL_SPLIT:
-    case KU_N_COLL_KINDS:
+    case KU_COLL_INTERNAL:
         break;
     }
     return 2;

@@ -327,11 +327,7 @@ static int direct_step(struct ku_work *w)
     case KU_COLL_BARRIER:
     case KU_COLL_SEND:
     case KU_COLL_RECV:
-    case KU_COLL_HASH:
-    case KU_COLL_LEAVE:
-    case KU_COLL_ARENA:
-    case KU_COLL_SPLIT:
-    case KU_N_COLL_KINDS:
+    case KU_COLL_INTERNAL:
         break;
     }
     return 0;
@@ -452,11 +448,7 @@ static void staged_step(struct ku_work *w)
     case KU_COLL_BARRIER:
     case KU_COLL_SEND:
     case KU_COLL_RECV:
-    case KU_COLL_HASH:
-    case KU_COLL_LEAVE:
-    case KU_COLL_ARENA:
-    case KU_COLL_SPLIT:
-    case KU_N_COLL_KINDS:
+    case KU_COLL_INTERNAL:
         return;
     }
 }

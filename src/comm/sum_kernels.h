@@ -121,7 +121,41 @@ KU_BF16_PAIR(bf16_min, KU_OP_MIN)
 KU_BF16_PAIR(bf16_max, KU_OP_MAX)
 KU_BF16_PAIR(bf16_prod, KU_OP_PROD)
 
-#ifdef KU_F16_PAIR /* the including file has a vector form KU_F16_PAIR(name, OP) */
+#ifdef KU_F16_LANES
+/*
+ * The including file loads and stores KU_F16_LANES f16 as f32 (f16_load, f16_store). The rest goes
+ * through a padded copy, so every element takes the same path.
+ */
+#define KU_F16_PAIR(name, op)                                                                      \
+    static void name##_lanes(uint16_t *o, const uint16_t *x, const uint16_t *y)                    \
+    {                                                                                              \
+        float a[KU_F16_LANES], b[KU_F16_LANES];                                                    \
+        f16_load(a, x);                                                                            \
+        f16_load(b, y);                                                                            \
+        for (int i = 0; i < KU_F16_LANES; i++)                                                     \
+            a[i] = op(a[i], b[i]);                                                                 \
+        f16_store(o, a);                                                                           \
+    }                                                                                              \
+    static void name(void *out, void *out2, const void *a, const void *b, int64_t count)           \
+    {                                                                                              \
+        uint16_t *o = out, *o2 = out2;                                                             \
+        const uint16_t *x = a, *y = b;                                                             \
+        int64_t i = 0;                                                                             \
+        for (; i + KU_F16_LANES <= count; i += KU_F16_LANES) {                                     \
+            name##_lanes(o + i, x + i, y + i);                                                     \
+            if (o2)                                                                                \
+                memcpy(o2 + i, o + i, KU_F16_LANES * 2);                                           \
+        }                                                                                          \
+        if (i < count) {                                                                           \
+            uint16_t u[KU_F16_LANES] = {0}, v[KU_F16_LANES] = {0};                                 \
+            memcpy(u, x + i, (size_t)(count - i) * 2);                                             \
+            memcpy(v, y + i, (size_t)(count - i) * 2);                                             \
+            name##_lanes(u, u, v);                                                                 \
+            memcpy(o + i, u, (size_t)(count - i) * 2);                                             \
+            if (o2)                                                                                \
+                memcpy(o2 + i, u, (size_t)(count - i) * 2);                                        \
+        }                                                                                          \
+    }
 KU_F16_PAIR(f16_sum, KU_OP_SUM)
 KU_F16_PAIR(f16_min, KU_OP_MIN)
 KU_F16_PAIR(f16_max, KU_OP_MAX)

@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/search.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -106,14 +107,7 @@ static int fill_asked(struct ku_loader *l, int64_t step, int range, int64_t i, v
 
 static int64_t position_of(const struct ku_loader *l, int64_t row)
 {
-    int low = 0, high = l->o.n_ranges;
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (l->range_row[middle] <= row)
-            low = middle;
-        else
-            high = middle;
-    }
+    size_t low = ku_search(l->range_row, sizeof *l->range_row, (size_t)l->o.n_ranges, row);
     return l->range[low].first + row - l->range_row[low];
 }
 

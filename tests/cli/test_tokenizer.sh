@@ -51,7 +51,7 @@ expect() { # code text command..
     [ $is -eq "$code" ] && [ "$(printf '%s\n' "$got" | grep -c '^kumi: error:')" = 1 ] &&
         printf '%s' "$got" | grep -qF -- "$part" || fail "tokenizer $*: wanted $code: $part; got $is: $got"
 }
-expect 2 'learn: usage: kumi tokenizer' learn
+expect 2 'learn: unknown; usage: kumi tokenizer' learn
 expect 2 '--tokenizer is missing' encode
 expect 2 'no text to learn from' train --vocab 300
 expect 2 'a vocabulary of 200 tokens; give 256' train --vocab 200 "$text"
@@ -63,7 +63,7 @@ expect 2 'does not apply to it' decode --tokenizer byte --to "$dir/x.bin"
 expect 2 '--to: ids.txt: give a name that ends in .bin' encode --tokenizer byte --to ids.txt
 expect 11 "$dir/ids.bin: the file exists; --overwrite replaces it" encode --tokenizer byte --to "$dir/ids.bin"
 expect 5 "$dir/none/x.bin: No such file" encode --tokenizer byte --to "$dir/none/x.bin"
-expect 2 'above 0' train --vocab -5 "$text"
+expect 2 'give 1 or more' train --vocab -5 "$text"
 expect 2 "special token '': empty" train --special '' "$text"
 expect 3 "data: $dir/none: No such file" train "$dir/none"
 printf 'a\n\xff\n' >"$dir/bad.txt"

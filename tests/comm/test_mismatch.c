@@ -62,7 +62,7 @@ static const struct row rows[] = {
      {.kind = KU_COLL_BROADCAST, .count = 2, BUF0},
      {.kind = KU_COLL_BROADCAST, .count = 60, BUF1},
      {"f32 x 2, root 0", "f32 x 60, root 0"}},
-    {"both posted", /* nobody waits: the barrier behind it tells */
+    {"both posted", /* without a wait: the barrier after it reports */
      {.kind = KU_COLL_BROADCAST, .count = 2, BUF0},
      {.kind = KU_COLL_BROADCAST, .root = 1, .count = 2, BUF1},
      {"root 0", "root 1"}},
@@ -138,7 +138,7 @@ static int lose_letter(struct ku_job *job, void *arg)
     return status ? status : ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER});
 }
 
-/* Nobody waits for a letter; freeing the communicator does not lose one. */
+/* An eager message without a receive; freeing the communicator does not lose one. */
 static void test_lost_letter(void **state)
 {
     (void)state;

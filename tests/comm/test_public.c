@@ -277,7 +277,7 @@ static void test_impossible_environments(void **state)
         for (int k = 0; k < 4 && rows[i].name[k]; k++)
             unsetenv(rows[i].name[k]);
     }
-    /* A rank that nobody else joins. */
+    /* The other rank does not join. */
     struct kumi_comm_options options = {.join_timeout_s = 0.2};
     struct kumi_comm *world;
     setenv("WORLD_SIZE", "2", 1);

@@ -194,7 +194,7 @@ static inline double dist_element(const struct ku_ckpt_tensor *x, int64_t i)
     return ku_load_f64(x->data, x->dtype, i);
 }
 
-/* Whatever the optimizer does: rows of the vocabulary that nobody sees. */
+/* The padded rows of the vocabulary stay zero under every optimizer. */
 static inline int dist_padding_is_zero(const struct ku_trainer *t)
 {
     for (int k = 0; k < t->n_tensors; k++) {

@@ -212,7 +212,7 @@ static void rows_are_samples(void **state)
     for (int64_t step = 0; step < 2 * per_epoch; step++) {
         int n_rows = 0;
         assert_int_equal(kumi_data_train_batch(data, step, 0, N, all[0], all[1]), 0);
-        for (int64_t row = 0; row < N; row++) { /* whoever reads a row reads the same */
+        for (int64_t row = 0; row < N; row++) { /* equal on every reader of the row */
             assert_int_equal(kumi_data_train_batch(data, step, row, 1, part[0], part[1]), 0);
             assert_memory_equal(part[0], all[0] + row * T, T * 4);
             assert_memory_equal(part[1], all[1] + row * T, T * 4);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * f16 with a loss scaler: equal bits under every layout while gradients overflow, a skipped step is
- * no update, and only the rounding of gradients depends on the scale. Ranks as threads. tsan
+ * no update, and the scale affects only the rounding of gradients. Ranks as threads. tsan
  */
 #include "dist.h"
 

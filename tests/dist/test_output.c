@@ -25,7 +25,7 @@ static struct shared {
     double loss;
 } * shared;
 
-/* The head is the padded embedding, so that logits have padding, which nobody may see. */
+/* The head is the padded embedding, so that logits have padding, which no output may contain. */
 static int build(struct kumi_graph *g)
 {
     const int64_t tokens[] = {N, T}, table[] = {IDS, WIDTH};

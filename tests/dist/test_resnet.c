@@ -393,7 +393,7 @@ static void resumed(void **state)
     check_resumed(of_modules(KUMI_F32));
 }
 
-/* As many ranks as shards, or nobody would know who is normalised together. */
+/* One rank per shard: the shard is what is normalised together. */
 static void sync_is_refused(void **state)
 {
     (void)state;

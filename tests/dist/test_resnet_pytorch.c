@@ -288,7 +288,7 @@ static int rank_main(struct ku_job *job, void *arg)
     for (int i = 0; i < n && job->rank == 0; i++)
         for (int64_t k = 0; k < ku_ckpt_tensor_count(list[i]); k++)
             ku_store_f64(list[i]->data, list[i]->dtype, k, weight_of(list[i], i, k));
-    KU_TRY(ku_agree_worst(job, KUMI_OK)); /* written before anybody reads */
+    KU_TRY(ku_agree_worst(job, KUMI_OK)); /* written before any rank reads */
     KU_TRY(ku_trainer_derive(t));
     for (int step = 0; step < STEPS; step++) {
         const double *report;

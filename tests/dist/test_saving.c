@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints written while training goes on are, byte for byte, those written while it stands
- * still, however the state lies, and the training ends as if nobody had written. tsan
+ * still, however the state lies, and do not change how the training ends. tsan
  */
 #include "dist.h"
 
@@ -14,7 +14,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { VOCAB = 6007, EMBD = 48 };
 #else
-enum { VOCAB = 60013, EMBD = 48 }; /* 35 MB, which a step overtakes if nobody stops it */
+enum { VOCAB = 60013, EMBD = 48 }; /* 35 MB: a step without a write barrier overtakes the write */
 #endif
 enum { STEPS = 7, SAVED = 3, SAVED_AGAIN = 5 };
 

@@ -202,7 +202,7 @@ static int open_model(struct ku_session *s, struct ku_job *job, const struct tal
     return ku_session_first_state(s);
 }
 
-/* Batches of `rows` sentences, the last filled with sentences that nobody asks for. */
+/* Batches of `rows` sentences, the last padded with other sentences. */
 static int search(struct ku_translator *m, struct talk *k, const struct ku_beam_opts *how)
 {
     uint32_t source[SENTENCES][SRC];

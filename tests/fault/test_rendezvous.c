@@ -41,7 +41,8 @@ static const struct row rows[] = {
     {"rank 1: no socket", "os:1", 1, 0, 0, KUMI_ESTORAGE, "join: socket @kumi."},
     {"rank 1: no connection", "os:2", 1, 0, 0, KUMI_ESTORAGE, "Input/output error"},
     {"rank 0: the name is taken", NULL, 0, 0, 1, KUMI_EINVAL, "is a job with the same id still"},
-    {"rank 1: nobody comes", NULL, 1, 0, 0, KUMI_ETIMEDOUT, "rank 0 of 2 did not connect in time"},
+    {"rank 1 does not connect", NULL, 1, 0, 0, KUMI_ETIMEDOUT,
+     "rank 0 of 2 did not connect in time"},
     {"rank 0: no file more", NULL, 0, 1, 0, KUMI_ENOMEM, "Too many open files; raise the limit"},
     {"rank 1: no file more", NULL, 1, 1, 0, KUMI_ENOMEM, "Too many open files; raise the limit"},
 };

@@ -335,7 +335,7 @@ static void recomputation(void **state)
     }
 }
 
-/* The stages of ZeRO with state that nobody shares; "up" and "down" are units. */
+/* The ZeRO stages with private state; "up" and "down" are units. */
 static void deal(struct ku_compile_opts *o, int zero)
 {
     static const char *const wrap[] = {"up", "down", NULL};

@@ -141,7 +141,7 @@ static void failures(void **state)
         }
 }
 
-/* What nobody waited for is over when the queue is gone. */
+/* Requests without a wait are complete when the queue is destroyed. */
 static void left_alone(void **state)
 {
     (void)state;

@@ -48,7 +48,7 @@ static int toy_step(void *ctx, const uint32_t *token, const unsigned char *is_do
     if (++t->n_steps == t->fail_at)
         return KU_ERR(KUMI_EDEVICE, "toy: no longer");
     for (int64_t row = 0; row < t->n_rows; row++) {
-        if (is_done[row]) /* nobody may look */
+        if (is_done[row]) /* not read any more */
             continue;
         assert_in_range(t->n[row], 0, MAX_TOKENS);
         t->text[row][t->n[row]++] = token[row];

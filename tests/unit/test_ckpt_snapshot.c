@@ -456,8 +456,8 @@ static void differences(void **unused)
     folder_remove(dir);
 }
 
-/* Less than the whole: files that nobody asks for are not looked at, and the optimizer's may hold
- * more; a model's may not. */
+/* A part of a snapshot: files that are not requested are not read, and the optimizer's may hold
+ * more tensors; the model's may not. */
 static void a_part(void **unused)
 {
     enum { MODEL = 6, MOMENT = 7 };

@@ -308,7 +308,7 @@ static void threads_keep_bits(void **state)
     }
 }
 
-/* Row i of a product is the same whoever its neighbours are: many rows in tiles, few as they lie.
+/* Row i of a product does not depend on the other rows: many rows in tiles, few as they lie.
  */
 static void rows_keep_bits(void **state)
 {

@@ -106,7 +106,7 @@ static void sentences_come_back(void **state)
         if (tokens.count > 0)
             memcpy(list + 1, tokens.id, tokens.count * sizeof *list);
         list[n++] = rows[i].special[KU_VOCAB_EOS];
-        list[n++] = 1000000; /* behind the end: nobody looks */
+        list[n++] = 1000000; /* after the end: not read */
         assert_status(ku_vocab_decode(v, list, n, &back), KUMI_OK);
         assert_string_equal(ku_str_get(&back), rows[i].back);
         assert_status(ku_vocab_decode(v, list + n - 1, 1, &back), KUMI_EINVAL);

@@ -144,7 +144,7 @@ static void test_deepspeed(void **state)
             assert_int_equal(s.step, t.cur_iter);
             grew += s.scale > was;
             fell += s.scale < was;
-            if (s.scale > 0x1p40) { /* nobody trains there */
+            if (s.scale > 0x1p40) { /* out of any real run */
                 t.cur_scale = 65536;
                 s.scale = 65536;
             }

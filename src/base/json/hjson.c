@@ -17,7 +17,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os/os.h"
 #include "base/str.h"
 
 struct reader {
@@ -245,12 +244,5 @@ int ku_hjson_parse(const char *name, const char *text, size_t bytes, struct ku_j
 
 int ku_hjson_load(const char *path, struct ku_json *doc)
 {
-    char *text;
-    size_t bytes;
-    memset(doc, 0, sizeof *doc);
-    if (ku_os_slurp(path, KU_HJSON_MAX_BYTES, &text, &bytes) < 0)
-        return KU_ERR(ku_os_status(KUMI_EINVAL), "json: %s: cannot be read: %s", path, ku_os_why());
-    int status = ku_hjson_parse(path, text, bytes, doc);
-    ku_free(text);
-    return status;
+    return ku_json_load_by(path, KU_HJSON_MAX_BYTES, ku_hjson_parse, doc);
 }

@@ -61,16 +61,22 @@ int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_js
     return ku_json_parse_from(name, text, bytes, NULL, NULL, doc);
 }
 
-int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc)
+int ku_json_load_by(const char *path, size_t max_bytes, ku_json_parse_fn *parse,
+                    struct ku_json *doc)
 {
     char *text;
     size_t bytes;
     memset(doc, 0, sizeof *doc);
     if (ku_os_slurp(path, max_bytes, &text, &bytes) < 0)
         return KU_ERR(ku_os_status(KUMI_EINVAL), "json: %s: cannot be read: %s", path, ku_os_why());
-    int status = ku_json_parse(path, text, bytes, doc);
+    int status = parse(path, text, bytes, doc);
     ku_free(text);
     return status;
+}
+
+int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc)
+{
+    return ku_json_load_by(path, max_bytes, ku_json_parse, doc);
 }
 
 void ku_json_fini(struct ku_json *doc)

@@ -26,6 +26,10 @@ int ku_json_parse_from(const char *name, const char *text, size_t bytes, char *s
                        uint32_t *origin, struct ku_json *doc);
 /* An unreadable file is KUMI_EINVAL with errno as text (KUMI_ENOMEM for ENOMEM). */
 int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc);
+/* The same for a text that `parse` reads. */
+typedef int ku_json_parse_fn(const char *name, const char *text, size_t bytes, struct ku_json *doc);
+int ku_json_load_by(const char *path, size_t max_bytes, ku_json_parse_fn *parse,
+                    struct ku_json *doc);
 void ku_json_fini(struct ku_json *doc);
 
 /*

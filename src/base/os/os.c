@@ -192,15 +192,6 @@ int ku_os_lock(int fd)
     return result;
 }
 
-int ku_os_flock(int fd)
-{
-    int result;
-    if (is_faulted(0))
-        return -1;
-    RETRY(result, flock(fd, LOCK_EX | LOCK_NB));
-    return result;
-}
-
 int ku_os_fsync_dir(const char *path)
 {
     int fd = ku_os_open(path, O_RDONLY | O_DIRECTORY, 0);

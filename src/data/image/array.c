@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/search.h"
 
 #include <endian.h>
 #include <stdio.h>
@@ -41,15 +42,7 @@ static void array_close(struct ku_image_store *s)
 
 static const struct part *part_of(const struct array *x, int64_t i)
 {
-    uint32_t low = 0, high = x->n_parts;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (x->part[middle].first <= i)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &x->part[low];
+    return &x->part[ku_search(&x->part->first, sizeof *x->part, x->n_parts, i)];
 }
 
 static int array_read(const struct ku_image_store *s, int64_t i, struct ku_image_work *work,

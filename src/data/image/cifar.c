@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/search.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -37,10 +38,7 @@ static void cifar_close(struct ku_image_store *s)
 
 static uint32_t file_of(const struct cifar *x, int64_t i)
 {
-    uint32_t k = 0; /* linear search: a split has at most a few files */
-    while (x->first[k + 1] <= i)
-        k++;
-    return k;
+    return (uint32_t)ku_search(x->first, sizeof *x->first, x->n_files, i);
 }
 
 static int cifar_read(const struct ku_image_store *s, int64_t i, struct ku_image_work *work,

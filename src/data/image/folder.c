@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/search.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -44,15 +45,7 @@ static void folder_close(struct ku_image_store *s)
 
 static int class_of(const struct folder *x, int64_t i)
 {
-    int low = 0, high = x->n_classes;
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (x->class[middle].first <= i)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return (int)ku_search(&x->class->first, sizeof *x->class, (size_t)x->n_classes, i);
 }
 
 static void folder_name(const struct ku_image_store *s, int64_t i, char *text, size_t bytes)

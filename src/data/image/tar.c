@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/search.h"
 #include "data/input_file.h"
 
 #include <endian.h>
@@ -177,14 +178,7 @@ static void tar_close(struct ku_image_store *s)
 static const struct ku_tar_entry *entry_of(const struct tar *x, int64_t i,
                                            const struct ku_file **file)
 {
-    uint32_t low = 0, high = x->n_files;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (x->first[middle] <= i)
-            low = middle;
-        else
-            high = middle;
-    }
+    size_t low = ku_search(x->first, sizeof *x->first, x->n_files, i);
     *file = &x->file[low];
     return &x->index[low].entry[i - x->first[low]];
 }

@@ -273,26 +273,32 @@ static int64_t in_pool(const struct ku_buckets *b, int shape, int64_t epoch, int
     return b->order ? b->order[p->first + own] : own;
 }
 
-int64_t ku_buckets_at(const struct ku_buckets *b, int64_t step, int64_t position)
+/* The index, in its shape's batches, of a position of a step; -1: the position is empty. */
+static int64_t place_of(const struct ku_buckets *b, int64_t step, int64_t position, int *shape)
 {
     int64_t batch = batch_of(b, step);
-    int shape = shape_of_batch(b, batch);
-    KU_ASSERT(position >= 0 && position < b->shape[shape].rows);
-    if (position >= valid(b, batch, shape))
-        return -1;
-    int64_t place = (batch - b->pool[shape].first_batch) * b->shape[shape].rows + position;
-    return in_pool(b, shape, step / ku_buckets_steps_per_epoch(b), place % pool_count(b, shape));
+    *shape = shape_of_batch(b, batch);
+    int64_t rows = b->shape[*shape].rows;
+    KU_ASSERT(position >= 0 && position < rows);
+    return position < valid(b, batch, *shape)
+               ? (batch - b->pool[*shape].first_batch) * rows + position
+               : -1;
+}
+
+int64_t ku_buckets_at(const struct ku_buckets *b, int64_t step, int64_t position)
+{
+    int shape;
+    int64_t place = place_of(b, step, position, &shape),
+            epoch = step / ku_buckets_steps_per_epoch(b);
+    return place < 0 ? -1 : in_pool(b, shape, epoch, place % pool_count(b, shape));
 }
 
 int64_t ku_buckets_number(const struct ku_buckets *b, int64_t step, int64_t position)
 {
-    int64_t batch = batch_of(b, step);
-    int shape = shape_of_batch(b, batch);
-    KU_ASSERT(position >= 0 && position < b->shape[shape].rows);
-    if (position >= valid(b, batch, shape))
-        return -1;
-    return step / ku_buckets_steps_per_epoch(b) * b->epoch_positions + b->pool[shape].first_draw +
-           (batch - b->pool[shape].first_batch) * b->shape[shape].rows + position;
+    int shape;
+    int64_t place = place_of(b, step, position, &shape),
+            epoch = step / ku_buckets_steps_per_epoch(b);
+    return place < 0 ? -1 : epoch * b->epoch_positions + b->pool[shape].first_draw + place;
 }
 
 double ku_buckets_padding(const struct ku_buckets *b)

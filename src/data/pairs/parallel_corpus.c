@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/search.h"
 #include "data/input_file.h"
 #include "data/pairs/sentences.h"
 
@@ -61,14 +62,7 @@ static void parallel_destroy(struct ku_data *d)
 /* Finds the file pair of a line, and the line's number in it. */
 static const struct pair *find_pair(const struct split *s, int64_t line, int64_t *in_pair)
 {
-    uint32_t low = 0, high = s->n_pairs; /* first_line[low] <= line < first_line[high] */
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (s->pair[middle].first_line <= line)
-            low = middle;
-        else
-            high = middle;
-    }
+    size_t low = ku_search(&s->pair->first_line, sizeof *s->pair, s->n_pairs, line);
     *in_pair = line - s->pair[low].first_line;
     return &s->pair[low];
 }

@@ -6,6 +6,7 @@
 #include "base/json/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/search.h"
 #include "data/tokenizer/bpe.h"
 #include "data/input_file.h"
 #include "data/text/line_feed.h"
@@ -71,14 +72,7 @@ static void jsonl_destroy(struct ku_data *d)
 /* Reads positions [first, first + n) of a stream, n <= CHUNK, two numbers each. */
 static int read_pairs(const struct stream *s, int64_t first, int n, uint32_t *out)
 {
-    uint32_t low = 0, high = s->n; /* file[low].first <= first < file[high].first */
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (s->file[middle].first <= first)
-            low = middle;
-        else
-            high = middle;
-    }
+    size_t low = ku_search(&s->file->first, sizeof *s->file, s->n, first);
     for (; n > 0; low++) {
         const struct file *f = &s->file[low];
         int64_t at = first - f->first, left = f->source.count / 2 - at;

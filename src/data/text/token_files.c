@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/search.h"
 #include "data/input_file.h"
 #include "data/text/source.h"
 
@@ -78,14 +79,7 @@ static void text_destroy(struct ku_data *d)
 static int stream_read(const struct stream *s, int64_t first, int n, int64_t vocab_count,
                        uint32_t *out)
 {
-    uint32_t low = 0, high = s->n; /* start[low] <= first < start[high] */
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (s->start[middle] <= first)
-            low = middle;
-        else
-            high = middle;
-    }
+    size_t low = ku_search(s->start, sizeof *s->start, s->n, first);
     for (; n > 0; low++) {
         int64_t in_file = first - s->start[low], left = s->source[low].count - in_file;
         int part = left < n ? (int)left : n;
@@ -99,15 +93,7 @@ static int stream_read(const struct stream *s, int64_t first, int n, int64_t voc
 
 static const struct part *part_of(const struct split *s, int64_t sample)
 {
-    uint32_t low = 0, high = s->n; /* first_draw[low] <= sample < first_draw[high] */
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (s->part[middle].first_draw <= sample)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &s->part[low];
+    return &s->part[ku_search(&s->part->first_draw, sizeof *s->part, s->n, sample)];
 }
 
 int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample, int32_t *tokens,

@@ -50,7 +50,7 @@ static int take_lock(struct ku_rundir *dir)
         return KU_ERR(KUMI_ESTORAGE,
                       "run directory: %s: cannot be written: %s; choose another --out", dir->path,
                       ku_os_why());
-    if (ku_os_flock(dir->lock_fd) < 0) {
+    if (ku_os_lock(dir->lock_fd) < 0) {
         int busy = errno == EWOULDBLOCK;
         return KU_ERR(busy ? KUMI_EBUSY : KUMI_ESTORAGE,
                       "run directory: %s: %s%s; choose another --out%s", dir->path,
