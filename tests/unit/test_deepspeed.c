@@ -474,8 +474,8 @@ static const struct {
     {"", OF("Adan", ""),
      "config: c.json:2:27: deepspeed.optimizer.type: \"Adan\"; did you mean Adam?"},
     {"", OF("OneBitAdam", "\"freeze_step\":5"),
-     "config: c.json:2:27: deepspeed.optimizer.type: \"OneBitAdam\"; gradients are not compressed "
-     "here; use Adam"},
+     "config: c.json:2:27: deepspeed.optimizer.type: \"OneBitAdam\"; compressed gradients are not "
+     "supported; use Adam"},
     {"", "{\"gradient_allreduce_op\":\"sum\"}",
      "config: c.json:2:14: deepspeed.gradient_allreduce_op: \"sum\"; the loss is a mean over the "
      "batch; for sums, scale optimizer.lr or gradient_clipping"},
@@ -765,8 +765,8 @@ static void test_text(void **state)
         const char *set, *error, *part; /* error NULL: none */
     } row[] = {
         {"train.steps=3", NULL, "\nbatch: train_batch_size 32 = "},
-        {"deepspeed.optimizer.type=Muon", "; it is not here; use AdamW",
-         "refused: it is not here; use AdamW\n"},
+        {"deepspeed.optimizer.type=Muon", "; it is not supported; use AdamW",
+         "refused: it is not supported; use AdamW\n"},
         {"optimizer.lr=7", "; it contradicts optimizer.lr: 7 (--set optimizer.lr=7); give one",
          "refused: it contradicts optimizer.lr: 7"},
         {"deepspeed.steps_per_print=1e9", NULL, "train.log_every = 1000000000"},

@@ -282,7 +282,7 @@ static int take_choice(struct ku_config *cfg, struct walk *w)
     snprintf(text, sizeof text, "%s%s%s",
              c      ? c->help
              : near ? "did you mean "
-                    : "it is not here",
+                    : "it is unknown",
              near ? near : "", near ? "?" : "");
     ku_free(ds->item[at].why);
     return say_why(&ds->item[at], KU_DS_REFUSED, text);
