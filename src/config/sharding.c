@@ -24,10 +24,8 @@ enum { N_STRATEGIES = sizeof strategy_row / sizeof strategy_row[0] };
 
 static int refuse_strategy(const struct ku_config *c, const char *wanted)
 {
-    json_t *v = json_string(c->parallel_strategy);
-    int status = ku_config_refuse(c, "parallel.strategy", v, wanted);
-    json_decref(v);
-    return status;
+    return ku_config_refuse(c, "parallel.strategy", ku_json_at(c->root, "parallel.strategy"),
+                            wanted);
 }
 
 /* Whether n ranks can form groups of `shard`: all ranks, or a power of two, so that the canonical

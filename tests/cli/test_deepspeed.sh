@@ -15,6 +15,7 @@ fail() { echo "$*"; failed=1; }
 "$kumi" train $config -n 2 --explain-deepspeed >"$dir/table" 2>"$dir/errors" || fail "--explain-deepspeed: $(cat "$dir/errors")"
 [ -n "${KUMI_UPDATE-}" ] && cp "$dir/table" $golden
 diff "$dir/table" $golden || fail "the table differs from $golden"
+diff <(sed -n '/^configs.deepspeed.ds_config.json$/,/^batch: /p' docs/reference/deepspeed.md) $golden || fail "docs/reference/deepspeed.md differs from $golden"
 "$kumi" train $config -n 2 --explain-deepspeed --json >"$dir/json" || fail 'no JSON'
 python3 - "$dir/json" <<'PYTHON' || fail 'the JSON does not say what the table says'
 import json, sys
@@ -84,7 +85,7 @@ bad=(train "$dir/bare.json" --deepspeed "$dir/bad.json" --out "$dir/o")
 expect 'Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 8 != 2 * 1 * 3; world size seen: 3; nearest valid train_batch_size: 6 or 12' \
     train "$dir/bare.json" --deepspeed "$dir/ds.json" --set train.virtual_shards=3 -n 3 --out "$dir/o"
 put '{train_batch_size: 8, optimizer: {type: "Muon"}}'
-expect "config: $dir/bad.json:1:35: optimizer.type: \"Muon\"; it is not here; use AdamW" "${bad[@]}"
+expect "config: $dir/bad.json:1:35: optimizer.type: \"Muon\"; it is not supported; use AdamW" "${bad[@]}"
 put '{train_batch_size: 8, zero_optimization: {stagee: 1}}'
 expect "config: $dir/bad.json:1:43: zero_optimization.stagee: unknown key; did you mean stage?" "${bad[@]}"
 put '{train_batch_size: cpu}'
