@@ -25,7 +25,6 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/os/process.h"
-#include "base/term.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "config/deepspeed.h"
 #include "train/ineffective_keys.h"
@@ -126,8 +125,8 @@ static int check_numerics(struct run *r, const json_t *was)
                         r->found, ku_str_get(&names), names.bytes > 160 ? " …" : "",
                         n == 1 ? "s" : "", n == 1 ? "" : "s");
     else if (n && is_first(r))
-        ku_term_line(
-            "kumi: changed since the checkpoint: %s; its results do not continue bit for bit",
+        KU_MESSAGE(
+            WARN, "kumi: changed since the checkpoint: %s; its results do not continue bit for bit",
             ku_str_get(&names));
     ku_str_fini(&names);
     return status;
@@ -169,8 +168,8 @@ static int check_origin(struct run *r)
     ku_origin_here(r->s.t->isa, r->s.source->data->fingerprint, &is);
     int status = ku_origin_compare(&r->was, &is, r->found, what);
     if (what[0] && is_first(r))
-        ku_term_line(
-            "kumi: changed since the checkpoint: %s; its results do not continue bit for bit",
+        KU_MESSAGE(
+            WARN, "kumi: changed since the checkpoint: %s; its results do not continue bit for bit",
             what);
     return r->o->allow_change ? KUMI_OK : status;
 }
@@ -262,20 +261,21 @@ static void say_resumed(const struct run *r)
     const char *out = r->dir.path;
     long long step = r->step, all = r->s.n_steps;
     if (r->found[0])
-        ku_term_line("kumi: resumed %s at step %lld", r->found, step);
+        KU_MESSAGE(INFO, "kumi: resumed %s at step %lld", r->found, step);
     if (r->is_complete && r->end < all)
-        ku_term_line(
-            "kumi: %s: complete at step %lld, nothing is written; a later --until, or none, "
-            "continues it to step %lld, --set train.steps=N beyond",
-            out, step, all);
+        KU_MESSAGE(INFO,
+                   "kumi: %s: complete at step %lld, nothing is written; a later --until, or none, "
+                   "continues it to step %lld, --set train.steps=N beyond",
+                   out, step, all);
     else if (r->is_complete)
-        ku_term_line(
+        KU_MESSAGE(
+            INFO,
             "kumi: %s: complete at step %lld, nothing is written; --set train.steps=N, N above "
             "%lld, extends it",
             out, step, step);
     else if (step >= r->end)
-        ku_term_line("kumi: %s: no step is left to do; evaluation and summary.json complete it",
-                     out);
+        KU_MESSAGE(INFO, "kumi: %s: no step is left to do; evaluation and summary.json complete it",
+                   out);
 }
 
 /* Print the lines before the first step. */
@@ -285,21 +285,21 @@ static void announce(struct run *r)
     r->s.source->ops->print(r->s.source, &batch);
     ku_str_add(&batch, ", ");
     ku_precision_print(&r->s.cfg, &batch);
-    ku_term_line("kumi: %s: %lld parameters, %d rank%s, %s on %s, %s",
-                 r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
-                 (long long)r->s.n_params, r->job->n, r->job->n == 1 ? "" : "s", ku_str_get(&batch),
-                 ku_cpu_isa_name(r->s.t->isa), r->dir.path);
+    KU_MESSAGE(INFO, "kumi: %s: %lld parameters, %d rank%s, %s on %s, %s",
+               r->s.model.path ? r->s.model.path : ku_model_type(&r->s.model),
+               (long long)r->s.n_params, r->job->n, r->job->n == 1 ? "" : "s", ku_str_get(&batch),
+               ku_cpu_isa_name(r->s.t->isa), r->dir.path);
     ku_str_fini(&batch);
     ku_session_print_recompute(&r->s, &batch);
     if (batch.bytes)
-        ku_term_line("kumi: %s", ku_str_get(&batch));
+        KU_MESSAGE(INFO, "kumi: %s", ku_str_get(&batch));
     ku_str_fini(&batch);
     const struct ku_lr_scaling *scaling = &r->s.cfg.optimizer_lr_scaling;
     if (scaling->rule != KU_SCALING_NONE)
-        ku_term_line("kumi: learning rate %g = %g x %s(%lld / %lld)",
-                     r->s.cfg.optimizer_lr * ku_rule_lr_factor(&r->s.cfg, r->s.batch.global_batch),
-                     r->s.cfg.optimizer_lr, scaling->rule == KU_SCALING_SQRT ? "sqrt" : "",
-                     (long long)r->s.batch.global_batch, (long long)scaling->base_batch);
+        KU_MESSAGE(INFO, "kumi: learning rate %g = %g x %s(%lld / %lld)",
+                   r->s.cfg.optimizer_lr * ku_rule_lr_factor(&r->s.cfg, r->s.batch.global_batch),
+                   r->s.cfg.optimizer_lr, scaling->rule == KU_SCALING_SQRT ? "sqrt" : "",
+                   (long long)r->s.batch.global_batch, (long long)scaling->base_batch);
     say_resumed(r);
 }
 
@@ -771,7 +771,7 @@ static int train_rank(struct ku_job *job, int heeds_signals,
     struct kumi_error error = *ku_err_get();
     result->is_reported = status < 0;
     if (status == KUMI_ESTOPPED && is_first(&r) && !ku_job_has_failed(job))
-        ku_term_line("kumi: %s", error.text);
+        KU_MESSAGE(WARN, "kumi: %s", error.text);
     else if (status < 0 && status != KUMI_ESTOPPED)
         status = ku_job_fail(job);
     ku_metrics_close(r.metrics);
