@@ -9,7 +9,7 @@
  *     status    errors                     comm mesh launch   ranks and collectives
  *     dtype     element types              graph model        networks
  *     data      text and tokens            trainer            training with your own loop
- *     run       the commands of `kumi` as functions
+ *     run       the commands of `kumi`     messages           where messages go
  *
  * Defaults, unless a comment says otherwise:
  *
@@ -26,7 +26,8 @@
  * - "Collective": every rank of the communicator makes the call (without a communicator: of the
  *   world), in the same order, with equal arguments except for the data.
  * - One thread at a time uses an object. Different threads may use different objects.
- * - Nothing writes to standard output. Messages go to standard error, at the levels of KUMI_LOG.
+ * - Nothing writes to standard output. Messages go to the callbacks of kumi_messages_set, without
+ *   them to standard error at the levels of KUMI_LOG.
  */
 #include "kumi/comm.h"
 #include "kumi/data.h"
@@ -34,6 +35,7 @@
 #include "kumi/graph.h"
 #include "kumi/launch.h"
 #include "kumi/mesh.h"
+#include "kumi/messages.h"
 #include "kumi/model.h"
 #include "kumi/run.h"
 #include "kumi/status.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 
-#include "base/term.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ void ku_err_print(void)
 {
     char line[sizeof last.text + 32];
     int bytes = snprintf(line, sizeof line, "kumi: error: %s\n", last.text);
-    ku_term_write(line, (size_t)bytes);
+    ku_log_put(line, (size_t)bytes);
 }
 
 void ku_bug(const char *file, int line, const char *condition)
@@ -76,7 +76,7 @@ void ku_bug(const char *file, int line, const char *condition)
     char text[256];
     int bytes =
         snprintf(text, sizeof text, "kumi: bug: %s:%d: %s\n", file_name(file), line, condition);
-    ku_term_write(text, (size_t)bytes);
+    ku_log_put(text, (size_t)bytes);
     abort();
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/env.h"
 #include "base/err.h"
-#include "base/term.h"
+#include "base/log.h"
 
 /* Set once, before other threads get here; all threads decrement calls_left. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -34,9 +34,9 @@ static enum ku_fault parse(const char *spec, long *n)
         if (*n >= 1 && *end == '\0')
             return table[i].kind;
     }
-    ku_term_line("kumi: KUMI_FAULT: %.80s: unknown; write mem:N, os:N, write:N, kill:N, bug:N or "
-                 "flip:N, N from 1",
-                 spec);
+    ku_log_line("kumi: KUMI_FAULT: %.80s: unknown; write mem:N, os:N, write:N, kill:N, bug:N or "
+                "flip:N, N from 1",
+                spec);
     return KU_FAULT_NONE;
 }
 

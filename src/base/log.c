@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/env.h"
 #include "base/err.h"
-#include "base/term.h"
+#include "base/mem.h"
+#include "kumi/messages.h"
 
 static const char *const sub_name[KU_N_SUBS] = {
 #define X(upper, lower) #lower,
@@ -21,6 +23,66 @@ static const char *const level_name[] = {"error", "warn", "info", "debug"};
 /* Read from KUMI_LOG once, constant afterwards. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static unsigned char level_of[KU_N_SUBS];
+
+/* Set before other threads exist. */
+static const struct kumi_messages *messages;
+
+void kumi_messages_set(const struct kumi_messages *m)
+{
+    messages = m;
+}
+
+/* A line that cannot be written is lost; there is no other output for it. */
+void ku_log_put(const char *line, size_t bytes)
+{
+    if (messages && messages->line) {
+        messages->line(messages->ctx, line, bytes);
+    } else {
+        ssize_t done = write(STDERR_FILENO, line, bytes);
+        (void)done;
+    }
+}
+
+void ku_log_line(const char *format, ...)
+{
+    enum { LINE_BYTES = 2048 };
+    char line[LINE_BYTES];
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int bytes = vsnprintf(line, sizeof line, format, args);
+    char *text = bytes < LINE_BYTES - 1 ? line : ku_malloc((size_t)bytes + 2);
+    if (text == NULL) { /* print what fits */
+        text = line;
+        bytes = LINE_BYTES - 2;
+    } else if (text != line) {
+        vsnprintf(text, (size_t)bytes + 1, format, again);
+    }
+    if (bytes >= 0) {
+        text[bytes] = '\n';
+        ku_log_put(text, (size_t)bytes + 1);
+    }
+    if (text != line)
+        ku_free(text);
+    va_end(again);
+    va_end(args);
+}
+
+int ku_message_is_on(enum ku_log_level level)
+{
+    return (messages && messages->line) || ku_log_is_on(KU_SUB_TRAIN, level);
+}
+
+int ku_progress_is_shown(void)
+{
+    return messages && messages->progress;
+}
+
+void ku_progress_show(const char *text)
+{
+    if (ku_progress_is_shown())
+        messages->progress(messages->ctx, text);
+}
 
 static int find(const char *const *names, int n, const char *word, size_t bytes)
 {
@@ -43,9 +105,9 @@ static void refuse(const char *word, size_t bytes, const char *what, const char 
         return;
     for (int i = 0; i < n; i++)
         at += snprintf(list + at, sizeof list - (size_t)at, " %s", names[i]);
-    ku_term_line("kumi: KUMI_LOG: %.*s: unknown %s; one of%s%s; write \"info\" or "
-                 "\"comm:debug,ckpt:info\"",
-                 (int)(bytes < 80 ? bytes : 80), word, what, list, more);
+    ku_log_line("kumi: KUMI_LOG: %.*s: unknown %s; one of%s%s; write \"info\" or "
+                "\"comm:debug,ckpt:info\"",
+                (int)(bytes < 80 ? bytes : 80), word, what, list, more);
 }
 
 static void set_one(const char *word, size_t bytes)
@@ -102,5 +164,5 @@ void ku_log_write(enum ku_log_sub sub, enum ku_log_level level, const char *form
     va_end(args);
     at += more < (int)sizeof line - at - 2 ? more : (int)sizeof line - at - 2;
     line[at++] = '\n';
-    ku_term_write(line, (size_t)at);
+    ku_log_put(line, (size_t)at);
 }

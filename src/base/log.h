@@ -2,8 +2,17 @@
 #ifndef KU_BASE_LOG_H
 #define KU_BASE_LOG_H
 
+#include <stddef.h>
+
 /*
- * Log messages on stderr, one write per line: "kumi[3] comm: text" (rank in a job, subsystem).
+ * What the library says. It prints nothing itself: a line goes to the callback of
+ * kumi_messages_set, which `kumi` sets to its terminal, and without one to stderr, one write per
+ * line.
+ *
+ *     KU_LOG        "kumi[3] comm: text" (rank in a job, subsystem), if its level is on
+ *     KU_MESSAGE    a report to the user, "kumi: text": always to a callback, else if the level of
+ *                   subsystem train is on
+ *     ku_log_line   always
  *
  * KUMI_LOG sets the levels as a comma-separated list in which later items override earlier ones:
  * "info", or "*:error,comm:debug,ckpt:info". The default is warn. An unknown subsystem or level is
@@ -25,8 +34,21 @@ enum ku_log_sub {
         if (ku_log_is_on(KU_SUB_##sub, KU_LOG_##level))                                            \
             ku_log_write(KU_SUB_##sub, KU_LOG_##level, __VA_ARGS__);                               \
     } while (0)
+#define KU_MESSAGE(level, ...)                                                                     \
+    do {                                                                                           \
+        if (ku_message_is_on(KU_LOG_##level))                                                      \
+            ku_log_line(__VA_ARGS__);                                                              \
+    } while (0)
 int ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level);
 void ku_log_write(enum ku_log_sub sub, enum ku_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+int ku_message_is_on(enum ku_log_level level);
+/* A line of any length; the newline is added. Threads: any. */
+void ku_log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A finished line, newline included. Does not allocate. */
+void ku_log_put(const char *line, size_t bytes);
+/* The progress text of long work, replaced by the next one; NULL removes it. */
+int ku_progress_is_shown(void);
+void ku_progress_show(const char *text);
 
 #endif

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
-#include "base/term.h"
+#include "base/log.h"
 #include "kumi/launch.h"
 #include "kumi/run.h"
 
@@ -23,14 +23,14 @@ int cli_usage(const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    ku_term_line("kumi: error: %s", text);
+    ku_log_line("kumi: error: %s", text);
     return 2;
 }
 
 int cli_end(int status, int is_reported)
 {
     if (status < 0 && !is_reported)
-        ku_term_line("kumi: error: %s", kumi_last_error()->text);
+        ku_log_line("kumi: error: %s", kumi_last_error()->text);
     return -status;
 }
 

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/term.h"
+#include "base/log.h"
 #include "cli/cli.h"
 #include "kumi/run.h"
 
@@ -69,11 +69,11 @@ static int cut_lines(const char *path, char *text, struct kumi_sample_options *o
 static void print_speed(const struct kumi_sample_speed *s)
 {
     if (s->prompt_s > 0)
-        ku_term_line("prefill: %lld tokens, %.1f tokens/s", (long long)s->prompt_tokens,
-                     (double)s->prompt_tokens / s->prompt_s);
+        ku_log_line("prefill: %lld tokens, %.1f tokens/s", (long long)s->prompt_tokens,
+                    (double)s->prompt_tokens / s->prompt_s);
     if (s->s > 0)
-        ku_term_line("decode: %lld tokens, %.1f tokens/s, %.2f ms per step", (long long)s->tokens,
-                     (double)s->tokens / s->s, s->s * 1e3 / (double)s->steps);
+        ku_log_line("decode: %lld tokens, %.1f tokens/s, %.2f ms per step", (long long)s->tokens,
+                    (double)s->tokens / s->s, s->s * 1e3 / (double)s->steps);
 }
 
 static int sample(struct kumi_sample_options *o, const char *prompt_file, const char *prompts_file)

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
-#include "base/term.h"
+#include "base/log.h"
 #include "cli/cli.h"
 #include "kumi/run.h"
 
@@ -74,9 +74,9 @@ static int translate(struct kumi_translate_options *o)
     else
         status = cli_write(ku_str_get(&out), out.bytes);
     if (status == KUMI_OK && speed.s > 0)
-        ku_term_line("%lld sentences, %lld tokens, %.1f sentences/s, %.1f tokens/s",
-                     (long long)speed.sentences, (long long)speed.tokens,
-                     (double)speed.sentences / speed.s, (double)speed.tokens / speed.s);
+        ku_log_line("%lld sentences, %lld tokens, %.1f sentences/s, %.1f tokens/s",
+                    (long long)speed.sentences, (long long)speed.tokens,
+                    (double)speed.sentences / speed.s, (double)speed.tokens / speed.s);
 out:
     ku_free(line);
     ku_str_fini(&in);

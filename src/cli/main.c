@@ -11,6 +11,7 @@
 #include "base/os/process.h"
 #include "base/str.h"
 #include "cli/cli.h"
+#include "cli/terminal.h"
 #include "kumi/status.h"
 
 const struct cli_command cli_commands[] = {
@@ -160,6 +161,7 @@ static int run_command(int argc, char **argv)
 int main(int argc, char **argv)
 {
     reserve_standard_files();
+    cli_terminal_open();
     prepare_signals(argc > 1 ? argv[1] : "");
     return check_output(run_command(argc, argv));
 }

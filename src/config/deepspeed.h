@@ -63,7 +63,7 @@ void ku_deepspeed_destroy(struct ku_deepspeed *ds);
  * out. */
 const char *ku_deepspeed_where(const struct ku_config *cfg, const char *path,
                                char out[KU_WHERE_BYTES]);
-/* Prints a warning on stderr for each key that DeepSpeed ignores. */
+/* One message for each key that DeepSpeed ignores. */
 void ku_deepspeed_warn(const struct ku_config *cfg);
 
 /* Batch sizes as DeepSpeed derives them. */

@@ -24,7 +24,6 @@
 #include "base/os/ipc.h"
 #include "base/os/process.h"
 #include "base/log.h"
-#include "base/term.h"
 #include "job/pin.h"
 #include "job/private.h"
 
@@ -294,7 +293,7 @@ static void note_stop(struct launch *l, int status)
                  strsignal(l->first_signal));
     if (ku_segment_abort(l->seg, ku_err_get(), -1)) {
         atomic_store(&l->seg->root_said, 1);
-        ku_term_line("kumi: %s", ku_err_get()->text);
+        ku_log_line("kumi: %s", ku_err_get()->text);
     }
 }
 
@@ -395,7 +394,7 @@ static void watch(struct launch *l)
             kill(-l->group, SIGKILL);
     }
     if (l->n_named && l->n_failed > 1)
-        ku_term_line("kumi: %d more of the %d ranks failed", l->n_failed - 1, l->n);
+        ku_log_line("kumi: %d more of the %d ranks failed", l->n_failed - 1, l->n);
 }
 
 static int exit_code(const struct launch *l)

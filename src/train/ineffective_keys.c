@@ -19,8 +19,8 @@
 
 #include "base/err.h"
 #include "base/json/json.h"
+#include "base/log.h"
 #include "base/mem.h"
-#include "base/term.h"
 #include "op/schedule.h"
 #include "config/deepspeed.h"
 #include "config/keys.h"
@@ -272,7 +272,8 @@ static void warn_end(const struct ku_session *s, const struct ku_attrs *a)
     const char *unit = strcmp(s->cfg.schedule_per, "epoch") == 0 ? "epoch" : "step";
     if (!ku_rule_needs_end(&s->cfg) || a->decay == length)
         return;
-    ku_term_line(
+    KU_MESSAGE(
+        WARN,
         "kumi: schedule.decay_steps: the schedule still ends at %s %lld, as in the checkpoint; "
         "the run now ends at %s %lld, with learning rate %g; schedule.decay_steps=%lld with "
         "--allow-change moves the end",
@@ -296,15 +297,16 @@ static void warn_schedule(const struct ku_session *s)
     const double warmup =
         (double)a->period * (has_own ? a->args.v[KU_WARMUP_STEPS] : (double)a->warmup);
     if (most <= 0)
-        ku_term_line(
+        KU_MESSAGE(
+            WARN,
             "kumi: schedule: the learning rate is 0 in all %lld steps, so nothing is trained; "
             "see optimizer.lr and the keys of schedule.type %s",
             (long long)n, s->cfg.schedule_type);
     else if (warmup >= (double)n && a->schedule != KU_SCHED_NOAM)
-        ku_term_line(
-            "kumi: schedule.%s: the warm-up takes %g steps, the run %lld: the learning rate "
-            "ends at %g before it reaches its peak",
-            has_own ? "warmup_num_steps" : "warmup_steps", warmup, (long long)n, most);
+        KU_MESSAGE(WARN,
+                   "kumi: schedule.%s: the warm-up takes %g steps, the run %lld: the learning rate "
+                   "ends at %g before it reaches its peak",
+                   has_own ? "warmup_num_steps" : "warmup_steps", warmup, (long long)n, most);
     warn_end(s, a);
 }
 
@@ -313,8 +315,8 @@ void ku_effect_warn(const struct ku_session *s)
     struct ku_str keys = {0};
     const int n = ku_effect_list(s, &keys);
     if (n > 0)
-        ku_term_line("kumi: config: %s no effect: %s", n == 1 ? "this key has" : "these keys have",
-                     ku_str_get(&keys));
+        KU_MESSAGE(WARN, "kumi: config: %s no effect: %s",
+                   n == 1 ? "this key has" : "these keys have", ku_str_get(&keys));
     ku_str_fini(&keys);
     warn_schedule(s);
 }

@@ -19,7 +19,7 @@ int ku_effect_list(const struct ku_session *s, struct ku_str *out);
 void ku_effect_deepspeed(const struct ku_session *s);
 
 /*
- * Print one line on stderr for each of: keys without effect; a learning rate of 0 in all steps; a
+ * One message for each of: keys without effect; a learning rate of 0 in all steps; a
  * warm-up that is longer than the run; a schedule end from the checkpoint in a run of another
  * length. Needs the length of the run and the schedule (ku_session_open_data).
  */

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/term.h"
+#include "base/log.h"
 
 enum { PROGRESS_NS = 200000000 };
 #define SILENT_NS INT64_C(2000000000) /* shorter compilations print nothing */
@@ -14,7 +14,7 @@ static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total
 {
     struct ku_progress_line *p = ctx;
     int64_t now = ku_clock_ns();
-    if (!p->is_terminal || now - p->last_ns < PROGRESS_NS)
+    if (!p->is_shown || now - p->last_ns < PROGRESS_NS)
         return KUMI_OK;
     p->last_ns = now;
     p->has_line = 1;
@@ -24,27 +24,27 @@ static int show(void *ctx, const char *what, uint64_t done_bytes, uint64_t total
                  100.0 * (double)done_bytes / (double)total_bytes);
     else
         snprintf(text, sizeof text, "kumi: %.60s: %.0f MiB", what, (double)done_bytes / (1 << 20));
-    ku_term_progress(text);
+    ku_progress_show(text);
     return KUMI_OK;
 }
 
 struct ku_progress ku_progress_line_start(struct ku_progress_line *p)
 {
-    *p = (struct ku_progress_line){.is_terminal = ku_term_is_on()};
+    *p = (struct ku_progress_line){.is_shown = ku_progress_is_shown()};
     return (struct ku_progress){show, p};
 }
 
 void ku_progress_line_end(struct ku_progress_line *p)
 {
     if (p->has_line)
-        ku_term_clear();
+        ku_progress_show(NULL);
 }
 
 static void see(void *ctx, const char *program, const char *pass)
 {
     struct ku_compile_line *l = ctx;
     int64_t now = ku_clock_ns();
-    if (!l->line.is_terminal || now - l->begin_ns < SILENT_NS || pthread_mutex_trylock(&l->lock))
+    if (!l->line.is_shown || now - l->begin_ns < SILENT_NS || pthread_mutex_trylock(&l->lock))
         return;
     if (now - l->line.last_ns >= PROGRESS_NS) {
         l->line.last_ns = now;
@@ -52,7 +52,7 @@ static void see(void *ctx, const char *program, const char *pass)
         char text[128];
         snprintf(text, sizeof text, "kumi: compiling %.30s: pass %.20s, %.1f s", program, pass,
                  (double)(now - l->begin_ns) * 1e-9);
-        ku_term_progress(text);
+        ku_progress_show(text);
     }
     pthread_mutex_unlock(&l->lock);
 }

@@ -7,9 +7,9 @@
 #include "data/data.h"
 #include "pass/pass.h"
 
-/* Progress of long work: one line on stderr that is rewritten in place, only on a terminal. */
+/* Progress of long work as text for ku_progress_show, a few times per second. */
 struct ku_progress_line {
-    int is_terminal, has_line;
+    int is_shown, has_line;
     int64_t last_ns;
 };
 /*

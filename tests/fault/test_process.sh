@@ -42,6 +42,11 @@ wait $pid
 code=$?
 [ $code = 10 ] && grep -q 'stopped: signal 15 (Terminated): before all ranks had joined' "$dir/err" || say "SIGTERM while ranks join: exit $code: $(cat "$dir/err")"
 
+# a rank whose peer never comes waits for parallel.timeout_s, and no longer
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000)) MASTER_ADDR=127.0.0.1 timeout 40 "$kumi" train "${small[@]}" --set parallel.timeout_s=0.5 --out "$dir/alone" 2>"$dir/err" >/dev/null
+code=$?
+[ $code = 7 ] && grep -q 'join: rank 1 of 2 did not connect in time' "$dir/err" || say "joining with parallel.timeout_s: exit $code: $(cat "$dir/err")"
+
 # SIGHUP is ignored where nohup says so
 (trap '' HUP; exec "$kumi" train "${small[@]}" -n 2 --out "$dir/nohup" --set train.steps=1000000 2>"$dir/err" >/dev/null) &
 pid=$!

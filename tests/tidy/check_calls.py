@@ -15,13 +15,16 @@ RULES = [
      "use base/os/os.h or base/os/ipc.h"),
     ("getenv secure_getenv", ["src/base/env.c"], "use base/env.h"),
     ("exit _exit _Exit quick_exit abort", ["src/base/err.c", "src/cli/"], "return a status, or KU_ASSERT"),
+    ("printf vprintf puts putchar fputs fputc putc fprintf vfprintf dprintf vdprintf perror", ["src/cli/"],
+     "the library prints nothing: use base/log.h"),
     ("strcpy stpcpy strcat strncat strncpy sprintf vsprintf gets atoi atol atoll atof strtok rand srand random "
      "tmpnam tempnam mktemp system popen alloca", [], "it is unsafe, or depends on hidden state"),
 ]
 
 # Where a rule would be wrong. Each line has its reason.
 ALLOWED = {
-    ("src/base/term.c", "write"): "a message is one write, and not failed on purpose",
+    ("src/base/log.c", "write"): "a message is one write, and not failed on purpose",
+    ("src/cli/terminal.c", "write"): "likewise",
     ("src/cli/cli.c", "fwrite"): "standard output; a failure is the command's",
     ("src/job/launch.c", "socket"): "asks for a free port; a failure has an answer",
     ("src/job/launch.c", "bind"): "likewise",
@@ -31,6 +34,8 @@ ALLOWED = {
 }
 
 CALL = re.compile(r"(?<![\w.>])(" + "|".join(n for names, _, _ in RULES for n in names.split()) + r")[ \t]*\(")
+OUTPUT = re.compile(r"\b(stdout|STDOUT_FILENO|STDERR_FILENO)\b|\bwrite\w*[ \t]*\([ \t]*[12][ \t]*,")
+TERMINAL = ("src/cli/", "src/base/log.c")
 RULE_OF = {name: rule for rule in RULES for name in rule[0].split()}
 
 
@@ -43,7 +48,9 @@ def check(tree):
             if not path.startswith(tuple(homes)) and (path, name) not in ALLOWED:
                 yield f"{path}:{line_of(code, match.start())}: {name}(): {hint}"
         for match in re.finditer(r"\bstderr\b", code):
-            yield f"{path}:{line_of(code, match.start())}: stderr: use base/term.h, which erases the progress line first"
+            yield f"{path}:{line_of(code, match.start())}: stderr: use base/log.h, which erases the progress line first"
+        for match in () if path.startswith(TERMINAL) else OUTPUT.finditer(code):
+            yield f"{path}:{line_of(code, match.start())}: {match.group(0)}: only the command writes to its standard files"
     for path, name in ALLOWED if tree.build else ():
         if not re.search(rf"\b{name}[ \t]*\(", blank_out(tree.get(path, ""))):
             yield f"tests/tidy/check_calls.py: {path} no longer calls {name}(); drop its line"
@@ -57,9 +64,15 @@ EXAMPLES = [
     ({"src/ir/a.c": "p = ku_malloc(3); ops->open(x); t.read (y); /* free(p) */ s = \"exit(1)\";"}, None),
     ({"src/comm/a.c": "\n\nn = read (fd, p, 3);"}, "src/comm/a.c:3: read()"),
     ({"src/base/os/os.c": "n = read(fd, p, 3);"}, None),
-    ({"src/base/term.c": "write(2, p, 3);"}, None),
+    ({"src/base/log.c": "write(STDERR_FILENO, p, 3);"}, None),
+    ({"src/cli/terminal.c": "write(STDERR_FILENO, p, 3);"}, None),
+    ({"src/cli/cmd_a.c": "printf(a);"}, None),
+    ({"src/plan/a.c": "printf(a);"}, "src/plan/a.c:1: printf(): the library prints nothing"),
+    ({"src/plan/a.c": "snprintf(a, 3, b); p->printf(a);"}, None),
+    ({"src/plan/a.c": "f = stdout;"}, "src/plan/a.c:1: stdout: only the command"),
+    ({"src/base/os/os.c": "n = write(2, p, 3);"}, "src/base/os/os.c:1: write(2,: only the command"),
     ({"src/base/str.c": "strcpy(a, b);"}, "strcpy()"),
-    ({"src/train/a.c": "fputs(a, stderr);"}, "src/train/a.c:1: stderr: use base/term.h"),
+    ({"src/cli/a.c": "fputs(a, stderr);"}, "src/cli/a.c:1: stderr: use base/log.h"),
     ({"src/cli/main.c": "exit(1);"}, None),
     ({"src/train/run.c": "exit(1);"}, "return a status"),
     ({"tests/unit/test_a.c": "strcpy(a, b);"}, None),

@@ -20,6 +20,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "kumi/messages.h"
 
 static int fails(int n)
 {
@@ -170,6 +171,41 @@ static void log_long(void)
     KU_LOG(BASE, ERROR, "%0*d", 5000, 7);
 }
 
+static void take_line(void *ctx, const char *line, size_t bytes)
+{
+    fprintf(stderr, "<%s%.*s>", (const char *)ctx, (int)bytes - 1, line);
+}
+static void take_progress(void *ctx, const char *text)
+{
+    (void)ctx;
+    fprintf(stderr, "[%s]", text ? text : "");
+}
+static void say_all(void)
+{
+    KU_MESSAGE(INFO, "step %d", 1);
+    KU_MESSAGE(WARN, "changed");
+    ku_progress_show("50 %%");
+    ku_progress_show(NULL);
+    KU_LOG(TRAIN, WARN, "f");
+    say_error();
+}
+static void say_to_callbacks(void)
+{
+    static const struct kumi_messages taken = {take_line, take_progress,
+                                               (void *)(uintptr_t) "in: "};
+    kumi_messages_set(&taken);
+    say_all();
+    kumi_messages_set(NULL);
+    KU_MESSAGE(INFO, "step 2");
+}
+/* Without a place for progress, lines alone. */
+static void say_to_line(void)
+{
+    static const struct kumi_messages taken = {take_line, NULL, (void *)(uintptr_t) ""};
+    kumi_messages_set(&taken);
+    say_all();
+}
+
 static void test_printed(void **state)
 {
     static const struct {
@@ -177,6 +213,15 @@ static void test_printed(void **state)
         const char *log, *said;
     } row[] = {
         {say_error, NULL, "kumi: error: what: where: 1; do\n"},
+        {say_all, NULL, "changed\nkumi train warn: f\nkumi: error: what: where: 1; do\n"},
+        {say_all, "error", "kumi: error: what: where: 1; do\n"},
+        {say_all, "train:info",
+         "step 1\nchanged\nkumi train warn: f\nkumi: error: what: where: 1; do\n"},
+        {say_to_callbacks, NULL,
+         "<in: step 1><in: changed>[50 %%][]<in: kumi train warn: f>"
+         "<in: kumi: error: what: where: 1; do>"},
+        {say_to_line, NULL,
+         "<step 1><changed><kumi train warn: f><kumi: error: what: where: 1; do>"},
         {log_all, NULL, "kumi comm error: a 1\nkumi comm warn: b\n"},
         {log_all, "error", "kumi comm error: a 1\n"},
         {log_all, "info",

@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "base/json/hjson.h"
 #include "base/mem.h"
-#include "base/term.h"
+#include "base/log.h"
 #include "config/deepspeed/deepspeed_impl.h"
 
 enum { CHECKED = 1, OPEN = 0 };
@@ -461,6 +461,6 @@ void ku_deepspeed_warn(const struct ku_config *cfg)
     char at[KU_WHERE_BYTES];
     for (uint32_t i = 0; ds && i < ds->n_items; i++)
         if (ds->item[i].verdict == KU_DS_UNKNOWN)
-            ku_term_line("kumi: %s: %s DeepSpeed ignores it, too",
-                         ku_ds_place(cfg, ds->item[i].spelled, at), ds->item[i].why);
+            KU_MESSAGE(WARN, "kumi: %s: %s DeepSpeed ignores it, too",
+                       ku_ds_place(cfg, ds->item[i].spelled, at), ds->item[i].why);
 }

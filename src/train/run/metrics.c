@@ -14,13 +14,12 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
-#include "base/term.h"
 
 enum { MAX_KEPT = 4096, MAX_METRICS_BYTES = 1 << 30 };
 
 struct ku_metrics {
     char *path;
-    int fd, is_terminal, failed;
+    int fd, has_progress, failed;
     double flops_per_token, peak_flops;
     /*
      * Step times of the run. When the arrays are full every second entry is dropped, which keeps
@@ -137,7 +136,7 @@ int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
     m->every = 1;
     m->flops_per_token = flops_per_token;
     m->peak_flops = peak_flops;
-    m->is_terminal = ku_term_is_on();
+    m->has_progress = ku_progress_is_shown();
     m->curve = json_array();
     m->path = ku_asprintf("%s/metrics.jsonl", dir);
     if (m->path == NULL || m->curve == NULL)
@@ -161,8 +160,8 @@ void ku_metrics_close(struct ku_metrics *m)
 {
     if (m == NULL)
         return;
-    if (m->is_terminal)
-        ku_term_clear();
+    if (m->has_progress)
+        ku_progress_show(NULL);
     if (m->fd >= 0)
         ku_os_close(m->fd);
     json_decref(m->curve);
@@ -247,10 +246,10 @@ static void say(const struct ku_metrics *m, const struct ku_metrics_line *l, dou
                share, duration(left_s, left));
     if (text.failed)
         ;
-    else if (m->is_terminal)
-        ku_term_progress(text.text);
+    else if (m->has_progress)
+        ku_progress_show(text.text);
     else
-        ku_term_line("%s", text.text);
+        KU_MESSAGE(INFO, "%s", text.text);
     ku_str_fini(&text);
 }
 
@@ -328,7 +327,7 @@ void ku_metrics_eval(struct ku_metrics *m, int64_t step, double epoch, double va
     for (int i = 0; i < val->n; i++)
         ku_str_add(&text, "  %s %.4f", val->item[i].name, val->item[i].value);
     if (!text.failed)
-        ku_term_line("%s", text.text);
+        KU_MESSAGE(INFO, "%s", text.text);
     ku_str_fini(&row);
     ku_str_fini(&text);
 }

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "base/term.h"
+#include "base/log.h"
 #include "ckpt/snapshot/directory.h"
 #include "ckpt/snapshot/snapshot.h"
 
@@ -61,7 +61,7 @@ static int find_nothing(const char *run, enum ku_resume how)
         return KU_ERR(KUMI_ENOCKPT,
                       "resume: %s: no checkpoint; start afresh with --overwrite, or --resume=auto",
                       run);
-    ku_term_line("kumi: %s: no checkpoint to resume; starting afresh", run);
+    KU_MESSAGE(WARN, "kumi: %s: no checkpoint to resume; starting afresh", run);
     return KUMI_OK;
 }
 
@@ -94,8 +94,8 @@ int ku_resume_cut(const char *run, int64_t step)
     char *dir = ku_asprintf("%s/checkpoints", run), *to = ku_asprintf("%s/checkpoints.cut", run);
     int n = 0, status = dir && to ? ku_ckpt_place_aside(dir, step, to, &n) : KUMI_ENOMEM;
     if (n > 0)
-        ku_term_line("kumi: %s: %d checkpoint%s of later steps moved to %s", run, n,
-                     n == 1 ? "" : "s", to);
+        KU_MESSAGE(WARN, "kumi: %s: %d checkpoint%s of later steps moved to %s", run, n,
+                   n == 1 ? "" : "s", to);
     ku_free(dir);
     ku_free(to);
     return status;

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/term.h"
 #include "batch/parallel_source.h"
 
 char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
@@ -138,8 +137,9 @@ static int tidy(const struct ku_rundir *dir)
 {
     int n = put_back(dir);
     if (n > 0)
-        ku_term_line("kumi: %s: the run that an interrupted --overwrite had moved aside is back",
-                     dir->path);
+        KU_MESSAGE(WARN,
+                   "kumi: %s: the run that an interrupted --overwrite had moved aside is back",
+                   dir->path);
     remove_deleted(dir);
     return n < 0 ? n : KUMI_OK;
 }

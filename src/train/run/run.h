@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_TRAIN_RUN_RUN_H
+#define KU_TRAIN_RUN_RUN_H
+
+#include "job/job.h"
+#include "kumi/run.h"
+
+/*
+ * Run one rank, a process or a thread, in a job that the caller joins and leaves.
+ *
+ *   heeds_signals   stop signals of the process end the run with its state saved
+ */
+int ku_run_rank(struct ku_job *job, int heeds_signals, const struct kumi_train_options *options,
+                struct kumi_train_result *result);
+
+/* Bytes of a run directory's path. */
+enum { KU_RUN_PATH_BYTES = 512 };
+
+#endif
