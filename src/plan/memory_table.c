@@ -156,9 +156,11 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
     }
     advise_recompute(p, &t);
     advise_offload(p, &t);
-    if (!p->s.cfg.parallel_share_host_state && b->n_ranks > 1)
-        snprintf(add_trial(&t, "same bits")->set[0], sizeof a->set[0],
-                 "parallel.share_host_state=true");
+    if (p->s.sharding.local < b->n_ranks) {
+        int is_alias = json_is_false(ku_json_at(p->s.cfg.root, "parallel.share_host_state"));
+        snprintf(add_trial(&t, "same bits")->set[0], sizeof a->set[0], "parallel.%s",
+                 is_alias ? "share_host_state=true" : "host_state=shared");
+    }
     if (b->virtual_shards > b->n_ranks) {
         a = add_trial(&t, "other order of sums, which then depends on the rank count");
         snprintf(a->set[0], sizeof a->set[0], "train.virtual_shards=%d", b->n_ranks);

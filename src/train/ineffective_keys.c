@@ -119,8 +119,8 @@ static const char *device_word(const struct ku_session *s)
 static const char *zero_word(const struct ku_session *s)
 {
     static const char *const stage[] = {"0", "1", "2", "3"};
-    if (s->sharding.zero > 0 && s->cfg.parallel_share_host_state)
-        return "without effect under parallel.share_host_state true";
+    if (s->sharding.zero > 0 && ku_host_state_is_shared(&s->cfg))
+        return "without effect under parallel.host_state shared";
     return stage[s->sharding.zero];
 }
 static const char *zero_or_offload_word(const struct ku_session *s)

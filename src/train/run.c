@@ -28,6 +28,7 @@
 #include "base/term.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "config/deepspeed.h"
+#include "ir/state.h"
 #include "train/ineffective_keys.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
@@ -457,7 +458,7 @@ static int nonfinite(struct run *r, const double *report, double scale)
 static int verify_replicas(struct run *r)
 {
     const struct ku_trainer *t = r->s.t;
-    if (r->job->n == 1 || t->program[KU_PROG_TRAIN]->share_host_state)
+    if (r->job->n == 1 || ku_state_is_common(&t->program[KU_PROG_TRAIN]->mesh))
         return KUMI_OK;
     for (int i = 0; i < t->n_tensors; i++) {
         const struct ku_ckpt_tensor *x = &t->tensor[i];
