@@ -224,7 +224,7 @@ def zero(b):
     are one program; four shards on two ranks, added in a tree and as they come; and PyTorch: DDP, FSDP2 without and with resharding."""
     result, steps = {}, 4 if b.quick else 12
     kinds = {"shared": ("parallel.zero=3",)}
-    kinds.update({f"stage {z}": ("parallel.share_host_state=false", f"parallel.zero={z}") for z in range(4)})
+    kinds.update({f"stage {z}": ("parallel.host_state=private", f"parallel.zero={z}") for z in range(4)})
     kinds["stage 0, recomputed"] = (*kinds["stage 0"], "memory.recompute=full")
     for order in "canonical", "free":
         kinds[f"4 shards {order}"] = ("train.virtual_shards=4", "train.micro_batch=1", f"parallel.order={order}")

@@ -30,7 +30,7 @@ pss() { # bytes of the launcher's ranks
 
 printf '| stage | planned, all ranks | bytes | measured | of planned |\n|---|--:|--:|--:|--:|\n'
 for stage in ${STAGES:-0 1 2 3 shared}; do
-    layout=(--set "parallel.zero=$stage" --set parallel.share_host_state=false) name="zero $stage"
+    layout=(--set "parallel.zero=$stage" --set parallel.host_state=private) name="zero $stage"
     [ "$stage" != shared ] || { layout=() name=shared; }
     rm -rf "$dir/run"
     "$kumi" train "$config" -n "$ranks" "${set[@]}" "${layout[@]}" --set train.steps=1000 --set train.log_every=1 \

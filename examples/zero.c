@@ -25,8 +25,8 @@ enum { N = 256, WIDTH = 32, N_BLOCKS = 8, N_STEPS = 400 };
         "schedule.type=cosine", "schedule.warmup_steps=20", "train.steps=400", "train.ema=0.98",   \
         "train.virtual_shards=4", "train.clip_norm=1"
 
-static const char *const sharded[] = {LEARNING, "parallel.share_host_state=false",
-                                      "parallel.zero=2", "memory.recompute=full", NULL};
+static const char *const sharded[] = {LEARNING, "parallel.host_state=private", "parallel.zero=2",
+                                      "memory.recompute=full", NULL};
 static const char *const shared[] = {LEARNING, NULL};
 static float x[2 * N];
 static int32_t y[N];

@@ -59,7 +59,7 @@ struct kumi_trainer_options {
      * All other settings, which override the members above: strings "section.key=value" with the
      * keys, defaults and checks of docs/reference/configuration.md, NULL-terminated; NULL: none.
      *
-     *     {"parallel.share_host_state=false", "parallel.zero=2", "memory.recompute=full",
+     *     {"parallel.host_state=private", "parallel.zero=2", "memory.recompute=full",
      *      "optimizer.groups=[{\"match\": \"*.bias\", \"weight_decay\": 0}]", NULL}
      *
      * Allowed are all keys of optimizer, schedule (in steps), precision, memory and parallel except

@@ -166,7 +166,8 @@ static int apply_sets(json_t *root, const char *const *set, int n_sets)
 /* Pairs of keys with the same meaning: a --set of one removes the other from the file. If --set
  * gives both, they are checked as two keys of a file are. */
 static const char *const either[][2] = {{"train.steps", "train.epochs"},
-                                        {"parallel.zero", "parallel.strategy"}};
+                                        {"parallel.zero", "parallel.strategy"},
+                                        {"parallel.host_state", "parallel.share_host_state"}};
 
 static int is_set(const char *const *set, int n_sets, const char *path)
 {
@@ -182,9 +183,10 @@ static int drop_others(json_t *root, const char *const *set, int n_sets)
         for (int k = 0; k < 2; k++) {
             const char *path = either[i][k], *other = either[i][!k];
             const json_t *v = ku_json_at(root, path);
+            const struct ku_key *key = ku_key_find(other);
             if (v && !json_is_null(v) && ku_json_at(root, other) && is_set(set, n_sets, path) &&
                 !is_set(set, n_sets, other))
-                KU_TRY(ku_json_set(root, other, json_null()));
+                KU_TRY(ku_json_set(root, other, ku_key_default(key)));
         }
     return KUMI_OK;
 }

@@ -88,10 +88,47 @@ static int refuse_reshard(const struct ku_config *c, int64_t value, int64_t shar
     return status;
 }
 
+/* The alias, unless it is absent or null. */
+static const json_t *share_host_state_of(const struct ku_config *c)
+{
+    const json_t *v = ku_json_at(c->root, "parallel.share_host_state");
+    return json_is_boolean(v) ? v : NULL;
+}
+
+bool ku_host_state_is_shared(const struct ku_config *c)
+{
+    const json_t *alias = share_host_state_of(c);
+    if (alias && strcmp(c->parallel_host_state, "auto") == 0)
+        return json_is_true(alias);
+    return strcmp(c->parallel_host_state, "private") != 0;
+}
+
+static int check_host_state(const struct ku_config *c)
+{
+    const json_t *alias = share_host_state_of(c);
+    char wanted[96];
+    if (alias == NULL || json_is_true(alias) == ku_host_state_is_shared(c))
+        return KUMI_OK;
+    snprintf(wanted, sizeof wanted, "parallel.host_state is \"%s\"; give one of them",
+             c->parallel_host_state);
+    return ku_config_refuse(c, "parallel.share_host_state", alias, wanted);
+}
+
+void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out)
+{
+    if (s->zero > 0 && s->local > 1)
+        ku_str_add(out,
+                   "parallel.zero %d saves nothing on one host: its %d ranks share one copy of the "
+                   "state, and each updates its part in place; parallel.host_state=private gives "
+                   "each rank memory of its own",
+                   s->zero, s->local);
+}
+
 int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *out)
 {
     int64_t replicate = c->parallel_replicate, shard = c->parallel_shard;
     int zero, is_hybrid;
+    KU_TRY(check_host_state(c));
     KU_TRY(read_stage(c, &zero, &is_hybrid));
     if (zero == 0 && shard != KU_NULL && shard != 1)
         return ku_config_refuse_int(
@@ -127,6 +164,8 @@ int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *ou
         reshard = shard;
     if (shard % reshard != 0)
         return refuse_reshard(c, reshard, shard);
-    *out = (struct ku_sharding){zero, (int)replicate, (int)shard, (int)reshard};
+    *out = (struct ku_sharding){zero, (int)replicate, (int)shard, 1, (int)reshard};
+    if (ku_host_state_is_shared(c))
+        *out = (struct ku_sharding){zero, 1, 1, n, 1};
     return KUMI_OK;
 }

@@ -2,29 +2,41 @@
 #ifndef KU_CONFIG_SHARDING_H
 #define KU_CONFIG_SHARDING_H
 
+#include <stdbool.h>
+
 #include "config/config.h"
 
 /*
- * The parallel layout of ZeRO: dp = replicate x shard data-parallel ranks
+ * The parallel layout of ZeRO: dp = replicate x shard x local data-parallel ranks
  * (docs/reference/sharding.md). Each of the `replicate` groups has one copy of the state,
  * partitioned over its `shard` ranks: stage 1 optimizer state, stage 2 also gradients, stage 3 also
- * parameters.
+ * parameters. `local` ranks of a host share one copy in memory, which the stage does not change.
  *
  *     replicate 2 x shard 4      rank   0 1 2 3 | 4 5 6 7
  *                                shard  0 1 2 3 | 0 1 2 3      replica 0 | replica 1
+ *
+ *     host_state shared, 8 ranks of one host: replicate 1 x shard 1 x local 8
  */
 struct ku_sharding {
-    int zero, replicate, shard;
+    int zero, replicate, shard, local;
     int reshard; /* stage 3: ranks that partition a module between forward and backward: shard, a
                     divisor of it, or 1: not partitioned then */
 };
 
 /*
- * Resolve parallel.zero, strategy, replicate, shard and reshard_after_forward for n_ranks
- * data-parallel ranks.
+ * Resolve parallel.zero, strategy, replicate, shard, reshard_after_forward and host_state for
+ * n_ranks data-parallel ranks of one host.
  *
  * Errors: EINVAL, keys that contradict each other or n_ranks, with the admissible values.
  */
 int ku_sharding_resolve(const struct ku_config *c, int n_ranks, struct ku_sharding *out);
+
+/* Whether the ranks of a host share one copy of the state: parallel.host_state, or its older name
+ * parallel.share_host_state. */
+bool ku_host_state_is_shared(const struct ku_config *c);
+
+/* Why a stage above 0 has no effect: the ranks share one copy. Adds nothing where it has one. */
+struct ku_str;
+void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out);
 
 #endif

@@ -60,6 +60,12 @@ static int find(struct evaluation *e, int64_t before, const struct kumi_error *d
     return ku_agree_bytes(e->job, found, sizeof *found);
 }
 
+/* Parameters are stored once per host, whatever the training's stage and host_state. */
+static void share_state(struct evaluation *e)
+{
+    e->s.sharding = (struct ku_sharding){.replicate = 1, .shard = 1, .local = e->job->n};
+}
+
 /*
  * The batch of an evaluation: each rank runs one micro-batch at a time, and V is the number of
  * ranks. The result has the same bits for any number of ranks: the global batch is cut into
@@ -86,6 +92,7 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
                       "checkpoint: %s/manifest.json: no train.micro_batch, train.global_batch "
                       "or data.seq_len among its numerics keys",
                       c->path);
+    share_state(e);
     s->batch = (struct ku_batch){.n_ranks = e->job->n,
                                  .global_batch = micro * e->job->n,
                                  .micro_batch = micro,
@@ -133,6 +140,7 @@ static int configure_directory(struct evaluation *e)
         return KUMI_ENOMEM;
     ku_free(s->cfg.data_tokenizer);
     s->cfg.data_tokenizer = own;
+    share_state(e);
     s->batch = (struct ku_batch){.n_ranks = e->job->n,
                                  .global_batch = e->job->n,
                                  .micro_batch = 1,
@@ -336,7 +344,6 @@ static int make_sets(struct evaluation *e)
             "eval: %s: a directory of weights has no data of its own; give files with --data",
             o->run);
     KU_TRY(add_set(e, "data.last_batch", json_string("wrap")));
-    KU_TRY(add_set(e, "parallel.share_host_state", json_true()));
     KU_TRY(add_set(e, "memory", json_object()));
     if (o->n_data == 0)
         return KUMI_OK;

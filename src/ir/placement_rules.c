@@ -142,8 +142,8 @@ ku_id ku_place_sync(struct ku_graph *g, ku_id value, int phase, const char *path
 {
     struct ku_attrs a = ku_attrs_default;
     struct ku_layout l = g->layout[g->value[value].layout];
-    for (int axis = KU_AX_REPLICATE; axis <= KU_AX_SHARD; axis++)
-        if (l.at[axis].kind == KU_P) {
+    for (int axis = 0; axis < KU_N_AXES; axis++)
+        if (KU_DP_AXES >> axis & 1 && l.at[axis].kind == KU_P) {
             l.at[axis].kind = KU_R;
             a.axes |= INT64_C(1) << axis;
         }

@@ -151,21 +151,20 @@ struct ku_program_port {
 
 /*
  * A state tensor in the program. Equal for all programs of a job, which share one state plan.
+ * ir/state.h tells which ranks hold it.
  */
 struct ku_program_state {
     ku_id name, shape;
     uint32_t of; /* 1 + index of the state that this one belongs to; 0: none */
     uint8_t kind, dtype, arena, is_kept;
     int32_t first_block;
-    ku_id blocks; /* placement with Z on the axes over which the chunks are partitioned; 0: none */
+    ku_id blocks; /* placement with Z on the axes over which ranks own its chunks; 0: none do */
     size_t offset, bytes;
 };
 
 struct ku_program {
     char name[32];
     struct ku_mesh mesh;
-    int share_host_state;
-    int zero; /* ZeRO stage of private state; 0: every rank has all of it, or it is shared */
     uint32_t n_instrs, n_buffers, n_operands, n_handles, n_states, n_inputs, n_outputs;
     struct ku_instr *instr;
     struct ku_buffer *buffer;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ir/placement_rules.h"
+#include "ir/state.h"
 #include "pass/pass.h"
 
 /*
@@ -156,14 +157,12 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
     return KUMI_OK;
 }
 
-/* Partitions the initialisation over the data-parallel axes, except counters: with host-shared
- * state each rank fills its owned shard. */
+/* Partitions the initialisation, except counters, over ranks that share memory: each fills its
+ * owned shard. */
 static int cut_init(struct ku_graph *init)
 {
     struct ku_layout blocks = ku_layout_all(KU_C);
-    for (int a = KU_AX_REPLICATE; a <= KU_AX_SHARD; a++)
-        if (init->mesh.extent[a] > 1)
-            blocks.at[a].kind = KU_Z;
+    blocks.at[KU_AX_LOCAL].kind = KU_Z;
     ku_id layout = ku_graph_layout(init, &blocks);
     for (ku_id n = 1; n < init->n_nodes; n++) {
         ku_id out = ku_out(init, n, 0);
@@ -184,9 +183,9 @@ int ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compi
     int status = build_init(g, is_load, init);
     init->mesh = g->mesh;
     init->mesh.extent[KU_AX_VS] = init->mesh.extent[KU_AX_MB] = 1;
-    if (status == KUMI_OK && o->share_host_state && ku_mesh_dp(&g->mesh) > 1)
+    if (status == KUMI_OK && ku_state_is_common(&g->mesh))
         status = cut_init(init);
-    if (status == KUMI_OK && ku_zero_is_private(o))
+    if (status == KUMI_OK)
         status = ku_zero_gather(init);
     if (status == KUMI_OK)
         status = ku_compile_program(init, is_load ? "derive" : "init", o, t, program);

@@ -70,8 +70,7 @@ struct ku_compile_opts {
     int64_t bucket_bytes, first_bucket_bytes;
     int64_t gather_bucket_bytes; /* of all-gathers; 0: no limit */
     int overlap;                 /* collectives start as soon as their operands are complete */
-    int share_host_state;        /* one copy of the state per host; each rank updates its shard */
-    int zero;                    /* ZeRO stage, 0 to 3, of state that ranks do not share */
+    int zero;                    /* ZeRO stage, 0 to 3: what is partitioned over mesh axis shard */
     /* ZeRO stage 3 */
     const char *const *wrap; /* patterns of modules gathered as a unit; NULL: repeated layers */
     int prefetch;            /* units gathered ahead of the one in use */
@@ -122,13 +121,11 @@ int ku_fuse_batch_norm(struct ku_graph *g);
 /* Part of update (update/running_statistics.c): phase O updates batch norm's running statistics. */
 int ku_update_track(struct ku_graph *g);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-/* Whether ZeRO partitions the state: stage above 0, several shards, no host-shared state. */
-int ku_zero_is_private(const struct ku_compile_opts *o);
 /* The number of neighbouring ranks that partition a gathered unit between forward and backward; 0:
  * reshard_group does not apply. */
 int ku_zero_group(const struct ku_compile_opts *o);
-/* Adds an all-gather (a `convert` in O) for each tensor that the update leaves partitioned and
- * forward reads whole. */
+/* Adds an all-gather (a `convert` in O) for each tensor that the update leaves in shards and
+ * forward reads whole. Shards of shared memory need none. */
 int ku_zero_gather(struct ku_graph *g);
 int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
                       const struct ku_target *t);

@@ -10,8 +10,6 @@
  * elements are distributed over the ranks, and a rank's chunks are its local shard.
  */
 
-/* The mesh axes over which state is partitioned, as a mask. */
-int ku_zero_block_axes(const struct ku_compile_opts *o);
 /* `layout` with placement Z on these axes. */
 ku_id ku_zero_in_blocks(struct ku_graph *g, ku_id layout, int axes);
 /* Which nodes read the value of a tensor at the start of the step: a mask. */

@@ -149,9 +149,11 @@ static void advise(const struct ku_plan *p, struct trials *t)
     advise_batch(&p->s.batch, t);
     advise_recompute(p, t);
     advise_offload(p, t);
-    if (!p->s.cfg.parallel_share_host_state && p->s.batch.n_ranks > 1) {
+    if (p->s.sharding.local < p->s.batch.n_ranks) {
+        const bool is_alias = json_is_false(ku_json_at(p->s.cfg.root, "parallel.share_host_state"));
         a = add_trial(t, "same bits");
-        snprintf(a->set[0], sizeof a->set[0], "parallel.share_host_state=true");
+        snprintf(a->set[0], sizeof a->set[0], "parallel.%s",
+                 is_alias ? "share_host_state=true" : "host_state=shared");
     }
     if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
         strcmp(p->s.cfg.parallel_device, "cpu") == 0) {

@@ -125,10 +125,15 @@ static int plan_stage(const struct kumi_settings *settings, int i, const struct 
     struct ku_plan_stage *stage = &s->stage[i];
     struct ku_plan plan;
     char zero[32];
-    const char *const own[] = {
-        "parallel.share_host_state=false",     "parallel.strategy=null",  zero,
-        i == 0 ? "parallel.shard=null" : NULL, "parallel.replicate=null", NULL};
-    const char *const shared[] = {"parallel.share_host_state=true", NULL};
+    const char *const own[] = {"parallel.host_state=private",
+                               "parallel.share_host_state=null",
+                               "parallel.strategy=null",
+                               zero,
+                               i == 0 ? "parallel.shard=null" : NULL,
+                               "parallel.replicate=null",
+                               NULL};
+    const char *const shared[] = {"parallel.host_state=shared", "parallel.share_host_state=null",
+                                  NULL};
     snprintf(zero, sizeof zero, "parallel.zero=%d", i);
     KU_TRY(ku_plan_init(&plan, settings, s->n_ranks, i == SHARED ? shared : own, watch));
     if (i == 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/volume_table.h"
 #include "base/str.h"
+#include "ir/state.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,8 @@ static uint64_t summed_bytes(const struct ku_program *p)
 }
 
 /* Print the gradient memory of accumulation over micro-batches. */
-static void print_summed(const struct ku_program *p, const char *grads, struct ku_str *out)
+static void print_summed(const struct ku_program *p, int zero, const char *grads,
+                         struct ku_str *out)
 {
     char text[16];
     int k = p->mesh.extent[KU_AX_MB];
@@ -27,12 +29,13 @@ static void print_summed(const struct ku_program *p, const char *grads, struct k
                    "  each of %d micro-batches is reduced (parallel.grad_sync: micro); a rank "
                    "accumulates %s\n",
                    k, text + strspn(text, " "));
-    else if (p->zero >= 2 && ku_mesh_n_micro(&p->mesh) > 1)
-        ku_str_add(out,
-                   "  gradients of %d micro-batches accumulate before they are reduced: %s of full "
-                   "gradients in %s%s\n",
-                   ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
-                   k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
+    else if (zero >= 2 && ku_state_is_sharded(&p->mesh) && ku_mesh_n_micro(&p->mesh) > 1)
+        ku_str_add(
+            out,
+            "  gradients of %d micro-batches accumulate before they are reduced: %s of full "
+            "gradients in %s%s\n",
+            ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
+            k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
 }
 
 void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
@@ -43,13 +46,16 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
     char text[2][16];
     if (p->s.batch.n_ranks == 1)
         return;
-    ku_str_add(out, "\nzero %d: %d replica%s x %d shard%s", s->zero, s->replicate,
-               s->replicate == 1 ? "" : "s", s->shard, s->shard == 1 ? "" : "s");
-    if (train->share_host_state)
-        ku_str_add(
-            out,
-            "; the host's ranks share the state, so all stages compile to the same program, and no "
-            "parameters are gathered");
+    if (s->local > 1)
+        ku_str_add(out,
+                   "\nzero %d: %d ranks share one copy of the state; no parameters are gathered",
+                   s->zero, s->local);
+    else
+        ku_str_add(out, "\nzero %d: %d replica%s x %d shard%s", s->zero, s->replicate,
+                   s->replicate == 1 ? "" : "s", s->shard, s->shard == 1 ? "" : "s");
+    if (s->zero > 0 && s->local > 1)
+        ku_str_add(out, "\n  ");
+    ku_sharding_print_effect(s, out);
     ku_str_add(out, "\n  %-17s %-16s %12s %12s %12s\n", "per step and rank", "mesh axis",
                "elements", "ring sends", "shm writes");
     int n = ku_plan_volumes(train, row);
@@ -67,7 +73,7 @@ void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)
                    factor, ku_text_bytes((uint64_t)row[i].ring_bytes, text[0]),
                    ku_text_bytes((uint64_t)row[i].stored_bytes, text[1]));
     }
-    print_summed(train, p->s.cfg.precision_grads, out);
+    print_summed(train, s->zero, p->s.cfg.precision_grads, out);
 }
 
 json_t *ku_plan_volumes_json(const struct ku_plan *p)
@@ -81,6 +87,12 @@ json_t *ku_plan_volumes_json(const struct ku_plan *p)
                                         ku_exchange_name(row[i].exchange), "ranks", row[i].n_ranks,
                                         "elements", row[i].elements, "ring_bytes",
                                         row[i].ring_bytes, "stored_bytes", row[i].stored_bytes));
-    return json_pack("{s:i, s:i, s:i, s:o}", "zero", p->s.sharding.zero, "replicate",
-                     p->s.sharding.replicate, "shard", p->s.sharding.shard, "a_step", list);
+    struct ku_str why = {0};
+    ku_sharding_print_effect(&p->s.sharding, &why);
+    json_t *root = json_pack("{s:i, s:i, s:i, s:i, s:s*, s:o}", "zero", p->s.sharding.zero,
+                             "replicate", p->s.sharding.replicate, "shard", p->s.sharding.shard,
+                             "local", p->s.sharding.local, "no_effect",
+                             why.bytes ? ku_str_get(&why) : NULL, "a_step", list);
+    ku_str_fini(&why);
+    return root;
 }

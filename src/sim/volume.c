@@ -29,7 +29,7 @@ static void add_part(const struct ku_program *p, const struct ku_instr *i,
     double count = (double)ku_shape_count(&p->shape[o->shape]), n = v->n_ranks;
     double bytes = (double)kumi_dtype_bytes((enum kumi_dtype)o->dtype);
     if (i->op == KU_X_ALL_REDUCE && ku_layout_has(&p->layout[o->layout], KU_Z))
-        count /= p->mesh.extent[KU_AX_SHARD]; /* average number of elements that a rank owns */
+        count /= members(&p->mesh, ku_layout_axes(&p->layout[o->layout], KU_Z)); /* owned, mean */
     double sent = count * (n - 1) / n * (i->op == KU_X_ALL_REDUCE ? 2 : 1);
     double stored = i->op == KU_X_REDUCE_SCATTER          ? count / n
                     : i->op == KU_X_ALL_GATHER && !o->out ? count * (n - 1) / n

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-static const char *const axis_name[KU_N_AXES] = {"pp", "replicate", "shard", "tp", "vs", "mb"};
+static const char *const axis_name[KU_N_AXES] = {"pp", "replicate", "shard", "local",
+                                                 "tp", "vs",        "mb"};
 
 const char *ku_axis_name(int axis)
 {
@@ -28,7 +29,16 @@ int ku_mesh_n_ranks(const struct ku_mesh *m)
 
 int ku_mesh_dp(const struct ku_mesh *m)
 {
-    return m->extent[KU_AX_REPLICATE] * m->extent[KU_AX_SHARD];
+    return m->extent[KU_AX_REPLICATE] * m->extent[KU_AX_SHARD] * m->extent[KU_AX_LOCAL];
+}
+
+int ku_mesh_wide(const struct ku_mesh *m, int axes)
+{
+    int wide = 0;
+    for (int a = 0; a < KU_N_AXES; a++)
+        if (axes >> a & 1 && m->extent[a] > 1)
+            wide |= 1 << a;
+    return wide;
 }
 
 struct ku_coord ku_mesh_coord(const struct ku_mesh *m, int rank)

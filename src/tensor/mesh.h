@@ -9,12 +9,26 @@
  * Two time axes follow, which each rank runs in sequence: vs (its virtual shards) and mb
  * (micro-batches of a shard). The order of this enum is the nesting order.
  *
+ *   replicate, shard, local   data-parallel ranks: copies of the state; parts of a copy (ZeRO);
+ *                             ranks of a host that share one copy in memory (ir/state.h)
+ *
  *     pp=2 shard=2 tp=2:   rank = (pp * 2 + shard) * 2 + tp
  *         pp 0 | shard 0: ranks 0 1 | shard 1: ranks 2 3
  *         pp 1 | shard 0: ranks 4 5 | shard 1: ranks 6 7
  */
-enum ku_axis { KU_AX_PP, KU_AX_REPLICATE, KU_AX_SHARD, KU_AX_TP, KU_AX_VS, KU_AX_MB, KU_N_AXES };
+enum ku_axis {
+    KU_AX_PP,
+    KU_AX_REPLICATE,
+    KU_AX_SHARD,
+    KU_AX_LOCAL,
+    KU_AX_TP,
+    KU_AX_VS,
+    KU_AX_MB,
+    KU_N_AXES
+};
 enum { KU_AX_FIRST_TIME = KU_AX_VS };
+/* The data-parallel axes, as a mask. */
+enum { KU_DP_AXES = 1 << KU_AX_REPLICATE | 1 << KU_AX_SHARD | 1 << KU_AX_LOCAL };
 
 struct ku_mesh {
     int extent[KU_N_AXES];
@@ -25,10 +39,12 @@ struct ku_coord {
     int at[KU_N_AXES];
 };
 
-const char *ku_axis_name(int axis);  /* "pp", "replicate", "shard", "tp", "vs", "mb" */
+const char *ku_axis_name(int axis);  /* "pp", "replicate", "shard", "local", "tp", "vs", "mb" */
 int ku_axis_parse(const char *name); /* -1: no such axis */
 int ku_mesh_n_ranks(const struct ku_mesh *m);
-int ku_mesh_dp(const struct ku_mesh *m); /* replicate * shard */
+int ku_mesh_dp(const struct ku_mesh *m); /* replicate * shard * local */
+/* Those of the axes, a mask, that have several members. */
+int ku_mesh_wide(const struct ku_mesh *m, int axes);
 struct ku_coord ku_mesh_coord(const struct ku_mesh *m, int rank);
 int ku_mesh_rank(const struct ku_mesh *m, const struct ku_coord *c);
 /*

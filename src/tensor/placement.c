@@ -29,12 +29,17 @@ struct ku_place ku_place_dual(struct ku_place p)
     return p;
 }
 
+int ku_layout_axes(const struct ku_layout *l, enum ku_place_kind kind)
+{
+    int axes = 0;
+    for (int a = 0; a < KU_N_AXES; a++)
+        axes |= (l->at[a].kind == kind) << a;
+    return axes;
+}
+
 int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
 {
-    for (int a = 0; a < KU_N_AXES; a++)
-        if (l->at[a].kind == kind)
-            return 1;
-    return 0;
+    return ku_layout_axes(l, kind) != 0;
 }
 
 void ku_slice_of(const struct ku_mesh *mesh, const struct ku_shape *shape,

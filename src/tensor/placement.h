@@ -37,7 +37,8 @@ enum { KU_BLOCK_COUNT = 4096 /* elements of a canonical chunk: 16 KiB of f32 */ 
 struct ku_layout ku_layout_all(enum ku_place_kind kind); /* `kind` on every axis; not for S */
 int ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b);
 struct ku_place ku_place_dual(struct ku_place p);
-int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind); /* on any axis */
+int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind);  /* on any axis */
+int ku_layout_axes(const struct ku_layout *l, enum ku_place_kind kind); /* on which, as a mask */
 
 /*
  * The slice of a logical tensor at a coordinate: start and count per dim. Z is ignored (see

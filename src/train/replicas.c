@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "comm/consensus.h"
+#include "ir/state.h"
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 
@@ -24,7 +25,7 @@ static size_t own_bytes(const struct ku_trainer *t, const struct ku_program_stat
     int64_t begin = 0, end = count;
     struct ku_coord at = ku_mesh_coord(&p->mesh, t->job->rank);
     if (x->is_kept)
-        ku_program_kept(&p->mesh, &p->layout[x->blocks], count, x->first_block, &at, &begin, &end);
+        ku_state_owned(p, x, &at, &begin, &end);
     return (size_t)(end - begin) * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
 }
 
@@ -67,7 +68,7 @@ static int verify(struct ku_trainer *t, void *file)
 
 int ku_trainer_verify_replicas(struct ku_trainer *t)
 {
-    if (t->job->n == 1 || t->program[KU_PROG_TRAIN]->share_host_state)
+    if (t->job->n == 1 || ku_state_is_common(&t->program[KU_PROG_TRAIN]->mesh))
         return KUMI_OK;
     void *file = ku_malloc(PIECE_BYTES);
     int status = ku_agree(t->job, file ? KUMI_OK : KUMI_ENOMEM);

@@ -12,7 +12,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/str.h"
 #include "comm/consensus.h"
+#include "ir/state.h"
 #include "config/deepspeed.h"
 #include "model/model.h"
 #include "config/precision_policy.h"
@@ -142,19 +144,18 @@ static void schedule_of(const struct ku_session *s, struct ku_attrs *a)
     ku_rule_args(c, at, a);
 }
 
-/* Shared parameters, and whole parameters that only one rank updates, are not offloaded. */
+/* Whole parameters that only one rank updates are not offloaded. */
 static int offload_of(const struct ku_session *s, struct ku_compile_opts *o)
 {
     const struct ku_offload_key *k = &s->cfg.memory_offload;
-    int is_shared = o->share_host_state && s->batch.n_ranks > 1;
-    if (k->params && !is_shared && o->mesh.extent[KU_AX_SHARD] > 1 && o->zero != 3)
+    if (k->params && ku_state_is_sharded(&o->mesh) && o->zero != 3)
         return ku_config_refuse(&s->cfg, "memory.offload.params",
                                 ku_json_at(s->cfg.root, "memory.offload.params"),
                                 "with parallel.zero 1 and 2 every rank reads its own copy; use "
                                 "parallel.zero 3");
     o->persist_below = s->cfg.parallel_persist_below;
     o->offload = (struct ku_offload){.optimizer = (uint8_t)k->optimizer,
-                                     .params = (uint8_t)(is_shared ? KU_TIER_NONE : k->params),
+                                     .params = (uint8_t)k->params,
                                      .activations = (uint8_t)k->activations,
                                      .ratio = k->ratio,
                                      .buffer_count = (int)k->buffer_count,
@@ -174,22 +175,19 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
         .first_bucket_bytes = (int64_t)(c->parallel_first_bucket_mb * 0x1p20),
         .gather_bucket_bytes = (int64_t)(c->parallel_allgather_bucket_mb * 0x1p20),
         .overlap = c->parallel_overlap,
-        .share_host_state = c->parallel_share_host_state};
+        .zero = s->sharding.zero,
+        .wrap = c->parallel_wrap.n ? (const char *const *)c->parallel_wrap.item : NULL,
+        .prefetch = (int)c->parallel_prefetch,
+        .keep_gathered = s->sharding.reshard == 1,
+        .reshard_group = s->sharding.reshard < s->sharding.shard ? s->sharding.reshard : 0,
+        .max_live = given(c->parallel_max_live_parameters)};
     KU_TRY(ku_precision_opts(c, o));
     for (int a = 0; a < KU_N_AXES; a++)
         o->mesh.extent[a] = 1;
-    o->mesh.extent[KU_AX_REPLICATE] = s->batch.n_ranks;
-    if (s->sharding.zero > 0 && !o->share_host_state) { /* shared state is not partitioned */
-        o->zero = s->sharding.zero;
-        o->wrap = c->parallel_wrap.n ? (const char *const *)c->parallel_wrap.item : NULL;
-        o->prefetch = (int)c->parallel_prefetch;
-        o->keep_gathered = s->sharding.reshard == 1;
-        o->reshard_group = s->sharding.reshard < s->sharding.shard ? s->sharding.reshard : 0;
-        o->persist_below = c->parallel_persist_below;
-        o->max_live = given(c->parallel_max_live_parameters);
-        o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
-        o->mesh.extent[KU_AX_SHARD] = s->sharding.shard;
-    }
+    o->mesh.extent[KU_AX_REPLICATE] = s->sharding.replicate;
+    o->mesh.extent[KU_AX_SHARD] = s->sharding.shard;
+    o->mesh.extent[KU_AX_LOCAL] = s->sharding.local;
+    KU_ASSERT(ku_mesh_dp(&o->mesh) == s->batch.n_ranks);
     o->mesh.extent[KU_AX_VS] = (int)(s->batch.virtual_shards / s->batch.n_ranks);
     o->mesh.extent[KU_AX_MB] = (int)s->batch.k;
     o->mesh.mb_outer = s->batch.k > 1 && strcmp(c->parallel_grad_sync, "micro") == 0;
@@ -299,6 +297,22 @@ static int look_at(struct ku_session *s, struct ku_graph *const *graph, int n)
     return KUMI_OK;
 }
 
+/* Says which keys have no effect because the ranks of the host share one copy of the state. */
+static void tell_common(const struct ku_session *s, const struct ku_job *job)
+{
+    struct ku_str why = {0};
+    if (job->rank != 0 || s->is_eval_only || s->sharding.local == 1)
+        return;
+    ku_sharding_print_effect(&s->sharding, &why);
+    if (why.bytes)
+        KU_LOG(TRAIN, INFO, "%s", ku_str_get(&why));
+    ku_str_fini(&why);
+    if (s->cfg.memory_offload.params)
+        KU_LOG(TRAIN, WARN,
+               "memory.offload.params: no effect: the ranks of this host share one copy of the "
+               "parameters; to offload them, use parallel.host_state private and parallel.zero 3");
+}
+
 int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
 {
     struct ku_trainer_opts o = {.device = ku_device_find(s->cfg.parallel_device),
@@ -310,11 +324,7 @@ int ku_session_create_trainer(struct ku_session *s, struct ku_job *job)
     KU_TRY(ku_session_solve_recompute(s, &target, &o.compile));
     o.tier = (struct ku_tier_opts){s->cfg.memory_offload.path,
                                    (enum ku_aio_kind)s->cfg.memory_offload.io};
-    if (s->cfg.memory_offload.params && !o.compile.offload.params && job->rank == 0)
-        KU_LOG(TRAIN, WARN,
-               "memory.offload.params: without effect: the ranks of this host share one "
-               "copy of the parameters; to offload them, use parallel.share_host_state false "
-               "and parallel.zero 3");
+    tell_common(s, job);
     o.device_opts.n_threads = n_threads(s, job->local_n);
     o.device_opts.n_runnable_threads = o.device_opts.n_threads * job->local_n;
     o.device_opts.n_cpus = ku_job_n_cpus(job);

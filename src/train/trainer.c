@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "ckpt/digest.h"
+#include "ir/state.h"
 
 static int note_params(const struct ku_graph *g, char ***params, int *n_params)
 {
@@ -150,11 +151,11 @@ static int list_parts(const struct ku_program *p, const struct ku_program_state 
 {
     int64_t count = ku_shape_count(&p->shape[x->shape]);
     size_t each = kumi_dtype_bytes((enum kumi_dtype)x->dtype);
-    int n = 0, is_alone = !p->zero && !p->share_host_state;
+    int n = 0, is_alone = ku_state_owner_axes(&p->mesh) == 0;
     for (int r = 0; r < memory->job->local_n && x->blocks; r++) {
         struct ku_coord at = ku_mesh_coord(&p->mesh, r);
         int64_t begin, end;
-        ku_program_kept(&p->mesh, &p->layout[x->blocks], count, x->first_block, &at, &begin, &end);
+        ku_state_owned(p, x, &at, &begin, &end);
         if (begin == end)
             continue;
         part[n] = part_of(x, memory, store, r, x->is_kept ? 0 : (size_t)begin * each);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "comm/consensus.h"
+#include "ir/state.h"
 #include "model/pretrained.h"
 #include "tensor/dtype.h"
 #include "train/trainer.h"
@@ -14,7 +15,7 @@
 int ku_trainer_n_readers(const struct ku_trainer *t)
 {
     const struct ku_program *p = t->program[KU_PROG_TRAIN];
-    return p->share_host_state || p->zero ? t->job->n : 1;
+    return ku_state_owner_axes(&p->mesh) ? t->job->n : 1;
 }
 
 /* Writing gigabytes counts as progress. */

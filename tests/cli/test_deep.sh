@@ -18,7 +18,7 @@ within() { # seconds, arguments
     shift
     timeout "$deadline" "$kumi" "$@" >out 2>err || say "kumi $*: $? within $deadline s: $(head -c 300 err)"
 }
-private='--set parallel.share_host_state=false --set parallel.persist_below=0'
+private='--set parallel.host_state=private --set parallel.persist_below=0'
 within 80 graph gpt2.json --set model.n_layer=2000
 [ "$(grep -c '^ *[0-9]* 0O adamw ' out)" = 24004 ] || say '2000 layers: not an update for each parameter'
 # shellcheck disable=SC2086

@@ -19,7 +19,7 @@ digest() { "$kumi" ckpt digest "$dir/$1" 2>&1; }
 run one "${policy[@]}"
 grep -q ', bf16, no master, updates rounded stochastically, gradients bf16, f32: mlp on ' "$dir/one.err" || say "header: $(grep kumi: "$dir/one.err")"
 run two "${policy[@]}" -n 2
-run dealt "${policy[@]}" -n 2 --set parallel.share_host_state=false --set parallel.zero=3 --set memory.recompute=full
+run dealt "${policy[@]}" -n 2 --set parallel.host_state=private --set parallel.zero=3 --set memory.recompute=full
 [ "$(digest one)" = "$(digest two)" ] && [ "$(digest one)" = "$(digest dealt)" ] || say 'digests differ among layouts'
 run plain --set precision.compute=bf16
 [ "$(digest one)" != "$(digest plain)" ] || say 'the policy changes nothing'

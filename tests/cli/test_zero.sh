@@ -32,7 +32,11 @@ train stage0 2 "${micro[@]}" "${own[@]}" --set parallel.bucket_mb=0.01
 train stage2 4 "${micro[@]}" "${own[@]}" --set parallel.zero=2 --set parallel.replicate=2
 train stage3 4 "${micro[@]}" "${own[@]}" --set parallel.zero=3 --set parallel.reshard_after_forward=2 --set parallel.allgather_bucket_mb=0.01 \
     --set parallel.gather_16bit_on_save=true --set checkpoint.every=1 --set checkpoint.async=true
-for run in shared stage0 stage2 stage3; do same micro $run; done
+KUMI_LOG=train:info train common 4 "${micro[@]}" --set parallel.zero=3 --set parallel.shard=2
+[ "$(grep -c 'train info: parallel.zero 3 saves nothing on one host: its 4 ranks share' "$dir/log")" = 1 ] || say "shared state: $(cat "$dir/log")"
+KUMI_LOG=train:info train private 4 "${micro[@]}" --set parallel.zero=3 --set parallel.shard=2 --set parallel.host_state=private
+grep -q 'saves nothing' "$dir/log" && say "private state: $(cat "$dir/log")"
+for run in shared stage0 stage2 stage3 common private; do same micro $run; done
 cmp -s "$dir/step.digest" "$dir/micro.digest" && say "grad_sync: step and micro have one digest"
 
 # weights in 16 bits are those of the newest checkpoint, as `kumi ckpt export` makes them

@@ -109,7 +109,6 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
                                  .bucket_bytes = c->bucket_bytes ? c->bucket_bytes : 1 << 20,
                                  .first_bucket_bytes = 4096,
                                  .overlap = !c->no_overlap,
-                                 .share_host_state = !c->no_sharing,
                                  .recompute = c->recompute,
                                  .recompute_every = c->every,
                                  .zero = c->zero,
@@ -122,8 +121,12 @@ static inline struct ku_compile_opts dist_compile_opts(const struct dist_case *c
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
     int is_dealt = c->zero && c->no_sharing;
-    o.mesh.extent[KU_AX_REPLICATE] = !is_dealt ? c->n : c->replicate ? c->replicate : 1;
-    o.mesh.extent[KU_AX_SHARD] = c->n / o.mesh.extent[KU_AX_REPLICATE];
+    o.mesh.extent[KU_AX_LOCAL] = c->no_sharing ? 1 : c->n;
+    o.mesh.extent[KU_AX_REPLICATE] = !c->no_sharing ? 1
+                                     : !is_dealt    ? c->n
+                                     : c->replicate ? c->replicate
+                                                    : 1;
+    o.mesh.extent[KU_AX_SHARD] = c->n / ku_mesh_dp(&o.mesh);
     o.mesh.extent[KU_AX_VS] = c->v / c->n;
     o.mesh.extent[KU_AX_MB] = c->k;
     o.mesh.mb_outer = c->by_micro;

@@ -57,14 +57,17 @@ static struct ku_compile_opts opts_of(const struct run *r)
                                 .bucket_bytes = r->bucket_bytes ? r->bucket_bytes : 1 << 20,
                                 .first_bucket_bytes = 4096,
                                 .overlap = !r->no_overlap,
-                                .share_host_state = !r->no_sharing,
                                 .recompute = r->recompute,
                                 .zero = r->zero,
                                 .prefetch = 1};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
-    o.mesh.extent[KU_AX_REPLICATE] = r->zero == 0 ? r->n : r->replicate ? r->replicate : 1;
-    o.mesh.extent[KU_AX_SHARD] = r->n / o.mesh.extent[KU_AX_REPLICATE];
+    o.mesh.extent[KU_AX_LOCAL] = r->no_sharing ? 1 : r->n;
+    o.mesh.extent[KU_AX_REPLICATE] = !r->no_sharing ? 1
+                                     : r->zero == 0 ? r->n
+                                     : r->replicate ? r->replicate
+                                                    : 1;
+    o.mesh.extent[KU_AX_SHARD] = r->n / ku_mesh_dp(&o.mesh);
     o.mesh.extent[KU_AX_VS] = r->v / r->n;
     o.mesh.extent[KU_AX_MB] = r->k;
     o.mesh.mb_outer = r->by_micro;

@@ -155,14 +155,13 @@ static int create(struct ku_job *job, const struct run *r, struct ku_trainer **t
                                          .decay = KU_DECAY_ALL,
                                          .bucket_bytes = 1 << 20,
                                          .first_bucket_bytes = 1 << 20,
-                                         .overlap = 1,
-                                         .share_host_state = 1};
+                                         .overlap = 1};
     o.compile.rule.lr = r->lr;
     o.compile.rule.momentum = r->momentum;
     o.compile.rule.weight_decay = r->decay;
     for (int a = 0; a < KU_N_AXES; a++)
         o.compile.mesh.extent[a] = 1;
-    o.compile.mesh.extent[KU_AX_REPLICATE] = r->n;
+    o.compile.mesh.extent[KU_AX_LOCAL] = r->n;
     return ku_trainer_create(job, &g, 1, &o, t);
 }
 

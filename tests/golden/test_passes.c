@@ -81,11 +81,10 @@ static struct ku_compile_opts options(int ranks, enum kumi_dtype compute)
                                 .rule = ku_attrs_default,
                                 .bucket_bytes = 1 << 20,
                                 .first_bucket_bytes = 64,
-                                .overlap = 1,
-                                .share_host_state = 1};
+                                .overlap = 1};
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
-    o.mesh.extent[KU_AX_REPLICATE] = ranks;
+    o.mesh.extent[KU_AX_LOCAL] = ranks;
     o.mesh.extent[KU_AX_VS] = 2;
     o.mesh.extent[KU_AX_MB] = 2;
     o.rule.lr = 1e-3;
@@ -335,16 +334,15 @@ static void recomputation(void **state)
     }
 }
 
-/* The ZeRO stages with private state; "up" and "down" are units. */
+/* The stages of ZeRO over ranks with memory of their own; "up" and "down" are units. */
 static void deal(struct ku_compile_opts *o, int zero)
 {
     static const char *const wrap[] = {"up", "down", NULL};
-    o->share_host_state = 0;
     o->zero = zero;
     o->wrap = wrap;
     o->prefetch = 1;
-    o->mesh.extent[KU_AX_SHARD] = o->mesh.extent[KU_AX_REPLICATE];
-    o->mesh.extent[KU_AX_REPLICATE] = 1;
+    o->mesh.extent[KU_AX_SHARD] = o->mesh.extent[KU_AX_LOCAL];
+    o->mesh.extent[KU_AX_LOCAL] = 1;
 }
 
 static void programs(void **state)

@@ -70,6 +70,36 @@ static void volumes(void **state)
     }
 }
 
+/* The report says where a stage above 0 changes nothing, and only there. */
+static void says_effect(void **state)
+{
+    static const char line[] = "parallel.zero 3 saves nothing on one host: its 4 ranks share one ";
+    static const struct {
+        const char *set[3];
+        int local, has_line;
+    } row[] = {{{MODEL}, 4, 0},
+               {{MODEL, "parallel.zero=3"}, 4, 1},
+               {{MODEL, "parallel.zero=3", "parallel.host_state=private"}, 1, 0}};
+    const struct files *f = *state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct kumi_settings s = {.config = f->config, .set = row[i].set};
+        struct ku_plan p;
+        struct ku_str text = {0};
+        while (s.n_sets < 3 && row[i].set[s.n_sets])
+            s.n_sets++;
+        assert_status(ku_plan_init(&p, &s, 4, NULL, NULL), KUMI_OK);
+        ku_plan_print_volumes(&p, &text);
+        assert_int_equal(strstr(ku_str_get(&text), line) != NULL, row[i].has_line);
+        json_t *json = ku_plan_volumes_json(&p);
+        const char *why = json_string_value(json_object_get(json, "no_effect"));
+        assert_int_equal(json_integer_value(json_object_get(json, "local")), row[i].local);
+        assert_int_equal(why && strncmp(why, line, strlen(line)) == 0, row[i].has_line);
+        json_decref(json);
+        ku_str_fini(&text);
+        ku_plan_fini(&p);
+    }
+}
+
 /* Backward reads matrices again, and neither biases nor tables: with all modules units, close to
  * twice the parameters. */
 static void resharding(void **state)
@@ -176,8 +206,8 @@ static void every_kind(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(volumes), cmocka_unit_test(resharding),
-                                       cmocka_unit_test(groups), cmocka_unit_test(live_parameters),
-                                       cmocka_unit_test(every_kind)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(volumes), cmocka_unit_test(says_effect),
+                                       cmocka_unit_test(resharding), cmocka_unit_test(groups),
+                                       cmocka_unit_test(live_parameters), cmocka_unit_test(every_kind)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -10,10 +10,14 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "base/str.h"
 #include "model/model.h"
 #include "config/sharding.h"
 
-static int resolve(const char *keys, int n, struct ku_sharding *s)
+#define OWN "\"host_state\":\"private\""
+
+/* keys: members of section parallel; set: of --set, or NULL */
+static int resolve_set(const char *keys, const char *set, int n, struct ku_sharding *s)
 {
     struct ku_config c;
     char text[512];
@@ -21,11 +25,61 @@ static int resolve(const char *keys, int n, struct ku_sharding *s)
         text, sizeof text,
         "{\"model\":{\"model_type\":\"gpt2\"},\"data\":{\"train\":\"a.txt\"},\"parallel\":{%s}}",
         keys);
-    int status = ku_config_parse("c.json", text, strlen(text), NULL, 0, ku_model_hidden_size, &c);
+    int status =
+        ku_config_parse("c.json", text, strlen(text), &set, set != NULL, ku_model_hidden_size, &c);
     assert_int_equal(status, KUMI_OK);
     status = ku_sharding_resolve(&c, n, s);
     ku_config_fini(&c);
     return status;
+}
+
+/* The same with ranks that have memory of their own. */
+static int resolve(const char *keys, int n, struct ku_sharding *s)
+{
+    char all[256];
+    snprintf(all, sizeof all, OWN "%s%s", keys[0] ? "," : "", keys);
+    return resolve_set(all, NULL, n, s);
+}
+
+/* Where the whole state is stored: n ranks of which `local` read one copy. */
+static void host_state(void **state)
+{
+    static const struct {
+        const char *keys, *set;
+        int local, zero, replicate, shard;
+    } row[] = {
+        {"", NULL, 4, 0, 1, 1},
+        {"\"host_state\":\"auto\"", NULL, 4, 0, 1, 1},
+        {"\"host_state\":\"shared\",\"zero\":3", NULL, 4, 3, 1, 1},
+        {"\"zero\":2,\"shard\":2", NULL, 4, 2, 1, 1},
+        {"\"strategy\":\"HYBRID_SHARD\",\"shard\":2", NULL, 4, 3, 1, 1},
+        {OWN, NULL, 1, 0, 4, 1},
+        {OWN ",\"zero\":2,\"shard\":2", NULL, 1, 2, 2, 2},
+        {"\"share_host_state\":true", NULL, 4, 0, 1, 1},
+        {"\"share_host_state\":false", NULL, 1, 0, 4, 1},
+        {"\"share_host_state\":null", NULL, 4, 0, 1, 1},
+        {"\"share_host_state\":false," OWN, NULL, 1, 0, 4, 1},
+        {"\"share_host_state\":false,\"host_state\":\"auto\"", NULL, 1, 0, 4, 1},
+        /* --set of either name replaces the other one of the file */
+        {"\"share_host_state\":false", "parallel.host_state=shared", 4, 0, 1, 1},
+        {OWN, "parallel.share_host_state=true", 4, 0, 1, 1},
+        {"\"share_host_state\":true", "parallel.host_state=private", 1, 0, 4, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct ku_sharding s;
+        struct ku_str why = {0};
+        if (resolve_set(row[i].keys, row[i].set, 4, &s) != KUMI_OK)
+            fail_msg("%s: %s", row[i].keys, ku_err_get()->text);
+        if (s.local != row[i].local || s.zero != row[i].zero || s.replicate != row[i].replicate ||
+            s.shard != row[i].shard)
+            fail_msg("%s: zero %d, %d x %d x %d", row[i].keys, s.zero, s.replicate, s.shard,
+                     s.local);
+        ku_sharding_print_effect(&s, &why);
+        if ((why.bytes > 0) != (s.zero > 0 && s.local > 1))
+            fail_msg("%s: '%s'", row[i].keys, ku_str_get(&why));
+        ku_str_fini(&why);
+    }
 }
 
 static void admits(void **state)
@@ -97,16 +151,30 @@ static void refuses(void **state)
          "parallel.reshard_after_forward: 8; true, false, or a divisor of the 4 shards: 1, 2, 4"},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+    for (size_t i = 0; i < 2 * sizeof row / sizeof row[0]; i++) { /* also with shared state */
         struct ku_sharding s;
-        assert_int_equal(resolve(row[i].keys, row[i].n, &s), KUMI_EINVAL);
-        if (strstr(ku_err_get()->text, row[i].text) == NULL)
-            fail_msg("%s: %s", row[i].keys, ku_err_get()->text);
+        const size_t k = i / 2;
+        assert_int_equal(i % 2 ? resolve_set(row[k].keys, NULL, row[k].n, &s)
+                               : resolve(row[k].keys, row[k].n, &s),
+                         KUMI_EINVAL);
+        if (strstr(ku_err_get()->text, row[k].text) == NULL)
+            fail_msg("%s: %s", row[k].keys, ku_err_get()->text);
     }
+}
+
+static void contradiction(void **state)
+{
+    struct ku_sharding s;
+    (void)state;
+    assert_int_equal(resolve_set("\"share_host_state\":true," OWN, NULL, 2, &s), KUMI_EINVAL);
+    assert_non_null(strstr(ku_err_get()->text,
+                           "parallel.share_host_state: true; parallel.host_state is \"private\"; "
+                           "give one of them"));
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(admits), cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(host_state), cmocka_unit_test(admits),
+                                       cmocka_unit_test(refuses), cmocka_unit_test(contradiction)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -368,7 +368,7 @@ def random_layout(rng):
     """Arguments of a training: any of these lead to the same bits."""
     n = rng.choice((1, 2, 2, 4))
     options = [
-        [], [], ["parallel.zero=1"], ["parallel.zero=2"], ["parallel.zero=3"], ["parallel.share_host_state=false"],
+        [], [], ["parallel.zero=1"], ["parallel.zero=2"], ["parallel.zero=3"], ["parallel.host_state=private"],
         ["parallel.transport=thread"], ["parallel.transport=thread", "parallel.zero=2"],
         ['memory.offload={"optimizer":"host"}'], ['memory.offload={"optimizer":"file","path":"."}'], ['memory.recompute="full"'],
     ]

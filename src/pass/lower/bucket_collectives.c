@@ -53,12 +53,18 @@ static int is_by_micro(const struct ku_lower *l, uint32_t b)
     return (int)l->g->attr[l->g->node[converts(l, b)[0]].attr].by_micro;
 }
 
+/* Whether a reduce-scatter over these axes frees the memory of whole gradients (ZeRO stage 2). */
+static bool frees_gradients(const struct ku_lower *l, int axes)
+{
+    return axes >> KU_AX_SHARD & 1 && l->o->zero >= 2;
+}
+
 /* Whether the bucket finishes during backward. */
 static int moves_on(const struct ku_lower *l, uint32_t b)
 {
     int axes = block_axes(l, b);
     return !ku_bucket_is_gather(l->g, converts(l, b)[0]) &&
-           (is_by_micro(l, b) || (axes && (l->p->zero >= 2 || sum_axes(l, b))));
+           (is_by_micro(l, b) || frees_gradients(l, axes) || (axes && sum_axes(l, b)));
 }
 
 /* The stats value that a convert adds squares to: converts precede the chain that begins in A. */
@@ -156,7 +162,7 @@ static int start_reduction(struct ku_lower *l, uint32_t b)
     struct ku_operand *part = ku_calloc(n, sizeof *part), stats = {0};
     int blocks = block_axes(l, b), kind = blocks ? KU_X_REDUCE_SCATTER : KU_X_ALL_REDUCE;
     int status = part ? KUMI_OK : KUMI_ENOMEM;
-    if (status == KUMI_OK && ((blocks && l->p->zero >= 2) || is_by_micro(l, b)))
+    if (status == KUMI_OK && (frees_gradients(l, blocks) || is_by_micro(l, b)))
         status = keep_reduced(l, b);
     for (uint32_t i = 0; i < n && status == KUMI_OK; i++)
         part[i] = part_of(l, convert[i], &stats);

@@ -295,8 +295,9 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
         return l->state[v];
     struct ku_fold_state *f = &l->fold[v];
     int is_dealt = ku_layout_has(&g->layout[g->value[v].layout], KU_Z);
-    if (is_dealt && (l->p->zero || n->op == KU_OP_widen ||
-                     (n->n_in && l->p->buffer[l->buffer[ku_in(g, n, 0)]].is_kept)))
+    if (is_dealt &&
+        (ku_layout_axes(&g->layout[g->value[v].layout], KU_Z) >> KU_AX_SHARD & 1 ||
+         n->op == KU_OP_widen || (n->n_in && l->p->buffer[l->buffer[ku_in(g, n, 0)]].is_kept)))
         return ku_lower_kept_buffer(l, v, g->value[v].layout, KU_AR_STEP, class_of(l, n));
     if (f->convert == 0)
         return ku_lower_buffer(l, v, l->wire[v] ? KU_AR_WIRE : KU_AR_STEP, class_of(l, n));

@@ -25,6 +25,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "ir/state.h"
 
 static int is_micro_phase(int phase)
 {
@@ -52,40 +53,6 @@ static int copy_tables(const struct ku_graph *g, struct ku_program *p)
     return KUMI_OK;
 }
 
-/* The operand of a state value's final gather: its partitioned version, or the value itself. */
-static ku_id before_gather(const struct ku_graph *g, ku_id value)
-{
-    ku_id def = g->value[value].def;
-    return def && ku_bucket_is_gather(g, def) ? ku_in(g, &g->node[def], 0) : value;
-}
-
-static int state_arena(const struct ku_lower *l, const struct ku_tensor *x)
-{
-    if (x->kind == KU_T_COUNTER || x->kind == KU_T_CACHE)
-        return KU_AR_STATE;
-    if (x->tier != KU_TIER_NONE)
-        return x->tier == KU_TIER_HOST ? KU_AR_OFFLOAD : KU_AR_FILE;
-    return l->p->share_host_state ? KU_AR_HOST : l->p->zero ? KU_AR_SHARD : KU_AR_STATE;
-}
-
-static int is_kept_state(const struct ku_lower *l, const struct ku_tensor *x)
-{
-    return (l->p->zero || x->tier) &&
-           ku_layout_has(&l->g->layout[l->g->value[x->value].layout], KU_Z);
-}
-
-/* The placement Z by which a private or offloaded tensor is partitioned; 0: none. */
-static ku_id blocks_of(const struct ku_lower *l, const struct ku_tensor *x)
-{
-    ku_id kept = l->g->value[x->value].layout;
-    if (state_arena(l, x) != KU_AR_SHARD && x->tier == KU_TIER_NONE)
-        return 0;
-    if (is_kept_state(l, x))
-        return kept;
-    kept = l->g->value[before_gather(l->g, x->next)].layout;
-    return ku_layout_has(&l->g->layout[kept], KU_Z) ? kept : 0;
-}
-
 /* State is laid out in tensor order, so that a program with fewer tensors (evaluation) has a prefix
  * of the same plan. */
 static int add_state(struct ku_lower *l)
@@ -101,15 +68,17 @@ static int add_state(struct ku_lower *l)
         return KUMI_ENOMEM;
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_tensor *x = &g->tensor[t];
-        int arena = state_arena(l, x), is_kept = is_kept_state(l, x);
-        ku_id b = is_kept ? ku_lower_kept_buffer(l, x->value, g->value[x->value].layout, arena,
-                                                 cls[x->kind])
-                          : ku_lower_buffer(l, x->value, arena, cls[x->kind]);
+        const struct ku_state_store store = ku_state_store_of(g, t);
+        const ku_id written = ku_state_written(g, t);
+        const int arena = store.arena;
+        ku_id b = store.is_kept
+                      ? ku_lower_kept_buffer(l, x->value, store.blocks, arena, cls[x->kind])
+                      : ku_lower_buffer(l, x->value, arena, cls[x->kind]);
         if (b == 0)
             return ku_err_get()->status;
         l->buffer[x->value] = l->state[x->next] = b;
-        l->state[before_gather(g, x->next)] = b;
-        l->owner[before_gather(g, x->next)] = t;
+        l->state[written] = b;
+        l->owner[written] = t;
         p->buffer[b].micro = -1;
         p->buffer[b].offset = p->arena_bytes[arena];
         size_t align = ku_arena_is_tier(arena) ? KU_TIER_ALIGN_BYTES : 64;
@@ -120,9 +89,9 @@ static int add_state(struct ku_lower *l)
                                                             .of = x->of,
                                                             .kind = x->kind,
                                                             .dtype = x->dtype,
-                                                            .arena = (uint8_t)arena,
-                                                            .is_kept = (uint8_t)is_kept,
-                                                            .blocks = blocks_of(l, x),
+                                                            .arena = store.arena,
+                                                            .is_kept = store.is_kept,
+                                                            .blocks = store.blocks,
                                                             .first_block = x->first_block,
                                                             .offset = p->buffer[b].offset,
                                                             .bytes = p->buffer[b].bytes};
@@ -379,12 +348,6 @@ static int add_outputs(struct ku_lower *l)
     return KUMI_OK;
 }
 
-static int dp_axes(const struct ku_lower *l)
-{
-    const int *n = l->g->mesh.extent;
-    return (n[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (n[KU_AX_SHARD] > 1) << KU_AX_SHARD;
-}
-
 /* Allocates the tree levels of all values that O may complete; NULL: no memory. */
 static ku_id *new_levels(const struct ku_lower *l)
 {
@@ -396,11 +359,12 @@ static ku_id *new_levels(const struct ku_lower *l)
 
 /* Whether ranks read state in place that other ranks update. Below stage 3 the gather after the
  * update orders these accesses. */
-static int writes_shared_state(const struct ku_lower *l)
+static bool writes_shared_state(const struct ku_lower *l)
 {
+    const struct ku_mesh *mesh = &l->g->mesh;
     for (ku_id n = 1; n < l->g->n_nodes; n++)
         if (ku_ops[l->g->node[n].op].traits & KU_OP_UPDATE)
-            return l->p->share_host_state || l->p->zero == 3;
+            return ku_state_is_common(mesh) || (ku_state_is_sharded(mesh) && l->o->zero == 3);
     return 0;
 }
 
@@ -420,7 +384,8 @@ static int lower_all(struct ku_lower *l)
     KU_TRY(lower_once(l, KU_PH_O));
     if (writes_shared_state(l)) { /* the next step reads the shards of all ranks */
         uint32_t handle;
-        KU_TRY(ku_lower_start(l, KU_X_BARRIER, dp_axes(l), 0, NULL, NULL, 0, 1, &handle));
+        KU_TRY(ku_lower_start(l, KU_X_BARRIER, ku_mesh_wide(&l->g->mesh, KU_DP_AXES), 0, NULL, NULL,
+                              0, 1, &handle));
         KU_TRY(ku_lower_wait(l, handle));
     }
     return add_outputs(l);
@@ -437,8 +402,6 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
         l.n_levels++;
     l.level = new_levels(&l);
     p->mesh = g->mesh;
-    p->share_host_state = o->share_host_state && l.dp > 1;
-    p->zero = ku_zero_is_private(o) ? o->zero : 0;
     l.buffer = ku_calloc(g->n_values, sizeof *l.buffer);
     l.state = ku_calloc(g->n_values, sizeof *l.state);
     l.owner = ku_calloc(g->n_values, sizeof *l.owner);

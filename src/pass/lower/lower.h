@@ -2,6 +2,8 @@
 #ifndef KU_PASS_LOWER_LOWER_H
 #define KU_PASS_LOWER_LOWER_H
 
+#include <stdbool.h>
+
 #include "pass/pass.h"
 
 /*

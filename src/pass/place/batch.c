@@ -2,7 +2,7 @@
 /*
  * Data parallelism: places input ports and state; the ops' placement rules give the rest.
  *
- *   input ports   S(n) on replicate, shard, vs and mb
+ *   input ports   S(n) on replicate, shard, local, vs and mb
  *   parameters    R on these axes
  *   KV caches     S(0) on these axes
  *
@@ -12,7 +12,7 @@
 #include "ir/placement_rules.h"
 #include "pass/pass.h"
 
-static const int batch_axis[] = {KU_AX_REPLICATE, KU_AX_SHARD, KU_AX_VS, KU_AX_MB};
+static const int batch_axis[] = {KU_AX_REPLICATE, KU_AX_SHARD, KU_AX_LOCAL, KU_AX_VS, KU_AX_MB};
 enum { N_BATCH_AXES = sizeof batch_axis / sizeof batch_axis[0] };
 
 static int place_inputs(struct ku_graph *g, const struct ku_mesh *mesh)

@@ -27,8 +27,7 @@ static int is_rank_convert(const struct ku_graph *g, ku_id n)
         return 0;
     const struct ku_value *from = &g->value[ku_in(g, node, 0)];
     return g->node[from->def].phase != KU_PH_O &&
-           (g->layout[from->layout].at[KU_AX_REPLICATE].kind == KU_P ||
-            g->layout[from->layout].at[KU_AX_SHARD].kind == KU_P);
+           ku_layout_axes(&g->layout[from->layout], KU_P) & KU_DP_AXES;
 }
 
 /* An all-gather of a partitioned parameter that forward or backward reads. */

@@ -12,6 +12,7 @@
  */
 #include "base/err.h"
 #include "base/mem.h"
+#include "ir/state.h"
 #include "pass/zero.h"
 
 struct tiers {
@@ -35,12 +36,6 @@ static int note(struct tiers *x)
     return KUMI_OK;
 }
 
-/* Whether each rank has a private copy of the whole state. */
-static int is_replicated(const struct ku_graph *g, const struct ku_compile_opts *o)
-{
-    return ku_mesh_dp(&g->mesh) == 1 || (!o->share_host_state && !ku_zero_is_private(o));
-}
-
 /* offload.ratio of the optimizer state is offloaded, starting with the first parameters: the same
  * choice in every program of a job. */
 static enum ku_tier tier_of(const struct tiers *all, ku_id t)
@@ -49,31 +44,30 @@ static enum ku_tier tier_of(const struct tiers *all, ku_id t)
     const struct ku_compile_opts *o = all->o;
     const struct ku_tensor *x = &g->tensor[t];
     const struct ku_layout *layout = &g->layout[g->value[x->value].layout];
-    int is_dealt = ku_layout_has(layout, KU_Z), is_alone = is_replicated(g, o);
+    const bool is_dealt = ku_layout_has(layout, KU_Z);
     if (x->kind == KU_T_OPTIMIZER ||
         (x->kind == KU_T_PARAM && ku_zero_is_master(g, all->reads, t))) {
-        if (!is_alone && o->share_host_state && (all->reads[t] & KU_READ_WHOLE))
+        if (ku_state_is_common(&g->mesh) && (all->reads[t] & KU_READ_WHOLE))
             return KU_TIER_NONE;
         return all->so_far[x->of ? x->of : t] <= o->offload.ratio * all->all ? o->offload.optimizer
                                                                              : KU_TIER_NONE;
     }
     if (x->kind != KU_T_PARAM && x->kind != KU_T_DERIVED)
         return KU_TIER_NONE;
-    return (is_alone || is_dealt) && ku_shape_count(&g->shape[x->shape]) >= o->persist_below
+    return (ku_state_owner_axes(&g->mesh) == 0 || is_dealt) &&
+                   ku_shape_count(&g->shape[x->shape]) >= o->persist_below
                ? o->offload.params
                : KU_TIER_NONE;
 }
 
 static int assign(struct ku_graph *g, const struct tiers *all)
 {
-    const struct ku_compile_opts *o = all->o;
-    int is_shared = o->share_host_state && ku_mesh_dp(&g->mesh) > 1;
     for (ku_id id = 1; id < g->n_tensors; id++) {
         struct ku_tensor *x = &g->tensor[id];
         x->tier = (uint8_t)tier_of(all, id);
-        if (x->tier == KU_TIER_NONE || !is_shared)
+        if (x->tier == KU_TIER_NONE || !ku_state_is_common(&g->mesh))
             continue;
-        ku_id kept = ku_zero_in_blocks(g, g->value[x->value].layout, ku_zero_block_axes(o));
+        ku_id kept = ku_zero_in_blocks(g, g->value[x->value].layout, 1 << KU_AX_LOCAL);
         if (kept == 0)
             return KUMI_ENOMEM;
         g->value[x->value].layout = kept;

@@ -1,37 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ZeRO: partitions the state by canonical chunks of KU_BLOCK_COUNT elements
- * (docs/reference/sharding.md). A partitioned tensor has placement Z on the sharding axes.
+ * (docs/reference/sharding.md). A partitioned tensor has placement Z on mesh axis shard or local.
  * Gradients change from C to Z (the all-reduce becomes a reduce-scatter), and Z propagates through
  * the element-wise nodes of O.
  *
  *     chunk     0    1    2    3    4    5       6 chunks, 4 ranks, first_block 1: a rank owns
  *     owner     0    1    1    2    2    3       consecutive chunks; ranks 1 and 2 get one more
  *
- *     shared state    the ranks of a host share one copy: each rank updates its owned shard, all
- *                     read in place. Every stage gives this program.
- *     private state   stage 1 and up: a rank stores its shard of the optimizer state and of
- *                     masters; parameters that forward reads are gathered after the update. Stage
- *                     3: these are partitioned too (zero_params.c).
+ *     local    the ranks of a host share one copy: each rank updates its owned shard, all read in
+ *              place. The stage changes nothing.
+ *     shard    stage 1 and up: a rank stores its shard of the optimizer state and of masters;
+ *              parameters that forward reads are gathered after the update. Stage 3: these are
+ *              partitioned too (zero_params.c).
+ *
+ * ir/state.h tells what follows for the storage of each tensor.
  */
 #include "base/err.h"
 #include "ir/placement_rules.h"
+#include "ir/state.h"
 #include "base/mem.h"
 #include "pass/zero.h"
-
-int ku_zero_is_private(const struct ku_compile_opts *o)
-{
-    return o->zero > 0 && !o->share_host_state && o->mesh.extent[KU_AX_SHARD] > 1;
-}
-
-int ku_zero_block_axes(const struct ku_compile_opts *o)
-{
-    const struct ku_mesh *m = &o->mesh;
-    if (ku_zero_is_private(o))
-        return 1 << KU_AX_SHARD;
-    return (m->extent[KU_AX_REPLICATE] > 1) << KU_AX_REPLICATE | (m->extent[KU_AX_SHARD] > 1)
-                                                                     << KU_AX_SHARD;
-}
 
 ku_id ku_zero_in_blocks(struct ku_graph *g, ku_id layout, int axes)
 {
@@ -109,9 +98,11 @@ static int complete_sums(struct ku_graph *g, ku_id reader, int axes)
     return ku_graph_sort(g);
 }
 
-/* Partitions the operand of `derive` in O: every rank has it whole and writes its owned shard. */
-static int cut_derived(struct ku_graph *g, int axes)
+/* Partitions the operand of `derive` in O over the ranks of a host: they share it whole, and each
+ * writes its owned shard. */
+static int cut_derived(struct ku_graph *g)
 {
+    const int axes = 1 << KU_AX_LOCAL;
     struct ku_layout whole = ku_layout_all(KU_C);
     ku_id layout = ku_zero_in_blocks(g, ku_graph_layout(g, &whole), axes);
     for (ku_id n = 1, n_nodes = g->n_nodes; n < n_nodes; n++) {
@@ -150,9 +141,8 @@ unsigned char *ku_zero_note_reads(const struct ku_graph *g)
     return reads;
 }
 
-/* Gives placement Z to the private state that is partitioned: the same in every program of a
- * job. */
-static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
+/* Gives placement Z to the state that is stored in shards: the same in every program of a job. */
+static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o)
 {
     unsigned char *reads = ku_zero_note_reads(g);
     int status = reads ? KUMI_OK : KUMI_ENOMEM;
@@ -162,7 +152,7 @@ static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o, int 
             !(x->kind == KU_T_PARAM && ku_zero_is_master(g, reads, t)) &&
             !ku_zero_is_dealt(g, o, t))
             continue;
-        ku_id layout = ku_zero_in_blocks(g, g->value[x->value].layout, axes);
+        ku_id layout = ku_zero_in_blocks(g, g->value[x->value].layout, 1 << KU_AX_SHARD);
         g->value[x->value].layout = layout;
         status = layout ? KUMI_OK : KUMI_ENOMEM;
     }
@@ -175,8 +165,8 @@ int ku_zero_gather(struct ku_graph *g)
     for (ku_id t = 1; t < g->n_tensors; t++) {
         const struct ku_tensor x = g->tensor[t];
         ku_id layout = g->value[x.value].layout;
-        if (ku_layout_has(&g->layout[layout], KU_Z) ||
-            !ku_layout_has(&g->layout[g->value[x.next].layout], KU_Z))
+        int shards = ku_layout_axes(&g->layout[g->value[x.next].layout], KU_Z);
+        if (ku_layout_has(&g->layout[layout], KU_Z) || !(shards & ~(1 << KU_AX_LOCAL)))
             continue;
         ku_id node = ku_graph_node(
             g,
@@ -190,23 +180,24 @@ int ku_zero_gather(struct ku_graph *g)
     return KUMI_OK;
 }
 
-/* Partitions private state and adds the gathers of parameters that forward and backward read. */
-static int deal_state(struct ku_graph *g, const struct ku_compile_opts *o, int axes)
+/* Stores state in shards and adds the gathers of parameters that forward and backward read. */
+static int deal_state(struct ku_graph *g, const struct ku_compile_opts *o)
 {
     ku_id *whole = ku_calloc(g->n_tensors, sizeof *whole);
     if (whole == NULL)
         return KUMI_ENOMEM;
     for (ku_id t = 1; t < g->n_tensors; t++)
         whole[t] = g->value[g->tensor[t].value].layout;
-    int status = keep_blocks(g, o, axes);
+    int status = keep_blocks(g, o);
     if (status == KUMI_OK)
         status = ku_zero_gather_params(g, o, whole);
     ku_free(whole);
     return status;
 }
 
-static int cut_update(struct ku_graph *g, int axes, int is_private)
+static int cut_update(struct ku_graph *g, int axes)
 {
+    const bool is_common = ku_state_is_common(&g->mesh);
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (is_gradient(g, &g->node[n])) {
             struct ku_value *v = &g->value[ku_out(g, n, 0)];
@@ -214,29 +205,31 @@ static int cut_update(struct ku_graph *g, int axes, int is_private)
         }
     for (ku_id x = 1; x < g->n_tensors;
          x++) /* each rank updates its owned shard of running statistics */
-        if (g->tensor[x].kind == KU_T_BUFFER && !is_private) {
+        if (g->tensor[x].kind == KU_T_BUFFER && is_common) {
             struct ku_value *v = &g->value[g->tensor[x].value];
             v->layout = ku_zero_in_blocks(g, v->layout, axes);
         }
     for (ku_id reader; (reader = find_incomplete(g)) != 0;)
         KU_TRY(complete_sums(g, reader, axes));
-    if (!is_private)
-        KU_TRY(cut_derived(g, axes));
+    if (is_common)
+        KU_TRY(cut_derived(g));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
             g->node[n].op != KU_OP_NONE)
             KU_TRY(ku_place_node(g, n));
-    return is_private ? ku_zero_gather(g) : KUMI_OK;
+    return ku_zero_gather(g);
 }
 
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t)
 {
     (void)t;
-    int dp = ku_mesh_dp(&g->mesh), is_private = ku_zero_is_private(o), axes = ku_zero_block_axes(o);
-    deal_blocks(g, is_private ? o->mesh.extent[KU_AX_SHARD] : dp);
-    if (dp == 1 || (!o->share_host_state && !is_private))
+    const int axes = ku_state_owner_axes(&g->mesh);
+    const bool is_sharded = ku_state_is_sharded(&g->mesh);
+    KU_ASSERT(is_sharded ? o->zero > 0 && !ku_state_is_common(&g->mesh) : 1);
+    deal_blocks(g, is_sharded ? g->mesh.extent[KU_AX_SHARD] : ku_mesh_dp(&g->mesh));
+    if (axes == 0)
         return KUMI_OK;
-    if (is_private)
-        KU_TRY(deal_state(g, o, axes));
-    return o->is_training ? cut_update(g, axes, is_private) : KUMI_OK;
+    if (is_sharded)
+        KU_TRY(deal_state(g, o));
+    return o->is_training ? cut_update(g, axes) : KUMI_OK;
 }

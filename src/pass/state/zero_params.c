@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "ir/placement_rules.h"
+#include "ir/state.h"
 #include "ir/uses.h"
 #include "pass/unit.h"
 #include "pass/zero.h"
@@ -78,7 +79,7 @@ static int redirect(struct ku_graph *g, const struct ku_readers *r, ku_id from, 
 
 int ku_zero_group(const struct ku_compile_opts *o)
 {
-    return ku_zero_is_private(o) && o->zero == 3 ? o->reshard_group : 0;
+    return ku_state_is_sharded(&o->mesh) && o->zero == 3 ? o->reshard_group : 0;
 }
 
 ku_id ku_zero_slice(struct ku_graph *g, const struct ku_compile_opts *o, ku_id whole)

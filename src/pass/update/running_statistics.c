@@ -36,7 +36,7 @@ static int track(struct ku_graph *g, ku_id node)
     int k = g->mesh.extent[KU_AX_MB];
     ku_id seen = ku_out(g, node, 2), tensor[3];
     struct ku_attrs a = ku_attrs_default, rule = g->attr[g->node[node].attr];
-    int is_partial = g->layout[g->value[seen].layout].at[KU_AX_REPLICATE].kind == KU_P;
+    int is_partial = (ku_layout_axes(&g->layout[g->value[seen].layout], KU_P) & KU_DP_AXES) != 0;
     int n_shards = g->mesh.extent[KU_AX_VS] * (is_partial ? ku_mesh_dp(&g->mesh) : 1);
     for (int i = 0; i < 3; i++)
         tensor[i] = g->value[ku_in(g, &g->node[node], i + 1)].tensor;
