@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-enum { MOST = 1 << 30 };
+enum { MAX_SAMPLES = 1 << 30 };
 
 int ku_batch_is_admissible(int64_t v, int64_t n)
 {
@@ -85,7 +85,7 @@ static int check_given(const struct ku_batch *b)
     if (b->n_ranks < 1)
         return KU_ERR(KUMI_EINVAL, "batch: ranks: %d; at least 1", b->n_ranks);
     for (int i = 0; i < 4; i++)
-        if (given[i].value < 0 || given[i].value > MOST)
+        if (given[i].value < 0 || given[i].value > MAX_SAMPLES)
             return KU_ERR(KUMI_EINVAL, "batch: train.%s: %lld; from 1 to 2^30", given[i].name,
                           (long long)given[i].value);
     if (!b->global_batch && !b->micro_batch)
@@ -130,7 +130,7 @@ int ku_batch_resolve(struct ku_batch *out)
             return refuse_global(&b, v * b.k, b.k == 1 ? "virtual_shards" : "virtual_shards x k");
         b.micro_batch = b.global_batch / (v * b.k);
     }
-    if (v * b.micro_batch > MOST / b.k)
+    if (v * b.micro_batch > MAX_SAMPLES / b.k)
         return KU_ERR(
             KUMI_EINVAL,
             "batch: virtual_shards %lld x micro_batch %lld x k %lld exceeds 2^30 samples; "

@@ -66,6 +66,15 @@ int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *
     return status;
 }
 
+int ku_config_refuse_int(const struct ku_config *o, const char *path, int64_t value,
+                         const char *wanted)
+{
+    json_t *v = json_integer(value);
+    int status = ku_config_refuse(o, path, v, wanted);
+    json_decref(v);
+    return status;
+}
+
 int ku_config_refuse_unknown(const struct ku_config *o, const char *path, const char *word,
                              const char *const *names, int n)
 {

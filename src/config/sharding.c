@@ -22,21 +22,10 @@ static const struct {
                     {"_HYBRID_SHARD_ZERO2", 2, 1}};
 enum { N_STRATEGIES = sizeof strategy_row / sizeof strategy_row[0] };
 
-static int refuse_number(const struct ku_config *c, const char *key, int64_t value,
-                         const char *wanted)
-{
-    json_t *v = json_integer(value);
-    int status = ku_config_refuse(c, key, v, wanted);
-    json_decref(v);
-    return status;
-}
-
 static int refuse_strategy(const struct ku_config *c, const char *wanted)
 {
-    json_t *v = json_string(c->parallel_strategy);
-    int status = ku_config_refuse(c, "parallel.strategy", v, wanted);
-    json_decref(v);
-    return status;
+    return ku_config_refuse(c, "parallel.strategy", ku_json_at(c->root, "parallel.strategy"),
+                            wanted);
 }
 
 /* Whether n ranks can form groups of `shard`: all ranks, or a power of two, so that the canonical
@@ -58,7 +47,7 @@ static int refuse_product(const struct ku_config *c, const char *key, int64_t va
             ku_str_add(&wanted, "%s%d x %d", is_first ? "" : ", ", n / shard, shard);
             is_first = 0;
         }
-    int status = refuse_number(c, key, value, ku_str_get(&wanted));
+    int status = ku_config_refuse_int(c, key, value, ku_str_get(&wanted));
     ku_str_fini(&wanted);
     return status;
 }
@@ -93,7 +82,8 @@ static int refuse_reshard(const struct ku_config *c, int64_t value, int64_t shar
             ku_str_add(&wanted, "%s%lld", is_first ? "" : ", ", (long long)n);
             is_first = 0;
         }
-    int status = refuse_number(c, "parallel.reshard_after_forward", value, ku_str_get(&wanted));
+    int status =
+        ku_config_refuse_int(c, "parallel.reshard_after_forward", value, ku_str_get(&wanted));
     ku_str_fini(&wanted);
     return status;
 }
@@ -104,8 +94,9 @@ int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *ou
     int zero, is_hybrid;
     KU_TRY(read_stage(c, &zero, &is_hybrid));
     if (zero == 0 && shard != KU_NULL && shard != 1)
-        return refuse_number(c, "parallel.shard", shard,
-                             "parallel.zero 0 has no shards: set parallel.zero to 1, 2 or 3");
+        return ku_config_refuse_int(
+            c, "parallel.shard", shard,
+            "parallel.zero 0 has no shards: set parallel.zero to 1, 2 or 3");
     if (is_hybrid && replicate == KU_NULL && shard == KU_NULL)
         return refuse_strategy(c,
                                "needs parallel.shard (ranks that share one copy of the state) or "
@@ -116,7 +107,7 @@ int ku_sharding_resolve(const struct ku_config *c, int n, struct ku_sharding *ou
     char all[96];
     snprintf(all, sizeof all, "with parallel.zero 0 all %d ranks are replicas", n);
     if (zero == 0 && replicate != KU_NULL && replicate != n)
-        return refuse_number(c, "parallel.replicate", replicate, all);
+        return ku_config_refuse_int(c, "parallel.replicate", replicate, all);
     if (zero == 0)
         shard = 1;
     else if (shard == KU_NULL && n % (replicate == KU_NULL ? 1 : replicate) == 0)

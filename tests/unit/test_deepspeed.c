@@ -237,7 +237,7 @@ static int takes(const char *path, const json_t *v)
 
 static void full_key(const struct ku_ds_row *row, char key[160])
 {
-    snprintf(key, 160, "%s%s%s", row->block, *row->block ? "." : "", row->key);
+    snprintf(key, 160, "%s%s%s", row->section, *row->section ? "." : "", row->key);
 }
 
 static int is_usual(const struct ku_ds_item *item)
@@ -309,7 +309,7 @@ static const char *other_value(const struct ku_ds_row *row, char out[64])
     case KU_DS_BOOL:
         return snprintf(out, 64, "%s", strcmp(row->value, "true") == 0 ? "false" : "true"), out;
     case KU_DS_TEXT: { /* the last of the words */
-        const char *last = strrchr(row->allowed, ' ');
+        const char *last = row->allowed.words ? strrchr(row->allowed.words, ' ') : NULL;
         return snprintf(out, 64, "\"%s\"", last ? last + 1 : "other"), out;
     }
     case KU_DS_LIST:
@@ -317,6 +317,7 @@ static const char *other_value(const struct ku_ds_row *row, char out[64])
     case KU_DS_PAIR:
         return "[0.5, 0.75]";
     case KU_DS_BLOCK:
+    case KU_DS_CHOICE:
     case KU_DS_ANY:
         return "{\"enabled\": true}";
     }
@@ -330,14 +331,17 @@ static char *object_of(const struct ku_ds_row *row, const char *value)
     const char *gate = "", *type = *row->of ? row->of : "SGD";
     struct ku_str s = {0};
     int depth = 0;
-    for (int i = 0; i < ku_ds_n_blocks; i++)
-        if (strcmp(ku_ds_blocks[i].block, row->block) == 0)
-            gate = ku_ds_blocks[i].gate;
-    if (strncmp(row->block, "scheduler", 9) == 0 && *row->of == '\0')
+    for (int i = 0; i < ku_ds_n_rows; i++) {
+        char section[160];
+        full_key(&ku_ds_rows[i], section);
+        if (ku_ds_rows[i].type == KU_DS_BLOCK && strcmp(section, row->section) == 0)
+            gate = ku_ds_rows[i].gate;
+    }
+    if (strncmp(row->section, "scheduler", 9) == 0 && *row->of == '\0')
         type = "WarmupLR";
-    snprintf(block, sizeof block, "%s", row->block);
+    snprintf(block, sizeof block, "%s", row->section);
     ku_str_add(&s, "{");
-    while (*row->block && (name = strsep(&rest, ".")) != NULL) {
+    while (*row->section && (name = strsep(&rest, ".")) != NULL) {
         ku_str_add(&s, "\"%s\":{", name);
         depth++;
         if (depth == 1 && (strcmp(name, "optimizer") == 0 || strcmp(name, "scheduler") == 0) &&
@@ -364,7 +368,7 @@ static void test_rows(void **state)
         const struct ku_ds_row *row = &ku_ds_rows[i];
         struct ku_config c;
         char key[160], value[64];
-        if (row->type == KU_DS_BLOCK || strcmp(row->key, "type") == 0)
+        if (row->type == KU_DS_BLOCK || row->type == KU_DS_CHOICE || strcmp(row->key, "type") == 0)
             continue;
         full_key(row, key);
         if (row->verdict == KU_DS_APPLIED) { /* has its row above */

@@ -17,40 +17,32 @@
 #include "base/term.h"
 #include "config/deepspeed/deepspeed_impl.h"
 
-#define DS_BLOCK(block, kind, gate)
-#define DS_TYPE(block, type, target, help)
-#define DS(block, of, key, type, value, allowed, aliases, verdict, target, help)                   \
-    {#block, of, #key, KU_DS_##type, value, allowed, aliases, KU_DS_##verdict, target, help},
+enum { CHECKED = 1, OPEN = 0 };
+#define RANGE KU_RANGE
+#define WORDS KU_WORDS
+#define ANY   KU_ANY
+#define DS_BLOCK(section, key, aliases, kind, gate)                                                \
+    {#section, "", #key, KU_DS_BLOCK, "null", ANY, aliases, KU_DS_APPLIED, "", "", kind, gate},
+#define DS_TYPE(section, type, target, help)                                                       \
+    {#section, "",   #type, KU_DS_CHOICE,                                                          \
+     "null",   ANY,  "",    sizeof target > 1 ? KU_DS_APPLIED : KU_DS_REFUSED,                     \
+     target,   help, 0,     ""},
+#define DS(section, of, key, type, value, allowed, aliases, verdict, target, help)                 \
+    {#section, of, #key, KU_DS_##type, value, allowed, aliases, KU_DS_##verdict, target,           \
+     help,     0,  ""},
 const struct ku_ds_row ku_ds_rows[] = {
 #include "config/deepspeed/deepspeed.def"
 };
-#undef DS
-#undef DS_TYPE
-#undef DS_BLOCK
-enum { CHECKED = 1, OPEN = 0 };
-#define DS_BLOCK(block, kind, gate) {#block, kind, gate},
-#define DS_TYPE(block, type, target, help)
-#define DS(block, of, key, type, value, allowed, aliases, verdict, target, help)
-const struct ku_ds_block ku_ds_blocks[] = {
-#include "config/deepspeed/deepspeed.def"
-};
-#undef DS_TYPE
-#undef DS_BLOCK
-#define DS_BLOCK(block, kind, gate)
-#define DS_TYPE(block, type, target, help) {#block, #type, target, help},
-const struct ku_ds_choice ku_ds_choices[] = {
-#include "config/deepspeed/deepspeed.def"
-};
 const int ku_ds_n_rows = sizeof ku_ds_rows / sizeof ku_ds_rows[0];
-const int ku_ds_n_blocks = sizeof ku_ds_blocks / sizeof ku_ds_blocks[0];
-const int ku_ds_n_choices = sizeof ku_ds_choices / sizeof ku_ds_choices[0];
 
 #define STAGE "zero_optimization.stage" /* its row precedes the keys of stage 3 */
 enum { MAX_KEY_BYTES = 256, MAX_NAMES = 256 };
 
 /* The section that is being walked. */
 struct walk {
-    const struct ku_ds_block *block;
+    const char *name; /* "zero_optimization" */
+    const char *gate;
+    int is_checked;
     const json_t *object; /* NULL: not given */
     const char *spelled;  /* "zero_optimization.", as spelled in the file */
     const char *of;       /* value of "type", which selects the rows; "": all rows */
@@ -109,8 +101,7 @@ static int add_item(struct ku_deepspeed *ds, const struct walk *w, const char *k
         return KU_ERR(KUMI_ENOMEM, "deepspeed: %s: no memory", key);
     }
     struct ku_ds_item *item = &ds->item[ds->n_items++];
-    const char *block = w->block->block;
-    *item = (struct ku_ds_item){.key = ku_asprintf("%s%s%s", block, *block ? "." : "", key),
+    *item = (struct ku_ds_item){.key = ku_asprintf("%s%s%s", w->name, *w->name ? "." : "", key),
                                 .spelled = ku_asprintf("%s%s", w->spelled, spelled),
                                 .value = value};
     *out = item;
@@ -126,48 +117,70 @@ static int say_why(struct ku_ds_item *item, enum ku_ds_verdict verdict, const ch
 
 static int is_of(const struct walk *w, const struct ku_ds_row *row)
 {
-    return strcmp(row->block, w->block->block) == 0 &&
+    return row->type != KU_DS_CHOICE && strcmp(row->section, w->name) == 0 &&
            (*row->of == '\0' || ku_str_find_word(row->of, w->of) >= 0);
 }
 
-/* Finds the value under the row's key or an alias, and the spelling used. Two spellings at once are
- * refused with DeepSpeed's message. */
-static int look_up(const struct ku_config *cfg, const struct walk *w, const struct ku_ds_row *row,
-                   char name[MAX_KEY_BYTES], json_t **value)
+/* How a name spells the row's key: '=' the key or an alias, '-' a deprecated alias, '+' a key that
+ * excludes it; 0: another key. */
+static char spelling(const struct ku_ds_row *row, const char *name)
 {
-    char words[MAX_KEY_BYTES], spelled[MAX_KEY_BYTES * 2], text[MAX_KEY_BYTES * 2], *rest = words;
-    *value = json_object_get(w->object, row->key);
-    snprintf(name, MAX_KEY_BYTES, "%s", row->key);
-    snprintf(words, sizeof words, "%s", row->aliases);
-    for (char *word; (word = strsep(&rest, " ")) != NULL;) {
-        const char sign = *word;
-        word += sign == '-' || sign == '+';
-        json_t *v = *word ? json_object_get(w->object, word) : NULL;
-        if (v == NULL)
-            continue;
-        if (*value) {
-            const char *old = sign == '+' ? name : word, *new = sign == '+' ? word : name;
-            snprintf(spelled, sizeof spelled, "%s%s", w->spelled, old);
-            snprintf(text, sizeof text,
-                     "Cannot provide deprecated parameter '%s' and replacing parameter '%s' "
-                     "together; leave the first out",
-                     old, new);
-            return ku_ds_refuse(cfg, spelled, sign == '+' ? *value : v, text);
-        }
-        if (sign == '+')
-            continue;
-        *value = v;
-        snprintf(name, MAX_KEY_BYTES, "%s", word);
+    const size_t bytes = strlen(name);
+    if (strcmp(row->key, name) == 0)
+        return '=';
+    for (const char *p = row->aliases; *p; p += strcspn(p, " "), p += *p == ' ') {
+        const char sign = *p == '-' || *p == '+' ? *p : '=';
+        const char *word = p + (sign != '=');
+        if (strcspn(word, " ") == bytes && memcmp(word, name, bytes) == 0)
+            return sign;
     }
-    return KUMI_OK;
+    return 0;
 }
 
-/* Whether a value means off: null, false or {"enabled": false}. */
+static int refuse_both(const struct ku_config *cfg, const struct walk *w, const char *old,
+                       const char *new)
+{
+    char spelled[MAX_KEY_BYTES * 2], text[MAX_KEY_BYTES * 2];
+    snprintf(spelled, sizeof spelled, "%s%s", w->spelled, old);
+    snprintf(text, sizeof text,
+             "Cannot provide deprecated parameter '%s' and replacing parameter '%s' together; "
+             "leave the first out",
+             old, new);
+    return ku_ds_refuse(cfg, spelled, json_object_get(w->object, old), text);
+}
+
+/* Finds the value of the row's key and the spelling used. Two spellings at once are refused with
+ * DeepSpeed's message. */
+static int look_up(const struct ku_config *cfg, const struct walk *w, const struct ku_ds_row *row,
+                   const char **name, json_t **value)
+{
+    const char *found = NULL, *replacing = NULL, *key;
+    json_t *v;
+    *name = row->key;
+    *value = NULL;
+    json_object_foreach((json_t *)(uintptr_t)w->object, key, v)
+    {
+        const char sign = spelling(row, key);
+        if (sign == '+')
+            replacing = key;
+        else if (sign && found)
+            return strcmp(key, row->key) == 0 ? refuse_both(cfg, w, found, key)
+                                              : refuse_both(cfg, w, key, found);
+        else if (sign) {
+            *name = found = key;
+            *value = v;
+        }
+    }
+    return found && replacing ? refuse_both(cfg, w, found, replacing) : KUMI_OK;
+}
+
+/* Whether a value means off: null, false, "none" or {"enabled": false}. */
 static int is_off(const json_t *v)
 {
-    return json_is_null(v) || json_is_false(v) ||
-           (json_is_object(v) && !json_is_true(json_object_get(v, "enabled")) &&
-            json_object_get(v, "enabled"));
+    const json_t *enabled = json_object_get(v, "enabled");
+    const char *word = json_string_value(v);
+    return json_is_null(v) || json_is_false(v) || (word && strcmp(word, "none") == 0) ||
+           (enabled && !json_is_true(enabled));
 }
 
 static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_ds_row *row,
@@ -176,8 +189,8 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
     struct ku_ds_item *item = &cfg->deepspeed->item[at];
     char text[MAX_KEY_BYTES];
     if (w->is_off) {
-        snprintf(text, sizeof text, "%s.%s is %s", w->block->block, w->block->gate,
-                 strcmp(w->block->gate, "enabled") == 0 ? "false" : "\"none\"");
+        snprintf(text, sizeof text, "%s.%s is %s", w->name, w->gate,
+                 strcmp(w->gate, "enabled") == 0 ? "false" : "\"none\"");
         return say_why(item, KU_DS_NO_EFFECT, text);
     }
     if (strncmp(row->key, "stage3_", 7) == 0) {
@@ -200,29 +213,34 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
     return say_why(item, KU_DS_NO_EFFECT, row->help);
 }
 
-static int walk_block(struct ku_config *cfg, const char *name, const char *spelled,
-                      const json_t *object, const char *of, int is_void);
+static int walk_block(struct ku_config *cfg, struct walk *w);
 
 /* Walks a member that is a section. */
 static int take_block(struct ku_config *cfg, const struct walk *w, const struct ku_ds_row *row,
                       const char *name, json_t *v)
 {
-    char block[MAX_KEY_BYTES * 2], spelled[MAX_KEY_BYTES * 2];
-    const char *parent = w->block->block;
-    json_t *old = NULL;
-    snprintf(block, sizeof block, "%s%s%s", parent, *parent ? "." : "", row->key);
+    char section[MAX_KEY_BYTES * 2], spelled[MAX_KEY_BYTES * 2];
+    json_t *made = NULL;
+    snprintf(section, sizeof section, "%s%s%s", w->name, *w->name ? "." : "", row->key);
     snprintf(spelled, sizeof spelled, "%s%s", w->spelled, name);
-    if (json_is_boolean(v) && strcmp(block, "zero_optimization") == 0)
-        v = old = json_pack("{s:i}", "stage", json_is_true(v)); /* older form: a boolean */
+    if (json_is_boolean(v) && strcmp(section, "zero_optimization") == 0)
+        v = made = json_pack("{s:i}", "stage", json_is_true(v)); /* older form: a boolean */
     if (v && json_is_null(v))
         v = NULL;
     if (v == NULL && *w->of) /* a type without params has their defaults */
-        v = old = json_object();
+        v = made = json_object();
     if (v && !json_is_object(v))
         return ku_ds_refuse(cfg, spelled, v, "an object");
     snprintf(spelled, sizeof spelled, "%s%s.", w->spelled, name);
-    int status = walk_block(cfg, block, spelled, v, w->of, w->is_child_void);
-    json_decref(old);
+    struct walk inner = {.name = section,
+                         .gate = row->gate,
+                         .is_checked = row->is_checked,
+                         .object = v,
+                         .spelled = spelled,
+                         .of = w->of,
+                         .is_void = w->is_child_void};
+    int status = walk_block(cfg, &inner);
+    json_decref(made);
     return status;
 }
 
@@ -231,9 +249,10 @@ static int take_row(struct ku_config *cfg, const struct walk *w, const struct ku
     struct ku_deepspeed *ds = cfg->deepspeed;
     struct ku_ds_item *item;
     enum ku_ds_source source = KU_DS_FILE;
-    char name[MAX_KEY_BYTES], spelled[MAX_KEY_BYTES * 2];
+    const char *name;
+    char spelled[MAX_KEY_BYTES * 2];
     json_t *v, *value = NULL;
-    KU_TRY(look_up(cfg, w, row, name, &v));
+    KU_TRY(look_up(cfg, w, row, &name, &v));
     if (row->type == KU_DS_BLOCK)
         return take_block(cfg, w, row, name, v);
     snprintf(spelled, sizeof spelled, "%s%s", w->spelled, name);
@@ -243,7 +262,7 @@ static int take_row(struct ku_config *cfg, const struct walk *w, const struct ku
     } else if (row->type != KU_DS_ANY && json_is_string(v) &&
                strcmp(json_string_value(v), "auto") == 0) {
         source = KU_DS_AUTO;
-        KU_TRY(ku_ds_fill(cfg, row, spelled, w->block->is_checked, &value));
+        KU_TRY(ku_ds_fill(cfg, row, spelled, w->is_checked, &value));
     } else {
         KU_TRY(ku_ds_read(cfg, row, spelled, v, &value));
     }
@@ -257,24 +276,25 @@ static int take_choice(struct ku_config *cfg, struct walk *w)
 {
     struct ku_deepspeed *ds = cfg->deepspeed;
     const json_t *type = json_object_get(w->object, "type");
-    const struct ku_ds_choice *c = NULL;
+    const struct ku_ds_row *c = NULL;
     const char *names[MAX_NAMES], *near;
     char key[MAX_KEY_BYTES], text[MAX_KEY_BYTES];
     int n = 0;
-    for (int i = 0; i < ku_ds_n_choices; i++) {
-        if (strcmp(ku_ds_choices[i].block, w->block->block) != 0)
+    for (int i = 0; i < ku_ds_n_rows; i++) {
+        const struct ku_ds_row *row = &ku_ds_rows[i];
+        if (row->type != KU_DS_CHOICE || strcmp(row->section, w->name) != 0)
             continue;
-        names[n++] = ku_ds_choices[i].name;
-        if (json_is_string(type) && strcasecmp(json_string_value(type), names[n - 1]) == 0)
-            c = &ku_ds_choices[i];
+        names[n++] = row->key;
+        if (json_is_string(type) && strcasecmp(json_string_value(type), row->key) == 0)
+            c = row;
     }
     if (n == 0)
         return KUMI_OK;
     w->is_child_void = c == NULL || *c->target == '\0';
-    w->of = c ? c->name : "";
+    w->of = c ? c->key : "";
     if (!json_is_string(type))
         return KUMI_OK; /* no type: DeepSpeed has no optimizer or scheduler */
-    snprintf(key, sizeof key, "%s.type", w->block->block);
+    snprintf(key, sizeof key, "%s.type", w->name);
     const uint32_t at = (uint32_t)(ku_ds_find(ds, key) - ds->item);
     if (c && *c->target)
         return ku_ds_apply(cfg, at, c->target, "null", 1, 1);
@@ -297,14 +317,10 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
     int n = 0;
     for (int i = 0; i < ku_ds_n_rows; i++) {
         const struct ku_ds_row *row = &ku_ds_rows[i];
-        char words[MAX_KEY_BYTES], *rest = words;
         if (!is_of(w, row) || w->is_void)
             continue;
-        snprintf(words, sizeof words, "%s", row->aliases);
-        for (char *word; (word = strsep(&rest, " ")) != NULL;)
-            if (*word != '+' && strcmp(*word == '-' ? word + 1 : word, key) == 0)
-                return KUMI_OK;
-        if (strcmp(row->key, key) == 0)
+        const char sign = spelling(row, key);
+        if (sign == '=' || sign == '-')
             return KUMI_OK;
         if (n < MAX_NAMES)
             names[n++] = row->key;
@@ -313,7 +329,7 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
     snprintf(spelled, sizeof spelled, "%s%.200s", w->spelled, key);
     snprintf(text, sizeof text, "unknown key%s%s%s", near ? "; did you mean " : "",
              near ? near : "", near ? "?" : "");
-    if (w->is_void || (!w->block->is_checked && !cfg->deepspeed->is_strict)) {
+    if (w->is_void || (!w->is_checked && !cfg->deepspeed->is_strict)) {
         KU_TRY(add_item(cfg->deepspeed, w, key, key, json_incref(v), &item));
         return w->is_void ? say_why(item, KU_DS_NO_EFFECT, "of a type that is not used")
                           : say_why(item, KU_DS_UNKNOWN, text);
@@ -323,32 +339,23 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
                   w->of && *w->of ? " of type " : "", w->of ? w->of : "");
 }
 
-/* Whether a gate key's value switches the section off. */
-static int is_no(const json_t *v)
+static int walk_block(struct ku_config *cfg, struct walk *w)
 {
-    return json_is_false(v) || (json_is_string(v) && strcmp(json_string_value(v), "none") == 0);
-}
-
-static int walk_block(struct ku_config *cfg, const char *name, const char *spelled,
-                      const json_t *object, const char *of, int is_void)
-{
-    struct walk w = {.object = object, .spelled = spelled, .of = of, .is_void = is_void};
     const char *key;
     json_t *v;
-    for (int i = 0; i < ku_ds_n_blocks; i++)
-        if (strcmp(ku_ds_blocks[i].block, name) == 0)
-            w.block = &ku_ds_blocks[i];
-    KU_ASSERT(w.block != NULL);
-    for (int i = 0; i < ku_ds_n_rows; i++) {
-        if (!is_of(&w, &ku_ds_rows[i]) || is_void)
+    for (int i = 0; i < ku_ds_n_rows && !w->is_void; i++) {
+        if (!is_of(w, &ku_ds_rows[i]))
             continue;
-        KU_TRY(take_row(cfg, &w, &ku_ds_rows[i]));
+        KU_TRY(take_row(cfg, w, &ku_ds_rows[i]));
         if (strcmp(ku_ds_rows[i].key, "type") == 0)
-            KU_TRY(take_choice(cfg, &w));
-        if (strcmp(ku_ds_rows[i].key, w.block->gate) == 0)
-            w.is_off = is_no(cfg->deepspeed->item[cfg->deepspeed->n_items - 1].value);
+            KU_TRY(take_choice(cfg, w));
+        if (strcmp(ku_ds_rows[i].key, w->gate) == 0)
+            w->is_off = is_off(cfg->deepspeed->item[cfg->deepspeed->n_items - 1].value);
     }
-    json_object_foreach((json_t *)(uintptr_t)object, key, v) KU_TRY(take_unknown(cfg, &w, key, v));
+    json_object_foreach((json_t *)(uintptr_t)w->object, key, v)
+    {
+        KU_TRY(take_unknown(cfg, w, key, v));
+    }
     return KUMI_OK;
 }
 
@@ -379,7 +386,11 @@ int ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width)
         if (status == KUMI_OK) {
             cfg->deepspeed->width = width;
             cfg->deepspeed->is_strict = json_is_true(strict);
-            status = walk_block(cfg, "", "", cfg->deepspeed->root, "", 0);
+            status = walk_block(cfg, &(struct walk){.name = "",
+                                                    .gate = "",
+                                                    .object = cfg->deepspeed->root,
+                                                    .spelled = "",
+                                                    .of = ""});
         }
         if (status == KUMI_OK)
             status = ku_ds_check_rules(cfg);

@@ -22,28 +22,23 @@ enum ku_ds_type {
     KU_DS_TEXT,
     KU_DS_LIST,
     KU_DS_PAIR,
-    KU_DS_BLOCK,
-    KU_DS_ANY
+    KU_DS_ANY,
+    KU_DS_BLOCK, /* a section */
+    KU_DS_CHOICE /* a value of the section's "type" */
 };
 struct ku_ds_row { /* a row of deepspeed.def */
-    const char *block, *of, *key;
+    const char *section, *of, *key;
     enum ku_ds_type type;
-    const char *value, *allowed, *aliases;
+    const char *value;
+    struct ku_allowed allowed;
+    const char *aliases;
     enum ku_ds_verdict verdict;
     const char *target, *help;
-};
-struct ku_ds_block {
-    const char *block;
-    int is_checked;
+    int is_checked; /* BLOCK */
     const char *gate;
 };
-struct ku_ds_choice {
-    const char *block, *name, *target, *help;
-};
 extern const struct ku_ds_row ku_ds_rows[];
-extern const struct ku_ds_block ku_ds_blocks[];
-extern const struct ku_ds_choice ku_ds_choices[];
-extern const int ku_ds_n_rows, ku_ds_n_blocks, ku_ds_n_choices;
+extern const int ku_ds_n_rows;
 
 /* The place of a key for messages, "c.json:3:5: <key as spelled>". Returns out. */
 const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES]);

@@ -13,7 +13,7 @@
 static const char *const source_name[] = {"file", "default", "auto"};
 static const char *const verdict_name[] = {"applied", "no effect", "refused", "unknown"};
 
-enum { MOST_WIDTH = 56 };
+enum { MAX_WIDTH = 56 };
 
 static void add_value(struct ku_str *out, const json_t *v)
 {
@@ -69,7 +69,7 @@ void ku_deepspeed_print(const struct ku_deepspeed *ds, const char *name, int is_
             columns(item, text);
             for (int c = 0; c < 4; c++) {
                 const size_t n = strlen(ku_str_get(&text[c]));
-                if (n > width[c] && n <= MOST_WIDTH)
+                if (n > width[c] && n <= MAX_WIDTH)
                     width[c] = n;
             }
             for (int c = 0; c < 4; c++) {
@@ -109,53 +109,57 @@ static void add_target(struct ku_str *out, const char *target)
     int n = 0;
     snprintf(words, sizeof words, "%s", target);
     for (char *word; (word = strsep(&rest, " ")) != NULL;) {
-        word += strspn(word, "?!");
+        word += strspn(word, "?!@");
         word[strcspn(word, ":#")] = '\0';
         ku_str_add(out, "%s%s", n++ ? ", " : "", word);
     }
 }
 
-static void add_row(struct ku_str *out, int is_markdown, const char *block, const char *key,
-                    const char *of, const char *value, enum ku_ds_verdict verdict,
-                    const char *target, const char *help)
+static void add_row(struct ku_str *out, int is_markdown, const struct ku_ds_row *r)
 {
     struct ku_str name = {0}, becomes = {0};
-    ku_str_add(&name, "%s%s%s", is_markdown ? "" : block, is_markdown || !*block ? "" : ".", key);
-    add_target(&becomes, target);
-    const char *to = ku_str_get(&becomes);
+    ku_str_add(&name, "%s%s%s%s", is_markdown ? "" : r->section,
+               is_markdown || !*r->section ? "" : ".", r->type == KU_DS_CHOICE ? "type = " : "",
+               r->key);
+    add_target(&becomes, r->target);
+    const char *to = ku_str_get(&becomes), *verdict = verdict_name[r->verdict];
+    const char *colon = *r->help ? (*to ? "; " : ": ") : "";
     if (is_markdown)
-        ku_str_add(out, "| `%s`%s%s%s | `%s` | %s%s%s%s%s%s |\n", name.text, *of ? " (" : "", of,
-                   *of ? ")" : "", value, verdict_name[verdict], *to ? ": `" : "", to,
-                   *to ? "`" : "", *help ? (*to ? "; " : ": ") : "", help);
+        ku_str_add(out, "| `%s`%s%s%s | `%s` | %s%s%s%s%s%s |\n", name.text, *r->of ? " (" : "",
+                   r->of, *r->of ? ")" : "", r->value, verdict, *to ? ": `" : "", to,
+                   *to ? "`" : "", colon, r->help);
     else
-        ku_str_add(out, "  %-*s %-12s %s%s%s%s%s\n", MOST_WIDTH, name.text, value,
-                   verdict_name[verdict], *to ? ": " : "", to, *help ? (*to ? "; " : ": ") : "",
-                   help);
+        ku_str_add(out, "  %-*s %-12s %s%s%s%s%s\n", MAX_WIDTH, name.text, r->value, verdict,
+                   *to ? ": " : "", to, colon, r->help);
     ku_str_fini(&name);
     ku_str_fini(&becomes);
 }
 
+static int is_in(const struct ku_ds_row *row, const char *section, int is_block)
+{
+    return strcmp(row->section, section) == 0 && (row->type == KU_DS_BLOCK) == is_block;
+}
+
+/* Prints the keys of a section, then the sections inside it. */
+static void add_section(struct ku_str *out, int is_markdown, const char *section)
+{
+    char inner[256];
+    if (is_markdown)
+        ku_str_add(out, "\n### %s%s%s\n\n| key | default | what it becomes |\n|---|---|---|\n",
+                   *section ? "`" : "", *section ? section : "At the top", *section ? "`" : "");
+    for (int i = 0; i < ku_ds_n_rows; i++)
+        if (is_in(&ku_ds_rows[i], section, 0) &&
+            (*ku_ds_rows[i].target || ku_ds_rows[i].verdict != KU_DS_APPLIED))
+            add_row(out, is_markdown, &ku_ds_rows[i]);
+    for (int i = 0; i < ku_ds_n_rows; i++)
+        if (is_in(&ku_ds_rows[i], section, 1)) {
+            snprintf(inner, sizeof inner, "%s%s%s", section, *section ? "." : "",
+                     ku_ds_rows[i].key);
+            add_section(out, is_markdown, inner);
+        }
+}
+
 void ku_deepspeed_help(int is_markdown, struct ku_str *out)
 {
-    for (int b = 0; b < ku_ds_n_blocks; b++) {
-        const char *block = ku_ds_blocks[b].block;
-        if (is_markdown)
-            ku_str_add(out, "\n### %s%s%s\n\n| key | default | what it becomes |\n|---|---|---|\n",
-                       *block ? "`" : "", *block ? block : "At the top", *block ? "`" : "");
-        for (int i = 0; i < ku_ds_n_choices; i++) {
-            const struct ku_ds_choice *c = &ku_ds_choices[i];
-            char name[64];
-            snprintf(name, sizeof name, "type = %s", c->name);
-            if (strcmp(c->block, block) == 0)
-                add_row(out, is_markdown, block, name, "", "null",
-                        *c->target ? KU_DS_APPLIED : KU_DS_REFUSED, c->target, c->help);
-        }
-        for (int i = 0; i < ku_ds_n_rows; i++) {
-            const struct ku_ds_row *r = &ku_ds_rows[i];
-            if (strcmp(r->block, block) == 0 && r->type != KU_DS_BLOCK &&
-                (*r->target || r->verdict != KU_DS_APPLIED))
-                add_row(out, is_markdown, block, r->key, r->of, r->value, r->verdict, r->target,
-                        r->help);
-        }
-    }
+    add_section(out, is_markdown, "");
 }

@@ -19,15 +19,15 @@ enum { MAX_TARGET_BYTES = 256 };
 
 /* One parsed word of a target (syntax: deepspeed.def). */
 struct target {
-    char path[MAX_TARGET_BYTES], way[MAX_TARGET_BYTES], word[MAX_TARGET_BYTES];
-    const char *usual; /* the part after '#'; "": none */
+    char path[MAX_TARGET_BYTES], after[MAX_TARGET_BYTES]; /* way or word */
+    const char *usual;                                    /* the part after '#'; "": none */
     int is_implied, is_inverse, has_word;
 };
 
 static void take_apart(const char *text, struct target *t)
 {
     *t = (struct target){0};
-    for (; *text == '?' || *text == '!'; text++) {
+    for (; *text == '?' || *text == '!' || *text == '@'; text++) {
         t->is_implied |= *text == '?';
         t->is_inverse |= *text == '!';
     }
@@ -35,8 +35,7 @@ static void take_apart(const char *text, struct target *t)
     snprintf(t->path, sizeof t->path, "%.*s", (int)n, text);
     t->has_word = text[n] == '=';
     if (n < end)
-        snprintf(t->has_word ? t->word : t->way, MAX_TARGET_BYTES, "%.*s", (int)(end - n - 1),
-                 text + n + 1);
+        snprintf(t->after, sizeof t->after, "%.*s", (int)(end - n - 1), text + n + 1);
     t->usual = text[end] ? text + end + 1 : "";
 }
 
@@ -46,11 +45,11 @@ static json_t *wanted(const struct target *t, const json_t *value, int is_choice
     if (json_is_null(value))
         return NULL;
     if (!t->has_word)
-        return ku_ds_convert(t->way, value);
+        return ku_ds_convert(t->after, value);
     if (!is_choice && json_is_true(value) == t->is_inverse)
         return NULL;
-    json_t *word = json_loads(t->word, JSON_DECODE_ANY, NULL);
-    return word ? word : json_string(t->word);
+    json_t *word = json_loads(t->after, JSON_DECODE_ANY, NULL);
+    return word ? word : json_string(t->after);
 }
 
 /* Gives an item the verdict refused, with the message before + path: value + after. */
@@ -109,7 +108,7 @@ static int deny(struct ku_config *cfg, struct ku_ds_item *item, const struct tar
     json_t *own = ku_ds_own(cfg, t->path);
     const char *word = json_string_value(own);
     return word && t->has_word && !t->is_implied && !t->is_inverse && item->source == KU_DS_FILE &&
-                   strcmp(word, t->word) == 0
+                   strcmp(word, t->after) == 0
                ? refuse(item, "it contradicts ", t->path, own, "; give one of the two")
                : KUMI_OK;
 }
@@ -164,7 +163,6 @@ int ku_ds_settle(struct ku_config *cfg)
 {
     struct ku_deepspeed *ds = cfg->deepspeed;
     char place[KU_WHERE_BYTES], text[KU_WHERE_BYTES + 64];
-    const char *path;
     json_t *value;
     for (uint32_t i = 0; i < ds->n_sets; i++) {
         struct ku_ds_set *s = &ds->set[i];
@@ -182,10 +180,10 @@ int ku_ds_settle(struct ku_config *cfg)
         s->value = json_incref(own);
     }
     for (uint32_t i = 0; i < ds->n_items; i++)
-        json_object_foreach(ds->item[i].effect, path,
-                            value) for (uint32_t k = 0; k < ds->n_sets;
-                                        k++) if (strcmp(ds->set[k].path, path) == 0 &&
-                                                 value != ds->set[k].value)
-            KU_TRY(show(&ds->item[i], path, ds->set[k].value));
+        for (uint32_t k = 0; k < ds->n_sets; k++) {
+            value = json_object_get(ds->item[i].effect, ds->set[k].path);
+            if (value && value != ds->set[k].value)
+                KU_TRY(show(&ds->item[i], ds->set[k].path, ds->set[k].value));
+        }
     return KUMI_OK;
 }

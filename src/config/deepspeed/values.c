@@ -27,25 +27,29 @@ static const char *own_words(const struct ku_ds_row *row, const json_t *v, char 
                  json_is_string(v) ? json_string_value(v) : "no string");
         return out;
     }
-    if (strcmp(row->block, "fp16") == 0 && strcmp(row->key, "loss_scale") == 0)
+    if (strcmp(row->section, "fp16") == 0 && strcmp(row->key, "loss_scale") == 0)
         return json_is_boolean(v) ? "fp16.loss_scale must be a number, not bool"
                                   : "fp16.loss_scale must be a finite number >= 0";
     return NULL;
+}
+
+static int has_range(const struct ku_ds_row *row)
+{
+    return row->allowed.min < row->allowed.max;
 }
 
 static int refuse_type(const struct ku_config *cfg, const struct ku_ds_row *row,
                        const char *spelled, const json_t *v)
 {
     static const char *const name[] = {"an integer", "a number",    "true or false", "a string",
-                                       "a list",     "two numbers", "an object",     "a value"};
+                                       "a list",     "two numbers", "a value"};
     char text[256], words[256];
     const char *own = own_words(row, v, words);
-    if (row->type == KU_DS_TEXT && *row->allowed)
-        snprintf(text, sizeof text, "one of: %.200s", row->allowed);
-    else if (*row->allowed)
-        snprintf(text, sizeof text, "%s from %.*s to %.60s", name[row->type],
-                 (int)strcspn(row->allowed, " "), row->allowed,
-                 row->allowed + strcspn(row->allowed, " ") + 1);
+    if (row->allowed.words)
+        snprintf(text, sizeof text, "one of: %.200s", row->allowed.words);
+    else if (has_range(row))
+        snprintf(text, sizeof text, "%s from %.15g to %.15g", name[row->type], row->allowed.min,
+                 row->allowed.max);
     else
         snprintf(text, sizeof text, "%s", name[row->type]);
     return ku_ds_refuse(cfg, spelled, v, own ? own : text);
@@ -53,11 +57,7 @@ static int refuse_type(const struct ku_config *cfg, const struct ku_ds_row *row,
 
 static int is_within(const struct ku_ds_row *row, double x)
 {
-    char *rest;
-    if (*row->allowed == '\0')
-        return 1;
-    const double least = strtod(row->allowed, &rest), most = strtod(rest, NULL);
-    return x >= least && x <= most;
+    return !has_range(row) || (x >= row->allowed.min && x <= row->allowed.max);
 }
 
 /* A boolean as DeepSpeed's pydantic models read it: true, 1 and "true" are equal. -1: no
@@ -94,8 +94,9 @@ int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const c
         *value = is_good ? json_boolean(truth(v)) : NULL;
         break;
     case KU_DS_TEXT:
-        is_good = json_is_string(v) && (*row->allowed == '\0' ||
-                                        ku_str_find_word(row->allowed, json_string_value(v)) >= 0);
+        is_good =
+            json_is_string(v) && (row->allowed.words == NULL ||
+                                  ku_str_find_word(row->allowed.words, json_string_value(v)) >= 0);
         break;
     case KU_DS_PAIR:
         is_good = json_array_size(v) == 2 && json_is_number(json_array_get(v, 0)) &&
@@ -104,8 +105,9 @@ int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const c
     case KU_DS_LIST:
         is_good = json_is_array(v);
         break;
-    case KU_DS_BLOCK:
     case KU_DS_ANY:
+    case KU_DS_BLOCK:
+    case KU_DS_CHOICE:
         break;
     }
     if (!is_good)
@@ -142,26 +144,6 @@ static json_t *own_or_default(const struct ku_config *cfg, const char *path)
     return own ? json_incref(own) : key ? ku_key_default(key) : json_null();
 }
 
-/* Keys whose "auto" is a training argument in Hugging Face's trainer: here the value of a kumi
- * key. */
-static const char *own_key(const struct ku_ds_row *row)
-{
-    static const char *const keys[][3] = {
-        {"", "train_batch_size", "train.global_batch"},
-        {"", "train_micro_batch_size_per_gpu", "train.micro_batch"},
-        {"", "gradient_accumulation_steps", "train.accumulation"},
-        {"", "gradient_clipping", "train.clip_norm"},
-        {"optimizer.params", "lr", "optimizer.lr"},
-        {"optimizer.params", "betas", "optimizer.betas"},
-        {"optimizer.params", "eps", "optimizer.eps"},
-        {"optimizer.params", "weight_decay", "optimizer.weight_decay"},
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (strcmp(keys[i][0], row->block) == 0 && strcmp(keys[i][1], row->key) == 0)
-            return keys[i][2];
-    return NULL;
-}
-
 static int is_stage_3(const struct ku_config *cfg)
 {
     int64_t stage = 0;
@@ -185,18 +167,18 @@ static json_t *fill_lr(const struct ku_config *cfg)
 int ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
                int is_checked, json_t **value)
 {
-    const char *own = own_key(row), *eq = strchr(row->target, '=');
+    const char *eq = strchr(row->target, '=');
     const int is_switch = strcmp(row->key, "enabled") == 0;
     const int is_stage3 = strncmp(row->key, "stage3_pre", 10) == 0 ||
                           strcmp(row->key, "stage3_param_persistence_threshold") == 0;
     *value = NULL;
-    if (own) {
-        *value = own_or_default(cfg, own);
+    if (*row->target == '@') {
+        *value = own_or_default(cfg, row->target + 1);
     } else if (is_switch && eq) { /* fp16, bf16: on if precision.compute has it */
         json_t *compute = ku_ds_own(cfg, "precision.compute");
         *value = json_boolean(compute && json_is_string(compute) &&
                               strcmp(json_string_value(compute), eq + 1) == 0);
-    } else if (is_switch || (strcmp(row->block, "amp") == 0)) {
+    } else if (is_switch || (strcmp(row->section, "amp") == 0)) {
         *value = ku_ds_default(row);
     } else if (strcmp(row->key, "warmup_min_lr") == 0) {
         *value = json_integer(0);
