@@ -351,9 +351,6 @@ struct ku_isa_ops {
     void (*conv_pack)(const struct ku_conv_panel *p, enum kumi_dtype dtype, int pairs);
     void (*conv_unpack)(const struct ku_conv_sums *p, enum kumi_dtype dtype);
     void (*pack_split)(const struct ku_conv_row *r, enum kumi_dtype dtype, int pairs);
-    /* n runs of `units`, each written up to 15 units too far, in ascending order */
-    void (*copy_pieces)(float *to, int64_t to_step, const float *from, int64_t from_step,
-                        int64_t units, int64_t n);
     struct ku_gemm_micro gemm; /* of f32 units */
     void (*attn_forward)(const struct ku_attn_tile *t);
     void (*attn_backward)(const struct ku_attn_tile *t);

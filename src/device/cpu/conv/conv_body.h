@@ -161,15 +161,3 @@ KERNEL void pack_split(const struct ku_conv_row *r, enum kumi_dtype dtype, int p
     else
         BY_DTYPE(dtype, pack_split_as(r, T, 0));
 }
-
-/*
- * n runs of `units`, each written up to 15 units too far; in ascending order the next run
- * overwrites the excess.
- */
-KERNEL void copy_pieces(float *to, int64_t to_step, const float *from, int64_t from_step,
-                        int64_t units, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++, to += to_step, from += from_step)
-        for (int64_t j = 0; j < units; j += LANES)
-            *(vu_mem *)(to + j) = *(const vu_mem *)(from + j);
-}

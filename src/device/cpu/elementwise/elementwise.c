@@ -21,122 +21,47 @@ static int bind_flat(struct ku_kernel *k, ku_cpu_tile_fn *fn)
 }
 
 /*
- * Checks that operands have the dtype of the output. Inference ensures it; a hand-made call may
- * not.
+ * Checks that operands and results have the dtype of the output. Inference ensures it; a hand-made
+ * call may not.
  */
 static int check_equal(const struct ku_kernel *k, int n_in)
 {
     for (int i = 0; i < n_in; i++)
         KU_TRY(ku_cpu_check(k, "operand", &k->call.in[i], k->call.out[0].dtype));
+    for (int i = 1; i < k->call.n_out; i++)
+        KU_TRY(ku_cpu_check(k, "result", &k->call.out[i], k->call.out[0].dtype));
     return KUMI_OK;
 }
 
-static void tile_add(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    k->cpu->ops->add(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
-                     ku_cpu_at(&c->in[1], from), c->out[0].dtype, n);
-}
-int ku_cpu_bind_add(struct ku_kernel *k)
-{
-    KU_TRY(bind_flat(k, tile_add));
-    return check_equal(k, 2);
-}
-
-static void tile_mul(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    k->cpu->ops->mul(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
-                     ku_cpu_at(&c->in[1], from), c->out[0].dtype, n);
-}
-int ku_cpu_bind_mul(struct ku_kernel *k)
-{
-    KU_TRY(bind_flat(k, tile_mul));
-    return check_equal(k, 2);
-}
-
-static void tile_scale(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    k->cpu->ops->scale(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
-                       (float)k->attr.value, c->out[0].dtype, n);
-}
-int ku_cpu_bind_scale(struct ku_kernel *k)
-{
-    KU_TRY(bind_flat(k, tile_scale));
-    return check_equal(k, 1);
-}
-
-static void tile_act(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    k->cpu->ops->act(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from), (int)k->attr.act,
-                     c->out[0].dtype, n);
-}
-int ku_cpu_bind_act(struct ku_kernel *k)
-{
-    KU_TRY(bind_flat(k, tile_act));
-    return check_equal(k, 1);
-}
-
-static void tile_act_dx(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    k->cpu->ops->act_dx(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
-                        ku_cpu_at(&c->in[1], from), (int)k->attr.act, c->out[0].dtype, n);
-}
-int ku_cpu_bind_act_dx(struct ku_kernel *k)
-{
-    KU_TRY(bind_flat(k, tile_act_dx));
-    return check_equal(k, 2);
-}
-
-static void tile_glu(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    k->cpu->ops->glu(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->in[0], from),
-                     ku_cpu_at(&c->in[1], from), (int)k->attr.act, c->out[0].dtype, n);
-}
-int ku_cpu_bind_glu(struct ku_kernel *k)
-{
-    KU_TRY(bind_flat(k, tile_glu));
-    return check_equal(k, 2);
-}
-
-static void tile_glu_dx(const struct ku_kernel *k, int64_t tile, int thread)
-{
-    const struct ku_call *c = &k->call;
-    int64_t from, n;
-    (void)thread;
-    ku_cpu_range(k, tile, &from, &n);
-    k->cpu->ops->glu_dx(ku_cpu_at(&c->out[0], from), ku_cpu_at(&c->out[1], from),
-                        ku_cpu_at(&c->in[0], from), ku_cpu_at(&c->in[1], from),
-                        ku_cpu_at(&c->in[2], from), (int)k->attr.act, c->out[0].dtype, n);
-}
-int ku_cpu_bind_glu_dx(struct ku_kernel *k)
-{
-    KU_TRY(bind_flat(k, tile_glu_dx));
-    KU_TRY(ku_cpu_check(k, "dup", &k->call.out[1], k->call.out[0].dtype));
-    return check_equal(k, 3);
-}
+/*
+ * Tile and bind function of an op whose kernel takes pointers, attributes, dtype and count.
+ * X(i), Y(i): input and output i at the first element of the tile.
+ */
+#define X(i) ku_cpu_at(&k->call.in[i], from)
+#define Y(i) ku_cpu_at(&k->call.out[i], from)
+#define EACH(name, n_in, ...)                                                                      \
+    static void tile_##name(const struct ku_kernel *k, int64_t tile, int thread)                   \
+    {                                                                                              \
+        int64_t from, n;                                                                           \
+        (void)thread;                                                                              \
+        ku_cpu_range(k, tile, &from, &n);                                                          \
+        k->cpu->ops->name(__VA_ARGS__, k->call.out[0].dtype, n);                                   \
+    }                                                                                              \
+    int ku_cpu_bind_##name(struct ku_kernel *k)                                                    \
+    {                                                                                              \
+        KU_TRY(bind_flat(k, tile_##name));                                                         \
+        return check_equal(k, n_in);                                                               \
+    }
+EACH(add, 2, Y(0), X(0), X(1))
+EACH(mul, 2, Y(0), X(0), X(1))
+EACH(scale, 1, Y(0), X(0), (float)k->attr.value)
+EACH(act, 1, Y(0), X(0), (int)k->attr.act)
+EACH(act_dx, 2, Y(0), X(0), X(1), (int)k->attr.act)
+EACH(glu, 2, Y(0), X(0), X(1), (int)k->attr.act)
+EACH(glu_dx, 3, Y(0), Y(1), X(0), X(1), X(2), (int)k->attr.act)
+#undef EACH
+#undef Y
+#undef X
 
 /*
  * cast, rename, derive and widen. Dtypes that this device does not compute with go through

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All inner loops of one instruction set and their table. The includer defines ISA_OPS and the
- * GEMM_* macros of gemm_body.h.
+ * All inner loops of one instruction set and their table. The includer defines ISA_OPS, GEMM_BYTES
+ * and GEMM_MR; the unit of matrix products is one f32.
  */
+#define GEMM_UNIT               float
+#define GEMM_DEPTH              1
+#define GEMM_MADD(acc, unit, b) ((acc) + (unit) * (b))
+#define GEMM_PEAK_MADD(acc, b)  ((acc) * (b) + (b))
 #include "device/cpu/isa.h"
 #include "device/cpu/simd.h"
 #include "op/attr.h"
@@ -73,7 +77,6 @@ const struct ku_isa_ops ISA_OPS = {
     .conv_pack = conv_pack,
     .conv_unpack = conv_unpack,
     .pack_split = pack_split,
-    .copy_pieces = copy_pieces,
     .pool_max = pool_max,
     .pool_pick = pool_pick,
     .pool_mean = pool_mean,
