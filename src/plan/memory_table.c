@@ -16,8 +16,7 @@
 #include "plan/plan.h"
 #include "plan/volume_table.h"
 #include "config/precision_policy.h"
-#include "train/progress_line.h"
-#include "train/recompute_budget.h"
+#include "base/progress_line.h"
 
 /* Settings that need less memory, and the memory they need. */
 struct advice {

@@ -28,8 +28,6 @@
  */
 enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DERIVE, KU_N_PROGS };
 
-enum { KU_CKPT_PATH_BYTES = 640 };
-
 struct ku_trainer_opts {
     struct ku_compile_opts compile; /* is_training 0: evaluation only, without optimizer state */
     const struct ku_device_ops *device;
