@@ -158,11 +158,6 @@ int ku_session_save_poll(struct ku_session *s);
 int ku_session_save_wait(struct ku_session *s);
 void ku_session_save_end(struct ku_session *s); /* abandons a pending one; fini calls it */
 /*
- * Write the checkpoint of a step in 16 bit as run/weights, replacing an older one. Collective.
- * Errors: KUMI_ESTORAGE; KUMI_EINPUT: a value exceeds the range of f16.
- */
-int ku_session_gather_16bit(struct ku_session *s, const char *dir, int64_t step, const char *run);
-/*
  * Load the state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks if a byte is
  * damaged.
  */
