@@ -48,7 +48,7 @@ enum ku_step_port {
     KU_PORT_LOSS_VALID,
     KU_N_STEP_PORTS
 };
-/* Programs of a batch shape: KU_PROG_TRAIN and KU_PROG_EVAL; and their ports, found by name once. */
+/* Programs of a batch shape, KU_PROG_TRAIN and KU_PROG_EVAL; and their ports, found once. */
 struct ku_trainer_shape {
     struct ku_program *program[2];
     struct ku_exec *exec[2];

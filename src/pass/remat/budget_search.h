@@ -5,9 +5,9 @@
 #include "pass/remat/recompute.h"
 
 /*
- * memory.recompute {"budget_gib": x}: choose a recompute level for each layer, so that a rank's plan
- * stays within the budget with minimum work. This is a knapsack over the layers, exact while the
- * frontier has at most KU_MAX_FRONTIER points (identical layers: hundreds). The compiled plan
+ * memory.recompute {"budget_gib": x}: choose a recompute level for each layer, so that a rank's
+ * plan stays within the budget with minimum work. This is a knapsack over the layers, exact while
+ * the frontier has at most KU_MAX_FRONTIER points (identical layers: hundreds). The compiled plan
  * decides what fits.
  */
 enum { KU_MAX_FRONTIER = 8192 };
