@@ -174,10 +174,10 @@ KUMI_API int kumi_sample(const struct kumi_sample_options *options);
  * tokens), ENUMERIC, ENOMEM, EDEVICE. Source: Wu et al. 2016, equation 14.
  */
 struct kumi_translate_options {
-    const char *run; /* run directory or checkpoint */
+    const char *run; /* run directory, checkpoint or exported directory */
     /*
      * Of source and target: "byte", a directory, a tokenizer.json or a NAME.vocab; NULL: the run's
-     * own. A run with one vocabulary uses the first for both.
+     * own, or that in an exported directory. With one vocabulary the first is for both.
      */
     const char *tokenizer, *target_tokenizer;
     const char *const *source;

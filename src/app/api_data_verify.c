@@ -5,7 +5,7 @@
 #include "base/str.h"
 #include "train/configure.h"
 #include "model/model.h"
-#include "train/progress_line.h"
+#include "base/progress_line.h"
 #include "train/session.h"
 
 static void print_split(const char *name, const struct ku_data *d, enum ku_data_split split,

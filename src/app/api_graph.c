@@ -7,8 +7,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "train/configure.h"
-#include "train/progress_line.h"
-#include "train/recompute_budget.h"
+#include "base/progress_line.h"
 #include "train/session.h"
 
 /* Check --after: the name of a graph pass, or "lower" for the program. */

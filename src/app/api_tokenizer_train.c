@@ -11,7 +11,7 @@
 #include "base/str.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/bpe_train.h"
-#include "train/progress_line.h"
+#include "base/progress_line.h"
 
 enum { VOCAB_DEFAULT = 30000, FREQUENCY_DEFAULT = 2 }; /* defaults of ByteLevelBPETokenizer.train */
 

@@ -37,7 +37,7 @@ const struct cli_command cli_commands[] = {
      "            [--tokenizer DIR] [--dtype f32|bf16|f16] [--ema] [--seed S]",
      cmd_sample},
     {"translate", "translate sentences with a trained seq2seq model",
-     "kumi translate RUN [--beam B] [--alpha A] [--n-best K] [--batch N] [--ema]\n"
+     "kumi translate RUN|DIR [--beam B] [--alpha A] [--n-best K] [--batch N] [--ema]\n"
      "               [--tokenizer DIR] [--target-tokenizer DIR] < INPUT",
      cmd_translate},
     {"plan", "memory and min time of a configuration, without running it",

@@ -65,7 +65,7 @@ struct ku_lr_scaling {
     enum ku_scaling_rule rule;
     int64_t base_batch;
 };
-/* memory.recompute. KU_REC_BUDGET is resolved by train/recompute_budget.h. */
+/* memory.recompute. KU_REC_BUDGET is resolved by ku_session_solve_recompute. */
 enum ku_recompute_rule { KU_REC_NONE, KU_REC_SELECTIVE, KU_REC_FULL, KU_REC_BUDGET };
 struct ku_recompute_key {
     enum ku_recompute_rule rule;

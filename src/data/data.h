@@ -2,6 +2,7 @@
 #ifndef KU_DATA_DATA_H
 #define KU_DATA_DATA_H
 
+#include "base/progress.h"
 #include "kumi/dtype.h"
 
 #include <stdint.h>
@@ -44,26 +45,6 @@ struct ku_bucket_shape;
 enum { KU_NO_TARGET = -100 };
 
 struct ku_data;
-/*
- * Progress callback for long work, called at least once per MiB read. A negative status stops the
- * work and becomes the status of the call that does it.
- *
- *   what         the current work, such as "tokenizing data/a.txt"
- *   total_bytes  0 if unknown
- */
-struct ku_progress {
-    int (*call)(void *ctx, const char *what, uint64_t done_bytes,
-                uint64_t total_bytes); /* NULL: no callback */
-    void *ctx;
-};
-
-/* Calls the callback and returns its status; 0 without a callback. */
-static inline int ku_progress_call(const struct ku_progress *p, const char *what,
-                                   uint64_t done_bytes, uint64_t total_bytes)
-{
-    return p && p->call ? p->call(p->ctx, what, done_bytes, total_bytes) : 0;
-}
-
 struct ku_data_ops {
     const char *kind; /* "text" */
     void (*destroy)(struct ku_data *d);

@@ -453,11 +453,16 @@ void ku_exec_stamp(struct ku_exec *e, int64_t *stamp)
 void *ku_exec_port(const struct ku_exec *e, int is_input, const char *name, size_t *bytes)
 {
     const struct ku_program_port *port = ku_program_find_port(e->program, is_input, name);
+    if (port && bytes)
+        *bytes = e->program->buffer[port->buffer].bytes;
+    return ku_exec_port_at(e, port);
+}
+
+void *ku_exec_port_at(const struct ku_exec *e, const struct ku_program_port *port)
+{
     if (port == NULL)
         return NULL;
     const struct ku_buffer *b = &e->program->buffer[port->buffer];
-    if (bytes)
-        *bytes = b->bytes;
     return e->memory->base[b->arena] + b->offset;
 }
 

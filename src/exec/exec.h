@@ -92,6 +92,8 @@ void ku_exec_stamp(struct ku_exec *exec, int64_t *stamp);
  * A port's address and, if bytes is not NULL, its size. NULL if the program has no such port.
  */
 void *ku_exec_port(const struct ku_exec *exec, int is_input, const char *name, size_t *bytes);
+/* The address of a port of the exec's program that ku_program_find_port found; NULL for NULL. */
+void *ku_exec_port_at(const struct ku_exec *exec, const struct ku_program_port *port);
 
 /* Time breakdown of the last run. */
 struct ku_exec_times {

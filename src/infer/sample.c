@@ -21,7 +21,7 @@
 #include "infer/generator.h"
 #include "model/model.h"
 #include "infer/sampling.h"
-#include "train/progress_line.h"
+#include "base/progress_line.h"
 #include "train/session.h"
 #include "model/pretrained.h"
 

@@ -113,6 +113,38 @@ static int open_run(struct translate *t)
     return status;
 }
 
+/*
+ * Opens a directory in Hugging Face's format: the model's own lengths, f32, and tokenizers of the
+ * options or beside the model.
+ */
+static int open_directory(struct translate *t)
+{
+    const struct kumi_translate_options *o = t->o;
+    const char *where = o->tokenizer ? o->tokenizer : o->run;
+    if (o->ema)
+        return KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", o->run);
+    if (o->tokenizer == NULL && !ku_companions_has_tokenizer(o->run))
+        return KU_ERR(KUMI_EINPUT,
+                      "translate: %s: no tokenizer beside the model; name it, or the run's "
+                      "source.vocab and target.vocab, with --tokenizer and --target-tokenizer",
+                      o->run);
+    json_t *target = o->target_tokenizer ? json_string(o->target_tokenizer) : json_null();
+    json_t *root = json_pack("{s:{s:s}, s:{s:s, s:s, s:o}}", "model", "path", o->run, "data",
+                             "train", "", "tokenizer", where, "target_tokenizer", target);
+    char *text = root ? ku_json_print(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (text == NULL)
+        return KUMI_ENOMEM;
+    int status =
+        ku_config_parse("translate", text, strlen(text), NULL, 0, ku_model_hidden_size, &t->cfg);
+    ku_free(text);
+    KU_TRY(status);
+    KU_TRY(use_config(t, &t->cfg));
+    t->src_max = t->tgt_max = t->model.facts.max_positions;
+    t->weights = ku_strdup(o->run);
+    return t->weights ? KUMI_OK : KUMI_ENOMEM;
+}
+
 static int by_length(const void *a, const void *b)
 {
     const struct sentence *x = a, *y = b;
@@ -241,7 +273,7 @@ int kumi_translate(const struct kumi_translate_options *options)
     struct translate t = {.o = options};
     int status = check_options(&t);
     if (status == KUMI_OK)
-        status = open_run(&t);
+        status = ku_stored_is_weights(options->run) ? open_directory(&t) : open_run(&t);
     if (status == KUMI_OK)
         status = encode(&t);
     if (status == KUMI_OK && options->n > 0) /* one rank, whatever the environment says */

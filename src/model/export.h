@@ -17,5 +17,11 @@
  */
 int ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
                         const struct ku_st *averages, void (*tick)(void *), void *ctx);
+/*
+ * The same into `to`.new, which then replaces the directory `to`, if there is one. A folder that an
+ * interrupted call left there is removed first.
+ */
+int ku_export_replacing(const char *dir, const char *to, const struct kumi_weights_options *o,
+                        void (*tick)(void *), void *ctx);
 
 #endif

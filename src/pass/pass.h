@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "base/progress.h"
 #include "ir/graph.h"
 #include "ir/program.h"
 #include "op/dtype_rule.h"
@@ -34,12 +35,6 @@ struct ku_offload {
     double ratio;         /* 0 .. 1: share of the optimizer state to offload, by elements */
     int buffer_count;     /* staging buffers alive at once, of about buffer_bytes each */
     int64_t buffer_bytes; /* exceeded when a tensor that cannot be split needs more */
-};
-
-/* Callback before each pass, on the compiling thread. see NULL: none. */
-struct ku_watch {
-    void (*see)(void *ctx, const char *program, const char *pass);
-    void *ctx;
 };
 
 /* Options of the passes: those that define the bits of a result first, then the parallel layout and

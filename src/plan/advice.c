@@ -17,7 +17,7 @@
 
 #include "base/err.h"
 #include "base/os/os.h"
-#include "train/progress_line.h"
+#include "base/progress_line.h"
 
 struct trials {
     struct ku_plan *plan; /* opened; task 0 compiles it */

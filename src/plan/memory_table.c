@@ -15,7 +15,6 @@
 #include "plan/plan.h"
 #include "plan/volume_table.h"
 #include "config/precision_policy.h"
-#include "train/recompute_budget.h"
 
 static const char *who_sees(int arena, const struct ku_plan *p)
 {

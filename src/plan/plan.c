@@ -6,8 +6,7 @@
 
 #include "base/err.h"
 #include "train/configure.h"
-#include "train/progress_line.h"
-#include "train/recompute_budget.h"
+#include "base/progress_line.h"
 
 void ku_plan_fini(struct ku_plan *p)
 {

@@ -13,7 +13,7 @@
 #include "base/str.h"
 #include "train/configure.h"
 #include "plan/picture.h"
-#include "train/progress_line.h"
+#include "base/progress_line.h"
 #include "train/session.h"
 
 enum { SHARED = KU_N_STAGES - 1 };

@@ -56,9 +56,10 @@ static int verify(struct ku_trainer *t, void *file)
     const struct ku_program *p = t->program[KU_PROG_TRAIN];
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
-        struct ku_comm *comm = x->is_kept ? t->comms.replicate : t->job->world;
+        const int axes = ku_state_replica_axes(p, x);
+        struct ku_comm *comm = axes == 1 << KU_AX_REPLICATE ? t->comms.replicate : t->job->world;
         uint64_t hash = 0;
-        if (x->kind == KU_T_CACHE || comm == NULL)
+        if (x->kind == KU_T_CACHE || axes == 0 || comm == NULL)
             continue;
         KU_TRY(ku_agree_local(t->job, hash_copy(t, x, file, &hash)));
         KU_TRY(ku_agree_equal(t->job, comm, p->name_of[x->name], hash));

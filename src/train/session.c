@@ -18,7 +18,6 @@
 #include "config/deepspeed.h"
 #include "model/model.h"
 #include "config/precision_policy.h"
-#include "train/recompute_budget.h"
 #include "config/optimizer.h"
 
 enum { DEFAULT_BATCH = 16, DEFAULT_STEPS = 1000 };

@@ -53,7 +53,7 @@ struct ku_session {
     int64_t decay_steps;
     struct ku_update_group *groups; /* from cfg, for the compiler; NULL: no training */
     json_t *numerics;               /* numerics keys with derived values, as in manifests */
-    /* Per layer, from memory.recompute's budget (train/recompute_budget.h). */
+    /* Per layer, from memory.recompute's budget. */
     unsigned char *recompute_level;
     int n_recompute;
     struct ku_trainer *t;
@@ -90,6 +90,19 @@ int64_t ku_session_schedule_length(const struct ku_session *s);
 int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
 /* The model's graph for one global batch of a shape. */
 int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
+/*
+ * memory.recompute with a budget: choose a recompute level for each layer, so that a rank's plan
+ * (its own arenas and its share of the host's) stays within it. The session keeps the result.
+ * Without a budget nothing happens.
+ *
+ *   o    gets the levels, which the session owns
+ *
+ * Errors: KUMI_ENOMEM: even full recomputation exceeds the budget, with the bytes.
+ */
+int ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
+                               struct ku_compile_opts *o);
+/* Append "recomputed in blocks: nothing by 3, selective by 9", or nothing without a budget. */
+void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 /* Cores for the compute threads of local_n ranks together. */
 int ku_session_cores(const struct ku_session *s, int local_n);
 /* Staging bytes per rank for asynchronous checkpoints; 0: they are synchronous. */
@@ -144,11 +157,6 @@ int ku_session_save_start(struct ku_session *s, const char *dir, int64_t step);
 int ku_session_save_poll(struct ku_session *s);
 int ku_session_save_wait(struct ku_session *s);
 void ku_session_save_end(struct ku_session *s); /* abandons a pending one; fini calls it */
-/*
- * Write the checkpoint of a step in 16 bit as run/weights, replacing an older one. Collective.
- * Errors: KUMI_ESTORAGE; KUMI_EINPUT: a value exceeds the range of f16.
- */
-int ku_session_gather_16bit(struct ku_session *s, const char *dir, int64_t step, const char *run);
 /*
  * Load the state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks if a byte is
  * damaged.

@@ -11,7 +11,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "comm/consensus.h"
 #include "batch/text_source.h"
-#include "train/provenance.h"
+#include "ckpt/snapshot/provenance.h"
 #include "train/session.h"
 #include "model/pretrained.h"
 

@@ -338,6 +338,28 @@ static int open_comms(struct ku_trainer *t, int group)
     return ku_comm_mesh(t->job, "replicate", rank % shard, shard, replicate, &t->comms.replicate);
 }
 
+/* Resolve the names of the ports of steps, in all shapes. */
+static void find_ports(struct ku_trainer *t)
+{
+    static const char *const name[KU_N_STEP_PORTS] = {
+        [KU_PORT_CONTROL] = "control",       [KU_PORT_REPORT] = "report",
+        [KU_PORT_STATS] = "stats",           [KU_PORT_LOSS_SUM] = "loss_sum",
+        [KU_PORT_LOSS_VALID] = "loss_valid",
+    };
+    for (int i = 0; i < 2 * t->n_shapes; i++) {
+        struct ku_trainer_shape *s = &t->shape[i / 2];
+        for (int k = 0; k < KU_N_STEP_PORTS; k++)
+            s->port[i % 2][k] =
+                ku_program_find_port(s->program[i % 2], k == KU_PORT_CONTROL, name[k]);
+    }
+}
+
+void *ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
+                           enum ku_step_port port)
+{
+    return ku_exec_port_at(t->exec[p], t->shape[t->shape_at].port[p][port]);
+}
+
 static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
                  const struct ku_trainer_opts *o)
 {
@@ -354,6 +376,7 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph[0], t->memory, &t->tensor,
                                &t->n_tensors));
     ku_trainer_note_scaler(t);
+    find_ports(t);
     for (int i = 0; i < n; i++)
         for (int p = t->is_training ? 0 : 1; p < (o->no_eval ? 1 : 2); p++)
             KU_TRY(load(t, t->shape[i].program[p], &t->shape[i].exec[p]));
@@ -415,8 +438,8 @@ void ku_trainer_destroy(struct ku_trainer *t)
         ku_program_destroy(t->shape[i / 2].program[i % 2]);
     for (int p = t->n_shapes ? KU_PROG_INIT : 0; p < KU_N_PROGS; p++)
         ku_program_destroy(t->program[p]);
-    ku_free(t->shape);
     ku_trainer_drop_metrics(t);
+    ku_free(t->shape);
     for (int i = 0; i < t->n_params; i++)
         ku_free(t->param[i]);
     ku_free(t->param);
@@ -424,9 +447,8 @@ void ku_trainer_destroy(struct ku_trainer *t)
     ku_free(t);
 }
 
-static void set_control(struct ku_trainer *t, int program, int64_t step)
+static void set_control(const struct ku_trainer *t, int64_t *control, int64_t step)
 {
-    int64_t *control = ku_exec_port(t->exec[program], 1, "control", NULL);
     if (control) {
         control[KU_CONTROL_STEP] = step;
         control[KU_CONTROL_SEED] = (int64_t)t->seed;
@@ -436,7 +458,7 @@ static void set_control(struct ku_trainer *t, int program, int64_t step)
 static int run_once(struct ku_trainer *t, int program)
 {
     KU_TRY(load(t, t->program[program], &t->exec[program]));
-    set_control(t, program, 0);
+    set_control(t, ku_exec_port(t->exec[program], 1, "control", NULL), 0);
     int status = ku_exec_run(t->exec[program]);
     ku_exec_unload(t->exec[program]);
     t->exec[program] = NULL;
@@ -513,23 +535,23 @@ void *ku_trainer_port_rows(const struct ku_trainer *t, enum ku_trainer_program p
 int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report)
 {
     uint64_t before = ku_job_moved_bytes(t->job);
-    set_control(t, KU_PROG_TRAIN, step);
+    set_control(t, ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_CONTROL), step);
     KU_TRY(ku_exec_run(t->exec[KU_PROG_TRAIN]));
     t->n_steps++;
     t->step_bytes += (int64_t)(ku_job_moved_bytes(t->job) - before);
-    *report = ku_exec_port(t->exec[KU_PROG_TRAIN], 0, "report", NULL);
+    *report = ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_REPORT);
     return KUMI_OK;
 }
 
 int ku_trainer_step_seen(struct ku_trainer *t, int64_t step, ku_exec_see *see, void *ctx)
 {
-    set_control(t, KU_PROG_TRAIN, step);
+    set_control(t, ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_CONTROL), step);
     return ku_exec_run_seen(t->exec[KU_PROG_TRAIN], see, ctx);
 }
 
 int ku_trainer_eval_run(struct ku_trainer *t)
 {
-    set_control(t, KU_PROG_EVAL, 0);
+    set_control(t, ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_CONTROL), 0);
     KU_TRY(ku_exec_run(t->exec[KU_PROG_EVAL]));
     ku_trainer_eval_add(t);
     return KUMI_OK;
@@ -537,7 +559,7 @@ int ku_trainer_eval_run(struct ku_trainer *t)
 
 const char *ku_trainer_bad_gradient(const struct ku_trainer *t)
 {
-    const int64_t *stats = ku_exec_port(t->exec[KU_PROG_TRAIN], 0, "stats", NULL);
+    const int64_t *stats = ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_STATS);
     for (int i = 0; i < t->n_params; i++)
         if (stats[KU_EXACT_WORDS + i])
             return t->param[i];

@@ -28,8 +28,6 @@
  */
 enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DERIVE, KU_N_PROGS };
 
-enum { KU_CKPT_PATH_BYTES = 640 };
-
 struct ku_trainer_opts {
     struct ku_compile_opts compile; /* is_training 0: evaluation only, without optimizer state */
     const struct ku_device_ops *device;
@@ -41,10 +39,21 @@ struct ku_trainer_opts {
     int no_eval;
 };
 
-/* Programs of a batch shape: KU_PROG_TRAIN and KU_PROG_EVAL. */
+/* Ports that every step or evaluation reads or writes. */
+enum ku_step_port {
+    KU_PORT_CONTROL,
+    KU_PORT_REPORT,
+    KU_PORT_STATS,
+    KU_PORT_LOSS_SUM,
+    KU_PORT_LOSS_VALID,
+    KU_N_STEP_PORTS
+};
+/* Programs of a batch shape, KU_PROG_TRAIN and KU_PROG_EVAL; and their ports, found once. */
 struct ku_trainer_shape {
     struct ku_program *program[2];
     struct ku_exec *exec[2];
+    const struct ku_program_port *port[2][KU_N_STEP_PORTS]; /* NULL: the program has none */
+    const struct ku_program_port **metric[2];               /* [n_metrics] */
 };
 
 /* A metric of the graph (enum kumi_metric) and its sum over the evaluation. */
@@ -211,6 +220,9 @@ double ku_trainer_eval_loss(const struct ku_trainer *t);
 int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval, double *value);
 /* All metrics, without those beyond KUMI_MAX_RESULT_METRICS or with longer names. */
 void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_result_metrics *out);
+/* Address of such a port in the program of the current shape; NULL: it has none. */
+void *ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
+                           enum ku_step_port port);
 /* For ku_trainer_create, eval_run and destroy. */
 int ku_trainer_note_metrics(struct ku_trainer *t);
 void ku_trainer_eval_add(struct ku_trainer *t);

@@ -17,6 +17,21 @@ static const char *const prefix[N_KINDS] = {
     [KUMI_METRIC_PER_TARGET] = "metric.per_target.",
 };
 
+/* Resolve the names of the metrics' ports in all shapes. */
+static int find_ports(struct ku_trainer *t)
+{
+    for (int i = 0; i < 2 * t->n_shapes; i++) {
+        struct ku_trainer_shape *s = &t->shape[i / 2];
+        const struct ku_program_port **port = ku_calloc((size_t)t->n_metrics + 1, sizeof *port);
+        if (port == NULL)
+            return KUMI_ENOMEM;
+        s->metric[i % 2] = port;
+        for (int k = 0; k < t->n_metrics; k++)
+            port[k] = ku_program_find_port(s->program[i % 2], 0, t->metric[k].port);
+    }
+    return KUMI_OK;
+}
+
 int ku_trainer_note_metrics(struct ku_trainer *t)
 {
     const struct ku_program *p = t->program[KU_PROG_EVAL];
@@ -38,13 +53,15 @@ int ku_trainer_note_metrics(struct ku_trainer *t)
             t->n_metrics++;
         }
     }
-    return KUMI_OK;
+    return find_ports(t);
 }
 
 void ku_trainer_drop_metrics(struct ku_trainer *t)
 {
     for (int i = 0; i < t->n_metrics; i++)
         ku_free(t->metric[i].port);
+    for (int i = 0; i < 2 * t->n_shapes; i++)
+        ku_free(t->shape[i / 2].metric[i % 2]);
     ku_free(t->metric);
 }
 
@@ -61,17 +78,18 @@ static double count_of(const struct ku_program *p, const char *name)
 }
 
 /* Valid targets of a run; 0: the graph has no loss. */
-static double n_valid(const struct ku_exec *exec)
+static double n_valid(const struct ku_trainer *t, enum ku_trainer_program p)
 {
-    const int64_t *n = ku_exec_port(exec, 0, "loss_valid", NULL);
+    const int64_t *n = ku_trainer_step_port(t, p, KU_PORT_LOSS_VALID);
     return n ? (double)*n : 0;
 }
 
-/* Add the result of a program's last run. */
-static void add_run(const struct ku_trainer *t, int program, struct ku_trainer_metric *m)
+/* Add the result of a program's last run to m, which is metric i. */
+static void add_run(const struct ku_trainer *t, enum ku_trainer_program program, int i,
+                    struct ku_trainer_metric *m)
 {
-    const struct ku_exec *exec = t->exec[program];
-    const void *at = ku_exec_port(exec, 0, m->port, NULL);
+    const struct ku_trainer_shape *s = &t->shape[t->shape_at];
+    const void *at = ku_exec_port_at(t->exec[program], s->metric[program][i]);
     KU_ASSERT(at != NULL);
     if (m->kind == KUMI_METRIC_MAX) {
         double x;
@@ -83,7 +101,7 @@ static void add_run(const struct ku_trainer *t, int program, struct ku_trainer_m
     if (m->kind == KUMI_METRIC_MEAN)
         m->count += count_of(t->program[program], m->name);
     else if (m->kind == KUMI_METRIC_PER_TARGET)
-        m->count += n_valid(exec);
+        m->count += n_valid(t, program);
     m->n_runs++;
 }
 
@@ -112,11 +130,10 @@ void ku_trainer_eval_begin(struct ku_trainer *t)
 
 void ku_trainer_eval_add(struct ku_trainer *t)
 {
-    const struct ku_exec *exec = t->exec[KU_PROG_EVAL];
-    ku_exact_merge(&t->eval_sum, ku_exec_port(exec, 0, "loss_sum", NULL));
-    t->eval_tokens += *(const int64_t *)ku_exec_port(exec, 0, "loss_valid", NULL);
+    ku_exact_merge(&t->eval_sum, ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_LOSS_SUM));
+    t->eval_tokens += *(const int64_t *)ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_LOSS_VALID);
     for (int i = 0; i < t->n_metrics; i++)
-        add_run(t, KU_PROG_EVAL, &t->metric[i]);
+        add_run(t, KU_PROG_EVAL, i, &t->metric[i]);
 }
 
 double ku_trainer_eval_loss(const struct ku_trainer *t)
@@ -132,7 +149,7 @@ int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval,
             continue;
         if (!is_eval) {
             clear(&m);
-            add_run(t, KU_PROG_TRAIN, &m);
+            add_run(t, KU_PROG_TRAIN, i, &m);
         }
         *value = value_of(&m);
         return KUMI_OK;

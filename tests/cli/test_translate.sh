@@ -45,6 +45,12 @@ for run in pairs text image; do
 done
 translate() { timeout 60 "$kumi" translate "$dir/pairs" "$@" 2>"$dir/log"; }
 
+# an exported directory translates as its run does, with the vocabularies of the run
+"$kumi" ckpt export "$dir/pairs" --to "$dir/hf" >"$dir/log" 2>&1 || fail "export: $(cat "$dir/log")"
+words=(--tokenizer "$dir/pairs/source.vocab" --target-tokenizer "$dir/pairs/target.vocab")
+timeout 60 "$kumi" translate "$dir/hf" "${words[@]}" <"$dir/val.en" 2>"$dir/log" >"$dir/exported" || fail "exported: $(cat "$dir/log")"
+translate <"$dir/val.en" | cmp -s - "$dir/exported" || fail 'exported: another text'
+
 # a line of output for each of input, in order, whatever stands side by side
 translate <"$dir/val.en" >"$dir/greedy" || fail "translate: $(cat "$dir/log")"
 grep -qE '^37 sentences, [0-9]+ tokens, [0-9.]+ sentences/s, [0-9.]+ tokens/s$' "$dir/log" || fail "speed: $(cat "$dir/log")"
@@ -115,6 +121,9 @@ no 3 'translate: line 2: 13 tokens; at most 12 (data.max_source_len) are allowed
 no 3 'translate: NUL byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
 no 3 'data: sentences:2: byte 4 (0xff) is not valid UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"
 no 4 "checkpoint: $dir/none: there is no such directory" 'e1\n' translate "$dir/none"
+no 3 "translate: $dir/hf: no tokenizer beside the model; name it" 'e1\n' translate "$dir/hf"
+no 2 "ema: $dir/hf: only checkpoints have averages" 'e1\n' translate "$dir/hf" "${words[@]}" --ema
+no 2 "translate: --target-tokenizer: a vocabulary of 259, the model's has" 'e1\n' translate "$dir/hf" "${words[@]}" --target-tokenizer byte
 no 2 "ema: $dir/text/checkpoints/step-00000001: this run keeps no averages of its weights; train with train.ema above 0" '' sample "$dir/text" --ema
 no 2 "translate: $dir/text: a model of type gpt2 cannot translate" 'e1\n' translate "$dir/text"
 no 2 "translate: $dir/image: a model of type resnet cannot translate" 'e1\n' translate "$dir/image"

@@ -19,7 +19,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "train/run/resume.h"
+#include "ckpt/snapshot/resume.h"
 #include "train/run/rundir.h"
 
 static const char *const old_run[] = {"checkpoints/step-00000001/manifest.json",

@@ -19,7 +19,7 @@
  * A snapshot is written to DIR/.tmp-step-00000500, synced and renamed, so a directory step-* is
  * always complete, even after a power failure. The bytes do not depend on the number of ranks.
  */
-enum { KU_CKPT_VERSION = 1, KU_CKPT_MAX_MANIFEST_BYTES = 64 << 20 };
+enum { KU_CKPT_VERSION = 1, KU_CKPT_MAX_MANIFEST_BYTES = 64 << 20, KU_CKPT_PATH_BYTES = 640 };
 enum ku_ckpt_file_id {
     KU_CKPT_FILE_CONFIG,
     KU_CKPT_FILE_MODEL,

@@ -15,7 +15,6 @@
 #include "model/model.h"
 #include "sim/machine_limits.h"
 #include "sim/roofline.h"
-#include "train/recompute_budget.h"
 #include "train/run/summary.h"
 
 static int is_first(const struct ku_run_report *r)

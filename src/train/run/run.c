@@ -23,12 +23,13 @@
 #include "ckpt/snapshot/snapshot.h"
 #include "comm/consensus.h"
 #include "config/deepspeed.h"
+#include "model/export.h"
 #include "train/ineffective_keys.h"
-#include "train/progress_line.h"
-#include "train/provenance.h"
+#include "base/progress_line.h"
+#include "ckpt/snapshot/provenance.h"
 #include "train/run/nonfinite.h"
 #include "train/run/report.h"
-#include "train/run/resume.h"
+#include "ckpt/snapshot/resume.h"
 #include "train/run/rundir.h"
 #include "train/run/summary.h"
 #include "train/session.h"
@@ -240,6 +241,27 @@ static int prepare(struct run *r)
     return KUMI_OK;
 }
 
+static void tick(void *job)
+{
+    ku_job_tick(job);
+}
+
+/* Replace DIR/weights by the weights of a checkpoint in 16 bit. Collective. */
+static int gather_16bit(const struct run *r, int64_t step)
+{
+    const int is_f16 = strcmp(r->s.cfg.precision_compute, "f16") == 0;
+    const struct kumi_weights_options o = {.dtype = is_f16 ? "f16" : "bf16"};
+    int status = KUMI_OK;
+    if (is_first(r)) {
+        char *from = ku_asprintf("%s/step-%08lld/model", r->checkpoints, (long long)step);
+        char *to = ku_asprintf("%s/weights", r->dir.path);
+        status = from && to ? ku_export_replacing(from, to, &o, tick, r->job) : KUMI_ENOMEM;
+        ku_free(from);
+        ku_free(to);
+    }
+    return ku_agree_worst(r->job, status);
+}
+
 /*
  * Handle the result of the checkpoint of `step`. A failure is a warning, except for the last
  * checkpoint.
@@ -249,7 +271,7 @@ static int note_saved(struct run *r, int64_t step, int status, int is_final)
     if (status == KUMI_OK)
         r->last_saved = step;
     if (status == KUMI_OK && r->s.cfg.parallel_gather_16bit_on_save)
-        status = ku_session_gather_16bit(&r->s, r->checkpoints, step, r->dir.path);
+        status = gather_16bit(r, step);
     if (status != KUMI_ESTORAGE || is_final || ku_job_has_failed(r->job))
         return status;
     if (is_first(r))

@@ -15,7 +15,7 @@
 #include "comm/world.h"
 #include "config/config.h"
 #include "model/model.h"
-#include "train/run/resume.h"
+#include "ckpt/snapshot/resume.h"
 #include "train/run/run.h"
 
 /*

@@ -2,6 +2,8 @@
 #ifndef KU_TRAIN_RUN_RUNDIR_H
 #define KU_TRAIN_RUN_RUNDIR_H
 
+#include "ckpt/snapshot/resume.h"
+
 #include <stddef.h>
 
 /*
@@ -17,8 +19,6 @@
  *
  * The next run that opens the directory moves the contents of .replaced back and removes .deleted.
  */
-enum ku_resume { KU_RESUME_NO, KU_RESUME_YES, KU_RESUME_AUTO };
-
 struct ku_rundir {
     char *path;
     int lock_fd;  /* -1: not locked */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_PROGRESS_LINE_H
-#define KU_TRAIN_PROGRESS_LINE_H
+#ifndef KU_BASE_PROGRESS_LINE_H
+#define KU_BASE_PROGRESS_LINE_H
 
 #include <pthread.h>
 
-#include "data/data.h"
-#include "pass/pass.h"
+#include "base/progress.h"
 
 /* Progress of long work as text for ku_progress_show, a few times per second. */
 struct ku_progress_line {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/run/resume.h"
+#include "ckpt/snapshot/resume.h"
 
 #include <stdio.h>
 

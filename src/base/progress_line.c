@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/progress_line.h"
+#include "base/progress_line.h"
 
 #include <stdio.h>
 

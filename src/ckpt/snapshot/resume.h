@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_RUN_RESUME_H
-#define KU_TRAIN_RUN_RESUME_H
+#ifndef KU_CKPT_SNAPSHOT_RESUME_H
+#define KU_CKPT_SNAPSHOT_RESUME_H
 
-#include "train/run/rundir.h"
-#include "train/trainer.h"
+#include "ckpt/snapshot/snapshot.h"
+
+/* No; from a checkpoint, which must exist; from a checkpoint if there is one. */
+enum ku_resume { KU_RESUME_NO, KU_RESUME_YES, KU_RESUME_AUTO };
 
 /*
  * Find the checkpoint that a run continues from. Called by one rank.

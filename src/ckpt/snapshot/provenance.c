@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/provenance.h"
+#include "ckpt/snapshot/provenance.h"
 
 #include <gnu/libc-version.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_PROVENANCE_H
-#define KU_TRAIN_PROVENANCE_H
+#ifndef KU_CKPT_SNAPSHOT_PROVENANCE_H
+#define KU_CKPT_SNAPSHOT_PROVENANCE_H
 
 #include "base/cpu_features.h"
 #include "ckpt/snapshot/snapshot.h"

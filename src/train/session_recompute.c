@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A session's memory.recompute {"budget_gib": x}. */
+#include "base/err.h"
+#include "base/mem.h"
+#include "pass/remat/budget_search.h"
+#include "train/session.h"
+
+struct planning {
+    const struct ku_session *s;
+    const struct ku_target *t;
+    const struct ku_compile_opts *o;
+};
+
+/* Bytes of a rank's plan with the current levels: the maximum over all shapes and programs. */
+static int planned_bytes(void *ctx, double *bytes)
+{
+    const struct planning *p = ctx;
+    const struct ku_session *s = p->s;
+    size_t most[KU_N_ARENAS] = {0};
+    int status = KUMI_OK;
+    for (int shape = 0; shape < s->source->ops->n_shapes(s->source) && status == KUMI_OK; shape++) {
+        struct ku_program *program[KU_N_PROGS] = {0};
+        struct ku_graph *g = NULL;
+        status = ku_session_graph(s, shape, &g);
+        if (status == KUMI_OK)
+            status = ku_trainer_plan(g, p->o, p->t, program, NULL, NULL);
+        ku_graph_destroy(g);
+        for (int k = 0; k < KU_N_PROGS; k++) {
+            for (int a = 0; a < KU_N_ARENAS && program[k] && status == KUMI_OK; a++)
+                if (program[k]->arena_bytes[a] > most[a])
+                    most[a] = program[k]->arena_bytes[a];
+            ku_program_destroy(program[k]);
+        }
+    }
+    *bytes = (double)ku_session_staging_bytes(s);
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        *bytes += a == KU_AR_FILE ? 0 : (double)most[a] / (a == KU_AR_HOST ? s->batch.n_ranks : 1);
+    return status;
+}
+
+static int measure(const struct ku_session *s, const struct ku_target *t,
+                   const struct ku_compile_opts *o, struct ku_recompute_unit **unit, int *n)
+{
+    struct ku_graph *g = NULL;
+    KU_TRY(ku_session_graph(s, s->source->ops->largest_shape(s->source), &g));
+    int status = ku_compile_graph(g, o, t, "zero");
+    if (status == KUMI_OK)
+        status = ku_recompute_measure(g, o, unit, n);
+    for (int i = 0; i < *n && status == KUMI_OK; i++)
+        (*unit)[i].name = NULL; /* owned by the graph, which is freed */
+    ku_graph_destroy(g);
+    return status;
+}
+
+int ku_session_solve_recompute(struct ku_session *s, const struct ku_target *t,
+                               struct ku_compile_opts *o)
+{
+    struct planning planning = {s, t, o};
+    struct ku_recompute_unit *unit = NULL;
+    int status = KUMI_OK;
+    if (s->cfg.memory_recompute.rule != KU_REC_BUDGET)
+        return KUMI_OK;
+    if (s->recompute_level == NULL) {
+        KU_TRY(measure(s, t, o, &unit, &s->n_recompute));
+        s->recompute_level = ku_calloc((size_t)s->n_recompute + 1, 1);
+        o->recompute_level = s->recompute_level;
+        const struct ku_budget_search search = {.unit = unit,
+                                                .n = s->n_recompute,
+                                                .budget_bytes =
+                                                    s->cfg.memory_recompute.budget_gib * 0x1p30,
+                                                .planned_bytes = planned_bytes,
+                                                .ctx = &planning};
+        status = s->recompute_level ? ku_budget_search(&search, s->recompute_level) : KUMI_ENOMEM;
+    }
+    o->recompute_level = s->recompute_level;
+    ku_free(unit);
+    return status;
+}
+
+void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out)
+{
+    static const char *const name[KU_N_RECOMPUTE] = {"nothing", "selective", "full"};
+    int n[KU_N_RECOMPUTE] = {0};
+    for (int i = 0; s->recompute_level && i < s->n_recompute; i++)
+        n[s->recompute_level[i]]++;
+    for (int level = 0; level < KU_N_RECOMPUTE; level++)
+        if (n[level])
+            ku_str_add(out, "%s%s by %d", out->bytes ? ", " : "recomputed in blocks: ", name[level],
+                       n[level]);
+}
