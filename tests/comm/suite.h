@@ -7,16 +7,18 @@
 #ifndef KU_TEST_COMM_SUITE_H
 #define KU_TEST_COMM_SUITE_H
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "comm/coll.h"
 #include "comm/world.h"
+#include "base/random.h"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "sample.h"
 
 enum { GUARD_BYTES = 64, GUARD = 0xA5 };
 
@@ -34,7 +36,8 @@ struct suite {
     int is_owned, in_place, shift; /* shift: elements by which buffers are off their alignment */
 };
 
-/* Element i of rank r's input: whole, small, not symmetric in r and i. */
+/* Element i of rank r's input: whole, small, not symmetric in r and i; periodic in i. */
+enum { PERIOD = 56 };
 static inline double input_of(int rank, int64_t i, enum kumi_reduce reduce)
 {
     if (reduce == KUMI_PROD)
@@ -66,11 +69,16 @@ static inline double oracle_of(const struct suite *s, int n, int64_t i)
     return x;
 }
 
+/* Elements first .. of rank r's input: one period, then copies of it. */
 static inline void fill_input(const struct suite *s, void *at, int rank, int64_t first,
                               int64_t count)
 {
-    for (int64_t i = 0; i < count; i++)
+    const size_t each = kumi_dtype_bytes(s->dtype);
+    for (int64_t i = 0; i < count && i < PERIOD; i++)
         ku_store_f64(at, s->dtype, i, input_of(rank, first + i, s->reduce));
+    for (int64_t i = PERIOD; i < count; i += PERIOD)
+        memcpy((char *)at + (size_t)i * each, at,
+               (size_t)(count - i < PERIOD ? count - i : PERIOD) * each);
 }
 
 static inline int differs(const struct suite *s, const char *what, const void *out, int64_t i,
@@ -88,6 +96,29 @@ static inline int differs(const struct suite *s, const char *what, const void *o
         s->c->me, (long long)i, ku_load_f64(out, s->dtype, i), want);
     fflush(stdout);
     return -70;
+}
+
+/* Elements [at, at + count) of out: rank r's input from `first` on, or for r < 0 the reduction. */
+static inline int check_values(const struct suite *s, const char *what, const void *out, int64_t at,
+                               int64_t count, int rank, int64_t first)
+{
+    const size_t each = kumi_dtype_bytes(s->dtype);
+    double want[PERIOD];
+    unsigned char block[PERIOD * 8] = {0};
+    for (int k = 0; k < PERIOD; k++) {
+        want[k] =
+            rank < 0 ? oracle_of(s, s->c->n, first + k) : input_of(rank, first + k, s->reduce);
+        ku_store_f64(block, s->dtype, k, want[k]);
+    }
+    for (int64_t i = 0; i < count; i += PERIOD) {
+        const int64_t n = count - i < PERIOD ? count - i : PERIOD;
+        if (memcmp((const char *)out + (size_t)(at + i) * each, block, (size_t)n * each) == 0)
+            continue;
+        for (int64_t k = 0; k < n; k++)
+            if (differs(s, what, out, at + i + k, want[k]))
+                return -70;
+    }
+    return 0;
 }
 
 /* Buffers of a case, from the arena or the heap, with guard bytes behind. */
@@ -166,8 +197,7 @@ static inline int suite_vector_reduce(const struct suite *s, int root)
     status = run_case(s, root < 0 ? KU_COLL_ALL_REDUCE : KU_COLL_REDUCE, root < 0 ? 0 : root,
                       s->in_place ? b.out : b.in, b.out, NULL);
     if (!status && (root < 0 || root == s->c->me)) {
-        for (int64_t i = 0; i < s->count && !status; i++)
-            status = differs(s, what, b.out, i, oracle_of(s, s->c->n, i));
+        status = check_values(s, what, b.out, 0, s->count, -1, 0);
         if (!status)
             status = check_guard(s, &b, what);
     }
@@ -202,8 +232,8 @@ static inline int suite_reduce_scatter(const struct suite *s, const int64_t *cou
     fill_input(s, b.in, me, 0, all);
     unsigned char *out = s->in_place ? b.in + (size_t)first * kumi_dtype_bytes(s->dtype) : b.out;
     status = run_case(s, KU_COLL_REDUCE_SCATTER, 0, b.in, out, counts);
-    for (int64_t i = 0; i < mine && !status; i++)
-        status = differs(s, "reduce_scatter", out, i, oracle_of(s, n, first + i));
+    if (!status)
+        status = check_values(s, "reduce_scatter", out, 0, mine, -1, first);
     if (!status)
         status = check_guard(s, &b, "reduce_scatter");
     drop_buffers(&b);
@@ -227,9 +257,9 @@ static inline int suite_gather(const struct suite *s, int root, const int64_t *c
                       b.out, counts);
     for (int r = 0; r < n && has_out; r++) {
         int64_t from = block_first(s, counts, r);
-        for (int64_t i = 0; i < block_count(s, counts, r) && !status; i++)
-            status = differs(s, root < 0 ? "all_gather" : "gather", b.out, from + i,
-                             input_of(r, from + i, s->reduce));
+        if (!status)
+            status = check_values(s, root < 0 ? "all_gather" : "gather", b.out, from,
+                                  block_count(s, counts, r), r, from);
     }
     if (!status && has_out)
         status = check_guard(s, &b, "gather");
@@ -252,8 +282,8 @@ static inline int suite_scatter(const struct suite *s, int root, const int64_t *
     unsigned char *out =
         s->in_place && am_root ? b.in + (size_t)first * kumi_dtype_bytes(s->dtype) : b.out;
     status = run_case(s, KU_COLL_SCATTER, root, b.in, out, counts);
-    for (int64_t i = 0; i < mine && !status; i++)
-        status = differs(s, "scatter", out, i, input_of(root, first + i, s->reduce));
+    if (!status)
+        status = check_values(s, "scatter", out, 0, mine, root, first);
     if (!status)
         status = check_guard(s, &b, "scatter");
     drop_buffers(&b);
@@ -269,8 +299,8 @@ static inline int suite_broadcast(const struct suite *s, int root)
     if (s->c->me == root)
         fill_input(s, b.out, root, 0, s->count);
     status = run_case(s, KU_COLL_BROADCAST, root, NULL, b.out, NULL);
-    for (int64_t i = 0; i < s->count && !status; i++)
-        status = differs(s, "broadcast", b.out, i, input_of(root, i, s->reduce));
+    if (!status)
+        status = check_values(s, "broadcast", b.out, 0, s->count, root, 0);
     if (!status)
         status = check_guard(s, &b, "broadcast");
     drop_buffers(&b);
@@ -310,8 +340,8 @@ static inline int suite_all_to_all(const struct suite *s, int is_v)
     status = ku_coll_run(s->c, &coll);
     at = 0;
     for (int r = 0; r < n; at += recv[r++])
-        for (int64_t i = 0; i < recv[r] && !status; i++)
-            status = differs(s, "all_to_all", b.out, at + i, input_of(r * 16 + me, i, s->reduce));
+        if (!status)
+            status = check_values(s, "all_to_all", b.out, at, recv[r], r * 16 + me, 0);
     if (!status)
         status = check_guard(s, &b, "all_to_all");
     drop_buffers(&b);
@@ -343,11 +373,10 @@ static inline int suite_p2p(const struct suite *s)
     }
     for (int i = 0; i < 4 && !status; i++)
         status = ku_work_wait(&w[i]);
-    for (int64_t i = 0; i < s->count && !status; i++) {
-        status = differs(s, "recv", b.out, i, input_of(left, i, s->reduce));
-        if (!status)
-            status = differs(s, "recv", b.out, s->count + i, input_of(right, i, s->reduce));
-    }
+    if (!status)
+        status = check_values(s, "recv", b.out, 0, s->count, left, 0);
+    if (!status)
+        status = check_values(s, "recv", b.out, s->count, s->count, right, 0);
     drop_buffers(&b);
     return status;
 }
@@ -387,52 +416,34 @@ static inline int suite_reductions(struct suite *s)
     int n = s->c->n;
     for (int r = 0; r < n; r++)
         counts[r] = (s->count * (n - r) + 2 * r) % (2 * s->count + 1);
-    SUITE_TRY(suite_vector_reduce(s, -1));
-    SUITE_TRY(suite_vector_reduce(s, (int)((s->count + 1) % n)));
     SUITE_TRY(suite_reduce_scatter(s, NULL));
     SUITE_TRY(suite_reduce_scatter(s, counts));
     return 0;
 }
 
-/* Every collective x dtype x reduction at one count, in the four kinds of place. */
-static inline int suite_at_count(struct suite *s, int64_t count)
+/*
+ * The matrix: kind x dtype x reduction x count x {owned, private} x {in place, not} x {aligned, off
+ * by an element}. A row is one dtype, reduction, count and form; all kinds run in it.
+ */
+static inline int suite_row(struct suite *s, int row, int64_t count)
 {
-    s->count = count;
-    for (int d = 0; d < N_SUITE_DTYPES; d++) {
-        s->dtype = suite_dtypes[d];
-        for (int form = 0; form < 4; form++) {
-            s->is_owned = form & 1;
-            s->in_place = form >> 1;
-            s->shift = (int)((count + form) % 4);
-            for (int r = 0; r < KUMI_N_REDUCES; r++) {
-                s->reduce = (enum kumi_reduce)r;
-                if ((r == KUMI_AVG || r == KUMI_PREMUL_SUM) && !ku_dtype_is_float(s->dtype))
-                    continue;
-                SUITE_TRY(suite_reductions(s));
-            }
-            s->reduce = KUMI_SUM;
-            SUITE_TRY(suite_moves(s));
-        }
-    }
-    return 0;
-}
-
-/* One dtype, sum, at a count of several megabytes. */
-static inline int suite_large(struct suite *s, enum kumi_dtype dtype, int64_t count)
-{
-    s->dtype = dtype;
-    s->count = count;
-    s->reduce = KUMI_SUM;
-    s->shift = 1;
-    for (int form = 0; form < 3; form++) {
-        s->is_owned = form & 1;
-        s->in_place = form >> 1;
-        SUITE_TRY(suite_vector_reduce(s, -1));
-        SUITE_TRY(suite_gather(s, -1, NULL));
-        SUITE_TRY(suite_reduce_scatter(s, NULL));
-    }
-    SUITE_TRY(suite_all_to_all(s, 1));
-    SUITE_TRY(suite_p2p(s));
+    const int form = row % 8, r = row / 8 % KUMI_N_REDUCES;
+    s->dtype = suite_dtypes[row / 8 / KUMI_N_REDUCES];
+    s->is_owned = form & 1;
+    s->in_place = form >> 1 & 1;
+    s->shift = form >> 2;
+    s->reduce = (enum kumi_reduce)r;
+    if ((r == KUMI_AVG || r == KUMI_PREMUL_SUM) && !ku_dtype_is_float(s->dtype))
+        return 0;
+    /* count < 0: vectors of so many bytes, or so many over all ranks */
+    s->count = count < 0 ? -count / (int64_t)kumi_dtype_bytes(s->dtype) + 1 : count;
+    SUITE_TRY(suite_vector_reduce(s, -1));
+    SUITE_TRY(suite_vector_reduce(s, (int)((s->count + 1) % s->c->n)));
+    if (count < 0)
+        s->count = s->count / s->c->n + 1;
+    SUITE_TRY(suite_reductions(s));
+    if (r == KUMI_SUM)
+        SUITE_TRY(suite_moves(s));
     return 0;
 }
 
@@ -481,19 +492,32 @@ static inline int suite_posted(struct suite *s)
     return 0;
 }
 
-static inline int suite_run(struct ku_job *job, int is_long)
+/*
+ * One row of the matrix in so many, by the seed (sample.h), equally on all ranks. Every row, for 1
+ * to 8 ranks as processes and as threads, in about 5 minutes of two cores:
+ *
+ *     KUMI_TEST_ALL=1 ctest --test-dir build -j 2 -R comm.test_collectives
+ */
+struct suite_share {
+    int one_in;
+    int64_t max_count;
+};
+static inline int suite_run(struct ku_job *job, const struct suite_share *share)
 {
+    enum { N_ROWS = N_SUITE_DTYPES * KUMI_N_REDUCES * 8 };
     struct suite s = {.job = job, .c = job->world};
-    int n = job->n;
-    const int64_t counts[] = {0, 1, 3, n - 1, n, n + 1, 63, 65, 1023, 1025};
+    const int n = job->n;
+    const int64_t counts[] = {0, 1, 3, n - 1, n, n + 1, 63, 65, 1023, 1025, 70001, -(9 << 19)};
+    enum { N_COUNTS = sizeof counts / sizeof *counts };
     SUITE_TRY(ku_arena_create(job, "suite", 0, 64 << 20, &s.arena));
     SUITE_TRY(suite_posted(&s));
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (is_long || counts[i] < 100)
-            SUITE_TRY(suite_at_count(&s, counts[i]));
-    if (is_long && n <= 4)
-        SUITE_TRY(
-            suite_large(&s, KUMI_F32, (5 << 20) / 4 / n + 1)); /* > 4 MiB a vector or in all */
+    for (int at = 0; at < N_COUNTS * N_ROWS; at++) {
+        const int64_t count = counts[at / N_ROWS];
+        const uint32_t random = ku_random_u32(sample_seed(), (uint32_t)n, 0, (uint64_t)at);
+        if (sample_is_all() || ((count < 0 ? -count : count) <= share->max_count &&
+                                random % (uint32_t)share->one_in == 0))
+            SUITE_TRY(suite_row(&s, at % N_ROWS, count));
+    }
     return 0;
 }
 

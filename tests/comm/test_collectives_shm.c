@@ -15,19 +15,17 @@ static int run(void *arg)
     int status = ku_comm_join(NULL, &job);
     if (status < 0)
         return status;
-    status = suite_run(job, *(int *)arg);
+    status = suite_run(job, arg);
     int left = ku_comm_leave(job);
     return status < 0 ? status : left;
 }
 
 static void test_suite(void **state)
 {
-    static const int ranks[] = {1, 2, 3, 4, 5, 7, 8};
+    struct suite_share share = {10 * (sample_is_short() ? 10 : 1), INT64_MAX};
     (void)state;
-    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-        int is_long = ranks[i] == 4;
-        assert_int_equal(kumi_launch(run, &is_long, ranks[i]), 0);
-    }
+    for (int n = 1; n <= 8; n++)
+        assert_int_equal(kumi_launch(run, &share, n), 0);
 }
 
 int main(void)

@@ -10,23 +10,17 @@
 
 static int run(struct ku_job *job, void *arg)
 {
-    return suite_run(job, *(int *)arg);
+    return suite_run(job, arg);
 }
 
 static void test_suite(void **state)
 {
-    static const int ranks[] = {1, 2, 3, 4, 5, 7, 8};
+    struct suite_share share = {30 * (sample_is_short() ? 3 : 1), INT64_MAX};
     (void)state;
-    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-#if defined(__SANITIZE_THREAD__)
-        int is_long = 0; /* 20 times slower, and races do not depend on the count */
-        if (ranks[i] > 5)
-            continue;
-#else
-        int is_long = ranks[i] == 2 || ranks[i] == 3;
-#endif
-        assert_int_equal(ku_comm_threads(ranks[i], NULL, run, &is_long), 0);
-    }
+    if (sample_races_only()) /* 20 times slower, and races do not depend on the count */
+        share.max_count = 100;
+    for (int n = 1; n <= (sample_races_only() ? 5 : 8); n++)
+        assert_int_equal(ku_comm_threads(n, NULL, run, &share), 0);
 }
 
 int main(void)

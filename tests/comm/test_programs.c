@@ -342,15 +342,15 @@ static void test_overlap_hides_delay(void **state)
 
 static int run_suite(struct ku_job *job, void *arg)
 {
-    (void)arg;
-    return suite_run(job, 0);
+    return suite_run(job, arg);
 }
 
 static void test_suite_under_jitter(void **state)
 {
     struct ku_job_opts opts = {.chaos = "jitter=20us,seed=7"};
+    struct suite_share share = {10, 100};
     (void)state;
-    assert_int_equal(ku_comm_threads(3, &opts, run_suite, NULL), 0);
+    assert_int_equal(ku_comm_threads(3, &opts, run_suite, &share), 0);
 }
 
 int main(void)

@@ -199,6 +199,89 @@ static void loss_scale(void **state)
     ku_os_rmtree(plan.dir);
 }
 
+/* Metrics of a batch x [N, 3] whose large elements cancel: the exact values, however x is split. */
+enum { WIDTH = 3 };
+static int build_metrics(struct kumi_graph *g)
+{
+    const int64_t classes = 2;
+    kumi_value x = kumi_input(g, "x", KUMI_F32, "nc", (int64_t[]){N, WIDTH});
+    kumi_value y = kumi_input(g, "y", KUMI_I32, "n", (int64_t[]){N});
+    kumi_value z =
+        kumi_linear(g, x, "head", &(struct kumi_linear){.out = "v", .out_count = &classes});
+    kumi_graph_metric(g, "sum", x, KUMI_METRIC_SUM);
+    kumi_graph_metric(g, "mean", x, KUMI_METRIC_MEAN);
+    kumi_graph_metric(g, "max", x, KUMI_METRIC_MAX);
+    kumi_graph_metric(g, "per_target", x, KUMI_METRIC_PER_TARGET);
+    return kumi_loss_cross_entropy(g, z, y, -100);
+}
+
+static int expect_metrics(const struct kumi_trainer *t, int is_eval, double sum, double max)
+{
+    static const char *const name[] = {"sum", "mean", "max", "per_target"};
+    const double want[] = {sum, sum / (N * WIDTH), max, sum / (N - 2)};
+    for (int i = 0; i < 4; i++) {
+        double got;
+        if (kumi_trainer_metric(t, name[i], is_eval, &got) < 0 || got != want[i]) {
+            fprintf(stderr, "%s of %s: %.17g, expected %.17g\n", name[i],
+                    is_eval ? "the evaluation" : "the step", got, want[i]);
+            return 3;
+        }
+    }
+    return 0;
+}
+
+static int metric_main(void *arg)
+{
+    struct kumi_comm *world;
+    struct kumi_graph *g = NULL;
+    struct kumi_trainer *t = NULL;
+    float x[2][N * WIDTH];
+    int32_t y[N];
+    double loss, sum[2] = {0};
+    (void)arg;
+    for (int i = 0; i < N * WIDTH; i++) { /* multiples of 1/4; all at most -1 in x[1] */
+        x[0][i] = (float)(i * 7 % 11) * 0.25f;
+        x[1][i] = -1 - x[0][i];
+        sum[0] += (double)x[0][i], sum[1] += (double)x[1][i];
+    }
+    sum[0] -= (double)x[0][4] + (double)x[0][19];
+    x[0][4] = 0x1p60f, x[0][19] = -0x1p60f;
+    for (int i = 0; i < N; i++)
+        y[i] = i % 4 == 1 ? -100 : i % 2;
+    int status = kumi_comm_join(NULL, &world);
+    if (status < 0)
+        return status;
+    status = kumi_graph_create(&g);
+    if (status == 0)
+        status = build_metrics(g);
+    if (status == 0)
+        status = kumi_trainer_create(
+            world, g, &(struct kumi_trainer_options){.lr = 1e-30, .virtual_shards = 4}, &t);
+    for (int i = 0; i < 2 && status == 0; i++) { /* nothing is left of the batch before */
+        const struct kumi_batch batch[] = {{"x", x[i]}, {"y", y}};
+        status = kumi_trainer_evaluate(t, batch, 2, &loss);
+        if (status == 0)
+            status = kumi_trainer_step(t, batch, 2, NULL);
+        if (status == 0)
+            status = expect_metrics(t, 0, sum[i], i ? -1 : 0x1p60);
+        if (status == 0)
+            status = expect_metrics(t, 1, sum[i], i ? -1 : 0x1p60);
+    }
+    if (status < 0)
+        fprintf(stderr, "%s\n", kumi_last_error()->text);
+    kumi_trainer_destroy(t);
+    kumi_graph_destroy(g);
+    kumi_comm_leave(world);
+    return status;
+}
+
+static void metrics_by_value(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 4; n *= 2)
+        assert_int_equal(kumi_launch(metric_main, NULL, n), 0);
+}
+
 static void rows_are_samples(void **state)
 {
     struct kumi_data *data;
@@ -233,8 +316,8 @@ static void rows_are_samples(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(resumed_elsewhere),
-                                       cmocka_unit_test(loss_scale),
-                                       cmocka_unit_test(rows_are_samples)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(resumed_elsewhere), cmocka_unit_test(loss_scale),
+        cmocka_unit_test(metrics_by_value), cmocka_unit_test(rows_are_samples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
