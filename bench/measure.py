@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import threading
 import time
+from functools import partial
 
 MIB = 1 << 20
 GPT2, NANO, ENJA = "configs/gpt2-124m.json", "configs/nanogpt-cpu.json", "configs/enja.json"
@@ -26,8 +27,9 @@ OPS = {"embedding": 1, "embedding_dw": 1, "add_rows": 1, "layer_norm": 25, "laye
 class Bench:
     """Where things are, and how commands are run: with a limit, in a group of their own, without a word on our streams."""
 
-    def __init__(self, build, env, work, quick):
+    def __init__(self, build, env, work, quick, turns):
         self.kumi, self.python, self.work, self.quick, self.notes = build + "/kumi", env and env + "/bin/python", work, quick, []
+        self.turns = 1 if quick else turns
         os.environ["KUMI_CACHE"] = work + "/cache"
 
     def say(self, text):
@@ -111,6 +113,45 @@ def spread(values):
     return {"median": statistics.median(v), "least": v[0], "most": v[-1], "n": len(v)}
 
 
+# -- turns
+
+def medians(dicts):
+    """Per key the median of the numbers; of anything else the first."""
+    out = dict(dicts[0])
+    for key in out:
+        found = [d[key] for d in dicts if isinstance(d.get(key), (int, float)) and not isinstance(d[key], bool)]
+        if found:
+            out[key] = statistics.median(found)
+    return out
+
+
+def merge(runs):
+    """One run of several turns: the median over the steps of all turns, and the rates that follow from it."""
+    out, times = medians(runs), [t for r in runs for t in r["times_ms"]]
+    out["step_ms"], out["turns"] = spread(times), len(runs)
+    own = [statistics.median(r["times_ms"]) for r in runs]
+    tokens = [r["tps"] * ms for r, ms in zip(runs, own) if r.get("tps")]
+    if tokens and max(tokens) < 1.0001 * min(tokens): # steps of one size; otherwise a turn's rate is that of all its steps
+        median = out["step_ms"]["median"]
+        for key, power in ("tps", 1), ("mfu", 1), ("step_over_roofline", -1):
+            found = [r[key] * (ms / median) ** power for r, ms in zip(runs, own) if r.get(key)]
+            out[key] = statistics.median(found) if found else out.get(key)
+    del out["times_ms"]
+    return out
+
+
+def take_turns(b, runs):
+    """runs: name -> call. A turn makes all calls, kumi's and its peers', one after the other; the turns together are one run of each."""
+    seen = {name: [] for name in runs}
+    for turn in range(b.turns):
+        for name, call in runs.items():
+            if turn and len(seen[name]) < turn:
+                continue # it failed, and that was noted
+            b.say(f"{name}, turn {turn + 1} of {b.turns}")
+            seen[name] += [r for r in [b.attempt(name, call)] if r]
+    return {name: merge(found) if found else None for name, found in seen.items()}
+
+
 # -- kumi's trainings
 
 def faults_of(pid):
@@ -140,7 +181,7 @@ def trial(b, config, n, threads, steps, sets=(), skip=3):
     window = [(t, f) for t, f in seen if seen[-1][0] - 0.5 * length < t < seen[-1][0] - 0.15 * length]
     faults = (window[-1][1] - window[0][1]) / ((window[-1][0] - window[0][0]) / step["median"] * 1e3) if len(window) > 2 else None
     scale = step["median"] / summary["median_step_ms"] if summary["median_step_ms"] else 0
-    return {"step_ms": step, "exposed_comm_ms": mean("exposed_comm_ms"), "wait_ms": mean("wait_ms"), "data_ms": mean("data_ms"),
+    return {"step_ms": step, "times_ms": ranks[0]["step_ms"][skip:], "exposed_comm_ms": mean("exposed_comm_ms"), "wait_ms": mean("wait_ms"), "data_ms": mean("data_ms"),
             "tps": summary["median_tps"] / scale if scale else None, "mfu": summary["mfu"] / scale if scale and summary["mfu"] else None,
             "step_over_roofline": summary.get("step_over_roofline") and summary["step_over_roofline"] * scale,
             "planned_bytes": summary["memory_planned_bytes"], "pss_bytes": summary["memory_pss_bytes"],
@@ -152,7 +193,7 @@ def peer(b, script, *args):
     """The last line of one of PyTorch's scripts."""
     if b.python is None:
         raise Failed("there is no PyTorch environment")
-    return b.json_lines([b.python, script, *map(str, args)], limit_s=600, env=tuned_malloc())[-1]
+    return b.json_lines([b.python, script, *map(str, args)], limit_s=900, env=tuned_malloc())[-1]
 
 
 def torch(b, procs, threads, dtype, compiled, steps, *more):
@@ -168,19 +209,25 @@ def tuned_malloc():
     return {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31), "MALLOC_TOP_PAD_": str(64 * MIB)}
 
 
-def compare(b, result, config, runs, torch_args, kumi_sets, kumi_steps, torch_steps, dtypes):
+def compare(b, config, runs, torch_args, kumi_sets, kumi_steps, torch_steps, dtypes):
     """kumi and every PyTorch, in turn on the same cores. runs: (processes, threads)."""
+    calls = {}
     for dtype in dtypes:
-        b.say(f"kumi {dtype}")
         for n, threads in runs["kumi"]:
-            result[f"kumi {n}x{threads} {dtype}"] = b.attempt(f"kumi {n} x {threads} {dtype}", lambda: trial(
-                b, config, n, threads, kumi_steps, (f"precision.compute={dtype}", *kumi_sets)))
+            calls[f"kumi {n}x{threads} {dtype}"] = partial(trial, b, config, n, threads, kumi_steps, (f"precision.compute={dtype}", *kumi_sets))
         for procs, threads in runs["torch"]:
-            for compiled in (False,) if b.quick else (False, True):
-                name = f"torch {procs}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
-                b.say(name)
-                result[name] = b.attempt(name, lambda: torch(b, procs, threads, dtype, compiled, torch_steps, *torch_args))
-    return result
+            for compiled in both(b):
+                calls[named(procs, threads, dtype, compiled)] = partial(torch, b, procs, threads, dtype, compiled, torch_steps, *torch_args)
+    return take_turns(b, calls)
+
+
+def both(b):
+    """Eager and compiled."""
+    return (False,) if b.quick else (False, True)
+
+
+def named(procs, threads, dtype, compiled, how=""):
+    return f"torch {procs}x{threads} {dtype} {how}{'compiled' if compiled else 'eager'}"
 
 
 # -- sections
@@ -201,57 +248,51 @@ def ops(b):
 
 
 def gpt2(b):
-    return compare(b, {}, GPT2, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, (), (), 6 if b.quick else 12, 2 if b.quick else 6,
+    return compare(b, GPT2, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, (), (), 6 if b.quick else 8, 2 if b.quick else 4,
                    ("bf16",) if b.quick else ("bf16", "f32"))
 
 
 def accumulation(b):
-    result, small = {}, "n_layer" if b.quick else ""
+    calls = {}
+    has_amx = "amx_tile" in open("/proc/cpuinfo").read()
     for dtype in "bf16", "f32":
-        b.say(f"kumi {dtype}, 8,192 tokens a step")
-        sets = [f"precision.compute={dtype}", "train.global_batch=32", "train.micro_batch=8"] + (["model.n_layer=1"] if small else [])
-        result[f"kumi {dtype}"] = b.attempt(f"kumi {dtype}, 8,192 tokens", lambda: trial(b, GPT2, 2, 1, 6, sets, skip=1))
-        has_amx = "amx_tile" in open("/proc/cpuinfo").read()
+        sets = [f"precision.compute={dtype}", "train.global_batch=32", "train.micro_batch=8"] + (["model.n_layer=1"] if b.quick else [])
+        calls[f"kumi {dtype}"] = partial(trial, b, GPT2, 2, 1, 4, sets, skip=1)
         for procs, threads in ((1, 2), (2, 1)) if has_amx and dtype == "bf16" else ():
-            for compiled in False, True:
-                name = f"torch {procs}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
-                result[name] = b.attempt(name, lambda: torch(b, procs, threads, dtype, compiled, 5, "--accumulate", 8))
-    return result
+            for compiled in both(b):
+                calls[named(procs, threads, dtype, compiled)] = partial(torch, b, procs, threads, dtype, compiled, 3, "--accumulate", 8)
+    return take_turns(b, calls)
 
 
 def zero(b):
-    """The stages of ZeRO in state of the ranks' own, by turns, the best turn of each; with the state shared on the host, where all stages
-    are one program; four shards on two ranks, added in a tree and as they come; and PyTorch: DDP, FSDP2 without and with resharding."""
-    result, steps = {}, 4 if b.quick else 12
+    """The stages of ZeRO in state of the ranks' own; with the state shared on the host, where all stages are one program; four shards on two ranks, added in
+    a tree and as they come; gradients reduced in bf16; and PyTorch: FSDP2 with its defaults and with gathered blocks kept, DDP and FSDP2 with bf16 reductions."""
+    calls, steps, own = {}, 4 if b.quick else 7, "parallel.host_state=private"
     kinds = {"shared": ("parallel.zero=3",)}
-    kinds.update({f"stage {z}": ("parallel.host_state=private", f"parallel.zero={z}") for z in range(4)})
+    kinds.update({f"stage {z}": (own, f"parallel.zero={z}") for z in range(4)})
     kinds["stage 0, recomputed"] = (*kinds["stage 0"], "memory.recompute=full")
     for order in "canonical", "free":
         kinds[f"4 shards {order}"] = ("train.virtual_shards=4", "train.micro_batch=1", f"parallel.order={order}")
+    narrow = {f"reduced {kind}": (*kinds[kind], "precision.reduce=bf16") for kind in ("stage 0", "stage 3")}
     for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
-        for turn in range(1 if b.quick else 2):
-            for kind, sets in kinds.items():
-                name = f"kumi {kind} {dtype}"
-                b.say(name)
-                run = b.attempt(name, lambda: trial(b, GPT2, 2, 1, steps, (f"precision.compute={dtype}", *sets)))
-                if run and run["tps"] > (result.get(name) or {"tps": 0})["tps"]:
-                    result[name] = run
-        for shard in ("none", "grad", "full"):
-            name = f"torch {shard} {dtype}"
-            b.say(name)
-            result[name] = b.attempt(name, lambda: torch(b, 2, 1, dtype, False, 2 if b.quick else 8, "--shard", shard))
-    return result
+        for kind, sets in {**kinds, **(narrow if dtype == "bf16" else {})}.items():
+            calls[f"kumi {kind} {dtype}"] = partial(trial, b, GPT2, 2, 1, steps, (f"precision.compute={dtype}", *sets))
+        for compiled in both(b):
+            for kind in ("full", "grad") + (("reduced none", "reduced full") if dtype == "bf16" else ()):
+                how = ("--shard", kind.split()[-1], *(("--reduce", "bf16") if kind.startswith("reduced") else ()))
+                calls[f"torch {kind} {dtype} {'compiled' if compiled else 'eager'}"] = partial(torch, b, 2, 1, dtype, compiled, 2 if b.quick else 4, *how)
+    return take_turns(b, calls)
 
 
 def long(b):
     sets = ("train.global_batch=1", "data.seq_len=1024")
-    return compare(b, {}, GPT2, {"kumi": [(1, 2)], "torch": [(1, 2)]}, ("--batch", 1, "--tokens", 1024), sets, 5 if b.quick else 9,
-                   2 if b.quick else 6, ("bf16",) if b.quick else ("bf16", "f32"))
+    return compare(b, GPT2, {"kumi": [(1, 2)], "torch": [(1, 2)]}, ("--batch", 1, "--tokens", 1024), sets, 5 if b.quick else 7,
+                   2 if b.quick else 4, ("bf16",) if b.quick else ("bf16", "f32"))
 
 
 def nanogpt(b):
     args = ("--batch", 12, "--tokens", 64, "--layers", 4, "--heads", 4, "--width", 128, "--vocab", 256)
-    return compare(b, {}, NANO, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, args, (), 30 if b.quick else 300, 10 if b.quick else 100,
+    return compare(b, NANO, {"kumi": [(2, 1)], "torch": [(1, 2), (2, 1)]}, args, (), 30 if b.quick else 150, 10 if b.quick else 60,
                    ("f32", "bf16"))
 
 
@@ -266,55 +307,35 @@ def images_like_cifar10(folder):
 
 
 def resnet(b):
-    """Images per second, kumi and PyTorch turn about: of two turns the better counts."""
-    data, result = images_like_cifar10(b.work + "/cifar10"), {}
-    peers = [(procs, threads, compiled, ()) for procs, threads in ((1, 2), (2, 1)) for compiled in ((False,) if b.quick else (False, True))]
-    few = 4 if b.quick else 12
-
-    def keep(name, run):
-        if run and run["tps"] > (result.get(name) or {"tps": 0})["tps"]:
-            result[name] = run
+    """Images per second."""
+    data, calls = images_like_cifar10(b.work + "/cifar10"), {}
+    few = 4 if b.quick else 8
     for dtype in ("bf16",) if b.quick else ("f32", "bf16"):
-        for turn in range(1 if b.quick else 2):
-            sets = (f"precision.compute={dtype}", f"data.train={data}", f"data.val={data}")
-            for n, threads in (2, 1), (1, 2):
-                b.say(f"kumi {n}x{threads} {dtype}")
-                keep(f"kumi {n}x{threads} {dtype}", b.attempt(f"kumi {n} x {threads} {dtype}", lambda: trial(b, RESNET18, n, threads, few, sets)))
-            for procs, threads, compiled, layout in peers + ([(1, 2, False, ("--contiguous",))] if turn == 0 and not b.quick else []):
-                name = f"torch {procs}x{threads} {dtype} {'contiguous ' if layout else ''}{'compiled' if compiled else 'eager'}"
-                b.say(name)
-                argv = ("--procs", procs, "--threads", threads, "--dtype", dtype, "--steps", few - 2, *layout)
-                keep(name, b.attempt(name, lambda: peer(b, "bench/pytorch_resnet.py", "speed", RESNET18, *argv, *(["--compile"] if compiled else []))))
-        b.say(f"kumi 2x1 {dtype}, ResNet-20")
-        result[f"small kumi 2x1 {dtype}"] = b.attempt(f"ResNet-20 {dtype}", lambda: trial(b, RESNET20, 2, 1, 6 if b.quick else 60, sets))
-        name = f"small torch 2x1 {dtype} eager"
-        b.say(name)
-        result[name] = b.attempt(name, lambda: peer(b, "bench/pytorch_resnet.py", "speed", RESNET20, "--procs", 2, "--dtype", dtype, "--steps",
-                                                    3 if b.quick else 40))
-    return result
+        sets = (f"precision.compute={dtype}", f"data.train={data}", f"data.val={data}")
+        for n, threads in (2, 1), (1, 2):
+            calls[f"kumi {n}x{threads} {dtype}"] = partial(trial, b, RESNET18, n, threads, few, sets)
+        layouts = [(procs, threads, compiled, ()) for procs, threads in ((1, 2), (2, 1)) for compiled in both(b)]
+        for procs, threads, compiled, layout in layouts + ([] if b.quick else [(1, 2, False, ("--contiguous",))]):
+            argv = ("--procs", procs, "--threads", threads, "--dtype", dtype, "--steps", few - 2, *layout, *(["--compile"] if compiled else []))
+            calls[named(procs, threads, dtype, compiled, "contiguous " if layout else "")] = partial(
+                peer, b, "bench/pytorch_resnet.py", "speed", RESNET18, *argv)
+        calls[f"small kumi 2x1 {dtype}"] = partial(trial, b, RESNET20, 2, 1, 6 if b.quick else 30, sets)
+        for compiled in both(b):
+            calls["small " + named(2, 1, dtype, compiled)] = partial(peer, b, "bench/pytorch_resnet.py", "speed", RESNET20, "--procs", 2, "--dtype", dtype,
+                                                                     "--steps", 3 if b.quick else 20, *(["--compile"] if compiled else []))
+    return take_turns(b, calls)
 
 
 def llama(b):
-    """Tokens per second of a small Llama. kumi runs before and after the peers of a layout, and the slower turn counts; PyTorch's model is that of its
-    script, which needs no other package."""
-    result = {}
+    """Tokens per second of a small Llama. PyTorch's model is that of its script, which needs no other package."""
+    calls = {}
     for dtype in ("f32",) if b.quick else ("f32", "bf16"):
         for n, threads in (2, 1), (1, 2):
-            name = f"kumi {n}x{threads} {dtype}"
-
-            def turn():
-                b.say(name)
-                run = b.attempt(name, lambda: trial(b, LLAMA, n, threads, 20 if b.quick else 100, (f"precision.compute={dtype}",)))
-                if run and run["tps"] < (result.get(name) or run)["tps"] or name not in result:
-                    result[name] = run
-            turn()
-            for compiled in (False,) if b.quick else (False, True):
-                other = f"torch {n}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
-                b.say(other)
-                argv = ("speed", LLAMA, "--own", "--procs", n, "--threads", threads, "--dtype", dtype, "--steps", 10 if b.quick else 60)
-                result[other] = b.attempt(other, lambda: peer(b, "bench/pytorch_llama.py", *argv, *(["--compile"] if compiled else [])))
-            turn()
-    return result
+            calls[f"kumi {n}x{threads} {dtype}"] = partial(trial, b, LLAMA, n, threads, 20 if b.quick else 60, (f"precision.compute={dtype}",))
+            for compiled in both(b):
+                argv = ("speed", LLAMA, "--own", "--procs", n, "--threads", threads, "--dtype", dtype, "--steps", 10 if b.quick else 40)
+                calls[named(n, threads, dtype, compiled)] = partial(peer, b, "bench/pytorch_llama.py", *argv, *(["--compile"] if compiled else []))
+    return take_turns(b, calls)
 
 
 def pairs_trial(b, n, threads, steps, sets, skip=6):
@@ -326,7 +347,7 @@ def pairs_trial(b, n, threads, steps, sets, skip=6):
         argv += ["--set", s]
     b.run(argv)
     rows = [r for r in map(json.loads, open(out + "/metrics.jsonl")) if "step_ms" in r][skip:]
-    return {"tps": 1e3 * sum(r["tokens"] for r in rows) / sum(r["step_ms"] for r in rows), "step_ms": spread([r["step_ms"] for r in rows]),
+    return {"tps": 1e3 * sum(r["tokens"] for r in rows) / sum(r["step_ms"] for r in rows), "times_ms": [r["step_ms"] for r in rows],
             "mfu": statistics.median(r["mfu"] for r in rows if r.get("mfu")) if any(r.get("mfu") for r in rows) else None}
 
 
@@ -339,19 +360,14 @@ def enja(b):
                                                             ("val_target", "dev.ja"))]
     text = b.run([b.kumi, "data", "verify", ENJA] + sum((["--set", s] for s in sets), []))
     shapes = ",".join("x".join(s) for s in re.findall(r"(\d+) x (\d+) x (\d+) \(", text))
-    result = {}
+    calls = {}
     for dtype in ("bf16",) if b.quick else ("bf16", "f32"):
-        b.say(f"kumi {dtype}")
-        result[f"kumi 2x1 {dtype}"] = b.attempt(f"kumi {dtype}", lambda: pairs_trial(b, 2, 1, 8 if b.quick else 60,
-                                                                                   [f"precision.compute={dtype}", *sets]))
+        calls[f"kumi 2x1 {dtype}"] = partial(pairs_trial, b, 2, 1, 8 if b.quick else 40, [f"precision.compute={dtype}", *sets])
         for procs, threads in (1, 2), (2, 1):
-            for compiled in (False,) if b.quick else (False, True):
-                name = f"torch {procs}x{threads} {dtype} {'compiled' if compiled else 'eager'}"
-                b.say(name)
-                argv = [b.python or "", "bench/pytorch_enja.py", ENJA, "--data", folder, "--shapes", shapes, "--procs", str(procs), "--threads",
-                        str(threads), "--dtype", dtype, "--steps", "2" if b.quick else "30"] + (["--compile"] if compiled else [])
-                result[name] = b.attempt(name, lambda: b.json_lines(argv, limit_s=900, env=tuned_malloc())[-1]) if b.python else None
-    return result
+            for compiled in both(b):
+                argv = (ENJA, "--data", folder, "--shapes", shapes, "--procs", procs, "--threads", threads, "--dtype", dtype, "--steps", 2 if b.quick else 20)
+                calls[named(procs, threads, dtype, compiled)] = partial(peer, b, "bench/pytorch_enja.py", *argv, *(["--compile"] if compiled else []))
+    return take_turns(b, calls)
 
 
 def canonical(row):
@@ -363,48 +379,68 @@ def canonical(row):
             "ranks": row.get("ranks"), "gbps": row.get("gbps", row.get("gb_s")), "dtype": row.get("dtype"), "ratio": row.get("ratio")}
 
 
-def take_turns(b, result, commands):
-    """Calls of a few bytes: how long a line travels between cores changes by a factor of three from second to second, so all take
-    turns, and the best turn of each counts."""
-    for _ in range(1 if b.quick else 7):
-        for name, argv in commands.items():
-            rows = b.attempt(name, lambda: [canonical(r) for r in b.json_lines(argv, limit_s=60) if "error" not in r])
-            same = lambda r, s: all(r[k] == s[k] for k in ("collective", "memory", "bytes", "dtype"))
-            for row in rows or []:
-                for old in result.get(name) or []:
-                    if same(old, row) and row["median_us"] < old["median_us"]:
-                        old.update(row)
+def same_rows(turns):
+    """Rows of several turns of one command as one: medians."""
+    found = {}
+    for row in turns:
+        found.setdefault(tuple(row[k] for k in ("collective", "memory", "bytes", "dtype", "ranks")), []).append(row)
+    return [medians(rows) for rows in found.values()]
 
 
-def comm(b):
-    result = {}
+def better(unbound, bound):
+    """Of an MPI's rows with and without bound ranks the faster, one by one."""
+    rows = {}
+    for row in [{**r, "bound": False} for r in unbound or []] + [{**r, "bound": True} for r in bound or []]:
+        key = row["collective"], row["bytes"]
+        if key not in rows or row["median_us"] < rows[key]["median_us"]:
+            rows[key] = row
+    return list(rows.values())
 
-    def take(name, argv):
-        b.say(name)
-        rows = b.attempt(name, lambda: b.json_lines(argv, limit_s=240))
-        result[name] = [canonical(r) for r in rows if "error" not in r] if rows else None
-    for n in 2, 4, 8:
-        take(f"kumi {n}", [b.kumi, "bench", "comm", "-n", str(n), "--json"])
-    most = str(MIB if b.quick else 256 * MIB)
-    if not b.quick: # in addition to the default sizes of `kumi bench comm`
-        take("kumi 2, 256 MiB", [b.kumi, "bench", "comm", "all_reduce", "-n", "2", "--bytes", most, "--json"])
-        result["kumi 2"] = (result["kumi 2"] or []) + (result.pop("kumi 2, 256 MiB") or [])
-    small = {"kumi 2": [b.kumi, "bench", "comm", "-n", "2", "--bytes", "8", "--json"]}
-    root = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-    for name, more in ("openmpi", root), ("mpich", []):
+
+def mpi_commands(b, most):
+    """(name, command, command for calls of a few bytes) of each MPI that is there, with ranks bound to cores and unbound."""
+    root = ["--allow-run-as-root", "--oversubscribe", "--bind-to"]
+    for name, how in ("openmpi", {"unbound": root + ["none"], "bound": root + ["core:overload-allowed"]}), \
+                     ("mpich", {"unbound": ["-bind-to", "none"], "bound": ["-bind-to", "core"]}):
         mpicc, mpirun, program = f"mpicc.{name}", f"mpirun.{name}", f"{b.work}/mpi_{name}"
         if not shutil.which(mpicc):
             b.lack(f"{name}: there is no {mpicc}: apt-get install openmpi-bin libopenmpi-dev mpich libmpich-dev")
             continue
         if b.attempt(name, lambda: b.run([mpicc, "-O2", "-o", program, "bench/mpi_comm.c"])) is None:
             continue
-        for n in 2, 4, 8:
-            take(f"{name} {n}", [mpirun, *more, "-n", str(n), program, most if n == 2 else str(MIB)])
-        small[f"{name} 2"] = [mpirun, *more, "-n", "2", program, "8"]
-    take_turns(b, result, small)
+        for n in (2,) if b.quick else (2, 4, 8):
+            for binding, more in how.items():
+                start = [mpirun, *more, "-n", str(n), program]
+                yield f"{name} {n} {binding}", start + [most if n == 2 else str(MIB)], start + ["8"] if n == 2 else None
+
+
+def comm(b):
+    """kumi, the MPIs and Gloo in turn. Calls of a few bytes take more turns: how long a line travels between cores changes by a factor of three from second
+    to second."""
+    most, bench = str(MIB if b.quick else 256 * MIB), [b.kumi, "bench", "comm"]
+    commands = [(f"kumi {n}", [*bench, "-n", str(n), "--json"], [*bench, "-n", "2", "--bytes", "8", "--json"] if n == 2 else None) for n in (2, 4, 8)]
+    if not b.quick: # in addition to the default sizes of `kumi bench comm`
+        commands.append(("kumi 2", [*bench, "all_reduce", "-n", "2", "--bytes", most, "--json"], None))
+    commands += mpi_commands(b, most)
     if b.python:
-        take("gloo 2", [b.python, "bench/gloo_comm.py", "--most", most])
-        take("gloo 4", [b.python, "bench/gloo_comm.py", "--ranks", "4", "--most", str(MIB)])
+        commands.append(("gloo 2", [b.python, "bench/gloo_comm.py", "--most", most], None))
+        commands.append(("gloo 4", [b.python, "bench/gloo_comm.py", "--ranks", "4", "--most", str(MIB)], None))
+    turns = {name: [] for name, _, _ in commands}
+
+    def take(name, argv, limit_s):
+        b.say(name)
+        rows = b.attempt(name, lambda: b.json_lines(argv, limit_s=limit_s))
+        turns[name] += [canonical(r) for r in rows or [] if "error" not in r]
+    for _ in range(b.turns):
+        for name, argv, _ in commands:
+            take(name, argv, 240)
+    for _ in range(0 if b.quick else 6):
+        for name, _, small in commands:
+            if small:
+                take(name, small, 60)
+    result = {name: same_rows(rows) for name, rows in turns.items()}
+    for name in [name.removesuffix(" unbound") for name in result if name.endswith(" unbound")]:
+        result[name] = better(result[name + " unbound"], result[name + " bound"])
     return result
 
 

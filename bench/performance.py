@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures kumi and its peers side by side on this machine and writes the table of docs/reference/performance.md.
 
-    bench/performance.sh                   everything, about 40 minutes on two cores
+    bench/performance.sh                   everything, about two hours on two cores
     bench/performance.sh comm gpt2         these sections anew, then the table from all results
     bench/performance.sh --table           the table alone
 
@@ -106,6 +106,7 @@ def main():
     p.add_argument("--build", default="build", help="the build folder (default: build)")
     p.add_argument("--results", default="bench/results", help="where results are kept (default: bench/results)")
     p.add_argument("--cpus", help="CPUs to run on, as in 0,1 (default: two that share no core)")
+    p.add_argument("--turns", type=int, default=3, help="turns of kumi and its peers, whose medians count (default: 3)")
     p.add_argument("--quick", action="store_true", help="try everything with few steps; figures mean nothing")
     p.add_argument("--table", action="store_true", help="write the table from the results that are there")
     p.add_argument("--doc", default=DOC, help="the file with the table")
@@ -133,7 +134,7 @@ def measure_all(a, work, cpus):
     env = environment(work + "/env") if needs_torch else None
     info = json.loads(subprocess.run([a.build + "/kumi", "info", "--json"], capture_output=True, text=True, check=True).stdout)
     machine = {"cpu": info["cpu"]["model"], "isa": info["cpu"]["isa"], "cpus": cpus, "versions": versions(env)}
-    bench = measure.Bench(os.path.abspath(a.build), env, work, a.quick)
+    bench = measure.Bench(os.path.abspath(a.build), env, work, a.quick, a.turns)
     if "limits" not in sections: # mfu and rooflines use the limits of the same run
         bench.attempt("limits", lambda: measure.limits(bench))
     for name in sections:

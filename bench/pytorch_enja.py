@@ -5,7 +5,7 @@
     pytorch_enja.py CONFIG [--data DIR] [--shapes 204x7x10,170x8x12] --procs 2 --threads 1 --dtype bf16 --steps 40 [--compile]
     pytorch_enja.py CONFIG [--data DIR] [--shapes ..] --train LOG.jsonl --steps 3300 [--eval-every 331] [--test test.en test.ja]
 
-The first prints one JSON line with target tokens per second, padding not counted, after a step of every shape. The second trains and
+The first prints one JSON line with target tokens per second, padding not counted, after a step of every shape; the batches are made before. The second trains and
 appends a line for every --log-every steps, and loss and greedy BLEU of the development set; at the end those of both sets, by the
 weights and, with train.ema, by their average; translations of --test go to LOG.jsonl.txt. Model, first values' distributions, label
 smoothing, vocabularies, Adam, Noam, train.ema are the configuration's; batches follow kumi's rule (docs/reference/text.md) over --shapes, which
@@ -248,14 +248,18 @@ def worker(rank, a):
     def autocast():
         return torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16")
 
-    def step(batch, number):
-        tokens = sum(len(b) + 1 for _, b in batch[0])
+    def made(batch):
+        """A batch's target tokens, and the process's part of it as tensors."""
         mine = (batch[0][rank::a.procs], *batch[1:]) if a.procs > 1 else batch
+        return sum(len(b) + 1 for _, b in batch[0]), ports(mine)
+
+    def step(batch, number):
+        tokens, tensors = batch
         begin = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = o["lr"] * noam(c["schedule"], number)
         with autocast():
-            loss = run(*ports(mine), t.get("label_smoothing", 0.0)) * (a.procs / tokens)
+            loss = run(*tensors, t.get("label_smoothing", 0.0)) * (a.procs / tokens)
         loss.backward()
         if t.get("clip_norm", 1.0):
             nn.utils.clip_grad_norm_(model.parameters(), t.get("clip_norm", 1.0))
@@ -269,20 +273,21 @@ def worker(rank, a):
 
     def endless():
         while True:
-            yield from batches(data.train, shapes, rng)
+            yield from map(made, batches(data.train, shapes, rng))
     if a.train:
         models = {"weights": model, **({"average": average} if average else {})}
         train(a, endless(), step, models, lambda m, split: evaluate(m, data, split, c["data"]["max_target_len"], autocast))
         return
     for i, shape in enumerate(dict.fromkeys((len(b[0]), *b[1:]) for b in batches(data.train, shapes, random.Random(1)))):
-        step(next(b for b in batches(data.train, shapes, random.Random(1)) if (len(b[0]), *b[1:]) == shape), i + 1)
+        step(made(next(b for b in batches(data.train, shapes, random.Random(1)) if (len(b[0]), *b[1:]) == shape)), i + 1)
     source = endless()
-    done = [step(next(source), 10 + i) for i in range(a.steps)]
+    ahead = [next(source) for _ in range(a.steps)]
+    done = [step(batch, 10 + i) for i, batch in enumerate(ahead)]
     if rank == 0:
         seconds, tokens = sum(d[0] for d in done), sum(d[1] for d in done)
         print(json.dumps({"peer": "pytorch " + torch.__version__, "procs": a.procs, "threads": a.threads, "dtype": a.dtype,
                           "compiled": a.compile, "steps": len(done), "step_ms": 1e3 * statistics.median(d[0] for d in done),
-                          "least_ms": 1e3 * min(d[0] for d in done), "most_ms": 1e3 * max(d[0] for d in done),
+                          "least_ms": 1e3 * min(d[0] for d in done), "most_ms": 1e3 * max(d[0] for d in done), "times_ms": [1e3 * d[0] for d in done],
                           "tokens": tokens / len(done), "shapes": shapes, "tps": tokens / seconds}), flush=True)
     if a.procs > 1:
         torch.distributed.destroy_process_group()

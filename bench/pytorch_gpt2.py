@@ -4,8 +4,9 @@
 
     pytorch_gpt2.py --procs 2 --threads 1 --dtype bf16 --batch 4 --tokens 256 --steps 8 [--accumulate 8] [--compile]
 
-With --procs > 1 it is DistributedDataParallel over Gloo, or FSDP2: --shard grad keeps gathered parameters between forward and backward,
-full does not. The batch is that of all processes together in one backward;
+With --procs > 1 it is DistributedDataParallel over Gloo, or FSDP2 by block: --shard full has its defaults (blocks are resharded after
+forward, the root is not), --shard grad keeps the blocks gathered too. --reduce bf16 reduces gradients in bf16: FSDP2's reduce_dtype, DDP's
+bf16_compress_hook; f32, the default, is what kumi's precision.reduce is too. The batch is that of all processes together in one backward;
 --accumulate takes so many of them for an update, and only the last is reduced.
 """
 import argparse
@@ -20,6 +21,9 @@ import torch
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
+
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Block(nn.Module):
@@ -64,13 +68,21 @@ def pss():
 
 
 def sharded(model, a):
-    """FSDP2 by block; parameters and activations in bf16, masters, gradients and their sums in f32."""
+    """FSDP2 by block; parameters and activations in --dtype, masters in f32, gradients reduced in --reduce."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if a.dtype == "bf16" else MixedPrecisionPolicy()
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (a.procs,))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if a.dtype == "bf16" else None, reduce_dtype=DTYPES[a.reduce])
+    how = {"mesh": torch.distributed.device_mesh.init_device_mesh("cpu", (a.procs,)), "mp_policy": policy}
     for block in model.h:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=a.shard == "full")
-    return fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=a.shard == "full")
+        fully_shard(block, **how, **({} if a.shard == "full" else {"reshard_after_forward": False}))
+    return fully_shard(model, **how)
+
+
+def replicated(model, a):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+    ddp = nn.parallel.DistributedDataParallel(model)
+    if a.reduce == "bf16":
+        ddp.register_comm_hook(None, bf16_compress_hook)
+    return ddp
 
 
 def only_last(model, is_last, a):
@@ -91,7 +103,7 @@ def worker(rank, a):
         torch.distributed.init_process_group("gloo", rank=rank, world_size=a.procs)
     model = GPT2(a.layers, a.heads, a.width, max(a.tokens, 64), a.vocab)
     is_sharded = a.procs > 1 and a.shard != "none"
-    step_model = sharded(model, a) if is_sharded else nn.parallel.DistributedDataParallel(model) if a.procs > 1 else model
+    step_model = sharded(model, a) if is_sharded else replicated(model, a) if a.procs > 1 else model
     run = torch.compile(step_model) if a.compile else step_model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     rows = a.batch // a.procs
@@ -116,8 +128,8 @@ def worker(rank, a):
     if rank == 0:
         tokens, median = a.batch * a.tokens * a.accumulate, statistics.median(times)
         print(json.dumps({"peer": "pytorch " + torch.__version__, "procs": a.procs, "threads": a.threads, "dtype": a.dtype,
-                          "compiled": a.compile, "shard": a.shard, "tokens": tokens, "step_ms": 1e3 * median, "least_ms": 1e3 * min(times),
-                          "most_ms": 1e3 * max(times), "steps": len(times), "pss_bytes": int(held.item()),
+                          "compiled": a.compile, "shard": a.shard, "reduce": a.reduce, "tokens": tokens, "step_ms": 1e3 * median, "least_ms": 1e3 * min(times),
+                          "most_ms": 1e3 * max(times), "steps": len(times), "times_ms": [1e3 * t for t in times], "pss_bytes": int(held.item()),
                           "tps": tokens / median}), flush=True)
     if a.procs > 1:
         torch.distributed.destroy_process_group()
@@ -128,7 +140,8 @@ def main():
     for name, value in dict(procs=2, threads=1, batch=4, tokens=256, steps=8, layers=12, heads=12, width=768, vocab=50304, accumulate=1,
                             port=29511).items():
         p.add_argument("--" + name, type=int, default=value)
-    p.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    p.add_argument("--dtype", choices=list(DTYPES), default="f32")
+    p.add_argument("--reduce", choices=list(DTYPES), default="f32")
     p.add_argument("--compile", action="store_true")
     p.add_argument("--shard", choices=["none", "grad", "full"], default="none")
     a = p.parse_args()

@@ -203,7 +203,7 @@ def measure(rank, a, config):
         median = statistics.median(times)
         print(json.dumps({"peer": "pytorch " + torch.__version__, "model": type(t.model).__name__, "procs": a.procs, "threads": a.threads, "dtype": a.dtype,
                           "compiled": a.compile, "tokens": batch * length, "step_ms": 1e3 * median, "least_ms": 1e3 * min(times),
-                          "most_ms": 1e3 * max(times), "steps": len(times), "tps": batch * length / median}), flush=True)
+                          "most_ms": 1e3 * max(times), "steps": len(times), "times_ms": [1e3 * t for t in times], "tps": batch * length / median}), flush=True)
 
 
 def train(rank, a, config):

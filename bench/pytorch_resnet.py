@@ -170,7 +170,7 @@ def measure(rank, a, config):
         median = statistics.median(times)
         print(json.dumps({"peer": "pytorch " + torch.__version__, "procs": a.procs, "threads": a.threads, "dtype": a.dtype,
                           "compiled": a.compile, "channels_last": not a.contiguous, "samples": batch, "step_ms": 1e3 * median,
-                          "least_ms": 1e3 * min(times), "most_ms": 1e3 * max(times), "steps": len(times), "tps": batch / median}), flush=True)
+                          "least_ms": 1e3 * min(times), "most_ms": 1e3 * max(times), "steps": len(times), "times_ms": [1e3 * t for t in times], "tps": batch / median}), flush=True)
 
 
 def train(rank, a, config):

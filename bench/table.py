@@ -86,7 +86,7 @@ def pytorch(r):
 
 
 def zero(r):
-    """Of stage 0, and of FSDP2 that reshards, in the same precision."""
+    """Of stage 0; of FSDP2 with its defaults, the better of eager and compiled, in the same precision and with the same reductions."""
     checks, fsdp = [], 3 if r.is_amx() else 1.55
     for dtype in "bf16", "f32":
         tps = lambda kind: r.tps("zero", f"kumi {kind} {dtype}")
@@ -94,7 +94,10 @@ def zero(r):
         checks += [at_least(f"full recomputation {dtype}", ratio(tps("stage 0, recomputed"), tps("stage 0")), 0.75),
                    at_least(f"canonical × free order {dtype}", ratio(tps("4 shards canonical"), tps("4 shards free")), 0.95),
                    at_least(f"stage 3 shared {dtype}", ratio(tps("shared"), tps("stage 0")), 0.93),
-                   at_least(f"stage 3 × FSDP2 {dtype}", ratio(tps("stage 3"), r.tps("zero", f"torch full {dtype}")), fsdp)]
+                   at_least(f"stage 3 × FSDP2 {dtype}", ratio(tps("stage 3"), r.best("zero", "full", dtype)), fsdp)]
+    narrow = lambda kind: r.tps("zero", f"kumi reduced {kind} bf16")
+    checks += [at_least("stage 3 × FSDP2, reduced in bf16", ratio(narrow("stage 3"), r.best("zero", "reduced full", "bf16")), 1),
+               at_least("stage 0 × DDP, reduced in bf16", ratio(narrow("stage 0"), r.best("zero", "reduced none", "bf16")), 1)]
     return checks
 
 

@@ -57,9 +57,10 @@ static int verify(struct ku_trainer *t, void *file)
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
         const int axes = ku_state_replica_axes(p, x);
-        struct ku_comm *comm = axes == 1 << KU_AX_REPLICATE ? t->comms.replicate : t->job->world;
+        const bool is_part = axes == 1 << KU_AX_REPLICATE && t->comms.replicate;
+        struct ku_comm *comm = is_part ? t->comms.replicate : t->job->world;
         uint64_t hash = 0;
-        if (x->kind == KU_T_CACHE || axes == 0 || comm == NULL)
+        if (axes == 0)
             continue;
         KU_TRY(ku_agree_local(t->job, hash_copy(t, x, file, &hash)));
         KU_TRY(ku_agree_equal(t->job, comm, p->name_of[x->name], hash));
