@@ -56,12 +56,11 @@ static void print_pairs(const struct ku_pairs *p, enum ku_data_split split, stru
 {
     struct ku_parallel_counts n = ku_parallel_counts(p->data, split);
     if (p->data->n_samples[split])
-        ku_str_add(
-            out,
-            "  %lld lines: %lld tokens of source, %lld of target; left out: %lld empty, %lld "
-            "over-long\n",
-            (long long)n.lines, (long long)n.src_tokens, (long long)n.tgt_tokens,
-            (long long)n.n_empty, (long long)n.n_long);
+        ku_str_add(out,
+                   "  %lld lines: %lld tokens of source, %lld of target; skipped: %lld empty, %lld "
+                   "over-long\n",
+                   (long long)n.lines, (long long)n.src_tokens, (long long)n.tgt_tokens,
+                   (long long)n.n_empty, (long long)n.n_long);
 }
 
 /* Sentence pairs have their own vocabularies and several batch shapes. */

@@ -174,10 +174,10 @@ static int advise(const struct ku_plan *p, const struct kumi_settings *settings,
     return keep_less(&t, p, kept, n_kept);
 }
 
-static const char *who_sees(int arena, const struct ku_plan *p)
+static const char *scope_of(int arena, const struct ku_plan *p)
 {
     return arena == KU_AR_HOST      ? "host"
-           : arena == KU_AR_OFFLOAD ? "rank, in windows"
+           : arena == KU_AR_OFFLOAD ? "rank, staged"
            : arena == KU_AR_FILE    ? "rank, on disk"
            : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && p->s.batch.n_ranks > 1
                ? "rank, read by all"
@@ -194,7 +194,7 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
     for (int a = 0; a < KU_N_ARENAS; a++) {
         if (ku_arena_is_tier(a) && p->arena_bytes[a] == 0)
             continue;
-        ku_str_add(out, "%-7s %-19s", ku_arena_name(a), who_sees(a, p));
+        ku_str_add(out, "%-7s %-19s", ku_arena_name(a), scope_of(a, p));
         for (int i = 0; i < KU_N_PROGS; i++)
             ku_str_add(out, " %10s", ku_text_bytes(p->program[i]->arena_bytes[a], text));
         ku_str_add(out, " %10s %15zu\n", ku_text_bytes(p->arena_bytes[a], text), p->arena_bytes[a]);

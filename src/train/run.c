@@ -275,7 +275,7 @@ static void say_resumed(const struct run *r)
             "%lld, extends it",
             out, step, step);
     else if (step >= r->end)
-        ku_term_line("kumi: %s: no step is left to do; evaluation and summary.json complete it",
+        ku_term_line("kumi: %s: no step remains; only the evaluation and summary.json are missing",
                      out);
 }
 
@@ -713,7 +713,7 @@ static int run_all(struct run *r)
         return report_complete(r);
     KU_TRY(loop(r));
     KU_TRY(finish(r));
-    const char *kept = r->trial ? "a trial saves no state" : "the state is in ";
+    const char *kept = r->trial ? "a timed run saves no state" : "the state is in ";
     if (r->stop_word == WORD_TIME)
         return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time reached: step %lld; %s%s",
                       (long long)r->step, kept, r->result->checkpoint);
@@ -856,7 +856,7 @@ static int check_options(const struct kumi_train_options *o)
     if (o->overwrite && o->resume)
         return KU_ERR(KUMI_EINVAL, "train: overwrite and resume exclude each other; give one");
     if (o->is_trial && o->resume)
-        return KU_ERR(KUMI_EINVAL, "train: a trial saves no state; it cannot resume");
+        return KU_ERR(KUMI_EINVAL, "train: a timed run saves no state, so it cannot resume");
     if (o->resume_step < 0 || (o->resume_step > 0 && o->resume != KU_RESUME_YES))
         return KU_ERR(KUMI_EINVAL, "train: resume_step %lld with resume %d; a step needs resume 1",
                       (long long)o->resume_step, o->resume);
