@@ -97,7 +97,7 @@ P
 
 config=("$dir/pairs.json" -n 2)
 got=$("$kumi" plan "${config[@]}" 2>&1) || fail "plan: $got"
-[[ $got == *"4 shapes: "*"; shown: "* ]] || fail "plan: $got"
+[[ $got == *"4 shapes: "*"; planned: "* ]] || fail "plan: $got"
 got=$("$kumi" plan "${config[@]}" --json 2>&1) || fail "plan --json: $got"
 python3 - "$got" "$("$kumi" data verify "$dir/pairs.json" 2>&1)" <<'P' || fail 'plan --json: not the shapes of the data'
 import json, re, sys

@@ -110,7 +110,7 @@ static void refusals(void **state)
          KUMI_EINVAL,
          "it is the notation of a byte in vocabulary files"},
         {{words, 1, NULL, 300, 0, empty, 1, 0}, KUMI_EINVAL, "'': empty"},
-        {{words, 1, NULL, 300, 0, bad, 1, 0}, KUMI_EINVAL, "no UTF-8"},
+        {{words, 1, NULL, 300, 0, bad, 1, 0}, KUMI_EINVAL, "not valid UTF-8"},
         {{words, 1, "/nowhere/x.json", 300, 0, NULL, 0, 0}, KUMI_ESTORAGE, "/nowhere/x.json"},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
