@@ -336,20 +336,6 @@ static void finish(struct ku_plan_picture *d)
     ku_free(d->begin);
     ku_free(d->group);
 }
-#else
-static void draw(cairo_t *cr, const void *ctx)
-{
-    (void)cr, (void)ctx;
-}
-static int prepare(struct ku_plan_picture *d)
-{
-    (void)d;
-    return KUMI_OK;
-}
-static void finish(struct ku_plan_picture *d)
-{
-    (void)d;
-}
 #endif
 
 int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path,
@@ -360,15 +346,20 @@ int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const c
     if ((int)axis != KUMI_PLAN_INSTRUCTIONS && (int)axis != KUMI_PLAN_TIME)
         return KU_ERR(KUMI_EINVAL, "plan: axis: %d; give %d (instructions) or %d (time)", (int)axis,
                       KUMI_PLAN_INSTRUCTIONS, KUMI_PLAN_TIME);
+    int status = ku_picture_check(path); /* refuses without cairo */
+#ifdef KUMI_CAIRO
+    KU_TRY(status);
     struct ku_plan plan;
     struct ku_plan_picture d = {
         .config = settings->config, .plan = &plan, .is_time = axis == KUMI_PLAN_TIME};
-    KU_TRY(ku_picture_check(path));
     KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL, NULL));
-    int status = prepare(&d);
+    status = prepare(&d);
     if (status == KUMI_OK)
         status = ku_picture_write(path, KU_PICTURE_WIDTH, KU_PICTURE_HEIGHT, draw, &d);
     finish(&d);
     ku_plan_fini(&plan);
+#else
+    (void)n_ranks;
+#endif
     return status;
 }
