@@ -214,7 +214,7 @@ int ku_bench_op_run(const struct ku_bench_out *o, int threads)
     struct ku_peak_kept kept = {0};
     if (o->only && !ku_bench_op_is_known(o->only))
         return KU_ERR(KUMI_EINVAL,
-                      "bench: %.60s: no op has a name that begins so; `kumi bench op` lists all",
+                      "bench: %.60s: no op has a name with this prefix; `kumi bench op` lists all",
                       o->only);
     KU_TRY(measure(&opts.device, &peak, &kept));
     KU_TRY(ku_bench_head(o, 1, rows.threads));

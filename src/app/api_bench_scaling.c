@@ -72,7 +72,7 @@ static int check(struct scaling *s)
         if (i > 0 && o->is_weak && s->batch * o->n[i] % o->n[0])
             return KU_ERR(
                 KUMI_EINVAL,
-                "bench: scaling: a batch of %lld at %d ranks gives a fraction at %d ranks",
+                "bench: scaling: a batch of %lld at %d ranks is not a whole batch at %d ranks",
                 (long long)s->batch, o->n[0], o->n[i]);
         const char *const more[] = {s->set[0], s->set[1], i ? s->set[2] : NULL, NULL};
         KU_TRY(ku_settings_configure(&session, &o->settings, o->n[i], more));
@@ -209,8 +209,7 @@ static int print_head(const struct scaling *s)
         return KUMI_OK;
     KU_TRY(ku_bench_head(&s->out, s->o->n[0], s->threads));
     ku_str_add(&text, "%s; medians of %lld steps after the first three",
-               s->o->is_weak ? "weak: the batch of a rank is the same at every count"
-                             : "strong: the same global batch at every count",
+               s->o->is_weak ? "weak: constant batch per rank" : "strong: constant global batch",
                (long long)s->steps - 3);
     KU_TRY(ku_bench_line(&s->out, &text));
     ku_str_add(&text, "%5s %9s %10s %10s %10s %10s %11s %8s %8s %8s %8s  %s", "ranks",

@@ -28,7 +28,8 @@ static int batch_of(const struct ku_graph *g, int64_t *n)
         *n = s->dim[dim].count;
     }
     return *n ? KUMI_OK
-              : KU_ERR(KUMI_EINVAL, "trainer: no port has a dim n: nothing to share among ranks");
+              : KU_ERR(KUMI_EINVAL,
+                       "trainer: no port has a dim n: nothing to distribute over ranks");
 }
 
 /* Whether a key is one of a program's trainer; an unknown one of its sections is refused later. */
@@ -162,8 +163,8 @@ static int check_schedule(const struct ku_config *c)
     for (int i = 0; i < c->schedule_milestones.n; i++)
         has_epochs |= c->schedule_milestones.item[i].is_epochs;
     if (has_epochs)
-        return KU_ERR(KUMI_EINVAL, "trainer: set: schedule: it counts epochs, and a trainer has "
-                                   "steps alone; give steps");
+        return KU_ERR(KUMI_EINVAL, "trainer: set: schedule: it counts epochs, but a trainer has "
+                                   "only steps; give steps");
     if (ku_rule_needs_end(c) && c->train_steps == KU_NULL)
         return KU_ERR(KUMI_EINVAL,
                       "trainer: schedule.type: %s: the schedule needs an end: give "

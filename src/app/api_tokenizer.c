@@ -73,8 +73,8 @@ int kumi_tokenizer_write(const struct kumi_token_file_options *o, int64_t *n_tok
     int status;
     if (bytes < 5 || strcmp(o->to + bytes - 4, ".bin") != 0)
         return KU_ERR(KUMI_EINVAL,
-                      "tokenizer: --to: %s: give a name that ends in .bin, by which data.train "
-                      "knows token files",
+                      "tokenizer: --to: %s: give a name that ends in .bin, as data.train expects "
+                      "of token files",
                       o->to);
     KU_TRY(ku_tokenizer_open(o->tokenizer, &t));
     KU_TRY_OUT(ku_token_file_create(o->to, o->overwrite, ku_tokenizer_vocab_count(t), &f));
@@ -111,8 +111,8 @@ static int next_id(const char *ids, size_t *at, size_t number, uint32_t *id)
         value = value * 10 + (uint64_t)(ids[i] - '0');
         if (ids[i] < '0' || ids[i] > '9' || value > UINT32_MAX)
             return KU_ERR(KUMI_EINVAL,
-                          "tokenizer: id %zu, byte %zu: %.*s: not a token's number; give numbers "
-                          "separated by blanks or newlines",
+                          "tokenizer: id %zu, byte %zu: %.*s: not a token id; give ids separated "
+                          "by spaces or newlines",
                           number + 1, begin + 1, (int)(end - begin > 40 ? 40 : end - begin),
                           ids + begin);
     }

@@ -47,7 +47,7 @@ static int report(const struct kumi_tokenizer_options *o, const struct ku_word_c
     ku_str_add(&s, "%s: %lld tokens, %u merges; %lld words, %u distinct\n", path,
                (long long)n_tokens, t->n_merges, (long long)words->total, words->n);
     if (n_tokens < o->vocab_size)
-        ku_str_add(&s, "fewer tokens than %lld: no pair is left that occurs %lld times\n",
+        ku_str_add(&s, "fewer tokens than %lld: no remaining pair occurs %lld times\n",
                    (long long)o->vocab_size, (long long)o->min_frequency);
     int status = ku_text_take(&s, text);
     ku_str_fini(&s);

@@ -264,7 +264,7 @@ int kumi_trainer_save(struct kumi_trainer *t, const char *dir, int keep)
                              .verified = &t->s.verified};
     int status = KUMI_OK;
     if (t->s.t->job->rank == 0 && ku_os_mkdirs(dir) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: cannot be made: %s", dir,
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "checkpoint: %s: cannot be created: %s", dir,
                         ku_os_why());
     status = ku_trainer_save(t->s.t, &d, status);
     json_decref(state);

@@ -215,8 +215,8 @@ static int check_directory(const char *dir, const struct kumi_weights_options *o
         int is_known = ku_model_is_known(type);
         if (!is_known)
             KU_LOG(CKPT, WARN,
-                   "%s: model_type %s: not one of kumi's; names and shapes of its "
-                   "weights are not checked",
+                   "%s: model_type %s: unknown to kumi; names and shapes of its weights are not "
+                   "checked",
                    file, type ? type : "missing");
         status = is_known ? ku_model_parse(file, text, bytes, &m) : KUMI_OK;
         ku_json_fini(&doc);
@@ -244,7 +244,10 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
     struct ku_ckpt c;
     if (ku_stored_is_weights(source)) {
         if (o->ema)
-            return KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", source);
+            return KU_ERR(
+                KUMI_EINVAL,
+                "ema: %s: a directory of weights has no averages; give a run, or leave out --ema",
+                source);
         KU_TRY(check_directory(source, o));
         return ku_export_directory(source, to, o, NULL, NULL, NULL);
     }

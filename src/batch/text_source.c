@@ -64,7 +64,7 @@ int ku_text_check(const struct ku_config *c, const struct ku_model *m)
         {c->data_segments && !m->facts.is_causal, "data.segments",
          "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {has_docs && m->facts.is_masked, "data.train",
-         "documents are for models that continue texts; a masked language model learns from text "
+         "documents are for causal language models; a masked language model learns from text "
          "files"},
         {has_docs && c->data_weights.n > 0, "data.weights", "it is for text files; omit it"},
         {c->data_separator != KU_NULL && !has_docs && !c->data_segments, "data.separator",
@@ -89,9 +89,9 @@ static int find_separator(const struct ku_config *c, int64_t *out)
     if (found)
         return KUMI_OK;
     json_t *v = json_null();
-    return ku_config_refuse(c, "data.separator", v,
-                            "the tokenizer names no token that ends a text; give the id of the one "
-                            "that ends a document, or data.segments false");
+    return ku_config_refuse(
+        c, "data.separator", v,
+        "the tokenizer has no end-of-text token; give its id, or set data.segments to false");
 }
 
 static int open_jsonl(struct ku_batch_source *s)

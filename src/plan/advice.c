@@ -10,6 +10,7 @@
 #include "plan/advice.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -29,11 +30,19 @@ struct trials {
     atomic_int next;
 };
 
-static struct ku_advice *add_trial(struct trials *t, const char *price)
+/* format: up to three settings, one per line. */
+__attribute__((format(printf, 3, 4))) static void suggest(struct trials *t, const char *price,
+                                                          const char *format, ...)
 {
     KU_ASSERT(t->n < KU_MAX_ADVICE);
-    t->advice[t->n].price = price;
-    return &t->advice[t->n++];
+    struct ku_advice *a = &t->advice[t->n++];
+    char text[sizeof a->set];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    a->price = price;
+    sscanf(text, "%63[^\n]\n%63[^\n]\n%63[^\n]", a->set[0], a->set[1], a->set[2]);
 }
 
 static int try_settings(struct trials *t, struct ku_advice *a)
@@ -92,35 +101,27 @@ static int keep_less(const struct trials *t, struct ku_advice *kept, int *n_kept
 
 static void advise_batch(const struct ku_batch *b, struct trials *t)
 {
-    struct ku_advice *a;
     int64_t micro = b->micro_batch / 2, of_shard = b->global_batch / b->virtual_shards;
     while (micro > 1 && of_shard % micro != 0)
         micro--;
-    if (micro >= 1) {
-        a = add_trial(t, "more and smaller micro-batches; changes the order of sums");
-        snprintf(a->set[0], sizeof a->set[0], "train.micro_batch=%lld", (long long)micro);
-        snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
-                 (long long)b->global_batch);
-        snprintf(a->set[2], sizeof a->set[2], "train.accumulation=null");
-    }
-    if (b->virtual_shards > b->n_ranks) {
-        a = add_trial(t, "changes the order of sums, which then depends on the rank count");
-        snprintf(a->set[0], sizeof a->set[0], "train.virtual_shards=%d", b->n_ranks);
-        snprintf(a->set[1], sizeof a->set[1], "train.global_batch=%lld",
-                 (long long)b->global_batch);
-        snprintf(a->set[2], sizeof a->set[2], "train.micro_batch=%lld", (long long)b->micro_batch);
-    }
+    if (micro >= 1)
+        suggest(t, "more and smaller micro-batches; changes the order of sums",
+                "train.micro_batch=%lld\ntrain.global_batch=%lld\ntrain.accumulation=null",
+                (long long)micro, (long long)b->global_batch);
+    if (b->virtual_shards > b->n_ranks)
+        suggest(t, "changes the order of sums, which then depends on the rank count",
+                "train.virtual_shards=%d\ntrain.global_batch=%lld\ntrain.micro_batch=%lld",
+                b->n_ranks, (long long)b->global_batch, (long long)b->micro_batch);
 }
 
 static void advise_recompute(const struct ku_plan *p, struct trials *t)
 {
     static const char *const recompute[] = {"selective", "full"};
-    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
-        struct ku_advice *a = add_trial(t, i ? "recomputes the layers' forward; same bits"
-                                             : "recomputes attention and cheap operations; "
-                                               "same bits");
-        snprintf(a->set[0], sizeof a->set[0], "memory.recompute=%s", recompute[i]);
-    }
+    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++)
+        suggest(t,
+                i ? "recomputes the layers' forward; same bits"
+                  : "recomputes attention and cheap operations; same bits",
+                "memory.recompute=%s", recompute[i]);
 }
 
 /*
@@ -134,32 +135,26 @@ static void advise_offload(const struct ku_plan *p, struct trials *t)
         const char *what;
         int now;
     } row[] = {{"optimizer", k->optimizer}, {"params", k->params}, {"activations", k->activations}};
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        if (row[i].now == KU_OFFLOAD_FILE)
-            continue;
-        struct ku_advice *a = add_trial(t, "reads and writes a disk in each step; same bits");
-        snprintf(a->set[0], sizeof a->set[0], "memory.offload.%s=file", row[i].what);
-        snprintf(a->set[1], sizeof a->set[1], "memory.offload.path=%.30s", k->path ? k->path : ".");
-    }
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        if (row[i].now != KU_OFFLOAD_FILE)
+            suggest(t, "reads and writes a disk in each step; same bits",
+                    "memory.offload.%s=file\nmemory.offload.path=%.30s", row[i].what,
+                    k->path ? k->path : ".");
 }
 
 static void advise(const struct ku_plan *p, struct trials *t)
 {
-    struct ku_advice *a;
     advise_batch(&p->s.batch, t);
     advise_recompute(p, t);
     advise_offload(p, t);
     if (p->s.sharding.local < p->s.batch.n_ranks) {
         const bool is_alias = json_is_false(ku_json_at(p->s.cfg.root, "parallel.share_host_state"));
-        a = add_trial(t, "same bits");
-        snprintf(a->set[0], sizeof a->set[0], "parallel.%s",
-                 is_alias ? "share_host_state=true" : "host_state=shared");
+        suggest(t, "same bits", "parallel.%s",
+                is_alias ? "share_host_state=true" : "host_state=shared");
     }
     if (strcmp(p->s.cfg.precision_compute, "f32") == 0 &&
-        strcmp(p->s.cfg.parallel_device, "cpu") == 0) {
-        a = add_trial(t, "activations rounded to bf16; changes the bits");
-        snprintf(a->set[0], sizeof a->set[0], "precision.compute=bf16");
-    }
+        strcmp(p->s.cfg.parallel_device, "cpu") == 0)
+        suggest(t, "activations rounded to bf16; changes the bits", "precision.compute=bf16");
 }
 
 static int is_advised(const struct ku_plan *p, bool *is)

@@ -164,20 +164,12 @@ static void draw_bands(const struct ku_plan_picture *d)
     }
 }
 
-/* Draw the longest of the labels that fits between x and x1. */
-static void draw_label(const struct ku_plan_picture *d, double x, double x1, double y,
-                       const char *const *text, int n)
+static void label(const struct ku_plan_picture *d, double x, double x1, double y,
+                  const char *const *text, int n)
 {
     ku_picture_font(d->cr, 13, 0);
     ku_picture_colour(d->cr, 0x333333);
-    for (int i = 0; i < n; i++) {
-        cairo_text_extents_t e;
-        cairo_text_extents(d->cr, text[i], &e);
-        if (e.x_advance + 4 > x1 - x)
-            continue;
-        ku_picture_text(d->cr, (x + x1) / 2, y + 14.5, 0.5, text[i]);
-        return;
-    }
+    ku_picture_fit(d->cr, (x + x1) / 2, y + 14.5, x1 - x - 4, text, n);
 }
 
 enum { PREPARE, FORWARD, BACKWARD, UPDATE };
@@ -208,7 +200,7 @@ static void draw_ribbon(const struct ku_plan_picture *d)
             to++;
         double x = ku_panel_x(d, from), x1 = ku_panel_x(d, to);
         ku_picture_box(d->cr, shade[phase], x, y, x1 - x, RIBBON - 2);
-        draw_label(d, x, x1, y - 1, name[phase], 3);
+        label(d, x, x1, y - 1, name[phase], 3);
     }
     for (uint32_t from = 0, to; from < p->n_instrs && is_many_micro(d); from = to) {
         int micro = p->instr[from].micro;
@@ -221,7 +213,7 @@ static void draw_ribbon(const struct ku_plan_picture *d)
         snprintf(text[0], sizeof text[0], "micro-batch %d", micro);
         snprintf(text[1], sizeof text[1], "%d", micro);
         ku_picture_box(d->cr, micro % 2 ? 0xe4e4e4 : 0xd4d4d4, x, y - RIBBON, x1 - x, RIBBON - 2);
-        draw_label(d, x, x1, y - RIBBON - 1, (const char *const[]){text[0], text[1]}, 2);
+        label(d, x, x1, y - RIBBON - 1, (const char *const[]){text[0], text[1]}, 2);
     }
 }
 
@@ -337,20 +329,6 @@ static void finish(struct ku_plan_picture *d)
     ku_free(d->begin);
     ku_free(d->group);
 }
-#else
-static void draw(cairo_t *cr, const void *ctx)
-{
-    (void)cr, (void)ctx;
-}
-static int prepare(struct ku_plan_picture *d)
-{
-    (void)d;
-    return KUMI_OK;
-}
-static void finish(struct ku_plan_picture *d)
-{
-    (void)d;
-}
 #endif
 
 int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const char *path,
@@ -361,15 +339,20 @@ int kumi_plan_picture(const struct kumi_settings *settings, int n_ranks, const c
     if ((int)axis != KUMI_PLAN_INSTRUCTIONS && (int)axis != KUMI_PLAN_TIME)
         return KU_ERR(KUMI_EINVAL, "plan: axis: %d; give %d (instructions) or %d (time)", (int)axis,
                       KUMI_PLAN_INSTRUCTIONS, KUMI_PLAN_TIME);
+    int status = ku_picture_check(path); /* refuses without cairo */
+#ifdef KUMI_CAIRO
+    KU_TRY(status);
     struct ku_plan plan;
     struct ku_plan_picture d = {
         .config = settings->config, .plan = &plan, .is_time = axis == KUMI_PLAN_TIME};
-    KU_TRY(ku_picture_check(path));
     KU_TRY(ku_plan_init(&plan, settings, n_ranks, NULL, NULL));
-    int status = prepare(&d);
+    status = prepare(&d);
     if (status == KUMI_OK)
         status = ku_picture_write(path, KU_PICTURE_WIDTH, KU_PICTURE_HEIGHT, draw, &d);
     finish(&d);
     ku_plan_fini(&plan);
+#else
+    (void)n_ranks;
+#endif
     return status;
 }

@@ -206,12 +206,8 @@ static void draw_y_axis(const struct ku_plan_picture *d, const struct ku_panel *
         ku_picture_line(d->cr, KU_PANEL_LEFT - 5, y, KU_PANEL_LEFT, y);
         ku_picture_text(d->cr, KU_PANEL_LEFT - 9, y + 4.5, 1, text);
     }
-    cairo_save(d->cr);
-    cairo_translate(d->cr, 20, panel->top + panel->height / 2.0);
-    cairo_rotate(d->cr, -M_PI / 2);
     snprintf(text, sizeof text, panel->height < 100 ? "%s" : "offset, %s", unit);
-    ku_picture_text(d->cr, 0, 0, 0.5, text);
-    cairo_restore(d->cr);
+    ku_picture_upwards(d->cr, 20, panel->top + panel->height / 2.0, text);
 }
 
 static const char *const what[KU_N_ARENAS] = {
@@ -286,14 +282,8 @@ static double draw_class(const struct ku_plan_picture *d, int arena, int cls, do
     snprintf(text[1], sizeof text[1], "%s", ku_class_name(cls));
     ku_picture_font(d->cr, 13, 0);
     ku_picture_colour(d->cr, ku_picture_ink(ku_class_colour[cls]));
-    for (int i = 0; i < 2; i++) {
-        cairo_text_extents_t e;
-        cairo_text_extents(d->cr, text[i], &e);
-        if (e.x_advance + 8 > width)
-            continue;
-        ku_picture_text(d->cr, x + width / 2, y + KU_BAND_BAR / 2.0 + 4.5, 0.5, text[i]);
-        break;
-    }
+    ku_picture_fit(d->cr, x + width / 2, y + KU_BAND_BAR / 2.0 + 4.5, width - 8,
+                   (const char *const[]){text[0], text[1]}, 2);
     return width;
 }
 

@@ -16,10 +16,10 @@
 #include "plan/volume_table.h"
 #include "config/precision_policy.h"
 
-static const char *who_sees(int arena, const struct ku_plan *p)
+static const char *scope_of(int arena, const struct ku_plan *p)
 {
     return arena == KU_AR_HOST      ? "host"
-           : arena == KU_AR_OFFLOAD ? "rank, in windows"
+           : arena == KU_AR_OFFLOAD ? "rank, staged"
            : arena == KU_AR_FILE    ? "rank, on disk"
            : (arena == KU_AR_WIRE || arena == KU_AR_SHARD) && p->s.batch.n_ranks > 1
                ? "rank, read by all"
@@ -36,7 +36,7 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
     for (int a = 0; a < KU_N_ARENAS; a++) {
         if (ku_arena_is_tier(a) && p->arena_bytes[a] == 0)
             continue;
-        ku_str_add(out, "%-7s %-19s", ku_arena_name(a), who_sees(a, p));
+        ku_str_add(out, "%-7s %-19s", ku_arena_name(a), scope_of(a, p));
         for (int i = 0; i < KU_N_PROGS; i++)
             ku_str_add(out, " %10s", ku_text_bytes(p->program[i]->arena_bytes[a], text));
         ku_str_add(out, " %10s %15zu\n", ku_text_bytes(p->arena_bytes[a], text), p->arena_bytes[a]);
@@ -53,24 +53,35 @@ static void print_arenas(const struct ku_plan *p, struct ku_str *out)
                        more[i].bytes);
 }
 
-static void print_total(const struct ku_plan *p, struct ku_str *out)
+static void print_bytes(struct ku_str *out, const char *label, uint64_t bytes)
 {
     char text[16];
-    ku_str_add(out, "\nprivate to a rank:     %s %20llu bytes\n",
-               ku_text_bytes(p->rank_bytes, text), (unsigned long long)p->rank_bytes);
-    ku_str_add(out, "this host, %3d rank%s %s %20llu bytes\n", p->s.batch.n_ranks,
-               p->s.batch.n_ranks == 1 ? ":   " : "s:  ", ku_text_bytes(p->host_bytes, text),
-               (unsigned long long)p->host_bytes);
-    ku_str_add(out, "and page tables:       %s %20llu bytes\n", ku_text_bytes(p->table_bytes, text),
-               (unsigned long long)p->table_bytes);
-    uint64_t on_disk = p->arena_bytes[KU_AR_FILE] * (uint64_t)p->s.batch.n_ranks;
+    ku_str_add(out, "%-23s%s %20llu bytes\n", label, ku_text_bytes(bytes, text),
+               (unsigned long long)bytes);
+}
+
+static void print_total(const struct ku_plan *p, struct ku_str *out)
+{
+    const int n = p->s.batch.n_ranks;
+    const uint64_t on_disk = p->arena_bytes[KU_AR_FILE] * (uint64_t)n;
+    const uint64_t available = ku_os_mem_available();
+    char host[32];
+    snprintf(host, sizeof host, "this host, %3d rank%s:", n, n == 1 ? "" : "s");
+    ku_str_add(out, "\n");
+    print_bytes(out, "private to a rank:", p->rank_bytes);
+    print_bytes(out, host, p->host_bytes);
+    print_bytes(out, "and page tables:", p->table_bytes);
     if (on_disk)
-        ku_str_add(out, "and on disk:           %s %20llu bytes\n", ku_text_bytes(on_disk, text),
-                   (unsigned long long)on_disk);
-    uint64_t available = ku_os_mem_available();
+        print_bytes(out, "and on disk:", on_disk);
     if (available != UINT64_MAX)
-        ku_str_add(out, "available now:         %s %20llu bytes\n", ku_text_bytes(available, text),
-                   (unsigned long long)available);
+        print_bytes(out, "available now:", available);
+}
+
+static void print_class(struct ku_str *out, const char *name, size_t bytes)
+{
+    char text[16];
+    if (bytes)
+        ku_str_add(out, "  %-20s %s %15zu\n", name, ku_text_bytes(bytes, text), bytes);
 }
 
 /* Print a program's peak: bytes by class, and the largest tensors. */
@@ -85,15 +96,11 @@ static void print_peak(const struct ku_program *p, struct ku_str *out)
     ku_str_add(out, "\n");
     for (int c = 0; c < KU_N_CLASSES; c++) {
         alive += r.at_peak[c];
-        if (r.at_peak[c])
-            ku_str_add(out, "  %-20s %s %15zu\n", ku_class_name(c),
-                       ku_text_bytes(r.at_peak[c], text), r.at_peak[c]);
+        print_class(out, ku_class_name(c), r.at_peak[c]);
     }
-    if (r.peak_bytes > alive)
-        ku_str_add(out, "  %-20s %s %15zu\n", "unused at peak",
-                   ku_text_bytes(r.peak_bytes - alive, text), r.peak_bytes - alive);
-    ku_str_add(out, "  %-20s %s %15zu\n  largest buffers at the peak:\n", "total",
-               ku_text_bytes(r.peak_bytes, text), r.peak_bytes);
+    print_class(out, "unused at peak", r.peak_bytes > alive ? r.peak_bytes - alive : 0);
+    print_class(out, "total", r.peak_bytes);
+    ku_str_add(out, "  largest buffers at the peak:\n");
     for (uint32_t i = 0; i < r.n_rows; i++) {
         const struct ku_memory_row *row = &r.row[i];
         ku_str_add(out, "    %s %15zu  %-17s %s", ku_text_bytes(row->bytes, text), row->bytes,

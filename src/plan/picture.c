@@ -72,6 +72,27 @@ void ku_picture_text(cairo_t *cr, double x, double y, double align, const char *
     cairo_show_text(cr, text);
 }
 
+void ku_picture_fit(cairo_t *cr, double x, double y, double width, const char *const *text, int n)
+{
+    for (int i = 0; i < n; i++) {
+        cairo_text_extents_t e;
+        cairo_text_extents(cr, text[i], &e);
+        if (e.x_advance > width)
+            continue;
+        ku_picture_text(cr, x, y, 0.5, text[i]);
+        return;
+    }
+}
+
+void ku_picture_upwards(cairo_t *cr, double x, double y, const char *text)
+{
+    cairo_save(cr);
+    cairo_translate(cr, x, y);
+    cairo_rotate(cr, -M_PI / 2);
+    ku_picture_text(cr, 0, 0, 0.5, text);
+    cairo_restore(cr);
+}
+
 void ku_picture_line(cairo_t *cr, double x0, double y0, double x1, double y1)
 {
     cairo_move_to(cr, x0, y0);

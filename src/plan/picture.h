@@ -16,6 +16,10 @@ void ku_picture_font(cairo_t *cr, double size, int is_bold);
  * x.
  */
 void ku_picture_text(cairo_t *cr, double x, double y, double align, const char *text);
+/* Draw the first of the texts that is at most `width` wide, centred at x; none: nothing. */
+void ku_picture_fit(cairo_t *cr, double x, double y, double width, const char *const *text, int n);
+/* Draw text upwards, centred at y: the name of a vertical axis. */
+void ku_picture_upwards(cairo_t *cr, double x, double y, const char *text);
 void ku_picture_line(cairo_t *cr, double x0, double y0, double x1, double y1);
 void ku_picture_box(cairo_t *cr, unsigned rgb, double x, double y, double width, double height);
 #else

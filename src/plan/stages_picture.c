@@ -60,12 +60,8 @@ static void draw_axis(const struct drawing *d)
         snprintf(text, sizeof text, "%g", at);
         ku_picture_text(d->cr, LEFT - 8, y + 4, 1, text);
     }
-    cairo_save(d->cr);
-    cairo_translate(d->cr, 26, (TOP + BOTTOM) / 2);
-    cairo_rotate(d->cr, -M_PI / 2);
     snprintf(text, sizeof text, "memory of a rank, %s", name);
-    ku_picture_text(d->cr, 0, 0, 0.5, text);
-    cairo_restore(d->cr);
+    ku_picture_upwards(d->cr, 26, (TOP + BOTTOM) / 2, text);
 }
 
 static void draw_bar(const struct drawing *d, int i)

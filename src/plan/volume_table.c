@@ -30,12 +30,11 @@ static void print_summed(const struct ku_program *p, int zero, const char *grads
                    "accumulates %s\n",
                    k, text + strspn(text, " "));
     else if (zero >= 2 && ku_state_is_sharded(&p->mesh) && ku_mesh_n_micro(&p->mesh) > 1)
-        ku_str_add(
-            out,
-            "  gradients of %d micro-batches accumulate before they are reduced: %s of full "
-            "gradients in %s%s\n",
-            ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
-            k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
+        ku_str_add(out,
+                   "  gradients of %d micro-batches accumulate before they are reduced: %s of full "
+                   "gradients in %s%s\n",
+                   ku_mesh_n_micro(&p->mesh), text + strspn(text, " "), grads,
+                   k > 1 ? "; parallel.grad_sync: micro reduces each" : "");
 }
 
 void ku_plan_print_volumes(const struct ku_plan *p, struct ku_str *out)

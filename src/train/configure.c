@@ -13,7 +13,8 @@ enum { MAX_MORE = 6 };
 int ku_settings_check(const struct kumi_settings *settings)
 {
     if (settings == NULL || settings->config == NULL)
-        return KU_ERR(KUMI_EINVAL, "config: no file is given; name one, as in configs/");
+        return KU_ERR(KUMI_EINVAL,
+                      "config: no configuration file; give one, such as those in configs/");
     return ku_arg_list("config", "settings.set", settings->set, settings->n_sets);
 }
 

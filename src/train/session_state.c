@@ -52,7 +52,7 @@ static int is_whole(const char *stored)
         ku_ckpt_close(&c);
     }
     if (status < 0)
-        KU_LOG(CKPT, WARN, "%s; later checkpoints go without it", ku_err_get()->text);
+        KU_LOG(CKPT, WARN, "%s; later checkpoints do not contain it", ku_err_get()->text);
     ku_free(path);
     return status == KUMI_OK;
 }
@@ -79,7 +79,7 @@ static int read_companions(struct ku_session *s)
     if (is_byte && is_text && from[1] && s->model.facts.vocab_size != 256 &&
         ku_companions_has_tokenizer(from[1]))
         KU_LOG(TRAIN, WARN,
-               "data.tokenizer: \"byte\": texts are read as bytes, while %s has a tokenizer; set "
+               "data.tokenizer: \"byte\": text is read as bytes, although %s has a tokenizer; set "
                "data.tokenizer to that directory to train on its tokens",
                from[1]);
     return KUMI_OK;

@@ -297,8 +297,8 @@ static int check_shape(const struct ku_program *a, const struct ku_program *b, i
         return KUMI_ENOMEM;
     return same ? KUMI_OK
                 : KU_ERR(KUMI_EINVAL,
-                         "trainer: batch shape %d: its model has other parameters or layers than "
-                         "that of shape 0",
+                         "trainer: batch shape %d: the parameters or layers of its model differ "
+                         "from those of shape 0",
                          i);
 }
 

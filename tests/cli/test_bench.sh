@@ -85,7 +85,7 @@ refused() { # what the message holds, then the command
 refused 'virtual_shards: 2 on 4 ranks' scaling "${small[@]}" -n 1,4
 refused 'a configuration is missing' scaling -n 1
 refused 'give 8 to' scaling configs/nanogpt-cpu.json --steps 3
-refused 'no op has a name that begins so' op nothing
+refused 'no op has a name with this prefix' op nothing
 refused 'f32, bf16 or f16' op --dtype f64
 refused '--weak does not apply to it' peak --weak
 refused '-n does not apply to it' data configs/nanogpt-cpu.json -n 2

@@ -76,8 +76,8 @@ expect 3 "data: $dir/empty.txt: empty; give a file with text or tokens" \
 expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v"
 expect 3 'the model'"'"'s vocabulary has 40 (model.vocab_size)' train $config --set model.vocab_size=40 --out "$dir/v" # it left no run
 grep -qw amx_bf16 /proc/cpuinfo || expect 14 "parallel.isa: amx: this CPU has" train $config --set parallel.isa=amx --out "$dir/o"
-expect 4 "no checkpoint; start afresh with --overwrite, or --resume=auto" train $config --out "$dir/fresh" --resume
-expect 5 'cannot be made:' train $config --out /proc/x/y
+expect 4 "no checkpoint; start a new run with --overwrite or --resume=auto" train $config --out "$dir/fresh" --resume
+expect 5 'cannot be created:' train $config --out /proc/x/y
 expect 13 'short of' train configs/gpt2-124m.json --set train.global_batch=3000 --out "$dir/o"
 mkdir -p "$dir/run/checkpoints"
 thread=(--set parallel.transport=thread)

@@ -92,7 +92,7 @@ ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.txt" --out "
 [ "$("$kumi" ckpt digest "$dir/with")" != "$("$kumi" ckpt digest "$dir/without")" ] || fail "segments have no effect"
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.segments=true --out "$dir/unseparated"
 grep -q 'no token 656 (data.separator) among the first [0-9]*: data.segments has no effect on them' "$dir/log" || fail "segments: $(cat "$dir/log")"
-no 2 'data.separator: null; the tokenizer names no token that ends a text' train "$dir/gpt2.json" --set data.segments=true --out "$dir/x"
+no 2 'data.separator: null; the tokenizer has no end-of-text token' train "$dir/gpt2.json" --set data.segments=true --out "$dir/x"
 # a token file has the tokens of its text
 "$kumi" tokenizer encode --tokenizer "$dir/pair" --to "$dir/texts.bin" <"$dir/texts.txt" >/dev/null || fail "encode --to"
 ok train "$dir/gpt2.json" "${pair[@]}" --set data.train="$dir/texts.bin" --out "$dir/bin"
@@ -108,7 +108,7 @@ ok eval "$dir/without" --data "$dir/held.txt"
 mv "$dir/gone" "$dir/pair"
 cp "$dir"/pair/* "$dir/hf-without"
 ok train "$dir/gpt2.json" --set model="{\"path\":\"$dir/hf-without\"}" --out "$dir/bytes-by-mistake"
-grep -q 'data.tokenizer: "byte": texts are read as bytes, while ' "$dir/log" || fail "bytes: $(cat "$dir/log")"
+grep -q 'data.tokenizer: "byte": text is read as bytes, although ' "$dir/log" || fail "bytes: $(cat "$dir/log")"
 
 # weights of a directory, some of them frozen
 cat >"$dir/llama.json" <<J

@@ -155,5 +155,5 @@ expect 2 'it must be divisible by num_heads, 5' "${train[@]}" --set model.num_he
 expect 2 "data.max_target_len: 31; with <s> it exceeds the model's max_positions" "${train[@]}" --set model.max_positions=31
 expect 2 "data.max_source_len: 33; it exceeds the model's max_positions" "${train[@]}" --set data.max_source_len=33
 got=$("$kumi" data verify "$dir/pairs.json" --set data.train="$dir/empty.en" --set data.max_source_len=10 2>&1) || fail "verify: $got"
-[[ $got == *"left out: 1 empty, "[1-9]*" over-long"* ]] || fail "left out: $got"
+[[ $got == *"skipped: 1 empty, "[1-9]*" over-long"* ]] || fail "left out: $got"
 exit $failed

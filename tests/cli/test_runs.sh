@@ -59,7 +59,7 @@ make "${over[@]}" --until 1
 
 # --resume=auto: afresh without checkpoints, and exit 4 where there are some that cannot be read
 make --out "$dir/r" --until 3 --resume=auto
-grep -q 'no checkpoint to resume; starting afresh' "$dir/err" || say "afresh without a word: $(cat "$dir/err")"
+grep -q 'no checkpoint to resume; starting a new run' "$dir/err" || say "afresh without a word: $(cat "$dir/err")"
 for how in --resume --resume=auto; do
     for what in longer missing empty loop file; do
         cp -a "$dir/r" "$dir/bad"
@@ -107,7 +107,7 @@ python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]);
 cmp "$dir/metrics" "$dir/r/metrics.jsonl" || say "the completed run has other lines"
 rm "$dir/r/summary.json"
 make --out "$dir/r" --resume --set train.steps=10
-grep -q 'no step is left to do; evaluation and summary.json complete it' "$dir/err" && cmp "$dir/metrics" "$dir/r/metrics.jsonl" && [ -s "$dir/r/summary.json" ] || say "no summary: $(cat "$dir/err")"
+grep -q 'no step remains; only the evaluation and summary.json are missing' "$dir/err" && cmp "$dir/metrics" "$dir/r/metrics.jsonl" && [ -s "$dir/r/summary.json" ] || say "no summary: $(cat "$dir/err")"
 
 # a chosen checkpoint: later ones and later lines are set aside, and the run goes on from there, several times
 many=(--set checkpoint.every=2 --set checkpoint.keep=0)

@@ -69,7 +69,7 @@ static const struct row rows[] = {
     {"v counts",
      {.kind = KU_COLL_ALL_GATHER, .counts = counts_a, .in = data[0], .out = data[0] + 32},
      {.kind = KU_COLL_ALL_GATHER, .counts = counts_b, .in = data[1], .out = data[1] + 32},
-     {"all_gather_v", "other counts"}},
+     {"all_gather_v", "different counts"}},
     {"all_to_all_v",
      {.kind = KU_COLL_ALL_TO_ALL,
       .counts = counts_a,

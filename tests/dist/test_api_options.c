@@ -203,7 +203,7 @@ static void refuses_runs(void **state)
     } row[] = {
         {{.overwrite = 1, .resume = 1}, "overwrite and resume exclude each other"},
         {{.overwrite = 1, .resume = 2}, "overwrite and resume exclude each other"},
-        {{.is_trial = 1, .resume = 1}, "a trial saves no state"},
+        {{.is_trial = 1, .resume = 1}, "a timed run saves no state"},
         {{.resume_step = 5}, "a step needs resume 1"},
         {{.resume = 2, .resume_step = 5}, "a step needs resume 1"},
         {{.resume = 1, .resume_step = -5}, "resume_step -5"},
@@ -248,8 +248,8 @@ static void refuses(void **state)
         {"train.virtual_shards=3", "train.global_batch: 8 is no multiple of virtual_shards"},
         {"schedule.type=linear", "trainer: schedule.type: linear: the schedule needs an end"},
         {"schedule.type=warmup_decay_lr", "the schedule needs an end"},
-        {"schedule.per=epoch", "it counts epochs, and a trainer has steps alone"},
-        {"schedule.warmup_steps=1ep", "it counts epochs, and a trainer has steps alone"},
+        {"schedule.per=epoch", "it counts epochs, but a trainer has only steps"},
+        {"schedule.warmup_steps=1ep", "it counts epochs, but a trainer has only steps"},
     };
     struct kumi_comm *world;
     (void)state;

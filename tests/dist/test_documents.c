@@ -253,7 +253,7 @@ static void refuses(void **state)
          KUMI_EINVAL},
         {gpt2,
          {text, "data.segments=true"},
-         "data.separator: null; the tokenizer names no token",
+         "data.separator: null; the tokenizer has no end-of-text token",
          KUMI_EINVAL},
         {gpt2,
          {text, "data.segments=true", "data.separator=61"},

@@ -71,7 +71,7 @@ static void reports(void **state)
     assert_status(kumi_tokenizer_train(&o, &text), KUMI_OK);
     snprintf(expected, sizeof expected, "%s: ", path);
     assert_memory_equal(text, expected, strlen(expected));
-    assert_non_null(strstr(text, "fewer tokens than 4000: no pair is left that occurs 1 times\n"));
+    assert_non_null(strstr(text, "fewer tokens than 4000: no remaining pair occurs 1 times\n"));
     kumi_text_free(text);
     o.as_json = 1;
     o.vocab_size = 300;
@@ -110,7 +110,7 @@ static void refusals(void **state)
          KUMI_EINVAL,
          "it is the notation of a byte in vocabulary files"},
         {{words, 1, NULL, 300, 0, empty, 1, 0}, KUMI_EINVAL, "'': empty"},
-        {{words, 1, NULL, 300, 0, bad, 1, 0}, KUMI_EINVAL, "no UTF-8"},
+        {{words, 1, NULL, 300, 0, bad, 1, 0}, KUMI_EINVAL, "not valid UTF-8"},
         {{words, 1, "/nowhere/x.json", 300, 0, NULL, 0, 0}, KUMI_ESTORAGE, "/nowhere/x.json"},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {

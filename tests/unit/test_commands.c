@@ -101,7 +101,7 @@ static void test_tokenizer(void **state)
     static const struct {
         int status;
         const char *tokenizer, *ids, *part;
-    } bad[] = {{KUMI_EINVAL, "byte", "104 19x5 3", "id 2, byte 5: 19x5: not a token's number"},
+    } bad[] = {{KUMI_EINVAL, "byte", "104 19x5 3", "id 2, byte 5: 19x5: not a token id"},
                {KUMI_EINVAL, "byte", "-1", "id 1, byte 1: -1"},
                {KUMI_EINVAL, "byte", "1, 2", "id 1, byte 1: 1,"},
                {KUMI_EINVAL, "byte", "7 4294967296", "id 2, byte 3: 4294967296"},

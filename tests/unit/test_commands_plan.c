@@ -482,13 +482,14 @@ static void test_refuses(void **state)
             assert_error(kumi_plan_memory(&s, row[i].n, 0, &text), KUMI_EINVAL, row[i].part);
     }
     struct kumi_settings none = {0}, missing = {.config = "/nowhere/c.json"};
-    assert_error(kumi_plan_memory(&none, 1, 0, &text), KUMI_EINVAL, "config: no file is given");
-    assert_error(kumi_config_text(&none, &text), KUMI_EINVAL, "config: no file is given");
+    assert_error(kumi_plan_memory(&none, 1, 0, &text), KUMI_EINVAL,
+                 "config: no configuration file");
+    assert_error(kumi_config_text(&none, &text), KUMI_EINVAL, "config: no configuration file");
     assert_error(kumi_plan_picture(&none, 1, "a.gif", KUMI_PLAN_TIME), KUMI_EINVAL,
                  "plan: --picture: a.gif: give a name that ends with .svg, .png or .pdf");
     assert_error(kumi_plan_picture(&none, 1, "svg", KUMI_PLAN_TIME), KUMI_EINVAL,
                  "plan: --picture: svg: give");
-    assert_error(kumi_data_verify(&none, &text), KUMI_EINVAL, "config: no file is given");
+    assert_error(kumi_data_verify(&none, &text), KUMI_EINVAL, "config: no configuration file");
     assert_error(kumi_plan_memory(&missing, 1, 0, &text), KUMI_EINVAL, "/nowhere/c.json");
     assert_error(kumi_config_text(&missing, &text), KUMI_EINVAL, "/nowhere/c.json");
     assert_null(text); /* handed out on success only */

@@ -219,7 +219,7 @@ def resumed(x, name, how, is_any_good):
     if p.code == 0:
         if x.digest("again") != x.bench.more_digest:
             x.note(DIGEST, f"{name} is damaged: {how} ends with other bits")
-        if b"starting afresh" in p.err:
+        if b"starting a new run" in p.err:
             x.note(LOSS, f"{name} is damaged: {how} starts afresh")
     elif p.code is not None and p.code > 0 and not is_named(p, name):
         x.note(EXIT, f"{name} is damaged and not named: {p.shown()}: {p.tail()}")

@@ -45,7 +45,7 @@ def check_resumed(x, p, newest):
     said = p.lines(b"kumi: resumed ")
     if said and newest and newest.encode() not in said[0]:
         x.note(LOSS, f"{newest} was committed; {said[0].decode()}")
-    if newest and p.lines(b"kumi: ") and b"starting afresh" in p.err:
+    if newest and p.lines(b"kumi: ") and b"starting a new run" in p.err:
         x.note(LOSS, f"{newest} was committed; the run started afresh")
 
 

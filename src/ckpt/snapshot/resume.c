@@ -28,7 +28,7 @@ static int open_newest(const char *run, const char *dir, int n, struct ku_ckpt *
         return status;
     return KU_ERR(KUMI_ENOCKPT,
                   "resume: %s: none of %d checkpoint%s is usable (the warnings above say why); "
-                  "restore one, or start afresh with --overwrite",
+                  "restore one, or start a new run with --overwrite",
                   run, n, n == 1 ? "" : "s");
 }
 
@@ -58,10 +58,10 @@ static int open_one(const char *run, const char *dir, int64_t step, const int64_
 static int find_nothing(const char *run, enum ku_resume how)
 {
     if (how != KU_RESUME_AUTO)
-        return KU_ERR(KUMI_ENOCKPT,
-                      "resume: %s: no checkpoint; start afresh with --overwrite, or --resume=auto",
-                      run);
-    KU_MESSAGE(WARN, "kumi: %s: no checkpoint to resume; starting afresh", run);
+        return KU_ERR(
+            KUMI_ENOCKPT,
+            "resume: %s: no checkpoint; start a new run with --overwrite or --resume=auto", run);
+    KU_MESSAGE(WARN, "kumi: %s: no checkpoint to resume; starting a new run", run);
     return KUMI_OK;
 }
 

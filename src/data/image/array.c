@@ -243,10 +243,5 @@ int ku_array_open(const struct ku_image_source *src, const struct ku_array_forma
         return KUMI_ENOMEM;
     x->store.ops = &array_ops;
     int status = open_all(x, src, format, images, labels);
-    if (status < 0) {
-        array_close(&x->store);
-        return status;
-    }
-    *out = &x->store;
-    return KUMI_OK;
+    return ku_store_opened(&x->store, status, out);
 }

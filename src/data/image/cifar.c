@@ -170,16 +170,9 @@ int ku_cifar_open(const struct ku_image_source *src, struct ku_image_store **out
                                        .dtype = KUMI_U8};
     x->label_bytes = is_100 ? 2 : 1;
     x->label_at = is_100 && !is_coarse;
-    int status = KUMI_OK;
-    for (int i = 0; i < src->n_paths && status == KUMI_OK; i++)
-        status = ku_files_add(&files, src->path[i]);
+    int status = ku_files_add(&files, src->path, src->n_paths);
     if (status == KUMI_OK)
         status = open_files(x, src, l, &files);
     ku_files_fini(&files);
-    if (status < 0) {
-        cifar_close(&x->store);
-        return status;
-    }
-    *out = &x->store;
-    return KUMI_OK;
+    return ku_store_opened(&x->store, status, out);
 }

@@ -241,10 +241,5 @@ int ku_folder_open(const struct ku_image_source *src, struct ku_image_store **ou
     if (status == KUMI_OK)
         status = add_classes(x, src, names, n);
     ku_free(names);
-    if (status < 0) {
-        folder_close(&x->store);
-        return status;
-    }
-    *out = &x->store;
-    return KUMI_OK;
+    return ku_store_opened(&x->store, status, out);
 }

@@ -98,18 +98,16 @@ int ku_idx_open(const struct ku_image_source *src, struct ku_image_store **out)
                                                   ku_idx_parse};
     struct ku_files images = {0}, labels = {0};
     struct stat st;
-    int status = KUMI_OK;
+    int status;
     if (src->n_paths == 1 && ku_os_stat(src->path[0], &st) == 0 && S_ISDIR(st.st_mode))
-        status = add_folder(src->path[0], src->split, &images, &labels);
+        KU_TRY_OUT(add_folder(src->path[0], src->split, &images, &labels));
     else
-        for (int i = 0; i < src->n_paths && status == KUMI_OK; i++)
-            status = ku_files_add(&images, src->path[i]);
-    for (int i = 0; i < src->n_labels && status == KUMI_OK; i++)
-        status = ku_files_add(&labels, src->labels[i]);
-    for (uint32_t i = 0; labels.n < images.n && src->n_labels == 0 && status == KUMI_OK; i++)
-        status = add_labels_of(images.name[i], &labels);
-    if (status == KUMI_OK)
-        status = ku_array_open(src, &format, &images, &labels, out);
+        KU_TRY_OUT(ku_files_add(&images, src->path, src->n_paths));
+    KU_TRY_OUT(ku_files_add(&labels, src->labels, src->n_labels));
+    for (uint32_t i = 0; labels.n < images.n && src->n_labels == 0; i++)
+        KU_TRY_OUT(add_labels_of(images.name[i], &labels));
+    status = ku_array_open(src, &format, &images, &labels, out);
+out:
     ku_files_fini(&images);
     ku_files_fini(&labels);
     return status;

@@ -106,9 +106,20 @@ static int expand(struct ku_files *f, const char *pattern, int depth)
     }
 }
 
-int ku_files_add(struct ku_files *f, const char *pattern)
+int ku_files_add(struct ku_files *f, const char *const *pattern, int n)
 {
-    return expand(f, pattern, 0);
+    for (int i = 0; i < n; i++)
+        KU_TRY(expand(f, pattern[i], 0));
+    return KUMI_OK;
+}
+
+int ku_store_opened(struct ku_image_store *s, int status, struct ku_image_store **out)
+{
+    if (status < 0)
+        s->ops->close(s);
+    else
+        *out = s;
+    return status;
 }
 
 int ku_file_open(const char *name, const char *what, int keep_open, struct ku_file *f)

@@ -154,13 +154,11 @@ int ku_npy_open(const struct ku_image_source *src, struct ku_image_store **out)
 {
     static const struct ku_array_format format = {"a NumPy array", KU_NPY_HEADER_MAX, ku_npy_parse};
     struct ku_files images = {0}, labels = {0};
-    int status = KUMI_OK;
-    for (int i = 0; i < src->n_paths && status == KUMI_OK; i++)
-        status = ku_files_add(&images, src->path[i]);
-    for (int i = 0; i < src->n_labels && status == KUMI_OK; i++)
-        status = ku_files_add(&labels, src->labels[i]);
-    if (status == KUMI_OK)
-        status = ku_array_open(src, &format, &images, &labels, out);
+    int status;
+    KU_TRY_OUT(ku_files_add(&images, src->path, src->n_paths));
+    KU_TRY_OUT(ku_files_add(&labels, src->labels, src->n_labels));
+    status = ku_array_open(src, &format, &images, &labels, out);
+out:
     ku_files_fini(&images);
     ku_files_fini(&labels);
     return status;

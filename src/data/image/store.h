@@ -59,6 +59,9 @@ int ku_tar_open(const struct ku_image_source *src, struct ku_image_store **out);
 int ku_idx_open(const struct ku_image_source *src, struct ku_image_store **out);
 int ku_npy_open(const struct ku_image_source *src, struct ku_image_store **out);
 
+/* The end of each of them: sets *out, or closes the store. Returns status. */
+int ku_store_opened(struct ku_image_store *s, int status, struct ku_image_store **out);
+
 /* File helpers shared by the formats (image_files.c). */
 
 /* An ordered list of file names. */
@@ -67,10 +70,10 @@ struct ku_files {
     uint32_t n, cap;
 };
 /*
- * Adds the files of a pattern: expands "{000..147}" and "{a,b}", then globs; matches are sorted by
- * bytes. Errors: EINPUT (nothing matches), ENOMEM.
+ * Adds the files of n patterns: expands "{000..147}" and "{a,b}", then globs; the matches of a
+ * pattern are sorted by bytes. Errors: EINPUT (nothing matches), ENOMEM.
  */
-int ku_files_add(struct ku_files *f, const char *pattern);
+int ku_files_add(struct ku_files *f, const char *const *pattern, int n);
 int ku_files_add_name(struct ku_files *f, const char *name);
 void ku_files_fini(struct ku_files *f);
 

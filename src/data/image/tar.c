@@ -254,16 +254,9 @@ int ku_tar_open(const struct ku_image_source *src, struct ku_image_store **out)
     if (!x)
         return KUMI_ENOMEM;
     x->store = (struct ku_image_store){.ops = &tar_ops, .c = 3, .dtype = KUMI_U8};
-    int status = KUMI_OK;
-    for (int i = 0; i < src->n_paths && status == KUMI_OK; i++)
-        status = ku_files_add(&files, src->path[i]);
+    int status = ku_files_add(&files, src->path, src->n_paths);
     if (status == KUMI_OK)
         status = open_all(x, src, &files);
     ku_files_fini(&files);
-    if (status < 0) {
-        tar_close(&x->store);
-        return status;
-    }
-    *out = &x->store;
-    return KUMI_OK;
+    return ku_store_opened(&x->store, status, out);
 }

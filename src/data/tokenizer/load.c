@@ -54,13 +54,19 @@ static void shorten_integers(char *text)
     }
 }
 
+static int read_text(const char *path, char **text, size_t *bytes)
+{
+    return ku_os_slurp(path, FILE_BYTES_MAX, text, bytes) == 0
+               ? KUMI_OK
+               : KU_ERR(ku_os_status(KUMI_EINPUT), "tokenizer: %s: %s; make it readable", path,
+                        ku_os_why());
+}
+
 int ku_tokenizer_read_json(const char *path, struct ku_json *doc)
 {
     char *text;
     size_t bytes;
-    if (ku_os_slurp(path, FILE_BYTES_MAX, &text, &bytes) < 0)
-        return KU_ERR(ku_os_status(KUMI_EINPUT), "tokenizer: %s: %s; make it readable", path,
-                      ku_os_why());
+    KU_TRY(read_text(path, &text, &bytes));
     shorten_integers(text);
     int status = as_input(ku_json_parse(path, text, bytes, doc));
     ku_free(text);
@@ -139,9 +145,7 @@ static int load_merges(struct ku_tokenizer *t, const char *path)
 {
     char *text;
     size_t bytes, number = 0;
-    if (ku_os_slurp(path, FILE_BYTES_MAX, &text, &bytes) < 0)
-        return KU_ERR(ku_os_status(KUMI_EINPUT), "tokenizer: %s: %s; make it readable", path,
-                      ku_os_why());
+    KU_TRY(read_text(path, &text, &bytes));
     int status = KUMI_OK;
     for (char *line = text, *end = text + bytes, *next; line < end && status == KUMI_OK;
          line = next) {

@@ -34,26 +34,12 @@ struct ku_words {
 
 static size_t utf8_put(unsigned char *at, uint32_t c)
 {
-    if (c < 0x80) {
-        at[0] = (unsigned char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        at[0] = (unsigned char)(0xC0 | c >> 6);
-        at[1] = (unsigned char)(0x80 | (c & 63));
-        return 2;
-    }
-    if (c < 0x10000) {
-        at[0] = (unsigned char)(0xE0 | c >> 12);
-        at[1] = (unsigned char)(0x80 | (c >> 6 & 63));
-        at[2] = (unsigned char)(0x80 | (c & 63));
-        return 3;
-    }
-    at[0] = (unsigned char)(0xF0 | c >> 18);
-    at[1] = (unsigned char)(0x80 | (c >> 12 & 63));
-    at[2] = (unsigned char)(0x80 | (c >> 6 & 63));
-    at[3] = (unsigned char)(0x80 | (c & 63));
-    return 4;
+    static const unsigned char lead[] = {0, 0xC0, 0xE0, 0xF0};
+    const size_t more = (c >= 0x80) + (c >= 0x800) + (c >= 0x10000);
+    for (size_t i = more; i > 0; i--, c >>= 6)
+        at[i] = (unsigned char)(0x80 | (c & 63));
+    at[0] = (unsigned char)(lead[more] | c);
+    return more + 1;
 }
 
 /*
@@ -103,22 +89,14 @@ static inline int class_of(struct ku_words *s, const unsigned char *at, size_t *
 /* Length of the contraction at an apostrophe; 0: none; -1: the text ends too early to decide. */
 static int contraction(const unsigned char *at, const unsigned char *end)
 {
-    if (end - at < 2)
-        return -1;
-    switch (at[1]) {
-    case 's':
-    case 't':
-    case 'm':
-    case 'd':
-        return 2;
-    case 'r':
-    case 'v':
-        return end - at < 3 ? -1 : at[2] == 'e' ? 3 : 0;
-    case 'l':
-        return end - at < 3 ? -1 : at[2] == 'l' ? 3 : 0;
-    default:
-        return 0;
+    static const char *const tail[] = {"s", "t", "m", "d", "re", "ve", "ll"};
+    const size_t left = (size_t)(end - at - 1);
+    for (size_t i = 0; i < sizeof tail / sizeof *tail; i++) {
+        const size_t n = strlen(tail[i]);
+        if (memcmp(at + 1, tail[i], n < left ? n : left) == 0)
+            return left < n ? -1 : (int)n + 1;
     }
+    return 0;
 }
 
 static int next_gpt2(struct ku_words *s, const unsigned char *at, const unsigned char *end,
@@ -194,12 +172,11 @@ int ku_words_regex(const char *pattern, int drop_gaps, struct ku_words **out)
         return KUMI_ENOMEM;
     s->drop_gaps = drop_gaps;
     int status = ku_regex_create(pattern, &s->regex);
-    if (status < 0) {
+    if (status < 0)
         ku_words_destroy(s);
-        return status;
-    }
-    *out = s;
-    return KUMI_OK;
+    else
+        *out = s;
+    return status;
 }
 
 int ku_words_gpt2(struct ku_words **out)

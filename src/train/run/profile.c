@@ -89,7 +89,8 @@ static int take_steps(struct ku_profile *p, const char *steps, int64_t first_ste
         p->first = last = a;
     else
         return KU_ERR(KUMI_EINVAL,
-                      "profile: %s: not a range of steps; give one step or two, as 5-8", steps);
+                      "profile: %s: not a range of steps; give one step, or two such as 5-8",
+                      steps);
     p->n_steps = last - p->first + 1;
     if (p->first <= first_step || p->n_steps < 1 || p->n_steps > MAX_STEPS)
         return KU_ERR(
@@ -340,7 +341,7 @@ static void print_table(struct ku_profile *p, struct ku_str *out)
         ku_str_add(out, "; min at the roofline: %.3f ms, %.1f %%", limit / steps * 1e-6,
                    100 * limit / total);
     else
-        ku_str_add(out, "; run `kumi bench peak` once to have the roofline here");
+        ku_str_add(out, "; run `kumi bench peak` once to include the roofline");
     ku_str_add(out, "\n");
     print_ranks(p, out);
 }

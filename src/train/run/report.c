@@ -93,7 +93,8 @@ static void say_resumed(const struct ku_run_report_start *at, long long all)
             "%lld, extends it",
             out, step, step);
     else if (step >= at->end)
-        KU_MESSAGE(INFO, "kumi: %s: no step is left to do; evaluation and summary.json complete it",
+        KU_MESSAGE(INFO,
+                   "kumi: %s: no step remains; only the evaluation and summary.json are missing",
                    out);
 }
 

@@ -462,7 +462,7 @@ static int run_all(struct run *r)
         return ku_run_report_complete(&r->report, r->step, last_checkpoint(r, last));
     KU_TRY(loop(r));
     KU_TRY(ku_run_report_finish(&r->report, r->dir.path, r->step, last_checkpoint(r, last)));
-    const char *kept = r->o->is_trial ? "a trial saves no state" : "the state is in ";
+    const char *kept = r->o->is_trial ? "a timed run saves no state" : "the state is in ";
     if (r->stop_word == WORD_TIME)
         return KU_ERR(KUMI_ESTOPPED, "stopped: --max-time reached: step %lld; %s%s",
                       (long long)r->step, kept, r->result->checkpoint);

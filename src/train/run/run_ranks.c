@@ -119,7 +119,7 @@ static int check_options(const struct kumi_train_options *o)
     if (o->overwrite && o->resume)
         return KU_ERR(KUMI_EINVAL, "train: overwrite and resume exclude each other; give one");
     if (o->is_trial && o->resume)
-        return KU_ERR(KUMI_EINVAL, "train: a trial saves no state; it cannot resume");
+        return KU_ERR(KUMI_EINVAL, "train: a timed run saves no state, so it cannot resume");
     if (o->resume_step < 0 || (o->resume_step > 0 && o->resume != KU_RESUME_YES))
         return KU_ERR(KUMI_EINVAL, "train: resume_step %lld with resume %d; a step needs resume 1",
                       (long long)o->resume_step, o->resume);

@@ -127,8 +127,8 @@ static void remove_deleted(const struct ku_rundir *dir)
 {
     char *path = ku_rundir_file(dir, DELETED);
     if (path && ku_os_rmtree(path) < 0)
-        KU_LOG(TRAIN, WARN, "run directory: %s: cannot be removed: %s; it is of no use", path,
-               ku_os_why());
+        KU_LOG(TRAIN, WARN, "run directory: %s: cannot be removed: %s; it is not used any more",
+               path, ku_os_why());
     ku_free(path);
 }
 
@@ -137,8 +137,7 @@ static int tidy(const struct ku_rundir *dir)
 {
     int n = put_back(dir);
     if (n > 0)
-        KU_MESSAGE(WARN,
-                   "kumi: %s: the run that an interrupted --overwrite had moved aside is back",
+        KU_MESSAGE(WARN, "kumi: %s: restored the run that an interrupted --overwrite had moved",
                    dir->path);
     remove_deleted(dir);
     return n < 0 ? n : KUMI_OK;
@@ -184,8 +183,9 @@ static int open_it(const char *path, int overwrite, enum ku_resume resume, struc
     if (dir->path == NULL)
         return KUMI_ENOMEM;
     if (ku_os_mkdirs(path) < 0)
-        return KU_ERR(KUMI_ESTORAGE, "run directory: %s: cannot be made: %s; choose another --out",
-                      path, ku_os_why());
+        return KU_ERR(KUMI_ESTORAGE,
+                      "run directory: %s: cannot be created: %s; choose another --out", path,
+                      ku_os_why());
     KU_TRY(take_lock(dir));
     KU_TRY(tidy(dir));
     dir->replaces = overwrite;
@@ -235,8 +235,8 @@ int ku_rundir_make(const char *config, char *out, size_t bytes)
         snprintf(out, bytes, "runs/%.*s-%s-%d", n < 100 ? n : 100, name, when, i);
         result = ku_os_mkdir(out, 0777);
     }
-    return result == 0
-               ? KUMI_OK
-               : KU_ERR(KUMI_ESTORAGE, "run directory: %s: cannot be made: %s; name one with --out",
-                        out, ku_os_why());
+    return result == 0 ? KUMI_OK
+                       : KU_ERR(KUMI_ESTORAGE,
+                                "run directory: %s: cannot be created: %s; give one with --out",
+                                out, ku_os_why());
 }

@@ -69,7 +69,7 @@ int ku_trial_write(const struct ku_trial *t, int rank, const char *unit, const c
     char *path = ku_asprintf("%s/rank-%d.json", dir, rank);
     int status = text && path ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK && ku_os_replace(path, text, strlen(text)) < 0)
-        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "trial: %s: cannot be written: %s", path,
+        status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "timed run: %s: cannot be written: %s", path,
                         ku_os_why());
     ku_free(text);
     ku_free(path);
