@@ -37,123 +37,39 @@ static struct ku_graph *network(int64_t n)
     return g;
 }
 
-/* What is wanted of a tensor. */
+/* How a tensor is stored, and the axes on which other ranks have the same. */
 struct want {
     int arena, is_kept, replicas;
 };
+#define HOST               KU_AR_HOST, 0, 0     /* one copy */
+#define OWN(axes)          KU_AR_STATE, 0, axes /* whole, in memory of the rank */
+#define WHOLE(axes)        KU_AR_SHARD, 0, axes /* whole, and read by peers */
+#define PART(axes)         KU_AR_SHARD, 1, axes
+#define FAR(is_kept, axes) KU_AR_OFFLOAD, is_kept, axes
 static const struct row {
     int replicate, shard, local, zero;
     enum kumi_dtype compute;
-    struct ku_offload offload;
+    struct {
+        uint8_t optimizer, params;
+    } offload;
     struct want weight, copy, moment, update; /* copy: in bf16 */
 } rows[] = {
-    /* one rank */
-    {1,
-     1,
-     1,
-     0,
-     KUMI_BF16,
-     {0},
-     {KU_AR_STATE, 0, 0},
-     {KU_AR_STATE, 0, 0},
-     {KU_AR_STATE, 0, 0},
-     {KU_AR_STATE, 0, 0}},
-    /* replicas */
-    {4,
-     1,
-     1,
-     0,
-     KUMI_BF16,
-     {0},
-     {KU_AR_STATE, 0, R},
-     {KU_AR_STATE, 0, R},
-     {KU_AR_STATE, 0, R},
-     {KU_AR_STATE, 0, R}},
+    /* one rank; replicas */
+    {1, 1, 1, 0, KUMI_BF16, {0, 0}, {OWN(0)}, {OWN(0)}, {OWN(0)}, {OWN(0)}},
+    {4, 1, 1, 0, KUMI_BF16, {0, 0}, {OWN(R)}, {OWN(R)}, {OWN(R)}, {OWN(R)}},
     /* one copy for all: the stage changes nothing */
-    {1,
-     1,
-     4,
-     0,
-     KUMI_BF16,
-     {0},
-     {KU_AR_HOST, 0, 0},
-     {KU_AR_HOST, 0, 0},
-     {KU_AR_HOST, 0, 0},
-     {KU_AR_STATE, 0, L}},
-    {1,
-     1,
-     4,
-     3,
-     KUMI_BF16,
-     {0},
-     {KU_AR_HOST, 0, 0},
-     {KU_AR_HOST, 0, 0},
-     {KU_AR_HOST, 0, 0},
-     {KU_AR_STATE, 0, L}},
+    {1, 1, 4, 0, KUMI_BF16, {0, 0}, {HOST}, {HOST}, {HOST}, {OWN(L)}},
+    {1, 1, 4, 3, KUMI_BF16, {0, 0}, {HOST}, {HOST}, {HOST}, {OWN(L)}},
     /* stages: masters and moments from 1 on, what forward reads from 3 on */
-    {1, 4, 1, 1, KUMI_F32, {0}, {KU_AR_SHARD, 0, S}, {0}, {KU_AR_SHARD, 1, 0}, {KU_AR_STATE, 0, S}},
-    {1,
-     4,
-     1,
-     2,
-     KUMI_BF16,
-     {0},
-     {KU_AR_SHARD, 1, 0},
-     {KU_AR_SHARD, 0, S},
-     {KU_AR_SHARD, 1, 0},
-     {KU_AR_STATE, 0, S}},
-    {1,
-     4,
-     1,
-     3,
-     KUMI_BF16,
-     {0},
-     {KU_AR_SHARD, 1, 0},
-     {KU_AR_SHARD, 1, 0},
-     {KU_AR_SHARD, 1, 0},
-     {KU_AR_STATE, 0, S}},
+    {1, 4, 1, 1, KUMI_F32, {0, 0}, {WHOLE(S)}, {0}, {PART(0)}, {OWN(S)}},
+    {1, 4, 1, 2, KUMI_BF16, {0, 0}, {PART(0)}, {WHOLE(S)}, {PART(0)}, {OWN(S)}},
+    {1, 4, 1, 3, KUMI_BF16, {0, 0}, {PART(0)}, {PART(0)}, {PART(0)}, {OWN(S)}},
     /* hybrid: each shard has a replica */
-    {2,
-     2,
-     1,
-     1,
-     KUMI_BF16,
-     {0},
-     {KU_AR_SHARD, 1, R},
-     {KU_AR_SHARD, 0, R | S},
-     {KU_AR_SHARD, 1, R},
-     {KU_AR_STATE, 0, R | S}},
+    {2, 2, 1, 1, KUMI_BF16, {0, 0}, {PART(R)}, {WHOLE(R | S)}, {PART(R)}, {OWN(R | S)}},
     /* offload: of a shared copy each rank stores its part, of replicas all */
-    {1,
-     1,
-     4,
-     0,
-     KUMI_BF16,
-     {.optimizer = KU_TIER_HOST, .ratio = 1},
-     {KU_AR_OFFLOAD, 1, 0},
-     {KU_AR_HOST, 0, 0},
-     {KU_AR_OFFLOAD, 1, 0},
-     {KU_AR_STATE, 0, L}},
-    {2,
-     1,
-     1,
-     0,
-     KUMI_BF16,
-     {.optimizer = KU_TIER_FILE, .ratio = 1},
-     {KU_AR_FILE, 0, R},
-     {KU_AR_STATE, 0, R},
-     {KU_AR_FILE, 0, R},
-     {KU_AR_STATE, 0, R}},
-    {1,
-     2,
-     1,
-     3,
-     KUMI_BF16,
-     {.params = KU_TIER_HOST, .ratio = 1},
-     {KU_AR_SHARD, 1, 0},
-     {KU_AR_OFFLOAD, 1, 0},
-     {KU_AR_SHARD, 1, 0},
-     {KU_AR_STATE, 0, S}},
+    {1, 1, 4, 0, KUMI_BF16, {KU_TIER_HOST, 0}, {FAR(1, 0)}, {HOST}, {FAR(1, 0)}, {OWN(L)}},
+    {2, 1, 1, 0, KUMI_BF16, {KU_TIER_HOST, 0}, {FAR(0, R)}, {OWN(R)}, {FAR(0, R)}, {OWN(R)}},
+    {1, 2, 1, 3, KUMI_BF16, {0, KU_TIER_HOST}, {PART(0)}, {FAR(1, 0)}, {PART(0)}, {OWN(S)}},
 };
 
 static struct ku_program *compile(const struct row *r)
@@ -165,14 +81,17 @@ static struct ku_program *compile(const struct row *r)
                                 .bucket_bytes = 1 << 20,
                                 .first_bucket_bytes = 64,
                                 .zero = r->zero,
-                                .offload = r->offload};
+                                .offload = {.optimizer = r->offload.optimizer,
+                                            .params = r->offload.params,
+                                            .ratio = 1,
+                                            .buffer_count = 2,
+                                            .buffer_bytes = 1 << 16}};
     struct ku_program *p;
     for (int a = 0; a < KU_N_AXES; a++)
         o.mesh.extent[a] = 1;
     o.mesh.extent[KU_AX_REPLICATE] = r->replicate;
     o.mesh.extent[KU_AX_SHARD] = r->shard;
     o.mesh.extent[KU_AX_LOCAL] = r->local;
-    o.offload.buffer_count = 2, o.offload.buffer_bytes = 1 << 16;
     struct ku_graph *g = network(8);
     assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
     assert_int_equal(ku_compile_program(g, "train", &o, NULL, &p), 0);
