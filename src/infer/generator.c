@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "infer/generator.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os/os.h"
-#include "pass/pass.h"
-#include "model/pretrained.h"
-#include "train/trainer.h"
+#include "infer/inference.h"
 
 /*
  * Tokens per row in one run of a program: one (decode), or a piece of a prompt (prefill). Larger
@@ -41,18 +39,6 @@ struct ku_infer {
     struct ku_infer_work work;
 };
 
-static struct ku_compile_opts compile_opts(const struct ku_infer_opts *o)
-{
-    struct ku_compile_opts c = {.compute = o->compute,
-                                .keep_f32 = o->keep_f32,
-                                .modules = o->modules,
-                                .rule = ku_attrs_default,
-                                .watch = o->watch};
-    for (int a = 0; a < KU_N_AXES; a++)
-        c.mesh.extent[a] = 1;
-    return c;
-}
-
 static int check_graph(const struct ku_infer *m, const struct ku_graph *g)
 {
     if (ku_graph_find_input(g, "positions") && ku_graph_find_output(g, "logits"))
@@ -69,7 +55,8 @@ static int check_graph(const struct ku_infer *m, const struct ku_graph *g)
 static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_graph **g)
 {
     struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
-    struct ku_compile_opts c = compile_opts(o);
+    struct ku_compile_opts c = ku_inference_compile_opts(o->compute, o->keep_f32, o->modules);
+    c.watch = o->watch;
     for (int i = 0; i < N_LENGTHS; i++) {
         struct length *l = &m->program[i];
         l->t = lengths[i] < m->places ? lengths[i] : m->places;
@@ -91,25 +78,14 @@ static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_
 static int allocate(struct ku_infer *m)
 {
     const struct ku_program *all[N_LENGTHS + 1];
-    size_t total = 0;
+    char what[80];
     for (int i = 0; i < m->n_programs; i++)
         all[i] = m->program[i].program;
     all[m->n_programs] = m->derive;
-    for (int a = 0; a < KU_N_ARENAS; a++) {
-        size_t most = 0;
-        for (int i = 0; i <= m->n_programs; i++)
-            if (all[i]->arena_bytes[a] > most)
-                most = all[i]->arena_bytes[a];
-        KU_TRY(ku_add_size(total, most, &total));
-    }
-    uint64_t free_bytes = ku_os_mem_available();
-    if (total > free_bytes)
-        return KU_ERR(
-            KUMI_ENOMEM,
-            "memory: parameters and %lld samples of %lld tokens: %.2f GiB, available %.2f "
-            "GiB; ask for fewer samples or tokens, or free memory",
-            (long long)m->n_rows, (long long)m->places, (double)total * 0x1p-30,
-            (double)free_bytes * 0x1p-30);
+    snprintf(what, sizeof what, "parameters and %lld samples of %lld tokens", (long long)m->n_rows,
+             (long long)m->places);
+    KU_TRY(ku_inference_check_memory(all, m->n_programs + 1, what,
+                                     "ask for fewer samples or tokens, or free memory"));
     m->id = ku_calloc((size_t)(m->n_rows * m->places), sizeof *m->id);
     m->count = ku_calloc((size_t)m->n_rows, sizeof *m->count);
     m->n_kept = ku_calloc((size_t)m->n_rows, sizeof *m->n_kept);
@@ -117,24 +93,6 @@ static int allocate(struct ku_infer *m)
     if (!m->id || !m->count || !m->n_kept || !m->is_asked)
         return KUMI_ENOMEM;
     return ku_memory_create(m->job, all, m->n_programs + 1, NULL, &m->memory);
-}
-
-static int load_weights(struct ku_infer *m, const struct ku_graph *g, const char *dir,
-                        const char *averages)
-{
-    struct ku_ckpt_tensor *tensor;
-    struct ku_exec *derive;
-    int n;
-    KU_TRY(ku_trainer_describe(m->program[0].program, g, m->memory, &tensor, &n));
-    int status = ku_stored_weights(dir, m->model, tensor, n, 0, 1);
-    if (status == KUMI_OK && averages)
-        status = ku_stored_averages(averages, tensor, n, 0, 1);
-    ku_free(tensor);
-    KU_TRY(status);
-    KU_TRY(ku_exec_load(m->memory, m->derive, m->ops, m->device, NULL, &derive));
-    status = ku_exec_run(derive);
-    ku_exec_unload(derive);
-    return status;
 }
 
 int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
@@ -155,7 +113,9 @@ int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char
     KU_TRY_OUT(compile(m, o, &g));
     KU_TRY_OUT(m->ops->open(&o->device_opts, &m->device));
     KU_TRY_OUT(allocate(m));
-    KU_TRY_OUT(load_weights(m, g, dir, o->averages));
+    const struct ku_inference loaded = {m->ops,    m->device, model, m->program[0].program,
+                                        m->derive, m->memory};
+    KU_TRY_OUT(ku_inference_load(&loaded, g, dir, o->averages));
     *out = m;
     m = NULL;
 out:

@@ -6,10 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/os/os.h"
-#include "pass/pass.h"
-#include "model/pretrained.h"
-#include "train/trainer.h"
+#include "infer/inference.h"
 
 /* Sources are padded to the first of these lengths that holds them all, or to src_max. */
 enum { N_LENGTHS = 4, N_PROGRAMS = N_LENGTHS + 1 };
@@ -32,25 +29,6 @@ struct ku_translator {
     int64_t n_rows, src_max, tgt_max, n_made; /* n_made: tokens of each target so far */
     void *scratch;                            /* one cache, for reordering */
 };
-
-static int check_memory(const struct ku_program *const *all, int n)
-{
-    size_t total = 0;
-    for (int a = 0; a < KU_N_ARENAS; a++) {
-        size_t most = 0;
-        for (int i = 0; i < n; i++)
-            if (all[i]->arena_bytes[a] > most)
-                most = all[i]->arena_bytes[a];
-        KU_TRY(ku_add_size(total, most, &total));
-    }
-    uint64_t free_bytes = ku_os_mem_available();
-    return total <= free_bytes
-               ? KUMI_OK
-               : KU_ERR(KUMI_ENOMEM,
-                        "memory: parameters and sentences: %.2f GiB, available %.2f GiB; lower "
-                        "--batch or --beam",
-                        (double)total * 0x1p-30, (double)free_bytes * 0x1p-30);
-}
 
 /*
  * Compiles one program. All programs have the same tensors in the same order, so they share one
@@ -81,12 +59,7 @@ static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c
 static int compile(struct ku_translator *t, const struct ku_translator_opts *o, struct ku_graph **g)
 {
     struct ku_target target = {.query = o->device->query, .ranks_per_host = 1};
-    struct ku_compile_opts c = {.compute = o->compute,
-                                .keep_f32 = o->keep_f32,
-                                .modules = o->modules,
-                                .rule = ku_attrs_default};
-    for (int a = 0; a < KU_N_AXES; a++)
-        c.mesh.extent[a] = 1;
+    struct ku_compile_opts c = ku_inference_compile_opts(o->compute, o->keep_f32, o->modules);
     KU_TRY(compile_part(t, &c, &target, 0, g));
     for (int i = 0; i < N_LENGTHS; i++) {
         int64_t s = lengths[i] < t->src_max ? lengths[i] : t->src_max;
@@ -104,7 +77,8 @@ static int allocate(struct ku_translator *t, struct ku_job *job)
     for (int i = 0; i < t->n_parts; i++)
         all[i] = t->part[i].program;
     all[t->n_parts] = t->derive;
-    KU_TRY(check_memory(all, t->n_parts + 1));
+    KU_TRY(ku_inference_check_memory(all, t->n_parts + 1, "parameters and sentences",
+                                     "lower --batch or --beam"));
     for (uint32_t s = 0; s < all[0]->n_states; s++)
         if (all[0]->state[s].kind == KU_T_CACHE && all[0]->state[s].bytes > most)
             most = all[0]->state[s].bytes;
@@ -115,18 +89,9 @@ static int allocate(struct ku_translator *t, struct ku_job *job)
 static int load(struct ku_translator *t, const struct ku_graph *g, const char *dir,
                 const char *averages)
 {
-    struct ku_ckpt_tensor *tensor;
-    struct ku_exec *derive;
-    int n;
-    KU_TRY(ku_trainer_describe(t->part[0].program, g, t->memory, &tensor, &n));
-    int status = ku_stored_weights(dir, t->model, tensor, n, 0, 1);
-    if (status == KUMI_OK && averages)
-        status = ku_stored_averages(averages, tensor, n, 0, 1);
-    ku_free(tensor);
-    KU_TRY(status);
-    KU_TRY(ku_exec_load(t->memory, t->derive, t->ops, t->device, NULL, &derive));
-    status = ku_exec_run(derive);
-    ku_exec_unload(derive);
+    const struct ku_inference loaded = {t->ops,    t->device, t->model, t->part[0].program,
+                                        t->derive, t->memory};
+    int status = ku_inference_load(&loaded, g, dir, averages);
     for (int i = 0; i < t->n_parts && status == KUMI_OK; i++)
         status =
             ku_exec_load(t->memory, t->part[i].program, t->ops, t->device, NULL, &t->part[i].exec);

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_INFER_INFERENCE_H
+#define KU_INFER_INFERENCE_H
+
+#include "exec/exec.h"
+#include "model/model.h"
+#include "pass/pass.h"
+
+/* What generation and translation share: several programs over one memory plan on one rank. */
+
+/* Options of the compiler for inference on one rank, in compute dtype `compute`. */
+struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,
+                                                 const char *const *keep_f32,
+                                                 const struct ku_precision_rules *modules);
+/*
+ * Bytes of the arenas that n programs use in turn. Errors: KUMI_ENOMEM: they exceed the available
+ * memory, with both in GiB.
+ *
+ *   what     "parameters and sentences"
+ *   advice   "lower --batch or --beam"
+ */
+int ku_inference_check_memory(const struct ku_program *const *program, int n, const char *what,
+                              const char *advice);
+/*
+ * Load the parameters of a directory, or its averages, and derive their compute copies.
+ *
+ *   g        the graph that `program` was compiled from
+ *   derive   the program that derives the copies
+ */
+struct ku_inference {
+    const struct ku_device_ops *ops;
+    void *device;
+    const struct ku_model *model;
+    const struct ku_program *program, *derive;
+    struct ku_memory *memory;
+};
+int ku_inference_load(const struct ku_inference *i, const struct ku_graph *g, const char *dir,
+                      const char *averages);
+
+#endif
