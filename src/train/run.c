@@ -660,7 +660,7 @@ static void note_state(struct run *r)
 {
     struct kumi_train_result *result = r->result;
     result->step = r->step;
-    result->update = *ku_trainer_update_count(r->s.t);
+    result->update = ku_trainer_update_count(r->s.t);
     result->is_by_samples = ku_session_is_by_samples(&r->s);
     if (r->trial == NULL)
         snprintf(result->checkpoint, sizeof result->checkpoint, "%s/step-%08lld", r->checkpoints,

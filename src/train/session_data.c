@@ -113,36 +113,43 @@ static int create_loader(struct ku_session *s, int is_eval, int64_t first_step)
     return status;
 }
 
-static int fill_pairs(struct ku_session *s, int is_eval, int64_t number)
+/* Read the rows of micro-batch u into the mapped ports. */
+static int read_rows(struct ku_session *s, int is_eval, int64_t number, int u, void *const *to)
 {
-    enum ku_data_split split = is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN;
-    ku_trainer_use(s->t, ku_pairs_shape_at(&s->pairs, split, number));
-    for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
-        void *to[KU_DATA_PORTS_MAX];
-        size_t row_bytes;
-        int64_t first, n = ku_trainer_rows(s->t, u, &first);
-        for (int i = 0; i < s->data->n_ports; i++)
-            to[i] = ku_trainer_port(s->t, is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN,
-                                    s->data->port[i].name, u, &row_bytes);
-        KU_TRY(ku_pairs_rows(&s->pairs, split, number, first, n, to));
-    }
-    return KUMI_OK;
+    int64_t first, n = ku_trainer_rows(s->t, u, &first);
+    if (s->pairs.data)
+        return ku_pairs_rows(&s->pairs, is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN, number, first, n,
+                             to);
+    return ku_loader_read(s->loader[is_eval], number, u, to);
+}
+
+static int fill_micro(struct ku_session *s, int is_eval, int64_t number, int u)
+{
+    struct ku_range range[KU_DATA_PORTS_MAX] = {{0}};
+    struct ku_mapping map[KU_DATA_PORTS_MAX];
+    void *to[KU_DATA_PORTS_MAX];
+    size_t row_bytes;
+    int n = s->data->n_ports;
+    for (int i = 0; i < n; i++)
+        range[i] = ku_trainer_port(s->t, is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN,
+                                   s->data->port[i].name, u, &row_bytes);
+    KU_TRY(ku_ranges_map(range, n, KU_ACCESS_WRITE, map));
+    for (int i = 0; i < n; i++)
+        to[i] = map[i].data;
+    int status = read_rows(s, is_eval, number, u, to);
+    int unmapped = ku_ranges_unmap(map, n);
+    return status < 0 ? status : unmapped;
 }
 
 static int fill(struct ku_session *s, int is_eval, int64_t number)
 {
-    enum ku_trainer_program p = is_eval ? KU_PROG_EVAL : KU_PROG_TRAIN;
     if (s->pairs.data)
-        return fill_pairs(s, is_eval, number);
-    if (s->loader[is_eval] == NULL)
+        ku_trainer_use(
+            s->t, ku_pairs_shape_at(&s->pairs, is_eval ? KU_SPLIT_VAL : KU_SPLIT_TRAIN, number));
+    else if (s->loader[is_eval] == NULL)
         KU_TRY(create_loader(s, is_eval, number));
-    for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
-        void *to[KU_DATA_PORTS_MAX];
-        size_t row_bytes;
-        for (int i = 0; i < s->data->n_ports; i++)
-            to[i] = ku_trainer_port(s->t, p, s->data->port[i].name, u, &row_bytes);
-        KU_TRY(ku_loader_read(s->loader[is_eval], number, u, to));
-    }
+    for (int u = 0; u < ku_trainer_n_micro(s->t); u++)
+        KU_TRY(fill_micro(s, is_eval, number, u));
     return KUMI_OK;
 }
 

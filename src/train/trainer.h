@@ -83,8 +83,12 @@ struct ku_trainer {
     int64_t compile_ns;
     struct ku_trainer_scaler {
         struct ku_attrs rule;
-        double *words; /* state on this rank, op/loss_scaler.h; NULL: no loss scaler */
+        struct ku_range state;         /* bytes 0: no loss scaler */
+        double words[KU_SCALER_WORDS]; /* op/loss_scaler.h */
     } scaler;
+    struct ku_range update_count; /* of the state */
+    int64_t n_updates;            /* its value; this and scaler.words are read after each run */
+    double report[KU_REPORT_WORDS];
     int64_t n_steps, step_bytes; /* steps of this rank; bytes it stored in their collectives */
 };
 
@@ -171,10 +175,10 @@ int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_P
 int64_t ku_trainer_rows(const struct ku_trainer *t, int u, int64_t *first);
 int ku_trainer_n_micro(const struct ku_trainer *t);
 /*
- * Address of a port's rows for micro-batch u, and the bytes of one row; NULL: no such port.
+ * A port's rows for micro-batch u, and the bytes of one row; an empty range: no such port.
  */
-void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p, const char *name,
-                      int u, size_t *row_bytes);
+struct ku_range ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p,
+                                const char *name, int u, size_t *row_bytes);
 
 /*
  * Run one step on filled ports. report: KU_REPORT_WORDS numbers. A non-finite loss or gradient is
@@ -203,12 +207,12 @@ int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval,
 void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_result_metrics *out);
 /* For ku_trainer_create, eval_run and destroy. */
 int ku_trainer_note_metrics(struct ku_trainer *t);
-void ku_trainer_eval_add(struct ku_trainer *t);
+int ku_trainer_eval_add(struct ku_trainer *t);
 void ku_trainer_drop_metrics(struct ku_trainer *t);
-/* Name of the first parameter with a non-finite gradient in the last step, or NULL. */
-const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
+/* *name: of the first parameter with a non-finite gradient in the last step, or NULL. */
+int ku_trainer_bad_gradient(const struct ku_trainer *t, const char **name);
 /* The number of updates, a scalar of the state. */
-int64_t *ku_trainer_update_count(const struct ku_trainer *t);
+int64_t ku_trainer_update_count(const struct ku_trainer *t);
 /*
  * Of the loss scaler after the last step: the scale (NaN: no scaler), and the number of steps so
  * far without an update.
@@ -222,8 +226,10 @@ int ku_trainer_check_scale(const struct ku_trainer *t);
  * missing members are as before the first step.
  */
 json_t *ku_trainer_scaler_json(const struct ku_trainer *t);
-void ku_trainer_scaler_load(struct ku_trainer *t, const json_t *state);
-void ku_trainer_note_scaler(struct ku_trainer *t); /* for ku_trainer_create */
+/* For ku_trainer_create, load and runs: find, write and read the scalars of the state. */
+void ku_trainer_note_scalars(struct ku_trainer *t);
+int ku_trainer_write_scalars(struct ku_trainer *t, int64_t n_updates, const json_t *scaler);
+int ku_trainer_read_scalars(struct ku_trainer *t);
 /*
  * Planned bytes of all ranks of the host: the shared arena once; for each rank all other arenas,
  * the staging of checkpoints and the rows read ahead.

@@ -60,31 +60,27 @@ static double count_of(const struct ku_program *p, const char *name)
     return 1;
 }
 
-/* Valid targets of a run; 0: the graph has no loss. */
-static double n_valid(const struct ku_exec *exec)
-{
-    const int64_t *n = ku_exec_port(exec, 0, "loss_valid", NULL);
-    return n ? (double)*n : 0;
-}
-
 /* Add the result of a program's last run. */
-static void add_run(const struct ku_trainer *t, int program, struct ku_trainer_metric *m)
+static int add_run(const struct ku_trainer *t, int program, struct ku_trainer_metric *m)
 {
-    const struct ku_exec *exec = t->exec[program];
-    const void *at = ku_exec_port(exec, 0, m->port, NULL);
-    KU_ASSERT(at != NULL);
+    const char *const name[2] = {m->port, "loss_valid"};
+    struct ku_mapping map[2];
+    KU_TRY(ku_exec_map_ports(t->exec[program], 0, name, 2, KU_ACCESS_READ, map));
+    KU_ASSERT(map[0].data != NULL);
+    const int64_t *n_valid = map[1].data; /* NULL: the graph has no loss */
     if (m->kind == KUMI_METRIC_MAX) {
         double x;
-        memcpy(&x, at, sizeof x);
+        memcpy(&x, map[0].data, sizeof x);
         m->max = m->n_runs == 0 || x > m->max || x != x ? x : m->max;
     } else {
-        ku_exact_merge(&m->sum, at);
+        ku_exact_merge(&m->sum, map[0].data);
     }
     if (m->kind == KUMI_METRIC_MEAN)
         m->count += count_of(t->program[program], m->name);
     else if (m->kind == KUMI_METRIC_PER_TARGET)
-        m->count += n_valid(exec);
+        m->count += n_valid ? (double)*n_valid : 0;
     m->n_runs++;
+    return ku_ranges_unmap(map, 2);
 }
 
 static void clear(struct ku_trainer_metric *m)
@@ -110,13 +106,17 @@ void ku_trainer_eval_begin(struct ku_trainer *t)
         clear(&t->metric[i]);
 }
 
-void ku_trainer_eval_add(struct ku_trainer *t)
+int ku_trainer_eval_add(struct ku_trainer *t)
 {
-    const struct ku_exec *exec = t->exec[KU_PROG_EVAL];
-    ku_exact_merge(&t->eval_sum, ku_exec_port(exec, 0, "loss_sum", NULL));
-    t->eval_tokens += *(const int64_t *)ku_exec_port(exec, 0, "loss_valid", NULL);
+    static const char *const name[2] = {"loss_sum", "loss_valid"};
+    struct ku_mapping map[2];
+    KU_TRY(ku_exec_map_ports(t->exec[KU_PROG_EVAL], 0, name, 2, KU_ACCESS_READ, map));
+    ku_exact_merge(&t->eval_sum, map[0].data);
+    t->eval_tokens += *(const int64_t *)map[1].data;
+    KU_TRY(ku_ranges_unmap(map, 2));
     for (int i = 0; i < t->n_metrics; i++)
-        add_run(t, KU_PROG_EVAL, &t->metric[i]);
+        KU_TRY(add_run(t, KU_PROG_EVAL, &t->metric[i]));
+    return KUMI_OK;
 }
 
 double ku_trainer_eval_loss(const struct ku_trainer *t)
@@ -132,7 +132,7 @@ int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval,
             continue;
         if (!is_eval) {
             clear(&m);
-            add_run(t, KU_PROG_TRAIN, &m);
+            KU_TRY(add_run(t, KU_PROG_TRAIN, &m));
         }
         *value = value_of(&m);
         return KUMI_OK;
