@@ -79,7 +79,7 @@ static int fill_port(const struct kumi_trainer *t, enum ku_trainer_program p,
     for (int u = 0; u < ku_trainer_n_micro(t->s.t); u++) {
         size_t row_bytes;
         int64_t first, n = ku_trainer_rows(t->s.t, u, &first);
-        void *to = ku_trainer_port(t->s.t, p, name, u, &row_bytes);
+        struct ku_range to = ku_trainer_port(t->s.t, p, name, u, &row_bytes);
         if (ku_shape_find(shape, 'n') < 0) {
             first = 0;
             n = shape->ndim ? shape->dim[0].count : 1;
@@ -88,7 +88,8 @@ static int fill_port(const struct kumi_trainer *t, enum ku_trainer_program p,
         if (port->dtype == KUMI_I32)
             KU_TRY(
                 ku_ids_check(&t->ids, name, shape, (const int32_t *)(const void *)from, first, n));
-        memcpy(to, from, (size_t)n * row_bytes);
+        to.bytes = (size_t)n * row_bytes;
+        KU_TRY(ku_range_write(to, from));
     }
     return KUMI_OK;
 }
@@ -132,7 +133,7 @@ int kumi_trainer_step(struct kumi_trainer *t, const struct kumi_batch *batch, in
                                          .grad_norm = report[KU_REPORT_NORM],
                                          .lr = report[KU_REPORT_LR],
                                          .step = t->step,
-                                         .update = *ku_trainer_update_count(t->s.t),
+                                         .update = ku_trainer_update_count(t->s.t),
                                          .tokens = (int64_t)report[KU_REPORT_TOKENS],
                                          .applied = report[KU_REPORT_APPLY] != 0,
                                          .loss_scale = ku_trainer_loss_scale(t->s.t),
@@ -185,7 +186,7 @@ int kumi_trainer_output(const struct kumi_trainer *t, const char *name, float *o
     if (port == NULL)
         return KU_ERR(KUMI_EINVAL, "trainer: output %s: the graph has none of this name", name);
     const struct ku_shape *shape = &p->shape[port->shape];
-    const void *rows = ku_exec_port(t->s.t->exec[KU_PROG_EVAL], 0, name, NULL);
+    struct ku_mapping rows;
     if (ku_shape_find(shape, 'n') != 0)
         return KU_ERR(KUMI_EINVAL, "trainer: output %s: it has no rows of samples (first dim n)",
                       name);
@@ -197,9 +198,11 @@ int kumi_trainer_output(const struct kumi_trainer *t, const char *name, float *o
                       "trainer: output %s: %lld samples of %lld elements on this rank, asked for "
                       "%lld elements",
                       name, (long long)n, (long long)row, (long long)count);
+    KU_TRY(ku_range_map(ku_exec_port(t->s.t->exec[KU_PROG_EVAL], 0, name), KU_ACCESS_READ, &rows));
     for (int64_t i = 0, from = 0; i < count; from++)
         if (!is_padding(shape, from))
-            out[i++] = (float)ku_load_f64(rows, (enum kumi_dtype)port->dtype, from);
+            out[i++] = (float)ku_load_f64(rows.data, (enum kumi_dtype)port->dtype, from);
+    KU_TRY(ku_range_unmap(&rows));
     if (first)
         *first = begin;
     return KUMI_OK;

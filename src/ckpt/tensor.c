@@ -116,10 +116,8 @@ static int place_of(const struct ku_ckpt_tensor *t, int64_t at, int64_t *end, in
     while (++*part < t->n_parts) {
         const struct ku_ckpt_part *p = &t->part[*part];
         if (at >= p->begin && at < p->end) {
-            size_t from = (size_t)(at - p->begin) * each;
             *end = min_i64(*end, p->end);
-            *place =
-                (struct place){p->data ? (char *)p->data + from : NULL, p->store, p->at + from};
+            *place = (struct place){NULL, p->store, p->at + (uint64_t)(at - p->begin) * each};
             return 1;
         }
     }
@@ -197,24 +195,47 @@ static int64_t first_bad(enum look look, const void *out, enum kumi_dtype out_dt
     return -1;
 }
 
-/* Writes elements to a store; converts them in a staging buffer. */
+/* Converts n elements into `out`. Returns the first element that fails the check, or -1. */
+static int64_t convert(const struct ku_ckpt_tensor *t, void *out, const void *in,
+                       enum kumi_dtype in_dtype, int64_t n, enum look look)
+{
+    if (in_dtype == t->dtype)
+        memcpy(out, in, (size_t)n * kumi_dtype_bytes(t->dtype));
+    else
+        ku_convert(out, t->dtype, in, in_dtype, n);
+    return first_bad(look, out, t->dtype, in, in_dtype, n);
+}
+
+/* Writes elements of another dtype to a store without addresses, through a staging buffer. */
 enum { STAGE_ELEMENTS = 4096 };
-static int store_run(const struct ku_ckpt_tensor *t, const struct place *to, int64_t n,
+static int stage_run(const struct ku_ckpt_tensor *t, const struct place *to, int64_t n,
                      const void *in, enum kumi_dtype in_dtype, enum look look, int64_t *bad)
 {
     char stage[STAGE_ELEMENTS * 8];
     size_t each = kumi_dtype_bytes(t->dtype), in_each = kumi_dtype_bytes(in_dtype);
     for (int64_t at = 0, m; at < n && *bad < 0; at += m) {
-        const char *from = (const char *)in + (size_t)at * in_each;
-        m = min_i64(n - at, in_dtype == t->dtype ? n : STAGE_ELEMENTS);
-        if (in_dtype != t->dtype)
-            ku_convert(stage, t->dtype, from, in_dtype, m);
-        void *data = in_dtype == t->dtype ? (void *)(uintptr_t)from : stage;
-        *bad = first_bad(look, data, t->dtype, from, in_dtype, m);
+        m = min_i64(n - at, STAGE_ELEMENTS);
+        *bad = convert(t, stage, (const char *)in + (size_t)at * in_each, in_dtype, m, look);
         *bad += *bad < 0 ? 0 : at;
-        KU_TRY(to->store->move(to->store, 1, to->at + (uint64_t)at * each, data, (size_t)m * each));
+        KU_TRY(
+            to->store->move(to->store, 1, to->at + (uint64_t)at * each, stage, (size_t)m * each));
     }
     return KUMI_OK;
+}
+
+static int store_run(const struct ku_ckpt_tensor *t, const struct place *to, int64_t n,
+                     const void *in, enum kumi_dtype in_dtype, enum look look, int64_t *bad)
+{
+    const struct ku_ckpt_store *s = to->store;
+    size_t bytes = (size_t)n * kumi_dtype_bytes(t->dtype);
+    void *data;
+    if (in_dtype == t->dtype)
+        return s->move(s, 1, to->at, (void *)(uintptr_t)in, bytes);
+    if (s->map == NULL)
+        return stage_run(t, to, n, in, in_dtype, look, bad);
+    KU_TRY(s->map(s, to->at, bytes, &data));
+    *bad = convert(t, data, in, in_dtype, n, look);
+    return s->unmap(s, to->at, bytes, data);
 }
 
 /* Writes the first of the *n elements at `in` that are contiguous in all parts that contain them,
@@ -230,15 +251,10 @@ static int scatter_run(const struct ku_ckpt_tensor *t, int64_t place, int64_t *n
     *n = end - place;
     *bad = part = -1;
     while (*bad < 0 && place_of(t, place, &end, &part, &to)) {
-        if (to.data == NULL) {
+        if (to.data == NULL)
             KU_TRY(store_run(t, &to, *n, in, in_dtype, look, bad));
-            continue;
-        }
-        if (in_dtype == t->dtype)
-            memcpy(to.data, in, (size_t)*n * kumi_dtype_bytes(t->dtype));
         else
-            ku_convert(to.data, t->dtype, in, in_dtype, *n);
-        *bad = first_bad(look, to.data, t->dtype, in, in_dtype, *n);
+            *bad = convert(t, to.data, in, in_dtype, *n, look);
     }
     return KUMI_OK;
 }

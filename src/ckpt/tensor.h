@@ -8,31 +8,38 @@
 /* The file of a snapshot that a tensor belongs to. */
 enum ku_ckpt_group { KU_CKPT_MODEL, KU_CKPT_OPTIMIZER, KU_CKPT_N_GROUPS };
 
-/* Storage outside addressable memory (an offload target). move copies bytes [at, at + bytes) from
- * it, or to it if is_write. Returns 0, or < 0 with the error set. Threads: any. */
+/*
+ * Storage that is not plain host memory: memory of a device, or a file. Results: 0, or < 0 with the
+ * error set. Threads: any.
+ *
+ *   move         copies bytes [at, at + bytes) from it, or to it if is_write
+ *   map, unmap   host address at which to write all of these bytes before unmap, so that a
+ *                conversion needs no buffer; NULL: the storage has none
+ */
 struct ku_ckpt_store {
     int (*move)(const struct ku_ckpt_store *store, int is_write, uint64_t at, void *data,
                 size_t bytes);
+    int (*map)(const struct ku_ckpt_store *store, uint64_t at, size_t bytes, void **data);
+    int (*unmap)(const struct ku_ckpt_store *store, uint64_t at, size_t bytes, void *data);
     const void *ctx;
-    int index; /* for ctx */
+    int arena, rank; /* for ctx */
 };
-/* Elements [begin, end), in memory order, of a tensor that is stored in several parts. */
+/* Elements [begin, end), in memory order, of a tensor that is not in plain host memory. */
 struct ku_ckpt_part {
     int64_t begin, end;
-    void *data; /* element `begin`, aligned for dtype; NULL: in store */
     const struct ku_ckpt_store *store;
     uint64_t at; /* byte of element `begin` in store */
 };
 
 /*
- * A state tensor: its name and shape in files, and its location in memory. Padding (padded > dim)
- * exists only in memory: it is not written or hashed, and loading leaves it unchanged.
+ * A state tensor: its name and shape in files, and its location: data or part. Padding (padded >
+ * dim) exists only in memory: it is not written or hashed, and loading leaves it unchanged.
  *
  *     dim [2, 3], padded [2, 4]       memory   a b c . d e f .       file   a b c d e f
  *
  *   dim      [ndim] shape in files
  *   padded   [ndim] shape in memory, padded[i] >= dim[i]; row-major
- *   data     the whole logical tensor, aligned for dtype; ignored if there are parts
+ *   data     the whole tensor in plain host memory, aligned for dtype; ignored if there are parts
  *   part     [n_parts] parts that cover every element at least once: an element is read from the
  *            first part that contains it and written to all of them. n_parts 0: use data
  */

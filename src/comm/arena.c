@@ -2,6 +2,7 @@
 #include "comm/arena.h"
 
 #include "base/err.h"
+#include "base/os/guard.h"
 #include "base/os/os.h"
 #include "base/os/ipc.h"
 #include "comm/private.h"
@@ -136,6 +137,12 @@ static void populate(const struct ku_job *job, const struct ku_arena *a)
     ku_os_populate(ku_arena_part(a, job->local_rank), a->part_bytes);
 }
 
+/* With threads, rank 0 maps, guards and unmaps for all ranks. */
+static int is_mapper(const struct ku_job *job)
+{
+    return !job->priv->host->is_threads || job->local_rank == 0;
+}
+
 int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, size_t part_bytes,
                     const struct ku_arena **arena)
 {
@@ -146,7 +153,7 @@ int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, s
     KU_TRY(agree(job, common_bytes, part_bytes));
     /* equal on all ranks, because create and destroy are collective */
     KU_TRY(free_id(all, &a.id));
-    int makes = !is_threads || job->local_rank == 0;
+    int makes = is_mapper(job);
     if (is_threads)
         KU_TRY(agree(job, 0, 0)); /* all have chosen the id before rank 0 fills the entry */
     int status = makes ? share(job, &a, name) : 0;
@@ -165,17 +172,26 @@ int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, s
     return agree(job, common_bytes, part_bytes);
 }
 
+int ku_arena_guard(struct ku_job *job, const struct ku_arena *arena)
+{
+    struct ku_arena *a = &job->comm->arenas->arena[arena->id];
+    int status = is_mapper(job) ? ku_guard_create(a->base, a->bytes, &a->guard) : KUMI_OK;
+    if (status < 0)
+        return job->n > 1 ? ku_job_raise(job, job->rank) : status;
+    return agree(job, a->id, 3);
+}
+
 int ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena)
 {
     struct ku_arenas *all = job->comm->arenas;
-    int is_threads = job->priv->host->is_threads;
     if (!arena)
         return 0;
     uint32_t id = arena->id;
     int status = agree(job, id, 1);
     if (status < 0)
         return status;
-    if (!is_threads || job->local_rank == 0) {
+    if (is_mapper(job)) {
+        ku_guard_destroy(all->arena[id].guard);
         ku_os_munmap(all->arena[id].base, all->arena[id].bytes);
         all->arena[id] = (struct ku_arena){0};
     }

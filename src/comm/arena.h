@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 struct ku_job;
+struct ku_guard;
 
 /*
  * Owned buffers: an arena is memory that all ranks of the host map. It is one sealed memfd with a
@@ -23,6 +24,7 @@ struct ku_arena {
     size_t part_off, part_stride;    /* part of local rank r: base + part_off + r * part_stride */
     size_t bytes;
     unsigned char *base;
+    struct ku_guard *guard; /* of this process's mapping; NULL: always accessible */
 };
 
 enum { KU_MAX_ARENAS = 256 };
@@ -54,6 +56,11 @@ struct ku_ref {
  */
 int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, size_t part_bytes,
                     const struct ku_arena **arena);
+/*
+ * Make the mapping inaccessible except between begin and end of its guard (base/os/guard.h). For
+ * tests. Collective.
+ */
+int ku_arena_guard(struct ku_job *job, const struct ku_arena *arena);
 /*
  * Unmap the arena. No rank may use it any more. Collective.
  */

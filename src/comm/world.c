@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os/guard.h"
 #include "base/os/os.h"
 #include "comm/private.h"
 
@@ -62,8 +63,10 @@ static int open_rank(struct ku_job *job, const struct ku_job_opts *opts, struct 
 static void free_arenas(struct ku_arenas *arenas)
 {
     for (int i = 0; arenas && i < KU_MAX_ARENAS; i++)
-        if (arenas->arena[i].base)
+        if (arenas->arena[i].base) {
+            ku_guard_destroy(arenas->arena[i].guard);
             ku_os_munmap(arenas->arena[i].base, arenas->arena[i].bytes);
+        }
     ku_free(arenas);
 }
 

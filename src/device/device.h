@@ -58,6 +58,12 @@ struct ku_device_opts {
 
 struct ku_kernel; /* defined by each device */
 
+/*
+ * What the host does with mapped memory: WRITE alone overwrites all of it, so its old contents need
+ * not be fetched.
+ */
+enum ku_access { KU_ACCESS_READ = 1, KU_ACCESS_WRITE = 2, KU_ACCESS_UPDATE = 3 };
+
 struct ku_device_ops {
     const char *name;
     /*
@@ -89,6 +95,26 @@ struct ku_device_ops {
      * call it on each reduced chunk while it is still in cache.
      */
     void (*add_squares)(void *dev, const struct ku_view *x, int64_t *stats, int64_t word);
+    /*
+     * Memory that kernels address. Its addresses are the device's: only kernels and collectives
+     * dereference them. The host reaches a range through map and unmap; between the two no kernel
+     * and no collective may use it.
+     *
+     *     alloc ─── launch … ─── map ── host reads or writes ── unmap ─── launch … ─── free
+     *
+     *   alloc   bytes of zeros, backed, aligned to a page; `what` names them in messages
+     *   map     *host: where the host finds the range: on CPUs at `at`; a device with memory of its
+     *           own copies to a staging buffer if access has READ
+     *   unmap   ends the use of `host`; copies back if access has WRITE
+     *
+     * Ranges shared by the ranks of the host (comm/arena.h) are mapped in the same way.
+     * Threads: map and unmap from any, for ranges that do not overlap.
+     * Errors: KUMI_ENOMEM, KUMI_EDEVICE; on CPUs map and unmap do not fail.
+     */
+    int (*alloc)(void *dev, const char *what, size_t bytes, void **at);
+    void (*free)(void *dev, void *at, size_t bytes);
+    int (*map)(void *dev, void *at, size_t bytes, int access, void **host);
+    int (*unmap)(void *dev, void *at, size_t bytes, int access, void *host);
 };
 
 /* The oracle: plain loops in f64, one thread, every dtype. */

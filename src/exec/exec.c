@@ -327,8 +327,12 @@ void ku_exec_unload(struct ku_exec *e)
     for (uint32_t i = 0; e->step && i < e->program->n_instrs; i++)
         if (e->step[i].kind == COMPUTE && e->step[i].kernel)
             e->ops->unbind(e->device, e->step[i].kernel);
-    for (uint32_t i = 0; e->transfer && i <= e->program->n_handles; i++)
+    for (uint32_t i = 0; e->transfer && i <= e->program->n_handles; i++) {
+        int is_started = e->transfer[i].is_started; /* by a run that failed before its wait */
         ku_transfer_end(&e->transfer[i]);
+        if (is_started)
+            ku_memory_end(e->memory);
+    }
     ku_poison_destroy(e->poison);
     ku_free(e->step);
     ku_free(e->work);
@@ -349,13 +353,26 @@ static void between_tiles(void *job)
     (void)ku_job_progress(job); /* a failure is returned by the next wait */
 }
 
-static void show(const struct ku_exec *e, uint32_t at, ku_exec_see *see, void *ctx)
+/* Maps the results of an instruction and calls back. */
+static int show(const struct ku_exec *e, uint32_t at, ku_exec_see *see, void *ctx)
 {
     const struct ku_instr *i = &e->program->instr[at];
     struct ku_view out[KU_MAX_OUT];
+    struct ku_range range[KU_MAX_OUT];
+    struct ku_mapping map[KU_MAX_OUT];
+    for (int k = 0; k < i->n_out; k++) {
+        const struct ku_operand *o = &e->program->operand[i->operand + i->n_in + (uint32_t)k];
+        const struct ku_buffer *b = &e->program->buffer[o->buffer];
+        bind_view(e, o, i->micro, &out[k]);
+        range[k] = ku_memory_buffer(e->memory, b);
+        range[k].at = (size_t)((unsigned char *)out[k].data - e->memory->base[b->arena]);
+        range[k].bytes = (size_t)ku_shape_count(&out[k].shape) * kumi_dtype_bytes(out[k].dtype);
+    }
+    KU_TRY(ku_ranges_map(range, i->n_out, KU_ACCESS_READ, map));
     for (int k = 0; k < i->n_out; k++)
-        bind_view(e, &e->program->operand[i->operand + i->n_in + (uint32_t)k], i->micro, &out[k]);
+        out[k].data = map[k].data;
     see(ctx, i, out);
+    return ku_ranges_unmap(map, i->n_out);
 }
 
 int ku_exec_run(struct ku_exec *e)
@@ -374,9 +391,11 @@ static int wait(struct ku_exec *e, struct ku_work *work)
     return KUMI_OK;
 }
 
+/* The staging buffers are accessed until the wait. */
 static void start_tier(struct ku_exec *e, struct ku_transfer *transfer)
 {
     int64_t begin = ku_clock_ns();
+    ku_memory_begin(e->memory);
     ku_transfer_start(transfer);
     e->times.tier_ns += ku_clock_ns() - begin;
 }
@@ -384,9 +403,29 @@ static void start_tier(struct ku_exec *e, struct ku_transfer *transfer)
 static int wait_tier(struct ku_exec *e, struct ku_transfer *transfer)
 {
     int64_t begin = ku_clock_ns();
-    KU_TRY(ku_transfer_wait(transfer));
+    int status = ku_transfer_wait(transfer);
+    ku_memory_end(e->memory);
     e->times.tier_ns += ku_clock_ns() - begin;
-    return KUMI_OK;
+    return status;
+}
+
+static int run_one(struct ku_exec *e, const struct step *s)
+{
+    switch ((enum step_kind)s->kind) {
+    case COMPUTE:
+        return e->ops->launch(e->device, s->kernel, e->comms.dp ? between_tiles : NULL,
+                              e->memory->job);
+    case START:
+        return ku_work_start(s->work);
+    case WAIT:
+        return wait(e, s->work);
+    case TIER_START:
+        start_tier(e, s->transfer);
+        return KUMI_OK;
+    case TIER_WAIT:
+        return wait_tier(e, s->transfer);
+    }
+    return KUMI_EBUG;
 }
 
 int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
@@ -406,29 +445,14 @@ int ku_exec_run_seen(struct ku_exec *e, ku_exec_see *see, void *ctx)
             once = ku_clock_ns();
             exposed = e->times.exposed_ns + e->times.tier_ns;
         }
-        switch ((enum step_kind)s->kind) {
-        case COMPUTE:
-            if (s->is_gated && e->gate)
-                KU_TRY(e->gate(e->gate_ctx, at));
-            KU_TRY(e->ops->launch(e->device, s->kernel, e->comms.dp ? between_tiles : NULL, job));
-            if (see)
-                show(e, at, see, ctx);
-            break;
-        case START:
-            KU_TRY(ku_work_start(s->work));
-            break;
-        case WAIT:
-            KU_TRY(wait(e, s->work));
-            break;
-        case TIER_START:
-            if (s->is_gated && e->gate)
-                KU_TRY(e->gate(e->gate_ctx, at));
-            start_tier(e, s->transfer);
-            break;
-        case TIER_WAIT:
-            KU_TRY(wait_tier(e, s->transfer));
-            break;
-        }
+        if (s->is_gated && e->gate)
+            KU_TRY(e->gate(e->gate_ctx, at));
+        ku_memory_begin(e->memory);
+        int status = run_one(e, s);
+        ku_memory_end(e->memory);
+        KU_TRY(status);
+        if (see && s->kind == COMPUTE)
+            KU_TRY(show(e, at, see, ctx));
     }
     ku_job_tick(job);
     int64_t end = ku_clock_ns();
@@ -450,20 +474,29 @@ void ku_exec_stamp(struct ku_exec *e, int64_t *stamp)
     e->stamp = stamp;
 }
 
-void *ku_exec_port(const struct ku_exec *e, int is_input, const char *name, size_t *bytes)
+struct ku_range ku_exec_port(const struct ku_exec *e, int is_input, const char *name)
 {
-    const struct ku_program_port *port = ku_program_find_port(e->program, is_input, name);
-    if (port && bytes)
-        *bytes = e->program->buffer[port->buffer].bytes;
-    return ku_exec_port_at(e, port);
+    return ku_exec_port_at(e, ku_program_find_port(e->program, is_input, name));
 }
 
-void *ku_exec_port_at(const struct ku_exec *e, const struct ku_program_port *port)
+struct ku_range ku_exec_port_at(const struct ku_exec *e, const struct ku_program_port *port)
 {
     if (port == NULL)
-        return NULL;
-    const struct ku_buffer *b = &e->program->buffer[port->buffer];
-    return e->memory->base[b->arena] + b->offset;
+        return (struct ku_range){.memory = e->memory};
+    return ku_memory_buffer(e->memory, &e->program->buffer[port->buffer]);
+}
+
+int ku_exec_map_ports(const struct ku_exec *e, int is_input, const char *const *name, int n,
+                      int access, struct ku_mapping *map)
+{
+    for (int i = 0; i < n; i++) {
+        int status = ku_range_map(ku_exec_port(e, is_input, name[i]), access, &map[i]);
+        if (status < 0) {
+            (void)ku_ranges_unmap(map, i);
+            return status;
+        }
+    }
+    return KUMI_OK;
 }
 
 struct ku_exec_times ku_exec_times(const struct ku_exec *e)

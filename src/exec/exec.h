@@ -3,52 +3,21 @@
 #define KU_EXEC_EXEC_H
 
 #include "comm/coll.h"
-#include "device/device.h"
-#include "exec/offload_target.h"
-#include "ir/program.h"
+#include "exec/arenas.h"
 
 /*
  * Executes programs (ir/program.h). Memory is allocated once for all programs of a job, as large as
- * their memory plans require. Loading binds every instruction to a kernel, a collective or a
- * transfer. A run is a loop over instructions that does not allocate and takes no decisions:
+ * their memory plans require (arenas.h). Loading binds every instruction to a kernel, a collective
+ * or a transfer. A run is a loop over instructions that does not allocate and takes no decisions:
  *
  *     ku_memory_create   arenas for all programs          collective
  *     ku_exec_load       instruction -> bound op          once per program, compares hashes
- *     ku_exec_port       fill the input ports
+ *     ku_exec_port       map and fill the input ports
  *     ku_exec_run        COMPUTE      launch kernel; progress collectives between its tiles
  *                        START        start collective    ..  WAIT       wait for it
  *                        TIER_START   start file I/O      ..  TIER_WAIT  wait for it
- *     ku_exec_port       read the results
+ *     ku_exec_port       map and read the results
  */
-
-/*
- * The arenas of a rank: state shared by the ranks of the host, buffers that peers address, and
- * private memory.
- */
-struct ku_memory {
-    struct ku_job *job;
-    const struct ku_arena *host, *shard, *wire, *offload; /* NULL if no program needs it */
-    struct ku_tier_file *file;                            /* likewise */
-    unsigned char *base[KU_N_ARENAS]; /* address in this process; NULL for the file arena */
-    size_t bytes[KU_N_ARENAS];
-};
-/*
- * Creates the arenas for these programs. Each is as large as the largest need of a program. Private
- * memory is backed and zero on return.
- *
- *   tier   folder and method for the file arena; NULL: no program has one
- *
- * Collective: over the job.
- * Errors: KUMI_ENOMEM, those of ku_tier_file_open, and the job's root cause.
- */
-int ku_memory_create(struct ku_job *job, const struct ku_program *const *program, int n_programs,
-                     const struct ku_tier_opts *tier, struct ku_memory **memory);
-void ku_memory_destroy(struct ku_memory *memory); /* collective; NULL is allowed */
-/* Address of a state tensor that is not in the file arena. */
-static inline void *ku_memory_state(const struct ku_memory *m, const struct ku_program_state *s)
-{
-    return m->base[s->arena] + s->offset;
-}
 
 /*
  * Binds a program. Every rank of the job loads the same programs in the same order; a hash of their
@@ -72,8 +41,8 @@ void ku_exec_unload(struct ku_exec *exec); /* NULL is allowed */
  */
 int ku_exec_run(struct ku_exec *exec);
 /*
- * The same, with a callback that gets the results of each computation as soon as they are computed.
- * For debugging.
+ * The same, with a callback that gets the results of each computation as soon as they are computed,
+ * mapped for reading. For debugging.
  */
 typedef void ku_exec_see(void *ctx, const struct ku_instr *instr, const struct ku_view *out);
 int ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
@@ -88,12 +57,13 @@ void ku_exec_set_gate(struct ku_exec *exec, ku_exec_gate *gate, void *ctx);
  * NULL stops this.
  */
 void ku_exec_stamp(struct ku_exec *exec, int64_t *stamp);
-/*
- * A port's address and, if bytes is not NULL, its size. NULL if the program has no such port.
- */
-void *ku_exec_port(const struct ku_exec *exec, int is_input, const char *name, size_t *bytes);
-/* The address of a port of the exec's program that ku_program_find_port found; NULL for NULL. */
-void *ku_exec_port_at(const struct ku_exec *exec, const struct ku_program_port *port);
+/* A port's memory; bytes 0: the program has no such port. */
+struct ku_range ku_exec_port(const struct ku_exec *exec, int is_input, const char *name);
+/* The same of a port of the exec's program that ku_program_find_port found; NULL: none. */
+struct ku_range ku_exec_port_at(const struct ku_exec *exec, const struct ku_program_port *port);
+/* Map n ports for one access; one that the program lacks has data NULL. */
+int ku_exec_map_ports(const struct ku_exec *exec, int is_input, const char *const *name, int n,
+                      int access, struct ku_mapping *map);
 
 /* Time breakdown of the last run. */
 struct ku_exec_times {

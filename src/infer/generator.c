@@ -92,7 +92,7 @@ static int allocate(struct ku_infer *m)
     m->is_asked = ku_calloc((size_t)m->n_rows, 1);
     if (!m->id || !m->count || !m->n_kept || !m->is_asked)
         return KUMI_ENOMEM;
-    return ku_memory_create(m->job, all, m->n_programs + 1, NULL, &m->memory);
+    return ku_memory_create(m->job, m->ops, m->device, all, m->n_programs + 1, NULL, &m->memory);
 }
 
 int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
@@ -149,30 +149,44 @@ void ku_infer_destroy(struct ku_infer *m)
  * the last token are zeros: their keys and values are written after the text and overwritten before
  * any use. A row that takes no part gets negative positions, at which nothing is written.
  */
-static int64_t fill_row(struct ku_infer *m, const struct ku_exec *e, int64_t row, int64_t t)
+enum { TOKENS, IDS, POSITIONS, INDEX, N_PORTS };
+static int64_t fill_row(struct ku_infer *m, const struct ku_mapping *in, int64_t row, int64_t t)
 {
-    int32_t *tokens = (int32_t *)ku_exec_port(e, 1, "tokens", NULL) + row * t;
-    int32_t *ids = ku_exec_port(e, 1, "position_ids", NULL);
+    int32_t *tokens = (int32_t *)in[TOKENS].data + row * t, *ids = in[IDS].data;
     const int64_t at = m->n_kept[row], left = m->is_asked[row] ? m->count[row] - at : 0;
     const int64_t n = left < t ? left : t;
     for (int64_t i = 0; i < t; i++)
         tokens[i] = i < n ? (int32_t)m->id[row * m->places + at + i] : 0;
     for (int64_t i = 0; ids && i < t; i++)
         ids[row * t + i] = (int32_t)(i < n ? at + i : 0);
-    ((int32_t *)ku_exec_port(e, 1, "positions", NULL))[row] = (int32_t)(n > 0 ? at : -t);
-    ((int32_t *)ku_exec_port(e, 1, "index", NULL))[row] = (int32_t)(n > 0 ? n - 1 : 0);
+    ((int32_t *)in[POSITIONS].data)[row] = (int32_t)(n > 0 ? at : -t);
+    ((int32_t *)in[INDEX].data)[row] = (int32_t)(n > 0 ? n - 1 : 0);
     return n;
 }
 
-static void take_logits(const struct ku_infer *m, const struct length *l, int64_t row,
-                        double *logits)
+/* Fills the inputs of all rows. *total: the number of their tokens. */
+static int fill(struct ku_infer *m, const struct length *l, int64_t *total)
+{
+    static const char *const name[N_PORTS] = {"tokens", "position_ids", "positions", "index"};
+    struct ku_mapping in[N_PORTS];
+    KU_TRY(ku_exec_map_ports(l->exec, 1, name, N_PORTS, KU_ACCESS_WRITE, in));
+    *total = 0;
+    for (int64_t row = 0; row < m->n_rows; row++)
+        *total += fill_row(m, in, row, l->t);
+    return ku_ranges_unmap(in, N_PORTS);
+}
+
+static int take_logits(const struct ku_infer *m, const struct length *l, int64_t row,
+                       double *logits)
 {
     const struct ku_program_port *port = ku_program_find_port(l->program, 0, "logits");
-    const void *out = ku_exec_port(l->exec, 0, "logits", NULL);
     const int64_t vocab = m->model->facts.vocab_size;
     const int64_t first = ku_shape_count(&l->program->shape[port->shape]) / m->n_rows * row;
+    struct ku_mapping out;
+    KU_TRY(ku_range_map(ku_exec_port(l->exec, 0, "logits"), KU_ACCESS_READ, &out));
     for (int64_t v = 0; v < vocab; v++)
-        logits[row * vocab + v] = ku_load_f64(out, (enum kumi_dtype)port->dtype, first + v);
+        logits[row * vocab + v] = ku_load_f64(out.data, (enum kumi_dtype)port->dtype, first + v);
+    return ku_range_unmap(&out);
 }
 
 /*
@@ -181,18 +195,17 @@ static void take_logits(const struct ku_infer *m, const struct length *l, int64_
  */
 static int64_t run(struct ku_infer *m, struct length *l, double *logits)
 {
-    int64_t total = 0;
+    int64_t total;
     if (l->exec == NULL)
         KU_TRY(ku_exec_load(m->memory, l->program, m->ops, m->device, NULL, &l->exec));
     int64_t begin = ku_clock_ns();
-    for (int64_t row = 0; row < m->n_rows; row++)
-        total += fill_row(m, l->exec, row, l->t);
+    KU_TRY(fill(m, l, &total));
     KU_TRY(ku_exec_run(l->exec));
     for (int64_t row = 0; row < m->n_rows; row++) {
         int64_t left = m->is_asked[row] ? m->count[row] - m->n_kept[row] : 0;
         m->n_kept[row] += left < l->t ? left : l->t;
         if (left > 0 && left <= l->t)
-            take_logits(m, l, row, logits);
+            KU_TRY(take_logits(m, l, row, logits));
     }
     int64_t ns = ku_clock_ns() - begin;
     if (l->t == 1) {
@@ -271,30 +284,31 @@ int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char
  * Copies the first n_tokens of all heads of a row of a cache [n, h, s, d] to or from `packed`;
  * returns their bytes.
  */
-static size_t move_row(struct ku_infer *m, const struct ku_program_state *x, int64_t row,
-                       int64_t n_tokens, unsigned char *packed, int is_out)
+static size_t move_row(struct ku_infer *m, const struct ku_program_state *x, unsigned char *cache,
+                       int64_t row, int64_t n_tokens, unsigned char *packed, int is_out)
 {
     const struct ku_dim *dim = m->program[0].program->shape[x->shape].dim;
     const size_t width = (size_t)dim[3].count * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
     const size_t bytes = (size_t)n_tokens * width, head = (size_t)dim[2].count * width;
-    unsigned char *at = ku_memory_state(m->memory, x);
-    at += (size_t)(row * dim[1].count) * head;
+    unsigned char *at = cache + (size_t)(row * dim[1].count) * head;
     for (int64_t h = 0; h < dim[1].count; h++, at += head, packed += bytes)
         memcpy(is_out ? packed : at, is_out ? at : packed, bytes);
     return (size_t)dim[1].count * bytes;
 }
 
-static void select_cache(struct ku_infer *m, const struct ku_program_state *x,
-                         const int64_t *parent)
+static int select_cache(struct ku_infer *m, const struct ku_program_state *x, const int64_t *parent)
 {
+    struct ku_mapping cache;
+    KU_TRY(ku_range_map(ku_memory_state(m->memory, x), KU_ACCESS_UPDATE, &cache));
     unsigned char *at = m->scratch;
     for (int64_t row = 0; row < m->n_rows; row++)
         if (parent[row] != row)
-            at += move_row(m, x, parent[row], m->n_kept[parent[row]], at, 1);
+            at += move_row(m, x, cache.data, parent[row], m->n_kept[parent[row]], at, 1);
     at = m->scratch;
     for (int64_t row = 0; row < m->n_rows; row++)
         if (parent[row] != row)
-            at += move_row(m, x, row, m->n_kept[parent[row]], at, 0);
+            at += move_row(m, x, cache.data, row, m->n_kept[parent[row]], at, 0);
+    return ku_range_unmap(&cache);
 }
 
 int ku_infer_reorder(struct ku_infer *m, const int64_t *parent)
@@ -310,7 +324,7 @@ int ku_infer_reorder(struct ku_infer *m, const int64_t *parent)
         return KUMI_ENOMEM;
     for (uint32_t s = 0; s < p->n_states; s++)
         if (p->state[s].kind == KU_T_CACHE)
-            select_cache(m, &p->state[s], parent);
+            KU_TRY(select_cache(m, &p->state[s], parent));
     memcpy(m->scratch, m->id, (size_t)(m->n_rows * m->places) * sizeof *m->id);
     for (int64_t row = 0; row < m->n_rows; row++)
         memcpy(m->id + row * m->places, (uint32_t *)m->scratch + parent[row] * m->places,

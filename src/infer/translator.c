@@ -83,7 +83,9 @@ static int allocate(struct ku_translator *t, struct ku_job *job)
         if (all[0]->state[s].kind == KU_T_CACHE && all[0]->state[s].bytes > most)
             most = all[0]->state[s].bytes;
     t->scratch = ku_malloc(most);
-    return t->scratch ? ku_memory_create(job, all, t->n_parts + 1, NULL, &t->memory) : KUMI_ENOMEM;
+    return t->scratch
+               ? ku_memory_create(job, t->ops, t->device, all, t->n_parts + 1, NULL, &t->memory)
+               : KUMI_ENOMEM;
 }
 
 static int load(struct ku_translator *t, const struct ku_graph *g, const char *dir,
@@ -145,6 +147,32 @@ void ku_translator_destroy(struct ku_translator *t)
     ku_free(t);
 }
 
+static int fill_lengths(const struct ku_translator *t, const struct ku_exec *e,
+                        const struct ku_translator_text *source)
+{
+    struct ku_mapping map;
+    KU_TRY(ku_range_map(ku_exec_port(e, 1, "src_len"), KU_ACCESS_WRITE, &map));
+    int32_t *len = map.data;
+    for (int64_t row = 0; row < t->n_rows; row++)
+        len[row] = (int32_t)source[row].n;
+    return ku_range_unmap(&map);
+}
+
+static int fill_source(const struct ku_translator *t, const struct part *p,
+                       const struct ku_translator_text *source)
+{
+    static const char *const name[2] = {"src", "src_positions"};
+    struct ku_mapping map[2];
+    KU_TRY(ku_exec_map_ports(p->exec, 1, name, 2, KU_ACCESS_WRITE, map));
+    int32_t *src = map[0].data, *positions = map[1].data;
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        positions[row] = 0;
+        for (int64_t k = 0; k < p->s; k++)
+            src[row * p->s + k] = k < source[row].n ? (int32_t)source[row].token[k] : 0;
+    }
+    return ku_ranges_unmap(map, 2);
+}
+
 int ku_translator_read(struct ku_translator *t, const struct ku_translator_text *source)
 {
     int64_t longest = 1;
@@ -156,21 +184,10 @@ int ku_translator_read(struct ku_translator *t, const struct ku_translator_text 
     while (t->part[i].s < longest)
         i++;
     struct part *p = &t->part[i];
-    int32_t *src = ku_exec_port(p->exec, 1, "src", NULL);
-    int32_t *positions = ku_exec_port(p->exec, 1, "src_positions", NULL);
-    for (int64_t row = 0; row < t->n_rows; row++) {
-        positions[row] = 0;
-        for (int64_t k = 0; k < p->s; k++)
-            src[row * p->s + k] = k < source[row].n ? (int32_t)source[row].token[k] : 0;
-    }
-    for (int k = 0; k < 2; k++) { /* for the encoder, and for the target's cross attention */
-        struct ku_exec *e = k ? t->part[0].exec : p->exec;
-        int32_t *len = ku_exec_port(e, 1, "src_len", NULL);
-        for (int64_t row = 0; row < t->n_rows; row++)
-            len[row] = (int32_t)source[row].n;
-        if (k == 0)
-            KU_TRY(ku_exec_run(e));
-    }
+    KU_TRY(fill_source(t, p, source));
+    KU_TRY(fill_lengths(t, p->exec, source)); /* for the encoder */
+    KU_TRY(ku_exec_run(p->exec));
+    KU_TRY(fill_lengths(t, t->part[0].exec, source)); /* for the target's cross attention */
     t->n_made = 0;
     return KUMI_OK;
 }
@@ -190,6 +207,19 @@ static void log_softmax(const void *logits, enum kumi_dtype dtype, int64_t first
         out[v] -= most + log(sum);
 }
 
+static int fill_target(const struct ku_translator *t, const uint32_t *token)
+{
+    static const char *const name[3] = {"tgt_in", "positions", "position_ids"};
+    struct ku_mapping map[3];
+    KU_TRY(ku_exec_map_ports(t->part[0].exec, 1, name, 3, KU_ACCESS_WRITE, map));
+    int32_t *in = map[0].data, *at = map[1].data, *ids = map[2].data;
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        in[row] = (int32_t)token[row];
+        at[row] = ids[row] = (int32_t)t->n_made;
+    }
+    return ku_ranges_unmap(map, 3);
+}
+
 int ku_translator_step(void *translator, const uint32_t *token, const unsigned char *is_done,
                        double *log_p)
 {
@@ -197,22 +227,18 @@ int ku_translator_step(void *translator, const uint32_t *token, const unsigned c
     const struct part *p = &t->part[0];
     const struct ku_program_port *port = ku_program_find_port(p->program, 0, "logits");
     const int64_t vocab = t->model->facts.vocab_size;
-    int32_t *in = ku_exec_port(p->exec, 1, "tgt_in", NULL);
-    int32_t *at = ku_exec_port(p->exec, 1, "positions", NULL);
-    int32_t *ids = ku_exec_port(p->exec, 1, "position_ids", NULL);
+    const int64_t width = ku_shape_count(&p->program->shape[port->shape]) / t->n_rows;
+    struct ku_mapping out;
     KU_ASSERT(t->n_made < t->tgt_max);
-    for (int64_t row = 0; row < t->n_rows; row++) {
-        in[row] = (int32_t)token[row];
-        at[row] = ids[row] = (int32_t)t->n_made;
-    }
+    KU_TRY(fill_target(t, token));
     KU_TRY(ku_exec_run(p->exec));
     t->n_made++;
-    const void *out = ku_exec_port(p->exec, 0, "logits", NULL);
-    const int64_t width = ku_shape_count(&p->program->shape[port->shape]) / t->n_rows;
+    KU_TRY(ku_range_map(ku_exec_port(p->exec, 0, "logits"), KU_ACCESS_READ, &out));
     for (int64_t row = 0; row < t->n_rows; row++)
         if (is_done == NULL || !is_done[row])
-            log_softmax(out, (enum kumi_dtype)port->dtype, row * width, vocab, log_p + row * vocab);
-    return KUMI_OK;
+            log_softmax(out.data, (enum kumi_dtype)port->dtype, row * width, vocab,
+                        log_p + row * vocab);
+    return ku_range_unmap(&out);
 }
 
 /*
@@ -231,13 +257,16 @@ int ku_translator_select(void *translator, const int64_t *parent)
         size_t head =
             (size_t)(dim[2].count * dim[3].count) * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
         size_t kept = head / (size_t)dim[2].count * (size_t)t->n_made;
-        unsigned char *at = ku_memory_state(t->memory, x), *old = t->scratch;
+        struct ku_mapping cache;
+        KU_TRY(ku_range_map(ku_memory_state(t->memory, x), KU_ACCESS_UPDATE, &cache));
+        unsigned char *at = cache.data, *old = t->scratch;
         for (int64_t k = 0; k < t->n_rows * dim[1].count; k++)
             memcpy(old + (size_t)k * kept, at + (size_t)k * head, kept);
         for (int64_t row = 0; row < t->n_rows; row++)
             for (int64_t h = 0; h < dim[1].count && parent[row] != row; h++)
                 memcpy(at + (size_t)(row * dim[1].count + h) * head,
                        old + (size_t)(parent[row] * dim[1].count + h) * kept, kept);
+        KU_TRY(ku_range_unmap(&cache));
     }
     return KUMI_OK;
 }

@@ -34,18 +34,21 @@ static int hash_copy(const struct ku_trainer *t, const struct ku_program_state *
                      uint64_t *hash)
 {
     const size_t bytes = own_bytes(t, x);
-    const int is_in_file = x->arena == KU_AR_FILE;
+    const bool is_in_file = x->arena == KU_AR_FILE;
     uint64_t sum = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
+        const bool flips = at == 0 && ku_fault_is_due(KU_FAULT_FLIP);
+        struct ku_range r = ku_memory_state(t->memory, x);
+        struct ku_mapping map = {.data = file};
         n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        unsigned char *piece =
-            is_in_file ? file : (unsigned char *)ku_memory_state(t->memory, x) + at;
-        if (is_in_file)
-            KU_TRY(ku_tier_file_move(t->memory->file, t->job->local_rank, 0, x->offset + at, piece,
-                                     n));
-        if (at == 0 && ku_fault_is_due(KU_FAULT_FLIP))
-            piece[0] ^= 1;
-        sum = ku_hash64_mix(sum, ku_hash64(piece, n));
+        r.at += at;
+        r.bytes = n;
+        KU_TRY(is_in_file ? ku_range_read(r, file)
+                          : ku_range_map(r, flips ? KU_ACCESS_UPDATE : KU_ACCESS_READ, &map));
+        if (flips)
+            *(unsigned char *)map.data ^= 1;
+        sum = ku_hash64_mix(sum, ku_hash64(map.data, n));
+        KU_TRY(is_in_file ? KUMI_OK : ku_range_unmap(&map));
     }
     *hash = sum;
     return KUMI_OK;

@@ -94,11 +94,19 @@ static int fill(struct ku_session *s, enum ku_data_split split, int64_t run)
     const struct ku_loader_range *range = f->range + shape * f->n_micro;
     ku_trainer_use(s->t, shape);
     for (int u = 0; u < f->n_micro; u++) {
+        struct ku_range rows[KU_DATA_PORTS_MAX] = {{0}};
+        struct ku_mapping map[KU_DATA_PORTS_MAX];
         void *to[KU_DATA_PORTS_MAX];
         size_t row_bytes;
         for (int i = 0; i < n_ports; i++)
-            to[i] = ku_trainer_port_rows(s->t, p, port[i], u, &row_bytes);
-        KU_TRY(source->ops->fill(source, split, run, range, f->n_micro, u, to));
+            rows[i] = ku_trainer_port_rows(s->t, p, port[i], u, &row_bytes);
+        KU_TRY(ku_ranges_map(rows, n_ports, KU_ACCESS_WRITE, map));
+        for (int i = 0; i < n_ports; i++)
+            to[i] = map[i].data;
+        const int status = source->ops->fill(source, split, run, range, f->n_micro, u, to);
+        const int unmapped = ku_ranges_unmap(map, n_ports);
+        KU_TRY(status);
+        KU_TRY(unmapped);
     }
     return KUMI_OK;
 }

@@ -122,20 +122,51 @@ static uint32_t *first_writes(const struct ku_program *p)
     return turn;
 }
 
-static int move_stored(const struct ku_ckpt_store *store, int is_write, uint64_t at, void *data,
+static struct ku_range range_of(const struct ku_ckpt_store *s, uint64_t at, size_t bytes)
+{
+    return (struct ku_range){s->ctx, s->arena, s->rank, at, bytes};
+}
+
+static int move_stored(const struct ku_ckpt_store *s, int is_write, uint64_t at, void *data,
                        size_t bytes)
 {
-    return ku_tier_file_move(store->ctx, store->index, is_write, at, data, bytes);
+    const struct ku_range r = range_of(s, at, bytes);
+    return is_write ? ku_range_write(r, data) : ku_range_read(r, data);
+}
+
+static int map_stored(const struct ku_ckpt_store *s, uint64_t at, size_t bytes, void **data)
+{
+    struct ku_mapping map;
+    KU_TRY(ku_range_map(range_of(s, at, bytes), KU_ACCESS_WRITE, &map));
+    *data = map.data;
+    return KUMI_OK;
+}
+
+static int unmap_stored(const struct ku_ckpt_store *s, uint64_t at, size_t bytes, void *data)
+{
+    struct ku_mapping map = {range_of(s, at, bytes), KU_ACCESS_WRITE, data};
+    return ku_range_unmap(&map);
+}
+
+/* [KU_N_ARENAS][local_n]: the arenas of the local ranks, as checkpoints read and write them. */
+static void list_stores(const struct ku_memory *m, struct ku_ckpt_store *store)
+{
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        for (int r = 0; r < m->job->local_n; r++, store++) {
+            *store = (struct ku_ckpt_store){.move = move_stored, .ctx = m, .arena = a, .rank = r};
+            if (a != KU_AR_FILE) {
+                store->map = map_stored;
+                store->unmap = unmap_stored;
+            }
+        }
 }
 
 /* Part of a tensor in local rank r's arena, from byte `at` of the tensor on. */
 static struct ku_ckpt_part part_of(const struct ku_program_state *x, const struct ku_memory *memory,
                                    const struct ku_ckpt_store *store, int r, size_t at)
 {
-    const struct ku_arena *arena = x->arena == KU_AR_SHARD ? memory->shard : memory->offload;
-    if (x->arena == KU_AR_FILE)
-        return (struct ku_ckpt_part){.store = &store[r], .at = x->offset + at};
-    return (struct ku_ckpt_part){.data = ku_arena_part(arena, r) + x->offset + at};
+    return (struct ku_ckpt_part){.store = &store[x->arena * memory->job->local_n + r],
+                                 .at = x->offset + at};
 }
 
 /*
@@ -143,7 +174,7 @@ static struct ku_ckpt_part part_of(const struct ku_program_state *x, const struc
  * shards, then the copies of tensors that every rank has in full (of a replica only its own).
  * Returns their number.
  *
- *   store   [local_n] the ranks' parts of arena file
+ *   store   of list_stores
  */
 static int list_parts(const struct ku_program *p, const struct ku_program_state *x,
                       const struct ku_memory *memory, const struct ku_ckpt_store *store,
@@ -177,7 +208,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     const size_t n_local = (size_t)memory->job->local_n, n_states = p->n_states + 1;
     struct ku_ckpt_tensor *list =
         ku_calloc(1, n_states * (sizeof *list + 2 * n_local * sizeof(struct ku_ckpt_part)) +
-                         n_local * sizeof(struct ku_ckpt_store));
+                         KU_N_ARENAS * n_local * sizeof(struct ku_ckpt_store));
     uint32_t *turn = list ? first_writes(p) : NULL;
     if (turn == NULL) {
         ku_free(list);
@@ -185,8 +216,7 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
     }
     struct ku_ckpt_part *part = (struct ku_ckpt_part *)(void *)&list[n_states];
     struct ku_ckpt_store *store = (struct ku_ckpt_store *)(void *)&part[2 * n_local * n_states];
-    for (size_t r = 0; r < n_local; r++)
-        store[r] = (struct ku_ckpt_store){move_stored, memory->file, (int)r};
+    list_stores(memory, store);
     *n = 0;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
@@ -197,12 +227,15 @@ int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
         struct ku_ckpt_tensor *out = &list[(*n)++];
         out->name = p->name_of[x->name];
         out->dtype = (enum kumi_dtype)x->dtype;
-        if (x->arena != KU_AR_FILE && !x->is_kept)
-            out->data = ku_memory_state(memory, x);
+        out->part = part;
         if (x->arena == KU_AR_SHARD || ku_arena_is_tier(x->arena)) {
-            out->part = part;
-            part += out->n_parts = list_parts(p, x, memory, store, part);
+            out->n_parts = list_parts(p, x, memory, store, part);
+        } else {
+            part[0] = part_of(x, memory, store, memory->job->local_rank, 0);
+            part[0].end = ku_shape_count(shape);
+            out->n_parts = 1;
         }
+        part += out->n_parts;
         out->turn = turn[s];
         out->group = x->kind == KU_T_OPTIMIZER ? KU_CKPT_OPTIMIZER : KU_CKPT_MODEL;
         out->ndim = ku_tensor_file_shape(g, id, out->dim);
@@ -354,8 +387,8 @@ static void find_ports(struct ku_trainer *t)
     }
 }
 
-void *ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
-                           enum ku_step_port port)
+struct ku_range ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
+                                     enum ku_step_port port)
 {
     return ku_exec_port_at(t->exec[p], t->shape[t->shape_at].port[p][port]);
 }
@@ -369,13 +402,14 @@ static int build(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     KU_TRY(t->ops->open(&o->device_opts, &t->device));
     const struct ku_program **all = all_programs(t, &n_programs);
     int status =
-        all ? ku_memory_create(t->job, all, n_programs, &o->tier, &t->memory) : KUMI_ENOMEM;
+        all ? ku_memory_create(t->job, t->ops, t->device, all, n_programs, &o->tier, &t->memory)
+            : KUMI_ENOMEM;
     ku_free(all);
     KU_TRY(status);
     KU_TRY(open_comms(t, ku_zero_group(&o->compile)));
     KU_TRY(ku_trainer_describe(t->program[KU_PROG_TRAIN], graph[0], t->memory, &t->tensor,
                                &t->n_tensors));
-    ku_trainer_note_scaler(t);
+    ku_trainer_note_scalars(t);
     find_ports(t);
     for (int i = 0; i < n; i++)
         for (int p = t->is_training ? 0 : 1; p < (o->no_eval ? 1 : 2); p++)
@@ -447,22 +481,27 @@ void ku_trainer_destroy(struct ku_trainer *t)
     ku_free(t);
 }
 
-static void set_control(const struct ku_trainer *t, int64_t *control, int64_t step)
+static int set_control(const struct ku_trainer *t, struct ku_range port, int64_t step)
 {
+    struct ku_mapping map;
+    KU_TRY(ku_range_map(port, KU_ACCESS_UPDATE, &map));
+    int64_t *control = map.data;
     if (control) {
         control[KU_CONTROL_STEP] = step;
         control[KU_CONTROL_SEED] = (int64_t)t->seed;
     }
+    return ku_range_unmap(&map);
 }
 
 static int run_once(struct ku_trainer *t, int program)
 {
     KU_TRY(load(t, t->program[program], &t->exec[program]));
-    set_control(t, ku_exec_port(t->exec[program], 1, "control", NULL), 0);
-    int status = ku_exec_run(t->exec[program]);
+    int status = set_control(t, ku_exec_port(t->exec[program], 1, "control"), 0);
+    if (status == KUMI_OK)
+        status = ku_exec_run(t->exec[program]);
     ku_exec_unload(t->exec[program]);
     t->exec[program] = NULL;
-    return status;
+    return status < 0 ? status : ku_trainer_read_scalars(t);
 }
 
 int ku_trainer_init_state(struct ku_trainer *t)
@@ -512,67 +551,76 @@ const struct ku_program_port *ku_trainer_find_port(const struct ku_trainer *t,
     return ku_program_find_port(t->program[p], 1, name);
 }
 
-void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p, const char *name,
-                      int u, size_t *row_bytes)
+struct ku_range ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p,
+                                const char *name, int u, size_t *row_bytes)
 {
-    const struct ku_program_port *port = ku_trainer_find_port(t, p, name);
-    return port ? ku_trainer_port_rows(t, p, port, u, row_bytes) : NULL;
+    return ku_trainer_port_rows(t, p, ku_trainer_find_port(t, p, name), u, row_bytes);
 }
 
-void *ku_trainer_port_rows(const struct ku_trainer *t, enum ku_trainer_program program,
-                           const struct ku_program_port *port, int u, size_t *row_bytes)
+struct ku_range ku_trainer_port_rows(const struct ku_trainer *t, enum ku_trainer_program program,
+                                     const struct ku_program_port *port, int u, size_t *row_bytes)
 {
     const struct ku_program *p = t->program[program];
+    if (port == NULL)
+        return (struct ku_range){.memory = t->memory};
     struct ku_part part;
     port_part(t, p, port, u, &part);
     int64_t rows = part.shape.ndim ? part.shape.dim[0].count : 1;
-    *row_bytes = (size_t)(ku_shape_count(&part.shape) / (rows ? rows : 1)) *
-                 kumi_dtype_bytes((enum kumi_dtype)port->dtype);
-    const struct ku_buffer *b = &p->buffer[port->buffer];
-    return t->memory->base[b->arena] + b->offset + part.offset;
+    size_t bytes =
+        (size_t)ku_shape_count(&part.shape) * kumi_dtype_bytes((enum kumi_dtype)port->dtype);
+    struct ku_range r = ku_memory_buffer(t->memory, &p->buffer[port->buffer]);
+    *row_bytes = bytes / (size_t)(rows ? rows : 1);
+    r.at += part.offset;
+    r.bytes = bytes;
+    return r;
+}
+
+/* Copy a result of the program's last run. */
+static int read_port(struct ku_range r, void *to, size_t bytes)
+{
+    KU_ASSERT(r.bytes >= bytes);
+    r.bytes = bytes;
+    return ku_range_read(r, to);
 }
 
 int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report)
 {
     uint64_t before = ku_job_moved_bytes(t->job);
-    set_control(t, ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_CONTROL), step);
+    KU_TRY(set_control(t, ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_CONTROL), step));
     KU_TRY(ku_exec_run(t->exec[KU_PROG_TRAIN]));
     t->n_steps++;
     t->step_bytes += (int64_t)(ku_job_moved_bytes(t->job) - before);
-    *report = ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_REPORT);
+    KU_TRY(ku_trainer_read_scalars(t));
+    KU_TRY(read_port(ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_REPORT), t->report,
+                     sizeof t->report));
+    *report = t->report;
     return KUMI_OK;
 }
 
 int ku_trainer_step_seen(struct ku_trainer *t, int64_t step, ku_exec_see *see, void *ctx)
 {
-    set_control(t, ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_CONTROL), step);
+    KU_TRY(set_control(t, ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_CONTROL), step));
     return ku_exec_run_seen(t->exec[KU_PROG_TRAIN], see, ctx);
 }
 
 int ku_trainer_eval_run(struct ku_trainer *t)
 {
-    set_control(t, ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_CONTROL), 0);
+    KU_TRY(set_control(t, ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_CONTROL), 0));
     KU_TRY(ku_exec_run(t->exec[KU_PROG_EVAL]));
-    ku_trainer_eval_add(t);
-    return KUMI_OK;
+    return ku_trainer_eval_add(t);
 }
 
-const char *ku_trainer_bad_gradient(const struct ku_trainer *t)
+int ku_trainer_bad_gradient(const struct ku_trainer *t, const char **name)
 {
-    const int64_t *stats = ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_STATS);
-    for (int i = 0; i < t->n_params; i++)
-        if (stats[KU_EXACT_WORDS + i])
-            return t->param[i];
-    return NULL;
-}
-
-int64_t *ku_trainer_update_count(const struct ku_trainer *t)
-{
-    const struct ku_program *p = t->program[KU_PROG_TRAIN];
-    for (uint32_t s = 0; s < p->n_states; s++)
-        if (p->state[s].kind == KU_T_COUNTER && p->state[s].dtype == KUMI_I64)
-            return ku_memory_state(t->memory, &p->state[s]);
-    return NULL;
+    struct ku_mapping map;
+    KU_TRY(
+        ku_range_map(ku_trainer_step_port(t, KU_PROG_TRAIN, KU_PORT_STATS), KU_ACCESS_READ, &map));
+    const int64_t *stats = map.data;
+    int i = 0;
+    while (i < t->n_params && stats[KU_EXACT_WORDS + i] == 0)
+        i++;
+    *name = i < t->n_params ? t->param[i] : NULL;
+    return ku_range_unmap(&map);
 }
 
 int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72])

@@ -92,8 +92,12 @@ struct ku_trainer {
     int64_t compile_ns;
     struct ku_trainer_scaler {
         struct ku_attrs rule;
-        double *words; /* state on this rank, op/loss_scaler.h; NULL: no loss scaler */
+        struct ku_range state;         /* bytes 0: no loss scaler */
+        double words[KU_SCALER_WORDS]; /* op/loss_scaler.h */
     } scaler;
+    struct ku_range update_count; /* of the state */
+    int64_t n_updates;            /* its value; this and scaler.words are read after each run */
+    double report[KU_REPORT_WORDS];
     int64_t n_steps, step_bytes; /* steps of this rank; bytes it stored in their collectives */
 };
 
@@ -186,14 +190,14 @@ int ku_trainer_n_micro(const struct ku_trainer *t);
 const struct ku_program_port *ku_trainer_find_port(const struct ku_trainer *t,
                                                    enum ku_trainer_program p, const char *name);
 /*
- * Address of a port's rows for micro-batch u, and the bytes of one row. t uses the shape in which
- * the port was found.
+ * A port's rows for micro-batch u, and the bytes of one row. t uses the shape in which the port was
+ * found; NULL: an empty range.
  */
-void *ku_trainer_port_rows(const struct ku_trainer *t, enum ku_trainer_program p,
-                           const struct ku_program_port *port, int u, size_t *row_bytes);
-/* The same by name; NULL: no such port. */
-void *ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p, const char *name,
-                      int u, size_t *row_bytes);
+struct ku_range ku_trainer_port_rows(const struct ku_trainer *t, enum ku_trainer_program p,
+                                     const struct ku_program_port *port, int u, size_t *row_bytes);
+/* The same by name; an empty range: no such port. */
+struct ku_range ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_program p,
+                                const char *name, int u, size_t *row_bytes);
 
 /*
  * Run one step on filled ports. report: KU_REPORT_WORDS numbers. A non-finite loss or gradient is
@@ -220,17 +224,17 @@ double ku_trainer_eval_loss(const struct ku_trainer *t);
 int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval, double *value);
 /* All metrics, without those beyond KUMI_MAX_RESULT_METRICS or with longer names. */
 void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_result_metrics *out);
-/* Address of such a port in the program of the current shape; NULL: it has none. */
-void *ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
-                           enum ku_step_port port);
+/* Such a port in the program of the current shape; an empty range: it has none. */
+struct ku_range ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
+                                     enum ku_step_port port);
 /* For ku_trainer_create, eval_run and destroy. */
 int ku_trainer_note_metrics(struct ku_trainer *t);
-void ku_trainer_eval_add(struct ku_trainer *t);
+int ku_trainer_eval_add(struct ku_trainer *t);
 void ku_trainer_drop_metrics(struct ku_trainer *t);
-/* Name of the first parameter with a non-finite gradient in the last step, or NULL. */
-const char *ku_trainer_bad_gradient(const struct ku_trainer *t);
+/* *name: of the first parameter with a non-finite gradient in the last step, or NULL. */
+int ku_trainer_bad_gradient(const struct ku_trainer *t, const char **name);
 /* The number of updates, a scalar of the state. */
-int64_t *ku_trainer_update_count(const struct ku_trainer *t);
+int64_t ku_trainer_update_count(const struct ku_trainer *t);
 /*
  * Of the loss scaler after the last step: the scale (NaN: no scaler), and the number of steps so
  * far without an update.
@@ -244,8 +248,10 @@ int ku_trainer_check_scale(const struct ku_trainer *t);
  * missing members are as before the first step.
  */
 json_t *ku_trainer_scaler_json(const struct ku_trainer *t);
-void ku_trainer_scaler_load(struct ku_trainer *t, const json_t *state);
-void ku_trainer_note_scaler(struct ku_trainer *t); /* for ku_trainer_create */
+/* For ku_trainer_create, load and runs: find, write and read the scalars of the state. */
+void ku_trainer_note_scalars(struct ku_trainer *t);
+int ku_trainer_write_scalars(struct ku_trainer *t, int64_t n_updates, const json_t *scaler);
+int ku_trainer_read_scalars(struct ku_trainer *t);
 /*
  * Planned bytes of all ranks of the host: the shared arena once; for each rank all other arenas,
  * the staging of checkpoints and the rows read ahead.

@@ -77,32 +77,30 @@ static double count_of(const struct ku_program *p, const char *name)
     return 1;
 }
 
-/* Valid targets of a run; 0: the graph has no loss. */
-static double n_valid(const struct ku_trainer *t, enum ku_trainer_program p)
-{
-    const int64_t *n = ku_trainer_step_port(t, p, KU_PORT_LOSS_VALID);
-    return n ? (double)*n : 0;
-}
-
 /* Add the result of a program's last run to m, which is metric i. */
-static void add_run(const struct ku_trainer *t, enum ku_trainer_program program, int i,
-                    struct ku_trainer_metric *m)
+static int add_run(const struct ku_trainer *t, enum ku_trainer_program program, int i,
+                   struct ku_trainer_metric *m)
 {
     const struct ku_trainer_shape *s = &t->shape[t->shape_at];
-    const void *at = ku_exec_port_at(t->exec[program], s->metric[program][i]);
-    KU_ASSERT(at != NULL);
+    const struct ku_range port[2] = {ku_exec_port_at(t->exec[program], s->metric[program][i]),
+                                     ku_trainer_step_port(t, program, KU_PORT_LOSS_VALID)};
+    struct ku_mapping map[2];
+    KU_TRY(ku_ranges_map(port, 2, KU_ACCESS_READ, map));
+    KU_ASSERT(map[0].data != NULL);
+    const int64_t *n_valid = map[1].data; /* NULL: the graph has no loss */
     if (m->kind == KUMI_METRIC_MAX) {
         double x;
-        memcpy(&x, at, sizeof x);
+        memcpy(&x, map[0].data, sizeof x);
         m->max = m->n_runs == 0 || x > m->max || x != x ? x : m->max;
     } else {
-        ku_exact_merge(&m->sum, at);
+        ku_exact_merge(&m->sum, map[0].data);
     }
     if (m->kind == KUMI_METRIC_MEAN)
         m->count += count_of(t->program[program], m->name);
     else if (m->kind == KUMI_METRIC_PER_TARGET)
-        m->count += n_valid(t, program);
+        m->count += n_valid ? (double)*n_valid : 0;
     m->n_runs++;
+    return ku_ranges_unmap(map, 2);
 }
 
 static void clear(struct ku_trainer_metric *m)
@@ -128,12 +126,18 @@ void ku_trainer_eval_begin(struct ku_trainer *t)
         clear(&t->metric[i]);
 }
 
-void ku_trainer_eval_add(struct ku_trainer *t)
+int ku_trainer_eval_add(struct ku_trainer *t)
 {
-    ku_exact_merge(&t->eval_sum, ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_LOSS_SUM));
-    t->eval_tokens += *(const int64_t *)ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_LOSS_VALID);
+    const struct ku_range port[2] = {ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_LOSS_SUM),
+                                     ku_trainer_step_port(t, KU_PROG_EVAL, KU_PORT_LOSS_VALID)};
+    struct ku_mapping map[2];
+    KU_TRY(ku_ranges_map(port, 2, KU_ACCESS_READ, map));
+    ku_exact_merge(&t->eval_sum, map[0].data);
+    t->eval_tokens += *(const int64_t *)map[1].data;
+    KU_TRY(ku_ranges_unmap(map, 2));
     for (int i = 0; i < t->n_metrics; i++)
-        add_run(t, KU_PROG_EVAL, i, &t->metric[i]);
+        KU_TRY(add_run(t, KU_PROG_EVAL, i, &t->metric[i]));
+    return KUMI_OK;
 }
 
 double ku_trainer_eval_loss(const struct ku_trainer *t)
@@ -149,7 +153,7 @@ int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval,
             continue;
         if (!is_eval) {
             clear(&m);
-            add_run(t, KU_PROG_TRAIN, i, &m);
+            KU_TRY(add_run(t, KU_PROG_TRAIN, i, &m));
         }
         *value = value_of(&m);
         return KUMI_OK;

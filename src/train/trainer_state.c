@@ -42,7 +42,7 @@ static int write_phases(struct ku_job *job, struct ku_ckpt_writer *w)
 struct ku_ckpt_desc ku_trainer_desc(const struct ku_trainer *t, const struct ku_ckpt_desc *desc)
 {
     struct ku_ckpt_desc d = *desc;
-    d.update = *ku_trainer_update_count(t);
+    d.update = ku_trainer_update_count(t);
     d.isa = ku_cpu_isa_name(t->isa);
     d.tensor = t->tensor;
     d.n_tensors = t->n_tensors;
@@ -75,10 +75,8 @@ int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
     status = (t->is_training ? ku_ckpt_read : ku_ckpt_read_only)(&c, t->tensor, t->n_tensors,
                                                                  n == 1 ? 0 : t->job->rank, n);
     *step = c.step;
-    if (t->is_training) {
-        *ku_trainer_update_count(t) = c.update;
-        ku_trainer_scaler_load(t, json_object_get(c.manifest.root, "state"));
-    }
+    if (t->is_training && status == KUMI_OK)
+        status = ku_trainer_write_scalars(t, c.update, json_object_get(c.manifest.root, "state"));
     ku_ckpt_close(&c);
     KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
@@ -117,7 +115,7 @@ static int copy_tensor(const struct ku_ckpt_tensor *to, const struct ku_ckpt_ten
 static int take_averages(struct ku_trainer *t)
 {
     int n = 0;
-    for (int i = 0; i<t->n_tensors && * ku_trainer_update_count(t)> 0; i++) {
+    for (int i = 0; i < t->n_tensors && ku_trainer_update_count(t) > 0; i++) {
         const struct ku_ckpt_tensor *to = &t->tensor[i], *from = average_of(t, to->name);
         if (to->group != KU_CKPT_MODEL || from == NULL)
             continue;
@@ -127,7 +125,7 @@ static int take_averages(struct ku_trainer *t)
     if (n)
         return KUMI_OK;
     return KU_ERR(KUMI_EINVAL, "ema: %s; train with train.ema above 0",
-                  *ku_trainer_update_count(t) > 0
+                  ku_trainer_update_count(t) > 0
                       ? "this run keeps no averages of its weights"
                       : "no update has been made, so there are no averages yet");
 }

@@ -19,6 +19,7 @@
 #include "tensor/dtype.h"
 #include "train/trainer.h"
 
+#include "host.h"
 #include "sample.h"
 
 /*
@@ -84,8 +85,8 @@ static inline void dist_fill(const struct dist_case *c, struct ku_trainer *t,
     size_t row_bytes;
     for (int u = 0; u < ku_trainer_n_micro(t); u++) {
         int64_t first, n = ku_trainer_rows(t, u, &first);
-        int32_t *tokens = ku_trainer_port(t, p, "tokens", u, &row_bytes);
-        int32_t *targets = ku_trainer_port(t, p, "targets", u, &row_bytes);
+        int32_t *tokens = host_of(ku_trainer_port(t, p, "tokens", u, &row_bytes));
+        int32_t *targets = host_of(ku_trainer_port(t, p, "targets", u, &row_bytes));
         for (int64_t i = 0; i < n * c->t; i++) {
             tokens[i] = dist_token(c, step, first + i / c->t, i % c->t, 0);
             targets[i] = i % 7 == 3 ? -100 : dist_token(c, step, first + i / c->t, i % c->t, 1);
@@ -188,8 +189,6 @@ static inline double dist_element(const struct ku_ckpt_tensor *x, int64_t i)
         char element[8];
         if (i < p->begin || i >= p->end)
             continue;
-        if (p->data)
-            return ku_load_f64(p->data, x->dtype, i - p->begin);
         uint64_t at = p->at + (uint64_t)(i - p->begin) * each;
         assert_int_equal(p->store->move(p->store, 0, at, element, each), 0);
         return ku_load_f64(element, x->dtype, 0);
@@ -235,7 +234,7 @@ static inline int dist_rank(struct ku_job *job, void *arg)
     KU_TRY(ku_trainer_eval_run(t));
     if (job->rank == 0) {
         c->eval_loss = ku_trainer_eval_loss(t);
-        c->update = *ku_trainer_update_count(t);
+        c->update = ku_trainer_update_count(t);
         KU_TRY(ku_trainer_digest(t, 0, c->digest));
     }
     ku_trainer_destroy(t);

@@ -23,6 +23,7 @@
 #include "comm/world.h"
 #include "train/session.h"
 
+#include "host.h"
 #include "sample.h"
 
 #ifndef PEER_STEPS

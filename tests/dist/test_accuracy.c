@@ -40,8 +40,8 @@ static void fill(struct ku_trainer *t, enum ku_trainer_program p, int64_t from)
     size_t row;
     for (int u = 0; u < ku_trainer_n_micro(t); u++) {
         int64_t first, n = ku_trainer_rows(t, u, &first);
-        float *images = ku_trainer_port(t, p, "images", u, &row);
-        int32_t *targets = ku_trainer_port(t, p, "targets", u, &row);
+        float *images = host_of(ku_trainer_port(t, p, "images", u, &row));
+        int32_t *targets = host_of(ku_trainer_port(t, p, "targets", u, &row));
         for (int64_t r = 0; r < n; r++) {
             for (int64_t i = 0; i < N_IN; i++)
                 images[r * N_IN + i] = (float)pixel(from + first + r, i);
@@ -54,7 +54,7 @@ static double at(const struct ku_trainer *t, const char *name, int64_t i)
 {
     for (int k = 0; k < t->n_tensors; k++)
         if (strcmp(t->tensor[k].name, name) == 0)
-            return ku_load_f64(t->tensor[k].data, t->tensor[k].dtype, i);
+            return dist_element(&t->tensor[k], i);
     fail_msg("no %s", name);
     return 0;
 }

@@ -182,7 +182,7 @@ static int spend(struct ku_job *job, void *arg)
     KU_TRY(ku_coll_run(job->world, &(struct ku_coll){.kind = KU_COLL_BARRIER, .name = "state"}));
     for (int i = 0; i < t->n_tensors && job->rank == 0; i++) /* shared state; infinite in f16 */
         if (strstr(t->tensor[i].name, "wpe.weight") && t->tensor[i].group == KU_CKPT_MODEL)
-            ((float *)t->tensor[i].data)[0] = 1e30f;
+            KU_TRY(ku_ckpt_tensor_scatter(&t->tensor[i], 0, 1, &(float){1e30f}, KUMI_F32, 0));
     KU_TRY(ku_trainer_derive(t));
     for (int step = 0; step < s->c.steps && s->status[job->rank] == KUMI_OK; step++) {
         const double *report;

@@ -29,6 +29,7 @@
 #include "nn/builder.h"
 #include "app/api_options.h"
 
+#include "host.h"
 #include "sample.h"
 
 /* STEPS: f16 overflows, recovers and grows its scale again. Short: first state, two updates, the
@@ -206,8 +207,8 @@ static void fill_gpt2(const struct model *m, struct ku_trainer *t, enum ku_train
 {
     int64_t first, n = ku_trainer_rows(t, u, &first);
     size_t row_bytes;
-    int32_t *tokens = ku_trainer_port(t, p, "tokens", u, &row_bytes);
-    int32_t *targets = ku_trainer_port(t, p, "targets", u, &row_bytes);
+    int32_t *tokens = host_of(ku_trainer_port(t, p, "tokens", u, &row_bytes));
+    int32_t *targets = host_of(ku_trainer_port(t, p, "targets", u, &row_bytes));
     for (int64_t i = 0; i < n * m->t; i++) {
         uint64_t at = (uint64_t)(first * m->t + i);
         tokens[i] = (int32_t)(ku_random_u32(7, (uint32_t)step, 1, at) % VOCAB);
@@ -220,8 +221,8 @@ static void fill_resnet(struct ku_trainer *t, enum ku_trainer_program p, int u, 
     const int64_t pixels = (int64_t)IMAGE * IMAGE * 3;
     int64_t first, n = ku_trainer_rows(t, u, &first);
     size_t row_bytes;
-    float *images = ku_trainer_port(t, p, "images", u, &row_bytes);
-    int32_t *targets = ku_trainer_port(t, p, "targets", u, &row_bytes);
+    float *images = host_of(ku_trainer_port(t, p, "images", u, &row_bytes));
+    int32_t *targets = host_of(ku_trainer_port(t, p, "targets", u, &row_bytes));
     for (int64_t i = 0; i < n * pixels; i++)
         images[i] = ku_random_normal(3, (uint32_t)step, 1, (uint64_t)(first * pixels + i));
     for (int64_t i = 0; i < n; i++)

@@ -23,7 +23,7 @@ static void poison(const struct fault *f, struct ku_trainer *t)
     size_t row_bytes;
     for (int u = 0; u < ku_trainer_n_micro(t); u++) {
         int64_t first, n = ku_trainer_rows(t, u, &first);
-        int32_t *tokens = ku_trainer_port(t, KU_PROG_TRAIN, "tokens", u, &row_bytes);
+        int32_t *tokens = host_of(ku_trainer_port(t, KU_PROG_TRAIN, "tokens", u, &row_bytes));
         for (int64_t i = 0; i < n * f->c.t; i++) {
             tokens[i] %= RARE;
             if (f->shard >= 0 && (first + i / f->c.t) / (f->c.micro * f->c.k) == f->shard)
@@ -33,7 +33,8 @@ static void poison(const struct fault *f, struct ku_trainer *t)
     for (int i = 0; i < t->n_tensors; i++)
         if (strcmp(t->tensor[i].name, "transformer.wte.weight") == 0 ||
             strcmp(t->tensor[i].name, "wte.weight") == 0)
-            ((float *)t->tensor[i].data)[RARE * 24] = (float)NAN;
+            assert_int_equal(
+                ku_ckpt_tensor_scatter(&t->tensor[i], RARE * 24, 1, &(float){NAN}, KUMI_F32, 0), 0);
 }
 
 static int run(struct ku_job *job, struct fault *f, struct ku_trainer *t)

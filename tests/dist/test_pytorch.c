@@ -41,7 +41,7 @@ static void ignore_targets(const struct ku_session *s)
     for (int u = 0; u < ku_trainer_n_micro(s->t); u++) {
         size_t row_bytes;
         int64_t first, n = ku_trainer_rows(s->t, u, &first);
-        int32_t *target = ku_trainer_port(s->t, KU_PROG_TRAIN, "targets", u, &row_bytes);
+        int32_t *target = host_of(ku_trainer_port(s->t, KU_PROG_TRAIN, "targets", u, &row_bytes));
         for (int64_t i = 0; i < n * s->seq_len; i++)
             if ((first * s->seq_len + i) % 7 == 3 || first + i / s->seq_len >= 6)
                 target[i] = -100;

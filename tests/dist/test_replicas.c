@@ -38,7 +38,7 @@ static void flip_bit(const struct ku_trainer *t, const struct flip *f)
     assert_true(begin < end);
     const size_t i = f->is_last_byte ? (size_t)(end - begin) * 4 - 1 : 0;
     if (x->arena != KU_AR_FILE) {
-        ((unsigned char *)ku_memory_state(t->memory, x))[i] ^= 0x10;
+        ((unsigned char *)host_of(ku_memory_state(t->memory, x)))[i] ^= 0x10;
         return;
     }
     for (int is_write = 0; is_write < 2; is_write++, byte ^= 0x10)

@@ -108,10 +108,10 @@ static void fill(struct ku_trainer *t, enum ku_trainer_program p, int64_t step)
     size_t row_bytes;
     for (int u = 0; u < ku_trainer_n_micro(t); u++) {
         int64_t first, n = ku_trainer_rows(t, u, &first);
-        char *images = ku_trainer_port(t, p, "images", u, &row_bytes);
-        int32_t *targets = ku_trainer_port(t, p, "targets", u, &row_bytes);
+        char *images = host_of(ku_trainer_port(t, p, "images", u, &row_bytes));
+        int32_t *targets = host_of(ku_trainer_port(t, p, "targets", u, &row_bytes));
         enum kumi_dtype dtype = KUMI_F32;
-        ku_trainer_port(t, p, "images", u, &row_bytes);
+        host_of(ku_trainer_port(t, p, "images", u, &row_bytes));
         if (row_bytes == (size_t)pixels * 8)
             dtype = KUMI_F64;
         for (int64_t i = 0; i < n * pixels; i++)
@@ -163,9 +163,9 @@ static int rank_main(struct ku_job *job, void *arg)
         const struct ku_ckpt_tensor *mean = tensor(t, "bn1.running_mean");
         const struct ku_ckpt_tensor *var = tensor(t, "bn1.running_var");
         const struct ku_ckpt_tensor *n = tensor(t, "bn1.num_batches_tracked");
-        r->running[0] = ku_load_f64(mean->data, mean->dtype, 3);
-        r->running[1] = ku_load_f64(var->data, var->dtype, 3);
-        r->tracked = *(int64_t *)n->data;
+        r->running[0] = ku_load_f64(host_tensor(mean), mean->dtype, 3);
+        r->running[1] = ku_load_f64(host_tensor(var), var->dtype, 3);
+        r->tracked = *(int64_t *)host_tensor(n);
     }
     ku_trainer_destroy(t);
     return KUMI_OK;

@@ -28,6 +28,7 @@
 #include "comm/world.h"
 #include "train/trainer.h"
 
+#include "host.h"
 #include "sample.h"
 
 #define FIXTURES KUMI_SOURCE_DIR "/tests/fixtures/resnet"
@@ -170,8 +171,8 @@ static void fill(const struct run *r, struct ku_trainer *t, enum ku_trainer_prog
     int64_t pixels = r->model.image_size * r->model.image_size * 3, first;
     int64_t n = ku_trainer_rows(t, 0, &first);
     size_t bytes;
-    int32_t *targets = ku_trainer_port(t, p, "targets", 0, &bytes);
-    void *images = ku_trainer_port(t, p, "images", 0, &bytes);
+    int32_t *targets = host_of(ku_trainer_port(t, p, "targets", 0, &bytes));
+    void *images = host_of(ku_trainer_port(t, p, "images", 0, &bytes));
     enum kumi_dtype dtype = bytes == (size_t)pixels * 8 ? KUMI_F64 : KUMI_F32;
     for (int64_t i = 0; i < n * pixels; i++)
         ku_store_f64(images, dtype, i, hashed(2 * (uint64_t)step + 1, first * pixels + i));
@@ -241,7 +242,7 @@ static void check_first(struct run *r, const struct ku_trainer *t)
         const struct ku_ckpt_tensor *m = tensor(t, name);
         assert_non_null(m);
         snprintf(name, sizeof name, "gradient.%s", list[i]->name);
-        distance(r, name, m->data, m->dtype, list[i], i, sum[i]);
+        distance(r, name, host_tensor(m), m->dtype, list[i], i, sum[i]);
         whole += sum[i][1];
     }
     for (int i = 0; i < n; i++) {
@@ -253,7 +254,7 @@ static void check_first(struct run *r, const struct ku_trainer *t)
     }
     if (r->n > 1) /* a rank's result holds its own rows */
         return;
-    const void *logits = ku_exec_port(t->exec[KU_PROG_TRAIN], 0, "logits", NULL);
+    const void *logits = host_of(ku_exec_port(t->exec[KU_PROG_TRAIN], 0, "logits"));
     double off[2];
     distance(r, "logits", logits, r->compute, NULL, 0, off);
     r->logits = sqrt(off[0] / off[1]);
@@ -269,7 +270,7 @@ static void check_running(struct run *r, const struct ku_trainer *t)
             continue;
         const struct ku_ckpt_tensor *x = tensor(t, name);
         assert_non_null(x);
-        distance(r, name, x->data, x->dtype, NULL, 0, off);
+        distance(r, name, host_tensor(x), x->dtype, NULL, 0, off);
         r->running = fmax(r->running, sqrt(off[0] / off[1]));
         n_seen++;
     }
@@ -286,7 +287,7 @@ static int rank_main(struct ku_job *job, void *arg)
     int n = sorted_params(t, list);
     for (int i = 0; i < n && job->rank == 0; i++)
         for (int64_t k = 0; k < ku_ckpt_tensor_count(list[i]); k++)
-            ku_store_f64(list[i]->data, list[i]->dtype, k, weight_of(list[i], i, k));
+            ku_store_f64(host_tensor(list[i]), list[i]->dtype, k, weight_of(list[i], i, k));
     KU_TRY(ku_agree_worst(job, KUMI_OK)); /* written before any rank reads */
     KU_TRY(ku_trainer_derive(t));
     for (int step = 0; step < STEPS; step++) {

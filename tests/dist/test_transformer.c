@@ -61,7 +61,7 @@ struct question {
 static int ask_one(struct ku_session *s, int64_t row, int64_t position, int32_t v, double *loss)
 {
     size_t row_bytes;
-    int32_t *targets = ku_trainer_port(s->t, KU_PROG_EVAL, "targets", 0, &row_bytes);
+    int32_t *targets = host_of(ku_trainer_port(s->t, KU_PROG_EVAL, "targets", 0, &row_bytes));
     for (size_t i = 0; i < row_bytes / 4 * (size_t)s->batch.global_batch; i++)
         targets[i] = -100;
     targets[(size_t)row * (row_bytes / 4) + (size_t)position] = v;
@@ -110,8 +110,8 @@ static int copy_ports(struct ku_session *s)
     for (int i = 0; i < s->source->data->n_ports; i++) {
         size_t bytes;
         const char *name = s->source->data->port[i].name;
-        void *from = ku_trainer_port(s->t, KU_PROG_TRAIN, name, 0, &bytes);
-        void *to = ku_trainer_port(s->t, KU_PROG_EVAL, name, 0, &bytes);
+        void *from = host_of(ku_trainer_port(s->t, KU_PROG_TRAIN, name, 0, &bytes));
+        void *to = host_of(ku_trainer_port(s->t, KU_PROG_EVAL, name, 0, &bytes));
         memmove(to, from, bytes * (size_t)s->batch.global_batch);
     }
     return KUMI_OK;
@@ -275,11 +275,11 @@ static int say_by_beam(struct ku_job *job, void *talk)
 static void write_pair(struct ku_session *s, const struct said *x)
 {
     size_t bytes;
-    int32_t *src = ku_trainer_port(s->t, KU_PROG_EVAL, "src", 0, &bytes);
-    int32_t *src_len = ku_trainer_port(s->t, KU_PROG_EVAL, "src_len", 0, &bytes);
-    int32_t *in = ku_trainer_port(s->t, KU_PROG_EVAL, "tgt_in", 0, &bytes);
-    int32_t *targets = ku_trainer_port(s->t, KU_PROG_EVAL, "targets", 0, &bytes);
-    int32_t *tgt_len = ku_trainer_port(s->t, KU_PROG_EVAL, "tgt_len", 0, &bytes);
+    int32_t *src = host_of(ku_trainer_port(s->t, KU_PROG_EVAL, "src", 0, &bytes));
+    int32_t *src_len = host_of(ku_trainer_port(s->t, KU_PROG_EVAL, "src_len", 0, &bytes));
+    int32_t *in = host_of(ku_trainer_port(s->t, KU_PROG_EVAL, "tgt_in", 0, &bytes));
+    int32_t *targets = host_of(ku_trainer_port(s->t, KU_PROG_EVAL, "targets", 0, &bytes));
+    int32_t *tgt_len = host_of(ku_trainer_port(s->t, KU_PROG_EVAL, "tgt_len", 0, &bytes));
     for (int row = 0; row < SENTENCES; row++) {
         int is_asked = row == x->sentence;
         src_len[row] = (int32_t)source_len[row];

@@ -30,7 +30,7 @@ static int fill(struct ku_session *s, const struct run *r, const struct ku_st *d
         for (int i = 0; i < data->n; i++) {
             const struct ku_st_tensor *t = &data->tensor[i];
             size_t row_bytes, row = (size_t)(t->bytes / (uint64_t)t->dim[0]);
-            void *to = ku_trainer_port(s->t, KU_PROG_TRAIN, t->name, u, &row_bytes);
+            void *to = host_of(ku_trainer_port(s->t, KU_PROG_TRAIN, t->name, u, &row_bytes));
             if (to == NULL || row != row_bytes)
                 return KU_ERR(KUMI_EINPUT, "%s: the model has no such port", t->name);
             KU_TRY(ku_st_read_bytes(data, t, (uint64_t)(first_row + first) * row, to,

@@ -9,7 +9,7 @@ RULES = [
     ("malloc calloc realloc reallocarray free strdup strndup asprintf vasprintf posix_memalign aligned_alloc memalign",
      ["src/base/mem.c"], "use base/mem.h"),
     ("open openat creat close read pread readv write pwrite writev fsync fdatasync ftruncate fallocate posix_fallocate "
-     "stat fstat lstat mkdir rmdir rename renameat2 unlink opendir readdir closedir flock mmap munmap memfd_create "
+     "stat fstat lstat mkdir rmdir rename renameat2 unlink opendir readdir closedir flock mmap munmap mprotect memfd_create "
      "socket bind listen accept accept4 connect send sendmsg recv recvmsg fopen fdopen fread fwrite fclose fgets",
      ["src/base/os/os.c", "src/base/os/ipc.c", "src/base/os/limits.c", "src/base/os/temporary.c"],
      "use base/os/os.h or base/os/ipc.h"),

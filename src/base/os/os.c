@@ -348,6 +348,11 @@ int ku_os_munmap(void *at, size_t bytes)
     return munmap(at, bytes);
 }
 
+int ku_os_mprotect(void *at, size_t bytes, int prot)
+{
+    return mprotect(at, bytes, prot);
+}
+
 int ku_os_slurp(const char *path, size_t max_bytes, char **data, size_t *bytes)
 {
     struct stat st;

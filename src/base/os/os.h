@@ -65,6 +65,7 @@ int ku_os_memfd(const char *name, unsigned flags);
 /* Returns NULL on failure, never MAP_FAILED. */
 void *ku_os_mmap(size_t bytes, int prot, int flags, int fd, off_t at);
 int ku_os_munmap(void *at, size_t bytes);
+int ku_os_mprotect(void *at, size_t bytes, int prot);
 
 /*
  * Reads a whole regular file into ku_malloc memory and appends a NUL. Returns 0 or -1; larger than

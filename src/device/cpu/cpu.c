@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "device/host_memory.h"
 #include "tensor/dtype.h"
 
 typedef int bind_fn(struct ku_kernel *k);
@@ -220,4 +221,8 @@ const struct ku_device_ops ku_device_cpu = {.name = "cpu",
                                             .bind = cpu_bind,
                                             .unbind = cpu_unbind,
                                             .launch = cpu_launch,
-                                            .add_squares = ku_cpu_add_squares};
+                                            .add_squares = ku_cpu_add_squares,
+                                            .alloc = ku_host_alloc,
+                                            .free = ku_host_free,
+                                            .map = ku_host_map,
+                                            .unmap = ku_host_unmap};

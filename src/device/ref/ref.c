@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "device/host_memory.h"
 
 typedef void ref_fn(const struct ku_call *c, struct ku_ref_poll *poll);
 struct ku_kernel {
@@ -188,4 +189,8 @@ const struct ku_device_ops ku_device_ref = {.name = "ref",
                                             .bind = ref_bind,
                                             .unbind = ref_unbind,
                                             .launch = ref_launch,
-                                            .add_squares = ku_ref_add_squares};
+                                            .add_squares = ku_ref_add_squares,
+                                            .alloc = ku_host_alloc,
+                                            .free = ku_host_free,
+                                            .map = ku_host_map,
+                                            .unmap = ku_host_unmap};

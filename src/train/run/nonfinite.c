@@ -11,7 +11,6 @@
 #include "train/run/nonfinite.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "base/exact.h"
@@ -85,31 +84,27 @@ static int is_kept(const struct ku_trainer *t, const struct ku_program_state *x)
            (x->arena != KU_AR_HOST || t->job->local_rank == 0);
 }
 
+/* Copies the saved buffers out of memory, or back into it. */
+static int move_kept(const struct ku_trainer *t, int is_write, unsigned char *at)
+{
+    const struct ku_program *p = t->program[KU_PROG_TRAIN];
+    for (uint32_t s = 0; s < p->n_states; s++)
+        if (is_kept(t, &p->state[s])) {
+            const struct ku_range r = ku_memory_state(t->memory, &p->state[s]);
+            KU_TRY(is_write ? ku_range_write(r, at) : ku_range_read(r, at));
+            at += p->state[s].bytes;
+        }
+    return KUMI_OK;
+}
+
 static int keep(const struct ku_trainer *t, unsigned char **kept)
 {
     const struct ku_program *p = t->program[KU_PROG_TRAIN];
     size_t bytes = 0;
     for (uint32_t s = 0; s < p->n_states; s++)
         bytes += is_kept(t, &p->state[s]) ? p->state[s].bytes : 0;
-    unsigned char *at = *kept = ku_malloc(bytes + 1);
-    for (uint32_t s = 0; s < p->n_states && at; s++)
-        if (is_kept(t, &p->state[s])) {
-            memcpy(at, ku_memory_state(t->memory, &p->state[s]), p->state[s].bytes);
-            at += p->state[s].bytes;
-        }
-    return at ? KUMI_OK : KUMI_ENOMEM;
-}
-
-static void give_back(const struct ku_trainer *t, unsigned char *kept)
-{
-    const struct ku_program *p = t->program[KU_PROG_TRAIN];
-    const unsigned char *at = kept;
-    for (uint32_t s = 0; s < p->n_states; s++)
-        if (is_kept(t, &p->state[s])) {
-            memcpy(ku_memory_state(t->memory, &p->state[s]), at, p->state[s].bytes);
-            at += p->state[s].bytes;
-        }
-    ku_free(kept);
+    *kept = ku_malloc(bytes + 1);
+    return *kept ? move_kept(t, 0, *kept) : KUMI_ENOMEM;
 }
 
 int ku_nonfinite_find(struct ku_trainer *t, int64_t step, struct ku_nonfinite *out)
@@ -124,9 +119,8 @@ int ku_nonfinite_find(struct ku_trainer *t, int64_t step, struct ku_nonfinite *o
     status = ku_trainer_step_seen(t, step, look, &s);
 out:
     if (kept && status == KUMI_OK)
-        give_back(t, kept);
-    else
-        ku_free(kept);
+        status = move_kept(t, 1, kept);
+    ku_free(kept);
     ku_free(s.param_of);
     KU_TRY(status);
     /* Minimum of (parameter, rank), computed as a maximum. */
@@ -134,6 +128,8 @@ out:
     KU_TRY(ku_agree_max(t->job, &key));
     int64_t found = -key / t->job->n;
     out->rank = found > s.loss ? -1 : (int)(-key % t->job->n);
-    out->tensor = found < s.loss ? t->param[found] : ku_trainer_bad_gradient(t);
+    if (found >= s.loss)
+        return ku_trainer_bad_gradient(t, &out->tensor);
+    out->tensor = t->param[found];
     return KUMI_OK;
 }

@@ -282,7 +282,7 @@ static void note_state(struct ku_run_report *r, int64_t step, const char *checkp
 {
     struct kumi_train_result *result = r->result;
     result->step = step;
-    result->update = *ku_trainer_update_count(r->s->t);
+    result->update = ku_trainer_update_count(r->s->t);
     result->is_by_samples = ku_batch_is_by_samples(r->s->source);
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", checkpoint);
 }
