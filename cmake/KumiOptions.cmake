@@ -33,10 +33,14 @@ if(KUMI_SANITIZE)
     if(CMAKE_C_COMPILER_ID STREQUAL GNU) # whose flow warnings see ghosts in instrumented code
         target_compile_options(kumi_flags INTERFACE -Wno-maybe-uninitialized -Wno-format-truncation
             -Wno-stringop-overflow)
+    elseif(KUMI_SANITIZE MATCHES address) # as gcc says it
+        target_compile_definitions(kumi_flags INTERFACE __SANITIZE_ADDRESS__=1)
+    elseif(KUMI_SANITIZE MATCHES thread)
+        target_compile_definitions(kumi_flags INTERFACE __SANITIZE_THREAD__=1)
     endif()
 endif()
 
-if(KUMI_FUZZ) # coverage of all modules for libFuzzer (clang, with KUMI_SANITIZE=address,undefined)
+if(KUMI_FUZZ) # coverage of all modules for libFuzzer (clang, with KUMI_SANITIZE)
     target_compile_options(kumi_flags INTERFACE -fsanitize=fuzzer-no-link)
     target_link_options(kumi_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()

@@ -14,8 +14,8 @@
  * with replay.c (a test: the files of corpus/<name> and mutations of them) and, with
  * -DKUMI_FUZZ=ON, with libFuzzer:
  *
- *     CC=clang cmake -S . -B build-fuzz -G Ninja -DKUMI_FUZZ=ON -DKUMI_SANITIZE=address,undefined
- *     build-fuzz/tests/fuzz/fuzz_tokens tests/fuzz/corpus/tokens
+ *     tools/fuzz.sh 20             every target for 20 seconds
+ *     tools/fuzz.sh 3600 tokens    fuzz_tokens.c for an hour
  */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
