@@ -4,6 +4,7 @@
  */
 #include "comm/area.h"
 
+#include "base/err.h"
 #include "comm/coll.h"
 
 #include <stdio.h>
@@ -39,12 +40,14 @@ static void *at_offset(struct ku_segment *seg, size_t offset)
 struct ku_flags *ku_area_flags(struct ku_segment *seg, uint32_t slot)
 {
     size_t n = (size_t)seg->n_local;
+    KU_ASSERT(slot < KU_SLOTS);
     return (struct ku_flags *)at_offset(seg, layout_of(n).flags) + slot * n;
 }
 
 struct ku_channel *ku_area_channel(struct ku_segment *seg, uint32_t slot, int from, int to)
 {
     size_t n = (size_t)seg->n_local;
+    KU_ASSERT(slot < KU_SLOTS && from >= 0 && (size_t)from < n && to >= 0 && (size_t)to < n);
     struct ku_channel *all = at_offset(seg, layout_of(n).channels);
     return all + (slot * n + (size_t)from) * n + (size_t)to;
 }
@@ -52,6 +55,7 @@ struct ku_channel *ku_area_channel(struct ku_segment *seg, uint32_t slot, int fr
 struct ku_stage *ku_area_stage(struct ku_segment *seg, uint32_t slot, int local)
 {
     size_t n = (size_t)seg->n_local;
+    KU_ASSERT(slot < KU_SLOTS && local >= 0 && (size_t)local < n);
     return (struct ku_stage *)at_offset(seg, layout_of(n).stages) + slot * n + (size_t)local;
 }
 

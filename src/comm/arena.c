@@ -40,6 +40,8 @@ static int lay_out(struct ku_arena *a, int n_local, size_t common, size_t part)
     a->part_stride = stride;
     if (!a->bytes)
         a->bytes = PAGE_BYTES;
+    KU_ASSERT(a->common_bytes <= a->part_off && a->part_bytes <= a->part_stride);
+    KU_ASSERT(a->part_off + a->part_stride * (size_t)n_local <= a->bytes);
     return 0;
 }
 
@@ -133,6 +135,7 @@ static void populate(const struct ku_job *job, const struct ku_arena *a)
     size_t each = a->common_bytes / (size_t)a->n_local / PAGE_BYTES * PAGE_BYTES;
     size_t from = each * (size_t)job->local_rank;
     size_t to = job->local_rank == a->n_local - 1 ? a->common_bytes : from + each;
+    KU_ASSERT(from <= to && to <= a->common_bytes);
     ku_os_populate(a->base + from, to - from);
     ku_os_populate(ku_arena_part(a, job->local_rank), a->part_bytes);
 }
@@ -153,6 +156,7 @@ int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, s
     KU_TRY(agree(job, common_bytes, part_bytes));
     /* equal on all ranks, because create and destroy are collective */
     KU_TRY(free_id(all, &a.id));
+    KU_ASSERT(a.id < KU_MAX_ARENAS);
     int makes = is_mapper(job);
     if (is_threads)
         KU_TRY(agree(job, 0, 0)); /* all have chosen the id before rank 0 fills the entry */
@@ -167,6 +171,7 @@ int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, s
     status = agree(job, common_bytes, part_bytes);
     if (status < 0)
         return status;
+    KU_ASSERT(all->arena[a.id].base && all->arena[a.id].bytes == a.bytes && (int)a.id < all->n);
     populate(job, &all->arena[a.id]);
     *arena = &all->arena[a.id];
     return agree(job, common_bytes, part_bytes);
@@ -187,6 +192,7 @@ int ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena)
     if (!arena)
         return 0;
     uint32_t id = arena->id;
+    KU_ASSERT(arena == &all->arena[id] && arena->base);
     int status = agree(job, id, 1);
     if (status < 0)
         return status;

@@ -53,8 +53,10 @@ uint64_t ku_coll_what(const struct ku_coll *coll)
     uint64_t what = (uint64_t)coll->kind | (uint64_t)coll->dtype << 8 | (uint64_t)coll->wire << 12;
     if (is_reduction(coll->kind))
         what |= (uint64_t)coll->reduce << 16;
-    if (has_root(coll->kind))
+    if (has_root(coll->kind)) {
+        KU_ASSERT(coll->root >= 0 && coll->root <= UINT16_MAX);
         what |= (uint64_t)coll->root << 24;
+    }
     if (coll->counts)
         what |= UINT64_C(1) << 40;
     return what;
@@ -126,6 +128,7 @@ static int fits_inline(const struct ku_coll *c, int n)
 
 enum ku_coll_path ku_coll_path(const struct ku_coll *c, int n, int me)
 {
+    KU_ASSERT(me >= 0 && me < n);
     switch (c->kind) {
     case KU_COLL_SEND:
     case KU_COLL_RECV:
@@ -212,6 +215,7 @@ static int check_counts(const struct ku_comm *comm, const struct ku_coll *c)
 
 int ku_coll_check(const struct ku_comm *comm, const struct ku_coll *c)
 {
+    KU_ASSERT(comm->me >= 0 && comm->me < comm->n && comm->n <= comm->job->n);
     if ((unsigned)c->kind >= KU_N_COLL_KINDS)
         return KU_ERR(KUMI_EINVAL, "collective: kind: %d: unknown", (int)c->kind);
     if (!kumi_dtype_bytes(c->dtype) || !kumi_dtype_bytes(c->wire))

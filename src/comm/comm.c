@@ -25,6 +25,7 @@ static int comm_new(struct ku_job *job, const char *name, uint32_t slot, uint64_
         ku_free(p);
         return KUMI_ENOMEM;
     }
+    KU_ASSERT(slot < KU_SLOTS && !(job->comm->used_slots >> slot & 1));
     c->job = job;
     c->slot = slot;
     c->priv = p;
@@ -130,6 +131,8 @@ static int set_members(struct ku_comm *c, const struct ku_comm *parent, const st
         status = c->list ? 0 : KUMI_ENOMEM;
     }
     ku_free(m);
+    KU_ASSERT(c->n > 0 && c->n <= parent->n && c->me < c->n);
+    KU_ASSERT(status < 0 || ku_comm_local(c, c->me) == ku_comm_local(parent, parent->me));
     return status;
 }
 

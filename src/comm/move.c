@@ -79,7 +79,9 @@ static unsigned char *ref_at(const struct ku_job *job, const struct ku_ref *ref,
 {
     if (ref->flags & KU_ARENA_PRIVATE)
         return ref->ptr;
+    KU_ASSERT(ref->arena < KU_MAX_ARENAS);
     const struct ku_arena *a = &job->comm->arenas->arena[ref->arena];
+    KU_ASSERT(ref->off <= (ref->flags & KU_ARENA_COMMON ? a->common_bytes : a->part_bytes));
     return (ref->flags & KU_ARENA_COMMON ? a->base : ku_arena_part(a, local)) + ref->off;
 }
 
@@ -97,6 +99,7 @@ static unsigned char *stage_of(const struct ku_work *w, int member)
 /* Address of a member's public buffer from its location: arena << 48 | offset in its part */
 static unsigned char *place_at(const struct ku_work *w, uint64_t place, int member)
 {
+    KU_ASSERT(place != KU_PRIVATE && place >> 48 < KU_MAX_ARENAS);
     const struct ku_arena *a = &w->comm->job->comm->arenas->arena[place >> 48];
     return ku_arena_part(a, ku_comm_local(w->comm, member)) + (place & ((UINT64_C(1) << 48) - 1));
 }
@@ -140,6 +143,7 @@ static void reduce(const struct ku_work *w, const struct operands *o, const void
 static int64_t bite(struct ku_work *w, int64_t left)
 {
     struct ku_comm_rank *p = w->comm->job->comm;
+    KU_ASSERT(left > 0);
     if (p->budget_bytes == 0)
         return 0;
     int64_t count = min64(left, STEP_BYTES / (int64_t)each_bytes(w));
@@ -177,6 +181,7 @@ static int64_t program_reduce(struct ku_work *w, const struct ku_coll_part *part
     struct operands o;
     size_t offset = (size_t)at * each_bytes(w), kept = (size_t)(at - begin) * each_bytes(w);
     int to_all = w->coll.kind == KU_COLL_ALL_REDUCE && !(part->out.flags & KU_ARENA_COMMON);
+    KU_ASSERT(begin <= at && at + count <= part->count);
     o.n_dst = to_all ? c->n : 1;
     o.n_streamed = 0;
     for (int i = 0; i < c->n; i++) {
@@ -354,6 +359,7 @@ static void staged_sum(struct ku_work *w, struct operands *o, int64_t window, in
                        int64_t count)
 {
     size_t each = each_bytes(w);
+    KU_ASSERT(window >= 0 && (window + count) * (int64_t)each <= KU_STAGE_BYTES);
     for (int i = 0; i < w->comm->n; i++)
         o->src[i] = stage_of(w, i) + (size_t)window * each;
     if (!stages_own(w))
@@ -470,6 +476,7 @@ int ku_move_step(struct ku_work *w)
 static void fill_window(struct ku_work *w, int64_t window, int64_t from, int64_t count)
 {
     int64_t each = (int64_t)each_bytes(w);
+    KU_ASSERT(window >= 0 && (window + count) * each <= KU_STAGE_BYTES);
     unsigned char *to = stage_of(w, w->comm->me) + window * each;
     const unsigned char *in = w->coll.kind == KU_COLL_BROADCAST ? w->coll.out : w->coll.in;
     if (w->coll.reduce == KUMI_PREMUL_SUM)
@@ -537,6 +544,7 @@ void ku_move_payload(struct ku_work *w, struct ku_entry *entry)
     int64_t count = coll->n_parts ? w->total : ku_coll_inline_count(coll, w->comm->n);
     if (coll->kind == KU_COLL_SCATTER && w->comm->me != coll->root)
         return;
+    KU_ASSERT(count >= 0 && count * (int64_t)each_bytes(w) <= KU_INLINE_BYTES);
     copy(entry->payload, in, count * (int64_t)each_bytes(w));
     if (coll->reduce == KUMI_PREMUL_SUM && count)
         ku_sum_scale(entry->payload, entry->payload, count, coll->dtype, coll->scale);
@@ -550,6 +558,7 @@ void ku_move_inline(struct ku_work *w)
     int64_t bytes = w->total * (int64_t)each_bytes(w);
     unsigned char *out =
         coll->n_parts ? ref_at(c->job, &coll->part->out, c->job->local_rank) : coll->out;
+    KU_ASSERT(bytes <= KU_INLINE_BYTES);
     if (!bytes)
         return;
     int64_t mine = 0; /* offset of this rank's block in a payload */
@@ -606,6 +615,7 @@ void ku_move_publish(struct ku_work *w)
 {
     size_t row = (size_t)w->comm->n * sizeof(int64_t);
     unsigned char *stage = stage_of(w, w->comm->me);
+    KU_ASSERT(w->path == KU_PATH_STAGED_V && 2 * row <= KU_STAGE_BYTES);
     memcpy(stage, w->coll.counts, row);
     memcpy(stage + row, w->coll.recv_counts, row);
 }
@@ -614,6 +624,7 @@ int ku_move_counts(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     int64_t most = 0;
+    KU_ASSERT(w->path == KU_PATH_STAGED_V && w->piece_count > 0);
     for (int from = 0; from < c->n; from++) {
         const int64_t *sent = (const int64_t *)(const void *)stage_of(w, from);
         for (int to = 0; to < c->n; to++) {

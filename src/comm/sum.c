@@ -146,6 +146,7 @@ struct walk {
 static void combine(struct walk *w, ku_pair *pair, int64_t count)
 {
     int i = w->n - 2;
+    KU_ASSERT(i >= 0 && i < MAX_LEVELS);
     w->side[i] ^= 1;
     void *to = w->room[i][w->side[i]];
     pair(to, NULL, w->node[i], w->node[i + 1], count);
@@ -175,6 +176,7 @@ static void reduce_block(struct walk *w, const struct ku_sum *s, ku_pair *pair, 
     }
     while (w->n > 2)
         combine(w, pair, count);
+    KU_ASSERT(w->n == (s->n_src == 1 ? 1 : 2));
 }
 
 static int is_room(const struct walk *w, const void *node)
@@ -209,6 +211,7 @@ static const void *finish_root(struct walk *w, const struct ku_sum *s, ku_pair *
 {
     if (w->n > 1)
         combine(w, pair, count);
+    KU_ASSERT(w->n == 1);
     const void *result = w->node[0];
     if (s->wire != s->dtype) {
         ku_convert(last, s->dtype, result, s->wire, count);
@@ -231,6 +234,8 @@ void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s)
     size_t each = kumi_dtype_bytes(s->dtype);
     int64_t block = (int64_t)((s->n_streamed || s->addend ? STREAM_BYTES : BLOCK_BYTES) / each);
     int is_plain = s->wire == s->dtype && s->divide <= 1, n_plain = s->n_dst - s->n_streamed;
+    KU_ASSERT(s->n_src > 0 && s->n_dst > 0 && s->count >= 0 && pair != NULL);
+    KU_ASSERT(s->n_streamed >= 0 && s->n_streamed <= s->n_dst);
     KU_ASSERT(!s->addend || (s->divide <= 1 && s->reduce == KUMI_SUM));
     memset(w.side, 0, sizeof w.side);
     for (int64_t at = 0; at < s->count; at += block) {

@@ -40,6 +40,7 @@ static int awaited_by(const struct ku_work *w)
         return ku_comm_local(head->comm, head->coll.root);
     if (!head || head->missing >= head->comm->n)
         return -1;
+    KU_ASSERT(head->missing >= 0);
     return ku_comm_local(head->comm, head->missing);
 }
 
@@ -51,6 +52,7 @@ static int end_of_chain(struct ku_job *job, int local)
         int next = (int)atomic_load(&ku_segment_line(job->seg, at)->awaits) - 1;
         if (next < 0)
             return at;
+        KU_ASSERT(next < job->local_n);
         at = next;
     }
     return local; /* a cycle */
@@ -71,6 +73,7 @@ static int stopped_on_chain(struct ku_job *job, int local)
 static int raise_timeout(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
     char last[160], mine[160], hint[160] = "";
+    KU_ASSERT(w->awaited >= 0 && w->awaited < job->local_n);
     int stopped = stopped_on_chain(job, w->awaited), culprit = stopped < 0 ? w->awaited : stopped;
     struct ku_rank_line *line = ku_segment_line(job->seg, culprit);
     ku_flight_last(job->seg, job->priv->host->client, culprit, last, sizeof last);
@@ -163,6 +166,7 @@ static int64_t sleep_on_bell(struct ku_job *job, const struct ku_work *work)
 
 int ku_job_idle(struct ku_job *job, struct ku_waiter *w, const struct ku_work *work)
 {
+    KU_ASSERT(work->state == KU_WORK_STARTED);
     if (job->comm->may_spin) {
         pause_cpu();
         if (++w->n_spins % SPINS_PER_LOOK)

@@ -61,6 +61,7 @@ static void fingerprint(struct ku_work *w)
         w->total = sum_counts(c->counts, w->comm->n);
         w->extra = ku_hash64(c->counts, (size_t)w->comm->n * sizeof *c->counts);
     }
+    KU_ASSERT(w->total >= 0);
 }
 
 static struct ku_tickets *tickets_of(struct ku_comm *comm)
@@ -96,6 +97,7 @@ static void cut_pieces(struct ku_work *w)
         for (int i = 0; i < w->comm->n; i++)
             most = w->coll.counts[i] > most ? w->coll.counts[i] : most;
     }
+    KU_ASSERT(w->piece_count > 0 && w->piece_count * each * n_windows <= KU_STAGE_BYTES);
     w->n_pieces = (most + w->piece_count - 1) / w->piece_count;
 }
 
@@ -152,6 +154,7 @@ static void side_text(uint64_t what, uint64_t count, char *text, size_t cap)
 
 static struct ku_entry *entry_at(const struct ku_comm *c, uint64_t seq, int member)
 {
+    KU_ASSERT(member >= 0 && member < c->n);
     return &c->priv->flags[ku_comm_local(c, member)].ring[seq % KU_RING];
 }
 
@@ -199,6 +202,7 @@ static void learn_checked(struct ku_comm *c)
  */
 static int check_fingerprints(struct ku_comm *c, uint64_t seq)
 {
+    KU_ASSERT(seq > 0 && seq <= c->priv->seq && c->priv->posted <= c->priv->seq);
     if (c->priv->checked < c->priv->posted)
         learn_checked(c);
     for (; c->priv->checked < seq; c->priv->checked++)
@@ -208,6 +212,7 @@ static int check_fingerprints(struct ku_comm *c, uint64_t seq)
             if (e->what != mine->what || e->count != mine->count || e->extra != mine->extra)
                 return raise_mismatch(c, at, i);
         }
+    KU_ASSERT(c->priv->checked >= seq);
     return 0;
 }
 
@@ -285,6 +290,7 @@ static int arrive(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
     struct ku_comm_rank *p = c->job->comm;
+    KU_ASSERT(w->state == KU_WORK_STARTED && !w->arrived);
     if (w->seq > c->priv->done_seen + KU_RING) {
         uint64_t over = w->seq - KU_RING;
         int missing = 0, status = settle(c, over, &missing);
@@ -295,6 +301,7 @@ static int arrive(struct ku_work *w)
             return status;
         c->priv->done_seen = least_done(c);
     }
+    KU_ASSERT(w->seq <= c->priv->done_seen + KU_RING); /* no member reads the entry any more */
     struct ku_entry *e = entry_at(c, w->seq, c->me);
     if (w->path == KU_PATH_INLINE && w->coll.kind == KU_COLL_BROADCAST)
         /* fetch it while this rank stores its own */
@@ -333,6 +340,7 @@ static void take_path(struct ku_work *w, enum ku_coll_path path)
 static void choose(struct ku_work *w)
 {
     struct ku_comm_private *p = w->comm->priv;
+    KU_ASSERT(w->path == KU_PATH_PUBLIC || w->path == KU_PATH_STAGED_V);
     if (w->path == KU_PATH_STAGED_V) {
         take_path(w, KU_PATH_STAGED);
     } else {
@@ -354,6 +362,7 @@ static void choose(struct ku_work *w)
     w->stage = p->n_pieces + 1;
     p->n_pieces += (uint64_t)w->n_pieces * (w->path == KU_PATH_STAGED_SUM ? 2 : 1);
     w->last_stage = p->n_pieces;
+    KU_ASSERT(w->n_pieces == 0 || w->stage <= w->last_stage);
     if (w->n_pieces == 0)
         while (w->step[w->pc] != KU_STEP_DONE)
             w->pc++;
@@ -362,6 +371,7 @@ static void choose(struct ku_work *w)
 static int finish(struct ku_work *w)
 {
     struct ku_comm *c = w->comm;
+    KU_ASSERT(w->state == KU_WORK_STARTED && c->job->comm->n_started > 0);
     w->state = KU_WORK_FINISHED;
     if (w->path == KU_PATH_POSTED)
         c->priv->posted = w->seq;
@@ -464,9 +474,12 @@ static int take_step(struct ku_work *w)
         if (++w->piece >= w->n_pieces)
             return 0;
         w->stage++;
+        KU_ASSERT(w->stage <= w->last_stage);
         w->pc = 0;
         return 2;
     case KU_STEP_DONE:
+        if (w->path == KU_PATH_STAGED || w->path == KU_PATH_STAGED_SUM)
+            KU_ASSERT(w->n_pieces == 0 || w->stage == w->last_stage);
         return t->arrive(c, KU_FLAG_DONE, w->seq);
     case KU_STEP_AWAIT_DONE:
         return await(w, KU_FLAG_DONE, w->seq);
@@ -549,6 +562,7 @@ static void start_p2p(struct ku_work *w)
     struct ku_tickets *t = tickets_of(w->comm);
     int peer = ku_comm_local(w->comm, w->coll.root);
     int64_t bytes = w->total * (int64_t)kumi_dtype_bytes(w->coll.dtype);
+    KU_ASSERT(t->sent != NULL && bytes >= 0);
     memset(&w->p2p, 0, sizeof w->p2p);
     w->p2p.ticket = w->coll.kind == KU_COLL_SEND ? ++t->sent[peer] : ++t->received[peer];
     w->p2p.n_left = bytes ? (uint64_t)((bytes + KU_CHUNK_BYTES - 1) / KU_CHUNK_BYTES) : 1;
@@ -577,6 +591,8 @@ int ku_work_start(struct ku_work *w)
         start_p2p(w);
     } else {
         w->seq = ++p->seq;
+        KU_ASSERT(p->posted < w->seq && p->done_seen < w->seq);
+        KU_ASSERT(!p->tail || p->tail->seq + 1 == w->seq); /* works run in start order */
         if (p->tail)
             p->tail->next = w;
         else
@@ -627,6 +643,7 @@ int ku_work_wait(struct ku_work *w)
         if (status < 0 || w->state == KU_WORK_FINISHED)
             break;
     }
+    KU_ASSERT(status < 0 || w->state == KU_WORK_FINISHED);
     atomic_store_explicit(&job->priv->line->awaits, 0, memory_order_relaxed);
     return status;
 }

@@ -114,6 +114,8 @@ int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *
         ku_memory_destroy(m);
         return status;
     }
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        KU_ASSERT(m->bytes[a] == 0 || m->base[a] || (a == KU_AR_FILE && m->file));
     *out = m;
     return KUMI_OK;
 }

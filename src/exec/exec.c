@@ -54,6 +54,7 @@ struct ku_exec {
     struct ku_coll_part *part;      /* parts of all starts, concatenated */
     struct ku_tier_part *tier_part; /* likewise */
     struct ku_exec_times times;
+    int64_t n_parts;          /* one more than the parts of all starts */
     uint32_t first_once;      /* first instruction after those of all micro-batches */
     int64_t *stamp;           /* NULL: not recorded */
     struct ku_poison *poison; /* NULL unless built with AddressSanitizer */
@@ -70,6 +71,10 @@ static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int m
     v->data = e->memory->base[b->arena] + b->offset + part.offset;
     v->dtype = (enum kumi_dtype)o->dtype;
     v->shape = part.shape;
+    KU_ASSERT(b->offset + part.offset +
+                  (size_t)ku_shape_count(&part.shape) *
+                      kumi_dtype_bytes((enum kumi_dtype)o->dtype) <=
+              e->memory->bytes[b->arena]);
     memcpy(v->start, part.start, sizeof v->start);
     memcpy(v->logical, part.logical, sizeof v->logical);
 }
@@ -89,6 +94,8 @@ static int bind_compute(struct ku_exec *e, const struct ku_instr *i, struct step
                            .accumulate = i->accumulate,
                            .attr = &p->attr[i->attr],
                            .stream = i->stream};
+    KU_ASSERT(i->n_in <= KU_MAX_IN && i->n_out <= KU_MAX_OUT);
+    KU_ASSERT(i->operand + i->n_in + i->n_out <= p->n_operands);
     for (int k = 0; k < i->n_in; k++)
         bind_view(e, &p->operand[i->operand + (uint32_t)k], i->micro, &call.in[k]);
     for (int k = 0; k < i->n_out; k++) {
@@ -139,6 +146,15 @@ static void bind_squares(struct ku_exec *e, const struct ku_instr *i, struct ku_
                           (int64_t *)(void *)(e->memory->base[b->arena] + b->offset)};
     coll->see = add_squares;
     coll->see_ctx = s;
+}
+
+/* Ranks along these mesh axes. */
+static int n_members(const struct ku_mesh *mesh, int axes)
+{
+    int n = 1;
+    for (int a = 0; a < KU_AX_FIRST_TIME; a++)
+        n *= axes >> a & 1 ? mesh->extent[a] : 1;
+    return n;
 }
 
 /* The communicator of these mesh axes, or of a group on them. */
@@ -201,6 +217,9 @@ static int bind_start(struct ku_exec *e, const struct ku_instr *i, struct ku_col
     const struct ku_program *p = e->program;
     struct ku_comm *comm = comm_of(e, i->axes, i->group);
     KU_ASSERT(comm != NULL);
+    /* no axis is served by the communicator of another one */
+    KU_ASSERT(comm->n == (i->group ? i->group : n_members(&p->mesh, i->axes)));
+    KU_ASSERT(i->handle > 0 && i->handle <= p->n_handles);
     struct ku_coll coll = {.kind = kind_of(i->op),
                            .reduce = i->reduce == KU_FOLD_MAX ? KUMI_MAX : KUMI_SUM,
                            .name = p->name_of[i->path],
@@ -236,6 +255,8 @@ static void bind_transfer(struct ku_exec *e, const struct ku_instr *i, struct ku
                                             (size_t)o->piece * (size_t)o->piece_count * each,
                                       .window = m->base[w->arena] + w->offset,
                                       .bytes = w->bytes};
+        KU_ASSERT(ku_arena_is_tier(b->arena) && part->at + part->bytes <= m->bytes[b->arena]);
+        KU_ASSERT(w->offset + w->bytes <= m->bytes[w->arena]);
         if (b->arena == KU_AR_OFFLOAD)
             part->host = m->base[KU_AR_OFFLOAD] + part->at;
         s->is_gated |= s->transfer->is_write && is_saved(b);
@@ -275,6 +296,7 @@ static int bind_all(struct ku_exec *e)
             break;
         }
     }
+    KU_ASSERT(part - e->part < e->n_parts && tier_part - e->tier_part < e->n_parts);
     return KUMI_OK;
 }
 
@@ -296,6 +318,7 @@ int ku_exec_load(struct ku_memory *memory, const struct ku_program *p,
                           .ops = ops,
                           .device = device,
                           .comms = comms ? *comms : (struct ku_exec_comms){0},
+                          .n_parts = (int64_t)n_parts,
                           .first_once = first_once,
                           .coord = ku_mesh_coord(&p->mesh, memory->job->rank)};
     e->step = ku_calloc(p->n_instrs + 1, sizeof *e->step);
@@ -418,6 +441,7 @@ static int run_one(struct ku_exec *e, const struct step *s)
     case START:
         return ku_work_start(s->work);
     case WAIT:
+        KU_ASSERT(s->work->state != KU_WORK_IDLE); /* a start precedes its wait */
         return wait(e, s->work);
     case TIER_START:
         start_tier(e, s->transfer);
@@ -483,7 +507,9 @@ struct ku_range ku_exec_port_at(const struct ku_exec *e, const struct ku_program
 {
     if (port == NULL)
         return (struct ku_range){.memory = e->memory};
-    return ku_memory_buffer(e->memory, &e->program->buffer[port->buffer]);
+    const struct ku_buffer *b = &e->program->buffer[port->buffer];
+    KU_ASSERT(b->offset + b->bytes <= e->memory->bytes[b->arena]);
+    return ku_memory_buffer(e->memory, b);
 }
 
 int ku_exec_map_ports(const struct ku_exec *e, int is_input, const char *const *name, int n,

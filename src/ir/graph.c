@@ -364,6 +364,9 @@ int ku_graph_bucket(struct ku_graph *g, const ku_id *node, uint32_t n)
 int ku_graph_use(struct ku_graph *g, const struct ku_use *use)
 {
     struct ku_tensor *t = &g->tensor[use->tensor];
+    KU_ASSERT(use->tensor > 0 && use->tensor < g->n_tensors);
+    KU_ASSERT(use->node > 0 && use->node < g->n_nodes && use->grad < g->n_values);
+    KU_ASSERT(use->operand >= 0 && use->operand < g->node[use->node].n_in);
     KU_TRY(KU_GROW(&g->use, g->n_uses, &g->cap[CAP_USE]));
     if (t->first_use == 0)
         t->first_use = g->n_uses;
@@ -395,6 +398,8 @@ ku_id ku_graph_node(struct ku_graph *g, const struct ku_make *make)
     struct ku_make m = *make;
     const struct ku_attrs *attr = m.attr ? m.attr : &ku_attrs_default;
     struct ku_type out[KU_MAX_OUT];
+    KU_ASSERT(m.op > KU_OP_NONE && m.op < KU_N_OPS && m.phase >= 0 && m.phase < KU_N_PHASES);
+    KU_ASSERT(m.stage >= 0 && m.stage <= INT16_MAX);
     if (m.n_out == 0)
         m.n_out = ku_ops[m.op].min_out;
     KU_ASSERT(m.n_in <= KU_MAX_IN && m.n_out <= KU_MAX_OUT);
@@ -477,6 +482,7 @@ ku_id ku_graph_find_name(const struct ku_graph *g, const char *text)
 
 void ku_graph_belong(struct ku_graph *g, ku_id tensor, ku_id of)
 {
+    KU_ASSERT(tensor > 0 && tensor < g->n_tensors && of > 0 && of < g->n_tensors);
     g->tensor[tensor].of = of;
     if (g->tensor[tensor].kind == KU_T_DERIVED && g->tensor[of].copy == 0)
         g->tensor[of].copy = tensor;
@@ -538,6 +544,7 @@ int ku_graph_copy(const struct ku_graph *g, struct ku_graph **out)
         ku_graph_destroy(c);
         return status;
     }
+    KU_ASSERT(c->n_names == g->n_names);
     c->mesh = g->mesh, c->has = g->has, c->n_streams = g->n_streams;
     c->n_values = g->n_values, c->n_nodes = g->n_nodes, c->n_tensors = g->n_tensors;
     c->n_uses = g->n_uses, c->n_shapes = g->n_shapes, c->n_layouts = g->n_layouts;

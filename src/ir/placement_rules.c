@@ -43,6 +43,7 @@ static int look(const struct ku_graph *g, const struct ku_node *n, int axis, str
             b->blocks = i;
             break;
         case KU_S: {
+            KU_ASSERT(p.dim < g->shape[v->shape].ndim);
             char letter = g->shape[v->shape].dim[p.dim].name;
             if (b->letter && b->letter != letter)
                 return refuse(g, n, axis, i, "two operands are split along different dims");
@@ -140,6 +141,7 @@ int ku_place_node(struct ku_graph *g, ku_id node)
 
 ku_id ku_place_sync(struct ku_graph *g, ku_id value, int phase, const char *path, ku_id source)
 {
+    KU_ASSERT(value > 0 && value < g->n_values);
     struct ku_attrs a = ku_attrs_default;
     struct ku_layout l = g->layout[g->value[value].layout];
     for (int axis = 0; axis < KU_N_AXES; axis++)

@@ -29,6 +29,7 @@ void ku_program_destroy(struct ku_program *p)
 
 ku_id ku_program_attr(struct ku_program *p, const struct ku_attrs *a)
 {
+    KU_ASSERT(p->n_attrs > 0);                 /* id 0 is none */
     for (ku_id i = p->n_attrs - 1; i > 0; i--) /* recent ones are requested most */
         if (memcmp(&p->attr[i], a, sizeof *a) == 0)
             return i;
@@ -63,6 +64,7 @@ static int block_members(const struct ku_mesh *m, const struct ku_layout *l,
             *me = *me * each + c->at[a] % each;
             n *= each;
         }
+    KU_ASSERT(*me >= 0 && *me < n);
     return n;
 }
 
@@ -72,6 +74,7 @@ void ku_program_kept(const struct ku_mesh *mesh, const struct ku_layout *layout,
 {
     int me, n = block_members(mesh, layout, coord, &me);
     ku_blocks_range(count, KU_BLOCK_COUNT, first_block, n, me, begin, end);
+    KU_ASSERT(0 <= *begin && *begin <= *end && *end <= count);
 }
 
 static int64_t min_i64(int64_t a, int64_t b)
@@ -100,6 +103,7 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
         int64_t kept = end - begin;
         if (kept == 0)
             begin = in_buffer = 0; /* an empty part has offset 0 */
+        KU_ASSERT(kept >= 0 && begin >= in_buffer);
         out->shape = ku_shape_of("z", &kept);
         /* parameters are padded in their first dim only, i.e. at the end of the flattened tensor */
         int64_t seen = ku_shape_seen(shape) - begin;
@@ -126,6 +130,7 @@ void ku_program_part(const struct ku_program *p, const struct ku_operand *o,
 void ku_program_types(const struct ku_program *p, uint32_t at, const struct ku_coord *coord,
                       struct ku_op_case *c, struct ku_cost *cost)
 {
+    KU_ASSERT(at < p->n_instrs);
     const struct ku_instr *i = &p->instr[at];
     *c = (struct ku_op_case){.attr = &p->attr[i->attr]};
     *cost = (struct ku_cost){0, 0};
@@ -200,6 +205,7 @@ uint64_t ku_program_hash(const struct ku_program *p)
         const struct ku_instr *x = &p->instr[i];
         if (x->kind == KU_COMPUTE)
             continue;
+        KU_ASSERT(x->operand + x->n_in + x->n_parts <= p->n_operands || x->kind == KU_WAIT);
         h = MIX(h, x->kind, x->op, x->axes, x->group, x->reduce, x->wire, x->handle, x->n_in,
                 x->n_parts);
         for (uint32_t k = 0; k < x->n_in + x->n_parts; k++)
@@ -264,11 +270,13 @@ static uint32_t find_peak(const struct ku_program *p, int64_t (*weight)(const st
         return 0;
     for (ku_id b = 1; b < p->n_buffers; b++)
         if (is_transient(&p->buffer[b])) {
+            KU_ASSERT(p->buffer[b].first <= p->buffer[b].last && p->buffer[b].last <= p->n_instrs);
             delta[p->buffer[b].first] += weight(&p->buffer[b]);
             delta[p->buffer[b].last + 1] -= weight(&p->buffer[b]);
         }
     for (uint32_t i = 0; i < p->n_instrs; i++) {
         now += delta[i];
+        KU_ASSERT(now >= 0); /* no buffer ends before it begins */
         if (now > *most) {
             *most = now;
             at = i;

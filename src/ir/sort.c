@@ -20,6 +20,7 @@ static ku_id next_operand(const struct sort *s, ku_id node)
     const struct ku_node *n = &s->g->node[node];
     for (int i = 0; i < n->n_in; i++) {
         ku_id def = s->g->value[ku_in(s->g, n, i)].def;
+        KU_ASSERT(def < s->g->n_nodes);
         if (def && s->place[def] == 0)
             return def;
     }
@@ -49,6 +50,7 @@ static int visit(struct sort *s, ku_id root)
 
 static int apply(struct ku_graph *g, const struct sort *s)
 {
+    KU_ASSERT(s->n == g->n_nodes); /* every node has a place */
     struct ku_node *node = ku_malloc(g->n_nodes * sizeof *node);
     if (node == NULL)
         return KUMI_ENOMEM;
@@ -58,8 +60,10 @@ static int apply(struct ku_graph *g, const struct sort *s)
     ku_free(node);
     for (ku_id v = 1; v < g->n_values; v++)
         g->value[v].def = s->place[g->value[v].def];
-    for (ku_id u = 1; u < g->n_uses; u++)
+    for (ku_id u = 1; u < g->n_uses; u++) {
         g->use[u].node = s->place[g->use[u].node];
+        KU_ASSERT(g->use[u].node > 0);
+    }
     for (uint32_t b = 0; b < g->n_buckets; b++)
         for (uint32_t i = 0; i < g->bucket[b].n; i++)
             g->refs[g->bucket[b].first + i] = s->place[g->refs[g->bucket[b].first + i]];

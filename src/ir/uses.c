@@ -25,6 +25,7 @@ void ku_readers_fini(struct ku_readers *r)
 int ku_readers_add(struct ku_readers *r, ku_id value, ku_id node)
 {
     KU_ASSERT(value < r->n_values);
+    KU_ASSERT(node > 0 && r->n > 0);
     KU_TRY(KU_GROW(&r->entry, r->n, &r->cap));
     r->entry[r->n] = (struct ku_reader){node, r->first[value]};
     r->first[value] = r->n++;

@@ -167,6 +167,7 @@ static uint64_t fingerprint(const struct ku_graph *g, ku_id id)
         word[at++] = v->shape;
         word[at++] = v->layout;
     }
+    KU_ASSERT((size_t)at <= sizeof word / sizeof *word);
     return ku_hash64(word, (size_t)at * sizeof *word);
 }
 

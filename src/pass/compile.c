@@ -89,6 +89,7 @@ int ku_compile_program(const struct ku_graph *g, const char *name, const struct 
     snprintf(p->name, sizeof p->name, "%s", name);
     tell(o, name, "lower");
     int status = ku_pass_lower(g, o, t, p);
+    KU_ASSERT(status < 0 || p->n_states + 1 == g->n_tensors);
     if (status == KUMI_OK)
         status = ku_pass_stream(p, o);
     tell(o, name, "memory");

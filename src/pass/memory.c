@@ -88,6 +88,8 @@ static uint32_t number_times(struct item *item, uint32_t n, uint32_t *begins, ui
         item[i].first = begins[item[i].first] - 1;
         item[i].last = begins[item[i].last] - 1;
     }
+    for (uint32_t i = 0; i < n; i++)
+        KU_ASSERT(item[i].first <= item[i].last && item[i].last < begins[n_instrs]);
     return begins[n_instrs];
 }
 
@@ -104,6 +106,7 @@ static int place_items(struct ku_program *p, int arena, struct item *item, uint3
         size_t *offset = &p->buffer[item[i].buffer].offset;
         status = ku_space_place(space, item[i].first, item[i].last, item[i].bytes, item[i].align,
                                 offset);
+        KU_ASSERT(status < 0 || (*offset % item[i].align == 0 && *offset >= base));
         if (*offset + item[i].bytes > p->arena_bytes[arena])
             p->arena_bytes[arena] = *offset + item[i].bytes;
     }
@@ -136,8 +139,40 @@ static int place(struct ku_program *p, int arena)
     return status;
 }
 
+/* Every instruction uses buffers within their live ranges; a wait follows its start. */
+static void check_ranges(const struct ku_program *p)
+{
+    for (uint32_t at = 0; at < p->n_instrs; at++) {
+        const struct ku_instr *i = &p->instr[at];
+        uint32_t n = i->kind == KU_WAIT    ? 0
+                     : i->kind == KU_START ? i->n_in + i->n_parts
+                                           : (uint32_t)i->n_in + i->n_out;
+        KU_ASSERT(i->operand + n <= p->n_operands || n == 0);
+        KU_ASSERT(i->kind == KU_COMPUTE || (i->handle > 0 && i->handle <= p->n_handles));
+        for (uint32_t k = 0; k < n; k++) {
+            const struct ku_operand *o = &p->operand[i->operand + k];
+            const struct ku_buffer *b = &p->buffer[o->buffer];
+            KU_ASSERT(o->buffer > 0 && o->buffer < p->n_buffers && o->out < p->n_buffers);
+            KU_ASSERT(o->shape > 0 && o->shape < p->n_shapes && o->layout < p->n_layouts);
+            KU_ASSERT(b->first <= at && at <= b->last);
+        }
+    }
+}
+
+/* Every buffer lies within its arena, and an aliased one in the bytes of its home. */
+static void check_offsets(const struct ku_program *p)
+{
+    for (ku_id b = 1; b < p->n_buffers; b++) {
+        const struct ku_buffer *x = &p->buffer[b], *home = &p->buffer[x->home];
+        KU_ASSERT(x->first == UINT32_MAX || x->offset + x->bytes <= p->arena_bytes[x->arena]);
+        KU_ASSERT(x->home == 0 || (home->arena == x->arena && home->bytes == x->bytes));
+        KU_ASSERT(x->home == 0 || home->offset == x->offset);
+    }
+}
+
 int ku_pass_memory(struct ku_program *p)
 {
+    check_ranges(p);
     alias_all(p);
     KU_TRY(place(p, KU_AR_STEP));
     KU_TRY(place(p, KU_AR_WIRE));
@@ -146,5 +181,6 @@ int ku_pass_memory(struct ku_program *p)
     for (ku_id b = 1; b < p->n_buffers; b++)
         if (p->buffer[b].home)
             p->buffer[b].offset = p->buffer[home_of(p, b)].offset;
+    check_offsets(p);
     return KUMI_OK;
 }

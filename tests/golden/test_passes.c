@@ -8,7 +8,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include <stdio.h>
@@ -665,6 +668,37 @@ static void hashes(void **state)
     assert_true(n_added && n_out && n_stats);
 }
 
+/*
+ * A partial sum over an axis that no collective covers is no program: with one data-parallel rank,
+ * lowering once dropped a sum over tp in silence. The assertion ends a child process.
+ */
+static void dropped_axis(void **state)
+{
+    struct ku_graph *g = network(24);
+    struct ku_compile_opts o = options(1, KUMI_F32);
+    int how = 0;
+    (void)state;
+    assert_int_equal(ku_compile_graph(g, &o, NULL, NULL), 0);
+    g->mesh.extent[KU_AX_TP] = 2;
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_convert) {
+            struct ku_value *v = &g->value[ku_in(g, &g->node[n], 0)];
+            struct ku_layout l = g->layout[v->layout];
+            l.at[KU_AX_TP].kind = KU_P;
+            v->layout = ku_graph_layout(g, &l);
+            break;
+        }
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct ku_program *p;
+        signal(SIGABRT, SIG_DFL);
+        _exit(ku_compile_program(g, "train", &o, NULL, &p) < 0);
+    }
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_true(WIFSIGNALED(how) ? WTERMSIG(how) == SIGABRT : WEXITSTATUS(how) == 70);
+    ku_graph_destroy(g);
+}
+
 /* A node keeps the line that built it, through calls inside of calls, text, gradients, update. */
 static void source_lines(void **state)
 {
@@ -725,6 +759,7 @@ int main(void)
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(stages),
                                        cmocka_unit_test(hashes),
+                                       cmocka_unit_test(dropped_axis),
                                        cmocka_unit_test(source_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

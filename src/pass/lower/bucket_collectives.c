@@ -137,6 +137,7 @@ static struct ku_operand part_of(const struct ku_lower *l, ku_id convert, struct
     const struct ku_node *n = &g->node[convert];
     const struct ku_fold_state *f = &l->fold[ku_in(g, n, 0)];
     ku_id to = ku_out(g, convert, 0);
+    KU_ASSERT(f->convert == convert && f->sum != 0);
     struct ku_operand part = ku_lower_operand(l, to, f->sum, g->value[to].layout);
     if (f->piece)
         part.out = f->piece;
@@ -164,8 +165,10 @@ static int start_reduction(struct ku_lower *l, uint32_t b)
     int status = part ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK && (frees_gradients(l, blocks) || is_by_micro(l, b)))
         status = keep_reduced(l, b);
-    for (uint32_t i = 0; i < n && status == KUMI_OK; i++)
+    for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {
         part[i] = part_of(l, convert[i], &stats);
+        l->reduced[convert[i]] |= (uint8_t)(blocks ? blocks : sum_axes(l, b));
+    }
     if (status == KUMI_OK)
         status = ku_lower_start(l, kind, blocks ? blocks : sum_axes(l, b),
                                 (int)g->attr[g->node[convert[0]].attr].reduce,
@@ -190,7 +193,9 @@ static int start_spreading(struct ku_lower *l, uint32_t b)
         const struct ku_fold_state *f = &l->fold[ku_in(g, &g->node[convert[i]], 0)];
         ku_id to = ku_out(g, convert[i], 0);
         ku_id from = f->piece ? f->piece : f->kept ? f->kept : f->sum;
+        KU_ASSERT(from != 0);
         part[i] = ku_lower_operand(l, to, from, g->value[to].layout);
+        l->reduced[convert[i]] |= (uint8_t)sum_axes(l, b);
         if (f->piece)
             add_earlier(l, f, &part[i]);
     }
@@ -212,6 +217,8 @@ static int start_gathers(struct ku_lower *l, const ku_id *convert, uint32_t n, u
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < n; i++) {
         ku_id from = ku_in(g, &g->node[convert[i]], 0);
+        KU_ASSERT(l->buffer[from] != 0);
+        l->reduced[convert[i]] |= (uint8_t)ku_lower_axes(l, convert[0]);
         part[i] = ku_lower_operand(l, from, l->buffer[from], g->value[from].layout);
     }
     int status = ku_lower_start(l, KU_X_ALL_GATHER, ku_lower_axes(l, convert[0]), 0, NULL, part, n,
@@ -243,6 +250,7 @@ static int advance(struct ku_lower *l, uint32_t b)
     struct ku_bucket_state *s = &l->bucket[b];
     if (s->phase == KU_BUCKET_DONE)
         return KUMI_OK;
+    KU_ASSERT(s->phase != KU_BUCKET_OPEN && s->handle > 0);
     KU_TRY(ku_lower_wait(l, s->handle));
     int is_over = s->phase == KU_BUCKET_SPREADING || block_axes(l, b) == 0 || sum_axes(l, b) == 0 ||
                   ku_bucket_is_gather(l->g, converts(l, b)[0]);
@@ -269,6 +277,7 @@ static int make_way(struct ku_lower *l, uint32_t b)
 
 static int start_bucket(struct ku_lower *l, uint32_t b)
 {
+    KU_ASSERT(l->bucket[b].phase == KU_BUCKET_OPEN || is_by_micro(l, b));
     if (ku_bucket_is_gather(l->g, converts(l, b)[0])) {
         l->bucket[b].phase = KU_BUCKET_STARTED;
         return start_gathers(l, converts(l, b), l->g->bucket[b].n, &l->bucket[b].handle);
@@ -315,6 +324,7 @@ int ku_bucket_ready(struct ku_lower *l, ku_id value)
     int32_t b = l->fold[value].bucket;
     if (l->dp == 1)
         return l->fold[value].by_micro ? add_alone(l, value) : KUMI_OK;
+    KU_ASSERT(b < 0 || l->bucket[b].n_open > 0);
     if (b < 0 || --l->bucket[b].n_open > 0)
         return KUMI_OK;
     l->bucket[b].n_open = l->g->bucket[b].n; /* for the next micro-batch */

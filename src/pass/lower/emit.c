@@ -19,6 +19,7 @@ static size_t local_bytes(const struct ku_lower *l, ku_id value)
 
 ku_id ku_program_add_buffer(struct ku_program *p, const struct ku_buffer *b)
 {
+    KU_ASSERT(b->arena < KU_N_ARENAS && b->cls < KU_N_CLASSES);
     if (p->n_buffers == 0) { /* id 0 is none */
         if (KU_GROW(&p->buffer, p->n_buffers, &p->cap[KU_CAP_BUFFER]) < 0)
             return 0;
@@ -49,6 +50,7 @@ ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int ar
     const struct ku_value *v = &l->g->value[value];
     struct ku_operand o = ku_lower_operand(l, value, 0, layout);
     int64_t count = ku_shape_count(&l->g->shape[v->shape]), most = 0;
+    KU_ASSERT(ku_layout_has(&l->g->layout[layout], KU_Z));
     for (int r = 0; r < ku_mesh_n_ranks(&l->g->mesh); r++) {
         struct ku_coord at = ku_mesh_coord(&l->g->mesh, r);
         int64_t begin, end;
@@ -85,6 +87,7 @@ struct ku_operand ku_lower_operand(const struct ku_lower *l, ku_id value, ku_id 
 static void touch(struct ku_program *p, ku_id buffer, uint32_t instr)
 {
     struct ku_buffer *b = &p->buffer[buffer];
+    KU_ASSERT(buffer > 0 && buffer < p->n_buffers && instr <= p->n_instrs);
     if (instr < b->first)
         b->first = instr;
     if (instr > b->last)
@@ -140,6 +143,8 @@ int ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
                    ku_id path, uint32_t *handle)
 {
     struct ku_program *p = l->p;
+    KU_ASSERT(axes != 0 && axes >> KU_AX_FIRST_TIME == 0);
+    KU_ASSERT((n_parts == 0) == (kind == KU_X_BARRIER));
     *handle = ++p->n_handles;
     struct ku_instr i = {.kind = KU_START,
                          .phase = l->phase,
@@ -201,6 +206,7 @@ int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int i
     struct ku_program *p = l->p;
     const struct ku_node *convert = &g->node[l->fold[value].convert];
     struct ku_attrs a = ku_attrs_default;
+    KU_ASSERT(l->fold[value].convert && into && from && into != from);
     a.reduce = g->attr[convert->attr].reduce;
     a.wire = is_tree ? g->attr[convert->attr].wire : -1;
     struct ku_instr i = {.kind = KU_COMPUTE,
@@ -394,6 +400,7 @@ int ku_lower_compute(struct ku_lower *l, ku_id id)
     const struct ku_node *n = &g->node[id];
     int accumulates = is_accumulating(l, id), is_later = l->micro >= 0 && l->mb > 0;
     ku_id result[KU_MAX_OUT], sum[KU_MAX_OUT];
+    KU_ASSERT(n->op != KU_OP_NONE && n->op != KU_OP_convert);
     for (int i = 0; i < n->n_out; i++) {
         sum[i] = *ku_lower_sum(l, ku_out(g, id, i));
         result[i] = result_buffer(l, id, i, accumulates);

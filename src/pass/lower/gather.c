@@ -36,6 +36,8 @@ static int start(struct ku_lower *l, uint32_t unit)
     for (uint32_t i = 0; i < n && status == KUMI_OK; i++) {
         ku_id convert = converts(l, unit)[i], from = ku_in(g, &g->node[convert], 0);
         ku_id to = ku_out(g, convert, 0);
+        KU_ASSERT(l->buffer[from] != 0);
+        l->reduced[convert] |= (uint8_t)ku_lower_axes(l, converts(l, unit)[0]);
         l->buffer[to] = ku_lower_buffer(l, to, KU_AR_STEP, KU_CL_GATHER);
         status = l->buffer[to] ? KUMI_OK : ku_err_get()->status;
         part[i] = ku_lower_operand(l, from, l->buffer[from], g->value[from].layout);
@@ -80,6 +82,7 @@ int ku_gather_begin(struct ku_lower *l, int phase)
 
 int ku_gather_use(struct ku_lower *l, ku_id convert)
 {
+    KU_ASSERT(l->unit_of[convert] > 0);
     uint32_t unit = l->unit_of[convert] - 1;
     struct ku_unit_state *s = &l->unit[unit];
     KU_TRY(start(l, unit));
@@ -134,6 +137,7 @@ int ku_gather_init(struct ku_lower *l)
         l->unit[b].place = l->n_units;
         l->unit_order[l->n_units++] = b;
     }
+    KU_ASSERT(l->n_units <= g->n_buckets);
     return KUMI_OK;
 }
 

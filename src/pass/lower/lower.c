@@ -215,12 +215,15 @@ static int carry(struct ku_lower *l, ku_id value, int shard)
     struct ku_fold_state *f = &l->fold[value];
     int level = 0;
     f->sum = *ku_lower_sum(l, value);
+    KU_ASSERT(f->convert && f->sum && shard >= 0 && shard < l->n_vs);
     for (; (shard >> level) & 1; level++) {
+        KU_ASSERT(f->level[level] != 0);
         KU_TRY(ku_lower_fold(l, value, f->level[level], f->sum, 1));
         f->sum = f->level[level];
         f->level[level] = 0;
     }
     if (shard < l->n_vs - 1) {
+        KU_ASSERT(level < l->n_levels && f->level[level] == 0);
         f->level[level] = f->sum;
         return KUMI_OK;
     }
@@ -240,9 +243,11 @@ static int lower_sync(struct ku_lower *l, ku_id n)
     const struct ku_graph *g = l->g;
     ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
     uint32_t handle;
+    KU_ASSERT(l->buffer[from] != 0);
     l->buffer[to] = l->buffer[from];
     if (l->dp == 1)
         return KUMI_OK;
+    l->reduced[n] |= (uint8_t)ku_lower_axes(l, n);
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
     KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n), KU_FOLD_SUM, NULL, &part, 1,
                           g->node[n].path, &handle));
@@ -289,6 +294,7 @@ static int lower_convert(struct ku_lower *l, ku_id n)
     ku_id from = ku_in(g, &g->node[n], 0), to = ku_out(g, n, 0);
     const struct ku_fold_state *f = &l->fold[from];
     l->buffer[to] = f->convert ? f->sum : l->buffer[from];
+    KU_ASSERT(l->buffer[to] != 0);
     if (g->node[n].n_in > 1)
         l->buffer[ku_out(g, n, 1)] = l->buffer[ku_in(g, &g->node[n], 1)];
     if (f->convert && f->by_micro)
@@ -307,6 +313,7 @@ static int lower_convert(struct ku_lower *l, ku_id n)
         return KUMI_OK;
     }
     uint32_t handle;
+    l->reduced[n] |= (uint8_t)ku_lower_axes(l, n);
     struct ku_operand part = ku_lower_operand(l, from, l->buffer[from], g->value[to].layout);
     KU_TRY(ku_lower_start(l, KU_X_ALL_REDUCE, ku_lower_axes(l, n),
                           (int)g->attr[g->node[n].attr].reduce, NULL, &part, 1, g->node[n].path,
@@ -343,6 +350,7 @@ static int add_outputs(struct ku_lower *l)
         return KUMI_ENOMEM;
     for (uint32_t i = 0; i < l->g->n_outputs; i++) {
         p->output[p->n_outputs] = port_of(l, &l->g->output[i]);
+        KU_ASSERT(p->output[p->n_outputs].buffer != 0);
         p->buffer[p->output[p->n_outputs++].buffer].last = p->n_instrs;
     }
     return KUMI_OK;
@@ -368,8 +376,31 @@ static bool writes_shared_state(const struct ku_lower *l)
     return 0;
 }
 
+/*
+ * The end of lowering. Every rank axis of several ranks on which a convert turns partial sums or
+ * shards into another placement got its collective, none was dropped in silence; all sums are at
+ * the root of their tree; every bucket is closed.
+ */
+static void check_complete(const struct ku_lower *l)
+{
+    const struct ku_graph *g = l->g;
+    for (ku_id n = 1; n < g->n_nodes; n++)
+        if (g->node[n].op == KU_OP_convert) {
+            int needed = ku_lower_axes(l, n);
+            KU_ASSERT((l->reduced[n] & needed) == needed);
+        }
+    for (ku_id v = 1; v < g->n_values; v++)
+        for (int level = 0; l->fold[v].convert && level < l->n_levels; level++)
+            KU_ASSERT(l->fold[v].level[level] == 0);
+    for (uint32_t b = 0; b < g->n_buckets && l->dp > 1; b++)
+        if (g->node[g->refs[g->bucket[b].first]].phase == KU_PH_O)
+            KU_ASSERT(l->bucket[b].phase == KU_BUCKET_DONE);
+}
+
 static int lower_all(struct ku_lower *l)
 {
+    KU_ASSERT(l->n_mb > 0 && l->n_vs > 0 && l->dp > 0 && l->n_vs < 1 << l->n_levels);
+    KU_ASSERT(l->p->n_instrs == 0 && l->p->n_buffers == 0 && l->p->n_handles == 0);
     KU_TRY(copy_tables(l->g, l->p));
     KU_TRY(add_state(l));
     KU_TRY(add_inputs(l));
@@ -382,6 +413,7 @@ static int lower_all(struct ku_lower *l)
         KU_TRY(lower_block(l, 1, u));
     }
     KU_TRY(lower_once(l, KU_PH_O));
+    check_complete(l);
     if (writes_shared_state(l)) { /* the next step reads the shards of all ranks */
         uint32_t handle;
         KU_TRY(ku_lower_start(l, KU_X_BARRIER, ku_mesh_wide(&l->g->mesh, KU_DP_AXES), 0, NULL, NULL,
@@ -410,11 +442,12 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     l.bucket = ku_calloc(g->n_buckets + 1, sizeof *l.bucket);
     l.stats = ku_calloc(g->n_values, sizeof *l.stats);
     l.workspace = ku_calloc(g->n_nodes, sizeof *l.workspace);
+    l.reduced = ku_calloc(g->n_nodes, sizeof *l.reduced);
     if (g->mesh.mb_outer)
         l.shard_sum = ku_calloc(g->n_values * (size_t)l.n_vs, sizeof *l.shard_sum);
     int status = KUMI_ENOMEM;
     if (l.buffer && l.state && l.owner && l.wire && l.fold && l.bucket && l.stats && l.level &&
-        l.workspace && (l.shard_sum || !g->mesh.mb_outer))
+        l.workspace && l.reduced && (l.shard_sum || !g->mesh.mb_outer))
         status = ku_gather_init(&l);
     if (status == KUMI_OK)
         status = lower_all(&l);
@@ -429,6 +462,7 @@ int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
     ku_free(l.level);
     ku_free(l.start);
     ku_free(l.workspace);
+    ku_free(l.reduced);
     ku_free(l.shard_sum);
     return status;
 }

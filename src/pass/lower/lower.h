@@ -72,6 +72,7 @@ struct ku_lower {
     uint32_t *unit_of; /* per node: its bucket, + 1 */
     ku_id *slice;      /* per gather: the convert that retains its Z(g) shard, 0 = none */
     uint32_t turn;     /* phases so far: A, then F and B of each micro-batch */
+    uint8_t *reduced;  /* per convert: axes of the collectives that it got so far, a mask */
     ku_id *stats;      /* per stats value made by a convert: the first value of its chain */
     uint32_t *start;   /* per handle: its start instruction */
     uint32_t cap_start;

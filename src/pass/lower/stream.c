@@ -245,6 +245,8 @@ static uint32_t read_at(const struct stream *s, int is_new, uint32_t at)
 
 static int add_visit(struct stream *s, const struct visit *v, int is_new, int is_late)
 {
+    KU_ASSERT(v->first <= v->last && v->last < s->p->n_instrs && is_tier(s->p, v->tier));
+    KU_ASSERT(is_new || s->n_groups > 0);
     if (is_new) {
         KU_TRY(KU_GROW(&s->group, s->n_groups, &s->cap_groups));
         s->group[s->n_groups++] =
@@ -515,6 +517,8 @@ static int weave(struct stream *s)
         KU_TRY(end_visits(s, at, group));
     }
     KU_TRY(settle_groups(s, n, INT64_MAX));
+    KU_ASSERT(group == s->n_groups && s->n_read == s->n_groups); /* all read */
+    KU_ASSERT(s->n_settled == s->n_batches);                     /* all writes waited for */
     take_made(s);
     return KUMI_OK;
 }
@@ -552,6 +556,7 @@ static int live_again(struct ku_program *p)
         const struct ku_instr *i = &p->instr[at];
         if (i->kind == KU_START)
             start[i->handle] = i;
+        KU_ASSERT(i->kind != KU_WAIT || start[i->handle]);
         touch_operands(p, i->kind == KU_WAIT ? start[i->handle] : i, at);
     }
     for (uint32_t i = 0; i < p->n_outputs; i++)
@@ -592,6 +597,7 @@ int ku_pass_stream(struct ku_program *p, const struct ku_compile_opts *o)
     int count = o->offload.buffer_count;
     s.ahead = count > 2 ? count - 2 : count - 1;
     s.behind = count > 2;
+    KU_ASSERT(s.ahead >= 0);
     int status = run(&s);
     ku_free(s.spilled);
     ku_free(s.visit_of);
