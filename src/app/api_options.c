@@ -45,7 +45,7 @@ static const struct {
              {"train", " micro_batch accumulation virtual_shards steps threads seed clip_norm "
                        "label_smoothing freeze ema ema_warmup "}};
 
-static int is_taken(const char *set)
+static bool is_taken(const char *set)
 {
     size_t n = strcspn(set, "=");
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {

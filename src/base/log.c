@@ -81,7 +81,7 @@ static void read_levels(void)
     }
 }
 
-int ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level)
+bool ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level)
 {
     pthread_once(&once, read_levels);
     return level <= (enum ku_log_level)level_of[sub];

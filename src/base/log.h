@@ -2,6 +2,8 @@
 #ifndef KU_BASE_LOG_H
 #define KU_BASE_LOG_H
 
+#include <stdbool.h>
+
 /*
  * Log messages on stderr, one write per line: "kumi[3] comm: text" (rank in a job, subsystem).
  *
@@ -25,7 +27,7 @@ enum ku_log_sub {
         if (ku_log_is_on(KU_SUB_##sub, KU_LOG_##level))                                            \
             ku_log_write(KU_SUB_##sub, KU_LOG_##level, __VA_ARGS__);                               \
     } while (0)
-int ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level);
+bool ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level);
 void ku_log_write(enum ku_log_sub sub, enum ku_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

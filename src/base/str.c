@@ -117,7 +117,7 @@ const char *ku_str_nearest(const char *word, const char *const *names, int n)
     return best;
 }
 
-int ku_str_glob(const char *pattern, const char *text)
+bool ku_str_glob(const char *pattern, const char *text)
 {
     const char *star = NULL, *again = NULL;
     while (*text) {

@@ -3,6 +3,7 @@
 #define KU_BASE_STR_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,6 +42,6 @@ const char *ku_str_nearest(const char *word, const char *const *names, int n);
  * Glob match: '*' is any run of characters (dots included), '?' one character. Used for module
  * paths and for the patterns of train.freeze and optimizer.decay.
  */
-int ku_str_glob(const char *pattern, const char *text);
+bool ku_str_glob(const char *pattern, const char *text);
 
 #endif

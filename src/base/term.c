@@ -16,7 +16,7 @@
 
 enum { ERASE_BYTES = sizeof ERASE - 1, LINE_BYTES = 2048, MAX_COLUMNS = 1024 };
 
-int ku_term_is_on(void)
+bool ku_term_is_on(void)
 {
     const char *term = ku_env("TERM");
     return term && strcmp(term, "dumb") != 0 && isatty(STDERR_FILENO);

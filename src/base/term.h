@@ -2,6 +2,7 @@
 #ifndef KU_BASE_TERM_H
 #define KU_BASE_TERM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /*
@@ -10,7 +11,7 @@
  * a line erases it first. The cursor stays after the progress text.
  */
 /* 1 if stderr is a terminal that can erase a row (TERM is set and not "dumb"). */
-int ku_term_is_on(void);
+bool ku_term_is_on(void);
 /*
  * Prints one line and adds the newline. Threads: any.
  */

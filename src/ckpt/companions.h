@@ -2,6 +2,7 @@
 #ifndef KU_CKPT_COMPANIONS_H
 #define KU_CKPT_COMPANIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /*
@@ -42,7 +43,7 @@ int ku_companions_read_tokenizer(struct ku_companions *c, const char *path);
 /* Write and fsync the files to a directory that has none of them. Returns 0, or -1 with errno. */
 int ku_companions_write(const struct ku_companions *c, const char *dir);
 /* Whether a directory has a tokenizer that kumi reads. */
-int ku_companions_has_tokenizer(const char *dir);
+bool ku_companions_has_tokenizer(const char *dir);
 void ku_companions_fini(struct ku_companions *c);
 
 #endif

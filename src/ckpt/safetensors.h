@@ -2,6 +2,8 @@
 #ifndef KU_CKPT_SAFETENSORS_H
 #define KU_CKPT_SAFETENSORS_H
 
+#include <stdbool.h>
+
 #include "base/json/json.h"
 #include "base/str.h"
 #include "ckpt/tensor.h"
@@ -60,7 +62,7 @@ int ku_st_read(const struct ku_st *st, const struct ku_st_tensor *from,
 /* Read raw bytes [at, at + bytes) of a tensor's data. Errors: EINPUT. */
 int ku_st_read_bytes(const struct ku_st *st, const struct ku_st_tensor *t, uint64_t at, void *out,
                      size_t bytes);
-int ku_st_is_same_shape(const struct ku_st_tensor *a, const struct ku_ckpt_tensor *b);
+bool ku_st_is_same_shape(const struct ku_st_tensor *a, const struct ku_ckpt_tensor *b);
 
 /* A set of files: DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json lists
  * (both must match), or DIR itself if it is a file. */

@@ -2,6 +2,7 @@
 #ifndef KU_CLI_CLI_H
 #define KU_CLI_CLI_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -87,7 +88,7 @@ int cli_print(int status, char *text);
  * Handle -n of a command that runs as ranks. Returns 1: this process continues, as a rank or alone.
  * Returns 0: the command line has been run on n processes, and *exit_code is that of the job.
  */
-int cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code);
+bool cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code);
 /* Bytes of "500MB", "2GB" (powers of ten), "1GiB", "4096". < 0: malformed. */
 int cli_bytes(const char *text, uint64_t *bytes);
 /* Seconds of "[[HH:]MM:]SS"; < 0: malformed. */

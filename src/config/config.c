@@ -129,7 +129,7 @@ int ku_config_refuse_unknown(const struct ku_config *o, const char *path, const 
                   near ? "?" : "");
 }
 
-static int is_word_of(const char *words, const char *word)
+static bool is_word_of(const char *words, const char *word)
 {
     size_t bytes = strlen(word);
     for (const char *p = words; *p; p += *p == ' ') {
@@ -489,7 +489,7 @@ static int apply_sets(json_t *root, const char *const *set, int n_sets)
 static const char *const either[][2] = {{"train.steps", "train.epochs"},
                                         {"parallel.zero", "parallel.strategy"}};
 
-static int is_set(const char *const *set, int n_sets, const char *path)
+static bool is_set(const char *const *set, int n_sets, const char *path)
 {
     for (int i = 0; i < n_sets; i++)
         if (strncmp(set[i], path, strlen(path)) == 0 && set[i][strlen(path)] == '=')

@@ -3,6 +3,7 @@
 #define KU_CONFIG_CONFIG_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/json/json.h"
@@ -185,7 +186,7 @@ struct ku_config_key {
 };
 int ku_config_find(const char *path, struct ku_config_key *key);
 /* Whether two values are equal; unlike json_equal, 1 equals 1.0. */
-int ku_config_is_same(const json_t *a, const json_t *b);
+bool ku_config_is_same(const json_t *a, const json_t *b);
 
 /* A span in steps. INT64_MAX on overflow; negative (null) values are returned unchanged. */
 int64_t ku_span_steps(struct ku_span span, int64_t steps_per_epoch);

@@ -71,7 +71,7 @@ json_t *ku_config_numerics(const struct ku_config *cfg)
 }
 
 /* See ku_config_is_same. */
-static int is_same(const json_t *a, const json_t *b)
+static bool is_same(const json_t *a, const json_t *b)
 {
     const char *name;
     json_t *value;
@@ -206,7 +206,7 @@ int ku_config_find(const char *path, struct ku_config_key *key)
     return 0;
 }
 
-int ku_config_is_same(const json_t *a, const json_t *b)
+bool ku_config_is_same(const json_t *a, const json_t *b)
 {
     return is_same(a, b);
 }

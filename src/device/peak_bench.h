@@ -33,7 +33,7 @@ int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out);
 int ku_bench_peak_quick(const struct ku_device_opts *opts, void (*tick)(void *ctx), void *ctx,
                         struct ku_peak *out);
 /* 1: the median of a spread is below 0.9 of its max: other load disturbed the measurement. */
-int ku_peak_is_disturbed(const struct ku_peak *peak);
+bool ku_peak_is_disturbed(const struct ku_peak *peak);
 
 struct ku_bench_row {
     const char *name; /* "linear_dw.fc": the op and its use in GPT-2 */
@@ -63,6 +63,6 @@ struct ku_bench_opts {
  */
 int ku_bench_op(const struct ku_bench_opts *opts, const struct ku_peak *peak,
                 int (*row)(void *ctx, const struct ku_bench_row *row), void *ctx);
-int ku_bench_op_is_known(const char *only); /* 1 if a row's name has this prefix */
+bool ku_bench_op_is_known(const char *only); /* 1 if a row's name has this prefix */
 
 #endif

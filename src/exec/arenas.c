@@ -15,7 +15,7 @@
 #include "base/os/ipc.h"
 #include "exec/exec.h"
 
-static int is_private(int arena)
+static bool is_private(int arena)
 {
     return arena == KU_AR_STATE || arena == KU_AR_STEP || arena == KU_AR_INPUT;
 }

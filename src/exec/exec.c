@@ -80,7 +80,7 @@ static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int m
 }
 
 /* 1 if checkpoints contain the buffer. */
-static int is_saved(const struct ku_buffer *b)
+static bool is_saved(const struct ku_buffer *b)
 {
     return b->cls == KU_CL_PARAM || b->cls == KU_CL_OPTIMIZER || b->cls == KU_CL_BUFFER;
 }

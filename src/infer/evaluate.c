@@ -152,7 +152,7 @@ static int tick(void *job, const char *what, uint64_t done, uint64_t total)
     return KUMI_OK;
 }
 
-static int is_held_out(const struct evaluation *e)
+static bool is_held_out(const struct evaluation *e)
 {
     return e->o->n_data > 0 || e->o->stride > 0;
 }

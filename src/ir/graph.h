@@ -2,6 +2,8 @@
 #ifndef KU_IR_GRAPH_H
 #define KU_IR_GRAPH_H
 
+#include <stdbool.h>
+
 #include "op/op.h"
 
 /*
@@ -214,7 +216,7 @@ static inline struct ku_type ku_type_of(const struct ku_graph *g, ku_id value)
                             g->shape[g->value[value].shape]};
 }
 /* 1 if the tensor is part of the model, i.e. stored in weight files. */
-static inline int ku_tensor_is_model(const struct ku_tensor *t)
+static inline bool ku_tensor_is_model(const struct ku_tensor *t)
 {
     return t->kind == KU_T_PARAM || t->kind == KU_T_BUFFER;
 }

@@ -2,6 +2,8 @@
 #ifndef KU_JOB_JOB_H
 #define KU_JOB_JOB_H
 
+#include <stdbool.h>
+
 #include "job/segment.h"
 
 struct ku_comm;
@@ -112,6 +114,6 @@ void ku_job_ask_stop(struct ku_job *job, int signal);
  */
 int ku_job_fail(struct ku_job *job);
 /* 1 once the job has a root cause. */
-int ku_job_has_failed(const struct ku_job *job);
+bool ku_job_has_failed(const struct ku_job *job);
 
 #endif

@@ -275,7 +275,7 @@ static int code_of(int status)
  * Whether a rank ended because it was asked to: by the forwarded signal, or as a training run that
  * has saved its state.
  */
-static int is_stop(const struct launch *l, int rank, int status)
+static bool is_stop(const struct launch *l, int rank, int status)
 {
     uint32_t state = atomic_load(&ku_segment_line(l->seg, rank)->state);
     if (!WIFSIGNALED(status) && WEXITSTATUS(status) == -KUMI_ESTOPPED)

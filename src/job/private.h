@@ -39,7 +39,7 @@ int ku_job_raise_left(struct ku_job *job, int local, const char *awaited);
  * 1 for an exit code of docs/reference/exit-codes.md: a rank of kumi prints its error before it
  * ends with one.
  */
-int ku_exit_is_ours(int code);
+bool ku_exit_is_ours(int code);
 /*
  * Record "rank died: rank <local>: <how>; its last operation: .." with this status. Returns it.
  */

@@ -2,6 +2,8 @@
 #ifndef KU_MODEL_MODEL_H
 #define KU_MODEL_MODEL_H
 
+#include <stdbool.h>
+
 #include "ckpt/weights.h"
 #include "ir/graph.h"
 #include "kumi/model.h"
@@ -42,7 +44,7 @@ int ku_model_read(const struct ku_config *cfg, struct ku_model *m);
  * configuration's path no longer exists; NULL: none. */
 int ku_model_read_again(const struct ku_config *cfg, const char *stored, struct ku_model *m);
 /* Whether kumi has this model_type. */
-int ku_model_is_known(const char *type);
+bool ku_model_is_known(const char *type);
 /* Read a model from the text of a config.json (checkpoints). name: for messages. */
 int ku_model_parse(const char *name, const char *text, size_t bytes, struct ku_model *m);
 void ku_model_fini(struct ku_model *m);

@@ -21,7 +21,7 @@ int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets
                      struct ku_config *cfg);
 
 /* Whether dir has config.json and model.safetensors or its index, as transformers loads. */
-int ku_stored_is_weights(const char *dir);
+bool ku_stored_is_weights(const char *dir);
 /*
  * Load parameters from a directory with model.safetensors under Hugging Face's names.
  *

@@ -46,7 +46,7 @@ int ku_builder_take(struct kumi_graph *graph, struct ku_graph **ir);
  * For layers. After a failure each function returns 0.
  */
 /* 1 after a failure, or if g is NULL (the thread's error record is then set). */
-int ku_builder_has_failed(const struct kumi_graph *g);
+bool ku_builder_has_failed(const struct kumi_graph *g);
 /*
  * Records the thread's last error as the graph's error, if it is the first. Returns 0.
  */

@@ -9,7 +9,7 @@ const struct ku_op_precision ku_op_precision[KU_N_OPS] = {
 #undef KU_PRECISION
 };
 
-int ku_op_is_compute(int op, int operand)
+bool ku_op_is_compute(int op, int operand)
 {
     const char *operands = ku_op_precision[op].operands;
     return operands && operand < 10 && strchr(operands, '0' + operand) != NULL;

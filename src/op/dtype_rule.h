@@ -2,6 +2,8 @@
 #ifndef KU_OP_DTYPE_RULE_H
 #define KU_OP_DTYPE_RULE_H
 
+#include <stdbool.h>
+
 #include "op/op.h"
 
 /* Compute precision of the model ops. dtype_rule.def defines the classes. */
@@ -18,6 +20,6 @@ struct ku_op_precision {
 extern const struct ku_op_precision ku_op_precision[KU_N_OPS];
 
 /* 1 if the operand is read in precision.compute. */
-int ku_op_is_compute(int op, int operand);
+bool ku_op_is_compute(int op, int operand);
 
 #endif

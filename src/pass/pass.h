@@ -121,7 +121,7 @@ int ku_fuse_batch_norm(struct ku_graph *g);
 int ku_update_track(struct ku_graph *g);
 int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 /* Whether ZeRO partitions the state: stage above 0, several shards, no host-shared state. */
-int ku_zero_is_private(const struct ku_compile_opts *o);
+bool ku_zero_is_private(const struct ku_compile_opts *o);
 /* The number of neighbouring ranks that partition a gathered unit between forward and backward; 0:
  * reshard_group does not apply. */
 int ku_zero_group(const struct ku_compile_opts *o);

@@ -85,7 +85,7 @@ static int write_in(struct ku_graph *g, ku_id node, enum kumi_dtype dtype)
 
 /* Whether a pattern matches a module path, an enclosing module or, without a dot, one of its
  * names. */
-static int matches(const char *pattern, const char *path)
+static bool matches(const char *pattern, const char *path)
 {
     const int is_name = strchr(pattern, '.') == NULL;
     char part[KU_NAME_BYTES];
@@ -107,7 +107,7 @@ static int matches(const char *pattern, const char *path)
 
 /* Whether a pattern matches the node's module or the module of a parameter that it reads: an output
  * layer tied to the embedding belongs to both. */
-static int is_of(const struct ku_graph *g, ku_id node, const char *pattern)
+static bool is_of(const struct ku_graph *g, ku_id node, const char *pattern)
 {
     const struct ku_node *n = &g->node[node];
     char module[KU_NAME_BYTES];
@@ -125,7 +125,7 @@ static int is_of(const struct ku_graph *g, ku_id node, const char *pattern)
     return 0;
 }
 
-static int is_kept(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id node)
+static bool is_kept(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id node)
 {
     for (int i = 0; o->keep_f32 && o->keep_f32[i]; i++)
         if (is_of(g, node, o->keep_f32[i]))
@@ -149,8 +149,8 @@ static int check_kept(const struct ku_graph *g, const struct ku_compile_opts *o)
                   o->keep_f32[0], example);
 }
 
-static int reads_in_compute(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id n,
-                            int operand)
+static bool reads_in_compute(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id n,
+                             int operand)
 {
     return ku_op_is_compute(g->node[n].op, operand) && !is_kept(g, o, n);
 }

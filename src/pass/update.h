@@ -20,8 +20,8 @@ ku_id ku_update_once(struct ku_graph *g, struct ku_make m);
 /* The source line of a parameter's first use, given to its gradient and update nodes. */
 ku_id ku_update_source(const struct ku_graph *g, ku_id tensor);
 /* Whether a selection of parameters (enum ku_decay, patterns) contains this one. */
-int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
-                      const char *const *patterns);
+bool ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
+                       const char *const *patterns);
 
 /* The optimizer of one parameter. */
 struct ku_update_node {

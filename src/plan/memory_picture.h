@@ -54,8 +54,8 @@ double ku_panel_x(const struct ku_plan_picture *d, uint32_t instr);
  * Whether a buffer's live range is within the step; and whether it has bytes of its own. A result
  * that is computed in place is drawn as the buffer that it replaces.
  */
-int ku_picture_is_transient(const struct ku_buffer *b);
-int ku_picture_is_drawn(const struct ku_buffer *b);
+bool ku_picture_is_transient(const struct ku_buffer *b);
+bool ku_picture_is_drawn(const struct ku_buffer *b);
 
 /*
  * Merge bars that are too thin to draw one by one into cells; and free the cells. Errors:
@@ -83,7 +83,7 @@ int ku_picture_find_groups(struct ku_plan_picture *d);
  */
 const struct ku_picture_group *ku_picture_group_of(const struct ku_plan_picture *d, ku_id buffer);
 /* Whether a bar is thick enough to be drawn on its own, or to have a number. */
-int ku_panel_is_thick(const struct ku_plan_picture *d, const struct ku_buffer *b, int for_number);
+bool ku_panel_is_thick(const struct ku_plan_picture *d, const struct ku_buffer *b, int for_number);
 /* Draw the part right of the panels: colours, the peak, the largest tensors there. */
 void ku_picture_draw_aside(const struct ku_plan_picture *d);
 

@@ -34,7 +34,7 @@ enum { MAX_ADVICE = 10 };
  * no advice: GPT-3 with 96 layers and 16 micro-batches has 90,000.
  */
 enum { MAX_ADVISED_INSTRUCTIONS = 1 << 17 };
-static int is_advised(const struct ku_plan *p)
+static bool is_advised(const struct ku_plan *p)
 {
     return p->program[KU_PROG_TRAIN]->n_instrs <= MAX_ADVISED_INSTRUCTIONS;
 }

@@ -2,6 +2,7 @@
 #ifndef KU_SIM_MACHINE_LIMITS_H
 #define KU_SIM_MACHINE_LIMITS_H
 
+#include <stdbool.h>
 #include <time.h>
 
 /*
@@ -50,6 +51,6 @@ int ku_peak_write(const struct ku_peak *measured, time_t now);
  */
 int ku_peak_look(int n_threads, struct ku_peak_kept *out);
 /* 1 if this start should measure the matrix peaks with n_threads. */
-int ku_peak_is_due(int n_threads, time_t now);
+bool ku_peak_is_due(int n_threads, time_t now);
 
 #endif

@@ -14,7 +14,7 @@ struct ku_layout ku_layout_all(enum ku_place_kind kind)
     return l;
 }
 
-int ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b)
+bool ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b)
 {
     return memcmp(a, b, sizeof *a) == 0;
 }
@@ -29,7 +29,7 @@ struct ku_place ku_place_dual(struct ku_place p)
     return p;
 }
 
-int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
+bool ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
 {
     for (int a = 0; a < KU_N_AXES; a++)
         if (l->at[a].kind == kind)

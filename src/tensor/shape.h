@@ -2,6 +2,7 @@
 #ifndef KU_TENSOR_SHAPE_H
 #define KU_TENSOR_SHAPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,8 +32,8 @@ struct ku_shape {
 
 /* Builds a shape with seen = count: ku_shape_of("ntc", (int64_t[]){8, 64, 128}). */
 struct ku_shape ku_shape_of(const char *names, const int64_t *count);
-int ku_shape_is_equal(const struct ku_shape *a,
-                      const struct ku_shape *b);        /* counts, seen and names */
+bool ku_shape_is_equal(const struct ku_shape *a,
+                       const struct ku_shape *b);       /* counts, seen and names */
 int ku_shape_find(const struct ku_shape *s, char name); /* the dim's index, or -1 */
 /* Number of elements, padding included; 1 for a scalar. */
 int64_t ku_shape_count(const struct ku_shape *s);

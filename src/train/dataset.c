@@ -119,7 +119,7 @@ static int refuse_port(const struct ku_data *d, const char *name, const struct k
     return status;
 }
 
-static int is_equal(const struct ku_type *t, const struct ku_data_port *p)
+static bool is_equal(const struct ku_type *t, const struct ku_data_port *p)
 {
     int same = t->dtype == p->dtype && t->shape.ndim == p->ndim + 1;
     for (int i = 0; same && i < p->ndim; i++)

@@ -11,14 +11,14 @@
 #include "data/text/token_files.h"
 #include "data/tokenizer/tokenizer.h"
 
-static int ends_in(const char *name, const char *end)
+static bool ends_in(const char *name, const char *end)
 {
     size_t bytes = strlen(name), n = strlen(end);
     return bytes >= n && strcmp(name + bytes - n, end) == 0;
 }
 
 /* data.kind; if it is null, decided by the file names. */
-static int is_jsonl(const struct ku_config *c)
+static bool is_jsonl(const struct ku_config *c)
 {
     const struct ku_list *files = c->data_train.n ? &c->data_train : &c->data_val;
     if (c->data_kind)
@@ -37,13 +37,13 @@ const char *ku_dataset_kind(const struct ku_config *c, const struct ku_model *m)
                              : "text";
 }
 
-int ku_dataset_is_text(const struct ku_config *c)
+bool ku_dataset_is_text(const struct ku_config *c)
 {
     return c->data_kind == NULL || strcmp(c->data_kind, "text") == 0 ||
            strcmp(c->data_kind, "jsonl") == 0;
 }
 
-static int is_word(const char *key, const char *word)
+static bool is_word(const char *key, const char *word)
 {
     return key && strcmp(key, word) == 0;
 }
@@ -179,7 +179,7 @@ int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, in
     return KUMI_OK;
 }
 
-int ku_dataset_is_tokenized(const struct ku_config *c)
+bool ku_dataset_is_tokenized(const struct ku_config *c)
 {
     const struct ku_list *list[] = {&c->data_train, &c->data_val};
     if (strcmp(c->data_tokenizer, "byte") != 0)

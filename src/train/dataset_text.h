@@ -31,12 +31,12 @@ int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m);
 /* data.kind; if it is null, the kind that the model and the files imply. */
 const char *ku_dataset_kind(const struct ku_config *c, const struct ku_model *m);
 /* Whether the kind is text or jsonl. */
-int ku_dataset_is_text(const struct ku_config *c);
+bool ku_dataset_is_text(const struct ku_config *c);
 /*
  * Whether data.tokenizer made the tokens. With "byte", which is for plain text, the tokens of token
  * files and of jsonl documents come from another tokenizer.
  */
-int ku_dataset_is_tokenized(const struct ku_config *c);
+bool ku_dataset_is_tokenized(const struct ku_config *c);
 
 /*
  * Bytes of text that each token below vocab_count stands for; -1 for ids that the tokenizer does

@@ -177,7 +177,7 @@ static const struct facet *facet_of(const struct effect *e)
     return &facets[i];
 }
 
-static int has_word(const char *words, const char *word)
+static bool has_word(const char *words, const char *word)
 {
     const size_t bytes = strlen(word);
     for (const char *p = words; *p; p += strcspn(p, " "), p += *p == ' ')
@@ -190,7 +190,7 @@ static int has_word(const char *words, const char *word)
  * Whether the user has set the key to another value than the default. Keys that come from a
  * DeepSpeed section are excluded; `kumi help deepspeed` covers them.
  */
-static int is_given(const struct ku_config *c, const struct effect *e)
+static bool is_given(const struct ku_config *c, const struct effect *e)
 {
     const json_t *v = ku_json_at(c->root, e->path);
     struct ku_config_key key = {.value = e->value};

@@ -3,6 +3,7 @@
 #define KU_TRAIN_METRICS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kumi/run.h"
@@ -57,7 +58,7 @@ double ku_metrics_median_step_ms(const struct ku_metrics *m);
  */
 double ku_metrics_mfu(const struct ku_metrics *m, double tps);
 /* Whether the last evaluation is of this step. */
-int ku_metrics_has_eval(const struct ku_metrics *m, int64_t step);
+bool ku_metrics_has_eval(const struct ku_metrics *m, int64_t step);
 /*
  * Points (step, val_loss and, for classifiers, val_accuracy) so far, as a JSON array of arrays. The
  * caller owns it.

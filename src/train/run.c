@@ -74,7 +74,7 @@ struct run {
     int64_t pss_bytes, pss_ns; /* memory of this rank, and when it was read */
 };
 
-static int is_first(const struct run *r)
+static bool is_first(const struct run *r)
 {
     return r->job->rank == 0;
 }
@@ -471,7 +471,7 @@ static int verify_replicas(struct run *r)
     return KUMI_OK;
 }
 
-static int is_due(struct ku_span every, int64_t step, const struct run *r)
+static bool is_due(struct ku_span every, int64_t step, const struct run *r)
 {
     int64_t n = ku_span_steps(every, r->s.sampler.steps_per_epoch);
     return n > 0 && step % n == 0;
@@ -514,7 +514,7 @@ static int add_up(struct run *r, int64_t max_age_ns, int64_t sum[N_SUMS])
     return KUMI_OK;
 }
 
-static int is_logged(const struct run *r)
+static bool is_logged(const struct run *r)
 {
     int64_t every = ku_span_steps(r->s.cfg.train_log_every, r->s.sampler.steps_per_epoch);
     return every > 0 && (r->step % every == 0 || r->step == 1 || r->step == r->s.n_steps);

@@ -172,7 +172,7 @@ int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int st
     return status;
 }
 
-int ku_saving_is_pending(const struct ku_saving *s)
+bool ku_saving_is_pending(const struct ku_saving *s)
 {
     return s != NULL && s->phase != IDLE;
 }

@@ -36,7 +36,7 @@ void ku_saving_destroy(struct ku_saving *s);
  */
 int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int status);
 /* 1 from a successful start until poll or wait has returned the result. */
-int ku_saving_is_pending(const struct ku_saving *s);
+bool ku_saving_is_pending(const struct ku_saving *s);
 /* The result of the pending checkpoint, if it has ended, which ku_saving_is_pending tells. */
 int ku_saving_poll(struct ku_saving *s);
 int ku_saving_wait(struct ku_saving *s); /* 0 if none is pending */

@@ -101,7 +101,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     return KUMI_OK;
 }
 
-static int is_per_epoch(const struct ku_config *c)
+static bool is_per_epoch(const struct ku_config *c)
 {
     return strcmp(c->schedule_per, "epoch") == 0;
 }

@@ -120,7 +120,7 @@ void ku_session_fini(struct ku_session *s);
 int ku_session_fill_train(struct ku_session *s, int64_t step);
 int ku_session_fill_eval(struct ku_session *s, int64_t b);
 /* Whether the loss counts samples instead of tokens. */
-int ku_session_is_by_samples(const struct ku_session *s);
+bool ku_session_is_by_samples(const struct ku_session *s);
 /*
  * Number of samples on all ranks that could not be read and did not count (data.on_error: skip),
  * once per read. Rank 0 logs it. Collective.

@@ -168,7 +168,7 @@ int ku_session_fill_eval(struct ku_session *s, int64_t b)
     return fill(s, 1, b);
 }
 
-int ku_session_is_by_samples(const struct ku_session *s)
+bool ku_session_is_by_samples(const struct ku_session *s)
 {
     return s->data->item == NULL;
 }

@@ -28,6 +28,6 @@ int ku_summary_write(const char *dir, const struct ku_summary *s);
  *   has_val    there is a validation split, so the file must have its loss
  *   val_loss   out: NaN if there is none
  */
-int ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss);
+bool ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss);
 
 #endif

@@ -59,7 +59,7 @@ struct walk {
     int is_child_void;    /* the same for sections inside it */
 };
 
-int ku_ds_has_word(const char *words, const char *word, int any_case)
+bool ku_ds_has_word(const char *words, const char *word, int any_case)
 {
     const size_t bytes = strlen(word);
     for (const char *p = words; *p; p += *p == ' ') {
@@ -136,7 +136,7 @@ static int say_why(struct ku_ds_item *item, enum ku_ds_verdict verdict, const ch
     return *why && item->why == NULL ? KUMI_ENOMEM : KUMI_OK;
 }
 
-static int is_of(const struct walk *w, const struct ku_ds_row *row)
+static bool is_of(const struct walk *w, const struct ku_ds_row *row)
 {
     return strcmp(row->block, w->block->block) == 0 &&
            (*row->of == '\0' || ku_ds_has_word(row->of, w->of, 0));
@@ -175,7 +175,7 @@ static int look_up(const struct ku_config *cfg, const struct walk *w, const stru
 }
 
 /* Whether a value means off: null, false or {"enabled": false}. */
-static int is_off(const json_t *v)
+static bool is_off(const json_t *v)
 {
     return json_is_null(v) || json_is_false(v) ||
            (json_is_object(v) && !json_is_true(json_object_get(v, "enabled")) &&
@@ -336,7 +336,7 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
 }
 
 /* Whether a gate key's value switches the section off. */
-static int is_no(const json_t *v)
+static bool is_no(const json_t *v)
 {
     return json_is_false(v) || (json_is_string(v) && strcmp(json_string_value(v), "none") == 0);
 }

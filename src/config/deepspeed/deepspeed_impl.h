@@ -45,7 +45,7 @@ extern const struct ku_ds_choice ku_ds_choices[];
 extern const int ku_ds_n_rows, ku_ds_n_blocks, ku_ds_n_choices;
 
 /* Whether `word` is in a list of words separated by blanks; any_case: case-insensitive. */
-int ku_ds_has_word(const char *words, const char *word, int any_case);
+bool ku_ds_has_word(const char *words, const char *word, int any_case);
 /* The place of a key for messages, "c.json:3:5: <key as spelled>". Returns out. */
 const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES]);
 int ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t *value,

@@ -35,7 +35,7 @@ static void add_effect(struct ku_str *out, const struct ku_ds_item *item)
     }
 }
 
-static int is_shown(const struct ku_ds_item *item, int is_all)
+static bool is_shown(const struct ku_ds_item *item, int is_all)
 {
     return is_all || item->source != KU_DS_DEFAULT || item->verdict == KU_DS_APPLIED;
 }

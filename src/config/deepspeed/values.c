@@ -51,7 +51,7 @@ static int refuse_type(const struct ku_config *cfg, const struct ku_ds_row *row,
     return ku_ds_refuse(cfg, spelled, v, own ? own : text);
 }
 
-static int is_within(const struct ku_ds_row *row, double x)
+static bool is_within(const struct ku_ds_row *row, double x)
 {
     char *rest;
     if (*row->allowed == '\0')
@@ -164,7 +164,7 @@ static const char *own_key(const struct ku_ds_row *row)
     return NULL;
 }
 
-static int is_stage_3(const struct ku_config *cfg)
+static bool is_stage_3(const struct ku_config *cfg)
 {
     int64_t stage = 0;
     ku_json_int(ku_json_at(cfg->deepspeed->root, "zero_optimization.stage"), &stage);

@@ -4,6 +4,7 @@
 
 #include "base/str.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -49,7 +50,7 @@ void ku_tokens_fini(struct ku_tokens *tokens);
 int ku_tokenizer_open(const char *where, struct ku_tokenizer **out);
 void ku_tokenizer_destroy(struct ku_tokenizer *t);
 
-int ku_tokenizer_is_byte(const struct ku_tokenizer *t);
+bool ku_tokenizer_is_byte(const struct ku_tokenizer *t);
 /* One more than the largest token. */
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t);
 /* Finds the token with this text, added or in the vocabulary; returns 1 and the id, or 0. */

@@ -126,7 +126,7 @@ void ku_cpu_add_trust(const struct ku_kernel *k, int64_t *trust);
 #undef KU_OP
 
 /* linear and linear_dx of few rows, with k->product filled in: linear_thin.c. */
-int ku_cpu_is_thin(const struct ku_kernel *k);
+bool ku_cpu_is_thin(const struct ku_kernel *k);
 void ku_cpu_bind_thin(struct ku_kernel *k);
 
 /* One workspace function per family, and the two kinds of conv. */
@@ -170,7 +170,7 @@ static inline void *ku_cpu_at(const struct ku_view *v, int64_t i)
                                                                    : kumi_dtype_bytes(v->dtype);
     return (char *)v->data + (size_t)i * bytes;
 }
-static inline int ku_cpu_is_float(const struct ku_view *v)
+static inline bool ku_cpu_is_float(const struct ku_view *v)
 {
     return v->dtype == KUMI_F32 || v->dtype == KUMI_BF16 || v->dtype == KUMI_F16;
 }
@@ -185,7 +185,7 @@ static inline void ku_cpu_fence(void)
  * Kernel and units of a matrix product. n_k elements of the contraction become units (f32, f16
  * widened to f32, or two bf16), rounded up to the kernel's step; the rest is zero.
  */
-static inline int ku_cpu_has_pairs(const struct ku_kernel *k)
+static inline bool ku_cpu_has_pairs(const struct ku_kernel *k)
 {
     return k->product.dtype == KUMI_BF16 && k->cpu->gemm_bf16 != NULL;
 }

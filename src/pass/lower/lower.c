@@ -26,7 +26,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-static int is_micro_phase(int phase)
+static bool is_micro_phase(int phase)
 {
     return phase == KU_PH_F || phase == KU_PH_I || phase == KU_PH_W;
 }
@@ -68,7 +68,7 @@ static int state_arena(const struct ku_lower *l, const struct ku_tensor *x)
     return l->p->share_host_state ? KU_AR_HOST : l->p->zero ? KU_AR_SHARD : KU_AR_STATE;
 }
 
-static int is_kept_state(const struct ku_lower *l, const struct ku_tensor *x)
+static bool is_kept_state(const struct ku_lower *l, const struct ku_tensor *x)
 {
     return (l->p->zero || x->tier) &&
            ku_layout_has(&l->g->layout[l->g->value[x->value].layout], KU_Z);
@@ -404,7 +404,7 @@ static ku_id *new_levels(const struct ku_lower *l)
 
 /* Whether ranks read state in place that other ranks update. Below stage 3 the gather after the
  * update orders these accesses. */
-static int writes_shared_state(const struct ku_lower *l)
+static bool writes_shared_state(const struct ku_lower *l)
 {
     for (ku_id n = 1; n < l->g->n_nodes; n++)
         if (ku_ops[l->g->node[n].op].traits & KU_OP_UPDATE)

@@ -95,9 +95,9 @@ static inline ku_id *ku_lower_sum(struct ku_lower *l, ku_id value)
 
 /* bucket_collectives.c */
 /* Whether a node is a `convert` of a partitioned value: an all-gather. */
-int ku_bucket_is_gather(const struct ku_graph *g, ku_id node);
+bool ku_bucket_is_gather(const struct ku_graph *g, ku_id node);
 /* Whether a node is the slice of a gathered parameter (reshard_group); lowered with the gather. */
-int ku_gather_is_slice(const struct ku_graph *g, ku_id node);
+bool ku_gather_is_slice(const struct ku_graph *g, ku_id node);
 /* Notes that `value` is complete: with overlap its bucket, if any, starts with the last operand. */
 int ku_bucket_ready(struct ku_lower *l, ku_id value);
 /* Starts the bucket if needed and waits: the results of its converts are valid from here on. */

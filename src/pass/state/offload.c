@@ -36,7 +36,7 @@ static int note(struct tiers *x)
 }
 
 /* Whether each rank has a private copy of the whole state. */
-static int is_replicated(const struct ku_graph *g, const struct ku_compile_opts *o)
+static bool is_replicated(const struct ku_graph *g, const struct ku_compile_opts *o)
 {
     return ku_mesh_dp(&g->mesh) == 1 || (!o->share_host_state && !ku_zero_is_private(o));
 }

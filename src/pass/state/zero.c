@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "pass/zero.h"
 
-int ku_zero_is_private(const struct ku_compile_opts *o)
+bool ku_zero_is_private(const struct ku_compile_opts *o)
 {
     return o->zero > 0 && !o->share_host_state && o->mesh.extent[KU_AX_SHARD] > 1;
 }
@@ -62,7 +62,7 @@ static void deal_blocks(struct ku_graph *g, int dp)
     }
 }
 
-static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
+static bool is_gradient(const struct ku_graph *g, const struct ku_node *n)
 {
     const struct ku_value *from = &g->value[ku_in(g, n, 0)];
     return n->op == KU_OP_convert && n->phase == KU_PH_O && g->node[from->def].phase != KU_PH_F &&
