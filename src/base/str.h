@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Growing string. After a failed append (no memory) the text is unchanged and `failed` is set;
  * check it once at the end.
@@ -30,7 +32,7 @@ void ku_str_fini(struct ku_str *s);
  * Moves the finished string to *text (freed with kumi_text_free) and empties s. KUMI_ENOMEM if an
  * append failed.
  */
-int ku_text_take(struct ku_str *s, char **text);
+KU_STATUS ku_text_take(struct ku_str *s, char **text);
 /* Formats "9.65 MiB", right-aligned in 10 characters. */
 const char *ku_text_bytes(uint64_t bytes, char out[16]);
 

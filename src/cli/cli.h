@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * The command `kumi`: one row of cli_commands per sub-command, one cmd_*.c file each, which use the
  * public headers and base/.
@@ -78,7 +80,7 @@ int cli_usage(const char *format, ...)
  * Write to stdout, buffered. 0 bytes: flush. KUMI_ESTORAGE: this or earlier output was lost. main()
  * flushes at the end of every command.
  */
-int cli_write(const char *text, size_t bytes);
+KU_STATUS cli_write(const char *text, size_t bytes);
 /*
  * Write a text of kumi/run.h to stdout and free it. Returns the exit code.
  */
@@ -108,7 +110,7 @@ int cli_deepspeed(struct cli_list *set, const char *file, int is_strict,
 int cmd_train(const struct cli_command *self, int argc, char **argv);
 int cmd_run(const struct cli_command *self, int argc, char **argv);
 int cmd_eval(const struct cli_command *self, int argc, char **argv);
-int cmd_translate(const struct cli_command *self, int argc, char **argv);
+KU_STATUS cmd_translate(const struct cli_command *self, int argc, char **argv);
 int cmd_sample(const struct cli_command *self, int argc, char **argv);
 int cmd_plan(const struct cli_command *self, int argc, char **argv);
 int cmd_graph(const struct cli_command *self, int argc, char **argv);

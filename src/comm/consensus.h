@@ -2,6 +2,7 @@
 #ifndef KU_COMM_CONSENSUS_H
 #define KU_COMM_CONSENSUS_H
 
+#include "base/err.h"
 #include "job/job.h"
 
 /*
@@ -13,7 +14,7 @@
  * Returns 0 on all ranks if `status` is 0 on all. Else the job ends: a failed rank reports its
  * error, and every rank returns the root cause.
  */
-int ku_agree(struct ku_job *job, int status);
+KU_STATUS ku_agree(struct ku_job *job, int status);
 /*
  * For an event that only this rank sees: an error ends the job, 0 has no effect. Not collective.
  */
@@ -22,17 +23,17 @@ int ku_agree_local(struct ku_job *job, int status);
  * Returns the worst status of all ranks, with its message, on every rank. The job goes on, as after
  * a full disk.
  */
-int ku_agree_worst(struct ku_job *job, int status);
+KU_STATUS ku_agree_worst(struct ku_job *job, int status);
 /* Maximum of *word over the ranks */
-int ku_agree_max(struct ku_job *job, int64_t *word);
+KU_STATUS ku_agree_max(struct ku_job *job, int64_t *word);
 /* Exact sums of word[n] over the ranks */
-int ku_agree_sum(struct ku_job *job, int64_t *word, int n);
+KU_STATUS ku_agree_sum(struct ku_job *job, int64_t *word, int n);
 /* Broadcast rank 0's bytes. */
-int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
+KU_STATUS ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
 
 /*
  * Compare the bytes of all ranks. KUMI_ENUMERIC names `what` and a rank that differs from rank 0.
  */
-int ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_t bytes);
+KU_STATUS ku_agree_equal(struct ku_job *job, const char *what, const void *data, size_t bytes);
 
 #endif

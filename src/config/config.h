@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "base/json/json.h"
 #include "base/str.h"
 
@@ -123,19 +124,19 @@ typedef int ku_model_width(const struct ku_config *cfg, int64_t *width);
  * Errors: EINVAL, one line with file:line:column (or the --set), the key, the value, and the
  * allowed values or the nearest key.
  */
-int ku_config_load(const char *path, const char *const *set, int n_sets, ku_model_width *width,
-                   struct ku_config *cfg);
+KU_STATUS ku_config_load(const char *path, const char *const *set, int n_sets,
+                         ku_model_width *width, struct ku_config *cfg);
 /* The same from a JSON text; name: for messages. */
-int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, ku_model_width *width, struct ku_config *cfg);
+KU_STATUS ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
+                          int n_sets, ku_model_width *width, struct ku_config *cfg);
 /* The two halves of these. begin, open: parse, apply --set, translate the DeepSpeed configuration
  * without merging it. finish: merge it and check everything; if it fails, the caller still calls
  * ku_config_fini. */
-int ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, ku_model_width *width, struct ku_config *cfg);
-int ku_config_open(const char *path, const char *const *set, int n_sets, ku_model_width *width,
-                   struct ku_config *cfg);
-int ku_config_finish(struct ku_config *cfg);
+KU_STATUS ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
+                          int n_sets, ku_model_width *width, struct ku_config *cfg);
+KU_STATUS ku_config_open(const char *path, const char *const *set, int n_sets,
+                         ku_model_width *width, struct ku_config *cfg);
+KU_STATUS ku_config_finish(struct ku_config *cfg);
 void ku_config_fini(struct ku_config *cfg);
 
 /* The place of a key for messages: "file:line:column", or the --set. Returns out. */
@@ -146,19 +147,19 @@ const char *ku_config_place(const struct ku_config *cfg, const char *path,
 const char *ku_config_where(const struct ku_config *cfg, const char *path,
                             char out[KU_WHERE_BYTES]);
 /* Sets the error "config: file:line:column: path: value; wanted". Returns KUMI_EINVAL. */
-int ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t *value,
-                     const char *wanted);
-int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
-                             const char *const *names, int n);
+KU_STATUS ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t *value,
+                           const char *wanted);
+KU_STATUS ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
+                                   const char *const *names, int n);
 /* parameter_groups.c: reads optimizer.groups. The caller owns *groups, also on failure. */
-int ku_config_read_groups(const struct ku_config *cfg, const char *path, const json_t *value,
-                          struct ku_groups *groups);
+KU_STATUS ku_config_read_groups(const struct ku_config *cfg, const char *path, const json_t *value,
+                                struct ku_groups *groups);
 void ku_groups_fini(struct ku_groups *groups);
 /* offload_path.c: reads memory.offload. The caller owns *key, also on failure. */
-int ku_config_read_offload(const struct ku_config *cfg, const char *path, const json_t *value,
-                           struct ku_offload_key *key);
+KU_STATUS ku_config_read_offload(const struct ku_config *cfg, const char *path, const json_t *value,
+                                 struct ku_offload_key *key);
 /* Reads a string or a list of strings. Returns 1 if the value is neither. */
-int ku_list_read(struct ku_list *list, const json_t *value);
+KU_STATUS ku_list_read(struct ku_list *list, const json_t *value);
 void ku_list_fini(struct ku_list *list);
 /* All keys with their values, including defaults, in table order. New reference; NULL: no
  * memory. */

@@ -2,6 +2,7 @@
 #ifndef KU_CONFIG_OPTIMIZER_H
 #define KU_CONFIG_OPTIMIZER_H
 
+#include "base/err.h"
 #include "pass/pass.h"
 #include "config/config.h"
 
@@ -34,10 +35,10 @@ void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku
  *
  * Errors: EINVAL, invalid attributes or scale.
  */
-int ku_rule_loss_scale(enum kumi_dtype compute, double scale, struct ku_attrs *a);
+KU_STATUS ku_rule_loss_scale(enum kumi_dtype compute, double scale, struct ku_attrs *a);
 /* Sets loss scaler and scale from the section precision. Errors: EINVAL. */
-int ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o);
+KU_STATUS ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o);
 /* Checks conditions between keys of these sections. Errors: EINVAL. */
-int ku_rule_check(const struct ku_config *c);
+KU_STATUS ku_rule_check(const struct ku_config *c);
 
 #endif

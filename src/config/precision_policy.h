@@ -2,15 +2,16 @@
 #ifndef KU_CONFIG_PRECISION_POLICY_H
 #define KU_CONFIG_PRECISION_POLICY_H
 
+#include "base/err.h"
 #include "pass/pass.h"
 #include "config/config.h"
 
 /* The section precision (docs/reference/precision-policy.md). */
 
 /* Checks conditions between its keys. Errors: EINVAL. */
-int ku_precision_check(const struct ku_config *c);
+KU_STATUS ku_precision_check(const struct ku_config *c);
 /* Sets the compiler's precision options. Patterns are borrowed. */
-int ku_precision_opts(const struct ku_config *c, struct ku_compile_opts *o);
+KU_STATUS ku_precision_opts(const struct ku_config *c, struct ku_compile_opts *o);
 /* Prints compute and the values that differ from its defaults: "bf16, no master, gradients
  * bf16". */
 void ku_precision_print(const struct ku_config *c, struct ku_str *out);

@@ -2,6 +2,7 @@
 #ifndef KU_CONFIG_SHARDING_H
 #define KU_CONFIG_SHARDING_H
 
+#include "base/err.h"
 #include "config/config.h"
 
 /*
@@ -25,6 +26,6 @@ struct ku_sharding {
  *
  * Errors: EINVAL, keys that contradict each other or n_ranks, with the admissible values.
  */
-int ku_sharding_resolve(const struct ku_config *c, int n_ranks, struct ku_sharding *out);
+KU_STATUS ku_sharding_resolve(const struct ku_config *c, int n_ranks, struct ku_sharding *out);
 
 #endif

@@ -98,12 +98,16 @@ void ku_memory_destroy(struct ku_memory *m)
             ku_os_munmap(m->base[a], m->bytes[a]);
     ku_tier_file_close(m->file);
     if (m->offload)
-        ku_arena_destroy(m->job, m->offload);
+        KU_IGNORE(ku_arena_destroy(m->job, m->offload),
+                  "destroy returns nothing; the job keeps its cause");
     if (m->wire)
-        ku_arena_destroy(m->job, m->wire);
+        KU_IGNORE(ku_arena_destroy(m->job, m->wire),
+                  "destroy returns nothing; the job keeps its cause");
     if (m->shard)
-        ku_arena_destroy(m->job, m->shard);
+        KU_IGNORE(ku_arena_destroy(m->job, m->shard),
+                  "destroy returns nothing; the job keeps its cause");
     if (m->host)
-        ku_arena_destroy(m->job, m->host);
+        KU_IGNORE(ku_arena_destroy(m->job, m->host),
+                  "destroy returns nothing; the job keeps its cause");
     ku_free(m);
 }

@@ -369,7 +369,7 @@ void ku_exec_unload(struct ku_exec *e)
 static void between_tiles(void *job)
 {
     ku_job_tick(job);
-    (void)ku_job_progress(job); /* a failure is returned by the next wait */
+    KU_IGNORE(ku_job_progress(job), "the next wait returns a failure");
 }
 
 static void show(const struct ku_exec *e, uint32_t at, ku_exec_see *see, void *ctx)

@@ -2,6 +2,7 @@
 #ifndef KU_EXEC_EXEC_H
 #define KU_EXEC_EXEC_H
 
+#include "base/err.h"
 #include "comm/coll.h"
 #include "device/device.h"
 #include "exec/offload_target.h"
@@ -41,8 +42,9 @@ struct ku_memory {
  * Collective: over the job.
  * Errors: KUMI_ENOMEM, those of ku_tier_file_open, and the job's root cause.
  */
-int ku_memory_create(struct ku_job *job, const struct ku_program *const *program, int n_programs,
-                     const struct ku_tier_opts *tier, struct ku_memory **memory);
+KU_STATUS ku_memory_create(struct ku_job *job, const struct ku_program *const *program,
+                           int n_programs, const struct ku_tier_opts *tier,
+                           struct ku_memory **memory);
 void ku_memory_destroy(struct ku_memory *memory); /* collective; NULL is allowed */
 /* Address of a state tensor that is not in the file arena. */
 static inline void *ku_memory_state(const struct ku_memory *m, const struct ku_program_state *s)
@@ -63,20 +65,20 @@ struct ku_exec_comms {
     /* Neighbours on axis shard, for parameters sharded within groups. */
     struct ku_comm *group;
 };
-int ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
-                 const struct ku_device_ops *ops, void *device, const struct ku_exec_comms *comms,
-                 struct ku_exec **exec);
+KU_STATUS ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
+                       const struct ku_device_ops *ops, void *device,
+                       const struct ku_exec_comms *comms, struct ku_exec **exec);
 void ku_exec_unload(struct ku_exec *exec); /* NULL is allowed */
 /*
  * Runs the program once. Errors: the job's root cause; KUMI_EDEVICE.
  */
-int ku_exec_run(struct ku_exec *exec);
+KU_STATUS ku_exec_run(struct ku_exec *exec);
 /*
  * The same, with a callback that gets the results of each computation as soon as they are computed.
  * For debugging.
  */
 typedef void ku_exec_see(void *ctx, const struct ku_instr *instr, const struct ku_view *out);
-int ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
+KU_STATUS ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
 /*
  * Sets a write barrier: later runs call `gate` before each instruction that writes a parameter,
  * buffer or optimizer tensor. It may block; a result < 0 ends the run. NULL removes it.

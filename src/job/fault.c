@@ -115,16 +115,20 @@ int ku_job_look(struct ku_job *job, const char *awaited)
                  * A rank of kumi has printed the reason before it ended, so nothing is printed
                  * here. For the rank of another program the launcher prints the line.
                  */
-                ku_err_death(job->seg, job->priv->host->client, r, -(int)code, how);
+                KU_IGNORE(ku_err_death(job->seg, job->priv->host->client, r, -(int)code, how),
+                          "it writes the record that is raised next");
                 ku_segment_abort(job->seg, ku_err_get(), r);
                 return ku_job_root(job);
             }
-            ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, how);
+            KU_IGNORE(ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, how),
+                      "it writes the record that is raised next");
             return ku_job_raise(job, r);
         }
         if (is_dead(job, line) && !is_being_stopped(job)) {
             atomic_store(&line->state, KU_RANK_DIED);
-            ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, "killed or crashed");
+            KU_IGNORE(
+                ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, "killed or crashed"),
+                "it writes the record that is raised next");
             return ku_job_raise(job, r);
         }
     }

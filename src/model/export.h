@@ -2,6 +2,7 @@
 #ifndef KU_MODEL_EXPORT_H
 #define KU_MODEL_EXPORT_H
 
+#include "base/err.h"
 #include "ckpt/weights.h"
 #include "kumi/run.h"
 
@@ -15,7 +16,7 @@
  *
  * Errors: as ku_weights_write.
  */
-int ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
-                        const struct ku_st *averages, void (*tick)(void *), void *ctx);
+KU_STATUS ku_export_directory(const char *dir, const char *to, const struct kumi_weights_options *o,
+                              const struct ku_st *averages, void (*tick)(void *), void *ctx);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_PASS_ZERO_H
 #define KU_PASS_ZERO_H
 
+#include "base/err.h"
 #include "pass/pass.h"
 
 /*
@@ -32,7 +33,8 @@ static inline bool ku_zero_is_master(const struct ku_graph *g, const unsigned ch
 bool ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor);
 /* Makes forward and backward read partitioned parameters through all-gathers. whole [n_tensors]:
  * their placements before partitioning. */
-int ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *whole);
+KU_STATUS ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o,
+                                const ku_id *whole);
 
 /* Adds the local shard that a rank retains of a gathered parameter (reshard_group): a `convert`
  * whole -> Z(g) without communication. 0: no memory. */

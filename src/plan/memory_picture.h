@@ -2,6 +2,7 @@
 #ifndef KU_PLAN_MEMORY_PICTURE_H
 #define KU_PLAN_MEMORY_PICTURE_H
 
+#include "base/err.h"
 #include "plan/picture.h"
 #include "plan/plan.h"
 
@@ -61,7 +62,7 @@ bool ku_picture_is_drawn(const struct ku_buffer *b);
  * Merge bars that are too thin to draw one by one into cells; and free the cells. Errors:
  * KUMI_ENOMEM.
  */
-int ku_panel_init(const struct ku_plan_picture *d, struct ku_panel *panel);
+KU_STATUS ku_panel_init(const struct ku_plan_picture *d, struct ku_panel *panel);
 void ku_panel_fini(struct ku_panel *panel);
 void ku_panel_draw(const struct ku_plan_picture *d, const struct ku_panel *panel);
 /*
@@ -77,7 +78,7 @@ void ku_band_draw(const struct ku_plan_picture *d, int arena, double y, double p
  * Find the groups and number those that a bar can show; call it after ku_panel_init. Errors:
  * KUMI_ENOMEM.
  */
-int ku_picture_find_groups(struct ku_plan_picture *d);
+KU_STATUS ku_picture_find_groups(struct ku_plan_picture *d);
 /*
  * Group of a buffer with a live range within the step that is alive at the peak; NULL: none.
  */

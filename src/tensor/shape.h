@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 typedef uint32_t ku_id; /* index into an array of the owning object; 0 = none */
 
 enum { KU_MAX_DIMS = 8 };
@@ -42,7 +44,7 @@ int64_t ku_shape_seen(const struct ku_shape *s); /* elements without padding */
  * Returns 0, or KUMI_EINVAL: too many dims, a negative count, seen > count, a name that is repeated
  * or not printable, more than 2^48 elements.
  */
-int ku_shape_check(const struct ku_shape *s, const char *what);
+KU_STATUS ku_shape_check(const struct ku_shape *s, const char *what);
 /*
  * Prints "[n=8 t=64 v=384:320]" (seen after the colon if it differs); "[]" for a scalar. Returns
  * out.

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_DATASET_TEXT_H
 #define KU_TRAIN_DATASET_TEXT_H
 
+#include "base/err.h"
 #include "data/data.h"
 #include "config/config.h"
 #include "model/model.h"
@@ -23,11 +24,11 @@ struct ku_held_out {
  * Owns: *out. Blocks: while text is tokenized. Errors: KUMI_EINPUT, EINVAL (keys that conflict with
  * each other or with the model), ENOMEM.
  */
-int ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
-                         const struct ku_held_out *held, const struct ku_progress *progress,
-                         struct ku_data **out);
+KU_STATUS ku_dataset_open_text(const struct ku_config *c, const struct ku_model *m, int64_t seq_len,
+                               const struct ku_held_out *held, const struct ku_progress *progress,
+                               struct ku_data **out);
 /* KUMI_EINVAL if text keys conflict with each other or with the model. */
-int ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m);
+KU_STATUS ku_dataset_check_text(const struct ku_config *c, const struct ku_model *m);
 /* data.kind; if it is null, the kind that the model and the files imply. */
 const char *ku_dataset_kind(const struct ku_config *c, const struct ku_model *m);
 /* Whether the kind is text or jsonl. */
@@ -47,6 +48,6 @@ bool ku_dataset_is_tokenized(const struct ku_config *c);
  *
  * Errors: KUMI_EINPUT (the tokenizer), ENOMEM.
  */
-int ku_dataset_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t **bytes);
+KU_STATUS ku_dataset_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t **bytes);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "kumi/run.h"
 
 /*
@@ -39,8 +40,8 @@ struct ku_metrics;
  *
  * Errors: KUMI_ESTORAGE.
  */
-int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token, double peak_flops,
-                    struct ku_metrics **m);
+KU_STATUS ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
+                          double peak_flops, struct ku_metrics **m);
 void ku_metrics_close(struct ku_metrics *m); /* NULL is allowed */
 /*
  * Record the throughput of a step; called for every step. is_logged: write the line. If the file

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_PAIRS_H
 #define KU_TRAIN_PAIRS_H
 
+#include "base/err.h"
 #include "data/pairs/buckets.h"
 #include "data/pairs/parallel_corpus.h"
 #include "data/tokenizer/vocab.h"
@@ -29,8 +30,8 @@ struct ku_pairs {
  *
  * Errors: KUMI_EINPUT, EINVAL, ENOMEM; p is then empty.
  */
-int ku_pairs_open(const struct ku_config *c, const struct ku_batch *b,
-                  const struct ku_progress *progress, struct ku_pairs *p);
+KU_STATUS ku_pairs_open(const struct ku_config *c, const struct ku_batch *b,
+                        const struct ku_progress *progress, struct ku_pairs *p);
 void ku_pairs_fini(struct ku_pairs *p);
 
 int ku_pairs_n_shapes(const struct ku_pairs *p);
@@ -55,8 +56,8 @@ size_t ku_pairs_row_bytes(const struct ku_data_port *port, const struct ku_bucke
  *
  * Errors: KUMI_EINPUT.
  */
-int ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t run, int64_t first,
-                  int64_t n, void *const *to);
+KU_STATUS ku_pairs_rows(const struct ku_pairs *p, enum ku_data_split split, int64_t run,
+                        int64_t first, int64_t n, void *const *to);
 /* Targets in one epoch of training: the sum of the loss positions of its steps. */
 int64_t ku_pairs_targets(const struct ku_pairs *p);
 
@@ -65,14 +66,14 @@ int64_t ku_pairs_targets(const struct ku_pairs *p);
  * Save word vocabularies as DIR/source.vocab and DIR/target.vocab. Nothing is written for
  * tokenizers. Errors: KUMI_ESTORAGE.
  */
-int ku_pairs_save_vocab(const struct ku_pairs *p, const char *dir);
+KU_STATUS ku_pairs_save_vocab(const struct ku_pairs *p, const char *dir);
 /*
  * Open the vocabularies of a run for translation: the files in DIR, or what the configuration
  * names.
  *
  *   tokenizer   replacements for source and target; NULL: not replaced
  */
-int ku_pairs_open_vocab(const struct ku_config *c, const char *dir, const char *const tokenizer[2],
-                        struct ku_pairs *p);
+KU_STATUS ku_pairs_open_vocab(const struct ku_config *c, const char *dir,
+                              const char *const tokenizer[2], struct ku_pairs *p);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_RECOMPUTE_BUDGET_H
 #define KU_TRAIN_RECOMPUTE_BUDGET_H
 
+#include "base/err.h"
 #include "train/session.h"
 
 /*
@@ -16,8 +17,8 @@
  * Errors: KUMI_ENOMEM: even full recomputation exceeds the budget, with the bytes.
  */
 enum { KU_MAX_FRONTIER = 8192 };
-int ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
-                               struct ku_compile_opts *o);
+KU_STATUS ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
+                                     struct ku_compile_opts *o);
 /*
  * Append "recomputed in blocks: nothing by 3, selective by 9", or nothing without a budget. Call it
  * after ku_session_solve_recompute.

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_RESUME_H
 #define KU_TRAIN_RESUME_H
 
+#include "base/err.h"
 #include "train/rundir.h"
 #include "train/trainer.h"
 
@@ -16,8 +17,8 @@
  * Errors: KUMI_ENOCKPT: no checkpoint, no usable one, or none of that step. A run with checkpoints
  * never starts afresh.
  */
-int ku_resume_find(const char *run, enum ku_resume how, int64_t step,
-                   char found[KU_CKPT_PATH_BYTES]);
+KU_STATUS ku_resume_find(const char *run, enum ku_resume how, int64_t step,
+                         char found[KU_CKPT_PATH_BYTES]);
 /*
  * Move checkpoints of steps after `step`, from which the run continues, to RUN/checkpoints.cut.
  * Nothing reads or removes them there.

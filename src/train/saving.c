@@ -273,7 +273,7 @@ void ku_saving_destroy(struct ku_saving *s)
     end(s);
     if (s->arena) {
         set_gate(s->t, NULL, NULL);
-        ku_arena_destroy(s->job, s->arena);
+        KU_IGNORE(ku_arena_destroy(s->job, s->arena), "the job keeps its cause");
     }
     if (s->staging)
         ku_os_munmap(s->staging, s->staging_bytes);

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_SESSION_H
 #define KU_TRAIN_SESSION_H
 
+#include "base/err.h"
 #include "ckpt/snapshot/retention.h"
 #include "data/loader.h"
 #include "data/data.h"
@@ -76,20 +77,20 @@ struct ku_session {
  *   was   numerics keys of the checkpoint to resume, whose derived values apply where none are
  *          given; NULL: no resume
  */
-int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
-                         const json_t *was, int n_ranks);
+KU_STATUS ku_session_configure(struct ku_session *s, const char *path, const char *const *set,
+                               int n_sets, const json_t *was, int n_ranks);
 /*
  * Open data and sampler; determine the length of the run and of the schedule.
  *
  *   job   ticked while text is tokenized; may be NULL
  */
-int ku_session_open_data(struct ku_session *s, struct ku_job *job);
+KU_STATUS ku_session_open_data(struct ku_session *s, struct ku_job *job);
 /*
  * Length of the run in the schedule's unit. A partial epoch counts as one.
  */
 int64_t ku_session_schedule_length(const struct ku_session *s);
 /* The compiler's options. n_steps must be known: call it after open_data, or for plans. */
-int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
+KU_STATUS ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
 /* Number of batch shapes: 1, or that of the sentence pairs once data are open. */
 int ku_session_n_shapes(const struct ku_session *s);
 /*
@@ -97,7 +98,7 @@ int ku_session_n_shapes(const struct ku_session *s);
  */
 void ku_session_print_batch(const struct ku_session *s, struct ku_str *out);
 /* The model's graph for one global batch of a shape. */
-int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
+KU_STATUS ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
 /* Cores for the compute threads of local_n ranks together. */
 int ku_session_cores(const struct ku_session *s, int local_n);
 /* Staging bytes per rank for asynchronous checkpoints; 0: they are synchronous. */
@@ -111,36 +112,36 @@ size_t ku_session_loader_bytes(const struct ku_session *s, const struct ku_graph
 /*
  * Compile and allocate. Collective.
  */
-int ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
+KU_STATUS ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
 void ku_session_fini(struct ku_session *s);
 
 /*
  * Fill the training ports for a step; and the evaluation ports for batch b. Errors: KUMI_EINPUT.
  */
-int ku_session_fill_train(struct ku_session *s, int64_t step);
-int ku_session_fill_eval(struct ku_session *s, int64_t b);
+KU_STATUS ku_session_fill_train(struct ku_session *s, int64_t step);
+KU_STATUS ku_session_fill_eval(struct ku_session *s, int64_t b);
 /* Whether the loss counts samples instead of tokens. */
 bool ku_session_is_by_samples(const struct ku_session *s);
 /*
  * Number of samples on all ranks that could not be read and did not count (data.on_error: skip),
  * once per read. Rank 0 logs it. Collective.
  */
-int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n);
+KU_STATUS ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n);
 /*
  * Mean loss over the evaluation samples. Collective.
  */
-int ku_session_evaluate(struct ku_session *s, double *loss);
+KU_STATUS ku_session_evaluate(struct ku_session *s, double *loss);
 
 /*
  * Read the files that accompany the model in checkpoints: from the checkpoint to resume, else from
  * model.path and data.tokenizer. A model without an end-of-text id takes that of the tokenizer.
  * Collective. Errors: KUMI_EINPUT, ENOMEM.
  */
-int ku_session_take_companions(struct ku_session *s, struct ku_job *job);
+KU_STATUS ku_session_take_companions(struct ku_session *s, struct ku_job *job);
 /*
  * Initialise the state: random, or model.path's weights. Collective.
  */
-int ku_session_first_state(struct ku_session *s);
+KU_STATUS ku_session_first_state(struct ku_session *s);
 /*
  * Write a checkpoint of the current state into dir (OUT/checkpoints). Collective. Errors, on all
  * ranks: KUMI_ESTORAGE; earlier checkpoints stay valid and the job continues.
@@ -161,12 +162,13 @@ void ku_session_save_end(struct ku_session *s); /* abandons a pending one; fini 
  * Write the checkpoint of a step in 16 bit as run/weights, replacing an older one. Collective.
  * Errors: KUMI_ESTORAGE; KUMI_EINPUT: a value exceeds the range of f16.
  */
-int ku_session_gather_16bit(struct ku_session *s, const char *dir, int64_t step, const char *run);
+KU_STATUS ku_session_gather_16bit(struct ku_session *s, const char *dir, int64_t step,
+                                  const char *run);
 /*
  * Load the state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks if a byte is
  * damaged.
  */
-int ku_session_load(struct ku_session *s, const char *path, int64_t *step);
+KU_STATUS ku_session_load(struct ku_session *s, const char *path, int64_t *step);
 /*
  * Mark the checkpoint at path as verified for checkpoint.keep, after all ranks have read their
  * parts. Rank 0 only.

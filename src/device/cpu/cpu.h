@@ -2,6 +2,7 @@
 #ifndef KU_DEVICE_CPU_CPU_H
 #define KU_DEVICE_CPU_CPU_H
 
+#include "base/err.h"
 #include "device/cpu/isa.h"
 #include "device/device.h"
 #include "device/pool.h"
@@ -201,7 +202,7 @@ static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)
     int64_t n = ku_cpu_has_pairs(k) ? (n_k + 1) / 2 : n_k;
     return (n + step - 1) / step * step;
 }
-int ku_cpu_bind_product(struct ku_kernel *k); /* fills the phases from k->product */
+KU_STATUS ku_cpu_bind_product(struct ku_kernel *k); /* fills the phases from k->product */
 /*
  * n_x pixels of line y of the zero-padded source, from column x on (x may be negative): the
  * channels of a group from c on.
@@ -220,11 +221,11 @@ int ku_cpu_bind_line(struct ku_kernel *k);
 int ku_cpu_bind_slide(struct ku_kernel *k);
 int ku_cpu_bind_conv_dw(struct ku_kernel *k);
 /* f32, bf16 or f16, else KUMI_EINVAL with op, operand and remedy. */
-int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);
-int ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,
-                 enum kumi_dtype dtype);
+KU_STATUS ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);
+KU_STATUS ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,
+                       enum kumi_dtype dtype);
 /* The same for all float operands of the call. */
-int ku_cpu_check_all(const struct ku_kernel *k);
+KU_STATUS ku_cpu_check_all(const struct ku_kernel *k);
 /* The op's dropout, from the control input (last input); read at launch. */
 struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k);
 
