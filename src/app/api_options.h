@@ -2,6 +2,7 @@
 #ifndef KU_APP_API_OPTIONS_H
 #define KU_APP_API_OPTIONS_H
 
+#include "base/err.h"
 #include "kumi/trainer.h"
 #include "train/session.h"
 
@@ -14,7 +15,7 @@
  *
  * Errors: KUMI_EINVAL: options, with the key.
  */
-int ku_api_configure(const struct kumi_trainer_options *o, const struct ku_graph *graph,
-                     int n_ranks, struct ku_session *s);
+KU_STATUS ku_api_configure(const struct kumi_trainer_options *o, const struct ku_graph *graph,
+                           int n_ranks, struct ku_session *s);
 
 #endif

@@ -87,7 +87,7 @@ out:
     return status;
 }
 
-static int is_blank(char c)
+static bool is_blank(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }

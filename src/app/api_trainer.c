@@ -165,7 +165,7 @@ int kumi_trainer_metric(const struct kumi_trainer *t, const char *name, int is_e
     return ku_trainer_metric(t->s.t, name, is_eval, value);
 }
 
-static int is_padding(const struct ku_shape *s, int64_t element)
+static bool is_padding(const struct ku_shape *s, int64_t element)
 {
     for (int d = s->ndim - 1; d > 0; d--) {
         if (element % s->dim[d].count >= s->dim[d].seen)

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "base/str.h"
 
 enum { KU_BENCH_THREADS_MAX = 512 /* max. ranks of a host */ };
@@ -19,24 +20,24 @@ struct ku_bench_out {
     int64_t bytes;     /* comm: size of a vector; 0: several sizes */
 };
 /* The first line of text output: the machine, and ranks x threads. */
-int ku_bench_head(const struct ku_bench_out *o, int ranks, int threads);
+KU_STATUS ku_bench_head(const struct ku_bench_out *o, int ranks, int threads);
 /*
  * Pass a line to the callback. The text is emptied; the reference to the row is taken. The JSON
  * form adds the machine and ranks x threads to the row. Errors: KUMI_ENOMEM.
  */
-int ku_bench_line(const struct ku_bench_out *o, struct ku_str *text);
-int ku_bench_line_json(const struct ku_bench_out *o, json_t *row, int ranks, int threads);
+KU_STATUS ku_bench_line(const struct ku_bench_out *o, struct ku_str *text);
+KU_STATUS ku_bench_line_json(const struct ku_bench_out *o, json_t *row, int ranks, int threads);
 
 /*
  * Measure and store the limits for this number of threads (0: the cores); and every op in f32 and
  * bf16.
  */
-int ku_bench_peak_run(const struct ku_bench_out *o, int threads);
-int ku_bench_op_run(const struct ku_bench_out *o, int threads);
+KU_STATUS ku_bench_peak_run(const struct ku_bench_out *o, int threads);
+KU_STATUS ku_bench_op_run(const struct ku_bench_out *o, int threads);
 /*
  * Measure collectives among the ranks of the job. In a job of one rank: among `threads` threads (0:
  * two).
  */
-int ku_bench_comm_run(const struct ku_bench_out *o, int threads);
+KU_STATUS ku_bench_comm_run(const struct ku_bench_out *o, int threads);
 
 #endif

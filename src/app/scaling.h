@@ -5,6 +5,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 enum { KU_SCALING_MAX_RANKS = 512 };
 
 /*
@@ -23,7 +25,7 @@ struct ku_scaling {
  * Add the step times of rank `rank` (train/step_times.h), an object of its file. Errors:
  * KUMI_EINPUT.
  */
-int ku_scaling_add_rank(struct ku_scaling *s, int rank, const json_t *times);
+KU_STATUS ku_scaling_add_rank(struct ku_scaling *s, int rank, const json_t *times);
 
 /*
  * Splits a step's time beyond the ideal into causes. The ideal is the step of `base` divided among

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cpu_features.h"
 
+#include <stdbool.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@ static const char *const isa_name[KU_N_ISAS] = {"base", "avx2", "avx512", "avx51
 
 #if defined(__x86_64__)
 /* AMX tiles need the kernel's permission (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18). */
-static int may_use_amx(void)
+static bool may_use_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     unsigned a, b, c, d;

@@ -2,15 +2,17 @@
 #ifndef KU_BASE_CPU_FEATURES_H
 #define KU_BASE_CPU_FEATURES_H
 
+#include "base/err.h"
+
 /*
  * Instruction sets that our kernels dispatch on. Each includes those before it.
  */
 enum ku_isa { KU_ISA_BASE, KU_ISA_AVX2, KU_ISA_AVX512, KU_ISA_AVX512BF16, KU_ISA_AMX, KU_N_ISAS };
 enum ku_isa ku_cpu_isa(void); /* best set that CPU and kernel (AMX permission) offer */
 const char *ku_cpu_isa_name(enum ku_isa i); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
-int ku_cpu_isa_parse(const char *name, enum ku_isa *out); /* KUMI_EINVAL with the list */
+KU_STATUS ku_cpu_isa_parse(const char *name, enum ku_isa *out); /* KUMI_EINVAL with the list */
 /* The named set, or this CPU's best set where it has less; NULL: its best. KUMI_EINVAL. */
-int ku_cpu_isa_at_most(const char *name, enum ku_isa *out);
+KU_STATUS ku_cpu_isa_at_most(const char *name, enum ku_isa *out);
 const char *ku_cpu_model(void); /* e.g. "AMD EPYC 9xx4"; static */
 
 #endif

@@ -2,6 +2,8 @@
 #ifndef KU_BASE_ENV_H
 #define KU_BASE_ENV_H
 
+#include "base/err.h"
+
 /* Environment variables. env.c alone calls getenv(). */
 
 /* The value of a variable; NULL: it is unset or empty. Borrowed from the environment. */
@@ -17,6 +19,6 @@ int ku_env_threads(void);
  *
  * Errors: KUMI_ENOMEM.
  */
-int ku_env_cache(char **path);
+KU_STATUS ku_env_cache(char **path);
 
 #endif

@@ -21,6 +21,19 @@
 #define KU_ERR_SCOPE(status, scope, ...)                                                           \
     ku_err_set((status), (scope), __FILE__, __LINE__, __VA_ARGS__)
 
+/*
+ * Return type of a function that returns 0 (some: a count) or a negative enum kumi_status: the
+ * compiler refuses a call that drops it.
+ */
+#define KU_STATUS __attribute__((warn_unused_result)) int
+
+/* Drops a status on purpose. why: a string, the reason. */
+#define KU_IGNORE(call, why)                                                                       \
+    do {                                                                                           \
+        int ku_ignored = (call);                                                                   \
+        (void)ku_ignored, (void)(why);                                                             \
+    } while (0)
+
 #define KU_TRY(call)                                                                               \
     do {                                                                                           \
         int ku_try_status = (call);                                                                \

@@ -96,12 +96,12 @@ void ku_exact_normalize(struct ku_exact *a)
     a->n_adds = 0;
 }
 
-int ku_exact_is_finite(const struct ku_exact *a)
+bool ku_exact_is_finite(const struct ku_exact *a)
 {
     return a->n_pos_inf == 0 && a->n_neg_inf == 0 && a->n_nan == 0;
 }
 
-static int test_bit(const struct ku_exact *m, int64_t bit)
+static bool test_bit(const struct ku_exact *m, int64_t bit)
 {
     return bit >= 0 && (m->limb[bit / RADIX_BITS] >> (bit % RADIX_BITS)) & 1;
 }

@@ -2,6 +2,7 @@
 #ifndef KU_BASE_EXACT_H
 #define KU_BASE_EXACT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -37,7 +38,7 @@ void ku_exact_merge(struct ku_exact *a, const struct ku_exact *b);
  * n_adds = 0.
  */
 void ku_exact_normalize(struct ku_exact *a);
-int ku_exact_is_finite(const struct ku_exact *a);
+bool ku_exact_is_finite(const struct ku_exact *a);
 double ku_exact_round(const struct ku_exact *a); /* rounded once, to nearest even */
 /* The same rounded directly to f32, without double rounding. */
 float ku_exact_round_f32(const struct ku_exact *a);

@@ -59,7 +59,7 @@ void ku_fault_set(const char *spec)
     arm(spec);
 }
 
-int ku_fault_is_due(enum ku_fault kind)
+bool ku_fault_is_due(enum ku_fault kind)
 {
     pthread_once(&once, read_environment);
     enum ku_fault now = (enum ku_fault)atomic_load_explicit(&armed, memory_order_relaxed);

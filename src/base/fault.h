@@ -2,6 +2,8 @@
 #ifndef KU_BASE_FAULT_H
 #define KU_BASE_FAULT_H
 
+#include <stdbool.h>
+
 /*
  * Fault injection for tests. The environment variable KUMI_FAULT selects one fault. It is read at
  * the first use; an unknown kind or a count below 1 is reported once on stderr and ignored.
@@ -27,7 +29,7 @@ enum ku_fault {
  * Returns 1 if this call must fail (KU_FAULT_FLIP: flip a bit), with errno set. KU_FAULT_WRITE
  * calls count as system calls too.
  */
-int ku_fault_is_due(enum ku_fault kind);
+bool ku_fault_is_due(enum ku_fault kind);
 /*
  * Behaves as if the process started now with KUMI_FAULT=spec; NULL: no fault. For tests, with one
  * thread running.

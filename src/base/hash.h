@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /* Fast checksum and hash-table key: XXH3, 64 bits, seed 0. */
 uint64_t ku_hash64(const void *data, size_t bytes);
 uint64_t ku_hash64_mix(uint64_t a, uint64_t b);
@@ -13,7 +15,7 @@ uint64_t ku_hash64_mix(uint64_t a, uint64_t b);
 struct ku_sha256 {
     void *ctx;
 };
-int ku_sha256_init(struct ku_sha256 *h); /* KUMI_ENOMEM */
+KU_STATUS ku_sha256_init(struct ku_sha256 *h); /* KUMI_ENOMEM */
 void ku_sha256_update(struct ku_sha256 *h, const void *data, size_t bytes);
 void ku_sha256_final(struct ku_sha256 *h, unsigned char out[32]); /* releases ctx as well */
 void ku_sha256_hex(const unsigned char digest[32], char out[65]);

@@ -68,12 +68,12 @@ void ku_log_line(const char *format, ...)
     va_end(args);
 }
 
-int ku_message_is_on(enum ku_log_level level)
+bool ku_message_is_on(enum ku_log_level level)
 {
     return (messages && messages->line) || ku_log_is_on(KU_SUB_TRAIN, level);
 }
 
-int ku_progress_is_shown(void)
+bool ku_progress_is_shown(void)
 {
     return messages && messages->progress;
 }
@@ -143,7 +143,7 @@ static void read_levels(void)
     }
 }
 
-int ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level)
+bool ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level)
 {
     pthread_once(&once, read_levels);
     return level <= (enum ku_log_level)level_of[sub];

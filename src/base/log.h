@@ -2,6 +2,7 @@
 #ifndef KU_BASE_LOG_H
 #define KU_BASE_LOG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /*
@@ -39,16 +40,16 @@ enum ku_log_sub {
         if (ku_message_is_on(KU_LOG_##level))                                                      \
             ku_log_line(__VA_ARGS__);                                                              \
     } while (0)
-int ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level);
+bool ku_log_is_on(enum ku_log_sub sub, enum ku_log_level level);
 void ku_log_write(enum ku_log_sub sub, enum ku_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-int ku_message_is_on(enum ku_log_level level);
+bool ku_message_is_on(enum ku_log_level level);
 /* A line of any length; the newline is added. Threads: any. */
 void ku_log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A finished line, newline included. Does not allocate. */
 void ku_log_put(const char *line, size_t bytes);
 /* The progress text of long work, replaced by the next one; NULL removes it. */
-int ku_progress_is_shown(void);
+bool ku_progress_is_shown(void);
 void ku_progress_show(const char *text);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Memory allocation. This is the only place that calls malloc. Every function returns NULL with the
  * error record set (KUMI_ENOMEM) if memory is short or a size overflows; 0 bytes give a unique
@@ -27,12 +29,12 @@ void ku_free(void *old); /* NULL is allowed */
  * Returns 0 or KUMI_ENOMEM. New elements are zero.
  */
 #define KU_GROW(array, count, cap) ku_grow((void **)(array), sizeof **(array), (count), 1, (cap))
-int ku_grow(void **array, size_t bytes_each, uint32_t count, uint32_t more, uint32_t *cap);
+KU_STATUS ku_grow(void **array, size_t bytes_each, uint32_t count, uint32_t more, uint32_t *cap);
 
 /*
  * Checked size arithmetic. Returns 0 and sets *out, or returns KUMI_ENOMEM ("size overflow").
  */
-int ku_mul_size(size_t a, size_t b, size_t *out);
-int ku_add_size(size_t a, size_t b, size_t *out);
+KU_STATUS ku_mul_size(size_t a, size_t b, size_t *out);
+KU_STATUS ku_add_size(size_t a, size_t b, size_t *out);
 
 #endif

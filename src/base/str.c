@@ -130,7 +130,7 @@ int ku_str_find_word(const char *words, const char *word)
     return -1;
 }
 
-int ku_str_glob(const char *pattern, const char *text)
+bool ku_str_glob(const char *pattern, const char *text)
 {
     const char *star = NULL, *again = NULL;
     while (*text) {

@@ -3,8 +3,11 @@
 #define KU_BASE_STR_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/err.h"
 
 /*
  * Growing string. After a failed append (no memory) the text is unchanged and `failed` is set;
@@ -29,7 +32,7 @@ void ku_str_fini(struct ku_str *s);
  * Moves the finished string to *text (freed with kumi_text_free) and empties s. KUMI_ENOMEM if an
  * append failed.
  */
-int ku_text_take(struct ku_str *s, char **text);
+KU_STATUS ku_text_take(struct ku_str *s, char **text);
 /* Formats "9.65 MiB", right-aligned in 10 characters. */
 const char *ku_text_bytes(uint64_t bytes, char out[16]);
 
@@ -43,6 +46,6 @@ int ku_str_find_word(const char *words, const char *word);
  * Glob match: '*' is any run of characters (dots included), '?' one character. Used for module
  * paths and for the patterns of train.freeze and optimizer.decay.
  */
-int ku_str_glob(const char *pattern, const char *text);
+bool ku_str_glob(const char *pattern, const char *text);
 
 #endif

@@ -69,7 +69,7 @@ size_t ku_utf8_valid(const unsigned char *at, const unsigned char *end)
     return (size_t)(p - at);
 }
 
-int ku_utf8_is_partial(const unsigned char *at, const unsigned char *end)
+bool ku_utf8_is_partial(const unsigned char *at, const unsigned char *end)
 {
     int need, n = at < end ? agree(at, end, &need) : 0;
     return n > 0 && n < need && at + n == end;

@@ -2,13 +2,14 @@
 #ifndef KU_BASE_UTF8_H
 #define KU_BASE_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Length of the longest prefix of [at, end) that is valid UTF-8. */
 size_t ku_utf8_valid(const unsigned char *at, const unsigned char *end);
 /* 1 if [at, end) is a proper prefix (1 to 3 bytes) of some valid character. */
-int ku_utf8_is_partial(const unsigned char *at, const unsigned char *end);
+bool ku_utf8_is_partial(const unsigned char *at, const unsigned char *end);
 
 /* Decodes one character of valid UTF-8. */
 static inline uint32_t ku_utf8_get(const unsigned char *at, size_t *bytes)

@@ -52,7 +52,7 @@ size_t ku_batch_row_bytes(const struct ku_data_port *port, const struct ku_batch
                : bytes / (size_t)port->dim[0] * (size_t)len;
 }
 
-int ku_batch_is_by_samples(const struct ku_batch_source *s)
+bool ku_batch_is_by_samples(const struct ku_batch_source *s)
 {
     return s->data->item == NULL;
 }

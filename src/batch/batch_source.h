@@ -2,6 +2,7 @@
 #ifndef KU_BATCH_BATCH_SOURCE_H
 #define KU_BATCH_BATCH_SOURCE_H
 
+#include "base/err.h"
 #include "config/batch_relation.h"
 #include "config/config.h"
 #include "data/data.h"
@@ -113,8 +114,9 @@ const struct ku_batch_source_ops *ku_batch_source_of(const struct ku_config *c,
  *
  * Owns: *out, until ku_batch_source_destroy. Errors: KUMI_ENOMEM.
  */
-int ku_batch_source_create(const struct ku_config *c, struct ku_model *m, const struct ku_batch *b,
-                           int64_t seq_len, struct ku_batch_source **out);
+KU_STATUS ku_batch_source_create(const struct ku_config *c, struct ku_model *m,
+                                 const struct ku_batch *b, int64_t seq_len,
+                                 struct ku_batch_source **out);
 void ku_batch_source_destroy(struct ku_batch_source *s); /* NULL is allowed */
 /*
  * open_data and open.
@@ -123,24 +125,25 @@ void ku_batch_source_destroy(struct ku_batch_source *s); /* NULL is allowed */
  *
  * Blocks: while text is tokenized. Errors: KUMI_EINPUT, EINVAL, ENOMEM.
  */
-int ku_batch_source_open(struct ku_batch_source *s, const struct ku_progress *progress);
+KU_STATUS ku_batch_source_open(struct ku_batch_source *s, const struct ku_progress *progress);
 /* Bytes of one row of a port in a batch of this shape. */
 size_t ku_batch_row_bytes(const struct ku_data_port *port, const struct ku_batch_shape *shape);
 /* Whether the loss counts samples instead of tokens. */
-int ku_batch_is_by_samples(const struct ku_batch_source *s);
+bool ku_batch_is_by_samples(const struct ku_batch_source *s);
 
 /* For the kinds of sources: errors of keys. The first rule that is wrong is refused. */
 struct ku_batch_rule {
     int is_wrong;
     const char *path, *wanted;
 };
-int ku_batch_refuse_first(const struct ku_config *c, const struct ku_batch_rule *rule, size_t n);
+KU_STATUS ku_batch_refuse_first(const struct ku_config *c, const struct ku_batch_rule *rule,
+                                size_t n);
 /*
  * KUMI_EINVAL if a length exceeds the model's positions.
  *
  *   more   tokens that the model reads in addition
  */
-int ku_batch_check_length(const struct ku_config *c, const struct ku_model *m, const char *key,
-                          int64_t value, int64_t more);
+KU_STATUS ku_batch_check_length(const struct ku_config *c, const struct ku_model *m,
+                                const char *key, int64_t value, int64_t more);
 
 #endif

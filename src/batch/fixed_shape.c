@@ -175,7 +175,7 @@ void ku_fixed_print(const struct ku_batch_source *s, struct ku_str *out)
                (long long)b->virtual_shards, (long long)b->micro_batch, (long long)b->k);
 }
 
-static int has_images(const struct ku_batch_source *s)
+static bool has_images(const struct ku_batch_source *s)
 {
     return s->model->facts.image[0] != 0;
 }
@@ -258,7 +258,7 @@ static int refuse_port(const struct ku_data *d, const char *name, const struct k
     return status;
 }
 
-static int is_equal(const struct ku_type *t, const struct ku_data_port *p)
+static bool is_equal(const struct ku_type *t, const struct ku_data_port *p)
 {
     int same = t->dtype == p->dtype && t->shape.ndim == p->ndim + 1;
     for (int i = 0; same && i < p->ndim; i++)

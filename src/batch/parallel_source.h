@@ -2,6 +2,7 @@
 #ifndef KU_BATCH_PARALLEL_SOURCE_H
 #define KU_BATCH_PARALLEL_SOURCE_H
 
+#include "base/err.h"
 #include "batch/batch_source.h"
 #include "data/tokenizer/vocab.h"
 
@@ -17,8 +18,8 @@ struct ku_vocab_pair {
  *
  *   tokenizer   replacements for source and target; NULL: not replaced
  */
-int ku_vocab_pair_open(const struct ku_config *c, const char *dir, const char *const tokenizer[2],
-                       struct ku_vocab_pair *p);
+KU_STATUS ku_vocab_pair_open(const struct ku_config *c, const char *dir,
+                             const char *const tokenizer[2], struct ku_vocab_pair *p);
 void ku_vocab_pair_fini(struct ku_vocab_pair *p);
 
 #endif

@@ -23,14 +23,14 @@ static struct text_source *of(struct ku_batch_source *s)
     return (struct text_source *)(void *)s;
 }
 
-static int ends_in(const char *name, const char *end)
+static bool ends_in(const char *name, const char *end)
 {
     size_t bytes = strlen(name), n = strlen(end);
     return bytes >= n && strcmp(name + bytes - n, end) == 0;
 }
 
 /* data.kind; if it is null, decided by the file names. */
-static int is_jsonl(const struct ku_config *c)
+static bool is_jsonl(const struct ku_config *c)
 {
     const struct ku_list *files = c->data_train.n ? &c->data_train : &c->data_val;
     if (c->data_kind)
@@ -46,13 +46,13 @@ static const char *kind(const struct ku_config *c)
     return c->data_kind ? c->data_kind : is_jsonl(c) ? "jsonl" : "text";
 }
 
-int ku_text_is_kind(const struct ku_config *c)
+bool ku_text_is_kind(const struct ku_config *c)
 {
     return c->data_kind == NULL || strcmp(c->data_kind, "text") == 0 ||
            strcmp(c->data_kind, "jsonl") == 0;
 }
 
-static int is_word(const char *key, const char *word)
+static bool is_word(const char *key, const char *word)
 {
     return key && strcmp(key, word) == 0;
 }
@@ -188,7 +188,7 @@ static int open_batches(struct ku_batch_source *s)
     return KUMI_OK;
 }
 
-int ku_text_is_tokenized(const struct ku_config *c)
+bool ku_text_is_tokenized(const struct ku_config *c)
 {
     const struct ku_list *list[] = {&c->data_train, &c->data_val};
     if (strcmp(c->data_tokenizer, "byte") != 0)

@@ -2,6 +2,7 @@
 #ifndef KU_BATCH_TEXT_SOURCE_H
 #define KU_BATCH_TEXT_SOURCE_H
 
+#include "base/err.h"
 #include "batch/batch_source.h"
 
 /* Batches of text, token files and tokenized documents (data.kind text and jsonl). */
@@ -19,14 +20,14 @@ struct ku_held_out {
  */
 void ku_text_hold_out(struct ku_batch_source *s, const struct ku_held_out *held);
 /* ops->check of text, and of other data whose batches have one shape. */
-int ku_text_check(const struct ku_config *c, const struct ku_model *m);
+KU_STATUS ku_text_check(const struct ku_config *c, const struct ku_model *m);
 /* Whether data.kind is text or jsonl, or null. */
-int ku_text_is_kind(const struct ku_config *c);
+bool ku_text_is_kind(const struct ku_config *c);
 /*
  * Whether data.tokenizer made the tokens. With "byte", which is for plain text, the tokens of token
  * files and of jsonl documents come from another tokenizer.
  */
-int ku_text_is_tokenized(const struct ku_config *c);
+bool ku_text_is_tokenized(const struct ku_config *c);
 
 /*
  * Bytes of text that each token below vocab_count stands for; -1 for ids that the tokenizer does
@@ -37,6 +38,6 @@ int ku_text_is_tokenized(const struct ku_config *c);
  *
  * Errors: KUMI_EINPUT (the tokenizer), ENOMEM.
  */
-int ku_text_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t **bytes);
+KU_STATUS ku_text_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t **bytes);
 
 #endif

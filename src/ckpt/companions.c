@@ -33,7 +33,7 @@ static const struct known {
 enum { N_KNOWN = sizeof known / sizeof known[0] };
 _Static_assert((int)N_KNOWN <= (int)KU_COMPANIONS_MAX, "one of each");
 
-static int has(const struct ku_companions *c, const char *name)
+static bool has(const struct ku_companions *c, const char *name)
 {
     for (int i = 0; i < c->n; i++)
         if (strcmp(c->file[i].name, name) == 0)
@@ -119,7 +119,7 @@ int ku_companions_write(const struct ku_companions *c, const char *dir)
     return result;
 }
 
-int ku_companions_has_tokenizer(const char *dir)
+bool ku_companions_has_tokenizer(const char *dir)
 {
     static const char *const sets[][2] = {{"tokenizer.json", "tokenizer.json"},
                                           {"vocab.json", "merges.txt"},

@@ -2,7 +2,10 @@
 #ifndef KU_CKPT_COMPANIONS_H
 #define KU_CKPT_COMPANIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+
+#include "base/err.h"
 
 /*
  * Small files that accompany a model: generation_config.json, preprocessor_config.json and the
@@ -36,13 +39,13 @@ enum ku_companion_kind {
  *
  * Owns: c, until fini, also on failure. Errors: EINPUT (unreadable file), ENOMEM.
  */
-int ku_companions_read(struct ku_companions *c, const char *dir, int kinds);
+KU_STATUS ku_companions_read(struct ku_companions *c, const char *dir, int kinds);
 /* The same for one file with the contents of a tokenizer.json and any name. */
-int ku_companions_read_tokenizer(struct ku_companions *c, const char *path);
+KU_STATUS ku_companions_read_tokenizer(struct ku_companions *c, const char *path);
 /* Write and fsync the files to a directory that has none of them. Returns 0, or -1 with errno. */
 int ku_companions_write(const struct ku_companions *c, const char *dir);
 /* Whether a directory has a tokenizer that kumi reads. */
-int ku_companions_has_tokenizer(const char *dir);
+bool ku_companions_has_tokenizer(const char *dir);
 void ku_companions_fini(struct ku_companions *c);
 
 #endif

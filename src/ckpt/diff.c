@@ -57,7 +57,7 @@ void ku_diff_shape(struct ku_diff *d, const struct ku_st_tensor *is,
     d->n_misshapen++;
 }
 
-static int is_extra(const char *line)
+static bool is_extra(const char *line)
 {
     return strncmp(line, "extra ", 6) == 0;
 }

@@ -2,6 +2,7 @@
 #ifndef KU_CKPT_DIFF_H
 #define KU_CKPT_DIFF_H
 
+#include "base/err.h"
 #include "base/str.h"
 #include "ckpt/safetensors.h"
 
@@ -15,6 +16,6 @@ void ku_diff_extra(struct ku_diff *d, const char *name);
 void ku_diff_shape(struct ku_diff *d, const struct ku_st_tensor *is,
                    const struct ku_ckpt_tensor *wanted);
 /* Frees d. Returns 0 without differences, else EINPUT with the counts and the first ten. */
-int ku_diff_finish(struct ku_diff *d, const char *what, const char *where);
+KU_STATUS ku_diff_finish(struct ku_diff *d, const char *what, const char *where);
 
 #endif

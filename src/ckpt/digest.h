@@ -2,6 +2,7 @@
 #ifndef KU_CKPT_DIGEST_H
 #define KU_CKPT_DIGEST_H
 
+#include "base/err.h"
 #include "ckpt/tensor.h"
 
 /*
@@ -22,9 +23,9 @@
 enum { KU_DIGEST_TEXT_BYTES = 7 + 64 + 1 /* "sha256:", hex digits, NUL */ };
 
 /* Compute the digest of tensors in memory. parameters_only: without optimizer tensors. */
-int ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
-                     char out[KU_DIGEST_TEXT_BYTES]);
+KU_STATUS ku_digest_memory(const struct ku_ckpt_tensor *tensor, int n, int parameters_only,
+                           char out[KU_DIGEST_TEXT_BYTES]);
 /* Compute the digest of a snapshot directory and verify its checksums. Errors: ENOCKPT. */
-int ku_digest_snapshot(const char *path, int parameters_only, char out[KU_DIGEST_TEXT_BYTES]);
+KU_STATUS ku_digest_snapshot(const char *path, int parameters_only, char out[KU_DIGEST_TEXT_BYTES]);
 
 #endif

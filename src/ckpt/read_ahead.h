@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Reads a range of a file in segments of 2 MiB, in order, with up to three further segments being
  * read in the background. With one request at a time the disk would idle while the caller hashes
@@ -21,7 +23,7 @@ struct ku_ahead;
  *
  * Errors: ENOMEM.
  */
-int ku_ahead_open(int fd, int direct_fd, uint64_t at, uint64_t end, struct ku_ahead **out);
+KU_STATUS ku_ahead_open(int fd, int direct_fd, uint64_t at, uint64_t end, struct ku_ahead **out);
 /* Wait for the next segment, valid until the next call; zeros after the end of a truncated file.
  * *bytes 0: no more. Returns 0, or -1 with errno. Blocks. */
 int ku_ahead_next(struct ku_ahead *a, const unsigned char **data, size_t *bytes);

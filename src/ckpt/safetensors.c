@@ -359,7 +359,7 @@ const struct ku_st_tensor *ku_st_at(const struct ku_st *st, uint64_t at)
     return t != NULL && at - t->at < t->bytes ? t : NULL;
 }
 
-int ku_st_is_same_shape(const struct ku_st_tensor *a, const struct ku_ckpt_tensor *b)
+bool ku_st_is_same_shape(const struct ku_st_tensor *a, const struct ku_ckpt_tensor *b)
 {
     return a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof *a->dim * (size_t)a->ndim) == 0;
 }

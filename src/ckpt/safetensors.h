@@ -2,6 +2,9 @@
 #ifndef KU_CKPT_SAFETENSORS_H
 #define KU_CKPT_SAFETENSORS_H
 
+#include <stdbool.h>
+
+#include "base/err.h"
 #include "base/json/json.h"
 #include "base/str.h"
 #include "ckpt/tensor.h"
@@ -44,23 +47,23 @@ struct ku_st {
 };
 
 /* Open a file and check its header. Errors: EINPUT. */
-int ku_st_open(const char *path, struct ku_st *st);
+KU_STATUS ku_st_open(const char *path, struct ku_st *st);
 /* Check a header in memory: bytes [8, 8 + header_bytes) of a file of file_bytes. path: for
  * messages. Errors: EINPUT. */
-int ku_st_parse(const char *path, const char *header, uint64_t header_bytes, uint64_t file_bytes,
-                struct ku_st *st);
+KU_STATUS ku_st_parse(const char *path, const char *header, uint64_t header_bytes,
+                      uint64_t file_bytes, struct ku_st *st);
 void ku_st_close(struct ku_st *st);
 const struct ku_st_tensor *ku_st_find(const struct ku_st *st, const char *name); /* NULL: none */
 /* The tensor that contains this byte of the file; NULL: none (header, or after the end). */
 const struct ku_st_tensor *ku_st_at(const struct ku_st *st, uint64_t at);
 /* Read a tensor into `to` and convert it; exact: see ku_ckpt_tensor_scatter. Errors: EINPUT, an
  * unsupported dtype, another shape, or an unreadable file. */
-int ku_st_read(const struct ku_st *st, const struct ku_st_tensor *from,
-               const struct ku_ckpt_tensor *to, int exact);
+KU_STATUS ku_st_read(const struct ku_st *st, const struct ku_st_tensor *from,
+                     const struct ku_ckpt_tensor *to, int exact);
 /* Read raw bytes [at, at + bytes) of a tensor's data. Errors: EINPUT. */
-int ku_st_read_bytes(const struct ku_st *st, const struct ku_st_tensor *t, uint64_t at, void *out,
-                     size_t bytes);
-int ku_st_is_same_shape(const struct ku_st_tensor *a, const struct ku_ckpt_tensor *b);
+KU_STATUS ku_st_read_bytes(const struct ku_st *st, const struct ku_st_tensor *t, uint64_t at,
+                           void *out, size_t bytes);
+bool ku_st_is_same_shape(const struct ku_st_tensor *a, const struct ku_ckpt_tensor *b);
 
 /* A set of files: DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json lists
  * (both must match), or DIR itself if it is a file. */
@@ -68,7 +71,7 @@ struct ku_st_set {
     int n;
     struct ku_st *file;
 };
-int ku_st_set_open(const char *dir, struct ku_st_set *set);
+KU_STATUS ku_st_set_open(const char *dir, struct ku_st_set *set);
 void ku_st_set_close(struct ku_st_set *set);
 const struct ku_st_tensor *ku_st_set_find(const struct ku_st_set *set, const char *name,
                                           const struct ku_st **file);
@@ -83,8 +86,8 @@ const char *ku_st_type_name(enum kumi_dtype dtype);
  *   out   the header is appended
  *   at    [n + 1] result: position of each tensor in the file; at[n] is the file's length
  */
-int ku_st_header_print(const struct ku_ckpt_tensor *const *t, int n, struct ku_str *out,
-                       uint64_t *at);
+KU_STATUS ku_st_header_print(const struct ku_ckpt_tensor *const *t, int n, struct ku_str *out,
+                             uint64_t *at);
 /* Sort tensors in file order: wider elements first, so that all are aligned, then by name. */
 void ku_st_sort(const struct ku_ckpt_tensor **t, int n);
 

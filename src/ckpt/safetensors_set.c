@@ -116,7 +116,7 @@ static int is_there(const char *path)
     return KU_ERR(ku_os_status(KUMI_EINPUT), "safetensors: %s: %s", path, ku_os_why());
 }
 
-static int ends_in(const char *name, const char *const *ending)
+static bool ends_in(const char *name, const char *const *ending)
 {
     size_t bytes = strlen(name);
     for (; *ending; ending++)

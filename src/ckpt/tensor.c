@@ -145,7 +145,7 @@ int ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t co
 }
 
 /* Whether dtype `to` represents every value of `from`, so that elements need no check. */
-static int is_widening(enum kumi_dtype from, enum kumi_dtype to)
+static bool is_widening(enum kumi_dtype from, enum kumi_dtype to)
 {
     size_t wide = kumi_dtype_bytes(to), narrow = kumi_dtype_bytes(from);
     if (from == to)

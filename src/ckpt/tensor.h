@@ -2,6 +2,7 @@
 #ifndef KU_CKPT_TENSOR_H
 #define KU_CKPT_TENSOR_H
 
+#include "base/err.h"
 #include "tensor/dtype.h"
 #include "tensor/shape.h"
 
@@ -59,7 +60,7 @@ struct ku_ckpt_tensor {
 /* Check that names are unique and not empty and shapes valid (at most 2^48 elements). Errors:
  * EINVAL.
  */
-int ku_ckpt_tensors_check(const struct ku_ckpt_tensor *t, int n);
+KU_STATUS ku_ckpt_tensors_check(const struct ku_ckpt_tensor *t, int n);
 int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t); /* elements in files */
 
 /*
@@ -71,7 +72,8 @@ int64_t ku_ckpt_tensor_count(const struct ku_ckpt_tensor *t); /* elements in fil
 int64_t ku_ckpt_tensor_run(const struct ku_ckpt_tensor *t, int64_t at, int64_t *memory_at);
 
 /* Copy elements [at, at + count) from memory to `out`, in file order. Errors: those of a store. */
-int ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count, void *out);
+KU_STATUS ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
+                                void *out);
 
 /*
  * Copy elements [at, at + count) from `in`, in file order, to memory, with conversion.
@@ -82,7 +84,7 @@ int ku_ckpt_tensor_gather(const struct ku_ckpt_tensor *t, int64_t at, int64_t co
  *
  * Errors: EINPUT, with the element (memory is then partly written); those of a store.
  */
-int ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
-                           const void *in, enum kumi_dtype in_dtype, int exact);
+KU_STATUS ku_ckpt_tensor_scatter(const struct ku_ckpt_tensor *t, int64_t at, int64_t count,
+                                 const void *in, enum kumi_dtype in_dtype, int exact);
 
 #endif

@@ -106,7 +106,7 @@ static int look_up(const struct matcher *m, const char *name, struct ku_weights_
     return KUMI_OK;
 }
 
-static int is_ignored(const struct matcher *m, const char *name)
+static bool is_ignored(const struct matcher *m, const char *name)
 {
     for (int i = 0; i < m->opts->n_ignore; i++)
         if (ku_str_glob(m->opts->ignore[i], bare_name(m, name)))
@@ -114,7 +114,7 @@ static int is_ignored(const struct matcher *m, const char *name)
     return 0;
 }
 
-static int is_wanted(const struct ku_weights *w, const struct ku_st_tensor *t)
+static bool is_wanted(const struct ku_weights *w, const struct ku_st_tensor *t)
 {
     for (int i = 0; i < w->n; i++)
         if (w->from[i].tensor == t)

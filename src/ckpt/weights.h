@@ -2,6 +2,7 @@
 #ifndef KU_CKPT_WEIGHTS_H
 #define KU_CKPT_WEIGHTS_H
 
+#include "base/err.h"
 #include "base/json/json.h"
 #include "ckpt/companions.h"
 #include "ckpt/safetensors.h"
@@ -60,13 +61,13 @@ int ku_weights_open(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
  *
  * Errors: EINPUT.
  */
-int ku_weights_read(struct ku_weights *w, int rank, int n_ranks);
+KU_STATUS ku_weights_read(struct ku_weights *w, int rank, int n_ranks);
 /* Log removed prefixes, rounded and missing tensors. Read (on rank 0) and write call it. */
 void ku_weights_say(const struct ku_weights *w);
 void ku_weights_close(struct ku_weights *w);
 /* Open, read and close, for one rank. report: NULL: none. */
-int ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
-                    const struct ku_weights_opts *opts, struct ku_weights_report *report);
+KU_STATUS ku_weights_load(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
+                          const struct ku_weights_opts *opts, struct ku_weights_report *report);
 
 /*
  * Write the opened weights to a new directory that transformers loads: the tensors under kumi's

@@ -210,7 +210,7 @@ static char **without_n(int argc, char **argv)
     return copy;
 }
 
-int cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code)
+bool cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code)
 {
     int n, status;
     if (n_text == NULL)

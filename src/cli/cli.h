@@ -2,8 +2,11 @@
 #ifndef KU_CLI_CLI_H
 #define KU_CLI_CLI_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/err.h"
 
 /*
  * The command `kumi`: one row of cli_commands per sub-command, one cmd_*.c file each, which use the
@@ -77,7 +80,7 @@ int cli_usage(const char *format, ...)
  * Write to stdout, buffered. 0 bytes: flush. KUMI_ESTORAGE: this or earlier output was lost. main()
  * flushes at the end of every command.
  */
-int cli_write(const char *text, size_t bytes);
+KU_STATUS cli_write(const char *text, size_t bytes);
 /*
  * Write a text of kumi/run.h to stdout and free it. Returns the exit code.
  */
@@ -87,7 +90,7 @@ int cli_print(int status, char *text);
  * Handle -n of a command that runs as ranks. Returns 1: this process continues, as a rank or alone.
  * Returns 0: the command line has been run on n processes, and *exit_code is that of the job.
  */
-int cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code);
+bool cli_is_rank(const char *n_text, int argc, char **argv, int *exit_code);
 /* Bytes of "500MB", "2GB" (powers of ten), "1GiB", "4096". < 0: malformed. */
 int cli_bytes(const char *text, uint64_t *bytes);
 /* Seconds of "[[HH:]MM:]SS"; < 0: malformed. */
@@ -107,7 +110,7 @@ int cli_deepspeed(struct cli_list *set, const char *file, int is_strict,
 int cmd_train(const struct cli_command *self, int argc, char **argv);
 int cmd_run(const struct cli_command *self, int argc, char **argv);
 int cmd_eval(const struct cli_command *self, int argc, char **argv);
-int cmd_translate(const struct cli_command *self, int argc, char **argv);
+KU_STATUS cmd_translate(const struct cli_command *self, int argc, char **argv);
 int cmd_sample(const struct cli_command *self, int argc, char **argv);
 int cmd_plan(const struct cli_command *self, int argc, char **argv);
 int cmd_graph(const struct cli_command *self, int argc, char **argv);

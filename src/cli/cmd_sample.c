@@ -17,8 +17,8 @@ enum { MAX_PROMPT_BYTES = 64 << 20 };
 static void emit(void *ctx, const char *text, size_t bytes)
 {
     (void)ctx;
-    (void)cli_write(text, bytes);
-    (void)cli_write("", 0);
+    KU_IGNORE(cli_write(text, bytes), "lost output is reported at the end");
+    KU_IGNORE(cli_write("", 0), "likewise");
 }
 /* Header before each of several completions. */
 static void begin(void *ctx, int64_t i)

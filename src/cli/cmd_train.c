@@ -19,7 +19,7 @@ static void print_file(const char *path)
     ku_free(text);
 }
 
-static int has_accuracy(const struct kumi_train_result *r)
+static bool has_accuracy(const struct kumi_train_result *r)
 {
     for (int i = 0; i < r->val_metrics.n; i++)
         if (strcmp(r->val_metrics.item[i].name, "accuracy") == 0)
@@ -47,7 +47,7 @@ static void print_result(const struct kumi_train_result *r, int is_stopped)
 }
 
 /* Whether this process trains: as a rank, or with -n ranks as its threads. */
-static int trains(struct kumi_train_options *o, const char *n, int argc, char **argv, int *code)
+static bool trains(struct kumi_train_options *o, const char *n, int argc, char **argv, int *code)
 {
     if (n == NULL || !kumi_train_in_threads(&o->settings))
         return cli_is_rank(n, argc, argv, code);

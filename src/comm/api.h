@@ -2,6 +2,7 @@
 #ifndef KU_COMM_API_H
 #define KU_COMM_API_H
 
+#include "base/err.h"
 #include "job/job.h"
 #include "kumi/comm.h"
 
@@ -11,6 +12,6 @@
 struct ku_job *ku_comm_api_job(const struct kumi_comm *comm);
 /* Wrap c in a public communicator. kumi_comm_free frees both. */
 struct ku_comm;
-int ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out);
+KU_STATUS ku_comm_api_wrap(struct ku_comm *c, struct kumi_comm **out);
 
 #endif

@@ -141,7 +141,7 @@ static void populate(const struct ku_job *job, const struct ku_arena *a)
 }
 
 /* With threads, rank 0 maps, guards and unmaps for all ranks. */
-static int is_mapper(const struct ku_job *job)
+static bool is_mapper(const struct ku_job *job)
 {
     return !job->priv->host->is_threads || job->local_rank == 0;
 }

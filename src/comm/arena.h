@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 struct ku_job;
 struct ku_guard;
 
@@ -54,17 +56,17 @@ struct ku_ref {
  * Blocks: until all ranks have called it.
  * Errors: KUMI_ENOMEM, EMISMATCH; the job's root cause.
  */
-int ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes, size_t part_bytes,
-                    const struct ku_arena **arena);
+KU_STATUS ku_arena_create(struct ku_job *job, const char *name, size_t common_bytes,
+                          size_t part_bytes, const struct ku_arena **arena);
 /*
  * Make the mapping inaccessible except between begin and end of its guard (base/os/guard.h). For
  * tests. Collective.
  */
-int ku_arena_guard(struct ku_job *job, const struct ku_arena *arena);
+KU_STATUS ku_arena_guard(struct ku_job *job, const struct ku_arena *arena);
 /*
  * Unmap the arena. No rank may use it any more. Collective.
  */
-int ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena);
+KU_STATUS ku_arena_destroy(struct ku_job *job, const struct ku_arena *arena);
 
 static inline unsigned char *ku_arena_part(const struct ku_arena *a, int local)
 {

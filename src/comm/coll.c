@@ -32,18 +32,18 @@ const char *ku_coll_kind_name(enum ku_coll_kind kind)
     return (unsigned)kind < KU_N_COLL_KINDS ? kind_name[kind] : "failure";
 }
 
-static int is_reduction(enum ku_coll_kind kind)
+static bool is_reduction(enum ku_coll_kind kind)
 {
     return kind == KU_COLL_ALL_REDUCE || kind == KU_COLL_REDUCE || kind == KU_COLL_REDUCE_SCATTER;
 }
 
-static int has_root(enum ku_coll_kind kind)
+static bool has_root(enum ku_coll_kind kind)
 {
     return kind == KU_COLL_BROADCAST || kind == KU_COLL_REDUCE || kind == KU_COLL_GATHER ||
            kind == KU_COLL_SCATTER;
 }
 
-static int is_p2p(enum ku_coll_kind kind)
+static bool is_p2p(enum ku_coll_kind kind)
 {
     return kind == KU_COLL_SEND || kind == KU_COLL_RECV;
 }
@@ -120,7 +120,7 @@ int64_t ku_coll_inline_count(const struct ku_coll *c, int n)
  * Whether every rank's data fits in its arrival. The product cannot overflow: ku_coll_check limits
  * count to INT64_MAX / 8 / n.
  */
-static int fits_inline(const struct ku_coll *c, int n)
+static bool fits_inline(const struct ku_coll *c, int n)
 {
     return !c->counts &&
            ku_coll_inline_count(c, n) <= KU_INLINE_BYTES / (int64_t)kumi_dtype_bytes(c->dtype);

@@ -2,6 +2,7 @@
 #ifndef KU_COMM_COLL_H
 #define KU_COMM_COLL_H
 
+#include "base/err.h"
 #include "comm/arena.h"
 #include "job/job.h"
 #include "kumi/comm.h"
@@ -154,23 +155,23 @@ static inline int ku_comm_local(const struct ku_comm *c, int member)
  *
  * Collective over parent, which must have no work in flight.
  */
-int ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
-                  struct ku_comm **comm);
+KU_STATUS ku_comm_split(struct ku_comm *parent, int color, int key, const char *name,
+                        struct ku_comm **comm);
 /*
  * Create the comm of the world's ranks first, first + stride, … (n of them), which include this
  * rank. Collective over the world: every rank gives the comm that it is in.
  */
-int ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, int n,
-                 struct ku_comm **comm);
+KU_STATUS ku_comm_mesh(struct ku_job *job, const char *name, int first, int stride, int n,
+                       struct ku_comm **comm);
 /*
  * Free the comm. Takes NULL. Collective over comm.
  */
-int ku_comm_destroy(struct ku_comm *comm);
+KU_STATUS ku_comm_destroy(struct ku_comm *comm);
 /*
  * Compare a 64-bit hash over the ranks; KUMI_EMISMATCH names a rank that differs. `name` is for the
  * message, as "program train". Collective. Blocks.
  */
-int ku_comm_check_hash(struct ku_comm *comm, const char *name, uint64_t hash);
+KU_STATUS ku_comm_check_hash(struct ku_comm *comm, const char *name, uint64_t hash);
 
 /*
  * Ops of the interpreter. The AWAIT ops, MOVE and P2P can return "not yet".
@@ -226,7 +227,7 @@ uint64_t ku_coll_what(const struct ku_coll *coll);
 /*
  * Check the arguments. Errors: KUMI_EINVAL.
  */
-int ku_coll_check(const struct ku_comm *comm, const struct ku_coll *coll);
+KU_STATUS ku_coll_check(const struct ku_comm *comm, const struct ku_coll *coll);
 
 enum ku_work_state { KU_WORK_IDLE, KU_WORK_STARTED, KU_WORK_FINISHED };
 struct ku_work {
@@ -257,22 +258,22 @@ struct ku_work {
 /*
  * Check and compile. `coll` is copied, its arrays are borrowed. Errors: KUMI_EINVAL.
  */
-int ku_work_init(struct ku_work *work, struct ku_comm *comm, const struct ku_coll *coll);
+KU_STATUS ku_work_init(struct ku_work *work, struct ku_comm *comm, const struct ku_coll *coll);
 /*
  * Start: this rank's input is written. Never blocks. Errors: the job's root cause.
  */
-int ku_work_start(struct ku_work *work);
+KU_STATUS ku_work_start(struct ku_work *work);
 /*
  * Advance all works of the rank. Returns 1 when this one is finished, 0 when not, or a status.
  */
-int ku_work_test(struct ku_work *work);
+KU_STATUS ku_work_test(struct ku_work *work);
 /*
  * Wait until the result is complete; advances all works of the rank. Blocks. Errors: the job's root
  * cause (KUMI_EPEER, ETIMEDOUT, EMISMATCH).
  */
 int ku_work_wait(struct ku_work *work);
 /* init, start and wait in one call */
-int ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
+KU_STATUS ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
 /*
  * Advance every started work of this rank; ~1 ns without any. Callable between tiles. Returns 0, or
  * the job's root cause.
@@ -282,7 +283,7 @@ int ku_job_progress(struct ku_job *job);
  * Check that all other ranks are alive, and advance this rank's works. A caller with its own wait
  * loop calls it at least every 50 ms. Returns 0, or the job's root cause.
  */
-int ku_job_check(struct ku_job *job);
+KU_STATUS ku_job_check(struct ku_job *job);
 /* Bytes that public calls of this rank copied through stages */
 uint64_t ku_job_staged_bytes(const struct ku_job *job);
 /* Time in which this rank moved bytes of compiled programs, in waits and between tiles */

@@ -296,7 +296,7 @@ static int time_bookkeeping(struct bench *b)
     add_row(b, what, memory_name[NO_MEMORY], &call, ns, 0);
 out:
     if (!ku_job_has_failed(b->job))
-        ku_comm_destroy(self);
+        KU_IGNORE(ku_comm_destroy(self), "the measurement is over");
     return status;
 }
 
@@ -361,7 +361,7 @@ int ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,
                      opts->only ? opts->only : "--dtype");
 out:
     if (b->arena && !ku_job_has_failed(job))
-        ku_arena_destroy(job, b->arena);
+        KU_IGNORE(ku_arena_destroy(job, b->arena), "the measurement is over");
     ku_free(b->private_memory);
     ku_free(b);
     return status;

@@ -2,6 +2,7 @@
 #ifndef KU_COMM_COLLECTIVE_BENCH_H
 #define KU_COMM_COLLECTIVE_BENCH_H
 
+#include "base/err.h"
 #include "job/job.h"
 #include "kumi/dtype.h"
 
@@ -47,7 +48,7 @@ enum { KU_BENCH_COMM_ROWS = 160 };
  * Returns the number of rows, or a status.
  * Errors: KUMI_EINVAL (options), ENOMEM; the job's root cause.
  */
-int ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,
-                  struct ku_bench_comm_row *rows);
+KU_STATUS ku_bench_comm(struct ku_job *job, const struct ku_bench_comm_opts *opts,
+                        struct ku_bench_comm_row *rows);
 
 #endif

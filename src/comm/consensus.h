@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
 #include "job/job.h"
 
 /*
@@ -15,7 +16,7 @@
  * Returns 0 on all ranks if `status` is 0 on all. Else the job ends: a failed rank reports its
  * error, and every rank returns the root cause.
  */
-int ku_agree(struct ku_job *job, int status);
+KU_STATUS ku_agree(struct ku_job *job, int status);
 /*
  * For an event that only this rank sees: an error ends the job, 0 has no effect. Not collective.
  */
@@ -24,13 +25,13 @@ int ku_agree_local(struct ku_job *job, int status);
  * Returns the worst status of all ranks, with its message, on every rank. The job goes on, as after
  * a full disk.
  */
-int ku_agree_worst(struct ku_job *job, int status);
+KU_STATUS ku_agree_worst(struct ku_job *job, int status);
 /* Maximum of *word over the ranks */
-int ku_agree_max(struct ku_job *job, int64_t *word);
+KU_STATUS ku_agree_max(struct ku_job *job, int64_t *word);
 /* Exact sums of word[n] over the ranks */
-int ku_agree_sum(struct ku_job *job, int64_t *word, int n);
+KU_STATUS ku_agree_sum(struct ku_job *job, int64_t *word, int n);
 /* Broadcast rank 0's bytes. */
-int ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
+KU_STATUS ku_agree_bytes(struct ku_job *job, void *data, size_t bytes);
 
 struct ku_comm;
 /*
@@ -38,6 +39,6 @@ struct ku_comm;
  * KUMI_ENUMERIC on all ranks of the job: `what`, a rank that differs from the first rank of its
  * comm, and that rank.
  */
-int ku_agree_equal(struct ku_job *job, struct ku_comm *comm, const char *what, uint64_t hash);
+KU_STATUS ku_agree_equal(struct ku_job *job, struct ku_comm *comm, const char *what, uint64_t hash);
 
 #endif

@@ -50,7 +50,7 @@ static size_t each_bytes(const struct ku_work *w)
     return kumi_dtype_bytes(w->coll.dtype);
 }
 
-static int is_large(const struct ku_work *w)
+static bool is_large(const struct ku_work *w)
 {
     return w->total >= LARGE_BYTES / (int64_t)each_bytes(w);
 }
@@ -112,7 +112,7 @@ static unsigned char *out_of(const struct ku_work *w, int member)
     return place_at(w, entry_of(w, member)->place.out, member);
 }
 
-static int is_in_place(const struct ku_work *w, const struct operands *o)
+static bool is_in_place(const struct ku_work *w, const struct operands *o)
 {
     for (int d = 0; d < o->n_dst; d++)
         for (int i = 0; i < w->comm->n; i++)
@@ -346,7 +346,7 @@ static int64_t piece_of(const struct ku_work *w, int64_t count)
 }
 
 /* Whether this rank must stage its own input: to scale it, or to align it */
-static int stages_own(const struct ku_work *w)
+static bool stages_own(const struct ku_work *w)
 {
     return w->coll.reduce == KUMI_PREMUL_SUM || (uintptr_t)w->coll.in % each_bytes(w) != 0;
 }

@@ -2,6 +2,7 @@
 #ifndef KU_COMM_PRIVATE_H
 #define KU_COMM_PRIVATE_H
 
+#include "base/err.h"
 #include "comm/area.h"
 #include "comm/coll.h"
 #include "comm/sum.h"
@@ -84,9 +85,9 @@ struct ku_waiter {
 /*
  * Wait until something may have changed for `work`. Returns 0, or the root cause.
  */
-int ku_job_idle(struct ku_job *job, struct ku_waiter *waiter, const struct ku_work *work);
+KU_STATUS ku_job_idle(struct ku_job *job, struct ku_waiter *waiter, const struct ku_work *work);
 /* work.c */
-int ku_job_advance(struct ku_job *job);
+KU_STATUS ku_job_advance(struct ku_job *job);
 void ku_work_describe(const struct ku_work *work, char *text, size_t cap);
 /* move.c: the part of a work that moves data */
 int ku_move_step(struct ku_work *work); /* 0: done, 1: budget used up */
@@ -95,15 +96,15 @@ void ku_move_drain(struct ku_work *work);
 void ku_move_inline(struct ku_work *work);
 void ku_move_payload(struct ku_work *work, struct ku_entry *entry);
 void ku_move_publish(struct ku_work *work);
-int ku_move_counts(struct ku_work *work);
+KU_STATUS ku_move_counts(struct ku_work *work);
 /* Elements of a rank's block in a public call */
 int64_t ku_move_block_count(const struct ku_work *work, int rank);
 /* comm.c */
-int ku_comm_world(struct ku_job *job);
+KU_STATUS ku_comm_world(struct ku_job *job);
 /* ku_coll_run for an internal collective, which the call numbers in messages do not count */
-int ku_comm_run_own(struct ku_comm *comm, const struct ku_coll *coll);
+KU_STATUS ku_comm_run_own(struct ku_comm *comm, const struct ku_coll *coll);
 void ku_comm_free(struct ku_comm *comm);
 /* chaos.c */
-int ku_chaos_parse(const char *text, struct ku_chaos *chaos);
+KU_STATUS ku_chaos_parse(const char *text, struct ku_chaos *chaos);
 
 #endif

@@ -179,7 +179,7 @@ static void reduce_block(struct walk *w, const struct ku_sum *s, ku_pair *pair, 
     KU_ASSERT(w->n == (s->n_src == 1 ? 1 : 2));
 }
 
-static int is_room(const struct walk *w, const void *node)
+static bool is_room(const struct walk *w, const void *node)
 {
     const unsigned char *p = node, *from = w->room[0][0];
     return p >= from && p < from + sizeof w->room;
@@ -189,8 +189,8 @@ static int is_room(const struct walk *w, const void *node)
  * Compute the root directly into the destinations; a copy through L1 would halve the speed. Returns
  * 0 if that is impossible: with more than two destinations the first pair may overwrite a leaf.
  */
-static int store_root(const struct walk *w, const struct ku_sum *s, ku_pair *pair, size_t offset,
-                      int64_t count)
+static bool store_root(const struct walk *w, const struct ku_sum *s, ku_pair *pair, size_t offset,
+                       int64_t count)
 {
     int n = s->n_dst - s->n_streamed;
     if (n < 1 || w->n != 2 || (n > 2 && (!is_room(w, w->node[0]) || !is_room(w, w->node[1]))))

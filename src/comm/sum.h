@@ -2,6 +2,7 @@
 #ifndef KU_COMM_SUM_H
 #define KU_COMM_SUM_H
 
+#include "base/err.h"
 #include "kumi/comm.h"
 #include "kumi/dtype.h"
 
@@ -51,6 +52,6 @@ void ku_sum(const struct ku_sum_kernels *k, const struct ku_sum *s);
  */
 void ku_sum_scale(void *out, const void *in, int64_t count, enum kumi_dtype dtype, double scale);
 /* 0 if the reduction exists for this dtype, else KUMI_EINVAL */
-int ku_sum_check(enum kumi_dtype dtype, enum kumi_dtype wire, enum kumi_reduce reduce);
+KU_STATUS ku_sum_check(enum kumi_dtype dtype, enum kumi_dtype wire, enum kumi_reduce reduce);
 
 #endif

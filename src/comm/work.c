@@ -384,7 +384,7 @@ static int finish(struct ku_work *w)
 }
 
 /* Whether this rank writes pieces to its stage, and whether it reads pieces of other stages */
-static int fills(const struct ku_work *w)
+static bool fills(const struct ku_work *w)
 {
     int am_root = w->comm->me == w->coll.root;
     if (w->coll.kind == KU_COLL_BROADCAST || w->coll.kind == KU_COLL_SCATTER)
@@ -392,7 +392,7 @@ static int fills(const struct ku_work *w)
     return w->coll.kind != KU_COLL_GATHER || !am_root;
 }
 
-static int reads(const struct ku_work *w)
+static bool reads(const struct ku_work *w)
 {
     int am_root = w->comm->me == w->coll.root;
     if (w->coll.kind == KU_COLL_BROADCAST || w->coll.kind == KU_COLL_SCATTER)

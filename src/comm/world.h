@@ -2,6 +2,7 @@
 #ifndef KU_COMM_WORLD_H
 #define KU_COMM_WORLD_H
 
+#include "base/err.h"
 #include "job/job.h"
 
 /*
@@ -17,7 +18,7 @@
  * Collective. Blocks: at most join_timeout_ns, then for the ranks that have connected.
  * Errors: those of ku_job_open; KUMI_EINVAL (transport, chaos); the job's root cause.
  */
-int ku_comm_join(const struct ku_job_opts *opts, struct ku_job **job);
+KU_STATUS ku_comm_join(const struct ku_job_opts *opts, struct ku_job **job);
 /*
  * Leave the job and free it. Takes NULL. Collective: a rank that still waits for this one reports
  * KUMI_EMISMATCH.
@@ -29,7 +30,7 @@ int ku_comm_leave(struct ku_job *job);
  * 0 when every fn returned 0; else the root cause, or without one the status of the lowest failed
  * rank.
  */
-int ku_comm_threads(int n, const struct ku_job_opts *opts, int (*fn)(struct ku_job *job, void *arg),
-                    void *arg);
+KU_STATUS ku_comm_threads(int n, const struct ku_job_opts *opts,
+                          int (*fn)(struct ku_job *job, void *arg), void *arg);
 
 #endif

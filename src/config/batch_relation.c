@@ -12,7 +12,7 @@
 
 enum { MAX_SAMPLES = 1 << 30 };
 
-int ku_batch_is_admissible(int64_t v, int64_t n)
+bool ku_batch_is_admissible(int64_t v, int64_t n)
 {
     if (n == 1)
         return 1;

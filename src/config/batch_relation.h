@@ -2,7 +2,10 @@
 #ifndef KU_CONFIG_BATCH_RELATION_H
 #define KU_CONFIG_BATCH_RELATION_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "base/err.h"
 
 /*
  * The batch relation (docs/internals/numerics.md):
@@ -30,8 +33,8 @@ struct ku_batch {
                         batch; 0: virtual_shards * k */
 };
 /* Fill in the missing values. Errors: EINVAL, with the nearest valid values (*b unchanged). */
-int ku_batch_resolve(struct ku_batch *b);
+KU_STATUS ku_batch_resolve(struct ku_batch *b);
 /* Whether n_ranks can run V virtual shards: n_ranks is 1, or V / n_ranks a power of two. */
-int ku_batch_is_admissible(int64_t virtual_shards, int64_t n_ranks);
+bool ku_batch_is_admissible(int64_t virtual_shards, int64_t n_ranks);
 
 #endif

@@ -169,7 +169,7 @@ static const char *const either[][2] = {{"train.steps", "train.epochs"},
                                         {"parallel.zero", "parallel.strategy"},
                                         {"parallel.host_state", "parallel.share_host_state"}};
 
-static int is_set(const char *const *set, int n_sets, const char *path)
+static bool is_set(const char *const *set, int n_sets, const char *path)
 {
     for (int i = 0; i < n_sets; i++)
         if (strncmp(set[i], path, strlen(path)) == 0 && set[i][strlen(path)] == '=')

@@ -3,8 +3,10 @@
 #define KU_CONFIG_CONFIG_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "base/json/json.h"
 #include "base/str.h"
 #include "op/dtype_rule.h"
@@ -115,19 +117,19 @@ typedef int ku_model_width(const struct ku_config *cfg, int64_t *width);
  * Errors: EINVAL, one line with file:line:column (or the --set), the key, the value, and the
  * allowed values or the nearest key.
  */
-int ku_config_load(const char *path, const char *const *set, int n_sets, ku_model_width *width,
-                   struct ku_config *cfg);
+KU_STATUS ku_config_load(const char *path, const char *const *set, int n_sets,
+                         ku_model_width *width, struct ku_config *cfg);
 /* The same from a JSON text; name: for messages. */
-int ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, ku_model_width *width, struct ku_config *cfg);
+KU_STATUS ku_config_parse(const char *name, const char *text, size_t bytes, const char *const *set,
+                          int n_sets, ku_model_width *width, struct ku_config *cfg);
 /* The two halves of these. begin, open: parse, apply --set, translate the DeepSpeed configuration
  * without merging it. finish: merge it and check everything; if it fails, the caller still calls
  * ku_config_fini. */
-int ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
-                    int n_sets, ku_model_width *width, struct ku_config *cfg);
-int ku_config_open(const char *path, const char *const *set, int n_sets, ku_model_width *width,
-                   struct ku_config *cfg);
-int ku_config_finish(struct ku_config *cfg);
+KU_STATUS ku_config_begin(const char *name, const char *text, size_t bytes, const char *const *set,
+                          int n_sets, ku_model_width *width, struct ku_config *cfg);
+KU_STATUS ku_config_open(const char *path, const char *const *set, int n_sets,
+                         ku_model_width *width, struct ku_config *cfg);
+KU_STATUS ku_config_finish(struct ku_config *cfg);
 /*
  * A configuration without a file: start, give values with the setters, override, finish. A setter
  * records a value as a line of a file does, and finish checks and stores it by the key's row.
@@ -137,19 +139,19 @@ int ku_config_finish(struct ku_config *cfg);
  *
  * Errors: EINVAL (a number that is not finite, a string that is not UTF-8), ENOMEM.
  */
-int ku_config_start(const char *name, struct ku_config *cfg);
-int ku_config_set_int(struct ku_config *cfg, const char *path, int64_t value);
-int ku_config_set_bool(struct ku_config *cfg, const char *path, int value);
-int ku_config_set_number(struct ku_config *cfg, const char *path, double value);
-int ku_config_set_pair(struct ku_config *cfg, const char *path, double first, double second);
-int ku_config_set_text(struct ku_config *cfg, const char *path, const char *value);
+KU_STATUS ku_config_start(const char *name, struct ku_config *cfg);
+KU_STATUS ku_config_set_int(struct ku_config *cfg, const char *path, int64_t value);
+KU_STATUS ku_config_set_bool(struct ku_config *cfg, const char *path, int value);
+KU_STATUS ku_config_set_number(struct ku_config *cfg, const char *path, double value);
+KU_STATUS ku_config_set_pair(struct ku_config *cfg, const char *path, double first, double second);
+KU_STATUS ku_config_set_text(struct ku_config *cfg, const char *path, const char *value);
 /* list: NULL-terminated */
-int ku_config_set_list(struct ku_config *cfg, const char *path, const char *const *list);
+KU_STATUS ku_config_set_list(struct ku_config *cfg, const char *path, const char *const *list);
 /* Any value, also of a member of a key; takes the reference. NULL: ENOMEM. */
-int ku_config_set(struct ku_config *cfg, const char *path, json_t *value);
+KU_STATUS ku_config_set(struct ku_config *cfg, const char *path, json_t *value);
 /* Applies --set options; of two keys with the same meaning the one that is set replaces the other.
  * The strings are borrowed until ku_config_fini. */
-int ku_config_override(struct ku_config *cfg, const char *const *set, int n_sets);
+KU_STATUS ku_config_override(struct ku_config *cfg, const char *const *set, int n_sets);
 void ku_config_fini(struct ku_config *cfg);
 
 /* The place of a key for messages: "file:line:column", or the --set. Returns out. */
@@ -160,23 +162,24 @@ const char *ku_config_place(const struct ku_config *cfg, const char *path,
 const char *ku_config_where(const struct ku_config *cfg, const char *path,
                             char out[KU_WHERE_BYTES]);
 /* Sets the error "config: file:line:column: path: value; wanted". Returns KUMI_EINVAL. */
-int ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t *value,
-                     const char *wanted);
+KU_STATUS ku_config_refuse(const struct ku_config *cfg, const char *path, const json_t *value,
+                           const char *wanted);
 /* The same for a number that was derived from the given values. */
 int ku_config_refuse_int(const struct ku_config *cfg, const char *path, int64_t value,
                          const char *wanted);
-int ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
-                             const char *const *names, int n);
+KU_STATUS ku_config_refuse_unknown(const struct ku_config *cfg, const char *path, const char *word,
+                                   const char *const *names, int n);
 /* The index of a name, or a refusal that names the nearest. */
-int ku_config_find_name(const struct ku_config *cfg, const char *path, const char *name,
-                        const char *const *names, int n);
+KU_STATUS ku_config_find_name(const struct ku_config *cfg, const char *path, const char *name,
+                              const char *const *names, int n);
 /* A condition between keys that a configuration breaks if is_wrong; the message names `path`. */
 struct ku_config_rule {
     int is_wrong;
     const char *path, *wanted;
 };
 /* Refuses the first broken rule. */
-int ku_config_check_rules(const struct ku_config *cfg, const struct ku_config_rule *rule, size_t n);
+KU_STATUS ku_config_check_rules(const struct ku_config *cfg, const struct ku_config_rule *rule,
+                                size_t n);
 /* All keys with their values, including defaults, in table order. New reference; NULL: no
  * memory. */
 json_t *ku_config_dump(const struct ku_config *cfg);
@@ -196,7 +199,7 @@ int ku_config_compare(const json_t *was, const json_t *is, struct ku_str *out);
 void ku_config_help(int is_markdown, struct ku_str *out);
 
 /* Whether two values are equal; unlike json_equal, 1 equals 1.0. */
-int ku_config_is_same(const json_t *a, const json_t *b);
+bool ku_config_is_same(const json_t *a, const json_t *b);
 
 /* A span in steps. INT64_MAX on overflow; negative (null) values are returned unchanged. */
 int64_t ku_span_steps(struct ku_span span, int64_t steps_per_epoch);

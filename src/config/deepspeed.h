@@ -2,6 +2,7 @@
 #ifndef KU_CONFIG_DEEPSPEED_H
 #define KU_CONFIG_DEEPSPEED_H
 
+#include "base/err.h"
 #include "config/config.h"
 
 /*
@@ -56,7 +57,7 @@ struct ku_deepspeed {
 int ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width);
 /* Writes the settings to cfg->root. Errors: EINVAL, a key is refused or contradicts the
  * configuration. */
-int ku_deepspeed_merge(struct ku_config *cfg);
+KU_STATUS ku_deepspeed_merge(struct ku_config *cfg);
 void ku_deepspeed_destroy(struct ku_deepspeed *ds);
 
 /* The DeepSpeed key that set `path`, "ds.json:3:5: optimizer.params.lr"; NULL: none. Returns
@@ -77,7 +78,7 @@ struct ku_ds_batch {
  *
  * Errors: EINVAL, with DeepSpeed's message, the rank count and values that fit.
  */
-int ku_deepspeed_batch(const struct ku_config *cfg, int n_ranks, struct ku_ds_batch *batch);
+KU_STATUS ku_deepspeed_batch(const struct ku_config *cfg, int n_ranks, struct ku_ds_batch *batch);
 
 /* Prints all keys with their default and kumi's key. is_markdown: one table per section. */
 void ku_deepspeed_help(int is_markdown, struct ku_str *out);

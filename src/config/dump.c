@@ -44,7 +44,7 @@ json_t *ku_config_numerics(const struct ku_config *cfg)
 }
 
 /* See ku_config_is_same. */
-static int is_same(const json_t *a, const json_t *b)
+static bool is_same(const json_t *a, const json_t *b)
 {
     const char *name;
     json_t *value;
@@ -160,7 +160,7 @@ void ku_config_help(int is_markdown, struct ku_str *out)
     }
 }
 
-int ku_config_is_same(const json_t *a, const json_t *b)
+bool ku_config_is_same(const json_t *a, const json_t *b)
 {
     return is_same(a, b);
 }

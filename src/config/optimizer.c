@@ -15,7 +15,7 @@
 #include "op/loss_scaler.h"
 #include "op/schedule.h"
 
-static int is_word(const char *key, const char *word)
+static bool is_word(const char *key, const char *word)
 {
     return strcmp(key, word) == 0;
 }
@@ -144,7 +144,7 @@ int ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o)
 }
 
 /* Whether the schedule changes momentum or betas. ds_one_cycle changes only betas, as DeepSpeed. */
-static int is_cycling(const struct ku_config *c)
+static bool is_cycling(const struct ku_config *c)
 {
     static const char *const with_betas[] = {"adamw", "adam", "lamb", "lion"};
     if (is_word(c->schedule_type, "one_cycle"))

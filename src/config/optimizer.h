@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "base/err.h"
 #include "pass/pass.h"
 #include "config/config.h"
 
@@ -38,10 +39,10 @@ void ku_rule_args(const struct ku_config *c, const int64_t *milestone, struct ku
  *
  * Errors: EINVAL, invalid attributes or scale.
  */
-int ku_rule_loss_scale(enum kumi_dtype compute, double scale, struct ku_attrs *a);
+KU_STATUS ku_rule_loss_scale(enum kumi_dtype compute, double scale, struct ku_attrs *a);
 /* Sets loss scaler and scale from the section precision. Errors: EINVAL. */
-int ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o);
+KU_STATUS ku_rule_scaler(const struct ku_config *c, struct ku_compile_opts *o);
 /* Checks conditions between keys of these sections. Errors: EINVAL. */
-int ku_rule_check(const struct ku_config *c);
+KU_STATUS ku_rule_check(const struct ku_config *c);
 
 #endif

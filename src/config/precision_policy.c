@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "op/dtype_rule.h"
 
-static int is_word(const char *word, const char *is)
+static bool is_word(const char *word, const char *is)
 {
     return word && strcmp(word, is) == 0;
 }

@@ -30,7 +30,7 @@ static int refuse_strategy(const struct ku_config *c, const char *wanted)
 
 /* Whether n ranks can form groups of `shard`: all ranks, or a power of two, so that the canonical
  * sums pair the same neighbours (docs/internals/numerics.md). */
-static int is_admissible(int64_t shard, int n)
+static bool is_admissible(int64_t shard, int n)
 {
     return shard >= 1 && n % shard == 0 && (shard == n || (shard & (shard - 1)) == 0);
 }

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "base/err.h"
 #include "config/config.h"
 
 /*
@@ -29,7 +30,7 @@ struct ku_sharding {
  *
  * Errors: EINVAL, keys that contradict each other or n_ranks, with the admissible values.
  */
-int ku_sharding_resolve(const struct ku_config *c, int n_ranks, struct ku_sharding *out);
+KU_STATUS ku_sharding_resolve(const struct ku_config *c, int n_ranks, struct ku_sharding *out);
 
 /* Whether the ranks of a host share one copy of the state: parallel.host_state, or its older name
  * parallel.share_host_state. */

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_BATCH_ROWS_H
 #define KU_DATA_BATCH_ROWS_H
 
+#include "base/err.h"
 #include "data/data.h"
 #include "data/sampler.h"
 
@@ -14,9 +15,9 @@
  *
  * Errors: EINPUT.
  */
-int ku_rows_train(const struct ku_data *d, const struct ku_sampler *s, int64_t step, int64_t first,
-                  int64_t n, void *const *to);
-int ku_rows_val(const struct ku_data *d, int64_t n_samples, int64_t first, int64_t n,
-                void *const *to);
+KU_STATUS ku_rows_train(const struct ku_data *d, const struct ku_sampler *s, int64_t step,
+                        int64_t first, int64_t n, void *const *to);
+KU_STATUS ku_rows_val(const struct ku_data *d, int64_t n_samples, int64_t first, int64_t n,
+                      void *const *to);
 
 #endif

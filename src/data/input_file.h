@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Open a data file for reading.
  *
@@ -11,7 +13,7 @@
  *
  * Errors: EINPUT (missing, unreadable, empty, a directory or not a regular file).
  */
-int ku_input_open(const char *name, int *fd, uint64_t *bytes);
+KU_STATUS ku_input_open(const char *name, int *fd, uint64_t *bytes);
 
 /*
  * Call `each` for one file, or for each file that matches a glob ('*', '?', '['). Matches are
@@ -19,12 +21,12 @@ int ku_input_open(const char *name, int *fd, uint64_t *bytes);
  *
  * Errors: EINPUT if nothing matches, ENOMEM, and any status that `each` returns.
  */
-int ku_input_glob(const char *pattern, int (*each)(void *ctx, const char *name), void *ctx);
+KU_STATUS ku_input_glob(const char *pattern, int (*each)(void *ctx, const char *name), void *ctx);
 /*
  * The cache folder: `folder`, else $KUMI_CACHE, $XDG_CACHE_HOME/kumi or $HOME/.cache/kumi.
  *
  *   path   receives the name, to be released with ku_free; NULL if there is no cache folder
  */
-int ku_input_cache(const char *folder, char **path);
+KU_STATUS ku_input_cache(const char *folder, char **path);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /* Reads lines of a text file, which must be UTF-8, in memory bounded by the longest line. */
 struct ku_lines;
 
@@ -17,7 +19,7 @@ enum { KU_LINE_BYTES_MAX = 16 << 20 }; /* a line is held in memory as a whole */
  *
  * Errors: EINPUT (missing, empty, not a regular file), ENOMEM.
  */
-int ku_lines_open(const char *path, int keep_ends, struct ku_lines **out);
+KU_STATUS ku_lines_open(const char *path, int keep_ends, struct ku_lines **out);
 void ku_lines_close(struct ku_lines *l);
 
 /*
@@ -25,12 +27,12 @@ void ku_lines_close(struct ku_lines *l);
  *
  * Errors: EINPUT with file:line (invalid UTF-8, a line above KU_LINE_BYTES_MAX), ENOMEM.
  */
-int ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes);
+KU_STATUS ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes);
 int64_t ku_lines_number(const struct ku_lines *l); /* of the last line read, from 1 */
 uint64_t ku_lines_done_bytes(const struct ku_lines *l);
 uint64_t ku_lines_total_bytes(const struct ku_lines *l);
 
 /* Returns EINPUT, naming the first invalid byte, unless the line is valid UTF-8. */
-int ku_line_check(const char *path, int64_t line, const void *text, size_t bytes);
+KU_STATUS ku_line_check(const char *path, int64_t line, const void *text, size_t bytes);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_LOADER_H
 #define KU_DATA_LOADER_H
 
+#include "base/err.h"
 #include "data/data.h"
 #include "data/sampler.h"
 
@@ -14,7 +15,7 @@
  * first one in row order. With KU_ON_ERROR_SKIP its row has no sample instead, and is counted.
  */
 enum ku_on_error { KU_ON_ERROR_STOP, KU_ON_ERROR_SKIP };
-int ku_on_error_parse(const char *name, enum ku_on_error *out); /* "stop", "skip"; EINVAL */
+KU_STATUS ku_on_error_parse(const char *name, enum ku_on_error *out); /* "stop", "skip"; EINVAL */
 
 enum { KU_WORKERS_MAX = 256, KU_PREFETCH_MAX = 1024 };
 
@@ -52,7 +53,8 @@ struct ku_loader;
  *
  * Errors: EINVAL (workers, prefetch), ENOMEM (threads, memory).
  */
-int ku_loader_create(const struct ku_loader_opts *o, int64_t first_step, struct ku_loader **out);
+KU_STATUS ku_loader_create(const struct ku_loader_opts *o, int64_t first_step,
+                           struct ku_loader **out);
 /* Stops the threads, each after its current row. */
 void ku_loader_destroy(struct ku_loader *l);
 
@@ -67,7 +69,7 @@ void ku_loader_destroy(struct ku_loader *l);
  * Blocks: until the rows are read. Threads: one at a time. Allocates nothing.
  * Errors: EINPUT (the first row that cannot be read), any status of tick, ENOMEM.
  */
-int ku_loader_read(struct ku_loader *l, int64_t step, int range, void *const *to);
+KU_STATUS ku_loader_read(struct ku_loader *l, int64_t step, int range, void *const *to);
 /* Samples skipped so far, among the requested rows. */
 int64_t ku_loader_n_skipped(const struct ku_loader *l);
 /*

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Maps a position of a step's global batch to a sample: a function of (step, position), in O(1)
  * time and memory. Ranks are not an argument, so the parallel layout never changes a batch.
@@ -17,7 +19,7 @@
  *     short   ceil(n / B)        0 1 2 3 | 4 5 6 7 | 8 9
  */
 enum ku_last_batch { KU_LAST_DROP, KU_LAST_WRAP, KU_LAST_SHORT };
-int ku_last_batch_parse(const char *name, enum ku_last_batch *out); /* EINVAL with the list */
+KU_STATUS ku_last_batch_parse(const char *name, enum ku_last_batch *out); /* EINVAL with the list */
 
 struct ku_sampler {
     int64_t n_samples, global_batch, steps_per_epoch;
@@ -28,10 +30,10 @@ struct ku_sampler {
 };
 
 /* n_samples, global_batch >= 1; errors: EINVAL if drop leaves no batch. */
-int ku_sampler_init(struct ku_sampler *s, int64_t n_samples, int64_t global_batch,
-                    enum ku_last_batch last, int shuffle, uint64_t seed);
+KU_STATUS ku_sampler_init(struct ku_sampler *s, int64_t n_samples, int64_t global_batch,
+                          enum ku_last_batch last, int shuffle, uint64_t seed);
 /* Number of steps in n_epochs; errors: EINVAL if it does not fit 63 bits. */
-int ku_sampler_steps(const struct ku_sampler *s, int64_t n_epochs, int64_t *n_steps);
+KU_STATUS ku_sampler_steps(const struct ku_sampler *s, int64_t n_epochs, int64_t *n_steps);
 static inline int64_t ku_sampler_epoch(const struct ku_sampler *s, int64_t step)
 {
     return step / s->steps_per_epoch;

@@ -2,6 +2,7 @@
 #ifndef KU_DEVICE_PEAK_BENCH_H
 #define KU_DEVICE_PEAK_BENCH_H
 
+#include "base/err.h"
 #include "device/device.h"
 
 /*
@@ -25,15 +26,15 @@ enum { KU_PEAK_TRIES = 7 };
 /*
  * Takes two seconds. Errors: those of the device's open, KUMI_ENOMEM.
  */
-int ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out);
+KU_STATUS ku_bench_peak(const struct ku_device_opts *opts, struct ku_peak *out);
 /*
  * Measures only the matrix peaks in about 0.1 s; the other results are 0. tick (may be NULL) is
  * called every few ms.
  */
-int ku_bench_peak_quick(const struct ku_device_opts *opts, void (*tick)(void *ctx), void *ctx,
-                        struct ku_peak *out);
+KU_STATUS ku_bench_peak_quick(const struct ku_device_opts *opts, void (*tick)(void *ctx), void *ctx,
+                              struct ku_peak *out);
 /* 1: the median of a spread is below 0.9 of its max: other load disturbed the measurement. */
-int ku_peak_is_disturbed(const struct ku_peak *peak);
+bool ku_peak_is_disturbed(const struct ku_peak *peak);
 
 struct ku_bench_row {
     const char *name; /* "linear_dw.fc": the op and its use in GPT-2 */
@@ -61,8 +62,8 @@ struct ku_bench_opts {
  *   peak   from ku_bench_peak, or NULL: limit_ns is then 0
  *   row    called for each row; a non-zero result stops the benchmark and is returned
  */
-int ku_bench_op(const struct ku_bench_opts *opts, const struct ku_peak *peak,
-                int (*row)(void *ctx, const struct ku_bench_row *row), void *ctx);
-int ku_bench_op_is_known(const char *only); /* 1 if a row's name has this prefix */
+KU_STATUS ku_bench_op(const struct ku_bench_opts *opts, const struct ku_peak *peak,
+                      int (*row)(void *ctx, const struct ku_bench_row *row), void *ctx);
+bool ku_bench_op_is_known(const char *only); /* 1 if a row's name has this prefix */
 
 #endif

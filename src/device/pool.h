@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * A fork-join thread pool. A job is n tiles; every free thread takes the next tile, so results must
  * not depend on which thread runs a tile. Thread 0 is the caller and works too. A job never waits
@@ -27,7 +29,7 @@ typedef void ku_hook_fn(void *ctx);
  * Errors: KUMI_EINVAL, KUMI_ENOMEM, KUMI_EDEVICE (threads or binding); on failure no thread is
  * left.
  */
-int ku_pool_create(const struct ku_pool_opts *opts, struct ku_pool **out);
+KU_STATUS ku_pool_create(const struct ku_pool_opts *opts, struct ku_pool **out);
 void ku_pool_destroy(struct ku_pool *pool); /* NULL is allowed; no job may run */
 int ku_pool_n_threads(const struct ku_pool *pool);
 

@@ -17,7 +17,7 @@
 #include "base/mem.h"
 #include "base/os/guard.h"
 
-static int is_private(int arena)
+static bool is_private(int arena)
 {
     return arena == KU_AR_STATE || arena == KU_AR_STEP || arena == KU_AR_INPUT;
 }
@@ -131,13 +131,17 @@ void ku_memory_destroy(struct ku_memory *m)
         }
     ku_tier_file_close(m->file);
     if (m->offload)
-        ku_arena_destroy(m->job, m->offload);
+        KU_IGNORE(ku_arena_destroy(m->job, m->offload),
+                  "destroy returns nothing; the job keeps its cause");
     if (m->wire)
-        ku_arena_destroy(m->job, m->wire);
+        KU_IGNORE(ku_arena_destroy(m->job, m->wire),
+                  "destroy returns nothing; the job keeps its cause");
     if (m->shard)
-        ku_arena_destroy(m->job, m->shard);
+        KU_IGNORE(ku_arena_destroy(m->job, m->shard),
+                  "destroy returns nothing; the job keeps its cause");
     if (m->host)
-        ku_arena_destroy(m->job, m->host);
+        KU_IGNORE(ku_arena_destroy(m->job, m->host),
+                  "destroy returns nothing; the job keeps its cause");
     ku_free(m);
 }
 

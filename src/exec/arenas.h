@@ -2,6 +2,7 @@
 #ifndef KU_EXEC_ARENAS_H
 #define KU_EXEC_ARENAS_H
 
+#include "base/err.h"
 #include "comm/coll.h"
 #include "device/device.h"
 #include "exec/offload_target.h"
@@ -42,9 +43,9 @@ struct ku_memory {
  * Collective: over the job. Borrows ops and device.
  * Errors: KUMI_ENOMEM, those of ku_tier_file_open, and the job's root cause.
  */
-int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *device,
-                     const struct ku_program *const *program, int n_programs,
-                     const struct ku_tier_opts *tier, struct ku_memory **memory);
+KU_STATUS ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *device,
+                           const struct ku_program *const *program, int n_programs,
+                           const struct ku_tier_opts *tier, struct ku_memory **memory);
 void ku_memory_destroy(struct ku_memory *memory); /* collective; NULL is allowed */
 
 /* Bytes [at, at + bytes) of an arena; bytes 0: none. */
@@ -67,14 +68,14 @@ struct ku_mapping {
  * An empty range maps to NULL; unmapping it does nothing. After an error nothing is mapped.
  * Errors: those of the device. Threads: any.
  */
-int ku_range_map(struct ku_range range, int access, struct ku_mapping *map);
-int ku_range_unmap(struct ku_mapping *map);
+KU_STATUS ku_range_map(struct ku_range range, int access, struct ku_mapping *map);
+KU_STATUS ku_range_unmap(struct ku_mapping *map);
 /* All n, each with its own range. */
-int ku_ranges_map(const struct ku_range *range, int n, int access, struct ku_mapping *map);
+KU_STATUS ku_ranges_map(const struct ku_range *range, int n, int access, struct ku_mapping *map);
 int ku_ranges_unmap(struct ku_mapping *map, int n);
 /* Copy all bytes of a range of any arena. Errors: KUMI_ESTORAGE, those of the device. */
-int ku_range_read(struct ku_range range, void *to);
-int ku_range_write(struct ku_range range, const void *from);
+KU_STATUS ku_range_read(struct ku_range range, void *to);
+KU_STATUS ku_range_write(struct ku_range range, const void *from);
 
 /* The arenas are accessible to kernels and collectives between the two calls, which nest. */
 void ku_memory_begin(const struct ku_memory *m);

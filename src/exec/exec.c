@@ -80,7 +80,7 @@ static void bind_view(const struct ku_exec *e, const struct ku_operand *o, int m
 }
 
 /* 1 if checkpoints contain the buffer. */
-static int is_saved(const struct ku_buffer *b)
+static bool is_saved(const struct ku_buffer *b)
 {
     return b->cls == KU_CL_PARAM || b->cls == KU_CL_OPTIMIZER || b->cls == KU_CL_BUFFER;
 }
@@ -373,7 +373,7 @@ void ku_exec_unload(struct ku_exec *e)
 static void between_tiles(void *job)
 {
     ku_job_tick(job);
-    (void)ku_job_progress(job); /* a failure is returned by the next wait */
+    KU_IGNORE(ku_job_progress(job), "the next wait returns a failure");
 }
 
 /* Maps the results of an instruction and calls back. */

@@ -2,6 +2,7 @@
 #ifndef KU_EXEC_EXEC_H
 #define KU_EXEC_EXEC_H
 
+#include "base/err.h"
 #include "comm/coll.h"
 #include "exec/arenas.h"
 
@@ -32,20 +33,20 @@ struct ku_exec_comms {
     /* Neighbours on axis shard, for parameters sharded within groups. */
     struct ku_comm *group;
 };
-int ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
-                 const struct ku_device_ops *ops, void *device, const struct ku_exec_comms *comms,
-                 struct ku_exec **exec);
+KU_STATUS ku_exec_load(struct ku_memory *memory, const struct ku_program *program,
+                       const struct ku_device_ops *ops, void *device,
+                       const struct ku_exec_comms *comms, struct ku_exec **exec);
 void ku_exec_unload(struct ku_exec *exec); /* NULL is allowed */
 /*
  * Runs the program once. Errors: the job's root cause; KUMI_EDEVICE.
  */
-int ku_exec_run(struct ku_exec *exec);
+KU_STATUS ku_exec_run(struct ku_exec *exec);
 /*
  * The same, with a callback that gets the results of each computation as soon as they are computed,
  * mapped for reading. For debugging.
  */
 typedef void ku_exec_see(void *ctx, const struct ku_instr *instr, const struct ku_view *out);
-int ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
+KU_STATUS ku_exec_run_seen(struct ku_exec *exec, ku_exec_see *see, void *ctx);
 /*
  * Sets a write barrier: later runs call `gate` before each instruction that writes a parameter,
  * buffer or optimizer tensor. It may block; a result < 0 ends the run. NULL removes it.
@@ -62,8 +63,8 @@ struct ku_range ku_exec_port(const struct ku_exec *exec, int is_input, const cha
 /* The same of a port of the exec's program that ku_program_find_port found; NULL: none. */
 struct ku_range ku_exec_port_at(const struct ku_exec *exec, const struct ku_program_port *port);
 /* Map n ports for one access; one that the program lacks has data NULL. */
-int ku_exec_map_ports(const struct ku_exec *exec, int is_input, const char *const *name, int n,
-                      int access, struct ku_mapping *map);
+KU_STATUS ku_exec_map_ports(const struct ku_exec *exec, int is_input, const char *const *name,
+                            int n, int access, struct ku_mapping *map);
 
 /* Time breakdown of the last run. */
 struct ku_exec_times {

@@ -2,6 +2,7 @@
 #ifndef KU_EXEC_OFFLOAD_TARGET_H
 #define KU_EXEC_OFFLOAD_TARGET_H
 
+#include "base/err.h"
 #include "base/os/aio.h"
 #include "job/job.h"
 
@@ -29,8 +30,8 @@ struct ku_tier_file;
  * Errors: KUMI_ESTORAGE (no folder to create it in, not writable, too little space), KUMI_EINVAL as
  * ku_aio_create; the job's root cause on all ranks.
  */
-int ku_tier_file_open(struct ku_job *job, const struct ku_tier_opts *o, size_t part_bytes,
-                      struct ku_tier_file **file);
+KU_STATUS ku_tier_file_open(struct ku_job *job, const struct ku_tier_opts *o, size_t part_bytes,
+                            struct ku_tier_file **file);
 void ku_tier_file_close(struct ku_tier_file *file); /* NULL is allowed */
 /*
  * Reads or writes bytes of any rank's part through the page cache, for checkpoints. KUMI_ESTORAGE.

@@ -2,6 +2,7 @@
 #ifndef KU_EXEC_POISON_H
 #define KU_EXEC_POISON_H
 
+#include "base/err.h"
 #include "ir/program.h"
 
 /*
@@ -19,7 +20,8 @@ struct ku_poison;
 /*
  * Borrows p and the arena. Without AddressSanitizer *poison is NULL. Errors: KUMI_ENOMEM.
  */
-int ku_poison_create(const struct ku_program *p, unsigned char *arena, struct ku_poison **poison);
+KU_STATUS ku_poison_create(const struct ku_program *p, unsigned char *arena,
+                           struct ku_poison **poison);
 void ku_poison_destroy(struct ku_poison *poison); /* unpoisons the arena; NULL is allowed */
 /* ku_poison_begin is called at the start of a run, ku_poison_before before each instruction. */
 void ku_poison_begin(struct ku_poison *poison, size_t arena_bytes);

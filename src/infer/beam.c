@@ -2,6 +2,7 @@
 #include "infer/beam.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -36,7 +37,7 @@ static double penalty(const struct ku_beam_opts *o, int64_t n)
     return pow((5 + (double)n) / 6, o->alpha);
 }
 
-static int is_before(const struct candidate *a, const struct candidate *b)
+static bool is_before(const struct candidate *a, const struct candidate *b)
 {
     if (a->sum != b->sum)
         return a->sum > b->sum;
@@ -154,7 +155,7 @@ static void branch(struct search *s, int64_t sentence, int64_t length)
     }
 }
 
-static int is_settled(const struct search *s, int64_t sentence)
+static bool is_settled(const struct search *s, int64_t sentence)
 {
     const struct ku_beam_text *ended = &s->ended[sentence * s->k];
     const double most = s->sum[sentence * s->k]; /* open hypotheses are sorted, best first */

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Beam search for many sentences at a time, over a model that gives the log-probabilities of the
  * next token. beam_size 1 is greedy decoding.
@@ -66,8 +68,8 @@ struct ku_beam_results {
  * Search. Owns: *out, until ku_beam_fini. Errors: EINVAL (options), ENUMERIC (a log-probability
  * that is NaN or above 0), ENOMEM, errors of the model; *out is then empty.
  */
-int ku_beam_search(const struct ku_beam_opts *o, const struct ku_beam_model *m,
-                   struct ku_beam_results *out);
+KU_STATUS ku_beam_search(const struct ku_beam_opts *o, const struct ku_beam_model *m,
+                         struct ku_beam_results *out);
 void ku_beam_fini(struct ku_beam_results *r);
 
 #endif

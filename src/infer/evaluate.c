@@ -153,7 +153,7 @@ static int configure_directory(struct evaluation *e)
     return KUMI_OK;
 }
 
-static int is_held_out(const struct evaluation *e)
+static bool is_held_out(const struct evaluation *e)
 {
     return e->o->n_data > 0 || e->o->stride > 0;
 }

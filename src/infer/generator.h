@@ -2,6 +2,7 @@
 #ifndef KU_INFER_GENERATOR_H
 #define KU_INFER_GENERATOR_H
 
+#include "base/err.h"
 #include "device/device.h"
 #include "exec/exec.h"
 #include "pass/pass.h"
@@ -42,8 +43,8 @@ struct ku_infer;
  * Owns: *out, until ku_infer_destroy.
  * Errors: EINVAL (a model without a KV cache), EINPUT (the weights), ENOMEM, EDEVICE.
  */
-int ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
-                    const struct ku_infer_opts *o, struct ku_infer **out);
+KU_STATUS ku_infer_create(struct ku_job *job, const struct ku_model *model, const char *dir,
+                          const struct ku_infer_opts *o, struct ku_infer **out);
 void ku_infer_destroy(struct ku_infer *m);
 
 /*
@@ -57,7 +58,7 @@ struct ku_infer_text {
     const uint32_t *token;
     int64_t n;
 };
-int ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, double *logits);
+KU_STATUS ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, double *logits);
 /*
  * Append a token to each row's text and compute the logits of the next one.
  *
@@ -66,10 +67,10 @@ int ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, double
  *             not written; NULL: none
  *   logits    [n_rows][vocab_size], out
  */
-int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char *is_done,
-                  double *logits);
+KU_STATUS ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char *is_done,
+                        double *logits);
 /* Row i becomes a copy of row parent[i]; parent [n_rows]; errors: ENOMEM. */
-int ku_infer_reorder(struct ku_infer *m, const int64_t *parent);
+KU_STATUS ku_infer_reorder(struct ku_infer *m, const int64_t *parent);
 
 /* Tokens processed so far, and the time it took. */
 struct ku_infer_work {

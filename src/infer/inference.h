@@ -2,6 +2,7 @@
 #ifndef KU_INFER_INFERENCE_H
 #define KU_INFER_INFERENCE_H
 
+#include "base/err.h"
 #include "exec/exec.h"
 #include "model/model.h"
 #include "pass/pass.h"
@@ -19,8 +20,8 @@ struct ku_compile_opts ku_inference_compile_opts(enum kumi_dtype compute,
  *   what     "parameters and sentences"
  *   advice   "lower --batch or --beam"
  */
-int ku_inference_check_memory(const struct ku_program *const *program, int n, const char *what,
-                              const char *advice);
+KU_STATUS ku_inference_check_memory(const struct ku_program *const *program, int n,
+                                    const char *what, const char *advice);
 /*
  * Load the parameters of a directory, or its averages, and derive their compute copies.
  *
@@ -34,7 +35,7 @@ struct ku_inference {
     const struct ku_program *program, *derive;
     struct ku_memory *memory;
 };
-int ku_inference_load(const struct ku_inference *i, const struct ku_graph *g, const char *dir,
-                      const char *averages);
+KU_STATUS ku_inference_load(const struct ku_inference *i, const struct ku_graph *g, const char *dir,
+                            const char *averages);
 
 #endif

@@ -260,7 +260,7 @@ static void hand_out(struct sample *s, struct text *t, int is_end)
 }
 
 /* Cuts the text at the stop string; returns 1 if it was found. */
-static int has_ended(const struct sample *s, struct ku_str *pending)
+static bool has_ended(const struct sample *s, struct ku_str *pending)
 {
     const size_t stop = s->o->stop ? strlen(s->o->stop) : 0;
     for (size_t k = 0; stop && k + stop <= pending->bytes; k++)
@@ -271,7 +271,7 @@ static int has_ended(const struct sample *s, struct ku_str *pending)
     return 0;
 }
 
-static int is_end(const struct sample *s, uint32_t id)
+static bool is_end(const struct sample *s, uint32_t id)
 {
     for (int i = 0; i < s->ends.n; i++)
         if (s->ends.id[i] == id)

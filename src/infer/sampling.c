@@ -2,6 +2,7 @@
 #include "infer/sampling.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "base/err.h"
 #include "base/random.h"
@@ -9,7 +10,7 @@
 enum { STREAM = 0x73616d70 /* "samp" */ };
 
 /* Order by descending logit, then ascending id. */
-static int is_before(const struct ku_rank *x, const struct ku_rank *y)
+static bool is_before(const struct ku_rank *x, const struct ku_rank *y)
 {
     return x->logit != y->logit ? x->logit > y->logit : x->id < y->id;
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Draws the next token from a model's logits, restricted by top_k and top_p, with probabilities at
  * a temperature.
@@ -27,7 +29,7 @@ struct ku_pick {
  *
  * Errors: ENUMERIC, for a logit that is NaN or +infinity.
  */
-int ku_pick(const struct ku_pick *p, double *logit, int64_t n, uint64_t seed, int64_t number,
-            uint32_t *id);
+KU_STATUS ku_pick(const struct ku_pick *p, double *logit, int64_t n, uint64_t seed, int64_t number,
+                  uint32_t *id);
 
 #endif

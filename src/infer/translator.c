@@ -50,7 +50,7 @@ static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c
     *g = NULL;
     KU_TRY(ku_model_graph(t->model, &b, g));
     KU_TRY(ku_compile_graph(*g, c, target, NULL));
-    ku_graph_drop_dead(*g);
+    KU_TRY(ku_graph_drop_dead(*g));
     KU_TRY(ku_compile_program(*g, s ? "source" : "target", c, target, &p->program));
     t->n_parts++;
     return KUMI_OK;

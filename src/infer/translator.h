@@ -2,6 +2,7 @@
 #ifndef KU_INFER_TRANSLATOR_H
 #define KU_INFER_TRANSLATOR_H
 
+#include "base/err.h"
 #include "exec/exec.h"
 #include "model/model.h"
 
@@ -31,8 +32,8 @@ struct ku_translator;
  * Owns: *out, until ku_translator_destroy.
  * Errors: EINVAL (not a translation model), EINPUT (the weights), ENOMEM, EDEVICE.
  */
-int ku_translator_create(struct ku_job *job, const struct ku_model *model, const char *dir,
-                         const struct ku_translator_opts *o, struct ku_translator **out);
+KU_STATUS ku_translator_create(struct ku_job *job, const struct ku_model *model, const char *dir,
+                               const struct ku_translator_opts *o, struct ku_translator **out);
 void ku_translator_destroy(struct ku_translator *t);
 
 /* Starts all rows with a source of at most src_max tokens each, and an empty target. */
@@ -40,13 +41,13 @@ struct ku_translator_text {
     const uint32_t *token;
     int64_t n;
 };
-int ku_translator_read(struct ku_translator *t, const struct ku_translator_text *source);
+KU_STATUS ku_translator_read(struct ku_translator *t, const struct ku_translator_text *source);
 /*
  * The functions of struct ku_beam_model, with ctx the translator: append a token to each target and
  * compute log-probabilities of the next; replace rows by others of the same source.
  */
-int ku_translator_step(void *translator, const uint32_t *token, const unsigned char *is_done,
-                       double *log_p);
-int ku_translator_select(void *translator, const int64_t *parent);
+KU_STATUS ku_translator_step(void *translator, const uint32_t *token, const unsigned char *is_done,
+                             double *log_p);
+KU_STATUS ku_translator_select(void *translator, const int64_t *parent);
 
 #endif

@@ -66,7 +66,7 @@ static int index_grow(struct index *x)
     return KUMI_OK;
 }
 
-static int is_same(const struct ku_graph *g, const struct slot *s, const void *data)
+static bool is_same(const struct ku_graph *g, const struct slot *s, const void *data)
 {
     switch ((enum intern_kind)s->kind) {
     case INTERN_SHAPE:

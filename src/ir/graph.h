@@ -2,6 +2,9 @@
 #ifndef KU_IR_GRAPH_H
 #define KU_IR_GRAPH_H
 
+#include <stdbool.h>
+
+#include "base/err.h"
 #include "op/op.h"
 
 /*
@@ -152,10 +155,10 @@ struct ku_graph {
     void *index;      /* hash table of the interned objects */
 };
 
-int ku_graph_create(struct ku_graph **g);
+KU_STATUS ku_graph_create(struct ku_graph **g);
 void ku_graph_destroy(struct ku_graph *g);
 /* Copies the graph; ids are equal. */
-int ku_graph_copy(const struct ku_graph *g, struct ku_graph **copy);
+KU_STATUS ku_graph_copy(const struct ku_graph *g, struct ku_graph **copy);
 
 /*
  * Interns. Returns the id, or 0 with the error record set (no memory).
@@ -173,14 +176,14 @@ ku_id ku_graph_input(struct ku_graph *g, const char *name, enum kumi_dtype dtype
                      const struct ku_shape *shape);
 ku_id ku_graph_tensor(struct ku_graph *g, const char *name, enum ku_tensor_kind kind,
                       enum kumi_dtype dtype, const struct ku_shape *shape);
-int ku_graph_output(struct ku_graph *g, const char *name, ku_id value);
+KU_STATUS ku_graph_output(struct ku_graph *g, const char *name, ku_id value);
 /* Sets that `tensor` belongs to parameter `of`. */
 void ku_graph_belong(struct ku_graph *g, ku_id tensor, ku_id of);
 /* Records a use of a tensor. ku_graph_node records those of phase F itself. */
-int ku_graph_use(struct ku_graph *g, const struct ku_use *use);
+KU_STATUS ku_graph_use(struct ku_graph *g, const struct ku_use *use);
 /* Appends ids to refs: a span for a rewritten node. */
-int ku_graph_refs(struct ku_graph *g, const ku_id *id, uint32_t n);
-int ku_graph_bucket(struct ku_graph *g, const ku_id *node, uint32_t n);
+KU_STATUS ku_graph_refs(struct ku_graph *g, const ku_id *id, uint32_t n);
+KU_STATUS ku_graph_bucket(struct ku_graph *g, const ku_id *node, uint32_t n);
 
 /*
  * Appends a node, infers the types of its results, creates them, and returns the node's id. Returns
@@ -214,7 +217,7 @@ static inline struct ku_type ku_type_of(const struct ku_graph *g, ku_id value)
                             g->shape[g->value[value].shape]};
 }
 /* 1 if the tensor is part of the model, i.e. stored in weight files. */
-static inline int ku_tensor_is_model(const struct ku_tensor *t)
+static inline bool ku_tensor_is_model(const struct ku_tensor *t)
 {
     return t->kind == KU_T_PARAM || t->kind == KU_T_BUFFER;
 }
@@ -235,7 +238,7 @@ int ku_graph_sort(struct ku_graph *g);
  * Marks nodes whose results are never read as KU_OP_NONE, last to first. State writes and
  * KU_OP_EFFECT stay. Returns the number of nodes marked.
  */
-int ku_graph_drop_dead(struct ku_graph *g);
+KU_STATUS ku_graph_drop_dead(struct ku_graph *g);
 
 /*
  * Checks the invariants that hold between passes. KUMI_EBUG names node and invariant.
@@ -249,7 +252,7 @@ int ku_graph_drop_dead(struct ku_graph *g);
  *
  * A node is not inferred again if its op, types and placements are unchanged since the last check.
  */
-int ku_graph_verify(struct ku_graph *g);
+KU_STATUS ku_graph_verify(struct ku_graph *g);
 
 /*
  * Text form (ir/print.c, ir/parse.c). Printing appends to out; parsing builds a new graph.
@@ -257,7 +260,7 @@ int ku_graph_verify(struct ku_graph *g);
 struct ku_str;
 int ku_graph_print(const struct ku_graph *g, struct ku_str *out);
 /* Errors: KUMI_EINVAL with name:line. */
-int ku_graph_parse(const char *name, const char *text, size_t bytes, struct ku_graph **g);
+KU_STATUS ku_graph_parse(const char *name, const char *text, size_t bytes, struct ku_graph **g);
 int ku_graph_print_dot(const struct ku_graph *g, struct ku_str *out); /* Graphviz */
 
 const char *ku_tier_name(int tier);   /* "none" "host" "file", as in memory.offload */

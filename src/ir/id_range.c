@@ -49,7 +49,7 @@ static const char *port_of(const struct ku_graph *g, ku_id value)
     return NULL;
 }
 
-static int is_known(const struct ku_ids *ids, const struct ku_ids_rule *rule)
+static bool is_known(const struct ku_ids *ids, const struct ku_ids_rule *rule)
 {
     for (int i = 0; i < ids->n; i++)
         if (strcmp(ids->rule[i].port, rule->port) == 0 && ids->rule[i].below == rule->below &&
@@ -112,7 +112,7 @@ static int refuse(const struct ku_ids_rule *rule, const struct ku_shape *shape, 
 }
 
 /* Free of branches, so that compilers vectorize it. */
-static int is_any_outside(const struct ku_ids_rule *rule, const int32_t *data, int64_t count)
+static bool is_any_outside(const struct ku_ids_rule *rule, const int32_t *data, int64_t count)
 {
     const uint32_t below = (uint32_t)rule->below;
     unsigned outside = 0;

@@ -2,6 +2,7 @@
 #ifndef KU_IR_ID_RANGE_H
 #define KU_IR_ID_RANGE_H
 
+#include "base/err.h"
 #include "ir/program.h"
 
 /*
@@ -20,7 +21,7 @@ struct ku_ids {
 };
 
 /* List the ranges of a graph as the builder made it. */
-int ku_ids_list(const struct ku_graph *g, struct ku_ids *ids);
+KU_STATUS ku_ids_list(const struct ku_graph *g, struct ku_ids *ids);
 void ku_ids_fini(struct ku_ids *ids);
 
 /*
@@ -31,7 +32,7 @@ void ku_ids_fini(struct ku_ids *ids);
  *
  * Errors: KUMI_EINVAL with port, position and value.
  */
-int ku_ids_check(const struct ku_ids *ids, const char *port, const struct ku_shape *shape,
-                 const int32_t *data, int64_t first, int64_t n);
+KU_STATUS ku_ids_check(const struct ku_ids *ids, const char *port, const struct ku_shape *shape,
+                       const int32_t *data, int64_t first, int64_t n);
 
 #endif

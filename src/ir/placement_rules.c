@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 
-static int has_letter(const char *letters, char name)
+static bool has_letter(const char *letters, char name)
 {
     return strcmp(letters, "*") == 0 || strchr(letters, name) != NULL;
 }

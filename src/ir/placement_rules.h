@@ -2,6 +2,7 @@
 #ifndef KU_IR_PLACEMENT_RULES_H
 #define KU_IR_PLACEMENT_RULES_H
 
+#include "base/err.h"
 #include "ir/graph.h"
 
 /*
@@ -17,9 +18,9 @@
  * if the first operand has it (add: both). Ops on one micro-batch (KU_OP_MICRO) read P as it is.
  * Errors: KUMI_EINVAL names axis, op and operand.
  */
-int ku_place_infer(const struct ku_graph *g, ku_id node, struct ku_layout *out);
+KU_STATUS ku_place_infer(const struct ku_graph *g, ku_id node, struct ku_layout *out);
 /* Infers the placements and sets them in the results. */
-int ku_place_node(struct ku_graph *g, ku_id node);
+KU_STATUS ku_place_node(struct ku_graph *g, ku_id node);
 /*
  * Inserts a convert that completes the partial sums of `value` over data-parallel ranks, in any
  * phase. Returns its result, or 0 with the error record set.

@@ -241,7 +241,7 @@ const char *ku_arena_name(int arena)
 /*
  * 1 if the buffer has bytes of its own for a part of the step. State and ports are always live.
  */
-static int is_transient(const struct ku_buffer *b)
+static bool is_transient(const struct ku_buffer *b)
 {
     int is_offloaded = b->arena == KU_AR_OFFLOAD && b->micro >= 0; /* offloaded activation */
     return (b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded) && b->home == 0 &&

@@ -2,6 +2,8 @@
 #ifndef KU_IR_PROGRAM_H
 #define KU_IR_PROGRAM_H
 
+#include <stdbool.h>
+
 #include "ir/graph.h"
 #include "op/target.h"
 
@@ -43,7 +45,7 @@ enum { KU_TIER_ALIGN_BYTES = 4096 };
  * 1 if the arena is an offload target. It is accessed only through staging buffers, by KU_X_READ
  * and KU_X_WRITE.
  */
-static inline int ku_arena_is_tier(int arena)
+static inline bool ku_arena_is_tier(int arena)
 {
     return arena == KU_AR_OFFLOAD || arena == KU_AR_FILE;
 }
@@ -119,7 +121,7 @@ enum ku_exchange {
     KU_N_EXCHANGES
 };
 const char *ku_exchange_name(int exchange);
-static inline int ku_exchange_is_tier(int exchange)
+static inline bool ku_exchange_is_tier(int exchange)
 {
     return exchange == KU_X_READ || exchange == KU_X_WRITE;
 }

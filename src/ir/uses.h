@@ -2,6 +2,7 @@
 #ifndef KU_IR_USES_H
 #define KU_IR_USES_H
 
+#include "base/err.h"
 #include "ir/graph.h"
 
 /*
@@ -25,10 +26,10 @@ struct ku_readers {
  * Indexes all nodes except removed ones, in ascending order. A node that reads a value twice is
  * listed twice. Call ku_readers_fini after a failure too.
  */
-int ku_readers_init(struct ku_readers *r, const struct ku_graph *g);
+KU_STATUS ku_readers_init(struct ku_readers *r, const struct ku_graph *g);
 void ku_readers_fini(struct ku_readers *r);
 /* Adds `node` as the first reader of `value`, which existed at init. */
-int ku_readers_add(struct ku_readers *r, ku_id value, ku_id node);
+KU_STATUS ku_readers_add(struct ku_readers *r, ku_id value, ku_id node);
 static inline uint32_t ku_readers_of(const struct ku_readers *r, ku_id value)
 {
     return value < r->n_values ? r->first[value] : 0;

@@ -24,7 +24,7 @@ static int broken(const struct ku_graph *g, ku_id node, const char *rule)
  * 1 if a node of phase `read` may read a result of phase `made`: an earlier phase, or the same one.
  * I and W count as one phase.
  */
-static int is_before(int made, int read)
+static bool is_before(int made, int read)
 {
     static const int turn[KU_N_PHASES] = {
         [KU_PH_A] = 0, [KU_PH_F] = 1, [KU_PH_I] = 2, [KU_PH_W] = 2, [KU_PH_O] = 3};

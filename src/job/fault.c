@@ -40,7 +40,7 @@ int ku_job_fail(struct ku_job *job)
     return ku_job_raise(job, job->rank);
 }
 
-int ku_job_has_failed(const struct ku_job *job)
+bool ku_job_has_failed(const struct ku_job *job)
 {
     return atomic_load(&job->seg->abort_word) != 0;
 }
@@ -49,7 +49,7 @@ int ku_job_has_failed(const struct ku_job *job)
  * Whether the rank's process ended inside the job: its life mutex is free, but its state still says
  * that it is in the job. A rank that leaves changes its state before it releases the mutex.
  */
-static int is_dead(struct ku_job *job, struct ku_rank_line *line)
+static bool is_dead(struct ku_job *job, struct ku_rank_line *line)
 {
     if (job->priv->host->is_threads)
         return 0;
@@ -86,12 +86,12 @@ int ku_job_raise_left(struct ku_job *job, int local, const char *awaited)
  * The launcher has forwarded a stop signal. Only the launcher can tell whether a rank ended by that
  * signal, and it reports it at once.
  */
-static int is_being_stopped(const struct ku_job *job)
+static bool is_being_stopped(const struct ku_job *job)
 {
     return ku_job_stop(job) && strcmp(job->launcher, "kumi") == 0;
 }
 
-int ku_exit_is_ours(int code)
+bool ku_exit_is_ours(int code)
 {
     return (code >= 2 && code <= 14) || code == 70;
 }
@@ -115,16 +115,20 @@ int ku_job_look(struct ku_job *job, const char *awaited)
                  * A rank of kumi has printed the reason before it ended, so nothing is printed
                  * here. For the rank of another program the launcher prints the line.
                  */
-                ku_err_death(job->seg, job->priv->host->client, r, -(int)code, how);
+                KU_IGNORE(ku_err_death(job->seg, job->priv->host->client, r, -(int)code, how),
+                          "it writes the record that is raised next");
                 ku_segment_abort(job->seg, ku_err_get(), r);
                 return ku_job_root(job);
             }
-            ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, how);
+            KU_IGNORE(ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, how),
+                      "it writes the record that is raised next");
             return ku_job_raise(job, r);
         }
         if (is_dead(job, line) && !is_being_stopped(job)) {
             atomic_store(&line->state, KU_RANK_DIED);
-            ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, "killed or crashed");
+            KU_IGNORE(
+                ku_err_death(job->seg, job->priv->host->client, r, KUMI_EPEER, "killed or crashed"),
+                "it writes the record that is raised next");
             return ku_job_raise(job, r);
         }
     }

@@ -2,6 +2,9 @@
 #ifndef KU_JOB_JOB_H
 #define KU_JOB_JOB_H
 
+#include <stdbool.h>
+
+#include "base/err.h"
 #include "job/segment.h"
 
 struct ku_comm;
@@ -60,8 +63,8 @@ struct ku_job {
  * Blocks: at most join_timeout_ns.
  * Errors: KUMI_EINVAL (variables), EPEER, ETIMEDOUT (names the missing rank), ENOMEM.
  */
-int ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *opts,
-                struct ku_job **job);
+KU_STATUS ku_job_open(const struct ku_job_client *client, const struct ku_job_opts *opts,
+                      struct ku_job **job);
 /*
  * Stop the service thread and free the job. Takes NULL. Not collective.
  */
@@ -73,8 +76,8 @@ void ku_job_close(struct ku_job *job);
  * has left. Returns 0 when every fn returned 0; else the root cause, or without one the status of
  * the lowest failed rank.
  */
-int ku_job_threads(const struct ku_job_client *client, int n, const struct ku_job_opts *opts,
-                   int (*fn)(struct ku_job *job, void *arg), void *arg);
+KU_STATUS ku_job_threads(const struct ku_job_client *client, int n, const struct ku_job_opts *opts,
+                         int (*fn)(struct ku_job *job, void *arg), void *arg);
 
 /*
  * Report progress: once per tile, chunk or MiB read; ~1 ns. Deadlines run only while no progress is
@@ -97,7 +100,7 @@ int ku_job_n_cpus(const struct ku_job *job);
  * From now on SIGINT, SIGTERM and SIGHUP set the job's stop flag, also those that were blocked and
  * are pending. Call it before the process starts further threads.
  */
-int ku_job_heed_signals(struct ku_job *job);
+KU_STATUS ku_job_heed_signals(struct ku_job *job);
 /*
  * The signal that asked the job to stop; 0 if none. Reduce it together with the loss, so that all
  * ranks act at the same step.
@@ -110,8 +113,8 @@ void ku_job_ask_stop(struct ku_job *job, int signal);
  * printed once; all other ranks leave their waits with it. Later errors are not printed. Returns
  * the root cause's status.
  */
-int ku_job_fail(struct ku_job *job);
+KU_STATUS ku_job_fail(struct ku_job *job);
 /* 1 once the job has a root cause. */
-int ku_job_has_failed(const struct ku_job *job);
+bool ku_job_has_failed(const struct ku_job *job);
 
 #endif

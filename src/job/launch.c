@@ -158,7 +158,7 @@ static void become_rank(const struct launch *l, int rank)
     ku_os_keep_on_exec(l->segment_fd, 1);
     execvp(l->argv[0], l->argv);
     int why = errno;
-    (void)ku_os_write_full(l->exec_fd[1], &why, sizeof why);
+    KU_IGNORE(ku_os_write_full(l->exec_fd[1], &why, sizeof why), "the process ends");
     _exit(127);
 }
 
@@ -203,7 +203,8 @@ static int start_guard(struct launch *l)
 /* The write fails if the guard was killed (SIGPIPE is blocked). reap_guard replaces it. */
 static void tell_guard(const struct launch *l)
 {
-    (void)ku_os_write_full(l->guard_fd, &l->group, sizeof l->group);
+    KU_IGNORE(ku_os_write_full(l->guard_fd, &l->group, sizeof l->group),
+              "reap_guard replaces a guard that was killed");
 }
 
 static void end_guard(struct launch *l)
@@ -274,7 +275,7 @@ static int code_of(int status)
  * Whether a rank ended because it was asked to: by the forwarded signal, or as a training run that
  * has saved its state.
  */
-static int is_stop(const struct launch *l, int rank, int status)
+static bool is_stop(const struct launch *l, int rank, int status)
 {
     uint32_t state = atomic_load(&ku_segment_line(l->seg, rank)->state);
     if (!WIFSIGNALED(status) && WEXITSTATUS(status) == -KUMI_ESTOPPED)
@@ -330,7 +331,8 @@ static void blame(struct launch *l, int rank, int status)
     else
         snprintf(how, sizeof how, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    ku_err_death(l->seg, l->client, rank, is_own ? -code : KUMI_EPEER, how);
+    KU_IGNORE(ku_err_death(l->seg, l->client, rank, is_own ? -code : KUMI_EPEER, how),
+              "it writes the record of the abort");
     ku_segment_abort(l->seg, ku_err_get(), rank);
     if (!(is_own && l->is_kumi) && !atomic_load(&l->seg->root_said))
         name_failure(l);

@@ -2,6 +2,7 @@
 #ifndef KU_JOB_LAUNCH_H
 #define KU_JOB_LAUNCH_H
 
+#include "base/err.h"
 #include "job/segment.h"
 
 /*
@@ -35,7 +36,7 @@ struct ku_launch_opts {
  * Parse "-n" of a command: a number from 1 to KU_MAX_LOCAL, or "auto" (the number of cores).
  * Errors: KUMI_EINVAL.
  */
-int ku_launch_parse_n(const char *text, int *n);
+KU_STATUS ku_launch_parse_n(const char *text, int *n);
 /*
  * Run argv (NULL-terminated) on n ranks.
  *
@@ -44,12 +45,13 @@ int ku_launch_parse_n(const char *text, int *n);
  * Errors: KUMI_EINVAL (n; the program cannot be executed; another launcher's variables are set),
  * ENOMEM.
  */
-int ku_launch(const struct ku_job_client *client, char *const *argv, int n,
-              const struct ku_launch_opts *opts, int *exit_code);
+KU_STATUS ku_launch(const struct ku_job_client *client, char *const *argv, int n,
+                    const struct ku_launch_opts *opts, int *exit_code);
 /*
  * Run fn(arg) in n forked processes. Returns 0, or the status of the first failed rank. The calling
  * process must have one thread. Errors as ku_launch.
  */
-int ku_launch_function(const struct ku_job_client *client, int (*fn)(void *arg), void *arg, int n);
+KU_STATUS ku_launch_function(const struct ku_job_client *client, int (*fn)(void *arg), void *arg,
+                             int n);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_JOB_PRIVATE_H
 #define KU_JOB_PRIVATE_H
 
+#include "base/err.h"
 #include "job/job.h"
 
 /*
@@ -32,19 +33,19 @@ struct ku_job_private {
  * Check the abort flag and the other ranks' life mutexes and states. `awaited` describes what this
  * rank waits for, in messages (NULL: a collective). Returns 0, or the root cause.
  */
-int ku_job_look(struct ku_job *job, const char *awaited);
+KU_STATUS ku_job_look(struct ku_job *job, const char *awaited);
 /* Raise: local rank `local` has left the job while this rank waits for it in `awaited`. */
-int ku_job_raise_left(struct ku_job *job, int local, const char *awaited);
+KU_STATUS ku_job_raise_left(struct ku_job *job, int local, const char *awaited);
 /*
  * 1 for an exit code of docs/reference/exit-codes.md: a rank of kumi prints its error before it
  * ends with one.
  */
-int ku_exit_is_ours(int code);
+bool ku_exit_is_ours(int code);
 /*
  * Record "rank died: rank <local>: <how>; its last operation: .." with this status. Returns it.
  */
-int ku_err_death(struct ku_segment *seg, const struct ku_job_client *client, int local, int status,
-                 const char *how);
+KU_STATUS ku_err_death(struct ku_segment *seg, const struct ku_job_client *client, int local,
+                       int status, const char *how);
 /*
  * Make this thread's error record the root cause and print it, unless there is a root cause.
  * Returns the root cause's status.
@@ -64,14 +65,14 @@ struct ku_env_job {
  * Read the launcher's environment variables. Without any the launcher is "none" and n is 1.
  * KUMI_EINVAL for incomplete or impossible values.
  */
-int ku_env_job(struct ku_env_job *out);
+KU_STATUS ku_env_job(struct ku_env_job *out);
 /* rendezvous.c */
-int ku_rendezvous(const struct ku_job_client *client, const struct ku_env_job *env,
-                  int64_t timeout_ns, struct ku_segment **seg, int **sockets, int *n_sockets);
+KU_STATUS ku_rendezvous(const struct ku_job_client *client, const struct ku_env_job *env,
+                        int64_t timeout_ns, struct ku_segment **seg, int **sockets, int *n_sockets);
 void ku_rendezvous_name(uint64_t job_id, char name[64]);
 /* service.c */
-int ku_service_start(struct ku_job *job);
+KU_STATUS ku_service_start(struct ku_job *job);
 void ku_service_stop(struct ku_job *job);
-int ku_service_heed(struct ku_job *job);
+KU_STATUS ku_service_heed(struct ku_job *job);
 
 #endif

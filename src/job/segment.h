@@ -2,6 +2,7 @@
 #ifndef KU_JOB_SEGMENT_H
 #define KU_JOB_SEGMENT_H
 
+#include "base/err.h"
 #include "base/os/os.h"
 #include "kumi/status.h"
 
@@ -127,21 +128,21 @@ struct ku_segment {
 /*
  * Create a segment in a sealed memfd, and map it. Does not block. Errors: KUMI_ENOMEM.
  */
-int ku_segment_create(const struct ku_job_client *client, int n_local, uint64_t job_id, int *fd,
-                      struct ku_segment **seg);
+KU_STATUS ku_segment_create(const struct ku_job_client *client, int n_local, uint64_t job_id,
+                            int *fd, struct ku_segment **seg);
 /*
  * Record the error for a memfd of `bytes` bytes that the system refused (errno): KUMI_ESTORAGE for
  * a file size limit, else KUMI_ENOMEM. Returns it.
  */
-int ku_segment_refused(const char *what, size_t bytes);
+KU_STATUS ku_segment_refused(const char *what, size_t bytes);
 /* Create a segment in anonymous shared memory, for ranks as threads. */
-int ku_segment_create_private(const struct ku_job_client *client, int n_local,
-                              struct ku_segment **seg);
+KU_STATUS ku_segment_create_private(const struct ku_job_client *client, int n_local,
+                                    struct ku_segment **seg);
 /*
  * Map a segment from its descriptor, after a check of seals, size, magic and ABI. Errors:
  * KUMI_EINVAL.
  */
-int ku_segment_map(const struct ku_job_client *client, int fd, struct ku_segment **seg);
+KU_STATUS ku_segment_map(const struct ku_job_client *client, int fd, struct ku_segment **seg);
 void ku_segment_unmap(struct ku_segment *seg);
 
 static inline struct ku_rank_line *ku_segment_line(struct ku_segment *seg, int local)

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stddef.h>
 
+#include "base/err.h"
 #include "ckpt/weights.h"
 #include "kumi/model.h"
 #include "model/model.h"
@@ -66,8 +67,8 @@ struct ku_model_family {
 
 /* Sets an error about a key, with its place in the configuration, else with the file's name.
  * Returns its status, EINVAL or EINPUT. */
-int ku_model_refuse(const struct ku_model_source *s, const char *key, const json_t *value,
-                    const char *wanted);
+KU_STATUS ku_model_refuse(const struct ku_model_source *s, const char *key, const json_t *value,
+                          const char *wanted);
 /* The same with an integer value. */
 int ku_model_refuse_int(const struct ku_model_source *s, const char *key, int64_t value,
                         const char *wanted);

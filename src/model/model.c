@@ -432,7 +432,7 @@ char *ku_model_print(const struct ku_model *m)
     return copy;
 }
 
-int ku_model_is_known(const char *type)
+bool ku_model_is_known(const char *type)
 {
     for (int i = 0; i < N_FAMILIES; i++)
         if (type && strcmp(type, families[i]->type) == 0)

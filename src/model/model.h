@@ -2,6 +2,9 @@
 #ifndef KU_MODEL_MODEL_H
 #define KU_MODEL_MODEL_H
 
+#include <stdbool.h>
+
+#include "base/err.h"
 #include "ckpt/weights.h"
 #include "ir/graph.h"
 #include "kumi/model.h"
@@ -37,26 +40,26 @@ struct ku_model {
 };
 /* Read the model of a configuration. Errors: EINVAL, with the key's place; EINPUT, no valid
  * config.json in the directory. */
-int ku_model_read(const struct ku_config *cfg, struct ku_model *m);
+KU_STATUS ku_model_read(const struct ku_config *cfg, struct ku_model *m);
 /* The same for a resume. stored: the checkpoint's directory with a config.json, read if that of the
  * configuration's path no longer exists; NULL: none. */
-int ku_model_read_again(const struct ku_config *cfg, const char *stored, struct ku_model *m);
+KU_STATUS ku_model_read_again(const struct ku_config *cfg, const char *stored, struct ku_model *m);
 /* Whether kumi has this model_type. */
-int ku_model_is_known(const char *type);
+bool ku_model_is_known(const char *type);
 /* Read a model from the text of a config.json (checkpoints). name: for messages. */
-int ku_model_parse(const char *name, const char *text, size_t bytes, struct ku_model *m);
+KU_STATUS ku_model_parse(const char *name, const char *text, size_t bytes, struct ku_model *m);
 void ku_model_fini(struct ku_model *m);
 /* Print a config.json that transformers reads. Freed by the caller; NULL: no memory. */
 char *ku_model_print(const struct ku_model *m);
 /* A ku_model_width: hidden_size, or the max of hidden_sizes, as Hugging Face's trainer uses it. */
-int ku_model_hidden_size(const struct ku_config *cfg, int64_t *width);
+KU_STATUS ku_model_hidden_size(const struct ku_config *cfg, int64_t *width);
 const char *ku_model_type(const struct ku_model *m); /* "gpt2" */
 /* Seq2seq models: set missing vocabulary sizes from the data. Errors: EINVAL, a given size is too
  * small. */
-int ku_model_fit(struct ku_model *m, int64_t src_vocab, int64_t tgt_vocab);
+KU_STATUS ku_model_fit(struct ku_model *m, int64_t src_vocab, int64_t tgt_vocab);
 /* Build the graph for one global batch. The caller owns *g. */
-int ku_model_graph(const struct ku_model *m, const struct kumi_shape_of_batch *b,
-                   struct ku_graph **g);
+KU_STATUS ku_model_graph(const struct ku_model *m, const struct kumi_shape_of_batch *b,
+                         struct ku_graph **g);
 /* How Hugging Face's files name the model's tensors. Borrows from m. */
 struct ku_weights_opts ku_model_names(const struct ku_model *m);
 

@@ -64,7 +64,7 @@ static int holds(const char *dir, const char *name)
     return found;
 }
 
-int ku_stored_is_weights(const char *dir)
+bool ku_stored_is_weights(const char *dir)
 {
     return holds(dir, "config.json") &&
            (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"));

@@ -2,6 +2,7 @@
 #ifndef KU_NN_BUILDER_H
 #define KU_NN_BUILDER_H
 
+#include "base/err.h"
 #include "ir/graph.h"
 #include "kumi/graph.h"
 
@@ -40,13 +41,13 @@ struct kumi_graph {
 /*
  * Moves the IR to *ir and leaves the builder empty. KUMI_EINVAL: the first failure of building.
  */
-int ku_builder_take(struct kumi_graph *graph, struct ku_graph **ir);
+KU_STATUS ku_builder_take(struct kumi_graph *graph, struct ku_graph **ir);
 
 /*
  * For layers. After a failure each function returns 0.
  */
 /* 1 after a failure, or if g is NULL (the thread's error record is then set). */
-int ku_builder_has_failed(const struct kumi_graph *g);
+bool ku_builder_has_failed(const struct kumi_graph *g);
 /*
  * Records the thread's last error as the graph's error, if it is the first. Returns 0.
  */
@@ -64,17 +65,17 @@ kumi_value ku_builder_param(struct kumi_graph *g, const char *name, const char *
  * Checks (check.c). Each returns 1, or 0 with the builder failed.
  */
 /* A name consists of letters, digits and _ - . / (kumi/graph.h), and fits with its scope. */
-int ku_builder_check_name(struct kumi_graph *g, const char *name);
+KU_STATUS ku_builder_check_name(struct kumi_graph *g, const char *name);
 /* x is a value of this graph; 0 is none. `what` is the layer or operand, for the message. */
-int ku_builder_check_value(struct kumi_graph *g, kumi_value x, const char *what);
-int ku_builder_check_floating(struct kumi_graph *g, kumi_value x, const char *what);
+KU_STATUS ku_builder_check_value(struct kumi_graph *g, kumi_value x, const char *what);
+KU_STATUS ku_builder_check_floating(struct kumi_graph *g, kumi_value x, const char *what);
 /* x is an input port, whose values are checked when it is filled. */
-int ku_builder_check_port(struct kumi_graph *g, kumi_value x, const char *what);
-int ku_builder_check_number(struct kumi_graph *g, const char *what, double x, double least,
-                            double most);
+KU_STATUS ku_builder_check_port(struct kumi_graph *g, kumi_value x, const char *what);
+KU_STATUS ku_builder_check_number(struct kumi_graph *g, const char *what, double x, double least,
+                                  double most);
 /* A name with dims of at least 1 element each. */
-int ku_builder_check_counts(struct kumi_graph *g, const char *name, const char *dims,
-                            const int64_t *count);
+KU_STATUS ku_builder_check_counts(struct kumi_graph *g, const char *name, const char *dims,
+                                  const int64_t *count);
 
 /* Decoding: for models built with a cache (kumi_shape_of_batch). */
 /* Selects element `index` of dim 2: x [n, t, parts, ..] -> [n, t, ..]. */

@@ -11,7 +11,7 @@
 #include "nn/builder.h"
 #include "tensor/dtype.h"
 
-int ku_builder_has_failed(const struct kumi_graph *g)
+bool ku_builder_has_failed(const struct kumi_graph *g)
 {
     if (g)
         return g->error.status < 0;
@@ -30,7 +30,7 @@ kumi_value ku_builder_fail(struct kumi_graph *g)
  * Blanks, '@', '%' and '=' are syntax of the graph's text form; ':' is used in names of derived
  * tensors.
  */
-static int is_admitted(char c)
+static bool is_admitted(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            (c != '\0' && strchr("_-./", c));

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 
-static int is_same_dim(const struct ku_shape *a, int i, const struct ku_shape *b, int j)
+static bool is_same_dim(const struct ku_shape *a, int i, const struct ku_shape *b, int j)
 {
     return a->dim[i].count == b->dim[j].count && a->dim[i].name == b->dim[j].name;
 }

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
 #include "kumi/dtype.h"
 
 /*
@@ -172,6 +173,6 @@ extern const struct ku_attrs ku_attrs_default;
 struct ku_str;
 void ku_attrs_print(const struct ku_attrs *a, struct ku_str *out);
 /* KUMI_EINVAL: unknown name or value. */
-int ku_attrs_set(struct ku_attrs *a, const char *name, const char *value);
+KU_STATUS ku_attrs_set(struct ku_attrs *a, const char *name, const char *value);
 
 #endif

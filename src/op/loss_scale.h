@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Dynamic loss scaling as a state machine. The scale keeps half-precision gradients from
  * underflowing. A step whose gradients overflow does not update the parameters and lowers the
@@ -38,8 +40,8 @@ struct ku_loss_scale {
  * The state before the first step. KUMI_EINVAL for an invalid configuration or first scale (must be
  * finite and > 0).
  */
-int ku_loss_scale_start(const struct ku_loss_scale_rule *rule, double first,
-                        struct ku_loss_scale *state);
+KU_STATUS ku_loss_scale_start(const struct ku_loss_scale_rule *rule, double first,
+                              struct ku_loss_scale *state);
 /*
  * The state after a step.
  *
@@ -48,7 +50,7 @@ int ku_loss_scale_start(const struct ku_loss_scale_rule *rule, double first,
  *
  * Errors: KUMI_ENUMERIC: deepspeed's scale is already at its minimum (next is not set).
  */
-int ku_loss_scale_next(const struct ku_loss_scale_rule *rule, const struct ku_loss_scale *now,
-                       int overflow, struct ku_loss_scale *next);
+KU_STATUS ku_loss_scale_next(const struct ku_loss_scale_rule *rule, const struct ku_loss_scale *now,
+                             int overflow, struct ku_loss_scale *next);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_OP_LOSS_SCALER_H
 #define KU_OP_LOSS_SCALER_H
 
+#include "base/err.h"
 #include "op/loss_scale.h"
 #include "op/attr.h"
 
@@ -24,7 +25,7 @@ enum ku_scaler {
 /* The loss-scale configuration in the attributes of loss_scaler. */
 struct ku_loss_scale_rule ku_scaler_rule(const struct ku_attrs *a);
 /* KUMI_EINVAL: invalid configuration or first scale (attribute loss_scale). */
-int ku_scaler_check(const struct ku_attrs *a);
+KU_STATUS ku_scaler_check(const struct ku_attrs *a);
 /* Unpacks the state. */
 struct ku_loss_scale ku_scaler_state(const struct ku_attrs *a, const double *words);
 /* Computes the packed state after a step; `next` may be `words`. */

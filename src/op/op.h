@@ -2,6 +2,7 @@
 #ifndef KU_OP_OP_H
 #define KU_OP_OP_H
 
+#include "base/err.h"
 #include "op/attr.h"
 #include "tensor/placement.h"
 
@@ -101,8 +102,8 @@ int ku_op_find(const char *name); /* 0 = no such op */
  * Infers the result types. n_out from min_out to max_out. KUMI_EINVAL names the op and the operand
  * that does not fit.
  */
-int ku_op_infer(int op, const struct ku_attrs *a, int n_in, const struct ku_type *in, int n_out,
-                struct ku_type *out);
+KU_STATUS ku_op_infer(int op, const struct ku_attrs *a, int n_in, const struct ku_type *in,
+                      int n_out, struct ku_type *out);
 /* Looks up output `out` in an "o=i" list: the index of the input, or -1. */
 int ku_op_pair(const char *pairs, int out);
 

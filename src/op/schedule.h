@@ -30,7 +30,7 @@ enum {
  */
 enum { KU_WARMUP_MIN, KU_WARMUP_MAX, KU_WARMUP_STEPS, KU_WARMUP_IS_LINEAR, KU_WARMUP_TOTAL };
 
-static inline int ku_schedule_is_deepspeed(int64_t schedule)
+static inline bool ku_schedule_is_deepspeed(int64_t schedule)
 {
     return schedule >= KU_SCHED_LR_RANGE_TEST;
 }

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "base/err.h"
 #include "base/progress.h"
 #include "ir/graph.h"
 #include "ir/program.h"
@@ -102,36 +103,41 @@ struct ku_pass {
     int (*run)(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
 };
 
-int ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
-                      const struct ku_target *t);
-int ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
-                      const struct ku_target *t);
-int ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
-                      const struct ku_target *t);
+KU_STATUS ku_pass_inference(struct ku_graph *g, const struct ku_compile_opts *o,
+                            const struct ku_target *t);
+KU_STATUS ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
+                            const struct ku_target *t);
+KU_STATUS ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
+                            const struct ku_target *t);
 int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,
                      const struct ku_target *t);
-int ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+KU_STATUS ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o,
+                         const struct ku_target *t);
 /* Part of fuse (fuse/batch_norm.c): batch norm with ReLU and residual sum. */
 int ku_fuse_batch_norm(struct ku_graph *g);
 /* Part of update (update/running_statistics.c): phase O updates batch norm's running statistics. */
-int ku_update_track(struct ku_graph *g);
-int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+KU_STATUS ku_update_track(struct ku_graph *g);
+KU_STATUS ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o,
+                       const struct ku_target *t);
 /* The number of neighbouring ranks that partition a gathered unit between forward and backward; 0:
  * reshard_group does not apply. */
 int ku_zero_group(const struct ku_compile_opts *o);
 /* Adds an all-gather (a `convert` in O) for each tensor that the update leaves in shards and
  * forward reads whole. Shards of shared memory need none. */
-int ku_zero_gather(struct ku_graph *g);
-int ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
-                      const struct ku_target *t);
-int ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-int ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
-int ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t);
+KU_STATUS ku_zero_gather(struct ku_graph *g);
+KU_STATUS ku_pass_recompute(struct ku_graph *g, const struct ku_compile_opts *o,
+                            const struct ku_target *t);
+KU_STATUS ku_pass_offload(struct ku_graph *g, const struct ku_compile_opts *o,
+                          const struct ku_target *t);
+KU_STATUS ku_pass_bucket(struct ku_graph *g, const struct ku_compile_opts *o,
+                         const struct ku_target *t);
+KU_STATUS ku_pass_fuse(struct ku_graph *g, const struct ku_compile_opts *o,
+                       const struct ku_target *t);
 /* Program passes (lower/lower.c, lower/stream.c, memory.c), in this order. */
 int ku_pass_lower(const struct ku_graph *g, const struct ku_compile_opts *o,
                   const struct ku_target *t, struct ku_program *p);
-int ku_pass_stream(struct ku_program *p, const struct ku_compile_opts *o);
-int ku_pass_memory(struct ku_program *p);
+KU_STATUS ku_pass_stream(struct ku_program *p, const struct ku_compile_opts *o);
+KU_STATUS ku_pass_memory(struct ku_program *p);
 
 /*
  * Run the graph passes in place, each followed by the verifier.
@@ -139,14 +145,15 @@ int ku_pass_memory(struct ku_program *p);
  *   t            target description, or NULL
  *   stop_after   name of the last pass to run; "build": none; NULL: all
  */
-int ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o, const struct ku_target *t,
-                     const char *stop_after);
-int ku_compile_program(const struct ku_graph *g, const char *name, const struct ku_compile_opts *o,
-                       const struct ku_target *t, struct ku_program **program);
+KU_STATUS ku_compile_graph(struct ku_graph *g, const struct ku_compile_opts *o,
+                           const struct ku_target *t, const char *stop_after);
+KU_STATUS ku_compile_program(const struct ku_graph *g, const char *name,
+                             const struct ku_compile_opts *o, const struct ku_target *t,
+                             struct ku_program **program);
 /* Compile the program that makes the initial state. is_load 0: initialise all tensors; 1: compute
  * only the derived tensors, from loaded parameters. */
-int ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compile_opts *o,
-                    const struct ku_target *t, struct ku_program **program);
+KU_STATUS ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compile_opts *o,
+                          const struct ku_target *t, struct ku_program **program);
 /* Names of the graph passes in order, after "build"; NULL-terminated. For help and --after. */
 const char *const *ku_pass_names(void);
 

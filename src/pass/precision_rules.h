@@ -2,6 +2,7 @@
 #ifndef KU_PASS_PRECISION_RULES_H
 #define KU_PASS_PRECISION_RULES_H
 
+#include "base/err.h"
 #include "pass/pass.h"
 
 /*
@@ -32,6 +33,6 @@ enum kumi_dtype ku_precision_wire(const struct ku_graph *g, const struct ku_comp
                                   ku_id tensor);
 /* Refuses patterns that match no module of a trained model, and dtypes of rules whose modules have
  * nothing to apply them to. Errors: EINVAL. */
-int ku_precision_check_rules(const struct ku_graph *g, const struct ku_compile_opts *o);
+KU_STATUS ku_precision_check_rules(const struct ku_graph *g, const struct ku_compile_opts *o);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * An arena's addresses over time: rectangles [first, last] x [offset, offset + bytes) that do not
  * overlap, each placed at the lowest offset that is free during its whole live range. In practice a
@@ -20,7 +22,7 @@ struct ku_space;
  *
  * Errors: ENOMEM.
  */
-int ku_space_create(uint32_t n_times, size_t base, struct ku_space **space);
+KU_STATUS ku_space_create(uint32_t n_times, size_t base, struct ku_space **space);
 void ku_space_destroy(struct ku_space *space); /* NULL: nothing */
 
 /*
@@ -33,8 +35,8 @@ void ku_space_destroy(struct ku_space *space); /* NULL: nothing */
  *
  * Errors: ENOMEM.
  */
-int ku_space_place(struct ku_space *space, uint32_t first, uint32_t last, size_t bytes,
-                   size_t align, size_t *offset);
+KU_STATUS ku_space_place(struct ku_space *space, uint32_t first, uint32_t last, size_t bytes,
+                         size_t align, size_t *offset);
 
 /* Elementary operations on spans so far; a test compares them with n log n. */
 uint64_t ku_space_steps(const struct ku_space *space);

@@ -2,6 +2,7 @@
 #ifndef KU_PASS_UPDATE_H
 #define KU_PASS_UPDATE_H
 
+#include "base/err.h"
 #include "pass/pass.h"
 
 /*
@@ -20,8 +21,8 @@ ku_id ku_update_once(struct ku_graph *g, struct ku_make m);
 /* The source line of a parameter's first use, given to its gradient and update nodes. */
 ku_id ku_update_source(const struct ku_graph *g, ku_id tensor);
 /* Whether a selection of parameters (enum ku_decay, patterns) contains this one. */
-int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
-                      const char *const *patterns);
+bool ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
+                       const char *const *patterns);
 
 /* The optimizer of one parameter. */
 struct ku_update_node {
@@ -32,11 +33,11 @@ struct ku_update_node {
     struct ku_attrs attr;
 };
 /* Creates the optimizer state for op (KU_OP_sgd, adamw, lars, ..) and fills u from u->tensor. */
-int ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
-                    struct ku_update_node *u);
+KU_STATUS ku_update_begin(struct ku_graph *g, const struct ku_compile_opts *o, int op,
+                          struct ku_update_node *u);
 /* Adds an element-wise optimizer: p, state .., g, report -> p', state' .. [, copy]. */
-int ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op, ku_id tensor,
-                      ku_id grad, ku_id report);
+KU_STATUS ku_update_element(struct ku_graph *g, const struct ku_compile_opts *o, int op,
+                            ku_id tensor, ku_id grad, ku_id report);
 
 /* update/loss_scaler_nodes.c */
 /* The loss scaler's state at the start of the step, created at the first call; 0: no scaler, or no
@@ -45,10 +46,10 @@ ku_id ku_update_scaler_state(struct ku_graph *g, const struct ku_compile_opts *o
 /* Copies the loss scaler's attributes of an optimizer config. */
 void ku_update_scaler_attrs(const struct ku_attrs *rule, struct ku_attrs *a);
 /* Adds the loss scaler's update after the report; nothing without a scaler. */
-int ku_update_scaler(struct ku_graph *g, const struct ku_compile_opts *o, ku_id report);
+KU_STATUS ku_update_scaler(struct ku_graph *g, const struct ku_compile_opts *o, ku_id report);
 /* Replaces grad[] by gradients clipped by value; nothing if o->rule.clip_value is 0. */
-int ku_update_clip_values(struct ku_graph *g, const struct ku_compile_opts *o, ku_id *grad,
-                          ku_id n_params, ku_id report);
+KU_STATUS ku_update_clip_values(struct ku_graph *g, const struct ku_compile_opts *o, ku_id *grad,
+                                ku_id n_params, ku_id report);
 /* update/narrow_wire.c: parameters without a master */
 /* The dtype of optimizer state and of the parameter as the optimizer reads it: f32; f64 of f64. */
 enum kumi_dtype ku_update_wide(const struct ku_graph *g, ku_id tensor);
@@ -56,7 +57,8 @@ enum kumi_dtype ku_update_wide(const struct ku_graph *g, ku_id tensor);
  * `grad`. 0 on failure. */
 ku_id ku_update_read(struct ku_graph *g, ku_id tensor, ku_id grad);
 /* Makes `value`, the optimizer's result, the parameter's next version, rounded if it is narrow. */
-int ku_update_write(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id value);
+KU_STATUS ku_update_write(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+                          ku_id value);
 /* ku_update_read of the parameter's next version. 0 on failure. */
 ku_id ku_update_read_next(struct ku_graph *g, ku_id tensor, ku_id grad);
 
@@ -64,10 +66,10 @@ ku_id ku_update_read_next(struct ku_graph *g, ku_id tensor, ku_id grad);
 struct ku_attrs ku_update_attrs(const struct ku_graph *g, const struct ku_compile_opts *o,
                                 ku_id tensor);
 /* Errors: EINVAL, a group's pattern matches no parameter. */
-int ku_update_check_groups(const struct ku_graph *g, const struct ku_compile_opts *o);
+KU_STATUS ku_update_check_groups(const struct ku_graph *g, const struct ku_compile_opts *o);
 /* Adds a parameter's exponential moving average after its update; nothing if o->rule.ema is 0. */
-int ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor, ku_id grad,
-                      ku_id report);
+KU_STATUS ku_update_average(struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor,
+                            ku_id grad, ku_id report);
 /* Creates the state tensor "param.suffix", or "suffix" if param is 0; 0 on failure. */
 ku_id ku_update_own(struct ku_graph *g, ku_id param, const char *suffix, enum ku_tensor_kind kind,
                     enum kumi_dtype dtype, const struct ku_shape *shape);

@@ -2,6 +2,7 @@
 #ifndef KU_PASS_ZERO_H
 #define KU_PASS_ZERO_H
 
+#include "base/err.h"
 #include "pass/pass.h"
 
 /*
@@ -20,17 +21,18 @@ enum ku_zero_read {
 /* [n_tensors] masks of enum ku_zero_read, freed by the caller; NULL: no memory. */
 unsigned char *ku_zero_note_reads(const struct ku_graph *g);
 /* Whether forward reads this parameter only through its compute copy, so that it is a master. */
-static inline int ku_zero_is_master(const struct ku_graph *g, const unsigned char *reads, ku_id t)
+static inline bool ku_zero_is_master(const struct ku_graph *g, const unsigned char *reads, ku_id t)
 {
     return g->tensor[t].copy && !(reads[t] & KU_READ_BEFORE_O);
 }
 
 /* Whether stage 3 partitions this parameter or compute copy: it has at least persist_below
  * elements. */
-int ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor);
+bool ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor);
 /* Makes forward and backward read partitioned parameters through all-gathers. whole [n_tensors]:
  * their placements before partitioning. */
-int ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o, const ku_id *whole);
+KU_STATUS ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o,
+                                const ku_id *whole);
 
 /* Adds the local shard that a rank retains of a gathered parameter (reshard_group): a `convert`
  * whole -> Z(g) without communication. 0: no memory. */

@@ -61,18 +61,18 @@ double ku_peak_x(const struct ku_plan_picture *d)
     return (ku_panel_x(d, peak) + ku_panel_x(d, peak + 1)) / 2;
 }
 
-int ku_picture_is_transient(const struct ku_buffer *b)
+bool ku_picture_is_transient(const struct ku_buffer *b)
 {
     int is_offloaded = ku_arena_is_tier(b->arena) && b->micro >= 0; /* an offloaded activation */
     return b->arena == KU_AR_STEP || b->arena == KU_AR_WIRE || is_offloaded;
 }
 
-int ku_picture_is_drawn(const struct ku_buffer *b)
+bool ku_picture_is_drawn(const struct ku_buffer *b)
 {
     return b->bytes > 0 && b->home == 0 && (!ku_picture_is_transient(b) || b->first != UINT32_MAX);
 }
 
-static int is_constant(const struct ku_program *p, int arena)
+static bool is_constant(const struct ku_program *p, int arena)
 {
     for (ku_id b = 1; b < p->n_buffers; b++)
         if (p->buffer[b].arena == arena && ku_picture_is_transient(&p->buffer[b]))
@@ -80,7 +80,7 @@ static int is_constant(const struct ku_program *p, int arena)
     return 1;
 }
 
-static int is_small(const struct ku_program *p, int arena)
+static bool is_small(const struct ku_program *p, int arena)
 {
     double all = 0;
     for (int a = 0; a < KU_N_ARENAS; a++)
@@ -88,7 +88,7 @@ static int is_small(const struct ku_program *p, int arena)
     return (double)p->arena_bytes[arena] < min_share * all || p->arena_bytes[arena] == 0;
 }
 
-static int is_many_micro(const struct ku_plan_picture *d)
+static bool is_many_micro(const struct ku_plan_picture *d)
 {
     return ku_mesh_n_micro(&d->p->mesh) > 1;
 }

@@ -2,6 +2,7 @@
 #ifndef KU_PLAN_MEMORY_PICTURE_H
 #define KU_PLAN_MEMORY_PICTURE_H
 
+#include "base/err.h"
 #include "plan/picture.h"
 #include "plan/plan.h"
 
@@ -54,14 +55,14 @@ double ku_panel_x(const struct ku_plan_picture *d, uint32_t instr);
  * Whether a buffer's live range is within the step; and whether it has bytes of its own. A result
  * that is computed in place is drawn as the buffer that it replaces.
  */
-int ku_picture_is_transient(const struct ku_buffer *b);
-int ku_picture_is_drawn(const struct ku_buffer *b);
+bool ku_picture_is_transient(const struct ku_buffer *b);
+bool ku_picture_is_drawn(const struct ku_buffer *b);
 
 /*
  * Merge bars that are too thin to draw one by one into cells; and free the cells. Errors:
  * KUMI_ENOMEM.
  */
-int ku_panel_init(const struct ku_plan_picture *d, struct ku_panel *panel);
+KU_STATUS ku_panel_init(const struct ku_plan_picture *d, struct ku_panel *panel);
 void ku_panel_fini(struct ku_panel *panel);
 void ku_panel_draw(const struct ku_plan_picture *d, const struct ku_panel *panel);
 /*
@@ -77,13 +78,13 @@ void ku_band_draw(const struct ku_plan_picture *d, int arena, double y, double p
  * Find the groups and number those that a bar can show; call it after ku_panel_init. Errors:
  * KUMI_ENOMEM.
  */
-int ku_picture_find_groups(struct ku_plan_picture *d);
+KU_STATUS ku_picture_find_groups(struct ku_plan_picture *d);
 /*
  * Group of a buffer with a live range within the step that is alive at the peak; NULL: none.
  */
 const struct ku_picture_group *ku_picture_group_of(const struct ku_plan_picture *d, ku_id buffer);
 /* Whether a bar is thick enough to be drawn on its own, or to have a number. */
-int ku_panel_is_thick(const struct ku_plan_picture *d, const struct ku_buffer *b, int for_number);
+bool ku_panel_is_thick(const struct ku_plan_picture *d, const struct ku_buffer *b, int for_number);
 /* Draw the part right of the panels: colours, the peak, the largest tensors there. */
 void ku_picture_draw_aside(const struct ku_plan_picture *d);
 

@@ -46,13 +46,13 @@ static struct ku_picture_group group_of(const struct ku_program *p, ku_id id)
     return g;
 }
 
-static int is_same(const struct ku_picture_group *a, const struct ku_picture_group *b)
+static bool is_same(const struct ku_picture_group *a, const struct ku_picture_group *b)
 {
     return a->cls == b->cls && a->result == b->result && a->op == b->op &&
            strcmp(a->path, b->path) == 0;
 }
 
-static int is_at_peak(const struct ku_plan_picture *d, const struct ku_buffer *b)
+static bool is_at_peak(const struct ku_plan_picture *d, const struct ku_buffer *b)
 {
     return ku_picture_is_drawn(b) && ku_picture_is_transient(b) &&
            b->first <= d->report.peak_instr && b->last >= d->report.peak_instr;

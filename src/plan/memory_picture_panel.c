@@ -51,7 +51,7 @@ static struct span span_of(const struct ku_plan_picture *d, const struct ku_pane
                          .y1 = y_of(d, panel, (double)b->offset)};
 }
 
-int ku_panel_is_thick(const struct ku_plan_picture *d, const struct ku_buffer *b, int for_number)
+bool ku_panel_is_thick(const struct ku_plan_picture *d, const struct ku_buffer *b, int for_number)
 {
     const struct ku_panel *panel = panel_of(d, b->arena);
     if (panel == NULL)
@@ -116,7 +116,7 @@ void ku_panel_fini(struct ku_panel *panel)
     panel->cell = NULL;
 }
 
-static int is_run(const uint8_t *cell, int n, int value)
+static bool is_run(const uint8_t *cell, int n, int value)
 {
     for (int i = 0; i < n; i++)
         if (cell[i] != value)

@@ -7,6 +7,8 @@
 /* Common parts of the pictures of `kumi plan`: files, text, lines. */
 #ifdef KUMI_CAIRO
 #include <cairo.h>
+
+#include "base/err.h"
 void ku_picture_colour(cairo_t *cr, unsigned rgb);
 /* Black or white, whichever is readable on the colour. */
 unsigned ku_picture_ink(unsigned rgb);
@@ -38,7 +40,7 @@ const char *ku_picture_time_unit(double ns, double *unit_ns);
  * Check that the path has the suffix of a picture. Errors: KUMI_EINVAL: another suffix, or a build
  * without cairo.
  */
-int ku_picture_check(const char *path);
+KU_STATUS ku_picture_check(const char *path);
 /*
  * Draw on a white background and replace the file.
  *
@@ -47,7 +49,7 @@ int ku_picture_check(const char *path);
  *
  * Errors: KUMI_ESTORAGE, ENOMEM.
  */
-int ku_picture_write(const char *path, int width, int height,
-                     void (*draw)(cairo_t *cr, const void *ctx), const void *ctx);
+KU_STATUS ku_picture_write(const char *path, int width, int height,
+                           void (*draw)(cairo_t *cr, const void *ctx), const void *ctx);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_PLAN_PLAN_H
 #define KU_PLAN_PLAN_H
 
+#include "base/err.h"
 #include "kumi/run.h"
 #include "sim/roofline.h"
 #include "train/session.h"
@@ -36,23 +37,23 @@ struct ku_plan {
  *
  *   more    settings that override the user's, NULL-terminated; NULL: none
  */
-int ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
-                 const char *const *more);
+KU_STATUS ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                       const char *const *more);
 /*
  * Compile the programs of all batch shapes.
  *
  *   watch   of a progress line that covers several plans; NULL: a line of its own
  */
-int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch);
+KU_STATUS ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch);
 /* Both. */
-int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
-                 const char *const *more, const struct ku_watch *watch);
+KU_STATUS ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
+                       const char *const *more, const struct ku_watch *watch);
 void ku_plan_fini(struct ku_plan *p);
 
 /*
  * The machine's limits for the plan's cores. Missing ones are measured and stored.
  */
-int ku_plan_limits(const struct ku_plan *p, struct ku_limits *out);
+KU_STATUS ku_plan_limits(const struct ku_plan *p, struct ku_limits *out);
 /* Loss positions of a step, including padding. */
 int64_t ku_plan_tokens(const struct ku_plan *p);
 /* Append the batch, or the batch shapes and the one that is shown. */

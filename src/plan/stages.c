@@ -72,7 +72,7 @@ static enum ku_plan_kind kind_of(const struct ku_buffer *b, const unsigned char 
 }
 
 /* Whether the buffer occupies memory at this instruction. */
-static int is_alive(const struct ku_buffer *b, uint32_t instr)
+static bool is_alive(const struct ku_buffer *b, uint32_t instr)
 {
     if (b->arena == KU_AR_FILE)
         return 0;

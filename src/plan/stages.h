@@ -2,6 +2,7 @@
 #ifndef KU_PLAN_STAGES_H
 #define KU_PLAN_STAGES_H
 
+#include "base/err.h"
 #include "plan/plan.h"
 
 /* The use of a rank's bytes in ZeRO's terms; each kind combines several classes of buffers. */
@@ -37,8 +38,8 @@ struct ku_plan_stages {
 };
 
 /* Bytes of a compiled plan by kind, at the training program's peak instruction. */
-int ku_plan_stage_of(const struct ku_plan *p, struct ku_plan_stage *out);
+KU_STATUS ku_plan_stage_of(const struct ku_plan *p, struct ku_plan_stage *out);
 /* Draw stacked bars. path: checked by ku_picture_check. */
-int ku_plan_stages_draw(const struct ku_plan_stages *s, const char *path);
+KU_STATUS ku_plan_stages_draw(const struct ku_plan_stages *s, const char *path);
 
 #endif

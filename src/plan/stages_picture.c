@@ -36,7 +36,7 @@ static double y_of(const struct drawing *d, double bytes)
     return BOTTOM - (BOTTOM - TOP) * bytes / d->most;
 }
 
-static int is_there(const struct ku_plan_stages *s, enum ku_plan_kind kind)
+static bool is_there(const struct ku_plan_stages *s, enum ku_plan_kind kind)
 {
     for (int i = 0; i < KU_N_STAGES; i++)
         if (s->stage[i].bytes[kind])

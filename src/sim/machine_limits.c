@@ -65,7 +65,7 @@ static void machine_name(char name[20])
  * 1 if the row belongs to this machine. Rows without machine or cores, written by earlier versions,
  * do.
  */
-static int is_here(const json_t *row, enum ku_isa isa)
+static bool is_here(const json_t *row, enum ku_isa isa)
 {
     char here[20];
     const char *cpu = json_string_value(json_object_get(row, "cpu"));
@@ -257,7 +257,7 @@ int ku_peak_look(int n_threads, struct ku_peak_kept *out)
     return row != NULL;
 }
 
-int ku_peak_is_due(int n_threads, time_t now)
+bool ku_peak_is_due(int n_threads, time_t now)
 {
     char *path = cache_path(0), day[KU_PEAK_DAY_BYTES];
     struct ku_peak_kept kept;

@@ -2,7 +2,10 @@
 #ifndef KU_SIM_MACHINE_LIMITS_H
 #define KU_SIM_MACHINE_LIMITS_H
 
+#include <stdbool.h>
 #include <time.h>
+
+#include "base/err.h"
 
 /*
  * Machine limits: the highest FLOP/s and bytes/s measured on this machine. They are stored in
@@ -34,7 +37,7 @@ struct ku_peak_kept {
  * measured with as many threads, else scaled from the row with the most threads. KUMI_EINPUT: not
  * measured on this machine.
  */
-int ku_peak_read(const char *dtype, int cores, double *flops);
+KU_STATUS ku_peak_read(const char *dtype, int cores, double *flops);
 /*
  * Path of the file, existing or not; free with ku_free. NULL: there is no cache folder.
  */
@@ -44,12 +47,12 @@ struct ku_peak; /* device/peak_bench.h */
  * Adds the measurements of a start to this machine's row; values of 0 are not measured.
  * KUMI_ESTORAGE: the cache cannot be written.
  */
-int ku_peak_write(const struct ku_peak *measured, time_t now);
+KU_STATUS ku_peak_write(const struct ku_peak *measured, time_t now);
 /*
  * Reads this machine's row for n_threads. Returns 1, or 0 with *out zero if there is none.
  */
 int ku_peak_look(int n_threads, struct ku_peak_kept *out);
 /* 1 if this start should measure the matrix peaks with n_threads. */
-int ku_peak_is_due(int n_threads, time_t now);
+bool ku_peak_is_due(int n_threads, time_t now);
 
 #endif

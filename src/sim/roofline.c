@@ -64,7 +64,7 @@ void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out)
     }
 }
 
-int ku_limits_are_known(const struct ku_limits *l)
+bool ku_limits_are_known(const struct ku_limits *l)
 {
     return l->flops_f32 > 0 && l->flops_bf16 > 0 && l->stream_bytes > 0;
 }

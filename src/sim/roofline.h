@@ -27,7 +27,7 @@ void ku_limits_read(int n_cores, int n_ranks, struct ku_limits *out);
  * first, in about 0.1 s, by the calling rank on the CPUs of all ranks, while the others wait.
  */
 void ku_limits_measure(struct ku_job *job, int n_cores, struct ku_limits *out);
-int ku_limits_are_known(const struct ku_limits *l);
+bool ku_limits_are_known(const struct ku_limits *l);
 /*
  * Returns {"cores", "flops": {"f32", "bf16"}, "stream_bytes", "source"}, null where unknown. Owned
  * by the caller.

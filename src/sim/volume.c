@@ -15,7 +15,7 @@ static int members(const struct ku_mesh *m, int axes)
 /*
  * 1 for gradients and parameters. Sums of loss and metrics are integers and excluded.
  */
-static int is_of_tensors(const struct ku_buffer *b)
+static bool is_of_tensors(const struct ku_buffer *b)
 {
     return (b->cls == KU_CL_GRAD || b->cls == KU_CL_PARAM || b->cls == KU_CL_DERIVED ||
             b->cls == KU_CL_WINDOW || b->cls == KU_CL_GATHER) &&

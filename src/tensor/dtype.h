@@ -2,12 +2,14 @@
 #ifndef KU_TENSOR_DTYPE_H
 #define KU_TENSOR_DTYPE_H
 
+#include "base/err.h"
 #include "kumi/dtype.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-int ku_dtype_parse(const char *name, enum kumi_dtype *out); /* KUMI_EINVAL with the list */
-static inline int ku_dtype_is_float(enum kumi_dtype d)
+KU_STATUS ku_dtype_parse(const char *name, enum kumi_dtype *out); /* KUMI_EINVAL with the list */
+static inline bool ku_dtype_is_float(enum kumi_dtype d)
 {
     return d <= KUMI_F16;
 }

@@ -14,7 +14,7 @@ struct ku_layout ku_layout_all(enum ku_place_kind kind)
     return l;
 }
 
-int ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b)
+bool ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b)
 {
     return memcmp(a, b, sizeof *a) == 0;
 }
@@ -37,7 +37,7 @@ int ku_layout_axes(const struct ku_layout *l, enum ku_place_kind kind)
     return axes;
 }
 
-int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
+bool ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind)
 {
     return ku_layout_axes(l, kind) != 0;
 }

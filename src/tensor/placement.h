@@ -2,6 +2,8 @@
 #ifndef KU_TENSOR_PLACEMENT_H
 #define KU_TENSOR_PLACEMENT_H
 
+#include <stdbool.h>
+
 #include "tensor/mesh.h"
 
 /*
@@ -35,9 +37,9 @@ struct ku_layout {
 enum { KU_BLOCK_COUNT = 4096 /* elements of a canonical chunk: 16 KiB of f32 */ };
 
 struct ku_layout ku_layout_all(enum ku_place_kind kind); /* `kind` on every axis; not for S */
-int ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b);
+bool ku_layout_is_equal(const struct ku_layout *a, const struct ku_layout *b);
 struct ku_place ku_place_dual(struct ku_place p);
-int ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind);  /* on any axis */
+bool ku_layout_has(const struct ku_layout *l, enum ku_place_kind kind); /* on any axis */
 int ku_layout_axes(const struct ku_layout *l, enum ku_place_kind kind); /* on which, as a mask */
 
 /*

@@ -16,7 +16,7 @@ struct ku_shape ku_shape_of(const char *names, const int64_t *count)
     return s;
 }
 
-int ku_shape_is_equal(const struct ku_shape *a, const struct ku_shape *b)
+bool ku_shape_is_equal(const struct ku_shape *a, const struct ku_shape *b)
 {
     if (a->ndim != b->ndim)
         return 0;

@@ -2,8 +2,11 @@
 #ifndef KU_TENSOR_SHAPE_H
 #define KU_TENSOR_SHAPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/err.h"
 
 typedef uint32_t ku_id; /* index into an array of the owning object; 0 = none */
 
@@ -31,8 +34,8 @@ struct ku_shape {
 
 /* Builds a shape with seen = count: ku_shape_of("ntc", (int64_t[]){8, 64, 128}). */
 struct ku_shape ku_shape_of(const char *names, const int64_t *count);
-int ku_shape_is_equal(const struct ku_shape *a,
-                      const struct ku_shape *b);        /* counts, seen and names */
+bool ku_shape_is_equal(const struct ku_shape *a,
+                       const struct ku_shape *b);       /* counts, seen and names */
 int ku_shape_find(const struct ku_shape *s, char name); /* the dim's index, or -1 */
 /* Number of elements, padding included; 1 for a scalar. */
 int64_t ku_shape_count(const struct ku_shape *s);
@@ -41,7 +44,7 @@ int64_t ku_shape_seen(const struct ku_shape *s); /* elements without padding */
  * Returns 0, or KUMI_EINVAL: too many dims, a negative count, seen > count, a name that is repeated
  * or not printable, more than 2^48 elements.
  */
-int ku_shape_check(const struct ku_shape *s, const char *what);
+KU_STATUS ku_shape_check(const struct ku_shape *s, const char *what);
 /*
  * Prints "[n=8 t=64 v=384:320]" (seen after the colon if it differs); "[]" for a scalar. Returns
  * out.

@@ -2,21 +2,22 @@
 #ifndef KU_TRAIN_CONFIGURE_H
 #define KU_TRAIN_CONFIGURE_H
 
+#include "base/err.h"
 #include "kumi/run.h"
 #include "train/session.h"
 
 /* Creates a session from the settings of kumi/run.h. */
 
 /* KUMI_EINVAL without a configuration file. */
-int ku_settings_check(const struct kumi_settings *settings);
+KU_STATUS ku_settings_check(const struct kumi_settings *settings);
 /*
  * Configure a session for n ranks of one host.
  *
  *   s      all zero at entry; finished on failure
  *   more   up to 6 settings that override the user's, NULL-terminated; NULL: none
  */
-int ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings, int n_ranks,
-                          const char *const *more);
+KU_STATUS ku_settings_configure(struct ku_session *s, const struct kumi_settings *settings,
+                                int n_ranks, const char *const *more);
 /* Open the data if the batch shapes depend on it (a parallel corpus). */
 int ku_session_open_shapes(struct ku_session *s);
 /* The compiler's description of the configured device. */

@@ -190,7 +190,7 @@ static const struct facet *facet_of(const struct effect *e)
  * Whether the user has set the key to another value than the default. Keys that come from a
  * DeepSpeed section are excluded; `kumi help deepspeed` covers them.
  */
-static int is_given(const struct ku_config *c, const struct effect *e)
+static bool is_given(const struct ku_config *c, const struct effect *e)
 {
     const json_t *v = ku_json_at(c->root, e->path);
     const struct ku_key *key = ku_key_find(e->path);

@@ -172,7 +172,7 @@ int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int st
     return status;
 }
 
-int ku_saving_is_pending(const struct ku_saving *s)
+bool ku_saving_is_pending(const struct ku_saving *s)
 {
     return s != NULL && s->phase != IDLE;
 }
@@ -273,7 +273,7 @@ void ku_saving_destroy(struct ku_saving *s)
     end(s);
     if (s->arena) {
         set_gate(s->t, NULL, NULL);
-        ku_arena_destroy(s->job, s->arena);
+        KU_IGNORE(ku_arena_destroy(s->job, s->arena), "the job keeps its cause");
     }
     if (s->staging)
         ku_os_munmap(s->staging, s->staging_bytes);

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_SAVING_H
 #define KU_TRAIN_SAVING_H
 
+#include "base/err.h"
 #include "train/trainer.h"
 
 /*
@@ -22,7 +23,7 @@ struct ku_saving;
 /*
  * Create for the trainer's lifetime, with the staging buffer that the trainer planned. Collective.
  */
-int ku_saving_create(struct ku_trainer *t, struct ku_saving **s);
+KU_STATUS ku_saving_create(struct ku_trainer *t, struct ku_saving **s);
 /*
  * Collective; NULL is allowed. A pending checkpoint is abandoned.
  */
@@ -36,9 +37,9 @@ void ku_saving_destroy(struct ku_saving *s);
  */
 int ku_saving_start(struct ku_saving *s, const struct ku_ckpt_desc *desc, int status);
 /* 1 from a successful start until poll or wait has returned the result. */
-int ku_saving_is_pending(const struct ku_saving *s);
+bool ku_saving_is_pending(const struct ku_saving *s);
 /* The result of the pending checkpoint, if it has ended, which ku_saving_is_pending tells. */
-int ku_saving_poll(struct ku_saving *s);
-int ku_saving_wait(struct ku_saving *s); /* 0 if none is pending */
+KU_STATUS ku_saving_poll(struct ku_saving *s);
+KU_STATUS ku_saving_wait(struct ku_saving *s); /* 0 if none is pending */
 
 #endif

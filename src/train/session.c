@@ -107,7 +107,7 @@ static int64_t steps_per_epoch(const struct ku_session *s)
     return s->source ? s->source->steps_per_epoch : 0;
 }
 
-static int is_per_epoch(const struct ku_config *c)
+static bool is_per_epoch(const struct ku_config *c)
 {
     return strcmp(c->schedule_per, "epoch") == 0;
 }

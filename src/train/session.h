@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_SESSION_H
 #define KU_TRAIN_SESSION_H
 
+#include "base/err.h"
 #include "ckpt/snapshot/retention.h"
 #include "config/batch_relation.h"
 #include "config/config.h"
@@ -72,14 +73,14 @@ struct ku_session {
  *   was   numerics keys of the checkpoint to resume, whose derived values apply where none are
  *          given; NULL: no resume
  */
-int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
-                         const json_t *was, int n_ranks);
+KU_STATUS ku_session_configure(struct ku_session *s, const char *path, const char *const *set,
+                               int n_sets, const json_t *was, int n_ranks);
 /*
  * Open data and sampler; determine the length of the run and of the schedule.
  *
  *   job   ticked while text is tokenized; may be NULL
  */
-int ku_session_open_data(struct ku_session *s, struct ku_job *job);
+KU_STATUS ku_session_open_data(struct ku_session *s, struct ku_job *job);
 /* Progress that only ticks the job, for batch sources; job may be NULL. */
 struct ku_progress ku_session_tick(struct ku_job *job);
 /*
@@ -87,9 +88,9 @@ struct ku_progress ku_session_tick(struct ku_job *job);
  */
 int64_t ku_session_schedule_length(const struct ku_session *s);
 /* The compiler's options. n_steps must be known: call it after open_data, or for plans. */
-int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
+KU_STATUS ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *o);
 /* The model's graph for one global batch of a shape. */
-int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
+KU_STATUS ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g);
 /*
  * memory.recompute with a budget: choose a recompute level for each layer, so that a rank's plan
  * (its own arenas and its share of the host's) stays within it. The session keeps the result.
@@ -99,8 +100,8 @@ int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
  *
  * Errors: KUMI_ENOMEM: even full recomputation exceeds the budget, with the bytes.
  */
-int ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
-                               struct ku_compile_opts *o);
+KU_STATUS ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
+                                     struct ku_compile_opts *o);
 /* Append "recomputed in blocks: nothing by 3, selective by 9", or nothing without a budget. */
 void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 /* Cores for the compute threads of local_n ranks together. */
@@ -110,37 +111,37 @@ size_t ku_session_staging_bytes(const struct ku_session *s);
 /*
  * Compile and allocate. Collective.
  */
-int ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
+KU_STATUS ku_session_create_trainer(struct ku_session *s, struct ku_job *job);
 void ku_session_fini(struct ku_session *s);
 /* Resolve the ports that fills write, once; for create_trainer and fini. */
-int ku_session_resolve_feed(struct ku_session *s);
+KU_STATUS ku_session_resolve_feed(struct ku_session *s);
 void ku_session_drop_feed(struct ku_session *s);
 
 /*
  * Fill the training ports for a step; and the evaluation ports for batch b. Errors: KUMI_EINPUT.
  */
-int ku_session_fill_train(struct ku_session *s, int64_t step);
-int ku_session_fill_eval(struct ku_session *s, int64_t b);
+KU_STATUS ku_session_fill_train(struct ku_session *s, int64_t step);
+KU_STATUS ku_session_fill_eval(struct ku_session *s, int64_t b);
 /*
  * Number of samples on all ranks that could not be read and did not count (data.on_error: skip),
  * once per read. Rank 0 logs it. Collective.
  */
-int ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n);
+KU_STATUS ku_session_count_skipped(const struct ku_session *s, struct ku_job *job, int64_t *n);
 /*
  * Mean loss over the evaluation samples. Collective.
  */
-int ku_session_evaluate(struct ku_session *s, double *loss);
+KU_STATUS ku_session_evaluate(struct ku_session *s, double *loss);
 
 /*
  * Read the files that accompany the model in checkpoints: from the checkpoint to resume, else from
  * model.path and data.tokenizer. A model without an end-of-text id takes that of the tokenizer.
  * Collective. Errors: KUMI_EINPUT, ENOMEM.
  */
-int ku_session_take_companions(struct ku_session *s, struct ku_job *job);
+KU_STATUS ku_session_take_companions(struct ku_session *s, struct ku_job *job);
 /*
  * Initialise the state: random, or model.path's weights. Collective.
  */
-int ku_session_first_state(struct ku_session *s);
+KU_STATUS ku_session_first_state(struct ku_session *s);
 /*
  * Write a checkpoint of the current state into dir (OUT/checkpoints). Collective. Errors, on all
  * ranks: KUMI_ESTORAGE; earlier checkpoints stay valid and the job continues.
@@ -161,7 +162,7 @@ void ku_session_save_end(struct ku_session *s); /* abandons a pending one; fini 
  * Load the state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks if a byte is
  * damaged.
  */
-int ku_session_load(struct ku_session *s, const char *path, int64_t *step);
+KU_STATUS ku_session_load(struct ku_session *s, const char *path, int64_t *step);
 /*
  * Mark the checkpoint at path as verified for checkpoint.keep, after all ranks have read their
  * parts. Rank 0 only.

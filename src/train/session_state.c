@@ -42,7 +42,7 @@ static int read_tokenizer(struct ku_companions *c, const char *where)
 /*
  * Whether the files beside the model in the resumed checkpoint are intact. Damage is logged.
  */
-static int is_whole(const char *stored)
+static bool is_whole(const char *stored)
 {
     struct ku_ckpt c;
     char *path = ku_asprintf("%.*s", (int)(strlen(stored) - strlen("/model")), stored);

@@ -463,9 +463,9 @@ void ku_trainer_destroy(struct ku_trainer *t)
     for (int p = KU_PROG_INIT; p < KU_N_PROGS; p++)
         ku_exec_unload(t->exec[p]);
     ku_memory_destroy(t->memory);
-    ku_comm_destroy(t->comms.group);
-    ku_comm_destroy(t->comms.replicate);
-    ku_comm_destroy(t->comms.shard);
+    KU_IGNORE(ku_comm_destroy(t->comms.group), "the job keeps its cause");
+    KU_IGNORE(ku_comm_destroy(t->comms.replicate), "the job keeps its cause");
+    KU_IGNORE(ku_comm_destroy(t->comms.shard), "the job keeps its cause");
     if (t->device)
         t->ops->close(t->device);
     for (int i = 0; i < 2 * t->n_shapes; i++)

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_TRAINER_H
 #define KU_TRAIN_TRAINER_H
 
+#include "base/err.h"
 #include "base/exact.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "exec/exec.h"
@@ -111,8 +112,8 @@ struct ku_trainer {
  * Collective over the job. Errors: KUMI_EINVAL, ENOMEM (exit 13, with the shortage by class),
  * EDEVICE, and the job's root cause.
  */
-int ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
-                      const struct ku_trainer_opts *o, struct ku_trainer **t);
+KU_STATUS ku_trainer_create(struct ku_job *job, struct ku_graph *const *graph, int n,
+                            const struct ku_trainer_opts *o, struct ku_trainer **t);
 /*
  * Select batch shape i for the following ports, steps and evaluations. Initially 0.
  */
@@ -123,9 +124,9 @@ void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is allowed */
  * Compile one batch shape without device and memory, for `kumi plan` and `kumi graph`. The caller
  * destroys the programs.
  */
-int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
-                    const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
-                    char ***params, int *n_params);
+KU_STATUS ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
+                          const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
+                          char ***params, int *n_params);
 
 /*
  * Describe the state of a program as files have it: parameters, buffers, optimizer tensors; not
@@ -134,18 +135,19 @@ int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
  *   g        the graph that p was compiled from
  *   tensor   out: [*n], freed with ku_free
  */
-int ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
-                        const struct ku_memory *memory, struct ku_ckpt_tensor **tensor, int *n);
+KU_STATUS ku_trainer_describe(const struct ku_program *p, const struct ku_graph *g,
+                              const struct ku_memory *memory, struct ku_ckpt_tensor **tensor,
+                              int *n);
 
-int ku_trainer_init_state(struct ku_trainer *t);
-int ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
+KU_STATUS ku_trainer_init_state(struct ku_trainer *t);
+KU_STATUS ku_trainer_derive(struct ku_trainer *t); /* after tensors were written: compute copies */
 
 /*
  * Replace the parameters by their averages (train.ema): those of the state, or of the checkpoint at
  * path. Collective. KUMI_EINVAL: there are none, or no update has been made.
  */
-int ku_trainer_take_ema(struct ku_trainer *t);
-int ku_trainer_load_ema(struct ku_trainer *t, const char *path);
+KU_STATUS ku_trainer_take_ema(struct ku_trainer *t);
+KU_STATUS ku_trainer_load_ema(struct ku_trainer *t, const char *path);
 
 /*
  * Number of ranks that each read a part of a state: all ranks that share it; 1 for replicas, which
@@ -167,15 +169,15 @@ struct ku_ckpt_desc ku_trainer_desc(const struct ku_trainer *t, const struct ku_
  * Load the state of the checkpoint at path. Collective. KUMI_ENOCKPT on all ranks if a byte is
  * damaged.
  */
-int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step);
+KU_STATUS ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step);
 /*
  * The same; if a byte is damaged, log a warning and load the previous checkpoint in dir, and so on.
  * KUMI_ENOCKPT: none is intact.
  *
  *   path   in: the first to try, equal on all ranks; out: the one that was loaded
  */
-int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_PATH_BYTES],
-                      int64_t *step);
+KU_STATUS ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_PATH_BYTES],
+                            int64_t *step);
 
 /*
  * Rows of the global batch that micro-batch u of this rank reads: [*first, *first + n), n returned.
@@ -203,36 +205,37 @@ struct ku_range ku_trainer_port(const struct ku_trainer *t, enum ku_trainer_prog
  * Run one step on filled ports. report: KU_REPORT_WORDS numbers. A non-finite loss or gradient is
  * not an error here: KU_REPORT_APPLY is 0.
  */
-int ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report);
+KU_STATUS ku_trainer_step(struct ku_trainer *t, int64_t step, const double **report);
 /*
  * Repeat the step on the same ports, with a callback per instruction (exec.h). The report is the
  * same.
  */
-int ku_trainer_step_seen(struct ku_trainer *t, int64_t step, ku_exec_see *see, void *ctx);
+KU_STATUS ku_trainer_step_seen(struct ku_trainer *t, int64_t step, ku_exec_see *see, void *ctx);
 /*
  * Evaluation: begin, then run for each global batch of filled ports, then the mean loss over valid
  * targets.
  */
 void ku_trainer_eval_begin(struct ku_trainer *t);
-int ku_trainer_eval_run(struct ku_trainer *t);
+KU_STATUS ku_trainer_eval_run(struct ku_trainer *t);
 double ku_trainer_eval_loss(const struct ku_trainer *t);
 
 /*
  * A metric of the last step (is_eval 0) or of the evaluation so far; names are in t->metric.
  * KUMI_EINVAL: no such metric.
  */
-int ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval, double *value);
+KU_STATUS ku_trainer_metric(const struct ku_trainer *t, const char *name, int is_eval,
+                            double *value);
 /* All metrics, without those beyond KUMI_MAX_RESULT_METRICS or with longer names. */
 void ku_trainer_metrics(const struct ku_trainer *t, int is_eval, struct kumi_result_metrics *out);
 /* Such a port in the program of the current shape; an empty range: it has none. */
 struct ku_range ku_trainer_step_port(const struct ku_trainer *t, enum ku_trainer_program p,
                                      enum ku_step_port port);
 /* For ku_trainer_create, eval_run and destroy. */
-int ku_trainer_note_metrics(struct ku_trainer *t);
-int ku_trainer_eval_add(struct ku_trainer *t);
+KU_STATUS ku_trainer_note_metrics(struct ku_trainer *t);
+KU_STATUS ku_trainer_eval_add(struct ku_trainer *t);
 void ku_trainer_drop_metrics(struct ku_trainer *t);
 /* *name: of the first parameter with a non-finite gradient in the last step, or NULL. */
-int ku_trainer_bad_gradient(const struct ku_trainer *t, const char **name);
+KU_STATUS ku_trainer_bad_gradient(const struct ku_trainer *t, const char **name);
 /* The number of updates, a scalar of the state. */
 int64_t ku_trainer_update_count(const struct ku_trainer *t);
 /*
@@ -242,7 +245,7 @@ int64_t ku_trainer_update_count(const struct ku_trainer *t);
 double ku_trainer_loss_scale(const struct ku_trainer *t);
 int64_t ku_trainer_n_skipped(const struct ku_trainer *t);
 /* KUMI_ENUMERIC: it overflowed at its minimum scale. */
-int ku_trainer_check_scale(const struct ku_trainer *t);
+KU_STATUS ku_trainer_check_scale(const struct ku_trainer *t);
 /*
  * The scaler's state for manifests, under "state": {} without a scaler. The caller owns it. Load:
  * missing members are as before the first step.
@@ -250,8 +253,8 @@ int ku_trainer_check_scale(const struct ku_trainer *t);
 json_t *ku_trainer_scaler_json(const struct ku_trainer *t);
 /* For ku_trainer_create, load and runs: find, write and read the scalars of the state. */
 void ku_trainer_note_scalars(struct ku_trainer *t);
-int ku_trainer_write_scalars(struct ku_trainer *t, int64_t n_updates, const json_t *scaler);
-int ku_trainer_read_scalars(struct ku_trainer *t);
+KU_STATUS ku_trainer_write_scalars(struct ku_trainer *t, int64_t n_updates, const json_t *scaler);
+KU_STATUS ku_trainer_read_scalars(struct ku_trainer *t);
 /*
  * Planned bytes of all ranks of the host: the shared arena once; for each rank all other arenas,
  * the staging of checkpoints and the rows read ahead.
@@ -265,8 +268,8 @@ size_t ku_trainer_host_bytes(const struct ku_trainer *t);
  *
  * Collective. Errors: KUMI_ENUMERIC on all ranks, with the tensor and two ranks that differ.
  */
-int ku_trainer_verify_replicas(struct ku_trainer *t);
+KU_STATUS ku_trainer_verify_replicas(struct ku_trainer *t);
 /* For tests and tools. */
-int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);
+KU_STATUS ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);
 
 #endif

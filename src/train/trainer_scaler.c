@@ -38,7 +38,7 @@ int64_t ku_trainer_update_count(const struct ku_trainer *t)
     return t->n_updates;
 }
 
-static int has_scaler(const struct ku_trainer *t)
+static bool has_scaler(const struct ku_trainer *t)
 {
     return t->scaler.state.bytes > 0;
 }

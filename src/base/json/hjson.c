@@ -55,18 +55,18 @@ static int copy(struct reader *r, const char *to)
     return put(r, from, (size_t)(to - from), from, 1);
 }
 
-static int is_blank(char c)
+static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-static int starts(const struct reader *r, const char *word)
+static bool starts(const struct reader *r, const char *word)
 {
     size_t n = strlen(word);
     return (size_t)(r->end - r->p) >= n && memcmp(r->p, word, n) == 0;
 }
 
-static int is_comment(const struct reader *r)
+static bool is_comment(const struct reader *r)
 {
     return *r->p == '#' || starts(r, "//") || starts(r, "/*");
 }

@@ -2,6 +2,7 @@
 #ifndef KU_BASE_JSON_HJSON_H
 #define KU_BASE_JSON_HJSON_H
 
+#include "base/err.h"
 #include "base/json/json.h"
 
 /*
@@ -19,7 +20,7 @@ enum {
     KU_HJSON_MAX_BYTES = 1 << 20, /* a configuration of 20,000 lines */
     KU_HJSON_MAX_DEPTH = 64
 };
-int ku_hjson_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc);
-int ku_hjson_load(const char *path, struct ku_json *doc); /* KUMI_EINVAL if unreadable */
+KU_STATUS ku_hjson_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc);
+KU_STATUS ku_hjson_load(const char *path, struct ku_json *doc); /* KUMI_EINVAL if unreadable */
 
 #endif

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * jansson with source positions. Duplicate keys, trailing text and NUL bytes are errors; an integer
  * may be written as 5e8. Errors: KUMI_EINVAL with "<name>:<line>:<column>".
@@ -17,19 +19,19 @@ struct ku_json {
     char *source;     /* the text as written, if `text` was translated from it; else NULL */
     uint32_t *origin; /* [bytes], offset in source of each byte of text */
 };
-int ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc);
+KU_STATUS ku_json_parse(const char *name, const char *text, size_t bytes, struct ku_json *doc);
 /*
  * The same for a text translated from `source`; positions refer to `source`. Takes ownership of
  * source (NUL-terminated) and origin, on failure too.
  */
-int ku_json_parse_from(const char *name, const char *text, size_t bytes, char *source,
-                       uint32_t *origin, struct ku_json *doc);
+KU_STATUS ku_json_parse_from(const char *name, const char *text, size_t bytes, char *source,
+                             uint32_t *origin, struct ku_json *doc);
 /* An unreadable file is KUMI_EINVAL with errno as text (KUMI_ENOMEM for ENOMEM). */
-int ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc);
+KU_STATUS ku_json_load(const char *path, size_t max_bytes, struct ku_json *doc);
 /* The same for a text that `parse` reads. */
 typedef int ku_json_parse_fn(const char *name, const char *text, size_t bytes, struct ku_json *doc);
-int ku_json_load_by(const char *path, size_t max_bytes, ku_json_parse_fn *parse,
-                    struct ku_json *doc);
+KU_STATUS ku_json_load_by(const char *path, size_t max_bytes, ku_json_parse_fn *parse,
+                          struct ku_json *doc);
 void ku_json_fini(struct ku_json *doc);
 
 /*
@@ -48,7 +50,7 @@ json_t *ku_json_at(json_t *root, const char *path);
  * Sets the member at a dotted path and creates missing objects on the way. Takes the reference to
  * value. KUMI_EINVAL if an element of the path is not an object.
  */
-int ku_json_set(json_t *root, const char *path, json_t *value);
+KU_STATUS ku_json_set(json_t *root, const char *path, json_t *value);
 /*
  * json_dumps with these flags, in ku_malloc memory. NULL with the error record set on failure; NULL
  * without it if v is NULL.
@@ -62,6 +64,6 @@ int ku_json_int(const json_t *v, int64_t *out);
  * Prints a value and a newline into *text (freed with kumi_text_free). Takes the reference to
  * value; NULL value: KUMI_ENOMEM.
  */
-int ku_text_json(json_t *value, char **text);
+KU_STATUS ku_text_json(json_t *value, char **text);
 
 #endif

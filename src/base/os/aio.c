@@ -45,7 +45,7 @@ struct ku_aio {
 };
 
 /* A request is over if no piece is in flight and all bytes are done or it failed. */
-static int is_over(const struct ku_aio_op *op)
+static bool is_over(const struct ku_aio_op *op)
 {
     return op->n_busy == 0 && (op->why || op->done == op->bytes);
 }

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/err.h"
+
 /*
  * Asynchronous file reads and writes that overlap with computation. Uses io_uring if the build and
  * the kernel support it, else threads with pread and pwrite. A queue belongs to one thread.
@@ -36,7 +38,7 @@ struct ku_aio_op {
 
 const char *ku_aio_uring_version(void); /* of liburing; NULL: not built in */
 /* Errors: KUMI_EINVAL (io_uring was requested and is not available), KUMI_ENOMEM. */
-int ku_aio_create(enum ku_aio_kind kind, struct ku_aio **aio);
+KU_STATUS ku_aio_create(enum ku_aio_kind kind, struct ku_aio **aio);
 void ku_aio_destroy(struct ku_aio *aio);           /* waits for pending requests */
 const char *ku_aio_name(const struct ku_aio *aio); /* "io_uring", "threads" */
 /*

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "base/err.h"
+
 /*
  * Pages that are accessible only during declared accesses, to find code that does not declare its
  * own. Any other access ends the process (SIGSEGV), or fails with EFAULT in a system call. Accesses
@@ -20,7 +22,7 @@ struct ku_guard;
 /*
  * Make the pages of a mapping inaccessible. `at` is the start of a page. Errors: KUMI_ENOMEM.
  */
-int ku_guard_create(void *at, size_t bytes, struct ku_guard **guard);
+KU_STATUS ku_guard_create(void *at, size_t bytes, struct ku_guard **guard);
 void ku_guard_destroy(struct ku_guard *guard); /* the pages are accessible again */
 void ku_guard_begin(struct ku_guard *guard);
 void ku_guard_end(struct ku_guard *guard);

@@ -18,7 +18,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-static int is_faulted(int is_write)
+static bool is_faulted(int is_write)
 {
     return ku_fault_is_due(is_write ? KU_FAULT_WRITE : KU_FAULT_OS);
 }

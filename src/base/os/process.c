@@ -61,7 +61,7 @@ int ku_os_stop_pending(void)
 /*
  * /proc/PID/stat is "pid (name) state ...". The name may contain ')', so the last one counts.
  */
-int ku_os_is_stopped(pid_t pid)
+bool ku_os_is_stopped(pid_t pid)
 {
     char path[32], text[256];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);

@@ -3,6 +3,7 @@
 #define KU_BASE_OS_PROCESS_H
 
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/types.h>
 
 /*
@@ -26,7 +27,7 @@ int ku_os_stop_pending(void);
 /*
  * 1 if a signal or a debugger has stopped the process; 0 if it runs, sleeps or cannot be inspected.
  */
-int ku_os_is_stopped(pid_t pid);
+bool ku_os_is_stopped(pid_t pid);
 
 /*
  * Sets SCHED_BATCH for this thread: its wake-ups do not preempt a computing thread. Never fails; no

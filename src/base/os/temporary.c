@@ -27,7 +27,7 @@
 enum { DIGITS = 8, TRIES = 100 };
 
 /* 1 if `name` is a file or folder and the one that fd has open. */
-static int is_named(int fd, const char *name)
+static bool is_named(int fd, const char *name)
 {
     struct stat a, b;
     return fstat(fd, &a) == 0 && lstat(name, &b) == 0 && a.st_dev == b.st_dev &&
@@ -71,7 +71,7 @@ int ku_os_temporary(const char *path, int is_folder, char **name)
     return -1;
 }
 
-static int is_temporary(const char *name, const char *base)
+static bool is_temporary(const char *name, const char *base)
 {
     size_t bytes = strlen(base), mark = strlen(MARK);
     return strncmp(name, base, bytes) == 0 && strncmp(name + bytes, MARK, mark) == 0 &&

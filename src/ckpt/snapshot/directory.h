@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /* The directory of snapshots: listing, commit by rename, removal. */
 #define KU_CKPT_TEMPORARY                                                                          \
     ".tmp-" /* prefix of incomplete snapshots, which the next writer removes */
@@ -15,12 +17,12 @@
  *
  * Errors: ENOCKPT, dir cannot be read.
  */
-int ku_ckpt_place_list(const char *dir, int64_t **steps, int *n);
+KU_STATUS ku_ckpt_place_list(const char *dir, int64_t **steps, int *n);
 /* Remove incomplete snapshots of crashed writers. Errors: ESTORAGE. */
-int ku_ckpt_place_clean(const char *dir);
+KU_STATUS ku_ckpt_place_clean(const char *dir);
 /* Rename the temporary directory to its final name atomically. An existing snapshot is replaced.
  * Errors: ESTORAGE. */
-int ku_ckpt_place_put(const char *temporary, const char *final);
+KU_STATUS ku_ckpt_place_put(const char *temporary, const char *final);
 /* Remove the snapshot of a step. It is renamed to a temporary name first, so that a partly removed
  * snapshot is never read. Failure logs a warning. */
 void ku_ckpt_place_remove(const char *dir, int64_t step);
@@ -33,6 +35,6 @@ void ku_ckpt_place_remove(const char *dir, int64_t step);
  *
  * Errors: ESTORAGE; ENOCKPT, dir cannot be read.
  */
-int ku_ckpt_place_aside(const char *dir, int64_t after, const char *to, int *n_moved);
+KU_STATUS ku_ckpt_place_aside(const char *dir, int64_t after, const char *to, int *n_moved);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * A file of a snapshot is divided into chunks of 1 MiB, the unit of distribution over ranks, and
  * into pieces, which end at chunk and tensor boundaries, so that a wrong checksum identifies the
@@ -33,7 +35,8 @@ struct ku_piece {
  *
  * Errors: ENOMEM.
  */
-int ku_pieces_cut(const uint64_t *end, int n_parts, struct ku_piece **pieces, int64_t *n_pieces);
+KU_STATUS ku_pieces_cut(const uint64_t *end, int n_parts, struct ku_piece **pieces,
+                        int64_t *n_pieces);
 /* The first piece that begins at byte `at` or later; n_pieces: none. */
 int64_t ku_pieces_first(const struct ku_piece *pieces, int64_t n_pieces, uint64_t at);
 /* The chunks [*first, *end) of 0 … n_chunks-1 that a rank reads or writes. */
@@ -43,7 +46,7 @@ uint64_t ku_pieces_n_chunks(uint64_t bytes);
 void ku_pieces_print(const struct ku_piece *p, char line[KU_PIECE_LINE_BYTES]);
 /* Parse the lines of a .xxh3 file. The pieces must cover file_bytes exactly. The caller frees
  * *pieces. Errors: EINPUT, with path and line. */
-int ku_pieces_parse(const char *path, const char *text, size_t bytes, uint64_t file_bytes,
-                    struct ku_piece **pieces, int64_t *n_pieces);
+KU_STATUS ku_pieces_parse(const char *path, const char *text, size_t bytes, uint64_t file_bytes,
+                          struct ku_piece **pieces, int64_t *n_pieces);
 
 #endif

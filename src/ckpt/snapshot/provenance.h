@@ -3,6 +3,7 @@
 #define KU_CKPT_SNAPSHOT_PROVENANCE_H
 
 #include "base/cpu_features.h"
+#include "base/err.h"
 #include "ckpt/snapshot/snapshot.h"
 
 /* The bits of a state depend on these besides the numerics keys: instruction set, build, data. */
@@ -23,7 +24,7 @@ json_t *ku_origin_libraries(void);
  *
  * Errors: KUMI_EINVAL: the data differ.
  */
-int ku_origin_compare(const struct ku_origin *was, const struct ku_origin *is, const char *path,
-                      char what[400]);
+KU_STATUS ku_origin_compare(const struct ku_origin *was, const struct ku_origin *is,
+                            const char *path, char what[400]);
 
 #endif

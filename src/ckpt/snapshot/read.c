@@ -41,7 +41,7 @@ static int check_dtype(const struct source *f, const struct ku_st_tensor *t)
 }
 
 /* Whether the file may have tensors that are not requested. */
-static int may_hold_more(const struct reader *r, int file, int is_part)
+static bool may_hold_more(const struct reader *r, int file, int is_part)
 {
     return is_part && (file == KU_CKPT_FILE_OPTIMIZER || r->file[file].n_asked == 0);
 }
@@ -74,7 +74,7 @@ static int match(const struct ku_ckpt *c, struct reader *r, const struct ku_ckpt
 
 /* Whether a conversion may round: a run that stores parameters in 16 bits may resume one that does
  * not. */
-static int is_rounded(enum kumi_dtype from, enum kumi_dtype to)
+static bool is_rounded(enum kumi_dtype from, enum kumi_dtype to)
 {
     return ku_dtype_is_float(from) && ku_dtype_is_float(to) &&
            kumi_dtype_bytes(to) <= kumi_dtype_bytes(KUMI_BF16);

@@ -2,6 +2,7 @@
 #ifndef KU_CKPT_SNAPSHOT_RESUME_H
 #define KU_CKPT_SNAPSHOT_RESUME_H
 
+#include "base/err.h"
 #include "ckpt/snapshot/snapshot.h"
 
 /* No; from a checkpoint, which must exist; from a checkpoint if there is one. */
@@ -18,8 +19,8 @@ enum ku_resume { KU_RESUME_NO, KU_RESUME_YES, KU_RESUME_AUTO };
  * Errors: KUMI_ENOCKPT: no checkpoint, no usable one, or none of that step. A run with checkpoints
  * never starts afresh.
  */
-int ku_resume_find(const char *run, enum ku_resume how, int64_t step,
-                   char found[KU_CKPT_PATH_BYTES]);
+KU_STATUS ku_resume_find(const char *run, enum ku_resume how, int64_t step,
+                         char found[KU_CKPT_PATH_BYTES]);
 /*
  * Move checkpoints of steps after `step`, from which the run continues, to RUN/checkpoints.cut.
  * Nothing reads or removes them there.

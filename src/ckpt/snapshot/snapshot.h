@@ -2,6 +2,7 @@
 #ifndef KU_CKPT_SNAPSHOT_SNAPSHOT_H
 #define KU_CKPT_SNAPSHOT_SNAPSHOT_H
 
+#include "base/err.h"
 #include "base/json/json.h"
 #include "ckpt/companions.h"
 #include "ckpt/tensor.h"
@@ -72,9 +73,9 @@ struct ku_ckpt_desc {
  * Errors: ESTORAGE, ENOMEM. Threads: any, one at a time.
  */
 struct ku_ckpt_writer;
-int ku_ckpt_writer_create(const struct ku_ckpt_desc *desc, struct ku_ckpt_writer **w);
+KU_STATUS ku_ckpt_writer_create(const struct ku_ckpt_desc *desc, struct ku_ckpt_writer **w);
 int ku_ckpt_writer_begin(struct ku_ckpt_writer *w);
-int ku_ckpt_writer_write(struct ku_ckpt_writer *w, int rank, int n_ranks);
+KU_STATUS ku_ckpt_writer_write(struct ku_ckpt_writer *w, int rank, int n_ranks);
 /* How a rank writes its part. All-zero: with its own staging buffer of 4 MiB and no callback. */
 enum { KU_CKPT_WINDOW_BYTES = 4 << 20 /* per write: larger O_DIRECT writes are not faster */ };
 struct ku_ckpt_writing {
@@ -85,15 +86,15 @@ struct ku_ckpt_writing {
     int (*copied)(void *ctx, uint32_t turn);
     void *ctx;
 };
-int ku_ckpt_writer_write_so(struct ku_ckpt_writer *w, int rank, int n_ranks,
-                            const struct ku_ckpt_writing *how);
-int ku_ckpt_writer_commit(struct ku_ckpt_writer *w);
+KU_STATUS ku_ckpt_writer_write_so(struct ku_ckpt_writer *w, int rank, int n_ranks,
+                                  const struct ku_ckpt_writing *how);
+KU_STATUS ku_ckpt_writer_commit(struct ku_ckpt_writer *w);
 void ku_ckpt_writer_abort(struct ku_ckpt_writer *w); /* preserves the error record */
 void ku_ckpt_writer_destroy(struct ku_ckpt_writer *w);
 /* Bytes of all files except checksums, manifest and companions. */
 uint64_t ku_ckpt_writer_bytes(const struct ku_ckpt_writer *w);
 /* All phases, by one rank. */
-int ku_ckpt_save(const struct ku_ckpt_desc *desc);
+KU_STATUS ku_ckpt_save(const struct ku_ckpt_desc *desc);
 
 /* An open snapshot: the manifest is valid and the files have the right sizes. */
 struct ku_ckpt {
@@ -108,7 +109,7 @@ struct ku_ckpt {
     } file[KU_CKPT_N_FILES];
 };
 /* Open a snapshot. Errors: ENOCKPT, with the damage. */
-int ku_ckpt_open(const char *path, struct ku_ckpt *c);
+KU_STATUS ku_ckpt_open(const char *path, struct ku_ckpt *c);
 void ku_ckpt_close(struct ku_ckpt *c);
 /*
  * Open the newest usable snapshot with a step below `before`. Damaged ones are skipped with a
@@ -118,10 +119,10 @@ void ku_ckpt_close(struct ku_ckpt *c);
  *
  * Errors: ENOCKPT, there is none.
  */
-int ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
+KU_STATUS ku_ckpt_find(const char *dir, int64_t before, struct ku_ckpt *c);
 /* Open the snapshot of one step in a directory of snapshots. Errors: as ku_ckpt_open; ENOCKPT, the
  * manifest has another step. */
-int ku_ckpt_open_step(const char *folder, int64_t step, struct ku_ckpt *c);
+KU_STATUS ku_ckpt_open_step(const char *folder, int64_t step, struct ku_ckpt *c);
 
 /*
  * Read this rank's part of the chunks into memory that n_ranks ranks share, and verify it.
@@ -134,17 +135,18 @@ int ku_ckpt_open_step(const char *folder, int64_t step, struct ku_ckpt *c);
  * tensor and bytes (memory undefined). After ENOCKPT on any rank, all ranks may try
  * ku_ckpt_find(dir, c->step, …).
  */
-int ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
-                 int n_ranks);
+KU_STATUS ku_ckpt_read(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n,
+                       int rank, int n_ranks);
 /* The same for a part of the state: a file without a requested tensor is not read, and the
  * optimizer's file may have other tensors. */
-int ku_ckpt_read_only(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n, int rank,
-                      int n_ranks);
+KU_STATUS ku_ckpt_read_only(const struct ku_ckpt *c, const struct ku_ckpt_tensor *tensor, int n,
+                            int rank, int n_ranks);
 /* Find and read the newest undamaged snapshot, for one rank. */
-int ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n, struct ku_ckpt *c);
+KU_STATUS ku_ckpt_resume(const char *dir, const struct ku_ckpt_tensor *tensor, int n,
+                         struct ku_ckpt *c);
 
 /* Verify the checksums of the companions. Errors: ENOCKPT, with the first that differs. */
-int ku_ckpt_check_companions(const struct ku_ckpt *c);
+KU_STATUS ku_ckpt_check_companions(const struct ku_ckpt *c);
 
 /* A row of `kumi ckpt list`. */
 struct ku_ckpt_entry {
@@ -155,7 +157,7 @@ struct ku_ckpt_entry {
     char problem[256];
 };
 /* List the snapshots of dir (as for ku_ckpt_find), newest first. The caller frees *entries. */
-int ku_ckpt_list(const char *dir, struct ku_ckpt_entry **entries, int *n);
+KU_STATUS ku_ckpt_list(const char *dir, struct ku_ckpt_entry **entries, int *n);
 
 /* A damaged piece, or an unreadable file (bytes = 0, `what` has the reason). */
 struct ku_ckpt_damage {

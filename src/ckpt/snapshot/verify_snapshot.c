@@ -37,7 +37,7 @@ static int look(void *ctx, const struct ku_piece *p, const unsigned char *data, 
         v->tick.call(v->tick.ctx);
     if (is_good)
         return KUMI_OK;
-    ku_scan_damaged(v->scan, p);
+    KU_IGNORE(ku_scan_damaged(v->scan, p), "the callback reports each damaged piece");
     const struct ku_st_tensor *t = v->scan->has_st ? ku_st_at(&v->scan->st, p->at) : NULL;
     tell(v, &(struct ku_ckpt_damage){.file = v->scan->name,
                                      .tensor = t != NULL ? t->name : NULL,

@@ -2,6 +2,7 @@
 #ifndef KU_CKPT_SNAPSHOT_WRITER_H
 #define KU_CKPT_SNAPSHOT_WRITER_H
 
+#include "base/err.h"
 #include "base/str.h"
 #include "ckpt/snapshot/file_layout.h"
 #include "ckpt/snapshot/snapshot.h"
@@ -29,6 +30,6 @@ static inline uint64_t ku_ckpt_out_bytes(const struct ku_ckpt_out_file *f)
 }
 
 /* Sets the error for path with errno. Returns KUMI_ESTORAGE. */
-int ku_ckpt_storage_error(const char *path);
+KU_STATUS ku_ckpt_storage_error(const char *path);
 
 #endif

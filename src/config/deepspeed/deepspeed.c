@@ -115,7 +115,7 @@ static int say_why(struct ku_ds_item *item, enum ku_ds_verdict verdict, const ch
     return *why && item->why == NULL ? KUMI_ENOMEM : KUMI_OK;
 }
 
-static int is_of(const struct walk *w, const struct ku_ds_row *row)
+static bool is_of(const struct walk *w, const struct ku_ds_row *row)
 {
     return row->type != KU_DS_CHOICE && strcmp(row->section, w->name) == 0 &&
            (*row->of == '\0' || ku_str_find_word(row->of, w->of) >= 0);
@@ -175,7 +175,7 @@ static int look_up(const struct ku_config *cfg, const struct walk *w, const stru
 }
 
 /* Whether a value means off: null, false, "none" or {"enabled": false}. */
-static int is_off(const json_t *v)
+static bool is_off(const json_t *v)
 {
     const json_t *enabled = json_object_get(v, "enabled");
     const char *word = json_string_value(v);

@@ -2,6 +2,7 @@
 #ifndef KU_CONFIG_DEEPSPEED_DEEPSPEED_IMPL_H
 #define KU_CONFIG_DEEPSPEED_DEEPSPEED_IMPL_H
 
+#include "base/err.h"
 #include "config/deepspeed.h"
 #include "config/keys.h"
 
@@ -42,8 +43,8 @@ extern const int ku_ds_n_rows;
 
 /* The place of a key for messages, "c.json:3:5: <key as spelled>". Returns out. */
 const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES]);
-int ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t *value,
-                 const char *wanted); /* KUMI_EINVAL */
+KU_STATUS ku_ds_refuse(const struct ku_config *cfg, const char *spelled, const json_t *value,
+                       const char *wanted); /* KUMI_EINVAL */
 /* The item of a key by its full name; NULL: none so far. Borrowed. */
 const struct ku_ds_item *ku_ds_find(const struct ku_deepspeed *ds, const char *key);
 /* The value of kumi's key "section.key" in the configuration; NULL: absent or null. Borrowed. */
@@ -54,21 +55,21 @@ json_t *ku_ds_own(const struct ku_config *cfg, const char *path);
 json_t *ku_ds_default(const struct ku_ds_row *row);
 /* Checks a value and converts it to the row's type (5e8 is an integer). New reference. Errors:
  * EINVAL. */
-int ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
-               const json_t *v, json_t **value);
+KU_STATUS ku_ds_read(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
+                     const json_t *v, json_t **value);
 /* The value of "auto", as Hugging Face's trainer fills it in. New reference. */
-int ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
-               int is_checked, json_t **value);
+KU_STATUS ku_ds_fill(const struct ku_config *cfg, const struct ku_ds_row *row, const char *spelled,
+                     int is_checked, json_t **value);
 /* Converts a value by a target's `way`. New reference; NULL: the key is not set. */
 json_t *ku_ds_convert(const char *way, const json_t *value);
 
 /* target_keys.c: applies an item to its targets. is_choice: key=word applies whatever the value;
  * is_present: the item's section is given. */
-int ku_ds_apply(struct ku_config *cfg, uint32_t item, const char *targets, const char *fallback,
-                int is_choice, int is_present);
+KU_STATUS ku_ds_apply(struct ku_config *cfg, uint32_t item, const char *targets,
+                      const char *fallback, int is_choice, int is_present);
 /* Compares the settings with the configuration, after all items. */
-int ku_ds_settle(struct ku_config *cfg);
+KU_STATUS ku_ds_settle(struct ku_config *cfg);
 /* consistency.c: checks conditions between keys. Errors: EINVAL. */
-int ku_ds_check_rules(const struct ku_config *cfg);
+KU_STATUS ku_ds_check_rules(const struct ku_config *cfg);
 
 #endif

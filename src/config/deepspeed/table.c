@@ -35,7 +35,7 @@ static void add_effect(struct ku_str *out, const struct ku_ds_item *item)
     }
 }
 
-static int is_shown(const struct ku_ds_item *item, int is_all)
+static bool is_shown(const struct ku_ds_item *item, int is_all)
 {
     return is_all || item->source != KU_DS_DEFAULT || item->verdict == KU_DS_APPLIED;
 }
@@ -135,7 +135,7 @@ static void add_row(struct ku_str *out, int is_markdown, const struct ku_ds_row 
     ku_str_fini(&becomes);
 }
 
-static int is_in(const struct ku_ds_row *row, const char *section, int is_block)
+static bool is_in(const struct ku_ds_row *row, const char *section, int is_block)
 {
     return strcmp(row->section, section) == 0 && (row->type == KU_DS_BLOCK) == is_block;
 }

@@ -33,7 +33,7 @@ static const char *own_words(const struct ku_ds_row *row, const json_t *v, char 
     return NULL;
 }
 
-static int has_range(const struct ku_ds_row *row)
+static bool has_range(const struct ku_ds_row *row)
 {
     return row->allowed.min < row->allowed.max;
 }
@@ -55,7 +55,7 @@ static int refuse_type(const struct ku_config *cfg, const struct ku_ds_row *row,
     return ku_ds_refuse(cfg, spelled, v, own ? own : text);
 }
 
-static int is_within(const struct ku_ds_row *row, double x)
+static bool is_within(const struct ku_ds_row *row, double x)
 {
     return !has_range(row) || (x >= row->allowed.min && x <= row->allowed.max);
 }
@@ -144,7 +144,7 @@ static json_t *own_or_default(const struct ku_config *cfg, const char *path)
     return own ? json_incref(own) : key ? ku_key_default(key) : json_null();
 }
 
-static int is_stage_3(const struct ku_config *cfg)
+static bool is_stage_3(const struct ku_config *cfg)
 {
     int64_t stage = 0;
     ku_json_int(ku_json_at(cfg->deepspeed->root, "zero_optimization.stage"), &stage);

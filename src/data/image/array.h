@@ -2,6 +2,7 @@
 #ifndef KU_DATA_IMAGE_ARRAY_H
 #define KU_DATA_IMAGE_ARRAY_H
 
+#include "base/err.h"
 #include "data/image/store.h"
 
 /* Contents of a header: shape, element type, and the byte offset of the first element. */
@@ -20,10 +21,10 @@ struct ku_array_header {
  * Errors: EINPUT with name and reason.
  */
 enum { KU_NPY_HEADER_MAX = 4096, KU_IDX_HEADER_MAX = 20 };
-int ku_npy_parse(const char *name, const unsigned char *data, size_t bytes, uint64_t file_bytes,
-                 struct ku_array_header *out);
-int ku_idx_parse(const char *name, const unsigned char *data, size_t bytes, uint64_t file_bytes,
-                 struct ku_array_header *out);
+KU_STATUS ku_npy_parse(const char *name, const unsigned char *data, size_t bytes,
+                       uint64_t file_bytes, struct ku_array_header *out);
+KU_STATUS ku_idx_parse(const char *name, const unsigned char *data, size_t bytes,
+                       uint64_t file_bytes, struct ku_array_header *out);
 
 /* A file format: how to read its headers. */
 struct ku_array_format {
@@ -33,8 +34,8 @@ struct ku_array_format {
                  struct ku_array_header *out);
 };
 /* Opens n image files and their n label files; errors: EINPUT, EINVAL, ENOMEM. */
-int ku_array_open(const struct ku_image_source *src, const struct ku_array_format *format,
-                  const struct ku_files *images, const struct ku_files *labels,
-                  struct ku_image_store **out);
+KU_STATUS ku_array_open(const struct ku_image_source *src, const struct ku_array_format *format,
+                        const struct ku_files *images, const struct ku_files *labels,
+                        struct ku_image_store **out);
 
 #endif

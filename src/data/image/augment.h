@@ -2,6 +2,7 @@
 #ifndef KU_DATA_IMAGE_AUGMENT_H
 #define KU_DATA_IMAGE_AUGMENT_H
 
+#include "base/err.h"
 #include "data/image/pixels.h"
 
 /*
@@ -20,7 +21,8 @@
  * computed in f64 and rounded once.
  */
 enum ku_crop { KU_CROP_NONE, KU_CROP_RANDOM, KU_CROP_RESIZED };
-int ku_crop_parse(const char *name, enum ku_crop *out); /* "none", "random", "resized"; EINVAL */
+KU_STATUS ku_crop_parse(const char *name,
+                        enum ku_crop *out); /* "none", "random", "resized"; EINVAL */
 
 struct ku_augment_opts {
     int64_t height, width; /* of a sample; 0: as the images */
@@ -41,7 +43,7 @@ struct ku_augment_opts {
     uint64_t seed;
 };
 /* Sets n_mean, mean, std by name: none cifar10 cifar100 mnist imagenet half; errors: EINVAL. */
-int ku_normalize_parse(const char *name, struct ku_augment_opts *o);
+KU_STATUS ku_normalize_parse(const char *name, struct ku_augment_opts *o);
 
 struct ku_augment {
     struct ku_augment_opts o; /* defaults filled in */
@@ -55,8 +57,8 @@ struct ku_augment {
  *
  * Errors: EINVAL with the key.
  */
-int ku_augment_init(struct ku_augment *a, const struct ku_augment_opts *o, int64_t h, int64_t w,
-                    int64_t c, enum kumi_dtype dtype);
+KU_STATUS ku_augment_init(struct ku_augment *a, const struct ku_augment_opts *o, int64_t h,
+                          int64_t w, int64_t c, enum kumi_dtype dtype);
 
 /* Buffers of one thread for ku_augment. */
 struct ku_augment_work {
@@ -74,7 +76,7 @@ void ku_augment_work_fini(struct ku_augment_work *w);
  *
  * Errors: EINPUT with w->why and no error record (an image smaller than its crop); ENOMEM.
  */
-int ku_augment(const struct ku_augment *a, const struct ku_pixels *image, int64_t number,
-               struct ku_augment_work *w, void *out);
+KU_STATUS ku_augment(const struct ku_augment *a, const struct ku_pixels *image, int64_t number,
+                     struct ku_augment_work *w, void *out);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_IMAGE_DECODE_H
 #define KU_DATA_IMAGE_DECODE_H
 
+#include "base/err.h"
 #include "data/image/pixels.h"
 
 /* Decoder of one thread; zero-initialize it. */
@@ -21,18 +22,19 @@ void ku_decoder_fini(struct ku_decoder *d);
  *
  * Errors: EINPUT with d->why and no error record (also above KU_IMAGE_PIXELS_MAX pixels); ENOMEM.
  */
-int ku_decode(struct ku_decoder *d, const unsigned char *data, size_t bytes, struct ku_pixels *out);
+KU_STATUS ku_decode(struct ku_decoder *d, const unsigned char *data, size_t bytes,
+                    struct ku_pixels *out);
 
 /* "2.1.5"; NULL: not in this build. */
 const char *ku_jpeg_version(void);
 const char *ku_png_version(void);
 
 /* Called by ku_decode; one file per library. */
-int ku_decode_jpeg(struct ku_decoder *d, const unsigned char *data, size_t bytes, int64_t *h,
-                   int64_t *w);
-int ku_decode_png(struct ku_decoder *d, const unsigned char *data, size_t bytes, int64_t *h,
-                  int64_t *w);
+KU_STATUS ku_decode_jpeg(struct ku_decoder *d, const unsigned char *data, size_t bytes, int64_t *h,
+                         int64_t *w);
+KU_STATUS ku_decode_png(struct ku_decoder *d, const unsigned char *data, size_t bytes, int64_t *h,
+                        int64_t *w);
 /* Checks the sides against the limits and allocates d->image; errors: EINPUT (why), ENOMEM. */
-int ku_decode_room(struct ku_decoder *d, int64_t h, int64_t w, int64_t bytes_each);
+KU_STATUS ku_decode_room(struct ku_decoder *d, int64_t h, int64_t w, int64_t bytes_each);
 
 #endif

@@ -125,7 +125,7 @@ static int folder_identify(const struct ku_image_store *s, struct ku_sha256 *h)
 static const struct ku_image_store_ops folder_ops = {folder_close, folder_read, folder_name,
                                                      folder_identify};
 
-static int is_image(const char *name)
+static bool is_image(const char *name)
 {
     static const char *const endings[] = {".jpg", ".jpeg", ".png"};
     size_t n = strlen(name);

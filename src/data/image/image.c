@@ -41,7 +41,7 @@ static const struct kind *find_kind(const char *name)
     return NULL;
 }
 
-int ku_image_is_kind(const char *kind)
+bool ku_image_is_kind(const char *kind)
 {
     return find_kind(kind) != NULL;
 }

@@ -2,6 +2,9 @@
 #ifndef KU_DATA_IMAGE_IMAGE_H
 #define KU_DATA_IMAGE_IMAGE_H
 
+#include <stdbool.h>
+
+#include "base/err.h"
 #include "data/image/augment.h"
 #include "data/data.h"
 
@@ -54,9 +57,9 @@ struct ku_image_opts {
  * Owns: *out, until ku_data_destroy. Blocks: while another rank builds the same index.
  * Errors: EINPUT (file and position), EINVAL (an option), ENOMEM.
  */
-int ku_image_open(const struct ku_image_opts *opts, struct ku_data **out);
+KU_STATUS ku_image_open(const struct ku_image_opts *opts, struct ku_data **out);
 /* 1 if `kind` is one of the kinds above. */
-int ku_image_is_kind(const char *kind);
+bool ku_image_is_kind(const char *kind);
 /* Number of classes that the data define (folder, cifar); 0: unknown. */
 int64_t ku_image_n_classes(const struct ku_data *d);
 

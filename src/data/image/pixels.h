@@ -2,6 +2,7 @@
 #ifndef KU_DATA_IMAGE_PIXELS_H
 #define KU_DATA_IMAGE_PIXELS_H
 
+#include "base/err.h"
 #include "kumi/dtype.h"
 
 #include <stddef.h>
@@ -32,7 +33,7 @@ struct ku_scratch {
     size_t bytes;
 };
 /* Makes room for `bytes`; discards the contents if it grows; returns 0 or ENOMEM. */
-int ku_scratch_need(struct ku_scratch *b, size_t bytes);
+KU_STATUS ku_scratch_need(struct ku_scratch *b, size_t bytes);
 void ku_scratch_fini(struct ku_scratch *b);
 
 /*
@@ -52,8 +53,8 @@ void ku_scratch_fini(struct ku_scratch *b);
 struct ku_resize {
     int64_t out_h, out_w, y, x, h, w;
 };
-int ku_pixels_resize(const struct ku_pixels *in, const struct ku_resize *r, struct ku_scratch *coef,
-                     struct ku_scratch *temp, unsigned char *out);
+KU_STATUS ku_pixels_resize(const struct ku_pixels *in, const struct ku_resize *r,
+                           struct ku_scratch *coef, struct ku_scratch *temp, unsigned char *out);
 
 /*
  * Converts interleaved u8 RGB to luma: ITU-R 601 in 16-bit fixed point, as Pillow's "L". May run in

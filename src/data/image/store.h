@@ -2,6 +2,7 @@
 #ifndef KU_DATA_IMAGE_STORE_H
 #define KU_DATA_IMAGE_STORE_H
 
+#include "base/err.h"
 #include "base/hash.h"
 #include "data/image/decode.h"
 #include "data/image/image.h"
@@ -53,11 +54,11 @@ struct ku_image_source {
     int n_paths, n_labels;
 };
 /* *out is set only on success; errors: EINPUT, EINVAL, ENOMEM. */
-int ku_cifar_open(const struct ku_image_source *src, struct ku_image_store **out);
-int ku_folder_open(const struct ku_image_source *src, struct ku_image_store **out);
-int ku_tar_open(const struct ku_image_source *src, struct ku_image_store **out);
-int ku_idx_open(const struct ku_image_source *src, struct ku_image_store **out);
-int ku_npy_open(const struct ku_image_source *src, struct ku_image_store **out);
+KU_STATUS ku_cifar_open(const struct ku_image_source *src, struct ku_image_store **out);
+KU_STATUS ku_folder_open(const struct ku_image_source *src, struct ku_image_store **out);
+KU_STATUS ku_tar_open(const struct ku_image_source *src, struct ku_image_store **out);
+KU_STATUS ku_idx_open(const struct ku_image_source *src, struct ku_image_store **out);
+KU_STATUS ku_npy_open(const struct ku_image_source *src, struct ku_image_store **out);
 
 /* The end of each of them: sets *out, or closes the store. Returns status. */
 int ku_store_opened(struct ku_image_store *s, int status, struct ku_image_store **out);
@@ -73,8 +74,8 @@ struct ku_files {
  * Adds the files of n patterns: expands "{000..147}" and "{a,b}", then globs; the matches of a
  * pattern are sorted by bytes. Errors: EINPUT (nothing matches), ENOMEM.
  */
-int ku_files_add(struct ku_files *f, const char *const *pattern, int n);
-int ku_files_add_name(struct ku_files *f, const char *name);
+KU_STATUS ku_files_add(struct ku_files *f, const char *const *pattern, int n);
+KU_STATUS ku_files_add_name(struct ku_files *f, const char *name);
 void ku_files_fini(struct ku_files *f);
 
 struct ku_file {
@@ -83,19 +84,20 @@ struct ku_file {
     uint64_t bytes;
 };
 /* Opens a file. what: "CIFAR records", for the hint; errors: EINPUT with the name, ENOMEM. */
-int ku_file_open(const char *name, const char *what, int keep_open, struct ku_file *f);
+KU_STATUS ku_file_open(const char *name, const char *what, int keep_open, struct ku_file *f);
 void ku_file_close(struct ku_file *f);
 /* Reads exactly `bytes` bytes; errors: EINPUT with the reason in why; threads: any number. */
 int ku_file_read(const struct ku_file *f, uint64_t at, void *data, size_t bytes, char *why,
                  size_t why_bytes);
 /* The same with an error record: "data: NAME: why". */
-int ku_file_get(const struct ku_file *f, uint64_t at, void *data, size_t bytes);
+KU_STATUS ku_file_get(const struct ku_file *f, uint64_t at, void *data, size_t bytes);
 /* Hashes the length and 64 blocks of 4 KiB, spread evenly. */
-int ku_file_identify(const struct ku_file *f, struct ku_sha256 *h);
+KU_STATUS ku_file_identify(const struct ku_file *f, struct ku_sha256 *h);
 
 /* Decodes the first `bytes` bytes of work->file. */
 int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);
 /* EINPUT unless 0 <= label < n_classes (n_classes 0: any up to INT32_MAX). */
-int ku_label_check(const struct ku_image_source *src, const char *name, int64_t i, int64_t label);
+KU_STATUS ku_label_check(const struct ku_image_source *src, const char *name, int64_t i,
+                         int64_t label);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_IMAGE_TAR_H
 #define KU_DATA_IMAGE_TAR_H
 
+#include "base/err.h"
 #include "data/image/store.h"
 
 /*
@@ -28,8 +29,8 @@ struct ku_tar_index {
  * Errors: EINPUT with shard and byte; ENOMEM. The caller releases out->entry with ku_free, also
  * after an error.
  */
-int ku_tar_walk(const struct ku_file *f, const struct ku_progress *progress,
-                struct ku_tar_index *out);
+KU_STATUS ku_tar_walk(const struct ku_file *f, const struct ku_progress *progress,
+                      struct ku_tar_index *out);
 
 /*
  * Get the index from the cache folder, or index the shard and store the index there.
@@ -38,7 +39,7 @@ int ku_tar_walk(const struct ku_file *f, const struct ku_progress *progress,
  *
  * Blocks: while another process indexes the same shard.
  */
-int ku_tar_cached(const struct ku_file *f, const char *cache, const struct ku_progress *progress,
-                  struct ku_tar_index *out);
+KU_STATUS ku_tar_cached(const struct ku_file *f, const char *cache,
+                        const struct ku_progress *progress, struct ku_tar_index *out);
 
 #endif

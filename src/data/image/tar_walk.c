@@ -72,7 +72,7 @@ static int number_of(const unsigned char *field, int n, uint64_t *out)
     return 0;
 }
 
-static int has_checksum(const unsigned char *block)
+static bool has_checksum(const unsigned char *block)
 {
     uint64_t sum = 0, stated;
     for (int i = 0; i < BLOCK; i++)
@@ -89,7 +89,7 @@ static void ustar_name(const unsigned char *b, char *name)
              text + 345, has_prefix ? "/" : "", (int)strnlen(text, 100), text);
 }
 
-static int is_zero(const unsigned char *b)
+static bool is_zero(const unsigned char *b)
 {
     for (int i = 0; i < BLOCK; i++)
         if (b[i])
@@ -192,7 +192,7 @@ static int read_label(struct walk *w, const struct member *m)
     return KUMI_OK;
 }
 
-static int is_image(const char *ending)
+static bool is_image(const char *ending)
 {
     return strcasecmp(ending, "jpg") == 0 || strcasecmp(ending, "jpeg") == 0 ||
            strcasecmp(ending, "png") == 0;

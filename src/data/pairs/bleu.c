@@ -22,7 +22,7 @@ struct parts {
 };
 
 /* White space as in Python's str.isspace, which str.split uses. */
-static int is_space(uint32_t c)
+static bool is_space(uint32_t c)
 {
     return (c >= 0x9 && c <= 0xD) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
            c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_PAIRS_BUCKETS_H
 #define KU_DATA_PAIRS_BUCKETS_H
 
+#include "base/err.h"
 #include "base/str.h"
 #include "data/data.h"
 #include "data/sampler.h"
@@ -55,11 +56,11 @@ struct ku_buckets;
  * Errors: EINVAL (options; `multiple` rows of the longest sample exceed batch_tokens; last_batch
  * drop leaves no batch), ENOMEM.
  */
-int ku_buckets_create(const struct ku_buckets_opts *opts, const int32_t *src_len,
-                      const int32_t *tgt_len, int64_t n_samples, struct ku_buckets **out);
+KU_STATUS ku_buckets_create(const struct ku_buckets_opts *opts, const int32_t *src_len,
+                            const int32_t *tgt_len, int64_t n_samples, struct ku_buckets **out);
 /* The same for a split of a data set; one shape if its lengths do not vary. */
-int ku_buckets_of_data(const struct ku_data *d, enum ku_data_split split,
-                       const struct ku_buckets_opts *opts, struct ku_buckets **out);
+KU_STATUS ku_buckets_of_data(const struct ku_data *d, enum ku_data_split split,
+                             const struct ku_buckets_opts *opts, struct ku_buckets **out);
 void ku_buckets_destroy(struct ku_buckets *b);
 
 int ku_buckets_n_shapes(const struct ku_buckets *b);

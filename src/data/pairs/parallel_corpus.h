@@ -2,6 +2,7 @@
 #ifndef KU_DATA_PAIRS_PARALLEL_CORPUS_H
 #define KU_DATA_PAIRS_PARALLEL_CORPUS_H
 
+#include "base/err.h"
 #include "data/pairs/buckets.h"
 #include "data/data.h"
 #include "data/input_file.h"
@@ -60,7 +61,7 @@ enum { KU_SENTENCE_TOKENS_MAX = 1 << 16 };
  * Errors: EINPUT (missing, empty, not UTF-8, unequal numbers of lines, no sample left, …), EINVAL,
  * ENOMEM.
  */
-int ku_parallel_open(const struct ku_parallel_opts *opts, struct ku_data **out);
+KU_STATUS ku_parallel_open(const struct ku_parallel_opts *opts, struct ku_data **out);
 
 /* Counts of lines read and lines left out. */
 struct ku_parallel_counts {

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_PAIRS_SENTENCES_H
 #define KU_DATA_PAIRS_SENTENCES_H
 
+#include "base/err.h"
 #include "data/text/source.h"
 #include "data/tokenizer/vocab.h"
 
@@ -22,14 +23,14 @@ struct ku_sentences {
  * Open and tokenize a file. A blank line is a sentence of no tokens. Errors: EINPUT with file:line,
  * ENOMEM.
  */
-int ku_sentences_open(const char *path, struct ku_vocab *vocab, const char *cache,
-                      const struct ku_progress *progress, struct ku_sentences *out);
+KU_STATUS ku_sentences_open(const char *path, struct ku_vocab *vocab, const char *cache,
+                            const struct ku_progress *progress, struct ku_sentences *out);
 void ku_sentences_fini(struct ku_sentences *s);
 static inline int64_t ku_sentence_count(const struct ku_sentences *s, int64_t i)
 {
     return s->start[i + 1] - s->start[i] - 1;
 }
 /* Reads the tokens of one sentence. Threads: any number at once. */
-int ku_sentence_read(const struct ku_sentences *s, int64_t i, int32_t *out);
+KU_STATUS ku_sentence_read(const struct ku_sentences *s, int64_t i, int32_t *out);
 
 #endif

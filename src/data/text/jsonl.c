@@ -300,7 +300,7 @@ struct opening {
     char *cache;
 };
 
-static int is_blank(const char *line, size_t bytes)
+static bool is_blank(const char *line, size_t bytes)
 {
     while (bytes > 0 && strchr(" \t\r", line[bytes - 1]))
         bytes--;

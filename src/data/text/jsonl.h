@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TEXT_JSONL_H
 #define KU_DATA_TEXT_JSONL_H
 
+#include "base/err.h"
 #include "data/data.h"
 #include "data/input_file.h"
 
@@ -53,7 +54,7 @@ struct ku_jsonl_opts {
  * Errors: EINPUT with file:line (not JSON, neither input_ids nor text, unequal lengths, a token
  * outside the vocabulary, fewer than two tokens), EINVAL, ENOMEM.
  */
-int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out);
+KU_STATUS ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out);
 /* Number of documents that were cut, over both splits. */
 int64_t ku_jsonl_n_cut(const struct ku_data *d);
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static int is_blank(char c)
+static bool is_blank(char c)
 {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TEXT_LINE_FEED_H
 #define KU_DATA_TEXT_LINE_FEED_H
 
+#include "base/err.h"
 #include "base/str.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -17,8 +18,8 @@ struct ku_line_feed {
     struct ku_str rest; /* start of a line whose end was not fed yet */
     int64_t line;       /* of the last line, from 1 */
 };
-int ku_line_feed(void *feed, const void *text, size_t bytes, struct ku_tokens *out);
-int ku_line_feed_finish(void *feed, struct ku_tokens *out);
+KU_STATUS ku_line_feed(void *feed, const void *text, size_t bytes, struct ku_tokens *out);
+KU_STATUS ku_line_feed_finish(void *feed, struct ku_tokens *out);
 void ku_line_feed_reset(void *feed);
 void ku_line_feed_fini(struct ku_line_feed *f);
 

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TEXT_MASKED_H
 #define KU_DATA_TEXT_MASKED_H
 
+#include "base/err.h"
 #include "data/data.h"
 
 /*
@@ -23,6 +24,7 @@ struct ku_masked_opts {
 /*
  * Owns: *out, which owns `text`; `text` is destroyed on failure too. Errors: ENOMEM.
  */
-int ku_masked_open(struct ku_data *text, const struct ku_masked_opts *opts, struct ku_data **out);
+KU_STATUS ku_masked_open(struct ku_data *text, const struct ku_masked_opts *opts,
+                         struct ku_data **out);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TEXT_SOURCE_H
 #define KU_DATA_TEXT_SOURCE_H
 
+#include "base/err.h"
 #include "data/data.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -31,9 +32,9 @@ struct ku_source {
 };
 
 /* Opens text whose bytes are its tokens; errors: EINPUT; *out is set only on success. */
-int ku_source_bytes(const char *name, struct ku_source *out);
+KU_STATUS ku_source_bytes(const char *name, struct ku_source *out);
 /* Opens a *.bin file. format of files without a header: "u16", "u32" or NULL. */
-int ku_source_bin(const char *name, const char *format, struct ku_source *out);
+KU_STATUS ku_source_bin(const char *name, const char *format, struct ku_source *out);
 /* Turns text into tokens, piece by piece: feed, feed, …, finish; each call appends to `out`. */
 struct ku_encoder {
     void *ctx;
@@ -47,17 +48,17 @@ struct ku_encoder {
  * Opens text through an encoder. The tokens come from the cache folder, and are stored there if
  * missing; cache NULL: memory.
  */
-int ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
-                     const struct ku_progress *progress, struct ku_source *out);
+KU_STATUS ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
+                           const struct ku_progress *progress, struct ku_source *out);
 /* The same with a tokenizer. */
-int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
-                   const struct ku_progress *progress, struct ku_source *out);
+KU_STATUS ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
+                         const struct ku_progress *progress, struct ku_source *out);
 void ku_source_fini(struct ku_source *s);
 /* Closes the file between reads; limits the number of open files. */
 void ku_source_park(struct ku_source *s);
 
 /* Checks options common to all token data; errors: EINVAL with the key. */
-int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction);
+KU_STATUS ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction);
 
 /* Maximum tokens per read. */
 enum { KU_SOURCE_CHUNK = 2048 };
@@ -66,10 +67,10 @@ enum { KU_SOURCE_CHUNK = 2048 };
  *
  * Threads: any number at once. Errors: EINPUT with file and byte.
  */
-int ku_source_read(const struct ku_source *s, int64_t first, int n, int64_t vocab_count,
-                   uint32_t *out);
+KU_STATUS ku_source_read(const struct ku_source *s, int64_t first, int n, int64_t vocab_count,
+                         uint32_t *out);
 
 /* Verifies a cached file's checksum. */
-int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress);
+KU_STATUS ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress);
 
 #endif

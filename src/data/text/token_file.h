@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Token files in llm.c's format, little endian:
  *
@@ -33,12 +35,12 @@ struct ku_token_file;
  *
  * Owns: *out, until ku_token_file_destroy. Errors: EBUSY (the file exists), ESTORAGE, ENOMEM.
  */
-int ku_token_file_create(const char *path, int overwrite, int64_t vocab_count,
-                         struct ku_token_file **out);
+KU_STATUS ku_token_file_create(const char *path, int overwrite, int64_t vocab_count,
+                               struct ku_token_file **out);
 /* Appends tokens; errors: ESTORAGE; EINVAL: more tokens than the header can count, 2^31 - 1. */
-int ku_token_file_add(struct ku_token_file *f, const uint32_t *id, size_t count);
+KU_STATUS ku_token_file_add(struct ku_token_file *f, const uint32_t *id, size_t count);
 /* Completes the file under its name; sets *count to the number of tokens; errors: ESTORAGE. */
-int ku_token_file_commit(struct ku_token_file *f, int64_t *count);
+KU_STATUS ku_token_file_commit(struct ku_token_file *f, int64_t *count);
 /* Without a commit, removes the temporary file. */
 void ku_token_file_destroy(struct ku_token_file *f);
 

@@ -182,7 +182,7 @@ struct opening {
     struct stream *stream; /* the one that files are added to */
 };
 
-static int is_bin(const char *name)
+static bool is_bin(const char *name)
 {
     size_t bytes = strlen(name);
     return bytes >= 4 && strcmp(name + bytes - 4, ".bin") == 0;

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TEXT_TOKEN_FILES_H
 #define KU_DATA_TEXT_TOKEN_FILES_H
 
+#include "base/err.h"
 #include "data/data.h"
 
 /*
@@ -58,11 +59,11 @@ struct ku_text_opts {
  * Errors: EINPUT (missing, empty, of odd length, a split shorter than one sample, …), EINVAL
  * (format, seq_len, …), ENOMEM.
  */
-int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out);
+KU_STATUS ku_text_open(const struct ku_text_opts *opts, struct ku_data **out);
 
 /* ku_data_read with named outputs: T tokens and T targets; errors: EINPUT with file and byte. */
-int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample, int32_t *tokens,
-                 int32_t *targets);
+KU_STATUS ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
+                       int32_t *tokens, int32_t *targets);
 
 enum { KU_SEQ_LEN_MAX = 1 << 28 }; /* a sample's bytes fit 31 bits */
 

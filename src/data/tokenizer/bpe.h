@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TOKENIZER_BPE_H
 #define KU_DATA_TOKENIZER_BPE_H
 
+#include "base/err.h"
 #include "data/tokenizer/tokenizer.h"
 
 /*
@@ -10,7 +11,7 @@
  */
 struct ku_bpe;
 
-int ku_bpe_create(struct ku_bpe **out);
+KU_STATUS ku_bpe_create(struct ku_bpe **out);
 void ku_bpe_destroy(struct ku_bpe *b);
 
 /*
@@ -20,17 +21,18 @@ void ku_bpe_destroy(struct ku_bpe *b);
  *
  * Returns 1 if the id is taken, 2 if the bytes are taken; nothing changes then. Errors: ENOMEM.
  */
-int ku_bpe_add_token(struct ku_bpe *b, uint32_t id, const void *data, size_t bytes, int findable);
+KU_STATUS ku_bpe_add_token(struct ku_bpe *b, uint32_t id, const void *data, size_t bytes,
+                           int findable);
 /*
  * Adds a merge, ranked by the order of calls; a repeated pair takes the later rank. Returns 1, 2 or
  * 3 if left, right or the merged string is not a token. Errors: ENOMEM.
  */
-int ku_bpe_add_merge(struct ku_bpe *b, const void *left, size_t left_bytes, const void *right,
-                     size_t right_bytes);
+KU_STATUS ku_bpe_add_merge(struct ku_bpe *b, const void *left, size_t left_bytes, const void *right,
+                           size_t right_bytes);
 /* A word that is itself a token becomes that token, regardless of merges. */
 void ku_bpe_ignore_merges(struct ku_bpe *b);
 /* Ends construction: finds the tokens of single bytes and hashes everything. */
-int ku_bpe_seal(struct ku_bpe *b, unsigned char digest[32]);
+KU_STATUS ku_bpe_seal(struct ku_bpe *b, unsigned char digest[32]);
 
 uint32_t ku_bpe_vocab_count(const struct ku_bpe *b);
 /* Finds the token with these bytes; returns 1 and the id, or 0. */
@@ -48,6 +50,6 @@ int64_t ku_bpe_encode(struct ku_bpe *b, const unsigned char *word, size_t bytes,
 void ku_bpe_trim(struct ku_bpe *b);
 
 /* Makes room for `more` tokens after the last one. */
-int ku_tokens_reserve(struct ku_tokens *tokens, size_t more);
+KU_STATUS ku_tokens_reserve(struct ku_tokens *tokens, size_t more);
 
 #endif

@@ -154,7 +154,7 @@ static int change(struct trainer *t, uint32_t left, uint32_t right, uint32_t wor
     return KUMI_OK;
 }
 
-static int is_before(const struct trainer *t, const struct entry *a, const struct entry *b)
+static bool is_before(const struct trainer *t, const struct entry *a, const struct entry *b)
 {
     const struct pair *x = &t->pair[a->pair], *y = &t->pair[b->pair];
     if (a->count != b->count)

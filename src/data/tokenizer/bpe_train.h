@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TOKENIZER_BPE_TRAIN_H
 #define KU_DATA_TOKENIZER_BPE_TRAIN_H
 
+#include "base/err.h"
 #include "base/str.h"
 #include "data/data.h"
 #include "data/tokenizer/word_count.h"
@@ -30,8 +31,8 @@ enum {
  * Counts the words of a file by GPT-2's pattern, line by line, as Hugging Face does. Errors:
  * EINPUT, ENOMEM, any status of progress.
  */
-int ku_bpe_count_words(const char *path, const struct ku_progress *progress,
-                       struct ku_word_count *words);
+KU_STATUS ku_bpe_count_words(const char *path, const struct ku_progress *progress,
+                             struct ku_word_count *words);
 
 /* A merge, and the learned tokens and merges. */
 struct ku_bpe_merge {
@@ -51,12 +52,12 @@ struct ku_bpe_trained {
  * Owns: *out, until ku_bpe_trained_fini.
  * Errors: EINVAL (vocab_count, min_frequency, special), ENOMEM; any status of progress.
  */
-int ku_bpe_train(const struct ku_word_count *words, const struct ku_bpe_train_opts *opts,
-                 struct ku_bpe_trained *out);
+KU_STATUS ku_bpe_train(const struct ku_word_count *words, const struct ku_bpe_train_opts *opts,
+                       struct ku_bpe_trained *out);
 void ku_bpe_trained_fini(struct ku_bpe_trained *t);
 
 /* Appends the tokenizer.json that Hugging Face writes for these tokens, byte for byte. */
-int ku_bpe_trained_json(const struct ku_bpe_trained *t, struct ku_str *out);
+KU_STATUS ku_bpe_trained_json(const struct ku_bpe_trained *t, struct ku_str *out);
 
 /*
  * Notation of tokens in files: one character per byte (OpenAI's bytes_to_unicode). spell gives the

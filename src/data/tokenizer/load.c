@@ -248,7 +248,7 @@ static const char *type_of(json_t *object)
     return type ? type : "";
 }
 
-static int is_absent(json_t *value)
+static bool is_absent(json_t *value)
 {
     return !value || json_is_null(value);
 }

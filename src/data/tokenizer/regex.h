@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "base/err.h"
+
 /* Regular expressions of tokenizers; only regex.c uses PCRE2. */
 struct ku_regex;
 
@@ -14,7 +16,7 @@ struct ku_regex;
  *
  * Errors: EINPUT, ENOMEM.
  */
-int ku_regex_create(const char *pattern, struct ku_regex **out);
+KU_STATUS ku_regex_create(const char *pattern, struct ku_regex **out);
 void ku_regex_destroy(struct ku_regex *r);
 
 struct ku_match {
@@ -29,7 +31,7 @@ struct ku_match {
  * Returns 1; 0 for no match, or, unless is_last, if text after end could create or extend a match;
  * or an error.
  */
-int ku_regex_match(struct ku_regex *r, const unsigned char *at, const unsigned char *end,
-                   int is_last, struct ku_match *m);
+KU_STATUS ku_regex_match(struct ku_regex *r, const unsigned char *at, const unsigned char *end,
+                         int is_last, struct ku_match *m);
 
 #endif

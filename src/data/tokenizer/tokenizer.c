@@ -312,7 +312,7 @@ int ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t
     return out->failed ? KUMI_ENOMEM : KUMI_OK;
 }
 
-int ku_tokenizer_is_byte(const struct ku_tokenizer *t)
+bool ku_tokenizer_is_byte(const struct ku_tokenizer *t)
 {
     return !t->bpe;
 }

@@ -2,8 +2,10 @@
 #ifndef KU_DATA_TOKENIZER_TOKENIZER_H
 #define KU_DATA_TOKENIZER_TOKENIZER_H
 
+#include "base/err.h"
 #include "base/str.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,10 +48,10 @@ void ku_tokens_fini(struct ku_tokens *tokens);
  * Owns: *out, until ku_tokenizer_destroy.
  * Errors: EINPUT (missing, malformed, or an unsupported kind, which the message names), ENOMEM.
  */
-int ku_tokenizer_open(const char *where, struct ku_tokenizer **out);
+KU_STATUS ku_tokenizer_open(const char *where, struct ku_tokenizer **out);
 void ku_tokenizer_destroy(struct ku_tokenizer *t);
 
-int ku_tokenizer_is_byte(const struct ku_tokenizer *t);
+bool ku_tokenizer_is_byte(const struct ku_tokenizer *t);
 /* One more than the largest token. */
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t);
 /* Finds the token with this text, added or in the vocabulary; returns 1 and the id, or 0. */
@@ -71,20 +73,20 @@ const char *ku_tokenizer_fingerprint(const struct ku_tokenizer *t);
  * Errors: EINPUT (a byte without a token; a word above KU_WORD_BYTES_MAX), ENOMEM; `out` then holds
  * part of the tokens.
  */
-int ku_tokenizer_encode(struct ku_tokenizer *t, const void *text, size_t bytes,
-                        struct ku_tokens *out);
+KU_STATUS ku_tokenizer_encode(struct ku_tokenizer *t, const void *text, size_t bytes,
+                              struct ku_tokens *out);
 /*
  * Encode in pieces of any length: feed, feed, …, finish gives the tokens of the whole text. Memory
  * is bounded by the longest word. After an error, or to discard a text, call reset.
  */
-int ku_tokenizer_feed(struct ku_tokenizer *t, const void *text, size_t bytes,
-                      struct ku_tokens *out);
-int ku_tokenizer_finish(struct ku_tokenizer *t, struct ku_tokens *out);
+KU_STATUS ku_tokenizer_feed(struct ku_tokenizer *t, const void *text, size_t bytes,
+                            struct ku_tokens *out);
+KU_STATUS ku_tokenizer_finish(struct ku_tokenizer *t, struct ku_tokens *out);
 void ku_tokenizer_reset(struct ku_tokenizer *t);
 
 /* Appends the bytes of the tokens; errors: EINVAL (unknown token: nothing appended), ENOMEM. */
-int ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t count,
-                        struct ku_str *out);
+KU_STATUS ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t count,
+                              struct ku_str *out);
 
 /* Limit of a word, which is merged as a whole and takes 20 to 44 bytes of memory per byte. */
 enum { KU_WORD_BYTES_MAX = 16 << 20 };

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TOKENIZER_TOKENIZER_IMPL_H
 #define KU_DATA_TOKENIZER_TOKENIZER_IMPL_H
 
+#include "base/err.h"
 #include "base/json/json.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/words.h"
@@ -60,9 +61,9 @@ struct ku_tokenizer {
  *
  *   dir   folder of the special-token files; NULL: none
  */
-int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *dir, const char *vocab_path,
-                           const char *merges_path);
-int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const char *path);
+KU_STATUS ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *dir, const char *vocab_path,
+                                 const char *merges_path);
+KU_STATUS ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const char *path);
 /*
  * Adds the tokens of the special-token files, before the fingerprint is computed. is_pair: there is
  * no tokenizer.json.
@@ -70,14 +71,15 @@ int ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const char *
 int ku_tokenizer_load_special(struct ku_tokenizer *t, const char *dir, int is_pair);
 
 /* Helpers of the loaders. */
-int ku_tokenizer_read_json(const char *path, struct ku_json *doc);
+KU_STATUS ku_tokenizer_read_json(const char *path, struct ku_json *doc);
 /* Returns EINPUT "tokenizer: <path>: <part>: <value>; kumi takes <instead>". */
-int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead);
+KU_STATUS ku_tokenizer_refuse(const char *path, const char *part, json_t *value,
+                              const char *instead);
 /*
  * Adds a token that is searched in text as a whole. entry: a string, or an object with content and
  * flags.
  */
-int ku_tokenizer_add(struct ku_tokenizer *t, const char *path, const char *key, json_t *entry,
-                     int64_t id);
+KU_STATUS ku_tokenizer_add(struct ku_tokenizer *t, const char *path, const char *key, json_t *entry,
+                           int64_t id);
 
 #endif

@@ -23,7 +23,7 @@ struct ku_vocab {
     char fingerprint[65];
 };
 
-static int is_blank(char c)
+static bool is_blank(char c)
 {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_TOKENIZER_VOCAB_H
 #define KU_DATA_TOKENIZER_VOCAB_H
 
+#include "base/err.h"
 #include "base/str.h"
 #include "data/data.h"
 #include "data/tokenizer/tokenizer.h"
@@ -36,7 +37,7 @@ struct ku_vocab_opts {
  * Opens a vocabulary. Owns: *out, until ku_vocab_destroy. Errors: EINPUT (a file; no word left),
  * EINVAL, ENOMEM.
  */
-int ku_vocab_open(const struct ku_vocab_opts *opts, struct ku_vocab **out);
+KU_STATUS ku_vocab_open(const struct ku_vocab_opts *opts, struct ku_vocab **out);
 void ku_vocab_destroy(struct ku_vocab *v);
 
 /* One more than the largest token, special tokens included. */
@@ -46,13 +47,15 @@ uint32_t ku_vocab_special(const struct ku_vocab *v, enum ku_vocab_special which)
 const char *ku_vocab_fingerprint(const struct ku_vocab *v);
 
 /* Appends the tokens of one sentence, without special tokens around it; errors: EINPUT, ENOMEM. */
-int ku_vocab_encode(struct ku_vocab *v, const char *text, size_t bytes, struct ku_tokens *out);
+KU_STATUS ku_vocab_encode(struct ku_vocab *v, const char *text, size_t bytes,
+                          struct ku_tokens *out);
 /*
  * Appends the text up to the first </s>, without <pad> and <s>; unknown words are "<unk>". Errors:
  * EINVAL (no such token), ENOMEM.
  */
-int ku_vocab_decode(const struct ku_vocab *v, const uint32_t *id, size_t count, struct ku_str *out);
+KU_STATUS ku_vocab_decode(const struct ku_vocab *v, const uint32_t *id, size_t count,
+                          struct ku_str *out);
 /* Appends the contents of a NAME.vocab file; errors: EINVAL (not a vocabulary of words), ENOMEM. */
-int ku_vocab_print(const struct ku_vocab *v, struct ku_str *out);
+KU_STATUS ku_vocab_print(const struct ku_vocab *v, struct ku_str *out);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /* Distinct words and their counts, numbered in order of first occurrence; zero-initialize it. */
 struct ku_word {
     size_t at; /* in blob */
@@ -23,7 +25,8 @@ struct ku_word_count {
 
 void ku_word_count_fini(struct ku_word_count *c);
 /* Counts a word once; bytes < 2^32. *number receives its number; may be NULL; errors: ENOMEM. */
-int ku_word_count_add(struct ku_word_count *c, const void *data, size_t bytes, uint32_t *number);
+KU_STATUS ku_word_count_add(struct ku_word_count *c, const void *data, size_t bytes,
+                            uint32_t *number);
 /* Finds a counted word; returns 1 and its number, or 0. */
 int ku_word_count_find(const struct ku_word_count *c, const void *data, size_t bytes,
                        uint32_t *number);

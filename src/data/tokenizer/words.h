@@ -5,13 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Splits valid UTF-8 into words, by GPT-2's pattern (implemented by hand) or by a regular
  * expression (PCRE2).
  */
 struct ku_words;
 
-int ku_words_gpt2(struct ku_words **out);
+KU_STATUS ku_words_gpt2(struct ku_words **out);
 /*
  * Words are the matches of `pattern`, in the syntax of tokenizer.json files (Oniguruma's), and,
  * unless drop_gaps, the text between matches.
@@ -20,7 +22,7 @@ int ku_words_gpt2(struct ku_words **out);
  * that look at text before the word (\w, \b, ^, lookbehind, ...). The message names pattern and
  * position; the caller adds the file. ENOMEM.
  */
-int ku_words_regex(const char *pattern, int drop_gaps, struct ku_words **out);
+KU_STATUS ku_words_regex(const char *pattern, int drop_gaps, struct ku_words **out);
 void ku_words_destroy(struct ku_words *s);
 
 /*

@@ -2,6 +2,7 @@
 #ifndef KU_DEVICE_CPU_CPU_H
 #define KU_DEVICE_CPU_CPU_H
 
+#include "base/err.h"
 #include "device/cpu/isa.h"
 #include "device/device.h"
 #include "device/pool.h"
@@ -126,7 +127,7 @@ void ku_cpu_add_trust(const struct ku_kernel *k, int64_t *trust);
 #undef KU_OP
 
 /* linear and linear_dx of few rows, with k->product filled in: linear_thin.c. */
-int ku_cpu_is_thin(const struct ku_kernel *k);
+bool ku_cpu_is_thin(const struct ku_kernel *k);
 void ku_cpu_bind_thin(struct ku_kernel *k);
 
 /* One workspace function per family, and the two kinds of conv. */
@@ -170,7 +171,7 @@ static inline void *ku_cpu_at(const struct ku_view *v, int64_t i)
                                                                    : kumi_dtype_bytes(v->dtype);
     return (char *)v->data + (size_t)i * bytes;
 }
-static inline int ku_cpu_is_float(const struct ku_view *v)
+static inline bool ku_cpu_is_float(const struct ku_view *v)
 {
     return v->dtype == KUMI_F32 || v->dtype == KUMI_BF16 || v->dtype == KUMI_F16;
 }
@@ -185,7 +186,7 @@ static inline void ku_cpu_fence(void)
  * Kernel and units of a matrix product. n_k elements of the contraction become units (f32, f16
  * widened to f32, or two bf16), rounded up to the kernel's step; the rest is zero.
  */
-static inline int ku_cpu_has_pairs(const struct ku_kernel *k)
+static inline bool ku_cpu_has_pairs(const struct ku_kernel *k)
 {
     return k->product.dtype == KUMI_BF16 && k->cpu->gemm_bf16 != NULL;
 }
@@ -201,7 +202,7 @@ static inline int64_t ku_cpu_units(const struct ku_kernel *k, int64_t n_k)
     int64_t n = ku_cpu_has_pairs(k) ? (n_k + 1) / 2 : n_k;
     return (n + step - 1) / step * step;
 }
-int ku_cpu_bind_product(struct ku_kernel *k); /* fills the phases from k->product */
+KU_STATUS ku_cpu_bind_product(struct ku_kernel *k); /* fills the phases from k->product */
 /*
  * n_x pixels of line y of the zero-padded source, from column x on (x may be negative): the
  * channels of a group from c on.
@@ -220,11 +221,11 @@ int ku_cpu_bind_line(struct ku_kernel *k);
 int ku_cpu_bind_slide(struct ku_kernel *k);
 int ku_cpu_bind_conv_dw(struct ku_kernel *k);
 /* f32, bf16 or f16, else KUMI_EINVAL with op, operand and remedy. */
-int ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);
-int ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,
-                 enum kumi_dtype dtype);
+KU_STATUS ku_cpu_check_float(const struct ku_kernel *k, const char *what, const struct ku_view *v);
+KU_STATUS ku_cpu_check(const struct ku_kernel *k, const char *what, const struct ku_view *v,
+                       enum kumi_dtype dtype);
 /* The same for all float operands of the call. */
-int ku_cpu_check_all(const struct ku_kernel *k);
+KU_STATUS ku_cpu_check_all(const struct ku_kernel *k);
 /* The op's dropout, from the control input (last input); read at launch. */
 struct ku_dropout ku_cpu_dropout(const struct ku_kernel *k);
 

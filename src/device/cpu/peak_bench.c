@@ -142,7 +142,7 @@ out:
     return status;
 }
 
-int ku_peak_is_disturbed(const struct ku_peak *peak)
+bool ku_peak_is_disturbed(const struct ku_peak *peak)
 {
     const struct ku_spread *all[] = {&peak->f32, &peak->bf16, &peak->stream};
     int is_disturbed = 0;
@@ -638,7 +638,7 @@ out:
     return status;
 }
 
-int ku_bench_op_is_known(const char *only)
+bool ku_bench_op_is_known(const char *only)
 {
     for (int i = 0; i < N_ROWS; i++)
         if (strncmp(rows[i].name, only, strlen(only)) == 0)

@@ -55,7 +55,7 @@ static int64_t lse_at(const struct head *h, int64_t query)
 {
     return ku_attn_lse_at(&h->a, h->sample, h->head) + query;
 }
-static int sees(const struct head *h, int64_t query, int64_t key)
+static bool sees(const struct head *h, int64_t query, int64_t key)
 {
     const struct ku_view *in = h->c->in;
     const int32_t *at = h->a.positions < 0 ? NULL : in[h->a.positions].data;

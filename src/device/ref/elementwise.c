@@ -106,7 +106,7 @@ EACH(dropout, ku_ref_keep(c, (uint64_t)ku_ref_global_index(&c->out[0], i, c->out
                   : IN(0) / (1 - c->attr->p))
 
 /* Whether local element i is padding. */
-static int is_padding(const struct ku_view *v, int64_t i)
+static bool is_padding(const struct ku_view *v, int64_t i)
 {
     for (int d = v->shape.ndim - 1; d >= 0; i /= v->shape.dim[d--].count)
         if (i % v->shape.dim[d].count >= v->shape.dim[d].seen)

@@ -44,7 +44,7 @@ WITHOUT(trust)
 WITHOUT(chunks)
 WITHOUT(conv)
 
-static int is_of_form(char form, enum kumi_dtype d)
+static bool is_of_form(char form, enum kumi_dtype d)
 {
     switch (form) {
     case 'f':

@@ -87,7 +87,7 @@ static inline struct ku_ref_rows ku_ref_rows(const struct ku_view *v)
     return (struct ku_ref_rows){ku_ref_extent(v, 0, last), v->shape.dim[last].count};
 }
 /* Whether a target takes part in the loss. */
-static inline int ku_ref_is_valid(const struct ku_call *c, int32_t target)
+static inline bool ku_ref_is_valid(const struct ku_call *c, int32_t target)
 {
     return target >= 0 && target != c->attr->ignore;
 }

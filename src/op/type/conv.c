@@ -5,14 +5,14 @@
 #include "op/type.h"
 #include "op/window.h"
 
-static int is_dense(const struct ku_shape *s, int first)
+static bool is_dense(const struct ku_shape *s, int first)
 {
     for (int d = first; d < s->ndim; d++)
         if (s->dim[d].seen != s->dim[d].count)
             return 0;
     return 1;
 }
-static int is_image(const struct ku_type *t)
+static bool is_image(const struct ku_type *t)
 {
     return t->shape.ndim == 4 && is_dense(&t->shape, 1);
 }

@@ -6,7 +6,7 @@
 #include "op/type.h"
 #include "op/loss_scaler.h"
 
-static int dims_are_equal(const struct ku_shape *a, int i, const struct ku_shape *b, int j, int n)
+static bool dims_are_equal(const struct ku_shape *a, int i, const struct ku_shape *b, int j, int n)
 {
     for (int k = 0; k < n; k++) {
         const struct ku_dim *x = &a->dim[i + k], *y = &b->dim[j + k];

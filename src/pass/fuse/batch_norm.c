@@ -32,7 +32,7 @@ static ku_id plain_norm(const struct ku_graph *g, ku_id value)
                                                                                              : 0;
 }
 
-static int reads(const struct ku_graph *g, ku_id node, ku_id value, int *operand)
+static bool reads(const struct ku_graph *g, ku_id node, ku_id value, int *operand)
 {
     for (*operand = 0; *operand < g->node[node].n_in; ++*operand)
         if (g->node[node].op != KU_OP_NONE && ku_in(g, &g->node[node], *operand) == value)
@@ -42,7 +42,7 @@ static int reads(const struct ku_graph *g, ku_id node, ku_id value, int *operand
 
 /* Whether `value` is no output and its only readers are `reader` and act_dx nodes that read it as
  * ReLU's operand. */
-static int is_inner(const struct fusion *f, ku_id value, ku_id reader)
+static bool is_inner(const struct fusion *f, ku_id value, ku_id reader)
 {
     const struct ku_graph *g = f->g;
     int operand;

@@ -43,7 +43,7 @@ static ku_id parameter_of(const struct ku_graph *g, ku_id value)
     return g->tensor[t].kind == KU_T_DERIVED ? g->tensor[t].of : t;
 }
 
-static int is_frozen(const struct ku_compile_opts *o, const char *name)
+static bool is_frozen(const struct ku_compile_opts *o, const char *name)
 {
     for (int i = 0; o->freeze && o->freeze[i]; i++)
         if (ku_str_glob(o->freeze[i], name))
@@ -218,7 +218,7 @@ static void look_at(const struct diff *d, ku_id node, const struct statement *s,
 
 /* Whether a statement makes only parameter gradients, by an op that can accumulate: such an op
  * writes the gradient dtype itself. */
-static int is_gradient(const struct diff *d, ku_id node, const struct statement *s)
+static bool is_gradient(const struct diff *d, ku_id node, const struct statement *s)
 {
     const struct ku_graph *g = d->g;
     for (int i = 0; i < s->n_targets; i++)

@@ -20,7 +20,7 @@
 #include "base/mem.h"
 #include "pass/lower/lower.h"
 
-int ku_bucket_is_gather(const struct ku_graph *g, ku_id node)
+bool ku_bucket_is_gather(const struct ku_graph *g, ku_id node)
 {
     return g->node[node].op == KU_OP_convert &&
            ku_layout_has(&g->layout[g->value[ku_in(g, &g->node[node], 0)].layout], KU_Z);
@@ -48,7 +48,7 @@ static int sum_axes(const struct ku_lower *l, uint32_t b)
 }
 
 /* Whether each micro-batch is reduced and added to the local shard (grad_sync: micro). */
-static int is_by_micro(const struct ku_lower *l, uint32_t b)
+static bool is_by_micro(const struct ku_lower *l, uint32_t b)
 {
     return (int)l->g->attr[l->g->node[converts(l, b)[0]].attr].by_micro;
 }
@@ -60,7 +60,7 @@ static bool frees_gradients(const struct ku_lower *l, int axes)
 }
 
 /* Whether the bucket finishes during backward. */
-static int moves_on(const struct ku_lower *l, uint32_t b)
+static bool moves_on(const struct ku_lower *l, uint32_t b)
 {
     int axes = block_axes(l, b);
     return !ku_bucket_is_gather(l->g, converts(l, b)[0]) &&

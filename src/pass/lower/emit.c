@@ -318,7 +318,7 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
 
 /* Whether a node accumulates in place: its op supports it, and all its results are accumulated over
  * mb first. */
-static int is_accumulating(const struct ku_lower *l, ku_id id)
+static bool is_accumulating(const struct ku_lower *l, ku_id id)
 {
     const struct ku_node *n = &l->g->node[id];
     if (!(ku_ops[n->op].traits & KU_OP_ACCUM) || l->micro < 0)

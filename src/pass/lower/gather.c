@@ -97,7 +97,7 @@ int ku_gather_use(struct ku_lower *l, ku_id convert)
     return KUMI_OK;
 }
 
-int ku_gather_is_slice(const struct ku_graph *g, ku_id node)
+bool ku_gather_is_slice(const struct ku_graph *g, ku_id node)
 {
     const struct ku_node *n = &g->node[node];
     return n->op == KU_OP_convert && n->phase == KU_PH_F &&

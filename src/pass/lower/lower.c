@@ -27,7 +27,7 @@
 #include "base/mem.h"
 #include "ir/state.h"
 
-static int is_micro_phase(int phase)
+static bool is_micro_phase(int phase)
 {
     return phase == KU_PH_F || phase == KU_PH_I || phase == KU_PH_W;
 }

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "base/err.h"
 #include "pass/pass.h"
 
 /*
@@ -97,43 +98,43 @@ static inline ku_id *ku_lower_sum(struct ku_lower *l, ku_id value)
 
 /* bucket_collectives.c */
 /* Whether a node is a `convert` of a partitioned value: an all-gather. */
-int ku_bucket_is_gather(const struct ku_graph *g, ku_id node);
+bool ku_bucket_is_gather(const struct ku_graph *g, ku_id node);
 /* Whether a node is the slice of a gathered parameter (reshard_group); lowered with the gather. */
-int ku_gather_is_slice(const struct ku_graph *g, ku_id node);
+bool ku_gather_is_slice(const struct ku_graph *g, ku_id node);
 /* Notes that `value` is complete: with overlap its bucket, if any, starts with the last operand. */
-int ku_bucket_ready(struct ku_lower *l, ku_id value);
+KU_STATUS ku_bucket_ready(struct ku_lower *l, ku_id value);
 /* Starts the bucket if needed and waits: the results of its converts are valid from here on. */
-int ku_bucket_finish(struct ku_lower *l, uint32_t bucket);
+KU_STATUS ku_bucket_finish(struct ku_lower *l, uint32_t bucket);
 /* Finishes all buckets in flight. */
-int ku_bucket_settle(struct ku_lower *l);
+KU_STATUS ku_bucket_settle(struct ku_lower *l);
 /* Lowers an all-gather in O, in a bucket or alone. */
-int ku_bucket_gather(struct ku_lower *l, ku_id node);
+KU_STATUS ku_bucket_gather(struct ku_lower *l, ku_id node);
 
 /* gather.c */
-int ku_gather_init(struct ku_lower *l);
+KU_STATUS ku_gather_init(struct ku_lower *l);
 void ku_gather_fini(struct ku_lower *l);
 /* Begins phase A, F or I (I: backward): starts the first gathers. */
-int ku_gather_begin(struct ku_lower *l, int phase);
+KU_STATUS ku_gather_begin(struct ku_lower *l, int phase);
 /* Waits for the unit of this convert: its parameters are valid from here on. */
-int ku_gather_use(struct ku_lower *l, ku_id convert);
+KU_STATUS ku_gather_use(struct ku_lower *l, ku_id convert);
 
 /* emit.c */
 ku_id ku_program_add_buffer(struct ku_program *p, const struct ku_buffer *b); /* 0: no memory */
-int ku_lower_compute(struct ku_lower *l, ku_id node);
+KU_STATUS ku_lower_compute(struct ku_lower *l, ku_id node);
 /* Adds buffer `from` into buffer `into`. is_tree: sum over virtual shards, which rounds to the
  * convert's wire dtype; else over micro-batches. */
-int ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);
+KU_STATUS ku_lower_fold(struct ku_lower *l, ku_id value, ku_id into, ku_id from, int is_tree);
 /* Copies the local shard of a whole value to a separate buffer: a convert C -> Z. */
-int ku_lower_slice(struct ku_lower *l, ku_id convert);
+KU_STATUS ku_lower_slice(struct ku_lower *l, ku_id convert);
 /* Starts a collective. kind: enum ku_exchange; axes: a mask; stats NULL: no operand adds to
  * stats. */
-int ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
-                   const struct ku_operand *stats, const struct ku_operand *part, uint32_t n_parts,
-                   ku_id path, uint32_t *handle);
+KU_STATUS ku_lower_start(struct ku_lower *l, int kind, int axes, int reduce,
+                         const struct ku_operand *stats, const struct ku_operand *part,
+                         uint32_t n_parts, ku_id path, uint32_t *handle);
 /* The axes of a convert's collective, as a mask: those with several ranks on which it changes P or
  * Z. */
 int ku_lower_axes(const struct ku_lower *l, ku_id convert);
-int ku_lower_wait(struct ku_lower *l, uint32_t handle);
+KU_STATUS ku_lower_wait(struct ku_lower *l, uint32_t handle);
 ku_id ku_lower_buffer(struct ku_lower *l, ku_id value, int arena, int cls);
 /* A buffer for the local shard of a value under placement `layout`: the max size over ranks. */
 ku_id ku_lower_kept_buffer(struct ku_lower *l, ku_id value, ku_id layout, int arena, int cls);

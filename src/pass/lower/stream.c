@@ -74,7 +74,7 @@ static size_t round_up(size_t bytes)
     return (bytes + KU_TIER_ALIGN_BYTES - 1) & ~(size_t)(KU_TIER_ALIGN_BYTES - 1);
 }
 
-static int is_tier(const struct ku_program *p, ku_id buffer)
+static bool is_tier(const struct ku_program *p, ku_id buffer)
 {
     return ku_arena_is_tier(p->buffer[buffer].arena);
 }
@@ -214,11 +214,11 @@ static int spill_activations(struct stream *s)
     return status;
 }
 
-static int is_same_piece(const struct ku_operand *a, const struct ku_operand *b)
+static bool is_same_piece(const struct ku_operand *a, const struct ku_operand *b)
 {
     return a->piece == b->piece && a->piece_count == b->piece_count;
 }
-static int overlaps(const struct ku_operand *a, const struct ku_operand *b)
+static bool overlaps(const struct ku_operand *a, const struct ku_operand *b)
 {
     return a->piece_count != b->piece_count || a->piece == b->piece;
 }
@@ -329,16 +329,16 @@ static int find_visits(struct stream *s)
     return KUMI_OK;
 }
 
-static int is_state(const struct stream *s, const struct visit *v)
+static bool is_state(const struct stream *s, const struct visit *v)
 {
     return s->p->buffer[v->tier].cls != KU_CL_OFFLOAD;
 }
 /* An activation with a single live range stays in its own buffer: no staging buffer. */
-static int is_at_home(const struct stream *s, const struct visit *v)
+static bool is_at_home(const struct stream *s, const struct visit *v)
 {
     return !is_state(s, v) && !v->goes_on && v->before == 0;
 }
-static int is_written(const struct stream *s, const struct visit *v)
+static bool is_written(const struct stream *s, const struct visit *v)
 {
     return v->writes && (is_state(s, v) || v->goes_on);
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+
 /*
  * Minimum cut between two vertices of a directed graph, by Dinic's algorithm (1970): O(V^2 E) in
  * the worst case, near linear on the shallow graphs of models.
@@ -19,7 +21,7 @@ struct ku_cut;
  *
  * Errors: ENOMEM.
  */
-int ku_cut_create(uint32_t n_vertices, uint32_t n_edges, struct ku_cut **cut);
+KU_STATUS ku_cut_create(uint32_t n_vertices, uint32_t n_edges, struct ku_cut **cut);
 void ku_cut_destroy(struct ku_cut *cut);
 void ku_cut_edge(struct ku_cut *cut, uint32_t from, uint32_t to, int64_t capacity);
 /*

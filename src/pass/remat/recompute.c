@@ -68,19 +68,19 @@ static void fini(struct remat *r)
     ku_free(r->slice);
 }
 
-static int is_forward(const struct ku_graph *g, ku_id value)
+static bool is_forward(const struct ku_graph *g, ku_id value)
 {
     const struct ku_value *v = &g->value[value];
     return v->role == KU_TEMP && g->node[v->def].phase == KU_PH_F;
 }
 /* Whether `value` is a gathered parameter (ZeRO-3); backward has its own gather. */
-static int is_gather(const struct ku_graph *g, ku_id value)
+static bool is_gather(const struct ku_graph *g, ku_id value)
 {
     const struct ku_node *def = &g->node[g->value[value].def];
     return g->value[value].role == KU_TEMP && def->op == KU_OP_convert &&
            g->value[ku_in(g, def, 0)].role == KU_STATE;
 }
-static int is_backward(const struct ku_node *n)
+static bool is_backward(const struct ku_node *n)
 {
     return n->op != KU_OP_NONE && (n->phase == KU_PH_I || n->phase == KU_PH_W);
 }
@@ -149,7 +149,7 @@ static int name_units(struct remat *r)
     return KUMI_OK;
 }
 
-static int is_matched(const struct ku_compile_opts *o, const char *path)
+static bool is_matched(const struct ku_compile_opts *o, const char *path)
 {
     for (int i = 0; o->recompute_match && o->recompute_match[i]; i++)
         if (ku_str_glob(o->recompute_match[i], path))
@@ -169,7 +169,7 @@ static int level_of(const struct remat *r, ku_id n, int all)
     return level == KU_RECOMPUTE_FULL && r->group[n] == 0 ? KU_RECOMPUTE_NONE : level;
 }
 
-static int is_cheap(const struct ku_graph *g, ku_id n)
+static bool is_cheap(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
     int64_t read = 0, made = 0;
@@ -182,7 +182,7 @@ static int is_cheap(const struct ku_graph *g, ku_id n)
     return (ku_ops[node->op].traits & KU_OP_CHEAP) && made >= read / MIN_SHARE;
 }
 
-static int may_run_again(const struct remat *r, ku_id n)
+static bool may_run_again(const struct remat *r, ku_id n)
 {
     const struct ku_node *node = &r->g->node[n];
     const unsigned never = KU_OP_EFFECT | KU_OP_UPDATE;
@@ -246,7 +246,7 @@ static int cut(struct remat *r)
     return KUMI_OK;
 }
 
-static int is_again(const struct remat *r, ku_id v)
+static bool is_again(const struct remat *r, ku_id v)
 {
     return v < r->n_values && !r->given[v] && r->side[2 * v];
 }

@@ -2,6 +2,7 @@
 #ifndef KU_PASS_REMAT_RECOMPUTE_H
 #define KU_PASS_REMAT_RECOMPUTE_H
 
+#include "base/err.h"
 #include "pass/pass.h"
 
 /*
@@ -23,7 +24,7 @@ struct ku_recompute_unit {
  *
  * Errors: ENOMEM.
  */
-int ku_recompute_measure(struct ku_graph *g, const struct ku_compile_opts *o,
-                         struct ku_recompute_unit **unit, int *n);
+KU_STATUS ku_recompute_measure(struct ku_graph *g, const struct ku_compile_opts *o,
+                               struct ku_recompute_unit **unit, int *n);
 
 #endif

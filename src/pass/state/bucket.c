@@ -20,7 +20,7 @@
 /* Sums over ranks, gathers after the update, and gathers of units of parameters. */
 enum kind { SUMS, GATHERS, UNITS };
 
-static int is_rank_convert(const struct ku_graph *g, ku_id n)
+static bool is_rank_convert(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
     if (node->op != KU_OP_convert || node->phase != KU_PH_O)
@@ -31,7 +31,7 @@ static int is_rank_convert(const struct ku_graph *g, ku_id n)
 }
 
 /* An all-gather of a partitioned parameter that forward or backward reads. */
-static int is_unit_gather(const struct ku_graph *g, ku_id n)
+static bool is_unit_gather(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
     return node->op == KU_OP_convert && node->phase != KU_PH_O &&
@@ -39,7 +39,7 @@ static int is_unit_gather(const struct ku_graph *g, ku_id n)
 }
 
 /* An all-gather of a tensor that the update leaves partitioned and the next step reads whole. */
-static int is_gather(const struct ku_graph *g, ku_id n)
+static bool is_gather(const struct ku_graph *g, ku_id n)
 {
     const struct ku_node *node = &g->node[n];
     return node->op == KU_OP_convert && node->phase == KU_PH_O &&

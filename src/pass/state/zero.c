@@ -51,7 +51,7 @@ static void deal_blocks(struct ku_graph *g, int dp)
     }
 }
 
-static int is_gradient(const struct ku_graph *g, const struct ku_node *n)
+static bool is_gradient(const struct ku_graph *g, const struct ku_node *n)
 {
     const struct ku_value *from = &g->value[ku_in(g, n, 0)];
     return n->op == KU_OP_convert && n->phase == KU_PH_O && g->node[from->def].phase != KU_PH_F &&

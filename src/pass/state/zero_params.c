@@ -41,19 +41,19 @@ static const char *unit_of(const struct ku_compile_opts *o, const char *tensor,
     return out;
 }
 
-static int is_parameter(const struct ku_tensor *x)
+static bool is_parameter(const struct ku_tensor *x)
 {
     return x->kind == KU_T_PARAM || x->kind == KU_T_DERIVED;
 }
 
-int ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor)
+bool ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor)
 {
     const struct ku_tensor *x = &g->tensor[tensor];
     return o->zero == 3 && is_parameter(x) &&
            ku_shape_count(&g->shape[x->shape]) >= o->persist_below;
 }
 
-static int is_backward(int phase)
+static bool is_backward(int phase)
 {
     return phase == KU_PH_I || phase == KU_PH_W;
 }

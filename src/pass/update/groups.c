@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "pass/update.h"
 
-static int matches(const struct ku_update_group *group, const char *name)
+static bool matches(const struct ku_update_group *group, const char *name)
 {
     for (int i = 0; group->match[i]; i++)
         if (ku_str_glob(group->match[i], name))

@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "pass/update.h"
 
-static int is_narrow(const struct ku_graph *g, ku_id tensor)
+static bool is_narrow(const struct ku_graph *g, ku_id tensor)
 {
     return kumi_dtype_bytes((enum kumi_dtype)g->tensor[tensor].dtype) < kumi_dtype_bytes(KUMI_F32);
 }

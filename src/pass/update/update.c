@@ -136,8 +136,8 @@ ku_id ku_update_own(struct ku_graph *g, ku_id param, const char *suffix, enum ku
     return t;
 }
 
-int ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
-                      const char *const *patterns)
+bool ku_update_selects(const struct ku_graph *g, ku_id tensor, int decay,
+                       const char *const *patterns)
 {
     int64_t dim[KU_MAX_DIMS];
     switch ((enum ku_decay)decay) {

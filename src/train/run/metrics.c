@@ -298,7 +298,7 @@ void ku_metrics_step(struct ku_metrics *m, const struct ku_metrics_line *l, int 
     say(m, l, tps);
 }
 
-int ku_metrics_has_eval(const struct ku_metrics *m, int64_t step)
+bool ku_metrics_has_eval(const struct ku_metrics *m, int64_t step)
 {
     const json_t *last = json_array_get(m->curve, json_array_size(m->curve) - 1);
     return last && json_integer_value(json_array_get(last, 0)) == step;

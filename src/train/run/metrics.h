@@ -3,8 +3,10 @@
 #define KU_TRAIN_RUN_METRICS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "kumi/run.h"
 
 /*
@@ -38,8 +40,8 @@ struct ku_metrics;
  *
  * Errors: KUMI_ESTORAGE.
  */
-int ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token, double peak_flops,
-                    struct ku_metrics **m);
+KU_STATUS ku_metrics_open(const char *dir, int64_t first_step, double flops_per_token,
+                          double peak_flops, struct ku_metrics **m);
 void ku_metrics_close(struct ku_metrics *m); /* NULL is allowed */
 /*
  * Record the throughput of a step; called for every step. is_logged: write the line. If the file
@@ -57,7 +59,7 @@ double ku_metrics_median_step_ms(const struct ku_metrics *m);
  */
 double ku_metrics_mfu(const struct ku_metrics *m, double tps);
 /* Whether the last evaluation is of this step. */
-int ku_metrics_has_eval(const struct ku_metrics *m, int64_t step);
+bool ku_metrics_has_eval(const struct ku_metrics *m, int64_t step);
 /*
  * Points (step, val_loss and, for classifiers, val_accuracy) so far, as a JSON array of arrays. The
  * caller owns it.

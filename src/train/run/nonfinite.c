@@ -52,7 +52,7 @@ static void name_buffers(struct search *s)
     }
 }
 
-static int is_finite(const struct ku_view *v)
+static bool is_finite(const struct ku_view *v)
 {
     int64_t count = ku_shape_count(&v->shape);
     for (int64_t i = 0; i < count; i++)
@@ -78,7 +78,7 @@ static void look(void *ctx, const struct ku_instr *i, const struct ku_view *out)
  * A step changes buffers (running statistics) and the loss scale even if it applies no update, so
  * these are saved. Buffers that the host's ranks share are saved by local rank 0.
  */
-static int is_kept(const struct ku_trainer *t, const struct ku_program_state *x)
+static bool is_kept(const struct ku_trainer *t, const struct ku_program_state *x)
 {
     return (x->kind == KU_T_BUFFER || x->kind == KU_T_COUNTER) &&
            (x->arena != KU_AR_HOST || t->job->local_rank == 0);

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_RUN_NONFINITE_H
 #define KU_TRAIN_RUN_NONFINITE_H
 
+#include "base/err.h"
 #include "train/trainer.h"
 
 struct ku_nonfinite {
@@ -16,6 +17,6 @@ struct ku_nonfinite {
  *
  * Collective: every rank gets the same result. Errors: KUMI_ENOMEM, and the job's root cause.
  */
-int ku_nonfinite_find(struct ku_trainer *t, int64_t step, struct ku_nonfinite *out);
+KU_STATUS ku_nonfinite_find(struct ku_trainer *t, int64_t step, struct ku_nonfinite *out);
 
 #endif

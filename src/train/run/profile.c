@@ -359,7 +359,7 @@ static int write_table(struct ku_profile *p, const char *dir)
     return status;
 }
 
-static int is_profiled(const struct ku_profile *p, int64_t step)
+static bool is_profiled(const struct ku_profile *p, int64_t step)
 {
     return p && !p->is_written && step >= p->first && step < p->first + p->n_steps;
 }

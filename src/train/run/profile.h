@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_RUN_PROFILE_H
 #define KU_TRAIN_RUN_PROFILE_H
 
+#include "base/err.h"
 #include "train/trainer.h"
 
 /*
@@ -25,8 +26,8 @@ struct ku_profile;
 /*
  * Create a profile for a run of the steps first_step to end_step. Errors: KUMI_EINVAL.
  */
-int ku_profile_create(const struct ku_profile_opts *o, const struct ku_trainer *t,
-                      int64_t first_step, int64_t end_step, struct ku_profile **p);
+KU_STATUS ku_profile_create(const struct ku_profile_opts *o, const struct ku_trainer *t,
+                            int64_t first_step, int64_t end_step, struct ku_profile **p);
 void ku_profile_destroy(struct ku_profile *p); /* NULL is allowed */
 /* Called before and after each step, counted from 0. `p` may be NULL, here and below. */
 void ku_profile_before(struct ku_profile *p, int64_t step);
@@ -41,6 +42,6 @@ void ku_profile_note(struct ku_profile *p, int64_t step, enum ku_profile_what wh
  * Write the files into dir once all steps are done; is_over: write the steps done so far.
  * Collective.
  */
-int ku_profile_write(struct ku_profile *p, const char *dir, int is_over);
+KU_STATUS ku_profile_write(struct ku_profile *p, const char *dir, int is_over);
 
 #endif

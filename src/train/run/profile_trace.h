@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_RUN_PROFILE_TRACE_H
 #define KU_TRAIN_RUN_PROFILE_TRACE_H
 
+#include "base/err.h"
 #include "train/run/profile.h"
 
 struct ku_profile_mark {
@@ -24,6 +25,6 @@ struct ku_trace {
  *
  * Collective. Errors: KUMI_ESTORAGE.
  */
-int ku_trace_write(const struct ku_trace *trace, const char *dir);
+KU_STATUS ku_trace_write(const struct ku_trace *trace, const char *dir);
 
 #endif

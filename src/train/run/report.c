@@ -17,7 +17,7 @@
 #include "sim/roofline.h"
 #include "train/run/summary.h"
 
-static int is_first(const struct ku_run_report *r)
+static bool is_first(const struct ku_run_report *r)
 {
     return r->job->rank == 0;
 }
@@ -144,7 +144,7 @@ void ku_run_report_eval(struct ku_run_report *r, int64_t step, double loss)
         ku_metrics_eval(r->metrics, step, epoch_of(r, step), loss, &r->result->val_metrics);
 }
 
-int ku_run_report_has_eval(const struct ku_run_report *r, int64_t step)
+bool ku_run_report_has_eval(const struct ku_run_report *r, int64_t step)
 {
     return ku_metrics_has_eval(r->metrics, step);
 }
@@ -186,7 +186,7 @@ static int add_up(struct ku_run_report *r, int64_t max_age_ns, int64_t sum[N_SUM
     return KUMI_OK;
 }
 
-static int is_logged(const struct ku_run_report *r, int64_t step)
+static bool is_logged(const struct ku_run_report *r, int64_t step)
 {
     int64_t every = ku_span_steps(r->s->cfg.train_log_every, r->s->source->steps_per_epoch);
     return every > 0 && (step % every == 0 || step == 1 || step == r->s->n_steps);

@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_RUN_REPORT_H
 #define KU_TRAIN_RUN_REPORT_H
 
+#include "base/err.h"
 #include "kumi/run.h"
 #include "sim/roofline.h"
 #include "train/run/metrics.h"
@@ -47,10 +48,10 @@ void ku_run_report_init(struct ku_run_report *r, struct ku_job *job, struct ku_s
  * for mfu: rank 0 measures while the other ranks wait for the first step. Errors: KUMI_EINVAL,
  * ENOMEM.
  */
-int ku_run_report_prepare(struct ku_run_report *r, const struct ku_run_report_start *at);
+KU_STATUS ku_run_report_prepare(struct ku_run_report *r, const struct ku_run_report_start *at);
 void ku_run_report_announce(const struct ku_run_report *r, const struct ku_run_report_start *at);
-int ku_run_report_open(struct ku_run_report *r, const char *dir,
-                       int64_t step); /* rank 0: metrics.jsonl */
+KU_STATUS ku_run_report_open(struct ku_run_report *r, const char *dir,
+                             int64_t step); /* rank 0: metrics.jsonl */
 
 /* Around a step, whose data took from begin_ns until now. */
 void ku_run_report_before(struct ku_run_report *r, int64_t step, int64_t begin_ns);
@@ -63,13 +64,13 @@ void ku_run_report_after(struct ku_run_report *r, int64_t step);
  *
  * Collective on logged steps, whose line has sums over all ranks.
  */
-int ku_run_report_step(struct ku_run_report *r, int64_t step, const double *numbers,
-                       int64_t data_ns);
+KU_STATUS ku_run_report_step(struct ku_run_report *r, int64_t step, const double *numbers,
+                             int64_t data_ns);
 void ku_run_report_eval(struct ku_run_report *r, int64_t step, double loss);
-int ku_run_report_has_eval(const struct ku_run_report *r, int64_t step); /* rank 0 */
+bool ku_run_report_has_eval(const struct ku_run_report *r, int64_t step); /* rank 0 */
 void ku_run_report_checkpoint(struct ku_run_report *r, int64_t step, int64_t begin_ns);
 /* Write the profile when its last step is done; is_over: write what there is. Collective. */
-int ku_run_report_profile(struct ku_run_report *r, int is_over);
+KU_STATUS ku_run_report_profile(struct ku_run_report *r, int is_over);
 
 /*
  * Fill in the result and write summary.json.
@@ -78,10 +79,10 @@ int ku_run_report_profile(struct ku_run_report *r, int is_over);
  *
  * Collective. Errors: KUMI_ESTORAGE, ENOMEM.
  */
-int ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
-                         const char *checkpoint);
+KU_STATUS ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
+                               const char *checkpoint);
 /* The same for a run that was already complete: the contents of its checkpoint. Collective. */
-int ku_run_report_complete(struct ku_run_report *r, int64_t step, const char *checkpoint);
+KU_STATUS ku_run_report_complete(struct ku_run_report *r, int64_t step, const char *checkpoint);
 void ku_run_report_fini(struct ku_run_report *r);
 
 #endif

@@ -54,7 +54,7 @@ struct run {
     int is_complete; /* resumed, with nothing left to do or to write */
 };
 
-static int is_first(const struct run *r)
+static bool is_first(const struct run *r)
 {
     return r->job->rank == 0;
 }
@@ -363,7 +363,7 @@ static int nonfinite(struct run *r, const double *report, double scale)
     return KUMI_OK;
 }
 
-static int is_due(struct ku_span every, int64_t step, const struct run *r)
+static bool is_due(struct ku_span every, int64_t step, const struct run *r)
 {
     int64_t n = ku_span_steps(every, r->s.source->steps_per_epoch);
     return n > 0 && step % n == 0;

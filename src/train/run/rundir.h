@@ -6,6 +6,8 @@
 
 #include <stddef.h>
 
+#include "base/err.h"
+
 /*
  * A run's directory: checkpoints/, metrics.jsonl, summary.json, and `lock`, which the run locks
  * (flock) for its lifetime.
@@ -38,7 +40,7 @@ int ku_rundir_open(const char *path, int overwrite, enum ku_resume resume, struc
  * Called after the run's first step: remove the run that it replaces. KUMI_ESTORAGE: the old run is
  * put back.
  */
-int ku_rundir_begin(struct ku_rundir *dir);
+KU_STATUS ku_rundir_begin(struct ku_rundir *dir);
 void ku_rundir_close(struct ku_rundir *dir);
 /* "PATH/name", freed with ku_free. */
 char *ku_rundir_file(const struct ku_rundir *dir, const char *name);
@@ -48,6 +50,6 @@ char *ku_rundir_file(const struct ku_rundir *dir, const char *name);
  *
  * Errors: KUMI_ESTORAGE.
  */
-int ku_rundir_make(const char *config, char *out, size_t bytes);
+KU_STATUS ku_rundir_make(const char *config, char *out, size_t bytes);
 
 #endif

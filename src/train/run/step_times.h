@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_RUN_STEP_TIMES_H
 #define KU_TRAIN_RUN_STEP_TIMES_H
 
+#include "base/err.h"
 #include "exec/exec.h"
 
 /*
@@ -11,8 +12,8 @@
  * "samples". step_ms includes data_ms; exposed_comm_ms includes wait_ms.
  */
 struct ku_trial;
-int ku_trial_create(int64_t n_steps, struct ku_trial **trial); /* KUMI_ENOMEM */
-void ku_trial_destroy(struct ku_trial *trial);                 /* NULL is allowed */
+KU_STATUS ku_trial_create(int64_t n_steps, struct ku_trial **trial); /* KUMI_ENOMEM */
+void ku_trial_destroy(struct ku_trial *trial);                       /* NULL is allowed */
 /*
  * Record one step. Steps beyond n_steps are dropped. trial NULL: no effect.
  */
@@ -21,6 +22,6 @@ void ku_trial_note(struct ku_trial *trial, const struct ku_exec_times *times, in
 /*
  * Write the file. Errors: KUMI_ESTORAGE, ENOMEM.
  */
-int ku_trial_write(const struct ku_trial *trial, int rank, const char *unit, const char *dir);
+KU_STATUS ku_trial_write(const struct ku_trial *trial, int rank, const char *unit, const char *dir);
 
 #endif

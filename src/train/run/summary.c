@@ -68,7 +68,7 @@ static int64_t step_of(const json_t *root)
     return json_is_integer(step) ? json_integer_value(step) : -1;
 }
 
-int ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss)
+bool ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss)
 {
     json_t *root = read_summary(dir), *val = json_object_get(root, "val_loss");
     int is_of = step_of(root) == step && (json_is_number(val) || !has_val);

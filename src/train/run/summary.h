@@ -2,6 +2,7 @@
 #ifndef KU_TRAIN_RUN_SUMMARY_H
 #define KU_TRAIN_RUN_SUMMARY_H
 
+#include "base/err.h"
 #include "train/run/metrics.h"
 #include "sim/roofline.h"
 #include "train/trainer.h"
@@ -21,13 +22,13 @@ struct ku_summary {
  * Write the file. A process that ran no steps keeps the measured values of an existing summary.json
  * of the same step. Errors: KUMI_ESTORAGE, ENOMEM.
  */
-int ku_summary_write(const char *dir, const struct ku_summary *s);
+KU_STATUS ku_summary_write(const char *dir, const struct ku_summary *s);
 /*
  * Whether summary.json is from a run that ended after `step` steps.
  *
  *   has_val    there is a validation split, so the file must have its loss
  *   val_loss   out: NaN if there is none
  */
-int ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss);
+bool ku_summary_is_of(const char *dir, int64_t step, int has_val, double *val_loss);
 
 #endif

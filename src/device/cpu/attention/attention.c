@@ -87,7 +87,7 @@ static int check_attention(struct ku_kernel *k, const struct ku_attention *a)
     return KUMI_OK;
 }
 
-static int in_pairs(const struct ku_kernel *k)
+static bool in_pairs(const struct ku_kernel *k)
 {
     const struct ku_attention *a = &k->attention;
     return k->cpu->pairs && k->call.in[a->q.operand].dtype == KUMI_BF16 && a->width % 2 == 0;
@@ -120,7 +120,7 @@ static void tile_decode(const struct ku_kernel *k, int64_t tile, int thread)
     t.lse = (float *)k->call.out[1].data + ku_attn_lse_at(&a, sample, head);
     k->cpu->ops->attn_decode(&t);
 }
-static int is_decode(const struct ku_kernel *k, const struct ku_attention *a)
+static bool is_decode(const struct ku_kernel *k, const struct ku_attention *a)
 {
     return a->n_queries == 1 && a->segments < 0 && k->attr.p == 0 &&
            a->group * (a->width + 8) * 2 * (int64_t)sizeof(float) <= KU_CPU_SCRATCH_BYTES;
@@ -157,7 +157,7 @@ static void tile_attention_dx(const struct ku_kernel *k, int64_t tile, int threa
  * Few queries and keys: a tile takes several heads, so that its work exceeds the cost of scheduling
  * it.
  */
-static int is_short(const struct ku_kernel *k)
+static bool is_short(const struct ku_kernel *k)
 {
     const struct ku_attention *a = &k->attention;
     return in_pairs(k) && a->segments < 0 && a->n_queries <= KU_ATTN_SHORT &&

@@ -389,7 +389,7 @@ static int64_t copy_units(const struct ku_cpu_conv *v)
                                    : most_span(&v->h, v->tile_h) * most_span(&v->w, v->tile_w);
     return v->rows * pitch_of(pixels * v->units);
 }
-static int is_small(const struct ku_cpu_conv *v, int64_t most)
+static bool is_small(const struct ku_cpu_conv *v, int64_t most)
 {
     return copy_units(v) <= most && v->rows * v->tile_h * v->tile_w <= SUM_ROWS;
 }

@@ -93,7 +93,7 @@ static int64_t line_of(const struct ku_cpu_conv *v, int64_t n)
 }
 
 /* Whether any tap of any result reads position p (counted with padding). */
-static int is_met(const struct ku_cpu_axis *a, int64_t p)
+static bool is_met(const struct ku_cpu_axis *a, int64_t p)
 {
     for (int64_t t = 0; t < a->taps; t++)
         if ((p - t * a->dilation) % a->stride == 0)
@@ -382,7 +382,7 @@ static void block_of(struct ku_cpu_conv *v)
     v->block_c = ku_cpu_tiles(rows_of(v), ku_cpu_tiles(rows_of(v), c > 0 ? c : 1));
     v->n_blocks = ku_cpu_tiles(rows_of(v), v->block_c);
 }
-static int is_few_channels(const struct ku_cpu_conv *v)
+static bool is_few_channels(const struct ku_cpu_conv *v)
 {
     const int64_t taps = v->h.taps * v->w.taps;
     return taps > 1 && v->w.dilation == 1 && v->k <= KU_CPU_FEW_CHANNELS &&
@@ -392,7 +392,7 @@ static int64_t n_tiles_of(const struct ku_cpu_conv *v)
 {
     return v->groups * v->n_blocks * ku_cpu_tiles(v->cols, v->tile_f);
 }
-static int does_fit(const struct ku_kernel *k, const struct ku_cpu_conv *v)
+static bool does_fit(const struct ku_kernel *k, const struct ku_cpu_conv *v)
 {
     const int64_t units = ku_cpu_units(k, v->chunk_n), nr = ku_cpu_micro(k)->nr;
     const int64_t part = part_of(k, v->block_c);

@@ -158,7 +158,7 @@ int ku_cpu_bind_dropout(struct ku_kernel *k)
     return check_equal(k, 1);
 }
 
-static int is_padding(const struct ku_view *v, int64_t i)
+static bool is_padding(const struct ku_view *v, int64_t i)
 {
     for (int d = v->shape.ndim - 1; d >= 0; i /= v->shape.dim[d--].count)
         if (i % v->shape.dim[d].count >= v->shape.dim[d].seen)

@@ -244,7 +244,7 @@ static int64_t seen_width(const struct ku_view *x)
 {
     return x->shape.dim[x->shape.ndim - 1].seen;
 }
-static int is_ignored(const struct ku_kernel *k, int32_t target)
+static bool is_ignored(const struct ku_kernel *k, int32_t target)
 {
     return target < 0 || target == k->attr.ignore;
 }

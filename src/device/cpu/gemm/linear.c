@@ -87,7 +87,7 @@ static void tile_pack_a(const struct ku_kernel *k, int64_t tile, int thread)
  * than a group has rows. They are copied once, with a stride one cache line longer.
  */
 enum { COPY_ROWS = 32 };
-static int has_colliding_rows(int64_t k, enum kumi_dtype dtype)
+static bool has_colliding_rows(int64_t k, enum kumi_dtype dtype)
 {
     return k * (int64_t)kumi_dtype_bytes(dtype) % 4096 == 0;
 }
@@ -169,7 +169,7 @@ static struct place place_a(const struct ku_kernel *k, const struct tile *t, int
  * Whether results are written with non-temporal stores: f32 weight gradients, and logits larger
  * than the cache.
  */
-static int is_streamed(const struct ku_kernel *k)
+static bool is_streamed(const struct ku_kernel *k)
 {
     const struct ku_view *out = &k->call.out[0];
     if (k->call.accumulate)

@@ -25,7 +25,7 @@ enum {
 _Static_assert((MAX_COPY_COUNT + 2 * MAX_SUMS + MAX_COLS) * 4 <= KU_CPU_SCRATCH_BYTES,
                "x, sums and bias fit the thread's scratch");
 
-static int has_pairs(const struct ku_kernel *k)
+static bool has_pairs(const struct ku_kernel *k)
 {
     return k->product.dtype == KUMI_BF16 && k->cpu->gemm_bf16 != NULL;
 }
@@ -37,7 +37,7 @@ static const struct ku_gemm_micro *micro_of(const struct ku_kernel *k)
  * Whether rows of x are used in place: they are units as stored (f32, or whole pairs), and too few
  * to collide in L1. Copies have a stride of an odd number of cache lines.
  */
-static int is_in_place(const struct ku_kernel *k)
+static bool is_in_place(const struct ku_kernel *k)
 {
     return k->product.m <= MAX_IN_PLACE &&
            (has_pairs(k) ? k->product.k % 2 == 0 : k->product.dtype == KUMI_F32);
@@ -48,7 +48,7 @@ static int64_t copy_stride(const struct ku_kernel *k)
     return (ku_cpu_tiles(n_units, LINE_UNITS) | 1) * LINE_UNITS;
 }
 
-int ku_cpu_is_thin(const struct ku_kernel *k)
+bool ku_cpu_is_thin(const struct ku_kernel *k)
 {
     const struct ku_cpu_product *p = &k->product;
     const int is_zipped = has_pairs(k) && p->b_col == 1, most = micro_of(k)->thin_rows;
@@ -136,7 +136,7 @@ static const struct ku_gemm_micro *slim_of(const struct ku_kernel *k)
 {
     return has_pairs(k) ? k->cpu->slim_bf16 : k->cpu->slim_f32;
 }
-static int is_turned(const struct ku_kernel *k)
+static bool is_turned(const struct ku_kernel *k)
 {
     const struct ku_cpu_product *p = &k->product;
     const int64_t lanes = ku_cpu_tiles(p->m, LINE_UNITS) * LINE_UNITS;

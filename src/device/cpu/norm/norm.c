@@ -126,7 +126,7 @@ static double rstd_of(const struct ku_kernel *k, const struct ku_view *var, int6
  * Whether the result is written with non-temporal stores: not in place, aligned, and larger than
  * the cache.
  */
-static int is_streamed(const struct ku_kernel *k, const struct ku_view *out)
+static bool is_streamed(const struct ku_kernel *k, const struct ku_view *out)
 {
     const size_t bytes = kumi_dtype_bytes(out->dtype);
     for (int i = 0; i < k->call.n_in; i++)
