@@ -4,6 +4,7 @@
  * make of it. */
 #include "suite.h"
 
+#include "base/clock.h"
 #include "comm/private.h"
 #include "comm/world.h"
 #include "job/launch.h"
