@@ -421,7 +421,8 @@ static int save_or_load(struct ku_job *job, void *arg)
 }
 
 /* Ranks that share or partition the state read it once together, replicas each. The 5 % are for
- * checksums, and a chunk of each file that every rank reads to check the header: 4 of 113 MB here. */
+ * checksums and for the chunk of each file that every rank reads to check the header: 4 MB of 113 MB.
+ */
 static void resume_reads_state_once(void **state)
 {
     (void)state;
