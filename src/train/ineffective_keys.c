@@ -123,13 +123,13 @@ static const char *zero_word(const struct ku_session *s)
 {
     static const char *const stage[] = {"0", "1", "2", "3"};
     if (s->sharding.zero > 0 && ku_host_state_is_shared(&s->cfg))
-        return "without effect under parallel.host_state shared";
+        return "without effect under parallel.host_state: shared";
     return stage[s->sharding.zero];
 }
-/* "true" only where a stage could partition the state that the ranks share. */
-static const char *shared_word(const struct ku_session *s)
+/* "shared" only where a stage could partition the state that the ranks share. */
+static const char *host_state_word(const struct ku_session *s)
 {
-    return s->sharding.zero > 0 && ku_host_state_is_shared(&s->cfg) ? "true" : "false";
+    return s->sharding.zero > 0 && ku_host_state_is_shared(&s->cfg) ? "shared" : "private";
 }
 static const char *zero_or_offload_word(const struct ku_session *s)
 {
@@ -162,7 +162,7 @@ static const struct facet {
     {"offload_optimizer", "memory.offload.optimizer", offload_optimizer_word},
     {"device", "parallel.device", device_word},
     {"zero", "parallel.zero", zero_word},
-    {"shared", "state shared by the ranks of a host", shared_word},
+    {"host_state", "parallel.host_state", host_state_word},
     {"zero_or_offload", "parallel.zero 3 or memory.offload.params", zero_or_offload_word},
     {"depths", "model.depths given", depths_word},
 };

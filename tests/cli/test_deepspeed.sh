@@ -35,18 +35,18 @@ cat >"$dir/sharded.json" <<'JSON'
 {train_batch_size: 8, zero_optimization: {stage: 3, allgather_bucket_size: 4e6, stage3_max_live_parameters: 1e6,
  offload_optimizer: {device: "cpu", pin_memory: true, ratio: 0.5}, reduce_bucket_size: 4e6}}
 JSON
-explain() { # share_host_state pattern..
-    local share=$1 pattern
+explain() { # host_state pattern..
+    local host_state=$1 pattern
     shift
-    "$kumi" train $config --deepspeed "$dir/sharded.json" --set parallel.share_host_state="$share" -n 2 --explain-deepspeed >"$dir/table" 2>"$dir/errors" ||
+    "$kumi" train $config --deepspeed "$dir/sharded.json" --set parallel.host_state="$host_state" -n 2 --explain-deepspeed >"$dir/table" 2>"$dir/errors" ||
         fail "sharded: $(cat "$dir/errors")"
-    for pattern; do grep -qE "^zero_optimization\.$pattern" "$dir/table" || fail "shared $share: no $pattern in: $(cat "$dir/table")"; done
+    for pattern; do grep -qE "^zero_optimization\.$pattern" "$dir/table" || fail "host_state $host_state: no $pattern in: $(cat "$dir/table")"; done
 }
-shared='parallel.share_host_state: true'
-explain true "stage .* no effect: $shared" "allgather_bucket_size .* no effect: parallel.zero: without effect under parallel.share_host_state true" \
+shared='parallel.host_state: shared'
+explain shared "stage .* no effect: $shared" "allgather_bucket_size .* no effect: parallel.zero: without effect under $shared" \
     'stage3_max_live_parameters .* no effect: ' 'reduce_bucket_size .* applied' 'offload_optimizer.pin_memory .* no effect: it is for transfers to GPUs' \
     'offload_optimizer.device .* applied' 'offload_optimizer.ratio .* applied'
-explain false 'stage .* applied' 'allgather_bucket_size .* applied' 'stage3_max_live_parameters .* applied'
+explain private 'stage .* applied' 'allgather_bucket_size .* applied' 'stage3_max_live_parameters .* applied'
 
 # the same run in kumi's words
 own='{"model":{"model_type":"gpt2","n_layer":1,"n_head":4,"n_embd":32,"n_positions":16,"vocab_size":256},"data":{"train":"data/tinyshakespeare.txt"},

@@ -272,7 +272,7 @@ static void refuses(void **state)
                                       .end = END};
     struct ku_beam_opts bad[] = {good, good, good, good, good};
     static const char *const word[] = {"beam size 0", "n-best: 3", "length penalty",
-                                       "length penalty", "at most 0"};
+                                       "length penalty", "max length 0"};
     const struct ku_beam_model m = {toy_step, toy_select, &t};
     struct ku_beam_results r;
     (void)state;

@@ -206,8 +206,8 @@ static void every_kind(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(volumes), cmocka_unit_test(says_effect),
-                                       cmocka_unit_test(resharding), cmocka_unit_test(groups),
-                                       cmocka_unit_test(live_parameters), cmocka_unit_test(every_kind)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(volumes), cmocka_unit_test(says_effect),     cmocka_unit_test(resharding),
+        cmocka_unit_test(groups),  cmocka_unit_test(live_parameters), cmocka_unit_test(every_kind)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
