@@ -353,7 +353,7 @@ static void print_split(const struct ku_batch_source *s, enum ku_data_split spli
     if (s->data->n_samples[split])
         ku_str_add(
             out,
-            "  %lld lines: %lld tokens of source, %lld of target; left out: %lld empty, %lld "
+            "  %lld lines: %lld tokens of source, %lld of target; skipped: %lld empty, %lld "
             "over-long\n",
             (long long)n.lines, (long long)n.src_tokens, (long long)n.tgt_tokens,
             (long long)n.n_empty, (long long)n.n_long);

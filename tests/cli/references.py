@@ -34,7 +34,7 @@ def anchors(text):
 
 
 def links(path, text):
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
@@ -180,7 +180,7 @@ OPTIONS["help"] |= {"--markdown"}
 PAGES = ["README.md", "bench/README.md"] + sorted(
     os.path.relpath(path, source) for path in glob.glob(os.path.join(source, "docs/**/*.md"), recursive=True))
 IN_PAGES = (links, files, functions, keys, commands)
-BAD = """[a](none.md) [b](#none) `src/none.c` `none.h` kumi_none() `train.none` `kumi none x` `kumi train C --none`
+BAD = """`[n=8](n=8)` [a](none.md) [b](#none) `src/none.c` `none.h` kumi_none() `train.none` `kumi none x` `kumi train C --none`
     build/kumi plan configs/none.json -n 2
 /* kumi_x in docs/reference/text.md, docs/none.md */
 """
