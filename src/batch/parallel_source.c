@@ -351,12 +351,11 @@ static void print_split(const struct ku_batch_source *s, enum ku_data_split spli
 {
     struct ku_parallel_counts n = ku_parallel_counts(s->data, split);
     if (s->data->n_samples[split])
-        ku_str_add(
-            out,
-            "  %lld lines: %lld tokens of source, %lld of target; skipped: %lld empty, %lld "
-            "over-long\n",
-            (long long)n.lines, (long long)n.src_tokens, (long long)n.tgt_tokens,
-            (long long)n.n_empty, (long long)n.n_long);
+        ku_str_add(out,
+                   "  %lld lines: %lld tokens of source, %lld of target; skipped: %lld empty, %lld "
+                   "over-long\n",
+                   (long long)n.lines, (long long)n.src_tokens, (long long)n.tgt_tokens,
+                   (long long)n.n_empty, (long long)n.n_long);
 }
 
 static const char *size_key(const struct ku_batch_source *s, int64_t *value)
