@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures how training scales: runs `kumi train --trial` once per rank count, then combines the
- * step times that each rank has written (train/step_times.h, app/scaling.h).
+ * step times that each rank has written (exec/step_times.h, app/scaling.h).
  */
 #include "kumi/run.h"
 

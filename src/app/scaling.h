@@ -22,7 +22,7 @@ struct ku_scaling {
     double rank_wait_ms[KU_SCALING_MAX_RANKS]; /* [n_ranks] */
 };
 /*
- * Add the step times of rank `rank` (train/step_times.h), an object of its file. Errors:
+ * Add the step times of rank `rank` (exec/step_times.h), an object of its file. Errors:
  * KUMI_EINPUT.
  */
 KU_STATUS ku_scaling_add_rank(struct ku_scaling *s, int rank, const json_t *times);

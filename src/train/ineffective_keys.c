@@ -172,7 +172,7 @@ static const struct effect {
     const char *path, *facet, *words, *value;
 } effects[] = {
 #define EFFECT(path, facet, words, value) {path, #facet, words, value},
-#include "train/ineffective_keys.def"
+#include "config/ineffective_keys.def"
 #undef EFFECT
 };
 enum { N_EFFECTS = sizeof effects / sizeof effects[0] };

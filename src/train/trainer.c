@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "ckpt/digest.h"
+#include "exec/replicas.h"
 #include "ir/state.h"
 
 static int note_params(const struct ku_graph *g, char ***params, int *n_params)
@@ -626,4 +627,9 @@ int ku_trainer_bad_gradient(const struct ku_trainer *t, const char **name)
 int ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72])
 {
     return ku_digest_memory(t->tensor, t->n_tensors, only_params, out);
+}
+
+int ku_trainer_verify_replicas(struct ku_trainer *t)
+{
+    return ku_replicas_verify(t->memory, t->program[KU_PROG_TRAIN], t->comms.replicate);
 }

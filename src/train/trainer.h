@@ -260,14 +260,7 @@ KU_STATUS ku_trainer_read_scalars(struct ku_trainer *t);
  * the staging of checkpoints and the rows read ahead.
  */
 size_t ku_trainer_host_bytes(const struct ku_trainer *t);
-/*
- * Compare the copies of the state on different ranks (parameters and their compute copies, buffers,
- * optimizer tensors, counters): of a tensor that every rank has, over all ranks; of a partitioned
- * one, each rank's part over the replicas (parallel.replicate). State with one copy, shared or
- * partitioned over all ranks, is not compared.
- *
- * Collective. Errors: KUMI_ENUMERIC on all ranks, with the tensor and two ranks that differ.
- */
+/* ku_replicas_verify of the state. */
 KU_STATUS ku_trainer_verify_replicas(struct ku_trainer *t);
 /* For tests and tools. */
 KU_STATUS ku_trainer_digest(const struct ku_trainer *t, int only_params, char out[72]);

@@ -367,8 +367,8 @@ static void refuses_members(void **state)
         struct kumi_trainer_options o;
         const char *text;
     } row[] = {
-        {{.lr = NAN}, "config: trainer options: optimizer.lr: nan; give a finite number"},
-        {{.beta2 = INFINITY},
+        {{.lr = (double)NAN}, "config: trainer options: optimizer.lr: nan; give a finite number"},
+        {{.beta2 = (double)INFINITY},
          "config: trainer options: optimizer.betas: inf; give a finite number"},
         {{.clip_norm = -1},
          "config: trainer options: train.clip_norm: -1.0; a number from 0 to 1e+30"},

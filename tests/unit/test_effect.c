@@ -124,7 +124,7 @@ static void test_table(void **state)
         const char *path, *words;
     } table[] = {
 #define EFFECT(path, facet, words, value) {path, words},
-#include "train/ineffective_keys.def"
+#include "config/ineffective_keys.def"
 #undef EFFECT
     };
     (void)state;
@@ -151,7 +151,7 @@ static void test_schedule_ends(void **state)
 #define EFFECT(path, facet, words, value)                                                          \
     if (strcmp(path, "schedule.decay_steps") == 0)                                                 \
         of_table = words;
-#include "train/ineffective_keys.def"
+#include "config/ineffective_keys.def"
 #undef EFFECT
     assert_string_equal(of_table, words);
 }

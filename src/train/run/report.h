@@ -7,7 +7,7 @@
 #include "sim/roofline.h"
 #include "train/run/metrics.h"
 #include "train/run/profile.h"
-#include "train/run/step_times.h"
+#include "exec/step_times.h"
 #include "train/session.h"
 
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/run/step_times.h"
+#include "exec/step_times.h"
 
 #include <jansson.h>
 #include <string.h>

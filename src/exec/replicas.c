@@ -6,6 +6,10 @@
  *     whole tensor              copies   abcd  abcd  abcd  abcd    compared over all ranks
  *     partitioned tensor        copies   ab..  ..cd  ab..  ..cd    compared over 0 2 and over 1 3
  */
+#include "exec/replicas.h"
+
+#include <stdbool.h>
+
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/hash.h"
@@ -13,32 +17,30 @@
 #include "comm/consensus.h"
 #include "ir/state.h"
 #include "tensor/dtype.h"
-#include "train/trainer.h"
 
 enum { PIECE_BYTES = 1 << 20 };
 
 /* Bytes of this rank's copy, or of its part of a partitioned tensor. */
-static size_t own_bytes(const struct ku_trainer *t, const struct ku_program_state *x)
+static size_t own_bytes(const struct ku_program *p, const struct ku_program_state *x, int rank)
 {
-    const struct ku_program *p = t->program[KU_PROG_TRAIN];
     const int64_t count = ku_shape_count(&p->shape[x->shape]);
     int64_t begin = 0, end = count;
-    struct ku_coord at = ku_mesh_coord(&p->mesh, t->job->rank);
+    struct ku_coord at = ku_mesh_coord(&p->mesh, rank);
     if (x->is_kept)
         ku_state_owned(p, x, &at, &begin, &end);
     return (size_t)(end - begin) * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
 }
 
 /* Hash of this rank's copy, piece by piece; file: a buffer for pieces of arena `file`. */
-static int hash_copy(const struct ku_trainer *t, const struct ku_program_state *x, void *file,
-                     uint64_t *hash)
+static int hash_copy(const struct ku_memory *m, const struct ku_program *p,
+                     const struct ku_program_state *x, void *file, uint64_t *hash)
 {
-    const size_t bytes = own_bytes(t, x);
+    const size_t bytes = own_bytes(p, x, m->job->rank);
     const bool is_in_file = x->arena == KU_AR_FILE;
     uint64_t sum = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
         const bool flips = at == 0 && ku_fault_is_due(KU_FAULT_FLIP);
-        struct ku_range r = ku_memory_state(t->memory, x);
+        struct ku_range r = ku_memory_state(m, x);
         struct ku_mapping map = {.data = file};
         n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
         r.at += at;
@@ -54,31 +56,32 @@ static int hash_copy(const struct ku_trainer *t, const struct ku_program_state *
     return KUMI_OK;
 }
 
-static int verify(struct ku_trainer *t, void *file)
+static int verify(const struct ku_memory *m, const struct ku_program *p, struct ku_comm *replicate,
+                  void *file)
 {
-    const struct ku_program *p = t->program[KU_PROG_TRAIN];
     for (uint32_t s = 0; s < p->n_states; s++) {
         const struct ku_program_state *x = &p->state[s];
         const int axes = ku_state_replica_axes(p, x);
-        const bool is_part = axes == 1 << KU_AX_REPLICATE && t->comms.replicate;
-        struct ku_comm *comm = is_part ? t->comms.replicate : t->job->world;
+        const bool is_part = axes == 1 << KU_AX_REPLICATE && replicate;
         uint64_t hash = 0;
         if (axes == 0)
             continue;
-        KU_TRY(ku_agree_local(t->job, hash_copy(t, x, file, &hash)));
-        KU_TRY(ku_agree_equal(t->job, comm, p->name_of[x->name], hash));
+        KU_TRY(ku_agree_local(m->job, hash_copy(m, p, x, file, &hash)));
+        KU_TRY(
+            ku_agree_equal(m->job, is_part ? replicate : m->job->world, p->name_of[x->name], hash));
     }
     return KUMI_OK;
 }
 
-int ku_trainer_verify_replicas(struct ku_trainer *t)
+int ku_replicas_verify(const struct ku_memory *m, const struct ku_program *p,
+                       struct ku_comm *replicate)
 {
-    if (t->job->n == 1 || ku_state_is_common(&t->program[KU_PROG_TRAIN]->mesh))
+    if (m->job->n == 1 || ku_state_is_common(&p->mesh))
         return KUMI_OK;
     void *file = ku_malloc(PIECE_BYTES);
-    int status = ku_agree(t->job, file ? KUMI_OK : KUMI_ENOMEM);
+    int status = ku_agree(m->job, file ? KUMI_OK : KUMI_ENOMEM);
     if (status == KUMI_OK)
-        status = verify(t, file);
+        status = verify(m, p, replicate, file);
     ku_free(file);
     return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef KU_TRAIN_RUN_STEP_TIMES_H
-#define KU_TRAIN_RUN_STEP_TIMES_H
+#ifndef KU_EXEC_STEP_TIMES_H
+#define KU_EXEC_STEP_TIMES_H
 
 #include "base/err.h"
 #include "exec/exec.h"

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KU_EXEC_REPLICAS_H
+#define KU_EXEC_REPLICAS_H
+
+#include "base/err.h"
+#include "exec/arenas.h"
+
+/*
+ * Compare the copies of the state on different ranks (parameters and their compute copies, buffers,
+ * optimizer tensors, counters): of a tensor that every rank has, over all ranks; of a partitioned
+ * one, each rank's part over the replicas (parallel.replicate). State with one copy, shared or
+ * partitioned over all ranks, is not compared.
+ *
+ *   replicate   the ranks with the same part of partitioned state; NULL: none, or all ranks
+ *
+ * Collective. Errors: KUMI_ENUMERIC on all ranks, with the tensor and two ranks that differ.
+ */
+KU_STATUS ku_replicas_verify(const struct ku_memory *memory, const struct ku_program *program,
+                             struct ku_comm *replicate);
+
+#endif
