@@ -122,7 +122,10 @@ static int open_directory(struct translate *t)
     const struct kumi_translate_options *o = t->o;
     const char *where = o->tokenizer ? o->tokenizer : o->run;
     if (o->ema)
-        return KU_ERR(KUMI_EINVAL, "ema: %s: only checkpoints have averages", o->run);
+        return KU_ERR(
+            KUMI_EINVAL,
+            "ema: %s: a directory of weights has no averages; give a run, or leave out --ema",
+            o->run);
     if (o->tokenizer == NULL && !ku_companions_has_tokenizer(o->run))
         return KU_ERR(KUMI_EINPUT,
                       "translate: %s: no tokenizer beside the model; name it, or the run's "

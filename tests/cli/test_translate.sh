@@ -122,7 +122,7 @@ no 3 'translate: NUL byte in the input' 'e1\n\0e2\n' "${pairs[@]}"
 no 3 'data: sentences:2: byte 4 (0xff) is not valid UTF-8' 'e1\ne2 \xff\n' "${pairs[@]}"
 no 4 "checkpoint: $dir/none: there is no such directory" 'e1\n' translate "$dir/none"
 no 3 "translate: $dir/hf: no tokenizer beside the model; name it" 'e1\n' translate "$dir/hf"
-no 2 "ema: $dir/hf: only checkpoints have averages" 'e1\n' translate "$dir/hf" "${words[@]}" --ema
+no 2 "ema: $dir/hf: a directory of weights has no averages; give a run, or leave out --ema" 'e1\n' translate "$dir/hf" "${words[@]}" --ema
 no 2 "translate: --target-tokenizer: has 259 tokens, the model's vocabulary" 'e1\n' translate "$dir/hf" "${words[@]}" --target-tokenizer byte
 no 2 "ema: $dir/text/checkpoints/step-00000001: this run keeps no averages of its weights; train with train.ema above 0" '' sample "$dir/text" --ema
 no 2 "translate: $dir/text: a model of type gpt2 cannot translate" 'e1\n' translate "$dir/text"
