@@ -156,7 +156,7 @@ static struct dist_case case_of(const struct policy *p)
  * each dtype of parameters, and a share of the others. */
 static int is_taken(int i)
 {
-    static struct sample sample = {.thread = 6};
+    static struct sample sample = {.address = 4, .thread = 6};
     const struct policy *p = &policy[i];
     return sample_takes(&sample, i, p->reduce,
                         8 + (int)p->compute + 8 * p->no_master + 16 * (p->modules != NULL));
