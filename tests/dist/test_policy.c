@@ -46,7 +46,7 @@ static struct dist_case laid_out(const struct dist_case *one, const struct layou
 /* Each layout, or one in `plain`, of each policy at least one; the digest comes out. */
 static void check_layouts(const char *name, struct dist_case *one, int policy_i, int plain)
 {
-    static struct sample sample = {.address = 6, .thread = 12};
+    static struct sample sample = {.address = 6, .thread = 24};
     sample.plain = plain;
     dist_run(one);
     for (int k = 0; k < N_LAYOUTS; k++) {
