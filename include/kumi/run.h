@@ -25,7 +25,7 @@ KUMI_API void kumi_text_free(char *text);
 struct kumi_train_options {
     struct kumi_settings settings;
     const char *out; /* run directory; NULL: runs/<config>-<time> */
-    int resume;      /* 0: no; 1: yes; 2: if there is a checkpoint, else start afresh */
+    int resume;      /* 0: no; 1: yes; 2: if there is a checkpoint, else a new run */
     /*
      * With resume 1: the step whose checkpoint is loaded; 0: the newest. Later checkpoints move to
      * OUT/checkpoints.cut.

@@ -67,12 +67,3 @@ int ku_batch_check_length(const struct ku_config *c, const struct ku_model *m, c
              m->facts.positions_key);
     return ku_config_refuse_int(c, key, value, wanted);
 }
-
-int ku_batch_refuse_first(const struct ku_config *c, const struct ku_batch_rule *rule, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (rule[i].is_wrong)
-            return ku_config_refuse(c, rule[i].path, ku_json_at(c->root, rule[i].path),
-                                    rule[i].wanted);
-    return KUMI_OK;
-}

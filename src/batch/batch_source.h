@@ -131,13 +131,6 @@ size_t ku_batch_row_bytes(const struct ku_data_port *port, const struct ku_batch
 /* Whether the loss counts samples instead of tokens. */
 bool ku_batch_is_by_samples(const struct ku_batch_source *s);
 
-/* For the kinds of sources: errors of keys. The first rule that is wrong is refused. */
-struct ku_batch_rule {
-    int is_wrong;
-    const char *path, *wanted;
-};
-KU_STATUS ku_batch_refuse_first(const struct ku_config *c, const struct ku_batch_rule *rule,
-                                size_t n);
 /*
  * KUMI_EINVAL if a length exceeds the model's positions.
  *

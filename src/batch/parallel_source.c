@@ -103,7 +103,7 @@ static const char *kind(const struct ku_config *c)
 
 static int check(const struct ku_config *c, const struct ku_model *m)
 {
-    const struct ku_batch_rule rule[] = {
+    const struct ku_config_rule rule[] = {
         {c->data_segments && !m->facts.is_causal, "data.segments",
          "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {c->data_weights.n > 0, "data.weights", "it is for text files; omit it"},
@@ -112,7 +112,7 @@ static int check(const struct ku_config *c, const struct ku_model *m)
         {c->data_on_long && strcmp(c->data_on_long, "cut") == 0, "data.on_long",
          "drop or error for sentence pairs"},
     };
-    return ku_batch_refuse_first(c, rule, sizeof rule / sizeof rule[0]);
+    return ku_config_check_rules(c, rule, sizeof rule / sizeof rule[0]);
 }
 
 static int seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)

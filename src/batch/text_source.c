@@ -60,7 +60,7 @@ static bool is_word(const char *key, const char *word)
 int ku_text_check(const struct ku_config *c, const struct ku_model *m)
 {
     const int has_docs = is_jsonl(c);
-    const struct ku_batch_rule rule[] = {
+    const struct ku_config_rule rule[] = {
         {c->data_segments && !m->facts.is_causal, "data.segments",
          "this model attends over the whole sample; use false (gpt2 and llama have segments)"},
         {has_docs && m->facts.is_masked, "data.train",
@@ -71,7 +71,7 @@ int ku_text_check(const struct ku_config *c, const struct ku_model *m)
          "it is for text with data.segments true, and for jsonl; leave it out"},
         {is_word(c->data_on_long, "drop"), "data.on_long", "cut or error for documents"},
     };
-    return ku_batch_refuse_first(c, rule, sizeof rule / sizeof rule[0]);
+    return ku_config_check_rules(c, rule, sizeof rule / sizeof rule[0]);
 }
 
 /* Id of the token that ends a document. */

@@ -109,12 +109,12 @@ KU_STATUS ku_pass_precision(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
 KU_STATUS ku_pass_placement(struct ku_graph *g, const struct ku_compile_opts *o,
                             const struct ku_target *t);
-int ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,
-                     const struct ku_target *t);
+KU_STATUS ku_pass_autodiff(struct ku_graph *g, const struct ku_compile_opts *o,
+                           const struct ku_target *t);
 KU_STATUS ku_pass_update(struct ku_graph *g, const struct ku_compile_opts *o,
                          const struct ku_target *t);
 /* Part of fuse (fuse/batch_norm.c): batch norm with ReLU and residual sum. */
-int ku_fuse_batch_norm(struct ku_graph *g);
+KU_STATUS ku_fuse_batch_norm(struct ku_graph *g);
 /* Part of update (update/running_statistics.c): phase O updates batch norm's running statistics. */
 KU_STATUS ku_update_track(struct ku_graph *g);
 KU_STATUS ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o,
