@@ -43,7 +43,8 @@ struct slot {
 };
 struct index {
     struct slot *slot;
-    uint32_t n, mask; /* mask + 1 slots, at most half of them used */
+    uint32_t n, mask;              /* mask + 1 slots, at most half of them used */
+    ku_id last[INTERN_OUTPUT + 1]; /* found or added; neighbouring nodes have much in common */
 };
 
 static int index_grow(struct index *x)
@@ -66,21 +67,21 @@ static int index_grow(struct index *x)
     return KUMI_OK;
 }
 
-static bool is_same(const struct ku_graph *g, const struct slot *s, const void *data)
+static bool is_same(const struct ku_graph *g, enum intern_kind kind, ku_id id, const void *data)
 {
-    switch ((enum intern_kind)s->kind) {
+    switch (kind) {
     case INTERN_SHAPE:
-        return ku_shape_is_equal(&g->shape[s->id], data);
+        return ku_shape_is_equal(&g->shape[id], data);
     case INTERN_LAYOUT:
-        return ku_layout_is_equal(&g->layout[s->id], data);
+        return ku_layout_is_equal(&g->layout[id], data);
     case INTERN_ATTR:
-        return memcmp(&g->attr[s->id], data, sizeof(struct ku_attrs)) == 0;
+        return memcmp(&g->attr[id], data, sizeof(struct ku_attrs)) == 0;
     case INTERN_NAME:
-        return strcmp(g->name[s->id], data) == 0;
+        return strcmp(g->name[id], data) == 0;
     case INTERN_INPUT:
-        return strcmp(g->input[s->id - 1].name, data) == 0;
+        return strcmp(g->input[id - 1].name, data) == 0;
     case INTERN_OUTPUT:
-        return strcmp(g->output[s->id - 1].name, data) == 0;
+        return strcmp(g->output[id - 1].name, data) == 0;
     }
     return 0;
 }
@@ -96,7 +97,7 @@ static struct slot *find_slot(const struct ku_graph *g, enum intern_kind kind, u
         return NULL;
     uint32_t at = (uint32_t)hash & x->mask;
     while (x->slot[at].id && !(x->slot[at].hash == hash && x->slot[at].kind == kind &&
-                               is_same(g, &x->slot[at], data)))
+                               is_same(g, kind, x->slot[at].id, data)))
         at = (at + 1) & x->mask;
     return &x->slot[at];
 }
@@ -112,14 +113,25 @@ static ku_id intern_find(struct ku_graph *g, enum intern_kind kind, uint64_t has
     struct slot *s = find_slot(g, kind, hash, data);
     if (s->id == 0)
         *free = s;
+    else
+        x->last[kind] = s->id;
     return s->id;
+}
+
+/* The id that was found or added last, if its contents are equal, or 0. */
+static ku_id intern_last(const struct ku_graph *g, enum intern_kind kind, const void *data)
+{
+    const ku_id id = ((const struct index *)g->index)->last[kind];
+    return id && is_same(g, kind, id, data) ? id : 0;
 }
 
 static void intern_put(struct ku_graph *g, struct slot *s, enum intern_kind kind, uint64_t hash,
                        ku_id id)
 {
     *s = (struct slot){hash, id, (uint8_t)kind};
-    ((struct index *)g->index)->n++;
+    struct index *x = g->index;
+    x->last[kind] = id;
+    x->n++;
 }
 
 static uint64_t hash_text(const char *text)
@@ -129,6 +141,9 @@ static uint64_t hash_text(const char *text)
 
 ku_id ku_graph_shape(struct ku_graph *g, const struct ku_shape *s)
 {
+    ku_id id = intern_last(g, INTERN_SHAPE, s);
+    if (id)
+        return id;
     uint64_t hash = (uint64_t)s->ndim;
     for (int i = 0; i < s->ndim; i++) {
         const struct ku_dim *d = &s->dim[i];
@@ -136,7 +151,7 @@ ku_id ku_graph_shape(struct ku_graph *g, const struct ku_shape *s)
                                        (uint64_t)d->name);
     }
     struct slot *free = NULL;
-    ku_id id = intern_find(g, INTERN_SHAPE, hash, s, &free);
+    id = intern_find(g, INTERN_SHAPE, hash, s, &free);
     if (id || free == NULL)
         return id;
     if (KU_GROW(&g->shape, g->n_shapes, &g->cap[CAP_SHAPE]) < 0)
@@ -148,9 +163,12 @@ ku_id ku_graph_shape(struct ku_graph *g, const struct ku_shape *s)
 
 ku_id ku_graph_layout(struct ku_graph *g, const struct ku_layout *l)
 {
+    ku_id id = intern_last(g, INTERN_LAYOUT, l);
+    if (id)
+        return id;
     uint64_t hash = ku_hash64(l, sizeof *l);
     struct slot *free = NULL;
-    ku_id id = intern_find(g, INTERN_LAYOUT, hash, l, &free);
+    id = intern_find(g, INTERN_LAYOUT, hash, l, &free);
     if (id || free == NULL)
         return id;
     if (KU_GROW(&g->layout, g->n_layouts, &g->cap[CAP_LAYOUT]) < 0)
@@ -162,9 +180,12 @@ ku_id ku_graph_layout(struct ku_graph *g, const struct ku_layout *l)
 
 ku_id ku_graph_attr(struct ku_graph *g, const struct ku_attrs *a)
 {
+    ku_id id = intern_last(g, INTERN_ATTR, a);
+    if (id)
+        return id;
     uint64_t hash = ku_hash64(a, sizeof *a);
     struct slot *free = NULL;
-    ku_id id = intern_find(g, INTERN_ATTR, hash, a, &free);
+    id = intern_find(g, INTERN_ATTR, hash, a, &free);
     if (id || free == NULL)
         return id;
     if (KU_GROW(&g->attr, g->n_attrs, &g->cap[CAP_ATTR]) < 0)
@@ -176,9 +197,12 @@ ku_id ku_graph_attr(struct ku_graph *g, const struct ku_attrs *a)
 
 ku_id ku_graph_name(struct ku_graph *g, const char *text)
 {
+    ku_id id = intern_last(g, INTERN_NAME, text);
+    if (id)
+        return id;
     uint64_t hash = hash_text(text);
     struct slot *free = NULL;
-    ku_id id = intern_find(g, INTERN_NAME, hash, text, &free);
+    id = intern_find(g, INTERN_NAME, hash, text, &free);
     if (id || free == NULL)
         return id;
     if (KU_GROW(&g->name, g->n_names, &g->cap[CAP_NAME]) < 0 ||

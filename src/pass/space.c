@@ -16,7 +16,7 @@
  * Adjacent rectangles merge into one span, so activations and temporaries make small sets. An
  * insertion stops climbing at a node that already has the addresses.
  *
- * A set is one span (the usual case) or a treap of spans with the widest gap of each subtree.
+ * A set is one span (the usual case) or a B-tree of spans with the widest gap of each subtree.
  *
  * Interleaved activations (several sizes per layer) leave one gap per layer that only the union of
  * all sets excludes. After MAX_MOVES queries without a result, subsets of the sets ("parts") are
@@ -34,11 +34,15 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-/* A node of a treap ordered by address; index 0 = none. Spans never touch each other. */
-struct span {
-    size_t begin, end;
-    size_t low, high, gap; /* of the subtree: its bounds, and the widest gap inside them */
-    uint32_t left, right;
+/* Spans in address order, with the widest gap inside each subtree. Spans never touch each other. */
+enum { FANOUT = 8 };
+struct entry {
+    size_t low, high, gap; /* a span, gap 0; of an inner node: bounds and widest gap of a child */
+    uint32_t child;        /* 0: a span */
+};
+struct node {
+    uint32_t n; /* 0: free, the next free node is entry[0].child */
+    struct entry entry[FANOUT];
 };
 struct set {
     size_t low, high, gap; /* those of the root; low == high: empty */
@@ -60,8 +64,8 @@ enum {
 };
 
 struct ku_space {
-    struct span *span;                 /* [n_spans] */
-    uint32_t n_spans, cap_spans, free; /* free: a list through `left` */
+    struct node *node;                 /* [n_nodes]; 0 is none */
+    uint32_t n_nodes, cap_nodes, free; /* free: the first of a list */
     uint32_t n_times;
     size_t base;
     int n_levels;                   /* level 0: the leaves; the last one: the root */
@@ -80,7 +84,7 @@ int ku_space_create(uint32_t n_times, size_t base, struct ku_space **out)
     KU_ASSERT(n_times > 0 && n_times <= UINT32_MAX / 4);
     s->n_times = n_times;
     s->base = base;
-    s->n_spans = 1;
+    s->n_nodes = 1;
     for (uint32_t n = n_times;; n = ((n - 1) >> FANOUT_BITS) + 1) {
         int k = s->n_levels++;
         s->covers[k] = ku_calloc(n, sizeof *s->covers[k]);
@@ -106,7 +110,7 @@ void ku_space_destroy(struct ku_space *s)
             ku_free(s->within[k]);
     }
     ku_free(s->part);
-    ku_free(s->span);
+    ku_free(s->node);
     ku_free(s);
 }
 
@@ -115,150 +119,170 @@ uint64_t ku_space_steps(const struct ku_space *s)
     return s->steps;
 }
 
-/* A hash of the span's index alone (murmur3 mixer), so that every run builds the same trees. */
-static uint32_t priority(uint32_t span)
-{
-    uint32_t x = span * UINT32_C(0x9e3779b9);
-    x = (x ^ x >> 16) * UINT32_C(0x85ebca6b);
-    return x ^ x >> 13;
-}
-
 static size_t max(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
 
-static void update(struct ku_space *s, uint32_t at)
+static size_t min(size_t a, size_t b)
 {
-    struct span *x = &s->span[at];
-    x->low = x->begin, x->high = x->end, x->gap = 0;
-    if (x->left) {
-        const struct span *l = &s->span[x->left];
-        x->low = l->low;
-        x->gap = max(l->gap, x->begin - l->high);
-    }
-    if (x->right) {
-        const struct span *r = &s->span[x->right];
-        x->high = r->high;
-        x->gap = max(x->gap, max(r->gap, r->low - x->end));
-    }
-    s->steps++;
+    return a < b ? a : b;
 }
 
-static uint32_t join(struct ku_space *s, uint32_t a, uint32_t b)
+static int grow_nodes(struct ku_space *s) /* without touching the new pages, as KU_GROW would */
 {
-    if (a == 0 || b == 0)
-        return a ? a : b;
-    if (priority(a) > priority(b)) {
-        s->span[a].right = join(s, s->span[a].right, b);
-        update(s, a);
-        return a;
-    }
-    s->span[b].left = join(s, a, s->span[b].left);
-    update(s, b);
-    return b;
+    KU_ASSERT(s->cap_nodes <= UINT32_MAX / 2);
+    const uint32_t cap = s->cap_nodes ? 2 * s->cap_nodes : 64;
+    struct node *grown = ku_realloc(s->node, cap, sizeof *grown);
+    if (grown == NULL)
+        return KUMI_ENOMEM;
+    s->node = grown;
+    s->cap_nodes = cap;
+    return KUMI_OK;
 }
 
-/* Splits into the spans that end before `at` and the others. */
-static void split(struct ku_space *s, uint32_t root, size_t at, uint32_t *before, uint32_t *rest)
-{
-    if (root == 0) {
-        *before = *rest = 0;
-    } else if (s->span[root].end < at) {
-        split(s, s->span[root].right, at, &s->span[root].right, rest);
-        update(s, *before = root);
-    } else {
-        split(s, s->span[root].left, at, before, &s->span[root].left);
-        update(s, *rest = root);
-    }
-}
-
-/* Splits into the spans that begin at or below `at` and the others. */
-static void split_after(struct ku_space *s, uint32_t root, size_t at, uint32_t *upto,
-                        uint32_t *rest)
-{
-    if (root == 0) {
-        *upto = *rest = 0;
-    } else if (s->span[root].begin <= at) {
-        split_after(s, s->span[root].right, at, &s->span[root].right, rest);
-        update(s, *upto = root);
-    } else {
-        split_after(s, s->span[root].left, at, upto, &s->span[root].left);
-        update(s, *rest = root);
-    }
-}
-
-static void give_back(struct ku_space *s, uint32_t root)
-{
-    if (root == 0)
-        return;
-    give_back(s, s->span[root].left);
-    give_back(s, s->span[root].right);
-    s->span[root].left = s->free;
-    s->free = root;
-    s->steps++;
-}
-
-static uint32_t new_span(struct ku_space *s, size_t begin, size_t end)
+static int new_node(struct ku_space *s, uint32_t *out)
 {
     uint32_t at = s->free;
     if (at) {
-        s->free = s->span[at].left;
+        s->free = s->node[at].entry[0].child;
     } else {
-        if (KU_GROW(&s->span, s->n_spans, &s->cap_spans) < 0)
-            return 0;
-        at = s->n_spans++;
+        if (s->n_nodes >= s->cap_nodes)
+            KU_TRY(grow_nodes(s));
+        at = s->n_nodes++;
     }
-    s->span[at] = (struct span){.begin = begin, .end = end};
-    update(s, at);
-    return at;
+    s->node[at].n = 0;
+    *out = at;
+    return KUMI_OK;
 }
 
-/* Widens the one span that [begin, end) touches. floor, ceiling: the bounds at which it would touch
- * the spans before and after the subtree. */
-enum extent { HAS_ALL, IS_WIDER, TOUCHES_NONE, TOUCHES_MORE };
-static enum extent widen(struct ku_space *s, uint32_t at, size_t begin, size_t end, size_t floor,
-                         size_t ceiling)
+static void free_node(struct ku_space *s, uint32_t at)
 {
-    struct span *x = &s->span[at];
-    enum extent result = TOUCHES_NONE;
-    s->steps++;
-    if (end < x->begin) {
-        if (x->left)
-            result = widen(s, x->left, begin, end, floor, x->begin - 1);
-    } else if (begin > x->end) {
-        if (x->right)
-            result = widen(s, x->right, begin, end, x->end + 1, ceiling);
-    } else {
-        if (x->begin <= begin && end <= x->end)
-            return HAS_ALL;
-        floor = x->left ? s->span[x->left].high + 1 : floor;
-        ceiling = x->right ? s->span[x->right].low - 1 : ceiling;
-        if (begin < floor || end > ceiling)
-            return TOUCHES_MORE;
-        x->begin = begin < x->begin ? begin : x->begin;
-        x->end = max(end, x->end);
-        result = IS_WIDER;
-    }
-    if (result == IS_WIDER)
-        update(s, at);
-    return result;
+    struct node *x = &s->node[at];
+    for (uint32_t i = 0; i < x->n; i++)
+        if (x->entry[i].child)
+            free_node(s, x->entry[i].child);
+    x->n = 0;
+    x->entry[0].child = s->free;
+    s->free = at;
 }
 
-/* Replaces all spans that [begin, end) touches by their union with it. */
+/* The entry for a node in its parent. */
+static struct entry summary(struct ku_space *s, uint32_t at)
+{
+    const struct node *x = &s->node[at];
+    struct entry all = x->entry[0];
+    for (uint32_t i = 1; i < x->n; i++)
+        all.gap = max(all.gap, max(x->entry[i].gap, x->entry[i].low - x->entry[i - 1].high));
+    all.high = x->entry[x->n - 1].high;
+    all.child = at;
+    s->steps++;
+    return all;
+}
+
+/* The first entry that ends at or above `at`. */
+static uint32_t first_from(const struct node *x, size_t at)
+{
+    uint32_t i = 0;
+    while (i < x->n && x->entry[i].high < at)
+        i++;
+    return i;
+}
+
+/* Widens the one span that [begin, end) touches. */
+enum extent { HAS_ALL, IS_WIDER, TOUCHES_NONE, TOUCHES_MORE };
+static enum extent widen(struct ku_space *s, uint32_t at, size_t begin, size_t end)
+{
+    struct node *x = &s->node[at];
+    const uint32_t i = first_from(x, begin);
+    struct entry *e = &x->entry[i];
+    s->steps++;
+    if (i == x->n || e->low > end)
+        return TOUCHES_NONE;
+    if (i + 1 < x->n && e[1].low <= end)
+        return TOUCHES_MORE;
+    if (e->child) {
+        const enum extent extent = widen(s, e->child, begin, end);
+        if (extent == IS_WIDER)
+            *e = summary(s, e->child);
+        return extent;
+    }
+    if (e->low <= begin && end <= e->high)
+        return HAS_ALL;
+    e->low = min(e->low, begin);
+    e->high = max(e->high, end);
+    return IS_WIDER;
+}
+
+/* Removes all spans that [*begin, *end) touches and widens it to their union. */
+static void extract(struct ku_space *s, uint32_t at, size_t *begin, size_t *end)
+{
+    struct node *x = &s->node[at];
+    uint32_t n = first_from(x, *begin), i = n;
+    const size_t first = *begin, last = *end;
+    for (; i < x->n && x->entry[i].low <= last; i++) {
+        struct entry *e = &x->entry[i];
+        const uint32_t child = e->child;
+        s->steps++;
+        if (child && (e->low < first || e->high > last)) {
+            extract(s, child, begin, end);
+            if (s->node[child].n)
+                x->entry[n++] = summary(s, child);
+        } else {
+            *begin = min(*begin, e->low);
+            *end = max(*end, e->high);
+        }
+        if (child && (n == 0 || x->entry[n - 1].child != child))
+            free_node(s, child);
+    }
+    memmove(&x->entry[n], &x->entry[i], (x->n - i) * sizeof *x->entry);
+    x->n -= i - n;
+}
+/* Adds a span that touches no other; *sibling: 0, or a new node for the parent, after `at`. */
+static int put(struct ku_space *s, uint32_t at, struct entry span, uint32_t *sibling)
+{
+    struct node *x = &s->node[at], *y;
+    uint32_t i = first_from(x, span.low), more = 0;
+    uint32_t child = x->n ? x->entry[0].child : 0;
+    *sibling = 0;
+    if (child) {
+        i -= i == x->n;
+        child = x->entry[i].child;
+        KU_TRY(put(s, child, span, &more));
+        s->node[at].entry[i++] = summary(s, child);
+        if (more == 0)
+            return KUMI_OK;
+        span = summary(s, more);
+    }
+    if (s->node[at].n == FANOUT) {
+        KU_TRY(new_node(s, sibling));
+        x = &s->node[at], y = &s->node[*sibling];
+        x->n = i == FANOUT ? FANOUT : FANOUT / 2; /* spans often come in ascending order */
+        y->n = FANOUT - x->n;
+        memcpy(y->entry, &x->entry[x->n], y->n * sizeof *y->entry);
+        if (i > x->n || x->n == FANOUT)
+            at = *sibling, i -= x->n;
+    }
+    x = &s->node[at];
+    memmove(&x->entry[i + 1], &x->entry[i], (x->n++ - i) * sizeof *x->entry);
+    x->entry[i] = span;
+    return KUMI_OK;
+}
+
+/* Replaces all spans that [begin, end) touches by their union with it. The tree may become empty. */
 static int insert(struct ku_space *s, uint32_t *root, size_t begin, size_t end)
 {
-    uint32_t before, middle, after;
-    split(s, *root, begin, &before, &middle);
-    split_after(s, middle, end, &middle, &after);
-    if (middle) {
-        begin = s->span[middle].low < begin ? s->span[middle].low : begin;
-        end = max(end, s->span[middle].high);
-        give_back(s, middle);
+    uint32_t sibling, top;
+    extract(s, *root, &begin, &end);
+    KU_TRY(put(s, *root, (struct entry){.low = begin, .high = end}, &sibling));
+    if (sibling) {
+        KU_TRY(new_node(s, &top));
+        s->node[top].n = 2;
+        s->node[top].entry[0] = summary(s, *root);
+        s->node[top].entry[1] = summary(s, sibling);
+        *root = top;
     }
-    middle = new_span(s, begin, end);
-    *root = join(s, join(s, before, middle), after);
-    return middle ? KUMI_OK : KUMI_ENOMEM;
+    return KUMI_OK;
 }
 
 static size_t align_up(size_t at, size_t align)
@@ -267,21 +291,18 @@ static size_t align_up(size_t at, size_t align)
 }
 
 /* The lowest aligned address >= `at` with `bytes` free in a subtree, or after it. */
-static size_t lowest(struct ku_space *s, uint32_t root, size_t at, size_t bytes, size_t align)
+static size_t lowest(struct ku_space *s, uint32_t node, size_t at, size_t bytes, size_t align)
 {
-    while (root) {
-        const struct span *x = &s->span[root];
+    const struct node *x = &s->node[node];
+    for (uint32_t i = first_from(x, at + 1); i < x->n; i++) {
+        const struct entry *e = &x->entry[i];
         s->steps++;
-        if (at >= x->high || at + bytes <= x->low)
+        if (at + bytes <= e->low)
             return at;
-        if (x->gap < bytes)
-            return align_up(x->high, align);
-        if (x->left && at < x->begin)
-            at = lowest(s, x->left, at, bytes, align);
-        if (at + bytes <= x->begin)
-            return at;
-        at = at < x->end ? align_up(x->end, align) : at;
-        root = x->right;
+        if (e->gap >= bytes)
+            at = lowest(s, e->child, at, bytes, align);
+        else if (at < e->high)
+            at = align_up(e->high, align);
     }
     return at;
 }
@@ -296,20 +317,23 @@ static int add(struct ku_space *s, struct set *set, size_t begin, size_t end, in
     }
     if (set->root == 0 && begin <= set->high && set->low <= end) {
         *is_new = begin < set->low || end > set->high;
-        set->low = begin < set->low ? begin : set->low;
-        set->high = max(end, set->high);
+        set->low = min(set->low, begin);
+        set->high = max(set->high, end);
         return KUMI_OK;
     }
-    if (set->root == 0 && (set->root = new_span(s, set->low, set->high)) == 0)
-        return KUMI_ENOMEM;
-    enum extent extent = widen(s, set->root, begin, end, 0, SIZE_MAX);
+    if (set->root == 0) {
+        KU_TRY(new_node(s, &set->root));
+        s->node[set->root].n = 1;
+        s->node[set->root].entry[0] = (struct entry){.low = set->low, .high = set->high};
+    }
+    enum extent extent = widen(s, set->root, begin, end);
     *is_new = extent != HAS_ALL;
     if (extent == TOUCHES_NONE || extent == TOUCHES_MORE)
         KU_TRY(insert(s, &set->root, begin, end));
-    const struct span root = s->span[set->root];
-    set->low = root.low, set->high = root.high, set->gap = root.gap;
-    if (!root.left && !root.right) {
-        give_back(s, set->root);
+    const struct entry all = summary(s, set->root);
+    set->low = all.low, set->high = all.high, set->gap = all.gap;
+    if (all.gap == 0) {
+        free_node(s, set->root);
         set->root = 0;
     }
     return KUMI_OK;

@@ -4,8 +4,12 @@
  * compiled like the plan itself, and kept if it is valid and needs less. The plan is the first task
  * of a queue, the alternatives the others, and one thread per core takes tasks:
  *
- *     core 0   plan             micro-batch       offload.params ..
- *     core 1   recompute=full   offload.optim..   compute=bf16 ..
+ *     core 0   plan          compute=bf16     offload.params    recompute=full ..
+ *     core 1   micro-batch   offload.optimizer ..   recompute=selective ..
+ *
+ * Alternatives that leave evaluation and initialization as they are come last: they are compiled
+ * for training only and take the bytes of the other programs from the plan, if it is compiled by
+ * then.
  */
 #include "plan/advice.h"
 
@@ -26,8 +30,9 @@ struct trials {
     const struct ku_watch *watch;
     struct ku_advice advice[KU_MAX_ADVICE]; /* task i + 1 */
     struct kumi_error plan_error, error[KU_MAX_ADVICE];
-    int n;
+    int n, order[KU_MAX_ADVICE + 1]; /* task numbers in the order of the queue */
     atomic_int next;
+    atomic_bool is_compiled; /* the plan */
 };
 
 /* format: up to three settings, one per line. */
@@ -49,9 +54,11 @@ static int try_settings(struct trials *t, struct ku_advice *a)
 {
     struct ku_plan other;
     const char *more[4] = {a->set[0], a->set[1], a->set[2], NULL};
+    const bool trains_only = a->trains_only && atomic_load(&t->is_compiled);
     for (int k = 2; k > 0 && more[k][0] == '\0'; k--)
         more[k] = NULL;
-    KU_TRY(ku_plan_init(&other, t->settings, t->plan->s.batch.n_ranks, more, t->watch));
+    KU_TRY(ku_plan_open(&other, t->settings, t->plan->s.batch.n_ranks, more));
+    KU_TRY(ku_plan_compile(&other, t->watch, trains_only ? t->plan->other_bytes : NULL));
     a->host_bytes = other.host_bytes;
     ku_plan_fini(&other);
     return KUMI_OK;
@@ -60,10 +67,15 @@ static int try_settings(struct trials *t, struct ku_advice *a)
 static void *run_tasks(void *arg)
 {
     struct trials *t = arg;
-    for (int i = atomic_fetch_add(&t->next, 1); i <= t->n; i = atomic_fetch_add(&t->next, 1)) {
+    for (int k = atomic_fetch_add(&t->next, 1); k <= t->n; k = atomic_fetch_add(&t->next, 1)) {
+        const int i = t->order[k];
         if (i > 0 && try_settings(t, &t->advice[i - 1]) < 0)
             t->error[i - 1] = *ku_err_get();
-        if (i == 0 && ku_plan_compile(t->plan, t->watch) < 0) {
+        if (i > 0)
+            continue;
+        if (ku_plan_compile(t->plan, t->watch, NULL) == KUMI_OK) {
+            atomic_store(&t->is_compiled, true);
+        } else {
             t->plan_error = *ku_err_get();
             atomic_store(&t->next, t->n + 1); /* alternatives to no plan have no use */
         }
@@ -71,11 +83,21 @@ static void *run_tasks(void *arg)
     return NULL;
 }
 
+static void sort_tasks(struct trials *t)
+{
+    int n = 1;
+    for (int last = 0; last < 2; last++)
+        for (int i = 0; i < t->n; i++)
+            if (t->advice[i].trains_only == last)
+                t->order[n++] = i + 1;
+}
+
 /* If a thread cannot start, the others do its work. */
 static int run_all(struct trials *t)
 {
     pthread_t thread[KU_MAX_ADVICE];
     int n = ku_os_n_cpus() - 1 < t->n ? ku_os_n_cpus() - 1 : t->n, n_started = 0;
+    sort_tasks(t);
     while (n_started < n && pthread_create(&thread[n_started], NULL, run_tasks, t) == 0)
         n_started++;
     run_tasks(t);
@@ -117,11 +139,13 @@ static void advise_batch(const struct ku_batch *b, struct trials *t)
 static void advise_recompute(const struct ku_plan *p, struct trials *t)
 {
     static const char *const recompute[] = {"selective", "full"};
-    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++)
+    for (int i = 0; i < 2 && (int)p->s.cfg.memory_recompute.rule <= i; i++) {
         suggest(t,
                 i ? "recomputes the layers' forward; same bits"
                   : "recomputes attention and cheap operations; same bits",
                 "memory.recompute=%s", recompute[i]);
+        t->advice[t->n - 1].trains_only = true;
+    }
 }
 
 /*
@@ -136,10 +160,12 @@ static void advise_offload(const struct ku_plan *p, struct trials *t)
         int now;
     } row[] = {{"optimizer", k->optimizer}, {"params", k->params}, {"activations", k->activations}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        if (row[i].now != KU_OFFLOAD_FILE)
+        if (row[i].now != KU_OFFLOAD_FILE) {
             suggest(t, "reads and writes a disk in each step; same bits",
                     "memory.offload.%s=file\nmemory.offload.path=%.30s", row[i].what,
                     k->path ? k->path : ".");
+            t->advice[t->n - 1].trains_only = strcmp(row[i].what, "activations") == 0;
+        }
 }
 
 static void advise(const struct ku_plan *p, struct trials *t)

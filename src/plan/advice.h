@@ -2,12 +2,15 @@
 #ifndef KU_PLAN_ADVICE_H
 #define KU_PLAN_ADVICE_H
 
+#include <stdbool.h>
+
 #include "plan/plan.h"
 
 /* Settings under which a plan needs less memory, and the memory it then needs. */
 struct ku_advice {
     char set[3][64]; /* those after the first keep other derived values unchanged */
     const char *price;
+    bool trains_only; /* evaluation and initialization are those of the plan */
     uint64_t host_bytes;
 };
 enum {

@@ -16,31 +16,41 @@ void ku_plan_fini(struct ku_plan *p)
     memset(p, 0, sizeof *p);
 }
 
+/* The bytes of all arenas that take memory. */
+static size_t memory_bytes(const struct ku_program *p)
+{
+    size_t bytes = 0;
+    for (int a = 0; a < KU_N_ARENAS && p; a++)
+        bytes += a == KU_AR_FILE ? 0 : p->arena_bytes[a];
+    return bytes;
+}
+
+static void raise_to(size_t *bytes, const size_t *other)
+{
+    for (int a = 0; a < KU_N_ARENAS; a++)
+        if (other[a] > bytes[a])
+            bytes[a] = other[a];
+}
+
 /* Compile a batch shape. p keeps the programs of the shape that maps the most memory. */
-static int compile(struct ku_plan *p, int shape)
+static int compile(struct ku_plan *p, int shape, unsigned which)
 {
     struct ku_target target = ku_session_target(&p->s);
     struct ku_program *program[KU_N_PROGS] = {0};
     struct ku_compile_opts o;
     struct ku_graph *g = NULL;
-    size_t bytes[2] = {0};
     KU_TRY(ku_session_compile_opts(&p->s, &o));
     KU_TRY(ku_session_solve_recompute(&p->s, &target, &o));
     KU_TRY(ku_session_graph(&p->s, shape, &g));
     p->s.n_params = ku_graph_n_params(g);
     p->loader_bytes = p->s.source->ops->read_ahead_bytes(p->s.source, g);
-    int status = ku_trainer_plan(g, &o, &target, program, NULL, NULL);
+    const int status = ku_trainer_plan(g, &o, &target, which, program);
     ku_graph_destroy(g);
-    for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++) {
-        for (int i = 0; i < KU_N_PROGS; i++)
-            if (program[i]->arena_bytes[a] > p->arena_bytes[a])
-                p->arena_bytes[a] = program[i]->arena_bytes[a];
-        int is_memory = a != KU_AR_FILE;
-        bytes[0] += is_memory ? program[KU_PROG_TRAIN]->arena_bytes[a] : 0;
-        bytes[1] += is_memory && shape ? p->program[KU_PROG_TRAIN]->arena_bytes[a] : 0;
-    }
-    int is_kept = status == KUMI_OK && bytes[0] > bytes[1];
+    const bool is_kept = status == KUMI_OK && memory_bytes(program[KU_PROG_TRAIN]) >
+                                                  memory_bytes(p->program[KU_PROG_TRAIN]);
     for (int i = 0; i < KU_N_PROGS; i++) {
+        if (status == KUMI_OK && program[i])
+            raise_to(i == KU_PROG_TRAIN ? p->arena_bytes : p->other_bytes, program[i]->arena_bytes);
         ku_program_destroy(is_kept ? p->program[i] : program[i]);
         if (is_kept)
             p->program[i] = program[i];
@@ -49,10 +59,13 @@ static int compile(struct ku_plan *p, int shape)
     return status;
 }
 
-static int compile_all(struct ku_plan *p)
+static int compile_all(struct ku_plan *p, const size_t *other_bytes)
 {
     for (int i = 0; i < p->s.source->ops->n_shapes(p->s.source); i++)
-        KU_TRY(compile(p, i));
+        KU_TRY(compile(p, i, other_bytes ? 1u << KU_PROG_TRAIN : KU_ALL_PROGS));
+    if (other_bytes)
+        memcpy(p->other_bytes, other_bytes, sizeof p->other_bytes);
+    raise_to(p->arena_bytes, p->other_bytes);
     return KUMI_OK;
 }
 
@@ -67,12 +80,12 @@ int ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, int n_
     return status;
 }
 
-int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch)
+int ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch, const size_t *other_bytes)
 {
     struct ku_compile_line line;
     const uint64_t n_ranks = (uint64_t)p->s.batch.n_ranks;
     p->s.watch = watch ? *watch : ku_compile_line_start(&line);
-    int status = compile_all(p);
+    int status = compile_all(p, other_bytes);
     p->s.watch = (struct ku_watch){0};
     if (watch == NULL)
         ku_compile_line_end(&line);
@@ -92,7 +105,7 @@ int ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_
                  const char *const *more, const struct ku_watch *watch)
 {
     KU_TRY(ku_plan_open(p, settings, n_ranks, more));
-    return ku_plan_compile(p, watch);
+    return ku_plan_compile(p, watch, NULL);
 }
 
 int64_t ku_plan_tokens(const struct ku_plan *p)

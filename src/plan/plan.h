@@ -27,6 +27,7 @@ struct ku_plan {
     struct ku_program *program[KU_N_PROGS]; /* of the batch shape that maps the most memory, */
     int shape;
     size_t arena_bytes[KU_N_ARENAS]; /* mapped by a run */
+    size_t other_bytes[KU_N_ARENAS]; /* needed by the programs other than training */
     size_t loader_bytes;             /* of rows read ahead, per rank */
     uint64_t rank_bytes, host_bytes; /* a rank's own; all ranks with the shared arena */
     uint64_t table_bytes;            /* page tables of all ranks: 8 bytes per page */
@@ -42,10 +43,13 @@ KU_STATUS ku_plan_open(struct ku_plan *p, const struct kumi_settings *settings, 
 /*
  * Compile the programs of all batch shapes.
  *
- *   watch   of a progress line that covers several plans; NULL: a line of its own
+ *   watch         of a progress line that covers several plans; NULL: a line of its own
+ *   other_bytes   [KU_N_ARENAS] of a plan whose programs other than training are the same: only
+ *                 training is compiled; NULL: all
  */
-KU_STATUS ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch);
-/* Both. */
+KU_STATUS ku_plan_compile(struct ku_plan *p, const struct ku_watch *watch,
+                          const size_t *other_bytes);
+/* Both; all programs. */
 KU_STATUS ku_plan_init(struct ku_plan *p, const struct kumi_settings *settings, int n_ranks,
                        const char *const *more, const struct ku_watch *watch);
 void ku_plan_fini(struct ku_plan *p);

@@ -23,7 +23,7 @@ static int planned_bytes(void *ctx, double *bytes)
         struct ku_graph *g = NULL;
         status = ku_session_graph(s, shape, &g);
         if (status == KUMI_OK)
-            status = ku_trainer_plan(g, p->o, p->t, program, NULL, NULL);
+            status = ku_trainer_plan(g, p->o, p->t, KU_ALL_PROGS, program);
         ku_graph_destroy(g);
         for (int k = 0; k < KU_N_PROGS; k++) {
             for (int a = 0; a < KU_N_ARENAS && program[k] && status == KUMI_OK; a++)

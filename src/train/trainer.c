@@ -32,35 +32,34 @@ static int note_params(const struct ku_graph *g, char ***params, int *n_params)
     return n && name[n - 1] == NULL ? KUMI_ENOMEM : KUMI_OK;
 }
 
-/*
- * Compile training and evaluation. Passes modify `graph`, the training graph.
- */
-static int plan_shape(struct ku_graph *graph, const struct ku_compile_opts *o,
-                      const struct ku_target *target, struct ku_program *program[2])
+static int plan_eval(struct ku_graph *graph, const struct ku_compile_opts *o,
+                     const struct ku_target *target, struct ku_program **program)
 {
-    struct ku_graph *eval = NULL;
     struct ku_compile_opts for_eval = *o;
     for_eval.is_training = 0;
-    int status = KUMI_OK;
-    KU_TRY_OUT(ku_graph_copy(graph, &eval));
-    KU_TRY_OUT(ku_compile_graph(graph, o, target, NULL));
-    KU_TRY_OUT(ku_compile_program(graph, o->is_training ? "train" : "eval", o, target,
-                                  &program[KU_PROG_TRAIN]));
-    KU_TRY_OUT(ku_compile_graph(eval, &for_eval, target, NULL));
-    KU_TRY_OUT(ku_compile_program(eval, "eval", &for_eval, target, &program[KU_PROG_EVAL]));
-out:
-    ku_graph_destroy(eval);
-    return status;
+    KU_TRY(ku_compile_graph(graph, &for_eval, target, NULL));
+    return ku_compile_program(graph, "eval", &for_eval, target, program);
 }
 
 int ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
-                    const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
-                    char ***params, int *n_params)
+                    const struct ku_target *target, unsigned which, struct ku_program **program)
 {
-    KU_TRY(plan_shape(graph, o, target, program));
-    KU_TRY(ku_compile_init(graph, 0, o, target, &program[KU_PROG_INIT]));
-    KU_TRY(ku_compile_init(graph, 1, o, target, &program[KU_PROG_DERIVE]));
-    return params ? note_params(graph, params, n_params) : KUMI_OK;
+    struct ku_graph *eval = NULL;
+    int status = KUMI_OK;
+    KU_ASSERT(which & 1u << KU_PROG_TRAIN);
+    if (which & 1u << KU_PROG_EVAL)
+        KU_TRY(ku_graph_copy(graph, &eval));
+    KU_TRY_OUT(ku_compile_graph(graph, o, target, NULL));
+    KU_TRY_OUT(ku_compile_program(graph, o->is_training ? "train" : "eval", o, target,
+                                  &program[KU_PROG_TRAIN]));
+    if (eval)
+        KU_TRY_OUT(plan_eval(eval, o, target, &program[KU_PROG_EVAL]));
+    for (int i = KU_PROG_INIT; i <= KU_PROG_DERIVE; i++)
+        if (which & 1u << i)
+            KU_TRY_OUT(ku_compile_init(graph, i == KU_PROG_DERIVE, o, target, &program[i]));
+out:
+    ku_graph_destroy(eval);
+    return status;
 }
 
 static int by_place(const void *a, const void *b)
@@ -344,13 +343,15 @@ static int plan(struct ku_trainer *t, struct ku_graph *const *graph, int n,
     t->shape = ku_calloc((size_t)n, sizeof *t->shape);
     if (t->shape == NULL)
         return KUMI_ENOMEM;
-    KU_TRY(ku_trainer_plan(graph[0], &o->compile, &target, t->program, &t->param, &t->n_params));
+    KU_TRY(ku_trainer_plan(graph[0], &o->compile, &target, KU_ALL_PROGS, t->program));
+    KU_TRY(note_params(graph[0], &t->param, &t->n_params));
     for (int i = 0; i < n; i++) {
         struct ku_program **program = t->shape[t->n_shapes++].program;
         if (i == 0)
             memcpy(program, t->program, sizeof t->shape->program);
         else
-            KU_TRY(plan_shape(graph[i], &o->compile, &target, program));
+            KU_TRY(ku_trainer_plan(graph[i], &o->compile, &target,
+                                   1u << KU_PROG_TRAIN | 1u << KU_PROG_EVAL, program));
         KU_TRY(check_shape(t->program[KU_PROG_TRAIN], program[KU_PROG_TRAIN], i));
     }
     t->compile_ns = ku_clock_ns() - begin;

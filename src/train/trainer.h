@@ -28,6 +28,7 @@
  * Configuration, data, checkpoint schedule and output belong to the caller (session.h).
  */
 enum ku_trainer_program { KU_PROG_TRAIN, KU_PROG_EVAL, KU_PROG_INIT, KU_PROG_DERIVE, KU_N_PROGS };
+#define KU_ALL_PROGS ((1u << KU_N_PROGS) - 1)
 
 struct ku_trainer_opts {
     struct ku_compile_opts compile; /* is_training 0: evaluation only, without optimizer state */
@@ -121,12 +122,15 @@ void ku_trainer_use(struct ku_trainer *t, int i);
 void ku_trainer_destroy(struct ku_trainer *t); /* collective; NULL is allowed */
 
 /*
- * Compile one batch shape without device and memory, for `kumi plan` and `kumi graph`. The caller
- * destroys the programs.
+ * Compile one batch shape without device and memory, for `kumi plan`. The caller destroys the
+ * programs, on failure too. Passes modify `graph`.
+ *
+ *   which     bits 1 << KU_PROG_*, training among them
+ *   program   by KU_PROG_*: result, NULL before the call; the others are not touched
  */
 KU_STATUS ku_trainer_plan(struct ku_graph *graph, const struct ku_compile_opts *o,
-                          const struct ku_target *target, struct ku_program *program[KU_N_PROGS],
-                          char ***params, int *n_params);
+                          const struct ku_target *target, unsigned which,
+                          struct ku_program **program);
 
 /*
  * Describe the state of a program as files have it: parameters, buffers, optimizer tensors; not

@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "device/peak_bench.h"
 #include "pass/pass.h"
+#include "plan/plan.h"
 #include "sim/machine_limits.h"
 #include "train/session.h"
 
@@ -154,6 +155,34 @@ static void test_peak_and_advice(void **state)
         json_decref(smaller);
     }
     json_decref(plan);
+}
+
+/* Alternatives that change training alone take the other programs' bytes from the plan. */
+static void test_training_alternatives(void **state)
+{
+    static const char *const base[][4] = {
+        {"model.n_layer=4", "model.n_positions=64"},
+        {"model.n_layer=3", "parallel.zero=3", "parallel.share_host_state=false"},
+        {"precision.compute=bf16", "memory.offload.params=host"},
+        {"memory.offload.optimizer=host", "train.virtual_shards=4"}};
+    static const char *const more[][3] = {
+        {"memory.recompute=selective"},
+        {"memory.recompute=full"},
+        {"memory.offload.activations=file", "memory.offload.path=."}};
+    for (int i = 0; i < 12; i++) {
+        struct kumi_settings s = settings_of(*state, base[i / 3]);
+        struct ku_plan p, part, all;
+        assert_status(ku_plan_init(&p, &s, 2, NULL, NULL), KUMI_OK);
+        assert_status(ku_plan_open(&part, &s, 2, more[i % 3]), KUMI_OK);
+        assert_status(ku_plan_compile(&part, NULL, p.other_bytes), KUMI_OK);
+        assert_status(ku_plan_init(&all, &s, 2, more[i % 3], NULL), KUMI_OK);
+        assert_null(part.program[KU_PROG_EVAL]);
+        assert_memory_equal(part.arena_bytes, all.arena_bytes, sizeof all.arena_bytes);
+        assert_int_equal(part.host_bytes, all.host_bytes);
+        ku_plan_fini(&part);
+        ku_plan_fini(&all);
+        ku_plan_fini(&p);
+    }
 }
 
 static void test_plan_text(void **state)
@@ -515,6 +544,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan_is_what_is_mapped),
                                        cmocka_unit_test(test_peak_and_advice),
+                                       cmocka_unit_test(test_training_alternatives),
                                        cmocka_unit_test(test_recompute_budget),
                                        cmocka_unit_test(test_plan_text),
                                        cmocka_unit_test(test_roofline),
