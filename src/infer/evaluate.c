@@ -114,15 +114,11 @@ static int configure_directory(struct evaluation *e)
     struct ku_session *s = &e->s;
     const struct kumi_eval_options *o = e->o;
     const char *where;
-    json_t *root = json_pack("{s:{s:s}, s:{s:s}}", "model", "path", o->run, "data", "train", "");
-    char *text = root ? ku_json_print(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    if (text == NULL)
-        return KUMI_ENOMEM;
-    int status = ku_config_parse("eval", text, strlen(text), (const char *const *)e->set, e->n_sets,
-                                 ku_model_hidden_size, &s->cfg);
-    ku_free(text);
-    KU_TRY(status);
+    KU_TRY(ku_config_start("eval", &s->cfg));
+    KU_TRY(ku_config_set_text(&s->cfg, "model.path", o->run));
+    KU_TRY(ku_config_set_text(&s->cfg, "data.train", ""));
+    KU_TRY(ku_config_override(&s->cfg, (const char *const *)e->set, e->n_sets));
+    KU_TRY(ku_config_finish(&s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     const int64_t most = s->model.facts.max_positions;
     if (!s->model.facts.is_causal)

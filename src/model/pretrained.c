@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/utf8.h"
 #include "ckpt/snapshot/file_layout.h"
 #include "ckpt/snapshot/region_reader.h"
 #include "ckpt/weights.h"
@@ -40,6 +41,7 @@ static char *config_text(const struct ku_ckpt *c, const char *dir)
 int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
                      struct ku_config *cfg)
 {
+    KU_TRY(ku_utf8_check("checkpoint", c->path));
     char *dir = ku_asprintf("%s/model", c->path), *text = NULL;
     char *name = ku_asprintf("%s/manifest.json: config", c->path);
     int status = dir && name ? ku_ckpt_check_companions(c) : KUMI_ENOMEM;

@@ -16,7 +16,7 @@
  *
  *   set   [n_sets] overrides "section.key=value", borrowed until ku_config_fini
  *
- * Errors: ENOCKPT, a damaged file; EINVAL, an invalid override.
+ * Errors: ENOCKPT, a damaged file; EINVAL, an invalid override, a path that is not UTF-8.
  */
 KU_STATUS ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
                            struct ku_config *cfg);

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/utf8.h"
 #include "batch/parallel_source.h"
 
 char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
@@ -179,6 +180,7 @@ int ku_rundir_begin(struct ku_rundir *dir)
 static int open_it(const char *path, int overwrite, enum ku_resume resume, struct ku_rundir *dir)
 {
     int has_checkpoints, has_metrics;
+    KU_TRY(ku_utf8_check("run directory", path)); /* summary.json has it */
     dir->path = ku_strdup(path);
     if (dir->path == NULL)
         return KUMI_ENOMEM;
