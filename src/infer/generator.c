@@ -16,10 +16,15 @@
 enum { N_LENGTHS = 4 };
 static const int64_t lengths[N_LENGTHS] = {1, 16, 64, 256};
 
+/* Input ports of all programs, in this order in struct length. */
+enum { TOKENS, IDS, POSITIONS, INDEX, N_PORTS };
+static const char *const port_names[N_PORTS] = {"tokens", "position_ids", "positions", "index"};
+
 struct length {
     int64_t t;
     struct ku_program *program;
-    struct ku_exec *exec; /* loaded on first use */
+    const struct ku_program_port *in[N_PORTS], *logits; /* NULL: the model has no such input */
+    struct ku_exec *exec;                               /* loaded on first use */
 };
 
 struct ku_infer {
@@ -69,6 +74,9 @@ static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_
         KU_TRY(ku_compile_graph(*g, &c, &target, NULL));
         KU_TRY(ku_compile_program(*g, i ? "prefill" : "decode", &c, &target, &l->program));
         m->n_programs++;
+        for (int k = 0; k < N_PORTS; k++)
+            l->in[k] = ku_program_find_port(l->program, 1, port_names[k]);
+        l->logits = ku_program_find_port(l->program, 0, "logits");
         if (l->t == m->places)
             break;
     }
@@ -144,16 +152,21 @@ void ku_infer_destroy(struct ku_infer *m)
     ku_free(m);
 }
 
+/* Tokens of a row that a run of a program can still process. */
+static int64_t left_of(const struct ku_infer *m, int64_t row)
+{
+    return m->is_asked[row] ? m->count[row] - m->n_kept[row] : 0;
+}
+
 /*
  * Fills the inputs of a row for a run of t tokens; returns the number of its tokens. Inputs after
  * the last token are zeros: their keys and values are written after the text and overwritten before
  * any use. A row that takes no part gets negative positions, at which nothing is written.
  */
-enum { TOKENS, IDS, POSITIONS, INDEX, N_PORTS };
 static int64_t fill_row(struct ku_infer *m, const struct ku_mapping *in, int64_t row, int64_t t)
 {
     int32_t *tokens = (int32_t *)in[TOKENS].data + row * t, *ids = in[IDS].data;
-    const int64_t at = m->n_kept[row], left = m->is_asked[row] ? m->count[row] - at : 0;
+    const int64_t at = m->n_kept[row], left = left_of(m, row);
     const int64_t n = left < t ? left : t;
     for (int64_t i = 0; i < t; i++)
         tokens[i] = i < n ? (int32_t)m->id[row * m->places + at + i] : 0;
@@ -167,25 +180,34 @@ static int64_t fill_row(struct ku_infer *m, const struct ku_mapping *in, int64_t
 /* Fills the inputs of all rows. *total: the number of their tokens. */
 static int fill(struct ku_infer *m, const struct length *l, int64_t *total)
 {
-    static const char *const name[N_PORTS] = {"tokens", "position_ids", "positions", "index"};
     struct ku_mapping in[N_PORTS];
-    KU_TRY(ku_exec_map_ports(l->exec, 1, name, N_PORTS, KU_ACCESS_WRITE, in));
+    KU_TRY(ku_exec_map_ports(l->exec, l->in, N_PORTS, KU_ACCESS_WRITE, in));
     *total = 0;
     for (int64_t row = 0; row < m->n_rows; row++)
         *total += fill_row(m, in, row, l->t);
     return ku_ranges_unmap(in, N_PORTS);
 }
 
-static int take_logits(const struct ku_infer *m, const struct length *l, int64_t row,
-                       double *logits)
+/* Whether a row's text ends in the next run of a program. */
+static bool is_due(const struct ku_infer *m, const struct length *l, int64_t row)
 {
-    const struct ku_program_port *port = ku_program_find_port(l->program, 0, "logits");
+    const int64_t left = left_of(m, row);
+    return left > 0 && left <= l->t;
+}
+
+/* Reads the logits of the rows that are due. */
+static int take_logits(const struct ku_infer *m, const struct length *l, double *logits)
+{
     const int64_t vocab = m->model->facts.vocab_size;
-    const int64_t first = ku_shape_count(&l->program->shape[port->shape]) / m->n_rows * row;
+    const int64_t width = ku_shape_count(&l->program->shape[l->logits->shape]) / m->n_rows;
+    const enum kumi_dtype dtype = (enum kumi_dtype)l->logits->dtype;
     struct ku_mapping out;
-    KU_TRY(ku_range_map(ku_exec_port(l->exec, 0, "logits"), KU_ACCESS_READ, &out));
-    for (int64_t v = 0; v < vocab; v++)
-        logits[row * vocab + v] = ku_load_f64(out.data, (enum kumi_dtype)port->dtype, first + v);
+    KU_TRY(ku_range_map(ku_exec_port_at(l->exec, l->logits), KU_ACCESS_READ, &out));
+    for (int64_t row = 0; row < m->n_rows; row++) {
+        const int64_t n = is_due(m, l, row) ? vocab : 0;
+        for (int64_t v = 0; v < n; v++)
+            logits[row * vocab + v] = ku_load_f64(out.data, dtype, row * width + v);
+    }
     return ku_range_unmap(&out);
 }
 
@@ -195,17 +217,19 @@ static int take_logits(const struct ku_infer *m, const struct length *l, int64_t
  */
 static int64_t run(struct ku_infer *m, struct length *l, double *logits)
 {
-    int64_t total;
+    int64_t total, n_due = 0;
     if (l->exec == NULL)
         KU_TRY(ku_exec_load(m->memory, l->program, m->ops, m->device, NULL, &l->exec));
     int64_t begin = ku_clock_ns();
     KU_TRY(fill(m, l, &total));
     KU_TRY(ku_exec_run(l->exec));
+    for (int64_t row = 0; row < m->n_rows; row++)
+        n_due += is_due(m, l, row);
+    if (n_due)
+        KU_TRY(take_logits(m, l, logits));
     for (int64_t row = 0; row < m->n_rows; row++) {
-        int64_t left = m->is_asked[row] ? m->count[row] - m->n_kept[row] : 0;
+        const int64_t left = left_of(m, row);
         m->n_kept[row] += left < l->t ? left : l->t;
-        if (left > 0 && left <= l->t)
-            KU_TRY(take_logits(m, l, row, logits));
     }
     int64_t ns = ku_clock_ns() - begin;
     if (l->t == 1) {
@@ -223,8 +247,8 @@ static int catch_up(struct ku_infer *m, double *logits)
         int64_t most = 0;
         int i = 0;
         for (int64_t row = 0; row < m->n_rows; row++)
-            if (m->is_asked[row] && m->count[row] - m->n_kept[row] > most)
-                most = m->count[row] - m->n_kept[row];
+            if (left_of(m, row) > most)
+                most = left_of(m, row);
         if (most == 0)
             return KUMI_OK;
         while (i < m->n_programs - 1 && m->program[i].t < most)
