@@ -207,9 +207,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     return KUMI_OK;
 }
 
-/*
- * Set label smoothing on all losses of the model. On failure the graph is destroyed.
- */
+/* Set label smoothing on all losses of the model. */
 static int smooth(struct ku_graph *g, double share)
 {
     for (ku_id n = 1; n < g->n_nodes && share > 0; n++) {
@@ -218,10 +216,8 @@ static int smooth(struct ku_graph *g, double share)
             continue;
         a.smoothing = share;
         ku_id attr = ku_graph_attr(g, &a);
-        if (attr == 0) {
-            ku_graph_destroy(g);
+        if (attr == 0)
             return KUMI_ENOMEM;
-        }
         g->node[n].attr = attr;
     }
     return KUMI_OK;
@@ -232,8 +228,14 @@ int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
     const struct ku_batch_shape of = s->source->ops->shape(s->source, shape);
     const struct kumi_shape_of_batch b = {
         .n = of.rows, .s = of.src_len, .t = of.tgt_len, .has_segments = s->cfg.data_segments};
-    KU_TRY(s->graph ? ku_graph_copy(s->graph, g) : ku_model_graph(&s->model, &b, g));
-    return smooth(*g, s->cfg.train_label_smoothing);
+    struct ku_graph *made;
+    KU_TRY(s->graph ? ku_graph_copy(s->graph, &made) : ku_model_graph(&s->model, &b, &made));
+    const int status = smooth(made, s->cfg.train_label_smoothing);
+    if (status < 0)
+        ku_graph_destroy(made);
+    else
+        *g = made;
+    return status;
 }
 
 static int n_threads(const struct ku_session *s, int local_n)
