@@ -11,10 +11,12 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "ckpt/snapshot/directory.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
 #include "batch/text_source.h"
+#include "config/keys.h"
 #include "model/model.h"
 #include "train/session.h"
 #include "model/pretrained.h"
@@ -377,6 +379,41 @@ int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
     return status < 0 ? ku_err_put(&error) : KUMI_OK;
 }
 
+/* Opens the newest checkpoint of a run, a directory of checkpoints, or a checkpoint. */
+static int open_newest(const char *run, struct ku_ckpt *c)
+{
+    static const char *const folders[] = {"/checkpoints", ""};
+    for (int i = 0; i < 2; i++) {
+        char *folder = ku_asprintf("%s%s", run, folders[i]);
+        int64_t *steps = NULL;
+        int n = 0, status = folder ? ku_ckpt_place_list(folder, &steps, &n) : KUMI_ENOMEM;
+        if (status == KUMI_OK && n > 0)
+            status = ku_ckpt_open_step(folder, steps[0], c);
+        ku_free(steps);
+        ku_free(folder);
+        if (status < 0 || n > 0)
+            return status;
+    }
+    return ku_ckpt_open(run, c);
+}
+
+/*
+ * parallel.timeout_s of the run, which the ranks need before they join the job. Its default, if
+ * there is none or the checkpoint is damaged: the job reports that.
+ */
+static int64_t timeout_ns_of(const char *run)
+{
+    double seconds = ku_key_default_number("parallel.timeout_s");
+    struct ku_ckpt c;
+    if (!ku_stored_is_weights(run) && open_newest(run, &c) == KUMI_OK) {
+        const json_t *v = ku_json_at(c.manifest.root, "config.parallel.timeout_s");
+        if (json_is_number(v) && json_number_value(v) > 0 && json_number_value(v) <= 1e9)
+            seconds = json_number_value(v);
+        ku_ckpt_close(&c);
+    }
+    return (int64_t)(seconds * 1e9);
+}
+
 int kumi_eval(const char *run, struct kumi_eval_result *result)
 {
     return kumi_evaluate(&(struct kumi_eval_options){.run = run}, result);
@@ -389,8 +426,10 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     KU_GIVEN_LIST(options->data, options->n_data, "options.data");
     KU_GIVEN(result, "result");
     struct ku_job *job = NULL;
+    const int64_t timeout_ns = timeout_ns_of(options->run);
     struct ku_job_opts o = {.threads = ku_env_threads() ? ku_env_threads() : 1,
-                            .timeout_ns = 60LL * 1000000000};
+                            .timeout_ns = timeout_ns,
+                            .join_timeout_ns = timeout_ns};
     memset(result, 0, sizeof *result);
     int status = ku_comm_join(&o, &job);
     if (status < 0) { /* the job may have printed the error already */
