@@ -288,10 +288,14 @@ static int evaluate_newest(struct evaluation *e)
     for (int64_t before = INT64_MAX;;) {
         struct ku_ckpt c;
         KU_TRY(find(e, before, &damage, &found));
-        KU_TRY(ku_agree_local(e->job, ku_ckpt_open(found.path, &c)));
-        before = c.step;
-        int status = evaluate_checkpoint(e, &c);
-        ku_ckpt_close(&c);
+        const int opened = ku_ckpt_open(found.path, &c);
+        int status = ku_agree_local(e->job, opened);
+        if (status == KUMI_OK) {
+            before = c.step;
+            status = evaluate_checkpoint(e, &c);
+        }
+        if (opened == KUMI_OK)
+            ku_ckpt_close(&c);
         if (status != KUMI_ENOCKPT || e->s.t == NULL)
             return status;
         if (e->job->rank == 0)

@@ -70,8 +70,13 @@ int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
 {
     struct ku_ckpt c;
     int n = ku_trainer_n_readers(t);
-    int status = ku_ckpt_open(path, &c);
-    KU_TRY(ku_agree_worst(t->job, status));
+    const int opened = ku_ckpt_open(path, &c);
+    int status = ku_agree_worst(t->job, opened);
+    if (status < 0) {
+        if (opened == KUMI_OK)
+            ku_ckpt_close(&c);
+        return status;
+    }
     status = (t->is_training ? ku_ckpt_read : ku_ckpt_read_only)(&c, t->tensor, t->n_tensors,
                                                                  n == 1 ? 0 : t->job->rank, n);
     *step = c.step;
