@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/utf8.h"
 #include "ckpt/weights.h"
 #include "model/export.h"
 #include "model/model.h"
@@ -151,13 +152,16 @@ static int parse_map(const struct kumi_weights_options *o, json_t **out)
     int status = map ? KUMI_OK : KUMI_ENOMEM;
     for (int i = 0; i < o->n_map && status == KUMI_OK; i++) {
         const char *equal = strchr(o->map[i], '=');
-        char *theirs =
+        char *source =
             equal ? ku_asprintf("%.*s", (int)(equal - o->map[i]), o->map[i]) : ku_strdup("");
         if (equal == NULL || equal == o->map[i] || equal[1] == '\0')
             status = KU_ERR(KUMI_EINVAL, "weights: map: %s; give SOURCE=TENSOR", o->map[i]);
-        else if (theirs == NULL || json_object_set_new(map, theirs, json_string(equal + 1)) < 0)
+        else
+            status = ku_utf8_check("weights: map", o->map[i]);
+        if (status == KUMI_OK &&
+            (source == NULL || json_object_set_new(map, source, json_string(equal + 1)) < 0))
             status = KU_ERR(KUMI_ENOMEM, "weights: no memory");
-        ku_free(theirs);
+        ku_free(source);
     }
     if (status < 0)
         json_decref(map);

@@ -101,9 +101,18 @@ cp -r "$dir/seed" "$latin"
 for command in eval sample; do
     expect 2 '/checkpoints/step-00000002: not UTF-8; rename it' $command "$latin"
 done
+expect 2 ': not UTF-8; rename it' ckpt list "$latin" --json
+expect 2 ': not UTF-8; rename it' ckpt import "$dir/seed/checkpoints/step-00000002/model" --to "$dir/x" --map "$(printf '\xe9=x')"
 cp -r "$dir/seed/checkpoints/step-00000002/model" "$latin/weights"
 expect 2 '/weights; the string is not UTF-8' eval "$latin/weights" --data "$dir/empty.txt"
 expect 2 '/weights; the string is not UTF-8' translate "$latin/weights" --tokenizer "$dir/x.vocab" </dev/null
+# a message that is cut within a character
+for pad in '' x xx; do
+    run=$dir/$pad$(printf 'ん%.0s' {1..80})
+    mkdir -p "$run/checkpoints/step-00000001"
+    echo '{' >"$run/checkpoints/step-00000001/manifest.json"
+    "$kumi" ckpt list "$run" --json | grep -q '"usable": false' || { echo "ckpt list --json: no row for $run"; failed=1; }
+done
 expect 2 'train.seed (was 1337, is 1) differs from the checkpoint' train $config --out "$dir/seed" --set train.steps=3 --set train.seed=1 --resume
 # a resume: other keys, other data
 head -c 20000 data/tinyshakespeare.txt >"$dir/text"
