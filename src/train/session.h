@@ -102,7 +102,7 @@ KU_STATUS ku_session_graph(const struct ku_session *s, int shape, struct ku_grap
  */
 KU_STATUS ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
                                      struct ku_compile_opts *o);
-/* Append "recomputed in blocks: nothing by 3, selective by 9", or nothing without a budget. */
+/* Append "recompute by layer: 3 none, 9 selective", or nothing without a budget. */
 void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 /* Cores for the compute threads of local_n ranks together. */
 int ku_session_cores(const struct ku_session *s, int local_n);
