@@ -68,7 +68,7 @@ static int find_tokenizer(struct ku_session *s)
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks)
 {
-    struct ku_ds_batch theirs;
+    struct ku_ds_batch deepspeed;
     KU_TRY(ku_config_load(path, set, n_sets, ku_model_hidden_size, &s->cfg));
     s->groups = ku_rule_groups(&s->cfg);
     if (s->groups == NULL)
@@ -77,7 +77,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->check(&s->cfg, &s->model));
     KU_TRY(find_tokenizer(s));
     if (s->cfg.deepspeed && was == NULL) /* a resume takes missing values from the checkpoint */
-        KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &theirs));
+        KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &deepspeed));
     KU_TRY(configure_batch(s, was, n_ranks));
     KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->seq_len(&s->cfg, &s->model, &s->seq_len));
     KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));
