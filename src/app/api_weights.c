@@ -25,7 +25,7 @@ static int export_averages(const struct ku_ckpt *c, const char *dir, const char 
 {
     struct ku_st st;
     char *path = ku_asprintf("%s/%s", c->path, ku_ckpt_file_name(KU_CKPT_FILE_OPTIMIZER));
-    int status = path ? ku_stored_check(c, KU_CKPT_FILE_OPTIMIZER) : KUMI_ENOMEM;
+    int status = path ? ku_pretrained_check(c, KU_CKPT_FILE_OPTIMIZER) : KUMI_ENOMEM;
     if (status == KUMI_OK && c->update == 0)
         status = KU_ERR(KUMI_EINVAL, "ema: %s: no update has been made, so there are no averages",
                         c->path);
@@ -125,7 +125,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
     static const struct kumi_weights_options none;
     const struct kumi_weights_options *o = options ? options : &none;
     struct ku_ckpt c;
-    if (ku_stored_is_weights(source)) {
+    if (ku_pretrained_is_weights(source)) {
         if (o->ema)
             return KU_ERR(
                 KUMI_EINVAL,
@@ -134,7 +134,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
         KU_TRY(check_directory(source, o));
         return ku_export_directory(source, to, o, NULL, NULL, NULL);
     }
-    KU_TRY(ku_stored_find(source, &c)); /* checks every byte of the model */
+    KU_TRY(ku_pretrained_find(source, &c)); /* checks every byte of the model */
     char *dir = ku_asprintf("%s/model", c.path);
     int status = dir ? ku_ckpt_check_companions(&c) : KUMI_ENOMEM;
     if (status == KUMI_OK)

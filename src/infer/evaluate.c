@@ -83,7 +83,7 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
     struct ku_session *s = &e->s;
     json_t *numerics = json_object_get(c->manifest.root, "numerics");
     int64_t micro, global;
-    KU_TRY(ku_stored_config(c, (const char *const *)e->set, e->n_sets, &s->cfg));
+    KU_TRY(ku_pretrained_config(c, (const char *const *)e->set, e->n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     if (ku_json_int(json_object_get(numerics, "train.micro_batch"), &micro) < 0 || micro < 1 ||
         ku_json_int(json_object_get(numerics, "train.global_batch"), &global) < 0 ||
@@ -132,7 +132,7 @@ static int configure_directory(struct evaluation *e)
     if (s->seq_len < 1 || s->seq_len > most)
         return KU_ERR(KUMI_EINVAL, "eval: --seq-len: %lld; the model has %lld positions",
                       (long long)o->seq_len, (long long)most);
-    KU_TRY(ku_stored_tokenizer(o->run, o->tokenizer, s->model.facts.vocab_size, &where));
+    KU_TRY(ku_pretrained_tokenizer(o->run, o->tokenizer, s->model.facts.vocab_size, &where));
     char *own = ku_strdup(where);
     if (own == NULL)
         return KUMI_ENOMEM;
@@ -274,7 +274,7 @@ static int evaluate_directory(struct evaluation *e)
     e->result->step = -1;
     struct ku_trainer *t = e->s.t;
     int n = ku_trainer_n_readers(t), rank = n > 1 ? e->job->rank : 0;
-    int status = ku_stored_weights(e->o->run, &e->s.model, t->tensor, t->n_tensors, rank, n);
+    int status = ku_pretrained_weights(e->o->run, &e->s.model, t->tensor, t->n_tensors, rank, n);
     KU_TRY(ku_agree_worst(e->job, status));
     KU_TRY(ku_trainer_derive(t));
     return evaluate(e);
@@ -367,7 +367,7 @@ int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
     struct evaluation e = {.o = options,
                            .result = result,
                            .job = job,
-                           .is_directory = ku_stored_is_weights(options->run)};
+                           .is_directory = ku_pretrained_is_weights(options->run)};
     memset(result, 0, sizeof *result);
     result->rank = job->rank;
     int status = make_sets(&e);
@@ -409,7 +409,7 @@ static int64_t timeout_ns_of(const char *run)
 {
     double seconds = ku_key_default_number("parallel.timeout_s");
     struct ku_ckpt c;
-    if (!ku_stored_is_weights(run) && open_newest(run, &c) == KUMI_OK) {
+    if (!ku_pretrained_is_weights(run) && open_newest(run, &c) == KUMI_OK) {
         const json_t *v = ku_json_at(c.manifest.root, "config.parallel.timeout_s");
         if (json_is_number(v) && json_number_value(v) > 0 && json_number_value(v) <= 1e9)
             seconds = json_number_value(v);

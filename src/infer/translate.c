@@ -99,8 +99,8 @@ static int use_config(struct translate *t, const struct ku_config *c)
 static int open_run(struct translate *t)
 {
     struct ku_ckpt c;
-    KU_TRY(ku_stored_find(t->o->run, &c));
-    int status = ku_stored_config(&c, NULL, 0, &t->cfg);
+    KU_TRY(ku_pretrained_find(t->o->run, &c));
+    int status = ku_pretrained_config(&c, NULL, 0, &t->cfg);
     if (status == KUMI_OK)
         status = use_config(t, &t->cfg);
     if (status == KUMI_OK) {
@@ -272,7 +272,7 @@ int kumi_translate(const struct kumi_translate_options *options)
     struct translate t = {.o = options};
     int status = check_options(&t);
     if (status == KUMI_OK)
-        status = ku_stored_is_weights(options->run) ? open_directory(&t) : open_run(&t);
+        status = ku_pretrained_is_weights(options->run) ? open_directory(&t) : open_run(&t);
     if (status == KUMI_OK)
         status = encode(&t);
     if (status == KUMI_OK && options->n > 0) /* one rank, whatever the environment says */

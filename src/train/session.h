@@ -61,7 +61,7 @@ struct ku_session {
     struct ku_saving *saving;         /* NULL unless checkpoint.async */
     struct ku_ckpt_verified verified; /* rank 0: snapshots that are already verified */
     /* Description of the checkpoint that is being written. */
-    struct ku_stored {
+    struct ku_saved {
         char *model;
         json_t *config, *libraries, *state;
     } saved;

@@ -156,7 +156,8 @@ int ku_trainer_take_ema(struct ku_trainer *t)
 int ku_trainer_load_ema(struct ku_trainer *t, const char *path)
 {
     int n = ku_trainer_n_readers(t);
-    int status = ku_stored_averages(path, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
+    int status =
+        ku_pretrained_averages(path, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
     KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
 }
