@@ -40,7 +40,6 @@ struct ku_infer {
     uint32_t *id;            /* [n_rows][places] */
     int64_t *count, *n_kept; /* [n_rows]: tokens; tokens with keys and values in the cache */
     unsigned char *is_asked; /* [n_rows]: takes part in the current run */
-    void *scratch;           /* rows of a cache while they are moved; allocated on first use */
     struct ku_infer_work work;
 };
 
@@ -148,7 +147,6 @@ void ku_infer_destroy(struct ku_infer *m)
     ku_free(m->count);
     ku_free(m->n_kept);
     ku_free(m->is_asked);
-    ku_free(m->scratch);
     ku_free(m);
 }
 
@@ -302,65 +300,6 @@ int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char
     for (int64_t row = 0; row < m->n_rows && n_full; row++)
         m->is_asked[row] = !(is_done && is_done[row]);
     return n_full ? catch_up(m, logits) : KUMI_OK;
-}
-
-/*
- * Copies the first n_tokens of all heads of a row of a cache [n, h, s, d] to or from `packed`;
- * returns their bytes.
- */
-static size_t move_row(struct ku_infer *m, const struct ku_program_state *x, unsigned char *cache,
-                       int64_t row, int64_t n_tokens, unsigned char *packed, int is_out)
-{
-    const struct ku_dim *dim = m->program[0].program->shape[x->shape].dim;
-    const size_t width = (size_t)dim[3].count * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
-    const size_t bytes = (size_t)n_tokens * width, head = (size_t)dim[2].count * width;
-    unsigned char *at = cache + (size_t)(row * dim[1].count) * head;
-    for (int64_t h = 0; h < dim[1].count; h++, at += head, packed += bytes)
-        memcpy(is_out ? packed : at, is_out ? at : packed, bytes);
-    return (size_t)dim[1].count * bytes;
-}
-
-static int select_cache(struct ku_infer *m, const struct ku_program_state *x, const int64_t *parent)
-{
-    struct ku_mapping cache;
-    KU_TRY(ku_range_map(ku_memory_state(m->memory, x), KU_ACCESS_UPDATE, &cache));
-    unsigned char *at = m->scratch;
-    for (int64_t row = 0; row < m->n_rows; row++)
-        if (parent[row] != row)
-            at += move_row(m, x, cache.data, parent[row], m->n_kept[parent[row]], at, 1);
-    at = m->scratch;
-    for (int64_t row = 0; row < m->n_rows; row++)
-        if (parent[row] != row)
-            at += move_row(m, x, cache.data, row, m->n_kept[parent[row]], at, 0);
-    return ku_range_unmap(&cache);
-}
-
-int ku_infer_reorder(struct ku_infer *m, const int64_t *parent)
-{
-    const struct ku_program *p = m->program[0].program;
-    size_t most = (size_t)(m->n_rows * (m->places + 1)) * sizeof(int64_t);
-    for (uint32_t s = 0; s < p->n_states; s++)
-        if (p->state[s].kind == KU_T_CACHE && p->state[s].bytes > most)
-            most = p->state[s].bytes;
-    if (m->scratch == NULL)
-        m->scratch = ku_malloc(most);
-    if (m->scratch == NULL)
-        return KUMI_ENOMEM;
-    for (uint32_t s = 0; s < p->n_states; s++)
-        if (p->state[s].kind == KU_T_CACHE)
-            KU_TRY(select_cache(m, &p->state[s], parent));
-    memcpy(m->scratch, m->id, (size_t)(m->n_rows * m->places) * sizeof *m->id);
-    for (int64_t row = 0; row < m->n_rows; row++)
-        memcpy(m->id + row * m->places, (uint32_t *)m->scratch + parent[row] * m->places,
-               (size_t)m->places * sizeof *m->id);
-    int64_t *count = m->scratch;
-    for (int k = 0; k < 2; k++) {
-        int64_t *x = k ? m->n_kept : m->count;
-        memcpy(count, x, (size_t)m->n_rows * sizeof *x);
-        for (int64_t row = 0; row < m->n_rows; row++)
-            x[row] = count[parent[row]];
-    }
-    return KUMI_OK;
 }
 
 struct ku_infer_work ku_infer_work(const struct ku_infer *m)

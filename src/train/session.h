@@ -117,11 +117,8 @@ void ku_session_fini(struct ku_session *s);
 KU_STATUS ku_session_resolve_feed(struct ku_session *s);
 void ku_session_drop_feed(struct ku_session *s);
 
-/*
- * Fill the training ports for a step; and the evaluation ports for batch b. Errors: KUMI_EINPUT.
- */
+/* Fill the training ports for a step. Errors: KUMI_EINPUT. */
 KU_STATUS ku_session_fill_train(struct ku_session *s, int64_t step);
-KU_STATUS ku_session_fill_eval(struct ku_session *s, int64_t b);
 /*
  * Number of samples on all ranks that could not be read and did not count (data.on_error: skip),
  * once per read. Rank 0 logs it. Collective.

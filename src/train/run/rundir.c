@@ -14,7 +14,8 @@
 #include "base/utf8.h"
 #include "batch/parallel_source.h"
 
-char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
+/* "PATH/name", freed with ku_free. */
+static char *file_of(const struct ku_rundir *dir, const char *name)
 {
     return ku_asprintf("%s/%s", dir->path, name);
 }
@@ -26,7 +27,7 @@ char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
 static int holds(const struct ku_rundir *dir, const char *name)
 {
     struct stat st;
-    char *path = ku_rundir_file(dir, name);
+    char *path = file_of(dir, name);
     if (path == NULL)
         return KUMI_ENOMEM;
     int found = 0;
@@ -41,7 +42,7 @@ static int holds(const struct ku_rundir *dir, const char *name)
 
 static int take_lock(struct ku_rundir *dir)
 {
-    char *path = ku_rundir_file(dir, "lock");
+    char *path = file_of(dir, "lock");
     if (path == NULL)
         return KUMI_ENOMEM;
     dir->lock_fd = ku_os_open(path, O_RDWR | O_CREAT, 0666);
@@ -103,7 +104,7 @@ static int move(const struct ku_rundir *dir, const char *from_folder, const char
  */
 static int put_back(const struct ku_rundir *dir)
 {
-    char **names, *aside = ku_rundir_file(dir, REPLACED);
+    char **names, *aside = file_of(dir, REPLACED);
     int n, n_back = 0, status = KUMI_OK;
     if (aside == NULL)
         return KUMI_ENOMEM;
@@ -126,7 +127,7 @@ static int put_back(const struct ku_rundir *dir)
 /* A failure wastes disk space and has no other effect. */
 static void remove_deleted(const struct ku_rundir *dir)
 {
-    char *path = ku_rundir_file(dir, DELETED);
+    char *path = file_of(dir, DELETED);
     if (path && ku_os_rmtree(path) < 0)
         KU_LOG(TRAIN, WARN, "run directory: %s: cannot be removed: %s; it is not used any more",
                path, ku_os_why());
@@ -146,7 +147,7 @@ static int tidy(const struct ku_rundir *dir)
 
 static int move_aside(const struct ku_rundir *dir)
 {
-    char *aside = ku_rundir_file(dir, REPLACED);
+    char *aside = file_of(dir, REPLACED);
     int status = KUMI_OK;
     if (aside == NULL)
         return KUMI_ENOMEM;

@@ -43,8 +43,6 @@ KU_STATUS ku_rundir_open(const char *path, int overwrite, enum ku_resume resume,
  */
 KU_STATUS ku_rundir_begin(struct ku_rundir *dir);
 void ku_rundir_close(struct ku_rundir *dir);
-/* "PATH/name", freed with ku_free. */
-char *ku_rundir_file(const struct ku_rundir *dir, const char *name);
 /*
  * Create the directory runs/<config>-<time>, with -2, -3, .. appended if the name exists. No other
  * call returns the same name.
