@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "ckpt/digest.h"
 #include "ckpt/snapshot/snapshot.h"
 
@@ -103,7 +104,7 @@ static json_t *entry_json(const struct ku_ckpt_entry *e, const char *path)
     return json_pack("{s:s, s:I, s:I, s:I, s:b, s:o, s:s}", "name", e->name, "step",
                      (json_int_t)e->step, "update", (json_int_t)e->update, "bytes",
                      (json_int_t)e->bytes, "usable", e->is_usable, "problem",
-                     e->is_usable ? json_null() : json_string(e->problem), "path", path);
+                     e->is_usable ? json_null() : ku_json_text(e->problem), "path", path);
 }
 
 int kumi_ckpt_list(const char *run, int as_json, char **text)
@@ -115,13 +116,16 @@ int kumi_ckpt_list(const char *run, int as_json, char **text)
     json_t *rows = as_json ? json_array() : NULL;
     char bytes[16];
     int status;
+    KU_TRY_OUT(as_json ? ku_utf8_check("checkpoint", run) : KUMI_OK);
     KU_TRY_OUT(find_all(run, &p));
     if (!as_json)
         ku_str_add(&out, "%-24s %10s %10s %10s\n", "checkpoint", "step", "update", "size");
     for (int i = 0; i < p.n; i++) {
         const struct ku_ckpt_entry *e = &p.entry[i];
         if (as_json)
-            json_array_append_new(rows, entry_json(e, p.path[i]));
+            KU_TRY_OUT(json_array_append_new(rows, entry_json(e, p.path[i])) < 0
+                           ? KU_ERR(KUMI_ENOMEM, "checkpoint: no memory")
+                           : KUMI_OK);
         else if (e->is_usable)
             ku_str_add(&out, "%-24s %10lld %10lld %10s\n", e->name, (long long)e->step,
                        (long long)e->update, ku_text_bytes(e->bytes, bytes));

@@ -65,9 +65,9 @@ int kumi_deepspeed_text(const struct kumi_settings *settings, int n_ranks, int i
         ku_deepspeed_print(cfg->deepspeed, settings->config, is_all, &out);
     if (status == KUMI_OK && !as_json)
         print_batch(&batch, n_ranks, &out);
-    json_t *root = as_json ? json_pack("{s:o, s:o*, s:s*}", "keys", keys, "batch",
+    json_t *root = as_json ? json_pack("{s:o, s:o*, s:o*}", "keys", keys, "batch",
                                        status == KUMI_OK ? batch_json(&batch, n_ranks) : NULL,
-                                       "error", status < 0 ? why.text : NULL)
+                                       "error", status < 0 ? ku_json_text(why.text) : NULL)
                            : NULL;
     ku_session_fini(&s);
     const int printed = as_json ? ku_text_json(root, text) : ku_text_take(&out, text);

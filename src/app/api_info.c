@@ -26,7 +26,7 @@
 #include "data/image/decode.h"
 #include "config/alternatives.h"
 
-static json_t *known_json(const struct ku_known *k)
+static json_t *alternatives_json(const struct ku_alternative *k)
 {
     json_t *rows = json_array();
     for (; k->name; k++)
@@ -92,8 +92,8 @@ static json_t *collect(void)
     return json_pack("{s:s, s:{s:s, s:s, s:i, s:i}, s:o, s:o, s:o, s:o}", "version", KUMI_VERSION,
                      "cpu", "model", ku_cpu_model(), "isa", ku_cpu_isa_name(ku_cpu_isa()), "cores",
                      ku_os_n_cpus(), "cores_of_machine", (int)sysconf(_SC_NPROCESSORS_ONLN),
-                     "memory", memory(), "transports", known_json(ku_known_transports), "devices",
-                     known_json(ku_known_devices), "libraries", libraries());
+                     "memory", memory(), "transports", alternatives_json(ku_transports), "devices",
+                     alternatives_json(ku_devices), "libraries", libraries());
 }
 
 static uint64_t number(const json_t *object, const char *key)
@@ -101,7 +101,8 @@ static uint64_t number(const json_t *object, const char *key)
     return (uint64_t)json_integer_value(json_object_get(object, key));
 }
 
-static void print_known(const char *title, const struct ku_known *k, struct ku_str *out)
+static void print_alternatives(const char *title, const struct ku_alternative *k,
+                               struct ku_str *out)
 {
     for (int i = 0; k[i].name; i++)
         ku_str_add(out, "%-11s %-7s %s\n", i ? "" : title, k[i].name, k[i].what);
@@ -130,8 +131,8 @@ static int print(const json_t *info, char **text)
     ku_str_add(&out, "pages       %llu bytes; transparent huge pages: %s\n",
                (unsigned long long)number(m, "page_bytes"),
                json_string_value(json_object_get(m, "huge_pages")));
-    print_known("transports", ku_known_transports, &out);
-    print_known("devices", ku_known_devices, &out);
+    print_alternatives("transports", ku_transports, &out);
+    print_alternatives("devices", ku_devices, &out);
     json_object_foreach(json_object_get(info, "libraries"), name, version)
     {
         ku_str_add(&out, "%-11s %-7s %s\n", i++ ? "" : "libraries", name,

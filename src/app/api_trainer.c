@@ -79,7 +79,7 @@ static int fill_port(const struct kumi_trainer *t, enum ku_trainer_program p,
     for (int u = 0; u < ku_trainer_n_micro(t->s.t); u++) {
         size_t row_bytes;
         int64_t first, n = ku_trainer_rows(t->s.t, u, &first);
-        struct ku_range to = ku_trainer_port(t->s.t, p, name, u, &row_bytes);
+        struct ku_range to = ku_trainer_port_rows(t->s.t, p, port, u, &row_bytes);
         if (ku_shape_find(shape, 'n') < 0) {
             first = 0;
             n = shape->ndim ? shape->dim[0].count : 1;

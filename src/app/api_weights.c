@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/utf8.h"
 #include "ckpt/weights.h"
 #include "model/export.h"
 #include "model/model.h"
@@ -24,7 +25,7 @@ static int export_averages(const struct ku_ckpt *c, const char *dir, const char 
 {
     struct ku_st st;
     char *path = ku_asprintf("%s/%s", c->path, ku_ckpt_file_name(KU_CKPT_FILE_OPTIMIZER));
-    int status = path ? ku_stored_check(c, KU_CKPT_FILE_OPTIMIZER) : KUMI_ENOMEM;
+    int status = path ? ku_pretrained_check(c, KU_CKPT_FILE_OPTIMIZER) : KUMI_ENOMEM;
     if (status == KUMI_OK && c->update == 0)
         status = KU_ERR(KUMI_EINVAL, "ema: %s: no update has been made, so there are no averages",
                         c->path);
@@ -124,7 +125,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
     static const struct kumi_weights_options none;
     const struct kumi_weights_options *o = options ? options : &none;
     struct ku_ckpt c;
-    if (ku_stored_is_weights(source)) {
+    if (ku_pretrained_is_weights(source)) {
         if (o->ema)
             return KU_ERR(
                 KUMI_EINVAL,
@@ -133,7 +134,7 @@ int kumi_ckpt_export(const char *source, const char *to, const struct kumi_weigh
         KU_TRY(check_directory(source, o));
         return ku_export_directory(source, to, o, NULL, NULL, NULL);
     }
-    KU_TRY(ku_stored_find(source, &c)); /* checks every byte of the model */
+    KU_TRY(ku_pretrained_find(source, &c)); /* checks every byte of the model */
     char *dir = ku_asprintf("%s/model", c.path);
     int status = dir ? ku_ckpt_check_companions(&c) : KUMI_ENOMEM;
     if (status == KUMI_OK)
@@ -151,13 +152,16 @@ static int parse_map(const struct kumi_weights_options *o, json_t **out)
     int status = map ? KUMI_OK : KUMI_ENOMEM;
     for (int i = 0; i < o->n_map && status == KUMI_OK; i++) {
         const char *equal = strchr(o->map[i], '=');
-        char *theirs =
+        char *source =
             equal ? ku_asprintf("%.*s", (int)(equal - o->map[i]), o->map[i]) : ku_strdup("");
         if (equal == NULL || equal == o->map[i] || equal[1] == '\0')
             status = KU_ERR(KUMI_EINVAL, "weights: map: %s; give SOURCE=TENSOR", o->map[i]);
-        else if (theirs == NULL || json_object_set_new(map, theirs, json_string(equal + 1)) < 0)
+        else
+            status = ku_utf8_check("weights: map", o->map[i]);
+        if (status == KUMI_OK &&
+            (source == NULL || json_object_set_new(map, source, json_string(equal + 1)) < 0))
             status = KU_ERR(KUMI_ENOMEM, "weights: no memory");
-        ku_free(theirs);
+        ku_free(source);
     }
     if (status < 0)
         json_decref(map);

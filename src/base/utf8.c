@@ -74,3 +74,11 @@ bool ku_utf8_is_partial(const unsigned char *at, const unsigned char *end)
     int need, n = at < end ? agree(at, end, &need) : 0;
     return n > 0 && n < need && at + n == end;
 }
+
+int ku_utf8_check(const char *what, const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
+    return ku_utf8_valid(at, end) == (size_t)(end - at)
+               ? KUMI_OK
+               : KU_ERR(KUMI_EINVAL, "%s: %.300s: not UTF-8; rename it", what, text);
+}

@@ -6,8 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /* Length of the longest prefix of [at, end) that is valid UTF-8. */
 size_t ku_utf8_valid(const unsigned char *at, const unsigned char *end);
+/* EINVAL "what: text: not UTF-8", for names that JSON files will contain. */
+KU_STATUS ku_utf8_check(const char *what, const char *text);
 /* 1 if [at, end) is a proper prefix (1 to 3 bytes) of some valid character. */
 bool ku_utf8_is_partial(const unsigned char *at, const unsigned char *end);
 

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Batch sources with one batch shape: a sampler draws the samples of a step, and a loader per split
+ * reads them ahead.
+ */
 #include "batch/fixed_shape.h"
 
 #include <stdio.h>
@@ -16,7 +20,7 @@ static const struct ku_fixed_source *seen(const struct ku_batch_source *s)
     return (const struct ku_fixed_source *)(const void *)s;
 }
 
-int ku_fixed_seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)
+static int seq_len(const struct ku_config *c, const struct ku_model *m, int64_t *out)
 {
     const int64_t most = m->facts.max_positions;
     const int is_given = c->data_seq_len != KU_NULL;
@@ -27,7 +31,7 @@ int ku_fixed_seq_len(const struct ku_config *c, const struct ku_model *m, int64_
     return is_given ? ku_batch_check_length(c, m, "data.seq_len", *out, 0) : KUMI_OK;
 }
 
-const char *ku_fixed_tokenizer(const struct ku_config *c)
+static const char *tokenizer(const struct ku_config *c)
 {
     return c->data_tokenizer;
 }
@@ -42,10 +46,14 @@ static int64_t eval_samples(const struct ku_batch_source *s)
     return n > all ? all : n < 1 ? all > 0 : n;
 }
 
-int ku_fixed_open(struct ku_batch_source *s)
+static int open_batches(struct ku_batch_source *s)
 {
     struct ku_sampler *sampler = &of(s)->sampler;
     enum ku_last_batch last;
+    if (of(s)->is_held_out) {
+        s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];
+        return KUMI_OK;
+    }
     KU_TRY(ku_last_batch_parse(s->cfg->data_last_batch, &last));
     s->eval_samples = eval_samples(s);
     KU_TRY(ku_sampler_init(sampler, s->data->n_samples[KU_SPLIT_TRAIN], s->batch->global_batch,
@@ -54,45 +62,45 @@ int ku_fixed_open(struct ku_batch_source *s)
     return KUMI_OK;
 }
 
-void ku_fixed_close(struct ku_batch_source *s)
+static void close_all(struct ku_batch_source *s)
 {
     for (int i = 0; i < KU_N_SPLITS; i++)
         ku_loader_destroy(of(s)->loader[i]);
     ku_data_destroy(s->data);
 }
 
-int ku_fixed_n_shapes(const struct ku_batch_source *s)
+static int n_shapes(const struct ku_batch_source *s)
 {
     (void)s;
     return 1;
 }
 
-int ku_fixed_largest_shape(const struct ku_batch_source *s)
+static int largest_shape(const struct ku_batch_source *s)
 {
     (void)s;
     return 0;
 }
 
-struct ku_batch_shape ku_fixed_shape(const struct ku_batch_source *s, int i)
+static struct ku_batch_shape shape(const struct ku_batch_source *s, int i)
 {
     (void)i;
     return (struct ku_batch_shape){.rows = s->batch->global_batch, .tgt_len = s->seq_len};
 }
 
-int ku_fixed_shape_at(const struct ku_batch_source *s, enum ku_data_split split, int64_t run)
+static int shape_at(const struct ku_batch_source *s, enum ku_data_split split, int64_t run)
 {
     (void)s, (void)split, (void)run;
     return 0;
 }
 
-int64_t ku_fixed_n_runs(const struct ku_batch_source *s, enum ku_data_split split)
+static int64_t n_runs(const struct ku_batch_source *s, enum ku_data_split split)
 {
     const int64_t rows = s->batch->global_batch;
     return split == KU_SPLIT_TRAIN ? s->steps_per_epoch : (s->eval_samples + rows - 1) / rows;
 }
 
-int ku_fixed_rows(const struct ku_batch_source *s, enum ku_data_split split, int64_t run,
-                  int64_t first, int64_t n, void *const *to)
+static int rows(const struct ku_batch_source *s, enum ku_data_split split, int64_t run,
+                int64_t first, int64_t n, void *const *to)
 {
     if (split == KU_SPLIT_TRAIN)
         return ku_rows_train(s->data, &seen(s)->sampler, run, first, n, to);
@@ -123,26 +131,26 @@ static int create_loader(struct ku_batch_source *s, enum ku_data_split split, in
     return ku_loader_create(&o, first_run, &of(s)->loader[split]);
 }
 
-int ku_fixed_fill(struct ku_batch_source *s, enum ku_data_split split, int64_t run,
-                  const struct ku_loader_range *range, int n_micro, int u, void *const *to)
+static int fill(struct ku_batch_source *s, enum ku_data_split split, int64_t run,
+                const struct ku_loader_range *range, int n_micro, int u, void *const *to)
 {
     if (of(s)->loader[split] == NULL)
         KU_TRY(create_loader(s, split, run, range, n_micro));
     return ku_loader_read(of(s)->loader[split], run, u, to);
 }
 
-int64_t ku_fixed_n_targets(const struct ku_batch_source *s, int64_t run, void *const *to)
+static int64_t n_targets(const struct ku_batch_source *s, int64_t run, void *const *to)
 {
     (void)run, (void)to;
     return s->batch->global_batch * s->seq_len;
 }
 
-double ku_fixed_flops_per_item(const struct ku_batch_source *s, const double *flops)
+static double flops_per_item(const struct ku_batch_source *s, const double *flops)
 {
     return flops[0] / (double)(s->batch->global_batch * s->seq_len);
 }
 
-size_t ku_fixed_read_ahead_bytes(const struct ku_batch_source *s, const struct ku_graph *g)
+static size_t read_ahead_bytes(const struct ku_batch_source *s, const struct ku_graph *g)
 {
     const struct ku_config *c = s->cfg;
     size_t row_bytes[KU_DATA_PORTS_MAX];
@@ -160,7 +168,7 @@ size_t ku_fixed_read_ahead_bytes(const struct ku_batch_source *s, const struct k
                                                    (int)c->data_workers, (int)c->data_prefetch);
 }
 
-int64_t ku_fixed_n_unread(const struct ku_batch_source *s)
+static int64_t n_unread(const struct ku_batch_source *s)
 {
     int64_t n = 0;
     for (int i = 0; i < KU_N_SPLITS; i++)
@@ -168,7 +176,7 @@ int64_t ku_fixed_n_unread(const struct ku_batch_source *s)
     return n;
 }
 
-void ku_fixed_print(const struct ku_batch_source *s, struct ku_str *out)
+static void print(const struct ku_batch_source *s, struct ku_str *out)
 {
     const struct ku_batch *b = s->batch;
     ku_str_add(out, "global batch %lld = %lld shards x %lld x %lld", (long long)b->global_batch,
@@ -180,7 +188,7 @@ static bool has_images(const struct ku_batch_source *s)
     return s->model->facts.image[0] != 0;
 }
 
-void ku_fixed_print_plan(const struct ku_batch_source *s, int i, struct ku_str *out)
+static void print_plan(const struct ku_batch_source *s, int i, struct ku_str *out)
 {
     const struct ku_batch *b = s->batch;
     (void)i;
@@ -193,7 +201,7 @@ void ku_fixed_print_plan(const struct ku_batch_source *s, int i, struct ku_str *
         ku_str_add(out, ", %lld tokens per sample", (long long)s->seq_len);
 }
 
-void ku_fixed_print_title(const struct ku_batch_source *s, int i, struct ku_str *out)
+static void print_title(const struct ku_batch_source *s, int i, struct ku_str *out)
 {
     (void)i;
     ku_str_add(out, "global batch %lld in micro-batches of %lld", (long long)s->batch->global_batch,
@@ -202,7 +210,7 @@ void ku_fixed_print_title(const struct ku_batch_source *s, int i, struct ku_str 
         ku_str_add(out, ", %lld tokens per sample", (long long)s->seq_len);
 }
 
-void ku_fixed_print_data(const struct ku_batch_source *s, struct ku_str *out)
+static void print_data(const struct ku_batch_source *s, struct ku_str *out)
 {
     if (s->model->facts.vocab_size)
         ku_str_add(out, "samples of %lld tokens, each below %lld; tokenizer %s\n",
@@ -210,19 +218,19 @@ void ku_fixed_print_data(const struct ku_batch_source *s, struct ku_str *out)
                    s->cfg->data_tokenizer ? s->cfg->data_tokenizer : "byte");
 }
 
-void ku_fixed_print_split(const struct ku_batch_source *s, enum ku_data_split split,
-                          struct ku_str *out)
+static void print_split(const struct ku_batch_source *s, enum ku_data_split split,
+                        struct ku_str *out)
 {
     (void)s, (void)split, (void)out;
 }
 
-const char *ku_fixed_size_key(const struct ku_batch_source *s, int64_t *value)
+static const char *size_key(const struct ku_batch_source *s, int64_t *value)
 {
     *value = s->batch->global_batch;
     return "train.global_batch";
 }
 
-int ku_fixed_save(const struct ku_batch_source *s, const char *dir)
+static int save(const struct ku_batch_source *s, const char *dir)
 {
     (void)s, (void)dir;
     return KUMI_OK;
@@ -266,7 +274,7 @@ static bool is_equal(const struct ku_type *t, const struct ku_data_port *p)
     return same;
 }
 
-int ku_fixed_check_graph(const struct ku_batch_source *s, const struct ku_graph *g)
+static int check_graph(const struct ku_batch_source *s, const struct ku_graph *g)
 {
     const struct ku_data *d = s->data;
     if (d == NULL) /* a program fills the ports itself */
@@ -286,3 +294,17 @@ int ku_fixed_check_graph(const struct ku_batch_source *s, const struct ku_graph 
             return refuse_port(d, d->port[p].name, NULL, &d->port[p]);
     return KUMI_OK;
 }
+
+#define FIXED_SHAPE                                                                                \
+    .bytes = sizeof(struct ku_fixed_source), .check = ku_text_check, .seq_len = seq_len,           \
+    .tokenizer = tokenizer, .open = open_batches, .close = close_all, .check_graph = check_graph,  \
+    .n_shapes = n_shapes, .shape = shape, .largest_shape = largest_shape, .shape_at = shape_at,    \
+    .n_runs = n_runs, .rows = rows, .fill = fill, .n_targets = n_targets,                          \
+    .flops_per_item = flops_per_item, .read_ahead_bytes = read_ahead_bytes, .n_unread = n_unread,  \
+    .print = print, .print_plan = print_plan, .print_title = print_title,                          \
+    .print_data = print_data, .print_split = print_split, .size_key = size_key, .save = save
+
+const struct ku_batch_source_ops ku_text_batches = {FIXED_SHAPE, .kind = ku_text_kind,
+                                                    .open_data = ku_text_open_data};
+const struct ku_batch_source_ops ku_image_batches = {FIXED_SHAPE, .kind = ku_image_kind,
+                                                     .open_data = ku_image_open_data};

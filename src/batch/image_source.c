@@ -4,10 +4,9 @@
 
 #include "base/err.h"
 #include "batch/fixed_shape.h"
-#include "batch/text_source.h"
 #include "data/image/image.h"
 
-static int open_data(struct ku_batch_source *s)
+int ku_image_open_data(struct ku_batch_source *s)
 {
     const struct ku_config *c = s->cfg;
     const struct ku_model *m = s->model;
@@ -40,13 +39,7 @@ static int open_data(struct ku_batch_source *s)
     return ku_image_open(&o, &s->data);
 }
 
-static const char *kind(const struct ku_config *c)
+const char *ku_image_kind(const struct ku_config *c)
 {
     return c->data_kind;
 }
-
-const struct ku_batch_source_ops ku_image_batches = {
-    KU_FIXED_SHAPE_OPS,     .bytes = sizeof(struct ku_fixed_source),
-    .kind = kind,           .check = ku_text_check,
-    .open_data = open_data, .open = ku_fixed_open,
-};

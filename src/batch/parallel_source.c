@@ -47,7 +47,7 @@ static int open_vocab(const struct ku_config *c, const char *tokenizer, const st
 {
     struct ku_vocab_opts o = {
         .tokenizer = tokenizer, .min_frequency = c->data_min_frequency, .progress = *progress};
-    int n_b = b && b->n > 0 ? b->n : 0;
+    const int n_b = b ? b->n : 0;
     const char **file = ku_calloc((size_t)(a->n + n_b) + 1, sizeof *file);
     if (file == NULL)
         return KUMI_ENOMEM;
@@ -74,12 +74,9 @@ static int open_vocabs(const struct ku_config *c, const struct ku_progress *prog
 static int refuse_files(const struct ku_config *c, const char *key, const struct ku_list *src,
                         const struct ku_list *tgt)
 {
-    json_t *v = json_integer(tgt->n < 0 ? 0 : tgt->n);
     char wanted[96];
     snprintf(wanted, sizeof wanted, "one file for each of the %d sources", src->n);
-    int status = ku_config_refuse(c, key, v, wanted);
-    json_decref(v);
-    return status;
+    return ku_config_refuse_int(c, key, tgt->n, wanted);
 }
 
 /* There must be as many target files as source files. */
@@ -87,11 +84,9 @@ static int check_files(const struct ku_config *c)
 {
     const struct ku_list *src[] = {&c->data_train, &c->data_val};
     const struct ku_list *tgt[] = {&c->data_train_target, &c->data_val_target};
-    for (int i = 0; i < KU_N_SPLITS; i++) {
-        int n = src[i]->n > 0 ? src[i]->n : 0;
-        if ((tgt[i]->n > 0 ? tgt[i]->n : 0) != n || (n == 0 && i == KU_SPLIT_TRAIN))
+    for (int i = 0; i < KU_N_SPLITS; i++)
+        if (tgt[i]->n != src[i]->n || (src[i]->n == 0 && i == KU_SPLIT_TRAIN))
             return refuse_files(c, i ? "data.val_target" : "data.train_target", src[i], tgt[i]);
-    }
     return KUMI_OK;
 }
 
@@ -148,8 +143,7 @@ static int open_data(struct ku_batch_source *s)
         c->data_on_long && strcmp(c->data_on_long, "error") == 0 ? KU_ODD_ERROR : KU_ODD_DROP;
     for (int i = 0; i < KU_N_SPLITS; i++)
         o.files[i] = (struct ku_parallel_files){(const char *const *)src[i]->item,
-                                                (const char *const *)tgt[i]->item,
-                                                src[i]->n > 0 ? src[i]->n : 0};
+                                                (const char *const *)tgt[i]->item, src[i]->n};
     return ku_parallel_open(&o, &s->data);
 }
 

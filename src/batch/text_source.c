@@ -12,15 +12,9 @@
 #include "data/text/token_files.h"
 #include "data/tokenizer/tokenizer.h"
 
-struct text_source {
-    struct ku_fixed_source fixed;
-    struct ku_held_out held;
-    int is_held_out;
-};
-
-static struct text_source *of(struct ku_batch_source *s)
+static struct ku_fixed_source *of(struct ku_batch_source *s)
 {
-    return (struct text_source *)(void *)s;
+    return (struct ku_fixed_source *)(void *)s;
 }
 
 static bool ends_in(const char *name, const char *end)
@@ -41,7 +35,7 @@ static bool is_jsonl(const struct ku_config *c)
     return files->n > 0;
 }
 
-static const char *kind(const struct ku_config *c)
+const char *ku_text_kind(const struct ku_config *c)
 {
     return c->data_kind ? c->data_kind : is_jsonl(c) ? "jsonl" : "text";
 }
@@ -160,7 +154,7 @@ static int open_masked(struct ku_batch_source *s, struct ku_data *text)
     return status;
 }
 
-static int open_data(struct ku_batch_source *s)
+int ku_text_open_data(struct ku_batch_source *s)
 {
     struct ku_data *text;
     KU_TRY(ku_text_check(s->cfg, s->model));
@@ -177,15 +171,7 @@ void ku_text_hold_out(struct ku_batch_source *s, const struct ku_held_out *held)
 {
     KU_ASSERT(s->ops == &ku_text_batches && s->data == NULL);
     of(s)->held = *held;
-    of(s)->is_held_out = 1;
-}
-
-static int open_batches(struct ku_batch_source *s)
-{
-    if (!of(s)->is_held_out)
-        return ku_fixed_open(s);
-    s->eval_samples = s->data->n_samples[KU_SPLIT_VAL];
-    return KUMI_OK;
+    of(s)->is_held_out = true;
 }
 
 bool ku_text_is_tokenized(const struct ku_config *c)
@@ -226,9 +212,3 @@ int ku_text_token_bytes(const struct ku_config *c, int64_t vocab_count, int32_t 
         *bytes = table;
     return status;
 }
-
-const struct ku_batch_source_ops ku_text_batches = {
-    KU_FIXED_SHAPE_OPS,     .bytes = sizeof(struct text_source),
-    .kind = kind,           .check = ku_text_check,
-    .open_data = open_data, .open = open_batches,
-};

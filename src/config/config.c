@@ -35,24 +35,24 @@ const char *ku_config_place(const struct ku_config *o, const char *path, char ou
         size_t common = n < bytes ? n : bytes;
         char next = n < bytes ? path[common] : o->set[i][common];
         if (strncmp(o->set[i], path, common) == 0 && (n == bytes || next == '.' || next == '[')) {
-            snprintf(out, MAX_PATH_BYTES + 64, "--set %.200s", o->set[i]);
+            snprintf(out, KU_WHERE_BYTES, "--set %.200s", o->set[i]);
             return out;
         }
     }
     if (o->doc.text == NULL) { /* a program's options */
-        snprintf(out, MAX_PATH_BYTES + 64, "%.200s", o->doc.name);
+        snprintf(out, KU_WHERE_BYTES, "%.200s", o->doc.name);
         return out;
     }
     ku_json_where(&o->doc, path, 0, &line, &column);
-    snprintf(out, MAX_PATH_BYTES + 64, "%.200s:%d:%d", o->doc.name, line ? line : 1,
+    snprintf(out, KU_WHERE_BYTES, "%.200s:%d:%d", o->doc.name, line ? line : 1,
              column ? column : 1);
     return out;
 }
 
 const char *ku_config_where(const struct ku_config *o, const char *path, char out[KU_WHERE_BYTES])
 {
-    const char *theirs = ku_deepspeed_where(o, path, out);
-    return theirs ? theirs : ku_config_place(o, path, out);
+    const char *key = ku_deepspeed_where(o, path, out);
+    return key ? key : ku_config_place(o, path, out);
 }
 
 int ku_config_refuse(const struct ku_config *o, const char *path, const json_t *v,

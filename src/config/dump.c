@@ -43,8 +43,7 @@ json_t *ku_config_numerics(const struct ku_config *cfg)
     return keys;
 }
 
-/* See ku_config_is_same. */
-static bool is_same(const json_t *a, const json_t *b)
+bool ku_config_is_same(const json_t *a, const json_t *b)
 {
     const char *name;
     json_t *value;
@@ -53,7 +52,7 @@ static bool is_same(const json_t *a, const json_t *b)
                json_number_value(a) == json_number_value(b);
     if (json_is_array(a) && json_is_array(b)) {
         size_t n = json_array_size(a), same = 0;
-        while (same < n && is_same(json_array_get(a, same), json_array_get(b, same)))
+        while (same < n && ku_config_is_same(json_array_get(a, same), json_array_get(b, same)))
             same++;
         return same == n && n == json_array_size(b);
     }
@@ -61,7 +60,7 @@ static bool is_same(const json_t *a, const json_t *b)
         return json_equal(a, b);
     json_object_foreach((json_t *)(uintptr_t)a, name, value)
     {
-        if (!is_same(value, json_object_get(b, name)))
+        if (!ku_config_is_same(value, json_object_get(b, name)))
             return 0;
     }
     return json_object_size(a) == json_object_size(b);
@@ -79,7 +78,7 @@ static int add_members(struct ku_str *out, const char *name, const json_t *was, 
     json_object_foreach(all, key, value)
     {
         const json_t *old = json_object_get(was, key), *now = json_object_get(is, key);
-        if (is_same(old, now))
+        if (ku_config_is_same(old, now))
             continue;
         char *path = ku_asprintf("%s.%s", name, key);
         n += path ? add_change(out, path, old, now) : 1;
@@ -116,7 +115,7 @@ static json_t *value_in(const json_t *keys, const char *name)
 static int compare_key(const char *name, const json_t *was, const json_t *is, struct ku_str *out)
 {
     json_t *old = value_in(was, name), *now = value_in(is, name);
-    int n = !old || !now || !is_same(old, now) ? add_change(out, name, old, now) : 0;
+    int n = !old || !now || !ku_config_is_same(old, now) ? add_change(out, name, old, now) : 0;
     json_decref(old);
     json_decref(now);
     return n;
@@ -158,9 +157,4 @@ void ku_config_help(int is_markdown, struct ku_str *out)
         ku_str_add(out, "%s%s%s%s\n", words ? " (" : "", words ? words : "", words ? ")" : "",
                    is_markdown ? " |" : "");
     }
-}
-
-bool ku_config_is_same(const json_t *a, const json_t *b)
-{
-    return is_same(a, b);
 }

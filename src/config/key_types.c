@@ -98,7 +98,7 @@ static int read_choice(const struct value *v, void *to)
     *(int *)to = i;
     if (i >= 0)
         return KUMI_OK;
-    const char *elsewhere = word ? ku_known_elsewhere(v->path, word) : NULL;
+    const char *elsewhere = word ? ku_alternative_text(v->path, word) : NULL;
     snprintf(wanted, sizeof wanted, "%s%sone of: %s%s", elsewhere ? elsewhere : "",
              elsewhere ? "; " : "", v->allowed.words, v->is_nullable ? " (or null)" : "");
     return refuse(v, wanted);

@@ -2,7 +2,10 @@
 #include "config/keys.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/err.h"
 
 #define RANGE       KU_RANGE
 #define AT_LEAST(n) KU_RANGE(n, 0)
@@ -41,6 +44,13 @@ const struct ku_key *ku_key_find(const char *path)
 json_t *ku_key_default(const struct ku_key *key)
 {
     return json_loads(key->value, JSON_DECODE_ANY, NULL);
+}
+
+double ku_key_default_number(const char *path)
+{
+    const struct ku_key *key = ku_key_find(path);
+    KU_ASSERT(key != NULL && key->type == KU_TYPE_NUM);
+    return strtod(key->value, NULL);
 }
 
 bool ku_key_is_nullable(const struct ku_key *key)

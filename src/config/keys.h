@@ -50,6 +50,8 @@ extern const int ku_n_keys;
 const struct ku_key *ku_key_find(const char *path);
 /* The default of a key. New reference; NULL: no memory. */
 json_t *ku_key_default(const struct ku_key *key);
+/* The default of a key of type NUM. */
+double ku_key_default_number(const char *path);
 /* Whether null is a value of the key. */
 bool ku_key_is_nullable(const struct ku_key *key);
 

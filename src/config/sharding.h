@@ -37,7 +37,6 @@ KU_STATUS ku_sharding_resolve(const struct ku_config *c, int n_ranks, struct ku_
 bool ku_host_state_is_shared(const struct ku_config *c);
 
 /* Why a stage above 0 has no effect: the ranks share one copy. Adds nothing where it has one. */
-struct ku_str;
 void ku_sharding_print_effect(const struct ku_sharding *s, struct ku_str *out);
 
 #endif

@@ -512,11 +512,11 @@ struct ku_range ku_exec_port_at(const struct ku_exec *e, const struct ku_program
     return ku_memory_buffer(e->memory, b);
 }
 
-int ku_exec_map_ports(const struct ku_exec *e, int is_input, const char *const *name, int n,
+int ku_exec_map_ports(const struct ku_exec *e, const struct ku_program_port *const *port, int n,
                       int access, struct ku_mapping *map)
 {
     for (int i = 0; i < n; i++) {
-        int status = ku_range_map(ku_exec_port(e, is_input, name[i]), access, &map[i]);
+        int status = ku_range_map(ku_exec_port_at(e, port[i]), access, &map[i]);
         if (status < 0) {
             (void)ku_ranges_unmap(map, i);
             return status;

@@ -62,8 +62,8 @@ void ku_exec_stamp(struct ku_exec *exec, int64_t *stamp);
 struct ku_range ku_exec_port(const struct ku_exec *exec, int is_input, const char *name);
 /* The same of a port of the exec's program that ku_program_find_port found; NULL: none. */
 struct ku_range ku_exec_port_at(const struct ku_exec *exec, const struct ku_program_port *port);
-/* Map n ports for one access; one that the program lacks has data NULL. */
-KU_STATUS ku_exec_map_ports(const struct ku_exec *exec, int is_input, const char *const *name,
+/* Map n such ports for one access; a port that is NULL has data NULL. */
+KU_STATUS ku_exec_map_ports(const struct ku_exec *exec, const struct ku_program_port *const *port,
                             int n, int access, struct ku_mapping *map);
 
 /* Time breakdown of the last run. */

@@ -11,10 +11,12 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "ckpt/snapshot/directory.h"
 #include "ckpt/snapshot/snapshot.h"
 #include "comm/consensus.h"
 #include "comm/world.h"
 #include "batch/text_source.h"
+#include "config/keys.h"
 #include "model/model.h"
 #include "train/session.h"
 #include "model/pretrained.h"
@@ -81,7 +83,7 @@ static int configure(struct evaluation *e, const struct ku_ckpt *c)
     struct ku_session *s = &e->s;
     json_t *numerics = json_object_get(c->manifest.root, "numerics");
     int64_t micro, global;
-    KU_TRY(ku_stored_config(c, (const char *const *)e->set, e->n_sets, &s->cfg));
+    KU_TRY(ku_pretrained_config(c, (const char *const *)e->set, e->n_sets, &s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     if (ku_json_int(json_object_get(numerics, "train.micro_batch"), &micro) < 0 || micro < 1 ||
         ku_json_int(json_object_get(numerics, "train.global_batch"), &global) < 0 ||
@@ -114,15 +116,11 @@ static int configure_directory(struct evaluation *e)
     struct ku_session *s = &e->s;
     const struct kumi_eval_options *o = e->o;
     const char *where;
-    json_t *root = json_pack("{s:{s:s}, s:{s:s}}", "model", "path", o->run, "data", "train", "");
-    char *text = root ? ku_json_print(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    if (text == NULL)
-        return KUMI_ENOMEM;
-    int status = ku_config_parse("eval", text, strlen(text), (const char *const *)e->set, e->n_sets,
-                                 ku_model_hidden_size, &s->cfg);
-    ku_free(text);
-    KU_TRY(status);
+    KU_TRY(ku_config_start("eval", &s->cfg));
+    KU_TRY(ku_config_set_text(&s->cfg, "model.path", o->run));
+    KU_TRY(ku_config_set_text(&s->cfg, "data.train", ""));
+    KU_TRY(ku_config_override(&s->cfg, (const char *const *)e->set, e->n_sets));
+    KU_TRY(ku_config_finish(&s->cfg));
     KU_TRY(ku_model_read(&s->cfg, &s->model));
     const int64_t most = s->model.facts.max_positions;
     if (!s->model.facts.is_causal)
@@ -134,7 +132,7 @@ static int configure_directory(struct evaluation *e)
     if (s->seq_len < 1 || s->seq_len > most)
         return KU_ERR(KUMI_EINVAL, "eval: --seq-len: %lld; the model has %lld positions",
                       (long long)o->seq_len, (long long)most);
-    KU_TRY(ku_stored_tokenizer(o->run, o->tokenizer, s->model.facts.vocab_size, &where));
+    KU_TRY(ku_pretrained_tokenizer(o->run, o->tokenizer, s->model.facts.vocab_size, &where));
     char *own = ku_strdup(where);
     if (own == NULL)
         return KUMI_ENOMEM;
@@ -276,7 +274,7 @@ static int evaluate_directory(struct evaluation *e)
     e->result->step = -1;
     struct ku_trainer *t = e->s.t;
     int n = ku_trainer_n_readers(t), rank = n > 1 ? e->job->rank : 0;
-    int status = ku_stored_weights(e->o->run, &e->s.model, t->tensor, t->n_tensors, rank, n);
+    int status = ku_pretrained_weights(e->o->run, &e->s.model, t->tensor, t->n_tensors, rank, n);
     KU_TRY(ku_agree_worst(e->job, status));
     KU_TRY(ku_trainer_derive(t));
     return evaluate(e);
@@ -290,10 +288,14 @@ static int evaluate_newest(struct evaluation *e)
     for (int64_t before = INT64_MAX;;) {
         struct ku_ckpt c;
         KU_TRY(find(e, before, &damage, &found));
-        KU_TRY(ku_agree_local(e->job, ku_ckpt_open(found.path, &c)));
-        before = c.step;
-        int status = evaluate_checkpoint(e, &c);
-        ku_ckpt_close(&c);
+        const int opened = ku_ckpt_open(found.path, &c);
+        int status = ku_agree_local(e->job, opened);
+        if (status == KUMI_OK) {
+            before = c.step;
+            status = evaluate_checkpoint(e, &c);
+        }
+        if (opened == KUMI_OK)
+            ku_ckpt_close(&c);
         if (status != KUMI_ENOCKPT || e->s.t == NULL)
             return status;
         if (e->job->rank == 0)
@@ -365,7 +367,7 @@ int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
     struct evaluation e = {.o = options,
                            .result = result,
                            .job = job,
-                           .is_directory = ku_stored_is_weights(options->run)};
+                           .is_directory = ku_pretrained_is_weights(options->run)};
     memset(result, 0, sizeof *result);
     result->rank = job->rank;
     int status = make_sets(&e);
@@ -381,6 +383,41 @@ int ku_evaluate_run(struct ku_job *job, const struct kumi_eval_options *options,
     return status < 0 ? ku_err_put(&error) : KUMI_OK;
 }
 
+/* Opens the newest checkpoint of a run, a directory of checkpoints, or a checkpoint. */
+static int open_newest(const char *run, struct ku_ckpt *c)
+{
+    static const char *const folders[] = {"/checkpoints", ""};
+    for (int i = 0; i < 2; i++) {
+        char *folder = ku_asprintf("%s%s", run, folders[i]);
+        int64_t *steps = NULL;
+        int n = 0, status = folder ? ku_ckpt_place_list(folder, &steps, &n) : KUMI_ENOMEM;
+        if (status == KUMI_OK && n > 0)
+            status = ku_ckpt_open_step(folder, steps[0], c);
+        ku_free(steps);
+        ku_free(folder);
+        if (status < 0 || n > 0)
+            return status;
+    }
+    return ku_ckpt_open(run, c);
+}
+
+/*
+ * parallel.timeout_s of the run, which the ranks need before they join the job. Its default, if
+ * there is none or the checkpoint is damaged: the job reports that.
+ */
+static int64_t timeout_ns_of(const char *run)
+{
+    double seconds = ku_key_default_number("parallel.timeout_s");
+    struct ku_ckpt c;
+    if (!ku_pretrained_is_weights(run) && open_newest(run, &c) == KUMI_OK) {
+        const json_t *v = ku_json_at(c.manifest.root, "config.parallel.timeout_s");
+        if (json_is_number(v) && json_number_value(v) > 0 && json_number_value(v) <= 1e9)
+            seconds = json_number_value(v);
+        ku_ckpt_close(&c);
+    }
+    return (int64_t)(seconds * 1e9);
+}
+
 int kumi_eval(const char *run, struct kumi_eval_result *result)
 {
     return kumi_evaluate(&(struct kumi_eval_options){.run = run}, result);
@@ -393,8 +430,10 @@ int kumi_evaluate(const struct kumi_eval_options *options, struct kumi_eval_resu
     KU_GIVEN_LIST(options->data, options->n_data, "options.data");
     KU_GIVEN(result, "result");
     struct ku_job *job = NULL;
+    const int64_t timeout_ns = timeout_ns_of(options->run);
     struct ku_job_opts o = {.threads = ku_env_threads() ? ku_env_threads() : 1,
-                            .timeout_ns = 60LL * 1000000000};
+                            .timeout_ns = timeout_ns,
+                            .join_timeout_ns = timeout_ns};
     memset(result, 0, sizeof *result);
     int status = ku_comm_join(&o, &job);
     if (status < 0) { /* the job may have printed the error already */

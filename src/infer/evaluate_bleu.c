@@ -90,8 +90,8 @@ static int find_files(const struct kumi_bleu_options *o, struct ku_config *c, co
     *reference = o->reference;
     if (!*source != !*reference)
         return KU_ERR(KUMI_EINVAL, "eval: give both files, source and reference, or none");
-    KU_TRY(ku_stored_find(o->run, &ckpt));
-    int status = ku_stored_config(&ckpt, NULL, 0, c);
+    KU_TRY(ku_pretrained_find(o->run, &ckpt));
+    int status = ku_pretrained_config(&ckpt, NULL, 0, c);
     ku_ckpt_close(&ckpt);
     KU_TRY(status);
     KU_TRY(check_run(o->run, c));

@@ -16,10 +16,15 @@
 enum { N_LENGTHS = 4 };
 static const int64_t lengths[N_LENGTHS] = {1, 16, 64, 256};
 
+/* Input ports of all programs, in this order in struct length. */
+enum { TOKENS, IDS, POSITIONS, INDEX, N_PORTS };
+static const char *const port_names[N_PORTS] = {"tokens", "position_ids", "positions", "index"};
+
 struct length {
     int64_t t;
     struct ku_program *program;
-    struct ku_exec *exec; /* loaded on first use */
+    const struct ku_program_port *in[N_PORTS], *logits; /* NULL: the model has no such input */
+    struct ku_exec *exec;                               /* loaded on first use */
 };
 
 struct ku_infer {
@@ -35,7 +40,6 @@ struct ku_infer {
     uint32_t *id;            /* [n_rows][places] */
     int64_t *count, *n_kept; /* [n_rows]: tokens; tokens with keys and values in the cache */
     unsigned char *is_asked; /* [n_rows]: takes part in the current run */
-    void *scratch;           /* rows of a cache while they are moved; allocated on first use */
     struct ku_infer_work work;
 };
 
@@ -69,6 +73,9 @@ static int compile(struct ku_infer *m, const struct ku_infer_opts *o, struct ku_
         KU_TRY(ku_compile_graph(*g, &c, &target, NULL));
         KU_TRY(ku_compile_program(*g, i ? "prefill" : "decode", &c, &target, &l->program));
         m->n_programs++;
+        for (int k = 0; k < N_PORTS; k++)
+            l->in[k] = ku_program_find_port(l->program, 1, port_names[k]);
+        l->logits = ku_program_find_port(l->program, 0, "logits");
         if (l->t == m->places)
             break;
     }
@@ -140,8 +147,13 @@ void ku_infer_destroy(struct ku_infer *m)
     ku_free(m->count);
     ku_free(m->n_kept);
     ku_free(m->is_asked);
-    ku_free(m->scratch);
     ku_free(m);
+}
+
+/* Tokens of a row that a run of a program can still process. */
+static int64_t left_of(const struct ku_infer *m, int64_t row)
+{
+    return m->is_asked[row] ? m->count[row] - m->n_kept[row] : 0;
 }
 
 /*
@@ -149,11 +161,10 @@ void ku_infer_destroy(struct ku_infer *m)
  * the last token are zeros: their keys and values are written after the text and overwritten before
  * any use. A row that takes no part gets negative positions, at which nothing is written.
  */
-enum { TOKENS, IDS, POSITIONS, INDEX, N_PORTS };
 static int64_t fill_row(struct ku_infer *m, const struct ku_mapping *in, int64_t row, int64_t t)
 {
     int32_t *tokens = (int32_t *)in[TOKENS].data + row * t, *ids = in[IDS].data;
-    const int64_t at = m->n_kept[row], left = m->is_asked[row] ? m->count[row] - at : 0;
+    const int64_t at = m->n_kept[row], left = left_of(m, row);
     const int64_t n = left < t ? left : t;
     for (int64_t i = 0; i < t; i++)
         tokens[i] = i < n ? (int32_t)m->id[row * m->places + at + i] : 0;
@@ -167,25 +178,34 @@ static int64_t fill_row(struct ku_infer *m, const struct ku_mapping *in, int64_t
 /* Fills the inputs of all rows. *total: the number of their tokens. */
 static int fill(struct ku_infer *m, const struct length *l, int64_t *total)
 {
-    static const char *const name[N_PORTS] = {"tokens", "position_ids", "positions", "index"};
     struct ku_mapping in[N_PORTS];
-    KU_TRY(ku_exec_map_ports(l->exec, 1, name, N_PORTS, KU_ACCESS_WRITE, in));
+    KU_TRY(ku_exec_map_ports(l->exec, l->in, N_PORTS, KU_ACCESS_WRITE, in));
     *total = 0;
     for (int64_t row = 0; row < m->n_rows; row++)
         *total += fill_row(m, in, row, l->t);
     return ku_ranges_unmap(in, N_PORTS);
 }
 
-static int take_logits(const struct ku_infer *m, const struct length *l, int64_t row,
-                       double *logits)
+/* Whether a row's text ends in the next run of a program. */
+static bool is_due(const struct ku_infer *m, const struct length *l, int64_t row)
 {
-    const struct ku_program_port *port = ku_program_find_port(l->program, 0, "logits");
+    const int64_t left = left_of(m, row);
+    return left > 0 && left <= l->t;
+}
+
+/* Reads the logits of the rows that are due. */
+static int take_logits(const struct ku_infer *m, const struct length *l, double *logits)
+{
     const int64_t vocab = m->model->facts.vocab_size;
-    const int64_t first = ku_shape_count(&l->program->shape[port->shape]) / m->n_rows * row;
+    const int64_t width = ku_shape_count(&l->program->shape[l->logits->shape]) / m->n_rows;
+    const enum kumi_dtype dtype = (enum kumi_dtype)l->logits->dtype;
     struct ku_mapping out;
-    KU_TRY(ku_range_map(ku_exec_port(l->exec, 0, "logits"), KU_ACCESS_READ, &out));
-    for (int64_t v = 0; v < vocab; v++)
-        logits[row * vocab + v] = ku_load_f64(out.data, (enum kumi_dtype)port->dtype, first + v);
+    KU_TRY(ku_range_map(ku_exec_port_at(l->exec, l->logits), KU_ACCESS_READ, &out));
+    for (int64_t row = 0; row < m->n_rows; row++) {
+        const int64_t n = is_due(m, l, row) ? vocab : 0;
+        for (int64_t v = 0; v < n; v++)
+            logits[row * vocab + v] = ku_load_f64(out.data, dtype, row * width + v);
+    }
     return ku_range_unmap(&out);
 }
 
@@ -195,17 +215,19 @@ static int take_logits(const struct ku_infer *m, const struct length *l, int64_t
  */
 static int64_t run(struct ku_infer *m, struct length *l, double *logits)
 {
-    int64_t total;
+    int64_t total, n_due = 0;
     if (l->exec == NULL)
         KU_TRY(ku_exec_load(m->memory, l->program, m->ops, m->device, NULL, &l->exec));
     int64_t begin = ku_clock_ns();
     KU_TRY(fill(m, l, &total));
     KU_TRY(ku_exec_run(l->exec));
+    for (int64_t row = 0; row < m->n_rows; row++)
+        n_due += is_due(m, l, row);
+    if (n_due)
+        KU_TRY(take_logits(m, l, logits));
     for (int64_t row = 0; row < m->n_rows; row++) {
-        int64_t left = m->is_asked[row] ? m->count[row] - m->n_kept[row] : 0;
+        const int64_t left = left_of(m, row);
         m->n_kept[row] += left < l->t ? left : l->t;
-        if (left > 0 && left <= l->t)
-            KU_TRY(take_logits(m, l, row, logits));
     }
     int64_t ns = ku_clock_ns() - begin;
     if (l->t == 1) {
@@ -223,8 +245,8 @@ static int catch_up(struct ku_infer *m, double *logits)
         int64_t most = 0;
         int i = 0;
         for (int64_t row = 0; row < m->n_rows; row++)
-            if (m->is_asked[row] && m->count[row] - m->n_kept[row] > most)
-                most = m->count[row] - m->n_kept[row];
+            if (left_of(m, row) > most)
+                most = left_of(m, row);
         if (most == 0)
             return KUMI_OK;
         while (i < m->n_programs - 1 && m->program[i].t < most)
@@ -278,65 +300,6 @@ int ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char
     for (int64_t row = 0; row < m->n_rows && n_full; row++)
         m->is_asked[row] = !(is_done && is_done[row]);
     return n_full ? catch_up(m, logits) : KUMI_OK;
-}
-
-/*
- * Copies the first n_tokens of all heads of a row of a cache [n, h, s, d] to or from `packed`;
- * returns their bytes.
- */
-static size_t move_row(struct ku_infer *m, const struct ku_program_state *x, unsigned char *cache,
-                       int64_t row, int64_t n_tokens, unsigned char *packed, int is_out)
-{
-    const struct ku_dim *dim = m->program[0].program->shape[x->shape].dim;
-    const size_t width = (size_t)dim[3].count * kumi_dtype_bytes((enum kumi_dtype)x->dtype);
-    const size_t bytes = (size_t)n_tokens * width, head = (size_t)dim[2].count * width;
-    unsigned char *at = cache + (size_t)(row * dim[1].count) * head;
-    for (int64_t h = 0; h < dim[1].count; h++, at += head, packed += bytes)
-        memcpy(is_out ? packed : at, is_out ? at : packed, bytes);
-    return (size_t)dim[1].count * bytes;
-}
-
-static int select_cache(struct ku_infer *m, const struct ku_program_state *x, const int64_t *parent)
-{
-    struct ku_mapping cache;
-    KU_TRY(ku_range_map(ku_memory_state(m->memory, x), KU_ACCESS_UPDATE, &cache));
-    unsigned char *at = m->scratch;
-    for (int64_t row = 0; row < m->n_rows; row++)
-        if (parent[row] != row)
-            at += move_row(m, x, cache.data, parent[row], m->n_kept[parent[row]], at, 1);
-    at = m->scratch;
-    for (int64_t row = 0; row < m->n_rows; row++)
-        if (parent[row] != row)
-            at += move_row(m, x, cache.data, row, m->n_kept[parent[row]], at, 0);
-    return ku_range_unmap(&cache);
-}
-
-int ku_infer_reorder(struct ku_infer *m, const int64_t *parent)
-{
-    const struct ku_program *p = m->program[0].program;
-    size_t most = (size_t)(m->n_rows * (m->places + 1)) * sizeof(int64_t);
-    for (uint32_t s = 0; s < p->n_states; s++)
-        if (p->state[s].kind == KU_T_CACHE && p->state[s].bytes > most)
-            most = p->state[s].bytes;
-    if (m->scratch == NULL)
-        m->scratch = ku_malloc(most);
-    if (m->scratch == NULL)
-        return KUMI_ENOMEM;
-    for (uint32_t s = 0; s < p->n_states; s++)
-        if (p->state[s].kind == KU_T_CACHE)
-            KU_TRY(select_cache(m, &p->state[s], parent));
-    memcpy(m->scratch, m->id, (size_t)(m->n_rows * m->places) * sizeof *m->id);
-    for (int64_t row = 0; row < m->n_rows; row++)
-        memcpy(m->id + row * m->places, (uint32_t *)m->scratch + parent[row] * m->places,
-               (size_t)m->places * sizeof *m->id);
-    int64_t *count = m->scratch;
-    for (int k = 0; k < 2; k++) {
-        int64_t *x = k ? m->n_kept : m->count;
-        memcpy(count, x, (size_t)m->n_rows * sizeof *x);
-        for (int64_t row = 0; row < m->n_rows; row++)
-            x[row] = count[parent[row]];
-    }
-    return KUMI_OK;
 }
 
 struct ku_infer_work ku_infer_work(const struct ku_infer *m)

@@ -63,14 +63,12 @@ KU_STATUS ku_infer_prompt(struct ku_infer *m, const struct ku_infer_text *text, 
  * Append a token to each row's text and compute the logits of the next one.
  *
  *   token     [n_rows]
- *   is_done   [n_rows]; 1: the row is not used until the next prompt or reorder, and its logits are
- *             not written; NULL: none
+ *   is_done   [n_rows]; 1: the row is not used until the next prompt, and its logits are not
+ *             written; NULL: none
  *   logits    [n_rows][vocab_size], out
  */
 KU_STATUS ku_infer_next(struct ku_infer *m, const uint32_t *token, const unsigned char *is_done,
                         double *logits);
-/* Row i becomes a copy of row parent[i]; parent [n_rows]; errors: ENOMEM. */
-KU_STATUS ku_infer_reorder(struct ku_infer *m, const int64_t *parent);
 
 /* Tokens processed so far, and the time it took. */
 struct ku_infer_work {

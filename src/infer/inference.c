@@ -43,9 +43,9 @@ int ku_inference_load(const struct ku_inference *i, const struct ku_graph *g, co
     struct ku_exec *derive;
     int n;
     KU_TRY(ku_trainer_describe(i->program, g, i->memory, &tensor, &n));
-    int status = ku_stored_weights(dir, i->model, tensor, n, 0, 1);
+    int status = ku_pretrained_weights(dir, i->model, tensor, n, 0, 1);
     if (status == KUMI_OK && averages)
-        status = ku_stored_averages(averages, tensor, n, 0, 1);
+        status = ku_pretrained_averages(averages, tensor, n, 0, 1);
     ku_free(tensor);
     KU_TRY(status);
     KU_TRY(ku_exec_load(i->memory, i->derive, i->ops, i->device, NULL, &derive));

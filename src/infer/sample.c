@@ -40,14 +40,14 @@ struct sample {
     char *weights, *checkpoint; /* directory with model.safetensors; its checkpoint, or NULL */
     struct ku_infer_opts infer;
     struct ku_tokenizer *tokenizer;
-    struct ku_stored_ends ends; /* tokens that end a text */
-    int64_t n_ids;              /* ids that exist in both model and tokenizer */
-    int64_t n;                  /* number of texts */
+    struct ku_pretrained_ends ends; /* tokens that end a text */
+    int64_t n_ids;                  /* ids that exist in both model and tokenizer */
+    int64_t n;                      /* number of texts */
     struct text *text;
     double *logits;         /* [n][vocab_size] */
     uint32_t *id;           /* [n]: newest tokens */
     unsigned char *is_done; /* [n] */
-    struct ku_pick pick;
+    struct ku_sampling sampling;
 };
 
 static int set_device(struct sample *s, const char *device, const char *isa, int64_t threads)
@@ -82,7 +82,7 @@ static int open_directory(struct sample *s, const char *dir)
     KU_TRY(set_device(s, "cpu", NULL, 0));
     s->infer.compute = KUMI_F32;
     const char *where;
-    KU_TRY(ku_stored_tokenizer(dir, s->o->tokenizer, s->model.facts.vocab_size, &where));
+    KU_TRY(ku_pretrained_tokenizer(dir, s->o->tokenizer, s->model.facts.vocab_size, &where));
     return ku_tokenizer_open(where, &s->tokenizer);
 }
 
@@ -131,13 +131,13 @@ static int use_config(struct sample *s, const struct ku_config *cfg, const char 
 static int open_checkpoint(struct sample *s)
 {
     struct ku_ckpt c;
-    KU_TRY(ku_stored_find(s->o->run, &c));
+    KU_TRY(ku_pretrained_find(s->o->run, &c));
     s->weights = ku_asprintf("%s/model", c.path);
     s->checkpoint = ku_strdup(c.path);
     s->infer.averages = s->o->ema ? s->checkpoint : NULL;
     int status = s->weights && s->checkpoint ? KUMI_OK : KUMI_ENOMEM;
     if (status == KUMI_OK)
-        status = ku_stored_config(&c, NULL, 0, &s->cfg);
+        status = ku_pretrained_config(&c, NULL, 0, &s->cfg);
     if (status == KUMI_OK)
         status = use_config(s, &s->cfg, s->weights);
     ku_ckpt_close(&c);
@@ -220,10 +220,10 @@ static int make_buffers(struct sample *s)
     s->logits = ku_malloc(all);
     s->id = ku_calloc((size_t)s->n, sizeof *s->id);
     s->is_done = ku_calloc((size_t)s->n, 1);
-    s->pick = (struct ku_pick){
+    s->sampling = (struct ku_sampling){
         .temperature = s->o->temperature, .top_k = s->o->top_k, .top_p = s->o->top_p};
-    s->pick.rank = ku_malloc((size_t)s->n_ids * sizeof *s->pick.rank);
-    return s->logits && s->id && s->is_done && s->pick.rank ? KUMI_OK : KUMI_ENOMEM;
+    s->sampling.order = ku_malloc((size_t)s->n_ids * sizeof *s->sampling.order);
+    return s->logits && s->id && s->is_done && s->sampling.order ? KUMI_OK : KUMI_ENOMEM;
 }
 
 /* Number of bytes at the end that may be the start of a character or of the stop string. */
@@ -284,7 +284,8 @@ static int add_token(struct sample *s, int64_t i, int64_t number)
 {
     struct text *t = &s->text[i];
     double *logits = s->logits + i * s->model.facts.vocab_size;
-    KU_TRY(ku_pick(&s->pick, logits, s->n_ids, s->o->seed + (uint64_t)i, number, &s->id[i]));
+    KU_TRY(ku_sampling_draw(&s->sampling, logits, s->n_ids, s->o->seed + (uint64_t)i, number,
+                            &s->id[i]));
     s->is_done[i] = (unsigned char)is_end(s, s->id[i]);
     if (!s->is_done[i]) {
         KU_TRY(ku_tokenizer_decode(s->tokenizer, &s->id[i], 1, &t->pending));
@@ -372,7 +373,7 @@ static int prepare(struct sample *s)
 {
     const char *dir = s->o->run;
     KU_TRY(check_options(s->o));
-    if (ku_stored_is_weights(dir))
+    if (ku_pretrained_is_weights(dir))
         KU_TRY(s->o->ema ? KU_ERR(KUMI_EINVAL,
                                   "ema: %s: a directory of weights has no averages; give a run, or "
                                   "leave out --ema",
@@ -380,7 +381,7 @@ static int prepare(struct sample *s)
                          : open_directory(s, dir));
     else
         KU_TRY(open_checkpoint(s));
-    KU_TRY(ku_stored_read_ends(s->weights, s->tokenizer, &s->ends));
+    KU_TRY(ku_pretrained_read_ends(s->weights, s->tokenizer, &s->ends));
     if (s->o->dtype)
         KU_TRY(ku_dtype_parse(s->o->dtype, &s->infer.compute));
     KU_TRY(encode_prompts(s));
@@ -407,7 +408,7 @@ int kumi_sample(const struct kumi_sample_options *options)
     ku_free(s.logits);
     ku_free(s.id);
     ku_free(s.is_done);
-    ku_free(s.pick.rank);
+    ku_free(s.sampling.order);
     ku_tokenizer_destroy(s.tokenizer);
     ku_free(s.weights);
     ku_free(s.checkpoint);

@@ -10,7 +10,7 @@
 enum { STREAM = 0x73616d70 /* "samp" */ };
 
 /* Order by descending logit, then ascending id. */
-static bool is_before(const struct ku_rank *x, const struct ku_rank *y)
+static bool is_before(const struct ku_token_logit *x, const struct ku_token_logit *y)
 {
     return x->logit != y->logit ? x->logit > y->logit : x->id < y->id;
 }
@@ -19,9 +19,9 @@ static bool is_before(const struct ku_rank *x, const struct ku_rank *y)
  * Sifts down in a heap with the best entry first. Few entries are taken, so a heap is cheaper than
  * sorting.
  */
-static void sink(struct ku_rank *heap, int64_t n, int64_t i)
+static void sink(struct ku_token_logit *heap, int64_t n, int64_t i)
 {
-    const struct ku_rank x = heap[i];
+    const struct ku_token_logit x = heap[i];
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && is_before(&heap[child + 1], &heap[child]))
             child++;
@@ -36,16 +36,17 @@ static void sink(struct ku_rank *heap, int64_t n, int64_t i)
  * The last token in rank order that may be drawn. top_p is relative to the tokens that top_k
  * leaves.
  */
-static struct ku_rank last_of(const struct ku_pick *p, const double *logit, int64_t n, double most)
+static struct ku_token_logit last_of(const struct ku_sampling *p, const double *logit, int64_t n,
+                                     double most)
 {
     const int64_t k = p->top_k > 0 && p->top_k < n ? p->top_k : n;
     const int is_nucleus = p->top_p > 0 && p->top_p < 1;
-    struct ku_rank last = {-HUGE_VAL, UINT32_MAX}, *heap = p->rank;
+    struct ku_token_logit last = {-HUGE_VAL, UINT32_MAX}, *heap = p->order;
     double total = 0, sum = 0;
     if (k == n && !is_nucleus)
         return last;
     for (int64_t v = 0; v < n; v++)
-        heap[v] = (struct ku_rank){logit[v], (uint32_t)v};
+        heap[v] = (struct ku_token_logit){logit[v], (uint32_t)v};
     for (int64_t v = n / 2; v-- > 0;)
         sink(heap, n, v);
     for (int64_t v = 0; v < n && k == n; v++)
@@ -73,11 +74,11 @@ static struct ku_rank last_of(const struct ku_pick *p, const double *logit, int6
     return last;
 }
 
-int ku_pick(const struct ku_pick *p, double *logit, int64_t n, uint64_t seed, int64_t number,
-            uint32_t *id)
+int ku_sampling_draw(const struct ku_sampling *p, double *logit, int64_t n, uint64_t seed,
+                     int64_t number, uint32_t *id)
 {
     double total = 0, sum = 0;
-    struct ku_rank first = {-HUGE_VAL, 0};
+    struct ku_token_logit first = {-HUGE_VAL, 0};
     for (int64_t v = 0; v < n; v++) {
         if (!(logit[v] < HUGE_VAL))
             return KU_ERR(KUMI_ENUMERIC,
@@ -85,14 +86,14 @@ int ku_pick(const struct ku_pick *p, double *logit, int64_t n, uint64_t seed, in
                           "finite, or too large",
                           (long long)v, logit[v]);
         if (logit[v] > first.logit)
-            first = (struct ku_rank){logit[v], (uint32_t)v};
+            first = (struct ku_token_logit){logit[v], (uint32_t)v};
     }
     *id = first.id;
     if (p->temperature == 0 || !(first.logit > -HUGE_VAL))
         return KUMI_OK;
-    const struct ku_rank last = last_of(p, logit, n, first.logit);
+    const struct ku_token_logit last = last_of(p, logit, n, first.logit);
     for (int64_t v = 0; v < n; v++) { /* logit[] holds weights from here on */
-        const struct ku_rank r = {logit[v], (uint32_t)v};
+        const struct ku_token_logit r = {logit[v], (uint32_t)v};
         logit[v] = is_before(&last, &r) ? 0 : exp((r.logit - first.logit) / p->temperature);
         total += logit[v];
     }

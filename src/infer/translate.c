@@ -99,8 +99,8 @@ static int use_config(struct translate *t, const struct ku_config *c)
 static int open_run(struct translate *t)
 {
     struct ku_ckpt c;
-    KU_TRY(ku_stored_find(t->o->run, &c));
-    int status = ku_stored_config(&c, NULL, 0, &t->cfg);
+    KU_TRY(ku_pretrained_find(t->o->run, &c));
+    int status = ku_pretrained_config(&c, NULL, 0, &t->cfg);
     if (status == KUMI_OK)
         status = use_config(t, &t->cfg);
     if (status == KUMI_OK) {
@@ -131,17 +131,13 @@ static int open_directory(struct translate *t)
                       "translate: %s: no tokenizer beside the model; name it, or the run's "
                       "source.vocab and target.vocab, with --tokenizer and --target-tokenizer",
                       o->run);
-    json_t *target = o->target_tokenizer ? json_string(o->target_tokenizer) : json_null();
-    json_t *root = json_pack("{s:{s:s}, s:{s:s, s:s, s:o}}", "model", "path", o->run, "data",
-                             "train", "", "tokenizer", where, "target_tokenizer", target);
-    char *text = root ? ku_json_print(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    if (text == NULL)
-        return KUMI_ENOMEM;
-    int status =
-        ku_config_parse("translate", text, strlen(text), NULL, 0, ku_model_hidden_size, &t->cfg);
-    ku_free(text);
-    KU_TRY(status);
+    KU_TRY(ku_config_start("translate", &t->cfg));
+    KU_TRY(ku_config_set_text(&t->cfg, "model.path", o->run));
+    KU_TRY(ku_config_set_text(&t->cfg, "data.train", ""));
+    KU_TRY(ku_config_set_text(&t->cfg, "data.tokenizer", where));
+    if (o->target_tokenizer)
+        KU_TRY(ku_config_set_text(&t->cfg, "data.target_tokenizer", o->target_tokenizer));
+    KU_TRY(ku_config_finish(&t->cfg));
     KU_TRY(use_config(t, &t->cfg));
     t->src_max = t->tgt_max = t->model.facts.max_positions;
     t->weights = ku_strdup(o->run);
@@ -276,7 +272,7 @@ int kumi_translate(const struct kumi_translate_options *options)
     struct translate t = {.o = options};
     int status = check_options(&t);
     if (status == KUMI_OK)
-        status = ku_stored_is_weights(options->run) ? open_directory(&t) : open_run(&t);
+        status = ku_pretrained_is_weights(options->run) ? open_directory(&t) : open_run(&t);
     if (status == KUMI_OK)
         status = encode(&t);
     if (status == KUMI_OK && options->n > 0) /* one rank, whatever the environment says */

@@ -12,9 +12,15 @@
 enum { N_LENGTHS = 4, N_PROGRAMS = N_LENGTHS + 1 };
 static const int64_t lengths[N_LENGTHS] = {8, 16, 32, INT64_MAX};
 
+/* Input ports of the source programs and of the target program, in this order in struct part. */
+enum { SRC, SRC_POSITIONS, SRC_LEN, TGT_IN, POSITIONS, POSITION_IDS, N_PORTS };
+static const char *const port_names[N_PORTS] = {"src",    "src_positions", "src_len",
+                                                "tgt_in", "positions",     "position_ids"};
+
 struct part {
     int64_t s; /* tokens of a source; 0: the target program */
     struct ku_program *program;
+    const struct ku_program_port *in[N_PORTS], *logits; /* NULL: the program has none */
     struct ku_exec *exec;
 };
 
@@ -53,6 +59,9 @@ static int compile_part(struct ku_translator *t, const struct ku_compile_opts *c
     KU_TRY(ku_graph_drop_dead(*g));
     KU_TRY(ku_compile_program(*g, s ? "source" : "target", c, target, &p->program));
     t->n_parts++;
+    for (int k = 0; k < N_PORTS; k++)
+        p->in[k] = ku_program_find_port(p->program, 1, port_names[k]);
+    p->logits = ku_program_find_port(p->program, 0, "logits");
     return KUMI_OK;
 }
 
@@ -147,11 +156,11 @@ void ku_translator_destroy(struct ku_translator *t)
     ku_free(t);
 }
 
-static int fill_lengths(const struct ku_translator *t, const struct ku_exec *e,
+static int fill_lengths(const struct ku_translator *t, const struct part *p,
                         const struct ku_translator_text *source)
 {
     struct ku_mapping map;
-    KU_TRY(ku_range_map(ku_exec_port(e, 1, "src_len"), KU_ACCESS_WRITE, &map));
+    KU_TRY(ku_exec_map_ports(p->exec, &p->in[SRC_LEN], 1, KU_ACCESS_WRITE, &map));
     int32_t *len = map.data;
     for (int64_t row = 0; row < t->n_rows; row++)
         len[row] = (int32_t)source[row].n;
@@ -161,9 +170,8 @@ static int fill_lengths(const struct ku_translator *t, const struct ku_exec *e,
 static int fill_source(const struct ku_translator *t, const struct part *p,
                        const struct ku_translator_text *source)
 {
-    static const char *const name[2] = {"src", "src_positions"};
     struct ku_mapping map[2];
-    KU_TRY(ku_exec_map_ports(p->exec, 1, name, 2, KU_ACCESS_WRITE, map));
+    KU_TRY(ku_exec_map_ports(p->exec, &p->in[SRC], 2, KU_ACCESS_WRITE, map));
     int32_t *src = map[0].data, *positions = map[1].data;
     for (int64_t row = 0; row < t->n_rows; row++) {
         positions[row] = 0;
@@ -185,9 +193,9 @@ int ku_translator_read(struct ku_translator *t, const struct ku_translator_text 
         i++;
     struct part *p = &t->part[i];
     KU_TRY(fill_source(t, p, source));
-    KU_TRY(fill_lengths(t, p->exec, source)); /* for the encoder */
+    KU_TRY(fill_lengths(t, p, source)); /* for the encoder */
     KU_TRY(ku_exec_run(p->exec));
-    KU_TRY(fill_lengths(t, t->part[0].exec, source)); /* for the target's cross attention */
+    KU_TRY(fill_lengths(t, &t->part[0], source)); /* for the target's cross attention */
     t->n_made = 0;
     return KUMI_OK;
 }
@@ -209,9 +217,9 @@ static void log_softmax(const void *logits, enum kumi_dtype dtype, int64_t first
 
 static int fill_target(const struct ku_translator *t, const uint32_t *token)
 {
-    static const char *const name[3] = {"tgt_in", "positions", "position_ids"};
+    const struct part *p = &t->part[0];
     struct ku_mapping map[3];
-    KU_TRY(ku_exec_map_ports(t->part[0].exec, 1, name, 3, KU_ACCESS_WRITE, map));
+    KU_TRY(ku_exec_map_ports(p->exec, &p->in[TGT_IN], 3, KU_ACCESS_WRITE, map));
     int32_t *in = map[0].data, *at = map[1].data, *ids = map[2].data;
     for (int64_t row = 0; row < t->n_rows; row++) {
         in[row] = (int32_t)token[row];
@@ -225,18 +233,17 @@ int ku_translator_step(void *translator, const uint32_t *token, const unsigned c
 {
     struct ku_translator *t = translator;
     const struct part *p = &t->part[0];
-    const struct ku_program_port *port = ku_program_find_port(p->program, 0, "logits");
     const int64_t vocab = t->model->facts.vocab_size;
-    const int64_t width = ku_shape_count(&p->program->shape[port->shape]) / t->n_rows;
+    const int64_t width = ku_shape_count(&p->program->shape[p->logits->shape]) / t->n_rows;
     struct ku_mapping out;
     KU_ASSERT(t->n_made < t->tgt_max);
     KU_TRY(fill_target(t, token));
     KU_TRY(ku_exec_run(p->exec));
     t->n_made++;
-    KU_TRY(ku_range_map(ku_exec_port(p->exec, 0, "logits"), KU_ACCESS_READ, &out));
+    KU_TRY(ku_exec_map_ports(p->exec, &p->logits, 1, KU_ACCESS_READ, &out));
     for (int64_t row = 0; row < t->n_rows; row++)
         if (is_done == NULL || !is_done[row])
-            log_softmax(out.data, (enum kumi_dtype)port->dtype, row * width, vocab,
+            log_softmax(out.data, (enum kumi_dtype)p->logits->dtype, row * width, vocab,
                         log_p + row * vocab);
     return ku_range_unmap(&out);
 }

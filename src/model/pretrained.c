@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/utf8.h"
 #include "ckpt/snapshot/file_layout.h"
 #include "ckpt/snapshot/region_reader.h"
 #include "ckpt/weights.h"
@@ -37,9 +38,10 @@ static char *config_text(const struct ku_ckpt *c, const char *dir)
     return text;
 }
 
-int ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
-                     struct ku_config *cfg)
+int ku_pretrained_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
+                         struct ku_config *cfg)
 {
+    KU_TRY(ku_utf8_check("checkpoint", c->path));
     char *dir = ku_asprintf("%s/model", c->path), *text = NULL;
     char *name = ku_asprintf("%s/manifest.json: config", c->path);
     int status = dir && name ? ku_ckpt_check_companions(c) : KUMI_ENOMEM;
@@ -64,14 +66,14 @@ static int holds(const char *dir, const char *name)
     return found;
 }
 
-bool ku_stored_is_weights(const char *dir)
+bool ku_pretrained_is_weights(const char *dir)
 {
     return holds(dir, "config.json") &&
            (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"));
 }
 
-int ku_stored_tokenizer(const char *dir, const char *wanted, int64_t vocab_count,
-                        const char **where)
+int ku_pretrained_tokenizer(const char *dir, const char *wanted, int64_t vocab_count,
+                            const char **where)
 {
     *where = wanted                             ? wanted
              : ku_companions_has_tokenizer(dir) ? dir
@@ -86,7 +88,7 @@ int ku_stored_tokenizer(const char *dir, const char *wanted, int64_t vocab_count
 }
 
 /* Reads eos_token_id of a file. Returns 1 if it is there, 0 if file or key is absent, or < 0. */
-static int read_ends(const char *dir, const char *name, struct ku_stored_ends *out)
+static int read_ends(const char *dir, const char *name, struct ku_pretrained_ends *out)
 {
     struct ku_json doc;
     int found = 0;
@@ -97,7 +99,7 @@ static int read_ends(const char *dir, const char *name, struct ku_stored_ends *o
     if (status == KUMI_OK) {
         json_t *list = json_object_get(doc.root, "eos_token_id");
         size_t n = json_is_array(list) ? json_array_size(list) : !(!list || json_is_null(list));
-        int is_bad = n > KU_STORED_ENDS_MAX;
+        int is_bad = n > KU_PRETRAINED_ENDS_MAX;
         for (size_t i = 0; i < n && !is_bad; i++) {
             json_t *id = json_is_array(list) ? json_array_get(list, i) : list;
             is_bad = !json_is_integer(id) || json_integer_value(id) < -1 ||
@@ -109,7 +111,7 @@ static int read_ends(const char *dir, const char *name, struct ku_stored_ends *o
         if (is_bad)
             status = KU_ERR(KUMI_EINPUT,
                             "model: %s: eos_token_id: give a token id, or a list of at most %d",
-                            path, (int)KU_STORED_ENDS_MAX);
+                            path, (int)KU_PRETRAINED_ENDS_MAX);
         ku_json_fini(&doc);
     } else if (status < 0 && status != KUMI_ENOMEM) {
         const struct kumi_error e = *ku_err_get();
@@ -119,10 +121,11 @@ static int read_ends(const char *dir, const char *name, struct ku_stored_ends *o
     return status < 0 ? status : found;
 }
 
-int ku_stored_read_ends(const char *dir, const struct ku_tokenizer *t, struct ku_stored_ends *out)
+int ku_pretrained_read_ends(const char *dir, const struct ku_tokenizer *t,
+                            struct ku_pretrained_ends *out)
 {
     uint32_t id;
-    *out = (struct ku_stored_ends){.n = 0};
+    *out = (struct ku_pretrained_ends){.n = 0};
     int found = read_ends(dir, "generation_config.json", out);
     if (found == 0)
         found = read_ends(dir, "config.json", out);
@@ -132,8 +135,8 @@ int ku_stored_read_ends(const char *dir, const struct ku_tokenizer *t, struct ku
     return KUMI_OK;
 }
 
-int ku_stored_weights(const char *dir, const struct ku_model *model,
-                      const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks)
+int ku_pretrained_weights(const char *dir, const struct ku_model *model,
+                          const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks)
 {
     struct ku_weights_opts o = ku_model_names(model);
     struct ku_weights w;
@@ -183,8 +186,8 @@ static int read_averages(const struct ku_ckpt *c, const struct ku_st *file,
     return status;
 }
 
-int ku_stored_averages(const char *path, const struct ku_ckpt_tensor *tensor, int n, int rank,
-                       int n_ranks)
+int ku_pretrained_averages(const char *path, const struct ku_ckpt_tensor *tensor, int n, int rank,
+                           int n_ranks)
 {
     struct ku_ckpt c;
     struct ku_st file;
@@ -207,7 +210,7 @@ static int refuse_damage(void *scan, const struct ku_piece *p, const unsigned ch
     return is_good ? KUMI_OK : ku_scan_damaged(scan, p);
 }
 
-int ku_stored_check(const struct ku_ckpt *c, int file)
+int ku_pretrained_check(const struct ku_ckpt *c, int file)
 {
     struct ku_scan s;
     KU_TRY(ku_scan_open(c, file, &s));
@@ -216,7 +219,7 @@ int ku_stored_check(const struct ku_ckpt *c, int file)
     return status;
 }
 
-int ku_stored_find(const char *dir, struct ku_ckpt *out)
+int ku_pretrained_find(const char *dir, struct ku_ckpt *out)
 {
     struct kumi_error damage = {0};
     struct ku_ckpt c;
@@ -225,9 +228,9 @@ int ku_stored_find(const char *dir, struct ku_ckpt *out)
         if (status == KUMI_ENOCKPT && damage.status < 0)
             return ku_err_put(&damage); /* the newest one's damage, not "no snapshot before" */
         KU_TRY(status);
-        status = ku_stored_check(&c, KU_CKPT_FILE_CONFIG);
+        status = ku_pretrained_check(&c, KU_CKPT_FILE_CONFIG);
         if (status == KUMI_OK)
-            status = ku_stored_check(&c, KU_CKPT_FILE_MODEL);
+            status = ku_pretrained_check(&c, KU_CKPT_FILE_MODEL);
         if (status == KUMI_OK) {
             *out = c;
             return KUMI_OK;

@@ -16,13 +16,13 @@
  *
  *   set   [n_sets] overrides "section.key=value", borrowed until ku_config_fini
  *
- * Errors: ENOCKPT, a damaged file; EINVAL, an invalid override.
+ * Errors: ENOCKPT, a damaged file; EINVAL, an invalid override, a path that is not UTF-8.
  */
-KU_STATUS ku_stored_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
-                           struct ku_config *cfg);
+KU_STATUS ku_pretrained_config(const struct ku_ckpt *c, const char *const *set, int n_sets,
+                               struct ku_config *cfg);
 
 /* Whether dir has config.json and model.safetensors or its index, as transformers loads. */
-bool ku_stored_is_weights(const char *dir);
+bool ku_pretrained_is_weights(const char *dir);
 /*
  * Load parameters from a directory with model.safetensors under Hugging Face's names.
  *
@@ -31,28 +31,28 @@ bool ku_stored_is_weights(const char *dir);
  *
  * Errors: as ku_weights_open and ku_weights_read.
  */
-KU_STATUS ku_stored_weights(const char *dir, const struct ku_model *model,
-                            const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks);
+KU_STATUS ku_pretrained_weights(const char *dir, const struct ku_model *model,
+                                const struct ku_ckpt_tensor *tensor, int n, int rank, int n_ranks);
 
 /* Choose the tokenizer of such a directory: `wanted` if not NULL, else the directory's, else "byte"
  * for a vocabulary of 256. *where is borrowed. Errors: EINPUT, there is none. */
-KU_STATUS ku_stored_tokenizer(const char *dir, const char *wanted, int64_t vocab_count,
-                              const char **where);
+KU_STATUS ku_pretrained_tokenizer(const char *dir, const char *wanted, int64_t vocab_count,
+                                  const char **where);
 /*
  * Read the token ids that end generation: eos_token_id, a number or a list, from
  * generation_config.json, else from config.json, else the tokenizer's end of text.
  *
  *   dir   directory with config.json
  *
- * Errors: EINPUT, a file is no JSON, ids are no integers, or more than KU_STORED_ENDS_MAX.
+ * Errors: EINPUT, a file is no JSON, ids are no integers, or more than KU_PRETRAINED_ENDS_MAX.
  */
-enum { KU_STORED_ENDS_MAX = 64 };
-struct ku_stored_ends {
-    uint32_t id[KU_STORED_ENDS_MAX];
+enum { KU_PRETRAINED_ENDS_MAX = 64 };
+struct ku_pretrained_ends {
+    uint32_t id[KU_PRETRAINED_ENDS_MAX];
     int n;
 };
-KU_STATUS ku_stored_read_ends(const char *dir, const struct ku_tokenizer *t,
-                              struct ku_stored_ends *out);
+KU_STATUS ku_pretrained_read_ends(const char *dir, const struct ku_tokenizer *t,
+                                  struct ku_pretrained_ends *out);
 
 /*
  * Load the averages of the weights (train.ema) of a checkpoint into the parameters, with checksums
@@ -60,15 +60,15 @@ KU_STATUS ku_stored_read_ends(const char *dir, const struct ku_tokenizer *t,
  *
  *   path            a checkpoint
  *   tensor          [n]; only parameters are loaded
- *   rank, n_ranks   as for ku_stored_weights
+ *   rank, n_ranks   as for ku_pretrained_weights
  *
  * Errors: EINVAL, there are no averages or no update has been made; ENOCKPT, damaged.
  */
-KU_STATUS ku_stored_averages(const char *path, const struct ku_ckpt_tensor *tensor, int n, int rank,
-                             int n_ranks);
+KU_STATUS ku_pretrained_averages(const char *path, const struct ku_ckpt_tensor *tensor, int n,
+                                 int rank, int n_ranks);
 
 /* Verify the checksums of one file of a checkpoint. file: enum ku_ckpt_file_id. Errors: ENOCKPT. */
-KU_STATUS ku_stored_check(const struct ku_ckpt *c, int file);
+KU_STATUS ku_pretrained_check(const struct ku_ckpt *c, int file);
 
 /*
  * Open the newest checkpoint whose model and config.json match their checksums. Damaged ones are
@@ -78,6 +78,6 @@ KU_STATUS ku_stored_check(const struct ku_ckpt *c, int file);
  *
  * Errors: ENOCKPT, with the damage of the newest one.
  */
-KU_STATUS ku_stored_find(const char *dir, struct ku_ckpt *c);
+KU_STATUS ku_pretrained_find(const char *dir, struct ku_ckpt *c);
 
 #endif

@@ -68,7 +68,7 @@ static int find_tokenizer(struct ku_session *s)
 int ku_session_configure(struct ku_session *s, const char *path, const char *const *set, int n_sets,
                          const json_t *was, int n_ranks)
 {
-    struct ku_ds_batch theirs;
+    struct ku_ds_batch deepspeed;
     KU_TRY(ku_config_load(path, set, n_sets, ku_model_hidden_size, &s->cfg));
     s->groups = ku_rule_groups(&s->cfg);
     if (s->groups == NULL)
@@ -77,7 +77,7 @@ int ku_session_configure(struct ku_session *s, const char *path, const char *con
     KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->check(&s->cfg, &s->model));
     KU_TRY(find_tokenizer(s));
     if (s->cfg.deepspeed && was == NULL) /* a resume takes missing values from the checkpoint */
-        KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &theirs));
+        KU_TRY(ku_deepspeed_batch(&s->cfg, n_ranks, &deepspeed));
     KU_TRY(configure_batch(s, was, n_ranks));
     KU_TRY(ku_batch_source_of(&s->cfg, &s->model)->seq_len(&s->cfg, &s->model, &s->seq_len));
     KU_TRY(ku_batch_source_create(&s->cfg, &s->model, &s->batch, s->seq_len, &s->source));
@@ -207,9 +207,7 @@ int ku_session_compile_opts(const struct ku_session *s, struct ku_compile_opts *
     return KUMI_OK;
 }
 
-/*
- * Set label smoothing on all losses of the model. On failure the graph is destroyed.
- */
+/* Set label smoothing on all losses of the model. */
 static int smooth(struct ku_graph *g, double share)
 {
     for (ku_id n = 1; n < g->n_nodes && share > 0; n++) {
@@ -218,10 +216,8 @@ static int smooth(struct ku_graph *g, double share)
             continue;
         a.smoothing = share;
         ku_id attr = ku_graph_attr(g, &a);
-        if (attr == 0) {
-            ku_graph_destroy(g);
+        if (attr == 0)
             return KUMI_ENOMEM;
-        }
         g->node[n].attr = attr;
     }
     return KUMI_OK;
@@ -232,8 +228,14 @@ int ku_session_graph(const struct ku_session *s, int shape, struct ku_graph **g)
     const struct ku_batch_shape of = s->source->ops->shape(s->source, shape);
     const struct kumi_shape_of_batch b = {
         .n = of.rows, .s = of.src_len, .t = of.tgt_len, .has_segments = s->cfg.data_segments};
-    KU_TRY(s->graph ? ku_graph_copy(s->graph, g) : ku_model_graph(&s->model, &b, g));
-    return smooth(*g, s->cfg.train_label_smoothing);
+    struct ku_graph *made;
+    KU_TRY(s->graph ? ku_graph_copy(s->graph, &made) : ku_model_graph(&s->model, &b, &made));
+    const int status = smooth(made, s->cfg.train_label_smoothing);
+    if (status < 0)
+        ku_graph_destroy(made);
+    else
+        *g = made;
+    return status;
 }
 
 static int n_threads(const struct ku_session *s, int local_n)

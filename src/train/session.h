@@ -61,7 +61,7 @@ struct ku_session {
     struct ku_saving *saving;         /* NULL unless checkpoint.async */
     struct ku_ckpt_verified verified; /* rank 0: snapshots that are already verified */
     /* Description of the checkpoint that is being written. */
-    struct ku_stored {
+    struct ku_saved {
         char *model;
         json_t *config, *libraries, *state;
     } saved;
@@ -102,7 +102,7 @@ KU_STATUS ku_session_graph(const struct ku_session *s, int shape, struct ku_grap
  */
 KU_STATUS ku_session_solve_recompute(struct ku_session *s, const struct ku_target *target,
                                      struct ku_compile_opts *o);
-/* Append "recomputed in blocks: nothing by 3, selective by 9", or nothing without a budget. */
+/* Append "recompute by layer: 3 none, 9 selective", or nothing without a budget. */
 void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out);
 /* Cores for the compute threads of local_n ranks together. */
 int ku_session_cores(const struct ku_session *s, int local_n);
@@ -117,11 +117,8 @@ void ku_session_fini(struct ku_session *s);
 KU_STATUS ku_session_resolve_feed(struct ku_session *s);
 void ku_session_drop_feed(struct ku_session *s);
 
-/*
- * Fill the training ports for a step; and the evaluation ports for batch b. Errors: KUMI_EINPUT.
- */
+/* Fill the training ports for a step. Errors: KUMI_EINPUT. */
 KU_STATUS ku_session_fill_train(struct ku_session *s, int64_t step);
-KU_STATUS ku_session_fill_eval(struct ku_session *s, int64_t b);
 /*
  * Number of samples on all ranks that could not be read and did not count (data.on_error: skip),
  * once per read. Rank 0 logs it. Collective.

@@ -126,10 +126,6 @@ int ku_session_fill_train(struct ku_session *s, int64_t step)
 {
     return fill(s, KU_SPLIT_TRAIN, step);
 }
-int ku_session_fill_eval(struct ku_session *s, int64_t b)
-{
-    return fill(s, KU_SPLIT_VAL, b);
-}
 
 int ku_session_evaluate(struct ku_session *s, double *loss)
 {
@@ -139,7 +135,7 @@ int ku_session_evaluate(struct ku_session *s, double *loss)
     const int64_t n = s->source->ops->n_runs(s->source, KU_SPLIT_VAL);
     ku_trainer_eval_begin(s->t);
     for (int64_t b = 0; b < n; b++) {
-        KU_TRY(ku_agree_local(s->t->job, ku_session_fill_eval(s, b)));
+        KU_TRY(ku_agree_local(s->t->job, fill(s, KU_SPLIT_VAL, b)));
         KU_TRY(ku_trainer_eval_run(s->t));
     }
     *loss = ku_trainer_eval_loss(s->t);

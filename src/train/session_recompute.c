@@ -79,12 +79,12 @@ int ku_session_solve_recompute(struct ku_session *s, const struct ku_target *t,
 
 void ku_session_print_recompute(const struct ku_session *s, struct ku_str *out)
 {
-    static const char *const name[KU_N_RECOMPUTE] = {"nothing", "selective", "full"};
+    static const char *const name[KU_N_RECOMPUTE] = {"none", "selective", "full"};
     int n[KU_N_RECOMPUTE] = {0};
     for (int i = 0; s->recompute_level && i < s->n_recompute; i++)
         n[s->recompute_level[i]]++;
     for (int level = 0; level < KU_N_RECOMPUTE; level++)
         if (n[level])
-            ku_str_add(out, "%s%s by %d", out->bytes ? ", " : "recomputed in blocks: ", name[level],
-                       n[level]);
+            ku_str_add(out, "%s%d %s", out->bytes ? ", " : "recompute by layer: ", n[level],
+                       name[level]);
 }

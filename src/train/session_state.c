@@ -22,7 +22,7 @@ int ku_session_first_state(struct ku_session *s)
         return KUMI_OK;
     int n = ku_trainer_n_readers(s->t), rank = n > 1 ? s->t->job->rank : 0;
     int status =
-        ku_stored_weights(s->model.path, &s->model, s->t->tensor, s->t->n_tensors, rank, n);
+        ku_pretrained_weights(s->model.path, &s->model, s->t->tensor, s->t->n_tensors, rank, n);
     KU_TRY(ku_agree(s->t->job, status));
     return ku_trainer_derive(s->t);
 }
@@ -133,8 +133,8 @@ static void forget(struct ku_session *s)
 /* Describe the state at a step. s->saved owns what d points to. */
 static int describe(struct ku_session *s, const char *dir, int64_t step, struct ku_ckpt_desc *d)
 {
-    s->saved = (struct ku_stored){ku_model_print(&s->model), ku_config_dump(&s->cfg),
-                                  ku_origin_libraries(), ku_trainer_scaler_json(s->t)};
+    s->saved = (struct ku_saved){ku_model_print(&s->model), ku_config_dump(&s->cfg),
+                                 ku_origin_libraries(), ku_trainer_scaler_json(s->t)};
     *d = (struct ku_ckpt_desc){.dir = dir,
                                .step = step,
                                .model_config = s->saved.model,

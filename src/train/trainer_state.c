@@ -66,20 +66,35 @@ int ku_trainer_save(struct ku_trainer *t, const struct ku_ckpt_desc *desc, int s
     return status;
 }
 
-int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
+/* *tried: its step, also if it is damaged; unchanged if this rank cannot open it. */
+static int load(struct ku_trainer *t, const char *path, int64_t *tried)
 {
     struct ku_ckpt c;
     int n = ku_trainer_n_readers(t);
-    int status = ku_ckpt_open(path, &c);
-    KU_TRY(ku_agree_worst(t->job, status));
+    const int opened = ku_ckpt_open(path, &c);
+    int status = ku_agree_worst(t->job, opened);
+    if (opened == KUMI_OK)
+        *tried = c.step;
+    if (status < 0) {
+        if (opened == KUMI_OK)
+            ku_ckpt_close(&c);
+        return status;
+    }
     status = (t->is_training ? ku_ckpt_read : ku_ckpt_read_only)(&c, t->tensor, t->n_tensors,
                                                                  n == 1 ? 0 : t->job->rank, n);
-    *step = c.step;
     if (t->is_training && status == KUMI_OK)
         status = ku_trainer_write_scalars(t, c.update, json_object_get(c.manifest.root, "state"));
     ku_ckpt_close(&c);
     KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
+}
+
+int ku_trainer_load(struct ku_trainer *t, const char *path, int64_t *step)
+{
+    int64_t tried = 0;
+    KU_TRY(load(t, path, &tried));
+    *step = tried;
+    return KUMI_OK;
 }
 
 static const struct ku_ckpt_tensor *average_of(const struct ku_trainer *t, const char *name)
@@ -141,7 +156,8 @@ int ku_trainer_take_ema(struct ku_trainer *t)
 int ku_trainer_load_ema(struct ku_trainer *t, const char *path)
 {
     int n = ku_trainer_n_readers(t);
-    int status = ku_stored_averages(path, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
+    int status =
+        ku_pretrained_averages(path, t->tensor, t->n_tensors, n == 1 ? 0 : t->job->rank, n);
     KU_TRY(ku_agree_worst(t->job, status));
     return ku_trainer_derive(t);
 }
@@ -149,14 +165,16 @@ int ku_trainer_load_ema(struct ku_trainer *t, const char *path)
 int ku_trainer_resume(struct ku_trainer *t, const char *dir, char path[KU_CKPT_PATH_BYTES],
                       int64_t *step)
 {
-    for (;;) {
+    for (int64_t tried = INT64_MAX;;) {
         struct ku_ckpt c;
-        int status = ku_trainer_load(t, path, step);
+        int status = load(t, path, &tried);
+        if (status == KUMI_OK)
+            *step = tried;
         if (status != KUMI_ENOCKPT)
             return status;
         if (t->job->rank == 0) {
             KU_LOG(CKPT, WARN, "%s; taking the previous checkpoint", ku_err_get()->text);
-            status = ku_ckpt_find(dir, *step, &c);
+            status = ku_ckpt_find(dir, tried, &c);
             if (status == KUMI_OK) {
                 snprintf(path, KU_CKPT_PATH_BYTES, "%s", c.path);
                 ku_ckpt_close(&c);

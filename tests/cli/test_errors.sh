@@ -40,6 +40,9 @@ expect 2 "json: $dir/syntax.json:1:9: unexpected token near end of file" train "
 expect 2 "json: $dir/twice.json:1:19: duplicate object key near '\"model\"'" train "$dir/twice.json"
 expect 2 'train: --out: empty; name a directory' train "$dir/key.json" --out ''
 expect 2 'run directory: a path of 8000 bytes; at most' train "$dir/key.json" --out "$(printf "y/%.0s" {1..4000})"
+# names that JSON files would contain must be UTF-8
+latin=$dir/$(printf 'r\xe9')
+expect 2 ': not UTF-8; rename it' train $config --out "$latin"
 expect 2 "config: $dir/key.json:3:11: train.stepz: unknown key; did you mean steps?" train "$dir/key.json" --out "$dir/o"
 expect 2 "config: $dir/type.json:3:11: train.steps: \"x\"; an integer from 1 to 1e+15" train "$dir/type.json" --out "$dir/o"
 expect 2 'config: --set train.steps=0: train.steps: 0;' train $config --set train.steps=0 --out "$dir/o"
@@ -94,6 +97,22 @@ expect 11 'holds a run already; --resume continues it, --overwrite replaces it' 
 expect 9 'not finite: step 2: loss nan, first in the gradient of wpe.weight on rank 0; there is no checkpoint yet; lower optimizer.lr' train $config --out "$dir/nan" --set optimizer.lr=1e30 --set train.clip_norm=0 \
     --set train.steps=9 --set train.log_every=0 --set train.global_batch=4
 "$kumi" train $config --out "$dir/seed" --set train.steps=2 --set train.eval_tokens=64 >/dev/null 2>&1 || { echo 'no run to resume'; failed=1; }
+cp -r "$dir/seed" "$latin"
+for command in eval sample; do
+    expect 2 '/checkpoints/step-00000002: not UTF-8; rename it' $command "$latin"
+done
+expect 2 ': not UTF-8; rename it' ckpt list "$latin" --json
+expect 2 ': not UTF-8; rename it' ckpt import "$dir/seed/checkpoints/step-00000002/model" --to "$dir/x" --map "$(printf '\xe9=x')"
+cp -r "$dir/seed/checkpoints/step-00000002/model" "$latin/weights"
+expect 2 '/weights; the string is not UTF-8' eval "$latin/weights" --data "$dir/empty.txt"
+expect 2 '/weights; the string is not UTF-8' translate "$latin/weights" --tokenizer "$dir/x.vocab" </dev/null
+# a message that is cut within a character
+for pad in '' x xx; do
+    run=$dir/$pad$(printf 'ん%.0s' {1..80})
+    mkdir -p "$run/checkpoints/step-00000001"
+    echo '{' >"$run/checkpoints/step-00000001/manifest.json"
+    "$kumi" ckpt list "$run" --json | grep -q '"usable": false' || { echo "ckpt list --json: no row for $run"; failed=1; }
+done
 expect 2 'train.seed (was 1337, is 1) differs from the checkpoint' train $config --out "$dir/seed" --set train.steps=3 --set train.seed=1 --resume
 # a resume: other keys, other data
 head -c 20000 data/tinyshakespeare.txt >"$dir/text"

@@ -81,7 +81,7 @@ done
 grep -qE '^gpt2.c:[0-9]+ adamw ' "$dir/s.txt" || say "by source: the update has no line: $(cat "$dir/s.txt")"
 grep -q '^steps 3 to 6, 2 ranks' "$dir/q.txt" || say "the default steps: $(cat "$dir/q.txt")"
 [ "$(sed -n '/^path /,/^…/p' "$dir/q.txt" | grep -c '%')" = 3 ] || say "--profile-rows: $(cat "$dir/q.txt")"
-for bad in '--profile=x' '--profile=0-2' '--profile=6-5' '--profile=9-12' '--profile --profile-by=size' '--profile --profile-sort=size'; do
+for bad in '--profile=x' '--profile=0-2' '--profile=6-5' '--profile=-5-9223372036854775807' '--profile=9-12' '--profile --profile-by=size' '--profile --profile-sort=size'; do
     # shellcheck disable=SC2086
     "$kumi" "${run[@]}" --out "$dir/bad" --overwrite $bad >"$dir/bad.txt" 2>&1
     [ $? = 2 ] && grep -q '^kumi: error: profile: ' "$dir/bad.txt" || say "$bad: $(cat "$dir/bad.txt")"

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/os/os.h"
 #include "comm/world.h"
 #include "train/session.h"
@@ -208,11 +209,51 @@ static void test_short_batches(void **state)
         strstr(ku_err_get()->text, "data.last_batch: \"short\"; drop or wrap: batch norm"));
 }
 
+/* Whether the graph of a session can be built if the n-th allocation fails; *out only if it can. */
+static bool is_built(const struct ku_session *s, int n)
+{
+    char fault[32];
+    struct ku_graph *g = NULL;
+    snprintf(fault, sizeof fault, "mem:%d", n);
+    ku_fault_set(fault);
+    const int status = ku_session_graph(s, 0, &g);
+    ku_fault_set(NULL);
+    assert_int_equal(status, g ? KUMI_OK : KUMI_ENOMEM);
+    ku_graph_destroy(g);
+    return status == KUMI_OK;
+}
+
+/*
+ * A graph that cannot be completed is not handed out: its caller would free it again. Label
+ * smoothing adds an attribute set, which allocates for some numbers of them.
+ */
+static void test_graph_memory(void **state)
+{
+    static const char *const set[] = {"train.label_smoothing=0.1"};
+    const struct files *f = *state;
+    struct ku_session s = {0};
+    struct ku_graph *own = NULL;
+    assert_int_equal(ku_session_configure(&s, f->config, set, 1, NULL, 1), KUMI_OK);
+    assert_int_equal(ku_session_graph(&s, 0, &own), KUMI_OK);
+    s.graph = own;
+    for (int more = 0; more < 20; more++) {
+        struct ku_attrs a = ku_attrs_default;
+        a.lr = more + 2;
+        s.cfg.train_label_smoothing = (more + 1) * 0.01;
+        assert_int_not_equal(ku_graph_attr(own, &a), 0);
+        for (int n = 1; !is_built(&s, n); n++)
+            assert_true(n < 1000);
+    }
+    s.graph = NULL;
+    ku_graph_destroy(own);
+    ku_session_fini(&s);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_resume),
-                                       cmocka_unit_test(test_per_epoch),
-                                       cmocka_unit_test(test_rule), cmocka_unit_test(test_refuses),
-                                       cmocka_unit_test(test_short_batches)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resume),        cmocka_unit_test(test_per_epoch),
+        cmocka_unit_test(test_rule),          cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_short_batches), cmocka_unit_test(test_graph_memory)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/os/os.h"
 #include "base/str.h"
+#include "base/utf8.h"
 
 void ku_json_place(const char *text, const char *at, int *line, int *column)
 {
@@ -321,6 +322,12 @@ int ku_json_int(const json_t *v, int64_t *out)
         return -1;
     *out = (int64_t)x;
     return 0;
+}
+
+json_t *ku_json_text(const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    return json_stringn(text, ku_utf8_valid(at, at + strlen(text)));
 }
 
 int ku_text_json(json_t *value, char **text)

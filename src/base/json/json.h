@@ -61,6 +61,11 @@ char *ku_json_print(const json_t *v, size_t flags);
  */
 int ku_json_int(const json_t *v, int64_t *out);
 /*
+ * A string, cut before the first byte that is not UTF-8, such as of a character that a message of
+ * fixed size could not hold whole. New reference; NULL: no memory.
+ */
+json_t *ku_json_text(const char *text);
+/*
  * Prints a value and a newline into *text (freed with kumi_text_free). Takes the reference to
  * value; NULL value: KUMI_ENOMEM.
  */

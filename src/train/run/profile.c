@@ -75,32 +75,30 @@ static int take_word(const char *what, const char *given, const char *const *wor
 
 static int take_steps(struct ku_profile *p, const char *steps, int64_t first_step, int64_t end_step)
 {
-    int64_t last;
+    long long first, last = 0;
     int end = 0;
     if (steps == NULL || *steps == '\0') {
         p->first = first_step + DEFAULT_SKIP;
         p->n_steps = DEFAULT_STEPS;
         return KUMI_OK;
     }
-    long long a, b;
-    if (sscanf(steps, "%lld-%lld%n", &a, &b, &end) == 2 && steps[end] == '\0')
-        p->first = a, last = b;
-    else if (sscanf(steps, "%lld%n", &a, &end) == 1 && steps[end] == '\0')
-        p->first = last = a;
-    else
+    const int n = sscanf(steps, "%lld%n-%lld%n", &first, &end, &last, &end);
+    if (n < 1 || steps[end] != '\0')
         return KU_ERR(KUMI_EINVAL,
                       "profile: %s: not a range of steps; give one step, or two such as 5-8",
                       steps);
-    p->n_steps = last - p->first + 1;
-    if (p->first <= first_step || p->n_steps < 1 || p->n_steps > MAX_STEPS)
+    if (n == 1)
+        last = first;
+    if (first <= first_step || last < first || last - first >= MAX_STEPS)
         return KU_ERR(
             KUMI_EINVAL,
             "profile: %s: give a range of 1 to %d steps after step %lld, where the run begins",
             steps, MAX_STEPS, (long long)first_step);
-    if (p->first > end_step)
+    if (first > end_step)
         return KU_ERR(KUMI_EINVAL, "profile: %s: the run ends with step %lld", steps,
                       (long long)end_step);
-    p->first--; /* the user counts steps from 1 */
+    p->first = first - 1; /* the user counts steps from 1 */
+    p->n_steps = last - first + 1;
     return KUMI_OK;
 }
 

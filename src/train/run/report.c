@@ -263,18 +263,18 @@ static void note_curve(struct ku_run_report *r)
 {
     enum { MOST = 16 };
     json_t *curve = ku_metrics_curve(r->metrics);
-    size_t n = json_array_size(curve), at = 0, every = (n + MOST - 1) / MOST;
-    char *out = r->result->curve;
+    size_t n = json_array_size(curve), every = (n + MOST - 1) / MOST;
+    struct ku_str text = {0};
     for (size_t i = n ? (n - 1) % every : 0; i < n; i += every) {
         json_t *point = json_array_get(curve, i);
-        at += (size_t)snprintf(out + at, sizeof r->result->curve - at, "%10lld  %15.4f",
-                               (long long)json_integer_value(json_array_get(point, 0)),
-                               json_number_value(json_array_get(point, 1)));
+        ku_str_add(&text, "%10lld  %15.4f", (long long)json_integer_value(json_array_get(point, 0)),
+                   json_number_value(json_array_get(point, 1)));
         if (json_array_size(point) > 2)
-            at += (size_t)snprintf(out + at, sizeof r->result->curve - at, "  %8.4f",
-                                   json_number_value(json_array_get(point, 2)));
-        at += (size_t)snprintf(out + at, sizeof r->result->curve - at, "\n");
+            ku_str_add(&text, "  %8.4f", json_number_value(json_array_get(point, 2)));
+        ku_str_add(&text, "\n");
     }
+    snprintf(r->result->curve, sizeof r->result->curve, "%s", ku_str_get(&text));
+    ku_str_fini(&text);
     json_decref(curve);
 }
 

@@ -13,7 +13,7 @@
 #include "base/os/os.h"
 #include "base/os/process.h"
 #include "comm/world.h"
-#include "config/config.h"
+#include "config/keys.h"
 #include "model/model.h"
 #include "ckpt/snapshot/resume.h"
 #include "train/run/run.h"
@@ -31,7 +31,7 @@ static struct joining joining_of(const struct kumi_settings *set)
 {
     struct ku_config cfg;
     struct joining j = {.opts = {.threads = 1}};
-    double timeout_s = 60;
+    double timeout_s = ku_key_default_number("parallel.timeout_s");
     int threads = ku_env_threads();
     if (threads)
         j.opts.threads = threads;

@@ -11,9 +11,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/utf8.h"
 #include "batch/parallel_source.h"
 
-char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
+/* "PATH/name", freed with ku_free. */
+static char *file_of(const struct ku_rundir *dir, const char *name)
 {
     return ku_asprintf("%s/%s", dir->path, name);
 }
@@ -25,7 +27,7 @@ char *ku_rundir_file(const struct ku_rundir *dir, const char *name)
 static int holds(const struct ku_rundir *dir, const char *name)
 {
     struct stat st;
-    char *path = ku_rundir_file(dir, name);
+    char *path = file_of(dir, name);
     if (path == NULL)
         return KUMI_ENOMEM;
     int found = 0;
@@ -40,7 +42,7 @@ static int holds(const struct ku_rundir *dir, const char *name)
 
 static int take_lock(struct ku_rundir *dir)
 {
-    char *path = ku_rundir_file(dir, "lock");
+    char *path = file_of(dir, "lock");
     if (path == NULL)
         return KUMI_ENOMEM;
     dir->lock_fd = ku_os_open(path, O_RDWR | O_CREAT, 0666);
@@ -102,7 +104,7 @@ static int move(const struct ku_rundir *dir, const char *from_folder, const char
  */
 static int put_back(const struct ku_rundir *dir)
 {
-    char **names, *aside = ku_rundir_file(dir, REPLACED);
+    char **names, *aside = file_of(dir, REPLACED);
     int n, n_back = 0, status = KUMI_OK;
     if (aside == NULL)
         return KUMI_ENOMEM;
@@ -125,7 +127,7 @@ static int put_back(const struct ku_rundir *dir)
 /* A failure wastes disk space and has no other effect. */
 static void remove_deleted(const struct ku_rundir *dir)
 {
-    char *path = ku_rundir_file(dir, DELETED);
+    char *path = file_of(dir, DELETED);
     if (path && ku_os_rmtree(path) < 0)
         KU_LOG(TRAIN, WARN, "run directory: %s: cannot be removed: %s; it is not used any more",
                path, ku_os_why());
@@ -145,7 +147,7 @@ static int tidy(const struct ku_rundir *dir)
 
 static int move_aside(const struct ku_rundir *dir)
 {
-    char *aside = ku_rundir_file(dir, REPLACED);
+    char *aside = file_of(dir, REPLACED);
     int status = KUMI_OK;
     if (aside == NULL)
         return KUMI_ENOMEM;
@@ -179,6 +181,7 @@ int ku_rundir_begin(struct ku_rundir *dir)
 static int open_it(const char *path, int overwrite, enum ku_resume resume, struct ku_rundir *dir)
 {
     int has_checkpoints, has_metrics;
+    KU_TRY(ku_utf8_check("run directory", path)); /* summary.json has it */
     dir->path = ku_strdup(path);
     if (dir->path == NULL)
         return KUMI_ENOMEM;

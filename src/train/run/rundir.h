@@ -32,18 +32,17 @@ struct ku_rundir {
  *   overwrite   ku_rundir_begin will remove the earlier run
  *   resume      the earlier run continues: YES needs one, AUTO starts afresh without one
  *
- * Errors: KUMI_EBUSY (another run has locked it; or it contains a run, without resume and
- * overwrite), ESTORAGE (cannot be created, read or written).
+ * Errors: EINVAL (the path is not UTF-8), EBUSY (another run has locked it; or it contains a run,
+ * without resume and overwrite), ESTORAGE (cannot be created, read or written).
  */
-int ku_rundir_open(const char *path, int overwrite, enum ku_resume resume, struct ku_rundir *dir);
+KU_STATUS ku_rundir_open(const char *path, int overwrite, enum ku_resume resume,
+                         struct ku_rundir *dir);
 /*
  * Called after the run's first step: remove the run that it replaces. KUMI_ESTORAGE: the old run is
  * put back.
  */
 KU_STATUS ku_rundir_begin(struct ku_rundir *dir);
 void ku_rundir_close(struct ku_rundir *dir);
-/* "PATH/name", freed with ku_free. */
-char *ku_rundir_file(const struct ku_rundir *dir, const char *name);
 /*
  * Create the directory runs/<config>-<time>, with -2, -3, .. appended if the name exists. No other
  * call returns the same name.

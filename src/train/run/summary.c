@@ -141,7 +141,7 @@ int ku_summary_write(const char *dir, const struct ku_summary *s)
         keep_measured(o, dir, s->result->step);
     char *text = o ? ku_json_print(o, JSON_INDENT(2)) : NULL;
     char *path = path_of(dir);
-    int status = text && path ? KUMI_OK : KUMI_ENOMEM;
+    int status = text && path ? KUMI_OK : KU_ERR(KUMI_ENOMEM, "summary: no memory");
     if (status == KUMI_OK && ku_os_replace(path, text, strlen(text)) < 0)
         status = KU_ERR(ku_os_status(KUMI_ESTORAGE), "summary: %s: cannot be written: %s", path,
                         ku_os_why());
