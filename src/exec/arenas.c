@@ -128,18 +128,9 @@ void ku_memory_destroy(struct ku_memory *m)
             m->ops->free(m->device, m->base[a], m->bytes[a]);
         }
     ku_tier_file_close(m->file);
-    if (m->offload)
-        KU_IGNORE(ku_arena_destroy(m->job, m->offload),
-                  "destroy returns nothing; the job keeps its cause");
-    if (m->wire)
-        KU_IGNORE(ku_arena_destroy(m->job, m->wire),
-                  "destroy returns nothing; the job keeps its cause");
-    if (m->shard)
-        KU_IGNORE(ku_arena_destroy(m->job, m->shard),
-                  "destroy returns nothing; the job keeps its cause");
-    if (m->host)
-        KU_IGNORE(ku_arena_destroy(m->job, m->host),
-                  "destroy returns nothing; the job keeps its cause");
+    const struct ku_arena *const shared[] = {m->offload, m->wire, m->shard, m->host};
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        KU_IGNORE(ku_arena_destroy(m->job, shared[i]), "the job keeps its cause");
     ku_free(m);
 }
 

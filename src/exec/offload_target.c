@@ -30,7 +30,7 @@ static int storage_error(const char *path, const char *what)
                   path, what, ku_os_why());
 }
 
-/* Finds out about the folder, and creates it if only its last component is missing. */
+/* Gets the space of the folder, and creates it if only its last component is missing. */
 static int find_folder(const char *path, struct ku_os_space *space)
 {
     int failed = ku_os_space(path, space) < 0;
