@@ -119,8 +119,8 @@ int ku_os_local_connect(const char *name)
     if (fd < 0)
         return -1;
     /*
-     * A caller repeats this until the peer listens. Only the attempt that succeeds counts as a call,
-     * so that the call that KUMI_FAULT=os:N fails does not depend on the load of the machine.
+     * A caller repeats this until the peer listens. Only the attempt that succeeds counts as a
+     * call, so that the call that KUMI_FAULT=os:N fails does not depend on the load of the machine.
      */
     if (connect(fd, (const struct sockaddr *)&address, len) < 0 || ku_fault_is_due(KU_FAULT_OS))
         return close_keeping_errno(fd);

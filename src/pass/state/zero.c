@@ -226,8 +226,8 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
     const int axes = ku_state_owner_axes(&g->mesh);
     const bool is_sharded = ku_state_is_sharded(&g->mesh);
     /*
-     * No configuration splits the ranks over shard and local: ku_sharding_resolve puts all of them on
-     * local, or on replicate and shard, and refuses shards without a stage.
+     * No configuration splits the ranks over shard and local: ku_sharding_resolve puts all of them
+     * on local, or on replicate and shard, and refuses shards without a stage.
      */
     KU_ASSERT(!is_sharded || (o->zero > 0 && !ku_state_is_common(&g->mesh)));
     deal_blocks(g, is_sharded ? g->mesh.extent[KU_AX_SHARD] : ku_mesh_dp(&g->mesh));
