@@ -70,11 +70,4 @@ KU_STATUS ku_transfer_wait(struct ku_transfer *t);
 /* Waits and ignores the result. */
 void ku_transfer_end(struct ku_transfer *t);
 
-/* Bytes read and written so far, and the time this rank spent waiting for them. */
-struct ku_tier_stats {
-    uint64_t read_bytes, written_bytes;
-    int64_t wait_ns;
-};
-struct ku_tier_stats ku_tier_file_stats(const struct ku_tier_file *file);
-
 #endif
