@@ -271,7 +271,7 @@ KU_STATUS ku_work_test(struct ku_work *work);
  * Wait until the result is complete; advances all works of the rank. Blocks. Errors: the job's root
  * cause (KUMI_EPEER, ETIMEDOUT, EMISMATCH).
  */
-int ku_work_wait(struct ku_work *work);
+KU_STATUS ku_work_wait(struct ku_work *work);
 /* init, start and wait in one call */
 KU_STATUS ku_coll_run(struct ku_comm *comm, const struct ku_coll *coll);
 /*

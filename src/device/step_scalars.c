@@ -62,9 +62,8 @@ double ku_clip_factor(const struct ku_attrs *a, double norm)
 
 /*
  * Gradients arrive as sums over valid tokens times S 2^-shift, where S is the loss scale (1 without
- * a scaler). scale0 = 2^shift / (N S) undoes that. SCALE = scale0 times
- * the factor of clipping. A non-finite loss or gradient sets APPLY to 0 and
- * leaves the update count unchanged.
+ * a scaler). scale0 = 2^shift / (N S) undoes that; SCALE is scale0 times the factor of clipping. A
+ * non-finite loss or gradient sets APPLY to 0 and leaves the update count unchanged.
  */
 void ku_step_scalars(const struct ku_call *c)
 {

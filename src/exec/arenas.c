@@ -94,10 +94,6 @@ int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *
         for (int a = 0; a < KU_N_ARENAS; a++)
             if (program[i]->arena_bytes[a] > m->bytes[a])
                 m->bytes[a] = program[i]->arena_bytes[a];
-    /*
-     * Private arenas first: a rank that fails here has no shared memory to release, which is
-     * collective.
-     */
     int status = KUMI_OK;
     for (int a = 0; a < KU_N_ARENAS && status == KUMI_OK; a++)
         if (is_private(a))
@@ -111,6 +107,8 @@ int ku_memory_create(struct ku_job *job, const struct ku_device_ops *ops, void *
     if (status == KUMI_OK && ku_env("KUMI_PROTECT_ARENAS"))
         status = protect(m);
     if (status < 0) {
+        if (job->n > 1) /* before the destroy: the other ranks wait in another collective */
+            status = ku_job_fail(job);
         ku_memory_destroy(m);
         return status;
     }
@@ -130,18 +128,9 @@ void ku_memory_destroy(struct ku_memory *m)
             m->ops->free(m->device, m->base[a], m->bytes[a]);
         }
     ku_tier_file_close(m->file);
-    if (m->offload)
-        KU_IGNORE(ku_arena_destroy(m->job, m->offload),
-                  "destroy returns nothing; the job keeps its cause");
-    if (m->wire)
-        KU_IGNORE(ku_arena_destroy(m->job, m->wire),
-                  "destroy returns nothing; the job keeps its cause");
-    if (m->shard)
-        KU_IGNORE(ku_arena_destroy(m->job, m->shard),
-                  "destroy returns nothing; the job keeps its cause");
-    if (m->host)
-        KU_IGNORE(ku_arena_destroy(m->job, m->host),
-                  "destroy returns nothing; the job keeps its cause");
+    const struct ku_arena *const shared[] = {m->offload, m->wire, m->shard, m->host};
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        KU_IGNORE(ku_arena_destroy(m->job, shared[i]), "the job keeps its cause");
     ku_free(m);
 }
 

@@ -21,7 +21,11 @@ struct ku_tier_file {
     int fd, direct_fd; /* direct_fd bypasses the page cache; -1: not supported */
     size_t part_bytes;
     struct ku_aio *aio;
-    struct ku_tier_stats stats;
+    /* so far, for the log */
+    struct {
+        uint64_t read_bytes, written_bytes;
+        int64_t wait_ns;
+    } stats;
 };
 
 static int storage_error(const char *path, const char *what)
@@ -30,7 +34,7 @@ static int storage_error(const char *path, const char *what)
                   path, what, ku_os_why());
 }
 
-/* Finds out about the folder, and creates it if only its last component is missing. */
+/* Gets the space of the folder, and creates it if only its last component is missing. */
 static int find_folder(const char *path, struct ku_os_space *space)
 {
     int failed = ku_os_space(path, space) < 0;
@@ -233,9 +237,4 @@ int ku_transfer_wait(struct ku_transfer *t)
     if (why && status == KUMI_OK)
         status = fail(t->job, storage_error(t->file->path, t->is_write ? "writing" : "reading"));
     return status;
-}
-
-struct ku_tier_stats ku_tier_file_stats(const struct ku_tier_file *f)
-{
-    return f ? f->stats : (struct ku_tier_stats){0};
 }

@@ -11,14 +11,14 @@
 
 enum column { STEP, EXPOSED, WAIT, DATA, ITEMS, N_COLUMNS };
 
-struct ku_trial {
+struct ku_step_times {
     int64_t n, cap;
     int64_t (*row)[N_COLUMNS]; /* [cap] in ns; ITEMS: a count */
 };
 
-int ku_trial_create(int64_t n_steps, struct ku_trial **out)
+int ku_step_times_create(int64_t n_steps, struct ku_step_times **out)
 {
-    struct ku_trial *t = ku_calloc(1, sizeof *t);
+    struct ku_step_times *t = ku_calloc(1, sizeof *t);
     if (t == NULL)
         return KUMI_ENOMEM;
     t->cap = n_steps;
@@ -31,7 +31,7 @@ int ku_trial_create(int64_t n_steps, struct ku_trial **out)
     return KUMI_OK;
 }
 
-void ku_trial_destroy(struct ku_trial *t)
+void ku_step_times_destroy(struct ku_step_times *t)
 {
     if (t == NULL)
         return;
@@ -39,19 +39,19 @@ void ku_trial_destroy(struct ku_trial *t)
     ku_free(t);
 }
 
-void ku_trial_note(struct ku_trial *t, const struct ku_exec_times *times, int64_t data_ns,
-                   int64_t items)
+void ku_step_times_note(struct ku_step_times *t, const struct ku_exec_times *step, int64_t data_ns,
+                        int64_t items)
 {
     if (t == NULL || t->n == t->cap)
         return;
-    t->row[t->n][STEP] = times->run_ns + data_ns;
-    t->row[t->n][EXPOSED] = times->exposed_ns;
-    t->row[t->n][WAIT] = times->wait_ns;
+    t->row[t->n][STEP] = step->run_ns + data_ns;
+    t->row[t->n][EXPOSED] = step->exposed_ns;
+    t->row[t->n][WAIT] = step->wait_ns;
     t->row[t->n][DATA] = data_ns;
     t->row[t->n++][ITEMS] = items;
 }
 
-static json_t *column(const struct ku_trial *t, enum column c, double unit)
+static json_t *column(const struct ku_step_times *t, enum column c, double unit)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < t->n; i++)
@@ -59,7 +59,7 @@ static json_t *column(const struct ku_trial *t, enum column c, double unit)
     return list;
 }
 
-int ku_trial_write(const struct ku_trial *t, int rank, const char *unit, const char *dir)
+int ku_step_times_write(const struct ku_step_times *t, int rank, const char *unit, const char *dir)
 {
     json_t *o = json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "rank", rank, "unit", unit,
                           "items", column(t, ITEMS, 1), "step_ms", column(t, STEP, 1e-6),

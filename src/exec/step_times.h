@@ -11,17 +11,18 @@
  * number per step. items: loss positions of the step over all ranks, in units "tokens" or
  * "samples". step_ms includes data_ms; exposed_comm_ms includes wait_ms.
  */
-struct ku_trial;
-KU_STATUS ku_trial_create(int64_t n_steps, struct ku_trial **trial); /* KUMI_ENOMEM */
-void ku_trial_destroy(struct ku_trial *trial);                       /* NULL is allowed */
+struct ku_step_times;
+KU_STATUS ku_step_times_create(int64_t n_steps, struct ku_step_times **times); /* KUMI_ENOMEM */
+void ku_step_times_destroy(struct ku_step_times *times);                       /* NULL is allowed */
 /*
- * Record one step. Steps beyond n_steps are dropped. trial NULL: no effect.
+ * Record one step. Steps beyond n_steps are dropped. times NULL: no effect.
  */
-void ku_trial_note(struct ku_trial *trial, const struct ku_exec_times *times, int64_t data_ns,
-                   int64_t items);
+void ku_step_times_note(struct ku_step_times *times, const struct ku_exec_times *step,
+                        int64_t data_ns, int64_t items);
 /*
  * Write the file. Errors: KUMI_ESTORAGE, ENOMEM.
  */
-KU_STATUS ku_trial_write(const struct ku_trial *trial, int rank, const char *unit, const char *dir);
+KU_STATUS ku_step_times_write(const struct ku_step_times *times, int rank, const char *unit,
+                              const char *dir);
 
 #endif

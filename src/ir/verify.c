@@ -157,6 +157,7 @@ static uint64_t fingerprint(const struct ku_graph *g, ku_id id)
     const struct ku_node *n = &g->node[id];
     uint32_t word[3 + 3 * (KU_MAX_IN + KU_MAX_OUT)];
     int at = 0;
+    KU_ASSERT(n->n_in <= KU_MAX_IN && n->n_out <= KU_MAX_OUT);
     word[at++] = (g->has & KU_HAS_PLACEMENT) | (uint32_t)n->phase << 8 | (uint32_t)n->op << 16;
     word[at++] = (uint32_t)n->n_in << 16 | n->n_out;
     word[at++] = n->attr;
@@ -167,7 +168,6 @@ static uint64_t fingerprint(const struct ku_graph *g, ku_id id)
         word[at++] = v->shape;
         word[at++] = v->layout;
     }
-    KU_ASSERT((size_t)at <= sizeof word / sizeof *word);
     return ku_hash64(word, (size_t)at * sizeof *word);
 }
 

@@ -190,11 +190,6 @@ int ku_job_stop(const struct ku_job *job)
     return (int)atomic_load(&job->seg->stop);
 }
 
-void ku_job_ask_stop(struct ku_job *job, int signal)
-{
-    atomic_store(&job->seg->stop, (uint32_t)signal);
-}
-
 /* A rank as a thread */
 struct rank_thread {
     pthread_t thread;

@@ -106,7 +106,6 @@ KU_STATUS ku_job_heed_signals(struct ku_job *job);
  * ranks act at the same step.
  */
 int ku_job_stop(const struct ku_job *job);
-void ku_job_ask_stop(struct ku_job *job, int signal);
 
 /*
  * End the job with this thread's error record. The first error becomes the root cause and is

@@ -247,7 +247,7 @@ void ku_flight_last(struct ku_segment *seg, const struct ku_job_client *client, 
 
 void ku_flight_dump(struct ku_segment *seg, const struct ku_job_client *client)
 {
-    static const char *const name[] = {"none", "start", "done", "wait", "fail"};
+    static const char *const name[] = {"none", "start", "done", "fail"};
     enum { SHOWN = 16 };
     if (!ku_log_is_on(KU_SUB_COMM, KU_LOG_DEBUG))
         return;

@@ -64,13 +64,7 @@ enum ku_rank_state {
 /*
  * The flight recorder. Its stores are relaxed: a torn event only garbles a line of a dump.
  */
-enum ku_flight_kind {
-    KU_FLIGHT_NONE,
-    KU_FLIGHT_START,
-    KU_FLIGHT_DONE,
-    KU_FLIGHT_WAIT,
-    KU_FLIGHT_FAIL
-};
+enum ku_flight_kind { KU_FLIGHT_NONE, KU_FLIGHT_START, KU_FLIGHT_DONE, KU_FLIGHT_FAIL };
 struct ku_flight_event {
     ku_a64 cycles; /* raw; converted with the two clock pairs when printed */
     ku_a64 what;   /* kind | slot << 8 | the client's code of the operation << 16 */

@@ -160,7 +160,7 @@ static int build_init(const struct ku_graph *g, int is_load, struct ku_graph *in
 
 /* Partitions the initialisation, except counters, over ranks that share memory: each fills its
  * owned shard. */
-static int cut_init(struct ku_graph *init)
+static int partition_init(struct ku_graph *init)
 {
     struct ku_layout blocks = ku_layout_all(KU_C);
     blocks.at[KU_AX_LOCAL].kind = KU_Z;
@@ -185,7 +185,7 @@ int ku_compile_init(const struct ku_graph *g, int is_load, const struct ku_compi
     init->mesh = g->mesh;
     init->mesh.extent[KU_AX_VS] = init->mesh.extent[KU_AX_MB] = 1;
     if (status == KUMI_OK && ku_state_is_common(&g->mesh))
-        status = cut_init(init);
+        status = partition_init(init);
     if (status == KUMI_OK)
         status = ku_zero_gather(init);
     if (status == KUMI_OK)

@@ -28,7 +28,8 @@ static inline bool ku_zero_is_master(const struct ku_graph *g, const unsigned ch
 
 /* Whether stage 3 partitions this parameter or compute copy: it has at least persist_below
  * elements. */
-bool ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor);
+bool ku_zero_is_partitioned(const struct ku_graph *g, const struct ku_compile_opts *o,
+                            ku_id tensor);
 /* Makes forward and backward read partitioned parameters through all-gathers. whole [n_tensors]:
  * their placements before partitioning. */
 KU_STATUS ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o,

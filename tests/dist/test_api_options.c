@@ -235,7 +235,7 @@ static void refuses(void **state)
         {"parallel.zero=4", "parallel.zero: 4"},
         {"parallel.shard=2", "parallel.zero 0 has no shards"},
         {"memory.recompute=sometimes", "memory.recompute: \"sometimes\""},
-        {"memory.recompute={\"budget_gib\": 1e-6}", "with all blocks recomputed a rank holds"},
+        {"memory.recompute={\"budget_gib\": 1e-6}", "with all layers recomputed a rank needs"},
         {"optimizer.groups=[{\"match\":\"*\",\"weightdecay\":0}]", "did you mean weight_decay?"},
         {"optimizer.lrr=1", "optimizer.lrr: unknown"},
         {"train.eval_every=5", "trainer: set: train.eval_every=5: not a key of a trainer; it takes "

@@ -26,4 +26,6 @@ flip 4 2 1 "$(differ 'wpe\.weight' 2 0)" "${zero[@]}"
 hybrid=(--set parallel.zero=3 --set parallel.replicate=2) # 2 x 2: ranks 1 and 3 have the same parts
 flip 4 3 5 "$(differ '[a-z0-9_.]*\.(weight|bias)' 3 1)" "${hybrid[@]}"
 flip 4 3 28 "$(differ '[a-z0-9_.]*\.exp_avg(_sq)?' 3 1)" "${hybrid[@]}"
+# shared state: the counters, which every rank has
+flip 2 1 1 "$(differ 'update' 1 0)" --set parallel.share_host_state=true
 exit $failed

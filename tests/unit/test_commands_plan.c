@@ -109,7 +109,7 @@ static void test_recompute_budget(void **state)
     }
     snprintf(set, sizeof set, "memory.recompute={\"budget_gib\":%.12g}", bytes[1] * 0x1p-31);
     assert_int_equal(kumi_plan_memory(&s, 1, 1, &text), KUMI_ENOMEM);
-    assert_non_null(strstr(ku_err_get()->text, "with all blocks recomputed a rank holds"));
+    assert_non_null(strstr(ku_err_get()->text, "with all layers recomputed a rank needs"));
 }
 
 /* Classes at the peak add up to it, the largest tensors come first, and settings that hold less

@@ -87,13 +87,13 @@ static int local_socket(const char *name, struct sockaddr_un *address, socklen_t
     address->sun_family = AF_UNIX;
     memcpy(address->sun_path + 1, name, n); /* leading NUL: abstract namespace */
     *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
-    return ku_fault_is_due(KU_FAULT_OS) ? -1 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 }
 
 static int close_keeping_errno(int fd)
 {
     int saved = errno;
-    ku_os_close(fd);
+    close(fd); /* not ku_os_close: see ku_os_local_connect about calls that count */
     errno = saved;
     return -1;
 }
@@ -102,7 +102,7 @@ int ku_os_local_listen(const char *name, int backlog)
 {
     struct sockaddr_un address;
     socklen_t len;
-    int fd = local_socket(name, &address, &len);
+    int fd = ku_fault_is_due(KU_FAULT_OS) ? -1 : local_socket(name, &address, &len);
     if (fd < 0)
         return -1;
     if (ku_fault_is_due(KU_FAULT_OS) || bind(fd, (const struct sockaddr *)&address, len) < 0 ||
@@ -118,7 +118,11 @@ int ku_os_local_connect(const char *name)
     int fd = local_socket(name, &address, &len);
     if (fd < 0)
         return -1;
-    if (ku_fault_is_due(KU_FAULT_OS) || connect(fd, (const struct sockaddr *)&address, len) < 0)
+    /*
+     * A caller repeats this until the peer listens. Only the attempt that succeeds counts as a
+     * call, so that the call that KUMI_FAULT=os:N fails does not depend on the load of the machine.
+     */
+    if (connect(fd, (const struct sockaddr *)&address, len) < 0 || ku_fault_is_due(KU_FAULT_OS))
         return close_keeping_errno(fd);
     return fd;
 }

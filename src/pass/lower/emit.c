@@ -300,8 +300,8 @@ static ku_id result_buffer(struct ku_lower *l, ku_id id, int i, int accumulates)
     if (l->state[v]) /* the compute copy that an optimizer writes beside the parameter */
         return l->state[v];
     struct ku_fold_state *f = &l->fold[v];
-    int is_dealt = ku_layout_has(&g->layout[g->value[v].layout], KU_Z);
-    if (is_dealt &&
+    int is_partitioned = ku_layout_has(&g->layout[g->value[v].layout], KU_Z);
+    if (is_partitioned &&
         (ku_layout_axes(&g->layout[g->value[v].layout], KU_Z) >> KU_AX_SHARD & 1 ||
          n->op == KU_OP_widen || (n->n_in && l->p->buffer[l->buffer[ku_in(g, n, 0)]].is_kept)))
         return ku_lower_kept_buffer(l, v, g->value[v].layout, KU_AR_STEP, class_of(l, n));

@@ -98,20 +98,16 @@ static void levels_of(const struct frontier *f, uint32_t at, int n_units, unsign
 static int search(const struct ku_budget_search *s, const struct frontier *f, unsigned char *level)
 {
     double bytes = 0;
-    /*
-     * Invariant: the plan of `low` fits, or low is the smallest point; the plan of `high` does not
-     * fit.
-     */
     uint32_t low = f->first, high = f->n;
     levels_of(f, low, s->n, level);
     KU_TRY(s->planned_bytes(s->ctx, &bytes));
     if (bytes > s->budget_bytes)
         return KU_ERR(
             KUMI_ENOMEM,
-            "memory.recompute: budget_gib %g: with all blocks recomputed a rank holds %.3f "
-            "GiB; allow that, or lower train.micro_batch",
+            "memory.recompute: budget_gib %g: with all layers recomputed a rank needs %.3f GiB; "
+            "raise the budget to that, or lower train.micro_batch",
             s->budget_bytes * 0x1p-30, bytes * 0x1p-30);
-    while (high - low > 1) {
+    while (high - low > 1) { /* the plan of `low` fits, that of `high` does not; the end does not */
         uint32_t mid = high == f->n ? f->n - 1 : low + (high - low) / 2;
         levels_of(f, mid, s->n, level);
         KU_TRY(s->planned_bytes(s->ctx, &bytes));

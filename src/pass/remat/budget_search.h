@@ -15,7 +15,7 @@ struct ku_budget_search {
     const struct ku_recompute_unit *unit; /* [n], of ku_recompute_measure */
     int n;
     double budget_bytes;
-    /* Compile with the levels that the search has written, and say what a rank needs. */
+    /* Compile with the levels that the search has written; bytes: what a rank needs. */
     int (*planned_bytes)(void *ctx, double *bytes);
     void *ctx;
 };
@@ -27,6 +27,6 @@ struct ku_budget_search {
  * Errors: KUMI_ENOMEM: even full recomputation exceeds the budget, with the bytes; those of
  * planned_bytes.
  */
-int ku_budget_search(const struct ku_budget_search *search, unsigned char *level);
+KU_STATUS ku_budget_search(const struct ku_budget_search *search, unsigned char *level);
 
 #endif

@@ -44,7 +44,7 @@ static enum ku_tier tier_of(const struct tiers *all, ku_id t)
     const struct ku_compile_opts *o = all->o;
     const struct ku_tensor *x = &g->tensor[t];
     const struct ku_layout *layout = &g->layout[g->value[x->value].layout];
-    const bool is_dealt = ku_layout_has(layout, KU_Z);
+    const bool is_partitioned = ku_layout_has(layout, KU_Z);
     if (x->kind == KU_T_OPTIMIZER ||
         (x->kind == KU_T_PARAM && ku_zero_is_master(g, all->reads, t))) {
         if (ku_state_is_common(&g->mesh) && (all->reads[t] & KU_READ_WHOLE))
@@ -54,7 +54,7 @@ static enum ku_tier tier_of(const struct tiers *all, ku_id t)
     }
     if (x->kind != KU_T_PARAM && x->kind != KU_T_DERIVED)
         return KU_TIER_NONE;
-    return (ku_state_owner_axes(&g->mesh) == 0 || is_dealt) &&
+    return (ku_state_owner_axes(&g->mesh) == 0 || is_partitioned) &&
                    ku_shape_count(&g->shape[x->shape]) >= o->persist_below
                ? o->offload.params
                : KU_TIER_NONE;

@@ -33,7 +33,7 @@ ku_id ku_zero_in_blocks(struct ku_graph *g, ku_id layout, int axes)
 
 /* Sets first_block, the first rank that owns one chunk more (tensor/blocks.h), continuing from
  * tensor to tensor so that the totals of any two ranks differ by at most one chunk. */
-static void deal_blocks(struct ku_graph *g, int dp)
+static void assign_chunks(struct ku_graph *g, int dp)
 {
     int64_t first = 0;
     for (ku_id t = 1; t < g->n_tensors; t++) {
@@ -100,7 +100,7 @@ static int complete_sums(struct ku_graph *g, ku_id reader, int axes)
 
 /* Partitions the operand of `derive` in O over the ranks of a host: they share it whole, and each
  * writes its owned shard. */
-static int cut_derived(struct ku_graph *g)
+static int partition_derived(struct ku_graph *g)
 {
     const int axes = 1 << KU_AX_LOCAL;
     struct ku_layout whole = ku_layout_all(KU_C);
@@ -150,7 +150,7 @@ static int keep_blocks(struct ku_graph *g, const struct ku_compile_opts *o)
         const struct ku_tensor *x = &g->tensor[t];
         if (!(x->kind == KU_T_OPTIMIZER && !(reads[t] & KU_READ_WHOLE)) &&
             !(x->kind == KU_T_PARAM && ku_zero_is_master(g, reads, t)) &&
-            !ku_zero_is_dealt(g, o, t))
+            !ku_zero_is_partitioned(g, o, t))
             continue;
         ku_id layout = ku_zero_in_blocks(g, g->value[x->value].layout, 1 << KU_AX_SHARD);
         g->value[x->value].layout = layout;
@@ -181,7 +181,7 @@ int ku_zero_gather(struct ku_graph *g)
 }
 
 /* Stores state in shards and adds the gathers of parameters that forward and backward read. */
-static int deal_state(struct ku_graph *g, const struct ku_compile_opts *o)
+static int partition_state(struct ku_graph *g, const struct ku_compile_opts *o)
 {
     ku_id *whole = ku_calloc(g->n_tensors, sizeof *whole);
     if (whole == NULL)
@@ -195,7 +195,7 @@ static int deal_state(struct ku_graph *g, const struct ku_compile_opts *o)
     return status;
 }
 
-static int cut_update(struct ku_graph *g, int axes)
+static int partition_update(struct ku_graph *g, int axes)
 {
     const bool is_common = ku_state_is_common(&g->mesh);
     for (ku_id n = 1; n < g->n_nodes; n++)
@@ -212,7 +212,7 @@ static int cut_update(struct ku_graph *g, int axes)
     for (ku_id reader; (reader = find_incomplete(g)) != 0;)
         KU_TRY(complete_sums(g, reader, axes));
     if (is_common)
-        KU_TRY(cut_derived(g));
+        KU_TRY(partition_derived(g));
     for (ku_id n = 1; n < g->n_nodes; n++)
         if (g->node[n].phase == KU_PH_O && g->node[n].op != KU_OP_convert &&
             g->node[n].op != KU_OP_NONE)
@@ -225,11 +225,15 @@ int ku_pass_zero(struct ku_graph *g, const struct ku_compile_opts *o, const stru
     (void)t;
     const int axes = ku_state_owner_axes(&g->mesh);
     const bool is_sharded = ku_state_is_sharded(&g->mesh);
-    KU_ASSERT(is_sharded ? o->zero > 0 && !ku_state_is_common(&g->mesh) : 1);
-    deal_blocks(g, is_sharded ? g->mesh.extent[KU_AX_SHARD] : ku_mesh_dp(&g->mesh));
+    /*
+     * No configuration splits the ranks over shard and local: ku_sharding_resolve puts all of them
+     * on local, or on replicate and shard, and refuses shards without a stage.
+     */
+    KU_ASSERT(!is_sharded || (o->zero > 0 && !ku_state_is_common(&g->mesh)));
+    assign_chunks(g, is_sharded ? g->mesh.extent[KU_AX_SHARD] : ku_mesh_dp(&g->mesh));
     if (axes == 0)
         return KUMI_OK;
     if (is_sharded)
-        KU_TRY(deal_state(g, o));
-    return o->is_training ? cut_update(g, axes) : KUMI_OK;
+        KU_TRY(partition_state(g, o));
+    return o->is_training ? partition_update(g, axes) : KUMI_OK;
 }

@@ -46,7 +46,7 @@ static bool is_parameter(const struct ku_tensor *x)
     return x->kind == KU_T_PARAM || x->kind == KU_T_DERIVED;
 }
 
-bool ku_zero_is_dealt(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor)
+bool ku_zero_is_partitioned(const struct ku_graph *g, const struct ku_compile_opts *o, ku_id tensor)
 {
     const struct ku_tensor *x = &g->tensor[tensor];
     return o->zero == 3 && is_parameter(x) &&
@@ -144,7 +144,7 @@ int ku_zero_gather_params(struct ku_graph *g, const struct ku_compile_opts *o, c
     struct ku_readers readers;
     int status = ku_readers_init(&readers, g);
     for (ku_id t = 1; t < g->n_tensors && status == KUMI_OK; t++)
-        if (ku_zero_is_dealt(g, o, t))
+        if (ku_zero_is_partitioned(g, o, t))
             status = gather_reads(g, o, t, whole[t], &readers);
     ku_readers_fini(&readers);
     KU_TRY(status);

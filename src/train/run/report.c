@@ -34,7 +34,7 @@ void ku_run_report_fini(struct ku_run_report *r)
 {
     ku_metrics_close(r->metrics);
     ku_profile_destroy(r->profile);
-    ku_trial_destroy(r->trial);
+    ku_step_times_destroy(r->trial);
 }
 
 static void find_limits(struct ku_run_report *r)
@@ -69,7 +69,7 @@ int ku_run_report_prepare(struct ku_run_report *r, const struct ku_run_report_st
     if (!at->is_complete && at->step < at->end)
         KU_TRY(create_profile(r, at));
     if (r->o->is_trial)
-        KU_TRY(ku_trial_create(at->end - at->step, &r->trial));
+        KU_TRY(ku_step_times_create(at->end - at->step, &r->trial));
     if (is_first(r) && !at->is_complete)
         find_limits(r);
     return KUMI_OK;
@@ -244,7 +244,7 @@ int ku_run_report_step(struct ku_run_report *r, int64_t step, const double *numb
 {
     const struct ku_exec_times times = ku_exec_times(r->s->t->exec[KU_PROG_TRAIN]);
     r->loss = numbers[KU_REPORT_LOSS];
-    ku_trial_note(r->trial, &times, data_ns, (int64_t)numbers[KU_REPORT_TOKENS]);
+    ku_step_times_note(r->trial, &times, data_ns, (int64_t)numbers[KU_REPORT_TOKENS]);
     return write_step(r, step, numbers, &times, data_ns);
 }
 
@@ -300,9 +300,10 @@ int ku_run_report_finish(struct ku_run_report *r, const char *dir, int64_t step,
     struct kumi_train_result *result = r->result;
     note_state(r, step, checkpoint);
     if (r->trial)
-        KU_TRY(ku_agree_local(r->job, ku_trial_write(r->trial, r->job->rank,
-                                                     result->is_by_samples ? "samples" : "tokens",
-                                                     result->out)));
+        KU_TRY(
+            ku_agree_local(r->job, ku_step_times_write(r->trial, r->job->rank,
+                                                       result->is_by_samples ? "samples" : "tokens",
+                                                       result->out)));
     int64_t sum[N_SUMS], n_skipped;
     KU_TRY(add_up(r, 0, sum));
     KU_TRY(ku_session_count_skipped(r->s, r->job, &n_skipped));

@@ -26,13 +26,13 @@ struct ku_run_report {
     struct kumi_train_result *result;
     struct ku_job *job;
     struct ku_session *s;
-    struct ku_metrics *metrics; /* rank 0 */
-    struct ku_limits limits;    /* rank 0 */
-    double peak_flops;          /* peak of limits for the matrix dtype; 0: unknown */
-    struct ku_profile *profile; /* NULL: not requested */
-    struct ku_trial *trial;     /* NULL: not a timed run */
-    double loss;                /* of the last step, NaN before the first */
-    int64_t pss_bytes, pss_ns;  /* memory of this rank, and when it was read */
+    struct ku_metrics *metrics;  /* rank 0 */
+    struct ku_limits limits;     /* rank 0 */
+    double peak_flops;           /* peak of limits for the matrix dtype; 0: unknown */
+    struct ku_profile *profile;  /* NULL: not requested */
+    struct ku_step_times *trial; /* NULL: not a timed run */
+    double loss;                 /* of the last step, NaN before the first */
+    int64_t pss_bytes, pss_ns;   /* memory of this rank, and when it was read */
 };
 /* Where a run stands before its first step. */
 struct ku_run_report_start {
