@@ -171,20 +171,17 @@ static int images_read(const struct ku_data *d, enum ku_data_split split, int64_
 static int images_verify(const struct ku_data *d, const struct ku_progress *progress)
 {
     const struct images *x = (const struct images *)d;
-    const struct ku_data_port *p = x->port;
-    uint64_t row = kumi_dtype_bytes(p->dtype);
-    for (int i = 0; i < p->ndim; i++)
-        row *= (uint64_t)p->dim[i];
-    void *image = ku_malloc((size_t)row);
+    size_t row = ku_data_row_bytes(x->port);
+    void *image = ku_malloc(row);
     int32_t label;
     int status = image ? KUMI_OK : KUMI_ENOMEM;
     for (int split = 0; split < KU_N_SPLITS && status == KUMI_OK; split++)
         for (int64_t i = 0; i < d->n_samples[split] && status == KUMI_OK; i++) {
             status = ku_data_read(d, split, i, i, (void *[]){image, &label});
-            if (status == KUMI_OK && progress && progress->call)
+            if (status == KUMI_OK)
                 status =
-                    progress->call(progress->ctx, split ? "checking val" : "checking train",
-                                   (uint64_t)(i + 1) * row, (uint64_t)d->n_samples[split] * row);
+                    ku_progress_call(progress, split ? "checking val" : "checking train",
+                                     (uint64_t)(i + 1) * row, (uint64_t)d->n_samples[split] * row);
         }
     ku_free(image);
     return status;
@@ -312,20 +309,14 @@ static int make_ports(struct images *x, const struct ku_augment_opts *o)
 static int make_fingerprint(struct images *x)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
     int status = KUMI_OK;
     KU_TRY(ku_sha256_init(&h));
     for (int i = 0; i < KU_N_SPLITS && status == KUMI_OK; i++) {
-        int64_t n = x->data.n_samples[i];
-        unsigned char count[8];
-        for (int k = 0; k < 8; k++)
-            count[k] = (unsigned char)(n >> 8 * k);
-        ku_sha256_update(&h, count, sizeof count);
+        ku_sha256_u64(&h, (uint64_t)x->data.n_samples[i]);
         if (x->store[i])
             status = x->store[i]->ops->identify(x->store[i], &h);
     }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, x->data.fingerprint);
+    ku_sha256_final_hex(&h, x->data.fingerprint);
     return status;
 }
 

@@ -9,7 +9,6 @@
 #include "data/input_file.h"
 #include "data/pairs/sentences.h"
 
-#include <endian.h>
 #include <string.h>
 
 enum { FILES_MAX = 1 << 16, OPEN_FILES_MAX = 256 };
@@ -273,19 +272,17 @@ static int choose_samples(const struct parallel *p, const struct ku_parallel_opt
 static int make_fingerprint(struct parallel *p)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
     KU_TRY(ku_sha256_init(&h));
     for (int i = 0; i < KU_N_SPLITS; i++) {
-        uint64_t facts[] = {htole64(p->split[i].n_pairs), htole64((uint64_t)p->len_max[0]),
-                            htole64((uint64_t)p->len_max[1]),
-                            htole64((uint64_t)p->data.n_samples[i])};
-        ku_sha256_update(&h, facts, sizeof facts);
+        ku_sha256_u64(&h, p->split[i].n_pairs);
+        ku_sha256_u64(&h, (uint64_t)p->len_max[0]);
+        ku_sha256_u64(&h, (uint64_t)p->len_max[1]);
+        ku_sha256_u64(&h, (uint64_t)p->data.n_samples[i]);
         for (uint32_t j = 0; j < p->split[i].n_pairs; j++)
             for (int k = 0; k < 2; k++)
                 ku_sha256_update(&h, p->split[i].pair[j].side[k].source.id, 32);
     }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, p->data.fingerprint);
+    ku_sha256_final_hex(&h, p->data.fingerprint);
     return KUMI_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 #include "data/tokenizer/bpe.h"
 #include "data/text/line_feed.h"
 #include "data/lines.h"
@@ -28,19 +29,13 @@ static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_toke
 static int index_sentences(struct ku_sentences *s)
 {
     uint32_t chunk[KU_SOURCE_CHUNK], mark = (uint32_t)ku_vocab_count(s->vocab);
-    int64_t cap = 0;
+    size_t cap = 0;
     for (int64_t at = 0; at < s->source.count;) {
         int64_t left = s->source.count - at;
         int n = left < KU_SOURCE_CHUNK ? (int)left : KU_SOURCE_CHUNK;
         KU_TRY(ku_source_read(&s->source, at, n, (int64_t)mark + 1, chunk));
-        if (s->n + n + 1 > cap) {
-            cap = s->n + s->n / 2 + n + 1;
-            int64_t *start = ku_realloc(s->start, (size_t)cap, sizeof *start);
-            if (!start)
-                return KUMI_ENOMEM;
-            s->start = start;
-            s->start[0] = 0;
-        }
+        KU_TRY(KU_RESERVE(&s->start, (size_t)s->n, (size_t)n + 1, &cap));
+        s->start[0] = 0;
         for (int i = 0; i < n; i++)
             if (chunk[i] == mark)
                 s->start[++s->n] = at + i + 1;

@@ -6,6 +6,7 @@
 #include "base/json/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 #include "base/search.h"
 #include "data/tokenizer/bpe.h"
 #include "data/input_file.h"
@@ -14,7 +15,6 @@
 #include "data/text/source.h"
 #include "data/text/token_files.h"
 
-#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -386,17 +386,11 @@ static int add_file(void *ctx, const char *name)
 static int index_docs(struct jsonl *x, struct stream *s, enum ku_jsonl_long on_long)
 {
     uint32_t pair[2 * CHUNK];
-    int64_t cap = 0;
+    size_t cap = 0;
     for (int64_t at = 0; at < s->n_positions; at += CHUNK) {
         int n = s->n_positions - at < CHUNK ? (int)(s->n_positions - at) : CHUNK;
         KU_TRY(read_pairs(s, at, n, pair));
-        if (s->n_docs + n + 1 > cap) {
-            cap = s->n_docs + s->n_docs / 2 + n + 1;
-            int64_t *start = ku_realloc(s->start, (size_t)cap, sizeof *start);
-            if (!start)
-                return KUMI_ENOMEM;
-            s->start = start;
-        }
+        KU_TRY(KU_RESERVE(&s->start, (size_t)s->n_docs, (size_t)n + 1, &cap));
         for (int i = 0; i < n; i++)
             if (pair[2 * i] & FIRST)
                 s->start[s->n_docs++] = at + i;
@@ -470,18 +464,15 @@ static int make_splits(struct jsonl *x, const struct ku_jsonl_opts *o)
 static int make_fingerprint(struct jsonl *x)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
-    uint64_t facts[] = {htole64((uint64_t)x->pack), htole64((uint64_t)x->segments)};
     KU_TRY(ku_sha256_init(&h));
-    ku_sha256_update(&h, facts, sizeof facts);
+    ku_sha256_u64(&h, (uint64_t)x->pack);
+    ku_sha256_u64(&h, (uint64_t)x->segments);
     for (int i = 0; i < 2; i++) {
-        uint64_t n = htole64(x->stream[i].n);
-        ku_sha256_update(&h, &n, sizeof n);
+        ku_sha256_u64(&h, x->stream[i].n);
         for (uint32_t j = 0; j < x->stream[i].n; j++)
             ku_sha256_update(&h, x->stream[i].file[j].source.id, 32);
     }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, x->data.fingerprint);
+    ku_sha256_final_hex(&h, x->data.fingerprint);
     return KUMI_OK;
 }
 

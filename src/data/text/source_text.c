@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 #include "base/os/os.h"
 
 #include <endian.h>
@@ -295,14 +296,8 @@ static int sink_put(struct sink *k, const uint32_t *id, size_t count)
 {
     size_t width = (size_t)k->token_bytes;
     k->count += count;
-    if (k->fd < 0 && k->bytes + count * width > k->cap) {
-        size_t cap = (k->bytes + count * width) / 2 * 3 + BLOCK_BYTES;
-        unsigned char *data = ku_realloc(k->data, cap, 1);
-        if (!data)
-            return KUMI_ENOMEM;
-        k->data = data;
-        k->cap = cap;
-    }
+    if (k->fd < 0)
+        KU_TRY(KU_RESERVE(&k->data, k->bytes, count * width, &k->cap));
     for (size_t i = 0; i < count; i++) {
         uint16_t half = htole16((uint16_t)id[i]);
         uint32_t whole = htole32(id[i]);

@@ -10,7 +10,6 @@
 #include "data/input_file.h"
 #include "data/text/source.h"
 
-#include <endian.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -341,24 +340,17 @@ static int check_separator(const struct text *x)
 static int make_fingerprint(struct text *x, int is_weighted)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
     KU_TRY(ku_sha256_init(&h));
     for (uint32_t i = 0; i < x->n_streams || i < 2; i++) {
-        uint64_t n = i < x->n_streams ? htole64(x->stream[i].n) : 0;
-        ku_sha256_update(&h, &n, sizeof n);
+        ku_sha256_u64(&h, i < x->n_streams ? x->stream[i].n : 0);
         for (uint32_t j = 0; i < x->n_streams && j < x->stream[i].n; j++)
             ku_sha256_update(&h, x->stream[i].source[j].id, 32);
     }
-    for (uint32_t i = 0; is_weighted && i < x->split[KU_SPLIT_TRAIN].n; i++) {
-        uint64_t n = htole64((uint64_t)x->split[KU_SPLIT_TRAIN].part[i].n_draws);
-        ku_sha256_update(&h, &n, sizeof n);
-    }
-    if (x->separator >= 0) {
-        uint64_t separator = htole64((uint64_t)x->separator);
-        ku_sha256_update(&h, &separator, sizeof separator);
-    }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, x->data.fingerprint);
+    for (uint32_t i = 0; is_weighted && i < x->split[KU_SPLIT_TRAIN].n; i++)
+        ku_sha256_u64(&h, (uint64_t)x->split[KU_SPLIT_TRAIN].part[i].n_draws);
+    if (x->separator >= 0)
+        ku_sha256_u64(&h, (uint64_t)x->separator);
+    ku_sha256_final_hex(&h, x->data.fingerprint);
     return KUMI_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 
 #include <string.h>
 
@@ -70,17 +71,7 @@ struct symbol {
 
 int ku_tokens_reserve(struct ku_tokens *tokens, size_t more)
 {
-    size_t need, cap;
-    KU_TRY(ku_add_size(tokens->count, more, &need));
-    if (need <= tokens->cap)
-        return KUMI_OK;
-    KU_TRY(ku_add_size(need, need / 2 + 64, &cap));
-    uint32_t *id = ku_realloc(tokens->id, cap, sizeof *id);
-    if (!id)
-        return KUMI_ENOMEM;
-    tokens->id = id;
-    tokens->cap = cap;
-    return KUMI_OK;
+    return KU_RESERVE(&tokens->id, tokens->count, more, &tokens->cap);
 }
 
 void ku_tokens_fini(struct ku_tokens *tokens)

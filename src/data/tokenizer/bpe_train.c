@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 #include "base/utf8.h"
 #include "data/tokenizer/bpe.h"
 #include "data/lines.h"
@@ -200,15 +201,7 @@ static struct entry heap_pop(struct trainer *t)
 /* Makes heap entries for pairs that have fresh words and a positive count. */
 static int push_fresh(struct trainer *t)
 {
-    size_t need = t->n_places + t->n_records;
-    if (need > t->cap_places) {
-        size_t cap = need + need / 2;
-        uint32_t *place = ku_realloc(t->place, cap, sizeof *place);
-        if (!place)
-            return KUMI_ENOMEM;
-        t->place = place;
-        t->cap_places = cap;
-    }
+    KU_TRY(KU_RESERVE(&t->place, t->n_places, t->n_records, &t->cap_places));
     for (uint32_t i = 0; i < t->n_touched; i++) {
         struct pair *p = &t->pair[t->touched[i]];
         p->fill = t->n_places;

@@ -212,8 +212,7 @@ static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
     ku_sha256_update(&h, digest, sizeof digest);
     ku_sha256_update(&h, rules, rules_bytes);
     ku_sha256_update(&h, ku_str_get(&t->special), t->special.bytes);
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, t->fingerprint);
+    ku_sha256_final_hex(&h, t->fingerprint);
     return t->special.failed ? KUMI_ENOMEM : KUMI_OK;
 }
 

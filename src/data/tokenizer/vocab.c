@@ -194,7 +194,6 @@ static int open_tokenizer(struct ku_vocab *v, const char *where)
 static int make_fingerprint(struct ku_vocab *v)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
     KU_TRY(ku_sha256_init(&h));
     if (v->tokenizer) {
         const char *from = ku_tokenizer_fingerprint(v->tokenizer);
@@ -204,8 +203,7 @@ static int make_fingerprint(struct ku_vocab *v)
         ku_sha256_update(&h, ku_word_text(&v->words, i), v->words.word[i].bytes);
         ku_sha256_update(&h, "\n", 1);
     }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, v->fingerprint);
+    ku_sha256_final_hex(&h, v->fingerprint);
     return KUMI_OK;
 }
 

@@ -4,10 +4,11 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 
 #include <string.h>
 
-enum { SLOTS_MIN = 1024, BLOB_BYTES_MIN = 4096 };
+enum { SLOTS_MIN = 1024 };
 
 void ku_word_count_fini(struct ku_word_count *c)
 {
@@ -52,21 +53,12 @@ static int grow(struct ku_word_count *c)
 
 static int add_new(struct ku_word_count *c, const void *data, size_t bytes)
 {
-    size_t need, cap;
     KU_TRY(KU_GROW(&c->word, c->n, &c->cap));
-    KU_TRY(ku_add_size(c->blob_bytes, bytes, &need));
-    if (need > c->cap_blob || !c->blob) {
-        KU_TRY(ku_add_size(need, need / 2 + BLOB_BYTES_MIN, &cap));
-        unsigned char *blob = ku_realloc(c->blob, cap, 1);
-        if (!blob)
-            return KUMI_ENOMEM;
-        c->blob = blob;
-        c->cap_blob = cap;
-    }
+    KU_TRY(KU_RESERVE(&c->blob, c->blob_bytes, bytes, &c->cap_blob));
     if (bytes)
         memcpy(c->blob + c->blob_bytes, data, bytes);
     c->word[c->n] = (struct ku_word){.at = c->blob_bytes, .bytes = (uint32_t)bytes};
-    c->blob_bytes = need;
+    c->blob_bytes += bytes;
     return KUMI_OK;
 }
 
