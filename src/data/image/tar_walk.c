@@ -257,8 +257,7 @@ static int walk_all(struct walk *w)
         at = m.at + (m.bytes + BLOCK - 1) / BLOCK * BLOCK;
         if (at > w->f->bytes)
             at = w->f->bytes;
-        if (w->progress && w->progress->call)
-            KU_TRY(w->progress->call(w->progress->ctx, w->f->name, at, w->f->bytes));
+        KU_TRY(ku_progress_call(w->progress, w->f->name, at, w->f->bytes));
     }
 }
 

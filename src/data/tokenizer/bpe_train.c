@@ -384,14 +384,16 @@ static int start_words(struct trainer *t, const struct ku_word_count *words,
         return KUMI_ENOMEM;
     t->n_words = words->n;
     for (uint32_t i = 0; i < words->n; i++) {
-        const struct ku_word *from = &words->word[i];
         const unsigned char *text = ku_word_text(words, i);
-        t->word[i] = (struct word){.at = at, .n = from->bytes, .count = from->count};
-        for (uint32_t k = 0; k < from->bytes; k++)
-            t->symbol[at++] = token[text[k]];
-        const uint32_t *s = t->symbol + t->word[i].at;
-        for (uint32_t k = 0; k + 1 < from->bytes; k++)
-            KU_TRY(change(t, s[k], s[k + 1], i, from->count));
+        const uint32_t n = ku_word_bytes(words, i);
+        const int64_t count = words->word[i].count;
+        uint32_t *s = t->symbol + at;
+        t->word[i] = (struct word){.at = at, .n = n, .count = count};
+        for (uint32_t k = 0; k < n; k++)
+            s[k] = token[text[k]];
+        for (uint32_t k = 0; k + 1 < n; k++)
+            KU_TRY(change(t, s[k], s[k + 1], i, count));
+        at += n;
     }
     return push_fresh(t);
 }

@@ -125,7 +125,7 @@ static int add_merge(struct ku_tokenizer *t, const char *path, size_t number, co
         status = 2;
         if (right_bytes &&
             ku_token_unspell((const unsigned char *)right, right_bytes, bytes + n_left, &n_right))
-            status = ku_bpe_add_merge(t->bpe, bytes, n_left, bytes + n_left, n_right);
+            status = ku_bpe_add_merge(t->bpe, bytes, n_left, n_right);
     }
     ku_free(bytes);
     if (status > 0)
@@ -220,16 +220,14 @@ int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *dir, const char *
                            const char *merges_path)
 {
     struct ku_json doc = {0};
-    int status;
     KU_TRY(ku_tokenizer_read_json(vocab_path, &doc));
-    KU_TRY_OUT(load_vocab(t, vocab_path, doc.root));
-    KU_TRY_OUT(load_merges(t, merges_path));
-    KU_TRY_OUT(add_stage(t, merges_path, NULL, 0));
-    KU_TRY_OUT(ku_tokenizer_load_special(t, dir, 1));
-    status = seal(t, "gpt2", 4);
-out:
+    int status = load_vocab(t, vocab_path, doc.root);
     ku_json_fini(&doc);
-    return status;
+    KU_TRY(status);
+    KU_TRY(load_merges(t, merges_path));
+    KU_TRY(add_stage(t, merges_path, NULL, 0));
+    KU_TRY(ku_tokenizer_load_special(t, dir, 1));
+    return seal(t, "gpt2", 4);
 }
 
 int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead)
@@ -351,6 +349,7 @@ static int load_model(struct ku_tokenizer *t, const char *path, json_t *model)
             return ku_tokenizer_refuse(path, affixes[i], affix, "null or \"\"");
     }
     KU_TRY(load_vocab(t, path, json_object_get(model, "vocab")));
+    json_object_del(model, "vocab"); /* large */
     KU_TRY(load_merge_list(t, path, json_object_get(model, "merges")));
     if (flag(model, "ignore_merges", 0) == 1)
         ku_bpe_ignore_merges(t->bpe);

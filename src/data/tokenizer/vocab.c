@@ -98,7 +98,7 @@ static int take_words(struct ku_vocab *v, const struct ku_word_count *counted,
         return KUMI_ENOMEM;
     for (uint32_t i = KU_VOCAB_SPECIALS; i < counted->n; i++)
         if (counted->word[i].count >= least)
-            list[n++] = (struct ranked){ku_word_text(counted, i), counted->word[i].bytes,
+            list[n++] = (struct ranked){ku_word_text(counted, i), ku_word_bytes(counted, i),
                                         counted->word[i].count};
     qsort(list, n, sizeof *list, by_rank);
     int status = add_special_words(&v->words);
@@ -200,7 +200,7 @@ static int make_fingerprint(struct ku_vocab *v)
         ku_sha256_update(&h, from, strlen(from));
     }
     for (uint32_t i = 0; i < v->words.n; i++) {
-        ku_sha256_update(&h, ku_word_text(&v->words, i), v->words.word[i].bytes);
+        ku_sha256_update(&h, ku_word_text(&v->words, i), ku_word_bytes(&v->words, i));
         ku_sha256_update(&h, "\n", 1);
     }
     ku_sha256_final_hex(&h, v->fingerprint);
@@ -291,7 +291,7 @@ int ku_vocab_decode(const struct ku_vocab *v, const uint32_t *id, size_t count, 
                           v->words.n);
         if (out->bytes > first)
             ku_str_append(out, " ", 1);
-        ku_str_append(out, ku_word_text(&v->words, id[i]), v->words.word[id[i]].bytes);
+        ku_str_append(out, ku_word_text(&v->words, id[i]), ku_word_bytes(&v->words, id[i]));
     }
     return out->failed ? KUMI_ENOMEM : KUMI_OK;
 }
@@ -302,7 +302,7 @@ int ku_vocab_print(const struct ku_vocab *v, struct ku_str *out)
         return KU_ERR(KUMI_EINVAL,
                       "vocabulary: it belongs to a tokenizer; save its tokenizer.json instead");
     for (uint32_t i = 0; i < v->words.n; i++) {
-        ku_str_append(out, ku_word_text(&v->words, i), v->words.word[i].bytes);
+        ku_str_append(out, ku_word_text(&v->words, i), ku_word_bytes(&v->words, i));
         ku_str_append(out, "\n", 1);
     }
     return out->failed ? KUMI_ENOMEM : KUMI_OK;

@@ -25,8 +25,9 @@ static uint32_t *slot_of(const struct ku_word_count *c, const void *data, size_t
     for (;; i = (i + 1) & c->slot_mask) {
         if (c->slot[i] == 0)
             return &c->slot[i];
-        const struct ku_word *w = &c->word[c->slot[i] - 1];
-        if (w->bytes == bytes && (bytes == 0 || memcmp(c->blob + w->at, data, bytes) == 0))
+        uint32_t number = c->slot[i] - 1;
+        if (ku_word_bytes(c, number) == bytes &&
+            (bytes == 0 || memcmp(ku_word_text(c, number), data, bytes) == 0))
             return &c->slot[i];
     }
 }
@@ -47,7 +48,7 @@ static int grow(struct ku_word_count *c)
     c->slot = slot;
     c->slot_mask = slots - 1;
     for (uint32_t i = 0; i < c->n; i++)
-        *slot_of(c, c->blob + c->word[i].at, c->word[i].bytes) = i + 1;
+        *slot_of(c, ku_word_text(c, i), ku_word_bytes(c, i)) = i + 1;
     return KUMI_OK;
 }
 
@@ -57,7 +58,7 @@ static int add_new(struct ku_word_count *c, const void *data, size_t bytes)
     KU_TRY(KU_RESERVE(&c->blob, c->blob_bytes, bytes, &c->cap_blob));
     if (bytes)
         memcpy(c->blob + c->blob_bytes, data, bytes);
-    c->word[c->n] = (struct ku_word){.at = c->blob_bytes, .bytes = (uint32_t)bytes};
+    c->word[c->n] = (struct ku_word){.at = c->blob_bytes};
     c->blob_bytes += bytes;
     return KUMI_OK;
 }
