@@ -234,8 +234,8 @@ static void names_a_token_out_of_range(void **state)
                  "(model.vocab_size)");
     assert_int_equal(truncate(train[1], 30), 0);
     assert_error(ku_text_read(d, KU_SPLIT_TRAIN, 2, tokens, targets), KUMI_EINPUT,
-                 "data: @/bad.bin: ends at byte 30, but was longer when opened; do not change it "
-                 "while it is in use");
+                 "data: @/bad.bin: ends at byte 30, 18 of 36 bytes are missing; copy it again, and "
+                 "do not change it while it is in use");
     ku_data_destroy(d);
 }
 
@@ -247,7 +247,7 @@ static void refuses_what_is_no_data(void **state)
         const char *format, *text;
     } rows[] = {
         {"none.txt", SIZE_MAX, NULL,
-         "data: @/none.txt: No such file or directory; give a file that can be read"},
+         "data: @/none.txt: No such file or directory; give a file with text or tokens"},
         {"none*.txt", SIZE_MAX, NULL, "data: @/none*.txt: no file matches; correct the pattern"},
         {"empty.txt", 0, NULL, "data: @/empty.txt: empty; give a file with text or tokens"},
         {"empty.bin", 0, "u16", "data: @/empty.bin: empty; give a file with text or tokens"},

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/search.h"
 #include "data/input_file.h"
 
 #include <endian.h>
@@ -23,7 +22,7 @@
  * times are at least 2 s old, because a file system with coarse time stamps could hide a later
  * change. A checksum detects a truncated index, which is rebuilt.
  */
-enum { OPEN_FILES_MAX = 256, POLL_NS = 20000000 };
+enum { POLL_NS = 20000000 };
 static const int64_t settled_ns = INT64_C(2000000000);
 
 struct header {
@@ -34,10 +33,8 @@ _Static_assert(sizeof(struct header) == 64, "no padding in a file's header");
 
 struct tar {
     struct ku_image_store store;
-    struct ku_file *file;
-    struct ku_tar_index *index;
-    int64_t *first; /* number of each shard's first sample */
-    uint32_t n_files;
+    struct ku_tar_index *index; /* of each part */
+    uint32_t cap_index;
 };
 
 static int64_t ns_of(struct timespec t)
@@ -113,14 +110,12 @@ static int lock_index(const char *cache, const char *path, const struct ku_file 
 {
     *fd = ku_os_mkdirs(cache) == 0 ? ku_os_open(path, O_RDWR | O_CREAT, 0644) : -1;
     while (*fd >= 0 && ku_os_lock(*fd) < 0) {
-        int status = KUMI_OK;
         if (errno != EWOULDBLOCK) {
             ku_os_close(*fd);
             *fd = -1;
             break;
         }
-        if (progress && progress->call)
-            status = progress->call(progress->ctx, f->name, 0, 0);
+        int status = ku_progress_call(progress, f->name, 0, 0);
         if (status < 0) {
             ku_os_close(*fd);
             return status;
@@ -165,29 +160,25 @@ int ku_tar_cached(const struct ku_file *f, const char *cache, const struct ku_pr
 static void tar_close(struct ku_image_store *s)
 {
     struct tar *x = (struct tar *)s;
-    for (uint32_t i = 0; i < x->n_files; i++) {
-        ku_file_close(&x->file[i]);
+    for (uint32_t i = 0; x->index && i < s->n_parts; i++)
         ku_free(x->index[i].entry);
-    }
-    ku_free(x->file);
     ku_free(x->index);
-    ku_free(x->first);
-    ku_free(x);
+    ku_store_close(s);
 }
 
-static const struct ku_tar_entry *entry_of(const struct tar *x, int64_t i,
+static const struct ku_tar_entry *entry_of(const struct ku_image_store *s, int64_t i,
                                            const struct ku_file **file)
 {
-    size_t low = ku_search(x->first, sizeof *x->first, x->n_files, i);
-    *file = &x->file[low];
-    return &x->index[low].entry[i - x->first[low]];
+    const struct ku_image_part *p = ku_store_part(s, i);
+    *file = &p->file;
+    return &((const struct tar *)s)->index[p - s->part].entry[i - p->first];
 }
 
 static int tar_read(const struct ku_image_store *s, int64_t i, struct ku_image_work *work,
                     struct ku_pixels *out, int32_t *label)
 {
     const struct ku_file *f;
-    const struct ku_tar_entry *e = entry_of((const struct tar *)s, i, &f);
+    const struct ku_tar_entry *e = entry_of(s, i, &f);
     KU_TRY(ku_scratch_need(&work->file, e->bytes));
     KU_TRY(ku_file_read(f, e->at, work->file.data, e->bytes, work->why, sizeof work->why));
     *label = e->label;
@@ -198,7 +189,7 @@ static int tar_read(const struct ku_image_store *s, int64_t i, struct ku_image_w
 static void tar_name(const struct ku_image_store *s, int64_t i, char *text, size_t bytes)
 {
     const struct ku_file *f;
-    const struct ku_tar_entry *e = entry_of((const struct tar *)s, i, &f);
+    const struct ku_tar_entry *e = entry_of(s, i, &f);
     char name[101] = "", why[160];
     if (ku_file_read(f, e->at - 512, name, 100, why, sizeof why) < 0)
         name[0] = '\0';
@@ -207,24 +198,16 @@ static void tar_name(const struct ku_image_store *s, int64_t i, char *text, size
     snprintf(text, bytes, "%s: byte %llu: %s", f->name, (unsigned long long)e->at, name);
 }
 
-static int tar_identify(const struct ku_image_store *s, struct ku_sha256 *h)
-{
-    const struct tar *x = (const struct tar *)s;
-    for (uint32_t i = 0; i < x->n_files; i++)
-        KU_TRY(ku_file_identify(&x->file[i], h));
-    return KUMI_OK;
-}
-
-static const struct ku_image_store_ops tar_ops = {tar_close, tar_read, tar_name, tar_identify};
+static const struct ku_image_store_ops tar_ops = {tar_close, tar_read, tar_name, ku_store_identify};
 
 static int add_shard(struct tar *x, const struct ku_image_source *src, const char *cache,
                      const char *name)
 {
-    struct ku_tar_index *index = &x->index[x->n_files];
-    struct ku_file *f = &x->file[x->n_files];
-    KU_TRY(ku_file_open(name, "a tar shard", x->n_files < OPEN_FILES_MAX, f));
-    x->first[x->n_files++] = x->store.n;
-    KU_TRY(ku_tar_cached(f, cache, &src->opts->progress, index));
+    uint32_t k = x->store.n_parts;
+    KU_TRY(KU_GROW(&x->index, k, &x->cap_index));
+    KU_TRY(ku_store_add(&x->store, name, "a tar shard"));
+    struct ku_tar_index *index = &x->index[k];
+    KU_TRY(ku_tar_cached(&x->store.part[k].file, cache, &src->opts->progress, index));
     for (uint32_t i = 0; i < index->n; i++)
         KU_TRY(ku_label_check(src, name, i, index->entry[i].label));
     x->store.n += index->n;
@@ -234,11 +217,6 @@ static int add_shard(struct tar *x, const struct ku_image_source *src, const cha
 static int open_all(struct tar *x, const struct ku_image_source *src, const struct ku_files *files)
 {
     char *cache = NULL;
-    x->file = ku_calloc(files->n, sizeof *x->file);
-    x->index = ku_calloc(files->n, sizeof *x->index);
-    x->first = ku_calloc(files->n, sizeof *x->first);
-    if (!x->file || !x->index || !x->first)
-        return KUMI_ENOMEM;
     KU_TRY(ku_input_cache(src->opts->cache, &cache));
     int status = KUMI_OK;
     for (uint32_t i = 0; i < files->n && status == KUMI_OK; i++)

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { FILES_MAX = 1 << 16, OPEN_FILES_MAX = 256 };
+enum { FILES_MAX = 1 << 16 };
 
 /* A source and a target file; line i of one corresponds to line i of the other. */
 struct pair {
@@ -179,13 +179,12 @@ static int open_pair(struct parallel *p, const struct ku_parallel_opts *o, const
         return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; merge some", name[0], FILES_MAX);
     KU_TRY(KU_GROW(&s->pair, s->n_pairs, &s->cap_pairs));
     struct pair *pair = &s->pair[s->n_pairs];
-    pair->side[0].source.fd = pair->side[1].source.fd = -1;
     pair->first_line = s->counts.lines;
     s->n_pairs++;
     for (int i = 0; i < 2; i++) {
         KU_TRY(ku_sentences_open(name[i], p->vocab[i], cache, &o->progress, &pair->side[i]));
-        if (++p->n_open > OPEN_FILES_MAX)
-            ku_source_park(&pair->side[i].source);
+        if (++p->n_open > KU_OPEN_FILES_MAX)
+            ku_file_park(&pair->side[i].source.file);
     }
     if (pair->side[0].n != pair->side[1].n)
         return KU_ERR(KUMI_EINPUT, "data: %s has %lld lines, %s %lld; give files of equal length",

@@ -43,7 +43,7 @@ static int index_sentences(struct ku_sentences *s)
     }
     if (s->start[s->n] != s->source.count)
         return KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens are damaged; remove %s",
-                      s->source.name, s->source.path ? s->source.path : "them");
+                      s->source.name, s->source.file.name ? s->source.file.name : "them");
     return KUMI_OK;
 }
 
@@ -51,7 +51,7 @@ int ku_sentences_open(const char *path, struct ku_vocab *vocab, const char *cach
                       const struct ku_progress *progress, struct ku_sentences *out)
 {
     struct ku_line_feed feed = {.path = path, .each = encode_line, .ctx = vocab};
-    struct ku_sentences s = {.source = {.fd = -1}, .vocab = vocab};
+    struct ku_sentences s = {.vocab = vocab};
     char fingerprint[96];
     snprintf(fingerprint, sizeof fingerprint, "sentences 1 %s", ku_vocab_fingerprint(vocab));
     struct ku_encoder encoder = {&feed,        fingerprint,         ku_vocab_count(vocab) + 1,
@@ -72,7 +72,7 @@ void ku_sentences_fini(struct ku_sentences *s)
 {
     ku_source_fini(&s->source);
     ku_free(s->start);
-    *s = (struct ku_sentences){.source = {.fd = -1}};
+    *s = (struct ku_sentences){0};
 }
 
 int ku_sentence_read(const struct ku_sentences *s, int64_t i, int32_t *out)

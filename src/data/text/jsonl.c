@@ -24,7 +24,7 @@
  *
  *     a | FIRST, b + 1        b, c + 1
  */
-enum { FILES_MAX = 1 << 20, OPEN_FILES_MAX = 256, CHUNK = KU_SOURCE_CHUNK / 2 };
+enum { FILES_MAX = 1 << 20, CHUNK = KU_SOURCE_CHUNK / 2 };
 static const uint32_t FIRST = UINT32_C(1) << 31;
 
 struct file {
@@ -369,7 +369,6 @@ static int add_file(void *ctx, const char *name)
     }
     struct ku_encoder encoder = {&e.feed,      fingerprint,         (int64_t)UINT32_MAX + 1,
                                  ku_line_feed, ku_line_feed_finish, ku_line_feed_reset};
-    f->source.fd = -1;
     int status = ku_source_encode(name, &encoder, o->cache, &o->opts->progress, &f->source);
     ku_line_feed_fini(&e.feed);
     ku_tokens_fini(&e.ids);
@@ -377,8 +376,8 @@ static int add_file(void *ctx, const char *name)
     f->first = s->n_positions;
     s->n_positions += f->source.count / 2;
     s->n++;
-    if (++o->jsonl->n_open > OPEN_FILES_MAX)
-        ku_source_park(&f->source);
+    if (++o->jsonl->n_open > KU_OPEN_FILES_MAX)
+        ku_file_park(&f->source.file);
     return KUMI_OK;
 }
 
@@ -398,7 +397,7 @@ static int index_docs(struct jsonl *x, struct stream *s, enum ku_jsonl_long on_l
     if (s->n_docs == 0 || s->start[0] != 0)
         return KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens are damaged; remove %s",
                       s->file[0].source.name,
-                      s->file[0].source.path ? s->file[0].source.path : "them");
+                      s->file[0].source.file.name ? s->file[0].source.file.name : "them");
     s->start[s->n_docs] = s->n_positions;
     for (int64_t i = 0; i < s->n_docs; i++) {
         int64_t n = s->start[i + 1] - s->start[i];

@@ -47,9 +47,8 @@ struct work {
     const char *name, *cache;
     const struct ku_encoder *encoder;
     const struct ku_progress *progress;
-    int fd; /* of the text */
+    struct ku_file text;
     struct stat st;
-    uint64_t text_bytes;
     int index; /* descriptor of the index, locked; -1: the cache cannot be written */
     unsigned char text_id[32], key[32];
     char *tokens_path;
@@ -67,7 +66,7 @@ static int progress_call(const struct work *w, const char *verb, uint64_t done_b
 {
     char what[256];
     snprintf(what, sizeof what, "%s %.200s", verb, w->name);
-    return ku_progress_call(w->progress, what, done_bytes, w->text_bytes);
+    return ku_progress_call(w->progress, what, done_bytes, w->text.bytes);
 }
 
 /* Reads the text once, block by block; passes each block to `each`, then reports progress. */
@@ -76,10 +75,10 @@ static int read_text(const struct work *w, const char *verb,
 {
     unsigned char *block = ku_malloc(BLOCK_BYTES);
     int status = block ? KUMI_OK : KUMI_ENOMEM;
-    for (uint64_t at = 0; at < w->text_bytes && status >= 0;) {
-        uint64_t left = w->text_bytes - at;
+    for (uint64_t at = 0; at < w->text.bytes && status >= 0;) {
+        uint64_t left = w->text.bytes - at;
         size_t bytes = left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES;
-        ssize_t n = ku_os_pread_full(w->fd, block, bytes, (off_t)at);
+        ssize_t n = ku_os_pread_full(w->text.fd, block, bytes, (off_t)at);
         if (n < 0)
             status = KU_ERR(KUMI_EINPUT, "data: %s: byte %llu: %s; check the storage", w->name,
                             (unsigned long long)at, ku_os_why());
@@ -268,13 +267,14 @@ static int open_cached(const struct work *w, struct ku_source *s)
         ku_os_close(fd);
         return 0;
     }
-    s->path = ku_strdup(w->tokens_path);
-    s->fd = fd;
+    s->file = (struct ku_file){ku_strdup(w->tokens_path), fd, 0};
     s->at = sizeof h;
     s->token_bytes = (int)h.token_bytes;
     s->count = (int64_t)h.count;
     s->is_cache = 1;
-    return s->path ? 1 : KUMI_ENOMEM;
+    if (!s->file.name)
+        ku_os_close(fd);
+    return s->file.name ? 1 : KUMI_ENOMEM;
 }
 
 /*
@@ -451,16 +451,12 @@ static int find_or_fill(struct work *w, struct ku_source *s)
 int ku_source_encode(const char *name, const struct ku_encoder *encoder, const char *cache,
                      const struct ku_progress *progress, struct ku_source *out)
 {
-    struct work w = {.name = name,
-                     .cache = cache,
-                     .encoder = encoder,
-                     .progress = progress,
-                     .fd = -1,
-                     .index = -1};
-    struct ku_source s = {.fd = -1};
+    struct work w = {
+        .name = name, .cache = cache, .encoder = encoder, .progress = progress, .index = -1};
+    struct ku_source s = {0};
     int status;
-    KU_TRY_OUT(ku_input_open(name, &w.fd, &w.text_bytes));
-    if (ku_os_fstat(w.fd, &w.st) < 0) {
+    KU_TRY_OUT(ku_file_open(name, "text or tokens", &w.text));
+    if (ku_os_fstat(w.text.fd, &w.st) < 0) {
         status = KU_ERR(KUMI_EINPUT, "data: %s: %s; check the storage", name, ku_os_why());
         goto out;
     }
@@ -470,18 +466,17 @@ int ku_source_encode(const char *name, const struct ku_encoder *encoder, const c
     if (s.count == 0) {
         status = KU_ERR(KUMI_EINPUT,
                         "data: %s: no tokens in %llu bytes of text; give another file or tokenizer",
-                        name, (unsigned long long)w.text_bytes);
+                        name, (unsigned long long)w.text.bytes);
         goto out;
     }
     *out = s;
-    s = (struct ku_source){.fd = -1};
+    s = (struct ku_source){0};
     status = KUMI_OK;
 out:
     ku_source_fini(&s);
     if (w.index >= 0)
         ku_os_close(w.index); /* also releases the lock */
-    if (w.fd >= 0)
-        ku_os_close(w.fd);
+    ku_file_close(&w.text);
     ku_free(w.tokens_path);
     return status;
 }
@@ -520,7 +515,7 @@ int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *p
     if (!block)
         return KUMI_ENOMEM;
     uint64_t hash = 0, total = (uint64_t)s->count * (uint64_t)s->token_bytes;
-    int fd = ku_os_open(s->path, O_RDONLY, 0), status = KUMI_OK;
+    int fd = ku_os_open(s->file.name, O_RDONLY, 0), status = KUMI_OK;
     int good = fd >= 0 && ku_os_pread_full(fd, &h, sizeof h, 0) == (ssize_t)sizeof h;
     for (uint64_t at = 0; good && at < total && status >= 0; at += BLOCK_BYTES) {
         size_t bytes = total - at < BLOCK_BYTES ? (size_t)(total - at) : BLOCK_BYTES;
@@ -532,7 +527,7 @@ int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *p
     if (status >= 0 && (!good || hash != le64toh(h.tokens_hash)))
         status =
             KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens, %s, are damaged; remove that file",
-                   s->name, s->path);
+                   s->name, s->file.name);
     if (fd >= 0)
         ku_os_close(fd);
     ku_free(block);

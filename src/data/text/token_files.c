@@ -14,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Files after the first 256 are opened for each read (3 us), to limit the number of descriptors. */
 enum {
-    OPEN_FILES_MAX = 256,
     FILES_MAX = 1 << 20,
     VERIFY_STEP_BYTES = 1 << 20,
     LOOK_TOKENS = 1 << 20, /* checked for a separator: some ms of reading */
@@ -209,8 +207,8 @@ static int stream_add(struct opening *o, struct stream *s, const char *name)
     KU_TRY(ku_grow((void **)&s->start, sizeof *s->start, s->n, 2, &s->cap_start));
     struct ku_source *source = &s->source[s->n];
     KU_TRY(open_source(o, name, source));
-    if (++o->text->n_open > OPEN_FILES_MAX)
-        ku_source_park(source);
+    if (++o->text->n_open > KU_OPEN_FILES_MAX)
+        ku_file_park(&source->file);
     s->start[s->n + 1] = s->start[s->n] + source->count;
     s->n++;
     return KUMI_OK;
