@@ -67,7 +67,7 @@ enum { KU_SOURCE_CHUNK = 2048 };
 KU_STATUS ku_source_read(const struct ku_source *s, int64_t first, int n, int64_t vocab_count,
                          uint32_t *out);
 
-/* Verifies a cached file's checksum. */
+/* Verifies the checksum, if the tokens are in the cache folder. */
 KU_STATUS ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress);
 
 #endif

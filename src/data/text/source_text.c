@@ -511,9 +511,9 @@ int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
 int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress)
 {
     struct header h;
-    unsigned char *block = ku_malloc(BLOCK_BYTES);
+    unsigned char *block = s->is_cache ? ku_malloc(BLOCK_BYTES) : NULL;
     if (!block)
-        return KUMI_ENOMEM;
+        return s->is_cache ? KUMI_ENOMEM : KUMI_OK;
     uint64_t hash = 0, total = (uint64_t)s->count * (uint64_t)s->token_bytes;
     int fd = ku_os_open(s->file.name, O_RDONLY, 0), status = KUMI_OK;
     int good = fd >= 0 && ku_os_pread_full(fd, &h, sizeof h, 0) == (ssize_t)sizeof h;
