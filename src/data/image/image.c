@@ -23,7 +23,7 @@ struct images {
     int64_t *held;                             /* then val's images in it, ascending */
     struct ku_augment augment;
     struct pool *pool;
-    int64_t n_classes, limit; /* labels must be below it; 0: any label */
+    int64_t limit; /* labels must be below it; 0: any label */
 };
 
 static const struct kind {
@@ -44,11 +44,6 @@ static const struct kind *find_kind(const char *name)
 bool ku_image_is_kind(const char *kind)
 {
     return find_kind(kind) != NULL;
-}
-
-int64_t ku_image_n_classes(const struct ku_data *d)
-{
-    return ((const struct images *)d)->n_classes;
 }
 
 static struct ku_image_work *take_work(struct pool *p)
@@ -274,8 +269,7 @@ static int open_splits(struct images *x, const struct ku_image_opts *o)
                                   o->n_val, o->n_val_labels};
     KU_TRY(kind->open(&train, &x->store[KU_SPLIT_TRAIN]));
     const struct ku_image_store *t = x->store[KU_SPLIT_TRAIN];
-    x->n_classes = t->n_classes;
-    x->limit = o->n_classes ? o->n_classes : x->n_classes;
+    x->limit = o->n_classes ? o->n_classes : t->n_classes;
     if (o->n_val == 0)
         return hold_out(x, o->val_fraction);
     val.train = t;

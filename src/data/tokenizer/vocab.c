@@ -173,20 +173,11 @@ static int open_tokenizer(struct ku_vocab *v, const char *where)
     KU_TRY(ku_tokenizer_open(where, &v->tokenizer));
     v->count = ku_tokenizer_vocab_count(v->tokenizer);
     for (int i = 0; i < KU_VOCAB_SPECIALS; i++) {
-        size_t bytes = strlen(special_text[i]);
-        int found = 0;
-        for (int set = 0; set < 2; set++)
-            for (uint32_t j = 0; j < v->tokenizer->added[set].n; j++) {
-                const struct ku_added *a = &v->tokenizer->added[set].added[j];
-                if (a->bytes == bytes && memcmp(a->data, special_text[i], bytes) == 0) {
-                    v->special[i] = a->id;
-                    found = 1;
-                }
-            }
-        if (!found && i != KU_VOCAB_UNK)
-            v->special[i] = (uint32_t)v->count++;
-        else if (!found)
-            v->special[i] = v->special[KU_VOCAB_PAD];
+        const struct ku_added *a =
+            ku_tokenizer_find_added(v->tokenizer, special_text[i], strlen(special_text[i]));
+        v->special[i] = a                   ? a->id
+                        : i != KU_VOCAB_UNK ? (uint32_t)v->count++
+                                            : v->special[KU_VOCAB_PAD];
     }
     return KUMI_OK;
 }
