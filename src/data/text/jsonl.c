@@ -442,7 +442,6 @@ static int make_fingerprint(struct jsonl *x)
 
 int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
 {
-    static const char *const name[] = {"tokens", "targets", "segments"};
     KU_TRY(ku_source_check(opts->n_train + opts->n_val, opts->seq_len, opts->vocab_count,
                            opts->val_fraction));
     struct jsonl *x = ku_calloc(1, sizeof *x);
@@ -453,9 +452,7 @@ int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
     x->vocab_count = opts->vocab_count;
     x->pack = opts->pack != 0;
     x->segments = opts->segments != 0;
-    for (int i = 0; i < 3; i++)
-        x->port[i] = (struct ku_data_port){
-            .name = name[i], .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
+    ku_source_ports(x->port, opts->seq_len);
     x->data = (struct ku_data){
         .ops = &jsonl_ops, .port = x->port, .n_ports = x->segments ? 3 : 2, .item = "tokens"};
     int status = ku_input_cache(opts->cache, &o.cache);

@@ -28,6 +28,14 @@ int ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double va
     return KUMI_OK;
 }
 
+void ku_source_ports(struct ku_data_port port[3], int64_t seq_len)
+{
+    static const char *const name[] = {"tokens", "targets", "segments"};
+    for (int i = 0; i < 3; i++)
+        port[i] =
+            (struct ku_data_port){.name = name[i], .dtype = KUMI_I32, .ndim = 1, .dim = {seq_len}};
+}
+
 /* Makes a source of an open file, which it takes, also on failure. */
 static int make(struct ku_file *file, int token_bytes, uint64_t at, struct ku_source *out)
 {

@@ -57,6 +57,9 @@ void ku_source_fini(struct ku_source *s);
 /* Checks options common to all token data; errors: EINVAL with the key. */
 KU_STATUS ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction);
 
+/* The ports of token data, i32 [seq_len]: tokens, targets, segments. */
+void ku_source_ports(struct ku_data_port port[3], int64_t seq_len);
+
 /* Maximum tokens per read. */
 enum { KU_SOURCE_CHUNK = 2048 };
 /*

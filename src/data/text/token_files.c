@@ -65,10 +65,13 @@ static const struct part *part_of(const struct split *s, int64_t sample)
     return &s->part[ku_search(&s->part->first_draw, sizeof *s->part, s->n, sample)];
 }
 
-int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample, int32_t *tokens,
-                 int32_t *targets)
+static int text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
+                     int64_t number, void *const *port)
 {
     const struct text *x = text_of(d);
+    int32_t *tokens = port[0], *targets = port[1], segment = 0;
+    int32_t *segments = x->separator >= 0 ? port[2] : NULL;
+    (void)number;
     KU_ASSERT(sample >= 0 && sample < d->n_samples[split]);
     uint32_t chunk[KU_SOURCE_CHUNK];
     const struct part *part = part_of(&x->split[split], sample);
@@ -93,18 +96,7 @@ int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t samp
     }
     for (k = 0; nth > 0 && k < x->seq_len - part->stride; k++)
         targets[k] = KU_NO_TARGET;
-    return KUMI_OK;
-}
-
-static int text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
-                     int64_t number, void *const *port)
-{
-    const struct text *x = text_of(d);
-    const int32_t *tokens = port[0];
-    int32_t *segments = x->separator >= 0 ? port[2] : NULL, segment = 0;
-    (void)number;
-    KU_TRY(ku_text_read(d, split, sample, port[0], port[1]));
-    for (int64_t k = 0; segments && k < x->seq_len; k++) {
+    for (k = 0; segments && k < x->seq_len; k++) {
         segments[k] = segment;
         segment += tokens[k] == x->separator;
     }
@@ -303,13 +295,10 @@ int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out)
     if (!x)
         return KUMI_ENOMEM;
     struct opening o = {.opts = opts};
-    static const char *const name[] = {"tokens", "targets", "segments"};
     x->seq_len = opts->seq_len;
     x->vocab_count = opts->vocab_count;
     x->separator = opts->segments ? opts->separator : -1;
-    for (int i = 0; i < 3; i++)
-        x->port[i] = (struct ku_data_port){
-            .name = name[i], .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
+    ku_source_ports(x->port, opts->seq_len);
     x->data = (struct ku_data){
         .ops = &text_ops, .port = x->port, .n_ports = opts->segments ? 3 : 2, .item = "tokens"};
     int status = open_streams(x, &o);

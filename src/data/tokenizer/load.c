@@ -299,13 +299,10 @@ static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int
 
 static int load_rules(struct ku_tokenizer *t, const char *path, json_t *rules)
 {
-    if (strcmp(type_of(rules), "Sequence") != 0)
-        return load_rule(t, path, rules, 1);
     json_t *list = json_object_get(rules, "pretokenizers");
-    size_t n = json_array_size(list);
-    if (n == 0)
-        return ku_tokenizer_refuse(path, "pre_tokenizer", rules,
-                                   "Split and Digits, with ByteLevel last");
+    size_t n = strcmp(type_of(rules), "Sequence") == 0 ? json_array_size(list) : 0;
+    if (n == 0) /* one rule; refuses an empty sequence */
+        return load_rule(t, path, rules, 1);
     for (size_t i = 0; i < n; i++)
         KU_TRY(load_rule(t, path, json_array_get(list, i), i + 1 == n));
     return KUMI_OK;
@@ -408,16 +405,13 @@ static int check_part(const char *path, json_t *root, const char *part, const ch
 {
     json_t *value = json_object_get(root, part), *list = json_object_get(value, list_key), *item;
     size_t i;
-    if (is_absent(value) || (allowed && strcmp(type_of(value), allowed) == 0))
-        return KUMI_OK;
-    if (strcmp(type_of(value), "Sequence") != 0 || !json_is_array(list))
-        return ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
+    bool is_list = strcmp(type_of(value), "Sequence") == 0 && json_is_array(list);
+    bool fits = is_list || is_absent(value) || (allowed && strcmp(type_of(value), allowed) == 0);
     json_array_foreach(list, i, item)
     {
-        if (!allowed || strcmp(type_of(item), allowed) != 0)
-            return ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
+        fits &= !is_list || (allowed && strcmp(type_of(item), allowed) == 0);
     }
-    return KUMI_OK;
+    return fits ? KUMI_OK : ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
 }
 
 /* Checks the model type before other parts; old BPE files have no type. */
