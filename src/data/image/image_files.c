@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { FILES_MAX = 1 << 20, NAME_MAX_BYTES = 4096, BRACES_MAX = 16 };
 
@@ -105,6 +106,12 @@ int ku_files_add(struct ku_files *f, const char *const *pattern, int n)
     for (int i = 0; i < n; i++)
         KU_TRY(expand(f, pattern[i], 0));
     return KUMI_OK;
+}
+
+bool ku_image_is_ending(const char *ending)
+{
+    return strcasecmp(ending, "jpg") == 0 || strcasecmp(ending, "jpeg") == 0 ||
+           strcasecmp(ending, "png") == 0;
 }
 
 int ku_store_opened(struct ku_image_store *s, int status, struct ku_image_store **out)

@@ -98,6 +98,8 @@ KU_STATUS ku_files_add(struct ku_files *f, const char *const *pattern, int n);
 KU_STATUS ku_files_add_name(struct ku_files *f, const char *name);
 void ku_files_fini(struct ku_files *f);
 
+/* Whether files with this ending, "jpg", are images. */
+bool ku_image_is_ending(const char *ending);
 /* Decodes the first `bytes` bytes of work->file. */
 int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);
 /* EINPUT unless 0 <= label < n_classes (n_classes 0: any up to INT32_MAX). */

@@ -279,13 +279,6 @@ struct opening {
     char *cache;
 };
 
-static bool is_blank(const char *line, size_t bytes)
-{
-    while (bytes > 0 && strchr(" \t\r", line[bytes - 1]))
-        bytes--;
-    return bytes == 0;
-}
-
 /*
  * Detects whether the first document of a file is a string. Faults of the document are reported
  * when it is read.
@@ -301,7 +294,7 @@ static int begins_with_text(const char *name, int *is_text)
     KU_TRY(ku_lines_open(name, 0, &lines));
     do
         found = ku_lines_next(lines, &line, &bytes);
-    while (found > 0 && is_blank(line, bytes));
+    while (found > 0 && ku_line_trim(line, bytes) == 0);
     int status = found > 0 ? ku_json_parse("line", line, bytes, &doc) : found;
     if (found > 0 && status == KUMI_OK) {
         *is_text = json_object_get(doc.root, "text") && !json_object_get(doc.root, "input_ids");

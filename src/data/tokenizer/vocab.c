@@ -23,18 +23,13 @@ struct ku_vocab {
     char fingerprint[65];
 };
 
-static bool is_blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 /* Length of the next word in [*at, end), moving *at to it; 0 at the end. */
 static size_t next_word(const char **at, const char *end)
 {
     const char *stop;
-    while (*at < end && is_blank(**at))
+    while (*at < end && ku_is_blank(**at))
         ++*at;
-    for (stop = *at; stop < end && !is_blank(*stop);)
+    for (stop = *at; stop < end && !ku_is_blank(*stop);)
         stop++;
     return (size_t)(stop - *at);
 }
@@ -141,19 +136,20 @@ static int load_words(struct ku_vocab *v, const char *path)
     KU_TRY(ku_lines_open(path, 0, &lines));
     while ((status = ku_lines_next(lines, &text, &bytes)) > 0) {
         const char *at = text;
-        uint32_t number = v->words.n, nth;
+        uint32_t number = v->words.n, nth = number;
+        const char *fault = NULL;
         const char *special = number < KU_VOCAB_SPECIALS ? special_text[number] : NULL;
         if (special && (bytes != strlen(special) || memcmp(text, special, bytes) != 0))
-            status = KU_ERR(KUMI_EINPUT,
-                            "vocabulary: %s:%u: '%.*s'; the first lines are <pad>, "
-                            "<s>, </s>, <unk>",
-                            path, number + 1, (int)(bytes < 40 ? bytes : 40), text);
+            fault = "the first lines are <pad>, <s>, </s>, <unk>";
         else if (bytes == 0 || next_word(&at, text + bytes) != bytes)
-            status = KU_ERR(KUMI_EINPUT, "vocabulary: %s:%u: '%.*s'; a line is one word", path,
-                            number + 1, (int)(bytes < 40 ? bytes : 40), text);
+            fault = "a line is one word";
         else
-            status = ku_word_count_add(&v->words, text, bytes, &nth);
-        if (status == KUMI_OK && nth != number)
+            KU_TRY_OUT(ku_word_count_add(&v->words, text, bytes, &nth));
+        status = KUMI_OK;
+        if (fault)
+            status = KU_ERR(KUMI_EINPUT, "vocabulary: %s:%u: '%.*s'; %s", path, number + 1,
+                            (int)(bytes < 40 ? bytes : 40), text, fault);
+        else if (nth != number)
             status = KU_ERR(KUMI_EINPUT, "vocabulary: %s:%u: '%.*s' is already in line %u", path,
                             number + 1, (int)(bytes < 40 ? bytes : 40), text, nth + 1);
         KU_TRY_OUT(status);
