@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/hash.h"
 
+#include <endian.h>
 #include <openssl/evp.h>
 #include <xxhash.h>
 
@@ -49,4 +50,17 @@ void ku_sha256_hex(const unsigned char digest[32], char out[65])
         out[2 * i + 1] = hex[digest[i] & 15];
     }
     out[64] = '\0';
+}
+
+void ku_sha256_u64(struct ku_sha256 *h, uint64_t value)
+{
+    value = htole64(value);
+    ku_sha256_update(h, &value, sizeof value);
+}
+
+void ku_sha256_final_hex(struct ku_sha256 *h, char out[65])
+{
+    unsigned char digest[32];
+    ku_sha256_final(h, digest);
+    ku_sha256_hex(digest, out);
 }

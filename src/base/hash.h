@@ -19,5 +19,7 @@ KU_STATUS ku_sha256_init(struct ku_sha256 *h); /* KUMI_ENOMEM */
 void ku_sha256_update(struct ku_sha256 *h, const void *data, size_t bytes);
 void ku_sha256_final(struct ku_sha256 *h, unsigned char out[32]); /* releases ctx as well */
 void ku_sha256_hex(const unsigned char digest[32], char out[65]);
+void ku_sha256_u64(struct ku_sha256 *h, uint64_t value); /* the 8 bytes, little endian */
+void ku_sha256_final_hex(struct ku_sha256 *h, char out[65]);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_DATA_H
 #define KU_DATA_DATA_H
 
+#include "base/err.h"
 #include "base/progress.h"
 #include "kumi/dtype.h"
 
@@ -82,9 +83,6 @@ struct ku_data {
 
 /* Bytes of one row of a port. */
 size_t ku_data_row_bytes(const struct ku_data_port *port);
-/* Fills a row that has no sample: zeros, and targets that the loss ignores. */
-void ku_data_blank(const struct ku_data_port *port, void *row);
-
 static inline void ku_data_destroy(struct ku_data *d)
 {
     if (d)
@@ -95,6 +93,12 @@ static inline int ku_data_read(const struct ku_data *d, enum ku_data_split split
 {
     return d->ops->read(d, split, sample, number, port);
 }
+/*
+ * Reads a sample into row `row` of each port. A row without a sample (-1), or whose sample cannot
+ * be read, is zero, and its targets are KU_NO_TARGET, so the loss ignores them.
+ */
+KU_STATUS ku_data_read_row(const struct ku_data *d, enum ku_data_split split, int64_t sample,
+                           int64_t number, void *const *to, int64_t row);
 static inline int ku_data_verify(const struct ku_data *d, const struct ku_progress *progress)
 {
     return d->ops->verify(d, progress);

@@ -12,10 +12,11 @@
 enum { READ_BYTES = 1 << 18 };
 
 struct ku_lines {
-    char *path, *buffer;
-    int fd, keep_ends, is_end;
+    struct ku_file file;
+    char *buffer;
+    int keep_ends, is_end;
     size_t at, bytes, cap; /* of the buffer; [at, bytes) is read but not yet returned */
-    uint64_t total_bytes, read_bytes;
+    uint64_t read_bytes;
     int64_t number;
 };
 
@@ -24,8 +25,8 @@ int ku_lines_open(const char *path, int keep_ends, struct ku_lines **out)
     struct ku_lines *l = ku_calloc(1, sizeof *l);
     if (!l)
         return KUMI_ENOMEM;
-    *l = (struct ku_lines){.fd = -1, .keep_ends = keep_ends, .path = ku_strdup(path)};
-    int status = l->path ? ku_input_open(path, &l->fd, &l->total_bytes) : KUMI_ENOMEM;
+    l->keep_ends = keep_ends;
+    int status = ku_file_open(path, "text or tokens", &l->file);
     if (status < 0) {
         ku_lines_close(l);
         return status;
@@ -38,9 +39,7 @@ void ku_lines_close(struct ku_lines *l)
 {
     if (!l)
         return;
-    if (l->fd >= 0)
-        ku_os_close(l->fd);
-    ku_free(l->path);
+    ku_file_close(&l->file);
     ku_free(l->buffer);
     ku_free(l);
 }
@@ -53,8 +52,8 @@ static int fill(struct ku_lines *l)
     l->bytes -= l->at;
     l->at = 0;
     if (l->bytes > KU_LINE_BYTES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; split it", l->path,
-                      (long long)l->number + 1, KU_LINE_BYTES_MAX);
+        return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; split it",
+                      l->file.name, (long long)l->number + 1, KU_LINE_BYTES_MAX);
     if (l->cap - l->bytes < READ_BYTES) {
         char *buffer = ku_realloc(l->buffer, 2 * l->bytes + READ_BYTES, 1);
         if (!buffer)
@@ -62,9 +61,9 @@ static int fill(struct ku_lines *l)
         l->buffer = buffer;
         l->cap = 2 * l->bytes + READ_BYTES;
     }
-    ssize_t n = ku_os_read(l->fd, l->buffer + l->bytes, l->cap - l->bytes);
+    ssize_t n = ku_os_read(l->file.fd, l->buffer + l->bytes, l->cap - l->bytes);
     if (n < 0)
-        return KU_ERR(KUMI_EINPUT, "data: %s: byte %llu: %s; check the storage", l->path,
+        return KU_ERR(KUMI_EINPUT, "data: %s: byte %llu: %s; check the storage", l->file.name,
                       (unsigned long long)l->read_bytes, ku_os_why());
     l->is_end = n == 0;
     l->bytes += (size_t)n;
@@ -104,7 +103,7 @@ int ku_lines_next(struct ku_lines *l, const char **text, size_t *bytes)
     size_t n = (size_t)(stop - line), ends = stop < l->buffer + l->bytes;
     l->number++;
     l->at += n + ends;
-    KU_TRY(ku_line_check(l->path, l->number, line, n));
+    KU_TRY(ku_line_check(l->file.name, l->number, line, n));
     if (l->keep_ends)
         n += ends;
     else if (n > 0 && line[n - 1] == '\r')
@@ -126,5 +125,5 @@ uint64_t ku_lines_done_bytes(const struct ku_lines *l)
 
 uint64_t ku_lines_total_bytes(const struct ku_lines *l)
 {
-    return l->total_bytes;
+    return l->file.bytes;
 }

@@ -2,6 +2,7 @@
 #ifndef KU_DATA_LINES_H
 #define KU_DATA_LINES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,18 @@ int64_t ku_lines_number(const struct ku_lines *l); /* of the last line read, fro
 uint64_t ku_lines_done_bytes(const struct ku_lines *l);
 uint64_t ku_lines_total_bytes(const struct ku_lines *l);
 
+/* ASCII white space. */
+static inline bool ku_is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+/* The length of a line without trailing blanks. */
+static inline size_t ku_line_trim(const char *text, size_t bytes)
+{
+    while (bytes > 0 && ku_is_blank(text[bytes - 1]))
+        bytes--;
+    return bytes;
+}
 /* Returns EINPUT, naming the first invalid byte, unless the line is valid UTF-8. */
 KU_STATUS ku_line_check(const char *path, int64_t line, const void *text, size_t bytes);
 

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/search.h"
+#include "base/str.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -29,7 +30,7 @@ enum { PREFETCH = 2, WAIT_NS = 50000000, LOGGED = 10 };
 
 struct slot {
     int64_t n_left; /* rows not yet read */
-    unsigned char *port[KU_DATA_PORTS_MAX];
+    void *port[KU_DATA_PORTS_MAX];
     unsigned char *is_bad; /* [R]: 1 if the row could not be read */
 };
 
@@ -58,9 +59,10 @@ struct ku_loader {
 
 int ku_on_error_parse(const char *name, enum ku_on_error *out)
 {
-    if (strcmp(name, "stop") != 0 && strcmp(name, "skip") != 0)
+    int i = ku_str_find_word("stop skip", name);
+    if (i < 0)
         return KU_ERR(KUMI_EINVAL, "data: data.on_error: '%s'; give stop or skip", name);
-    *out = strcmp(name, "skip") == 0 ? KU_ON_ERROR_SKIP : KU_ON_ERROR_STOP;
+    *out = (enum ku_on_error)i;
     return KUMI_OK;
 }
 
@@ -76,28 +78,18 @@ static int64_t sample_of(const struct ku_loader *l, int64_t step, int64_t positi
     return sample < l->o.n_samples ? sample : -1;
 }
 
-/*
- * Reads a row, or blanks one without a sample. On an error of ku_data_read the row is blank as
- * well.
- */
-static int fill_row(const struct ku_loader *l, int64_t step, int64_t position, void *const *to)
+/* Reads the row of a position of a step to row `row` of `to`. */
+static int fill_row(const struct ku_loader *l, int64_t step, int64_t position, void *const *to,
+                    int64_t row)
 {
     int64_t number, sample = sample_of(l, step, position, &number);
-    int status = KUMI_OK;
-    if (sample >= 0)
-        status = ku_data_read(l->o.data, l->o.split, sample, number, to);
-    for (int i = 0; i < l->n_ports && (sample < 0 || status < 0); i++)
-        ku_data_blank(&l->o.data->port[i], to[i]);
-    return status;
+    return ku_data_read_row(l->o.data, l->o.split, sample, number, to, row);
 }
 
 /* The same for a row that the caller requested: applies on_error, which may skip the sample. */
 static int fill_asked(struct ku_loader *l, int64_t step, int range, int64_t i, void *const *to)
 {
-    void *port[KU_DATA_PORTS_MAX];
-    for (int p = 0; p < l->n_ports; p++)
-        port[p] = (unsigned char *)to[p] + (size_t)i * l->row_bytes[p];
-    int status = fill_row(l, step, l->range[range].first + i, port);
+    int status = fill_row(l, step, l->range[range].first + i, to, i);
     if (status != KUMI_EINPUT || l->o.on_error != KU_ON_ERROR_SKIP)
         return status;
     if (l->n_skipped++ < LOGGED)
@@ -134,10 +126,7 @@ static void *work(void *arg)
         l->n_busy++;
         pthread_mutex_unlock(&l->lock);
         struct slot *s = &l->slot[step % l->o.prefetch];
-        void *to[KU_DATA_PORTS_MAX];
-        for (int p = 0; p < l->n_ports; p++)
-            to[p] = s->port[p] + (size_t)row * l->row_bytes[p];
-        s->is_bad[row] = fill_row(l, order_step(l, step), position_of(l, row), to) < 0;
+        s->is_bad[row] = fill_row(l, order_step(l, step), position_of(l, row), s->port, row) < 0;
         pthread_mutex_lock(&l->lock);
         l->n_busy--;
         if (--s->n_left == 0 || (l->is_paused && l->n_busy == 0))
@@ -212,7 +201,8 @@ static int copy_rows(struct ku_loader *l, const struct slot *s, int64_t step, in
 {
     int64_t first = l->range_row[range], n = l->range[range].n;
     for (int p = 0; p < l->n_ports; p++)
-        memcpy(to[p], s->port[p] + (size_t)first * l->row_bytes[p], (size_t)n * l->row_bytes[p]);
+        memcpy(to[p], (const char *)s->port[p] + (size_t)first * l->row_bytes[p],
+               (size_t)n * l->row_bytes[p]);
     for (int64_t i = 0; i < n; i++)
         if (s->is_bad[first + i])
             KU_TRY(fill_asked(l, step, range, i, to));

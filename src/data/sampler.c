@@ -3,18 +3,16 @@
 
 #include "base/err.h"
 #include "base/random.h"
-
-#include <string.h>
+#include "base/str.h"
 
 int ku_last_batch_parse(const char *name, enum ku_last_batch *out)
 {
-    static const char *const names[] = {"drop", "wrap", "short"};
-    for (int i = 0; i < 3; i++)
-        if (strcmp(name, names[i]) == 0) {
-            *out = (enum ku_last_batch)i;
-            return KUMI_OK;
-        }
-    return KU_ERR(KUMI_EINVAL, "last batch: data.last_batch: '%s'; give drop, wrap or short", name);
+    int i = ku_str_find_word("drop wrap short", name);
+    if (i < 0)
+        return KU_ERR(KUMI_EINVAL, "last batch: data.last_batch: '%s'; give drop, wrap or short",
+                      name);
+    *out = (enum ku_last_batch)i;
+    return KUMI_OK;
 }
 
 int ku_sampler_init(struct ku_sampler *s, int64_t n_samples, int64_t global_batch,

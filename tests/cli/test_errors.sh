@@ -67,8 +67,8 @@ expect 3 "data: $dir/none.txt: No such file or directory" train $config --set da
 (
     failed=0 # where our configurations' data are not, the page that tells where to get them
     cd "$dir" || exit 1
-    expect 3 'data: data/tinyshakespeare.txt: No such file or directory; give a file that can be read (docs/reference/text.md tells where to get it)' train "$source/$config" --out o
-    expect 3 'data: data/small_parallel_enja/train.en: No such file or directory; give a file that can be read (docs/reference/translation.md tells where to get it)' train "$source/configs/enja.json" --out o
+    expect 3 'data: data/tinyshakespeare.txt: No such file or directory; give a file with text or tokens (docs/reference/text.md tells where to get it)' train "$source/$config" --out o
+    expect 3 'data: data/small_parallel_enja/train.en: No such file or directory; give a file with text or tokens (docs/reference/translation.md tells where to get it)' train "$source/configs/enja.json" --out o
     expect 3 'data: data/cifar-10-batches-bin: No such file or directory; give a file with CIFAR records, or the folder with them (docs/reference/workloads.md)' train "$source/configs/resnet20-cifar10.json" --out o
     exit $failed
 ) || failed=1

@@ -48,8 +48,9 @@ static void figures_are_sacrebleus(void **state)
             char figures[512];
             snprintf(figures, sizeof figures, "%.*s", (int)bytes - 1, line + 1);
             assert_figures(name, &all, figures);
-            ku_bleu_merge(&part[1], &part[0]);
-            assert_memory_equal(&part[1], &all, sizeof all);
+            for (size_t i = 0; i < sizeof all / sizeof(int64_t); i++)
+                assert_int_equal(((int64_t *)&part[0])[i] + ((int64_t *)&part[1])[i],
+                                 ((int64_t *)&all)[i]);
             n_corpora++;
         } else {
             const char *tab = memchr(line, '\t', bytes);

@@ -145,7 +145,6 @@ static void reads_cifar(void **state)
         struct ku_data *d = open_images(&o);
         assert_int_equal(d->n_samples[0], 12);
         assert_int_equal(d->n_samples[1], 3);
-        assert_int_equal(ku_image_n_classes(d), rows[i].n_classes);
         assert_string_equal(d->port[0].name, "images");
         assert_int_equal(d->port[0].dim[0] * 100 + d->port[0].dim[2], 3203);
         for (int k = 0; k < 15; k++) {
@@ -293,7 +292,6 @@ static void reads_folders(void **state)
     o.n_val = 1;
     struct ku_data *d = open_images(&o);
     assert_int_equal(d->n_samples[0], 5);
-    assert_int_equal(ku_image_n_classes(d), 3);
     assert_image(d, 0, "png_palette.rgb", 0);
     assert_image(d, 1, "jpeg_444.rgb", 1);
     assert_image(d, 2, "jpeg_gray.rgb", 2);
@@ -698,23 +696,22 @@ static void names_wrong_npy(void **state)
         {DICT(">f4", "(2, 3)"), 24, "NumPy header: dtype '>f4'; images are u1 or <f4, labels…"},
         {DICT("<f8", "(2, 3)"), 48, "NumPy header: dtype '<f8'; images are…"},
         {DICT("<i4", "(2, 3)"), 24, "elements of i4; images are u1 or <f4"},
-        {DICT("|u1", "(1, 1, 1, 1, 1)"), 1, "NumPy header: shape: more than 4 dimensions"},
-        {DICT("|u1", "(99999999999999999999,)"), 1,
-         "NumPy header: shape: a dimension exceeds 63 bits"},
+        {DICT("|u1", "(1, 1, 1, 1, 1)"), 1,
+         "NumPy header: shape: not a tuple of at most 4 dimensions"},
+        {DICT("|u1", "(99999999999999999999,)"), 1, "json: NumPy header:…"},
         {DICT("|u1", "(4294967296, 4294967296)"), 1,
          "NumPy header: shape: the product exceeds 63 bits"},
-        {DICT("|u1", "(2 3)"), 6, "NumPy header: shape: a comma or ) is missing"},
+        {DICT("|u1", "(2 3)"), 6, "json: NumPy header:…"},
         {DICT("|u1", "(-2, 3)"), 6, "NumPy header: shape: not a number"},
         {"{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3)}", 6,
          "NumPy header: Fortran order; save numpy.ascontiguousarray of the array"},
         {"{'descr': '|u1', 'shape': (2, 3)}", 6,
-         "NumPy header: descr, fortran_order or shape is missing"},
-        {"{'descr': '|u1', 'descr': '|u1', 'shape': (2, 3)}", 6,
-         "NumPy header: descr: given twice or without a value"},
+         "NumPy header: not a dictionary of descr, fortran_order and shape"},
+        {"{'descr': '|u1', 'descr': '|u1', 'shape': (2, 3)}", 6, "json: NumPy header:…"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", 8,
          "NumPy header: descr: not a string; structured arrays are not supported"},
-        {"{'descr': '|u1'", 6, "NumPy header: a comma or } is missing after a value"},
-        {"hello", 6, "NumPy header: not a dictionary of descr, fortran_order and shape"},
+        {"{'descr': '|u1'", 6, "json: NumPy header:…"},
+        {"hello", 6, "json: NumPy header:…"},
     };
     const char *train[1];
     struct ku_image_opts o = {

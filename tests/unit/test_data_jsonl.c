@@ -287,7 +287,8 @@ static void weighted_shards(void **state)
         for (int i = 0; i < 3; i++)
             for (int64_t k = 0; k < rows[r].draws[i]; k++, next++) {
                 int32_t tokens[4], targets[4];
-                assert_status(ku_text_read(d, KU_SPLIT_TRAIN, next, tokens, targets), KUMI_OK);
+                assert_status(ku_data_read(d, KU_SPLIT_TRAIN, next, 0, (void *[]){tokens, targets}),
+                              KUMI_OK);
                 assert_int_equal(tokens[0], 1000 * i + k % samples[i] * 4);
                 assert_int_equal(targets[3], tokens[0] + 4);
             }

@@ -112,10 +112,7 @@ static void assert_counting(const struct ku_data *d, enum ku_data_split split, i
 {
     int32_t *tokens = malloc((size_t)seq_len * 4), *targets = malloc((size_t)seq_len * 4);
     for (int64_t i = 0; i < d->n_samples[split]; i++) {
-        void *port[] = {tokens, targets};
-        assert_int_equal(i % 2 ? ku_text_read(d, split, i, tokens, targets)
-                               : ku_data_read(d, split, i, i, port),
-                         0);
+        assert_int_equal(ku_data_read(d, split, i, i, (void *[]){tokens, targets}), 0);
         for (int64_t k = 0; k < seq_len; k++) {
             assert_int_equal(tokens[k], first + i * seq_len + k);
             assert_int_equal(targets[k], first + i * seq_len + k + 1);
@@ -163,7 +160,7 @@ static void bytes_of_a_text_are_its_tokens(void **state)
     assert_int_equal(d->n_items[KU_SPLIT_TRAIN], 1003854); /* nanoGPT's count */
     assert_int_equal(d->n_items[KU_SPLIT_VAL], 111540);
     assert_int_equal(d->n_samples[KU_SPLIT_VAL], 111539 / 64);
-    assert_int_equal(ku_text_read(d, KU_SPLIT_TRAIN, 0, tokens, targets), 0);
+    assert_int_equal(ku_data_read(d, KU_SPLIT_TRAIN, 0, 0, (void *[]){tokens, targets}), 0);
     assert_int_equal(tokens[0], 'F');
     assert_int_equal(targets[0], 'i');
     ku_data_destroy(d);
@@ -225,17 +222,17 @@ static void names_a_token_out_of_range(void **state)
     o.format = "u32";
     o.vocab_count = 100;
     struct ku_data *d = open_text(&o);
-    assert_int_equal(ku_text_read(d, KU_SPLIT_TRAIN, 1, tokens, targets), 0);
-    assert_error(ku_text_read(d, KU_SPLIT_TRAIN, 2, tokens, targets), KUMI_EINPUT,
+    assert_int_equal(ku_data_read(d, KU_SPLIT_TRAIN, 1, 0, (void *[]){tokens, targets}), 0);
+    assert_error(ku_data_read(d, KU_SPLIT_TRAIN, 2, 0, (void *[]){tokens, targets}), KUMI_EINPUT,
                  "data: @/bad.bin: token 100 at byte 40; the model's vocabulary has 100 "
                  "(model.vocab_size)");
     assert_error(ku_data_verify(d, NULL), KUMI_EINPUT,
                  "data: @/bad.bin: token 100 at byte 40; the model's vocabulary has 100 "
                  "(model.vocab_size)");
     assert_int_equal(truncate(train[1], 30), 0);
-    assert_error(ku_text_read(d, KU_SPLIT_TRAIN, 2, tokens, targets), KUMI_EINPUT,
-                 "data: @/bad.bin: ends at byte 30, but was longer when opened; do not change it "
-                 "while it is in use");
+    assert_error(ku_data_read(d, KU_SPLIT_TRAIN, 2, 0, (void *[]){tokens, targets}), KUMI_EINPUT,
+                 "data: @/bad.bin: ends at byte 30, 18 of 36 bytes are missing; copy it again, and "
+                 "do not change it while it is in use");
     ku_data_destroy(d);
 }
 
@@ -247,7 +244,7 @@ static void refuses_what_is_no_data(void **state)
         const char *format, *text;
     } rows[] = {
         {"none.txt", SIZE_MAX, NULL,
-         "data: @/none.txt: No such file or directory; give a file that can be read"},
+         "data: @/none.txt: No such file or directory; give a file with text or tokens"},
         {"none*.txt", SIZE_MAX, NULL, "data: @/none*.txt: no file matches; correct the pattern"},
         {"empty.txt", 0, NULL, "data: @/empty.txt: empty; give a file with text or tokens"},
         {"empty.bin", 0, "u16", "data: @/empty.bin: empty; give a file with text or tokens"},
@@ -318,7 +315,7 @@ static void token_files_written(void **state)
         struct ku_data *d = open_text(&o);
         int32_t tokens[8], targets[8];
         for (int64_t k = 0; k < d->n_samples[KU_SPLIT_TRAIN]; k++) {
-            assert_int_equal(ku_text_read(d, KU_SPLIT_TRAIN, k, tokens, targets), 0);
+            assert_int_equal(ku_data_read(d, KU_SPLIT_TRAIN, k, 0, (void *[]){tokens, targets}), 0);
             for (int j = 0; j < 8; j++)
                 assert_int_equal(tokens[j], id[8 * k + j]);
         }
@@ -505,7 +502,7 @@ static void assert_encodes(const struct ku_data *d, const char *path)
     assert_int_equal(ku_tokenizer_encode(t, text, bytes, &all), 0);
     assert_int_equal(d->n_items[KU_SPLIT_TRAIN], all.count);
     for (int64_t i = 0; i < d->n_samples[KU_SPLIT_TRAIN]; i++) {
-        assert_int_equal(ku_text_read(d, KU_SPLIT_TRAIN, i, tokens, targets), 0);
+        assert_int_equal(ku_data_read(d, KU_SPLIT_TRAIN, i, 0, (void *[]){tokens, targets}), 0);
         for (int k = 0; k < 8; k++) {
             assert_int_equal(tokens[k], all.id[8 * i + k]);
             assert_int_equal(targets[k], all.id[8 * i + k + 1]);

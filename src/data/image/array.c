@@ -3,9 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/search.h"
 
-#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,15 +14,8 @@ enum { LABELS_AT_ONCE = 4096 };
  * have the same image shape. Labels are read at opening, 4 bytes per image; pixels are read on
  * demand.
  */
-struct part {
-    struct ku_file file;
-    uint64_t at;   /* byte offset of its first image */
-    int64_t first; /* number of its first image */
-};
 struct array {
     struct ku_image_store store;
-    struct part *part;
-    uint32_t n_parts;
     int32_t *label;
     struct ku_pixels form; /* shape, strides and dtype of one image; data is NULL */
     size_t image_bytes;
@@ -32,27 +23,15 @@ struct array {
 
 static void array_close(struct ku_image_store *s)
 {
-    struct array *x = (struct array *)s;
-    for (uint32_t i = 0; i < x->n_parts; i++)
-        ku_file_close(&x->part[i].file);
-    ku_free(x->part);
-    ku_free(x->label);
-    ku_free(x);
-}
-
-static const struct part *part_of(const struct array *x, int64_t i)
-{
-    return &x->part[ku_search(&x->part->first, sizeof *x->part, x->n_parts, i)];
+    ku_free(((struct array *)s)->label);
+    ku_store_close(s);
 }
 
 static int array_read(const struct ku_image_store *s, int64_t i, struct ku_image_work *work,
                       struct ku_pixels *out, int32_t *label)
 {
     const struct array *x = (const struct array *)s;
-    const struct part *p = part_of(x, i);
-    KU_TRY(ku_scratch_need(&work->file, x->image_bytes));
-    KU_TRY(ku_file_read(&p->file, p->at + (uint64_t)(i - p->first) * x->image_bytes,
-                        work->file.data, x->image_bytes, work->why, sizeof work->why));
+    KU_TRY(ku_store_read(s, i, x->image_bytes, work));
     *out = x->form;
     out->data = work->file.data;
     *label = x->label[i];
@@ -61,15 +40,14 @@ static int array_read(const struct ku_image_store *s, int64_t i, struct ku_image
 
 static void array_name(const struct ku_image_store *s, int64_t i, char *text, size_t bytes)
 {
-    const struct part *p = part_of((const struct array *)s, i);
+    const struct ku_image_part *p = ku_store_part(s, i);
     snprintf(text, bytes, "%s: image %lld", p->file.name, (long long)(i - p->first));
 }
 
 static int array_identify(const struct ku_image_store *s, struct ku_sha256 *h)
 {
     const struct array *x = (const struct array *)s;
-    for (uint32_t i = 0; i < x->n_parts; i++)
-        KU_TRY(ku_file_identify(&x->part[i].file, h));
+    KU_TRY(ku_store_identify(s, h));
     ku_sha256_update(h, x->label, (size_t)s->n * sizeof *x->label);
     return KUMI_OK;
 }
@@ -140,21 +118,19 @@ static int add_part(struct array *x, const struct ku_image_source *src,
 {
     struct ku_array_header h;
     struct ku_pixels form;
-    struct part *p = &x->part[x->n_parts];
-    KU_TRY(ku_file_open(name, format->what, x->n_parts < 256, &p->file));
-    p->first = x->store.n;
-    x->n_parts++;
+    KU_TRY(ku_store_add(&x->store, name, format->what));
+    struct ku_image_part *p = &x->store.part[x->store.n_parts - 1];
     KU_TRY(read_header(format, &p->file, &h));
     KU_TRY(form_of(src, name, &h, &form));
     p->at = h.at;
-    if (x->n_parts == 1) {
+    if (x->store.n_parts == 1) {
         x->form = form;
         x->store.is_flat = h.ndim == 2;
     }
     if (!same_form(&form, &x->form) || (h.ndim == 2) != x->store.is_flat)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s: shape or type differs from that of %s; all files need the same",
-                      name, x->part[0].file.name);
+                      name, x->store.part[0].file.name);
     x->image_bytes = (size_t)(form.h * form.w * form.c) * (form.dtype == KUMI_F32 ? 4 : 1);
     x->store.n += h.dim[0];
     return KUMI_OK;
@@ -178,9 +154,10 @@ static int read_labels(struct array *x, const struct ku_image_source *src,
     unsigned char data[8 * LABELS_AT_ONCE];
     struct ku_file f;
     struct ku_array_header h;
-    int64_t end = k + 1 < x->n_parts ? x->part[k + 1].first : x->store.n;
-    int64_t at = x->part[k].first, n = end - at, done = 0;
-    KU_TRY(ku_file_open(name, format->what, 1, &f));
+    const struct ku_image_part *part = &x->store.part[k];
+    int64_t end = k + 1 < x->store.n_parts ? part[1].first : x->store.n;
+    int64_t at = part->first, n = end - at, done = 0;
+    KU_TRY(ku_file_open(name, format->what, &f));
     int status = read_header(format, &f, &h);
     if (status == KUMI_OK && (h.ndim != 1 || (h.type[0] != 'u' && h.type[0] != 'i')))
         status =
@@ -188,7 +165,7 @@ static int read_labels(struct array *x, const struct ku_image_source *src,
                    name, h.ndim, h.type);
     else if (status == KUMI_OK && h.dim[0] != n)
         status = KU_ERR(KUMI_EINPUT, "data: %s: %lld labels; %s has %lld images", name,
-                        (long long)h.dim[0], x->part[k].file.name, (long long)n);
+                        (long long)h.dim[0], part->file.name, (long long)n);
     size_t width = status == KUMI_OK ? (size_t)(h.type[1] - '0') : 1;
     while (status == KUMI_OK && done < n) {
         int64_t some = n - done < LABELS_AT_ONCE ? n - done : LABELS_AT_ONCE;
@@ -208,9 +185,6 @@ static int open_all(struct array *x, const struct ku_image_source *src,
                     const struct ku_files *labels)
 {
     size_t bytes;
-    x->part = ku_calloc(images->n, sizeof *x->part);
-    if (!x->part)
-        return KUMI_ENOMEM;
     for (uint32_t i = 0; i < images->n; i++)
         KU_TRY(add_part(x, src, format, images->name[i]));
     x->store.h = x->form.h;

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/random.h"
+#include "base/str.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,13 +13,11 @@ enum { STREAM = 0x696d6167, ATTEMPTS = 10, PADDING_MAX = 1024 };
 
 int ku_crop_parse(const char *name, enum ku_crop *out)
 {
-    static const char *const names[] = {"none", "random", "resized"};
-    for (int i = 0; i < 3; i++)
-        if (strcmp(name, names[i]) == 0) {
-            *out = (enum ku_crop)i;
-            return KUMI_OK;
-        }
-    return KU_ERR(KUMI_EINVAL, "data: data.crop: '%s'; give none, random or resized", name);
+    int i = ku_str_find_word("none random resized", name);
+    if (i < 0)
+        return KU_ERR(KUMI_EINVAL, "data: data.crop: '%s'; give none, random or resized", name);
+    *out = (enum ku_crop)i;
+    return KUMI_OK;
 }
 
 int ku_normalize_parse(const char *name, struct ku_augment_opts *o)

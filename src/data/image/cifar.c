@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
-#include "base/search.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,36 +19,14 @@ enum { SIDE = 32, PLANE = SIDE * SIDE, PIXELS = 3 * PLANE };
 
 struct cifar {
     struct ku_image_store store;
-    struct ku_file *file;
-    int64_t *first; /* number of each file's first image; first[n_files]: total */
-    uint32_t n_files;
     int label_bytes, label_at;
 };
-
-static void cifar_close(struct ku_image_store *s)
-{
-    struct cifar *x = (struct cifar *)s;
-    for (uint32_t i = 0; i < x->n_files; i++)
-        ku_file_close(&x->file[i]);
-    ku_free(x->file);
-    ku_free(x->first);
-    ku_free(x);
-}
-
-static uint32_t file_of(const struct cifar *x, int64_t i)
-{
-    return (uint32_t)ku_search(x->first, sizeof *x->first, x->n_files, i);
-}
 
 static int cifar_read(const struct ku_image_store *s, int64_t i, struct ku_image_work *work,
                       struct ku_pixels *out, int32_t *label)
 {
     const struct cifar *x = (const struct cifar *)s;
-    uint32_t k = file_of(x, i);
-    size_t record = (size_t)x->label_bytes + PIXELS;
-    KU_TRY(ku_scratch_need(&work->file, record));
-    KU_TRY(ku_file_read(&x->file[k], (uint64_t)(i - x->first[k]) * record, work->file.data, record,
-                        work->why, sizeof work->why));
+    KU_TRY(ku_store_read(s, i, (size_t)x->label_bytes + PIXELS, work));
     *label = work->file.data[x->label_at];
     *out = (struct ku_pixels){
         work->file.data + x->label_bytes, KUMI_U8, SIDE, SIDE, 3, SIDE, 1, PLANE};
@@ -58,21 +35,12 @@ static int cifar_read(const struct ku_image_store *s, int64_t i, struct ku_image
 
 static void cifar_name(const struct ku_image_store *s, int64_t i, char *text, size_t bytes)
 {
-    const struct cifar *x = (const struct cifar *)s;
-    uint32_t k = file_of(x, i);
-    snprintf(text, bytes, "%s: record %lld", x->file[k].name, (long long)(i - x->first[k]));
+    const struct ku_image_part *p = ku_store_part(s, i);
+    snprintf(text, bytes, "%s: record %lld", p->file.name, (long long)(i - p->first));
 }
 
-static int cifar_identify(const struct ku_image_store *s, struct ku_sha256 *h)
-{
-    const struct cifar *x = (const struct cifar *)s;
-    for (uint32_t i = 0; i < x->n_files; i++)
-        KU_TRY(ku_file_identify(&x->file[i], h));
-    return KUMI_OK;
-}
-
-static const struct ku_image_store_ops cifar_ops = {cifar_close, cifar_read, cifar_name,
-                                                    cifar_identify};
+static const struct ku_image_store_ops cifar_ops = {ku_store_close, cifar_read, cifar_name,
+                                                    ku_store_identify};
 
 /* Files of the published folder, and the number of records in each. */
 struct layout {
@@ -94,19 +62,18 @@ static const struct layout layouts[] = {
 static int add_file(struct cifar *x, const char *name, int64_t records, const char *kind)
 {
     uint64_t each = (uint64_t)x->label_bytes + PIXELS;
-    struct ku_file *f = &x->file[x->n_files];
-    KU_TRY(ku_file_open(
-        name, "CIFAR records, or the folder with them (docs/reference/workloads.md)", 1, f));
-    x->n_files++;
-    if (f->bytes % each != 0 || (records && f->bytes != (uint64_t)records * each))
+    KU_TRY(ku_store_add(&x->store, name,
+                        "CIFAR records, or the folder with them (docs/reference/workloads.md)"));
+    uint64_t bytes = x->store.part[x->store.n_parts - 1].file.bytes;
+    if (bytes % each != 0 || (records && bytes != (uint64_t)records * each))
         return KU_ERR(KUMI_EINPUT,
                       "data: %s: %llu bytes; a file of %s has %s%llu bytes; copy it again", name,
-                      (unsigned long long)f->bytes, kind,
+                      (unsigned long long)bytes, kind,
                       !records           ? "records of "
                       : records == 10000 ? "10000 records of "
                                          : "50000 records of ",
                       (unsigned long long)each);
-    x->first[x->n_files] = x->first[x->n_files - 1] + (int64_t)(f->bytes / each);
+    x->store.n += (int64_t)(bytes / each);
     return KUMI_OK;
 }
 
@@ -133,17 +100,10 @@ static int open_files(struct cifar *x, const struct ku_image_source *src, const 
                       const struct ku_files *files)
 {
     struct stat st;
-    size_t room = files->n + 5;
-    x->file = ku_calloc(room, sizeof *x->file);
-    x->first = ku_calloc(room + 1, sizeof *x->first);
-    if (!x->file || !x->first)
-        return KUMI_ENOMEM;
     if (files->n == 1 && ku_os_stat(files->name[0], &st) == 0 && S_ISDIR(st.st_mode))
-        KU_TRY(add_folder(x, files->name[0], l, src->split));
-    else
-        for (uint32_t i = 0; i < files->n; i++)
-            KU_TRY(add_file(x, files->name[i], 0, l->kind));
-    x->store.n = x->first[x->n_files];
+        return add_folder(x, files->name[0], l, src->split);
+    for (uint32_t i = 0; i < files->n; i++)
+        KU_TRY(add_file(x, files->name[i], 0, l->kind));
     return KUMI_OK;
 }
 

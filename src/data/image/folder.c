@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 /*
  * Images in root/class/image files, as torchvision's ImageFolder. Memory: one block of names per
@@ -127,14 +126,8 @@ static const struct ku_image_store_ops folder_ops = {folder_close, folder_read, 
 
 static bool is_image(const char *name)
 {
-    static const char *const endings[] = {".jpg", ".jpeg", ".png"};
-    size_t n = strlen(name);
-    for (int i = 0; i < 3; i++) {
-        size_t k = strlen(endings[i]);
-        if (n > k && name[0] != '.' && strcasecmp(name + n - k, endings[i]) == 0)
-            return 1;
-    }
-    return 0;
+    const char *dot = strrchr(name, '.');
+    return name[0] != '.' && dot && ku_image_is_ending(dot + 1);
 }
 
 /* A class of val gets the number it has in train. */

@@ -23,7 +23,7 @@ struct images {
     int64_t *held;                             /* then val's images in it, ascending */
     struct ku_augment augment;
     struct pool *pool;
-    int64_t n_classes, limit; /* labels must be below it; 0: any label */
+    int64_t limit; /* labels must be below it; 0: any label */
 };
 
 static const struct kind {
@@ -44,11 +44,6 @@ static const struct kind *find_kind(const char *name)
 bool ku_image_is_kind(const char *kind)
 {
     return find_kind(kind) != NULL;
-}
-
-int64_t ku_image_n_classes(const struct ku_data *d)
-{
-    return ((const struct images *)d)->n_classes;
 }
 
 static struct ku_image_work *take_work(struct pool *p)
@@ -171,20 +166,17 @@ static int images_read(const struct ku_data *d, enum ku_data_split split, int64_
 static int images_verify(const struct ku_data *d, const struct ku_progress *progress)
 {
     const struct images *x = (const struct images *)d;
-    const struct ku_data_port *p = x->port;
-    uint64_t row = kumi_dtype_bytes(p->dtype);
-    for (int i = 0; i < p->ndim; i++)
-        row *= (uint64_t)p->dim[i];
-    void *image = ku_malloc((size_t)row);
+    size_t row = ku_data_row_bytes(x->port);
+    void *image = ku_malloc(row);
     int32_t label;
     int status = image ? KUMI_OK : KUMI_ENOMEM;
     for (int split = 0; split < KU_N_SPLITS && status == KUMI_OK; split++)
         for (int64_t i = 0; i < d->n_samples[split] && status == KUMI_OK; i++) {
             status = ku_data_read(d, split, i, i, (void *[]){image, &label});
-            if (status == KUMI_OK && progress && progress->call)
+            if (status == KUMI_OK)
                 status =
-                    progress->call(progress->ctx, split ? "checking val" : "checking train",
-                                   (uint64_t)(i + 1) * row, (uint64_t)d->n_samples[split] * row);
+                    ku_progress_call(progress, split ? "checking val" : "checking train",
+                                     (uint64_t)(i + 1) * row, (uint64_t)d->n_samples[split] * row);
         }
     ku_free(image);
     return status;
@@ -277,8 +269,7 @@ static int open_splits(struct images *x, const struct ku_image_opts *o)
                                   o->n_val, o->n_val_labels};
     KU_TRY(kind->open(&train, &x->store[KU_SPLIT_TRAIN]));
     const struct ku_image_store *t = x->store[KU_SPLIT_TRAIN];
-    x->n_classes = t->n_classes;
-    x->limit = o->n_classes ? o->n_classes : x->n_classes;
+    x->limit = o->n_classes ? o->n_classes : t->n_classes;
     if (o->n_val == 0)
         return hold_out(x, o->val_fraction);
     val.train = t;
@@ -312,20 +303,14 @@ static int make_ports(struct images *x, const struct ku_augment_opts *o)
 static int make_fingerprint(struct images *x)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
     int status = KUMI_OK;
     KU_TRY(ku_sha256_init(&h));
     for (int i = 0; i < KU_N_SPLITS && status == KUMI_OK; i++) {
-        int64_t n = x->data.n_samples[i];
-        unsigned char count[8];
-        for (int k = 0; k < 8; k++)
-            count[k] = (unsigned char)(n >> 8 * k);
-        ku_sha256_update(&h, count, sizeof count);
+        ku_sha256_u64(&h, (uint64_t)x->data.n_samples[i]);
         if (x->store[i])
             status = x->store[i]->ops->identify(x->store[i], &h);
     }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, x->data.fingerprint);
+    ku_sha256_final_hex(&h, x->data.fingerprint);
     return status;
 }
 

@@ -60,7 +60,5 @@ struct ku_image_opts {
 KU_STATUS ku_image_open(const struct ku_image_opts *opts, struct ku_data **out);
 /* 1 if `kind` is one of the kinds above. */
 bool ku_image_is_kind(const char *kind);
-/* Number of classes that the data define (folder, cifar); 0: unknown. */
-int64_t ku_image_n_classes(const struct ku_data *d);
 
 #endif

@@ -4,20 +4,15 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/os/os.h"
+#include "base/search.h"
 #include "data/input_file.h"
 
-#include <endian.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { FILES_MAX = 1 << 20, NAME_MAX_BYTES = 4096, BRACES_MAX = 16 };
-/*
- * A file is identified by its length and 64 of its 4 KiB blocks, so that opening does not read all
- * data.
- */
-enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
 
 void ku_files_fini(struct ku_files *f)
 {
@@ -113,6 +108,12 @@ int ku_files_add(struct ku_files *f, const char *const *pattern, int n)
     return KUMI_OK;
 }
 
+bool ku_image_is_ending(const char *ending)
+{
+    return strcasecmp(ending, "jpg") == 0 || strcasecmp(ending, "jpeg") == 0 ||
+           strcasecmp(ending, "png") == 0;
+}
+
 int ku_store_opened(struct ku_image_store *s, int status, struct ku_image_store **out)
 {
     if (status < 0)
@@ -122,78 +123,44 @@ int ku_store_opened(struct ku_image_store *s, int status, struct ku_image_store 
     return status;
 }
 
-int ku_file_open(const char *name, const char *what, int keep_open, struct ku_file *f)
+int ku_store_add(struct ku_image_store *s, const char *name, const char *what)
 {
-    struct stat st;
-    const char *fault = NULL;
-    /* O_NONBLOCK: a pipe without a writer gives an error instead of blocking. */
-    int fd = ku_os_open(name, O_RDONLY | O_NONBLOCK, 0);
-    if (fd < 0 || ku_os_fstat(fd, &st) < 0)
-        fault = ku_os_why();
-    else if (!S_ISREG(st.st_mode))
-        fault = S_ISDIR(st.st_mode) ? "a folder" : "not a regular file";
-    else if (st.st_size == 0)
-        fault = "empty";
-    if (fault) {
-        int status = KU_ERR(KUMI_EINPUT, "data: %s: %s; give a file with %s", name, fault, what);
-        if (fd >= 0)
-            ku_os_close(fd);
-        return status;
-    }
-    *f = (struct ku_file){ku_strdup(name), fd, (uint64_t)st.st_size};
-    if (!keep_open || !f->name) {
-        ku_os_close(fd);
-        f->fd = -1;
-    }
-    return f->name ? KUMI_OK : KUMI_ENOMEM;
+    KU_TRY(KU_GROW(&s->part, s->n_parts, &s->cap_parts));
+    struct ku_image_part *p = &s->part[s->n_parts];
+    KU_TRY(ku_file_open(name, what, &p->file));
+    p->first = s->n;
+    if (s->n_parts++ >= KU_OPEN_FILES_MAX)
+        ku_file_park(&p->file);
+    return KUMI_OK;
 }
 
-void ku_file_close(struct ku_file *f)
+const struct ku_image_part *ku_store_part(const struct ku_image_store *s, int64_t i)
 {
-    if (f->name && f->fd >= 0)
-        ku_os_close(f->fd);
-    ku_free(f->name);
-    *f = (struct ku_file){.fd = -1};
+    return &s->part[ku_search(&s->part->first, sizeof *s->part, s->n_parts, i)];
 }
 
-int ku_file_read(const struct ku_file *f, uint64_t at, void *data, size_t bytes, char *why,
-                 size_t why_bytes)
+int ku_store_read(const struct ku_image_store *s, int64_t i, size_t bytes,
+                  struct ku_image_work *work)
 {
-    int fd = f->fd >= 0 ? f->fd : ku_os_open(f->name, O_RDONLY | O_NONBLOCK, 0);
-    ssize_t n = fd < 0 ? -1 : ku_os_pread_full(fd, data, bytes, (off_t)at);
-    int status = n < 0 || (size_t)n < bytes ? KUMI_EINPUT : KUMI_OK;
-    if (n < 0)
-        snprintf(why, why_bytes, "byte %llu: %s; check the storage", (unsigned long long)at,
-                 ku_os_why());
-    else if (status < 0)
-        snprintf(why, why_bytes, "ends at byte %llu, %llu of %zu bytes are missing; copy it again",
-                 (unsigned long long)at + (uint64_t)n, (unsigned long long)(bytes - (size_t)n),
-                 bytes);
-    if (fd >= 0 && fd != f->fd)
-        ku_os_close(fd);
-    return status;
+    const struct ku_image_part *p = ku_store_part(s, i);
+    KU_TRY(ku_scratch_need(&work->file, bytes));
+    return ku_file_read(&p->file, p->at + (uint64_t)(i - p->first) * bytes, work->file.data, bytes,
+                        work->why, sizeof work->why);
 }
 
-int ku_file_get(const struct ku_file *f, uint64_t at, void *data, size_t bytes)
+int ku_store_identify(const struct ku_image_store *s, struct ku_sha256 *h)
 {
-    char why[160];
-    int status = ku_file_read(f, at, data, bytes, why, sizeof why);
-    return status < 0 ? KU_ERR(status, "data: %s: %s", f->name, why) : status;
-}
-
-int ku_file_identify(const struct ku_file *f, struct ku_sha256 *h)
-{
-    unsigned char block[SAMPLE_BYTES];
-    uint64_t bytes = htole64(f->bytes), n_blocks = (f->bytes + SAMPLE_BYTES - 1) / SAMPLE_BYTES;
-    uint64_t n = n_blocks < SAMPLES ? n_blocks : SAMPLES;
-    ku_sha256_update(h, &bytes, sizeof bytes);
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t nth =
-            n == 1 ? 0 : (n_blocks - 1) / (n - 1) * i + (n_blocks - 1) % (n - 1) * i / (n - 1);
-        uint64_t at = nth * SAMPLE_BYTES, left = f->bytes - at;
-        size_t part = left < SAMPLE_BYTES ? (size_t)left : SAMPLE_BYTES;
-        KU_TRY(ku_file_get(f, at, block, part));
-        ku_sha256_update(h, block, part);
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        ku_sha256_u64(h, s->part[i].file.bytes);
+        KU_TRY(ku_file_identify(&s->part[i].file, h));
     }
     return KUMI_OK;
+}
+
+void ku_store_close(struct ku_image_store *s)
+{
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        ku_file_close(&s->part[i].file);
+    ku_free(s->part);
+    ku_free(s);
 }

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "data/image/decode.h"
 #include "data/image/image.h"
+#include "data/input_file.h"
 
 struct ku_image_store;
 
@@ -36,8 +37,16 @@ struct ku_image_store_ops {
     /* Hashes what identifies the contents; errors: EINPUT, ENOMEM. */
     int (*identify)(const struct ku_image_store *s, struct ku_sha256 *h);
 };
+/* A file of a store whose files hold consecutive images. */
+struct ku_image_part {
+    struct ku_file file;
+    int64_t first; /* number of its first image */
+    uint64_t at;   /* byte offset of its first image */
+};
 struct ku_image_store {
     const struct ku_image_store_ops *ops;
+    struct ku_image_part *part; /* NULL: the format finds its files by itself */
+    uint32_t n_parts, cap_parts;
     int64_t n;         /* images, at least 1 */
     int64_t n_classes; /* 0: unknown */
     int64_t h, w, c;   /* of each image; h, w = 0: images differ in size */
@@ -62,6 +71,17 @@ KU_STATUS ku_npy_open(const struct ku_image_source *src, struct ku_image_store *
 
 /* The end of each of them: sets *out, or closes the store. Returns status. */
 int ku_store_opened(struct ku_image_store *s, int status, struct ku_image_store **out);
+/*
+ * For stores of parts: opens a file as the part that begins with image n (what: as ku_file_open);
+ * finds the part of an image; reads an image of constant size to work->file; close and identify are
+ * entries of ku_image_store_ops.
+ */
+KU_STATUS ku_store_add(struct ku_image_store *s, const char *name, const char *what);
+const struct ku_image_part *ku_store_part(const struct ku_image_store *s, int64_t i);
+KU_STATUS ku_store_read(const struct ku_image_store *s, int64_t i, size_t bytes,
+                        struct ku_image_work *work);
+KU_STATUS ku_store_identify(const struct ku_image_store *s, struct ku_sha256 *h);
+void ku_store_close(struct ku_image_store *s);
 
 /* File helpers shared by the formats (image_files.c). */
 
@@ -78,22 +98,8 @@ KU_STATUS ku_files_add(struct ku_files *f, const char *const *pattern, int n);
 KU_STATUS ku_files_add_name(struct ku_files *f, const char *name);
 void ku_files_fini(struct ku_files *f);
 
-struct ku_file {
-    char *name;
-    int fd; /* -1: opened for each read */
-    uint64_t bytes;
-};
-/* Opens a file. what: "CIFAR records", for the hint; errors: EINPUT with the name, ENOMEM. */
-KU_STATUS ku_file_open(const char *name, const char *what, int keep_open, struct ku_file *f);
-void ku_file_close(struct ku_file *f);
-/* Reads exactly `bytes` bytes; errors: EINPUT with the reason in why; threads: any number. */
-int ku_file_read(const struct ku_file *f, uint64_t at, void *data, size_t bytes, char *why,
-                 size_t why_bytes);
-/* The same with an error record: "data: NAME: why". */
-KU_STATUS ku_file_get(const struct ku_file *f, uint64_t at, void *data, size_t bytes);
-/* Hashes the length and 64 blocks of 4 KiB, spread evenly. */
-KU_STATUS ku_file_identify(const struct ku_file *f, struct ku_sha256 *h);
-
+/* Whether files with this ending, "jpg", are images. */
+bool ku_image_is_ending(const char *ending);
 /* Decodes the first `bytes` bytes of work->file. */
 int ku_image_decode(struct ku_image_work *work, size_t bytes, struct ku_pixels *out);
 /* EINPUT unless 0 <= label < n_classes (n_classes 0: any up to INT32_MAX). */

@@ -192,12 +192,6 @@ static int read_label(struct walk *w, const struct member *m)
     return KUMI_OK;
 }
 
-static bool is_image(const char *ending)
-{
-    return strcasecmp(ending, "jpg") == 0 || strcasecmp(ending, "jpeg") == 0 ||
-           strcasecmp(ending, "png") == 0;
-}
-
 static int add_member(struct walk *w, const struct member *m)
 {
     struct sample *s = &w->now;
@@ -210,7 +204,7 @@ static int add_member(struct walk *w, const struct member *m)
         KU_TRY(end_sample(w, m->header_at));
         snprintf(s->key, sizeof s->key, "%.*s", (int)n, m->name);
     }
-    int image = is_image(dot + 1), label = strcasecmp(dot + 1, "cls") == 0;
+    int image = ku_image_is_ending(dot + 1), label = strcasecmp(dot + 1, "cls") == 0;
     if (!image && !label)
         return KUMI_OK;
     if (m->type != '0' && m->type != '\0' && m->type != '7')
@@ -257,8 +251,7 @@ static int walk_all(struct walk *w)
         at = m.at + (m.bytes + BLOCK - 1) / BLOCK * BLOCK;
         if (at > w->f->bytes)
             at = w->f->bytes;
-        if (w->progress && w->progress->call)
-            KU_TRY(w->progress->call(w->progress->ctx, w->f->name, at, w->f->bytes));
+        KU_TRY(ku_progress_call(w->progress, w->f->name, at, w->f->bytes));
     }
 }
 

@@ -146,22 +146,6 @@ int ku_bleu_add(struct ku_bleu *b, const char *hypothesis, size_t hypothesis_byt
     return status;
 }
 
-void ku_bleu_merge(struct ku_bleu *b, const struct ku_bleu *other)
-{
-    b->n_sentences += other->n_sentences;
-    b->hyp_len += other->hyp_len;
-    b->ref_len += other->ref_len;
-    for (int i = 0; i < KU_BLEU_ORDER; i++) {
-        b->correct[i] += other->correct[i];
-        b->total[i] += other->total[i];
-    }
-    for (int i = 0; i < KU_CHRF_ORDER; i++) {
-        b->chr_hyp[i] += other->chr_hyp[i];
-        b->chr_ref[i] += other->chr_ref[i];
-        b->chr_match[i] += other->chr_match[i];
-    }
-}
-
 static double chrf(const struct ku_bleu *b)
 {
     const double factor = 4.0; /* beta^2 */

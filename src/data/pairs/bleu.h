@@ -32,8 +32,6 @@ struct ku_bleu {
  */
 int ku_bleu_add(struct ku_bleu *b, const char *hypothesis, size_t hypothesis_bytes,
                 const char *reference, size_t reference_bytes);
-/* Adds the counts of another part of the corpus. */
-void ku_bleu_merge(struct ku_bleu *b, const struct ku_bleu *other);
 
 struct ku_bleu_score {
     double bleu;                     /* 0 to 100 */

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/search.h"
 
 #include <string.h>
 
@@ -70,17 +71,11 @@ static int side_init(struct side *side, const int32_t *len, int64_t n, int64_t m
     return KUMI_OK;
 }
 
+/* The first of the side's lengths that holds `len`. */
 static int index_of(const struct side *side, int64_t len)
 {
-    int low = -1, high = side->n - 1; /* len[low] < len <= len[high] */
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (side->len[middle] < len)
-            low = middle;
-        else
-            high = middle;
-    }
-    return high;
+    int i = (int)ku_search(side->len, sizeof *side->len, (size_t)side->n, len);
+    return i + (side->len[i] < len);
 }
 
 static void count_samples(struct grid *g, const int32_t *src_len, const int32_t *tgt_len, int64_t n)

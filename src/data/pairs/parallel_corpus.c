@@ -5,20 +5,11 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/search.h"
 #include "data/input_file.h"
 #include "data/pairs/sentences.h"
 
-#include <endian.h>
 #include <string.h>
 
-enum { FILES_MAX = 1 << 16, OPEN_FILES_MAX = 256 };
-
-/* A source and a target file; line i of one corresponds to line i of the other. */
-struct pair {
-    struct ku_sentences side[2]; /* source, target */
-    int64_t first_line;          /* number of its first line, over all files */
-};
 /* Sentence pairs left out for one reason. */
 struct odd {
     int64_t count, line; /* of the first one, from 1, in `name` */
@@ -26,8 +17,8 @@ struct odd {
 };
 static const char *const odd_text[] = {"empty lines", "above the length limit"};
 struct split {
-    struct pair *pair;
-    uint32_t n_pairs, cap_pairs;
+    struct ku_sentences
+        side[2];    /* source, target; line i of one corresponds to that of the other */
     uint32_t *line; /* line of each sample, from 0, over all files */
     struct ku_parallel_counts counts;
     struct odd odd[2]; /* empty, long */
@@ -50,21 +41,11 @@ static void parallel_destroy(struct ku_data *d)
 {
     struct parallel *p = (struct parallel *)d;
     for (int i = 0; i < KU_N_SPLITS; i++) {
-        for (uint32_t j = 0; j < p->split[i].n_pairs; j++)
-            for (int k = 0; k < 2; k++)
-                ku_sentences_fini(&p->split[i].pair[j].side[k]);
-        ku_free(p->split[i].pair);
+        for (int k = 0; k < 2; k++)
+            ku_sentences_fini(&p->split[i].side[k]);
         ku_free(p->split[i].line);
     }
     ku_free(p);
-}
-
-/* Finds the file pair of a line, and the line's number in it. */
-static const struct pair *find_pair(const struct split *s, int64_t line, int64_t *in_pair)
-{
-    size_t low = ku_search(&s->pair->first_line, sizeof *s->pair, s->n_pairs, line);
-    *in_pair = line - s->pair[low].first_line;
-    return &s->pair[low];
 }
 
 static void fill(int32_t *at, int64_t from, int64_t to, int32_t value)
@@ -81,16 +62,17 @@ static int parallel_read_shape(const struct ku_data *d, enum ku_data_split split
     int32_t *src = port[KU_PARALLEL_SRC], *tgt_in = port[KU_PARALLEL_TGT_IN],
             *targets = port[KU_PARALLEL_TARGETS], *src_len = port[KU_PARALLEL_SRC_LEN],
             *tgt_len = port[KU_PARALLEL_TGT_LEN];
-    int64_t line, n_src = 0, n_tgt = 0;
+    int64_t n_src = 0, n_tgt = 0;
     (void)number;
     if (sample >= 0) {
         KU_ASSERT(sample < d->n_samples[split]);
-        const struct pair *pair = find_pair(&p->split[split], p->split[split].line[sample], &line);
-        n_src = ku_sentence_count(&pair->side[0], line);
-        n_tgt = ku_sentence_count(&pair->side[1], line) + 1;
+        const struct ku_sentences *side = p->split[split].side;
+        int64_t line = p->split[split].line[sample];
+        n_src = ku_sentence_count(&side[0], line);
+        n_tgt = ku_sentence_count(&side[1], line) + 1;
         KU_ASSERT(n_src <= shape->src_len && n_tgt <= shape->tgt_len);
-        KU_TRY(ku_sentence_read(&pair->side[0], line, src));
-        KU_TRY(ku_sentence_read(&pair->side[1], line, targets));
+        KU_TRY(ku_sentence_read(&side[0], line, src));
+        KU_TRY(ku_sentence_read(&side[1], line, targets));
         tgt_in[0] = (int32_t)ku_vocab_special(p->vocab[1], KU_VOCAB_BOS);
         memcpy(tgt_in + 1, targets, (size_t)(n_tgt - 1) * sizeof *tgt_in);
         targets[n_tgt - 1] = (int32_t)ku_vocab_special(p->vocab[1], KU_VOCAB_EOS);
@@ -114,20 +96,10 @@ static int parallel_read(const struct ku_data *d, enum ku_data_split split, int6
 static int parallel_verify(const struct ku_data *d, const struct ku_progress *progress)
 {
     const struct parallel *p = parallel_of(d);
-    uint32_t chunk[KU_SOURCE_CHUNK];
     for (int i = 0; i < KU_N_SPLITS; i++)
-        for (uint32_t j = 0; j < p->split[i].n_pairs; j++)
-            for (int k = 0; k < 2; k++) {
-                const struct ku_sentences *s = &p->split[i].pair[j].side[k];
-                if (s->source.is_cache)
-                    KU_TRY(ku_source_check_cache(&s->source, progress));
-                for (int64_t at = 0, n; at < s->source.count; at += n) {
-                    n = s->source.count - at;
-                    n = n < KU_SOURCE_CHUNK ? n : KU_SOURCE_CHUNK;
-                    KU_TRY(ku_source_read(&s->source, at, (int)n, ku_vocab_count(s->vocab) + 1,
-                                          chunk));
-                }
-            }
+        for (int k = 0; k < 2; k++)
+            KU_TRY(ku_stream_verify(&p->split[i].side[k].tokens, ku_vocab_count(p->vocab[k]) + 1,
+                                    progress));
     return KUMI_OK;
 }
 
@@ -147,10 +119,8 @@ static void parallel_lengths(const struct ku_data *d, enum ku_data_split split, 
 {
     const struct split *s = &parallel_of(d)->split[split];
     for (int64_t i = 0; i < d->n_samples[split]; i++) {
-        int64_t line;
-        const struct pair *pair = find_pair(s, s->line[i], &line);
-        src_len[i] = (int32_t)ku_sentence_count(&pair->side[0], line);
-        tgt_len[i] = (int32_t)ku_sentence_count(&pair->side[1], line) + 1;
+        src_len[i] = (int32_t)ku_sentence_count(&s->side[0], s->line[i]);
+        tgt_len[i] = (int32_t)ku_sentence_count(&s->side[1], s->line[i]) + 1;
     }
 }
 
@@ -176,22 +146,16 @@ static int check_opts(const struct ku_parallel_opts *o)
 static int open_pair(struct parallel *p, const struct ku_parallel_opts *o, const char *cache,
                      struct split *s, const char *const name[2])
 {
-    if (s->n_pairs == FILES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; merge some", name[0], FILES_MAX);
-    KU_TRY(KU_GROW(&s->pair, s->n_pairs, &s->cap_pairs));
-    struct pair *pair = &s->pair[s->n_pairs];
-    pair->side[0].source.fd = pair->side[1].source.fd = -1;
-    pair->first_line = s->counts.lines;
-    s->n_pairs++;
+    int64_t n[2];
     for (int i = 0; i < 2; i++) {
-        KU_TRY(ku_sentences_open(name[i], p->vocab[i], cache, &o->progress, &pair->side[i]));
-        if (++p->n_open > OPEN_FILES_MAX)
-            ku_source_park(&pair->side[i].source);
+        n[i] = -s->side[i].n;
+        KU_TRY(ku_sentences_add(&s->side[i], name[i], cache, &o->progress, &p->n_open));
+        n[i] += s->side[i].n;
     }
-    if (pair->side[0].n != pair->side[1].n)
+    if (n[0] != n[1])
         return KU_ERR(KUMI_EINPUT, "data: %s has %lld lines, %s %lld; give files of equal length",
-                      name[0], (long long)pair->side[0].n, name[1], (long long)pair->side[1].n);
-    s->counts.lines += pair->side[0].n;
+                      name[0], (long long)n[0], name[1], (long long)n[1]);
+    s->counts.lines += n[0];
     if (s->counts.lines > UINT32_MAX)
         return KU_ERR(KUMI_EINPUT, "data: %s: more than %u lines in all; give fewer", name[0],
                       UINT32_MAX);
@@ -203,12 +167,12 @@ static int open_pair(struct parallel *p, const struct ku_parallel_opts *o, const
  * kind.
  */
 static int is_sample(const struct parallel *p, const struct ku_parallel_opts *o, struct split *s,
-                     const struct pair *pair, int64_t line)
+                     int64_t line)
 {
-    int64_t n[2], is_empty = 0, is_long = 0;
+    int64_t n[2], in_file, is_empty = 0, is_long = 0;
     int odd_side = 0;
     for (int i = 0; i < 2; i++) {
-        n[i] = ku_sentence_count(&pair->side[i], line);
+        n[i] = ku_sentence_count(&s->side[i], line);
         odd_side = !is_empty && n[i] == 0 ? i : odd_side;
         is_empty |= n[i] == 0;
     }
@@ -216,26 +180,27 @@ static int is_sample(const struct parallel *p, const struct ku_parallel_opts *o,
         odd_side = !is_long && n[i] > p->len_max[i] ? i : odd_side;
         is_long |= n[i] > p->len_max[i];
     }
-    const char *name = pair->side[odd_side].source.name;
+    if (!is_empty && !is_long) {
+        s->counts.src_tokens += n[0];
+        s->counts.tgt_tokens += n[1];
+        return 1;
+    }
+    const char *name = ku_sentence_file(&s->side[odd_side], line, &in_file);
     if (is_empty && (o->on_empty == KU_ODD_ERROR))
         return KU_ERR(KUMI_EINPUT, "data: %s:%lld: empty; remove the pair, or drop empty lines",
-                      name, (long long)line + 1);
+                      name, (long long)in_file);
     if (is_long && o->on_long == KU_ODD_ERROR)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s:%lld: %lld tokens; the limit is %lld: raise it, shorten the "
                       "sentence, or drop longer pairs",
-                      name, (long long)line + 1, (long long)n[odd_side],
+                      name, (long long)in_file, (long long)n[odd_side],
                       (long long)p->len_max[odd_side]);
     int kind = is_empty ? 0 : 1;
-    if ((is_empty || is_long) && s->odd[kind].count++ == 0) {
+    if (s->odd[kind].count++ == 0) {
         s->odd[kind].name = name;
-        s->odd[kind].line = line + 1;
+        s->odd[kind].line = in_file;
     }
-    if (is_empty || is_long)
-        return 0;
-    s->counts.src_tokens += n[0];
-    s->counts.tgt_tokens += n[1];
-    return 1;
+    return 0;
 }
 
 static int choose_samples(const struct parallel *p, const struct ku_parallel_opts *o,
@@ -244,14 +209,13 @@ static int choose_samples(const struct parallel *p, const struct ku_parallel_opt
     s->line = ku_malloc((size_t)s->counts.lines * sizeof *s->line);
     if (!s->line)
         return KUMI_ENOMEM;
-    for (uint32_t i = 0; i < s->n_pairs; i++)
-        for (int64_t line = 0; line < s->pair[i].side[0].n; line++) {
-            int is = is_sample(p, o, s, &s->pair[i], line);
-            KU_TRY(is);
-            if (is)
-                s->line[(*n_samples)++] = (uint32_t)(s->pair[i].first_line + line);
-        }
-    const char *name = s->pair[0].side[0].source.name;
+    for (int64_t line = 0; line < s->side[0].n; line++) {
+        int is = is_sample(p, o, s, line);
+        KU_TRY(is);
+        if (is)
+            s->line[(*n_samples)++] = (uint32_t)line;
+    }
+    const char *name = s->side[0].tokens.source[0].name;
     s->counts.n_empty = s->odd[0].count;
     s->counts.n_long = s->odd[1].count;
     for (int i = 0; i < 2 && ku_err_get_rank() <= 0; i++)
@@ -273,19 +237,18 @@ static int choose_samples(const struct parallel *p, const struct ku_parallel_opt
 static int make_fingerprint(struct parallel *p)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
     KU_TRY(ku_sha256_init(&h));
     for (int i = 0; i < KU_N_SPLITS; i++) {
-        uint64_t facts[] = {htole64(p->split[i].n_pairs), htole64((uint64_t)p->len_max[0]),
-                            htole64((uint64_t)p->len_max[1]),
-                            htole64((uint64_t)p->data.n_samples[i])};
-        ku_sha256_update(&h, facts, sizeof facts);
-        for (uint32_t j = 0; j < p->split[i].n_pairs; j++)
+        const struct ku_sentences *side = p->split[i].side;
+        ku_sha256_u64(&h, side[0].tokens.n);
+        ku_sha256_u64(&h, (uint64_t)p->len_max[0]);
+        ku_sha256_u64(&h, (uint64_t)p->len_max[1]);
+        ku_sha256_u64(&h, (uint64_t)p->data.n_samples[i]);
+        for (uint32_t j = 0; j < side[0].tokens.n; j++)
             for (int k = 0; k < 2; k++)
-                ku_sha256_update(&h, p->split[i].pair[j].side[k].source.id, 32);
+                ku_sha256_update(&h, side[k].tokens.source[j].id, 32);
     }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, p->data.fingerprint);
+    ku_sha256_final_hex(&h, p->data.fingerprint);
     return KUMI_OK;
 }
 
@@ -293,11 +256,13 @@ static int open_splits(struct parallel *p, const struct ku_parallel_opts *o, con
 {
     for (int i = 0; i < KU_N_SPLITS; i++) {
         struct split *s = &p->split[i];
+        s->side[0].vocab = p->vocab[0];
+        s->side[1].vocab = p->vocab[1];
         for (int j = 0; j < o->files[i].n; j++) {
             const char *const name[2] = {o->files[i].src[j], o->files[i].tgt[j]};
             KU_TRY(open_pair(p, o, cache, s, name));
         }
-        if (s->n_pairs > 0)
+        if (s->side[0].n > 0)
             KU_TRY(choose_samples(p, o, s, &p->data.n_samples[i]));
         p->data.n_items[i] = s->counts.tgt_tokens;
     }

@@ -3,6 +3,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/reserve.h"
+#include "base/search.h"
 #include "data/tokenizer/bpe.h"
 #include "data/text/line_feed.h"
 #include "data/lines.h"
@@ -24,60 +26,61 @@ static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_toke
     return KUMI_OK;
 }
 
-/* Finds the end marks. */
-static int index_sentences(struct ku_sentences *s)
+/* Finds the end marks of the last file, which begins at token `at`. */
+static int index_sentences(struct ku_sentences *s, int64_t at)
 {
     uint32_t chunk[KU_SOURCE_CHUNK], mark = (uint32_t)ku_vocab_count(s->vocab);
-    int64_t cap = 0;
-    for (int64_t at = 0; at < s->source.count;) {
-        int64_t left = s->source.count - at;
-        int n = left < KU_SOURCE_CHUNK ? (int)left : KU_SOURCE_CHUNK;
-        KU_TRY(ku_source_read(&s->source, at, n, (int64_t)mark + 1, chunk));
-        if (s->n + n + 1 > cap) {
-            cap = s->n + s->n / 2 + n + 1;
-            int64_t *start = ku_realloc(s->start, (size_t)cap, sizeof *start);
-            if (!start)
-                return KUMI_ENOMEM;
-            s->start = start;
-            s->start[0] = 0;
-        }
+    const struct ku_source *last = &s->tokens.source[s->tokens.n - 1];
+    const int64_t end = ku_stream_count(&s->tokens);
+    while (at < end) {
+        int n = end - at < KU_SOURCE_CHUNK ? (int)(end - at) : KU_SOURCE_CHUNK;
+        KU_TRY(ku_stream_read(&s->tokens, at, n, (int64_t)mark + 1, chunk));
+        KU_TRY(KU_RESERVE(&s->start, (size_t)s->n, (size_t)n + 1, &s->cap));
+        s->start[0] = 0;
         for (int i = 0; i < n; i++)
             if (chunk[i] == mark)
                 s->start[++s->n] = at + i + 1;
         at += n;
     }
-    if (s->start[s->n] != s->source.count)
-        return KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens are damaged; remove %s",
-                      s->source.name, s->source.path ? s->source.path : "them");
+    if (s->start[s->n] != end)
+        return KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens are damaged; remove %s", last->name,
+                      last->file.name ? last->file.name : "them");
     return KUMI_OK;
 }
 
-int ku_sentences_open(const char *path, struct ku_vocab *vocab, const char *cache,
-                      const struct ku_progress *progress, struct ku_sentences *out)
+struct opening {
+    struct ku_vocab *vocab;
+    const char *cache;
+    const struct ku_progress *progress;
+};
+
+static int open_source(void *ctx, const char *path, struct ku_source *out)
 {
-    struct ku_line_feed feed = {.path = path, .each = encode_line, .ctx = vocab};
-    struct ku_sentences s = {.source = {.fd = -1}, .vocab = vocab};
+    const struct opening *o = ctx;
+    struct ku_line_feed feed = {.path = path, .each = encode_line, .ctx = o->vocab};
     char fingerprint[96];
-    snprintf(fingerprint, sizeof fingerprint, "sentences 1 %s", ku_vocab_fingerprint(vocab));
-    struct ku_encoder encoder = {&feed,        fingerprint,         ku_vocab_count(vocab) + 1,
+    snprintf(fingerprint, sizeof fingerprint, "sentences 1 %s", ku_vocab_fingerprint(o->vocab));
+    struct ku_encoder encoder = {&feed,        fingerprint,         ku_vocab_count(o->vocab) + 1,
                                  ku_line_feed, ku_line_feed_finish, ku_line_feed_reset};
-    int status = ku_source_encode(path, &encoder, cache, progress, &s.source);
-    if (status == KUMI_OK)
-        status = index_sentences(&s);
+    int status = ku_source_encode(path, &encoder, o->cache, o->progress, out);
     ku_line_feed_fini(&feed);
-    if (status < 0) {
-        ku_sentences_fini(&s);
-        return status;
-    }
-    *out = s;
-    return KUMI_OK;
+    return status;
+}
+
+int ku_sentences_add(struct ku_sentences *s, const char *path, const char *cache,
+                     const struct ku_progress *progress, uint32_t *n_open)
+{
+    struct opening o = {s->vocab, cache, progress};
+    int64_t first = ku_stream_count(&s->tokens);
+    KU_TRY(ku_stream_add(&s->tokens, path, open_source, &o, n_open));
+    return index_sentences(s, first);
 }
 
 void ku_sentences_fini(struct ku_sentences *s)
 {
-    ku_source_fini(&s->source);
+    ku_stream_fini(&s->tokens);
     ku_free(s->start);
-    *s = (struct ku_sentences){.source = {.fd = -1}};
+    *s = (struct ku_sentences){0};
 }
 
 int ku_sentence_read(const struct ku_sentences *s, int64_t i, int32_t *out)
@@ -86,9 +89,18 @@ int ku_sentence_read(const struct ku_sentences *s, int64_t i, int32_t *out)
     int64_t at = s->start[i], left = ku_sentence_count(s, i);
     for (int n; left > 0; left -= n, at += n) {
         n = left < KU_SOURCE_CHUNK ? (int)left : KU_SOURCE_CHUNK;
-        KU_TRY(ku_source_read(&s->source, at, n, ku_vocab_count(s->vocab), chunk));
+        KU_TRY(ku_stream_read(&s->tokens, at, n, ku_vocab_count(s->vocab), chunk));
         for (int k = 0; k < n; k++)
             *out++ = (int32_t)chunk[k];
     }
     return KUMI_OK;
+}
+
+const char *ku_sentence_file(const struct ku_sentences *s, int64_t i, int64_t *line)
+{
+    const struct ku_stream *t = &s->tokens;
+    size_t file = ku_search(t->start, sizeof *t->start, t->n, s->start[i]);
+    size_t first = ku_search(s->start, sizeof *s->start, (size_t)s->n, t->start[file]);
+    *line = i - (int64_t)first + 1;
+    return t->source[file].name;
 }

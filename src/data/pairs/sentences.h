@@ -3,28 +3,29 @@
 #define KU_DATA_PAIRS_SENTENCES_H
 
 #include "base/err.h"
-#include "data/text/source.h"
+#include "data/text/stream.h"
 #include "data/tokenizer/vocab.h"
 
 /*
- * A tokenized file with one sentence per line. Sentence i is tokens [start[i], start[i + 1] - 1) of
- * `source`; an end mark follows each sentence:
+ * Tokenized files with one sentence per line. Sentence i of all files is tokens [start[i],
+ * start[i + 1] - 1); an end mark follows each sentence:
  *
- *     source   a b c | d e | f g h i |        start   0 4 7 12
+ *     tokens   a b c | d e | f g h i |        start   0 4 7 12
  */
 struct ku_sentences {
-    struct ku_source source;
+    struct ku_stream tokens;
     struct ku_vocab *vocab;
     int64_t *start; /* [n + 1] */
     int64_t n;
+    size_t cap;
 };
 
 /*
- * Open and tokenize a file. A blank line is a sentence of no tokens. Errors: EINPUT with file:line,
- * ENOMEM.
+ * Tokenize a file and add its sentences. A blank line is a sentence of no tokens. n_open: as
+ * ku_stream_add. Errors: EINPUT with file:line, ENOMEM.
  */
-KU_STATUS ku_sentences_open(const char *path, struct ku_vocab *vocab, const char *cache,
-                            const struct ku_progress *progress, struct ku_sentences *out);
+KU_STATUS ku_sentences_add(struct ku_sentences *s, const char *path, const char *cache,
+                           const struct ku_progress *progress, uint32_t *n_open);
 void ku_sentences_fini(struct ku_sentences *s);
 static inline int64_t ku_sentence_count(const struct ku_sentences *s, int64_t i)
 {
@@ -32,5 +33,7 @@ static inline int64_t ku_sentence_count(const struct ku_sentences *s, int64_t i)
 }
 /* Reads the tokens of one sentence. Threads: any number at once. */
 KU_STATUS ku_sentence_read(const struct ku_sentences *s, int64_t i, int32_t *out);
+/* The file of a sentence, and its line there, from 1. */
+const char *ku_sentence_file(const struct ku_sentences *s, int64_t i, int64_t *line);
 
 #endif

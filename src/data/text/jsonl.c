@@ -6,15 +6,14 @@
 #include "base/json/json.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/search.h"
+#include "base/reserve.h"
 #include "data/tokenizer/bpe.h"
 #include "data/input_file.h"
 #include "data/text/line_feed.h"
 #include "data/lines.h"
-#include "data/text/source.h"
+#include "data/text/stream.h"
 #include "data/text/token_files.h"
 
-#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,16 +23,11 @@
  *
  *     a | FIRST, b + 1        b, c + 1
  */
-enum { FILES_MAX = 1 << 20, OPEN_FILES_MAX = 256, CHUNK = KU_SOURCE_CHUNK / 2 };
+enum { CHUNK = KU_SOURCE_CHUNK / 2 };
 static const uint32_t FIRST = UINT32_C(1) << 31;
 
-struct file {
-    struct ku_source source;
-    int64_t first; /* its first position in the stream */
-};
 struct stream {
-    struct file *file;
-    uint32_t n, cap;
+    struct ku_stream tokens;
     int64_t n_positions;
     int64_t *start; /* first position of each document, and the end; NULL: packed */
     int64_t n_docs;
@@ -61,9 +55,7 @@ static void jsonl_destroy(struct ku_data *d)
 {
     struct jsonl *x = (struct jsonl *)d;
     for (int i = 0; i < 2; i++) {
-        for (uint32_t j = 0; j < x->stream[i].n; j++)
-            ku_source_fini(&x->stream[i].file[j].source);
-        ku_free(x->stream[i].file);
+        ku_stream_fini(&x->stream[i].tokens);
         ku_free(x->stream[i].start);
     }
     ku_free(x);
@@ -72,17 +64,7 @@ static void jsonl_destroy(struct ku_data *d)
 /* Reads positions [first, first + n) of a stream, n <= CHUNK, two numbers each. */
 static int read_pairs(const struct stream *s, int64_t first, int n, uint32_t *out)
 {
-    size_t low = ku_search(&s->file->first, sizeof *s->file, s->n, first);
-    for (; n > 0; low++) {
-        const struct file *f = &s->file[low];
-        int64_t at = first - f->first, left = f->source.count / 2 - at;
-        int part = left < n ? (int)left : n;
-        KU_TRY(ku_source_read(&f->source, 2 * at, 2 * part, INT64_MAX, out));
-        out += 2 * (int64_t)part;
-        first += part;
-        n -= part;
-    }
-    return KUMI_OK;
+    return ku_stream_read(&s->tokens, 2 * first, 2 * n, INT64_MAX, out);
 }
 
 /* The positions of a sample. */
@@ -117,7 +99,7 @@ static int jsonl_read(const struct ku_data *d, enum ku_data_split split, int64_t
                 return KU_ERR(KUMI_EINPUT,
                               "data: %s: position %lld of the documents: token %u, label %lld; "
                               "the model's vocabulary has %lld (model.vocab_size)",
-                              s->file[0].source.name, (long long)(first + at + i), token,
+                              s->tokens.source[0].name, (long long)(first + at + i), token,
                               (long long)label - 1, (long long)x->vocab_count);
             tokens[at + i] = (int32_t)token;
             targets[at + i] = label ? (int32_t)(label - 1) : KU_NO_TARGET;
@@ -142,9 +124,8 @@ static int jsonl_verify(const struct ku_data *d, const struct ku_progress *progr
     int status = row ? KUMI_OK : KUMI_ENOMEM;
     void *port[] = {row, row + bytes, row + 2 * bytes};
     for (int i = 0; i < 2 && status == KUMI_OK; i++)
-        for (uint32_t j = 0; j < x->stream[i].n && status == KUMI_OK; j++)
-            if (x->stream[i].file[j].source.is_cache)
-                status = ku_source_check_cache(&x->stream[i].file[j].source, progress);
+        for (uint32_t j = 0; j < x->stream[i].tokens.n && status == KUMI_OK; j++)
+            status = ku_source_check_cache(&x->stream[i].tokens.source[j], progress);
     for (int i = 0; i < KU_N_SPLITS; i++)
         for (int64_t k = 0; k < d->n_samples[i] && status == KUMI_OK; k++) {
             status = jsonl_read(d, (enum ku_data_split)i, k, k, port);
@@ -293,19 +274,10 @@ static int encode_line(void *ctx, const char *text, size_t bytes, struct ku_toke
 
 struct opening {
     const struct ku_jsonl_opts *opts;
-    struct jsonl *jsonl;
-    struct stream *stream;          /* the one that files are added to */
     struct ku_tokenizer *tokenizer; /* NULL until a string needs one */
     int64_t separator;              /* of the tokenizer; -1: none */
     char *cache;
 };
-
-static bool is_blank(const char *line, size_t bytes)
-{
-    while (bytes > 0 && strchr(" \t\r", line[bytes - 1]))
-        bytes--;
-    return bytes == 0;
-}
 
 /*
  * Detects whether the first document of a file is a string. Faults of the document are reported
@@ -322,7 +294,7 @@ static int begins_with_text(const char *name, int *is_text)
     KU_TRY(ku_lines_open(name, 0, &lines));
     do
         found = ku_lines_next(lines, &line, &bytes);
-    while (found > 0 && is_blank(line, bytes));
+    while (found > 0 && ku_line_trim(line, bytes) == 0);
     int status = found > 0 ? ku_json_parse("line", line, bytes, &doc) : found;
     if (found > 0 && status == KUMI_OK) {
         *is_text = json_object_get(doc.root, "text") && !json_object_get(doc.root, "input_ids");
@@ -344,14 +316,9 @@ static int open_tokenizer(struct opening *o)
     return KUMI_OK;
 }
 
-static int add_file(void *ctx, const char *name)
+static int open_source(void *ctx, const char *name, struct ku_source *s)
 {
     struct opening *o = ctx;
-    struct stream *s = o->stream;
-    if (s->n == FILES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; merge some", name, FILES_MAX);
-    KU_TRY(KU_GROW(&s->file, s->n, &s->cap));
-    struct file *f = &s->file[s->n];
     struct encoding e = {.feed = {.path = name, .each = encode_line},
                          .vocab_count = o->opts->vocab_count};
     char fingerprint[160];
@@ -369,42 +336,29 @@ static int add_file(void *ctx, const char *name)
     }
     struct ku_encoder encoder = {&e.feed,      fingerprint,         (int64_t)UINT32_MAX + 1,
                                  ku_line_feed, ku_line_feed_finish, ku_line_feed_reset};
-    f->source.fd = -1;
-    int status = ku_source_encode(name, &encoder, o->cache, &o->opts->progress, &f->source);
+    int status = ku_source_encode(name, &encoder, o->cache, &o->opts->progress, s);
     ku_line_feed_fini(&e.feed);
     ku_tokens_fini(&e.ids);
-    KU_TRY(status);
-    f->first = s->n_positions;
-    s->n_positions += f->source.count / 2;
-    s->n++;
-    if (++o->jsonl->n_open > OPEN_FILES_MAX)
-        ku_source_park(&f->source);
-    return KUMI_OK;
+    return status;
 }
 
 /* Finds the start of each document; rejects or counts documents longer than seq_len. */
 static int index_docs(struct jsonl *x, struct stream *s, enum ku_jsonl_long on_long)
 {
     uint32_t pair[2 * CHUNK];
-    int64_t cap = 0;
+    size_t cap = 0;
     for (int64_t at = 0; at < s->n_positions; at += CHUNK) {
         int n = s->n_positions - at < CHUNK ? (int)(s->n_positions - at) : CHUNK;
         KU_TRY(read_pairs(s, at, n, pair));
-        if (s->n_docs + n + 1 > cap) {
-            cap = s->n_docs + s->n_docs / 2 + n + 1;
-            int64_t *start = ku_realloc(s->start, (size_t)cap, sizeof *start);
-            if (!start)
-                return KUMI_ENOMEM;
-            s->start = start;
-        }
+        KU_TRY(KU_RESERVE(&s->start, (size_t)s->n_docs, (size_t)n + 1, &cap));
         for (int i = 0; i < n; i++)
             if (pair[2 * i] & FIRST)
                 s->start[s->n_docs++] = at + i;
     }
     if (s->n_docs == 0 || s->start[0] != 0)
         return KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens are damaged; remove %s",
-                      s->file[0].source.name,
-                      s->file[0].source.path ? s->file[0].source.path : "them");
+                      s->tokens.source[0].name,
+                      s->tokens.source[0].file.name ? s->tokens.source[0].file.name : "them");
     s->start[s->n_docs] = s->n_positions;
     for (int64_t i = 0; i < s->n_docs; i++) {
         int64_t n = s->start[i + 1] - s->start[i];
@@ -412,20 +366,19 @@ static int index_docs(struct jsonl *x, struct stream *s, enum ku_jsonl_long on_l
             return KU_ERR(KUMI_EINPUT,
                           "data: %s%s: document %lld has %lld tokens; data.seq_len holds %lld: "
                           "raise it, set data.pack, or data.on_long cut",
-                          s->file[0].source.name, s->n > 1 ? " and others" : "", (long long)i + 1,
+                          s->tokens.source[0].name, ku_stream_others(&s->tokens), (long long)i + 1,
                           (long long)n + 1, (long long)x->seq_len + 1);
         x->n_cut += n > x->seq_len;
     }
     return KUMI_OK;
 }
 
-static int open_stream(struct opening *o, int which, const char *const *name, int n)
+static int open_stream(struct jsonl *x, struct opening *o, struct stream *s,
+                       const char *const *name, int n)
 {
-    struct jsonl *x = o->jsonl;
-    o->stream = &x->stream[which];
-    for (int i = 0; i < n; i++)
-        KU_TRY(ku_input_glob(name[i], add_file, o));
-    return x->pack || n == 0 ? KUMI_OK : index_docs(x, o->stream, o->opts->on_long);
+    KU_TRY(ku_stream_add_globs(&s->tokens, name, n, open_source, o, &x->n_open));
+    s->n_positions = ku_stream_count(&s->tokens) / 2;
+    return x->pack || n == 0 ? KUMI_OK : index_docs(x, s, o->opts->on_long);
 }
 
 static int64_t n_samples(const struct jsonl *x, const struct stream *s)
@@ -447,22 +400,23 @@ static int make_splits(struct jsonl *x, const struct ku_jsonl_opts *o)
 {
     const struct stream *train = &x->stream[0], *val = &x->stream[1];
     int64_t n = n_samples(x, train), n_train = n;
-    if (val->n == 0 && o->val_fraction > 0.0)
+    if (val->tokens.n == 0 && o->val_fraction > 0.0)
         n_train = (int64_t)((1.0 - o->val_fraction) * (double)n);
     if (n_train == 0 && o->n_train > 0)
         return KU_ERR(KUMI_EINPUT,
                       "data: %s: %lld samples, none of them for training; give more data or a "
                       "smaller data.val_fraction",
-                      train->file[0].source.name, (long long)n);
+                      train->tokens.source[0].name, (long long)n);
     x->split[KU_SPLIT_TRAIN] = (struct split){train, 0};
-    x->split[KU_SPLIT_VAL] = val->n ? (struct split){val, 0} : (struct split){train, n_train};
+    x->split[KU_SPLIT_VAL] =
+        val->tokens.n ? (struct split){val, 0} : (struct split){train, n_train};
     x->data.n_samples[KU_SPLIT_TRAIN] = n_train;
-    x->data.n_samples[KU_SPLIT_VAL] = val->n ? n_samples(x, val) : n - n_train;
+    x->data.n_samples[KU_SPLIT_VAL] = val->tokens.n ? n_samples(x, val) : n - n_train;
     for (int i = 0; i < KU_N_SPLITS; i++)
         x->data.n_items[i] = n_positions(x, &x->split[i], x->data.n_samples[i]);
     if (x->n_cut > 0 && ku_err_get_rank() <= 0)
         KU_LOG(DATA, WARN, "%s: %lld of %lld documents are longer than data.seq_len and were cut",
-               (train->n ? train : val)->file[0].source.name, (long long)x->n_cut,
+               (train->tokens.n ? train : val)->tokens.source[0].name, (long long)x->n_cut,
                (long long)(train->n_docs + val->n_docs));
     return KUMI_OK;
 }
@@ -470,44 +424,35 @@ static int make_splits(struct jsonl *x, const struct ku_jsonl_opts *o)
 static int make_fingerprint(struct jsonl *x)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
-    uint64_t facts[] = {htole64((uint64_t)x->pack), htole64((uint64_t)x->segments)};
     KU_TRY(ku_sha256_init(&h));
-    ku_sha256_update(&h, facts, sizeof facts);
-    for (int i = 0; i < 2; i++) {
-        uint64_t n = htole64(x->stream[i].n);
-        ku_sha256_update(&h, &n, sizeof n);
-        for (uint32_t j = 0; j < x->stream[i].n; j++)
-            ku_sha256_update(&h, x->stream[i].file[j].source.id, 32);
-    }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, x->data.fingerprint);
+    ku_sha256_u64(&h, (uint64_t)x->pack);
+    ku_sha256_u64(&h, (uint64_t)x->segments);
+    for (int i = 0; i < 2; i++)
+        ku_stream_identify(&x->stream[i].tokens, &h);
+    ku_sha256_final_hex(&h, x->data.fingerprint);
     return KUMI_OK;
 }
 
 int ku_jsonl_open(const struct ku_jsonl_opts *opts, struct ku_data **out)
 {
-    static const char *const name[] = {"tokens", "targets", "segments"};
     KU_TRY(ku_source_check(opts->n_train + opts->n_val, opts->seq_len, opts->vocab_count,
                            opts->val_fraction));
     struct jsonl *x = ku_calloc(1, sizeof *x);
     if (!x)
         return KUMI_ENOMEM;
-    struct opening o = {.opts = opts, .jsonl = x};
+    struct opening o = {.opts = opts};
     x->seq_len = opts->seq_len;
     x->vocab_count = opts->vocab_count;
     x->pack = opts->pack != 0;
     x->segments = opts->segments != 0;
-    for (int i = 0; i < 3; i++)
-        x->port[i] = (struct ku_data_port){
-            .name = name[i], .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
+    ku_source_ports(x->port, opts->seq_len);
     x->data = (struct ku_data){
         .ops = &jsonl_ops, .port = x->port, .n_ports = x->segments ? 3 : 2, .item = "tokens"};
     int status = ku_input_cache(opts->cache, &o.cache);
     if (status == KUMI_OK)
-        status = open_stream(&o, 0, opts->train, opts->n_train);
+        status = open_stream(x, &o, &x->stream[0], opts->train, opts->n_train);
     if (status == KUMI_OK)
-        status = open_stream(&o, 1, opts->val, opts->n_val);
+        status = open_stream(x, &o, &x->stream[1], opts->val, opts->n_val);
     if (status == KUMI_OK && opts->separator && o.tokenizer == NULL)
         status = KU_ERR(KUMI_EINVAL,
                         "data: data.separator: %lld; applies to text, but these documents are "

@@ -6,11 +6,6 @@
 
 #include <string.h>
 
-static bool is_blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 static int feed_line(struct ku_line_feed *f, const char *text, size_t bytes, struct ku_tokens *out)
 {
     f->line++;
@@ -18,9 +13,7 @@ static int feed_line(struct ku_line_feed *f, const char *text, size_t bytes, str
         return KU_ERR(KUMI_EINPUT, "data: %s:%lld: a line of more than %d bytes; split it", f->path,
                       (long long)f->line, KU_LINE_BYTES_MAX);
     KU_TRY(ku_line_check(f->path, f->line, text, bytes));
-    while (bytes > 0 && is_blank(text[bytes - 1]))
-        bytes--;
-    return f->each(f->ctx, text, bytes, out);
+    return f->each(f->ctx, text, ku_line_trim(text, bytes), out);
 }
 
 int ku_line_feed(void *feed, const void *text, size_t bytes, struct ku_tokens *out)

@@ -9,7 +9,6 @@
 #include "base/random.h"
 
 enum { TOKENS, TARGETS, TYPES, LENGTHS, N_PORTS };
-enum { NO_TARGET = -100 /* PyTorch's ignore_index */ };
 
 struct masked {
     struct ku_data data;
@@ -32,7 +31,7 @@ static void mask_token(const struct masked *m, enum ku_data_split split, uint64_
 {
     const uint32_t stream = 0x4d4c4d00u + (uint32_t)split; /* "MLM", split */
     const struct ku_philox w = ku_philox(m->opts.seed, 0, stream, index);
-    *target = NO_TARGET;
+    *target = KU_NO_TARGET;
     if (w.word[0] >= m->least)
         return;
     *target = *token;

@@ -4,14 +4,14 @@
 
 #include "base/err.h"
 #include "data/data.h"
+#include "data/input_file.h"
 #include "data/tokenizer/tokenizer.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 /*
- * A sequence of tokens in a part of a file, or in memory. Files are read, not mapped: access to a
- * mapped file that shrinks raises SIGBUS, a read returns an error.
+ * A sequence of tokens in a part of a file, or in memory.
  *
  * Where the tokens of a user's file come from:
  *
@@ -20,14 +20,13 @@
  *     other text               the cache folder, or memory            ku_source_text, _encode
  */
 struct ku_source {
-    char *name;      /* the user's file */
-    char *path;      /* file that holds the tokens; NULL: they are in memory */
-    int fd;          /* -1: opened for each read, or memory */
-    int token_bytes; /* 1, 2 or 4, little endian */
-    uint64_t at;     /* bytes before the first token */
+    char *name;          /* the user's file */
+    struct ku_file file; /* holds the tokens; closed: they are in memory */
+    int token_bytes;     /* 1, 2 or 4, little endian */
+    uint64_t at;         /* bytes before the first token */
     int64_t count;
     unsigned char *memory;
-    int is_cache;         /* path is in the cache folder */
+    int is_cache;         /* the file is in the cache folder */
     unsigned char id[32]; /* input to the data's fingerprint */
 };
 
@@ -54,11 +53,12 @@ KU_STATUS ku_source_encode(const char *name, const struct ku_encoder *encoder, c
 KU_STATUS ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
                          const struct ku_progress *progress, struct ku_source *out);
 void ku_source_fini(struct ku_source *s);
-/* Closes the file between reads; limits the number of open files. */
-void ku_source_park(struct ku_source *s);
 
 /* Checks options common to all token data; errors: EINVAL with the key. */
 KU_STATUS ku_source_check(int n_train, int64_t seq_len, int64_t vocab_count, double val_fraction);
+
+/* The ports of token data, i32 [seq_len]: tokens, targets, segments. */
+void ku_source_ports(struct ku_data_port port[3], int64_t seq_len);
 
 /* Maximum tokens per read. */
 enum { KU_SOURCE_CHUNK = 2048 };
@@ -70,7 +70,7 @@ enum { KU_SOURCE_CHUNK = 2048 };
 KU_STATUS ku_source_read(const struct ku_source *s, int64_t first, int n, int64_t vocab_count,
                          uint32_t *out);
 
-/* Verifies a cached file's checksum. */
+/* Verifies the checksum, if the tokens are in the cache folder. */
 KU_STATUS ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress);
 
 #endif

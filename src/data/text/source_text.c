@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "data/input_file.h"
+#include "data/cache_index.h"
 #include "data/text/source.h"
 
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 #include "base/os/os.h"
 
 #include <endian.h>
@@ -14,22 +15,19 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /*
  * Tokens of a text, stored in a cache folder:
  *
- *     text-<hash of device and inode>.idx   one line: length, times and SHA-256 of the text. The
- *                                           lock of the text
+ *     text-<hash of device and inode>.idx   SHA-256 of the text, and its lock (cache_index.h)
  *     tokens-<32 hex digits>.bin            a header, then the tokens; named by the SHA-256 of
  *                                           text, encoder and format
  *
- * The process that holds the lock hashes the text if the index line does not match, and tokenizes
- * it if the token file is missing. Other processes wait for the lock, then use both files. A token
- * file appears by rename, so it is complete. An index line is written only if the file's times are
- * at least 2 s old, because a file system with coarse time stamps could hide a later change.
+ * The process that holds the lock hashes the text if the index is not valid, and tokenizes it if
+ * the token file is missing. Other processes wait for the lock, then use both files. A token file
+ * appears by rename, so it is complete.
  */
-enum { BLOCK_BYTES = 1 << 20, SETTLED_NS = 2000000000, POLL_NS = 20000000 };
+enum { BLOCK_BYTES = 1 << 20 };
 
 struct header {
     char magic[8];
@@ -46,10 +44,8 @@ struct work {
     const char *name, *cache;
     const struct ku_encoder *encoder;
     const struct ku_progress *progress;
-    int fd; /* of the text */
-    struct stat st;
-    uint64_t text_bytes;
-    int index; /* descriptor of the index, locked; -1: the cache cannot be written */
+    struct ku_file text;
+    struct ku_cache_index index; /* not locked: the cache cannot be written */
     unsigned char text_id[32], key[32];
     char *tokens_path;
 };
@@ -66,7 +62,7 @@ static int progress_call(const struct work *w, const char *verb, uint64_t done_b
 {
     char what[256];
     snprintf(what, sizeof what, "%s %.200s", verb, w->name);
-    return ku_progress_call(w->progress, what, done_bytes, w->text_bytes);
+    return ku_progress_call(w->progress, what, done_bytes, w->text.bytes);
 }
 
 /* Reads the text once, block by block; passes each block to `each`, then reports progress. */
@@ -75,10 +71,10 @@ static int read_text(const struct work *w, const char *verb,
 {
     unsigned char *block = ku_malloc(BLOCK_BYTES);
     int status = block ? KUMI_OK : KUMI_ENOMEM;
-    for (uint64_t at = 0; at < w->text_bytes && status >= 0;) {
-        uint64_t left = w->text_bytes - at;
+    for (uint64_t at = 0; at < w->text.bytes && status >= 0;) {
+        uint64_t left = w->text.bytes - at;
         size_t bytes = left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES;
-        ssize_t n = ku_os_pread_full(w->fd, block, bytes, (off_t)at);
+        ssize_t n = ku_os_pread_full(w->text.fd, block, bytes, (off_t)at);
         if (n < 0)
             status = KU_ERR(KUMI_EINPUT, "data: %s: byte %llu: %s; check the storage", w->name,
                             (unsigned long long)at, ku_os_why());
@@ -111,120 +107,47 @@ static int hash_text(const struct work *w, unsigned char id[32])
     return status;
 }
 
-static int64_t ns_of(struct timespec t)
+/* Finds the text's hash: in the cache's index, or by reading the text. */
+static int find_text_id(struct work *w)
 {
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-/* Formats the index line of the text's current state, up to the hash. */
-static int index_line(const struct work *w, char *line, size_t bytes)
-{
-    return snprintf(line, bytes, "kumi-text 1 %llu %lld %lld %llu %llu ",
-                    (unsigned long long)w->st.st_size, (long long)ns_of(w->st.st_mtim),
-                    (long long)ns_of(w->st.st_ctim), (unsigned long long)w->st.st_dev,
-                    (unsigned long long)w->st.st_ino);
-}
-
-static int index_read(struct work *w, int fd)
-{
-    char line[256], found[256], hex[65];
-    int n = index_line(w, line, sizeof line);
-    ssize_t got = ku_os_pread_full(fd, found, sizeof found - 1, 0);
-    if (got != n + 65 || memcmp(line, found, (size_t)n) != 0 || found[n + 64] != '\n')
-        return 0;
-    for (int i = 0; i < 32; i++) {
-        unsigned byte;
-        char pair[3] = {found[n + 2 * i], found[n + 2 * i + 1], '\0'};
-        if (sscanf(pair, "%2x", &byte) != 1)
-            return 0;
-        w->text_id[i] = (unsigned char)byte;
+    char what[256];
+    void *id = NULL;
+    size_t bytes = 0;
+    int known = 0;
+    snprintf(what, sizeof what, "waiting for the tokens of %.200s", w->name);
+    if (w->cache) {
+        KU_TRY(ku_cache_index_open(&w->index, w->cache, "text", &w->text, what, w->progress));
+        known = ku_cache_index_read(&w->index, &id, &bytes);
+        KU_TRY(known);
     }
-    ku_sha256_hex(w->text_id, hex);
-    return memcmp(hex, found + n, 64) == 0;
-}
-
-static void index_write(const struct work *w, struct timespec before)
-{
-    char line[256], hex[65];
-    int64_t settled = ns_of(before) - SETTLED_NS;
-    if (ns_of(w->st.st_mtim) > settled || ns_of(w->st.st_ctim) > settled)
-        return;
-    int n = index_line(w, line, sizeof line);
-    ku_sha256_hex(w->text_id, hex);
-    snprintf(line + n, sizeof line - (size_t)n, "%s\n", hex);
-    /* A partly written line does not parse and is replaced. */
-    if (ku_os_ftruncate(w->index, 0) == 0 &&
-        ku_os_pwrite_full(w->index, line, (size_t)n + 65, 0) < 0)
-        KU_LOG(DATA, WARN, "cache: %s: %s; the text will be hashed again", w->cache, ku_os_why());
-}
-
-static int index_path(const struct work *w, char **path)
-{
-    uint64_t name = ku_hash64_mix((uint64_t)w->st.st_dev, (uint64_t)w->st.st_ino);
-    *path = ku_asprintf("%s/text-%016llx.idx", w->cache, (unsigned long long)name);
-    return *path ? KUMI_OK : KUMI_ENOMEM;
-}
-
-/* Opens and locks the index; leaves w->index = -1 if the cache cannot be written. */
-static int index_lock(struct work *w, const char *path)
-{
-    if (ku_os_mkdirs(w->cache) == 0)
-        w->index = ku_os_open(path, O_RDWR | O_CREAT, 0644);
-    if (w->index < 0) {
-        KU_LOG(DATA, WARN, "cache: %s: %s; tokens that it does not have stay in memory", w->cache,
-               ku_os_why());
+    known = known && bytes == sizeof w->text_id;
+    if (known)
+        memcpy(w->text_id, id, sizeof w->text_id);
+    ku_free(id);
+    if (known)
         return KUMI_OK;
-    }
-    while (ku_os_lock(w->index) < 0) {
-        if (errno !=
-            EWOULDBLOCK) { /* no locks on this file system: two ranks could write one file */
-            KU_LOG(DATA, WARN, "cache: %s: lock: %s; tokens that it does not have stay in memory",
-                   w->cache, ku_os_why());
-            ku_os_close(w->index);
-            w->index = -1;
-            return KUMI_OK;
-        }
-        KU_TRY(progress_call(w, "waiting for the tokens of", 0));
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
-    }
+    KU_TRY(hash_text(w, w->text_id));
+    ku_cache_index_write(&w->index, w->text_id, sizeof w->text_id);
     return KUMI_OK;
 }
 
 /* Finds the text's hash and, from it, the name of its token file. */
 static int find_key(struct work *w)
 {
-    char *path = NULL, hex[65];
-    int known = 0, status, fd = -1;
-    if (w->cache) {
-        KU_TRY_OUT(index_path(w, &path));
-        KU_TRY_OUT(index_lock(w, path));
-        fd = w->index < 0 ? ku_os_open(path, O_RDONLY, 0) : -1;
-        known = (w->index >= 0 || fd >= 0) && index_read(w, w->index >= 0 ? w->index : fd);
-    }
-    if (!known) {
-        struct timespec before;
-        clock_gettime(CLOCK_REALTIME, &before);
-        KU_TRY_OUT(hash_text(w, w->text_id));
-        if (w->index >= 0)
-            index_write(w, before);
-    }
     struct ku_sha256 h;
+    char hex[65];
     const char *fingerprint = w->encoder->fingerprint;
-    KU_TRY_OUT(ku_sha256_init(&h));
+    KU_TRY(find_text_id(w));
+    KU_TRY(ku_sha256_init(&h));
     ku_sha256_update(&h, magic, sizeof magic);
     ku_sha256_update(&h, w->text_id, 32);
     ku_sha256_update(&h, fingerprint, strlen(fingerprint));
     ku_sha256_final(&h, w->key);
     ku_sha256_hex(w->key, hex);
-    if (w->cache) {
-        w->tokens_path = ku_asprintf("%s/tokens-%.32s.bin", w->cache, hex);
-        status = w->tokens_path ? KUMI_OK : KUMI_ENOMEM;
-    }
-out:
-    if (fd >= 0)
-        ku_os_close(fd);
-    ku_free(path);
-    return status;
+    if (!w->cache)
+        return KUMI_OK;
+    w->tokens_path = ku_asprintf("%s/tokens-%.32s.bin", w->cache, hex);
+    return w->tokens_path ? KUMI_OK : KUMI_ENOMEM;
 }
 
 static uint64_t header_hash(const struct header *h)
@@ -267,13 +190,14 @@ static int open_cached(const struct work *w, struct ku_source *s)
         ku_os_close(fd);
         return 0;
     }
-    s->path = ku_strdup(w->tokens_path);
-    s->fd = fd;
+    s->file = (struct ku_file){ku_strdup(w->tokens_path), fd, 0};
     s->at = sizeof h;
     s->token_bytes = (int)h.token_bytes;
     s->count = (int64_t)h.count;
     s->is_cache = 1;
-    return s->path ? 1 : KUMI_ENOMEM;
+    if (!s->file.name)
+        ku_os_close(fd);
+    return s->file.name ? 1 : KUMI_ENOMEM;
 }
 
 /*
@@ -295,14 +219,8 @@ static int sink_put(struct sink *k, const uint32_t *id, size_t count)
 {
     size_t width = (size_t)k->token_bytes;
     k->count += count;
-    if (k->fd < 0 && k->bytes + count * width > k->cap) {
-        size_t cap = (k->bytes + count * width) / 2 * 3 + BLOCK_BYTES;
-        unsigned char *data = ku_realloc(k->data, cap, 1);
-        if (!data)
-            return KUMI_ENOMEM;
-        k->data = data;
-        k->cap = cap;
-    }
+    if (k->fd < 0)
+        KU_TRY(KU_RESERVE(&k->data, k->bytes, count * width, &k->cap));
     for (size_t i = 0; i < count; i++) {
         uint16_t half = htole16((uint16_t)id[i]);
         uint32_t whole = htole32(id[i]);
@@ -389,9 +307,8 @@ static int write_header(const struct work *w, const struct sink *k)
 static int fill_cache(struct work *w)
 {
     static const char zeros[sizeof(struct header)];
-    uint64_t place =
-        ku_hash64_mix((uint64_t)w->st.st_dev, (uint64_t)w->st.st_ino); /* unique under the lock */
-    char *temporary = ku_asprintf("%s.%016llx", w->tokens_path, (unsigned long long)place);
+    char *temporary = ku_asprintf("%s.%016llx", w->tokens_path, /* unique under the lock */
+                                  (unsigned long long)w->index.place);
     struct sink k = {
         .fd = -1, .token_bytes = width_of(w), .data = ku_malloc(BLOCK_BYTES), .cap = BLOCK_BYTES};
     int status = temporary && k.data ? KUMI_OK : KUMI_ENOMEM;
@@ -441,7 +358,7 @@ static int find_or_fill(struct work *w, struct ku_source *s)
     int found = open_cached(w, s);
     if (found)
         return found;
-    if (w->index >= 0) {
+    if (w->index.is_locked) {
         int status = fill_cache(w);
         if (status == KUMI_OK && (found = open_cached(w, s)))
             return found;
@@ -460,33 +377,26 @@ int ku_source_encode(const char *name, const struct ku_encoder *encoder, const c
                      .cache = cache,
                      .encoder = encoder,
                      .progress = progress,
-                     .fd = -1,
-                     .index = -1};
-    struct ku_source s = {.fd = -1};
+                     .index = {.fd = -1}};
+    struct ku_source s = {0};
     int status;
-    KU_TRY_OUT(ku_input_open(name, &w.fd, &w.text_bytes));
-    if (ku_os_fstat(w.fd, &w.st) < 0) {
-        status = KU_ERR(KUMI_EINPUT, "data: %s: %s; check the storage", name, ku_os_why());
-        goto out;
-    }
+    KU_TRY_OUT(ku_file_open(name, "text or tokens", &w.text));
     s.name = ku_strdup(name);
     KU_TRY_OUT(s.name ? KUMI_OK : KUMI_ENOMEM);
     KU_TRY_OUT(find_or_fill(&w, &s));
     if (s.count == 0) {
         status = KU_ERR(KUMI_EINPUT,
                         "data: %s: no tokens in %llu bytes of text; give another file or tokenizer",
-                        name, (unsigned long long)w.text_bytes);
+                        name, (unsigned long long)w.text.bytes);
         goto out;
     }
     *out = s;
-    s = (struct ku_source){.fd = -1};
+    s = (struct ku_source){0};
     status = KUMI_OK;
 out:
     ku_source_fini(&s);
-    if (w.index >= 0)
-        ku_os_close(w.index); /* also releases the lock */
-    if (w.fd >= 0)
-        ku_os_close(w.fd);
+    ku_cache_index_close(&w.index);
+    ku_file_close(&w.text);
     ku_free(w.tokens_path);
     return status;
 }
@@ -521,11 +431,11 @@ int ku_source_text(const char *name, struct ku_tokenizer *t, const char *cache,
 int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *progress)
 {
     struct header h;
-    unsigned char *block = ku_malloc(BLOCK_BYTES);
+    unsigned char *block = s->is_cache ? ku_malloc(BLOCK_BYTES) : NULL;
     if (!block)
-        return KUMI_ENOMEM;
+        return s->is_cache ? KUMI_ENOMEM : KUMI_OK;
     uint64_t hash = 0, total = (uint64_t)s->count * (uint64_t)s->token_bytes;
-    int fd = ku_os_open(s->path, O_RDONLY, 0), status = KUMI_OK;
+    int fd = ku_os_open(s->file.name, O_RDONLY, 0), status = KUMI_OK;
     int good = fd >= 0 && ku_os_pread_full(fd, &h, sizeof h, 0) == (ssize_t)sizeof h;
     for (uint64_t at = 0; good && at < total && status >= 0; at += BLOCK_BYTES) {
         size_t bytes = total - at < BLOCK_BYTES ? (size_t)(total - at) : BLOCK_BYTES;
@@ -537,7 +447,7 @@ int ku_source_check_cache(const struct ku_source *s, const struct ku_progress *p
     if (status >= 0 && (!good || hash != le64toh(h.tokens_hash)))
         status =
             KU_ERR(KUMI_EINPUT, "data: %s: its cached tokens, %s, are damaged; remove that file",
-                   s->name, s->path);
+                   s->name, s->file.name);
     if (fd >= 0)
         ku_os_close(fd);
     ku_free(block);

@@ -8,34 +8,23 @@
 #include "base/os/os.h"
 #include "base/search.h"
 #include "data/input_file.h"
-#include "data/text/source.h"
+#include "data/text/stream.h"
 
-#include <endian.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Files after the first 256 are opened for each read (3 us), to limit the number of descriptors. */
 enum {
-    OPEN_FILES_MAX = 256,
-    FILES_MAX = 1 << 20,
-    VERIFY_STEP_BYTES = 1 << 20,
     LOOK_TOKENS = 1 << 20, /* checked for a separator: some ms of reading */
 };
 static const double SAMPLES_MAX = 1e15; /* limit of an epoch */
 
-/* Files as one sequence: source[i] holds tokens [start[i], start[i + 1]). */
-struct stream {
-    struct ku_source *source;
-    int64_t *start;
-    uint32_t n, cap, cap_start;
-};
 /*
  * Tokens [first, first + count) of a stream, cut into n_samples samples. They take n_draws sample
  * numbers of the split, from first_draw; number first_draw + k is sample k mod n_samples.
  */
 struct part {
-    const struct stream *stream;
+    const struct ku_stream *stream;
     int64_t first, count, n_samples;
     int64_t first_draw, n_draws;
     int64_t stride; /* distance between samples: T, or the windows' stride */
@@ -49,7 +38,7 @@ struct text {
     struct ku_data_port port[3];
     int64_t seq_len, vocab_count;
     int64_t separator; /* the token that ends a document; -1: no segments */
-    struct stream *stream;
+    struct ku_stream *stream;
     uint32_t n_streams, n_train_streams, cap_streams;
     struct split split[KU_N_SPLITS];
     uint32_t n_open;
@@ -63,32 +52,12 @@ static const struct text *text_of(const struct ku_data *d)
 static void text_destroy(struct ku_data *d)
 {
     struct text *x = (struct text *)d;
-    for (uint32_t i = 0; i < x->n_streams; i++) {
-        for (uint32_t j = 0; j < x->stream[i].n; j++)
-            ku_source_fini(&x->stream[i].source[j]);
-        ku_free(x->stream[i].source);
-        ku_free(x->stream[i].start);
-    }
+    for (uint32_t i = 0; i < x->n_streams; i++)
+        ku_stream_fini(&x->stream[i]);
     for (int i = 0; i < KU_N_SPLITS; i++)
         ku_free(x->split[i].part);
     ku_free(x->stream);
     ku_free(x);
-}
-
-/* Reads tokens [first, first + n) of a stream, across files; n <= KU_SOURCE_CHUNK. */
-static int stream_read(const struct stream *s, int64_t first, int n, int64_t vocab_count,
-                       uint32_t *out)
-{
-    size_t low = ku_search(s->start, sizeof *s->start, s->n, first);
-    for (; n > 0; low++) {
-        int64_t in_file = first - s->start[low], left = s->source[low].count - in_file;
-        int part = left < n ? (int)left : n;
-        KU_TRY(ku_source_read(&s->source[low], in_file, part, vocab_count, out));
-        out += part;
-        first += part;
-        n -= part;
-    }
-    return KUMI_OK;
 }
 
 static const struct part *part_of(const struct split *s, int64_t sample)
@@ -96,10 +65,13 @@ static const struct part *part_of(const struct split *s, int64_t sample)
     return &s->part[ku_search(&s->part->first_draw, sizeof *s->part, s->n, sample)];
 }
 
-int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample, int32_t *tokens,
-                 int32_t *targets)
+static int text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
+                     int64_t number, void *const *port)
 {
     const struct text *x = text_of(d);
+    int32_t *tokens = port[0], *targets = port[1], segment = 0;
+    int32_t *segments = x->separator >= 0 ? port[2] : NULL;
+    (void)number;
     KU_ASSERT(sample >= 0 && sample < d->n_samples[split]);
     uint32_t chunk[KU_SOURCE_CHUNK];
     const struct part *part = part_of(&x->split[split], sample);
@@ -109,7 +81,7 @@ int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t samp
         n_left = part->first + part->count - at;
     while (n_left > 0) {
         int n = n_left < KU_SOURCE_CHUNK ? (int)n_left : KU_SOURCE_CHUNK;
-        KU_TRY(stream_read(part->stream, at + k, n, x->vocab_count, chunk));
+        KU_TRY(ku_stream_read(part->stream, at + k, n, x->vocab_count, chunk));
         n_left -= n;
         for (int i = 0; i < n; i++, k++) {
             if (k < x->seq_len)
@@ -124,40 +96,9 @@ int ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t samp
     }
     for (k = 0; nth > 0 && k < x->seq_len - part->stride; k++)
         targets[k] = KU_NO_TARGET;
-    return KUMI_OK;
-}
-
-static int text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
-                     int64_t number, void *const *port)
-{
-    const struct text *x = text_of(d);
-    const int32_t *tokens = port[0];
-    int32_t *segments = x->separator >= 0 ? port[2] : NULL, segment = 0;
-    (void)number;
-    KU_TRY(ku_text_read(d, split, sample, port[0], port[1]));
-    for (int64_t k = 0; segments && k < x->seq_len; k++) {
+    for (k = 0; segments && k < x->seq_len; k++) {
         segments[k] = segment;
         segment += tokens[k] == x->separator;
-    }
-    return KUMI_OK;
-}
-
-static int source_verify(const struct ku_source *s, int64_t vocab_count,
-                         const struct ku_progress *progress)
-{
-    uint32_t chunk[KU_SOURCE_CHUNK];
-    uint64_t total = (uint64_t)s->count * (uint64_t)s->token_bytes, told = 0;
-    if (s->is_cache)
-        KU_TRY(ku_source_check_cache(s, progress));
-    for (int64_t at = 0; at < s->count;) {
-        int n = s->count - at < KU_SOURCE_CHUNK ? (int)(s->count - at) : KU_SOURCE_CHUNK;
-        KU_TRY(ku_source_read(s, at, n, vocab_count, chunk));
-        at += n;
-        uint64_t done = (uint64_t)at * (uint64_t)s->token_bytes;
-        if (done - told >= VERIFY_STEP_BYTES || done == total) {
-            KU_TRY(ku_progress_call(progress, s->name, done, total));
-            told = done;
-        }
     }
     return KUMI_OK;
 }
@@ -166,8 +107,7 @@ static int text_verify(const struct ku_data *d, const struct ku_progress *progre
 {
     const struct text *x = text_of(d);
     for (uint32_t i = 0; i < x->n_streams; i++)
-        for (uint32_t j = 0; j < x->stream[i].n; j++)
-            KU_TRY(source_verify(&x->stream[i].source[j], x->vocab_count, progress));
+        KU_TRY(ku_stream_verify(&x->stream[i], x->vocab_count, progress));
     return KUMI_OK;
 }
 
@@ -178,8 +118,6 @@ struct opening {
     const struct ku_text_opts *opts;
     struct ku_tokenizer *tokenizer; /* NULL until a text needs one */
     char *cache;
-    struct text *text;
-    struct stream *stream; /* the one that files are added to */
 };
 
 static bool is_bin(const char *name)
@@ -188,8 +126,9 @@ static bool is_bin(const char *name)
     return bytes >= 4 && strcmp(name + bytes - 4, ".bin") == 0;
 }
 
-static int open_source(struct opening *o, const char *name, struct ku_source *s)
+static int open_source(void *ctx, const char *name, struct ku_source *s)
 {
+    struct opening *o = ctx;
     const char *where = o->opts->tokenizer ? o->opts->tokenizer : "byte";
     if (is_bin(name))
         return ku_source_bin(name, o->opts->format, s);
@@ -200,27 +139,6 @@ static int open_source(struct opening *o, const char *name, struct ku_source *s)
         KU_TRY(ku_input_cache(o->opts->cache, &o->cache));
     }
     return ku_source_text(name, o->tokenizer, o->cache, &o->opts->progress, s);
-}
-
-static int stream_add(struct opening *o, struct stream *s, const char *name)
-{
-    if (s->n == FILES_MAX)
-        return KU_ERR(KUMI_EINPUT, "data: %s: more than %d files; merge some", name, FILES_MAX);
-    KU_TRY(KU_GROW(&s->source, s->n, &s->cap));
-    KU_TRY(ku_grow((void **)&s->start, sizeof *s->start, s->n, 2, &s->cap_start));
-    struct ku_source *source = &s->source[s->n];
-    KU_TRY(open_source(o, name, source));
-    if (++o->text->n_open > OPEN_FILES_MAX)
-        ku_source_park(source);
-    s->start[s->n + 1] = s->start[s->n] + source->count;
-    s->n++;
-    return KUMI_OK;
-}
-
-static int stream_add_file(void *ctx, const char *name)
-{
-    struct opening *o = ctx;
-    return stream_add(o, o->stream, name);
 }
 
 static int check_opts(const struct ku_text_opts *o)
@@ -242,8 +160,8 @@ static int check_opts(const struct ku_text_opts *o)
 }
 
 /* Adds a part. stride 0: samples of T tokens, without the remainder. */
-static int add_part(struct text *x, enum ku_data_split split, const struct stream *s, int64_t first,
-                    int64_t count, int64_t stride)
+static int add_part(struct text *x, enum ku_data_split split, const struct ku_stream *s,
+                    int64_t first, int64_t count, int64_t stride)
 {
     struct split *to = &x->split[split];
     const int64_t least = stride ? 2 : x->seq_len + 1;
@@ -251,7 +169,7 @@ static int add_part(struct text *x, enum ku_data_split split, const struct strea
         return KU_ERR(KUMI_EINPUT,
                       "data: %s%s: %lld tokens for %s, a sample of data.seq_len %lld takes %lld; "
                       "give more data or a shorter seq_len",
-                      s->source[0].name, s->n > 1 ? " and others" : "", (long long)count,
+                      s->source[0].name, ku_stream_others(s), (long long)count,
                       split == KU_SPLIT_TRAIN ? "training" : "validation", (long long)x->seq_len,
                       (long long)least);
     KU_TRY(KU_GROW(&to->part, to->n, &to->cap));
@@ -297,8 +215,8 @@ static int make_splits(struct text *x, const struct ku_text_opts *o)
 {
     uint32_t n_train = x->n_train_streams;
     for (uint32_t i = 0; i < n_train; i++) {
-        const struct stream *s = &x->stream[i];
-        int64_t count = s->start[s->n], first = count;
+        const struct ku_stream *s = &x->stream[i];
+        int64_t count = ku_stream_count(s), first = count;
         if (x->n_streams == n_train && o->val_fraction > 0.0)
             first =
                 (int64_t)((1.0 - o->val_fraction) * (double)count); /* nanoGPT: int(0.9 * len) */
@@ -307,8 +225,8 @@ static int make_splits(struct text *x, const struct ku_text_opts *o)
             KU_TRY(add_part(x, KU_SPLIT_VAL, s, first, count - first, o->stride));
     }
     for (uint32_t i = n_train; i < x->n_streams; i++)
-        KU_TRY(add_part(x, KU_SPLIT_VAL, &x->stream[i], 0, x->stream[i].start[x->stream[i].n],
-                        o->stride));
+        KU_TRY(
+            add_part(x, KU_SPLIT_VAL, &x->stream[i], 0, ku_stream_count(&x->stream[i]), o->stride));
     return o->weight ? weigh(x, o) : KUMI_OK;
 }
 
@@ -318,12 +236,12 @@ static int make_splits(struct text *x, const struct ku_text_opts *o)
  */
 static int check_separator(const struct text *x)
 {
-    const struct stream *s = &x->stream[0];
-    int64_t count = s->start[s->n] < LOOK_TOKENS ? s->start[s->n] : LOOK_TOKENS;
+    const struct ku_stream *s = &x->stream[0];
+    int64_t count = ku_stream_count(s) < LOOK_TOKENS ? ku_stream_count(s) : LOOK_TOKENS;
     uint32_t chunk[KU_SOURCE_CHUNK];
     for (int64_t at = 0; at < count; at += KU_SOURCE_CHUNK) {
         int n = count - at < KU_SOURCE_CHUNK ? (int)(count - at) : KU_SOURCE_CHUNK;
-        KU_TRY(stream_read(s, at, n, INT64_MAX, chunk));
+        KU_TRY(ku_stream_read(s, at, n, INT64_MAX, chunk));
         for (int i = 0; i < n; i++)
             if (chunk[i] == x->separator)
                 return KUMI_OK;
@@ -332,40 +250,29 @@ static int check_separator(const struct text *x)
         KU_LOG(DATA, WARN,
                "%s%s: no token %lld (data.separator) among the first %lld: data.segments has no "
                "effect on them",
-               s->source[0].name, s->n > 1 ? " and others" : "", (long long)x->separator,
-               (long long)count);
+               s->source[0].name, ku_stream_others(s), (long long)x->separator, (long long)count);
     return KUMI_OK;
 }
 
 /* Hash of the files, split by split; then of weights and separator, if used. */
 static int make_fingerprint(struct text *x, int is_weighted)
 {
+    static const struct ku_stream none;
     struct ku_sha256 h;
-    unsigned char digest[32];
     KU_TRY(ku_sha256_init(&h));
-    for (uint32_t i = 0; i < x->n_streams || i < 2; i++) {
-        uint64_t n = i < x->n_streams ? htole64(x->stream[i].n) : 0;
-        ku_sha256_update(&h, &n, sizeof n);
-        for (uint32_t j = 0; i < x->n_streams && j < x->stream[i].n; j++)
-            ku_sha256_update(&h, x->stream[i].source[j].id, 32);
-    }
-    for (uint32_t i = 0; is_weighted && i < x->split[KU_SPLIT_TRAIN].n; i++) {
-        uint64_t n = htole64((uint64_t)x->split[KU_SPLIT_TRAIN].part[i].n_draws);
-        ku_sha256_update(&h, &n, sizeof n);
-    }
-    if (x->separator >= 0) {
-        uint64_t separator = htole64((uint64_t)x->separator);
-        ku_sha256_update(&h, &separator, sizeof separator);
-    }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, x->data.fingerprint);
+    for (uint32_t i = 0; i < x->n_streams || i < 2; i++)
+        ku_stream_identify(i < x->n_streams ? &x->stream[i] : &none, &h);
+    for (uint32_t i = 0; is_weighted && i < x->split[KU_SPLIT_TRAIN].n; i++)
+        ku_sha256_u64(&h, (uint64_t)x->split[KU_SPLIT_TRAIN].part[i].n_draws);
+    if (x->separator >= 0)
+        ku_sha256_u64(&h, (uint64_t)x->separator);
+    ku_sha256_final_hex(&h, x->data.fingerprint);
     return KUMI_OK;
 }
 
 /* Opens one stream for data.train, or one per entry if weighted, and one for data.val. */
-static int open_streams(struct opening *o)
+static int open_streams(struct text *x, struct opening *o)
 {
-    struct text *x = o->text;
     const struct ku_text_opts *opts = o->opts;
     int n_train = opts->weight ? opts->n_train : opts->n_train > 0;
     int per = opts->weight ? 1 : opts->n_train;
@@ -375,9 +282,8 @@ static int open_streams(struct opening *o)
     for (int i = 0; i < n_train + (opts->n_val > 0); i++) {
         const char *const *name = i < n_train ? opts->train + i * per : opts->val;
         int n = i < n_train ? per : opts->n_val;
-        o->stream = &x->stream[x->n_streams++];
-        for (int k = 0; k < n; k++)
-            KU_TRY(ku_input_glob(name[k], stream_add_file, o));
+        KU_TRY(
+            ku_stream_add_globs(&x->stream[x->n_streams++], name, n, open_source, o, &x->n_open));
     }
     return KUMI_OK;
 }
@@ -388,17 +294,14 @@ int ku_text_open(const struct ku_text_opts *opts, struct ku_data **out)
     struct text *x = ku_calloc(1, sizeof *x);
     if (!x)
         return KUMI_ENOMEM;
-    struct opening o = {.opts = opts, .text = x};
-    static const char *const name[] = {"tokens", "targets", "segments"};
+    struct opening o = {.opts = opts};
     x->seq_len = opts->seq_len;
     x->vocab_count = opts->vocab_count;
     x->separator = opts->segments ? opts->separator : -1;
-    for (int i = 0; i < 3; i++)
-        x->port[i] = (struct ku_data_port){
-            .name = name[i], .dtype = KUMI_I32, .ndim = 1, .dim = {opts->seq_len}};
+    ku_source_ports(x->port, opts->seq_len);
     x->data = (struct ku_data){
         .ops = &text_ops, .port = x->port, .n_ports = opts->segments ? 3 : 2, .item = "tokens"};
-    int status = open_streams(&o);
+    int status = open_streams(x, &o);
     if (status == KUMI_OK)
         status = make_splits(x, opts);
     if (status == KUMI_OK)

@@ -61,10 +61,6 @@ struct ku_text_opts {
  */
 KU_STATUS ku_text_open(const struct ku_text_opts *opts, struct ku_data **out);
 
-/* ku_data_read with named outputs: T tokens and T targets; errors: EINPUT with file and byte. */
-KU_STATUS ku_text_read(const struct ku_data *d, enum ku_data_split split, int64_t sample,
-                       int32_t *tokens, int32_t *targets);
-
 enum { KU_SEQ_LEN_MAX = 1 << 28 }; /* a sample's bytes fit 31 bits */
 
 #endif

@@ -4,6 +4,8 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/reserve.h"
+#include "data/tokenizer/word_count.h"
 
 #include <string.h>
 
@@ -27,11 +29,6 @@ enum {
 };
 static const uint32_t NONE = UINT32_MAX;
 
-struct text {
-    size_t at; /* in blob */
-    uint32_t bytes;
-    uint8_t is_used, is_findable;
-};
 struct merge {
     uint32_t left, right; /* left = NONE: empty */
     uint32_t rank, id;
@@ -44,12 +41,10 @@ struct line {
 _Static_assert(sizeof(struct line) == 64, "a line of the word cache is a line of the CPU's");
 
 struct ku_bpe {
-    struct text *text; /* by id */
-    uint32_t n_texts, cap_texts, n_findable;
-    unsigned char *blob;
-    size_t blob_bytes, cap_blob;
-    uint32_t *found; /* hash table over findable tokens, open addressing; NONE: empty */
-    uint32_t found_mask;
+    struct ku_word_count strings; /* of the tokens */
+    uint32_t *string;             /* by id: 1 + number of its string; 0: the id is unused */
+    uint32_t *token;              /* by number of a string: 1 + id of its findable token, or 0 */
+    uint32_t n_tokens, cap_tokens, cap_strings;
     struct merge *merge; /* hash table over (left, right), open addressing */
     uint32_t merge_mask, n_merges, n_ranks;
     uint32_t byte[256]; /* token of a single byte, or NONE */
@@ -70,17 +65,7 @@ struct symbol {
 
 int ku_tokens_reserve(struct ku_tokens *tokens, size_t more)
 {
-    size_t need, cap;
-    KU_TRY(ku_add_size(tokens->count, more, &need));
-    if (need <= tokens->cap)
-        return KUMI_OK;
-    KU_TRY(ku_add_size(need, need / 2 + 64, &cap));
-    uint32_t *id = ku_realloc(tokens->id, cap, sizeof *id);
-    if (!id)
-        return KUMI_ENOMEM;
-    tokens->id = id;
-    tokens->cap = cap;
-    return KUMI_OK;
+    return KU_RESERVE(&tokens->id, tokens->count, more, &tokens->cap);
 }
 
 void ku_tokens_fini(struct ku_tokens *tokens)
@@ -102,9 +87,9 @@ void ku_bpe_destroy(struct ku_bpe *b)
 {
     if (!b)
         return;
-    ku_free(b->text);
-    ku_free(b->blob);
-    ku_free(b->found);
+    ku_word_count_fini(&b->strings);
+    ku_free(b->string);
+    ku_free(b->token);
     ku_free(b->merge);
     ku_free(b->line);
     ku_free(b->symbol);
@@ -119,105 +104,43 @@ void ku_bpe_ignore_merges(struct ku_bpe *b)
 
 uint32_t ku_bpe_vocab_count(const struct ku_bpe *b)
 {
-    return b->n_texts;
+    return b->n_tokens;
 }
 
 const unsigned char *ku_bpe_token(const struct ku_bpe *b, uint32_t id, uint32_t *bytes)
 {
-    if (id >= b->n_texts || !b->text[id].is_used)
+    if (id >= b->n_tokens || !b->string[id])
         return NULL;
-    *bytes = b->text[id].bytes;
-    return b->blob + b->text[id].at;
-}
-
-/* The slot of these bytes in `found`: the occupied one, or the empty one where they belong. */
-static uint32_t *found_slot(const struct ku_bpe *b, const void *data, size_t bytes)
-{
-    uint32_t i = (uint32_t)ku_hash64(data, bytes) & b->found_mask;
-    for (;; i = (i + 1) & b->found_mask) {
-        uint32_t id = b->found[i];
-        if (id == NONE)
-            return &b->found[i];
-        const struct text *text = &b->text[id];
-        if (text->bytes == bytes && memcmp(b->blob + text->at, data, bytes) == 0)
-            return &b->found[i];
-    }
+    *bytes = ku_word_bytes(&b->strings, b->string[id] - 1);
+    return ku_word_text(&b->strings, b->string[id] - 1);
 }
 
 int ku_bpe_find(const struct ku_bpe *b, const void *data, size_t bytes, uint32_t *id)
 {
-    if (!b->found)
+    uint32_t number;
+    if (!ku_word_count_find(&b->strings, data, bytes, &number) || !b->token[number])
         return 0;
-    uint32_t found = *found_slot(b, data, bytes);
-    if (found == NONE)
-        return 0;
-    *id = found;
+    *id = b->token[number] - 1;
     return 1;
-}
-
-/* Keeps `found` at most half full. */
-static int found_grow(struct ku_bpe *b)
-{
-    uint32_t slots = b->found ? b->found_mask + 1 : 0;
-    if (2 * (b->n_findable + 1) <= slots)
-        return KUMI_OK;
-    slots = slots ? 2 * slots : 1024;
-    uint32_t *found = ku_malloc(slots * sizeof *found);
-    if (!found)
-        return KUMI_ENOMEM;
-    memset(found, 0xFF, slots * sizeof *found);
-    ku_free(b->found);
-    b->found = found;
-    b->found_mask = slots - 1;
-    for (uint32_t id = 0; id < b->n_texts; id++) {
-        const struct text *text = &b->text[id];
-        if (text->is_findable)
-            *found_slot(b, b->blob + text->at, text->bytes) = id;
-    }
-    return KUMI_OK;
-}
-
-static int blob_append(struct ku_bpe *b, const void *data, size_t bytes)
-{
-    size_t need;
-    KU_TRY(ku_add_size(b->blob_bytes, bytes, &need));
-    if (need > b->cap_blob || !b->blob) {
-        size_t cap;
-        KU_TRY(ku_add_size(need, need + 4096, &cap));
-        unsigned char *blob = ku_realloc(b->blob, cap, 1);
-        if (!blob)
-            return KUMI_ENOMEM;
-        b->blob = blob;
-        b->cap_blob = cap;
-    }
-    if (bytes)
-        memcpy(b->blob + b->blob_bytes, data, bytes);
-    b->blob_bytes = need;
-    return KUMI_OK;
 }
 
 int ku_bpe_add_token(struct ku_bpe *b, uint32_t id, const void *data, size_t bytes, int findable)
 {
-    uint32_t other;
-    if (id < b->n_texts && b->text[id].is_used)
+    uint32_t number;
+    if (id < b->n_tokens && b->string[id])
         return 1;
-    if (findable && ku_bpe_find(b, data, bytes, &other))
+    if (findable && ku_bpe_find(b, data, bytes, &number))
         return 2;
-    if (id >= b->n_texts) {
-        KU_TRY(ku_grow((void **)&b->text, sizeof *b->text, b->n_texts, id - b->n_texts + 1,
-                       &b->cap_texts));
-        b->n_texts = id + 1;
+    if (id >= b->n_tokens) {
+        KU_TRY(ku_grow((void **)&b->string, sizeof *b->string, b->n_tokens, id - b->n_tokens + 1,
+                       &b->cap_tokens));
+        b->n_tokens = id + 1;
     }
+    KU_TRY(ku_word_count_add(&b->strings, data, bytes, &number));
+    KU_TRY(KU_GROW(&b->token, number, &b->cap_strings));
+    b->string[id] = number + 1;
     if (findable)
-        KU_TRY(found_grow(b));
-    size_t at = b->blob_bytes;
-    KU_TRY(blob_append(b, data, bytes));
-    if (findable) {
-        *found_slot(b, data, bytes) = id;
-        b->n_findable++;
-    }
-    b->text[id] = (struct text){
-        .at = at, .bytes = (uint32_t)bytes, .is_used = 1, .is_findable = findable != 0};
+        b->token[number] = id + 1;
     return KUMI_OK;
 }
 
@@ -259,20 +182,15 @@ static int merge_grow(struct ku_bpe *b)
     return KUMI_OK;
 }
 
-int ku_bpe_add_merge(struct ku_bpe *b, const void *left, size_t left_bytes, const void *right,
+int ku_bpe_add_merge(struct ku_bpe *b, const unsigned char *pair, size_t left_bytes,
                      size_t right_bytes)
 {
     struct merge m = {.rank = b->n_ranks};
-    if (!ku_bpe_find(b, left, left_bytes, &m.left))
+    if (!ku_bpe_find(b, pair, left_bytes, &m.left))
         return 1;
-    if (!ku_bpe_find(b, right, right_bytes, &m.right))
+    if (!ku_bpe_find(b, pair + left_bytes, right_bytes, &m.right))
         return 2;
-    /* The merged string is written after the last token, looked up, and removed. */
-    size_t at = b->blob_bytes;
-    KU_TRY(blob_append(b, left, left_bytes));
-    KU_TRY(blob_append(b, right, right_bytes));
-    b->blob_bytes = at;
-    if (!ku_bpe_find(b, b->blob + at, left_bytes + right_bytes, &m.id))
+    if (!ku_bpe_find(b, pair, left_bytes + right_bytes, &m.id))
         return 3;
     KU_TRY(merge_grow(b));
     struct merge *slot = merge_slot(b, m.left, m.right);
@@ -303,12 +221,13 @@ static int hash_all(struct ku_bpe *b, unsigned char digest[32])
     struct ku_sha256 h;
     int status = ku_sha256_init(&h);
     if (status == KUMI_OK) {
-        hash_u32(&h, b->n_texts);
-        for (uint32_t id = 0; id < b->n_texts; id++) {
-            const struct text *text = &b->text[id];
-            hash_u32(&h, text->is_used ? text->bytes : NONE);
-            hash_u32(&h, text->is_findable);
-            ku_sha256_update(&h, b->blob + text->at, text->bytes);
+        hash_u32(&h, b->n_tokens);
+        for (uint32_t id = 0; id < b->n_tokens; id++) {
+            uint32_t bytes = NONE;
+            const unsigned char *text = ku_bpe_token(b, id, &bytes);
+            hash_u32(&h, bytes);
+            hash_u32(&h, text && b->token[b->string[id] - 1] == id + 1);
+            ku_sha256_update(&h, text ? text : (const void *)"", text ? bytes : 0);
         }
         for (uint32_t rank = 0; rank < b->n_ranks; rank++) {
             if (by_rank[rank] == NONE)
@@ -326,7 +245,6 @@ static int hash_all(struct ku_bpe *b, unsigned char digest[32])
 int ku_bpe_seal(struct ku_bpe *b, unsigned char digest[32])
 {
     KU_TRY(merge_grow(b)); /* an empty table can be searched as well */
-    KU_TRY(blob_append(b, NULL, 0));
     for (unsigned c = 0; c < 256; c++) {
         unsigned char byte = (unsigned char)c;
         if (!ku_bpe_find(b, &byte, 1, &b->byte[c]))

@@ -24,10 +24,11 @@ void ku_bpe_destroy(struct ku_bpe *b);
 KU_STATUS ku_bpe_add_token(struct ku_bpe *b, uint32_t id, const void *data, size_t bytes,
                            int findable);
 /*
- * Adds a merge, ranked by the order of calls; a repeated pair takes the later rank. Returns 1, 2 or
- * 3 if left, right or the merged string is not a token. Errors: ENOMEM.
+ * Adds the merge of two tokens, `pair` cut after left_bytes, ranked by the order of calls; a
+ * repeated pair takes the later rank. Returns 1, 2 or 3 if left, right or the whole is not a token.
+ * Errors: ENOMEM.
  */
-KU_STATUS ku_bpe_add_merge(struct ku_bpe *b, const void *left, size_t left_bytes, const void *right,
+KU_STATUS ku_bpe_add_merge(struct ku_bpe *b, const unsigned char *pair, size_t left_bytes,
                            size_t right_bytes);
 /* A word that is itself a token becomes that token, regardless of merges. */
 void ku_bpe_ignore_merges(struct ku_bpe *b);

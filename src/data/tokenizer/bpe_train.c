@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 #include "base/utf8.h"
 #include "data/tokenizer/bpe.h"
 #include "data/lines.h"
@@ -200,15 +201,7 @@ static struct entry heap_pop(struct trainer *t)
 /* Makes heap entries for pairs that have fresh words and a positive count. */
 static int push_fresh(struct trainer *t)
 {
-    size_t need = t->n_places + t->n_records;
-    if (need > t->cap_places) {
-        size_t cap = need + need / 2;
-        uint32_t *place = ku_realloc(t->place, cap, sizeof *place);
-        if (!place)
-            return KUMI_ENOMEM;
-        t->place = place;
-        t->cap_places = cap;
-    }
+    KU_TRY(KU_RESERVE(&t->place, t->n_places, t->n_records, &t->cap_places));
     for (uint32_t i = 0; i < t->n_touched; i++) {
         struct pair *p = &t->pair[t->touched[i]];
         p->fill = t->n_places;
@@ -391,14 +384,16 @@ static int start_words(struct trainer *t, const struct ku_word_count *words,
         return KUMI_ENOMEM;
     t->n_words = words->n;
     for (uint32_t i = 0; i < words->n; i++) {
-        const struct ku_word *from = &words->word[i];
         const unsigned char *text = ku_word_text(words, i);
-        t->word[i] = (struct word){.at = at, .n = from->bytes, .count = from->count};
-        for (uint32_t k = 0; k < from->bytes; k++)
-            t->symbol[at++] = token[text[k]];
-        const uint32_t *s = t->symbol + t->word[i].at;
-        for (uint32_t k = 0; k + 1 < from->bytes; k++)
-            KU_TRY(change(t, s[k], s[k + 1], i, from->count));
+        const uint32_t n = ku_word_bytes(words, i);
+        const int64_t count = words->word[i].count;
+        uint32_t *s = t->symbol + at;
+        t->word[i] = (struct word){.at = at, .n = n, .count = count};
+        for (uint32_t k = 0; k < n; k++)
+            s[k] = token[text[k]];
+        for (uint32_t k = 0; k + 1 < n; k++)
+            KU_TRY(change(t, s[k], s[k + 1], i, count));
+        at += n;
     }
     return push_fresh(t);
 }

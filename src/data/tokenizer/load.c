@@ -125,7 +125,7 @@ static int add_merge(struct ku_tokenizer *t, const char *path, size_t number, co
         status = 2;
         if (right_bytes &&
             ku_token_unspell((const unsigned char *)right, right_bytes, bytes + n_left, &n_right))
-            status = ku_bpe_add_merge(t->bpe, bytes, n_left, bytes + n_left, n_right);
+            status = ku_bpe_add_merge(t->bpe, bytes, n_left, n_right);
     }
     ku_free(bytes);
     if (status > 0)
@@ -212,8 +212,7 @@ static int seal(struct ku_tokenizer *t, const char *rules, size_t rules_bytes)
     ku_sha256_update(&h, digest, sizeof digest);
     ku_sha256_update(&h, rules, rules_bytes);
     ku_sha256_update(&h, ku_str_get(&t->special), t->special.bytes);
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, t->fingerprint);
+    ku_sha256_final_hex(&h, t->fingerprint);
     return t->special.failed ? KUMI_ENOMEM : KUMI_OK;
 }
 
@@ -221,16 +220,14 @@ int ku_tokenizer_load_pair(struct ku_tokenizer *t, const char *dir, const char *
                            const char *merges_path)
 {
     struct ku_json doc = {0};
-    int status;
     KU_TRY(ku_tokenizer_read_json(vocab_path, &doc));
-    KU_TRY_OUT(load_vocab(t, vocab_path, doc.root));
-    KU_TRY_OUT(load_merges(t, merges_path));
-    KU_TRY_OUT(add_stage(t, merges_path, NULL, 0));
-    KU_TRY_OUT(ku_tokenizer_load_special(t, dir, 1));
-    status = seal(t, "gpt2", 4);
-out:
+    int status = load_vocab(t, vocab_path, doc.root);
     ku_json_fini(&doc);
-    return status;
+    KU_TRY(status);
+    KU_TRY(load_merges(t, merges_path));
+    KU_TRY(add_stage(t, merges_path, NULL, 0));
+    KU_TRY(ku_tokenizer_load_special(t, dir, 1));
+    return seal(t, "gpt2", 4);
 }
 
 int ku_tokenizer_refuse(const char *path, const char *part, json_t *value, const char *instead)
@@ -302,13 +299,10 @@ static int load_rule(struct ku_tokenizer *t, const char *path, json_t *rule, int
 
 static int load_rules(struct ku_tokenizer *t, const char *path, json_t *rules)
 {
-    if (strcmp(type_of(rules), "Sequence") != 0)
-        return load_rule(t, path, rules, 1);
     json_t *list = json_object_get(rules, "pretokenizers");
-    size_t n = json_array_size(list);
-    if (n == 0)
-        return ku_tokenizer_refuse(path, "pre_tokenizer", rules,
-                                   "Split and Digits, with ByteLevel last");
+    size_t n = strcmp(type_of(rules), "Sequence") == 0 ? json_array_size(list) : 0;
+    if (n == 0) /* one rule; refuses an empty sequence */
+        return load_rule(t, path, rules, 1);
     for (size_t i = 0; i < n; i++)
         KU_TRY(load_rule(t, path, json_array_get(list, i), i + 1 == n));
     return KUMI_OK;
@@ -352,6 +346,7 @@ static int load_model(struct ku_tokenizer *t, const char *path, json_t *model)
             return ku_tokenizer_refuse(path, affixes[i], affix, "null or \"\"");
     }
     KU_TRY(load_vocab(t, path, json_object_get(model, "vocab")));
+    json_object_del(model, "vocab"); /* large */
     KU_TRY(load_merge_list(t, path, json_object_get(model, "merges")));
     if (flag(model, "ignore_merges", 0) == 1)
         ku_bpe_ignore_merges(t->bpe);
@@ -410,16 +405,13 @@ static int check_part(const char *path, json_t *root, const char *part, const ch
 {
     json_t *value = json_object_get(root, part), *list = json_object_get(value, list_key), *item;
     size_t i;
-    if (is_absent(value) || (allowed && strcmp(type_of(value), allowed) == 0))
-        return KUMI_OK;
-    if (strcmp(type_of(value), "Sequence") != 0 || !json_is_array(list))
-        return ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
+    bool is_list = strcmp(type_of(value), "Sequence") == 0 && json_is_array(list);
+    bool fits = is_list || is_absent(value) || (allowed && strcmp(type_of(value), allowed) == 0);
     json_array_foreach(list, i, item)
     {
-        if (!allowed || strcmp(type_of(item), allowed) != 0)
-            return ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
+        fits &= !is_list || (allowed && strcmp(type_of(item), allowed) == 0);
     }
-    return KUMI_OK;
+    return fits ? KUMI_OK : ku_tokenizer_refuse(path, part, value, allowed ? "ByteLevel" : "null");
 }
 
 /* Checks the model type before other parts; old BPE files have no type. */

@@ -47,14 +47,10 @@ static json_t *content_of(json_t *token)
 static int64_t find_id(const struct ku_tokenizer *t, const char *text, size_t bytes, int *is_added)
 {
     uint32_t id, n = ku_bpe_vocab_count(t->bpe);
-    *is_added = 1;
-    for (int set = 0; set < 2; set++)
-        for (uint32_t i = 0; i < t->added[set].n; i++) {
-            const struct ku_added *a = &t->added[set].added[i];
-            if (a->bytes == bytes && memcmp(a->data, text, bytes) == 0)
-                return a->id;
-        }
-    *is_added = 0;
+    const struct ku_added *a = ku_tokenizer_find_added(t, text, bytes);
+    *is_added = a != NULL;
+    if (a)
+        return a->id;
     if (ku_bpe_find(t->bpe, text, bytes, &id))
         return id;
     for (id = 0; id < n; id++) { /* tokens that no word produces */

@@ -312,28 +312,29 @@ int ku_tokenizer_decode(const struct ku_tokenizer *t, const uint32_t *id, size_t
     return out->failed ? KUMI_ENOMEM : KUMI_OK;
 }
 
-bool ku_tokenizer_is_byte(const struct ku_tokenizer *t)
-{
-    return !t->bpe;
-}
-
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t)
 {
     return t->bpe ? ku_bpe_vocab_count(t->bpe) : 256;
 }
 
-int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id)
+const struct ku_added *ku_tokenizer_find_added(const struct ku_tokenizer *t, const char *text,
+                                               size_t bytes)
 {
-    const size_t bytes = strlen(text);
     for (int set = 0; set < 2; set++)
         for (uint32_t i = 0; i < t->added[set].n; i++) {
             const struct ku_added *a = &t->added[set].added[i];
-            if (a->bytes == bytes && memcmp(a->data, text, bytes) == 0) {
-                *id = a->id;
-                return 1;
-            }
+            if (a->bytes == bytes && memcmp(a->data, text, bytes) == 0)
+                return a;
         }
-    return t->bpe ? ku_bpe_find(t->bpe, text, bytes, id) : 0;
+    return NULL;
+}
+
+int ku_tokenizer_find(const struct ku_tokenizer *t, const char *text, uint32_t *id)
+{
+    const struct ku_added *a = ku_tokenizer_find_added(t, text, strlen(text));
+    if (a)
+        *id = a->id;
+    return a || (t->bpe && ku_bpe_find(t->bpe, text, strlen(text), id));
 }
 
 int ku_tokenizer_end_of_text(const struct ku_tokenizer *t, uint32_t *id)

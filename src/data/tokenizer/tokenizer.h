@@ -51,7 +51,6 @@ void ku_tokens_fini(struct ku_tokens *tokens);
 KU_STATUS ku_tokenizer_open(const char *where, struct ku_tokenizer **out);
 void ku_tokenizer_destroy(struct ku_tokenizer *t);
 
-bool ku_tokenizer_is_byte(const struct ku_tokenizer *t);
 /* One more than the largest token. */
 int64_t ku_tokenizer_vocab_count(const struct ku_tokenizer *t);
 /* Finds the token with this text, added or in the vocabulary; returns 1 and the id, or 0. */

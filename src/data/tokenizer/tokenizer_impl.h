@@ -70,6 +70,10 @@ KU_STATUS ku_tokenizer_load_json(struct ku_tokenizer *t, const char *dir, const 
  */
 int ku_tokenizer_load_special(struct ku_tokenizer *t, const char *dir, int is_pair);
 
+/* The added token with this text, or NULL. */
+const struct ku_added *ku_tokenizer_find_added(const struct ku_tokenizer *t, const char *text,
+                                               size_t bytes);
+
 /* Helpers of the loaders. */
 KU_STATUS ku_tokenizer_read_json(const char *path, struct ku_json *doc);
 /* Returns EINPUT "tokenizer: <path>: <part>: <value>; kumi takes <instead>". */

@@ -23,18 +23,13 @@ struct ku_vocab {
     char fingerprint[65];
 };
 
-static bool is_blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 /* Length of the next word in [*at, end), moving *at to it; 0 at the end. */
 static size_t next_word(const char **at, const char *end)
 {
     const char *stop;
-    while (*at < end && is_blank(**at))
+    while (*at < end && ku_is_blank(**at))
         ++*at;
-    for (stop = *at; stop < end && !is_blank(*stop);)
+    for (stop = *at; stop < end && !ku_is_blank(*stop);)
         stop++;
     return (size_t)(stop - *at);
 }
@@ -98,7 +93,7 @@ static int take_words(struct ku_vocab *v, const struct ku_word_count *counted,
         return KUMI_ENOMEM;
     for (uint32_t i = KU_VOCAB_SPECIALS; i < counted->n; i++)
         if (counted->word[i].count >= least)
-            list[n++] = (struct ranked){ku_word_text(counted, i), counted->word[i].bytes,
+            list[n++] = (struct ranked){ku_word_text(counted, i), ku_word_bytes(counted, i),
                                         counted->word[i].count};
     qsort(list, n, sizeof *list, by_rank);
     int status = add_special_words(&v->words);
@@ -141,19 +136,20 @@ static int load_words(struct ku_vocab *v, const char *path)
     KU_TRY(ku_lines_open(path, 0, &lines));
     while ((status = ku_lines_next(lines, &text, &bytes)) > 0) {
         const char *at = text;
-        uint32_t number = v->words.n, nth;
+        uint32_t number = v->words.n, nth = number;
+        const char *fault = NULL;
         const char *special = number < KU_VOCAB_SPECIALS ? special_text[number] : NULL;
         if (special && (bytes != strlen(special) || memcmp(text, special, bytes) != 0))
-            status = KU_ERR(KUMI_EINPUT,
-                            "vocabulary: %s:%u: '%.*s'; the first lines are <pad>, "
-                            "<s>, </s>, <unk>",
-                            path, number + 1, (int)(bytes < 40 ? bytes : 40), text);
+            fault = "the first lines are <pad>, <s>, </s>, <unk>";
         else if (bytes == 0 || next_word(&at, text + bytes) != bytes)
-            status = KU_ERR(KUMI_EINPUT, "vocabulary: %s:%u: '%.*s'; a line is one word", path,
-                            number + 1, (int)(bytes < 40 ? bytes : 40), text);
+            fault = "a line is one word";
         else
-            status = ku_word_count_add(&v->words, text, bytes, &nth);
-        if (status == KUMI_OK && nth != number)
+            KU_TRY_OUT(ku_word_count_add(&v->words, text, bytes, &nth));
+        status = KUMI_OK;
+        if (fault)
+            status = KU_ERR(KUMI_EINPUT, "vocabulary: %s:%u: '%.*s'; %s", path, number + 1,
+                            (int)(bytes < 40 ? bytes : 40), text, fault);
+        else if (nth != number)
             status = KU_ERR(KUMI_EINPUT, "vocabulary: %s:%u: '%.*s' is already in line %u", path,
                             number + 1, (int)(bytes < 40 ? bytes : 40), text, nth + 1);
         KU_TRY_OUT(status);
@@ -173,20 +169,11 @@ static int open_tokenizer(struct ku_vocab *v, const char *where)
     KU_TRY(ku_tokenizer_open(where, &v->tokenizer));
     v->count = ku_tokenizer_vocab_count(v->tokenizer);
     for (int i = 0; i < KU_VOCAB_SPECIALS; i++) {
-        size_t bytes = strlen(special_text[i]);
-        int found = 0;
-        for (int set = 0; set < 2; set++)
-            for (uint32_t j = 0; j < v->tokenizer->added[set].n; j++) {
-                const struct ku_added *a = &v->tokenizer->added[set].added[j];
-                if (a->bytes == bytes && memcmp(a->data, special_text[i], bytes) == 0) {
-                    v->special[i] = a->id;
-                    found = 1;
-                }
-            }
-        if (!found && i != KU_VOCAB_UNK)
-            v->special[i] = (uint32_t)v->count++;
-        else if (!found)
-            v->special[i] = v->special[KU_VOCAB_PAD];
+        const struct ku_added *a =
+            ku_tokenizer_find_added(v->tokenizer, special_text[i], strlen(special_text[i]));
+        v->special[i] = a                   ? a->id
+                        : i != KU_VOCAB_UNK ? (uint32_t)v->count++
+                                            : v->special[KU_VOCAB_PAD];
     }
     return KUMI_OK;
 }
@@ -194,18 +181,16 @@ static int open_tokenizer(struct ku_vocab *v, const char *where)
 static int make_fingerprint(struct ku_vocab *v)
 {
     struct ku_sha256 h;
-    unsigned char digest[32];
     KU_TRY(ku_sha256_init(&h));
     if (v->tokenizer) {
         const char *from = ku_tokenizer_fingerprint(v->tokenizer);
         ku_sha256_update(&h, from, strlen(from));
     }
     for (uint32_t i = 0; i < v->words.n; i++) {
-        ku_sha256_update(&h, ku_word_text(&v->words, i), v->words.word[i].bytes);
+        ku_sha256_update(&h, ku_word_text(&v->words, i), ku_word_bytes(&v->words, i));
         ku_sha256_update(&h, "\n", 1);
     }
-    ku_sha256_final(&h, digest);
-    ku_sha256_hex(digest, v->fingerprint);
+    ku_sha256_final_hex(&h, v->fingerprint);
     return KUMI_OK;
 }
 
@@ -293,7 +278,7 @@ int ku_vocab_decode(const struct ku_vocab *v, const uint32_t *id, size_t count, 
                           v->words.n);
         if (out->bytes > first)
             ku_str_append(out, " ", 1);
-        ku_str_append(out, ku_word_text(&v->words, id[i]), v->words.word[id[i]].bytes);
+        ku_str_append(out, ku_word_text(&v->words, id[i]), ku_word_bytes(&v->words, id[i]));
     }
     return out->failed ? KUMI_ENOMEM : KUMI_OK;
 }
@@ -304,7 +289,7 @@ int ku_vocab_print(const struct ku_vocab *v, struct ku_str *out)
         return KU_ERR(KUMI_EINVAL,
                       "vocabulary: it belongs to a tokenizer; save its tokenizer.json instead");
     for (uint32_t i = 0; i < v->words.n; i++) {
-        ku_str_append(out, ku_word_text(&v->words, i), v->words.word[i].bytes);
+        ku_str_append(out, ku_word_text(&v->words, i), ku_word_bytes(&v->words, i));
         ku_str_append(out, "\n", 1);
     }
     return out->failed ? KUMI_ENOMEM : KUMI_OK;

@@ -4,10 +4,11 @@
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/reserve.h"
 
 #include <string.h>
 
-enum { SLOTS_MIN = 1024, BLOB_BYTES_MIN = 4096 };
+enum { SLOTS_MIN = 1024 };
 
 void ku_word_count_fini(struct ku_word_count *c)
 {
@@ -24,8 +25,9 @@ static uint32_t *slot_of(const struct ku_word_count *c, const void *data, size_t
     for (;; i = (i + 1) & c->slot_mask) {
         if (c->slot[i] == 0)
             return &c->slot[i];
-        const struct ku_word *w = &c->word[c->slot[i] - 1];
-        if (w->bytes == bytes && (bytes == 0 || memcmp(c->blob + w->at, data, bytes) == 0))
+        uint32_t number = c->slot[i] - 1;
+        if (ku_word_bytes(c, number) == bytes &&
+            (bytes == 0 || memcmp(ku_word_text(c, number), data, bytes) == 0))
             return &c->slot[i];
     }
 }
@@ -46,27 +48,18 @@ static int grow(struct ku_word_count *c)
     c->slot = slot;
     c->slot_mask = slots - 1;
     for (uint32_t i = 0; i < c->n; i++)
-        *slot_of(c, c->blob + c->word[i].at, c->word[i].bytes) = i + 1;
+        *slot_of(c, ku_word_text(c, i), ku_word_bytes(c, i)) = i + 1;
     return KUMI_OK;
 }
 
 static int add_new(struct ku_word_count *c, const void *data, size_t bytes)
 {
-    size_t need, cap;
     KU_TRY(KU_GROW(&c->word, c->n, &c->cap));
-    KU_TRY(ku_add_size(c->blob_bytes, bytes, &need));
-    if (need > c->cap_blob || !c->blob) {
-        KU_TRY(ku_add_size(need, need / 2 + BLOB_BYTES_MIN, &cap));
-        unsigned char *blob = ku_realloc(c->blob, cap, 1);
-        if (!blob)
-            return KUMI_ENOMEM;
-        c->blob = blob;
-        c->cap_blob = cap;
-    }
+    KU_TRY(KU_RESERVE(&c->blob, c->blob_bytes, bytes, &c->cap_blob));
     if (bytes)
         memcpy(c->blob + c->blob_bytes, data, bytes);
-    c->word[c->n] = (struct ku_word){.at = c->blob_bytes, .bytes = (uint32_t)bytes};
-    c->blob_bytes = need;
+    c->word[c->n] = (struct ku_word){.at = c->blob_bytes};
+    c->blob_bytes += bytes;
     return KUMI_OK;
 }
 

@@ -9,8 +9,7 @@
 
 /* Distinct words and their counts, numbered in order of first occurrence; zero-initialize it. */
 struct ku_word {
-    size_t at; /* in blob */
-    uint32_t bytes;
+    size_t at; /* in blob, up to the next word */
     int64_t count;
 };
 struct ku_word_count {
@@ -33,6 +32,11 @@ int ku_word_count_find(const struct ku_word_count *c, const void *data, size_t b
 static inline const unsigned char *ku_word_text(const struct ku_word_count *c, uint32_t number)
 {
     return c->blob + c->word[number].at;
+}
+static inline uint32_t ku_word_bytes(const struct ku_word_count *c, uint32_t number)
+{
+    size_t end = number + 1 < c->n ? c->word[number + 1].at : c->blob_bytes;
+    return (uint32_t)(end - c->word[number].at);
 }
 
 #endif
