@@ -108,32 +108,26 @@ const struct ku_picture_group *ku_picture_group_of(const struct ku_plan_picture 
 
 static void draw_heading(const struct ku_plan_picture *d, double y, const char *text)
 {
-    ku_picture_font(d->cr, 14, 1);
-    ku_picture_colour(d->cr, 0x111111);
-    ku_picture_text(d->cr, LEFT, y, 0, text);
+    ku_picture_text(d->cr, (struct ku_font){14, 0x111111, 1}, LEFT, y, 0, "%s", text);
 }
 
 /* A coloured box (colour 0: none), a name whose front is cut off if it is too long, and bytes. */
 static void draw_row(const struct ku_plan_picture *d, double y, unsigned colour, const char *name,
                      uint64_t bytes)
 {
+    const struct ku_font font = {13, 0x222222, 0};
     char text[16];
-    cairo_text_extents_t e, right;
-    int is_cut = 0;
+    int cut = 0; /* width of the dots */
     if (colour)
         ku_picture_box(d->cr, colour, LEFT, y - 12, 20, 14);
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x222222);
     ku_picture_bytes(bytes, text);
-    ku_picture_text(d->cr, RIGHT, y, 1, text);
-    cairo_text_extents(d->cr, text, &right);
-    double room = RIGHT - TEXT - right.x_advance - 10;
-    for (cairo_text_extents(d->cr, name, &e); *name && e.x_advance > room - (is_cut ? 14 : 0);
-         cairo_text_extents(d->cr, ++name, &e))
-        is_cut = 1;
-    if (is_cut)
-        ku_picture_text(d->cr, TEXT, y, 0, "...");
-    ku_picture_text(d->cr, TEXT + (is_cut ? 14 : 0), y, 0, name);
+    ku_picture_text(d->cr, font, RIGHT, y, 1, "%s", text);
+    double room = RIGHT - TEXT - ku_picture_text_width(d->cr, font, text) - 10;
+    for (; *name && ku_picture_text_width(d->cr, font, name) > room - cut; name++)
+        cut = 14;
+    if (cut)
+        ku_picture_text(d->cr, font, TEXT, y, 0, "...");
+    ku_picture_text(d->cr, font, TEXT + cut, y, 0, "%s", name);
 }
 
 static double draw_classes(const struct ku_plan_picture *d, double y)
@@ -170,16 +164,14 @@ static double draw_peak(const struct ku_plan_picture *d, double y)
     snprintf(text, sizeof text, "Peak: instruction %u of %u", d->report.peak_instr, d->p->n_instrs);
     draw_heading(d, y, text);
     ku_plan_print_instr(d->p, d->report.peak_instr, &where);
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x222222);
-    ku_picture_text(d->cr, LEFT, y += ROW, 0, ku_str_get(&where));
+    ku_picture_text(d->cr, (struct ku_font){13, 0x222222, 0}, LEFT, y += ROW, 0, "%s",
+                    ku_str_get(&where));
     ku_str_fini(&where);
     if (i->micro >= 0)
         snprintf(micro, sizeof micro, ", micro-batch %d", i->micro);
-    snprintf(text, sizeof text, "stage %d, phase %s (%s)%s", i->stage, ku_phase_name(i->phase),
-             phase[i->phase], micro);
-    ku_picture_colour(d->cr, 0x555555);
-    ku_picture_text(d->cr, LEFT, y += ROW - 3, 0, text);
+    ku_picture_text(d->cr, (struct ku_font){13, 0x555555, 0}, LEFT, y += ROW - 3, 0,
+                    "stage %d, phase %s (%s)%s", i->stage, ku_phase_name(i->phase), phase[i->phase],
+                    micro);
     return y;
 }
 
@@ -189,9 +181,8 @@ static void draw_groups(const struct ku_plan_picture *d, double y)
     char text[256], result[16], count[16];
     uint64_t rest = 0;
     draw_heading(d, y, "Largest buffers of the step at the peak");
-    ku_picture_font(d->cr, 13, 0);
-    ku_picture_colour(d->cr, 0x555555);
-    ku_picture_text(d->cr, LEFT, y += ROW - 3, 0, "module (*: layers): op[result] x buffers");
+    ku_picture_text(d->cr, (struct ku_font){13, 0x555555, 0}, LEFT, y += ROW - 3, 0,
+                    "module (*: layers): op[result] x buffers");
     y += 3;
     for (int i = 0; i < d->n_groups; i++) {
         const struct ku_picture_group *g = &d->group[i];
@@ -208,11 +199,8 @@ static void draw_groups(const struct ku_plan_picture *d, double y)
         snprintf(text, sizeof text, "%.200s%s%s%s%s", path, *path ? ": " : "", g->op, result,
                  count);
         draw_row(d, y += ROW, ku_class_colour[g->cls], text, g->bytes);
-        snprintf(text, sizeof text, "%d", g->number);
-        ku_picture_font(d->cr, 12, 1);
-        ku_picture_colour(d->cr, 0x111111);
         if (g->number)
-            ku_picture_text(d->cr, LEFT + 10, y - 1, 0.5, text);
+            ku_picture_text(d->cr, ku_number_font, LEFT + 10, y - 1, 0.5, "%d", g->number);
     }
     snprintf(text, sizeof text, "%d more", d->n_groups - KU_MAX_LISTED);
     if (rest)
