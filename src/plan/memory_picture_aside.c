@@ -65,45 +65,46 @@ static int largest_first(const void *a, const void *b)
                                 : strcmp(x->path, y->path);
 }
 
+/* The group of a buffer that is alive at the peak; d->n_groups: none yet. *g is what it would be. */
+static int index_of(const struct ku_plan_picture *d, ku_id buffer, struct ku_picture_group *g)
+{
+    int at = 0;
+    *g = group_of(d->p, buffer);
+    while (at < d->n_groups && !is_same(&d->group[at], g))
+        at++;
+    return at;
+}
+
 int ku_picture_find_groups(struct ku_plan_picture *d)
 {
+    struct ku_picture_group g;
     uint32_t cap = 0;
     for (ku_id b = 1; b < d->p->n_buffers; b++) {
-        int at = 0;
         if (!is_at_peak(d, &d->p->buffer[b]))
             continue;
-        struct ku_picture_group g = group_of(d->p, b);
-        while (at < d->n_groups && !is_same(&d->group[at], &g))
-            at++;
-        if (at < d->n_groups) {
+        int at = index_of(d, b, &g);
+        if (at == d->n_groups) {
+            KU_TRY(KU_GROW(&d->group, (uint32_t)d->n_groups, &cap));
+            d->group[d->n_groups++] = g;
+        } else {
             d->group[at].count++;
             d->group[at].bytes += g.bytes;
-            continue;
         }
-        KU_TRY(KU_GROW(&d->group, (uint32_t)d->n_groups, &cap));
-        d->group[d->n_groups++] = g;
     }
     if (d->n_groups > 0)
         qsort(d->group, (size_t)d->n_groups, sizeof *d->group, largest_first);
-    for (int i = 0, number = 0; i < d->n_groups && i < KU_MAX_LISTED; i++) {
-        int is_shown = 0;
-        for (ku_id b = 1; b < d->p->n_buffers && !is_shown; b++)
-            is_shown = ku_picture_group_of(d, b) == &d->group[i] &&
-                       ku_panel_is_thick(d, &d->p->buffer[b], 1);
-        d->group[i].number = is_shown ? ++number : 0;
-    }
+    for (ku_id b = 1; b < d->p->n_buffers; b++)
+        if (is_at_peak(d, &d->p->buffer[b]) && ku_panel_is_thick(d, &d->p->buffer[b], 1))
+            d->group[index_of(d, b, &g)].number = 1;
+    for (int i = 0, number = 0; i < d->n_groups; i++)
+        d->group[i].number = d->group[i].number && i < KU_MAX_LISTED ? ++number : 0;
     return KUMI_OK;
 }
 
 const struct ku_picture_group *ku_picture_group_of(const struct ku_plan_picture *d, ku_id buffer)
 {
-    if (!is_at_peak(d, &d->p->buffer[buffer]))
-        return NULL;
-    struct ku_picture_group g = group_of(d->p, buffer);
-    for (int i = 0; i < d->n_groups; i++)
-        if (is_same(&d->group[i], &g))
-            return &d->group[i];
-    return NULL;
+    struct ku_picture_group g;
+    return is_at_peak(d, &d->p->buffer[buffer]) ? &d->group[index_of(d, buffer, &g)] : NULL;
 }
 
 static void draw_heading(const struct ku_plan_picture *d, double y, const char *text)
@@ -133,7 +134,6 @@ static void draw_row(const struct ku_plan_picture *d, double y, unsigned colour,
 static double draw_classes(const struct ku_plan_picture *d, double y)
 {
     const struct ku_memory_report *r = &d->report;
-    size_t alive = 0;
     draw_heading(d, y, "Class, bytes at the peak");
     y += 3;
     for (int c = 0; c < KU_N_CLASSES; c++) {
@@ -142,11 +142,10 @@ static double draw_classes(const struct ku_plan_picture *d, double y)
             is_there = d->p->buffer[b].cls == c && ku_picture_is_drawn(&d->p->buffer[b]);
         if (!is_there && r->at_peak[c] == 0)
             continue;
-        alive += r->at_peak[c];
         draw_row(d, y += ROW, ku_class_colour[c], ku_class_name(c), r->at_peak[c]);
     }
-    if (r->peak_bytes > alive)
-        draw_row(d, y += ROW, 0xebebeb, "mapped, unused at the peak", r->peak_bytes - alive);
+    if (ku_plan_unused_bytes(r) > 0)
+        draw_row(d, y += ROW, 0xebebeb, "mapped, unused at the peak", ku_plan_unused_bytes(r));
     draw_row(d, y += ROW, 0, "total per rank", r->peak_bytes);
     return y;
 }
