@@ -65,7 +65,7 @@ static int largest_first(const void *a, const void *b)
                                 : strcmp(x->path, y->path);
 }
 
-/* The group of a buffer that is alive at the peak; d->n_groups: none yet. *g is what it would be. */
+/* The group of a buffer that is alive at the peak; d->n_groups: none yet, it would be *g. */
 static int index_of(const struct ku_plan_picture *d, ku_id buffer, struct ku_picture_group *g)
 {
     int at = 0;

@@ -134,7 +134,7 @@ static int plan_stage(const struct kumi_settings *settings, int i, const struct 
     return status;
 }
 
-/* A row of the table; `at`: offset of the bytes in struct ku_plan_stage. A row of zeros is left out. */
+/* A row, unless it is all zero. at: offset of the bytes in struct ku_plan_stage. */
 static void print_row(const struct ku_plan_stages *s, const char *name, size_t at,
                       struct ku_str *out)
 {

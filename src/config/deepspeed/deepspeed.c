@@ -40,15 +40,14 @@ enum { MAX_KEY_BYTES = 256, MAX_NAMES = 256 };
 
 /* The section that is being walked. */
 struct walk {
-    const char *name; /* "zero_optimization" */
-    const char *gate;
-    int is_checked;
-    const json_t *object; /* NULL: not given */
-    const char *spelled;  /* "zero_optimization.", as spelled in the file */
-    const char *of;       /* value of "type", which selects the rows; "": all rows */
-    int is_off;           /* the section is switched off by its gate key */
-    int is_void;          /* its "type" is absent or not supported: its keys are not checked */
-    int is_child_void;    /* the same for sections inside it */
+    const char *name;            /* "zero_optimization" */
+    const struct ku_ds_row *row; /* of the section; that of the whole file has empty texts */
+    json_t *object;              /* NULL: not given */
+    const char *spelled;         /* "zero_optimization.", as spelled in the file */
+    const char *of;              /* value of "type", which selects the rows; "": all rows */
+    int is_off;                  /* the section is switched off by its gate key */
+    int is_void;       /* its "type" is absent or not supported: its keys are not checked */
+    int is_child_void; /* the same for sections inside it */
 };
 
 const char *ku_ds_place(const struct ku_config *cfg, const char *spelled, char out[KU_WHERE_BYTES])
@@ -158,7 +157,7 @@ static int look_up(const struct ku_config *cfg, const struct walk *w, const stru
     json_t *v;
     *name = row->key;
     *value = NULL;
-    json_object_foreach((json_t *)(uintptr_t)w->object, key, v)
+    json_object_foreach(w->object, key, v)
     {
         const char sign = spelling(row, key);
         if (sign == '+')
@@ -188,29 +187,27 @@ static int decide(struct ku_config *cfg, const struct walk *w, const struct ku_d
 {
     struct ku_ds_item *item = &cfg->deepspeed->item[at];
     char text[MAX_KEY_BYTES];
+    int64_t stage = 3;
     if (w->is_off) {
-        snprintf(text, sizeof text, "%s.%s is %s", w->name, w->gate,
-                 strcmp(w->gate, "enabled") == 0 ? "false" : "\"none\"");
+        snprintf(text, sizeof text, "%s.%s is %s", w->name, w->row->gate,
+                 strcmp(w->row->gate, "enabled") == 0 ? "false" : "\"none\"");
         return say_why(item, KU_DS_NO_EFFECT, text);
     }
-    if (strncmp(row->key, "stage3_", 7) == 0) {
-        const int64_t stage = json_integer_value(ku_ds_find(cfg->deepspeed, STAGE)->value);
+    if (strncmp(row->key, "stage3_", 7) == 0)
+        stage = json_integer_value(ku_ds_find(cfg->deepspeed, STAGE)->value);
+    if (stage != 3) {
         snprintf(text, sizeof text, STAGE " is %lld", (long long)stage);
-        if (stage != 3)
-            return say_why(item, KU_DS_NO_EFFECT, text);
+        return say_why(item, KU_DS_NO_EFFECT, text);
     }
-    if (row->verdict == KU_DS_APPLIED && *row->target == '\0')
-        return say_why(item, KU_DS_NO_EFFECT, ""); /* "type": see take_choice */
-    if (row->verdict == KU_DS_APPLIED)
+    if (row->verdict == KU_DS_APPLIED && *row->target) /* without target: "type", see take_choice */
         return ku_ds_apply(cfg, at, row->target, row->value, 0, w->object != NULL);
-    if (row->verdict == KU_DS_REFUSED) {
-        json_t *usual = ku_ds_default(row);
-        const int is_usual = ku_config_is_same(usual, item->value) || is_off(item->value);
-        json_decref(usual);
-        return is_usual ? say_why(item, KU_DS_NO_EFFECT, "off")
-                        : say_why(item, KU_DS_REFUSED, row->help);
-    }
-    return say_why(item, KU_DS_NO_EFFECT, row->help);
+    if (row->verdict != KU_DS_REFUSED)
+        return say_why(item, KU_DS_NO_EFFECT, row->help);
+    json_t *usual = ku_ds_default(row);
+    const bool is_usual = ku_config_is_same(usual, item->value) || is_off(item->value);
+    json_decref(usual);
+    return is_usual ? say_why(item, KU_DS_NO_EFFECT, "off")
+                    : say_why(item, KU_DS_REFUSED, row->help);
 }
 
 static int walk_block(struct ku_config *cfg, struct walk *w);
@@ -232,14 +229,12 @@ static int take_block(struct ku_config *cfg, const struct walk *w, const struct 
     if (v && !json_is_object(v))
         return ku_ds_refuse(cfg, spelled, v, "an object");
     snprintf(spelled, sizeof spelled, "%s%s.", w->spelled, name);
-    struct walk inner = {.name = section,
-                         .gate = row->gate,
-                         .is_checked = row->is_checked,
-                         .object = v,
-                         .spelled = spelled,
-                         .of = w->of,
-                         .is_void = w->is_child_void};
-    int status = walk_block(cfg, &inner);
+    int status = walk_block(cfg, &(struct walk){.name = section,
+                                                .row = row,
+                                                .object = v,
+                                                .spelled = spelled,
+                                                .of = w->of,
+                                                .is_void = w->is_child_void});
     json_decref(made);
     return status;
 }
@@ -262,7 +257,7 @@ static int take_row(struct ku_config *cfg, const struct walk *w, const struct ku
     } else if (row->type != KU_DS_ANY && json_is_string(v) &&
                strcmp(json_string_value(v), "auto") == 0) {
         source = KU_DS_AUTO;
-        KU_TRY(ku_ds_fill(cfg, row, spelled, w->is_checked, &value));
+        KU_TRY(ku_ds_fill(cfg, row, spelled, w->row->is_checked, &value));
     } else {
         KU_TRY(ku_ds_read(cfg, row, spelled, v, &value));
     }
@@ -329,14 +324,14 @@ static int take_unknown(struct ku_config *cfg, const struct walk *w, const char 
     snprintf(spelled, sizeof spelled, "%s%.200s", w->spelled, key);
     snprintf(text, sizeof text, "unknown key%s%s%s", near ? "; did you mean " : "",
              near ? near : "", near ? "?" : "");
-    if (w->is_void || (!w->is_checked && !cfg->deepspeed->is_strict)) {
+    if (w->is_void || (!w->row->is_checked && !cfg->deepspeed->is_strict)) {
         KU_TRY(add_item(cfg->deepspeed, w, key, key, json_incref(v), &item));
         return w->is_void ? say_why(item, KU_DS_NO_EFFECT, "of a type that is not used")
                           : say_why(item, KU_DS_UNKNOWN, text);
     }
     char at[KU_WHERE_BYTES];
     return KU_ERR(KUMI_EINVAL, "config: %s: %s%s%s", ku_ds_place(cfg, spelled, at), text,
-                  w->of && *w->of ? " of type " : "", w->of ? w->of : "");
+                  *w->of ? " of type " : "", w->of);
 }
 
 static int walk_block(struct ku_config *cfg, struct walk *w)
@@ -349,10 +344,10 @@ static int walk_block(struct ku_config *cfg, struct walk *w)
         KU_TRY(take_row(cfg, w, &ku_ds_rows[i]));
         if (strcmp(ku_ds_rows[i].key, "type") == 0)
             KU_TRY(take_choice(cfg, w));
-        if (strcmp(ku_ds_rows[i].key, w->gate) == 0)
+        if (strcmp(ku_ds_rows[i].key, w->row->gate) == 0)
             w->is_off = is_off(cfg->deepspeed->item[cfg->deepspeed->n_items - 1].value);
     }
-    json_object_foreach((json_t *)(uintptr_t)w->object, key, v)
+    json_object_foreach(w->object, key, v)
     {
         KU_TRY(take_unknown(cfg, w, key, v));
     }
@@ -373,34 +368,35 @@ static int open_document(struct ku_config *cfg, const json_t *v)
     return json_is_object(ds->root) ? KUMI_OK : ku_ds_refuse(cfg, "", ds->root, "an object");
 }
 
+static int walk_document(struct ku_config *cfg, const json_t *document)
+{
+    static const struct ku_ds_row whole = {.gate = ""};
+    KU_TRY(open_document(cfg, document));
+    KU_TRY(walk_block(
+        cfg,
+        &(struct walk){
+            .name = "", .row = &whole, .object = cfg->deepspeed->root, .spelled = "", .of = ""}));
+    KU_TRY(ku_ds_check_rules(cfg));
+    return ku_ds_settle(cfg);
+}
+
 int ku_deepspeed_translate(struct ku_config *cfg, ku_model_width *width)
 {
-    json_t *v = json_incref(json_object_get(cfg->root, "deepspeed"));
-    json_t *strict = json_incref(json_object_get(cfg->root, "deepspeed_strict"));
+    json_t *v = json_object_get(cfg->root, "deepspeed");
+    json_t *strict = json_object_get(cfg->root, "deepspeed_strict");
     int status = KUMI_OK;
     if (strict && !json_is_boolean(strict))
-        status = ku_config_refuse(cfg, "deepspeed_strict", strict, "true or false");
-    if (status == KUMI_OK && v && !json_is_null(v)) {
+        return ku_config_refuse(cfg, "deepspeed_strict", strict, "true or false");
+    if (v && !json_is_null(v)) {
         cfg->deepspeed = ku_calloc(1, sizeof *cfg->deepspeed);
-        status = cfg->deepspeed ? open_document(cfg, v) : KUMI_ENOMEM;
-        if (status == KUMI_OK) {
-            cfg->deepspeed->width = width;
-            cfg->deepspeed->is_strict = json_is_true(strict);
-            status = walk_block(cfg, &(struct walk){.name = "",
-                                                    .gate = "",
-                                                    .object = cfg->deepspeed->root,
-                                                    .spelled = "",
-                                                    .of = ""});
-        }
-        if (status == KUMI_OK)
-            status = ku_ds_check_rules(cfg);
-        if (status == KUMI_OK)
-            status = ku_ds_settle(cfg);
+        if (cfg->deepspeed == NULL)
+            return KUMI_ENOMEM;
+        cfg->deepspeed->width = width;
+        cfg->deepspeed->is_strict = json_is_true(strict);
+        status = walk_document(cfg, v);
     }
     json_object_del(cfg->root, "deepspeed");
     json_object_del(cfg->root, "deepspeed_strict");
-    json_decref(strict);
-    json_decref(v);
     return status;
 }
 
